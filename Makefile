@@ -1,0 +1,47 @@
+# Everything here needs Go and bash only: scripts/broker finds or installs a RabbitMQ, and ends it again.
+# With AMQP_URI set, that broker is used instead.
+
+SHELL := bash
+GO    ?= go
+LINT  := $(GO) tool -modfile=tools/go.mod golangci-lint
+
+# Tests wait for delays and brokers more than they compute, so more of them than cores may run at a time.
+TESTFLAGS ?= -timeout=10m -p=2 -parallel=8
+PACKAGES  ?= ./...
+# make matrix: the brokers to test against, separated by blanks; empty: a private one
+URIS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-race matrix examples lint vet fmt
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-10s %s\n", $$1, $$2 }'
+
+demo: ## messages that succeed, are retried, and end in the dead-letter queue
+	scripts/broker run $(GO) run ./examples/quickstart
+
+test: ## all tests
+	scripts/broker run $(GO) test $(TESTFLAGS) $(PACKAGES)
+
+test-race: ## all tests, in their short form, with the race detector
+	scripts/broker run $(GO) test -race -short $(TESTFLAGS) $(PACKAGES)
+
+matrix: ## every combination of broker, queue type and consumer: make matrix URIS="amqp://… amqp://…"
+ifeq ($(strip $(URIS)),)
+	MATRIX=full scripts/broker run $(GO) test -count=1 $(TESTFLAGS) -timeout=30m $(PACKAGES)
+else
+	set -e; for uri in $(URIS); do echo "== $$uri"; \
+		AMQP_URI="$$uri" MATRIX=full scripts/broker run $(GO) test -count=1 $(TESTFLAGS) -timeout=30m $(PACKAGES); done
+endif
+
+examples: ## the examples, with their output checked
+	scripts/broker run $(GO) test -count=1 $(TESTFLAGS) ./examples/...
+
+lint: ## linters and formatting (the first time it builds the linter: some minutes)
+	$(LINT) run
+
+vet: ## go vet
+	$(GO) vet ./...
+
+fmt: ## format the code
+	$(LINT) fmt

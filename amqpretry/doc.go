@@ -1,0 +1,35 @@
+// Package amqpretry plugs durable, delayed, non-blocking retries and a dead-letter queue into Watermill routers on
+// watermill-amqp v2 and RabbitMQ.
+//
+//	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{Policies: policies, Logger: logger})
+//	defer retry.Close()                                  // after the router
+//	subscriber, err := retry.NewSubscriber()             // a message.Subscriber
+//	router.AddMiddleware(retry.Middleware)               // outermost
+//
+// # The way of one message
+//
+//	             ┌─────────────── default exchange, key Q ◄───────────────┐
+//	             ▼                                                        │ TTL expires
+//	publisher ─► Q ─► subscriber ─► router ─► Middleware ─► handler       │
+//	                      ▲                       │ error                 │
+//	                      └── verdict ◄───────────┘                       │
+//	                      │ copy confirmed, then acknowledged             │
+//	                      ├── delay 30s ─► exchange Q.retry ─► Q.retry.30s ┘
+//	                      └── the end   ─► exchange Q.retry ─► Q.dlq
+//
+// A failed message is published again, as it arrived, to the retry exchange of its queue, and acknowledged only when the
+// broker has confirmed that copy. It waits in a queue whose TTL is the delay, and comes back to the queue that failed
+// it and to no other. After its last retry it lies in the dead-letter queue with the reason, the error and its history on it.
+//
+// # Why it is safe
+//
+// The consumer alone acknowledges, and never before the handler succeeded or the copy is confirmed and was not returned.
+// What cannot be confirmed is held unacknowledged: the handler is not run again, other messages go on, up to the prefetch.
+// Copies go over a connection of their own, one confirm channel for each main queue, so a blocked publisher stops no
+// acknowledgement and a broken queue stops no other.
+//
+// # Two ways to consume
+//
+// Plug.NewSubscriber is the plug's own consumer, which keeps all promises. A stock amqp.NewSubscriber(retry.Config(), logger)
+// works too; docs/guarantees.md has the table of what it cannot promise.
+package amqpretry

@@ -1,0 +1,96 @@
+package amqpretry
+
+import (
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// HeldError reports failed deliveries whose copy the broker does not confirm. They are held unacknowledged, and nothing is
+// lost; it says which queue and exchange to look at.
+type HeldError = transport.HeldError
+
+// TopologyMode says who declares.
+type TopologyMode string
+
+const (
+	// TopologyDeclare declares the main queue, as the config's own builder does, and the retry topology of its policy.
+	TopologyDeclare TopologyMode = "declare"
+	// TopologyAssume declares nothing at all: somebody else has provisioned the main queues and the retry topology.
+	TopologyAssume TopologyMode = "assume"
+)
+
+// Defaults of the options.
+const (
+	DefaultConcurrency  = 1
+	DefaultCloseTimeout = 10 * time.Second
+	DefaultHoldWarning  = 30 * time.Second
+	// DefaultPrefetch is used where the config has none, which to the broker would mean no limit.
+	DefaultPrefetch = 50
+)
+
+// Options say what the plug does. The zero value is useful: every topic under config.Default.
+type Options struct {
+	// Policies say how often and after which delays messages are retried. The zero value means config.Default for every
+	// topic: retries after 1s, 5s, 30s, 2m and 10m.
+	Policies config.Policies
+
+	// Logger is optional.
+	Logger watermill.LoggerAdapter
+
+	// Concurrency is how many messages of one subscription of the plug's own subscriber are handed out at a time.
+	// Defaults to 1, which keeps the order of healthy messages. The prefetch is raised to it where it is lower.
+	Concurrency int
+
+	// CloseTimeout is how long closing a subscriber waits for handlers and copies. What is not done then goes back to its
+	// queue. Defaults to 10s; leave it below the router's own CloseTimeout, which is 30s by default.
+	CloseTimeout time.Duration
+
+	// HoldWarning is how long a failed delivery is held, because the broker does not confirm its copy, before that is
+	// reported, and how often it is reported again. Defaults to 30s.
+	HoldWarning time.Duration
+
+	// Topology says who declares. Defaults to TopologyDeclare.
+	Topology TopologyMode
+
+	// Names of the exchanges and queues beside the main queues. Defaults to Q.retry, Q.retry.30s and Q.dlq.
+	Names topology.Names
+
+	// ErrorText makes the text of an error that is written on failed messages and logged: the place to redact. Defaults to
+	// the error's own text. At most 2 KiB of it are kept.
+	ErrorText func(error) string
+
+	// PanicStacks adds the stack to the error text of a panic. Off by default: stacks can show what a dead letter should not.
+	PanicStacks bool
+
+	// OnDeadLetter is called for every dead letter once the broker has confirmed it: the place for an alarm. It must not
+	// block. Optional.
+	OnDeadLetter func(middleware.DeadLetter)
+
+	// OnHeld is called when failed deliveries are held for longer than HoldWarning. It must not block. Optional.
+	OnHeld func(HeldError)
+}
+
+func (o *Options) setDefaults() {
+	if o.Logger == nil {
+		o.Logger = watermill.NopLogger{}
+	}
+	if o.Concurrency == 0 {
+		o.Concurrency = DefaultConcurrency
+	}
+	if o.CloseTimeout == 0 {
+		o.CloseTimeout = DefaultCloseTimeout
+	}
+	if o.HoldWarning == 0 {
+		o.HoldWarning = DefaultHoldWarning
+	}
+	if o.Topology == "" {
+		o.Topology = TopologyDeclare
+	}
+	o.Names = o.Names.WithDefaults()
+}

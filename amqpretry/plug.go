@@ -1,0 +1,184 @@
+package amqpretry
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// Plug gives the routers that use it retries and dead-letter queues. It is safe for concurrent use.
+type Plug struct {
+	config  amqp.Config // the user's, with the defaults filled in
+	options Options
+
+	registry  *registry
+	generated *generated
+	forwarder *transport.Forwarder
+	captures  *transport.Captures
+	stock     transport.Stock
+	poison    middleware.Poison
+
+	mu          sync.Mutex
+	subscribers map[*Subscriber]struct{}
+	closed      bool
+}
+
+// New checks the config and the options, all of both at once, and returns a plug. The broker is not touched.
+//
+// The config is one of watermill-amqp's durable ones, or a user's own with his own TopologyBuilder and Marshaler.
+func New(conf amqp.Config, options Options) (*Plug, error) {
+	if err := errors.Join(options.Validate(), validateConfig(conf, options.Concurrency)); err != nil {
+		return nil, fmt.Errorf("invalid config of the retry plug:\n%w", err)
+	}
+	options.setDefaults()
+
+	if conf.TopologyBuilder == nil {
+		conf.TopologyBuilder = &amqp.DefaultTopologyBuilder{}
+	}
+	if conf.QueueBind.GenerateRoutingKey == nil {
+		conf.QueueBind.GenerateRoutingKey = func(string) string { return "" }
+	}
+	if conf.Consume.Qos.PrefetchCount == 0 {
+		conf.Consume.Qos.PrefetchCount = DefaultPrefetch
+	}
+
+	p := &Plug{
+		config:      conf,
+		options:     options,
+		registry:    newRegistry(),
+		generated:   newGenerated(),
+		captures:    transport.NewCaptures(),
+		subscribers: map[*Subscriber]struct{}{},
+	}
+
+	host, err := os.Hostname()
+	if err != nil {
+		host = "" // it only helps to find the instance
+	}
+	p.poison = middleware.Poison{
+		Owner:        p,
+		Logger:       options.Logger,
+		Host:         host,
+		ErrorText:    options.ErrorText,
+		PanicStacks:  options.PanicStacks,
+		OnDeadLetter: options.OnDeadLetter,
+	}
+	p.stock = transport.Stock{Captures: p.captures, Owner: p, Judge: p.poison, Logger: options.Logger, Source: p.generated.ofTopic}
+	p.forwarder = transport.NewForwarder(transport.ForwarderSettings{
+		Connection:  p.connectionSettings("forwarder"),
+		Logger:      options.Logger,
+		HoldWarning: options.HoldWarning,
+		OnHeld:      options.OnHeld,
+		Redeclare:   options.Topology == TopologyDeclare,
+	})
+
+	return p, nil
+}
+
+// Middleware is the retry middleware, to be added to the router before all others. Messages that do not come from this plug
+// pass it untouched.
+func (p *Plug) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	return p.stock.Middleware(middleware.Retry{Poison: p.poison}.Middleware(h))
+}
+
+// Poison is the final step alone, for handlers without retries: their first failure goes to the dead-letter queue. It may be
+// added to single handlers of a router that has Middleware.
+func (p *Plug) Poison(h message.HandlerFunc) message.HandlerFunc {
+	return p.stock.Middleware(p.poison.Middleware(h))
+}
+
+// Plan is what the broker is to hold for a topic beside its main queue.
+func (p *Plug) Plan(topic string) (topology.Plan, error) {
+	return topology.New(p.config.Queue.GenerateName(topic), p.options.Policies.For(topic), p.options.Names)
+}
+
+// Close closes the subscribers that are still open, and then the connection for copies. Close it after the router. It takes
+// CloseTimeout at the longest for handlers and copies, and some seconds more if the broker does not answer at all.
+func (p *Plug) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	open := make([]*Subscriber, 0, len(p.subscribers))
+	for s := range p.subscribers {
+		open = append(open, s)
+	}
+	p.mu.Unlock()
+
+	var wg sync.WaitGroup
+	for _, s := range open {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			_ = s.Close()
+		}()
+	}
+	wg.Wait()
+
+	p.forwarder.Close(time.Now().Add(time.Second))
+
+	return nil
+}
+
+// source registers the queue of a topic and completes what is needed to consume from it.
+func (p *Plug) source(topic, queue, exchange string) (*transport.Source, error) {
+	policy := p.options.Policies.For(topic)
+
+	known, err := p.registry.add(topic, queue, policy, p.options.Names)
+	if err != nil {
+		return nil, err
+	}
+
+	source := *known // the topic and the exchange are those of this call
+	source.Topic = topic
+	if p.options.Topology == TopologyDeclare {
+		source.Declare = func(channel *amqp091.Channel) error { return p.declare(channel, &source, exchange) }
+	}
+	if policy.Mode != config.ModeOff {
+		source.Lane = p.forwarder.Lane(source.Plan)
+	}
+
+	return &source, nil
+}
+
+// declare declares the main queue as the user's builder does, and the plan.
+func (p *Plug) declare(channel *amqp091.Channel, source *transport.Source, exchange string) error {
+	err := p.config.TopologyBuilder.BuildTopology(channel, source.Queue, exchange, p.config, p.options.Logger)
+	if err != nil {
+		return fmt.Errorf("cannot declare the topology of topic %q: %w", source.Topic, topology.Explain("queue", source.Queue, err))
+	}
+	if err := source.Plan.Declare(channel); err != nil {
+		return fmt.Errorf("cannot declare the retry topology of topic %q: %w", source.Topic, err)
+	}
+
+	return nil
+}
+
+func (p *Plug) connectionSettings(role string) transport.ConnectionSettings {
+	reconnect := p.config.Connection.Reconnect
+	if reconnect == nil {
+		reconnect = amqp.DefaultReconnectConfig()
+	}
+
+	return transport.ConnectionSettings{
+		URI:  p.config.Connection.AmqpURI,
+		TLS:  p.config.Connection.TLSConfig,
+		AMQP: p.config.Connection.AmqpConfig,
+		Reconnect: transport.Reconnect{
+			InitialInterval:     reconnect.BackoffInitialInterval,
+			MaxInterval:         reconnect.BackoffMaxInterval,
+			RandomizationFactor: reconnect.BackoffRandomizationFactor,
+			Multiplier:          reconnect.BackoffMultiplier,
+		},
+		Role: role,
+	}
+}

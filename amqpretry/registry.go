@@ -1,0 +1,65 @@
+package amqpretry
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/transport"
+)
+
+// registry knows the queues of a plug: a queue has one policy, and no two plans may share a name.
+type registry struct {
+	mu     sync.Mutex
+	queues map[string]*transport.Source
+}
+
+func newRegistry() *registry {
+	return &registry{queues: map[string]*transport.Source{}}
+}
+
+// SharedQueueError is returned by Subscribe when two topics share a queue under different policies: a message does not say
+// for which topic it is in the queue, so only one policy can hold.
+type SharedQueueError struct {
+	Queue  string
+	Topics [2]string
+}
+
+func (e *SharedQueueError) Error() string {
+	return fmt.Sprintf(
+		"topics %q and %q share queue %q under different policies: give both the same policy, or each its own queue (config.Queue.GenerateName)",
+		e.Topics[0], e.Topics[1], e.Queue,
+	)
+}
+
+// add registers the queue of a topic, or gives the source that is there.
+func (r *registry) add(topic, queue string, policy config.Policy, names topology.Names) (*transport.Source, error) {
+	plan, err := topology.New(queue, policy, names)
+	if err != nil {
+		return nil, err
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if known := r.queues[queue]; known != nil {
+		if !known.Policy.Equal(policy) {
+			return nil, &SharedQueueError{Queue: queue, Topics: [2]string{known.Topic, topic}}
+		}
+		return known, nil
+	}
+
+	plans := []topology.Plan{plan}
+	for _, s := range r.queues {
+		plans = append(plans, s.Plan)
+	}
+	if err := topology.Check(plans...); err != nil {
+		return nil, err
+	}
+
+	s := &transport.Source{Topic: topic, Queue: queue, Policy: policy, Plan: plan, Names: names}
+	r.queues[queue] = s
+
+	return s, nil
+}

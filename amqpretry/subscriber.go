@@ -1,0 +1,114 @@
+package amqpretry
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/internal/transport"
+)
+
+// Subscriber is the plug's own consumer: a message.Subscriber with a connection of its own that comes back by itself.
+//
+// It hands out as many messages of a subscription at a time as Options.Concurrency says, acknowledges in batches, settles
+// the verdicts of the middleware, and closes gracefully: no message is handed out any more, handlers finish, copies are
+// confirmed, everything is acknowledged.
+type Subscriber struct {
+	plug     *Plug
+	consumer *transport.Consumer
+}
+
+var (
+	_ message.Subscriber           = (*Subscriber)(nil)
+	_ message.SubscribeInitializer = (*Subscriber)(nil)
+)
+
+// NewSubscriber connects and returns a subscriber. Plug.Close closes it if it is still open.
+func (p *Plug) NewSubscriber() (*Subscriber, error) {
+	consume := p.config.Consume
+
+	prefetch := consume.Qos.PrefetchCount
+	if prefetch < p.options.Concurrency {
+		p.options.Logger.Info("The prefetch is raised to the concurrency, which it would limit", watermill.LogFields{
+			"prefetch": prefetch, "concurrency": p.options.Concurrency,
+		})
+		prefetch = p.options.Concurrency
+	}
+
+	p.mu.Lock()
+	closed := p.closed
+	p.mu.Unlock()
+	if closed {
+		return nil, fmt.Errorf("the retry plug is %w", transport.ErrClosed)
+	}
+
+	consumer, err := transport.NewConsumer(context.Background(), transport.ConsumerSettings{
+		Connection:   p.connectionSettings("subscriber"),
+		Logger:       p.options.Logger,
+		Marshaler:    p.config.Marshaler,
+		Owner:        p,
+		Judge:        p.poison,
+		Concurrency:  p.options.Concurrency,
+		Prefetch:     prefetch,
+		PrefetchSize: consume.Qos.PrefetchSize,
+		Consumer:     consume.Consumer,
+		Exclusive:    consume.Exclusive,
+		NoLocal:      consume.NoLocal,
+		NoWait:       consume.NoWait,
+		Arguments:    consume.Arguments,
+		CloseTimeout: p.options.CloseTimeout,
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	s := &Subscriber{plug: p, consumer: consumer}
+
+	p.mu.Lock()
+	p.subscribers[s] = struct{}{}
+	p.mu.Unlock()
+
+	return s, nil
+}
+
+// Subscribe declares the topology of a topic and consumes from its queue, until ctx ends or the subscriber is closed.
+//
+// It fails with a topology.ConflictError or a topology.AccessError where the broker refuses a declaration, and with a
+// SharedQueueError where two topics share a queue under different policies. The name of the queue is generated once.
+func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	source, err := s.source(topic)
+	if err != nil {
+		return nil, err
+	}
+
+	return s.consumer.Subscribe(ctx, *source)
+}
+
+// SubscribeInitialize declares the topology of a topic, so that messages published before Subscribe are kept.
+func (s *Subscriber) SubscribeInitialize(topic string) error {
+	source, err := s.source(topic)
+	if err != nil {
+		return err
+	}
+
+	return s.consumer.Initialize(context.Background(), *source)
+}
+
+func (s *Subscriber) source(topic string) (*transport.Source, error) {
+	return s.plug.source(topic, s.plug.config.Queue.GenerateName(topic), s.plug.config.Exchange.GenerateName(topic))
+}
+
+// Close stops consuming and waits until what was handed out is settled, for CloseTimeout at the longest. What is not done
+// then goes back to its queue. It is safe to call it again, and at the same time.
+func (s *Subscriber) Close() error {
+	err := s.consumer.Close()
+
+	s.plug.mu.Lock()
+	defer s.plug.mu.Unlock()
+
+	delete(s.plug.subscribers, s)
+
+	return err
+}

@@ -1,0 +1,68 @@
+package topology_test
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"pgregory.net/rapid"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+)
+
+func TestString(t *testing.T) {
+	plan := mustPlan(t, "orders", config.Policy{Delays: []time.Duration{time.Second}})
+	assert.Equal(t, `main queue  orders                           as its own config says
+exchange    orders.retry                     headers
+queue       orders.retry.1s                  x-dead-letter-exchange="" x-dead-letter-routing-key="orders" x-dead-letter-strategy="at-least-once" x-message-ttl=1000 x-overflow="reject-publish" x-queue-leader-locator="balanced" x-queue-type="quorum"
+queue       orders.dlq                       x-delivery-limit=2147483647 x-queue-leader-locator="balanced" x-queue-type="quorum"
+binding     orders.retry -> orders.retry.1s  amqpretry-delay="1s" x-match="all"
+binding     orders.retry -> orders.dlq       amqpretry-count="-1" x-match="all"
+`, plan.String())
+	assert.Equal(t, "main queue orders: nothing is declared\n", mustPlan(t, "orders", config.Policy{Mode: config.ModeOff}).String())
+}
+
+func TestMermaid(t *testing.T) {
+	plan := mustPlan(t, "orders", config.Policy{Delays: []time.Duration{time.Second, 90 * time.Second}})
+	assert.Equal(t, `flowchart LR
+    publisher(["publisher"]) --> main["orders"]
+    main --> consumer(["consumer"])
+    exchange1{{"orders.retry"}}
+    consumer -- "failed" --> exchange1
+    queue1["orders.retry.1s"]
+    queue1 -- "after 1s" --> main
+    queue2["orders.retry.90s"]
+    queue2 -- "after 90s" --> main
+    queue3[("orders.dlq")]
+    exchange1 -- "amqpretry-delay: 1s" --> queue1
+    exchange1 -- "amqpretry-delay: 90s" --> queue2
+    exchange1 -- "amqpretry-count: -1" --> queue3
+`, plan.Mermaid())
+	assert.Equal(t, `flowchart LR
+    publisher(["publisher"]) --> main["orders"]
+    main --> consumer(["consumer"])
+`, mustPlan(t, "orders", config.Policy{Mode: config.ModeOff}).Mermaid())
+}
+
+// Whatever a queue is called, its name stays inside its quotes.
+func TestMermaidEscapesNames(t *testing.T) {
+	plan := mustPlan(t, "a\"]; end #quot; <b>`x`\x00", config.Policy{Mode: config.ModeOff})
+	assert.Contains(t, plan.Mermaid(), `main["a#34;#93;#59; end #35;quot#59; #60;b#62;#96;x#96;`+"\ufffd"+`"]`)
+
+	lines := regexp.MustCompile(`^(flowchart LR|    [\w]+([\[({]+"[^"\n<>\x60]*"[\])}]+)?( -- "[^"\n]*")?( --> \w+([\[({]+"[^"\n<>\x60]*"[\])}]+)?)?)$`)
+	rapid.Check(t, func(t *rapid.T) {
+		queue := rapid.StringN(1, 40, 100).Draw(t, "queue")
+		plan, err := topology.New(queue, config.Policy{}, topology.Names{})
+		if err != nil {
+			return // names that the broker would not take either
+		}
+		for _, line := range strings.Split(strings.TrimSuffix(plan.Mermaid(), "\n"), "\n") {
+			if !lines.MatchString(line) {
+				t.Fatalf("line %q", line)
+			}
+		}
+	})
+}

@@ -1,0 +1,99 @@
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/amqpretry/watermill-retry/config"
+)
+
+// Names are the functions that name what is declared for a main queue. A nil one means the default. They must give the
+// same name for the same parameters for ever, since messages wait under these names across deployments, and different
+// names for different parameters.
+type Names struct {
+	// RetryExchange names the exchange through which failed messages go. Default: orders.retry.
+	RetryExchange func(queue string) string
+	// RetryQueue names the queue in which messages wait for one delay.
+	// Default: orders.retry.30s, and orders.retry.30s.classic for classic ones.
+	RetryQueue func(RetryQueueParams) string
+	// DeadLetterQueue names the queue in which messages end. Default: orders.dlq.
+	DeadLetterQueue func(queue string) string
+}
+
+// RetryQueueParams are what the name of a retry queue must depend on, since the arguments of the queue do.
+type RetryQueueParams struct {
+	// Queue is the main queue, to which messages come back.
+	Queue string
+	// Delay in its canonical spelling, such as 30s or 1500ms: see config.FormatDelay.
+	Delay string
+	// Type of the retry queue.
+	Type config.QueueType
+}
+
+// WithDefaults returns a copy in which no function is nil.
+func (n Names) WithDefaults() Names {
+	if n.RetryExchange == nil {
+		n.RetryExchange = func(queue string) string { return queue + ".retry" }
+	}
+	if n.RetryQueue == nil {
+		n.RetryQueue = defaultRetryQueue
+	}
+	if n.DeadLetterQueue == nil {
+		n.DeadLetterQueue = func(queue string) string { return queue + ".dlq" }
+	}
+	return n
+}
+
+func defaultRetryQueue(p RetryQueueParams) string {
+	name := p.Queue + ".retry." + p.Delay
+	if p.Type == config.QueueTypeClassic {
+		name += ".classic"
+	}
+	return name
+}
+
+// maxNameBytes is what a name on the wire has room for. A longer one would close the whole connection.
+const maxNameBytes = 255
+
+// NameError is a name that the broker would refuse or change, or that two objects share.
+type NameError struct {
+	// Queue is the main queue whose plan has the name.
+	Queue string
+	// Object that has the name, such as "retry queue for 30s".
+	Object string
+	// Name as it is.
+	Name string
+	// Problem, and the way out.
+	Problem string
+}
+
+func (e *NameError) Error() string {
+	return fmt.Sprintf("topology of queue %q: %s %q: %s", e.Queue, e.Object, e.Name, e.Problem)
+}
+
+// checkName reports what RabbitMQ 3.10 to 4.3 would not take as it is. field is where the name can be changed.
+func checkName(queue, object, name, field string) error {
+	var errs []error
+	add := func(problem string) {
+		errs = append(errs, &NameError{Queue: queue, Object: object, Name: name, Problem: problem + "; give another name through " + field})
+	}
+	switch {
+	case name == "":
+		add("the name is empty")
+	case strings.HasPrefix(name, "amq."):
+		add("names that begin with amq. are the broker's own")
+	}
+	if len(name) > maxNameBytes {
+		add(fmt.Sprintf("the name has %d bytes, the broker takes %d", len(name), maxNameBytes))
+	}
+	if !utf8.ValidString(name) {
+		add("the name is not valid UTF-8, for which the broker closes the connection")
+	}
+	if strings.ContainsAny(name, "\r\n") {
+		// The broker removes line breaks when it declares, but not when it routes by name.
+		add("the name has a line break, which the broker silently removes")
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,82 @@
+package amqpretry
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/hashicorp/go-multierror"
+
+	"github.com/amqpretry/watermill-retry/config"
+)
+
+// Validate reports everything that is wrong with the options, with the path of the field.
+func (o Options) Validate() error {
+	var errs []error
+	wrong := func(path, problem, wanted, found string) {
+		errs = append(errs, &config.FieldError{Path: "options." + path, Problem: problem, Wanted: wanted, Found: found})
+	}
+
+	if err := o.Policies.Validate(); err != nil {
+		errs = append(errs, err)
+	}
+	if o.Concurrency < 0 {
+		wrong("concurrency", "negative", "at least 1", strconv.Itoa(o.Concurrency))
+	}
+	for _, t := range []struct {
+		path  string
+		value time.Duration
+	}{{"close_timeout", o.CloseTimeout}, {"hold_warning", o.HoldWarning}} {
+		if t.value < 0 {
+			wrong(t.path, "negative", "more than 0", t.value.String())
+		}
+	}
+	switch o.Topology {
+	case "", TopologyDeclare, TopologyAssume:
+	default:
+		wrong("topology", "unknown", `"declare" or "assume"`, strconv.Quote(string(o.Topology)))
+	}
+
+	return errors.Join(errs...)
+}
+
+// validateConfig refuses what retries cannot work with, each with the reason.
+func validateConfig(c amqp.Config, concurrency int) error {
+	var errs []error
+
+	if err := c.ValidateSubscriber(); err != nil {
+		if all := (*multierror.Error)(nil); errors.As(err, &all) {
+			errs = append(errs, all.Errors...)
+		} else {
+			errs = append(errs, err)
+		}
+	}
+
+	for _, r := range []struct {
+		refused bool
+		path    string
+		reason  string
+	}{
+		{!c.Queue.Durable, "Queue.Durable", "must be true: retries wait in durable queues and would come back to a queue that is gone"},
+		{c.Queue.AutoDelete, "Queue.AutoDelete", "must be false: retries would come back to a queue that is gone"},
+		{c.Queue.Exclusive, "Queue.Exclusive", "must be false: retries would come back to a queue that is gone with its connection"},
+		{c.Publish.Transactional, "Publish.Transactional", "must be false: watermill-amqp reports success for a message that it has rolled back; use ConfirmDelivery"},
+		{c.Consume.NoRequeueOnNack, "Consume.NoRequeueOnNack", "must be false: a nack is what shutdowns and lost connections use as well, their messages would be lost or dead-lettered"},
+		{c.Consume.Qos.Global, "Consume.Qos.Global", "must be false: quorum queues refuse it, and RabbitMQ 4.3 ignores it"},
+		{c.Consume.Exclusive && concurrency > 1, "Consume.Exclusive", fmt.Sprintf("must be false with options.concurrency %d: who wants one consumer only wants one message at a time", concurrency)},
+		{c.Consume.Qos.PrefetchCount < 0, "Consume.Qos.PrefetchCount", fmt.Sprintf("must be at least 1, got %d", c.Consume.Qos.PrefetchCount)},
+	} {
+		if r.refused {
+			errs = append(errs, &config.FieldError{Path: "config." + r.path, Problem: r.reason})
+		}
+	}
+	if c.Connection.TLSConfig != nil && c.Connection.AmqpConfig != nil && c.Connection.AmqpConfig.TLSClientConfig != nil {
+		errs = append(errs, &config.FieldError{
+			Path: "config.Connection.TLSConfig", Problem: "must not be set together with config.Connection.AmqpConfig.TLSClientConfig",
+		})
+	}
+
+	return errors.Join(errs...)
+}

@@ -1,0 +1,87 @@
+package config
+
+import (
+	"math"
+	"time"
+)
+
+// BackoffKind is the rule by which a [Backoff] grows.
+type BackoffKind string
+
+const (
+	// BackoffConstant waits Initial each time: 5s -> 5s -> 5s.
+	BackoffConstant BackoffKind = "constant"
+	// BackoffLinear adds Step each time: 5s -> 10s -> 15s.
+	BackoffLinear BackoffKind = "linear"
+	// BackoffExponential multiplies by Factor each time: 5s -> 10s -> 20s.
+	BackoffExponential BackoffKind = "exponential"
+)
+
+// Backoff generates the delays of a [Policy], as many as it has Retries:
+//
+//	{Kind: BackoffConstant, Initial: 5s}                       5s -> 5s -> 5s -> 5s
+//	{Kind: BackoffLinear, Initial: 5s}                         5s -> 10s -> 15s -> 20s
+//	{Kind: BackoffLinear, Initial: 5s, Step: 1s}               5s -> 6s -> 7s -> 8s
+//	{Kind: BackoffExponential, Initial: 1s}                    1s -> 2s -> 4s -> 8s
+//	{Kind: BackoffExponential, Initial: 1s, Factor: 3, Max: 5s} 1s -> 3s -> 5s -> 5s
+//
+// There is no jitter: each distinct delay is a queue on the broker. Delays are rounded to whole milliseconds.
+type Backoff struct {
+	// Kind is required.
+	Kind BackoffKind
+	// Initial is the first delay, 1ms..10 years in whole milliseconds. Required.
+	Initial time.Duration
+	// Step is what each delay of a linear backoff is longer than the one before; 0 means Initial.
+	Step time.Duration
+	// Factor is by what each delay of an exponential backoff is multiplied, at least 1; 0 means 2.
+	Factor float64
+	// Max caps the delays. 0 means no cap; then no delay may come out beyond 10 years.
+	Max time.Duration
+}
+
+// DefaultFactor is what [Backoff.Factor] is when it is 0.
+const DefaultFactor = 2.0
+
+// IsZero tells whether nothing is set.
+func (b Backoff) IsZero() bool { return b == Backoff{} }
+
+func (b Backoff) withDefaults() Backoff {
+	if b.Kind == BackoffLinear && b.Step == 0 {
+		b.Step = b.Initial
+	}
+	if b.Kind == BackoffExponential && b.Factor == 0 {
+		b.Factor = DefaultFactor
+	}
+	return b
+}
+
+// delay before the given retry, 1 being the first: always within 1ms..10 years, whatever the fields are.
+func (b Backoff) delay(retry int) time.Duration {
+	limit := float64(MaxDelay / MinDelay)
+	if b.Max > 0 {
+		limit = math.Min(limit, float64(b.Max/MinDelay))
+	}
+	ms := math.Round(b.uncapped(retry, limit))
+	// Written so that a NaN ends at the limit.
+	if !(ms < limit) {
+		ms = limit
+	}
+	return time.Duration(math.Max(ms, 1)) * MinDelay
+}
+
+// uncapped is the delay in milliseconds, unrounded; once it is beyond the limit it may stop growing.
+func (b Backoff) uncapped(retry int, limit float64) float64 {
+	b = b.withDefaults()
+	ms := float64(b.Initial) / float64(MinDelay)
+	switch b.Kind {
+	case BackoffLinear:
+		ms += float64(b.Step) / float64(MinDelay) * float64(retry-1)
+	case BackoffExponential:
+		// Repeated multiplication, not math.Pow: it gives the same bits on every architecture, and so the same queue
+		// names in a deployment of several.
+		for i := 1; i < retry && ms <= limit; i++ {
+			ms *= b.Factor
+		}
+	}
+	return ms
+}

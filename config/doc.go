@@ -1,0 +1,19 @@
+// Package config says what is wanted: how often a failed message is tried again, how long it waits before each
+// retry, and what becomes of it then. It knows neither a broker nor Watermill; every function is pure.
+//
+// A [Policy] holds for one queue, [Policies] for all topics of a service:
+//
+//	policies := config.Policies{
+//		Default: config.Policy{Delays: []time.Duration{time.Second, 10 * time.Second, time.Minute}},
+//		Topics: map[string]config.Policy{
+//			"emails":  {Retries: 8, Backoff: config.Backoff{Kind: config.BackoffExponential, Initial: time.Second, Max: time.Minute}},
+//			"metrics": {Mode: config.ModeDeadLetter},
+//		},
+//	}
+//
+// The zero value of each is useful: retries after 1s, 5s, 30s, 2m and 10m (see [Default]), which is 12m36s of waiting
+// in the worst case. No zero means "for ever": a message that keeps failing always ends in the dead-letter queue.
+//
+// A policy is a promise to the broker as well: each distinct delay is one queue there. That is why delays are whole
+// milliseconds, spelled in one way only ([FormatDelay]), and at most [MaxDistinctDelays] of them.
+package config

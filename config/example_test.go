@@ -1,0 +1,81 @@
+package config_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/config"
+)
+
+func ExampleDefault() {
+	fmt.Println(config.Default().Schedule(), config.Default().TotalWait())
+	// Output: [1s 5s 30s 2m0s 10m0s] 12m36s
+}
+
+func ExamplePolicy() {
+	policy := config.Policy{
+		Delays:  []time.Duration{time.Second, 10 * time.Second},
+		Retries: 4, // more than there are delays: the last one repeats
+	}
+	fmt.Println(policy.Schedule(), "at most", policy.TotalWait())
+	// Output: [1s 10s 10s 10s] at most 31s
+}
+
+func ExampleBackoff() {
+	policy := config.Policy{
+		Retries: 6,
+		Backoff: config.Backoff{Kind: config.BackoffExponential, Initial: time.Second, Max: 20 * time.Second},
+	}
+	fmt.Println(policy.Schedule())
+	fmt.Println("queues:", policy.DistinctDelays())
+	// Output:
+	// [1s 2s 4s 8s 16s 20s]
+	// queues: [1s 2s 4s 8s 16s 20s]
+}
+
+func ExamplePolicies() {
+	policies := config.Policies{
+		Default: config.Policy{Delays: []time.Duration{time.Second, time.Minute}},
+		Topics:  map[string]config.Policy{"metrics": {Mode: config.ModeDeadLetter}},
+	}
+	fmt.Println(policies.For("orders").Schedule())
+	fmt.Println(policies.For("metrics").MaxRetries())
+	// Output:
+	// [1s 1m0s]
+	// 0
+}
+
+func ExamplePolicies_Validate() {
+	policies := config.Policies{Topics: map[string]config.Policy{
+		"orders": {Retries: 2000, Delays: []time.Duration{time.Second, time.Minute, 500 * time.Microsecond}},
+	}}
+	fmt.Println(policies.Validate())
+	// Output:
+	// policies.topics["orders"].retries: out of bounds: must be 1..1000, or 0 for one per delay, got 2000
+	// policies.topics["orders"].delays[2]: too short: must be at least 1ms, got 500µs
+}
+
+func ExamplePolicy_Equal() {
+	list := config.Policy{Delays: []time.Duration{time.Second, 2 * time.Second}}
+	grown := config.Policy{Retries: 2, Backoff: config.Backoff{Kind: config.BackoffLinear, Initial: time.Second}}
+	fmt.Println(list.Equal(grown))
+	// Output: true
+}
+
+func ExampleFormatDelay() {
+	for _, d := range []time.Duration{90 * time.Second, 1500 * time.Millisecond, 2 * time.Hour} {
+		fmt.Println(config.FormatDelay(d))
+	}
+	// Output:
+	// 90s
+	// 1500ms
+	// 2h
+}
+
+func ExampleParseDelay() {
+	fmt.Println(config.ParseDelay("90s"))
+	fmt.Println(config.ParseDelay("60s"))
+	// Output:
+	// 1m30s <nil>
+	// 0s delay "60s" is not canonical: must be "1m"
+}

@@ -1,0 +1,171 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Validate reports everything that is wrong at once, as joined [*FieldError]s with paths such as `delays[2]`.
+// The zero policy is valid.
+func (p Policy) Validate() error {
+	return errors.Join(p.validate("")...)
+}
+
+// Validate reports everything that is wrong with any of the policies at once, as joined [*FieldError]s with paths
+// such as `policies.topics["orders"].delays[2]`.
+func (p Policies) Validate() error {
+	errs := p.Default.validate("policies.default.")
+	for _, topic := range slices.Sorted(maps.Keys(p.Topics)) {
+		path := "policies.topics[" + strconv.Quote(topic) + "]"
+		if topic == "" {
+			errs = append(errs, &FieldError{path, "empty topic", "the name of a topic; what holds for all topics goes to policies.default", `""`})
+		}
+		errs = append(errs, p.Topics[topic].validate(path+".")...)
+	}
+	return errors.Join(errs...)
+}
+
+// problems collects field errors below a path, which is empty or ends in a dot.
+type problems struct {
+	path string
+	errs []error
+}
+
+func (e *problems) add(field, problem, wanted, found string) {
+	e.errs = append(e.errs, &FieldError{Path: e.path + field, Problem: problem, Wanted: wanted, Found: found})
+}
+
+func (p Policy) validate(path string) []error {
+	e := &problems{path: path}
+	oneOf(e, "mode", p.Mode, true, ModeRetry, ModeDeadLetter, ModeOff)
+	oneOf(e, "queue_type", p.QueueType, true, QueueTypeQuorum, QueueTypeClassic)
+	if p.CrashLimit < 0 || p.CrashLimit > MaxCrashLimit {
+		e.add("crash_limit", "out of bounds", fmt.Sprintf("1..%d, or 0 for %d", MaxCrashLimit, DefaultCrashLimit), strconv.Itoa(p.CrashLimit))
+	}
+	switch p.mode() {
+	case ModeDeadLetter, ModeOff:
+		p.validateNoRetries(e)
+	default:
+		p.validateRetries(e)
+	}
+	return e.errs
+}
+
+// validateNoRetries refuses what the mode would silently ignore.
+func (p Policy) validateNoRetries(e *problems) {
+	wanted := fmt.Sprintf("left out with mode %q; to retry, use mode %q", p.Mode, ModeRetry)
+	if p.Retries != 0 {
+		e.add("retries", "ignored by the mode", wanted, strconv.Itoa(p.Retries))
+	}
+	if len(p.Delays) != 0 {
+		e.add("delays", "ignored by the mode", wanted, durations(p.Delays))
+	}
+	if !p.Backoff.IsZero() {
+		e.add("backoff", "ignored by the mode", wanted, "a backoff")
+	}
+}
+
+func (p Policy) validateRetries(e *problems) {
+	if p.Retries < 0 || p.Retries > MaxRetries {
+		e.add("retries", "out of bounds", fmt.Sprintf("1..%d, or 0 for one per delay", MaxRetries), strconv.Itoa(p.Retries))
+	}
+	if len(p.Delays) > 0 && !p.Backoff.IsZero() {
+		e.add("backoff", "delays are given twice", "either delays or a backoff, not both", "both")
+	}
+	p.validateDelays(e)
+	p.validateBackoff(e)
+	if n := len(p.DistinctDelays()); n > MaxDistinctDelays {
+		field, wanted := "delays", ""
+		if len(p.Delays) == 0 {
+			field, wanted = "backoff", "; a lower max or a larger growth makes fewer"
+		}
+		e.add(field, "too many different delays, each is a queue on the broker", fmt.Sprintf("at most %d%s", MaxDistinctDelays, wanted), strconv.Itoa(n))
+	}
+}
+
+func (p Policy) validateDelays(e *problems) {
+	for i, d := range p.Delays {
+		delay(e, fmt.Sprintf("delays[%d]", i), d)
+	}
+	if n := len(p.Delays); n > MaxRetries {
+		e.add("delays", "too many", fmt.Sprintf("at most %d", MaxRetries), strconv.Itoa(n))
+	} else if p.Retries > 0 && p.Retries < n {
+		e.add("retries", "delays that are never used",
+			fmt.Sprintf("at least %d, the number of delays, or 0 to use each once; else remove the last %d of delays", n, n-p.Retries), strconv.Itoa(p.Retries))
+	}
+}
+
+func (p Policy) validateBackoff(e *problems) {
+	b := p.Backoff
+	if b.IsZero() {
+		return
+	}
+	if p.Retries == 0 && len(p.Delays) == 0 {
+		e.add("retries", "missing with a backoff, which has no end of its own", fmt.Sprintf("1..%d", MaxRetries), "0")
+	}
+	oneOf(e, "backoff.kind", b.Kind, false, BackoffConstant, BackoffLinear, BackoffExponential)
+	delay(e, "backoff.initial", b.Initial)
+	if b.Step != 0 {
+		if b.Kind != BackoffLinear {
+			e.add("backoff.step", "ignored by the kind", fmt.Sprintf("left out unless kind is %q", BackoffLinear), b.Step.String())
+		}
+		delay(e, "backoff.step", b.Step)
+	}
+	if b.Factor != 0 {
+		if b.Kind != BackoffExponential {
+			e.add("backoff.factor", "ignored by the kind", fmt.Sprintf("left out unless kind is %q", BackoffExponential), number(b.Factor))
+		}
+		if !(b.Factor >= 1) || math.IsInf(b.Factor, 0) {
+			e.add("backoff.factor", "out of bounds", fmt.Sprintf("a finite number of at least 1, or 0 for %s", number(DefaultFactor)), number(b.Factor))
+		}
+	}
+	if b.Max != 0 {
+		delay(e, "backoff.max", b.Max)
+		if b.Initial > b.Max {
+			e.add("backoff.max", "below the first delay", "at least backoff.initial, "+b.Initial.String(), b.Max.String())
+		}
+		return
+	}
+	// A delay of many years is no wish but an exponent without a cap, so it is not capped in silence.
+	limit := float64(MaxDelay / MinDelay)
+	if n := p.MaxRetries(); n > 0 && b.Initial <= MaxDelay && b.uncapped(n, limit) > limit {
+		e.add("backoff.max", "the delays grow too long", "set, or retries lower: no delay can be longer than "+FormatDelay(MaxDelay)+" (10 years)", "no cap")
+	}
+}
+
+func delay(e *problems, field string, d time.Duration) {
+	switch {
+	case d < MinDelay:
+		e.add(field, "too short", "at least "+MinDelay.String(), d.String())
+	case d > MaxDelay:
+		e.add(field, "too long", "at most "+FormatDelay(MaxDelay)+" (10 years)", d.String())
+	case d%MinDelay != 0:
+		e.add(field, "too fine", "whole milliseconds", d.String())
+	}
+}
+
+func oneOf[T ~string](e *problems, field string, value T, emptyAllowed bool, allowed ...T) {
+	if slices.Contains(allowed, value) || (value == "" && emptyAllowed) {
+		return
+	}
+	names := make([]string, len(allowed))
+	for i, a := range allowed {
+		names[i] = string(a)
+	}
+	e.add(field, "unknown", "one of "+strings.Join(names, ", "), strconv.Quote(string(value)))
+}
+
+func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
+
+func durations(ds []time.Duration) string {
+	if len(ds) > 4 {
+		return strconv.Itoa(len(ds)) + " delays"
+	}
+	return fmt.Sprint(ds)
+}

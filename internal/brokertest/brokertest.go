@@ -1,0 +1,120 @@
+// Package brokertest gives tests a RabbitMQ: the one they share, and private ones that a test may kill, freeze and
+// restart. It is a thin face of scripts/broker.
+//
+// There is no way to skip: a test that needs a broker fails without one.
+package brokertest
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// URI returns the AMQP URI of the broker that all tests share. Tests run side by side on it, so every test names its
+// objects uniquely and never disturbs the broker; what disturbs belongs on a private one, see [Start].
+func URI(t testing.TB) string {
+	t.Helper()
+	uri := os.Getenv("AMQP_URI")
+	if uri == "" {
+		t.Fatal("this test needs RabbitMQ: run it with `make test`, or `scripts/broker run go test ./...`, or set AMQP_URI")
+	}
+	return uri
+}
+
+// Broker is a private broker of one test. Its methods fail the test when the broker does not obey, so they belong
+// into the test's own goroutine.
+type Broker struct {
+	// URI stays the same when the broker is started again.
+	URI string
+	// Dir holds its data and its logs.
+	Dir string
+
+	t      testing.TB
+	script string
+}
+
+// Start starts a private broker, which takes some seconds, and removes it when the test ends.
+func Start(t testing.TB) *Broker {
+	t.Helper()
+	// scripts/broker sets BROKER_DIR, and removes there what a test could not: t.Cleanup is not called when the test
+	// binary is interrupted or runs into its time limit.
+	dir, err := os.MkdirTemp(os.Getenv("BROKER_DIR"), "amqpretry-test-") //nolint:usetesting // see above
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &Broker{Dir: dir, t: t, script: script(t)}
+	t.Cleanup(func() { b.run("rm", b.Dir) })
+	b.Start()
+	return b
+}
+
+// Start starts the broker again after [Broker.Stop] or [Broker.Kill], with the same data on the same port, and returns
+// when it answers.
+func (b *Broker) Start() {
+	b.t.Helper()
+	out := strings.Fields(b.run("start", b.Dir))
+	if len(out) == 0 {
+		b.t.Fatal("scripts/broker start printed no URI")
+	}
+	b.URI = out[len(out)-1]
+}
+
+// Stop ends the broker as an operator would.
+func (b *Broker) Stop() { b.t.Helper(); b.run("stop", b.Dir) }
+
+// Kill ends the broker as a crash would (SIGKILL).
+func (b *Broker) Kill() { b.t.Helper(); b.run("kill", b.Dir) }
+
+// Pause freezes the broker: its connections stay open and nothing answers.
+func (b *Broker) Pause() { b.t.Helper(); b.run("pause", b.Dir) }
+
+// Resume thaws it.
+func (b *Broker) Resume() { b.t.Helper(); b.run("resume", b.Dir) }
+
+// Ctl runs rabbitmqctl and returns what it printed. It takes about a second.
+func (b *Broker) Ctl(args ...string) string {
+	b.t.Helper()
+	return b.run("ctl", append([]string{b.Dir}, args...)...)
+}
+
+func (b *Broker) run(command string, args ...string) string {
+	b.t.Helper()
+	var stdout, stderr bytes.Buffer
+	// Not bound to the test's context: the last command, rm, comes when that has ended.
+	cmd := exec.Command(b.script, append([]string{command}, args...)...)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	if err := cmd.Run(); err != nil {
+		b.t.Fatalf("scripts/broker %s %s: %v\n%s", command, strings.Join(args, " "), err, stderr.String())
+	}
+	return stdout.String()
+}
+
+// script finds scripts/broker from the test's working folder, which go test sets to the package's.
+func script(t testing.TB) string {
+	t.Helper()
+	path, err := find("scripts/broker")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func find(name string) (string, error) {
+	wd, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for dir := wd; ; dir = filepath.Dir(dir) {
+		path := filepath.Join(dir, filepath.FromSlash(name))
+		if _, err := os.Stat(path); err == nil {
+			return path, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("%s is in no folder above %s", name, wd)
+		}
+	}
+}

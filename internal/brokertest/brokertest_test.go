@@ -1,0 +1,72 @@
+package brokertest_test
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+// What the fault tests build on: a broker that was killed comes back at the same address with what it had confirmed.
+func TestBroker_KillAndStartKeepDataAndPort(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.Start(t)
+	uri := broker.URI
+	assert.NotEqual(t, os.Getenv("AMQP_URI"), uri, "a private broker is not the shared one")
+	publish(t, uri)
+
+	broker.Kill()
+	_, err := amqp.Dial(uri)
+	require.Error(t, err, "a killed broker must not answer")
+
+	broker.Start()
+	require.Equal(t, uri, broker.URI)
+	connection, err := amqp.Dial(uri)
+	require.NoError(t, err)
+	defer connection.Close() //nolint:errcheck // the broker goes next
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+	delivery, ok, err := channel.Get("kept", true)
+	require.NoError(t, err)
+	require.True(t, ok, "the confirmed message is lost")
+	assert.Equal(t, "hello", string(delivery.Body))
+
+	// Frozen, it answers nothing; thawed, it goes on.
+	broker.Pause()
+	_, err = amqp.DialConfig(uri, amqp.Config{Dial: amqp.DefaultDial(300 * time.Millisecond)})
+	require.Error(t, err)
+	broker.Resume()
+	assert.Contains(t, broker.Ctl("list_queues", "name"), "kept")
+	_, err = channel.QueueDelete("kept", false, false, false)
+	require.NoError(t, err, "the connection has survived the pause")
+
+	broker.Stop()
+	_, err = amqp.Dial(uri)
+	require.Error(t, err, "a stopped broker must not answer")
+}
+
+func publish(t *testing.T, uri string) {
+	t.Helper()
+	connection, err := amqp.Dial(uri)
+	require.NoError(t, err)
+	defer connection.Close() //nolint:errcheck // the confirm is what counts
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+	_, err = channel.QueueDeclare("kept", true, false, false, false, nil)
+	require.NoError(t, err)
+	require.NoError(t, channel.Confirm(false))
+	confirm, err := channel.PublishWithDeferredConfirm("", "kept", true, false,
+		amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("hello")})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	acked, err := confirm.WaitContext(ctx)
+	require.NoError(t, err)
+	require.True(t, acked)
+}

@@ -1,0 +1,118 @@
+package transport
+
+import (
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// confirmChannel is a channel in confirm mode that knows which of its publishes came back as unroutable.
+//
+// The broker sends a return before the acknowledgement of the same publish, and amqp091-go dispatches both from one
+// goroutine; a single goroutine here takes returns and answers questions, so a return is known when it is asked for.
+type confirmChannel struct {
+	*amqp091.Channel
+
+	link *Link
+
+	returns chan amqp091.Return
+	closes  chan *amqp091.Error
+	asked   chan question
+
+	done   chan struct{} // closed when the channel is gone
+	closed error         // why; read after done
+	ids    map[string]struct{}
+}
+
+type question struct {
+	id     string
+	answer chan bool
+}
+
+func openConfirms(link *Link) (*confirmChannel, error) {
+	channel, err := link.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("cannot open a channel: %w", err)
+	}
+
+	c := &confirmChannel{
+		Channel: channel,
+		link:    link,
+		returns: channel.NotifyReturn(make(chan amqp091.Return)),
+		closes:  channel.NotifyClose(make(chan *amqp091.Error, 1)),
+		asked:   make(chan question),
+		done:    make(chan struct{}),
+		ids:     map[string]struct{}{},
+	}
+	go c.watch()
+
+	if err := channel.Confirm(false); err != nil {
+		_ = channel.Close()
+		return nil, fmt.Errorf("cannot switch to publisher confirms: %w", err)
+	}
+
+	return c, nil
+}
+
+func (c *confirmChannel) watch() {
+	defer close(c.done)
+
+	for {
+		select {
+		case r, ok := <-c.returns:
+			if !ok {
+				if err := <-c.closes; err != nil { // both are closed together, the error is sent before
+					c.closed = err
+				}
+
+				return
+			}
+			if id, _ := r.Headers[wire.KeyID].(string); id != "" {
+				c.ids[id] = struct{}{}
+			}
+		case q := <-c.asked:
+			q.answer <- c.forget(q.id)
+		}
+	}
+}
+
+func (c *confirmChannel) forget(id string) bool {
+	_, found := c.ids[id]
+	delete(c.ids, id)
+
+	return found
+}
+
+// returned reports whether a publish that is resolved came back. It is asked once for each.
+func (c *confirmChannel) returned(id string) bool {
+	q := question{id, make(chan bool, 1)}
+
+	select {
+	case c.asked <- q:
+		return <-q.answer
+	case <-c.done:
+		_, found := c.ids[id] // nobody writes any more
+
+		return found
+	}
+}
+
+// closeError waits until the channel is gone, which it is about to be, and tells why; nil without a reason.
+func (c *confirmChannel) closeError() error {
+	<-c.done
+	return c.closed
+}
+
+// guard runs foreign code, whose panic must not end the process or lose a message.
+func guard(logger watermill.LoggerAdapter, name string, f func()) {
+	defer func() {
+		if r := recover(); r != nil {
+			logger.Error(name+" panicked", fmt.Errorf("%v", r), nil)
+		}
+	}()
+
+	f()
+}

@@ -1,0 +1,275 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/cenkalti/backoff/v5"
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// ConnectionSettings say how to connect. They are those of watermill-amqp, without its types.
+type ConnectionSettings struct {
+	URI       string
+	TLS       *tls.Config
+	AMQP      *amqp091.Config
+	Reconnect Reconnect
+	// Role ends up in the connection's name, for the people who look at the broker.
+	Role string
+}
+
+// Reconnect is the backoff between attempts to connect.
+type Reconnect struct {
+	InitialInterval, MaxInterval time.Duration
+	RandomizationFactor          float64
+	Multiplier                   float64
+}
+
+func (r Reconnect) backoff() *backoff.ExponentialBackOff {
+	return &backoff.ExponentialBackOff{
+		InitialInterval:     r.InitialInterval,
+		RandomizationFactor: r.RandomizationFactor,
+		Multiplier:          r.Multiplier,
+		MaxInterval:         r.MaxInterval,
+	}
+}
+
+const (
+	handshakeTimeout = 30 * time.Second
+
+	// writeTimeout bounds a write to a peer that takes nothing. Without it amqp091-go can hang for ever: its shutdown
+	// waits for the channel's lock, which the stuck writer holds, before it closes the socket.
+	writeTimeout = 30 * time.Second
+)
+
+// Connection is a connection that comes back: it is dialled when it is first asked for, and again after each loss.
+type Connection struct {
+	settings ConnectionSettings
+	logger   watermill.LoggerAdapter
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex
+	link   *Link
+	dial   *dial
+	closed bool
+}
+
+// dial is one attempt, or one series of attempts, that all who wait for a connection share.
+type dial struct {
+	done chan struct{}
+	err  error
+}
+
+// NewConnection returns a connection that is not dialled yet.
+func NewConnection(settings ConnectionSettings, logger watermill.LoggerAdapter) *Connection {
+	ctx, cancel := context.WithCancel(context.Background())
+
+	return &Connection{
+		settings: settings,
+		logger:   logger.With(watermill.LogFields{"connection": settings.Role}),
+		ctx:      ctx,
+		cancel:   cancel,
+	}
+}
+
+// TryLink gives the live link, or tries to connect once.
+func (c *Connection) TryLink(ctx context.Context) (*Link, error) { return c.get(ctx, false) }
+
+// Link gives the live link, or connects with backoff until it succeeds, ctx ends or the connection is closed.
+func (c *Connection) Link(ctx context.Context) (*Link, error) { return c.get(ctx, true) }
+
+func (c *Connection) get(ctx context.Context, persist bool) (*Link, error) {
+	for {
+		c.mu.Lock()
+		if c.closed {
+			c.mu.Unlock()
+			return nil, ErrClosed
+		}
+		if c.link != nil && c.link.alive() {
+			link := c.link
+			c.mu.Unlock()
+			return link, nil
+		}
+		if c.dial == nil {
+			c.dial = &dial{done: make(chan struct{})}
+			c.wg.Add(1)
+			go c.connect(c.dial)
+		}
+		d := c.dial
+		c.mu.Unlock()
+
+		select {
+		case <-d.done:
+			if d.err != nil && !persist {
+				return nil, d.err
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-c.ctx.Done():
+			return nil, ErrClosed
+		}
+	}
+}
+
+// connect makes one attempt, tells who waits for just that, and goes on with backoff if it failed. Dialling cannot be
+// interrupted, so it has a goroutine of its own that nobody has to wait for.
+func (c *Connection) connect(d *dial) {
+	defer c.wg.Done()
+
+	wait := c.settings.Reconnect.backoff()
+	wait.Reset()
+
+	for {
+		link, err := c.open()
+
+		c.mu.Lock()
+		c.link, c.dial = link, nil
+		switch {
+		case c.closed:
+			err = errors.Join(ErrClosed, err)
+		case err != nil:
+			c.dial = &dial{done: make(chan struct{})} // the next attempt
+		}
+		closed, next := c.closed, c.dial
+		c.mu.Unlock()
+
+		d.err = err
+		close(d.done)
+
+		if err == nil {
+			return
+		}
+		if closed {
+			if link != nil {
+				link.close(time.Now())
+			}
+			return
+		}
+
+		pause := wait.NextBackOff()
+		c.logger.Error("Cannot connect to RabbitMQ, trying again", err, watermill.LogFields{"wait_time": pause.String()})
+		d = next
+
+		select {
+		case <-time.After(pause):
+		case <-c.ctx.Done():
+			d.err = ErrClosed
+			close(d.done)
+
+			return
+		}
+	}
+}
+
+func (c *Connection) open() (*Link, error) {
+	config := amqp091.Config{Locale: "en_US"}
+	if c.settings.AMQP != nil {
+		config = *c.settings.AMQP
+	}
+	if c.settings.TLS != nil {
+		config.TLSClientConfig = c.settings.TLS
+	}
+	config.Recovery = nil // two who reconnect would get into each other's way
+
+	if config.Properties == nil {
+		config.Properties = amqp091.NewConnectionProperties()
+		config.Properties.SetClientConnectionName("watermill-retry " + c.settings.Role)
+	}
+
+	dialer := config.Dial
+	if dialer == nil {
+		dialer = amqp091.DefaultDial(handshakeTimeout)
+	}
+
+	var socket *timedConn
+	config.Dial = func(network, addr string) (net.Conn, error) {
+		conn, err := dialer(network, addr)
+		if err != nil {
+			return nil, err
+		}
+		socket = &timedConn{Conn: conn}
+
+		return socket, nil
+	}
+
+	connection, err := amqp091.DialConfig(c.settings.URI, config)
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to RabbitMQ: %w", err)
+	}
+
+	link := newLink(connection, socket, c.logger)
+	c.wg.Add(1)
+	go func() {
+		defer c.wg.Done()
+		link.watch()
+	}()
+
+	c.logger.Info("Connected to RabbitMQ", nil)
+
+	return link, nil
+}
+
+// Close closes the connection for good. It returns at the deadline at the latest, whatever the broker does.
+func (c *Connection) Close(deadline time.Time) {
+	c.mu.Lock()
+	already := c.closed
+	c.closed = true
+	link := c.link
+	c.mu.Unlock()
+
+	if already {
+		return
+	}
+
+	c.cancel()
+	if link != nil {
+		link.close(deadline)
+	}
+
+	// What is still dialling ends by itself and closes what it opened.
+	waitUntil(deadline, c.wg.Wait)
+}
+
+// timedConn is a socket whose writes cannot block for ever.
+type timedConn struct{ net.Conn }
+
+func (c *timedConn) Write(b []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return 0, err
+	}
+
+	return c.Conn.Write(b)
+}
+
+// waitUntil runs wait in a goroutine and reports whether it returned before the deadline.
+func waitUntil(deadline time.Time, wait func()) bool {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wait()
+	}()
+
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		select { // both were ready
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	}
+}

@@ -1,0 +1,193 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// ConsumerSettings say how to consume.
+type ConsumerSettings struct {
+	Connection ConnectionSettings
+	Logger     watermill.LoggerAdapter
+	Marshaler  Marshaler
+	// Owner is the plug, Judge decides over what fails outside of a handler.
+	Owner any
+	Judge middleware.Poison
+
+	// Concurrency is how many messages of a subscription are handed out at a time.
+	Concurrency int
+	// Prefetch is how many the broker delivers ahead, those included that are held.
+	Prefetch, PrefetchSize int
+
+	Consumer  string // tag; empty for a generated one
+	Exclusive bool
+	NoLocal   bool
+	NoWait    bool
+	Arguments amqp091.Table
+
+	CloseTimeout time.Duration
+}
+
+// Consumer consumes from queues over one connection.
+type Consumer struct {
+	settings   ConsumerSettings
+	connection *Connection
+
+	mu            sync.Mutex
+	subscriptions map[*subscription]struct{}
+	closed        bool
+	done          chan struct{} // closed when Close is through
+
+	declareMu sync.Mutex
+	declared  map[string]*Link // the link on which a queue's topology was declared last
+}
+
+// NewConsumer returns a consumer that is connected.
+func NewConsumer(ctx context.Context, settings ConsumerSettings) (*Consumer, error) {
+	c := &Consumer{
+		settings:      settings,
+		connection:    NewConnection(settings.Connection, settings.Logger),
+		subscriptions: map[*subscription]struct{}{},
+		done:          make(chan struct{}),
+		declared:      map[string]*Link{},
+	}
+
+	if _, err := c.connection.TryLink(ctx); err != nil {
+		c.connection.Close(time.Now())
+		return nil, err
+	}
+
+	return c, nil
+}
+
+// Initialize declares the topology of a source.
+func (c *Consumer) Initialize(ctx context.Context, source Source) error {
+	link, err := c.connection.TryLink(ctx)
+	if err != nil {
+		return err
+	}
+
+	return c.declare(link, source)
+}
+
+// Subscribe declares the topology of a source and consumes from it, until ctx ends or Close. A broker that cannot be
+// reached, a conflict and a missing permission are errors here; later they are logged, and tried again with backoff.
+func (c *Consumer) Subscribe(ctx context.Context, source Source) (<-chan *message.Message, error) {
+	if err := c.Initialize(ctx, source); err != nil {
+		return nil, err
+	}
+
+	s := newSubscription(ctx, c, source)
+
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, ErrClosed
+	}
+	c.subscriptions[s] = struct{}{}
+	c.mu.Unlock()
+
+	s.start(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+
+		delete(c.subscriptions, s)
+	})
+
+	return s.out, nil
+}
+
+// declare declares the topology of a queue once for each connection.
+func (c *Consumer) declare(link *Link, source Source) error {
+	if source.Declare == nil {
+		return nil
+	}
+
+	c.declareMu.Lock()
+	defer c.declareMu.Unlock()
+
+	if c.declared[source.Queue] == link {
+		return nil
+	}
+
+	channel, err := link.Channel()
+	if err != nil {
+		return err
+	}
+	defer channel.Close() // fails after an error of the broker, which has closed it
+
+	if err := source.Declare(channel); err != nil {
+		return err
+	}
+	c.declared[source.Queue] = link
+
+	return nil
+}
+
+// forget makes the topology of a queue be declared again, because the queue is not there any more.
+func (c *Consumer) forget(queue string) {
+	c.declareMu.Lock()
+	defer c.declareMu.Unlock()
+
+	delete(c.declared, queue)
+}
+
+// Close stops consuming, lets what is handed out finish and be settled, and closes the connection. It returns when all is
+// done, at CloseTimeout at the latest. It is safe to call it again, and at the same time.
+func (c *Consumer) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		<-c.done
+
+		return nil
+	}
+	c.closed = true
+	open := make([]*subscription, 0, len(c.subscriptions))
+	for s := range c.subscriptions {
+		open = append(open, s)
+	}
+	c.mu.Unlock()
+	defer close(c.done)
+
+	deadline := time.Now().Add(c.settings.CloseTimeout)
+	for _, s := range open {
+		s.close(deadline)
+	}
+	waitForAll := func(deadline time.Time) {
+		waitUntil(deadline, func() {
+			for _, s := range open {
+				<-s.done
+			}
+		})
+	}
+	waitForAll(deadline.Add(closeGrace))
+	c.connection.Close(latest(deadline, time.Now()).Add(closeGrace))
+	waitForAll(time.Now().Add(closeGrace)) // a write that the broker did not take ends with the connection
+
+	return nil
+}
+
+// closeGrace is what closing a channel or a connection may take when the handlers have used up the time.
+const closeGrace = time.Second
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+
+	return b
+}
+
+// isClosing tells errors that a shutdown explains.
+func isClosing(err error) bool {
+	return errors.Is(err, ErrClosed) || errors.Is(err, context.Canceled) || errors.Is(err, errGone)
+}

@@ -1,0 +1,128 @@
+package transport
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// copyOf makes what is published in place of a delivery: the delivery as it arrived, with our headers. A header frame of
+// more than limit bytes is made to fit: first by what is least valuable of ours; where the message's own headers leave no
+// room, it becomes a dead letter without the largest of them. It gives the state that was published: the verdict may have
+// changed to too-large.
+func copyOf(d *amqp091.Delivery, state wire.State, replay bool, limit int) (amqp091.Publishing, wire.State) {
+	state = withArrival(d, state)
+
+	p := amqp091.Publishing{
+		Headers:         wire.Strip(d.Headers, replay),
+		ContentType:     d.ContentType,
+		ContentEncoding: d.ContentEncoding,
+		DeliveryMode:    d.DeliveryMode,
+		Priority:        d.Priority,
+		CorrelationId:   d.CorrelationId,
+		ReplyTo:         d.ReplyTo,
+		MessageId:       d.MessageId,
+		Timestamp:       d.Timestamp,
+		Type:            d.Type,
+		AppId:           d.AppId,
+		Body:            d.Body,
+	}
+	id := watermill.NewShortUUID()
+
+	own, fits := shrink(p, state, id, limit)
+	if !fits {
+		state.Count, state.Delay, state.Reason = wire.CountDead, "", wire.ReasonTooLarge
+		own = removeLargest(&p, state, id, limit)
+	}
+	for key, value := range own {
+		p.Headers[key] = value
+	}
+
+	return p, state
+}
+
+// withArrival records how a message first arrived, at its first failure.
+func withArrival(d *amqp091.Delivery, state wire.State) wire.State {
+	if state.Arrival.Known() {
+		return state
+	}
+
+	state.Arrival = wire.NewArrival(d.Exchange, d.RoutingKey, d.Expiration, d.UserId, encodeCC(d.Headers))
+
+	return state
+}
+
+// encodeCC keeps the recipients of a message's CC header, which must not be republished.
+func encodeCC(headers amqp091.Table) string {
+	cc, ok := headers[wire.KeyBrokerCC]
+	if !ok {
+		return ""
+	}
+
+	text, err := json.Marshal(plain(cc))
+	if err != nil {
+		return ""
+	}
+
+	return string(text)
+}
+
+// shrink gives our headers at the first step of giving up at which they fit beside those of the message.
+func shrink(p amqp091.Publishing, state wire.State, id string, limit int) (own map[string]string, fits bool) {
+	room := limit - headerFrameSize(p)
+
+	for step := 0; step <= wire.ShrinkSteps; step++ {
+		own = state.Shrink(step).Headers(id)
+		if limit <= 0 || ownSize(own) <= room {
+			return own, true
+		}
+	}
+
+	return own, false
+}
+
+func ownSize(own map[string]string) int {
+	size := 0
+	for key, value := range own {
+		size += headerSize(key, value)
+	}
+
+	return size
+}
+
+// removeLargest takes headers from p, the largest first, until ours fit with the names of what was removed.
+func removeLargest(p *amqp091.Publishing, state wire.State, id string, limit int) map[string]string {
+	keys := make([]string, 0, len(p.Headers))
+	for key := range p.Headers {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(a, b string) int {
+		if d := headerSize(b, p.Headers[b]) - headerSize(a, p.Headers[a]); d != 0 {
+			return d
+		}
+
+		return strings.Compare(a, b)
+	})
+
+	var removed []string
+	for _, key := range keys {
+		delete(p.Headers, key)
+		removed = append(removed, key)
+
+		names := wire.Text(strings.Join(removed, ", "), wire.MaxNameBytes*4)
+		if own, fits := shrink(*p, state, id, limit-headerSize(wire.KeyRemoved, names)); fits {
+			own[wire.KeyRemoved] = names
+			return own
+		}
+	}
+
+	// Not reached: without the message's own headers, ours fit into the smallest frame that AMQP allows (4,096 bytes).
+	own, _ := shrink(*p, state, id, 0)
+
+	return own
+}

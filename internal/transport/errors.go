@@ -1,0 +1,46 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+var (
+	// ErrClosed is returned after Close.
+	ErrClosed = errors.New("closed")
+
+	// errGone means that the broker has taken the delivery back: its channel is closed, it will be delivered again.
+	errGone = errors.New("the delivery's channel is gone, the broker will deliver the message again")
+
+	errSettled = errors.New("the message was already acknowledged or rejected, its failure cannot be acted on: " +
+		"is a middleware such as InstantAck outside of the retry middleware?")
+
+	errUnpublishable = errors.New("the handler succeeded, but its outputs could not be published")
+)
+
+// HeldError reports deliveries whose copy the broker does not confirm: they are held unacknowledged and their handlers are not
+// run again, until the broker confirms, their channel is gone, or the plug is closed.
+type HeldError struct {
+	Queue    string        // the main queue
+	Exchange string        // where the copies are to go
+	Held     int           // how many of this queue are waiting
+	For      time.Duration // how long the one that this reports has been waiting
+	Err      error         // the last thing that went wrong; nil when the broker just does not answer
+}
+
+func (e *HeldError) Error() string {
+	cause := "the broker does not answer"
+	if e.Err != nil {
+		cause = e.Err.Error()
+	}
+
+	return fmt.Sprintf(
+		"%d failed deliveries of queue %q are held, one for %s: exchange %q does not take their copies: %s "+
+			"(look for an alarm, a deleted or leaderless retry queue or dead-letter queue, or missing permissions)",
+		e.Held, e.Queue, e.For.Round(time.Millisecond), e.Exchange, cause,
+	)
+}
+
+// Unwrap gives the last thing that went wrong.
+func (e *HeldError) Unwrap() error { return e.Err }

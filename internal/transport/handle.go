@@ -1,0 +1,88 @@
+package transport
+
+import (
+	"context"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// handle is the delivery of a message while the plug's consumer has it handed out: the middleware leaves its verdict here,
+// and the consumer carries it out when the router has answered.
+type handle struct {
+	arrival
+
+	owner    any
+	source   *Source
+	delivery amqp091.Delivery
+	nameless bool // the publisher gave no Watermill UUID
+
+	mu         sync.Mutex
+	settlement *middleware.Settlement
+	succeeded  bool
+	answered   bool
+}
+
+var _ middleware.Delivery = (*handle)(nil)
+
+func (h *handle) Owner() any            { return h.owner }
+func (h *handle) Queue() string         { return h.source.Queue }
+func (h *handle) Policy() config.Policy { return h.source.Policy }
+func (h *handle) State() wire.State     { return h.state }
+
+func (h *handle) Succeeded() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.succeeded = true
+}
+
+func (h *handle) Settle(_ context.Context, s middleware.Settlement) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if h.answered {
+		return errSettled
+	}
+	if h.settlement == nil { // an inner middleware, which saw the handler itself, knows best
+		h.settlement = &s
+	}
+
+	return nil
+}
+
+// answer takes what the middleware has left, once the router has answered. Nothing can be left any more afterwards.
+func (h *handle) answer() (s *middleware.Settlement, succeeded bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.answered = true
+
+	return h.settlement, h.succeeded
+}
+
+// identify gives a message that came without a Watermill UUID one that stays the same over all of its attempts.
+func identify(s wire.State, d *amqp091.Delivery, nameless bool) wire.State {
+	if nameless && s.UUID == "" {
+		s.UUID = d.MessageId
+		if s.UUID == "" {
+			s.UUID = watermill.NewUUID()
+		}
+	}
+
+	return s
+}
+
+// messageUUID is what a message without a UUID of its own goes by: empty before its first failure, if it has no message id.
+func messageUUID(s wire.State, d *amqp091.Delivery) string {
+	if s.UUID != "" {
+		return s.UUID
+	}
+
+	return d.MessageId
+}

@@ -1,0 +1,281 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/cenkalti/backoff/v5"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// Lane publishes the copies of one main queue's failed messages, pipelined.
+//
+// What cannot be confirmed is held: a delivery is published again after a return (the plan is declared anew), after a nack
+// and after the loss of the channel, with backoff, and never while an earlier publish of it is unresolved. Only the
+// broker's confirmation, the loss of the delivery's own channel or Close end it.
+type Lane struct {
+	forwarder *Forwarder
+	plan      topology.Plan
+
+	// turn is a lock that can be waited for with a context: whoever has it opens channels, declares and publishes, all of
+	// which can hang while the broker does not answer.
+	turn     chan struct{}
+	confirms *confirmChannel // guarded by turn
+	repaired time.Time       // guarded by turn: when the plan was last declared again
+
+	mu       sync.Mutex
+	held     int       // forwards that are under way
+	reported time.Time // when the last HeldError was reported
+}
+
+// Order is a failed delivery with what its copy is to carry.
+type Order struct {
+	Delivery *amqp091.Delivery
+	State    wire.State
+	// Replay drops Watermill's poison keys, which an earlier death has left.
+	Replay bool
+	// Gone is closed when the delivery's channel is gone; may be nil where only polling can tell.
+	Gone <-chan struct{}
+	// IsGone tells the same when asked.
+	IsGone func() bool
+}
+
+func newLane(f *Forwarder, plan topology.Plan) *Lane {
+	return &Lane{forwarder: f, plan: plan, turn: make(chan struct{}, 1)}
+}
+
+// Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the delivery may be
+// acknowledged. It gives the state that was published.
+func (l *Lane) Forward(ctx context.Context, o Order) (wire.State, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.forwarder.ctx, func() { cancel(ErrClosed) })()
+
+	l.count(1)
+	defer l.count(-1)
+
+	var (
+		started = time.Now()
+		wait    *backoff.ExponentialBackOff
+		lastErr error
+	)
+	warn := time.NewTicker(l.forwarder.settings.HoldWarning)
+	defer warn.Stop()
+
+	for {
+		state, err := l.publish(ctx, o, func() { l.report(started, lastErr) }, warn.C)
+		if err == nil {
+			return state, nil
+		}
+		if ctx.Err() != nil {
+			return wire.State{}, context.Cause(ctx)
+		}
+		if errors.Is(err, errGone) || o.IsGone() {
+			return wire.State{}, errGone
+		}
+		lastErr = err
+
+		if wait == nil {
+			wait = &backoff.ExponentialBackOff{
+				InitialInterval: 50 * time.Millisecond, MaxInterval: 5 * time.Second, Multiplier: 2, RandomizationFactor: 0.3,
+			}
+			wait.Reset()
+		}
+
+		for pause := time.After(wait.NextBackOff()); pause != nil; {
+			select {
+			case <-pause:
+				pause = nil
+			case <-warn.C:
+				l.report(started, lastErr)
+			case <-o.Gone:
+				return wire.State{}, errGone
+			case <-ctx.Done():
+				return wire.State{}, context.Cause(ctx)
+			}
+		}
+	}
+}
+
+// publish makes one publish and waits until it is resolved.
+func (l *Lane) publish(ctx context.Context, o Order, report func(), warn <-chan time.Time) (wire.State, error) {
+	confirms, pending, err := l.send(ctx, o)
+	if err != nil {
+		return wire.State{}, err
+	}
+
+	for {
+		select {
+		case <-pending.confirmation.Done():
+			return pending.state, l.outcome(ctx, o, confirms, pending)
+		case <-warn:
+			report()
+			if o.IsGone() {
+				return wire.State{}, errGone
+			}
+		case <-o.Gone:
+			return wire.State{}, errGone
+		case <-ctx.Done():
+			return wire.State{}, context.Cause(ctx)
+		}
+	}
+}
+
+// pending is a publish that is not resolved yet.
+type pending struct {
+	id           string
+	state        wire.State
+	sent         time.Time
+	confirmation *amqp091.DeferredConfirmation
+}
+
+// send publishes when it is its turn. The delivery is looked at last: one whose channel is gone is not published, because
+// the broker delivers it again.
+func (l *Lane) send(ctx context.Context, o Order) (*confirmChannel, pending, error) {
+	link, err := l.forwarder.connection.Link(ctx)
+	if err != nil {
+		return nil, pending{}, err
+	}
+	if err := link.waitUnblocked(ctx, o.Gone); err != nil {
+		return nil, pending{}, err
+	}
+	if err := l.take(ctx, o.Gone); err != nil {
+		return nil, pending{}, err
+	}
+	defer l.give()
+
+	if l.confirms == nil || l.confirms.link != link || l.confirms.IsClosed() {
+		confirms, err := openConfirms(link)
+		if err != nil {
+			return nil, pending{}, err
+		}
+		l.confirms = confirms
+	}
+
+	publishing, state := copyOf(o.Delivery, o.State, o.Replay, link.frameSize())
+	if o.IsGone() {
+		return nil, pending{}, errGone
+	}
+
+	sent := time.Now()
+
+	confirmation, err := l.confirms.PublishWithDeferredConfirm(l.plan.RetryExchange, l.plan.Queue, true, false, publishing)
+	if err != nil {
+		return nil, pending{}, err
+	}
+	id, _ := publishing.Headers[wire.KeyID].(string)
+
+	return l.confirms, pending{id, state, sent, confirmation}, nil
+}
+
+var (
+	errReturned = errors.New("the broker could not route the copy to any queue")
+	errNacked   = errors.New("the broker refused the copy (nack): is a queue full, or its node down?")
+	errLost     = errors.New("the channel closed before the broker confirmed the copy")
+)
+
+// outcome tells what became of a resolved publish, and repairs what can be repaired before the next.
+func (l *Lane) outcome(ctx context.Context, o Order, confirms *confirmChannel, p pending) error {
+	returned := confirms.returned(p.id)
+
+	switch {
+	case p.confirmation.Acked() && !returned:
+		return nil
+	case p.confirmation.Acked():
+		return errors.Join(errReturned, l.redeclare(ctx, o, p.sent))
+	case !confirms.IsClosed():
+		return errNacked
+	}
+
+	err := confirms.closeError()
+	if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.NotFound {
+		return errors.Join(err, l.redeclare(ctx, o, p.sent))
+	}
+
+	return errors.Join(errLost, err)
+}
+
+// redeclare declares the plan again, because somebody has deleted a part of it: once for all that were sent before.
+func (l *Lane) redeclare(ctx context.Context, o Order, sent time.Time) error {
+	if !l.forwarder.settings.Redeclare {
+		return nil
+	}
+
+	link, err := l.forwarder.connection.Link(ctx)
+	if err != nil {
+		return err
+	}
+	if err := l.take(ctx, o.Gone); err != nil {
+		return err
+	}
+	defer l.give()
+
+	if l.repaired.After(sent) {
+		return nil
+	}
+
+	channel, err := link.Channel()
+	if err != nil {
+		return err
+	}
+	defer channel.Close()
+
+	if err := l.plan.Declare(channel); err != nil {
+		return err
+	}
+	l.repaired = time.Now()
+	l.forwarder.settings.Logger.Info("Retry topology declared again, a part of it was missing",
+		watermill.LogFields{"amqp_queue_name": l.plan.Queue})
+
+	return nil
+}
+
+func (l *Lane) take(ctx context.Context, gone <-chan struct{}) error {
+	select {
+	case l.turn <- struct{}{}:
+		return nil
+	case <-gone:
+		return errGone
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (l *Lane) give() { <-l.turn }
+
+func (l *Lane) count(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.held += n
+}
+
+// report tells that deliveries are held, at most once in HoldWarning for the lane.
+func (l *Lane) report(since time.Time, err error) {
+	settings := l.forwarder.settings
+
+	l.mu.Lock()
+	now := time.Now()
+	if now.Sub(l.reported) < settings.HoldWarning*9/10 {
+		l.mu.Unlock()
+		return
+	}
+	l.reported = now
+	held := HeldError{
+		Queue: l.plan.Queue, Exchange: l.plan.RetryExchange, Held: l.held, For: now.Sub(since), Err: err,
+	}
+	l.mu.Unlock()
+
+	settings.Logger.Error("Failed deliveries are held", &held, watermill.LogFields{
+		"amqp_queue_name": held.Queue, "held": held.Held,
+	})
+	if settings.OnHeld != nil {
+		guard(settings.Logger, "OnHeld", func() { settings.OnHeld(held) })
+	}
+}

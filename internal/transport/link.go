@@ -1,0 +1,128 @@
+package transport
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// Link is one live AMQP connection.
+type Link struct {
+	*amqp091.Connection
+
+	socket *timedConn
+	logger watermill.LoggerAdapter
+
+	closes chan *amqp091.Error
+	blocks chan amqp091.Blocking
+
+	dead chan struct{} // closed when the connection is gone
+
+	mu        sync.Mutex
+	unblocked chan struct{} // closed unless the broker has blocked the connection
+}
+
+func newLink(connection *amqp091.Connection, socket *timedConn, logger watermill.LoggerAdapter) *Link {
+	open := make(chan struct{})
+	close(open)
+
+	return &Link{
+		Connection: connection,
+		socket:     socket,
+		logger:     logger,
+		closes:     connection.NotifyClose(make(chan *amqp091.Error, 1)),
+		blocks:     connection.NotifyBlocked(make(chan amqp091.Blocking, 8)),
+		dead:       make(chan struct{}),
+		unblocked:  open,
+	}
+}
+
+// watch follows the connection until it is gone.
+func (l *Link) watch() {
+	defer close(l.dead)
+
+	for {
+		select {
+		case err, ok := <-l.closes:
+			if ok && err != nil {
+				l.logger.Error("Connection to RabbitMQ lost", err, nil)
+			}
+
+			return
+		case b, ok := <-l.blocks:
+			if !ok {
+				l.blocks = nil
+				continue
+			}
+			l.setBlocked(b)
+		}
+	}
+}
+
+func (l *Link) setBlocked(b amqp091.Blocking) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	select {
+	case <-l.unblocked:
+		if b.Active {
+			l.unblocked = make(chan struct{})
+			l.logger.Error("RabbitMQ has blocked the connection, copies of failed messages wait", nil,
+				watermill.LogFields{"reason": b.Reason})
+		}
+	default:
+		if !b.Active {
+			close(l.unblocked)
+			l.logger.Info("RabbitMQ has unblocked the connection", nil)
+		}
+	}
+}
+
+func (l *Link) alive() bool {
+	select {
+	case <-l.dead:
+		return false
+	default:
+		return !l.IsClosed()
+	}
+}
+
+// waitUnblocked waits while the broker blocks the connection (a memory or disk alarm). A publish now would sit in the
+// socket, unresolved, and arrive at some later time.
+func (l *Link) waitUnblocked(ctx context.Context, gone <-chan struct{}) error {
+	l.mu.Lock()
+	unblocked := l.unblocked
+	l.mu.Unlock()
+
+	select {
+	case <-unblocked:
+		return nil
+	default:
+	}
+
+	select {
+	case <-unblocked:
+		return nil
+	case <-l.dead:
+		return amqp091.ErrClosed
+	case <-gone:
+		return errGone
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// frameSize is the negotiated frame size; zero means no limit.
+func (l *Link) frameSize() int { return l.Config.FrameSize }
+
+// close closes the connection, politely until the deadline and then by its socket.
+func (l *Link) close(deadline time.Time) {
+	if waitUntil(deadline, func() { _ = l.CloseDeadline(deadline) }) {
+		return
+	}
+
+	_ = l.socket.Close()
+}

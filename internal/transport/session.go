@@ -1,0 +1,316 @@
+package transport
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// session is one AMQP channel with one consumer on it.
+type session struct {
+	channel    *amqp091.Channel
+	tag        string
+	deliveries <-chan amqp091.Delivery
+	acker      *acker
+
+	// ctx is the parent of the messages' contexts; it ends with the channel, because the broker delivers them again.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	over chan struct{} // closed when the broker delivers no more: the consumer or the channel is gone
+	gone chan struct{} // closed when the channel is gone, and with it every delivery that is not settled
+
+	forwards sync.WaitGroup
+}
+
+func openSession(s *subscription, link *Link) (*session, error) {
+	if err := s.consumer.declare(link, s.source); err != nil {
+		return nil, err
+	}
+
+	channel, err := link.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("cannot open a channel: %w", err)
+	}
+
+	session, err := consume(s, channel)
+	if err != nil {
+		s.consumer.forget(s.source.Queue) // it may have been deleted
+		_ = channel.Close()
+
+		return nil, err
+	}
+
+	return session, nil
+}
+
+func consume(s *subscription, channel *amqp091.Channel) (*session, error) {
+	settings := s.consumer.settings
+
+	if err := channel.Qos(settings.Prefetch, settings.PrefetchSize, false); err != nil {
+		return nil, fmt.Errorf("cannot set the prefetch: %w", err)
+	}
+
+	tag := settings.Consumer
+	if tag == "" {
+		tag = "watermill-retry-" + watermill.NewShortUUID()
+	}
+	closes := channel.NotifyClose(make(chan *amqp091.Error, 1))
+	cancels := channel.NotifyCancel(make(chan string, 1))
+
+	deliveries, err := channel.Consume(s.source.Queue, tag, false, settings.Exclusive, settings.NoLocal, settings.NoWait, settings.Arguments)
+	if err != nil {
+		return nil, fmt.Errorf("cannot consume from queue %q: %w", s.source.Queue, err)
+	}
+
+	ctx, cancel := context.WithCancelCause(s.ctx)
+	n := &session{
+		channel: channel, tag: tag, deliveries: deliveries, acker: newAcker(channel),
+		ctx: ctx, cancel: cancel, over: make(chan struct{}), gone: make(chan struct{}),
+	}
+	go n.watch(s, closes, cancels)
+
+	return n, nil
+}
+
+// watch tells when the session is over.
+func (n *session) watch(s *subscription, closes <-chan *amqp091.Error, cancels <-chan string) {
+	defer close(n.gone)
+	defer n.cancel(errGone)
+
+	select {
+	case _, cancelled := <-cancels:
+		close(n.over)
+		if cancelled {
+			s.consumer.forget(s.source.Queue)
+			s.logger.Error("RabbitMQ has cancelled the consumer: the queue was deleted or is not available", nil, nil)
+		}
+		for err := range closes {
+			s.logger.Error("Channel closed", err, nil)
+		}
+	case err, ok := <-closes:
+		close(n.over)
+		if ok {
+			s.logger.Error("Channel closed", err, nil)
+		}
+		for range closes { //nolint:revive // drained, so that amqp091-go never waits for us
+		}
+	}
+}
+
+func (n *session) isGone() bool { return n.channel.IsClosed() }
+
+// work hands out one message after the other until the session is over.
+func (n *session) work(s *subscription) {
+	for {
+		select {
+		case <-s.closing:
+			return
+		case d, ok := <-n.deliveries:
+			if !ok {
+				select { // it is about to be over; or cancelled by ourselves
+				case <-n.over:
+				case <-s.closing:
+				}
+
+				return
+			}
+			n.handle(s, &handle{owner: s.consumer.settings.Owner, source: &s.source, delivery: d})
+		}
+	}
+}
+
+// handle is the way of one delivery: read, decode, hand out, wait for the answer, settle.
+func (n *session) handle(s *subscription, h *handle) {
+	d := &h.delivery
+	if d.Acknowledger == nil {
+		return // a ghost: what a closed channel of deliveries would give; there is nothing to settle
+	}
+	settings := &s.consumer.settings
+
+	h.arrival = s.source.arrive(d, s.logger)
+
+	if h.crashed {
+		n.judge(s, h, middleware.Failure{Class: middleware.ClassCrashed, Topic: s.source.Topic, Err: fmt.Errorf(
+			"delivered %d times without an answer, the policy allows %d", deliveryCount(d.Headers), s.source.Policy.CrashLimit,
+		)})
+
+		return
+	}
+
+	msg, err := decode(settings.Marshaler, d)
+	if err != nil {
+		if s.source.Policy.Mode != config.ModeOff {
+			n.judge(s, h, middleware.Failure{Class: middleware.ClassUndecodable, Topic: s.source.Topic, Err: err})
+			return
+		}
+		msg = raw(d) // there is no dead-letter queue to send it to
+	}
+	if h.nameless = msg.UUID == ""; h.nameless {
+		msg.UUID = messageUUID(h.state, d)
+	}
+
+	ctx, cancel := context.WithCancelCause(n.ctx)
+	defer cancel(nil)
+	msg.SetContext(middleware.WithDelivery(ctx, h))
+
+	if s.isClosing() {
+		n.requeue(s, h)
+		return
+	}
+
+	select {
+	case s.out <- msg:
+	case <-s.closing:
+		n.requeue(s, h)
+		return
+	case <-n.gone:
+		return
+	}
+
+	acked := false
+	select {
+	case <-msg.Acked():
+		acked = true
+	case <-msg.Nacked():
+	case <-s.ctx.Done(): // the time to close is over; the broker delivers it again
+		return
+	}
+
+	n.settle(s, h, msg, acked)
+}
+
+// settle carries out what the middleware has left, or what the router's answer says by itself.
+func (n *session) settle(s *subscription, h *handle, msg *message.Message, acked bool) {
+	settlement, succeeded := h.answer()
+
+	switch {
+	case settlement != nil:
+		n.carryOut(s, h, *settlement)
+	case acked:
+		n.acker.ack(h.delivery.DeliveryTag)
+	case succeeded && !s.isClosing():
+		n.judge(s, h, middleware.Failure{
+			Class: middleware.ClassUnpublishable, Err: errUnpublishable, Message: msg, Topic: s.source.Topic,
+		})
+	default: // a plain nack, or a publisher that a shutdown has closed before its handlers
+		n.requeue(s, h)
+	}
+}
+
+func (n *session) judge(s *subscription, h *handle, f middleware.Failure) {
+	n.carryOut(s, h, s.consumer.settings.Judge.Judge(h, f))
+}
+
+func (n *session) carryOut(s *subscription, h *handle, settlement middleware.Settlement) {
+	switch settlement.Verdict.Action {
+	case middleware.ActionDrop:
+		n.acker.ack(h.delivery.DeliveryTag)
+		settlement.Done(settlement.Verdict)
+	case middleware.ActionRetry, middleware.ActionDeadLetter:
+		n.forwards.Add(1)
+		go func() {
+			defer n.forwards.Done()
+			n.forward(s, h, settlement)
+		}()
+	case middleware.ActionRequeue:
+		n.requeue(s, h)
+	}
+}
+
+// forward acknowledges the delivery when the broker has confirmed its copy.
+func (n *session) forward(s *subscription, h *handle, settlement middleware.Settlement) {
+	published, err := s.source.Lane.Forward(s.ctx, Order{
+		Delivery: &h.delivery,
+		State:    identify(settlement.State, &h.delivery, h.nameless),
+		Replay:   h.replay,
+		Gone:     n.gone,
+		IsGone:   n.isGone,
+	})
+	if err != nil {
+		if !isClosing(err) {
+			s.logger.Error("Failed message was not forwarded, the broker will deliver it again", err, nil)
+		}
+
+		return
+	}
+
+	n.acker.ack(h.delivery.DeliveryTag)
+	settlement.Done(final(settlement.Verdict, published))
+}
+
+// final is the verdict that was carried out: a message without room for our headers is dead-lettered instead of retried.
+func final(v middleware.Verdict, published wire.State) middleware.Verdict {
+	if published.Reason == wire.ReasonTooLarge {
+		return middleware.Verdict{Action: middleware.ActionDeadLetter, Reason: middleware.ReasonTooLarge}
+	}
+
+	return v
+}
+
+func (n *session) requeue(s *subscription, h *handle) {
+	if err := n.acker.requeue(h.delivery.DeliveryTag); err != nil && !n.isGone() {
+		s.logger.Error("Cannot give a message back to its queue", err, nil)
+	}
+}
+
+// close ends the session. While the subscription closes, it waits for what is handed out and for the forwards, until the
+// deadline; else the broker has taken everything back already, and nothing is waited for.
+func (n *session) close(s *subscription) {
+	defer n.cancel(errGone)
+
+	if n.isGone() {
+		n.acker.close()
+		return
+	}
+	if !s.isClosing() { // cancelled by the broker
+		n.shut(time.Now().Add(closeGrace))
+		return
+	}
+
+	waitUntil(s.deadline, func() {
+		if err := n.channel.Cancel(n.tag, false); err != nil {
+			s.logger.Debug("Cannot cancel the consumer", watermill.LogFields{"err": err.Error()})
+		}
+	})
+	n.returnPrefetched()
+	waitUntil(s.deadline, func() {
+		s.workers.Wait()
+		n.forwards.Wait()
+	})
+	n.shut(latest(s.deadline, time.Now().Add(closeGrace)))
+}
+
+// returnPrefetched gives back what was delivered ahead and not handed out, one by one: from 4.3 on the broker counts what a
+// closing channel leaves behind as failed, and an explicit nack not.
+func (n *session) returnPrefetched() {
+	for {
+		select {
+		case d, ok := <-n.deliveries:
+			if !ok || n.acker.requeue(d.DeliveryTag) != nil {
+				return
+			}
+		case <-n.gone:
+			return
+		case <-time.After(closeGrace): // only when the cancel was not answered: else the deliveries end
+			return
+		}
+	}
+}
+
+// shut writes the last acknowledgements and closes the channel.
+func (n *session) shut(deadline time.Time) {
+	waitUntil(deadline, func() {
+		n.acker.close()
+		_ = n.channel.Close()
+	})
+}

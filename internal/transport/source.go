@@ -1,0 +1,74 @@
+package transport
+
+import (
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// Source is a queue to consume from, with what its policy makes of it. Its names are pinned: a delivery does not say from
+// which queue it came.
+type Source struct {
+	Topic  string
+	Queue  string
+	Policy config.Policy
+	Plan   topology.Plan
+	Names  topology.Names
+	// Declare declares the main queue and the plan; nil when nothing may be declared.
+	Declare func(*amqp091.Channel) error
+	// Lane takes the failed messages; nil under policy off.
+	Lane *Lane
+}
+
+// arrival is what a delivery of a source turns out to be.
+type arrival struct {
+	state   wire.State
+	replay  bool
+	crashed bool // delivered too often without an answer: its consumers die of it
+}
+
+// arrive reads our headers by the rules of the wire format, and the broker's counters.
+func (s Source) arrive(d *amqp091.Delivery, logger watermill.LoggerAdapter) arrival {
+	if s.Policy.Mode == config.ModeOff {
+		return arrival{}
+	}
+
+	state, kind := wire.Read(d.Headers, wire.Reading{
+		Queue:        s.Queue,
+		MaxRetries:   s.Policy.MaxRetries(),
+		Death:        newestDeath(d.Headers),
+		IsRetryQueue: s.isRetryQueue,
+	})
+	state.Queue = s.Queue
+
+	if kind == wire.UnknownVersion {
+		logger.Info("Message carries retry headers of an unknown version, it is treated as fresh", watermill.LogFields{
+			"amqp_queue_name": s.Queue, "version": headerText(d.Headers[wire.KeyVersion]),
+		})
+	}
+
+	return arrival{
+		state:   state,
+		replay:  kind == wire.Replay,
+		crashed: deliveryCount(d.Headers) >= int64(s.Policy.CrashLimit),
+	}
+}
+
+// isRetryQueue reports whether name is this queue's retry queue for a delay. It knows the delays of other policies as well:
+// what waits under an old one continues under the new.
+func (s Source) isRetryQueue(name, delay string) bool {
+	if _, err := config.ParseDelay(delay); err != nil {
+		return false
+	}
+
+	for _, t := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
+		if s.Names.RetryQueue(topology.RetryQueueParams{Queue: s.Queue, Delay: delay, Type: t}) == name {
+			return true
+		}
+	}
+
+	return false
+}

@@ -1,0 +1,190 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"weak"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// Captures remembers the deliveries of messages that a stock subscriber has unmarshaled, for as long as the messages live.
+// Stock subscribers overwrite a message's context, so there is no place on the message itself; the map holds no message
+// alive and costs no goroutine for each.
+type Captures struct {
+	mu       sync.Mutex
+	captured map[weak.Pointer[message.Message]]*capture
+}
+
+type capture struct {
+	delivery amqp091.Delivery
+	nameless bool
+	err      error // why the message could not be decoded
+}
+
+// NewCaptures returns an empty map.
+func NewCaptures() *Captures {
+	return &Captures{captured: map[weak.Pointer[message.Message]]*capture{}}
+}
+
+// Unmarshal makes a message of a delivery and never fails: an error would make a stock subscriber nack and requeue, some
+// thousand times a second. What cannot be decoded is a message with the body as it is, which the middleware recognises.
+func (c *Captures) Unmarshal(m Marshaler, d amqp091.Delivery) *message.Message {
+	msg, err := decode(m, &d)
+	if err != nil {
+		msg = raw(&d)
+	}
+
+	nameless := msg.UUID == ""
+	if nameless {
+		// The queue is not known here, so a header that another queue has left may give the name.
+		uuid, _ := d.Headers[wire.KeyUUID].(string)
+		msg.UUID = messageUUID(wire.State{UUID: uuid}, &d)
+	}
+
+	key := weak.Make(msg)
+
+	c.mu.Lock()
+	c.captured[key] = &capture{d, nameless, err}
+	c.mu.Unlock()
+
+	runtime.AddCleanup(msg, c.drop, key)
+
+	return msg
+}
+
+func (c *Captures) drop(key weak.Pointer[message.Message]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	delete(c.captured, key)
+}
+
+// Len tells how many messages are remembered.
+func (c *Captures) Len() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return len(c.captured)
+}
+
+func (c *Captures) find(msg *message.Message) *capture {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.captured[weak.Make(msg)]
+}
+
+// Stock lets the middleware serve messages of stock subscribers.
+type Stock struct {
+	Captures *Captures
+	Owner    any
+	Judge    middleware.Poison
+	Logger   watermill.LoggerAdapter
+	// Source finds the queue of a topic.
+	Source func(topic string) (*Source, error)
+}
+
+// errGhost is what a stock subscriber hands to the router when the broker has cancelled its consumer.
+var errGhost = errors.New("not a message: the broker has cancelled the consumer, and the subscriber reconnects after this nack")
+
+// Middleware puts the delivery into the context of a message, for the middlewares inside of it, and settles what is not for
+// a handler: ghosts, undecodable messages, and those that their consumers die of.
+func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		captured := s.Captures.find(msg)
+		if captured == nil {
+			return h(msg)
+		}
+		if captured.delivery.Acknowledger == nil {
+			return nil, errGhost
+		}
+
+		source, err := s.Source(message.SubscribeTopicFromCtx(msg.Context()))
+		if err != nil {
+			return nil, err
+		}
+		if source.Policy.Mode == config.ModeOff {
+			return h(msg)
+		}
+
+		d := &stockDelivery{
+			owner: s.Owner, source: source, captured: captured,
+			arrival: source.arrive(&captured.delivery, s.Logger),
+		}
+
+		failure := middleware.Failure{Message: msg, Topic: source.Topic}
+
+		switch {
+		case d.crashed:
+			failure.Class = middleware.ClassCrashed
+			failure.Err = fmt.Errorf("delivered %d times without an answer, the policy allows %d",
+				deliveryCount(captured.delivery.Headers), source.Policy.CrashLimit)
+		case captured.err != nil:
+			failure.Class, failure.Err = middleware.ClassUndecodable, captured.err
+		default:
+			msg.SetContext(middleware.WithDelivery(msg.Context(), d))
+			return h(msg)
+		}
+
+		return nil, d.Settle(msg.Context(), s.Judge.Judge(d, failure))
+	}
+}
+
+// stockDelivery is the delivery of a message that a stock subscriber has handed out. That acknowledges as soon as the
+// router has answered, so the copy must be confirmed before: Settle waits.
+type stockDelivery struct {
+	arrival
+
+	owner    any
+	source   *Source
+	captured *capture
+}
+
+var _ middleware.Delivery = (*stockDelivery)(nil)
+
+func (d *stockDelivery) Owner() any            { return d.owner }
+func (d *stockDelivery) Queue() string         { return d.source.Queue }
+func (d *stockDelivery) Policy() config.Policy { return d.source.Policy }
+func (d *stockDelivery) State() wire.State     { return d.state }
+
+// Succeeded is of no use here: a stock subscriber nacks outputs that cannot be published, and nobody is asked.
+func (d *stockDelivery) Succeeded() {}
+
+func (d *stockDelivery) Settle(ctx context.Context, s middleware.Settlement) error {
+	switch s.Verdict.Action {
+	case middleware.ActionRequeue:
+		return nil // the middleware gives the handler's error to the router, which nacks
+	case middleware.ActionDrop:
+		s.Done(s.Verdict)
+		return nil
+	case middleware.ActionRetry, middleware.ActionDeadLetter:
+	}
+
+	published, err := d.source.Lane.Forward(ctx, Order{
+		Delivery: &d.captured.delivery,
+		State:    identify(s.State, &d.captured.delivery, d.captured.nameless),
+		Replay:   d.replay,
+		IsGone:   d.isGone,
+	})
+	if err != nil {
+		return err
+	}
+	s.Done(final(s.Verdict, published))
+
+	return nil
+}
+
+func (d *stockDelivery) isGone() bool {
+	channel, ok := d.captured.delivery.Acknowledger.(*amqp091.Channel)
+	return ok && channel.IsClosed()
+}

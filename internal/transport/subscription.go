@@ -1,0 +1,202 @@
+package transport
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/cenkalti/backoff/v5"
+)
+
+// subscription is one call of Subscribe. It lives through as many sessions as the broker makes necessary; its workers are
+// the slots for messages that are handed out, and outlive sessions with the handlers they wait for.
+type subscription struct {
+	consumer *Consumer
+	source   Source
+	logger   watermill.LoggerAdapter
+
+	out chan *message.Message
+
+	// ctx has the values of the context of Subscribe, but not its end: handlers finish during a close. abort ends it when
+	// the time to close is over.
+	ctx   context.Context
+	abort context.CancelCauseFunc
+
+	offers  chan *session // the session of the time, for a worker that has none
+	workers sync.WaitGroup
+
+	closing  chan struct{} // closed when no more messages may be handed out
+	deadline time.Time     // of the close; read after closing
+	once     sync.Once
+	done     chan struct{} // closed when all is over
+}
+
+func newSubscription(ctx context.Context, c *Consumer, source Source) *subscription {
+	inner, abort := context.WithCancelCause(context.WithoutCancel(ctx))
+
+	return &subscription{
+		consumer: c,
+		source:   source,
+		logger:   c.settings.Logger.With(watermill.LogFields{"topic": source.Topic, "amqp_queue_name": source.Queue}),
+		out:      make(chan *message.Message),
+		ctx:      inner,
+		abort:    abort,
+		offers:   make(chan *session),
+		closing:  make(chan struct{}),
+		done:     make(chan struct{}),
+	}
+}
+
+func (s *subscription) start(ctx context.Context, ended func()) {
+	stop := context.AfterFunc(ctx, func() { s.close(time.Now().Add(s.consumer.settings.CloseTimeout)) })
+
+	for range s.consumer.settings.Concurrency {
+		s.workers.Add(1)
+		go func() {
+			defer s.workers.Done()
+			s.work()
+		}()
+	}
+
+	go func() {
+		defer close(s.done)
+		defer ended()
+		defer close(s.out)
+		defer stop()
+
+		s.run()
+		s.workers.Wait()
+		s.abort(ErrClosed)
+	}()
+}
+
+// close begins to close. It does not wait.
+func (s *subscription) close(deadline time.Time) {
+	s.once.Do(func() {
+		s.deadline = deadline
+		close(s.closing)
+
+		timer := time.AfterFunc(time.Until(deadline), func() {
+			s.logger.Info("Handlers did not finish in time, their messages go back to the queue", nil)
+			s.abort(ErrClosed)
+		})
+		context.AfterFunc(s.ctx, func() { timer.Stop() })
+	})
+}
+
+func (s *subscription) isClosing() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// run opens one session after the other and offers it to the workers.
+func (s *subscription) run() {
+	wait := s.consumer.settings.Connection.Reconnect.backoff()
+	wait.MaxInterval = min(wait.MaxInterval, 5*time.Second)
+	wait.InitialInterval = min(wait.InitialInterval, wait.MaxInterval)
+	wait.Reset()
+
+	for !s.isClosing() {
+		opened := time.Now()
+
+		session, err := s.open()
+		if err != nil {
+			if !isClosing(err) {
+				s.logger.Error("Cannot consume, trying again", err, nil)
+			}
+		} else {
+			s.logger.Info("Consuming", nil)
+			s.serve(session)
+			session.close(s)
+			s.logger.Info("Stopped consuming", nil)
+		}
+
+		if time.Since(opened) > 10*time.Second {
+			wait.Reset()
+		}
+		s.pause(wait)
+	}
+}
+
+func (s *subscription) pause(wait *backoff.ExponentialBackOff) {
+	select {
+	case <-time.After(wait.NextBackOff()):
+	case <-s.closing:
+	}
+}
+
+// open waits for the connection, declares and consumes. A close ends it, also in the middle of a call that the broker does
+// not answer: that call ends with the connection.
+func (s *subscription) open() (*session, error) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+
+	go func() {
+		select {
+		case <-s.closing:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+
+	link, err := s.consumer.connection.Link(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	type result struct {
+		session *session
+		err     error
+	}
+	opened := make(chan result, 1)
+	go func() {
+		session, err := openSession(s, link)
+		opened <- result{session, err}
+	}()
+
+	select {
+	case r := <-opened:
+		return r.session, r.err
+	case <-s.closing:
+	}
+
+	// Closing. Nothing of this session was handed out; if it still opens, it is closed unseen.
+	go func() {
+		if r := <-opened; r.session != nil {
+			r.session.close(s)
+		}
+	}()
+
+	return nil, ErrClosed
+}
+
+// serve offers a session to idle workers until it is over.
+func (s *subscription) serve(session *session) {
+	for {
+		select {
+		case s.offers <- session:
+		case <-session.over:
+			return
+		case <-s.closing:
+			return
+		}
+	}
+}
+
+// work is the life of a worker: one message at a time, of whatever session is the present one.
+func (s *subscription) work() {
+	for {
+		select {
+		case <-s.closing:
+			return
+		case session := <-s.offers:
+			session.work(s)
+		}
+	}
+}

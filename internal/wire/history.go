@@ -1,0 +1,98 @@
+package wire
+
+import (
+	"encoding/json"
+	"slices"
+	"time"
+)
+
+// The history keeps the first failure, which tells the cause, and the last ones, which tell the present.
+const (
+	historyFirst      = 1
+	historyLast       = 9
+	historyErrorBytes = 256
+)
+
+// Attempt is one failed attempt in a message's history.
+type Attempt struct {
+	Number int       // of the handler call, over all lives of the message
+	At     time.Time // UTC, milliseconds
+	Error  string    // at most 256 bytes
+	Type   string
+	Reason Reason // how it failed where that is more than an error: panic, crashed, unpublishable, ...
+}
+
+// attemptJSON fixes the spelling on the wire, apart from the Go names.
+type attemptJSON struct {
+	Number int    `json:"n"`
+	At     string `json:"at"`
+	Error  string `json:"error,omitempty"`
+	Type   string `json:"type,omitempty"`
+	Reason Reason `json:"reason,omitempty"`
+}
+
+// Append returns history with a further attempt, bounded to the first and the last nine.
+func Append(history []Attempt, a Attempt) []Attempt {
+	a.Error = Text(a.Error, historyErrorBytes)
+	a.Type = Text(a.Type, MaxErrorTypeBytes)
+
+	return trim(append(slices.Clone(history), a), historyLast)
+}
+
+func trim(history []Attempt, last int) []Attempt {
+	if len(history) <= historyFirst+last {
+		return history
+	}
+
+	return slices.Concat(history[:historyFirst], history[len(history)-last:])
+}
+
+// encodeHistory drops attempts behind the first until the text fits its bound: escaping can multiply an error text by six.
+func encodeHistory(history []Attempt) string {
+	for last := historyLast; len(history) > 0; last-- {
+		history = trim(history, max(last, 0))
+
+		text := marshalHistory(history)
+		if len(text) <= MaxHistoryBytes {
+			return text
+		}
+		if last <= 0 {
+			break
+		}
+	}
+
+	return ""
+}
+
+func marshalHistory(history []Attempt) string {
+	out := make([]attemptJSON, len(history))
+	for i, a := range history {
+		out[i] = attemptJSON{a.Number, formatTime(a.At), a.Error, a.Type, a.Reason}
+	}
+
+	text, err := json.Marshal(out)
+	if err != nil {
+		return "" // cannot happen: strings and ints only
+	}
+
+	return string(text)
+}
+
+// decodeHistory reads what encodeHistory wrote; anything else is no history, never an error.
+func decodeHistory(text string) []Attempt {
+	if text == "" || len(text) > MaxHistoryBytes {
+		return nil
+	}
+
+	var in []attemptJSON
+	if json.Unmarshal([]byte(text), &in) != nil {
+		return nil
+	}
+
+	var history []Attempt
+	for _, a := range in {
+		history = Append(history, Attempt{a.Number, parseTime(a.At), a.Error, a.Type, a.Reason})
+	}
+
+	return history
+}

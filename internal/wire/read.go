@@ -1,0 +1,151 @@
+package wire
+
+import (
+	"math"
+	"strconv"
+)
+
+// Kind is what a message in a queue turns out to be.
+type Kind int
+
+// The kinds of a message that arrives in a queue.
+const (
+	Fresh          Kind = iota // none of our headers, another queue's, or nonsense
+	Retry                      // on its way back from one of this queue's retry queues
+	Replay                     // moved back from the dead-letter queue
+	Clamped                    // this queue's, with a count that this policy does not know
+	UnknownVersion             // fresh, but written by a version that we do not know: worth a log line
+)
+
+// Reading is what is known of the queue that a message arrives in.
+type Reading struct {
+	Queue      string
+	MaxRetries int
+	// Death is the queue in the broker's newest x-death entry, empty without one.
+	Death string
+	// IsRetryQueue reports whether name is this queue's retry queue for a delay, of whatever type.
+	IsRetryQueue func(name, delay string) bool
+}
+
+// Read tells what arrived. It trusts a count only in this queue and with the broker's own word that the message waited in
+// one of its retry queues: handlers pass metadata on, people move messages by hand, publishers forge.
+func Read(headers map[string]any, r Reading) (State, Kind) {
+	queue, _ := headers[KeyQueue].(string)
+	if queue == "" || queue != r.Queue {
+		return State{}, Fresh
+	}
+	if v, _ := headers[KeyVersion].(string); v != Version {
+		return State{}, UnknownVersion
+	}
+
+	count, exact := readCount(headers[KeyCount])
+	delay, _ := headers[KeyDelay].(string)
+
+	switch {
+	case exact && count == CountDead:
+		s := decode(headers)
+		s.Count, s.Replays = 0, min(s.Replays+1, math.MaxInt32)
+		s.Delay, s.Reason = "", ""
+		s.Deadline = parseTime("")
+
+		return s, Replay
+
+	case exact && count >= 1 && count <= r.MaxRetries:
+		if r.Death == "" || !r.IsRetryQueue(r.Death, delay) {
+			return State{}, Fresh
+		}
+		s := decode(headers)
+		s.Count = count
+
+		return s, Retry
+
+	default:
+		s := decode(headers)
+		s.Count = max(0, min(count, r.MaxRetries))
+
+		return s, Clamped
+	}
+}
+
+func decode(headers map[string]any) State {
+	text := func(key string) string {
+		s, _ := headers[key].(string)
+		return s
+	}
+
+	s := State{
+		Delay:        text(KeyDelay),
+		Attempts:     number(text(KeyAttempts)),
+		Replays:      number(text(KeyReplays)),
+		Queue:        text(KeyQueue),
+		Topic:        text(KeyTopic),
+		Handler:      text(KeyHandler),
+		Host:         text(KeyHost),
+		UUID:         text(KeyUUID),
+		FirstFailure: parseTime(text(KeyFirstFailure)),
+		LastFailure:  parseTime(text(KeyLastFailure)),
+		Deadline:     parseTime(text(KeyDeadline)),
+		Reason:       Reason(text(KeyReason)),
+		Error:        text(KeyError),
+		ErrorType:    text(KeyErrorType),
+		History:      decodeHistory(text(KeyHistory)),
+	}
+
+	if _, known := headers[KeyExchange].(string); known {
+		s.Arrival = NewArrival(text(KeyExchange), text(KeyRoutingKey), text(KeyExpiration), text(KeyUserID), text(KeyCC))
+	}
+
+	return s
+}
+
+// number reads a counter of ours; nonsense is zero. The bound keeps forged values from overflowing when they are raised.
+func number(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 {
+		return 0
+	}
+
+	return min(n, math.MaxInt32-1)
+}
+
+// readCount reads a count of any AMQP type. Only the strings that we write ourselves are exact.
+func readCount(v any) (count int, exact bool) {
+	switch n := v.(type) {
+	case string:
+		i, err := strconv.Atoi(n)
+		if err != nil {
+			return 0, false
+		}
+
+		return i, strconv.Itoa(i) == n
+	case int8:
+		return int(n), false
+	case int16:
+		return int(n), false
+	case int32:
+		return int(n), false
+	case int64:
+		return int(max(math.MinInt32, min(n, math.MaxInt32))), false
+	case uint8:
+		return int(n), false
+	case uint16:
+		return int(n), false
+	case uint32:
+		return int(min(n, math.MaxInt32)), false
+	}
+
+	return 0, false
+}
+
+// Strip removes what must not be republished and, for a replay, Watermill's poison keys. It returns a new table.
+func Strip(headers map[string]any, replay bool) map[string]any {
+	out := make(map[string]any, len(headers))
+	for key, value := range headers {
+		if IsOwn(key) || IsBroker(key) || replay && IsPoison(key) {
+			continue
+		}
+		out[key] = value
+	}
+
+	return out
+}

@@ -1,0 +1,154 @@
+package wire
+
+import (
+	"maps"
+	"strconv"
+	"time"
+)
+
+// State is what a message carries in our headers: where it is in its life and what happened to it.
+//
+// The zero State is that of a fresh message.
+type State struct {
+	Count    int    // failures so far, CountDead in the dead-letter queue
+	Delay    string // the delay it is sent to wait, canonical; empty at the end
+	Attempts int    // handler calls so far, over all lives of the message
+	Replays  int    // how often it came back from the dead-letter queue
+
+	Queue, Topic, Handler, Host string // where it failed
+
+	Arrival Arrival // how it first arrived; zero before the first failure
+
+	UUID string // the Watermill UUID, where the publisher gave none
+
+	FirstFailure, LastFailure, Deadline time.Time
+
+	Reason     Reason // why it died; empty before
+	Error      string
+	ErrorType  string
+	Subscriber string // for Watermill's poison key only, not read back
+	History    []Attempt
+}
+
+// Arrival is how a message first arrived, as far as a retry or the broker changes it.
+type Arrival struct {
+	Exchange, RoutingKey, Expiration, UserID, CC string
+
+	known bool
+}
+
+// NewArrival records how a message first arrived.
+func NewArrival(exchange, routingKey, expiration, userID, cc string) Arrival {
+	return Arrival{exchange, routingKey, expiration, userID, cc, true}
+}
+
+// Known reports whether the arrival was recorded: the default exchange has an empty name, so the fields cannot tell.
+func (a Arrival) Known() bool { return a.known }
+
+// Headers spells the state. id is new for every publish.
+func (s State) Headers(id string) map[string]string {
+	h := map[string]string{
+		KeyVersion:  Version,
+		KeyID:       id,
+		KeyCount:    strconv.Itoa(s.Count),
+		KeyAttempts: strconv.Itoa(s.Attempts),
+		KeyQueue:    s.Queue,
+	}
+
+	set := func(key, value string, limit int) {
+		if value != "" {
+			h[key] = Text(value, limit)
+		}
+	}
+
+	if s.Count != CountDead {
+		set(KeyDelay, s.Delay, MaxNameBytes)
+	}
+	if s.Replays > 0 {
+		h[KeyReplays] = strconv.Itoa(s.Replays)
+	}
+
+	set(KeyTopic, s.Topic, MaxNameBytes)
+	set(KeyHandler, s.Handler, MaxNameBytes)
+	set(KeyHost, s.Host, MaxNameBytes)
+	set(KeyUUID, s.UUID, MaxNameBytes)
+
+	if s.Arrival.known {
+		h[KeyExchange] = Text(s.Arrival.Exchange, MaxNameBytes)
+		h[KeyRoutingKey] = Text(s.Arrival.RoutingKey, MaxNameBytes)
+		set(KeyExpiration, s.Arrival.Expiration, MaxNameBytes)
+		set(KeyUserID, s.Arrival.UserID, MaxNameBytes)
+		set(KeyCC, s.Arrival.CC, MaxCCBytes)
+	}
+
+	set(KeyFirstFailure, formatTime(s.FirstFailure), MaxNameBytes)
+	set(KeyLastFailure, formatTime(s.LastFailure), MaxNameBytes)
+	set(KeyDeadline, formatTime(s.Deadline), MaxNameBytes)
+	set(KeyReason, string(s.Reason), MaxNameBytes)
+	set(KeyError, s.Error, MaxErrorBytes)
+	set(KeyErrorType, s.ErrorType, MaxErrorTypeBytes)
+	set(KeyHistory, encodeHistory(s.History), MaxHistoryBytes)
+
+	if s.Count == CountDead {
+		maps.Copy(h, s.poison())
+	}
+
+	return h
+}
+
+func (s State) poison() map[string]string {
+	reason := s.Error
+	if reason == "" {
+		reason = string(s.Reason)
+	}
+
+	return map[string]string{
+		KeyPoisonReason:     Text(reason, MaxErrorBytes),
+		KeyPoisonTopic:      Text(s.Topic, MaxNameBytes),
+		KeyPoisonHandler:    Text(s.Handler, MaxNameBytes),
+		KeyPoisonSubscriber: Text(s.Subscriber, MaxNameBytes),
+	}
+}
+
+// ShrinkSteps is how many times Shrink can take something away.
+const ShrinkSteps = 4
+
+// Shrink returns the state without what is given up when the frame has no room, least valuable first: at step 1 the
+// middle of the history, at 2 the history, at 3 all but 256 bytes of the error text, at 4 the error, its type and the
+// names that a log can tell as well. What the way back needs is never given up.
+func (s State) Shrink(step int) State {
+	if step >= 1 {
+		s.History = trim(s.History, 1)
+	}
+	if step >= 2 {
+		s.History = nil
+	}
+	if step >= 3 {
+		s.Error = Text(s.Error, 256)
+	}
+	if step >= 4 {
+		s.Error, s.ErrorType, s.Topic, s.Handler, s.Host, s.Subscriber = "", "", "", "", "", ""
+		s.Arrival.CC = ""
+	}
+
+	return s
+}
+
+const timeLayout = "2006-01-02T15:04:05.000Z"
+
+func formatTime(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+
+	return t.UTC().Format(timeLayout)
+}
+
+func parseTime(s string) time.Time {
+	t, err := time.Parse(time.RFC3339, s)
+	if err != nil {
+		return time.Time{}
+	}
+
+	return t.UTC()
+}

@@ -1,0 +1,65 @@
+package middleware
+
+import (
+	"context"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// Delivery is the broker's side of a message, as the plug that received it shows it to the middleware. Only plugs of this
+// module implement it.
+type Delivery interface {
+	// Owner tells the plugs of one router apart.
+	Owner() any
+	// Queue is the queue that the message was consumed from.
+	Queue() string
+	// Policy is the effective policy of that queue.
+	Policy() config.Policy
+	// State is what the message carried when it arrived.
+	State() wire.State
+	// Succeeded notes that the handler succeeded: if the message is nacked all the same, outside a shutdown, its outputs
+	// could not be published, and that is a failed attempt.
+	Succeeded()
+	// Settle hands over what is to happen. With the plug's own consumer it returns at once and the consumer acts; on a
+	// stock subscriber it returns when the copy is confirmed. After an error the message must be nacked.
+	Settle(ctx context.Context, s Settlement) error
+}
+
+// Settlement is a verdict with what is needed to carry it out.
+type Settlement struct {
+	Verdict Verdict
+	// State is what the copy carries, for a retry and a dead letter.
+	State wire.State
+	// settled is told what was carried out.
+	settled func(Verdict)
+}
+
+// Done tells what was carried out: for a retry and a dead letter once the broker has confirmed the copy, which may have
+// become a dead letter because it was too large; for a drop when the message is acknowledged.
+func (s Settlement) Done(carriedOut Verdict) {
+	if s.settled != nil {
+		s.settled(carriedOut)
+	}
+}
+
+type deliveryKey struct{}
+
+// WithDelivery returns a context that carries the delivery of a message.
+func WithDelivery(ctx context.Context, d Delivery) context.Context {
+	return context.WithValue(ctx, deliveryKey{}, d)
+}
+
+func deliveryOf(msg *message.Message) Delivery {
+	return deliveryFrom(msg.Context())
+}
+
+func deliveryFrom(ctx context.Context) Delivery {
+	d, _ := ctx.Value(deliveryKey{}).(Delivery)
+	return d
+}
+
+// off reports whether the policy leaves the message alone: then a handler sees what it would see without us.
+func off(d Delivery) bool { return d.Policy().Mode == config.ModeOff }

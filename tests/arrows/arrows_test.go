@@ -1,0 +1,144 @@
+// Package arrows checks the module's own import graph. It needs no broker.
+package arrows
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	module = "github.com/amqpretry/watermill-retry"
+
+	amqp091       = "github.com/rabbitmq/amqp091-go"
+	watermill     = "github.com/ThreeDotsLabs/watermill"
+	watermillAMQP = "github.com/ThreeDotsLabs/watermill-amqp"
+)
+
+// rules: what a package may not reach, not even through others. A path stands for itself and for all below it.
+var rules = []struct {
+	from string
+	not  []string
+	why  string
+}{
+	{"config", []string{amqp091, watermill, watermillAMQP, module},
+		"a policy is a plain value: it can be loaded and checked where there is neither broker nor router"},
+	{"middleware", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/transport"},
+		"what happens to a message is decided without AMQP, so it is testable without a broker"},
+	{"amqpretry/topology", []string{watermill, watermillAMQP, module + "/middleware"},
+		"the plan is for operators' tools too, which know no Watermill"},
+	{"internal/wire", []string{amqp091, watermill, watermillAMQP, module},
+		"the header keys are a leaf"},
+	{"internal/transport", []string{watermillAMQP, module + "/amqpretry"},
+		"the versions of watermill-amqp share it"},
+	{"amqpretry", []string{module + "/amqpretry/dlq", module + "/amqpretry/delay", module + "/amqpretry/amqpretryv3", module + "/tests"},
+		"the plug does not pull in the tools that come after it"},
+	{"amqpretry/amqpretryv3", []string{watermillAMQP + "/v2", module + "/amqpretry"},
+		"users of watermill-amqp v3 never compile v2"},
+}
+
+// testOnly is what a user of the library must never compile.
+var testOnly = []string{"github.com/stretchr/testify", "go.uber.org/goleak", "pgregory.net/rapid", "testing",
+	module + "/internal/brokertest", module + "/tests"}
+
+// allowed lists the exceptions: packages of the module that lie below a forbidden path and are free all the same.
+var allowed = map[string][]string{
+	"amqpretry/amqpretryv3": {module + "/amqpretry/topology"},
+}
+
+func TestImportArrows(t *testing.T) {
+	graph := load(t)
+	for _, rule := range rules {
+		from := module + "/" + rule.from
+		if _, ok := graph[from]; !ok {
+			continue // a package that is still to come
+		}
+		for _, dep := range graph[from].Deps {
+			if dep != from && below(dep, rule.not) && !below(dep, allowed[rule.from]) {
+				t.Errorf("%s must not import %s: %s\n\tit does through %s", from, dep, rule.why, path(graph, from, dep))
+			}
+		}
+	}
+	for _, mustExist := range []string{"config", "middleware", "amqpretry", "amqpretry/topology", "internal/wire"} {
+		assert.Contains(t, graph, module+"/"+mustExist, "the rules must not run empty")
+	}
+}
+
+func TestNoTestLibraryInTheLibrary(t *testing.T) {
+	graph := load(t)
+	for from, p := range graph {
+		if !below(from, []string{module}) || below(from, []string{module + "/internal/brokertest", module + "/tests"}) {
+			continue
+		}
+		for _, dep := range p.Deps {
+			if below(dep, testOnly) {
+				t.Errorf("%s must not import %s, which is for tests only\n\tit does through %s", from, dep, path(graph, from, dep))
+			}
+		}
+	}
+}
+
+// The check itself: every rule must be able to fail.
+func TestBelow(t *testing.T) {
+	assert.True(t, below(amqp091, []string{amqp091}))
+	assert.True(t, below(watermill+"/message", []string{watermill}))
+	assert.False(t, below(watermillAMQP+"/v2/pkg/amqp", []string{watermill}), "another module with the same beginning")
+	assert.False(t, below("github.com/google/uuid", []string{amqp091, watermill}))
+}
+
+func below(path string, roots []string) bool {
+	for _, root := range roots {
+		if path == root || strings.HasPrefix(path, root+"/") {
+			return true
+		}
+	}
+	return false
+}
+
+// pkg is what go list says about one package: what it imports itself, and what it reaches in all.
+type pkg struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+}
+
+// load returns the module's packages, without their tests, and all that they reach.
+func load(t *testing.T) map[string]pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-deps", "-json=ImportPath,Imports,Deps", module+"/...")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	require.NoError(t, err, stderr.String())
+	graph := map[string]pkg{}
+	for decoder := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		err := decoder.Decode(&p)
+		if errors.Is(err, io.EOF) {
+			return graph
+		}
+		require.NoError(t, err)
+		graph[p.ImportPath] = p
+	}
+}
+
+// path names one way from a package to another, for the error text.
+func path(graph map[string]pkg, from, to string) string {
+	way := []string{from}
+	for from != to {
+		i := slices.IndexFunc(graph[from].Imports, func(imported string) bool {
+			return imported == to || slices.Contains(graph[imported].Deps, to)
+		})
+		from = graph[from].Imports[i]
+		way = append(way, from)
+	}
+	return strings.Join(way, " → ")
+}

@@ -1,0 +1,119 @@
+package tests
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+// variant is one row of the product that Watermill's own suite is run over.
+type variant struct {
+	name        string
+	queueType   string
+	stock       bool // amqp.NewSubscriber on Plug.Config instead of Plug.NewSubscriber
+	concurrency int
+}
+
+func variants() []variant {
+	all := []variant{
+		{"own/classic", "classic", false, 1},
+		{"own/quorum", "quorum", false, 1},
+		{"own/classic/concurrency8", "classic", false, 8},
+		{"own/quorum/concurrency8", "quorum", false, 8},
+		{"stock/classic", "classic", true, 1},
+		{"stock/quorum", "quorum", true, 1},
+	}
+	if os.Getenv("MATRIX") == "full" {
+		return all
+	}
+
+	return []variant{all[0], all[3], all[5]}
+}
+
+func features(v variant, groups bool) tests.Features {
+	return tests.Features{
+		ConsumerGroups:                      groups,
+		ExactlyOnceDelivery:                 false,
+		GuaranteedOrder:                     v.concurrency == 1,
+		GuaranteedOrderWithSingleSubscriber: v.concurrency == 1,
+		Persistent:                          true,
+	}
+}
+
+// queueArguments gives a main queue its type. The delivery limit of a quorum queue counts the suite's plain nacks.
+func queueArguments(queueType string) amqp091.Table {
+	if queueType == "quorum" {
+		return amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1000)}
+	}
+
+	return amqp091.Table{"x-queue-type": "classic"}
+}
+
+func newPubSub(t *testing.T, config amqp.Config, v variant) (message.Publisher, message.Subscriber) {
+	t.Helper()
+
+	config.Queue.Arguments = queueArguments(v.queueType)
+	config.Consume.Qos.PrefetchCount = max(1, v.concurrency)
+	// Without confirms, watermill-amqp's publisher closes its channel right behind a message; a quorum queue that was declared
+	// a moment ago may then lose it, which the suite would blame on the subscriber.
+	config.Publish.ConfirmDelivery = true
+	logger := watermill.NopLogger{}
+
+	plug, err := amqpretry.New(config, amqpretry.Options{
+		Logger: logger, Concurrency: v.concurrency, CloseTimeout: 3 * time.Second,
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+
+	publisher, err := amqp.NewPublisher(plug.Config(), logger)
+	require.NoError(t, err)
+
+	if v.stock {
+		subscriber, err := amqp.NewSubscriber(plug.Config(), logger)
+		require.NoError(t, err)
+
+		return publisher, subscriber
+	}
+
+	subscriber, err := plug.NewSubscriber()
+	require.NoError(t, err)
+
+	return publisher, subscriber
+}
+
+// TestWatermillSuiteQueue runs Watermill's own suite over the durable queue config.
+func TestWatermillSuiteQueue(t *testing.T) {
+	for _, v := range variants() {
+		t.Run(v.name, func(t *testing.T) {
+			uri := brokertest.URI(t)
+			tests.TestPubSub(t, features(v, false), func(t *testing.T) (message.Publisher, message.Subscriber) {
+				return newPubSub(t, amqp.NewDurableQueueConfig(uri), v)
+			}, nil)
+		})
+	}
+}
+
+// TestWatermillSuitePubSub runs it over the durable pub/sub config with consumer groups.
+func TestWatermillSuitePubSub(t *testing.T) {
+	for _, v := range variants() {
+		t.Run(v.name, func(t *testing.T) {
+			uri := brokertest.URI(t)
+			group := func(t *testing.T, name string) (message.Publisher, message.Subscriber) {
+				return newPubSub(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(name)), v)
+			}
+			tests.TestPubSub(t, features(v, true), func(t *testing.T) (message.Publisher, message.Subscriber) {
+				return group(t, "test")
+			}, group)
+		})
+	}
+}

@@ -1,0 +1,320 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// topologyBroker declares plans on a real broker and removes their objects when the test ends.
+type topologyBroker struct {
+	t    *testing.T
+	conn *amqp.Connection
+}
+
+func newTopologyBroker(t *testing.T, uri string) *topologyBroker {
+	t.Helper()
+	conn, err := amqp.Dial(uri)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return &topologyBroker{t: t, conn: conn}
+}
+
+// channel is a new one each time, since the broker closes a channel with every error.
+func (b *topologyBroker) channel() *amqp.Channel {
+	b.t.Helper()
+	ch, err := b.conn.Channel()
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() { _ = ch.Close() })
+	return ch
+}
+
+// plan makes a plan and its main queue, under a name that no other test has.
+func (b *topologyBroker) plan(policy config.Policy) topology.Plan {
+	b.t.Helper()
+	// Short, as the broker cuts its error texts at 255 bytes.
+	queue := fmt.Sprintf("topology-%d", time.Now().UnixNano())
+	plan, err := topology.New(queue, policy, topology.Names{})
+	require.NoError(b.t, err)
+	_, err = b.channel().QueueDeclare(queue, true, false, false, false, nil)
+	require.NoError(b.t, err)
+	b.t.Cleanup(func() {
+		ch, err := b.conn.Channel()
+		require.NoError(b.t, err)
+		for _, q := range plan.Queues {
+			_, err := ch.QueueDelete(q.Name, false, false, false)
+			require.NoError(b.t, err)
+		}
+		for _, x := range plan.Exchanges {
+			require.NoError(b.t, ch.ExchangeDelete(x.Name, false, false))
+		}
+		_, err = ch.QueueDelete(queue, false, false, false)
+		require.NoError(b.t, err)
+	})
+	return plan
+}
+
+var topologyPolicies = map[string]config.Policy{
+	"quorum":      {Delays: []time.Duration{300 * time.Millisecond, time.Hour, config.MaxDelay}},
+	"classic":     {Delays: []time.Duration{300 * time.Millisecond, time.Hour}, QueueType: config.QueueTypeClassic},
+	"dead-letter": {Mode: config.ModeDeadLetter},
+	"off":         {Mode: config.ModeOff},
+}
+
+func TestTopologyDeclareIsIdempotent(t *testing.T) {
+	for name, policy := range topologyPolicies {
+		t.Run(name, func(t *testing.T) {
+			b := newTopologyBroker(t, brokertest.URI(t))
+			plan := b.plan(policy)
+			require.NoError(t, plan.Declare(b.channel()))
+			require.NoError(t, plan.Declare(b.channel()))
+		})
+	}
+}
+
+// The broker compares the arguments of a second declaration with those it has stored, so leaving out or changing any
+// one of them must be refused with exactly that argument: it is there, and with that value.
+func TestTopologyBrokerHoldsEveryArgument(t *testing.T) {
+	for _, name := range []string{"quorum", "classic", "dead-letter"} {
+		t.Run(name, func(t *testing.T) {
+			b := newTopologyBroker(t, brokertest.URI(t))
+			plan := b.plan(topologyPolicies[name])
+			require.NoError(t, plan.Declare(b.channel()))
+			for _, queue := range plan.Queues {
+				for argument, value := range queue.Arguments {
+					if argument == amqp.QueueTypeArg {
+						continue // a queue of another type would be refused for other arguments first
+					}
+					changed := plan
+					without := maps.Clone(queue.Arguments)
+					delete(without, argument)
+					changed.Queues = []topology.Queue{{Name: queue.Name, Arguments: without}}
+					err := changed.Declare(b.channel())
+					var conflict *topology.ConflictError
+					require.ErrorAs(t, err, &conflict, "%s without %s", queue.Name, argument)
+					found := fmt.Sprint(value)
+					if value == "" {
+						found = `""`
+					}
+					assert.Equal(t, topology.ConflictError{Kind: "queue", Name: queue.Name, Argument: argument,
+						Wanted: "none", Found: found, Err: conflict.Err}, *conflict)
+				}
+			}
+		})
+	}
+}
+
+func TestTopologyConflictNamesAllOfIt(t *testing.T) {
+	b := newTopologyBroker(t, brokertest.URI(t))
+	plan := b.plan(config.Policy{Delays: []time.Duration{time.Hour}})
+	require.NoError(t, plan.Declare(b.channel()))
+
+	t.Run("ttl", func(t *testing.T) {
+		other := plan.Queues[0]
+		other.Arguments = maps.Clone(other.Arguments)
+		other.Arguments["x-message-ttl"] = int64(2000)
+		err := topology.Plan{Queues: []topology.Queue{other}}.Declare(b.channel())
+		var conflict *topology.ConflictError
+		require.ErrorAs(t, err, &conflict)
+		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: plan.Queue + ".retry.1h", Argument: "x-message-ttl",
+			Wanted: "2000", Found: "3600000", Err: conflict.Err}, *conflict)
+		var broker *amqp.Error
+		require.ErrorAs(t, err, &broker)
+		assert.Equal(t, amqp.PreconditionFailed, broker.Code)
+	})
+	t.Run("exchange", func(t *testing.T) {
+		err := topology.Plan{Exchanges: []topology.Exchange{{Name: plan.RetryExchange, Type: "fanout"}}}.Declare(b.channel())
+		var conflict *topology.ConflictError
+		require.ErrorAs(t, err, &conflict)
+		assert.Equal(t, topology.ConflictError{Kind: "exchange", Name: plan.RetryExchange, Argument: "type",
+			Wanted: "fanout", Found: "headers", Err: conflict.Err}, *conflict)
+	})
+	t.Run("queue type", func(t *testing.T) {
+		err := topology.Plan{Queues: []topology.Queue{{Name: plan.Queue, Arguments: amqp.Table{"x-queue-type": "quorum"}}}}.Declare(b.channel())
+		var conflict *topology.ConflictError
+		require.ErrorAs(t, err, &conflict)
+		assert.Equal(t, "quorum", conflict.Wanted)
+		// Brokers before 4.0 say none for a queue that was declared without a type, later ones its type.
+		assert.Contains(t, []string{"none", "classic"}, conflict.Found)
+	})
+	t.Run("invalid argument", func(t *testing.T) {
+		err := topology.Plan{Queues: []topology.Queue{{Name: plan.Queue + ".bad", Arguments: amqp.Table{"x-queue-type": "classic", "x-delivery-limit": int64(3)}}}}.Declare(b.channel())
+		var conflict *topology.ConflictError
+		require.ErrorAs(t, err, &conflict)
+		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: plan.Queue + ".bad", Argument: "x-delivery-limit", Wanted: "3", Err: conflict.Err}, *conflict)
+	})
+	t.Run("long name", func(t *testing.T) {
+		long := plan.Queue + strings.Repeat("q", 255-len(plan.Queue))
+		_, err := b.channel().QueueDeclare(long, true, false, false, false, nil)
+		require.NoError(t, err)
+		defer func() { _, _ = b.channel().QueueDelete(long, false, false, false) }()
+		err = topology.Plan{Queues: []topology.Queue{{Name: long, Arguments: amqp.Table{"x-message-ttl": int64(2000)}}}}.Declare(b.channel())
+		var conflict *topology.ConflictError
+		require.ErrorAs(t, err, &conflict)
+		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: long, Argument: "x-message-ttl", Wanted: "2000", Err: conflict.Err}, *conflict)
+	})
+	t.Run("missing exchange", func(t *testing.T) {
+		err := topology.Plan{Bindings: []topology.Binding{{Exchange: plan.Queue + ".gone", Queue: plan.Queue}}}.Declare(b.channel())
+		var declare *topology.DeclareError
+		require.ErrorAs(t, err, &declare)
+		assert.Equal(t, "exchange "+plan.Queue+".gone", declare.Kind+" "+declare.Name)
+	})
+}
+
+// What a plan takes from the user in permissions, and what the error says when one is missing.
+func TestTopologyAccessRefused(t *testing.T) {
+	broker := brokertest.Start(t)
+	uri, err := url.Parse(broker.URI)
+	require.NoError(t, err)
+	uri.User = url.UserPassword("worker", "secret")
+	broker.Ctl("add_user", "worker", "secret")
+
+	plan, err := topology.New("q", config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
+	require.NoError(t, err)
+	declare := func(configure, write, read string) error {
+		broker.Ctl("set_permissions", "worker", configure, write, read)
+		// A new connection each time: a channel remembers what its user may do.
+		return plan.Declare(newTopologyBroker(t, uri.String()).channel())
+	}
+	ours, all := `^q\.(retry|dlq)`, `^(q\.(retry|dlq).*|amq\.default)$`
+	for _, test := range []struct {
+		configure, write, read string
+		object                 string
+		permission             string
+	}{
+		{`^$`, all, ours, "exchange q.retry", "configure"},
+		{`^q\.retry$`, all, ours, "queue q.retry.1h", "configure"},
+		{ours, all, `^$`, "queue q.retry.1h", "read"},
+		{ours, ours, ours, "exchange amq.default", "write"},
+		{ours, `^amq\.default$`, ours, "queue q.retry.1h", "write"},
+		{ours, all, `^q\.(retry\.|dlq)`, "exchange q.retry", "read"},
+	} {
+		err := declare(test.configure, test.write, test.read)
+		var access *topology.AccessError
+		require.ErrorAs(t, err, &access, "%+v", test)
+		assert.Equal(t, test.object, access.Kind+" "+access.Name)
+		assert.Equal(t, "worker", access.User)
+		// Brokers before 4.0 do not name the permission.
+		assert.Contains(t, []string{"", test.permission}, access.Permission)
+		var refused *amqp.Error
+		require.ErrorAs(t, err, &refused)
+		assert.Equal(t, amqp.AccessRefused, refused.Code)
+	}
+	require.NoError(t, declare(ours, all, ours), "these permissions are enough, on no object of anybody else")
+}
+
+func TestTopologyRoutes(t *testing.T) {
+	for _, name := range []string{"quorum", "classic"} {
+		t.Run(name, func(t *testing.T) {
+			b := newTopologyBroker(t, brokertest.URI(t))
+			plan := b.plan(topologyPolicies[name])
+			require.NoError(t, plan.Declare(b.channel()))
+			// Declared again, also by the next instance, a binding must not become two.
+			require.NoError(t, plan.Declare(b.channel()))
+
+			t.Run("a delay comes back to the main queue", func(t *testing.T) {
+				back := b.consume(plan.Queue)
+				sent := time.Now()
+				require.False(t, b.publish(plan, amqp.Table{wire.KeyDelay: "300ms", wire.KeyCount: "1"}), "returned")
+				delivery := b.receive(back)
+				// Quorum queues may be a fraction of a millisecond early.
+				assert.GreaterOrEqual(t, time.Since(sent), 299*time.Millisecond)
+				assert.Equal(t, "300ms", delivery.Headers[wire.KeyDelay])
+				assert.Equal(t, plan.Queue, delivery.RoutingKey)
+				b.none(back)
+			})
+			t.Run("the end is the dead-letter queue", func(t *testing.T) {
+				dead := b.consume(plan.DeadLetterQueue)
+				require.False(t, b.publish(plan, amqp.Table{wire.KeyCount: "-1"}), "returned")
+				assert.Equal(t, "-1", b.receive(dead).Headers[wire.KeyCount])
+				b.none(dead)
+			})
+			t.Run("a delay matches one queue only", func(t *testing.T) {
+				require.False(t, b.publish(plan, amqp.Table{wire.KeyDelay: "1h", wire.KeyCount: "2"}), "returned")
+				for _, queue := range plan.Queues {
+					want := 0
+					if queue.Delay == time.Hour {
+						want = 1
+					}
+					assert.Equal(t, want, b.purge(queue.Name), queue.Name)
+				}
+				assert.Zero(t, b.purge(plan.Queue))
+			})
+			t.Run("an unknown delay is returned, not lost", func(t *testing.T) {
+				assert.True(t, b.publish(plan, amqp.Table{wire.KeyDelay: "7s", wire.KeyCount: "1"}), "not returned")
+			})
+		})
+	}
+}
+
+// publish waits for the broker's confirm and reports whether the message was returned.
+func (b *topologyBroker) publish(plan topology.Plan, headers amqp.Table) (returned bool) {
+	b.t.Helper()
+	ch := b.channel()
+	require.NoError(b.t, ch.Confirm(false))
+	returns := ch.NotifyReturn(make(chan amqp.Return, 1))
+	ctx, cancel := context.WithTimeout(b.t.Context(), 10*time.Second)
+	defer cancel()
+	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, plan.RetryExchange, "", true, false,
+		amqp.Publishing{Headers: headers, DeliveryMode: amqp.Persistent, Body: []byte("body")})
+	require.NoError(b.t, err)
+	acked, err := confirm.WaitContext(ctx)
+	require.NoError(b.t, err)
+	require.True(b.t, acked)
+	// A return comes before its confirm.
+	select {
+	case <-returns:
+		return true
+	default:
+		return false
+	}
+}
+
+func (b *topologyBroker) consume(queue string) <-chan amqp.Delivery {
+	b.t.Helper()
+	deliveries, err := b.channel().Consume(queue, "", true, false, false, false, nil)
+	require.NoError(b.t, err)
+	return deliveries
+}
+
+func (b *topologyBroker) receive(deliveries <-chan amqp.Delivery) amqp.Delivery {
+	b.t.Helper()
+	select {
+	case delivery := <-deliveries:
+		return delivery
+	case <-time.After(10 * time.Second):
+		require.Fail(b.t, "nothing was delivered")
+		return amqp.Delivery{}
+	}
+}
+
+// none watches for a second copy for as long as the longest wait before the first.
+func (b *topologyBroker) none(deliveries <-chan amqp.Delivery) {
+	b.t.Helper()
+	select {
+	case delivery := <-deliveries:
+		require.Fail(b.t, "delivered twice", "%v", delivery.Headers)
+	case <-time.After(500 * time.Millisecond):
+	}
+}
+
+// purge is how many messages were in the queue.
+func (b *topologyBroker) purge(queue string) int {
+	b.t.Helper()
+	n, err := b.channel().QueuePurge(queue, false)
+	require.NoError(b.t, err)
+	return n
+}
