@@ -61,7 +61,7 @@ func (b Backoff) delay(retry int) time.Duration {
 	if b.Max > 0 {
 		limit = math.Min(limit, float64(b.Max/MinDelay))
 	}
-	ms := math.Round(b.uncapped(retry, limit))
+	ms := math.Round(b.uncapped(retry))
 	// Written so that a NaN ends at the limit.
 	if !(ms < limit) {
 		ms = limit
@@ -69,8 +69,8 @@ func (b Backoff) delay(retry int) time.Duration {
 	return time.Duration(math.Max(ms, 1)) * MinDelay
 }
 
-// uncapped is the delay in milliseconds, unrounded; once it is beyond the limit it may stop growing.
-func (b Backoff) uncapped(retry int, limit float64) float64 {
+// uncapped is the delay in milliseconds, unrounded: maybe infinite.
+func (b Backoff) uncapped(retry int) float64 {
 	b = b.withDefaults()
 	ms := float64(b.Initial) / float64(MinDelay)
 	switch b.Kind {
@@ -79,7 +79,7 @@ func (b Backoff) uncapped(retry int, limit float64) float64 {
 	case BackoffExponential:
 		// Repeated multiplication, not math.Pow: it gives the same bits on every architecture, and so the same queue
 		// names in a deployment of several.
-		for i := 1; i < retry && ms <= limit; i++ {
+		for range retry - 1 {
 			ms *= b.Factor
 		}
 	}

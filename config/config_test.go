@@ -68,6 +68,17 @@ func TestDelay(t *testing.T) {
 	assert.Zero(t, testing.AllocsPerRun(10, func() { _ = growing.Delay(3); _ = policy.Delay(3) }))
 }
 
+func TestBackoffThatWasNeverValidatedStaysWithinBounds(t *testing.T) {
+	for _, b := range []config.Backoff{
+		{Kind: config.BackoffExponential, Initial: sec, Factor: math.NaN()},
+		{Kind: config.BackoffExponential, Initial: sec, Factor: math.Inf(1)},
+		{Kind: config.BackoffExponential, Factor: math.Inf(1)},
+	} {
+		delay := config.Policy{Retries: 3, Backoff: b}.Delay(3)
+		assert.Equal(t, config.MaxDelay, delay, "%+v", b)
+	}
+}
+
 func TestDistinctDelays(t *testing.T) {
 	policy := config.Policy{Retries: 5, Delays: []time.Duration{5 * sec, sec, 5 * sec, sec}}
 	assert.Equal(t, []time.Duration{sec, 5 * sec}, policy.DistinctDelays())
@@ -157,6 +168,8 @@ func TestValidate(t *testing.T) {
 		"negative retries": {config.Policy{Retries: -1}, []string{"retries: out of bounds: must be 1..1000, or 0 for one per delay, got -1"}},
 		"unused delays": {config.Policy{Retries: 1, Delays: []time.Duration{sec, 2 * sec, 3 * sec}}, []string{
 			"retries: delays that are never used: must be at least 3, the number of delays, or 0 to use each once; else remove the last 2 of delays, got 1"}},
+		"one unused delay": {config.Policy{Retries: 2, Delays: []time.Duration{sec, 2 * sec, 3 * sec}}, []string{
+			"retries: delays that are never used: must be at least 3, the number of delays, or 0 to use each once; else remove the last 1 of delays, got 2"}},
 		"both":              {config.Policy{Retries: 1, Delays: []time.Duration{sec}, Backoff: exponential}, []string{"backoff: delays are given twice: must be either delays or a backoff, not both, got both"}},
 		"backoff, no end":   {config.Policy{Backoff: exponential}, []string{"retries: missing with a backoff, which has no end of its own: must be 1..1000, got 0"}},
 		"mode":              {config.Policy{Mode: "on"}, []string{`mode: unknown: must be one of retry, dead-letter, off, got "on"`}},
@@ -277,6 +290,11 @@ func TestPolicyProperties(t *testing.T) {
 		err, schedule, full := p.Validate(), p.Schedule(), p.WithDefaults()
 		if len(schedule) != p.MaxRetries() || len(schedule) > config.MaxRetries {
 			t.Fatalf("%d delays for %d retries", len(schedule), p.MaxRetries())
+		}
+		for i, d := range schedule {
+			if len(p.Delays) == 0 && (d < config.MinDelay || d > config.MaxDelay || d%ms != 0) {
+				t.Fatalf("generated delay %d is %s", i, d)
+			}
 		}
 		if err == nil {
 			checkValid(t, p)

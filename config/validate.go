@@ -133,8 +133,7 @@ func (p Policy) validateBackoff(e *problems) {
 		return
 	}
 	// A delay of many years is no wish but an exponent without a cap, so it is not capped in silence.
-	limit := float64(MaxDelay / MinDelay)
-	if n := p.MaxRetries(); n > 0 && b.Initial <= MaxDelay && b.uncapped(n, limit) > limit {
+	if n := p.MaxRetries(); n > 0 && b.Initial <= MaxDelay && b.uncapped(n) > float64(MaxDelay/MinDelay) {
 		e.add("backoff.max", "the delays grow too long", "set, or retries lower: no delay can be longer than "+FormatDelay(MaxDelay)+" (10 years)", "no cap")
 	}
 }

@@ -150,6 +150,13 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 		// Brokers before 4.0 say none for a queue that was declared without a type, later ones its type.
 		assert.Contains(t, []string{"none", "classic"}, conflict.Found)
 	})
+	t.Run("dead-letter queue type", func(t *testing.T) {
+		err := topology.Plan{Queues: []topology.Queue{{Name: plan.DeadLetterQueue, Arguments: amqp.Table{"x-queue-type": "classic"}}}}.Declare(b.channel())
+		var conflict *topology.ConflictError
+		require.ErrorAs(t, err, &conflict)
+		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: plan.DeadLetterQueue, Argument: "x-queue-type",
+			Wanted: "classic", Found: "quorum", Err: conflict.Err}, *conflict)
+	})
 	t.Run("invalid argument", func(t *testing.T) {
 		err := topology.Plan{Queues: []topology.Queue{{Name: plan.Queue + ".bad", Arguments: amqp.Table{"x-queue-type": "classic", "x-delivery-limit": int64(3)}}}}.Declare(b.channel())
 		var conflict *topology.ConflictError

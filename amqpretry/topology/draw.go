@@ -92,7 +92,8 @@ func label(text string) string {
 		switch {
 		case unicode.IsLetter(r), unicode.IsDigit(r), strings.ContainsRune(" .:/_-", r):
 			b.WriteRune(r)
-		
+		case unicode.IsControl(r):
+			b.WriteRune(unicode.ReplacementChar)
 		default:
 			fmt.Fprintf(&b, "#%d;", r)
 		}

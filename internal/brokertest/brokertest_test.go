@@ -29,7 +29,7 @@ func TestBroker_KillAndStartKeepDataAndPort(t *testing.T) {
 	require.Equal(t, uri, broker.URI)
 	connection, err := amqp.Dial(uri)
 	require.NoError(t, err)
-	defer connection.Close() //nolint:errcheck // the broker goes next
+	defer connection.Close()
 	channel, err := connection.Channel()
 	require.NoError(t, err)
 	delivery, ok, err := channel.Get("kept", true)
@@ -55,7 +55,7 @@ func publish(t *testing.T, uri string) {
 	t.Helper()
 	connection, err := amqp.Dial(uri)
 	require.NoError(t, err)
-	defer connection.Close() //nolint:errcheck // the confirm is what counts
+	defer connection.Close()
 	channel, err := connection.Channel()
 	require.NoError(t, err)
 	_, err = channel.QueueDeclare("kept", true, false, false, false, nil)

@@ -78,24 +78,35 @@ func (c *Consumer) Initialize(ctx context.Context, source Source) error {
 	return c.declare(link, source)
 }
 
-// Subscribe declares the topology of a source and consumes from it, until ctx ends or Close. A broker that cannot be
-// reached, a conflict and a missing permission are errors here; later they are logged, and tried again with backoff.
+// Subscribe declares the topology of a source and consumes from it, until ctx ends or Close. What goes wrong here, a broker that
+// cannot be reached, a conflict, a queue that is missing, a permission, is an error; later it is logged, and tried again with
+// backoff.
 func (c *Consumer) Subscribe(ctx context.Context, source Source) (<-chan *message.Message, error) {
-	if err := c.Initialize(ctx, source); err != nil {
+	link, err := c.connection.TryLink(ctx)
+	if err != nil {
 		return nil, err
 	}
 
 	s := newSubscription(ctx, c, source)
 
+	first, err := openSession(s, link)
+	if err != nil {
+		s.abort(err)
+		return nil, err
+	}
+
 	c.mu.Lock()
+	defer c.mu.Unlock()
+
 	if c.closed {
-		c.mu.Unlock()
+		s.abort(ErrClosed)
+		_ = first.channel.Close() // nothing was handed out
+
 		return nil, ErrClosed
 	}
 	c.subscriptions[s] = struct{}{}
-	c.mu.Unlock()
 
-	s.start(ctx, func() {
+	s.start(ctx, first, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 

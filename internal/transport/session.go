@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
@@ -69,7 +71,7 @@ func consume(s *subscription, channel *amqp091.Channel) (*session, error) {
 
 	deliveries, err := channel.Consume(s.source.Queue, tag, false, settings.Exclusive, settings.NoLocal, settings.NoWait, settings.Arguments)
 	if err != nil {
-		return nil, fmt.Errorf("cannot consume from queue %q: %w", s.source.Queue, err)
+		return nil, cannotConsume(s.source.Queue, err)
 	}
 
 	ctx, cancel := context.WithCancelCause(s.ctx)
@@ -80,6 +82,21 @@ func consume(s *subscription, channel *amqp091.Channel) (*session, error) {
 	go n.watch(s, closes, cancels)
 
 	return n, nil
+}
+
+// cannotConsume says what to do where that is known: the broker's own words do not.
+func cannotConsume(queue string, err error) error {
+	broker := (*amqp091.Error)(nil)
+	if errors.As(err, &broker) {
+		switch broker.Code {
+		case amqp091.AccessRefused:
+			err = topology.Explain(topology.KindQueue, queue, err)
+		case amqp091.NotFound:
+			err = fmt.Errorf("the queue does not exist: with topology assume, all must be provisioned before: %w", err)
+		}
+	}
+
+	return fmt.Errorf("cannot consume from queue %q: %w", queue, err)
 }
 
 // watch tells when the session is over.

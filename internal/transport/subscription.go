@@ -49,7 +49,7 @@ func newSubscription(ctx context.Context, c *Consumer, source Source) *subscript
 	}
 }
 
-func (s *subscription) start(ctx context.Context, ended func()) {
+func (s *subscription) start(ctx context.Context, first *session, ended func()) {
 	stop := context.AfterFunc(ctx, func() { s.close(time.Now().Add(s.consumer.settings.CloseTimeout)) })
 
 	for range s.consumer.settings.Concurrency {
@@ -66,7 +66,7 @@ func (s *subscription) start(ctx context.Context, ended func()) {
 		defer close(s.out)
 		defer stop()
 
-		s.run()
+		s.run(first)
 		s.workers.Wait()
 		s.abort(ErrClosed)
 	}()
@@ -95,32 +95,35 @@ func (s *subscription) isClosing() bool {
 	}
 }
 
-// run opens one session after the other and offers it to the workers.
-func (s *subscription) run() {
+// run offers one session after the other to the workers.
+func (s *subscription) run(session *session) {
 	wait := s.consumer.settings.Connection.Reconnect.backoff()
 	wait.MaxInterval = min(wait.MaxInterval, 5*time.Second)
 	wait.InitialInterval = min(wait.InitialInterval, wait.MaxInterval)
 	wait.Reset()
 
-	for !s.isClosing() {
-		opened := time.Now()
+	for {
+		began := time.Now()
 
-		session, err := s.open()
-		if err != nil {
-			if !isClosing(err) {
-				s.logger.Error("Cannot consume, trying again", err, nil)
-			}
-		} else {
+		if session != nil {
 			s.logger.Info("Consuming", nil)
 			s.serve(session)
 			session.close(s)
 			s.logger.Info("Stopped consuming", nil)
 		}
-
-		if time.Since(opened) > 10*time.Second {
+		if time.Since(began) > 10*time.Second { // it was not the opening that failed
 			wait.Reset()
 		}
+
 		s.pause(wait)
+		if s.isClosing() {
+			return
+		}
+
+		var err error
+		if session, err = s.open(); err != nil && !isClosing(err) {
+			s.logger.Error("Cannot consume, trying again", err, nil)
+		}
 	}
 }
 

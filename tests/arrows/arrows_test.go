@@ -51,6 +51,7 @@ var testOnly = []string{"github.com/stretchr/testify", "go.uber.org/goleak", "pg
 
 // allowed lists the exceptions: packages of the module that lie below a forbidden path and are free all the same.
 var allowed = map[string][]string{
+	"internal/transport":    {module + "/amqpretry/topology"},
 	"amqpretry/amqpretryv3": {module + "/amqpretry/topology"},
 }
 

@@ -1,0 +1,17 @@
+package main
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+func TestExistingRouter(t *testing.T) {
+	var out bytes.Buffer
+	require.NoError(t, run(t.Context(), brokertest.URI(t), "payments-"+watermill.NewShortUUID(), &out))
+	require.Equal(t, "call 1: the bank is closed\ncall 2: 42 EUR\n", out.String())
+}
