@@ -1,6 +1,7 @@
 package amqpretry
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -133,7 +134,7 @@ func (p *Plug) Close() error {
 func (p *Plug) source(topic, queue, exchange string) (*transport.Source, error) {
 	policy := p.options.Policies.For(topic)
 
-	known, err := p.registry.add(topic, queue, policy, p.options.Names)
+	known, err := p.registry.add(topic, queue, exchange, policy, p.options.Names)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +155,7 @@ func (p *Plug) source(topic, queue, exchange string) (*transport.Source, error) 
 func (p *Plug) declare(channel *amqp091.Channel, source *transport.Source, exchange string) error {
 	err := p.config.TopologyBuilder.BuildTopology(channel, source.Queue, exchange, p.config, p.options.Logger)
 	if err != nil {
-		return fmt.Errorf("cannot declare the topology of topic %q: %w", source.Topic, topology.Explain("queue", source.Queue, err))
+		return fmt.Errorf("cannot declare the topology of topic %q: %w", source.Topic, topology.Explain(topology.KindQueue, source.Queue, err))
 	}
 	if err := source.Plan.Declare(channel); err != nil {
 		return fmt.Errorf("cannot declare the retry topology of topic %q: %w", source.Topic, err)
@@ -164,9 +165,11 @@ func (p *Plug) declare(channel *amqp091.Channel, source *transport.Source, excha
 }
 
 func (p *Plug) connectionSettings(role string) transport.ConnectionSettings {
-	reconnect := p.config.Connection.Reconnect
-	if reconnect == nil {
-		reconnect = amqp.DefaultReconnectConfig()
+	// What is left out is the default: a backoff of zero would be a hot loop.
+	reconnect, given := amqp.DefaultReconnectConfig(), amqp.ReconnectConfig{}
+	if p.config.Connection.Reconnect != nil {
+		given = *p.config.Connection.Reconnect
+		reconnect.BackoffRandomizationFactor = given.BackoffRandomizationFactor
 	}
 
 	return transport.ConnectionSettings{
@@ -174,10 +177,10 @@ func (p *Plug) connectionSettings(role string) transport.ConnectionSettings {
 		TLS:  p.config.Connection.TLSConfig,
 		AMQP: p.config.Connection.AmqpConfig,
 		Reconnect: transport.Reconnect{
-			InitialInterval:     reconnect.BackoffInitialInterval,
-			MaxInterval:         reconnect.BackoffMaxInterval,
+			InitialInterval:     cmp.Or(given.BackoffInitialInterval, reconnect.BackoffInitialInterval),
+			MaxInterval:         cmp.Or(given.BackoffMaxInterval, reconnect.BackoffMaxInterval),
 			RandomizationFactor: reconnect.BackoffRandomizationFactor,
-			Multiplier:          reconnect.BackoffMultiplier,
+			Multiplier:          cmp.Or(given.BackoffMultiplier, reconnect.BackoffMultiplier),
 		},
 		Role: role,
 	}

@@ -1,6 +1,7 @@
 package amqpretry
 
 import (
+	"errors"
 	"fmt"
 	"sync"
 
@@ -13,10 +14,12 @@ import (
 type registry struct {
 	mu     sync.Mutex
 	queues map[string]*transport.Source
+	// exchanges are those that topics publish to, by topic.
+	exchanges map[string]string
 }
 
 func newRegistry() *registry {
-	return &registry{queues: map[string]*transport.Source{}}
+	return &registry{queues: map[string]*transport.Source{}, exchanges: map[string]string{}}
 }
 
 // SharedQueueError is returned by Subscribe when two topics share a queue under different policies: a message does not say
@@ -34,7 +37,7 @@ func (e *SharedQueueError) Error() string {
 }
 
 // add registers the queue of a topic, or gives the source that is there.
-func (r *registry) add(topic, queue string, policy config.Policy, names topology.Names) (*transport.Source, error) {
+func (r *registry) add(topic, queue, exchange string, policy config.Policy, names topology.Names) (*transport.Source, error) {
 	plan, err := topology.New(queue, policy, names)
 	if err != nil {
 		return nil, err
@@ -54,12 +57,36 @@ func (r *registry) add(topic, queue string, policy config.Policy, names topology
 	for _, s := range r.queues {
 		plans = append(plans, s.Plan)
 	}
-	if err := topology.Check(plans...); err != nil {
+	if err := errors.Join(topology.Check(plans...), r.checkExchanges(topic, exchange, plans)); err != nil {
 		return nil, err
+	}
+	if exchange != "" {
+		r.exchanges[exchange] = topic
 	}
 
 	s := &transport.Source{Topic: topic, Queue: queue, Policy: policy, Plan: plan, Names: names}
 	r.queues[queue] = s
 
 	return s, nil
+}
+
+// checkExchanges finds retry exchanges with the name of an exchange that a topic publishes to: its messages would be
+// routed as if they were failed ones, that is, lost.
+func (r *registry) checkExchanges(topic, exchange string, plans []topology.Plan) error {
+	var errs []error
+
+	for _, plan := range plans {
+		owner, taken := r.exchanges[plan.RetryExchange]
+		if plan.RetryExchange != "" && plan.RetryExchange == exchange {
+			owner, taken = topic, true
+		}
+		if taken {
+			errs = append(errs, &topology.NameError{
+				Queue: plan.Queue, Object: "retry exchange", Name: plan.RetryExchange,
+				Problem: fmt.Sprintf("is the exchange that topic %q publishes to; give another name through Names.RetryExchange", owner),
+			})
+		}
+	}
+
+	return errors.Join(errs...)
 }

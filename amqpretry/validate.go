@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	"github.com/hashicorp/go-multierror"
 
 	"github.com/amqpretry/watermill-retry/config"
 )
@@ -47,8 +46,9 @@ func validateConfig(c amqp.Config, concurrency int) error {
 	var errs []error
 
 	if err := c.ValidateSubscriber(); err != nil {
-		if all := (*multierror.Error)(nil); errors.As(err, &all) {
-			errs = append(errs, all.Errors...)
+		var all interface{ WrappedErrors() []error }
+		if errors.As(err, &all) {
+			errs = append(errs, all.WrappedErrors()...)
 		} else {
 			errs = append(errs, err)
 		}

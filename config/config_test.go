@@ -1,7 +1,6 @@
 package config_test
 
 import (
-	"errors"
 	"math"
 	"strings"
 	"testing"
@@ -251,7 +250,7 @@ func TestPoliciesValidateReportsEveryPath(t *testing.T) {
 	}, fieldErrors(t, err))
 
 	var field *config.FieldError
-	require.True(t, errors.As(err, &field))
+	require.ErrorAs(t, err, &field)
 	assert.Equal(t, &config.FieldError{Path: "policies.default.crash_limit", Problem: "out of bounds", Wanted: "1..19, or 0 for 10", Found: "20"}, field)
 }
 

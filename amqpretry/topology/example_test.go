@@ -1,6 +1,7 @@
 package topology_test
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -63,7 +64,9 @@ func ExamplePlan_Mermaid() {
 func ExampleExplain() {
 	err := topology.Explain(topology.KindQueue, "orders", &amqp.Error{Code: amqp.AccessRefused,
 		Reason: "ACCESS_REFUSED - configure access to queue 'orders.dlq' in vhost '/' refused for user 'worker'"})
-	access := err.(*topology.AccessError)
-	fmt.Println(access.User, "may not", access.Permission, access.Kind, access.Name)
+	var access *topology.AccessError
+	if errors.As(err, &access) {
+		fmt.Println(access.User, "may not", access.Permission, access.Kind, access.Name)
+	}
 	// Output: worker may not configure queue orders.dlq
 }

@@ -119,7 +119,7 @@ func (n *session) watch(s *subscription, closes <-chan *amqp091.Error, cancels <
 		if ok {
 			s.logger.Error("Channel closed", err, nil)
 		}
-		for range closes { //nolint:revive // drained, so that amqp091-go never waits for us
+		for range closes { // drained, so that amqp091-go never waits for us
 		}
 	}
 }

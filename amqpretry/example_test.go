@@ -1,0 +1,133 @@
+package amqpretry_test
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+const exampleURI = "amqp://guest:guest@localhost:5672/"
+
+// The plug in a service. New checks everything and does not touch the broker.
+func Example() {
+	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer retry.Close() // after the router
+
+	router, err := message.NewRouter(message.RouterConfig{}, nil)
+	if err != nil {
+		panic(err)
+	}
+	router.AddMiddleware(retry.Middleware) // before all others
+
+	// subscriber, err := retry.NewSubscriber()
+	// router.AddConsumerHandler("ship", "orders", subscriber, ship)
+
+	fmt.Println("ready")
+	// Output: ready
+}
+
+// Everything that is wrong is reported at once.
+func ExampleNew() {
+	conf := amqp.NewNonDurableQueueConfig(exampleURI)
+	conf.Publish.Transactional = true
+
+	_, err := amqpretry.New(conf, amqpretry.Options{
+		Policies:    config.Policies{Topics: map[string]config.Policy{"orders": {Delays: []time.Duration{time.Microsecond}}}},
+		Concurrency: -1,
+	})
+	fmt.Println(err)
+	// Output:
+	// invalid config of the retry plug:
+	// policies.topics["orders"].delays[0]: too short: must be at least 1ms, got 1µs
+	// options.concurrency: negative: must be at least 1, got -1
+	// config.Queue.Durable: must be true: retries wait in durable queues and would come back to a queue that is gone
+	// config.Publish.Transactional: must be false: watermill-amqp reports success for a message that it has rolled back; use ConfirmDelivery
+}
+
+// What the broker is to hold for a topic.
+func ExamplePlug_Plan() {
+	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
+		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second}}},
+	})
+	if err != nil {
+		panic(err)
+	}
+	defer retry.Close()
+
+	plan, err := retry.Plan("orders")
+	if err != nil {
+		panic(err)
+	}
+	for _, q := range plan.Queues {
+		fmt.Println(q.Name, q.Arguments["x-message-ttl"])
+	}
+	// Output:
+	// orders.retry.1s 1000
+	// orders.retry.30s 30000
+	// orders.dlq <nil>
+}
+
+// Policies by topic.
+func ExampleOptions() {
+	policies := config.Policies{
+		Default: config.Policy{Delays: []time.Duration{time.Second, time.Minute}, Retries: 5},
+		Topics: map[string]config.Policy{
+			"payments": {Retries: 6, Backoff: config.Backoff{Kind: config.BackoffExponential, Initial: time.Second, Max: time.Minute}},
+			"mails":    {Mode: config.ModeDeadLetter},
+		},
+	}
+
+	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
+		Policies:     policies,
+		Concurrency:  4,
+		ErrorText:    func(err error) string { return "redacted" },
+		OnDeadLetter: func(d middleware.DeadLetter) { fmt.Println(d.Queue, d.Reason) },
+	})
+	if err != nil {
+		panic(err)
+	}
+	defer retry.Close()
+
+	for _, topic := range []string{"orders", "payments", "mails"} {
+		p := policies.For(topic)
+		fmt.Println(topic, p.Schedule(), p.TotalWait())
+	}
+	// Output:
+	// orders [1s 1m0s 1m0s 1m0s 1m0s] 4m1s
+	// payments [1s 2s 4s 8s 16s 32s] 1m3s
+	// mails [] 0s
+}
+
+// A single handler without retries, in a router that has them.
+func ExamplePlug_Poison() {
+	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer retry.Close()
+
+	router, err := message.NewRouter(message.RouterConfig{}, nil)
+	if err != nil {
+		panic(err)
+	}
+	router.AddMiddleware(retry.Middleware)
+
+	var subscriber message.Subscriber // from retry.NewSubscriber()
+	handler := router.AddConsumerHandler("once", "mails", subscriber, func(*message.Message) error {
+		return errors.New("goes to the dead-letter queue at once")
+	})
+	handler.AddMiddleware(retry.Poison)
+
+	fmt.Println("ready")
+	// Output: ready
+}

@@ -1,0 +1,165 @@
+package transport
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+func TestNewestDeath(t *testing.T) {
+	death := func(queue any) amqp091.Table { return amqp091.Table{"queue": queue, "reason": "expired"} }
+
+	for name, test := range map[string]struct {
+		value any
+		want  string
+	}{
+		"one":             {[]any{death("a")}, "a"},
+		"the first":       {[]any{death("a"), death("b")}, "a"},
+		"void":            {nil, ""},
+		"empty":           {[]any{}, ""},
+		"text":            {"a", ""},
+		"a table":         {death("a"), ""},
+		"texts":           {[]any{"a", death("b")}, ""},
+		"no queue":        {[]any{amqp091.Table{}, death("b")}, ""},
+		"queue of bytes":  {[]any{death([]byte("a"))}, ""},
+		"queue is a list": {[]any{death([]any{"a"})}, ""},
+		"void inside":     {[]any{nil}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, test.want, newestDeath(amqp091.Table{"x-death": test.value}))
+		})
+	}
+	assert.Empty(t, newestDeath(nil))
+	assert.Empty(t, newestDeath(amqp091.Table{"x-first-death-queue": "a"}))
+}
+
+func TestDeliveryCount(t *testing.T) {
+	for name, test := range map[string]struct {
+		value any
+		want  int64
+	}{
+		"int64":    {int64(7), 7},
+		"int32":    {int32(7), 7},
+		"highest":  {int64(math.MaxInt64), math.MaxInt64},
+		"negative": {int64(-1), -1},
+		"void":     {nil, 0},
+		"text":     {"7", 0},
+		"float":    {7.0, 0},
+		"list":     {[]any{int64(7)}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, test.want, deliveryCount(amqp091.Table{"x-delivery-count": test.value}))
+		})
+	}
+	assert.Zero(t, deliveryCount(nil))
+}
+
+func TestOddHeadersNeverPanic(t *testing.T) {
+	source := testSource(config.Policy{})
+
+	rapid.Check(t, func(t *rapid.T) {
+		d := anyDelivery(4).Draw(t, "delivery")
+		for _, key := range []string{"x-death", "x-delivery-count", "CC", wire.KeyVersion, wire.KeyQueue, wire.KeyCount, wire.KeyDelay} {
+			if rapid.Bool().Draw(t, key) {
+				d.Headers[key] = anyField(2).Draw(t, "value")
+			}
+		}
+
+		a := source.arrive(&d, watermill.NopLogger{})
+		require.Equal(t, "orders", a.state.Queue)
+		require.Zero(t, a.state.Count, "no chance value is trusted")
+	})
+}
+
+func testSource(policy config.Policy) Source {
+	return Source{
+		Topic: "topic", Queue: "orders", Policy: policy.WithDefaults(), Names: topology.Names{}.WithDefaults(),
+	}
+}
+
+func TestArrive(t *testing.T) {
+	state := func(count, delay string) amqp091.Table {
+		return amqp091.Table{
+			wire.KeyVersion: "1", wire.KeyQueue: "orders", wire.KeyCount: count, wire.KeyDelay: delay, wire.KeyAttempts: "4",
+		}
+	}
+	and := func(h amqp091.Table, key string, value any) amqp091.Table {
+		h[key] = value
+		return h
+	}
+	died := func(queue string) []any { return []any{amqp091.Table{"queue": queue}} }
+
+	for name, test := range map[string]struct {
+		headers amqp091.Table
+		want    arrival
+	}{
+		"fresh":                 {nil, arrival{state: wire.State{Queue: "orders"}}},
+		"from the quorum queue": {and(state("2", "30s"), "x-death", died("orders.retry.30s")), arrival{state: wire.State{Queue: "orders", Count: 2, Delay: "30s", Attempts: 4}}},
+		"from the classic":      {and(state("2", "30s"), "x-death", died("orders.retry.30s.classic")), arrival{state: wire.State{Queue: "orders", Count: 2, Delay: "30s", Attempts: 4}}},
+		"a delay of the past":   {and(state("2", "77h"), "x-death", died("orders.retry.77h")), arrival{state: wire.State{Queue: "orders", Count: 2, Delay: "77h", Attempts: 4}}},
+		"a delay of nobody":     {and(state("2", "60s"), "x-death", died("orders.retry.60s")), arrival{state: wire.State{Queue: "orders"}}},
+		"other queue":           {and(state("2", "30s"), "x-death", died("other.retry.30s")), arrival{state: wire.State{Queue: "orders"}}},
+		"passed on":             {state("2", "30s"), arrival{state: wire.State{Queue: "orders"}}},
+		"replay":                {state("-1", ""), arrival{state: wire.State{Queue: "orders", Attempts: 4, Replays: 1}, replay: true}},
+		"clamped":               {state("99", ""), arrival{state: wire.State{Queue: "orders", Count: 5, Attempts: 4}}},
+		"delivered 9 times":     {amqp091.Table{"x-delivery-count": int64(9)}, arrival{state: wire.State{Queue: "orders"}}},
+		"delivered 10 times":    {amqp091.Table{"x-delivery-count": int64(10)}, arrival{state: wire.State{Queue: "orders"}, crashed: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			assert.Equal(t, test.want, testSource(config.Policy{}).arrive(&amqp091.Delivery{Headers: test.headers}, watermill.NopLogger{}))
+
+			off := testSource(config.Policy{Mode: config.ModeOff})
+			assert.Zero(t, off.arrive(&amqp091.Delivery{Headers: test.headers}, watermill.NopLogger{}))
+		})
+	}
+}
+
+func TestArriveHonoursTheCrashLimit(t *testing.T) {
+	source := testSource(config.Policy{CrashLimit: 3})
+
+	for count, want := range map[int64]bool{0: false, 2: false, 3: true, 4: true, -1: false} {
+		d := &amqp091.Delivery{Headers: amqp091.Table{"x-delivery-count": count}}
+		assert.Equal(t, want, source.arrive(d, watermill.NopLogger{}).crashed, count)
+	}
+}
+
+func TestArriveLogsUnknownVersions(t *testing.T) {
+	logger := watermill.NewCaptureLogger()
+	d := &amqp091.Delivery{Headers: amqp091.Table{wire.KeyVersion: []any{int64(2)}, wire.KeyQueue: "orders", wire.KeyCount: "1"}}
+
+	assert.Equal(t, arrival{state: wire.State{Queue: "orders"}}, testSource(config.Policy{}).arrive(d, logger))
+
+	logged := logger.Captured()[watermill.InfoLogLevel]
+	require.Len(t, logged, 1)
+	assert.Equal(t, watermill.LogFields{"amqp_queue_name": "orders", "version": "[2]"}, logged[0].Fields)
+}
+
+func TestIsRetryQueue(t *testing.T) {
+	source := testSource(config.Policy{})
+	assert.True(t, source.isRetryQueue("orders.retry.1500ms", "1500ms"))
+	assert.False(t, source.isRetryQueue("orders.retry.1500ms", "1s"))
+	assert.False(t, source.isRetryQueue("orders.retry.", ""), "not a delay")
+	assert.False(t, source.isRetryQueue("orders.retry.1.5s", "1.5s"), "not spelled canonically")
+
+	source.Names.RetryQueue = func(p topology.RetryQueueParams) string { return p.Delay + "/" + p.Queue }
+	assert.True(t, source.isRetryQueue("2h/orders", "2h"), "names are the user's")
+	assert.False(t, source.isRetryQueue("orders.retry.2h", "2h"))
+}
+
+func TestDelaysOfPoliciesAreRead(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		delay := time.Duration(rapid.Int64Range(1, 315_360_000_000).Draw(t, "ms")) * time.Millisecond
+		text := config.FormatDelay(delay)
+		require.True(t, testSource(config.Policy{}).isRetryQueue("orders.retry."+text, text))
+	})
+}

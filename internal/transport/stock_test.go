@@ -1,0 +1,276 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// acknowledger is what tells a delivery from a ghost.
+type acknowledger struct{}
+
+func (acknowledger) Ack(uint64, bool) error        { return nil }
+func (acknowledger) Nack(uint64, bool, bool) error { return nil }
+func (acknowledger) Reject(uint64, bool) error     { return nil }
+
+func delivered(headers amqp091.Table) amqp091.Delivery {
+	return amqp091.Delivery{Acknowledger: acknowledger{}, Headers: headers, Body: []byte("body")}
+}
+
+func TestCapturesForgetMessagesThatAreGone(t *testing.T) {
+	captures := NewCaptures()
+	kept := captures.Unmarshal(amqp.DefaultMarshaler{}, delivered(nil))
+	for range 1000 {
+		captures.Unmarshal(amqp.DefaultMarshaler{}, delivered(nil))
+	}
+
+	require.Eventually(t, func() bool {
+		runtime.GC()
+		return captures.Len() == 1
+	}, 5*time.Second, time.Millisecond)
+
+	require.NotNil(t, captures.find(kept), "who is still alive is still known")
+	assert.Nil(t, captures.find(message.NewMessage("", nil)))
+	runtime.KeepAlive(kept)
+}
+
+func TestCapturesUnmarshalNeverFails(t *testing.T) {
+	errBad := errors.New("bad")
+	captures := NewCaptures()
+	d := delivered(amqp091.Table{"a": int64(1), "amqpretry-v": "1"})
+	d.MessageId = "id"
+
+	msg := captures.Unmarshal(marshalerFunc(func(amqp091.Delivery) (*message.Message, error) { return nil, errBad }), d)
+	assert.Equal(t, "body", string(msg.Payload))
+	assert.Equal(t, message.Metadata{"a": "1"}, msg.Metadata)
+	assert.Equal(t, "id", msg.UUID)
+
+	captured := captures.find(msg)
+	require.NotNil(t, captured)
+	assert.Equal(t, errBad, captured.err)
+	assert.True(t, captured.nameless)
+	assert.Equal(t, d, captured.delivery)
+}
+
+func TestNamesOfMessages(t *testing.T) {
+	for name, test := range map[string]struct {
+		own, header, id string
+		want            string
+		nameless        bool
+	}{
+		"its own":              {"own", "header", "id", "own", false},
+		"of its first failure": {"", "header", "id", "header", true},
+		"the message id":       {"", "", "id", "id", true},
+		"none yet":             {"", "", "", "", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := delivered(amqp091.Table{wire.KeyUUID: test.header, amqp.DefaultMessageUUIDHeaderKey: test.own})
+			d.MessageId = test.id
+
+			captures := NewCaptures()
+			msg := captures.Unmarshal(amqp.DefaultMarshaler{}, d)
+			assert.Equal(t, test.want, msg.UUID)
+			assert.Equal(t, test.nameless, captures.find(msg).nameless)
+
+			assert.Equal(t, first(test.header, test.id), messageUUID(wire.State{UUID: test.header}, &d))
+		})
+	}
+}
+
+func first(s ...string) string {
+	for _, v := range s {
+		if v != "" {
+			return v
+		}
+	}
+
+	return ""
+}
+
+func TestIdentify(t *testing.T) {
+	d := &amqp091.Delivery{MessageId: "id"}
+
+	assert.Equal(t, "id", identify(wire.State{}, d, true).UUID)
+	assert.Equal(t, "known", identify(wire.State{UUID: "known"}, d, true).UUID, "it stays the same over all attempts")
+	assert.Empty(t, identify(wire.State{}, d, false).UUID, "the publisher gave it a name of its own")
+
+	a, b := identify(wire.State{}, &amqp091.Delivery{}, true).UUID, identify(wire.State{}, &amqp091.Delivery{}, true).UUID
+	assert.NotEmpty(t, a)
+	assert.NotEqual(t, a, b)
+}
+
+const plug = "this plug"
+
+func stock(source Source, err error) Stock {
+	return Stock{
+		Captures: NewCaptures(), Owner: plug, Logger: watermill.NopLogger{}, Judge: middleware.Poison{Owner: plug},
+		Source: func(string) (*Source, error) { return &source, err },
+	}
+}
+
+func TestStockMiddlewareFindsTheDelivery(t *testing.T) {
+	s := stock(testSource(config.Policy{Retries: 2}), nil)
+	msg := s.Captures.Unmarshal(amqp.DefaultMarshaler{}, delivered(amqp091.Table{
+		wire.KeyVersion: "1", wire.KeyQueue: "orders", wire.KeyCount: "1", wire.KeyDelay: "1s", wire.KeyError: "boom",
+		"x-death": []any{amqp091.Table{"queue": "orders.retry.1s"}},
+	}))
+	msg.SetContext(context.WithValue(context.Background(), ctxKey{}, "subscriber's")) // as stock subscribers do
+
+	handled := false
+	_, err := s.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		handled = true
+		attempt, ok := middleware.AttemptFromContext(msg.Context())
+		assert.True(t, ok)
+		assert.Equal(t, middleware.Attempt{Number: 2, Failures: 1, MaxRetries: 2, LastError: "boom", Queue: "orders"}, attempt)
+		assert.Equal(t, "subscriber's", msg.Context().Value(ctxKey{}))
+		assert.Equal(t, message.Metadata{}, msg.Metadata)
+
+		return nil, nil
+	})(msg)
+	require.NoError(t, err)
+	assert.True(t, handled)
+}
+
+type ctxKey struct{}
+
+func TestStockMiddlewareServesItsOwner(t *testing.T) {
+	s := stock(testSource(config.Policy{}), nil)
+	msg := s.Captures.Unmarshal(amqp.DefaultMarshaler{}, delivered(nil))
+	chain := s.Middleware(middleware.Retry{Poison: s.Judge}.Middleware(func(*message.Message) ([]*message.Message, error) {
+		return nil, middleware.Drop(errors.New("boom"))
+	}))
+
+	_, err := chain(msg)
+	require.NoError(t, err, "a drop is settled without a broker")
+}
+
+func TestStockMiddlewareLeavesOthersAlone(t *testing.T) {
+	errHandler := errors.New("boom")
+
+	for name, test := range map[string]struct {
+		msg    func(Stock) *message.Message
+		policy config.Policy
+	}{
+		"not captured": {func(Stock) *message.Message { return message.NewMessage("", nil) }, config.Policy{}},
+		"policy off": {func(s Stock) *message.Message {
+			return s.Captures.Unmarshal(amqp.DefaultMarshaler{}, delivered(amqp091.Table{"x-delivery-count": int64(99)}))
+		}, config.Policy{Mode: config.ModeOff}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := stock(testSource(test.policy), nil)
+			msg := test.msg(s)
+			ctx := msg.Context()
+
+			_, err := s.Middleware(func(got *message.Message) ([]*message.Message, error) {
+				assert.Same(t, msg, got)
+				assert.Equal(t, ctx, got.Context())
+				return nil, errHandler
+			})(msg)
+			assert.Equal(t, errHandler, err)
+		})
+	}
+}
+
+func TestStockMiddlewareKeepsFromHandlers(t *testing.T) {
+	errSource := errors.New("no queue")
+	never := func(*message.Message) ([]*message.Message, error) {
+		assert.Fail(t, "a handler was called")
+		return nil, nil
+	}
+
+	t.Run("ghost", func(t *testing.T) {
+		s := stock(testSource(config.Policy{}), nil)
+		_, err := s.Middleware(never)(s.Captures.Unmarshal(amqp.DefaultMarshaler{}, amqp091.Delivery{}))
+		assert.ErrorIs(t, err, errGhost)
+	})
+
+	t.Run("unknown queue", func(t *testing.T) {
+		s := stock(Source{}, errSource)
+		_, err := s.Middleware(never)(s.Captures.Unmarshal(amqp.DefaultMarshaler{}, delivered(nil)))
+		assert.ErrorIs(t, err, errSource)
+	})
+}
+
+func TestStockDeliveryTellsWhatWasCarriedOut(t *testing.T) {
+	source := testSource(config.Policy{})
+	d := &stockDelivery{owner: plug, source: &source, captured: &capture{delivery: delivered(nil)}}
+
+	assert.NoError(t, d.Settle(t.Context(), middleware.Settlement{Verdict: middleware.Verdict{Action: middleware.ActionRequeue}}))
+	assert.NoError(t, d.Settle(t.Context(), middleware.Settlement{Verdict: middleware.Verdict{Action: middleware.ActionDrop}}))
+	assert.Equal(t, plug, d.Owner())
+	assert.Equal(t, "orders", d.Queue())
+	assert.False(t, d.isGone())
+}
+
+func TestHandle(t *testing.T) {
+	retry := middleware.Settlement{Verdict: middleware.Verdict{Action: middleware.ActionRetry, Count: 1}}
+	dead := middleware.Settlement{Verdict: middleware.Verdict{Action: middleware.ActionDeadLetter}}
+
+	h := &handle{}
+	s, succeeded := h.answer()
+	assert.Nil(t, s, "the middleware never saw it")
+	assert.False(t, succeeded)
+
+	h = &handle{}
+	require.NoError(t, h.Settle(t.Context(), dead))
+	require.NoError(t, h.Settle(t.Context(), retry))
+	h.Succeeded()
+	s, succeeded = h.answer()
+	assert.Equal(t, dead.Verdict, s.Verdict, "an inner middleware knows best")
+	assert.True(t, succeeded)
+
+	assert.ErrorIs(t, h.Settle(t.Context(), retry), errSettled, "after the answer it is too late")
+}
+
+func TestFinal(t *testing.T) {
+	retry := middleware.Verdict{Action: middleware.ActionRetry, Count: 1, Delay: time.Second}
+	assert.Equal(t, retry, final(retry, wire.State{Count: 1}))
+	assert.Equal(t,
+		middleware.Verdict{Action: middleware.ActionDeadLetter, Reason: middleware.ReasonTooLarge},
+		final(retry, wire.State{Count: wire.CountDead, Reason: wire.ReasonTooLarge}))
+}
+
+func TestWaitUntil(t *testing.T) {
+	assert.True(t, waitUntil(time.Now().Add(time.Minute), func() {}))
+
+	release := make(chan struct{})
+	started := time.Now()
+	assert.False(t, waitUntil(started.Add(10*time.Millisecond), func() { <-release }))
+	assert.GreaterOrEqual(t, time.Since(started), 10*time.Millisecond)
+	assert.False(t, waitUntil(started, func() { <-release }), "the deadline is over already")
+	close(release)
+}
+
+func TestHeldError(t *testing.T) {
+	errCause := errors.New("nacked")
+	err := fmt.Errorf("x: %w", &HeldError{Queue: "q", Exchange: "q.retry", Held: 3, For: 1500 * time.Millisecond, Err: errCause})
+
+	var held *HeldError
+	require.ErrorAs(t, err, &held)
+	assert.Equal(t, 3, held.Held)
+	assert.ErrorIs(t, err, errCause)
+	assert.ErrorContains(t, err, `3 failed deliveries of queue "q" are held, one for 1.5s: exchange "q.retry" does not take their copies: nacked`)
+
+	held.Err = nil
+	assert.ErrorContains(t, held, "the broker does not answer")
+}
+
+func TestGuard(t *testing.T) {
+	logger := watermill.NewCaptureLogger()
+	require.NotPanics(t, func() { guard(logger, "OnHeld", func() { panic("oh") }) })
+	assert.Equal(t, "OnHeld panicked", logger.Captured()[watermill.ErrorLogLevel][0].Msg)
+}
