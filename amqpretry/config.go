@@ -16,6 +16,7 @@ import (
 // fails to unmarshal: what cannot be decoded reaches the middleware, which dead-letters it as it is.
 func (p *Plug) Config() amqp.Config {
 	c := p.config
+	c.Connection = ownConnection(c.Connection)
 	c.TopologyBuilder = &builder{p}
 	c.Marshaler = marshaler{p}
 

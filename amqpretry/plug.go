@@ -2,8 +2,10 @@ package amqpretry
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"sync"
 	"time"
@@ -30,9 +32,11 @@ type Plug struct {
 	stock     transport.Stock
 	poison    middleware.Poison
 
+	ctx   context.Context // ends when Close begins
+	close context.CancelCauseFunc
+
 	mu          sync.Mutex
 	subscribers map[*Subscriber]struct{}
-	closed      bool
 }
 
 // New checks the config and the options, all of both at once, and returns a plug. The broker is not touched.
@@ -54,7 +58,12 @@ func New(conf amqp.Config, options Options) (*Plug, error) {
 		conf.Consume.Qos.PrefetchCount = DefaultPrefetch
 	}
 
+	conf.Connection = ownConnection(conf.Connection)
+
+	ctx, cancel := context.WithCancelCause(context.Background())
 	p := &Plug{
+		ctx:         ctx,
+		close:       cancel,
 		config:      conf,
 		options:     options,
 		registry:    newRegistry(),
@@ -107,8 +116,9 @@ func (p *Plug) Plan(topic string) (topology.Plan, error) {
 // Close closes the subscribers that are still open, and then the connection for copies. Close it after the router. It takes
 // CloseTimeout at the longest for handlers and copies, and some seconds more if the broker does not answer at all.
 func (p *Plug) Close() error {
+	p.close(fmt.Errorf("the retry plug is %w", transport.ErrClosed))
+
 	p.mu.Lock()
-	p.closed = true
 	open := make([]*Subscriber, 0, len(p.subscribers))
 	for s := range p.subscribers {
 		open = append(open, s)
@@ -162,6 +172,23 @@ func (p *Plug) declare(channel *amqp091.Channel, source *transport.Source, excha
 	}
 
 	return nil
+}
+
+// ownConnection is c with a copy of what amqp091-go writes into while it connects.
+func ownConnection(c amqp.ConnectionConfig) amqp.ConnectionConfig {
+	if c.AmqpConfig != nil {
+		own := *c.AmqpConfig
+		own.Properties = maps.Clone(own.Properties)
+		if own.TLSClientConfig != nil {
+			own.TLSClientConfig = own.TLSClientConfig.Clone()
+		}
+		c.AmqpConfig = &own
+	}
+	if c.TLSConfig != nil {
+		c.TLSConfig = c.TLSConfig.Clone()
+	}
+
+	return c
 }
 
 func (p *Plug) connectionSettings(role string) transport.ConnectionSettings {

@@ -2,7 +2,6 @@ package amqpretry
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -37,14 +36,12 @@ func (p *Plug) NewSubscriber() (*Subscriber, error) {
 		prefetch = p.options.Concurrency
 	}
 
-	p.mu.Lock()
-	closed := p.closed
-	p.mu.Unlock()
-	if closed {
-		return nil, fmt.Errorf("the retry plug is %w", transport.ErrClosed)
+	if prefetch == p.options.Concurrency {
+		p.options.Logger.Info("The prefetch leaves no room for failed deliveries that are held: one stops the others, see "+
+			"config.Consume.Qos.PrefetchCount", watermill.LogFields{"prefetch": prefetch, "concurrency": p.options.Concurrency})
 	}
 
-	consumer, err := transport.NewConsumer(context.Background(), transport.ConsumerSettings{
+	consumer, err := transport.NewConsumer(p.ctx, transport.ConsumerSettings{
 		Connection:   p.connectionSettings("subscriber"),
 		Logger:       p.options.Logger,
 		Marshaler:    p.config.Marshaler,
@@ -52,7 +49,6 @@ func (p *Plug) NewSubscriber() (*Subscriber, error) {
 		Judge:        p.poison,
 		Concurrency:  p.options.Concurrency,
 		Prefetch:     prefetch,
-		PrefetchSize: consume.Qos.PrefetchSize,
 		Consumer:     consume.Consumer,
 		Exclusive:    consume.Exclusive,
 		NoLocal:      consume.NoLocal,
@@ -67,8 +63,13 @@ func (p *Plug) NewSubscriber() (*Subscriber, error) {
 	s := &Subscriber{plug: p, consumer: consumer}
 
 	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if p.ctx.Err() != nil {
+		go consumer.Close() // it has no subscription yet
+		return nil, context.Cause(p.ctx)
+	}
 	p.subscribers[s] = struct{}{}
-	p.mu.Unlock()
 
 	return s, nil
 }
@@ -93,7 +94,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 		return err
 	}
 
-	return s.consumer.Initialize(context.Background(), *source)
+	return s.consumer.Initialize(s.plug.ctx, *source)
 }
 
 func (s *Subscriber) source(topic string) (*transport.Source, error) {

@@ -11,6 +11,9 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
+// maxPrefetch is what AMQP has room for; amqp091-go would send one more as 0, which means no limit.
+const maxPrefetch = 65535
+
 // Validate reports everything that is wrong with the options, with the path of the field.
 func (o Options) Validate() error {
 	var errs []error
@@ -21,8 +24,8 @@ func (o Options) Validate() error {
 	if err := o.Policies.Validate(); err != nil {
 		errs = append(errs, err)
 	}
-	if o.Concurrency < 0 {
-		wrong("concurrency", "negative", "at least 1", strconv.Itoa(o.Concurrency))
+	if o.Concurrency < 0 || o.Concurrency > maxPrefetch {
+		wrong("concurrency", "out of bounds", "1..65535, or 0 for 1", strconv.Itoa(o.Concurrency))
 	}
 	for _, t := range []struct {
 		path  string
@@ -66,7 +69,8 @@ func validateConfig(c amqp.Config, concurrency int) error {
 		{c.Consume.NoRequeueOnNack, "Consume.NoRequeueOnNack", "must be false: a nack is what shutdowns and lost connections use as well, their messages would be lost or dead-lettered"},
 		{c.Consume.Qos.Global, "Consume.Qos.Global", "must be false: quorum queues refuse it, and RabbitMQ 4.3 ignores it"},
 		{c.Consume.Exclusive && concurrency > 1, "Consume.Exclusive", fmt.Sprintf("must be false with options.concurrency %d: who wants one consumer only wants one message at a time", concurrency)},
-		{c.Consume.Qos.PrefetchCount < 0, "Consume.Qos.PrefetchCount", fmt.Sprintf("must be at least 1, got %d", c.Consume.Qos.PrefetchCount)},
+		{c.Consume.Qos.PrefetchCount < 0 || c.Consume.Qos.PrefetchCount > maxPrefetch, "Consume.Qos.PrefetchCount", fmt.Sprintf("must be 1..65535, or 0 for %d, got %d", DefaultPrefetch, c.Consume.Qos.PrefetchCount)},
+		{c.Consume.Qos.PrefetchSize != 0, "Consume.Qos.PrefetchSize", fmt.Sprintf("must be 0, got %d: RabbitMQ does not implement it and closes the connection", c.Consume.Qos.PrefetchSize)},
 	} {
 		if r.refused {
 			errs = append(errs, &config.FieldError{Path: "config." + r.path, Problem: r.reason})

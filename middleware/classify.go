@@ -27,7 +27,7 @@ const (
 // A handler that panics with a marked error is taken at its word.
 func Classify(err error) Class {
 	if m := (*marked)(nil); errors.As(err, &m) {
-		if errors.Is(m, ErrDrop) {
+		if m.Is(ErrDrop) {
 			return ClassDrop
 		}
 

@@ -20,6 +20,13 @@ type Delivery interface {
 	Policy() config.Policy
 	// State is what the message carried when it arrived.
 	State() wire.State
+	// Enter and Leave tell that a middleware has the message in hand. A handler may ack or nack it by itself: that is carried
+	// out when the last has left, and what the middleware says counts.
+	Enter()
+	Leave()
+	// Withdrawn reports whether the message was taken away from its handler: a close that has waited long enough, or a lost
+	// connection. What the handler then returns is no failure.
+	Withdrawn() bool
 	// Succeeded notes that the handler succeeded: if the message is nacked all the same, outside a shutdown, its outputs
 	// could not be published, and that is a failed attempt.
 	Succeeded()

@@ -15,6 +15,7 @@ const (
 	watermillMiddleware = "github.com/ThreeDotsLabs/watermill/message/router/middleware."
 	poisonQueueName     = watermillMiddleware + "poisonQueue."
 	retryName           = watermillMiddleware + "Retry."
+	instantAckName      = watermillMiddleware + "InstantAck."
 	routerName          = "github.com/ThreeDotsLabs/watermill/message.(*handler).handleMessage"
 )
 
@@ -23,6 +24,8 @@ var (
 		"see an error: add the retry middleware first, and remove PoisonQueue: dead letters go to the dead-letter queue")
 	errRetryOutside = errors.New("middleware order: Watermill's Retry is outside of the retry middleware and will never see an " +
 		"error: add the retry middleware first; inside of it, Watermill's Retry makes immediate tries within one attempt")
+	errInstantAckOutside = errors.New("middleware order: Watermill's InstantAck is outside of the retry middleware: failed messages are " +
+		"acknowledged before they can be retried, and lost: remove it, or keep its handlers on a subscriber without retries")
 	errPoisonInside = errors.New("middleware order: Watermill's PoisonQueue is inside of the retry middleware and takes every error " +
 		"away: nothing will be retried: remove it, dead letters go to the dead-letter queue")
 )
@@ -61,6 +64,8 @@ func outerOrder(stack []string) []error {
 			err = errPoisonOutside
 		case strings.HasPrefix(name, retryName):
 			err = errRetryOutside
+		case strings.HasPrefix(name, instantAckName):
+			err = errInstantAckOutside
 		}
 
 		if err != nil && !seen[err] {

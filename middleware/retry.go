@@ -39,16 +39,28 @@ func (p Poison) wrap(h message.HandlerFunc, judge func(Delivery, Failure) Settle
 
 		once.Do(func() { p.reportOuterOrder(msg) })
 
+		d.Enter()
+		defer d.Leave()
+
 		// Taken before the handler runs: middlewares such as Watermill's Timeout leave their cancelled context behind.
 		ctx := msg.Context()
+		fail := func(err error) (Class, error) {
+			msg.SetContext(ctx)
+
+			class := ClassShutdown
+			if !d.Withdrawn() {
+				class = p.classify(err)
+			}
+
+			return class, d.Settle(ctx, judge(d, Failure{Class: class, Err: err, Message: msg}))
+		}
 
 		produced, err := p.call(h, msg, func() {
 			// The goroutine is ending and will not return to the router: this is the last chance to answer.
-			msg.SetContext(ctx)
-			if d.Settle(ctx, judge(d, Failure{Class: ClassError, Err: errGoexit, Message: msg})) == nil {
-				msg.Ack()
-			} else {
+			if class, err := fail(errGoexit); err != nil || class == ClassShutdown {
 				msg.Nack()
+			} else {
+				msg.Ack()
 			}
 		})
 		if err == nil {
@@ -56,14 +68,8 @@ func (p Poison) wrap(h message.HandlerFunc, judge func(Delivery, Failure) Settle
 			return produced, nil
 		}
 
-		msg.SetContext(ctx)
-
-		class := Classify(err)
-		if ctx.Err() != nil {
-			class = ClassShutdown
-		}
-
-		if settleErr := d.Settle(ctx, judge(d, Failure{Class: class, Err: err, Message: msg})); settleErr != nil {
+		class, settleErr := fail(err)
+		if settleErr != nil {
 			return nil, fmt.Errorf("%w (and the failed message stays where it is: %w)", err, settleErr)
 		}
 		if class == ClassShutdown {
@@ -72,6 +78,19 @@ func (p Poison) wrap(h message.HandlerFunc, judge func(Delivery, Failure) Settle
 
 		return nil, nil
 	}
+}
+
+// classify asks an error what it wants. Errors are foreign code, and one that is a nil pointer in an interface panics easily: that is
+// a failed attempt like any other.
+func (p Poison) classify(err error) (class Class) {
+	defer func() {
+		if r := recover(); r != nil {
+			p.logger().Error("A handler's error panicked when it was looked at", fmt.Errorf("%T: %v", err, r), nil)
+			class = ClassError
+		}
+	}()
+
+	return Classify(err)
 }
 
 // call runs the handler. A panic is an error; a Goexit cannot be stopped, only told to ended.

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -12,20 +13,21 @@ type acker struct {
 	channel *amqp091.Channel
 
 	mu      sync.Mutex
-	next    uint64          // the lowest delivery tag that is not settled
-	settled map[uint64]bool // at or above next; true: still to be acknowledged
-	pending int             // how many are to be acknowledged
+	settled []tags   // ascending, never adjacent: at most one more than there are deliveries that are not settled
+	pending []uint64 // settled, but still to be acknowledged
 	closed  bool
 
 	wake chan struct{}
 	done chan struct{}
 }
 
+// tags are delivery tags from first to last.
+type tags struct{ first, last uint64 }
+
 func newAcker(channel *amqp091.Channel) *acker {
 	a := &acker{
 		channel: channel,
-		next:    1, // delivery tags count from one on each channel
-		settled: map[uint64]bool{},
+		settled: []tags{{0, 0}}, // delivery tags count from one on each channel
 		wake:    make(chan struct{}, 1),
 		done:    make(chan struct{}),
 	}
@@ -42,8 +44,8 @@ func (a *acker) ack(tag uint64) {
 	if a.closed {
 		return
 	}
-	a.settled[tag] = true
-	a.pending++
+	a.settle(tag)
+	a.pending = append(a.pending, tag)
 
 	select {
 	case a.wake <- struct{}{}:
@@ -61,9 +63,34 @@ func (a *acker) requeue(tag uint64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	a.settled[tag] = false
+	a.settle(tag)
 
 	return nil
+}
+
+// settle adds a tag. mu is held.
+func (a *acker) settle(tag uint64) {
+	i, _ := slices.BinarySearchFunc(a.settled, tag, func(r tags, tag uint64) int {
+		if r.first < tag {
+			return -1
+		}
+
+		return 1
+	})
+	below := a.settled[i-1].last+1 == tag // there is always one below
+	above := i < len(a.settled) && a.settled[i].first == tag+1
+
+	switch {
+	case below && above:
+		a.settled[i-1].last = a.settled[i].last
+		a.settled = slices.Delete(a.settled, i, i+1)
+	case below:
+		a.settled[i-1].last = tag
+	case above:
+		a.settled[i].first = tag
+	default:
+		a.settled = slices.Insert(a.settled, i, tags{tag, tag})
+	}
 }
 
 // close writes what is left and ends the acker.
@@ -106,29 +133,15 @@ func (a *acker) batch() (upTo uint64, single []uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	for {
-		ack, ok := a.settled[a.next]
-		if !ok {
-			break
-		}
-		if ack {
-			upTo = a.next
-			a.pending--
-		}
-		delete(a.settled, a.next)
-		a.next++
-	}
-
-	if a.pending == 0 {
-		return upTo, nil
-	}
-	for tag, ack := range a.settled {
-		if ack {
+	low := a.settled[0].last // everything up to here is settled
+	for _, tag := range a.pending {
+		if tag <= low {
+			upTo = max(upTo, tag)
+		} else {
 			single = append(single, tag)
-			a.settled[tag] = false
-			a.pending--
 		}
 	}
+	a.pending = a.pending[:0]
 
 	return upTo, single
 }

@@ -11,11 +11,11 @@ import (
 
 // idleAcker has no channel and no goroutine: batches are taken by hand.
 func idleAcker() *acker {
-	return &acker{next: 1, settled: map[uint64]bool{}, wake: make(chan struct{}, 1)}
+	return &acker{settled: []tags{{0, 0}}, wake: make(chan struct{}, 1)}
 }
 
 // requeued marks a delivery as requeue does once the nack is written.
-func (a *acker) requeued(tag uint64) { a.settled[tag] = false }
+func (a *acker) requeued(tag uint64) { a.settle(tag) }
 
 func TestAckerBatches(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -85,10 +85,10 @@ func TestAckerModel(t *testing.T) {
 
 	rapid.Check(t, func(t *rapid.T) {
 		a := idleAcker()
-		tags := []status{gone} // tags count from one
+		broker := []status{gone} // tags count from one
 
 		of := func(s status) (found []uint64) {
-			for tag, is := range tags {
+			for tag, is := range broker {
 				if is == s {
 					found = append(found, uint64(tag))
 				}
@@ -97,16 +97,16 @@ func TestAckerModel(t *testing.T) {
 			return found
 		}
 		acknowledge := func(tag uint64) {
-			require.Equal(t, done, tags[tag], "tag %d was acknowledged: too early, or again", tag)
-			tags[tag] = gone
+			require.Equal(t, done, broker[tag], "tag %d was acknowledged: too early, or again", tag)
+			broker[tag] = gone
 		}
 		flush := func() {
 			upTo, single := a.batch()
 
 			if upTo > 0 {
-				require.Equal(t, done, tags[upTo], "an unknown tag closes the channel")
+				require.Equal(t, done, broker[upTo], "an unknown tag closes the channel")
 				for tag := uint64(1); tag <= upTo; tag++ {
-					if tags[tag] != gone {
+					if broker[tag] != gone {
 						acknowledge(tag)
 					}
 				}
@@ -115,22 +115,23 @@ func TestAckerModel(t *testing.T) {
 				acknowledge(tag)
 			}
 			require.Empty(t, of(done), "nothing waits for the next batch")
-			require.Zero(t, a.pending)
+			require.Empty(t, a.pending)
+			require.LessOrEqual(t, len(a.settled), len(of(inHand))+1, "memory is bounded by what is not settled")
 		}
 
 		t.Repeat(map[string]func(*rapid.T){
-			"deliver": func(*rapid.T) { tags = append(tags, inHand) },
+			"deliver": func(*rapid.T) { broker = append(broker, inHand) },
 			"ack": func(t *rapid.T) {
 				if open := of(inHand); len(open) > 0 {
 					tag := rapid.SampledFrom(open).Draw(t, "tag")
-					tags[tag] = done
+					broker[tag] = done
 					a.ack(tag)
 				}
 			},
 			"requeue": func(t *rapid.T) {
 				if open := of(inHand); len(open) > 0 {
 					tag := rapid.SampledFrom(open).Draw(t, "tag")
-					tags[tag] = gone
+					broker[tag] = gone
 					a.requeued(tag)
 				}
 			},
@@ -138,11 +139,10 @@ func TestAckerModel(t *testing.T) {
 		})
 
 		for _, tag := range of(inHand) {
-			tags[tag] = done
+			broker[tag] = done
 			a.ack(tag)
 		}
 		flush()
-		require.Empty(t, a.settled, "nothing is remembered of what is settled")
-		require.Equal(t, uint64(len(tags)), a.next)
+		require.Equal(t, []tags{{0, uint64(len(broker) - 1)}}, a.settled, "what is settled is remembered as one range")
 	})
 }

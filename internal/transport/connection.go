@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"sync"
 	"time"
@@ -180,6 +181,12 @@ func (c *Connection) open() (*Link, error) {
 	}
 	config.Recovery = nil // two who reconnect would get into each other's way
 
+	// amqp091-go writes into both while it connects, and several connections may do so at the same time.
+	config.Properties = maps.Clone(config.Properties)
+	if config.TLSClientConfig != nil {
+		config.TLSClientConfig = config.TLSClientConfig.Clone()
+	}
+
 	if config.Properties == nil {
 		config.Properties = amqp091.NewConnectionProperties()
 		config.Properties.SetClientConnectionName("watermill-retry " + c.settings.Role)
@@ -194,6 +201,10 @@ func (c *Connection) open() (*Link, error) {
 	config.Dial = func(network, addr string) (net.Conn, error) {
 		conn, err := dialer(network, addr)
 		if err != nil {
+			return nil, err
+		}
+		// A dialer of the user's may have set none. amqp091-go clears it after the handshake.
+		if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 			return nil, err
 		}
 		socket = &timedConn{Conn: conn}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -25,7 +26,7 @@ type ConsumerSettings struct {
 	// Concurrency is how many messages of a subscription are handed out at a time.
 	Concurrency int
 	// Prefetch is how many the broker delivers ahead, those included that are held.
-	Prefetch, PrefetchSize int
+	Prefetch int
 
 	Consumer  string // tag; empty for a generated one
 	Exclusive bool
@@ -46,8 +47,13 @@ type Consumer struct {
 	closed        bool
 	done          chan struct{} // closed when Close is through
 
-	declareMu sync.Mutex
-	declared  map[string]*Link // the link on which a queue's topology was declared last
+	declarations sync.Map // queue → *declaration
+}
+
+// declaration is of the topology of one queue.
+type declaration struct {
+	turn sync.Mutex           // held while declaring
+	link atomic.Pointer[Link] // where it was declared last
 }
 
 // NewConsumer returns a consumer that is connected.
@@ -57,7 +63,6 @@ func NewConsumer(ctx context.Context, settings ConsumerSettings) (*Consumer, err
 		connection:    NewConnection(settings.Connection, settings.Logger),
 		subscriptions: map[*subscription]struct{}{},
 		done:          make(chan struct{}),
-		declared:      map[string]*Link{},
 	}
 
 	if _, err := c.connection.TryLink(ctx); err != nil {
@@ -122,10 +127,11 @@ func (c *Consumer) declare(link *Link, source Source) error {
 		return nil
 	}
 
-	c.declareMu.Lock()
-	defer c.declareMu.Unlock()
+	d := c.declaration(source.Queue)
+	d.turn.Lock()
+	defer d.turn.Unlock()
 
-	if c.declared[source.Queue] == link {
+	if d.link.Load() == link {
 		return nil
 	}
 
@@ -138,18 +144,18 @@ func (c *Consumer) declare(link *Link, source Source) error {
 	if err := source.Declare(channel); err != nil {
 		return err
 	}
-	c.declared[source.Queue] = link
+	d.link.Store(link)
 
 	return nil
 }
 
-// forget makes the topology of a queue be declared again, because the queue is not there any more.
-func (c *Consumer) forget(queue string) {
-	c.declareMu.Lock()
-	defer c.declareMu.Unlock()
-
-	delete(c.declared, queue)
+func (c *Consumer) declaration(queue string) *declaration {
+	d, _ := c.declarations.LoadOrStore(queue, new(declaration))
+	return d.(*declaration) //nolint:errcheck,forcetypeassert // nothing else is stored
 }
+
+// forget makes the topology of a queue be declared again, because the queue is not there any more.
+func (c *Consumer) forget(queue string) { c.declaration(queue).link.Store(nil) }
 
 // Close stops consuming, lets what is handed out finish and be settled, and closes the connection. It returns when all is
 // done, at CloseTimeout at the latest. It is safe to call it again, and at the same time.

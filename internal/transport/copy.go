@@ -4,10 +4,12 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -44,6 +46,36 @@ func copyOf(d *amqp091.Delivery, state wire.State, replay bool, limit int) (amqp
 	}
 
 	return p, state
+}
+
+// returnSize is what the broker adds to the headers of a message that comes back from a retry queue of the plan. amqp091-go gives
+// up the whole connection when a frame arrives that is larger than negotiated, so a copy must leave room for it.
+func returnSize(plan topology.Plan) int {
+	longest := plan.Queue
+	for _, q := range plan.Queues {
+		if len(q.Name) > len(longest) {
+			longest = q.Name
+		}
+	}
+
+	added := amqp091.Table{
+		wire.KeyDeath: []any{amqp091.Table{
+			"count": int64(0), "exchange": plan.RetryExchange, "queue": longest, "reason": "expired", "time": time.Time{},
+			"routing-keys": []any{plan.Queue},
+		}},
+		wire.KeyDeliveryCount: int64(0),
+		wire.KeyAcquiredCount: int64(0),
+	}
+	for _, which := range []string{"x-first-death-", "x-last-death-"} {
+		added[which+"exchange"], added[which+"queue"], added[which+"reason"] = plan.RetryExchange, longest, "expired"
+	}
+
+	size := 0
+	for key, value := range added {
+		size += headerSize(key, value)
+	}
+
+	return size
 }
 
 // withArrival records how a message first arrived, at its first failure.

@@ -99,6 +99,18 @@ func anyDelivery(headers int) *rapid.Generator[amqp091.Delivery] {
 	})
 }
 
+// An application may have used Watermill's poison queue itself; on a replay the keys are those of the earlier death.
+func TestCopyOfAReplayLosesThePoisonKeys(t *testing.T) {
+	d := &amqp091.Delivery{Headers: amqp091.Table{"reason_poisoned": "r", "topic_poisoned": "t", "a": "b"}}
+
+	for _, replay := range []bool{false, true} {
+		p, _ := copyOf(d, wire.State{Count: 1, Delay: "1s"}, replay, unlimited)
+		assert.Equal(t, !replay, p.Headers["reason_poisoned"] == "r")
+		assert.Equal(t, !replay, p.Headers["topic_poisoned"] == "t")
+		assert.Equal(t, "b", p.Headers["a"])
+	}
+}
+
 func TestEachCopyHasAnIDOfItsOwn(t *testing.T) {
 	d := &amqp091.Delivery{}
 	a, _ := copyOf(d, wire.State{}, false, unlimited)
@@ -154,6 +166,7 @@ func TestCopyNeverExceedsTheFrame(t *testing.T) {
 		require.True(t, cut)
 		require.Equal(t, wire.CountDead, state.Count)
 		require.Equal(t, wire.ReasonTooLarge, state.Reason)
+		require.Empty(t, state.Delay)
 		require.Equal(t, "-1", p.Headers[wire.KeyCount])
 		require.Equal(t, "too-large", p.Headers[wire.KeyReason])
 		require.NotContains(t, p.Headers, wire.KeyDelay, "it must not be routed to a retry queue as well")

@@ -22,7 +22,12 @@ type handle struct {
 	delivery amqp091.Delivery
 	nameless bool // the publisher gave no Watermill UUID
 
+	// ctx is the message's, which only the consumer ends.
+	ctx context.Context
+
 	mu         sync.Mutex
+	inside     int           // middlewares that have the message in hand
+	left       chan struct{} // closed when the last has left; made by who waits for it
 	settlement *middleware.Settlement
 	succeeded  bool
 	answered   bool
@@ -34,6 +39,47 @@ func (h *handle) Owner() any            { return h.owner }
 func (h *handle) Queue() string         { return h.source.Queue }
 func (h *handle) Policy() config.Policy { return h.source.Policy }
 func (h *handle) State() wire.State     { return h.state }
+
+func (h *handle) Withdrawn() bool { return h.ctx.Err() != nil }
+
+func (h *handle) Enter() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.inside++
+}
+
+func (h *handle) Leave() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if h.inside--; h.inside == 0 && h.left != nil {
+		close(h.left)
+		h.left = nil
+	}
+}
+
+// wait waits until no middleware has the message in hand: a handler may have answered by itself. It reports whether that came
+// before the end of ctx.
+func (h *handle) wait(ctx context.Context) bool {
+	h.mu.Lock()
+	if h.inside == 0 {
+		h.mu.Unlock()
+		return true
+	}
+	if h.left == nil {
+		h.left = make(chan struct{})
+	}
+	left := h.left
+	h.mu.Unlock()
+
+	select {
+	case <-left:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
 
 func (h *handle) Succeeded() {
 	h.mu.Lock()

@@ -22,6 +22,7 @@ import (
 type Lane struct {
 	forwarder *Forwarder
 	plan      topology.Plan
+	reserved  int // of the header frame, for what the broker adds
 
 	// turn is a lock that can be waited for with a context: whoever has it opens channels, declares and publishes, all of
 	// which can hang while the broker does not answer.
@@ -47,7 +48,7 @@ type Order struct {
 }
 
 func newLane(f *Forwarder, plan topology.Plan) *Lane {
-	return &Lane{forwarder: f, plan: plan, turn: make(chan struct{}, 1)}
+	return &Lane{forwarder: f, plan: plan, reserved: returnSize(plan), turn: make(chan struct{}, 1)}
 }
 
 // Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the delivery may be
@@ -158,7 +159,11 @@ func (l *Lane) send(ctx context.Context, o Order) (*confirmChannel, pending, err
 		l.confirms = confirms
 	}
 
-	publishing, state := copyOf(o.Delivery, o.State, o.Replay, link.frameSize())
+	limit := link.frameSize()
+	if limit > 0 {
+		limit -= l.reserved
+	}
+	publishing, state := copyOf(o.Delivery, o.State, o.Replay, limit)
 	if o.IsGone() {
 		return nil, pending{}, errGone
 	}

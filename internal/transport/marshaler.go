@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -32,12 +33,12 @@ func Publish(m Marshaler, msg *message.Message) (amqp091.Publishing, error) {
 		return p, err
 	}
 
-	for key := range p.Headers {
-		if wire.IsOwn(key) {
-			p.Headers = wire.Strip(p.Headers, false)
-			break
-		}
-	}
+	// In a new table: the marshaler may have given the same one to others.
+	p.Headers = maps.Clone(p.Headers)
+	maps.DeleteFunc(p.Headers, func(key string, _ any) bool {
+		// CC and BCC are the publisher's to use; what else is the broker's own it would believe, up to 3.10.
+		return wire.IsOwn(key) || wire.IsBroker(key) && key != wire.KeyBrokerCC && key != wire.KeyBrokerBCC
+	})
 
 	return p, nil
 }

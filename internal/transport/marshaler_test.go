@@ -174,6 +174,12 @@ func TestPublishStripsOurHeaders(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, amqp091.Table{"x-delay": "5", amqp.DefaultMessageUUIDHeaderKey: "uuid"}, p.Headers)
 
+	// The publisher's own routing stays.
+	msg.Metadata = message.Metadata{"CC": "audit", "amqpretry-count": "1"}
+	p, err = Publish(amqp.DefaultMarshaler{}, msg)
+	require.NoError(t, err)
+	assert.Equal(t, amqp091.Table{"CC": "audit", amqp.DefaultMessageUUIDHeaderKey: "uuid"}, p.Headers)
+
 	_, err = Publish(failingMarshaler{}, msg)
 	assert.EqualError(t, err, "no")
 }

@@ -58,7 +58,7 @@ func openSession(s *subscription, link *Link) (*session, error) {
 func consume(s *subscription, channel *amqp091.Channel) (*session, error) {
 	settings := s.consumer.settings
 
-	if err := channel.Qos(settings.Prefetch, settings.PrefetchSize, false); err != nil {
+	if err := channel.Qos(settings.Prefetch, 0, false); err != nil {
 		return nil, fmt.Errorf("cannot set the prefetch: %w", err)
 	}
 
@@ -104,23 +104,28 @@ func (n *session) watch(s *subscription, closes <-chan *amqp091.Error, cancels <
 	defer close(n.gone)
 	defer n.cancel(errGone)
 
+	lost := func(err *amqp091.Error) {
+		if err.Code == amqp091.NotFound {
+			s.consumer.forget(s.source.Queue)
+		}
+		s.logger.Error("Channel closed", err, nil)
+	}
+
 	select {
 	case _, cancelled := <-cancels:
-		close(n.over)
 		if cancelled {
 			s.consumer.forget(s.source.Queue)
 			s.logger.Error("RabbitMQ has cancelled the consumer: the queue was deleted or is not available", nil, nil)
 		}
-		for err := range closes {
-			s.logger.Error("Channel closed", err, nil)
-		}
 	case err, ok := <-closes:
-		close(n.over)
 		if ok {
-			s.logger.Error("Channel closed", err, nil)
+			lost(err)
 		}
-		for range closes { // drained, so that amqp091-go never waits for us
-		}
+	}
+	close(n.over)
+
+	for err := range closes { // until the channel is gone
+		lost(err)
 	}
 }
 
@@ -176,8 +181,9 @@ func (n *session) handle(s *subscription, h *handle) {
 		msg.UUID = messageUUID(h.state, d)
 	}
 
-	ctx, cancel := context.WithCancelCause(n.ctx)
-	defer cancel(nil)
+	ctx, cancel := context.WithCancel(n.ctx)
+	defer cancel()
+	h.ctx = ctx
 	msg.SetContext(middleware.WithDelivery(ctx, h))
 
 	if s.isClosing() {
@@ -200,6 +206,9 @@ func (n *session) handle(s *subscription, h *handle) {
 		acked = true
 	case <-msg.Nacked():
 	case <-s.ctx.Done(): // the time to close is over; the broker delivers it again
+		return
+	}
+	if !h.wait(s.ctx) {
 		return
 	}
 

@@ -118,7 +118,7 @@ func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 
 		d := &stockDelivery{
-			owner: s.Owner, source: source, captured: captured,
+			owner: s.Owner, source: source, captured: captured, ctx: msg.Context(),
 			arrival: source.arrive(&captured.delivery, s.Logger),
 		}
 
@@ -148,6 +148,7 @@ type stockDelivery struct {
 	owner    any
 	source   *Source
 	captured *capture
+	ctx      context.Context // as the router gave it to us
 }
 
 var _ middleware.Delivery = (*stockDelivery)(nil)
@@ -156,6 +157,13 @@ func (d *stockDelivery) Owner() any            { return d.owner }
 func (d *stockDelivery) Queue() string         { return d.source.Queue }
 func (d *stockDelivery) Policy() config.Policy { return d.source.Policy }
 func (d *stockDelivery) State() wire.State     { return d.state }
+
+// Enter and Leave are of no use here: a stock subscriber carries an answer out at once.
+func (d *stockDelivery) Enter() {}
+func (d *stockDelivery) Leave() {}
+
+// Withdrawn tells a stock subscriber's end of the message from the deadline of a Timeout outside of ours.
+func (d *stockDelivery) Withdrawn() bool { return errors.Is(d.ctx.Err(), context.Canceled) }
 
 // Succeeded is of no use here: a stock subscriber nacks outputs that cannot be published, and nobody is asked.
 func (d *stockDelivery) Succeeded() {}

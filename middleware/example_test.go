@@ -1,0 +1,82 @@
+package middleware_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+func ExamplePermanent() {
+	handler := func(msg *message.Message) error {
+		if len(msg.Payload) == 0 {
+			return middleware.Permanent(errors.New("no payload")) // no retry will bring one
+		}
+
+		return nil
+	}
+
+	err := handler(message.NewMessage("1", nil))
+	fmt.Println(err)
+	fmt.Println(errors.Is(err, middleware.ErrPermanent))
+	fmt.Println(middleware.Decide(config.Default(), 0, middleware.Classify(err)))
+	// Output:
+	// no payload
+	// true
+	// dead-letter (permanent)
+}
+
+func ExampleDrop() {
+	handler := func(*message.Message) error {
+		return middleware.Drop(errors.New("the order was deleted")) // nobody will look for it in a dead-letter queue
+	}
+
+	err := handler(message.NewMessage("1", nil))
+	fmt.Println(err)
+	fmt.Println(errors.Is(err, middleware.ErrDrop))
+	fmt.Println(middleware.Decide(config.Default(), 0, middleware.Classify(err)))
+	// Output:
+	// the order was deleted
+	// true
+	// drop
+}
+
+func ExampleAttemptFromContext() {
+	handler := func(msg *message.Message) error {
+		if attempt, ok := middleware.AttemptFromContext(msg.Context()); ok {
+			fmt.Printf("attempt %d of %d, last: %t, before: %s\n",
+				attempt.Number, attempt.MaxRetries+1, attempt.Last, attempt.LastError)
+		}
+
+		return nil
+	}
+
+	// A plug's subscriber puts this into the context of each message.
+	msg := message.NewMessage("1", nil)
+	msg.SetContext(middleware.WithDelivery(context.Background(), &delivery{
+		policy: config.Policy{Retries: 2}.WithDefaults(), state: wire.State{Count: 2, Error: "connection refused"},
+	}))
+
+	_ = handler(msg)
+	// Output: attempt 3 of 3, last: true, before: connection refused
+}
+
+func ExampleDecide() {
+	policy := config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second}}
+
+	for failures := range 3 {
+		fmt.Println(middleware.Decide(policy, failures, middleware.ClassError))
+	}
+	fmt.Println(middleware.Decide(policy, 0, middleware.ClassShutdown))
+	// Output:
+	// retry 1 after 1s
+	// retry 2 after 30s
+	// dead-letter (exhausted)
+	// requeue
+}

@@ -1,0 +1,234 @@
+package middleware_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+func TestPoisonAlone(t *testing.T) {
+	policies := map[string]config.Policy{
+		"delays":   twoRetries,
+		"backoff":  config.Policy{Retries: 9, Backoff: config.Backoff{Kind: config.BackoffConstant, Initial: time.Second}}.WithDefaults(),
+		"none":     noRetries,
+		"the zero": config.Policy{}.WithDefaults(),
+	}
+
+	for name, policy := range policies {
+		t.Run(name, func(t *testing.T) {
+			d := newDelivery()
+			d.policy = policy
+
+			produced, err := middleware.Poison{Owner: owner}.Middleware(failing(errBoom))(messageOf(d))
+			require.NoError(t, err)
+			assert.Empty(t, produced)
+
+			s := settlement(t, d)
+			assert.Equal(t, dead("exhausted"), s.Verdict)
+			assert.Equal(t, 1, s.State.Attempts)
+			assert.Equal(t, "boom", s.State.Error)
+		})
+	}
+
+	t.Run("drop", func(t *testing.T) {
+		d := newDelivery()
+		_, err := middleware.Poison{Owner: owner}.Middleware(failing(middleware.Drop(errBoom)))(messageOf(d))
+		require.NoError(t, err)
+		assert.Equal(t, middleware.Verdict{Action: middleware.ActionDrop}, settlement(t, d).Verdict)
+	})
+
+	t.Run("success", func(t *testing.T) {
+		d := newDelivery()
+		_, err := middleware.Poison{Owner: owner}.Middleware(failing(nil))(messageOf(d))
+		require.NoError(t, err)
+		assert.Empty(t, d.settled)
+	})
+}
+
+// What fails outside of a handler has no message, and the consumer judges it.
+func TestJudge(t *testing.T) {
+	d := newDelivery()
+	d.state.Attempts = 4
+
+	s := middleware.Poison{Host: "host"}.Judge(d, middleware.Failure{Class: middleware.ClassUndecodable, Err: errBoom, Topic: "topic"})
+	assert.Equal(t, dead("undecodable"), s.Verdict)
+	assert.Equal(t, 4, s.State.Attempts, "no handler was called")
+	assert.Equal(t, "topic", s.State.Topic)
+	assert.Equal(t, "boom", s.State.Error)
+	assert.Equal(t, wire.ReasonUndecodable, s.State.History[0].Reason)
+
+	s = middleware.Poison{}.Judge(d, middleware.Failure{Class: middleware.ClassCrashed, Topic: "topic"})
+	assert.Equal(t, retry(1, time.Second), s.Verdict)
+	assert.Equal(t, 5, s.State.Attempts)
+	assert.Empty(t, s.State.Error, "a failure may come without an error")
+	assert.Equal(t, wire.ReasonCrashed, s.State.History[0].Reason)
+
+	s = middleware.Poison{}.Judge(d, middleware.Failure{Class: middleware.ClassUnpublishable, Err: errBoom, Message: messageOf(d)})
+	assert.Equal(t, retry(1, time.Second), s.Verdict)
+	assert.Equal(t, wire.ReasonUnpublishable, s.State.History[0].Reason)
+}
+
+// shy panics when it is asked for its text.
+type shy struct{}
+
+func (shy) Error() string { panic("do not ask") }
+
+func TestErrorText(t *testing.T) {
+	for name, test := range map[string]struct {
+		errorText func(error) string
+		err       error
+		want      string
+	}{
+		"the error's own":      {nil, errBoom, "boom"},
+		"redacted":             {func(error) string { return "redacted" }, errBoom, "redacted"},
+		"given the real error": {func(err error) string { return fmt.Sprint(errors.Is(err, errBoom)) }, fmt.Errorf("x: %w", errBoom), "true"},
+		"panics":               {func(error) string { panic("oh") }, errBoom, "(the error's text is lost: it panicked with string)"},
+		"the error panics":     {nil, shy{}, "(the error's text is lost: it panicked with string)"},
+		"long":                 {nil, errors.New(strings.Repeat("x", 1<<20)), strings.Repeat("x", 2045) + "…"},
+		"long, redacted":       {func(error) string { return strings.Repeat("y", 1<<20) }, errBoom, strings.Repeat("y", 2045) + "…"},
+		"invalid":              {nil, errors.New("a\xffb"), "a\uFFFDb"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			logger, d := watermill.NewCaptureLogger(), newDelivery()
+			poison := middleware.Poison{Owner: owner, Logger: logger, ErrorText: test.errorText}
+
+			_, err := middleware.Retry{Poison: poison}.Middleware(failing(test.err))(messageOf(d))
+			require.NoError(t, err)
+			assert.Equal(t, test.want, settlement(t, d).State.Error)
+			assert.NotEmpty(t, settlement(t, d).State.ErrorType)
+
+			logged := logger.Captured()[watermill.InfoLogLevel]
+			require.Len(t, logged, 1)
+			assert.Equal(t, test.want, logged[0].Fields["err"], "no log line shows what the text hides")
+		})
+	}
+}
+
+func TestLogsShowTheRedactedText(t *testing.T) {
+	for name, err := range map[string]error{"dead letter": middleware.Permanent(errBoom), "drop": middleware.Drop(errBoom)} {
+		t.Run(name, func(t *testing.T) {
+			logger, d := watermill.NewCaptureLogger(), newDelivery()
+			poison := middleware.Poison{Owner: owner, Logger: logger, ErrorText: func(error) string { return "redacted" }}
+
+			_, handlerErr := poison.Middleware(failing(err))(messageOf(d))
+			require.NoError(t, handlerErr)
+
+			logged := logger.Captured()[watermill.ErrorLogLevel]
+			require.Len(t, logged, 1)
+			assert.EqualError(t, logged[0].Err, "redacted")
+			assert.Equal(t, "uuid", logged[0].Fields["message_uuid"])
+			assert.Equal(t, "orders", logged[0].Fields["queue"])
+			assert.Equal(t, 1, logged[0].Fields["attempts"])
+		})
+	}
+}
+
+func TestOnDeadLetter(t *testing.T) {
+	var letters []middleware.DeadLetter
+	d := newDelivery()
+	d.state.Count, d.state.Attempts = 2, 2
+	poison := middleware.Poison{
+		Owner: owner, ErrorText: func(error) string { return "redacted" },
+		OnDeadLetter: func(l middleware.DeadLetter) { letters = append(letters, l) },
+	}
+	msg := messageOf(d)
+
+	_, err := middleware.Retry{Poison: poison}.Middleware(failing(errBoom))(msg)
+	require.NoError(t, err)
+	assert.Empty(t, letters, "not before the broker has confirmed")
+
+	s := settlement(t, d)
+	s.Done(s.Verdict)
+	assert.Equal(t, []middleware.DeadLetter{
+		{Message: msg, Reason: "exhausted", Err: errBoom, Attempts: 3, Queue: "orders"},
+	}, letters)
+}
+
+func TestOnDeadLetterTellsWhatWasCarriedOut(t *testing.T) {
+	for name, test := range map[string]struct {
+		err      error
+		carryOut middleware.Verdict
+		reasons  []middleware.Reason
+	}{
+		"retried":                {errBoom, retry(1, time.Second), nil},
+		"a retry, but too large": {errBoom, dead("too-large"), []middleware.Reason{"too-large"}},
+		"dropped":                {middleware.Drop(errBoom), middleware.Verdict{Action: middleware.ActionDrop}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var reasons []middleware.Reason
+			d := newDelivery()
+			poison := middleware.Poison{
+				Owner: owner, OnDeadLetter: func(l middleware.DeadLetter) { reasons = append(reasons, l.Reason) },
+			}
+
+			_, err := middleware.Retry{Poison: poison}.Middleware(failing(test.err))(messageOf(d))
+			require.NoError(t, err)
+			settlement(t, d).Done(test.carryOut)
+			assert.Equal(t, test.reasons, reasons)
+		})
+	}
+}
+
+func TestOnDeadLetterPanics(t *testing.T) {
+	logger, d := watermill.NewCaptureLogger(), newDelivery()
+	poison := middleware.Poison{Owner: owner, Logger: logger, OnDeadLetter: func(middleware.DeadLetter) { panic("oh") }}
+
+	_, err := poison.Middleware(failing(errBoom))(messageOf(d))
+	require.NoError(t, err)
+	require.NotPanics(t, func() { settlement(t, d).Done(dead("exhausted")) })
+
+	logged := logger.Captured()[watermill.ErrorLogLevel]
+	require.Len(t, logged, 2)
+	assert.Equal(t, "OnDeadLetter panicked", logged[1].Msg)
+	assert.EqualError(t, logged[1].Err, "oh")
+}
+
+func TestNobodyHasToListen(t *testing.T) {
+	logger, d := watermill.NewCaptureLogger(), newDelivery()
+	_, err := middleware.Poison{Owner: owner, Logger: logger}.Middleware(failing(errBoom))(messageOf(d))
+	require.NoError(t, err)
+
+	assert.NotPanics(t, func() {
+		settlement(t, d).Done(dead("exhausted"))
+		middleware.Settlement{}.Done(dead("exhausted"))
+	})
+	assert.Len(t, logger.Captured()[watermill.ErrorLogLevel], 1, "the dead letter itself")
+}
+
+func TestAttemptFromContext(t *testing.T) {
+	first := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	d := newDelivery()
+
+	attempt, ok := middleware.AttemptFromContext(messageOf(d).Context())
+	assert.True(t, ok)
+	assert.Equal(t, middleware.Attempt{Number: 1, MaxRetries: 2, Queue: "orders"}, attempt)
+
+	d.state = wire.State{Count: 1, Attempts: 9, Replays: 3, FirstFailure: first, Error: "boom"}
+	attempt, _ = middleware.AttemptFromContext(messageOf(d).Context())
+	assert.Equal(t, middleware.Attempt{
+		Number: 2, Failures: 1, MaxRetries: 2, Replays: 3, FirstFailure: first, LastError: "boom", Queue: "orders",
+	}, attempt)
+
+	d.state.Count = 2
+	attempt, _ = middleware.AttemptFromContext(messageOf(d).Context())
+	assert.True(t, attempt.Last)
+
+	d.policy = config.Policy{Mode: config.ModeOff}
+	attempt, ok = middleware.AttemptFromContext(messageOf(d).Context())
+	assert.False(t, ok)
+	assert.Zero(t, attempt)
+
+	_, ok = middleware.AttemptFromContext(message.NewMessage("", nil).Context())
+	assert.False(t, ok)
+}

@@ -1,0 +1,181 @@
+package tests
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// pointerError panics in the hands of whoever asks a nil pointer to it.
+type pointerError struct{ cause error }
+
+func (e *pointerError) Error() string { return e.cause.Error() }
+func (e *pointerError) Unwrap() error { return e.cause }
+
+// P2: whatever a handler does, or a middleware outside of ours, two retries are two retries.
+func TestNoHotLoopOddHandlers(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+
+	for name, test := range map[string]struct {
+		outside []message.HandlerMiddleware
+		handler func(*message.Message) error
+		reason  wire.Reason
+	}{
+		"an error that is a nil pointer": {
+			handler: func(*message.Message) error {
+				var e *pointerError
+				return e
+			},
+			reason: wire.ReasonExhausted,
+		},
+		"a timeout outside of the plug": {
+			outside: []message.HandlerMiddleware{wmmiddleware.Timeout(20 * time.Millisecond)},
+			handler: func(msg *message.Message) error {
+				<-msg.Context().Done()
+				return msg.Context().Err()
+			},
+			reason: wire.ReasonExhausted,
+		},
+		"a handler that nacks and fails": {
+			handler: func(msg *message.Message) error {
+				msg.Nack()
+				wait(5 * time.Millisecond) // time enough for the consumer to answer too early
+
+				return errFate
+			},
+			reason: wire.ReasonExhausted,
+		},
+		"a handler that nacks and succeeds": {
+			handler: func(msg *message.Message) error {
+				msg.Nack()
+				wait(5 * time.Millisecond)
+
+				return nil
+			},
+			reason: wire.ReasonUnpublishable,
+		},
+		"a handler that acks and fails": {
+			handler: func(msg *message.Message) error {
+				msg.Ack()
+				wait(5 * time.Millisecond)
+
+				return errFate
+			},
+			reason: wire.ReasonExhausted,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			svc := start(t, setup{
+				URI: uri, Options: amqpretry.Options{Policies: retries(ms(50, 50)...)},
+				Route: func(s *service) {
+					router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, s.Logs)
+					require.NoError(t, err)
+					router.AddMiddleware(test.outside...)
+					router.AddMiddleware(s.Plug.Middleware)
+					router.AddConsumerHandler("odd", s.Queue, s.Sub, s.recorded(test.handler))
+					s.Router = router
+				},
+			})
+			svc.publish("odd")
+
+			letters := svc.Broker.take(svc.dlq(), 1, 5*time.Second)
+			assert.Equal(t, string(test.reason), header(letters[0], wire.KeyReason))
+			assert.Equal(t, []int{1, 2, 3}, svc.Calls.attempts("odd"))
+		})
+	}
+}
+
+// wait lets time pass in a handler.
+func wait(d time.Duration) { <-time.After(d) }
+
+// P1, P3: a held delivery, or a handler that takes its time, must not make the others dearer the more there are of them.
+func TestHealthyBehindASlowHandler(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	svc := start(t, setup{
+		URI: brokertest.URI(t), Prefetch: 50, Options: amqpretry.Options{Concurrency: 4},
+		Handler: func(msg *message.Message) error {
+			if msg.UUID == "slow" {
+				<-release
+			}
+
+			return nil
+		},
+	})
+	svc.publish("slow")
+	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 1 }, "the slow one is under way")
+
+	const n = 5000
+	svc.publish(numbered("ok", n)...)
+	eventually(t, 30*time.Second, func() bool { return svc.Calls.count() == n+1 }, "all others are handled")
+
+	// Close is what proves that they were acknowledged: only what was not goes back.
+	close(release)
+	svc.close()
+	assert.Zero(t, svc.Broker.depth(svc.Queue))
+}
+
+// P11: a subscriber that is made while the plug closes does not outlive it.
+func TestCloseDuringNewSubscriber(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+
+	for i := range 30 {
+		svc := newService(t, setup{URI: uri, Handler: func(*message.Message) error { return errors.New("not called") }})
+		late := make(chan *amqpretry.Subscriber, 1)
+		go func() {
+			s, err := svc.Plug.NewSubscriber()
+			if err != nil {
+				s = nil
+			}
+			late <- s
+		}()
+		wait(time.Duration(i) * 300 * time.Microsecond)
+		require.NoError(t, svc.Plug.Close())
+
+		if s := <-late; s != nil {
+			_, err := s.Subscribe(t.Context(), svc.Queue)
+			require.Error(t, err, "the plug is closed, and with it every subscriber")
+		}
+	}
+}
+
+// Connections share nothing that amqp091-go writes into: the race detector tells.
+func TestConnectionsOfSharedConfig(t *testing.T) {
+	t.Parallel()
+	svc := newService(t, setup{
+		URI:     brokertest.URI(t),
+		Handler: func(*message.Message) error { return nil },
+	})
+	properties := amqp091.Table{"connection_name": "ours"}
+	conf := svc.Plug.Config()
+	conf.Connection.AmqpConfig = &amqp091.Config{Properties: properties}
+	plug := newPlug(t, conf, amqpretry.Options{})
+
+	errs := make(chan error, 8)
+	for range cap(errs) {
+		go func() {
+			s, err := plug.NewSubscriber()
+			if err == nil {
+				err = s.Close()
+			}
+			errs <- err
+		}()
+	}
+	for range cap(errs) {
+		require.NoError(t, <-errs)
+	}
+	assert.Equal(t, amqp091.Table{"connection_name": "ours"}, properties, "the user's own table is left alone")
+}
