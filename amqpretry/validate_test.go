@@ -84,7 +84,10 @@ func TestNewRefuses(t *testing.T) {
 		"transactional publishing": {config: func(c *amqp.Config) { c.Publish.Transactional = true }, path: "config.Publish.Transactional", says: "ConfirmDelivery"},
 		"no requeue on nack":       {config: func(c *amqp.Config) { c.Consume.NoRequeueOnNack = true }, path: "config.Consume.NoRequeueOnNack", says: "must be false"},
 		"global QoS":               {config: func(c *amqp.Config) { c.Consume.Qos.Global = true }, path: "config.Consume.Qos.Global", says: "must be false"},
-		"a negative prefetch":      {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchCount = -1 }, path: "config.Consume.Qos.PrefetchCount", says: "at least 1, got -1"},
+		"a negative prefetch":      {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchCount = -1 }, path: "config.Consume.Qos.PrefetchCount", says: "got -1"},
+		"a prefetch beyond AMQP's": {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchCount = 65536 }, path: "config.Consume.Qos.PrefetchCount", says: "got 65536"},
+		"a prefetch in bytes":      {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchSize = 1 }, path: "config.Consume.Qos.PrefetchSize", says: "does not implement"},
+		"a concurrency beyond it":  {option: func(o *amqpretry.Options) { o.Concurrency = 65536 }, path: "options.concurrency", says: "65536"},
 		"an exclusive consumer with concurrency": {
 			config: func(c *amqp.Config) { c.Consume.Exclusive = true }, option: func(o *amqpretry.Options) { o.Concurrency = 2 },
 			path: "config.Consume.Exclusive", says: "concurrency 2",
@@ -544,11 +547,19 @@ func TestGhostReachesNoHandler(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, plug.Close()) })
 
-	msg, err := plug.Config().Marshaler.Unmarshal(amqp091.Delivery{})
-	require.NoError(t, err)
+	subscriber, answered := delivered{plug.Config(), make(chan amqp091.Delivery)}, make(answers, 1)
+	handled := make(chan string, 10)
+	runRouter(t, func(r *message.Router) {
+		r.AddMiddleware(plug.Middleware)
+		r.AddConsumerHandler("handler", "orders", subscriber, func(msg *message.Message) error {
+			handled <- string(msg.Payload)
+			return nil
+		})
+	})
 
-	called := false
-	_, err = plug.Middleware(func(*message.Message) ([]*message.Message, error) { called = true; return nil, nil })(msg)
-	require.Error(t, err)
-	assert.False(t, called)
+	subscriber.deliveries <- amqp091.Delivery{}
+	subscriber.deliveries <- amqp091.Delivery{Acknowledger: answered, Body: []byte("order")} // taken when the ghost was answered
+	require.Equal(t, "ack", answered.await(t))
+	require.Len(t, handled, 1)
+	assert.Equal(t, "order", <-handled)
 }

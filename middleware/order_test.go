@@ -112,6 +112,8 @@ func TestOrderOfMiddlewares(t *testing.T) {
 		"PoisonQueue inside":     {nil, []message.HandlerMiddleware{poisonQueue(t)}, []error{errPoisonInside}},
 		"filtered inside":        {nil, []message.HandlerMiddleware{filteredPoisonQueue(t)}, []error{errPoisonInside}},
 		"both outside":           {[]message.HandlerMiddleware{poisonQueue(t), retry}, nil, []error{errRetryOutside, errPoisonOutside}},
+		"InstantAck outside":     {[]message.HandlerMiddleware{wmmiddleware.InstantAck}, nil, []error{errInstantAckOutside}},
+		"InstantAck inside":      {nil, []message.HandlerMiddleware{wmmiddleware.InstantAck}, nil},
 		"twice outside":          {[]message.HandlerMiddleware{retry, timeout, retry}, nil, []error{errRetryOutside}},
 		"on either side of ours": {[]message.HandlerMiddleware{retry}, []message.HandlerMiddleware{poisonQueue(t)}, []error{errPoisonInside, errRetryOutside}},
 	} {

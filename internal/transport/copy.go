@@ -2,6 +2,7 @@ package transport
 
 import (
 	"encoding/json"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -36,10 +37,15 @@ func copyOf(d *amqp091.Delivery, state wire.State, replay bool, limit int) (amqp
 	}
 	id := watermill.NewShortUUID()
 
-	own, fits := shrink(p, state, id, limit)
+	room := math.MaxInt
+	if limit > 0 {
+		room = limit - headerFrameSize(p)
+	}
+
+	own, fits := shrink(state, id, room)
 	if !fits {
 		state.Count, state.Delay, state.Reason = wire.CountDead, "", wire.ReasonTooLarge
-		own = removeLargest(&p, state, id, limit)
+		own = removeLargest(p.Headers, state, id, room)
 	}
 	for key, value := range own {
 		p.Headers[key] = value
@@ -104,13 +110,12 @@ func encodeCC(headers amqp091.Table) string {
 	return string(text)
 }
 
-// shrink gives our headers at the first step of giving up at which they fit beside those of the message.
-func shrink(p amqp091.Publishing, state wire.State, id string, limit int) (own map[string]string, fits bool) {
-	room := limit - headerFrameSize(p)
-
+// shrink gives our headers at the first step of giving up at which they fit into the room that is left; if they never do, as
+// small as they get.
+func shrink(state wire.State, id string, room int) (own map[string]string, fits bool) {
 	for step := 0; step <= wire.ShrinkSteps; step++ {
 		own = state.Shrink(step).Headers(id)
-		if limit <= 0 || ownSize(own) <= room {
+		if ownSize(own) <= room {
 			return own, true
 		}
 	}
@@ -127,34 +132,47 @@ func ownSize(own map[string]string) int {
 	return size
 }
 
-// removeLargest takes headers from p, the largest first, until ours fit with the names of what was removed.
-func removeLargest(p *amqp091.Publishing, state wire.State, id string, limit int) map[string]string {
-	keys := make([]string, 0, len(p.Headers))
-	for key := range p.Headers {
+// removeLargest takes headers away, the largest first, until ours fit at their smallest with the names of what was removed;
+// then it gives as much of ours as there is room for. Without any of the message's own headers ours fit into every frame that is
+// not absurdly small (RabbitMQ's default is 128 KiB, AMQP's minimum 4 KiB).
+func removeLargest(headers amqp091.Table, state wire.State, id string, room int) map[string]string {
+	const maxNames = 4 * wire.MaxNameBytes
+
+	keys := make([]string, 0, len(headers))
+	for key := range headers {
 		keys = append(keys, key)
 	}
 	slices.SortFunc(keys, func(a, b string) int {
-		if d := headerSize(b, p.Headers[b]) - headerSize(a, p.Headers[a]); d != 0 {
+		if d := headerSize(b, headers[b]) - headerSize(a, headers[a]); d != 0 {
 			return d
 		}
 
 		return strings.Compare(a, b)
 	})
 
-	var removed []string
+	var (
+		least = ownSize(state.Shrink(wire.ShrinkSteps).Headers(id))
+		names string
+	)
 	for _, key := range keys {
-		delete(p.Headers, key)
-		removed = append(removed, key)
+		room += headerSize(key, headers[key])
+		delete(headers, key)
 
-		names := wire.Text(strings.Join(removed, ", "), wire.MaxNameBytes*4)
-		if own, fits := shrink(*p, state, id, limit-headerSize(wire.KeyRemoved, names)); fits {
-			own[wire.KeyRemoved] = names
-			return own
+		if len(names) <= maxNames { // enough to be cut below
+			names += ", " + key
+		}
+		if least+headerSize(wire.KeyRemoved, wire.Text(names[2:], maxNames)) <= room {
+			break
 		}
 	}
 
-	// Not reached: without the message's own headers, ours fit into the smallest frame that AMQP allows (4,096 bytes).
-	own, _ := shrink(*p, state, id, 0)
+	if names != "" {
+		names = wire.Text(names[2:], min(maxNames, max(0, room-least-headerSize(wire.KeyRemoved, ""))))
+	}
+	own, _ := shrink(state, id, room-headerSize(wire.KeyRemoved, names))
+	if names != "" {
+		own[wire.KeyRemoved] = names
+	}
 
 	return own
 }

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -196,7 +197,7 @@ func TestLargestCopy(t *testing.T) {
 		d.Headers[text[:200]+fmt.Sprint(i)] = strings.Repeat("x", 40_000)
 	}
 
-	for _, limit := range []int{8 << 10, 16 << 10, 32 << 10, 128 << 10} {
+	for _, limit := range []int{6 << 10, 8 << 10, 16 << 10, 32 << 10, 128 << 10} {
 		p, state := copyOf(d, fullState(), false, limit)
 		assert.Equal(t, wire.ReasonTooLarge, state.Reason)
 		assert.NotEmpty(t, p.Headers[wire.KeyRemoved])
@@ -208,27 +209,25 @@ func TestLargestCopy(t *testing.T) {
 // Ours give way first, in the order of the wire format, and not earlier than they must.
 func TestShrinkGivesUpAsLittleAsItMust(t *testing.T) {
 	state := fullState()
-	p := amqp091.Publishing{Headers: amqp091.Table{"a": "b"}}
-	base := headerFrameSize(p)
 
 	for step := 0; step <= wire.ShrinkSteps; step++ {
 		want := state.Shrink(step).Headers("id")
 
-		got, fits := shrink(p, state, "id", base+ownSize(want))
+		got, fits := shrink(state, "id", ownSize(want))
 		assert.True(t, fits)
 		assert.Equal(t, want, got, "at step %d there is just room", step)
 
 		if step < wire.ShrinkSteps {
-			got, fits = shrink(p, state, "id", base+ownSize(want)-1)
+			got, fits = shrink(state, "id", ownSize(want)-1)
 			assert.True(t, fits)
 			assert.Equal(t, state.Shrink(step+1).Headers("id"), got)
 		}
 	}
 
-	_, fits := shrink(p, state, "id", base+ownSize(state.Shrink(wire.ShrinkSteps).Headers("id"))-1)
+	_, fits := shrink(state, "id", ownSize(state.Shrink(wire.ShrinkSteps).Headers("id"))-1)
 	assert.False(t, fits)
 
-	got, fits := shrink(p, state, "id", unlimited)
+	got, fits := shrink(state, "id", math.MaxInt)
 	assert.True(t, fits)
 	assert.Equal(t, state.Headers("id"), got)
 }

@@ -52,7 +52,7 @@ func TestHeaderText(t *testing.T) {
 		"below one":        {amqp091.Decimal{Scale: 2, Value: 45}, "0.45"},
 		"negative decimal": {amqp091.Decimal{Scale: 2, Value: -5}, "-0.05"},
 		"lowest decimal":   {amqp091.Decimal{Scale: 1, Value: math.MinInt32}, "-214748364.8"},
-		"list":             {[]any{"a", int64(1), nil, true, at, []byte{0xff}, amqp091.Decimal{Scale: 1, Value: 5}}, `["a",1,null,true,"2026-01-02T02:04:05Z","/w==","0.5"]`},
+		"list":             {[]any{"a", int64(1), nil, true, at, []byte{0xff}, []byte("x"), amqp091.Decimal{Scale: 1, Value: 5}}, `["a",1,null,true,"2026-01-02T02:04:05Z","/w==","x","0.5"]`},
 		"table":            {amqp091.Table{"b": []any{}, "a": amqp091.Table{"x": 0.5}}, `{"a":{"x":0.5},"b":[]}`},
 		"no JSON numbers":  {[]any{nan, math.Inf(1), float32(math.Inf(-1))}, `["NaN","+Inf","-Inf"]`},
 		"empty list":       {[]any{}, `[]`},

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"math"
 	"strconv"
 )
@@ -113,6 +114,9 @@ func readCount(v any) (count int, exact bool) {
 	switch n := v.(type) {
 	case string:
 		i, err := strconv.Atoi(n)
+		if errors.Is(err, strconv.ErrRange) {
+			return i, false // the nearest there is
+		}
 		if err != nil {
 			return 0, false
 		}

@@ -101,6 +101,7 @@ func TestRead(t *testing.T) {
 		"-2":                     {own("-2"), waited, wire.Clamped, 0},
 		"one too many":           {own("4"), waited, wire.Clamped, 3},
 		"huge":                   {own("1000000000"), "", wire.Clamped, 3},
+		"beyond all integers":    {own("1000000000000000000000000000000"), "", wire.Clamped, 3},
 		"no count":               {without(own("1"), wire.KeyCount), waited, wire.Clamped, 0},
 		"empty":                  {own(""), waited, wire.Clamped, 0},
 		"words":                  {own("two"), waited, wire.Clamped, 0},

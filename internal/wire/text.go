@@ -19,10 +19,6 @@ const ellipsis = "…"
 
 // Text makes s fit for a header: valid UTF-8 of at most limit bytes, cut between characters and marked with an ellipsis.
 func Text(s string, limit int) string {
-	if len(s) > limit+utf8.UTFMax { // nothing behind this can survive; do not scan a megabyte
-		s = s[:limit+utf8.UTFMax]
-	}
-
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= limit {
 		return s
@@ -32,7 +28,7 @@ func Text(s string, limit int) string {
 	}
 
 	end := limit - len(ellipsis)
-	for end > 0 && !utf8.RuneStart(s[end]) {
+	for !utf8.RuneStart(s[end]) {
 		end--
 	}
 

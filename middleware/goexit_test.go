@@ -1,0 +1,31 @@
+package middleware_test
+
+import (
+	"runtime"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+func TestGoexitInAShutdown(t *testing.T) {
+	d := newDelivery()
+	msg := messageOf(d)
+
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = middleware.Retry{Poison: middleware.Poison{Owner: owner}}.Middleware(func(*message.Message) ([]*message.Message, error) {
+			d.withdrawn = true
+			runtime.Goexit()
+			return nil, nil
+		})(msg)
+	}()
+	<-done
+
+	assert.Equal(t, middleware.Verdict{Action: middleware.ActionRequeue}, settlement(t, d).Verdict, "nothing is counted")
+	assertClosed(t, msg.Nacked())
+	assert.Zero(t, d.inside, "it has left")
+}
