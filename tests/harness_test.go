@@ -1,0 +1,744 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// uniqueName names an object as no other test does. It is short: the broker cuts its error texts at 255 bytes.
+func uniqueName(prefix string) string {
+	return prefix + "-" + watermill.NewShortUUID()
+}
+
+// retries is a policy of short delays.
+func retries(delays ...time.Duration) config.Policies {
+	return config.Policies{Default: config.Policy{Delays: delays}}
+}
+
+// ms counts n delays of so many milliseconds.
+func ms(n ...int) []time.Duration {
+	delays := make([]time.Duration, len(n))
+	for i := range n {
+		delays[i] = time.Duration(n[i]) * time.Millisecond
+	}
+
+	return delays
+}
+
+// setup says what a service is to look like. Everything but URI and Handler has a default.
+type setup struct {
+	URI       string
+	Queue     string // main queue and topic; a unique name by default
+	QueueType string // of the main queue: classic (default) or quorum
+	Prefetch  int    // 10 by default
+	// Options are those of the plug. Policies default to one retry after 200 ms; Logger, OnHeld and OnDeadLetter are taken by
+	// the service, which records what they are told.
+	Options amqpretry.Options
+	// Configure changes the config before the plug gets it. Optional.
+	Configure func(*amqp.Config)
+	// Handler is called after its call was recorded.
+	Handler func(*message.Message) error
+	// Route adds the handlers to the router itself, instead of one for Handler. Optional.
+	Route func(*service)
+	// KeepObjects leaves the queues to the test (or to the end of a private broker).
+	KeepObjects bool
+}
+
+// service is what a user of the library runs: a router with the retry middleware, one handler, and a subscriber of the
+// plug; with a record of what happened in it.
+type service struct {
+	t      *testing.T
+	Queue  string
+	Plug   *amqpretry.Plug
+	Sub    *amqpretry.Subscriber
+	Router *message.Router
+	Broker *rabbit // straight to the broker, whatever URI the service was given
+	Logs   *logs
+	Calls  *calls
+
+	mu      sync.Mutex
+	held    []amqpretry.HeldError
+	letters []middleware.DeadLetter
+}
+
+// mainQueueArguments are those of a main queue as people have them: nothing but the type.
+func mainQueueArguments(queueType string) amqp091.Table {
+	if queueType == "" {
+		queueType = "classic"
+	}
+
+	return amqp091.Table{"x-queue-type": queueType}
+}
+
+// newService makes a service that does not run yet.
+func newService(t *testing.T, s setup) *service {
+	t.Helper()
+
+	if s.Queue == "" {
+		s.Queue = uniqueName("promise")
+	}
+	if s.Prefetch == 0 {
+		s.Prefetch = 10
+	}
+	if s.Options.Policies.Default.IsZero() && s.Options.Policies.Topics == nil {
+		s.Options.Policies = retries(ms(200)...)
+	}
+	if s.Options.CloseTimeout == 0 {
+		s.Options.CloseTimeout = 3 * time.Second
+	}
+	if s.Options.HoldWarning == 0 {
+		s.Options.HoldWarning = 300 * time.Millisecond
+	}
+
+	svc := &service{t: t, Queue: s.Queue, Broker: newRabbit(t, s.URI), Logs: newLogs(t), Calls: &calls{}}
+	s.Options.Logger = svc.Logs
+	s.Options.OnHeld = func(e amqpretry.HeldError) {
+		svc.mu.Lock()
+		defer svc.mu.Unlock()
+		svc.held = append(svc.held, e)
+	}
+	s.Options.OnDeadLetter = func(l middleware.DeadLetter) {
+		svc.mu.Lock()
+		defer svc.mu.Unlock()
+		svc.letters = append(svc.letters, l)
+	}
+
+	conf := amqp.NewDurableQueueConfig(s.URI)
+	conf.Queue.Arguments = mainQueueArguments(s.QueueType)
+	conf.Consume.Qos.PrefetchCount = s.Prefetch
+	conf.Connection.Reconnect = fastReconnect()
+	if s.Configure != nil {
+		s.Configure(&conf)
+	}
+
+	svc.Plug = newPlug(t, conf, s.Options)
+	var err error
+	svc.Sub, err = svc.Plug.NewSubscriber()
+	require.NoError(t, err)
+
+	if !s.KeepObjects {
+		plan, err := svc.Plug.Plan(s.Queue)
+		require.NoError(t, err)
+		// Runs after the service has been closed.
+		t.Cleanup(func() {
+			queues := []string{plan.Queue}
+			for _, q := range plan.Queues {
+				queues = append(queues, q.Name)
+			}
+			svc.Broker.remove(plan.RetryExchange, queues...)
+		})
+	}
+
+	svc.Router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, svc.Logs)
+	require.NoError(t, err)
+	svc.Router.AddMiddleware(svc.Plug.Middleware)
+	if s.Route != nil {
+		s.Route(svc)
+	} else {
+		svc.Router.AddConsumerHandler(uniqueName("handler"), s.Queue, svc.Sub, svc.recorded(s.Handler))
+	}
+
+	return svc
+}
+
+// start makes a service and runs it until the test ends, or it is closed before.
+func start(t *testing.T, s setup) *service {
+	t.Helper()
+	svc := newService(t, s)
+	svc.run()
+
+	return svc
+}
+
+func (s *service) run() {
+	s.t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Router.Run(context.Background()) }()
+	s.t.Cleanup(func() { s.close() })
+
+	select {
+	case <-s.Router.Running():
+	case err := <-ended:
+		s.t.Fatalf("the router does not run: %v", err)
+	}
+}
+
+// close closes as users do: the router, then the plug. It returns how long that took.
+func (s *service) close() time.Duration {
+	began := time.Now()
+	if err := s.Router.Close(); err != nil {
+		s.t.Errorf("Router.Close: %v", err)
+	}
+	if err := s.Plug.Close(); err != nil {
+		s.t.Errorf("Plug.Close: %v", err)
+	}
+
+	return time.Since(began)
+}
+
+// recorded wraps a handler so that its calls are recorded.
+func (s *service) recorded(h func(*message.Message) error) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		s.Calls.add(msg)
+		return h(msg)
+	}
+}
+
+// dlq and retry name the queues of the plan, with default names.
+func (s *service) dlq() string      { return s.Queue + ".dlq" }
+func (s *service) exchange() string { return s.Queue + ".retry" }
+func (s *service) retryQueue(d time.Duration) string {
+	return s.Queue + ".retry." + config.FormatDelay(d)
+}
+
+// publish publishes messages with the given ids to the main queue and waits for the broker's confirmation.
+func (s *service) publish(ids ...string) {
+	s.t.Helper()
+	s.Broker.publish(s.Queue, named(ids...)...)
+}
+
+// Held is what OnHeld was told so far, Letters what OnDeadLetter was told.
+func (s *service) Held() []amqpretry.HeldError {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return slices.Clone(s.held)
+}
+
+// reportedHeld waits for a report that so many deliveries are held, and gives it.
+func (s *service) reportedHeld(n int) amqpretry.HeldError {
+	s.t.Helper()
+	var last amqpretry.HeldError
+	require.Eventually(s.t, func() bool {
+		held := s.Held()
+		if len(held) == 0 {
+			return false
+		}
+		last = held[len(held)-1]
+
+		return last.Held == n
+	}, 10*time.Second, tick, "a report of %d held deliveries", n)
+
+	return last
+}
+
+func (s *service) Letters() []middleware.DeadLetter {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return slices.Clone(s.letters)
+}
+
+// newPlug makes a plug that is closed when the test ends.
+func newPlug(t *testing.T, conf amqp.Config, options amqpretry.Options) *amqpretry.Plug {
+	t.Helper()
+	plug, err := amqpretry.New(conf, options)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+
+	return plug
+}
+
+// fastReconnect keeps the tests short.
+func fastReconnect() *amqp.ReconnectConfig {
+	return &amqp.ReconnectConfig{
+		BackoffInitialInterval: 50 * time.Millisecond, BackoffRandomizationFactor: 0.2, BackoffMultiplier: 1.5,
+		BackoffMaxInterval: 500 * time.Millisecond,
+	}
+}
+
+// ---- what handlers were called with --------------------------------------------------------------------------------
+
+// call is one call of a handler.
+type call struct {
+	At      time.Time
+	ID      string // message UUID
+	Attempt int    // middleware.Attempt.Number; 0 for a message that is not the plug's
+}
+
+type calls struct {
+	mu  sync.Mutex
+	all []call
+}
+
+func (c *calls) add(msg *message.Message) {
+	attempt, _ := middleware.AttemptFromContext(msg.Context())
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = append(c.all, call{At: time.Now(), ID: msg.UUID, Attempt: attempt.Number})
+}
+
+// All gives the calls in their order; of gives those of one message.
+func (c *calls) All() []call {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return slices.Clone(c.all)
+}
+
+func (c *calls) of(id string) []call {
+	return slices.DeleteFunc(c.All(), func(c call) bool { return c.ID != id })
+}
+
+// attempts gives the attempt numbers that a message was handled with, in order.
+func (c *calls) attempts(id string) []int {
+	var numbers []int
+	for _, c := range c.of(id) {
+		numbers = append(numbers, c.Attempt)
+	}
+
+	return numbers
+}
+
+func (c *calls) count() int { return len(c.All()) }
+
+// ids counts the calls of each message.
+func (c *calls) ids() map[string]int {
+	n := map[string]int{}
+	for _, c := range c.All() {
+		n[c.ID]++
+	}
+
+	return n
+}
+
+// ---- conditions ----------------------------------------------------------------------------------------------------
+
+const tick = 20 * time.Millisecond
+
+// eventually waits for a condition.
+func eventually(t *testing.T, within time.Duration, condition func() bool, message string, args ...any) {
+	t.Helper()
+	require.Eventually(t, condition, within, tick, append([]any{message}, args...)...)
+}
+
+// stays requires that a condition holds all the time.
+func stays(t *testing.T, lasting time.Duration, condition func() bool, message string, args ...any) {
+	t.Helper()
+	require.Never(t, func() bool { return !condition() }, lasting, tick, append([]any{message}, args...)...)
+}
+
+// closesWithin waits for a channel to be closed.
+func closesWithin[T any](t *testing.T, within time.Duration, ch <-chan T, what string) {
+	t.Helper()
+	select {
+	case <-ch:
+	case <-time.After(within):
+		t.Fatalf("%s: not within %s", what, within)
+	}
+}
+
+// ---- many messages of known fates ----------------------------------------------------------------------------------
+
+var errFate = errors.New("this message fails")
+
+// byFate is a handler that does with a message what its id begins with: ok, once and twice (failures before it succeeds),
+// never, panic. It decides by the attempt that the library tells, so a duplicate has the same fate.
+func byFate(msg *message.Message) error {
+	attempt, _ := middleware.AttemptFromContext(msg.Context())
+	if succeeds(msg.UUID, attempt.Number) {
+		return nil
+	}
+	if strings.HasPrefix(msg.UUID, "panic") {
+		panic("this message panics")
+	}
+
+	return errFate
+}
+
+func succeeds(id string, attempt int) bool {
+	fate, _, _ := strings.Cut(id, "-")
+
+	return fate == "ok" || fate == "once" && attempt > 1 || fate == "twice" && attempt > 2
+}
+
+// fates gives n ids: two of five succeed at once, one after one or two failures, one never, and one panics.
+func fates(n int) []string {
+	kinds := []string{"ok", "never", "once", "panic", "ok", "ok", "never", "twice", "panic", "ok"}
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("%s-%d", kinds[i%len(kinds)], i)
+	}
+
+	return ids
+}
+
+// doomed gives the reasons with which these messages must end in the dead-letter queue.
+func doomed(ids []string) map[string]string {
+	expected := map[string]string{}
+	for _, id := range ids {
+		switch {
+		case strings.HasPrefix(id, "never"):
+			expected[id] = string(wire.ReasonExhausted)
+		case strings.HasPrefix(id, "panic"):
+			expected[id] = string(wire.ReasonPanic)
+		}
+	}
+
+	return expected
+}
+
+// processed counts the messages whose handler has succeeded.
+func (s *service) processed() int {
+	done := map[string]bool{}
+	for _, c := range s.Calls.All() {
+		if succeeds(c.ID, c.Attempt) {
+			done[c.ID] = true
+		}
+	}
+
+	return len(done)
+}
+
+// deadLettered counts the messages of which the library says that they are in the dead-letter queue.
+func (s *service) deadLettered() int {
+	dead := map[string]bool{}
+	for _, l := range s.Letters() {
+		if l.Message != nil { // else no handler saw it
+			dead[l.Message.UUID] = true
+		}
+	}
+
+	return len(dead)
+}
+
+// finish waits until every message has met its fate: processed, or in the dead-letter queue for the right reason. Then it
+// closes the service and counts what there was too much of, which may not exceed the bound.
+func (s *service) finish(ids []string, within time.Duration, bound int) {
+	s.t.Helper()
+	letters := doomed(ids)
+	require.Eventually(s.t, func() bool {
+		return s.processed() >= len(ids)-len(letters) && s.deadLettered() >= len(letters)
+	}, within, 100*time.Millisecond, "every message ends")
+
+	s.close()
+
+	found := s.Broker.drain(s.dlq(), 0, 500*time.Millisecond)
+	require.Equal(s.t, letters, reasons(found), "dead letters")
+
+	left := 0
+	plan, err := s.Plug.Plan(s.Queue)
+	require.NoError(s.t, err)
+	for _, q := range plan.Queues {
+		left += len(s.Broker.drain(q.Name, 0, 200*time.Millisecond))
+	}
+	left += len(s.Broker.drain(s.Queue, 0, 200*time.Millisecond))
+
+	duplicates := len(found) - len(letters) + left
+	s.t.Logf("%d messages, %d calls, %d dead letters, %d duplicates", len(ids), s.Calls.count(), len(letters), duplicates)
+	require.LessOrEqual(s.t, duplicates, bound, "duplicates")
+}
+
+// ---- the broker, without the library -------------------------------------------------------------------------------
+
+// rabbit is another AMQP client. Every operation has a connection of its own, so that it works again as soon as the
+// broker does.
+type rabbit struct {
+	t   *testing.T
+	uri string
+}
+
+func newRabbit(t *testing.T, uri string) *rabbit { return &rabbit{t, brokerBehind(uri)} }
+
+func (r *rabbit) try(f func(*amqp091.Channel) error) error {
+	conn, err := amqp091.Dial(r.uri)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+
+	return f(ch)
+}
+
+func (r *rabbit) do(f func(*amqp091.Channel) error) {
+	r.t.Helper()
+	require.NoError(r.t, r.try(f))
+}
+
+// newPublishing is a publishing as Watermill's publisher would make it.
+func newPublishing(id, body string) amqp091.Publishing {
+	return amqp091.Publishing{
+		DeliveryMode: amqp091.Persistent,
+		Headers:      amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: id},
+		Body:         []byte(body),
+	}
+}
+
+// named makes one publishing for each id.
+func named(ids ...string) []amqp091.Publishing {
+	messages := make([]amqp091.Publishing, len(ids))
+	for i, id := range ids {
+		messages[i] = newPublishing(id, id)
+	}
+
+	return messages
+}
+
+// numbered gives n ids: prefix-0, prefix-1, ...
+func numbered(prefix string, n int) []string {
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = prefix + "-" + strconv.Itoa(i)
+	}
+
+	return ids
+}
+
+// publish publishes to a queue, mandatory and confirmed.
+func (r *rabbit) publish(queue string, messages ...amqp091.Publishing) {
+	r.t.Helper()
+	r.publishTo("", queue, messages...)
+}
+
+// publishTo publishes to an exchange and waits until the broker has confirmed every message and returned none.
+func (r *rabbit) publishTo(exchange, key string, messages ...amqp091.Publishing) {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	r.do(func(ch *amqp091.Channel) error {
+		if err := ch.Confirm(false); err != nil {
+			return err
+		}
+		returns := ch.NotifyReturn(make(chan amqp091.Return, len(messages)))
+
+		var pending []*amqp091.DeferredConfirmation
+		for _, m := range messages {
+			c, err := ch.PublishWithDeferredConfirm(exchange, key, true, false, m)
+			if err != nil {
+				return err
+			}
+			pending = append(pending, c)
+		}
+		for _, c := range pending {
+			acked, err := c.WaitContext(ctx)
+			if err != nil {
+				return err
+			}
+			if !acked {
+				return errors.New("the broker refused a message")
+			}
+		}
+		select {
+		case m := <-returns:
+			return fmt.Errorf("unroutable: %s %q", m.ReplyText, m.Exchange)
+		default:
+			return nil
+		}
+	})
+}
+
+// depth is how many messages are ready in a queue; -1 when it is not there, or the broker does not answer.
+func (r *rabbit) depth(queue string) int {
+	n := -1
+	_ = r.try(func(ch *amqp091.Channel) error {
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		if err == nil {
+			n = q.Messages
+		}
+
+		return err
+	})
+
+	return n
+}
+
+// consumers is how many consumers a queue has; -1 when it is not there.
+func (r *rabbit) consumers(queue string) int {
+	n := -1
+	_ = r.try(func(ch *amqp091.Channel) error {
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+		if err == nil {
+			n = q.Consumers
+		}
+
+		return err
+	})
+
+	return n
+}
+
+// take waits until n messages are in a queue, which may come into being meanwhile, and consumes and acknowledges them.
+func (r *rabbit) take(queue string, n int, within time.Duration) []amqp091.Delivery {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool { return r.depth(queue) >= n }, within, tick, "%d messages in queue %s", n, queue)
+	got := r.drain(queue, n, 5*time.Second)
+	require.Len(r.t, got, n, "messages in queue %s within %s", queue, within)
+
+	return got
+}
+
+// drain consumes and acknowledges until limit messages have come (0: no limit) or nothing came for a time.
+func (r *rabbit) drain(queue string, limit int, quiet time.Duration) []amqp091.Delivery {
+	r.t.Helper()
+	var got []amqp091.Delivery
+	r.do(func(ch *amqp091.Channel) error {
+		if err := ch.Qos(200, 0, false); err != nil {
+			return err
+		}
+		deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
+		if err != nil {
+			return err
+		}
+		for limit == 0 || len(got) < limit {
+			select {
+			case d, ok := <-deliveries:
+				if !ok {
+					return fmt.Errorf("the consumer of %s was cancelled", queue)
+				}
+				if err := d.Ack(false); err != nil {
+					return err
+				}
+				got = append(got, d)
+			case <-time.After(quiet):
+				return nil
+			}
+		}
+		// The acknowledgements are behind us on the wire; an answered request tells that the broker has read them.
+		_, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+
+		return err
+	})
+
+	return got
+}
+
+// remove deletes objects, as far as they and the broker are there.
+func (r *rabbit) remove(exchange string, queues ...string) {
+	_ = r.try(func(ch *amqp091.Channel) error {
+		for _, q := range queues {
+			if _, err := ch.QueueDelete(q, false, false, false); err != nil {
+				return err
+			}
+		}
+		if exchange == "" {
+			return nil
+		}
+
+		return ch.ExchangeDelete(exchange, false, false)
+	})
+}
+
+// uuid is the message's Watermill UUID as Watermill's own marshaler writes it.
+func uuid(d amqp091.Delivery) string {
+	id, _ := d.Headers[amqp.DefaultMessageUUIDHeaderKey].(string)
+	return id
+}
+
+// header is a header's text, empty where it is none.
+func header(d amqp091.Delivery, key string) string {
+	s, _ := d.Headers[key].(string)
+	return s
+}
+
+// reasons gives the reason of each dead letter by its UUID.
+func reasons(letters []amqp091.Delivery) map[string]string {
+	found := map[string]string{}
+	for _, d := range letters {
+		found[uuid(d)] = header(d, wire.KeyReason)
+	}
+
+	return found
+}
+
+// ---- logs ----------------------------------------------------------------------------------------------------------
+
+// logs keeps what is logged, and shows it when the test fails.
+type logs struct {
+	fields watermill.LogFields
+	kept   *keptLogs
+}
+
+type keptLogs struct {
+	mu  sync.Mutex
+	all []logEntry
+}
+
+type logEntry struct {
+	At     time.Time
+	Level  string // error, info, debug
+	Text   string
+	Err    error
+	Fields watermill.LogFields
+}
+
+func (e logEntry) String() string {
+	keys := slices.Sorted(maps.Keys(e.Fields))
+	var fields strings.Builder
+	for _, k := range keys {
+		fmt.Fprintf(&fields, " %s=%v", k, e.Fields[k])
+	}
+
+	return fmt.Sprintf("%s %-5s %s err=%v%s", e.At.Format("15:04:05.000"), e.Level, e.Text, e.Err, &fields)
+}
+
+var _ watermill.LoggerAdapter = (*logs)(nil)
+
+func newLogs(t *testing.T) *logs {
+	l := &logs{kept: &keptLogs{}}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		all := l.All()
+		const most = 60
+		if skipped := len(all) - most; skipped > 0 {
+			t.Logf("(%d earlier log entries)", skipped)
+			all = all[skipped:]
+		}
+		for _, e := range all {
+			t.Log(e)
+		}
+	})
+
+	return l
+}
+
+func (l *logs) All() []logEntry {
+	l.kept.mu.Lock()
+	defer l.kept.mu.Unlock()
+
+	return slices.Clone(l.kept.all)
+}
+
+// with gives the entries whose text contains a part.
+func (l *logs) with(part string) []logEntry {
+	return slices.DeleteFunc(l.All(), func(e logEntry) bool { return !strings.Contains(e.Text, part) })
+}
+
+func (l *logs) add(level, text string, err error, fields watermill.LogFields) {
+	l.kept.mu.Lock()
+	defer l.kept.mu.Unlock()
+	l.kept.all = append(l.kept.all, logEntry{time.Now(), level, text, err, l.fields.Add(fields)})
+}
+
+func (l *logs) Error(text string, err error, f watermill.LogFields) { l.add("error", text, err, f) }
+func (l *logs) Info(text string, f watermill.LogFields)             { l.add("info", text, nil, f) }
+func (l *logs) Debug(text string, f watermill.LogFields)            { l.add("debug", text, nil, f) }
+func (l *logs) Trace(string, watermill.LogFields)                   {} // three for every message
+func (l *logs) With(f watermill.LogFields) watermill.LoggerAdapter {
+	return &logs{l.fields.Add(f), l.kept}
+}

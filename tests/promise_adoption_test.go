@@ -1,0 +1,445 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+func off() config.Policies { return config.Policies{Default: config.Policy{Mode: config.ModeOff}} }
+
+// plainConfig is that of a service that knows nothing of the library.
+func plainConfig(uri, queueType string) amqp.Config {
+	conf := amqp.NewDurableQueueConfig(uri)
+	if queueType != "" {
+		conf.Queue.Arguments = mainQueueArguments(queueType)
+	}
+
+	return conf
+}
+
+// P8: a queue that stock watermill-amqp declared, with messages in it, is adopted as it is.
+func TestP8_ExistingQueueIsAdopted(t *testing.T) {
+	t.Parallel()
+
+	for name, queueType := range map[string]string{"classic": "classic", "quorum": "quorum", "no type": ""} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			uri, queue := brokertest.URI(t), uniqueName("promise")
+			plain := plainConfig(uri, queueType)
+			before, err := amqp.NewSubscriber(plain, watermill.NopLogger{})
+			require.NoError(t, err)
+			require.NoError(t, before.SubscribeInitialize(queue))
+			publisher, err := amqp.NewPublisher(plain, watermill.NopLogger{})
+			require.NoError(t, err)
+			require.NoError(t, publisher.Publish(queue, message.NewMessage("1", []byte("a")), message.NewMessage("2", []byte("b"))))
+			require.NoError(t, before.Close())
+			require.NoError(t, publisher.Close())
+			broker := newRabbit(t, uri)
+			eventually(t, 10*time.Second, func() bool { return broker.depth(queue) == 2 }, "both wait")
+
+			c := setup{URI: uri, Queue: queue, Handler: func(msg *message.Message) error {
+				if msg.UUID == "2" {
+					return failing(9)(msg)
+				}
+
+				return failing(1)(msg)
+			}}
+			c.Configure = func(conf *amqp.Config) { conf.Queue = plain.Queue }
+			c.Options.Policies = retries(ms(60)...)
+			svc := start(t, c)
+
+			dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+			assert.Equal(t, "2", uuid(dead))
+			eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 4 }, "all is handled")
+			assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
+
+			// Declaring it as before still works: the queue has no new arguments.
+			after, err := amqp.NewSubscriber(plain, watermill.NopLogger{})
+			require.NoError(t, err)
+			require.NoError(t, after.SubscribeInitialize(queue))
+			require.NoError(t, after.Close())
+		})
+	}
+}
+
+// P8: policy off is what goes out first and last: it declares nothing, forwards nothing, and reads what the retries of
+// others have left on messages, which a stock marshaler would spin on.
+func TestP8_PolicyOff(t *testing.T) {
+	t.Parallel()
+
+	for name, run := range map[string]func(*testing.T, setup) *service{
+		"own":   start,
+		"stock": func(t *testing.T, c setup) *service { return startStock(t, c).service },
+	} {
+		t.Run(name+" declares nothing", func(t *testing.T) {
+			t.Parallel()
+
+			var s seen
+			var failed atomic.Int32
+			c := setup{URI: brokertest.URI(t), QueueType: "quorum"}
+			c.Options.Policies = off()
+			c.Handler = s.handler(func(*message.Message) error {
+				if failed.Add(1) <= 3 {
+					return middleware.Permanent(errors.New("not even this is acted on"))
+				}
+
+				return nil
+			})
+			svc := run(t, c)
+
+			svc.publish("1")
+			eventually(t, 10*time.Second, func() bool { return s.count() == 4 }, "three plain nacks, requeued at once")
+			for _, v := range s.of("1") {
+				assert.False(t, v.Known, "no attempts are counted")
+			}
+			assert.Equal(t, -1, svc.Broker.depth(svc.dlq()))
+			for _, delay := range ms(200, 1000) {
+				assert.Equal(t, -1, svc.Broker.depth(svc.retryQueue(delay)))
+			}
+			err := svc.Broker.try(func(ch *amqp091.Channel) error {
+				return ch.ExchangeDeclarePassive(svc.exchange(), "headers", true, false, false, false, nil)
+			})
+			var missing *amqp091.Error
+			require.ErrorAs(t, err, &missing)
+			assert.Equal(t, amqp091.NotFound, missing.Code)
+			assert.Zero(t, svc.Broker.depth(svc.Queue))
+			assert.Empty(t, svc.Letters())
+		})
+
+		t.Run(name+" reads what others have retried", func(t *testing.T) {
+			t.Parallel()
+
+			// One instance already retries. Its messages wait while it is replaced by one with policy off.
+			c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: failing(9)}
+			c.Options.Policies = retries(ms(50, 1000)...)
+			svc := newService(t, c)
+			plan, err := svc.Plug.Plan(svc.Queue)
+			require.NoError(t, err)
+			broker := svc.Broker
+			t.Cleanup(func() {
+				broker.remove(plan.RetryExchange, plan.Queue, plan.Queues[0].Name, plan.Queues[1].Name, plan.DeadLetterQueue)
+			})
+			svc.run()
+			broker.publish(svc.Queue, with("1", amqp091.Table{"n": int64(1)}))
+			eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 2 }, "it fails twice, and is to wait")
+			svc.close()
+			require.Equal(t, 2, svc.Calls.count(), "closed while it waits")
+
+			var s seen
+			c.Queue, c.Options.Policies, c.Handler = svc.Queue, off(), s.handler(succeed)
+			leaving := run(t, c)
+			eventually(t, 10*time.Second, func() bool { return s.count() == 1 }, "it comes back, and is handled")
+			stays(t, 300*time.Millisecond, func() bool { return s.count() == 1 }, "once")
+
+			v := s.of("1")[0]
+			assert.False(t, v.Known)
+			assert.Equal(t, message.Metadata{"n": "1"}, v.Metadata)
+			assert.Equal(t, "1", v.Payload)
+			eventually(t, 10*time.Second, func() bool { return broker.depth(svc.Queue) == 0 }, "acknowledged")
+
+			// What somebody moves back from the dead-letter queue as well.
+			replay := ours(svc.Queue, "-1")
+			broker.publish(svc.Queue, with("2", replay))
+			eventually(t, 10*time.Second, func() bool { return len(s.of("2")) == 1 }, "handled")
+			assert.Empty(t, ownKeys(s.of("2")[0].Metadata))
+			assert.Empty(t, leaving.Logs.with("Processing message failed"))
+		})
+	}
+}
+
+// P8: during a rollout, instances with policy off and with retries share a queue, and no message spins or is lost.
+func TestP8_OffAndRetriesSideBySide(t *testing.T) {
+	t.Parallel()
+
+	var retrying, plain seen
+	c := setup{URI: brokertest.URI(t), Prefetch: 1, Handler: retrying.handler(failing(1))}
+	c.Options.Policies = retries(ms(50, 60)...)
+	svc := start(t, c)
+
+	c.Queue, c.KeepObjects, c.Options.Policies, c.Handler = svc.Queue, true, off(), plain.handler(succeed)
+	startStock(t, c)
+
+	const n = 60
+	ids := numbered("m", n)
+	svc.publish(ids...)
+	done := func() bool {
+		for _, id := range ids {
+			calls := retrying.of(id)
+			if len(plain.of(id)) == 0 && (len(calls) == 0 || calls[len(calls)-1].Attempt.Number < 2) {
+				return false
+			}
+		}
+
+		return true
+	}
+	eventually(t, 20*time.Second, done, "every message succeeds somewhere")
+	stays(t, 200*time.Millisecond, func() bool { return svc.Broker.depth(svc.dlq()) == 0 }, "none died")
+	assert.NotZero(t, plain.count())
+	assert.NotZero(t, retrying.count())
+	retried := 0
+	for _, id := range ids {
+		if len(retrying.of(id)) == 1 && len(plain.of(id)) == 1 {
+			retried++ // came from a retry queue to the instance with policy off
+		}
+		assert.LessOrEqual(t, len(retrying.of(id))+len(plain.of(id)), 2, id)
+	}
+	assert.NotZero(t, retried, "some retries were handled by the instance that does not retry")
+}
+
+// subscribeFails starts nothing: Subscribe fails, for the plug's own subscriber.
+func subscribeFails(t *testing.T, uri, queue string, queueArguments amqp091.Table, options amqpretry.Options) error {
+	t.Helper()
+	conf := amqp.NewDurableQueueConfig(uri)
+	conf.Queue.Arguments = queueArguments
+	options.Logger = newLogs(t)
+	subscriber, err := newPlug(t, conf, options).NewSubscriber()
+	require.NoError(t, err)
+
+	require.Error(t, subscriber.SubscribeInitialize(queue))
+	messages, err := subscriber.Subscribe(t.Context(), queue)
+	require.Error(t, err)
+	require.Nil(t, messages)
+
+	return err
+}
+
+// P8: what is there already and differs fails Subscribe, with what differs and what to do.
+func TestP8_Conflicts(t *testing.T) {
+	t.Parallel()
+
+	uri := brokertest.URI(t)
+	broker := newRabbit(t, uri)
+	options := amqpretry.Options{Policies: retries(ms(50)...)}
+
+	for name, test := range map[string]struct {
+		there     string // suffix of the queue that is declared before
+		arguments amqp091.Table
+		wanted    amqp091.Table // main queue as the config has it
+		conflict  topology.ConflictError
+		found     []string
+	}{
+		"retry queue with another ttl": {
+			there: ".retry.50ms",
+			arguments: amqp091.Table{
+				"x-queue-type": "quorum", "x-message-ttl": int64(7000), "x-dead-letter-exchange": "", "x-overflow": "reject-publish",
+				"x-dead-letter-strategy": "at-least-once", "x-queue-leader-locator": "balanced",
+			},
+			conflict: topology.ConflictError{Argument: "x-message-ttl", Wanted: "50"}, found: []string{"7000"},
+		},
+		"dead-letter queue of another type": {
+			there: ".dlq", arguments: amqp091.Table{"x-queue-type": "classic"},
+			conflict: topology.ConflictError{Argument: "x-queue-type", Wanted: "quorum"}, found: []string{"classic"},
+		},
+		"main queue with an argument that the config has not": {
+			there: "", arguments: amqp091.Table{"x-max-length": int64(5)},
+			conflict: topology.ConflictError{Argument: "x-max-length", Wanted: "none"}, found: []string{"5"},
+		},
+		"main queue without an argument of the config": {
+			there: "", wanted: amqp091.Table{"x-max-length": int64(5)},
+			conflict: topology.ConflictError{Argument: "x-max-length", Wanted: "5"}, found: []string{"none"},
+		},
+		"main queue of another type": {
+			there: "", wanted: amqp091.Table{"x-queue-type": "quorum"},
+			conflict: topology.ConflictError{Argument: "x-queue-type", Wanted: "quorum"}, found: []string{"none", "classic"}, // before and from 4.0
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			queue := uniqueName("q")
+			there := queue + test.there
+			if test.arguments["x-dead-letter-exchange"] != nil {
+				test.arguments["x-dead-letter-routing-key"] = queue
+			}
+			broker.do(func(ch *amqp091.Channel) error {
+				_, err := ch.QueueDeclare(there, true, false, false, false, test.arguments)
+				return err
+			})
+			t.Cleanup(func() { broker.remove(queue+".retry", queue, queue+".retry.50ms", queue+".dlq") })
+			broker.publish(there, named("kept")...)
+
+			err := subscribeFails(t, uri, queue, test.wanted, options)
+			var conflict *topology.ConflictError
+			require.ErrorAs(t, err, &conflict)
+			assert.Equal(t, "queue", conflict.Kind)
+			assert.Equal(t, there, conflict.Name)
+			assert.Equal(t, test.conflict.Argument, conflict.Argument)
+			assert.Equal(t, test.conflict.Wanted, conflict.Wanted)
+			assert.Contains(t, test.found, conflict.Found)
+			for _, part := range []string{there, test.conflict.Argument, test.conflict.Wanted, conflict.Found, "ways out"} {
+				assert.ErrorContains(t, err, part)
+			}
+			var refused *amqp091.Error
+			require.ErrorAs(t, err, &refused)
+			assert.Equal(t, amqp091.PreconditionFailed, refused.Code)
+
+			broker.take(there, 1, 10*time.Second) // nothing was changed
+		})
+	}
+
+	t.Run("retry exchange of another type", func(t *testing.T) {
+		t.Parallel()
+
+		queue := uniqueName("q")
+		broker.do(func(ch *amqp091.Channel) error {
+			return ch.ExchangeDeclare(queue+".retry", "direct", true, false, false, false, nil)
+		})
+		t.Cleanup(func() { broker.remove(queue+".retry", queue) })
+
+		var conflict *topology.ConflictError
+		require.ErrorAs(t, subscribeFails(t, uri, queue, nil, options), &conflict)
+		assert.Equal(t, topology.ConflictError{
+			Kind: "exchange", Name: queue + ".retry", Argument: "type", Wanted: "headers", Found: "direct", Err: conflict.Err,
+		}, *conflict)
+	})
+}
+
+// P8: with TopologyAssume nothing is declared: what is missing is told, what is there is used.
+func TestP8_TopologyAssume(t *testing.T) {
+	t.Parallel()
+
+	uri := brokertest.URI(t)
+	broker := newRabbit(t, uri)
+	options := amqpretry.Options{Policies: retries(ms(50)...), Topology: amqpretry.TopologyAssume}
+
+	t.Run("nothing is there", func(t *testing.T) {
+		t.Parallel()
+
+		queue := uniqueName("q")
+		conf := amqp.NewDurableQueueConfig(uri)
+		subscriber, err := newPlug(t, conf, options).NewSubscriber()
+		require.NoError(t, err)
+		require.NoError(t, subscriber.SubscribeInitialize(queue), "it has nothing to do")
+		assert.Equal(t, -1, broker.depth(queue))
+
+		_, err = subscriber.Subscribe(t.Context(), queue)
+		require.ErrorContains(t, err, queue)
+		var missing *amqp091.Error
+		require.ErrorAs(t, err, &missing)
+		assert.Equal(t, amqp091.NotFound, missing.Code)
+
+		for _, name := range []string{queue, queue + ".retry.50ms", queue + ".dlq"} {
+			assert.Equal(t, -1, broker.depth(name), name)
+		}
+	})
+
+	t.Run("all is there", func(t *testing.T) {
+		t.Parallel()
+
+		queue := uniqueName("q")
+		provision(t, uri, queue, options)
+		c := setup{URI: uri, Queue: queue, Options: options, Handler: failing(9)}
+		svc := start(t, c)
+		svc.publish("1")
+		svc.Broker.take(svc.dlq(), 1, 10*time.Second)
+		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
+	})
+}
+
+// provision puts on the broker what an operator would, from the plug's plan.
+func provision(t *testing.T, uri, queue string, options amqpretry.Options) {
+	t.Helper()
+	plan, err := newPlug(t, amqp.NewDurableQueueConfig(uri), options).Plan(queue)
+	require.NoError(t, err)
+	newRabbit(t, uri).do(func(ch *amqp091.Channel) error {
+		if _, err := ch.QueueDeclare(queue, true, false, false, false, mainQueueArguments("classic")); err != nil {
+			return err
+		}
+
+		return plan.Declare(ch)
+	})
+}
+
+// P8: what a user may not do fails Subscribe with the object; a user who may configure nothing at all works with what was
+// provisioned for him.
+func TestP8_Permissions(t *testing.T) {
+	t.Parallel()
+
+	broker := brokertest.Start(t)
+	// One command for all, since each takes a second or more.
+	var script strings.Builder
+	for user, may := range map[string][3]string{ // configure, write, read
+		"reader":  {"^$", ".*", ".*"},
+		"owner":   {"^q$", ".*", ".*"},
+		"blind":   {".*", ".*", `^q\\.(retry|dlq)`},
+		"guarded": {"^$", `^provisioned\\.retry$`, "^provisioned$"},
+	} {
+		fmt.Fprintf(&script, `ok = rabbit_auth_backend_internal:add_user(<<"%s">>, <<"secret">>, <<"test">>), `+
+			`ok = rabbit_auth_backend_internal:set_permissions(<<"%s">>, <<"/">>, <<"%s">>, <<"%s">>, <<"%s">>, <<"test">>), `,
+			user, user, may[0], may[1], may[2])
+	}
+	broker.Ctl("eval", script.String()+"ok.")
+	as := func(user string) string {
+		uri, err := url.Parse(broker.URI)
+		require.NoError(t, err)
+		uri.User = url.UserPassword(user, "secret")
+
+		return uri.String()
+	}
+	options := amqpretry.Options{Policies: retries(ms(50)...)}
+
+	t.Run("the main queue may not be declared", func(t *testing.T) {
+		var access *topology.AccessError
+		require.ErrorAs(t, subscribeFails(t, as("reader"), "q", nil, options), &access)
+		assert.Equal(t, "queue q", access.Kind+" "+access.Name)
+		assert.Equal(t, "reader", access.User)
+		assert.Contains(t, []string{"", "configure"}, access.Permission) // brokers before 4.0 do not say
+	})
+	t.Run("the retry topology may not be declared", func(t *testing.T) {
+		var access *topology.AccessError
+		err := subscribeFails(t, as("owner"), "q", nil, options)
+		require.ErrorAs(t, err, &access)
+		assert.Equal(t, "exchange q.retry", access.Kind+" "+access.Name)
+		assert.ErrorContains(t, err, "assume", "a way out")
+	})
+	t.Run("the main queue may not be read", func(t *testing.T) {
+		var access *amqp091.Error
+		require.ErrorAs(t, subscribeOnlyFails(t, as("blind"), "q", options), &access)
+		assert.Equal(t, amqp091.AccessRefused, access.Code)
+	})
+	t.Run("nothing may be declared, all was provisioned", func(t *testing.T) {
+		assume := options
+		assume.Topology = amqpretry.TopologyAssume
+		provision(t, broker.URI, "provisioned", options)
+
+		// The harness's own client stays the operator; the service is the worker.
+		c := setup{URI: broker.URI, Queue: "provisioned", Options: assume, Handler: failing(9), KeepObjects: true}
+		c.Configure = func(conf *amqp.Config) { conf.Connection.AmqpURI = as("guarded") }
+		svc := start(t, c)
+		svc.publish("1")
+		dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
+		assert.Equal(t, "exhausted", header(dead, wire.KeyReason))
+	})
+}
+
+// subscribeOnlyFails is subscribeFails where declaring works.
+func subscribeOnlyFails(t *testing.T, uri, queue string, options amqpretry.Options) error {
+	t.Helper()
+	options.Logger = newLogs(t)
+	subscriber, err := newPlug(t, amqp.NewDurableQueueConfig(uri), options).NewSubscriber()
+	require.NoError(t, err)
+	_, err = subscriber.Subscribe(t.Context(), queue)
+
+	return err
+}

@@ -1,0 +1,611 @@
+package tests
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// seen is what handlers saw of their messages.
+type seen struct {
+	mu  sync.Mutex
+	all []sight
+}
+
+type sight struct {
+	ID       string
+	Attempt  middleware.Attempt
+	Known    bool // there was an attempt in the context
+	Metadata message.Metadata
+	Payload  string
+	Queue    string // which handler saw it, where a test has several
+	At, Left time.Time
+}
+
+// handler wraps a handler so that what it sees is kept.
+func (s *seen) handler(h func(*message.Message) error) func(*message.Message) error {
+	return func(msg *message.Message) error {
+		attempt, known := middleware.AttemptFromContext(msg.Context())
+		v := sight{
+			ID: msg.UUID, Attempt: attempt, Known: known, Metadata: maps.Clone(msg.Metadata), Payload: string(msg.Payload),
+			Queue: message.SubscribeTopicFromCtx(msg.Context()), At: time.Now(),
+		}
+		err := h(msg)
+		v.Left = time.Now()
+
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.all = append(s.all, v)
+
+		return err
+	}
+}
+
+func (s *seen) of(id string) []sight {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	var found []sight
+	for _, v := range s.all {
+		if v.ID == id {
+			found = append(found, v)
+		}
+	}
+
+	return found
+}
+
+func (s *seen) count() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return len(s.all)
+}
+
+// ownKeys are the keys that no handler is to see.
+func ownKeys(metadata message.Metadata) []string {
+	var found []string
+	for key := range metadata {
+		if strings.HasPrefix(key, "amqpretry-") || strings.HasPrefix(key, "x-") || key == "CC" || key == "BCC" {
+			found = append(found, key)
+		}
+	}
+
+	return found
+}
+
+func succeed(*message.Message) error { return nil }
+
+// failing gives a handler that fails each message so many times, with an error that tells which.
+func failing(times int) func(*message.Message) error {
+	return func(msg *message.Message) error {
+		if a, _ := middleware.AttemptFromContext(msg.Context()); a.Number <= times {
+			return fmt.Errorf("failure %d", a.Number)
+		}
+
+		return nil
+	}
+}
+
+// ours makes the headers of a message that failed before in a queue.
+func ours(queue string, count any) amqp091.Table {
+	return amqp091.Table{
+		wire.KeyVersion: "1", wire.KeyID: "forged", wire.KeyQueue: queue, wire.KeyCount: count, wire.KeyDelay: "200ms",
+		wire.KeyAttempts: "7", wire.KeyError: "forged error", wire.KeyFirstFailure: "2020-01-01T00:00:00.000Z",
+	}
+}
+
+// with is a message with more headers.
+func with(id string, headers amqp091.Table) amqp091.Publishing {
+	p := newPublishing(id, id)
+	maps.Copy(p.Headers, headers)
+
+	return p
+}
+
+// P4: a handler is told where its message stands, and sees nothing of how that is kept.
+func TestP4_AttemptFromContext(t *testing.T) {
+	t.Parallel()
+
+	for _, queueType := range []string{"classic", "quorum"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+
+			var s seen
+			c := setup{URI: brokertest.URI(t), QueueType: queueType, Handler: s.handler(failing(3))}
+			c.Options.Policies = retries(ms(60, 80, 100)...)
+			svc := start(t, c)
+
+			before := time.Now()
+			p := with("1", amqp091.Table{"kind": "order", "amount": int64(12), "nested": amqp091.Table{"a": "b"}})
+			svc.Broker.publish(svc.Queue, p)
+			eventually(t, 10*time.Second, func() bool { return s.count() == 4 }, "three failures and the success")
+			stays(t, 200*time.Millisecond, func() bool { return s.count() == 4 }, "no further call")
+
+			for i, v := range s.of("1") {
+				require.True(t, v.Known)
+				want := middleware.Attempt{
+					Number: i + 1, Failures: i, MaxRetries: 3, Last: i == 3, Queue: svc.Queue,
+					FirstFailure: v.Attempt.FirstFailure, // below
+				}
+				if i > 0 {
+					want.LastError = fmt.Sprintf("failure %d", i)
+				}
+				assert.Equal(t, want, v.Attempt)
+				if i == 0 {
+					assert.True(t, v.Attempt.FirstFailure.IsZero())
+				} else {
+					assert.WithinRange(t, v.Attempt.FirstFailure, before.Add(-time.Millisecond), s.of("1")[1].At)
+					assert.Equal(t, s.of("1")[1].Attempt.FirstFailure, v.Attempt.FirstFailure, "it stays the first")
+				}
+				assert.Equal(t, message.Metadata{"kind": "order", "amount": "12", "nested": `{"a":"b"}`}, v.Metadata)
+				assert.Equal(t, "1", v.Payload)
+			}
+		})
+	}
+}
+
+// P4: what comes back because its connection was cut was not failed by its handler.
+func TestP4_CutConnectionDoesNotCount(t *testing.T) {
+	t.Parallel()
+
+	for _, queueType := range []string{"classic", "quorum"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+
+			var (
+				s       seen
+				proxy   = newProxy(t, brokertest.URI(t))
+				entered = make(chan struct{}, 10)
+				once    sync.Once
+			)
+			svc := start(t, setup{URI: proxy.URI, QueueType: queueType, Handler: s.handler(func(msg *message.Message) error {
+				first := false
+				once.Do(func() { first = true })
+				if first {
+					entered <- struct{}{}
+					<-msg.Context().Done() // it ends with the delivery
+					return errors.New("too late: the broker has taken the message back")
+				}
+
+				return failing(1)(msg)
+			})})
+
+			svc.publish("1")
+			closesOrTold(t, entered, "the handler is called")
+			require.Equal(t, 1, proxy.cut(subscriber))
+
+			eventually(t, 10*time.Second, func() bool { return s.count() == 3 }, "cut, failure, success: %v", svc.Calls.attempts("1"))
+			assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts("1"))
+			assert.Equal(t, "failure 1", s.of("1")[2].Attempt.LastError)
+			stays(t, 300*time.Millisecond, func() bool { return s.count() == 3 }, "the failure behind the cut left no copy")
+			assert.Len(t, svc.Logs.with("Message failed"), 1, "and none was reported")
+			assert.Zero(t, svc.Broker.depth(svc.dlq()))
+		})
+	}
+}
+
+func closesOrTold(t *testing.T, ch <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-ch:
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "not within 10s: "+what)
+	}
+}
+
+// P4: a handler that a shutdown took its message from has not failed it, and what was counted before survives the restart.
+func TestP4_ShutdownDoesNotCountAndRestartForgetsNothing(t *testing.T) {
+	t.Parallel()
+
+	for name, test := range map[string]struct {
+		queueType string
+		run       func(*testing.T, setup) *service
+	}{
+		"classic": {"classic", start},
+		"quorum":  {"quorum", start},
+		"stock":   {"quorum", func(t *testing.T, c setup) *service { t.Helper(); return startStock(t, c).service }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var before, after seen
+			entered := make(chan struct{}, 10)
+			first := setup{URI: brokertest.URI(t), QueueType: test.queueType, KeepObjects: true}
+			first.Options.Policies = retries(ms(100, 150)...)
+			first.Options.CloseTimeout = 200 * time.Millisecond
+			first.Handler = before.handler(func(msg *message.Message) error {
+				if a, _ := middleware.AttemptFromContext(msg.Context()); a.Number == 1 {
+					return errors.New("failure 1")
+				}
+				entered <- struct{}{}
+				<-msg.Context().Done()
+
+				return errors.New("the database driver says: operation was canceled")
+			})
+			svc := test.run(t, first)
+			svc.publish("1")
+			closesOrTold(t, entered, "the second attempt")
+			svc.close()
+			assert.Len(t, svc.Logs.with("Message failed"), 1, "and that is failure 1")
+
+			// A new process, with a plug that knows nothing of the one before.
+			second := setup{URI: first.URI, QueueType: test.queueType, Queue: svc.Queue}
+			second.Options.Policies = first.Options.Policies
+			second.Handler = after.handler(failing(2))
+			svc = test.run(t, second)
+			eventually(t, 10*time.Second, func() bool { return after.count() == 2 }, "the second attempt again, and the third")
+			stays(t, 300*time.Millisecond, func() bool { return after.count() == 2 }, "the shutdown left no copy")
+
+			calls := after.of("1")
+			require.Len(t, calls, 2)
+			assert.Equal(t, 2, calls[0].Attempt.Number)
+			assert.Equal(t, "failure 1", calls[0].Attempt.LastError, "and not that of the shutdown")
+			assert.False(t, calls[0].Attempt.FirstFailure.IsZero())
+			assert.Equal(t, before.of("1")[1].Attempt.FirstFailure, calls[0].Attempt.FirstFailure)
+			assert.Equal(t, 3, calls[1].Attempt.Number)
+			assert.True(t, calls[1].Attempt.Last)
+			assert.Zero(t, svc.Broker.depth(svc.dlq()))
+		})
+	}
+}
+
+// P4: a message that waits on the broker while nobody runs comes to its second attempt.
+func TestP4_RestartWhileWaiting(t *testing.T) {
+	t.Parallel()
+
+	var s seen
+	c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: s.handler(failing(9))}
+	c.Options.Policies = retries(ms(1000)...)
+	svc := start(t, c)
+	svc.publish("1")
+	eventually(t, 10*time.Second, func() bool { return s.count() == 1 }, "it fails, and is to wait")
+	svc.close()
+	require.Equal(t, 1, s.count(), "closed while it waits")
+
+	c.Queue, c.KeepObjects = svc.Queue, false
+	svc = start(t, c)
+	d := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+	assert.Equal(t, []int{2}, svc.Calls.attempts("1"))
+	assert.Equal(t, "2", header(d, wire.KeyAttempts))
+}
+
+// P4: a nack by somebody who took the message without the middleware is Watermill's plain nack.
+func TestP4_PlainNackDoesNotCount(t *testing.T) {
+	t.Parallel()
+
+	for _, queueType := range []string{"classic", "quorum"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+
+			var s seen
+			c := setup{URI: brokertest.URI(t), QueueType: queueType, Handler: s.handler(failing(1))}
+			svc := newService(t, c)
+			messages, err := svc.Sub.Subscribe(t.Context(), svc.Queue)
+			require.NoError(t, err)
+			svc.publish("1")
+
+			for range 3 {
+				select {
+				case msg := <-messages:
+					a, known := middleware.AttemptFromContext(msg.Context())
+					require.True(t, known)
+					assert.Equal(t, 1, a.Number)
+					require.True(t, msg.Nack())
+				case <-time.After(10 * time.Second):
+					require.Fail(t, "not delivered again")
+				}
+			}
+			require.NoError(t, svc.Sub.Close())
+			assert.Zero(t, svc.Broker.depth(svc.retryQueue(200*time.Millisecond)))
+			require.NoError(t, svc.Plug.Close())
+
+			c.Queue = svc.Queue
+			c.KeepObjects = true // the service above removes them
+			svc = start(t, c)
+			eventually(t, 10*time.Second, func() bool { return s.count() == 2 }, "failure and success")
+			assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
+		})
+	}
+}
+
+// P4: headers that say what cannot be are clamped to the policy, and lose no message.
+func TestP4_CountsAreClamped(t *testing.T) {
+	t.Parallel()
+
+	c := setup{URI: brokertest.URI(t), Prefetch: 20, Handler: failing(9)}
+	c.Options.Policies = retries(ms(50, 60)...)
+	c.Options.Concurrency = 4
+	svc := start(t, c)
+
+	want := map[string][]int{}
+	var messages []amqp091.Publishing
+	for id, test := range map[string]struct {
+		count    any
+		attempts []int
+	}{
+		"zero":     {"0", []int{1, 2, 3}},
+		"negative": {"-7", []int{1, 2, 3}},
+		"huge":     {"1000000000", []int{3}},
+		"huger":    {"99999999999999999999999", []int{3}},
+		"int":      {int32(1), []int{2, 3}},
+		"big int":  {int64(1) << 60, []int{3}},
+		"list":     {[]any{"1"}, []int{1, 2, 3}},
+		"void":     {nil, []int{1, 2, 3}},
+		"spelled":  {"+1", []int{2, 3}},
+	} {
+		want[id] = test.attempts
+		messages = append(messages, with(id, ours(svc.Queue, test.count)))
+	}
+	svc.Broker.publish(svc.Queue, messages...)
+
+	letters := svc.Broker.take(svc.dlq(), len(want), 10*time.Second)
+	for id, attempts := range want {
+		assert.Equal(t, attempts, svc.Calls.attempts(id), id)
+		assert.Equal(t, "exhausted", reasons(letters)[id], id)
+	}
+}
+
+// P4: nobody but this queue's own retry queues can make a message look like a retry.
+func TestP4_ForgedHeadersAreFresh(t *testing.T) {
+	t.Parallel()
+
+	var s seen
+	c := setup{URI: brokertest.URI(t), Prefetch: 20, Handler: s.handler(failing(1))}
+	c.Options.Policies = retries(ms(200, 250)...)
+	svc := start(t, c)
+
+	death := func(queue string) []any {
+		return []any{amqp091.Table{
+			"count": int64(1), "reason": "expired", "queue": queue, "exchange": "", "time": time.Now(), "routing-keys": []any{queue},
+		}}
+	}
+	headers := map[string]amqp091.Table{
+		"no death":            ours(svc.Queue, "2"),
+		"death elsewhere":     ours(svc.Queue, "2"),
+		"death in the dlq":    ours(svc.Queue, "2"),
+		"no table of deaths":  ours(svc.Queue, "2"),
+		"another queue":       ours("elsewhere", "2"),
+		"no queue":            ours("", "2"),
+		"a queue of no text":  ours(svc.Queue, "2"),
+		"an unknown version":  ours(svc.Queue, "2"),
+		"dead in other queue": ours("elsewhere", "-1"),
+	}
+	headers["death elsewhere"]["x-death"] = death("elsewhere.retry.200ms")
+	headers["death in the dlq"]["x-death"] = death(svc.dlq())
+	headers["no table of deaths"]["x-death"] = "nonsense"
+	headers["another queue"]["x-death"] = death("elsewhere.retry.200ms")
+	headers["no queue"]["x-death"] = death(svc.retryQueue(200 * time.Millisecond))
+	headers["a queue of no text"][wire.KeyQueue] = int64(1)
+	headers["an unknown version"][wire.KeyVersion] = "2"
+	headers["an unknown version"]["x-death"] = death(svc.retryQueue(200 * time.Millisecond))
+
+	for id, h := range headers {
+		svc.Broker.publish(svc.Queue, with(id, h))
+	}
+	eventually(t, 10*time.Second, func() bool { return s.count() == 2*len(headers) }, "each is called twice: %v", svc.Calls.ids())
+
+	for id := range headers {
+		calls := s.of(id)
+		require.Len(t, calls, 2, id)
+		assert.Equal(t, middleware.Attempt{Number: 1, MaxRetries: 2, Queue: svc.Queue}, calls[0].Attempt, id)
+		assert.Empty(t, ownKeys(calls[0].Metadata), id)
+		assert.Equal(t, 2, calls[1].Attempt.Number, id)
+		assert.Equal(t, "failure 1", calls[1].Attempt.LastError, id)
+		assert.Empty(t, ownKeys(calls[1].Metadata), id)
+	}
+	assert.Zero(t, svc.Broker.depth(svc.dlq()))
+}
+
+// P4: a handler that passes its input's metadata on, as many do, does not pass the attempts on: not to the next queue, and
+// not round about into its own.
+func TestP4_CopiedMetadataStartsAnew(t *testing.T) {
+	t.Parallel()
+
+	var (
+		s    seen
+		uri  = brokertest.URI(t)
+		next = uniqueName("next")
+		c    = setup{URI: uri}
+	)
+	c.Options.Policies = retries(ms(50, 60, 70)...)
+	c.Route = func(svc *service) {
+		publisher, err := amqp.NewPublisher(svc.Plug.Config(), watermill.NopLogger{})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = publisher.Close() })
+
+		svc.Router.AddHandler("copies", svc.Queue, svc.Sub, next, publisher, func(msg *message.Message) ([]*message.Message, error) {
+			if err := s.handler(failing(2))(msg); err != nil {
+				return nil, err
+			}
+			out := message.NewMessage("out", msg.Payload)
+			maps.Copy(out.Metadata, msg.Metadata)
+
+			return message.Messages{out}, nil
+		})
+		svc.Router.AddConsumerHandler("next", next, svc.Sub, s.handler(failing(1)))
+	}
+	svc := start(t, c)
+	t.Cleanup(func() {
+		svc.Broker.remove(next+".retry", next, next+".dlq", next+".retry.50ms", next+".retry.60ms", next+".retry.70ms")
+	})
+
+	svc.Broker.publish(svc.Queue, with("in", amqp091.Table{"kind": "order"}))
+	eventually(t, 10*time.Second, func() bool { return len(s.of("out")) == 2 }, "the output fails once, and succeeds")
+
+	require.Len(t, s.of("in"), 3)
+	for i, v := range s.of("out") {
+		assert.Equal(t, i+1, v.Attempt.Number)
+		assert.Equal(t, i, v.Attempt.Failures)
+		assert.Equal(t, next, v.Attempt.Queue)
+		assert.Equal(t, message.Metadata{"kind": "order"}, v.Metadata)
+	}
+	assert.Equal(t, middleware.Attempt{Number: 1, MaxRetries: 3, Queue: next}, s.of("out")[0].Attempt)
+}
+
+// P4: nothing that is published with the plug's config carries the plug's headers.
+func TestP4_PublisherStripsOurKeys(t *testing.T) {
+	t.Parallel()
+
+	uri, queue := brokertest.URI(t), uniqueName("promise")
+	broker := newRabbit(t, uri)
+	broker.do(func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDeclare(queue, true, false, false, false, nil)
+		return err
+	})
+	t.Cleanup(func() { broker.remove("", queue) })
+
+	publisher, err := amqp.NewPublisher(newPlug(t, amqp.NewDurableQueueConfig(uri), noOptions()).Config(), watermill.NopLogger{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = publisher.Close() })
+	msg := message.NewMessage("1", []byte("body"))
+	msg.Metadata = message.Metadata{"kind": "order", "amqpretry": "user's", "reason_poisoned": "user's"}
+	for key, value := range ours(queue, "2") {
+		msg.Metadata[key], _ = value.(string)
+	}
+	require.NoError(t, publisher.Publish(queue, msg))
+
+	d := broker.take(queue, 1, 10*time.Second)[0]
+	assert.Equal(t, amqp091.Table{
+		amqp.DefaultMessageUUIDHeaderKey: "1", "kind": "order", "amqpretry": "user's", "reason_poisoned": "user's",
+	}, d.Headers)
+	assert.Equal(t, "body", string(d.Body))
+}
+
+// attemptOnWire is an entry of the history as it is written on a dead letter.
+type attemptOnWire struct {
+	Number int       `json:"n"`
+	At     time.Time `json:"at"`
+	Error  string    `json:"error"`
+	Type   string    `json:"type"`
+	Reason string    `json:"reason"`
+}
+
+func historyOf(t *testing.T, d amqp091.Delivery) []attemptOnWire {
+	t.Helper()
+	var history []attemptOnWire
+	require.NoError(t, json.Unmarshal([]byte(header(d, wire.KeyHistory)), &history), header(d, wire.KeyHistory))
+
+	return history
+}
+
+// again makes a publishing of a delivery as a person or a shovel does: all of it, with all headers.
+func again(d amqp091.Delivery) amqp091.Publishing {
+	return amqp091.Publishing{
+		Headers: d.Headers, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode,
+		Priority: d.Priority, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, MessageId: d.MessageId, Timestamp: d.Timestamp,
+		Type: d.Type, AppId: d.AppId, Body: d.Body,
+	}
+}
+
+// P4: a dead letter that is moved back by hand gets all of its attempts again, and keeps its history.
+func TestP4_MovedBackByHandIsAReplay(t *testing.T) {
+	t.Parallel()
+
+	t.Run("own", func(t *testing.T) {
+		t.Parallel()
+		movedBackByHandIsAReplay(t, start)
+	})
+	t.Run("stock", func(t *testing.T) {
+		t.Parallel()
+		movedBackByHandIsAReplay(t, func(t *testing.T, c setup) *service { t.Helper(); return startStock(t, c).service })
+	})
+}
+
+func movedBackByHandIsAReplay(t *testing.T, run func(*testing.T, setup) *service) {
+	t.Helper()
+
+	var s seen
+	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(9))}
+	c.Options.Policies = retries(ms(60)...)
+	svc := run(t, c)
+
+	svc.Broker.publish(svc.Queue, with("1", amqp091.Table{"kind": "order"}))
+	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+	assert.Equal(t, "2", header(dead, wire.KeyAttempts))
+	assert.Empty(t, header(dead, wire.KeyReplays))
+	require.Contains(t, dead.Headers, "reason_poisoned")
+
+	svc.Broker.publish(svc.Queue, again(dead))
+	deadAgain := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+
+	calls := s.of("1")
+	require.Len(t, calls, 4)
+	for i, v := range calls {
+		assert.Equal(t, i%2+1, v.Attempt.Number, "count restarts")
+		assert.Equal(t, i%2 == 1, v.Attempt.Last)
+		assert.Equal(t, i/2, v.Attempt.Replays)
+		assert.Equal(t, message.Metadata{"kind": "order"}, v.Metadata, "neither our keys nor the poison keys, at call %d", i+1)
+	}
+
+	assert.Equal(t, "1", header(deadAgain, wire.KeyReplays))
+	assert.Equal(t, "4", header(deadAgain, wire.KeyAttempts), "handler calls over both lives")
+	assert.Equal(t, header(dead, wire.KeyFirstFailure), header(deadAgain, wire.KeyFirstFailure))
+	var numbers []int
+	for _, a := range historyOf(t, deadAgain) {
+		numbers = append(numbers, a.Number)
+	}
+	assert.Equal(t, []int{1, 2, 3, 4}, numbers)
+	assert.Equal(t, historyOf(t, dead), historyOf(t, deadAgain)[:2])
+
+	svc.Broker.publish(svc.Queue, again(deadAgain))
+	assert.Equal(t, "2", header(svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0], wire.KeyReplays))
+}
+
+// P4: what a publisher has put under Watermill's poison keys is his, but on a dead letter it tells of an earlier death.
+func TestP4_PoisonKeysAreDroppedOnAReplayOnly(t *testing.T) {
+	t.Parallel()
+
+	var s seen
+	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(1))}
+	svc := start(t, c)
+
+	poisoned := amqp091.Table{"reason_poisoned": "earlier", "topic_poisoned": "earlier"}
+	replay := ours(svc.Queue, "-1")
+	maps.Copy(replay, poisoned)
+	svc.Broker.publish(svc.Queue, with("user's", poisoned), with("replay", replay))
+	eventually(t, 10*time.Second, func() bool { return s.count() == 4 }, "both fail once")
+
+	assert.Equal(t, message.Metadata{"reason_poisoned": "earlier", "topic_poisoned": "earlier"}, s.of("user's")[1].Metadata)
+	assert.Empty(t, s.of("replay")[1].Metadata)
+	assert.Equal(t, 1, s.of("replay")[1].Attempt.Replays)
+}
+
+// P4: what waits under a policy continues under the next one.
+func TestP4_AnotherPolicyContinuesTheCount(t *testing.T) {
+	t.Parallel()
+
+	var s seen
+	c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: s.handler(failing(9))}
+	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(1000), QueueType: config.QueueTypeClassic}}
+	svc := start(t, c)
+	svc.publish("1")
+	eventually(t, 10*time.Second, func() bool { return s.count() == 1 }, "it fails, and is to wait")
+	svc.close()
+	require.Equal(t, 1, s.count(), "closed while it waits")
+
+	c.Queue = svc.Queue
+	c.KeepObjects = false
+	c.Options.Policies = retries(ms(50, 60)...)
+	svc = start(t, c)
+	t.Cleanup(func() { svc.Broker.remove("", svc.Queue+".retry.1s.classic") })
+	svc.Broker.take(svc.dlq(), 1, 10*time.Second)
+	assert.Equal(t, []int{2, 3}, svc.Calls.attempts("1"))
+}

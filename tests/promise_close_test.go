@@ -1,0 +1,334 @@
+package tests
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// Close is graceful and bounded.
+
+// No goroutine is left behind, after failures, dead letters and a reconnect. Not parallel: others' goroutines are none of
+// its business.
+func TestCloseLeavesNoGoroutine(t *testing.T) {
+	before := goleak.IgnoreCurrent()
+	network := newProxy(t, brokertest.URI(t))
+	svc := start(t, setup{
+		URI: network.URI, Prefetch: 20, Options: amqpretry.Options{Policies: retries(ms(100)...), Concurrency: 4}, Handler: byFate,
+	})
+	svc.publish(fates(50)...)
+	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() > 30 }, "messages are handled")
+	network.cut(anyone)
+	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() > 60 }, "messages are handled after a reconnect")
+	svc.close()
+
+	network.stop()
+	goleak.VerifyNone(t, before)
+}
+
+// A handler that runs when the close begins finishes, with its context alive, and what it says is carried out. What was
+// prefetched goes back, and nothing is handed out any more.
+func TestCloseLetsHandlersFinish(t *testing.T) {
+	t.Parallel()
+	for _, queueType := range []string{"classic", "quorum"} {
+		for _, fate := range []string{"ok", "never"} {
+			t.Run(queueType+"/"+fate, func(t *testing.T) {
+				t.Parallel()
+				running, goOn := make(chan struct{}), make(chan struct{})
+				svc := start(t, setup{
+					URI: brokertest.URI(t), QueueType: queueType, Prefetch: 10,
+					Options: amqpretry.Options{Policies: retries(time.Hour)},
+					Handler: func(msg *message.Message) error {
+						close(running)
+						select {
+						case <-goOn:
+						case <-msg.Context().Done():
+						}
+						assert.NoError(t, msg.Context().Err(), "the handler's context")
+
+						return byFate(msg)
+					},
+				})
+				svc.publish(append([]string{fate}, numbered("prefetched", 9)...)...)
+				closesWithin(t, 5*time.Second, running, "the handler runs")
+				eventually(t, 5*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 0 }, "the rest is prefetched")
+
+				closed := make(chan struct{})
+				go func() {
+					defer close(closed)
+					svc.close()
+				}()
+				eventually(t, 2*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 9 }, "prefetched messages go back at once")
+				select {
+				case <-closed:
+					t.Fatal("closed before the handler has finished")
+				default:
+				}
+				close(goOn)
+				closesWithin(t, 2*time.Second, closed, "close ends with the handler")
+
+				stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 1 }, "a handler is called after the close")
+				back := svc.Broker.take(svc.Queue, 9, 5*time.Second)
+				for _, d := range back {
+					assert.NotEqual(t, fate, uuid(d))
+					if count, counted := d.Headers["x-delivery-count"].(int64); counted && countsFailuresOnly(t) {
+						assert.Zero(t, count, "the broker counts the prefetched as failed")
+					}
+				}
+				assert.Zero(t, svc.Broker.depth(svc.Queue), "the handled message is acknowledged")
+				if fate == "ok" {
+					assert.Zero(t, svc.Broker.depth(svc.retryQueue(time.Hour)))
+					return
+				}
+				retry := svc.Broker.take(svc.retryQueue(time.Hour), 1, 5*time.Second)[0]
+				assert.Equal(t, "1", header(retry, wire.KeyCount), "the failure is counted")
+			})
+		}
+	}
+}
+
+// countsFailuresOnly tells brokers from 4.3 on: an explicit requeue does not raise the count that a lost channel raises.
+func countsFailuresOnly(t *testing.T) bool {
+	t.Helper()
+	conn, err := amqp091.Dial(brokertest.URI(t))
+	require.NoError(t, err)
+	defer conn.Close()
+	version, _ := conn.Properties["version"].(string)
+
+	return version >= "4.3"
+}
+
+// A handler that does not finish in time: its context ends, its message goes back, and the close does not wait for it.
+func TestCloseDoesNotWaitForever(t *testing.T) {
+	t.Parallel()
+	running, goOn := make(chan struct{}), make(chan struct{})
+	svc := newService(t, setup{
+		URI: brokertest.URI(t), Options: amqpretry.Options{CloseTimeout: 500 * time.Millisecond},
+		Handler: func(*message.Message) error { return nil },
+	})
+	messages, err := svc.Sub.Subscribe(context.Background(), svc.Queue)
+	require.NoError(t, err)
+	svc.publish("message")
+	cause := make(chan error, 1)
+	go func() {
+		msg := <-messages
+		close(running)
+		<-msg.Context().Done()
+		cause <- context.Cause(msg.Context())
+		<-goOn // it ignores that
+	}()
+	closesWithin(t, 5*time.Second, running, "the handler runs")
+
+	began := time.Now()
+	require.NoError(t, svc.Plug.Close())
+	assert.InDelta(t, 0.5, time.Since(began).Seconds(), 0.45, "seconds to close")
+	require.Error(t, <-cause)
+	eventually(t, 2*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 1 }, "the message goes back")
+	close(goOn)
+}
+
+// Deliveries whose copies cannot be stored stay in their queue.
+func TestCloseWhileHeld(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]func(*proxy){
+		"stalled": func(p *proxy) { p.stall(forwarder) },
+		"refused": func(p *proxy) { p.refuse(forwarder) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			network := newProxy(t, brokertest.URI(t))
+			fault(network)
+			svc := start(t, setup{
+				URI: network.URI, QueueType: "quorum", Handler: byFate,
+				Options: amqpretry.Options{CloseTimeout: time.Second, Policies: retries(time.Hour)},
+			})
+			svc.publish(append(numbered("never", 3), numbered("ok", 20)...)...)
+			eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 23 && len(svc.Held()) > 0 }, "all are held")
+
+			assert.Less(t, svc.close(), time.Second+3*time.Second)
+			eventually(t, 5*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 3 }, "they are in their queue")
+			assert.Zero(t, svc.Broker.depth(svc.retryQueue(time.Hour)))
+			assert.Equal(t, 23, svc.Calls.count())
+		})
+	}
+}
+
+// A forward that is confirmed late, but in time, ends the close early and the message is where it belongs.
+func TestCloseWaitsForForwards(t *testing.T) {
+	t.Parallel()
+	network := newProxy(t, brokertest.URI(t))
+	svc := start(t, setup{
+		URI: network.URI, QueueType: "quorum", Handler: byFate,
+		Options: amqpretry.Options{CloseTimeout: 10 * time.Second, Policies: retries(time.Hour)},
+	})
+	network.refuse(forwarder)
+	svc.publish(numbered("never", 3)...)
+	eventually(t, 5*time.Second, func() bool { return len(svc.Held()) > 0 && svc.Calls.count() == 3 }, "all are held")
+
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		svc.close()
+	}()
+	eventually(t, 2*time.Second, func() bool { return len(svc.Logs.with("Closing router")) > 0 }, "the close has begun")
+	network.allow(forwarder)
+	closesWithin(t, 5*time.Second, closed, "the close ends when the copies are stored")
+	assert.Equal(t, 3, svc.Broker.depth(svc.retryQueue(time.Hour)))
+	assert.Empty(t, svc.Broker.drain(svc.Queue, 0, 500*time.Millisecond), "all acknowledged")
+}
+
+// Everything that closes may be called again, and at the same time.
+func TestCloseTwiceAndConcurrently(t *testing.T) {
+	t.Parallel()
+	running, goOn := make(chan struct{}), make(chan struct{})
+	svc := start(t, setup{
+		URI: brokertest.URI(t),
+		Handler: func(*message.Message) error {
+			close(running)
+			<-goOn
+
+			return nil
+		},
+	})
+	svc.publish("message")
+	closesWithin(t, 5*time.Second, running, "the handler runs")
+
+	var all sync.WaitGroup
+	closed := make(chan struct{})
+	for _, end := range []func() error{svc.Plug.Close, svc.Plug.Close, svc.Sub.Close, svc.Sub.Close, svc.Router.Close, svc.Router.Close} {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			assert.NoError(t, end())
+		}()
+	}
+	go func() {
+		defer close(closed)
+		all.Wait()
+	}()
+	eventually(t, 2*time.Second, func() bool { return svc.Broker.consumers(svc.Queue) == 0 }, "the close has begun")
+	close(goOn)
+	closesWithin(t, 3*time.Second, closed, "all of them end")
+	require.NoError(t, svc.Plug.Close())
+	require.NoError(t, svc.Sub.Close())
+	assert.Zero(t, svc.Broker.depth(svc.Queue))
+
+	_, err := svc.Plug.NewSubscriber()
+	require.Error(t, err, "a closed plug has no subscribers")
+	_, err = svc.Sub.Subscribe(t.Context(), svc.Queue)
+	require.Error(t, err, "a closed subscriber does not subscribe")
+}
+
+// The end of Subscribe's context drains that subscription, and no other.
+func TestCloseBySubscribeContext(t *testing.T) {
+	t.Parallel()
+	svc := newService(t, setup{
+		URI: brokertest.URI(t), Prefetch: 5, Options: amqpretry.Options{Concurrency: 2},
+		Handler: func(*message.Message) error { return nil },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	messages, err := svc.Sub.Subscribe(ctx, svc.Queue)
+	require.NoError(t, err)
+	svc.publish(numbered("message", 5)...)
+	msg := <-messages
+	eventually(t, 5*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 0 }, "the rest is prefetched")
+
+	cancel()
+	eventually(t, 2*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 4 }, "the rest goes back")
+	assert.NoError(t, msg.Context().Err(), "the message in hand is not taken away")
+	msg.Ack()
+	select {
+	case _, open := <-messages:
+		assert.False(t, open, "a message is handed out after the end")
+	case <-time.After(2 * time.Second):
+		t.Fatal("the channel of messages is not closed")
+	}
+	stays(t, 300*time.Millisecond, func() bool { return svc.Broker.depth(svc.Queue) == 4 }, "the message in hand is acknowledged")
+	assert.Equal(t, 0, svc.Broker.consumers(svc.Queue))
+
+	again, err := svc.Sub.Subscribe(context.Background(), svc.Queue)
+	require.NoError(t, err, "the subscriber itself is still open")
+	(<-again).Ack()
+}
+
+// Nothing hangs when the broker is frozen or dead, whatever the service is doing.
+func TestCloseWithoutABroker(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.Start(t)
+	for _, fault := range []struct {
+		name, queueType string
+		happens, ends   func()
+	}{
+		{"frozen", "quorum", broker.Pause, broker.Resume},
+		// RabbitMQ 3.10 may leave a quorum queue that is killed this young without a leader.
+		{"killed", "classic", broker.Kill, broker.Start},
+	} {
+		t.Run(fault.name, func(t *testing.T) {
+			const timeout = time.Second
+			var running atomic.Int32
+			goOn := make(chan struct{})
+			busy := func(fate string) *service {
+				svc := start(t, setup{
+					URI: broker.URI, QueueType: fault.queueType, KeepObjects: true,
+					Options: amqpretry.Options{CloseTimeout: timeout},
+					Handler: func(msg *message.Message) error {
+						running.Add(1)
+						<-goOn
+
+						return byFate(msg)
+					},
+				})
+				svc.publish(fate, "prefetched")
+
+				return svc
+			}
+			services := []*service{busy("ok"), busy("never")}
+			idle := start(t, setup{
+				URI: broker.URI, KeepObjects: true, Options: amqpretry.Options{CloseTimeout: timeout},
+				Handler: func(*message.Message) error { return nil },
+			})
+			eventually(t, 5*time.Second, func() bool { return running.Load() == 2 }, "the handlers run")
+
+			fault.happens()
+			close(goOn)
+			var all sync.WaitGroup
+			for _, svc := range append(services, idle) {
+				all.Add(1)
+				go func() {
+					defer all.Done()
+					took := svc.close()
+					assert.Less(t, took, timeout+5*time.Second, "close")
+					t.Logf("closed in %s", took)
+				}()
+			}
+			all.Wait()
+			fault.ends()
+
+			never := services[1]
+			assert.Len(t, never.Calls.of("never"), 1)
+			eventually(t, 15*time.Second, func() bool {
+				return never.Broker.depth(never.Queue)+never.Broker.depth(never.dlq()) >= 2
+			}, "both messages are there")
+			found := map[string]bool{}
+			for _, queue := range []string{never.Queue, never.dlq()} {
+				for _, d := range never.Broker.drain(queue, 0, 300*time.Millisecond) {
+					found[uuid(d)] = true
+				}
+			}
+			assert.Equal(t, map[string]bool{"never": true, "prefetched": true}, found)
+		})
+	}
+}

@@ -1,0 +1,645 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	routermiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+type orderError struct{ number int }
+
+func (e *orderError) Error() string { return fmt.Sprintf("order %d is lost", e.number) }
+
+// added is how many bytes our headers and the poison keys have, with what the wire needs for each.
+func added(d amqp091.Delivery) int {
+	size := 0
+	for key, value := range d.Headers {
+		if s, ok := value.(string); ok && (wire.IsOwn(key) || wire.IsPoison(key)) {
+			size += 1 + len(key) + 1 + 4 + len(s)
+		}
+	}
+
+	return size
+}
+
+// requireReadable requires that everything that was added is valid UTF-8 and within its bounds.
+func requireReadable(t *testing.T, d amqp091.Delivery) {
+	t.Helper()
+	for key, value := range d.Headers {
+		if wire.IsOwn(key) || wire.IsPoison(key) {
+			require.IsType(t, "", value, key)
+			require.True(t, utf8.ValidString(header(d, key)), "%s: %q", key, value)
+		}
+	}
+	require.LessOrEqual(t, len(header(d, wire.KeyError)), 2<<10)
+	require.LessOrEqual(t, len(header(d, wire.KeyErrorType)), 256)
+	require.LessOrEqual(t, added(d), 16<<10)
+}
+
+// P9: a dead letter tells why, what, who, where and when.
+func TestP9_DeadLetterExplainsItself(t *testing.T) {
+	t.Parallel()
+
+	for _, queueType := range []string{"classic", "quorum"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+
+			c := setup{URI: brokertest.URI(t), QueueType: queueType}
+			c.Options.Policies = retries(ms(100, 120)...)
+			c.Route = func(svc *service) {
+				svc.Router.AddConsumerHandler("pack-orders", svc.Queue, svc.Sub, svc.recorded(func(msg *message.Message) error {
+					a, _ := middleware.AttemptFromContext(msg.Context())
+					return fmt.Errorf("cannot pack: %w", &orderError{a.Number})
+				}))
+			}
+			svc := start(t, c)
+
+			before := time.Now().Add(-time.Millisecond)
+			svc.publish("1")
+			dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+			after := time.Now()
+			requireReadable(t, dead)
+
+			host, err := os.Hostname()
+			require.NoError(t, err)
+			for key, want := range map[string]string{
+				"amqpretry-v": "1", "amqpretry-count": "-1", "amqpretry-delay": "", "amqpretry-attempts": "3",
+				"amqpretry-reason": "exhausted", "amqpretry-error": "cannot pack: order 3 is lost",
+				"amqpretry-error-type": "*tests.orderError", "amqpretry-handler": "pack-orders", "amqpretry-topic": svc.Queue,
+				"amqpretry-queue": svc.Queue, "amqpretry-host": host, "amqpretry-exchange": "", "amqpretry-routing-key": svc.Queue,
+				"amqpretry-replays": "", "amqpretry-deadline": "", "amqpretry-removed": "",
+				routermiddleware.ReasonForPoisonedKey:  "cannot pack: order 3 is lost",
+				routermiddleware.PoisonedTopicKey:      svc.Queue,
+				routermiddleware.PoisonedHandlerKey:    "pack-orders",
+				routermiddleware.PoisonedSubscriberKey: "amqpretry.Subscriber",
+			} {
+				assert.Equal(t, want, header(dead, key), key)
+			}
+			for _, key := range []string{wire.KeyExchange, wire.KeyRoutingKey} {
+				assert.Contains(t, dead.Headers, key)
+			}
+			assert.NotEmpty(t, header(dead, wire.KeyID))
+
+			history := historyOf(t, dead)
+			require.Len(t, history, 3)
+			calls := svc.Calls.of("1")
+			require.Len(t, calls, 3)
+			for i, a := range history {
+				assert.Equal(t, i+1, a.Number)
+				assert.Equal(t, fmt.Sprintf("cannot pack: order %d is lost", i+1), a.Error)
+				assert.Equal(t, "*tests.orderError", a.Type)
+				assert.WithinRange(t, a.At, calls[i].At.Add(-2*time.Millisecond), calls[i].At.Add(90*time.Millisecond))
+			}
+			first, err := time.Parse(time.RFC3339, header(dead, wire.KeyFirstFailure))
+			require.NoError(t, err)
+			last, err := time.Parse(time.RFC3339, header(dead, wire.KeyLastFailure))
+			require.NoError(t, err)
+			assert.Equal(t, history[0].At, first)
+			assert.Equal(t, history[2].At, last)
+			assert.WithinRange(t, first, before, after)
+			assert.Greater(t, last.Sub(first), 215*time.Millisecond)
+			assert.True(t, strings.HasSuffix(header(dead, wire.KeyFirstFailure), "Z"), "UTC")
+
+			require.Len(t, svc.Letters(), 1)
+			letter := svc.Letters()[0]
+			var lost *orderError
+			require.ErrorAs(t, letter.Err, &lost)
+			assert.Equal(t, 3, lost.number)
+			letter.Err, letter.Message = nil, nil
+			assert.Equal(t, middleware.DeadLetter{
+				Reason: "exhausted", Attempts: 3, Queue: svc.Queue, Topic: svc.Queue, Handler: "pack-orders",
+			}, letter)
+			assert.Empty(t, svc.Broker.drain(svc.Queue, 0, 100*time.Millisecond))
+		})
+	}
+}
+
+// P9: of many attempts the first and the last nine are kept, and the number of all.
+func TestP9_HistoryIsBounded(t *testing.T) {
+	t.Parallel()
+
+	c := setup{URI: brokertest.URI(t), Handler: failing(99)}
+	c.Options.Policies = retries(ms(20)...)
+	c.Options.Policies.Default.Retries = 14
+	svc := start(t, c)
+	svc.publish("1")
+
+	dead := svc.Broker.take(svc.dlq(), 1, 20*time.Second)[0]
+	var numbers []int
+	for _, a := range historyOf(t, dead) {
+		numbers = append(numbers, a.Number)
+		assert.Equal(t, fmt.Sprintf("failure %d", a.Number), a.Error)
+	}
+	assert.Equal(t, []int{1, 7, 8, 9, 10, 11, 12, 13, 14, 15}, numbers)
+	assert.Equal(t, "15", header(dead, wire.KeyAttempts))
+	assert.Equal(t, "failure 15", header(dead, wire.KeyError))
+}
+
+type panickyError struct{ text *string }
+
+func (e *panickyError) Error() string { return *e.text }
+
+// P9: no error text, however long or broken, loses a message, breaks a header or the frame that it travels in.
+func TestP9_ErrorTexts(t *testing.T) {
+	t.Parallel()
+
+	mib := strings.Repeat("é long story. ", 1<<20/15+1)
+	require.Greater(t, len(mib), 1<<20)
+
+	c := setup{URI: brokertest.URI(t), Prefetch: 20}
+	c.Options.Policies = retries(ms(20)...)
+	c.Options.Policies.Default.Retries = 11
+	c.Options.Concurrency = 8
+	c.Handler = func(msg *message.Message) error {
+		switch msg.UUID {
+		case "long":
+			return errors.New(mib)
+		case "escaped": // JSON makes six bytes of each
+			return errors.New(strings.Repeat("\x01", 1<<20))
+		case "invalid":
+			return errors.New("caf\xe9 \xff\xfe\x80 end")
+		case "long and invalid":
+			return errors.New(strings.Repeat("\xf0\x9f\x8e", 1<<19))
+		case "panics":
+			return &panickyError{}
+		case "panics when nil":
+			return (*panickyError)(nil)
+		case "wrapped panics":
+			return errors.Join(errors.New("one"), &panickyError{})
+		case "empty":
+			return errors.New("")
+		}
+
+		return nil
+	}
+	svc := start(t, c)
+	ids := []string{"long", "escaped", "invalid", "long and invalid", "panics", "panics when nil", "wrapped panics", "empty"}
+	svc.publish(ids...)
+
+	letters := map[string]amqp091.Delivery{}
+	for _, d := range svc.Broker.take(svc.dlq(), len(ids), 20*time.Second) {
+		letters[uuid(d)] = d
+		requireReadable(t, d)
+		assert.Equal(t, "exhausted", header(d, wire.KeyReason), uuid(d))
+		assert.Equal(t, "12", header(d, wire.KeyAttempts), uuid(d))
+		assert.Equal(t, 12, svc.Calls.ids()[uuid(d)], uuid(d))
+		assert.NotEmpty(t, header(d, wire.KeyErrorType), uuid(d))
+		assert.NotEmpty(t, historyOf(t, d), uuid(d))
+		assert.Equal(t, 1, historyOf(t, d)[0].Number, "the first is kept")
+		assert.Equal(t, uuid(d), string(d.Body))
+	}
+	require.Len(t, letters, len(ids))
+
+	text := header(letters["long"], wire.KeyError)
+	assert.Greater(t, len(text), 2<<10-10, "as much as there is room for")
+	assert.True(t, strings.HasPrefix(mib, strings.TrimSuffix(text, "…")))
+	assert.True(t, strings.HasSuffix(text, "…"), "cut visibly")
+	assert.Equal(t, text, header(letters["long"], "reason_poisoned"))
+	assert.Len(t, historyOf(t, letters["long"]), 10)
+	assert.Equal(t, "caf\uFFFD \uFFFD end", header(letters["invalid"], wire.KeyError))
+	for _, id := range []string{"panics", "panics when nil"} {
+		assert.Contains(t, header(letters[id], wire.KeyError), "panicked", id)
+		assert.Equal(t, "*tests.panickyError", header(letters[id], wire.KeyErrorType), id)
+	}
+	assert.Empty(t, svc.Logs.with("Connection to RabbitMQ lost"))
+	assert.Len(t, svc.Letters(), len(ids))
+}
+
+// P9: a message whose own headers fill a frame leaves no room for ours. It becomes a dead letter without the largest of
+// them, which are named; the connection lives, and no other message notices.
+func TestP9_TooLarge(t *testing.T) {
+	t.Parallel()
+
+	const frame = 131072 // as negotiated
+	proxy := newProxy(t, brokertest.URI(t))
+	c := setup{URI: proxy.URI, Prefetch: 20, Handler: func(msg *message.Message) error {
+		if msg.UUID == "healthy" {
+			return nil
+		}
+
+		return fmt.Errorf("it fails: %s", strings.Repeat("why? ", 400))
+	}}
+	c.Options.Policies = retries(ms(100, 150)...)
+	svc := start(t, c)
+
+	one := with("one", amqp091.Table{"big": strings.Repeat("b", frame-300), "small": "kept", "n": int64(4)})
+	one.CorrelationId = "kept"
+	many := with("many", nil)
+	for i := range 616 { // 212 bytes each
+		many.Headers[fmt.Sprintf("h-%04d", i)] = strings.Repeat("v", 200)
+	}
+	nested := with("nested", amqp091.Table{"list": []any{strings.Repeat("l", frame/2), strings.Repeat("m", frame/2-300)}, "small": "kept"})
+	// Room for what is needed, not for a history and a long error text.
+	narrow := with("narrow", amqp091.Table{"big": strings.Repeat("b", frame-3400)})
+
+	svc.publish("healthy")
+	svc.Broker.publish(svc.Queue, one, many, nested, narrow)
+	svc.publish("ordinary")
+
+	letters := map[string]amqp091.Delivery{}
+	for _, d := range svc.Broker.take(svc.dlq(), 5, 20*time.Second) {
+		letters[uuid(d)] = d
+		requireReadable(t, d)
+		assert.Equal(t, uuid(d), string(d.Body))
+		for _, key := range []string{wire.KeyVersion, wire.KeyQueue, wire.KeyFirstFailure, wire.KeyLastFailure, wire.KeyAttempts} {
+			assert.NotEmpty(t, header(d, key), "%s: %s", uuid(d), key)
+		}
+	}
+	assert.Equal(t, map[string]string{
+		"one": "too-large", "many": "too-large", "nested": "too-large", "narrow": "exhausted", "ordinary": "exhausted",
+	}, reasons([]amqp091.Delivery{letters["one"], letters["many"], letters["nested"], letters["narrow"], letters["ordinary"]}))
+	assert.Equal(t, map[string]int{"healthy": 1, "one": 1, "many": 1, "nested": 1, "narrow": 3, "ordinary": 3}, svc.Calls.ids())
+
+	d := letters["one"]
+	assert.Equal(t, "big", header(d, wire.KeyRemoved))
+	assert.NotContains(t, d.Headers, "big")
+	assert.Equal(t, "kept", d.Headers["small"])
+	assert.Equal(t, int64(4), d.Headers["n"])
+	assert.Equal(t, "kept", d.CorrelationId)
+	assert.Contains(t, header(d, wire.KeyError), "it fails: why?")
+	assert.Len(t, historyOf(t, d), 1)
+
+	d = letters["many"]
+	removed := strings.Split(header(d, wire.KeyRemoved), ", ")
+	assert.Less(t, len(removed), 40, "no more than is needed")
+	kept := theirs(t, d, true)
+	assert.Len(t, kept, 617-len(removed))
+	for _, key := range removed {
+		assert.Contains(t, many.Headers, key)
+		assert.NotContains(t, kept, key)
+	}
+
+	assert.Equal(t, "list", header(letters["nested"], wire.KeyRemoved))
+	assert.Equal(t, "kept", letters["nested"].Headers["small"])
+
+	d = letters["narrow"]
+	assert.Len(t, d.Headers["big"], frame-3400, "ours give way, not the publisher's")
+	assert.NotContains(t, d.Headers, wire.KeyRemoved)
+	assert.Equal(t, "3", header(d, wire.KeyAttempts))
+
+	assert.Equal(t, 1, proxy.dialled(forwarder), "the connection for copies was never lost")
+	assert.Equal(t, 1, proxy.dialled(subscriber))
+	require.Len(t, svc.Letters(), 5)
+	for _, letter := range svc.Letters() {
+		assert.Equal(t, header(letters[letter.Message.UUID], wire.KeyReason), string(letter.Reason))
+	}
+}
+
+// P9: the broker adds headers of its own to what has waited and to what is delivered again. Not even with these may a copy
+// be larger than a frame: the client that gets it closes its connection, and gets it again.
+func TestP9_NoSizeBreaksAConnection(t *testing.T) {
+	t.Parallel()
+
+	const frame = 131072
+	proxy := newProxy(t, brokertest.URI(t))
+	c := setup{URI: proxy.URI, Prefetch: 10, Handler: func(*message.Message) error {
+		return errors.New(strings.Repeat("why? ", 100))
+	}}
+	c.Options.Policies = retries(ms(30, 40)...)
+	svc := start(t, c)
+
+	var rooms []int
+	for room := 200; room <= 4400; room += 150 {
+		rooms = append(rooms, room)
+		svc.Broker.publish(svc.Queue, with(fmt.Sprint(room), amqp091.Table{"big": strings.Repeat("b", frame-room)}))
+	}
+
+	eventually(t, 30*time.Second, func() bool { return len(svc.Letters()) == len(rooms) || proxy.dialled(subscriber) > 1 }, "all end")
+	require.Equal(t, 1, proxy.dialled(subscriber), "a delivery was too large for its frame")
+	require.Equal(t, 1, proxy.dialled(forwarder), "a copy was too large for its frame")
+
+	for range 2 { // looking at dead letters must not become impossible by looking
+		svc.Broker.do(func(ch *amqp091.Channel) error {
+			for {
+				if _, ok, err := ch.Get(svc.dlq(), false); err != nil || !ok {
+					return err
+				}
+			}
+		})
+	}
+	found := reasons(svc.Broker.take(svc.dlq(), len(rooms), 10*time.Second))
+	calls, last := svc.Calls.ids(), "too-large"
+	for _, room := range rooms {
+		reason, id := found[fmt.Sprint(room)], fmt.Sprint(room)
+		assert.Contains(t, []string{last, "exhausted"}, reason, "%d bytes of room", room)
+		if reason == "exhausted" {
+			assert.Equal(t, 3, calls[id], "%d bytes of room", room)
+		}
+		last = reason
+	}
+	assert.Equal(t, "exhausted", last, "some have room enough")
+	assert.Equal(t, "too-large", found["200"], "some have not")
+}
+
+// P9: the hook decides what is written, on the message and in the logs.
+func TestP9_Redaction(t *testing.T) {
+	t.Parallel()
+
+	const secret = "hunter2"
+	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+		if msg.UUID == "panic" {
+			panic("password " + secret)
+		}
+
+		return errors.New("password " + secret)
+	}}
+	c.Configure = func(conf *amqp.Config) { conf.Marshaler = leaky{} }
+	c.Options.Policies = retries(ms(30, 40)...)
+	c.Options.PanicStacks = true
+	c.Options.ErrorText = func(err error) string { return strings.ReplaceAll(err.Error(), secret, "[redacted]") }
+	svc := start(t, c)
+	svc.publish("error", "panic", "undecodable")
+
+	for _, d := range svc.Broker.take(svc.dlq(), 3, 10*time.Second) {
+		for key, value := range d.Headers {
+			assert.NotContains(t, fmt.Sprint(value), secret, key)
+		}
+		for _, key := range []string{wire.KeyError, "reason_poisoned"} {
+			assert.Contains(t, header(d, key), "password [redacted]", "%s: %s", uuid(d), key)
+		}
+		for _, a := range historyOf(t, d) {
+			assert.Contains(t, a.Error, "password [redacted]")
+		}
+	}
+	logged := 0
+	for _, entry := range svc.Logs.All() {
+		assert.NotContains(t, entry.String(), secret)
+		if strings.Contains(entry.String(), "[redacted]") {
+			logged++
+		}
+	}
+	assert.Equal(t, 7, logged, "each failure")
+	require.Len(t, svc.Letters(), 3)
+	assert.ErrorContains(t, svc.Letters()[0].Err, secret, "the hook is for texts; the callback gets the error itself")
+}
+
+// leaky is a marshaler whose errors show what they should not.
+type leaky struct{ amqp.DefaultMarshaler }
+
+func (m leaky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	if string(d.Body) == "undecodable" {
+		return nil, errors.New("password hunter2")
+	}
+
+	return m.DefaultMarshaler.Unmarshal(d)
+}
+
+// P9: a hook that panics costs the text, not the message.
+func TestP9_PanickingHooks(t *testing.T) {
+	t.Parallel()
+
+	c := setup{URI: brokertest.URI(t), Handler: failing(9)}
+	c.Options.Policies = retries(ms(30)...)
+	c.Options.ErrorText = func(error) string { panic("hook's bug") }
+	svc := start(t, c)
+	svc.publish("1")
+	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+	assert.Equal(t, "exhausted", header(dead, wire.KeyReason))
+	assert.Contains(t, header(dead, wire.KeyError), "panicked")
+}
+
+// P9: a panic is a failure like any other, its stack is shown on request only.
+func TestP9_PanicStacks(t *testing.T) {
+	t.Parallel()
+
+	for _, stacks := range []bool{false, true} {
+		t.Run(fmt.Sprint(stacks), func(t *testing.T) {
+			t.Parallel()
+
+			c := setup{URI: brokertest.URI(t), Handler: func(*message.Message) error { panic("out of boxes") }}
+			c.Options.Policies = retries(ms(30)...)
+			c.Options.PanicStacks = stacks
+			svc := start(t, c)
+			svc.publish("1")
+
+			dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+			requireReadable(t, dead)
+			assert.Equal(t, "panic", header(dead, wire.KeyReason))
+			assert.Equal(t, "2", header(dead, wire.KeyAttempts))
+			assert.Contains(t, header(dead, wire.KeyError), "out of boxes")
+			assert.Equal(t, "*middleware.PanicError", header(dead, wire.KeyErrorType))
+			assert.Equal(t, "panic", historyOf(t, dead)[0].Reason)
+			for _, key := range []string{wire.KeyError, wire.KeyHistory, "reason_poisoned"} {
+				assert.Equal(t, stacks, strings.Contains(header(dead, key), "goroutine"), key)
+			}
+			logged := false
+			for _, entry := range svc.Logs.All() {
+				logged = logged || strings.Contains(entry.String(), "goroutine ")
+			}
+			assert.Equal(t, stacks, logged)
+		})
+	}
+}
+
+type hopeless struct{ retryable bool }
+
+func (e hopeless) Error() string   { return "hopeless" }
+func (e hopeless) Retryable() bool { return e.retryable }
+
+// P9: what an error asks for is done, and the dead letter says so.
+func TestP9_ErrorsDecide(t *testing.T) {
+	t.Parallel()
+
+	c := setup{URI: brokertest.URI(t), Prefetch: 20}
+	c.Options.Policies = retries(ms(30)...)
+	c.Handler = func(msg *message.Message) error {
+		lost := &orderError{7}
+		switch msg.UUID {
+		case "permanent":
+			return middleware.Permanent(lost)
+		case "wrapped permanent":
+			return fmt.Errorf("while packing: %w", middleware.Permanent(lost))
+		case "not retryable":
+			return fmt.Errorf("while packing: %w", hopeless{false})
+		case "retryable":
+			return hopeless{true}
+		case "panic with permanent":
+			panic(middleware.Permanent(lost))
+		case "drop":
+			return middleware.Drop(lost)
+		}
+
+		return lost
+	}
+	svc := start(t, c)
+	svc.publish("permanent", "wrapped permanent", "not retryable", "retryable", "panic with permanent", "drop", "other")
+
+	letters := svc.Broker.take(svc.dlq(), 6, 10*time.Second)
+	eventually(t, 10*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 0 && svc.Calls.count() == 9 }, "all handled")
+	stays(t, 150*time.Millisecond, func() bool { return svc.Calls.count() == 9 && svc.Broker.depth(svc.dlq()) == 0 }, "no more")
+	assert.Equal(t, map[string]string{
+		"permanent": "permanent", "wrapped permanent": "permanent", "not retryable": "permanent", "panic with permanent": "permanent",
+		"retryable": "exhausted", "other": "exhausted",
+	}, reasons(letters))
+	assert.Equal(t, map[string]int{
+		"permanent": 1, "wrapped permanent": 1, "not retryable": 1, "panic with permanent": 1, "drop": 1, "retryable": 2, "other": 2,
+	}, svc.Calls.ids())
+
+	for _, d := range letters {
+		switch uuid(d) {
+		case "permanent", "wrapped permanent", "other":
+			assert.Equal(t, "*tests.orderError", header(d, wire.KeyErrorType), "%s: the cause, not the mark", uuid(d))
+			assert.Contains(t, header(d, wire.KeyError), "order 7 is lost")
+		case "not retryable":
+			assert.Equal(t, "tests.hopeless", header(d, wire.KeyErrorType))
+		}
+	}
+	dropped := svc.Logs.with("dropped")
+	require.Len(t, dropped, 1)
+	assert.Equal(t, "drop", dropped[0].Fields["message_uuid"])
+	assert.Len(t, svc.Letters(), 6, "a dropped message is no dead letter")
+
+	svc.close()
+	for _, queue := range []string{svc.Queue, svc.retryQueue(30 * time.Millisecond)} {
+		assert.Zero(t, svc.Broker.depth(queue), "the dropped one is gone")
+	}
+}
+
+// P9: the final step alone, for handlers without retries: the first failure is the last, whatever the policy says.
+func TestP9_PoisonAlone(t *testing.T) {
+	t.Parallel()
+
+	for name, inner := range map[string]bool{"alone": false, "inside of Middleware": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			uri, queue := brokertest.URI(t), uniqueName("promise")
+			c := setup{URI: uri, Queue: queue}
+			c.Options.Policies = retries(ms(30, 40)...)
+			handle := failing(9)
+			c.Route = func(svc *service) {
+				if !inner {
+					var err error
+					svc.Router, err = message.NewRouter(message.RouterConfig{}, svc.Logs)
+					require.NoError(t, err)
+				}
+				h := svc.Router.AddConsumerHandler("once", queue, svc.Sub, svc.recorded(func(msg *message.Message) error {
+					if msg.UUID == "panic" {
+						panic("once")
+					}
+
+					return handle(msg)
+				}))
+				h.AddMiddleware(svc.Plug.Poison)
+			}
+			svc := start(t, c)
+			svc.publish("error", "panic")
+
+			letters := svc.Broker.take(svc.dlq(), 2, 10*time.Second)
+			assert.Equal(t, map[string]string{"error": "exhausted", "panic": "panic"}, reasons(letters))
+			assert.Equal(t, map[string]int{"error": 1, "panic": 1}, svc.Calls.ids())
+			for _, d := range letters {
+				assert.Equal(t, "1", header(d, wire.KeyAttempts))
+				assert.Equal(t, "once", header(d, wire.KeyHandler))
+				assert.Equal(t, "once", header(d, "handler_poisoned"))
+				assert.Equal(t, "-1", header(d, wire.KeyCount))
+				assert.Len(t, historyOf(t, d), 1)
+			}
+			require.Len(t, svc.Letters(), 2)
+			assert.Zero(t, svc.Broker.depth(svc.Queue))
+		})
+	}
+}
+
+// P9: the alarm is raised once for each dead letter, and whoever looks then finds it there.
+func TestP9_OnDeadLetterComesAfterIt(t *testing.T) {
+	t.Parallel()
+
+	for _, stock := range []bool{false, true} {
+		t.Run(fmt.Sprintf("stock %t", stock), func(t *testing.T) {
+			t.Parallel()
+
+			uri, queue := brokertest.URI(t), uniqueName("promise")
+			broker := newRabbit(t, uri)
+
+			var (
+				mu    sync.Mutex
+				there = map[string][]bool{} // for each call of the hook: was it in the queue?
+			)
+			options := noOptions()
+			options.Policies = retries(ms(30)...)
+			options.Concurrency = 2
+			options.OnDeadLetter = func(l middleware.DeadLetter) {
+				found := false
+				_ = broker.try(func(ch *amqp091.Channel) error { // closing the channel puts back what was taken
+					for {
+						d, ok, err := ch.Get(queue+".dlq", false)
+						if err != nil || !ok {
+							return err
+						}
+						found = found || uuid(d) == l.Message.UUID
+					}
+				})
+
+				mu.Lock()
+				defer mu.Unlock()
+				there[l.Message.UUID] = append(there[l.Message.UUID], found)
+				panic("an alarm's bug")
+			}
+			plug := newPlug(t, amqp.NewDurableQueueConfig(uri), options)
+
+			// The harness keeps the hook for itself, so this is a router of its own.
+			runOwn(t, plug, queue, stock, failing(9))
+			ids := []string{"1", "2", "3"}
+			for _, id := range ids { // one at a time: each looks at all that lies there
+				broker.publish(queue, named(id)...)
+				eventually(t, 10*time.Second, func() bool { mu.Lock(); defer mu.Unlock(); return len(there[id]) > 0 }, "the alarm")
+			}
+			stays(t, 200*time.Millisecond, func() bool { mu.Lock(); defer mu.Unlock(); return len(there) == 3 }, "no further alarm")
+
+			mu.Lock()
+			defer mu.Unlock()
+			assert.Equal(t, map[string][]bool{"1": {true}, "2": {true}, "3": {true}}, there)
+			assert.Equal(t, 3, broker.depth(queue+".dlq"))
+		})
+	}
+}
+
+// runOwn runs a router with one handler on a plug that the harness did not make.
+func runOwn(t *testing.T, plug ownPlug, queue string, stock bool, handler func(*message.Message) error) {
+	t.Helper()
+	logs := newLogs(t)
+
+	var subscriber message.Subscriber
+	var err error
+	if stock {
+		subscriber, err = amqp.NewSubscriber(plug.Config(), logs)
+	} else {
+		subscriber, err = plug.NewSubscriber()
+	}
+	require.NoError(t, err)
+
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, logs)
+	require.NoError(t, err)
+	router.AddMiddleware(plug.Middleware)
+	router.AddConsumerHandler("handler", queue, subscriber, handler)
+	runRouter(t, router)
+
+	plan, err := plug.Plan(queue)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, router.Close())
+		broker := newRabbit(t, plug.Config().Connection.AmqpURI)
+		queues := []string{plan.Queue}
+		for _, q := range plan.Queues {
+			queues = append(queues, q.Name)
+		}
+		broker.remove(plan.RetryExchange, queues...)
+	})
+}

@@ -1,0 +1,74 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+func noOptions() amqpretry.Options { return amqpretry.Options{} }
+
+// P5: of two consumer groups only the one that fails gets the message again, and only its dead-letter queue gets it.
+func TestP5_OnlyTheQueueThatFailedGetsTheRetry(t *testing.T) {
+	t.Parallel()
+
+	for _, queueType := range []string{"classic", "quorum"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+
+			uri, topic := brokertest.URI(t), uniqueName("events")
+			group := func(name string, s *seen, h func(*message.Message) error) *service {
+				c := setup{URI: uri, Queue: topic, Handler: s.handler(h)}
+				c.Options.Policies = retries(ms(60, 80)...)
+				c.Configure = func(conf *amqp.Config) {
+					*conf = amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(name))
+					conf.Queue.Arguments = mainQueueArguments(queueType)
+				}
+
+				return start(t, c)
+			}
+
+			var a, b seen
+			failTwice := failing(2)
+			broker := newRabbit(t, uri)
+			t.Cleanup(func() { // behind the services
+				_ = broker.try(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(topic, false, false) })
+			})
+			group("a", &a, func(msg *message.Message) error {
+				if msg.UUID == "dead" {
+					return failing(9)(msg)
+				}
+
+				return failTwice(msg)
+			})
+			group("b", &b, succeed)
+
+			broker.publishTo(topic, "", named("twice", "dead", "twice-too")...)
+			eventually(t, 10*time.Second, func() bool { return a.count() == 9 && b.count() == 3 }, "a: 9, b: 3")
+			letter := broker.take(topic+"_a.dlq", 1, 10*time.Second)[0]
+			stays(t, 300*time.Millisecond, func() bool { return a.count() == 9 && b.count() == 3 }, "nothing more comes to either")
+
+			assert.Equal(t, "dead", uuid(letter))
+			assert.Equal(t, topic+"_a", header(letter, wire.KeyQueue))
+			assert.Equal(t, topic, header(letter, wire.KeyTopic))
+			assert.Equal(t, topic, header(letter, wire.KeyExchange), "it came by the fanout")
+			for _, id := range []string{"twice", "dead", "twice-too"} {
+				assert.Len(t, a.of(id), 3, id)
+				assert.Len(t, b.of(id), 1, id)
+				assert.Equal(t, 1, b.of(id)[0].Attempt.Number, id)
+			}
+			assert.Zero(t, broker.depth(topic+"_b.dlq"))
+			for _, queue := range []string{"_a", "_b", "_a.retry.60ms", "_b.retry.60ms", "_b.retry.80ms"} {
+				assert.Zero(t, broker.depth(topic+queue), queue)
+			}
+		})
+	}
+}

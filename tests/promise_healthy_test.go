@@ -1,0 +1,131 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+// Healthy messages are not held up: a delivery whose copy cannot be stored costs one slot of the prefetch, nothing else.
+
+// The connection for copies takes nothing any more, in each of the ways in which that can happen.
+func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
+	t.Parallel()
+	for _, queueType := range []string{"classic", "quorum"} {
+		for name, test := range map[string]struct{ fault, repair func(*proxy) }{
+			"stalled":    {func(p *proxy) { p.stall(forwarder) }, (*proxy).resume},
+			"unanswered": {func(p *proxy) { p.stallAnswers(forwarder) }, (*proxy).resume},
+			"refused":    {func(p *proxy) { p.refuse(forwarder) }, func(p *proxy) { p.allow(forwarder) }},
+		} {
+			t.Run(queueType+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				network := newProxy(t, brokertest.URI(t))
+				svc := start(t, setup{
+					URI: network.URI, QueueType: queueType, Prefetch: 20,
+					Options: amqpretry.Options{Policies: retries(ms(2000)...)}, Handler: byFate,
+				})
+				svc.publish("once-warm-up") // opens the connection
+				eventually(t, 5*time.Second, func() bool { return svc.Broker.depth(svc.retryQueue(2*time.Second)) == 1 }, "a copy is stored")
+				test.fault(network)
+
+				failing, healthy := numbered("never", 3), numbered("ok", 200)
+				svc.publish(failing...)
+				svc.publish(healthy...)
+				eventually(t, 10*time.Second, func() bool {
+					ids := svc.Calls.ids()
+					for _, id := range healthy {
+						if ids[id] != 1 {
+							return false
+						}
+					}
+
+					return true
+				}, "200 healthy messages pass the 3 that are held, ten times the prefetch")
+				if name == "refused" { // elsewhere copies may have been stored, and come back
+					for _, id := range failing {
+						assert.Len(t, svc.Calls.of(id), 1, "calls for %s while it is held", id)
+					}
+				}
+				eventually(t, 5*time.Second, func() bool { return len(svc.Held()) > 0 }, "what is held is reported")
+
+				test.repair(network)
+				assert.Len(t, reasons(svc.Broker.take(svc.dlq(), 3, 20*time.Second)), 3, "what was held goes on")
+				eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("once-warm-up")) == 2 }, "so does the first")
+				assert.Equal(t, 2+2*3+200, svc.Calls.count())
+			})
+		}
+	}
+}
+
+// Of two queues one cannot be forwarded: the other's failures are forwarded as if there was nothing.
+func TestHealthyBesideABrokenQueue(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		mode amqpretry.TopologyMode
+		// spoil makes the exchange of the broken queue useless.
+		spoil func(*amqp091.Channel, string) error
+	}{
+		// The broker closes the channel at each publish, with all that is unconfirmed on it.
+		"exchange missing": {amqpretry.TopologyAssume, func(ch *amqp091.Channel, exchange string) error {
+			return ch.ExchangeDelete(exchange, false, false)
+		}},
+		// The copies are returned, and declaring again is refused.
+		"exchange of another type": {amqpretry.TopologyDeclare, func(ch *amqp091.Channel, exchange string) error {
+			if err := ch.ExchangeDelete(exchange, false, false); err != nil {
+				return err
+			}
+
+			return ch.ExchangeDeclare(exchange, "fanout", true, false, false, false, nil)
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			uri := brokertest.URI(t)
+			broken, sound := uniqueName("broken"), uniqueName("sound")
+			broker := newRabbit(t, uri)
+			options := amqpretry.Options{Policies: retries(ms(300)...)}
+
+			// Everything is provisioned by a service that declares, and spoiled before the real one starts.
+			for _, queue := range []string{broken, sound} {
+				svc := newService(t, setup{URI: uri, Queue: queue, Options: options, Handler: byFate})
+				require.NoError(t, svc.Sub.SubscribeInitialize(queue))
+			}
+			options.Topology = test.mode
+			var other *calls
+			svc := newService(t, setup{
+				URI: uri, Queue: sound, Prefetch: 10, Options: options, KeepObjects: true,
+				Route: func(s *service) {
+					other = &calls{}
+					s.Router.AddConsumerHandler("sound", sound, s.Sub, s.recorded(byFate))
+					s.Router.AddConsumerHandler("broken", broken, s.Sub, func(msg *message.Message) error {
+						other.add(msg)
+						return byFate(msg)
+					})
+				},
+			})
+			svc.run()
+			broker.do(func(ch *amqp091.Channel) error { return test.spoil(ch, broken+".retry") })
+
+			stuck := numbered("never", 5)
+			broker.publish(broken, named(stuck...)...)
+			eventually(t, 5*time.Second, func() bool { return len(svc.Held()) > 0 }, "what cannot be forwarded is reported")
+			assert.Equal(t, broken, svc.Held()[0].Queue)
+
+			began := time.Now()
+			failing := numbered("never", 300)
+			svc.publish(failing...)
+			letters := svc.Broker.take(svc.dlq(), len(failing), 15*time.Second)
+			t.Logf("%d failures forwarded twice in %s", len(failing), time.Since(began))
+			assert.Len(t, reasons(letters), len(failing), "each once")
+			assert.Equal(t, 2*len(failing), svc.Calls.count(), "no handler ran twice because of the other queue")
+			assert.Equal(t, len(stuck), other.count(), "what is held is handled once")
+		})
+	}
+}

@@ -1,0 +1,352 @@
+package tests
+
+import (
+	"errors"
+	"math"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// No hot loop: whatever comes in and whatever breaks, the number of handler calls and deliveries is known beforehand.
+
+// oneRetry is the policy of these tests: two attempts, half a second at the most.
+var oneRetry = retries(ms(200)...)
+
+// choosy is a user's marshaler that rejects or panics, and counts how often it is asked.
+type choosy struct {
+	amqp.DefaultMarshaler
+	asked *atomic.Int32
+}
+
+func (p choosy) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	p.asked.Add(1)
+	switch {
+	case strings.HasPrefix(string(d.Body), "rejected"):
+		return nil, errors.New("not in our format")
+	case strings.HasPrefix(string(d.Body), "panics"):
+		panic("marshaler bug")
+	case strings.HasPrefix(string(d.Body), "nothing"):
+		return nil, nil // what a careless marshaler does
+	}
+
+	return p.DefaultMarshaler.Unmarshal(d)
+}
+
+func TestNoHotLoopUndecodable(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	svc := start(t, setup{
+		URI:       brokertest.URI(t),
+		Configure: func(c *amqp.Config) { c.Marshaler = choosy{asked: &asked} },
+		Handler:   func(*message.Message) error { return nil },
+	})
+	ids := []string{"rejected-1", "panics-1", "nothing-1", "rejected-2", "fine", "panics-2"}
+	svc.publish(ids...)
+
+	letters := svc.Broker.take(svc.dlq(), 5, 5*time.Second)
+	for id, reason := range reasons(letters) {
+		assert.Equal(t, string(wire.ReasonUndecodable), reason, id)
+	}
+	for _, d := range letters {
+		assert.Equal(t, uuid(d), string(d.Body), "as it came")
+		assert.NotEmpty(t, header(d, wire.KeyError))
+	}
+	stays(t, 500*time.Millisecond, func() bool { return asked.Load() == 6 }, "something is decoded again")
+	assert.Equal(t, map[string]int{"fine": 1}, svc.Calls.ids())
+}
+
+// Headers of every type, and headers that look like the broker's or ours, mean nothing to the count.
+func TestNoHotLoopForeignHeaders(t *testing.T) {
+	t.Parallel()
+	for _, queueType := range []string{"classic", "quorum"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+			svc := start(t, setup{
+				URI: brokertest.URI(t), QueueType: queueType, Handler: func(*message.Message) error { return errFate },
+			})
+			death := func(queue any, count int64) amqp091.Table {
+				return amqp091.Table{"queue": queue, "reason": "expired", "count": count, "exchange": "x", "routing-keys": []any{"k"}}
+			}
+			forged := map[string]amqp091.Table{
+				"types": {
+					"int8": int8(-1), "int16": int16(2), "int32": int32(math.MinInt32), "int64": int64(math.MaxInt64), "uint8": uint8(7),
+					"float32": float32(1.5), "float64": -2.5e300, "bool": true, "bytes": []byte{0xff, 0}, "nil": nil,
+					"time": time.Now(), "decimal": amqp091.Decimal{Scale: 2, Value: 314}, "array": []any{int32(1), "x"},
+					"table": amqp091.Table{"nested": amqp091.Table{"deep": []any{amqp091.Table{}}}}, "invalid": "\xff\xfe", "": "empty key",
+				},
+				"x-death a string":  {"x-death": "yesterday"},
+				"x-death a number":  {"x-death": int64(99)},
+				"x-death nested":    {"x-death": []any{[]any{death("q", 1)}, "x", death(int64(7), -5)}},
+				"x-death of others": {"x-death": []any{death(svc.Queue, 1<<40), death(svc.Queue+".retry.200ms", 99)}},
+				"a death of ours":   {"x-death": []any{death(svc.Queue+".retry.200ms", 99)}},
+				"broker's counters": {"x-acquired-count": "many", "x-first-death-queue": svc.Queue, "x-last-death-reason": int64(1)},
+				"ours, of another queue": {
+					wire.KeyVersion: "1", wire.KeyQueue: "other", wire.KeyCount: "1", wire.KeyDelay: "200ms", wire.KeyAttempts: "1000",
+				},
+				"ours, without a death": {
+					wire.KeyVersion: "1", wire.KeyQueue: svc.Queue, wire.KeyCount: "1", wire.KeyDelay: "200ms", wire.KeyAttempts: "1",
+				},
+				"ours, a table":    {wire.KeyVersion: "1", wire.KeyQueue: svc.Queue, wire.KeyCount: amqp091.Table{"n": int64(1)}},
+				"ours, negative":   {wire.KeyVersion: "1", wire.KeyQueue: svc.Queue, wire.KeyCount: "-7", wire.KeyDelay: "forever"},
+				"ours, no version": {wire.KeyQueue: svc.Queue, wire.KeyCount: "1"},
+				"ours, version 99": {wire.KeyVersion: "99", wire.KeyQueue: svc.Queue, wire.KeyCount: "1"},
+			}
+			for id, headers := range forged {
+				p := newPublishing(id, id)
+				for key, value := range headers {
+					p.Headers[key] = value
+				}
+				svc.Broker.publish(svc.Queue, p)
+			}
+
+			letters := reasons(svc.Broker.take(svc.dlq(), len(forged), 10*time.Second))
+			assert.Len(t, letters, len(forged))
+			for id := range forged {
+				assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), "attempts of %q", id)
+				assert.Equal(t, string(wire.ReasonExhausted), letters[id], id)
+			}
+			stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 2*len(forged) }, "more handler calls")
+		})
+	}
+}
+
+func TestNoHotLoopPanicAndGoexit(t *testing.T) {
+	t.Parallel()
+	svc := start(t, setup{
+		URI: brokertest.URI(t),
+		Handler: func(msg *message.Message) error {
+			switch msg.UUID {
+			case "panic":
+				panic("handler bug")
+			case "panic nil":
+				panic(nil) // what a handler may do
+			case "panic error":
+				panic(errFate)
+			case "goexit":
+				runtime.Goexit()
+			}
+
+			return nil
+		},
+	})
+	svc.publish("panic", "panic nil", "panic error", "goexit", "fine")
+
+	assert.Equal(t, map[string]string{
+		"panic": "panic", "panic nil": "panic", "panic error": "panic", "goexit": "exhausted",
+	}, reasons(svc.Broker.take(svc.dlq(), 4, 5*time.Second)))
+	stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 9 }, "more handler calls")
+	for _, id := range []string{"panic", "panic nil", "panic error", "goexit"} {
+		assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), id)
+	}
+}
+
+// brokenPublisher cannot publish what handlers produce.
+type brokenPublisher struct{ asked *atomic.Int32 }
+
+func (p brokenPublisher) Publish(string, ...*message.Message) error {
+	p.asked.Add(1)
+	return errors.New("no such topic")
+}
+func (brokenPublisher) Close() error { return nil }
+
+// A handler whose outputs cannot be published has failed: that is an attempt.
+func TestNoHotLoopUnpublishableOutputs(t *testing.T) {
+	t.Parallel()
+	var asked atomic.Int32
+	svc := start(t, setup{
+		URI: brokertest.URI(t),
+		Route: func(s *service) {
+			s.Router.AddHandler(uniqueName("handler"), s.Queue, s.Sub, "outputs", brokenPublisher{&asked},
+				func(msg *message.Message) ([]*message.Message, error) {
+					s.Calls.add(msg)
+					if msg.UUID == "silent" {
+						return nil, nil
+					}
+
+					return []*message.Message{message.NewMessage(watermill.NewUUID(), nil)}, nil
+				})
+		},
+	})
+	svc.publish("message", "silent")
+
+	letter := svc.Broker.take(svc.dlq(), 1, 5*time.Second)[0]
+	assert.Equal(t, "message", uuid(letter))
+	assert.Equal(t, string(wire.ReasonUnpublishable), header(letter, wire.KeyReason))
+	assert.Equal(t, "2", header(letter, wire.KeyAttempts))
+	stays(t, 500*time.Millisecond, func() bool { return asked.Load() == 2 && svc.Calls.count() == 3 }, "more handler calls")
+	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("message"))
+}
+
+// The queue is deleted under its consumer: no handler sees the empty message that a cancelled consumer may get, and the
+// consumer comes back, with everything declared again.
+func TestNoHotLoopGhostDeliveries(t *testing.T) {
+	t.Parallel()
+	for _, queueType := range []string{"classic", "quorum"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+			svc := start(t, setup{URI: brokertest.URI(t), QueueType: queueType, Handler: byFate})
+			for range 2 {
+				svc.Broker.remove(svc.exchange(), svc.dlq(), svc.retryQueue(200*time.Millisecond), svc.Queue)
+				eventually(t, 10*time.Second, func() bool { return svc.Broker.consumers(svc.Queue) == 1 }, "the consumer comes back")
+			}
+			svc.publish("once", "never")
+
+			assert.Equal(t, map[string]string{"never": "exhausted"}, reasons(svc.Broker.take(svc.dlq(), 1, 10*time.Second)))
+			eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 4 }, "handler calls")
+			assert.Equal(t, map[string]int{"once": 2, "never": 2}, svc.Calls.ids())
+			assert.LessOrEqual(t, len(svc.Logs.with("Consuming")), 5, "it tries again, but does not spin")
+		})
+	}
+}
+
+// Nobody has provisioned what the copies are published to: deliveries are held, and handlers are not called again.
+func TestNoHotLoopNothingProvisioned(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+	network := newProxy(t, uri)
+	queue := uniqueName("promise")
+	broker := newRabbit(t, uri)
+	broker.do(func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDeclare(queue, true, false, false, false, mainQueueArguments("quorum"))
+		return err
+	})
+	svc := start(t, setup{
+		URI: network.URI, Queue: queue, QueueType: "quorum", Prefetch: 20,
+		Options: amqpretry.Options{Policies: oneRetry, Topology: amqpretry.TopologyAssume, Concurrency: 2}, Handler: byFate,
+	})
+	failing := numbered("never", 3)
+	svc.publish(append(failing, numbered("ok", 50)...)...)
+	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 53 }, "each is handled once")
+	stays(t, 3*time.Second, func() bool { return svc.Calls.count() == 53 }, "a handler is called again")
+	assert.ErrorContains(t, svc.reportedHeld(3).Err, svc.exchange())
+	assert.Equal(t, 1, network.dialled(forwarder), "a missing exchange costs channels, not connections")
+
+	plan, err := svc.Plug.Plan(queue)
+	require.NoError(t, err)
+	broker.do(func(ch *amqp091.Channel) error { return plan.Declare(ch) })
+	assert.Len(t, reasons(broker.take(svc.dlq(), 3, 15*time.Second)), 3, "once provisioned, it goes on")
+	assert.Equal(t, 56, svc.Calls.count())
+}
+
+// The queue to consume from is deleted and may not be declared again: trying is bounded, and goes on until it is back.
+func TestNoHotLoopQueueMissing(t *testing.T) {
+	t.Parallel()
+	queue := uniqueName("promise")
+	broker := newRabbit(t, brokertest.URI(t))
+	provision := func() {
+		broker.do(func(ch *amqp091.Channel) error {
+			_, err := ch.QueueDeclare(queue, true, false, false, false, mainQueueArguments("classic"))
+			return err
+		})
+	}
+	provision()
+	svc := start(t, setup{
+		URI: brokertest.URI(t), Queue: queue, Options: amqpretry.Options{Topology: amqpretry.TopologyAssume},
+		Handler: func(*message.Message) error { return nil },
+	})
+	broker.remove("", queue)
+	const reported = "Cannot consume"
+	eventually(t, 5*time.Second, func() bool { return len(svc.Logs.with(reported)) > 0 }, "it is reported")
+	stays(t, 3*time.Second, func() bool { return len(svc.Logs.with(reported)) < 25 }, "more attempts than the backoff allows")
+
+	provision()
+	svc.publish("message")
+	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "it is consumed again")
+	assert.Equal(t, map[string]int{"message": 1}, svc.Calls.ids())
+}
+
+// giveBack takes a message and loses it with its channel, as a process does that dies of it.
+func giveBack(r *rabbit, queue string, times int) {
+	r.t.Helper()
+	for range times {
+		r.do(func(ch *amqp091.Channel) error {
+			deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
+			if err != nil {
+				return err
+			}
+			select {
+			case <-deliveries:
+				return ch.Close()
+			case <-time.After(5 * time.Second):
+				return errors.New("nothing was delivered")
+			}
+		})
+	}
+}
+
+// A message that its consumers die of is a failed attempt at the crash limit, without another call of the handler.
+func TestNoHotLoopCrashLimit(t *testing.T) {
+	t.Parallel()
+	const limit = 3
+	for name, test := range map[string]struct {
+		policy config.Policy
+		calls  []int
+		dead   bool
+	}{
+		"retried":       {config.Policy{Delays: ms(200), CrashLimit: limit}, []int{2}, false},
+		"dead-lettered": {config.Policy{Mode: config.ModeDeadLetter, CrashLimit: limit}, nil, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			svc := newService(t, setup{
+				URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{Policies: config.Policies{Default: test.policy}},
+				Handler: func(*message.Message) error { return nil },
+			})
+			require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
+			svc.publish("killer")
+			giveBack(svc.Broker, svc.Queue, limit)
+			svc.publish("harmless")
+			svc.run()
+
+			eventually(t, 5*time.Second, func() bool {
+				return len(svc.Calls.of("harmless")) == 1 && len(svc.Calls.of("killer")) == len(test.calls)
+			}, "handled")
+			if test.dead {
+				letter := svc.Broker.take(svc.dlq(), 1, 5*time.Second)[0]
+				assert.Equal(t, "killer", uuid(letter))
+				assert.Equal(t, string(wire.ReasonCrashed), header(letter, wire.KeyReason))
+			}
+			stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 1+len(test.calls) }, "more handler calls")
+			assert.Equal(t, test.calls, svc.Calls.attempts("killer"))
+		})
+	}
+}
+
+// The whole life of a message that kills its consumer every time.
+func TestNoHotLoopCrashing(t *testing.T) {
+	t.Parallel()
+	const limit = 3
+	network := newProxy(t, brokertest.URI(t))
+	svc := start(t, setup{
+		URI: network.URI, QueueType: "quorum", Prefetch: 1,
+		Options: amqpretry.Options{Policies: config.Policies{Default: config.Policy{Delays: ms(200), CrashLimit: limit}}},
+		Handler: func(msg *message.Message) error {
+			network.cut(subscriber)
+			<-msg.Context().Done()
+
+			return errFate
+		},
+	})
+	svc.publish("killer")
+
+	letter := svc.Broker.take(svc.dlq(), 1, 30*time.Second)[0]
+	assert.Equal(t, string(wire.ReasonCrashed), header(letter, wire.KeyReason))
+	assert.Equal(t, []int{1, 1, 1, 2, 2, 2}, svc.Calls.attempts("killer"))
+	assert.Contains(t, header(letter, wire.KeyHistory), string(wire.ReasonCrashed))
+	stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 2*limit }, "more handler calls")
+}

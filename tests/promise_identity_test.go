@@ -1,0 +1,296 @@
+package tests
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// everyType is a header of every AMQP type that amqp091-go encodes, with its corner cases.
+func everyType() amqp091.Table {
+	at := time.Unix(1_700_000_000, 0)
+
+	return amqp091.Table{
+		"bool": true, "not": false,
+		"int8": int8(-128), "int16": int16(-32768), "int32": int32(-1 << 31), "int64": int64(-1 << 63), "max": int64(1<<63 - 1),
+		"uint8": uint8(255), "uint16": uint16(65535), "uint32": uint32(1<<32 - 1),
+		"float32": float32(1.5), "float64": 0.1, "decimal": amqp091.Decimal{Scale: 2, Value: -12345},
+		"string": "text", "empty": "", "umlaut": "Grüße 🎉", "invalid": "caf\xe9\x00\xff",
+		"bytes": []byte{0, 1, 0xff}, "no bytes": []byte{}, "time": at, "void": nil,
+		"array": []any{int32(1), "two", nil, []any{}, amqp091.Table{"deep": uint16(3)}},
+		"table": amqp091.Table{"": "empty key", "more": amqp091.Table{"list": []any{at, []byte("b"), float32(2)}}},
+		"":      "a key without a name", "x-user": "looks like the broker's", "caf\xe9": "an invalid key",
+		"count": int64(99), "reason_poisoned": "the publisher's own",
+		amqp.DefaultMessageUUIDHeaderKey: "1",
+	}
+}
+
+// properties are those of a delivery that a publisher gives, without the headers.
+func properties(d amqp091.Delivery) amqp091.Publishing {
+	p := again(d)
+	p.Headers, p.Body = nil, nil
+	p.Timestamp = p.Timestamp.UTC()
+
+	return p
+}
+
+// utc makes header tables comparable: times are the same in any zone.
+func utc(value any) any {
+	switch v := value.(type) {
+	case amqp091.Table:
+		out := amqp091.Table{}
+		for key := range v {
+			out[key] = utc(v[key])
+		}
+
+		return out
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = utc(v[i])
+		}
+
+		return out
+	case time.Time:
+		return v.UTC()
+	}
+
+	return value
+}
+
+// theirs are the headers of a delivery that are neither ours nor the broker's.
+func theirs(t *testing.T, d amqp091.Delivery, poisoned bool) amqp091.Table {
+	t.Helper()
+	headers, ok := utc(d.Headers).(amqp091.Table)
+	require.True(t, ok)
+	maps.DeleteFunc(headers, func(key string, _ any) bool { return wire.IsOwn(key) || wire.IsBroker(key) })
+	if poisoned {
+		maps.DeleteFunc(headers, func(key string, _ any) bool { return wire.IsPoison(key) })
+	}
+
+	return headers
+}
+
+// hostile is a marshaler that works on what it is given as if it were its own.
+type hostile struct{ amqp.DefaultMarshaler }
+
+func (m hostile) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	msg, err := m.DefaultMarshaler.Unmarshal(d)
+	for key := range d.Headers {
+		if key == "table" || key == "bytes" {
+			delete(d.Headers, key)
+		} else {
+			d.Headers[key] = "spoilt"
+		}
+	}
+	d.Headers["added"] = "by the marshaler"
+
+	return msg, err
+}
+
+// P6: body, properties and headers of a message that another AMQP client has published are the same after its retries and in
+// the dead-letter queue, whatever marshaler and handler do to what they are given.
+func TestP6_MessageStaysItself(t *testing.T) {
+	t.Parallel()
+
+	for _, test := range []struct {
+		name, queueType string
+		retryType       config.QueueType
+		mode            uint8
+		stock           bool
+	}{
+		{"classic", "classic", config.QueueTypeClassic, amqp091.Persistent, false},
+		{"quorum", "quorum", config.QueueTypeQuorum, amqp091.Persistent, false},
+		{"classic transient", "classic", config.QueueTypeClassic, amqp091.Transient, false},
+		{"classic, quorum retries, transient", "classic", config.QueueTypeQuorum, amqp091.Transient, false},
+		{"stock subscriber, classic", "classic", config.QueueTypeQuorum, amqp091.Persistent, true},
+		{"stock subscriber, quorum", "quorum", config.QueueTypeClassic, amqp091.Transient, true},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+
+			uri, queue := brokertest.URI(t), uniqueName("promise")
+			exchange, other := queue+"-in", queue+"-other"
+			broker := newRabbit(t, uri)
+			body := []byte{0, 1, 2, 0xff, 0xfe, '\r', '\n', 0xce, 'A', 'M', 'Q', 'P'}
+
+			var s seen
+			c := setup{URI: uri, Queue: queue, QueueType: test.queueType}
+			c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60, 80), QueueType: test.retryType}}
+			c.Configure = func(conf *amqp.Config) { conf.Marshaler = hostile{} }
+			c.Handler = s.handler(func(msg *message.Message) error {
+				for i := range msg.Payload {
+					msg.Payload[i] = 'X' // in place
+				}
+				maps.DeleteFunc(msg.Metadata, func(string, string) bool { return true })
+				msg.Metadata["kind"] = "the handler's"
+				msg.UUID = "another"
+
+				return failing(9)(msg)
+			})
+			if test.stock {
+				startStock(t, c)
+			} else {
+				start(t, c)
+			}
+
+			broker.do(func(ch *amqp091.Channel) error {
+				if err := ch.ExchangeDeclare(exchange, "direct", true, false, false, false, nil); err != nil {
+					return err
+				}
+				if _, err := ch.QueueDeclare(other, true, false, false, false, nil); err != nil {
+					return err
+				}
+				if err := ch.QueueBind(queue, "orders", exchange, false, nil); err != nil {
+					return err
+				}
+
+				return ch.QueueBind(other, "carbon", exchange, false, nil)
+			})
+			t.Cleanup(func() { broker.remove(exchange, other) })
+
+			sent := amqp091.Publishing{
+				Headers: everyType(), ContentType: "application/octet-stream", ContentEncoding: "gzip", DeliveryMode: test.mode,
+				Priority: 7, CorrelationId: "correlation", ReplyTo: "amq.rabbitmq.reply-to.none", Expiration: "3600000",
+				MessageId: "message", Timestamp: time.Unix(1_600_000_000, 0), Type: "order.created", UserId: "guest", AppId: "shop",
+				Body: body,
+			}
+			sent.Headers["CC"] = []any{"carbon"}
+			sent.Headers["BCC"] = []any{"nobody"}
+			broker.publishTo(exchange, "orders", sent)
+
+			carbon := broker.take(other, 1, 10*time.Second)[0]
+			dead := broker.take(queue+".dlq", 1, 10*time.Second)[0]
+
+			// Attempts saw the same message each time.
+			calls := s.of("1")
+			require.Len(t, calls, 3)
+			for _, v := range calls {
+				assert.Equal(t, string(body), v.Payload)
+				assert.Equal(t, calls[0].Metadata, v.Metadata)
+				assert.Equal(t, "-123.45", v.Metadata["decimal"])
+			}
+
+			// And so does whoever looks at the dead letter. The carbon copy is what the broker makes of the message by itself.
+			assert.Equal(t, body, dead.Body)
+			assert.Equal(t, properties(carbon), properties(dead))
+			assert.Equal(t, amqp091.Publishing{
+				ContentType: "application/octet-stream", ContentEncoding: "gzip", DeliveryMode: test.mode, Priority: 7,
+				CorrelationId: "correlation", ReplyTo: "amq.rabbitmq.reply-to.none", MessageId: "message",
+				Timestamp: time.Unix(1_600_000_000, 0).UTC(), Type: "order.created", AppId: "shop",
+			}, properties(dead))
+
+			want, _ := utc(everyType()).(amqp091.Table)
+			maps.DeleteFunc(want, func(key string, _ any) bool { return wire.IsPoison(key) }) // a dead letter has its own
+			assert.Equal(t, want, theirs(t, dead, true))
+
+			// What must not be published again is kept aside, and only there.
+			for _, key := range []string{"CC", "BCC"} {
+				assert.NotContains(t, dead.Headers, key)
+			}
+			assert.Empty(t, dead.Expiration)
+			assert.Empty(t, dead.UserId)
+			assert.Equal(t, "3600000", header(dead, wire.KeyExpiration))
+			assert.Equal(t, "guest", header(dead, wire.KeyUserID))
+			var cc []string
+			require.NoError(t, json.Unmarshal([]byte(header(dead, wire.KeyCC)), &cc))
+			assert.Equal(t, []string{"carbon"}, cc)
+			assert.Equal(t, exchange, header(dead, wire.KeyExchange))
+			assert.Equal(t, "orders", header(dead, wire.KeyRoutingKey))
+			assert.Zero(t, broker.depth(other), "the carbon copy was sent once")
+		})
+	}
+}
+
+// P6: an expiration is not published again: it would end the wait before its time, and the dead letter.
+func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
+	t.Parallel()
+
+	var s seen
+	c := setup{URI: brokertest.URI(t), Handler: s.handler(func(msg *message.Message) error {
+		if msg.UUID == "permanent" {
+			return middleware.Permanent(errors.New("at once"))
+		}
+
+		return failing(1)(msg)
+	})}
+	c.Options.Policies = retries(ms(700)...)
+	svc := start(t, c)
+	messages := named("permanent", "retried")
+	for i := range messages {
+		messages[i].Expiration = "300"
+	}
+	svc.Broker.publish(svc.Queue, messages...)
+
+	eventually(t, 10*time.Second, func() bool { return s.count() == 3 }, "two failures, and the success")
+	calls := s.of("retried")
+	require.Len(t, calls, 2)
+	assert.GreaterOrEqual(t, calls[1].At.Sub(calls[0].Left), 699*time.Millisecond)
+
+	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0] // long after its expiration
+	assert.Equal(t, "300", header(dead, wire.KeyExpiration))
+	assert.Empty(t, dead.Expiration)
+}
+
+// P6: a message without any header or property is handed on without any; one without a Watermill UUID keeps a name.
+func TestP6_BareMessage(t *testing.T) {
+	t.Parallel()
+
+	var (
+		mu  sync.Mutex
+		ids []string
+	)
+	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+		mu.Lock()
+		ids = append(ids, msg.UUID)
+		mu.Unlock()
+
+		return failing(9)(msg)
+	}}
+	c.Options.Policies = retries(ms(50, 60)...)
+	svc := start(t, c)
+
+	svc.Broker.publish(svc.Queue, amqp091.Publishing{})
+	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+	assert.Empty(t, dead.Body)
+	assert.Empty(t, theirs(t, dead, true))
+	assert.Equal(t, amqp091.Publishing{DeliveryMode: dead.DeliveryMode, Timestamp: time.Time{}.UTC()}, properties(dead))
+	assert.NotEqual(t, amqp091.Persistent, dead.DeliveryMode)
+
+	mu.Lock()
+	defer mu.Unlock()
+	require.Len(t, ids, 3)
+	assert.NotEmpty(t, ids[1])
+	assert.Equal(t, ids[1], ids[2], "the same message, by its name")
+	assert.Equal(t, ids[1], header(dead, wire.KeyUUID))
+}
+
+// P6: where the publisher gave no UUID but a message id, that is the message's name from the start.
+func TestP6_MessageIDIsTheName(t *testing.T) {
+	t.Parallel()
+
+	c := setup{URI: brokertest.URI(t), Handler: failing(9)}
+	c.Options.Policies = retries(ms(50)...)
+	svc := start(t, c)
+
+	svc.Broker.publish(svc.Queue, amqp091.Publishing{MessageId: "m1", Body: []byte("body")})
+	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+	assert.Equal(t, map[string]int{"m1": 2}, svc.Calls.ids())
+	assert.Equal(t, "m1", dead.MessageId)
+	assert.Equal(t, "body", string(dead.Body))
+	assert.NotContains(t, dead.Headers, amqp.DefaultMessageUUIDHeaderKey, "the publisher gave none")
+}

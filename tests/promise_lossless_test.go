@@ -1,0 +1,378 @@
+package tests
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// Nothing is lost: a message leaves its queue only when its handler succeeded or the broker has confirmed its copy.
+
+// Connections are cut again and again, at any byte, while messages succeed, fail and panic.
+func TestLosslessConnectionsCut(t *testing.T) {
+	t.Parallel()
+	for _, queueType := range []string{"classic", "quorum"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+			const prefetch = 20
+			network := newProxy(t, brokertest.URI(t))
+			svc := start(t, setup{
+				URI: network.URI, QueueType: queueType, Prefetch: prefetch,
+				Options: amqpretry.Options{Policies: retries(ms(100, 200)...), Concurrency: 8},
+				Handler: byFate,
+			})
+			ids := fates(500)
+			svc.publish(ids...)
+
+			// The broker counts what it delivers again; fewer cuts than a delivery limit keep this test about cuts.
+			cuts := []func(){
+				func() { network.cut(anyone) },
+				func() { network.cutAfter(forwarder, 1+rand.Int64N(3000)) },
+				func() { network.cutAfter(subscriber, 1+rand.Int64N(3000)) },
+				func() { network.cut(forwarder) },
+				func() { network.cutAfter(anyone, 1+rand.Int64N(300)) },
+				func() { network.cut(subscriber) },
+				func() { network.cutAfter(forwarder, 1+rand.Int64N(10000)) },
+			}
+			for i, cut := range cuts {
+				eventually(t, 20*time.Second, func() bool { return svc.Calls.count() > (i+1)*100 }, "messages are handled after %d cuts", i)
+				cut()
+			}
+
+			svc.finish(ids, 30*time.Second, prefetch*len(cuts))
+			assert.LessOrEqual(t, svc.Calls.count(), 1000+3*prefetch*len(cuts), "handler calls")
+		})
+	}
+}
+
+// What takes the copies is deleted while handlers run: it is declared again and they are published again.
+func TestLosslessRetryTopologyDeleted(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+	var running atomic.Int32
+	goOn := make(chan struct{}, 10)
+	svc := start(t, setup{
+		URI: uri, QueueType: "quorum", Prefetch: 20,
+		Options: amqpretry.Options{Policies: retries(ms(200, 300)...), Concurrency: 10},
+		Handler: func(msg *message.Message) error {
+			if attempt, _ := middleware.AttemptFromContext(msg.Context()); attempt.Number == 1 {
+				running.Add(1)
+				select {
+				case <-goOn:
+				case <-msg.Context().Done():
+				}
+			}
+
+			return errFate
+		},
+	})
+
+	everything := []string{svc.retryQueue(200 * time.Millisecond), svc.retryQueue(300 * time.Millisecond), svc.dlq()}
+	faults := []struct {
+		name  string
+		fault func()
+	}{
+		{"exchange", func() { svc.Broker.remove(svc.exchange()) }},
+		{"retry queue", func() { svc.Broker.remove("", everything[0]) }},
+		{"dead-letter queue", func() { svc.Broker.remove("", everything[2]) }},
+		{"everything", func() { svc.Broker.remove(svc.exchange(), everything...) }},
+	}
+	for i, f := range faults {
+		ids := numbered(f.name, 10)
+		svc.publish(ids...)
+		eventually(t, 10*time.Second, func() bool { return int(running.Load()) == (i+1)*len(ids) }, "the handlers run")
+		f.fault()
+		for range ids {
+			goOn <- struct{}{}
+		}
+
+		found := svc.Broker.take(svc.dlq(), len(ids), 10*time.Second)
+		assert.Len(t, reasons(found), len(ids), "%s deleted: every message is in the dead-letter queue", f.name)
+		for _, id := range ids {
+			assert.Equal(t, []int{1, 2, 3}, svc.Calls.attempts(id), "%s deleted: attempts of %s", f.name, id)
+		}
+	}
+	assert.NotEmpty(t, svc.Logs.with("declared again"))
+}
+
+// The broker has the copies and does not say so: as long as a publish may still be confirmed, there is no second one.
+func TestLosslessNoAnswer(t *testing.T) {
+	t.Parallel()
+	for _, then := range []string{"answers", "connection lost"} {
+		t.Run(then, func(t *testing.T) {
+			t.Parallel()
+			network := newProxy(t, brokertest.URI(t))
+			svc := start(t, setup{
+				URI: network.URI, QueueType: "quorum",
+				Options: amqpretry.Options{Policies: retries(time.Hour)},
+				Handler: func(*message.Message) error { return errFate },
+			})
+			waiting := func() int { return svc.Broker.depth(svc.retryQueue(time.Hour)) }
+			svc.publish("first") // opens the forwarder's connection
+			eventually(t, 5*time.Second, func() bool { return waiting() == 1 }, "the first copy is stored")
+
+			network.stallAnswers(forwarder)
+			svc.publish(numbered("message", 5)...)
+			eventually(t, 5*time.Second, func() bool { return waiting() == 6 }, "all copies are stored")
+			stays(t, 3*time.Second, func() bool { return waiting() == 6 && svc.Calls.count() == 6 },
+				"a copy was published again, or a handler called, while the first publish had no answer")
+			held := svc.Held()
+			require.NotEmpty(t, held)
+			assert.Equal(t, svc.Queue, held[0].Queue)
+			assert.Equal(t, svc.exchange(), held[0].Exchange)
+
+			expected := 6
+			if then == "connection lost" {
+				network.refuse(forwarder)
+				network.resume()
+				network.allow(forwarder)
+				eventually(t, 10*time.Second, func() bool { return waiting() == 11 }, "what never was confirmed is published again")
+				expected = 11 // nobody can know
+			} else {
+				network.resume()
+			}
+			stays(t, time.Second, func() bool { return waiting() == expected }, "copies")
+			svc.close()
+			assert.Empty(t, svc.Broker.drain(svc.Queue, 0, 500*time.Millisecond), "everything is acknowledged once confirmed")
+			assert.Equal(t, 6, svc.Calls.count())
+		})
+	}
+}
+
+// The consumer's connection is cut while a handler runs, as if its process had been killed: the broker delivers again, and
+// that is not an attempt.
+func TestLosslessConsumerCutMidHandler(t *testing.T) {
+	t.Parallel()
+	for _, queueType := range []string{"classic", "quorum"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+			network := newProxy(t, brokertest.URI(t))
+			var handled atomic.Int32
+			svc := start(t, setup{
+				URI: network.URI, QueueType: queueType,
+				Handler: func(msg *message.Message) error {
+					if handled.Add(1) == 1 {
+						network.cut(subscriber)
+						<-msg.Context().Done() // its end tells the handler that the broker has taken the message back
+					}
+					return errFate
+				},
+			})
+			svc.publish("message")
+
+			letter := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+			assert.Equal(t, "2", header(letter, wire.KeyAttempts))
+			assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts("message"))
+			svc.close()
+			assert.Zero(t, svc.Broker.depth(svc.dlq()), "there is one copy")
+			assert.Zero(t, svc.Broker.depth(svc.Queue))
+		})
+	}
+}
+
+// A held delivery whose channel goes is delivered again; its copy must not be published any more: there would be two.
+func TestLosslessConsumerCutWhileHeld(t *testing.T) {
+	t.Parallel()
+	network := newProxy(t, brokertest.URI(t))
+	svc := start(t, setup{
+		URI: network.URI, QueueType: "quorum", Handler: func(*message.Message) error { return errFate },
+	})
+	network.refuse(forwarder)
+	ids := numbered("message", 5)
+	svc.publish(ids...)
+	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 5 && len(svc.Held()) > 0 }, "all are held")
+	held := svc.Held()[0]
+	assert.Error(t, &held, "typed, and it says what is wrong")
+
+	network.cut(subscriber)
+	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 10 }, "all are delivered again")
+	before := len(svc.Held())
+	eventually(t, 5*time.Second, func() bool {
+		reports := svc.Held()
+		return len(reports) > before+1 && reports[len(reports)-1].Held == 5
+	}, "what the broker has taken back is not held any more: never more than the prefetch")
+	network.allow(forwarder)
+
+	assert.Len(t, reasons(svc.Broker.take(svc.dlq(), 5, 10*time.Second)), 5, "dead letters")
+	for _, id := range ids {
+		assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts(id))
+	}
+	stays(t, 500*time.Millisecond, func() bool { return svc.Broker.depth(svc.dlq()) == 0 }, "a second copy")
+}
+
+// What happens to a whole broker, one thing after the other on a private one.
+func TestLosslessBrokerFaults(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.Start(t)
+
+	t.Run("connections closed by the broker", func(t *testing.T) {
+		const prefetch = 20
+		svc := start(t, setup{
+			URI: broker.URI, QueueType: "quorum", Prefetch: prefetch,
+			Options: amqpretry.Options{Policies: retries(ms(100, 200)...), Concurrency: 4},
+			Handler: func(msg *message.Message) error {
+				<-time.After(5 * time.Millisecond) // about as long as the command below takes
+				return byFate(msg)
+			},
+		})
+		ids := fates(500)
+		svc.publish(ids...)
+		for i := range 2 {
+			eventually(t, 20*time.Second, func() bool { return svc.Calls.count() > 50+i*200 }, "messages are handled")
+			broker.Ctl("close_all_connections", "test")
+		}
+		svc.finish(ids, 30*time.Second, 2*prefetch)
+	})
+
+	t.Run("frozen", func(t *testing.T) {
+		svc := start(t, setup{
+			URI: broker.URI, QueueType: "quorum",
+			Options: amqpretry.Options{Policies: retries(ms(100, 200)...), Concurrency: 4}, Handler: byFate,
+		})
+		ids := fates(300)
+		svc.publish(ids...)
+		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() > 50 }, "messages are handled")
+		broker.Pause()
+		<-time.After(3 * time.Second) // less than the heartbeats allow
+		broker.Resume()
+		svc.finish(ids, 30*time.Second, 0)
+		assert.Equal(t, expectedCalls(ids, 3), svc.Calls.count(), "handler calls")
+	})
+
+	t.Run("copies refused", func(t *testing.T) {
+		prefix := uniqueName("refused")
+		full := func(queue, fill string) *service {
+			svc := newService(t, setup{
+				URI: broker.URI, Queue: queue, QueueType: "quorum",
+				Options: amqpretry.Options{Policies: retries(time.Hour)}, Handler: byFate,
+			})
+			require.NoError(t, svc.Sub.SubscribeInitialize(queue))
+			// A dead letter that was there before, and those who wait already.
+			svc.Broker.publish(fill, named("there", "there", "there")...)
+			return svc
+		}
+		retry := full(prefix+"-a", prefix+"-a.retry.1h")
+		dead := full(prefix+"-b", prefix+"-b.dlq")
+		broker.Ctl("set_policy", "--apply-to", "queues", prefix, fmt.Sprintf(`^%s-(a\.retry\.1h|b\.dlq)$`, prefix),
+			`{"max-length":1,"overflow":"reject-publish"}`)
+
+		retry.run()
+		dead.run()
+		retry.publish(numbered("never", 5)...)
+		for i := range 5 { // in their last attempt already
+			dead.Broker.publish(dead.Queue, inLastAttempt(dead, fmt.Sprintf("never-%d", i)))
+		}
+		both := []*service{retry, dead}
+		for _, svc := range both {
+			held := svc.reportedHeld(5)
+			assert.Equal(t, svc.Queue, held.Queue)
+			assert.ErrorContains(t, held.Err, "refused")
+		}
+		stays(t, 2*time.Second, func() bool {
+			return retry.Calls.count() == 5 && dead.Calls.count() == 5 &&
+				retry.Broker.depth(retry.retryQueue(time.Hour)) == 3 && dead.Broker.depth(dead.dlq()) == 3
+		}, "handlers run again, or a full queue takes more")
+
+		broker.Ctl("clear_policy", prefix)
+		for svc, queue := range map[*service]string{retry: retry.retryQueue(time.Hour), dead: dead.dlq()} {
+			eventually(t, 15*time.Second, func() bool { return svc.Broker.depth(queue) == 8 }, "all copies are stored")
+			svc.close()
+			assert.Equal(t, 5, svc.Calls.count())
+			assert.Equal(t, 8, svc.Broker.depth(queue))
+			assert.Empty(t, svc.Broker.drain(svc.Queue, 0, 300*time.Millisecond))
+		}
+	})
+
+	t.Run("memory alarm", func(t *testing.T) {
+		svc := newService(t, setup{
+			URI: broker.URI, Prefetch: 10,
+			// From 4.0 on this limit is the default; beyond it the broker drops what it delivered.
+			Configure: func(c *amqp.Config) {
+				c.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(20)}
+			},
+			Handler: byFate,
+		})
+		require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
+		failing := append(numbered("never", 3), numbered("once", 2)...)
+		ids := append(failing, numbered("ok", 300)...)
+		svc.publish(ids...) // before the alarm, which blocks every publisher
+
+		broker.Ctl("set_vm_memory_high_watermark", "0.0000001")
+		svc.run()
+		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == len(ids) }, "healthy messages go on")
+		held := svc.reportedHeld(len(failing))
+		assert.Equal(t, svc.Queue, held.Queue)
+		assert.GreaterOrEqual(t, held.For, 200*time.Millisecond)
+		stays(t, 3*time.Second, func() bool { return svc.Calls.count() == len(ids) }, "handlers run again during the alarm")
+
+		broker.Ctl("set_vm_memory_high_watermark", "absolute", "2GB")
+		svc.finish(ids, 20*time.Second, 0)
+		assert.Equal(t, expectedCalls(ids, 2), svc.Calls.count(), "handler calls")
+	})
+
+	t.Run("killed while messages wait", func(t *testing.T) {
+		var all []*service
+		ids := fates(100)
+		began := time.Now()
+		for _, queueType := range []string{"quorum", "classic"} {
+			svc := start(t, setup{
+				URI: broker.URI, QueueType: queueType, KeepObjects: true,
+				Options: amqpretry.Options{Policies: retries(ms(3000, 500)...), Concurrency: 2}, Handler: byFate,
+			})
+			svc.publish(ids...)
+			all = append(all, svc)
+		}
+		for _, svc := range all {
+			eventually(t, 10*time.Second, func() bool { return svc.Broker.depth(svc.retryQueue(3*time.Second)) > 20 }, "messages wait")
+		}
+		// RabbitMQ 3.10 may leave a quorum queue that is younger without a leader for ever.
+		eventually(t, 10*time.Second, func() bool { return time.Since(began) > 3500*time.Millisecond }, "the queues have settled")
+		broker.Kill()
+		broker.Start()
+		for _, svc := range all {
+			svc.finish(ids, 40*time.Second, len(ids)) // a classic queue may have forgotten acknowledgements
+		}
+	})
+}
+
+// expectedCalls is how often handlers run when nothing is handled twice and there are so many attempts.
+func expectedCalls(ids []string, attempts int) int {
+	calls := 0
+	for _, id := range ids {
+		for n := 1; n <= attempts; n++ {
+			calls++
+			if succeeds(id, n) {
+				break
+			}
+		}
+	}
+
+	return calls
+}
+
+// inLastAttempt is a message as a retry queue gives it back, with its retries used up.
+func inLastAttempt(s *service, id string) amqp091.Publishing {
+	p := newPublishing(id, id)
+	state := wire.State{Count: 1, Delay: "1h", Attempts: 1, Queue: s.Queue, Arrival: wire.NewArrival("", s.Queue, "", "", "")}
+	for key, value := range state.Headers("test") {
+		p.Headers[key] = value
+	}
+	p.Headers["x-death"] = []any{amqp091.Table{
+		"queue": s.retryQueue(time.Hour), "reason": "expired", "count": int64(1), "exchange": s.exchange(),
+	}}
+
+	return p
+}

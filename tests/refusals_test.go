@@ -1,0 +1,211 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	routermiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// ownPlug shortens signatures.
+type ownPlug = *amqpretry.Plug
+
+// runRouter runs a router that the test closes.
+func runRouter(t *testing.T, router *message.Router) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.Background()) }()
+	t.Cleanup(func() { require.NoError(t, router.Close()) })
+
+	select {
+	case <-router.Running():
+	case err := <-ended:
+		require.FailNow(t, "the router does not run", "%v", err)
+	}
+}
+
+// What Subscribe refuses, it refuses before it has declared anything, and the subscriber works on for other topics.
+func TestSubscribeRefuses(t *testing.T) {
+	t.Parallel()
+
+	uri, base := brokertest.URI(t), uniqueName("r")
+	broker := newRabbit(t, uri)
+
+	queues := map[string]string{ // of each topic
+		"empty": "", "reserved": "amq." + base, "256 bytes": strings.Repeat("q", 256), "no room for a suffix": strings.Repeat("q", 250),
+		"orders": base, "invoices": base, "letters": base + ".dlq", "waiting": base + ".retry.50ms", "fine": base + ".fine",
+	}
+	conf := amqp.NewDurableQueueConfig(uri)
+	conf.Queue.GenerateName = func(topic string) string { return queues[topic] }
+	options := amqpretry.Options{Logger: newLogs(t), Policies: retries(ms(50)...)}
+	options.Policies.Topics = map[string]config.Policy{"invoices": {Delays: ms(60)}}
+	plug := newPlug(t, conf, options)
+	subscriber, err := plug.NewSubscriber()
+	require.NoError(t, err)
+	t.Cleanup(func() { // behind the subscriptions
+		require.NoError(t, plug.Close())
+		for _, q := range []string{base, base + ".fine"} {
+			broker.remove(q+".retry", q, q+".retry.50ms", q+".dlq")
+		}
+	})
+
+	_, err = subscriber.Subscribe(t.Context(), "orders")
+	require.NoError(t, err)
+
+	for _, topic := range []string{"empty", "reserved", "256 bytes", "no room for a suffix", "letters", "waiting"} {
+		_, err := subscriber.Subscribe(t.Context(), topic)
+		var refused *topology.NameError
+		require.ErrorAs(t, err, &refused, topic)
+		require.ErrorAs(t, subscriber.SubscribeInitialize(topic), &refused, topic)
+	}
+
+	_, err = subscriber.Subscribe(t.Context(), "invoices")
+	var shared *amqpretry.SharedQueueError
+	require.ErrorAs(t, err, &shared)
+	assert.Equal(t, amqpretry.SharedQueueError{Queue: base, Topics: [2]string{"orders", "invoices"}}, *shared)
+	assert.Equal(t, -1, broker.depth(base+".retry.60ms"), "nothing was declared")
+
+	_, err = subscriber.Subscribe(t.Context(), "fine")
+	require.NoError(t, err)
+	assert.Equal(t, 1, broker.consumers(base+".fine"))
+}
+
+// Two topics may share a queue under one policy.
+func TestSubscribeTakesASharedQueueUnderOnePolicy(t *testing.T) {
+	t.Parallel()
+
+	queue := uniqueName("promise")
+	c := setup{URI: brokertest.URI(t), Queue: queue, Handler: failing(1)}
+	c.Options.Policies = retries(ms(50)...)
+	c.Options.Policies.Topics = map[string]config.Policy{"other": {Retries: 1, Delays: ms(50)}} // the same, in other words
+	c.Configure = func(conf *amqp.Config) { conf.Queue.GenerateName = func(string) string { return queue } }
+	c.Route = func(svc *service) {
+		svc.Router.AddConsumerHandler("a", queue, svc.Sub, svc.recorded(failing(1)))
+		svc.Router.AddConsumerHandler("b", "other", svc.Sub, svc.recorded(failing(1)))
+	}
+	svc := start(t, c)
+	svc.publish("1", "2", "3", "4")
+	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 8 }, "each fails once and succeeds")
+	for id := range svc.Calls.ids() {
+		assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id))
+	}
+}
+
+// Two plugs in one router, one inside of the other: each has its own messages and leaves the other's alone.
+func TestTwoPlugsInOneRouter(t *testing.T) {
+	t.Parallel()
+
+	for name, swapped := range map[string]bool{"first outside": false, "second outside": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			uri := brokertest.URI(t)
+			queues := []string{uniqueName("a"), uniqueName("b")}
+			retrying := setup{URI: uri, Queue: queues[0]}
+			retrying.Options.Policies = retries(ms(40, 50)...)
+			first := newService(t, withRoute(retrying, func(*service) {}))
+
+			second := setup{URI: uri, Queue: queues[1]}
+			second.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}}
+			svc := newService(t, withRoute(second, func(svc *service) {
+				router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, svc.Logs)
+				require.NoError(t, err)
+				svc.Router = router
+			}))
+
+			// newService has put the second one's middleware into the router that was replaced; here are both.
+			middlewares := []message.HandlerMiddleware{first.Plug.Middleware, svc.Plug.Middleware}
+			if swapped {
+				middlewares[0], middlewares[1] = middlewares[1], middlewares[0]
+			}
+			svc.Router.AddMiddleware(middlewares...)
+			svc.Router.AddConsumerHandler("a", queues[0], first.Sub, first.recorded(failing(9)))
+			svc.Router.AddConsumerHandler("b", queues[1], svc.Sub, svc.recorded(failing(9)))
+			svc.run()
+
+			first.publish("1")
+			svc.publish("2")
+			a := svc.Broker.take(queues[0]+".dlq", 1, 10*time.Second)
+			b := svc.Broker.take(queues[1]+".dlq", 1, 10*time.Second)
+			assert.Equal(t, map[string]string{"1": "exhausted"}, reasons(a))
+			assert.Equal(t, map[string]string{"2": "exhausted"}, reasons(b))
+			assert.Equal(t, []int{1, 2, 3}, first.Calls.attempts("1"))
+			assert.Equal(t, []int{1}, svc.Calls.attempts("2"))
+			assert.Equal(t, queues[0], header(a[0], wire.KeyQueue))
+			assert.Equal(t, queues[1], header(b[0], wire.KeyQueue))
+			assert.Len(t, historyOf(t, a[0]), 3, "each failure was counted once")
+			assert.Len(t, first.Letters(), 1)
+			assert.Len(t, svc.Letters(), 1)
+		})
+	}
+}
+
+func withRoute(c setup, route func(*service)) setup {
+	c.Route = route
+	return c
+}
+
+// With the plug's own subscriber a wrong order is reported as with the stock one, and loses no message: what Watermill's
+// Retry does inside is one attempt.
+func TestMiddlewareOrderOnTheOwnSubscriber(t *testing.T) {
+	t.Parallel()
+
+	tries := 0
+	c := setup{URI: brokertest.URI(t)}
+	c.Options.Policies = retries(ms(40)...)
+	c.Route = func(svc *service) {
+		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, svc.Logs)
+		require.NoError(t, err)
+		svc.Router = router
+		immediate := routermiddleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}.Middleware
+		router.AddMiddleware(immediate, svc.Plug.Middleware, immediate)
+		router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error {
+			tries++
+			return errors.New("always")
+		}))
+	}
+	svc := start(t, c)
+	svc.publish("1")
+
+	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+	assert.Equal(t, "2", header(dead, wire.KeyAttempts))
+	assert.Equal(t, 6, tries, "three immediate ones in each attempt, none by the Retry outside")
+	reported := svc.Logs.with("Wrong order of middlewares")
+	require.Len(t, reported, 1)
+	assert.ErrorContains(t, reported[0].Err, "Retry is outside")
+	assert.Equal(t, "error", reported[0].Level)
+	assert.Equal(t, "handler", reported[0].Fields["handler_name"])
+}
+
+// An exclusive consumer keeps others away, and is refused where it would keep itself away.
+func TestExclusiveConsumer(t *testing.T) {
+	t.Parallel()
+
+	c := setup{URI: brokertest.URI(t), Handler: failing(1)}
+	c.Configure = func(conf *amqp.Config) { conf.Consume.Exclusive = true }
+	svc := start(t, c)
+	svc.publish("1")
+	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 2 }, "it works")
+
+	err := svc.Broker.try(func(ch *amqp091.Channel) error {
+		_, err := ch.Consume(svc.Queue, "", false, false, false, false, nil)
+		return err
+	})
+	var refused *amqp091.Error
+	require.ErrorAs(t, err, &refused)
+	assert.Equal(t, amqp091.AccessRefused, refused.Code)
+}

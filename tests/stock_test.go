@@ -1,0 +1,254 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// stockService is a service on watermill-amqp's own subscriber and the plug's config.
+type stockService struct {
+	*service
+	stock *amqp.Subscriber
+}
+
+// newStock makes such a service that does not run yet.
+func newStock(t *testing.T, c setup) stockService {
+	t.Helper()
+
+	var s stockService
+	handler := c.Handler
+	c.Route = func(svc *service) {
+		// The plug's own subscriber, which the harness makes, stays unused.
+		require.NoError(t, svc.Sub.Close())
+		var err error
+		s.stock, err = amqp.NewSubscriber(svc.Plug.Config(), svc.Logs)
+		require.NoError(t, err)
+		svc.Router.AddConsumerHandler(uniqueName("handler"), svc.Queue, s.stock, svc.recorded(handler))
+	}
+	s.service = newService(t, c)
+
+	return s
+}
+
+func startStock(t *testing.T, c setup) stockService {
+	t.Helper()
+	s := newStock(t, c)
+	s.run()
+
+	return s
+}
+
+// The stock subscriber on the plug's config: retries after their delays, attempts, dead letters, on classic and quorum.
+func TestStock_RetriesAndDeadLetters(t *testing.T) {
+	t.Parallel()
+
+	for _, queueType := range []string{"classic", "quorum"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+
+			var s seen
+			c := setup{URI: brokertest.URI(t), QueueType: queueType, Handler: s.handler(func(msg *message.Message) error {
+				if msg.UUID == "twice" {
+					return failing(2)(msg)
+				}
+				if msg.UUID == "fine" {
+					return nil
+				}
+
+				return failing(9)(msg)
+			})}
+			c.Options.Policies = retries(ms(100, 150)...)
+			svc := startStock(t, c)
+
+			svc.Broker.publish(svc.Queue, with("twice", amqp091.Table{"n": int32(1)}), with("dead", nil), with("fine", nil))
+			dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+			eventually(t, 10*time.Second, func() bool { return s.count() == 7 }, "2+1, 3 and 1 calls")
+
+			assert.Equal(t, "dead", uuid(dead))
+			assert.Equal(t, "dead", string(dead.Body))
+			assert.Equal(t, "exhausted", header(dead, wire.KeyReason))
+			assert.Equal(t, "3", header(dead, wire.KeyAttempts))
+			assert.Equal(t, "failure 3", header(dead, wire.KeyError))
+			assert.Equal(t, svc.Queue, header(dead, wire.KeyQueue))
+			assert.Len(t, historyOf(t, dead), 3)
+
+			for _, id := range []string{"twice", "dead"} {
+				calls := s.of(id)
+				require.Len(t, calls, 3)
+				for i, v := range calls {
+					assert.Equal(t, i+1, v.Attempt.Number)
+					assert.Equal(t, i == 2, v.Attempt.Last)
+					assert.Equal(t, svc.Queue, v.Attempt.Queue)
+					assert.Empty(t, ownKeys(v.Metadata))
+					if i > 0 {
+						assert.GreaterOrEqual(t, v.At.Sub(calls[i-1].Left), ms(99, 149)[i-1])
+					}
+				}
+			}
+			require.Len(t, svc.Letters(), 1)
+			assert.Equal(t, "dead", svc.Letters()[0].Message.UUID)
+			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
+				assert.Zero(t, svc.Broker.depth(queue))
+			}
+		})
+	}
+}
+
+// picky is a marshaler that rejects, or panics over, what its user does not want.
+type picky struct{ amqp.DefaultMarshaler }
+
+func (m picky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	switch string(d.Body) {
+	case "reject":
+		return nil, errors.New("this is no order")
+	case "panic":
+		panic("marshaler's bug")
+	case "neither":
+		return nil, nil //nolint:nilnil // that is the point
+	}
+
+	return m.DefaultMarshaler.Unmarshal(d)
+}
+
+// What the user's marshaler rejects goes to the dead-letter queue as it is, at once, and no handler sees it.
+func TestStock_Undecodable(t *testing.T) {
+	t.Parallel()
+
+	for name, run := range map[string]func(*testing.T, setup) *service{
+		"own":   start,
+		"stock": func(t *testing.T, c setup) *service { return startStock(t, c).service },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			c := setup{URI: brokertest.URI(t), Handler: succeed}
+			c.Options.Policies = retries(ms(50, 60)...)
+			c.Configure = func(conf *amqp.Config) { conf.Marshaler = picky{} }
+			svc := run(t, c)
+
+			texts := map[string]string{"reject": "this is no order", "panic": "marshaler's bug", "neither": "neither a message nor an error"}
+			for body := range texts {
+				svc.Broker.publish(svc.Queue, amqp091.Publishing{Body: []byte(body), Headers: amqp091.Table{"n": int64(5)}, MessageId: body})
+			}
+			svc.publish("fine")
+
+			for _, dead := range svc.Broker.take(svc.dlq(), 3, 10*time.Second) {
+				body := string(dead.Body)
+				assert.Equal(t, body, dead.MessageId)
+				assert.Equal(t, int64(5), dead.Headers["n"])
+				assert.Equal(t, "undecodable", header(dead, wire.KeyReason), body)
+				assert.Contains(t, header(dead, wire.KeyError), texts[body])
+				assert.Equal(t, "0", header(dead, wire.KeyAttempts), "no handler was called")
+				assert.Equal(t, svc.Queue, header(dead, wire.KeyTopic))
+				assert.Equal(t, "undecodable", historyOf(t, dead)[0].Reason)
+			}
+			eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "the next one is handled")
+			assert.Equal(t, map[string]int{"fine": 1}, svc.Calls.ids())
+			assert.Len(t, svc.Letters(), 3)
+		})
+	}
+}
+
+// A queue that is deleted under a stock subscriber makes it hand out one empty message, a ghost. It reaches no handler,
+// becomes no dead letter, and consuming goes on as soon as the queue is there again.
+func TestStock_GhostReachesNoHandler(t *testing.T) {
+	t.Parallel()
+
+	c := setup{URI: brokertest.URI(t), Handler: succeed}
+	svc := startStock(t, c)
+	svc.publish("before")
+	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "handled")
+
+	svc.Broker.do(func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDelete(svc.Queue, false, false, false)
+		return err
+	})
+	eventually(t, 10*time.Second, func() bool { return svc.Broker.consumers(svc.Queue) == 1 }, "it consumes again")
+	svc.publish("after")
+	eventually(t, 10*time.Second, func() bool { return svc.Calls.ids()["after"] == 1 }, "handled")
+
+	assert.Equal(t, map[string]int{"before": 1, "after": 1}, svc.Calls.ids())
+	assert.Zero(t, svc.Broker.depth(svc.dlq()))
+	assert.Empty(t, svc.Letters())
+}
+
+// A stock subscriber's messages tell the topic and not the queue, so a generator whose names change is refused: a failed
+// message would go to another queue's retries.
+func TestStock_UnstableNameGeneratorIsRefused(t *testing.T) {
+	t.Parallel()
+
+	uri, topic := brokertest.URI(t), uniqueName("promise")
+	var n atomic.Int32
+	conf := amqp.NewDurableQueueConfig(uri)
+	conf.Queue.GenerateName = func(topic string) string { return topic + "-" + string('a'+n.Add(1)-1) }
+	broker := newRabbit(t, uri)
+	t.Cleanup(func() {
+		for _, q := range []string{topic + "-a", topic + "-b"} {
+			broker.remove(q+".retry", q, q+".dlq", q+".retry.50ms")
+		}
+	})
+
+	plug := newPlug(t, conf, amqpretry.Options{Policies: retries(ms(50)...)})
+	stock, err := amqp.NewSubscriber(plug.Config(), newLogs(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = stock.Close() })
+
+	_, err = stock.Subscribe(t.Context(), topic)
+	require.NoError(t, err)
+	_, err = stock.Subscribe(t.Context(), topic)
+	require.ErrorContains(t, err, "not stable")
+	assert.Equal(t, -1, broker.depth(topic+"-b"), "nothing was declared")
+
+	// The plug's own subscriber pins the name for each subscription.
+	own, err := plug.NewSubscriber()
+	require.NoError(t, err)
+	for range 2 {
+		_, err = own.Subscribe(t.Context(), topic)
+		require.NoError(t, err)
+	}
+	for _, q := range []string{topic + "-c", topic + "-d"} {
+		assert.Equal(t, 1, broker.consumers(q), q)
+		broker.remove(q+".retry", q, q+".dlq", q+".retry.50ms")
+	}
+}
+
+// What the broker refuses comes out of a stock subscriber's Subscribe as the same typed errors.
+func TestStock_TypedErrors(t *testing.T) {
+	t.Parallel()
+
+	uri, queue := brokertest.URI(t), uniqueName("promise")
+	broker := newRabbit(t, uri)
+	broker.do(func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDeclare(queue+".retry.50ms", true, false, false, false, amqp091.Table{"x-message-ttl": int64(7)})
+		return err
+	})
+	t.Cleanup(func() { broker.remove(queue+".retry", queue, queue+".retry.50ms", queue+".dlq") })
+
+	conf := amqp.NewDurableQueueConfig(uri)
+	plug := newPlug(t, conf, amqpretry.Options{Policies: config.Policies{
+		Default: config.Policy{Delays: ms(50), QueueType: config.QueueTypeQuorum},
+	}})
+	stock, err := amqp.NewSubscriber(plug.Config(), newLogs(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = stock.Close() })
+
+	_, err = stock.Subscribe(context.Background(), queue)
+	var conflict *topology.ConflictError
+	require.ErrorAs(t, err, &conflict)
+	assert.Equal(t, queue+".retry.50ms", conflict.Name)
+}

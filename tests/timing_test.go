@@ -1,0 +1,175 @@
+package tests
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// lateness is how much later than its delay a retry may be on an idle broker. Quorum queues may round a fraction of a
+// millisecond down.
+const (
+	lateness = 100 * time.Millisecond
+	rounding = time.Millisecond
+)
+
+// TestAttemptTimes measures from the failure of an attempt to the call of the next. It is not parallel: other tests' load
+// would be measured as well. What else the machine is doing is measured beside it, with a retry queue that the library has
+// no part in, and is not held against it; what is late all the same is measured again; what is early fails at once.
+func TestAttemptTimes(t *testing.T) {
+	var late []string
+	for range 3 {
+		if late = measureAttempts(t); len(late) == 0 {
+			return
+		}
+		t.Logf("late, measuring again: %q", late)
+	}
+	require.Empty(t, late)
+}
+
+// noise is how late messages come back by themselves from a queue with a TTL.
+type noise struct {
+	mu   sync.Mutex
+	late []disturbance
+}
+
+type disturbance struct {
+	due time.Time
+	by  time.Duration
+}
+
+func measureNoise(t *testing.T) *noise {
+	t.Helper()
+	const ttl = 200 * time.Millisecond
+	n, queue := &noise{}, uniqueName("noise")
+	broker := newRabbit(t, brokertest.URI(t))
+
+	conn, err := amqp091.Dial(broker.uri)
+	require.NoError(t, err)
+	ch, err := conn.Channel()
+	require.NoError(t, err)
+	_, err = ch.QueueDeclare(queue, true, false, false, false, nil)
+	require.NoError(t, err)
+	_, err = ch.QueueDeclare(queue+".wait", true, false, false, false, amqp091.Table{
+		"x-message-ttl": ttl.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue,
+	})
+	require.NoError(t, err)
+	back, err := ch.Consume(queue, "", true, false, false, false, nil)
+	require.NoError(t, err)
+
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Add(2)
+	go func() {
+		defer wg.Done()
+		for {
+			select {
+			case <-time.After(25 * time.Millisecond):
+				due := time.Now().Add(ttl)
+				_ = ch.Publish("", queue+".wait", false, false, amqp091.Publishing{MessageId: due.Format(time.RFC3339Nano)})
+			case <-stop:
+				return
+			}
+		}
+	}()
+	go func() {
+		defer wg.Done()
+		for d := range back {
+			due, err := time.Parse(time.RFC3339Nano, d.MessageId)
+			if err != nil {
+				continue
+			}
+			n.mu.Lock()
+			n.late = append(n.late, disturbance{due, time.Since(due)})
+			n.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() {
+		close(stop)
+		_ = conn.Close()
+		wg.Wait()
+		broker.remove("", queue, queue+".wait")
+	})
+
+	return n
+}
+
+// within is the worst of it between two times.
+func (n *noise) within(from, to time.Time) time.Duration {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+
+	var worst time.Duration
+	for _, d := range n.late {
+		if d.due.After(from) && d.due.Before(to) {
+			worst = max(worst, d.by)
+		}
+	}
+
+	return worst
+}
+
+func measureAttempts(t *testing.T) (late []string) {
+	t.Helper()
+	delays := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
+	ids := numbered("m", 3)
+	noise := measureNoise(t)
+
+	type run struct {
+		name string
+		seen *seen
+	}
+	var runs []run
+	for name, c := range map[string]struct {
+		main   string
+		retry  config.QueueType
+		runner func(*testing.T, setup) *service
+	}{
+		"classic": {"classic", config.QueueTypeClassic, start},
+		"quorum":  {"quorum", config.QueueTypeQuorum, start},
+		"stock":   {"classic", config.QueueTypeQuorum, func(t *testing.T, c setup) *service { return startStock(t, c).service }},
+	} {
+		s := &seen{}
+		service := setup{URI: brokertest.URI(t), QueueType: c.main}
+		service.Options.Policies = config.Policies{Default: config.Policy{Delays: delays, QueueType: c.retry}}
+		service.Handler = s.handler(func(msg *message.Message) error {
+			a, _ := middleware.AttemptFromContext(msg.Context())
+			if a.Number <= len(delays) {
+				return fmt.Errorf("failure %d", a.Number)
+			}
+
+			return nil
+		})
+		svc := c.runner(t, service)
+		svc.publish(ids...)
+		runs = append(runs, run{name, s})
+	}
+
+	for _, r := range runs {
+		eventually(t, 20*time.Second, func() bool { return r.seen.count() == len(ids)*(len(delays)+1) }, "%s: all attempts", r.name)
+		for _, id := range ids {
+			attempts := r.seen.of(id)
+			require.Len(t, attempts, len(delays)+1)
+			for i, delay := range delays {
+				took := attempts[i+1].At.Sub(attempts[i].Left)
+				require.GreaterOrEqual(t, took, delay-rounding, "%s: %s was retried before its time", r.name, id)
+				// Copying takes its part as well, at the beginning of the wait.
+				disturbed := noise.within(attempts[i].At.Add(-time.Second), attempts[i+1].At)
+				if took > delay+lateness+2*disturbed {
+					late = append(late, fmt.Sprintf("%s: %s, retry %d after %s instead of %s, noise %s", r.name, id, i+1, took, delay, disturbed))
+				}
+			}
+		}
+	}
+
+	return late
+}
