@@ -21,7 +21,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	defer retry.Close() // after the router
+	defer func() { _ = retry.Close() }() // after the router
 
 	router, err := message.NewRouter(message.RouterConfig{}, nil)
 	if err != nil {
@@ -62,7 +62,7 @@ func ExamplePlug_Plan() {
 	if err != nil {
 		panic(err)
 	}
-	defer retry.Close()
+	defer func() { _ = retry.Close() }()
 
 	plan, err := retry.Plan("orders")
 	if err != nil {
@@ -96,7 +96,7 @@ func ExampleOptions() {
 	if err != nil {
 		panic(err)
 	}
-	defer retry.Close()
+	defer func() { _ = retry.Close() }()
 
 	for _, topic := range []string{"orders", "payments", "mails"} {
 		p := policies.For(topic)
@@ -114,7 +114,7 @@ func ExamplePlug_Poison() {
 	if err != nil {
 		panic(err)
 	}
-	defer retry.Close()
+	defer func() { _ = retry.Close() }()
 
 	router, err := message.NewRouter(message.RouterConfig{}, nil)
 	if err != nil {

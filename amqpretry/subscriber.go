@@ -66,8 +66,10 @@ func (p *Plug) NewSubscriber() (*Subscriber, error) {
 	defer p.mu.Unlock()
 
 	if p.ctx.Err() != nil {
-		go consumer.Close() // it has no subscription yet
-		return nil, context.Cause(p.ctx)
+		err := context.Cause(p.ctx)
+		go func() { _ = consumer.Close() }() // it has no subscription yet, but closing still asks the broker
+
+		return nil, err
 	}
 	p.subscribers[s] = struct{}{}
 

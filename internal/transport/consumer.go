@@ -151,7 +151,7 @@ func (c *Consumer) declare(link *Link, source Source) error {
 
 func (c *Consumer) declaration(queue string) *declaration {
 	d, _ := c.declarations.LoadOrStore(queue, new(declaration))
-	return d.(*declaration) //nolint:errcheck,forcetypeassert // nothing else is stored
+	return d.(*declaration) // nothing else is stored
 }
 
 // forget makes the topology of a queue be declared again, because the queue is not there any more.

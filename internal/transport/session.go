@@ -177,6 +177,7 @@ func (n *session) handle(s *subscription, h *handle) {
 		}
 		msg = raw(d) // there is no dead-letter queue to send it to
 	}
+	h.clean(msg)
 	if h.nameless = msg.UUID == ""; h.nameless {
 		msg.UUID = messageUUID(h.state, d)
 	}

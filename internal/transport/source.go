@@ -1,7 +1,10 @@
 package transport
 
 import (
+	"maps"
+
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
@@ -71,4 +74,12 @@ func (s Source) isRetryQueue(name, delay string) bool {
 	}
 
 	return false
+}
+
+// clean takes from a replayed message what its death has left in the metadata. Only the queue tells whether it is a replay, and
+// a marshaler does not know it.
+func (a arrival) clean(msg *message.Message) {
+	if a.replay {
+		maps.DeleteFunc(msg.Metadata, func(key, _ string) bool { return wire.IsPoison(key) })
+	}
 }

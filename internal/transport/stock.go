@@ -132,6 +132,7 @@ func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		case captured.err != nil:
 			failure.Class, failure.Err = middleware.ClassUndecodable, captured.err
 		default:
+			d.clean(msg)
 			msg.SetContext(middleware.WithDelivery(msg.Context(), d))
 			return h(msg)
 		}
