@@ -49,7 +49,7 @@ func ExampleNew() {
 	// Output:
 	// invalid config of the retry plug:
 	// policies.topics["orders"].delays[0]: too short: must be at least 1ms, got 1µs
-	// options.concurrency: negative: must be at least 1, got -1
+	// options.concurrency: out of bounds: must be 1..65535, or 0 for 1, got -1
 	// config.Queue.Durable: must be true: retries wait in durable queues and would come back to a queue that is gone
 	// config.Publish.Transactional: must be false: watermill-amqp reports success for a message that it has rolled back; use ConfirmDelivery
 }

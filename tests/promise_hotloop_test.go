@@ -134,7 +134,7 @@ func TestNoHotLoopPanicAndGoexit(t *testing.T) {
 			case "panic":
 				panic("handler bug")
 			case "panic nil":
-				panic(nil) // what a handler may do
+				panic(nil) //nolint:govet // what a handler may do
 			case "panic error":
 				panic(errFate)
 			case "goexit":

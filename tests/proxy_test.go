@@ -209,7 +209,7 @@ func (p *proxy) gate(f *flow, upwards bool) chan struct{} {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, s := range p.stalls {
-		if f.is(s.name) && !(upwards && s.answersOnly) {
+		if f.is(s.name) && (!upwards || !s.answersOnly) {
 			return s.gate
 		}
 	}

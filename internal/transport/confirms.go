@@ -2,6 +2,7 @@ package transport
 
 import (
 	"fmt"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
@@ -21,6 +22,11 @@ type confirmChannel struct {
 	returns chan amqp091.Return
 	closes  chan *amqp091.Error
 	asked   chan question
+
+	// A channel that was nacked once is not used again: RabbitMQ 3.10 goes on to nack on it when the queue that was full is
+	// full no more. It is closed when nobody waits for it.
+	retired    atomic.Bool
+	unresolved atomic.Int64
 
 	done   chan struct{} // closed when the channel is gone
 	closed error         // why; read after done
@@ -97,6 +103,13 @@ func (c *confirmChannel) returned(id string) bool {
 		_, found := c.ids[id] // nobody writes any more
 
 		return found
+	}
+}
+
+// resolved is called once for each publish that nobody waits for any more.
+func (c *confirmChannel) resolved() {
+	if c.unresolved.Add(-1) == 0 && c.retired.Load() {
+		go c.Close() // asks the broker
 	}
 }
 

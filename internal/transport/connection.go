@@ -61,6 +61,7 @@ type Connection struct {
 	mu     sync.Mutex
 	link   *Link
 	dial   *dial
+	failed error // why there is no connection, as far as that is known
 	closed bool
 }
 
@@ -121,6 +122,14 @@ func (c *Connection) get(ctx context.Context, persist bool) (*Link, error) {
 	}
 }
 
+// failure tells why the last attempt to connect failed; nil if it did not.
+func (c *Connection) failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.failed
+}
+
 // connect makes one attempt, tells who waits for just that, and goes on with backoff if it failed. Dialling cannot be
 // interrupted, so it has a goroutine of its own that nobody has to wait for.
 func (c *Connection) connect(d *dial) {
@@ -133,7 +142,7 @@ func (c *Connection) connect(d *dial) {
 		link, err := c.open()
 
 		c.mu.Lock()
-		c.link, c.dial = link, nil
+		c.link, c.dial, c.failed = link, nil, err
 		switch {
 		case c.closed:
 			err = errors.Join(ErrClosed, err)

@@ -29,7 +29,7 @@ type HeldError struct {
 	Err      error         // the last thing that went wrong; nil when the broker just does not answer
 }
 
-func (e *HeldError) Error() string {
+func (e HeldError) Error() string {
 	cause := "the broker does not answer"
 	if e.Err != nil {
 		cause = e.Err.Error()
@@ -43,4 +43,4 @@ func (e *HeldError) Error() string {
 }
 
 // Unwrap gives the last thing that went wrong.
-func (e *HeldError) Unwrap() error { return e.Err }
+func (e HeldError) Unwrap() error { return e.Err }

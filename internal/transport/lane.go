@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -30,9 +29,7 @@ type Lane struct {
 	confirms *confirmChannel // guarded by turn
 	repaired time.Time       // guarded by turn: when the plan was last declared again
 
-	mu       sync.Mutex
-	held     int       // forwards that are under way
-	reported time.Time // when the last HeldError was reported
+	held holds
 }
 
 // Order is a failed delivery with what its copy is to carry.
@@ -41,9 +38,7 @@ type Order struct {
 	State    wire.State
 	// Replay drops Watermill's poison keys, which an earlier death has left.
 	Replay bool
-	// Gone is closed when the delivery's channel is gone; may be nil where only polling can tell.
-	Gone <-chan struct{}
-	// IsGone tells the same when asked.
+	// IsGone tells whether the delivery's channel is gone.
 	IsGone func() bool
 }
 
@@ -52,25 +47,23 @@ func newLane(f *Forwarder, plan topology.Plan) *Lane {
 }
 
 // Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the delivery may be
-// acknowledged. It gives the state that was published.
+// acknowledged. It gives the state that was published. It ends with ctx, at the latest when the delivery's channel is gone.
 func (l *Lane) Forward(ctx context.Context, o Order) (wire.State, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.forwarder.ctx, func() { cancel(ErrClosed) })()
 
-	l.count(1)
-	defer l.count(-1)
+	h := l.hold(func() {
+		if o.IsGone() { // where no context tells
+			cancel(errGone)
+		}
+	})
+	defer h.release()
 
-	var (
-		started = time.Now()
-		wait    *backoff.ExponentialBackOff
-		lastErr error
-	)
-	warn := time.NewTicker(l.forwarder.settings.HoldWarning)
-	defer warn.Stop()
+	var wait *backoff.ExponentialBackOff
 
 	for {
-		state, err := l.publish(ctx, o, func() { l.report(started, lastErr) }, warn.C)
+		state, err := l.publish(ctx, o)
 		if err == nil {
 			return state, nil
 		}
@@ -80,7 +73,7 @@ func (l *Lane) Forward(ctx context.Context, o Order) (wire.State, error) {
 		if errors.Is(err, errGone) || o.IsGone() {
 			return wire.State{}, errGone
 		}
-		lastErr = err
+		h.failed(err)
 
 		if wait == nil {
 			wait = &backoff.ExponentialBackOff{
@@ -89,42 +82,28 @@ func (l *Lane) Forward(ctx context.Context, o Order) (wire.State, error) {
 			wait.Reset()
 		}
 
-		for pause := time.After(wait.NextBackOff()); pause != nil; {
-			select {
-			case <-pause:
-				pause = nil
-			case <-warn.C:
-				l.report(started, lastErr)
-			case <-o.Gone:
-				return wire.State{}, errGone
-			case <-ctx.Done():
-				return wire.State{}, context.Cause(ctx)
-			}
+		select {
+		case <-time.After(wait.NextBackOff()):
+		case <-ctx.Done():
+			return wire.State{}, context.Cause(ctx)
 		}
 	}
 }
 
 // publish makes one publish and waits until it is resolved.
-func (l *Lane) publish(ctx context.Context, o Order, report func(), warn <-chan time.Time) (wire.State, error) {
+func (l *Lane) publish(ctx context.Context, o Order) (wire.State, error) {
 	confirms, pending, err := l.send(ctx, o)
 	if err != nil {
 		return wire.State{}, err
 	}
 
-	for {
-		select {
-		case <-pending.confirmation.Done():
-			return pending.state, l.outcome(ctx, o, confirms, pending)
-		case <-warn:
-			report()
-			if o.IsGone() {
-				return wire.State{}, errGone
-			}
-		case <-o.Gone:
-			return wire.State{}, errGone
-		case <-ctx.Done():
-			return wire.State{}, context.Cause(ctx)
-		}
+	defer confirms.resolved()
+
+	select {
+	case <-pending.confirmation.Done():
+		return pending.state, l.outcome(ctx, confirms, pending)
+	case <-ctx.Done():
+		return wire.State{}, context.Cause(ctx)
 	}
 }
 
@@ -143,15 +122,15 @@ func (l *Lane) send(ctx context.Context, o Order) (*confirmChannel, pending, err
 	if err != nil {
 		return nil, pending{}, err
 	}
-	if err := link.waitUnblocked(ctx, o.Gone); err != nil {
+	if err := link.waitUnblocked(ctx); err != nil {
 		return nil, pending{}, err
 	}
-	if err := l.take(ctx, o.Gone); err != nil {
+	if err := l.take(ctx); err != nil {
 		return nil, pending{}, err
 	}
 	defer l.give()
 
-	if l.confirms == nil || l.confirms.link != link || l.confirms.IsClosed() {
+	if l.confirms == nil || l.confirms.link != link || l.confirms.retired.Load() || l.confirms.IsClosed() {
 		confirms, err := openConfirms(link)
 		if err != nil {
 			return nil, pending{}, err
@@ -169,9 +148,11 @@ func (l *Lane) send(ctx context.Context, o Order) (*confirmChannel, pending, err
 	}
 
 	sent := time.Now()
+	l.confirms.unresolved.Add(1)
 
 	confirmation, err := l.confirms.PublishWithDeferredConfirm(l.plan.RetryExchange, l.plan.Queue, true, false, publishing)
 	if err != nil {
+		l.confirms.resolved()
 		return nil, pending{}, err
 	}
 	id, _ := publishing.Headers[wire.KeyID].(string)
@@ -186,28 +167,29 @@ var (
 )
 
 // outcome tells what became of a resolved publish, and repairs what can be repaired before the next.
-func (l *Lane) outcome(ctx context.Context, o Order, confirms *confirmChannel, p pending) error {
+func (l *Lane) outcome(ctx context.Context, confirms *confirmChannel, p pending) error {
 	returned := confirms.returned(p.id)
 
 	switch {
 	case p.confirmation.Acked() && !returned:
 		return nil
 	case p.confirmation.Acked():
-		return errors.Join(errReturned, l.redeclare(ctx, o, p.sent))
+		return errors.Join(errReturned, l.redeclare(ctx, p.sent))
 	case !confirms.IsClosed():
+		confirms.retired.Store(true)
 		return errNacked
 	}
 
 	err := confirms.closeError()
 	if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.NotFound {
-		return errors.Join(err, l.redeclare(ctx, o, p.sent))
+		return errors.Join(err, l.redeclare(ctx, p.sent))
 	}
 
 	return errors.Join(errLost, err)
 }
 
 // redeclare declares the plan again, because somebody has deleted a part of it: once for all that were sent before.
-func (l *Lane) redeclare(ctx context.Context, o Order, sent time.Time) error {
+func (l *Lane) redeclare(ctx context.Context, sent time.Time) error {
 	if !l.forwarder.settings.Redeclare {
 		return nil
 	}
@@ -216,7 +198,7 @@ func (l *Lane) redeclare(ctx context.Context, o Order, sent time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := l.take(ctx, o.Gone); err != nil {
+	if err := l.take(ctx); err != nil {
 		return err
 	}
 	defer l.give()
@@ -241,46 +223,13 @@ func (l *Lane) redeclare(ctx context.Context, o Order, sent time.Time) error {
 	return nil
 }
 
-func (l *Lane) take(ctx context.Context, gone <-chan struct{}) error {
+func (l *Lane) take(ctx context.Context) error {
 	select {
 	case l.turn <- struct{}{}:
 		return nil
-	case <-gone:
-		return errGone
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
 func (l *Lane) give() { <-l.turn }
-
-func (l *Lane) count(n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	l.held += n
-}
-
-// report tells that deliveries are held, at most once in HoldWarning for the lane.
-func (l *Lane) report(since time.Time, err error) {
-	settings := l.forwarder.settings
-
-	l.mu.Lock()
-	now := time.Now()
-	if now.Sub(l.reported) < settings.HoldWarning*9/10 {
-		l.mu.Unlock()
-		return
-	}
-	l.reported = now
-	held := HeldError{
-		Queue: l.plan.Queue, Exchange: l.plan.RetryExchange, Held: l.held, For: now.Sub(since), Err: err,
-	}
-	l.mu.Unlock()
-
-	settings.Logger.Error("Failed deliveries are held", &held, watermill.LogFields{
-		"amqp_queue_name": held.Queue, "held": held.Held,
-	})
-	if settings.OnHeld != nil {
-		guard(settings.Logger, "OnHeld", func() { settings.OnHeld(held) })
-	}
-}

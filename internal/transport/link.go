@@ -92,7 +92,7 @@ func (l *Link) alive() bool {
 
 // waitUnblocked waits while the broker blocks the connection (a memory or disk alarm). A publish now would sit in the
 // socket, unresolved, and arrive at some later time.
-func (l *Link) waitUnblocked(ctx context.Context, gone <-chan struct{}) error {
+func (l *Link) waitUnblocked(ctx context.Context) error {
 	l.mu.Lock()
 	unblocked := l.unblocked
 	l.mu.Unlock()
@@ -108,8 +108,6 @@ func (l *Link) waitUnblocked(ctx context.Context, gone <-chan struct{}) error {
 		return nil
 	case <-l.dead:
 		return amqp091.ErrClosed
-	case <-gone:
-		return errGone
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

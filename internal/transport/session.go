@@ -256,11 +256,10 @@ func (n *session) carryOut(s *subscription, h *handle, settlement middleware.Set
 
 // forward acknowledges the delivery when the broker has confirmed its copy.
 func (n *session) forward(s *subscription, h *handle, settlement middleware.Settlement) {
-	published, err := s.source.Lane.Forward(s.ctx, Order{
+	published, err := s.source.Lane.Forward(n.ctx, Order{
 		Delivery: &h.delivery,
 		State:    identify(settlement.State, &h.delivery, h.nameless),
 		Replay:   h.replay,
-		Gone:     n.gone,
 		IsGone:   n.isGone,
 	})
 	if err != nil {

@@ -28,6 +28,8 @@ type State struct {
 	ErrorType  string
 	Subscriber string // for Watermill's poison key only, not read back
 	History    []Attempt
+
+	bare bool // shrunk so far that Watermill's poison keys are given up
 }
 
 // Arrival is how a message first arrived, as far as a retry or the broker changes it.
@@ -89,7 +91,7 @@ func (s State) Headers(id string) map[string]string {
 	set(KeyErrorType, s.ErrorType, MaxErrorTypeBytes)
 	set(KeyHistory, encodeHistory(s.History), MaxHistoryBytes)
 
-	if s.Count == CountDead {
+	if s.Count == CountDead && !s.bare {
 		maps.Copy(h, s.poison())
 	}
 
@@ -114,8 +116,8 @@ func (s State) poison() map[string]string {
 const ShrinkSteps = 4
 
 // Shrink returns the state without what is given up when the frame has no room, least valuable first: at step 1 the
-// middle of the history, at 2 the history, at 3 all but 256 bytes of the error text, at 4 the error, its type and the
-// names that a log can tell as well. What the way back needs is never given up.
+// middle of the history, at 2 the history, at 3 all but 256 bytes of the error text, at 4 the error, its type, the names that
+// a log can tell as well and Watermill's poison keys, which repeat them. What the way back needs is never given up.
 func (s State) Shrink(step int) State {
 	if step >= 1 {
 		s.History = trim(s.History, 1)
@@ -128,7 +130,7 @@ func (s State) Shrink(step int) State {
 	}
 	if step >= 4 {
 		s.Error, s.ErrorType, s.Topic, s.Handler, s.Host, s.Subscriber = "", "", "", "", "", ""
-		s.Arrival.CC = ""
+		s.Arrival.CC, s.bare = "", true
 	}
 
 	return s
