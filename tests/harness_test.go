@@ -551,16 +551,22 @@ func (r *rabbit) publishTo(exchange, key string, messages ...amqp091.Publishing)
 	})
 }
 
-// depth is how many messages are ready in a queue; -1 when it is not there, or the broker does not answer.
+// depth is how many messages are ready in a queue; -1 when it is not there, or the broker does not answer. The broker asks a
+// quorum queue for no longer than 250 ms and then says 0, so a 0 counts only when it is said again.
 func (r *rabbit) depth(queue string) int {
 	n := -1
 	_ = r.try(func(ch *amqp091.Channel) error {
-		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		if err == nil {
-			n = q.Messages
+		for range 3 {
+			q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+			if err != nil {
+				return err
+			}
+			if n = q.Messages; n > 0 {
+				break
+			}
 		}
 
-		return err
+		return nil
 	})
 
 	return n
