@@ -162,9 +162,9 @@ func (n *session) handle(s *subscription, h *handle) {
 	h.arrival = s.source.arrive(d, s.logger)
 
 	if h.crashed {
-		n.judge(s, h, middleware.Failure{Class: middleware.ClassCrashed, Topic: s.source.Topic, Err: fmt.Errorf(
-			"delivered %d times without an answer, the policy allows %d", deliveryCount(d.Headers), s.source.Policy.CrashLimit,
-		)})
+		n.judge(s, h, middleware.Failure{
+			Class: middleware.ClassCrashed, Topic: s.source.Topic, Err: s.source.crashError(d),
+		})
 
 		return
 	}

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"fmt"
 	"maps"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -58,6 +59,11 @@ func (s Source) arrive(d *amqp091.Delivery, logger watermill.LoggerAdapter) arri
 		replay:  kind == wire.Replay,
 		crashed: deliveryCount(d.Headers) >= int64(s.Policy.CrashLimit),
 	}
+}
+
+// crashError is what a message failed of that its consumers die of.
+func (s Source) crashError(d *amqp091.Delivery) error {
+	return fmt.Errorf("delivered %d times without an answer, the policy allows %d", deliveryCount(d.Headers), s.Policy.CrashLimit)
 }
 
 // isRetryQueue reports whether name is this queue's retry queue for a delay. It knows the delays of other policies as well:

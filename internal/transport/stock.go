@@ -3,7 +3,6 @@ package transport
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"sync"
 	"weak"
@@ -126,9 +125,7 @@ func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
 
 		switch {
 		case d.crashed:
-			failure.Class = middleware.ClassCrashed
-			failure.Err = fmt.Errorf("delivered %d times without an answer, the policy allows %d",
-				deliveryCount(captured.delivery.Headers), source.Policy.CrashLimit)
+			failure.Class, failure.Err = middleware.ClassCrashed, source.crashError(&captured.delivery)
 		case captured.err != nil:
 			failure.Class, failure.Err = middleware.ClassUndecodable, captured.err
 		default:
