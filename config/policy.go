@@ -1,7 +1,9 @@
 package config
 
 import (
+	"cmp"
 	"math"
+	"reflect"
 	"slices"
 	"time"
 )
@@ -30,6 +32,42 @@ const (
 	QueueTypeClassic QueueType = "classic"
 )
 
+// Scope says who uses the retry queues.
+type Scope string
+
+const (
+	// ScopeQueue gives each main queue retry queues of its own. The zero value means this.
+	ScopeQueue Scope = "queue"
+	// ScopeShared has one set of retry queues for all main queues with this scope: fewer queues on the broker, and
+	// what blocks one of them blocks it for all.
+	ScopeShared Scope = "shared"
+)
+
+// Expiry says where a message goes whose deadline has passed.
+type Expiry string
+
+const (
+	// ExpiryDeadLetter sends it to the dead-letter queue with the reason "expired". The zero value means this.
+	ExpiryDeadLetter Expiry = "dead-letter"
+	// ExpiryDrop acknowledges it without a copy: for messages that are worth nothing when they are late.
+	ExpiryDrop Expiry = "drop"
+)
+
+// Protection says what keeps a quorum main queue from dropping messages that reach its delivery limit (20 by default
+// since RabbitMQ 4.0).
+type Protection string
+
+const (
+	// ProtectionNone leaves the main queue as its own config says. The zero value means this.
+	ProtectionNone Protection = "none"
+	// ProtectionArguments declares the main queue with a delivery limit of 1000 and the dead-letter queue behind it.
+	// For new quorum queues: the arguments of a queue that exists cannot be changed.
+	ProtectionArguments Protection = "arguments"
+	// ProtectionPolicy says that an operator has set a policy of the broker to the same effect. Nothing is declared,
+	// and nothing is warned about.
+	ProtectionPolicy Protection = "policy"
+)
+
 // Bounds and defaults of a [Policy].
 const (
 	// MinDelay is the shortest delay, and the unit: every delay is a whole number of it.
@@ -44,6 +82,10 @@ const (
 	DefaultCrashLimit = 10
 	// MaxCrashLimit stays below 20, the delivery limit of a quorum queue since RabbitMQ 4.0: the broker drops beyond that.
 	MaxCrashLimit = 19
+	// MaxImmediate bounds [Policy.Immediate].
+	MaxImmediate = 10
+	// DefaultMaxPostpone is what [Policy.MaxPostpone] is when it is 0.
+	DefaultMaxPostpone = 24 * time.Hour
 )
 
 // Policy says what happens to a message whose handler fails. Its zero value is [Default].
@@ -61,7 +103,10 @@ const (
 //
 //	Policy{Retries: 3} // 1s -> 5s -> 30s
 //
-// The handler runs once more than there are retries.
+// The handler runs once more than there are retries, and once more for each immediate try.
+//
+// Everything but QueueType, Scope and Protect is free to change at any time, also while versions with different policies
+// run side by side; see docs/migration.md for those three.
 type Policy struct {
 	// Mode defaults to ModeRetry.
 	Mode Mode
@@ -73,8 +118,33 @@ type Policy struct {
 	Delays []time.Duration
 	// Backoff generates the delays instead.
 	Backoff Backoff
+	// Immediate is how often a failed handler is called again at once, in the same process, before the first delayed
+	// retry: 0..10, default 0. They hold up the messages behind, like a slow handler does, and belong to the first
+	// attempt: only when the last of them has failed does the attempt count as failed. A mode without retries has them, too.
+	Immediate int
+	// Jitter shortens each wait by a random part of it, so that what failed together does not come back together: with
+	// 0.2 a delay of 30s is 24s to 30s. 0..1, default 0. No queue is added. A message never overtakes one that went into
+	// the same retry queue before it, so those behind a longer wait come later, yet never after the whole delay.
+	Jitter float64
+	// MaxAge is the age at which a message expires: it is handled no more, and no wait begins that would last longer.
+	// It counts from the message's timestamp property, else from its first delivery. 0 means that only the message's own
+	// expiration, if it has one, sets a deadline.
+	MaxAge time.Duration
+	// OnExpiry says where a message goes that has expired, by MaxAge or its own expiration. Defaults to ExpiryDeadLetter.
+	OnExpiry Expiry
+	// MaxPostpone is the age up to which a message can be postponed, which uses up no attempt; then it goes to the
+	// dead-letter queue. Counts as MaxAge does. Default 24h.
+	MaxPostpone time.Duration
+	// RetryOnly, if not empty, are the errors that are retried; every other one goes to the dead-letter queue at once.
+	RetryOnly []ErrorMatch
+	// NeverRetry are errors that go to the dead-letter queue at once, also when RetryOnly has them.
+	NeverRetry []ErrorMatch
 	// QueueType of the retry queues; defaults to QueueTypeQuorum.
 	QueueType QueueType
+	// Scope of the retry queues; defaults to ScopeQueue.
+	Scope Scope
+	// Protect keeps a quorum main queue from dropping messages by itself; defaults to ProtectionNone.
+	Protect Protection
 	// CrashLimit is the broker's delivery count at which a delivery counts as a failed attempt although no handler
 	// lived to report one: 1..19, default 10. Only quorum queues count deliveries.
 	CrashLimit int
@@ -90,30 +160,40 @@ var defaultDelays = []time.Duration{time.Second, 5 * time.Second, 30 * time.Seco
 // on quorum retry queues, 12m36s of waiting in the worst case.
 func Default() Policy {
 	return Policy{
-		Mode:       ModeRetry,
-		Retries:    len(defaultDelays),
-		Delays:     slices.Clone(defaultDelays),
-		QueueType:  QueueTypeQuorum,
-		CrashLimit: DefaultCrashLimit,
+		Mode:        ModeRetry,
+		Retries:     len(defaultDelays),
+		Delays:      slices.Clone(defaultDelays),
+		OnExpiry:    ExpiryDeadLetter,
+		MaxPostpone: DefaultMaxPostpone,
+		QueueType:   QueueTypeQuorum,
+		Scope:       ScopeQueue,
+		Protect:     ProtectionNone,
+		CrashLimit:  DefaultCrashLimit,
 	}
 }
 
 // IsZero tells whether nothing is set. A zero policy means the default.
 func (p Policy) IsZero() bool {
-	return p.Mode == "" && p.Retries == 0 && len(p.Delays) == 0 && p.Backoff.IsZero() && p.QueueType == "" && p.CrashLimit == 0
+	return p.Mode == "" && p.Retries == 0 && len(p.Delays) == 0 && p.Backoff.IsZero() &&
+		p.Immediate == 0 && p.Jitter == 0 && p.MaxAge == 0 && p.OnExpiry == "" && p.MaxPostpone == 0 &&
+		len(p.RetryOnly) == 0 && len(p.NeverRetry) == 0 &&
+		p.QueueType == "" && p.Scope == "" && p.Protect == "" && p.CrashLimit == 0
 }
 
 // WithDefaults returns a copy in which everything that was left out is filled in; a zero Policy becomes [Default].
 // It shares no memory with p, and what p says wrongly stays wrong: see [Policy.Validate].
 func (p Policy) WithDefaults() Policy {
 	p.Delays = slices.Clone(p.delays())
+	p.RetryOnly, p.NeverRetry = slices.Clone(p.RetryOnly), slices.Clone(p.NeverRetry)
 	p.Mode = p.mode()
-	if p.QueueType == "" {
-		p.QueueType = QueueTypeQuorum
+	p.OnExpiry = cmp.Or(p.OnExpiry, ExpiryDeadLetter)
+	if p.Mode == ModeRetry {
+		p.MaxPostpone = cmp.Or(p.MaxPostpone, DefaultMaxPostpone)
 	}
-	if p.CrashLimit == 0 {
-		p.CrashLimit = DefaultCrashLimit
-	}
+	p.QueueType = cmp.Or(p.QueueType, QueueTypeQuorum)
+	p.Scope = cmp.Or(p.Scope, ScopeQueue)
+	p.Protect = cmp.Or(p.Protect, ProtectionNone)
+	p.CrashLimit = cmp.Or(p.CrashLimit, DefaultCrashLimit)
 	if p.Mode == ModeRetry && p.Retries == 0 {
 		p.Retries = len(p.Delays)
 	}
@@ -197,18 +277,35 @@ func (p Policy) TotalWait() time.Duration {
 	return total
 }
 
+// DelayFor is the shortest delay of the policy that is not shorter than wanted, or the longest where there is none. It is
+// 0 only for a policy that retries nothing.
+func (p Policy) DelayFor(wanted time.Duration) time.Duration {
+	var found, longest time.Duration
+	for retry := range p.MaxRetries() {
+		d := p.Delay(retry + 1)
+		longest = max(longest, d)
+		if d >= wanted && (found == 0 || d < found) {
+			found = d
+		}
+	}
+	return cmp.Or(found, longest)
+}
+
 // Equal tells whether both policies treat every message alike, however they are written down.
 func (p Policy) Equal(o Policy) bool {
-	p, o = p.WithDefaults(), o.WithDefaults()
-	if p.Mode != o.Mode {
-		return false
+	return reflect.DeepEqual(p.meaning(), o.meaning())
+}
+
+// meaning is the policy without what its mode ignores, and with its schedule in place of what it was made from.
+func (p Policy) meaning() Policy {
+	p = p.WithDefaults()
+	if p.Mode == ModeOff {
+		return Policy{Mode: ModeOff, Protect: p.Protect}
 	}
-	switch p.Mode {
-	case ModeOff:
-		return true
-	case ModeDeadLetter: // no retry queues, whose type could differ
-		return p.CrashLimit == o.CrashLimit
-	default:
-		return p.CrashLimit == o.CrashLimit && p.QueueType == o.QueueType && slices.Equal(p.Schedule(), o.Schedule())
+	p.Delays, p.Backoff, p.Retries = p.Schedule(), Backoff{}, 0
+	p.RetryOnly, p.NeverRetry = append([]ErrorMatch{}, p.RetryOnly...), append([]ErrorMatch{}, p.NeverRetry...)
+	if p.Mode == ModeDeadLetter { // no retry queues, whose type could differ
+		p.QueueType = ""
 	}
+	return p
 }

@@ -45,6 +45,11 @@ func (p Policy) validate(path string) []error {
 	e := &problems{path: path}
 	oneOf(e, "mode", p.Mode, true, ModeRetry, ModeDeadLetter, ModeOff)
 	oneOf(e, "queue_type", p.QueueType, true, QueueTypeQuorum, QueueTypeClassic)
+	oneOf(e, "on_expiry", p.OnExpiry, true, ExpiryDeadLetter, ExpiryDrop)
+	oneOf(e, "scope", p.Scope, true, ScopeQueue, ScopeShared)
+	oneOf(e, "protect", p.Protect, true, ProtectionNone, ProtectionArguments, ProtectionPolicy)
+	p.validateImmediate(e)
+	p.validateAges(e)
 	if p.CrashLimit < 0 || p.CrashLimit > MaxCrashLimit {
 		e.add("crash_limit", "out of bounds", fmt.Sprintf("1..%d, or 0 for %d", MaxCrashLimit, DefaultCrashLimit), strconv.Itoa(p.CrashLimit))
 	}
@@ -69,6 +74,64 @@ func (p Policy) validateNoRetries(e *problems) {
 	if !p.Backoff.IsZero() {
 		e.add("backoff", "ignored by the mode", wanted, "a backoff")
 	}
+	if p.Jitter != 0 {
+		e.add("jitter", "ignored by the mode", wanted, number(p.Jitter))
+	}
+	if p.MaxPostpone != 0 {
+		e.add("max_postpone", "ignored by the mode", wanted, p.MaxPostpone.String())
+	}
+	if len(p.RetryOnly) != 0 {
+		e.add("retry_only", "ignored by the mode", wanted, fmt.Sprint(p.RetryOnly))
+	}
+	if len(p.NeverRetry) != 0 {
+		e.add("never_retry", "ignored by the mode", wanted, fmt.Sprint(p.NeverRetry))
+	}
+	if p.Mode != ModeOff {
+		return
+	}
+	if p.Immediate != 0 {
+		e.add("immediate", "ignored by the mode", wanted, strconv.Itoa(p.Immediate))
+	}
+	if p.MaxAge != 0 {
+		e.add("max_age", "ignored by the mode", wanted, p.MaxAge.String())
+	}
+	if p.OnExpiry != "" && p.OnExpiry != ExpiryDeadLetter {
+		e.add("on_expiry", "ignored by the mode", wanted, strconv.Quote(string(p.OnExpiry)))
+	}
+}
+
+func (p Policy) validateImmediate(e *problems) {
+	if p.Immediate < 0 || p.Immediate > MaxImmediate {
+		e.add("immediate", "out of bounds, as they hold up the messages behind", fmt.Sprintf("0..%d", MaxImmediate), strconv.Itoa(p.Immediate))
+	}
+}
+
+func (p Policy) validateAges(e *problems) {
+	for _, age := range []struct {
+		field, zero string
+		value       time.Duration
+	}{{"max_age", "no limit", p.MaxAge}, {"max_postpone", DefaultMaxPostpone.String(), p.MaxPostpone}} {
+		if age.value != 0 && age.value < MinDelay {
+			e.add(age.field, "too short", fmt.Sprintf("at least %s, or 0 for %s", MinDelay, age.zero), age.value.String())
+		}
+	}
+}
+
+// validateShape checks what shapes the waits beside the delays.
+func (p Policy) validateShape(e *problems) {
+	if !(p.Jitter >= 0 && p.Jitter <= 1) {
+		e.add("jitter", "out of bounds", "0..1, the part of each delay that is random", number(p.Jitter))
+	}
+	for _, list := range []struct {
+		field   string
+		matches []ErrorMatch
+	}{{"retry_only", p.RetryOnly}, {"never_retry", p.NeverRetry}} {
+		for i, m := range list.matches {
+			if m.IsZero() {
+				e.add(fmt.Sprintf("%s[%d]", list.field, i), "matches nothing", "made with config.Is, of an error that is not nil, or config.As", m.String())
+			}
+		}
+	}
 }
 
 func (p Policy) validateRetries(e *problems) {
@@ -80,6 +143,7 @@ func (p Policy) validateRetries(e *problems) {
 	}
 	p.validateDelays(e)
 	p.validateBackoff(e)
+	p.validateShape(e)
 	if n := len(p.DistinctDelays()); n > MaxDistinctDelays {
 		field, wanted := "delays", ""
 		if len(p.Delays) == 0 {
