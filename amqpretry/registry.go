@@ -76,15 +76,21 @@ func (r *registry) checkExchanges(topic, exchange string, plans []topology.Plan)
 	var errs []error
 
 	for _, plan := range plans {
-		owner, taken := r.exchanges[plan.RetryExchange]
-		if plan.RetryExchange != "" && plan.RetryExchange == exchange {
-			owner, taken = topic, true
-		}
-		if taken {
-			errs = append(errs, &topology.NameError{
-				Queue: plan.Queue, Object: "retry exchange", Name: plan.RetryExchange,
-				Problem: fmt.Sprintf("is the exchange that topic %q publishes to; give another name through Names.RetryExchange", owner),
-			})
+		for _, x := range plan.Exchanges {
+			owner, taken := r.exchanges[x.Name]
+			if x.Name == exchange {
+				owner, taken = topic, true
+			}
+			field := "Names.RetryExchange"
+			if x.Shared {
+				field = "Names.Shared"
+			}
+			if taken {
+				errs = append(errs, &topology.NameError{
+					Queue: plan.Queue, Object: "retry exchange", Name: x.Name,
+					Problem: fmt.Sprintf("is the exchange that topic %q publishes to; give another name through %s", owner, field),
+				})
+			}
 		}
 	}
 

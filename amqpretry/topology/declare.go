@@ -37,7 +37,7 @@ func (p Plan) Declare(ch Channel) error {
 		}
 	}
 	for _, b := range p.Bindings {
-		if err := ch.QueueBind(b.Queue, "", b.Exchange, false, b.Arguments); err != nil {
+		if err := ch.QueueBind(b.Queue, b.Key, b.Exchange, false, b.Arguments); err != nil {
 			return Explain(KindQueue, b.Queue, err)
 		}
 	}

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -31,7 +32,11 @@ func (p Plan) String() string {
 		line("queue", q.Name, arguments(q.Arguments))
 	}
 	for _, x := range p.Bindings {
-		line("binding", x.Exchange+" -> "+x.Queue, arguments(x.Arguments))
+		matches := arguments(x.Arguments)
+		if x.Key != "" {
+			matches = "key " + x.Key
+		}
+		line("binding", x.Exchange+" -> "+x.Queue, matches)
 	}
 	_ = w.Flush()
 	return b.String()
@@ -52,24 +57,35 @@ func (p Plan) Mermaid() string {
 	line("flowchart LR")
 	line(`    publisher(["publisher"]) --> main["%s"]`, label(p.Queue))
 	line(`    main --> consumer(["consumer"])`)
-	ids := map[string]string{}
+	queues, exchanges := map[string]string{p.Queue: "main"}, map[string]string{}
 	for i, x := range p.Exchanges {
-		ids["exchange "+x.Name] = fmt.Sprintf("exchange%d", i+1)
+		exchanges[x.Name] = fmt.Sprintf("exchange%d", i+1)
 		line(`    exchange%d{{"%s"}}`, i+1, label(x.Name))
-		line(`    consumer -- "failed" --> exchange%d`, i+1)
+		if x.Name == p.RetryExchange {
+			line(`    consumer -- "failed" --> exchange%d`, i+1)
+		}
 	}
 	for i, q := range p.Queues {
 		id := fmt.Sprintf("queue%d", i+1)
-		ids["queue "+q.Name] = id
-		if q.Delay == 0 {
+		queues[q.Name] = id
+		switch {
+		case q.Delay > 0:
+			back, _ := q.Arguments["x-dead-letter-exchange"].(string)
+			line(`    %s["%s"]`, id, label(q.Name))
+			line(`    %s -- "after %s" --> %s`, id, config.FormatDelay(q.Delay), cmp.Or(exchanges[back], "main"))
+		case p.endsByDefaultExchange():
 			line(`    %s[("%s")]`, id, label(q.Name))
-			continue
+			line(`    consumer -- "the end" --> %s`, id)
+		default:
+			line(`    %s[("%s")]`, id, label(q.Name))
 		}
-		line(`    %s["%s"]`, id, label(q.Name))
-		line(`    %s -- "after %s" --> main`, id, config.FormatDelay(q.Delay))
 	}
 	for _, x := range p.Bindings {
-		line(`    %s -- "%s" --> %s`, ids["exchange "+x.Exchange], label(headers(x.Arguments)), ids["queue "+x.Queue])
+		matches := headers(x.Arguments)
+		if x.Key != "" {
+			matches = "key " + x.Key
+		}
+		line(`    %s -- "%s" --> %s`, exchanges[x.Exchange], label(matches), queues[x.Queue])
 	}
 	return b.String()
 }

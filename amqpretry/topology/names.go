@@ -20,6 +20,10 @@ type Names struct {
 	RetryQueue func(RetryQueueParams) string
 	// DeadLetterQueue names the queue in which messages end. Default: orders.dlq.
 	DeadLetterQueue func(queue string) string
+	// Shared begins the names of what all main queues of the scope "shared" have in common: the retry exchange, which
+	// has just this name, the retry queues, such as retry.30s, and the exchange for the way back, retry.return.
+	// Services that give it different values share nothing. Default: retry.
+	Shared string
 }
 
 // RetryQueueParams are what the name of a retry queue must depend on, since the arguments of the queue do.
@@ -43,15 +47,42 @@ func (n Names) WithDefaults() Names {
 	if n.DeadLetterQueue == nil {
 		n.DeadLetterQueue = func(queue string) string { return queue + ".dlq" }
 	}
+	if n.Shared == "" {
+		n.Shared = "retry"
+	}
 	return n
 }
 
-func defaultRetryQueue(p RetryQueueParams) string {
-	name := p.Queue + ".retry." + p.Delay
+func defaultRetryQueue(p RetryQueueParams) string { return retryQueueName(p.Queue+".retry", p) }
+
+func retryQueueName(prefix string, p RetryQueueParams) string {
+	name := prefix + "." + p.Delay
 	if p.Type == config.QueueTypeClassic {
 		name += ".classic"
 	}
 	return name
+}
+
+func (n Names) returnExchange() string { return n.Shared + ".return" }
+
+func (n Names) retryQueue(scope config.Scope, p RetryQueueParams) string {
+	if scope == config.ScopeShared {
+		return retryQueueName(n.Shared, p)
+	}
+	return n.RetryQueue(p)
+}
+
+// RetryQueues lists the names of all queues from which a message can come back to a main queue after a delay: of both
+// types and both scopes, since it may have begun to wait under another policy.
+func (n Names) RetryQueues(queue, delay string) []string {
+	n = n.WithDefaults()
+	var names []string
+	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
+		for _, t := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
+			names = append(names, n.retryQueue(scope, RetryQueueParams{Queue: queue, Delay: delay, Type: t}))
+		}
+	}
+	return names
 }
 
 // maxNameBytes is what a name on the wire has room for. A longer one would close the whole connection.

@@ -19,7 +19,8 @@ import (
 type Plan struct {
 	// Queue is the main queue.
 	Queue string
-	// RetryExchange is where failed messages are published. Empty under the mode off.
+	// RetryExchange is where failed messages are published; see [Plan.Route]. Empty under the mode off, and in the
+	// scope "shared" without retries.
 	RetryExchange string
 	// DeadLetterQueue is where they end. Empty under the mode off.
 	DeadLetterQueue string
@@ -33,8 +34,10 @@ type Plan struct {
 // Exchange is a durable exchange that is never deleted by itself.
 type Exchange struct {
 	Name string
-	// Type is always headers.
+	// Type is headers for the retry exchange, and direct for the one of the way back in the scope "shared".
 	Type string
+	// Shared with other main queues.
+	Shared bool
 }
 
 // Queue is a durable queue that is never deleted by itself.
@@ -43,12 +46,16 @@ type Queue struct {
 	// Delay for which messages wait here; 0 for the dead-letter queue.
 	Delay     time.Duration
 	Arguments amqp.Table
+	// Shared with other main queues.
+	Shared bool
 }
 
-// Binding routes what is published to Exchange with the headers in Arguments to Queue.
+// Binding routes what is published to Exchange with Key, or with the headers in Arguments, to Queue.
 type Binding struct {
 	Exchange, Queue string
-	Arguments       amqp.Table
+	// Key is empty for headers exchanges.
+	Key       string
+	Arguments amqp.Table
 }
 
 // unlimited keeps looking at dead letters from killing them. The broker's own word for no limit, -1, means 0 to
@@ -57,9 +64,13 @@ const unlimited = int64(math.MaxInt32)
 
 // New plans the retries of a main queue under a policy, whose defaults are applied:
 //
-//	mode retry        exchange, one queue and binding per distinct delay, dead-letter queue and its binding
-//	mode dead-letter  exchange, dead-letter queue and its binding
+//	mode retry        retry exchange, one queue and binding per distinct delay, dead-letter queue and its binding
+//	mode dead-letter  retry exchange, dead-letter queue and its binding
 //	mode off          nothing
+//
+// In the scope "shared" the retry exchange and the retry queues are those of all main queues with this scope. A second
+// exchange leads back, to which each main queue binds its own name, so that nobody reaches a queue that takes no part; and
+// the dead-letter queue, which stays the main queue's own, is reached through the default exchange.
 //
 // It reports everything at once that is wrong with the policy (*config.FieldError) and with the names (*[NameError]).
 func New(queue string, policy config.Policy, names Names) (Plan, error) {
@@ -67,61 +78,132 @@ func New(queue string, policy config.Policy, names Names) (Plan, error) {
 		return Plan{}, &NameError{Object: "main queue", Problem: "the name is empty; server-named queues have no name to come back to, give one through the config's queue name generator"}
 	}
 	invalid := policy.Validate()
-	errs := []error{invalid, checkName(queue, "main queue", queue, "the config's queue name generator")}
-	plan := Plan{Queue: queue}
-	policy = policy.WithDefaults()
+	b := builder{plan: Plan{Queue: queue}, policy: policy.WithDefaults(), names: names.WithDefaults(), owners: map[string]string{queue: "main queue"}}
+	b.check("main queue", queue, "the config's queue name generator")
 	// Names for impossible delays would be errors that follow from the first one.
-	if invalid == nil && policy.Mode != config.ModeOff {
-		errs = append(errs, plan.fill(policy, names.WithDefaults())...)
+	if invalid == nil {
+		b.build()
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err := errors.Join(append([]error{invalid}, b.errs...)...); err != nil {
 		return Plan{}, err
 	}
-	return plan, nil
+	return b.plan, nil
 }
 
-func (p *Plan) fill(policy config.Policy, names Names) (errs []error) {
-	p.RetryExchange = names.RetryExchange(p.Queue)
-	p.DeadLetterQueue = names.DeadLetterQueue(p.Queue)
-	errs = append(errs, checkName(p.Queue, "retry exchange", p.RetryExchange, "Names.RetryExchange"))
-	p.Exchanges = []Exchange{{Name: p.RetryExchange, Type: amqp.ExchangeHeaders}}
+// Route is where a copy with this count is published: to the retry exchange to wait, and to the end with the count -1.
+func (p Plan) Route(count int) (exchange, key string) {
+	if count == wire.CountDead && p.endsByDefaultExchange() {
+		return "", p.DeadLetterQueue
+	}
+	return p.RetryExchange, p.Queue
+}
 
-	owners := map[string]string{p.Queue: "main queue"}
-	add := func(q Queue, object, field, key, value string) {
-		errs = append(errs, checkName(p.Queue, object, q.Name, field))
-		if owner, taken := owners[q.Name]; taken {
-			errs = append(errs, &NameError{Queue: p.Queue, Object: object, Name: q.Name, Problem: "has the same name as the " + owner + "; give another name through " + field})
+func (p Plan) endsByDefaultExchange() bool {
+	for _, b := range p.Bindings {
+		if b.Queue == p.DeadLetterQueue {
+			return false
 		}
-		owners[q.Name] = object
-		p.Queues = append(p.Queues, q)
-		p.Bindings = append(p.Bindings, Binding{
-			Exchange:  p.RetryExchange,
-			Queue:     q.Name,
-			Arguments: amqp.Table{"x-match": "all", key: value},
-		})
 	}
+	return true
+}
 
-	for _, delay := range policy.DistinctDelays() {
-		spelled := config.FormatDelay(delay)
-		add(Queue{
-			Name:      names.RetryQueue(RetryQueueParams{Queue: p.Queue, Delay: spelled, Type: policy.QueueType}),
-			Delay:     delay,
-			Arguments: retryArguments(p.Queue, delay, policy.QueueType),
-		}, "retry queue for "+spelled, "Names.RetryQueue", wire.KeyDelay, spelled)
+// builder collects a plan and what is wrong with its names.
+type builder struct {
+	plan   Plan
+	policy config.Policy
+	names  Names
+	owners map[string]string // of the names of queues
+	errs   []error
+}
+
+func (b *builder) build() {
+	if b.policy.Mode == config.ModeOff {
+		return
 	}
-	add(Queue{Name: p.DeadLetterQueue, Arguments: deadLetterArguments()},
-		"dead-letter queue", "Names.DeadLetterQueue", wire.KeyCount, strconv.Itoa(wire.CountDead))
-	return errs
+	b.plan.DeadLetterQueue = b.names.DeadLetterQueue(b.plan.Queue)
+	deadLetters := Queue{Name: b.plan.DeadLetterQueue, Arguments: deadLetterArguments()}
+
+	switch {
+	case b.policy.Scope != config.ScopeShared:
+		b.exchange(Exchange{Name: b.names.RetryExchange(b.plan.Queue), Type: amqp.ExchangeHeaders}, "retry exchange", "Names.RetryExchange")
+		b.retryQueues()
+		b.queue(deadLetters, "dead-letter queue", "Names.DeadLetterQueue")
+		b.bind(deadLetters.Name, wire.KeyCount, strconv.Itoa(wire.CountDead))
+	case b.policy.Mode == config.ModeRetry:
+		b.exchange(Exchange{Name: b.names.Shared, Type: amqp.ExchangeHeaders, Shared: true}, "shared retry exchange", "Names.Shared")
+		back := Exchange{Name: b.names.returnExchange(), Type: amqp.ExchangeDirect, Shared: true}
+		b.check("exchange for the way back", back.Name, "Names.Shared")
+		b.plan.Exchanges = append(b.plan.Exchanges, back)
+		b.retryQueues()
+		b.plan.Bindings = append(b.plan.Bindings, Binding{Exchange: back.Name, Queue: b.plan.Queue, Key: b.plan.Queue})
+		b.queue(deadLetters, "dead-letter queue", "Names.DeadLetterQueue")
+	default:
+		b.queue(deadLetters, "dead-letter queue", "Names.DeadLetterQueue")
+	}
+}
+
+// exchange adds the one to which failed messages are published.
+func (b *builder) exchange(x Exchange, object, field string) {
+	b.check(object, x.Name, field)
+	b.plan.RetryExchange = x.Name
+	b.plan.Exchanges = append(b.plan.Exchanges, x)
+}
+
+func (b *builder) retryQueues() {
+	shared := b.policy.Scope == config.ScopeShared
+	field := "Names.RetryQueue"
+	if shared {
+		field = "Names.Shared"
+	}
+	for _, delay := range b.policy.DistinctDelays() {
+		spelled := config.FormatDelay(delay)
+		q := Queue{
+			Name:      b.names.retryQueue(b.policy.Scope, RetryQueueParams{Queue: b.plan.Queue, Delay: spelled, Type: b.policy.QueueType}),
+			Delay:     delay,
+			Arguments: retryArguments(delay, b.policy.QueueType),
+			Shared:    shared,
+		}
+		if shared { // without a key of its own: what waits keeps the one that it was published with
+			q.Arguments["x-dead-letter-exchange"] = b.names.returnExchange()
+		} else {
+			q.Arguments["x-dead-letter-exchange"] = ""
+			q.Arguments["x-dead-letter-routing-key"] = b.plan.Queue
+		}
+		b.queue(q, "retry queue for "+spelled, field)
+		b.bind(q.Name, wire.KeyDelay, spelled)
+	}
+}
+
+func (b *builder) queue(q Queue, object, field string) {
+	b.check(object, q.Name, field)
+	if owner, taken := b.owners[q.Name]; taken {
+		b.errs = append(b.errs, &NameError{Queue: b.plan.Queue, Object: object, Name: q.Name, Problem: "has the same name as the " + owner + "; give another name through " + field})
+	}
+	b.owners[q.Name] = object
+	b.plan.Queues = append(b.plan.Queues, q)
+}
+
+// bind lets the retry exchange route what carries the header to the queue.
+func (b *builder) bind(queue, header, value string) {
+	b.plan.Bindings = append(b.plan.Bindings, Binding{
+		Exchange:  b.plan.RetryExchange,
+		Queue:     queue,
+		Arguments: amqp.Table{"x-match": "all", header: value},
+	})
+}
+
+func (b *builder) check(object, name, field string) {
+	if err := checkName(b.plan.Queue, object, name, field); err != nil {
+		b.errs = append(b.errs, err)
+	}
 }
 
 // retryArguments never depend on the broker's version, since instances of one service may meet several.
-func retryArguments(queue string, delay time.Duration, queueType config.QueueType) amqp.Table {
+func retryArguments(delay time.Duration, queueType config.QueueType) amqp.Table {
 	args := amqp.Table{
 		amqp.QueueTypeArg: string(queueType),
 		// int64, as the library sends an int with 32 bits, which wraps beyond 24 days.
-		amqp.QueueMessageTTLArg:     delay.Milliseconds(),
-		"x-dead-letter-exchange":    "",
-		"x-dead-letter-routing-key": queue,
+		amqp.QueueMessageTTLArg: delay.Milliseconds(),
 	}
 	if queueType == config.QueueTypeQuorum {
 		// At-least-once silently becomes at-most-once unless a full queue rejects what is published.
@@ -147,14 +229,16 @@ func Check(plans ...Plan) error {
 	type object struct{ kind, name string }
 	byQueue, owners := map[string]Plan{}, map[object]string{}
 	var errs []error
-	claim := func(kind, name, queue string) {
-		key := object{kind, name}
-		if owner, taken := owners[key]; taken && owner != queue {
-			errs = append(errs, &NameError{Queue: queue, Object: kind, Name: name,
-				Problem: fmt.Sprintf("belongs to the topology of queue %q; give another name through Names", owner)})
+	claim := func(kind, name, queue string, shared bool) {
+		key, owner := object{kind, name}, fmt.Sprintf("the topology of queue %q", queue)
+		if shared {
+			owner = "the shared retry topology"
+		}
+		if other, taken := owners[key]; taken && owner != other {
+			errs = append(errs, &NameError{Queue: queue, Object: kind, Name: name, Problem: "belongs to " + other + "; give another name through Names"})
 			return
 		}
-		owners[key] = queue
+		owners[key] = owner
 	}
 	// Main queues first: of two that meet, it is the other one that can be named otherwise.
 	for _, plan := range plans {
@@ -163,14 +247,14 @@ func Check(plans ...Plan) error {
 				Problem: "has two different topologies; all that consume one queue need the same policy and the same Names"})
 		}
 		byQueue[plan.Queue] = plan
-		claim("queue", plan.Queue, plan.Queue)
+		claim("queue", plan.Queue, plan.Queue, false)
 	}
 	for _, plan := range plans {
 		for _, exchange := range plan.Exchanges {
-			claim("exchange", exchange.Name, plan.Queue)
+			claim("exchange", exchange.Name, plan.Queue, exchange.Shared)
 		}
 		for _, queue := range plan.Queues {
-			claim("queue", queue.Name, plan.Queue)
+			claim("queue", queue.Name, plan.Queue, queue.Shared)
 		}
 	}
 	return errors.Join(errs...)

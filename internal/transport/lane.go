@@ -150,7 +150,8 @@ func (l *Lane) send(ctx context.Context, o Order) (*confirmChannel, pending, err
 	sent := time.Now()
 	l.confirms.unresolved.Add(1)
 
-	confirmation, err := l.confirms.PublishWithDeferredConfirm(l.plan.RetryExchange, l.plan.Queue, true, false, publishing)
+	exchange, key := l.plan.Route(state.Count)
+	confirmation, err := l.confirms.PublishWithDeferredConfirm(exchange, key, true, false, publishing)
 	if err != nil {
 		l.confirms.resolved()
 		return nil, pending{}, err

@@ -3,6 +3,7 @@ package transport
 import (
 	"fmt"
 	"maps"
+	"slices"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -66,20 +67,14 @@ func (s Source) crashError(d *amqp091.Delivery) error {
 	return fmt.Errorf("delivered %d times without an answer, the policy allows %d", deliveryCount(d.Headers), s.Policy.CrashLimit)
 }
 
-// isRetryQueue reports whether name is this queue's retry queue for a delay. It knows the delays of other policies as well:
-// what waits under an old one continues under the new.
+// isRetryQueue reports whether name is this queue's retry queue for a delay. It knows those of other policies as well: what
+// waits under an old one continues under the new.
 func (s Source) isRetryQueue(name, delay string) bool {
 	if _, err := config.ParseDelay(delay); err != nil {
 		return false
 	}
 
-	for _, t := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
-		if s.Names.RetryQueue(topology.RetryQueueParams{Queue: s.Queue, Delay: delay, Type: t}) == name {
-			return true
-		}
-	}
-
-	return false
+	return slices.Contains(s.Names.RetryQueues(s.Queue, delay), name)
 }
 
 // clean takes from a replayed message what its death has left in the metadata. Only the queue tells whether it is a replay, and
