@@ -105,8 +105,8 @@ const (
 //
 // The handler runs once more than there are retries, and once more for each immediate try.
 //
-// Everything but QueueType, Scope and Protect is free to change at any time, also while versions with different policies
-// run side by side; see docs/migration.md for those three.
+// Everything but Protect, which is about the main queue, is free to change at any time, also while versions with different
+// policies run side by side.
 type Policy struct {
 	// Mode defaults to ModeRetry.
 	Mode Mode
