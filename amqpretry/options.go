@@ -61,9 +61,18 @@ type Options struct {
 	// Names of the exchanges and queues beside the main queues. Defaults to Q.retry, Q.retry.30s and Q.dlq.
 	Names topology.Names
 
+	// Decide is asked about every failure before the policy is, with the error, the message and the attempt, and returns the
+	// error as it is to be taken: as it is, or marked with middleware.Permanent, Drop, Transient, RetryAfter or Postpone.
+	// See middleware.Failure. It must be safe for concurrent use. Optional.
+	Decide func(middleware.Failure) error
+
 	// ErrorText makes the text of an error that is written on failed messages and logged: the place to redact. Defaults to
 	// the error's own text. At most 2 KiB of it are kept.
 	ErrorText func(error) string
+
+	// PayloadText makes the text of a failed message's payload for the log: the place to redact. At most 2 KiB of it are
+	// kept. Without it no payload is logged.
+	PayloadText func(payload []byte) string
 
 	// PanicStacks adds the stack to the error text of a panic. Off by default: stacks can show what a dead letter should not.
 	PanicStacks bool

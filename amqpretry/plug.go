@@ -80,7 +80,9 @@ func New(conf amqp.Config, options Options) (*Plug, error) {
 		Owner:        p,
 		Logger:       options.Logger,
 		Host:         host,
+		Decide:       options.Decide,
 		ErrorText:    options.ErrorText,
+		PayloadText:  options.PayloadText,
 		PanicStacks:  options.PanicStacks,
 		OnDeadLetter: options.OnDeadLetter,
 	}

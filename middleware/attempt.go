@@ -2,28 +2,45 @@ package middleware
 
 import (
 	"context"
+	"slices"
 	"time"
+
+	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 // Attempt tells a handler where its message stands.
 type Attempt struct {
-	// Number of this attempt, 1 for the first.
+	// Number of this attempt, 1 for the first. Immediate tries are part of an attempt, postponing uses none up.
 	Number int
-	// Failures before this attempt.
+	// Try within this attempt, 1 for the first; more only with the policy's Immediate.
+	Try int
+	// Failures are the failed attempts before this one.
 	Failures int
 	// MaxRetries of the policy: Number goes up to MaxRetries + 1.
 	MaxRetries int
-	// Last is true when a failure of this attempt goes to the dead-letter queue.
+	// Last is true when a failure now goes to the dead-letter queue.
 	Last bool
+	// Calls of a handler before this one, over all lives of the message: immediate tries, postponed calls and what was
+	// before a replay included.
+	Calls int
 	// Replays is how often the message came back from the dead-letter queue.
 	Replays int
-	// FirstFailure is the time of the first failed attempt, zero before.
+	// Since is where the age of the message counts from: its timestamp, else its first delivery.
+	Since time.Time
+	// Deadline is when the message expires; zero if it does not.
+	Deadline time.Time
+	// FirstFailure is the time of the first failed call, zero before.
 	FirstFailure time.Time
-	// LastError is the error text of the attempt before, empty for the first.
+	// LastError is the error text of the last failed call, empty before.
 	LastError string
+	// History has the first failed call and the last nine, with the times and the texts of their errors.
+	History []FailedAttempt
 	// Queue is the queue that the message was consumed from.
 	Queue string
 }
+
+// FailedAttempt is one failed call in a message's history.
+type FailedAttempt = wire.Attempt
 
 // AttemptFromContext tells where the message stands whose context ctx is. It is false for messages that do not come from a
 // plug, and under policy "off".
@@ -33,16 +50,26 @@ func AttemptFromContext(ctx context.Context) (Attempt, bool) {
 		return Attempt{}, false
 	}
 
-	s, limit := d.State(), d.Policy().MaxRetries()
+	return attemptOf(d), true
+}
+
+func attemptOf(d Delivery) Attempt {
+	s, policy := d.State(), d.Policy()
+	retries := policy.MaxRetries()
 
 	return Attempt{
 		Number:       s.Count + 1,
+		Try:          s.Tries + 1,
 		Failures:     s.Count,
-		MaxRetries:   limit,
-		Last:         s.Count >= limit,
+		MaxRetries:   retries,
+		Last:         s.Count >= retries && (s.Count > 0 || s.Tries >= policy.Immediate),
+		Calls:        s.Attempts,
 		Replays:      s.Replays,
+		Since:        s.Since,
+		Deadline:     s.Deadline,
 		FirstFailure: s.FirstFailure,
 		LastError:    s.Error,
+		History:      slices.Clone(s.History),
 		Queue:        d.Queue(),
-	}, true
+	}
 }

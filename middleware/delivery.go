@@ -18,8 +18,10 @@ type Delivery interface {
 	Queue() string
 	// Policy is the effective policy of that queue.
 	Policy() config.Policy
-	// State is what the message carried when it arrived.
+	// State is what the message carried when it arrived, or since Advance.
 	State() wire.State
+	// Advance notes that an immediate try has failed.
+	Advance(s wire.State)
 	// Enter and Leave tell that a middleware has the message in hand. A handler may ack or nack it by itself: that is carried
 	// out when the last has left, and what the middleware says counts.
 	Enter()

@@ -3,34 +3,58 @@ package middleware
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
-// ErrPermanent is matched by errors.Is for every error that Permanent has marked.
-var ErrPermanent = errors.New("permanent error")
-
-// ErrDrop is matched by errors.Is for every error that Drop has marked.
-var ErrDrop = errors.New("dropped message")
+// The marks that an error can carry: errors.Is matches them for every error that the function of the same name has marked.
+var (
+	ErrPermanent  = errors.New("permanent error")
+	ErrDrop       = errors.New("dropped message")
+	ErrTransient  = errors.New("transient error")
+	ErrRetryAfter = errors.New("retry after a time")
+	ErrPostponed  = errors.New("postponed message")
+)
 
 // Permanent marks err as one that no retry can help: the message goes to the dead-letter queue at once, with reason
 // "permanent". The error keeps its text. Permanent(nil) is nil.
-func Permanent(err error) error { return mark(err, ErrPermanent) }
+func Permanent(err error) error { return mark(err, ErrPermanent, 0) }
 
 // Drop marks err as one after which the message is wanted no more: it is acknowledged and reported, neither retried nor
 // dead-lettered. The error keeps its text. Drop(nil) is nil.
-func Drop(err error) error { return mark(err, ErrDrop) }
+func Drop(err error) error { return mark(err, ErrDrop, 0) }
+
+// Transient marks err as one to be retried as the policy says, whatever the policy's lists of errors and the error's own
+// Retryable method say. The error keeps its text. Transient(nil) is nil.
+func Transient(err error) error { return mark(err, ErrTransient, 0) }
+
+// RetryAfter marks err as one that is not worth a retry before d has passed, as a Retry-After header says it: the message
+// waits in the shortest delay of its policy that is not shorter than d, and where d is longer than all of them, as many
+// times as it takes. It uses up a retry like any error. The error keeps its text. RetryAfter(d, nil) is nil.
+func RetryAfter(d time.Duration, err error) error { return mark(err, ErrRetryAfter, d) }
+
+// Postpone is the error of a handler that cannot handle its message yet: it waits as for [RetryAfter], and comes back
+// without having used up an attempt, until its age is beyond the policy's MaxPostpone. Wrap it to say what it waits for:
+//
+//	return fmt.Errorf("the payment is not there yet: %w", middleware.Postpone(time.Minute))
+//
+// Under a policy without retries there is nothing to wait in, and it is an error like any other.
+func Postpone(d time.Duration) error {
+	return mark(fmt.Errorf("postponed for %s", d), ErrPostponed, d)
+}
 
 // marked is an error with a mark on it. The outermost mark of a chain counts.
 type marked struct {
 	error
-	mark error
+	mark  error
+	after time.Duration
 }
 
-func mark(err, mark error) error {
+func mark(err, mark error, after time.Duration) error {
 	if err == nil {
 		return nil
 	}
 
-	return &marked{err, mark}
+	return &marked{err, mark, after}
 }
 
 func (m *marked) Unwrap() error { return m.error }

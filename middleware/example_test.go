@@ -13,6 +13,12 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
+// decide tells what becomes of a message whose handler fails with err for the first time.
+func decide(policy config.Policy, err error) middleware.Verdict {
+	class, after := middleware.Classify(policy, middleware.ClassError, err)
+	return middleware.Decide(policy, middleware.Case{Class: class, After: after, Now: time.Now()})
+}
+
 func ExamplePermanent() {
 	handler := func(msg *message.Message) error {
 		if len(msg.Payload) == 0 {
@@ -25,7 +31,7 @@ func ExamplePermanent() {
 	err := handler(message.NewMessage("1", nil))
 	fmt.Println(err)
 	fmt.Println(errors.Is(err, middleware.ErrPermanent))
-	fmt.Println(middleware.Decide(config.Default(), 0, middleware.Classify(err)))
+	fmt.Println(decide(config.Default(), err))
 	// Output:
 	// no payload
 	// true
@@ -40,7 +46,7 @@ func ExampleDrop() {
 	err := handler(message.NewMessage("1", nil))
 	fmt.Println(err)
 	fmt.Println(errors.Is(err, middleware.ErrDrop))
-	fmt.Println(middleware.Decide(config.Default(), 0, middleware.Classify(err)))
+	fmt.Println(decide(config.Default(), err))
 	// Output:
 	// the order was deleted
 	// true
@@ -71,9 +77,9 @@ func ExampleDecide() {
 	policy := config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second}}
 
 	for failures := range 3 {
-		fmt.Println(middleware.Decide(policy, failures, middleware.ClassError))
+		fmt.Println(middleware.Decide(policy, middleware.Case{Failures: failures, Class: middleware.ClassError}))
 	}
-	fmt.Println(middleware.Decide(policy, 0, middleware.ClassShutdown))
+	fmt.Println(middleware.Decide(policy, middleware.Case{Class: middleware.ClassShutdown}))
 	// Output:
 	// retry 1 after 1s
 	// retry 2 after 30s

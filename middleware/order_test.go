@@ -25,6 +25,7 @@ func (*delivery) Owner() any            { return "plug" }
 func (*delivery) Queue() string         { return "queue" }
 func (*delivery) Policy() config.Policy { return config.Default() }
 func (*delivery) State() wire.State     { return wire.State{} }
+func (*delivery) Advance(wire.State)    {}
 func (*delivery) Succeeded()            {}
 func (*delivery) Enter()                {}
 func (*delivery) Leave()                {}

@@ -3,6 +3,7 @@ package middleware
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -26,9 +27,17 @@ type Poison struct {
 	// Host is written on every failed message, to tell instances apart. Optional.
 	Host string
 
+	// Decide is asked about every failure, before the policy is: see [Failure]. Optional. A panic in it is logged, and the
+	// error itself decides.
+	Decide func(Failure) error
+
 	// ErrorText makes the text that is written on a failed message and logged from a handler's error: the place to redact.
 	// Defaults to the error's own text. A panic in it costs the text, not the message.
 	ErrorText func(error) string
+
+	// PayloadText makes the text of a failed message's payload for the log, at most 2 KiB of which are kept: the place to
+	// redact. Without it no payload is logged; none is ever written anywhere else.
+	PayloadText func(payload []byte) string
 
 	// PanicStacks adds the stack to the error text of a panic. Off by default: stacks can show what a dead letter should not.
 	PanicStacks bool
@@ -53,55 +62,112 @@ type DeadLetter struct {
 }
 
 // Failure is what happened to a message.
+//
+// A decision function gets it, and returns the error as it is to be taken: Err itself for what the policy says, or Err
+// marked with Permanent, Drop, Transient, RetryAfter or Postpone, which outranks everything that the policy and the error
+// itself say; or another error, whose text is then the one that is kept. nil means Err. What it cannot override are the
+// bounds: retries, ages and the deadline; and a shutdown, which is no failure.
+//
+//	func(f middleware.Failure) error {
+//		if f.Class == middleware.ClassUndecodable && f.Topic == "orders" {
+//			return middleware.RetryAfter(time.Minute, f.Err) // a schema may be late
+//		}
+//		return f.Err
+//	}
 type Failure struct {
+	// Class is what happened: ClassError for whatever a handler returned or panicked with, ClassUndecodable,
+	// ClassCrashed or ClassUnpublishable.
 	Class Class
 	Err   error
 	// Message is nil when no handler saw it.
 	Message *message.Message
-	// Topic that was subscribed to, where the message's context does not tell it.
+	// Payload of the message, also when it could not be decoded.
+	Payload []byte
+	// Attempt that failed.
+	Attempt Attempt
+	// Topic that was subscribed to.
 	Topic string
+
+	last bool // no immediate try is possible any more
 }
 
 // Middleware dead-letters a message at its first failure, whatever the policy of its queue says of retries.
 func (p Poison) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	return p.wrap(h, func(d Delivery, f Failure) Settlement {
-		policy := d.Policy()
-		policy.Mode, policy.Retries, policy.Delays, policy.Backoff = config.ModeDeadLetter, 0, nil, config.Backoff{}
-
-		return p.settlement(policy, d, f)
+	return p.wrap(h, func(policy config.Policy) config.Policy {
+		policy.Mode, policy.Retries, policy.Delays, policy.Backoff, policy.Immediate = config.ModeDeadLetter, 0, nil, config.Backoff{}, 0
+		return policy
 	})
 }
 
 // Judge decides over a failure of a delivery. It is what Retry does with a handler's error; the consumer uses it for what
 // fails outside of a handler.
 func (p Poison) Judge(d Delivery, f Failure) Settlement {
-	return p.settlement(d.Policy(), d, f)
+	return p.judge(d.Policy(), d, f)
 }
 
-func (p Poison) settlement(policy config.Policy, d Delivery, f Failure) Settlement {
-	state := d.State()
-	verdict := Decide(policy, state.Count, f.Class)
+func (p Poison) judge(policy config.Policy, d Delivery, f Failure) Settlement {
+	ctx := context.Background()
+	if f.Message != nil {
+		ctx, f.Payload = f.Message.Context(), f.Message.Payload
+	}
+	f.Topic = first(message.SubscribeTopicFromCtx(ctx), f.Topic)
+	f.Attempt = attemptOf(d)
 
+	class, after := f.Class, time.Duration(0)
+	if class != ClassShutdown && class != ClassExpired {
+		f.Err = p.decide(f)
+		class, after = p.classify(policy, f)
+	}
+
+	state, now := d.State(), time.Now()
+	tries := state.Tries
+	if f.last {
+		tries = config.MaxImmediate
+	}
+
+	verdict := Decide(policy, Case{
+		Class: class, After: after, Failures: state.Count, Tries: tries,
+		Now: now, Since: state.Since, Deadline: state.Deadline, Random: rand.Float64(),
+	})
 	if verdict.Action == ActionRequeue {
 		return Settlement{Verdict: verdict}
 	}
 
+	return p.settlement(d, f, verdict, failed{class: class, called: called(f), at: now})
+}
+
+// called tells whether a failure is that of a handler's call. A consumer that died was in a handler, as far as is known.
+func called(f Failure) bool { return f.Class != ClassUndecodable && f.Class != ClassExpired }
+
+// early decides over a message before its handler is called: it may have outlived its deadline meanwhile, or be not due yet.
+func (p Poison) early(policy config.Policy, d Delivery, msg *message.Message) *Settlement {
+	state, now := d.State(), time.Now()
+
+	verdict, found := early(policy, state.Count, state.Deadline, state.NotBefore, now)
+	if !found {
+		return nil
+	}
+
+	f := Failure{Class: ClassExpired, Message: msg, Payload: msg.Payload, Topic: message.SubscribeTopicFromCtx(msg.Context())}
+	if hasPassed(state.Deadline, now) {
+		f.Err = fmt.Errorf("the message expired at %s, before its handler was called", state.Deadline.Format(time.RFC3339))
+	}
+	s := p.settlement(d, f, verdict, failed{class: ClassExpired, at: now})
+
+	return &s
+}
+
+// settlement completes a verdict with what the copy carries, and logs it.
+func (p Poison) settlement(d Delivery, f Failure, verdict Verdict, happened failed) Settlement {
 	ctx, uuid := context.Background(), ""
 	if f.Message != nil {
 		ctx, uuid = f.Message.Context(), f.Message.UUID
 	}
 
-	text, errorType := p.describe(f.Err)
-	next := fail(state, verdict, failed{
-		class:      f.Class,
-		text:       text,
-		errorType:  errorType,
-		topic:      first(message.SubscribeTopicFromCtx(ctx), f.Topic),
-		handler:    message.HandlerNameFromCtx(ctx),
-		subscriber: message.SubscriberNameFromCtx(ctx),
-		host:       p.Host,
-		at:         time.Now(),
-	})
+	happened.text, happened.errorType = p.describe(f.Err)
+	happened.topic, happened.handler = f.Topic, message.HandlerNameFromCtx(ctx)
+	happened.subscriber, happened.host = message.SubscriberNameFromCtx(ctx), p.Host
+	next := fail(d.State(), verdict, happened)
 
 	fields := watermill.LogFields{
 		"message_uuid": uuid,
@@ -109,20 +175,13 @@ func (p Poison) settlement(policy config.Policy, d Delivery, f Failure) Settleme
 		"topic":        next.Topic,
 		"handler_name": next.Handler,
 		"attempts":     next.Attempts,
-		"class":        string(f.Class),
+		"class":        string(happened.class),
 		"verdict":      verdict.String(),
 	}
-	log := loggedError(text)
-
-	switch verdict.Action {
-	case ActionRetry:
-		p.logger().Info("Message failed, it will be retried", fields.Add(watermill.LogFields{"err": text}))
-	case ActionDeadLetter:
-		p.logger().Error("Message failed, it goes to the dead-letter queue", log, fields)
-	case ActionDrop:
-		p.logger().Error("Message failed and is dropped, as its error asks", log, fields)
-	case ActionRequeue:
+	if p.PayloadText != nil {
+		fields["payload"] = p.payload(f.Payload)
 	}
+	p.log(verdict, happened, fields)
 
 	letter := DeadLetter{
 		Message: f.Message, Err: f.Err, Attempts: next.Attempts, Queue: d.Queue(), Topic: next.Topic, Handler: next.Handler,
@@ -134,6 +193,36 @@ func (p Poison) settlement(policy config.Policy, d Delivery, f Failure) Settleme
 			p.report(letter)
 		}
 	}}
+}
+
+func (p Poison) log(v Verdict, happened failed, fields watermill.LogFields) {
+	what, log := "Message failed", p.logger()
+	if v.Reason == ReasonExpired {
+		what = "Message has expired"
+	}
+	text := fields.Add(watermill.LogFields{"err": happened.text})
+
+	switch v.Action {
+	case ActionRetryNow:
+		log.Info("Message failed, its handler is called again at once", text)
+	case ActionRetry:
+		log.Info("Message failed, it will be retried", text)
+	case ActionPostpone:
+		if happened.called {
+			log.Info("Message is postponed, as its handler asks", text)
+		} else {
+			log.Debug("Message is not due yet, it goes on waiting", fields)
+		}
+	case ActionDeadLetter:
+		log.Error(what+", it goes to the dead-letter queue", loggedError(happened.text), fields)
+	case ActionDrop:
+		if v.Reason == ReasonExpired {
+			log.Info(what+" and is dropped, as its policy says", text)
+		} else {
+			log.Error(what+" and is dropped, as its error asks", loggedError(happened.text), fields)
+		}
+	case ActionRequeue:
+	}
 }
 
 // loggedError hands a text to a logger that wants an error: the redacted one, not the handler's.
@@ -159,6 +248,50 @@ func (p Poison) describe(err error) (text, errorType string) {
 	}
 
 	return wire.Text(err.Error(), wire.MaxErrorBytes), errorType
+}
+
+// payload is foreign code's view of a payload, which may be what it failed of.
+func (p Poison) payload(payload []byte) (text string) {
+	defer func() {
+		if r := recover(); r != nil {
+			text = fmt.Sprintf("(the payload's text is lost: PayloadText panicked with %T)", r)
+		}
+	}()
+
+	return wire.Text(p.PayloadText(payload), wire.MaxErrorBytes)
+}
+
+// decide asks the decision function.
+func (p Poison) decide(f Failure) (err error) {
+	if p.Decide == nil {
+		return f.Err
+	}
+
+	defer func() {
+		if r := recover(); r != nil {
+			p.logger().Error("Decide panicked, the error itself decides", fmt.Errorf("%v", r), nil)
+			err = f.Err
+		}
+	}()
+
+	if err = p.Decide(f); err == nil {
+		return f.Err
+	}
+
+	return err
+}
+
+// classify asks an error what it wants. Errors are foreign code, and one that is a nil pointer in an interface panics easily: that is
+// a failed attempt like any other.
+func (p Poison) classify(policy config.Policy, f Failure) (class Class, after time.Duration) {
+	defer func() {
+		if r := recover(); r != nil {
+			p.logger().Error("A handler's error panicked when it was looked at", fmt.Errorf("%T: %v", f.Err, r), nil)
+			class, after = f.Class, 0
+		}
+	}()
+
+	return Classify(policy, f.Class, f.Err)
 }
 
 func (p Poison) report(letter DeadLetter) {

@@ -212,17 +212,29 @@ func TestAttemptFromContext(t *testing.T) {
 
 	attempt, ok := middleware.AttemptFromContext(messageOf(d).Context())
 	assert.True(t, ok)
-	assert.Equal(t, middleware.Attempt{Number: 1, MaxRetries: 2, Queue: "orders"}, attempt)
+	assert.Equal(t, middleware.Attempt{Number: 1, Try: 1, MaxRetries: 2, Queue: "orders"}, attempt)
 
-	d.state = wire.State{Count: 1, Attempts: 9, Replays: 3, FirstFailure: first, Error: "boom"}
+	history := []middleware.FailedAttempt{{Number: 9, At: first, Error: "boom"}}
+	d.state = wire.State{
+		Count: 1, Attempts: 9, Replays: 3, Since: first, Deadline: first.Add(time.Hour), FirstFailure: first, Error: "boom", History: history,
+	}
 	attempt, _ = middleware.AttemptFromContext(messageOf(d).Context())
 	assert.Equal(t, middleware.Attempt{
-		Number: 2, Failures: 1, MaxRetries: 2, Replays: 3, FirstFailure: first, LastError: "boom", Queue: "orders",
+		Number: 2, Try: 1, Failures: 1, MaxRetries: 2, Calls: 9, Replays: 3, Since: first, Deadline: first.Add(time.Hour),
+		FirstFailure: first, LastError: "boom", History: history, Queue: "orders",
 	}, attempt)
 
 	d.state.Count = 2
 	attempt, _ = middleware.AttemptFromContext(messageOf(d).Context())
 	assert.True(t, attempt.Last)
+
+	d.policy = config.Policy{Mode: config.ModeDeadLetter, Immediate: 1}.WithDefaults()
+	for tries, last := range []bool{false, true} {
+		d.state = wire.State{Tries: tries}
+		attempt, _ = middleware.AttemptFromContext(messageOf(d).Context())
+		assert.Equal(t, tries+1, attempt.Try)
+		assert.Equal(t, last, attempt.Last)
+	}
 
 	d.policy = config.Policy{Mode: config.ModeOff}
 	attempt, ok = middleware.AttemptFromContext(messageOf(d).Context())

@@ -12,45 +12,55 @@ import (
 // failed is a failure in the words of the wire format.
 type failed struct {
 	class                            Class
+	called                           bool // a handler was
 	text, errorType                  string
 	topic, handler, subscriber, host string
 	at                               time.Time
 }
 
-// fail gives the state that the copy of a failed message carries. It is a pure function.
+// fail gives the state that a message carries after a failure: on its copy, or into the next immediate try. It is a pure
+// function.
 func fail(s wire.State, v Verdict, f failed) wire.State {
-	if f.class != ClassUndecodable { // no handler was called
+	if f.called {
 		s.Attempts++
 	}
+	s.Topic, s.Handler, s.Subscriber, s.Host = f.topic, f.handler, f.subscriber, f.host
+	s.Delay, s.NotBefore, s.Reason = "", v.NotBefore, ""
+
+	switch v.Action {
+	case ActionRetryNow:
+		s.Tries++
+	case ActionRetry, ActionPostpone:
+		s.Count, s.Delay, s.Tries = v.Count, config.FormatDelay(v.Delay), 0
+	case ActionDeadLetter:
+		s.Count, s.Reason, s.Tries = wire.CountDead, v.Reason, 0
+	case ActionDrop, ActionRequeue:
+	}
+	if v.Action == ActionPostpone {
+		return s // nothing has failed
+	}
+
 	if s.FirstFailure.IsZero() {
 		s.FirstFailure = f.at
 	}
 	s.LastFailure = f.at
-
-	s.Topic, s.Handler, s.Subscriber, s.Host = f.topic, f.handler, f.subscriber, f.host
-	s.Error, s.ErrorType = f.text, f.errorType
-	s.History = wire.Append(s.History, wire.Attempt{
-		Number: s.Attempts, At: f.at, Error: f.text, Type: f.errorType, Reason: historyReason(f.class),
-	})
-
-	s.Count, s.Delay, s.Reason = v.Count, "", ""
-
-	switch v.Action {
-	case ActionRetry:
-		s.Delay = config.FormatDelay(v.Delay)
-	case ActionDeadLetter:
-		s.Count, s.Reason = wire.CountDead, v.Reason
-	case ActionDrop, ActionRequeue:
+	if f.class != ClassExpired || s.Error == "" { // else what failed before says more
+		s.Error, s.ErrorType = f.text, f.errorType
 	}
+	s.History = wire.Append(s.History, wire.Attempt{
+		Number: s.Attempts, At: f.at, Error: f.text, Type: f.errorType, Reason: historyReason(f.class, v),
+	})
 
 	return s
 }
 
 // historyReason tells apart what the error text does not.
-func historyReason(c Class) Reason {
+func historyReason(c Class, v Verdict) Reason {
 	switch c {
-	case ClassPanic, ClassCrashed, ClassUnpublishable, ClassPermanent, ClassUndecodable:
+	case ClassPanic, ClassCrashed, ClassUnpublishable, ClassPermanent, ClassUndecodable, ClassExpired:
 		return Reason(c)
+	case ClassPostponed:
+		return v.Reason // it counts as a failure only at the end
 	case ClassError, ClassDrop, ClassShutdown:
 	}
 

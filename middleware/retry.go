@@ -1,12 +1,17 @@
 package middleware
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"runtime/debug"
+	"slices"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/config"
 )
 
 // Retry is the router middleware that gives failed messages their durable, delayed, non-blocking retries. It belongs
@@ -18,11 +23,11 @@ type Retry struct {
 
 // Middleware returns the Retry middleware.
 func (r Retry) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	return r.Poison.wrap(h, r.Poison.Judge)
+	return r.Poison.wrap(h, func(policy config.Policy) config.Policy { return policy })
 }
 
-// wrap is the life of a message around a handler. judge turns a failure into a settlement.
-func (p Poison) wrap(h message.HandlerFunc, judge func(Delivery, Failure) Settlement) message.HandlerFunc {
+// wrap is the life of a message around a handler, under the policy of its queue as narrow makes it.
+func (p Poison) wrap(h message.HandlerFunc, narrow func(config.Policy) config.Policy) message.HandlerFunc {
 	p.reportInnerOrder(h)
 
 	var once, foreign sync.Once
@@ -42,59 +47,96 @@ func (p Poison) wrap(h message.HandlerFunc, judge func(Delivery, Failure) Settle
 		d.Enter()
 		defer d.Leave()
 
-		// Taken before the handler runs: middlewares such as Watermill's Timeout leave their cancelled context behind.
-		ctx := msg.Context()
-		fail := func(err error) (Class, error) {
-			msg.SetContext(ctx)
+		a := attempt{Poison: p, policy: narrow(d.Policy()), delivery: d, msg: msg, ctx: msg.Context()}
 
-			class := ClassShutdown
-			if !d.Withdrawn() {
-				class = p.classify(err)
-			}
-
-			return class, d.Settle(ctx, judge(d, Failure{Class: class, Err: err, Message: msg}))
-		}
-
-		produced, err := p.call(h, msg, func() {
-			// The goroutine is ending and will not return to the router: this is the last chance to answer.
-			if class, err := fail(errGoexit); err != nil || class == ClassShutdown {
-				msg.Nack()
-			} else {
-				msg.Ack()
-			}
-		})
-		if err == nil {
-			d.Succeeded()
-			return produced, nil
-		}
-
-		class, settleErr := fail(err)
-		if settleErr != nil {
-			return nil, fmt.Errorf("%w (and the failed message stays where it is: %w)", err, settleErr)
-		}
-		if class == ClassShutdown {
-			return nil, err // nacked: uncounted, back to its queue
-		}
-
-		return nil, nil
+		return a.run(h)
 	}
 }
 
-// classify asks an error what it wants. Errors are foreign code, and one that is a nil pointer in an interface panics easily: that is
-// a failed attempt like any other.
-func (p Poison) classify(err error) (class Class) {
-	defer func() {
-		if r := recover(); r != nil {
-			p.logger().Error("A handler's error panicked when it was looked at", fmt.Errorf("%T: %v", err, r), nil)
-			class = ClassError
-		}
-	}()
-
-	return Classify(err)
+// attempt is the handling of one delivery: the handler's call, with its immediate tries.
+type attempt struct {
+	Poison
+	policy   config.Policy
+	delivery Delivery
+	msg      *message.Message
+	// ctx is the message's as it was before the handler: middlewares such as Watermill's Timeout leave their cancelled
+	// context behind.
+	ctx context.Context
 }
 
-// call runs the handler. A panic is an error; a Goexit cannot be stopped, only told to ended.
-func (p Poison) call(h message.HandlerFunc, msg *message.Message, ended func()) (produced []*message.Message, err error) {
+func (a attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
+	restore := func() {}
+	if a.policy.Immediate > 0 && a.delivery.State().Count == 0 {
+		restore = remember(a.msg)
+	}
+
+	for {
+		if s := a.early(a.policy, a.delivery, a.msg); s != nil {
+			return nil, a.delivery.Settle(a.ctx, *s)
+		}
+
+		produced, err := a.call(h)
+		if err == nil {
+			a.delivery.Succeeded()
+			return produced, nil
+		}
+
+		verdict, settleErr := a.fail(err, isAnswered(a.msg))
+
+		switch {
+		case settleErr != nil:
+			return nil, fmt.Errorf("%w (and the failed message stays where it is: %w)", err, settleErr)
+		case verdict.Action == ActionRequeue:
+			return nil, err // nacked: uncounted, back to its queue
+		case verdict.Action != ActionRetryNow:
+			return nil, nil
+		}
+
+		restore()
+	}
+}
+
+// fail acts on what the handler has returned. last means that it cannot be called again.
+func (a attempt) fail(err error, last bool) (Verdict, error) {
+	a.msg.SetContext(a.ctx)
+
+	f := Failure{Class: ClassError, Err: err, Message: a.msg, last: last}
+	if a.delivery.Withdrawn() {
+		f.Class = ClassShutdown
+	}
+
+	s := a.judge(a.policy, a.delivery, f)
+	if s.Verdict.Action == ActionRetryNow {
+		a.delivery.Advance(s.State)
+		return s.Verdict, nil
+	}
+
+	return s.Verdict, a.delivery.Settle(a.ctx, s)
+}
+
+// remember returns what gives the message back what it had: a try sees it as it arrived, whatever the one before has done.
+func remember(msg *message.Message) (restore func()) {
+	uuid, metadata, payload := msg.UUID, maps.Clone(msg.Metadata), slices.Clone(msg.Payload)
+
+	return func() {
+		msg.UUID, msg.Metadata, msg.Payload = uuid, maps.Clone(metadata), slices.Clone(payload)
+	}
+}
+
+// isAnswered tells whether a handler has acked or nacked the message by itself: then it cannot be handled again.
+func isAnswered(msg *message.Message) bool {
+	select {
+	case <-msg.Acked():
+		return true
+	case <-msg.Nacked():
+		return true
+	default:
+		return false
+	}
+}
+
+// call runs the handler. A panic is an error; a Goexit cannot be stopped, so it is acted on here.
+func (a attempt) call(h message.HandlerFunc) (produced []*message.Message, err error) {
 	returned := false
 
 	defer func() {
@@ -104,14 +146,20 @@ func (p Poison) call(h message.HandlerFunc, msg *message.Message, ended func()) 
 
 		value := recover()
 		if value == nil { // panic(nil) is a *runtime.PanicNilError, so this is a Goexit
-			ended()
+			// The goroutine is ending and will not return to the router: this is the last chance to answer.
+			if verdict, err := a.fail(errGoexit, true); err != nil || verdict.Action == ActionRequeue {
+				a.msg.Nack()
+			} else {
+				a.msg.Ack()
+			}
+
 			return
 		}
 
-		produced, err = nil, &PanicError{Value: value, Stack: debug.Stack(), ShowStack: p.PanicStacks}
+		produced, err = nil, &PanicError{Value: value, Stack: debug.Stack(), ShowStack: a.PanicStacks}
 	}()
 
-	produced, err = h(msg)
+	produced, err = h(a.msg)
 	returned = true
 
 	return produced, err

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,11 +19,11 @@ import (
 // more than limit bytes is made to fit: first by what is least valuable of ours; where the message's own headers leave no
 // room, it becomes a dead letter without the largest of them. It gives the state that was published: the verdict may have
 // changed to too-large.
-func copyOf(d *amqp091.Delivery, state wire.State, replay bool, limit int) (amqp091.Publishing, wire.State) {
-	state = withArrival(d, state)
+func copyOf(o Order, limit int) (amqp091.Publishing, wire.State) {
+	d, state := o.Delivery, withArrival(o.Delivery, o.State)
 
 	p := amqp091.Publishing{
-		Headers:         wire.Strip(d.Headers, replay),
+		Headers:         wire.Strip(d.Headers, o.Replay),
 		ContentType:     d.ContentType,
 		ContentEncoding: d.ContentEncoding,
 		DeliveryMode:    d.DeliveryMode,
@@ -50,6 +51,9 @@ func copyOf(d *amqp091.Delivery, state wire.State, replay bool, limit int) (amqp
 	for key, value := range own {
 		p.Headers[key] = value
 	}
+	if o.Wait > 0 && state.Count != wire.CountDead {
+		p.Expiration = strconv.FormatInt(o.Wait.Milliseconds(), 10)
+	}
 
 	return p, state
 }
@@ -67,7 +71,7 @@ func returnSize(plan topology.Plan) int {
 	added := amqp091.Table{
 		wire.KeyDeath: []any{amqp091.Table{
 			"count": int64(0), "exchange": plan.RetryExchange, "queue": longest, "reason": "expired", "time": time.Time{},
-			"routing-keys": []any{plan.Queue},
+			"routing-keys": []any{plan.Queue}, "original-expiration": "315360000000",
 		}},
 		wire.KeyDeliveryCount: int64(0),
 		wire.KeyAcquiredCount: int64(0),

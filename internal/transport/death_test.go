@@ -75,7 +75,7 @@ func TestOddHeadersNeverPanic(t *testing.T) {
 			}
 		}
 
-		a := source.arrive(&d, watermill.NopLogger{})
+		a := source.arrive(&d, time.Now(), watermill.NopLogger{})
 		require.Equal(t, "orders", a.state.Queue)
 		require.Zero(t, a.state.Count, "no chance value is trusted")
 	})
@@ -99,6 +99,7 @@ func TestArrive(t *testing.T) {
 	}
 	died := func(queue string) []any { return []any{amqp091.Table{"queue": queue}} }
 
+	now := time.Now()
 	for name, test := range map[string]struct {
 		headers amqp091.Table
 		want    arrival
@@ -116,10 +117,11 @@ func TestArrive(t *testing.T) {
 		"delivered 10 times":    {amqp091.Table{"x-delivery-count": int64(10)}, arrival{state: wire.State{Queue: "orders"}, crashed: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, test.want, testSource(config.Policy{}).arrive(&amqp091.Delivery{Headers: test.headers}, watermill.NopLogger{}))
+			test.want.state.Since = now // it has no timestamp
+			assert.Equal(t, test.want, testSource(config.Policy{}).arrive(&amqp091.Delivery{Headers: test.headers}, now, watermill.NopLogger{}))
 
 			off := testSource(config.Policy{Mode: config.ModeOff})
-			assert.Zero(t, off.arrive(&amqp091.Delivery{Headers: test.headers}, watermill.NopLogger{}))
+			assert.Zero(t, off.arrive(&amqp091.Delivery{Headers: test.headers}, now, watermill.NopLogger{}))
 		})
 	}
 }
@@ -129,7 +131,7 @@ func TestArriveHonoursTheCrashLimit(t *testing.T) {
 
 	for count, want := range map[int64]bool{0: false, 2: false, 3: true, 4: true, -1: false} {
 		d := &amqp091.Delivery{Headers: amqp091.Table{"x-delivery-count": count}}
-		assert.Equal(t, want, source.arrive(d, watermill.NopLogger{}).crashed, count)
+		assert.Equal(t, want, source.arrive(d, time.Now(), watermill.NopLogger{}).crashed, count)
 	}
 }
 
@@ -137,7 +139,8 @@ func TestArriveLogsUnknownVersions(t *testing.T) {
 	logger := watermill.NewCaptureLogger()
 	d := &amqp091.Delivery{Headers: amqp091.Table{wire.KeyVersion: []any{int64(2)}, wire.KeyQueue: "orders", wire.KeyCount: "1"}}
 
-	assert.Equal(t, arrival{state: wire.State{Queue: "orders"}}, testSource(config.Policy{}).arrive(d, logger))
+	now := time.Now()
+	assert.Equal(t, arrival{state: wire.State{Queue: "orders", Since: now}}, testSource(config.Policy{}).arrive(d, now, logger))
 
 	logged := logger.Captured()[watermill.InfoLogLevel]
 	require.Len(t, logged, 1)

@@ -38,7 +38,20 @@ var _ middleware.Delivery = (*handle)(nil)
 func (h *handle) Owner() any            { return h.owner }
 func (h *handle) Queue() string         { return h.source.Queue }
 func (h *handle) Policy() config.Policy { return h.source.Policy }
-func (h *handle) State() wire.State     { return h.state }
+
+func (h *handle) State() wire.State {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	return h.state
+}
+
+func (h *handle) Advance(s wire.State) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.state = s
+}
 
 func (h *handle) Withdrawn() bool { return h.ctx.Err() != nil }
 

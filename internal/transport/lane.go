@@ -36,6 +36,8 @@ type Lane struct {
 type Order struct {
 	Delivery *amqp091.Delivery
 	State    wire.State
+	// Wait is how long the copy waits, where that is shorter than its delay; else 0.
+	Wait time.Duration
 	// Replay drops Watermill's poison keys, which an earlier death has left.
 	Replay bool
 	// IsGone tells whether the delivery's channel is gone.
@@ -142,7 +144,7 @@ func (l *Lane) send(ctx context.Context, o Order) (*confirmChannel, pending, err
 	if limit > 0 {
 		limit -= l.reserved
 	}
-	publishing, state := copyOf(o.Delivery, o.State, o.Replay, limit)
+	publishing, state := copyOf(o, limit)
 	if o.IsGone() {
 		return nil, pending{}, errGone
 	}

@@ -159,11 +159,11 @@ func (n *session) handle(s *subscription, h *handle) {
 	}
 	settings := &s.consumer.settings
 
-	h.arrival = s.source.arrive(d, s.logger)
+	h.arrival = s.source.arrive(d, time.Now(), s.logger)
 
 	if h.crashed {
 		n.judge(s, h, middleware.Failure{
-			Class: middleware.ClassCrashed, Topic: s.source.Topic, Err: s.source.crashError(d),
+			Class: middleware.ClassCrashed, Topic: s.source.Topic, Err: s.source.crashError(d), Payload: d.Body,
 		})
 
 		return
@@ -172,7 +172,7 @@ func (n *session) handle(s *subscription, h *handle) {
 	msg, err := decode(settings.Marshaler, d)
 	if err != nil {
 		if s.source.Policy.Mode != config.ModeOff {
-			n.judge(s, h, middleware.Failure{Class: middleware.ClassUndecodable, Topic: s.source.Topic, Err: err})
+			n.judge(s, h, middleware.Failure{Class: middleware.ClassUndecodable, Topic: s.source.Topic, Err: err, Payload: d.Body})
 			return
 		}
 		msg = raw(d) // there is no dead-letter queue to send it to
@@ -243,13 +243,13 @@ func (n *session) carryOut(s *subscription, h *handle, settlement middleware.Set
 	case middleware.ActionDrop:
 		n.acker.ack(h.delivery.DeliveryTag)
 		settlement.Done(settlement.Verdict)
-	case middleware.ActionRetry, middleware.ActionDeadLetter:
+	case middleware.ActionRetry, middleware.ActionPostpone, middleware.ActionDeadLetter:
 		n.forwards.Add(1)
 		go func() {
 			defer n.forwards.Done()
 			n.forward(s, h, settlement)
 		}()
-	case middleware.ActionRequeue:
+	case middleware.ActionRequeue, middleware.ActionRetryNow: // the latter is never left to us
 		n.requeue(s, h)
 	}
 }
@@ -259,6 +259,7 @@ func (n *session) forward(s *subscription, h *handle, settlement middleware.Sett
 	published, err := s.source.Lane.Forward(n.ctx, Order{
 		Delivery: &h.delivery,
 		State:    identify(settlement.State, &h.delivery, h.nameless),
+		Wait:     settlement.Verdict.Wait,
 		Replay:   h.replay,
 		IsGone:   n.isGone,
 	})

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -36,7 +37,7 @@ type arrival struct {
 }
 
 // arrive reads our headers by the rules of the wire format, and the broker's counters.
-func (s Source) arrive(d *amqp091.Delivery, logger watermill.LoggerAdapter) arrival {
+func (s Source) arrive(d *amqp091.Delivery, now time.Time, logger watermill.LoggerAdapter) arrival {
 	if s.Policy.Mode == config.ModeOff {
 		return arrival{}
 	}
@@ -48,6 +49,7 @@ func (s Source) arrive(d *amqp091.Delivery, logger watermill.LoggerAdapter) arri
 		IsRetryQueue: s.isRetryQueue,
 	})
 	state.Queue = s.Queue
+	state = withAge(state, d, kind, s.Policy.MaxAge, now)
 
 	if kind == wire.UnknownVersion {
 		logger.Info("Message carries retry headers of an unknown version, it is treated as fresh", watermill.LogFields{

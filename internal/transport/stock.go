@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"time"
 	"weak"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -118,17 +119,15 @@ func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
 
 		d := &stockDelivery{
 			owner: s.Owner, source: source, captured: captured, ctx: msg.Context(),
-			arrival: source.arrive(&captured.delivery, s.Logger),
+			arrival: source.arrive(&captured.delivery, time.Now(), s.Logger),
 		}
 
-		failure := middleware.Failure{Message: msg, Topic: source.Topic}
+		failure := middleware.Failure{Class: middleware.ClassUndecodable, Err: captured.err, Message: msg, Topic: source.Topic}
 
 		switch {
 		case d.crashed:
 			failure.Class, failure.Err = middleware.ClassCrashed, source.crashError(&captured.delivery)
-		case captured.err != nil:
-			failure.Class, failure.Err = middleware.ClassUndecodable, captured.err
-		default:
+		case captured.err == nil:
 			d.clean(msg)
 			msg.SetContext(middleware.WithDelivery(msg.Context(), d))
 			return h(msg)
@@ -156,6 +155,8 @@ func (d *stockDelivery) Queue() string         { return d.source.Queue }
 func (d *stockDelivery) Policy() config.Policy { return d.source.Policy }
 func (d *stockDelivery) State() wire.State     { return d.state }
 
+func (d *stockDelivery) Advance(s wire.State) { d.state = s }
+
 // Enter and Leave are of no use here: a stock subscriber carries an answer out at once.
 func (d *stockDelivery) Enter() {}
 func (d *stockDelivery) Leave() {}
@@ -173,12 +174,13 @@ func (d *stockDelivery) Settle(ctx context.Context, s middleware.Settlement) err
 	case middleware.ActionDrop:
 		s.Done(s.Verdict)
 		return nil
-	case middleware.ActionRetry, middleware.ActionDeadLetter:
+	case middleware.ActionRetry, middleware.ActionPostpone, middleware.ActionDeadLetter, middleware.ActionRetryNow:
 	}
 
 	published, err := d.source.Lane.Forward(ctx, Order{
 		Delivery: &d.captured.delivery,
 		State:    identify(s.State, &d.captured.delivery, d.captured.nameless),
+		Wait:     s.Verdict.Wait,
 		Replay:   d.replay,
 		IsGone:   d.isGone,
 	})

@@ -31,7 +31,9 @@ const (
 	KeyUUID         = Prefix + "uuid"
 	KeyFirstFailure = Prefix + "first-failure"
 	KeyLastFailure  = Prefix + "last-failure"
-	KeyDeadline     = Prefix + "deadline"
+	KeySince        = Prefix + "since"      // where its age counts from
+	KeyDeadline     = Prefix + "deadline"   // when it expires
+	KeyNotBefore    = Prefix + "not-before" // until when it goes on waiting, where that is longer than any delay
 	KeyReason       = Prefix + "reason"
 	KeyError        = Prefix + "error"
 	KeyErrorType    = Prefix + "error-type"

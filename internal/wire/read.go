@@ -4,6 +4,7 @@ import (
 	"errors"
 	"math"
 	"strconv"
+	"time"
 )
 
 // Kind is what a message in a queue turns out to be.
@@ -47,7 +48,7 @@ func Read(headers map[string]any, r Reading) (State, Kind) {
 		s := decode(headers)
 		s.Count, s.Replays = 0, min(s.Replays+1, math.MaxInt32)
 		s.Delay, s.Reason = "", ""
-		s.Deadline = parseTime("")
+		s.Since, s.Deadline, s.NotBefore = time.Time{}, time.Time{}, time.Time{} // it begins a new life
 
 		return s, Replay
 
@@ -60,7 +61,7 @@ func Read(headers map[string]any, r Reading) (State, Kind) {
 
 		return s, Retry
 
-	default:
+	default: // also a 0, of a message that was postponed before its first failure
 		s := decode(headers)
 		s.Count = max(0, min(count, r.MaxRetries))
 
@@ -85,7 +86,9 @@ func decode(headers map[string]any) State {
 		UUID:         text(KeyUUID),
 		FirstFailure: parseTime(text(KeyFirstFailure)),
 		LastFailure:  parseTime(text(KeyLastFailure)),
+		Since:        parseTime(text(KeySince)),
 		Deadline:     parseTime(text(KeyDeadline)),
+		NotBefore:    parseTime(text(KeyNotBefore)),
 		Reason:       Reason(text(KeyReason)),
 		Error:        text(KeyError),
 		ErrorType:    text(KeyErrorType),

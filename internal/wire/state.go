@@ -21,13 +21,20 @@ type State struct {
 
 	UUID string // the Watermill UUID, where the publisher gave none
 
-	FirstFailure, LastFailure, Deadline time.Time
+	FirstFailure, LastFailure time.Time
+
+	// Since is where the age of the message counts from, Deadline when it expires; NotBefore is until when it is to wait,
+	// where one delay was not enough.
+	Since, Deadline, NotBefore time.Time
 
 	Reason     Reason // why it died; empty before
 	Error      string
 	ErrorType  string
 	Subscriber string // for Watermill's poison key only, not read back
 	History    []Attempt
+
+	// Tries are the immediate tries of the present attempt that have failed. They happen in one process: not written.
+	Tries int
 
 	bare bool // shrunk so far that Watermill's poison keys are given up
 }
@@ -85,7 +92,9 @@ func (s State) Headers(id string) map[string]string {
 
 	set(KeyFirstFailure, formatTime(s.FirstFailure), MaxNameBytes)
 	set(KeyLastFailure, formatTime(s.LastFailure), MaxNameBytes)
+	set(KeySince, formatTime(s.Since), MaxNameBytes)
 	set(KeyDeadline, formatTime(s.Deadline), MaxNameBytes)
+	set(KeyNotBefore, formatTime(s.NotBefore), MaxNameBytes)
 	set(KeyReason, string(s.Reason), MaxNameBytes)
 	set(KeyError, s.Error, MaxErrorBytes)
 	set(KeyErrorType, s.ErrorType, MaxErrorTypeBytes)
