@@ -50,6 +50,7 @@ func (p Policy) validate(path string) []error {
 	oneOf(e, "protect", p.Protect, true, ProtectionNone, ProtectionArguments, ProtectionPolicy)
 	p.validateImmediate(e)
 	p.validateAges(e)
+	p.validateMatches(e)
 	if p.CrashLimit < 0 || p.CrashLimit > MaxCrashLimit {
 		e.add("crash_limit", "out of bounds", fmt.Sprintf("1..%d, or 0 for %d", MaxCrashLimit, DefaultCrashLimit), strconv.Itoa(p.CrashLimit))
 	}
@@ -80,14 +81,14 @@ func (p Policy) validateNoRetries(e *problems) {
 	if p.MaxPostpone != 0 {
 		e.add("max_postpone", "ignored by the mode", wanted, p.MaxPostpone.String())
 	}
+	if p.Mode != ModeOff {
+		return
+	}
 	if len(p.RetryOnly) != 0 {
 		e.add("retry_only", "ignored by the mode", wanted, fmt.Sprint(p.RetryOnly))
 	}
 	if len(p.NeverRetry) != 0 {
 		e.add("never_retry", "ignored by the mode", wanted, fmt.Sprint(p.NeverRetry))
-	}
-	if p.Mode != ModeOff {
-		return
 	}
 	if p.Immediate != 0 {
 		e.add("immediate", "ignored by the mode", wanted, strconv.Itoa(p.Immediate))
@@ -117,11 +118,7 @@ func (p Policy) validateAges(e *problems) {
 	}
 }
 
-// validateShape checks what shapes the waits beside the delays.
-func (p Policy) validateShape(e *problems) {
-	if !(p.Jitter >= 0 && p.Jitter <= 1) {
-		e.add("jitter", "out of bounds", "0..1, the part of each delay that is random", number(p.Jitter))
-	}
+func (p Policy) validateMatches(e *problems) {
 	for _, list := range []struct {
 		field   string
 		matches []ErrorMatch
@@ -143,7 +140,9 @@ func (p Policy) validateRetries(e *problems) {
 	}
 	p.validateDelays(e)
 	p.validateBackoff(e)
-	p.validateShape(e)
+	if !(p.Jitter >= 0 && p.Jitter <= 1) {
+		e.add("jitter", "out of bounds", "0..1, the part of each delay that is random", number(p.Jitter))
+	}
 	if n := len(p.DistinctDelays()); n > MaxDistinctDelays {
 		field, wanted := "delays", ""
 		if len(p.Delays) == 0 {

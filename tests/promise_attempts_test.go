@@ -142,13 +142,20 @@ func TestP4_AttemptFromContext(t *testing.T) {
 			for i, v := range s.of("1") {
 				require.True(t, v.Known)
 				want := middleware.Attempt{
-					Number: i + 1, Failures: i, MaxRetries: 3, Last: i == 3, Queue: svc.Queue,
-					FirstFailure: v.Attempt.FirstFailure, // below
+					Number: i + 1, Try: 1, Failures: i, MaxRetries: 3, Last: i == 3, Calls: i, Queue: svc.Queue,
+					FirstFailure: v.Attempt.FirstFailure, Since: v.Attempt.Since, History: v.Attempt.History, // below
 				}
 				if i > 0 {
 					want.LastError = fmt.Sprintf("failure %d", i)
 				}
 				assert.Equal(t, want, v.Attempt)
+				assert.WithinRange(t, v.Attempt.Since, before.Add(-time.Millisecond), s.of("1")[0].At, "its first delivery")
+				require.Len(t, v.Attempt.History, i)
+				for k, h := range v.Attempt.History {
+					assert.Equal(t, fmt.Sprintf("failure %d", k+1), h.Error)
+					assert.Equal(t, k+1, h.Number)
+					assert.WithinRange(t, h.At, s.of("1")[k].At.Add(-time.Millisecond), s.of("1")[k+1].At)
+				}
 				if i == 0 {
 					assert.True(t, v.Attempt.FirstFailure.IsZero())
 				} else {

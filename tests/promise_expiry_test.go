@@ -1,0 +1,186 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// expiring is a policy whose retries would go on for 4 s, in steps of 200 ms.
+func expiring(change func(*config.Policy)) config.Policies {
+	p := config.Policy{Delays: ms(200), Retries: 20}
+	change(&p)
+
+	return config.Policies{Default: p}
+}
+
+// P10: a deadline, by the policy or by the message itself, holds across retries, from the timestamp or the first delivery.
+func TestP10_Deadline(t *testing.T) {
+	t.Parallel()
+
+	aged := func(p amqp091.Publishing, age time.Duration) amqp091.Publishing {
+		p.Timestamp = time.Now().Add(-age)
+		return p
+	}
+	expires := func(p amqp091.Publishing, after string) amqp091.Publishing {
+		p.Expiration = after
+		return p
+	}
+
+	for name, test := range map[string]struct {
+		policy config.Policies
+		msg    func() amqp091.Publishing
+		// how long it is tried, and how often; within a retry's delay at the most
+		lasts time.Duration
+		calls []int
+	}{
+		"max age": {
+			expiring(func(p *config.Policy) { p.MaxAge = 700 * time.Millisecond }),
+			func() amqp091.Publishing { return newPublishing("1", "x") }, 700 * time.Millisecond, []int{3, 4},
+		},
+		"expiration": {
+			expiring(func(*config.Policy) {}),
+			func() amqp091.Publishing { return expires(newPublishing("1", "x"), "700") }, 700 * time.Millisecond, []int{3, 4},
+		},
+		"the earlier of both": {
+			expiring(func(p *config.Policy) { p.MaxAge = time.Hour }),
+			func() amqp091.Publishing { return expires(newPublishing("1", "x"), "500") }, 500 * time.Millisecond, []int{2, 3},
+		},
+		"max age, from the timestamp": {
+			expiring(func(p *config.Policy) { p.MaxAge = 61200 * time.Millisecond }),
+			func() amqp091.Publishing { return aged(newPublishing("1", "x"), time.Minute) }, 2200 * time.Millisecond, []int{5, 6, 7, 8, 9, 10, 11},
+		},
+		"a timestamp of the future": {
+			expiring(func(p *config.Policy) { p.MaxAge = 500 * time.Millisecond }),
+			func() amqp091.Publishing { return aged(newPublishing("1", "x"), -time.Hour) }, 500 * time.Millisecond, []int{2, 3},
+		},
+		"a timestamp that the expiration contradicts": {
+			expiring(func(*config.Policy) {}),
+			func() amqp091.Publishing { return expires(aged(newPublishing("1", "x"), time.Hour), "500") }, 500 * time.Millisecond, []int{2, 3},
+		},
+		"too old before its first handler": {
+			expiring(func(p *config.Policy) { p.MaxAge = time.Minute }),
+			func() amqp091.Publishing { return aged(newPublishing("1", "x"), time.Hour) }, 0, []int{0},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			var s seen
+			c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
+			c.Options.Policies = test.policy
+			svc := start(t, c)
+			svc.Broker.publish(svc.Queue, test.msg())
+
+			dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+			calls := s.of("1")
+			require.Contains(t, test.calls, len(calls))
+			assert.Equal(t, "expired", header(dead, wire.KeyReason))
+			history := historyOf(t, dead)
+			if len(calls) == 0 {
+				assert.Contains(t, header(dead, wire.KeyError), "before its handler was called")
+				assert.Equal(t, "0", header(dead, wire.KeyAttempts))
+				require.Len(t, history, 1)
+
+				return
+			}
+			assert.Contains(t, header(dead, wire.KeyError), "failure", "what it failed of before it expired")
+			deadline, err := time.Parse(time.RFC3339, header(dead, wire.KeyDeadline))
+			require.NoError(t, err)
+			// The timestamp has whole seconds, so a deadline by it may be up to a second late; never early.
+			assert.WithinRange(t, deadline, calls[0].At.Add(test.lasts-1100*time.Millisecond), calls[0].At.Add(test.lasts+50*time.Millisecond))
+			for _, c := range calls {
+				assert.True(t, c.At.Before(deadline), "no handler is called after it")
+				assert.Equal(t, deadline, c.Attempt.Deadline.UTC().Truncate(time.Millisecond))
+			}
+			// It was found out when the next wait would have outlived it, not when it was over.
+			last, err := time.Parse(time.RFC3339, header(dead, wire.KeyLastFailure))
+			require.NoError(t, err)
+			assert.True(t, last.Before(deadline))
+			assert.True(t, last.Add(200*time.Millisecond).After(deadline.Add(-time.Millisecond)))
+		})
+	}
+}
+
+// P10: what has expired can be dropped instead; and it may expire while it waits behind others.
+func TestP10_DroppedOrFoundOutLate(t *testing.T) {
+	t.Parallel()
+
+	t.Run("dropped", func(t *testing.T) {
+		t.Parallel()
+
+		var s seen
+		c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
+		c.Options.Policies = expiring(func(p *config.Policy) { p.MaxAge, p.OnExpiry = 300*time.Millisecond, config.ExpiryDrop })
+		svc := start(t, c)
+		svc.publish("1")
+
+		eventually(t, 10*time.Second, func() bool { return len(svc.Logs.with("expired and is dropped")) == 1 }, "dropped")
+		assert.Len(t, s.of("1"), 2)
+		stays(t, 500*time.Millisecond, func() bool { return svc.Broker.depth(svc.dlq()) == 0 && s.count() == 2 }, "it is gone")
+		assert.Zero(t, svc.Broker.depth(svc.Queue))
+		assert.Empty(t, svc.Letters())
+	})
+
+	t.Run("behind others", func(t *testing.T) {
+		t.Parallel()
+
+		release := make(chan struct{})
+		var s seen
+		c := setup{URI: brokertest.URI(t), Handler: s.handler(func(msg *message.Message) error {
+			if msg.UUID == "slow" {
+				<-release
+			}
+
+			return nil
+		})}
+		c.Options.Policies = expiring(func(p *config.Policy) { p.MaxAge = 300 * time.Millisecond })
+		svc := start(t, c)
+		late := newPublishing("late", "x")
+		late.Timestamp = time.Now()
+		svc.Broker.publish(svc.Queue, newPublishing("slow", "x"), late)
+		eventually(t, 10*time.Second, func() bool { return time.Since(late.Timestamp) > 1500*time.Millisecond }, "it has become too old")
+		close(release)
+
+		dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+		assert.Equal(t, "late", uuid(dead))
+		assert.Equal(t, "expired", header(dead, wire.KeyReason))
+		assert.Empty(t, s.of("late"), "its handler was not called")
+		letters := svc.Letters()
+		require.Len(t, letters, 1)
+		assert.Equal(t, middleware.ReasonExpired, letters[0].Reason)
+		assert.Equal(t, "late", letters[0].Message.UUID)
+	})
+}
+
+// P10: who replays a message wants it handled: its deadlines are those of a new life, and its own expiration is over.
+func TestP10_ReplayBeginsAnew(t *testing.T) {
+	t.Parallel()
+
+	var s seen
+	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
+	c.Options.Policies = expiring(func(p *config.Policy) { p.MaxAge, p.Retries = 800*time.Millisecond, 1 })
+	svc := start(t, c)
+	first := newPublishing("1", "x")
+	first.Expiration, first.Timestamp = "300", time.Now()
+	svc.Broker.publish(svc.Queue, first)
+	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+	require.NotEmpty(t, header(dead, wire.KeyDeadline))
+	before := s.count()
+
+	eventually(t, 10*time.Second, func() bool { return time.Since(first.Timestamp) > 2*time.Second }, "all its deadlines are over")
+	svc.Broker.publish(svc.Queue, amqp091.Publishing{Headers: dead.Headers, Timestamp: dead.Timestamp, Body: dead.Body})
+
+	again := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+	assert.Equal(t, "exhausted", header(again, wire.KeyReason))
+	assert.Equal(t, before+2, s.count(), "handled, and retried")
+}
