@@ -125,12 +125,12 @@ func (b *builder) build() {
 
 	switch {
 	case b.policy.Scope != config.ScopeShared:
-		b.exchange(Exchange{Name: b.names.RetryExchange(b.plan.Queue), Type: amqp.ExchangeHeaders}, "retry exchange", "Names.RetryExchange")
+		b.exchange(Exchange{Name: b.ofType(b.names.RetryExchange(b.plan.Queue)), Type: amqp.ExchangeHeaders}, "retry exchange", "Names.RetryExchange")
 		b.retryQueues()
 		b.queue(deadLetters, "dead-letter queue", "Names.DeadLetterQueue")
 		b.bind(deadLetters.Name, wire.KeyCount, strconv.Itoa(wire.CountDead))
 	case b.policy.Mode == config.ModeRetry:
-		b.exchange(Exchange{Name: b.names.Shared, Type: amqp.ExchangeHeaders, Shared: true}, "shared retry exchange", "Names.Shared")
+		b.exchange(Exchange{Name: b.ofType(b.names.Shared), Type: amqp.ExchangeHeaders, Shared: true}, "shared retry exchange", "Names.Shared")
 		back := Exchange{Name: b.names.returnExchange(), Type: amqp.ExchangeDirect, Shared: true}
 		b.check("exchange for the way back", back.Name, "Names.Shared")
 		b.plan.Exchanges = append(b.plan.Exchanges, back)
@@ -140,6 +140,15 @@ func (b *builder) build() {
 	default:
 		b.queue(deadLetters, "dead-letter queue", "Names.DeadLetterQueue")
 	}
+}
+
+// ofType keeps the retry queues of both types apart: with one exchange, a delay that has a queue of each, because the type was
+// changed, would be routed to both.
+func (b *builder) ofType(exchange string) string {
+	if b.policy.Mode == config.ModeRetry && b.policy.QueueType == config.QueueTypeClassic {
+		return exchange + classicSuffix
+	}
+	return exchange
 }
 
 // exchange adds the one to which failed messages are published.

@@ -1,0 +1,288 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// bothSubscribers runs a test with the plug's own subscriber and with the stock one.
+func bothSubscribers(t *testing.T, test func(t *testing.T, run func(*testing.T, setup) *service)) {
+	t.Helper()
+	for name, run := range map[string]func(*testing.T, setup) *service{
+		"own":   start,
+		"stock": func(t *testing.T, c setup) *service { return startStock(t, c).service },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, run)
+		})
+	}
+}
+
+// gaps are the times between the end of one call and the begin of the next.
+func gaps(calls []sight) []time.Duration {
+	var all []time.Duration
+	for i := 1; i < len(calls); i++ {
+		all = append(all, calls[i].At.Sub(calls[i-1].Left))
+	}
+
+	return all
+}
+
+// Immediate tries come at once, within the first attempt, and are on the dead letter.
+func TestImmediateTries(t *testing.T) {
+	t.Parallel()
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		var s seen
+		c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: s.handler(failing(99))}
+		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(150, 250), Immediate: 2}}
+		svc := run(t, c)
+		svc.publish("1")
+
+		dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+		calls := s.of("1")
+		var numbers, tries []int
+		for _, c := range calls {
+			numbers, tries = append(numbers, c.Attempt.Number), append(tries, c.Attempt.Try)
+		}
+		assert.Equal(t, []int{1, 1, 1, 2, 3}, numbers)
+		assert.Equal(t, []int{1, 2, 3, 1, 1}, tries, "only before the first delayed retry")
+		g := gaps(calls)
+		assert.Less(t, g[0], 100*time.Millisecond)
+		assert.Less(t, g[1], 100*time.Millisecond)
+		assert.GreaterOrEqual(t, g[2], 150*time.Millisecond)
+		assert.GreaterOrEqual(t, g[3], 250*time.Millisecond)
+
+		assert.Equal(t, "5", header(dead, wire.KeyAttempts), "handler calls")
+		assert.Len(t, historyOf(t, dead), 5)
+	})
+}
+
+// RetryAfter waits in the shortest delay that is long enough, and several times where none is; Postpone too, without an attempt.
+func TestAskedWaits(t *testing.T) {
+	t.Parallel()
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		failed := errors.New("later")
+		var s seen
+		c := setup{URI: brokertest.URI(t), Prefetch: 20, Handler: s.handler(func(msg *message.Message) error {
+			attempt, _ := middleware.AttemptFromContext(msg.Context())
+			if attempt.Calls > 0 {
+				return nil
+			}
+			switch msg.UUID {
+			case "after 0":
+				return middleware.RetryAfter(0, failed)
+			case "after 150":
+				return middleware.RetryAfter(150*time.Millisecond, failed)
+			case "after 700":
+				return middleware.RetryAfter(700*time.Millisecond, failed)
+			case "postpone 0":
+				return middleware.Postpone(0)
+			case "postpone 150":
+				return fmt.Errorf("not yet: %w", middleware.Postpone(150*time.Millisecond))
+			default:
+				return middleware.Postpone(700 * time.Millisecond)
+			}
+		})}
+		c.Options.Policies = retries(ms(300, 100, 200)...)
+		svc := run(t, c)
+		waits := map[string][2]int{ // bounds in ms: of its delay, and of the delays that it takes
+			"after 0": {100, 190}, "after 150": {200, 290}, "after 700": {700, 1000},
+			"postpone 0": {100, 190}, "postpone 150": {200, 290}, "postpone 700": {700, 1000},
+		}
+		ids := keys(waits)
+		svc.publish(ids...)
+		eventually(t, 10*time.Second, func() bool { return s.count() == 2*len(ids) }, "each comes back once")
+		stays(t, 300*time.Millisecond, func() bool { return s.count() == 2*len(ids) }, "once")
+
+		for _, id := range ids {
+			calls := s.of(id)
+			require.Len(t, calls, 2, id)
+			gap := gaps(calls)[0]
+			assert.GreaterOrEqual(t, gap, time.Duration(waits[id][0])*time.Millisecond, id)
+			// A busy machine may be late, but not by another delay: that would be another queue.
+			assert.Less(t, gap, time.Duration(waits[id][1]+250)*time.Millisecond, id)
+			number := 2
+			if id[0] == 'p' {
+				number = 1
+			}
+			assert.Equal(t, number, calls[1].Attempt.Number, id)
+			assert.Equal(t, 1, calls[1].Attempt.Calls, "waiting on is no call of a handler")
+			if id[0] == 'p' {
+				assert.Empty(t, calls[1].Attempt.History, "nothing has failed")
+				assert.Empty(t, calls[1].Attempt.LastError)
+			}
+		}
+		assert.Zero(t, svc.Broker.depth(svc.dlq()))
+	})
+}
+
+// Postponing ends at the maximum age, and keeps what the message has been through.
+func TestPostponedTooLong(t *testing.T) {
+	t.Parallel()
+
+	var s seen
+	c := setup{URI: brokertest.URI(t), Handler: s.handler(func(msg *message.Message) error {
+		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		if msg.UUID == "failed before" && attempt.Failures == 0 {
+			return errors.New("once")
+		}
+
+		return fmt.Errorf("waiting for a friend: %w", middleware.Postpone(50*time.Millisecond))
+	})}
+	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100), MaxPostpone: 600 * time.Millisecond}}
+	svc := start(t, c)
+	began := time.Now()
+	svc.publish("1", "failed before")
+
+	for _, dead := range svc.Broker.take(svc.dlq(), 2, 10*time.Second) {
+		assert.Less(t, time.Since(began), 5*time.Second)
+		assert.Equal(t, "postponed-too-long", header(dead, wire.KeyReason))
+		assert.Equal(t, "waiting for a friend: postponed for 50ms", header(dead, wire.KeyError))
+		calls := s.of(uuid(dead))
+		assert.Greater(t, len(calls), 2)
+		assert.Equal(t, strconv.Itoa(len(calls)), header(dead, wire.KeyAttempts))
+		last := calls[len(calls)-1]
+		assert.GreaterOrEqual(t, last.At.Sub(calls[0].At), 400*time.Millisecond)
+		history := historyOf(t, dead)
+		if uuid(dead) == "failed before" {
+			require.Len(t, history, 2)
+			assert.Equal(t, 2, last.Attempt.Number)
+		} else {
+			require.Len(t, history, 1)
+			assert.Equal(t, 1, last.Attempt.Number)
+		}
+	}
+}
+
+// The lists of a policy and the decision function, on what a handler never saw as well.
+func TestErrorsThatPoliciesKnow(t *testing.T) {
+	t.Parallel()
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		var asked atomic.Int32
+		c := setup{URI: brokertest.URI(t), Prefetch: 20}
+		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60), NeverRetry: []config.ErrorMatch{config.Is(errNever)}}}
+		c.Options.Decide = func(f middleware.Failure) error {
+			switch {
+			case f.Class == middleware.ClassUndecodable && string(f.Payload) == "late schema" && f.Topic != "":
+				asked.Add(1)
+				return middleware.RetryAfter(0, f.Err)
+			case f.Message != nil && f.Message.UUID == "override" && f.Attempt.Number == 2:
+				return middleware.Drop(f.Err)
+			case f.Message != nil && f.Message.UUID == "override":
+				return middleware.Transient(f.Err)
+			}
+
+			return nil
+		}
+		c.Handler = func(*message.Message) error { return fmt.Errorf("wrapped: %w", errNever) }
+		c.Configure = func(conf *amqp.Config) { conf.Marshaler = pickyMarshaler{} }
+		svc := run(t, c)
+
+		svc.publish("listed", "override")
+		svc.Broker.publish(svc.Queue, newPublishing("undecodable", "late schema"))
+		dead := reasons(svc.Broker.take(svc.dlq(), 2, 10*time.Second))
+		assert.Equal(t, map[string]string{"listed": "permanent", "undecodable": "exhausted"}, dead)
+		assert.EqualValues(t, 2, asked.Load(), "retried once, as the policy allows")
+		eventually(t, 10*time.Second, func() bool { return len(svc.Logs.with("is dropped, as its error asks")) == 1 }, "overridden in its second attempt")
+		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("override"))
+		assert.Zero(t, svc.Broker.depth(svc.dlq()))
+	})
+}
+
+// pickyMarshaler cannot decode one body.
+type pickyMarshaler struct{ amqp.DefaultMarshaler }
+
+func (m pickyMarshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	if string(d.Body) == "late schema" {
+		return nil, errors.New("no such schema")
+	}
+
+	return m.DefaultMarshaler.Unmarshal(d)
+}
+
+// Jitter spreads within the delay and adds no queue. Who is behind a longer wait in the same retry queue comes later: never before
+// its own time, never after the whole delay.
+func TestJitter(t *testing.T) {
+	t.Parallel()
+	for _, queueType := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
+		t.Run(string(queueType), func(t *testing.T) {
+			t.Parallel()
+
+			const delay, n = time.Second, 60
+			var s seen
+			c := setup{URI: brokertest.URI(t), Prefetch: 100, Handler: s.handler(failing(1))}
+			c.Options.Concurrency = 8
+			c.Options.Policies = config.Policies{Default: config.Policy{Delays: []time.Duration{delay}, Jitter: 0.8, QueueType: queueType}}
+			svc := start(t, c)
+
+			// One burst, and then one now and then.
+			svc.publish(numbered("burst", n)...)
+			spread := numbered("spread", 8)
+			for i, id := range spread {
+				published := time.Now()
+				svc.publish(id)
+				eventually(t, 5*time.Second, func() bool {
+					return time.Since(published) > 300*time.Millisecond || i == len(spread)-1
+				}, "some time passes")
+			}
+			eventually(t, 20*time.Second, func() bool { return s.count() == 2*(n+len(spread)) }, "all come back")
+
+			waits := func(ids []string) []time.Duration {
+				var all []time.Duration
+				for _, id := range ids {
+					all = append(all, gaps(s.of(id))[0])
+				}
+				slices.Sort(all)
+
+				return all
+			}
+			burst, alone := waits(numbered("burst", n)), waits(spread)
+			t.Logf("burst of %d: %s .. median %s .. %s; apart: %s .. %s", n, burst[0], burst[n/2], burst[n-1], alone[0], alone[len(alone)-1])
+			assert.GreaterOrEqual(t, min(burst[0], alone[0]), 200*time.Millisecond, "never before the shortest wait")
+			assert.Less(t, max(burst[n-1], alone[len(alone)-1]), delay+500*time.Millisecond, "never after the whole delay, but for a busy machine")
+			// 8 waits of 200 to 1000 ms: all above 900 would be chance of 1 in 16 million, but they wait behind each other.
+			assert.Less(t, alone[0], 900*time.Millisecond, "some come earlier")
+
+			plan, err := svc.Plug.Plan(svc.Queue)
+			require.NoError(t, err)
+			assert.Len(t, plan.Queues, 2, "one retry queue, and the dead-letter queue")
+		})
+	}
+}
+
+// What jitter sends along ends with the wait, and a dead letter has no expiration.
+func TestJitterLeavesNoTrace(t *testing.T) {
+	t.Parallel()
+
+	var s seen
+	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
+	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100), Retries: 3, Jitter: 1, MaxAge: time.Hour}}
+	svc := start(t, c)
+	p := newPublishing("1", "x")
+	p.Expiration = strconv.Itoa(math.MaxInt32)
+	svc.Broker.publish(svc.Queue, p)
+
+	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+	assert.Empty(t, dead.Expiration)
+	assert.Equal(t, p.Expiration, header(dead, wire.KeyExpiration), "as it first arrived")
+	assert.Equal(t, "exhausted", header(dead, wire.KeyReason))
+	assert.Len(t, s.of("1"), 4)
+}
