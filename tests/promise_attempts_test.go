@@ -47,14 +47,15 @@ func (s *seen) handler(h func(*message.Message) error) func(*message.Message) er
 			ID: msg.UUID, Attempt: attempt, Known: known, Metadata: maps.Clone(msg.Metadata), Payload: string(msg.Payload),
 			Queue: message.SubscribeTopicFromCtx(msg.Context()), At: time.Now(),
 		}
-		err := h(msg)
-		v.Left = time.Now()
+		defer func() { // also when it panics
+			v.Left = time.Now()
 
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.all = append(s.all, v)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.all = append(s.all, v)
+		}()
 
-		return err
+		return h(msg)
 	}
 }
 

@@ -1,0 +1,161 @@
+package tests
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+// soak is how long two versions run side by side under load: `make soak` sets minutes.
+func soak(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("SOAK")
+	if text == "" {
+		return 6 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	require.NoError(t, err, "SOAK")
+
+	return d
+}
+
+// P7: two versions of a service with different policies share a queue under load, then only the new one goes on. Every message
+// is counted: none is lost, none is there twice, none is left behind, and what waits under the old policy goes on under the new.
+func TestP7_TwoVersionsSideBySide(t *testing.T) {
+	t.Parallel()
+
+	old := config.Policy{Delays: ms(100, 1200), MaxAge: time.Hour}
+	for name, test := range map[string]struct {
+		queueType string
+		old, now  config.Policy
+	}{
+		"other delays":           {"quorum", old, config.Policy{Delays: ms(150, 100, 700, 300)}},
+		"other ages and jitter":  {"classic", old, config.Policy{Delays: ms(100, 500), Jitter: 0.5, Immediate: 1, MaxAge: 2 * time.Hour, NeverRetry: []config.ErrorMatch{config.Is(errNever)}}},
+		"other type of queues":   {"quorum", old, config.Policy{Delays: old.Delays, QueueType: config.QueueTypeClassic}},
+		"shared instead of own":  {"classic", old, config.Policy{Delays: old.Delays, Scope: config.ScopeShared}},
+		"own instead of shared":  {"quorum", config.Policy{Delays: old.Delays, Scope: config.ScopeShared, QueueType: config.QueueTypeClassic}, old},
+		"fewer retries than ago": {"quorum", config.Policy{Delays: ms(100, 200), Retries: 8}, old},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			prefix := uniqueName("shared")
+			options := shared(t, prefix, "", append(test.old.DistinctDelays(), test.now.DistinctDelays()...)...)
+			version := func(policy config.Policy, s *seen) setup {
+				c := setup{URI: brokertest.URI(t), QueueType: test.queueType, Prefetch: 30, Options: amqpretry.Options{
+					Policies: config.Policies{Default: policy}, Concurrency: 4, Names: options.Names, CloseTimeout: 10 * time.Second,
+				}}
+				c.Handler = s.handler(byFate)
+
+				return c
+			}
+			var s seen
+			first := start(t, version(test.old, &s))
+			c := version(test.now, &s)
+			c.Queue = first.Queue
+			second := start(t, c)
+
+			// Load, at a pace that a busy machine keeps up with.
+			var ids []string
+			lasting := soak(t)
+			for began, pace := time.Now(), time.NewTicker(100*time.Millisecond); time.Since(began) < lasting; <-pace.C {
+				n := len(ids)
+				for i := range 5 {
+					ids = append(ids, []string{"ok", "once", "never", "twice", "panic"}[i]+"-"+fmt.Sprint(n+i))
+				}
+				first.publish(ids[n:]...)
+			}
+			first.close() // while some of its messages wait
+			waiting := second.Broker.depth(first.retryQueue(1200 * time.Millisecond))
+
+			letters := doomed(ids)
+			dead := func() int { return first.deadLettered() + second.deadLettered() }
+			done := func() int {
+				succeeded := map[string]bool{}
+				for _, c := range s.everything() {
+					if succeeds(c.ID, c.Attempt.Number) {
+						succeeded[c.ID] = true
+					}
+				}
+
+				return len(succeeded)
+			}
+			require.Eventually(t, func() bool { return dead() >= len(letters) && done() >= len(ids)-len(letters) },
+				60*time.Second, 200*time.Millisecond, "every message ends")
+			second.close()
+
+			found := second.Broker.drain(second.dlq(), 0, 500*time.Millisecond)
+			assert.Len(t, found, len(letters), "dead letters")
+			assert.Equal(t, letters, reasons(found))
+			assert.Empty(t, second.Broker.drain(second.Queue, 0, 300*time.Millisecond), "nothing is left in the main queue")
+			for _, svc := range []*service{first, second} {
+				plan, err := svc.Plug.Plan(svc.Queue)
+				require.NoError(t, err)
+				for _, q := range plan.Queues {
+					assert.Empty(t, second.Broker.drain(q.Name, 0, 200*time.Millisecond), q.Name)
+				}
+			}
+			s.requireAttemptsInOrder(t, ids)
+			t.Logf("%d messages in %s, %d calls, %d waited when the old version ended", len(ids), lasting, s.count(), waiting)
+			assert.NotZero(t, second.Calls.count())
+			assert.NotZero(t, first.Calls.count())
+		})
+	}
+}
+
+// everything that was seen, in order.
+func (s *seen) everything() []sight {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return slices.Clone(s.all)
+}
+
+// requireAttemptsInOrder holds the calls of each message, by whichever version, against its fate: attempts 1, 2, 3 … with the tries of
+// each, without a gap or a repetition, until it succeeds.
+func (s *seen) requireAttemptsInOrder(t *testing.T, ids []string) {
+	t.Helper()
+	calls := map[string][]sight{}
+	for _, c := range s.everything() {
+		calls[c.ID] = append(calls[c.ID], c)
+	}
+	wrong := 0
+	for _, id := range ids {
+		all := calls[id]
+		slices.SortFunc(all, func(a, b sight) int { return cmp.Compare(a.At.UnixNano(), b.At.UnixNano()) })
+		var told []string
+		good := len(all) > 0
+		for i, c := range all {
+			told = append(told, fmt.Sprintf("%d.%d", c.Attempt.Number, c.Attempt.Try))
+			switch {
+			case c.Attempt.Calls != i:
+				good = false
+			case i == 0:
+				good = good && c.Attempt.Number == 1 && c.Attempt.Try == 1
+			case c.Attempt.Try > 1:
+				good = good && c.Attempt.Number == all[i-1].Attempt.Number && c.Attempt.Try == all[i-1].Attempt.Try+1
+			default:
+				// A version with fewer retries takes what is beyond them for its last.
+				good = good && c.Attempt.Number == min(all[i-1].Attempt.Number, c.Attempt.MaxRetries)+1
+			}
+			good = good && (i == len(all)-1 || !succeeds(id, c.Attempt.Number))
+		}
+		if !good {
+			wrong++
+			t.Errorf("%s: attempts %v", id, told)
+		}
+		if wrong == 10 {
+			t.Fatal("and so on")
+		}
+	}
+}

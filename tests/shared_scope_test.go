@@ -1,0 +1,207 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// shared gives options whose retry queues are shared by all who have the same prefix; what is shared goes with the test.
+func shared(t *testing.T, prefix string, queueType config.QueueType, delays ...time.Duration) amqpretry.Options {
+	t.Helper()
+	o := amqpretry.Options{Policies: config.Policies{Default: config.Policy{
+		Delays: delays, Scope: config.ScopeShared, QueueType: queueType,
+	}}}
+	o.Names.Shared = prefix
+	broker := newRabbit(t, brokertest.URI(t))
+	t.Cleanup(func() {
+		for _, d := range delays {
+			broker.remove("", prefix+"."+config.FormatDelay(d), prefix+"."+config.FormatDelay(d)+".classic")
+		}
+		for _, x := range []string{prefix, prefix + ".classic", prefix + ".return"} {
+			broker.remove(x)
+		}
+	})
+
+	return o
+}
+
+// Several services share retry queues: everybody gets back what is his, and only that; the dead letters stay apart.
+func TestSharedScope(t *testing.T) {
+	t.Parallel()
+
+	for _, queueType := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
+		t.Run(string(queueType), func(t *testing.T) {
+			t.Parallel()
+
+			prefix := uniqueName("shared")
+			options := shared(t, prefix, queueType, ms(100, 150)...)
+			runs := map[string]func(*testing.T, setup) *service{
+				"own":     start,
+				"another": start,
+				"stock":   func(t *testing.T, c setup) *service { return startStock(t, c).service },
+			}
+			services, views := map[string]*service{}, map[string]*seen{}
+			for name, run := range runs {
+				views[name] = &seen{}
+				c := setup{URI: brokertest.URI(t), Options: options, Prefetch: 20}
+				c.QueueType = map[string]string{"own": "quorum"}[name]
+				c.Handler = views[name].handler(func(msg *message.Message) error {
+					if msg.UUID == "dead" {
+						return failing(9)(msg)
+					}
+
+					return failing(2)(msg)
+				})
+				services[name] = run(t, c)
+			}
+			for _, svc := range services {
+				svc.publish("dead", "twice")
+			}
+
+			for name, svc := range services {
+				dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+				assert.Equal(t, "dead", uuid(dead), name)
+				assert.Equal(t, svc.Queue, header(dead, wire.KeyQueue))
+				assert.Equal(t, "exhausted", header(dead, wire.KeyReason))
+				view := views[name]
+				eventually(t, 10*time.Second, func() bool { return view.count() == 6 }, "%s: each three times", name)
+				plan, err := svc.Plug.Plan(svc.Queue)
+				require.NoError(t, err)
+				require.Len(t, plan.Queues, 3)
+				assert.Equal(t, prefix+".150ms"+map[config.QueueType]string{config.QueueTypeClassic: ".classic"}[queueType], plan.Queues[1].Name)
+			}
+			stays(t, 300*time.Millisecond, func() bool {
+				return views["own"].count() == 6 && views["another"].count() == 6 && views["stock"].count() == 6
+			}, "nobody gets what is another's")
+		})
+	}
+}
+
+// A service that was not asked cannot be reached through the shared queues: its queue is not bound.
+func TestSharedScope_NobodyIsReachedUnasked(t *testing.T) {
+	t.Parallel()
+
+	prefix := uniqueName("shared")
+	svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeClassic, ms(50)...), Handler: succeed})
+	outsider := uniqueName("outsider")
+	svc.Broker.do(func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDeclare(outsider, true, false, false, false, nil)
+		return err
+	})
+	t.Cleanup(func() { svc.Broker.remove("", outsider) })
+
+	forged := newPublishing("forged", "x")
+	forged.Headers[wire.KeyDelay] = "50ms"
+	svc.Broker.publishTo(prefix+".classic", outsider, forged)
+	svc.Broker.publishTo(prefix+".classic", svc.Queue, forged) // who takes part can be reached by who may publish there
+	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "the one who takes part")
+	stays(t, 300*time.Millisecond, func() bool { return svc.Broker.depth(outsider) == 0 }, "and nobody else")
+}
+
+// What an operator deletes of what is shared is declared again, with the way back to the main queue.
+func TestSharedScope_DeletedObjects(t *testing.T) {
+	t.Parallel()
+
+	for name, spoil := range map[string]func(*amqp091.Channel, string) error{
+		"retry exchange": func(ch *amqp091.Channel, prefix string) error { return ch.ExchangeDelete(prefix, false, false) },
+		"retry queue": func(ch *amqp091.Channel, prefix string) error {
+			_, err := ch.QueueDelete(prefix+".100ms", false, false, false)
+			return err
+		},
+		"everything": func(ch *amqp091.Channel, prefix string) error {
+			if _, err := ch.QueueDelete(prefix+".100ms", false, false, false); err != nil {
+				return err
+			}
+			if err := ch.ExchangeDelete(prefix+".return", false, false); err != nil {
+				return err
+			}
+
+			return ch.ExchangeDelete(prefix, false, false)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			prefix := uniqueName("shared")
+			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeQuorum, ms(100)...), Handler: failing(1)})
+			svc.Broker.do(func(ch *amqp091.Channel) error { return spoil(ch, prefix) })
+			svc.publish("1")
+			eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 2 }, "it fails, and comes back")
+		})
+	}
+
+	t.Run("dead-letter queue", func(t *testing.T) {
+		t.Parallel()
+
+		svc := start(t, setup{
+			URI: brokertest.URI(t), Options: shared(t, uniqueName("shared"), config.QueueTypeQuorum, ms(100)...),
+			Handler: func(*message.Message) error { return middleware.Permanent(errFate) },
+		})
+		svc.Broker.remove("", svc.dlq())
+		svc.publish("1")
+		svc.Broker.take(svc.dlq(), 1, 10*time.Second)
+	})
+}
+
+// What sharing costs, as the docs say: messages of one queue that is gone keep those of all others from coming back, since a
+// quorum retry queue hands back at least once and has no more than 32 under way.
+func TestSharedScope_OneMissingTargetBlocksAll(t *testing.T) {
+	t.Parallel()
+
+	prefix := uniqueName("shared")
+	options := shared(t, prefix, config.QueueTypeQuorum, ms(300)...)
+	gone := newService(t, setup{URI: brokertest.URI(t), Options: options, Handler: failing(9), Prefetch: 50})
+	svc := start(t, setup{URI: brokertest.URI(t), Options: options, Handler: failing(1), Prefetch: 50})
+	require.NoError(t, gone.Sub.SubscribeInitialize(gone.Queue))
+
+	lost := named(numbered("lost", 40)...)
+	for i := range lost {
+		lost[i].Headers[wire.KeyDelay] = "300ms"
+	}
+	gone.Broker.remove("", gone.Queue)
+	gone.Broker.publishTo(prefix, gone.Queue, lost...)
+	svc.publish("1")
+	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "it fails")
+	stays(t, 1500*time.Millisecond, func() bool { return svc.Calls.count() == 1 }, "and does not come back")
+
+	// With an own set it would.
+	own := start(t, setup{URI: brokertest.URI(t), Options: amqpretry.Options{Policies: retries(ms(300)...)}, Handler: failing(1)})
+	own.publish("1")
+	eventually(t, 10*time.Second, func() bool { return own.Calls.count() == 2 }, "it comes back")
+}
+
+// Fanout: two queues of one topic share retry queues, and a retry reaches the one that failed.
+func TestSharedScope_Fanout(t *testing.T) {
+	t.Parallel()
+
+	prefix, topic := uniqueName("shared"), uniqueName("topic")
+	options := shared(t, prefix, config.QueueTypeQuorum, ms(100)...)
+	services := map[string]*service{}
+	for group, failures := range map[string]int{"a": 1, "b": 0} {
+		c := setup{URI: brokertest.URI(t), Queue: topic, Options: options, Handler: failing(failures), KeepObjects: true}
+		c.Configure = func(conf *amqp.Config) {
+			group := amqp.NewDurablePubSubConfig(conf.Connection.AmqpURI, amqp.GenerateQueueNameTopicNameWithSuffix(group))
+			conf.Exchange, conf.Queue, conf.QueueBind, conf.Publish = group.Exchange, group.Queue, group.QueueBind, group.Publish
+		}
+		services[group] = start(t, c)
+		queue := topic + "_" + group
+		t.Cleanup(func() { newRabbit(t, brokertest.URI(t)).remove("", queue, queue+".dlq") })
+	}
+	t.Cleanup(func() { newRabbit(t, brokertest.URI(t)).remove(topic) })
+
+	services["a"].Broker.publishTo(topic, "", named("1")...)
+	eventually(t, 10*time.Second, func() bool { return services["a"].Calls.count() == 2 && services["b"].Calls.count() == 1 }, "a comes again")
+	stays(t, 300*time.Millisecond, func() bool { return services["b"].Calls.count() == 1 }, "and not for b")
+}
