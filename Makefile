@@ -12,7 +12,7 @@ PACKAGES  ?= ./...
 URIS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-race matrix examples lint vet fmt
+.PHONY: help demo test test-race matrix soak examples lint vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -33,6 +33,11 @@ else
 	set -e; for uri in $(URIS); do echo "== $$uri"; \
 		AMQP_URI="$$uri" MATRIX=full scripts/broker run $(GO) test -count=1 $(TESTFLAGS) -timeout=30m $(PACKAGES); done
 endif
+
+# Two versions of a service with different policies side by side, for SOAK in each of several combinations at a time.
+SOAK ?= 3m
+soak: ## a change of policies under load, for minutes: make soak SOAK=10m
+	SOAK=$(SOAK) scripts/broker run $(GO) test -count=1 -v -timeout=1h -parallel=8 -run TestP7_TwoVersions ./tests
 
 examples: ## the examples, with their output checked
 	scripts/broker run $(GO) test -count=1 $(TESTFLAGS) ./examples/...

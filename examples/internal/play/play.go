@@ -1,0 +1,112 @@
+// Package play runs a small service for an example: a router with the retry middleware and one handler for each topic, until
+// every message has come to its end. What it takes to wire a real one is in examples/existing-router.
+package play
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// Main calls an example's run function with the broker of AMQP_URI.
+func Main(run func(ctx context.Context, uri string, out io.Writer) error) {
+	uri := os.Getenv("AMQP_URI")
+	if uri == "" {
+		log.Fatal("set AMQP_URI, or run this with `scripts/broker run go run ./examples/...`")
+	}
+	if err := run(context.Background(), uri, os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// Handlers by topic.
+type Handlers map[string]message.NoPublishHandlerFunc
+
+// Message that is published: its UUID is what the output calls it.
+type Message struct{ Topic, ID string }
+
+// Run publishes the messages and returns when each was handled, dropped or dead-lettered. Dead letters are told of on out.
+func Run(ctx context.Context, uri string, out *Writer, options amqpretry.Options, handlers Handlers, messages ...Message) error {
+	var open sync.WaitGroup
+	open.Add(len(messages))
+	options.OnDeadLetter = func(l middleware.DeadLetter) {
+		defer open.Done()
+		out.Printf("%s: dead-letter queue, %s, calls: %d\n", l.Message.UUID, l.Reason, l.Attempts)
+	}
+
+	conf := amqp.NewDurableQueueConfig(uri)
+	conf.Consume.Qos.PrefetchCount = 10
+	conf.Publish.ConfirmDelivery = true
+	retry, err := amqpretry.New(conf, options)
+	if err != nil {
+		return err
+	}
+	defer retry.Close()
+	subscriber, err := retry.NewSubscriber()
+	if err != nil {
+		return err
+	}
+	publisher, err := amqp.NewPublisher(retry.Config(), watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	router.AddMiddleware(retry.Middleware)
+	for topic, handler := range handlers {
+		router.AddConsumerHandler(topic, topic, subscriber, func(msg *message.Message) error {
+			err := handler(msg)
+			if err == nil || errors.Is(err, middleware.ErrDrop) {
+				open.Done()
+			}
+
+			return err
+		})
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(ctx) }()
+	<-router.Running()
+
+	for _, m := range messages {
+		if err := publisher.Publish(m.Topic, message.NewMessage(m.ID, []byte(m.ID))); err != nil {
+			return err
+		}
+	}
+	open.Wait()
+	if err := router.Close(); err != nil {
+		return err
+	}
+
+	return <-stopped
+}
+
+// Writer is written to from several goroutines.
+type Writer struct {
+	mu  sync.Mutex
+	out io.Writer
+}
+
+// To returns a writer to out.
+func To(out io.Writer) *Writer { return &Writer{out: out} }
+
+// Printf prints.
+func (w *Writer) Printf(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	fmt.Fprintf(w.out, format, args...)
+}
