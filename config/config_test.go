@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"io/fs"
 	"math"
 	"strings"
 	"testing"
@@ -101,6 +102,17 @@ func TestDefaultIsTheZeroPolicy(t *testing.T) {
 	assert.Equal(t, sec, mine.Delays[0], "a copy shares nothing")
 }
 
+func TestDelayFor(t *testing.T) {
+	p := config.Policy{Delays: []time.Duration{sec, 30 * sec, 5 * sec}}
+	for wanted, want := range map[time.Duration]time.Duration{
+		-1: sec, 0: sec, 1: sec, sec: sec, sec + 1: 5 * sec, 6 * sec: 30 * sec, 30 * sec: 30 * sec, 31 * sec: 30 * sec, math.MaxInt64: 30 * sec,
+	} {
+		assert.Equal(t, want, p.DelayFor(wanted), wanted)
+	}
+	assert.Zero(t, config.Policy{Mode: config.ModeDeadLetter}.DelayFor(sec))
+	assert.Equal(t, 4*sec, config.Policy{Retries: 5, Backoff: config.Backoff{Kind: config.BackoffExponential, Initial: sec}}.DelayFor(3*sec))
+}
+
 func TestEqual(t *testing.T) {
 	list := config.Policy{Delays: []time.Duration{sec, 2 * sec}}
 	assert.True(t, config.Policy{}.Equal(config.Default()))
@@ -109,10 +121,27 @@ func TestEqual(t *testing.T) {
 	for _, other := range []config.Policy{
 		{}, {Delays: []time.Duration{2 * sec, sec}}, {Retries: 3, Delays: list.Delays}, {Delays: list.Delays, QueueType: config.QueueTypeClassic},
 		{Delays: list.Delays, CrashLimit: 9}, {Mode: config.ModeDeadLetter}, {Mode: config.ModeOff},
+		{Delays: list.Delays, Immediate: 1}, {Delays: list.Delays, Jitter: 0.1}, {Delays: list.Delays, MaxAge: sec},
+		{Delays: list.Delays, OnExpiry: config.ExpiryDrop}, {Delays: list.Delays, MaxPostpone: sec}, {Delays: list.Delays, Scope: config.ScopeShared},
+		{Delays: list.Delays, Protect: config.ProtectionPolicy}, {Delays: list.Delays, NeverRetry: []config.ErrorMatch{config.Is(fs.ErrExist)}},
+		{Delays: list.Delays, RetryOnly: []config.ErrorMatch{config.As[*fs.PathError]()}},
 	} {
 		assert.False(t, list.Equal(other), "%+v", other)
 	}
 	assert.False(t, config.Policy{Mode: config.ModeDeadLetter}.Equal(config.Policy{Mode: config.ModeDeadLetter, CrashLimit: 9}))
+	assert.True(t, config.Policy{Mode: config.ModeDeadLetter}.Equal(config.Policy{Mode: config.ModeDeadLetter, QueueType: config.QueueTypeClassic}))
+	assert.False(t, config.Policy{Mode: config.ModeOff}.Equal(config.Policy{Mode: config.ModeOff, Protect: config.ProtectionArguments}))
+
+	full := config.Policy{
+		Delays: list.Delays, Immediate: 1, Jitter: 0.5, MaxAge: sec, OnExpiry: config.ExpiryDrop, MaxPostpone: sec, Scope: config.ScopeShared,
+		Protect: config.ProtectionPolicy, NeverRetry: []config.ErrorMatch{config.Is(fs.ErrExist)}, RetryOnly: []config.ErrorMatch{config.As[*fs.PathError]()},
+	}
+	assert.True(t, full.Equal(full.WithDefaults()))
+	assert.False(t, full.Equal(list))
+	assert.True(t, list.Equal(config.Policy{Delays: list.Delays, MaxPostpone: 24 * time.Hour, NeverRetry: []config.ErrorMatch{}}))
+	swapped := full
+	swapped.NeverRetry, swapped.RetryOnly = full.RetryOnly, full.NeverRetry
+	assert.False(t, full.Equal(swapped))
 }
 
 // fieldErrors are the parts of a joined error, as text.
@@ -169,8 +198,35 @@ func TestValidate(t *testing.T) {
 			"retries: delays that are never used: must be at least 3, the number of delays, or 0 to use each once; else remove the last 2 of delays, got 1"}},
 		"one unused delay": {config.Policy{Retries: 2, Delays: []time.Duration{sec, 2 * sec, 3 * sec}}, []string{
 			"retries: delays that are never used: must be at least 3, the number of delays, or 0 to use each once; else remove the last 1 of delays, got 2"}},
-		"both":              {config.Policy{Retries: 1, Delays: []time.Duration{sec}, Backoff: exponential}, []string{"backoff: delays are given twice: must be either delays or a backoff, not both, got both"}},
-		"backoff, no end":   {config.Policy{Backoff: exponential}, []string{"retries: missing with a backoff, which has no end of its own: must be 1..1000, got 0"}},
+		"both":            {config.Policy{Retries: 1, Delays: []time.Duration{sec}, Backoff: exponential}, []string{"backoff: delays are given twice: must be either delays or a backoff, not both, got both"}},
+		"backoff, no end": {config.Policy{Backoff: exponential}, []string{"retries: missing with a backoff, which has no end of its own: must be 1..1000, got 0"}},
+		"immediate":       {config.Policy{Immediate: 10}, nil},
+		"many immediate":  {config.Policy{Immediate: 11}, []string{"immediate: out of bounds, as they hold up the messages behind: must be 0..10, got 11"}},
+		"less immediate":  {config.Policy{Immediate: -1}, []string{"immediate: out of bounds, as they hold up the messages behind: must be 0..10, got -1"}},
+		"all jitter":      {config.Policy{Jitter: 1}, nil},
+		"more jitter":     {config.Policy{Jitter: 1.1}, []string{"jitter: out of bounds: must be 0..1, the part of each delay that is random, got 1.1"}},
+		"negative jitter": {config.Policy{Jitter: -0.1}, []string{"jitter: out of bounds: must be 0..1, the part of each delay that is random, got -0.1"}},
+		"jitter NaN":      {config.Policy{Jitter: math.NaN()}, []string{"jitter: out of bounds: must be 0..1, the part of each delay that is random, got NaN"}},
+		"max age":         {config.Policy{MaxAge: -sec}, []string{"max_age: too short: must be at least 1ms, or 0 for no limit, got -1s"}},
+		"max postpone":    {config.Policy{MaxPostpone: 1}, []string{"max_postpone: too short: must be at least 1ms, or 0 for 24h0m0s, got 1ns"}},
+		"on expiry":       {config.Policy{OnExpiry: "lose"}, []string{`on_expiry: unknown: must be one of dead-letter, drop, got "lose"`}},
+		"scope":           {config.Policy{Scope: "vhost"}, []string{`scope: unknown: must be one of queue, shared, got "vhost"`}},
+		"protect":         {config.Policy{Protect: "yes"}, []string{`protect: unknown: must be one of none, arguments, policy, got "yes"`}},
+		"match nothing": {config.Policy{RetryOnly: []config.ErrorMatch{config.Is(fs.ErrExist), {}}, NeverRetry: []config.ErrorMatch{config.Is(nil)}}, []string{
+			"retry_only[1]: matches nothing: must be made with config.Is, of an error that is not nil, or config.As, got Is(<nil>)",
+			"never_retry[0]: matches nothing: must be made with config.Is, of an error that is not nil, or config.As, got Is(<nil>)",
+		}},
+		"without retries": {config.Policy{Mode: config.ModeDeadLetter, Immediate: 1, MaxAge: sec, OnExpiry: config.ExpiryDrop, Scope: config.ScopeShared, NeverRetry: []config.ErrorMatch{config.Is(fs.ErrExist)}}, nil},
+		"waits without retries": {config.Policy{Mode: config.ModeDeadLetter, Jitter: 0.5, MaxPostpone: sec}, []string{
+			`jitter: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got 0.5`,
+			`max_postpone: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got 1s`,
+		}},
+		"off, with more": {config.Policy{Mode: config.ModeOff, Immediate: 1, MaxAge: sec, OnExpiry: config.ExpiryDrop, NeverRetry: []config.ErrorMatch{config.Is(fs.ErrExist)}}, []string{
+			`never_retry: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got [Is(file already exists)]`,
+			`immediate: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got 1`,
+			`max_age: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got 1s`,
+			`on_expiry: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got "drop"`,
+		}},
 		"mode":              {config.Policy{Mode: "on"}, []string{`mode: unknown: must be one of retry, dead-letter, off, got "on"`}},
 		"queue type":        {config.Policy{QueueType: "stream"}, []string{`queue_type: unknown: must be one of quorum, classic, got "stream"`}},
 		"kind":              {with(func(b *config.Backoff) { b.Kind = "jitter" }), []string{`backoff.kind: unknown: must be one of constant, linear, exponential, got "jitter"`}},
@@ -266,6 +322,16 @@ func anyPolicy(t *rapid.T) config.Policy {
 		Retries:    rapid.OneOf(rapid.IntRange(0, 70), rapid.SampledFrom([]int{-1, 1000, 1001, math.MaxInt, math.MinInt})).Draw(t, "retries"),
 		QueueType:  rapid.SampledFrom([]config.QueueType{"", config.QueueTypeQuorum, config.QueueTypeClassic, "x"}).Draw(t, "queue type"),
 		CrashLimit: rapid.IntRange(-1, 21).Draw(t, "crash limit"),
+		Immediate:  rapid.IntRange(-1, 11).Draw(t, "immediate"),
+		OnExpiry:   rapid.SampledFrom([]config.Expiry{"", config.ExpiryDeadLetter, config.ExpiryDrop, "x"}).Draw(t, "on expiry"),
+		Scope:      rapid.SampledFrom([]config.Scope{"", config.ScopeQueue, config.ScopeShared, "x"}).Draw(t, "scope"),
+		Protect:    rapid.SampledFrom([]config.Protection{"", config.ProtectionArguments, "x"}).Draw(t, "protect"),
+	}
+	if rapid.Bool().Draw(t, "more") {
+		p.Jitter = rapid.Float64Range(-0.1, 1.1).Draw(t, "jitter")
+		p.MaxAge = rapid.OneOf(valid, duration).Draw(t, "max age")
+		p.MaxPostpone = rapid.OneOf(valid, duration).Draw(t, "max postpone")
+		p.NeverRetry = []config.ErrorMatch{config.As[*fs.PathError]()}
 	}
 	if rapid.Bool().Draw(t, "list") {
 		p.Delays = rapid.SliceOfN(rapid.OneOf(valid, valid, valid, duration), 0, 70).Draw(t, "delays")

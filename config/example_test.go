@@ -2,6 +2,8 @@ package config_test
 
 import (
 	"fmt"
+	"io/fs"
+	"net"
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config"
@@ -31,6 +33,54 @@ func ExampleBackoff() {
 	// Output:
 	// [1s 2s 4s 8s 16s 20s]
 	// queues: [1s 2s 4s 8s 16s 20s]
+}
+
+func ExamplePolicy_immediate() {
+	policy := config.Policy{
+		Immediate: 2,                                              // twice at once, in the same process
+		Delays:    []time.Duration{time.Minute, 10 * time.Minute}, // then twice by way of the broker
+		Jitter:    0.1,                                            // after 54s..60s and 9m..10m
+	}
+	fmt.Println(policy.Validate(), policy.MaxRetries(), policy.DistinctDelays())
+	// Output: <nil> 2 [1m0s 10m0s]
+}
+
+func ExamplePolicy_expiry() {
+	policy := config.Policy{
+		MaxAge:   time.Hour,         // from the message's timestamp, else from its first delivery
+		OnExpiry: config.ExpiryDrop, // instead of the dead-letter queue
+	}
+	fmt.Println(policy.Validate(), policy.WithDefaults().MaxPostpone)
+	// Output: <nil> 24h0m0s
+}
+
+func ExamplePolicy_errors() {
+	policy := config.Policy{
+		NeverRetry: []config.ErrorMatch{config.Is(fs.ErrNotExist)},
+		RetryOnly:  []config.ErrorMatch{config.As[*fs.PathError](), config.As[net.Error]()},
+	}
+	fmt.Println(policy.NeverRetry, policy.RetryOnly)
+	// Output: [Is(file does not exist)] [As[*fs.PathError] As[net.Error]]
+}
+
+func ExamplePolicy_DelayFor() {
+	policy := config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second, 10 * time.Minute}}
+	for _, asked := range []time.Duration{0, 2 * time.Second, time.Hour} {
+		fmt.Println(asked, "->", policy.DelayFor(asked))
+	}
+	// Output:
+	// 0s -> 1s
+	// 2s -> 30s
+	// 1h0m0s -> 10m0s
+}
+
+func ExampleErrorMatch() {
+	missing := config.Is(fs.ErrNotExist)
+	fmt.Println(missing.Match(fmt.Errorf("template: %w", &fs.PathError{Op: "open", Path: "x", Err: fs.ErrNotExist})))
+	fmt.Println(config.As[net.Error]().Match(fs.ErrNotExist))
+	// Output:
+	// true
+	// false
 }
 
 func ExamplePolicies() {

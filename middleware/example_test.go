@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -51,6 +52,36 @@ func ExampleDrop() {
 	// the order was deleted
 	// true
 	// drop
+}
+
+func ExampleRetryAfter() {
+	policy := config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second}}
+
+	err := middleware.RetryAfter(5*time.Second, errors.New("429 Too Many Requests"))
+	fmt.Println(err)
+	fmt.Println(decide(policy, err))
+	// Output:
+	// 429 Too Many Requests
+	// retry 1 after 30s
+}
+
+func ExamplePostpone() {
+	err := fmt.Errorf("the payment is not there yet: %w", middleware.Postpone(time.Second))
+	fmt.Println(err)
+	fmt.Println(decide(config.Default(), err))
+	// Output:
+	// the payment is not there yet: postponed for 1s
+	// postpone for 1s
+}
+
+func ExampleTransient() {
+	policy := config.Policy{NeverRetry: []config.ErrorMatch{config.Is(fs.ErrNotExist)}}
+
+	fmt.Println(decide(policy, fs.ErrNotExist))
+	fmt.Println(decide(policy, middleware.Transient(fs.ErrNotExist))) // it will be uploaded soon
+	// Output:
+	// dead-letter (permanent)
+	// retry 1 after 1s
 }
 
 func ExampleAttemptFromContext() {
