@@ -25,7 +25,7 @@ const (
 //	{Kind: BackoffExponential, Initial: 1s}                    1s -> 2s -> 4s -> 8s
 //	{Kind: BackoffExponential, Initial: 1s, Factor: 3, Max: 5s} 1s -> 3s -> 5s -> 5s
 //
-// There is no jitter: each distinct delay is a queue on the broker. Delays are rounded to whole milliseconds.
+// Each distinct delay is a queue on the broker; [Policy.Jitter] adds none. Delays are rounded to whole milliseconds.
 type Backoff struct {
 	// Kind is required.
 	Kind BackoffKind

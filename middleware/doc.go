@@ -11,8 +11,14 @@
 //	any error, a panic         a failed attempt: retried after the policy's delay, at the end dead-lettered
 //	Permanent(err)             dead-lettered at once
 //	Drop(err)                  acknowledged and reported, neither retried nor dead-lettered
+//	RetryAfter(d, err)         a failed attempt: retried after d or more
+//	Postpone(d)                back after d or more, without having used up an attempt
+//	Transient(err)             a failed attempt, whatever the policy's lists of errors say
 //	Retryable() bool in chain  true: a failed attempt; false: as Permanent
 //	anything, in a shutdown    given back to the queue; nothing is counted
+//
+// [Classify] has the order in which these, the policy's lists of errors and a decision function outrank each other, and
+// docs/outcomes.md has a table of what happens when.
 //
 // The outputs of a failed handler are not published. A shutdown is told by the message's context as it was before the
 // handler ran, never by the error: a handler may return context.Canceled for reasons of its own.
