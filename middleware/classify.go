@@ -40,14 +40,14 @@ const (
 func Classify(policy config.Policy, happened Class, err error) (class Class, after time.Duration) {
 	m := (*marked)(nil)
 	if errors.As(err, &m) {
-		switch m.mark {
-		case ErrDrop:
+		switch {
+		case m.Is(ErrDrop):
 			return ClassDrop, 0
-		case ErrPermanent:
+		case m.Is(ErrPermanent):
 			return ClassPermanent, 0
-		case ErrPostponed:
+		case m.Is(ErrPostponed):
 			return ClassPostponed, max(m.after, 1)
-		case ErrRetryAfter:
+		case m.Is(ErrRetryAfter):
 			after = max(m.after, 1) // none is no wish, 0 is: as soon as possible
 		}
 	}

@@ -24,10 +24,10 @@ var (
 	errNever  = errors.New("an error of NeverRetry")
 )
 
-// errOpinion says of itself that no retry helps.
-type errOpinion struct{ error }
+// opinionError says of itself that no retry helps.
+type opinionError struct{ error }
 
-func (errOpinion) Retryable() bool { return false }
+func (opinionError) Retryable() bool { return false }
 
 const (
 	asked         = 200 * time.Millisecond // d
@@ -43,7 +43,7 @@ var returned = map[string]func() error{
 	"a panic":                               func() error { panic("at the disco") },
 	"an error of `NeverRetry`":              func() error { return fmt.Errorf("wrapped: %w", errNever) },
 	leftOut:                                 func() error { return errors.New("another error") },
-	"an error whose `Retryable()` is false": func() error { return errOpinion{errListed} },
+	"an error whose `Retryable()` is false": func() error { return opinionError{errListed} },
 	"`Permanent(err)`":                      func() error { return middleware.Permanent(errListed) },
 	"`Transient(err)`, of `NeverRetry`":     func() error { return middleware.Transient(errNever) },
 	"`Drop(err)`":                           func() error { return middleware.Drop(errListed) },
