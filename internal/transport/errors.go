@@ -23,7 +23,7 @@ var (
 // run again, until the broker confirms, their channel is gone, or the plug is closed.
 type HeldError struct {
 	Queue    string        // the main queue
-	Exchange string        // where the copies are to go
+	Exchange string        // where the copy that this reports is to go; empty for the default exchange
 	Held     int           // how many of this queue are waiting
 	For      time.Duration // how long the one that this reports has been waiting
 	Err      error         // the last thing that went wrong; nil when the broker just does not answer
@@ -35,10 +35,15 @@ func (e HeldError) Error() string {
 		cause = e.Err.Error()
 	}
 
+	exchange := fmt.Sprintf("exchange %q", e.Exchange)
+	if e.Exchange == "" {
+		exchange = "the default exchange" // with a dead letter, under shared retry queues
+	}
+
 	return fmt.Sprintf(
-		"%d failed deliveries of queue %q are held, one for %s: exchange %q does not take their copies: %s "+
+		"%d failed deliveries of queue %q are held, one for %s: %s does not take their copies: %s "+
 			"(look for an alarm, a deleted or leaderless retry queue or dead-letter queue, or missing permissions)",
-		e.Held, e.Queue, e.For.Round(time.Millisecond), e.Exchange, cause,
+		e.Held, e.Queue, e.For.Round(time.Millisecond), exchange, cause,
 	)
 }
 

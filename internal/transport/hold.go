@@ -17,8 +17,9 @@ type holds struct {
 // hold is one of them. It reports itself while it lasts too long, whatever it waits for: a connection, an alarm, its turn, a
 // confirmation.
 type hold struct {
-	lane  *Lane
-	since time.Time
+	lane     *Lane
+	exchange string // where the copy is to go
+	since    time.Time
 
 	mu       sync.Mutex
 	err      error // what went wrong last
@@ -26,13 +27,13 @@ type hold struct {
 	released bool
 }
 
-// hold begins one. check is called now and then while it lasts.
-func (l *Lane) hold(check func()) *hold {
+// hold begins one, of a copy that is to go to exchange. check is called now and then while it lasts.
+func (l *Lane) hold(exchange string, check func()) *hold {
 	l.held.mu.Lock()
 	l.held.count++
 	l.held.mu.Unlock()
 
-	h := &hold{lane: l, since: time.Now()}
+	h := &hold{lane: l, exchange: exchange, since: time.Now()}
 	interval := l.forwarder.settings.HoldWarning
 
 	h.mu.Lock()
@@ -95,7 +96,7 @@ func (h *hold) report() {
 	}
 	held.reported = now
 	e := HeldError{
-		Queue: h.lane.plan.Queue, Exchange: h.lane.plan.RetryExchange, Held: held.count, For: now.Sub(h.since), Err: err,
+		Queue: h.lane.plan.Queue, Exchange: h.exchange, Held: held.count, For: now.Sub(h.since), Err: err,
 	}
 	held.mu.Unlock()
 

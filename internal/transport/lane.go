@@ -55,7 +55,8 @@ func (l *Lane) Forward(ctx context.Context, o Order) (wire.State, error) {
 	defer cancel(nil)
 	defer context.AfterFunc(l.forwarder.ctx, func() { cancel(ErrClosed) })()
 
-	h := l.hold(func() {
+	exchange, _ := l.plan.Route(o.State.Count)
+	h := l.hold(exchange, func() {
 		if o.IsGone() { // where no context tells
 			cancel(errGone)
 		}
