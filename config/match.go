@@ -38,6 +38,22 @@ func (m ErrorMatch) Match(err error) bool {
 // IsZero tells whether the match is empty, which Validate refuses: it would match nothing.
 func (m ErrorMatch) IsZero() bool { return m.typ == nil && m.target == nil }
 
+// same tells whether both match by the same type, or by the same error. Errors that cannot be compared, which errors.Is does
+// not find either, are the same if their types are.
+func (m ErrorMatch) same(o ErrorMatch) bool {
+	a, b := reflect.ValueOf(m.target), reflect.ValueOf(o.target)
+	if m.typ != o.typ || a.IsValid() != b.IsValid() {
+		return false
+	}
+	if !a.IsValid() {
+		return true
+	}
+	if !a.Comparable() || !b.Comparable() {
+		return a.Type() == b.Type()
+	}
+	return a.Equal(b)
+}
+
 // String is as it is made: Is(sql: no rows in result set), As[net.Error].
 func (m ErrorMatch) String() string {
 	if m.typ != nil {

@@ -44,6 +44,17 @@ func TestErrorMatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) { assert.Equal(t, test.want, test.match.Match(test.err)) })
 	}
 
+	equal := func(a, b config.ErrorMatch) bool {
+		return config.Policy{NeverRetry: []config.ErrorMatch{a}}.Equal(config.Policy{NeverRetry: []config.ErrorMatch{b}})
+	}
+	assert.True(t, equal(config.Is(fs.ErrNotExist), config.Is(fs.ErrNotExist)))
+	assert.False(t, equal(config.Is(errors.New("same")), config.Is(errors.New("same"))), "two errors of one text")
+	assert.True(t, equal(config.Is(valueError{[]string{"a"}}), config.Is(valueError{[]string{"a"}})), "a policy is equal to itself, whatever is in it")
+	assert.False(t, equal(config.Is(valueError{}), config.Is(fs.ErrNotExist)))
+	assert.True(t, equal(config.As[net.Error](), config.As[net.Error]()))
+	assert.False(t, equal(config.As[net.Error](), config.As[*fs.PathError]()))
+	assert.False(t, equal(config.As[net.Error](), config.Is(fs.ErrNotExist)))
+
 	assert.Equal(t, "Is(file does not exist)", config.Is(fs.ErrNotExist).String())
 	assert.Equal(t, "As[*fs.PathError]", config.As[*fs.PathError]().String())
 	assert.Equal(t, "As[net.Error]", config.As[net.Error]().String())

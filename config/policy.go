@@ -134,7 +134,7 @@ type Policy struct {
 	// OnExpiry says where a message goes that has expired, by MaxAge or its own expiration. Defaults to ExpiryDeadLetter.
 	OnExpiry Expiry
 	// MaxPostpone is the age up to which a message can be postponed, which uses up no attempt; then it goes to the
-	// dead-letter queue. Counts as MaxAge does. Default 24h.
+	// dead-letter queue. Counts as MaxAge does. It is also the longest wait that an error can ask for. Default 24h.
 	MaxPostpone time.Duration
 	// RetryOnly, if not empty, are the errors that are retried; every other one goes to the dead-letter queue at once.
 	RetryOnly []ErrorMatch
@@ -294,7 +294,12 @@ func (p Policy) DelayFor(wanted time.Duration) time.Duration {
 
 // Equal tells whether both policies treat every message alike, however they are written down.
 func (p Policy) Equal(o Policy) bool {
-	return reflect.DeepEqual(p.meaning(), o.meaning())
+	a, b := p.meaning(), o.meaning()
+	if !slices.EqualFunc(a.RetryOnly, b.RetryOnly, ErrorMatch.same) || !slices.EqualFunc(a.NeverRetry, b.NeverRetry, ErrorMatch.same) {
+		return false
+	}
+	a.RetryOnly, a.NeverRetry, b.RetryOnly, b.NeverRetry = nil, nil, nil, nil
+	return reflect.DeepEqual(a, b)
 }
 
 // meaning is the policy without what its mode ignores, and with its schedule in place of what it was made from.
@@ -304,7 +309,6 @@ func (p Policy) meaning() Policy {
 		return Policy{Mode: ModeOff, Protect: p.Protect}
 	}
 	p.Delays, p.Backoff, p.Retries = p.Schedule(), Backoff{}, 0
-	p.RetryOnly, p.NeverRetry = append([]ErrorMatch{}, p.RetryOnly...), append([]ErrorMatch{}, p.NeverRetry...)
 	if p.Mode == ModeDeadLetter { // no retry queues, whose type could differ
 		p.QueueType = ""
 	}

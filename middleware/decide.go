@@ -1,6 +1,7 @@
 package middleware
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config"
@@ -28,7 +29,6 @@ type Case struct {
 // that would end after the deadline does not begin: the message has then expired.
 func Decide(policy config.Policy, c Case) Verdict {
 	retries := policy.MaxRetries()
-
 	switch c.Class {
 	case ClassShutdown:
 		return Verdict{Action: ActionRequeue}
@@ -81,22 +81,31 @@ func postpone(policy config.Policy, c Case) Verdict {
 	}
 
 	v := waitFor(policy, c, Verdict{Action: ActionPostpone, Count: c.Failures})
-	if v.Action == ActionPostpone && c.Now.Add(max(c.After, v.Delay)).After(since.Add(policy.MaxPostpone)) {
+	if v.Action == ActionPostpone && c.Now.Add(max(c.After, v.Delay)).After(since.Add(maxPostpone(policy))) {
 		return Verdict{Action: ActionDeadLetter, Reason: ReasonPostponedTooLong}
 	}
 
 	return v
 }
 
-// waitFor completes a verdict with a wait for as long as the error asks for.
+func maxPostpone(policy config.Policy) time.Duration {
+	return cmp.Or(policy.MaxPostpone, config.DefaultMaxPostpone)
+}
+
+// waitFor completes a verdict with a wait for as long as the error asks for, within MaxPostpone.
 func waitFor(policy config.Policy, c Case, v Verdict) Verdict {
-	v.Delay = policy.DelayFor(c.After)
-	if v.Delay < c.After {
-		v.NotBefore = c.Now.Add(c.After)
+	after := min(c.After, maxPostpone(policy))
+	v.Delay = policy.DelayFor(after)
+	if v.Delay < after && v.Delay >= shortestHop {
+		v.NotBefore = c.Now.Add(after)
 	}
 
-	return unlessOutlived(policy, c, max(c.After, v.Delay), v)
+	return unlessOutlived(policy, c, max(after, v.Delay), v)
 }
+
+// shortestHop is the shortest delay that a message goes through again and again, until a time that is longer than any delay:
+// with shorter ones it would keep the broker busier than it is worth.
+const shortestHop = time.Second
 
 func unlessOutlived(policy config.Policy, c Case, wait time.Duration, v Verdict) Verdict {
 	if hasPassed(c.Deadline, c.Now.Add(wait)) {
@@ -106,16 +115,39 @@ func unlessOutlived(policy config.Policy, c Case, wait time.Duration, v Verdict)
 	return v
 }
 
+// waiting is a message that has come back from its wait, or for the first time.
+type waiting struct {
+	failures                int
+	now, since, lastFailure time.Time
+	deadline, notBefore     time.Time
+}
+
 // early decides over a message before its handler is called. ok is false if it may be called.
-func early(policy config.Policy, count int, deadline, notBefore, now time.Time) (v Verdict, ok bool) {
-	if hasPassed(deadline, now) {
+func early(policy config.Policy, w waiting) (v Verdict, ok bool) {
+	if hasPassed(w.deadline, w.now) {
 		return expired(policy), true
 	}
-	if wait := notBefore.Sub(now); wait > 0 && policy.MaxRetries() > 0 {
-		return Verdict{Action: ActionPostpone, Count: count, Delay: policy.DelayFor(wait), NotBefore: notBefore}, true
+
+	wait := w.notBefore.Sub(w.now)
+	hop := policy.DelayFor(wait)
+	switch {
+	case wait <= 0, hop < min(wait, shortestHop): // due, or with too many hops before it is
+		return Verdict{}, false
+	case w.notBefore.After(later(w.since, w.lastFailure).Add(maxPostpone(policy) + time.Second)):
+		return Verdict{}, false // nobody may ask for that, so it is forged
+	case hasPassed(w.deadline, w.now.Add(max(wait, hop))):
+		return expired(policy), true
 	}
 
-	return Verdict{}, false
+	return Verdict{Action: ActionPostpone, Count: w.failures, Delay: hop, NotBefore: w.notBefore}, true
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+
+	return b
 }
 
 func hasPassed(deadline, now time.Time) bool { return !deadline.IsZero() && !now.Before(deadline) }

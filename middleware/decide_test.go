@@ -161,6 +161,8 @@ func TestDecideOverCases(t *testing.T) {
 		"retry after 5s":              {plain, c{Class: failed, After: 5 * second, Failures: 1}, retry(2, 5*second)},
 		"retry after 6s":              {plain, c{Class: failed, After: 6 * second}, retry(1, 30*second)},
 		"retry after a minute":        {plain, c{Class: failed, After: time.Minute, Now: now}, later(retry(1, 30*second), time.Minute)},
+		"retry after, hops too short": {with(func(p *config.Policy) { p.Delays = p.Delays[:1]; p.Delays[0] = 999 * time.Millisecond }), c{Class: failed, After: second, Now: now}, retry(1, 999*time.Millisecond)},
+		"retry after, beyond bounds":  {hour, c{Class: failed, After: 5 * time.Hour, Now: now}, later(retry(1, 30*second), time.Hour)},
 		"retry after, none left":      {plain, c{Class: failed, After: second, Failures: 3}, dead("exhausted")},
 		"retry after, no retries":     {noRetries, c{Class: failed, After: second}, dead("exhausted")},
 		"retry after is no immediate": {immediate, c{Class: failed, After: second}, retry(1, second)},

@@ -28,8 +28,9 @@ func Drop(err error) error { return mark(err, ErrDrop, 0) }
 func Transient(err error) error { return mark(err, ErrTransient, 0) }
 
 // RetryAfter marks err as one that is not worth a retry before d has passed, as a Retry-After header says it: the message
-// waits in the shortest delay of its policy that is not shorter than d, and where d is longer than all of them, as many
-// times as it takes. It uses up a retry like any error. The error keeps its text. RetryAfter(d, nil) is nil.
+// waits in the shortest delay of its policy that is not shorter than d. Where d is longer than all of them, it waits in the
+// longest as many times as it takes, if that is at least 1s, and for the policy's MaxPostpone at most. It uses up a retry
+// like any error. The error keeps its text. RetryAfter(d, nil) is nil.
 func RetryAfter(d time.Duration, err error) error { return mark(err, ErrRetryAfter, d) }
 
 // Postpone is the error of a handler that cannot handle its message yet: it waits as for [RetryAfter], and comes back
@@ -37,7 +38,7 @@ func RetryAfter(d time.Duration, err error) error { return mark(err, ErrRetryAft
 //
 //	return fmt.Errorf("the payment is not there yet: %w", middleware.Postpone(time.Minute))
 //
-// Under a policy without retries there is nothing to wait in, and it is an error like any other.
+// Under a policy without retries there is nothing to wait in: the message goes to the dead-letter queue.
 func Postpone(d time.Duration) error {
 	return mark(fmt.Errorf("postponed for %s", d), ErrPostponed, d)
 }

@@ -178,9 +178,9 @@ func TestBeforeTheHandler(t *testing.T) {
 			middleware.Verdict{Action: middleware.ActionDrop, Reason: "expired"}, wire.State{Deadline: past},
 		},
 		"not due": {
-			wire.State{Count: 1, Attempts: 3, Error: "before", NotBefore: soon}, twoRetries,
+			wire.State{Count: 1, Attempts: 3, Error: "before", NotBefore: soon, Since: past}, twoRetries,
 			middleware.Verdict{Action: middleware.ActionPostpone, Count: 1, Delay: 5 * time.Second, NotBefore: soon},
-			wire.State{Count: 1, Attempts: 3, Error: "before", NotBefore: soon, Delay: "5s"},
+			wire.State{Count: 1, Attempts: 3, Error: "before", NotBefore: soon, Since: past, Delay: "5s"},
 		},
 		"expired before it is due": {
 			wire.State{NotBefore: soon, Deadline: past}, twoRetries, dead("expired"), wire.State{Count: -1, Deadline: past, Reason: "expired"},
@@ -212,6 +212,41 @@ func TestBeforeTheHandler(t *testing.T) {
 			assert.Equal(t, test.after, s.State)
 		})
 	}
+
+	// Due, because waiting on is impossible, or was never asked for.
+	short := config.Policy{Delays: []time.Duration{999 * time.Millisecond}}.WithDefaults()
+	long := config.Policy{Delays: twoRetries.Delays, MaxPostpone: time.Hour}.WithDefaults()
+	for name, test := range map[string]struct {
+		policy config.Policy
+		state  wire.State
+	}{
+		"only short delays":           {short, wire.State{NotBefore: soon, Since: past}},
+		"forged":                      {long, wire.State{NotBefore: past.Add(time.Hour + 2*time.Second), Since: past}},
+		"forged, of an old message":   {long, wire.State{NotBefore: soon.Add(time.Hour), Since: past.Add(-50 * time.Hour), LastFailure: past}},
+		"some milliseconds of a wait": {twoRetries, wire.State{NotBefore: past, Since: past}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDelivery()
+			d.policy, d.state = test.policy, test.state
+			_, err := retrying(failing(nil))(messageOf(d))
+			require.NoError(t, err)
+			assert.Equal(t, 1, d.succeeded)
+		})
+	}
+	t.Run("not due, of an old message that failed just now", func(t *testing.T) {
+		d := newDelivery()
+		d.policy, d.state = long, wire.State{NotBefore: past.Add(time.Hour), Since: past.Add(-50 * time.Hour), LastFailure: past}
+		_, err := retrying(failing(nil))(messageOf(d))
+		require.NoError(t, err)
+		assert.Equal(t, middleware.ActionPostpone, settlement(t, d).Verdict.Action)
+	})
+	t.Run("it would expire before it is due", func(t *testing.T) {
+		d := newDelivery()
+		d.state = wire.State{NotBefore: soon, Since: past, Deadline: soon}
+		_, err := retrying(failing(nil))(messageOf(d))
+		require.NoError(t, err)
+		assert.Equal(t, dead("expired"), settlement(t, d).Verdict)
+	})
 
 	t.Run("due, where nothing can wait", func(t *testing.T) {
 		d := newDelivery()

@@ -19,17 +19,27 @@ import (
 )
 
 // delivery is one that takes every settlement.
-type delivery struct{ settled chan Settlement }
+type delivery struct {
+	settled chan Settlement
+	policy  config.Policy // as narrowed
+}
 
-func (*delivery) Owner() any            { return "plug" }
-func (*delivery) Queue() string         { return "queue" }
-func (*delivery) Policy() config.Policy { return config.Default() }
-func (*delivery) State() wire.State     { return wire.State{} }
-func (*delivery) Advance(wire.State)    {}
-func (*delivery) Succeeded()            {}
-func (*delivery) Enter()                {}
-func (*delivery) Leave()                {}
-func (*delivery) Withdrawn() bool       { return false }
+func (*delivery) Owner() any    { return "plug" }
+func (*delivery) Queue() string { return "queue" }
+func (d *delivery) Policy() config.Policy {
+	if d.policy.IsZero() {
+		return config.Default()
+	}
+
+	return d.policy
+}
+
+func (*delivery) State() wire.State       { return wire.State{} }
+func (*delivery) Advance(wire.State)      {}
+func (*delivery) Succeeded()              {}
+func (d *delivery) Enter(p config.Policy) { d.policy = p }
+func (*delivery) Leave()                  {}
+func (*delivery) Withdrawn() bool         { return false }
 func (d *delivery) Settle(_ context.Context, s Settlement) error {
 	d.settled <- s
 	return nil

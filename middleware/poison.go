@@ -49,7 +49,8 @@ type Poison struct {
 
 // DeadLetter tells of a message that was dead-lettered.
 type DeadLetter struct {
-	// Message is the message as the handler had it; nil when no handler saw it (undecodable, crashed).
+	// Message is the message as the handler had it. When no handler saw it (undecodable, crashed), it is nil, or, from a
+	// stock subscriber, what could be made of the delivery.
 	Message *message.Message
 	Reason  Reason
 	// Err is the error itself; what is written on the message is its text, bounded and redacted.
@@ -79,7 +80,7 @@ type Failure struct {
 	// ClassCrashed or ClassUnpublishable.
 	Class Class
 	Err   error
-	// Message is nil when no handler saw it.
+	// Message is nil when no handler saw it, or, from a stock subscriber, what could be made of the delivery.
 	Message *message.Message
 	// Payload of the message, also when it could not be decoded.
 	Payload []byte
@@ -102,11 +103,19 @@ func (p Poison) Middleware(h message.HandlerFunc) message.HandlerFunc {
 // Judge decides over a failure of a delivery. It is what Retry does with a handler's error; the consumer uses it for what
 // fails outside of a handler.
 func (p Poison) Judge(d Delivery, f Failure) Settlement {
-	return p.judge(d.Policy(), d, f)
+	// What cannot be decoded reaches no middleware that would look at this.
+	if f.Class == ClassUndecodable {
+		if s := p.early(d, f); s != nil {
+			return *s
+		}
+	}
+	f.last = true // there is no handler that could be called again
+
+	return p.judge(d, f)
 }
 
-func (p Poison) judge(policy config.Policy, d Delivery, f Failure) Settlement {
-	ctx := context.Background()
+func (p Poison) judge(d Delivery, f Failure) Settlement {
+	policy, ctx := d.Policy(), context.Background()
 	if f.Message != nil {
 		ctx, f.Payload = f.Message.Context(), f.Message.Payload
 	}
@@ -140,17 +149,20 @@ func (p Poison) judge(policy config.Policy, d Delivery, f Failure) Settlement {
 func called(f Failure) bool { return f.Class != ClassUndecodable && f.Class != ClassExpired }
 
 // early decides over a message before its handler is called: it may have outlived its deadline meanwhile, or be not due yet.
-func (p Poison) early(policy config.Policy, d Delivery, msg *message.Message) *Settlement {
+func (p Poison) early(d Delivery, f Failure) *Settlement {
 	state, now := d.State(), time.Now()
 
-	verdict, found := early(policy, state.Count, state.Deadline, state.NotBefore, now)
+	verdict, found := early(d.Policy(), waiting{
+		failures: state.Count, now: now, since: state.Since, lastFailure: state.LastFailure,
+		deadline: state.Deadline, notBefore: state.NotBefore,
+	})
 	if !found {
 		return nil
 	}
 
-	f := Failure{Class: ClassExpired, Message: msg, Payload: msg.Payload, Topic: message.SubscribeTopicFromCtx(msg.Context())}
-	if hasPassed(state.Deadline, now) {
-		f.Err = fmt.Errorf("the message expired at %s, before its handler was called", state.Deadline.Format(time.RFC3339))
+	f.Class, f.Err = ClassExpired, nil
+	if verdict.Reason == ReasonExpired {
+		f.Err = fmt.Errorf("the message expired at %s, before its handler was called", state.Deadline.UTC().Format(time.RFC3339))
 	}
 	s := p.settlement(d, f, verdict, failed{class: ClassExpired, at: now})
 
@@ -181,7 +193,7 @@ func (p Poison) settlement(d Delivery, f Failure, verdict Verdict, happened fail
 	if p.PayloadText != nil {
 		fields["payload"] = p.payload(f.Payload)
 	}
-	p.log(verdict, happened, fields)
+	p.log(verdict, happened, next.Attempts > 0, fields)
 
 	letter := DeadLetter{
 		Message: f.Message, Err: f.Err, Attempts: next.Attempts, Queue: d.Queue(), Topic: next.Topic, Handler: next.Handler,
@@ -195,7 +207,7 @@ func (p Poison) settlement(d Delivery, f Failure, verdict Verdict, happened fail
 	}}
 }
 
-func (p Poison) log(v Verdict, happened failed, fields watermill.LogFields) {
+func (p Poison) log(v Verdict, happened failed, handled bool, fields watermill.LogFields) {
 	what, log := "Message failed", p.logger()
 	if v.Reason == ReasonExpired {
 		what = "Message has expired"
@@ -216,10 +228,13 @@ func (p Poison) log(v Verdict, happened failed, fields watermill.LogFields) {
 	case ActionDeadLetter:
 		log.Error(what+", it goes to the dead-letter queue", loggedError(happened.text), fields)
 	case ActionDrop:
-		if v.Reason == ReasonExpired {
-			log.Info(what+" and is dropped, as its policy says", text)
-		} else {
+		switch {
+		case v.Reason != ReasonExpired:
 			log.Error(what+" and is dropped, as its error asks", loggedError(happened.text), fields)
+		case handled:
+			log.Info(what+" and is dropped, as its policy says", text)
+		default: // many of these show publishers whose clocks are wrong
+			log.Error(what+" and is dropped, as its policy says; no handler was ever called", loggedError(happened.text), fields)
 		}
 	case ActionRequeue:
 	}
@@ -229,6 +244,20 @@ func (p Poison) log(v Verdict, happened failed, fields watermill.LogFields) {
 type loggedError string
 
 func (e loggedError) Error() string { return string(e) }
+
+// toRouter is an error as the router may log it: with the text that ErrorText makes of it.
+type toRouter struct {
+	error
+	text string
+}
+
+func (e toRouter) Error() string { return e.text }
+func (e toRouter) Unwrap() error { return e.error }
+
+func (p Poison) shown(err error) error {
+	text, _ := p.describe(err)
+	return toRouter{err, text}
+}
 
 // describe gives the text and the type of an error. Both come from foreign code, which may panic.
 func (p Poison) describe(err error) (text, errorType string) {
@@ -269,7 +298,7 @@ func (p Poison) decide(f Failure) (err error) {
 
 	defer func() {
 		if r := recover(); r != nil {
-			p.logger().Error("Decide panicked, the error itself decides", fmt.Errorf("%v", r), nil)
+			p.logger().Error("Decide panicked, the error itself decides", fmt.Errorf("panic with %T", r), nil)
 			err = f.Err
 		}
 	}()
@@ -286,7 +315,7 @@ func (p Poison) decide(f Failure) (err error) {
 func (p Poison) classify(policy config.Policy, f Failure) (class Class, after time.Duration) {
 	defer func() {
 		if r := recover(); r != nil {
-			p.logger().Error("A handler's error panicked when it was looked at", fmt.Errorf("%T: %v", f.Err, r), nil)
+			p.logger().Error("A handler's error panicked when it was looked at", fmt.Errorf("%T panicked with %T", f.Err, r), nil)
 			class, after = f.Class, 0
 		}
 	}()

@@ -44,19 +44,16 @@ func (p Poison) wrap(h message.HandlerFunc, narrow func(config.Policy) config.Po
 
 		once.Do(func() { p.reportOuterOrder(msg) })
 
-		d.Enter()
+		d.Enter(narrow(d.Policy()))
 		defer d.Leave()
 
-		a := attempt{Poison: p, policy: narrow(d.Policy()), delivery: d, msg: msg, ctx: msg.Context()}
-
-		return a.run(h)
+		return attempt{Poison: p, delivery: d, msg: msg, ctx: msg.Context()}.run(h)
 	}
 }
 
 // attempt is the handling of one delivery: the handler's call, with its immediate tries.
 type attempt struct {
 	Poison
-	policy   config.Policy
 	delivery Delivery
 	msg      *message.Message
 	// ctx is the message's as it was before the handler: middlewares such as Watermill's Timeout leave their cancelled
@@ -65,13 +62,28 @@ type attempt struct {
 }
 
 func (a attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
+	returned := false
+	defer func() {
+		if !returned { // a hook has ended the goroutine, as testing.T.FailNow does: nobody else would answer
+			a.msg.Nack()
+		}
+	}()
+	produced, err := a.tries(h)
+	returned = true
+
+	return produced, err
+}
+
+// tries calls the handler until it succeeds or its failure is settled.
+func (a attempt) tries(h message.HandlerFunc) ([]*message.Message, error) {
 	restore := func() {}
-	if a.policy.Immediate > 0 && a.delivery.State().Count == 0 {
+	if a.delivery.Policy().Immediate > 0 && a.delivery.State().Count == 0 {
 		restore = remember(a.msg)
 	}
 
 	for {
-		if s := a.early(a.policy, a.delivery, a.msg); s != nil {
+		before := Failure{Message: a.msg, Payload: a.msg.Payload, Topic: message.SubscribeTopicFromCtx(a.ctx)}
+		if s := a.early(a.delivery, before); s != nil {
 			return nil, a.delivery.Settle(a.ctx, *s)
 		}
 
@@ -85,9 +97,9 @@ func (a attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 
 		switch {
 		case settleErr != nil:
-			return nil, fmt.Errorf("%w (and the failed message stays where it is: %w)", err, settleErr)
+			return nil, fmt.Errorf("%w (and the failed message stays where it is: %w)", a.shown(err), settleErr)
 		case verdict.Action == ActionRequeue:
-			return nil, err // nacked: uncounted, back to its queue
+			return nil, a.shown(err) // nacked: uncounted, back to its queue
 		case verdict.Action != ActionRetryNow:
 			return nil, nil
 		}
@@ -105,7 +117,7 @@ func (a attempt) fail(err error, last bool) (Verdict, error) {
 		f.Class = ClassShutdown
 	}
 
-	s := a.judge(a.policy, a.delivery, f)
+	s := a.judge(a.delivery, f)
 	if s.Verdict.Action == ActionRetryNow {
 		a.delivery.Advance(s.State)
 		return s.Verdict, nil

@@ -44,7 +44,7 @@ func (d *delivery) Queue() string         { return "orders" }
 func (d *delivery) Policy() config.Policy { return d.policy }
 func (d *delivery) State() wire.State     { return d.state }
 func (d *delivery) Advance(s wire.State)  { d.state = s }
-func (d *delivery) Enter()                { d.inside++ }
+func (d *delivery) Enter(p config.Policy) { d.inside++; d.policy = p }
 func (d *delivery) Leave()                { d.inside-- }
 func (d *delivery) Withdrawn() bool       { return d.withdrawn }
 func (d *delivery) Succeeded()            { d.succeeded++ }

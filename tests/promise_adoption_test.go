@@ -383,6 +383,7 @@ func TestP8_Permissions(t *testing.T) {
 		"owner":   {"^q$", ".*", ".*"},
 		"blind":   {".*", ".*", `^q\\.(retry|dlq)`},
 		"guarded": {"^$", `^provisioned\\.retry$`, "^provisioned$"},
+		"sharer":  {".*", `^(?!amq\\.default$)`, ".*"},
 	} {
 		fmt.Fprintf(&script, `ok = rabbit_auth_backend_internal:add_user(<<"%s">>, <<"secret">>, <<"test">>), `+
 			`ok = rabbit_auth_backend_internal:set_permissions(<<"%s">>, <<"/">>, <<"%s">>, <<"%s">>, <<"%s">>, <<"test">>), `,
@@ -417,6 +418,7 @@ func TestP8_Permissions(t *testing.T) {
 		require.ErrorAs(t, subscribeOnlyFails(t, as("blind"), "q", options), &access)
 		assert.Equal(t, amqp091.AccessRefused, access.Code)
 	})
+	testSharedPermissions(t, broker, as("sharer"))
 	t.Run("nothing may be declared, all was provisioned", func(t *testing.T) {
 		assume := options
 		assume.Topology = amqpretry.TopologyAssume
@@ -430,6 +432,42 @@ func TestP8_Permissions(t *testing.T) {
 		dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
 		assert.Equal(t, "exhausted", header(dead, wire.KeyReason))
+	})
+}
+
+// In the scope "shared" dead letters go by the default exchange. Who may not write to it learns so from Subscribe; and where nobody
+// asks, one dead letter that is refused again and again takes no retry with it.
+func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
+	sharing := func(mode amqpretry.TopologyMode) amqpretry.Options {
+		return amqpretry.Options{Topology: mode, Policies: config.Policies{Default: config.Policy{Delays: ms(50), Retries: 20, Scope: config.ScopeShared}}}
+	}
+
+	t.Run("the default exchange may not be written to", func(t *testing.T) {
+		var access *topology.AccessError
+		require.ErrorAs(t, subscribeFails(t, as, "shared", nil, sharing(amqpretry.TopologyDeclare)), &access)
+		assert.Equal(t, "exchange amq.default", access.Kind+" "+access.Name)
+		assert.Contains(t, []string{"", "write"}, access.Permission)
+	})
+
+	t.Run("the same, and nobody asks", func(t *testing.T) {
+		provision(t, broker.URI, "assumed", sharing(""))
+		var s seen
+		c := setup{URI: broker.URI, Queue: "assumed", Options: sharing(amqpretry.TopologyAssume), KeepObjects: true, Prefetch: 40}
+		c.Configure = func(conf *amqp.Config) { conf.Connection.AmqpURI = as }
+		c.Handler = s.handler(func(msg *message.Message) error {
+			if strings.HasPrefix(msg.UUID, "dead") {
+				return middleware.Permanent(errFate)
+			}
+
+			return failing(10)(msg)
+		})
+		svc := start(t, c)
+		svc.publish(append(numbered("dead", 3), numbered("retried", 10)...)...)
+		eventually(t, 20*time.Second, func() bool { return s.count() >= 3+10*11 }, "all retries come back")
+		stays(t, 300*time.Millisecond, func() bool { return s.count() == 3+10*11 }, "none of them twice")
+		assert.NotEmpty(t, svc.Held(), "the dead letters are held, and that is told")
+		assert.Empty(t, svc.Held()[0].Exchange)
+		assert.ErrorContains(t, svc.Held()[0], "the default exchange")
 	})
 }
 

@@ -205,3 +205,29 @@ func TestSharedScope_Fanout(t *testing.T) {
 	eventually(t, 10*time.Second, func() bool { return services["a"].Calls.count() == 2 && services["b"].Calls.count() == 1 }, "a comes again")
 	stays(t, 300*time.Millisecond, func() bool { return services["b"].Calls.count() == 1 }, "and not for b")
 }
+
+// The exchange for the way back can be deleted without any publish failing. It is declared again before it is missed, where there is
+// time: classic retry queues would lose what comes out of them.
+func TestSharedScope_WayBackIsLookedAfter(t *testing.T) {
+	t.Parallel()
+
+	for name, spoil := range map[string]func(ch *amqp091.Channel, prefix, queue string) error{
+		"exchange": func(ch *amqp091.Channel, prefix, _ string) error {
+			return ch.ExchangeDelete(prefix+".return", false, false)
+		},
+		"binding": func(ch *amqp091.Channel, prefix, queue string) error {
+			return ch.QueueUnbind(queue, queue, prefix+".return", nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			prefix := uniqueName("shared")
+			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeClassic, ms(18_000)...), Handler: failing(1)})
+			svc.publish("1")
+			eventually(t, 10*time.Second, func() bool { return svc.Broker.depth(prefix+".18s.classic") == 1 }, "it waits")
+			svc.Broker.do(func(ch *amqp091.Channel) error { return spoil(ch, prefix, svc.Queue) })
+			eventually(t, 30*time.Second, func() bool { return svc.Calls.count() == 2 }, "it comes back")
+		})
+	}
+}

@@ -91,21 +91,21 @@ func TestAskedWaits(t *testing.T) {
 				return middleware.RetryAfter(0, failed)
 			case "after 150":
 				return middleware.RetryAfter(150*time.Millisecond, failed)
-			case "after 700":
-				return middleware.RetryAfter(700*time.Millisecond, failed)
+			case "after 1100":
+				return middleware.RetryAfter(1100*time.Millisecond, failed)
 			case "postpone 0":
 				return middleware.Postpone(0)
 			case "postpone 150":
 				return fmt.Errorf("not yet: %w", middleware.Postpone(150*time.Millisecond))
 			default:
-				return middleware.Postpone(700 * time.Millisecond)
+				return middleware.Postpone(1100 * time.Millisecond)
 			}
 		})}
-		c.Options.Policies = retries(ms(300, 100, 200)...)
+		c.Options.Policies = retries(ms(1000, 100, 200)...)
 		svc := run(t, c)
 		waits := map[string][2]int{ // bounds in ms: of its delay, and of the delays that it takes
-			"after 0": {100, 190}, "after 150": {200, 290}, "after 700": {700, 1000},
-			"postpone 0": {100, 190}, "postpone 150": {200, 290}, "postpone 700": {700, 1000},
+			"after 0": {100, 190}, "after 150": {200, 290}, "after 1100": {1100, 1300},
+			"postpone 0": {100, 190}, "postpone 150": {200, 290}, "postpone 1100": {1100, 1300},
 		}
 		ids := keys(waits)
 		svc.publish(ids...)

@@ -21,7 +21,7 @@ func (p Plan) String() string {
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	// The writer never fails: it writes to memory.
 	line := func(cells ...string) { _, _ = fmt.Fprintln(w, strings.Join(cells, "\t")) }
-	if len(p.Exchanges)+len(p.Queues)+len(p.Bindings) == 0 {
+	if p.IsEmpty() {
 		return fmt.Sprintf("main queue %s: nothing is declared\n", p.Queue)
 	}
 	line("main queue", p.Queue, "as its own config says")

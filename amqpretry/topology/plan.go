@@ -107,6 +107,26 @@ func (p Plan) endsByDefaultExchange() bool {
 	return true
 }
 
+// WayBack is the part of the plan that leads messages back to the main queue, as far as it could be lost without a trace:
+// in the scope "shared" the exchange for the way back with the main queue's binding, else nothing.
+func (p Plan) WayBack() Plan {
+	back := Plan{Queue: p.Queue}
+	for _, b := range p.Bindings {
+		if b.Queue == p.Queue {
+			back.Bindings = append(back.Bindings, b)
+		}
+	}
+	for _, x := range p.Exchanges {
+		if len(back.Bindings) > 0 && x.Name == back.Bindings[0].Exchange {
+			back.Exchanges = append(back.Exchanges, x)
+		}
+	}
+	return back
+}
+
+// IsEmpty tells whether the plan declares nothing.
+func (p Plan) IsEmpty() bool { return len(p.Exchanges)+len(p.Queues)+len(p.Bindings) == 0 }
+
 // builder collects a plan and what is wrong with its names.
 type builder struct {
 	plan   Plan

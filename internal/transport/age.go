@@ -10,13 +10,15 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// withAge completes a state with where the message's age counts from, and with its deadline: by its own expiration, and by
+// withAge completes the state of a message that arrived just now with where the message's age counts from, and with its deadline: by its own expiration, and by
 // the policy's maximum age of now, whatever that was when it failed before.
 func withAge(s wire.State, d *amqp091.Delivery, kind wire.Kind, maxAge time.Duration, now time.Time) wire.State {
 	expiration := ownExpiration(s, d)
 	if s.Since.IsZero() {
 		s.Since = began(d, kind, expiration, now)
 	}
+	// From the future they are forged, or of a clock that is wrong: they would lift every bound.
+	s.Since, s.LastFailure = earlier(s.Since, now), earlier(s.LastFailure, now)
 
 	s.Deadline = time.Time{}
 	for _, limit := range []time.Duration{expiration, maxAge} {
@@ -26,6 +28,14 @@ func withAge(s wire.State, d *amqp091.Delivery, kind wire.Kind, maxAge time.Dura
 	}
 
 	return s
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.After(b) {
+		return b
+	}
+
+	return a
 }
 
 // ownExpiration is the expiration that the publisher gave, 0 if none. It ends with the first life of the message: who

@@ -16,6 +16,7 @@ import (
 // and the consumer carries it out when the router has answered.
 type handle struct {
 	arrival
+	standing
 
 	owner    any
 	source   *Source
@@ -37,25 +38,14 @@ var _ middleware.Delivery = (*handle)(nil)
 
 func (h *handle) Owner() any            { return h.owner }
 func (h *handle) Queue() string         { return h.source.Queue }
-func (h *handle) Policy() config.Policy { return h.source.Policy }
-
-func (h *handle) State() wire.State {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	return h.state
-}
-
-func (h *handle) Advance(s wire.State) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	h.state = s
-}
+func (h *handle) Policy() config.Policy { return h.policy(h.source.Policy) }
+func (h *handle) State() wire.State     { return h.progress(h.state) }
 
 func (h *handle) Withdrawn() bool { return h.ctx.Err() != nil }
 
-func (h *handle) Enter() {
+func (h *handle) Enter(policy config.Policy) {
+	h.narrow(policy)
+
 	h.mu.Lock()
 	defer h.mu.Unlock()
 

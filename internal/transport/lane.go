@@ -25,11 +25,14 @@ type Lane struct {
 
 	// turn is a lock that can be waited for with a context: whoever has it opens channels, declares and publishes, all of
 	// which can hang while the broker does not answer.
-	turn     chan struct{}
-	confirms *confirmChannel // guarded by turn
-	repaired time.Time       // guarded by turn: when the plan was last declared again
+	turn chan struct{}
+	// confirms are by exchange, guarded by turn: an exchange that may not be written to closes its channel at each publish, and
+	// must not take those with it that go by another one.
+	confirms map[string]*confirmChannel
+	repaired time.Time // guarded by turn: when the plan was last declared again
 
-	held holds
+	held   holds
+	upkeep upkeep
 }
 
 // Order is a failed delivery with what its copy is to carry.
@@ -45,7 +48,7 @@ type Order struct {
 }
 
 func newLane(f *Forwarder, plan topology.Plan) *Lane {
-	return &Lane{forwarder: f, plan: plan, reserved: returnSize(plan), turn: make(chan struct{}, 1)}
+	return &Lane{forwarder: f, plan: plan, reserved: returnSize(plan), turn: make(chan struct{}, 1), confirms: map[string]*confirmChannel{}}
 }
 
 // Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the delivery may be
@@ -68,6 +71,7 @@ func (l *Lane) Forward(ctx context.Context, o Order) (wire.State, error) {
 	for {
 		state, err := l.publish(ctx, o)
 		if err == nil {
+			l.lookAfter(state)
 			return state, nil
 		}
 		if ctx.Err() != nil {
@@ -133,14 +137,6 @@ func (l *Lane) send(ctx context.Context, o Order) (*confirmChannel, pending, err
 	}
 	defer l.give()
 
-	if l.confirms == nil || l.confirms.link != link || l.confirms.retired.Load() || l.confirms.IsClosed() {
-		confirms, err := openConfirms(link)
-		if err != nil {
-			return nil, pending{}, err
-		}
-		l.confirms = confirms
-	}
-
 	limit := link.frameSize()
 	if limit > 0 {
 		limit -= l.reserved
@@ -150,18 +146,39 @@ func (l *Lane) send(ctx context.Context, o Order) (*confirmChannel, pending, err
 		return nil, pending{}, errGone
 	}
 
-	sent := time.Now()
-	l.confirms.unresolved.Add(1)
-
 	exchange, key := l.plan.Route(state.Count)
-	confirmation, err := l.confirms.PublishWithDeferredConfirm(exchange, key, true, false, publishing)
+	confirms, err := l.channel(link, exchange)
 	if err != nil {
-		l.confirms.resolved()
+		return nil, pending{}, err
+	}
+
+	sent := time.Now()
+	confirms.unresolved.Add(1)
+
+	confirmation, err := confirms.PublishWithDeferredConfirm(exchange, key, true, false, publishing)
+	if err != nil {
+		confirms.resolved()
 		return nil, pending{}, err
 	}
 	id, _ := publishing.Headers[wire.KeyID].(string)
 
-	return l.confirms, pending{id, state, sent, confirmation}, nil
+	return confirms, pending{id, state, sent, confirmation}, nil
+}
+
+// channel gives the live confirm channel for what goes to an exchange.
+func (l *Lane) channel(link *Link, exchange string) (*confirmChannel, error) {
+	c := l.confirms[exchange]
+	if c != nil && c.link == link && !c.retired.Load() && !c.IsClosed() {
+		return c, nil
+	}
+
+	c, err := openConfirms(link)
+	if err != nil {
+		return nil, err
+	}
+	l.confirms[exchange] = c
+
+	return c, nil
 }
 
 var (

@@ -21,7 +21,7 @@ import (
 type session struct {
 	channel    *amqp091.Channel
 	tag        string
-	deliveries <-chan amqp091.Delivery
+	deliveries <-chan received
 	acker      *acker
 
 	// ctx is the parent of the messages' contexts; it ends with the channel, because the broker delivers them again.
@@ -76,12 +76,39 @@ func consume(s *subscription, channel *amqp091.Channel) (*session, error) {
 
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	n := &session{
-		channel: channel, tag: tag, deliveries: deliveries, acker: newAcker(channel),
+		channel: channel, tag: tag, acker: newAcker(channel),
 		ctx: ctx, cancel: cancel, over: make(chan struct{}), gone: make(chan struct{}),
 	}
+	n.deliveries = receive(deliveries, settings.Prefetch, n.gone)
 	go n.watch(s, closes, cancels)
 
 	return n, nil
+}
+
+// received is a delivery with the time of its arrival: it may be handed out much later, behind others that were delivered
+// ahead of it.
+type received struct {
+	amqp091.Delivery
+	at time.Time
+}
+
+// receive stamps deliveries as they come. What is not taken when the channel is gone is dropped, as it will come again.
+func receive(deliveries <-chan amqp091.Delivery, prefetch int, gone <-chan struct{}) <-chan received {
+	const most = 1024 // behind that the stamps of a huge prefetch are late, which costs less than its memory
+	out := make(chan received, min(prefetch, most))
+
+	go func() {
+		defer close(out)
+		for d := range deliveries {
+			select {
+			case out <- received{d, time.Now()}:
+			case <-gone:
+				return
+			}
+		}
+	}()
+
+	return out
 }
 
 // cannotConsume says what to do where that is known: the broker's own words do not.
@@ -146,20 +173,23 @@ func (n *session) work(s *subscription) {
 
 				return
 			}
-			n.handle(s, &handle{owner: s.consumer.settings.Owner, source: &s.source, delivery: d})
+			if n.isGone() { // it will come again
+				continue
+			}
+			n.handle(s, &handle{owner: s.consumer.settings.Owner, source: &s.source, delivery: d.Delivery}, d.at)
 		}
 	}
 }
 
 // handle is the way of one delivery: read, decode, hand out, wait for the answer, settle.
-func (n *session) handle(s *subscription, h *handle) {
+func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 	d := &h.delivery
 	if d.Acknowledger == nil {
 		return // a ghost: what a closed channel of deliveries would give; there is nothing to settle
 	}
 	settings := &s.consumer.settings
 
-	h.arrival = s.source.arrive(d, time.Now(), s.logger)
+	h.arrival = s.source.arrive(d, arrived, s.logger)
 
 	if h.crashed {
 		n.judge(s, h, middleware.Failure{
@@ -249,8 +279,10 @@ func (n *session) carryOut(s *subscription, h *handle, settlement middleware.Set
 			defer n.forwards.Done()
 			n.forward(s, h, settlement)
 		}()
-	case middleware.ActionRequeue, middleware.ActionRetryNow: // the latter is never left to us
+	case middleware.ActionRequeue:
 		n.requeue(s, h)
+	case middleware.ActionRetryNow:
+		panic("unreachable: only a middleware that calls the handler again is given this")
 	}
 }
 

@@ -118,7 +118,7 @@ func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 
 		d := &stockDelivery{
-			owner: s.Owner, source: source, captured: captured, ctx: msg.Context(),
+			msg: msg, owner: s.Owner, source: source, captured: captured, ctx: msg.Context(),
 			arrival: source.arrive(&captured.delivery, time.Now(), s.Logger),
 		}
 
@@ -141,7 +141,9 @@ func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
 // router has answered, so the copy must be confirmed before: Settle waits.
 type stockDelivery struct {
 	arrival
+	standing
 
+	msg      *message.Message
 	owner    any
 	source   *Source
 	captured *capture
@@ -152,14 +154,12 @@ var _ middleware.Delivery = (*stockDelivery)(nil)
 
 func (d *stockDelivery) Owner() any            { return d.owner }
 func (d *stockDelivery) Queue() string         { return d.source.Queue }
-func (d *stockDelivery) Policy() config.Policy { return d.source.Policy }
-func (d *stockDelivery) State() wire.State     { return d.state }
+func (d *stockDelivery) Policy() config.Policy { return d.policy(d.source.Policy) }
+func (d *stockDelivery) State() wire.State     { return d.progress(d.state) }
 
-func (d *stockDelivery) Advance(s wire.State) { d.state = s }
-
-// Enter and Leave are of no use here: a stock subscriber carries an answer out at once.
-func (d *stockDelivery) Enter() {}
-func (d *stockDelivery) Leave() {}
+// Leave is of no use here: a stock subscriber carries an answer out at once.
+func (d *stockDelivery) Enter(policy config.Policy) { d.narrow(policy) }
+func (d *stockDelivery) Leave()                     {}
 
 // Withdrawn tells a stock subscriber's end of the message from the deadline of a Timeout outside of ours.
 func (d *stockDelivery) Withdrawn() bool { return errors.Is(d.ctx.Err(), context.Canceled) }
@@ -174,7 +174,15 @@ func (d *stockDelivery) Settle(ctx context.Context, s middleware.Settlement) err
 	case middleware.ActionDrop:
 		s.Done(s.Verdict)
 		return nil
-	case middleware.ActionRetry, middleware.ActionPostpone, middleware.ActionDeadLetter, middleware.ActionRetryNow:
+	case middleware.ActionRetryNow:
+		panic("unreachable: only a middleware that calls the handler again is given this")
+	case middleware.ActionRetry, middleware.ActionPostpone, middleware.ActionDeadLetter:
+	}
+
+	select {
+	case <-d.msg.Nacked(): // by the handler itself, and requeued already: with a copy there would be two
+		return errRequeued
+	default:
 	}
 
 	published, err := d.source.Lane.Forward(ctx, Order{

@@ -64,6 +64,9 @@ func Read(headers map[string]any, r Reading) (State, Kind) {
 	default: // also a 0, of a message that was postponed before its first failure
 		s := decode(headers)
 		s.Count = max(0, min(count, r.MaxRetries))
+		if r.Death == "" || !r.IsRetryQueue(r.Death, delay) {
+			s.Since, s.Deadline, s.NotBefore = time.Time{}, time.Time{}, time.Time{} // it has not waited, whatever it says
+		}
 
 		return s, Clamped
 	}

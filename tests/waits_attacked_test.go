@@ -1,0 +1,239 @@
+package tests
+
+import (
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// P2: what cannot be decoded has no handler that could be called again at once: with immediate tries it waits like anything else.
+func TestP2_UndecodableHasNoImmediateTries(t *testing.T) {
+	t.Parallel()
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		var asked atomic.Int64
+		c := setup{URI: brokertest.URI(t), Handler: succeed}
+		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(150, 150), Immediate: 5}}
+		c.Options.Decide = func(f middleware.Failure) error {
+			asked.Add(1)
+			return middleware.Transient(f.Err)
+		}
+		c.Configure = func(conf *amqp.Config) { conf.Marshaler = pickyMarshaler{} }
+		svc := run(t, c)
+		svc.Broker.publish(svc.Queue, newPublishing("undecodable", "late schema"))
+		svc.publish("healthy")
+
+		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "the healthy one behind it")
+		svc.Broker.take(svc.dlq(), 1, 10*time.Second)
+		assert.EqualValues(t, 3, asked.Load())
+	})
+}
+
+// RetryAfter beyond the longest delay holds for what cannot be decoded, too.
+func TestRetryAfterForUndecodable(t *testing.T) {
+	t.Parallel()
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		var mu sync.Mutex
+		var asked []time.Time
+		c := setup{URI: brokertest.URI(t), Handler: succeed}
+		c.Options.Policies = retries(ms(1000)...)
+		c.Options.Decide = func(f middleware.Failure) error {
+			mu.Lock()
+			defer mu.Unlock()
+			asked = append(asked, time.Now())
+
+			return middleware.RetryAfter(1500*time.Millisecond, f.Err)
+		}
+		c.Configure = func(conf *amqp.Config) { conf.Marshaler = pickyMarshaler{} }
+		svc := run(t, c)
+		svc.Broker.publish(svc.Queue, newPublishing("undecodable", "late schema"))
+		svc.Broker.take(svc.dlq(), 1, 10*time.Second)
+
+		mu.Lock()
+		defer mu.Unlock()
+		require.Len(t, asked, 2)
+		assert.GreaterOrEqual(t, asked[1].Sub(asked[0]), 1500*time.Millisecond)
+	})
+}
+
+// P2: no forged header parks a message, makes it spin, or lifts a bound.
+func TestP2_ForgedAges(t *testing.T) {
+	t.Parallel()
+
+	const never = "9999-01-01T00:00:00.000Z"
+	died := func(queue string) []any {
+		return []any{amqp091.Table{"queue": queue + ".retry.1s", "reason": "expired", "exchange": "", "count": int64(1)}}
+	}
+	for name, test := range map[string]struct {
+		forge   func(queue string) amqp091.Table
+		handler func(*message.Message) error
+		reason  string // of its end; handled where it has none
+	}{
+		"not before, count 0":   {func(string) amqp091.Table { return amqp091.Table{wire.KeyCount: "0", wire.KeyNotBefore: never} }, succeed, ""},
+		"not before, count 7":   {func(string) amqp091.Table { return amqp091.Table{wire.KeyCount: "7", wire.KeyNotBefore: never} }, succeed, ""},
+		"not before, any count": {func(string) amqp091.Table { return amqp091.Table{wire.KeyCount: "x", wire.KeyNotBefore: never} }, succeed, ""},
+		"not before, with a death": {func(q string) amqp091.Table {
+			return amqp091.Table{wire.KeyCount: "1", wire.KeyDelay: "1s", wire.KeyNotBefore: never, "x-death": died(q)}
+		}, succeed, ""},
+		"everything, with a death": {func(q string) amqp091.Table {
+			return amqp091.Table{wire.KeyCount: "1", wire.KeyDelay: "1s", wire.KeyNotBefore: never, wire.KeySince: never, wire.KeyLastFailure: never, "x-death": died(q)}
+		}, succeed, ""},
+		"since, for ever young": {func(q string) amqp091.Table {
+			return amqp091.Table{wire.KeyCount: "0", wire.KeyDelay: "1s", wire.KeySince: never, "x-death": died(q)}
+		}, func(*message.Message) error { return middleware.Postpone(0) }, "postponed-too-long"},
+		"deadline of the past": {func(string) amqp091.Table {
+			return amqp091.Table{wire.KeyCount: "0", wire.KeyDeadline: "1999-01-01T00:00:00.000Z"}
+		}, succeed, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			c := setup{URI: brokertest.URI(t), Handler: test.handler}
+			c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100, 1000), MaxPostpone: time.Second}}
+			svc := start(t, c)
+			p := newPublishing("1", "x")
+			for key, value := range test.forge(svc.Queue) {
+				p.Headers[key] = value
+			}
+			p.Headers[wire.KeyVersion], p.Headers[wire.KeyQueue] = wire.Version, svc.Queue
+			svc.Broker.publish(svc.Queue, p)
+
+			if test.reason != "" {
+				dead := svc.Broker.take(svc.dlq(), 1, 8*time.Second)[0]
+				assert.Equal(t, test.reason, header(dead, wire.KeyReason))
+
+				return
+			}
+			eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 1 }, "handled")
+			assert.LessOrEqual(t, len(svc.Logs.with("goes on waiting")), 2)
+		})
+	}
+}
+
+// P10: what expires while it waits in the prefetch, behind a slow handler, is not handled any more.
+func TestP10_ExpiredInThePrefetch(t *testing.T) {
+	t.Parallel()
+
+	release := make(chan struct{})
+	entered := make(chan struct{}, 1)
+	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+		if msg.UUID == "slow" {
+			entered <- struct{}{}
+			<-release
+		}
+
+		return nil
+	}}
+	svc := start(t, c)
+	svc.publish("slow")
+	closesWithin(t, 10*time.Second, entered, "the slow one is in its handler")
+
+	messages := named("stamped", "bare", "patient")
+	messages[0].Timestamp = time.Now()
+	messages[0].Expiration, messages[1].Expiration, messages[2].Expiration = "1000", "1000", "60000"
+	svc.Broker.publish(svc.Queue, messages...)
+	published := time.Now()
+	eventually(t, 10*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 0 }, "delivered ahead")
+	eventually(t, 10*time.Second, func() bool { return time.Since(published) > 2200*time.Millisecond }, "they expire")
+	close(release)
+
+	dead := reasons(svc.Broker.take(svc.dlq(), 2, 10*time.Second))
+	assert.Equal(t, map[string]string{"stamped": "expired", "bare": "expired"}, dead)
+	assert.Empty(t, svc.Calls.of("stamped"))
+	assert.Empty(t, svc.Calls.of("bare"))
+	eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("patient")) == 1 }, "the one with time left")
+}
+
+// A handler on the stock subscriber that nacks by itself has given the message back: with a copy there would be two.
+func TestStock_HandlerThatNacksByItself(t *testing.T) {
+	t.Parallel()
+
+	var calls atomic.Int32
+	svc := startStock(t, setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: func(msg *message.Message) error {
+		if calls.Add(1) > 5 {
+			return nil
+		}
+		msg.Nack()
+
+		return errors.New("and fails")
+	}})
+	svc.publish("1")
+	eventually(t, 10*time.Second, func() bool { return calls.Load() == 6 }, "plain nacks, as Watermill's")
+	stays(t, 500*time.Millisecond, func() bool { return calls.Load() == 6 && svc.Broker.depth(svc.dlq()) == 0 }, "one message")
+}
+
+// P9: what goes back to its queue is logged by the router, with the text that ErrorText gives.
+func TestP9_RedactionReachesTheRouter(t *testing.T) {
+	t.Parallel()
+
+	entered := make(chan struct{}, 1)
+	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+		entered <- struct{}{}
+		<-msg.Context().Done()
+
+		return errors.New("card 4111")
+	}}
+	c.Options.CloseTimeout = 300 * time.Millisecond
+	c.Options.ErrorText = func(error) string { return "redacted" }
+	svc := start(t, c)
+	svc.publish("1")
+	closesWithin(t, 10*time.Second, entered, "it is in its handler")
+	svc.close()
+
+	told := false
+	for _, e := range svc.Logs.All() {
+		assert.NotContains(t, e.String(), "4111")
+		told = told || e.Err != nil && strings.Contains(e.Err.Error(), "redacted")
+	}
+	assert.True(t, told, "the router has logged it")
+}
+
+// Poison alone narrows the policy of its handler, for everybody who asks.
+func TestP9_PoisonNarrowsThePolicy(t *testing.T) {
+	t.Parallel()
+
+	var s seen
+	var asked atomic.Pointer[middleware.Attempt]
+	c := setup{URI: brokertest.URI(t)}
+	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(50, 100), Immediate: 1}}
+	c.Options.Decide = func(f middleware.Failure) error {
+		asked.Store(&f.Attempt)
+		return nil
+	}
+	c.Route = func(svc *service) {
+		h := s.handler(func(msg *message.Message) error {
+			if msg.UUID == "unpublishable" {
+				return nil
+			}
+
+			return errFate
+		})
+		handler := svc.Router.AddHandler(uniqueName("handler"), svc.Queue, svc.Sub, "nowhere", refusing{}, func(msg *message.Message) ([]*message.Message, error) {
+			return message.Messages{message.NewMessage("output", nil)}, h(msg)
+		})
+		handler.AddMiddleware(svc.Plug.Poison)
+	}
+	svc := start(t, c)
+
+	for _, id := range []string{"failing", "unpublishable"} {
+		svc.publish(id)
+		svc.Broker.take(svc.dlq(), 1, 10*time.Second)
+		require.Len(t, s.of(id), 1)
+		assert.True(t, s.of(id)[0].Attempt.Last)
+		assert.Zero(t, s.of(id)[0].Attempt.MaxRetries)
+		assert.True(t, asked.Load().Last)
+	}
+}
