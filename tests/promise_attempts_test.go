@@ -413,7 +413,7 @@ func TestP4_ForgedHeadersAreFresh(t *testing.T) {
 	for id := range headers {
 		calls := s.of(id)
 		require.Len(t, calls, 2, id)
-		assert.Equal(t, middleware.Attempt{Number: 1, MaxRetries: 2, Queue: svc.Queue}, calls[0].Attempt, id)
+		assert.Equal(t, middleware.Attempt{Number: 1, Try: 1, MaxRetries: 2, Queue: svc.Queue, Since: calls[0].Attempt.Since}, calls[0].Attempt, id)
 		assert.Empty(t, ownKeys(calls[0].Metadata), id)
 		assert.Equal(t, 2, calls[1].Attempt.Number, id)
 		assert.Equal(t, "failure 1", calls[1].Attempt.LastError, id)
@@ -465,7 +465,8 @@ func TestP4_CopiedMetadataStartsAnew(t *testing.T) {
 		assert.Equal(t, next, v.Attempt.Queue)
 		assert.Equal(t, message.Metadata{"kind": "order"}, v.Metadata)
 	}
-	assert.Equal(t, middleware.Attempt{Number: 1, MaxRetries: 3, Queue: next}, s.of("out")[0].Attempt)
+	first := s.of("out")[0].Attempt
+	assert.Equal(t, middleware.Attempt{Number: 1, Try: 1, MaxRetries: 3, Queue: next, Since: first.Since}, first)
 }
 
 // P4: nothing that is published with the plug's config carries the plug's headers.
