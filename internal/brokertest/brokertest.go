@@ -30,6 +30,8 @@ func URI(t testing.TB) string {
 type Broker struct {
 	// URI stays the same when the broker is started again.
 	URI string
+	// ManagementURL is where its management API is, with user and password, after [StartWithManagement].
+	ManagementURL string
 	// Dir holds its data and its logs.
 	Dir string
 
@@ -38,7 +40,17 @@ type Broker struct {
 }
 
 // Start starts a private broker, which takes some seconds, and removes it when the test ends.
-func Start(t testing.TB) *Broker {
+func Start(t testing.TB) *Broker { t.Helper(); return start(t) }
+
+// StartWithManagement is [Start] with the management plugin and its HTTP API.
+func StartWithManagement(t testing.TB) *Broker {
+	t.Helper()
+	b := start(t, "--management")
+	b.ManagementURL = strings.TrimSpace(b.run("url", b.Dir))
+	return b
+}
+
+func start(t testing.TB, options ...string) *Broker {
 	t.Helper()
 	// scripts/broker sets BROKER_DIR, and removes there what a test could not: t.Cleanup is not called when the test
 	// binary is interrupted or runs into its time limit.
@@ -48,15 +60,17 @@ func Start(t testing.TB) *Broker {
 	}
 	b := &Broker{Dir: dir, t: t, script: script(t)}
 	t.Cleanup(func() { b.run("rm", b.Dir) })
-	b.Start()
+	b.start(options...)
 	return b
 }
 
 // Start starts the broker again after [Broker.Stop] or [Broker.Kill], with the same data on the same port, and returns
 // when it answers.
-func (b *Broker) Start() {
+func (b *Broker) Start() { b.t.Helper(); b.start() }
+
+func (b *Broker) start(options ...string) {
 	b.t.Helper()
-	out := strings.Fields(b.run("start", b.Dir))
+	out := strings.Fields(b.run("start", append(options, b.Dir)...))
 	if len(out) == 0 {
 		b.t.Fatal("scripts/broker start printed no URI")
 	}

@@ -2,7 +2,10 @@ package brokertest_test
 
 import (
 	"context"
+	"io"
+	"net/http"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +54,29 @@ func TestBroker_KillAndStartKeepDataAndPort(t *testing.T) {
 	broker.Stop()
 	_, err = amqp.Dial(uri)
 	require.Error(t, err, "a stopped broker must not answer")
+}
+
+// The API answers as soon as the broker has started, with the statistics that it can switch off, and nobody but this
+// machine reaches it.
+func TestBroker_ManagementAnswersAfterEachStart(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.StartWithManagement(t)
+	address := broker.ManagementURL
+	overview := func() string {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/api/overview?columns=disable_stats", nil)
+		require.NoError(t, err)
+		response, err := http.DefaultClient.Do(request)
+		require.NoError(t, err)
+		defer func() { _ = response.Body.Close() }()
+		body, err := io.ReadAll(response.Body)
+		require.NoError(t, err)
+		return response.Status + " " + string(body)
+	}
+	assert.True(t, strings.HasPrefix(address, "http://guest:guest@127.0.0.1:"), address)
+	assert.Equal(t, `200 OK {"disable_stats":false}`, overview())
+	broker.Kill()
+	broker.Start()
+	assert.Equal(t, `200 OK {"disable_stats":false}`, overview())
 }
 
 func publish(t *testing.T, uri string) {

@@ -42,6 +42,9 @@ const (
 	KeyRemoved      = Prefix + "removed" // names of the message's own headers that left no room (reason too-large)
 )
 
+// KeyRetire is no header: it is in the binding that marks a retry queue as being retired, and no message carries it.
+const KeyRetire = Prefix + "retire"
+
 // Watermill's own poison keys, written beside ours on a dead letter so that its tools work on the dead-letter queue.
 // They are spelled here because this package is a leaf; a test holds them against Watermill's constants.
 const (

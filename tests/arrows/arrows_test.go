@@ -37,6 +37,8 @@ var rules = []struct {
 		"the plan is for operators' tools too, which know no Watermill"},
 	{"internal/wire", []string{amqp091, watermill, watermillAMQP, module},
 		"the header keys are a leaf"},
+	{"internal/management", []string{amqp091, watermill, watermillAMQP, module},
+		"the management API is plain HTTP, for whoever needs it"},
 	{"internal/transport", []string{watermillAMQP, module + "/amqpretry"},
 		"the versions of watermill-amqp share it"},
 	{"amqpretry", []string{module + "/amqpretry/dlq", module + "/amqpretry/delay", module + "/amqpretry/amqpretryv3", module + "/tests"},

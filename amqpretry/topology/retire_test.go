@@ -1,0 +1,68 @@
+package topology
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/management"
+)
+
+// What the API does not say is not 0: of a queue whose node is down it says nothing.
+func TestEmptyNeedsNumbers(t *testing.T) {
+	zero, one := int64(0), int64(1)
+	classic := management.Queue{Messages: &zero, Ready: &zero, Unacked: &zero}
+	quorum := management.Queue{Messages: &zero, Ready: &zero, Unacked: &zero, Undeliverable: &zero}
+	assert.True(t, empty(classic))
+	assert.True(t, empty(quorum))
+	for _, field := range []func(*management.Queue) **int64{
+		func(q *management.Queue) **int64 { return &q.Messages },
+		func(q *management.Queue) **int64 { return &q.Ready },
+		func(q *management.Queue) **int64 { return &q.Unacked },
+	} {
+		missing, some := quorum, quorum
+		*field(&missing), *field(&some) = nil, &one
+		assert.False(t, empty(missing))
+		assert.False(t, empty(some))
+	}
+	stuck := quorum
+	stuck.Undeliverable = &one
+	assert.False(t, empty(stuck))
+}
+
+// Whatever somebody makes by hand: only a retry queue is touched. There is no broker at this address.
+func TestRetireRefusesWhatIsNoRetryQueue(t *testing.T) {
+	api := Management{URL: "http://127.0.0.1:1"}
+	for name, queue := range map[string]Queue{
+		"main queue":        {Name: "orders"},
+		"dead-letter queue": {Name: "orders.dlq", Arguments: deadLetterArguments()},
+		"another delay":     {Name: "orders.retry.1s", Delay: time.Second, Arguments: retryArguments(time.Minute, config.QueueTypeQuorum)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var refused *InUseError
+			require.ErrorAs(t, api.Retire(t.Context(), ObsoleteQueue{Queue: queue}), &refused)
+			assert.Equal(t, queue.Name, refused.Queue)
+		})
+	}
+}
+
+func TestNotInTimeSaysWhatIsThere(t *testing.T) {
+	zero, two, three := int64(0), int64(2), int64(3)
+	queue := ObsoleteQueue{Queue: Queue{Name: "orders.retry.30s", Delay: 30 * time.Second, Arguments: amqp.Table{"x-dead-letter-routing-key": "orders"}}}
+	for want, last := range map[string]management.Queue{
+		`retry queue "orders.retry.30s" was not deleted: the API does not say what is in it (state "down"); bring up the nodes that it is on, or wait until a broker that was just started has statistics (context deadline exceeded)`:                           {State: "down"},
+		`retry queue "orders.retry.30s" was not deleted: messages that wait in it: 3; give it more time than its delay of 30s (context deadline exceeded)`:                                                                                                       {Messages: &three, Undeliverable: &zero},
+		`retry queue "orders.retry.30s" was not deleted: messages in it: 3; of these not taken by queue "orders", where they go back to: 2; if that is gone, declare it again, and they come within 3 minutes; or move them by hand (context deadline exceeded)`: {Messages: &three, Undeliverable: &two},
+		`retry queue "orders.retry.30s" was not deleted: no statistics have come that are certainly young enough to say that it is empty; give it half a minute (context deadline exceeded)`:                                                                     {Messages: &zero, Members: []string{"a"}, Online: []string{"a"}},
+		`retry queue "orders.retry.30s" was not deleted: of its members [a b] only [b] are online, so it may yet get messages that are on their way; bring up the nodes that it is on (context deadline exceeded)`:                                               {Messages: &zero, Members: []string{"a", "b"}, Online: []string{"b"}},
+	} {
+		err := (&retirement{queue: queue, last: last}).notInTime(context.DeadlineExceeded)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.EqualError(t, err, want)
+	}
+}

@@ -1,0 +1,149 @@
+package management
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// Client talks to the API of one broker about one virtual host. It may be used by many goroutines.
+type Client struct {
+	base  string // without the user
+	user  *url.Userinfo
+	vhost string
+	http  http.Client
+}
+
+// requestTimeout bounds a single request, whatever the context says: a frozen broker answers nothing.
+const requestTimeout = 30 * time.Second
+
+// New makes a client for an address such as http://user:password@host:15672, with the plugin's path prefix if it has
+// one. A nil httpClient means a plain one; its redirects are not followed, as a redirected DELETE becomes a GET.
+func New(address, vhost string, httpClient *http.Client) (*Client, error) {
+	const wanted = "wanted http://user:password@host:15672"
+	u, err := url.Parse(address)
+	if err != nil {
+		// Not wrapped: its text holds the address, and so the password.
+		return nil, fmt.Errorf("management API: the address is not a URL: %s (characters such as / or %% in a password are written as %%2F or %%25)", wanted)
+	}
+	switch {
+	case u.Scheme != "http" && u.Scheme != "https":
+		return nil, fmt.Errorf("management API: %q: the scheme is %q: %s", u.Redacted(), u.Scheme, wanted)
+	case u.Host == "":
+		return nil, fmt.Errorf("management API: %q has no host: %s", u.Redacted(), wanted)
+	case u.RawQuery != "" || u.Fragment != "":
+		return nil, fmt.Errorf("management API: %q has a query or a fragment: %s", u.Redacted(), wanted)
+	}
+	c := &Client{user: u.User, vhost: vhost}
+	if httpClient != nil {
+		c.http = *httpClient
+	}
+	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	u.User = nil
+	c.base = strings.TrimRight(u.String(), "/")
+	return c, nil
+}
+
+// call sends one request to the path whose segments are given unescaped, and decodes the answer unless into is nil.
+// needs says what the user must be allowed for it.
+func (c *Client) call(ctx context.Context, method string, path []string, query string, body, into any, needs string) error {
+	address := c.base + "/api"
+	fail := func(status int, reason string, err error) error {
+		return &Error{Method: method, URL: address, User: c.user.Username(), VHost: c.vhost, Needs: needs, Status: status, Reason: reason, Err: err}
+	}
+	for _, segment := range path {
+		address += "/" + url.PathEscape(segment)
+		if segment == "." || segment == ".." {
+			return fail(0, "", fmt.Errorf("the API takes the name %q for a step in the path, however it is escaped", segment))
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	request, err := c.request(ctx, method, address+query, body)
+	if err != nil {
+		return fail(0, "", err)
+	}
+	response, err := c.http.Do(request)
+	if err != nil {
+		var wrapped *url.Error
+		if errors.As(err, &wrapped) { // says method and address again
+			err = wrapped.Err
+		}
+		return fail(0, "", err)
+	}
+	defer func() { _ = response.Body.Close() }()
+	answer, err := io.ReadAll(response.Body)
+	if err != nil {
+		return fail(response.StatusCode, "", err)
+	}
+	switch status := response.StatusCode; {
+	case done(method, status) && into == nil:
+		return nil
+	case !strings.HasPrefix(response.Header.Get("Content-Type"), "application/json") || status < 400 && !done(method, status):
+		return fail(status, "", &foreignError{contentType: response.Header.Get("Content-Type"), location: response.Header.Get("Location")})
+	case status >= 400:
+		var said struct{ Reason any }
+		if err := json.Unmarshal(answer, &said); err != nil || said.Reason == nil {
+			return fail(status, string(answer), nil)
+		}
+		return fail(status, fmt.Sprint(said.Reason), nil)
+	}
+	if err := json.Unmarshal(answer, into); err != nil {
+		return fail(http.StatusOK, "", &foreignError{contentType: "JSON of another kind"})
+	}
+	return nil
+}
+
+// done tells whether the API did it: only these are its own words for it, and a proxy may have others.
+func done(method string, status int) bool {
+	switch method {
+	case http.MethodGet:
+		return status == http.StatusOK
+	case http.MethodDelete:
+		return status == http.StatusNoContent
+	default:
+		return status == http.StatusCreated || status == http.StatusNoContent
+	}
+}
+
+func (c *Client) request(ctx context.Context, method, address string, body any) (*http.Request, error) {
+	var content io.Reader
+	if body != nil {
+		encoded, err := json.Marshal(body)
+		if err != nil {
+			return nil, err
+		}
+		content = bytes.NewReader(encoded)
+	}
+	request, err := http.NewRequestWithContext(ctx, method, address, content)
+	if err != nil {
+		return nil, err
+	}
+	if c.user != nil {
+		password, _ := c.user.Password()
+		request.SetBasicAuth(c.user.Username(), password)
+	}
+	request.Header.Set("Accept", "application/json")
+	request.Header.Set("Cache-Control", "no-cache")
+	if body != nil {
+		request.Header.Set("Content-Type", "application/json")
+	}
+	return request, nil
+}
+
+// StatisticsDisabled tells whether the broker is set up to keep no statistics. Then no queue says how many messages it
+// has, or says it without the rest.
+func (c *Client) StatisticsDisabled(ctx context.Context) (bool, error) {
+	var overview struct {
+		Disabled bool `json:"disable_stats"`
+	}
+	err := c.call(ctx, http.MethodGet, []string{"overview"}, "?columns=disable_stats", nil, &overview, "")
+	return overview.Disabled, err
+}

@@ -1,0 +1,622 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/management"
+)
+
+// obsoleteBroker is a private broker with the management plugin.
+type obsoleteBroker struct {
+	*topologyBroker
+	broker *brokertest.Broker
+	api    topology.Management
+	client *management.Client
+}
+
+// An obsoleteTest begins something that takes the broker's statistics, and returns what is to be checked when it is over: so
+// all of them wait at the same time.
+type obsoleteTest func(t *testing.T, b *obsoleteBroker) (check func(t *testing.T))
+
+func TestObsolete(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.StartWithManagement(t)
+	client, err := management.New(broker.ManagementURL, "/", nil)
+	require.NoError(t, err)
+	b := &obsoleteBroker{
+		topologyBroker: newTopologyBroker(t, broker.URI),
+		broker:         broker,
+		api:            topology.Management{URL: broker.ManagementURL},
+		client:         client,
+	}
+	tests := []struct {
+		name  string
+		begin obsoleteTest
+	}{
+		{"statistics that lag", keepsWhatStatisticsDoNotShowYet},
+		{"an empty queue goes", retiresEmpty},
+		{"what waits comes back first", retiresAfterWhatWaits},
+		{"classic queues", retiresClassic},
+		{"classic queue with an unacknowledged message", keepsUnacknowledged},
+		{"shared scope", retiresShared},
+		{"the retry exchange is gone", retiresWithoutExchange},
+		{"odd names", retiresOddNames},
+		{"dead letters that cannot be delivered", keepsUndeliverable},
+		{"bound again meanwhile", keepsBoundAgain},
+		{"declared again meanwhile", keepsDeclaredAgain},
+		{"gone meanwhile", acceptsGone},
+		{"two at once", oneOfTwo},
+		{"a consumer", keepsConsumed},
+		{"another binding", keepsBoundElsewhere},
+		{"another queue of the name", keepsOtherQueue},
+		{"commands", runsCommands},
+		{"listing", lists},
+		{"permissions", needsPermissions},
+	}
+	checks := make([]func(*testing.T), len(tests))
+	for i, test := range tests {
+		checks[i] = test.begin(t, b)
+		if i == 0 {
+			// The first test has a quorum queue that tells every 5 s, which the API collects every 5 s. The others need not wait so
+			// long for the first one.
+			broker.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500).")
+		}
+	}
+	for i, test := range tests {
+		t.Run(test.name, checks[i])
+	}
+	t.Run("statistics are disabled", func(t *testing.T) {
+		queue := b.obsolete(t, config.Policy{Delays: ms(100)})
+		broker.Ctl("eval", "application:set_env(rabbitmq_management, disable_management_stats, true).")
+		var uncertain *topology.NotEmptyError
+		require.ErrorAs(t, <-b.retire(t, queue, time.Minute), &uncertain)
+		assert.Contains(t, uncertain.Found, "the broker keeps no statistics")
+		assert.True(t, b.exists(t, queue.Name))
+		assert.Len(t, b.bindings(t, queue.Name), 1, "nothing was changed")
+	})
+}
+
+// obsolete declares a plan with one delay and returns its retry queue.
+func (b *obsoleteBroker) obsolete(t *testing.T, policy config.Policy) topology.ObsoleteQueue {
+	t.Helper()
+	_, queue := b.obsoletePlan(t, policy, topology.Names{})
+	return queue
+}
+
+func (b *obsoleteBroker) obsoletePlan(t *testing.T, policy config.Policy, names topology.Names) (topology.Plan, topology.ObsoleteQueue) {
+	t.Helper()
+	plan, err := topology.New(uniqueName("q"), policy, names)
+	require.NoError(t, err)
+	_, err = b.channel().QueueDeclare(plan.Queue, true, false, false, false, nil)
+	require.NoError(t, err)
+	require.NoError(t, plan.Declare(b.channel()))
+	obsolete := topology.Obsolete(nil, plan)
+	require.Len(t, obsolete, 1)
+	return plan, obsolete[0]
+}
+
+// retire begins it in the background.
+func (b *obsoleteBroker) retire(t *testing.T, queue topology.ObsoleteQueue, timeout time.Duration) <-chan error {
+	t.Helper()
+	done := make(chan error, 1)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), timeout)
+	go func() {
+		defer cancel()
+		done <- b.api.Retire(ctx, queue)
+	}()
+	return done
+}
+
+// unbound waits until Retire has left its mark and nothing else.
+func (b *obsoleteBroker) unbound(t *testing.T, queue string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		bindings := b.bindings(t, queue)
+		return len(bindings) == 1 && bindings[0].Arguments["amqpretry-retire"] != nil
+	}, 10*time.Second, 20*time.Millisecond)
+}
+
+func (b *obsoleteBroker) bindings(t *testing.T, queue string) []management.Binding {
+	t.Helper()
+	bindings, err := b.client.Bindings(t.Context(), queue)
+	require.NoError(t, err)
+	return bindings
+}
+
+// send puts messages into a retry queue and returns when the broker has confirmed them.
+func (b *obsoleteBroker) send(t *testing.T, queue topology.ObsoleteQueue, n int) {
+	t.Helper()
+	ch := b.channel()
+	require.NoError(t, ch.Confirm(false))
+	for range n {
+		confirm, err := ch.PublishWithDeferredConfirm("", queue.Name, true, false, amqp.Publishing{DeliveryMode: amqp.Persistent})
+		require.NoError(t, err)
+		acked, err := confirm.WaitContext(t.Context())
+		require.NoError(t, err)
+		require.True(t, acked)
+	}
+}
+
+// ready is what AMQP says of a queue.
+func (b *obsoleteBroker) ready(t *testing.T, queue string) int {
+	t.Helper()
+	q, err := b.channel().QueueDeclarePassive(queue, true, false, false, false, nil)
+	require.NoError(t, err)
+	return q.Messages
+}
+
+func (b *obsoleteBroker) exists(t *testing.T, queue string) bool {
+	t.Helper()
+	_, err := b.channel().QueueDeclarePassive(queue, true, false, false, false, nil)
+	var gone *amqp.Error
+	if errors.As(err, &gone) && gone.Code == amqp.NotFound {
+		return false
+	}
+	require.NoError(t, err)
+	return true
+}
+
+func (b *obsoleteBroker) permit(t *testing.T, vhost, user, configure, write, read string) {
+	t.Helper()
+	b.put(t, fmt.Sprintf(`{"configure": %q, "write": %q, "read": %q}`, configure, write, read), "permissions", vhost, user)
+}
+
+// as is the API for another user.
+func (b *obsoleteBroker) as(t *testing.T, user, password string) topology.Management {
+	t.Helper()
+	address, err := url.Parse(b.broker.ManagementURL)
+	require.NoError(t, err)
+	address.User = url.UserPassword(user, password)
+	return topology.Management{URL: address.String()}
+}
+
+// put makes what rabbitmqctl would take a second for.
+func (b *obsoleteBroker) put(t *testing.T, body string, path ...string) {
+	t.Helper()
+	address := b.broker.ManagementURL + "/api"
+	for _, segment := range path {
+		address += "/" + url.PathEscape(segment)
+	}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, address, strings.NewReader(body))
+	require.NoError(t, err)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(t, err)
+	require.NoError(t, response.Body.Close())
+	require.Less(t, response.StatusCode, 300)
+}
+
+// It takes no more permissions than the docs say.
+func retiresEmpty(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	plan, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
+	user := uniqueName("user")
+	b.put(t, `{"password": "secret", "tags": "management"}`, "users", user)
+	b.permit(t, "/", user, "^"+plan.Queue+"[.]retry[.]", "^"+plan.Queue+"[.]retry[.]", "^"+plan.Queue+"[.]retry$")
+	restricted := *b
+	restricted.api = b.as(t, user, "secret")
+	retired := restricted.retire(t, queue, time.Minute)
+	return func(t *testing.T) {
+		require.NoError(t, <-retired)
+		assert.False(t, b.exists(t, queue.Name))
+		assert.True(t, b.exists(t, plan.Queue))
+		assert.True(t, b.exists(t, plan.DeadLetterQueue))
+		assert.Len(t, b.bindings(t, plan.DeadLetterQueue), 1, "the dead-letter queue stays bound")
+		require.NoError(t, <-b.retire(t, queue, time.Minute), "retiring what is gone is no error")
+	}
+}
+
+func retiresAfterWhatWaits(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	const messages = 50
+	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(5000)}, topology.Names{})
+	b.send(t, queue, messages)
+	retired := b.retire(t, queue, time.Minute)
+	return func(t *testing.T) {
+		require.NoError(t, <-retired)
+		assert.False(t, b.exists(t, queue.Name))
+		assert.Equal(t, messages, b.ready(t, plan.Queue))
+	}
+}
+
+func retiresClassic(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(3000), QueueType: config.QueueTypeClassic}, topology.Names{})
+	b.send(t, queue, 5)
+	_, full := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}, QueueType: config.QueueTypeClassic}, topology.Names{})
+	b.send(t, full, 1)
+	retired, kept := b.retire(t, queue, time.Minute), b.retire(t, full, 18*time.Second) // its own time for that is 14 s
+	return func(t *testing.T) {
+		require.NoError(t, <-retired)
+		assert.False(t, b.exists(t, queue.Name))
+		assert.Equal(t, 5, b.ready(t, plan.Queue))
+
+		var waiting *topology.NotEmptyError
+		require.ErrorAs(t, <-kept, &waiting)
+		assert.EqualValues(t, 1, waiting.Messages)
+		assert.Equal(t, 1, b.ready(t, full.Name))
+	}
+}
+
+// AMQP says 0 ready, and a deletion "if empty" would take it away.
+func keepsUnacknowledged(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	_, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}, QueueType: config.QueueTypeClassic}, topology.Names{})
+	b.send(t, queue, 1)
+	ch := b.channel()
+	_, ok, err := ch.Get(queue.Name, false)
+	require.NoError(t, err)
+	require.True(t, ok)
+	kept := b.retire(t, queue, 18*time.Second)
+	return func(t *testing.T) {
+		var held *topology.NotEmptyError
+		require.ErrorAs(t, <-kept, &held)
+		assert.EqualValues(t, 1, held.Messages)
+		assert.Zero(t, b.ready(t, queue.Name))
+		require.NoError(t, ch.Close())
+		require.Eventually(t, func() bool { return b.ready(t, queue.Name) == 1 }, 5*time.Second, 20*time.Millisecond)
+	}
+}
+
+func retiresShared(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	names := topology.Names{Shared: uniqueName("shared")}
+	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(4000), Scope: config.ScopeShared}, names)
+	ch := b.channel()
+	require.NoError(t, ch.Confirm(false))
+	confirm, err := ch.PublishWithDeferredConfirm(plan.RetryExchange, plan.Queue, true, false,
+		amqp.Publishing{Headers: amqp.Table{"amqpretry-delay": "4s"}})
+	require.NoError(t, err)
+	require.True(t, confirm.Wait())
+	retired := b.retire(t, queue, time.Minute)
+	return func(t *testing.T) {
+		require.NoError(t, <-retired)
+		assert.False(t, b.exists(t, queue.Name))
+		assert.Equal(t, 1, b.ready(t, plan.Queue))
+	}
+}
+
+func retiresWithoutExchange(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	plan, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
+	require.NoError(t, b.channel().ExchangeDelete(plan.RetryExchange, false, false))
+	retired := b.retire(t, queue, time.Minute)
+	return func(t *testing.T) {
+		require.NoError(t, <-retired)
+		assert.False(t, b.exists(t, queue.Name))
+	}
+}
+
+// oddName has all that means something in paths, queries and shells.
+const oddName = `-a/b %2F+&?#;='"$(touch pwned)` + "`x`" + ` \n{}*!~ é😀/..`
+
+func retiresOddNames(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	b.put(t, `{}`, "vhosts", oddName)
+	b.permit(t, oddName, "guest", ".*", ".*", ".*")
+	conn, err := amqp.DialConfig(b.broker.URI, amqp.Config{Vhost: oddName})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	odd := *b
+	odd.topologyBroker = &topologyBroker{t: t, conn: conn}
+	odd.api.VHost = oddName
+
+	plan, err := topology.New(oddName, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
+	require.NoError(t, err)
+	require.NoError(t, plan.Declare(odd.channel()))
+	off, err := topology.New(oddName, config.Policy{Mode: config.ModeOff}, topology.Names{})
+	require.NoError(t, err)
+	obsolete, err := odd.api.Obsolete(t.Context(), topology.Names{}, off)
+	require.NoError(t, err)
+	require.Equal(t, topology.Obsolete(nil, plan), obsolete)
+	retired := odd.retire(t, obsolete[0], time.Minute)
+	return func(t *testing.T) {
+		require.NoError(t, <-retired)
+		assert.False(t, odd.exists(t, obsolete[0].Name))
+		assert.True(t, odd.exists(t, plan.DeadLetterQueue))
+	}
+}
+
+// Over AMQP such a queue is empty, and the API says so of its ready messages.
+func keepsUndeliverable(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(100)}, topology.Names{})
+	_, err := b.channel().QueueDelete(plan.Queue, false, false, false)
+	require.NoError(t, err)
+	b.send(t, queue, 3)
+	require.Eventually(t, func() bool { return b.ready(t, queue.Name) == 0 }, 5*time.Second, 20*time.Millisecond)
+	retired := b.retire(t, queue, 24*time.Second) // longer than it takes to retire an empty one
+	return func(t *testing.T) {
+		var stuck *topology.NotEmptyError
+		require.ErrorAs(t, <-retired, &stuck)
+		require.ErrorIs(t, stuck, context.DeadlineExceeded)
+		assert.EqualValues(t, 3, stuck.Messages)
+		assert.EqualValues(t, 3, stuck.Undeliverable)
+		assert.ErrorContains(t, stuck, plan.Queue)
+		assert.Zero(t, b.ready(t, queue.Name))
+		assert.Empty(t, b.bindings(t, queue.Name), "the mark is taken away")
+	}
+}
+
+// Right after a message was confirmed the API still says 0.
+func keepsWhatStatisticsDoNotShowYet(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	_, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
+	said := func() *int64 {
+		q, err := b.client.Queue(t.Context(), queue.Name)
+		require.NoError(t, err)
+		return q.Messages
+	}
+	require.Nil(t, said(), "a queue without statistics is not an empty one")
+	return func(t *testing.T) {
+		require.Eventually(t, func() bool { n := said(); return n != nil && *n == 0 }, 20*time.Second, 100*time.Millisecond)
+		b.send(t, queue, 1)
+		require.EqualValues(t, 0, *said())
+		require.Equal(t, 1, b.ready(t, queue.Name))
+		retired := b.retire(t, queue, 16*time.Second)
+		var waiting *topology.NotEmptyError
+		require.ErrorAs(t, <-retired, &waiting)
+		assert.EqualValues(t, 1, waiting.Messages)
+		assert.Equal(t, 1, b.ready(t, queue.Name))
+	}
+}
+
+func keepsBoundAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	plan, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
+	retired := b.retire(t, queue, time.Minute)
+	b.unbound(t, queue.Name)
+	require.True(t, b.publish(plan, amqp.Table{"amqpretry-delay": "1h"}), "nobody can route into it: returned")
+	require.NoError(t, plan.Declare(b.channel())) // as the instance does, to which its copy was returned
+	require.False(t, b.publish(plan, amqp.Table{"amqpretry-delay": "1h"}))
+	return func(t *testing.T) {
+		var inUse *topology.InUseError
+		require.ErrorAs(t, <-retired, &inUse)
+		assert.Contains(t, inUse.Found, "again, as an instance with the old policy does")
+		assert.Equal(t, 1, b.ready(t, queue.Name))
+		bindings := b.bindings(t, queue.Name)
+		require.Len(t, bindings, 1, "the instance's own, without the mark")
+		assert.Equal(t, "1h", bindings[0].Arguments["amqpretry-delay"])
+	}
+}
+
+func keepsDeclaredAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	retired := b.retire(t, queue, time.Minute)
+	b.unbound(t, queue.Name)
+	_, err := b.channel().QueueDelete(queue.Name, false, false, false)
+	require.NoError(t, err)
+	// Without its binding: what shows that it is another one is that the mark is gone.
+	require.NoError(t, topology.Plan{Queues: []topology.Queue{queue.Queue}}.Declare(b.channel()))
+	return func(t *testing.T) {
+		var inUse *topology.InUseError
+		require.ErrorAs(t, <-retired, &inUse)
+		assert.True(t, b.exists(t, queue.Name))
+	}
+}
+
+func acceptsGone(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	retired := b.retire(t, queue, time.Minute)
+	b.unbound(t, queue.Name)
+	_, err := b.channel().QueueDelete(queue.Name, false, false, false)
+	require.NoError(t, err)
+	return func(t *testing.T) { require.NoError(t, <-retired) }
+}
+
+func oneOfTwo(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	first := b.retire(t, queue, time.Minute)
+	b.unbound(t, queue.Name)
+	second := b.retire(t, queue, time.Minute)
+	return func(t *testing.T) {
+		var inUse *topology.InUseError
+		require.ErrorAs(t, <-first, &inUse)
+		assert.Contains(t, inUse.Found, "another Retire")
+		require.NoError(t, <-second)
+		assert.False(t, b.exists(t, queue.Name))
+	}
+}
+
+func keepsConsumed(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	b.consume(queue.Name)
+	retired := b.retire(t, queue, time.Minute)
+	return func(t *testing.T) {
+		var inUse *topology.InUseError
+		require.ErrorAs(t, <-retired, &inUse)
+		assert.Contains(t, inUse.Found, "consumers on it: 1")
+		assert.True(t, b.exists(t, queue.Name))
+	}
+}
+
+func keepsBoundElsewhere(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	require.NoError(t, b.channel().QueueBind(queue.Name, "audit", "amq.topic", false, nil))
+	var inUse *topology.InUseError
+	require.ErrorAs(t, <-b.retire(t, queue, time.Minute), &inUse)
+	return func(t *testing.T) {
+		assert.Contains(t, inUse.Found, "amq.topic")
+		assert.Len(t, b.bindings(t, queue.Name), 2, "nothing was changed")
+	}
+}
+
+func keepsOtherQueue(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	for argument, value := range map[string]any{"x-message-ttl": int64(1000), "x-dead-letter-routing-key": "other", "x-queue-type": "classic"} {
+		other := queue
+		other.Arguments = maps.Clone(queue.Arguments)
+		other.Arguments[argument] = value
+		if argument == "x-message-ttl" {
+			other.Delay = time.Second
+		}
+		var inUse *topology.InUseError
+		require.ErrorAs(t, <-b.retire(t, other, time.Minute), &inUse)
+		assert.Contains(t, inUse.Found, argument)
+	}
+	return func(t *testing.T) {
+		assert.Len(t, b.bindings(t, queue.Name), 1, "nothing was changed")
+	}
+}
+
+// runsCommands runs them as an operator would, with a rabbitmqctl that is the private broker's.
+func runsCommands(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	names := topology.Names{RetryQueue: func(p topology.RetryQueueParams) string { return oddName + p.Queue + string(p.Type) }}
+	hour := []time.Duration{time.Hour}
+	_, empty := b.obsoletePlan(t, config.Policy{Delays: hour}, names)
+	_, full := b.obsoletePlan(t, config.Policy{Delays: hour, QueueType: config.QueueTypeClassic}, names)
+	b.send(t, full, 1)
+	stuckPlan, stuck := b.obsoletePlan(t, config.Policy{Delays: ms(100)}, names)
+	_, err := b.channel().QueueDelete(stuckPlan.Queue, false, false, false)
+	require.NoError(t, err)
+	b.send(t, stuck, 1)
+
+	script, err := topology.RetireCommands("/", full, stuck, empty)
+	require.NoError(t, err)
+	folder := t.TempDir()
+	broker, err := filepath.Abs("../scripts/broker")
+	require.NoError(t, err)
+	shim := "#!/bin/sh\nexec '" + broker + "' ctl '" + b.broker.Dir + "' \"$@\"\n"
+	require.NoError(t, os.WriteFile(filepath.Join(folder, "rabbitmqctl"), []byte(shim), 0o700))
+	cmd := exec.Command("sh")
+	cmd.Stdin = strings.NewReader(script) // as it is pasted: a command that read its input would eat the next
+	cmd.Dir = folder
+	cmd.Env = append(os.Environ(), "PATH="+folder+":"+os.Getenv("PATH"))
+	type result struct {
+		output []byte
+		err    error
+	}
+	done := make(chan result, 1)
+	go func() {
+		output, err := cmd.CombinedOutput()
+		done <- result{output, err}
+	}()
+	return func(t *testing.T) {
+		r := <-done
+		require.NoError(t, r.err, "%s", r.output)
+		assert.False(t, b.exists(t, empty.Name))
+		assert.Equal(t, 1, b.ready(t, full.Name))
+		assert.True(t, b.exists(t, stuck.Name))
+		assert.Equal(t, 2, strings.Count(string(r.output), "kept, as it is not there"), "%s", r.output)
+		files, err := os.ReadDir(folder)
+		require.NoError(t, err)
+		assert.Len(t, files, 1, "no name was run as a command")
+	}
+}
+
+func lists(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	now, err := topology.New(uniqueName("q"), config.Policy{Delays: ms(5000)}, topology.Names{})
+	require.NoError(t, err)
+	q := now.Queue
+	for _, policy := range []config.Policy{{Delays: ms(5000, 1500, 3_600_000)}, {Delays: ms(2000), QueueType: config.QueueTypeClassic}} {
+		old, err := topology.New(q, policy, topology.Names{})
+		require.NoError(t, err)
+		require.NoError(t, old.Declare(b.channel()))
+	}
+	other, err := topology.New(q+".retry", config.Policy{Delays: ms(1500)}, topology.Names{})
+	require.NoError(t, err)
+	require.NoError(t, other.Declare(b.channel()))
+	// What looks alike, and is not of the plan's making.
+	for name, arguments := range map[string]amqp.Table{
+		q + ".retry.7s":        {"x-queue-type": "classic", "x-message-ttl": int64(7000), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q},
+		q + ".retry.8s":        {"x-queue-type": "quorum", "x-message-ttl": int64(8000), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q + "2"},
+		q + ".retry.9s":        {"x-queue-type": "quorum", "x-message-ttl": int64(9001), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q},
+		q + ".retry.10s":       {"x-queue-type": "quorum", "x-message-ttl": int64(10000), "x-dead-letter-exchange": "amq.direct", "x-dead-letter-routing-key": q},
+		q + ".retry.11s":       {"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q},
+		q + ".retry.12s":       {"x-message-ttl": int64(12000), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q},
+		"x" + q + ".retry.13s": {"x-queue-type": "quorum", "x-message-ttl": int64(13000), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q},
+	} {
+		_, err := b.channel().QueueDeclare(name, true, false, false, false, arguments)
+		require.NoError(t, err)
+	}
+	return func(t *testing.T) {
+		obsolete, err := b.api.Obsolete(t.Context(), topology.Names{}, now)
+		require.NoError(t, err)
+		var names []string
+		for _, o := range obsolete {
+			names = append(names, strings.TrimPrefix(o.Name, q))
+		}
+		slices.Sort(names)
+		assert.Equal(t, []string{".retry.1500ms", ".retry.1h", ".retry.2s.classic"}, names)
+	}
+}
+
+func needsPermissions(t *testing.T, b *obsoleteBroker) func(*testing.T) {
+	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
+	user := uniqueName("user")
+	refused := func(api topology.Management, status int, texts ...string) {
+		err := api.Retire(t.Context(), queue)
+		var refused *topology.ManagementError
+		require.ErrorAs(t, err, &refused)
+		assert.Equal(t, status, refused.Status, "%v", err)
+		for _, text := range texts {
+			assert.ErrorContains(t, err, text)
+		}
+		assert.NotContains(t, err.Error(), "secret")
+		_, err = api.Obsolete(t.Context(), topology.Names{})
+		if refused.Needs == "" {
+			assert.Error(t, err)
+		}
+	}
+	worker := b.as(t, user, "secret")
+	b.put(t, `{"password": "secret", "tags": ""}`, "users", user)
+	refused(b.as(t, user, "wrong-secret"), http.StatusUnauthorized, user, "password")
+	refused(worker, http.StatusUnauthorized, "the tag management")
+	b.put(t, `{"password": "secret", "tags": "management"}`, "users", user)
+	// RabbitMQ 4.3 says 404, as of a queue that is gone: it must not count as retired.
+	err := worker.Retire(t.Context(), queue)
+	require.ErrorContains(t, err, "access to")
+	b.permit(t, "/", user, "^$", "^$", "^$")
+	refused(worker, http.StatusUnauthorized, "write on queue", "read on exchange")
+	b.permit(t, "/", user, "^$", ".*", ".*")
+	retired := make(chan error, 1)
+	go func() { retired <- worker.Retire(context.WithoutCancel(t.Context()), queue) }()
+
+	missing := topology.Management{URL: b.broker.ManagementURL, VHost: "nowhere"}
+	require.Error(t, missing.Retire(t.Context(), queue), "without the virtual host nothing is known of the queue")
+	return func(t *testing.T) {
+		err := <-retired
+		var refused *topology.ManagementError
+		require.ErrorAs(t, err, &refused)
+		assert.Equal(t, http.StatusUnauthorized, refused.Status)
+		assert.ErrorContains(t, err, "configure on queue")
+		assert.True(t, b.exists(t, queue.Name))
+	}
+}
+
+// What is at the address may be anything.
+func TestObsoleteManagementIsNotThere(t *testing.T) {
+	t.Parallel()
+	plan, err := topology.New("q", config.Policy{Delays: ms(100)}, topology.Names{})
+	require.NoError(t, err)
+	queue := topology.Obsolete(nil, plan)[0]
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer func() { _ = silent.Close() }()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	amqpURI, err := url.Parse(brokertest.URI(t))
+	require.NoError(t, err)
+	for name, host := range map[string]string{"silent": silent.Addr().String(), "closed": closed.Addr().String(), "AMQP": amqpURI.Host} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			err := topology.Management{URL: "http://guest:secret@" + host}.Retire(ctx, queue)
+			var unanswered *topology.ManagementError
+			require.ErrorAs(t, err, &unanswered)
+			assert.Zero(t, unanswered.Status)
+			assert.ErrorContains(t, err, host)
+			assert.NotContains(t, err.Error(), "secret")
+		})
+	}
+}
