@@ -48,7 +48,7 @@ func (b *builder) BuildTopology(
 		return nil
 	}
 
-	return b.plug.declare(channel, source, exchange)
+	return b.plug.declare(channel, source, exchange, "")
 }
 
 func (b *builder) ExchangeDeclare(channel *amqp091.Channel, exchange string, _ amqp.Config) error {

@@ -37,13 +37,17 @@ type Plug struct {
 
 	mu          sync.Mutex
 	subscribers map[*Subscriber]struct{}
+
+	dropsTold sync.Map // main queues of which it was told that they can lose messages
 }
 
 // New checks the config and the options, all of both at once, and returns a plug. The broker is not touched.
 //
 // The config is one of watermill-amqp's durable ones, or a user's own with his own TopologyBuilder and Marshaler.
 func New(conf amqp.Config, options Options) (*Plug, error) {
-	if err := errors.Join(options.Validate(), validateConfig(conf, options.Concurrency)); err != nil {
+	if err := errors.Join(
+		options.Validate(), validateConfig(conf, options.Concurrency), validateProtection(conf.Queue.Arguments, options.Policies),
+	); err != nil {
 		return nil, fmt.Errorf("invalid config of the retry plug:\n%w", err)
 	}
 	options.setDefaults()
@@ -145,6 +149,9 @@ func (p *Plug) Close() error {
 // source registers the queue of a topic and completes what is needed to consume from it.
 func (p *Plug) source(topic, queue, exchange string) (*transport.Source, error) {
 	policy := p.options.Policies.For(topic)
+	if err := p.checkProtection(topic, queue, policy); err != nil {
+		return nil, err
+	}
 
 	known, err := p.registry.add(topic, queue, exchange, policy, p.options.Names)
 	if err != nil {
@@ -154,7 +161,9 @@ func (p *Plug) source(topic, queue, exchange string) (*transport.Source, error) 
 	source := *known // the topic and the exchange are those of this call
 	source.Topic = topic
 	if p.options.Topology == TopologyDeclare {
-		source.Declare = func(channel *amqp091.Channel) error { return p.declare(channel, &source, exchange) }
+		source.Declare = func(channel *amqp091.Channel, version string) error {
+			return p.declare(channel, &source, exchange, version)
+		}
 	}
 	if policy.Mode != config.ModeOff {
 		source.Lane = p.forwarder.Lane(source.Plan)
@@ -163,11 +172,15 @@ func (p *Plug) source(topic, queue, exchange string) (*transport.Source, error) 
 	return &source, nil
 }
 
-// declare declares the main queue as the user's builder does, and the plan.
-func (p *Plug) declare(channel *amqp091.Channel, source *transport.Source, exchange string) error {
-	err := p.config.TopologyBuilder.BuildTopology(channel, source.Queue, exchange, p.config, p.options.Logger)
+// declare declares the main queue as the user's builder does, protected where its policy says so, and the plan. version is
+// the broker's, or empty.
+func (p *Plug) declare(channel *amqp091.Channel, source *transport.Source, exchange, version string) error {
+	conf := p.config
+	conf.Queue.Arguments = p.mainArguments(source.Queue, source.Policy)
+
+	err := p.config.TopologyBuilder.BuildTopology(channel, source.Queue, exchange, conf, p.options.Logger)
 	if err != nil {
-		return fmt.Errorf("cannot declare the topology of topic %q: %w", source.Topic, topology.Explain(topology.KindQueue, source.Queue, err))
+		return fmt.Errorf("cannot declare the topology of topic %q: %w", source.Topic, p.explainMain(source, err))
 	}
 	if err := source.Plan.Declare(channel); err != nil {
 		return fmt.Errorf("cannot declare the retry topology of topic %q: %w", source.Topic, err)
@@ -175,6 +188,7 @@ func (p *Plug) declare(channel *amqp091.Channel, source *transport.Source, excha
 	if err := source.Plan.CheckAccess(channel); err != nil {
 		return fmt.Errorf("cannot dead-letter for topic %q: %w", source.Topic, err)
 	}
+	p.warnOfDrops(source, version)
 
 	return nil
 }

@@ -245,18 +245,18 @@ type loggedError string
 
 func (e loggedError) Error() string { return string(e) }
 
-// toRouter is an error as the router may log it: with the text that ErrorText makes of it.
-type toRouter struct {
+// shownError is an error as the router may log it: with the text that ErrorText makes of it.
+type shownError struct {
 	error
 	text string
 }
 
-func (e toRouter) Error() string { return e.text }
-func (e toRouter) Unwrap() error { return e.error }
+func (e shownError) Error() string { return e.text }
+func (e shownError) Unwrap() error { return e.error }
 
 func (p Poison) shown(err error) error {
 	text, _ := p.describe(err)
-	return toRouter{err, text}
+	return shownError{err, text}
 }
 
 // describe gives the text and the type of an error. Both come from foreign code, which may panic.

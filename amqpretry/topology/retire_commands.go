@@ -79,9 +79,6 @@ func longest(queues []ObsoleteQueue) time.Duration {
 	return longest
 }
 
-// quote makes one word of it, in which nothing means anything to a shell.
-func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
-
 // shellSafe refuses what a shell drops (NUL), a terminal acts upon when it is pasted, or ends a line.
 func shellSafe(object, name string) error {
 	if utf8.ValidString(name) && !strings.ContainsFunc(name, unicode.IsControl) {

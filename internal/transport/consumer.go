@@ -141,7 +141,7 @@ func (c *Consumer) declare(link *Link, source Source) error {
 	}
 	defer channel.Close() // fails after an error of the broker, which has closed it
 
-	if err := source.Declare(channel); err != nil {
+	if err := source.Declare(channel, link.version()); err != nil {
 		return err
 	}
 	d.link.Store(link)

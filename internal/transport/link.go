@@ -116,6 +116,12 @@ func (l *Link) waitUnblocked(ctx context.Context) error {
 // frameSize is the negotiated frame size; zero means no limit.
 func (l *Link) frameSize() int { return l.Config.FrameSize }
 
+// version is the broker's, such as 4.0.5; empty when it does not say.
+func (l *Link) version() string {
+	version, _ := l.Properties["version"].(string)
+	return version
+}
+
 // close closes the connection, politely until the deadline and then by its socket.
 func (l *Link) close(deadline time.Time) {
 	if waitUntil(deadline, func() { _ = l.CloseDeadline(deadline) }) {

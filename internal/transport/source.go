@@ -23,8 +23,8 @@ type Source struct {
 	Policy config.Policy
 	Plan   topology.Plan
 	Names  topology.Names
-	// Declare declares the main queue and the plan; nil when nothing may be declared.
-	Declare func(*amqp091.Channel) error
+	// Declare declares the main queue and the plan on a broker of this version; nil when nothing may be declared.
+	Declare func(channel *amqp091.Channel, version string) error
 	// Lane takes the failed messages; nil under policy off.
 	Lane *Lane
 }

@@ -1,0 +1,148 @@
+package amqpretry_test
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+)
+
+// The file is what the pure function makes of the plans and of what watermill-amqp's builder would declare.
+func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
+	t.Parallel()
+
+	conf := amqp.NewDurablePubSubConfig("amqp://u:p@127.0.0.1:1/shop", amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
+	conf.Queue.Arguments = amqp091.Table{"x-max-length": 5}
+	conf.Exchange.Arguments = amqp091.Table{"alternate-exchange": "alt"}
+	conf.Exchange.AutoDeleted, conf.Exchange.Internal = true, true
+	conf.QueueBind.GenerateRoutingKey = func(queue string) string { return "key of " + queue }
+	conf.QueueBind.Arguments = amqp091.Table{"n": 1}
+	policies := config.Policies{
+		Default: config.Policy{Delays: []time.Duration{time.Second}},
+		Topics:  map[string]config.Policy{"b": {Mode: config.ModeDeadLetter, Protect: config.ProtectionArguments}},
+	}
+	plug, err := amqpretry.New(conf, amqpretry.Options{Policies: policies})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+
+	file, err := plug.Definitions("a", "b", "a")
+	require.NoError(t, err)
+
+	mainQueue := func(topic string, arguments amqp091.Table) topology.MainQueue {
+		plan, err := plug.Plan(topic)
+		require.NoError(t, err)
+
+		return topology.MainQueue{
+			Plan: plan, Arguments: arguments,
+			Exchanges: []topology.MainExchange{{
+				Name: topic, Type: "fanout", Durable: true, AutoDelete: true, Internal: true, Arguments: amqp091.Table{"alternate-exchange": "alt"},
+			}},
+			Bindings: []topology.Binding{{Exchange: topic, Queue: plan.Queue, Key: "key of " + plan.Queue, Arguments: amqp091.Table{"n": 1}}},
+		}
+	}
+	expected, err := topology.Definitions("shop",
+		mainQueue("a", amqp091.Table{"x-max-length": 5}),
+		mainQueue("b", topology.Protect(amqp091.Table{"x-max-length": 5}, "b_billing.dlq")),
+	)
+	require.NoError(t, err)
+	assert.Equal(t, string(expected), string(file))
+	again, err := plug.Definitions("a", "b", "a")
+	require.NoError(t, err)
+	assert.Equal(t, string(file), string(again))
+}
+
+// With the default exchange there is none to define, and nothing to bind.
+func TestDefinitionsOfTheDefaultExchange(t *testing.T) {
+	t.Parallel()
+
+	plug, err := amqpretry.New(durable(), amqpretry.Options{Policies: config.Policies{Default: config.Policy{Mode: config.ModeOff}}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+	file, err := plug.Definitions("a")
+	require.NoError(t, err)
+
+	var f map[string][]map[string]any
+	require.NoError(t, json.Unmarshal(file, &f))
+	assert.Empty(t, f["exchanges"])
+	assert.Empty(t, f["bindings"])
+	assert.Equal(t, []map[string]any{{"name": "a", "vhost": "/", "durable": true, "auto_delete": false, "arguments": map[string]any{}}}, f["queues"])
+}
+
+// Everything that Subscribe would refuse, and what a file cannot say, is told at once; and the queue that can lose messages.
+func TestDefinitionsRefuse(t *testing.T) {
+	t.Parallel()
+
+	conf := amqp.NewDurableQueueConfig("amqp://u:secret@h:port/")
+	conf.Queue.Arguments = amqp091.Table{"x-time": time.Now(), "x-dead-letter-routing-key": "elsewhere"}
+	conf.Queue.GenerateName = func(topic string) string {
+		return map[string]string{"a": "q", "b": "q", "c": "q.dlq", "d": "amq.d"}[topic]
+	}
+	plug, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{
+		Topics: map[string]config.Policy{"b": {Mode: config.ModeDeadLetter, Protect: config.ProtectionArguments}},
+	}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+
+	file, err := plug.Definitions("a", "b", "c", "d", "")
+	assert.Nil(t, file)
+	for _, part := range []string{
+		"config.Connection.AmqpURI", `config.Queue.Arguments["x-dead-letter-routing-key"]`, `topics "a" and "b" share queue "q"`,
+		`"q.dlq": belongs to`, "amq. are the broker's own", "the name is empty", `arguments["x-time"]`,
+	} {
+		assert.ErrorContains(t, err, part)
+	}
+	assert.NotContains(t, err.Error(), "secret")
+
+	_, err = plug.Definitions()
+	assert.Equal(t, []string{"topics"}, paths(err))
+}
+
+// What is only printed is not subscribed to: it stands in nobody's way.
+func TestDefinitionsSubscribeToNothing(t *testing.T) {
+	t.Parallel()
+
+	conf := durable()
+	conf.TopologyBuilder = &builds{arguments: map[string]amqp091.Table{}}
+	conf.Queue.GenerateName = func(string) string { return "shared" }
+	plug, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{
+		Topics: map[string]config.Policy{"off": {Mode: config.ModeOff}},
+	}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+	_, err = plug.Definitions("a")
+	require.NoError(t, err)
+
+	stock := plug.Config()
+	require.NoError(t, stock.TopologyBuilder.BuildTopology(nil, stock.Queue.GenerateName("off"), "", stock, nil))
+}
+
+// Who provisions a queue that can lose messages is told: the service that finds it cannot know.
+func TestDefinitionsTellOfDrops(t *testing.T) {
+	t.Parallel()
+
+	conf := durable()
+	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"}
+	logger := watermill.NewCaptureLogger()
+	plug, err := amqpretry.New(conf, amqpretry.Options{Logger: logger, Topology: amqpretry.TopologyAssume, Policies: config.Policies{
+		Topics: map[string]config.Policy{"protected": {Protect: config.ProtectionArguments}},
+	}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+	_, err = plug.Definitions("a", "protected", "a")
+	require.NoError(t, err)
+
+	told := logger.Captured()[watermill.ErrorLogLevel]
+	require.Len(t, told, 1)
+	assert.Equal(t, canLose, told[0].Msg)
+	assert.Equal(t, "a", told[0].Fields["topic"])
+	assert.NotContains(t, told[0].Err.Error(), "not off")
+}

@@ -1,0 +1,212 @@
+package amqpretry
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/transport"
+)
+
+// ProtectPolicy is the policy of the broker that keeps an existing quorum main queue from losing messages. Its String is what
+// to give to an operator; when he has set it, say so with config.ProtectionPolicy.
+func (p *Plug) ProtectPolicy(topic string) (topology.BrokerPolicy, error) {
+	return p.protectPolicy(p.config.Queue.GenerateName(topic))
+}
+
+func (p *Plug) protectPolicy(queue string) (topology.BrokerPolicy, error) {
+	vhost, err := vhostOf(p.config.Connection)
+	if err != nil {
+		return topology.BrokerPolicy{}, err
+	}
+
+	return topology.ProtectPolicy(vhost, queue, p.options.Names.DeadLetterQueue(queue)), nil
+}
+
+// vhostOf is the virtual host that a connection would use.
+func vhostOf(c amqp.ConnectionConfig) (string, error) {
+	if c.AmqpConfig != nil && c.AmqpConfig.Vhost != "" {
+		return c.AmqpConfig.Vhost, nil
+	}
+
+	uri, err := amqp091.ParseURI(c.AmqpURI)
+	if err != nil {
+		var whole *url.Error
+		if errors.As(err, &whole) {
+			err = whole.Err // without the URI, which has the password
+		}
+
+		return "", &config.FieldError{Path: "config.Connection.AmqpURI", Problem: "cannot be read: " + err.Error()}
+	}
+
+	return uri.Vhost, nil
+}
+
+// mainArguments are those that a main queue is declared with.
+func (p *Plug) mainArguments(queue string, policy config.Policy) amqp091.Table {
+	if policy.Protect != config.ProtectionArguments {
+		return p.config.Queue.Arguments
+	}
+
+	return topology.Protect(p.config.Queue.Arguments, p.options.Names.DeadLetterQueue(queue))
+}
+
+// validateProtection refuses arguments of the config that say otherwise than the protection that policies ask for. All but
+// one: the name of the dead-letter queue depends on the topic, see checkProtection.
+func validateProtection(arguments amqp091.Table, policies config.Policies) error {
+	asking := []string{}
+	if policies.Default.Protect == config.ProtectionArguments {
+		asking = append(asking, "policies.default")
+	}
+	for _, topic := range slices.Sorted(maps.Keys(policies.Topics)) {
+		if policies.Topics[topic].Protect == config.ProtectionArguments {
+			asking = append(asking, fmt.Sprintf("policies.topics[%q]", topic))
+		}
+	}
+	if len(asking) == 0 {
+		return nil
+	}
+	deadLetterQueue, _ := arguments[deadLetterKey].(string)
+
+	return protectionConflicts(arguments, deadLetterQueue, strings.Join(asking, ", "))
+}
+
+const deadLetterKey = "x-dead-letter-routing-key"
+
+func protectionConflicts(arguments amqp091.Table, deadLetterQueue, asking string) error {
+	protection := topology.ProtectArguments(deadLetterQueue)
+
+	var errs []error
+	for _, key := range topology.ProtectConflicts(arguments, deadLetterQueue) {
+		errs = append(errs, &config.FieldError{
+			Path:    fmt.Sprintf("config.Queue.Arguments[%q]", key),
+			Problem: fmt.Sprintf("differs from the protection that %s asks for (protect: %s)", asking, config.ProtectionArguments),
+			Wanted:  "left out, or " + spelled(protection[key]),
+			Found:   spelled(arguments[key]),
+		})
+	}
+
+	return errors.Join(errs...)
+}
+
+func spelled(v any) string {
+	if s, ok := v.(string); ok {
+		return strconv.Quote(s)
+	}
+
+	return fmt.Sprint(v)
+}
+
+// checkProtection is the part of the validation that depends on the topic.
+func (p *Plug) checkProtection(topic, queue string, policy config.Policy) error {
+	if policy.Protect != config.ProtectionArguments {
+		return nil
+	}
+
+	var err error
+	if policy.Mode == config.ModeOff {
+		// The name of the dead-letter queue becomes an argument of the main queue, though the plan does not have it.
+		_, err = topology.New(queue, config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}, p.options.Names)
+	}
+
+	return errors.Join(err, protectionConflicts(
+		p.config.Queue.Arguments, p.options.Names.DeadLetterQueue(queue), fmt.Sprintf("the policy of topic %q", topic)))
+}
+
+// ProtectionError is returned by Subscribe when a main queue exists without the arguments of config.ProtectionArguments, which
+// the broker cannot add to it. Unwrap reaches the topology.ConflictError.
+type ProtectionError struct {
+	Queue string
+	// Policy of the broker that does the same for the queue as it is.
+	Policy topology.BrokerPolicy
+	Err    *topology.ConflictError
+}
+
+func (e *ProtectionError) Error() string {
+	differs := "other arguments"
+	if e.Err.Argument != "" {
+		differs = "another " + e.Err.Argument
+	}
+	if e.Err.Found != "" {
+		differs += fmt.Sprintf(" (wanted %s, found %s)", e.Err.Wanted, e.Err.Found)
+	}
+
+	// Which argument the broker names does not tell whether the queue is a classic one.
+	return fmt.Sprintf("queue %q exists with %s than config.ProtectionArguments declares, and the broker cannot change them; ways out: "+
+		"if it is a quorum queue, config.ProtectionPolicy, with config.Queue.Arguments as the queue has them, after an operator has run "+
+		"the line below (a dead-letter exchange among the queue's arguments would win over the policy's); if it is a classic queue, "+
+		"which has no delivery limit, config.ProtectionNone; or delete it once it is empty (it is declared again)\n%s",
+		e.Queue, differs, e.Policy)
+}
+
+func (e *ProtectionError) Unwrap() error { return e.Err }
+
+// explainMain turns what declaring a main queue gave into a typed error, with the ways out that its protection leaves.
+func (p *Plug) explainMain(source *transport.Source, err error) error {
+	err = topology.Explain(topology.KindQueue, source.Queue, err)
+
+	var conflict *topology.ConflictError
+	if !errors.As(err, &conflict) || conflict.Kind != topology.KindQueue || conflict.Name != source.Queue {
+		return err
+	}
+
+	protection := topology.ProtectArguments(p.options.Names.DeadLetterQueue(source.Queue))
+	value, ofProtection := protection[conflict.Argument]
+	switch {
+	case source.Policy.Protect == config.ProtectionArguments && (ofProtection || conflict.Argument == ""):
+		policy, invalid := p.protectPolicy(source.Queue)
+		if invalid != nil {
+			return err // impossible: there is a connection
+		}
+
+		return &ProtectionError{Queue: source.Queue, Policy: policy, Err: conflict}
+	case source.Policy.Protect != config.ProtectionArguments && ofProtection &&
+		(conflict.Found == fmt.Sprint(value) || conflict.Found == spelled(value)):
+		return fmt.Errorf("%w; if it was declared under config.ProtectionArguments, that has to stay", err)
+	default:
+		return err
+	}
+}
+
+// warnOfDrops tells once for each main queue that the broker may lose its messages: version is the broker's, or empty.
+//
+// It is an error in the log, since messages are lost without one when it comes to it. It is told under the mode off as well,
+// whose plain nacks count before RabbitMQ 4.3.
+func (p *Plug) warnOfDrops(source *transport.Source, version string) {
+	if source.Policy.Protect == config.ProtectionPolicy {
+		return
+	}
+	limit, drops := topology.DropLimit(p.mainArguments(source.Queue, source.Policy), version)
+	if !drops {
+		return
+	}
+	policy, err := p.protectPolicy(source.Queue)
+	if err != nil {
+		return // whoever connects, or prints definitions, reports it
+	}
+	if _, told := p.dropsTold.LoadOrStore(source.Queue, true); told {
+		return
+	}
+
+	wait := ""
+	if source.Policy.Mode == config.ModeOff {
+		wait = fmt.Sprintf(" (the dead-letter queue %s comes with the first policy that is not off; until then such messages stay, out of sight, in the main queue)",
+			p.options.Names.DeadLetterQueue(source.Queue))
+	}
+	p.options.Logger.Error(
+		"The main queue can lose messages: it is a quorum queue without a dead-letter exchange, and drops what reaches its delivery limit",
+		fmt.Errorf("delivery limit %s; ways out: for a new queue config.ProtectionArguments; for one that exists a policy of the broker%s, "+
+			"which no client can see: when an operator has run the line below, say so with config.ProtectionPolicy\n%s", limit, wait, policy),
+		watermill.LogFields{"topic": source.Topic, "amqp_queue_name": source.Queue, "delivery_limit": limit},
+	)
+}

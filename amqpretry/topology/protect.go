@@ -1,0 +1,228 @@
+package topology
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// protectedLimit is high enough for any number of shutdowns, and still ends a message that kills its consumers.
+const protectedLimit = int64(1000)
+
+// ProtectArguments are the arguments with which a new quorum main queue does not lose messages: what reaches the delivery
+// limit goes to the dead-letter queue, and stays in the main queue until that has it.
+func ProtectArguments(deadLetterQueue string) amqp.Table {
+	arguments := amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}
+	for key, value := range protection(deadLetterQueue) {
+		arguments["x-"+key] = value
+	}
+	return arguments
+}
+
+// protection is what a policy of the broker and the arguments of a queue have in common.
+func protection(deadLetterQueue string) map[string]any {
+	return map[string]any{
+		// Never a queue with a TTL that leads back: the broker sees a cycle, and drops the message.
+		"dead-letter-exchange":    "",
+		"dead-letter-routing-key": deadLetterQueue,
+		// At-least-once silently becomes at-most-once unless a full queue rejects what is published.
+		"dead-letter-strategy": "at-least-once",
+		"overflow":             amqp.QueueOverflowRejectPublish,
+		"delivery-limit":       protectedLimit,
+	}
+}
+
+// BrokerPolicy is a policy of the broker for one queue. Only an operator can set it, and no client can see it.
+type BrokerPolicy struct {
+	// Vhost and Queue for which it is.
+	Vhost, Queue string
+	// Name of the policy, made of the queue's.
+	Name string
+	// Pattern matches the name of the queue and no other.
+	Pattern  string
+	Priority int
+	// Definition in JSON.
+	Definition string
+}
+
+// ProtectPolicy is the policy that does for a quorum queue that exists what [ProtectArguments] do for a new one.
+//
+// It does not apply to classic queues, which have no delivery limit: the broker leaves them without it.
+func ProtectPolicy(vhost, queue, deadLetterQueue string) BrokerPolicy {
+	definition, _ := json.Marshal(protection(deadLetterQueue)) // strings and a number
+	return BrokerPolicy{
+		Vhost:      vhost,
+		Queue:      queue,
+		Name:       "amqpretry." + inPattern(queue),
+		Pattern:    "^" + inPattern(regexp.QuoteMeta(queue)) + "$",
+		Priority:   100,
+		Definition: inJSON(string(definition)),
+	}
+}
+
+// SetCommand is the line that sets the policy, for any POSIX shell.
+func (p BrokerPolicy) SetCommand() string {
+	return command("set_policy", p.Vhost, "--priority", strconv.Itoa(p.Priority), "--apply-to", "queues",
+		quote(p.Name), quote(p.Pattern), quote(p.Definition))
+}
+
+// ClearCommand is the line that takes the policy away.
+func (p BrokerPolicy) ClearCommand() string {
+	return command("clear_policy", p.Vhost, quote(p.Name))
+}
+
+// String is what to give to an operator: the line that sets the policy, and before it, as comments of the shell, what to
+// know and to look at first.
+func (p BrokerPolicy) String() string {
+	return comment(
+		"A queue has one policy: of all that match, the one with the highest priority. This one replaces the policy that",
+		"applies to the queue today. Look for it, put what it sets into this definition, and if its priority is "+strconv.Itoa(p.Priority),
+		"or more, use a higher one here:",
+		"  "+command("list_queues", p.Vhost, "name", "policy"),
+		"  "+command("list_policies", p.Vhost),
+	) + p.SetCommand()
+}
+
+// command puts a rabbitmqctl command together. A vhost that begins with a dash would be taken for an option.
+func command(name, vhost string, args ...string) string {
+	option := "-p " + quote(vhost)
+	if strings.HasPrefix(vhost, "-") {
+		option = "--vhost=" + quote(vhost)
+	}
+	return strings.Join(append([]string{"rabbitmqctl", name, option}, args...), " ")
+}
+
+// comment makes comments of the shell. A line break in a name does not end one. As some shells take pasted comments for
+// commands, what is in them must mean nothing to a shell.
+func comment(lines ...string) string {
+	var b strings.Builder
+	for _, line := range lines {
+		b.WriteString("# " + strings.NewReplacer("\n", " ", "\r", " ").Replace(line) + "\n")
+	}
+	return b.String()
+}
+
+// inPattern spells control characters as patterns do: no command line could carry a zero byte, and a terminal acts upon the
+// others. The broker matches bytes.
+func inPattern(s string) string {
+	return spellControls(s, func(r rune) (spelled string) {
+		for _, c := range []byte(string(r)) {
+			spelled += fmt.Sprintf(`\x%02x`, c)
+		}
+		return spelled
+	})
+}
+
+// inJSON spells those that the encoder leaves.
+func inJSON(s string) string {
+	return spellControls(s, func(r rune) string { return fmt.Sprintf(`\u%04x`, r) })
+}
+
+func spellControls(s string, spell func(rune) string) string {
+	var b strings.Builder
+	for _, r := range s {
+		if unicode.IsControl(r) {
+			b.WriteString(spell(r))
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// Protect adds the protection to the arguments that a main queue has anyway. These are not changed; where they say
+// otherwise, the protection wins: see [ProtectConflicts].
+func Protect(arguments amqp.Table, deadLetterQueue string) amqp.Table {
+	protected := amqp.Table{}
+	maps.Copy(protected, arguments)
+	maps.Copy(protected, ProtectArguments(deadLetterQueue))
+	return protected
+}
+
+// ProtectConflicts lists in order the arguments that say otherwise than the protection.
+func ProtectConflicts(arguments amqp.Table, deadLetterQueue string) []string {
+	var conflicts []string
+	for key, value := range ProtectArguments(deadLetterQueue) {
+		if found, given := arguments[key]; given && !sameArgument(found, value) {
+			conflicts = append(conflicts, key)
+		}
+	}
+	slices.Sort(conflicts)
+	return conflicts
+}
+
+// sameArgument tells whether the broker takes both for the same: it does not look at the width of integers.
+func sameArgument(a, b any) bool {
+	if n, isInteger := integer(a); isInteger {
+		m, isInteger := integer(b)
+		return isInteger && n == m
+	}
+	return fmt.Sprintf("%T %v", a, a) == fmt.Sprintf("%T %v", b, b)
+}
+
+func integer(v any) (int64, bool) {
+	switch n := v.(type) {
+	case int:
+		return int64(n), true
+	case int8:
+		return int64(n), true
+	case int16:
+		return int64(n), true
+	case int32:
+		return int64(n), true
+	case int64:
+		return n, true
+	case uint8:
+		return int64(n), true
+	case uint16:
+		return int64(n), true
+	case uint32:
+		return int64(n), true
+	default:
+		return 0, false
+	}
+}
+
+// DropLimit tells whether a queue with these arguments loses messages, because they reach a delivery limit and there is no
+// dead-letter exchange, and which limit that is. A policy of the broker can set both and cannot be seen.
+//
+// version is the broker's, such as 4.0.5. Without one it is taken to be 4.0 or later, where there is a limit by default, and
+// one below 0 means none; before it meant 0.
+func DropLimit(arguments amqp.Table, version string) (limit string, drops bool) {
+	if arguments[amqp.QueueTypeArg] != amqp.QueueTypeQuorum {
+		return "", false
+	}
+	if _, given := arguments["x-dead-letter-exchange"]; given {
+		return "", false
+	}
+	value, given := arguments["x-delivery-limit"]
+	n, _ := integer(value)
+	major, known := majorOf(version)
+	switch {
+	case given && n >= 0:
+		return strconv.FormatInt(n, 10), true
+	case given && known && major < 4:
+		return fmt.Sprintf("%d, which RabbitMQ %s takes for 0", n, version), true
+	case given:
+		return "", false
+	case !known:
+		return "20 on RabbitMQ 4.0 and later", true
+	case major >= 4:
+		return "20, the default since RabbitMQ 4.0", true
+	default:
+		return "", false
+	}
+}
+
+func majorOf(version string) (major int, known bool) {
+	first, _, _ := strings.Cut(version, ".")
+	major, err := strconv.Atoi(first)
+	return major, err == nil
+}

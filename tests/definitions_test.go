@@ -1,0 +1,163 @@
+package tests
+
+import (
+	"encoding/base64"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+// provisioned is a service as its operator knows it: what it subscribes to, and what it needs.
+type provisioned struct {
+	name      string
+	configure func(uri string) amqp.Config
+	policies  config.Policies
+	topics    []string
+	queues    []string // of the topics
+	// What a user who may configure nothing needs.
+	write, read string
+}
+
+func (p provisioned) plug(t *testing.T, uri string, mode amqpretry.TopologyMode) *amqpretry.Plug {
+	t.Helper()
+
+	return newPlug(t, p.configure(uri), amqpretry.Options{Policies: p.policies, Topology: mode, Logger: newLogs(t)})
+}
+
+var provisionedServices = []provisioned{
+	{
+		name: "queues", topics: []string{"orders", "payments"}, queues: []string{"orders", "payments"},
+		configure: func(uri string) amqp.Config {
+			conf := amqp.NewDurableQueueConfig(uri)
+			conf.Queue.Arguments = amqp091.Table{"x-max-length": 100_000, "x-single-active-consumer": false} // of other types than JSON's
+			return conf
+		},
+		policies: config.Policies{
+			Default: config.Policy{Delays: ms(50, 60)},
+			Topics:  map[string]config.Policy{"payments": {Delays: ms(50), QueueType: config.QueueTypeClassic, Protect: config.ProtectionArguments}},
+		},
+		write: `^(orders\.retry|payments\.retry\.classic)$`, read: `^(orders|payments)$`,
+	},
+	{
+		name: "fanout", topics: []string{"events", "news"}, queues: []string{"events_billing", "news_billing"},
+		configure: func(uri string) amqp.Config {
+			conf := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
+			conf.Queue.Arguments = mainQueueArguments("quorum")
+			conf.Exchange.Arguments = amqp091.Table{"alternate-exchange": "amq.fanout"}
+			conf.QueueBind.GenerateRoutingKey = func(queue string) string { return "key of " + queue }
+			conf.QueueBind.Arguments = amqp091.Table{"a": "b"}
+			return conf
+		},
+		policies: retries(ms(50)...),
+		write:    `^(events|news)_billing\.retry$`, read: `^(events|news)_billing$`,
+	},
+	{
+		name: "shared", topics: []string{"s1", "s2"}, queues: []string{"s1", "s2"},
+		configure: amqp.NewDurableQueueConfig,
+		policies:  config.Policies{Default: config.Policy{Delays: ms(50), Scope: config.ScopeShared}},
+		// The end of the scope "shared" is reached through the default exchange.
+		write: `^(retry|amq\.default)$`, read: `^s[12]$`,
+	},
+}
+
+// P8: an operator provisions from the printed file; a user who may configure nothing retries and dead-letters; and who
+// declares later finds no conflict.
+func TestDefinitions(t *testing.T) {
+	t.Parallel()
+
+	private := brokertest.Start(t)
+	operator := newOperator(t, private)
+	const vhost = `shop "ä"/1`
+	as := func(user, password string) string {
+		uri, err := url.Parse(private.URI)
+		require.NoError(t, err)
+		uri.Path, uri.RawPath = "/"+vhost, "/"+url.PathEscape(vhost)
+		uri.User = url.UserPassword(user, password)
+
+		return uri.String()
+	}
+	admin := as("guest", "guest")
+
+	// What the operator does, in few commands, since each takes a second or more.
+	var script, imports strings.Builder
+	fmt.Fprintf(&script, `V = <<"%s"/utf8>>, ok = rabbit_vhost:add(V, <<"test">>), `+
+		`May = fun(U, C, W, R) -> ok = rabbit_auth_backend_internal:set_permissions(U, V, C, W, R, <<"test">>) end, `+
+		`May(<<"guest">>, <<".*">>, <<".*">>, <<".*">>), `, strings.ReplaceAll(vhost, `"`, `\"`))
+	var files []string
+	for _, s := range provisionedServices {
+		file, err := s.plug(t, as(s.name, "secret"), amqpretry.TopologyAssume).Definitions(s.topics...)
+		require.NoError(t, err)
+		// Written by the broker's node, which may have another file system.
+		path := "/tmp/" + uniqueName("definitions") + ".json"
+		files = append(files, path)
+		fmt.Fprintf(&script, `ok = file:write_file("%s", base64:decode("%s")), `, path, base64.StdEncoding.EncodeToString(file))
+		erl := func(s string) string { return strings.ReplaceAll(s, `\`, `\\`) }
+		fmt.Fprintf(&script, `rabbit_auth_backend_internal:add_user(<<"%s">>, <<"secret">>, <<"test">>), `+
+			`May(<<"%s">>, <<"^$">>, <<"%s">>, <<"%s">>), `, s.name, s.name, erl(s.write), erl(s.read))
+		imports.WriteString("rabbitmqctl import_definitions " + path + " && ")
+	}
+	private.Ctl("eval", script.String()+"ok.")
+	operator.run(imports.String() + imports.String() + "true") // twice: what is there already is left alone
+	private.Ctl("eval", fmt.Sprintf(`[file:delete(F) || F <- ["%s"]], ok.`, strings.Join(files, `", "`)))
+
+	list := func() string { // what the operator has imported
+		return operator.run(fmt.Sprintf("for what in 'queues name type durable auto_delete arguments' 'exchanges name type durable auto_delete internal arguments' "+
+			"'bindings source_name destination_name routing_key arguments'; do rabbitmqctl list_$what -p '%s' | sort; done", vhost))
+	}
+	imported := list()
+
+	for _, s := range provisionedServices {
+		t.Run(s.name, func(t *testing.T) {
+			for i, topic := range s.topics {
+				c := setup{URI: admin, Queue: s.queues[i], KeepObjects: true, Handler: failing(9)}
+				c.Options.Policies, c.Options.Topology = s.policies, amqpretry.TopologyAssume
+				c.Configure = func(conf *amqp.Config) { *conf = s.configure(as(s.name, "secret")) }
+				c.Route = func(svc *service) {
+					svc.Router.AddConsumerHandler("h", topic, svc.Sub, svc.recorded(failing(9)))
+				}
+				svc := start(t, c)
+				exchange, key := s.configure(admin).Exchange.GenerateName(topic), ""
+				if exchange == "" {
+					key = topic
+				}
+				svc.Broker.publishTo(exchange, key, named("1")...)
+				dead := svc.Broker.take(s.queues[i]+".dlq", 1, 10*time.Second)
+				assert.Equal(t, map[string]string{"1": "exhausted"}, reasons(dead))
+				last := s.policies.For(topic).MaxRetries() + 1
+				assert.Equal(t, last, slices.Max(svc.Calls.attempts("1")))
+				assert.Len(t, svc.Calls.of("1"), last)
+			}
+
+			// Not even what is there already may be declared.
+			worker, err := s.plug(t, as(s.name, "secret"), amqpretry.TopologyDeclare).NewSubscriber()
+			require.NoError(t, err)
+			var access *topology.AccessError
+			require.ErrorAs(t, worker.SubscribeInitialize(s.topics[0]), &access)
+
+			plug := s.plug(t, admin, amqpretry.TopologyDeclare)
+			own, err := plug.NewSubscriber()
+			require.NoError(t, err)
+			stock, err := amqp.NewSubscriber(plug.Config(), newLogs(t))
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, stock.Close()) })
+			for _, topic := range s.topics {
+				require.NoError(t, own.SubscribeInitialize(topic))
+				require.NoError(t, stock.SubscribeInitialize(topic))
+			}
+		})
+	}
+	assert.Equal(t, imported, list(), "declaring has added and changed nothing")
+}

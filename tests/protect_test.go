@@ -1,0 +1,434 @@
+package tests
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+const canLose = "The main queue can lose messages"
+
+// protected is a policy of one short retry.
+func protected(p config.Protection) config.Policies {
+	return config.Policies{Default: config.Policy{Delays: ms(50), Protect: p}}
+}
+
+func offProtected(p config.Protection) config.Policies {
+	return config.Policies{Default: config.Policy{Mode: config.ModeOff, Protect: p}}
+}
+
+// brokerMajor is the first number of the broker's version.
+func brokerMajor(t *testing.T, uri string) int {
+	t.Helper()
+	conn, err := amqp091.Dial(uri)
+	require.NoError(t, err)
+	defer conn.Close()
+	version, _ := conn.Properties["version"].(string)
+	major, _, _ := strings.Cut(version, ".")
+	n, err := strconv.Atoi(major)
+	require.NoError(t, err, version)
+
+	return n
+}
+
+func vhostOf(t *testing.T, uri string) string {
+	t.Helper()
+	parsed, err := amqp091.ParseURI(uri)
+	require.NoError(t, err)
+
+	return parsed.Vhost
+}
+
+// reject rejects what comes from a queue until it has rejected so many or nothing comes for a time, and tells how many it has.
+func (r *rabbit) reject(queue string, limit int, quiet time.Duration) int {
+	r.t.Helper()
+	n := 0
+	r.do(func(ch *amqp091.Channel) error {
+		if err := ch.Qos(1, 0, false); err != nil {
+			return err
+		}
+		deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
+		if err != nil {
+			return err
+		}
+		for n < limit {
+			select {
+			case d := <-deliveries:
+				if err := d.Reject(true); err != nil {
+					return err
+				}
+				n++
+			case <-time.After(quiet):
+				return nil
+			}
+		}
+		_, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil) // it has read them
+
+		return err
+	})
+
+	return n
+}
+
+// crash takes a message from a queue and dies of it, so many times.
+func (r *rabbit) crash(queue string, times int) {
+	r.t.Helper()
+	for range times {
+		r.do(func(ch *amqp091.Channel) error {
+			deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
+			if err != nil {
+				return err
+			}
+			select {
+			case <-deliveries:
+				return nil // the connection closes
+			case <-time.After(5 * time.Second):
+				return fmt.Errorf("queue %s has no message to die of", queue)
+			}
+		})
+	}
+}
+
+// subscribing makes a plug on a config with these arguments of the main queue, and what subscribes by it.
+func subscribing(t *testing.T, uri string, arguments amqp091.Table, options amqpretry.Options) map[string]func(queue string) error {
+	t.Helper()
+	conf := amqp.NewDurableQueueConfig(uri)
+	conf.Queue.Arguments = arguments
+	conf.Connection.Reconnect = fastReconnect()
+	plug := newPlug(t, conf, options)
+	own, err := plug.NewSubscriber()
+	require.NoError(t, err)
+	stock, err := amqp.NewSubscriber(plug.Config(), newLogs(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, stock.Close()) })
+
+	return map[string]func(string) error{"own": own.SubscribeInitialize, "stock": stock.SubscribeInitialize}
+}
+
+func (r *rabbit) removeProtected(queues ...string) {
+	for _, q := range queues {
+		r.remove(q+".retry", q, q+".retry.50ms", q+".dlq")
+	}
+}
+
+// P8: a new quorum main queue with the protection loses no message: what is rejected beyond the limit lies in the dead-letter
+// queue. Under the mode off it is declared alike, so policies can follow, and go again.
+func TestProtect_NewQueue(t *testing.T) {
+	t.Parallel()
+
+	uri := brokertest.URI(t)
+	broker := newRabbit(t, uri)
+	for _, how := range []string{"own", "stock"} {
+		t.Run(how, func(t *testing.T) {
+			t.Parallel()
+
+			queue := uniqueName("q")
+			t.Cleanup(func() { broker.removeProtected(queue) })
+			for i, policies := range []config.Policies{
+				offProtected(config.ProtectionArguments), protected(config.ProtectionArguments), offProtected(config.ProtectionArguments),
+			} {
+				logged := newLogs(t)
+				subscribe := subscribing(t, uri, nil, amqpretry.Options{Policies: policies, Logger: logged})[how]
+				require.NoError(t, subscribe(queue), i)
+				assert.Empty(t, logged.with(canLose))
+			}
+			// The broker refuses what differs in any of them, so it has them all.
+			broker.do(func(ch *amqp091.Channel) error {
+				_, err := ch.QueueDeclare(queue, true, false, false, false, topology.ProtectArguments(queue+".dlq"))
+				return err
+			})
+
+			broker.publish(queue, named("poison")...)
+			assert.Equal(t, 1001, broker.reject(queue, 2000, time.Second), "one more than the limit")
+			assert.Equal(t, "poison", uuid(broker.take(queue+".dlq", 1, 10*time.Second)[0]))
+		})
+	}
+}
+
+// P8: a queue that exists without the protection's arguments is left alone, and the error has the line that protects it.
+func TestProtect_ExistingQueue(t *testing.T) {
+	t.Parallel()
+
+	uri := brokertest.URI(t)
+	broker := newRabbit(t, uri)
+	for _, how := range []string{"own", "stock"} {
+		for name, test := range map[string]struct {
+			arguments amqp091.Table
+			argument  string // the first that the broker compares
+		}{
+			"quorum":                  {mainQueueArguments("quorum"), "x-dead-letter-exchange"},
+			"quorum with other names": {topology.ProtectArguments("elsewhere"), "x-dead-letter-routing-key"},
+			"classic":                 {mainQueueArguments("classic"), "x-dead-letter-exchange"},
+			"no type":                 {nil, "x-dead-letter-exchange"},
+		} {
+			t.Run(how+" "+name, func(t *testing.T) {
+				t.Parallel()
+
+				queue := uniqueName("q")
+				t.Cleanup(func() { broker.removeProtected(queue) })
+				broker.do(func(ch *amqp091.Channel) error {
+					_, err := ch.QueueDeclare(queue, true, false, false, false, test.arguments)
+					return err
+				})
+				broker.publish(queue, named("kept")...)
+
+				subscribe := subscribing(t, uri, nil, amqpretry.Options{Policies: protected(config.ProtectionArguments)})
+				err := subscribe[how](queue)
+				var conflict *topology.ConflictError
+				require.ErrorAs(t, err, &conflict)
+				assert.Equal(t, test.argument, conflict.Argument)
+				var protection *amqpretry.ProtectionError
+				require.ErrorAs(t, err, &protection)
+				assert.ErrorContains(t, err, topology.ProtectPolicy(vhostOf(t, uri), queue, queue+".dlq").String())
+
+				broker.take(queue, 1, 10*time.Second)
+				assert.Equal(t, -1, broker.depth(queue+".dlq"), "nothing was declared")
+
+				// As it is, it can be used.
+				for _, protect := range []config.Protection{config.ProtectionPolicy, config.ProtectionNone} {
+					subscribe = subscribing(t, uri, test.arguments, amqpretry.Options{Policies: protected(protect)})
+					require.NoError(t, subscribe[how](queue), protect)
+				}
+			})
+		}
+	}
+}
+
+// P8: a main queue that can lose messages is told of at the start, once for each plug, with the line that protects it.
+func TestProtect_Warning(t *testing.T) {
+	t.Parallel()
+
+	uri := brokertest.URI(t)
+	broker, since4 := newRabbit(t, uri), brokerMajor(t, uri) >= 4
+	quorum := func(limit any) amqp091.Table {
+		arguments := mainQueueArguments("quorum")
+		if limit != nil {
+			arguments["x-delivery-limit"] = limit
+		}
+
+		return arguments
+	}
+	dlx := quorum(nil)
+	dlx["x-dead-letter-exchange"] = "amq.fanout"
+
+	for name, test := range map[string]struct {
+		arguments amqp091.Table
+		policies  config.Policies
+		assume    bool
+		own       bool // whether the plug's own subscriber tells, which knows the version
+		stock     bool // whether a stock one does
+		limit     string
+	}{
+		"default limit":              {arguments: quorum(nil), own: since4, stock: true, limit: "20"},
+		"default limit, off":         {arguments: quorum(nil), policies: off(), own: since4, stock: true, limit: "20"},
+		"a limit":                    {arguments: quorum(int64(5)), own: true, stock: true, limit: "5"},
+		"unlimited":                  {arguments: quorum(int64(-1)), own: !since4, stock: false, limit: "-1"},
+		"dead-letter exchange":       {arguments: dlx},
+		"classic":                    {arguments: mainQueueArguments("classic")},
+		"protected by arguments":     {policies: protected(config.ProtectionArguments)},
+		"protected by a policy":      {arguments: quorum(nil), policies: protected(config.ProtectionPolicy)},
+		"provisioned by an operator": {arguments: quorum(nil), assume: true},
+	} {
+		for how, tells := range map[string]bool{"own": test.own, "stock": test.stock} {
+			t.Run(name+" "+how, func(t *testing.T) {
+				t.Parallel()
+
+				queue, logged := uniqueName("q"), newLogs(t)
+				t.Cleanup(func() { broker.removeProtected(queue) })
+				options := amqpretry.Options{Policies: test.policies, Logger: logged}
+				if options.Policies.Default.IsZero() {
+					options.Policies = protected("")
+				}
+				if test.assume {
+					options.Topology = amqpretry.TopologyAssume
+				}
+				subscribe := subscribing(t, uri, test.arguments, options)[how]
+				require.NoError(t, subscribe(queue))
+				require.NoError(t, subscribe(queue), "again")
+
+				told := logged.with(canLose)
+				if !tells {
+					assert.Empty(t, told)
+					return
+				}
+				require.Len(t, told, 1)
+				assert.Equal(t, "error", told[0].Level)
+				assert.Equal(t, queue, told[0].Fields["amqp_queue_name"])
+				assert.Contains(t, told[0].Fields["delivery_limit"], test.limit)
+				for _, part := range []string{
+					topology.ProtectPolicy(vhostOf(t, uri), queue, queue+".dlq").String(), "config.ProtectionPolicy", "config.ProtectionArguments", "no client can see",
+				} {
+					assert.ErrorContains(t, told[0].Err, part)
+				}
+			})
+		}
+	}
+}
+
+// A reconnect, another subscriber and a subscription of another topic to the same queue do not tell again.
+func TestProtect_WarningIsNotRepeated(t *testing.T) {
+	t.Parallel()
+
+	proxy := newProxy(t, brokertest.URI(t))
+	queue := uniqueName("q")
+	c := setup{URI: proxy.URI, Queue: queue, Handler: succeed}
+	c.Configure = func(conf *amqp.Config) {
+		conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(7)}
+		conf.Queue.GenerateName = func(string) string { return queue }
+	}
+	svc := start(t, c)
+	second, err := svc.Plug.NewSubscriber()
+	require.NoError(t, err)
+	require.NoError(t, second.SubscribeInitialize("other"))
+
+	svc.publish("before")
+	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "handled")
+	consuming := len(svc.Logs.with("Consuming"))
+	proxy.cut(anyone)
+	eventually(t, 10*time.Second, func() bool { return len(svc.Logs.with("Consuming")) > consuming }, "it consumes again")
+	require.NoError(t, second.SubscribeInitialize(queue))
+	svc.publish("after")
+	eventually(t, 10*time.Second, func() bool { return svc.Calls.ids()["after"] == 1 }, "handled")
+
+	assert.Len(t, svc.Logs.with(canLose), 1)
+}
+
+// operator runs printed lines in a shell, as a person would, against a private broker.
+type operator struct {
+	t   *testing.T
+	bin string // with a rabbitmqctl
+	dir string // of the broker
+}
+
+func newOperator(t *testing.T, broker *brokertest.Broker) operator {
+	t.Helper()
+	script, err := filepath.Abs("../scripts/broker")
+	require.NoError(t, err)
+	bin := t.TempDir()
+	shim := fmt.Sprintf("#!/bin/sh\nexec '%s' ctl '%s' \"$@\"\n", script, broker.Dir)
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "rabbitmqctl"), []byte(shim), 0o755))
+
+	return operator{t, bin, broker.Dir}
+}
+
+func (o operator) run(lines string) string {
+	o.t.Helper()
+	cmd := exec.CommandContext(o.t.Context(), "sh", "-c", lines)
+	cmd.Env = append(os.Environ(), "PATH="+o.bin+":"+os.Getenv("PATH"))
+	out, err := cmd.CombinedOutput()
+	require.NoError(o.t, err, "%s\n%s", lines, out)
+
+	return string(out)
+}
+
+// P8: the printed line, run by an operator, protects a quorum queue that exists, with messages in it and whatever its name,
+// and no other queue.
+func TestProtect_PolicyLine(t *testing.T) {
+	t.Parallel()
+
+	private := brokertest.Start(t)
+	operator := newOperator(t, private)
+
+	const vhost = `it's "$HOME" /ä`
+	// A dead letter that finds no queue is tried again after 180 s by default.
+	private.Ctl("eval", fmt.Sprintf(`V = <<"%s"/utf8>>, ok = rabbit_vhost:add(V, <<"test">>), `+
+		`ok = rabbit_auth_backend_internal:set_permissions(<<"guest">>, V, <<".*">>, <<".*">>, <<".*">>, <<"test">>), `+
+		`application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 500).`, strings.ReplaceAll(vhost, `"`, `\"`)))
+	uri, err := url.Parse(private.URI)
+	require.NoError(t, err)
+	uri.Path, uri.RawPath = "/"+vhost, "/"+url.PathEscape(vhost)
+	broker := newRabbit(t, uri.String())
+
+	const name = `a.b's [x]+ $(id) "ü"`
+	conf := amqp.NewDurableQueueConfig(uri.String())
+	conf.Queue.Arguments = mainQueueArguments("quorum")
+	stock, err := amqp.NewSubscriber(conf, newLogs(t))
+	require.NoError(t, err)
+	const lookalike = `aXb's x $(id) "ü"` // what the pattern would match if it were not quoted
+	for _, queue := range []string{name, lookalike, name + "2", "2" + name} {
+		require.NoError(t, stock.SubscribeInitialize(queue))
+	}
+	require.NoError(t, stock.Close())
+	broker.publish(name, named("there before")...)
+
+	// Instances with policy off are there first; they declare no dead-letter queue.
+	plug := newPlug(t, conf, amqpretry.Options{Policies: offProtected(config.ProtectionPolicy)})
+	policy, err := plug.ProtectPolicy(name)
+	require.NoError(t, err)
+	shorter := policy
+	shorter.Definition = strings.Replace(policy.Definition, `"delivery-limit":1000`, `"delivery-limit":3`, 1)
+	require.NotEqual(t, policy, shorter)
+	operator.run(shorter.String())
+
+	listed := operator.run(commentedOut(policy.String(), "list_queues"))
+	var with []string
+	for line := range strings.Lines(listed) {
+		if queue, applied, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t"); applied == policy.Name {
+			with = append(with, queue)
+		}
+	}
+	assert.Equal(t, []string{name}, with, "the queues with the policy, of\n%s", listed)
+
+	// Beyond the limit, by rejects and by crashes: not lost, though there is no dead-letter queue yet.
+	assert.Equal(t, 4, broker.reject(name, 30, time.Second), "one more than the limit")
+	broker.publish(name, named("killer")...)
+	broker.crash(name, 4)
+	eventually(t, 10*time.Second, func() bool { return broker.depth(name) == 0 }, "both are gone from sight")
+	// A queue without the policy loses its message: that is what all this is about.
+	broker.do(func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDeclare("unprotected", true, false, false, false, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(3)})
+		return err
+	})
+	broker.publish("unprotected", named("lost")...)
+	assert.Equal(t, 4, broker.reject("unprotected", 30, time.Second))
+
+	// Policies follow, and with them the dead-letter queue.
+	c := setup{URI: uri.String(), Queue: name, QueueType: "quorum", KeepObjects: true, Handler: func(msg *message.Message) error {
+		return failing(9)(msg)
+	}}
+	c.Options.Policies = protected(config.ProtectionPolicy)
+	svc := start(t, c)
+	var ids []string
+	for _, d := range broker.take(name+".dlq", 2, 20*time.Second) {
+		ids = append(ids, uuid(d))
+	}
+	assert.ElementsMatch(t, []string{"there before", "killer"}, ids)
+	assert.Empty(t, svc.Logs.with(canLose))
+
+	// Retries go on beside it, and do not count against the limit.
+	svc.publish("fails")
+	assert.Equal(t, "exhausted", reasons(broker.take(svc.dlq(), 1, 10*time.Second))["fails"])
+
+	operator.run(policy.String()) // the line as it is printed
+	assert.Contains(t, operator.run(commentedOut(policy.String(), "list_policies")), `"delivery-limit":1000`)
+	operator.run(policy.ClearCommand())
+	assert.NotContains(t, operator.run(commentedOut(policy.String(), "list_policies")), policy.Name)
+}
+
+// commentedOut is the command in the comments of a script.
+func commentedOut(script, command string) string {
+	for line := range strings.Lines(script) {
+		if strings.Contains(line, command) {
+			return strings.TrimLeft(line, "# ")
+		}
+	}
+
+	return "exit 1"
+}
