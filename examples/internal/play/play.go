@@ -34,7 +34,11 @@ func Main(run func(ctx context.Context, uri string, out io.Writer) error) {
 type Handlers map[string]message.NoPublishHandlerFunc
 
 // Message that is published: its UUID is what the output calls it.
-type Message struct{ Topic, ID string }
+type Message struct {
+	Topic, ID string
+	// IsThere means that it is in its queue already.
+	IsThere bool
+}
 
 // Run publishes the messages and returns when each was handled, dropped or dead-lettered. Dead letters are told of on out.
 func Run(ctx context.Context, uri string, out *Writer, options amqpretry.Options, handlers Handlers, messages ...Message) error {
@@ -83,6 +87,9 @@ func Run(ctx context.Context, uri string, out *Writer, options amqpretry.Options
 	<-router.Running()
 
 	for _, m := range messages {
+		if m.IsThere {
+			continue
+		}
 		if err := publisher.Publish(m.Topic, message.NewMessage(m.ID, []byte(m.ID))); err != nil {
 			return err
 		}
