@@ -29,6 +29,7 @@ type Case struct {
 // that would end after the deadline does not begin: the message has then expired.
 func Decide(policy config.Policy, c Case) Verdict {
 	retries := policy.MaxRetries()
+
 	switch c.Class {
 	case ClassShutdown:
 		return Verdict{Action: ActionRequeue}

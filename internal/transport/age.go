@@ -10,8 +10,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// withAge completes the state of a message that arrived just now with where the message's age counts from, and with its deadline: by its own expiration, and by
-// the policy's maximum age of now, whatever that was when it failed before.
+// withAge completes the state of a message that arrived just now with where its age counts from, and with its deadline: by its
+// own expiration, and by the policy's maximum age of now, whatever that was when it failed before.
 func withAge(s wire.State, d *amqp091.Delivery, kind wire.Kind, maxAge time.Duration, now time.Time) wire.State {
 	expiration := ownExpiration(s, d)
 	if s.Since.IsZero() {
