@@ -30,7 +30,7 @@ type opinionError struct{ error }
 func (opinionError) Retryable() bool { return false }
 
 const (
-	asked         = 200 * time.Millisecond // d
+	asked         = time.Second // d
 	unpublishable = "`nil`, but its outputs cannot be published"
 	takenAway     = "anything, when a shutdown has taken the message away"
 	leftOut       = "an error that `RetryOnly` leaves out"
@@ -55,9 +55,9 @@ var returned = map[string]func() error{
 
 // where the message is in its life, by the words of the docs, and the policy that brings it there.
 var stages = map[string]config.Policy{
-	"first try, an immediate one is left": {Delays: ms(100, 300), Immediate: 1},
-	"first attempt":                       {Delays: ms(100, 300)},
-	"last attempt":                        {Delays: ms(100, 300)},
+	"first try, an immediate one is left": {Delays: ms(100, 1500), Immediate: 1},
+	"first attempt":                       {Delays: ms(100, 1500)},
+	"last attempt":                        {Delays: ms(100, 1500)},
 	"the wait would outlive the deadline": {Delays: ms(10_000), MaxAge: 8 * time.Second},
 	"policy without retries":              {Mode: config.ModeDeadLetter},
 }
@@ -163,7 +163,7 @@ func newStageTest(t *testing.T, stage string, policy config.Policy) *stageTest {
 	}
 	s.service = start(t, c)
 	t.Cleanup(func() {
-		s.Broker.remove(s.only+".retry", s.only, s.only+".retry.100ms", s.only+".retry.300ms", s.only+".retry.10s", s.only+".dlq")
+		s.Broker.remove(s.only+".retry", s.only, s.only+".retry.100ms", s.only+".retry.1500ms", s.only+".retry.10s", s.only+".dlq")
 	})
 
 	return s
@@ -237,7 +237,7 @@ func (s *stageTest) run(want map[string]string) {
 		<-time.After(tick)
 	}
 	require.Equal(s.t, want, last)
-	stays(s.t, 500*time.Millisecond, func() bool { last = seen(); return equal(last, want) }, "that is the end of it: %v", last)
+	stays(s.t, 1800*time.Millisecond, func() bool { last = seen(); return equal(last, want) }, "that is the end of it: %v", last)
 
 	s.publish(takenAway)
 	closesWithin(s.t, 10*time.Second, s.blocked, "the last message reaches its handler")
@@ -281,9 +281,9 @@ func (s *stageTest) words(row, reason string) string {
 		return "dead and alive"
 	case reason != "":
 		return "dead-letter queue: `" + reason + "`"
-	case called && attempts == 0 && tries == 1 && waited < 90*time.Millisecond:
+	case called && attempts == 0 && tries == 1:
 		return "called again at once"
-	case called && attempts == 1 && waited >= 300*time.Millisecond:
+	case called && attempts == 1 && waited >= asked:
 		return "retried after d or more"
 	case called && attempts == 1 && waited >= 100*time.Millisecond:
 		return "retried after the policy's delay"
