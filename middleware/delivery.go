@@ -16,15 +16,17 @@ type Delivery interface {
 	Owner() any
 	// Queue is the queue that the message was consumed from.
 	Queue() string
-	// Policy is the effective policy of that queue, or what Enter has made of it.
+	// Policy is the effective policy of that queue, or what a middleware has narrowed it to.
 	Policy() config.Policy
+	// Narrow replaces the policy for this delivery.
+	Narrow(policy config.Policy)
 	// State is what the message carried when it arrived, or since Advance.
 	State() wire.State
 	// Advance notes that an immediate try has failed.
 	Advance(s wire.State)
-	// Enter and Leave tell that a middleware has the message in hand, and under which policy. A handler may ack or nack it by
-	// itself: that is carried out when the last has left, and what the middleware says counts.
-	Enter(policy config.Policy)
+	// Enter and Leave tell that a middleware has the message in hand. A handler may ack or nack it by itself: that is carried
+	// out when the last has left, and what the middleware says counts.
+	Enter()
 	Leave()
 	// Withdrawn reports whether the message was taken away from its handler: a close that has waited long enough, or a lost
 	// connection. What the handler then returns is no failure.

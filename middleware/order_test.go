@@ -34,12 +34,13 @@ func (d *delivery) Policy() config.Policy {
 	return d.policy
 }
 
-func (*delivery) State() wire.State       { return wire.State{} }
-func (*delivery) Advance(wire.State)      {}
-func (*delivery) Succeeded()              {}
-func (d *delivery) Enter(p config.Policy) { d.policy = p }
-func (*delivery) Leave()                  {}
-func (*delivery) Withdrawn() bool         { return false }
+func (*delivery) State() wire.State        { return wire.State{} }
+func (*delivery) Advance(wire.State)       {}
+func (*delivery) Succeeded()               {}
+func (d *delivery) Narrow(p config.Policy) { d.policy = p }
+func (*delivery) Enter()                   {}
+func (*delivery) Leave()                   {}
+func (*delivery) Withdrawn() bool          { return false }
 func (d *delivery) Settle(_ context.Context, s Settlement) error {
 	d.settled <- s
 	return nil

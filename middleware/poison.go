@@ -115,11 +115,7 @@ func (p Poison) Judge(d Delivery, f Failure) Settlement {
 }
 
 func (p Poison) judge(d Delivery, f Failure) Settlement {
-	policy, ctx := d.Policy(), context.Background()
-	if f.Message != nil {
-		ctx, f.Payload = f.Message.Context(), f.Message.Payload
-	}
-	f.Topic = first(message.SubscribeTopicFromCtx(ctx), f.Topic)
+	f, policy := f.completed(), d.Policy()
 	f.Attempt = attemptOf(d)
 
 	class, after := f.Class, time.Duration(0)
@@ -145,6 +141,15 @@ func (p Poison) judge(d Delivery, f Failure) Settlement {
 	return p.settlement(d, f, verdict, failed{class: class, called: called(f), at: now})
 }
 
+// completed has what the message tells.
+func (f Failure) completed() Failure {
+	if f.Message != nil {
+		f.Payload, f.Topic = f.Message.Payload, first(message.SubscribeTopicFromCtx(f.Message.Context()), f.Topic)
+	}
+
+	return f
+}
+
 // called tells whether a failure is that of a handler's call. A consumer that died was in a handler, as far as is known.
 func called(f Failure) bool { return f.Class != ClassUndecodable && f.Class != ClassExpired }
 
@@ -160,6 +165,7 @@ func (p Poison) early(d Delivery, f Failure) *Settlement {
 		return nil
 	}
 
+	f = f.completed()
 	f.Class, f.Err = ClassExpired, nil
 	if verdict.Reason == ReasonExpired {
 		f.Err = fmt.Errorf("the message expired at %s, before its handler was called", state.Deadline.UTC().Format(time.RFC3339))

@@ -23,10 +23,10 @@ type Retry struct {
 
 // Middleware returns the Retry middleware.
 func (r Retry) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	return r.Poison.wrap(h, func(policy config.Policy) config.Policy { return policy })
+	return r.Poison.wrap(h, nil)
 }
 
-// wrap is the life of a message around a handler, under the policy of its queue as narrow makes it.
+// wrap is the life of a message around a handler, under the policy of its queue, or what narrow makes of that.
 func (p Poison) wrap(h message.HandlerFunc, narrow func(config.Policy) config.Policy) message.HandlerFunc {
 	p.reportInnerOrder(h)
 
@@ -44,8 +44,11 @@ func (p Poison) wrap(h message.HandlerFunc, narrow func(config.Policy) config.Po
 
 		once.Do(func() { p.reportOuterOrder(msg) })
 
-		d.Enter(narrow(d.Policy()))
+		d.Enter()
 		defer d.Leave()
+		if narrow != nil {
+			d.Narrow(narrow(d.Policy()))
+		}
 
 		return attempt{Poison: p, delivery: d, msg: msg, ctx: msg.Context()}.run(h)
 	}
@@ -82,8 +85,7 @@ func (a attempt) tries(h message.HandlerFunc) ([]*message.Message, error) {
 	}
 
 	for {
-		before := Failure{Message: a.msg, Payload: a.msg.Payload, Topic: message.SubscribeTopicFromCtx(a.ctx)}
-		if s := a.early(a.delivery, before); s != nil {
+		if s := a.early(a.delivery, Failure{Message: a.msg}); s != nil {
 			return nil, a.delivery.Settle(a.ctx, *s)
 		}
 

@@ -43,9 +43,7 @@ func (h *handle) State() wire.State     { return h.progress(h.state) }
 
 func (h *handle) Withdrawn() bool { return h.ctx.Err() != nil }
 
-func (h *handle) Enter(policy config.Policy) {
-	h.narrow(policy)
-
+func (h *handle) Enter() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 

@@ -18,8 +18,8 @@ func TestHandleWaitsForTheLastMiddleware(t *testing.T) {
 	h := &handle{}
 	require.True(t, h.wait(t.Context()), "no middleware was there")
 
-	h.Enter(config.Policy{})
-	h.Enter(config.Policy{}) // one inside the other
+	h.Enter()
+	h.Enter() // one inside the other
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -40,7 +40,7 @@ func TestHandleWaitsForTheLastMiddleware(t *testing.T) {
 	<-left
 	require.True(t, h.wait(ended), "all have left")
 
-	h.Enter(config.Policy{})
+	h.Enter()
 	h.Leave()
 	require.True(t, h.wait(ended), "a second one may come and go")
 }

@@ -15,7 +15,8 @@ type standing struct {
 	advanced *wire.State
 }
 
-func (s *standing) narrow(p config.Policy) {
+// Narrow replaces the policy for this delivery.
+func (s *standing) Narrow(p config.Policy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 

@@ -157,9 +157,9 @@ func (d *stockDelivery) Queue() string         { return d.source.Queue }
 func (d *stockDelivery) Policy() config.Policy { return d.policy(d.source.Policy) }
 func (d *stockDelivery) State() wire.State     { return d.progress(d.state) }
 
-// Leave is of no use here: a stock subscriber carries an answer out at once.
-func (d *stockDelivery) Enter(policy config.Policy) { d.narrow(policy) }
-func (d *stockDelivery) Leave()                     {}
+// Enter and Leave are of no use here: a stock subscriber carries an answer out at once.
+func (d *stockDelivery) Enter() {}
+func (d *stockDelivery) Leave() {}
 
 // Withdrawn tells a stock subscriber's end of the message from the deadline of a Timeout outside of ours.
 func (d *stockDelivery) Withdrawn() bool { return errors.Is(d.ctx.Err(), context.Canceled) }
