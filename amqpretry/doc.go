@@ -25,7 +25,7 @@
 //
 // The consumer alone acknowledges, and never before the handler succeeded or the copy is confirmed and was not returned.
 // What cannot be confirmed is held unacknowledged: the handler is not run again, other messages go on, up to the prefetch.
-// Copies go over a connection of their own, one confirm channel for each main queue, so a blocked publisher stops no
+// Copies go over a connection of their own, one confirm channel for each main queue and exchange, so a blocked publisher stops no
 // acknowledgement and a broken queue stops no other.
 //
 // # Two ways to consume

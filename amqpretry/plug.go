@@ -185,7 +185,7 @@ func (p *Plug) declare(channel *amqp091.Channel, source *transport.Source, excha
 	if err := source.Plan.Declare(channel); err != nil {
 		return fmt.Errorf("cannot declare the retry topology of topic %q: %w", source.Topic, err)
 	}
-	if err := source.Plan.CheckAccess(channel); err != nil {
+	if err := p.forwarder.CheckAccess(source.Plan); err != nil {
 		return fmt.Errorf("cannot dead-letter for topic %q: %w", source.Topic, err)
 	}
 	p.warnOfDrops(source, version)

@@ -122,10 +122,10 @@ type Policy struct {
 	// retry: 0..10, default 0. They hold up the messages behind, like a slow handler does, and belong to the first
 	// attempt: only when the last of them has failed does the attempt count as failed. A mode without retries has them, too.
 	Immediate int
-	// Jitter shortens each wait by a random part of it, so that what fails now and then does not fall into step: with 0.2 a
-	// delay of 30s is 24s to 30s. 0..1, default 0. No queue is added. But a message never overtakes one that went into the
-	// same retry queue before it, so those behind a longer wait come later, though never after the whole delay: of a burst
-	// most come back near its end, in the order and at the pace in which they failed.
+	// Jitter shortens each of the policy's own delays by a random part, so that what fails now and then does not fall into
+	// step: with 0.2 a delay of 30s is 24s to 30s. 0..1, default 0. No queue is added. But a message never overtakes one that
+	// went into the same retry queue before it, so those behind a longer wait come later, though never after the whole delay:
+	// of a burst most come back near its end, in the order and at the pace in which they failed.
 	Jitter float64
 	// MaxAge is the age at which a message expires: it is handled no more, and no wait begins that would last longer.
 	// It counts from the message's timestamp property, else from its first delivery. 0 means that only the message's own

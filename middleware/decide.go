@@ -129,18 +129,27 @@ func early(policy config.Policy, w waiting) (v Verdict, ok bool) {
 		return expired(policy), true
 	}
 
-	wait := w.notBefore.Sub(w.now)
+	// Nobody may ask for more: it is forged, or the policy allowed more before.
+	notBefore := earlier(w.notBefore, later(w.since, w.lastFailure).Add(maxPostpone(policy)))
+
+	wait := notBefore.Sub(w.now)
 	hop := policy.DelayFor(wait)
 	switch {
 	case wait <= 0, hop < min(wait, shortestHop): // due, or with too many hops before it is
 		return Verdict{}, false
-	case w.notBefore.After(later(w.since, w.lastFailure).Add(maxPostpone(policy) + time.Second)):
-		return Verdict{}, false // nobody may ask for that, so it is forged
 	case hasPassed(w.deadline, w.now.Add(max(wait, hop))):
 		return expired(policy), true
 	}
 
-	return Verdict{Action: ActionPostpone, Count: w.failures, Delay: hop, NotBefore: w.notBefore}, true
+	return Verdict{Action: ActionPostpone, Count: w.failures, Delay: hop, NotBefore: notBefore}, true
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.After(b) {
+		return b
+	}
+
+	return a
 }
 
 func later(a, b time.Time) time.Time {

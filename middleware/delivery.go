@@ -63,6 +63,12 @@ func WithDelivery(ctx context.Context, d Delivery) context.Context {
 	return context.WithValue(ctx, deliveryKey{}, d)
 }
 
+// HasDelivery tells whether a context carries a delivery of this owner already.
+func HasDelivery(ctx context.Context, owner any) bool {
+	d := deliveryFrom(ctx)
+	return d != nil && d.Owner() == owner
+}
+
 func deliveryOf(msg *message.Message) Delivery {
 	return deliveryFrom(msg.Context())
 }

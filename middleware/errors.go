@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// The marks that an error can carry: errors.Is matches them for every error that the function of the same name has marked.
+// The marks that an error can carry: errors.Is matches them for every error that Permanent, Drop, Transient, RetryAfter or
+// Postpone has marked.
 var (
 	ErrPermanent  = errors.New("permanent error")
 	ErrDrop       = errors.New("dropped message")

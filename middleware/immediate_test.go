@@ -221,8 +221,6 @@ func TestBeforeTheHandler(t *testing.T) {
 		state  wire.State
 	}{
 		"only short delays":           {short, wire.State{NotBefore: soon, Since: past}},
-		"forged":                      {long, wire.State{NotBefore: past.Add(time.Hour + 2*time.Second), Since: past}},
-		"forged, of an old message":   {long, wire.State{NotBefore: soon.Add(time.Hour), Since: past.Add(-50 * time.Hour), LastFailure: past}},
 		"some milliseconds of a wait": {twoRetries, wire.State{NotBefore: past, Since: past}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -231,6 +229,15 @@ func TestBeforeTheHandler(t *testing.T) {
 			_, err := retrying(failing(nil))(messageOf(d))
 			require.NoError(t, err)
 			assert.Equal(t, 1, d.succeeded)
+		})
+	}
+	for name, notBefore := range map[string]time.Time{"forged": soon.AddDate(900, 0, 0), "of a policy that allowed more": past.Add(2 * time.Hour)} {
+		t.Run("no later than the policy allows: "+name, func(t *testing.T) {
+			d := newDelivery()
+			d.policy, d.state = long, wire.State{NotBefore: notBefore, Since: past.Add(-50 * time.Hour), LastFailure: past}
+			_, err := retrying(failing(nil))(messageOf(d))
+			require.NoError(t, err)
+			assert.Equal(t, past.Add(time.Hour), settlement(t, d).Verdict.NotBefore)
 		})
 	}
 	t.Run("not due, of an old message that failed just now", func(t *testing.T) {

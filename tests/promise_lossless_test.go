@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
@@ -297,32 +298,9 @@ func TestLosslessBrokerFaults(t *testing.T) {
 		}
 	})
 
-	t.Run("memory alarm", func(t *testing.T) {
-		svc := newService(t, setup{
-			URI: broker.URI, Prefetch: 10,
-			// From 4.0 on this limit is the default; beyond it the broker drops what it delivered.
-			Configure: func(c *amqp.Config) {
-				c.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(20)}
-			},
-			Handler: byFate,
-		})
-		require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
-		failing := append(numbered("never", 3), numbered("once", 2)...)
-		ids := append(failing, numbered("ok", 300)...)
-		svc.publish(ids...) // before the alarm, which blocks every publisher
-
-		broker.Ctl("set_vm_memory_high_watermark", "0.0000001")
-		svc.run()
-		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == len(ids) }, "healthy messages go on")
-		held := svc.reportedHeld(len(failing))
-		assert.Equal(t, svc.Queue, held.Queue)
-		assert.GreaterOrEqual(t, held.For, 200*time.Millisecond)
-		stays(t, 3*time.Second, func() bool { return svc.Calls.count() == len(ids) }, "handlers run again during the alarm")
-
-		broker.Ctl("set_vm_memory_high_watermark", "absolute", "2GB")
-		svc.finish(ids, 20*time.Second, 0)
-		assert.Equal(t, expectedCalls(ids, 2), svc.Calls.count(), "handler calls")
-	})
+	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
+		t.Run("memory alarm, retry queues by "+string(scope), func(t *testing.T) { testMemoryAlarm(t, broker, scope) })
+	}
 
 	t.Run("killed while messages wait", func(t *testing.T) {
 		var all []*service
@@ -347,6 +325,39 @@ func TestLosslessBrokerFaults(t *testing.T) {
 			svc.finish(ids, 40*time.Second, len(ids)) // a classic queue may have forgotten acknowledgements
 		}
 	})
+}
+
+// testMemoryAlarm has a service that starts in an alarm, when the broker takes nothing from anybody who publishes.
+func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, scope config.Scope) {
+	c := setup{
+		URI: broker.URI, Prefetch: 10, Queue: uniqueName("alarm"),
+		// From 4.0 on this limit is the default; beyond it the broker drops what it delivered.
+		Configure: func(c *amqp.Config) {
+			c.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(20)}
+		},
+		Handler: byFate,
+	}
+	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(200), Scope: scope}}
+	before := newService(t, c)
+	require.NoError(t, before.Sub.SubscribeInitialize(c.Queue))
+	failing := append(numbered("never", 3), numbered("once", 2)...)
+	ids := append(failing, numbered("ok", 300)...)
+	before.publish(ids...) // before the alarm, which blocks every publisher
+
+	broker.Ctl("set_vm_memory_high_watermark", "0.0000001")
+	svc := newService(t, c)
+	began := time.Now()
+	svc.run()
+	assert.Less(t, time.Since(began), 8*time.Second, "it can subscribe")
+	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == len(ids) }, "healthy messages go on")
+	held := svc.reportedHeld(len(failing))
+	assert.Equal(t, svc.Queue, held.Queue)
+	assert.GreaterOrEqual(t, held.For, 200*time.Millisecond)
+	stays(t, 3*time.Second, func() bool { return svc.Calls.count() == len(ids) }, "handlers run again during the alarm")
+
+	broker.Ctl("set_vm_memory_high_watermark", "absolute", "2GB")
+	svc.finish(ids, 20*time.Second, 0)
+	assert.Equal(t, expectedCalls(ids, 2), svc.Calls.count(), "handler calls")
 }
 
 // expectedCalls is how often handlers run when nothing is handled twice and there are so many attempts.

@@ -124,6 +124,16 @@ func (p Plan) WayBack() Plan {
 	return back
 }
 
+// IsShared tells whether messages wait in retry queues that other main queues share.
+func (p Plan) IsShared() bool {
+	for _, q := range p.Queues {
+		if q.Shared {
+			return true
+		}
+	}
+	return false
+}
+
 // IsEmpty tells whether the plan declares nothing.
 func (p Plan) IsEmpty() bool { return len(p.Exchanges)+len(p.Queues)+len(p.Bindings) == 0 }
 

@@ -106,6 +106,18 @@ func (c *confirmChannel) returned(id string) bool {
 	}
 }
 
+// reserve counts a publish that is about to be made, unless the channel is not to be used any more. It counts before it looks, so
+// that a channel which is retired meanwhile is not closed under the publish.
+func (c *confirmChannel) reserve() bool {
+	c.unresolved.Add(1)
+	if !c.retired.Load() && !c.IsClosed() {
+		return true
+	}
+	c.resolved()
+
+	return false
+}
+
 // resolved is called once for each publish that nobody waits for any more.
 func (c *confirmChannel) resolved() {
 	if c.unresolved.Add(-1) == 0 && c.retired.Load() {

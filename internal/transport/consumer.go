@@ -100,14 +100,23 @@ func (c *Consumer) Subscribe(ctx context.Context, source Source) (<-chan *messag
 		return nil, err
 	}
 
+	if !c.begin(ctx, s, first) {
+		s.abort(ErrClosed)
+		first.shut(time.Now().Add(closeGrace)) // nothing was handed out
+
+		return nil, ErrClosed
+	}
+
+	return s.out, nil
+}
+
+// begin starts a subscription, unless the consumer was closed meanwhile.
+func (c *Consumer) begin(ctx context.Context, s *subscription, first *session) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	if c.closed {
-		s.abort(ErrClosed)
-		_ = first.channel.Close() // nothing was handed out
-
-		return nil, ErrClosed
+		return false
 	}
 	c.subscriptions[s] = struct{}{}
 
@@ -118,7 +127,7 @@ func (c *Consumer) Subscribe(ctx context.Context, source Source) (<-chan *messag
 		delete(c.subscriptions, s)
 	})
 
-	return s.out, nil
+	return true
 }
 
 // declare declares the topology of a queue once for each connection.

@@ -4,7 +4,7 @@
 //	Connection ──► Link               one live connection; replaced after each loss, with backoff
 //	Consumer   ──► subscription ──► session ──► worker ──► handle
 //	                 per Subscribe    per channel  per slot   per message
-//	Forwarder  ──► Lane               one confirm channel for each main queue
+//	Forwarder  ──► Lane               one confirm channel for each main queue and exchange
 //
 // One goroutine owns the broker's acknowledgement of a message: the worker that handed it out, until it passes it on to
 // a forward, which acknowledges when the broker has confirmed the copy.

@@ -32,6 +32,8 @@ type Forwarder struct {
 
 	mu    sync.Mutex
 	lanes map[string]*Lane
+
+	upkeep upkeep
 }
 
 // NewForwarder returns a forwarder that is not connected yet.
@@ -44,10 +46,11 @@ func NewForwarder(settings ForwarderSettings) *Forwarder {
 		ctx:        ctx,
 		cancel:     cancel,
 		lanes:      map[string]*Lane{},
+		upkeep:     upkeep{ways: map[string]*wayBack{}},
 	}
 }
 
-// Lane gives the lane of a main queue: one confirm channel for each, so that a broken queue stops no other.
+// Lane gives the lane of a main queue: one confirm channel for each and each exchange, so that a broken queue stops no other.
 func (f *Forwarder) Lane(plan topology.Plan) *Lane {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,5 +67,6 @@ func (f *Forwarder) Lane(plan topology.Plan) *Lane {
 // Close ends all forwards that still wait; their deliveries stay unacknowledged. It returns at the deadline at the latest.
 func (f *Forwarder) Close(deadline time.Time) {
 	f.cancel(ErrClosed)
+	f.upkeep.stop()
 	f.connection.Close(deadline)
 }

@@ -31,8 +31,7 @@ type Lane struct {
 	confirms map[string]*confirmChannel
 	repaired time.Time // guarded by turn: when the plan was last declared again
 
-	held   holds
-	upkeep upkeep
+	held holds
 }
 
 // Order is a failed delivery with what its copy is to carry.
@@ -71,7 +70,7 @@ func (l *Lane) Forward(ctx context.Context, o Order) (wire.State, error) {
 	for {
 		state, err := l.publish(ctx, o)
 		if err == nil {
-			l.lookAfter(state)
+			l.forwarder.lookAfter(l.plan, state)
 			return state, nil
 		}
 		if ctx.Err() != nil {
@@ -153,8 +152,6 @@ func (l *Lane) send(ctx context.Context, o Order) (*confirmChannel, pending, err
 	}
 
 	sent := time.Now()
-	confirms.unresolved.Add(1)
-
 	confirmation, err := confirms.PublishWithDeferredConfirm(exchange, key, true, false, publishing)
 	if err != nil {
 		confirms.resolved()
@@ -165,10 +162,9 @@ func (l *Lane) send(ctx context.Context, o Order) (*confirmChannel, pending, err
 	return confirms, pending{id, state, sent, confirmation}, nil
 }
 
-// channel gives the live confirm channel for what goes to an exchange.
+// channel gives the live confirm channel for what goes to an exchange, reserved for one publish.
 func (l *Lane) channel(link *Link, exchange string) (*confirmChannel, error) {
-	c := l.confirms[exchange]
-	if c != nil && c.link == link && !c.retired.Load() && !c.IsClosed() {
+	if c := l.confirms[exchange]; c != nil && c.link == link && c.reserve() {
 		return c, nil
 	}
 
@@ -177,6 +173,7 @@ func (l *Lane) channel(link *Link, exchange string) (*confirmChannel, error) {
 		return nil, err
 	}
 	l.confirms[exchange] = c
+	c.unresolved.Add(1)
 
 	return c, nil
 }

@@ -102,7 +102,7 @@ var errGhost = errors.New("not a message: the broker has cancelled the consumer,
 func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		captured := s.Captures.find(msg)
-		if captured == nil {
+		if captured == nil || middleware.HasDelivery(msg.Context(), s.Owner) { // of no stock subscriber, or found before
 			return h(msg)
 		}
 		if captured.delivery.Acknowledger == nil {

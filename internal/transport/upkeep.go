@@ -6,74 +6,123 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// upkeepInterval is how often the way back is declared again while messages wait that need it.
+// upkeepInterval is how often the ways back are declared again while messages wait that need them.
 const upkeepInterval = 15 * time.Second
 
-// upkeep looks after the way back from shared retry queues. When somebody deletes the exchange that leads back, or the binding
+// upkeep looks after the ways back from shared retry queues. When somebody deletes the exchange that leads back, or the binding
 // of a main queue, then no publish fails, nothing is returned, and nobody would notice: what comes out of a quorum retry
-// queue stays there, and what comes out of a classic one is lost. So it is declared again and again, as long as copies wait
-// that this process has published.
+// queue stays there, and what comes out of a classic one is lost. So they are declared again and again, over one channel, as long
+// as copies wait that this process has published.
 type upkeep struct {
 	mu    sync.Mutex
-	until time.Time // when the last of them is due
+	ways  map[string]*wayBack // by main queue
 	timer *time.Timer
 }
 
+type wayBack struct {
+	plan   topology.Plan
+	until  time.Time // when the last copy that waits is due
+	failed bool      // and that was told
+}
+
 // lookAfter is called for every copy that has begun to wait.
-func (l *Lane) lookAfter(published wire.State) {
-	delay, err := config.ParseDelay(published.Delay)
-	if err != nil || published.Count == wire.CountDead || l.plan.WayBack().IsEmpty() || !l.forwarder.settings.Redeclare {
+func (f *Forwarder) lookAfter(plan topology.Plan, published wire.State) {
+	if !plan.IsShared() || !f.settings.Redeclare || published.Count == wire.CountDead {
 		return
 	}
+	delay, err := config.ParseDelay(published.Delay)
+	if err != nil {
+		return // impossible: it was routed by it
+	}
 
-	u := &l.upkeep
+	u := &f.upkeep
 	u.mu.Lock()
 	defer u.mu.Unlock()
 
-	if due := time.Now().Add(delay); due.After(u.until) {
-		u.until = due
+	w := u.ways[plan.Queue]
+	if w == nil {
+		w = &wayBack{plan: plan.WayBack()}
+		u.ways[plan.Queue] = w
+	}
+	if due := time.Now().Add(delay); due.After(w.until) {
+		w.until = due
 	}
 	if u.timer == nil {
-		u.timer = time.AfterFunc(upkeepInterval, l.keepUp)
+		u.timer = time.AfterFunc(upkeepInterval, f.keepUp)
 	}
 }
 
-// keepUp declares the way back, and comes again if it must.
-func (l *Lane) keepUp() {
-	ctx, cancel := context.WithTimeout(l.forwarder.ctx, upkeepInterval)
+// keepUp declares all ways back that are needed, and comes again while there are any.
+func (f *Forwarder) keepUp() {
+	ctx, cancel := context.WithTimeout(f.ctx, upkeepInterval)
 	defer cancel()
 
-	if err := l.declareWayBack(ctx); err != nil && ctx.Err() == nil {
-		l.forwarder.settings.Logger.Error("Cannot declare the way back from the shared retry queues", err,
-			watermill.LogFields{"amqp_queue_name": l.plan.Queue})
-	}
+	f.declareWaysBack(ctx, f.upkeep.needed(time.Now()))
 
-	u := &l.upkeep
+	u := &f.upkeep
 	u.mu.Lock()
 	defer u.mu.Unlock()
 
 	u.timer = nil
-	if l.forwarder.ctx.Err() == nil && time.Now().Before(u.until) {
-		u.timer = time.AfterFunc(upkeepInterval, l.keepUp)
+	if f.ctx.Err() == nil && len(u.ways) > 0 {
+		u.timer = time.AfterFunc(upkeepInterval, f.keepUp)
 	}
 }
 
-func (l *Lane) declareWayBack(ctx context.Context) error {
-	link, err := l.forwarder.connection.Link(ctx)
-	if err != nil {
-		return err
+func (u *upkeep) stop() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+
+	if u.timer != nil {
+		u.timer.Stop()
+	}
+}
+
+// needed forgets the ways back on which nothing waits any more, and gives the others.
+func (u *upkeep) needed(now time.Time) []*wayBack {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+
+	var needed []*wayBack
+	for queue, w := range u.ways {
+		needed = append(needed, w) // the last one once more: its messages may be due just now
+		if now.After(w.until) {
+			delete(u.ways, queue)
+		}
 	}
 
-	channel, err := link.Channel()
-	if err != nil {
-		return err
-	}
-	defer channel.Close()
+	return needed
+}
 
-	return l.plan.WayBack().Declare(channel)
+func (f *Forwarder) declareWaysBack(ctx context.Context, ways []*wayBack) {
+	link, err := f.connection.Link(ctx)
+	if err != nil {
+		return // it is down, and so is what could be declared
+	}
+
+	var channel *amqp091.Channel
+	for _, w := range ways {
+		if channel == nil || channel.IsClosed() { // the broker closes it with each error
+			if channel, err = link.Channel(); err != nil {
+				return
+			}
+		}
+
+		err := w.plan.Declare(channel)
+		if err != nil && !w.failed && ctx.Err() == nil {
+			f.settings.Logger.Error("Cannot declare the way back from the shared retry queues", err,
+				watermill.LogFields{"amqp_queue_name": w.plan.Queue})
+		}
+		w.failed = err != nil
+	}
+	if channel != nil {
+		_ = channel.Close() // fails after an error of the broker
+	}
 }

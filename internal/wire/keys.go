@@ -6,7 +6,9 @@ package wire
 
 import "strings"
 
-// Version is the wire format that this package writes. A message that carries another one is treated as fresh.
+// Version is the wire format that this package writes. A message that carries another one is treated as fresh, so it changes
+// only with what an older reader would misread. What only adds keys keeps the version: older ones carry them along, see
+// State.Unknown.
 const Version = "1"
 
 // Prefix starts each of our own keys. Never "x-": headers exchanges skip such keys, and brokers from 4.0 rewrite them.
@@ -41,6 +43,14 @@ const (
 	KeyReplays      = Prefix + "replays"
 	KeyRemoved      = Prefix + "removed" // names of the message's own headers that left no room (reason too-large)
 )
+
+// known are the keys above.
+var known = map[string]bool{
+	KeyVersion: true, KeyID: true, KeyCount: true, KeyDelay: true, KeyAttempts: true, KeyQueue: true, KeyTopic: true,
+	KeyHandler: true, KeyHost: true, KeyExchange: true, KeyRoutingKey: true, KeyExpiration: true, KeyUserID: true, KeyCC: true,
+	KeyUUID: true, KeyFirstFailure: true, KeyLastFailure: true, KeySince: true, KeyDeadline: true, KeyNotBefore: true,
+	KeyReason: true, KeyError: true, KeyErrorType: true, KeyHistory: true, KeyReplays: true, KeyRemoved: true,
+}
 
 // KeyRetire is no header: it is in the binding that marks a retry queue as being retired, and no message carries it.
 const KeyRetire = Prefix + "retire"

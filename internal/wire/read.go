@@ -2,8 +2,11 @@ package wire
 
 import (
 	"errors"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -96,6 +99,7 @@ func decode(headers map[string]any) State {
 		Error:        text(KeyError),
 		ErrorType:    text(KeyErrorType),
 		History:      decodeHistory(text(KeyHistory)),
+		Unknown:      unknown(headers),
 	}
 
 	if _, known := headers[KeyExchange].(string); known {
@@ -103,6 +107,26 @@ func decode(headers map[string]any) State {
 	}
 
 	return s
+}
+
+// unknown gives the keys of ours that a later version has added, as far as there is room for them; nil if there are none.
+func unknown(headers map[string]any) map[string]string {
+	var found map[string]string
+	room := MaxUnknownBytes
+	for _, key := range slices.Sorted(maps.Keys(headers)) {
+		value, isText := headers[key].(string)
+		size := len(key) + len(value) + 8 // as it is encoded, and a little more
+		if !IsOwn(key) || known[key] || !isText || size > room {
+			continue
+		}
+		if found == nil {
+			found = map[string]string{}
+		}
+		found[key] = strings.ToValidUTF8(value, "?")
+		room -= size
+	}
+
+	return found
 }
 
 // number reads a counter of ours; nonsense is zero. The bound keeps forged values from overflowing when they are raised.

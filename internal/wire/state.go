@@ -33,6 +33,10 @@ type State struct {
 	Subscriber string // for Watermill's poison key only, not read back
 	History    []Attempt
 
+	// Unknown are keys of ours that this version does not know: an instance of a later one has written them, and must find
+	// them again when the message has been through this one. At most MaxUnknownBytes.
+	Unknown map[string]string
+
 	// Tries are the immediate tries of the present attempt that have failed. They happen in one process: not written.
 	Tries int
 
@@ -63,6 +67,7 @@ func (s State) Headers(id string) map[string]string {
 		KeyAttempts: strconv.Itoa(s.Attempts),
 		KeyQueue:    s.Queue,
 	}
+	maps.Copy(h, s.Unknown)
 
 	set := func(key, value string, limit int) {
 		if value != "" {
@@ -125,11 +130,11 @@ func (s State) poison() map[string]string {
 const ShrinkSteps = 4
 
 // Shrink returns the state without what is given up when the frame has no room, least valuable first: at step 1 the
-// middle of the history, at 2 the history, at 3 all but 256 bytes of the error text, at 4 the error, its type, the names that
+// middle of the history and what a later version has added, at 2 the history, at 3 all but 256 bytes of the error text, at 4 the error, its type, the names that
 // a log can tell as well and Watermill's poison keys, which repeat them. What the way back needs is never given up.
 func (s State) Shrink(step int) State {
 	if step >= 1 {
-		s.History = trim(s.History, 1)
+		s.History, s.Unknown = trim(s.History, 1), nil
 	}
 	if step >= 2 {
 		s.History = nil

@@ -12,6 +12,7 @@ const (
 	MaxNameBytes      = 255 // queue, topic, handler, host, exchange, routing key, user id
 	MaxCCBytes        = 1 << 10
 	MaxHistoryBytes   = 6 << 10
+	MaxUnknownBytes   = 512
 	MaxOwnBytes       = 16 << 10
 )
 
