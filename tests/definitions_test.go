@@ -2,6 +2,7 @@ package tests
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"net/url"
 	"slices"
@@ -91,27 +92,31 @@ func TestDefinitions(t *testing.T) {
 	}
 	admin := as("guest", "guest")
 
-	// What the operator does, in few commands, since each takes a second or more.
-	var script, imports strings.Builder
+	// What the operator does, in few commands, since each takes a second or more: all files are imported as one.
+	var script strings.Builder
+	all := map[string][]any{}
 	fmt.Fprintf(&script, `V = <<"%s"/utf8>>, ok = rabbit_vhost:add(V, <<"test">>), `+
 		`May = fun(U, C, W, R) -> ok = rabbit_auth_backend_internal:set_permissions(U, V, C, W, R, <<"test">>) end, `+
 		`May(<<"guest">>, <<".*">>, <<".*">>, <<".*">>), `, strings.ReplaceAll(vhost, `"`, `\"`))
-	var files []string
 	for _, s := range provisionedServices {
 		file, err := s.plug(t, as(s.name, "secret"), amqpretry.TopologyAssume).Definitions(s.topics...)
 		require.NoError(t, err)
-		// Written by the broker's node, which may have another file system.
-		path := "/tmp/" + uniqueName("definitions") + ".json"
-		files = append(files, path)
-		fmt.Fprintf(&script, `ok = file:write_file("%s", base64:decode("%s")), `, path, base64.StdEncoding.EncodeToString(file))
+		var definitions map[string][]any
+		require.NoError(t, json.Unmarshal(file, &definitions))
+		for kind, objects := range definitions {
+			all[kind] = append(all[kind], objects...)
+		}
 		erl := func(s string) string { return strings.ReplaceAll(s, `\`, `\\`) }
 		fmt.Fprintf(&script, `rabbit_auth_backend_internal:add_user(<<"%s">>, <<"secret">>, <<"test">>), `+
 			`May(<<"%s">>, <<"^$">>, <<"%s">>, <<"%s">>), `, s.name, s.name, erl(s.write), erl(s.read))
-		imports.WriteString("rabbitmqctl import_definitions " + path + " && ")
 	}
-	private.Ctl("eval", script.String()+"ok.")
-	operator.run(imports.String() + imports.String() + "true") // twice: what is there already is left alone
-	private.Ctl("eval", fmt.Sprintf(`[file:delete(F) || F <- ["%s"]], ok.`, strings.Join(files, `", "`)))
+	// Written by the broker's node, which may have another file system.
+	path := "/tmp/" + uniqueName("definitions") + ".json"
+	file, err := json.Marshal(all)
+	require.NoError(t, err)
+	private.Ctl("eval", script.String()+fmt.Sprintf(`file:write_file("%s", base64:decode("%s")).`, path, base64.StdEncoding.EncodeToString(file)))
+	operator.run("rabbitmqctl import_definitions " + path + " && rabbitmqctl import_definitions " + path) // what is there already is left alone
+	private.Ctl("eval", fmt.Sprintf(`file:delete("%s").`, path))
 
 	list := func() string { // what the operator has imported
 		return operator.run(fmt.Sprintf("for what in 'queues name type durable auto_delete arguments' 'exchanges name type durable auto_delete internal arguments' "+
