@@ -266,7 +266,7 @@ func (p Policy) DistinctDelays() []time.Duration {
 }
 
 // TotalWait is how long a message that never succeeds waits in all, before it goes to the dead-letter queue: the sum
-// of the schedule. The time in handlers and in the main queue comes on top. A sum beyond 292 years stays at that.
+// of the schedule. The time in handlers and in the main queue comes on top, and so do waits that errors ask for. A sum beyond 292 years stays at that.
 func (p Policy) TotalWait() time.Duration {
 	var total time.Duration
 	for _, delay := range p.Schedule() {

@@ -111,12 +111,15 @@ func TestDefinitions(t *testing.T) {
 			`May(<<"%s">>, <<"^$">>, <<"%s">>, <<"%s">>), `, s.name, s.name, erl(s.write), erl(s.read))
 	}
 	// Written by the broker's node, which may have another file system.
-	path := "/tmp/" + uniqueName("definitions") + ".json"
 	file, err := json.Marshal(all)
 	require.NoError(t, err)
-	private.Ctl("eval", script.String()+fmt.Sprintf(`file:write_file("%s", base64:decode("%s")).`, path, base64.StdEncoding.EncodeToString(file)))
+	written := private.Ctl("eval", script.String()+fmt.Sprintf(`{ok, Flags} = application:get_env(rabbit, feature_flags_file), `+
+		`File = filename:join(filename:dirname(Flags), "definitions.json"), ok = file:write_file(File, base64:decode("%s")), list_to_binary(File).`,
+		base64.StdEncoding.EncodeToString(file)))
+	_, path, _ := strings.Cut(written, `"`) // <<"path">>
+	path, _, _ = strings.Cut(path, `"`)
+	require.NotEmpty(t, path, written)
 	operator.run("rabbitmqctl import_definitions " + path + " && rabbitmqctl import_definitions " + path) // what is there already is left alone
-	private.Ctl("eval", fmt.Sprintf(`file:delete("%s").`, path))
 
 	list := func() string { // what the operator has imported
 		return operator.run(fmt.Sprintf("for what in 'queues name type durable auto_delete arguments' 'exchanges name type durable auto_delete internal arguments' "+

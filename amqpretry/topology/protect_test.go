@@ -153,11 +153,9 @@ func TestPolicyCommandsInAShell(t *testing.T) {
 
 // The pattern matches the queue's name and no other.
 func TestPolicyPattern(t *testing.T) {
+	queueName := genName().Filter(func(name string) bool { return !strings.ContainsAny(name, "\r\n") }) // the broker has no others
 	rapid.Check(t, func(t *rapid.T) {
-		name, other := genName().Draw(t, "name"), genName().Draw(t, "other")
-		if strings.ContainsAny(name+other, "\r\n") {
-			t.Skip("the broker has no such names")
-		}
+		name, other := queueName.Draw(t, "name"), queueName.Draw(t, "other")
 		p := topology.ProtectPolicy("/", name, name+".dlq")
 		// The broker matches bytes; one character for each byte gives Go the same view.
 		pattern := regexp.MustCompile("(?s)" + bytewise(p.Pattern))
