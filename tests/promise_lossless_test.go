@@ -346,9 +346,15 @@ func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, scope config.Scope
 
 	broker.Ctl("set_vm_memory_high_watermark", "0.0000001")
 	svc := newService(t, c)
-	began := time.Now()
+	declared := make(chan error, 1)
+	go func() { declared <- svc.Sub.SubscribeInitialize(c.Queue) }()
+	select {
+	case err := <-declared:
+		require.NoError(t, err)
+	case <-time.After(8 * time.Second):
+		t.Fatal("it cannot subscribe")
+	}
 	svc.run()
-	assert.Less(t, time.Since(began), 8*time.Second, "it can subscribe")
 	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == len(ids) }, "healthy messages go on")
 	held := svc.reportedHeld(len(failing))
 	assert.Equal(t, svc.Queue, held.Queue)
