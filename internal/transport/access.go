@@ -15,6 +15,8 @@ import (
 // accessTimeout is how long the broker may take to say whether the default exchange may be written to.
 const accessTimeout = 5 * time.Second
 
+var errBlocked = errors.New("the broker has blocked the connection")
+
 // CheckAccess finds out whether the user may publish dead letters by the default exchange, as shared retry queues do; with
 // queues of its own, the broker has asked for that when they were declared. Without it Subscribe would succeed and the first
 // dead letter be held for ever. The error is a *topology.AccessError.
@@ -56,8 +58,11 @@ func (f *Forwarder) checkAccess(ctx context.Context, plan topology.Plan) error {
 	if err != nil {
 		return err
 	}
-	if err := link.waitUnblocked(ctx); err != nil {
-		return err
+	if f.accessible.Load() == link { // it does not depend on the queue
+		return nil
+	}
+	if link.isBlocked() { // an answer could take until the alarm is over, for each of many topics
+		return errBlocked
 	}
 	channel, err := link.Channel()
 	if err != nil {
@@ -72,6 +77,7 @@ func (f *Forwarder) checkAccess(ctx context.Context, plan topology.Plan) error {
 	// Its answer comes after the broker has looked at the publish. It needs no permission.
 	err = channel.Qos(1, 0, false)
 	if err == nil {
+		f.accessible.Store(link)
 		return nil
 	}
 	if reason := <-closed; reason != nil { // the broker's words, also if the channel was closed before the call

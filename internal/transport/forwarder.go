@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -34,6 +35,8 @@ type Forwarder struct {
 	lanes map[string]*Lane
 
 	upkeep upkeep
+
+	accessible atomic.Pointer[Link] // on which dead letters may be published by the default exchange
 }
 
 // NewForwarder returns a forwarder that is not connected yet.

@@ -90,6 +90,18 @@ func (l *Link) alive() bool {
 	}
 }
 
+func (l *Link) isBlocked() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	select {
+	case <-l.unblocked:
+		return false
+	default:
+		return true
+	}
+}
+
 // waitUnblocked waits while the broker blocks the connection (a memory or disk alarm). A publish now would sit in the
 // socket, unresolved, and arrive at some later time.
 func (l *Link) waitUnblocked(ctx context.Context) error {
