@@ -88,10 +88,14 @@ func ExampleOptions() {
 	}
 
 	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
-		Policies:     policies,
-		Concurrency:  4,
-		ErrorText:    func(err error) string { return "redacted" },
-		OnDeadLetter: func(d middleware.DeadLetter) { fmt.Println(d.Queue, d.Reason) },
+		Policies:    policies,
+		Concurrency: 4,
+		ErrorText:   func(err error) string { return "redacted" },
+		OnEvent: func(e middleware.Event) {
+			if e.Kind == middleware.EventDeadLettered {
+				fmt.Println(e.Queue, e.Verdict.Reason)
+			}
+		},
 	})
 	if err != nil {
 		panic(err)

@@ -52,7 +52,7 @@ type Options struct {
 	CloseTimeout time.Duration
 
 	// HoldWarning is how long a failed delivery is held, because the broker does not confirm its copy, before that is
-	// reported, and how often it is reported again. Defaults to 30s.
+	// reported (middleware.EventHeld), and how often it is reported again. Defaults to 30s.
 	HoldWarning time.Duration
 
 	// Topology says who declares. Defaults to TopologyDeclare.
@@ -77,12 +77,9 @@ type Options struct {
 	// PanicStacks adds the stack to the error text of a panic. Off by default: stacks can show what a dead letter should not.
 	PanicStacks bool
 
-	// OnDeadLetter is called for every dead letter once the broker has confirmed it: the place for an alarm. It must not
-	// block. Optional.
-	OnDeadLetter func(middleware.DeadLetter)
-
-	// OnHeld is called when failed deliveries are held for longer than HoldWarning. It must not block. Optional.
-	OnHeld func(HeldError)
+	// OnEvent is told of everything that happens: attempts, retries, dead letters, deliveries that are held, connections. It is
+	// the place for metrics and alarms, see middleware.Event. It must not block. Optional.
+	OnEvent func(middleware.Event)
 }
 
 func (o *Options) setDefaults() {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -28,6 +29,7 @@ type Plug struct {
 	registry  *registry
 	generated *generated
 	forwarder *transport.Forwarder
+	observer  *transport.Observer
 	captures  *transport.Captures
 	stock     transport.Stock
 	poison    middleware.Poison
@@ -35,8 +37,8 @@ type Plug struct {
 	ctx   context.Context // ends when Close begins
 	close context.CancelCauseFunc
 
-	mu          sync.Mutex
-	subscribers map[*Subscriber]struct{}
+	mu        sync.Mutex
+	consumers map[*transport.Consumer]struct{}
 
 	dropsTold sync.Map // main queues of which it was told that they can lose messages
 }
@@ -66,14 +68,14 @@ func New(conf amqp.Config, options Options) (*Plug, error) {
 
 	ctx, cancel := context.WithCancelCause(context.Background())
 	p := &Plug{
-		ctx:         ctx,
-		close:       cancel,
-		config:      conf,
-		options:     options,
-		registry:    newRegistry(),
-		generated:   newGenerated(),
-		captures:    transport.NewCaptures(),
-		subscribers: map[*Subscriber]struct{}{},
+		ctx:       ctx,
+		close:     cancel,
+		config:    conf,
+		options:   options,
+		registry:  newRegistry(),
+		generated: newGenerated(),
+		captures:  transport.NewCaptures(),
+		consumers: map[*transport.Consumer]struct{}{},
 	}
 
 	host, err := os.Hostname()
@@ -81,23 +83,23 @@ func New(conf amqp.Config, options Options) (*Plug, error) {
 		host = "" // it only helps to find the instance
 	}
 	p.poison = middleware.Poison{
-		Owner:        p,
-		Logger:       options.Logger,
-		Host:         host,
-		Decide:       options.Decide,
-		ErrorText:    options.ErrorText,
-		PayloadText:  options.PayloadText,
-		PanicStacks:  options.PanicStacks,
-		OnDeadLetter: options.OnDeadLetter,
+		Owner:       p,
+		Logger:      options.Logger,
+		Host:        host,
+		Decide:      options.Decide,
+		ErrorText:   options.ErrorText,
+		PayloadText: options.PayloadText,
+		PanicStacks: options.PanicStacks,
+		OnEvent:     options.OnEvent,
 	}
 	p.stock = transport.Stock{Captures: p.captures, Owner: p, Judge: p.poison, Logger: options.Logger, Source: p.generated.ofTopic}
 	p.forwarder = transport.NewForwarder(transport.ForwarderSettings{
 		Connection:  p.connectionSettings("forwarder"),
 		Logger:      options.Logger,
 		HoldWarning: options.HoldWarning,
-		OnHeld:      options.OnHeld,
 		Redeclare:   options.Topology == TopologyDeclare,
 	})
+	p.observer = transport.NewObserver(p.connectionSettings("observer"), options.Logger)
 
 	return p, nil
 }
@@ -125,23 +127,21 @@ func (p *Plug) Close() error {
 	p.close(fmt.Errorf("the retry plug is %w", transport.ErrClosed))
 
 	p.mu.Lock()
-	open := make([]*Subscriber, 0, len(p.subscribers))
-	for s := range p.subscribers {
-		open = append(open, s)
-	}
+	open := slices.Collect(maps.Keys(p.consumers))
 	p.mu.Unlock()
 
 	var wg sync.WaitGroup
-	for _, s := range open {
+	for _, c := range open {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			_ = s.Close()
+			_ = p.release(c)
 		}()
 	}
 	wg.Wait()
 
 	p.forwarder.Close(time.Now().Add(time.Second))
+	p.observer.Close(time.Now().Add(time.Second))
 
 	return nil
 }
@@ -189,6 +189,7 @@ func (p *Plug) declare(channel *amqp091.Channel, source *transport.Source, excha
 		return fmt.Errorf("cannot dead-letter for topic %q: %w", source.Topic, err)
 	}
 	p.warnOfDrops(source, version)
+	p.poison.Emit(middleware.Event{Kind: middleware.EventTopologyDeclared, Topic: source.Topic, Queue: source.Queue})
 
 	return nil
 }
@@ -229,5 +230,6 @@ func (p *Plug) connectionSettings(role string) transport.ConnectionSettings {
 			Multiplier:          cmp.Or(given.BackoffMultiplier, reconnect.BackoffMultiplier),
 		},
 		Role: role,
+		Emit: p.poison.Emit,
 	}
 }

@@ -116,7 +116,7 @@ func (p *Plug) checkProtection(topic, queue string, policy config.Policy) error 
 	var err error
 	if policy.Mode == config.ModeOff {
 		// The name of the dead-letter queue becomes an argument of the main queue, though the plan does not have it.
-		_, err = topology.New(queue, config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}, p.options.Names)
+		_, err = topology.New(queue, onlyDeadLetters, p.options.Names)
 	}
 
 	return errors.Join(err, protectionConflicts(

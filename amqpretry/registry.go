@@ -53,10 +53,7 @@ func (r *registry) add(topic, queue, exchange string, policy config.Policy, name
 		return known, nil
 	}
 
-	plans := []topology.Plan{plan}
-	for _, s := range r.queues {
-		plans = append(plans, s.Plan)
-	}
+	plans := append(r.all(), plan)
 	if err := errors.Join(topology.Check(plans...), r.checkExchanges(topic, exchange, plans)); err != nil {
 		return nil, err
 	}
@@ -68,6 +65,24 @@ func (r *registry) add(topic, queue, exchange string, policy config.Policy, name
 	r.queues[queue] = s
 
 	return s, nil
+}
+
+// plans are those of all queues.
+func (r *registry) plans() []topology.Plan {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return r.all()
+}
+
+// all are the plans of all queues. mu is held.
+func (r *registry) all() []topology.Plan {
+	plans := make([]topology.Plan, 0, len(r.queues))
+	for _, s := range r.queues {
+		plans = append(plans, s.Plan)
+	}
+
+	return plans
 }
 
 // checkExchanges finds retry exchanges with the name of an exchange that a topic publishes to: its messages would be

@@ -26,6 +26,16 @@ var (
 
 // NewSubscriber connects and returns a subscriber. Plug.Close closes it if it is still open.
 func (p *Plug) NewSubscriber() (*Subscriber, error) {
+	consumer, err := p.consumer("subscriber")
+	if err != nil {
+		return nil, err
+	}
+
+	return &Subscriber{plug: p, consumer: consumer}, nil
+}
+
+// consumer connects. Plug.Close closes it if it is still open.
+func (p *Plug) consumer(role string) (*transport.Consumer, error) {
 	consume := p.config.Consume
 
 	prefetch := consume.Qos.PrefetchCount
@@ -42,7 +52,7 @@ func (p *Plug) NewSubscriber() (*Subscriber, error) {
 	}
 
 	consumer, err := transport.NewConsumer(p.ctx, transport.ConsumerSettings{
-		Connection:   p.connectionSettings("subscriber"),
+		Connection:   p.connectionSettings(role),
 		Logger:       p.options.Logger,
 		Marshaler:    p.config.Marshaler,
 		Owner:        p,
@@ -60,8 +70,6 @@ func (p *Plug) NewSubscriber() (*Subscriber, error) {
 		return nil, err
 	}
 
-	s := &Subscriber{plug: p, consumer: consumer}
-
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -71,9 +79,21 @@ func (p *Plug) NewSubscriber() (*Subscriber, error) {
 
 		return nil, err
 	}
-	p.subscribers[s] = struct{}{}
+	p.consumers[consumer] = struct{}{}
 
-	return s, nil
+	return consumer, nil
+}
+
+// release closes a consumer.
+func (p *Plug) release(c *transport.Consumer) error {
+	err := c.Close()
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	delete(p.consumers, c)
+
+	return err
 }
 
 // Subscribe declares the topology of a topic and consumes from its queue, until ctx ends or the subscriber is closed.
@@ -105,13 +125,4 @@ func (s *Subscriber) source(topic string) (*transport.Source, error) {
 
 // Close stops consuming and waits until what was handed out is settled, for CloseTimeout at the longest. What is not done
 // then goes back to its queue. It is safe to call it again, and at the same time.
-func (s *Subscriber) Close() error {
-	err := s.consumer.Close()
-
-	s.plug.mu.Lock()
-	defer s.plug.mu.Unlock()
-
-	delete(s.plug.subscribers, s)
-
-	return err
-}
+func (s *Subscriber) Close() error { return s.plug.release(s.consumer) }

@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"context"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -16,14 +17,13 @@ type Delivery interface {
 	Owner() any
 	// Queue is the queue that the message was consumed from.
 	Queue() string
-	// Policy is the effective policy of that queue, or what a middleware has narrowed it to.
+	// The following are those of Standing.
 	Policy() config.Policy
-	// Narrow replaces the policy for this delivery.
 	Narrow(policy config.Policy)
-	// State is what the message carried when it arrived, or since Advance.
 	State() wire.State
-	// Advance notes that an immediate try has failed.
 	Advance(s wire.State)
+	Begin(now time.Time) bool
+	End() (began time.Time, ok bool)
 	// Enter and Leave tell that a middleware has the message in hand. A handler may ack or nack it by itself: that is carried
 	// out when the last has left, and what the middleware says counts.
 	Enter()
@@ -44,16 +44,19 @@ type Settlement struct {
 	Verdict Verdict
 	// State is what the copy carries, for a retry and a dead letter.
 	State wire.State
-	// settled is told what was carried out.
-	settled func(Verdict)
+
+	failure failure
 }
 
 // Done tells what was carried out: for a retry and a dead letter once the broker has confirmed the copy, which may have
 // become a dead letter because it was too large; for a drop when the message is acknowledged.
-func (s Settlement) Done(carriedOut Verdict) {
-	if s.settled != nil {
-		s.settled(carriedOut)
-	}
+func (s Settlement) Done(verdict Verdict) {
+	s.failure.settle(carriedOut(verdict.Action), verdict, nil)
+}
+
+// Abandoned tells that the copy was given up, and why: the broker delivers the message again.
+func (s Settlement) Abandoned(err error) {
+	s.failure.settle(EventAbandoned, s.Verdict, err)
 }
 
 type deliveryKey struct{}

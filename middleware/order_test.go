@@ -37,6 +37,8 @@ func (d *delivery) Policy() config.Policy {
 func (*delivery) State() wire.State        { return wire.State{} }
 func (*delivery) Advance(wire.State)       {}
 func (*delivery) Succeeded()               {}
+func (*delivery) Begin(time.Time) bool     { return true }
+func (*delivery) End() (time.Time, bool)   { return time.Time{}, true }
 func (d *delivery) Narrow(p config.Policy) { d.policy = p }
 func (*delivery) Enter()                   {}
 func (*delivery) Leave()                   {}
@@ -162,8 +164,8 @@ func TestOuterOrderEndsAtTheRouter(t *testing.T) {
 
 // A failure knows where it happened from what the router puts into the context.
 func TestFailureInARouter(t *testing.T) {
-	var letter DeadLetter
-	poison := Poison{Owner: "plug", OnDeadLetter: func(l DeadLetter) { letter = l }}
+	var letter Event
+	poison := Poison{Owner: "plug", OnEvent: func(e Event) { letter = e }}
 
 	s := run(t, 1, fails, poison.Middleware)
 	assert.Equal(t, "topic", s.State.Topic)

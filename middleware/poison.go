@@ -42,24 +42,14 @@ type Poison struct {
 	// PanicStacks adds the stack to the error text of a panic. Off by default: stacks can show what a dead letter should not.
 	PanicStacks bool
 
-	// OnDeadLetter is called for every dead letter once the broker has confirmed it: the place for an alarm. It must not
-	// block; a panic in it is logged. Optional.
-	OnDeadLetter func(DeadLetter)
-}
+	// Now is the clock; time.Now by default. For tests.
+	Now func() time.Time
 
-// DeadLetter tells of a message that was dead-lettered.
-type DeadLetter struct {
-	// Message is the message as the handler had it. When no handler saw it (undecodable, crashed), it is nil, or, from a
-	// stock subscriber, what could be made of the delivery.
-	Message *message.Message
-	Reason  Reason
-	// Err is the error itself; what is written on the message is its text, bounded and redacted.
-	Err error
-	// Attempts are the handler calls over all lives of the message.
-	Attempts int
-	Queue    string
-	Topic    string
-	Handler  string
+	// Random gives the random part of jitter, in [0, 1). For tests.
+	Random func() float64
+
+	// OnEvent is told of everything that happens: see [Event]. Optional.
+	OnEvent func(Event)
 }
 
 // Failure is what happened to a message.
@@ -80,7 +70,8 @@ type Failure struct {
 	// ClassCrashed or ClassUnpublishable.
 	Class Class
 	Err   error
-	// Message is nil when no handler saw it, or, from a stock subscriber, what could be made of the delivery.
+	// Message is the message as the handler had it. Where no handler saw it (undecodable, crashed), it is what could be made
+	// of the delivery.
 	Message *message.Message
 	// Payload of the message, also when it could not be decoded.
 	Payload []byte
@@ -124,7 +115,7 @@ func (p Poison) judge(d Delivery, f Failure) Settlement {
 		class, after = p.classify(policy, f)
 	}
 
-	state, now := d.State(), time.Now()
+	state, now := d.State(), p.now()
 	tries := state.Tries
 	if f.last {
 		tries = config.MaxImmediate
@@ -132,13 +123,18 @@ func (p Poison) judge(d Delivery, f Failure) Settlement {
 
 	verdict := Decide(policy, Case{
 		Class: class, After: after, Failures: state.Count, Tries: tries,
-		Now: now, Since: state.Since, Deadline: state.Deadline, Random: rand.Float64(),
+		Now: now, Since: state.Since, Deadline: state.Deadline, Random: p.random(),
 	})
 	if verdict.Action == ActionRequeue {
 		return Settlement{Verdict: verdict}
 	}
 
-	return p.settlement(d, f, verdict, failed{class: class, called: called(f), at: now})
+	s := p.settlement(d, f, verdict, failed{class: class, called: called(f), at: now})
+	if began, ok := d.End(); ok || f.Class == ClassCrashed || f.Class == ClassUndecodable {
+		s.failure.decide(verdict, began)
+	}
+
+	return s
 }
 
 // completed has what the message tells.
@@ -155,7 +151,7 @@ func called(f Failure) bool { return f.Class != ClassUndecodable && f.Class != C
 
 // early decides over a message before its handler is called: it may have outlived its deadline meanwhile, or be not due yet.
 func (p Poison) early(d Delivery, f Failure) *Settlement {
-	state, now := d.State(), time.Now()
+	state, now := d.State(), p.now()
 
 	verdict, found := early(d.Policy(), waiting{
 		failures: state.Count, now: now, since: state.Since, lastFailure: state.LastFailure,
@@ -201,16 +197,10 @@ func (p Poison) settlement(d Delivery, f Failure, verdict Verdict, happened fail
 	}
 	p.log(verdict, happened, next.Attempts > 0, fields)
 
-	letter := DeadLetter{
-		Message: f.Message, Err: f.Err, Attempts: next.Attempts, Queue: d.Queue(), Topic: next.Topic, Handler: next.Handler,
-	}
-
-	return Settlement{Verdict: verdict, State: next, settled: func(carriedOut Verdict) {
-		if carriedOut.Action == ActionDeadLetter && p.OnDeadLetter != nil {
-			letter.Reason = carriedOut.Reason
-			p.report(letter)
-		}
-	}}
+	return Settlement{Verdict: verdict, State: next, failure: failure{Poison: p, decided: happened.at, event: Event{
+		Topic: next.Topic, Queue: d.Queue(), Handler: next.Handler, Message: f.Message, Attempt: attemptOf(d), Calls: next.Attempts,
+		Class: happened.class, Err: f.Err,
+	}}}
 }
 
 func (p Poison) log(v Verdict, happened failed, handled bool, fields watermill.LogFields) {
@@ -329,22 +319,28 @@ func (p Poison) classify(policy config.Policy, f Failure) (class Class, after ti
 	return Classify(policy, f.Class, f.Err)
 }
 
-func (p Poison) report(letter DeadLetter) {
-	defer func() {
-		if r := recover(); r != nil {
-			p.logger().Error("OnDeadLetter panicked", fmt.Errorf("%v", r), watermill.LogFields{"queue": letter.Queue})
-		}
-	}()
-
-	p.OnDeadLetter(letter)
-}
-
 func (p Poison) logger() watermill.LoggerAdapter {
 	if p.Logger == nil {
 		return watermill.NopLogger{}
 	}
 
 	return p.Logger
+}
+
+func (p Poison) now() time.Time {
+	if p.Now == nil {
+		return time.Now()
+	}
+
+	return p.Now()
+}
+
+func (p Poison) random() float64 {
+	if p.Random == nil {
+		return rand.Float64()
+	}
+
+	return p.Random()
 }
 
 func first(s ...string) string {

@@ -134,66 +134,6 @@ func TestLogsShowTheRedactedText(t *testing.T) {
 	}
 }
 
-func TestOnDeadLetter(t *testing.T) {
-	var letters []middleware.DeadLetter
-	d := newDelivery()
-	d.state.Count, d.state.Attempts = 2, 2
-	poison := middleware.Poison{
-		Owner: owner, ErrorText: func(error) string { return "redacted" },
-		OnDeadLetter: func(l middleware.DeadLetter) { letters = append(letters, l) },
-	}
-	msg := messageOf(d)
-
-	_, err := middleware.Retry{Poison: poison}.Middleware(failing(errBoom))(msg)
-	require.NoError(t, err)
-	assert.Empty(t, letters, "not before the broker has confirmed")
-
-	s := settlement(t, d)
-	s.Done(s.Verdict)
-	assert.Equal(t, []middleware.DeadLetter{
-		{Message: msg, Reason: "exhausted", Err: errBoom, Attempts: 3, Queue: "orders"},
-	}, letters)
-}
-
-func TestOnDeadLetterTellsWhatWasCarriedOut(t *testing.T) {
-	for name, test := range map[string]struct {
-		err      error
-		carryOut middleware.Verdict
-		reasons  []middleware.Reason
-	}{
-		"retried":                {errBoom, retry(1, time.Second), nil},
-		"a retry, but too large": {errBoom, dead("too-large"), []middleware.Reason{"too-large"}},
-		"dropped":                {middleware.Drop(errBoom), middleware.Verdict{Action: middleware.ActionDrop}, nil},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var reasons []middleware.Reason
-			d := newDelivery()
-			poison := middleware.Poison{
-				Owner: owner, OnDeadLetter: func(l middleware.DeadLetter) { reasons = append(reasons, l.Reason) },
-			}
-
-			_, err := middleware.Retry{Poison: poison}.Middleware(failing(test.err))(messageOf(d))
-			require.NoError(t, err)
-			settlement(t, d).Done(test.carryOut)
-			assert.Equal(t, test.reasons, reasons)
-		})
-	}
-}
-
-func TestOnDeadLetterPanics(t *testing.T) {
-	logger, d := watermill.NewCaptureLogger(), newDelivery()
-	poison := middleware.Poison{Owner: owner, Logger: logger, OnDeadLetter: func(middleware.DeadLetter) { panic("oh") }}
-
-	_, err := poison.Middleware(failing(errBoom))(messageOf(d))
-	require.NoError(t, err)
-	require.NotPanics(t, func() { settlement(t, d).Done(dead("exhausted")) })
-
-	logged := logger.Captured()[watermill.ErrorLogLevel]
-	require.Len(t, logged, 2)
-	assert.Equal(t, "OnDeadLetter panicked", logged[1].Msg)
-	assert.EqualError(t, logged[1].Err, "oh")
-}
-
 func TestNobodyHasToListen(t *testing.T) {
 	logger, d := watermill.NewCaptureLogger(), newDelivery()
 	_, err := middleware.Poison{Owner: owner, Logger: logger}.Middleware(failing(errBoom))(messageOf(d))

@@ -89,6 +89,7 @@ func (a attempt) tries(h message.HandlerFunc) ([]*message.Message, error) {
 			return nil, a.delivery.Settle(a.ctx, *s)
 		}
 
+		a.begin(a.delivery, a.msg)
 		produced, err := a.call(h)
 		if err == nil {
 			a.delivery.Succeeded()

@@ -30,6 +30,7 @@ type delivery struct {
 	state  wire.State
 	err    error // what Settle answers
 
+	attempt   middleware.Standing
 	inside    int
 	withdrawn bool
 	succeeded int
@@ -49,6 +50,9 @@ func (d *delivery) Enter()                 { d.inside++ }
 func (d *delivery) Leave()                 { d.inside-- }
 func (d *delivery) Withdrawn() bool        { return d.withdrawn }
 func (d *delivery) Succeeded()             { d.succeeded++ }
+
+func (d *delivery) Begin(now time.Time) bool        { return d.attempt.Begin(now) }
+func (d *delivery) End() (began time.Time, ok bool) { return d.attempt.End() }
 
 func (d *delivery) Settle(ctx context.Context, s middleware.Settlement) error {
 	d.contexts = append(d.contexts, ctx)

@@ -16,6 +16,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
@@ -50,8 +51,8 @@ type setup struct {
 	Queue     string // main queue and topic; a unique name by default
 	QueueType string // of the main queue: classic (default) or quorum
 	Prefetch  int    // 10 by default
-	// Options are those of the plug. Policies default to one retry after 200 ms; Logger, OnHeld and OnDeadLetter are taken by
-	// the service, which records what they are told.
+	// Options are those of the plug. Policies default to one retry after 200 ms; Logger is taken by the service,
+	// and so is OnEvent, which is called after the event was recorded.
 	Options amqpretry.Options
 	// Configure changes the config before the plug gets it. Optional.
 	Configure func(*amqp.Config)
@@ -75,9 +76,8 @@ type service struct {
 	Logs   *logs
 	Calls  *calls
 
-	mu      sync.Mutex
-	held    []amqpretry.HeldError
-	letters []middleware.DeadLetter
+	mu     sync.Mutex
+	events []middleware.Event
 }
 
 // mainQueueArguments are those of a main queue as people have them: nothing but the type.
@@ -111,15 +111,14 @@ func newService(t *testing.T, s setup) *service {
 
 	svc := &service{t: t, Queue: s.Queue, Broker: newRabbit(t, s.URI), Logs: newLogs(t), Calls: &calls{}}
 	s.Options.Logger = svc.Logs
-	s.Options.OnHeld = func(e amqpretry.HeldError) {
+	then := s.Options.OnEvent
+	s.Options.OnEvent = func(e middleware.Event) {
 		svc.mu.Lock()
-		defer svc.mu.Unlock()
-		svc.held = append(svc.held, e)
-	}
-	s.Options.OnDeadLetter = func(l middleware.DeadLetter) {
-		svc.mu.Lock()
-		defer svc.mu.Unlock()
-		svc.letters = append(svc.letters, l)
+		svc.events = append(svc.events, e)
+		svc.mu.Unlock()
+		if then != nil {
+			then(e)
+		}
 	}
 
 	conf := amqp.NewDurableQueueConfig(s.URI)
@@ -191,8 +190,45 @@ func (s *service) close() time.Duration {
 	if err := s.Plug.Close(); err != nil {
 		s.t.Errorf("Plug.Close: %v", err)
 	}
+	took := time.Since(began)
+	s.checkEvents()
 
-	return time.Since(began)
+	return took
+}
+
+// checkEvents holds what every service was told against what events promise, whatever happened to it: each attempt has one end, and
+// each failure one outcome.
+func (s *service) checkEvents() {
+	s.t.Helper()
+
+	open := map[string]int{}
+	if !assert.Eventually(s.t, func() bool {
+		attempts, outcomes := 0, 0
+		for _, e := range s.Events() {
+			switch e.Kind {
+			case middleware.EventAttempt:
+				attempts++
+			case middleware.EventSucceeded, middleware.EventRequeued:
+				attempts--
+			case middleware.EventFailed:
+				if e.Took > 0 { // else no handler saw it
+					attempts--
+				}
+				if e.Verdict.Action != middleware.ActionRetryNow {
+					outcomes++
+				}
+			case middleware.EventRetried, middleware.EventPostponed, middleware.EventDeadLettered, middleware.EventDropped, middleware.EventAbandoned:
+				if e.Class != middleware.ClassExpired { // nothing was decided over by a failure
+					outcomes--
+				}
+			}
+		}
+		open = map[string]int{"attempts without an end": attempts, "failures without an outcome": outcomes}
+
+		return attempts == 0 && outcomes == 0
+	}, 5*time.Second, tick) {
+		s.t.Errorf("events: %v", open)
+	}
 }
 
 // recorded wraps a handler so that its calls are recorded.
@@ -216,12 +252,31 @@ func (s *service) publish(ids ...string) {
 	s.Broker.publish(s.Queue, named(ids...)...)
 }
 
-// Held is what OnHeld was told so far, Letters what OnDeadLetter was told.
-func (s *service) Held() []amqpretry.HeldError {
+// Events are what OnEvent was told so far, of these kinds; of all without one.
+func (s *service) Events(kinds ...middleware.EventKind) []middleware.Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return slices.Clone(s.held)
+	var events []middleware.Event
+	for _, e := range s.events {
+		if len(kinds) == 0 || slices.Contains(kinds, e.Kind) {
+			events = append(events, e)
+		}
+	}
+
+	return events
+}
+
+// Held are the reports of deliveries that are held.
+func (s *service) Held() []amqpretry.HeldError {
+	var held []amqpretry.HeldError
+	for _, e := range s.Events(middleware.EventHeld) {
+		var err amqpretry.HeldError
+		require.ErrorAs(s.t, e.Err, &err)
+		held = append(held, err)
+	}
+
+	return held
 }
 
 // reportedHeld waits for a report that so many deliveries are held, and gives it.
@@ -241,12 +296,8 @@ func (s *service) reportedHeld(n int) amqpretry.HeldError {
 	return last
 }
 
-func (s *service) Letters() []middleware.DeadLetter {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-
-	return slices.Clone(s.letters)
-}
+// Letters are the dead letters that the broker has confirmed.
+func (s *service) Letters() []middleware.Event { return s.Events(middleware.EventDeadLettered) }
 
 // newPlug makes a plug that is closed when the test ends.
 func newPlug(t *testing.T, conf amqp.Config, options amqpretry.Options) *amqpretry.Plug {

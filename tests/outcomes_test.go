@@ -221,7 +221,7 @@ func (s *stageTest) run(want map[string]string) {
 	seen := func() map[string]string {
 		dead := map[string]string{}
 		for _, l := range s.Letters() {
-			dead[l.Message.UUID] = string(l.Reason)
+			dead[l.Message.UUID] = string(l.Verdict.Reason)
 		}
 		words := map[string]string{}
 		for row := range want {

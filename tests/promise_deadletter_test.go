@@ -121,10 +121,9 @@ func TestP9_DeadLetterExplainsItself(t *testing.T) {
 			var lost *orderError
 			require.ErrorAs(t, letter.Err, &lost)
 			assert.Equal(t, 3, lost.number)
-			letter.Err, letter.Message = nil, nil
-			assert.Equal(t, middleware.DeadLetter{
-				Reason: "exhausted", Attempts: 3, Queue: svc.Queue, Topic: svc.Queue, Handler: "pack-orders",
-			}, letter)
+			assert.Equal(t, middleware.Verdict{Action: middleware.ActionDeadLetter, Reason: "exhausted"}, letter.Verdict)
+			assert.Equal(t, 3, letter.Calls)
+			assert.Equal(t, []string{svc.Queue, svc.Queue, "pack-orders"}, []string{letter.Queue, letter.Topic, letter.Handler})
 			assert.Empty(t, svc.Broker.drain(svc.Queue, 0, 100*time.Millisecond))
 		})
 	}
@@ -297,7 +296,7 @@ func TestP9_TooLarge(t *testing.T) {
 	assert.Equal(t, 1, proxy.dialled(subscriber))
 	require.Len(t, svc.Letters(), 5)
 	for _, letter := range svc.Letters() {
-		assert.Equal(t, header(letters[letter.Message.UUID], wire.KeyReason), string(letter.Reason))
+		assert.Equal(t, header(letters[letter.Message.UUID], wire.KeyReason), string(letter.Verdict.Reason))
 	}
 }
 
@@ -558,7 +557,7 @@ func TestP9_PoisonAlone(t *testing.T) {
 }
 
 // P9: the alarm is raised once for each dead letter, and whoever looks then finds it there.
-func TestP9_OnDeadLetterComesAfterIt(t *testing.T) {
+func TestP9_TheEventComesAfterIt(t *testing.T) {
 	t.Parallel()
 
 	for _, stock := range []bool{false, true} {
@@ -575,7 +574,10 @@ func TestP9_OnDeadLetterComesAfterIt(t *testing.T) {
 			options := noOptions()
 			options.Policies = retries(ms(30)...)
 			options.Concurrency = 2
-			options.OnDeadLetter = func(l middleware.DeadLetter) {
+			options.OnEvent = func(l middleware.Event) {
+				if l.Kind != middleware.EventDeadLettered {
+					return
+				}
 				found := false
 				_ = broker.try(func(ch *amqp091.Channel) error { // closing the channel puts back what was taken
 					for {

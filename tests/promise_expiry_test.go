@@ -163,7 +163,7 @@ func TestP10_DroppedOrFoundOutLate(t *testing.T) {
 		assert.Empty(t, s.of("late"), "its handler was not called")
 		letters := svc.Letters()
 		require.Len(t, letters, 1)
-		assert.Equal(t, middleware.ReasonExpired, letters[0].Reason)
+		assert.Equal(t, middleware.ReasonExpired, letters[0].Verdict.Reason)
 		assert.Equal(t, "late", letters[0].Message.UUID)
 	})
 }

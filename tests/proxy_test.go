@@ -15,6 +15,8 @@ const (
 	anyone     = ""
 	subscriber = "watermill-retry subscriber"
 	forwarder  = "watermill-retry forwarder"
+	observer   = "watermill-retry observer"
+	letters    = "watermill-retry dead-letter subscriber"
 )
 
 // proxy stands between a service and the broker and makes the network's faults. It tells connections apart by their name,
@@ -172,7 +174,7 @@ func (p *proxy) recognise(f *flow, b []byte) {
 	if known {
 		return
 	}
-	for _, name := range []string{subscriber, forwarder} {
+	for _, name := range []string{subscriber, forwarder, observer, letters} {
 		if bytes.Contains(b, []byte(name)) {
 			f.mu.Lock()
 			f.name = name

@@ -61,8 +61,12 @@ func run(ctx context.Context, uri, topic string, out io.Writer) error {
 	conf.Publish.ConfirmDelivery = true
 
 	retry, err := amqpretry.New(conf, amqpretry.Options{
-		Policies:     policies,
-		OnDeadLetter: func(middleware.DeadLetter) { finished.Done() },
+		Policies: policies,
+		OnEvent: func(e middleware.Event) {
+			if e.Kind == middleware.EventDeadLettered {
+				finished.Done()
+			}
+		},
 	})
 	if err != nil {
 		return err

@@ -13,6 +13,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/cenkalti/backoff/v5"
 	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/middleware"
 )
 
 // ConnectionSettings say how to connect. They are those of watermill-amqp, without its types.
@@ -23,6 +25,12 @@ type ConnectionSettings struct {
 	Reconnect Reconnect
 	// Role ends up in the connection's name, for the people who look at the broker.
 	Role string
+	// Emit is told what happens to the connection.
+	Emit func(middleware.Event)
+}
+
+func (s ConnectionSettings) emit(kind middleware.EventKind, err error) {
+	s.Emit(middleware.Event{Kind: kind, Connection: s.Role, Err: err})
 }
 
 // Reconnect is the backoff between attempts to connect.
@@ -226,14 +234,15 @@ func (c *Connection) open() (*Link, error) {
 		return nil, fmt.Errorf("cannot connect to RabbitMQ: %w", err)
 	}
 
-	link := newLink(connection, socket, c.logger)
+	c.logger.Info("Connected to RabbitMQ", nil)
+	c.settings.emit(middleware.EventConnected, nil) // before it can be lost
+
+	link := newLink(connection, socket, c.logger, c.settings.emit)
 	c.wg.Add(1)
 	go func() {
 		defer c.wg.Done()
 		link.watch()
 	}()
-
-	c.logger.Info("Connected to RabbitMQ", nil)
 
 	return link, nil
 }

@@ -8,21 +8,29 @@ import (
 
 // newestDeath names the queue of the newest entry of x-death, empty where there is none that can be read.
 func newestDeath(headers amqp091.Table) string {
+	queue, _ := newest(headers)["queue"].(string)
+	return queue
+}
+
+func newest(headers amqp091.Table) amqp091.Table {
 	deaths, _ := headers[wire.KeyDeath].([]any)
 	if len(deaths) == 0 {
-		return ""
+		return nil
 	}
-
 	newest, _ := deaths[0].(amqp091.Table)
-	queue, _ := newest["queue"].(string)
 
-	return queue
+	return newest
 }
 
 // deliveryCount is how often the broker has delivered the message without an answer, as far as it counts: quorum queues only.
 // 3.10 to 4.2 count every return to the queue; from 4.3 on only those that an explicit requeue does not explain.
 func deliveryCount(headers amqp091.Table) int64 {
-	switch n := headers[wire.KeyDeliveryCount].(type) {
+	return number(headers[wire.KeyDeliveryCount])
+}
+
+// number reads a counter of the broker.
+func number(v any) int64 {
+	switch n := v.(type) {
 	case int64:
 		return n
 	case int32:

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/middleware"
 )
 
 // ForwarderSettings say how copies of failed messages are published.
@@ -17,10 +18,11 @@ type ForwarderSettings struct {
 	Logger     watermill.LoggerAdapter
 	// HoldWarning is how long a delivery is held before that is reported.
 	HoldWarning time.Duration
-	OnHeld      func(HeldError)
 	// Redeclare is false when nothing may be declared.
 	Redeclare bool
 }
+
+func (s ForwarderSettings) emit(e middleware.Event) { s.Connection.Emit(e) }
 
 // Forwarder publishes the copies of failed messages over a connection of its own, so that a blocked publisher never stops
 // acknowledgements. The connection is opened at the first failure.

@@ -5,9 +5,9 @@ import (
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
 )
@@ -16,14 +16,15 @@ import (
 // and the consumer carries it out when the router has answered.
 type handle struct {
 	arrival
-	standing
+	*middleware.Standing
 
 	owner    any
 	source   *Source
 	delivery amqp091.Delivery
 	nameless bool // the publisher gave no Watermill UUID
 
-	// ctx is the message's, which only the consumer ends.
+	// msg is what is handed out; ctx is its context, which only the consumer ends.
+	msg *message.Message
 	ctx context.Context
 
 	mu         sync.Mutex
@@ -36,10 +37,8 @@ type handle struct {
 
 var _ middleware.Delivery = (*handle)(nil)
 
-func (h *handle) Owner() any            { return h.owner }
-func (h *handle) Queue() string         { return h.source.Queue }
-func (h *handle) Policy() config.Policy { return h.policy(h.source.Policy) }
-func (h *handle) State() wire.State     { return h.progress(h.state) }
+func (h *handle) Owner() any    { return h.owner }
+func (h *handle) Queue() string { return h.source.Queue }
 
 func (h *handle) Withdrawn() bool { return h.ctx.Err() != nil }
 

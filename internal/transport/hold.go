@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/amqpretry/watermill-retry/middleware"
 )
 
 // holds counts the deliveries of a lane that are held, from the first publish to the confirmation.
@@ -12,6 +14,7 @@ type holds struct {
 	mu       sync.Mutex
 	count    int
 	reported time.Time // when a HeldError was reported last
+	told     bool      // it was, of those that are held now
 }
 
 // hold is one of them. It reports itself while it lasts too long, whatever it waits for: a connection, an alarm, its turn, a
@@ -67,10 +70,18 @@ func (h *hold) release() {
 	h.timer.Stop()
 	h.mu.Unlock()
 
-	h.lane.held.mu.Lock()
-	defer h.lane.held.mu.Unlock()
+	held := &h.lane.held
+	held.mu.Lock()
+	held.count--
+	over := held.count == 0 && held.told
+	if over {
+		held.told = false
+	}
+	held.mu.Unlock()
 
-	h.lane.held.count--
+	if over {
+		h.lane.forwarder.settings.emit(middleware.Event{Kind: middleware.EventReleased, Queue: h.lane.plan.Queue})
+	}
 }
 
 // report tells that deliveries are held, at most once in HoldWarning for the lane.
@@ -94,14 +105,12 @@ func (h *hold) report() {
 		held.mu.Unlock()
 		return
 	}
-	held.reported = now
+	held.reported, held.told = now, true
 	e := HeldError{
 		Queue: h.lane.plan.Queue, Exchange: h.exchange, Held: held.count, For: now.Sub(h.since), Err: err,
 	}
 	held.mu.Unlock()
 
 	settings.Logger.Error("Failed deliveries are held", &e, watermill.LogFields{"amqp_queue_name": e.Queue, "held": e.Held})
-	if settings.OnHeld != nil {
-		guard(settings.Logger, "OnHeld", func() { settings.OnHeld(e) })
-	}
+	settings.emit(middleware.Event{Kind: middleware.EventHeld, Queue: e.Queue, Held: e.Held, Took: e.For, Err: e})
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
 )
 
 // Lane publishes the copies of one main queue's failed messages, pipelined.
@@ -237,6 +238,7 @@ func (l *Lane) redeclare(ctx context.Context, sent time.Time) error {
 	l.repaired = time.Now()
 	l.forwarder.settings.Logger.Info("Retry topology declared again, a part of it was missing",
 		watermill.LogFields{"amqp_queue_name": l.plan.Queue})
+	l.forwarder.settings.emit(middleware.Event{Kind: middleware.EventTopologyRepaired, Queue: l.plan.Queue})
 
 	return nil
 }

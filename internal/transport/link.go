@@ -2,11 +2,14 @@ package transport
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/middleware"
 )
 
 // Link is one live AMQP connection.
@@ -15,6 +18,7 @@ type Link struct {
 
 	socket *timedConn
 	logger watermill.LoggerAdapter
+	emit   func(kind middleware.EventKind, err error)
 
 	closes chan *amqp091.Error
 	blocks chan amqp091.Blocking
@@ -25,7 +29,9 @@ type Link struct {
 	unblocked chan struct{} // closed unless the broker has blocked the connection
 }
 
-func newLink(connection *amqp091.Connection, socket *timedConn, logger watermill.LoggerAdapter) *Link {
+func newLink(
+	connection *amqp091.Connection, socket *timedConn, logger watermill.LoggerAdapter, emit func(middleware.EventKind, error),
+) *Link {
 	open := make(chan struct{})
 	close(open)
 
@@ -33,6 +39,7 @@ func newLink(connection *amqp091.Connection, socket *timedConn, logger watermill
 		Connection: connection,
 		socket:     socket,
 		logger:     logger,
+		emit:       emit,
 		closes:     connection.NotifyClose(make(chan *amqp091.Error, 1)),
 		blocks:     connection.NotifyBlocked(make(chan amqp091.Blocking, 8)),
 		dead:       make(chan struct{}),
@@ -43,12 +50,18 @@ func newLink(connection *amqp091.Connection, socket *timedConn, logger watermill
 // watch follows the connection until it is gone.
 func (l *Link) watch() {
 	defer close(l.dead)
+	defer func() {
+		if l.isBlocked() { // no alarm blocks what is not there
+			l.emit(middleware.EventUnblocked, nil)
+		}
+	}()
 
 	for {
 		select {
 		case err, ok := <-l.closes:
 			if ok && err != nil {
 				l.logger.Error("Connection to RabbitMQ lost", err, nil)
+				l.emit(middleware.EventDisconnected, err)
 			}
 
 			return
@@ -62,22 +75,36 @@ func (l *Link) watch() {
 	}
 }
 
+// setBlocked follows the alarms of the broker, which repeats itself.
 func (l *Link) setBlocked(b amqp091.Blocking) {
+	switch changed := l.block(b.Active); {
+	case !changed:
+	case b.Active:
+		l.logger.Error("RabbitMQ has blocked the connection, copies of failed messages wait", nil, watermill.LogFields{"reason": b.Reason})
+		l.emit(middleware.EventBlocked, fmt.Errorf("blocked by the broker: %s", b.Reason))
+	default:
+		l.logger.Info("RabbitMQ has unblocked the connection", nil)
+		l.emit(middleware.EventUnblocked, nil)
+	}
+}
+
+func (l *Link) block(active bool) (changed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	select {
 	case <-l.unblocked:
-		if b.Active {
+		if active {
 			l.unblocked = make(chan struct{})
-			l.logger.Error("RabbitMQ has blocked the connection, copies of failed messages wait", nil,
-				watermill.LogFields{"reason": b.Reason})
 		}
+
+		return active
 	default:
-		if !b.Active {
+		if !active {
 			close(l.unblocked)
-			l.logger.Info("RabbitMQ has unblocked the connection", nil)
 		}
+
+		return !active
 	}
 }
 

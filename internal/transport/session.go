@@ -190,10 +190,11 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 	settings := &s.consumer.settings
 
 	h.arrival = s.source.arrive(d, arrived, s.logger)
+	h.Standing = middleware.NewStanding(s.source.Policy, h.state)
 
 	if h.crashed {
 		n.judge(s, h, middleware.Failure{
-			Class: middleware.ClassCrashed, Topic: s.source.Topic, Err: s.source.crashError(d), Payload: d.Body,
+			Class: middleware.ClassCrashed, Topic: s.source.Topic, Err: s.source.crashError(d), Message: unseen(h),
 		})
 
 		return
@@ -202,19 +203,26 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 	msg, err := decode(settings.Marshaler, d)
 	if err != nil {
 		if s.source.Policy.Mode != config.ModeOff {
-			n.judge(s, h, middleware.Failure{Class: middleware.ClassUndecodable, Topic: s.source.Topic, Err: err, Payload: d.Body})
+			n.judge(s, h, middleware.Failure{
+				Class: middleware.ClassUndecodable, Topic: s.source.Topic, Err: err, Message: unseen(h),
+			})
+
 			return
 		}
 		msg = raw(d) // there is no dead-letter queue to send it to
+	}
+	ctx, cancel := context.WithCancel(n.ctx)
+	defer cancel()
+
+	if s.source.DeadLettersOf != "" {
+		letter, uuid := deadLetter(d, s.source.DeadLettersOf)
+		ctx, h.state.UUID = middleware.WithDeadLetter(ctx, letter), uuid
 	}
 	h.clean(msg)
 	if h.nameless = msg.UUID == ""; h.nameless {
 		msg.UUID = messageUUID(h.state, d)
 	}
-
-	ctx, cancel := context.WithCancel(n.ctx)
-	defer cancel()
-	h.ctx = ctx
+	h.ctx, h.msg = ctx, msg
 	msg.SetContext(middleware.WithDelivery(ctx, h))
 
 	if s.isClosing() {
@@ -237,31 +245,52 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 		acked = true
 	case <-msg.Nacked():
 	case <-s.ctx.Done(): // the time to close is over; the broker delivers it again
+		n.ended(s, h, middleware.EventRequeued)
 		return
 	}
 	if !h.wait(s.ctx) {
+		n.ended(s, h, middleware.EventRequeued)
 		return
 	}
 
-	n.settle(s, h, msg, acked)
+	n.settle(s, h, acked)
 }
 
 // settle carries out what the middleware has left, or what the router's answer says by itself.
-func (n *session) settle(s *subscription, h *handle, msg *message.Message, acked bool) {
+func (n *session) settle(s *subscription, h *handle, acked bool) {
 	settlement, succeeded := h.answer()
 
 	switch {
 	case settlement != nil:
 		n.carryOut(s, h, *settlement)
+	case acked && n.isGone(): // too late: it will come again
+		n.ended(s, h, middleware.EventRequeued)
 	case acked:
 		n.acker.ack(h.delivery.DeliveryTag)
+		n.ended(s, h, middleware.EventSucceeded)
 	case succeeded && !s.isClosing():
 		n.judge(s, h, middleware.Failure{
-			Class: middleware.ClassUnpublishable, Err: errUnpublishable, Message: msg, Topic: s.source.Topic,
+			Class: middleware.ClassUnpublishable, Err: errUnpublishable, Message: h.msg, Topic: s.source.Topic,
 		})
+	case s.source.DeadLettersOf != "":
+		n.requeueLater(s, h)
 	default: // a plain nack, or a publisher that a shutdown has closed before its handlers
 		n.requeue(s, h)
+		n.ended(s, h, middleware.EventRequeued)
 	}
+}
+
+// ended tells of an attempt that has not failed.
+func (n *session) ended(s *subscription, h *handle, kind middleware.EventKind) {
+	s.consumer.settings.Judge.Ended(kind, h, h.msg)
+}
+
+// unseen is what can be made of a message that no handler may see.
+func unseen(h *handle) *message.Message {
+	msg := raw(&h.delivery)
+	msg.UUID = messageUUID(h.state, &h.delivery)
+
+	return msg
 }
 
 func (n *session) judge(s *subscription, h *handle, f middleware.Failure) {
@@ -271,6 +300,10 @@ func (n *session) judge(s *subscription, h *handle, f middleware.Failure) {
 func (n *session) carryOut(s *subscription, h *handle, settlement middleware.Settlement) {
 	switch settlement.Verdict.Action {
 	case middleware.ActionDrop:
+		if n.isGone() {
+			settlement.Abandoned(errGone)
+			return
+		}
 		n.acker.ack(h.delivery.DeliveryTag)
 		settlement.Done(settlement.Verdict)
 	case middleware.ActionRetry, middleware.ActionPostpone, middleware.ActionDeadLetter:
@@ -281,6 +314,7 @@ func (n *session) carryOut(s *subscription, h *handle, settlement middleware.Set
 		}()
 	case middleware.ActionRequeue:
 		n.requeue(s, h)
+		n.ended(s, h, middleware.EventRequeued)
 	case middleware.ActionRetryNow:
 		panic("unreachable: only a middleware that calls the handler again is given this")
 	}
@@ -296,6 +330,7 @@ func (n *session) forward(s *subscription, h *handle, settlement middleware.Sett
 		IsGone:   n.isGone,
 	})
 	if err != nil {
+		settlement.Abandoned(err)
 		if !isClosing(err) {
 			s.logger.Error("Failed message was not forwarded, the broker will deliver it again", err, nil)
 		}
@@ -320,6 +355,27 @@ func (n *session) requeue(s *subscription, h *handle) {
 	if err := n.acker.requeue(h.delivery.DeliveryTag); err != nil && !n.isGone() {
 		s.logger.Error("Cannot give a message back to its queue", err, nil)
 	}
+}
+
+// requeueLater gives a dead letter back to its queue after a pause. Those behind it go on, up to the prefetch.
+func (n *session) requeueLater(s *subscription, h *handle) {
+	wait := pause(&h.delivery)
+	s.logger.Error("Handler of a dead letter has failed, it stays in the dead-letter queue", nil, watermill.LogFields{
+		"message_uuid": h.msg.UUID, "wait_time": wait.String(),
+	})
+
+	n.forwards.Add(1)
+	go func() {
+		defer n.forwards.Done()
+
+		select {
+		case <-time.After(wait):
+		case <-s.closing:
+		case <-n.gone:
+			return
+		}
+		n.requeue(s, h)
+	}()
 }
 
 // close ends the session. While the subscription closes, it waits for what is handed out and for the forwards, until the

@@ -25,6 +25,8 @@ type Source struct {
 	Names  topology.Names
 	// Declare declares the main queue and the plan on a broker of this version; nil when nothing may be declared.
 	Declare func(channel *amqp091.Channel, version string) error
+	// DeadLettersOf is the main queue whose dead letters lie in Queue; empty for a main queue.
+	DeadLettersOf string
 	// Lane takes the failed messages; nil under policy off.
 	Lane *Lane
 }

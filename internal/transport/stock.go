@@ -121,6 +121,7 @@ func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			msg: msg, owner: s.Owner, source: source, captured: captured, ctx: msg.Context(),
 			arrival: source.arrive(&captured.delivery, time.Now(), s.Logger),
 		}
+		d.Standing = middleware.NewStanding(source.Policy, d.state)
 
 		failure := middleware.Failure{Class: middleware.ClassUndecodable, Err: captured.err, Message: msg, Topic: source.Topic}
 
@@ -130,18 +131,30 @@ func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		case captured.err == nil:
 			d.clean(msg)
 			msg.SetContext(middleware.WithDelivery(msg.Context(), d))
-			return h(msg)
+			return s.handle(d, h)
 		}
 
 		return nil, d.Settle(msg.Context(), s.Judge.Judge(d, failure))
 	}
 }
 
+// handle calls the handler, and tells how an attempt has ended that has not failed: with an error the router nacks, which requeues.
+func (s Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*message.Message, err error) {
+	end := middleware.EventRequeued // also if the handler ends its goroutine
+	defer func() { s.Judge.Ended(end, d, d.msg) }()
+
+	if produced, err = h(d.msg); err == nil {
+		end = middleware.EventSucceeded
+	}
+
+	return produced, err
+}
+
 // stockDelivery is the delivery of a message that a stock subscriber has handed out. That acknowledges as soon as the
 // router has answered, so the copy must be confirmed before: Settle waits.
 type stockDelivery struct {
 	arrival
-	standing
+	*middleware.Standing
 
 	msg      *message.Message
 	owner    any
@@ -152,10 +165,8 @@ type stockDelivery struct {
 
 var _ middleware.Delivery = (*stockDelivery)(nil)
 
-func (d *stockDelivery) Owner() any            { return d.owner }
-func (d *stockDelivery) Queue() string         { return d.source.Queue }
-func (d *stockDelivery) Policy() config.Policy { return d.policy(d.source.Policy) }
-func (d *stockDelivery) State() wire.State     { return d.progress(d.state) }
+func (d *stockDelivery) Owner() any    { return d.owner }
+func (d *stockDelivery) Queue() string { return d.source.Queue }
 
 // Enter and Leave are of no use here: a stock subscriber carries an answer out at once.
 func (d *stockDelivery) Enter() {}
@@ -181,6 +192,7 @@ func (d *stockDelivery) Settle(ctx context.Context, s middleware.Settlement) err
 
 	select {
 	case <-d.msg.Nacked(): // by the handler itself, and requeued already: with a copy there would be two
+		s.Abandoned(errRequeued)
 		return errRequeued
 	default:
 	}
@@ -193,6 +205,7 @@ func (d *stockDelivery) Settle(ctx context.Context, s middleware.Settlement) err
 		IsGone:   d.isGone,
 	})
 	if err != nil {
+		s.Abandoned(err)
 		return err
 	}
 	s.Done(final(s.Verdict, published))

@@ -8,6 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/cenkalti/backoff/v5"
+
+	"github.com/amqpretry/watermill-retry/middleware"
 )
 
 // subscription is one call of Subscribe. It lives through as many sessions as the broker makes necessary; its workers are
@@ -107,9 +109,11 @@ func (s *subscription) run(session *session) {
 
 		if session != nil {
 			s.logger.Info("Consuming", nil)
+			s.emit(middleware.EventConsuming)
 			s.serve(session)
 			session.close(s)
 			s.logger.Info("Stopped consuming", nil)
+			s.emit(middleware.EventStoppedConsuming)
 		}
 		if time.Since(began) > 10*time.Second { // it was not the opening that failed
 			wait.Reset()
@@ -125,6 +129,10 @@ func (s *subscription) run(session *session) {
 			s.logger.Error("Cannot consume, trying again", err, nil)
 		}
 	}
+}
+
+func (s *subscription) emit(kind middleware.EventKind) {
+	s.consumer.settings.Judge.Emit(middleware.Event{Kind: kind, Topic: s.source.Topic, Queue: s.source.Queue})
 }
 
 func (s *subscription) pause(wait *backoff.ExponentialBackOff) {

@@ -183,3 +183,19 @@ func Strip(headers map[string]any, replay bool) map[string]any {
 
 	return out
 }
+
+// ReadDead tells what a message in the dead-letter queue of a main queue carries. It is false for one that carries nothing of
+// ours: the broker itself has put it there at its first attempt, or a person. Its Count is CountDead if we have put it there, else what
+// it was when the broker did.
+func ReadDead(headers map[string]any, queue string) (State, bool) {
+	count, exact := readCount(headers[KeyCount])
+	dead := exact && count == CountDead
+	if v, _ := headers[KeyVersion].(string); v != Version || !dead && headers[KeyQueue] != queue {
+		return State{}, false
+	}
+	s := decode(headers)
+	s.Count = count
+	s.Removed, _ = headers[KeyRemoved].(string)
+
+	return s, true
+}

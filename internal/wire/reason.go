@@ -26,3 +26,19 @@ func Reasons() []Reason {
 		ReasonUnpublishable, ReasonRejected, ReasonDeliveryLimit, ReasonMaxLen, ReasonTooLarge, ReasonPostponedTooLong,
 	}
 }
+
+// BrokerReason is the reason for which the broker itself has dead-lettered a message; empty for what is none.
+func BrokerReason(death string) Reason {
+	switch death {
+	case "rejected":
+		return ReasonRejected
+	case "delivery_limit":
+		return ReasonDeliveryLimit
+	case "maxlen":
+		return ReasonMaxLen
+	case "expired":
+		return ReasonExpired
+	}
+
+	return ""
+}

@@ -37,6 +37,10 @@ type State struct {
 	// them again when the message has been through this one. At most MaxUnknownBytes.
 	Unknown map[string]string
 
+	// Removed are the names of the message's own headers that left no room (reason too-large). Read in a dead-letter
+	// queue only; whoever makes the copy writes them.
+	Removed string
+
 	// Tries are the immediate tries of the present attempt that have failed. They happen in one process: not written.
 	Tries int
 

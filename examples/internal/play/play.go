@@ -44,9 +44,15 @@ type Message struct {
 func Run(ctx context.Context, uri string, out *Writer, options amqpretry.Options, handlers Handlers, messages ...Message) error {
 	var open sync.WaitGroup
 	open.Add(len(messages))
-	options.OnDeadLetter = func(l middleware.DeadLetter) {
-		defer open.Done()
-		out.Printf("%s: dead-letter queue, %s, calls: %d\n", l.Message.UUID, l.Reason, l.Attempts)
+	then := options.OnEvent
+	options.OnEvent = func(e middleware.Event) {
+		if then != nil {
+			then(e)
+		}
+		if e.Kind == middleware.EventDeadLettered {
+			defer open.Done()
+			out.Printf("%s: dead-letter queue, %s, calls: %d\n", e.Message.UUID, e.Verdict.Reason, e.Calls)
+		}
 	}
 
 	conf := amqp.NewDurableQueueConfig(uri)

@@ -1,0 +1,67 @@
+package transport
+
+import (
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// deadLetter tells of the failure of what lies in the dead-letter queue of a main queue: by our headers, and by the broker's where that
+// has put it there.
+func deadLetter(d *amqp091.Delivery, mainQueue string) (l middleware.DeadLetter, uuid string) {
+	s, ours := wire.ReadDead(d.Headers, mainQueue)
+	l = middleware.DeadLetter{Queue: mainQueue}
+	if ours {
+		l = middleware.DeadLetter{
+			Reason: s.Reason, Error: s.Error, ErrorType: s.ErrorType,
+			Queue: s.Queue, Topic: s.Topic, Handler: s.Handler, Host: s.Host,
+			Attempts: s.Attempts, Replays: s.Replays, FirstFailure: s.FirstFailure, LastFailure: s.LastFailure, History: s.History,
+			Since: s.Since, Deadline: s.Deadline,
+			Exchange: s.Arrival.Exchange, RoutingKey: s.Arrival.RoutingKey, Expiration: s.Arrival.Expiration, UserID: s.Arrival.UserID,
+			Removed: s.Removed,
+		}
+	}
+	if s.Count != wire.CountDead {
+		byBroker(&l, newest(d.Headers), s.Arrival.Known())
+	}
+
+	return l, s.UUID
+}
+
+// byBroker completes a dead letter that the broker has made, from a protected main queue.
+func byBroker(l *middleware.DeadLetter, death amqp091.Table, known bool) {
+	if queue, _ := death["queue"].(string); queue != l.Queue {
+		return
+	}
+	reason, _ := death["reason"].(string)
+	l.Reason = wire.BrokerReason(reason)
+	if at, ok := death["time"].(time.Time); ok {
+		l.LastFailure = at.UTC()
+	}
+	if known { // it has failed before, and came by a retry queue
+		return
+	}
+
+	l.Exchange, _ = death["exchange"].(string)
+	l.Expiration, _ = death["original-expiration"].(string)
+	if keys, _ := death["routing-keys"].([]any); len(keys) > 0 {
+		l.RoutingKey, _ = keys[0].(string)
+	}
+}
+
+// The pauses before a dead letter whose handler has failed is handed out again.
+const (
+	shortestPause = time.Second
+	longestPause  = time.Minute
+)
+
+// pause is how long a dead letter stays aside whose handler has failed: there is no further queue for it to go to, and a plain nack
+// would have the broker hand it out again at once, some thousand times a second. It doubles with the returns that the broker counts.
+func pause(d *amqp091.Delivery) time.Duration {
+	returns := max(number(d.Headers[wire.KeyDeliveryCount]), number(d.Headers[wire.KeyAcquiredCount]))
+
+	return min(shortestPause<<max(0, min(returns, 10)), longestPause)
+}

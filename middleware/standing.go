@@ -1,0 +1,78 @@
+package middleware
+
+import (
+	"sync"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// Standing is the part of a [Delivery] that changes while its handler has it: the policy, which a middleware may narrow, the
+// state, with each immediate try, and whether it is in an attempt. A handler may ask for them at any time.
+type Standing struct {
+	mu     sync.Mutex
+	policy config.Policy
+	state  wire.State
+	began  time.Time // of the present attempt; zero outside of one
+}
+
+// NewStanding is that of a message as it arrives, under the policy of its queue.
+func NewStanding(policy config.Policy, state wire.State) *Standing {
+	return &Standing{policy: policy, state: state}
+}
+
+// Policy is the effective policy of the queue, or what a middleware has narrowed it to.
+func (s *Standing) Policy() config.Policy {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.policy
+}
+
+// Narrow replaces the policy for this delivery.
+func (s *Standing) Narrow(policy config.Policy) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.policy = policy
+}
+
+// State is what the message carried when it arrived, or since Advance.
+func (s *Standing) State() wire.State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.state
+}
+
+// Advance notes that an immediate try has failed.
+func (s *Standing) Advance(state wire.State) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.state = state
+}
+
+// Begin notes that an attempt begins. It is false if one has begun already and not ended.
+func (s *Standing) Begin(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if !s.began.IsZero() {
+		return false
+	}
+	s.began = now
+
+	return true
+}
+
+// End notes that the attempt has ended, and tells when it began. It is false if there is none.
+func (s *Standing) End() (began time.Time, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	began, s.began = s.began, time.Time{}
+
+	return began, !began.IsZero()
+}

@@ -1,0 +1,348 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// archive is a handler of dead letters that keeps what it was told.
+type archive struct {
+	mu      sync.Mutex
+	letters map[string]middleware.DeadLetter
+	bodies  map[string]string
+	calls   []call
+	fail    func(id string, call int) bool // optional
+}
+
+func (a *archive) handle(msg *message.Message) error {
+	letter, ok := middleware.DeadLetterFromContext(msg.Context())
+	if !ok {
+		return errors.New("no dead letter")
+	}
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.calls = append(a.calls, call{At: time.Now(), ID: msg.UUID})
+	if a.fail != nil && a.fail(msg.UUID, len(a.of(msg.UUID))) {
+		return errFate
+	}
+	if a.letters == nil {
+		a.letters, a.bodies = map[string]middleware.DeadLetter{}, map[string]string{}
+	}
+	a.letters[msg.UUID], a.bodies[msg.UUID] = letter, string(msg.Payload)
+
+	return nil
+}
+
+// of gives the calls for one dead letter. mu is held.
+func (a *archive) of(id string) []call {
+	var found []call
+	for _, c := range a.calls {
+		if c.ID == id {
+			found = append(found, c)
+		}
+	}
+
+	return found
+}
+
+func (a *archive) callsOf(id string) []call {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	return a.of(id)
+}
+
+func (a *archive) get(id string) (middleware.DeadLetter, string, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	l, ok := a.letters[id]
+
+	return l, a.bodies[id], ok
+}
+
+// file adds a handler of dead letters to the service's router, as users do.
+func (s *service) file(a *archive) {
+	s.t.Helper()
+	sub, err := s.Plug.NewDeadLetterSubscriber()
+	require.NoError(s.t, err)
+	s.Router.AddConsumerHandler(uniqueName("archive"), s.Queue, sub, a.handle)
+}
+
+// Dead letters are a topic like any other, in the same router and behind the same middleware: their handler gets the message and
+// why it has failed, and what it takes is out of the queue.
+func TestDeadLetters_AreATopic(t *testing.T) {
+	t.Parallel()
+
+	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
+		t.Run(string(scope), func(t *testing.T) {
+			t.Parallel()
+
+			a := &archive{}
+			c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: func(msg *message.Message) error {
+				if msg.UUID == "permanent" {
+					return middleware.Permanent(&orderError{number: 7})
+				}
+
+				return byFate(msg)
+			}}
+			c.Configure = func(conf *amqp.Config) { conf.Marshaler = picky{} }
+			c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100), Scope: scope, MaxAge: time.Hour}}
+			svc := newService(t, c)
+			handlers := svc.Router.Handlers()
+			svc.file(a)
+			svc.run()
+
+			before := time.Now()
+			svc.Broker.publish(svc.Queue, amqp091.Publishing{Headers: amqp091.Table{
+				"_watermill_message_uuid": "never-1", "kind": "order",
+			}, Body: []byte("the body")})
+			svc.publish("permanent", "ok-2", "panic-3")
+			svc.Broker.publish(svc.Queue, amqp091.Publishing{Body: []byte("reject"), MessageId: "undecodable"})
+
+			ids := []string{"never-1", "permanent", "panic-3", "undecodable"}
+			for _, id := range ids {
+				eventually(t, 20*time.Second, func() bool { _, _, ok := a.get(id); return ok }, "%s is filed", id)
+			}
+			eventually(t, 10*time.Second, func() bool { return svc.Broker.depth(svc.dlq()) == 0 }, "what is filed is out of the queue")
+
+			var handler string
+			for name := range handlers {
+				handler = name
+			}
+			letter, body, _ := a.get("never-1")
+			assert.Equal(t, "the body", body)
+			assert.WithinRange(t, letter.FirstFailure, before.Add(-time.Millisecond), time.Now())
+			assert.GreaterOrEqual(t, letter.LastFailure.Sub(letter.FirstFailure), 90*time.Millisecond)
+			require.Len(t, letter.History, 2)
+			assert.Equal(t, errFate.Error(), letter.History[0].Error)
+			assert.Equal(t, letter.Since.Add(time.Hour), letter.Deadline)
+			assert.NotEmpty(t, letter.Host)
+			letter.FirstFailure, letter.LastFailure, letter.History, letter.Host = time.Time{}, time.Time{}, nil, ""
+			letter.Since, letter.Deadline = time.Time{}, time.Time{}
+			assert.Equal(t, middleware.DeadLetter{
+				Reason: middleware.ReasonExhausted, Error: errFate.Error(), ErrorType: "*errors.errorString",
+				Queue: svc.Queue, Topic: svc.Queue, Handler: handler, Attempts: 2, RoutingKey: svc.Queue,
+			}, letter)
+
+			for id, reason := range map[string]middleware.Reason{
+				"permanent": middleware.ReasonPermanent, "panic-3": middleware.ReasonPanic, "undecodable": middleware.ReasonUndecodable,
+			} {
+				letter, _, _ := a.get(id)
+				assert.Equal(t, reason, letter.Reason, id)
+			}
+			letter, body, _ = a.get("undecodable")
+			assert.Equal(t, "reject", body)
+			assert.Zero(t, letter.Attempts)
+			letter, _, _ = a.get("permanent")
+			assert.Equal(t, "*tests.orderError", letter.ErrorType)
+
+			assert.Empty(t, svc.Logs.with("does not come from this plug"), "the middleware knows them")
+			svc.close()
+			for _, id := range ids {
+				assert.Len(t, a.callsOf(id), 1, id)
+			}
+			assert.Zero(t, svc.Broker.depth(svc.dlq()))
+		})
+	}
+}
+
+// A dead letter whose handler fails stays where it is: it does not spin, and holds up nobody behind it.
+func TestDeadLetters_AFailureStays(t *testing.T) {
+	t.Parallel()
+
+	a := &archive{fail: func(id string, call int) bool { return id == "never-0" || id == "never-1" && call < 3 }}
+	c := setup{URI: brokertest.URI(t), Handler: byFate}
+	c.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}}
+	svc := newService(t, c)
+	svc.file(a)
+	svc.run()
+
+	began := time.Now()
+	svc.publish("never-0", "never-1", "never-2")
+	eventually(t, 10*time.Second, func() bool { _, _, ok := a.get("never-2"); return ok }, "those behind it go on")
+	eventually(t, 30*time.Second, func() bool { _, _, ok := a.get("never-1"); return ok }, "it is filed at the third time")
+	took := time.Since(began)
+	calls := a.callsOf("never-1")
+	assert.GreaterOrEqual(t, calls[1].At.Sub(calls[0].At), 950*time.Millisecond)
+	assert.GreaterOrEqual(t, calls[2].At.Sub(calls[1].At), 1950*time.Millisecond)
+	assert.LessOrEqual(t, len(a.callsOf("never-0")), int(took/time.Second)+2, "no hot loop")
+
+	closing := time.Now()
+	svc.close()
+	assert.Less(t, time.Since(closing), 3*time.Second, "a close does not wait for the pause")
+	left := svc.Broker.take(svc.dlq(), 1, 5*time.Second)
+	assert.Equal(t, "never-0", uuid(left[0]), "nothing is lost")
+	assert.Equal(t, "exhausted", header(left[0], wire.KeyReason))
+	assert.Zero(t, svc.Broker.depth(svc.dlq()))
+}
+
+// What the broker itself has dead-lettered from a protected queue, and what people have put there, is told as far as it is known.
+func TestDeadLetters_OfOthers(t *testing.T) {
+	t.Parallel()
+
+	uri, queue := brokertest.URI(t), uniqueName("protected")
+	broker := newRabbit(t, uri)
+	t.Cleanup(func() { broker.removeProtected(queue) })
+	conf := amqp.NewDurableQueueConfig(uri)
+	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"}
+	plug := newPlug(t, conf, amqpretry.Options{Policies: config.Policies{Default: config.Policy{
+		Delays: ms(50), Protect: config.ProtectionArguments,
+	}}})
+	sub, err := plug.NewSubscriber()
+	require.NoError(t, err)
+	require.NoError(t, sub.SubscribeInitialize(queue))
+
+	// Rejected by a consumer that is not ours: once fresh, and once on its way through its retries.
+	retried := named("retried")[0]
+	retried.Headers[wire.KeyVersion], retried.Headers[wire.KeyQueue], retried.Headers[wire.KeyCount] = "1", queue, "1"
+	retried.Headers[wire.KeyError], retried.Headers[wire.KeyAttempts], retried.Headers[wire.KeyTopic] = "boom", "1", "topic"
+	forged := named("forged")[0]
+	forged.Headers[wire.KeyVersion], forged.Headers[wire.KeyQueue], forged.Headers[wire.KeyCount] = "1", "another", "1"
+	forged.Headers[wire.KeyError] = "a lie"
+	broker.publish(queue, append(named("fresh"), retried, forged)...)
+	broker.do(func(ch *amqp091.Channel) error {
+		for range 3 {
+			var d amqp091.Delivery
+			require.Eventually(t, func() bool {
+				var ok bool
+				d, ok, err = ch.Get(queue, false)
+				return err == nil && ok
+			}, 5*time.Second, tick)
+			if err := d.Reject(false); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	})
+	broker.publish(queue+".dlq", amqp091.Publishing{MessageId: "by hand", Body: []byte("x"), Headers: amqp091.Table{"x-death": "nonsense"}})
+
+	a := &archive{}
+	dead, err := plug.NewDeadLetterSubscriber()
+	require.NoError(t, err)
+	out, err := dead.Subscribe(t.Context(), queue)
+	require.NoError(t, err)
+	for range 4 {
+		select {
+		case msg := <-out:
+			require.NoError(t, a.handle(msg))
+			msg.Ack()
+		case <-time.After(10 * time.Second):
+			t.Fatal("no dead letter")
+		}
+	}
+
+	fresh, _, _ := a.get("fresh")
+	assert.WithinDuration(t, time.Now(), fresh.LastFailure, time.Minute)
+	fresh.LastFailure = time.Time{}
+	assert.Equal(t, middleware.DeadLetter{Reason: middleware.ReasonRejected, Queue: queue, RoutingKey: queue}, fresh)
+
+	again, _, _ := a.get("retried")
+	assert.Equal(t, middleware.ReasonRejected, again.Reason)
+	assert.Equal(t, []string{"boom", "topic"}, []string{again.Error, again.Topic}, "what it had failed of before")
+	assert.Equal(t, 1, again.Attempts)
+
+	lie, _, _ := a.get("forged")
+	lie.LastFailure = time.Time{}
+	assert.Equal(t, middleware.DeadLetter{Reason: middleware.ReasonRejected, Queue: queue, RoutingKey: queue}, lie, "of another queue")
+
+	hand, body, found := a.get("by hand")
+	require.True(t, found)
+	assert.Equal(t, "x", body)
+	assert.Equal(t, middleware.DeadLetter{Queue: queue}, hand)
+}
+
+// Whoever subscribes to dead letters alone declares their queue and nothing else, whatever the policy of the topic is.
+func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
+	t.Parallel()
+
+	for mode, policy := range map[string]config.Policy{"retry": {Delays: ms(50)}, "off": {Mode: config.ModeOff}} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+
+			uri, queue := brokertest.URI(t), uniqueName("letters")
+			broker := newRabbit(t, uri)
+			t.Cleanup(func() { broker.remove("", queue+".dlq") })
+			plug := newPlug(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{Policies: config.Policies{Default: policy}})
+			sub, err := plug.NewDeadLetterSubscriber()
+			require.NoError(t, err)
+			require.NoError(t, sub.SubscribeInitialize(queue))
+
+			assert.Zero(t, broker.depth(queue+".dlq"))
+			assert.Equal(t, -1, broker.depth(queue))
+			assert.Equal(t, -1, broker.depth(queue+".retry.50ms"))
+
+			// It is declared as a plan declares it.
+			own, err := plug.NewSubscriber()
+			require.NoError(t, err)
+			t.Cleanup(func() { broker.remove(queue+".retry", queue, queue+".retry.50ms") })
+			require.NoError(t, own.SubscribeInitialize(queue))
+		})
+	}
+
+	t.Run("assume", func(t *testing.T) {
+		t.Parallel()
+		plug := newPlug(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), amqpretry.Options{Topology: amqpretry.TopologyAssume})
+		sub, err := plug.NewDeadLetterSubscriber()
+		require.NoError(t, err)
+		queue := uniqueName("letters")
+		_, err = sub.Subscribe(t.Context(), queue)
+		assert.ErrorContains(t, err, fmt.Sprintf("cannot consume from queue %q: the queue does not exist", queue+".dlq"))
+	})
+}
+
+// A lost connection gives back what is handed out or set aside, once.
+func TestDeadLetters_ConnectionLost(t *testing.T) {
+	t.Parallel()
+
+	network := newProxy(t, brokertest.URI(t))
+	a := &archive{fail: func(id string, call int) bool { return call == 1 && id == "never-0" }}
+	c := setup{URI: network.URI, Handler: byFate}
+	c.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}}
+	svc := newService(t, c)
+	svc.file(a)
+	svc.run()
+	svc.publish("never-0")
+	eventually(t, 10*time.Second, func() bool { return len(a.callsOf("never-0")) == 1 }, "its handler fails")
+	network.cut(letters)
+	eventually(t, 20*time.Second, func() bool { _, _, ok := a.get("never-0"); return ok }, "it is handed out again")
+	svc.close()
+	assert.Len(t, a.callsOf("never-0"), 2)
+	assert.Zero(t, svc.Broker.depth(svc.dlq()))
+}
+
+// A plug that closes closes this subscriber as well, and after it none is made.
+func TestDeadLetters_Close(t *testing.T) {
+	t.Parallel()
+
+	uri, queue := brokertest.URI(t), uniqueName("letters")
+	t.Cleanup(func() { newRabbit(t, uri).remove("", queue+".dlq") })
+	plug, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
+	require.NoError(t, err)
+	sub, err := plug.NewDeadLetterSubscriber()
+	require.NoError(t, err)
+	out, err := sub.Subscribe(context.Background(), queue)
+	require.NoError(t, err)
+	require.NoError(t, plug.Close())
+	closesWithin(t, 5*time.Second, out, "the output")
+	require.NoError(t, sub.Close())
+	_, err = plug.NewDeadLetterSubscriber()
+	assert.ErrorContains(t, err, "closed")
+}

@@ -1,0 +1,107 @@
+package tests
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// The plug tells how many messages wait and how many are dead, for each queue beside the main queues.
+func TestQueueDepths(t *testing.T) {
+	t.Parallel()
+
+	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+		if msg.UUID == "dead" {
+			return middleware.Permanent(errFate)
+		}
+
+		return errFate
+	}}
+	c.Options.Policies = retries(time.Hour, 2*time.Hour)
+	svc := start(t, c)
+	svc.publish("1", "2", "dead")
+	eventually(t, 10*time.Second, func() bool { return len(svc.Events(middleware.EventRetried, middleware.EventDeadLettered)) == 3 }, "all end")
+
+	expected := []middleware.QueueDepth{
+		{Queue: svc.dlq(), Role: middleware.QueueRoleDeadLetter, MainQueue: svc.Queue, Messages: 1},
+		{Queue: svc.retryQueue(time.Hour), Role: middleware.QueueRoleRetry, MainQueue: svc.Queue, Messages: 2},
+		{Queue: svc.retryQueue(2 * time.Hour), Role: middleware.QueueRoleRetry, MainQueue: svc.Queue, Messages: 0},
+	}
+	var depths []middleware.QueueDepth
+	require.Eventually(t, func() bool { // a quorum queue may not have counted yet
+		var err error
+		depths, err = svc.Plug.QueueDepths(t.Context())
+		return err == nil && assert.ObjectsAreEqual(expected, depths)
+	}, 10*time.Second, tick, "%v", depths)
+
+	svc.Broker.remove("", svc.retryQueue(2*time.Hour))
+	depths, err := svc.Plug.QueueDepths(t.Context())
+	assert.ErrorContains(t, err, svc.retryQueue(2*time.Hour))
+	assert.Equal(t, expected[:2], depths, "the rest is told all the same")
+}
+
+// Shared retry queues belong to no main queue, and are looked at once.
+func TestQueueDepths_Shared(t *testing.T) {
+	t.Parallel()
+
+	uri, a, b := brokertest.URI(t), uniqueName("depth"), uniqueName("depth")
+	plug := newPlug(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{
+		Policies: config.Policies{Default: config.Policy{Delays: ms(100), Scope: config.ScopeShared}},
+	})
+	depths, err := plug.QueueDepths(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, depths, "nothing is subscribed to")
+
+	sub, err := plug.NewSubscriber()
+	require.NoError(t, err)
+	broker := newRabbit(t, uri)
+	for _, topic := range []string{a, b} {
+		t.Cleanup(func() { broker.remove("", topic, topic+".dlq") })
+		require.NoError(t, sub.SubscribeInitialize(topic))
+	}
+	depths, err = plug.QueueDepths(t.Context())
+	require.NoError(t, err)
+	mains := map[string]string{}
+	for _, d := range depths {
+		mains[d.Queue] = d.MainQueue
+	}
+	assert.Equal(t, map[string]string{a + ".dlq": a, b + ".dlq": b, "retry.100ms": ""}, mains)
+}
+
+// A broker that does not answer costs the time that it is given, and nothing else.
+func TestQueueDepths_NoAnswer(t *testing.T) {
+	t.Parallel()
+
+	network := newProxy(t, brokertest.URI(t))
+	svc := start(t, setup{URI: network.URI, Handler: succeed})
+	_, err := svc.Plug.QueueDepths(t.Context())
+	require.NoError(t, err)
+
+	network.stallAnswers(observer)
+	for range 2 { // the second look waits for the first, which still waits for the broker
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		began := time.Now()
+		_, err = svc.Plug.QueueDepths(ctx)
+		cancel()
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Less(t, time.Since(began), 5*time.Second)
+	}
+	svc.publish("1")
+	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 1 }, "messages go on")
+
+	network.resume()
+	eventually(t, 10*time.Second, func() bool {
+		depths, err := svc.Plug.QueueDepths(t.Context())
+		return err == nil && len(depths) == 2
+	}, "it answers again")
+}

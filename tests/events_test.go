@@ -1,0 +1,312 @@
+package tests
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// told gives the events of one message, as one line.
+func (s *service) told(id string) string {
+	var kinds []string
+	for _, e := range s.Events() {
+		if e.Message != nil && e.Message.UUID == id {
+			kinds = append(kinds, string(e.Kind))
+		}
+	}
+
+	return strings.Join(kinds, " ")
+}
+
+// documentedEvents reads the table of the docs: the events of a message, by what happens to it.
+func documentedEvents(t *testing.T) map[string]string {
+	t.Helper()
+	text, err := os.ReadFile("../docs/events.md")
+	require.NoError(t, err)
+	_, table, found := strings.Cut(string(text), "<!-- sequences -->\n")
+	require.True(t, found)
+	table, _, _ = strings.Cut(table, "\n\n")
+
+	sequences := map[string]string{}
+	for _, line := range strings.Split(strings.TrimSpace(table), "\n")[2:] {
+		cells := strings.Split(strings.Trim(line, "| "), "|")
+		require.Len(t, cells, 2, line)
+		sequences[strings.TrimSpace(cells[0])] = strings.NewReplacer("`", "", "→ ", "").Replace(strings.TrimSpace(cells[1]))
+	}
+
+	return sequences
+}
+
+// What the docs say of the events of a message is what happens, on both subscribers.
+func TestEvents_OfAMessage(t *testing.T) {
+	t.Parallel()
+
+	documented := documentedEvents(t)
+	handler := func(msg *message.Message) error {
+		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		first := attempt.Calls == 0
+
+		switch msg.UUID {
+		case "fails once, then succeeds":
+			if first {
+				return errFate
+			}
+		case "fails for good", "panics for good":
+			if msg.UUID == "panics for good" {
+				panic("at the disco")
+			}
+
+			return errFate
+		case "is permanent":
+			return middleware.Permanent(errFate)
+		case "is dropped":
+			return middleware.Drop(errFate)
+		case "is postponed, then succeeds":
+			if first {
+				return middleware.Postpone(100 * time.Millisecond)
+			}
+		}
+
+		return nil
+	}
+
+	for name, run := range map[string]func(*testing.T, setup) *service{
+		"own":   start,
+		"stock": func(t *testing.T, c setup) *service { return startStock(t, c).service },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			c := setup{URI: brokertest.URI(t), Handler: handler}
+			c.Options.Policies = retries(ms(100)...)
+			c.Configure = func(conf *amqp.Config) { conf.Marshaler = picky{} }
+			svc := run(t, c)
+
+			here := []string{
+				"succeeds", "fails once, then succeeds", "fails for good", "panics for good", "is permanent", "is dropped",
+				"is postponed, then succeeds",
+			}
+			svc.publish(here...)
+			here = append(here, "cannot be decoded")
+			svc.Broker.publish(svc.Queue, amqp091.Publishing{Body: []byte("reject"), MessageId: "cannot be decoded"})
+
+			for _, id := range here {
+				require.Contains(t, documented, id)
+				eventually(t, 20*time.Second, func() bool { return svc.told(id) == documented[id] }, "%s: %s", id, documented[id])
+			}
+			svc.close()
+			for _, id := range here {
+				assert.Equal(t, documented[id], svc.told(id), id)
+			}
+
+			for _, e := range svc.Events(middleware.EventAttempt, middleware.EventSucceeded, middleware.EventFailed, middleware.EventDeadLettered) {
+				assert.Equal(t, []string{svc.Queue, svc.Queue}, []string{e.Topic, e.Queue}, e.Kind)
+				if e.Message.UUID != "cannot be decoded" { // which the stock subscriber hands to the router all the same
+					assert.True(t, strings.HasPrefix(e.Handler, "handler-"))
+				}
+				assert.False(t, e.At.IsZero())
+			}
+			for _, e := range svc.Events(middleware.EventRetried) {
+				assert.Equal(t, 100*time.Millisecond, e.Verdict.Delay)
+				assert.Positive(t, e.Took)
+				assert.Less(t, e.Took, 10*time.Second)
+			}
+			dead := svc.Events(middleware.EventDeadLettered)
+			require.Len(t, dead, 4)
+			for _, e := range dead {
+				if e.Message.UUID == "cannot be decoded" {
+					assert.Equal(t, "reject", string(e.Message.Payload), "what could be made of it")
+					assert.Equal(t, middleware.ReasonUndecodable, e.Verdict.Reason)
+				}
+			}
+		})
+	}
+}
+
+// The rest of the table needs other policies, and faults.
+func TestEvents_OfOtherMessages(t *testing.T) {
+	t.Parallel()
+
+	documented := documentedEvents(t)
+	matches := func(t *testing.T, svc *service, id string) {
+		t.Helper()
+		require.Contains(t, documented, id)
+		eventually(t, 20*time.Second, func() bool { return svc.told(id) == documented[id] }, "%s: %s", id, documented[id])
+	}
+
+	t.Run("immediate", func(t *testing.T) {
+		t.Parallel()
+		const id = "fails, and succeeds when tried again at once"
+		c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+			if attempt, _ := middleware.AttemptFromContext(msg.Context()); attempt.Try == 1 {
+				return errFate
+			}
+
+			return nil
+		}}
+		c.Options.Policies = config.Policies{Default: config.Policy{Immediate: 1, Delays: ms(100)}}
+		svc := start(t, c)
+		svc.publish(id)
+		matches(t, svc, id)
+	})
+
+	t.Run("expired", func(t *testing.T) {
+		t.Parallel()
+		const id = "has expired"
+		goOn := make(chan struct{})
+		c := setup{URI: brokertest.URI(t), Handler: func(*message.Message) error { <-goOn; return nil }}
+		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100), MaxAge: 300 * time.Millisecond}}
+		svc := start(t, c)
+		svc.publish("before it", id)
+		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "the one before it is handled")
+		at := time.Now()
+		eventually(t, 10*time.Second, func() bool { return time.Since(at) > 500*time.Millisecond }, "meanwhile")
+		close(goOn)
+		matches(t, svc, id)
+	})
+
+	t.Run("unpublishable", func(t *testing.T) {
+		t.Parallel()
+		const id = "has outputs that cannot be published"
+		c := setup{URI: brokertest.URI(t)}
+		c.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}}
+		c.Route = func(s *service) {
+			s.Router.AddHandler("handler", s.Queue, s.Sub, "out", refusing{}, func(msg *message.Message) ([]*message.Message, error) {
+				return message.Messages{msg.Copy()}, nil
+			})
+		}
+		svc := start(t, c)
+		svc.publish(id)
+		matches(t, svc, id)
+		assert.Equal(t, middleware.ReasonUnpublishable, svc.Letters()[0].Verdict.Reason)
+	})
+
+	t.Run("shutdown", func(t *testing.T) {
+		t.Parallel()
+		const id = "is taken away by a shutdown"
+		c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+			<-msg.Context().Done()
+			return msg.Context().Err()
+		}}
+		c.Options.CloseTimeout = 300 * time.Millisecond
+		svc := start(t, c)
+		svc.publish(id)
+		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "it is handled")
+		svc.close()
+		matches(t, svc, id)
+	})
+
+	t.Run("abandoned", func(t *testing.T) {
+		t.Parallel()
+		const id = "fails, and its connection is lost before the copy is confirmed"
+		network := newProxy(t, brokertest.URI(t))
+		c := setup{URI: network.URI, QueueType: "quorum", Handler: func(*message.Message) error { return errFate }}
+		c.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}}
+		svc := start(t, c)
+		network.refuse(forwarder)
+		svc.publish(id)
+		eventually(t, 10*time.Second, func() bool { return len(svc.Held()) > 0 }, "it is held")
+		network.cut(subscriber)
+		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 2 }, "it is delivered again")
+		network.allow(forwarder)
+		matches(t, svc, id)
+		assert.ErrorContains(t, svc.Events(middleware.EventAbandoned)[0].Err, "deliver the message again")
+	})
+}
+
+// What happens to queues and connections.
+func TestEvents_OfConnections(t *testing.T) {
+	t.Parallel()
+
+	network := newProxy(t, brokertest.URI(t))
+	var failures atomic.Int32
+	svc := start(t, setup{
+		URI: network.URI, QueueType: "quorum",
+		Handler: func(*message.Message) error { failures.Add(1); return errFate },
+	})
+	about := func() []string {
+		var lines []string
+		for _, e := range svc.Events() {
+			if e.Message == nil && e.Kind != middleware.EventHeld {
+				lines = append(lines, strings.TrimSpace(string(e.Kind)+" "+e.Connection))
+			}
+		}
+
+		return lines
+	}
+	until := func(want ...string) {
+		t.Helper()
+		eventually(t, 20*time.Second, func() bool { return slices.Equal(about(), want) }, "%v", want)
+	}
+
+	begin := []string{"connected subscriber", "topology-declared", "consuming"}
+	until(begin...)
+
+	network.refuse(forwarder)
+	svc.publish("1")
+	eventually(t, 10*time.Second, func() bool { return len(svc.Held()) > 0 }, "it is held")
+	held := svc.Events(middleware.EventHeld)[0]
+	assert.Equal(t, svc.Queue, held.Queue)
+	assert.Equal(t, 1, held.Held)
+	assert.GreaterOrEqual(t, held.Took, 200*time.Millisecond)
+	assert.ErrorAs(t, held.Err, new(amqpretry.HeldError))
+	network.allow(forwarder)
+	forwarded := append(begin, "connected forwarder", "released")
+	until(forwarded...)
+	eventually(t, 10*time.Second, func() bool { return len(svc.Letters()) == 1 }, "it is dead")
+
+	network.cut(subscriber)
+	eventually(t, 20*time.Second, func() bool { return len(about()) >= len(forwarded)+5 }, "it comes back")
+	again := about()[len(forwarded):]
+	assert.ElementsMatch(t, []string{
+		"disconnected subscriber", "stopped-consuming", "connected subscriber", "topology-declared", "consuming",
+	}, again)
+	assert.Less(t, slices.Index(again, "disconnected subscriber"), slices.Index(again, "connected subscriber"))
+	require.Error(t, svc.Events(middleware.EventDisconnected)[0].Err)
+
+	svc.Broker.remove(svc.exchange())
+	svc.publish("2")
+	eventually(t, 20*time.Second, func() bool { return len(svc.Letters()) == 2 }, "it is dead")
+	assert.Equal(t, "topology-repaired", about()[len(forwarded)+5])
+
+	svc.close()
+	assert.Equal(t, "stopped-consuming", about()[len(about())-1])
+	assert.Len(t, svc.Events(middleware.EventDisconnected), 1, "a close is no loss")
+}
+
+// Listening is passive, whatever it does.
+func TestEvents_PanicsChangeNothing(t *testing.T) {
+	t.Parallel()
+
+	for name, run := range map[string]func(*testing.T, setup) *service{
+		"own":   start,
+		"stock": func(t *testing.T, c setup) *service { return startStock(t, c).service },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			c := setup{URI: brokertest.URI(t), Handler: byFate}
+			c.Options.Policies = retries(ms(100, 110)...)
+			c.Options.OnEvent = func(middleware.Event) { panic("a listener's bug") }
+			svc := run(t, c)
+			ids := fates(10)
+			svc.publish(ids...)
+			svc.finish(ids, 20*time.Second, 0)
+			assert.NotEmpty(t, svc.Logs.with("OnEvent panicked"))
+		})
+	}
+}
