@@ -361,8 +361,14 @@ func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, scope config.Scope
 	assert.GreaterOrEqual(t, held.For, 200*time.Millisecond)
 	stays(t, 3*time.Second, func() bool { return svc.Calls.count() == len(ids) }, "handlers run again during the alarm")
 
+	blocked := svc.Events(middleware.EventBlocked)
+	require.NotEmpty(t, blocked, "and it is told why")
+	assert.Equal(t, "forwarder", blocked[0].Connection)
+	assert.ErrorContains(t, blocked[0].Err, "memory")
+
 	broker.Ctl("set_vm_memory_high_watermark", "absolute", "2GB")
 	svc.finish(ids, 20*time.Second, 0)
+	eventually(t, 10*time.Second, func() bool { return len(svc.Events(middleware.EventUnblocked)) == len(blocked) }, "and that it is over")
 	assert.Equal(t, expectedCalls(ids, 2), svc.Calls.count(), "handler calls")
 }
 

@@ -1,0 +1,189 @@
+// Tracing shows that the trace context in a message's metadata survives all hops: one trace has the publish, every attempt, and
+// the end. OpenTelemetry's propagator writes and reads it; the retry plug needs nothing for it.
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/examples/internal/play"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+func main() { play.Main(run) }
+
+// tracing is the part to copy: the trace context travels in the metadata.
+type tracing struct {
+	tracer     trace.Tracer
+	propagator propagation.TraceContext
+}
+
+// publish gives a message the context of the span that it is published in.
+func (t tracing) publish(ctx context.Context, publisher message.Publisher, topic string, msg *message.Message) error {
+	ctx, span := t.tracer.Start(ctx, "publish "+msg.UUID, trace.WithSpanKind(trace.SpanKindProducer))
+	defer span.End()
+	t.propagator.Inject(ctx, propagation.MapCarrier(msg.Metadata))
+
+	return publisher.Publish(topic, msg)
+}
+
+// Middleware makes a span of every attempt. It belongs inside of the retry middleware.
+func (t tracing) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		ctx, span := t.tracer.Start(t.context(msg), message.HandlerNameFromCtx(msg.Context())+" "+msg.UUID, trace.WithSpanKind(trace.SpanKindConsumer))
+		defer span.End()
+		if attempt, ok := middleware.AttemptFromContext(msg.Context()); ok {
+			span.SetAttributes(attribute.Int("attempt", attempt.Number))
+		}
+		msg.SetContext(ctx) // so that what the handler does is part of it
+
+		produced, err := h(msg)
+		if err != nil {
+			span.SetStatus(codes.Error, err.Error())
+		}
+
+		return produced, err
+	}
+}
+
+// OnEvent makes a span of each wait, and of the end in the dead-letter queue.
+func (t tracing) OnEvent(e middleware.Event) {
+	name := ""
+	switch e.Kind {
+	case middleware.EventRetried:
+		name = "wait " + e.Verdict.Delay.String()
+	case middleware.EventDeadLettered:
+		name = fmt.Sprintf("dead-lettered (%s)", e.Verdict.Reason)
+	default:
+		return
+	}
+	_, span := t.tracer.Start(t.context(e.Message), name, trace.WithTimestamp(e.At.Add(-e.Took))) // since the failure
+	span.End(trace.WithTimestamp(e.At.Add(e.Verdict.Delay)))
+}
+
+func (t tracing) context(msg *message.Message) context.Context {
+	return t.propagator.Extract(msg.Context(), propagation.MapCarrier(msg.Metadata))
+}
+
+func run(ctx context.Context, uri string, out io.Writer) error {
+	topic := "tracing-" + watermill.NewShortUUID()
+	spans := tracetest.NewSpanRecorder() // a service would export them
+	traced := tracing{tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("shop")}
+
+	conf := amqp.NewDurableQueueConfig(uri)
+	conf.Consume.Qos.PrefetchCount = 10
+	conf.Publish.ConfirmDelivery = true
+	retry, err := amqpretry.New(conf, amqpretry.Options{
+		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond, 200 * time.Millisecond}}},
+		OnEvent:  traced.OnEvent,
+	})
+	if err != nil {
+		return err
+	}
+	defer retry.Close()
+	subscriber, err := retry.NewSubscriber()
+	if err != nil {
+		return err
+	}
+	deadLetters, err := retry.NewDeadLetterSubscriber()
+	if err != nil {
+		return err
+	}
+	publisher, err := amqp.NewPublisher(retry.Config(), watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	var finished sync.WaitGroup // one for each message: shipped, or filed
+	finished.Add(2)
+	router.AddMiddleware(retry.Middleware, traced.Middleware)
+	router.AddConsumerHandler("ship", topic, subscriber, func(msg *message.Message) error {
+		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		if msg.UUID == "order-1" && attempt.Number == 2 {
+			finished.Done()
+			return nil
+		}
+
+		return errors.New("the warehouse does not answer")
+	})
+	router.AddConsumerHandler("file", topic, deadLetters, func(*message.Message) error {
+		finished.Done()
+		return nil
+	})
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(ctx) }()
+	<-router.Running()
+
+	for _, id := range []string{"order-1", "order-2"} {
+		if err := traced.publish(ctx, publisher, topic, message.NewMessage(id, nil)); err != nil {
+			return err
+		}
+	}
+	finished.Wait()
+	if err := router.Close(); err != nil {
+		return err
+	}
+	if err := <-stopped; err != nil {
+		return err
+	}
+	show(out, spans.Ended())
+
+	return nil
+}
+
+// show prints each trace with its spans in the order in which they began.
+func show(out io.Writer, spans []sdktrace.ReadOnlySpan) {
+	slices.SortStableFunc(spans, func(a, b sdktrace.ReadOnlySpan) int { return a.StartTime().Compare(b.StartTime()) })
+	traces := map[trace.TraceID][]sdktrace.ReadOnlySpan{}
+	for _, span := range spans {
+		id := span.SpanContext().TraceID()
+		traces[id] = append(traces[id], span)
+	}
+	ordered := slices.SortedFunc(func(yield func([]sdktrace.ReadOnlySpan) bool) {
+		for _, spans := range traces {
+			if !yield(spans) {
+				return
+			}
+		}
+	}, func(a, b []sdktrace.ReadOnlySpan) int { return cmp.Compare(a[0].Name(), b[0].Name()) })
+
+	for _, spans := range ordered {
+		fmt.Fprintln(out, "one trace:")
+		for _, span := range spans {
+			line := "  " + span.Name()
+			if span.Parent().IsValid() {
+				line = "  " + line
+			}
+			for _, a := range span.Attributes() {
+				line += fmt.Sprintf(", %s %s", a.Key, a.Value.Emit())
+			}
+			if span.Status().Code == codes.Error {
+				line += ": " + span.Status().Description
+			}
+			fmt.Fprintln(out, line)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package transport
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// What a dead letter tells is what was written on it, and it need not have been us who wrote it.
+func TestDeadLetter(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	state := wire.State{
+		Count: wire.CountDead, Attempts: 4, Replays: 1, Queue: "orders", Topic: "topic", Handler: "ship", Host: "host", UUID: "uuid",
+		FirstFailure: at, LastFailure: at.Add(time.Minute), Since: at.Add(-time.Hour), Deadline: at.Add(time.Hour),
+		Reason: wire.ReasonExhausted, Error: "boom", ErrorType: "*errors.errorString",
+		History: []wire.Attempt{{Number: 1, At: at, Error: "boom"}},
+		Arrival: wire.NewArrival("shop", "orders.eu", "5000", "ann", ""),
+	}
+	ours := amqp091.Table{wire.KeyRemoved: "huge"}
+	for key, value := range state.Headers("id") {
+		ours[key] = value
+	}
+	full := middleware.DeadLetter{
+		Reason: middleware.ReasonExhausted, Error: "boom", ErrorType: "*errors.errorString",
+		Queue: "orders", Topic: "topic", Handler: "ship", Host: "host", Attempts: 4, Replays: 1,
+		FirstFailure: at, LastFailure: at.Add(time.Minute), History: []middleware.FailedAttempt{{Number: 1, At: at, Error: "boom"}},
+		Since: at.Add(-time.Hour), Deadline: at.Add(time.Hour),
+		Exchange: "shop", RoutingKey: "orders.eu", Expiration: "5000", UserID: "ann", Removed: "huge",
+	}
+
+	death := func(queue, reason string) []any {
+		return []any{amqp091.Table{
+			"queue": queue, "reason": reason, "time": at, "exchange": "shop", "routing-keys": []any{"orders.us", "cc"}, "original-expiration": "7",
+		}}
+	}
+	byBroker := func(reason middleware.Reason) middleware.DeadLetter {
+		return middleware.DeadLetter{
+			Reason: reason, Queue: "orders", LastFailure: at, Exchange: "shop", RoutingKey: "orders.us", Expiration: "7",
+		}
+	}
+	with := func(headers amqp091.Table, key string, value any) amqp091.Table {
+		changed := amqp091.Table{key: value}
+		for k, v := range headers {
+			if k != key {
+				changed[k] = v
+			}
+		}
+
+		return changed
+	}
+	retried := full
+	retried.Reason, retried.LastFailure = middleware.ReasonDeliveryLimit, at
+
+	for name, test := range map[string]struct {
+		headers amqp091.Table
+		want    middleware.DeadLetter
+	}{
+		"ours":                          {ours, full},
+		"ours, and x-death":             {with(ours, wire.KeyDeath, death("orders", "rejected")), full},
+		"a later version":               {with(ours, wire.KeyVersion, "2"), middleware.DeadLetter{Queue: "orders"}},
+		"rejected":                      {amqp091.Table{wire.KeyDeath: death("orders", "rejected")}, byBroker(middleware.ReasonRejected)},
+		"delivery limit":                {amqp091.Table{wire.KeyDeath: death("orders", "delivery_limit")}, byBroker(middleware.ReasonDeliveryLimit)},
+		"length limit":                  {amqp091.Table{wire.KeyDeath: death("orders", "maxlen")}, byBroker(middleware.ReasonMaxLen)},
+		"expired":                       {amqp091.Table{wire.KeyDeath: death("orders", "expired")}, byBroker(middleware.ReasonExpired)},
+		"a reason of a later broker":    {amqp091.Table{wire.KeyDeath: death("orders", "bored")}, byBroker("")},
+		"from another queue":            {amqp091.Table{wire.KeyDeath: death("another", "rejected")}, middleware.DeadLetter{Queue: "orders"}},
+		"by hand":                       {nil, middleware.DeadLetter{Queue: "orders"}},
+		"nonsense":                      {amqp091.Table{wire.KeyDeath: []any{5}, wire.KeyCount: int64(-1)}, middleware.DeadLetter{Queue: "orders"}},
+		"while it was between attempts": {with(with(ours, wire.KeyCount, "2"), wire.KeyDeath, death("orders", "delivery_limit")), retried},
+	} {
+		t.Run(name, func(t *testing.T) {
+			letter, uuid := deadLetter(&amqp091.Delivery{Headers: test.headers}, "orders")
+			assert.Equal(t, test.want, letter)
+			if letter.Handler != "" {
+				assert.Equal(t, "uuid", uuid)
+			}
+		})
+	}
+}
+
+func TestPause(t *testing.T) {
+	for name, test := range map[string]struct {
+		headers amqp091.Table
+		want    time.Duration
+	}{
+		"first":                     {nil, time.Second},
+		"counted":                   {amqp091.Table{"x-delivery-count": int64(1)}, 2 * time.Second},
+		"counted as RabbitMQ 4.3":   {amqp091.Table{"x-acquired-count": int64(3)}, 8 * time.Second},
+		"the larger one":            {amqp091.Table{"x-acquired-count": int64(3), "x-delivery-count": int64(2)}, 8 * time.Second},
+		"at most":                   {amqp091.Table{"x-delivery-count": int64(6)}, time.Minute},
+		"for ever":                  {amqp091.Table{"x-delivery-count": int64(math.MaxInt64)}, time.Minute},
+		"forged":                    {amqp091.Table{"x-delivery-count": int64(-5)}, time.Second},
+		"not a number":              {amqp091.Table{"x-delivery-count": "5"}, time.Second},
+		"counted by a small number": {amqp091.Table{"x-delivery-count": int32(1)}, 2 * time.Second},
+	} {
+		assert.Equal(t, test.want, pause(&amqp091.Delivery{Headers: test.headers}), name)
+	}
+}
