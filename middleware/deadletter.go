@@ -3,6 +3,8 @@ package middleware
 import (
 	"context"
 	"time"
+
+	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 // DeadLetter is what a dead letter tells of its failure, to a handler that is fed from a dead-letter queue. Everything in it comes
@@ -41,6 +43,18 @@ type DeadLetter struct {
 	UserID     string
 	// Removed names those of the message's own headers that left no room for these (reason too-large); empty else.
 	Removed string
+}
+
+// DeadLetterOf is what the headers of a dead letter say.
+func DeadLetterOf(s wire.State) DeadLetter {
+	return DeadLetter{
+		Reason: s.Reason, Error: s.Error, ErrorType: s.ErrorType,
+		Queue: s.Queue, Topic: s.Topic, Handler: s.Handler, Host: s.Host,
+		Attempts: s.Attempts, Replays: s.Replays, FirstFailure: s.FirstFailure, LastFailure: s.LastFailure, History: s.History,
+		Since: s.Since, Deadline: s.Deadline,
+		Exchange: s.Arrival.Exchange, RoutingKey: s.Arrival.RoutingKey, Expiration: s.Arrival.Expiration, UserID: s.Arrival.UserID,
+		Removed: s.Removed,
+	}
 }
 
 type deadLetterKey struct{}

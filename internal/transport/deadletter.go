@@ -15,14 +15,7 @@ func deadLetter(d *amqp091.Delivery, mainQueue string) (l middleware.DeadLetter,
 	s, ours := wire.ReadDead(d.Headers, mainQueue)
 	l = middleware.DeadLetter{Queue: mainQueue}
 	if ours {
-		l = middleware.DeadLetter{
-			Reason: s.Reason, Error: s.Error, ErrorType: s.ErrorType,
-			Queue: s.Queue, Topic: s.Topic, Handler: s.Handler, Host: s.Host,
-			Attempts: s.Attempts, Replays: s.Replays, FirstFailure: s.FirstFailure, LastFailure: s.LastFailure, History: s.History,
-			Since: s.Since, Deadline: s.Deadline,
-			Exchange: s.Arrival.Exchange, RoutingKey: s.Arrival.RoutingKey, Expiration: s.Arrival.Expiration, UserID: s.Arrival.UserID,
-			Removed: s.Removed,
-		}
+		l = middleware.DeadLetterOf(s)
 	}
 	if s.Count != wire.CountDead {
 		byBroker(&l, newest(d.Headers), s.Arrival.Known())

@@ -1,0 +1,358 @@
+package retrytest
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// letter is a message as it lies in a queue.
+type letter struct {
+	headers    map[string]any
+	payload    []byte
+	expiration string
+	timestamp  time.Time
+	waited     string // the retry queue that it comes from, as the broker tells
+	deliveries int    // without an answer, as the broker counts them
+}
+
+// uuidKey is where watermill-amqp's marshaler writes the UUID.
+const uuidKey = "_watermill_message_uuid"
+
+// publish makes of a message what a publisher of watermill-amqp makes of it, with the plug's config.
+func publish(s Service, msg *message.Message) letter {
+	headers := map[string]any{}
+	for key, value := range msg.Metadata {
+		headers[key] = value
+	}
+	headers[uuidKey] = msg.UUID
+
+	at := letter{headers: wire.Strip(headers, false), payload: slices.Clone(msg.Payload), timestamp: s.Timestamp.Truncate(time.Second)}
+	if s.Expiration > 0 {
+		at.expiration = strconv.FormatInt(max(1, s.Expiration.Milliseconds()), 10)
+	}
+
+	return at
+}
+
+// life is a message on its way.
+type life struct {
+	service Service
+	policy  config.Policy
+	poison  middleware.Poison
+	clock   *Clock
+	out     chan *message.Message
+
+	// The rest is shared with the goroutines in which the handler is called.
+	mu      sync.Mutex
+	current *delivery
+	calls   int
+	dead    bool // the process is: nobody learns what happens in it
+	result  Result
+	open    bool // the last step is in its call
+	decided bool // the last step waits for what is done about it
+}
+
+// play plays a life. The service is valid and complete.
+func play(s Service, at letter) Result {
+	l := &life{service: s, policy: s.policy(), clock: s.Clock, out: make(chan *message.Message)}
+	l.poison = middleware.Poison{
+		Owner: l, Logger: s.Logger, Host: s.Host,
+		Decide: s.Decide, ErrorText: s.ErrorText, PayloadText: s.PayloadText, PanicStacks: s.PanicStacks,
+		Now: s.Clock.Now, Random: func() float64 { return s.Random }, OnEvent: l.observe,
+	}
+	l.result.UUID, _ = at.headers[uuidKey].(string)
+	l.result.Topic, l.result.Began = s.Topic, s.Clock.Now()
+
+	err := l.run(at)
+
+	l.mu.Lock()
+	result := l.result
+	l.dead = true // what its goroutines have left running is no part of it
+	l.mu.Unlock()
+
+	result.Ended, result.Err = s.Clock.Now(), err
+	for i := range result.Steps {
+		result.Steps[i].text = s.text(result.Steps[i].Err)
+	}
+
+	return result
+}
+
+// run delivers the message to a router until it has ended.
+func (l *life) run(at letter) (err error) {
+	stop, err := l.start()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+
+	for range l.service.MaxDeliveries {
+		next, err := l.deliver(at)
+		if err != nil || l.result.End != "" {
+			return err
+		}
+		at = next
+	}
+
+	return &EndlessError{Deliveries: l.service.MaxDeliveries, For: l.clock.Now().Sub(l.result.Began), Last: l.last()}
+}
+
+// deliver is the way of one delivery: read, decode, hand out, wait for the answer, settle. It gives what is in the queue next.
+func (l *life) deliver(at letter) (next letter, err error) {
+	state, kind := l.arrive(at)
+	d := l.newDelivery(middleware.NewStanding(l.policy, state))
+	defer d.cancel()
+
+	l.mu.Lock()
+	l.current, l.dead = d, false
+	l.mu.Unlock()
+
+	off := l.policy.Mode == config.ModeOff
+	unseen := middleware.Failure{Topic: l.service.Topic, Message: raw(at, state)}
+
+	if !off && at.deliveries >= l.policy.CrashLimit {
+		unseen.Class = middleware.ClassCrashed
+		unseen.Err = fmt.Errorf("delivered %d times without an answer, the policy allows %d", at.deliveries, l.policy.CrashLimit)
+
+		return l.carryOut(at, kind, d, l.poison.Judge(d, unseen)), nil
+	}
+
+	d.msg, err = l.unmarshal(at, state, kind)
+	if err != nil && !off {
+		unseen.Class, unseen.Err = middleware.ClassUndecodable, err
+		return l.carryOut(at, kind, d, l.poison.Judge(d, unseen)), nil
+	}
+	d.msg.SetContext(middleware.WithDelivery(d.ctx, d))
+
+	l.out <- d.msg
+	acked, ok := d.answer()
+	if off {
+		l.unobserved(acked)
+	}
+
+	return l.settle(at, kind, d, acked, ok)
+}
+
+// arrive reads what the message carries.
+func (l *life) arrive(at letter) (wire.State, wire.Kind) {
+	if l.policy.Mode == config.ModeOff {
+		return wire.State{}, wire.Fresh
+	}
+
+	state, kind := wire.Read(at.headers, wire.Reading{
+		Queue: l.service.Queue, MaxRetries: l.policy.MaxRetries(), Death: at.waited,
+		IsRetryQueue: func(name, delay string) bool { return name == l.retryQueue(delay) },
+	})
+	state.Queue = l.service.Queue
+
+	return state.WithAge(wire.Age{
+		Expiration: at.expiration, Timestamp: at.timestamp, Kind: kind,
+		MaxAge: l.policy.MaxAge, Longest: config.MaxDelay, Now: l.clock.Now(),
+	}), kind
+}
+
+func (l *life) retryQueue(delay string) string { return l.service.Queue + ".retry." + delay }
+
+// raw is a message of which nothing was decoded.
+func raw(at letter, state wire.State) *message.Message {
+	msg := message.NewMessage(state.UUID, slices.Clone(at.payload))
+	for key, value := range wire.Strip(at.headers, false) {
+		msg.Metadata[key], _ = value.(string)
+	}
+
+	return msg
+}
+
+// unmarshal makes the message that is handed out. With an error it is what can be made of it all the same.
+func (l *life) unmarshal(at letter, state wire.State, kind wire.Kind) (msg *message.Message, err error) {
+	msg = raw(at, state)
+	undecoded := msg.Copy()
+
+	defer func() {
+		if r := recover(); r != nil {
+			msg, err = undecoded, fmt.Errorf("marshaler panicked: %v", r)
+		}
+	}()
+
+	if uuid := msg.Metadata[uuidKey]; uuid != "" {
+		msg.UUID = uuid
+	}
+	delete(msg.Metadata, uuidKey)
+	if kind == wire.Replay {
+		maps.DeleteFunc(msg.Metadata, func(key, _ string) bool { return wire.IsPoison(key) })
+	}
+
+	if l.service.Unmarshal == nil {
+		return msg, nil
+	}
+	if err := l.service.Unmarshal(msg); err != nil {
+		return undecoded, err
+	}
+
+	return msg, nil
+}
+
+// ErrUnanswered means that nobody will ever answer for the message: its handler has ended its goroutine under policy "off". A broker waits
+// for the answer until the connection is closed.
+var ErrUnanswered = errors.New("the handler has ended its goroutine, and under policy off nobody answers for it: " +
+	"the message stays unacknowledged until the connection is closed")
+
+// settle carries out what the middleware has left, or what the router's answer says by itself.
+func (l *life) settle(at letter, kind wire.Kind, d *delivery, acked, ok bool) (letter, error) {
+	settlement, succeeded, fault := d.verdict()
+
+	switch {
+	case fault == Crash:
+		at.deliveries++
+		l.crashed()
+
+		return at, nil
+	case !ok:
+		return at, ErrUnanswered
+	case fault == Shutdown:
+		l.poison.Ended(middleware.EventRequeued, d, d.msg)
+	case settlement != nil:
+		return l.carryOut(at, kind, d, *settlement), nil
+	case acked:
+		l.poison.Ended(middleware.EventSucceeded, d, d.msg)
+		l.end(Succeeded)
+	case succeeded:
+		return l.carryOut(at, kind, d, l.poison.Judge(d, middleware.Failure{
+			Class: middleware.ClassUnpublishable, Topic: l.service.Topic, Message: d.msg,
+			Err: errors.New("the handler succeeded, but its outputs could not be published"),
+		})), nil
+	default: // a plain nack
+		l.poison.Ended(middleware.EventRequeued, d, d.msg)
+	}
+
+	return at, nil
+}
+
+// carryOut does what the verdict says, and gives the message as it is in its queue after its wait.
+func (l *life) carryOut(at letter, kind wire.Kind, d *delivery, s middleware.Settlement) letter {
+	switch s.Verdict.Action {
+	case middleware.ActionRequeue:
+		l.poison.Ended(middleware.EventRequeued, d, d.msg)
+		return at
+	case middleware.ActionDrop:
+		s.Done(s.Verdict)
+		l.end(Dropped)
+
+		return at
+	case middleware.ActionRetry, middleware.ActionPostpone, middleware.ActionDeadLetter:
+	case middleware.ActionRetryNow:
+		panic("unreachable: only a middleware that calls the handler again is given this")
+	}
+
+	copied := copyOf(at, l.service.Queue, kind, s.State)
+	s.Done(s.Verdict)
+
+	if s.Verdict.Action == middleware.ActionDeadLetter {
+		l.buried(copied)
+		return copied
+	}
+
+	wait := s.Verdict.Wait
+	if wait == 0 {
+		wait = s.Verdict.Delay
+	}
+	l.waits(wait)
+	copied.waited = l.retryQueue(s.State.Delay)
+
+	return copied
+}
+
+// copyOf is what is published in place of a delivery.
+func copyOf(at letter, queue string, kind wire.Kind, state wire.State) letter {
+	if !state.Arrival.Known() {
+		state.Arrival = wire.NewArrival("", queue, at.expiration, "", "")
+	}
+	if uuid, _ := at.headers[uuidKey].(string); uuid == "" && state.UUID == "" {
+		state.UUID = watermill.NewUUID()
+	}
+
+	headers := wire.Strip(at.headers, kind == wire.Replay)
+	for key, value := range state.Headers(watermill.NewShortUUID()) {
+		headers[key] = value
+	}
+
+	return letter{headers: headers, payload: at.payload, timestamp: at.timestamp}
+}
+
+// waits lets the time pass that the message lies in a retry queue.
+func (l *life) waits(d time.Duration) {
+	l.mu.Lock()
+	l.lastStep().Waited = d
+	l.mu.Unlock()
+
+	l.clock.Advance(d)
+}
+
+func (l *life) end(e End) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.result.End = e
+}
+
+func (l *life) buried(at letter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.result.End, l.result.DeadLetter = DeadLettered, newDeadLetter(at, l.service.Queue)
+}
+
+// call counts a call of the handler, and tells what is to go wrong with it.
+func (l *life) call(d *delivery) Fault {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.calls++
+	fault, ok := l.service.Faults[l.calls]
+	if !ok {
+		fault = l.service.Faults[EveryCall]
+	}
+	d.called(fault)
+
+	return fault
+}
+
+// fault is that of the last call.
+func (l *life) fault() Fault {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	_, _, fault := l.current.verdict()
+
+	return fault
+}
+
+// die ends the process that has the message.
+func (l *life) die(d *delivery) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.dead = true
+	d.cancel()
+}
+
+func (l *life) publish(outputs []*message.Message) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	if !l.dead {
+		l.result.Outputs = append(l.result.Outputs, outputs...)
+	}
+}
