@@ -1,0 +1,156 @@
+package protect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/sony/gobreaker"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// DefaultBreakerTimeout is gobreaker's own: how long a breaker stays open where its settings do not say.
+const DefaultBreakerTimeout = time.Minute
+
+// CircuitBreakerConfig says when the breakers open and for how long.
+type CircuitBreakerConfig struct {
+	// Settings of each breaker. Their Name is the handler's by default, and [IsSuccessful] their IsSuccessful. gobreaker calls
+	// the functions with its lock held: they must not block, nor ask the breaker.
+	Settings gobreaker.Settings
+	// Postpone is how long a message is postponed that meets an open breaker. Settings.Timeout by default.
+	Postpone time.Duration
+}
+
+// Validate reports everything that is wrong at once, as joined [*config.FieldError]s. The zero value is valid.
+func (c CircuitBreakerConfig) Validate() error {
+	p := problems{path: "circuit_breaker."}
+	p.notNegative("postpone", c.Postpone)
+	p.notNegative("settings.timeout", c.Settings.Timeout)
+	p.notNegative("settings.interval", c.Settings.Interval)
+
+	return errors.Join(p.errs...)
+}
+
+// CircuitBreaker postpones messages instead of trying them, while what their handler depends on is down. Each handler has a
+// breaker of its own, which is Watermill's.
+type CircuitBreaker struct {
+	config CircuitBreakerConfig
+}
+
+// NewCircuitBreaker makes a CircuitBreaker.
+func NewCircuitBreaker(c CircuitBreakerConfig) (*CircuitBreaker, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	c.Postpone = cmp.Or(c.Postpone, c.Settings.Timeout, DefaultBreakerTimeout)
+
+	return &CircuitBreaker{config: c}, nil
+}
+
+// Middleware wraps a handler with a breaker of its own.
+func (c *CircuitBreaker) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	// Only a message tells the handler's name, so the breaker is made with the first.
+	var once sync.Once
+	var guarded message.HandlerFunc
+	guard := func(handler string) {
+		breaker := wmmiddleware.NewCircuitBreaker(c.settings(handler))
+		guarded = refused(c.config.Postpone)(breaker.Middleware(reported(h)))
+	}
+
+	return func(msg *message.Message) ([]*message.Message, error) {
+		once.Do(func() { guard(message.HandlerNameFromCtx(msg.Context())) })
+
+		// The goexit has done its work; without a panic, the goroutine goes on with its end.
+		defer func() {
+			if value := recover(); value != nil {
+				if _, ok := value.(*goexit); !ok {
+					panic(value)
+				}
+			}
+		}()
+
+		return guarded(msg)
+	}
+}
+
+// refused postpones what the breaker has not let pass.
+func refused(d time.Duration) message.HandlerMiddleware {
+	return PostponeOn(d, config.Is(gobreaker.ErrOpenState), config.Is(gobreaker.ErrTooManyRequests))
+}
+
+func (c *CircuitBreaker) settings(handler string) gobreaker.Settings {
+	s := c.config.Settings
+	s.Name = cmp.Or(s.Name, handler)
+
+	isSuccessful := s.IsSuccessful
+	if isSuccessful == nil {
+		isSuccessful = IsSuccessful
+	}
+	s.IsSuccessful = func(err error) bool {
+		_, ok := err.(*withdrawnError) //nolint:errorlint // nobody comes between that could wrap it
+
+		return ok || isSuccessful(err)
+	}
+
+	return s
+}
+
+// IsSuccessful tells whether the outcome of a handler says nothing against what it depends on: it succeeded, or has said that
+// the message is at fault, or too early (Permanent, Drop, Postpone, Retryable() false). It is what breakers ask by default,
+// and for the IsSuccessful of gobreaker.Settings elsewhere. It knows no policy: what its lists say of errors is asked with
+// [middleware.Classify].
+func IsSuccessful(err error) (successful bool) {
+	if err == nil {
+		return true
+	}
+	defer func() { _ = recover() }() // of an error that cannot be looked at: a failure like any other
+
+	switch class, _ := middleware.Classify(config.Policy{}, middleware.ClassError, err); class {
+	case middleware.ClassPermanent, middleware.ClassDrop, middleware.ClassPostponed:
+		return true
+	default:
+		return false
+	}
+}
+
+// reported wraps a handler so that the breaker learns of each end that a call can have, and only of those that mean something.
+func reported(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) (produced []*message.Message, err error) {
+		ctx, returned := msg.Context(), false
+		defer func() {
+			if returned {
+				return
+			}
+			if value := recover(); value != nil {
+				panic(value)
+			}
+			// A breaker waits for the end of each call that it lets pass. While half-open, it would wait for ever for that of a
+			// goroutine that has ended itself.
+			panic(&goexit{})
+		}()
+
+		produced, err = h(msg)
+		returned = true
+		// A Timeout ends a context with another error: that is a failure.
+		if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+			err = &withdrawnError{err}
+		}
+
+		return produced, err
+	}
+}
+
+// withdrawnError is what a handler returned when its message had been taken away: with the connection, all that are in
+// flight at once, which says nothing of what the handlers depend on.
+type withdrawnError struct{ error }
+
+func (e *withdrawnError) Unwrap() error { return e.error }
+
+// goexit is what a breaker sees of a handler that ends its goroutine.
+type goexit struct{}

@@ -1,0 +1,137 @@
+package protect_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+const owner = "this plug"
+
+var (
+	errBoom    = errors.New("boom")
+	twoRetries = config.Policy{Delays: []time.Duration{time.Second, 5 * time.Second}}
+	noRetries  = config.Policy{Mode: config.ModeDeadLetter}
+)
+
+// delivery plays the broker's side and keeps what it is told.
+type delivery struct {
+	middleware.Delivery // what is not played
+
+	policy    config.Policy
+	state     wire.State
+	withdrawn bool
+	succeeded bool
+	settled   []middleware.Verdict
+}
+
+func (d *delivery) Owner() any             { return owner }
+func (d *delivery) Queue() string          { return "orders" }
+func (d *delivery) Policy() config.Policy  { return d.policy }
+func (d *delivery) State() wire.State      { return d.state }
+func (d *delivery) Advance(s wire.State)   { d.state = s }
+func (d *delivery) Narrow(p config.Policy) { d.policy = p }
+func (d *delivery) Begin(time.Time) bool   { return true }
+func (d *delivery) End() (time.Time, bool) { return time.Time{}, false }
+func (d *delivery) Enter()                 {}
+func (d *delivery) Leave()                 {}
+func (d *delivery) Withdrawn() bool        { return d.withdrawn }
+func (d *delivery) Succeeded()             { d.succeeded = true }
+
+func (d *delivery) Settle(_ context.Context, s middleware.Settlement) error {
+	d.settled = append(d.settled, s.Verdict)
+	return nil
+}
+
+func newDelivery(policy config.Policy) *delivery {
+	return &delivery{policy: policy, state: wire.State{Queue: "orders"}}
+}
+
+// newMessage is a message of the plug, with the payload that its key is made of.
+func newMessage(d *delivery, payload string) *message.Message {
+	msg := message.NewMessage("uuid", []byte(payload))
+	msg.SetContext(middleware.WithDelivery(context.Background(), d))
+
+	return msg
+}
+
+// fresh is a message under the usual policy.
+func fresh() *message.Message { return newMessage(newDelivery(twoRetries), "payload") }
+
+// retried puts a handler under the retry middleware.
+func retried(h message.HandlerFunc) message.HandlerFunc {
+	return middleware.Retry{Poison: middleware.Poison{Owner: owner}}.Middleware(h)
+}
+
+// handler counts its calls and returns what it is told to.
+type handler struct {
+	calls int
+	err   error
+}
+
+func (h *handler) handle(*message.Message) ([]*message.Message, error) {
+	h.calls++
+	return nil, h.err
+}
+
+func call(h message.HandlerFunc, msg *message.Message) error {
+	_, err := h(msg)
+	return err
+}
+
+// postponedFor is how long an error postpones its message.
+func postponedFor(t *testing.T, err error) time.Duration {
+	t.Helper()
+	class, after := middleware.Classify(config.Policy{}, middleware.ClassError, err)
+	require.Equal(t, middleware.ClassPostponed, class, "%v", err)
+
+	return after
+}
+
+// fields are the paths of what is wrong.
+func fields(t *testing.T, err error) []string {
+	t.Helper()
+	var paths []string
+	joined, ok := err.(interface{ Unwrap() []error })
+	require.True(t, ok, "%v", err)
+	for _, err := range joined.Unwrap() {
+		var f *config.FieldError
+		require.ErrorAs(t, err, &f)
+		assert.NotEmpty(t, f.Wanted)
+		assert.NotEmpty(t, f.Found)
+		paths = append(paths, f.Path)
+	}
+
+	return paths
+}
+
+// endsGoroutine calls f in a goroutine of its own and tells whether f ended that instead of returning, as a Goexit does.
+func endsGoroutine(f func()) bool {
+	ended := make(chan bool)
+	go func() {
+		returned := false
+		defer func() { ended <- !returned }()
+		f()
+		returned = true
+	}()
+
+	return <-ended
+}
+
+// pointerError panics in the hands of whoever asks a nil pointer to it.
+type pointerError struct{ cause error }
+
+func (e *pointerError) Error() string { return e.cause.Error() }
+func (e *pointerError) Unwrap() error { return e.cause }
+
+// wait lets time pass: that of a test's own clock.
+func wait(d time.Duration) { <-time.After(d) }

@@ -1,0 +1,158 @@
+package protect
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"golang.org/x/time/rate"
+)
+
+// DefaultMaxWait is how long a message waits in place by default: as long as the shortest delay of the default policy.
+const DefaultMaxWait = time.Second
+
+// maxTurn is the longest time for which a message is postponed: what was foreseen then need not hold, and it looks again.
+const maxTurn = time.Hour
+
+// ErrRateLimited is the cause of a message that the rate limit postpones.
+var ErrRateLimited = errors.New("the rate limit is reached")
+
+// RateLimitConfig says how often a handler may be called.
+type RateLimitConfig struct {
+	// Limit is how many calls there may be in a second; [rate.Every] makes one of an interval. Required.
+	Limit rate.Limit
+	// Burst is how many of them may come at once, after a pause. Required.
+	Burst int
+	// MaxWait is how long a message waits for its turn in place, holding up those behind it as Watermill's Throttle does; one
+	// whose turn is later is postponed until then. [DefaultMaxWait] by default.
+	MaxWait time.Duration
+}
+
+// Validate reports everything that is wrong at once, as joined [*config.FieldError]s.
+func (c RateLimitConfig) Validate() error {
+	p := problems{path: "rate_limit."}
+	if !(c.Limit > 0) { // not <=: it may be no number
+		p.add("limit", "out of bounds", "more than 0 calls in a second", strconv.FormatFloat(float64(c.Limit), 'g', -1, 64))
+	}
+	if c.Burst < 1 {
+		p.add("burst", "out of bounds", "1 or more: how many calls may come at once", strconv.Itoa(c.Burst))
+	}
+	p.notNegative("max_wait", c.MaxWait)
+
+	return errors.Join(p.errs...)
+}
+
+// RateLimit keeps the calls of each handler below a rate: a message waits for its turn in place while that is near, and is
+// postponed until then while it is not.
+type RateLimit struct {
+	config RateLimitConfig
+}
+
+// NewRateLimit makes a RateLimit.
+func NewRateLimit(c RateLimitConfig) (*RateLimit, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	c.MaxWait = cmp.Or(c.MaxWait, DefaultMaxWait)
+
+	return &RateLimit{config: c}, nil
+}
+
+// Middleware wraps a handler with a limit of its own.
+func (l *RateLimit) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	t := newTurns(l.config.Limit, l.config.Burst)
+
+	return func(msg *message.Message) ([]*message.Message, error) {
+		if err := l.await(msg.Context(), t); err != nil {
+			return nil, err
+		}
+
+		return h(msg)
+	}
+}
+
+// await returns when it is the message's turn, or an error that postpones it until then.
+func (l *RateLimit) await(ctx context.Context, t *turns) error {
+	within, canPostpone := l.patience(ctx)
+	turn, wait := t.next(time.Now(), within)
+	switch {
+	case turn == nil:
+		return postponed(ctx, ErrRateLimited, wait)
+	case wait == 0:
+		return nil
+	}
+
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		defer turn.Cancel()
+	}
+
+	err := fmt.Errorf("waiting for the rate limit: %w", context.Cause(ctx))
+	if canPostpone {
+		err = postponed(ctx, err, turn.Delay()) // a shutdown outranks it
+	}
+
+	return err
+}
+
+// patience is how long a message can wait in place. One that cannot be postponed waits as long as it takes.
+func (l *RateLimit) patience(ctx context.Context) (within time.Duration, canPostpone bool) {
+	attempt, ok := postponable(ctx)
+	if !ok {
+		return rate.InfDuration, false
+	}
+
+	within = l.config.MaxWait
+	if !attempt.Deadline.IsZero() { // what outlives it has expired, and is no handler's any more
+		within = min(within, time.Until(attempt.Deadline))
+	}
+	if deadline, ok := ctx.Deadline(); ok { // of a Timeout outside
+		within = min(within, time.Until(deadline))
+	}
+
+	return max(within, 0), true
+}
+
+// turns gives messages their turns.
+type turns struct {
+	limiter *rate.Limiter
+	each    time.Duration // how far turns are apart
+
+	mu   sync.Mutex
+	last time.Time // turn of a postponed message
+}
+
+func newTurns(limit rate.Limit, burst int) *turns {
+	each := min(float64(time.Second)/float64(limit), float64(maxTurn))
+
+	return &turns{limiter: rate.NewLimiter(limit, burst), each: time.Duration(each)}
+}
+
+// next takes a turn that comes in time, and tells how long to wait for it. Where none does, it takes nothing and tells when to
+// come back: postponed messages get turns one after the other, lest they all come back at once.
+func (t *turns) next(now time.Time, within time.Duration) (turn *rate.Reservation, wait time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	turn = t.limiter.ReserveN(now, 1)
+	wait = turn.DelayFrom(now)
+	if wait <= within {
+		return turn, wait
+	}
+	turn.CancelAt(now) // nothing has come between, so all of it is given back
+
+	wait = min(max(wait, t.last.Add(t.each).Sub(now)), maxTurn)
+	t.last = now.Add(wait)
+
+	return nil, wait
+}

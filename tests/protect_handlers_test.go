@@ -1,0 +1,373 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/sony/gobreaker"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/time/rate"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/middleware/protect"
+)
+
+// guarded adds middlewares right inside of the retry middleware.
+func guarded(h func(*message.Message) error, middle ...message.HandlerMiddleware) func(*service) {
+	return func(s *service) {
+		s.Router.AddMiddleware(middle...)
+		s.Router.AddConsumerHandler(uniqueName("handler"), s.Queue, s.Sub, s.recorded(h))
+	}
+}
+
+// While the breaker is open, messages wait and use no attempt up; when what the handler depends on is back, all are handled.
+func TestCircuitBreakerPostpones(t *testing.T) {
+	t.Parallel()
+	var down atomic.Bool
+	down.Store(true)
+	breaker, err := protect.NewCircuitBreaker(protect.CircuitBreakerConfig{Settings: gobreaker.Settings{
+		Timeout:     300 * time.Millisecond,
+		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 2 },
+	}})
+	require.NoError(t, err)
+
+	var outcomes sync.Map // id -> attempts that ended without a call of the handler
+	watch := func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			produced, err := h(msg)
+			if errors.Is(err, middleware.ErrPostponed) {
+				a, _ := middleware.AttemptFromContext(msg.Context())
+				outcomes.Store(msg.UUID, a.Number)
+			}
+
+			return produced, err
+		}
+	}
+	svc := start(t, setup{
+		URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{Policies: config.Policies{
+			Default: config.Policy{Retries: 9, Delays: ms(300)},
+		}},
+		Route: guarded(func(*message.Message) error {
+			if down.Load() {
+				return errFate
+			}
+
+			return nil
+		}, watch, breaker.Middleware),
+	})
+	svc.publish("first", "second") // these open it
+	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 2 }, "both have failed")
+	late := numbered("late", 10)
+	svc.publish(late...)
+
+	postponed := func() (n int) {
+		outcomes.Range(func(any, any) bool { n++; return true })
+		return n
+	}
+	eventually(t, 5*time.Second, func() bool { return postponed() >= 9 }, "all that are not used for probing")
+	down.Store(false)
+	eventually(t, 20*time.Second, func() bool {
+		done := map[string]bool{}
+		for _, c := range svc.Calls.All() {
+			done[c.ID] = true
+		}
+
+		return len(done) == 12 && svc.Broker.depth(svc.retryQueue(300*time.Millisecond)) == 0
+	}, "all are handled")
+	svc.close()
+
+	untouched := 0
+	for _, id := range late {
+		if attempts := svc.Calls.attempts(id); len(attempts) == 1 {
+			assert.Equal(t, []int{1}, attempts, "%s was postponed and not tried: its first call is attempt 1", id)
+			untouched++
+		}
+	}
+	assert.GreaterOrEqual(t, untouched, 5, "probes are a few")
+	assert.Zero(t, svc.Broker.depth(svc.dlq()))
+	assert.Zero(t, svc.Broker.depth(svc.Queue))
+}
+
+// The rate is kept over postponed messages too, nothing is counted as a failure, and each is handled once.
+func TestRateLimitPostpones(t *testing.T) {
+	t.Parallel()
+	const n, limit = 30, 20
+	throttle, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: limit, Burst: 2, MaxWait: 60 * time.Millisecond})
+	require.NoError(t, err)
+	svc := start(t, setup{
+		URI: brokertest.URI(t), QueueType: "quorum", Prefetch: n,
+		Options: amqpretry.Options{Concurrency: 8, Policies: retries(ms(200, 1000)...)},
+		Route:   guarded(func(*message.Message) error { return nil }, throttle.Middleware),
+	})
+	ids := numbered("m", n)
+	svc.publish(ids...)
+	eventually(t, 30*time.Second, func() bool { return svc.Calls.count() >= n }, "all are handled")
+	stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == n }, "once")
+
+	calls := svc.Calls.All()
+	for i := range calls {
+		assert.Equal(t, 1, calls[i].Attempt)
+		for j := i + 1; j < n; j++ {
+			least := time.Duration(float64(j-i-2) / limit * float64(time.Second))
+			assert.GreaterOrEqual(t, calls[j].At.Sub(calls[i].At)+20*time.Millisecond, least, "%d calls", j-i+1)
+		}
+	}
+	assert.Zero(t, svc.Broker.depth(svc.dlq()))
+}
+
+// A shutdown ends the wait for a turn: the message goes back as it was, and is no failure.
+func TestRateLimitAndClose(t *testing.T) {
+	t.Parallel()
+	limit, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: rate.Every(time.Hour), Burst: 1, MaxWait: 2 * time.Hour})
+	require.NoError(t, err)
+	svc := start(t, setup{
+		URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{CloseTimeout: 500 * time.Millisecond},
+		Route: guarded(func(*message.Message) error { return nil }, limit.Middleware),
+	})
+	svc.publish("first", "waiting")
+	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 1 }, "the first is handled")
+	assert.Less(t, svc.close(), 5*time.Second)
+
+	left := svc.Broker.take(svc.Queue, 1, 5*time.Second)[0]
+	assert.Equal(t, "waiting", uuid(left))
+	assert.Empty(t, header(left, wire.KeyCount), "uncounted")
+}
+
+// hasher is what a message is told by in these tests.
+var hasher = wmmiddleware.NewMessageHasherSHA256(math.MaxInt64)
+
+func stockDeduplicator(keys wmmiddleware.MessageHasher) message.HandlerMiddleware {
+	return (&wmmiddleware.Deduplicator{KeyFactory: keys, Timeout: time.Second}).Middleware
+}
+
+func deduplicator(t *testing.T) message.HandlerMiddleware {
+	t.Helper()
+	d, err := protect.NewDeduplicator(protect.DeduplicatorConfig{Postpone: 100 * time.Millisecond})
+	require.NoError(t, err)
+
+	return d.Middleware
+}
+
+// A fact about Watermill: its Deduplicator takes a message for handled before it is. A retry within the window is dropped,
+// wherever it is in the chain, and the message is gone.
+func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
+	t.Parallel()
+	for name, outside := range map[string]bool{"outside of the retry middleware": true, "inside of it": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			svc := start(t, setup{
+				URI: brokertest.URI(t), Options: amqpretry.Options{Policies: retries(ms(100, 100)...)},
+				Route: func(s *service) {
+					router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, s.Logs)
+					require.NoError(t, err)
+					middle := []message.HandlerMiddleware{s.Plug.Middleware, stockDeduplicator(nil)}
+					if outside {
+						middle[0], middle[1] = middle[1], middle[0]
+					}
+					router.AddMiddleware(middle...)
+					router.AddConsumerHandler("lost", s.Queue, s.Sub, s.recorded(func(*message.Message) error { return errFate }))
+					s.Router = router
+				},
+			})
+			svc.publish("lost")
+			eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 1 }, "it fails once")
+			stays(t, time.Second, func() bool { return svc.Calls.count() == 1 }, "and is never tried again")
+			svc.close()
+			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
+				assert.Zero(t, svc.Broker.depth(queue), queue)
+			}
+		})
+	}
+}
+
+// Inside of the retry middleware, with keys that tell attempts apart or with ours: duplicates are dropped, and what comes
+// again for a reason is handled.
+func TestDeduplicatorsThatRetry(t *testing.T) {
+	t.Parallel()
+	for name, middle := range map[string]func() message.HandlerMiddleware{
+		"Watermill's, with KeyByAttempt": func() message.HandlerMiddleware { return stockDeduplicator(protect.KeyByAttempt(hasher)) },
+		"ours":                           func() message.HandlerMiddleware { return deduplicator(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+				var s seen
+				fixed := atomic.Bool{}
+				h := middle()(func(msg *message.Message) ([]*message.Message, error) {
+					return nil, s.handler(func(msg *message.Message) error {
+						a, _ := middleware.AttemptFromContext(msg.Context())
+						switch {
+						case msg.UUID == "retried" && a.Number < 3, msg.UUID == "immediate" && a.Try == 1:
+							return errFate
+						case msg.UUID == "postponed" && a.Calls < 2:
+							return middleware.Postpone(time.Millisecond)
+						case msg.UUID == "replayed" && !fixed.Load():
+							return middleware.Permanent(errFate)
+						}
+
+						return nil
+					})(msg)
+				})
+				svc := run(t, setup{
+					URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{Policies: config.Policies{
+						Default: config.Policy{Delays: ms(100, 100), Immediate: 1},
+					}},
+					Handler: func(msg *message.Message) error {
+						_, err := h(msg)
+						return err
+					},
+				})
+				svc.publish("twice", "retried", "immediate", "postponed", "replayed")
+				letter := svc.Broker.take(svc.dlq(), 1, 5*time.Second)[0]
+				fixed.Store(true)
+				svc.Broker.publish(svc.Queue, republished(letter))
+				calls := map[string]int{"twice": 1, "retried": 4, "immediate": 2, "postponed": 3, "replayed": 2}
+				all := func() bool {
+					for id, n := range calls {
+						if len(s.of(id)) != n {
+							return false
+						}
+					}
+
+					return true
+				}
+				eventually(t, 10*time.Second, all, "each is handled as often as it has to be")
+
+				again := named("twice", "twice")
+				again[1].Headers["other"] = "a duplicate with a header of its own"
+				svc.Broker.publish(svc.Queue, again...)
+				eventually(t, 5*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 0 }, "they are consumed")
+				stays(t, 500*time.Millisecond, all, "and dropped")
+				svc.close()
+				assert.Zero(t, svc.Broker.depth(svc.Queue))
+				assert.Zero(t, svc.Broker.depth(svc.dlq()))
+			})
+		})
+	}
+}
+
+// republished is a dead letter as an operator moves it back.
+func republished(d amqp091.Delivery) amqp091.Publishing {
+	return amqp091.Publishing{Headers: d.Headers, DeliveryMode: d.DeliveryMode, Body: d.Body}
+}
+
+// A message whose connection is lost while its handler runs comes again as it was. Watermill's Deduplicator drops it then,
+// also with KeyByAttempt: it is lost. Ours handles it, and only if it has to.
+func TestDeduplicatorAndLostConnection(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+
+	for name, test := range map[string]struct {
+		middle message.HandlerMiddleware
+		lasts  bool  // the handler does not notice that its message was taken away
+		err    error // and ends with this
+		calls  int
+	}{
+		"Watermill's, with KeyByAttempt":      {middle: stockDeduplicator(protect.KeyByAttempt(hasher)), err: context.Canceled, calls: 1},
+		"ours":                                {middle: deduplicator(t), err: context.Canceled, calls: 2},
+		"ours, and the first call fails late": {middle: deduplicator(t), lasts: true, err: errFate, calls: 2},
+		"ours, and the first call succeeds":   {middle: deduplicator(t), lasts: true, calls: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			proxy := newProxy(t, uri)
+			release, calls, arrivals := make(chan struct{}), atomic.Int32{}, atomic.Int32{}
+			svc := start(t, setup{
+				URI: proxy.URI, QueueType: "quorum", Options: amqpretry.Options{Policies: retries(ms(100, 100)...), Concurrency: 2},
+				Route: guarded(func(msg *message.Message) error {
+					if calls.Add(1) > 1 {
+						return nil
+					}
+					if test.lasts {
+						<-release
+					} else {
+						<-msg.Context().Done()
+					}
+
+					return test.err
+				}, func(h message.HandlerFunc) message.HandlerFunc {
+					return func(msg *message.Message) ([]*message.Message, error) {
+						arrivals.Add(1)
+						return h(msg)
+					}
+				}, test.middle),
+			})
+			svc.publish("cut")
+			eventually(t, 5*time.Second, func() bool { return calls.Load() == 1 }, "its handler runs")
+			require.Positive(t, proxy.cut(subscriber))
+			eventually(t, 10*time.Second, func() bool { return arrivals.Load() >= 2 }, "it is delivered again")
+			if test.lasts {
+				assert.EqualValues(t, 1, calls.Load(), "not two at a time")
+				close(release)
+			}
+			eventually(t, 10*time.Second, func() bool { return int(calls.Load()) == test.calls }, "%d calls", test.calls)
+			stays(t, time.Second, func() bool { return int(calls.Load()) == test.calls }, "and no more")
+			svc.close()
+			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
+				assert.Zero(t, svc.Broker.depth(queue), queue)
+			}
+		})
+	}
+}
+
+// A handler that succeeds, and whose outputs cannot be published, has to be called again.
+func TestDeduplicatorAndUnpublishableOutputs(t *testing.T) {
+	t.Parallel()
+	published := &flakyPublisher{failures: 2}
+	svc := start(t, setup{
+		URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{Policies: retries(ms(100, 100)...)},
+		Route: func(s *service) {
+			s.Router.AddMiddleware(deduplicator(t))
+			s.Router.AddHandler("outputs", s.Queue, s.Sub, "out", published, func(msg *message.Message) ([]*message.Message, error) {
+				s.Calls.add(msg)
+				return []*message.Message{msg.Copy()}, nil
+			})
+		},
+	})
+	svc.publish("order")
+	eventually(t, 10*time.Second, func() bool { return published.count() == 1 }, "they are published in the end")
+	assert.Equal(t, []int{1, 2, 3}, svc.Calls.attempts("order"))
+	svc.publish("order")
+	stays(t, 500*time.Millisecond, func() bool { return published.count() == 1 }, "and once")
+}
+
+// flakyPublisher fails some times.
+type flakyPublisher struct {
+	mu                  sync.Mutex
+	failures, published int
+}
+
+func (p *flakyPublisher) Publish(string, ...*message.Message) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failures > 0 {
+		p.failures--
+		return fmt.Errorf("not now, %d more", p.failures)
+	}
+	p.published++
+
+	return nil
+}
+
+func (p *flakyPublisher) Close() error { return nil }
+
+func (p *flakyPublisher) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	return p.published
+}
