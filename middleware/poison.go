@@ -217,7 +217,7 @@ func (p Poison) log(v Verdict, happened failed, handled bool, fields watermill.L
 		log.Info("Message failed, it will be retried", text)
 	case ActionPostpone:
 		if happened.called {
-			log.Info("Message is postponed, as its handler asks", text)
+			log.Debug("Message is postponed, as its handler asks", text) // an open circuit breaker postpones a whole queue
 		} else {
 			log.Debug("Message is not due yet, it goes on waiting", fields)
 		}
