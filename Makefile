@@ -22,6 +22,7 @@ demo: ## messages that succeed, are retried, and end in the dead-letter queue
 
 test: ## all tests
 	scripts/broker run $(GO) test $(TESTFLAGS) $(PACKAGES)
+	$(if $(filter ./...,$(PACKAGES)),cd tests/interop && $(GO) test ./...)
 
 test-race: ## all tests, in their short form, with the race detector
 	scripts/broker run $(GO) test -race -short $(TESTFLAGS) $(PACKAGES)
@@ -44,9 +45,11 @@ examples: ## the examples, with their output checked
 
 lint: ## linters and formatting (the first time it builds the linter: some minutes)
 	$(LINT) run
+	cd tests/interop && $(GO) tool -modfile=../../tools/go.mod golangci-lint run
 
 vet: ## go vet
 	$(GO) vet ./...
+	cd tests/interop && $(GO) vet ./...
 
 fmt: ## format the code
 	$(LINT) fmt

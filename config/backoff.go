@@ -17,6 +17,10 @@ const (
 	BackoffExponential BackoffKind = "exponential"
 )
 
+func (BackoffKind) choices() []string {
+	return texts(BackoffConstant, BackoffLinear, BackoffExponential)
+}
+
 // Backoff generates the delays of a [Policy], as many as it has Retries:
 //
 //	{Kind: BackoffConstant, Initial: 5s}                       5s -> 5s -> 5s -> 5s
@@ -28,15 +32,15 @@ const (
 // Each distinct delay is a queue on the broker; [Policy.Jitter] adds none. Delays are rounded to whole milliseconds.
 type Backoff struct {
 	// Kind is required.
-	Kind BackoffKind
+	Kind BackoffKind `yaml:"kind,omitempty" json:"kind,omitzero" koanf:"kind" mapstructure:"kind"`
 	// Initial is the first delay, 1ms..10 years in whole milliseconds. Required.
-	Initial time.Duration
+	Initial time.Duration `yaml:"initial,omitempty" json:"initial,omitzero" koanf:"initial" mapstructure:"initial"`
 	// Step is what each delay of a linear backoff is longer than the one before; 0 means Initial.
-	Step time.Duration
+	Step time.Duration `yaml:"step,omitempty" json:"step,omitzero" koanf:"step" mapstructure:"step"`
 	// Factor is by what each delay of an exponential backoff is multiplied, at least 1; 0 means 2.
-	Factor float64
+	Factor float64 `yaml:"factor,omitempty" json:"factor,omitzero" koanf:"factor" mapstructure:"factor"`
 	// Max caps the delays. 0 means no cap; then no delay may come out beyond 10 years.
-	Max time.Duration
+	Max time.Duration `yaml:"max,omitempty" json:"max,omitzero" koanf:"max" mapstructure:"max"`
 }
 
 // DefaultFactor is what [Backoff.Factor] is when it is 0.
@@ -55,13 +59,33 @@ func (b Backoff) withDefaults() Backoff {
 	return b
 }
 
-// delay before the given retry, 1 being the first: always within 1ms..10 years, whatever the fields are.
-func (b Backoff) delay(retry int) time.Duration {
+// delay before the given retry, 1 being the first.
+func (b Backoff) delay(retry int) time.Duration { return b.capped(b.uncapped(retry)) }
+
+// schedule lists the delays before retry 1 to n, in the time of one walk.
+func (b Backoff) schedule(n int) []time.Duration {
+	delays := make([]time.Duration, n)
+	if b = b.withDefaults(); b.Kind != BackoffExponential {
+		for i := range delays {
+			delays[i] = b.delay(i + 1)
+		}
+		return delays
+	}
+	ms := b.uncapped(1)
+	for i := range delays {
+		delays[i] = b.capped(ms)
+		ms *= b.Factor // as uncapped does it
+	}
+	return delays
+}
+
+// capped makes a delay of milliseconds: always within 1ms..10 years, whatever the fields are.
+func (b Backoff) capped(ms float64) time.Duration {
 	limit := float64(MaxDelay / MinDelay)
 	if b.Max > 0 {
 		limit = math.Min(limit, float64(b.Max/MinDelay))
 	}
-	ms := math.Round(b.uncapped(retry))
+	ms = math.Round(ms)
 	// Written so that a NaN ends at the limit.
 	if !(ms < limit) {
 		ms = limit

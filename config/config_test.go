@@ -213,8 +213,8 @@ func TestValidate(t *testing.T) {
 		"scope":           {config.Policy{Scope: "vhost"}, []string{`scope: unknown: must be one of queue, shared, got "vhost"`}},
 		"protect":         {config.Policy{Protect: "yes"}, []string{`protect: unknown: must be one of none, arguments, policy, got "yes"`}},
 		"match nothing": {config.Policy{RetryOnly: []config.ErrorMatch{config.Is(fs.ErrExist), {}}, NeverRetry: []config.ErrorMatch{config.Is(nil)}}, []string{
-			"retry_only[1]: matches nothing: must be made with config.Is, of an error that is not nil, or config.As, got Is(<nil>)",
-			"never_retry[0]: matches nothing: must be made with config.Is, of an error that is not nil, or config.As, got Is(<nil>)",
+			"retry_only[1]: matches nothing: must be made with config.Is, of an error that is not nil, config.As, or config.TypeName of a name, got Is(<nil>)",
+			"never_retry[0]: matches nothing: must be made with config.Is, of an error that is not nil, config.As, or config.TypeName of a name, got Is(<nil>)",
 		}},
 		"without retries": {config.Policy{Mode: config.ModeDeadLetter, Immediate: 1, MaxAge: sec, OnExpiry: config.ExpiryDrop, Scope: config.ScopeShared, NeverRetry: []config.ErrorMatch{config.Is(fs.ErrExist)}}, nil},
 		"waits without retries": {config.Policy{Mode: config.ModeDeadLetter, Jitter: 0.5, MaxPostpone: sec}, []string{
@@ -357,6 +357,9 @@ func TestPolicyProperties(t *testing.T) {
 			t.Fatalf("%d delays for %d retries", len(schedule), p.MaxRetries())
 		}
 		for i, d := range schedule {
+			if d != p.Delay(i+1) {
+				t.Fatalf("the schedule has %s before retry %d, Delay says %s", d, i+1, p.Delay(i+1))
+			}
 			if len(p.Delays) == 0 && (d < config.MinDelay || d > config.MaxDelay || d%ms != 0) {
 				t.Fatalf("generated delay %d is %s", i, d)
 			}

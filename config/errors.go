@@ -1,11 +1,20 @@
 package config
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
-// FieldError is one thing that is wrong with a [Policy] or [Policies]. Validate joins as many as there are; walk them
-// with errors.As or Unwrap() []error.
+// FieldError is one thing that is wrong with a [Policy] or [Policies], or with a file or the environment that they come from.
+// Validate, [Parse], [Load] and [Policies.Override] join as many as there are; walk them with errors.As or Unwrap() []error.
 type FieldError struct {
-	// Path of the field, such as `policies.topics["orders"].delays[2]`.
+	// File and Line say where the value is, if it comes from a file. They are empty otherwise.
+	File string
+	Line int
+	// Variable of the environment that the value comes from, such as AMQPRETRY__DEFAULT__MAX_AGE. Then there is no File.
+	Variable string
+	// Path of the field, such as `policies.topics["orders"].delays[2]`; in a file it begins at the file's root:
+	// `topics["orders"].delays[2]`. Empty for what is not about a field: a file that is no YAML, a variable of no field.
 	Path string
 	// Problem in few words, such as "too short".
 	Problem string
@@ -15,18 +24,33 @@ type FieldError struct {
 	Found string
 }
 
-// Error reads `policies.topics["orders"].delays[2]: too short: must be at least 1ms, got 500µs`.
+// Error reads `policies.topics["orders"].delays[2]: too short: must be at least 1ms, got 500µs`, with where it comes from
+// in front: `retry.yaml:7: `, `line 7: ` or the variable.
 func (e *FieldError) Error() string {
-	var b strings.Builder
-	b.WriteString(e.Path)
-	if e.Problem != "" {
-		b.WriteString(": " + e.Problem)
+	parts := make([]string, 0, 4)
+	for _, part := range []string{e.origin(), e.Path, e.Problem} {
+		if part != "" {
+			parts = append(parts, part)
+		}
 	}
 	if e.Wanted != "" {
-		b.WriteString(": must be " + e.Wanted)
+		parts = append(parts, "must be "+e.Wanted)
 	}
+	text := strings.Join(parts, ": ")
 	if e.Found != "" {
-		b.WriteString(", got " + e.Found)
+		text += ", got " + e.Found
 	}
-	return b.String()
+	return text
+}
+
+func (e *FieldError) origin() string {
+	switch {
+	case e.Variable != "":
+		return e.Variable
+	case e.File != "" && e.Line != 0:
+		return e.File + ":" + strconv.Itoa(e.Line)
+	case e.Line != 0:
+		return "line " + strconv.Itoa(e.Line)
+	}
+	return e.File
 }

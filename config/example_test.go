@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -93,6 +94,100 @@ func ExamplePolicies() {
 	// Output:
 	// [1s 1m0s]
 	// 0
+}
+
+func ExamplePolicies_globs() {
+	policies := config.Policies{
+		Topics: map[string]config.Policy{
+			"orders.*":       {Retries: 3},
+			"orders.*.audit": {Mode: config.ModeDeadLetter},
+			"orders.eu":      {Retries: 1},
+		},
+	}
+	for _, topic := range []string{"orders.us", "orders.us.audit", "orders.eu", "mails"} {
+		fmt.Println(topic, policies.For(topic).Schedule())
+	}
+	// Output:
+	// orders.us [1s 5s 30s]
+	// orders.us.audit []
+	// orders.eu [1s]
+	// mails [1s 5s 30s 2m0s 10m0s]
+}
+
+func ExampleParse() {
+	policies, err := config.Parse([]byte(`
+default:
+  delays: [1s, 1m]
+topics:
+  payments.*:
+    retries: 4
+    backoff: {kind: exponential, initial: 1s, max: 5s}
+    never_retry: ["*json.SyntaxError"]
+`))
+	fmt.Println(err)
+	fmt.Println(policies.For("orders").Schedule())
+	fmt.Println(policies.For("payments.eu").Schedule())
+	// Output:
+	// <nil>
+	// [1s 1m0s]
+	// [1s 2s 4s 5s]
+}
+
+func ExampleParse_errors() {
+	_, err := config.Parse([]byte(`
+default:
+  retires: 3
+  max_age: 30
+topics:
+  orders:
+    delays:
+      - 1s
+      - 500us
+`))
+	fmt.Println(err)
+	// Output:
+	// line 3: default.retires: unknown key, did you mean retries?
+	// line 4: default.max_age: wrong type: must be a duration with its units, such as 500ms, 30s, 1m30s or 24h (a day has no unit of its own), got 30 (a number)
+	// line 9: topics["orders"].delays[1]: too short: must be at least 1ms, got 500µs
+}
+
+func ExampleLoad() {
+	policies, err := config.Load("testdata/retry.yaml")
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(policies.For("orders").TotalWait())
+
+	_, err = config.Load("testdata/broken.yaml")
+	var field *config.FieldError
+	if errors.As(err, &field) {
+		fmt.Println(field.File, field.Line, field.Path)
+	}
+	fmt.Println(err)
+	// Output:
+	// 31s
+	// testdata/broken.yaml 5 topics["orders"].delays[1]
+	// testdata/broken.yaml:5: topics["orders"].delays[1]: too short: must be at least 1ms, got 500µs
+}
+
+func ExamplePolicies_Override() {
+	policies := config.Policies{Topics: map[string]config.Policy{"orders.created": {Retries: 3}}}
+	policies, err := policies.Override([]string{ // os.Environ() in a service
+		"AMQPRETRY__DEFAULT__MAX_AGE=10m",
+		"AMQPRETRY__TOPICS__ORDERS_CREATED__RETRIES=4",
+	})
+	fmt.Println(policies.Default.MaxAge, policies.For("orders.created").MaxRetries(), err)
+	// Output: 10m0s 4 <nil>
+}
+
+func ExampleTypeName() {
+	missing := config.TypeName("*fs.PathError")
+	fmt.Println(missing.Match(fmt.Errorf("template: %w", &fs.PathError{Op: "open", Path: "x", Err: fs.ErrNotExist})))
+	fmt.Println(config.Policy{NeverRetry: []config.ErrorMatch{config.TypeName("*errors.errorString")}}.Validate())
+	// Output:
+	// true
+	// never_retry[0]: matches errors of any kind: must be the type of one kind of error; values such as io.EOF need config.Is, in code, got TypeName(*errors.errorString)
 }
 
 func ExamplePolicies_Validate() {

@@ -22,6 +22,8 @@ const (
 	ModeOff Mode = "off"
 )
 
+func (Mode) choices() []string { return texts(ModeRetry, ModeDeadLetter, ModeOff) }
+
 // QueueType is the type of the retry queues. It is independent of the main queue's type.
 type QueueType string
 
@@ -31,6 +33,8 @@ const (
 	// QueueTypeClassic is lighter, and loses waiting messages when the target queue is unavailable as they expire.
 	QueueTypeClassic QueueType = "classic"
 )
+
+func (QueueType) choices() []string { return texts(QueueTypeQuorum, QueueTypeClassic) }
 
 // Scope says who uses the retry queues.
 type Scope string
@@ -43,6 +47,8 @@ const (
 	ScopeShared Scope = "shared"
 )
 
+func (Scope) choices() []string { return texts(ScopeQueue, ScopeShared) }
+
 // Expiry says where a message goes whose deadline has passed.
 type Expiry string
 
@@ -52,6 +58,8 @@ const (
 	// ExpiryDrop acknowledges it without a copy: for messages that are worth nothing when they are late.
 	ExpiryDrop Expiry = "drop"
 )
+
+func (Expiry) choices() []string { return texts(ExpiryDeadLetter, ExpiryDrop) }
 
 // Protection says what keeps a quorum main queue from dropping messages that reach its delivery limit (20 by default
 // since RabbitMQ 4.0).
@@ -67,6 +75,10 @@ const (
 	// and nothing is warned about.
 	ProtectionPolicy Protection = "policy"
 )
+
+func (Protection) choices() []string {
+	return texts(ProtectionNone, ProtectionArguments, ProtectionPolicy)
+}
 
 // Bounds and defaults of a [Policy].
 const (
@@ -109,46 +121,46 @@ const (
 // policies run side by side.
 type Policy struct {
 	// Mode defaults to ModeRetry.
-	Mode Mode
+	Mode Mode `yaml:"mode,omitempty" json:"mode,omitzero" koanf:"mode" mapstructure:"mode"`
 	// Retries is how often a failed message comes back, 1..1000. 0 means once per delay; with a Backoff it must be set.
 	// More than there are Delays: the last delay repeats. It never means "for ever": see ModeDeadLetter for none.
-	Retries int
+	Retries int `yaml:"retries,omitempty" json:"retries,omitzero" koanf:"retries" mapstructure:"retries"`
 	// Delays are the waits before retry 1, 2, …, each 1ms..10 years in whole milliseconds, in any order.
 	// Exclusive with Backoff.
-	Delays []time.Duration
+	Delays []time.Duration `yaml:"delays,omitempty" json:"delays,omitzero" koanf:"delays" mapstructure:"delays"`
 	// Backoff generates the delays instead.
-	Backoff Backoff
+	Backoff Backoff `yaml:"backoff,omitempty" json:"backoff,omitzero" koanf:"backoff" mapstructure:"backoff"`
 	// Immediate is how often a failed handler is called again at once, in the same process, before the first delayed
 	// retry: 0..10, default 0. They hold up the messages behind, like a slow handler does, and belong to the first
 	// attempt: only when the last of them has failed does the attempt count as failed. A mode without retries has them, too.
-	Immediate int
+	Immediate int `yaml:"immediate,omitempty" json:"immediate,omitzero" koanf:"immediate" mapstructure:"immediate"`
 	// Jitter shortens each of the policy's own delays by a random part, so that what fails now and then does not fall into
 	// step: with 0.2 a delay of 30s is 24s to 30s. 0..1, default 0. No queue is added. But a message never overtakes one that
 	// went into the same retry queue before it, so those behind a longer wait come later, though never after the whole delay:
 	// of a burst most come back near its end, in the order and at the pace in which they failed.
-	Jitter float64
+	Jitter float64 `yaml:"jitter,omitempty" json:"jitter,omitzero" koanf:"jitter" mapstructure:"jitter"`
 	// MaxAge is the age at which a message expires: it is handled no more, and no wait begins that would last longer.
 	// It counts from the message's timestamp property, else from its first delivery. 0 means that only the message's own
 	// expiration, if it has one, sets a deadline.
-	MaxAge time.Duration
+	MaxAge time.Duration `yaml:"max_age,omitempty" json:"max_age,omitzero" koanf:"max_age" mapstructure:"max_age"`
 	// OnExpiry says where a message goes that has expired, by MaxAge or its own expiration. Defaults to ExpiryDeadLetter.
-	OnExpiry Expiry
+	OnExpiry Expiry `yaml:"on_expiry,omitempty" json:"on_expiry,omitzero" koanf:"on_expiry" mapstructure:"on_expiry"`
 	// MaxPostpone is the age up to which a message can be postponed, which uses up no attempt; then it goes to the
 	// dead-letter queue. Counts as MaxAge does. It is also the longest wait that an error can ask for. Default 24h.
-	MaxPostpone time.Duration
+	MaxPostpone time.Duration `yaml:"max_postpone,omitempty" json:"max_postpone,omitzero" koanf:"max_postpone" mapstructure:"max_postpone"`
 	// RetryOnly, if not empty, are the errors that are retried; every other one goes to the dead-letter queue at once.
-	RetryOnly []ErrorMatch
+	RetryOnly []ErrorMatch `yaml:"retry_only,omitempty" json:"retry_only,omitzero" koanf:"retry_only" mapstructure:"retry_only"`
 	// NeverRetry are errors that go to the dead-letter queue at once, also when RetryOnly has them.
-	NeverRetry []ErrorMatch
+	NeverRetry []ErrorMatch `yaml:"never_retry,omitempty" json:"never_retry,omitzero" koanf:"never_retry" mapstructure:"never_retry"`
 	// QueueType of the retry queues; defaults to QueueTypeQuorum.
-	QueueType QueueType
+	QueueType QueueType `yaml:"queue_type,omitempty" json:"queue_type,omitzero" koanf:"queue_type" mapstructure:"queue_type"`
 	// Scope of the retry queues; defaults to ScopeQueue.
-	Scope Scope
+	Scope Scope `yaml:"scope,omitempty" json:"scope,omitzero" koanf:"scope" mapstructure:"scope"`
 	// Protect keeps a quorum main queue from dropping messages by itself; defaults to ProtectionNone.
-	Protect Protection
+	Protect Protection `yaml:"protect,omitempty" json:"protect,omitzero" koanf:"protect" mapstructure:"protect"`
 	// CrashLimit is the broker's delivery count at which a delivery counts as a failed attempt although no handler
 	// lived to report one: 1..19, default 10. Only quorum queues count deliveries.
-	CrashLimit int
+	CrashLimit int `yaml:"crash_limit,omitempty" json:"crash_limit,omitzero" koanf:"crash_limit" mapstructure:"crash_limit"`
 }
 
 // defaultDelays is shared and never handed out: callers get copies.
@@ -251,7 +263,11 @@ func (p Policy) Delay(retry int) time.Duration {
 
 // Schedule lists the wait before retry 1, 2, …, [Policy.MaxRetries]. It is empty for the modes dead-letter and off.
 func (p Policy) Schedule() []time.Duration {
-	schedule := make([]time.Duration, p.MaxRetries())
+	n := p.MaxRetries()
+	if n > 0 && len(p.delays()) == 0 {
+		return p.Backoff.schedule(n)
+	}
+	schedule := make([]time.Duration, n)
 	for i := range schedule {
 		schedule[i] = p.Delay(i + 1)
 	}

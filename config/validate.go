@@ -20,16 +20,25 @@ func (p Policy) Validate() error {
 // Validate reports everything that is wrong with any of the policies at once, as joined [*FieldError]s with paths
 // such as `policies.topics["orders"].delays[2]`.
 func (p Policies) Validate() error {
-	errs := p.Default.validate("policies.default.")
-	for _, topic := range slices.Sorted(maps.Keys(p.Topics)) {
-		path := "policies.topics[" + strconv.Quote(topic) + "]"
-		if topic == "" {
-			errs = append(errs, &FieldError{path, "empty topic", "the name of a topic; what holds for all topics goes to policies.default", `""`})
-		}
-		errs = append(errs, p.Topics[topic].validate(path+".")...)
-	}
-	return errors.Join(errs...)
+	return errors.Join(p.validate("policies.")...)
 }
+
+// validate below a path, which is empty or ends in a dot.
+func (p Policies) validate(path string) []error {
+	errs := p.Default.validate(path + "default.")
+	for _, topic := range slices.Sorted(maps.Keys(p.Topics)) {
+		e := &problems{path: inMap(path+"topics", topic)}
+		if topic == "" {
+			e.add("", "empty topic", "the name of a topic; what holds for all topics goes to "+path+"default", `""`)
+		}
+		errs = append(append(errs, e.errs...), p.Topics[topic].validate(e.path+".")...)
+	}
+	return errs
+}
+
+// inMap and inList are the paths of what is in a map and in a list.
+func inMap(path, key string) string    { return path + "[" + strconv.Quote(key) + "]" }
+func inList(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
 
 // problems collects field errors below a path, which is empty or ends in a dot.
 type problems struct {
@@ -43,11 +52,11 @@ func (e *problems) add(field, problem, wanted, found string) {
 
 func (p Policy) validate(path string) []error {
 	e := &problems{path: path}
-	oneOf(e, "mode", p.Mode, true, ModeRetry, ModeDeadLetter, ModeOff)
-	oneOf(e, "queue_type", p.QueueType, true, QueueTypeQuorum, QueueTypeClassic)
-	oneOf(e, "on_expiry", p.OnExpiry, true, ExpiryDeadLetter, ExpiryDrop)
-	oneOf(e, "scope", p.Scope, true, ScopeQueue, ScopeShared)
-	oneOf(e, "protect", p.Protect, true, ProtectionNone, ProtectionArguments, ProtectionPolicy)
+	oneOf(e, "mode", p.Mode, true)
+	oneOf(e, "queue_type", p.QueueType, true)
+	oneOf(e, "on_expiry", p.OnExpiry, true)
+	oneOf(e, "scope", p.Scope, true)
+	oneOf(e, "protect", p.Protect, true)
 	p.validateImmediate(e)
 	p.validateAges(e)
 	p.validateMatches(e)
@@ -124,8 +133,8 @@ func (p Policy) validateMatches(e *problems) {
 		matches []ErrorMatch
 	}{{"retry_only", p.RetryOnly}, {"never_retry", p.NeverRetry}} {
 		for i, m := range list.matches {
-			if m.IsZero() {
-				e.add(fmt.Sprintf("%s[%d]", list.field, i), "matches nothing", "made with config.Is, of an error that is not nil, or config.As", m.String())
+			if problem, wanted := m.validate(); problem != "" {
+				e.add(inList(list.field, i), problem, wanted, m.String())
 			}
 		}
 	}
@@ -154,7 +163,7 @@ func (p Policy) validateRetries(e *problems) {
 
 func (p Policy) validateDelays(e *problems) {
 	for i, d := range p.Delays {
-		delay(e, fmt.Sprintf("delays[%d]", i), d)
+		delay(e, inList("delays", i), d)
 	}
 	if n := len(p.Delays); n > MaxRetries {
 		e.add("delays", "too many", fmt.Sprintf("at most %d", MaxRetries), strconv.Itoa(n))
@@ -172,7 +181,7 @@ func (p Policy) validateBackoff(e *problems) {
 	if p.Retries == 0 && len(p.Delays) == 0 {
 		e.add("retries", "missing with a backoff, which has no end of its own", fmt.Sprintf("1..%d", MaxRetries), "0")
 	}
-	oneOf(e, "backoff.kind", b.Kind, false, BackoffConstant, BackoffLinear, BackoffExponential)
+	oneOf(e, "backoff.kind", b.Kind, false)
 	delay(e, "backoff.initial", b.Initial)
 	if b.Step != 0 {
 		if b.Kind != BackoffLinear {
@@ -212,15 +221,25 @@ func delay(e *problems, field string, d time.Duration) {
 	}
 }
 
-func oneOf[T ~string](e *problems, field string, value T, emptyAllowed bool, allowed ...T) {
-	if slices.Contains(allowed, value) || (value == "" && emptyAllowed) {
+// choice is a text of which only some spellings mean something.
+type choice interface {
+	~string
+	choices() []string
+}
+
+func oneOf[T choice](e *problems, field string, value T, emptyAllowed bool) {
+	if slices.Contains(value.choices(), string(value)) || (value == "" && emptyAllowed) {
 		return
 	}
-	names := make([]string, len(allowed))
-	for i, a := range allowed {
-		names[i] = string(a)
+	e.add(field, "unknown", "one of "+strings.Join(value.choices(), ", "), strconv.Quote(string(value)))
+}
+
+func texts[T ~string](values ...T) []string {
+	texts := make([]string, len(values))
+	for i, v := range values {
+		texts[i] = string(v)
 	}
-	e.add(field, "unknown", "one of "+strings.Join(names, ", "), strconv.Quote(string(value)))
+	return texts
 }
 
 func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }

@@ -2,7 +2,6 @@ package middleware
 
 import (
 	"context"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -22,8 +21,8 @@ type Delivery interface {
 	Narrow(policy config.Policy)
 	State() wire.State
 	Advance(s wire.State)
-	Begin(now time.Time) bool
-	End() (began time.Time, ok bool)
+	Begin(attempt Event) bool
+	End() (attempt Event, ok bool)
 	// Enter and Leave tell that a middleware has the message in hand. A handler may ack or nack it by itself: that is carried
 	// out when the last has left, and what the middleware says counts.
 	Enter()

@@ -12,18 +12,21 @@ import (
 type EventKind string
 
 // The kinds of events about a message. An attempt begins with EventAttempt and ends with exactly one of EventSucceeded,
-// EventFailed and EventRequeued; immediate tries are attempts of their own here. A failure, or a handler that postpones, is followed by
-// what was done about it: the next immediate try, EventRetried, EventPostponed, EventDeadLettered or EventDropped, or EventAbandoned. Messages that no handler may see
-// have no EventAttempt: crashed and undecodable ones begin with EventFailed, and what has expired, or goes on waiting for a
-// time that is longer than any delay, with what was done about it.
+// EventFailed and EventRequeued; immediate tries are attempts of their own here. A message that no handler may see is told of with
+// EventUnhandled. EventFailed and EventUnhandled are followed by what was done about them: by exactly one of EventRetried, EventPostponed,
+// EventDeadLettered, EventDropped and EventAbandoned, or, where the verdict is to call the handler again at once, by the next EventAttempt.
 const (
 	// EventAttempt fires before a handler is called.
 	EventAttempt EventKind = "attempt"
 	// EventSucceeded fires when the handler has succeeded and its outputs are published: the message is being acknowledged.
 	// On a stock subscriber it fires when the handler has returned.
 	EventSucceeded EventKind = "succeeded"
-	// EventFailed fires when it is decided what is to happen after a failure: see Class, Err and Verdict. A shutdown is none.
+	// EventFailed fires when it is decided what is to happen after a failed attempt, or one that postpones: see Class, Err and
+	// Verdict. A shutdown is none.
 	EventFailed EventKind = "failed"
+	// EventUnhandled fires when it is decided what is to happen to a message that no handler may see: it cannot be decoded, its
+	// consumers die of it, it has expired, or it is not due yet and goes on waiting.
+	EventUnhandled EventKind = "unhandled"
 	// EventRequeued fires when an attempt ends uncounted and the message goes back to its queue: a shutdown, a lost connection.
 	EventRequeued EventKind = "requeued"
 	// EventRetried fires when the broker has confirmed the copy that waits for its retry.
@@ -85,24 +88,25 @@ type Event struct {
 	Attempt Attempt
 	// Calls of a handler over all lives of the message, with this one if it has ended.
 	Calls int
-	// Class of a failure, from EventFailed on.
+	// Class of a failure, from EventFailed and EventUnhandled on. What is not due yet has that of what has expired.
 	Class Class
-	// Verdict over a failure: what is to be done, with EventFailed; what was done, with the events after it.
+	// Verdict over a message: what is to be done, with EventFailed and EventUnhandled; what was done, with the events after them.
 	Verdict Verdict
 	// Err is the error itself, with a text that nobody has redacted; that of a failure also with the events after it.
 	Err error
-	// Took is how long it took: an attempt, from the call of the handler; the events after a failure, from then on, which is how
-	// long the broker took to confirm the copy. With EventHeld, how long the copy that it reports has been waiting.
+	// Took is how long it took: an attempt, from the call of the handler; what was done about a failure, since it was decided, which
+	// is how long the broker took to confirm the copy. With EventHeld, how long the copy that it reports has been waiting.
 	Took time.Duration
 
 	// Held is how many failed deliveries of the queue wait for their copies to be confirmed.
 	Held int
 
-	// Connection is which: "subscriber" or "forwarder", which publishes the copies.
+	// Connection is which: "subscriber", "dead-letter subscriber", "forwarder", which publishes the copies, or "observer", which looks
+	// at queue depths.
 	Connection string
 }
 
-// Emit tells of an event, with the time of now.
+// Emit tells of an event: of now, if it does not say when.
 func (p Poison) Emit(e Event) {
 	if p.OnEvent == nil {
 		return
@@ -114,42 +118,39 @@ func (p Poison) Emit(e Event) {
 		}
 	}()
 
-	e.At = p.now()
+	if e.At.IsZero() {
+		e.At = p.now()
+	}
 	p.OnEvent(e)
 }
 
 // begin tells that an attempt begins, unless it has begun before: in a middleware outside of this one.
 func (p Poison) begin(d Delivery, msg *message.Message) {
-	if !d.Begin(p.now()) || p.OnEvent == nil {
-		return
+	e := Event{Kind: EventAttempt, At: p.now()}
+	if p.OnEvent != nil {
+		e.Topic, e.Handler = message.SubscribeTopicFromCtx(msg.Context()), message.HandlerNameFromCtx(msg.Context())
+		e.Queue, e.Message, e.Attempt = d.Queue(), msg, attemptOf(d)
+		e.Calls = e.Attempt.Calls
 	}
-
-	p.Emit(p.about(EventAttempt, d, msg))
+	if d.Begin(e) {
+		p.Emit(e)
+	}
 }
 
 // Ended tells that an attempt has ended without a failure, if there is one: kind is EventSucceeded or EventRequeued.
-func (p Poison) Ended(kind EventKind, d Delivery, msg *message.Message) {
-	began, ok := d.End()
-	if !ok || p.OnEvent == nil {
+func (p Poison) Ended(kind EventKind, d Delivery) {
+	e, ok := d.End()
+	if !ok {
 		return
 	}
 
-	e := p.about(kind, d, msg)
-	e.Took = p.now().Sub(began)
+	began := e.At
+	e.Kind, e.At = kind, p.now()
+	e.Took = e.At.Sub(began)
 	if kind == EventSucceeded {
 		e.Calls++
 	}
 	p.Emit(e)
-}
-
-// about is what is known of a message in an attempt.
-func (p Poison) about(kind EventKind, d Delivery, msg *message.Message) Event {
-	attempt := attemptOf(d)
-
-	return Event{
-		Kind: kind, Topic: message.SubscribeTopicFromCtx(msg.Context()), Queue: d.Queue(), Handler: message.HandlerNameFromCtx(msg.Context()),
-		Message: msg, Attempt: attempt, Calls: attempt.Calls,
-	}
 }
 
 // failure makes the events of a failure: that it is decided over, and what has become of that.
@@ -159,24 +160,28 @@ type failure struct {
 	decided time.Time
 }
 
-// decide tells of the verdict. began is zero if there was no attempt.
-func (f failure) decide(v Verdict, began time.Time) {
+// attempt tells of the verdict over an attempt that began then.
+func (f failure) attempt(v Verdict, began time.Time) {
 	e := f.event
-	e.Kind, e.Verdict = EventFailed, v
-	if !began.IsZero() {
-		e.Took = f.decided.Sub(began)
-	}
+	e.Kind, e.Verdict, e.At, e.Took = EventFailed, v, f.decided, f.decided.Sub(began)
+	f.Emit(e)
+}
+
+// unhandled tells of the verdict over a message that no handler may see.
+func (f failure) unhandled(v Verdict) {
+	e := f.event
+	e.Kind, e.Verdict, e.At = EventUnhandled, v, f.decided
 	f.Emit(e)
 }
 
 // settle tells what has become of the verdict.
 func (f failure) settle(kind EventKind, v Verdict, err error) {
 	e := f.event
-	e.Kind, e.Verdict = kind, v
+	e.Kind, e.Verdict, e.At = kind, v, f.now()
 	if err != nil {
 		e.Err = err
 	}
-	e.Took = f.now().Sub(f.decided)
+	e.Took = e.At.Sub(f.decided)
 	f.Emit(e)
 }
 

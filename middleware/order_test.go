@@ -37,8 +37,8 @@ func (d *delivery) Policy() config.Policy {
 func (*delivery) State() wire.State        { return wire.State{} }
 func (*delivery) Advance(wire.State)       {}
 func (*delivery) Succeeded()               {}
-func (*delivery) Begin(time.Time) bool     { return true }
-func (*delivery) End() (time.Time, bool)   { return time.Time{}, true }
+func (*delivery) Begin(Event) bool         { return true }
+func (*delivery) End() (Event, bool)       { return Event{}, true }
 func (d *delivery) Narrow(p config.Policy) { d.policy = p }
 func (*delivery) Enter()                   {}
 func (*delivery) Leave()                   {}

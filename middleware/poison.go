@@ -130,8 +130,10 @@ func (p Poison) judge(d Delivery, f Failure) Settlement {
 	}
 
 	s := p.settlement(d, f, verdict, failed{class: class, called: called(f), at: now})
-	if began, ok := d.End(); ok || f.Class == ClassCrashed || f.Class == ClassUndecodable {
-		s.failure.decide(verdict, began)
+	if attempt, ok := d.End(); ok {
+		s.failure.attempt(verdict, attempt.At)
+	} else if f.Class == ClassCrashed || f.Class == ClassUndecodable {
+		s.failure.unhandled(verdict)
 	}
 
 	return s
@@ -167,6 +169,7 @@ func (p Poison) early(d Delivery, f Failure) *Settlement {
 		f.Err = fmt.Errorf("the message expired at %s, before its handler was called", state.Deadline.UTC().Format(time.RFC3339))
 	}
 	s := p.settlement(d, f, verdict, failed{class: ClassExpired, at: now})
+	s.failure.unhandled(verdict)
 
 	return &s
 }

@@ -51,8 +51,8 @@ func (d *delivery) Leave()                 { d.inside-- }
 func (d *delivery) Withdrawn() bool        { return d.withdrawn }
 func (d *delivery) Succeeded()             { d.succeeded++ }
 
-func (d *delivery) Begin(now time.Time) bool        { return d.attempt.Begin(now) }
-func (d *delivery) End() (began time.Time, ok bool) { return d.attempt.End() }
+func (d *delivery) Begin(e middleware.Event) bool { return d.attempt.Begin(e) }
+func (d *delivery) End() (middleware.Event, bool) { return d.attempt.End() }
 
 func (d *delivery) Settle(ctx context.Context, s middleware.Settlement) error {
 	d.contexts = append(d.contexts, ctx)

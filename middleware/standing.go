@@ -2,7 +2,6 @@ package middleware
 
 import (
 	"sync"
-	"time"
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/wire"
@@ -14,7 +13,7 @@ type Standing struct {
 	mu     sync.Mutex
 	policy config.Policy
 	state  wire.State
-	began  time.Time // of the present attempt; zero outside of one
+	began  Event // of the present attempt; zero outside of one
 }
 
 // NewStanding is that of a message as it arrives, under the policy of its queue.
@@ -55,24 +54,25 @@ func (s *Standing) Advance(state wire.State) {
 }
 
 // Begin notes that an attempt begins. It is false if one has begun already and not ended.
-func (s *Standing) Begin(now time.Time) bool {
+func (s *Standing) Begin(attempt Event) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if !s.began.IsZero() {
+	if !s.began.At.IsZero() {
 		return false
 	}
-	s.began = now
+	s.began = attempt
 
 	return true
 }
 
-// End notes that the attempt has ended, and tells when it began. It is false if there is none.
-func (s *Standing) End() (began time.Time, ok bool) {
+// End notes that the attempt has ended, and gives the event with which it began. It is false if there is none. The message may be
+// another goroutine's by then, so what is to be told of it was looked up at the beginning.
+func (s *Standing) End() (attempt Event, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	began, s.began = s.began, time.Time{}
+	attempt, s.began = s.began, Event{}
 
-	return began, !began.IsZero()
+	return attempt, !attempt.At.IsZero()
 }

@@ -211,16 +211,14 @@ func (s *service) checkEvents() {
 			case middleware.EventSucceeded, middleware.EventRequeued:
 				attempts--
 			case middleware.EventFailed:
-				if e.Took > 0 { // else no handler saw it
-					attempts--
-				}
+				attempts--
 				if e.Verdict.Action != middleware.ActionRetryNow {
 					outcomes++
 				}
+			case middleware.EventUnhandled:
+				outcomes++
 			case middleware.EventRetried, middleware.EventPostponed, middleware.EventDeadLettered, middleware.EventDropped, middleware.EventAbandoned:
-				if e.Class != middleware.ClassExpired { // nothing was decided over by a failure
-					outcomes--
-				}
+				outcomes--
 			}
 		}
 		open = map[string]int{"attempts without an end": attempts, "failures without an outcome": outcomes}

@@ -176,7 +176,7 @@ func (w *witnessed) told(events []middleware.Event) {
 		text := fmt.Sprintf("%s %s, %s, %s: attempt %d, try %d, %d calls, %s, %s, %v",
 			e.Queue, e.Handler, e.Message.UUID, e.Kind, e.Attempt.Number, e.Attempt.Try, e.Calls, e.Class, e.Verdict, e.Err)
 		switch e.Kind {
-		case middleware.EventAttempt, middleware.EventSucceeded, middleware.EventFailed, middleware.EventRequeued:
+		case middleware.EventAttempt, middleware.EventSucceeded, middleware.EventFailed, middleware.EventUnhandled, middleware.EventRequeued:
 			w.Events = append(w.Events, text)
 		default:
 			w.Done = append(w.Done, text)
@@ -186,7 +186,7 @@ func (w *witnessed) told(events []middleware.Event) {
 
 // ofMessages are the kinds of events about messages.
 var ofMessages = []middleware.EventKind{
-	middleware.EventAttempt, middleware.EventSucceeded, middleware.EventFailed, middleware.EventRequeued, middleware.EventRetried,
+	middleware.EventAttempt, middleware.EventSucceeded, middleware.EventFailed, middleware.EventUnhandled, middleware.EventRequeued, middleware.EventRetried,
 	middleware.EventPostponed, middleware.EventDeadLettered, middleware.EventDropped, middleware.EventAbandoned,
 }
 

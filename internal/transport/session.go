@@ -282,7 +282,7 @@ func (n *session) settle(s *subscription, h *handle, acked bool) {
 
 // ended tells of an attempt that has not failed.
 func (n *session) ended(s *subscription, h *handle, kind middleware.EventKind) {
-	s.consumer.settings.Judge.Ended(kind, h, h.msg)
+	s.consumer.settings.Judge.Ended(kind, h)
 }
 
 // unseen is what can be made of a message that no handler may see.

@@ -61,7 +61,6 @@ type life struct {
 	dead    bool // the process is: nobody learns what happens in it
 	result  Result
 	open    bool // the last step is in its call
-	decided bool // the last step waits for what is done about it
 }
 
 // play plays a life. The service is valid and complete.
@@ -222,11 +221,11 @@ func (l *life) settle(at letter, kind wire.Kind, d *delivery, acked, ok bool) (l
 	case !ok:
 		return at, ErrUnanswered
 	case fault == Shutdown:
-		l.poison.Ended(middleware.EventRequeued, d, d.msg)
+		l.poison.Ended(middleware.EventRequeued, d)
 	case settlement != nil:
 		return l.carryOut(at, kind, d, *settlement), nil
 	case acked:
-		l.poison.Ended(middleware.EventSucceeded, d, d.msg)
+		l.poison.Ended(middleware.EventSucceeded, d)
 		l.end(Succeeded)
 	case succeeded:
 		return l.carryOut(at, kind, d, l.poison.Judge(d, middleware.Failure{
@@ -234,7 +233,7 @@ func (l *life) settle(at letter, kind wire.Kind, d *delivery, acked, ok bool) (l
 			Err: errors.New("the handler succeeded, but its outputs could not be published"),
 		})), nil
 	default: // a plain nack
-		l.poison.Ended(middleware.EventRequeued, d, d.msg)
+		l.poison.Ended(middleware.EventRequeued, d)
 	}
 
 	return at, nil
@@ -244,7 +243,7 @@ func (l *life) settle(at letter, kind wire.Kind, d *delivery, acked, ok bool) (l
 func (l *life) carryOut(at letter, kind wire.Kind, d *delivery, s middleware.Settlement) letter {
 	switch s.Verdict.Action {
 	case middleware.ActionRequeue:
-		l.poison.Ended(middleware.EventRequeued, d, d.msg)
+		l.poison.Ended(middleware.EventRequeued, d)
 		return at
 	case middleware.ActionDrop:
 		s.Done(s.Verdict)

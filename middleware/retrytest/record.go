@@ -60,16 +60,9 @@ func (l *life) note(e middleware.Event) bool {
 	case middleware.EventRequeued:
 		l.close(l.takenBack(e.Took))
 	case middleware.EventFailed:
-		if !l.open { // no handler was called
-			l.add(Step{At: e.At, Attempt: e.Attempt})
-		}
 		l.close(Step{Took: e.Took, Class: e.Class, Err: e.Err, Verdict: e.Verdict})
-		l.decided = e.Verdict.Action != middleware.ActionRetryNow
-	case middleware.EventRetried, middleware.EventPostponed, middleware.EventDeadLettered, middleware.EventDropped:
-		if !l.decided { // before a handler could be called
-			l.add(Step{At: e.At, Attempt: e.Attempt, Class: e.Class, Err: e.Err, Verdict: e.Verdict})
-		}
-		l.decided = false
+	case middleware.EventUnhandled:
+		l.add(Step{At: e.At, Attempt: e.Attempt, Class: e.Class, Err: e.Err, Verdict: e.Verdict})
 	}
 
 	return true

@@ -472,7 +472,7 @@ func TestEventsAreThoseOfTheMiddleware(t *testing.T) {
 	}, newMessage()).AssertDeadLettered(t, middleware.ReasonExhausted)
 	assert.Equal(t, []middleware.EventKind{
 		middleware.EventAttempt, middleware.EventFailed, middleware.EventRetried,
-		middleware.EventPostponed, // not due yet
+		middleware.EventUnhandled, middleware.EventPostponed, // not due yet
 		middleware.EventAttempt, middleware.EventFailed, middleware.EventRetried,
 		middleware.EventAttempt, middleware.EventFailed, middleware.EventDeadLettered,
 	}, kinds)

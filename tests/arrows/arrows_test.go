@@ -41,11 +41,22 @@ var rules = []struct {
 		"the management API is plain HTTP, for whoever needs it"},
 	{"internal/transport", []string{watermillAMQP, module + "/amqpretry"},
 		"the versions of watermill-amqp share it"},
-	{"amqpretry", []string{module + "/amqpretry/dlq", module + "/amqpretry/delay", module + "/amqpretry/amqpretryv3", module + "/tests"},
+	{"amqpretry", []string{module + "/amqpretry/dlq", module + "/amqpretry/delay", module + "/amqpretry/amqpretryv3", module + "/tests",
+		module + "/middleware/metrics", module + "/middleware/protect", module + "/middleware/retrytest"},
 		"the plug does not pull in the tools that come after it"},
+	{"amqpretry", optional, "a service that does not use it does not compile it"},
+	{"middleware/retrytest", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/transport"},
+		"unit tests of handlers need no AMQP"},
+	{"middleware/metrics", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/transport"},
+		"metrics are made of events, whoever tells them"},
+	{"middleware/protect", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/transport"},
+		"protection is a matter of handlers"},
 	{"amqpretry/amqpretryv3", []string{watermillAMQP + "/v2", module + "/amqpretry"},
 		"users of watermill-amqp v3 never compile v2"},
 }
+
+// optional is what only users of metrics and protection compile, and the tracing example.
+var optional = []string{"github.com/prometheus", "github.com/sony/gobreaker", "golang.org/x/time", "go.opentelemetry.io"}
 
 // testOnly is what a user of the library must never compile.
 var testOnly = []string{"github.com/stretchr/testify", "go.uber.org/goleak", "pgregory.net/rapid", "testing",
@@ -70,7 +81,9 @@ func TestImportArrows(t *testing.T) {
 			}
 		}
 	}
-	for _, mustExist := range []string{"config", "middleware", "amqpretry", "amqpretry/topology", "internal/wire"} {
+	for _, mustExist := range []string{
+		"config", "middleware", "middleware/metrics", "middleware/protect", "middleware/retrytest", "amqpretry", "amqpretry/topology", "internal/wire",
+	} {
 		assert.Contains(t, graph, module+"/"+mustExist, "the rules must not run empty")
 	}
 }

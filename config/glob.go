@@ -1,0 +1,71 @@
+package config
+
+import (
+	"cmp"
+	"strings"
+	"unicode/utf8"
+)
+
+// wildcards of a glob: any run of characters, and one character.
+const wildcards = "*?"
+
+// keyFor finds the key of Topics that holds for a topic: its name, else the most specific glob.
+func (p Policies) keyFor(topic string) (key string, found bool) {
+	if _, ok := p.Topics[topic]; ok {
+		return topic, true
+	}
+	for glob := range p.Topics {
+		if strings.ContainsAny(glob, wildcards) && globMatches(glob, topic) && (!found || compareGlobs(glob, key) < 0) {
+			key, found = glob, true
+		}
+	}
+	return key, found
+}
+
+// compareGlobs puts the more specific one first: more literal characters, then a longer literal beginning, then fewer stars, then the
+// alphabet.
+// It is a total order, so what is found does not depend on the order of a map.
+func compareGlobs(a, b string) int {
+	return cmp.Or(
+		cmp.Compare(literals(b), literals(a)),
+		cmp.Compare(literalPrefix(b), literalPrefix(a)),
+		cmp.Compare(strings.Count(a, "*"), strings.Count(b, "*")),
+		cmp.Compare(a, b),
+	)
+}
+
+func literals(glob string) int {
+	return utf8.RuneCountInString(glob) - strings.Count(glob, "*") - strings.Count(glob, "?")
+}
+
+func literalPrefix(glob string) int {
+	if i := strings.IndexAny(glob, wildcards); i >= 0 {
+		glob = glob[:i]
+	}
+	return utf8.RuneCountInString(glob)
+}
+
+// globMatches walks both texts once, and goes back to the last star only, so its time is bounded by the product of their lengths.
+func globMatches(glob, topic string) bool {
+	afterStar, retry := -1, 0 // where to go on after the last star, and with what it has not eaten yet
+	g, t := 0, 0
+	for t < len(topic) {
+		_, size := utf8.DecodeRuneInString(topic[t:])
+		switch {
+		case g < len(glob) && glob[g] == '*':
+			g++
+			afterStar, retry = g, t
+		case g < len(glob) && glob[g] == '?':
+			g, t = g+1, t+size
+		case g < len(glob) && strings.HasPrefix(glob[g:], topic[t:t+size]):
+			g, t = g+size, t+size
+		case afterStar >= 0:
+			_, eaten := utf8.DecodeRuneInString(topic[retry:])
+			retry += eaten
+			g, t = afterStar, retry
+		default:
+			return false
+		}
+	}
+	return strings.Trim(glob[g:], "*") == ""
+}

@@ -1,0 +1,179 @@
+// Metrics is a service that fails 1 % of its messages once and every 500th for ever, with its series at /metrics. At its
+// end it prints what Prometheus gets there. To look at it for longer:
+//
+//	scripts/broker run go run ./examples/metrics -for 10m
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/middleware/metrics"
+)
+
+// load is how many messages there are.
+type load struct {
+	Listen    string
+	PerSecond int
+	For       time.Duration
+}
+
+func main() {
+	var l load
+	flag.StringVar(&l.Listen, "listen", "127.0.0.1:2112", "address of /metrics")
+	flag.IntVar(&l.PerSecond, "rate", 100, "messages per second")
+	flag.DurationVar(&l.For, "for", 10*time.Second, "for how long")
+	flag.Parse()
+
+	uri := os.Getenv("AMQP_URI")
+	if uri == "" {
+		log.Fatal("set AMQP_URI, or run this with `scripts/broker run go run ./examples/metrics`")
+	}
+	if err := run(context.Background(), uri, "orders", l, os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
+	registry := prometheus.NewRegistry()
+	m, err := metrics.New(metrics.Config{Registerer: registry})
+	if err != nil {
+		return err
+	}
+
+	messages := int(l.For.Seconds() * float64(l.PerSecond))
+	var open sync.WaitGroup
+	open.Add(messages)
+
+	conf := amqp.NewDurableQueueConfig(uri)
+	conf.Consume.Qos.PrefetchCount = 200
+	retry, err := amqpretry.New(conf, amqpretry.Options{
+		Policies:    config.Policies{Default: config.Policy{Delays: []time.Duration{200 * time.Millisecond, time.Second}}},
+		Concurrency: 10,
+		OnEvent: func(e middleware.Event) { // OnEvent: m.OnEvent, where nothing else wants to know
+			m.OnEvent(e)
+			if e.Kind == middleware.EventSucceeded || e.Kind == middleware.EventDeadLettered {
+				open.Done()
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	defer retry.Close()
+	defer m.Watch(retry)() // the depths of its queues, until it is closed
+
+	listener, err := net.Listen("tcp", l.Listen)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	server := &http.Server{Handler: mux}
+	defer server.Close()
+	go func() { _ = server.Serve(listener) }() // until Close
+
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	router.AddMiddleware(retry.Middleware)
+	subscriber, err := retry.NewSubscriber()
+	if err != nil {
+		return err
+	}
+	router.AddConsumerHandler("ship", topic, subscriber, ship)
+	stopped := make(chan error, 1)
+	go func() { stopped <- router.Run(ctx) }()
+	<-router.Running()
+
+	if err := publish(retry.Config(), topic, messages, l.PerSecond); err != nil {
+		return err
+	}
+	open.Wait()
+
+	if err := scrape("http://"+listener.Addr().String()+"/metrics", out); err != nil {
+		return err
+	}
+	if err := router.Close(); err != nil {
+		return err
+	}
+
+	return <-stopped
+}
+
+// ship takes some milliseconds. It fails every 100th order once, and every 500th for ever.
+func ship(msg *message.Message) error {
+	time.Sleep(time.Millisecond * time.Duration(1+rand.ExpFloat64()*5))
+
+	order, err := strconv.Atoi(string(msg.Payload))
+	if err != nil {
+		return middleware.Permanent(err)
+	}
+	attempt, _ := middleware.AttemptFromContext(msg.Context())
+	if order%500 == 0 || order%100 == 0 && attempt.Number == 1 {
+		return errors.New("the warehouse does not answer")
+	}
+
+	return nil
+}
+
+func publish(conf amqp.Config, topic string, messages, perSecond int) error {
+	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+
+	tick := time.NewTicker(time.Second / time.Duration(perSecond))
+	defer tick.Stop()
+	for order := range messages {
+		<-tick.C
+		msg := message.NewMessage(watermill.NewUUID(), []byte(strconv.Itoa(order+1)))
+		if err := publisher.Publish(topic, msg); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// scrape prints what is at /metrics, apart from comments, buckets and what is still 0.
+func scrape(url string, out io.Writer) error {
+	response, err := http.Get(url)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+
+	lines := bufio.NewScanner(response.Body)
+	for lines.Scan() {
+		if line := lines.Text(); !strings.HasPrefix(line, "#") && !strings.Contains(line, "_bucket{") && !strings.HasSuffix(line, " 0") {
+			fmt.Fprintln(out, line)
+		}
+	}
+
+	return lines.Err()
+}

@@ -1,0 +1,51 @@
+// Package metrics makes Prometheus series from the events of a plug, and reads the depths of its retry and dead-letter queues.
+//
+//	m, err := metrics.New(metrics.Config{Registerer: registry})
+//	retry, err := amqpretry.New(conf, amqpretry.Options{OnEvent: m.OnEvent})
+//	m.Watch(retry)
+//
+// One Metrics serves any number of plugs. docs/metrics.md has a dashboard, alert rules, and what the numbers cannot see.
+//
+// # Series
+//
+// What an event is about is in the labels topic and handler; handler is empty where no handler was called.
+//
+//	amqpretry_attempts_total{topic, handler, outcome}                     counter    attempts that have ended, by how
+//	amqpretry_attempt_duration_seconds{topic, handler, outcome}           histogram  from the call of a handler to the end of its attempt
+//	amqpretry_attempts_in_flight{topic, handler}                          gauge      attempts that have begun and not ended
+//	amqpretry_messages_total{topic, handler, result}                      counter    deliveries of messages, by what became of them
+//	amqpretry_attempts_until_success{topic, handler}                      histogram  number of the attempt that succeeded, 1 for the first
+//	amqpretry_recovery_duration_seconds{topic, handler}                   histogram  from a message's first failure to its success
+//	amqpretry_dead_letters_total{topic, reason}                           counter    messages sent to the dead-letter queue, confirmed by the broker
+//	amqpretry_forward_duration_seconds{topic}                             histogram  from a verdict to the broker's confirmation of the copy
+//	amqpretry_consuming_subscriptions{topic}                              gauge      subscriptions that consume
+//	amqpretry_held_deliveries{queue}                                      gauge      failed deliveries whose copies the broker does not confirm
+//	amqpretry_topology_repairs_total{queue}                               counter    retry topologies declared again because a part was missing
+//	amqpretry_connections_opened_total{connection}                        counter    connections to the broker, the first and those after a loss
+//	amqpretry_connections_lost_total{connection}                          counter    connections to the broker that were lost
+//	amqpretry_blocked_connections{connection}                             gauge      connections that the broker blocks, for a memory or disk alarm
+//	amqpretry_queue_messages_ready{queue, role, main_queue}               gauge      messages that lie ready in a retry or dead-letter queue
+//	amqpretry_queue_depths_up{}                                           gauge      1 if the last reading of the queues' depths was complete, else 0
+//	amqpretry_queue_depths_errors_total{}                                 counter    readings of queues' depths that failed or took too long
+//
+// # Values of labels
+//
+//	outcome     succeeded, requeued, or the class of the failure: error, panic, permanent, drop, postponed, unpublishable,
+//	            crashed, undecodable; other for anything else
+//	result      succeeded, retried, postponed, dead-lettered, dropped, requeued, abandoned
+//	reason      exhausted, permanent, expired, undecodable, panic, crashed, unpublishable, too-large, postponed-too-long;
+//	            other for anything else
+//	connection  subscriber, dead-letter subscriber, forwarder (publishes the copies), observer (reads the depths); other for
+//	            anything else
+//	role        retry, dead-letter
+//	queue       the main queue; with amqpretry_queue_messages_ready the retry or dead-letter queue itself
+//	main_queue  the queue it belongs to; empty for retry queues that main queues share
+//
+// Topics, handlers and queues are as many as the service subscribes to, and no more than Config.MaxHandlers and
+// Config.MaxQueues: what comes after these is counted under "other". The series of a topic begin at 0 when its topology is
+// declared or a subscription begins to consume, those of a handler with its first attempt: so an alert on an increase sees
+// the first dead letter as well.
+//
+// Each try of a handler counts in amqpretry_attempts_total, immediate ones too. In amqpretry_attempts_until_success an
+// attempt is what middleware.Attempt calls its Number: immediate tries are part of one, and postponing uses none up.
+package metrics

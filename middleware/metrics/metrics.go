@@ -1,0 +1,166 @@
+package metrics
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// Metrics makes series from events. It is safe for concurrent use, and is a prometheus.Collector: hand it to the registry's
+// Unregister to take all of its series away.
+type Metrics struct {
+	series series
+
+	handlers *capped[handlerKey, *handled]
+	topics   *capped[string, *topical]
+	queues   *capped[string, *queued]
+
+	opened, lost counters
+
+	depths *depths
+}
+
+var _ prometheus.Collector = (*Metrics)(nil)
+
+// New checks the config, everything at once, and registers the series: all of them or, with an error, none.
+func New(c Config) (*Metrics, error) {
+	if err := c.Validate(); err != nil {
+		return nil, fmt.Errorf("invalid config of the metrics:\n%w", err)
+	}
+	c.setDefaults()
+
+	s := newSeries(c)
+	m := &Metrics{
+		series: s,
+		topics: newCapped(c.MaxHandlers, other, s.topical),
+		queues: newCapped(c.MaxQueues, other, s.queued),
+		opened: newCounters(s.opened, connections),
+		lost:   newCounters(s.lost, connections),
+		depths: newDepths(c),
+	}
+	m.handlers = newCapped(c.MaxHandlers, handlerKey{other, other}, func(key handlerKey) *handled {
+		m.topics.of(key.topic) // begins at 0 as well, where nobody has told of the topology
+		return s.handled(key)
+	})
+	for _, connection := range connections {
+		s.blocked.WithLabelValues(connection)
+	}
+
+	if err := c.Registerer.Register(m); err != nil {
+		return nil, &RegisterError{Namespace: c.Namespace, Err: err}
+	}
+
+	return m, nil
+}
+
+// RegisterError says that the registry refuses the series. None of them is registered.
+type RegisterError struct {
+	Namespace string
+	Err       error
+}
+
+func (e *RegisterError) Error() string {
+	return fmt.Sprintf("cannot register the series %s_…: %v: one Metrics serves all plugs of a registry; "+
+		"several in one registry need ConstLabels (of the same names, with other values) or a Namespace each", e.Namespace, e.Err)
+}
+
+func (e *RegisterError) Unwrap() error { return e.Err }
+
+// OnEvent counts an event. It is what amqpretry.Options.OnEvent is to be, or to call.
+func (m *Metrics) OnEvent(e middleware.Event) {
+	switch e.Kind {
+	case middleware.EventAttempt:
+		m.handled(&e).inFlight.Inc()
+	case middleware.EventSucceeded:
+		m.succeeded(&e)
+	case middleware.EventRequeued:
+		h := m.handled(&e)
+		h.attempts.inc(string(e.Kind))
+		h.ended(string(e.Kind), e.Took)
+		h.messages.inc(string(e.Kind))
+	case middleware.EventFailed:
+		h := m.handled(&e)
+		h.attempts.inc(string(e.Class))
+		h.ended(string(e.Class), e.Took)
+	case middleware.EventUnhandled:
+		if e.Class != middleware.ClassExpired { // which is no failure of anybody, nor is waiting
+			m.handled(&e).attempts.inc(string(e.Class))
+		}
+	case middleware.EventRetried, middleware.EventPostponed:
+		m.handled(&e).messages.inc(string(e.Kind))
+		m.topics.of(e.Topic).forward.Observe(seconds(e.Took))
+	case middleware.EventDeadLettered:
+		m.handled(&e).messages.inc(string(e.Kind))
+		t := m.topics.of(e.Topic)
+		t.forward.Observe(seconds(e.Took))
+		t.deadLetters.inc(string(e.Verdict.Reason))
+	case middleware.EventDropped, middleware.EventAbandoned:
+		m.handled(&e).messages.inc(string(e.Kind))
+	case middleware.EventHeld:
+		m.queues.of(e.Queue).held.Set(float64(e.Held))
+	case middleware.EventReleased:
+		m.queues.of(e.Queue).held.Set(0)
+	case middleware.EventTopologyDeclared:
+		m.topics.of(e.Topic) // begins at 0
+		m.queues.of(e.Queue)
+	case middleware.EventTopologyRepaired:
+		m.queues.of(e.Queue).repairs.Inc()
+	case middleware.EventConsuming:
+		m.topics.of(e.Topic).consuming.Inc()
+		m.queues.of(e.Queue)
+	case middleware.EventStoppedConsuming:
+		m.topics.of(e.Topic).consuming.Dec()
+	case middleware.EventConnected:
+		m.opened.inc(e.Connection)
+	case middleware.EventDisconnected:
+		m.lost.inc(e.Connection)
+	case middleware.EventBlocked:
+		m.series.blocked.WithLabelValues(connection(e.Connection)).Inc()
+	case middleware.EventUnblocked:
+		m.series.blocked.WithLabelValues(connection(e.Connection)).Dec()
+	}
+}
+
+func (m *Metrics) succeeded(e *middleware.Event) {
+	h := m.handled(e)
+	h.attempts.inc(string(e.Kind))
+	h.ended(string(e.Kind), e.Took)
+	h.messages.inc(string(e.Kind))
+	h.untilSuccess.Observe(float64(max(e.Attempt.Number, 1)))
+	if first := e.Attempt.FirstFailure; !first.IsZero() {
+		h.recovery.Observe(seconds(e.At.Sub(first)))
+	}
+}
+
+func (m *Metrics) handled(e *middleware.Event) *handled {
+	return m.handlers.of(handlerKey{e.Topic, e.Handler})
+}
+
+func connection(name string) string {
+	for _, known := range connections {
+		if name == known {
+			return name
+		}
+	}
+
+	return other
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, c := range m.series.all() {
+		c.Describe(ch)
+	}
+	m.depths.describe(ch)
+}
+
+// Collect implements prometheus.Collector. It takes as long as the plugs take to read the depths of their queues, and
+// Config.DepthTimeout at the longest.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	for _, c := range m.series.all() {
+		c.Collect(ch)
+	}
+	m.depths.collect(ch)
+}

@@ -1,0 +1,560 @@
+package metrics_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/middleware/metrics"
+)
+
+func newMetrics(t testing.TB, c metrics.Config) (*metrics.Metrics, *prometheus.Registry) {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	c.Registerer = registry
+	m, err := metrics.New(c)
+	require.NoError(t, err)
+
+	return m, registry
+}
+
+func equal(t *testing.T, want, got float64, what ...any) {
+	t.Helper()
+	assert.InDelta(t, want, got, 1e-9, what...)
+}
+
+// values of all series by their text form, without buckets; the zeros only on request.
+func values(t testing.TB, registry prometheus.Gatherer, zeros bool) map[string]float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	require.NoError(t, err)
+
+	found := map[string]float64{}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			var labels []string
+			for _, l := range metric.GetLabel() {
+				labels = append(labels, fmt.Sprintf("%s=%q", l.GetName(), l.GetValue()))
+			}
+			add := func(suffix string, value float64) {
+				if value != 0 || zeros {
+					found[family.GetName()+suffix+"{"+strings.Join(labels, ",")+"}"] = value
+				}
+			}
+			switch family.GetType() {
+			case dto.MetricType_COUNTER:
+				add("", metric.GetCounter().GetValue())
+			case dto.MetricType_GAUGE:
+				add("", metric.GetGauge().GetValue())
+			default:
+				add("_count", float64(metric.GetHistogram().GetSampleCount()))
+				add("_sum", metric.GetHistogram().GetSampleSum())
+			}
+		}
+	}
+
+	return found
+}
+
+var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+
+// event is one about the handler "ship" of topic "orders".
+func event(kind middleware.EventKind, change ...func(*middleware.Event)) middleware.Event {
+	e := middleware.Event{Kind: kind, At: now, Topic: "orders", Queue: "orders", Handler: "ship"}
+	switch kind {
+	case middleware.EventAttempt, middleware.EventDropped, middleware.EventAbandoned:
+	default:
+		e.Took = 500 * time.Millisecond
+	}
+	for _, c := range change {
+		c(&e)
+	}
+
+	return e
+}
+
+func class(c middleware.Class) func(*middleware.Event) {
+	return func(e *middleware.Event) { e.Class = c }
+}
+
+func reason(r middleware.Reason) func(*middleware.Event) {
+	return func(e *middleware.Event) {
+		e.Verdict = middleware.Verdict{Action: middleware.ActionDeadLetter, Reason: r}
+	}
+}
+
+func TestOnEvent(t *testing.T) {
+	t.Parallel()
+
+	const h = `{handler="ship",`
+	for name, c := range map[string]struct {
+		events []middleware.Event
+		want   map[string]float64
+	}{
+		"an attempt that goes on": {
+			[]middleware.Event{event(middleware.EventAttempt)},
+			map[string]float64{`amqpretry_attempts_in_flight{handler="ship",topic="orders"}`: 1},
+		},
+		"a success at the third attempt": {
+			[]middleware.Event{event(middleware.EventAttempt), event(middleware.EventSucceeded, func(e *middleware.Event) {
+				e.Attempt = middleware.Attempt{Number: 3, Calls: 7, FirstFailure: now.Add(-20 * time.Second)}
+			})},
+			map[string]float64{
+				`amqpretry_attempts_total` + h + `outcome="succeeded",topic="orders"}`:                 1,
+				`amqpretry_attempt_duration_seconds_count` + h + `outcome="succeeded",topic="orders"}`: 1,
+				`amqpretry_attempt_duration_seconds_sum` + h + `outcome="succeeded",topic="orders"}`:   .5,
+				`amqpretry_messages_total` + h + `result="succeeded",topic="orders"}`:                  1,
+				`amqpretry_attempts_until_success_count` + h + `topic="orders"}`:                       1,
+				`amqpretry_attempts_until_success_sum` + h + `topic="orders"}`:                         3,
+				`amqpretry_recovery_duration_seconds_count` + h + `topic="orders"}`:                    1,
+				`amqpretry_recovery_duration_seconds_sum` + h + `topic="orders"}`:                      20,
+			},
+		},
+		"a first failure in the future of a slow clock": {
+			[]middleware.Event{event(middleware.EventAttempt), event(middleware.EventSucceeded, func(e *middleware.Event) {
+				e.Attempt.FirstFailure = now.Add(time.Minute)
+			})},
+			map[string]float64{
+				`amqpretry_attempts_total` + h + `outcome="succeeded",topic="orders"}`:                 1,
+				`amqpretry_attempt_duration_seconds_count` + h + `outcome="succeeded",topic="orders"}`: 1,
+				`amqpretry_attempt_duration_seconds_sum` + h + `outcome="succeeded",topic="orders"}`:   .5,
+				`amqpretry_messages_total` + h + `result="succeeded",topic="orders"}`:                  1,
+				`amqpretry_attempts_until_success_count` + h + `topic="orders"}`:                       1,
+				`amqpretry_attempts_until_success_sum` + h + `topic="orders"}`:                         1,
+				`amqpretry_recovery_duration_seconds_count` + h + `topic="orders"}`:                    1,
+			},
+		},
+		"a shutdown": {
+			[]middleware.Event{event(middleware.EventAttempt), event(middleware.EventRequeued)},
+			map[string]float64{
+				`amqpretry_attempts_total` + h + `outcome="requeued",topic="orders"}`:                 1,
+				`amqpretry_attempt_duration_seconds_count` + h + `outcome="requeued",topic="orders"}`: 1,
+				`amqpretry_attempt_duration_seconds_sum` + h + `outcome="requeued",topic="orders"}`:   .5,
+				`amqpretry_messages_total` + h + `result="requeued",topic="orders"}`:                  1,
+			},
+		},
+		"an immediate try that fails, then a retry": {
+			[]middleware.Event{
+				event(middleware.EventAttempt), event(middleware.EventFailed, class(middleware.ClassError)),
+				event(middleware.EventAttempt), event(middleware.EventFailed, class(middleware.ClassPanic)), event(middleware.EventRetried),
+			},
+			map[string]float64{
+				`amqpretry_attempts_total` + h + `outcome="error",topic="orders"}`:                 1,
+				`amqpretry_attempt_duration_seconds_count` + h + `outcome="error",topic="orders"}`: 1,
+				`amqpretry_attempt_duration_seconds_sum` + h + `outcome="error",topic="orders"}`:   .5,
+				`amqpretry_attempts_total` + h + `outcome="panic",topic="orders"}`:                 1,
+				`amqpretry_attempt_duration_seconds_count` + h + `outcome="panic",topic="orders"}`: 1,
+				`amqpretry_attempt_duration_seconds_sum` + h + `outcome="panic",topic="orders"}`:   .5,
+				`amqpretry_messages_total` + h + `result="retried",topic="orders"}`:                1,
+				`amqpretry_forward_duration_seconds_count{topic="orders"}`:                         1,
+				`amqpretry_forward_duration_seconds_sum{topic="orders"}`:                           .5,
+			},
+		},
+		"a dead letter that no handler saw": {
+			[]middleware.Event{
+				event(middleware.EventUnhandled, class(middleware.ClassUndecodable), func(e *middleware.Event) { e.Handler, e.Took = "", 0 }),
+				event(middleware.EventDeadLettered, reason(middleware.ReasonUndecodable), func(e *middleware.Event) { e.Handler = "" }),
+			},
+			map[string]float64{
+				`amqpretry_attempts_total{handler="",outcome="undecodable",topic="orders"}`:  1,
+				`amqpretry_messages_total{handler="",result="dead-lettered",topic="orders"}`: 1,
+				`amqpretry_dead_letters_total{reason="undecodable",topic="orders"}`:          1,
+				`amqpretry_forward_duration_seconds_count{topic="orders"}`:                   1,
+				`amqpretry_forward_duration_seconds_sum{topic="orders"}`:                     .5,
+			},
+		},
+		"one that no handler saw, and that Decide wants retried": {
+			[]middleware.Event{event(middleware.EventUnhandled, class(middleware.ClassError))},
+			map[string]float64{`amqpretry_attempts_total` + h + `outcome="error",topic="orders"}`: 1},
+		},
+		"postponed, dropped, abandoned": {
+			[]middleware.Event{event(middleware.EventPostponed), event(middleware.EventDropped), event(middleware.EventAbandoned)},
+			map[string]float64{
+				`amqpretry_messages_total` + h + `result="postponed",topic="orders"}`: 1,
+				`amqpretry_messages_total` + h + `result="dropped",topic="orders"}`:   1,
+				`amqpretry_messages_total` + h + `result="abandoned",topic="orders"}`: 1,
+				`amqpretry_forward_duration_seconds_count{topic="orders"}`:            1,
+				`amqpretry_forward_duration_seconds_sum{topic="orders"}`:              .5,
+			},
+		},
+		"held": {
+			[]middleware.Event{
+				{Kind: middleware.EventHeld, Queue: "orders", Held: 3}, {Kind: middleware.EventHeld, Queue: "orders", Held: 7},
+				{Kind: middleware.EventHeld, Queue: "mails", Held: 2}, {Kind: middleware.EventReleased, Queue: "mails"},
+			},
+			map[string]float64{`amqpretry_held_deliveries{queue="orders"}`: 7},
+		},
+		"connections": {
+			[]middleware.Event{
+				{Kind: middleware.EventConnected, Connection: "subscriber"}, {Kind: middleware.EventConnected, Connection: "forwarder"},
+				{Kind: middleware.EventBlocked, Connection: "forwarder"}, {Kind: middleware.EventBlocked, Connection: "subscriber"},
+				{Kind: middleware.EventDisconnected, Connection: "subscriber"}, {Kind: middleware.EventUnblocked, Connection: "subscriber"},
+			},
+			map[string]float64{
+				`amqpretry_connections_opened_total{connection="subscriber"}`: 1,
+				`amqpretry_connections_opened_total{connection="forwarder"}`:  1,
+				`amqpretry_connections_lost_total{connection="subscriber"}`:   1,
+				`amqpretry_blocked_connections{connection="forwarder"}`:       1,
+			},
+		},
+		"consuming": {
+			[]middleware.Event{
+				event(middleware.EventConsuming), event(middleware.EventConsuming), event(middleware.EventStoppedConsuming),
+				event(middleware.EventTopologyRepaired),
+			},
+			map[string]float64{
+				`amqpretry_consuming_subscriptions{topic="orders"}`: 1,
+				`amqpretry_topology_repairs_total{queue="orders"}`:  1,
+			},
+		},
+		"what is in no list": {
+			[]middleware.Event{
+				event(middleware.EventFailed, class("of a later version")), event(middleware.EventDeadLettered, reason("rejected")),
+				{Kind: middleware.EventConnected, Connection: "tunnel"}, {Kind: middleware.EventBlocked, Connection: "tunnel"},
+				{Kind: "of a later version"}, {},
+			},
+			map[string]float64{
+				`amqpretry_attempts_in_flight{handler="ship",topic="orders"}`:                      -1, // it never began
+				`amqpretry_attempts_total` + h + `outcome="other",topic="orders"}`:                 1,
+				`amqpretry_attempt_duration_seconds_count` + h + `outcome="other",topic="orders"}`: 1,
+				`amqpretry_attempt_duration_seconds_sum` + h + `outcome="other",topic="orders"}`:   .5,
+				`amqpretry_messages_total` + h + `result="dead-lettered",topic="orders"}`:          1,
+				`amqpretry_dead_letters_total{reason="other",topic="orders"}`:                      1,
+				`amqpretry_forward_duration_seconds_count{topic="orders"}`:                         1,
+				`amqpretry_forward_duration_seconds_sum{topic="orders"}`:                           .5,
+				`amqpretry_connections_opened_total{connection="other"}`:                           1,
+				`amqpretry_blocked_connections{connection="other"}`:                                1,
+			},
+		},
+		"zero values": {
+			[]middleware.Event{
+				{Kind: middleware.EventAttempt}, {Kind: middleware.EventSucceeded}, {Kind: middleware.EventHeld},
+				{Kind: middleware.EventTopologyDeclared}, {Kind: middleware.EventRetried},
+			},
+			map[string]float64{
+				`amqpretry_attempts_total{handler="",outcome="succeeded",topic=""}`:                 1,
+				`amqpretry_attempt_duration_seconds_count{handler="",outcome="succeeded",topic=""}`: 1,
+				`amqpretry_messages_total{handler="",result="succeeded",topic=""}`:                  1,
+				`amqpretry_messages_total{handler="",result="retried",topic=""}`:                    1,
+				`amqpretry_attempts_until_success_count{handler="",topic=""}`:                       1,
+				`amqpretry_attempts_until_success_sum{handler="",topic=""}`:                         1,
+				`amqpretry_forward_duration_seconds_count{topic=""}`:                                1,
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m, registry := newMetrics(t, metrics.Config{})
+			for _, e := range c.events {
+				m.OnEvent(e)
+			}
+			assert.Equal(t, c.want, values(t, registry, false))
+		})
+	}
+}
+
+// An alert on an increase sees the first event only if there was a 0 before it.
+func TestSeriesBeginAtZero(t *testing.T) {
+	t.Parallel()
+
+	zero := func(e middleware.Event) []string {
+		m, registry := newMetrics(t, metrics.Config{})
+		m.OnEvent(e)
+		var names []string
+		for name, value := range values(t, registry, true) {
+			if value == 0 {
+				names = append(names, name)
+			}
+		}
+
+		return names
+	}
+	topical := []string{
+		`amqpretry_dead_letters_total{reason="exhausted",topic="orders"}`, `amqpretry_dead_letters_total{reason="too-large",topic="orders"}`,
+		`amqpretry_connections_lost_total{connection="forwarder"}`, `amqpretry_blocked_connections{connection="subscriber"}`,
+		`amqpretry_queue_depths_errors_total{}`,
+	}
+	queued := []string{`amqpretry_held_deliveries{queue="orders"}`, `amqpretry_topology_repairs_total{queue="orders"}`}
+
+	assert.Subset(t, zero(event(middleware.EventTopologyDeclared)), slices.Concat(topical, queued))
+	assert.Subset(t, zero(event(middleware.EventConsuming)), slices.Concat(topical, queued))
+	assert.Subset(t, zero(event(middleware.EventAttempt)), slices.Concat(topical, []string{
+		`amqpretry_attempts_total{handler="ship",outcome="error",topic="orders"}`,
+		`amqpretry_messages_total{handler="ship",result="dead-lettered",topic="orders"}`,
+	}))
+}
+
+func TestLint(t *testing.T) {
+	t.Parallel()
+	_, registry := everything(t)
+
+	problems, err := testutil.GatherAndLint(registry)
+	require.NoError(t, err)
+	assert.Equal(t, []promlint.Problem(nil), problems)
+}
+
+// everything is a Metrics that all kinds of series have been made of.
+func everything(t *testing.T) (*metrics.Metrics, *prometheus.Registry) {
+	t.Helper()
+	m, registry := newMetrics(t, metrics.Config{})
+	for _, e := range []middleware.Event{
+		event(middleware.EventTopologyDeclared), event(middleware.EventAttempt), event(middleware.EventSucceeded),
+	} {
+		m.OnEvent(e)
+	}
+	m.Watch(fixed{{Queue: "orders.dlq", Role: middleware.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3}})
+
+	return m, registry
+}
+
+func TestConfigReportsEverythingAtOnce(t *testing.T) {
+	t.Parallel()
+
+	_, err := metrics.New(metrics.Config{
+		Namespace:   "my-service",
+		ConstLabels: prometheus.Labels{"topic": "x", "9": "x", "__name__": "x", "le": "x", "region": "\xff", "fine": "yes"},
+		MaxHandlers: -1, MaxQueues: -1, DepthTimeout: -1,
+	})
+	require.Error(t, err)
+	for _, part := range []string{
+		`metrics.registerer: missing: must be a *prometheus.Registry, or prometheus.DefaultRegisterer if the global one is meant, got nil`,
+		`metrics.namespace: not a name`, `metrics.const_labels["topic"]: taken`, `metrics.const_labels["9"]: not a name`,
+		`metrics.const_labels["__name__"]: not a name`, `metrics.const_labels["le"]: taken`, `metrics.const_labels["region"]: not a text`,
+		`metrics.max_handlers: out of bounds`, `metrics.max_queues: out of bounds`, `metrics.depth_timeout: out of bounds`,
+	} {
+		assert.ErrorContains(t, err, part)
+	}
+	assert.NotContains(t, err.Error(), "fine")
+	var field *config.FieldError
+	assert.ErrorAs(t, err, &field)
+
+	_, err = metrics.New(metrics.Config{Registerer: (*prometheus.Registry)(nil)})
+	assert.ErrorContains(t, err, "metrics.registerer: missing", "a nil registry in the interface")
+}
+
+func TestAConflictLeavesNothingRegistered(t *testing.T) {
+	t.Parallel()
+
+	for name, taken := range map[string]prometheus.Collector{
+		"the same series":  prometheus.NewGauge(prometheus.GaugeOpts{Name: "amqpretry_queue_depths_up", Help: "1 if the last reading of the queues' depths was complete, else 0."}),
+		"another meaning":  prometheus.NewGauge(prometheus.GaugeOpts{Name: "amqpretry_queue_messages_ready", Help: "Something else."}),
+		"with more labels": prometheus.NewCounterVec(prometheus.CounterOpts{Name: "amqpretry_messages_total", Help: "x"}, []string{"shop"}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			registry := prometheus.NewPedanticRegistry()
+			require.NoError(t, registry.Register(taken))
+
+			_, err := metrics.New(metrics.Config{Registerer: registry})
+			var refused *metrics.RegisterError
+			require.ErrorAs(t, err, &refused)
+			assert.ErrorContains(t, err, "ConstLabels")
+
+			require.True(t, registry.Unregister(taken))
+			families, err := registry.Gather()
+			require.NoError(t, err)
+			assert.Empty(t, families, "nothing is half registered")
+			_, err = metrics.New(metrics.Config{Registerer: registry, Namespace: "other"})
+			assert.NoError(t, err)
+		})
+	}
+
+	registry := prometheus.NewPedanticRegistry()
+	first, err := metrics.New(metrics.Config{Registerer: registry})
+	require.NoError(t, err)
+	_, err = metrics.New(metrics.Config{Registerer: registry})
+	require.ErrorAs(t, err, new(prometheus.AlreadyRegisteredError))
+	assert.ErrorContains(t, err, "one Metrics serves all plugs of a registry")
+
+	assert.True(t, registry.Unregister(first))
+	first.OnEvent(event(middleware.EventAttempt)) // goes nowhere
+	_, err = metrics.New(metrics.Config{Registerer: registry})
+	assert.NoError(t, err)
+}
+
+func TestTwoInOneRegistry(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewPedanticRegistry()
+
+	var all []*metrics.Metrics
+	for _, c := range []metrics.Config{
+		{ConstLabels: prometheus.Labels{"broker": "eu"}}, {ConstLabels: prometheus.Labels{"broker": "us"}}, {Namespace: "shop"},
+	} {
+		c.Registerer = registry
+		m, err := metrics.New(c)
+		require.NoError(t, err)
+		m.OnEvent(event(middleware.EventAttempt))
+		m.Watch(fixed{{Queue: "orders.dlq", Role: middleware.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3}})
+		all = append(all, m)
+	}
+	all[1].OnEvent(event(middleware.EventAttempt))
+
+	got := values(t, registry, true)
+	equal(t, 1., got[`amqpretry_attempts_in_flight{broker="eu",handler="ship",topic="orders"}`])
+	equal(t, 2., got[`amqpretry_attempts_in_flight{broker="us",handler="ship",topic="orders"}`])
+	equal(t, 1., got[`shop_attempts_in_flight{handler="ship",topic="orders"}`])
+	equal(t, 3., got[`amqpretry_queue_messages_ready{broker="us",main_queue="orders",queue="orders.dlq",role="dead-letter"}`])
+}
+
+func TestLabelsAreBounded(t *testing.T) {
+	t.Parallel()
+	m, registry := newMetrics(t, metrics.Config{MaxHandlers: 50, MaxQueues: 30})
+
+	var flood fixed
+	for i := range 10_000 {
+		name := fmt.Sprintf("t%05d", i)
+		m.OnEvent(event(middleware.EventTopologyDeclared, func(e *middleware.Event) { e.Topic, e.Queue = name, name }))
+		m.OnEvent(event(middleware.EventAttempt, func(e *middleware.Event) { e.Topic, e.Handler = name, name }))
+		m.OnEvent(event(middleware.EventHeld, func(e *middleware.Event) { e.Queue, e.Held = name, 1 }))
+		flood = append(flood, middleware.QueueDepth{Queue: name, Role: middleware.QueueRoleRetry, MainQueue: name, Messages: 1})
+	}
+	m.Watch(flood)
+
+	got := values(t, registry, true)
+	count := func(prefix string) (n int) {
+		for name := range got {
+			if strings.HasPrefix(name, prefix) {
+				n++
+			}
+		}
+
+		return n
+	}
+	assert.Equal(t, 51, count("amqpretry_attempts_in_flight"))
+	equal(t, 9_950., got[`amqpretry_attempts_in_flight{handler="other",topic="other"}`])
+	assert.Equal(t, 51, count("amqpretry_consuming_subscriptions"))
+	assert.Equal(t, 31, count("amqpretry_held_deliveries"))
+	assert.Equal(t, 31, count("amqpretry_queue_messages_ready"))
+	equal(t, 9_970., got[`amqpretry_queue_messages_ready{main_queue="other",queue="other",role="retry"}`])
+
+	before := got
+	m.OnEvent(event(middleware.EventAttempt, func(e *middleware.Event) { e.Topic, e.Handler = "t00049", "t00049" }))
+	equal(t, before[`amqpretry_attempts_in_flight{handler="t00049",topic="t00049"}`]+1,
+		values(t, registry, true)[`amqpretry_attempts_in_flight{handler="t00049",topic="t00049"}`], "who is in stays in")
+}
+
+func TestInvalidUTF8(t *testing.T) {
+	t.Parallel()
+	m, registry := newMetrics(t, metrics.Config{})
+	for _, bad := range []string{"a\xff", "a\xfe"} { // the same to the reader of a label
+		all := func(e *middleware.Event) {
+			e.Topic, e.Handler, e.Queue, e.Connection, e.Class = bad, bad, bad, bad, middleware.Class(bad)
+			e.Verdict.Reason = middleware.Reason(bad)
+		}
+		for _, kind := range []middleware.EventKind{
+			middleware.EventAttempt, middleware.EventFailed, middleware.EventDeadLettered, middleware.EventHeld,
+			middleware.EventConnected, middleware.EventBlocked, middleware.EventConsuming,
+		} {
+			m.OnEvent(event(kind, all))
+		}
+	}
+	m.Watch(fixed{
+		{Queue: "a\xff", Role: "\xff", MainQueue: "\xff", Messages: 1}, {Queue: "a\xfe", Role: "\xff", MainQueue: "\xff", Messages: 2},
+	})
+
+	got := values(t, registry, false)
+	equal(t, 2., got[`amqpretry_attempts_total{handler="a�",outcome="other",topic="a�"}`])
+	equal(t, 2., got[`amqpretry_consuming_subscriptions{topic="a�"}`])
+	equal(t, 3., got[`amqpretry_queue_messages_ready{main_queue="�",queue="a�",role="other"}`])
+}
+
+func TestConcurrentUse(t *testing.T) {
+	t.Parallel()
+	m, registry := newMetrics(t, metrics.Config{MaxHandlers: 20})
+
+	const each = 2000
+	var wg sync.WaitGroup
+	for worker := range 8 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for i := range each {
+				about := func(e *middleware.Event) { e.Topic = fmt.Sprint((worker + i) % 30) }
+				m.OnEvent(event(middleware.EventAttempt, about))
+				m.OnEvent(event(middleware.EventSucceeded, about))
+				if i%500 == 0 {
+					stop := m.Watch(fixed{{Queue: "q", Role: middleware.QueueRoleRetry, Messages: worker}})
+					_, err := registry.Gather()
+					assert.NoError(t, err)
+					stop()
+				}
+			}
+		}()
+	}
+	wg.Wait()
+
+	succeeded, topics := 0., 0
+	for name, value := range values(t, registry, false) {
+		assert.NotContains(t, name, "in_flight", "all have ended")
+		if strings.HasPrefix(name, "amqpretry_messages_total") {
+			succeeded += value
+			topics++
+		}
+	}
+	equal(t, 8.*each, succeeded)
+	assert.Equal(t, 21, topics)
+}
+
+func BenchmarkOnEvent(b *testing.B) {
+	attempt := event(middleware.EventAttempt)
+	succeeded := event(middleware.EventSucceeded)
+	failed, retried := event(middleware.EventFailed, class(middleware.ClassError)), event(middleware.EventRetried)
+	dead := event(middleware.EventDeadLettered, reason(middleware.ReasonExhausted))
+
+	cases := []struct {
+		name   string
+		events []middleware.Event
+	}{
+		{"success", []middleware.Event{attempt, succeeded}},
+		{"retry", []middleware.Event{attempt, failed, retried}},
+		{"dead-letter", []middleware.Event{attempt, failed, dead}},
+	}
+	for _, c := range cases {
+		m, _ := newMetrics(b, metrics.Config{})
+		listeners := map[string]func(middleware.Event){"nobody": func(middleware.Event) {}, "metrics": m.OnEvent}
+		for _, who := range []string{"nobody", "metrics"} {
+			onEvent := listeners[who]
+			b.Run(c.name+"/"+who, func(b *testing.B) {
+				b.ReportAllocs()
+				for range b.N {
+					for _, e := range c.events {
+						onEvent(e)
+					}
+				}
+			})
+			b.Run(c.name+"/"+who+"/parallel", func(b *testing.B) {
+				b.ReportAllocs()
+				b.RunParallel(func(pb *testing.PB) {
+					for pb.Next() {
+						for _, e := range c.events {
+							onEvent(e)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+func TestASuccessAllocatesNothing(t *testing.T) {
+	m, _ := newMetrics(t, metrics.Config{})
+	attempt, succeeded := event(middleware.EventAttempt), event(middleware.EventSucceeded, func(e *middleware.Event) {
+		e.Attempt.FirstFailure = now
+	})
+	assert.Zero(t, testing.AllocsPerRun(1000, func() {
+		m.OnEvent(attempt)
+		m.OnEvent(succeeded)
+	}))
+}

@@ -1,0 +1,239 @@
+package metrics
+
+import (
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// other is the value of a label for what is beyond a limit, or in no list.
+const other = "other"
+
+// The names of labels.
+const (
+	labelTopic      = "topic"
+	labelHandler    = "handler"
+	labelOutcome    = "outcome"
+	labelResult     = "result"
+	labelReason     = "reason"
+	labelQueue      = "queue"
+	labelConnection = "connection"
+	labelRole       = "role"
+	labelMainQueue  = "main_queue"
+)
+
+var ownLabels = []string{
+	labelTopic, labelHandler, labelOutcome, labelResult, labelReason, labelQueue, labelConnection, labelRole, labelMainQueue, "le", "quantile",
+}
+
+// The closed lists of values. Reasons that only the broker itself gives (rejected, delivery-limit, maxlen) come with no event.
+var (
+	outcomes = []string{
+		string(middleware.EventSucceeded), string(middleware.EventRequeued),
+		string(middleware.ClassError), string(middleware.ClassPanic), string(middleware.ClassPermanent), string(middleware.ClassDrop),
+		string(middleware.ClassPostponed), string(middleware.ClassUnpublishable), string(middleware.ClassCrashed),
+		string(middleware.ClassUndecodable),
+	}
+	results = []string{
+		string(middleware.EventSucceeded), string(middleware.EventRetried), string(middleware.EventPostponed),
+		string(middleware.EventDeadLettered), string(middleware.EventDropped), string(middleware.EventRequeued),
+		string(middleware.EventAbandoned),
+	}
+	reasons = []string{
+		string(middleware.ReasonExhausted), string(middleware.ReasonPermanent), string(middleware.ReasonExpired),
+		string(middleware.ReasonUndecodable), string(middleware.ReasonPanic), string(middleware.ReasonCrashed),
+		string(middleware.ReasonUnpublishable), string(middleware.ReasonTooLarge), string(middleware.ReasonPostponedTooLong),
+	}
+	connections = []string{"subscriber", "dead-letter subscriber", "forwarder", "observer"}
+)
+
+// Buckets: an attempt takes from a millisecond to minutes, a confirmation likewise until deliveries are held, and a recovery
+// as long as a policy says.
+var (
+	attemptBuckets  = []float64{1, 2, 3, 4, 5, 6, 8, 11, 16, 26, 51}
+	durationBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
+	recoveryBuckets = []float64{.1, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 7 * 24 * 3600}
+)
+
+// series are the vectors behind all labels.
+type series struct {
+	attempts     *prometheus.CounterVec
+	durations    *prometheus.HistogramVec
+	inFlight     *prometheus.GaugeVec
+	messages     *prometheus.CounterVec
+	untilSuccess *prometheus.HistogramVec
+	recovery     *prometheus.HistogramVec
+	deadLetters  *prometheus.CounterVec
+	forward      *prometheus.HistogramVec
+	consuming    *prometheus.GaugeVec
+	held         *prometheus.GaugeVec
+	repairs      *prometheus.CounterVec
+	opened       *prometheus.CounterVec
+	lost         *prometheus.CounterVec
+	blocked      *prometheus.GaugeVec
+}
+
+func newSeries(c Config) series {
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: c.Namespace, Name: name, Help: help, ConstLabels: c.ConstLabels,
+		}, labels)
+	}
+	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Namespace: c.Namespace, Name: name, Help: help, ConstLabels: c.ConstLabels,
+		}, labels)
+	}
+	histogram := func(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: c.Namespace, Name: name, Help: help, ConstLabels: c.ConstLabels, Buckets: buckets,
+		}, labels)
+	}
+
+	return series{
+		attempts: counter("attempts_total",
+			"Attempts that have ended, by how.", labelTopic, labelHandler, labelOutcome),
+		durations: histogram("attempt_duration_seconds",
+			"From the call of a handler to the end of its attempt.", durationBuckets, labelTopic, labelHandler, labelOutcome),
+		inFlight: gauge("attempts_in_flight",
+			"Attempts that have begun and not ended.", labelTopic, labelHandler),
+		messages: counter("messages_total",
+			"Deliveries of messages, by what became of them.", labelTopic, labelHandler, labelResult),
+		untilSuccess: histogram("attempts_until_success",
+			"Number of the attempt that succeeded, 1 for the first.", attemptBuckets, labelTopic, labelHandler),
+		recovery: histogram("recovery_duration_seconds",
+			"From a message's first failure to its success.", recoveryBuckets, labelTopic, labelHandler),
+		deadLetters: counter("dead_letters_total",
+			"Messages sent to the dead-letter queue, confirmed by the broker.", labelTopic, labelReason),
+		forward: histogram("forward_duration_seconds",
+			"From a verdict to the broker's confirmation of the copy.", durationBuckets, labelTopic),
+		consuming: gauge("consuming_subscriptions",
+			"Subscriptions that consume.", labelTopic),
+		held: gauge("held_deliveries",
+			"Failed deliveries whose copies the broker does not confirm.", labelQueue),
+		repairs: counter("topology_repairs_total",
+			"Retry topologies declared again because a part was missing.", labelQueue),
+		opened: counter("connections_opened_total",
+			"Connections to the broker, the first and those after a loss.", labelConnection),
+		lost: counter("connections_lost_total",
+			"Connections to the broker that were lost.", labelConnection),
+		blocked: gauge("blocked_connections",
+			"Connections that the broker blocks, for a memory or disk alarm.", labelConnection),
+	}
+}
+
+func (s series) all() []prometheus.Collector {
+	return []prometheus.Collector{
+		s.attempts, s.durations, s.inFlight, s.messages, s.untilSuccess, s.recovery, s.deadLetters, s.forward, s.consuming,
+		s.held, s.repairs, s.opened, s.lost, s.blocked,
+	}
+}
+
+// counters are those of one label with a closed list of values. All begin at 0: what does not exist before its first event
+// has no increase.
+type counters struct {
+	by    map[string]prometheus.Counter
+	other func() prometheus.Counter
+}
+
+func newCounters(vec *prometheus.CounterVec, values []string, labels ...string) counters {
+	with := func(value string) prometheus.Counter {
+		return vec.WithLabelValues(append(labels[:len(labels):len(labels)], value)...)
+	}
+
+	by := make(map[string]prometheus.Counter, len(values))
+	for _, v := range values {
+		by[v] = with(v)
+	}
+
+	return counters{by: by, other: func() prometheus.Counter { return with(other) }}
+}
+
+func (c counters) inc(value string) {
+	if counter, ok := c.by[value]; ok {
+		counter.Inc()
+		return
+	}
+
+	c.other().Inc()
+}
+
+// handled are the series of a topic and a handler.
+type handled struct {
+	attempts     counters
+	messages     counters
+	inFlight     prometheus.Gauge
+	untilSuccess prometheus.Observer
+	recovery     prometheus.Observer
+	succeeded    prometheus.Observer
+	durations    prometheus.ObserverVec // of other outcomes, which are made when they happen: each is many series
+}
+
+type handlerKey struct{ topic, handler string }
+
+func (s series) handled(key handlerKey) *handled {
+	topic, handler := text(key.topic), text(key.handler)
+	durations := s.durations.MustCurryWith(prometheus.Labels{labelTopic: topic, labelHandler: handler})
+
+	return &handled{
+		attempts:     newCounters(s.attempts, outcomes, topic, handler),
+		messages:     newCounters(s.messages, results, topic, handler),
+		inFlight:     s.inFlight.WithLabelValues(topic, handler),
+		untilSuccess: s.untilSuccess.WithLabelValues(topic, handler),
+		recovery:     s.recovery.WithLabelValues(topic, handler),
+		succeeded:    durations.WithLabelValues(string(middleware.EventSucceeded)),
+		durations:    durations,
+	}
+}
+
+// ended counts the end of an attempt that had begun.
+func (h *handled) ended(outcome string, took time.Duration) {
+	h.inFlight.Dec()
+
+	switch _, known := h.attempts.by[outcome]; {
+	case outcome == string(middleware.EventSucceeded):
+		h.succeeded.Observe(seconds(took))
+	case known:
+		h.durations.WithLabelValues(outcome).Observe(seconds(took))
+	default:
+		h.durations.WithLabelValues(other).Observe(seconds(took))
+	}
+}
+
+// topical are the series of a topic.
+type topical struct {
+	deadLetters counters
+	forward     prometheus.Observer
+	consuming   prometheus.Gauge
+}
+
+func (s series) topical(topic string) *topical {
+	topic = text(topic)
+
+	return &topical{
+		deadLetters: newCounters(s.deadLetters, reasons, topic),
+		forward:     s.forward.WithLabelValues(topic),
+		consuming:   s.consuming.WithLabelValues(topic),
+	}
+}
+
+// queued are the series of a main queue.
+type queued struct {
+	held    prometheus.Gauge
+	repairs prometheus.Counter
+}
+
+func (s series) queued(queue string) *queued {
+	queue = text(queue)
+
+	return &queued{held: s.held.WithLabelValues(queue), repairs: s.repairs.WithLabelValues(queue)}
+}
+
+// text is a name as a label may have it: a single one that is not valid UTF-8 would fail the whole scrape.
+func text(name string) string { return strings.ToValidUTF8(name, "\uFFFD") }
+
+// seconds are never negative: clocks differ from host to host.
+func seconds(d time.Duration) float64 { return max(d, 0).Seconds() }

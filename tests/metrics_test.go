@@ -1,0 +1,282 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/middleware/metrics"
+)
+
+// measured is a service's Metrics with the registry that they are in.
+type measured struct {
+	*metrics.Metrics
+	t        *testing.T
+	registry *prometheus.Registry
+}
+
+func newMeasured(t *testing.T, c metrics.Config) measured {
+	t.Helper()
+	m := measured{t: t, registry: prometheus.NewPedanticRegistry()}
+	c.Registerer = m.registry
+	var err error
+	m.Metrics, err = metrics.New(c)
+	require.NoError(t, err)
+
+	return m
+}
+
+// sum adds up the series of a name that have all of these labels: "result=retried". Of histograms it is the count.
+func (m measured) sum(name string, labels ...string) int {
+	m.t.Helper()
+	families, err := m.registry.Gather()
+	require.NoError(m.t, err, "a scrape must never fail")
+
+	sum := 0
+	for _, family := range families {
+		if family.GetName() != "amqpretry_"+name {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			if hasLabels(metric, labels) {
+				sum += int(metric.GetCounter().GetValue()) + int(metric.GetGauge().GetValue()) + int(metric.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+
+	return sum
+}
+
+func hasLabels(metric *dto.Metric, wanted []string) bool {
+	has := map[string]bool{}
+	for _, l := range metric.GetLabel() {
+		has[l.GetName()+"="+l.GetValue()] = true
+	}
+	for _, w := range wanted {
+		if !has[w] {
+			return false
+		}
+	}
+
+	return true
+}
+
+// becomes waits for a value.
+func (m measured) becomes(want int, name string, labels ...string) {
+	m.t.Helper()
+	eventually(m.t, 10*time.Second, func() bool { return m.sum(name, labels...) == want }, "%s%v becomes %v", name, labels, want)
+}
+
+// Messages of all fates, and what a scrape says of them.
+func TestMetrics(t *testing.T) {
+	t.Parallel()
+	m := newMeasured(t, metrics.Config{})
+	proceed := make(chan struct{})
+	svc := newService(t, setup{
+		URI: brokertest.URI(t),
+		Options: amqpretry.Options{
+			Policies: config.Policies{Default: config.Policy{Delays: ms(100), Immediate: 1}},
+			OnEvent:  m.OnEvent, Concurrency: 8,
+			Decide: func(f middleware.Failure) error { // what no handler saw is no attempt, whatever it is taken for
+				if f.Class == middleware.ClassUndecodable {
+					return middleware.Drop(f.Err)
+				}
+
+				return f.Err
+			},
+		},
+		Configure: func(c *amqp.Config) { c.Marshaler = picky{} },
+		Handler: func(msg *message.Message) error {
+			attempt, _ := middleware.AttemptFromContext(msg.Context())
+			switch {
+			case msg.UUID == "slow":
+				<-proceed
+			case msg.UUID == "once" && attempt.Calls < 2, msg.UUID == "never":
+				return errors.New("no")
+			case msg.UUID == "panics":
+				panic("no")
+			case msg.UUID == "permanent":
+				return middleware.Permanent(errors.New("no"))
+			case msg.UUID == "drop":
+				return middleware.Drop(errors.New("no"))
+			case msg.UUID == "later" && attempt.Calls == 0:
+				return middleware.Postpone(50 * time.Millisecond)
+			}
+
+			return nil
+		},
+	})
+	defer m.Watch(svc.Plug)()
+	svc.run()
+	m.becomes(1, "consuming_subscriptions", "topic="+svc.Queue)
+	assert.Zero(t, m.sum("dead_letters_total"))
+
+	svc.publish("ok", "slow", "once", "never", "panics", "permanent", "drop", "later", "reject")
+	m.becomes(3, "dead_letters_total")
+	m.becomes(3, "messages_total", "result=succeeded") // ok, once, later
+	m.becomes(2, "messages_total", "result=dropped")
+	m.becomes(1, "attempts_in_flight")
+	close(proceed)
+	m.becomes(0, "attempts_in_flight")
+
+	topic := "topic=" + svc.Queue
+	for series, want := range map[string]int{
+		"attempts_total outcome=succeeded":                         4,
+		"attempts_total outcome=error":                             2 + 3, // once: both tries; never: two tries, then the retry
+		"attempts_total outcome=panic":                             3,
+		"attempts_total outcome=permanent":                         1,
+		"attempts_total outcome=drop":                              2,
+		"attempts_total outcome=drop handler=":                     1,
+		"attempts_total outcome=postponed":                         1,
+		"attempts_total outcome=requeued":                          0,
+		"attempt_duration_seconds":                                 15, // all but the undecodable one
+		"messages_total result=succeeded":                          4,
+		"messages_total result=retried":                            3,
+		"messages_total result=postponed":                          1,
+		"messages_total result=dead-lettered":                      3,
+		"messages_total result=dropped":                            2,
+		"messages_total result=abandoned":                          0,
+		"dead_letters_total reason=exhausted":                      1,
+		"dead_letters_total reason=panic":                          1,
+		"dead_letters_total reason=permanent":                      1,
+		"attempts_until_success":                                   4,
+		"recovery_duration_seconds":                                1, // once: to be postponed is no failure
+		"forward_duration_seconds":                                 7,
+		"held_deliveries queue=" + svc.Queue:                       0,
+		"connections_opened_total connection=subscriber":           1,
+		"connections_opened_total connection=forwarder":            1,
+		"connections_lost_total":                                   0,
+		"queue_depths_up":                                          1,
+		"queue_depths_errors_total":                                0,
+		"queue_messages_ready role=dead-letter queue=" + svc.dlq(): 3,
+	} {
+		parts := strings.Split(series, " ")
+		labels := parts[1:]
+		switch parts[0] {
+		case "attempts_total", "messages_total", "dead_letters_total", "attempts_until_success", "attempt_duration_seconds":
+			labels = append(labels, topic)
+		}
+		assert.Equal(t, want, m.sum(parts[0], labels...), series)
+	}
+
+	svc.close()
+	assert.Zero(t, m.sum("consuming_subscriptions"))
+}
+
+// A message that a close takes away from its handler is in flight no more, and has not failed.
+func TestMetrics_OfAClose(t *testing.T) {
+	t.Parallel()
+	m := newMeasured(t, metrics.Config{})
+	released := make(chan struct{})
+	svc := start(t, setup{
+		URI: brokertest.URI(t), Options: amqpretry.Options{OnEvent: m.OnEvent, CloseTimeout: 500 * time.Millisecond},
+		Handler: func(*message.Message) error { <-released; return errors.New("too late") },
+	})
+	svc.publish("slow")
+	m.becomes(1, "attempts_in_flight")
+
+	time.AfterFunc(time.Second, func() { close(released) }) // later than the plug waits, sooner than the router does
+	svc.close()
+	assert.Zero(t, m.sum("attempts_in_flight"))
+	assert.Equal(t, 1, m.sum("messages_total", "result=requeued"))
+	assert.Equal(t, 1, m.sum("messages_total"))
+	assert.Equal(t, 1, m.sum("attempts_total"))
+}
+
+// Two plugs of a process share retry queues: both see them, and a scrape has each queue once.
+func TestMetrics_OfSharedQueues(t *testing.T) {
+	t.Parallel()
+	m := newMeasured(t, metrics.Config{})
+	delay := time.Duration(3_600_000+time.Now().UnixNano()%1_000_000) * time.Millisecond // a queue that no other test has
+	options := amqpretry.Options{
+		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{delay}, Scope: config.ScopeShared}},
+		OnEvent:  m.OnEvent,
+	}
+	for range 2 {
+		svc := start(t, setup{
+			URI: brokertest.URI(t), Options: options, Handler: func(*message.Message) error { return errors.New("no") },
+		})
+		defer m.Watch(svc.Plug)()
+		svc.publish("a", "b")
+	}
+
+	shared := "queue=retry." + config.FormatDelay(delay)
+	m.becomes(4, "queue_messages_ready", shared)
+	m.becomes(4, "queue_messages_ready", "role=retry")
+	assert.Equal(t, 4, m.sum("queue_messages_ready", shared, "main_queue="))
+	assert.Equal(t, 1, m.sum("queue_depths_up"))
+}
+
+// What the broker does to a service: it freezes, blocks, cuts, refuses. No scrape fails, and none takes longer than it may.
+func TestMetrics_OfABrokerInTrouble(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.Start(t)
+	const timeout = time.Second
+	m := newMeasured(t, metrics.Config{DepthTimeout: timeout})
+	alarm := make(chan struct{})
+	svc := start(t, setup{
+		URI: broker.URI, Queue: "orders", KeepObjects: true, Options: amqpretry.Options{OnEvent: m.OnEvent},
+		Handler: func(msg *message.Message) error {
+			if msg.UUID == "in an alarm" {
+				<-alarm
+			}
+
+			return middleware.Permanent(errors.New("no"))
+		},
+	})
+	defer m.Watch(svc.Plug)()
+	svc.publish("a", "b")
+	m.becomes(2, "queue_messages_ready", "queue=orders.dlq")
+
+	// The dead-letter queue takes no more.
+	broker.Ctl("set_policy", "--apply-to", "queues", "full", `^orders\.dlq$`, `{"max-length":1,"overflow":"reject-publish"}`)
+	eventually(t, 20*time.Second, func() bool {
+		svc.publish(fmt.Sprint("more-", time.Now().UnixNano()))
+		return m.sum("held_deliveries", "queue=orders") > 0
+	}, "deliveries are held")
+	assert.Zero(t, m.sum("attempts_in_flight"), "what is held is in no handler's hands")
+	broker.Ctl("clear_policy", "full")
+	m.becomes(0, "held_deliveries")
+
+	// The broker is frozen.
+	broker.Pause()
+	began := time.Now()
+	assert.Zero(t, m.sum("queue_depths_up"))
+	assert.Less(t, time.Since(began), 2*timeout)
+	assert.GreaterOrEqual(t, m.sum("queue_depths_errors_total"), 1)
+	assert.Zero(t, m.sum("queue_messages_ready"), "no number is better than an old one")
+	assert.Equal(t, 2, m.sum("connections_opened_total", "connection=subscriber")+m.sum("connections_opened_total", "connection=forwarder"))
+	broker.Resume()
+	m.becomes(1, "queue_depths_up")
+
+	// An alarm blocks who publishes, and the depths can be read all the same.
+	svc.publish("in an alarm")
+	m.becomes(1, "attempts_in_flight")
+	broker.Ctl("set_vm_memory_high_watermark", "0.00001")
+	close(alarm)
+	m.becomes(1, "blocked_connections", "connection=forwarder")
+	m.becomes(1, "queue_depths_up")
+	broker.Ctl("set_vm_memory_high_watermark", "0.6")
+	m.becomes(0, "blocked_connections")
+
+	// The connections are cut.
+	lost := m.sum("connections_lost_total", "connection=subscriber")
+	broker.Ctl("close_all_connections", "a test")
+	m.becomes(lost+1, "connections_lost_total", "connection=subscriber")
+	m.becomes(lost+2, "connections_opened_total", "connection=subscriber")
+	m.becomes(1, "consuming_subscriptions")
+	m.becomes(1, "queue_depths_up")
+}
