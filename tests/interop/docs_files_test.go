@@ -16,18 +16,22 @@ import (
 // fences are the code blocks of a page in Markdown, with the word behind the fence.
 var fences = regexp.MustCompile("(?ms)^```([a-z]+)[^\n]*\n(.*?)^```$")
 
-// documented lists the policy files that the docs and the examples show: all blocks of YAML and JSON of the page about them, and all files
-// of the examples.
+// documented lists the policy files that the docs and the examples show: all blocks of YAML and JSON in any page, and all files of the
+// examples.
 func documented(t *testing.T) (texts []string) {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/policy-files.md")
+	pages, err := filepath.Glob("../../docs/*.md")
 	require.NoError(t, err)
-	for _, block := range fences.FindAllStringSubmatch(string(page), -1) {
-		if block[1] == "yaml" || block[1] == "json" {
-			texts = append(texts, block[2])
+	for _, path := range append(pages, "../../README.md") {
+		page, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, block := range fences.FindAllStringSubmatch(string(page), -1) {
+			if block[1] == "yaml" || block[1] == "json" {
+				texts = append(texts, block[2])
+			}
 		}
 	}
-	require.GreaterOrEqual(t, len(texts), 6, "the page has more, so they are not found")
+	require.GreaterOrEqual(t, len(texts), 7, "there are more, so they are not found")
 	files := 0
 	require.NoError(t, filepath.WalkDir("../../examples", func(path string, _ fs.DirEntry, err error) error {
 		if ext := filepath.Ext(path); err != nil || (ext != ".yaml" && ext != ".yml" && ext != ".json") {
