@@ -12,7 +12,7 @@ PACKAGES  ?= ./...
 URIS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-race matrix soak examples lint vet fmt
+.PHONY: help demo test test-race matrix soak fuzz examples lint vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -39,6 +39,10 @@ endif
 SOAK ?= 3m
 soak: ## a change of policies under load, for minutes: make soak SOAK=10m
 	SOAK=$(SOAK) scripts/broker run $(GO) test -count=1 -v -timeout=1h -parallel=8 -run TestP7_TwoVersions ./tests
+
+FUZZ ?= 3m
+fuzz: ## policy files made at random: make fuzz FUZZ=10m
+	$(GO) test ./config -run '^$$' -fuzz FuzzParse -fuzztime $(FUZZ)
 
 examples: ## the examples, with their output checked
 	scripts/broker run $(GO) test -count=1 $(TESTFLAGS) ./examples/...
