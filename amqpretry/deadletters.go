@@ -19,9 +19,9 @@ import (
 // A handler finds in middleware.DeadLetterFromContext why its message has failed, and in the message what its own handler would
 // have seen: its payload and metadata, with Watermill's four poison keys; what cannot be decoded comes as it is.
 //
-// A success takes the dead letter out of the queue for good. A failure leaves it there: it is handed out again after a pause of 1s, 2s, 4s, up
-// to 1m, and for ever, as there is no further queue for it to go to; those behind it go on, up to the prefetch. The retry middleware
-// leaves these messages alone.
+// A success takes the dead letter out of the queue for good. A failure leaves it there, whatever the error says: it is handed out again
+// after a pause of 1s, 2s, 4s, up to 1m, and for ever, as there is no further queue for it to go to. Those behind it go on, up to the
+// prefetch, which is 50 or what the config says if that is more. The retry middleware leaves these messages alone.
 type DeadLetterSubscriber struct {
 	plug     *Plug
 	consumer *transport.Consumer
@@ -34,7 +34,8 @@ var (
 
 // NewDeadLetterSubscriber connects and returns a subscriber to dead letters. Plug.Close closes it if it is still open.
 func (p *Plug) NewDeadLetterSubscriber() (*DeadLetterSubscriber, error) {
-	consumer, err := p.consumer("dead-letter subscriber")
+	// What is set aside after a failure takes one each, and with none left those behind it would wait.
+	consumer, err := p.consumer("dead-letter subscriber", max(p.config.Consume.Qos.PrefetchCount, DefaultPrefetch))
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +76,7 @@ func (p *Plug) deadLetters(topic string) (*transport.Source, error) {
 		return nil, err
 	}
 
+	p.registry.addLetters(plan)
 	source := &transport.Source{
 		Topic: topic, Queue: plan.DeadLetterQueue, DeadLettersOf: queue,
 		Policy: config.Policy{Mode: config.ModeOff}.WithDefaults(), Names: p.options.Names,
@@ -85,7 +87,9 @@ func (p *Plug) deadLetters(topic string) (*transport.Source, error) {
 				return fmt.Errorf("cannot declare the dead-letter queue of topic %q: %w", topic, err)
 			}
 			p.options.Logger.Debug("Dead-letter queue declared", watermill.LogFields{"topic": topic, "amqp_queue_name": source.Queue})
-			p.poison.Emit(middleware.Event{Kind: middleware.EventTopologyDeclared, Topic: topic, Queue: source.Queue})
+			p.poison.Emit(middleware.Event{
+				Kind: middleware.EventTopologyDeclared, Topic: topic, Queue: source.Queue, DeadLetters: true,
+			})
 
 			return nil
 		}

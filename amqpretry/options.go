@@ -15,6 +15,9 @@ import (
 // lost; it says which queue and exchange to look at.
 type HeldError = transport.HeldError
 
+// ErrClosed is what a plug and its subscribers return after their Close.
+var ErrClosed = transport.ErrClosed
+
 // TopologyMode says who declares.
 type TopologyMode string
 

@@ -3,6 +3,8 @@ package amqpretry
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
@@ -16,10 +18,12 @@ type registry struct {
 	queues map[string]*transport.Source
 	// exchanges are those that topics publish to, by topic.
 	exchanges map[string]string
+	// letters are the plans of queues whose dead letters are subscribed to, by queue.
+	letters map[string]topology.Plan
 }
 
 func newRegistry() *registry {
-	return &registry{queues: map[string]*transport.Source{}, exchanges: map[string]string{}}
+	return &registry{queues: map[string]*transport.Source{}, exchanges: map[string]string{}, letters: map[string]topology.Plan{}}
 }
 
 // SharedQueueError is returned by Subscribe when two topics share a queue under different policies: a message does not say
@@ -67,12 +71,20 @@ func (r *registry) add(topic, queue, exchange string, policy config.Policy, name
 	return s, nil
 }
 
-// plans are those of all queues.
+// addLetters notes that dead letters of a queue are subscribed to.
+func (r *registry) addLetters(plan topology.Plan) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.letters[plan.Queue] = plan
+}
+
+// plans are those of all queues, of some of which only the dead letters are subscribed to.
 func (r *registry) plans() []topology.Plan {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	return r.all()
+	return append(slices.Collect(maps.Values(r.letters)), r.all()...)
 }
 
 // all are the plans of all queues. mu is held.

@@ -26,7 +26,7 @@ var (
 
 // NewSubscriber connects and returns a subscriber. Plug.Close closes it if it is still open.
 func (p *Plug) NewSubscriber() (*Subscriber, error) {
-	consumer, err := p.consumer("subscriber")
+	consumer, err := p.consumer("subscriber", p.config.Consume.Qos.PrefetchCount)
 	if err != nil {
 		return nil, err
 	}
@@ -35,10 +35,9 @@ func (p *Plug) NewSubscriber() (*Subscriber, error) {
 }
 
 // consumer connects. Plug.Close closes it if it is still open.
-func (p *Plug) consumer(role string) (*transport.Consumer, error) {
+func (p *Plug) consumer(role string, prefetch int) (*transport.Consumer, error) {
 	consume := p.config.Consume
 
-	prefetch := consume.Qos.PrefetchCount
 	if prefetch < p.options.Concurrency {
 		p.options.Logger.Info("The prefetch is raised to the concurrency, which it would limit", watermill.LogFields{
 			"prefetch": prefetch, "concurrency": p.options.Concurrency,

@@ -46,7 +46,7 @@ func (d *decoder) decode(n *node, v reflect.Value, path string, at source) {
 	d.mark(v.Type(), path, at)
 	delete(d.failed, path) // it is another value now
 	if d.values++; d.values == maxFileValues {
-		d.fail("", at, "too much, with what aliases repeat", fmt.Sprintf("at most %d values", maxFileValues), "more")
+		d.fail("", at, "too much", fmt.Sprintf("at most %d values, with those that aliases repeat", maxFileValues), "more")
 	}
 	if d.values >= maxFileValues || n.kind == kindNull {
 		return
@@ -211,11 +211,14 @@ func (d *decoder) duration(n *node, v reflect.Value, path string, at source) {
 	}
 	duration, err := time.ParseDuration(n.text)
 	if err != nil {
-		d.fail(path, at, "too long", "at most "+FormatDelay(MaxDelay)+" (10 years)", n.String())
+		d.fail(path, at, "too long", "at most 292 years, and less where the field has a bound", n.String())
 		return
 	}
 	v.SetInt(int64(duration))
 }
+
+// leadingZero begins an octal number for some readers of YAML.
+var leadingZero = regexp.MustCompile(`^[-+]?0[0-9]`)
 
 var integerRegexp = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
 
@@ -233,8 +236,8 @@ func (d *decoder) integer(n *node, v reflect.Value, path string, at source) {
 }
 
 func (d *decoder) float(n *node, v reflect.Value, path string, at source) {
-	if n.kind != kindNumber {
-		d.wrongType(path, at, "a number without quotes", n)
+	if n.kind != kindNumber || leadingZero.MatchString(n.text) {
+		d.wrongType(path, at, "a number in decimal digits, without quotes", n)
 		return
 	}
 	number, err := strconv.ParseFloat(n.text, 64)

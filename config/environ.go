@@ -76,7 +76,9 @@ func (d *decoder) topic(keys []string, segment string, at source) (key string, o
 		if spelled == "" {
 			continue // it cannot be named
 		}
-		known = append(known, spelled)
+		if !slices.Contains(known, spelled) {
+			known = append(known, spelled)
+		}
 		if spelled == segment {
 			found = append(found, key)
 		}

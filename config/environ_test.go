@@ -93,8 +93,8 @@ func TestOverrideRefuses(t *testing.T) {
 		"AMQPRETRY__DEFAULT__MAX_AGE__SECONDS=1":      "nothing is below default.max_age: must be without __SECONDS",
 		"AMQPRETRY__DEFAULT__DELAYS__0=1s":            "nothing is below default.delays: must be without __0",
 		"AMQPRETRY__TOPICS__ORDER__MAX_AGE=1m":        "unknown topic ORDER, did you mean ORDERS?",
-		"AMQPRETRY__TOPICS__SHIPPING__MAX_AGE=1m":     "unknown topic SHIPPING: must be one of MAIL_SENT, MAIL_SENT, ORDERS, PAYMENTS",
-		"AMQPRETRY__TOPICS____MAX_AGE=1m":             "unknown topic : must be one of MAIL_SENT, MAIL_SENT, ORDERS, PAYMENTS",
+		"AMQPRETRY__TOPICS__SHIPPING__MAX_AGE=1m":     "unknown topic SHIPPING: must be one of MAIL_SENT, ORDERS, PAYMENTS",
+		"AMQPRETRY__TOPICS____MAX_AGE=1m":             "unknown topic : must be one of MAIL_SENT, ORDERS, PAYMENTS",
 		"AMQPRETRY__TOPICS__MAIL_SENT__MAX_AGE=1m":    `topics of the same spelling: must be about one topic; change these in the file, got ["mail-sent" "mail.sent"]`,
 		"AMQPRETRY__DEFAULT__MAX_AGE=":                "default.max_age: empty: must be a value, null to leave the field out, or a variable that is not set",
 		"AMQPRETRY__DEFAULT__MAX_AGE":                 "default.max_age: empty: must be ",
@@ -109,7 +109,7 @@ func TestOverrideRefuses(t *testing.T) {
 		"AMQPRETRY__DEFAULT__BACKOFF__MAX=1m":         "default.backoff.kind: unknown: must be one of constant, linear, exponential, got \"\"",
 		"AMQPRETRY__TOPICS__PAYMENTS__RETRIES=1001":   `topics["payments.*"].retries: out of bounds: must be 1..1000, or 0 for one per delay, got 1001`,
 		"AMQPRETRY__DEFAULT__NEVER_RETRY=a.B,io":      "default.never_retry[1]: matches nothing: must be a type as %T prints it",
-		"AMQPRETRY__DEFAULT__JITTER=NaN":              "default.jitter: wrong type: must be a number without quotes, got \"NaN\"",
+		"AMQPRETRY__DEFAULT__JITTER=NaN":              "default.jitter: wrong type: must be a number in decimal digits, without quotes, got \"NaN\"",
 		"AMQPRETRY__DEFAULT__CRASH_LIMIT=\"10\"":      "default.crash_limit: wrong type: must be a whole number ",
 		"AMQPRETRY__TOPICS__ORDERS__CRASH_LIMIT=1\n2": `topics["orders"].crash_limit: wrong type: must be a whole number in decimal digits, without quotes, got "1\n2"`,
 	} {
@@ -139,7 +139,7 @@ func TestOverrideRefuses(t *testing.T) {
 	_, err = config.Policies{Default: config.Policy{Retries: -1}}.Override([]string{"AMQPRETRY__DEFAULT__MAX_AGE=1us"})
 	assert.Equal(t, []string{
 		"default.retries: out of bounds: must be 1..1000, or 0 for one per delay, got -1",
-		"AMQPRETRY__DEFAULT__MAX_AGE: default.max_age: too short: must be at least 1ms, or 0 for no limit, got 1µs",
+		"AMQPRETRY__DEFAULT__MAX_AGE: default.max_age: too short: must be at least 1ms, or left out for no limit, got 1µs",
 	}, faults(t, err))
 }
 

@@ -2,6 +2,8 @@ package config
 
 import (
 	"reflect"
+	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -32,8 +34,13 @@ func names(fields []field) []string {
 	return names
 }
 
+var bareName = regexp.MustCompile(`^[\w$<-]{1,64}$`)
+
 func inStruct(path, name string) string {
-	if path == "" {
+	switch {
+	case !bareName.MatchString(name): // of a key that is unknown, and must not make the error a mess
+		return path + "[" + shortened(strconv.Quote(name)) + "]"
+	case path == "":
 		return name
 	}
 	return path + "." + name

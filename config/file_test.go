@@ -27,7 +27,7 @@ default:
   max_age: 1h30m
   on_expiry: drop
   max_postpone: 12h
-  retry_only: ["*url.Error", "net.Error"]
+  retry_only: ["*url.Error", "*net.OpError"]
   never_retry: ["*fs.PathError"]
   queue_type: classic
   scope: shared
@@ -50,7 +50,7 @@ func everyFieldInCode() config.Policies {
 			Mode: config.ModeRetry, Retries: 6,
 			Backoff:   config.Backoff{Kind: config.BackoffExponential, Initial: sec, Factor: 3, Max: time.Minute},
 			Immediate: 2, Jitter: 0.2, MaxAge: 90 * time.Minute, OnExpiry: config.ExpiryDrop, MaxPostpone: 12 * time.Hour,
-			RetryOnly:  []config.ErrorMatch{config.TypeName("*url.Error"), config.TypeName("net.Error")},
+			RetryOnly:  []config.ErrorMatch{config.TypeName("*url.Error"), config.TypeName("*net.OpError")},
 			NeverRetry: []config.ErrorMatch{config.TypeName("*fs.PathError")},
 			QueueType:  config.QueueTypeClassic, Scope: config.ScopeShared, Protect: config.ProtectionPolicy, CrashLimit: 5,
 		},
@@ -104,7 +104,7 @@ var files = []struct {
 		"line 2: default.mode: wrong type: must be text, got true (a boolean)",
 		`line 3: default.retries: wrong type: must be a whole number in decimal digits, without quotes, got "5"`,
 		`line 4: default.delays: wrong type: must be a list, got "5s"`,
-		`line 5: default.jitter: wrong type: must be a number without quotes, got ".nan"`,
+		`line 5: default.jitter: wrong type: must be a number in decimal digits, without quotes, got ".nan"`,
 		`line 6: default.backoff: wrong type: must be a mapping, got "5s"`,
 		"line 7: default.retry_only[0]: wrong type: must be text, got 5 (a number)",
 		"line 7: default.retry_only[1]: wrong type: must be a value, got nothing",
@@ -121,7 +121,7 @@ var files = []struct {
 			"line 6: default.delays[3]: no duration: " + must + `"-5s"`,
 			"line 7: default.delays[4]: no duration: " + must + `"1x"`,
 			"line 8: default.delays[5]: no duration: " + must + `"0"`,
-			`line 9: default.delays[6]: too long: must be at most 87600h (10 years), got "99999999999h"`,
+			`line 9: default.delays[6]: too long: must be at most 292 years, and less where the field has a bound, got "99999999999h"`,
 			"line 10: default.delays[7]: wrong type: " + must + "a mapping",
 		}
 	}()},
@@ -169,10 +169,26 @@ var files = []struct {
 	{"lines below long values", "# a\n\nx-a: |\n  b\n\n  c\n\nx-d: \"e\n  f\"\nx-g: >-\n  h\n  i\nx-j: k\n  l\nx-m: [1,\n  2, # n\n\n  3]\nx-o: 'p\n\n  q'\n\ndefault:\n  retires: 1\n", []string{
 		"line 24: default.retires: unknown key, did you mean retries?",
 	}},
+	{"tabs in JSON", "{\"default\"\t:\t{\"retires\"\t: 5}}", []string{"line 1: default.retires: unknown key, did you mean retries?"}},
 	{"lines in JSON", "{\r\n\"default\":\n{\t\"mode\" :\n\"x\"\n\n,\"retires\":\n5}}", []string{
 		`line 3: default.mode: unknown: must be one of retry, dead-letter, off, got "x"`,
 		"line 6: default.retires: unknown key, did you mean retries?",
 	}},
+	{"two headers of documents", "---\n# a licence\n---\ndefault: {retries: 2}\n", []string{
+		"line 3: a second document: must be one document, without another below a line of ---",
+	}},
+	{"a tab in a name", "topics:\n  ord\ters: {retries: 2}\n", []string{"line 2: a tab inside of a name or value: must be a space, or \\t in double quotes"}},
+	{"a tab in a value", "default:\n  mode: o\tff\n", []string{"line 2: a tab inside of a name or value: must be a space, or \\t in double quotes"}},
+	{"duplicates in what is merged", "default: {<<: {retries: 1, retries: 2}}\n", []string{
+		"line 1: default.retries: duplicate key: must be given once; it is on line 1 already",
+	}},
+	{"values are no types", "default:\n  never_retry: [sql.ErrNoRows]\n", []string{
+		"line 2: default.never_retry[0]: matches nothing: it is a value or an interface: must be a type, such as *fs.PathError; values need config.Is and interfaces config.As, in code, got TypeName(sql.ErrNoRows)",
+	}},
+	{"odd names", "default: {\"a\\nb\": 1}\n", []string{
+		"line 1: default[\"a\\nb\"]: unknown key: must be one of mode, retries, delays, backoff, immediate, jitter, max_age, on_expiry, max_postpone, retry_only, never_retry, queue_type, scope, protect, crash_limit",
+	}},
+	{"as if octal", "default: {jitter: 01}\n", []string{"line 1: default.jitter: wrong type: must be a number in decimal digits, without quotes, got 01 (a number)"}},
 	{"delays twice", "default:\n  retries: 2\n  delays:\n    - 1s\n  backoff:\n    kind: linear\n    initial: 1s\n", []string{
 		"line 5: default.backoff: delays are given twice: must be either delays or a backoff, not both, got both",
 	}},
@@ -261,7 +277,7 @@ func TestParseBombs(t *testing.T) {
 	}
 	for name, test := range map[string]struct{ text, want string }{
 		"aliases of aliases": {laughs.String() + "default: {delays: *a40}\n", "default.delays[0]: wrong type"},
-		"aliases of lists":   {topics.String(), "too much, with what aliases repeat: must be at most 100000 values"},
+		"aliases of lists":   {topics.String(), "too much: must be at most 100000 values, with those that aliases repeat"},
 		"merges":             {merges.String(), "merge keys repeat too much"},
 		"too long":           {strings.Repeat("#", 1<<20+1), "too long: must be at most 1048576 bytes"},
 		"many entries":       {lines("a: 1", 100_000), "too much: must be at most 50000 names, values and signs"},

@@ -121,6 +121,9 @@ func TestGlobProperties(t *testing.T) {
 			if d := beginning(b) - beginning(a); d != 0 {
 				return d
 			}
+			if d := strings.Count(a, "*") - strings.Count(b, "*"); d != 0 {
+				return d
+			}
 			return strings.Compare(a, b)
 		})
 		if want := append(matching, "")[0]; want != found {

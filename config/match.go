@@ -88,6 +88,13 @@ var common = []string{
 	"*errors.fundamental", "*errors.withStack", "*errors.withMessage", "*middleware.marked",
 }
 
+// values are no types, or interfaces, though they are what comes to mind first: no error has a type of this name.
+var values = []string{
+	"io.EOF", "io.ErrUnexpectedEOF", "sql.ErrNoRows", "sql.ErrTxDone", "context.Canceled", "context.DeadlineExceeded",
+	"fs.ErrNotExist", "fs.ErrExist", "fs.ErrPermission", "os.ErrNotExist", "os.ErrExist", "os.ErrPermission", "os.ErrDeadlineExceeded",
+	"net.ErrClosed", "net.Error", "http.ErrServerClosed", "redis.Nil", "pgx.ErrNoRows", "gorm.ErrRecordNotFound",
+}
+
 // validate says what is wrong with the match, and what is wanted instead.
 func (m ErrorMatch) validate() (problem, wanted string) {
 	switch {
@@ -97,6 +104,8 @@ func (m ErrorMatch) validate() (problem, wanted string) {
 		return "", ""
 	case slices.Contains(common, m.name):
 		return "matches errors of any kind", "the type of one kind of error; values such as io.EOF need config.Is, in code"
+	case slices.Contains(values, m.name):
+		return "matches nothing: it is a value or an interface", "a type, such as *fs.PathError; values need config.Is and interfaces config.As, in code"
 	case !typeNameRegexp.MatchString(m.name):
 		return "matches nothing", "a type as %T prints it and dead letters show it, with the package's name and no path, such as *fs.PathError"
 	}

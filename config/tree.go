@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -104,6 +105,9 @@ func readTree(data []byte) (tree *node, errs []error) {
 	if err := checkText(data); err != nil {
 		return nil, []error{err}
 	}
+	if json.Valid(data) { // its tabs are all between values: the parser takes them in some places only
+		data = bytes.ReplaceAll(data, []byte("\t"), []byte(" "))
+	}
 	tokens, err := scan(data)
 	if err != nil {
 		return nil, []error{err}
@@ -167,6 +171,7 @@ func scan(data []byte) (tokens token.Tokens, err error) {
 // bounds counts what was scanned.
 type bounds struct {
 	count, flow, line int
+	headers           int   // lines of ---
 	columns           []int // where the mappings and lists begin that are open, outside of brackets
 }
 
@@ -176,6 +181,8 @@ func (b *bounds) check(t *token.Token) error {
 	}
 	b.count++
 	switch {
+	case t.Type == token.DocumentHeaderType:
+		b.headers++
 	case t.Type == token.MappingStartType || t.Type == token.SequenceStartType:
 		b.flow++
 	case t.Type == token.MappingEndType || t.Type == token.SequenceEndType:
@@ -191,6 +198,10 @@ func (b *bounds) check(t *token.Token) error {
 		return &FieldError{Line: t.Position.Line, Problem: problem, Wanted: fmt.Sprintf("at most %d %s", bound, unit), Found: "more"}
 	}
 	switch {
+	case b.headers > 1: // the parser drops what is below the second of two without a word
+		return &FieldError{Line: t.Position.Line, Problem: "a second document", Wanted: "one document, without another below a line of ---"}
+	case isPlain(t) && strings.Contains(strings.TrimSpace(t.Origin), "\t") && !strings.Contains(t.Value, "\t"): // it drops the tab
+		return &FieldError{Line: t.Position.Line, Problem: "a tab inside of a name or value", Wanted: "a space, or \\t in double quotes"}
 	case b.count > maxFileTokens:
 		return fault("too much", maxFileTokens, "names, values and signs")
 	case b.flow+len(b.columns) > maxFileDepth:
@@ -201,6 +212,10 @@ func (b *bounds) check(t *token.Token) error {
 		return &FieldError{Line: t.Position.Line, Problem: "neither YAML nor JSON: a bracket is closed that was not opened", Found: t.Value}
 	}
 	return nil
+}
+
+func isPlain(t *token.Token) bool {
+	return t.Type == token.StringType || t.Type == token.IntegerType || t.Type == token.FloatType
 }
 
 // parse never panics, whatever the parser does.
@@ -317,6 +332,7 @@ func (r *reader) mapping(n ast.Node, values []*ast.MappingValueNode) *node {
 	}
 	// What is written comes before what is merged, and the first of several merged before the others.
 	for _, from := range merges {
+		m.twice, from.twice = append(m.twice, from.twice...), nil
 		for _, e := range from.entries {
 			switch r.merged++; {
 			case r.merged == maxFileValues:

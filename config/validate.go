@@ -122,7 +122,7 @@ func (p Policy) validateAges(e *problems) {
 		value       time.Duration
 	}{{"max_age", "no limit", p.MaxAge}, {"max_postpone", DefaultMaxPostpone.String(), p.MaxPostpone}} {
 		if age.value != 0 && age.value < MinDelay {
-			e.add(age.field, "too short", fmt.Sprintf("at least %s, or 0 for %s", MinDelay, age.zero), age.value.String())
+			e.add(age.field, "too short", fmt.Sprintf("at least %s, or left out for %s", MinDelay, age.zero), age.value.String())
 		}
 	}
 }

@@ -53,6 +53,14 @@ func AttemptFromContext(ctx context.Context) (Attempt, bool) {
 	return attemptOf(d), true
 }
 
+// Withdrawn tells whether the message whose context ctx is was taken away from its handler: by a close that has waited long enough, or
+// a lost connection. What the handler then returns counts for nothing, as the broker delivers the message again. It is false for
+// messages that do not come from a plug.
+func Withdrawn(ctx context.Context) bool {
+	d := deliveryFrom(ctx)
+	return d != nil && d.Withdrawn()
+}
+
 func attemptOf(d Delivery) Attempt {
 	s, policy := d.State(), d.Policy()
 	retries := policy.MaxRetries()

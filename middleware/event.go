@@ -40,6 +40,9 @@ const (
 	// EventAbandoned fires when a copy was given up, because the channel of its delivery is gone or the plug is closing: the
 	// broker delivers the message again, and what failed is not counted.
 	EventAbandoned EventKind = "abandoned"
+	// EventSetAside fires when a handler that is fed from a dead-letter queue has failed: its message stays there, and is handed out
+	// again after Took. Dead letters have no other events.
+	EventSetAside EventKind = "set-aside"
 )
 
 // The kinds of events about queues and connections.
@@ -69,26 +72,30 @@ const (
 
 // Event tells of something that has happened.
 //
-// OnEvent gets them all. It is passive: what it does changes nothing, and a panic in it is logged. It must not block, as it is
-// called in the middle of the work, and must be safe for concurrent use: the events of one message come one after the other and in
-// order, those of others at the same time.
+// OnEvent gets them all. It is passive: what it does changes nothing, and a panic in it is logged. It is called in the middle of the
+// work: it must return, and soon, and must not call the plug (a goroutine of its own may). It must be safe for concurrent use: the
+// events of one delivery come one after the other and in order, those of others at the same time.
 type Event struct {
 	Kind EventKind
 	At   time.Time
 
-	// Topic that was subscribed to, the main Queue, and the Handler's name: where the event is about one.
+	// Topic that was subscribed to, its Queue, and the Handler's name: where the event is about one.
 	Topic   string
 	Queue   string
 	Handler string
+	// DeadLetters tells that it is about a subscription to the dead letters of the topic, and not to the topic itself: Queue is the
+	// dead-letter queue.
+	DeadLetters bool
 
-	// Message is the message as the handler has it: not to be kept or changed. Where no handler saw it (undecodable, crashed), it
-	// is what could be made of the delivery: its payload, its string headers, its id.
+	// Message is the message as the handler has it: not to be kept or changed. Where no handler saw it (undecodable, crashed), or one
+	// still has it (requeued, as a close has waited long enough), it is what could be made of the delivery: its payload, its string
+	// headers, its id.
 	Message *message.Message
 	// Attempt is where the message stood when the attempt began.
 	Attempt Attempt
 	// Calls of a handler over all lives of the message, with this one if it has ended.
 	Calls int
-	// Class of a failure, from EventFailed and EventUnhandled on. What is not due yet has that of what has expired.
+	// Class of a failure, from EventFailed and EventUnhandled on.
 	Class Class
 	// Verdict over a message: what is to be done, with EventFailed and EventUnhandled; what was done, with the events after them.
 	Verdict Verdict
@@ -112,9 +119,16 @@ func (p Poison) Emit(e Event) {
 		return
 	}
 
+	returned := false
 	defer func() {
+		if returned {
+			return
+		}
+		fields := watermill.LogFields{"event": string(e.Kind), "queue": e.Queue}
 		if r := recover(); r != nil {
-			p.logger().Error("OnEvent panicked", fmt.Errorf("%v", r), watermill.LogFields{"event": string(e.Kind), "queue": e.Queue})
+			p.logger().Error("OnEvent panicked", fmt.Errorf("%v", r), fields)
+		} else {
+			p.logger().Error("OnEvent has ended its goroutine, which was not its own: messages can be stuck until the process ends", nil, fields)
 		}
 	}()
 
@@ -122,6 +136,7 @@ func (p Poison) Emit(e Event) {
 		e.At = p.now()
 	}
 	p.OnEvent(e)
+	returned = true
 }
 
 // begin tells that an attempt begins, unless it has begun before: in a middleware outside of this one.
@@ -138,14 +153,14 @@ func (p Poison) begin(d Delivery, msg *message.Message) {
 }
 
 // Ended tells that an attempt has ended without a failure, if there is one: kind is EventSucceeded or EventRequeued.
-func (p Poison) Ended(kind EventKind, d Delivery) {
+func (p Poison) Ended(kind EventKind, d Delivery, msg *message.Message) {
 	e, ok := d.End()
 	if !ok {
 		return
 	}
 
 	began := e.At
-	e.Kind, e.At = kind, p.now()
+	e.Kind, e.Message, e.At = kind, msg, p.now()
 	e.Took = e.At.Sub(began)
 	if kind == EventSucceeded {
 		e.Calls++
@@ -157,6 +172,7 @@ func (p Poison) Ended(kind EventKind, d Delivery) {
 type failure struct {
 	Poison
 	event   Event // the fields that all of them have
+	untold  bool  // its attempt has ended before, so that it is no news
 	decided time.Time
 }
 
@@ -176,6 +192,9 @@ func (f failure) unhandled(v Verdict) {
 
 // settle tells what has become of the verdict.
 func (f failure) settle(kind EventKind, v Verdict, err error) {
+	if f.untold {
+		return
+	}
 	e := f.event
 	e.Kind, e.Verdict, e.At = kind, v, f.now()
 	if err != nil {

@@ -140,7 +140,7 @@ func TestEventsOfNestedMiddlewares(t *testing.T) {
 			poison := r.poison()
 			_, err := middleware.Retry{Poison: poison}.Middleware(poison.Middleware(handler))(messageOf(d))
 			require.NoError(t, err)
-			poison.Ended(middleware.EventSucceeded, d) // what the consumer says then
+			poison.Ended(middleware.EventSucceeded, d, messageOf(d)) // what the consumer says then
 
 			ended := middleware.EventSucceeded
 			if name == "fails" {
@@ -158,8 +158,8 @@ func TestEventsOfAShutdown(t *testing.T) {
 	poison, msg := r.poison(), messageOf(d)
 	_, err := middleware.Retry{Poison: poison}.Middleware(failing(errBoom))(msg)
 	require.Error(t, err)
-	poison.Ended(middleware.EventRequeued, d)
-	poison.Ended(middleware.EventRequeued, d)
+	poison.Ended(middleware.EventRequeued, d, msg)
+	poison.Ended(middleware.EventRequeued, d, msg)
 
 	require.Equal(t, []middleware.EventKind{middleware.EventAttempt, middleware.EventRequeued}, r.kinds())
 	assert.Equal(t, 0, r.events[1].Calls, "it was not counted")

@@ -16,6 +16,7 @@ const (
 	poisonQueueName     = watermillMiddleware + "poisonQueue."
 	retryName           = watermillMiddleware + "Retry."
 	instantAckName      = watermillMiddleware + "InstantAck."
+	protectName         = "github.com/amqpretry/watermill-retry/middleware/protect."
 	routerName          = "github.com/ThreeDotsLabs/watermill/message.(*handler).handleMessage"
 )
 
@@ -26,6 +27,8 @@ var (
 		"error: add the retry middleware first; inside of it, Watermill's Retry makes immediate tries within one attempt")
 	errInstantAckOutside = errors.New("middleware order: Watermill's InstantAck is outside of the retry middleware: failed messages are " +
 		"acknowledged before they can be retried, and lost: remove it, or keep its handlers on a subscriber without retries")
+	errProtectOutside = errors.New("middleware order: a middleware of package protect is outside of the retry middleware: what it postpones " +
+		"is nacked and comes back at once, and a Deduplicator there loses retries: add the retry middleware first")
 	errPoisonInside = errors.New("middleware order: Watermill's PoisonQueue is inside of the retry middleware and takes every error " +
 		"away: nothing will be retried: remove it, dead letters go to the dead-letter queue")
 )
@@ -66,6 +69,8 @@ func outerOrder(stack []string) []error {
 			err = errRetryOutside
 		case strings.HasPrefix(name, instantAckName):
 			err = errInstantAckOutside
+		case strings.HasPrefix(name, protectName):
+			err = errProtectOutside
 		}
 
 		if err != nil && !seen[err] {

@@ -15,34 +15,20 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 // delivery is one that takes every settlement.
 type delivery struct {
+	Standing
 	settled chan Settlement
-	policy  config.Policy // as narrowed
 }
 
-func (*delivery) Owner() any    { return "plug" }
-func (*delivery) Queue() string { return "queue" }
-func (d *delivery) Policy() config.Policy {
-	if d.policy.IsZero() {
-		return config.Default()
-	}
-
-	return d.policy
-}
-
-func (*delivery) State() wire.State        { return wire.State{} }
-func (*delivery) Advance(wire.State)       {}
-func (*delivery) Succeeded()               {}
-func (*delivery) Begin(Event) bool         { return true }
-func (*delivery) End() (Event, bool)       { return Event{}, true }
-func (d *delivery) Narrow(p config.Policy) { d.policy = p }
-func (*delivery) Enter()                   {}
-func (*delivery) Leave()                   {}
-func (*delivery) Withdrawn() bool          { return false }
+func (*delivery) Owner() any      { return "plug" }
+func (*delivery) Queue() string   { return "queue" }
+func (*delivery) Succeeded()      {}
+func (*delivery) Enter()          {}
+func (*delivery) Leave()          {}
+func (*delivery) Withdrawn() bool { return false }
 func (d *delivery) Settle(_ context.Context, s Settlement) error {
 	d.settled <- s
 	return nil
@@ -56,9 +42,11 @@ func run(t *testing.T, messages int, handler message.NoPublishHandlerFunc, middl
 	require.NoError(t, err)
 	channel := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})
 
-	d := &delivery{settled: make(chan Settlement, messages)}
+	settled := make(chan Settlement, messages)
 	router.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
+			d := &delivery{settled: settled}
+			d.Narrow(config.Default())
 			msg.SetContext(WithDelivery(msg.Context(), d))
 			return h(msg)
 		}
@@ -74,7 +62,7 @@ func run(t *testing.T, messages int, handler message.NoPublishHandlerFunc, middl
 	for range messages {
 		require.NoError(t, channel.Publish("topic", message.NewMessage("", nil)))
 		select {
-		case last = <-d.settled:
+		case last = <-settled:
 		default: // taken away by another middleware
 		}
 	}
@@ -152,6 +140,7 @@ func TestOuterOrderEndsAtTheRouter(t *testing.T) {
 	assert.Equal(t, []error{errRetryOutside}, outerOrder([]string{
 		retryName + "Middleware.func1", routerName, poisonQueueName + "Middleware.func1",
 	}))
+	assert.Equal(t, []error{errProtectOutside}, outerOrder([]string{protectName + "(*Deduplicator).Middleware.func1", routerName}))
 	assert.Empty(t, outerOrder(nil))
 
 	var stack []string

@@ -126,14 +126,18 @@ func (p Poison) judge(d Delivery, f Failure) Settlement {
 		Now: now, Since: state.Since, Deadline: state.Deadline, Random: p.random(),
 	})
 	if verdict.Action == ActionRequeue {
-		return Settlement{Verdict: verdict}
+		return Settlement{Verdict: verdict, failure: failure{untold: true}}
 	}
 
 	s := p.settlement(d, f, verdict, failed{class: class, called: called(f), at: now})
 	if attempt, ok := d.End(); ok {
+		// The handler may have changed the context since.
+		s.failure.event.Topic, s.failure.event.Handler = attempt.Topic, attempt.Handler
 		s.failure.attempt(verdict, attempt.At)
 	} else if f.Class == ClassCrashed || f.Class == ClassUndecodable {
 		s.failure.unhandled(verdict)
+	} else {
+		s.failure.untold = true
 	}
 
 	return s
@@ -164,11 +168,12 @@ func (p Poison) early(d Delivery, f Failure) *Settlement {
 	}
 
 	f = f.completed()
-	f.Class, f.Err = ClassExpired, nil
+	f.Class, f.Err = ClassPostponed, nil
 	if verdict.Reason == ReasonExpired {
+		f.Class = ClassExpired
 		f.Err = fmt.Errorf("the message expired at %s, before its handler was called", state.Deadline.UTC().Format(time.RFC3339))
 	}
-	s := p.settlement(d, f, verdict, failed{class: ClassExpired, at: now})
+	s := p.settlement(d, f, verdict, failed{class: f.Class, at: now})
 	s.failure.unhandled(verdict)
 
 	return &s

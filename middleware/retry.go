@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"runtime/debug"
@@ -95,20 +96,42 @@ func (a attempt) tries(h message.HandlerFunc) ([]*message.Message, error) {
 			a.delivery.Succeeded()
 			return produced, nil
 		}
+		if isUnsettled(err) {
+			return nil, err
+		}
 
 		verdict, settleErr := a.fail(err, isAnswered(a.msg))
 
 		switch {
 		case settleErr != nil:
-			return nil, fmt.Errorf("%w (and the failed message stays where it is: %w)", a.shown(err), settleErr)
+			return nil, &unsettledError{a.shown(err), settleErr}
 		case verdict.Action == ActionRequeue:
 			return nil, a.shown(err) // nacked: uncounted, back to its queue
 		case verdict.Action != ActionRetryNow:
 			return nil, nil
 		}
 
+		if a.delivery.Withdrawn() {
+			return nil, a.shown(err) // the broker delivers it again: nobody waits for another try
+		}
 		restore()
 	}
+}
+
+// unsettledError is a failure that could not be acted on: the message is nacked with it.
+type unsettledError struct{ failure, cause error }
+
+func (e *unsettledError) Error() string {
+	return fmt.Sprintf("%v (and the failed message stays where it is: %v)", e.failure, e.cause)
+}
+
+func (e *unsettledError) Unwrap() []error { return []error{e.failure, e.cause} }
+
+// isUnsettled tells whether a middleware inside has acted on a failure already, as far as it could.
+func isUnsettled(err error) bool {
+	defer func() { _ = recover() }() // of a handler's error: then it is none of ours
+
+	return errors.As(err, new(*unsettledError))
 }
 
 // fail acts on what the handler has returned. last means that it cannot be called again.

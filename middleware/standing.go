@@ -14,6 +14,7 @@ type Standing struct {
 	policy config.Policy
 	state  wire.State
 	began  Event // of the present attempt; zero outside of one
+	over   bool  // the consumer has said its last word
 }
 
 // NewStanding is that of a message as it arrives, under the policy of its queue.
@@ -53,12 +54,12 @@ func (s *Standing) Advance(state wire.State) {
 	s.state = state
 }
 
-// Begin notes that an attempt begins. It is false if one has begun already and not ended.
+// Begin notes that an attempt begins. It is false if one has begun already and not ended, or nobody waits for its end any more.
 func (s *Standing) Begin(attempt Event) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if !s.began.At.IsZero() {
+	if s.over || !s.began.At.IsZero() {
 		return false
 	}
 	s.began = attempt
@@ -75,4 +76,12 @@ func (s *Standing) End() (attempt Event, ok bool) {
 	attempt, s.began = s.began, Event{}
 
 	return attempt, !attempt.At.IsZero()
+}
+
+// Finish notes that nobody waits for an answer any more: no attempt begins.
+func (s *Standing) Finish() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.over = true
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -103,7 +104,7 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 				return byFate(msg)
 			}}
 			c.Configure = func(conf *amqp.Config) { conf.Marshaler = picky{} }
-			c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100), Scope: scope, MaxAge: time.Hour}}
+			c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(137), Scope: scope, MaxAge: time.Hour}}
 			svc := newService(t, c)
 			handlers := svc.Router.Handlers()
 			svc.file(a)
@@ -168,7 +169,7 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	t.Parallel()
 
 	a := &archive{fail: func(id string, call int) bool { return id == "never-0" || id == "never-1" && call < 3 }}
-	c := setup{URI: brokertest.URI(t), Handler: byFate}
+	c := setup{URI: brokertest.URI(t), Handler: byFate, Prefetch: 1} // as watermill-amqp's configs have it
 	c.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}}
 	svc := newService(t, c)
 	svc.file(a)
@@ -183,6 +184,15 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	assert.GreaterOrEqual(t, calls[1].At.Sub(calls[0].At), 950*time.Millisecond)
 	assert.GreaterOrEqual(t, calls[2].At.Sub(calls[1].At), 1950*time.Millisecond)
 	assert.LessOrEqual(t, len(a.callsOf("never-0")), int(took/time.Second)+2, "no hot loop")
+
+	var pauses []time.Duration
+	for _, e := range svc.Events(middleware.EventSetAside) {
+		assert.Equal(t, []string{svc.Queue, svc.dlq()}, []string{e.Topic, e.Queue})
+		if e.Message.UUID == "never-1" {
+			pauses = append(pauses, e.Took)
+		}
+	}
+	assert.Equal(t, []time.Duration{time.Second, 2 * time.Second}, pauses, "it is told, as no depth shows what is set aside")
 
 	closing := time.Now()
 	svc.close()
@@ -232,6 +242,9 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 
 		return nil
 	})
+	broker.publish(queue+".dlq", amqp091.Publishing{Headers: amqp091.Table{
+		wire.KeyVersion: "1", wire.KeyCount: "-1", wire.KeyUUID: "nameless", wire.KeyReason: "evil", wire.KeyError: strings.Repeat("x", 5000) + "\xff",
+	}})
 	broker.publish(queue+".dlq", amqp091.Publishing{MessageId: "by hand", Body: []byte("x"), Headers: amqp091.Table{"x-death": "nonsense"}})
 
 	a := &archive{}
@@ -239,7 +252,7 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 	require.NoError(t, err)
 	out, err := dead.Subscribe(t.Context(), queue)
 	require.NoError(t, err)
-	for range 4 {
+	for range 5 {
 		select {
 		case msg := <-out:
 			require.NoError(t, a.handle(msg))
@@ -262,6 +275,10 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 	lie, _, _ := a.get("forged")
 	lie.LastFailure = time.Time{}
 	assert.Equal(t, middleware.DeadLetter{Reason: middleware.ReasonRejected, Queue: queue, RoutingKey: queue}, lie, "of another queue")
+
+	nameless, _, _ := a.get("nameless")
+	assert.Equal(t, []string{queue, ""}, []string{nameless.Queue, string(nameless.Reason)}, "the list of reasons is closed, and it lies here")
+	assert.Len(t, nameless.Error, wire.MaxErrorBytes)
 
 	hand, body, found := a.get("by hand")
 	require.True(t, found)
@@ -288,6 +305,10 @@ func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
 			assert.Zero(t, broker.depth(queue+".dlq"))
 			assert.Equal(t, -1, broker.depth(queue))
 			assert.Equal(t, -1, broker.depth(queue+".retry.50ms"))
+
+			depths, err := plug.QueueDepths(t.Context())
+			require.NoError(t, err)
+			assert.Equal(t, []middleware.QueueDepth{{Queue: queue + ".dlq", Role: middleware.QueueRoleDeadLetter, MainQueue: queue}}, depths)
 
 			// It is declared as a plan declares it.
 			own, err := plug.NewSubscriber()

@@ -44,10 +44,18 @@ func TestQueueDepths(t *testing.T) {
 		return err == nil && assert.ObjectsAreEqual(expected, depths)
 	}, 10*time.Second, tick, "%v", depths)
 
-	svc.Broker.remove("", svc.retryQueue(2*time.Hour))
+	svc.Broker.remove("", svc.dlq()) // the first that it looks at
 	depths, err := svc.Plug.QueueDepths(t.Context())
-	assert.ErrorContains(t, err, svc.retryQueue(2*time.Hour))
-	assert.Equal(t, expected[:2], depths, "the rest is told all the same")
+	assert.ErrorContains(t, err, svc.dlq())
+	assert.Equal(t, expected[1:], depths, "the rest is told all the same")
+
+	cancelled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 300 { // a look that comes to its end in the same moment
+		if depths, err := svc.Plug.QueueDepths(cancelled); err == nil {
+			require.Len(t, depths, 2, "nothing is missing without an error")
+		}
+	}
 }
 
 // Shared retry queues belong to no main queue, and are looked at once.
@@ -56,7 +64,7 @@ func TestQueueDepths_Shared(t *testing.T) {
 
 	uri, a, b := brokertest.URI(t), uniqueName("depth"), uniqueName("depth")
 	plug := newPlug(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{
-		Policies: config.Policies{Default: config.Policy{Delays: ms(100), Scope: config.ScopeShared}},
+		Policies: config.Policies{Default: config.Policy{Delays: ms(139), Scope: config.ScopeShared}},
 	})
 	depths, err := plug.QueueDepths(t.Context())
 	require.NoError(t, err)
@@ -75,7 +83,7 @@ func TestQueueDepths_Shared(t *testing.T) {
 	for _, d := range depths {
 		mains[d.Queue] = d.MainQueue
 	}
-	assert.Equal(t, map[string]string{a + ".dlq": a, b + ".dlq": b, "retry.100ms": ""}, mains)
+	assert.Equal(t, map[string]string{a + ".dlq": a, b + ".dlq": b, "retry.139ms": ""}, mains)
 }
 
 // A broker that does not answer costs the time that it is given, and nothing else.

@@ -1,8 +1,10 @@
 package tests
 
 import (
+	"context"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -226,6 +228,144 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 		matches(t, svc, id)
 		assert.ErrorContains(t, svc.Events(middleware.EventAbandoned)[0].Err, "deliver the message again")
 	})
+}
+
+// outside adds a middleware outside of the retry middleware.
+func outside(m message.HandlerMiddleware, handler func(*message.Message) error) func(*service) {
+	return func(s *service) {
+		var err error
+		s.Router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, s.Logs)
+		require.NoError(s.t, err)
+		s.Router.AddMiddleware(m, s.Plug.Middleware)
+		s.Router.AddConsumerHandler(uniqueName("handler"), s.Queue, s.Sub, s.recorded(handler))
+	}
+}
+
+// Whatever is still under way when a close has waited long enough: what was begun has an end, and nothing begins.
+func TestEvents_OfAClose(t *testing.T) {
+	t.Parallel()
+
+	t.Run("outside of the middleware", func(t *testing.T) {
+		t.Parallel()
+		reached, goOn := make(chan struct{}), make(chan struct{})
+		c := setup{URI: brokertest.URI(t)}
+		c.Options.CloseTimeout = 300 * time.Millisecond
+		c.Route = outside(func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				produced, err := h(msg)
+				close(reached)
+				<-goOn
+
+				return produced, err
+			}
+		}, byFate)
+		svc := start(t, c)
+		svc.publish("never-0")
+		closesWithin(t, 10*time.Second, reached, "it has failed")
+		require.NoError(t, svc.Plug.Close())
+		close(goOn)
+		svc.close()
+		assert.Equal(t, "attempt failed abandoned", svc.told("never-0"))
+	})
+
+	t.Run("between immediate tries", func(t *testing.T) {
+		t.Parallel()
+		asked, goOn := make(chan struct{}), make(chan struct{})
+		c := setup{URI: brokertest.URI(t), Handler: failing(9)}
+		c.Options.Policies = config.Policies{Default: config.Policy{Immediate: 2, Delays: ms(100)}}
+		c.Options.CloseTimeout = 300 * time.Millisecond
+		c.Options.Decide = func(f middleware.Failure) error {
+			close(asked)
+			<-goOn
+
+			return f.Err
+		}
+		svc := start(t, c)
+		svc.publish("1")
+		closesWithin(t, 10*time.Second, asked, "it has failed")
+		require.NoError(t, svc.Plug.Close())
+		close(goOn)
+		svc.close()
+		assert.Equal(t, "attempt requeued", svc.told("1"))
+		assert.Equal(t, 1, svc.Calls.count(), "its message is the broker's again")
+	})
+
+	t.Run("in the handler, which works on its message", func(t *testing.T) {
+		t.Parallel()
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+			defer close(stopped)
+			for i := 0; ; i++ {
+				select {
+				case <-stop:
+					return nil
+				case <-time.After(time.Millisecond):
+					msg.SetContext(context.WithoutCancel(msg.Context()))
+					msg.Metadata["n"] = strconv.Itoa(i)
+				}
+			}
+		}}
+		c.Options.CloseTimeout = 300 * time.Millisecond
+		c.Options.OnEvent = func(e middleware.Event) {
+			if e.Message != nil {
+				_ = e.Message.Metadata.Get("n") // the race detector is the judge
+			}
+		}
+		svc := start(t, c)
+		svc.publish("1")
+		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "it is handled")
+		require.NoError(t, svc.Plug.Close())
+		close(stop)
+		<-stopped
+		svc.close()
+		assert.Equal(t, "attempt requeued", svc.told("1"))
+	})
+}
+
+// Two middlewares around a handler on a stock subscriber: what the inner one could not settle is no failure for the outer one.
+func TestEvents_OfNestedMiddlewares(t *testing.T) {
+	t.Parallel()
+
+	var calls, asked atomic.Int32
+	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+		if calls.Add(1) == 1 {
+			msg.Nack()
+			return errFate
+		}
+
+		return nil
+	}}
+	c.Options.Decide = func(f middleware.Failure) error { asked.Add(1); return f.Err }
+	svc := newStock(t, c)
+	svc.Router.AddMiddleware(svc.Plug.Poison)
+	svc.run()
+	svc.publish("1")
+	eventually(t, 10*time.Second, func() bool { return svc.told("1") == "attempt failed abandoned attempt succeeded" }, "its events")
+	svc.close()
+	assert.Equal(t, "attempt failed abandoned attempt succeeded", svc.told("1"))
+	assert.EqualValues(t, 1, asked.Load())
+}
+
+// A message that is not due yet has not expired.
+func TestEvents_OfWaiting(t *testing.T) {
+	t.Parallel()
+
+	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+		if attempt, _ := middleware.AttemptFromContext(msg.Context()); attempt.Number == 1 {
+			return middleware.RetryAfter(1500*time.Millisecond, errFate)
+		}
+
+		return nil
+	}}
+	c.Options.Policies = retries(time.Second)
+	svc := start(t, c)
+	svc.publish("1")
+	const told = "attempt failed retried unhandled postponed attempt succeeded"
+	eventually(t, 20*time.Second, func() bool { return svc.told("1") == told }, told)
+	for _, e := range svc.Events(middleware.EventUnhandled, middleware.EventPostponed) {
+		assert.Equal(t, middleware.ClassPostponed, e.Class)
+		assert.Equal(t, middleware.ActionPostpone, e.Verdict.Action)
+	}
 }
 
 // What happens to queues and connections.

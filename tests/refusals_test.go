@@ -209,3 +209,25 @@ func TestExclusiveConsumer(t *testing.T) {
 	require.ErrorAs(t, err, &refused)
 	assert.Equal(t, amqp091.AccessRefused, refused.Code)
 }
+
+// Topics that share a queue have an exchange each: all of them are declared.
+func TestTopicsThatShareAQueue(t *testing.T) {
+	t.Parallel()
+
+	uri, queue := brokertest.URI(t), uniqueName("common")
+	topics := []string{uniqueName("topic"), uniqueName("topic")}
+	plug := newPlug(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameConstant(queue)), noOptions())
+	sub, err := plug.NewSubscriber()
+	require.NoError(t, err)
+	broker := newRabbit(t, uri)
+	t.Cleanup(func() {
+		broker.remove(topics[1])
+		broker.remove(topics[0])
+		broker.remove(queue+".retry", queue, queue+".retry.1s", queue+".retry.5s", queue+".retry.30s", queue+".retry.2m", queue+".retry.10m", queue+".dlq")
+	})
+	for _, topic := range topics {
+		require.NoError(t, sub.SubscribeInitialize(topic))
+		broker.publishTo(topic, "", amqp091.Publishing{Body: []byte(topic)})
+	}
+	assert.Equal(t, 2, broker.depth(queue))
+}

@@ -47,10 +47,12 @@ type Consumer struct {
 	closed        bool
 	done          chan struct{} // closed when Close is through
 
-	declarations sync.Map // queue → *declaration
+	declarations sync.Map // declared → *declaration
 }
 
-// declaration is of the topology of one queue.
+// declared is what is declared for a topic: topics that share a queue have an exchange each.
+type declared struct{ queue, topic string }
+
 type declaration struct {
 	turn sync.Mutex           // held while declaring
 	link atomic.Pointer[Link] // where it was declared last
@@ -130,13 +132,13 @@ func (c *Consumer) begin(ctx context.Context, s *subscription, first *session) b
 	return true
 }
 
-// declare declares the topology of a queue once for each connection.
+// declare declares the topology of a topic once for each connection.
 func (c *Consumer) declare(link *Link, source Source) error {
 	if source.Declare == nil {
 		return nil
 	}
 
-	d := c.declaration(source.Queue)
+	d := c.declaration(declared{source.Queue, source.Topic})
 	d.turn.Lock()
 	defer d.turn.Unlock()
 
@@ -158,13 +160,21 @@ func (c *Consumer) declare(link *Link, source Source) error {
 	return nil
 }
 
-func (c *Consumer) declaration(queue string) *declaration {
-	d, _ := c.declarations.LoadOrStore(queue, new(declaration))
+func (c *Consumer) declaration(of declared) *declaration {
+	d, _ := c.declarations.LoadOrStore(of, new(declaration))
 	return d.(*declaration) // nothing else is stored
 }
 
-// forget makes the topology of a queue be declared again, because the queue is not there any more.
-func (c *Consumer) forget(queue string) { c.declaration(queue).link.Store(nil) }
+// forget makes the topology of a queue be declared again, for all of its topics, because the queue is not there any more.
+func (c *Consumer) forget(queue string) {
+	c.declarations.Range(func(of, d any) bool {
+		if of.(declared).queue == queue {
+			d.(*declaration).link.Store(nil)
+		}
+
+		return true
+	})
+}
 
 // Close stops consuming, lets what is handed out finish and be settled, and closes the connection. It returns when all is
 // done, at CloseTimeout at the latest. It is safe to call it again, and at the same time.

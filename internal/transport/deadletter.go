@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -16,17 +17,17 @@ func deadLetter(d *amqp091.Delivery, mainQueue string) (l middleware.DeadLetter,
 	l = middleware.DeadLetter{Queue: mainQueue}
 	if ours {
 		l = middleware.DeadLetterOf(s)
+		l.Queue = cmp.Or(l.Queue, mainQueue)
 	}
-	if s.Count != wire.CountDead {
-		byBroker(&l, newest(d.Headers), s.Arrival.Known())
-	}
+	// Our copies carry no x-death: where there is one of this queue, the broker has made this dead letter, maybe of a replayed one.
+	byBroker(&l, newest(d.Headers), mainQueue, s.Arrival.Known())
 
 	return l, s.UUID
 }
 
 // byBroker completes a dead letter that the broker has made, from a protected main queue.
-func byBroker(l *middleware.DeadLetter, death amqp091.Table, known bool) {
-	if queue, _ := death["queue"].(string); queue != l.Queue {
+func byBroker(l *middleware.DeadLetter, death amqp091.Table, mainQueue string, known bool) {
+	if queue, _ := death["queue"].(string); queue != mainQueue {
 		return
 	}
 	reason, _ := death["reason"].(string)

@@ -54,6 +54,8 @@ func TestDeadLetter(t *testing.T) {
 
 		return changed
 	}
+	rejected := full
+	rejected.Reason, rejected.LastFailure = middleware.ReasonRejected, at
 	retried := full
 	retried.Reason, retried.LastFailure = middleware.ReasonDeliveryLimit, at
 
@@ -62,7 +64,8 @@ func TestDeadLetter(t *testing.T) {
 		want    middleware.DeadLetter
 	}{
 		"ours":                          {ours, full},
-		"ours, and x-death":             {with(ours, wire.KeyDeath, death("orders", "rejected")), full},
+		"replayed, and then rejected":   {with(ours, wire.KeyDeath, death("orders", "rejected")), rejected},
+		"ours, and another's x-death":   {with(ours, wire.KeyDeath, death("another", "rejected")), full},
 		"a later version":               {with(ours, wire.KeyVersion, "2"), middleware.DeadLetter{Queue: "orders"}},
 		"rejected":                      {amqp091.Table{wire.KeyDeath: death("orders", "rejected")}, byBroker(middleware.ReasonRejected)},
 		"delivery limit":                {amqp091.Table{wire.KeyDeath: death("orders", "delivery_limit")}, byBroker(middleware.ReasonDeliveryLimit)},

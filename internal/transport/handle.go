@@ -23,9 +23,10 @@ type handle struct {
 	delivery amqp091.Delivery
 	nameless bool // the publisher gave no Watermill UUID
 
-	// msg is what is handed out; ctx is its context, which only the consumer ends.
-	msg *message.Message
-	ctx context.Context
+	// msg is what is handed out, under this uuid; ctx is its context, which only the consumer ends.
+	msg  *message.Message
+	uuid string
+	ctx  context.Context
 
 	mu         sync.Mutex
 	inside     int           // middlewares that have the message in hand
@@ -89,21 +90,30 @@ func (h *handle) Succeeded() {
 }
 
 func (h *handle) Settle(_ context.Context, s middleware.Settlement) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-
-	if h.answered {
+	if !h.leave(s) {
+		s.Abandoned(errSettled)
 		return errSettled
-	}
-	if h.settlement == nil { // an inner middleware, which saw the handler itself, knows best
-		h.settlement = &s
 	}
 
 	return nil
 }
 
+// leave is false if nobody takes it any more.
+func (h *handle) leave(s middleware.Settlement) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if h.settlement == nil && !h.answered { // an inner middleware, which saw the handler itself, knows best
+		h.settlement = &s
+	}
+
+	return !h.answered
+}
+
 // answer takes what the middleware has left, once the router has answered. Nothing can be left any more afterwards.
 func (h *handle) answer() (s *middleware.Settlement, succeeded bool) {
+	h.Finish()
+
 	h.mu.Lock()
 	defer h.mu.Unlock()
 

@@ -11,6 +11,8 @@ import (
 
 // holds counts the deliveries of a lane that are held, from the first publish to the confirmation.
 type holds struct {
+	telling sync.Mutex // held while events are told, so that they come in order; taken before mu
+
 	mu       sync.Mutex
 	count    int
 	reported time.Time // when a HeldError was reported last
@@ -80,6 +82,8 @@ func (h *hold) release() {
 	held.mu.Unlock()
 
 	if over {
+		held.telling.Lock()
+		defer held.telling.Unlock()
 		h.lane.forwarder.settings.emit(middleware.Event{Kind: middleware.EventReleased, Queue: h.lane.plan.Queue})
 	}
 }
@@ -99,9 +103,11 @@ func (h *hold) report() {
 	}
 
 	held := &h.lane.held
+	held.telling.Lock()
+	defer held.telling.Unlock()
 	held.mu.Lock()
 	now := time.Now()
-	if now.Sub(held.reported) < settings.HoldWarning*9/10 {
+	if held.count == 0 || now.Sub(held.reported) < settings.HoldWarning*9/10 {
 		held.mu.Unlock()
 		return
 	}

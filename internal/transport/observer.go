@@ -8,6 +8,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 )
 
 // Observer looks at queues, over a connection of its own that is opened when it is first asked: in an alarm, which is when
@@ -32,7 +34,7 @@ func (o *Observer) Depths(ctx context.Context, queues []string) (map[string]int,
 	select {
 	case o.turn <- struct{}{}:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("the broker has not answered the look before: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("no look at queues while the one before has no answer: %w", context.Cause(ctx))
 	}
 
 	type result struct {
@@ -50,7 +52,7 @@ func (o *Observer) Depths(ctx context.Context, queues []string) (map[string]int,
 	case r := <-answer:
 		return r.depths, r.err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("the broker does not answer: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("no answer about queues: %w", context.Cause(ctx))
 	}
 }
 
@@ -66,6 +68,14 @@ func depth(channel *amqp091.Channel, queue string) (int, error) {
 	return 0, nil
 }
 
+func cannotLook(queue string, err error) error {
+	if broker := (*amqp091.Error)(nil); errors.As(err, &broker) && broker.Code == amqp091.AccessRefused {
+		err = topology.Explain(topology.KindQueue, queue, err)
+	}
+
+	return fmt.Errorf("cannot look at queue %q: %w", queue, err)
+}
+
 func (o *Observer) look(ctx context.Context, queues []string) (map[string]int, error) {
 	link, err := o.connection.TryLink(ctx)
 	if err != nil {
@@ -79,6 +89,7 @@ func (o *Observer) look(ctx context.Context, queues []string) (map[string]int, e
 	)
 	for _, queue := range queues {
 		if ctx.Err() != nil { // nobody waits for it any more
+			errs = append(errs, context.Cause(ctx))
 			break
 		}
 		if channel == nil || channel.IsClosed() { // a queue that is missing has closed it
@@ -89,7 +100,7 @@ func (o *Observer) look(ctx context.Context, queues []string) (map[string]int, e
 		}
 		n, err := depth(channel, queue)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("cannot look at queue %q: %w", queue, err))
+			errs = append(errs, cannotLook(queue, err))
 			continue
 		}
 		depths[queue] = n

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -222,7 +223,7 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 	if h.nameless = msg.UUID == ""; h.nameless {
 		msg.UUID = messageUUID(h.state, d)
 	}
-	h.ctx, h.msg = ctx, msg
+	h.ctx, h.msg, h.uuid = ctx, msg, msg.UUID
 	msg.SetContext(middleware.WithDelivery(ctx, h))
 
 	if s.isClosing() {
@@ -245,15 +246,24 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 		acked = true
 	case <-msg.Nacked():
 	case <-s.ctx.Done(): // the time to close is over; the broker delivers it again
-		n.ended(s, h, middleware.EventRequeued)
+		n.giveUp(s, h)
 		return
 	}
 	if !h.wait(s.ctx) {
-		n.ended(s, h, middleware.EventRequeued)
+		n.giveUp(s, h)
 		return
 	}
 
 	n.settle(s, h, acked)
+}
+
+// giveUp leaves a message to the broker while its handler, or a middleware, is not done with it.
+func (n *session) giveUp(s *subscription, h *handle) {
+	if settlement, _ := h.answer(); settlement != nil && settlement.Verdict.Action != middleware.ActionRequeue {
+		settlement.Abandoned(context.Cause(s.ctx))
+		return
+	}
+	s.consumer.settings.Judge.Ended(middleware.EventRequeued, h, unseen(h))
 }
 
 // settle carries out what the middleware has left, or what the router's answer says by itself.
@@ -282,13 +292,13 @@ func (n *session) settle(s *subscription, h *handle, acked bool) {
 
 // ended tells of an attempt that has not failed.
 func (n *session) ended(s *subscription, h *handle, kind middleware.EventKind) {
-	s.consumer.settings.Judge.Ended(kind, h)
+	s.consumer.settings.Judge.Ended(kind, h, h.msg)
 }
 
-// unseen is what can be made of a message that no handler may see.
+// unseen is what can be made of a message that no handler may see, or that one has still in its hands.
 func unseen(h *handle) *message.Message {
 	msg := raw(&h.delivery)
-	msg.UUID = messageUUID(h.state, &h.delivery)
+	msg.UUID = cmp.Or(h.uuid, messageUUID(h.state, &h.delivery))
 
 	return msg
 }
@@ -362,6 +372,9 @@ func (n *session) requeueLater(s *subscription, h *handle) {
 	wait := pause(&h.delivery)
 	s.logger.Error("Handler of a dead letter has failed, it stays in the dead-letter queue", nil, watermill.LogFields{
 		"message_uuid": h.msg.UUID, "wait_time": wait.String(),
+	})
+	s.consumer.settings.Judge.Emit(middleware.Event{
+		Kind: middleware.EventSetAside, Topic: s.source.Topic, Queue: s.source.Queue, DeadLetters: true, Message: h.msg, Took: wait,
 	})
 
 	n.forwards.Add(1)

@@ -141,7 +141,7 @@ func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
 // handle calls the handler, and tells how an attempt has ended that has not failed: with an error the router nacks, which requeues.
 func (s Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*message.Message, err error) {
 	end := middleware.EventRequeued // also if the handler ends its goroutine
-	defer func() { s.Judge.Ended(end, d) }()
+	defer func() { s.Judge.Ended(end, d, d.msg) }()
 
 	if produced, err = h(d.msg); err == nil {
 		end = middleware.EventSucceeded

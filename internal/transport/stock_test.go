@@ -222,12 +222,12 @@ func TestHandle(t *testing.T) {
 	retry := middleware.Settlement{Verdict: middleware.Verdict{Action: middleware.ActionRetry, Count: 1}}
 	dead := middleware.Settlement{Verdict: middleware.Verdict{Action: middleware.ActionDeadLetter}}
 
-	h := &handle{}
+	h := &handle{Standing: new(middleware.Standing)}
 	s, succeeded := h.answer()
 	assert.Nil(t, s, "the middleware never saw it")
 	assert.False(t, succeeded)
 
-	h = &handle{}
+	h = &handle{Standing: new(middleware.Standing)}
 	require.NoError(t, h.Settle(t.Context(), dead))
 	require.NoError(t, h.Settle(t.Context(), retry))
 	h.Succeeded()

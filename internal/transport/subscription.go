@@ -132,7 +132,9 @@ func (s *subscription) run(session *session) {
 }
 
 func (s *subscription) emit(kind middleware.EventKind) {
-	s.consumer.settings.Judge.Emit(middleware.Event{Kind: kind, Topic: s.source.Topic, Queue: s.source.Queue})
+	s.consumer.settings.Judge.Emit(middleware.Event{
+		Kind: kind, Topic: s.source.Topic, Queue: s.source.Queue, DeadLetters: s.source.DeadLettersOf != "",
+	})
 }
 
 func (s *subscription) pause(wait *backoff.ExponentialBackOff) {

@@ -197,5 +197,14 @@ func ReadDead(headers map[string]any, queue string) (State, bool) {
 	s.Count = count
 	s.Removed, _ = headers[KeyRemoved].(string)
 
+	// Whoever can publish can write these: what is shown keeps the bounds that we keep.
+	if !slices.Contains(Reasons(), s.Reason) {
+		s.Reason = ""
+	}
+	s.Error, s.ErrorType = Text(s.Error, MaxErrorBytes), Text(s.ErrorType, MaxErrorTypeBytes)
+	for _, name := range []*string{&s.Queue, &s.Topic, &s.Handler, &s.Host, &s.UUID, &s.Removed} {
+		*name = Text(*name, MaxNameBytes)
+	}
+
 	return s, true
 }

@@ -18,6 +18,7 @@
 //	amqpretry_recovery_duration_seconds{topic, handler}                   histogram  from a message's first failure to its success
 //	amqpretry_dead_letters_total{topic, reason}                           counter    messages sent to the dead-letter queue, confirmed by the broker
 //	amqpretry_forward_duration_seconds{topic}                             histogram  from a verdict to the broker's confirmation of the copy
+//	amqpretry_dead_letters_set_aside_total{topic}                         counter    dead letters whose own handler has failed, each time
 //	amqpretry_consuming_subscriptions{topic}                              gauge      subscriptions that consume
 //	amqpretry_held_deliveries{queue}                                      gauge      failed deliveries whose copies the broker does not confirm
 //	amqpretry_topology_repairs_total{queue}                               counter    retry topologies declared again because a part was missing

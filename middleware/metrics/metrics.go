@@ -85,7 +85,7 @@ func (m *Metrics) OnEvent(e middleware.Event) {
 		h.attempts.inc(string(e.Class))
 		h.ended(string(e.Class), e.Took)
 	case middleware.EventUnhandled:
-		if e.Class != middleware.ClassExpired { // which is no failure of anybody, nor is waiting
+		if e.Class != middleware.ClassExpired && e.Class != middleware.ClassPostponed { // which are no failures of anybody
 			m.handled(&e).attempts.inc(string(e.Class))
 		}
 	case middleware.EventRetried, middleware.EventPostponed:
@@ -104,14 +104,23 @@ func (m *Metrics) OnEvent(e middleware.Event) {
 		m.queues.of(e.Queue).held.Set(0)
 	case middleware.EventTopologyDeclared:
 		m.topics.of(e.Topic) // begins at 0
-		m.queues.of(e.Queue)
+		if !e.DeadLetters {
+			m.queues.of(e.Queue)
+		}
 	case middleware.EventTopologyRepaired:
 		m.queues.of(e.Queue).repairs.Inc()
 	case middleware.EventConsuming:
-		m.topics.of(e.Topic).consuming.Inc()
-		m.queues.of(e.Queue)
+		t := m.topics.of(e.Topic)
+		if !e.DeadLetters {
+			t.consuming.Inc()
+			m.queues.of(e.Queue)
+		}
 	case middleware.EventStoppedConsuming:
-		m.topics.of(e.Topic).consuming.Dec()
+		if !e.DeadLetters {
+			m.topics.of(e.Topic).consuming.Dec()
+		}
+	case middleware.EventSetAside:
+		m.topics.of(e.Topic).setAside.Inc()
 	case middleware.EventConnected:
 		m.opened.inc(e.Connection)
 	case middleware.EventDisconnected:

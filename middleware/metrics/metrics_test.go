@@ -85,6 +85,8 @@ func event(kind middleware.EventKind, change ...func(*middleware.Event)) middlew
 	return e
 }
 
+func ofDeadLetters(e *middleware.Event) { e.Queue, e.DeadLetters = "orders.dlq", true }
+
 func class(c middleware.Class) func(*middleware.Event) {
 	return func(e *middleware.Event) { e.Class = c }
 }
@@ -213,11 +215,20 @@ func TestOnEvent(t *testing.T) {
 			[]middleware.Event{
 				event(middleware.EventConsuming), event(middleware.EventConsuming), event(middleware.EventStoppedConsuming),
 				event(middleware.EventTopologyRepaired),
+				event(middleware.EventUnhandled, class(middleware.ClassExpired)), event(middleware.EventUnhandled, class(middleware.ClassPostponed)),
 			},
 			map[string]float64{
 				`amqpretry_consuming_subscriptions{topic="orders"}`: 1,
 				`amqpretry_topology_repairs_total{queue="orders"}`:  1,
 			},
+		},
+		"dead letters of the topic": {
+			[]middleware.Event{
+				event(middleware.EventTopologyDeclared, ofDeadLetters), event(middleware.EventConsuming, ofDeadLetters),
+				event(middleware.EventConsuming, ofDeadLetters), event(middleware.EventStoppedConsuming, ofDeadLetters),
+				event(middleware.EventSetAside, ofDeadLetters),
+			},
+			map[string]float64{`amqpretry_dead_letters_set_aside_total{topic="orders"}`: 1},
 		},
 		"what is in no list": {
 			[]middleware.Event{

@@ -68,6 +68,7 @@ type series struct {
 	recovery     *prometheus.HistogramVec
 	deadLetters  *prometheus.CounterVec
 	forward      *prometheus.HistogramVec
+	setAside     *prometheus.CounterVec
 	consuming    *prometheus.GaugeVec
 	held         *prometheus.GaugeVec
 	repairs      *prometheus.CounterVec
@@ -110,6 +111,8 @@ func newSeries(c Config) series {
 			"Messages sent to the dead-letter queue, confirmed by the broker.", labelTopic, labelReason),
 		forward: histogram("forward_duration_seconds",
 			"From a verdict to the broker's confirmation of the copy.", durationBuckets, labelTopic),
+		setAside: counter("dead_letters_set_aside_total",
+			"Dead letters whose own handler has failed, each time.", labelTopic),
 		consuming: gauge("consuming_subscriptions",
 			"Subscriptions that consume.", labelTopic),
 		held: gauge("held_deliveries",
@@ -127,7 +130,7 @@ func newSeries(c Config) series {
 
 func (s series) all() []prometheus.Collector {
 	return []prometheus.Collector{
-		s.attempts, s.durations, s.inFlight, s.messages, s.untilSuccess, s.recovery, s.deadLetters, s.forward, s.consuming,
+		s.attempts, s.durations, s.inFlight, s.messages, s.untilSuccess, s.recovery, s.deadLetters, s.setAside, s.forward, s.consuming,
 		s.held, s.repairs, s.opened, s.lost, s.blocked,
 	}
 }
@@ -207,6 +210,7 @@ func (h *handled) ended(outcome string, took time.Duration) {
 type topical struct {
 	deadLetters counters
 	forward     prometheus.Observer
+	setAside    prometheus.Counter
 	consuming   prometheus.Gauge
 }
 
@@ -216,6 +220,7 @@ func (s series) topical(topic string) *topical {
 	return &topical{
 		deadLetters: newCounters(s.deadLetters, reasons, topic),
 		forward:     s.forward.WithLabelValues(topic),
+		setAside:    s.setAside.WithLabelValues(topic),
 		consuming:   s.consuming.WithLabelValues(topic),
 	}
 }

@@ -137,13 +137,22 @@ func reported(h message.HandlerFunc) message.HandlerFunc {
 
 		produced, err = h(msg)
 		returned = true
-		// A Timeout ends a context with another error: that is a failure.
-		if err != nil && errors.Is(ctx.Err(), context.Canceled) {
+		if err != nil && withdrawn(ctx) {
 			err = &withdrawnError{err}
 		}
 
 		return produced, err
 	}
+}
+
+// withdrawn tells whether a message was taken away from its handler. A context alone does not tell: Watermill's Timeout leaves an ended one
+// on the message for the next try. That of a message of others is all there is; there, the end of a Timeout has an error of its own.
+func withdrawn(ctx context.Context) bool {
+	if _, ours := middleware.AttemptFromContext(ctx); ours {
+		return middleware.Withdrawn(ctx)
+	}
+
+	return errors.Is(ctx.Err(), context.Canceled)
 }
 
 // withdrawnError is what a handler returned when its message had been taken away: with the connection, all that are in

@@ -183,7 +183,9 @@ func TestWithdrawnMessagesDoNotOpen(t *testing.T) {
 		return nil, msg.Context().Err()
 	})
 	gone := func() *message.Message {
-		msg := fresh()
+		d := newDelivery(twoRetries)
+		d.withdrawn = true
+		msg := newMessage(d, "payload")
 		ctx, cancel := context.WithCancelCause(msg.Context())
 		cancel(errors.New("the connection was lost"))
 		msg.SetContext(ctx)
@@ -201,6 +203,27 @@ func TestWithdrawnMessagesDoNotOpen(t *testing.T) {
 	} {
 		require.ErrorIs(t, call(guarded, fresh()), context.DeadlineExceeded, name)
 		assert.ErrorIs(t, call(guarded, fresh()), gobreaker.ErrOpenState, name)
+	}
+}
+
+// Watermill's Timeout leaves its ended context on a message that Watermill's Retry tries again: those failures count all the same.
+func TestFailuresAfterATimeoutOpen(t *testing.T) {
+	for name, order := range map[string]func(breaker message.HandlerMiddleware, h message.HandlerFunc) message.HandlerFunc{
+		"around the breaker": func(b message.HandlerMiddleware, h message.HandlerFunc) message.HandlerFunc {
+			return wmmiddleware.Timeout(time.Minute)(b(h))
+		},
+		"inside of it": func(b message.HandlerMiddleware, h message.HandlerFunc) message.HandlerFunc {
+			return b(wmmiddleware.Timeout(time.Minute)(h))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			calls := 0
+			failing := func(*message.Message) ([]*message.Message, error) { calls++; return nil, errors.New("down") }
+			retry := wmmiddleware.Retry{MaxRetries: 5, InitialInterval: time.Microsecond}
+			guarded := retry.Middleware(order(breaker(t, afterFailures(3)).Middleware, failing))
+			require.ErrorIs(t, call(guarded, fresh()), gobreaker.ErrOpenState)
+			assert.Equal(t, 3, calls)
+		})
 	}
 }
 

@@ -81,12 +81,27 @@ func play(s Service, at letter) Result {
 	l.dead = true // what its goroutines have left running is no part of it
 	l.mu.Unlock()
 
-	result.Ended, result.Err = s.Clock.Now(), err
+	result.Ended, result.Err = s.Clock.Now(), errors.Join(err, l.unreached())
 	for i := range result.Steps {
 		result.Steps[i].text = s.text(result.Steps[i].Err)
 	}
 
 	return result
+}
+
+// unreached are faults of calls that were never made: a test that asks for one means it.
+func (l *life) unreached() error {
+	var errs []error
+	for _, call := range slices.Sorted(maps.Keys(l.service.Faults)) {
+		if call > l.calls {
+			errs = append(errs, &config.FieldError{
+				Path: fmt.Sprintf("Service.Faults[%d]", call), Problem: "never happened",
+				Wanted: "of a call that is made", Found: plural(l.calls, "call"),
+			})
+		}
+	}
+
+	return errors.Join(errs...)
 }
 
 // run delivers the message to a router until it has ended.
@@ -221,11 +236,11 @@ func (l *life) settle(at letter, kind wire.Kind, d *delivery, acked, ok bool) (l
 	case !ok:
 		return at, ErrUnanswered
 	case fault == Shutdown:
-		l.poison.Ended(middleware.EventRequeued, d)
+		l.poison.Ended(middleware.EventRequeued, d, d.msg)
 	case settlement != nil:
 		return l.carryOut(at, kind, d, *settlement), nil
 	case acked:
-		l.poison.Ended(middleware.EventSucceeded, d)
+		l.poison.Ended(middleware.EventSucceeded, d, d.msg)
 		l.end(Succeeded)
 	case succeeded:
 		return l.carryOut(at, kind, d, l.poison.Judge(d, middleware.Failure{
@@ -233,7 +248,7 @@ func (l *life) settle(at letter, kind wire.Kind, d *delivery, acked, ok bool) (l
 			Err: errors.New("the handler succeeded, but its outputs could not be published"),
 		})), nil
 	default: // a plain nack
-		l.poison.Ended(middleware.EventRequeued, d)
+		l.poison.Ended(middleware.EventRequeued, d, d.msg)
 	}
 
 	return at, nil
@@ -243,7 +258,7 @@ func (l *life) settle(at letter, kind wire.Kind, d *delivery, acked, ok bool) (l
 func (l *life) carryOut(at letter, kind wire.Kind, d *delivery, s middleware.Settlement) letter {
 	switch s.Verdict.Action {
 	case middleware.ActionRequeue:
-		l.poison.Ended(middleware.EventRequeued, d)
+		l.poison.Ended(middleware.EventRequeued, d, d.msg)
 		return at
 	case middleware.ActionDrop:
 		s.Done(s.Verdict)

@@ -123,7 +123,7 @@ func (r Result) Delays() []time.Duration {
 
 // isHop tells whether the message was not due yet, and went on waiting.
 func (s Step) isHop() bool {
-	return s.Class == middleware.ClassExpired && s.Verdict.Action == middleware.ActionPostpone
+	return s.Calls == 0 && s.Verdict.Action == middleware.ActionPostpone
 }
 
 // longest is how many steps a String shows of the beginning, and of the end.

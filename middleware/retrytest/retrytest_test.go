@@ -124,6 +124,7 @@ func TestTheTopicsPolicyHolds(t *testing.T) {
 		},
 		ConsumerHandler: returns(errDown),
 	}
+	s.Topic = "mails"
 	retrytest.Run(s, newMessage()).AssertDelays(t)
 	s.Topic = "orders"
 	retrytest.Run(s, newMessage()).AssertDelays(t, seconds(1, 5)...)

@@ -116,6 +116,9 @@ func (s Service) validate() error {
 	if !s.Policy.IsZero() && (!s.Policies.Default.IsZero() || len(s.Policies.Topics) > 0) {
 		add("Policy", "two policies", "the only one", "Policies as well")
 	}
+	if len(s.Policies.Topics) > 0 && s.Topic == "" {
+		add("Topic", "missing", "the topic whose policy is meant, as there are Policies of several", "")
+	}
 	if slices.ContainsFunc(s.Middlewares, func(m message.HandlerMiddleware) bool { return m == nil }) {
 		add("Middlewares", "missing", "middlewares", "nil")
 	}
@@ -134,7 +137,11 @@ func (s Service) validate() error {
 			add(path, "no call", "1 for the first, or EveryCall", fmt.Sprint(call))
 		}
 		switch fault := s.Faults[call]; fault {
-		case Shutdown, Crash, Unpublishable, "":
+		case Unpublishable:
+			if s.Handler == nil {
+				add(path, "nothing to publish", "left out with a ConsumerHandler, which has no outputs", string(fault))
+			}
+		case Shutdown, Crash, "":
 		default:
 			add(path, "unknown fault", fmt.Sprintf("%s, %s or %s", Shutdown, Crash, Unpublishable), fmt.Sprintf("%q", fault))
 		}

@@ -149,7 +149,7 @@ func (r registered) check(expr string) (by []string, problems []string) {
 }
 
 // promQLFunctions are those in use: the parser knows more than Prometheus does.
-var promQLFunctions = map[string]bool{"rate": true, "increase": true, "histogram_quantile": true, "round": true, "max_over_time": true}
+var promQLFunctions = map[string]bool{"rate": true, "increase": true, "histogram_quantile": true, "round": true, "quantile_over_time": true}
 
 func checkFilter(name string, labels map[string][]string, f metricsql.LabelFilter) (problems []string) {
 	if slices.Contains(scrapeLabels, f.Label) {

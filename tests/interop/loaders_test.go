@@ -32,7 +32,7 @@ retry:
     max_age: 1h30m
     on_expiry: drop
     max_postpone: 12h
-    retry_only: ["*url.Error", "net.Error"]
+    retry_only: ["*url.Error", "*net.OpError"]
     never_retry: ["*fs.PathError"]
     queue_type: classic
     scope: shared
@@ -119,7 +119,7 @@ func TestKoanfFaults(t *testing.T) {
 	got, err := load("default: {max_age: 30, never_retry: ['*errors.errorString']}", false)
 	require.NoError(t, err, "30ns: a number is taken for nanoseconds")
 	err = got.Validate()
-	assert.ErrorContains(t, err, "policies.default.max_age: too short: must be at least 1ms, or 0 for no limit, got 30ns")
+	assert.ErrorContains(t, err, "policies.default.max_age: too short: must be at least 1ms, or left out for no limit, got 30ns")
 	assert.ErrorContains(t, err, "policies.default.never_retry[0]: matches errors of any kind")
 }
 

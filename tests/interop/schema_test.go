@@ -46,7 +46,7 @@ func TestSchemaAccepts(t *testing.T) {
 		`{"$schema": "policies.schema.json", "x-anchors": {"a": 1}, "topics": {"a": {"retries": 0}}}`,
 		"default: {jitter: 0, retries: 0, immediate: 0, crash_limit: 0, max_age: 0s, delays: [], retry_only: []}",
 		"default: {jitter: 1, retries: 1000, immediate: 10, crash_limit: 19, max_age: 1h1m1s1ms1us1ns, max_postpone: 1.5h}",
-		"default: {retry_only: ['*fs.PathError', net.Error, 'main.E[int]']}",
+		"default: {retry_only: ['*fs.PathError', url.Error, 'main.E[int]']}",
 	) {
 		_, err := config.Parse([]byte(text))
 		if assert.NoError(t, err, text) || text == "" {
