@@ -14,7 +14,8 @@ type EventKind string
 // The kinds of events about a message. An attempt begins with EventAttempt and ends with exactly one of EventSucceeded,
 // EventFailed and EventRequeued; immediate tries are attempts of their own here. A message that no handler may see is told of with
 // EventUnhandled. EventFailed and EventUnhandled are followed by what was done about them: by exactly one of EventRetried, EventPostponed,
-// EventDeadLettered, EventDropped and EventAbandoned, or, where the verdict is to call the handler again at once, by the next EventAttempt.
+// EventDeadLettered, EventDropped and EventAbandoned, or, where the verdict is to call the handler again at once, by the next EventAttempt,
+// unless a shutdown comes in between.
 const (
 	// EventAttempt fires before a handler is called.
 	EventAttempt EventKind = "attempt"

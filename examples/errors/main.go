@@ -32,7 +32,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 
 	// This function is asked about every failure, and outranks the lists.
 	decide := func(f middleware.Failure) error {
-		if errors.Is(f.Err, errNoSuchCustomer) && f.Message != nil && f.Message.UUID == "new-customer" {
+		if errors.Is(f.Err, errNoSuchCustomer) && f.Message.UUID == "new-customer" {
 			return middleware.Transient(f.Err) // he may not be there yet
 		}
 
