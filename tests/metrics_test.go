@@ -247,7 +247,7 @@ func TestMetrics_OfABrokerInTrouble(t *testing.T) {
 		svc.publish(fmt.Sprint("more-", time.Now().UnixNano()))
 		return m.sum("held_deliveries", "queue=orders") > 0
 	}, "deliveries are held")
-	assert.Zero(t, m.sum("attempts_in_flight"), "what is held is in no handler's hands")
+	m.becomes(0, "attempts_in_flight") // what is held is in no handler's hands
 	broker.Ctl("clear_policy", "full")
 	m.becomes(0, "held_deliveries")
 
@@ -255,7 +255,7 @@ func TestMetrics_OfABrokerInTrouble(t *testing.T) {
 	broker.Pause()
 	began := time.Now()
 	assert.Zero(t, m.sum("queue_depths_up"))
-	assert.Less(t, time.Since(began), 2*timeout)
+	assert.Less(t, time.Since(began), 10*timeout, "for ever, without a timeout")
 	assert.GreaterOrEqual(t, m.sum("queue_depths_errors_total"), 1)
 	assert.Zero(t, m.sum("queue_messages_ready"), "no number is better than an old one")
 	assert.Equal(t, 2, m.sum("connections_opened_total", "connection=subscriber")+m.sum("connections_opened_total", "connection=forwarder"))
