@@ -32,4 +32,9 @@
 //
 // Plug.NewSubscriber is the plug's own consumer, which keeps all promises. A stock amqp.NewSubscriber(retry.Config(), logger)
 // works too; docs/guarantees.md has the table of what it cannot promise.
+//
+// # What happens, and what is left
+//
+// Options.OnEvent is told of everything that happens; package middleware/metrics makes Prometheus series of it, with the depths
+// that Plug.QueueDepths reads. Plug.NewDeadLetterSubscriber feeds an ordinary handler from a dead-letter queue.
 package amqpretry

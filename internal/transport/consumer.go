@@ -53,6 +53,7 @@ type Consumer struct {
 // declared is what is declared for a topic: topics that share a queue have an exchange each.
 type declared struct{ queue, topic string }
 
+// declaration is that of one of them.
 type declaration struct {
 	turn sync.Mutex           // held while declaring
 	link atomic.Pointer[Link] // where it was declared last
