@@ -104,7 +104,8 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 				return byFate(msg)
 			}}
 			c.Configure = func(conf *amqp.Config) { conf.Marshaler = picky{} }
-			c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(137), Scope: scope, MaxAge: time.Hour}}
+			c.Options = shared(t, uniqueName("shared"), config.QueueTypeQuorum, ms(100)...)
+			c.Options.Policies.Default.Scope, c.Options.Policies.Default.MaxAge = scope, time.Hour
 			svc := newService(t, c)
 			handlers := svc.Router.Handlers()
 			svc.file(a)

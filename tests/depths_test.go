@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/middleware"
@@ -62,10 +61,8 @@ func TestQueueDepths(t *testing.T) {
 func TestQueueDepths_Shared(t *testing.T) {
 	t.Parallel()
 
-	uri, a, b := brokertest.URI(t), uniqueName("depth"), uniqueName("depth")
-	plug := newPlug(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{
-		Policies: config.Policies{Default: config.Policy{Delays: ms(139), Scope: config.ScopeShared}},
-	})
+	uri, prefix, a, b := brokertest.URI(t), uniqueName("shared"), uniqueName("depth"), uniqueName("depth")
+	plug := newPlug(t, amqp.NewDurableQueueConfig(uri), shared(t, prefix, config.QueueTypeQuorum, ms(100)...))
 	depths, err := plug.QueueDepths(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, depths, "nothing is subscribed to")
@@ -83,7 +80,7 @@ func TestQueueDepths_Shared(t *testing.T) {
 	for _, d := range depths {
 		mains[d.Queue] = d.MainQueue
 	}
-	assert.Equal(t, map[string]string{a + ".dlq": a, b + ".dlq": b, "retry.139ms": ""}, mains)
+	assert.Equal(t, map[string]string{a + ".dlq": a, b + ".dlq": b, prefix + ".100ms": ""}, mains)
 }
 
 // A broker that does not answer costs the time that it is given, and nothing else.

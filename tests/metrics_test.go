@@ -200,11 +200,9 @@ func TestMetrics_OfAClose(t *testing.T) {
 func TestMetrics_OfSharedQueues(t *testing.T) {
 	t.Parallel()
 	m := newMeasured(t, metrics.Config{})
-	delay := time.Duration(3_600_000+time.Now().UnixNano()%1_000_000) * time.Millisecond // a queue that no other test has
-	options := amqpretry.Options{
-		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{delay}, Scope: config.ScopeShared}},
-		OnEvent:  m.OnEvent,
-	}
+	prefix := uniqueName("shared")
+	options := shared(t, prefix, config.QueueTypeQuorum, time.Hour)
+	options.OnEvent = m.OnEvent
 	for range 2 {
 		svc := start(t, setup{
 			URI: brokertest.URI(t), Options: options, Handler: func(*message.Message) error { return errors.New("no") },
@@ -213,10 +211,10 @@ func TestMetrics_OfSharedQueues(t *testing.T) {
 		svc.publish("a", "b")
 	}
 
-	shared := "queue=retry." + config.FormatDelay(delay)
-	m.becomes(4, "queue_messages_ready", shared)
+	queue := "queue=" + prefix + ".1h"
+	m.becomes(4, "queue_messages_ready", queue)
 	m.becomes(4, "queue_messages_ready", "role=retry")
-	assert.Equal(t, 4, m.sum("queue_messages_ready", shared, "main_queue="))
+	assert.Equal(t, 4, m.sum("queue_messages_ready", queue, "main_queue="))
 	assert.Equal(t, 1, m.sum("queue_depths_up"))
 }
 
