@@ -25,7 +25,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	out, topic := play.To(to), "circuit-breaker-"+watermill.NewShortUUID()
 
 	breaker, err := protect.NewCircuitBreaker(protect.CircuitBreakerConfig{Settings: gobreaker.Settings{
-		Timeout:     700 * time.Millisecond,
+		Timeout:     1500 * time.Millisecond,
 		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 2 },
 		OnStateChange: func(_ string, from, to gobreaker.State) {
 			out.Printf("the breaker was %s and is %s\n", from, to)
@@ -56,7 +56,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 		return err
 	}
 
-	options := amqpretry.Options{Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{time.Second}, Retries: 2}}}
+	options := amqpretry.Options{Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{2 * time.Second}, Retries: 2}}}
 
 	return play.Run(ctx, uri, out, options, play.Handlers{topic: handler},
 		play.Message{Topic: topic, ID: "order-1"}, play.Message{Topic: topic, ID: "order-2"},
