@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/internal/wire"
@@ -129,15 +128,4 @@ func (c *confirmChannel) resolved() {
 func (c *confirmChannel) closeError() error {
 	<-c.done
 	return c.closed
-}
-
-// guard runs foreign code, whose panic must not end the process or lose a message.
-func guard(logger watermill.LoggerAdapter, name string, f func()) {
-	defer func() {
-		if r := recover(); r != nil {
-			logger.Error(name+" panicked", fmt.Errorf("%v", r), nil)
-		}
-	}()
-
-	f()
 }

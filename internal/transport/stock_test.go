@@ -270,9 +270,3 @@ func TestHeldError(t *testing.T) {
 	held.Err = nil
 	assert.ErrorContains(t, held, "the broker does not answer")
 }
-
-func TestGuard(t *testing.T) {
-	logger := watermill.NewCaptureLogger()
-	require.NotPanics(t, func() { guard(logger, "OnHeld", func() { panic("oh") }) })
-	assert.Equal(t, "OnHeld panicked", logger.Captured()[watermill.ErrorLogLevel][0].Msg)
-}
