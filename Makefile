@@ -12,7 +12,7 @@ PACKAGES  ?= ./...
 URIS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-race matrix soak fuzz examples lint vet fmt
+.PHONY: help demo test test-race matrix soak chaos fuzz examples lint vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -39,6 +39,18 @@ endif
 SOAK ?= 3m
 soak: ## a change of policies under load, for minutes: make soak SOAK=10m
 	SOAK=$(SOAK) scripts/broker run $(GO) test -count=1 -v -timeout=1h -parallel=8 -run TestP7_TwoVersions ./tests
+
+# Where the tables of the proofs go, beside the terminal.
+REPORT ?=
+PROOF  = REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
+
+# Everything fails, at random, while processes of a service work: nothing may be lost. The same SEED gives the same faults and messages.
+SEED     ?=
+MESSAGES ?= 10000
+FOR      ?= 3m
+chaos: ## processes, connections and a broker fail: make chaos MESSAGES=20000 FOR=10m SEED=1 REPORT=report.md
+	cd tests/chaos && $(PROOF) SEED="$(SEED)" MESSAGES="$(MESSAGES)" FOR="$(FOR)" CLOCK_STEPS=yes \
+		../../scripts/broker run --own $(GO) test -count=1 -v -timeout=2h -run 'TestChaos$$' .
 
 FUZZ ?= 3m
 fuzz: ## policy files made at random: make fuzz FUZZ=10m

@@ -1,0 +1,242 @@
+package chaos
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// What make chaos sets, or its user.
+func number(t *testing.T, name string, otherwise int64) int64 {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseInt(s, 10, 64)
+	require.NoError(t, err, name)
+
+	return n
+}
+
+// system is all of a run.
+type system struct {
+	t          *testing.T
+	broker     *broker
+	workers    []*worker
+	readers    []*Reader
+	clockSteps bool
+
+	mu      sync.Mutex
+	faults  []Fault
+	records []Record
+	letters []Letter
+	ended   map[string]bool
+	errs    []error
+}
+
+// Nothing is lost, whatever fails, for as many messages as are wanted.
+func TestChaos(t *testing.T) {
+	seed := number(t, "SEED", time.Now().UnixNano()%1_000_000)
+	messages := number(t, "MESSAGES", 3000)
+	limit, err := time.ParseDuration(cmp.Or(os.Getenv("FOR"), "1m"))
+	require.NoError(t, err, "FOR")
+	t.Logf("SEED=%d MESSAGES=%d FOR=%s", seed, messages, limit)
+	random := func(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), stream)) }
+
+	s := &system{t: t, clockSteps: os.Getenv("CLOCK_STEPS") != "", ended: map[string]bool{}}
+	binary := buildWorker(t, s.clockSteps)
+	s.broker = startBroker(t)
+	folder := t.TempDir()
+	for i, version := range []Version{VersionA, VersionB, VersionA} {
+		w := startWorker(t, fmt.Sprintf("worker-%d", i+1), binary, folder, s.broker, version)
+		s.workers = append(s.workers, w)
+		s.readers = append(s.readers, &Reader{Path: filepath.Join(folder, w.name)})
+	}
+	s.await(time.Minute, "the workers", func() bool {
+		started := 0
+		for _, r := range s.read() {
+			if r.Kind == Started {
+				started++
+			}
+		}
+		return started == len(s.workers)
+	})
+
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), limit)
+	defer cancel()
+	p := &publisher{broker: s.broker, wanted: int(messages), lasting: limit * 9 / 10, ahead: 3000, random: random(1), ended: s.count}
+	var wg sync.WaitGroup
+	wg.Go(func() { p.run(ctx); cancel() })
+	wg.Go(func() { s.trouble(ctx, random(2), "process", s.processFaults(), 3*time.Second) })
+	wg.Go(func() { s.trouble(ctx, random(3), "connection", s.networkFaults(), 2*time.Second) })
+	wg.Go(func() { s.trouble(ctx, random(4), "broker", s.brokerFaults(), 4*time.Second) })
+	wg.Wait()
+	trouble := time.Since(began)
+	t.Logf("the trouble is over after %s: %d messages, %d faults", trouble.Round(time.Second), p.count(), len(s.faults))
+
+	settled := time.Now()
+	s.settle()
+	t.Logf("everything has ended after another %s", time.Since(settled).Round(time.Second))
+	for _, topic := range Topics() {
+		require.NoError(t, s.collect(topic.Name))
+	}
+	left, err := s.broker.depths()
+	require.NoError(t, err)
+	for _, w := range s.workers {
+		for _, wrong := range w.stop() {
+			t.Error(wrong)
+		}
+	}
+	for _, err := range s.errs {
+		t.Errorf("a fault could not be made: %v", err)
+	}
+
+	ledger := Ledger{Sent: p.sent, Records: s.read(), Letters: s.letters, Faults: s.faults, Left: left}
+	verdict := ledger.Judge()
+	report(t, s, ledger, verdict, seed, trouble)
+	for i, wrong := range verdict.Wrong {
+		if i == 10 {
+			t.Errorf("and %d more", len(verdict.Wrong)-i)
+			break
+		}
+		t.Error(wrong)
+	}
+	assert.NotEmpty(t, ledger.Faults)
+}
+
+// await waits for a condition.
+func (s *system) await(within time.Duration, what string, condition func() bool) {
+	s.t.Helper()
+	require.Eventually(s.t, condition, within, 200*time.Millisecond, what)
+}
+
+// read gives all records so far, in order.
+func (s *system) read() []Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.readers {
+		added, err := r.Read()
+		if err != nil {
+			s.errs = append(s.errs, err)
+			continue
+		}
+		s.records = append(s.records, added...)
+		for _, a := range added {
+			switch a.Kind {
+			case Returned, Kind(middleware.EventDeadLettered), Kind(middleware.EventDropped):
+				s.ended[a.ID] = true
+			default:
+			}
+		}
+	}
+	slices.SortStableFunc(s.records, func(a, b Record) int { return a.At.Compare(b.At) })
+
+	return s.records
+}
+
+// count is how many messages have ended.
+func (s *system) count() int {
+	s.read()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return len(s.ended)
+}
+
+// trouble makes faults, one after the other, until the context ends.
+func (s *system) trouble(ctx context.Context, r *rand.Rand, of string, kinds []kind, pause time.Duration) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Duration(r.Int64N(int64(pause)))):
+		}
+		k := drawn(r, kinds)
+		start := Now()
+		deleted, err := k.make(r)
+		s.mu.Lock()
+		s.faults = append(s.faults, Fault{Name: k.name, Of: of, Start: start, End: Now(), Deleted: deleted, Harmless: k.harmless})
+		if err != nil {
+			s.errs = append(s.errs, fmt.Errorf("%s: %w", k.name, err))
+		}
+		s.mu.Unlock()
+	}
+}
+
+// collect takes the dead letters of a topic.
+func (s *system) collect(topic string) error {
+	letters, err := s.broker.drain(topic)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range letters {
+		// What was not acknowledged the last time comes again: the id of its publish tells.
+		if !slices.ContainsFunc(s.letters, func(known Letter) bool { return text(known.Message, idKey) == text(l.Message, idKey) }) {
+			s.letters = append(s.letters, l)
+		}
+	}
+
+	return err
+}
+
+// settle waits until nothing is on its way any more. A broker that could not hand back what was due tries again after 3 minutes.
+func (s *system) settle() {
+	quiet, last := time.Now(), -1
+	for end := time.Now().Add(8 * time.Minute); time.Now().Before(end); {
+		<-time.After(2 * time.Second)
+		depths, err := s.broker.depths()
+		if err != nil {
+			s.t.Log(err)
+			quiet = time.Now()
+			continue
+		}
+		waiting := 0
+		for queue, n := range depths {
+			if !isDeadLetterQueue(queue) {
+				waiting += n
+			}
+		}
+		if n := len(s.read()); waiting > 0 || n != last {
+			quiet, last = time.Now(), n
+		}
+		if time.Since(quiet) > 6*time.Second {
+			return
+		}
+	}
+	s.t.Errorf("messages are still on their way after 8 minutes")
+}
+
+func isDeadLetterQueue(queue string) bool {
+	return slices.ContainsFunc(Topics(), func(t Topic) bool { return deadLetterQueue(t.Name) == queue })
+}
+
+// report prints the tables, and appends them to the file that REPORT names.
+func report(t *testing.T, s *system, l Ledger, v Verdict, seed int64, trouble time.Duration) {
+	t.Helper()
+	text := Report(fmt.Sprintf("RabbitMQ %s, seed %d, %d processes, %s of faults", s.broker.version, seed, len(s.workers),
+		trouble.Round(time.Second)), l, v)
+	t.Log("\n" + text)
+	path := os.Getenv("REPORT")
+	if path == "" {
+		return
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
+	require.NoError(t, err)
+	_, err = file.WriteString(text + "\n")
+	require.NoError(t, err)
+	require.NoError(t, file.Close())
+}

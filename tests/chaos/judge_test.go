@@ -1,0 +1,252 @@
+package chaos
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// at is a time of a story, in milliseconds.
+func at(ms int) time.Time { return noon.Add(time.Duration(ms) * time.Millisecond) }
+
+func sentTo(topic, id string) *Sent {
+	return &Sent{Topic: topic, ID: id, Times: 1, Confirmed: at(0), Message: amqp091.Publishing{
+		Headers: amqp091.Table{uuidKey: id, "own": "header", TypedPrefix + "n": int32(7)}, Body: []byte(id), DeliveryMode: 2,
+	}}
+}
+
+func called(s *Sent, ms, attempt int) Record {
+	return Record{At: at(ms), Kind: Called, Topic: s.Topic, ID: s.ID, Attempt: attempt, Digest: digest(s.Message)}
+}
+
+func record(s *Sent, ms, attempt int, kind Kind) Record {
+	return Record{At: at(ms), Kind: kind, Topic: s.Topic, ID: s.ID, Attempt: attempt}
+}
+
+func failed(s *Sent, ms, attempt int, delay time.Duration) Record {
+	r := record(s, ms, attempt, Kind(middleware.EventFailed))
+	r.Delay, r.Wait = delay, delay
+
+	return r
+}
+
+func dead(s *Sent, reason wire.Reason, attempts int) Letter {
+	state := wire.State{
+		Count: wire.CountDead, Attempts: attempts, Queue: s.Topic, Topic: s.Topic, Handler: s.Topic, Host: "host",
+		Arrival: wire.NewArrival("", s.Topic, "", "", ""), Reason: reason, Error: "it fails", ErrorType: "*errors.errorString",
+		FirstFailure: at(1), LastFailure: at(attempts),
+	}
+	for n := range attempts {
+		state.History = wire.Append(state.History, wire.Attempt{Number: n + 1, At: at(n + 1), Error: "it fails"})
+	}
+	d := amqp091.Delivery{Headers: amqp091.Table{}, Body: s.Message.Body, DeliveryMode: s.Message.DeliveryMode}
+	for k, v := range s.Message.Headers {
+		d.Headers[k] = v
+	}
+	for k, v := range state.Headers("publish") {
+		d.Headers[k] = v
+	}
+
+	return Letter{s.Topic, d}
+}
+
+// A life as it should be, of each kind.
+func goodLedger() Ledger {
+	ok, once, never := sentTo("quorum", "succeeds-1"), sentTo("classic", "once-2"), sentTo("shared", "never-3")
+	dropped := sentTo("lossy", "dropped-4")
+
+	return Ledger{
+		Sent: []*Sent{ok, once, never, dropped},
+		Records: []Record{
+			called(ok, 1, 1), record(ok, 2, 1, Returned),
+			called(once, 1, 1), failed(once, 2, 1, 150*time.Millisecond), called(once, 153, 2), record(once, 154, 2, Returned),
+			called(never, 1, 1), failed(never, 2, 1, 250*time.Millisecond), called(never, 260, 2), failed(never, 261, 2, time.Second),
+			called(never, 1300, 3), failed(never, 1301, 3, 0),
+			called(dropped, 1, 1), record(dropped, 2, 1, Kind(middleware.EventDropped)),
+		},
+		Letters: []Letter{dead(never, wire.ReasonExhausted, 3)},
+	}
+}
+
+func TestJudge_AGoodRun(t *testing.T) {
+	t.Parallel()
+	verdict := goodLedger().Judge()
+	assert.Empty(t, verdict.Wrong)
+	assert.Equal(t, map[string]*Count{
+		"quorum": {Sent: 1, Processed: 1}, "classic": {Sent: 1, Processed: 1, Retries: 1}, "shared": {Sent: 1, DeadLettered: 1, Retries: 2},
+		"lossy": {Sent: 1, Dropped: 1},
+	}, verdict.Counts)
+}
+
+// Everything that must not be is seen: a proof that cannot fail proves nothing.
+func TestJudge_SeesWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	letter := func(l *Ledger, key string, value any) {
+		if value == nil {
+			delete(l.Letters[0].Message.Headers, key)
+			return
+		}
+		l.Letters[0].Message.Headers[key] = value
+	}
+	for name, c := range map[string]struct {
+		spoil func(*Ledger)
+		wrong string
+	}{
+		"lost at once":         {func(l *Ledger) { l.Sent = append(l.Sent, sentTo("quorum", "succeeds-9")) }, "succeeds-9 is lost"},
+		"lost after a failure": {func(l *Ledger) { l.Records = append(l.Records[:4:4], l.Records[6:]...) }, "once-2 is lost"},
+		"lost dead letter":     {func(l *Ledger) { l.Letters = nil }, "never-3 is lost"},
+		"left":                 {func(l *Ledger) { l.Left = map[string]int{"quorum": 1} }, "1 messages are left in queue quorum"},
+		"processed though it fails": {func(l *Ledger) {
+			l.Records = append(l.Records, record(l.Sent[2], 1400, 3, Returned))
+		}, "never-3 was processed"},
+		"dropped though it is wanted": {func(l *Ledger) { l.Records[1].Kind = Kind(middleware.EventDropped) }, "succeeds-1 was dropped"},
+		"handled twice": {func(l *Ledger) { l.Records = append(l.Records, called(l.Sent[0], 500, 1)) },
+			"succeeds-1: attempt 1 at 12:00:00.500 was not the first"},
+		"dead twice":        {func(l *Ledger) { l.Letters = append(l.Letters, l.Letters[0]) }, "never-3 has 2 dead letters"},
+		"too many attempts": {func(l *Ledger) { l.Records = append(l.Records, called(l.Sent[2], 9000, 5)) }, "never-3: attempt 5, of 4 at the most"},
+		"an attempt is missing": {func(l *Ledger) { l.Records[4].Attempt, l.Records[5].Attempt = 3, 3 },
+			"once-2: attempt 3 without attempt 2"},
+		"too early":       {func(l *Ledger) { l.Records[4].At = at(140) }, "once-2: attempt 2 came 10ms too early"},
+		"changed":         {func(l *Ledger) { l.Records[0].Digest = "other" }, "succeeds-1: the handler did not get what was sent"},
+		"another topic":   {func(l *Ledger) { l.Records[0].Topic = "classic" }, "succeeds-1 was sent to quorum, and classic was called"},
+		"nobody's call":   {func(l *Ledger) { l.Records[0].ID = "succeeds-77" }, `called of "succeeds-77", which was not sent`},
+		"nobody's letter": {func(l *Ledger) { letter(l, uuidKey, "never-77") }, `a dead letter in shared that was not sent: "never-77"`},
+		"undecodable seen": {func(l *Ledger) {
+			l.Sent[0].ID = "undecodable-1"
+			l.Records[0].ID, l.Records[1].ID = "undecodable-1", "undecodable-1"
+		}, "a handler saw it"},
+
+		"letter's queue":    {func(l *Ledger) { l.Letters[0].Topic = "quorum" }, "in the dead-letter queue of quorum"},
+		"letter's reason":   {func(l *Ledger) { letter(l, wire.KeyReason, "panic") }, `reason "panic"`},
+		"letter's attempts": {func(l *Ledger) { letter(l, wire.KeyAttempts, "2") }, "2 attempts"},
+		"letter's history":  {func(l *Ledger) { letter(l, wire.KeyHistory, nil) }, "history"},
+		"letter's error":    {func(l *Ledger) { letter(l, wire.KeyError, nil) }, "error"},
+		"letter's type":     {func(l *Ledger) { letter(l, wire.KeyErrorType, nil) }, "error"},
+		"letter's host":     {func(l *Ledger) { letter(l, wire.KeyHost, nil) }, "host"},
+		"letter's handler":  {func(l *Ledger) { letter(l, wire.KeyHandler, nil) }, "handler"},
+		"letter's times":    {func(l *Ledger) { letter(l, wire.KeyFirstFailure, nil) }, "no times"},
+		"letter's arrival":  {func(l *Ledger) { letter(l, wire.KeyRoutingKey, nil) }, "arrival"},
+		"letter's count":    {func(l *Ledger) { letter(l, wire.KeyCount, "3") }, "count"},
+		"letter's poison":   {func(l *Ledger) { letter(l, wire.KeyPoisonReason, nil) }, "poison keys"},
+		"letter's header":   {func(l *Ledger) { letter(l, "own", "another") }, `header "own": sent "header", got "another"`},
+		"letter's typed":    {func(l *Ledger) { letter(l, TypedPrefix+"n", int64(7)) }, `header "typed-n": sent 7, got 7`},
+		"header too many":   {func(l *Ledger) { letter(l, "foreign", "x") }, `header "foreign" was not sent`},
+		"letter's body":     {func(l *Ledger) { l.Letters[0].Message.Body = []byte("x") }, "body"},
+		"letter's mode":     {func(l *Ledger) { l.Letters[0].Message.DeliveryMode = 1 }, "delivery mode"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ledger := goodLedger()
+			c.spoil(&ledger)
+			assert.Contains(t, strings.Join(ledger.Judge().Wrong, "\n"), c.wrong)
+		})
+	}
+}
+
+// What faults explain is counted and no more.
+func TestJudge_WhatFaultsExplain(t *testing.T) {
+	t.Parallel()
+	again := func(l *Ledger) { l.Records = append(l.Records, called(l.Sent[0], 500, 1)) }
+	fault := Fault{Name: "process killed", Start: at(100), End: at(200)}
+
+	t.Run("a duplicate after a fault", func(t *testing.T) {
+		t.Parallel()
+		ledger := goodLedger()
+		again(&ledger)
+		ledger.Faults = []Fault{fault}
+		verdict := ledger.Judge()
+		assert.Empty(t, verdict.Wrong)
+		assert.Equal(t, 1, verdict.Counts["quorum"].Again)
+	})
+	t.Run("not by one before it, after it, or that can be the cause of none", func(t *testing.T) {
+		t.Parallel()
+		for _, f := range []Fault{
+			{Start: at(-500), End: at(-400)}, {Start: at(600), End: at(700)}, {Start: at(100), End: at(200), Harmless: true},
+		} {
+			ledger := goodLedger()
+			again(&ledger)
+			ledger.Faults = []Fault{f}
+			assert.Len(t, ledger.Judge().Wrong, 1)
+		}
+	})
+	t.Run("what lay in a queue that was deleted", func(t *testing.T) {
+		t.Parallel()
+		ledger := goodLedger()
+		ledger.Records = append(ledger.Records[:4:4], ledger.Records[6:]...) // once-2 does not come back
+		ledger.Faults = []Fault{{Start: at(50), End: at(60), Deleted: "classic.retry.150ms"}}
+		verdict := ledger.Judge()
+		require.Empty(t, verdict.Wrong)
+		assert.Equal(t, 1, verdict.Counts["classic"].Removed)
+		for _, other := range []Fault{
+			{Start: at(50), End: at(60), Deleted: "classic.retry.400ms"}, {Start: at(-20), End: at(-10), Deleted: "classic.retry.150ms"},
+		} {
+			ledger.Faults = []Fault{other}
+			assert.Len(t, ledger.Judge().Wrong, 1, "another queue, or before it was there")
+		}
+	})
+	t.Run("classic retry queues when the broker dies", func(t *testing.T) {
+		t.Parallel()
+		lost := sentTo("lossy", "once-9")
+		ledger := Ledger{
+			Sent: []*Sent{lost}, Records: []Record{called(lost, 1, 1), failed(lost, 2, 1, 150*time.Millisecond)},
+			Faults: []Fault{{Name: "broker killed", Start: at(100), End: at(2000)}},
+		}
+		verdict := ledger.Judge()
+		assert.Empty(t, verdict.Wrong)
+		assert.Equal(t, 1, verdict.Counts["lossy"].Due)
+		ledger.Faults = nil
+		assert.Len(t, ledger.Judge().Wrong, 1, "and without a fault they lose nothing")
+	})
+	t.Run("what was never confirmed", func(t *testing.T) {
+		t.Parallel()
+		ledger := goodLedger()
+		never := sentTo("quorum", "succeeds-9")
+		never.Confirmed = time.Time{}
+		ledger.Sent = append(ledger.Sent, never)
+		verdict := ledger.Judge()
+		assert.Empty(t, verdict.Wrong)
+		assert.Equal(t, 1, verdict.Counts["quorum"].Sent)
+	})
+}
+
+// What a killed process has written is read, but for the line in the middle of which it died.
+func TestReader_LeavesHalfALine(t *testing.T) {
+	t.Parallel()
+	path := t.TempDir() + "/ledger"
+	book, err := OpenBook(path, "worker-1.1")
+	require.NoError(t, err)
+	book.Write(Record{Kind: Called, ID: "a"})
+	reader := &Reader{Path: path}
+	_, err = book.file.WriteString(`{"k":"called","id":`)
+	require.NoError(t, err)
+	records, err := reader.Read()
+	require.NoError(t, err)
+	require.Len(t, records, 1)
+	assert.Equal(t, "worker-1.1", records[0].Process)
+
+	_, err = book.file.WriteString("\"b\"}\n")
+	require.NoError(t, err)
+	records, err = reader.Read()
+	require.NoError(t, err)
+	require.Len(t, records, 1)
+	assert.Equal(t, "b", records[0].ID)
+}
+
+func TestFates_AreOneHundred(t *testing.T) {
+	t.Parallel()
+	counted := map[Fate]int{}
+	for n := range 100 {
+		counted[pick(n)]++
+	}
+	assert.Len(t, counted, len(fates))
+	assert.Panics(t, func() { pick(100) })
+}

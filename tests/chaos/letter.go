@@ -1,0 +1,125 @@
+package chaos
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+const (
+	uuidKey = amqp.DefaultMessageUUIDHeaderKey
+	idKey   = wire.KeyID
+)
+
+func text(d amqp091.Delivery, key string) string {
+	s, _ := d.Headers[key].(string)
+	return s
+}
+
+// digest of a message as a handler is to have it.
+func digest(p amqp091.Publishing) string {
+	metadata := map[string]string{}
+	for k, v := range p.Headers {
+		if s, ok := v.(string); ok && k != uuidKey { // Digest leaves the others out
+			metadata[k] = s
+		}
+	}
+
+	return Digest(p.Body, metadata)
+}
+
+// inspect tells what is wrong with a dead letter: it must be the message that was sent, and say whatever there is to say about it.
+func inspect(sent *Sent, letter Letter) []string {
+	d, fate := letter.Message, FateOf(sent.ID)
+	var problems []string
+	is := func(what string, ok bool) {
+		if !ok {
+			problems = append(problems, what)
+		}
+	}
+
+	is("in the dead-letter queue of "+letter.Topic, letter.Topic == sent.Topic)
+	problems = append(problems, changed(sent.Message, d)...)
+
+	reason := middleware.Reason(text(d, wire.KeyReason))
+	// A message that was delivered that often, because connections were lost, counts as one that kills its process.
+	crashed := reason == middleware.ReasonCrashed && mainType(sent.Topic) == "quorum"
+	is(fmt.Sprintf("reason %q", reason), slices.Contains(fate.letters(), reason) || crashed)
+
+	first, errFirst := time.Parse(time.RFC3339, text(d, wire.KeyFirstFailure))
+	last, errLast := time.Parse(time.RFC3339, text(d, wire.KeyLastFailure))
+	is("no times", errFirst == nil && errLast == nil)
+	calls, err := strconv.Atoi(text(d, wire.KeyAttempts))
+	is("no number of attempts", err == nil && calls >= 0)
+	is("count", text(d, wire.KeyCount) == "-1" && d.Headers[wire.KeyDelay] == nil)
+	is("queue", text(d, wire.KeyQueue) == sent.Topic)
+	is("topic", text(d, wire.KeyTopic) == sent.Topic)
+	is("host", text(d, wire.KeyHost) != "")
+	is("error", text(d, wire.KeyError) != "" && text(d, wire.KeyErrorType) != "")
+	is("arrival", d.Headers[wire.KeyExchange] == "" && text(d, wire.KeyRoutingKey) == sent.Topic)
+	is("poison keys", text(d, wire.KeyPoisonReason) != "" && text(d, wire.KeyPoisonTopic) == sent.Topic)
+	if !crashed && fate != Undecodable {
+		is("handler", text(d, wire.KeyHandler) == sent.Topic)
+	}
+
+	var history []struct {
+		N     int       `json:"n"`
+		At    time.Time `json:"at"`
+		Error string    `json:"error"`
+	}
+	is("history", json.Unmarshal([]byte(text(d, wire.KeyHistory)), &history) == nil && len(history) > 0)
+	if len(history) > 0 {
+		is("times of the history", history[0].At.Equal(first) && history[len(history)-1].At.Equal(last))
+	}
+	if fewest, most := attempts(); fate == Never && !crashed {
+		is(fmt.Sprintf("%d attempts", calls), calls >= fewest && calls <= most && len(history) == calls)
+	}
+
+	return problems
+}
+
+// changed tells what is not as it was sent.
+func changed(p amqp091.Publishing, d amqp091.Delivery) []string {
+	var problems []string
+	for _, c := range []struct {
+		what       string
+		sent, come any
+	}{
+		{"body", string(p.Body), string(d.Body)},
+		{"content type", p.ContentType, d.ContentType},
+		{"content encoding", p.ContentEncoding, d.ContentEncoding},
+		{"delivery mode", p.DeliveryMode, d.DeliveryMode},
+		{"priority", p.Priority, d.Priority},
+		{"correlation id", p.CorrelationId, d.CorrelationId},
+		{"reply to", p.ReplyTo, d.ReplyTo},
+		{"message id", p.MessageId, d.MessageId},
+		{"timestamp", p.Timestamp.Unix(), d.Timestamp.Unix()},
+		{"type", p.Type, d.Type},
+		{"app id", p.AppId, d.AppId},
+	} {
+		if c.sent != c.come {
+			problems = append(problems, fmt.Sprintf("%s: sent %.200q, got %.200q", c.what, fmt.Sprint(c.sent), fmt.Sprint(c.come)))
+		}
+	}
+	for k, v := range p.Headers {
+		if !reflect.DeepEqual(v, d.Headers[k]) {
+			problems = append(problems, fmt.Sprintf("header %q: sent %#v, got %#v", k, v, d.Headers[k]))
+		}
+	}
+	for k := range d.Headers {
+		if _, own := p.Headers[k]; !own && !wire.IsOwn(k) && !wire.IsPoison(k) && !wire.IsBroker(k) {
+			problems = append(problems, fmt.Sprintf("header %q was not sent", k))
+		}
+	}
+
+	return problems
+}

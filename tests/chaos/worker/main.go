@@ -1,0 +1,203 @@
+// Command worker is a service as users run it, which writes down everything that happens to it.
+package main
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/tests/chaos"
+)
+
+// notReady is the exit code of a worker that could not begin, as the broker was not there: whoever watches it starts it again.
+const notReady = 3
+
+func main() {
+	settings := chaos.Settings{}
+	ledger := flag.String("ledger", "", "file")
+	name := flag.String("name", "", "of this process in the ledger")
+	flag.Func("settings", "JSON", func(s string) error { return json.Unmarshal([]byte(s), &settings) })
+	flag.Parse()
+
+	book, err := chaos.OpenBook(*ledger, *name)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if err := run(settings, book); err != nil {
+		fmt.Fprintln(os.Stderr, "not ready:", err)
+		os.Exit(notReady)
+	}
+}
+
+func run(settings chaos.Settings, book *chaos.Book) error {
+	stop, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer cancel()
+
+	logger := watermill.NewStdLoggerWithOut(os.Stderr, false, false)
+	services := []*service{}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 15 * time.Second}, logger)
+	if err != nil {
+		return err
+	}
+	for _, main := range []string{"quorum", "classic"} { // a config of watermill-amqp has one type of queue
+		s, err := newService(settings, main, book, logger, router)
+		if err != nil {
+			return err
+		}
+		services = append(services, s)
+	}
+	go obey(os.Stdin)
+
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(context.Background()) }()
+	select {
+	case <-router.Running():
+		book.Write(chaos.Record{Kind: chaos.Started, Detail: string(settings.Version)})
+	case err := <-ended:
+		for _, s := range services {
+			_ = s.plug.Close()
+		}
+		return err
+	}
+
+	<-stop.Done()
+	book.Write(chaos.Record{Kind: chaos.Closing})
+	_ = router.Close()
+	for _, s := range services {
+		_ = s.plug.Close()
+	}
+	book.Write(chaos.Record{Kind: chaos.Closed})
+
+	return nil
+}
+
+// obey carries out the commands "clock DURATION", which steps the clock.
+func obey(in *os.File) {
+	for lines := bufio.NewScanner(in); lines.Scan(); {
+		d, err := time.ParseDuration(strings.TrimPrefix(lines.Text(), "clock "))
+		if err == nil {
+			err = chaos.StepClock(d)
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
+}
+
+// service is one plug with its subscriber, and a handler for each topic.
+type service struct {
+	plug *amqpretry.Plug
+	book *chaos.Book
+}
+
+func newService(
+	settings chaos.Settings, main string, book *chaos.Book, logger watermill.LoggerAdapter, router *message.Router,
+) (*service, error) {
+	s := &service{book: book}
+
+	conf := amqp.NewDurableQueueConfig(settings.URI)
+	conf.Queue.Arguments = amqp091.Table{"x-queue-type": main}
+	conf.Consume.Qos.PrefetchCount = settings.Prefetch
+	conf.Connection.AmqpConfig = &amqp091.Config{Heartbeat: 2 * time.Second, Locale: "en_US"}
+	conf.Connection.Reconnect = &amqp.ReconnectConfig{
+		BackoffInitialInterval: 100 * time.Millisecond, BackoffRandomizationFactor: 0.3, BackoffMultiplier: 1.5,
+		BackoffMaxInterval: time.Second,
+	}
+
+	conf.Marshaler = picky{conf.Marshaler}
+
+	var err error
+	s.plug, err = amqpretry.New(conf, amqpretry.Options{
+		Policies:     chaos.Policies(settings.Version, main),
+		Logger:       logger,
+		Concurrency:  settings.Concurrency,
+		CloseTimeout: 5 * time.Second,
+		HoldWarning:  2 * time.Second,
+		OnEvent:      s.record,
+	})
+	if err != nil {
+		return nil, err
+	}
+	subscriber, err := s.plug.NewSubscriber()
+	if err != nil {
+		return nil, err
+	}
+	for _, topic := range chaos.Topics() {
+		if topic.Main == main {
+			router.AddConsumerHandler(topic.Name, topic.Name, subscriber, s.handler(topic.Name)).AddMiddleware(s.plug.Middleware)
+		}
+	}
+
+	return s, nil
+}
+
+func (s *service) handler(topic string) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		record := chaos.Record{
+			Kind: chaos.Called, Topic: topic, ID: msg.UUID, Attempt: attempt.Number, Digest: chaos.Digest(msg.Payload, msg.Metadata),
+		}
+		s.book.Write(record)
+		err := chaos.FateOf(msg.UUID).Handle(msg.UUID, attempt)
+		if err == nil {
+			record.Kind, record.Digest = chaos.Returned, ""
+			s.book.Write(record)
+		}
+
+		return err
+	}
+}
+
+// record keeps the events that say what became of a message, and of connections.
+func (s *service) record(e middleware.Event) {
+	r := chaos.Record{Kind: chaos.Kind(e.Kind), Topic: e.Topic, Attempt: e.Attempt.Number}
+	if e.Message != nil {
+		r.ID = cmp.Or(e.Message.Metadata.Get(amqp.DefaultMessageUUIDHeaderKey), e.Message.UUID) // undecoded, it is a header like others
+	}
+	switch e.Kind {
+	case middleware.EventFailed, middleware.EventUnhandled:
+		r.Delay, r.Wait = e.Verdict.Delay, e.Verdict.Delay
+		if e.Verdict.Wait > 0 {
+			r.Wait = e.Verdict.Wait
+		}
+		r.Reason = string(e.Verdict.Reason)
+		r.Detail = string(e.Verdict.Action)
+	case middleware.EventDeadLettered, middleware.EventDropped:
+		r.Reason = string(e.Verdict.Reason)
+	case middleware.EventRetried, middleware.EventPostponed, middleware.EventAbandoned, middleware.EventRequeued:
+	case middleware.EventDisconnected, middleware.EventBlocked, middleware.EventTopologyRepaired:
+		r.Detail = e.Connection
+	default:
+		return
+	}
+	s.book.Write(r)
+}
+
+// picky is a marshaler that refuses messages of one fate.
+type picky struct{ amqp.Marshaler }
+
+func (m picky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	msg, err := m.Marshaler.Unmarshal(d)
+	if err == nil && chaos.FateOf(msg.UUID) == chaos.Undecodable {
+		return nil, errors.New("this message cannot be decoded")
+	}
+
+	return msg, err
+}
