@@ -12,7 +12,7 @@ PACKAGES  ?= ./...
 URIS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-race matrix soak chaos fuzz examples lint vet fmt
+.PHONY: help demo test test-race matrix soak chaos cluster fuzz examples lint vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -52,9 +52,18 @@ chaos: ## processes, connections and a broker fail: make chaos MESSAGES=20000 FO
 	cd tests/chaos && $(PROOF) SEED="$(SEED)" MESSAGES="$(MESSAGES)" FOR="$(FOR)" CLOCK_STEPS=yes \
 		../../scripts/broker run --own $(GO) test -count=1 -v -timeout=2h -run 'TestChaos$$' .
 
-FUZZ ?= 3m
-fuzz: ## policy files made at random: make fuzz FUZZ=10m
-	$(GO) test ./config -run '^$$' -fuzz FuzzParse -fuzztime $(FUZZ)
+# CLUSTER="leaders quorum/minority": only these scenarios
+CLUSTER ?=
+cluster: ## nodes of a cluster are killed, stopped, frozen and cut off under load: make cluster SEED=42 REPORT=report.md
+	$(PROOF) SEED="$(SEED)" CLUSTER="$(CLUSTER)" \
+		scripts/broker run --own $(GO) test -tags cluster -count=1 -v -timeout=1h ./tests/cluster
+
+FUZZ    ?= 3m
+FUZZERS := config:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzRead internal/wire:FuzzLife \
+	internal/transport:FuzzDelivery internal/transport:FuzzSieve internal/transport:FuzzFrame internal/transport:FuzzDeadLetter
+fuzz: ## hostile input made at random, FUZZ for each of nine targets: make fuzz FUZZ=10m
+	set -e; for target in $(FUZZERS); do echo "== $$target"; \
+		$(GO) test ./$${target%%:*} -run '^$$' -fuzz "^$${target##*:}\$$" -fuzztime $(FUZZ) -fuzzminimizetime 10x -timeout 0; done
 
 examples: ## the examples, with their output checked
 	scripts/broker run $(GO) test -count=1 $(TESTFLAGS) ./examples/...

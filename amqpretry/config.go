@@ -14,9 +14,11 @@ import (
 //
 // Its TopologyBuilder declares the main queue as before, and the retry topology of the topic's policy. Its Marshaler never
 // fails to unmarshal: what cannot be decoded reaches the middleware, which dead-letters it as it is.
+//
+// With Options.Addresses its connection has a Dial that tries them all in turn. That also does TLS, so the URI is then one without.
 func (p *Plug) Config() amqp.Config {
 	c := p.config
-	c.Connection = ownConnection(c.Connection)
+	c.Connection = inTurn(ownConnection(c.Connection), p.options.Addresses)
 	c.TopologyBuilder = &builder{p}
 	c.Marshaler = marshaler{p}
 

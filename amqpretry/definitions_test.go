@@ -81,7 +81,7 @@ func TestDefinitionsOfTheDefaultExchange(t *testing.T) {
 func TestDefinitionsRefuse(t *testing.T) {
 	t.Parallel()
 
-	conf := amqp.NewDurableQueueConfig("amqp://u:secret@h:port/")
+	conf := durable()
 	conf.Queue.Arguments = amqp091.Table{"x-time": time.Now(), "x-dead-letter-routing-key": "elsewhere"}
 	conf.Queue.GenerateName = func(topic string) string {
 		return map[string]string{"a": "q", "b": "q", "c": "q.dlq", "d": "amq.d"}[topic]
@@ -95,12 +95,11 @@ func TestDefinitionsRefuse(t *testing.T) {
 	file, err := plug.Definitions("a", "b", "c", "d", "")
 	assert.Nil(t, file)
 	for _, part := range []string{
-		"config.Connection.AmqpURI", `config.Queue.Arguments["x-dead-letter-routing-key"]`, `topics "a" and "b" share queue "q"`,
+		`config.Queue.Arguments["x-dead-letter-routing-key"]`, `topics "a" and "b" share queue "q"`,
 		`"q.dlq": belongs to`, "amq. are the broker's own", "the name is empty", `arguments["x-time"]`,
 	} {
 		assert.ErrorContains(t, err, part)
 	}
-	assert.NotContains(t, err.Error(), "secret")
 
 	_, err = plug.Definitions()
 	assert.Equal(t, []string{"topics"}, paths(err))

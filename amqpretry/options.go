@@ -15,6 +15,10 @@ import (
 // lost; it says which queue and exchange to look at.
 type HeldError = transport.HeldError
 
+// NoAnswerError is what Subscribe gives up with when the broker has not answered it for 30 seconds, as it does for a quorum queue
+// without leader.
+type NoAnswerError = transport.NoAnswerError
+
 // ErrClosed is what a plug and its subscribers return after their Close.
 var ErrClosed = transport.ErrClosed
 
@@ -42,6 +46,12 @@ type Options struct {
 	// Policies say how often and after which delays messages are retried. The zero value means config.Default for every
 	// topic: retries after 1s, 5s, 30s, 2m and 10m.
 	Policies config.Policies
+
+	// Addresses are those of further nodes of the same cluster: host:port, or host with the default port of the URI's scheme.
+	// Each connection begins at the URI's own address, and goes on with these in turn, and from the beginning, after each loss
+	// and each failed attempt: with the same user, virtual host and TLS settings. A certificate is checked against the host of its
+	// address, unless the TLS config names one. Optional.
+	Addresses []string
 
 	// Logger is optional.
 	Logger watermill.LoggerAdapter

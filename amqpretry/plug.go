@@ -211,6 +211,29 @@ func ownConnection(c amqp.ConnectionConfig) amqp.ConnectionConfig {
 	return c
 }
 
+// inTurn is c, for clients that know one address only, with a dialer that knows them all.
+func inTurn(c amqp.ConnectionConfig, addresses []string) amqp.ConnectionConfig {
+	if len(addresses) == 0 {
+		return c
+	}
+
+	own := amqp091.Config{}
+	if c.AmqpConfig != nil {
+		own = *c.AmqpConfig
+	}
+	if c.TLSConfig == nil {
+		c.TLSConfig = own.TLSClientConfig
+	}
+	plain, dial, err := transport.DialInTurn(c.AmqpURI, addresses, c.TLSConfig, own.Dial)
+	if err != nil {
+		return c // it is not readable to the client either: its error comes from there
+	}
+	own.Dial, own.TLSClientConfig = dial, nil
+	c.AmqpURI, c.AmqpConfig, c.TLSConfig = plain, &own, nil
+
+	return c
+}
+
 func (p *Plug) connectionSettings(role string) transport.ConnectionSettings {
 	// What is left out is the default: a backoff of zero would be a hot loop.
 	reconnect, given := amqp.DefaultReconnectConfig(), amqp.ReconnectConfig{}
@@ -220,9 +243,10 @@ func (p *Plug) connectionSettings(role string) transport.ConnectionSettings {
 	}
 
 	return transport.ConnectionSettings{
-		URI:  p.config.Connection.AmqpURI,
-		TLS:  p.config.Connection.TLSConfig,
-		AMQP: p.config.Connection.AmqpConfig,
+		URI:       p.config.Connection.AmqpURI,
+		Addresses: p.options.Addresses,
+		TLS:       p.config.Connection.TLSConfig,
+		AMQP:      p.config.Connection.AmqpConfig,
 		Reconnect: transport.Reconnect{
 			InitialInterval:     cmp.Or(given.BackoffInitialInterval, reconnect.BackoffInitialInterval),
 			MaxInterval:         cmp.Or(given.BackoffMaxInterval, reconnect.BackoffMaxInterval),

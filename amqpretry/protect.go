@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -39,14 +38,9 @@ func vhostOf(c amqp.ConnectionConfig) (string, error) {
 		return c.AmqpConfig.Vhost, nil
 	}
 
-	uri, err := amqp091.ParseURI(c.AmqpURI)
+	uri, err := transport.ParseURI(c.AmqpURI)
 	if err != nil {
-		var whole *url.Error
-		if errors.As(err, &whole) {
-			err = whole.Err // without the URI, which has the password
-		}
-
-		return "", &config.FieldError{Path: "config.Connection.AmqpURI", Problem: "cannot be read: " + err.Error()}
+		return "", &config.FieldError{Path: "config.Connection.AmqpURI", Problem: err.Error()}
 	}
 
 	return uri.Vhost, nil

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/transport"
 )
 
 // maxPrefetch is what AMQP has room for; amqp091-go would send one more as 0, which means no limit.
@@ -23,6 +25,12 @@ func (o Options) Validate() error {
 
 	if err := o.Policies.Validate(); err != nil {
 		errs = append(errs, err)
+	}
+	for i, address := range o.Addresses {
+		if err := transport.CheckAddress(address); err != nil {
+			wrong(fmt.Sprintf("addresses[%d]", i), err.Error(),
+				"host:port or host, such as rabbit-2:5672: user, virtual host and TLS are those of the URI", found(address))
+		}
 	}
 	if o.Concurrency < 0 || o.Concurrency > maxPrefetch {
 		wrong("concurrency", "out of bounds", "1..65535, or 0 for 1", strconv.Itoa(o.Concurrency))
@@ -42,6 +50,15 @@ func (o Options) Validate() error {
 	}
 
 	return errors.Join(errs...)
+}
+
+// found shows an address that cannot be read, but for what may be a password.
+func found(address string) string {
+	if i := strings.LastIndex(address, "@"); i >= 0 {
+		return strconv.Quote("…" + address[i:])
+	}
+
+	return strconv.Quote(address)
 }
 
 // validateConfig refuses what retries cannot work with, each with the reason.
@@ -74,6 +91,11 @@ func validateConfig(c amqp.Config, concurrency int) error {
 	} {
 		if r.refused {
 			errs = append(errs, &config.FieldError{Path: "config." + r.path, Problem: r.reason})
+		}
+	}
+	if c.Connection.AmqpURI != "" { // else it is reported above
+		if _, err := transport.ParseURI(c.Connection.AmqpURI); err != nil {
+			errs = append(errs, &config.FieldError{Path: "config.Connection.AmqpURI", Problem: err.Error()})
 		}
 	}
 	if c.Connection.TLSConfig != nil && c.Connection.AmqpConfig != nil && c.Connection.AmqpConfig.TLSClientConfig != nil {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -465,9 +466,9 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 		svc.publish(append(numbered("dead", 3), numbered("retried", 10)...)...)
 		eventually(t, 20*time.Second, func() bool { return s.count() >= 3+10*11 }, "all retries come back")
 		stays(t, 300*time.Millisecond, func() bool { return s.count() == 3+10*11 }, "none of them twice")
-		assert.NotEmpty(t, svc.Held(), "the dead letters are held, and that is told")
-		assert.Empty(t, svc.Held()[0].Exchange)
-		assert.ErrorContains(t, svc.Held()[0], "the default exchange")
+		held := slices.DeleteFunc(svc.Held(), func(h amqpretry.HeldError) bool { return h.Exchange != "" }) // on a slow machine a retry as well
+		require.NotEmpty(t, held, "the dead letters are held, and that is told")
+		assert.ErrorContains(t, held[0], "the default exchange")
 	})
 }
 

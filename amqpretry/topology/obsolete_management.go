@@ -3,6 +3,7 @@ package topology
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"net/http"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -19,6 +20,11 @@ type Management struct {
 	VHost string
 	// HTTPClient is used for TLS, timeouts and the like; nil means a plain one.
 	HTTPClient *http.Client
+}
+
+// Format prints the virtual host and nothing else, under no verb: the URL has a password.
+func (m Management) Format(f fmt.State, _ rune) {
+	_, _ = fmt.Fprintf(f, "topology.Management(virtual host %q)", cmp.Or(m.VHost, "/"))
 }
 
 // ManagementError is a request that the management API refused or did not answer: which one, with what status, in whose

@@ -32,6 +32,8 @@ type Broker struct {
 	URI string
 	// ManagementURL is where its management API is, with user and password, after [StartWithManagement].
 	ManagementURL string
+	// TLSURI is where it takes amqps, with user and password, after [StartTLS].
+	TLSURI string
 	// Dir holds its data and its logs.
 	Dir string
 

@@ -27,19 +27,21 @@ const requestTimeout = 30 * time.Second
 // New makes a client for an address such as http://user:password@host:15672, with the plugin's path prefix if it has
 // one. A nil httpClient means a plain one; its redirects are not followed, as a redirected DELETE becomes a GET.
 func New(address, vhost string, httpClient *http.Client) (*Client, error) {
-	const wanted = "wanted http://user:password@host:15672"
+	// Nothing of an address that cannot be used is in the error: nobody knows then what belongs to the password.
+	const wanted = "wanted http://user:password@host:15672 (in the user and the password, characters such as / ? # @ : %% are written as %%2F %%3F %%23 %%40 %%3A %%25)"
 	u, err := url.Parse(address)
 	if err != nil {
-		// Not wrapped: its text holds the address, and so the password.
-		return nil, fmt.Errorf("management API: the address is not a URL: %s (characters such as / or %% in a password are written as %%2F or %%25)", wanted)
+		return nil, fmt.Errorf("management API: the address is not a URL: " + wanted)
 	}
 	switch {
 	case u.Scheme != "http" && u.Scheme != "https":
-		return nil, fmt.Errorf("management API: %q: the scheme is %q: %s", u.Redacted(), u.Scheme, wanted)
+		return nil, fmt.Errorf("management API: the scheme of the address is not http or https: " + wanted)
 	case u.Host == "":
-		return nil, fmt.Errorf("management API: %q has no host: %s", u.Redacted(), wanted)
-	case u.RawQuery != "" || u.Fragment != "":
-		return nil, fmt.Errorf("management API: %q has a query or a fragment: %s", u.Redacted(), wanted)
+		return nil, fmt.Errorf("management API: the address has no host: " + wanted)
+	case u.RawQuery != "" || u.ForceQuery || u.Fragment != "":
+		return nil, fmt.Errorf("management API: the address has a query or a fragment: " + wanted)
+	case u.User == nil && strings.Contains(u.Path, "@"):
+		return nil, fmt.Errorf("management API: the address has an @ in its path and no user: " + wanted)
 	}
 	c := &Client{user: u.User, vhost: vhost}
 	if httpClient != nil {

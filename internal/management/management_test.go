@@ -124,6 +124,11 @@ func TestAddresses(t *testing.T) {
 		"http://u:secret@host?a=b":           "query",
 		"http://u:sec%ret@host:15672":        "not a URL",
 		"http://u:sec/ret-secret@host:15672": "not a URL",
+		"http://u:12/secret@host:15672":      "an @ in its path",
+		"http://u:12?secret@host:15672":      "query",
+		"http://u:12#secret@host:15672":      "fragment",
+		"u:secret@host:15672":                "scheme",
+		"http:///u:secret@host:15672":        "no host",
 	} {
 		_, err := management.New(address, "/", nil)
 		if problem == "" {

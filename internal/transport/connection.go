@@ -5,9 +5,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net"
+	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -19,7 +22,9 @@ import (
 
 // ConnectionSettings say how to connect. They are those of watermill-amqp, without its types.
 type ConnectionSettings struct {
-	URI       string
+	URI string
+	// Addresses are those of further nodes of the cluster, host:port or host.
+	Addresses []string
 	TLS       *tls.Config
 	AMQP      *amqp091.Config
 	Reconnect Reconnect
@@ -71,6 +76,8 @@ type Connection struct {
 	dial   *dial
 	failed error // why there is no connection, as far as that is known
 	closed bool
+
+	turn turn // of the nodes
 }
 
 // dial is one attempt, or one series of attempts, that all who wait for a connection share.
@@ -188,7 +195,25 @@ func (c *Connection) connect(d *dial) {
 	}
 }
 
+// open makes one attempt, at each node of the cluster if it needs to be.
 func (c *Connection) open() (*Link, error) {
+	nodes, err := nodesOf(c.settings.URI, c.settings.Addresses)
+	if err != nil { // amqp091-go's own error shows all of it
+		return nil, fmt.Errorf("cannot connect to RabbitMQ: the address %w", err)
+	}
+	limit := timeoutFor(len(nodes))
+
+	link, err := inTurn(nodes, &c.turn, func() bool { return c.ctx.Err() != nil }, func(node string) (*Link, error) {
+		return c.openNode(node, limit)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to RabbitMQ: %w", err)
+	}
+
+	return link, nil
+}
+
+func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 	config := amqp091.Config{Locale: "en_US"}
 	if c.settings.AMQP != nil {
 		config = *c.settings.AMQP
@@ -198,11 +223,8 @@ func (c *Connection) open() (*Link, error) {
 	}
 	config.Recovery = nil // two who reconnect would get into each other's way
 
-	// amqp091-go writes into both while it connects, and several connections may do so at the same time.
+	// amqp091-go writes into them while it connects, and several connections may do so at the same time.
 	config.Properties = maps.Clone(config.Properties)
-	if config.TLSClientConfig != nil {
-		config.TLSClientConfig = config.TLSClientConfig.Clone()
-	}
 
 	if config.Properties == nil {
 		config.Properties = amqp091.NewConnectionProperties()
@@ -211,30 +233,44 @@ func (c *Connection) open() (*Link, error) {
 
 	dialer := config.Dial
 	if dialer == nil {
-		dialer = amqp091.DefaultDial(handshakeTimeout)
+		dialer = amqp091.DefaultDial(limit)
 	}
 
-	var socket *timedConn
-	config.Dial = func(network, addr string) (net.Conn, error) {
-		conn, err := dialer(network, addr)
+	broker, err := endpointOf(uri, config.TLSClientConfig)
+	if err != nil {
+		return nil, err
+	}
+
+	var (
+		socket  *timedConn
+		answers *heard
+		sieve   *sieve
+	)
+	config.Dial = func(network, _ string) (net.Conn, error) {
+		conn, err := dialWithin(limit, dialer, network, broker.address)
 		if err != nil {
 			return nil, err
 		}
-		// A dialer of the user's may have set none. amqp091-go clears it after the handshake.
-		if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
+		socket = &timedConn{Conn: conn}
+		secured, err := broker.secure(socket)
+		if err != nil {
+			_ = conn.Close()
 			return nil, err
 		}
-		socket = &timedConn{Conn: conn}
+		answers = &heard{Conn: secured}
+		sieve = newSieve(answers)
 
-		return socket, nil
+		return sieve, nil
 	}
 
-	connection, err := amqp091.DialConfig(c.settings.URI, config)
+	connection, err := amqp091.DialConfig(broker.uri, config)
 	if err != nil {
-		return nil, fmt.Errorf("cannot connect to RabbitMQ: %w", err)
+		return nil, explainDial(err, answers)
 	}
 
-	c.logger.Info("Connected to RabbitMQ", nil)
+	sieve.limit.Store(int64(connection.Config.FrameSize)) // before there is anything to consume
+
+	c.logger.Info("Connected to RabbitMQ", watermill.LogFields{"address": broker.address})
 	c.settings.emit(middleware.EventConnected, nil) // before it can be lost
 
 	link := newLink(connection, socket, c.logger, c.settings.emit)
@@ -245,6 +281,44 @@ func (c *Connection) open() (*Link, error) {
 	}()
 
 	return link, nil
+}
+
+// heard keeps whether anything came from the broker's side, and the error that ended it.
+type heard struct {
+	net.Conn
+
+	anything atomic.Bool
+	end      atomic.Pointer[error]
+}
+
+func (h *heard) Read(b []byte) (int, error) {
+	n, err := h.Conn.Read(b)
+	if n > 0 {
+		h.anything.Store(true)
+	}
+	if err != nil {
+		h.end.Store(&err)
+	}
+
+	return n, err
+}
+
+// explainDial makes readable what amqp091-go has said. When the other side ends the connection at once, that can be that a write
+// has failed, or only that the connection is not open: with TLS 1.3 a broker judges the client's certificate when the handshake is
+// over for the client.
+func explainDial(err error, h *heard) error {
+	if h == nil || h.anything.Load() {
+		return err
+	}
+	if end := h.end.Load(); end != nil && !errors.Is(*end, io.EOF) && !errors.Is(*end, net.ErrClosed) {
+		err = *end
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return err
+	}
+
+	return fmt.Errorf("the other side has ended the connection before it said a word: %w (does the broker take the client's "+
+		"certificate? is it a proxy that has no broker behind it?)", err)
 }
 
 // Close closes the connection for good. It returns at the deadline at the latest, whatever the broker does.

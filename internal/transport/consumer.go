@@ -97,15 +97,16 @@ func (c *Consumer) Subscribe(ctx context.Context, source Source) (<-chan *messag
 
 	s := newSubscription(ctx, c, source)
 
-	first, err := openSession(s, link)
+	first, err := s.first(ctx, link)
 	if err != nil {
 		s.abort(err)
 		return nil, err
 	}
 
 	if !c.begin(ctx, s, first) {
+		s.close(time.Now().Add(closeGrace))
+		first.close(s) // nothing was handed out
 		s.abort(ErrClosed)
-		first.shut(time.Now().Add(closeGrace)) // nothing was handed out
 
 		return nil, ErrClosed
 	}

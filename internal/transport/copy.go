@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"encoding/json"
 	"math"
 	"slices"
@@ -15,10 +16,14 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
+// mostHeaders are how many headers of its own a copy may have, so that whoever gets it can read it with ours (at most 26, 4 of
+// Watermill, and as many unknown ones as fit into 512 bytes) and those that the broker adds.
+const mostHeaders = maxEntries - 80
+
 // copyOf makes what is published in place of a delivery: the delivery as it arrived, with our headers. A header frame of
 // more than limit bytes is made to fit: first by what is least valuable of ours; where the message's own headers leave no
-// room, it becomes a dead letter without the largest of them. It gives the state that was published: the verdict may have
-// changed to too-large.
+// room, or are too many, it becomes a dead letter without the largest of them. So does a delivery that came without some. It
+// gives the state that was published: the verdict may have changed to too-large.
 func copyOf(o Order, limit int) (amqp091.Publishing, wire.State) {
 	d, state := o.Delivery, withArrival(o.Delivery, o.State)
 
@@ -29,7 +34,7 @@ func copyOf(o Order, limit int) (amqp091.Publishing, wire.State) {
 		DeliveryMode:    d.DeliveryMode,
 		Priority:        d.Priority,
 		CorrelationId:   d.CorrelationId,
-		ReplyTo:         d.ReplyTo,
+		ReplyTo:         replyTo(d),
 		MessageId:       d.MessageId,
 		Timestamp:       d.Timestamp,
 		Type:            d.Type,
@@ -38,15 +43,15 @@ func copyOf(o Order, limit int) (amqp091.Publishing, wire.State) {
 	}
 	id := watermill.NewShortUUID()
 
-	room := math.MaxInt
+	room := math.MaxInt32
 	if limit > 0 {
 		room = limit - headerFrameSize(p)
 	}
 
 	own, fits := shrink(state, id, room)
-	if !fits {
+	if !fits || len(p.Headers) > mostHeaders || o.Lost != "" {
 		state.Count, state.Delay, state.Reason = wire.CountDead, "", wire.ReasonTooLarge
-		own = removeLargest(p.Headers, state, id, room)
+		own = removeLargest(p.Headers, state, id, room, o.Lost)
 	}
 	for key, value := range own {
 		p.Headers[key] = value
@@ -56,6 +61,16 @@ func copyOf(o Order, limit int) (amqp091.Publishing, wire.State) {
 	}
 
 	return p, state
+}
+
+// replyTo is where an answer is to go. RabbitMQ refuses a copy that says "to whom I am": it has put the asker's address in its place
+// where a message came the usual way, but not in one that came by another protocol.
+func replyTo(d *amqp091.Delivery) string {
+	if d.ReplyTo == "amq.rabbitmq.reply-to" {
+		return ""
+	}
+
+	return d.ReplyTo
 }
 
 // returnSize is what the broker adds to the headers of a message that comes back from a retry queue of the plan. amqp091-go gives
@@ -137,11 +152,9 @@ func ownSize(own map[string]string) int {
 }
 
 // removeLargest takes headers away, the largest first, until ours fit at their smallest with the names of what was removed;
-// then it gives as much of ours as there is room for. Without any of the message's own headers ours fit into every frame that is
-// not absurdly small (RabbitMQ's default is 128 KiB, AMQP's minimum 4 KiB).
-func removeLargest(headers amqp091.Table, state wire.State, id string, room int) map[string]string {
-	const maxNames = 4 * wire.MaxNameBytes
-
+// then it gives as much of ours as there is room for. lost are the names of what was not there from the start. Without any of the
+// message's own headers ours fit into every frame that is not absurdly small (RabbitMQ's default is 128 KiB, AMQP's minimum 4 KiB).
+func removeLargest(headers amqp091.Table, state wire.State, id string, room int, lost string) map[string]string {
 	keys := make([]string, 0, len(headers))
 	for key := range headers {
 		keys = append(keys, key)
@@ -156,22 +169,23 @@ func removeLargest(headers amqp091.Table, state wire.State, id string, room int)
 
 	var (
 		least = ownSize(state.Shrink(wire.ShrinkSteps).Headers(id))
-		names string
+		names = lost
 	)
-	for _, key := range keys {
+	for i, key := range keys {
+		fits := least+headerSize(wire.KeyRemoved, wire.Text(names, wire.MaxRemovedBytes)) <= room && len(headers) <= mostHeaders
+		if fits && (lost != "" || i > 0) {
+			break
+		}
 		room += headerSize(key, headers[key])
 		delete(headers, key)
 
-		if len(names) <= maxNames { // enough to be cut below
-			names += ", " + key
-		}
-		if least+headerSize(wire.KeyRemoved, wire.Text(names[2:], maxNames)) <= room {
-			break
+		if len(names) <= wire.MaxRemovedBytes { // enough to be cut below
+			names = joined(names, nameOf(key))
 		}
 	}
 
 	if names != "" {
-		names = wire.Text(names[2:], min(maxNames, max(0, room-least-headerSize(wire.KeyRemoved, ""))))
+		names = wire.Text(names, min(wire.MaxRemovedBytes, max(0, room-least-headerSize(wire.KeyRemoved, ""))))
 	}
 	own, _ := shrink(state, id, room-headerSize(wire.KeyRemoved, names))
 	if names != "" {
@@ -179,4 +193,15 @@ func removeLargest(headers amqp091.Table, state wire.State, id string, room int)
 	}
 
 	return own
+}
+
+// nameOf is what a header goes by in a list of names.
+func nameOf(key string) string { return cmp.Or(key, "(without a name)") }
+
+func joined(names, name string) string {
+	if names == "" {
+		return name
+	}
+
+	return names + ", " + name
 }

@@ -39,10 +39,13 @@ func byBroker(l *middleware.DeadLetter, death amqp091.Table, mainQueue string, k
 		return
 	}
 
-	l.Exchange, _ = death["exchange"].(string)
-	l.Expiration, _ = death["original-expiration"].(string)
+	text := func(value any) string { // bounded, as a publisher may have written it
+		s, _ := value.(string)
+		return wire.Text(s, wire.MaxNameBytes)
+	}
+	l.Exchange, l.Expiration = text(death["exchange"]), text(death["original-expiration"])
 	if keys, _ := death["routing-keys"].([]any); len(keys) > 0 {
-		l.RoutingKey, _ = keys[0].(string)
+		l.RoutingKey = text(keys[0])
 	}
 }
 

@@ -2,8 +2,10 @@ package transport
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -104,4 +106,20 @@ func TestPause(t *testing.T) {
 	} {
 		assert.Equal(t, test.want, pause(&amqp091.Delivery{Headers: test.headers}), name)
 	}
+}
+
+// Where it came from is a publisher's word as well: readable, and no longer than what we write ourselves.
+func TestDeadLetterIsBounded(t *testing.T) {
+	forged := strings.Repeat("caf\xe9", 30_000)
+	l, uuid := deadLetter(&amqp091.Delivery{Headers: amqp091.Table{
+		wire.KeyVersion: "1", wire.KeyQueue: "orders", wire.KeyCount: "-1", wire.KeyUUID: forged, wire.KeyRemoved: forged,
+		wire.KeyExchange: forged, wire.KeyRoutingKey: forged, wire.KeyExpiration: forged, wire.KeyUserID: forged,
+	}}, "orders")
+	for _, text := range []string{l.Exchange, l.RoutingKey, l.Expiration, l.UserID, uuid} {
+		assert.True(t, utf8.ValidString(text))
+		assert.NotEmpty(t, text)
+		assert.LessOrEqual(t, len(text), wire.MaxNameBytes)
+	}
+	assert.Greater(t, len(l.Removed), wire.MaxNameBytes, "all that is written is read")
+	assert.LessOrEqual(t, len(l.Removed), wire.MaxRemovedBytes)
 }

@@ -118,7 +118,7 @@ func TestArrive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.want.state.Since = now // it has no timestamp
-			assert.Equal(t, test.want, testSource(config.Policy{}).arrive(&amqp091.Delivery{Headers: test.headers}, now, watermill.NopLogger{}))
+			assert.Equal(t, test.want, testSource(config.Policy{}).arrive(&amqp091.Delivery{Headers: test.headers, Redelivered: true}, now, watermill.NopLogger{}))
 
 			off := testSource(config.Policy{Mode: config.ModeOff})
 			assert.Zero(t, off.arrive(&amqp091.Delivery{Headers: test.headers}, now, watermill.NopLogger{}))
@@ -130,8 +130,11 @@ func TestArriveHonoursTheCrashLimit(t *testing.T) {
 	source := testSource(config.Policy{CrashLimit: 3})
 
 	for count, want := range map[int64]bool{0: false, 2: false, 3: true, 4: true, -1: false} {
-		d := &amqp091.Delivery{Headers: amqp091.Table{"x-delivery-count": count}}
+		d := &amqp091.Delivery{Headers: amqp091.Table{"x-delivery-count": count}, Redelivered: true}
 		assert.Equal(t, want, source.arrive(d, time.Now(), watermill.NopLogger{}).crashed, count)
+
+		d.Redelivered = false
+		assert.False(t, source.arrive(d, time.Now(), watermill.NopLogger{}).crashed, "%d, given by a publisher", count)
 	}
 }
 

@@ -21,6 +21,19 @@ var (
 	errUnpublishable = errors.New("the handler succeeded, but its outputs could not be published")
 )
 
+// NoAnswerError reports a queue that the broker does not let us consume from: it takes the request and does not answer it.
+type NoAnswerError struct {
+	Queue string
+	For   time.Duration // how long it was waited for
+}
+
+func (e NoAnswerError) Error() string {
+	return fmt.Sprintf(
+		"cannot consume from queue %q: no answer from the broker for %s, which is what a quorum queue without leader does "+
+			"(ask `rabbitmq-queues quorum_status %s`; bring the nodes up that have its members)", e.Queue, e.For, e.Queue,
+	)
+}
+
 // HeldError reports deliveries whose copy the broker does not confirm: they are held unacknowledged and their handlers are not
 // run again, until the broker confirms, their channel is gone, or the plug is closed.
 type HeldError struct {
@@ -44,7 +57,8 @@ func (e HeldError) Error() string {
 
 	return fmt.Sprintf(
 		"%d failed deliveries of queue %q are held, one for %s: %s does not take their copies: %s "+
-			"(look for an alarm, a deleted or leaderless retry queue or dead-letter queue, or missing permissions)",
+			"(look for an alarm, a deleted or leaderless retry queue or dead-letter queue (`rabbitmqctl list_unresponsive_queues`), "+
+			"or missing permissions)",
 		e.Held, e.Queue, e.For.Round(time.Millisecond), exchange, cause,
 	)
 }

@@ -21,7 +21,8 @@ type handle struct {
 	owner    any
 	source   *Source
 	delivery amqp091.Delivery
-	nameless bool // the publisher gave no Watermill UUID
+	nameless bool   // the publisher gave no Watermill UUID
+	lost     string // names of headers that it came without; empty if there are none
 
 	// msg is what is handed out, under this uuid; ctx is its context, which only the consumer ends.
 	msg  *message.Message

@@ -43,6 +43,8 @@ type Order struct {
 	Wait time.Duration
 	// Replay drops Watermill's poison keys, which an earlier death has left.
 	Replay bool
+	// Lost are the names of headers that the delivery came without: see sieve. Its copy is a dead letter.
+	Lost string
 	// IsGone tells whether the delivery's channel is gone.
 	IsGone func() bool
 }

@@ -190,6 +190,7 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 	}
 	settings := &s.consumer.settings
 
+	h.lost = lostHeaders(d.Headers)
 	h.arrival = s.source.arrive(d, arrived, s.logger)
 	h.Standing = middleware.NewStanding(s.source.Policy, h.state)
 
@@ -201,9 +202,17 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 		return
 	}
 
+	off := s.source.Policy.Mode == config.ModeOff
 	msg, err := decode(settings.Marshaler, d)
+	if h.lost != "" {
+		if lost := errLostHeaders(h.lost); off {
+			s.logger.Error("Message is handed out without some of its headers", lost, nil)
+		} else {
+			err = lost // what is left of it may mean something else
+		}
+	}
 	if err != nil {
-		if s.source.Policy.Mode != config.ModeOff {
+		if !off {
 			n.judge(s, h, middleware.Failure{
 				Class: middleware.ClassUndecodable, Topic: s.source.Topic, Err: err, Message: unseen(h),
 			})
@@ -217,6 +226,7 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 
 	if s.source.DeadLettersOf != "" {
 		letter, uuid := deadLetter(d, s.source.DeadLettersOf)
+		letter.Removed = cmp.Or(letter.Removed, h.lost)
 		ctx, h.state.UUID = middleware.WithDeadLetter(ctx, letter), uuid
 	}
 	h.clean(msg)
@@ -337,6 +347,7 @@ func (n *session) forward(s *subscription, h *handle, settlement middleware.Sett
 		State:    identify(settlement.State, &h.delivery, h.nameless),
 		Wait:     settlement.Verdict.Wait,
 		Replay:   h.replay,
+		Lost:     h.lost,
 		IsGone:   n.isGone,
 	})
 	if err != nil {

@@ -60,9 +60,10 @@ func (s Source) arrive(d *amqp091.Delivery, now time.Time, logger watermill.Logg
 	}
 
 	return arrival{
-		state:   state,
-		replay:  kind == wire.Replay,
-		crashed: deliveryCount(d.Headers) >= int64(s.Policy.CrashLimit),
+		state:  state,
+		replay: kind == wire.Replay,
+		// What was never delivered before was given its count by a publisher.
+		crashed: d.Redelivered && deliveryCount(d.Headers) >= int64(s.Policy.CrashLimit),
 	}
 }
 

@@ -163,30 +163,79 @@ func (s *subscription) open() (*session, error) {
 		return nil, err
 	}
 
-	type result struct {
-		session *session
-		err     error
+	return s.reopened(s.opening(link))
+}
+
+// reopened waits for a session, and tells now and then that it does. It never makes a second attempt beside the first: each would leave
+// a channel at the broker that does not answer it.
+func (s *subscription) reopened(result <-chan opened) (*session, error) {
+	warning := time.NewTicker(openTimeout)
+	defer warning.Stop()
+
+	for {
+		select {
+		case r := <-result:
+			return r.session, r.err
+		case <-warning.C:
+			s.logger.Error("Cannot consume yet", NoAnswerError{s.source.Queue, openTimeout}, nil)
+		case <-s.closing:
+			s.discard(result)
+			return nil, ErrClosed
+		}
 	}
-	opened := make(chan result, 1)
+}
+
+// first waits for the first session, for which somebody waits in turn, and so not for ever.
+func (s *subscription) first(ctx context.Context, link *Link) (*session, error) {
+	result := s.opening(link)
+	timeout := time.NewTimer(openTimeout)
+	defer timeout.Stop()
+
+	var err error
+	select {
+	case r := <-result:
+		return r.session, r.err
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-timeout.C:
+		err = NoAnswerError{s.source.Queue, openTimeout}
+	}
+	s.abort(err)
+	s.close(time.Now().Add(closeGrace))
+	s.discard(result)
+
+	return nil, err
+}
+
+// openTimeout is how long the broker may take to declare and to begin to deliver.
+const openTimeout = 30 * time.Second
+
+// opened is the outcome of opening a session.
+type opened struct {
+	session *session
+	err     error
+}
+
+// opening declares and consumes. It has a goroutine of its own, because it can take as long as the connection lives: RabbitMQ does not
+// answer a consumer of a quorum queue that has no leader.
+func (s *subscription) opening(link *Link) <-chan opened {
+	result := make(chan opened, 1)
 	go func() {
 		session, err := openSession(s, link)
-		opened <- result{session, err}
+		result <- opened{session, err}
 	}()
 
-	select {
-	case r := <-opened:
-		return r.session, r.err
-	case <-s.closing:
-	}
+	return result
+}
 
-	// Closing. Nothing of this session was handed out; if it still opens, it is closed unseen.
+// discard closes a session that nobody waits for any more, should it still open: its consumer would take messages away that nobody is
+// given. The subscription is closing.
+func (s *subscription) discard(result <-chan opened) {
 	go func() {
-		if r := <-opened; r.session != nil {
+		if r := <-result; r.session != nil {
 			r.session.close(s)
 		}
 	}()
-
-	return nil, ErrClosed
 }
 
 // serve offers a session to idle workers until it is over.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // Kind is what a message in a queue turns out to be.
@@ -116,7 +117,7 @@ func unknown(headers map[string]any) map[string]string {
 	for _, key := range slices.Sorted(maps.Keys(headers)) {
 		value, isText := headers[key].(string)
 		size := len(key) + len(value) + 8 // as it is encoded, and a little more
-		if !IsOwn(key) || known[key] || !isText || size > room {
+		if !IsOwn(key) || known[key] || key == KeyRetire || !utf8.ValidString(key) || !isText || size > room {
 			continue
 		}
 		if found == nil {
@@ -202,9 +203,13 @@ func ReadDead(headers map[string]any, queue string) (State, bool) {
 		s.Reason = ""
 	}
 	s.Error, s.ErrorType = Text(s.Error, MaxErrorBytes), Text(s.ErrorType, MaxErrorTypeBytes)
-	for _, name := range []*string{&s.Queue, &s.Topic, &s.Handler, &s.Host, &s.UUID, &s.Removed} {
+	from := &s.Arrival
+	for _, name := range []*string{
+		&s.Queue, &s.Topic, &s.Handler, &s.Host, &s.UUID, &from.Exchange, &from.RoutingKey, &from.Expiration, &from.UserID,
+	} {
 		*name = Text(*name, MaxNameBytes)
 	}
+	from.CC, s.Removed = Text(from.CC, MaxCCBytes), Text(s.Removed, MaxRemovedBytes)
 
 	return s, true
 }

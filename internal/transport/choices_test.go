@@ -1,0 +1,182 @@
+package transport
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// choices makes things of the bytes that a fuzzer gives: each byte is a choice, and when there are no more, every choice is the
+// first, which ends things.
+type choices struct{ data []byte }
+
+func (c *choices) byte() byte {
+	if len(c.data) == 0 {
+		return 0
+	}
+	b := c.data[0]
+	c.data = c.data[1:]
+
+	return b
+}
+
+func (c *choices) n(limit int) int { return int(c.byte()) % limit }
+
+func (c *choices) bytes(n int) []byte {
+	n = min(n, len(c.data))
+	b := c.data[:n:n]
+	c.data = c.data[n:]
+
+	return b
+}
+
+func (c *choices) uint64() uint64 {
+	var b [8]byte
+	copy(b[:], c.bytes(8))
+
+	return binary.BigEndian.Uint64(b[:])
+}
+
+// hostileKeys are those that somebody could want to forge.
+var hostileKeys = []string{
+	wire.KeyCount, wire.KeyQueue, wire.KeyVersion, wire.KeyDelay, wire.KeyDeath, wire.KeyAttempts, wire.KeyReplays, wire.KeyHistory,
+	wire.KeyError, wire.KeyErrorType, wire.KeyDeadline, wire.KeySince, wire.KeyNotBefore, wire.KeyLastFailure, wire.KeyFirstFailure,
+	wire.KeyExchange, wire.KeyRoutingKey, wire.KeyExpiration, wire.KeyUserID, wire.KeyCC, wire.KeyUUID, wire.KeyReason, wire.KeyTopic,
+	wire.KeyHandler, wire.KeyHost, wire.KeyRemoved, wire.KeyID, wire.KeyRetire, wire.Prefix, wire.Prefix + "future", wire.Prefix + "\xff",
+	wire.KeyDeliveryCount, wire.KeyAcquiredCount, wire.KeyBrokerCC, wire.KeyBrokerBCC, "x-first-death-queue", "x-last-death-reason",
+	wire.KeyPoisonReason, wire.KeyPoisonTopic, wire.KeyPoisonHandler, wire.KeyPoisonSubscriber, "_watermill_message_uuid", "", "x-match",
+}
+
+var hostileTexts = []string{
+	"", "orders", "1", "-1", "0", "2", "3", "30s", "1s", "-7", "1000000000", "99999999999999999999", "-9223372036854775808", "NaN", "1e9", "0x1", "٣", "+1", " 1",
+	"2", "60s", "forever", "orders.retry", "orders.retry.30s", "orders.dlq", "canary", "amq.direct", "\x00", "\xff", "caf\xe9", "世",
+	"2026-01-01T00:00:00.000Z", "1999-01-01T00:00:00Z", "9999-12-31T23:59:59.999+14:00", "0000-01-01T00:00:00Z", "now",
+	`[{"n":1,"at":"2026-01-02T03:04:05.678Z","error":"x"}]`, `[{}]`, `[`, `[{"n":1e999}]`, "null", `[{"n":9223372036854775807,"error":"\ud800"}]`,
+	"amq.rabbitmq.reply-to", "exhausted", "too-large", "expired", "rejected", "delivery_limit", "1h", "\u2028", "<script>", "\x1b[31m",
+}
+
+func (c *choices) text() string {
+	switch c.n(8) {
+	default:
+		return hostileTexts[c.n(len(hostileTexts))]
+	case 5:
+		return string(c.bytes(c.n(64)))
+	case 6:
+		return strings.Repeat(hostileTexts[c.n(len(hostileTexts))], c.n(256))
+	case 7:
+		return strings.Repeat(string(c.bytes(1+c.n(4))), 1<<c.n(12))
+	}
+}
+
+func (c *choices) short() string {
+	s := c.text()
+	return s[:min(len(s), 255)]
+}
+
+func (c *choices) key() string {
+	switch c.n(4) {
+	default:
+		return hostileKeys[c.n(len(hostileKeys))]
+	case 2:
+		return string(c.bytes(c.n(16)))
+	case 3:
+		return c.short()
+	}
+}
+
+// field makes a header value of any type that amqp091-go reads.
+func (c *choices) field(depth int) any {
+	switch c.n(20) {
+	case 0, 1, 2, 3:
+		return c.text()
+	case 4:
+		return nil
+	case 5:
+		return c.n(2) == 1
+	case 6:
+		return c.byte()
+	case 7:
+		return int8(c.byte())
+	case 8:
+		return int16(c.uint64())
+	case 9:
+		return uint16(c.uint64())
+	case 10:
+		return int32(c.uint64())
+	case 11:
+		return uint32(c.uint64())
+	case 12:
+		return []int64{-1, 0, 1, 2, 99, 1e9, math.MaxInt64, math.MinInt64, int64(c.uint64())}[c.n(9)]
+	case 13:
+		return math.Float32frombits(uint32(c.uint64()))
+	case 14:
+		return []float64{math.NaN(), math.Inf(1), -1, 2, 1e300, math.Float64frombits(c.uint64())}[c.n(6)]
+	case 15:
+		return amqp091.Decimal{Scale: c.byte(), Value: int32(c.uint64())}
+	case 16:
+		return []time.Time{time.Unix(int64(c.uint64()), 0), time.Unix(math.MaxInt64, 0), time.Unix(-62135596800, 0), time.Unix(0, 0)}[c.n(4)]
+	case 17:
+		return []byte(c.text())
+	case 18:
+		if depth == 0 {
+			return []any(nil)
+		}
+		list := make([]any, c.n(5))
+		for i := range list {
+			list[i] = c.field(depth - 1)
+		}
+
+		return list
+	default:
+		if depth == 0 {
+			return amqp091.Table{}
+		}
+
+		return c.table(depth - 1)
+	}
+}
+
+func (c *choices) table(depth int) amqp091.Table {
+	table := amqp091.Table{}
+	for range c.n(16) {
+		table[c.key()] = c.field(depth)
+	}
+
+	return table
+}
+
+// delivery makes a message as a foreign publisher could have sent it, or as if it came from one of our own retry queues.
+func (c *choices) delivery() amqp091.Delivery {
+	d := amqp091.Delivery{
+		DeliveryMode: c.byte(), Priority: c.byte(), ContentType: c.short(), ContentEncoding: c.short(), CorrelationId: c.short(),
+		ReplyTo: c.short(), Expiration: c.short(), MessageId: c.short(), Type: c.short(), UserId: c.short(), AppId: c.short(),
+		Exchange: c.short(), RoutingKey: c.short(), Redelivered: c.n(4) == 3, Headers: c.table(3), Body: c.bytes(c.n(32)),
+	}
+	if c.n(2) == 1 {
+		d.Timestamp, _ = amqp091.Table{"t": time.Unix(int64(c.uint64()>>c.n(64)), 0)}["t"].(time.Time)
+	}
+	for i := range max(0, c.n(16)-12) { // large ones
+		d.Headers[fmt.Sprintf("large-%d", i)] = strings.Repeat("x", c.n(256)<<c.n(9))
+	}
+	if c.n(256) == 255 { // many
+		for i := range 8000 + c.n(200) {
+			d.Headers[fmt.Sprintf("%04x", i)] = nil
+		}
+	}
+	if c.n(2) == 1 { // as good as ours
+		d.Headers[wire.KeyVersion], d.Headers[wire.KeyQueue] = wire.Version, "orders"
+		d.Headers[wire.KeyCount] = c.field(1)
+	}
+	if c.n(2) == 1 {
+		d.Headers[wire.KeyDelay] = c.text()
+		d.Headers[wire.KeyDeath] = []any{amqp091.Table{"queue": "orders.retry." + c.text(), "reason": c.field(0), "count": c.field(0)}, c.field(2)}
+	}
+
+	return d
+}

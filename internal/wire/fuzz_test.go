@@ -1,0 +1,96 @@
+package wire_test
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// FuzzLife is what headers of any type and text make of a message, by rounds of failing, waiting and coming back: it ends within the
+// attempts of its policy, and what it carries stays within its bounds.
+func FuzzLife(f *testing.F) {
+	f.Add("1", "1", "30s", "3", `[{"n":1,"at":"2026-01-02T03:04:05.678Z","error":"x"}]`, "2026-01-02T03:04:05.678Z", "future", "x", byte(0), true)
+	f.Add("1", "-1", "", "99999999999999999999", `[{}]`, "9999-12-31T23:59:59.999+14:00", "\xff", "\xff", byte(0), false)
+	f.Add("1", "-9223372036854775808", "0s", "-1", `[`, "0000-01-01T00:00:00Z", "retire", "token", byte(5), true)
+	f.Add("1", "NaN", "1s", "1e9", "null", "now", "", "\x00", byte(17), true)
+	f.Add("1", "1000000000", "60s", "4294967295", "", "", "count ", "1", byte(9), false)
+	f.Add("2", "٣", "\x00", "", `[{"n":1e999}]`, "1999-01-01T00:00:00Z", "v", strings.Repeat("x", 600), byte(13), true)
+
+	f.Fuzz(func(t *testing.T, version, count, delay, number, history, at, suffix, text string, kind byte, waited bool) {
+		const retries = 3
+		headers := map[string]any{
+			wire.KeyVersion: version, wire.KeyQueue: queue, wire.KeyCount: anyType(kind, count), wire.KeyDelay: delay,
+			wire.KeyAttempts: number, wire.KeyReplays: number, wire.KeyHistory: history, wire.KeyError: text, wire.KeyUUID: text,
+			wire.KeySince: at, wire.KeyNotBefore: at, wire.KeyLastFailure: at, wire.KeyExchange: text, wire.KeyExpiration: count,
+			wire.Prefix + suffix: text, "x-death": text,
+		}
+		death := ""
+		if waited {
+			death = queue + ".retry." + delay
+		}
+		fresh := wire.Reading{Queue: "another", MaxRetries: retries, IsRetryQueue: reading("").IsRetryQueue}
+		state, got := wire.Read(headers, fresh)
+		require.Equal(t, wire.Fresh, got, "another queue's")
+		require.Zero(t, state)
+
+		for round := 0; ; round++ {
+			require.LessOrEqual(t, round, retries, "more attempts than the policy allows")
+			state, kind := wire.Read(headers, reading(death))
+			require.True(t, state.Count >= 0 && state.Count <= retries)
+			if round > 0 {
+				require.Equal(t, wire.Retry, kind, "it has waited: its count is believed")
+			}
+			now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+			state = state.WithAge(wire.Age{Expiration: count, Kind: kind, Longest: time.Hour, Now: now})
+			require.False(t, state.Since.After(now))
+
+			state.Queue = queue
+			state.Attempts++
+			if state.Count++; state.Count > retries {
+				state.Count, state.Delay, state.Reason = wire.CountDead, "", wire.ReasonExhausted
+			} else {
+				state.Delay = "30s"
+			}
+			next := state.Headers(id)
+			known := maps.Clone(next)
+			maps.DeleteFunc(known, func(key, _ string) bool {
+				return !slices.Contains(append(allKeys, wire.KeySince, wire.KeyNotBefore), key) && !wire.IsPoison(key)
+			})
+			checkBounds(t, known)
+			require.LessOrEqual(t, encodedSize(next)-encodedSize(known), wire.MaxUnknownBytes)
+			for key := range next {
+				require.True(t, utf8.ValidString(key))
+			}
+			require.NotContains(t, next, wire.KeyRetire, "no message carries it")
+			if state.Count == wire.CountDead {
+				letter, ok := wire.ReadDead(table(next), queue)
+				require.True(t, ok)
+				require.Equal(t, wire.ReasonExhausted, letter.Reason)
+
+				return
+			}
+			headers, death = table(next), queue+".retry.30s"
+		}
+	})
+}
+
+// anyType gives a text, or something else of an AMQP type.
+func anyType(kind byte, text string) any {
+	others := []any{
+		nil, true, byte(7), int8(-1), int16(2), uint16(3), int32(-1), uint32(1e9), int64(math.MinInt64), int64(2), float32(1), math.NaN(),
+		math.Inf(1), time.Unix(1, 0), []byte(text), []any{text}, map[string]any{text: text},
+	}
+	if i := int(kind) - 1; i >= 0 && i < len(others) {
+		return others[i]
+	}
+
+	return text
+}

@@ -1,0 +1,106 @@
+package tests
+
+import (
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+func address(t *testing.T, uri string) string {
+	t.Helper()
+	u, err := url.Parse(uri)
+	require.NoError(t, err)
+
+	return u.Host
+}
+
+// nobody is a URI like that of the broker, at an address where nobody listens.
+func nobody(t *testing.T) string {
+	t.Helper()
+	u, err := url.Parse(brokertest.URI(t))
+	require.NoError(t, err)
+	u.Host = "127.0.0.1:1"
+
+	return u.String()
+}
+
+// The first address is dead from the beginning, the second dies later: all of the plug's connections go on with the third.
+func TestAddressesMoveOn(t *testing.T) {
+	t.Parallel()
+
+	second, third := newProxy(t, brokertest.URI(t)), newProxy(t, brokertest.URI(t))
+	svc := start(t, setup{
+		URI:     nobody(t),
+		Options: amqpretry.Options{Policies: retries(ms(100, 100)...), Addresses: []string{address(t, second.URI), address(t, third.URI)}},
+		Handler: byFate,
+	})
+	svc.Broker = newRabbit(t, brokertest.URI(t))
+
+	svc.publish(fates(10)...)
+	eventually(t, 20*time.Second, func() bool { return svc.deadLettered() == 4 && svc.processed() == 6 }, "all is done through the second")
+	assert.NotZero(t, second.dialled(subscriber))
+	assert.NotZero(t, second.dialled(forwarder))
+	assert.Empty(t, third.matching(anyone))
+
+	second.stop()
+	svc.Broker.publish(svc.Queue, named(numbered("never-again", 5)...)...)
+	eventually(t, 20*time.Second, func() bool { return svc.deadLettered() == 9 }, "all is done through the third")
+	assert.NotZero(t, third.dialled(subscriber))
+	assert.NotZero(t, third.dialled(forwarder))
+}
+
+// Stock watermill-amqp, with the plug's config, does the same.
+func TestAddressesMoveOnStock(t *testing.T) {
+	t.Parallel()
+
+	second, third := newProxy(t, brokertest.URI(t)), newProxy(t, brokertest.URI(t))
+	logs, queue := newLogs(t), uniqueName("addresses")
+	conf := amqp.NewDurableQueueConfig(nobody(t))
+	conf.Connection.Reconnect = fastReconnect()
+	plug := newPlug(t, conf, amqpretry.Options{
+		Policies: retries(ms(100)...), Logger: logs, Addresses: []string{address(t, second.URI), address(t, third.URI)},
+	})
+	broker := newRabbit(t, brokertest.URI(t))
+	t.Cleanup(func() { broker.remove(queue+".retry", queue, queue+".retry.100ms", queue+".dlq") })
+
+	sub, err := amqp.NewSubscriber(plug.Config(), logs)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = sub.Close() })
+	pub, err := amqp.NewPublisher(plug.Config(), logs)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = pub.Close() })
+	messages, err := sub.Subscribe(t.Context(), queue)
+	require.NoError(t, err)
+
+	got := make(chan string, 100)
+	go func() {
+		for msg := range messages {
+			msg.Ack()
+			got <- msg.UUID
+		}
+	}()
+	arrives := func(id string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return pub.Publish(queue, message.NewMessage(id, nil)) == nil }, 20*time.Second, tick)
+		eventually(t, 20*time.Second, func() bool {
+			select {
+			case found := <-got:
+				return found == id
+			default:
+				return false
+			}
+		}, "%s arrives", id)
+	}
+	arrives("by the second")
+	second.stop()
+	arrives("by the third")
+	assert.NotEmpty(t, third.matching(anyone))
+}

@@ -1,0 +1,395 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+// run is a scenario while it runs.
+type run struct {
+	t        *testing.T
+	cluster  *brokertest.Cluster
+	random   *rand.Rand
+	ledger   *ledger
+	services []*service
+	queues   []string
+	faults   int
+	resumed  time.Duration // the worst time until every service had messages of every queue again
+	remarks  []string
+}
+
+type scenario struct {
+	name   string
+	what   string // in the report
+	faults func(*run)
+}
+
+var scenarios = []scenario{
+	{"leaders", "each node, one at a time: SIGKILL, started again", (*run).killLeaders},
+	{"rolling", "each node, one at a time: clean stop, started again", (*run).rollingRestart},
+	{"minority", "one node cut off from the other two for 15 s", (*run).minority},
+	{"majority", "two of three nodes killed, back after 15 s", (*run).majority},
+	{"frozen", "one node frozen for 40 s", (*run).frozen},
+	{"all", "all three nodes killed, back after 5 s", (*run).all},
+}
+
+// What is in the queues is led by different nodes, and the nodes fail in many ways under load. Quorum retry queues lose nothing. What
+// classic ones lose is counted: the broker says of them that they give messages back at most once.
+func TestCluster(t *testing.T) {
+	seed := seed(t)
+	random := rand.New(rand.NewPCG(seed, 0))
+	only := strings.Fields(os.Getenv("CLUSTER"))
+
+	cluster := brokertest.StartCluster(t)
+	report := newReport(seed, cluster)
+	defer report.write(t)
+	for _, retryQueues := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
+		for _, s := range scenarios {
+			name := fmt.Sprintf("%s/%s", retryQueues, s.name)
+			if len(only) > 0 && !slices.Contains(only, name) && !slices.Contains(only, s.name) {
+				continue
+			}
+			t.Run(name, func(t *testing.T) {
+				report.add(retryQueues, s, play(t, cluster, random, retryQueues, s))
+			})
+			if t.Failed() {
+				return // the cluster may not be what the next one needs
+			}
+		}
+	}
+}
+
+func seed(t *testing.T) uint64 {
+	t.Helper()
+	seed := uint64(time.Now().UnixNano())
+	if given := os.Getenv("SEED"); given != "" {
+		var err error
+		seed, err = strconv.ParseUint(given, 10, 64)
+		require.NoError(t, err, "SEED")
+	}
+	t.Logf("SEED=%d", seed)
+
+	return seed
+}
+
+type outcome struct {
+	verdict
+	*run
+}
+
+func play(t *testing.T, cluster *brokertest.Cluster, random *rand.Rand, retryQueues config.QueueType, s scenario) outcome {
+	t.Helper()
+	r := &run{t: t, cluster: cluster, random: random, ledger: newLedger()}
+	for range 3 {
+		r.queues = append(r.queues, "q-"+watermill.NewShortUUID())
+	}
+	uris := make([]string, 3)
+	for i := range uris {
+		uris[i] = cluster.Nodes[i].URI
+	}
+	// The first as it comes, the other one as docs/clusters.md has it.
+	quick := amqp.DefaultReconnectConfig()
+	quick.BackoffMaxInterval = 2 * time.Second
+	r.services = []*service{
+		startService(t, "A", uris, nil, r.queues, retryQueues, r.ledger),
+		startService(t, "B", []string{uris[2], uris[0], uris[1]}, quick, r.queues, retryQueues, r.ledger),
+	}
+	stop := startPublishers(t, uris, r.queues, random.Uint64(), r.ledger)
+	r.load(3 * time.Second)
+	r.resumes("at the beginning", time.Now(), 30*time.Second)
+	r.resumed = 0
+	if retryQueues == config.QueueTypeQuorum {
+		r.requireSpread()
+	}
+
+	s.faults(r)
+
+	r.load(3 * time.Second)
+	until := time.Now()
+	stop()
+	r.awaitEnd()
+	took := time.Since(until)
+	if took > 30*time.Second {
+		r.remark("the last messages ended %.0f s later", took.Seconds())
+	}
+	for _, svc := range r.services {
+		svc.close(t)
+	}
+	for _, queue := range r.queues {
+		letters(t, uris[0], queue+".dlq", r.ledger)
+	}
+	r.remove(uris[0])
+
+	v := r.ledger.judge(until)
+	t.Logf("%d messages, %d calls, %d dead letters, %d lost, %d handled again, %d sent twice, longest pause %s, resumed after %s; %s",
+		v.Messages, v.Calls, v.DeadLetters, len(v.Lost), v.Twice, v.SentTwice, v.Pause, r.resumed, strings.Join(r.remarks, "; "))
+	assert.Empty(t, v.Wrong)
+	if retryQueues == config.QueueTypeQuorum {
+		assert.Empty(t, v.Lost, "lost")
+	}
+	// What was in flight at each fault, and what a service had been given.
+	assert.LessOrEqual(t, v.Twice, r.faults*prefetch*len(r.queues)*len(r.services), "handled again")
+
+	return outcome{v, r}
+}
+
+// load lets some time pass, in which messages are published and handled.
+func (r *run) load(d time.Duration) { <-time.After(d) }
+
+func (r *run) remark(format string, args ...any) {
+	r.remarks = append(r.remarks, fmt.Sprintf(format, args...))
+}
+
+// resumes waits until every service has been given messages of every queue after a time, and keeps how long that took.
+func (r *run) resumes(what string, since time.Time, within time.Duration, services ...*service) {
+	r.t.Helper()
+	if len(services) == 0 {
+		services = r.services
+	}
+	last := since
+	missing := ""
+	all := func() bool {
+		for _, s := range services {
+			for _, queue := range r.queues {
+				at := r.ledger.first(s.name, queue, since)
+				if at.IsZero() {
+					missing = fmt.Sprintf("service %s has had nothing of %s", s.name, queue)
+					return false
+				}
+				if at.After(last) {
+					last = at
+				}
+			}
+		}
+
+		return true
+	}
+	for deadline := time.Now().Add(within); !all(); r.load(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			r.t.Fatalf("%s, after %s: %s", what, within, missing)
+		}
+	}
+	r.t.Logf("%s: everything is handled again after %s", what, last.Sub(since).Round(10*time.Millisecond))
+	r.resumed = max(r.resumed, last.Sub(since))
+}
+
+// order gives the nodes in any order.
+func (r *run) order() []int { return r.random.Perm(len(r.cluster.Nodes)) }
+
+// nodeOf is the node that a service consumes from.
+func (r *run) nodeOf(s *service) int {
+	at := s.logs.address("subscriber")
+	for i, n := range r.cluster.Nodes {
+		if strings.Contains(n.URI, "@"+at+"/") {
+			return i
+		}
+	}
+	r.t.Fatalf("service %s is connected to %q, which is no node", s.name, at)
+
+	return -1
+}
+
+func (r *run) killLeaders() {
+	for _, n := range r.order() {
+		node := r.cluster.Nodes[n]
+		began := time.Now()
+		node.Kill()
+		r.faults++
+		r.resumes(fmt.Sprintf("node %d killed", n+1), began, time.Minute)
+		node.Start()
+		r.load(3 * time.Second)
+	}
+}
+
+func (r *run) rollingRestart() {
+	for _, n := range r.order() {
+		node := r.cluster.Nodes[n]
+		began := time.Now()
+		node.Stop()
+		r.faults++
+		r.resumes(fmt.Sprintf("node %d stopped", n+1), began, time.Minute)
+		node.Start()
+		r.load(3 * time.Second)
+	}
+}
+
+// minority cuts off a node that a service consumes from, and says in the report what became of that service.
+func (r *run) minority() {
+	inside := r.services[r.random.IntN(len(r.services))]
+	var outside []*service
+	n := r.nodeOf(inside)
+	for _, s := range r.services {
+		if r.nodeOf(s) != n {
+			outside = append(outside, s)
+		}
+	}
+	began := time.Now()
+	r.cluster.Cut(n)
+	r.faults++
+	if len(outside) > 0 {
+		r.resumes(fmt.Sprintf("node %d cut off: the service at another node", n+1), began, time.Minute, outside...)
+	}
+	r.load(time.Until(began.Add(15 * time.Second)))
+	switch {
+	case r.nodeOf(inside) != n:
+		r.remark("the service at the node that was cut off moved on to another")
+	case r.ledger.first(inside.name, r.queues[0], began.Add(5*time.Second)).IsZero():
+		r.remark("the service at the node that was cut off waited there")
+	default:
+		r.remark("the service at the node that was cut off went on there")
+	}
+	r.cluster.Heal()
+	r.faults++ // those that are connected to it, again
+	r.resumes("healed", time.Now(), 2*time.Minute)
+}
+
+func (r *run) majority() {
+	order := r.order()
+	for _, n := range order[:2] {
+		r.cluster.Nodes[n].Kill()
+		r.faults++
+	}
+	r.load(15 * time.Second)
+	r.cluster.Nodes[order[0]].Start() // returns when it answers AMQP
+	r.resumes("a majority is back", time.Now(), 2*time.Minute)
+	r.cluster.Nodes[order[1]].Start()
+	r.load(3 * time.Second)
+}
+
+func (r *run) frozen() {
+	node := r.cluster.Nodes[r.nodeOf(r.services[0])]
+	began := time.Now()
+	node.Pause()
+	r.faults++
+	r.resumes("frozen", began, time.Minute)
+	r.load(time.Until(began.Add(40 * time.Second)))
+	node.Resume()
+	r.faults++
+	r.load(5 * time.Second)
+}
+
+func (r *run) all() {
+	for _, n := range r.order() {
+		r.cluster.Nodes[n].Kill()
+		r.faults++
+	}
+	r.load(5 * time.Second)
+	r.cluster.Start()
+	r.resumes("all are back", time.Now(), 2*time.Minute)
+}
+
+// awaitEnd waits until every message has ended; or nothing is left in the queues, so that what is missing is lost.
+func (r *run) awaitEnd() {
+	r.t.Helper()
+	const quiet = 10 * time.Second
+	emptySince := time.Time{}
+	for deadline := time.Now().Add(5 * time.Minute); time.Now().Before(deadline); r.load(time.Second) {
+		missing := r.ledger.missing()
+		if len(missing) == 0 {
+			return
+		}
+		if left := r.waiting(); left > 0 {
+			emptySince = time.Time{}
+			continue
+		}
+		if emptySince.IsZero() {
+			emptySince = time.Now()
+		} else if time.Since(emptySince) > quiet {
+			return
+		}
+	}
+	r.t.Errorf("after 5 minutes %d messages have not ended and %d are still in the queues", len(r.ledger.missing()), r.waiting())
+}
+
+// listed is a line of rabbitmqctl list_queues.
+type listed struct {
+	name, leader string
+	messages     int
+}
+
+func (r *run) list() []listed {
+	r.t.Helper()
+	var all []listed
+	out := r.cluster.Nodes[0].Ctl("list_queues", "--no-table-headers", "name", "messages", "leader")
+	for line := range strings.Lines(out) {
+		fields := append(strings.Split(strings.TrimRight(line, "\n"), "\t"), "", "")
+		for _, queue := range r.queues {
+			if strings.HasPrefix(fields[0], queue) {
+				n, _ := strconv.Atoi(fields[1])
+				all = append(all, listed{fields[0], fields[2], n})
+			}
+		}
+	}
+
+	return all
+}
+
+// waiting is how many messages are in the main and retry queues, those included that have not been given back yet.
+func (r *run) waiting() int {
+	n := 0
+	for _, q := range r.list() {
+		if !strings.HasSuffix(q.name, ".dlq") {
+			n += q.messages
+		}
+	}
+
+	return n
+}
+
+// requireSpread requires that main, retry and dead-letter queues are led by different nodes, and each node leads some.
+func (r *run) requireSpread() {
+	r.t.Helper()
+	leads := map[string]int{}
+	for _, queue := range r.queues {
+		of := map[string]bool{}
+		for _, q := range r.list() {
+			if strings.HasPrefix(q.name, queue) {
+				require.NotEmpty(r.t, q.leader, "leader of %s", q.name)
+				leads[q.leader]++
+				of[q.leader] = true
+			}
+		}
+		assert.Greater(r.t, len(of), 1, "nodes that lead %s and its retry and dead-letter queues", queue)
+	}
+	r.t.Logf("leaders: %v", leads)
+	assert.Len(r.t, leads, len(r.cluster.Nodes), "nodes that lead queues")
+}
+
+func (r *run) remove(uri string) {
+	r.t.Helper()
+	conn, err := amqp091.Dial(uri)
+	require.NoError(r.t, err)
+	defer conn.Close()
+	ch, err := conn.Channel()
+	require.NoError(r.t, err)
+	for _, queue := range r.queues {
+		plan, err := r.services[0].plug.Plan(queue)
+		require.NoError(r.t, err)
+		names := []string{queue}
+		for _, q := range plan.Queues {
+			names = append(names, q.Name)
+		}
+		for _, name := range names {
+			_, err := ch.QueueDelete(name, false, false, false)
+			require.NoError(r.t, err)
+		}
+		require.NoError(r.t, ch.ExchangeDelete(plan.RetryExchange, false, false))
+	}
+}

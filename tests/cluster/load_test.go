@@ -1,0 +1,362 @@
+//go:build cluster
+
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+var delays = []time.Duration{500 * time.Millisecond, 3 * time.Second}
+
+const (
+	prefetch    = 10
+	concurrency = 5
+	perSecond   = 20 // of each of three publishers
+)
+
+var errFate = errors.New("this message fails")
+
+// service is what a user runs: a router with the plug, which has a handler for each queue.
+type service struct {
+	name   string
+	plug   *amqpretry.Plug
+	router *message.Router
+	logs   *logs
+}
+
+// startService starts one that begins at the first of these URIs and moves on to the others.
+func startService(t *testing.T, name string, uris []string, reconnect *amqp.ReconnectConfig, queues []string, retryQueues config.QueueType, l *ledger) *service {
+	t.Helper()
+	s := &service{name: name, logs: newLogs(t, name)}
+
+	conf := amqp.NewDurableQueueConfig(uris[0])
+	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum", "x-queue-leader-locator": "balanced"}
+	conf.Consume.Qos.PrefetchCount = prefetch
+	conf.Connection.Reconnect = reconnect
+	var err error
+	s.plug, err = amqpretry.New(conf, amqpretry.Options{
+		Addresses:    addresses(t, uris[1:]),
+		Policies:     config.Policies{Default: config.Policy{Delays: delays, QueueType: retryQueues}},
+		Concurrency:  concurrency,
+		CloseTimeout: 15 * time.Second,
+		Logger:       s.logs,
+		OnEvent: func(e middleware.Event) {
+			if e.Kind == middleware.EventDeadLettered && e.Message != nil {
+				l.isDead(e.Message.UUID)
+			}
+		},
+	})
+	require.NoError(t, err)
+	s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, s.logs)
+	require.NoError(t, err)
+	s.router.AddMiddleware(s.plug.Middleware)
+	sub, err := s.plug.NewSubscriber()
+	require.NoError(t, err)
+	for _, queue := range queues {
+		s.router.AddConsumerHandler(name+" "+queue, queue, sub, func(msg *message.Message) error {
+			attempt, _ := middleware.AttemptFromContext(msg.Context())
+			l.isCalled(name, queue, msg.UUID, attempt.Number)
+			if fateOf(msg.UUID, attempt.Number) {
+				return errFate
+			}
+
+			return nil
+		})
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- s.router.Run(context.Background()) }()
+	select {
+	case <-s.router.Running():
+	case err := <-ended:
+		t.Fatalf("service %s does not run: %v", name, err)
+	}
+	t.Cleanup(func() { s.close(t) })
+
+	return s
+}
+
+func (s *service) close(t *testing.T) {
+	t.Helper()
+	if err := errors.Join(s.router.Close(), s.plug.Close()); err != nil {
+		t.Errorf("service %s: %v", s.name, err)
+	}
+}
+
+func addresses(t *testing.T, uris []string) []string {
+	t.Helper()
+	hosts := make([]string, len(uris))
+	for i := range uris {
+		u, err := url.Parse(uris[i])
+		require.NoError(t, err)
+		hosts[i] = u.Host
+	}
+
+	return hosts
+}
+
+// publisher publishes with confirms, and again what was not confirmed: over the same connection when it is refused, else over one to
+// the next node.
+type publisher struct {
+	name   string
+	uris   []string
+	queues []string
+	ledger *ledger
+	random *rand.Rand
+
+	pending map[string]string // id → queue
+	n       int
+}
+
+func (p *publisher) run(stop <-chan struct{}, quit context.Context) {
+	p.pending = map[string]string{}
+	for node := 0; quit.Err() == nil; node++ {
+		if p.session(p.uris[node%len(p.uris)], stop, quit) {
+			return
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-quit.Done():
+		}
+	}
+}
+
+// next makes a message.
+func (p *publisher) next() (id, queue string) {
+	fate := never
+	switch n := p.random.IntN(100); {
+	case n < 50:
+		fate = succeeds
+	case n < 70:
+		fate = once
+	case n < 85:
+		fate = twice
+	}
+	p.n++
+
+	return fmt.Sprintf("%s-%s-%d", fate, p.name, p.n), p.queues[p.random.IntN(len(p.queues))]
+}
+
+type sending struct {
+	id   string
+	at   time.Time
+	done *amqp091.DeferredConfirmation
+}
+
+// session is one connection. It reports whether all is done.
+func (p *publisher) session(uri string, stop <-chan struct{}, quit context.Context) bool {
+	const patience = 5 * time.Second
+	conn, err := amqp091.DialConfig(uri, amqp091.Config{Heartbeat: 5 * time.Second, Dial: amqp091.DefaultDial(patience)})
+	if err != nil {
+		return false
+	}
+	defer conn.CloseDeadline(time.Now().Add(patience)) //nolint:errcheck // whatever it says, the connection is given up
+	ch, err := conn.Channel()
+	if err != nil {
+		return false
+	}
+	if err := ch.Confirm(false); err != nil {
+		return false
+	}
+	returns := ch.NotifyReturn(make(chan amqp091.Return, 10_000))
+	closed := conn.NotifyClose(make(chan *amqp091.Error, 1))
+
+	var open []sending
+	send := func(id, queue string) bool {
+		p.ledger.publishes(id)
+		p.pending[id] = queue
+		done, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp091.Publishing{
+			DeliveryMode: amqp091.Persistent, Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: id}, Body: []byte(id),
+		})
+		open = append(open, sending{id, time.Now(), done})
+
+		return err == nil
+	}
+	for id, queue := range p.pending {
+		if !send(id, queue) {
+			return false
+		}
+	}
+
+	tick := time.NewTicker(time.Second / perSecond)
+	defer tick.Stop()
+	for {
+		select {
+		case <-quit.Done():
+			return true
+		case <-closed:
+			return false
+		case <-tick.C:
+		}
+
+		returned := map[string]bool{}
+		for len(returns) > 0 {
+			id, _ := (<-returns).Headers[amqp.DefaultMessageUUIDHeaderKey].(string)
+			returned[id] = true
+		}
+		still := open[:0]
+		for _, s := range open {
+			select {
+			case <-s.done.Done():
+				if !s.done.Acked() || returned[s.id] {
+					return false
+				}
+				p.ledger.isAccepted(s.id)
+				delete(p.pending, s.id)
+			default:
+				still = append(still, s)
+			}
+		}
+		open = still
+		if len(open) > 0 && time.Since(open[0].at) > 2*patience {
+			return false
+		}
+
+		select {
+		case <-stop:
+			if len(p.pending) == 0 {
+				return true
+			}
+		default:
+			if len(open) < 200 {
+				if id, queue := p.next(); !send(id, queue) {
+					return false
+				}
+			}
+		}
+	}
+}
+
+// startPublishers starts one at each node. stop stops them, and waits until the brokers have confirmed everything.
+func startPublishers(t *testing.T, uris, queues []string, seed uint64, l *ledger) (stop func()) {
+	t.Helper()
+	quit, cancel := context.WithCancel(context.Background())
+	halt := make(chan struct{})
+	var running sync.WaitGroup
+	for i := range uris {
+		p := &publisher{
+			name: fmt.Sprint(i), uris: append(uris[i:len(uris):len(uris)], uris[:i]...), queues: queues, ledger: l,
+			random: rand.New(rand.NewPCG(seed, uint64(i))),
+		}
+		running.Go(func() { p.run(halt, quit) })
+	}
+	all := make(chan struct{})
+	go func() {
+		running.Wait()
+		close(all)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-all
+	})
+
+	return func() {
+		t.Helper()
+		close(halt)
+		select {
+		case <-all:
+		case <-time.After(2 * time.Minute):
+			t.Error("not everything that was published is confirmed")
+			cancel()
+			<-all
+		}
+	}
+}
+
+// letters takes everything out of a dead-letter queue.
+func letters(t *testing.T, uri, queue string, l *ledger) {
+	t.Helper()
+	conn, err := amqp091.Dial(uri)
+	require.NoError(t, err)
+	defer conn.Close()
+	ch, err := conn.Channel()
+	require.NoError(t, err)
+	require.NoError(t, ch.Qos(200, 0, false))
+	deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
+	require.NoError(t, err)
+	for {
+		select {
+		case d, ok := <-deliveries:
+			require.True(t, ok, "the consumer of %s was cancelled", queue)
+			id, _ := d.Headers[amqp.DefaultMessageUUIDHeaderKey].(string)
+			reason, _ := d.Headers[wire.KeyReason].(string)
+			l.isFound(id, reason)
+			require.NoError(t, d.Ack(false))
+		case <-time.After(2 * time.Second):
+			return
+		}
+	}
+}
+
+// logs keeps what is logged, shows it when the test fails, and knows where each connection is.
+type logs struct {
+	fields watermill.LogFields
+	kept   *keptLogs
+}
+
+type keptLogs struct {
+	mu    sync.Mutex
+	lines []string
+	at    map[string]string // connection → address
+}
+
+func newLogs(t *testing.T, name string) *logs {
+	l := &logs{kept: &keptLogs{at: map[string]string{}}}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			return
+		}
+		l.kept.mu.Lock()
+		defer l.kept.mu.Unlock()
+		t.Logf("service %s:\n%s", name, strings.Join(l.kept.lines[max(0, len(l.kept.lines)-150):], "\n"))
+	})
+
+	return l
+}
+
+// address is where a connection was opened last.
+func (l *logs) address(connection string) string {
+	l.kept.mu.Lock()
+	defer l.kept.mu.Unlock()
+
+	return l.kept.at[connection]
+}
+
+func (l *logs) add(level, text string, err error, fields watermill.LogFields) {
+	all := l.fields.Add(fields)
+	l.kept.mu.Lock()
+	defer l.kept.mu.Unlock()
+	if at, ok := all["address"].(string); ok {
+		l.kept.at[fmt.Sprint(all["connection"])] = at
+	}
+	if level == "debug" || strings.HasPrefix(text, "Message failed") {
+		return
+	}
+	l.kept.lines = append(l.kept.lines, fmt.Sprintf("%s %-5s %s %v %v", time.Now().Format("15:04:05.000"), level, text, err, all))
+}
+
+func (l *logs) Error(text string, err error, f watermill.LogFields) { l.add("error", text, err, f) }
+func (l *logs) Info(text string, f watermill.LogFields)             { l.add("info", text, nil, f) }
+func (l *logs) Debug(text string, f watermill.LogFields)            { l.add("debug", text, nil, f) }
+func (l *logs) Trace(string, watermill.LogFields)                   {}
+func (l *logs) With(f watermill.LogFields) watermill.LoggerAdapter {
+	return &logs{l.fields.Add(f), l.kept}
+}

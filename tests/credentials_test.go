@@ -1,0 +1,383 @@
+package tests
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/middleware/metrics"
+)
+
+// told collects everything that somebody might read, and knows what may not be in it.
+type told struct {
+	t       *testing.T
+	secrets []string
+
+	mu    sync.Mutex
+	texts int
+}
+
+// secretsOf are all ways in which a password is written on the way to a broker.
+func secretsOf(user, password string) []string {
+	return []string{
+		password, url.QueryEscape(password), url.PathEscape(password), strings.TrimPrefix(url.UserPassword("", password).String(), ":"),
+		base64.StdEncoding.EncodeToString([]byte(user + ":" + password)), base64.StdEncoding.EncodeToString([]byte("\x00" + user + "\x00" + password)),
+		fmt.Sprintf("%x", password), fmt.Sprintf("%d", []byte(password)), strings.Trim(fmt.Sprintf("%q", password), `"`),
+	}
+}
+
+// text checks a text; everything else comes here.
+func (c *told) text(where, text string) {
+	c.t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.texts++
+	for _, secret := range c.secrets {
+		assert.NotContains(c.t, text, secret, where)
+	}
+}
+
+// value checks a value under the verbs that print more than its text.
+func (c *told) value(where string, v any) {
+	c.t.Helper()
+	c.text(where, fmt.Sprintf("%v\n%+v\n%#v\n%q", v, v, v, v))
+}
+
+// failed wants an error and checks it and all that is in it.
+func (c *told) failed(where string, err error) {
+	c.t.Helper()
+	require.Error(c.t, err, where)
+	c.error(where, err)
+}
+
+func (c *told) error(where string, err error) {
+	c.t.Helper()
+	if err == nil {
+		return
+	}
+	c.value(where, err)
+	switch e := err.(type) { //nolint:errorlint // the tree is walked here
+	case interface{ Unwrap() []error }:
+		for _, inner := range e.Unwrap() {
+			c.error(where, inner)
+		}
+	case interface{ Unwrap() error }:
+		c.error(where, e.Unwrap())
+	}
+}
+
+func (c *told) event(e middleware.Event) {
+	c.error("event "+string(e.Kind), e.Err)
+	c.value("event "+string(e.Kind), e)
+}
+
+func (c *told) logs(l *logs) {
+	c.t.Helper()
+	for _, e := range l.All() {
+		c.text("log", e.String())
+		c.error("log "+e.Text, e.Err)
+		for key, field := range e.Fields {
+			c.value("log field "+key, field)
+		}
+	}
+}
+
+// No password is in any error, log, event, metric or dead letter, whatever goes wrong, neither as it is nor as URIs write it.
+func TestCredentials(t *testing.T) {
+	t.Parallel()
+
+	broker := brokertest.StartWithManagement(t)
+	for name, password := range map[string]string{
+		"plain": "Xq7-Unmistakable-9zT", "with characters of URIs": "Zw8/?#@:%+&= [\"Unmistakable\"]ß",
+	} {
+		t.Run(name, func(t *testing.T) {
+			user := uniqueName("user")
+			b := &obsoleteBroker{broker: broker}
+			b.put(t, fmt.Sprintf(`{"password": %q, "tags": "management"}`, password), "users", user)
+			b.permit(t, "/", user, ".*", ".*", ".*")
+			b.put(t, fmt.Sprintf(`{"password": %q, "tags": ""}`, password), "users", user+"-nobody")
+			b.permit(t, "/", user+"-nobody", "^$", "^$", "^$")
+			c := &credentials{told: &told{t: t, secrets: secretsOf(user, password)}, t: t, broker: broker, user: user, password: password}
+
+			t.Run("life", c.life)
+			t.Run("connecting", c.connecting)
+			t.Run("refusals", c.refusals)
+			t.Run("management", c.management)
+			assert.Greater(t, c.texts, 200)
+		})
+	}
+}
+
+type credentials struct {
+	*told
+
+	t              *testing.T
+	broker         *brokertest.Broker
+	user, password string
+}
+
+func (c *credentials) uri(t *testing.T, change func(*url.URL)) string {
+	t.Helper()
+	uri, err := url.Parse(c.broker.URI)
+	require.NoError(t, err)
+	uri.User = url.UserPassword(c.user, c.password)
+	if change != nil {
+		change(uri)
+	}
+
+	return uri.String()
+}
+
+// life: retries, dead letters, panics, a lost connection, a missing exchange, and everything that can be printed.
+func (c *credentials) life(t *testing.T) {
+	network := newProxy(t, c.broker.URI)
+	proxied, err := url.Parse(network.URI)
+	require.NoError(t, err)
+	at := c.uri(t, func(u *url.URL) { u.Host = proxied.Host })
+	m := newMeasured(t, metrics.Config{})
+
+	s := setup{URI: network.URI, QueueType: "quorum", KeepObjects: true, Configure: func(conf *amqp.Config) { conf.Connection.AmqpURI = at }}
+	s.Options.PanicStacks = true
+	s.Options.OnEvent = func(e middleware.Event) {
+		c.event(e)
+		m.OnEvent(e)
+	}
+	s.Handler = func(msg *message.Message) error {
+		if msg.UUID == "panic" {
+			panic(errFate)
+		}
+
+		return errFate
+	}
+	svc := start(t, s)
+	network.cut(anyone)
+	svc.publish("1", "panic")
+	letters := svc.Broker.take(svc.dlq(), 2, 30*time.Second)
+	for _, d := range letters {
+		c.value("dead letter", d.Headers)
+		assert.NotEmpty(t, header(d, wire.KeyError))
+	}
+	network.refuse(anyone)
+	network.cut(anyone)
+	eventually(t, 30*time.Second, func() bool { return len(svc.Logs.with("Cannot connect")) > 1 }, "it tries to come back")
+	_, err = svc.Plug.QueueDepths(t.Context())
+	c.failed("depths", err)
+	network.allow(anyone)
+	svc.Broker.remove("", svc.dlq())
+	eventually(t, 30*time.Second, func() bool {
+		_, err = svc.Plug.QueueDepths(t.Context())
+		return err != nil && strings.Contains(err.Error(), "NOT_FOUND")
+	}, "it is back")
+	c.failed("depths", err)
+	svc.Broker.remove(svc.exchange())
+	svc.publish("2")
+	svc.Broker.take(svc.dlq(), 1, 30*time.Second)
+
+	c.value("plug", svc.Plug)
+	c.value("subscriber", svc.Sub)
+	letterSub, err := svc.Plug.NewDeadLetterSubscriber()
+	require.NoError(t, err)
+	c.value("dead-letter subscriber", letterSub)
+	c.value("the plug in something else", struct{ P *amqpretry.Plug }{svc.Plug})
+	definitions, err := svc.Plug.Definitions(svc.Queue)
+	require.NoError(t, err)
+	c.text("definitions", string(definitions))
+	policy, err := svc.Plug.ProtectPolicy(svc.Queue)
+	require.NoError(t, err)
+	c.value("policy", policy)
+	families, err := m.registry.Gather()
+	require.NoError(t, err)
+	for _, family := range families {
+		c.text("metric", family.String())
+	}
+	svc.close()
+	_, err = svc.Plug.NewSubscriber()
+	c.failed("after Close", err)
+	c.logs(svc.Logs)
+}
+
+// try makes a plug and everything of it that connects, and checks what each has to say.
+func (c *credentials) try(t *testing.T, where, uri string, change func(*amqp.Config), options amqpretry.Options) {
+	t.Helper()
+	logger := newLogs(t)
+	options.Logger, options.OnEvent = logger, c.event
+	conf := amqp.NewDurableQueueConfig(uri)
+	conf.Connection.Reconnect = fastReconnect()
+	if change != nil {
+		change(&conf)
+	}
+	plug, err := amqpretry.New(conf, options)
+	if err != nil {
+		c.failed(where, err)
+		return
+	}
+	defer func() { c.error(where, plug.Close()) }()
+	c.value(where, plug)
+
+	queue := uniqueName("secret")
+	failures := 0
+	failed := func(err error) {
+		if err != nil {
+			failures++
+			c.error(where, err)
+		}
+	}
+	if sub, err := plug.NewSubscriber(); err == nil {
+		_, err = sub.Subscribe(t.Context(), queue)
+		failed(err)
+		failed(sub.SubscribeInitialize(queue))
+	} else {
+		failed(err)
+	}
+	letters, err := plug.NewDeadLetterSubscriber()
+	if err == nil {
+		_, err = letters.Subscribe(t.Context(), queue)
+	}
+	failed(err)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	_, err = plug.QueueDepths(ctx)
+	cancel()
+	failed(err)
+	_, err = plug.Definitions(queue)
+	failed(err)
+	stock, err := amqp.NewSubscriber(plug.Config(), logger)
+	if err == nil {
+		_, err = stock.Subscribe(t.Context(), queue)
+		failed(err)
+		failed(stock.Close())
+	} else {
+		failed(err)
+	}
+	assert.NotZero(t, failures, where)
+	c.logs(logger)
+}
+
+func (c *credentials) connecting(t *testing.T) {
+	for where, change := range map[string]func(*url.URL){
+		"wrong user":          func(u *url.URL) { u.User = url.UserPassword("nobody", c.password) },
+		"wrong password":      func(u *url.URL) { u.User = url.UserPassword(c.user, c.password+"x") },
+		"no such host":        func(u *url.URL) { u.Host = "no-such-host.invalid:5672" },
+		"nobody listens":      func(u *url.URL) { u.Host = "127.0.0.1:1" },
+		"no broker":           func(u *url.URL) { u.Host = strings.TrimPrefix(c.broker.ManagementURL, "http://guest:guest@") },
+		"TLS where none is":   func(u *url.URL) { u.Scheme = "amqps" },
+		"no such vhost":       func(u *url.URL) { u.Path = "/nowhere" },
+		"no such certificate": func(u *url.URL) { u.Scheme, u.RawQuery = "amqps", "cacertfile=/nowhere" },
+		"unknown mechanism":   func(u *url.URL) { u.RawQuery = "auth_mechanism=none" },
+		"heartbeat":           func(u *url.URL) { u.RawQuery = "heartbeat=none" },
+		"port":                func(u *url.URL) { u.Host = "127.0.0.1:99999" },
+	} {
+		t.Run(where, func(t *testing.T) {
+			t.Parallel() // some wait for an answer
+			c.try(t, where, c.uri(t, change), nil, amqpretry.Options{})
+		})
+	}
+	c.try(t, "mechanism that the broker has not", c.uri(t, nil), func(conf *amqp.Config) {
+		conf.Connection.AmqpConfig = &amqp091.Config{SASL: []amqp091.Authentication{&amqp091.ExternalAuth{}}}
+	}, amqpretry.Options{})
+	c.try(t, "wrong password of the config", c.broker.URI, func(conf *amqp.Config) {
+		conf.Connection.AmqpConfig = &amqp091.Config{SASL: []amqp091.Authentication{&amqp091.PlainAuth{Username: "nobody", Password: c.password}}}
+	}, amqpretry.Options{})
+	for _, uri := range []string{"amqp://" + c.user + ":" + c.password + "@[::1", "amqp://%zz" + c.password + "@h", c.password} {
+		c.try(t, "not a URI", uri, nil, amqpretry.Options{})
+	}
+	unreachable := c.uri(t, func(u *url.URL) { u.Host = "127.0.0.1:1" })
+	c.try(t, "several nodes", unreachable, nil, amqpretry.Options{Addresses: []string{"127.0.0.1:2", "no-such-host.invalid"}})
+	c.try(t, "a URI as an address", unreachable, nil, amqpretry.Options{Addresses: []string{c.uri(t, nil), c.user + ":" + c.password + "@h:1"}})
+}
+
+func (c *credentials) refusals(t *testing.T) {
+	nobody := c.uri(t, func(u *url.URL) { u.User = url.UserPassword(c.user+"-nobody", c.password) })
+	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
+		for _, mode := range []amqpretry.TopologyMode{amqpretry.TopologyDeclare, amqpretry.TopologyAssume} {
+			c.try(t, fmt.Sprintf("no permission, %s, %s", scope, mode), nobody, nil,
+				amqpretry.Options{Topology: mode, Policies: config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope}}})
+		}
+	}
+	c.try(t, "nothing is there", c.uri(t, nil), nil, amqpretry.Options{Topology: amqpretry.TopologyAssume})
+	c.try(t, "conflict", c.uri(t, nil), func(conf *amqp.Config) { conf.Queue.Arguments = amqp091.Table{"x-queue-type": "nonsense"} }, amqpretry.Options{})
+	c.try(t, "exclusive consumer", c.uri(t, nil), func(conf *amqp.Config) {
+		conf.Consume.Exclusive = true
+		conf.Consume.Arguments = amqp091.Table{"x-priority": "none"}
+	}, amqpretry.Options{})
+}
+
+func (c *credentials) management(t *testing.T) {
+	plan, err := topology.New(uniqueName("secret"), config.Policy{Delays: ms(50)}, topology.Names{})
+	require.NoError(t, err)
+	retired := topology.Obsolete(nil, plan)[0]
+	pages := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case strings.HasPrefix(r.URL.Path, "/moved"):
+			http.Redirect(w, r, "/elsewhere", http.StatusFound)
+		case strings.HasPrefix(r.URL.Path, "/broken"):
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = w.Write([]byte(`{"reason": `))
+		default:
+			_, _ = w.Write([]byte("<html>")) // neither what it was asked with: a proxy that shows that is none of ours
+		}
+	}))
+	t.Cleanup(pages.Close)
+
+	secret := url.UserPassword(c.user, c.password)
+	api, err := url.Parse(c.broker.ManagementURL)
+	require.NoError(t, err)
+	foreign, err := url.Parse(pages.URL)
+	require.NoError(t, err)
+	plain := "http://" + c.user + ":" + c.password + "@" + api.Host
+	for where, address := range map[string]string{
+		"wrong password": (&url.URL{Scheme: "http", User: url.UserPassword(c.user, c.password+"x"), Host: api.Host}).String(),
+		"no permission":  (&url.URL{Scheme: "http", User: url.UserPassword(c.user+"-nobody", c.password), Host: api.Host}).String(),
+		"nobody listens": (&url.URL{Scheme: "http", User: secret, Host: "127.0.0.1:1"}).String(),
+		"no such host":   (&url.URL{Scheme: "http", User: secret, Host: "no-such-host.invalid"}).String(),
+		"TLS":            (&url.URL{Scheme: "https", User: secret, Host: api.Host}).String(),
+		"a page":         (&url.URL{Scheme: "http", User: secret, Host: foreign.Host}).String(),
+		"redirect":       (&url.URL{Scheme: "http", User: secret, Host: foreign.Host, Path: "/moved"}).String(),
+		"no JSON":        (&url.URL{Scheme: "http", User: secret, Host: foreign.Host, Path: "/broken"}).String(),
+		"scheme":         strings.Replace(plain, "http:", "amqp:", 1),
+		"no scheme":      strings.TrimPrefix(plain, "http://"),
+		"query":          (&url.URL{Scheme: "http", User: secret, Host: api.Host, RawQuery: "a=b"}).String(),
+		"fragment":       plain + "/#/queues",
+		"port":           plain + "x",
+		"digits":         "http://" + c.user + ":1/" + c.password + "@" + api.Host,
+		"not a URL":      "http://%zz" + c.password,
+	} {
+		m := topology.Management{URL: address}
+		_, err := m.Obsolete(t.Context(), topology.Names{}, plan)
+		c.failed(where, err)
+		err = m.Retire(t.Context(), retired)
+		c.failed(where, err)
+		c.value(where, m)
+		c.value(where, &m)
+		c.value(where, []any{m, struct{ M topology.Management }{m}})
+	}
+	good := topology.Management{URL: (&url.URL{Scheme: "http", User: secret, Host: api.Host}).String()}
+	_, err = good.Obsolete(t.Context(), topology.Names{}, plan)
+	require.NoError(t, err, "with the password all is well")
+	c.value("management", good)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("over"))
+	c.failed("over", good.Retire(ctx, retired))
+	commands, err := topology.RetireCommands("/", retired)
+	require.NoError(t, err)
+	c.text("commands", commands)
+}

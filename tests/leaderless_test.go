@@ -1,0 +1,139 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// leaderless takes a quorum queue's leader away, for good. A member that stays behind alone with a quorum of members that are down
+// never becomes leader, and so does what RabbitMQ 3.10 and 4.0 make of a queue that was declared less than a second before they were
+// killed; this is a third way, which needs no luck.
+func leaderless(broker *brokertest.Broker, queue string) {
+	broker.Ctl("eval", fmt.Sprintf(`
+		Name = list_to_atom("%%2F_%s"), Id = {Name, node()}, Cluster = quorum_queues,
+		ok = ra:stop_server(Cluster, Id),
+		Old = ra_directory:uid_of(Cluster, Name),
+		{ok, Config} = ra_server_sup_sup:recover_config(Cluster, Name),
+		_ = ra_directory:unregister_name(Cluster, Old),
+		Init = maps:get(log_init_args, Config),
+		New = <<"%s">>,
+		ok = ra:start_server(Cluster, Config#{uid => New, log_init_args => Init#{uid => New}}).`, queue, watermill.NewShortUUID()))
+}
+
+// elect lets its member become leader.
+func elect(broker *brokertest.Broker, queue string) {
+	broker.Ctl("eval", fmt.Sprintf(`ok = ra:trigger_election({list_to_atom("%%2F_%s"), node()}).`, queue))
+}
+
+// A quorum queue without leader answers nobody: no confirm, no nack, no consume-ok. What is to go into it is held, and who wants to
+// consume from it is told.
+func TestLeaderless(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.Start(t)
+
+	t.Run("dead-letter queue", func(t *testing.T) {
+		svc := start(t, setup{
+			URI: broker.URI, KeepObjects: true, Options: amqpretry.Options{CloseTimeout: time.Second}, Handler: byFate,
+		})
+		leaderless(broker, svc.dlq())
+		svc.publish("never-0", "ok-0", "once-0")
+		held := svc.reportedHeld(1)
+		assert.Contains(t, held.Error(), "leaderless")
+		assert.Contains(t, held.Error(), "list_unresponsive_queues")
+		eventually(t, 10*time.Second, func() bool { return svc.processed() == 2 }, "healthy messages go on")
+		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("never-0"), "its handler is not called again")
+
+		elect(broker, svc.dlq())
+		eventually(t, 20*time.Second, func() bool { return len(svc.Letters()) == 1 }, "it goes on by itself")
+		assert.Len(t, svc.Broker.drain(svc.dlq(), 0, 500*time.Millisecond), 1)
+	})
+
+	t.Run("close while it is held", func(t *testing.T) {
+		svc := start(t, setup{
+			URI: broker.URI, KeepObjects: true, Options: amqpretry.Options{CloseTimeout: time.Second}, Handler: byFate,
+		})
+		leaderless(broker, svc.dlq())
+		svc.publish("never-0")
+		svc.reportedHeld(1)
+		assert.Less(t, svc.close(), 7*time.Second)
+		assert.Equal(t, 1, svc.Broker.depth(svc.Queue), "the message is in its queue")
+	})
+
+	t.Run("main queue", func(t *testing.T) {
+		svc := newService(t, setup{
+			URI: broker.URI, QueueType: "quorum", KeepObjects: true, Handler: byFate, Options: amqpretry.Options{CloseTimeout: time.Second},
+		})
+		require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
+		leaderless(broker, svc.Queue)
+
+		// Whoever is not ready to wait is not made to.
+		gaveUp := errors.New("given up")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Second, gaveUp)
+		defer cancel()
+		began := time.Now()
+		_, err := svc.Sub.Subscribe(ctx, svc.Queue)
+		require.ErrorIs(t, err, gaveUp)
+		assert.Less(t, time.Since(began), 5*time.Second)
+
+		// Else there is an error at some time, that says what it is.
+		_, err = svc.Sub.Subscribe(t.Context(), svc.Queue)
+		var noAnswer amqpretry.NoAnswerError
+		require.ErrorAs(t, err, &noAnswer)
+		assert.Equal(t, svc.Queue, noAnswer.Queue)
+		assert.Contains(t, err.Error(), "rabbitmq-queues quorum_status")
+
+		// Neither takes messages away once there is a leader.
+		elect(broker, svc.Queue)
+		messages, err := svc.Sub.Subscribe(t.Context(), svc.Queue)
+		require.NoError(t, err)
+		svc.publish("ok-0", "ok-1")
+		for range 2 {
+			select {
+			case msg := <-messages:
+				msg.Ack()
+			case <-time.After(10 * time.Second):
+				t.Fatal("a message was given to a consumer that nobody reads")
+			}
+		}
+		eventually(t, 10*time.Second, func() bool { return svc.Broker.consumers(svc.Queue) == 1 }, "the consumers that were given up are gone")
+	})
+
+	t.Run("main queue, reconnect", func(t *testing.T) {
+		network := newProxy(t, broker.URI)
+		svc := start(t, setup{
+			URI: network.URI, QueueType: "quorum", KeepObjects: true, Handler: byFate, Options: amqpretry.Options{CloseTimeout: time.Second},
+		})
+		network.refuse(subscriber)
+		leaderless(broker, svc.Queue)
+		network.allow(subscriber)
+		eventually(t, 10*time.Second, func() bool { return network.dialled(subscriber) > 1 }, "it is connected again")
+		stays(t, time.Second, func() bool { return len(svc.Events(middleware.EventConsuming)) == 1 }, "it consumes without a leader")
+		elect(broker, svc.Queue)
+		eventually(t, 20*time.Second, func() bool { return len(svc.Events(middleware.EventConsuming)) == 2 }, "it goes on by itself")
+		svc.publish("ok-0")
+		eventually(t, 10*time.Second, func() bool { return svc.processed() == 1 }, "messages are handled")
+	})
+
+	t.Run("close while it waits for a leader", func(t *testing.T) {
+		network := newProxy(t, broker.URI)
+		svc := start(t, setup{
+			URI: network.URI, QueueType: "quorum", KeepObjects: true, Handler: byFate, Options: amqpretry.Options{CloseTimeout: time.Second},
+		})
+		network.refuse(subscriber)
+		leaderless(broker, svc.Queue)
+		network.allow(subscriber)
+		eventually(t, 10*time.Second, func() bool { return network.dialled(subscriber) > 1 }, "it is connected again")
+		assert.Less(t, svc.close(), 7*time.Second)
+	})
+}

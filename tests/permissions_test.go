@@ -1,0 +1,421 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// permissions are the patterns of one user: configure, write, read.
+type permissions [3]string
+
+var permissionNames = [3]string{"configure", "write", "read"}
+
+// documentedPermissions are those of docs/permissions.md, by role.
+func documentedPermissions(t *testing.T) map[string]permissions {
+	t.Helper()
+	page, err := os.ReadFile("../docs/permissions.md")
+	require.NoError(t, err)
+	found := map[string]permissions{}
+	for _, m := range regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p / ([a-z-]+) '(.*)' '(.*)' '(.*)'$`).FindAllStringSubmatch(string(page), -1) {
+		require.NotContains(t, found, m[1])
+		found[m[1]] = permissions{m[2], m[3], m[4]}
+	}
+	require.Len(t, found, strings.Count(string(page), "set_permissions -p"), "every line is read")
+
+	return found
+}
+
+// narrowed gives all that is one name less, by what is missing.
+func (p permissions) narrowed(t *testing.T) map[string]permissions {
+	t.Helper()
+	all := map[string]permissions{}
+	for i, pattern := range p {
+		if pattern == "^$" {
+			continue
+		}
+		require.Regexp(t, `^\^\(.*\)\$$`, pattern)
+		names := strings.Split(pattern[2:len(pattern)-2], "|")
+		for n, name := range names {
+			less := p
+			less[i] = "^$"
+			if rest := append(append([]string{}, names[:n]...), names[n+1:]...); len(rest) > 0 {
+				less[i] = "^(" + strings.Join(rest, "|") + ")$"
+			}
+			all[permissionNames[i]+" "+name] = less
+		}
+	}
+
+	return all
+}
+
+// roleTest is one role's life in a virtual host of its own.
+type roleTest struct {
+	t              *testing.T
+	admin, uri     string // of the virtual host, for one who may do everything and for the role
+	api            topology.Management
+	passiveIsAsked bool // the broker asks for a permission for a passive declaration
+}
+
+// roles are the lives: each does all that its role is for and gives the first refusal.
+var roles = map[string]func(*roleTest) error{
+	"consumer": func(r *roleTest) error {
+		return r.consume(queueConfig, "orders", config.ScopeQueue, amqpretry.TopologyDeclare)
+	},
+	"consumer-shared": func(r *roleTest) error {
+		return r.consume(queueConfig, "orders", config.ScopeShared, amqpretry.TopologyDeclare)
+	},
+	"consumer-fanout": func(r *roleTest) error {
+		return r.consume(billing, "events", config.ScopeQueue, amqpretry.TopologyDeclare)
+	},
+	"worker": func(r *roleTest) error {
+		return r.consume(queueConfig, "orders", config.ScopeQueue, amqpretry.TopologyAssume)
+	},
+	"worker-shared": func(r *roleTest) error {
+		return r.consume(queueConfig, "orders", config.ScopeShared, amqpretry.TopologyAssume)
+	},
+	"observer":        (*roleTest).observe,
+	"letters":         func(r *roleTest) error { return r.letters(amqpretry.TopologyDeclare) },
+	"letters-assumed": func(r *roleTest) error { return r.letters(amqpretry.TopologyAssume) },
+	"replay":          (*roleTest).replay,
+	"publisher":       func(r *roleTest) error { return r.publish(queueConfig, "orders", amqpretry.TopologyDeclare) },
+	"publisher-fanout": func(r *roleTest) error {
+		return r.publish(billing, "events", amqpretry.TopologyDeclare)
+	},
+	"publisher-fanout-assumed": func(r *roleTest) error { return r.publish(billing, "events", amqpretry.TopologyAssume) },
+	"retire":                   (*roleTest).retire,
+}
+
+func queueConfig(uri string) amqp.Config {
+	conf := amqp.NewDurableQueueConfig(uri)
+	conf.Queue.Arguments = mainQueueArguments("quorum")
+
+	return conf
+}
+
+func billing(uri string) amqp.Config {
+	return amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
+}
+
+// The documented permissions are enough for the whole life of each role, and with any single name less something of it is refused.
+func TestPermissions(t *testing.T) {
+	t.Parallel()
+
+	documented := documentedPermissions(t)
+	for role := range documented {
+		require.Contains(t, roles, role)
+	}
+	broker := brokertest.StartWithManagement(t)
+	// Else what the API says of a queue is 10 s old.
+	broker.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500).")
+	passiveIsAsked := atLeast(t, broker.URI, 4, 3)
+	operator := &obsoleteBroker{broker: broker}
+
+	vhosts := 0
+	enter := func(t *testing.T, role string, p permissions) *roleTest {
+		t.Helper()
+		vhosts++
+		vhost, user := fmt.Sprintf("v%d", vhosts), fmt.Sprintf("%s-%d", role, vhosts)
+		operator.put(t, `{}`, "vhosts", vhost)
+		operator.put(t, `{"password": "secret", "tags": "management"}`, "users", user)
+		operator.permit(t, vhost, user, p[0], p[1], p[2])
+		operator.permit(t, vhost, "guest", ".*", ".*", ".*")
+		at := func(user *url.Userinfo) string {
+			uri, err := url.Parse(broker.URI)
+			require.NoError(t, err)
+			uri.User, uri.Path = user, "/"+vhost
+
+			return uri.String()
+		}
+		api := operator.as(t, user, "secret")
+		api.VHost = vhost
+
+		return &roleTest{t, at(url.UserPassword("guest", "guest")), at(url.UserPassword(user, "secret")), api, passiveIsAsked}
+	}
+
+	for role, life := range roles {
+		t.Run(role, func(t *testing.T) {
+			all, isDocumented := documented[role]
+			require.True(t, isDocumented, "a line in docs/permissions.md")
+			enough := enter(t, role, all)
+			less := map[string]*roleTest{}
+			for missing, p := range all.narrowed(t) {
+				less[missing] = enter(t, role, p)
+			}
+			t.Run("enough", func(t *testing.T) {
+				t.Parallel()
+				enough.t = t
+				require.NoError(t, life(enough))
+			})
+			for missing, r := range less {
+				t.Run("without "+missing, func(t *testing.T) {
+					t.Parallel()
+					r.t = t
+					err := life(r)
+					if role == "observer" && !r.passiveIsAsked {
+						require.NoError(t, err, "older brokers ask for nothing")
+						return
+					}
+					require.Error(t, err, "it is not needed")
+					isRefusal(t, role, err)
+				})
+			}
+		})
+	}
+}
+
+// isRefusal wants the typed error of each role, which says what is missing.
+func isRefusal(t *testing.T, role string, err error) {
+	t.Helper()
+	var (
+		access     *topology.AccessError
+		held       amqpretry.HeldError
+		broker     *amqp091.Error
+		management *topology.ManagementError
+	)
+	switch {
+	case errors.As(err, &management):
+		assert.Contains(t, []int{401, 403}, management.Status)
+		assert.Equal(t, "retire", role)
+	case errors.As(err, &access):
+		assert.NotEmpty(t, access.Name)
+		assert.Contains(t, access.User, role)
+	case errors.As(err, &held), role == "replay", strings.HasPrefix(role, "publisher"):
+		require.ErrorAs(t, err, &broker)
+		assert.Equal(t, amqp091.AccessRefused, broker.Code)
+	default:
+		require.Fail(t, "not typed", "%T: %v", err, err)
+	}
+}
+
+// atLeast tells whether the broker is of that version.
+func atLeast(t *testing.T, uri string, major, minor int) bool {
+	t.Helper()
+	conn, err := amqp091.Dial(uri)
+	require.NoError(t, err)
+	defer conn.Close()
+	version, _ := conn.Properties["version"].(string)
+	var found [2]int
+	_, err = fmt.Sscanf(version, "%d.%d", &found[0], &found[1])
+	require.NoError(t, err, version)
+
+	return found[0] > major || found[0] == major && found[1] >= minor
+}
+
+func (r *roleTest) plug(conf amqp.Config, scope config.Scope, mode amqpretry.TopologyMode, onEvent func(middleware.Event)) *amqpretry.Plug {
+	return newPlug(r.t, conf, amqpretry.Options{
+		Policies: config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope}},
+		Topology: mode, Logger: newLogs(r.t), HoldWarning: 300 * time.Millisecond, CloseTimeout: time.Second, OnEvent: onEvent,
+	})
+}
+
+// provision declares everything, as somebody else.
+func (r *roleTest) provision(configure func(string) amqp.Config, topic string, scope config.Scope) topology.Plan {
+	r.t.Helper()
+	plug := r.plug(configure(r.admin), scope, amqpretry.TopologyDeclare, nil)
+	sub, err := plug.NewSubscriber()
+	require.NoError(r.t, err)
+	require.NoError(r.t, sub.SubscribeInitialize(topic))
+	plan, err := plug.Plan(topic)
+	require.NoError(r.t, err)
+
+	return plan
+}
+
+// consume subscribes, fails a message, gets it back, fails it again, and dead-letters it; who declares looks at the depths as well.
+func (r *roleTest) consume(configure func(string) amqp.Config, topic string, scope config.Scope, mode amqpretry.TopologyMode) error {
+	if mode == amqpretry.TopologyAssume {
+		r.provision(configure, topic, scope)
+	}
+	outcome := make(chan middleware.Event, 100)
+	plug := r.plug(configure(r.uri), scope, mode, func(e middleware.Event) {
+		if e.Kind == middleware.EventHeld || e.Kind == middleware.EventDeadLettered {
+			outcome <- e
+		}
+	})
+	sub, err := plug.NewSubscriber()
+	require.NoError(r.t, err)
+	messages, err := sub.Subscribe(r.t.Context(), topic)
+	if err != nil {
+		return err
+	}
+	attempts := make(chan int, 10)
+	handle := plug.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempts <- attempt.Number
+
+		return nil, errFate
+	})
+	go func() {
+		for msg := range messages {
+			if _, err := handle(msg); err != nil {
+				msg.Nack()
+			} else {
+				msg.Ack()
+			}
+		}
+	}()
+
+	conf := configure(r.admin)
+	exchange, key := conf.Exchange.GenerateName(topic), ""
+	if exchange == "" {
+		key = topic
+	}
+	newRabbit(r.t, r.admin).publishTo(exchange, key, named("1")...)
+
+	select {
+	case e := <-outcome:
+		if e.Kind == middleware.EventHeld {
+			return e.Err
+		}
+	case <-time.After(60 * time.Second):
+		require.FailNow(r.t, "the message does not end")
+	}
+	assert.Equal(r.t, 1, <-attempts)
+	assert.Equal(r.t, 2, <-attempts, "it has come back")
+	newRabbit(r.t, r.admin).take(conf.Queue.GenerateName(topic)+".dlq", 1, 30*time.Second)
+
+	if mode == amqpretry.TopologyAssume {
+		return nil
+	}
+	_, err = plug.QueueDepths(r.t.Context())
+
+	return err
+}
+
+// observe only looks at the depths.
+func (r *roleTest) observe() error {
+	r.provision(queueConfig, "orders", config.ScopeQueue)
+	plug := r.plug(queueConfig(r.uri), config.ScopeQueue, amqpretry.TopologyAssume, nil)
+	sub, err := plug.NewSubscriber()
+	require.NoError(r.t, err)
+	require.NoError(r.t, sub.SubscribeInitialize("orders"))
+	depths, err := plug.QueueDepths(r.t.Context())
+	if err == nil {
+		assert.Len(r.t, depths, 2)
+	}
+
+	return err
+}
+
+// letters consumes a dead letter.
+func (r *roleTest) letters(mode amqpretry.TopologyMode) error {
+	if mode == amqpretry.TopologyAssume {
+		r.provision(queueConfig, "orders", config.ScopeQueue)
+	}
+	sub, err := r.plug(queueConfig(r.uri), config.ScopeQueue, mode, nil).NewDeadLetterSubscriber()
+	require.NoError(r.t, err)
+	letters, err := sub.Subscribe(r.t.Context(), "orders")
+	if err != nil {
+		return err
+	}
+	newRabbit(r.t, r.admin).publish("orders.dlq", named("1")...)
+	select {
+	case letter := <-letters:
+		letter.Ack()
+	case <-time.After(60 * time.Second):
+		require.FailNow(r.t, "the dead letter does not come")
+	}
+	require.NoError(r.t, sub.Close())
+	assert.Equal(r.t, 0, newRabbit(r.t, r.admin).depth("orders.dlq"))
+
+	return nil
+}
+
+// replay moves a dead letter to its queue, as the docs say.
+func (r *roleTest) replay() error {
+	r.provision(queueConfig, "orders", config.ScopeQueue)
+	newRabbit(r.t, r.admin).publish("orders.dlq", named("1")...)
+	err := newRabbit(r.t, r.uri).try(func(ch *amqp091.Channel) error {
+		ctx, cancel := context.WithTimeout(r.t.Context(), 30*time.Second)
+		defer cancel()
+		if err := ch.Confirm(false); err != nil {
+			return err
+		}
+		if err := ch.Qos(1, 0, false); err != nil {
+			return err
+		}
+		letters, err := ch.Consume("orders.dlq", "", false, false, false, false, nil)
+		if err != nil {
+			return err
+		}
+		d := <-letters
+		closed := ch.NotifyClose(make(chan *amqp091.Error, 1))
+		confirm, err := ch.PublishWithDeferredConfirm("", "orders", true, false, amqp091.Publishing{Headers: d.Headers, Body: d.Body})
+		if err != nil {
+			return err
+		}
+		if acked, err := confirm.WaitContext(ctx); err != nil || !acked {
+			return errors.Join(err, <-closed)
+		}
+
+		return d.Ack(false)
+	})
+	if err == nil {
+		newRabbit(r.t, r.admin).take("orders", 1, 30*time.Second)
+	}
+
+	return err
+}
+
+// publish publishes as watermill-amqp does, with confirms.
+func (r *roleTest) publish(configure func(string) amqp.Config, topic string, mode amqpretry.TopologyMode) error {
+	r.provision(configure, topic, config.ScopeQueue)
+	conf := configure(r.uri)
+	conf.Publish.ConfirmDelivery = true
+	publisher, err := amqp.NewPublisher(r.plug(conf, config.ScopeQueue, mode, nil).Config(), newLogs(r.t))
+	if err != nil {
+		return err
+	}
+	defer func() { assert.NoError(r.t, publisher.Close()) }()
+
+	// A confirmation that never comes: watermill-amqp tells no more than that. Another client says why.
+	if err := publisher.Publish(topic, message.NewMessage("1", []byte("1"))); err != nil {
+		exchange := conf.Exchange.GenerateName(topic)
+		return errors.Join(err, newRabbit(r.t, r.uri).try(func(ch *amqp091.Channel) error {
+			closed := ch.NotifyClose(make(chan *amqp091.Error, 1))
+			if err := ch.PublishWithContext(r.t.Context(), exchange, topic, false, false, amqp091.Publishing{}); err != nil {
+				return err
+			}
+			if err := ch.Qos(1, 0, false); err == nil {
+				return nil
+			}
+
+			return <-closed
+		}))
+	}
+	newRabbit(r.t, r.admin).take(conf.Queue.GenerateName(topic), 1, 30*time.Second)
+
+	return nil
+}
+
+// retire lists the retry queue as obsolete and retires it.
+func (r *roleTest) retire() error {
+	plan := r.provision(queueConfig, "orders", config.ScopeQueue)
+	without := topology.Plan{Queue: plan.Queue} // as under the policy off
+	obsolete, err := r.api.Obsolete(r.t.Context(), topology.Names{}, without)
+	require.NoError(r.t, err)
+	require.Len(r.t, obsolete, 1)
+	ctx, cancel := context.WithTimeout(r.t.Context(), 2*time.Minute)
+	defer cancel()
+
+	return r.api.Retire(ctx, obsolete[0])
+}

@@ -1,0 +1,274 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// shutdownLedger keeps what happened to the messages of one queue, over all the services that came and went.
+type shutdownLedger struct {
+	mu       sync.Mutex
+	calls    map[string][]*shutdownCall // by message, in their order
+	ends     map[shutdownAttempt]middleware.EventKind
+	crashed  map[string]int // up to RabbitMQ 4.2, quorum queues count what closes give back
+	archived map[string]int // by those who are subscribed to dead letters
+	foreign  []string       // what should not have been called at all
+}
+
+// shutdownAttempt is one call, as events and handlers both know it.
+type shutdownAttempt struct {
+	life   int // of the service
+	id     string
+	number int
+}
+
+type shutdownCall struct {
+	shutdownAttempt
+	began  time.Time
+	ended  bool
+	err    error
+	inTime bool // the message was still ours when the handler was done
+	output bool // it has an output,
+	sent   bool // which the broker has confirmed
+}
+
+func newShutdownLedger() *shutdownLedger {
+	return &shutdownLedger{
+		calls: map[string][]*shutdownCall{}, ends: map[shutdownAttempt]middleware.EventKind{}, archived: map[string]int{}, crashed: map[string]int{},
+	}
+}
+
+// succeeded tells that nothing is left to be done: the broker has the outputs, too.
+func (c *shutdownCall) succeeded() bool { return c.ended && c.err == nil && (!c.output || c.sent) }
+
+// unsent tells that a handler has succeeded whose output could not be published: its publisher was closed before.
+func unsent(c *shutdownCall) bool { return c.err == nil && c.output && !c.sent }
+
+func (l *shutdownLedger) begin(life int, msg *message.Message) *shutdownCall {
+	attempt, _ := middleware.AttemptFromContext(msg.Context())
+	c := &shutdownCall{shutdownAttempt: shutdownAttempt{life, msg.UUID, attempt.Number}, began: time.Now()}
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.calls[msg.UUID] = append(l.calls[msg.UUID], c)
+
+	return c
+}
+
+func (l *shutdownLedger) end(c *shutdownCall, msg *message.Message, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.ended, c.err, c.inTime, c.output = true, err, msg.Context().Err() == nil, fateOf(msg.UUID) == "out"
+}
+
+func (l *shutdownLedger) sent(life int, id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range l.calls[id] {
+		if c.life == life && c.ended {
+			c.sent = true
+		}
+	}
+}
+
+func (l *shutdownLedger) archive(id string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.archived[id]++
+}
+
+// hear takes how an attempt has ended, as the service tells it.
+func (l *shutdownLedger) hear(life int, e middleware.Event) {
+	if e.Message == nil || e.DeadLetters {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	switch e.Kind {
+	case middleware.EventUnhandled:
+		if e.Class == middleware.ClassCrashed {
+			l.crashed[e.Message.UUID]++
+		}
+		return
+	case middleware.EventSucceeded, middleware.EventRequeued, middleware.EventRetried, middleware.EventDeadLettered, middleware.EventAbandoned:
+	default:
+		return
+	}
+	l.ends[shutdownAttempt{life, e.Message.UUID, e.Attempt.Number}] = e.Kind
+}
+
+// done counts the messages that are processed or given up.
+func (l *shutdownLedger) done() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for id, calls := range l.calls {
+		if slices.ContainsFunc(calls, (*shutdownCall).succeeded) {
+			n++
+			continue
+		}
+		if dooms(id) && slices.ContainsFunc(calls, func(c *shutdownCall) bool { return l.ends[c.shutdownAttempt] == middleware.EventDeadLettered }) {
+			n++
+		}
+	}
+
+	return n
+}
+
+// shutdownSums is what a report shows of a queue.
+type shutdownSums struct {
+	Messages, Calls, DeadLetters, Lost int
+
+	Again        int // calls of an attempt that had ended before without being counted: requeued or abandoned
+	AfterSuccess int // calls of a message whose handler had succeeded
+	Crashed      int // messages that were given back so often that they were taken for crashing their consumers
+}
+
+// judge gives what contradicts the promises. On a healthy connection and the plug's own subscriber (strict) nothing is handled twice:
+// a success is acknowledged, a failure is stored. Otherwise an attempt may be repeated, but none may be skipped.
+func (l *shutdownLedger) judge(ids []string, letters map[string]int, strict bool) (sums shutdownSums, wrong []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	complain := func(format string, args ...any) { wrong = append(wrong, fmt.Sprintf(format, args...)) }
+	known := make(map[string]bool, len(ids))
+	sums.Messages = len(ids)
+
+	for _, id := range ids {
+		known[id] = true
+		calls := l.calls[id]
+		sums.Calls += len(calls)
+		found := letters[id] + l.archived[id]
+		sums.DeadLetters += found
+
+		succeeded := slices.IndexFunc(calls, (*shutdownCall).succeeded)
+		switch {
+		case dooms(id) && found == 0:
+			sums.Lost++
+			complain("%s is in no dead-letter queue: lost; %v", id, l.story(id))
+		case dooms(id) && found > 1 && strict:
+			complain("%s is dead-lettered %d times; %v", id, found, l.story(id))
+		case !dooms(id) && found > 0 && l.crashed[id] == 0:
+			complain("%s is dead-lettered, by a shutdown; %v", id, l.story(id))
+		case !dooms(id) && succeeded < 0 && found == 0:
+			sums.Lost++
+			complain("%s was never processed: lost; %v", id, l.story(id))
+		}
+		if succeeded >= 0 {
+			again := len(calls) - 1 - succeeded
+			sums.AfterSuccess += again
+			if again > 0 && strict {
+				complain("%s is handled again after its success; %v", id, l.story(id))
+			}
+		}
+
+		sums.Crashed += min(l.crashed[id], 1)
+		counted := 0 // the number of the last attempt that counts
+		for _, c := range calls {
+			if c.number > counted+1+l.crashed[id] {
+				complain("%s skips from attempt %d to %d; %v", id, counted, c.number, l.story(id))
+			}
+			if c.number <= counted {
+				sums.Again++
+				if strict {
+					complain("%s repeats attempt %d; %v", id, c.number, l.story(id))
+				}
+			}
+			end := l.ends[c.shutdownAttempt]
+			switch {
+			case strict && c.ended && c.inTime && !unsent(c) && (end == middleware.EventRequeued || end == middleware.EventAbandoned):
+				complain("%s is given back although its handler has finished in time; %v", id, l.story(id))
+			case end == middleware.EventRequeued: // not counted
+				sums.Again++
+			default:
+				counted = max(counted, c.number)
+			}
+		}
+		if most := shutdownRetries + 1; counted > most {
+			complain("%s was tried %d times, of %d; %v", id, counted, most, l.story(id))
+		}
+	}
+	for id := range l.calls {
+		if !known[id] {
+			complain("a handler was called with %q", id)
+		}
+	}
+
+	return sums, append(wrong, l.foreign...)
+}
+
+// story is all that is known of a message. mu is held.
+func (l *shutdownLedger) story(id string) string {
+	var b strings.Builder
+	for _, c := range l.calls[id] {
+		fmt.Fprintf(&b, "[service %d attempt %d at %s: err=%v in time=%v sent=%v, then %q]",
+			c.life, c.number, c.began.Format("05.000"), c.err, c.inTime, c.sent, l.ends[c.shutdownAttempt])
+	}
+
+	return b.String()
+}
+
+// calledAfter complains of calls of a service that began when it was closed.
+func (l *shutdownLedger) calledAfter(life int, closed time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, calls := range l.calls {
+		for _, c := range calls {
+			if c.life == life && c.began.After(closed) {
+				l.foreign = append(l.foreign, fmt.Sprintf("%s was handed out after the service %d was closed", id, life))
+			}
+		}
+	}
+}
+
+// ---- fates -----------------------------------------------------------------------------------------------------------
+
+// shutdownRetries is how many retries a message has here.
+const shutdownRetries = 2
+
+var errShutdownFate = errors.New("this message fails")
+
+// shutdownFates gives n ids. What one begins with is its fate.
+func shutdownFates(prefix string, from, n int) []string {
+	kinds := []string{"ok", "slow", "never", "once", "out", "ok", "panic", "twice", "slow", "out", "ok", "ok"}
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("%s-%s-%d", kinds[(from+i)%len(kinds)], prefix, from+i)
+	}
+
+	return ids
+}
+
+func fateOf(id string) string { fate, _, _ := strings.Cut(id, "-"); return fate }
+
+func dooms(id string) bool { return fateOf(id) == "never" || fateOf(id) == "panic" }
+
+// meet does with a message what its fate is. pause is how long the slow ones take.
+func meet(msg *message.Message, pause time.Duration) (outputs []*message.Message, err error) {
+	attempt, _ := middleware.AttemptFromContext(msg.Context())
+	switch fate := fateOf(msg.UUID); {
+	case fate == "slow":
+		select {
+		case <-time.After(pause):
+		case <-msg.Context().Done():
+			return nil, msg.Context().Err()
+		}
+	case fate == "out":
+		return []*message.Message{message.NewMessage(msg.UUID, msg.Payload)}, nil
+	case fate == "panic":
+		panic("this message panics")
+	case fate == "never", fate == "once" && attempt.Number < 2, fate == "twice" && attempt.Number < 3:
+		return nil, errShutdownFate
+	}
+
+	return nil, nil
+}

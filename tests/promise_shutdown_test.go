@@ -1,0 +1,641 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// Services come and go at random moments while messages of every fate run through a few queues. SEED repeats the choices (what
+// the broker and the scheduler make of them differs), CLOSES says how many services are closed, REPORT is where a table is written.
+
+// shutdownTimeout is CloseTimeout here. No handler takes that long, so no close gives one up.
+const shutdownTimeout = 5 * time.Second
+
+// wayToClose is one way to end a service.
+type wayToClose struct {
+	name string
+	// close returns when all is closed.
+	close func(*lived) error
+	// early closes at any moment from the start on, while Subscribe may still declare; else the service consumes before.
+	early bool
+	// plain subscribes without a router.
+	plain bool
+	// held keeps copies from being stored until the close has begun.
+	held bool
+}
+
+var waysToClose = []wayToClose{
+	{name: "Router.Close, Plug.Close", close: func(s *lived) error { return firstError(s.router.Close, s.plug.Close) }},
+	{name: "Plug.Close, Router.Close", close: func(s *lived) error { return firstError(s.plug.Close, s.router.Close) }},
+	{name: "context of Run, Plug.Close", close: func(s *lived) error {
+		s.stop()
+		return firstError(s.ended, s.plug.Close)
+	}},
+	{name: "Subscriber.Close, Router.Close, Plug.Close", close: func(s *lived) error {
+		return firstError(s.subscriber.Close, s.router.Close, s.plug.Close)
+	}},
+	{name: "all at the same time", close: func(s *lived) error {
+		return atOnce(s.router.Close, s.plug.Close, s.subscriber.Close, s.plug.Close, func() error { s.stop(); return nil })
+	}},
+	{name: "context of Subscribe, Plug.Close", plain: true, close: func(s *lived) error {
+		s.stop()
+		return firstError(s.ended, s.plug.Close)
+	}},
+	{name: "Plug.Close without router", plain: true, close: func(s *lived) error { return firstError(s.plug.Close, s.ended) }},
+	{name: "Plug.Close at the start", early: true, close: func(s *lived) error { return firstError(s.plug.Close, s.leave) }},
+	{name: "context of Run at the start", early: true, close: func(s *lived) error {
+		s.stop()
+		return firstError(s.leave, s.plug.Close)
+	}},
+	{name: "context of Subscribe at the start", early: true, plain: true, close: func(s *lived) error {
+		s.stop()
+		return firstError(s.ended, s.plug.Close)
+	}},
+	{name: "Router.Close, Plug.Close, copies wait", held: true, close: func(s *lived) error {
+		time.AfterFunc(s.pause, func() { s.network.allow(forwarder) })
+		return firstError(s.router.Close, s.plug.Close)
+	}},
+}
+
+// shutdownQueue is a queue with the services that share it.
+type shutdownQueue struct {
+	name, queueType string
+	concurrency     int
+	stock           bool // amqp.NewSubscriber instead of the plug's own
+	ledger          *shutdownLedger
+
+	mu   sync.Mutex
+	ids  []string
+	sums shutdownSums
+}
+
+// shutdowns is one run of the test.
+type shutdowns struct {
+	t       *testing.T
+	uri     string
+	broker  *rabbit
+	outputs string
+	lives   atomic.Int32
+
+	mu    sync.Mutex
+	times map[string][]time.Duration // of the closes, by way
+	wrong []string
+
+	timeout time.Duration // CloseTimeout
+	most    time.Duration // what a close may take
+	faults  []func(*proxy)
+}
+
+func TestShutdownAtRandomMoments(t *testing.T) { // not parallel: others' goroutines are none of its business
+	before := goleak.IgnoreCurrent()
+	seed, closes := fromEnvironment(t, "SEED", int(time.Now().UnixNano()%1e9)), fromEnvironment(t, "CLOSES", 110)
+	t.Logf("SEED=%d CLOSES=%d", seed, closes)
+
+	run := newShutdowns(t, shutdownTimeout)
+	run.most = shutdownTimeout
+	queues := []*shutdownQueue{
+		{queueType: "quorum", concurrency: 8}, {queueType: "classic", concurrency: 1},
+		{queueType: "quorum", concurrency: 1}, {queueType: "classic", concurrency: 8},
+		{queueType: "quorum", concurrency: 1, stock: true},
+	}
+	lasted := run.all(queues, closes, seed)
+
+	report := run.report(queues, seed, lasted)
+	t.Log("\n" + report)
+	if path := os.Getenv("REPORT"); path != "" {
+		require.NoError(t, os.WriteFile(path, []byte(report), 0o600))
+	}
+	for i, wrong := range run.wrong {
+		if i == 20 {
+			t.Errorf("and %d more", len(run.wrong)-i)
+			break
+		}
+		t.Error(wrong)
+	}
+	// A router that could not start leaves this behind.
+	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/message.(*Router).watchAllHandlersStopped.func1"))
+}
+
+// Nothing hangs and nothing is lost either when the network or the broker fails before the close, or in the middle of it.
+func TestShutdownWhileTheBrokerIsAway(t *testing.T) {
+	t.Parallel()
+	seed, closes := fromEnvironment(t, "SEED", int(time.Now().UnixNano()%1e9)), fromEnvironment(t, "CLOSES", 40)
+	t.Logf("SEED=%d CLOSES=%d", seed, closes)
+
+	run := newShutdowns(t, 500*time.Millisecond)
+	run.most = run.timeout + 6*time.Second // it has to give up a channel, two connections, and a dial
+	run.faults = []func(*proxy){
+		func(p *proxy) { p.stall(anyone) },                // frozen
+		func(p *proxy) { p.stallAnswers(anyone) },         // it gets all, and nobody hears of it
+		func(p *proxy) { p.stall(anyone); p.cut(anyone) }, // a black hole, into which everybody dials
+		func(p *proxy) { p.refuse(anyone) },               // down
+		func(p *proxy) { p.cut(anyone) },                  // back at once
+		func(p *proxy) { p.cutAfter(anyone, 500) },        // in the middle of a frame
+		func(p *proxy) { p.stall(forwarder) },             // copies only
+		func(p *proxy) { p.stall(subscriber); p.cut(forwarder) },
+	}
+	queues := []*shutdownQueue{{queueType: "quorum", concurrency: 8}, {queueType: "classic", concurrency: 1}}
+	lasted := run.all(queues, closes, seed)
+
+	t.Log("\n" + run.report(queues, seed, lasted))
+	for _, wrong := range run.wrong {
+		t.Error(wrong)
+	}
+}
+
+func newShutdowns(t *testing.T, timeout time.Duration) *shutdowns {
+	t.Helper()
+	r := &shutdowns{
+		t: t, uri: brokertest.URI(t), broker: newRabbit(t, brokertest.URI(t)), outputs: uniqueName("shutdown-outputs"),
+		times: map[string][]time.Duration{}, timeout: timeout,
+	}
+	r.broker.do(func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDeclare(r.outputs, true, false, false, false, amqp091.Table{"x-queue-type": "classic"})
+		return err
+	})
+	t.Cleanup(func() { r.broker.remove("", r.outputs) })
+
+	return r
+}
+
+// all lets so many services live on the queues, some side by side, and then one on each that does what is left. It returns how long
+// the first lasted.
+func (r *shutdowns) all(queues []*shutdownQueue, closes, seed int) time.Duration {
+	for i, q := range queues {
+		q.name, q.ledger = uniqueName(fmt.Sprintf("shutdown-%d", i)), newShutdownLedger()
+	}
+	turns := make(chan int, closes)
+	for turn := range closes {
+		turns <- turn
+	}
+	close(turns)
+
+	began := time.Now()
+	var all sync.WaitGroup
+	const sideBySide = 8
+	for range sideBySide {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for turn := range turns {
+				random := rand.New(rand.NewPCG(uint64(seed), uint64(turn)))
+				q := queues[turn%len(queues)]
+				r.publish(q, 8+random.IntN(8))
+				r.live(q, random)
+			}
+		}()
+	}
+	all.Wait()
+	lasted := time.Since(began)
+
+	for _, q := range queues {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			r.finish(q)
+		}()
+	}
+	all.Wait()
+
+	return lasted
+}
+
+// lived is one service, from its start to its close.
+type lived struct {
+	number     int
+	plug       *amqpretry.Plug
+	router     *message.Router // none without one
+	subscriber interface {
+		message.Subscriber
+		Close() error
+	}
+	network *proxy // none, unless copies are to wait
+
+	stop  context.CancelFunc // ends the context of Run, or of Subscribe
+	over  chan error         // how Run, or the loop over Subscribe's channel, has ended
+	pause time.Duration
+}
+
+// ended waits for the end of Run, or of the loop over Subscribe's channel.
+func (s *lived) ended() error {
+	select {
+	case err := <-s.over:
+		return err
+	case <-time.After(shutdownTimeout * 2):
+		return fmt.Errorf("service %d does not end", s.number)
+	}
+}
+
+// leave is ended where Subscribe may have failed, which is an error then. Such a router is not closed: it would wait for its time to
+// close, for handlers that it has not started.
+func (s *lived) leave() error {
+	select {
+	case <-s.over:
+		return nil
+	case <-time.After(shutdownTimeout * 2):
+		return fmt.Errorf("service %d does not end", s.number)
+	}
+}
+
+// live makes a service on a queue, lets it work for a while, and closes it in some way.
+func (r *shutdowns) live(q *shutdownQueue, random *rand.Rand) {
+	way := waysToClose[random.IntN(len(waysToClose))]
+	for q.stock && (way.plain || way.held || way.early) { // which it does not promise anything about
+		way = waysToClose[random.IntN(len(waysToClose))]
+	}
+	var fault func(*proxy)
+	if r.faults != nil {
+		fault = r.faults[random.IntN(len(r.faults))]
+	}
+	s, err := r.begin(q, way, fault, random)
+	if err != nil {
+		r.complain("service on %s: %v", q.name, err)
+		return
+	}
+
+	moment := time.Duration(random.IntN(400)) * time.Millisecond
+	if way.early {
+		moment = time.Duration(random.IntN(40)) * time.Millisecond
+	}
+	<-time.After(moment)
+
+	if fault != nil {
+		over := make(chan struct{})
+		happens := time.AfterFunc(time.Duration(random.IntN(600))*time.Millisecond-moment, func() { fault(s.network); close(over) })
+		defer s.network.stop()
+		defer func() {
+			if !happens.Stop() {
+				<-over
+			}
+		}()
+	}
+
+	began := time.Now()
+	err = way.close(s)
+	took := time.Since(began)
+	closed := time.Now()
+	s.stop()
+	if q.stock {
+		_ = s.subscriber.Close() // the end of Run's context does not
+	}
+	if s.network != nil && fault == nil {
+		s.network.stop()
+	}
+	if err != nil {
+		r.complain("service %d, %s: %v", s.number, way.name, err)
+	}
+	if took > r.most {
+		r.complain("service %d, %s: took %s", s.number, way.name, took)
+	}
+	if q.stock {
+		way.name += " (stock subscriber)"
+	} else if r.faults == nil {
+		q.ledger.calledAfter(s.number, closed)
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.times[way.name] = append(r.times[way.name], took)
+}
+
+func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), random *rand.Rand) (*lived, error) {
+	s := &lived{number: int(r.lives.Add(1)), over: make(chan error, 1), pause: time.Duration(random.IntN(500)) * time.Millisecond}
+	uri := r.uri
+	if way.held || fault != nil {
+		s.network = newProxy(r.t, uri)
+		uri = s.network.URI
+	}
+	if way.held {
+		s.network.refuse(forwarder)
+	}
+	conf := amqp.NewDurableQueueConfig(uri)
+	// Up to RabbitMQ 4.2 each close counts as a return of what was delivered ahead, so both limits are as high as they can be.
+	conf.Queue.Arguments = amqp091.Table{"x-queue-type": q.queueType}
+	if q.queueType == "quorum" {
+		conf.Queue.Arguments["x-delivery-limit"] = int64(100_000)
+	}
+	conf.Consume.Qos.PrefetchCount = 10
+	conf.Publish.ConfirmDelivery = true
+	conf.Connection.Reconnect = fastReconnect()
+
+	policies := retries(ms(100, 200)...)
+	policies.Default.CrashLimit = 19
+
+	var err error
+	s.plug, err = amqpretry.New(conf, amqpretry.Options{
+		Policies: policies, Concurrency: q.concurrency, CloseTimeout: r.timeout,
+		OnEvent: func(e middleware.Event) { q.ledger.hear(s.number, e) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	if q.stock {
+		s.subscriber, err = amqp.NewSubscriber(s.plug.Config(), watermill.NopLogger{})
+	} else {
+		s.subscriber, err = s.plug.NewSubscriber()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if random.IntN(4) == 0 && !q.stock {
+		if err := r.archive(s, q); err != nil {
+			return nil, err
+		}
+	}
+
+	ctx, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	handler := func(msg *message.Message) ([]*message.Message, error) {
+		call := q.ledger.begin(s.number, msg)
+		failed := true // also when it panics
+		var (
+			outputs []*message.Message
+			err     error
+		)
+		defer func() {
+			if failed && err == nil {
+				err = errShutdownFate
+			}
+			q.ledger.end(call, msg, err)
+		}()
+		outputs, err = meet(msg, s.pause/4)
+		failed = false
+
+		return outputs, err
+	}
+
+	if way.plain {
+		return s, r.loop(ctx, s, q, handler, way.early)
+	}
+
+	return s, r.route(ctx, s, q, handler, way.early)
+}
+
+// route runs a router with a handler, that publishes.
+func (r *shutdowns) route(ctx context.Context, s *lived, q *shutdownQueue, handler message.HandlerFunc, early bool) error {
+	conf := s.plug.Config()
+	conf.Connection.AmqpURI = r.uri // past the network's faults: a publisher that nobody answers keeps its handler
+	inner, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: shutdownTimeout * 2}, nil)
+	if err != nil {
+		return err
+	}
+	s.router.AddMiddleware(s.plug.Middleware)
+	s.router.AddHandler("shutdown", q.name, s.subscriber, r.outputs, ledgerPublisher{inner, q.ledger, s.number}, handler)
+	go func() {
+		s.over <- s.router.Run(ctx)
+		_ = inner.Close() // where the handler has not come to run
+	}()
+	if early {
+		return nil
+	}
+
+	select {
+	case <-s.router.Running():
+		return nil
+	case err := <-s.over:
+		return fmt.Errorf("the router does not run: %w", err)
+	}
+}
+
+// loop does without a router: it subscribes and calls the handler by itself.
+func (r *shutdowns) loop(ctx context.Context, s *lived, q *shutdownQueue, handler message.HandlerFunc, early bool) error {
+	handler = s.plug.Middleware(handler)
+	subscribed := make(chan error, 1)
+	go func() {
+		defer close(s.over)
+		messages, err := s.subscriber.Subscribe(ctx, q.name)
+		subscribed <- err
+		if err != nil {
+			return
+		}
+		var all sync.WaitGroup
+		defer all.Wait()
+		for msg := range messages {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				outputs, err := handler(msg)
+				for _, o := range outputs {
+					q.ledger.sent(s.number, o.UUID) // there is no publisher
+				}
+				if err == nil {
+					msg.Ack()
+				} else {
+					msg.Nack()
+				}
+			}()
+		}
+	}()
+	if early {
+		return nil
+	}
+
+	return <-subscribed
+}
+
+// archive subscribes to dead letters as well. Its handler succeeds, so each one comes once.
+func (r *shutdowns) archive(s *lived, q *shutdownQueue) error {
+	letters, err := s.plug.NewDeadLetterSubscriber()
+	if err != nil {
+		return err
+	}
+	messages, err := letters.Subscribe(context.Background(), q.name) // ended by Plug.Close
+	if err != nil {
+		return err
+	}
+	go func() {
+		for msg := range messages {
+			q.ledger.archive(msg.UUID)
+			msg.Ack()
+		}
+	}()
+
+	return nil
+}
+
+// ledgerPublisher notes what the broker has confirmed.
+type ledgerPublisher struct {
+	message.Publisher
+	ledger *shutdownLedger
+	life   int
+}
+
+func (p ledgerPublisher) Publish(topic string, messages ...*message.Message) error {
+	if err := p.Publisher.Publish(topic, messages...); err != nil {
+		return err
+	}
+	for _, msg := range messages {
+		p.ledger.sent(p.life, msg.UUID)
+	}
+
+	return nil
+}
+
+// publish adds messages of every fate. The first call declares the queue as the services do.
+func (r *shutdowns) publish(q *shutdownQueue, n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.ids)-q.ledger.done() > 150 { // they cannot keep up
+		return
+	}
+	ids := shutdownFates(q.queueType, len(q.ids), n)
+	if len(q.ids) == 0 {
+		r.broker.do(func(ch *amqp091.Channel) error {
+			arguments := amqp091.Table{"x-queue-type": q.queueType}
+			if q.queueType == "quorum" {
+				arguments["x-delivery-limit"] = int64(100_000)
+			}
+			_, err := ch.QueueDeclare(q.name, true, false, false, false, arguments)
+
+			return err
+		})
+	}
+	r.broker.publish(q.name, named(ids...)...)
+	q.ids = append(q.ids, ids...)
+}
+
+// finish lets a last service do what is left, and closes it when everything has met its fate.
+func (r *shutdowns) finish(q *shutdownQueue) {
+	way := waysToClose[0]
+	last := &shutdownQueue{name: q.name, queueType: q.queueType, concurrency: 8, ledger: q.ledger}
+	s, err := r.begin(last, way, nil, rand.New(rand.NewPCG(0, 0)))
+	if err != nil {
+		r.complain("the last service on %s: %v", q.name, err)
+		return
+	}
+	assert.Eventually(r.t, func() bool { return q.ledger.done() == len(q.ids) }, 60*time.Second, 50*time.Millisecond, "everything on %s", q.name)
+	if err := way.close(s); err != nil {
+		r.complain("the last service on %s: %v", q.name, err)
+	}
+	s.stop()
+
+	plan, err := s.plug.Plan(q.name)
+	require.NoError(r.t, err)
+	queues := []string{q.name}
+	for _, queue := range plan.Queues {
+		queues = append(queues, queue.Name)
+	}
+	defer r.broker.remove(plan.RetryExchange, queues...)
+
+	letters := map[string]int{}
+	for _, queue := range queues {
+		for _, d := range r.broker.drain(queue, 0, 300*time.Millisecond) {
+			switch {
+			case queue == q.name+".dlq":
+				letters[uuid(d)]++
+			case r.faults == nil: // else it is a duplicate
+				r.complain("%s is left in %s", uuid(d), queue)
+			}
+		}
+	}
+	sums, wrong := q.ledger.judge(q.ids, letters, !q.stock && r.faults == nil)
+	if sums.Crashed > 0 && r.faults == nil && (q.queueType == "classic" || countsFailuresOnly(r.t)) {
+		wrong = append(wrong, fmt.Sprintf("%d messages of %s are taken for crashed", sums.Crashed, q.name))
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wrong = append(r.wrong, wrong...)
+	q.sums = sums
+}
+
+func (r *shutdowns) complain(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wrong = append(r.wrong, fmt.Sprintf(format, args...))
+}
+
+// report is a Markdown table of what was closed, and one of what became of the messages.
+func (r *shutdowns) report(queues []*shutdownQueue, seed int, lasted time.Duration) string {
+	var b strings.Builder
+	total := 0
+	fmt.Fprint(&b, "| closed by | times | median | longest |\n|---|---|---|---|\n")
+	for _, way := range slices.Sorted(maps.Keys(r.times)) {
+		times := slices.Sorted(slices.Values(r.times[way]))
+		total += len(times)
+		fmt.Fprintf(&b, "| %s | %d | %s | %s |\n", way, len(times),
+			times[len(times)/2].Round(time.Millisecond), times[len(times)-1].Round(time.Millisecond))
+	}
+	fmt.Fprintf(&b, "\n%d closes in %s, SEED=%d\n\n", total, lasted.Round(time.Second), seed)
+	fmt.Fprint(&b, "| queue | messages | calls | dead letters | lost | given back uncounted | called after success | taken for crashed |\n|---|---|---|---|---|---|---|---|\n")
+	for _, q := range queues {
+		kind := fmt.Sprintf("%s, concurrency %d", q.queueType, q.concurrency)
+		if q.stock {
+			kind = q.queueType + ", stock subscriber"
+		}
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d | %d | %d |\n", kind, q.sums.Messages, q.sums.Calls, q.sums.DeadLetters, q.sums.Lost,
+			q.sums.Again, q.sums.AfterSuccess, q.sums.Crashed)
+	}
+	if len(r.wrong) > 0 {
+		fmt.Fprintf(&b, "\n%d contradictions\n", len(r.wrong))
+	}
+
+	return b.String()
+}
+
+// ---- small things ----------------------------------------------------------------------------------------------------
+
+// fromEnvironment gives a number from the environment, or the other.
+func fromEnvironment(t *testing.T, name string, other int) int {
+	t.Helper()
+	text := os.Getenv(name)
+	if text == "" {
+		return other
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err, name)
+
+	return n
+}
+
+// firstError calls one after the other, all of them.
+func firstError(calls ...func() error) error {
+	var first error
+	for _, call := range calls {
+		if err := call(); err != nil && first == nil {
+			first = err
+		}
+	}
+
+	return first
+}
+
+// atOnce calls all at the same time.
+func atOnce(calls ...func() error) error {
+	errs := make(chan error, len(calls))
+	for _, call := range calls {
+		go func() { errs <- call() }()
+	}
+	waits := make([]func() error, len(calls))
+	for i := range calls {
+		waits[i] = func() error { return <-errs }
+	}
+
+	return firstError(waits...)
+}
