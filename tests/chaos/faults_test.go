@@ -106,7 +106,7 @@ func (s *system) brokerFaults() []kind {
 		{name: "connections closed by the broker", weight: 3, make: nothing(func(*rand.Rand) error { return ctl("close_all_connections", "chaos") })},
 		{name: "memory alarm", weight: 1, make: during(
 			[]string{"set_vm_memory_high_watermark", "0.0000001"}, []string{"set_vm_memory_high_watermark", "absolute", "2GB"})},
-		{name: "disk alarm", weight: 1, make: during([]string{"set_disk_free_limit", "1000TB"}, []string{"set_disk_free_limit", "50MB"})},
+		{name: "disk alarm", weight: 1, make: during([]string{"set_disk_free_limit", "90000GB"}, []string{"set_disk_free_limit", "50MB"})},
 		// Not the classic retry queues: they first drop what is beyond the limit, and then begin to refuse.
 		{name: "copies refused (reject-publish)", weight: 2, harmless: true, make: during(
 			[]string{"set_policy", "--apply-to", "queues", "refuse", `^(.+\.)?(retry\.[0-9]+m?s|dlq)$`, `{"max-length":1,"overflow":"reject-publish"}`},

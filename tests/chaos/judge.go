@@ -66,12 +66,6 @@ type Verdict struct {
 	Wrong []string
 }
 
-// attemptKey is one attempt of one message.
-type attemptKey struct {
-	id     string
-	number int
-}
-
 // life is what happened to one message.
 type life struct {
 	*Sent
