@@ -15,8 +15,8 @@ import (
 // lost; it says which queue and exchange to look at.
 type HeldError = transport.HeldError
 
-// NoAnswerError is what Subscribe gives up with when the broker has not answered it for 30 seconds, as it does for a quorum queue
-// without leader.
+// NoAnswerError is what Subscribe gives up with when the broker has not answered it for 30 seconds (2 minutes while it declares), such as
+// for a quorum queue without leader.
 type NoAnswerError = transport.NoAnswerError
 
 // ErrClosed is what a plug and its subscribers return after their Close.

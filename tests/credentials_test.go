@@ -111,6 +111,7 @@ func TestCredentials(t *testing.T) {
 		"plain": "Xq7-Unmistakable-9zT", "with characters of URIs": "Zw8/?#@:%+&= [\"Unmistakable\"]ß",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			user := uniqueName("user")
 			b := &obsoleteBroker{broker: broker}
 			b.put(t, fmt.Sprintf(`{"password": %q, "tags": "management"}`, password), "users", user)
@@ -182,7 +183,10 @@ func (c *credentials) life(t *testing.T) {
 	eventually(t, 30*time.Second, func() bool { return len(svc.Logs.with("Cannot connect")) > 1 }, "it tries to come back")
 	_, err = svc.Plug.QueueDepths(t.Context())
 	c.failed("depths", err)
+	consuming := func() int { return len(svc.Events(middleware.EventConsuming)) }
+	before := consuming()
 	network.allow(anyone)
+	eventually(t, 30*time.Second, func() bool { return consuming() > before }, "it has declared everything again")
 	svc.Broker.remove("", svc.dlq())
 	eventually(t, 30*time.Second, func() bool {
 		_, err = svc.Plug.QueueDepths(t.Context())

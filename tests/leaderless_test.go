@@ -43,6 +43,7 @@ func TestLeaderless(t *testing.T) {
 	broker := brokertest.Start(t)
 
 	t.Run("dead-letter queue", func(t *testing.T) {
+		t.Parallel()
 		svc := start(t, setup{
 			URI: broker.URI, KeepObjects: true, Options: amqpretry.Options{CloseTimeout: time.Second}, Handler: byFate,
 		})
@@ -60,6 +61,7 @@ func TestLeaderless(t *testing.T) {
 	})
 
 	t.Run("close while it is held", func(t *testing.T) {
+		t.Parallel()
 		svc := start(t, setup{
 			URI: broker.URI, KeepObjects: true, Options: amqpretry.Options{CloseTimeout: time.Second}, Handler: byFate,
 		})
@@ -71,6 +73,7 @@ func TestLeaderless(t *testing.T) {
 	})
 
 	t.Run("main queue", func(t *testing.T) {
+		t.Parallel()
 		svc := newService(t, setup{
 			URI: broker.URI, QueueType: "quorum", KeepObjects: true, Handler: byFate, Options: amqpretry.Options{CloseTimeout: time.Second},
 		})
@@ -86,14 +89,7 @@ func TestLeaderless(t *testing.T) {
 		require.ErrorIs(t, err, gaveUp)
 		assert.Less(t, time.Since(began), 5*time.Second)
 
-		// Else there is an error at some time, that says what it is.
-		_, err = svc.Sub.Subscribe(t.Context(), svc.Queue)
-		var noAnswer amqpretry.NoAnswerError
-		require.ErrorAs(t, err, &noAnswer)
-		assert.Equal(t, svc.Queue, noAnswer.Queue)
-		assert.Contains(t, err.Error(), "rabbitmq-queues quorum_status")
-
-		// Neither takes messages away once there is a leader.
+		// It takes no messages away once there is a leader.
 		elect(broker, svc.Queue)
 		messages, err := svc.Sub.Subscribe(t.Context(), svc.Queue)
 		require.NoError(t, err)
@@ -106,10 +102,11 @@ func TestLeaderless(t *testing.T) {
 				t.Fatal("a message was given to a consumer that nobody reads")
 			}
 		}
-		eventually(t, 10*time.Second, func() bool { return svc.Broker.consumers(svc.Queue) == 1 }, "the consumers that were given up are gone")
+		eventually(t, 10*time.Second, func() bool { return svc.Broker.consumers(svc.Queue) == 1 }, "the consumer that was given up is gone")
 	})
 
 	t.Run("main queue, reconnect", func(t *testing.T) {
+		t.Parallel()
 		network := newProxy(t, broker.URI)
 		svc := start(t, setup{
 			URI: network.URI, QueueType: "quorum", KeepObjects: true, Handler: byFate, Options: amqpretry.Options{CloseTimeout: time.Second},
@@ -126,6 +123,7 @@ func TestLeaderless(t *testing.T) {
 	})
 
 	t.Run("close while it waits for a leader", func(t *testing.T) {
+		t.Parallel()
 		network := newProxy(t, broker.URI)
 		svc := start(t, setup{
 			URI: network.URI, QueueType: "quorum", KeepObjects: true, Handler: byFate, Options: amqpretry.Options{CloseTimeout: time.Second},

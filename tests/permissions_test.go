@@ -8,6 +8,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -129,11 +130,11 @@ func TestPermissions(t *testing.T) {
 	passiveIsAsked := atLeast(t, broker.URI, 4, 3)
 	operator := &obsoleteBroker{broker: broker}
 
-	vhosts := 0
+	var vhosts atomic.Int64
 	enter := func(t *testing.T, role string, p permissions) *roleTest {
 		t.Helper()
-		vhosts++
-		vhost, user := fmt.Sprintf("v%d", vhosts), fmt.Sprintf("%s-%d", role, vhosts)
+		n := vhosts.Add(1)
+		vhost, user := fmt.Sprintf("v%d", n), fmt.Sprintf("%s-%d", role, n)
 		operator.put(t, `{}`, "vhosts", vhost)
 		operator.put(t, `{"password": "secret", "tags": "management"}`, "users", user)
 		operator.permit(t, vhost, user, p[0], p[1], p[2])
@@ -153,6 +154,7 @@ func TestPermissions(t *testing.T) {
 
 	for role, life := range roles {
 		t.Run(role, func(t *testing.T) {
+			t.Parallel() // above all retire, which takes its time
 			all, isDocumented := documented[role]
 			require.True(t, isDocumented, "a line in docs/permissions.md")
 			enough := enter(t, role, all)

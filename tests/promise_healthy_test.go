@@ -129,3 +129,33 @@ func TestHealthyBesideABrokenQueue(t *testing.T) {
 		})
 	}
 }
+
+// What cannot be declared again after a reconnect, such as a classic retry queue whose node is down, or here one that somebody has declared
+// differently meanwhile, holds up those that need it, and nobody else.
+func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
+	t.Parallel()
+	network := newProxy(t, brokertest.URI(t))
+	svc := start(t, setup{URI: network.URI, QueueType: "quorum", Handler: byFate})
+	svc.publish("ok-before")
+	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "it consumes")
+
+	network.refuse(anyone)
+	retryQueue := svc.retryQueue(200 * time.Millisecond)
+	svc.Broker.remove("", retryQueue)
+	svc.Broker.do(func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDeclare(retryQueue, true, false, false, false, amqp091.Table{"x-queue-type": "quorum", "x-message-ttl": int64(1)})
+		return err
+	})
+	network.allow(anyone)
+
+	svc.publish("never-1", "ok-1", "ok-2")
+	eventually(t, 20*time.Second, func() bool { return svc.processed() == 3 }, "healthy messages are handled")
+	eventually(t, 20*time.Second, func() bool { return len(svc.Logs.with("consuming all the same")) > 0 }, "and it is said what is wrong")
+	held := svc.reportedHeld(1)
+	assert.ErrorContains(t, held.Err, "exists with another")
+	assert.Equal(t, []int{1}, svc.Calls.attempts("never-1"))
+
+	svc.Broker.remove("", retryQueue)
+	assert.Len(t, svc.Broker.take(svc.dlq(), 1, 30*time.Second), 1, "it goes on when the queue can be declared")
+	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("never-1"))
+}

@@ -88,10 +88,6 @@ func nodesOf(uri string, addresses []string) ([]string, error) {
 // turn gives one node after the other: who connects again begins behind the one that was used or tried last.
 type turn struct{ next atomic.Uint64 }
 
-func (t *turn) take(nodes []string) string {
-	return nodes[(t.next.Add(1)-1)%uint64(len(nodes))]
-}
-
 // unreachable joins what has kept from each node.
 type unreachable []error
 
@@ -112,8 +108,10 @@ func inTurn[T any](nodes []string, t *turn, over func() bool, open func(node str
 		none T
 		errs unreachable
 	)
-	for range nodes {
-		node := t.take(nodes)
+	first := t.next.Load() // of this attempt: others may be on their way at the same time, and must not take nodes from it
+	for i := range uint64(len(nodes)) {
+		t.next.Store(first + i + 1)
+		node := nodes[(first+i)%uint64(len(nodes))]
 		opened, err := open(node)
 		if err == nil {
 			return opened, nil

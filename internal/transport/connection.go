@@ -245,7 +245,9 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 		socket  *timedConn
 		answers *heard
 		sieve   *sieve
+		late    *time.Timer
 	)
+	began := time.Now()
 	config.Dial = func(network, _ string) (net.Conn, error) {
 		conn, err := dialWithin(limit, dialer, network, broker.address)
 		if err != nil {
@@ -257,6 +259,9 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 			_ = conn.Close()
 			return nil, err
 		}
+		// Its deadline does not bound the rest of the handshake: amqp091-go moves it on with each heartbeat of a broker that
+		// does not open the connection.
+		late = time.AfterFunc(limit-time.Since(began), func() { _ = conn.Close() })
 		answers = &heard{Conn: secured}
 		sieve = newSieve(answers)
 
@@ -264,7 +269,15 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 	}
 
 	connection, err := amqp091.DialConfig(broker.uri, config)
-	if err != nil {
+	inTime := late == nil || late.Stop()
+	if err != nil || !inTime {
+		if socket != nil {
+			_ = socket.Close() // amqp091-go leaves it open when it does not agree with the broker
+		}
+		if !inTime {
+			return nil, fmt.Errorf("no connection to %s within %s: the broker has not opened it", broker.address, limit)
+		}
+
 		return nil, explainDial(err, answers)
 	}
 

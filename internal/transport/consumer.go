@@ -48,6 +48,7 @@ type Consumer struct {
 	done          chan struct{} // closed when Close is through
 
 	declarations sync.Map // declared → *declaration
+	openings     sync.Map // queue → chan struct{}, see opening
 }
 
 // declared is what is declared for a topic: topics that share a queue have an exchange each.
@@ -160,6 +161,11 @@ func (c *Consumer) declare(link *Link, source Source) error {
 	d.link.Store(link)
 
 	return nil
+}
+
+// hasDeclared tells whether the topology of a topic was declared, over whatever connection, and nothing of it has been missed since.
+func (c *Consumer) hasDeclared(source Source) bool {
+	return c.declaration(declared{source.Queue, source.Topic}).link.Load() != nil
 }
 
 func (c *Consumer) declaration(of declared) *declaration {

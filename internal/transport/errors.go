@@ -29,7 +29,7 @@ type NoAnswerError struct {
 
 func (e NoAnswerError) Error() string {
 	return fmt.Sprintf(
-		"cannot consume from queue %q: no answer from the broker for %s, which is what a quorum queue without leader does "+
+		"cannot consume from queue %q: no answer from the broker for %s, such as from a quorum queue without leader "+
 			"(ask `rabbitmq-queues quorum_status %s`; bring the nodes up that have its members)", e.Queue, e.For, e.Queue,
 	)
 }

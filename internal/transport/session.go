@@ -35,11 +35,25 @@ type session struct {
 	forwards sync.WaitGroup
 }
 
-func openSession(s *subscription, link *Link) (*session, error) {
+// openSession declares and consumes. What was declared over an earlier connection is most likely still there: it is declared again
+// beside consuming, because a retry queue that is not available, such as a classic one whose node is down, must not keep healthy messages
+// from being handled.
+func openSession(s *subscription, link *Link, isDeclared func()) (*session, error) {
+	if s.began && s.consumer.hasDeclared(s.source) {
+		if session, err := beginSession(s, link); err == nil {
+			go s.declareAgain(link)
+			return session, nil
+		}
+	}
 	if err := s.consumer.declare(link, s.source); err != nil {
 		return nil, err
 	}
+	isDeclared()
 
+	return beginSession(s, link)
+}
+
+func beginSession(s *subscription, link *Link) (*session, error) {
 	channel, err := link.Channel()
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a channel: %w", err)

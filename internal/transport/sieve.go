@@ -25,6 +25,10 @@ const (
 	maxDepth   = 32   // of tables and arrays in each other
 )
 
+// mostHeaderBytes is how large a content header may be for the sieve to look at it: it keeps the whole of it. amqp091-go refuses those
+// that are larger by their size alone, unless there is no limit.
+const mostHeaderBytes = 16 << 20
+
 // sieve reads from the broker. It takes from the headers of messages what amqp091-go cannot read, and marks those messages: see lostHeaders.
 type sieve struct {
 	net.Conn
@@ -33,7 +37,7 @@ type sieve struct {
 	limit atomic.Int64 // the negotiated frame size; 0 for none
 
 	ready []byte // of a frame that was changed, still to be given
-	pass  int    // bytes that follow as they are
+	pass  int64  // bytes that follow as they are
 }
 
 func newSieve(conn net.Conn) *sieve { return &sieve{Conn: conn, in: bufio.NewReaderSize(conn, 32<<10)} }
@@ -58,8 +62,8 @@ func (s *sieve) Read(p []byte) (int, error) {
 		return n, nil
 	}
 
-	n, err := s.in.Read(p[:min(len(p), s.pass)])
-	s.pass -= n
+	n, err := s.in.Read(p[:min(int64(len(p)), s.pass)])
+	s.pass -= int64(n)
 
 	return n, err
 }
@@ -70,12 +74,13 @@ func (s *sieve) next() error {
 	if err != nil {
 		return err
 	}
-	size := int(binary.BigEndian.Uint32(start[3:]))
-	if start[0] != frameType {
-		s.pass = size + frameExtra
+	claimed := int64(binary.BigEndian.Uint32(start[3:]))
+	if start[0] != frameType || claimed > mostHeaderBytes {
+		s.pass = claimed + frameExtra
 		return nil
 	}
 
+	size := int(claimed)
 	whole := size + frameExtra
 	if whole <= s.in.Size() { // nearly always
 		frame, err := s.in.Peek(whole)
@@ -83,7 +88,7 @@ func (s *sieve) next() error {
 			return err
 		}
 		if isReadable(frame[frameStart:frameStart+size], int(s.limit.Load())) {
-			s.pass = whole
+			s.pass = int64(whole)
 			return nil
 		}
 	}
@@ -183,10 +188,11 @@ func splitContentHeader(payload []byte) (before, table, after []byte, ok bool) {
 	if flags&(1<<13) == 0 || at+4 > len(payload) {
 		return nil, nil, nil, false
 	}
-	end := at + 4 + int(binary.BigEndian.Uint32(payload[at:]))
-	if end > len(payload) {
+	length := int64(binary.BigEndian.Uint32(payload[at:]))
+	if length > int64(len(payload)-at-4) {
 		return nil, nil, nil, false
 	}
+	end := at + 4 + int(length)
 
 	return payload[:at], payload[at+4 : end], payload[end:], true
 }
@@ -230,7 +236,7 @@ func field(b []byte, depth int) (size int, readable bool) {
 	case 'l', 'd', 'T':
 		size = 8
 	case 'S', 'x', 'A', 'F':
-		if len(b) < 5 {
+		if len(b) < 5 || int64(binary.BigEndian.Uint32(b[1:])) > int64(len(b)) {
 			return -1, false
 		}
 		size = 4 + int(binary.BigEndian.Uint32(b[1:]))

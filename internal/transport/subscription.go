@@ -21,6 +21,8 @@ type subscription struct {
 
 	out chan *message.Message
 
+	began bool // the first session was there; written before run
+
 	// ctx has the values of the context of Subscribe, but not its end: handlers finish during a close. abort ends it when
 	// the time to close is over.
 	ctx   context.Context
@@ -52,6 +54,7 @@ func newSubscription(ctx context.Context, c *Consumer, source Source) *subscript
 }
 
 func (s *subscription) start(ctx context.Context, first *session, ended func()) {
+	s.began = true
 	stop := context.AfterFunc(ctx, func() { s.close(time.Now().Add(s.consumer.settings.CloseTimeout)) })
 
 	for range s.consumer.settings.Concurrency {
@@ -163,7 +166,9 @@ func (s *subscription) open() (*session, error) {
 		return nil, err
 	}
 
-	return s.reopened(s.opening(link))
+	result, _ := s.opening(link)
+
+	return s.reopened(result)
 }
 
 // reopened waits for a session, and tells now and then that it does. It never makes a second attempt beside the first: each would leave
@@ -187,18 +192,24 @@ func (s *subscription) reopened(result <-chan opened) (*session, error) {
 
 // first waits for the first session, for which somebody waits in turn, and so not for ever.
 func (s *subscription) first(ctx context.Context, link *Link) (*session, error) {
-	result := s.opening(link)
-	timeout := time.NewTimer(openTimeout)
+	result, isDeclared := s.opening(link)
+	bound := declareTimeout
+	timeout := time.NewTimer(bound)
 	defer timeout.Stop()
 
 	var err error
-	select {
-	case r := <-result:
-		return r.session, r.err
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	case <-timeout.C:
-		err = NoAnswerError{s.source.Queue, openTimeout}
+	for err == nil {
+		select {
+		case r := <-result:
+			return r.session, r.err
+		case <-isDeclared:
+			isDeclared, bound = nil, openTimeout
+			timeout.Reset(bound)
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-timeout.C:
+			err = NoAnswerError{s.source.Queue, bound}
+		}
 	}
 	s.abort(err)
 	s.close(time.Now().Add(closeGrace))
@@ -207,8 +218,13 @@ func (s *subscription) first(ctx context.Context, link *Link) (*session, error) 
 	return nil, err
 }
 
-// openTimeout is how long the broker may take to declare and to begin to deliver.
-const openTimeout = 30 * time.Second
+const (
+	// declareTimeout is how long the broker may take to declare. RabbitMQ from 4.0 on takes a minute to tell of a classic queue that its node
+	// is down.
+	declareTimeout = 2 * time.Minute
+	// openTimeout is how long it may take then to begin to deliver.
+	openTimeout = 30 * time.Second
+)
 
 // opened is the outcome of opening a session.
 type opened struct {
@@ -217,15 +233,25 @@ type opened struct {
 }
 
 // opening declares and consumes. It has a goroutine of its own, because it can take as long as the connection lives: RabbitMQ does not
-// answer a consumer of a quorum queue that has no leader.
-func (s *subscription) opening(link *Link) <-chan opened {
-	result := make(chan opened, 1)
+// answer a consumer of a quorum queue that has no leader. So there is one at a time for each queue: each that was given up leaves
+// a channel at the broker until then, and whoever tries again and again would leave one each time.
+func (s *subscription) opening(link *Link) (result chan opened, isDeclared chan struct{}) {
+	result, isDeclared = make(chan opened, 1), make(chan struct{})
+	turn, _ := s.consumer.openings.LoadOrStore(s.source.Queue, make(chan struct{}, 1))
+	turns := turn.(chan struct{}) // nothing else is stored
 	go func() {
-		session, err := openSession(s, link)
+		select {
+		case turns <- struct{}{}:
+			defer func() { <-turns }()
+		case <-s.ctx.Done():
+			result <- opened{nil, context.Cause(s.ctx)}
+			return
+		}
+		session, err := openSession(s, link, func() { close(isDeclared) })
 		result <- opened{session, err}
 	}()
 
-	return result
+	return result, isDeclared
 }
 
 // discard closes a session that nobody waits for any more, should it still open: its consumer would take messages away that nobody is
@@ -236,6 +262,13 @@ func (s *subscription) discard(result <-chan opened) {
 			r.session.close(s)
 		}
 	}()
+}
+
+// declareAgain declares what was declared over an earlier connection. What is missing all the same is declared when a copy comes back.
+func (s *subscription) declareAgain(link *Link) {
+	if err := s.consumer.declare(link, s.source); err != nil && link.alive() && !s.isClosing() {
+		s.logger.Error("Cannot declare the topology again, consuming all the same", err, nil)
+	}
 }
 
 // serve offers a session to idle workers until it is over.
