@@ -60,7 +60,7 @@ shutdown: ## services closed at random moments: make shutdown CLOSES=3000 SEED=1
 # CLUSTER="leaders quorum/minority": only these scenarios
 CLUSTER ?=
 cluster: ## nodes of a cluster are killed, stopped, frozen and cut off under load: make cluster SEED=42 REPORT=report.md
-	$(PROOF) SEED="$(SEED)" CLUSTER="$(CLUSTER)" \
+	BROKER_TIMEOUT="$${BROKER_TIMEOUT:-240}" $(PROOF) SEED="$(SEED)" CLUSTER="$(CLUSTER)" \
 		scripts/broker run --own $(GO) test -tags cluster -count=1 -v -timeout=1h ./tests/cluster
 
 FUZZ    ?= 3m

@@ -44,7 +44,7 @@ func (r *reluctant) dial(string, string) (net.Conn, error) {
 }
 
 func (r *reluctant) serve(p *peer) {
-	defer p.broker.Close()
+	defer func() { _ = p.broker.Close() }()
 	if _, err := io.ReadFull(p.broker, make([]byte, 8)); err != nil {
 		return
 	}

@@ -202,7 +202,7 @@ func (p *publisher) session(uri string, stop <-chan struct{}, quit context.Conte
 		select {
 		case <-quit.Done():
 			return true
-		case <-closed:
+		case <-closed: //nolint:errcheck // it closes; how does not matter here
 			return false
 		case <-tick.C:
 		}
