@@ -11,6 +11,11 @@ PACKAGES  ?= ./...
 # make matrix: the brokers to test against, separated by blanks; empty: a private one
 URIS ?=
 
+# Where the tables of the proofs go, beside the terminal.
+REPORT ?=
+SEED   ?=
+PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-race matrix soak chaos cluster shutdown fuzz examples lint vet fmt
 
@@ -27,40 +32,30 @@ test: ## all tests
 test-race: ## all tests, in their short form, with the race detector
 	scripts/broker run $(GO) test -race -short $(TESTFLAGS) $(PACKAGES)
 
-matrix: ## every combination of broker, queue type and consumer: make matrix URIS="amqp://… amqp://…"
-ifeq ($(strip $(URIS)),)
-	MATRIX=full scripts/broker run $(GO) test -count=1 $(TESTFLAGS) -timeout=30m $(PACKAGES)
-else
-	set -e; for uri in $(URIS); do echo "== $$uri"; \
-		AMQP_URI="$$uri" MATRIX=full scripts/broker run $(GO) test -count=1 $(TESTFLAGS) -timeout=30m $(PACKAGES); done
-endif
+matrix: ## every combination of broker, queue type and consumer: make matrix URIS="amqp://… amqp://…" REPORT=report.md
+	$(PROOF) scripts/matrix $(GO) test -count=1 $(TESTFLAGS) -timeout=30m $(PACKAGES) -- $(URIS)
 
 # Two versions of a service with different policies side by side, for SOAK in each of several combinations at a time.
 SOAK ?= 3m
 soak: ## a change of policies under load, for minutes: make soak SOAK=10m
 	SOAK=$(SOAK) scripts/broker run $(GO) test -count=1 -v -timeout=1h -parallel=8 -run TestP7_TwoVersions ./tests
 
-# Where the tables of the proofs go, beside the terminal.
-REPORT ?=
-PROOF  = REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
-
 # Everything fails, at random, while processes of a service work: nothing may be lost. The same SEED gives the same faults and messages.
-SEED     ?=
 MESSAGES ?= 10000
 FOR      ?= 3m
 chaos: ## processes, connections and a broker fail: make chaos MESSAGES=20000 FOR=10m SEED=1 REPORT=report.md
-	cd tests/chaos && $(PROOF) SEED="$(SEED)" MESSAGES="$(MESSAGES)" FOR="$(FOR)" CLOCK_STEPS=yes \
+	cd tests/chaos && $(PROOF) MESSAGES="$(MESSAGES)" FOR="$(FOR)" CLOCK_STEPS=yes \
 		../../scripts/broker run --own $(GO) test -count=1 -v -timeout=2h -run 'TestChaos$$' .
 
 CLOSES ?= 3000
 shutdown: ## services closed at random moments: make shutdown CLOSES=3000 SEED=1 REPORT=report.md
-	$(PROOF) SEED="$(SEED)" CLOSES="$(CLOSES)" \
+	$(PROOF) CLOSES="$(CLOSES)" \
 		scripts/broker run $(GO) test -count=1 -v -timeout=1h -run TestShutdownAtRandomMoments ./tests
 
 # CLUSTER="leaders quorum/minority": only these scenarios
 CLUSTER ?=
 cluster: ## nodes of a cluster are killed, stopped, frozen and cut off under load: make cluster SEED=42 REPORT=report.md
-	BROKER_TIMEOUT="$${BROKER_TIMEOUT:-240}" $(PROOF) SEED="$(SEED)" CLUSTER="$(CLUSTER)" \
+	BROKER_TIMEOUT="$${BROKER_TIMEOUT:-240}" $(PROOF) CLUSTER="$(CLUSTER)" \
 		scripts/broker run --own $(GO) test -tags cluster -count=1 -v -timeout=1h ./tests/cluster
 
 FUZZ    ?= 3m

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +30,20 @@ import (
 // uniqueName names an object as no other test does. It is short: the broker cuts its error texts at 255 bytes.
 func uniqueName(prefix string) string {
 	return prefix + "-" + watermill.NewShortUUID()
+}
+
+// seeded makes what is random in a test, from SEED if that is set, and says from what.
+func seeded(t *testing.T) *rand.Rand {
+	t.Helper()
+	seed := rand.Uint64N(1_000_000)
+	if given := os.Getenv("SEED"); given != "" {
+		var err error
+		seed, err = strconv.ParseUint(given, 10, 64)
+		require.NoError(t, err, "SEED")
+	}
+	t.Logf("SEED=%d", seed)
+
+	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // retries is a policy of short delays.

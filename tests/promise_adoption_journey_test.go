@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -104,6 +103,7 @@ func (j *journey) publishing(t *testing.T, conf amqp.Config, queue string) (ask 
 	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
 	require.NoError(t, err)
 
+	random := seeded(t)
 	kinds, ended := make(chan []string), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -122,7 +122,7 @@ func (j *journey) publishing(t *testing.T, conf amqp.Config, queue string) (ask 
 				continue
 			}
 			// At random, so that no consumer gets all of a kind.
-			id := fmt.Sprintf("%s-%d", asked[rand.IntN(len(asked))], n)
+			id := fmt.Sprintf("%s-%d", asked[random.IntN(len(asked))], n)
 			j.mu.Lock()
 			j.published = append(j.published, id)
 			j.mu.Unlock()

@@ -2,7 +2,6 @@ package tests
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -38,15 +37,16 @@ func TestLosslessConnectionsCut(t *testing.T) {
 			ids := fates(500)
 			svc.publish(ids...)
 
+			random := seeded(t)
 			// The broker counts what it delivers again; fewer cuts than a delivery limit keep this test about cuts.
 			cuts := []func(){
 				func() { network.cut(anyone) },
-				func() { network.cutAfter(forwarder, 1+rand.Int64N(3000)) },
-				func() { network.cutAfter(subscriber, 1+rand.Int64N(3000)) },
+				func() { network.cutAfter(forwarder, 1+random.Int64N(3000)) },
+				func() { network.cutAfter(subscriber, 1+random.Int64N(3000)) },
 				func() { network.cut(forwarder) },
-				func() { network.cutAfter(anyone, 1+rand.Int64N(300)) },
+				func() { network.cutAfter(anyone, 1+random.Int64N(300)) },
 				func() { network.cut(subscriber) },
-				func() { network.cutAfter(forwarder, 1+rand.Int64N(10000)) },
+				func() { network.cutAfter(forwarder, 1+random.Int64N(10000)) },
 			}
 			for i, cut := range cuts {
 				eventually(t, 20*time.Second, func() bool { return svc.Calls.count() > (i+1)*100 }, "messages are handled after %d cuts", i)

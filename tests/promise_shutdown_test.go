@@ -126,7 +126,10 @@ func TestShutdownAtRandomMoments(t *testing.T) { // not parallel: others' gorout
 	report := run.report(queues, seed, lasted)
 	t.Log("\n" + report)
 	if path := os.Getenv("REPORT"); path != "" {
-		require.NoError(t, os.WriteFile(path, []byte(report), 0o600))
+		file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		require.NoError(t, err)
+		_, err = file.WriteString(report + "\n")
+		require.NoError(t, errors.Join(err, file.Close()))
 	}
 	for i, wrong := range run.wrong {
 		if i == 20 {
