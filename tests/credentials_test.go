@@ -88,6 +88,11 @@ func (c *told) error(where string, err error) {
 
 func (c *told) event(e middleware.Event) {
 	c.error("event "+string(e.Kind), e.Err)
+	if e.Message != nil { // the rest of it is for its own synchronisation
+		c.text("payload", string(e.Message.Payload))
+		c.value("metadata", e.Message.Metadata)
+		e.Message = nil
+	}
 	c.value("event "+string(e.Kind), e)
 }
 
