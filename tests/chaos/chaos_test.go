@@ -97,6 +97,9 @@ func TestChaos(t *testing.T) {
 	}
 	left, err := s.broker.depths()
 	require.NoError(t, err)
+	for _, topic := range Topics() { // RabbitMQ can lose the last acknowledgements of who reads them, when he closes
+		delete(left, deadLetterQueue(topic.Name))
+	}
 	for _, w := range s.workers {
 		for _, wrong := range w.stop() {
 			t.Error(wrong)

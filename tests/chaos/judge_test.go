@@ -178,6 +178,16 @@ func TestJudge_WhatFaultsExplain(t *testing.T) {
 			assert.Len(t, ledger.Judge().Wrong, 1)
 		}
 	})
+	t.Run("the last attempt of the version with fewer retries, once more", func(t *testing.T) {
+		t.Parallel()
+		ledger := goodLedger()
+		never := ledger.Sent[2]
+		ledger.Records[len(ledger.Records)-3] = failed(never, 1301, 3, time.Second)
+		ledger.Records = append(ledger.Records, called(never, 2400, 3), failed(never, 2401, 3, 0))
+		assert.Empty(t, ledger.Judge().Wrong)
+		ledger.Records = append(ledger.Records, called(never, 3000, 3))
+		assert.Len(t, ledger.Judge().Wrong, 1, "but not twice")
+	})
 	t.Run("what lay in a queue that was deleted", func(t *testing.T) {
 		t.Parallel()
 		ledger := goodLedger()
