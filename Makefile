@@ -8,6 +8,8 @@ LINT  := $(GO) tool -modfile=tools/go.mod golangci-lint
 # Tests wait for delays and brokers more than they compute, so more of them than cores may run at a time.
 TESTFLAGS ?= -timeout=10m -p=2 -parallel=8
 PACKAGES  ?= ./...
+# amqpv3: the tests go over watermill-amqp v3, else over v2
+TAGS      ?=
 # make matrix: the brokers to test against, separated by blanks; empty: a private one
 URIS ?=
 
@@ -17,7 +19,7 @@ SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-race matrix soak chaos cluster shutdown fuzz examples lint vet fmt
+.PHONY: help demo test test-v3 test-race matrix soak chaos cluster shutdown bench fuzz examples lint vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -26,14 +28,18 @@ demo: ## messages that succeed, are retried, and end in the dead-letter queue
 	scripts/broker run $(GO) run ./examples/quickstart
 
 test: ## all tests
-	scripts/broker run $(GO) test $(TESTFLAGS) $(PACKAGES)
+	scripts/broker run $(GO) test -tags "$(TAGS)" $(TESTFLAGS) $(PACKAGES)
 	$(if $(filter ./...,$(PACKAGES)),cd tests/interop && $(GO) test ./...)
 
-test-race: ## all tests, in their short form, with the race detector
-	scripts/broker run $(GO) test -race -short $(TESTFLAGS) $(PACKAGES)
+# What does not depend on the version is not run again.
+test-v3: ## Watermill's suite and the promise tests over watermill-amqp v3
+	scripts/broker run $(GO) test -tags amqpv3 -short $(TESTFLAGS) ./amqpretry ./amqpretry/amqpretryv3 ./internal/transport ./tests
 
-matrix: ## every combination of broker, queue type and consumer: make matrix URIS="amqp://… amqp://…" REPORT=report.md
-	$(PROOF) scripts/matrix $(GO) test -count=1 $(TESTFLAGS) -timeout=30m $(PACKAGES) -- $(URIS)
+test-race: ## all tests, in their short form, with the race detector
+	scripts/broker run $(GO) test -tags "$(TAGS)" -race -short $(TESTFLAGS) $(PACKAGES)
+
+matrix: ## every combination of broker, queue type and consumer: make matrix URIS="amqp://… amqp://…" TAGS=amqpv3 REPORT=report.md
+	$(PROOF) scripts/matrix $(GO) test -tags "$(TAGS)" -count=1 $(TESTFLAGS) -timeout=30m $(PACKAGES) -- $(URIS)
 
 # Two versions of a service with different policies side by side, for SOAK in each of several combinations at a time.
 SOAK ?= 3m
@@ -58,6 +64,15 @@ cluster: ## nodes of a cluster are killed, stopped, frozen and cut off under loa
 	BROKER_TIMEOUT="$${BROKER_TIMEOUT:-240}" $(PROOF) CLUSTER="$(CLUSTER)" \
 		scripts/broker run --own $(GO) test -tags cluster -count=1 -v -timeout=1h ./tests/cluster
 
+# Each comparison ROUNDS times, on numbers of messages and lengths of time multiplied by SCALE.
+BENCH  ?= .
+ROUNDS ?= 5
+SCALE  ?= 1
+bench: ## the plug measured against what one would do without it: make bench BENCH=Healthy ROUNDS=3 SCALE=0.2 REPORT=report.md
+	$(PROOF) SCALE=$(SCALE) scripts/broker run --own $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h ./tests/bench
+	cd tests/bench/peers && $(PROOF) SCALE=$(SCALE) ../../../scripts/broker run --own $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h .
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./internal/transport
+
 FUZZ    ?= 3m
 FUZZERS := config:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzRead internal/wire:FuzzLife \
 	internal/transport:FuzzDelivery internal/transport:FuzzSieve internal/transport:FuzzFrame internal/transport:FuzzDeadLetter
@@ -69,12 +84,12 @@ examples: ## the examples, with their output checked
 	scripts/broker run $(GO) test -count=1 $(TESTFLAGS) ./examples/...
 
 lint: ## linters and formatting (the first time it builds the linter: some minutes)
-	$(LINT) run
-	set -e; for module in tests/interop tests/chaos; do (cd $$module && $(GO) tool -modfile=../../tools/go.mod golangci-lint run); done
+	$(LINT) run && $(LINT) run --build-tags amqpv3 ./internal/versions/... ./amqpretry/... ./tests
+	set -e; for module in tests/interop tests/chaos tests/bench/peers; do (cd $$module && $(GO) tool -modfile=../../tools/go.mod golangci-lint run); done
 
 vet: ## go vet
-	$(GO) vet ./... && $(GO) vet -tags cluster ./tests/cluster
-	set -e; for module in tests/interop tests/chaos; do (cd $$module && $(GO) vet ./...); done
+	$(GO) vet ./... && $(GO) vet -tags cluster ./tests/cluster && $(GO) vet -tags amqpv3,cluster ./...
+	set -e; for module in tests/interop tests/chaos tests/bench/peers; do (cd $$module && $(GO) vet ./...); done
 
 fmt: ## format the code
 	$(LINT) fmt

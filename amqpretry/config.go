@@ -3,10 +3,10 @@ package amqpretry
 import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/plug"
 )
 
 // Config is the config that New was given, for use with stock watermill-amqp: amqp.NewPublisher, and amqp.NewSubscriber where
@@ -18,56 +18,89 @@ import (
 // With Options.Addresses its connection has a Dial that tries them all in turn. That also does TLS, so the URI is then one without.
 func (p *Plug) Config() amqp.Config {
 	c := p.config
-	c.Connection = inTurn(ownConnection(c.Connection), p.options.Addresses)
-	c.TopologyBuilder = &builder{p}
-	c.Marshaler = marshaler{p}
+	connection := p.plug.ClientConnection()
+	c.Connection.AmqpURI, c.Connection.TLSConfig, c.Connection.AmqpConfig = connection.AmqpURI, connection.TLSConfig, connection.AmqpConfig
+	c.TopologyBuilder = &builder{p.plug}
+	c.Marshaler = p.plug.Marshaler()
+	c.Queue.GenerateName = p.plug.GenerateName
 
-	// A builder of v2 is told the queue and not the topic; this generator sees both.
-	generate := c.Queue.GenerateName
-	c.Queue.GenerateName = func(topic string) string {
-		queue := generate(topic)
-		p.generated.add(topic, queue, func() (*transport.Source, error) {
-			return p.source(topic, queue, c.Exchange.GenerateName(topic))
-		})
+	return c
+}
 
-		return queue
+// withDefaults fills in what watermill-amqp would do without, or panic without.
+func withDefaults(c amqp.Config) amqp.Config {
+	if c.TopologyBuilder == nil {
+		c.TopologyBuilder = &amqp.DefaultTopologyBuilder{}
+	}
+	if c.QueueBind.GenerateRoutingKey == nil {
+		c.QueueBind.GenerateRoutingKey = func(string) string { return "" }
+	}
+	if c.Consume.Qos.PrefetchCount == 0 {
+		c.Consume.Qos.PrefetchCount = DefaultPrefetch
 	}
 
 	return c
 }
 
+// translate says it as the plug does for all versions of watermill-amqp.
+func translate(c amqp.Config) plug.Config {
+	reconnect := plug.Reconnect{}
+	if c.Connection.Reconnect != nil {
+		reconnect = plug.Reconnect(*c.Connection.Reconnect)
+	}
+
+	return plug.Config{
+		Refused: c.ValidateSubscriber(),
+		Connection: plug.Connection{
+			AmqpURI: c.Connection.AmqpURI, TLSConfig: c.Connection.TLSConfig, AmqpConfig: c.Connection.AmqpConfig, Reconnect: reconnect,
+		},
+		DefaultReconnect: plug.Reconnect(*amqp.DefaultReconnectConfig()),
+		Marshaler:        c.Marshaler,
+		Builder:          userBuilder{c},
+		Exchange: plug.Exchange{GenerateName: c.Exchange.GenerateName, Declared: topology.MainExchange{
+			Type: c.Exchange.Type, Durable: c.Exchange.Durable, AutoDelete: c.Exchange.AutoDeleted, Internal: c.Exchange.Internal,
+			Arguments: c.Exchange.Arguments,
+		}},
+		Queue: plug.Queue{
+			GenerateName: c.Queue.GenerateName, Durable: c.Queue.Durable, AutoDelete: c.Queue.AutoDelete, Exclusive: c.Queue.Exclusive,
+			Arguments: c.Queue.Arguments,
+		},
+		QueueBind: plug.QueueBind{
+			// v2 gives the generator the queue.
+			GenerateRoutingKey: func(main plug.Main) string { return c.QueueBind.GenerateRoutingKey(main.Queue) },
+			Arguments:          c.QueueBind.Arguments,
+		},
+		Consume: plug.Consume{
+			NoRequeueOnNack: c.Consume.NoRequeueOnNack, Consumer: c.Consume.Consumer, Exclusive: c.Consume.Exclusive,
+			NoLocal: c.Consume.NoLocal, NoWait: c.Consume.NoWait, Arguments: c.Consume.Arguments, Qos: plug.Qos(c.Consume.Qos),
+		},
+		Transactional: c.Publish.Transactional,
+	}
+}
+
+// userBuilder is the config's own TopologyBuilder.
+type userBuilder struct{ config amqp.Config }
+
+func (b userBuilder) BuildTopology(
+	channel *amqp091.Channel, main plug.Main, arguments amqp091.Table, logger watermill.LoggerAdapter,
+) error {
+	b.config.Queue.Arguments = arguments
+	return b.config.TopologyBuilder.BuildTopology(channel, main.Queue, main.Exchange, b.config, logger)
+}
+
+func (b userBuilder) ExchangeDeclare(channel *amqp091.Channel, exchange string) error {
+	return b.config.TopologyBuilder.ExchangeDeclare(channel, exchange, b.config)
+}
+
 // builder declares the topology for stock subscribers.
-type builder struct{ plug *Plug }
+type builder struct{ plug *plug.Plug }
 
 func (b *builder) BuildTopology(
 	channel *amqp091.Channel, queue, exchange string, _ amqp.Config, _ watermill.LoggerAdapter,
 ) error {
-	source, err := b.plug.generated.ofQueue(queue)
-	if err != nil {
-		return err
-	}
-	if source.Declare == nil {
-		return nil
-	}
-
-	return b.plug.declare(channel, source, exchange, "")
+	return b.plug.BuildTopology(channel, plug.Main{Queue: queue, Exchange: exchange})
 }
 
 func (b *builder) ExchangeDeclare(channel *amqp091.Channel, exchange string, _ amqp.Config) error {
-	if b.plug.options.Topology == TopologyAssume {
-		return nil
-	}
-
-	return b.plug.config.TopologyBuilder.ExchangeDeclare(channel, exchange, b.plug.config)
-}
-
-// marshaler is the user's, but it never fails to unmarshal and publishes none of our headers.
-type marshaler struct{ plug *Plug }
-
-func (m marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
-	return transport.Publish(m.plug.config.Marshaler, msg)
-}
-
-func (m marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
-	return m.plug.captures.Unmarshal(m.plug.config.Marshaler, delivery), nil
+	return b.plug.ExchangeDeclare(channel, exchange)
 }

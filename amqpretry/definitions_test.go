@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // The file is what the pure function makes of the plans and of what watermill-amqp's builder would declare.
@@ -24,7 +24,7 @@ func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 	conf.Queue.Arguments = amqp091.Table{"x-max-length": 5}
 	conf.Exchange.Arguments = amqp091.Table{"alternate-exchange": "alt"}
 	conf.Exchange.AutoDeleted, conf.Exchange.Internal = true, true
-	conf.QueueBind.GenerateRoutingKey = func(queue string) string { return "key of " + queue }
+	conf.QueueBind.GenerateRoutingKey = func(name string) string { return "key of " + name }
 	conf.QueueBind.Arguments = amqp091.Table{"n": 1}
 	policies := config.Policies{
 		Default: config.Policy{Delays: []time.Duration{time.Second}},
@@ -46,7 +46,7 @@ func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 			Exchanges: []topology.MainExchange{{
 				Name: topic, Type: "fanout", Durable: true, AutoDelete: true, Internal: true, Arguments: amqp091.Table{"alternate-exchange": "alt"},
 			}},
-			Bindings: []topology.Binding{{Exchange: topic, Queue: plan.Queue, Key: "key of " + plan.Queue, Arguments: amqp091.Table{"n": 1}}},
+			Bindings: []topology.Binding{{Exchange: topic, Queue: plan.Queue, Key: "key of " + amqp.KeyOf(topic, plan.Queue), Arguments: amqp091.Table{"n": 1}}},
 		}
 	}
 	expected, err := topology.Definitions("shop",
@@ -110,7 +110,7 @@ func TestDefinitionsSubscribeToNothing(t *testing.T) {
 	t.Parallel()
 
 	conf := durable()
-	conf.TopologyBuilder = &builds{arguments: map[string]amqp091.Table{}}
+	conf.TopologyBuilder = (&builds{arguments: map[string]amqp091.Table{}}).builder()
 	conf.Queue.GenerateName = func(string) string { return "shared" }
 	plug, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{
 		Topics: map[string]config.Policy{"off": {Mode: config.ModeOff}},
@@ -121,7 +121,7 @@ func TestDefinitionsSubscribeToNothing(t *testing.T) {
 	require.NoError(t, err)
 
 	stock := plug.Config()
-	require.NoError(t, stock.TopologyBuilder.BuildTopology(nil, stock.Queue.GenerateName("off"), "", stock, nil))
+	require.NoError(t, amqp.BuildTopology(stock, "off", stock.Queue.GenerateName("off")))
 }
 
 // Who provisions a queue that can lose messages is told: the service that finds it cannot know.

@@ -1,259 +1,89 @@
 package amqpretry
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"os"
-	"slices"
-	"sync"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/plug"
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
 // Plug gives the routers that use it retries and dead-letter queues. It is safe for concurrent use.
 type Plug struct {
-	config  amqp.Config // the user's, with the defaults filled in
-	options Options
-
-	registry  *registry
-	generated *generated
-	forwarder *transport.Forwarder
-	observer  *transport.Observer
-	captures  *transport.Captures
-	stock     transport.Stock
-	poison    middleware.Poison
-
-	ctx   context.Context // ends when Close begins
-	close context.CancelCauseFunc
-
-	mu        sync.Mutex
-	consumers map[*transport.Consumer]struct{}
-
-	dropsTold sync.Map // main queues of which it was told that they can lose messages
+	plug   *plug.Plug
+	config amqp.Config // the user's, with the defaults filled in
 }
 
 // New checks the config and the options, all of both at once, and returns a plug. The broker is not touched.
 //
 // The config is one of watermill-amqp's durable ones, or a user's own with his own TopologyBuilder and Marshaler.
 func New(conf amqp.Config, options Options) (*Plug, error) {
-	if err := errors.Join(
-		options.Validate(), validateConfig(conf, options.Concurrency), validateProtection(conf.Queue.Arguments, options.Policies),
-	); err != nil {
-		return nil, fmt.Errorf("invalid config of the retry plug:\n%w", err)
-	}
-	options.setDefaults()
-
-	if conf.TopologyBuilder == nil {
-		conf.TopologyBuilder = &amqp.DefaultTopologyBuilder{}
-	}
-	if conf.QueueBind.GenerateRoutingKey == nil {
-		conf.QueueBind.GenerateRoutingKey = func(string) string { return "" }
-	}
-	if conf.Consume.Qos.PrefetchCount == 0 {
-		conf.Consume.Qos.PrefetchCount = DefaultPrefetch
-	}
-
-	conf.Connection = ownConnection(conf.Connection)
-
-	ctx, cancel := context.WithCancelCause(context.Background())
-	p := &Plug{
-		ctx:       ctx,
-		close:     cancel,
-		config:    conf,
-		options:   options,
-		registry:  newRegistry(),
-		generated: newGenerated(),
-		captures:  transport.NewCaptures(),
-		consumers: map[*transport.Consumer]struct{}{},
-	}
-
-	host, err := os.Hostname()
+	conf = withDefaults(conf)
+	p, err := plug.New(translate(conf), options)
 	if err != nil {
-		host = "" // it only helps to find the instance
+		return nil, err
 	}
-	p.poison = middleware.Poison{
-		Owner:       p,
-		Logger:      options.Logger,
-		Host:        host,
-		Decide:      options.Decide,
-		ErrorText:   options.ErrorText,
-		PayloadText: options.PayloadText,
-		PanicStacks: options.PanicStacks,
-		OnEvent:     options.OnEvent,
-	}
-	p.stock = transport.Stock{Captures: p.captures, Owner: p, Judge: p.poison, Logger: options.Logger, Source: p.generated.ofTopic}
-	p.forwarder = transport.NewForwarder(transport.ForwarderSettings{
-		Connection:  p.connectionSettings("forwarder"),
-		Logger:      options.Logger,
-		HoldWarning: options.HoldWarning,
-		Redeclare:   options.Topology == TopologyDeclare,
-	})
-	p.observer = transport.NewObserver(p.connectionSettings("observer"), options.Logger)
 
-	return p, nil
+	return &Plug{p, conf}, nil
+}
+
+// NewSubscriber connects and returns a subscriber. Plug.Close closes it if it is still open.
+func (p *Plug) NewSubscriber() (*Subscriber, error) { return p.plug.NewSubscriber() }
+
+// NewDeadLetterSubscriber connects and returns a subscriber to dead letters. Plug.Close closes it if it is still open.
+func (p *Plug) NewDeadLetterSubscriber() (*DeadLetterSubscriber, error) {
+	return p.plug.NewDeadLetterSubscriber()
 }
 
 // Middleware is the retry middleware, to be added to the router before all others. Messages that do not come from this plug
 // pass it untouched.
-func (p *Plug) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	return p.stock.Middleware(middleware.Retry{Poison: p.poison}.Middleware(h))
-}
+func (p *Plug) Middleware(h message.HandlerFunc) message.HandlerFunc { return p.plug.Middleware(h) }
 
 // Poison is the final step alone, for handlers without retries: their first failure goes to the dead-letter queue. It may be
 // added to single handlers of a router that has Middleware.
-func (p *Plug) Poison(h message.HandlerFunc) message.HandlerFunc {
-	return p.stock.Middleware(p.poison.Middleware(h))
-}
+func (p *Plug) Poison(h message.HandlerFunc) message.HandlerFunc { return p.plug.Poison(h) }
 
 // Plan is what the broker is to hold for a topic beside its main queue.
-func (p *Plug) Plan(topic string) (topology.Plan, error) {
-	return topology.New(p.config.Queue.GenerateName(topic), p.options.Policies.For(topic), p.options.Names)
+func (p *Plug) Plan(topic string) (topology.Plan, error) { return p.plug.Plan(topic) }
+
+// Definitions is everything that a service with these topics declares, as a file for `rabbitmqctl import_definitions`: for an
+// operator who provisions it, and a service with TopologyAssume that may configure nothing. The broker is not touched.
+//
+// Beside the plans it has what watermill-amqp's own TopologyBuilder would declare by the config: the main queues with their
+// arguments and protection, the exchanges of the topics, and the bindings. A custom TopologyBuilder cannot be asked what it
+// would declare, so what that does otherwise must be provisioned by other means. The virtual host, which must exist, is that
+// of the connection.
+//
+// A number in config.QueueBind.Arguments has 64 bits when it is imported and as many as its Go type when it is declared; who
+// declares later binds a second time then, which routes alike.
+//
+// The names of the queues are generated here as in Subscribe, so a generator must give the same name each time. Everything
+// that is wrong is reported at once.
+func (p *Plug) Definitions(topics ...string) ([]byte, error) { return p.plug.Definitions(topics...) }
+
+// ProtectPolicy is the policy of the broker that keeps an existing quorum main queue from losing messages. Its String is what
+// to give to an operator; when he has set it, say so with config.ProtectionPolicy.
+func (p *Plug) ProtectPolicy(topic string) (topology.BrokerPolicy, error) {
+	return p.plug.ProtectPolicy(topic)
+}
+
+// QueueDepths tells how many messages lie ready in the retry queues and the dead-letter queues of all topics that this plug has
+// subscribed to, under their present policies, sorted by name. It asks the broker over AMQP, by a connection of its own that the first
+// call opens: the management plugin is not needed.
+//
+// Where some of it cannot be found out, it gives the rest and an error; at the end of ctx it returns, whatever the broker does.
+// middleware/metrics asks it at each scrape.
+func (p *Plug) QueueDepths(ctx context.Context) ([]middleware.QueueDepth, error) {
+	return p.plug.QueueDepths(ctx)
 }
 
 // Close closes the subscribers that are still open, and then the connection for copies. Close it after the router. It takes
 // CloseTimeout at the longest for handlers and copies, and some seconds more if the broker does not answer at all.
-func (p *Plug) Close() error {
-	p.close(fmt.Errorf("the retry plug is %w", transport.ErrClosed))
+func (p *Plug) Close() error { return p.plug.Close() }
 
-	p.mu.Lock()
-	open := slices.Collect(maps.Keys(p.consumers))
-	p.mu.Unlock()
-
-	var wg sync.WaitGroup
-	for _, c := range open {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			_ = p.release(c)
-		}()
-	}
-	wg.Wait()
-
-	p.forwarder.Close(time.Now().Add(time.Second))
-	p.observer.Close(time.Now().Add(time.Second))
-
-	return nil
-}
-
-// source registers the queue of a topic and completes what is needed to consume from it.
-func (p *Plug) source(topic, queue, exchange string) (*transport.Source, error) {
-	policy := p.options.Policies.For(topic)
-	if err := p.checkProtection(topic, queue, policy); err != nil {
-		return nil, err
-	}
-
-	known, err := p.registry.add(topic, queue, exchange, policy, p.options.Names)
-	if err != nil {
-		return nil, err
-	}
-
-	source := *known // the topic and the exchange are those of this call
-	source.Topic = topic
-	if p.options.Topology == TopologyDeclare {
-		source.Declare = func(channel *amqp091.Channel, version string) error {
-			return p.declare(channel, &source, exchange, version)
-		}
-	}
-	if policy.Mode != config.ModeOff {
-		source.Lane = p.forwarder.Lane(source.Plan)
-	}
-
-	return &source, nil
-}
-
-// declare declares the main queue as the user's builder does, protected where its policy says so, and the plan. version is
-// the broker's, or empty.
-func (p *Plug) declare(channel *amqp091.Channel, source *transport.Source, exchange, version string) error {
-	conf := p.config
-	conf.Queue.Arguments = p.mainArguments(source.Queue, source.Policy)
-
-	err := p.config.TopologyBuilder.BuildTopology(channel, source.Queue, exchange, conf, p.options.Logger)
-	if err != nil {
-		return fmt.Errorf("cannot declare the topology of topic %q: %w", source.Topic, p.explainMain(source, err))
-	}
-	if err := source.Plan.Declare(channel); err != nil {
-		return fmt.Errorf("cannot declare the retry topology of topic %q: %w", source.Topic, err)
-	}
-	if err := p.forwarder.CheckAccess(source.Plan); err != nil {
-		return fmt.Errorf("cannot dead-letter for topic %q: %w", source.Topic, err)
-	}
-	p.warnOfDrops(source, version)
-	p.poison.Emit(middleware.Event{Kind: middleware.EventTopologyDeclared, Topic: source.Topic, Queue: source.Queue})
-
-	return nil
-}
-
-// ownConnection is c with a copy of what amqp091-go writes into while it connects.
-func ownConnection(c amqp.ConnectionConfig) amqp.ConnectionConfig {
-	if c.AmqpConfig != nil {
-		own := *c.AmqpConfig
-		own.Properties = maps.Clone(own.Properties)
-		if own.TLSClientConfig != nil {
-			own.TLSClientConfig = own.TLSClientConfig.Clone()
-		}
-		c.AmqpConfig = &own
-	}
-	if c.TLSConfig != nil {
-		c.TLSConfig = c.TLSConfig.Clone()
-	}
-
-	return c
-}
-
-// inTurn is c, for clients that know one address only, with a dialer that knows them all.
-func inTurn(c amqp.ConnectionConfig, addresses []string) amqp.ConnectionConfig {
-	if len(addresses) == 0 {
-		return c
-	}
-
-	own := amqp091.Config{}
-	if c.AmqpConfig != nil {
-		own = *c.AmqpConfig
-	}
-	if c.TLSConfig == nil {
-		c.TLSConfig = own.TLSClientConfig
-	}
-	plain, dial, err := transport.DialInTurn(c.AmqpURI, addresses, c.TLSConfig, own.Dial)
-	if err != nil {
-		return c // it is not readable to the client either: its error comes from there
-	}
-	own.Dial, own.TLSClientConfig = dial, nil
-	c.AmqpURI, c.AmqpConfig, c.TLSConfig = plain, &own, nil
-
-	return c
-}
-
-func (p *Plug) connectionSettings(role string) transport.ConnectionSettings {
-	// What is left out is the default: a backoff of zero would be a hot loop.
-	reconnect, given := amqp.DefaultReconnectConfig(), amqp.ReconnectConfig{}
-	if p.config.Connection.Reconnect != nil {
-		given = *p.config.Connection.Reconnect
-		reconnect.BackoffRandomizationFactor = given.BackoffRandomizationFactor
-	}
-
-	return transport.ConnectionSettings{
-		URI:       p.config.Connection.AmqpURI,
-		Addresses: p.options.Addresses,
-		TLS:       p.config.Connection.TLSConfig,
-		AMQP:      p.config.Connection.AmqpConfig,
-		Reconnect: transport.Reconnect{
-			InitialInterval:     cmp.Or(given.BackoffInitialInterval, reconnect.BackoffInitialInterval),
-			MaxInterval:         cmp.Or(given.BackoffMaxInterval, reconnect.BackoffMaxInterval),
-			RandomizationFactor: reconnect.BackoffRandomizationFactor,
-			Multiplier:          cmp.Or(given.BackoffMultiplier, reconnect.BackoffMultiplier),
-		},
-		Role: role,
-		Emit: p.poison.Emit,
-	}
-}
+// Format prints what it is, under any verb: the config has the password of the broker's user in it.
+func (p *Plug) Format(f fmt.State, verb rune) { p.plug.Format(f, verb) }

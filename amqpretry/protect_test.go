@@ -8,14 +8,14 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 func protecting(p config.Protection) config.Policy {
@@ -61,14 +61,15 @@ func TestNewRefusesOtherArgumentsThanTheProtection(t *testing.T) {
 
 // builds is a topology builder of a user's own that records what it is to declare.
 type builds struct {
-	amqp.DefaultTopologyBuilder
 	arguments map[string]amqp091.Table
 	err       error
 }
 
-func (b *builds) BuildTopology(_ *amqp091.Channel, queue, _ string, conf amqp.Config, _ watermill.LoggerAdapter) error {
-	b.arguments[queue] = conf.Queue.Arguments
-	return b.err
+func (b *builds) builder() amqp.Builder {
+	return func(_ *amqp091.Channel, queue, _ string, conf amqp.Config, _ watermill.LoggerAdapter) error {
+		b.arguments[queue] = conf.Queue.Arguments
+		return b.err
+	}
 }
 
 // build builds the topology of topics as a stock subscriber would, without a broker: under the mode off the plan is empty.
@@ -77,7 +78,7 @@ func build(t *testing.T, policies config.Policies, arguments amqp091.Table, refu
 	b := &builds{arguments: map[string]amqp091.Table{}, err: refusal}
 	conf := durable()
 	conf.Queue.Arguments = arguments
-	conf.TopologyBuilder = b
+	conf.TopologyBuilder = b.builder()
 	plug, err := amqpretry.New(conf, amqpretry.Options{Policies: policies, Logger: logger})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, plug.Close()) })
@@ -85,7 +86,7 @@ func build(t *testing.T, policies config.Policies, arguments amqp091.Table, refu
 	var errs []error
 	stock := plug.Config()
 	for _, topic := range topics {
-		errs = append(errs, stock.TopologyBuilder.BuildTopology(nil, stock.Queue.GenerateName(topic), "", stock, nil))
+		errs = append(errs, amqp.BuildTopology(stock, topic, stock.Queue.GenerateName(topic)))
 	}
 
 	return b, errs

@@ -6,12 +6,12 @@ import (
 	"net/url"
 	"testing"
 
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // A URI that cannot be used is refused at once, and nothing of it is told: who cannot read it cannot know what belongs to the password.

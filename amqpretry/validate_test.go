@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	routermiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
@@ -18,9 +17,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
@@ -166,7 +166,7 @@ func TestNewReportsEverythingAtOnce(t *testing.T) {
 		"options.concurrency", "options.topology",
 		"config.Queue.Durable", "config.Publish.Transactional", "config.Consume.Qos.Global",
 	}, paths(err))
-	for _, own := range []string{"empty Config.AmqpURI", "missing Config.Marshaler", "missing Config.Queue.GenerateName"} {
+	for _, own := range []string{"AmqpURI", "missing Config.Marshaler", "missing Config.Queue.GenerateName"} {
 		assert.ErrorContains(t, err, own)
 	}
 
@@ -206,7 +206,7 @@ func TestPlanRefusesNames(t *testing.T) {
 
 			// On a stock subscriber the same error comes out of the builder, before the channel is used: here is none.
 			stock := plug.Config()
-			err = stock.TopologyBuilder.BuildTopology(nil, stock.Queue.GenerateName("orders"), "", stock, watermill.NopLogger{})
+			err = amqp.BuildTopology(stock, "orders", stock.Queue.GenerateName("orders"))
 			require.ErrorAs(t, err, &refused)
 			assert.ErrorContains(t, err, test.says)
 		})
@@ -234,15 +234,14 @@ func TestPlanTakesTheLongestName(t *testing.T) {
 // subscribed registers topics as stock subscribers do, and gives the error of the last.
 func subscribed(plug *amqpretry.Plug, topics ...string) error {
 	var (
-		stock = plug.Config()
-		queue string
+		stock        = plug.Config()
+		topic, queue string
 	)
-	for _, topic := range topics {
+	for _, topic = range topics {
 		queue = stock.Queue.GenerateName(topic)
 	}
-	builder := stock.TopologyBuilder
 
-	return builder.BuildTopology(nil, queue, "", stock, watermill.NopLogger{})
+	return amqp.BuildTopology(stock, topic, queue)
 }
 
 func TestStockSubscribersAreRefusedBeforeTheBrokerIsTouched(t *testing.T) {
@@ -292,7 +291,7 @@ func TestStockSubscribersAreRefusedBeforeTheBrokerIsTouched(t *testing.T) {
 		require.NoError(t, err)
 
 		stock := plug.Config()
-		err = stock.TopologyBuilder.BuildTopology(nil, "elsewhere", "", stock, watermill.NopLogger{})
+		err = amqp.BuildTopology(stock, "orders", "elsewhere")
 		assert.ErrorContains(t, err, `"elsewhere" was not generated`)
 	})
 }

@@ -9,15 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
 )

@@ -10,15 +10,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // provisioned is a service as its operator knows it: what it subscribes to, and what it needs.

@@ -19,6 +19,8 @@ type ConsumerSettings struct {
 	Connection ConnectionSettings
 	Logger     watermill.LoggerAdapter
 	Marshaler  Marshaler
+	// RedeliveredKey is what a message has in its metadata that the broker has delivered before; empty for nothing.
+	RedeliveredKey string
 	// Owner is the plug, Judge decides over what fails outside of a handler.
 	Owner any
 	Judge middleware.Poison

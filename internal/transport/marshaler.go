@@ -65,6 +65,20 @@ func decode(m Marshaler, d *amqp091.Delivery) (msg *message.Message, err error) 
 	return msg, err
 }
 
+// markRedelivered says in a message's metadata whether the broker has delivered it before, under the key that watermill-amqp has for
+// it. What is there under that key has been passed on from another message.
+func markRedelivered(msg *message.Message, key string, redelivered bool) {
+	switch {
+	case key == "":
+	case !redelivered:
+		delete(msg.Metadata, key)
+	case msg.Metadata == nil: // a marshaler of the user's own
+		msg.Metadata = message.Metadata{key: "true"}
+	default:
+		msg.Metadata[key] = "true"
+	}
+}
+
 // raw is what a message that nobody can decode looks like to those who want to see it all the same.
 func raw(d *amqp091.Delivery) *message.Message {
 	msg := message.NewMessage("", slices.Clone(d.Body))

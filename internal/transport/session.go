@@ -244,6 +244,7 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 		ctx, h.state.UUID = middleware.WithDeadLetter(ctx, letter), uuid
 	}
 	h.clean(msg)
+	markRedelivered(msg, settings.RedeliveredKey, d.Redelivered)
 	if h.nameless = msg.UUID == ""; h.nameless {
 		msg.UUID = messageUUID(h.state, d)
 	}

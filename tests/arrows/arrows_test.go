@@ -41,7 +41,11 @@ var rules = []struct {
 		"the management API is plain HTTP, for whoever needs it"},
 	{"internal/transport", []string{watermillAMQP, module + "/amqpretry"},
 		"the versions of watermill-amqp share it"},
-	{"amqpretry", []string{module + "/amqpretry/dlq", module + "/amqpretry/delay", module + "/amqpretry/amqpretryv3", module + "/tests",
+	{"internal/plug", []string{watermillAMQP, module + "/internal/versions"},
+		"the versions of watermill-amqp share it"},
+	{"amqpretry", []string{watermillAMQP + "/v3", module + "/amqpretry/amqpretryv3"},
+		"users of watermill-amqp v2 never compile v3"},
+	{"amqpretry", []string{module + "/amqpretry/dlq", module + "/amqpretry/delay", module + "/tests",
 		module + "/middleware/metrics", module + "/middleware/protect", module + "/middleware/retrytest"},
 		"the plug does not pull in the tools that come after it"},
 	{"amqpretry", optional, "a service that does not use it does not compile it"},
@@ -53,6 +57,7 @@ var rules = []struct {
 		"protection is a matter of handlers"},
 	{"amqpretry/amqpretryv3", []string{watermillAMQP + "/v2", module + "/amqpretry"},
 		"users of watermill-amqp v3 never compile v2"},
+	{"amqpretry/amqpretryv3", optional, "a service that does not use it does not compile it"},
 }
 
 // optional is what only users of metrics and protection compile, and the tracing example.
@@ -60,7 +65,7 @@ var optional = []string{"github.com/prometheus", "github.com/sony/gobreaker", "g
 
 // testOnly is what a user of the library must never compile.
 var testOnly = []string{"github.com/stretchr/testify", "go.uber.org/goleak", "pgregory.net/rapid", "testing",
-	module + "/internal/brokertest", module + "/tests"}
+	module + "/internal/brokertest", module + "/internal/versions", module + "/tests"}
 
 // allowed lists the exceptions: packages of the module that lie below a forbidden path and are free all the same.
 var allowed = map[string][]string{
@@ -82,7 +87,8 @@ func TestImportArrows(t *testing.T) {
 		}
 	}
 	for _, mustExist := range []string{
-		"config", "middleware", "middleware/metrics", "middleware/protect", "middleware/retrytest", "amqpretry", "amqpretry/topology", "internal/wire",
+		"config", "middleware", "middleware/metrics", "middleware/protect", "middleware/retrytest", "amqpretry", "amqpretry/amqpretryv3", "amqpretry/topology",
+		"internal/plug", "internal/transport", "internal/wire",
 	} {
 		assert.Contains(t, graph, module+"/"+mustExist, "the rules must not run empty")
 	}
@@ -91,7 +97,7 @@ func TestImportArrows(t *testing.T) {
 func TestNoTestLibraryInTheLibrary(t *testing.T) {
 	graph := load(t)
 	for from, p := range graph {
-		if !below(from, []string{module}) || below(from, []string{module + "/internal/brokertest", module + "/tests"}) {
+		if !below(from, []string{module}) || below(from, []string{module + "/internal/brokertest", module + "/internal/versions", module + "/tests"}) {
 			continue
 		}
 		for _, dep := range p.Deps {

@@ -58,11 +58,12 @@ func TestChaos(t *testing.T) {
 	random := func(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), stream)) }
 
 	s := &system{t: t, clockSteps: os.Getenv("CLOCK_STEPS") != "", ended: map[string]bool{}}
-	binary := buildWorker(t, s.clockSteps)
+	binaries := buildWorkers(t, s.clockSteps)
 	s.broker = startBroker(t)
 	folder := t.TempDir()
 	for i, version := range []Version{VersionA, VersionB, VersionA} {
-		w := startWorker(t, fmt.Sprintf("worker-%d", i+1), binary, folder, s.broker, version)
+		both := []string{binaries[i%2], binaries[1-i%2]} // so that the same queues are served by both
+		w := startWorker(t, fmt.Sprintf("worker-%d", i+1), both, folder, s.broker, version)
 		s.workers = append(s.workers, w)
 		s.readers = append(s.readers, &Reader{Path: filepath.Join(folder, w.name)})
 	}

@@ -26,8 +26,9 @@ const closesWithin = 30 * time.Second
 
 // worker is a process that is started again whenever it ends, as a supervisor does.
 type worker struct {
-	name, binary, ledger string
-	network              *network
+	name, ledger string
+	binaries     []string // each life has the next one
+	network      *network
 
 	mu       sync.Mutex
 	version  Version
@@ -41,24 +42,28 @@ type worker struct {
 	done     chan struct{}
 }
 
-// buildWorker builds the program, with a clock that can be stepped if that is wanted.
-func buildWorker(t *testing.T, steps bool) string {
+// buildWorkers builds the program with each version of watermill-amqp, and with a clock that can be stepped if that is wanted.
+func buildWorkers(t *testing.T, steps bool) (binaries []string) {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "worker")
-	args := []string{"build", "-o", binary}
-	if steps {
-		args = append(args, "-tags", "clocksteps", "-overlay", overlayClock(t))
+	for _, tags := range []string{"", "amqpv3"} {
+		binary := filepath.Join(t.TempDir(), "worker")
+		args := []string{"build", "-o", binary}
+		if steps {
+			tags += ",clocksteps"
+			args = append(args, "-overlay", overlayClock(t))
+		}
+		out, err := exec.Command("go", append(args, "-tags", tags, "./worker")...).CombinedOutput()
+		require.NoError(t, err, string(out))
+		binaries = append(binaries, binary)
 	}
-	out, err := exec.Command("go", append(args, "./worker")...).CombinedOutput()
-	require.NoError(t, err, string(out))
 
-	return binary
+	return binaries
 }
 
-func startWorker(t *testing.T, name, binary, folder string, b *broker, version Version) *worker {
+func startWorker(t *testing.T, name string, binaries []string, folder string, b *broker, version Version) *worker {
 	t.Helper()
 	w := &worker{
-		name: name, binary: binary, ledger: filepath.Join(folder, name), version: version,
+		name: name, binaries: binaries, ledger: filepath.Join(folder, name), version: version,
 		network: newNetwork(t, name, b.URI), done: make(chan struct{}),
 	}
 	require.NoError(t, os.WriteFile(w.ledger, nil, 0o600))
@@ -82,7 +87,7 @@ func (w *worker) supervise() {
 			panic(err)
 		}
 		var stderr bytes.Buffer
-		cmd := exec.Command(w.binary, "-ledger", w.ledger, "-name", fmt.Sprintf("%s.%d", w.name, w.life), "-settings", string(settings))
+		cmd := exec.Command(w.binaries[w.life%len(w.binaries)], "-ledger", w.ledger, "-name", fmt.Sprintf("%s.%d", w.name, w.life), "-settings", string(settings))
 		cmd.Stderr = &stderr
 		w.stdin, err = cmd.StdinPipe()
 		if err == nil {

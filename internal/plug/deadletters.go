@@ -1,4 +1,4 @@
-package amqpretry
+package plug
 
 import (
 	"context"

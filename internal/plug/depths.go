@@ -1,4 +1,4 @@
-package amqpretry
+package plug
 
 import (
 	"cmp"
@@ -10,12 +10,8 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
-// QueueDepths tells how many messages lie ready in the retry queues and the dead-letter queues of all topics that this plug has
-// subscribed to, under their present policies, sorted by name. It asks the broker over AMQP, by a connection of its own that the first
-// call opens: the management plugin is not needed.
-//
-// Where some of it cannot be found out, it gives the rest and an error; at the end of ctx it returns, whatever the broker does.
-// middleware/metrics asks it at each scrape.
+// QueueDepths tells how many messages lie ready in the retry queues and the dead-letter queues of all topics. Where some of it cannot be
+// found out, it gives the rest and an error.
 func (p *Plug) QueueDepths(ctx context.Context) ([]middleware.QueueDepth, error) {
 	queues := depthsOf(p.registry.plans())
 	counts, err := p.observer.Depths(ctx, slices.Sorted(maps.Keys(queues)))

@@ -1,4 +1,4 @@
-package amqpretry
+package plug
 
 import (
 	"errors"
@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/transport"
@@ -62,16 +60,14 @@ func found(address string) string {
 }
 
 // validateConfig refuses what retries cannot work with, each with the reason.
-func validateConfig(c amqp.Config, concurrency int) error {
+func validateConfig(c Config, concurrency int) error {
 	var errs []error
 
-	if err := c.ValidateSubscriber(); err != nil {
-		var all interface{ WrappedErrors() []error }
-		if errors.As(err, &all) {
-			errs = append(errs, all.WrappedErrors()...)
-		} else {
-			errs = append(errs, err)
-		}
+	var all interface{ WrappedErrors() []error }
+	if errors.As(c.Refused, &all) {
+		errs = append(errs, all.WrappedErrors()...)
+	} else {
+		errs = append(errs, c.Refused)
 	}
 
 	for _, r := range []struct {
@@ -82,7 +78,7 @@ func validateConfig(c amqp.Config, concurrency int) error {
 		{!c.Queue.Durable, "Queue.Durable", "must be true: retries wait in durable queues and would come back to a queue that is gone"},
 		{c.Queue.AutoDelete, "Queue.AutoDelete", "must be false: retries would come back to a queue that is gone"},
 		{c.Queue.Exclusive, "Queue.Exclusive", "must be false: retries would come back to a queue that is gone with its connection"},
-		{c.Publish.Transactional, "Publish.Transactional", "must be false: watermill-amqp reports success for a message that it has rolled back; use ConfirmDelivery"},
+		{c.Transactional, "Publish.Transactional", "must be false: watermill-amqp reports success for a message that it has rolled back; use ConfirmDelivery"},
 		{c.Consume.NoRequeueOnNack, "Consume.NoRequeueOnNack", "must be false: a nack is what shutdowns and lost connections use as well, their messages would be lost or dead-lettered"},
 		{c.Consume.Qos.Global, "Consume.Qos.Global", "must be false: quorum queues refuse it, and RabbitMQ 4.3 ignores it"},
 		{c.Consume.Exclusive && concurrency > 1, "Consume.Exclusive", fmt.Sprintf("must be false with options.concurrency %d: who wants one consumer only wants one message at a time", concurrency)},

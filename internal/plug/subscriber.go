@@ -1,4 +1,4 @@
-package amqpretry
+package plug
 
 import (
 	"context"
@@ -51,19 +51,20 @@ func (p *Plug) consumer(role string, prefetch int) (*transport.Consumer, error) 
 	}
 
 	consumer, err := transport.NewConsumer(p.ctx, transport.ConsumerSettings{
-		Connection:   p.connectionSettings(role),
-		Logger:       p.options.Logger,
-		Marshaler:    p.config.Marshaler,
-		Owner:        p,
-		Judge:        p.poison,
-		Concurrency:  p.options.Concurrency,
-		Prefetch:     prefetch,
-		Consumer:     consume.Consumer,
-		Exclusive:    consume.Exclusive,
-		NoLocal:      consume.NoLocal,
-		NoWait:       consume.NoWait,
-		Arguments:    consume.Arguments,
-		CloseTimeout: p.options.CloseTimeout,
+		Connection:     p.connectionSettings(role),
+		Logger:         p.options.Logger,
+		Marshaler:      p.config.Marshaler,
+		RedeliveredKey: p.config.RedeliveredKey,
+		Owner:          p,
+		Judge:          p.poison,
+		Concurrency:    p.options.Concurrency,
+		Prefetch:       prefetch,
+		Consumer:       consume.Consumer,
+		Exclusive:      consume.Exclusive,
+		NoLocal:        consume.NoLocal,
+		NoWait:         consume.NoWait,
+		Arguments:      consume.Arguments,
+		CloseTimeout:   p.options.CloseTimeout,
 	})
 	if err != nil {
 		return nil, err
@@ -119,7 +120,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 }
 
 func (s *Subscriber) source(topic string) (*transport.Source, error) {
-	return s.plug.source(topic, s.plug.config.Queue.GenerateName(topic), s.plug.config.Exchange.GenerateName(topic))
+	return s.plug.source(s.plug.main(topic))
 }
 
 // Close stops consuming and waits until what was handed out is settled, for CloseTimeout at the longest. What is not done

@@ -1,4 +1,4 @@
-package amqpretry
+package plug
 
 import (
 	"errors"
@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
@@ -33,7 +32,7 @@ func (p *Plug) protectPolicy(queue string) (topology.BrokerPolicy, error) {
 }
 
 // vhostOf is the virtual host that a connection would use.
-func vhostOf(c amqp.ConnectionConfig) (string, error) {
+func vhostOf(c Connection) (string, error) {
 	if c.AmqpConfig != nil && c.AmqpConfig.Vhost != "" {
 		return c.AmqpConfig.Vhost, nil
 	}

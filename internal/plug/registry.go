@@ -1,4 +1,4 @@
-package amqpretry
+package plug
 
 import (
 	"errors"
@@ -41,8 +41,8 @@ func (e *SharedQueueError) Error() string {
 }
 
 // add registers the queue of a topic, or gives the source that is there.
-func (r *registry) add(topic, queue, exchange string, policy config.Policy, names topology.Names) (*transport.Source, error) {
-	plan, err := topology.New(queue, policy, names)
+func (r *registry) add(main Main, policy config.Policy, names topology.Names) (*transport.Source, error) {
+	plan, err := topology.New(main.Queue, policy, names)
 	if err != nil {
 		return nil, err
 	}
@@ -50,23 +50,23 @@ func (r *registry) add(topic, queue, exchange string, policy config.Policy, name
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if known := r.queues[queue]; known != nil {
+	if known := r.queues[main.Queue]; known != nil {
 		if !known.Policy.Equal(policy) {
-			return nil, &SharedQueueError{Queue: queue, Topics: [2]string{known.Topic, topic}}
+			return nil, &SharedQueueError{Queue: main.Queue, Topics: [2]string{known.Topic, main.Topic}}
 		}
 		return known, nil
 	}
 
 	plans := append(r.all(), plan)
-	if err := errors.Join(topology.Check(plans...), r.checkExchanges(topic, exchange, plans)); err != nil {
+	if err := errors.Join(topology.Check(plans...), r.checkExchanges(main, plans)); err != nil {
 		return nil, err
 	}
-	if exchange != "" {
-		r.exchanges[exchange] = topic
+	if main.Exchange != "" {
+		r.exchanges[main.Exchange] = main.Topic
 	}
 
-	s := &transport.Source{Topic: topic, Queue: queue, Policy: policy, Plan: plan, Names: names}
-	r.queues[queue] = s
+	s := &transport.Source{Topic: main.Topic, Queue: main.Queue, Policy: policy, Plan: plan, Names: names}
+	r.queues[main.Queue] = s
 
 	return s, nil
 }
@@ -99,14 +99,14 @@ func (r *registry) all() []topology.Plan {
 
 // checkExchanges finds retry exchanges with the name of an exchange that a topic publishes to: its messages would be
 // routed as if they were failed ones, that is, lost.
-func (r *registry) checkExchanges(topic, exchange string, plans []topology.Plan) error {
+func (r *registry) checkExchanges(main Main, plans []topology.Plan) error {
 	var errs []error
 
 	for _, plan := range plans {
 		for _, x := range plan.Exchanges {
 			owner, taken := r.exchanges[x.Name]
-			if x.Name == exchange {
-				owner, taken = topic, true
+			if x.Name == main.Exchange {
+				owner, taken = main.Topic, true
 			}
 			field := "Names.RetryExchange"
 			if x.Shared {

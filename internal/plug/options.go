@@ -1,4 +1,4 @@
-package amqpretry
+package plug
 
 import (
 	"time"
@@ -7,20 +7,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/transport"
 	"github.com/amqpretry/watermill-retry/middleware"
 )
-
-// HeldError reports failed deliveries whose copy the broker does not confirm. They are held unacknowledged, and nothing is
-// lost; it says which queue and exchange to look at.
-type HeldError = transport.HeldError
-
-// NoAnswerError is what Subscribe gives up with when the broker has not answered it for 30 seconds (2 minutes while it declares), such as
-// for a quorum queue without leader.
-type NoAnswerError = transport.NoAnswerError
-
-// ErrClosed is what a plug and its subscribers return after their Close.
-var ErrClosed = transport.ErrClosed
 
 // TopologyMode says who declares.
 type TopologyMode string

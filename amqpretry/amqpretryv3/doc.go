@@ -1,0 +1,18 @@
+// Package amqpretryv3 plugs durable, delayed, non-blocking retries and a dead-letter queue into Watermill routers on
+// watermill-amqp v3 and RabbitMQ.
+//
+//	retry, err := amqpretryv3.New(amqp.NewDurableQueueConfig(uri), amqpretryv3.Options{Policies: policies, Logger: logger})
+//	defer retry.Close()                                  // after the router
+//	subscriber, err := retry.NewSubscriber()             // a message.Subscriber
+//	router.AddMiddleware(retry.Middleware)               // outermost
+//
+// It is package amqpretry for the other version of watermill-amqp, and all that is said there holds here: the same options (the types
+// are even identical), the same topology, the same messages. A queue may be served by services on v2 and on v3 at the same time.
+//
+// What is different is different in watermill-amqp itself: the routing key of a binding is generated of the topic and not of the
+// queue; a TopologyBuilder is told the topic; and messages that were delivered before have amqp.MetadataRedeliveredKey in
+// their metadata, from the plug's own subscriber as from the stock one.
+//
+// A service that imports this package does not compile watermill-amqp v2, and one that imports package amqpretry does not
+// compile v3.
+package amqpretryv3

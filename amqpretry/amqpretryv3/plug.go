@@ -1,0 +1,89 @@
+package amqpretryv3
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/plug"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// Plug gives the routers that use it retries and dead-letter queues. It is safe for concurrent use.
+type Plug struct {
+	plug   *plug.Plug
+	config amqp.Config // the user's, with the defaults filled in
+}
+
+// New checks the config and the options, all of both at once, and returns a plug. The broker is not touched.
+//
+// The config is one of watermill-amqp's durable ones, or a user's own with his own TopologyBuilder and Marshaler.
+func New(conf amqp.Config, options Options) (*Plug, error) {
+	conf = withDefaults(conf)
+	p, err := plug.New(translate(conf), options)
+	if err != nil {
+		return nil, err
+	}
+
+	return &Plug{p, conf}, nil
+}
+
+// NewSubscriber connects and returns a subscriber. Plug.Close closes it if it is still open.
+func (p *Plug) NewSubscriber() (*Subscriber, error) { return p.plug.NewSubscriber() }
+
+// NewDeadLetterSubscriber connects and returns a subscriber to dead letters. Plug.Close closes it if it is still open.
+func (p *Plug) NewDeadLetterSubscriber() (*DeadLetterSubscriber, error) {
+	return p.plug.NewDeadLetterSubscriber()
+}
+
+// Middleware is the retry middleware, to be added to the router before all others. Messages that do not come from this plug
+// pass it untouched.
+func (p *Plug) Middleware(h message.HandlerFunc) message.HandlerFunc { return p.plug.Middleware(h) }
+
+// Poison is the final step alone, for handlers without retries: their first failure goes to the dead-letter queue. It may be
+// added to single handlers of a router that has Middleware.
+func (p *Plug) Poison(h message.HandlerFunc) message.HandlerFunc { return p.plug.Poison(h) }
+
+// Plan is what the broker is to hold for a topic beside its main queue.
+func (p *Plug) Plan(topic string) (topology.Plan, error) { return p.plug.Plan(topic) }
+
+// Definitions is everything that a service with these topics declares, as a file for `rabbitmqctl import_definitions`: for an
+// operator who provisions it, and a service with TopologyAssume that may configure nothing. The broker is not touched.
+//
+// Beside the plans it has what watermill-amqp's own TopologyBuilder would declare by the config: the main queues with their
+// arguments and protection, the exchanges of the topics, and the bindings. A custom TopologyBuilder cannot be asked what it
+// would declare, so what that does otherwise must be provisioned by other means. The virtual host, which must exist, is that
+// of the connection.
+//
+// A number in config.QueueBind.Arguments has 64 bits when it is imported and as many as its Go type when it is declared; who
+// declares later binds a second time then, which routes alike.
+//
+// The names of the queues are generated here as in Subscribe, so a generator must give the same name each time. Everything
+// that is wrong is reported at once.
+func (p *Plug) Definitions(topics ...string) ([]byte, error) { return p.plug.Definitions(topics...) }
+
+// ProtectPolicy is the policy of the broker that keeps an existing quorum main queue from losing messages. Its String is what
+// to give to an operator; when he has set it, say so with config.ProtectionPolicy.
+func (p *Plug) ProtectPolicy(topic string) (topology.BrokerPolicy, error) {
+	return p.plug.ProtectPolicy(topic)
+}
+
+// QueueDepths tells how many messages lie ready in the retry queues and the dead-letter queues of all topics that this plug has
+// subscribed to, under their present policies, sorted by name. It asks the broker over AMQP, by a connection of its own that the first
+// call opens: the management plugin is not needed.
+//
+// Where some of it cannot be found out, it gives the rest and an error; at the end of ctx it returns, whatever the broker does.
+// middleware/metrics asks it at each scrape.
+func (p *Plug) QueueDepths(ctx context.Context) ([]middleware.QueueDepth, error) {
+	return p.plug.QueueDepths(ctx)
+}
+
+// Close closes the subscribers that are still open, and then the connection for copies. Close it after the router. It takes
+// CloseTimeout at the longest for handlers and copies, and some seconds more if the broker does not answer at all.
+func (p *Plug) Close() error { return p.plug.Close() }
+
+// Format prints what it is, under any verb: the config has the password of the broker's user in it.
+func (p *Plug) Format(f fmt.State, verb rune) { p.plug.Format(f, verb) }

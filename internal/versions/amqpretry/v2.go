@@ -1,0 +1,28 @@
+//go:build !amqpv3
+
+package amqpretry
+
+import "github.com/amqpretry/watermill-retry/amqpretry"
+
+type (
+	DeadLetterSubscriber = amqpretry.DeadLetterSubscriber
+	HeldError            = amqpretry.HeldError
+	NoAnswerError        = amqpretry.NoAnswerError
+	Options              = amqpretry.Options
+	Plug                 = amqpretry.Plug
+	ProtectionError      = amqpretry.ProtectionError
+	SharedQueueError     = amqpretry.SharedQueueError
+	Subscriber           = amqpretry.Subscriber
+	TopologyMode         = amqpretry.TopologyMode
+)
+
+const (
+	DefaultPrefetch = amqpretry.DefaultPrefetch
+	TopologyAssume  = amqpretry.TopologyAssume
+	TopologyDeclare = amqpretry.TopologyDeclare
+)
+
+var (
+	ErrClosed = amqpretry.ErrClosed
+	New       = amqpretry.New
+)

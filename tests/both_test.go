@@ -1,0 +1,244 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	amqpv2 "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	amqpv3 "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/amqpretryv3"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// either is a plug for one version of watermill-amqp or the other.
+type either interface {
+	Middleware(message.HandlerFunc) message.HandlerFunc
+	NewSubscriber() (*amqpretry.Subscriber, error)
+	Plan(topic string) (topology.Plan, error)
+	Close() error
+}
+
+// eitherWay makes the plugs of both versions with the same options, and gives of each its two kinds of subscribers.
+func eitherWay(t *testing.T, uri string, options amqpretry.Options) (plugs []either, subscribers map[string]message.Subscriber) {
+	t.Helper()
+
+	v2 := amqpv2.NewDurableQueueConfig(uri)
+	v2.Queue.Arguments, v2.Consume.Qos.PrefetchCount = mainQueueArguments("classic"), 5
+	plugV2, err := amqpretry.New(v2, options)
+	require.NoError(t, err)
+	v3 := amqpv3.NewDurableQueueConfig(uri)
+	v3.Queue.Arguments, v3.Consume.Qos.PrefetchCount = mainQueueArguments("classic"), 5
+	plugV3, err := amqpretryv3.New(v3, options) // the options are of one type
+	require.NoError(t, err)
+
+	subscribers = map[string]message.Subscriber{}
+	subscribers["own v2"], err = plugV2.NewSubscriber()
+	require.NoError(t, err)
+	subscribers["own v3"], err = plugV3.NewSubscriber()
+	require.NoError(t, err)
+	subscribers["stock v2"], err = amqpv2.NewSubscriber(plugV2.Config(), watermill.NopLogger{})
+	require.NoError(t, err)
+	subscribers["stock v3"], err = amqpv3.NewSubscriber(plugV3.Config(), watermill.NopLogger{})
+	require.NoError(t, err)
+
+	return []either{plugV2, plugV3}, subscribers
+}
+
+// One queue is served by v2 and by v3 at once, by the plug's own subscribers and by stock ones: whoever gets a message goes on where
+// another has failed.
+func TestBothVersionsServeOneQueue(t *testing.T) {
+	t.Parallel()
+
+	uri, queue := brokertest.URI(t), uniqueName("both")
+	broker := newRabbit(t, uri)
+	plugs, subscribers := eitherWay(t, uri, amqpretry.Options{Policies: retries(ms(50, 100)...), CloseTimeout: 5 * time.Second})
+	plans := make([]topology.Plan, len(plugs))
+	for i, plug := range plugs {
+		var err error
+		plans[i], err = plug.Plan(queue)
+		require.NoError(t, err)
+	}
+	assert.Equal(t, plans[0], plans[1], "the same topology")
+	queues := []string{queue}
+	for _, q := range plans[0].Queues {
+		queues = append(queues, q.Name)
+	}
+	t.Cleanup(func() { broker.remove(plans[0].RetryExchange, queues...) })
+
+	var (
+		mu       sync.Mutex
+		attempts = map[string][]int{}           // of each message, in order
+		served   = map[string]map[string]bool{} // by whom
+	)
+	var routers []*message.Router
+	for name, subscriber := range subscribers {
+		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+		require.NoError(t, err)
+		for _, plug := range plugs { // both: each leaves the other's messages alone
+			router.AddMiddleware(plug.Middleware)
+		}
+		router.AddConsumerHandler(name, queue, subscriber, func(msg *message.Message) error {
+			attempt, known := middleware.AttemptFromContext(msg.Context())
+			assert.True(t, known)
+			mu.Lock()
+			defer mu.Unlock()
+			attempts[msg.UUID] = append(attempts[msg.UUID], attempt.Number)
+			if served[msg.UUID] == nil {
+				served[msg.UUID] = map[string]bool{}
+			}
+			served[msg.UUID][name] = true
+
+			return errors.New("boom")
+		})
+		routers = append(routers, router)
+		go func() { assert.NoError(t, router.Run(context.Background())) }()
+		<-router.Running()
+	}
+
+	ids := numbered("m", 200)
+	broker.publish(queue, named(ids...)...)
+	letters := broker.take(queue+".dlq", len(ids), 60*time.Second)
+	for _, router := range routers {
+		require.NoError(t, router.Close())
+	}
+	for _, plug := range plugs {
+		require.NoError(t, plug.Close())
+	}
+
+	handlers := map[string]int{}
+	for _, letter := range letters {
+		assert.Equal(t, strconv.Itoa(3), header(letter, wire.KeyAttempts), uuid(letter))
+		handlers[header(letter, wire.KeyHandler)]++
+	}
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(subscribers)), slices.Collect(maps.Keys(handlers)), "all of them had some")
+	shared := 0
+	for _, id := range ids {
+		assert.Equal(t, []int{1, 2, 3}, attempts[id], id)
+		if len(served[id]) > 1 {
+			shared++
+		}
+	}
+	assert.Positive(t, shared, "messages that one has failed and another has gone on with")
+	assert.Len(t, attempts, len(ids))
+}
+
+// Under v3 two topics may share a queue and be bound each by its own key; with the stock subscriber as with the plug's own.
+func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
+	t.Parallel()
+
+	for _, stock := range []bool{false, true} {
+		t.Run(map[bool]string{false: "own", true: "stock"}[stock], func(t *testing.T) {
+			t.Parallel()
+
+			uri, exchange, queue := brokertest.URI(t), uniqueName("topics"), uniqueName("both")
+			conf := amqpv3.NewDurableTopicConfig(uri, exchange, queue)
+			conf.Queue.Arguments = mainQueueArguments("quorum")
+			plug, err := amqpretryv3.New(conf, amqpretryv3.Options{Policies: retries(ms(50)...)})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, plug.Close()) })
+			broker := newRabbit(t, uri)
+			t.Cleanup(func() {
+				broker.remove(queue+".retry", queue, queue+".retry.50ms", queue+".dlq")
+				broker.remove(exchange)
+			})
+
+			var subscriber message.Subscriber
+			if stock {
+				subscriber, err = amqpv3.NewSubscriber(plug.Config(), watermill.NopLogger{})
+			} else {
+				subscriber, err = plug.NewSubscriber()
+			}
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, subscriber.Close()) })
+			var wg sync.WaitGroup
+			for _, topic := range []string{"orders", "invoices", "returns"} { // at once: a stock subscriber generates the name and builds in two steps
+				wg.Go(func() { assert.NoError(t, subscriber.(message.SubscribeInitializer).SubscribeInitialize(topic)) })
+			}
+			wg.Wait()
+
+			publisher, err := amqpv3.NewPublisher(plug.Config(), watermill.NopLogger{})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, publisher.Close()) })
+			for _, topic := range []string{"orders", "invoices", "returns", "nobody"} {
+				require.NoError(t, publisher.Publish(topic, message.NewMessage(topic, []byte("x"))))
+			}
+			got := []string{}
+			for _, d := range broker.take(queue, 3, 10*time.Second) {
+				got = append(got, uuid(d))
+			}
+			assert.ElementsMatch(t, []string{"orders", "invoices", "returns"}, got)
+
+			file, err := plug.Definitions("orders", "invoices")
+			require.NoError(t, err)
+			assert.Contains(t, string(file), `"routing_key": "orders"`)
+			assert.Contains(t, string(file), `"routing_key": "invoices"`)
+		})
+	}
+}
+
+// A message that the broker has delivered before says so under v3, with the plug's own subscriber as with the stock one; and only such
+// a message does, whatever its publisher has passed on.
+func TestV3_RedeliveredMessagesSaySo(t *testing.T) {
+	t.Parallel()
+
+	uri, queue := brokertest.URI(t), uniqueName("both")
+	conf := amqpv3.NewDurableQueueConfig(uri)
+	conf.Queue.Arguments = mainQueueArguments("classic")
+	plug, err := amqpretryv3.New(conf, amqpretryv3.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+	plan, err := plug.Plan(queue)
+	require.NoError(t, err)
+	broker := newRabbit(t, uri)
+	t.Cleanup(func() {
+		queues := []string{queue}
+		for _, q := range plan.Queues {
+			queues = append(queues, q.Name)
+		}
+		broker.remove(plan.RetryExchange, queues...)
+	})
+	subscriber, err := plug.NewSubscriber()
+	require.NoError(t, err)
+	messages, err := subscriber.Subscribe(t.Context(), queue)
+	require.NoError(t, err)
+
+	forged := newPublishing("m", "x")
+	forged.Headers[amqpv3.MetadataRedeliveredKey] = "true"
+	broker.publish(queue, forged)
+	for _, redelivered := range []bool{false, true} {
+		msg := receive(t, messages)
+		assert.Equal(t, redelivered, amqpv3.IsMessageRedelivered(msg))
+		if redelivered {
+			msg.Ack()
+		} else {
+			msg.Nack()
+		}
+	}
+}
+
+func receive(t *testing.T, messages <-chan *message.Message) *message.Message {
+	t.Helper()
+	select {
+	case msg, open := <-messages:
+		require.True(t, open)
+		return msg
+	case <-time.After(10 * time.Second):
+		require.Fail(t, "no message")
+		return nil
+	}
+}
