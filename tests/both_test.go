@@ -14,6 +14,7 @@ import (
 	amqpv2 "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	amqpv3 "github.com/ThreeDotsLabs/watermill-amqp/v3/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -217,17 +218,16 @@ func TestV3_RedeliveredMessagesSaySo(t *testing.T) {
 	messages, err := subscriber.Subscribe(t.Context(), queue)
 	require.NoError(t, err)
 
-	forged := newPublishing("m", "x")
+	plain, forged := newPublishing("plain", "x"), newPublishing("forged", "x")
 	forged.Headers[amqpv3.MetadataRedeliveredKey] = "true"
-	broker.publish(queue, forged)
-	for _, redelivered := range []bool{false, true} {
-		msg := receive(t, messages)
-		assert.Equal(t, redelivered, amqpv3.IsMessageRedelivered(msg))
-		if redelivered {
-			msg.Ack()
-		} else {
-			msg.Nack()
-		}
+	for _, publishing := range []amqp091.Publishing{plain, forged} {
+		broker.publish(queue, publishing)
+		first := receive(t, messages)
+		assert.False(t, amqpv3.IsMessageRedelivered(first), first.UUID)
+		first.Nack()
+		again := receive(t, messages)
+		assert.True(t, amqpv3.IsMessageRedelivered(again), again.UUID)
+		again.Ack()
 	}
 }
 

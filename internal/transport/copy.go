@@ -2,6 +2,7 @@ package transport
 
 import (
 	"cmp"
+	"crypto/rand"
 	"encoding/json"
 	"math"
 	"slices"
@@ -9,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
@@ -41,7 +41,7 @@ func copyOf(o Order, limit int) (amqp091.Publishing, wire.State) {
 		AppId:           d.AppId,
 		Body:            d.Body,
 	}
-	id := watermill.NewShortUUID()
+	id := rand.Text() // Watermill's short UUIDs take two thirds of the allocations of a whole copy
 
 	room := math.MaxInt32
 	if limit > 0 {

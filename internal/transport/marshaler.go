@@ -33,14 +33,22 @@ func Publish(m Marshaler, msg *message.Message) (amqp091.Publishing, error) {
 		return p, err
 	}
 
-	// In a new table: the marshaler may have given the same one to others.
-	p.Headers = maps.Clone(p.Headers)
-	maps.DeleteFunc(p.Headers, func(key string, _ any) bool {
-		// CC and BCC are the publisher's to use; what else is the broker's own it would believe, up to 3.10.
-		return wire.IsOwn(key) || wire.IsBroker(key) && key != wire.KeyBrokerCC && key != wire.KeyBrokerBCC
-	})
+	for key := range p.Headers {
+		if isUnpublished(key) {
+			p.Headers = maps.Clone(p.Headers) // the marshaler may have given the same one to others
+			maps.DeleteFunc(p.Headers, func(key string, _ any) bool { return isUnpublished(key) })
+
+			break
+		}
+	}
 
 	return p, nil
+}
+
+// isUnpublished tells headers that nobody publishes. CC and BCC are the publisher's to use; what else is the broker's own it would
+// believe, up to 3.10.
+func isUnpublished(key string) bool {
+	return wire.IsOwn(key) || wire.IsBroker(key) && key != wire.KeyBrokerCC && key != wire.KeyBrokerBCC
 }
 
 // decode makes a message of a delivery with the user's marshaler, which sees string headers only and neither ours nor the
@@ -95,7 +103,10 @@ func plainHeaders(headers amqp091.Table) amqp091.Table {
 		if wire.IsOwn(key) || wire.IsBroker(key) {
 			continue
 		}
-		out[key] = headerText(value)
+		if _, isText := value.(string); !isText { // else the same interface will do, without an allocation
+			value = headerText(value)
+		}
+		out[key] = value
 	}
 
 	return out
