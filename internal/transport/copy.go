@@ -24,7 +24,7 @@ const mostHeaders = maxEntries - 80
 // more than limit bytes is made to fit: first by what is least valuable of ours; where the message's own headers leave no
 // room, or are too many, it becomes a dead letter without the largest of them. So does a delivery that came without some. It
 // gives the state that was published: the verdict may have changed to too-large.
-func copyOf(o Order, limit int) (amqp091.Publishing, wire.State) {
+func copyOf(o *Order, limit int) (amqp091.Publishing, wire.State) {
 	d, state := o.Delivery, withArrival(o.Delivery, o.State)
 
 	p := amqp091.Publishing{

@@ -50,7 +50,7 @@ func TestCopyIsTheMessage(t *testing.T) {
 		before := fmt.Sprintf("%#v", d) // as text, because NaN is not equal to itself
 		replay := rapid.Bool().Draw(t, "replay")
 
-		p, state := copyOf(Order{Delivery: &d, State: wire.State{Count: 1, Delay: "30s", Attempts: 1, Queue: "q"}, Replay: replay}, unlimited)
+		p, state := copyOf(&Order{Delivery: &d, State: wire.State{Count: 1, Delay: "30s", Attempts: 1, Queue: "q"}, Replay: replay}, unlimited)
 
 		require.Equal(t, before, fmt.Sprintf("%#v", d), "the delivery stays as it is: it may be copied again")
 		require.Equal(t, 1, state.Count)
@@ -106,7 +106,7 @@ func TestCopyOfAReplayLosesThePoisonKeys(t *testing.T) {
 	d := &amqp091.Delivery{Headers: amqp091.Table{"reason_poisoned": "r", "topic_poisoned": "t", "a": "b"}}
 
 	for _, replay := range []bool{false, true} {
-		p, _ := copyOf(Order{Delivery: d, State: wire.State{Count: 1, Delay: "1s"}, Replay: replay}, unlimited)
+		p, _ := copyOf(&Order{Delivery: d, State: wire.State{Count: 1, Delay: "1s"}, Replay: replay}, unlimited)
 		assert.Equal(t, !replay, p.Headers["reason_poisoned"] == "r")
 		assert.Equal(t, !replay, p.Headers["topic_poisoned"] == "t")
 		assert.Equal(t, "b", p.Headers["a"])
@@ -115,8 +115,8 @@ func TestCopyOfAReplayLosesThePoisonKeys(t *testing.T) {
 
 func TestEachCopyHasAnIDOfItsOwn(t *testing.T) {
 	d := &amqp091.Delivery{}
-	a, _ := copyOf(Order{Delivery: d, State: wire.State{}, Replay: false}, unlimited)
-	b, _ := copyOf(Order{Delivery: d, State: wire.State{}, Replay: false}, unlimited)
+	a, _ := copyOf(&Order{Delivery: d, State: wire.State{}, Replay: false}, unlimited)
+	b, _ := copyOf(&Order{Delivery: d, State: wire.State{}, Replay: false}, unlimited)
 	assert.NotEqual(t, a.Headers[wire.KeyID], b.Headers[wire.KeyID])
 }
 
@@ -125,11 +125,11 @@ func TestCopyKeepsTheFirstArrival(t *testing.T) {
 		Exchange: "events", RoutingKey: "orders.eu", Expiration: "60000", UserId: "guest",
 		Headers: amqp091.Table{"CC": []any{"a", "b"}, "BCC": []any{"c"}},
 	}
-	_, state := copyOf(Order{Delivery: first, State: wire.State{Queue: "q"}, Replay: false}, unlimited)
+	_, state := copyOf(&Order{Delivery: first, State: wire.State{Queue: "q"}, Replay: false}, unlimited)
 	want := wire.NewArrival("events", "orders.eu", "60000", "guest", `["a","b"]`)
 	assert.Equal(t, want, state.Arrival)
 
-	_, state = copyOf(Order{Delivery: &amqp091.Delivery{Exchange: "", RoutingKey: "q"}, State: state, Replay: false}, unlimited)
+	_, state = copyOf(&Order{Delivery: &amqp091.Delivery{Exchange: "", RoutingKey: "q"}, State: state, Replay: false}, unlimited)
 	assert.Equal(t, want, state.Arrival, "how it came back is not how it arrived")
 }
 
@@ -142,7 +142,7 @@ func TestCopyNeverExceedsTheFrame(t *testing.T) {
 		limit := rapid.SampledFrom([]int{8 << 10, 9 << 10, 16 << 10, 32 << 10, 128 << 10, unlimited}).Draw(t, "limit")
 
 		full := fullState()
-		p, state := copyOf(Order{Delivery: &d, State: full, Replay: false}, limit)
+		p, state := copyOf(&Order{Delivery: &d, State: full, Replay: false}, limit)
 
 		require.LessOrEqual(t, ours(p), wire.MaxOwnBytes)
 		if limit != unlimited {
@@ -199,7 +199,7 @@ func TestLargestCopy(t *testing.T) {
 	}
 
 	for _, limit := range []int{6 << 10, 8 << 10, 16 << 10, 32 << 10, 128 << 10} {
-		p, state := copyOf(Order{Delivery: d, State: fullState(), Replay: false}, limit)
+		p, state := copyOf(&Order{Delivery: d, State: fullState(), Replay: false}, limit)
 		assert.Equal(t, wire.ReasonTooLarge, state.Reason)
 		assert.NotEmpty(t, p.Headers[wire.KeyRemoved])
 		assert.LessOrEqual(t, len(headerFrame(p)), limit)
@@ -241,7 +241,7 @@ func TestRemoveLargest(t *testing.T) {
 	}
 	d := &amqp091.Delivery{Headers: headers, Body: []byte("body")}
 
-	p, state := copyOf(Order{Delivery: d, State: wire.State{Count: 1, Delay: "30s", Attempts: 3, Queue: "q", Error: "boom"}, Replay: false}, limit)
+	p, state := copyOf(&Order{Delivery: d, State: wire.State{Count: 1, Delay: "30s", Attempts: 3, Queue: "q", Error: "boom"}, Replay: false}, limit)
 
 	assert.Equal(t, "list, a-6000, b-6000", p.Headers[wire.KeyRemoved])
 	assert.Contains(t, p.Headers, "5000")
@@ -260,7 +260,7 @@ func TestRemovedNamesAreBounded(t *testing.T) {
 		headers[fmt.Sprintf("%03d%s", i, strings.Repeat("\xff世", 40))] = int64(i)
 	}
 
-	p, _ := copyOf(Order{Delivery: &amqp091.Delivery{Headers: headers}, State: fullState(), Replay: false}, 16<<10)
+	p, _ := copyOf(&Order{Delivery: &amqp091.Delivery{Headers: headers}, State: fullState(), Replay: false}, 16<<10)
 
 	removed, _ := p.Headers[wire.KeyRemoved].(string)
 	assert.NotEmpty(t, removed)

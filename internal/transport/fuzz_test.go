@@ -141,7 +141,7 @@ func (l life) run() {
 			limit -= returnSize(l.source.Plan)
 		}
 		order := Order{Delivery: &d, State: identify(settlement.State, &d, d.MessageId == ""), Wait: settlement.Verdict.Wait, Replay: a.replay}
-		p, state := copyOf(order, limit)
+		p, state := copyOf(&order, limit)
 		l.checkCopy(p, state, limit)
 		l.checkTheirs(first, foreign, p, state, a.replay || round > 0)
 
@@ -310,7 +310,7 @@ func FuzzFrame(f *testing.F) {
 		if c.n(2) == 0 {
 			state = wire.State{Count: 1, Delay: "30s", Queue: "orders", Error: c.text(), Attempts: 1}
 		}
-		p, _ := copyOf(Order{Delivery: &d, State: state, Replay: c.n(2) == 1}, limit)
+		p, _ := copyOf(&Order{Delivery: &d, State: state, Replay: c.n(2) == 1}, limit)
 
 		frame, err := peer.encode(p)
 		require.NoError(t, err)
@@ -546,7 +546,7 @@ func TestSieveKeepsTheStream(t *testing.T) {
 // What comes without some of its headers is a dead letter, whatever was decided, and names them.
 func TestCopyOfWhatHasLostHeaders(t *testing.T) {
 	d := &amqp091.Delivery{Headers: amqp091.Table{"a": "b"}, Body: []byte("body")}
-	p, state := copyOf(Order{Delivery: d, State: wire.State{Count: 1, Delay: "1s", Queue: "orders", Error: "boom"}, Lost: "deep, wide"}, 128<<10)
+	p, state := copyOf(&Order{Delivery: d, State: wire.State{Count: 1, Delay: "1s", Queue: "orders", Error: "boom"}, Lost: "deep, wide"}, 128<<10)
 	assert.Equal(t, wire.ReasonTooLarge, state.Reason)
 	assert.Equal(t, "-1", p.Headers[wire.KeyCount])
 	assert.NotContains(t, p.Headers, wire.KeyDelay)
@@ -563,7 +563,7 @@ func TestCopyOfManyHeaders(t *testing.T) {
 			headers[fmt.Sprintf("%04x", i)] = nil
 		}
 		for _, limit := range []int{unlimited, 128 << 10} {
-			p, state := copyOf(Order{Delivery: &amqp091.Delivery{Headers: headers}, State: fullState()}, limit)
+			p, state := copyOf(&Order{Delivery: &amqp091.Delivery{Headers: headers}, State: fullState()}, limit)
 			assert.Equal(t, reason, state.Reason, n)
 			assert.LessOrEqual(t, len(p.Headers)+10, maxEntries)
 			if reason != "" {
@@ -576,7 +576,7 @@ func TestCopyOfManyHeaders(t *testing.T) {
 // RabbitMQ refuses to publish the pseudo queue's own name, which a message of another protocol can carry.
 func TestCopyDoesNotAskForDirectReplies(t *testing.T) {
 	for given, want := range map[string]string{"amq.rabbitmq.reply-to": "", "amq.rabbitmq.reply-to.g1h2": "amq.rabbitmq.reply-to.g1h2", "answers": "answers"} {
-		p, _ := copyOf(Order{Delivery: &amqp091.Delivery{ReplyTo: given}}, unlimited)
+		p, _ := copyOf(&Order{Delivery: &amqp091.Delivery{ReplyTo: given}}, unlimited)
 		assert.Equal(t, want, p.ReplyTo)
 	}
 }

@@ -55,7 +55,7 @@ func newLane(f *Forwarder, plan topology.Plan) *Lane {
 
 // Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the delivery may be
 // acknowledged. It gives the state that was published. It ends with ctx, at the latest when the delivery's channel is gone.
-func (l *Lane) Forward(ctx context.Context, o Order) (wire.State, error) {
+func (l *Lane) Forward(ctx context.Context, o *Order) (*wire.State, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.forwarder.ctx, func() { cancel(ErrClosed) })()
@@ -77,10 +77,10 @@ func (l *Lane) Forward(ctx context.Context, o Order) (wire.State, error) {
 			return state, nil
 		}
 		if ctx.Err() != nil {
-			return wire.State{}, context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 		if errors.Is(err, errGone) || o.IsGone() {
-			return wire.State{}, errGone
+			return nil, errGone
 		}
 		h.failed(err)
 
@@ -94,75 +94,77 @@ func (l *Lane) Forward(ctx context.Context, o Order) (wire.State, error) {
 		select {
 		case <-time.After(wait.NextBackOff()):
 		case <-ctx.Done():
-			return wire.State{}, context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 	}
 }
 
 // publish makes one publish and waits until it is resolved.
-func (l *Lane) publish(ctx context.Context, o Order) (wire.State, error) {
-	confirms, pending, err := l.send(ctx, o)
+func (l *Lane) publish(ctx context.Context, o *Order) (*wire.State, error) {
+	pending, err := l.send(ctx, o)
 	if err != nil {
-		return wire.State{}, err
+		return nil, err
 	}
 
-	defer confirms.resolved()
+	defer pending.confirms.resolved()
 
 	select {
 	case <-pending.confirmation.Done():
-		return pending.state, l.outcome(ctx, confirms, pending)
+		return pending.state, l.outcome(ctx, pending)
 	case <-ctx.Done():
-		return wire.State{}, context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	}
 }
 
 // pending is a publish that is not resolved yet.
 type pending struct {
+	confirms     *confirmChannel
 	id           string
-	state        wire.State
+	state        *wire.State // as it was published
 	sent         time.Time
 	confirmation *amqp091.DeferredConfirmation
 }
 
 // send publishes when it is its turn. The delivery is looked at last: one whose channel is gone is not published, because
 // the broker delivers it again.
-func (l *Lane) send(ctx context.Context, o Order) (*confirmChannel, pending, error) {
+func (l *Lane) send(ctx context.Context, o *Order) (*pending, error) {
 	link, err := l.forwarder.connection.Link(ctx)
 	if err != nil {
-		return nil, pending{}, err
+		return nil, err
 	}
 	if err := link.waitUnblocked(ctx); err != nil {
-		return nil, pending{}, err
+		return nil, err
 	}
-	if err := l.take(ctx); err != nil {
-		return nil, pending{}, err
-	}
-	defer l.give()
-
 	limit := link.frameSize()
 	if limit > 0 {
 		limit -= l.reserved
 	}
-	publishing, state := copyOf(o, limit)
+	publishing, state := copyOf(o, limit) // before its turn: nobody else needs to wait for it
+
+	if err := l.take(ctx); err != nil {
+		return nil, err
+	}
+	defer l.give()
+
 	if o.IsGone() {
-		return nil, pending{}, errGone
+		return nil, errGone
 	}
 
 	exchange, key := l.plan.Route(state.Count)
 	confirms, err := l.channel(link, exchange)
 	if err != nil {
-		return nil, pending{}, err
+		return nil, err
 	}
 
 	sent := time.Now()
 	confirmation, err := confirms.PublishWithDeferredConfirm(exchange, key, true, false, publishing)
 	if err != nil {
 		confirms.resolved()
-		return nil, pending{}, err
+		return nil, err
 	}
 	id, _ := publishing.Headers[wire.KeyID].(string)
 
-	return confirms, pending{id, state, sent, confirmation}, nil
+	return &pending{confirms, id, &state, sent, confirmation}, nil
 }
 
 // channel gives the live confirm channel for what goes to an exchange, reserved for one publish.
@@ -188,20 +190,20 @@ var (
 )
 
 // outcome tells what became of a resolved publish, and repairs what can be repaired before the next.
-func (l *Lane) outcome(ctx context.Context, confirms *confirmChannel, p pending) error {
-	returned := confirms.returned(p.id)
+func (l *Lane) outcome(ctx context.Context, p *pending) error {
+	returned := p.confirms.returned(p.id)
 
 	switch {
 	case p.confirmation.Acked() && !returned:
 		return nil
 	case p.confirmation.Acked():
 		return errors.Join(errReturned, l.redeclare(ctx, p.sent))
-	case !confirms.IsClosed():
-		confirms.retired.Store(true)
+	case !p.confirms.IsClosed():
+		p.confirms.retired.Store(true)
 		return errNacked
 	}
 
-	err := confirms.closeError()
+	err := p.confirms.closeError()
 	if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.NotFound {
 		return errors.Join(err, l.redeclare(ctx, p.sent))
 	}

@@ -108,7 +108,7 @@ func TestEveryPublishMatchesExactlyOneBinding(t *testing.T) {
 		}
 
 		limit := rapid.SampledFrom([]int{0, 128 << 10, 4 << 10, 1 << 10}).Draw(t, "frame")
-		publishing, state := copyOf(Order{Delivery: &d, State: s.State, Wait: s.Verdict.Wait}, limit)
+		publishing, state := copyOf(&Order{Delivery: &d, State: s.State, Wait: s.Verdict.Wait}, limit)
 		exchange, key := plan.Route(state.Count)
 
 		var found []string

@@ -357,7 +357,7 @@ func (n *session) carryOut(s *subscription, h *handle, settlement middleware.Set
 
 // forward acknowledges the delivery when the broker has confirmed its copy.
 func (n *session) forward(s *subscription, h *handle, settlement middleware.Settlement) {
-	published, err := s.source.Lane.Forward(n.ctx, Order{
+	published, err := s.source.Lane.Forward(n.ctx, &Order{
 		Delivery: &h.delivery,
 		State:    identify(settlement.State, &h.delivery, h.nameless),
 		Wait:     settlement.Verdict.Wait,
@@ -379,7 +379,7 @@ func (n *session) forward(s *subscription, h *handle, settlement middleware.Sett
 }
 
 // final is the verdict that was carried out: a message without room for our headers is dead-lettered instead of retried.
-func final(v middleware.Verdict, published wire.State) middleware.Verdict {
+func final(v middleware.Verdict, published *wire.State) middleware.Verdict {
 	if published.Reason == wire.ReasonTooLarge {
 		return middleware.Verdict{Action: middleware.ActionDeadLetter, Reason: middleware.ReasonTooLarge}
 	}

@@ -197,7 +197,7 @@ func (d *stockDelivery) Settle(ctx context.Context, s middleware.Settlement) err
 	default:
 	}
 
-	published, err := d.source.Lane.Forward(ctx, Order{
+	published, err := d.source.Lane.Forward(ctx, &Order{
 		Delivery: &d.captured.delivery,
 		State:    identify(s.State, &d.captured.delivery, d.captured.nameless),
 		Wait:     s.Verdict.Wait,

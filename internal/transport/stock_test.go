@@ -240,10 +240,10 @@ func TestHandle(t *testing.T) {
 
 func TestFinal(t *testing.T) {
 	retry := middleware.Verdict{Action: middleware.ActionRetry, Count: 1, Delay: time.Second}
-	assert.Equal(t, retry, final(retry, wire.State{Count: 1}))
+	assert.Equal(t, retry, final(retry, &wire.State{Count: 1}))
 	assert.Equal(t,
 		middleware.Verdict{Action: middleware.ActionDeadLetter, Reason: middleware.ReasonTooLarge},
-		final(retry, wire.State{Count: wire.CountDead, Reason: wire.ReasonTooLarge}))
+		final(retry, &wire.State{Count: wire.CountDead, Reason: wire.ReasonTooLarge}))
 }
 
 func TestWaitUntil(t *testing.T) {

@@ -33,7 +33,7 @@ type wayBack struct {
 }
 
 // lookAfter is called for every copy that has begun to wait.
-func (f *Forwarder) lookAfter(plan topology.Plan, published wire.State) {
+func (f *Forwarder) lookAfter(plan topology.Plan, published *wire.State) {
 	if !plan.IsShared() || !f.settings.Redeclare || published.Count == wire.CountDead {
 		return
 	}
