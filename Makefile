@@ -69,8 +69,8 @@ BENCH  ?= .
 ROUNDS ?= 5
 SCALE  ?= 1
 bench: ## the plug measured against what one would do without it: make bench BENCH=Healthy ROUNDS=3 SCALE=0.2 REPORT=report.md
-	$(PROOF) SCALE=$(SCALE) scripts/broker run --own $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h ./tests/bench
-	cd tests/bench/peers && $(PROOF) SCALE=$(SCALE) ../../../scripts/broker run --own $(GO) test -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h .
+	$(PROOF) SCALE=$(SCALE) scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h ./tests/bench
+	cd tests/bench/peers && $(PROOF) SCALE=$(SCALE) ../../../scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h .
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./internal/transport
 
 FUZZ    ?= 3m

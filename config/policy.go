@@ -30,7 +30,7 @@ type QueueType string
 const (
 	// QueueTypeQuorum keeps waiting messages replicated and hands them back at least once. The zero value means this.
 	QueueTypeQuorum QueueType = "quorum"
-	// QueueTypeClassic is lighter, and loses waiting messages when the target queue is unavailable as they expire.
+	// QueueTypeClassic is lighter, and loses messages when the target queue is unavailable as they expire, or the broker is killed just then.
 	QueueTypeClassic QueueType = "classic"
 )
 

@@ -1,0 +1,95 @@
+package bench
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+)
+
+// BenchmarkConcurrency measures what more handlers at a time are worth, by how long one takes.
+func BenchmarkConcurrency(b *testing.B) {
+	t := table{
+		title: "Concurrency",
+		notes: []string{
+			"The plug's subscriber by Options.Concurrency, with handlers that wait for 0, 1 and 10 ms and succeed. Prefetch 100; as many messages as take " +
+				"about a second, after one for each handler as the warm-up. Ideal is one message per handler and waiting time; what handlers of 0 ms reach is " +
+				"the most that machine and broker can do.",
+		},
+		head: []string{
+			"queue", "Concurrency", "0 ms: msg/s", "to 1", "1 ms: msg/s", "to 1", "of the ideal", "10 ms: msg/s", "to 1", "of the ideal",
+		},
+	}
+	for _, queueType := range queueTypes {
+		b.Run(queueType, func(b *testing.B) {
+			var contenders []contender
+			for _, takes := range handlerTimes {
+				for _, concurrency := range concurrencies {
+					contenders = append(contenders, contender{concurrent(takes, concurrency), func(b *testing.B) figures {
+						return consumeConcurrently(b, queueType, takes, concurrency)
+					}})
+				}
+			}
+			all := compare(b, contenders...)
+
+			for _, concurrency := range concurrencies {
+				row := []any{queueType, concurrency}
+				for _, takes := range handlerTimes {
+					name := concurrent(takes, concurrency)
+					rate := all.median(name, "msg/s")
+					row = append(row, rate, all.ratio(name, concurrent(takes, 1), "msg/s"))
+					if takes > 0 {
+						row = append(row, rate*takes.Seconds()/float64(concurrency))
+					}
+				}
+				t.add(row...)
+			}
+		})
+	}
+	t.write(b)
+}
+
+var (
+	handlerTimes  = []time.Duration{0, time.Millisecond, 10 * time.Millisecond}
+	concurrencies = []int{1, 2, 4, 8, 16, 32, 64}
+)
+
+func concurrent(takes time.Duration, concurrency int) string {
+	return fmt.Sprintf("%d of %s", concurrency, takes)
+}
+
+func consumeConcurrently(b *testing.B, queueType string, takes time.Duration, concurrency int) figures {
+	const most = 6000 // a second's worth without waiting
+	messages := most
+	if takes > 0 {
+		messages = min(most, concurrency*int(time.Second/takes))
+	}
+	lap := newLap(concurrency, scaled(b, messages, 2*concurrency))
+
+	policy := config.Policy{Mode: config.ModeDeadLetter}
+	queue := newQueue(b, queueType, policy)
+	fill(b, queue, lap.warmUp+lap.messages, nil)
+	plug := newPlug(b, durable(b, queueType, 100), amqpretry.Options{Policies: config.Policies{Default: policy}, Concurrency: concurrency})
+	defer func() { require.NoError(b, plug.Close()) }()
+	subscriber, err := plug.NewSubscriber()
+	require.NoError(b, err)
+
+	router := newRouter(b)
+	router.AddMiddleware(plug.Middleware)
+	router.AddConsumerHandler("waiting", queue, subscriber, func(*message.Message) error {
+		if takes > 0 {
+			<-time.After(takes)
+		}
+		lap.add()
+
+		return nil
+	})
+	run(b, router, lap.done, time.Minute)
+
+	return lap.rate()
+}
