@@ -133,9 +133,13 @@ func early(policy config.Policy, w waiting) (v Verdict, ok bool) {
 	notBefore := earlier(w.notBefore, later(w.since, w.lastFailure).Add(maxPostpone(policy)))
 
 	wait := notBefore.Sub(w.now)
+	if wait <= 0 { // due
+		return Verdict{}, false
+	}
+
 	hop := policy.DelayFor(wait)
 	switch {
-	case wait <= 0, hop < min(wait, shortestHop): // due, or with too many hops before it is
+	case hop < min(wait, shortestHop): // too many hops before it is due
 		return Verdict{}, false
 	case hasPassed(w.deadline, w.now.Add(max(wait, hop))):
 		return expired(policy), true

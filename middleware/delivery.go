@@ -2,6 +2,7 @@ package middleware
 
 import (
 	"context"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -16,13 +17,13 @@ type Delivery interface {
 	Owner() any
 	// Queue is the queue that the message was consumed from.
 	Queue() string
-	// The following are those of Standing.
-	Policy() config.Policy
+	// The following are those of Standing. They go without copies: each message has a goroutine of its own, whose stack is to stay small.
+	Policy() *config.Policy
 	Narrow(policy config.Policy)
-	State() wire.State
+	State() *wire.State
 	Advance(s wire.State)
-	Begin(attempt Event) bool
-	End() (attempt Event, ok bool)
+	Begin(at time.Time, attempt *Event) bool
+	End() (began time.Time, attempt *Event, ok bool)
 	// Enter and Leave tell that a middleware has the message in hand. A handler may ack or nack it by itself: that is carried
 	// out when the last has left, and what the middleware says counts.
 	Enter()

@@ -141,26 +141,34 @@ func (p Poison) Emit(e Event) {
 }
 
 // begin tells that an attempt begins, unless it has begun before: in a middleware outside of this one.
-func (p Poison) begin(d Delivery, msg *message.Message) {
-	e := Event{Kind: EventAttempt, At: p.now()}
-	if p.OnEvent != nil {
-		e.Topic, e.Handler = message.SubscribeTopicFromCtx(msg.Context()), message.HandlerNameFromCtx(msg.Context())
-		e.Queue, e.Message, e.Attempt = d.Queue(), msg, attemptOf(d)
-		e.Calls = e.Attempt.Calls
+func (p *Poison) begin(d Delivery, msg *message.Message) {
+	if p.OnEvent == nil {
+		d.Begin(p.now(), nil)
+		return
 	}
-	if d.Begin(e) {
-		p.Emit(e)
+	p.tellOfBegin(d, msg)
+}
+
+func (p *Poison) tellOfBegin(d Delivery, msg *message.Message) {
+	now, attempt := p.now(), attemptOf(d)
+	e := &Event{
+		Kind: EventAttempt, At: now, Topic: message.SubscribeTopicFromCtx(msg.Context()), Queue: d.Queue(),
+		Handler: message.HandlerNameFromCtx(msg.Context()), Message: msg, Attempt: attempt, Calls: attempt.Calls,
+	}
+	if d.Begin(now, e) {
+		p.Emit(*e)
 	}
 }
 
 // Ended tells that an attempt has ended without a failure, if there is one: kind is EventSucceeded or EventRequeued.
 func (p Poison) Ended(kind EventKind, d Delivery, msg *message.Message) {
-	e, ok := d.End()
-	if !ok {
-		return
+	if began, attempt, ok := d.End(); ok && attempt != nil {
+		p.tellOfEnd(kind, began, attempt, msg)
 	}
+}
 
-	began := e.At
+func (p *Poison) tellOfEnd(kind EventKind, began time.Time, attempt *Event, msg *message.Message) {
+	e := *attempt
 	e.Kind, e.Message, e.At = kind, msg, p.now()
 	e.Took = e.At.Sub(began)
 	if kind == EventSucceeded {

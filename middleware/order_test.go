@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 // delivery is one that takes every settlement.
@@ -46,7 +47,8 @@ func run(t *testing.T, messages int, handler message.NoPublishHandlerFunc, middl
 	router.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
 			d := &delivery{settled: settled}
-			d.Narrow(config.Default())
+			policy := config.Default()
+			d.Arrive(&policy, &wire.State{})
 			msg.SetContext(WithDelivery(msg.Context(), d))
 			return h(msg)
 		}

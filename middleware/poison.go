@@ -85,9 +85,10 @@ type Failure struct {
 
 // Middleware dead-letters a message at its first failure, whatever the policy of its queue says of retries.
 func (p Poison) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	return p.wrap(h, func(policy config.Policy) config.Policy {
+	return p.wrap(h, func(d Delivery) {
+		policy := *d.Policy()
 		policy.Mode, policy.Retries, policy.Delays, policy.Backoff, policy.Immediate = config.ModeDeadLetter, 0, nil, config.Backoff{}, 0
-		return policy
+		d.Narrow(policy)
 	})
 }
 
@@ -105,14 +106,14 @@ func (p Poison) Judge(d Delivery, f Failure) Settlement {
 	return p.judge(d, f)
 }
 
-func (p Poison) judge(d Delivery, f Failure) Settlement {
+func (p *Poison) judge(d Delivery, f Failure) Settlement {
 	f, policy := f.completed(), d.Policy()
 	f.Attempt = attemptOf(d)
 
 	class, after := f.Class, time.Duration(0)
 	if class != ClassShutdown && class != ClassExpired {
 		f.Err = p.decide(f)
-		class, after = p.classify(policy, f)
+		class, after = p.classify(*policy, f)
 	}
 
 	state, now := d.State(), p.now()
@@ -121,7 +122,7 @@ func (p Poison) judge(d Delivery, f Failure) Settlement {
 		tries = config.MaxImmediate
 	}
 
-	verdict := Decide(policy, Case{
+	verdict := Decide(*policy, Case{
 		Class: class, After: after, Failures: state.Count, Tries: tries,
 		Now: now, Since: state.Since, Deadline: state.Deadline, Random: p.random(),
 	})
@@ -130,10 +131,11 @@ func (p Poison) judge(d Delivery, f Failure) Settlement {
 	}
 
 	s := p.settlement(d, f, verdict, failed{class: class, called: called(f), at: now})
-	if attempt, ok := d.End(); ok {
-		// The handler may have changed the context since.
-		s.failure.event.Topic, s.failure.event.Handler = attempt.Topic, attempt.Handler
-		s.failure.attempt(verdict, attempt.At)
+	if began, attempt, ok := d.End(); ok {
+		if attempt != nil { // the handler may have changed the context since
+			s.failure.event.Topic, s.failure.event.Handler = attempt.Topic, attempt.Handler
+		}
+		s.failure.attempt(verdict, began)
 	} else if f.Class == ClassCrashed || f.Class == ClassUndecodable {
 		s.failure.unhandled(verdict)
 	} else {
@@ -155,11 +157,14 @@ func (f Failure) completed() Failure {
 // called tells whether a failure is that of a handler's call. A consumer that died was in a handler, as far as is known.
 func called(f Failure) bool { return f.Class != ClassUndecodable && f.Class != ClassExpired }
 
+// isLimited tells whether a message can be late or early at all.
+func isLimited(s *wire.State) bool { return !s.Deadline.IsZero() || !s.NotBefore.IsZero() }
+
 // early decides over a message before its handler is called: it may have outlived its deadline meanwhile, or be not due yet.
-func (p Poison) early(d Delivery, f Failure) *Settlement {
+func (p *Poison) early(d Delivery, f Failure) *Settlement {
 	state, now := d.State(), p.now()
 
-	verdict, found := early(d.Policy(), waiting{
+	verdict, found := early(*d.Policy(), waiting{
 		failures: state.Count, now: now, since: state.Since, lastFailure: state.LastFailure,
 		deadline: state.Deadline, notBefore: state.NotBefore,
 	})
@@ -180,7 +185,7 @@ func (p Poison) early(d Delivery, f Failure) *Settlement {
 }
 
 // settlement completes a verdict with what the copy carries, and logs it.
-func (p Poison) settlement(d Delivery, f Failure, verdict Verdict, happened failed) Settlement {
+func (p *Poison) settlement(d Delivery, f Failure, verdict Verdict, happened failed) Settlement {
 	ctx, uuid := context.Background(), ""
 	if f.Message != nil {
 		ctx, uuid = f.Message.Context(), f.Message.UUID
@@ -189,7 +194,7 @@ func (p Poison) settlement(d Delivery, f Failure, verdict Verdict, happened fail
 	happened.text, happened.errorType = p.describe(f.Err)
 	happened.topic, happened.handler = f.Topic, message.HandlerNameFromCtx(ctx)
 	happened.subscriber, happened.host = message.SubscriberNameFromCtx(ctx), p.Host
-	next := fail(d.State(), verdict, happened)
+	next := fail(*d.State(), verdict, happened)
 
 	fields := watermill.LogFields{
 		"message_uuid": uuid,
@@ -205,13 +210,13 @@ func (p Poison) settlement(d Delivery, f Failure, verdict Verdict, happened fail
 	}
 	p.log(verdict, happened, next.Attempts > 0, fields)
 
-	return Settlement{Verdict: verdict, State: next, failure: failure{Poison: p, decided: happened.at, event: Event{
+	return Settlement{Verdict: verdict, State: next, failure: failure{Poison: *p, decided: happened.at, event: Event{
 		Topic: next.Topic, Queue: d.Queue(), Handler: next.Handler, Message: f.Message, Attempt: attemptOf(d), Calls: next.Attempts,
 		Class: happened.class, Err: f.Err,
 	}}}
 }
 
-func (p Poison) log(v Verdict, happened failed, handled bool, fields watermill.LogFields) {
+func (p *Poison) log(v Verdict, happened failed, handled bool, fields watermill.LogFields) {
 	what, log := "Message failed", p.logger()
 	if v.Reason == ReasonExpired {
 		what = "Message has expired"
@@ -258,13 +263,13 @@ type shownError struct {
 func (e shownError) Error() string { return e.text }
 func (e shownError) Unwrap() error { return e.error }
 
-func (p Poison) shown(err error) error {
+func (p *Poison) shown(err error) error {
 	text, _ := p.describe(err)
 	return shownError{err, text}
 }
 
 // describe gives the text and the type of an error. Both come from foreign code, which may panic.
-func (p Poison) describe(err error) (text, errorType string) {
+func (p *Poison) describe(err error) (text, errorType string) {
 	if err == nil {
 		return "", ""
 	}
@@ -284,7 +289,7 @@ func (p Poison) describe(err error) (text, errorType string) {
 }
 
 // payload is foreign code's view of a payload, which may be what it failed of.
-func (p Poison) payload(payload []byte) (text string) {
+func (p *Poison) payload(payload []byte) (text string) {
 	defer func() {
 		if r := recover(); r != nil {
 			text = fmt.Sprintf("(the payload's text is lost: PayloadText panicked with %T)", r)
@@ -295,7 +300,7 @@ func (p Poison) payload(payload []byte) (text string) {
 }
 
 // decide asks the decision function.
-func (p Poison) decide(f Failure) (err error) {
+func (p *Poison) decide(f Failure) (err error) {
 	if p.Decide == nil {
 		return f.Err
 	}
@@ -316,7 +321,7 @@ func (p Poison) decide(f Failure) (err error) {
 
 // classify asks an error what it wants. Errors are foreign code, and one that is a nil pointer in an interface panics easily: that is
 // a failed attempt like any other.
-func (p Poison) classify(policy config.Policy, f Failure) (class Class, after time.Duration) {
+func (p *Poison) classify(policy config.Policy, f Failure) (class Class, after time.Duration) {
 	defer func() {
 		if r := recover(); r != nil {
 			p.logger().Error("A handler's error panicked when it was looked at", fmt.Errorf("%T panicked with %T", f.Err, r), nil)
@@ -327,7 +332,7 @@ func (p Poison) classify(policy config.Policy, f Failure) (class Class, after ti
 	return Classify(policy, f.Class, f.Err)
 }
 
-func (p Poison) logger() watermill.LoggerAdapter {
+func (p *Poison) logger() watermill.LoggerAdapter {
 	if p.Logger == nil {
 		return watermill.NopLogger{}
 	}
@@ -335,7 +340,7 @@ func (p Poison) logger() watermill.LoggerAdapter {
 	return p.Logger
 }
 
-func (p Poison) now() time.Time {
+func (p *Poison) now() time.Time {
 	if p.Now == nil {
 		return time.Now()
 	}
@@ -343,7 +348,7 @@ func (p Poison) now() time.Time {
 	return p.Now()
 }
 
-func (p Poison) random() float64 {
+func (p *Poison) random() float64 {
 	if p.Random == nil {
 		return rand.Float64()
 	}

@@ -11,8 +11,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-
-	"github.com/amqpretry/watermill-retry/config"
 )
 
 // Retry is the router middleware that gives failed messages their durable, delayed, non-blocking retries. It belongs
@@ -27,8 +25,8 @@ func (r Retry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return r.Poison.wrap(h, nil)
 }
 
-// wrap is the life of a message around a handler, under the policy of its queue, or what narrow makes of that.
-func (p Poison) wrap(h message.HandlerFunc, narrow func(config.Policy) config.Policy) message.HandlerFunc {
+// wrap is the life of a message around a handler, under the policy of its queue, which narrow may narrow.
+func (p Poison) wrap(h message.HandlerFunc, narrow func(Delivery)) message.HandlerFunc {
 	p.reportInnerOrder(h)
 
 	var once, foreign sync.Once
@@ -48,16 +46,18 @@ func (p Poison) wrap(h message.HandlerFunc, narrow func(config.Policy) config.Po
 		d.Enter()
 		defer d.Leave()
 		if narrow != nil {
-			d.Narrow(narrow(d.Policy()))
+			narrow(d)
 		}
 
-		return attempt{Poison: p, delivery: d, msg: msg, ctx: msg.Context()}.run(h)
+		a := attempt{Poison: &p, delivery: d, msg: msg, ctx: msg.Context()}
+
+		return a.run(h)
 	}
 }
 
 // attempt is the handling of one delivery: the handler's call, with its immediate tries.
 type attempt struct {
-	Poison
+	*Poison
 	delivery Delivery
 	msg      *message.Message
 	// ctx is the message's as it was before the handler: middlewares such as Watermill's Timeout leave their cancelled
@@ -65,7 +65,7 @@ type attempt struct {
 	ctx context.Context
 }
 
-func (a attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
+func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 	returned := false
 	defer func() {
 		if !returned { // a hook has ended the goroutine, as testing.T.FailNow does: nobody else would answer
@@ -79,15 +79,17 @@ func (a attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 }
 
 // tries calls the handler until it succeeds or its failure is settled.
-func (a attempt) tries(h message.HandlerFunc) ([]*message.Message, error) {
+func (a *attempt) tries(h message.HandlerFunc) ([]*message.Message, error) {
 	restore := func() {}
 	if a.delivery.Policy().Immediate > 0 && a.delivery.State().Count == 0 {
 		restore = remember(a.msg)
 	}
 
 	for {
-		if s := a.early(a.delivery, Failure{Message: a.msg}); s != nil {
-			return nil, a.delivery.Settle(a.ctx, *s)
+		if isLimited(a.delivery.State()) {
+			if settled, err := a.early(); settled {
+				return nil, err
+			}
 		}
 
 		a.begin(a.delivery, a.msg)
@@ -118,6 +120,16 @@ func (a attempt) tries(h message.HandlerFunc) ([]*message.Message, error) {
 	}
 }
 
+// early settles a message that its handler may not see any more, or not yet.
+func (a *attempt) early() (settled bool, err error) {
+	s := a.Poison.early(a.delivery, Failure{Message: a.msg})
+	if s == nil {
+		return false, nil
+	}
+
+	return true, a.delivery.Settle(a.ctx, *s)
+}
+
 // unsettledError is a failure that could not be acted on: the message is nacked with it.
 type unsettledError struct{ failure, cause error }
 
@@ -135,7 +147,7 @@ func isUnsettled(err error) bool {
 }
 
 // fail acts on what the handler has returned. last means that it cannot be called again.
-func (a attempt) fail(err error, last bool) (Verdict, error) {
+func (a *attempt) fail(err error, last bool) (Verdict, error) {
 	a.msg.SetContext(a.ctx)
 
 	f := Failure{Class: ClassError, Err: err, Message: a.msg, last: last}
@@ -174,7 +186,7 @@ func isAnswered(msg *message.Message) bool {
 }
 
 // call runs the handler. A panic is an error; a Goexit cannot be stopped, so it is acted on here.
-func (a attempt) call(h message.HandlerFunc) (produced []*message.Message, err error) {
+func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, err error) {
 	returned := false
 
 	defer func() {

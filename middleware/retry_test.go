@@ -42,8 +42,8 @@ var _ middleware.Delivery = (*delivery)(nil)
 
 func (d *delivery) Owner() any             { return d.owner }
 func (d *delivery) Queue() string          { return "orders" }
-func (d *delivery) Policy() config.Policy  { return d.policy }
-func (d *delivery) State() wire.State      { return d.state }
+func (d *delivery) Policy() *config.Policy { return &d.policy }
+func (d *delivery) State() *wire.State     { return &d.state }
 func (d *delivery) Advance(s wire.State)   { d.state = s }
 func (d *delivery) Narrow(p config.Policy) { d.policy = p }
 func (d *delivery) Enter()                 { d.inside++ }
@@ -51,8 +51,8 @@ func (d *delivery) Leave()                 { d.inside-- }
 func (d *delivery) Withdrawn() bool        { return d.withdrawn }
 func (d *delivery) Succeeded()             { d.succeeded++ }
 
-func (d *delivery) Begin(e middleware.Event) bool { return d.attempt.Begin(e) }
-func (d *delivery) End() (middleware.Event, bool) { return d.attempt.End() }
+func (d *delivery) Begin(at time.Time, e *middleware.Event) bool { return d.attempt.Begin(at, e) }
+func (d *delivery) End() (time.Time, *middleware.Event, bool)    { return d.attempt.End() }
 
 func (d *delivery) Settle(ctx context.Context, s middleware.Settlement) error {
 	d.contexts = append(d.contexts, ctx)

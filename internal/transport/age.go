@@ -9,9 +9,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// withAge completes the state of a delivery that arrived just now with where its age counts from, and with its deadline.
-func withAge(s wire.State, d *amqp091.Delivery, kind wire.Kind, maxAge time.Duration, now time.Time) wire.State {
-	return s.WithAge(wire.Age{
+// setAge completes the state of a delivery that arrived just now with where its age counts from, and with its deadline.
+func setAge(s *wire.State, d *amqp091.Delivery, kind wire.Kind, maxAge time.Duration, now time.Time) {
+	s.SetAge(wire.Age{
 		Expiration: d.Expiration, Timestamp: d.Timestamp, Kind: kind, MaxAge: maxAge, Longest: config.MaxDelay, Now: now,
 	})
 }

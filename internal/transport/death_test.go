@@ -118,7 +118,8 @@ func TestArrive(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.want.state.Since = now // it has no timestamp
-			assert.Equal(t, test.want, testSource(config.Policy{}).arrive(&amqp091.Delivery{Headers: test.headers, Redelivered: true}, now, watermill.NopLogger{}))
+			source := testSource(config.Policy{})
+			assert.Equal(t, test.want, source.arrive(&amqp091.Delivery{Headers: test.headers, Redelivered: true}, now, watermill.NopLogger{}))
 
 			off := testSource(config.Policy{Mode: config.ModeOff})
 			assert.Zero(t, off.arrive(&amqp091.Delivery{Headers: test.headers}, now, watermill.NopLogger{}))
@@ -142,8 +143,8 @@ func TestArriveLogsUnknownVersions(t *testing.T) {
 	logger := watermill.NewCaptureLogger()
 	d := &amqp091.Delivery{Headers: amqp091.Table{wire.KeyVersion: []any{int64(2)}, wire.KeyQueue: "orders", wire.KeyCount: "1"}}
 
-	now := time.Now()
-	assert.Equal(t, arrival{state: wire.State{Queue: "orders", Since: now}}, testSource(config.Policy{}).arrive(d, now, logger))
+	now, source := time.Now(), testSource(config.Policy{})
+	assert.Equal(t, arrival{state: wire.State{Queue: "orders", Since: now}}, source.arrive(d, now, logger))
 
 	logged := logger.Captured()[watermill.InfoLogLevel]
 	require.Len(t, logged, 1)
@@ -166,6 +167,7 @@ func TestDelaysOfPoliciesAreRead(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		delay := time.Duration(rapid.Int64Range(1, 315_360_000_000).Draw(t, "ms")) * time.Millisecond
 		text := config.FormatDelay(delay)
-		require.True(t, testSource(config.Policy{}).isRetryQueue("orders.retry."+text, text))
+		source := testSource(config.Policy{})
+		require.True(t, source.isRetryQueue("orders.retry."+text, text))
 	})
 }

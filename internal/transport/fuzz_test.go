@@ -100,7 +100,8 @@ func (l life) run() {
 		require.LessOrEqual(t, a.state.Count, policy.MaxRetries())
 		require.False(t, a.state.Since.After(l.now), "younger than it can be")
 
-		h := &handle{owner: &l.source, source: &l.source, arrival: a, Standing: middleware.NewStanding(policy, a.state), delivery: d, ctx: t.Context()}
+		h := &handle{owner: &l.source, source: &l.source, arrival: a, delivery: d, ctx: t.Context()}
+		h.Arrive(&policy, &h.state)
 		msg, err := decode(marshaler, &d)
 		switch {
 		case a.crashed:

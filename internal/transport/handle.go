@@ -16,7 +16,7 @@ import (
 // and the consumer carries it out when the router has answered.
 type handle struct {
 	arrival
-	*middleware.Standing
+	middleware.Standing
 
 	owner    any
 	source   *Source

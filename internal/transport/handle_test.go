@@ -12,12 +12,10 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-
-	"github.com/amqpretry/watermill-retry/middleware"
 )
 
 func TestHandleWaitsForTheLastMiddleware(t *testing.T) {
-	h := &handle{Standing: new(middleware.Standing)}
+	h := &handle{}
 	require.True(t, h.wait(t.Context()), "no middleware was there")
 
 	h.Enter()
@@ -49,7 +47,7 @@ func TestHandleWaitsForTheLastMiddleware(t *testing.T) {
 
 func TestHandleIsWithdrawnWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	h := &handle{Standing: new(middleware.Standing), ctx: ctx}
+	h := &handle{ctx: ctx}
 	assert.False(t, h.Withdrawn())
 	cancel()
 	assert.True(t, h.Withdrawn())

@@ -101,7 +101,7 @@ func TestEveryPublishMatchesExactlyOneBinding(t *testing.T) {
 		if rapid.Bool().Draw(t, "has a deadline") {
 			h.state.Deadline = time.Now().Add(time.Duration(rand.Int64N(int64(time.Minute))))
 		}
-		h.Standing = middleware.NewStanding(policy, h.state)
+		h.Arrive(&policy, &h.state)
 		s := middleware.Poison{}.Judge(h, anyFailure(t))
 		if a := s.Verdict.Action; a != middleware.ActionRetry && a != middleware.ActionPostpone && a != middleware.ActionDeadLetter {
 			return // nothing is published

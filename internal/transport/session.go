@@ -206,7 +206,7 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 
 	h.lost = lostHeaders(d.Headers)
 	h.arrival = s.source.arrive(d, arrived, s.logger)
-	h.Standing = middleware.NewStanding(s.source.Policy, h.state)
+	h.Arrive(&s.source.Policy, &h.state)
 
 	if h.crashed {
 		n.judge(s, h, middleware.Failure{

@@ -39,42 +39,53 @@ type arrival struct {
 }
 
 // arrive reads our headers by the rules of the wire format, and the broker's counters.
-func (s Source) arrive(d *amqp091.Delivery, now time.Time, logger watermill.LoggerAdapter) arrival {
+func (s *Source) arrive(d *amqp091.Delivery, now time.Time, logger watermill.LoggerAdapter) (a arrival) {
 	if s.Policy.Mode == config.ModeOff {
-		return arrival{}
+		return a
 	}
 
+	kind := wire.Fresh
+	if wire.Carries(d.Headers, s.Queue) {
+		a.state, kind = s.read(d, logger)
+	}
+	a.state.Queue = s.Queue
+	setAge(&a.state, d, kind, s.Policy.MaxAge, now)
+
+	a.replay = kind == wire.Replay
+	// What was never delivered before was given its count by a publisher.
+	a.crashed = d.Redelivered && deliveryCount(d.Headers) >= int64(s.Policy.CrashLimit)
+
+	return a
+}
+
+func (s *Source) read(d *amqp091.Delivery, logger watermill.LoggerAdapter) (wire.State, wire.Kind) {
 	state, kind := wire.Read(d.Headers, wire.Reading{
 		Queue:        s.Queue,
 		MaxRetries:   s.Policy.MaxRetries(),
 		Death:        newestDeath(d.Headers),
 		IsRetryQueue: s.isRetryQueue,
 	})
-	state.Queue = s.Queue
-	state = withAge(state, d, kind, s.Policy.MaxAge, now)
-
 	if kind == wire.UnknownVersion {
-		logger.Info("Message carries retry headers of an unknown version, it is treated as fresh", watermill.LogFields{
-			"amqp_queue_name": s.Queue, "version": headerText(d.Headers[wire.KeyVersion]),
-		})
+		s.reportVersion(d, logger)
 	}
 
-	return arrival{
-		state:  state,
-		replay: kind == wire.Replay,
-		// What was never delivered before was given its count by a publisher.
-		crashed: d.Redelivered && deliveryCount(d.Headers) >= int64(s.Policy.CrashLimit),
-	}
+	return state, kind
+}
+
+func (s *Source) reportVersion(d *amqp091.Delivery, logger watermill.LoggerAdapter) {
+	logger.Info("Message carries retry headers of an unknown version, it is treated as fresh", watermill.LogFields{
+		"amqp_queue_name": s.Queue, "version": headerText(d.Headers[wire.KeyVersion]),
+	})
 }
 
 // crashError is what a message failed of that its consumers die of.
-func (s Source) crashError(d *amqp091.Delivery) error {
+func (s *Source) crashError(d *amqp091.Delivery) error {
 	return fmt.Errorf("delivered %d times without an answer, the policy allows %d", deliveryCount(d.Headers), s.Policy.CrashLimit)
 }
 
 // isRetryQueue reports whether name is this queue's retry queue for a delay. It knows those of other policies as well: what
 // waits under an old one continues under the new.
-func (s Source) isRetryQueue(name, delay string) bool {
+func (s *Source) isRetryQueue(name, delay string) bool {
 	if _, err := config.ParseDelay(delay); err != nil {
 		return false
 	}
@@ -84,7 +95,7 @@ func (s Source) isRetryQueue(name, delay string) bool {
 
 // clean takes from a replayed message what its death has left in the metadata. Only the queue tells whether it is a replay, and
 // a marshaler does not know it.
-func (a arrival) clean(msg *message.Message) {
+func (a *arrival) clean(msg *message.Message) {
 	if a.replay {
 		maps.DeleteFunc(msg.Metadata, func(key, _ string) bool { return wire.IsPoison(key) })
 	}

@@ -17,13 +17,20 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
-// Captures remembers the deliveries of messages that a stock subscriber has unmarshaled, for as long as the messages live.
-// Stock subscribers overwrite a message's context, so there is no place on the message itself; the map holds no message
-// alive and costs no goroutine for each.
+// Captures remembers the deliveries of messages that a stock subscriber has unmarshaled. Stock subscribers overwrite a message's
+// context, so there is no place on the message itself.
+//
+// Nearly all of them are in the hands of the middleware soon, which forgets them when it has settled them. Those that it never
+// sees, or leaves to others, become weak when enough others have come: then they are remembered for as long as their messages live,
+// and hold none alive. Weak ones are much dearer.
 type Captures struct {
-	mu       sync.Mutex
-	captured map[weak.Pointer[message.Message]]*capture
+	mu     sync.Mutex
+	recent map[*message.Message]*capture // at most mostRecent
+	weak   map[weak.Pointer[message.Message]]*capture
 }
+
+// mostRecent is how many messages are held alive at the most. A stock subscriber hands out one at a time for each subscription.
+const mostRecent = 64
 
 type capture struct {
 	delivery amqp091.Delivery
@@ -33,7 +40,7 @@ type capture struct {
 
 // NewCaptures returns an empty map.
 func NewCaptures() *Captures {
-	return &Captures{captured: map[weak.Pointer[message.Message]]*capture{}}
+	return &Captures{recent: map[*message.Message]*capture{}, weak: map[weak.Pointer[message.Message]]*capture{}}
 }
 
 // Unmarshal makes a message of a delivery and never fails: an error would make a stock subscriber nack and requeue, some
@@ -51,22 +58,36 @@ func (c *Captures) Unmarshal(m Marshaler, d amqp091.Delivery) *message.Message {
 		msg.UUID = messageUUID(wire.State{UUID: uuid}, &d)
 	}
 
-	key := weak.Make(msg)
-
-	c.mu.Lock()
-	c.captured[key] = &capture{d, nameless, err}
-	c.mu.Unlock()
-
-	runtime.AddCleanup(msg, c.drop, key)
+	c.add(msg, &capture{d, nameless, err})
 
 	return msg
+}
+
+func (c *Captures) add(msg *message.Message, captured *capture) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if len(c.recent) == mostRecent {
+		c.weaken()
+	}
+	c.recent[msg] = captured
+}
+
+// weaken holds the messages alive no longer. mu is held.
+func (c *Captures) weaken() {
+	for msg, captured := range c.recent {
+		key := weak.Make(msg)
+		c.weak[key] = captured
+		runtime.AddCleanup(msg, c.drop, key)
+	}
+	clear(c.recent)
 }
 
 func (c *Captures) drop(key weak.Pointer[message.Message]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	delete(c.captured, key)
+	delete(c.weak, key)
 }
 
 // Len tells how many messages are remembered.
@@ -74,14 +95,26 @@ func (c *Captures) Len() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	return len(c.captured)
+	return len(c.recent) + len(c.weak)
 }
 
 func (c *Captures) find(msg *message.Message) *capture {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	return c.captured[weak.Make(msg)]
+	if captured := c.recent[msg]; captured != nil || len(c.weak) == 0 {
+		return captured
+	}
+
+	return c.weak[weak.Make(msg)]
+}
+
+// forget forgets a message that is settled: nobody handles it again. Weak ones are forgotten by themselves.
+func (c *Captures) forget(msg *message.Message) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	delete(c.recent, msg)
 }
 
 // Stock lets the middleware serve messages of stock subscribers.
@@ -109,37 +142,53 @@ func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			return nil, errGhost
 		}
 
-		source, err := s.Source(message.SubscribeTopicFromCtx(msg.Context()))
-		if err != nil {
-			return nil, err
-		}
-		if source.Policy.Mode == config.ModeOff {
-			return h(msg)
+		produced, err := s.serve(msg, captured, h)
+		if err == nil {
+			s.Captures.forget(msg)
 		}
 
-		d := &stockDelivery{
-			msg: msg, owner: s.Owner, source: source, captured: captured, ctx: msg.Context(),
-			arrival: source.arrive(&captured.delivery, time.Now(), s.Logger),
-		}
-		d.Standing = middleware.NewStanding(source.Policy, d.state)
-
-		failure := middleware.Failure{Class: middleware.ClassUndecodable, Err: captured.err, Message: msg, Topic: source.Topic}
-
-		switch {
-		case d.crashed:
-			failure.Class, failure.Err = middleware.ClassCrashed, source.crashError(&captured.delivery)
-		case captured.err == nil:
-			d.clean(msg)
-			msg.SetContext(middleware.WithDelivery(msg.Context(), d))
-			return s.handle(d, h)
-		}
-
-		return nil, d.Settle(msg.Context(), s.Judge.Judge(d, failure))
+		return produced, err
 	}
 }
 
+// serve is the way of a message that was not seen before.
+func (s *Stock) serve(msg *message.Message, captured *capture, h message.HandlerFunc) ([]*message.Message, error) {
+	source, err := s.Source(message.SubscribeTopicFromCtx(msg.Context()))
+	if err != nil {
+		return nil, err
+	}
+	if source.Policy.Mode == config.ModeOff {
+		return h(msg)
+	}
+
+	d := s.delivery(msg, captured, source)
+	if d.crashed {
+		return nil, s.fail(d, middleware.ClassCrashed, source.crashError(&captured.delivery))
+	}
+	if captured.err != nil {
+		return nil, s.fail(d, middleware.ClassUndecodable, captured.err)
+	}
+	d.clean(msg)
+	msg.SetContext(middleware.WithDelivery(msg.Context(), d))
+
+	return s.handle(d, h)
+}
+
+func (s *Stock) delivery(msg *message.Message, captured *capture, source *Source) *stockDelivery {
+	d := &stockDelivery{msg: msg, owner: s.Owner, source: source, captured: captured, ctx: msg.Context()}
+	d.arrival = source.arrive(&captured.delivery, time.Now(), s.Logger)
+	d.Arrive(&source.Policy, &d.state)
+
+	return d
+}
+
+// fail settles a message that no handler may see.
+func (s *Stock) fail(d *stockDelivery, class middleware.Class, err error) error {
+	return d.Settle(d.ctx, s.Judge.Judge(d, middleware.Failure{Class: class, Err: err, Message: d.msg, Topic: d.source.Topic}))
+}
+
 // handle calls the handler, and tells how an attempt has ended that has not failed: with an error the router nacks, which requeues.
-func (s Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*message.Message, err error) {
+func (s *Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*message.Message, err error) {
 	end := middleware.EventRequeued // also if the handler ends its goroutine
 	defer func() { s.Judge.Ended(end, d, d.msg) }()
 
@@ -154,7 +203,7 @@ func (s Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*mess
 // router has answered, so the copy must be confirmed before: Settle waits.
 type stockDelivery struct {
 	arrival
-	*middleware.Standing
+	middleware.Standing
 
 	msg      *message.Message
 	owner    any

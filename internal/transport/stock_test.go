@@ -40,12 +40,28 @@ func TestCapturesForgetMessagesThatAreGone(t *testing.T) {
 
 	require.Eventually(t, func() bool {
 		runtime.GC()
-		return captures.Len() == 1
+		captures.mu.Lock()
+		defer captures.mu.Unlock()
+
+		return len(captures.weak) == 1
 	}, 5*time.Second, time.Millisecond)
 
 	require.NotNil(t, captures.find(kept), "who is still alive is still known")
+	assert.LessOrEqual(t, captures.Len(), mostRecent+1)
 	assert.Nil(t, captures.find(message.NewMessage("", nil)))
 	runtime.KeepAlive(kept)
+}
+
+// A message that was not settled may be handled again, by a middleware outside of ours.
+func TestCapturesForgetMessagesThatAreSettled(t *testing.T) {
+	errFail := errors.New("cannot be settled")
+	for _, err := range []error{nil, errFail} {
+		s := stock(testSource(config.Policy{}), nil)
+		msg := s.Captures.Unmarshal(amqp.DefaultMarshaler{}, delivered(nil))
+		_, got := s.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, err })(msg)
+		assert.Equal(t, err, got)
+		assert.Equal(t, err != nil, s.Captures.find(msg) != nil)
+	}
 }
 
 func TestCapturesUnmarshalNeverFails(t *testing.T) {
@@ -222,12 +238,12 @@ func TestHandle(t *testing.T) {
 	retry := middleware.Settlement{Verdict: middleware.Verdict{Action: middleware.ActionRetry, Count: 1}}
 	dead := middleware.Settlement{Verdict: middleware.Verdict{Action: middleware.ActionDeadLetter}}
 
-	h := &handle{Standing: new(middleware.Standing)}
+	h := &handle{}
 	s, succeeded := h.answer()
 	assert.Nil(t, s, "the middleware never saw it")
 	assert.False(t, succeeded)
 
-	h = &handle{Standing: new(middleware.Standing)}
+	h = &handle{}
 	require.NoError(t, h.Settle(t.Context(), dead))
 	require.NoError(t, h.Settle(t.Context(), retry))
 	h.Succeeded()

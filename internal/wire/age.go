@@ -18,9 +18,9 @@ type Age struct {
 	Now     time.Time
 }
 
-// WithAge completes the state of a message that arrived just now with where its age counts from, and with its deadline: by its
+// SetAge completes the state of a message that arrived just now with where its age counts from, and with its deadline: by its
 // own expiration, and by the policy's maximum age of now, whatever that was when it failed before.
-func (s State) WithAge(a Age) State {
+func (s *State) SetAge(a Age) {
 	expiration := a.ownExpiration(s)
 	if s.Since.IsZero() {
 		s.Since = a.began(expiration)
@@ -34,8 +34,6 @@ func (s State) WithAge(a Age) State {
 			s.Deadline = deadline
 		}
 	}
-
-	return s
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -48,14 +46,17 @@ func earlier(a, b time.Time) time.Time {
 
 // ownExpiration is the expiration that the publisher gave, 0 if none. It ends with the first life of the message: who
 // replays a dead letter wants it to be handled.
-func (a Age) ownExpiration(s State) time.Duration {
+func (a Age) ownExpiration(s *State) time.Duration {
 	text := a.Expiration
 	if s.Arrival.Known() {
 		text = s.Arrival.Expiration
 	}
 
+	if text == "" || s.Replays > 0 {
+		return 0
+	}
 	ms, err := strconv.ParseUint(text, 10, 64)
-	if err != nil || s.Replays > 0 {
+	if err != nil {
 		return 0
 	}
 

@@ -9,7 +9,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-func TestWithAge(t *testing.T) {
+func TestSetAge(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 500e6, time.UTC)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
 	stamp := func(d time.Duration) time.Time { return ago(d).Truncate(time.Second) }
@@ -77,7 +77,8 @@ func TestWithAge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			test.age.Now, test.age.Longest = now, 87600*time.Hour
 
-			got := test.state.WithAge(test.age)
+			got := test.state
+			got.SetAge(test.age)
 			assert.Equal(t, test.since, got.Since, "since")
 			assert.Equal(t, test.deadline, got.Deadline, "deadline")
 			assert.False(t, got.LastFailure.After(now), "last failure")

@@ -49,7 +49,7 @@ func FuzzLife(f *testing.F) {
 				require.Equal(t, wire.Retry, kind, "it has waited: its count is believed")
 			}
 			now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-			state = state.WithAge(wire.Age{Expiration: count, Kind: kind, Longest: time.Hour, Now: now})
+			state.SetAge(wire.Age{Expiration: count, Kind: kind, Longest: time.Hour, Now: now})
 			require.False(t, state.Since.After(now))
 
 			state.Queue = queue

@@ -33,11 +33,16 @@ type Reading struct {
 	IsRetryQueue func(name, delay string) bool
 }
 
+// Carries tells whether headers are this queue's, which those of a fresh message are not.
+func Carries(headers map[string]any, queue string) bool {
+	text, _ := headers[KeyQueue].(string)
+	return text != "" && text == queue
+}
+
 // Read tells what arrived. It trusts a count only in this queue and with the broker's own word that the message waited in
 // one of its retry queues: handlers pass metadata on, people move messages by hand, publishers forge.
 func Read(headers map[string]any, r Reading) (State, Kind) {
-	queue, _ := headers[KeyQueue].(string)
-	if queue == "" || queue != r.Queue {
+	if !Carries(headers, r.Queue) {
 		return State{}, Fresh
 	}
 	if v, _ := headers[KeyVersion].(string); v != Version {

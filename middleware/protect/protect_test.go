@@ -34,18 +34,18 @@ type delivery struct {
 	settled   []middleware.Verdict
 }
 
-func (d *delivery) Owner() any                    { return owner }
-func (d *delivery) Queue() string                 { return "orders" }
-func (d *delivery) Policy() config.Policy         { return d.policy }
-func (d *delivery) State() wire.State             { return d.state }
-func (d *delivery) Advance(s wire.State)          { d.state = s }
-func (d *delivery) Narrow(p config.Policy)        { d.policy = p }
-func (d *delivery) Begin(middleware.Event) bool   { return true }
-func (d *delivery) End() (middleware.Event, bool) { return middleware.Event{}, false }
-func (d *delivery) Enter()                        {}
-func (d *delivery) Leave()                        {}
-func (d *delivery) Withdrawn() bool               { return d.withdrawn }
-func (d *delivery) Succeeded()                    { d.succeeded = true }
+func (d *delivery) Owner() any                                { return owner }
+func (d *delivery) Queue() string                             { return "orders" }
+func (d *delivery) Policy() *config.Policy                    { return &d.policy }
+func (d *delivery) State() *wire.State                        { return &d.state }
+func (d *delivery) Advance(s wire.State)                      { d.state = s }
+func (d *delivery) Narrow(p config.Policy)                    { d.policy = p }
+func (d *delivery) Begin(time.Time, *middleware.Event) bool   { return true }
+func (d *delivery) End() (time.Time, *middleware.Event, bool) { return time.Time{}, nil, false }
+func (d *delivery) Enter()                                    {}
+func (d *delivery) Leave()                                    {}
+func (d *delivery) Withdrawn() bool                           { return d.withdrawn }
+func (d *delivery) Succeeded()                                { d.succeeded = true }
 
 func (d *delivery) Settle(_ context.Context, s middleware.Settlement) error {
 	d.settled = append(d.settled, s.Verdict)

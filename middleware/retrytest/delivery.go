@@ -7,12 +7,13 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
 // delivery is the consumer's side of a message that is handed out, as the retry middleware sees it.
 type delivery struct {
-	*middleware.Standing
+	middleware.Standing
 
 	owner   any
 	queue   string
@@ -38,8 +39,9 @@ var _ middleware.Delivery = (*delivery)(nil)
 
 type deliveryKey struct{}
 
-func (l *life) newDelivery(standing *middleware.Standing) *delivery {
-	d := &delivery{Standing: standing, owner: l, queue: l.service.Queue, arrived: l.clock.Now()}
+func (l *life) newDelivery(state wire.State) *delivery {
+	d := &delivery{owner: l, queue: l.service.Queue, arrived: l.clock.Now()}
+	d.Arrive(&l.policy, &state)
 	d.left, d.lost = make(chan struct{}), make(chan struct{})
 	d.ctx, d.cancel = context.WithCancel(context.WithValue(context.Background(), deliveryKey{}, d))
 

@@ -126,7 +126,7 @@ func (l *life) run(at letter) (err error) {
 // deliver is the way of one delivery: read, decode, hand out, wait for the answer, settle. It gives what is in the queue next.
 func (l *life) deliver(at letter) (next letter, err error) {
 	state, kind := l.arrive(at)
-	d := l.newDelivery(middleware.NewStanding(l.policy, state))
+	d := l.newDelivery(state)
 	defer d.cancel()
 
 	l.mu.Lock()
@@ -171,10 +171,12 @@ func (l *life) arrive(at letter) (wire.State, wire.Kind) {
 	})
 	state.Queue = l.service.Queue
 
-	return state.WithAge(wire.Age{
+	state.SetAge(wire.Age{
 		Expiration: at.expiration, Timestamp: at.timestamp, Kind: kind,
 		MaxAge: l.policy.MaxAge, Longest: config.MaxDelay, Now: l.clock.Now(),
-	}), kind
+	})
+
+	return state, kind
 }
 
 func (l *life) retryQueue(delay string) string { return l.service.Queue + ".retry." + delay }
