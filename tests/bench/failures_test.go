@@ -36,7 +36,7 @@ func BenchmarkFailures(b *testing.B) {
 				"watermill-amqp's subscriber with the plug's config and middleware; the others: watermill-amqp's subscriber). Failing ones are spread evenly " +
 				"and fail for good; three retries, 1 s apart, but for PoisonQueue and nack, which know no delay. One handler at a time, prefetch " +
 				strconv.Itoa(failurePrefetch) + ". Aim of the plug: 0.9.",
-			"Measured for a second over a backlog that outlasts it. With the plug and with nack that second begins 3.3 s after the first message: by then " +
+			"Measured for a second over a backlog that outlasts it. With the plug, its config and nack that second begins 3.3 s after the first message: by then " +
 				"messages of all attempts come back all the time, so it is what stays for as long as messages come, and not what a short backlog would show. " +
 				"With Retry it is one failing message with the healthy ones around it.",
 			"Handler 1ms: a healthy message takes a millisecond and a failing one fails at once: what is missing from 1 is what it is held up. Handler 0s: none takes any time, so that " +
