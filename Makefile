@@ -85,7 +85,7 @@ examples: ## the examples, with their output checked
 
 lint: ## linters and formatting (the first time it builds the linter: some minutes)
 	$(LINT) run && $(LINT) run --build-tags amqpv3 ./internal/versions/... ./amqpretry/... ./tests
-	set -e; for module in tests/interop tests/chaos tests/bench/peers; do (cd $$module && $(GO) tool -modfile=../../tools/go.mod golangci-lint run); done
+	set -e; for module in tests/interop tests/chaos tests/bench/peers; do (cd $$module && $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run); done
 
 vet: ## go vet
 	$(GO) vet ./... && $(GO) vet -tags cluster ./tests/cluster && $(GO) vet -tags amqpv3,cluster ./...
