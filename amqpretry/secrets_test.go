@@ -53,7 +53,7 @@ func TestPlugPrintsNoPassword(t *testing.T) {
 	conf.Connection.AmqpConfig = &amqp091.Config{SASL: []amqp091.Authentication{&amqp091.PlainAuth{Username: "user", Password: "SECRET"}}}
 	plug := newPlugOf(t, conf)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%d", "%x"} {
-		text := fmt.Sprintf(verb, plug) + fmt.Sprintf(verb, struct{ Plug *amqpretry.Plug }{plug}) + fmt.Sprintf(verb, []any{plug, conf.Queue.Durable})
+		text := fmt.Sprintf(verb, plug) + fmt.Sprintf(verb, *plug) + fmt.Sprintf(verb, struct{ Plug *amqpretry.Plug }{plug}) + fmt.Sprintf(verb, []any{plug, conf.Queue.Durable})
 		assert.NotContains(t, text, "SECRET", verb)
 		assert.NotContains(t, text, fmt.Sprintf("%x", "SECRET"), verb)
 		assert.Contains(t, text, "amqpretry.Plug", verb)

@@ -27,7 +27,12 @@ type Subscriber = plug.Subscriber
 
 // DeadLetterSubscriber feeds handlers from dead-letter queues: for an alarm that looks into the message, an archive, a repair.
 //
-// A success takes the dead letter out of the queue for good. A failure leaves it there: it is handed out again after a pause.
+// A handler finds in middleware.DeadLetterFromContext why its message has failed, and in the message what its own handler would
+// have seen: its payload and metadata, with Watermill's four poison keys; what cannot be decoded comes as it is.
+//
+// A success takes the dead letter out of the queue for good. A failure leaves it there, whatever the error says: it is handed out again
+// after a pause of 1s, 2s, 4s, up to 1m, and for ever, as there is no further queue for it to go to. Those behind it go on, up to the
+// prefetch, which is 50 or what the config says if that is more. The retry middleware leaves these messages alone.
 type DeadLetterSubscriber = plug.DeadLetterSubscriber
 
 // TopologyMode says who declares.

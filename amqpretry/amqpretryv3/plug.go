@@ -22,13 +22,14 @@ type Plug struct {
 //
 // The config is one of watermill-amqp's durable ones, or a user's own with his own TopologyBuilder and Marshaler.
 func New(conf amqp.Config, options Options) (*Plug, error) {
-	conf = withDefaults(conf)
-	p, err := plug.New(translate(conf), options)
-	if err != nil {
+	p := &Plug{config: withDefaults(conf)}
+
+	var err error
+	if p.plug, err = plug.New(translate(p.config), options, p); err != nil {
 		return nil, err
 	}
 
-	return &Plug{p, conf}, nil
+	return p, nil
 }
 
 // NewSubscriber connects and returns a subscriber. Plug.Close closes it if it is still open.
@@ -86,4 +87,4 @@ func (p *Plug) QueueDepths(ctx context.Context) ([]middleware.QueueDepth, error)
 func (p *Plug) Close() error { return p.plug.Close() }
 
 // Format prints what it is, under any verb: the config has the password of the broker's user in it.
-func (p *Plug) Format(f fmt.State, verb rune) { p.plug.Format(f, verb) }
+func (p Plug) Format(f fmt.State, verb rune) { p.plug.Format(f, verb) }

@@ -52,7 +52,7 @@ type Connection struct {
 	Reconnect  Reconnect
 }
 
-// Reconnect is the backoff after a lost connection. What is zero is the default.
+// Reconnect is the backoff after a lost connection. An interval or a multiplier of zero is the default.
 type Reconnect struct {
 	BackoffInitialInterval     time.Duration
 	BackoffRandomizationFactor float64

@@ -41,8 +41,9 @@ type Plug struct {
 	dropsTold sync.Map // main queues of which it was told that they can lose messages
 }
 
-// New checks the config and the options, all of both at once, and returns a plug. The broker is not touched.
-func New(conf Config, options Options) (*Plug, error) {
+// New checks the config and the options, all of both at once, and returns a plug. The broker is not touched. owner is the plug as its users
+// know it: what middleware.Poison.Owner is to be, where they make one by hand.
+func New(conf Config, options Options, owner any) (*Plug, error) {
 	if err := errors.Join(
 		options.Validate(), validateConfig(conf, options.Concurrency), validateProtection(conf.Queue.Arguments, options.Policies),
 	); err != nil {
@@ -69,7 +70,7 @@ func New(conf Config, options Options) (*Plug, error) {
 		host = "" // it only helps to find the instance
 	}
 	p.poison = middleware.Poison{
-		Owner:       p,
+		Owner:       owner,
 		Logger:      options.Logger,
 		Host:        host,
 		Decide:      options.Decide,
@@ -78,7 +79,7 @@ func New(conf Config, options Options) (*Plug, error) {
 		PanicStacks: options.PanicStacks,
 		OnEvent:     options.OnEvent,
 	}
-	p.stock = transport.Stock{Captures: p.captures, Owner: p, Judge: p.poison, Logger: options.Logger, Source: p.generated.ofTopic}
+	p.stock = transport.Stock{Captures: p.captures, Owner: owner, Judge: p.poison, Logger: options.Logger, Source: p.generated.ofTopic}
 	p.forwarder = transport.NewForwarder(transport.ForwarderSettings{
 		Connection:  p.connectionSettings("forwarder"),
 		Logger:      options.Logger,

@@ -55,7 +55,7 @@ func (p *Plug) consumer(role string, prefetch int) (*transport.Consumer, error) 
 		Logger:         p.options.Logger,
 		Marshaler:      p.config.Marshaler,
 		RedeliveredKey: p.config.RedeliveredKey,
-		Owner:          p,
+		Owner:          p.poison.Owner,
 		Judge:          p.poison,
 		Concurrency:    p.options.Concurrency,
 		Prefetch:       prefetch,

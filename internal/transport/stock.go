@@ -26,11 +26,15 @@ import (
 type Captures struct {
 	mu     sync.Mutex
 	recent map[*message.Message]*capture // at most mostRecent
+	bytes  int                           // of their bodies, at most mostBytes but for a single one
 	weak   map[weak.Pointer[message.Message]]*capture
 }
 
-// mostRecent is how many messages are held alive at the most. A stock subscriber hands out one at a time for each subscription.
-const mostRecent = 64
+// So many messages are held alive at the most. A stock subscriber hands out one at a time for each subscription.
+const (
+	mostRecent = 64
+	mostBytes  = 1 << 20
+)
 
 type capture struct {
 	delivery amqp091.Delivery
@@ -67,10 +71,12 @@ func (c *Captures) add(msg *message.Message, captured *capture) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if len(c.recent) == mostRecent {
+	size := len(captured.delivery.Body)
+	if len(c.recent) == mostRecent || c.bytes+size > mostBytes {
 		c.weaken()
 	}
 	c.recent[msg] = captured
+	c.bytes += size
 }
 
 // weaken holds the messages alive no longer. mu is held.
@@ -81,6 +87,7 @@ func (c *Captures) weaken() {
 		runtime.AddCleanup(msg, c.drop, key)
 	}
 	clear(c.recent)
+	c.bytes = 0
 }
 
 func (c *Captures) drop(key weak.Pointer[message.Message]) {
@@ -114,7 +121,10 @@ func (c *Captures) forget(msg *message.Message) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	delete(c.recent, msg)
+	if captured := c.recent[msg]; captured != nil {
+		delete(c.recent, msg)
+		c.bytes -= len(captured.delivery.Body)
+	}
 }
 
 // Stock lets the middleware serve messages of stock subscribers.
@@ -142,12 +152,7 @@ func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			return nil, errGhost
 		}
 
-		produced, err := s.serve(msg, captured, h)
-		if err == nil {
-			s.Captures.forget(msg)
-		}
-
-		return produced, err
+		return s.serve(msg, captured, h)
 	}
 }
 
@@ -158,7 +163,12 @@ func (s *Stock) serve(msg *message.Message, captured *capture, h message.Handler
 		return nil, err
 	}
 	if source.Policy.Mode == config.ModeOff {
-		return h(msg)
+		produced, err := h(msg)
+		if err == nil {
+			s.Captures.forget(msg)
+		}
+
+		return produced, err
 	}
 
 	d := s.delivery(msg, captured, source)
@@ -194,6 +204,7 @@ func (s *Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*mes
 
 	if produced, err = h(d.msg); err == nil {
 		end = middleware.EventSucceeded
+		s.Captures.forget(d.msg) // its delivery is in its context, should it be handled again
 	}
 
 	return produced, err

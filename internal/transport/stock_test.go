@@ -64,6 +64,39 @@ func TestCapturesForgetMessagesThatAreSettled(t *testing.T) {
 	}
 }
 
+// What cannot be decoded is settled again when a middleware outside of ours handles it again: its delivery is in no context.
+func TestCapturesRememberWhatCannotBeDecoded(t *testing.T) {
+	s := stock(testSource(config.Policy{}), nil)
+	s.Judge.Decide = func(f middleware.Failure) error { return middleware.Drop(f.Err) }
+	msg := s.Captures.Unmarshal(rejecting{}, delivered(nil))
+	called := 0
+	chain := s.Middleware(func(*message.Message) ([]*message.Message, error) { called++; return nil, nil })
+	for range 2 {
+		_, err := chain(msg)
+		require.NoError(t, err)
+	}
+	assert.Zero(t, called)
+}
+
+// Large messages are not held alive.
+func TestCapturesHoldFewBytes(t *testing.T) {
+	captures := NewCaptures()
+	for range mostRecent {
+		d := delivered(nil)
+		d.Body = make([]byte, mostBytes/2)
+		captures.Unmarshal(amqp.DefaultMarshaler{}, d)
+	}
+	assert.LessOrEqual(t, len(captures.recent), 2)
+
+	msg := captures.Unmarshal(amqp.DefaultMarshaler{}, delivered(nil))
+	captures.forget(msg)
+	captures.forget(msg)
+	for msg := range captures.recent {
+		captures.forget(msg)
+	}
+	assert.Zero(t, captures.bytes)
+}
+
 func TestCapturesUnmarshalNeverFails(t *testing.T) {
 	errBad := errors.New("bad")
 	captures := NewCaptures()
