@@ -14,7 +14,7 @@ import (
 //   - Decide, ErrorText, PayloadText, PanicStacks: what becomes of a failure, and what is written down of it.
 //   - Logger, OnEvent, HoldWarning: what is told, and when.
 //
-// The fields say more. The options are the same for all versions of watermill-amqp.
+// docs/options.md has all fields with their defaults. The options are the same for all versions of watermill-amqp.
 type Options = plug.Options
 
 // Subscriber is the plug's own consumer: a message.Subscriber and message.SubscribeInitializer with a connection of its own that comes
