@@ -340,9 +340,12 @@ func TestEvents_OfNestedMiddlewares(t *testing.T) {
 	svc.Router.AddMiddleware(svc.Plug.Poison)
 	svc.run()
 	svc.publish("1")
-	eventually(t, 10*time.Second, func() bool { return svc.told("1") == "attempt failed abandoned attempt succeeded" }, "its events")
+	// The broker delivers it again while the first attempt is still being told of.
+	told := func() []string { return slices.Sorted(slices.Values(strings.Fields(svc.told("1")))) }
+	expected := []string{"abandoned", "attempt", "attempt", "failed", "succeeded"}
+	assert.Eventually(t, func() bool { return slices.Equal(expected, told()) }, 10*time.Second, tick)
 	svc.close()
-	assert.Equal(t, "attempt failed abandoned attempt succeeded", svc.told("1"))
+	assert.Equal(t, expected, told())
 	assert.EqualValues(t, 1, asked.Load())
 }
 
