@@ -327,15 +327,19 @@ func TestEvents_OfNestedMiddlewares(t *testing.T) {
 	t.Parallel()
 
 	var calls, asked atomic.Int32
-	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+	c := setup{URI: brokertest.URI(t), Handler: func(*message.Message) error {
 		if calls.Add(1) == 1 {
-			msg.Nack()
 			return errFate
 		}
 
 		return nil
 	}}
-	c.Options.Decide = func(f middleware.Failure) error { asked.Add(1); return f.Err }
+	c.Options.Decide = func(f middleware.Failure) error {
+		asked.Add(1)
+		f.Message.Nack() // requeued at once. From the handler it could also be taken for a shutdown, which a stock subscriber's nack looks like
+
+		return f.Err
+	}
 	svc := newStock(t, c)
 	svc.Router.AddMiddleware(svc.Plug.Poison)
 	svc.run()
