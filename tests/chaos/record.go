@@ -113,12 +113,15 @@ func (r *Reader) Read() ([]Record, error) {
 // TypedPrefix begins the keys of headers that are not text. A handler gets them spelled out, which is not what this is about.
 const TypedPrefix = "typed-"
 
+// redelivered is what watermill-amqp v3 adds to the metadata of a message that was delivered before.
+const redelivered = "_watermill_amqp_redelivered"
+
 // Digest of a message as a handler has it.
 func Digest(payload []byte, metadata map[string]string) string {
 	h := sha256.New()
 	_, _ = h.Write(payload)
 	for _, k := range slices.Sorted(maps.Keys(metadata)) {
-		if strings.HasPrefix(k, TypedPrefix) {
+		if strings.HasPrefix(k, TypedPrefix) || k == redelivered {
 			continue
 		}
 		_, _ = fmt.Fprintf(h, "\n%q: %q", k, metadata[k])
