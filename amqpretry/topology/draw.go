@@ -57,12 +57,53 @@ func (p Plan) Mermaid() string {
 	line("flowchart LR")
 	line(`    publisher(["publisher"]) --> main["%s"]`, label(p.Queue))
 	line(`    main --> consumer(["consumer"])`)
+	shapes := map[shape]string{exchangeShape: `{{"%s"}}`, retryShape: `["%s"]`, endShape: `[("%s")]`}
+	p.draw(
+		func(id, name string, s shape) { line(`    %s`+shapes[s], id, label(name)) },
+		func(from, text, to string) { line(`    %s -- "%s" --> %s`, from, label(text), to) },
+	)
+	return b.String()
+}
+
+// DOT is the same in the language of Graphviz.
+func (p Plan) DOT() string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line("digraph {")
+	line(`    rankdir=LR`)
+	line(`    node [shape=box]`)
+	line(`    publisher [shape=oval]`)
+	line(`    consumer [shape=oval]`)
+	line(`    main [label=%s]`, quoteDOT(p.Queue))
+	line(`    publisher -> main`)
+	line(`    main -> consumer`)
+	shapes := map[shape]string{exchangeShape: "hexagon", retryShape: "box", endShape: "cylinder"}
+	p.draw(
+		func(id, name string, s shape) { line(`    %s [label=%s, shape=%s]`, id, quoteDOT(name), shapes[s]) },
+		func(from, text, to string) { line(`    %s -> %s [label=%s]`, from, to, quoteDOT(text)) },
+	)
+	line("}")
+	return b.String()
+}
+
+// shape is how an object is drawn.
+type shape int
+
+const (
+	exchangeShape shape = iota
+	retryShape
+	endShape
+)
+
+// draw draws what the plan declares, behind the main queue "main" and its "consumer".
+func (p Plan) draw(node func(id, name string, s shape), edge func(from, text, to string)) {
 	queues, exchanges := map[string]string{p.Queue: "main"}, map[string]string{}
 	for i, x := range p.Exchanges {
-		exchanges[x.Name] = fmt.Sprintf("exchange%d", i+1)
-		line(`    exchange%d{{"%s"}}`, i+1, label(x.Name))
+		id := fmt.Sprintf("exchange%d", i+1)
+		exchanges[x.Name] = id
+		node(id, x.Name, exchangeShape)
 		if x.Name == p.RetryExchange {
-			line(`    consumer -- "failed" --> exchange%d`, i+1)
+			edge("consumer", "failed", id)
 		}
 	}
 	for i, q := range p.Queues {
@@ -71,13 +112,13 @@ func (p Plan) Mermaid() string {
 		switch {
 		case q.Delay > 0:
 			back, _ := q.Arguments["x-dead-letter-exchange"].(string)
-			line(`    %s["%s"]`, id, label(q.Name))
-			line(`    %s -- "after %s" --> %s`, id, config.FormatDelay(q.Delay), cmp.Or(exchanges[back], "main"))
+			node(id, q.Name, retryShape)
+			edge(id, "after "+config.FormatDelay(q.Delay), cmp.Or(exchanges[back], "main"))
 		case p.endsByDefaultExchange():
-			line(`    %s[("%s")]`, id, label(q.Name))
-			line(`    consumer -- "the end" --> %s`, id)
+			node(id, q.Name, endShape)
+			edge("consumer", "the end", id)
 		default:
-			line(`    %s[("%s")]`, id, label(q.Name))
+			node(id, q.Name, endShape)
 		}
 	}
 	for _, x := range p.Bindings {
@@ -85,9 +126,8 @@ func (p Plan) Mermaid() string {
 		if x.Key != "" {
 			matches = "key " + x.Key
 		}
-		line(`    %s -- "%s" --> %s`, exchanges[x.Exchange], label(matches), queues[x.Queue])
+		edge(exchanges[x.Exchange], matches, queues[x.Queue])
 	}
-	return b.String()
 }
 
 // headers are the arguments of a binding that match headers: "amqpretry-delay: 30s".
@@ -114,5 +154,29 @@ func label(text string) string {
 			fmt.Fprintf(&b, "#%d;", r)
 		}
 	}
+	return b.String()
+}
+
+// quoteDOT makes a text a string of DOT whose label is that text: there a backslash begins an escape, and an ampersand an entity of
+// HTML.
+func quoteDOT(text string) string {
+	var b strings.Builder
+	b.WriteByte('"')
+	for _, r := range text {
+		switch {
+		case r == '"', r == '\\':
+			b.WriteByte('\\')
+			b.WriteRune(r)
+		case r == '&':
+			b.WriteString("&amp;")
+		case unicode.IsControl(r):
+			b.WriteRune(unicode.ReplacementChar)
+		case !unicode.IsGraphic(r): // such as those that turn the direction of writing
+			fmt.Fprintf(&b, "&#%d;", r)
+		default:
+			b.WriteRune(r)
+		}
+	}
+	b.WriteByte('"')
 	return b.String()
 }

@@ -47,6 +47,54 @@ func TestMermaid(t *testing.T) {
 `, mustPlan(t, "orders", config.Policy{Mode: config.ModeOff}).Mermaid())
 }
 
+func TestDOT(t *testing.T) {
+	plan := mustPlan(t, "orders", config.Policy{Delays: []time.Duration{time.Second}})
+	assert.Equal(t, `digraph {
+    rankdir=LR
+    node [shape=box]
+    publisher [shape=oval]
+    consumer [shape=oval]
+    main [label="orders"]
+    publisher -> main
+    main -> consumer
+    exchange1 [label="orders.retry", shape=hexagon]
+    consumer -> exchange1 [label="failed"]
+    queue1 [label="orders.retry.1s", shape=box]
+    queue1 -> main [label="after 1s"]
+    queue2 [label="orders.dlq", shape=cylinder]
+    exchange1 -> queue1 [label="amqpretry-delay: 1s"]
+    exchange1 -> queue2 [label="amqpretry-count: -1"]
+}
+`, plan.DOT())
+
+	shared := mustPlan(t, "orders", config.Policy{Delays: []time.Duration{time.Second}, Scope: config.ScopeShared})
+	for _, line := range []string{
+		`queue1 -> exchange2 [label="after 1s"]`, `exchange2 -> main [label="key orders"]`, `consumer -> queue2 [label="the end"]`,
+	} {
+		assert.Contains(t, shared.DOT(), line)
+	}
+}
+
+// Whatever a queue is called, its name stays inside its quotes.
+func TestDOTEscapesNames(t *testing.T) {
+	plan := mustPlan(t, "a\"]; \\N &amp; <b>\x00é\u202e", config.Policy{Mode: config.ModeOff})
+	assert.Contains(t, plan.DOT(), `main [label="a\"]; \\N &amp;amp; <b>`+"\ufffd"+`é&#8238;"]`)
+
+	lines := regexp.MustCompile(`^(digraph \{|\}|    \w+=LR|    \w+( -> \w+)?( \[(label="(?:[^"\\\n]|\\["\\])*"(, )?)?(shape=\w+)?\])?)$`)
+	rapid.Check(t, func(t *rapid.T) {
+		queue := rapid.StringN(1, 40, 100).Draw(t, "queue")
+		plan, err := topology.New(queue, config.Policy{}, topology.Names{})
+		if err != nil {
+			return // names that the broker would not take either
+		}
+		for _, line := range strings.Split(strings.TrimSuffix(plan.DOT(), "\n"), "\n") {
+			if !lines.MatchString(line) {
+				t.Fatalf("line %q", line)
+			}
+		}
+	})
+}
+
 // Whatever a queue is called, its name stays inside its quotes.
 func TestMermaidEscapesNames(t *testing.T) {
 	plan := mustPlan(t, "a\"]; end #quot; <b>`x`\x00", config.Policy{Mode: config.ModeOff})

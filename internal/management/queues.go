@@ -35,6 +35,12 @@ type Queue struct {
 	// Reductions count the work of the queue's process. Those of a quorum queue grow with each renewal of its statistics,
 	// every 5 s by default; those of an idle classic queue do not.
 	Reductions *int64 `json:"reductions"`
+
+	// Policy and OperatorPolicy are the names of those that apply; nil also where there is none. Effective is what both
+	// together say; nil as long as there are no statistics.
+	Policy         *string   `json:"policy"`
+	OperatorPolicy *string   `json:"operator_policy"`
+	Effective      Arguments `json:"effective_policy_definition"`
 }
 
 // HasMajority tells whether a quorum queue can take messages: more than half of its members are online.

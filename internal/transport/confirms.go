@@ -75,18 +75,22 @@ func (c *confirmChannel) watch() {
 
 				return
 			}
-			if id, _ := r.Headers[wire.KeyID].(string); id != "" {
-				c.ids[id] = struct{}{}
-			}
+			id, _ := r.Headers[wire.KeyID].(string)
+			c.ids[id], c.ids[anyReturn] = struct{}{}, struct{}{}
 		case q := <-c.asked:
 			q.answer <- c.forget(q.id)
 		}
 	}
 }
 
+// anyReturn stands for all returns that the channel has ever had, for those who publish what has no id.
+const anyReturn = ""
+
 func (c *confirmChannel) forget(id string) bool {
 	_, found := c.ids[id]
-	delete(c.ids, id)
+	if id != anyReturn {
+		delete(c.ids, id)
+	}
 
 	return found
 }

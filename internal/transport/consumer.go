@@ -157,7 +157,7 @@ func (c *Consumer) declare(link *Link, source Source) error {
 	}
 	defer channel.Close() // fails after an error of the broker, which has closed it
 
-	if err := source.Declare(channel, link.version()); err != nil {
+	if err := source.Declare(channel, link.Version()); err != nil {
 		return err
 	}
 	d.link.Store(link)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/rand"
 	"encoding/json"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,7 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// mostHeaders are how many headers of its own a copy may have, so that whoever gets it can read it with ours (at most 26, 4 of
+// mostHeaders are how many headers of its own a copy may have, so that whoever gets it can read it with ours (at most 28, 4 of
 // Watermill, and as many unknown ones as fit into 512 bytes) and those that the broker adds.
 const mostHeaders = maxEntries - 80
 
@@ -27,25 +26,13 @@ const mostHeaders = maxEntries - 80
 func copyOf(o *Order, limit int) (amqp091.Publishing, wire.State) {
 	d, state := o.Delivery, withArrival(o.Delivery, o.State)
 
-	p := amqp091.Publishing{
-		Headers:         wire.Strip(d.Headers, o.Replay),
-		ContentType:     d.ContentType,
-		ContentEncoding: d.ContentEncoding,
-		DeliveryMode:    d.DeliveryMode,
-		Priority:        d.Priority,
-		CorrelationId:   d.CorrelationId,
-		ReplyTo:         replyTo(d),
-		MessageId:       d.MessageId,
-		Timestamp:       d.Timestamp,
-		Type:            d.Type,
-		AppId:           d.AppId,
-		Body:            d.Body,
-	}
+	p := republished(d)
+	p.Headers = wire.Strip(d.Headers, o.Replay)
 	id := rand.Text() // Watermill's short UUIDs take two thirds of the allocations of a whole copy
 
-	room := math.MaxInt32
+	room := wire.MaxOwnBytes
 	if limit > 0 {
-		room = limit - headerFrameSize(p)
+		room = min(room, limit-headerFrameSize(p))
 	}
 
 	own, fits := shrink(state, id, room)
@@ -61,6 +48,23 @@ func copyOf(o *Order, limit int) (amqp091.Publishing, wire.State) {
 	}
 
 	return p, state
+}
+
+// republished is a delivery without headers and without what the broker would act on again.
+func republished(d *amqp091.Delivery) amqp091.Publishing {
+	return amqp091.Publishing{
+		ContentType:     d.ContentType,
+		ContentEncoding: d.ContentEncoding,
+		DeliveryMode:    d.DeliveryMode,
+		Priority:        d.Priority,
+		CorrelationId:   d.CorrelationId,
+		ReplyTo:         replyTo(d),
+		MessageId:       d.MessageId,
+		Timestamp:       d.Timestamp,
+		Type:            d.Type,
+		AppId:           d.AppId,
+		Body:            d.Body,
+	}
 }
 
 // replyTo is where an answer is to go. RabbitMQ refuses a copy that says "to whom I am": it has put the asker's address in its place
@@ -187,7 +191,7 @@ func removeLargest(headers amqp091.Table, state wire.State, id string, room int,
 	if names != "" {
 		names = wire.Text(names, min(wire.MaxRemovedBytes, max(0, room-least-headerSize(wire.KeyRemoved, ""))))
 	}
-	own, _ := shrink(state, id, room-headerSize(wire.KeyRemoved, names))
+	own, _ := shrink(state, id, min(room, wire.MaxOwnBytes)-headerSize(wire.KeyRemoved, names))
 	if names != "" {
 		own[wire.KeyRemoved] = names
 	}

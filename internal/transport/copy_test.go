@@ -23,7 +23,7 @@ func fullState() wire.State {
 	long, now := strings.Repeat("x", 10_000), time.Now()
 	s := wire.State{
 		Count: 2, Delay: "30s", Attempts: 2, Replays: 1, Queue: strings.Repeat("q", 255), Topic: long, Handler: long, Host: long,
-		UUID: long, FirstFailure: now, LastFailure: now, Deadline: now, Since: now, NotBefore: now, Error: long, ErrorType: long, Subscriber: long,
+		UUID: long, Replay: long, Edits: long, FirstFailure: now, LastFailure: now, Deadline: now, Since: now, NotBefore: now, Error: long, ErrorType: long, Subscriber: long,
 		Unknown: map[string]string{wire.Prefix + "future": long[:wire.MaxUnknownBytes-30]},
 	}
 	for n := range 10 {

@@ -10,17 +10,20 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
-// deadLetter tells of the failure of what lies in the dead-letter queue of a main queue: by our headers, and by the broker's where that
+// DeadLetter tells of the failure of what lies in the dead-letter queue of a main queue: by our headers, and by the broker's where that
 // has put it there.
-func deadLetter(d *amqp091.Delivery, mainQueue string) (l middleware.DeadLetter, uuid string) {
+func DeadLetter(d *amqp091.Delivery, mainQueue string) (l middleware.DeadLetter, uuid string) {
 	s, ours := wire.ReadDead(d.Headers, mainQueue)
+	death := newest(d.Headers)
 	l = middleware.DeadLetter{Queue: mainQueue}
 	if ours {
 		l = middleware.DeadLetterOf(s)
 		l.Queue = cmp.Or(l.Queue, mainQueue)
+	} else if another, _ := d.Headers[wire.KeyQueue].(string); another != "" && death["queue"] != mainQueue {
+		l.Queue = wire.Text(another, wire.MaxNameBytes) // somebody has moved it here, while it was between two attempts there
 	}
 	// Our copies carry no x-death: where there is one of this queue, the broker has made this dead letter, maybe of a replayed one.
-	byBroker(&l, newest(d.Headers), mainQueue, s.Arrival.Known())
+	byBroker(&l, death, mainQueue, s.Arrival.Known())
 
 	return l, s.UUID
 }

@@ -75,12 +75,14 @@ func TestDeadLetter(t *testing.T) {
 		"expired":                       {amqp091.Table{wire.KeyDeath: death("orders", "expired")}, byBroker(middleware.ReasonExpired)},
 		"a reason of a later broker":    {amqp091.Table{wire.KeyDeath: death("orders", "bored")}, byBroker("")},
 		"from another queue":            {amqp091.Table{wire.KeyDeath: death("another", "rejected")}, middleware.DeadLetter{Queue: "orders"}},
+		"moved here between attempts":   {with(with(ours, wire.KeyCount, "2"), wire.KeyQueue, "another"), middleware.DeadLetter{Queue: "another"}},
+		"passed on from another queue":  {with(amqp091.Table{wire.KeyQueue: "another"}, wire.KeyDeath, death("orders", "rejected")), byBroker(middleware.ReasonRejected)},
 		"by hand":                       {nil, middleware.DeadLetter{Queue: "orders"}},
 		"nonsense":                      {amqp091.Table{wire.KeyDeath: []any{5}, wire.KeyCount: int64(-1)}, middleware.DeadLetter{Queue: "orders"}},
 		"while it was between attempts": {with(with(ours, wire.KeyCount, "2"), wire.KeyDeath, death("orders", "delivery_limit")), retried},
 	} {
 		t.Run(name, func(t *testing.T) {
-			letter, uuid := deadLetter(&amqp091.Delivery{Headers: test.headers}, "orders")
+			letter, uuid := DeadLetter(&amqp091.Delivery{Headers: test.headers}, "orders")
 			assert.Equal(t, test.want, letter)
 			if letter.Handler != "" {
 				assert.Equal(t, "uuid", uuid)
@@ -111,7 +113,7 @@ func TestPause(t *testing.T) {
 // Where it came from is a publisher's word as well: readable, and no longer than what we write ourselves.
 func TestDeadLetterIsBounded(t *testing.T) {
 	forged := strings.Repeat("caf\xe9", 30_000)
-	l, uuid := deadLetter(&amqp091.Delivery{Headers: amqp091.Table{
+	l, uuid := DeadLetter(&amqp091.Delivery{Headers: amqp091.Table{
 		wire.KeyVersion: "1", wire.KeyQueue: "orders", wire.KeyCount: "-1", wire.KeyUUID: forged, wire.KeyRemoved: forged,
 		wire.KeyExchange: forged, wire.KeyRoutingKey: forged, wire.KeyExpiration: forged, wire.KeyUserID: forged,
 	}}, "orders")

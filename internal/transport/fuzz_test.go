@@ -149,7 +149,7 @@ func (l life) run() {
 		queue, wait := l.route(p, state)
 		if state.Count == wire.CountDead {
 			require.Equal(t, "orders.dlq", queue)
-			letter, _ := deadLetter(&amqp091.Delivery{Headers: p.Headers}, "orders")
+			letter, _ := DeadLetter(&amqp091.Delivery{Headers: p.Headers}, "orders")
 			require.Equal(t, state.Reason, letter.Reason)
 			if calls == 0 {
 				require.Contains(t, []wire.Reason{wire.ReasonExpired, wire.ReasonCrashed, wire.ReasonUndecodable, wire.ReasonTooLarge, wire.ReasonPostponedTooLong}, state.Reason)
@@ -356,7 +356,7 @@ func FuzzSieve(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%v: %q", err, header.Bytes())
 		}
-		lost := lostHeaders(d.Headers)
+		lost := LostHeaders(d.Headers)
 		require.Equal(t, changed, lost != "")
 		if !changed && len(d.Headers) > 0 { // keys that are there twice are there once
 			require.LessOrEqual(t, len(headerFrame(amqp091.Publishing{Headers: d.Headers})), len(header.Bytes())+frameExtra)
@@ -416,7 +416,7 @@ func FuzzDeadLetter(f *testing.F) {
 				"queue": "orders", "reason": c.field(0), "exchange": c.field(0), "routing-keys": c.field(2), "original-expiration": c.field(0), "time": c.field(0),
 			}}
 		}
-		l, uuid := deadLetter(&d, "orders")
+		l, uuid := DeadLetter(&d, "orders")
 
 		require.NotEmpty(t, l.Queue)
 		for name, limited := range map[string]struct {
@@ -498,7 +498,7 @@ func TestSieve(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, "id", d.MessageId)
 
-			lost := lostHeaders(d.Headers)
+			lost := LostHeaders(d.Headers)
 			assert.Len(t, d.Headers, test.left)
 			if test.left == len(test.headers) {
 				assert.Empty(t, lost)

@@ -132,10 +132,10 @@ func (l *Lane) send(ctx context.Context, o *Order) (*pending, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := link.waitUnblocked(ctx); err != nil {
+	if err := link.WaitUnblocked(ctx); err != nil {
 		return nil, err
 	}
-	limit := link.frameSize()
+	limit := link.FrameSize()
 	if limit > 0 {
 		limit -= l.reserved
 	}

@@ -129,9 +129,9 @@ func (l *Link) isBlocked() bool {
 	}
 }
 
-// waitUnblocked waits while the broker blocks the connection (a memory or disk alarm). A publish now would sit in the
+// WaitUnblocked waits while the broker blocks the connection (a memory or disk alarm). A publish now would sit in the
 // socket, unresolved, and arrive at some later time.
-func (l *Link) waitUnblocked(ctx context.Context) error {
+func (l *Link) WaitUnblocked(ctx context.Context) error {
 	l.mu.Lock()
 	unblocked := l.unblocked
 	l.mu.Unlock()
@@ -152,11 +152,11 @@ func (l *Link) waitUnblocked(ctx context.Context) error {
 	}
 }
 
-// frameSize is the negotiated frame size; zero means no limit.
-func (l *Link) frameSize() int { return l.Config.FrameSize }
+// FrameSize is the negotiated frame size; zero means no limit.
+func (l *Link) FrameSize() int { return l.Config.FrameSize }
 
-// version is the broker's, such as 4.0.5; empty when it does not say.
-func (l *Link) version() string {
+// Version is the broker's, such as 4.0.5; empty when it does not say.
+func (l *Link) Version() string {
 	version, _ := l.Properties["version"].(string)
 	return version
 }

@@ -104,7 +104,7 @@ func plainHeaders(headers amqp091.Table) amqp091.Table {
 			continue
 		}
 		if _, isText := value.(string); !isText { // else the same interface will do, without an allocation
-			value = headerText(value)
+			value = HeaderText(value)
 		}
 		out[key] = value
 	}
@@ -112,9 +112,9 @@ func plainHeaders(headers amqp091.Table) amqp091.Table {
 	return out
 }
 
-// headerText spells a header value of any AMQP type as text: numbers in decimal, times as RFC 3339, bytes as they are or in
+// HeaderText spells a header value of any AMQP type as text: numbers in decimal, times as RFC 3339, bytes as they are or in
 // base64 where they are no text, arrays and tables as JSON, the void as the empty string.
-func headerText(value any) string {
+func HeaderText(value any) string {
 	switch v := value.(type) {
 	case nil:
 		return ""
@@ -166,12 +166,12 @@ func plain(value any) any {
 
 		return out
 	case []byte, time.Time, amqp091.Decimal:
-		return headerText(v)
+		return HeaderText(v)
 	case float32:
 		return plain(float64(v))
 	case float64:
 		if math.IsNaN(v) || math.IsInf(v, 0) {
-			return headerText(v)
+			return HeaderText(v)
 		}
 	}
 

@@ -58,7 +58,7 @@ func TestHeaderText(t *testing.T) {
 		"empty list":       {[]any{}, `[]`},
 		"empty table":      {amqp091.Table{}, `{}`},
 	} {
-		t.Run(name, func(t *testing.T) { assert.Equal(t, test.want, headerText(test.value)) })
+		t.Run(name, func(t *testing.T) { assert.Equal(t, test.want, HeaderText(test.value)) })
 	}
 }
 
@@ -93,7 +93,7 @@ func TestDecodeShowsTheMarshalerPlainHeaders(t *testing.T) {
 				text, shown := seen.Headers[key]
 				require.Equal(t, !wire.IsOwn(key) && !wire.IsBroker(key), shown, key)
 				if shown {
-					require.Equal(t, headerText(value), text)
+					require.Equal(t, HeaderText(value), text)
 				}
 			}
 			require.Equal(t, d.Body, seen.Body)
@@ -130,7 +130,7 @@ func TestDecodeWithWatermillsMarshaler(t *testing.T) {
 		require.Empty(t, r.UUID)
 		for key, value := range d.Headers {
 			if !wire.IsOwn(key) && !wire.IsBroker(key) {
-				require.Equal(t, headerText(value), r.Metadata[key])
+				require.Equal(t, HeaderText(value), r.Metadata[key])
 			}
 		}
 	})

@@ -204,7 +204,7 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 	}
 	settings := &s.consumer.settings
 
-	h.lost = lostHeaders(d.Headers)
+	h.lost = LostHeaders(d.Headers)
 	h.arrival = s.source.arrive(d, arrived, s.logger)
 	h.Arrive(&s.source.Policy, &h.state)
 
@@ -239,7 +239,7 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 	defer cancel()
 
 	if s.source.DeadLettersOf != "" {
-		letter, uuid := deadLetter(d, s.source.DeadLettersOf)
+		letter, uuid := DeadLetter(d, s.source.DeadLettersOf)
 		letter.Removed = cmp.Or(letter.Removed, h.lost)
 		ctx, h.state.UUID = middleware.WithDeadLetter(ctx, letter), uuid
 	}

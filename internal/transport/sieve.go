@@ -29,7 +29,7 @@ const (
 // that are larger by their size alone, unless there is no limit.
 const mostHeaderBytes = 16 << 20
 
-// sieve reads from the broker. It takes from the headers of messages what amqp091-go cannot read, and marks those messages: see lostHeaders.
+// sieve reads from the broker. It takes from the headers of messages what amqp091-go cannot read, and marks those messages: see LostHeaders.
 type sieve struct {
 	net.Conn
 
@@ -292,9 +292,9 @@ func mark(lost []string) entry {
 	return entry{key: markKey, raw: append(raw, names...)}
 }
 
-// lostHeaders takes the mark from the headers of a delivery: the names of those that the sieve has taken from it, empty if
+// LostHeaders takes the mark from the headers of a delivery: the names of those that the sieve has taken from it, empty if
 // there are none.
-func lostHeaders(headers amqp091.Table) string {
+func LostHeaders(headers amqp091.Table) string {
 	names, _ := headers[markKey].(string)
 	delete(headers, markKey)
 

@@ -74,7 +74,7 @@ func (s *Source) read(d *amqp091.Delivery, logger watermill.LoggerAdapter) (wire
 
 func (s *Source) reportVersion(d *amqp091.Delivery, logger watermill.LoggerAdapter) {
 	logger.Info("Message carries retry headers of an unknown version, it is treated as fresh", watermill.LogFields{
-		"amqp_queue_name": s.Queue, "version": headerText(d.Headers[wire.KeyVersion]),
+		"amqp_queue_name": s.Queue, "version": HeaderText(d.Headers[wire.KeyVersion]),
 	})
 }
 

@@ -29,7 +29,7 @@ func FuzzLife(f *testing.F) {
 		headers := map[string]any{
 			wire.KeyVersion: version, wire.KeyQueue: queue, wire.KeyCount: anyType(kind, count), wire.KeyDelay: delay,
 			wire.KeyAttempts: number, wire.KeyReplays: number, wire.KeyHistory: history, wire.KeyError: text, wire.KeyUUID: text,
-			wire.KeySince: at, wire.KeyNotBefore: at, wire.KeyLastFailure: at, wire.KeyExchange: text, wire.KeyExpiration: count,
+			wire.KeyReplay: text, wire.KeyEdits: text, wire.KeySince: at, wire.KeyNotBefore: at, wire.KeyLastFailure: at, wire.KeyExchange: text, wire.KeyExpiration: count,
 			wire.Prefix + suffix: text, "x-death": text,
 		}
 		death := ""

@@ -41,6 +41,8 @@ const (
 	KeyErrorType    = Prefix + "error-type"
 	KeyHistory      = Prefix + "history"
 	KeyReplays      = Prefix + "replays"
+	KeyReplay       = Prefix + "replay"  // the run that has replayed it last
+	KeyEdits        = Prefix + "edits"   // what was changed before replays
 	KeyRemoved      = Prefix + "removed" // names of the message's own headers that left no room (reason too-large)
 )
 
@@ -49,7 +51,8 @@ var known = map[string]bool{
 	KeyVersion: true, KeyID: true, KeyCount: true, KeyDelay: true, KeyAttempts: true, KeyQueue: true, KeyTopic: true,
 	KeyHandler: true, KeyHost: true, KeyExchange: true, KeyRoutingKey: true, KeyExpiration: true, KeyUserID: true, KeyCC: true,
 	KeyUUID: true, KeyFirstFailure: true, KeyLastFailure: true, KeySince: true, KeyDeadline: true, KeyNotBefore: true,
-	KeyReason: true, KeyError: true, KeyErrorType: true, KeyHistory: true, KeyReplays: true, KeyRemoved: true,
+	KeyReason: true, KeyError: true, KeyErrorType: true, KeyHistory: true, KeyReplays: true, KeyReplay: true, KeyEdits: true,
+	KeyRemoved: true,
 }
 
 // KeyRetire is no header: it is in the binding that marks a retry queue as being retired, and no message carries it.

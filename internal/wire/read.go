@@ -54,7 +54,7 @@ func Read(headers map[string]any, r Reading) (State, Kind) {
 
 	switch {
 	case exact && count == CountDead:
-		s := decode(headers)
+		s := decode(headers).buried()
 		s.Count, s.Replays = 0, min(s.Replays+1, math.MaxInt32)
 		s.Delay, s.Reason = "", ""
 		s.Since, s.Deadline, s.NotBefore = time.Time{}, time.Time{}, time.Time{} // it begins a new life
@@ -105,6 +105,8 @@ func decode(headers map[string]any) State {
 		Error:        text(KeyError),
 		ErrorType:    text(KeyErrorType),
 		History:      decodeHistory(text(KeyHistory)),
+		Replay:       text(KeyReplay),
+		Edits:        text(KeyEdits),
 		Unknown:      unknown(headers),
 	}
 
@@ -210,7 +212,7 @@ func ReadDead(headers map[string]any, queue string) (State, bool) {
 	s.Error, s.ErrorType = Text(s.Error, MaxErrorBytes), Text(s.ErrorType, MaxErrorTypeBytes)
 	from := &s.Arrival
 	for _, name := range []*string{
-		&s.Queue, &s.Topic, &s.Handler, &s.Host, &s.UUID, &from.Exchange, &from.RoutingKey, &from.Expiration, &from.UserID,
+		&s.Queue, &s.Topic, &s.Handler, &s.Host, &s.UUID, &s.Replay, &from.Exchange, &from.RoutingKey, &from.Expiration, &from.UserID,
 	} {
 		*name = Text(*name, MaxNameBytes)
 	}

@@ -191,8 +191,8 @@ func TestReadReplay(t *testing.T) {
 		Count: 0, Attempts: 7, Replays: 2, Queue: queue, UUID: "u", Error: "boom",
 		Arrival:      wire.NewArrival("", "orders.eu", "", "", ""),
 		FirstFailure: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC),
-		History:      []wire.Attempt{{Number: 6, At: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC), Error: "boom"}},
-	}, state, "history and first failure are kept; delay, reason and deadline are not")
+		History:      []wire.Attempt{{Number: 6, At: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC), Error: "boom", Reason: wire.ReasonExhausted}},
+	}, state, "history and first failure are kept; delay, reason and deadline are not, but the history has the reason")
 }
 
 func TestReadForgedCounters(t *testing.T) {
@@ -289,7 +289,7 @@ func TestKeys(t *testing.T) {
 		"amqpretry-topic", "amqpretry-handler", "amqpretry-host", "amqpretry-exchange", "amqpretry-routing-key",
 		"amqpretry-expiration", "amqpretry-user-id", "amqpretry-cc", "amqpretry-uuid", "amqpretry-first-failure",
 		"amqpretry-last-failure", "amqpretry-deadline", "amqpretry-reason", "amqpretry-error", "amqpretry-error-type",
-		"amqpretry-history", "amqpretry-replays", "amqpretry-removed",
+		"amqpretry-history", "amqpretry-replays", "amqpretry-replay", "amqpretry-edits", "amqpretry-removed",
 	}, allKeys)
 
 	for _, key := range allKeys {
@@ -308,5 +308,5 @@ var allKeys = []string{
 	wire.KeyVersion, wire.KeyID, wire.KeyCount, wire.KeyDelay, wire.KeyAttempts, wire.KeyQueue, wire.KeyTopic, wire.KeyHandler,
 	wire.KeyHost, wire.KeyExchange, wire.KeyRoutingKey, wire.KeyExpiration, wire.KeyUserID, wire.KeyCC, wire.KeyUUID,
 	wire.KeyFirstFailure, wire.KeyLastFailure, wire.KeyDeadline, wire.KeyReason, wire.KeyError, wire.KeyErrorType,
-	wire.KeyHistory, wire.KeyReplays, wire.KeyRemoved,
+	wire.KeyHistory, wire.KeyReplays, wire.KeyReplay, wire.KeyEdits, wire.KeyRemoved,
 }

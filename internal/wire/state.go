@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"cmp"
 	"maps"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -32,6 +34,10 @@ type State struct {
 	ErrorType  string
 	Subscriber string // for Watermill's poison key only, not read back
 	History    []Attempt
+
+	// Replay names the run that has replayed it last; Edits are what was changed before replays. Both are for tools to read and carried
+	// along here.
+	Replay, Edits string
 
 	// Unknown are keys of ours that this version does not know: an instance of a later one has written them, and must find
 	// them again when the message has been through this one. At most MaxUnknownBytes.
@@ -107,6 +113,8 @@ func (s State) Headers(id string) map[string]string {
 	set(KeyReason, string(s.Reason), MaxNameBytes)
 	set(KeyError, s.Error, MaxErrorBytes)
 	set(KeyErrorType, s.ErrorType, MaxErrorTypeBytes)
+	set(KeyReplay, s.Replay, MaxNameBytes)
+	set(KeyEdits, s.Edits, MaxEditsBytes)
 	set(KeyHistory, encodeHistory(s.History), MaxHistoryBytes)
 
 	if s.Count == CountDead && !s.bare {
@@ -130,18 +138,43 @@ func (s State) poison() map[string]string {
 	}
 }
 
+// buried notes in the history why the message has died, so that its next life knows.
+func (s State) buried() State {
+	if !slices.Contains(Reasons(), s.Reason) {
+		return s
+	}
+	last := len(s.History) - 1
+	if last < 0 { // no handler has seen it
+		s.History = []Attempt{{Number: s.Attempts, At: s.LastFailure, Error: Text(s.Error, historyErrorBytes), Type: s.ErrorType, Reason: s.Reason}}
+		return s
+	}
+	s.History = slices.Clone(s.History)
+	s.History[last].Reason = cmp.Or(s.History[last].Reason, s.Reason)
+
+	return s
+}
+
+// ForReplay is the state of a dead letter that is sent back to a queue, by a run: whoever consumes it there takes it for a replay.
+func (s State) ForReplay(queue, run string) State {
+	s.Count, s.Delay, s.Queue, s.Replay = CountDead, "", queue, run
+	s.Since, s.Deadline, s.NotBefore = time.Time{}, time.Time{}, time.Time{}
+	s.bare = true // a queue whose consumer is not ours would take Watermill's keys for its own
+
+	return s
+}
+
 // ShrinkSteps is how many times Shrink can take something away.
 const ShrinkSteps = 4
 
 // Shrink returns the state without what is given up when the frame has no room, least valuable first: at step 1 the
-// middle of the history and what a later version has added, at 2 the history, at 3 all but 256 bytes of the error text, at 4 the error, its type, the names that
+// middle of the history and what a later version has added, at 2 the history and what was edited, at 3 all but 256 bytes of the error text, at 4 the error, its type, the names that
 // a log can tell as well and Watermill's poison keys, which repeat them. What the way back needs is never given up.
 func (s State) Shrink(step int) State {
 	if step >= 1 {
 		s.History, s.Unknown = trim(s.History, 1), nil
 	}
 	if step >= 2 {
-		s.History = nil
+		s.History, s.Edits = nil, ""
 	}
 	if step >= 3 {
 		s.Error = Text(s.Error, 256)

@@ -13,6 +13,7 @@ const (
 	MaxCCBytes        = 1 << 10
 	MaxHistoryBytes   = 6 << 10
 	MaxUnknownBytes   = 512
+	MaxEditsBytes     = 2 << 10
 	MaxRemovedBytes   = 4 * MaxNameBytes
 	MaxOwnBytes       = 16 << 10
 )

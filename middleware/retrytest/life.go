@@ -27,6 +27,16 @@ type letter struct {
 	deliveries int    // without an answer, as the broker counts them
 }
 
+// texts are its headers: a life begins with texts, and ours are.
+func (l letter) texts() map[string]string {
+	texts := make(map[string]string, len(l.headers))
+	for key, value := range l.headers {
+		texts[key], _ = value.(string)
+	}
+
+	return texts
+}
+
 // uuidKey is where watermill-amqp's marshaler writes the UUID.
 const uuidKey = "_watermill_message_uuid"
 
@@ -274,6 +284,7 @@ func (l *life) carryOut(at letter, kind wire.Kind, d *delivery, s middleware.Set
 
 	copied := copyOf(at, l.service.Queue, kind, s.State)
 	s.Done(s.Verdict)
+	l.carries(copied)
 
 	if s.Verdict.Action == middleware.ActionDeadLetter {
 		l.buried(copied)
@@ -305,6 +316,14 @@ func copyOf(at letter, queue string, kind wire.Kind, state wire.State) letter {
 	}
 
 	return letter{headers: headers, payload: at.payload, timestamp: at.timestamp}
+}
+
+// carries notes the headers of a copy.
+func (l *life) carries(copied letter) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.lastStep().Headers = copied.texts()
 }
 
 // waits lets the time pass that the message lies in a retry queue.

@@ -26,6 +26,8 @@ type Step struct {
 	Verdict middleware.Verdict
 	// Waited is how long the message waited then.
 	Waited time.Duration
+	// Headers are all that its copy carries, which waited or is dead; nil where there was none.
+	Headers map[string]string
 	// Fault that the test has asked for.
 	Fault Fault
 

@@ -61,12 +61,8 @@ func newDeadLetter(at letter, queue string) *DeadLetter {
 	delete(msg.Metadata, uuidKey)
 	l := middleware.DeadLetterOf(state)
 	msg.SetContext(middleware.WithDeadLetter(context.Background(), l))
-	headers := make(map[string]string, len(at.headers))
-	for key, value := range at.headers {
-		headers[key], _ = value.(string)
-	}
 
-	return &DeadLetter{DeadLetter: l, Message: msg, Headers: headers, letter: at}
+	return &DeadLetter{DeadLetter: l, Message: msg, Headers: at.texts(), letter: at}
 }
 
 // EndlessError means that a life has not ended within [Service.MaxDeliveries].

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -64,6 +65,13 @@ func TestLifeToTheDeadLetterQueue(t *testing.T) {
 		require.ErrorIs(t, step.Err, errDown)
 	}
 	assert.Equal(t, middleware.Verdict{Action: middleware.ActionRetry, Count: 1, Delay: time.Second}, r.Steps[0].Verdict)
+
+	for i, delay := range []string{"1s", "5s", ""} {
+		headers := r.Steps[i].Headers
+		assert.Equal(t, delay, headers["amqpretry-delay"])
+		assert.Equal(t, strconv.Itoa(i+1), headers["amqpretry-attempts"])
+	}
+	assert.Equal(t, r.DeadLetter.Headers, r.Steps[2].Headers)
 
 	letter := r.DeadLetter
 	assert.Equal(t, "still: "+errDown.Error(), letter.Error)

@@ -1,0 +1,95 @@
+package dlq
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/transport"
+)
+
+// block holds a part of a queue: what one consumer with a channel of its own was given and has not acknowledged. A prefetch
+// that the broker honours is what bounds the memory, as amqp091-go buffers whatever comes; and closing a channel gives its messages
+// back in their order, which is true of one consumer for each channel only.
+type block struct {
+	channel    *amqp091.Channel
+	deliveries <-chan amqp091.Delivery
+	closes     <-chan *amqp091.Error
+	prefetch   int
+	given      int // deliveries so far
+	kept       int // of them, those that are to stay
+	acked      atomic.Int64
+	bytes      int64
+	sealed     bool // cancelled: gives what it has, and no more
+}
+
+const consumerTag = "amqpretry"
+
+func openBlock(link *transport.Link, queue string, prefetch int) (*block, error) {
+	channel, err := link.Channel()
+	if err != nil {
+		return nil, err
+	}
+	closes := channel.NotifyClose(make(chan *amqp091.Error, 1))
+	if err := channel.Qos(prefetch, 0, false); err != nil {
+		return nil, err
+	}
+	deliveries, err := channel.Consume(queue, consumerTag, false, false, false, false, nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return &block{channel: channel, deliveries: deliveries, closes: closes, prefetch: prefetch}, nil
+}
+
+// isFull tells whether everything that the consumer may hold is to stay, so that it gets no more.
+func (b *block) isFull() bool { return b.kept >= b.prefetch }
+
+// seal ends the consumer. What it was given stays with the channel.
+func (b *block) seal() error {
+	if b.sealed {
+		return nil
+	}
+	b.sealed = true
+
+	return b.channel.Cancel(consumerTag, false)
+}
+
+func (b *block) ack(tag uint64) error {
+	if err := b.channel.Ack(tag, false); err != nil {
+		return err
+	}
+	b.acked.Add(1)
+
+	return nil
+}
+
+// held is how many messages go back when the channel is closed.
+func (b *block) held() int { return b.given - int(b.acked.Load()) }
+
+// giveBack returns what is not acknowledged. requeue does so by a nack, which RabbitMQ from 4.3 on does not count as a failure; before,
+// it counts everything alike, and only the close keeps the order.
+func (b *block) giveBack(requeue bool) {
+	if requeue && b.held() > 0 {
+		_ = b.channel.Nack(0, true, true) // all; if it fails, the close does it
+	}
+	_ = b.channel.Close()
+}
+
+const (
+	firstPrefetch = 64
+	leastPrefetch = 16
+	mostPrefetch  = 2000
+	windowBytes   = 16 << 20
+)
+
+// prefetchFor is how many messages of that size on average are few enough to be in memory.
+func prefetchFor(messages int, bytes int64) int {
+	average := bytes/int64(max(1, messages)) + 1
+
+	return int(max(leastPrefetch, min(windowBytes/average, mostPrefetch)))
+}
+
+// settleTime is how long the broker may take to count what was given back.
+const settleTime = 2 * time.Second

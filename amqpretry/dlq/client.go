@@ -1,0 +1,148 @@
+package dlq
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// Config says how to reach the broker and its queues.
+type Config struct {
+	// URI of the broker: amqp://user:password@host:5672/vhost, or amqps://.
+	URI string
+	// Addresses are those of further nodes of a cluster, host:port or host.
+	Addresses []string
+	// TLS for amqps; nil means what the URI says.
+	TLS *tls.Config
+	// AMQP are further settings of the connection; nil means none.
+	AMQP *amqp091.Config
+	// Names must be those of the services. The zero Names are the defaults.
+	Names topology.Names
+	// Management, if its URL is set, tells what AMQP does not: the policies of the broker that make looking unsafe.
+	Management topology.Management
+	// UUIDHeader is where the marshaler of the services puts Watermill's UUID. Default: _watermill_message_uuid.
+	UUIDHeader string
+	// Logger for what happens to the connections. Nil means none.
+	Logger watermill.LoggerAdapter
+}
+
+func (c Config) withDefaults() Config {
+	c.Names = c.Names.WithDefaults()
+	c.UUIDHeader = cmp.Or(c.UUIDHeader, "_watermill_message_uuid")
+	if c.Logger == nil {
+		c.Logger = watermill.NopLogger{}
+	}
+
+	return c
+}
+
+// Client is connected to a broker. It may be used by many goroutines.
+type Client struct {
+	config Config
+
+	mu          sync.Mutex
+	closed      bool
+	connections []*transport.Connection // all that are open; the first one is for looking
+}
+
+// Open connects.
+func Open(ctx context.Context, config Config) (*Client, error) {
+	c := &Client{config: config.withDefaults()}
+	if err := config.validate(); err != nil {
+		return nil, err
+	}
+	if _, err := c.connect("dead letters").TryLink(ctx); err != nil {
+		_ = c.Close()
+		return nil, err
+	}
+
+	return c, nil
+}
+
+func (c Config) validate() error {
+	for i, address := range c.Addresses {
+		if err := transport.CheckAddress(address); err != nil {
+			return &OptionError{Field: fmt.Sprintf("Addresses[%d]", i), Wanted: "host:port or host", Found: fmt.Sprintf("%q", address)}
+		}
+	}
+
+	return nil
+}
+
+// connect makes one more connection, which is dialled when it is asked for.
+func (c *Client) connect(role string) *transport.Connection {
+	connection := transport.NewConnection(transport.ConnectionSettings{
+		URI: c.config.URI, Addresses: c.config.Addresses, TLS: c.config.TLS, AMQP: c.config.AMQP, Role: role,
+		Reconnect: transport.Reconnect{InitialInterval: 500 * time.Millisecond, MaxInterval: 10 * time.Second, RandomizationFactor: 0.5, Multiplier: 2},
+		Emit:      func(middleware.Event) {},
+	}, c.config.Logger)
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.connections = append(c.connections, connection)
+	if c.closed {
+		connection.Close(time.Now())
+	}
+
+	return connection
+}
+
+// disconnect closes a connection that a run has made.
+func (c *Client) disconnect(connection *transport.Connection) {
+	connection.Close(time.Now().Add(closeTimeout))
+
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i, other := range c.connections {
+		if other == connection {
+			c.connections = append(c.connections[:i:i], c.connections[i+1:]...)
+			return
+		}
+	}
+}
+
+// link is the connection for looking.
+func (c *Client) link(ctx context.Context) (*transport.Link, error) {
+	c.mu.Lock()
+	connection := c.connections[0]
+	c.mu.Unlock()
+
+	return connection.TryLink(ctx)
+}
+
+const closeTimeout = 5 * time.Second
+
+// Close closes the connections. Runs that are still going on end with an error; what they have not done stays where it is.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	connections := c.connections
+	c.closed = true
+	c.mu.Unlock()
+
+	deadline := time.Now().Add(closeTimeout)
+	for _, connection := range connections {
+		connection.Close(deadline)
+	}
+
+	return nil
+}
+
+// Queue is the dead-letter queue of a main queue, by Config.Names. It does not ask the broker.
+func (c *Client) Queue(mainQueue string) *Queue {
+	return c.DeadLetterQueue(c.config.Names.DeadLetterQueue(mainQueue), mainQueue)
+}
+
+// DeadLetterQueue is a dead-letter queue of any name, with the main queue that it belongs to.
+func (c *Client) DeadLetterQueue(name, mainQueue string) *Queue {
+	return &Queue{client: c, name: name, mainQueue: mainQueue}
+}

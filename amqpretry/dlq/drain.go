@@ -1,0 +1,421 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"golang.org/x/time/rate"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/transport"
+)
+
+// window is how many messages are on their way at a time: published and not yet confirmed, or confirmed and not yet taken out. It is what
+// can be in both places when a process is killed.
+const window = 256
+
+// settleLimit is how long a run that is interrupted waits for what is on its way.
+const settleLimit = 10 * time.Second
+
+// drain takes letters out of a queue.
+type drain struct {
+	queue  *Queue
+	filter Filter
+	limit  int // 0: all
+	rate   float64
+	dryRun bool
+	undo   io.Writer
+	// target is where they go; empty if they are deleted.
+	target string
+	// copyOf makes what is published, for a frame of limit bytes; an obstacle if that cannot be. Nil if they are deleted.
+	copyOf func(f *found, limit int) (amqp091.Publishing, Obstacle)
+	// passes tells letters that are not looked at, and whether to go on at all.
+	passes func(f *found) (pass, stop bool)
+
+	progress func(Progress)
+	// watch is how long to go on behind the last message, to see what comes.
+	watch time.Duration
+}
+
+// taken is a message on its way.
+type taken struct {
+	*found
+	published *transport.Published // nil if it is deleted
+}
+
+// run is what a drain needs of the broker.
+type run struct {
+	connection *transport.Connection // for publishing, and for the lock
+	publisher  *transport.Publisher
+	frame      int
+}
+
+// begin connects, and makes sure that nobody else takes messages out, and that they have somewhere to go.
+func (q *Queue) begin(ctx context.Context, target string, dryRun bool) (_ *run, err error) {
+	r := &run{connection: q.client.connect("replay")}
+	defer func() {
+		if err != nil {
+			r.end(q.client)
+		}
+	}()
+
+	link, err := r.connection.TryLink(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if target != "" {
+		if _, err := depth(link, "target", target); err != nil {
+			return nil, err
+		}
+	}
+	if !dryRun {
+		if err := q.lock(ctx, r.connection); err != nil {
+			return nil, err
+		}
+	}
+	r.publisher, r.frame = transport.NewPublisher(r.connection), link.FrameSize()
+
+	return r, nil
+}
+
+func (r *run) end(c *Client) { c.disconnect(r.connection) }
+
+// drain goes once through the queue.
+func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
+	s, err := d.queue.scan(ctx)
+	if err != nil {
+		return report, err
+	}
+	defer s.release(ctx)
+	report.Total = s.total
+
+	settled := newSettler(ctx, d)
+	// What was sent is taken out before the rest is given back, whatever has ended the run.
+	defer func() {
+		done, failed := settled.wait()
+		report.Done += done
+		err = errors.Join(err, failed)
+		tell(d.progress, report.Progress)
+	}()
+
+	limiter := rate.NewLimiter(rate.Inf, 1)
+	if d.rate > 0 && !d.dryRun {
+		limiter.SetLimit(rate.Limit(d.rate))
+	}
+
+	now, sent := time.Now(), 0
+	for {
+		if err := settled.failed(); err != nil {
+			return report, nil // it comes with wait
+		}
+		if d.limit > 0 && sent >= d.limit {
+			break
+		}
+		f, err := s.next(ctx)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return report, err
+		}
+		report.Seen = s.seen
+
+		pass, stop := false, false
+		if d.passes != nil {
+			pass, stop = d.passes(f)
+		}
+		if stop {
+			f.keep()
+			return report, nil
+		}
+		if pass || !d.filter.Matches(&f.letter, now) {
+			f.keep()
+			tell(d.progress, settled.progress(report.Progress))
+			continue
+		}
+		report.Matched++
+
+		message, obstacle := d.prepare(f, r.frame)
+		if obstacle != "" || d.dryRun {
+			f.keep()
+			if obstacle != "" {
+				report.leave(obstacle)
+			} else {
+				sent++
+			}
+			tell(d.progress, settled.progress(report.Progress))
+			continue
+		}
+		if err := limiter.Wait(ctx); err != nil {
+			f.keep()
+			return report, context.Cause(ctx)
+		}
+		if err := settled.send(ctx, r.publisher, f, message); err != nil {
+			return report, err
+		}
+		sent++
+		tell(d.progress, settled.progress(report.Progress))
+	}
+
+	if d.watch > 0 {
+		return report, d.watchOn(ctx, s, settled, &report)
+	}
+
+	return report, nil
+}
+
+// watchOn goes on through all the rest, and then waits for what comes: what has come back is at the end of the queue.
+func (d *drain) watchOn(ctx context.Context, s *scan, settled *settler, report *Report) error {
+	if err := settled.idle(ctx); err != nil {
+		return err
+	}
+	stop, err := d.passAll(ctx, s, settled, report)
+	if stop || err != nil {
+		return err
+	}
+
+	s.follow = true
+	ctx, cancel := context.WithTimeoutCause(ctx, d.watch, errWatched)
+	defer cancel()
+	if _, err = d.passAll(ctx, s, settled, report); errors.Is(err, errWatched) {
+		return nil
+	}
+
+	return err
+}
+
+// passAll goes on to the end, if there is one, and takes nothing.
+func (d *drain) passAll(ctx context.Context, s *scan, settled *settler, report *Report) (stop bool, err error) {
+	for {
+		f, err := s.next(ctx)
+		if errors.Is(err, io.EOF) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		f.keep()
+		if _, stop := d.passes(f); stop {
+			return true, nil
+		}
+		tell(d.progress, settled.progress(report.Progress))
+	}
+}
+
+var errWatched = errors.New("watched long enough")
+
+func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, Obstacle) {
+	if f.letter.Unreadable != "" {
+		return amqp091.Publishing{}, ObstacleUnreadable
+	}
+	if d.copyOf == nil {
+		return amqp091.Publishing{}, ""
+	}
+
+	return d.copyOf(f, frame)
+}
+
+func (r *Report) leave(why Obstacle) {
+	if r.Left == nil {
+		r.Left = map[Obstacle]int{}
+	}
+	r.Left[why]++
+}
+
+// settler takes out of the queue what has been confirmed: in batches, in the order in which it was sent, and after the undo file has it.
+type settler struct {
+	drain *drain
+	undo  *lines
+	// undoing guards the undo file: it is written by who sends, and secured by who settles.
+	undoing sync.Mutex
+
+	pending chan taken
+	slots   chan struct{}
+	ctx     context.Context // of the waiting for confirms: it outlives the run's a little
+	stopped func() bool
+	cancel  context.CancelFunc
+	ended   chan struct{}
+
+	mu   sync.Mutex
+	done int
+	err  error
+}
+
+func newSettler(ctx context.Context, d *drain) *settler {
+	s := &settler{drain: d, pending: make(chan taken, window), slots: make(chan struct{}, window), ended: make(chan struct{})}
+	if d.undo != nil {
+		s.undo = newLines(d.undo)
+	}
+	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	s.stopped = context.AfterFunc(ctx, func() { // the confirms of what was sent are worth some seconds
+		time.AfterFunc(settleLimit, s.cancel)
+	})
+	go s.settle()
+
+	return s
+}
+
+// send publishes a message, when there is room in the window.
+func (s *settler) send(ctx context.Context, publisher *transport.Publisher, f *found, message amqp091.Publishing) error {
+	select {
+	case s.slots <- struct{}{}:
+	case <-ctx.Done():
+		f.keep()
+		return context.Cause(ctx)
+	}
+
+	if err := s.record(f); err != nil {
+		f.keep()
+		return err
+	}
+	t := taken{found: f}
+	if s.drain.copyOf != nil {
+		var err error
+		if t.published, err = publisher.Publish(ctx, s.drain.target, message); err != nil {
+			f.keep()
+			return explain(s.drain.target, err)
+		}
+	}
+	s.pending <- t
+
+	return nil
+}
+
+func (s *settler) record(f *found) error {
+	if s.undo == nil {
+		return nil
+	}
+	s.undoing.Lock()
+	defer s.undoing.Unlock()
+
+	return s.undo.write(&f.letter, s.drain.queue.name)
+}
+
+func (s *settler) settle() {
+	defer close(s.ended)
+
+	for first := range s.pending {
+		batch := s.batch(first)
+		if s.failed() == nil {
+			done, err := s.settleAll(batch)
+			s.mu.Lock()
+			s.done += done
+			s.err = err
+			s.mu.Unlock()
+		}
+		for range batch {
+			<-s.slots
+		}
+	}
+}
+
+// batch is a message with all that have been sent since.
+func (s *settler) batch(first taken) []taken {
+	batch := []taken{first}
+	for len(batch) < window {
+		select {
+		case t, ok := <-s.pending:
+			if !ok {
+				return batch
+			}
+			batch = append(batch, t)
+		default:
+			return batch
+		}
+	}
+
+	return batch
+}
+
+func (s *settler) settleAll(batch []taken) (done int, err error) {
+	confirmed := batch
+	for i, t := range batch {
+		if t.published == nil {
+			continue
+		}
+		if err = t.published.Wait(s.ctx); err != nil {
+			confirmed, err = batch[:i], explain(s.drain.target, err)
+			break
+		}
+	}
+	if s.undo != nil {
+		s.undoing.Lock()
+		failed := s.undo.secure()
+		s.undoing.Unlock()
+		if failed != nil {
+			return 0, errors.Join(err, failed)
+		}
+	}
+	for i, t := range confirmed {
+		if failed := t.ack(); failed != nil {
+			return i, errors.Join(err, failed)
+		}
+	}
+
+	return len(confirmed), err
+}
+
+// explain says what an error of a publish means for the one who has asked for it.
+func explain(target string, err error) error {
+	switch {
+	case errors.Is(err, transport.ErrReturned):
+		return &NoQueueError{Queue: target, What: "target", Err: err}
+	case errors.Is(err, transport.ErrRefused):
+		return fmt.Errorf("target %q: %w", target, err)
+	default:
+		access := (*amqp091.Error)(nil)
+		if errors.As(err, &access) && access.Code == amqp091.AccessRefused {
+			return topology.Explain(topology.KindExchange, "amq.default", err)
+		}
+		return err
+	}
+}
+
+func (s *settler) failed() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.err
+}
+
+func (s *settler) progress(p Progress) Progress {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p.Done = s.done
+
+	return p
+}
+
+// idle waits until nothing is on its way.
+func (s *settler) idle(ctx context.Context) error {
+	for range window {
+		select {
+		case s.slots <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	for range window {
+		<-s.slots
+	}
+
+	return s.failed()
+}
+
+// wait waits for what is on its way, and ends.
+func (s *settler) wait() (done int, err error) {
+	close(s.pending)
+	<-s.ended
+	s.stopped()
+	s.cancel()
+	if s.undo != nil {
+		err = s.undo.secure()
+	}
+
+	return s.done, errors.Join(s.err, err)
+}

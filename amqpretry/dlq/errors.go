@@ -1,0 +1,86 @@
+package dlq
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// NotFoundError says that there is no letter with this UUID among those that could be seen.
+type NotFoundError struct {
+	Queue, UUID string
+	// Seen is how many there were.
+	Seen int
+}
+
+func (e *NotFoundError) Error() string {
+	return fmt.Sprintf("dead-letter queue %q: no message with the UUID %q among the %d that could be seen", e.Queue, e.UUID, e.Seen)
+}
+
+// NoQueueError says that a queue is not there.
+type NoQueueError struct {
+	Queue string
+	// What it is in the run: dead-letter queue, target.
+	What string
+	Err  error
+}
+
+func (e *NoQueueError) Error() string {
+	return fmt.Sprintf("%s %q: there is no such queue; check the name and the virtual host", e.What, e.Queue)
+}
+
+func (e *NoQueueError) Unwrap() error { return e.Err }
+
+// BusyError says that another run is taking messages out of the same dead-letter queue.
+type BusyError struct {
+	Queue string
+	// Lock is the exclusive queue that the other run holds as long as it is connected.
+	Lock string
+	Err  error
+}
+
+func (e *BusyError) Error() string {
+	return fmt.Sprintf("dead-letter queue %q: another replay, move or purge is at work (it holds the exclusive queue %q): "+
+		"wait for it, or end it; what it has not done stays where it is", e.Queue, e.Lock)
+}
+
+func (e *BusyError) Unwrap() error { return e.Err }
+
+// UnsafeError says that looking at a queue could lose messages, so that it was not looked at.
+type UnsafeError struct {
+	Queue string
+	// Found is why, Do the ways out.
+	Found, Do string
+}
+
+func (e *UnsafeError) Error() string {
+	return fmt.Sprintf("dead-letter queue %q: looking at it could lose messages: %s; %s", e.Queue, e.Found, e.Do)
+}
+
+// OptionError is an option that cannot be used.
+type OptionError struct {
+	// Field is its path, such as Filter.OlderThan.
+	Field  string
+	Wanted string
+	Found  string
+}
+
+func (e *OptionError) Error() string {
+	return fmt.Sprintf("%s: must be %s, got %s", e.Field, e.Wanted, e.Found)
+}
+
+// LineError is a line of an export that cannot be imported.
+type LineError struct {
+	// Line counts from 1.
+	Line int
+	Err  error
+}
+
+func (e *LineError) Error() string { return fmt.Sprintf("line %d: %v", e.Line, e.Err) }
+
+func (e *LineError) Unwrap() error { return e.Err }
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func ftoa(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
+
+func quoted(text string) string { return strconv.Quote(text) }

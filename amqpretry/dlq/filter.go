@@ -1,0 +1,180 @@
+package dlq
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/tidwall/gjson"
+
+	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// Filter says which letters. The zero Filter matches all. A letter must match every field that is set; of a list, one
+// element is enough.
+type Filter struct {
+	// Reasons, such as exhausted; Topics and Handlers as the letter has them; ErrorTypes as %T prints them; UUIDs. Of all but
+	// the last, the empty text stands for letters that do not tell.
+	Reasons    []string
+	Topics     []string
+	Handlers   []string
+	ErrorTypes []string
+	UUIDs      []string
+	// ErrorContains is a part of the error text, in its case; ErrorMatches an expression that finds something in it.
+	ErrorContains string
+	ErrorMatches  *regexp.Regexp
+	// OlderThan and NewerThan are about the time since the last failure. A letter that does not tell it is neither.
+	OlderThan time.Duration
+	NewerThan time.Duration
+	// MinAttempts and MaxAttempts are handler calls, MinReplays and MaxReplays replays; 0 means no bound.
+	MinAttempts, MaxAttempts int
+	MinReplays, MaxReplays   int
+	// NeverReplayed are those without any replay.
+	NeverReplayed bool
+	// Headers are values, as text, of headers of the message, ours included: numbers in decimal, times as RFC 3339, bytes as
+	// they are or in base64 where they are no text, arrays and tables as JSON.
+	Headers map[string]string
+	// Fields are values, as text, of fields of a JSON body.
+	Fields []Field
+	// Where is anything else. Nil means nothing else.
+	Where func(*Letter) bool
+}
+
+// Field is a value in a JSON body.
+type Field struct {
+	// Path as gjson has it: customer.id, items.0.sku, items.#(sku=="A1"). Of an array, such as that of items.#.sku, one
+	// element is enough.
+	Path string
+	// Value as text: what is in the quotes, a number as it is written, true, false or null.
+	Value string
+}
+
+// Validate reports everything that cannot be right, as joined *[OptionError]s.
+func (f Filter) Validate() error {
+	var all []error
+	check := func(ok bool, field, wanted, found string) {
+		if !ok {
+			all = append(all, &OptionError{"Filter." + field, wanted, found})
+		}
+	}
+
+	for i, reason := range f.Reasons {
+		check(reason == "" || slices.Contains(wire.Reasons(), wire.Reason(reason)),
+			fmt.Sprintf("Reasons[%d]", i), "one of "+reasons(), strconv.Quote(reason))
+	}
+	for i, uuid := range f.UUIDs {
+		check(uuid != "", fmt.Sprintf("UUIDs[%d]", i), "a UUID", `""`)
+	}
+
+	const positive = "0 (no bound) or more"
+	check(f.OlderThan >= 0, "OlderThan", positive, f.OlderThan.String())
+	check(f.NewerThan >= 0, "NewerThan", positive, f.NewerThan.String())
+	check(f.NewerThan <= 0 || f.OlderThan < f.NewerThan, "OlderThan",
+		fmt.Sprintf("less than NewerThan (%v), as nothing is older than that and newer", f.NewerThan), f.OlderThan.String())
+
+	bounds := func(name string, least, most int) {
+		check(least >= 0, "Min"+name, positive, strconv.Itoa(least))
+		check(most >= 0, "Max"+name, positive, strconv.Itoa(most))
+		check(most <= 0 || least <= most, "Min"+name, fmt.Sprintf("at most Max%s (%d)", name, most), strconv.Itoa(least))
+	}
+	bounds("Attempts", f.MinAttempts, f.MaxAttempts)
+	bounds("Replays", f.MinReplays, f.MaxReplays)
+	check(!f.NeverReplayed || f.MinReplays <= 0, "MinReplays", "0 with NeverReplayed", strconv.Itoa(f.MinReplays))
+
+	_, nameless := f.Headers[""]
+	check(!nameless, `Headers[""]`, "the name of a header", `""`)
+	for i, field := range f.Fields {
+		check(field.Path != "", fmt.Sprintf("Fields[%d].Path", i), "the path of a field, such as customer.id", `""`)
+	}
+
+	return errors.Join(all...)
+}
+
+func reasons() string {
+	var names []string
+	for _, reason := range wire.Reasons() {
+		names = append(names, string(reason))
+	}
+
+	return strings.Join(names, ", ")
+}
+
+// Matches tells whether a letter is one of those, at that time.
+func (f Filter) Matches(l *Letter, now time.Time) bool {
+	return oneOf(f.Reasons, string(l.Reason)) && oneOf(f.Topics, l.Topic) && oneOf(f.Handlers, l.Handler) &&
+		oneOf(f.ErrorTypes, l.ErrorType) && oneOf(f.UUIDs, l.UUID) &&
+		strings.Contains(l.Error, f.ErrorContains) && (f.ErrorMatches == nil || f.ErrorMatches.MatchString(l.Error)) &&
+		f.matchesAge(l.LastFailure, now) &&
+		between(l.Attempts, f.MinAttempts, f.MaxAttempts) && between(l.Replays, f.MinReplays, f.MaxReplays) &&
+		(!f.NeverReplayed || l.Replays == 0) &&
+		f.matchesHeaders(l) && f.matchesBody(l.Message.Body) &&
+		(f.Where == nil || f.Where(l))
+}
+
+func oneOf(wanted []string, found string) bool {
+	return len(wanted) == 0 || slices.Contains(wanted, found)
+}
+
+func between(n, least, most int) bool { return n >= least && (most == 0 || n <= most) }
+
+func (f Filter) matchesAge(at, now time.Time) bool {
+	if f.OlderThan == 0 && f.NewerThan == 0 {
+		return true
+	}
+	age := now.Sub(at)
+
+	return !at.IsZero() && (f.OlderThan == 0 || age > f.OlderThan) && (f.NewerThan == 0 || age < f.NewerThan)
+}
+
+func (f Filter) matchesHeaders(l *Letter) bool {
+	for name, wanted := range f.Headers {
+		if value, ok := l.Message.Headers[name]; !ok || transport.HeaderText(value) != wanted {
+			return false
+		}
+	}
+
+	return true
+}
+
+// matchesBody uses encoding/json to see whether the body is JSON: gjson's own check is recursive without a bound, and 16 MB of "["
+// would end the process.
+func (f Filter) matchesBody(body []byte) bool {
+	if len(f.Fields) == 0 {
+		return true
+	}
+	if !json.Valid(body) {
+		return false
+	}
+	for _, field := range f.Fields {
+		if !field.matches(gjson.GetBytes(body, field.Path)) {
+			return false
+		}
+	}
+
+	return true
+}
+
+func (f Field) matches(found gjson.Result) bool {
+	if found.IsArray() {
+		return slices.ContainsFunc(found.Array(), f.isText)
+	}
+
+	return f.isText(found)
+}
+
+func (f Field) isText(found gjson.Result) bool {
+	switch found.Type {
+	case gjson.Null:
+		return found.Exists() && f.Value == "null"
+	case gjson.Number:
+		return f.Value == found.Raw || f.Value == found.String() // 1.50 is 1.5 as well
+	}
+
+	return f.Value == found.String()
+}

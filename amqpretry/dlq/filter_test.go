@@ -1,0 +1,200 @@
+package dlq
+
+import (
+	"math"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+func TestFilterMatches(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	letter := Letter{
+		UUID: "uuid",
+		DeadLetter: middleware.DeadLetter{
+			Reason: "exhausted", Topic: "orders", Handler: "ship", Error: "Boom: no. 7", ErrorType: "*a.Error", LastFailure: now.Add(-time.Hour),
+			Attempts: 4, Replays: 2,
+		},
+		Message: amqp091.Publishing{
+			Headers: amqp091.Table{
+				"text": "a", "int": int32(-5), "bool": true, "bytes": []byte("b"), "raw": []byte("\xff"), "float": 1.5, "void": nil, "nan": math.NaN(),
+				"time": now, "array": []any{"a", int8(1)}, "table": amqp091.Table{"k": []byte("v")}, "decimal": amqp091.Decimal{Scale: 2, Value: 5},
+			},
+			Body: []byte(`{"id":17,"price":1.50,"big":9007199254740993,"ok":true,"no":null,"name":"Ann","tags":["a","b"],"items":[{"sku":"A1","n":1},{"sku":"B2","n":2}]}`),
+		},
+	}
+	timeless := letter
+	timeless.LastFailure = time.Time{}
+	fresh := letter
+	fresh.Replays = 0
+	mute := Letter{}
+	noJSON := letter
+	noJSON.Message.Body = []byte(`{"name":"Ann"`)
+
+	header := func(name, value string) Filter { return Filter{Headers: map[string]string{name: value}} }
+	field := func(path, value string) Filter { return Filter{Fields: []Field{{path, value}}} }
+
+	for name, test := range map[string]struct {
+		filter    Filter
+		yes, no   []Letter
+		notLetter bool
+	}{
+		"all":                     {filter: Filter{}, yes: []Letter{timeless, fresh, mute}},
+		"reason":                  {filter: Filter{Reasons: []string{"permanent", "exhausted"}}, no: []Letter{mute}},
+		"another reason":          {filter: Filter{Reasons: []string{"permanent"}}, notLetter: true},
+		"no reason":               {filter: Filter{Reasons: []string{""}}, notLetter: true, yes: []Letter{mute}},
+		"topic":                   {filter: Filter{Topics: []string{"orders"}}, no: []Letter{mute}},
+		"another topic":           {filter: Filter{Topics: []string{"order"}}, notLetter: true},
+		"handler":                 {filter: Filter{Handlers: []string{"bill", "ship"}}, no: []Letter{mute}},
+		"another handler":         {filter: Filter{Handlers: []string{"bill"}}, notLetter: true},
+		"error type":              {filter: Filter{ErrorTypes: []string{"*a.Error"}}, no: []Letter{mute}},
+		"another error type":      {filter: Filter{ErrorTypes: []string{"*b.Error"}}, notLetter: true},
+		"UUID":                    {filter: Filter{UUIDs: []string{"uuid"}}, no: []Letter{mute}},
+		"another UUID":            {filter: Filter{UUIDs: []string{"uuid2"}}, notLetter: true},
+		"error text":              {filter: Filter{ErrorContains: "Boom"}, no: []Letter{mute}},
+		"error text, other case":  {filter: Filter{ErrorContains: "boom"}, notLetter: true},
+		"error expression":        {filter: Filter{ErrorMatches: regexp.MustCompile(`no\. \d$`)}, no: []Letter{mute}},
+		"another expression":      {filter: Filter{ErrorMatches: regexp.MustCompile(`^no`)}, notLetter: true},
+		"older":                   {filter: Filter{OlderThan: 59 * time.Minute}, no: []Letter{timeless}},
+		"not older":               {filter: Filter{OlderThan: time.Hour}, notLetter: true},
+		"newer":                   {filter: Filter{NewerThan: 61 * time.Minute}, no: []Letter{timeless}},
+		"not newer":               {filter: Filter{NewerThan: time.Hour}, notLetter: true},
+		"between":                 {filter: Filter{OlderThan: time.Minute, NewerThan: 2 * time.Hour}, no: []Letter{timeless}},
+		"attempts":                {filter: Filter{MinAttempts: 4, MaxAttempts: 4}, no: []Letter{mute}},
+		"more attempts":           {filter: Filter{MinAttempts: 5}, notLetter: true},
+		"fewer attempts":          {filter: Filter{MaxAttempts: 3}, notLetter: true, yes: []Letter{mute}},
+		"replays":                 {filter: Filter{MinReplays: 2, MaxReplays: 2}, no: []Letter{fresh}},
+		"more replays":            {filter: Filter{MinReplays: 3}, notLetter: true},
+		"fewer replays":           {filter: Filter{MaxReplays: 1}, notLetter: true, yes: []Letter{fresh}},
+		"never replayed":          {filter: Filter{NeverReplayed: true}, notLetter: true, yes: []Letter{fresh}},
+		"header text":             {filter: header("text", "a"), no: []Letter{mute}},
+		"another header text":     {filter: header("text", "b"), notLetter: true},
+		"header int":              {filter: header("int", "-5")},
+		"header bool":             {filter: header("bool", "true")},
+		"header bytes":            {filter: header("bytes", "b")},
+		"header other bytes":      {filter: header("raw", "/w==")},
+		"header float":            {filter: header("float", "1.5")},
+		"header NaN":              {filter: header("nan", "NaN")},
+		"header void":             {filter: header("void", "")},
+		"header that is missing":  {filter: header("missing", ""), notLetter: true},
+		"header time":             {filter: header("time", "2026-01-02T03:04:05Z")},
+		"header array":            {filter: header("array", `["a",1]`)},
+		"header table":            {filter: header("table", `{"k":"v"}`)},
+		"header decimal":          {filter: header("decimal", "0.05")},
+		"two headers":             {filter: Filter{Headers: map[string]string{"text": "a", "int": "-5"}}},
+		"two headers, one wrong":  {filter: Filter{Headers: map[string]string{"text": "a", "int": "5"}}, notLetter: true},
+		"field":                   {filter: field("name", "Ann"), no: []Letter{mute, noJSON}},
+		"another field":           {filter: field("name", "Bob"), notLetter: true},
+		"field number":            {filter: field("id", "17")},
+		"field number as written": {filter: field("price", "1.50")},
+		"field number in short":   {filter: field("price", "1.5")},
+		"field big number":        {filter: field("big", "9007199254740993")},
+		"field other big number":  {filter: field("big", "9007199254740992"), notLetter: true},
+		"field true":              {filter: field("ok", "true")},
+		"field null":              {filter: field("no", "null")},
+		"field null is not empty": {filter: field("no", ""), notLetter: true},
+		"field that is missing":   {filter: field("missing", "null"), notLetter: true},
+		"field missing, empty":    {filter: field("missing", ""), notLetter: true},
+		"field in an array":       {filter: field("items.1.sku", "B2")},
+		"field by a query":        {filter: field(`items.#(sku=="B2").n`, "2")},
+		"field of any element":    {filter: field("items.#.sku", "B2")},
+		"field of no element":     {filter: field("items.#.sku", "C3"), notLetter: true},
+		"any element":             {filter: field("tags", "b")},
+		"no element":              {filter: field("tags", "c"), notLetter: true},
+		"number of elements":      {filter: field("items.#", "2")},
+		"two fields":              {filter: Filter{Fields: []Field{{"id", "17"}, {"name", "Ann"}}}},
+		"two fields, one wrong":   {filter: Filter{Fields: []Field{{"id", "17"}, {"name", "Bob"}}}, notLetter: true},
+		"anything":                {filter: Filter{Where: func(l *Letter) bool { return l.UUID == "uuid" }}, no: []Letter{mute}},
+		"one of two wrong":        {filter: Filter{Topics: []string{"orders"}, Handlers: []string{"bill"}}, notLetter: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			require.NoError(t, test.filter.Validate())
+			assert.Equal(t, !test.notLetter, test.filter.Matches(&letter, now))
+			for _, l := range test.yes {
+				assert.True(t, test.filter.Matches(&l, now))
+			}
+			for _, l := range test.no {
+				assert.False(t, test.filter.Matches(&l, now))
+			}
+		})
+	}
+}
+
+func TestFilterValidate(t *testing.T) {
+	const known = "one of exhausted, permanent, expired, undecodable, panic, crashed, unpublishable, rejected, delivery-limit, maxlen, too-large, postponed-too-long"
+	const positive = "0 (no bound) or more"
+	for name, test := range map[string]struct {
+		filter Filter
+		want   []OptionError
+	}{
+		"nothing":        {},
+		"reasons":        {Filter{Reasons: []string{"exhausted", "bored", ""}}, []OptionError{{"Filter.Reasons[1]", known, `"bored"`}}},
+		"UUID":           {Filter{UUIDs: []string{""}}, []OptionError{{"Filter.UUIDs[0]", "a UUID", `""`}}},
+		"older":          {Filter{OlderThan: -1}, []OptionError{{"Filter.OlderThan", positive, "-1ns"}}},
+		"newer":          {Filter{NewerThan: -1}, []OptionError{{"Filter.NewerThan", positive, "-1ns"}}},
+		"older than new": {Filter{OlderThan: time.Hour, NewerThan: time.Hour}, []OptionError{{"Filter.OlderThan", "less than NewerThan (1h0m0s), as nothing is older than that and newer", "1h0m0s"}}},
+		"min attempts":   {Filter{MinAttempts: -1}, []OptionError{{"Filter.MinAttempts", positive, "-1"}}},
+		"max attempts":   {Filter{MaxAttempts: -1}, []OptionError{{"Filter.MaxAttempts", positive, "-1"}}},
+		"attempts":       {Filter{MinAttempts: 2, MaxAttempts: 1}, []OptionError{{"Filter.MinAttempts", "at most MaxAttempts (1)", "2"}}},
+		"min replays":    {Filter{MinReplays: -1}, []OptionError{{"Filter.MinReplays", positive, "-1"}}},
+		"max replays":    {Filter{MaxReplays: -1}, []OptionError{{"Filter.MaxReplays", positive, "-1"}}},
+		"replays":        {Filter{MinReplays: 3, MaxReplays: 2}, []OptionError{{"Filter.MinReplays", "at most MaxReplays (2)", "3"}}},
+		"never replayed": {Filter{NeverReplayed: true, MinReplays: 1}, []OptionError{{"Filter.MinReplays", "0 with NeverReplayed", "1"}}},
+		"header":         {Filter{Headers: map[string]string{"": "a"}}, []OptionError{{`Filter.Headers[""]`, "the name of a header", `""`}}},
+		"field":          {Filter{Fields: []Field{{"a", ""}, {"", "b"}}}, []OptionError{{"Filter.Fields[1].Path", "the path of a field, such as customer.id", `""`}}},
+		"all at once": {Filter{OlderThan: -1, MaxReplays: -1}, []OptionError{
+			{"Filter.OlderThan", positive, "-1ns"}, {"Filter.MaxReplays", positive, "-1"},
+		}},
+		"what is right": {filter: Filter{OlderThan: time.Hour, NewerThan: 2 * time.Hour, MinAttempts: 1, MaxAttempts: 1, NeverReplayed: true, MaxReplays: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := test.filter.Validate()
+			if len(test.want) == 0 {
+				require.NoError(t, err)
+				return
+			}
+			var joined interface{ Unwrap() []error }
+			require.ErrorAs(t, err, &joined)
+			var got []OptionError
+			for _, err := range joined.Unwrap() {
+				var e *OptionError
+				require.ErrorAs(t, err, &e)
+				got = append(got, *e)
+			}
+			assert.Equal(t, test.want, got)
+		})
+	}
+}
+
+// A body can be anything, and gjson's own check would go as deep as it does.
+func TestFilterOfHostileBodies(t *testing.T) {
+	filter := Filter{Fields: []Field{{"a.#.b", "c"}}}
+	for _, body := range []string{
+		strings.Repeat("[", 16<<20), strings.Repeat(`{"a":`, 4<<20), strings.Repeat("[", 5000) + strings.Repeat("]", 5000), "\xff", "", `"\ud800"`,
+	} {
+		assert.False(t, filter.Matches(&Letter{Message: amqp091.Publishing{Body: []byte(body)}}, time.Now()))
+	}
+}
+
+func FuzzFilter(f *testing.F) {
+	f.Add("items.#.sku", []byte(`{"items":[{"sku":"A1"}]}`), "A1", "k", []byte("A1"))
+	f.Add(`items.#(sku=="A1")#|0.n`, []byte(`{"items":[{"sku":"A1","n":null}]}`), "null", "", []byte("\xff"))
+	f.Add("@this|@pretty.a", []byte(`[[[]]]`), "", "a", []byte{})
+	f.Add("{a,b.c}", []byte(`{"a":1e999}`), "1e999", "a", []byte{})
+	f.Fuzz(func(_ *testing.T, path string, body []byte, value, name string, header []byte) {
+		l := Letter{Message: amqp091.Publishing{Body: body, Headers: amqp091.Table{name: header, value: []any{value, amqp091.Table{path: header}}}}}
+		filter := Filter{Fields: []Field{{path, value}}, OlderThan: 1}
+		_ = filter.Validate()
+		_ = filter.Matches(&l, time.Unix(0, 0))
+		filter = Filter{Fields: []Field{{path, value}}}
+		_ = filter.Matches(&l, time.Unix(0, 0))
+		_ = Filter{Headers: map[string]string{name: value, value: value}}.Matches(&l, time.Unix(0, 0))
+	})
+}

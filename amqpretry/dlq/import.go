@@ -1,0 +1,180 @@
+package dlq
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"golang.org/x/time/rate"
+
+	"github.com/amqpretry/watermill-retry/internal/transport"
+)
+
+// Import publishes exported letters, to the dead-letter queue or another one, in the order of the file. What RabbitMQ would act on again, or
+// refuse, is not published as it was (x-death, CC, expiration, user id) but told in our headers; the rest is the same, byte by byte.
+//
+// It stops at the first line that cannot be read, with a *[LineError]: what was before it is imported.
+func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) (report Report, err error) {
+	if err := options.validate(); err != nil {
+		return report, err
+	}
+	target := cmp.Or(options.To, q.name)
+	connection := q.client.connect("import")
+	defer q.client.disconnect(connection)
+	link, err := connection.TryLink(ctx)
+	if err != nil {
+		return report, err
+	}
+	if _, err := depth(link, "target", target); err != nil {
+		return report, err
+	}
+
+	i := &importer{queue: q, target: target, options: options, publisher: transport.NewPublisher(connection), frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1)}
+	if options.Rate > 0 {
+		i.limiter.SetLimit(rate.Limit(options.Rate))
+	}
+	err = i.all(ctx, bufio.NewReaderSize(r, 64<<10))
+	settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
+	defer cancel()
+	err = errors.Join(err, i.settle(settle, 0))
+
+	return i.report, err
+}
+
+func (o ImportOptions) validate() error {
+	err := errors.Join(o.Filter.Validate(), checkRun(0, o.Rate))
+	if o.Skip < 0 {
+		err = errors.Join(err, &OptionError{Field: "Skip", Wanted: "0 or more lines", Found: itoa(o.Skip)})
+	}
+
+	return err
+}
+
+type importer struct {
+	queue     *Queue
+	target    string
+	options   ImportOptions
+	publisher *transport.Publisher
+	frame     int
+	limiter   *rate.Limiter
+
+	report  Report
+	lines   int        // read so far
+	pending []imported // in the order of the lines
+}
+
+// imported is a line that was read; nothing was published if it did not match.
+type imported struct {
+	line      int
+	published *transport.Published
+}
+
+func (i *importer) all(ctx context.Context, in *bufio.Reader) error {
+	now := time.Now()
+	for {
+		line, err := in.ReadBytes('\n')
+		if err != nil && !errors.Is(err, io.EOF) {
+			return err
+		}
+		whole := err == nil
+		if len(bytes.TrimSpace(line)) > 0 {
+			i.lines++
+			if i.lines > i.options.Skip {
+				if err := i.one(ctx, line, whole, now); err != nil {
+					return err
+				}
+			}
+		} else if whole {
+			i.lines++
+		}
+		if !whole {
+			return nil
+		}
+		if len(i.pending) >= window {
+			if err := i.settle(ctx, window/2); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Time) error {
+	record, err := decodeRecord(bytes.TrimSpace(line))
+	if err != nil && !whole {
+		i.report.Truncated = true
+		return nil
+	}
+	if err != nil {
+		return &LineError{Line: i.lines, Err: err}
+	}
+	i.report.Seen++
+	d := deliveryOf(record)
+	letter := newLetter(&d, "", i.queue.mainQueue, i.queue.client.config.UUIDHeader, i.lines)
+	if !i.options.Filter.Matches(&letter, now) {
+		i.pending = append(i.pending, imported{line: i.lines})
+		return nil
+	}
+	i.report.Matched++
+
+	message, fits := transport.MovedOf(&d, i.queue.mainQueue, i.frame)
+	if !fits {
+		return &LineError{Line: i.lines, Err: fmt.Errorf("its headers are too large for a frame of the broker (%d bytes)", i.frame)}
+	}
+	if i.options.DryRun {
+		return nil
+	}
+	if err := i.limiter.Wait(ctx); err != nil {
+		return context.Cause(ctx)
+	}
+	published, err := i.publisher.Publish(ctx, i.target, message)
+	if err != nil {
+		return explain(i.target, err)
+	}
+	i.pending = append(i.pending, imported{i.lines, published})
+
+	return nil
+}
+
+// deliveryOf is the message as a consumer would have got it.
+func deliveryOf(r record) amqp091.Delivery {
+	m := r.Message
+
+	return amqp091.Delivery{
+		Headers: m.Headers, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, DeliveryMode: m.DeliveryMode, Priority: m.Priority,
+		CorrelationId: m.CorrelationId, ReplyTo: m.ReplyTo, Expiration: m.Expiration, MessageId: m.MessageId, Timestamp: m.Timestamp, Type: m.Type,
+		UserId: m.UserId, AppId: m.AppId, Body: m.Body, Exchange: r.CameBy.Exchange, RoutingKey: r.CameBy.RoutingKey,
+	}
+}
+
+// settle waits for confirms, in order, until no more than so many are on their way, and tells how far it is.
+func (i *importer) settle(ctx context.Context, most int) error {
+	var failed error
+	done := 0
+	for ; failed == nil && len(i.pending) > most; i.pending = i.pending[1:] {
+		first := i.pending[0]
+		if first.published != nil {
+			if failed = first.published.Wait(ctx); failed != nil {
+				break
+			}
+			i.report.Done++
+		}
+		done = first.line
+	}
+	if failed != nil {
+		failed = explain(i.target, failed)
+	}
+	if done > 0 {
+		tell(i.options.Progress, i.report.Progress)
+		if i.options.Imported != nil && !i.options.DryRun {
+			failed = errors.Join(failed, i.options.Imported(done))
+		}
+	}
+
+	return failed
+}

@@ -1,0 +1,125 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"time"
+)
+
+// Browse gives the letters that match, the oldest first, and leaves all of them where they are. While it runs, it holds what
+// it has seen: others see the queue without these, and find all in the old order afterwards. It ends after the last
+// message that was there when it began, with the first error, or when the loop is left.
+//
+// No number of looks makes the broker drop or dead-letter a message: a queue that is not declared as ours is, and counts looks, is refused
+// with an *[UnsafeError] long before its limit. If the process is killed while it looks, the broker gives everything back as well; longer
+// queues may then be in another order.
+func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[Letter, error] {
+	return func(yield func(Letter, error) bool) {
+		if err := q.each(ctx, filter, nil, func(*scan) {}, func(l *Letter) bool { return yield(*l, nil) }); err != nil {
+			yield(Letter{}, err)
+		}
+	}
+}
+
+// each gives the letters that match, until more is false.
+func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress), begun func(*scan), more func(*Letter) bool) error {
+	if err := filter.Validate(); err != nil {
+		return err
+	}
+	s, err := q.scan(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.release(ctx)
+	begun(s)
+
+	now, matched := time.Now(), 0
+	for {
+		f, err := s.next(ctx)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		f.keep()
+		matches := filter.Matches(&f.letter, now)
+		if matches {
+			matched++
+		}
+		if progress != nil {
+			progress(Progress{Total: s.total, Seen: s.seen, Matched: matched})
+		}
+		if matches && !more(&f.letter) {
+			return nil
+		}
+	}
+}
+
+// Get gives the first letter with a UUID, and leaves it where it is. Without one the error is a *[NotFoundError].
+func (q *Queue) Get(ctx context.Context, uuid string) (Letter, error) {
+	var letter Letter
+	var looked *scan
+	found := false
+	err := q.each(ctx, Filter{UUIDs: []string{uuid}}, nil, func(s *scan) { looked = s }, func(l *Letter) bool {
+		letter, found = *l, true
+		return false
+	})
+	if err == nil && !found {
+		err = &NotFoundError{Queue: q.name, UUID: uuid, Seen: looked.seen}
+	}
+
+	return letter, err
+}
+
+// Stat counts the letters that match, and leaves all of them where they are.
+func (q *Queue) Stat(ctx context.Context, filter Filter) (Stat, error) {
+	var stat Stat
+	var looked *scan
+	err := q.each(ctx, filter, nil, func(s *scan) { looked = s }, func(l *Letter) bool {
+		stat.add(l)
+		return true
+	})
+	if looked != nil {
+		stat.Ready, stat.Seen = looked.total, looked.seen
+	}
+
+	return stat, err
+}
+
+// Export writes letters as JSON Lines, and leaves all of them where they are. Each line has everything of one message: its body, its
+// properties and its headers with their AMQP types. What was written when an error comes is whole lines.
+func (q *Queue) Export(ctx context.Context, w io.Writer, options ExportOptions) (Report, error) {
+	if options.Limit < 0 {
+		return Report{}, &OptionError{Field: "Limit", Wanted: "0 (all) or more", Found: itoa(options.Limit)}
+	}
+	var report Report
+	var failed error
+	out := newLines(w)
+	err := q.each(ctx, options.Filter, func(p Progress) {
+		p.Done = report.Done
+		report.Progress = p
+		tell(options.Progress, report.Progress)
+	}, func(s *scan) { report.Total = s.total }, func(l *Letter) bool {
+		if l.Unreadable != "" {
+			report.leave(ObstacleUnreadable)
+			return true
+		}
+		if failed = out.write(l, q.name); failed != nil {
+			return false
+		}
+		report.Done++
+
+		return options.Limit == 0 || report.Done < options.Limit
+	})
+
+	return report, errors.Join(err, failed, out.flush())
+}
+
+func tell(progress func(Progress), p Progress) {
+	if progress != nil {
+		progress(p)
+	}
+}

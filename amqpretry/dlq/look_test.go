@@ -1,0 +1,44 @@
+package dlq_test
+
+import (
+	"testing"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+)
+
+// A long queue is held in several blocks: the first of 64, then of up to 2,000.
+const severalBlocks = 2500
+
+func TestLookingKeepsEverythingInOrder(t *testing.T) {
+	t.Parallel()
+	for name, arguments := range map[string]amqp091.Table{"quorum": nil, "classic": classic()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := onBroker(t, arguments)
+			f.fill(severalBlocks)
+			for range 4 {
+				n := 0
+				for letter, err := range f.queue.Browse(t.Context(), dlq.Filter{}) {
+					require.NoError(t, err)
+					n++
+					require.Equal(t, n, letter.Position)
+					require.Equal(t, numbered(n)[n-1], string(letter.Message.Body))
+				}
+				require.Equal(t, severalBlocks, n)
+				f.depth(f.queue.Name(), severalBlocks)
+			}
+			for range 3 { // and those who leave in the middle
+				for letter := range f.queue.Browse(t.Context(), dlq.Filter{UUIDs: []string{"uuid-2200"}}) {
+					require.Equal(t, "uuid-2200", letter.UUID)
+					break
+				}
+				f.depth(f.queue.Name(), severalBlocks)
+			}
+			assert.Equal(t, numbered(severalBlocks), bodies(f.drained(f.queue.Name(), severalBlocks)))
+		})
+	}
+}

@@ -1,0 +1,138 @@
+package dlq
+
+import (
+	"io"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// Progress says how far a run is.
+type Progress struct {
+	// Total is how many messages there were when the run began; of an import 0, as a stream does not tell.
+	Total int
+	// Seen, Matched by the filter, and Done: confirmed where they went, and taken out of where they were.
+	Seen, Matched, Done int
+}
+
+// ReplayOptions say what is replayed, where to, and how carefully.
+type ReplayOptions struct {
+	Filter Filter
+	// To is the queue to which the messages go; empty means the main queue, which has failed them.
+	To string
+	// Limit is how many at most; 0 means all that match.
+	Limit int
+	// Rate is how many a second at most; 0 means as fast as the broker confirms them.
+	Rate float64
+	// Canary goes first. The zero Canary means none.
+	Canary Canary
+	// Strangers are replayed as well: letters whose headers say that another queue has failed them.
+	Strangers bool
+	// Edit changes a message before it is replayed: its body, its properties, and its own headers, which are all that it
+	// gets to see of them. An error leaves the message where it is. Nil means none.
+	Edit func(*amqp091.Publishing) error
+	// By is who edits, for the trail: the default is the user and host of the process.
+	By string
+	// DryRun counts and moves nothing.
+	DryRun bool
+	// Undo gets every message as it was, in the format of Export, before it is taken out. If it has a method Sync() error, as
+	// files have, that is called before as well. Nil means none.
+	Undo io.Writer
+	// Progress is told of every step, from one goroutine. Nil means nobody.
+	Progress func(Progress)
+}
+
+// Canary is how many messages go first, to see what becomes of them.
+type Canary struct {
+	// Messages is how many.
+	Messages int
+	// Watch is how long to wait for them to come back dead: longer than all delays of the policy together. Default: 1 minute.
+	Watch time.Duration
+	// Tolerate is how many may come back; with one more the replay stops.
+	Tolerate int
+}
+
+// ReplayReport is what became of a replay.
+type ReplayReport struct {
+	Report
+	// Run is in the header amqpretry-replay of every message that was replayed.
+	Run string
+	// CameBack is how many of them were seen to be dead again.
+	CameBack int
+	// Stopped is true if the canary, or those after it, came back too often, and the others were left where they are.
+	Stopped bool
+	// EditError is the first error that Edit has given.
+	EditError error
+}
+
+// Report is what became of a run. What is not Done is where it was.
+type Report struct {
+	Progress
+	// Left are those that matched and could not go, by why.
+	Left map[Obstacle]int
+	// Truncated is true of an import whose last line has no end, as whoever wrote it was killed: it was not imported, and the message of
+	// that line was not taken out of its queue either.
+	Truncated bool
+}
+
+// Obstacle is why a letter that matched cannot go.
+type Obstacle string
+
+// The obstacles.
+const (
+	// ObstacleStranger: its headers say that another queue has failed it. See ReplayOptions.Strangers.
+	ObstacleStranger Obstacle = "failed by another queue"
+	// ObstacleUnreadable: it has headers that amqp091-go cannot read, so a copy would not be the message.
+	ObstacleUnreadable Obstacle = "headers that cannot be read"
+	// ObstacleEdit: ReplayOptions.Edit has given an error for it.
+	ObstacleEdit Obstacle = "could not be edited"
+	// ObstacleTooLarge: its headers leave no room in a frame for those that it needs.
+	ObstacleTooLarge Obstacle = "headers too large"
+)
+
+// PurgeOptions say what is deleted.
+type PurgeOptions struct {
+	Filter Filter
+	// Limit is how many at most; 0 means all that match.
+	Limit int
+	// DryRun counts and deletes nothing.
+	DryRun bool
+	// Undo is as in ReplayOptions. For retention it is the archive.
+	Undo     io.Writer
+	Progress func(Progress)
+}
+
+// MoveOptions say what is moved, as it is: a dead letter stays one, with its headers.
+type MoveOptions struct {
+	Filter Filter
+	// To is the queue to which they go.
+	To       string
+	Limit    int
+	Rate     float64
+	DryRun   bool
+	Undo     io.Writer
+	Progress func(Progress)
+}
+
+// ExportOptions say what is written.
+type ExportOptions struct {
+	Filter Filter
+	// Limit is how many at most; 0 means all that match.
+	Limit    int
+	Progress func(Progress)
+}
+
+// ImportOptions say where exported messages go.
+type ImportOptions struct {
+	Filter Filter
+	// To is the queue; empty means the dead-letter queue.
+	To   string
+	Rate float64
+	// Skip is how many lines are not looked at, because an earlier run has imported them.
+	Skip int
+	// Imported is told, from one goroutine and in order, how many lines from the beginning (skipped ones included) are done:
+	// confirmed, or not matched. Who stores it can go on after a crash. Nil means nobody.
+	Imported func(lines int) error
+	DryRun   bool
+	Progress func(Progress)
+}

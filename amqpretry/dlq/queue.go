@@ -1,0 +1,48 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/transport"
+)
+
+// Queue is a dead-letter queue.
+type Queue struct {
+	client          *Client
+	name, mainQueue string
+}
+
+// Name of the dead-letter queue.
+func (q *Queue) Name() string { return q.name }
+
+// MainQueue is the queue whose dead letters lie in it.
+func (q *Queue) MainQueue() string { return q.mainQueue }
+
+// Depth is how many messages it has to give. What consumers hold is not among them.
+func (q *Queue) Depth(ctx context.Context) (int, error) {
+	link, err := q.client.link(ctx)
+	if err != nil {
+		return 0, err
+	}
+
+	return depth(link, "dead-letter queue", q.name)
+}
+
+// depth asks on a channel of its own, which the broker closes if the queue is not there.
+func depth(link *transport.Link, what, name string) (int, error) {
+	channel, err := link.Channel()
+	if err != nil {
+		return 0, err
+	}
+	defer channel.Close()
+
+	found, err := channel.QueueDeclarePassive(name, true, false, false, false, nil)
+	if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.NotFound {
+		return 0, &NoQueueError{Queue: name, What: what, Err: err}
+	}
+
+	return found.Messages, err
+}

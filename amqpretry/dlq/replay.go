@@ -1,0 +1,223 @@
+package dlq
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"os"
+	"os/user"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+const defaultWatch = time.Minute
+
+// Replay sends letters back to the queue that has failed them, where they begin a new life: at the first attempt, without
+// deadline, with the history of before. They go straight to the queue, so that no other subscriber sees them again.
+//
+// It can be interrupted at any moment and run again: what was not replayed is where it was. Of what is on its way when the process is
+// killed, up to 256 messages, some may then be both in the queue and among the dead letters.
+//
+// With a Canary, that many go first, and it waits for them to come back dead. Meanwhile it holds the whole queue, to see what
+// comes to its end. Letters of the same run are never replayed again.
+func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (ReplayReport, error) {
+	report := ReplayReport{Run: rand.Text()}
+	target := cmp.Or(options.To, q.mainQueue)
+	if err := options.validate(q, target); err != nil {
+		return report, err
+	}
+	r, err := q.begin(ctx, target, options.DryRun)
+	if err != nil {
+		return report, err
+	}
+	defer r.end(q.client)
+
+	p := &replay{queue: q, options: options, target: target, report: &report}
+	canary := options.Canary
+	if canary.Messages == 0 || options.DryRun {
+		report.Report, err = r.drain(ctx, p.drain(options.Limit))
+		return report, err
+	}
+
+	first := p.drain(canary.Messages)
+	if options.Limit > 0 {
+		first.limit = min(canary.Messages, options.Limit)
+	}
+	first.watch = cmp.Or(canary.Watch, defaultWatch)
+	report.Report, err = r.drain(ctx, first)
+	if err != nil || report.Stopped || report.Done < canary.Messages || report.Done == options.Limit {
+		return report, err
+	}
+
+	report.CameBack = 0 // those of the canary are met again
+	canaries, left := report.Report, 0
+	if options.Limit > 0 {
+		left = options.Limit - canaries.Done
+	}
+	rest := p.drain(left)
+	rest.progress = func(progress Progress) { tell(options.Progress, canaries.and(progress)) }
+	report.Report, err = r.drain(ctx, rest)
+	report.Progress = canaries.and(report.Progress)
+
+	return report, err
+}
+
+// and adds what came after the canary, whose run has seen the queue once already.
+func (r Report) and(p Progress) Progress {
+	p.Total, p.Seen, p.Matched, p.Done = p.Total+r.Done, p.Seen+r.Done, p.Matched+r.Done, p.Done+r.Done
+
+	return p
+}
+
+// replay is one call of Replay.
+type replay struct {
+	queue   *Queue
+	options ReplayOptions
+	target  string
+	report  *ReplayReport
+}
+
+func (p *replay) drain(limit int) *drain {
+	o := p.options
+
+	return &drain{
+		queue: p.queue, filter: o.Filter, limit: limit, rate: o.Rate, dryRun: o.DryRun, undo: o.Undo, progress: o.Progress,
+		target: p.target, copyOf: p.copyOf, passes: p.passes,
+	}
+}
+
+// passes counts those that this run has replayed: they have come back. Without a canary that ends nothing.
+func (p *replay) passes(f *found) (pass, stop bool) {
+	if run, _ := f.delivery.Headers[wire.KeyReplay].(string); run != p.report.Run {
+		return false, false
+	}
+	p.report.CameBack++
+	if p.options.Canary.Messages > 0 && p.report.CameBack > p.options.Canary.Tolerate {
+		p.report.Stopped = true
+	}
+
+	return true, p.report.Stopped
+}
+
+func (p *replay) copyOf(f *found, frame int) (amqp091.Publishing, Obstacle) {
+	q := p.queue
+	if f.letter.Queue != q.mainQueue && !p.options.Strangers {
+		return amqp091.Publishing{}, ObstacleStranger
+	}
+	d, trail := f.delivery, ""
+	trail, _ = d.Headers[wire.KeyEdits].(string)
+	if p.options.Edit != nil {
+		edited, what, err := p.edit(f)
+		if err != nil {
+			if p.report.EditError == nil {
+				p.report.EditError = err
+			}
+			return amqp091.Publishing{}, ObstacleEdit
+		}
+		if what != nil {
+			d, trail = edited, appendEdit(trail, *what)
+		}
+	}
+
+	return fitting(transport.ReplayOf(&d, q.mainQueue, p.target, p.report.Run, trail, frame))
+}
+
+// edit gives the delivery as it is after the edit, and what that was; nil if nothing has changed.
+func (p *replay) edit(f *found) (d amqp091.Delivery, what *Edit, err error) {
+	d = f.delivery
+	before := f.letter.Message
+	before.Headers = wire.Strip(before.Headers, true)
+	after := before
+	after.Headers = cloneTable(before.Headers) // what is written to the undo file must not change
+	after.Body = bytes.Clone(before.Body)
+	if err := p.options.Edit(&after); err != nil {
+		return d, nil, err
+	}
+	if err := after.Headers.Validate(); err != nil {
+		return d, nil, err
+	}
+	edit, changed := changes(before, after, time.Now(), p.by())
+	if !changed {
+		return d, nil, nil
+	}
+
+	headers := wire.Strip(after.Headers, true)
+	for key, value := range d.Headers {
+		if wire.IsOwn(key) || wire.IsBroker(key) {
+			headers[key] = value
+		}
+	}
+	d.Headers, d.Body = headers, after.Body
+	d.ContentType, d.ContentEncoding, d.DeliveryMode, d.Priority = after.ContentType, after.ContentEncoding, after.DeliveryMode, after.Priority
+	d.CorrelationId, d.ReplyTo, d.MessageId, d.Timestamp = after.CorrelationId, after.ReplyTo, after.MessageId, after.Timestamp
+	d.Type, d.AppId = after.Type, after.AppId
+
+	return d, &edit, nil
+}
+
+func cloneTable(t amqp091.Table) amqp091.Table {
+	clone := make(amqp091.Table, len(t))
+	for key, value := range t {
+		clone[key] = cloneValue(value)
+	}
+
+	return clone
+}
+
+func cloneValue(value any) any {
+	switch v := value.(type) {
+	case amqp091.Table:
+		return cloneTable(v)
+	case []any:
+		clone := make([]any, len(v))
+		for i, element := range v {
+			clone[i] = cloneValue(element)
+		}
+
+		return clone
+	case []byte:
+		return bytes.Clone(v)
+	default:
+		return value
+	}
+}
+
+// by is who edits: user@host.
+func (p *replay) by() string {
+	if p.options.By != "" {
+		return p.options.By
+	}
+	name, host := "unknown", "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	if h, err := os.Hostname(); err == nil {
+		host = h
+	}
+
+	return name + "@" + host
+}
+
+func (o ReplayOptions) validate(q *Queue, target string) error {
+	errs := []error{o.Filter.Validate(), checkRun(o.Limit, o.Rate)}
+	if target == q.name {
+		errs = append(errs, &OptionError{Field: "To", Wanted: "another queue than the dead-letter queue itself", Found: quoted(target)})
+	}
+	if o.Canary.Messages < 0 {
+		errs = append(errs, &OptionError{Field: "Canary.Messages", Wanted: "0 (none) or more", Found: itoa(o.Canary.Messages)})
+	}
+	if o.Canary.Watch < 0 {
+		errs = append(errs, &OptionError{Field: "Canary.Watch", Wanted: "0 (1 minute) or longer", Found: o.Canary.Watch.String()})
+	}
+	if o.Canary.Tolerate < 0 {
+		errs = append(errs, &OptionError{Field: "Canary.Tolerate", Wanted: "0 or more", Found: itoa(o.Canary.Tolerate)})
+	}
+
+	return errors.Join(errs...)
+}

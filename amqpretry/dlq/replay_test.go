@@ -1,0 +1,318 @@
+package dlq_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(300)
+
+	dry, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{DryRun: true, Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}})
+	require.NoError(t, err)
+	assert.Equal(t, dlq.Progress{Total: 300, Seen: 300, Matched: 100}, dry.Progress)
+	f.depth(f.queue.Name(), 300)
+
+	var undo bytes.Buffer
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Undo: &undo})
+	require.NoError(t, err)
+	assert.Equal(t, dlq.Progress{Total: 300, Seen: 300, Matched: 100, Done: 100}, report.Progress)
+	f.depth(f.queue.Name(), 200)
+	assert.Equal(t, 100, strings.Count(undo.String(), "\n"))
+
+	for i, d := range f.drained(f.main, 100) {
+		n := 3*i + 1
+		require.Equal(t, fmt.Sprintf(`{"n":%d}`, n), string(d.Body))
+		require.Equal(t, int64(1), d.Headers["tenant"])
+		require.Equal(t, "application/json", d.ContentType)
+		require.NotContains(t, d.Headers, wire.KeyPoisonReason, "a stock consumer would take it for its own")
+		require.NotContains(t, d.Headers, wire.KeyDeadline)
+		require.Equal(t, report.Run, d.Headers[wire.KeyReplay])
+
+		state, kind := wire.Read(d.Headers, wire.Reading{Queue: f.main, MaxRetries: 3})
+		require.Equal(t, wire.Replay, kind)
+		require.Equal(t, 1, state.Replays)
+		require.Equal(t, 0, state.Count)
+		require.Equal(t, 4, state.Attempts)
+		require.Equal(t, wire.ReasonExhausted, state.History[len(state.History)-1].Reason, "the earlier reason")
+		require.Equal(t, "events", state.Arrival.Exchange)
+	}
+	left := bodies(f.drained(f.queue.Name(), 200))
+	for i := range left {
+		require.Equal(t, fmt.Sprintf(`{"n":%d}`, i/2*3+i%2*2), left[i], "the others, in their order")
+	}
+}
+
+func TestReplayOfWhatTheBrokerHasDeadLettered(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	source := f.main + "-source"
+	f.declare(source, amqp091.Table{amqp091.QueueTypeArg: "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": f.queue.Name(), "x-message-ttl": int64(1)})
+	f.publish(source, amqp091.Publishing{Body: []byte("x"), Expiration: "60000", UserId: "guest", Headers: amqp091.Table{"a": int64(1)}})
+	f.confirmed()
+	f.depth(f.queue.Name(), 1)
+
+	queue := f.client.DeadLetterQueue(f.queue.Name(), source)
+	letter := only(t, queue)
+	assert.Equal(t, wire.ReasonExpired, letter.Reason)
+	report, err := queue.Replay(t.Context(), dlq.ReplayOptions{To: f.main})
+	require.NoError(t, err)
+	assert.Equal(t, 1, report.Done)
+
+	d := f.drained(f.main, 1)[0]
+	assert.NotContains(t, d.Headers, wire.KeyDeath)
+	assert.Empty(t, d.Expiration)
+	assert.Empty(t, d.UserId)
+	assert.Equal(t, int64(1), d.Headers["a"])
+	state, kind := wire.Read(d.Headers, wire.Reading{Queue: f.main, MaxRetries: 3})
+	assert.Equal(t, wire.Replay, kind)
+	assert.Equal(t, source, state.Arrival.RoutingKey)
+	assert.Equal(t, "guest", state.Arrival.UserID)
+}
+
+func only(t *testing.T, queue *dlq.Queue) dlq.Letter {
+	t.Helper()
+	var all []dlq.Letter
+	for letter, err := range queue.Browse(t.Context(), dlq.Filter{}) {
+		require.NoError(t, err)
+		all = append(all, letter)
+	}
+	require.Len(t, all, 1)
+
+	return all[0]
+}
+
+func TestReplayEdited(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(3)
+	var undo bytes.Buffer
+	edit := func(p *amqp091.Publishing) error {
+		if string(p.Body) == `{"n":1}` {
+			return errors.New("not this one")
+		}
+		for key := range p.Headers {
+			if wire.IsOwn(key) {
+				t.Errorf("ours is not to be edited: %s", key)
+			}
+		}
+		copy(p.Body, "[") // also in place
+		p.Headers["tenant"] = "changed"
+		p.Headers[wire.KeyCount] = "7"
+
+		return nil
+	}
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Edit: edit, By: "anna", Undo: &undo})
+	require.NoError(t, err)
+	assert.Equal(t, 2, report.Done)
+	assert.Equal(t, map[dlq.Obstacle]int{dlq.ObstacleEdit: 1}, report.Left)
+	require.EqualError(t, report.EditError, "not this one")
+	assert.Contains(t, undo.String(), `"{\"n\":0}"`, "as it was")
+	assert.NotContains(t, undo.String(), "changed")
+
+	d := f.drained(f.main, 2)[0]
+	assert.Equal(t, `["n":0}`, string(d.Body))
+	assert.Equal(t, "changed", d.Headers["tenant"])
+	assert.Equal(t, "-1", d.Headers[wire.KeyCount])
+
+	// It dies again: the trail is still with it.
+	f.publish(f.queue.Name(), amqp091.Publishing{Headers: d.Headers, Body: d.Body})
+	f.confirmed()
+	letter, err := f.queue.Get(t.Context(), "uuid-0")
+	require.NoError(t, err)
+	require.Len(t, letter.Edits, 1)
+	assert.Equal(t, "anna", letter.Edits[0].By)
+	assert.Equal(t, `{"n":0}`, letter.Edits[0].Body)
+}
+
+func TestReplayReportsStrangers(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(2)
+	f.publish(f.queue.Name(), letterOf("another", 2))
+	f.confirmed()
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, map[dlq.Obstacle]int{dlq.ObstacleStranger: 1}, report.Left)
+	assert.Equal(t, 2, report.Done)
+	report, err = f.queue.Replay(t.Context(), dlq.ReplayOptions{Strangers: true})
+	require.NoError(t, err)
+	assert.Equal(t, 1, report.Done)
+	state, kind := wire.Read(f.drained(f.main, 3)[2].Headers, wire.Reading{Queue: f.main, MaxRetries: 3})
+	assert.Equal(t, wire.Replay, kind, "it is this queue's now")
+	assert.Equal(t, 1, state.Replays)
+}
+
+// returning puts what comes to the main queue back among the dead letters, as a service does that fails again.
+func (f *fixture) returning(ctx context.Context) {
+	channel, err := f.client2().Channel()
+	require.NoError(f.t, err)
+	deliveries, err := channel.Consume(f.main, "", true, false, false, false, nil)
+	require.NoError(f.t, err)
+	go func() {
+		for {
+			select {
+			case d, ok := <-deliveries:
+				if !ok {
+					return
+				}
+				_ = channel.Publish("", f.queue.Name(), true, false, amqp091.Publishing{Headers: d.Headers, Body: d.Body})
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+}
+
+func TestCanaryStopsTheReplay(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(500)
+	f.returning(t.Context())
+	began := time.Now()
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 5, Watch: time.Minute, Tolerate: 2}})
+	require.NoError(t, err)
+	assert.True(t, report.Stopped)
+	assert.Equal(t, 3, report.CameBack)
+	assert.Equal(t, 5, report.Done)
+	assert.Less(t, time.Since(began), 50*time.Second, "it need not wait any longer")
+	f.depth(f.queue.Name(), 500)
+}
+
+func TestCanaryLetsTheOthersFollow(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(50)
+	var last dlq.Progress
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{
+		Canary: dlq.Canary{Messages: 5, Watch: 300 * time.Millisecond}, Limit: 20, Progress: func(p dlq.Progress) { last = p },
+	})
+	require.NoError(t, err)
+	assert.False(t, report.Stopped)
+	assert.Equal(t, 20, report.Done)
+	assert.Equal(t, 20, last.Done)
+	assert.Equal(t, 50, report.Total)
+	assert.Equal(t, numbered(50)[:20], bodies(f.drained(f.main, 20)), "each once")
+	assert.Equal(t, numbered(50)[20:], bodies(f.drained(f.queue.Name(), 30)))
+}
+
+func TestReplayNeverTwiceInOneRun(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(200)
+	f.returning(t.Context())
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Rate: 400})
+	require.NoError(t, err)
+	assert.LessOrEqual(t, report.Done, 200)
+	f.depth(f.queue.Name(), 200)
+}
+
+func TestTwoReplaysAtOnce(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(20)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	begun, ended := make(chan struct{}), make(chan error)
+	go func() {
+		_, err := f.queue.Replay(ctx, dlq.ReplayOptions{Rate: 1, Progress: func(p dlq.Progress) {
+			if p.Matched == 1 {
+				close(begun)
+			}
+		}})
+		ended <- err
+	}()
+	<-begun
+	for name, run := range map[string]func() error{
+		"replay": func() error { _, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{}); return err },
+		"move":   func() error { _, err := f.queue.Move(t.Context(), dlq.MoveOptions{To: f.main}); return err },
+		"purge":  func() error { _, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{}); return err },
+	} {
+		busy := (*dlq.BusyError)(nil)
+		require.ErrorAs(t, run(), &busy, name)
+		assert.Equal(t, f.queue.Name()+".lock", busy.Lock)
+	}
+	_, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{DryRun: true})
+	require.NoError(t, err, "who only looks does no harm")
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	require.Eventually(t, func() bool {
+		_, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{})
+		return err == nil
+	}, 10*time.Second, 50*time.Millisecond)
+}
+
+func TestReplayWithoutATarget(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(300)
+	missing := (*dlq.NoQueueError)(nil)
+	_, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{To: "nobody-" + f.main})
+	require.ErrorAs(t, err, &missing)
+	assert.Equal(t, "target", missing.What)
+
+	// And one that goes while it is at work.
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Rate: 500, Progress: func(p dlq.Progress) {
+		if p.Done == 50 {
+			_, _ = f.channel.QueueDelete(f.main, false, false, false)
+		}
+	}})
+	require.ErrorAs(t, err, &missing)
+	f.depth(f.queue.Name(), 300-report.Done)
+	assert.Less(t, report.Done, 300)
+}
+
+func TestReplayWaitsForAFullQueue(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	full := f.main + "-full"
+	f.declare(full, amqp091.Table{amqp091.QueueTypeArg: "quorum", "x-max-length": int64(20), "x-overflow": "reject-publish"})
+	f.fill(200)
+	channel, err := f.client2().Channel()
+	require.NoError(t, err)
+	go func() { // takes 10 every 100 ms
+		for t.Context().Err() == nil {
+			for range 10 {
+				_, _, _ = channel.Get(full, true)
+			}
+			<-time.After(100 * time.Millisecond)
+		}
+	}()
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{To: full})
+	require.NoError(t, err)
+	assert.Equal(t, 200, report.Done)
+	f.depth(f.queue.Name(), 0)
+}
+
+func TestInterruptedReplayGoesOn(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(3000)
+	ctx, cancel := context.WithCancel(t.Context())
+	first, err := f.queue.Replay(ctx, dlq.ReplayOptions{Progress: func(p dlq.Progress) {
+		if p.Done > 500 {
+			cancel()
+		}
+	}})
+	require.ErrorIs(t, err, context.Canceled)
+	f.depth(f.main, first.Done)
+	f.depth(f.queue.Name(), 3000-first.Done)
+	second, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, 3000, first.Done+second.Done)
+	assert.Equal(t, numbered(3000), bodies(f.drained(f.main, 3000)), "each once, in order")
+}

@@ -1,0 +1,172 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// safety is what keeps looking from losing messages: a quorum queue counts how often a message was given back, and drops it, or
+// dead-letters it, when that is more than its delivery limit.
+type safety struct {
+	// limit of the queue; noLimit if it has none, or none that a person could reach.
+	limit int64
+	// requeue is how messages go back: see block.giveBack.
+	requeue bool
+	quorum  bool
+}
+
+const noLimit = math.MaxInt32
+
+// leastLimit is the least with which looking is safe at all: half of it is for lost connections, and for others.
+const leastLimit = 4
+
+// safety finds out what the delivery limit of the queue is. AMQP has no question for it, so the queue is declared as it is believed to be,
+// which changes nothing of a queue that is there; the broker answers with what is different.
+func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error) {
+	s := safety{limit: noLimit, requeue: atLeast(link.Version(), 4, 3)}
+
+	arguments, err := argumentsOf(link, q.name)
+	if access := (*topology.AccessError)(nil); errors.As(err, &access) {
+		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out: " + access.Error(),
+			Do: "grant configure on it, or give the management API"}
+	}
+	if err != nil {
+		return s, err
+	}
+
+	switch arguments[amqp091.QueueTypeArg] {
+	case amqp091.QueueTypeQuorum:
+		s.limit, s.quorum = limitOf(arguments, link.Version()), true
+	case amqp091.QueueTypeStream:
+		return s, fmt.Errorf("dead-letter queue %q: it is a stream, from which no message can be taken", q.name)
+	default: // classic queues count nothing
+		s.requeue = false
+	}
+	if s.limit < leastLimit {
+		return s, unsafe(q.name, s.limit)
+	}
+
+	return s, nil
+}
+
+func unsafe(queue string, limit int64) error {
+	return &UnsafeError{Queue: queue, Found: fmt.Sprintf("it has a delivery limit of %d, and each look counts", limit),
+		Do: "move its messages, by a shovel, to a queue with x-delivery-limit 2147483647"}
+}
+
+// check looks at the counter of a message that was handed out.
+func (s safety) check(queue string, headers amqp091.Table) error {
+	var count int64
+	switch n := headers[wire.KeyDeliveryCount].(type) {
+	case int64:
+		count = n
+	case int32:
+		count = int64(n)
+	}
+	if s.limit != noLimit && count >= s.limit/2 {
+		return unsafe(queue, s.limit)
+	}
+
+	return nil
+}
+
+// limitOf is the delivery limit that a quorum queue with these arguments has.
+func limitOf(arguments amqp091.Table, version string) int64 {
+	limit, given := arguments["x-delivery-limit"].(int64)
+	switch {
+	case given && limit >= 0:
+		return min(limit, noLimit)
+	case given && !atLeast(version, 4, 0):
+		return 0 // for which it takes a negative one
+	case !given && atLeast(version, 4, 0):
+		return 20
+	default:
+		return noLimit
+	}
+}
+
+// atLeast tells whether a broker's version is this one or later; false if nobody knows.
+func atLeast(version string, major, minor int) bool {
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) < 2 {
+		return false
+	}
+	a, errA := strconv.Atoi(parts[0])
+	b, errB := strconv.Atoi(parts[1])
+
+	return errA == nil && errB == nil && (a > major || a == major && b >= minor)
+}
+
+// mostArguments bounds the questions: a queue has few arguments that are compared.
+const mostArguments = 24
+
+// argumentsOf finds out the arguments of a queue that exists, beginning with those of a dead-letter queue of ours.
+func argumentsOf(link *transport.Link, queue string) (amqp091.Table, error) {
+	plan, err := topology.New("any", config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}, topology.Names{})
+	if err != nil {
+		return nil, err
+	}
+	arguments, flags := plan.Queues[len(plan.Queues)-1].Arguments, map[string]bool{"durable": true}
+
+	for range mostArguments {
+		err := declareOnce(link, queue, flags, arguments)
+		conflict := (*topology.ConflictError)(nil)
+		if !errors.As(err, &conflict) {
+			return arguments, err
+		}
+		switch conflict.Argument {
+		case "durable", "auto_delete", "exclusive":
+			flags[conflict.Argument] = !flags[conflict.Argument]
+		case amqp091.QueueTypeArg:
+			if conflict.Found != amqp091.QueueTypeQuorum {
+				return amqp091.Table{amqp091.QueueTypeArg: conflict.Found}, nil
+			}
+			return nil, err
+		default:
+			if conflict.Argument == "" || conflict.Wanted == conflict.Found {
+				return nil, err
+			}
+			setArgument(arguments, conflict.Argument, conflict.Found)
+		}
+	}
+
+	return nil, fmt.Errorf("dead-letter queue %q: its arguments cannot be found out", queue)
+}
+
+// setArgument takes over what the broker has said of an argument. It does not say clearly of what type it is.
+func setArgument(arguments amqp091.Table, name, found string) {
+	if found == "none" {
+		delete(arguments, name)
+		return
+	}
+	arguments[name] = strings.Trim(found, `"`)
+	if n, err := strconv.ParseInt(found, 10, 64); err == nil {
+		arguments[name] = n
+	} else if b, err := strconv.ParseBool(found); err == nil {
+		arguments[name] = b
+	}
+}
+
+// declareOnce has a channel of its own, as the broker closes it with a refusal.
+func declareOnce(link *transport.Link, queue string, flags map[string]bool, arguments amqp091.Table) error {
+	channel, err := link.Channel()
+	if err != nil {
+		return err
+	}
+	defer channel.Close()
+
+	_, err = channel.QueueDeclare(queue, flags["durable"], flags["auto_delete"], flags["exclusive"], false, arguments)
+
+	return topology.Explain(topology.KindQueue, queue, err)
+}

@@ -1,0 +1,284 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// scan goes once through a queue, from its head, and holds what it passes until it is released. It belongs to one goroutine; only
+// found.ack may be called from another one.
+type scan struct {
+	queue  *Queue
+	links  *links
+	safety safety
+
+	// total is how many messages the queue had to give in the beginning. What comes later is behind them.
+	total, seen int
+	// follow goes on behind the last one, with what comes: until the context ends.
+	follow bool
+
+	blocks []*block
+	looker *amqp091.Channel
+	// returned tells that the last message had been given back before, so that others of those may follow.
+	returned bool
+}
+
+// found is one message that a scan has come to.
+type found struct {
+	letter   Letter
+	delivery amqp091.Delivery
+	block    *block
+}
+
+// ack takes it out of the queue for good.
+func (f *found) ack() error { return f.block.ack(f.delivery.DeliveryTag) }
+
+// keep leaves it in the queue.
+func (f *found) keep() { f.block.kept++ }
+
+func (q *Queue) scan(ctx context.Context) (*scan, error) {
+	link, err := q.client.link(ctx)
+	if err != nil {
+		return nil, err
+	}
+	total, err := depth(link, "dead-letter queue", q.name)
+	if err != nil {
+		return nil, err
+	}
+	safety, err := q.safety(ctx, link)
+	if err != nil {
+		return nil, err
+	}
+	looker, err := link.Channel()
+	if err != nil {
+		return nil, err
+	}
+
+	return &scan{queue: q, links: &links{client: q.client, all: []*transport.Link{link}}, safety: safety, total: total, looker: looker}, nil
+}
+
+// idleTime is how long nothing may come before the queue is asked whether it has anything.
+const idleTime = 500 * time.Millisecond
+
+// stuckTime is how long a queue may say that it has messages and give none.
+const stuckTime = 30 * time.Second
+
+// next gives the next message, io.EOF behind the last one.
+func (s *scan) next(ctx context.Context) (*found, error) {
+	began, idle := time.Now(), 0
+	timer := time.NewTimer(idleTime)
+	defer timer.Stop()
+
+	for {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		if !s.follow && s.seen >= s.total {
+			return nil, io.EOF
+		}
+		b, err := s.block(ctx)
+		if err != nil {
+			return nil, err
+		}
+
+		select {
+		case d, ok := <-b.deliveries:
+			if ok {
+				return s.found(b, d)
+			}
+			if !b.sealed {
+				return nil, s.gone(b)
+			}
+			b.prefetch = b.kept // full: it gives no more
+			continue
+		case <-ctx.Done():
+			continue
+		case <-timer.C:
+		}
+
+		timer.Reset(idleTime)
+		ready, err := s.ready()
+		switch {
+		case err != nil:
+			return nil, err
+		case s.follow || b.held() > b.kept: // the end is somewhere else, or what is on its way keeps it
+			idle = 0
+		case ready > 0 && time.Since(began) > stuckTime:
+			return nil, fmt.Errorf("dead-letter queue %q: it has %d messages and has given none for %s: has it a single active consumer "+
+				"(x-single-active-consumer), or no leader?", s.queue.name, ready, stuckTime)
+		case ready > 0:
+			idle = 0
+		default:
+			if idle++; idle > 1 { // others have taken the rest
+				return nil, io.EOF
+			}
+		}
+	}
+}
+
+// block is the one that gives the next message. The first one is small, as nobody knows how large the messages are.
+func (s *scan) block(ctx context.Context) (*block, error) {
+	prefetch := firstPrefetch
+	if n := len(s.blocks); n > 0 {
+		b := s.blocks[n-1]
+		if n == 1 && b.given >= firstPrefetch && !b.sealed {
+			if err := b.seal(); err != nil {
+				return nil, s.gone(b)
+			}
+		}
+		if !b.isFull() {
+			return b, nil
+		}
+		prefetch = prefetchFor(b.given, b.bytes)
+	}
+
+	link, err := s.links.forChannel(ctx)
+	if err != nil {
+		return nil, err
+	}
+	b, err := openBlock(link, s.queue.name, prefetch)
+	if err != nil {
+		return nil, err
+	}
+	s.blocks = append(s.blocks, b)
+
+	return b, nil
+}
+
+func (s *scan) found(b *block, d amqp091.Delivery) (*found, error) {
+	s.seen++
+	b.given++
+	b.bytes += int64(len(d.Body))
+	s.returned = d.Redelivered
+	if err := s.safety.check(s.queue.name, d.Headers); err != nil {
+		return nil, err
+	}
+
+	unreadable := transport.LostHeaders(d.Headers)
+	for _, key := range []string{wire.KeyDeliveryCount, wire.KeyAcquiredCount} { // the queue's, not the message's
+		delete(d.Headers, key)
+	}
+
+	return &found{newLetter(&d, unreadable, s.queue.mainQueue, s.queue.client.config.UUIDHeader, s.seen), d, b}, nil
+}
+
+// ready is how many messages the queue has to give besides what was given.
+func (s *scan) ready() (int, error) {
+	q, err := s.looker.QueueDeclarePassive(s.queue.name, true, false, false, false, nil)
+	return q.Messages, err
+}
+
+// gone tells why a block gives no more.
+func (s *scan) gone(b *block) error {
+	select {
+	case err := <-b.closes:
+		if err != nil {
+			return fmt.Errorf("dead-letter queue %q: %w", s.queue.name, err)
+		}
+		return fmt.Errorf("dead-letter queue %q: the connection was closed", s.queue.name)
+	case <-time.After(time.Second):
+		return fmt.Errorf("dead-letter queue %q: the broker has cancelled the consumer: was the queue deleted?", s.queue.name)
+	}
+}
+
+// release gives back what is held, in its order: the oldest block first, and each one only when the broker has counted the one
+// before among what it has to give, since closing several channels at once would mix them up. Whoever looks next must find all of it.
+func (s *scan) release(ctx context.Context) {
+	s.complete(ctx)
+	for _, b := range s.blocks {
+		if !b.isFull() { // or it would be given what the others give back
+			_ = b.seal() // if it fails, its channel is gone
+		}
+	}
+	deadline := time.Now().Add(time.Minute)
+	returned, _ := s.ready()
+	for _, b := range s.blocks {
+		held := b.held()
+		b.giveBack(s.safety.requeue)
+		if returned += held; held > 0 {
+			s.await(returned, deadline)
+		}
+	}
+	s.blocks = nil
+	_ = s.looker.Close()
+	s.links.close()
+}
+
+// passTime is how long a run that was interrupted goes on for the sake of the order.
+const passTime = 10 * time.Second
+
+// complete goes on until the last block is full and its last message was never given back before, or to the end. A quorum queue puts what it
+// gets back behind what it got back before, and both before the rest: whoever stops among those that other looks have given back would turn
+// them round, and so would a consumer that is cancelled while messages are on their way to it.
+func (s *scan) complete(ctx context.Context) {
+	if !s.safety.quorum || len(s.blocks) == 0 {
+		return
+	}
+	s.follow = false // what comes from now on is behind the rest
+	passing, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(passTime, cancel) })()
+
+	for s.returned || !s.blocks[len(s.blocks)-1].isFull() {
+		f, err := s.next(passing)
+		if err != nil {
+			return
+		}
+		f.keep()
+	}
+}
+
+// await waits until the queue has so many messages. Whoever consumes it at the same time takes them away, and has no order to lose.
+func (s *scan) await(messages int, deadline time.Time) {
+	if limit := time.Now().Add(settleTime); limit.Before(deadline) {
+		deadline = limit
+	}
+	for pause := 200 * time.Microsecond; time.Now().Before(deadline); pause = min(2*pause, 50*time.Millisecond) {
+		if ready, err := s.ready(); err != nil || ready >= messages {
+			return
+		}
+		<-time.After(pause)
+	}
+}
+
+// links are the connections of a scan: the client's, and more where one has not channels enough.
+type links struct {
+	client *Client
+	all    []*transport.Link
+	own    []*transport.Connection
+	used   int
+}
+
+// keepChannels are left for others on the same connection.
+const keepChannels = 32
+
+func (l *links) forChannel(ctx context.Context) (*transport.Link, error) {
+	link := l.all[len(l.all)-1]
+	if most := int(link.Config.ChannelMax); most == 0 || l.used < most-keepChannels {
+		l.used++
+		return link, nil
+	}
+	connection := l.client.connect("dead letters")
+	l.own = append(l.own, connection)
+	link, err := connection.TryLink(ctx)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("no further connection for what is held of a long queue"), err)
+	}
+	l.all, l.used = append(l.all, link), 1
+
+	return link, nil
+}
+
+func (l *links) close() {
+	for _, connection := range l.own {
+		l.client.disconnect(connection)
+	}
+}

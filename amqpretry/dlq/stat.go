@@ -1,0 +1,112 @@
+package dlq
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Stat counts letters.
+type Stat struct {
+	// Ready is how many messages the queue had to give when the look began; Seen how many of them were looked at. What other
+	// consumers hold is in neither.
+	Ready int `json:"ready"`
+	Seen  int `json:"seen"`
+	// Matched is how many of them the filter matched: all of what follows is about these.
+	Matched int `json:"matched"`
+	// Bytes of their bodies.
+	Bytes int64 `json:"bytes"`
+	// Oldest and Newest are the times of the first and the last of their last failures; Untimed is how many tell none.
+	Oldest  time.Time `json:"oldest,omitzero"`
+	Newest  time.Time `json:"newest,omitzero"`
+	Untimed int       `json:"untimed"`
+	// Replayed is how many have been replayed before; Unreadable how many have headers that cannot be read.
+	Replayed   int `json:"replayed"`
+	Unreadable int `json:"unreadable"`
+	// By reason, topic, handler and type of error. What a letter does not tell is counted under "".
+	ByReason    Counts `json:"by_reason"`
+	ByTopic     Counts `json:"by_topic"`
+	ByHandler   Counts `json:"by_handler"`
+	ByErrorType Counts `json:"by_error_type"`
+}
+
+// Counts are numbers by name. The sum of all is the number of letters that matched.
+type Counts struct {
+	ByName map[string]int `json:"by_name"`
+	// Others is how many had further names, beyond the first MaxNames different ones.
+	Others int `json:"others"`
+}
+
+// MaxNames is how many different names are counted by themselves, so that whoever makes up names cannot fill the memory.
+const MaxNames = 10_000
+
+// Count is how many have a name.
+type Count struct {
+	Name string `json:"name"`
+	N    int    `json:"n"`
+}
+
+// Sorted gives the names, the most frequent first and equally frequent ones by name. Others are not among them.
+func (c Counts) Sorted() []Count {
+	counts := make([]Count, 0, len(c.ByName))
+	for name, n := range c.ByName {
+		counts = append(counts, Count{name, n})
+	}
+	slices.SortFunc(counts, func(a, b Count) int {
+		return cmp.Or(cmp.Compare(b.N, a.N), strings.Compare(a.Name, b.Name))
+	})
+
+	return counts
+}
+
+// MarshalJSON gives an object of names also where nothing was counted.
+func (c Counts) MarshalJSON() ([]byte, error) {
+	type plain Counts
+	if c.ByName == nil {
+		c.ByName = map[string]int{}
+	}
+
+	return json.Marshal(plain(c))
+}
+
+func (c *Counts) add(name string) {
+	if _, known := c.ByName[name]; !known && len(c.ByName) >= MaxNames {
+		c.Others++
+		return
+	}
+	if c.ByName == nil {
+		c.ByName = map[string]int{}
+	}
+	c.ByName[name]++
+}
+
+// add counts a letter that matched.
+func (s *Stat) add(l *Letter) {
+	s.Matched++
+	s.Bytes += int64(len(l.Message.Body))
+	if l.Replays > 0 {
+		s.Replayed++
+	}
+	if l.Unreadable != "" {
+		s.Unreadable++
+	}
+
+	switch at := l.LastFailure; {
+	case at.IsZero():
+		s.Untimed++
+	default:
+		if s.Oldest.IsZero() || at.Before(s.Oldest) {
+			s.Oldest = at
+		}
+		if at.After(s.Newest) {
+			s.Newest = at
+		}
+	}
+
+	s.ByReason.add(string(l.Reason))
+	s.ByTopic.add(l.Topic)
+	s.ByHandler.add(l.Handler)
+	s.ByErrorType.add(l.ErrorType)
+}

@@ -1,0 +1,84 @@
+package dlq
+
+import (
+	"encoding/json"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+func TestStat(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	letter := func(reason middleware.Reason, topic, handler, errorType string, last time.Time, replays int, body, unreadable string) *Letter {
+		return &Letter{
+			DeadLetter: middleware.DeadLetter{
+				Reason: reason, Topic: topic, Handler: handler, ErrorType: errorType, LastFailure: last, Replays: replays,
+			},
+			Message: amqp091.Publishing{Body: []byte(body)}, Unreadable: unreadable,
+		}
+	}
+
+	s := Stat{Ready: 9, Seen: 8}
+	for _, l := range []*Letter{
+		letter("exhausted", "orders", "ship", "*a.Error", at, 0, "12345", ""),
+		letter("permanent", "orders", "bill", "*a.Error", at.Add(time.Hour), 2, "1", ""),
+		letter("exhausted", "", "ship", "*b.Error", at.Add(-time.Hour), 1, "", ""),
+		letter("", "", "", "", time.Time{}, 0, "", "x"),
+	} {
+		s.add(l)
+	}
+
+	assert.Equal(t, Stat{
+		Ready: 9, Seen: 8, Matched: 4, Bytes: 6, Oldest: at.Add(-time.Hour), Newest: at.Add(time.Hour), Untimed: 1, Replayed: 2, Unreadable: 1,
+		ByReason:    Counts{ByName: map[string]int{"exhausted": 2, "permanent": 1, "": 1}},
+		ByTopic:     Counts{ByName: map[string]int{"orders": 2, "": 2}},
+		ByHandler:   Counts{ByName: map[string]int{"ship": 2, "bill": 1, "": 1}},
+		ByErrorType: Counts{ByName: map[string]int{"*a.Error": 2, "*b.Error": 1, "": 1}},
+	}, s)
+
+	text, err := json.Marshal(s)
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"ready":9,"seen":8,"matched":4,"bytes":6,"oldest":"2026-01-02T02:04:05Z","newest":"2026-01-02T04:04:05Z","untimed":1,`+
+		`"replayed":2,"unreadable":1,"by_reason":{"by_name":{"":1,"exhausted":2,"permanent":1},"others":0},`+
+		`"by_topic":{"by_name":{"":2,"orders":2},"others":0},"by_handler":{"by_name":{"":1,"bill":1,"ship":2},"others":0},`+
+		`"by_error_type":{"by_name":{"":1,"*a.Error":2,"*b.Error":1},"others":0}}`, string(text))
+}
+
+func TestStatOfNothing(t *testing.T) {
+	text, err := json.Marshal(Stat{})
+	require.NoError(t, err)
+	assert.JSONEq(t, `{"ready":0,"seen":0,"matched":0,"bytes":0,"untimed":0,"replayed":0,"unreadable":0,`+
+		`"by_reason":{"by_name":{},"others":0},"by_topic":{"by_name":{},"others":0},"by_handler":{"by_name":{},"others":0},`+
+		`"by_error_type":{"by_name":{},"others":0}}`, string(text))
+}
+
+// Whoever makes up names fills no memory, and hides nothing: all are counted.
+func TestCountsAreHonest(t *testing.T) {
+	var s Stat
+	for round := range 2 {
+		for i := range MaxNames + 5 {
+			s.add(&Letter{DeadLetter: middleware.DeadLetter{Topic: strconv.Itoa(i)}})
+		}
+		assert.Len(t, s.ByTopic.ByName, MaxNames)
+		assert.Equal(t, 5*(round+1), s.ByTopic.Others)
+	}
+
+	sum := s.ByTopic.Others
+	for _, n := range s.ByTopic.ByName {
+		sum += n
+	}
+	assert.Equal(t, s.Matched, sum)
+	assert.Equal(t, 2, s.ByTopic.ByName["0"], "who is known is counted on")
+}
+
+func TestCountsSorted(t *testing.T) {
+	c := Counts{ByName: map[string]int{"b": 2, "a": 2, "": 1, "c": 3}, Others: 9}
+	assert.Equal(t, []Count{{"c", 3}, {"a", 2}, {"b", 2}, {"", 1}}, c.Sorted())
+	assert.Empty(t, Counts{}.Sorted())
+}

@@ -1,0 +1,253 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/transport"
+)
+
+// The variables of the environment that hold addresses, where a flag would show a password to everybody on the machine.
+const (
+	EnvURI        = "AMQP_URI"
+	EnvManagement = "AMQP_MANAGEMENT_URL"
+)
+
+const connectionName = "amqpretry"
+
+// connection is what the flags say of the way to the broker.
+type connection struct {
+	uri, management, vhost string
+	addresses              []string
+	caCert, cert, key      string
+	timeout                time.Duration
+}
+
+// ConnectionFlags adds the flags of the connection to a command and those below it.
+func (s *Session) ConnectionFlags(cmd *cobra.Command) {
+	c, flags := &s.connection, cmd.PersistentFlags()
+	flags.StringVar(&c.uri, "uri", "", "broker, amqp://user:password@host:5672/vhost or amqps://; better in the environment, as "+EnvURI+": others see the flags of a process")
+	flags.StringArrayVar(&c.addresses, "address", nil, "further node of the cluster, `host:port` or host; can be repeated")
+	flags.StringVar(&c.caCert, "ca-cert", "", "`file` (PEM) with the certificates of the authorities that are trusted, for amqps and https")
+	flags.StringVar(&c.cert, "cert", "", "`file` (PEM) with the client's certificate, together with --key")
+	flags.StringVar(&c.key, "key", "", "`file` (PEM) with the client's private key, together with --cert")
+	flags.StringVar(&c.management, "management-url", "", "management API, http://user:password@host:15672; better in the environment, as "+EnvManagement)
+	flags.StringVar(&c.vhost, "vhost", "", "virtual host that is asked for over the management API (default: that of the URI)")
+	flags.DurationVar(&c.timeout, "timeout", 30*time.Second, "how long connecting, or one request to the management API, may take, such as 10s")
+}
+
+// URI is the address of the broker, which never belongs into any output.
+func (s *Session) URI() (string, error) {
+	uri := cmp.Or(s.connection.uri, s.Getenv(EnvURI))
+	if uri == "" {
+		return "", Usage("no broker was given: set %s, or --uri", EnvURI)
+	}
+	if _, err := transport.ParseURI(uri); err != nil {
+		return "", Usage("the address of the broker %w", err)
+	}
+
+	return uri, nil
+}
+
+// DLQ connects to work with dead letters.
+func (s *Session) DLQ(ctx context.Context) (*dlq.Client, error) {
+	uri, err := s.URI()
+	if err != nil {
+		return nil, err
+	}
+	security, err := s.tls()
+	if err != nil {
+		return nil, err
+	}
+	management, _, err := s.Management()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkAddresses(); err != nil {
+		return nil, err
+	}
+
+	bounded, cancel := s.bound(ctx)
+	defer cancel()
+	client, err := dlq.Open(bounded, dlq.Config{
+		URI: uri, Addresses: s.connection.addresses, TLS: security, Management: management,
+		AMQP: &amqp091.Config{Locale: "en_US", Properties: properties()},
+	})
+
+	return client, s.explain(ctx, bounded, err)
+}
+
+// Dial connects for a command that speaks AMQP itself. When ctx ends, the connection does, and with it whatever waits for an answer of
+// the broker.
+func (s *Session) Dial(ctx context.Context) (*amqp091.Connection, error) {
+	uri, err := s.URI()
+	if err != nil {
+		return nil, err
+	}
+	security, err := s.tls()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.checkAddresses(); err != nil {
+		return nil, err
+	}
+
+	bounded, cancel := s.bound(ctx)
+	defer cancel()
+	dialer := new(net.Dialer)
+	plain, dial, err := transport.DialInTurn(uri, s.connection.addresses, security, func(network, address string) (net.Conn, error) {
+		socket, err := dialer.DialContext(bounded, network, address)
+		if err != nil {
+			return nil, err
+		}
+
+		return closedWith(ctx, bounded, socket), nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to RabbitMQ: %w", err)
+	}
+	opened, err := amqp091.DialConfig(plain, amqp091.Config{Locale: "en_US", Properties: properties(), Dial: dial})
+	if err != nil {
+		return nil, s.explain(ctx, bounded, fmt.Errorf("cannot connect to RabbitMQ: %w", err))
+	}
+
+	return opened, nil
+}
+
+// closedWith closes a socket with ctx, and with bounded while nothing ends that one but time: its cancel comes when the connection is
+// open.
+func closedWith(ctx, bounded context.Context, socket net.Conn) net.Conn {
+	context.AfterFunc(ctx, func() { _ = socket.Close() })
+	context.AfterFunc(bounded, func() {
+		if errors.Is(bounded.Err(), context.DeadlineExceeded) {
+			_ = socket.Close()
+		}
+	})
+
+	return socket
+}
+
+// explain says what has ended an attempt to connect, which the error of a closed socket does not.
+func (s *Session) explain(ctx, bounded context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case bounded.Err() != nil:
+		return fmt.Errorf("cannot connect to RabbitMQ: no connection within %s; check the address, or raise --timeout (%w)", s.connection.timeout, err)
+	default:
+		return err
+	}
+}
+
+// Management is the management API, if one was given.
+func (s *Session) Management() (m topology.Management, ok bool, err error) {
+	address := cmp.Or(s.connection.management, s.Getenv(EnvManagement))
+	if address == "" {
+		return topology.Management{}, false, nil
+	}
+	security, err := s.tls()
+	if err != nil {
+		return topology.Management{}, false, err
+	}
+
+	vhost, err := s.VHost()
+	if err != nil {
+		return topology.Management{}, false, err
+	}
+	client := &http.Client{Timeout: s.connection.timeout}
+	if security != nil {
+		client.Transport = &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: security}
+	}
+
+	return topology.Management{URL: address, VHost: vhost, HTTPClient: client}, true, nil
+}
+
+// VHost is the virtual host: that of --vhost, else of the URI, else /.
+func (s *Session) VHost() (string, error) {
+	if s.connection.vhost != "" {
+		return s.connection.vhost, nil
+	}
+	if s.connection.uri == "" && s.Getenv(EnvURI) == "" {
+		return "/", nil
+	}
+	uri, err := s.URI()
+	if err != nil {
+		return "", err
+	}
+	parsed, err := transport.ParseURI(uri)
+
+	return parsed.Vhost, err
+}
+
+func (s *Session) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if s.connection.timeout <= 0 {
+		return context.WithCancel(ctx)
+	}
+
+	return context.WithTimeout(ctx, s.connection.timeout)
+}
+
+func (s *Session) checkAddresses() error {
+	for _, address := range s.connection.addresses {
+		if err := transport.CheckAddress(address); err != nil {
+			return Usage("--address: %w: wanted host:port or host, without user and password", err)
+		}
+	}
+
+	return nil
+}
+
+// tls is what the flags say; nil means what the URI says.
+func (s *Session) tls() (*tls.Config, error) {
+	c := s.connection
+	if c.caCert == "" && c.cert == "" && c.key == "" {
+		return nil, nil
+	}
+	if (c.cert == "") != (c.key == "") {
+		return nil, Usage("--cert and --key go together: the client's certificate and its private key")
+	}
+
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if c.caCert != "" {
+		pem, err := os.ReadFile(c.caCert)
+		if err != nil {
+			return nil, fmt.Errorf("--ca-cert: %w", err)
+		}
+		config.RootCAs = x509.NewCertPool()
+		if !config.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("--ca-cert: there is no certificate in %s: wanted PEM (-----BEGIN CERTIFICATE-----)", c.caCert)
+		}
+	}
+	if c.cert != "" {
+		certificate, err := tls.LoadX509KeyPair(c.cert, c.key)
+		if err != nil {
+			return nil, fmt.Errorf("--cert, --key: %w", err)
+		}
+		config.Certificates = []tls.Certificate{certificate}
+	}
+
+	return config, nil
+}
+
+// properties name the connection, for the people who look at the broker.
+func properties() amqp091.Table {
+	p := amqp091.NewConnectionProperties()
+	p.SetClientConnectionName(connectionName)
+
+	return p
+}

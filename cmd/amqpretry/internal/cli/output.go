@@ -1,0 +1,79 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"unicode/utf8"
+)
+
+// PrintJSON prints one value on Out, indented.
+func (s *Session) PrintJSON(v any) error { return s.printJSON(v, "  ") }
+
+// PrintJSONLine prints one value of several on Out, as one line.
+func (s *Session) PrintJSONLine(v any) error { return s.printJSON(v, "") }
+
+func (s *Session) printJSON(v any, indent string) error {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", indent)
+	if err := encoder.Encode(v); err != nil {
+		return err
+	}
+	_, err := s.Out.Write(safeJSON(text.Bytes()))
+
+	return err
+}
+
+// Table prints aligned columns, whatever is in the cells. On a terminal lines are cut to its width.
+func (s *Session) Table(header []string, rows [][]string) error {
+	var text bytes.Buffer
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	// The writer never fails: it writes to memory.
+	line := func(cells []string) {
+		safe := make([]string, len(cells))
+		for i, cell := range cells {
+			safe[i] = Safe(cell)
+		}
+		_, _ = fmt.Fprintln(w, strings.Join(safe, "\t"))
+	}
+	line(upper(header))
+	for _, row := range rows {
+		line(row)
+	}
+	_ = w.Flush()
+
+	for row := range strings.Lines(text.String()) {
+		row = cut(strings.TrimRight(row, " \n"), s.Width)
+		if _, err := fmt.Fprintln(s.Out, row); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+func upper(cells []string) []string {
+	all := make([]string, len(cells))
+	for i, cell := range cells {
+		all[i] = strings.ToUpper(cell)
+	}
+
+	return all
+}
+
+func cut(line string, width int) string {
+	if width <= 0 || utf8.RuneCountInString(line) <= width {
+		return line
+	}
+
+	return string([]rune(line)[:width-1]) + "…"
+}
+
+// Note prints a line on Err.
+func (s *Session) Note(format string, args ...any) {
+	_, _ = fmt.Fprintln(s.Err, safeLines(hideAddresses(fmt.Sprintf(format, args...)))) // nobody is left to tell of an error
+}

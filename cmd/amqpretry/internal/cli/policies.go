@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/config"
+)
+
+// EnvPolicies is the variable of the environment that names the policy file.
+const EnvPolicies = "AMQPRETRY_POLICIES"
+
+// PoliciesFlag adds the flag of the policy file to a command and those below it.
+func (s *Session) PoliciesFlag(cmd *cobra.Command) {
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&s.policies, "policies", "", "policy `file`, YAML or JSON (environment: "+EnvPolicies+"; without one: the default policy)")
+	_ = cmd.MarkPersistentFlagFilename("policies", "yaml", "yml", "json") // it fails for flags that are not there
+}
+
+// Policies loads the policy file, with what the environment overrides, as services do. Without a file it is the default policy for every
+// topic.
+func (s *Session) Policies() (config.Policies, error) {
+	file := cmp.Or(s.policies, s.Getenv(EnvPolicies))
+	if file == "" {
+		return config.Policies{}, nil
+	}
+
+	return config.Load(file)
+}
+
+// Target is a main queue, with the topic whose policy holds for it.
+type Target struct{ Topic, Queue string }
+
+// Targets reads arguments that are QUEUE, whose topic has the same name, or TOPIC=QUEUE.
+func Targets(args []string) ([]Target, error) {
+	if len(args) == 0 {
+		return nil, Usage("no queue was given: wanted QUEUE, or TOPIC=QUEUE where the topic has another name")
+	}
+
+	var errs []error
+	targets := make([]Target, len(args))
+	for i, arg := range args {
+		topic, queue, both := strings.Cut(arg, "=")
+		if !both {
+			queue = topic
+		}
+		switch {
+		case strings.Contains(arg, "://"):
+			errs = append(errs, Usage("an address was given in place of a queue: set %s, or --uri", EnvURI))
+		case topic == "" || queue == "":
+			errs = append(errs, Usage("%q: wanted QUEUE, or TOPIC=QUEUE", arg))
+		}
+		targets[i] = Target{topic, queue}
+	}
+
+	return targets, errors.Join(errs...)
+}

@@ -1,0 +1,374 @@
+package dlqcmd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// place is a main queue with its dead-letter queue, and another queue, on a real broker.
+type place struct {
+	t             testing.TB
+	uri           string
+	main, other   string
+	management    string
+	channel       *amqp091.Channel
+	dir           string
+	interruptible context.Context
+}
+
+func onBroker(t testing.TB, uri string) *place {
+	t.Helper()
+	connection, err := amqp091.Dial(uri)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = connection.Close() })
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+	require.NoError(t, channel.Confirm(false))
+	main := "dlqcmd-" + watermill.NewShortUUID()
+	p := &place{t: t, uri: uri, main: main, other: main + ".other", channel: channel, dir: t.TempDir(), interruptible: t.Context()}
+
+	plan, err := topology.New(main, config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}, topology.Names{})
+	require.NoError(t, err)
+	quorum := amqp091.Table{amqp091.QueueTypeArg: "quorum"}
+	for name, arguments := range map[string]amqp091.Table{main: quorum, main + suffix: plan.Queues[0].Arguments, p.other: quorum} {
+		_, err := channel.QueueDeclare(name, true, false, false, false, arguments)
+		require.NoError(t, err)
+		t.Cleanup(func() { _, _ = channel.QueueDelete(name, false, false, false) })
+	}
+
+	return p
+}
+
+// fill puts dead letters of a queue into the dead-letter queue, numbered from n on.
+func (p *place) fill(queue string, from, to int) {
+	p.t.Helper()
+	var confirms []*amqp091.DeferredConfirmation
+	for n := from; n < to; n++ {
+		died := time.Now().Add(-time.Hour)
+		state := wire.State{
+			Count: wire.CountDead, Attempts: 4, Queue: queue, Topic: "orders", Handler: "charge", Host: "host-1",
+			Arrival: wire.NewArrival("events", "order.created", "", "", ""), FirstFailure: died, LastFailure: died,
+			Reason: wire.ReasonExhausted, Error: fmt.Sprintf("card %d declined", n), ErrorType: "*cards.DeclinedError",
+			History: []wire.Attempt{{Number: 1, At: died, Error: "timeout", Type: "*url.Error"}},
+		}
+		m := amqp091.Publishing{
+			DeliveryMode: amqp091.Persistent, ContentType: "application/json", Body: []byte(fmt.Sprintf(`{"n":%d}`, n)),
+			Headers: amqp091.Table{"_watermill_message_uuid": "uuid-" + strconv.Itoa(n), "tenant": int64(n % 3)},
+		}
+		for key, value := range state.Headers(strconv.Itoa(n)) {
+			m.Headers[key] = value
+		}
+		confirm, err := p.channel.PublishWithDeferredConfirm("", p.main+suffix, true, false, m)
+		require.NoError(p.t, err)
+		confirms = append(confirms, confirm)
+	}
+	for _, confirm := range confirms {
+		require.True(p.t, confirm.Wait())
+	}
+}
+
+// run runs a command line with the broker's address in the environment.
+func (p *place) run(set func(*cli.Session), args ...string) (code int, out, errs string) {
+	p.t.Helper()
+	var stdout, stderr bytes.Buffer
+	s := &cli.Session{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Now: time.Now, Getenv: environment(map[string]string{
+		cli.EnvURI: p.uri, cli.EnvManagement: p.management,
+	})}
+	if set != nil {
+		set(s)
+	}
+	code = cli.Run(p.interruptible, s, append([]string{"dlq"}, args...), Command)
+	for _, secret := range []string{p.uri, "guest:guest"} {
+		assert.NotContains(p.t, stdout.String()+stderr.String(), secret)
+	}
+
+	return code, stdout.String(), stderr.String()
+}
+
+func (p *place) ok(args ...string) (out, errs string) {
+	p.t.Helper()
+	code, out, errs := p.run(nil, args...)
+	require.Equal(p.t, cli.ExitOK, code, "%q: %s%s", args, out, errs)
+
+	return out, errs
+}
+
+// has waits until a queue has so many messages.
+func (p *place) has(queue string, want int) {
+	p.t.Helper()
+	require.Eventually(p.t, func() bool {
+		q, err := p.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+		require.NoError(p.t, err)
+		return q.Messages == want
+	}, 30*time.Second, 10*time.Millisecond, "%d messages in %s", want, queue)
+}
+
+// bodies takes all messages out of a queue.
+func (p *place) bodies(queue string, n int) []amqp091.Delivery {
+	p.t.Helper()
+	p.has(queue, n)
+	all := make([]amqp091.Delivery, n)
+	for i := range all {
+		d, ok, err := p.channel.Get(queue, true)
+		require.NoError(p.t, err)
+		require.True(p.t, ok)
+		all[i] = d
+	}
+
+	return all
+}
+
+func (p *place) file(name string) string { return filepath.Join(p.dir, name) }
+
+func TestLookAtABroker(t *testing.T) {
+	t.Parallel()
+	p := onBroker(t, brokertest.URI(t))
+	p.fill(p.main, 0, 30)
+
+	out, errs := p.ok("list", p.main)
+	assert.Contains(t, out, "1   uuid-0   1h00m  exhausted  4         0        charge/orders  card 0 declined\n")
+	assert.Equal(t, 21, strings.Count(out, "\n"))
+	assert.Contains(t, errs, "20 of 30 messages; --limit lists more")
+	out, _ = p.ok("list", p.main, "--json-field", "n=17", "--header", "tenant=2", "--json")
+	assert.Equal(t, 1, strings.Count(out, "\n"))
+	assert.Contains(t, out, `"uuid":"uuid-17"`)
+
+	out, _ = p.ok("stat", p.main)
+	assert.Contains(t, out, "messages    30\n")
+	assert.Contains(t, out, "30        100.0 %  exhausted\n")
+
+	out, _ = p.ok("show", p.main, "uuid-17")
+	assert.Regexp(t, `\n  error +card 17 declined\n`, out)
+	assert.Regexp(t, `\n  tenant +int64 +2\n`, out)
+	assert.True(t, strings.HasSuffix(out, "Body (8 bytes)\n{\n  \"n\": 17\n}\n"), out)
+	out, _ = p.ok("show", p.main, "--position", "30", "--body")
+	assert.Equal(t, `{"n":29}`, out)
+
+	for i, d := range p.bodies(p.main+suffix, 30) {
+		assert.Equal(t, fmt.Sprintf(`{"n":%d}`, i), string(d.Body), "looking leaves all in their order")
+	}
+
+	code, _, errs := p.run(nil, "stat", p.main+suffix)
+	assert.Equal(t, cli.ExitUsage, code)
+	assert.Contains(t, errs, "so give "+strconv.Quote(p.main))
+	code, _, errs = p.run(nil, "list", "no-such-queue")
+	assert.Equal(t, cli.ExitFailed, code)
+	assert.Contains(t, errs, `dead-letter queue "no-such-queue.dlq": there is no such queue`)
+}
+
+func TestReplayOnABroker(t *testing.T) {
+	t.Parallel()
+	p := onBroker(t, brokertest.URI(t))
+	p.fill(p.main, 0, 10)
+	p.fill("stranger", 10, 12)
+
+	out, _ := p.ok("replay", p.main)
+	assert.Contains(t, out, "12 messages, of which 12 match; 10 can be replayed to "+p.main)
+	assert.Contains(t, out, "2       failed by another queue")
+	p.has(p.main+suffix, 12)
+
+	undo := p.file("undo.jsonl")
+	code, out, errs := p.run(nil, "replay", p.main, "--yes", "--undo", undo, "--rate", "1000/s")
+	assert.Equal(t, cli.ExitIncomplete, code, errs)
+	assert.Contains(t, out, "10 of 12 that match replayed to "+p.main)
+	assert.Contains(t, errs, undo)
+	for i, d := range p.bodies(p.main, 10) {
+		assert.Equal(t, fmt.Sprintf(`{"n":%d}`, i), string(d.Body))
+		assert.Equal(t, int64(i%3), d.Headers["tenant"])
+	}
+	p.has(p.main+suffix, 2)
+
+	p.ok("import", p.main, undo)
+	p.has(p.main+suffix, 12)
+	out, _ = p.ok("list", p.main, "--uuid", "uuid-7", "--json")
+	assert.Contains(t, out, `"reason":"exhausted"`, "it is a dead letter as before")
+}
+
+func TestEditOnABroker(t *testing.T) {
+	t.Parallel()
+	p := onBroker(t, brokertest.URI(t))
+	p.fill(p.main, 0, 3)
+	body := p.file("body.json")
+	require.NoError(t, os.WriteFile(body, []byte(`{"n":11}`), 0o600))
+	p.ok("replay", p.main, "--uuid", "uuid-1", "--body", body, "--set-header", "who=me", "--remove-header", "tenant", "--to", p.other, "--yes", "--no-undo")
+	d := p.bodies(p.other, 1)[0]
+	assert.Equal(t, `{"n":11}`, string(d.Body))
+	assert.Equal(t, "me", d.Headers["who"])
+	assert.NotContains(t, d.Headers, "tenant")
+	assert.NotEmpty(t, d.Headers[wire.KeyEdits], "what was changed goes with it")
+	p.has(p.main+suffix, 2)
+
+	code, _, errs := p.run(nil, "replay", p.main, "--set-header", "a=b", "--yes")
+	assert.Equal(t, cli.ExitUsage, code)
+	assert.Contains(t, errs, "more than one matches")
+}
+
+func TestCanaryOnABroker(t *testing.T) {
+	t.Parallel()
+	p := onBroker(t, brokertest.URI(t))
+	p.fill(p.main, 0, 10)
+	// A handler that fails what it gets.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	connection, err := amqp091.Dial(p.uri)
+	require.NoError(t, err)
+	defer connection.Close()
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+	deliveries, err := channel.ConsumeWithContext(ctx, p.main, "", true, false, false, false, nil)
+	require.NoError(t, err)
+	go func() {
+		for d := range deliveries {
+			_ = channel.Publish("", p.main+suffix, false, false, amqp091.Publishing{Headers: d.Headers, Body: d.Body, DeliveryMode: amqp091.Persistent})
+		}
+	}()
+
+	code, out, errs := p.run(nil, "replay", p.main, "--canary", "2", "--watch", "1m", "--yes", "--no-undo")
+	assert.Equal(t, cli.ExitIncomplete, code, errs)
+	assert.Contains(t, out, "2 of 2 that match replayed")
+	assert.Contains(t, out, "it was stopped")
+	p.has(p.main+suffix, 10)
+}
+
+func TestPurgeAndMoveOnABroker(t *testing.T) {
+	t.Parallel()
+	p := onBroker(t, brokertest.URI(t))
+	p.fill(p.main, 0, 10)
+	undo := p.file("undo.jsonl")
+	out, _ := p.ok("purge", p.main, "--json-field", "n=3", "--json-field", "n=3", "--yes", "--undo", undo)
+	assert.Contains(t, out, "1 of 1 that match purged")
+	assert.Equal(t, 1, strings.Count(read(t, undo), "\n"))
+	p.has(p.main+suffix, 9)
+
+	out, _ = p.ok("move", p.main, "--to", p.other, "--older-than", "30m", "--limit", "4", "--yes", "--no-undo")
+	assert.Contains(t, out, "4 of 4 that match moved to "+p.other)
+	p.has(p.main+suffix, 5)
+	for _, d := range p.bodies(p.other, 4) {
+		assert.Equal(t, "-1", d.Headers[wire.KeyCount], "a dead letter stays one")
+	}
+
+	code, _, errs := p.run(nil, "move", p.main, "--to", p.main+".nowhere", "--yes", "--undo", p.file("none"))
+	assert.Equal(t, cli.ExitFailed, code)
+	assert.Contains(t, errs, "there is no such queue")
+	assert.NoFileExists(t, p.file("none"))
+	p.ok("purge", p.main, "--all", "--yes", "--no-undo")
+	p.has(p.main+suffix, 0)
+}
+
+func TestExportAndImportOnABroker(t *testing.T) {
+	t.Parallel()
+	p := onBroker(t, brokertest.URI(t))
+	p.fill(p.main, 0, 300)
+	file := p.file("x.jsonl")
+	_, errs := p.ok("export", p.main, "-o", file)
+	assert.Contains(t, errs, "300 of 300 messages exported")
+	out, _ := p.ok("export", p.main)
+	assert.Equal(t, read(t, file), out)
+
+	_, errs = p.ok("export", p.main, "--limit", "5")
+	assert.Contains(t, errs, "5 of 300 messages exported")
+
+	p.ok("import", p.main, file, "--to", p.other)
+	for i, d := range p.bodies(p.other, 300) {
+		require.Equal(t, fmt.Sprintf(`{"n":%d}`, i), string(d.Body))
+	}
+	code, _, errs := p.run(nil, "import", p.main, file, "--to", p.other)
+	assert.Equal(t, cli.ExitUsage, code)
+	assert.Contains(t, errs, "--again imports")
+	var b bookmark
+	require.NoError(t, json.Unmarshal([]byte(read(t, bookmarkPath(file))), &b))
+	assert.Equal(t, 300, b.Lines)
+	assert.Contains(t, b.Broker, "@", "the name of the cluster, not the address")
+	assert.Contains(t, b.Broker, `virtual host "/"`)
+
+	p.has(p.main+suffix, 300)
+	p.ok("purge", p.main, "--all", "--yes", "--no-undo")
+	code, _, errs = p.run(func(s *cli.Session) { s.In = strings.NewReader(read(t, file) + "nonsense\n") }, "import", p.main, "-")
+	assert.Equal(t, cli.ExitFailed, code)
+	assert.Contains(t, errs, "-: line 301: ")
+	p.has(p.main+suffix, 300)
+}
+
+// ^C comes in the middle: the run tells what it has done, and all messages are in one of the two queues.
+func TestInterruptOnABroker(t *testing.T) {
+	t.Parallel()
+	p := onBroker(t, brokertest.URI(t))
+	p.fill(p.main, 0, 500)
+	ctx, cancel := context.WithCancel(t.Context())
+	p.interruptible = ctx
+	code, out, errs := p.run(func(s *cli.Session) {
+		s.JSON = true
+		s.Now = func() time.Time { time.AfterFunc(300*time.Millisecond, cancel); return time.Now() }
+	}, "replay", p.main, "--yes", "--rate", "200/s", "--undo", p.file("undo"), "--json")
+	assert.Equal(t, cli.ExitIncomplete, code)
+	assert.Contains(t, errs, "interrupted")
+	var r report
+	require.NoError(t, json.Unmarshal([]byte(out), &r), out)
+	assert.Positive(t, r.Done)
+	assert.Less(t, r.Done, 500)
+	p.has(p.main, r.Done)
+	p.has(p.main+suffix, 500-r.Done)
+	assert.GreaterOrEqual(t, strings.Count(read(t, p.file("undo")), "\n"), r.Done)
+}
+
+func TestBusyQueue(t *testing.T) {
+	t.Parallel()
+	p := onBroker(t, brokertest.URI(t))
+	p.fill(p.main, 0, 3)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _, _ = p.run(nil, "replay", p.main, "--canary", "1", "--watch", "3s", "--yes", "--no-undo")
+	}()
+	p.has(p.main, 1) // the canary has gone, and is watched
+
+	code, _, errs := p.run(nil, "purge", p.main, "--all", "--yes", "--undo", p.file("undo"))
+	assert.Equal(t, cli.ExitFailed, code)
+	assert.Contains(t, errs, "another replay, move or purge is at work")
+	assert.NoFileExists(t, p.file("undo"))
+	<-done
+}
+
+func TestAllDeadLetterQueuesOfABroker(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.StartWithManagement(t)
+	p := onBroker(t, broker.URI)
+	p.management = broker.ManagementURL
+	p.fill(p.main, 0, 3)
+	_, err := p.channel.QueueDeclare("gone.dlq", true, false, false, false, nil)
+	require.NoError(t, err)
+
+	var out string
+	require.Eventually(t, func() bool { // its numbers are some seconds old
+		out, _ = p.ok("list")
+		return strings.Contains(out, p.main+suffix+"  3         3      0\n")
+	}, time.Minute, 500*time.Millisecond)
+	assert.Contains(t, out, "MAIN QUEUE")
+	assert.Contains(t, out, "gone (does not exist)")
+	out, _ = p.ok("list", "--json")
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, lines, 2)
+	var l line
+	require.NoError(t, json.Unmarshal([]byte(lines[0]), &l))
+	assert.Equal(t, p.main, l.MainQueue)
+	assert.True(t, l.MainQueueExists)
+}

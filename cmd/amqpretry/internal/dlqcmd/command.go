@@ -1,0 +1,127 @@
+// Package dlqcmd is the command "amqpretry dlq": what lies in dead-letter queues, and what to do with it. The work is done
+// by package dlq; here are the flags, the questions and what is printed.
+package dlqcmd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"iter"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+// queue is what the commands need of a *dlq.Queue.
+type queue interface {
+	Name() string
+	MainQueue() string
+	Depth(context.Context) (int, error)
+	Browse(context.Context, dlq.Filter) iter.Seq2[dlq.Letter, error]
+	Get(ctx context.Context, uuid string) (dlq.Letter, error)
+	Stat(context.Context, dlq.Filter) (dlq.Stat, error)
+	Replay(context.Context, dlq.ReplayOptions) (dlq.ReplayReport, error)
+	Purge(context.Context, dlq.PurgeOptions) (dlq.Report, error)
+	Move(context.Context, dlq.MoveOptions) (dlq.Report, error)
+	Export(context.Context, io.Writer, dlq.ExportOptions) (dlq.Report, error)
+	Import(context.Context, io.Reader, dlq.ImportOptions) (dlq.Report, error)
+}
+
+// tool is what the commands share.
+type tool struct {
+	*cli.Session
+	// open connects, and gives the dead-letter queue of a main queue; an empty name is the usual one.
+	open func(ctx context.Context, name, mainQueue string) (queue, io.Closer, error)
+	// broker tells brokers and virtual hosts from each other.
+	broker func(context.Context) (string, error)
+
+	deadLetterQueue string
+}
+
+// Command is amqpretry dlq.
+func Command(s *cli.Session) *cobra.Command {
+	return (&tool{Session: s, open: open(s), broker: broker(s)}).command()
+}
+
+func open(s *cli.Session) func(context.Context, string, string) (queue, io.Closer, error) {
+	return func(ctx context.Context, name, mainQueue string) (queue, io.Closer, error) {
+		client, err := s.DLQ(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		if name == "" {
+			return client.Queue(mainQueue), client, nil
+		}
+		return client.DeadLetterQueue(name, mainQueue), client, nil
+	}
+}
+
+func (t *tool) command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dlq",
+		Short: "Look into dead-letter queues, send back, delete, move, export and import what is in them",
+		Long: `Look into dead-letter queues, send back, delete, move, export and import what is in them.
+
+QUEUE is always the main queue, such as orders; its dead-letter queue is found by its name (orders.dlq), or is given with
+--dead-letter-queue.
+
+Looking (list, stat, show, export) leaves all messages where they are, in their order. While it goes on, others see the
+queue without the messages that are being looked at.
+
+What takes messages out (replay, move, purge) first counts and shows what it would do. It asks then, when it runs on a terminal,
+and else does it only with --yes. It can be interrupted at any moment: a message leaves the dead-letter queue only
+when the broker has confirmed its copy, or when the undo file has it. Only one such run works on a queue at a time.
+
+Times and durations: 90s, 15m, 36h, 30d. Texts from messages are printed with their control characters escaped.
+
+Exit codes: 0 done, also when nothing matched; 1 failed; 2 wrong usage; 4 done in part: some messages that matched were left, or a
+canary has stopped the run; 130 interrupted.`,
+	}
+	t.ConnectionFlags(cmd)
+	cmd.PersistentFlags().StringVar(&t.deadLetterQueue, "dead-letter-queue", "", "name of the dead-letter queue, where it is not QUEUE.dlq")
+	cmd.AddCommand(t.list(), t.stat(), t.show(), t.replay(), t.purge(), t.move(), t.export(), t.importing())
+
+	return cmd
+}
+
+// with does something with the dead-letter queue of a main queue.
+func (t *tool) with(ctx context.Context, mainQueue string, do func(queue) error) error {
+	if mainQueue == "" {
+		return cli.Usage("QUEUE is empty: wanted the name of a main queue, such as orders")
+	}
+	q, client, err := t.open(ctx, t.deadLetterQueue, mainQueue)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+
+	return t.explain(do(q), q)
+}
+
+const suffix = ".dlq"
+
+// explain adds what most probably went wrong to an error about the queue itself.
+func (t *tool) explain(err error, q queue) error {
+	var missing *dlq.NoQueueError
+	if !errors.As(err, &missing) || missing.Queue != q.Name() || t.deadLetterQueue != "" {
+		return err
+	}
+	if mainQueue, is := strings.CutSuffix(q.MainQueue(), suffix); is && mainQueue != "" {
+		return cli.Usage("%q looks like a dead-letter queue, and there is no %q: QUEUE is the main queue, so give %q", q.MainQueue(), q.Name(), mainQueue)
+	}
+
+	return &cli.ExitError{Code: cli.ExitFailed, Err: hinted{err, "; `amqpretry dlq list` shows all dead-letter queues, --dead-letter-queue takes another name"}}
+}
+
+// hinted is an error with what to do about it.
+type hinted struct {
+	error
+	hint string
+}
+
+func (e hinted) Error() string { return e.error.Error() + e.hint }
+
+func (e hinted) Unwrap() error { return e.error }

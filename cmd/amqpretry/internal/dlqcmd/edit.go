@@ -1,0 +1,218 @@
+package dlqcmd
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+// edits are what a replay is to change.
+type edits struct {
+	body        string
+	set, remove []string
+	editor, all bool
+}
+
+func (e *edits) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&e.body, "body", "", "`file` with the body that it gets; - is standard input")
+	cmd.Flags().BoolVar(&e.editor, "edit", false, "open the body in $VISUAL or $EDITOR")
+	cmd.Flags().StringArrayVar(&e.set, "set-header", nil, "header that it gets, `name=value`, as text")
+	cmd.Flags().StringArrayVar(&e.remove, "remove-header", nil, "header that it loses, by its `name`")
+	cmd.Flags().BoolVar(&e.all, "edit-all", false, "edit all messages that match, not just one")
+	cmd.MarkFlagsMutuallyExclusive("body", "edit")
+	cmd.MarkFlagsMutuallyExclusive("edit", "edit-all")
+}
+
+// change is what is done to a message: one that is prepared before any is touched.
+type change struct {
+	body    []byte
+	newBody bool
+	set     map[string]string
+	remove  []string
+}
+
+func (c change) apply(m *amqp091.Publishing) error {
+	if c.newBody {
+		m.Body = c.body
+	}
+	for _, name := range c.remove {
+		delete(m.Headers, name)
+	}
+	for name, value := range c.set {
+		if m.Headers == nil {
+			m.Headers = amqp091.Table{}
+		}
+		m.Headers[name] = value
+	}
+
+	return nil
+}
+
+// edit prepares what a replay is to change, and narrows the filter to the one message that it is for.
+func (t *tool) edit(ctx context.Context, q queue, filter dlq.Filter, e *edits) (dlq.Filter, func(*amqp091.Publishing) error, error) {
+	c, err := e.headers()
+	if err != nil {
+		return filter, nil, err
+	}
+	if e.body == "" && !e.editor && len(c.set)+len(c.remove) == 0 {
+		if e.all {
+			return filter, nil, cli.Usage("--edit-all: what is to be changed? wanted --body, --set-header or --remove-header")
+		}
+		return filter, nil, nil
+	}
+	if e.body != "" {
+		c.newBody = true
+		if c.body, err = t.read(e.body); err != nil {
+			return filter, nil, fmt.Errorf("--body: %w", err)
+		}
+	}
+	if e.all {
+		return filter, c.apply, nil
+	}
+
+	letter, err := t.only(ctx, q, filter)
+	if err != nil {
+		return filter, nil, err
+	}
+	for _, name := range c.remove {
+		if _, has := letter.Message.Headers[name]; !has {
+			return filter, nil, cli.Usage("--remove-header: the message has no header %q", name)
+		}
+	}
+	if e.editor {
+		if c.body, err = t.openEditor(letter); err != nil {
+			return filter, nil, err
+		}
+		c.newBody = true
+		if bytes.Equal(c.body, letter.Message.Body) && len(c.set)+len(c.remove) == 0 {
+			return filter, nil, cli.Usage("the body was not changed, so nothing was done; without --edit it is replayed as it is")
+		}
+	}
+	filter.Where = func(l *dlq.Letter) bool { return same(l, letter) }
+
+	return filter, c.apply, nil
+}
+
+// same tells whether it is the letter that was looked at, and not another one that the filter matches meanwhile.
+func same(l *dlq.Letter, seen dlq.Letter) bool {
+	return l.UUID == seen.UUID && l.LastFailure.Equal(seen.LastFailure) && l.Attempts == seen.Attempts && bytes.Equal(l.Message.Body, seen.Message.Body)
+}
+
+// headers checks the flags about headers.
+func (e *edits) headers() (change, error) {
+	c := change{set: map[string]string{}}
+	for _, header := range e.set {
+		name, value, ok := strings.Cut(header, "=")
+		if !ok || name == "" {
+			return c, cli.Usage("--set-header: must be name=value, got %q", header)
+		}
+		if _, twice := c.set[name]; twice || slices.Contains(e.remove, name) {
+			return c, cli.Usage("--set-header: %q is there twice", name)
+		}
+		c.set[name] = value
+	}
+	c.remove = e.remove
+	for _, name := range append(sortedKeys(c.set), e.remove...) {
+		if isForeign(name) {
+			return c, cli.Usage("%q belongs to the retries or to the broker: only the message's own headers can be changed", name)
+		}
+	}
+
+	return c, nil
+}
+
+func (t *tool) read(path string) ([]byte, error) {
+	if path == "-" {
+		return io.ReadAll(t.In)
+	}
+	return os.ReadFile(path)
+}
+
+// only gives the letter that matches, if it is the only one.
+func (t *tool) only(ctx context.Context, q queue, filter dlq.Filter) (dlq.Letter, error) {
+	depth, err := q.Depth(ctx)
+	if err != nil {
+		return dlq.Letter{}, err
+	}
+	bar := t.Progress("look for the message in "+q.Name(), depth)
+	defer bar.Close()
+	var found []dlq.Letter
+	for letter, err := range q.Browse(ctx, filter) {
+		if err != nil {
+			return dlq.Letter{}, err
+		}
+		bar.Set(letter.Position)
+		if found = append(found, letter); len(found) > 1 {
+			return dlq.Letter{}, cli.Usage("an edit is for exactly one message, and more than one matches: narrow the filter, as with --uuid, or say --edit-all")
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return dlq.Letter{}, cli.Usage("an edit is for exactly one message, and none of %s in %q matches", thousands(depth), q.Name())
+	case found[0].Unreadable != "":
+		return dlq.Letter{}, fmt.Errorf("the message has headers that cannot be read (%s): it can be shown and counted, and nothing else", found[0].Unreadable)
+	}
+
+	return found[0], nil
+}
+
+// openEditor gives the body as somebody has changed it.
+func (t *tool) openEditor(l dlq.Letter) (edited []byte, err error) {
+	before := l.Message.Body
+	if !isText(before) {
+		return nil, cli.Usage("--edit: the body is no text; --body takes one from a file")
+	}
+	pattern := "amqpretry-*.txt"
+	if json.Valid(before) {
+		pattern = "amqpretry-*.json"
+	}
+	file, err := os.CreateTemp("", pattern)
+	if err != nil {
+		return nil, fmt.Errorf("--edit: %w", err)
+	}
+	keep := false
+	defer func() {
+		if !keep {
+			_ = os.Remove(file.Name())
+		}
+	}()
+	_, err = file.Write(before)
+	if err := cmp.Or(err, file.Close()); err != nil {
+		return nil, fmt.Errorf("--edit: %w", err)
+	}
+
+	editor := cmp.Or(t.Getenv("VISUAL"), t.Getenv("EDITOR"), "vi")
+	program := exec.Command("sh", "-c", editor+` "$@"`, editor, file.Name())
+	program.Stdin, program.Stdout, program.Stderr = t.In, t.Out, t.Err
+	if err := program.Run(); err != nil {
+		return nil, fmt.Errorf("--edit: the editor %q: %w; nothing was done", editor, err)
+	}
+	if edited, err = os.ReadFile(file.Name()); err != nil {
+		return nil, fmt.Errorf("--edit: %w", err)
+	}
+	if !bytes.HasSuffix(before, []byte("\n")) { // editors end the last line
+		edited = bytes.TrimSuffix(edited, []byte("\n"))
+	}
+	if json.Valid(before) {
+		var any json.RawMessage
+		if err := json.Unmarshal(edited, &any); err != nil {
+			keep = true
+			return nil, fmt.Errorf("--edit: the body was JSON, and what was edited is not: %w; it is in %s: mend it there, and give it with --body; nothing was done", err, file.Name())
+		}
+	}
+
+	return edited, nil
+}

@@ -1,0 +1,150 @@
+package dlqcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+func (t *tool) export() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "export QUEUE",
+		Short: "Write dead letters as JSON Lines, with everything that they have",
+		Long: `Write dead letters as JSON Lines: one line for each, with body, properties, and headers with their types, so that "dlq import" makes the same
+messages of it. They stay where they are.
+
+With -o the file appears when it is complete, for your eyes only (mode 0600); one that exists is not overwritten without --force.
+
+With -o and --json: one object on standard output, {"queue", "file", "total", "matched", "done"}.`,
+		Example: `  amqpretry dlq export orders -o orders.jsonl
+  amqpretry dlq export orders --reason permanent | gzip > orders.jsonl.gz
+  amqpretry dlq export orders | amqpretry dlq import orders --uri "$OTHER" -`,
+		Args: cobra.ExactArgs(1),
+	}
+	filters := filterFlags(cmd)
+	output := cmd.Flags().StringP("output", "o", "", "`file` (default: standard output)")
+	force := cmd.Flags().Bool("force", false, "overwrite the file")
+	limit := cmd.Flags().Int("limit", 0, "how many messages at most, the oldest first; 0 means all that match")
+	_ = cmd.MarkFlagFilename("output", "jsonl")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		filter, err := filters.build()
+		if err != nil {
+			return err
+		}
+		if *limit < 0 {
+			return cli.Usage("--limit: must be 0 or more, got %d", *limit)
+		}
+
+		return t.with(cmd.Context(), args[0], func(q queue) error {
+			ctx, o := cmd.Context(), dlq.ExportOptions{Filter: filter, Limit: *limit}
+			if *output == "" || *output == "-" {
+				_, err := t.exportTo(ctx, q, t.Out, o)
+				return quiet(err)
+			}
+			return t.exportFile(ctx, q, *output, *force, o)
+		})
+	}
+
+	return cmd
+}
+
+// exportTo writes, with a progress bar, and says how much.
+func (t *tool) exportTo(ctx context.Context, q queue, w io.Writer, o dlq.ExportOptions) (dlq.Report, error) {
+	bar := t.Progress("export "+q.Name(), 0)
+	defer bar.Close()
+	o.Progress = func(p dlq.Progress) {
+		bar.SetTotal(p.Total)
+		bar.Set(p.Seen)
+	}
+	report, err := q.Export(ctx, w, o)
+	if err != nil {
+		return report, err
+	}
+	bar.Close()
+	t.Note("%s: %s of %s exported", q.Name(), thousands(report.Done), many(report.Total, "message"))
+	for _, l := range leftBehind(outcome{Report: report}) {
+		t.Note("%s not: %s", many(l.Messages, "message"), l.Why)
+	}
+	if len(report.Left) > 0 {
+		return report, &cli.ExitError{Code: cli.ExitIncomplete}
+	}
+
+	return report, nil
+}
+
+// exportFile writes a file that appears when it is complete.
+func (t *tool) exportFile(ctx context.Context, q queue, path string, force bool, o dlq.ExportOptions) error {
+	if err := mayWrite(path, force); err != nil {
+		return err
+	}
+	file, err := os.CreateTemp(filepath.Dir(path), ".amqpretry-*.jsonl") // has mode 0600
+	if err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
+	defer func() { _ = os.Remove(file.Name()) }()
+	report, failed := t.exportTo(ctx, q, file, o)
+	var incomplete *cli.ExitError
+	if failed != nil && !errors.As(failed, &incomplete) {
+		return errors.Join(failed, file.Close())
+	}
+	if err := errors.Join(file.Sync(), file.Close()); err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
+	if err := publish(file.Name(), path, force); err != nil {
+		return err
+	}
+	syncFolder(filepath.Dir(path))
+	if t.JSON {
+		failed = errors.Join(failed, t.PrintJSON(struct {
+			Queue   string `json:"queue"`
+			File    string `json:"file"`
+			Total   int    `json:"total"`
+			Matched int    `json:"matched"`
+			Done    int    `json:"done"`
+		}{q.Name(), path, report.Total, report.Matched, report.Done}))
+	}
+
+	return failed
+}
+
+func mayWrite(path string, force bool) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return fmt.Errorf("--output: %w", err)
+	case !info.Mode().IsRegular():
+		return cli.Usage("--output: %s is no regular file; without --output it goes to standard output", path)
+	case !force:
+		return cli.Usage("--output: %s exists; --force overwrites it", path)
+	}
+	return nil
+}
+
+// publish gives a complete file its name, and without force overwrites nothing that has appeared meanwhile.
+func publish(complete, path string, force bool) error {
+	if !force {
+		err := os.Link(complete, path)
+		if err == nil {
+			return nil
+		}
+		if err := mayWrite(path, false); err != nil {
+			return err
+		}
+		// A file system without hard links.
+	}
+	if err := os.Rename(complete, path); err != nil {
+		return fmt.Errorf("--output: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,348 @@
+package dlqcmd
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+var now = time.Date(2026, 11, 22, 5, 12, 0, 0, time.UTC)
+
+// fake is a dead-letter queue in memory, with the promises of package dlq: it stands for that package, never for RabbitMQ.
+type fake struct {
+	name, mainQueue string
+	letters         []dlq.Letter
+
+	// failAfter ends runs after so many messages, with an error.
+	failAfter int
+	failWith  error
+	// after is called when so many messages are done.
+	after func(done int)
+	// onReplay is called when one that is not dry begins.
+	onReplay func()
+	// missing is a queue that is not there.
+	missing string
+	// cameBack of a replay with a canary.
+	cameBack int
+
+	replayed  dlq.ReplayOptions
+	published []amqp091.Publishing
+	imported  []string // the lines
+	runs      int      // those that were not dry
+	opened    int
+}
+
+func letters(n int) []dlq.Letter {
+	all := make([]dlq.Letter, n)
+	for i := range all {
+		all[i] = letter(i + 1)
+	}
+	return all
+}
+
+// letter died so many minutes ago.
+func letter(n int) dlq.Letter {
+	return dlq.Letter{
+		Position: n, UUID: fmt.Sprintf("uuid-%d", n),
+		DeadLetter: middleware.DeadLetter{
+			Reason: "exhausted", Error: fmt.Sprintf("card %d declined", n), ErrorType: "*cards.DeclinedError",
+			Queue: "orders", Topic: "orders", Handler: "charge", Host: "host-1", Attempts: 4, Exchange: "events", RoutingKey: "order.created",
+			FirstFailure: now.Add(-2 * time.Hour), LastFailure: now.Add(-time.Duration(n) * time.Minute),
+			History: []middleware.FailedAttempt{{Number: 1, At: now.Add(-2 * time.Hour), Error: "timeout", Type: "*url.Error"}, {Number: 4, At: now, Error: "declined"}},
+		},
+		Message: amqp091.Publishing{
+			ContentType: "application/json", DeliveryMode: amqp091.Persistent, Body: []byte(fmt.Sprintf(`{"n":%d}`, n)),
+			Headers: amqp091.Table{"tenant": "acme", "amqpretry-count": "-1"},
+		},
+		CameBy: dlq.Route{Exchange: "orders.retry"},
+	}
+}
+
+func orders(letters ...dlq.Letter) *fake {
+	return &fake{name: "orders.dlq", mainQueue: "orders", letters: letters}
+}
+
+func (f *fake) Name() string      { return f.name }
+func (f *fake) MainQueue() string { return f.mainQueue }
+
+func (f *fake) Depth(context.Context) (int, error) {
+	if f.missing == f.name {
+		return 0, &dlq.NoQueueError{Queue: f.name, What: "dead-letter queue"}
+	}
+	return len(f.letters), nil
+}
+
+func (f *fake) Browse(ctx context.Context, filter dlq.Filter) iter.Seq2[dlq.Letter, error] {
+	return func(yield func(dlq.Letter, error) bool) {
+		if _, err := f.Depth(ctx); err != nil {
+			yield(dlq.Letter{}, err)
+			return
+		}
+		for i := range f.letters {
+			if filter.Matches(&f.letters[i], now) && !yield(f.letters[i], nil) {
+				return
+			}
+		}
+	}
+}
+
+func (f *fake) Get(ctx context.Context, uuid string) (dlq.Letter, error) {
+	for l, err := range f.Browse(ctx, dlq.Filter{UUIDs: []string{uuid}}) {
+		return l, err
+	}
+	return dlq.Letter{}, &dlq.NotFoundError{Queue: f.name, UUID: uuid, Seen: len(f.letters)}
+}
+
+func (f *fake) Stat(ctx context.Context, filter dlq.Filter) (dlq.Stat, error) {
+	s := dlq.Stat{Ready: len(f.letters), Seen: len(f.letters)}
+	counts := func(c *dlq.Counts, name string) {
+		if c.ByName == nil {
+			c.ByName = map[string]int{}
+		}
+		c.ByName[name]++
+	}
+	for l, err := range f.Browse(ctx, filter) {
+		if err != nil {
+			return s, err
+		}
+		s.Matched++
+		s.Bytes += int64(len(l.Message.Body))
+		s.Oldest, s.Newest = l.LastFailure, now
+		counts(&s.ByReason, string(l.Reason))
+		counts(&s.ByTopic, l.Topic)
+		counts(&s.ByHandler, l.Handler)
+		counts(&s.ByErrorType, l.ErrorType)
+	}
+	return s, nil
+}
+
+// drain takes out what matches, and gives it to send first.
+func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun bool, undo io.Writer, progress func(dlq.Progress), send func(dlq.Letter) dlq.Obstacle) (dlq.Report, error) {
+	r := dlq.Report{Progress: dlq.Progress{Total: len(f.letters)}, Left: map[dlq.Obstacle]int{}}
+	if _, err := f.Depth(ctx); err != nil {
+		return r, err
+	}
+	if !dryRun {
+		f.runs++
+		if f.onReplay != nil {
+			f.onReplay()
+		}
+	}
+	var kept []dlq.Letter
+	defer func() { f.letters = kept }()
+	for i, l := range f.letters {
+		sent := r.Done
+		if dryRun {
+			sent = r.Matched
+		}
+		if limit > 0 && sent >= limit || r.Done == f.failAfter && f.failWith != nil && !dryRun || ctx.Err() != nil {
+			kept = append(kept, f.letters[i:]...)
+			if ctx.Err() != nil {
+				return r, ctx.Err()
+			}
+			return r, f.failWith
+		}
+		r.Seen++
+		if !filter.Matches(&l, now) {
+			kept = append(kept, l)
+			continue
+		}
+		r.Matched++
+		if obstacle := send(l); obstacle != "" || dryRun {
+			kept = append(kept, l)
+			if obstacle != "" {
+				r.Left[obstacle]++
+			}
+			continue
+		}
+		if undo != nil {
+			if err := json.NewEncoder(undo).Encode(l); err != nil {
+				kept = append(kept, f.letters[i:]...)
+				return r, err
+			}
+		}
+		r.Done++
+		if progress != nil {
+			progress(r.Progress)
+		}
+		if f.after != nil {
+			f.after(r.Done)
+		}
+	}
+	return r, nil
+}
+
+func (f *fake) Replay(ctx context.Context, o dlq.ReplayOptions) (dlq.ReplayReport, error) {
+	f.replayed = o
+	target := cmp.Or(o.To, f.mainQueue)
+	if f.missing == target {
+		return dlq.ReplayReport{}, &dlq.NoQueueError{Queue: target, What: "target"}
+	}
+	limit := o.Limit
+	stopped := !o.DryRun && o.Canary.Messages > 0 && f.cameBack > o.Canary.Tolerate
+	if stopped {
+		limit = o.Canary.Messages
+	}
+	r, err := f.drain(ctx, o.Filter, limit, o.DryRun, o.Undo, o.Progress, func(l dlq.Letter) dlq.Obstacle {
+		switch {
+		case l.Unreadable != "":
+			return dlq.ObstacleUnreadable
+		case l.Queue != f.mainQueue && !o.Strangers:
+			return dlq.ObstacleStranger
+		case o.DryRun:
+			return ""
+		}
+		p := l.Message
+		if o.Edit != nil {
+			if err := o.Edit(&p); err != nil {
+				return dlq.ObstacleEdit
+			}
+		}
+		f.published = append(f.published, p)
+		return ""
+	})
+	return dlq.ReplayReport{Report: r, Run: "RUN", CameBack: f.cameBack, Stopped: stopped}, err
+}
+
+func (f *fake) Purge(ctx context.Context, o dlq.PurgeOptions) (dlq.Report, error) {
+	return f.drain(ctx, o.Filter, o.Limit, o.DryRun, o.Undo, o.Progress, func(dlq.Letter) dlq.Obstacle { return "" })
+}
+
+func (f *fake) Move(ctx context.Context, o dlq.MoveOptions) (dlq.Report, error) {
+	return f.drain(ctx, o.Filter, o.Limit, o.DryRun, o.Undo, o.Progress, func(l dlq.Letter) dlq.Obstacle {
+		if !o.DryRun {
+			f.published = append(f.published, l.Message)
+		}
+		return ""
+	})
+}
+
+func (f *fake) Export(ctx context.Context, w io.Writer, o dlq.ExportOptions) (dlq.Report, error) {
+	r := dlq.Report{Progress: dlq.Progress{Total: len(f.letters)}}
+	for l, err := range f.Browse(ctx, o.Filter) {
+		if err != nil {
+			return r, err
+		}
+		if f.failWith != nil && r.Done == f.failAfter {
+			return r, f.failWith
+		}
+		if o.Limit > 0 && r.Done == o.Limit {
+			break
+		}
+		if err := json.NewEncoder(w).Encode(l); err != nil {
+			return r, err
+		}
+		r.Matched++
+		r.Done++
+	}
+	return r, nil
+}
+
+func (f *fake) Import(ctx context.Context, in io.Reader, o dlq.ImportOptions) (dlq.Report, error) {
+	var r dlq.Report
+	text, err := io.ReadAll(in)
+	if err != nil {
+		return r, err
+	}
+	all := strings.SplitAfter(string(text), "\n")
+	for i, line := range all[:len(all)-1] {
+		if i < o.Skip {
+			continue
+		}
+		if f.failWith != nil && r.Done == f.failAfter {
+			return r, f.failWith
+		}
+		if err := ctx.Err(); err != nil {
+			return r, err
+		}
+		r.Seen++
+		r.Matched++
+		if o.DryRun {
+			continue
+		}
+		f.imported = append(f.imported, strings.TrimSpace(line))
+		r.Done++
+		if o.Imported != nil {
+			if err := o.Imported(i + 1); err != nil {
+				return r, err
+			}
+		}
+		if f.after != nil {
+			f.after(r.Done)
+		}
+	}
+	r.Truncated = all[len(all)-1] != ""
+	return r, nil
+}
+
+func (f *fake) Close() error { return nil }
+
+// world is where a command runs.
+type world struct {
+	cli.Session
+	ctx    context.Context
+	broker string
+}
+
+// run runs a command line below "amqpretry dlq", in a folder of its own unless the test has chosen one.
+func (f *fake) run(t *testing.T, set func(*world), args ...string) (code int, out, errs string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	w := &world{ctx: t.Context(), broker: "rabbit@one"}
+	w.Session = cli.Session{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Getenv: func(string) string { return "" }, Now: func() time.Time { return now }}
+	if set != nil {
+		set(w)
+	}
+	code = cli.Run(w.ctx, &w.Session, append([]string{"dlq"}, args...), func(s *cli.Session) *cobra.Command {
+		return (&tool{
+			Session: s,
+			open: func(_ context.Context, name, mainQueue string) (queue, io.Closer, error) {
+				f.opened++
+				f.mainQueue, f.name = mainQueue, cmp.Or(name, mainQueue+suffix)
+				return f, f, nil
+			},
+			broker: func(context.Context) (string, error) { return w.broker, nil },
+		}).command()
+	})
+
+	return code, stdout.String(), stderr.String()
+}
+
+// terminal answers questions.
+func terminal(answer string) func(*world) {
+	return func(w *world) {
+		w.InIsTerminal, w.OutIsTerminal, w.ErrIsTerminal = true, true, false // no bar
+		w.In = strings.NewReader(answer)
+	}
+}
+
+var errBroken = errors.New("the broker has gone away")
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	return string(text)
+}

@@ -1,0 +1,172 @@
+package dlqcmd
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// filters are the flags that say which messages. All commands have the same.
+type filters struct {
+	flags                *pflag.FlagSet
+	filter               dlq.Filter
+	olderThan, newerThan age
+	errorMatches         string
+	headers, fields      []string
+}
+
+const filterHelp = `
+
+Which messages: a message must match all filters; of a filter that is given several times, one is enough, but for --header and
+--json-field, which must all match. An empty text ('--reason ""') is for messages that do not tell.`
+
+func filterFlags(cmd *cobra.Command) *filters {
+	f := &filters{flags: pflag.NewFlagSet("filters", pflag.ContinueOnError)}
+	f.flags.Var((*words)(&f.filter.Reasons), "reason", "why they died, comma-separated: "+strings.Join(reasons(), ", "))
+	f.flags.StringArrayVar(&f.filter.Topics, "topic", nil, "topic where they failed")
+	f.flags.StringArrayVar(&f.filter.Handlers, "handler", nil, "handler that failed")
+	f.flags.StringArrayVar(&f.filter.ErrorTypes, "error-type", nil, "Go type of the last error, such as *net.OpError")
+	f.flags.Var((*words)(&f.filter.UUIDs), "uuid", "UUIDs, comma-separated")
+	f.flags.StringVar(&f.filter.ErrorContains, "error", "", "part of the last error's text")
+	f.flags.StringVar(&f.errorMatches, "error-matches", "", "regular expression that finds something in the last error's text")
+	f.flags.Var(&f.olderThan, "older-than", "last failed longer ago than this: 90s, 15m, 36h, 30d")
+	f.flags.Var(&f.newerThan, "newer-than", "last failed less long ago than this: 90s, 15m, 36h, 30d")
+	f.flags.IntVar(&f.filter.MinAttempts, "min-attempts", 0, "at least so many handler calls, over all lives of the message")
+	f.flags.IntVar(&f.filter.MaxAttempts, "max-attempts", 0, "at most so many handler calls")
+	f.flags.IntVar(&f.filter.MinReplays, "min-replays", 0, "replayed at least so often")
+	f.flags.IntVar(&f.filter.MaxReplays, "max-replays", 0, "replayed at most so often")
+	f.flags.BoolVar(&f.filter.NeverReplayed, "never-replayed", false, "not replayed yet")
+	f.flags.StringArrayVar(&f.headers, "header", nil, "value of a header, as text: tenant=acme")
+	f.flags.StringArrayVar(&f.fields, "json-field", nil, "value of a field of a JSON body: customer.id=17, items.0.sku=A1")
+	cmd.Flags().AddFlagSet(f.flags)
+	_ = cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(reasons(), cobra.ShellCompDirectiveNoFileComp))
+	cmd.Long += filterHelp
+
+	return f
+}
+
+func reasons() []string {
+	var names []string
+	for _, reason := range wire.Reasons() {
+		names = append(names, string(reason))
+	}
+	return names
+}
+
+// build gives the filter, or says all that is wrong with the flags.
+func (f *filters) build() (dlq.Filter, error) {
+	filter := f.filter
+	var errs []error
+	wrong := func(flag, wanted, found string) {
+		errs = append(errs, fmt.Errorf("--%s: must be %s, got %q", flag, wanted, found))
+	}
+	for _, reason := range filter.Reasons {
+		if reason != "" && !slices.Contains(reasons(), reason) {
+			wrong("reason", "one of "+strings.Join(reasons(), ", "), reason)
+		}
+	}
+	filter.OlderThan, filter.NewerThan = f.olderThan.Duration, f.newerThan.Duration
+	for _, name := range []string{"min-attempts", "max-attempts"} {
+		if flag := f.flags.Lookup(name); flag.Changed && flag.Value.String() == "0" {
+			wrong(name, "1 or more", "0")
+		}
+	}
+	if flag := f.flags.Lookup("max-replays"); flag.Changed && filter.MaxReplays == 0 {
+		filter.NeverReplayed = true // in a Filter 0 means no bound
+	}
+	if f.errorMatches != "" {
+		expression, err := regexp.Compile(f.errorMatches)
+		if err != nil {
+			wrong("error-matches", "a regular expression ("+err.Error()+")", f.errorMatches)
+		}
+		filter.ErrorMatches = expression
+	}
+	for _, header := range f.headers {
+		name, value, ok := strings.Cut(header, "=")
+		if !ok || name == "" {
+			wrong("header", "name=value", header)
+			continue
+		}
+		if before, twice := filter.Headers[name]; twice && before != value {
+			wrong("header", "one value for "+name+", not two", value)
+		}
+		if filter.Headers == nil {
+			filter.Headers = map[string]string{}
+		}
+		filter.Headers[name] = value
+	}
+	for _, field := range f.fields {
+		path, value, ok := cutPath(field)
+		if !ok || path == "" {
+			wrong("json-field", "path=value", field)
+			continue
+		}
+		filter.Fields = append(filter.Fields, dlq.Field{Path: path, Value: value})
+	}
+	if err := filter.Validate(); err != nil && len(errs) == 0 {
+		errs = append(errs, err)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return dlq.Filter{}, cli.Usage("%v", err)
+	}
+
+	return filter, nil
+}
+
+// given tells whether there is any filter.
+func (f *filters) given() bool { return f.String() != "" }
+
+// String is the filters as flags.
+func (f *filters) String() string {
+	var all []string
+	f.flags.VisitAll(func(flag *pflag.Flag) {
+		if flag.Changed {
+			all = append(all, fmt.Sprintf("--%s=%s", flag.Name, flag.Value))
+		}
+	})
+	return strings.Join(all, " ")
+}
+
+// cutPath cuts at the first = that is not within a query of the path, as in items.#(sku=="A1").price=5.
+func cutPath(field string) (path, value string, ok bool) {
+	depth, quoted := 0, false
+	for i := 0; i < len(field); i++ {
+		switch c := field[i]; {
+		case c == '\\':
+			i++
+		case c == '"' && depth > 0:
+			quoted = !quoted
+		case quoted:
+		case c == '(':
+			depth++
+		case c == ')':
+			depth--
+		case c == '=' && depth <= 0:
+			return field[:i], field[i+1:], true
+		}
+	}
+	return "", "", false
+}
+
+// words is a flag that can be given several times, and with commas. An empty one is one empty text.
+type words []string
+
+func (l *words) Set(text string) error {
+	for _, element := range strings.Split(text, ",") {
+		*l = append(*l, strings.TrimSpace(element))
+	}
+	return nil
+}
+
+func (l *words) String() string { return strings.Join(*l, ",") }
+
+func (l *words) Type() string { return "list" }

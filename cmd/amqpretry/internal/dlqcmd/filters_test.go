@@ -1,0 +1,103 @@
+package dlqcmd
+
+import (
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+)
+
+func parse(t *testing.T, args ...string) (*filters, error) {
+	t.Helper()
+	cmd := &cobra.Command{Use: "x"}
+	f := filterFlags(cmd)
+
+	return f, cmd.ParseFlags(args)
+}
+
+func TestFlagsMakeAFilter(t *testing.T) {
+	f, err := parse(t,
+		"--reason", "exhausted,permanent", "--reason", "", "--topic", "a,b", "--topic", "c", "--handler", "h", "--error-type", "*x.Error[int,string]",
+		"--uuid", "u1,u2", "--uuid", "u3", "--error", "declined", "--error-matches", "^card", "--older-than", "1d", "--newer-than", "720h",
+		"--min-attempts", "2", "--max-attempts", "9", "--min-replays", "1", "--max-replays", "3",
+		"--header", "tenant=acme", "--header", "expr=a=b", "--json-field", "customer.id=17", "--json-field", `items.#(sku=="A=1").n=5`,
+	)
+	require.NoError(t, err)
+	filter, err := f.build()
+	require.NoError(t, err)
+	require.NotNil(t, filter.ErrorMatches)
+	assert.True(t, filter.ErrorMatches.MatchString("card 1"))
+	filter.ErrorMatches = nil
+	assert.Equal(t, dlq.Filter{
+		Reasons: []string{"exhausted", "permanent", ""}, Topics: []string{"a,b", "c"}, Handlers: []string{"h"}, ErrorTypes: []string{"*x.Error[int,string]"},
+		UUIDs: []string{"u1", "u2", "u3"}, ErrorContains: "declined", OlderThan: 24 * time.Hour, NewerThan: 720 * time.Hour,
+		MinAttempts: 2, MaxAttempts: 9, MinReplays: 1, MaxReplays: 3, Headers: map[string]string{"tenant": "acme", "expr": "a=b"},
+		Fields: []dlq.Field{{Path: "customer.id", Value: "17"}, {Path: `items.#(sku=="A=1").n`, Value: "5"}},
+	}, filter)
+	assert.True(t, f.given())
+}
+
+func TestNoFlagsMatchAll(t *testing.T) {
+	f, err := parse(t)
+	require.NoError(t, err)
+	filter, err := f.build()
+	require.NoError(t, err)
+	assert.Equal(t, dlq.Filter{}, filter)
+	assert.False(t, f.given())
+}
+
+func TestAtMostNoReplays(t *testing.T) {
+	f, err := parse(t, "--max-replays", "0")
+	require.NoError(t, err)
+	filter, err := f.build()
+	require.NoError(t, err)
+	assert.True(t, filter.NeverReplayed, "in a Filter 0 means no bound")
+}
+
+func TestFiltersThatCannotBe(t *testing.T) {
+	for name, test := range map[string]struct {
+		args []string
+		text string
+	}{
+		"reason":        {[]string{"--reason", "exausted"}, `--reason: must be one of exhausted, permanent`},
+		"regexp":        {[]string{"--error-matches", "("}, "--error-matches: must be a regular expression (error parsing regexp"},
+		"header":        {[]string{"--header", "tenant"}, "--header: must be name=value"},
+		"header name":   {[]string{"--header", "=x"}, "--header: must be name=value"},
+		"header twice":  {[]string{"--header", "a=1", "--header", "a=2"}, "one value for a"},
+		"field":         {[]string{"--json-field", `a.#(b=="c")`}, "--json-field: must be path=value"},
+		"zero attempts": {[]string{"--max-attempts", "0"}, "--max-attempts: must be 1 or more"},
+		"negative":      {[]string{"--min-replays", "-1"}, "MinReplays"},
+		"never":         {[]string{"--older-than", "2d", "--newer-than", "1d"}, "OlderThan"},
+		"two at once":   {[]string{"--header", "x", "--reason", "y"}, "--header: must be"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, err := parse(t, test.args...)
+			require.NoError(t, err)
+			_, err = f.build()
+			assert.ErrorContains(t, err, test.text)
+		})
+	}
+	for _, args := range [][]string{{"--older-than", "30"}, {"--older-than", "yesterday"}, {"--min-attempts", "many"}} {
+		_, err := parse(t, args...)
+		assert.Error(t, err, args)
+	}
+}
+
+func TestCutPath(t *testing.T) {
+	for field, want := range map[string][2]string{
+		"a=b": {"a", "b"}, "a=": {"a", ""}, "a=b=c": {"a", "b=c"}, `a.#(b==")=").c=1`: {`a.#(b==")=").c`, "1"}, `a\=b=c`: {`a\=b`, "c"},
+		`x"y=1`: {`x"y`, "1"}, "a)=b": {"a)", "b"},
+	} {
+		path, value, ok := cutPath(field)
+		assert.True(t, ok, field)
+		assert.Equal(t, want, [2]string{path, value}, field)
+	}
+	for _, field := range []string{"", "a", `a.#(b="c")`, `a\=`} {
+		_, _, ok := cutPath(field)
+		assert.False(t, ok, field)
+	}
+}

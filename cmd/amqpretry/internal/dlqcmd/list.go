@@ -1,0 +1,169 @@
+package dlqcmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+func (t *tool) list() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list [QUEUE]",
+		Short: "List dead letters, or all dead-letter queues",
+		Long: `List the dead letters of a queue, the oldest first. They stay where they are.
+
+Without QUEUE: all dead-letter queues of the virtual host, with their main queues and how many messages they have. This needs the management
+API, whose numbers are some seconds old. A dead-letter queue is one that is called as that of a main queue: orders.dlq.
+
+With a filter, the whole queue is looked at to say how many match.
+
+With --json: one line for each message (JSON Lines). Its keys are those of "dlq show --json". Without QUEUE: one line for each queue,
+{"queue", "main_queue", "main_queue_exists", "messages", "ready", "unacked"}; numbers that are not known are null.`,
+		Example: `  amqpretry dlq list
+  amqpretry dlq list orders
+  amqpretry dlq list orders --reason exhausted --newer-than 1h --limit 100
+  amqpretry dlq list orders --limit 0 --json | jq -r .failure.uuid`,
+		Args: cobra.MaximumNArgs(1),
+	}
+	filters := filterFlags(cmd)
+	limit := cmd.Flags().Int("limit", 20, "how many messages are listed at most; 0 means all")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		filter, err := filters.build()
+		if err != nil {
+			return err
+		}
+		if *limit < 0 {
+			return cli.Usage("--limit: must be 0 or more, got %d", *limit)
+		}
+		if len(args) == 0 {
+			if filters.given() || t.deadLetterQueue != "" {
+				return cli.Usage("which queue? filters and --dead-letter-queue need QUEUE, the name of a main queue")
+			}
+			return quiet(t.overview(cmd.Context()))
+		}
+
+		return t.with(cmd.Context(), args[0], func(q queue) error {
+			return quiet(t.letters(cmd.Context(), q, filter, filters.given(), *limit))
+		})
+	}
+
+	return cmd
+}
+
+// block is how many letters are in memory for one table.
+const block = 1000
+
+// letters prints what matches, up to a limit, and counts the rest.
+func (t *tool) letters(ctx context.Context, q queue, filter dlq.Filter, filtered bool, limit int) error {
+	depth, err := q.Depth(ctx)
+	if err != nil {
+		return err
+	}
+	bar := t.Progress(q.Name(), depth)
+	defer bar.Close()
+
+	var rows [][]string
+	matched, listed, now := 0, 0, t.Now()
+	flush := func() error {
+		bar.Close()
+		err := t.Table([]string{"#", "uuid", "age", "reason", "attempts", "replays", "handler/topic", "error"}, rows)
+		rows = rows[:0]
+		return err
+	}
+	for letter, err := range q.Browse(ctx, filter) {
+		if err != nil {
+			return errors.Join(flush(), err)
+		}
+		bar.Set(letter.Position)
+		matched++
+		if limit > 0 && matched > limit {
+			if !filtered { // what is left is what the queue has
+				matched = max(depth, matched)
+				break
+			}
+			continue
+		}
+		listed++
+		if t.JSON {
+			err = t.PrintJSONLine(letter)
+		} else if rows = append(rows, row(letter, now)); len(rows) == block {
+			err = flush()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if len(rows) > 0 {
+		if err := flush(); err != nil {
+			return err
+		}
+	}
+	bar.Close()
+
+	switch what := many(matched, "message"); {
+	case matched == 0 && filtered:
+		t.Note("%s: no message matches, of %s", q.Name(), thousands(depth))
+	case matched == 0:
+		t.Note("%s: no messages", q.Name())
+	case listed < matched:
+		t.Note("%s: %s of %s; --limit lists more", q.Name(), thousands(listed), what)
+	case !t.JSON && filtered:
+		t.Note("%s: %s of %s", q.Name(), what, thousands(max(depth, matched)))
+	case !t.JSON:
+		t.Note("%s: %s", q.Name(), what)
+	}
+
+	return nil
+}
+
+// maxErrorCell is how much of an error text a list has room for.
+const maxErrorCell = 80
+
+func row(l dlq.Letter, now time.Time) []string {
+	text := l.Error
+	if l.Unreadable != "" {
+		text = "(headers that cannot be read: " + l.Unreadable + ") " + text
+	}
+
+	return []string{
+		strconv.Itoa(l.Position), cmp.Or(l.UUID, "-"), since(l.LastFailure, now), cmp.Or(string(l.Reason), "-"),
+		strconv.Itoa(l.Attempts), strconv.Itoa(l.Replays), handlerAndTopic(l), shorten(text, maxErrorCell),
+	}
+}
+
+func handlerAndTopic(l dlq.Letter) string {
+	if l.Handler == "" && l.Topic == "" {
+		return "-"
+	}
+	return cmp.Or(l.Handler, "-") + "/" + cmp.Or(l.Topic, "-")
+}
+
+// shorten gives the first line, and not too much of it.
+func shorten(text string, runes int) string {
+	line, _, more := strings.Cut(text, "\n")
+	if r := []rune(line); len(r) > runes {
+		return string(r[:runes]) + "…"
+	}
+	if more {
+		return line + " …"
+	}
+	return line
+}
+
+// quiet takes it for the end when nobody reads on, as `| head` does.
+func quiet(err error) error {
+	if errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,58 @@
+package dlqcmd
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+func (t *tool) move() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "move QUEUE --to QUEUE",
+		Short: "Move dead letters to another queue, as they are",
+		Long: `Move dead letters to another queue, as they are: they stay dead letters, with all their headers. To try them again, use "dlq replay".
+
+First it says how many match. On a terminal it asks then; else nothing is done without --yes. A message leaves the dead-letter queue when the broker has
+confirmed its copy.` + errandJSON,
+		Example: `  amqpretry dlq move orders --to parked --error-type '*billing.OutageError'
+  amqpretry dlq move orders --to orders.parked --older-than 7d --yes`,
+		Args: cobra.ExactArgs(1),
+	}
+	filters := filterFlags(cmd)
+	var (
+		flags errandFlags
+		pace  rate
+	)
+	to := cmd.Flags().String("to", "", "queue to which they go")
+	cmd.Flags().Var(&pace, "rate", "how many at most: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
+	flags.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		filter, err := filters.build()
+		if err != nil {
+			return err
+		}
+		if *to == "" {
+			return cli.Usage("--to: must be the name of a queue")
+		}
+
+		return t.with(cmd.Context(), args[0], func(q queue) error {
+			switch *to {
+			case q.Name():
+				return cli.Usage("--to: %q is the dead-letter queue itself", *to)
+			case q.MainQueue():
+				return cli.Usage("--to: %q is the main queue: `amqpretry dlq replay %s` sends them back to it", *to, quote(*to))
+			}
+			return t.run(cmd.Context(), q, errand{verb: "move", past: "moved", to: *to, do: func(ctx context.Context, s step) (outcome, error) {
+				r, err := q.Move(ctx, dlq.MoveOptions{
+					Filter: filter, To: *to, Limit: s.limit, Rate: float64(pace), DryRun: s.dryRun, Undo: s.undo, Progress: s.progress,
+				})
+				return outcome{Report: r}, err
+			}}, &flags)
+		})
+	}
+
+	return cmd
+}

@@ -1,0 +1,107 @@
+package dlqcmd
+
+import (
+	"cmp"
+	"context"
+	"strings"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/management"
+)
+
+// line is one dead-letter queue among all.
+type line struct {
+	Queue           string `json:"queue"`
+	MainQueue       string `json:"main_queue"`
+	MainQueueExists bool   `json:"main_queue_exists"`
+	Messages        *int64 `json:"messages"`
+	Ready           *int64 `json:"ready"`
+	Unacked         *int64 `json:"unacked"`
+}
+
+// overview prints all dead-letter queues of the virtual host.
+func (t *tool) overview(ctx context.Context) error {
+	m, ok, err := t.Management()
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return cli.Usage("only the management API knows which queues there are: set %s, or --management-url, or name a QUEUE", cli.EnvManagement)
+	}
+	client, err := management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
+	if err != nil {
+		return err
+	}
+	queues, err := client.Queues(ctx)
+	if err != nil {
+		return err
+	}
+
+	lines := deadLetterQueues(queues)
+	bar := t.Progress("queues", len(lines))
+	defer bar.Close()
+	for i := range lines {
+		switch found, err := client.Queue(ctx, lines[i].Queue); {
+		case management.NotFound(err): // deleted meanwhile
+		case err != nil:
+			return err
+		default:
+			lines[i].Messages, lines[i].Ready, lines[i].Unacked = found.Messages, found.Ready, found.Unacked
+		}
+		bar.Set(i + 1)
+	}
+	bar.Close()
+
+	return t.printOverview(lines)
+}
+
+// deadLetterQueues are those that are called as the dead-letter queue of a main queue, be it there or not.
+func deadLetterQueues(queues []management.Queue) []line {
+	names := topology.Names{}.WithDefaults()
+	exists := make(map[string]bool, len(queues))
+	for _, q := range queues {
+		exists[q.Name] = true
+	}
+
+	var lines []line
+	for _, q := range queues {
+		if mainQueue, is := strings.CutSuffix(q.Name, suffix); is && mainQueue != "" && names.DeadLetterQueue(mainQueue) == q.Name {
+			lines = append(lines, line{Queue: q.Name, MainQueue: mainQueue, MainQueueExists: exists[mainQueue]})
+		}
+	}
+
+	return lines
+}
+
+func (t *tool) printOverview(lines []line) error {
+	if t.JSON {
+		for _, l := range lines {
+			if err := t.PrintJSONLine(l); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if len(lines) == 0 {
+		t.Note("there are no dead-letter queues: none whose name ends in %s", suffix)
+		return nil
+	}
+
+	number := func(n *int64) string {
+		if n == nil {
+			return "?"
+		}
+		return thousands(*n)
+	}
+	rows := make([][]string, len(lines))
+	for i, l := range lines {
+		mainQueue := l.MainQueue
+		if !l.MainQueueExists {
+			mainQueue += " (does not exist)"
+		}
+		rows[i] = []string{mainQueue, l.Queue, number(l.Messages), number(l.Ready), number(l.Unacked)}
+	}
+
+	return t.Table([]string{"main queue", "dead-letter queue", "messages", "ready", "unacked"}, rows)
+}

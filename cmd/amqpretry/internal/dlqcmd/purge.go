@@ -1,0 +1,50 @@
+package dlqcmd
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+func (t *tool) purge() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "purge QUEUE",
+		Short: "Delete dead letters, those that match or all",
+		Long: `Delete dead letters. It needs a filter, or --all.
+
+First it says how many match. On a terminal it asks then; else nothing is done without --yes. A message is deleted when the undo file has it on disk.
+
+Retention: "--older-than 30d --yes" in a daily job keeps a month; the undo files are the archive.` + errandJSON,
+		Example: `  amqpretry dlq purge orders --reason permanent --topic orders.test
+  amqpretry dlq purge orders --older-than 30d --undo archive/orders-november.jsonl --yes
+  amqpretry dlq purge orders --all --yes`,
+		Args: cobra.ExactArgs(1),
+	}
+	filters := filterFlags(cmd)
+	var flags errandFlags
+	all := cmd.Flags().Bool("all", false, "all messages, where there is no filter")
+	flags.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		filter, err := filters.build()
+		switch {
+		case err != nil:
+			return err
+		case *all && filters.given():
+			return cli.Usage("one of --all and filters, not both: found --all %s", filters)
+		case !*all && !filters.given():
+			return cli.Usage("which messages? wanted a filter, such as --older-than 30d, or --all")
+		}
+
+		return t.with(cmd.Context(), args[0], func(q queue) error {
+			return t.run(cmd.Context(), q, errand{verb: "purge", past: "purged", do: func(ctx context.Context, s step) (outcome, error) {
+				r, err := q.Purge(ctx, dlq.PurgeOptions{Filter: filter, Limit: s.limit, DryRun: s.dryRun, Undo: s.undo, Progress: s.progress})
+				return outcome{Report: r}, err
+			}}, &flags)
+		})
+	}
+
+	return cmd
+}

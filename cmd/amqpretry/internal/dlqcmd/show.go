@@ -1,0 +1,292 @@
+package dlqcmd
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+func (t *tool) show() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "show QUEUE [UUID]",
+		Short: "Show one dead letter whole",
+		Long: `Show one dead letter whole: its failure, all attempts that are known, properties, headers with their types, what was edited
+before replays, and the body. It stays where it is.
+
+The message is named by its UUID, the oldest of those that share it, or by its place in the queue (--position, 1 is the oldest).
+Bodies that are JSON are printed indented, other text as it is, and the rest as a hex dump of its beginning.
+
+With --body: the body and nothing else, byte for byte, unless it goes to a terminal. With --json: one object.`,
+		Example: `  amqpretry dlq show orders 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10
+  amqpretry dlq show orders --position 1
+  amqpretry dlq show orders 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10 --body > order.json`,
+		Args: cobra.RangeArgs(1, 2),
+	}
+	position := cmd.Flags().Int("position", 0, "place in the queue; 1 is the oldest")
+	body := cmd.Flags().Bool("body", false, "print the body and nothing else")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		byPosition := cmd.Flags().Changed("position")
+		switch {
+		case byPosition && len(args) == 2:
+			return cli.Usage("one of UUID and --position, not both")
+		case byPosition && *position < 1:
+			return cli.Usage("--position: must be 1 or more, got %d", *position)
+		case !byPosition && (len(args) < 2 || args[1] == ""):
+			return cli.Usage("which message? wanted its UUID, or --position; `amqpretry dlq list %s` shows both", args[0])
+		case *body && t.JSON:
+			return cli.Usage("one of --body and --json, not both")
+		}
+
+		return t.with(cmd.Context(), args[0], func(q queue) error {
+			letter, err := find(cmd.Context(), q, args[1:], *position)
+			switch {
+			case err != nil:
+				return err
+			case t.JSON:
+				return quiet(t.PrintJSON(letter))
+			case *body && !t.OutIsTerminal:
+				_, err := t.Out.Write(letter.Message.Body)
+				return quiet(err)
+			case *body:
+				return quiet(t.printBody(letter.Message.Body))
+			default:
+				return t.printLetter(q, letter)
+			}
+		})
+	}
+
+	return cmd
+}
+
+// find gives the letter with a UUID, or the one at a position.
+func find(ctx context.Context, q queue, uuid []string, position int) (dlq.Letter, error) {
+	if len(uuid) > 0 {
+		return q.Get(ctx, uuid[0])
+	}
+
+	seen := 0
+	for letter, err := range q.Browse(ctx, dlq.Filter{}) {
+		if err != nil {
+			return dlq.Letter{}, err
+		}
+		if seen++; letter.Position == position {
+			return letter, nil
+		}
+	}
+
+	return dlq.Letter{}, fmt.Errorf("dead-letter queue %q: there is no message number %s: %s could be seen", q.Name(), thousands(position), thousands(seen))
+}
+
+func (t *tool) printLetter(q queue, l dlq.Letter) error {
+	p := &printer{tool: t}
+	p.section("Message", t.about(q, l))
+	p.table("History", []string{"call", "at", "reason", "error type", "error"}, history(l))
+	p.section("Properties", properties(&l.Message))
+	p.table("Headers", []string{"name", "type", "value"}, headers(l.Message.Headers))
+	for _, edit := range l.Edits {
+		p.section("Edited before a replay", edited(edit))
+	}
+	p.title(fmt.Sprintf("Body (%s)", many(len(l.Message.Body), "byte")))
+	if p.err == nil {
+		p.err = t.printBody(l.Message.Body)
+	}
+
+	return quiet(p.err)
+}
+
+// printer prints until there is an error.
+type printer struct {
+	tool  *tool
+	began bool
+	err   error
+}
+
+func (p *printer) title(text string) {
+	if p.err == nil && p.began {
+		_, p.err = fmt.Fprintln(p.tool.Out)
+	}
+	if p.err == nil {
+		_, p.err = fmt.Fprintln(p.tool.Out, text)
+	}
+	p.began = true
+}
+
+// section prints those lines that have a value.
+func (p *printer) section(title string, lines [][2]string) {
+	var told [][2]string
+	for _, line := range lines {
+		if line[1] != "" {
+			told = append(told, [2]string{"  " + line[0], line[1]})
+		}
+	}
+	if len(told) == 0 {
+		return
+	}
+	p.title(title)
+	if p.err == nil {
+		p.err = p.tool.pairs(told)
+	}
+}
+
+func (p *printer) table(title string, header []string, rows [][]string) {
+	if len(rows) == 0 {
+		return
+	}
+	p.title(title)
+	if p.err == nil {
+		p.err = p.tool.grid(append([][]string{upper(header)}, rows...))
+	}
+}
+
+func (t *tool) about(q queue, l dlq.Letter) [][2]string {
+	now := t.Now()
+	return [][2]string{
+		{"uuid", cmp.Or(l.UUID, "-")},
+		{"place", fmt.Sprintf("%s of %s", thousands(l.Position), q.Name())},
+		{"reason", cmp.Or(string(l.Reason), "-")},
+		{"error", l.Error},
+		{"error type", l.ErrorType},
+		{"handler", l.Handler},
+		{"topic", l.Topic},
+		{"queue", l.Queue},
+		{"host", l.Host},
+		{"attempts", strconv.Itoa(l.Attempts)},
+		{"replays", strconv.Itoa(l.Replays)},
+		{"first failure", told(!l.FirstFailure.IsZero(), moment(l.FirstFailure, now))},
+		{"last failure", moment(l.LastFailure, now)},
+		{"age counts from", told(!l.Since.IsZero(), moment(l.Since, now))},
+		{"deadline", stamp(l.Deadline, timeFormat)},
+		{"first came by", route(dlq.Route{Exchange: l.Exchange, RoutingKey: l.RoutingKey})},
+		{"expiration", told(l.Expiration != "", l.Expiration+" ms")},
+		{"user id", l.UserID},
+		{"came here by", route(l.CameBy)},
+		{"removed headers", l.Removed},
+		{"cannot be read", told(l.Unreadable != "", l.Unreadable+" (headers: they are not shown, and the message cannot be copied)")},
+	}
+}
+
+func told(is bool, text string) string {
+	if !is {
+		return ""
+	}
+	return text
+}
+
+func route(r dlq.Route) string {
+	switch {
+	case r == dlq.Route{}:
+		return ""
+	case r.Exchange == "":
+		return fmt.Sprintf("the default exchange, routing key %q", r.RoutingKey)
+	default:
+		return fmt.Sprintf("exchange %q, routing key %q", r.Exchange, r.RoutingKey)
+	}
+}
+
+func history(l dlq.Letter) [][]string {
+	var rows [][]string
+	for i, attempt := range l.History {
+		if i > 0 && attempt.Number > l.History[i-1].Number+1 {
+			rows = append(rows, []string{"…", "", "", "", ""})
+		}
+		rows = append(rows, []string{strconv.Itoa(attempt.Number), cmp.Or(stamp(attempt.At, timeFormat), "-"), cmp.Or(string(attempt.Reason), "-"), cmp.Or(attempt.Type, "-"), attempt.Error})
+	}
+	return rows
+}
+
+// stamp is a time; nothing for none.
+func stamp(at time.Time, format string) string { return told(!at.IsZero(), at.UTC().Format(format)) }
+
+const timeFormat = "2006-01-02T15:04:05.000Z07:00"
+
+func properties(m *amqp091.Publishing) [][2]string {
+	number := func(n uint8) string { return told(n != 0, strconv.Itoa(int(n))) }
+	return [][2]string{
+		{"content type", m.ContentType},
+		{"content encoding", m.ContentEncoding},
+		{"delivery mode", map[uint8]string{amqp091.Transient: "1 (transient)", amqp091.Persistent: "2 (persistent)"}[m.DeliveryMode]},
+		{"priority", number(m.Priority)},
+		{"correlation id", m.CorrelationId},
+		{"reply to", m.ReplyTo},
+		{"expiration", m.Expiration},
+		{"message id", m.MessageId},
+		{"timestamp", stamp(m.Timestamp, time.RFC3339)},
+		{"type", m.Type},
+		{"user id", m.UserId},
+		{"app id", m.AppId},
+	}
+}
+
+func edited(e dlq.Edit) [][2]string {
+	lines := [][2]string{{"at", stamp(e.At, timeFormat)}, {"by", e.By}}
+	if e.SHA256 != "" {
+		lines = append(lines, [2]string{"body before", fmt.Sprintf("%s, SHA-256 %s", many(e.Size, "byte"), e.SHA256)})
+	}
+	for _, name := range sortedKeys(e.Headers) {
+		before := "(it was not there)"
+		if value := e.Headers[name]; value != nil {
+			before = *value
+		}
+		lines = append(lines, [2]string{"header " + name + " before", before})
+	}
+	for _, name := range sortedKeys(e.Properties) {
+		lines = append(lines, [2]string{strings.ReplaceAll(name, "_", " ") + " before", cmp.Or(e.Properties[name], "(it was not there)")})
+	}
+	if e.Body != "" {
+		lines = append(lines, [2]string{"text before", e.Body})
+	}
+
+	return lines
+}
+
+// maxDump is how much of a body that is no text is printed.
+const maxDump = 4096
+
+// printBody prints a body for people.
+func (t *tool) printBody(body []byte) error {
+	var text string
+	switch indented := new(bytes.Buffer); {
+	case len(body) == 0:
+		text = "(empty)"
+	case !isText(body):
+		text = strings.TrimSuffix(hex.Dump(body[:min(len(body), maxDump)]), "\n")
+		if rest := len(body) - maxDump; rest > 0 {
+			text += fmt.Sprintf("\n… %s more: --body gives all of it to a file or a pipe", many(rest, "byte"))
+		}
+	case json.Indent(indented, body, "", "  ") == nil:
+		text = indented.String()
+	default:
+		text = string(body)
+	}
+	_, err := fmt.Fprintln(t.Out, strings.TrimSuffix(safeLines(text), "\n"))
+
+	return err
+}
+
+// isText tells whether people can read it: UTF-8 with hardly any control characters.
+func isText(body []byte) bool {
+	if !utf8.Valid(body) {
+		return false
+	}
+	controls := 0
+	for _, r := range string(body) {
+		if unicode.IsControl(r) && !strings.ContainsRune("\n\r\t\x1b", r) {
+			controls++
+		}
+	}
+	return controls <= len(body)/20
+}

@@ -1,0 +1,154 @@
+package dlqcmd
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+// breakdowns are what letters can be counted by.
+var breakdowns = []struct {
+	name string
+	of   func(*dlq.Stat) dlq.Counts
+}{
+	{"reason", func(s *dlq.Stat) dlq.Counts { return s.ByReason }},
+	{"topic", func(s *dlq.Stat) dlq.Counts { return s.ByTopic }},
+	{"handler", func(s *dlq.Stat) dlq.Counts { return s.ByHandler }},
+	{"error-type", func(s *dlq.Stat) dlq.Counts { return s.ByErrorType }},
+}
+
+func (t *tool) stat() *cobra.Command {
+	all := make([]string, len(breakdowns))
+	for i, b := range breakdowns {
+		all[i] = b.name
+	}
+	var by words
+	cmd := &cobra.Command{
+		Use:   "stat QUEUE",
+		Short: "Count dead letters, by reason, topic, handler and type of error",
+		Long: `Count the dead letters of a queue: how many, how large, how old, and by what they died of. They stay where they are.
+
+Every message is looked at, so the numbers are exact. What other consumers hold at this moment cannot be seen, and is not counted.
+Of each breakdown the largest numbers are printed, and what the others make together.
+
+With --json: one object with the keys of package dlq's Stat, all names included.`,
+		Example: `  amqpretry dlq stat orders
+  amqpretry dlq stat orders --by reason,error-type --newer-than 1d
+  amqpretry dlq stat orders --json`,
+		Args: cobra.ExactArgs(1),
+	}
+	filters := filterFlags(cmd)
+	cmd.Flags().Var(&by, "by", "breakdowns, comma-separated, of "+strings.Join(all, ", ")+" (default: all)")
+	top := cmd.Flags().Int("top", 20, "how many names of each breakdown are printed; 0 means all")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		filter, err := filters.build()
+		if err != nil {
+			return err
+		}
+		if len(by) == 0 {
+			by = all
+		}
+		for _, name := range by {
+			if !slices.Contains(all, name) {
+				return cli.Usage("--by: must be some of %s, got %q", strings.Join(all, ", "), name)
+			}
+		}
+		if *top < 0 {
+			return cli.Usage("--top: must be 0 or more, got %d", *top)
+		}
+
+		return t.with(cmd.Context(), args[0], func(q queue) error {
+			stat, err := q.Stat(cmd.Context(), filter)
+			if err != nil {
+				return err
+			}
+			if t.JSON {
+				return quiet(t.PrintJSON(stat))
+			}
+			return quiet(t.printStat(q, stat, filters.given(), by, *top))
+		})
+	}
+
+	return cmd
+}
+
+func (t *tool) printStat(q queue, s dlq.Stat, filtered bool, by []string, top int) error {
+	now := t.Now()
+	lines := [][2]string{{"queue", q.Name()}, {"main queue", q.MainQueue()}, {"messages", thousands(s.Seen)}}
+	if s.Seen != s.Ready {
+		lines[2][1] += fmt.Sprintf(" (%s when the look began)", thousands(s.Ready))
+	}
+	if filtered {
+		lines = append(lines, [2]string{"matching", thousands(s.Matched)})
+	}
+	if s.Matched > 0 {
+		lines = append(lines, [2]string{"bodies", thousands(s.Bytes) + " bytes"},
+			[2]string{"oldest", moment(s.Oldest, now)}, [2]string{"newest", moment(s.Newest, now)})
+		for _, line := range []struct {
+			name string
+			n    int
+		}{{"without time", s.Untimed}, {"replayed before", s.Replayed}, {"headers that cannot be read", s.Unreadable}} {
+			if line.n > 0 {
+				lines = append(lines, [2]string{line.name, thousands(line.n)})
+			}
+		}
+	}
+	if err := t.pairs(lines); err != nil || s.Matched == 0 {
+		return err
+	}
+
+	for _, b := range breakdowns {
+		if !slices.Contains(by, b.name) {
+			continue
+		}
+		if _, err := fmt.Fprintln(t.Out); err != nil {
+			return err
+		}
+		if err := t.Table([]string{"messages", "share", strings.ReplaceAll(b.name, "-", " ")}, countRows(b.of(&s), s.Matched, top)); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// countRows are the names by how many they have, the largest first, so many of them, and the rest in one number.
+func countRows(counts dlq.Counts, total, top int) [][]string {
+	var rows [][]string
+	add := func(n int, name string) {
+		rows = append(rows, []string{thousands(n), fmt.Sprintf("%.1f %%", 100*float64(n)/float64(max(total, 1))), name})
+	}
+	rest, further := counts.Others, 0
+	for i, count := range counts.Sorted() {
+		if top > 0 && i >= top {
+			rest += count.N
+			further++
+			continue
+		}
+		add(count.N, cmp.Or(count.Name, "(not told)"))
+	}
+	switch {
+	case rest == 0:
+	case counts.Others > 0:
+		add(rest, fmt.Sprintf("(others: more than %s)", many(further, "name")))
+	default:
+		add(rest, fmt.Sprintf("(others: %s; --top 0 prints all)", many(further, "name")))
+	}
+
+	return rows
+}
+
+// moment is a time and how long ago it was.
+func moment(at, now time.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	return fmt.Sprintf("%s (%s ago)", at.UTC().Format(time.RFC3339), elapsed(now.Sub(at)))
+}

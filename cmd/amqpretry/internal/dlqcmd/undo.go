@@ -1,0 +1,117 @@
+package dlqcmd
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+const undoHelp = `
+
+Every message is written to the undo file as it was before it is taken out: QUEUE.dlq-%s-20261122T051200Z.jsonl in the current folder, for
+your eyes only (mode 0600), in the format of "dlq export". "dlq import" puts back what is in it.`
+
+// undoFlags say which file gets the messages as they were.
+type undoFlags struct {
+	path string
+	none bool
+}
+
+func (f *undoFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.path, "undo", "", "undo `file`, which must not exist (default: QUEUE.dlq-"+cmd.Name()+"-TIME.jsonl)")
+	cmd.Flags().BoolVar(&f.none, "no-undo", false, "write no undo file")
+	cmd.MarkFlagsMutuallyExclusive("undo", "no-undo")
+	_ = cmd.MarkFlagFilename("undo", "jsonl")
+	cmd.Long += fmt.Sprintf(undoHelp, cmd.Name())
+}
+
+// undo is an undo file that is being written. A nil one is none.
+type undo struct {
+	file *os.File
+	path string
+}
+
+// create makes the file before anything is taken out.
+func (f *undoFlags) create(verb string, q queue, now time.Time) (*undo, error) {
+	if f.none {
+		return nil, nil
+	}
+	path := f.path
+	if path == "" {
+		path = undoName(q.Name(), verb, now, "")
+		for i := 2; i <= 99 && exists(path); i++ {
+			path = undoName(q.Name(), verb, now, fmt.Sprintf("-%d", i))
+		}
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil, cli.Usage("undo file: %s exists, and is not overwritten: give another name with --undo; nothing was taken out of %q", path, q.Name())
+	case err != nil:
+		return nil, fmt.Errorf("undo file: %w; give another place with --undo, or go without (--no-undo); nothing was taken out of %q", err, q.Name())
+	}
+	syncFolder(filepath.Dir(path))
+
+	return &undo{file, path}, nil
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// writer is what the library writes to, and syncs before it takes out what was written.
+func (u *undo) writer() io.Writer {
+	if u == nil {
+		return nil
+	}
+	return u.file
+}
+
+// close gives the path of the file, or none where nothing was written: such a file is removed.
+func (u *undo) close() (path string, err error) {
+	if u == nil {
+		return "", nil
+	}
+	info, err := u.file.Stat()
+	if err := errors.Join(err, u.file.Close()); err != nil {
+		return u.path, fmt.Errorf("undo file: %w", err)
+	}
+	if info.Size() == 0 {
+		return "", os.Remove(u.path)
+	}
+
+	return u.path, nil
+}
+
+var notInFileNames = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+
+// maxNameInFile is how much of a queue's name a file name has room for.
+const maxNameInFile = 180
+
+func undoName(queue, verb string, now time.Time, number string) string {
+	name := strings.TrimLeft(notInFileNames.ReplaceAllString(queue, "_"), ".-")
+	name = name[:min(len(name), maxNameInFile)]
+
+	return fmt.Sprintf("%s-%s-%s%s.jsonl", name, verb, now.UTC().Format("20060102T150405Z"), number)
+}
+
+// syncFolder makes a new name in a folder outlive a crash, where the system can do that.
+func syncFolder(path string) {
+	folder, err := os.Open(path)
+	if err != nil {
+		return
+	}
+	_ = folder.Sync()
+	_ = folder.Close()
+}

@@ -1,0 +1,546 @@
+package doctor
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+const password = "s3cret:/pa%55"
+
+// lab is a private broker on which things are made wrong, a shell in which commands that mend run, and the policies.
+type lab struct {
+	t          *testing.T
+	broker     *brokertest.Broker
+	connection *amqp.Connection
+	version    string
+	// uri and api have a user and a password that must never be printed.
+	uri, api string
+	policies string
+	bin      string
+}
+
+const policyFile = `default:
+  delays: [1m, 2m]
+topics:
+  stuck: {delays: [200ms]}
+  classic-retry: {delays: [1m], queue_type: classic}
+  shared-*: {delays: [4m], scope: shared}
+`
+
+// rabbitmqctl is that of the broker, whose node may have another file system: there the file is written first.
+const rabbitmqctl = `#!/bin/sh
+ctl() { '%s' ctl '%s' "$@"; }
+if [ "$1" = import_definitions ]; then
+	path=$(ctl eval "{ok, Flags} = application:get_env(rabbit, feature_flags_file), File = filename:join(filename:dirname(Flags), \"definitions.json\"),
+		ok = file:write_file(File, base64:decode(\"$(base64 <"$2" | tr -d '\n')\")), list_to_binary(File)." | sed 's/^<<"//; s/">>$//') || exit
+	set -- import_definitions "$path"
+fi
+ctl "$@"
+`
+
+func newLab(t *testing.T) *lab {
+	broker := brokertest.StartWithManagement(t)
+	l := &lab{t: t, broker: broker, bin: t.TempDir()}
+	broker.Ctl("add_user", "doctor", password)
+	broker.Ctl("set_user_tags", "doctor", "administrator")
+	broker.Ctl("set_permissions", "doctor", ".*", ".*", ".*")
+	l.uri, l.api = l.as("doctor"), asUser(t, broker.ManagementURL, "doctor")
+
+	l.policies = filepath.Join(t.TempDir(), "it's retry.yaml")
+	require.NoError(t, os.WriteFile(l.policies, []byte(policyFile), 0o600))
+
+	out, err := exec.Command("go", "build", "-o", filepath.Join(l.bin, "amqpretry"), "github.com/amqpretry/watermill-retry/cmd/amqpretry").CombinedOutput()
+	require.NoError(t, err, string(out))
+	script, err := filepath.Abs("../../../../scripts/broker")
+	require.NoError(t, err)
+	ctl := fmt.Sprintf(rabbitmqctl, script, broker.Dir)
+	require.NoError(t, os.WriteFile(filepath.Join(l.bin, "rabbitmqctl"), []byte(ctl), 0o755))
+
+	l.connection, err = amqp.Dial(l.uri)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.connection.Close() })
+	l.version, _ = l.connection.Properties["version"].(string)
+	return l
+}
+
+func (l *lab) as(user string) string { return asUser(l.t, l.broker.URI, user) }
+
+func asUser(t *testing.T, address, user string) string {
+	u, err := url.Parse(address)
+	require.NoError(t, err)
+	u.User = url.UserPassword(user, password)
+	return u.String()
+}
+
+func (l *lab) do(f func(*amqp.Channel) error) {
+	l.t.Helper()
+	ch, err := l.connection.Channel()
+	require.NoError(l.t, err)
+	defer ch.Close()
+	require.NoError(l.t, f(ch))
+}
+
+func (l *lab) declare(queue string, arguments amqp.Table) {
+	l.t.Helper()
+	l.do(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(queue, true, false, false, false, arguments)
+		return err
+	})
+}
+
+// topic declares a main queue, and all that its policy says.
+func (l *lab) topic(name string, arguments amqp.Table) topology.Plan {
+	l.t.Helper()
+	l.declare(name, arguments)
+	policies, err := config.Parse([]byte(policyFile))
+	require.NoError(l.t, err)
+	plan, err := topology.New(name, policies.For(name), topology.Names{})
+	require.NoError(l.t, err)
+	l.do(func(ch *amqp.Channel) error { return plan.Declare(ch) })
+	return plan
+}
+
+func (l *lab) protected(name string) topology.Plan {
+	l.t.Helper()
+	return l.topic(name, topology.ProtectArguments(name+".dlq"))
+}
+
+func (l *lab) deleteQueue(name string) {
+	l.do(func(ch *amqp.Channel) error { _, err := ch.QueueDelete(name, false, false, false); return err })
+}
+
+func (l *lab) publish(queue string) {
+	l.do(func(ch *amqp.Channel) error {
+		if err := ch.Confirm(false); err != nil {
+			return err
+		}
+		c, err := ch.PublishWithDeferredConfirmWithContext(l.t.Context(), "", queue, true, false,
+			amqp.Publishing{Body: []byte("x"), DeliveryMode: amqp.Persistent})
+		if err != nil {
+			return err
+		}
+		if confirmed, err := c.WaitContext(l.t.Context()); err != nil || !confirmed {
+			return errors.Join(err, errors.New("not confirmed"))
+		}
+		return nil
+	})
+}
+
+// definitions are all that the broker has, but for the name of the file's writer.
+func (l *lab) definitions() string {
+	l.t.Helper()
+	response, err := http.Get(l.api + "/api/definitions")
+	require.NoError(l.t, err)
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(l.t, err)
+	require.Equal(l.t, http.StatusOK, response.StatusCode)
+	return string(body)
+}
+
+type verdict struct {
+	code     int
+	out, err string
+	findings []Finding
+}
+
+// doctor runs the command. Nothing that it prints may have the password.
+func (l *lab) doctor(env map[string]string, args ...string) verdict {
+	l.t.Helper()
+	var out, err bytes.Buffer
+	s := &cli.Session{In: strings.NewReader(""), Out: &out, Err: &err, Now: time.Now, Getenv: func(name string) string { return env[name] }}
+	code := cli.Run(l.t.Context(), s, append([]string{"doctor"}, args...), Command)
+	v := verdict{code: code, out: out.String(), err: err.String()}
+	for _, form := range []string{password, url.QueryEscape(password), url.PathEscape(password), url.UserPassword("", password).String()} {
+		assert.NotContains(l.t, v.out+v.err, form)
+	}
+	if slices.Contains(args, "--json") && out.Len() > 0 {
+		var answer struct{ Findings []Finding }
+		require.NoError(l.t, json.Unmarshal(out.Bytes(), &answer), v.out)
+		v.findings = answer.Findings
+	}
+	return v
+}
+
+func (l *lab) full(args ...string) verdict {
+	l.t.Helper()
+	v := l.doctor(map[string]string{cli.EnvURI: l.uri, cli.EnvManagement: l.api}, append([]string{"--json", "--policies", l.policies}, args...)...)
+	require.Empty(l.t, v.err)
+	return v
+}
+
+func (l *lab) amqpOnly(args ...string) verdict {
+	l.t.Helper()
+	return l.doctor(map[string]string{cli.EnvURI: l.uri}, append([]string{"--json", "--policies", l.policies}, args...)...)
+}
+
+// run runs a mend as somebody would who pastes it.
+func (l *lab) run(mend string) {
+	l.t.Helper()
+	cmd := exec.Command("sh", "-c", mend)
+	cmd.Env = append(os.Environ(), "PATH="+l.bin+":"+os.Getenv("PATH"), "AMQP_URI="+l.uri, "AMQP_MANAGEMENT_URL="+l.api)
+	out, err := cmd.CombinedOutput()
+	require.NoError(l.t, err, "%s\n%s", mend, out)
+}
+
+func find(findings []Finding, check, object, part string) (Finding, bool) {
+	i := slices.IndexFunc(findings, func(f Finding) bool {
+		return f.Check == check && strings.Contains(f.Object, object) && f.Severity != OK && strings.Contains(f.Found, part)
+	})
+	if i < 0 {
+		return Finding{}, false
+	}
+	return findings[i], true
+}
+
+// wrong is something that is made wrong, what is found then, and whether the commands that are told mend it.
+type wrong struct {
+	queue string
+	// check and a part of what it finds, about which object.
+	check, object, found string
+	severity             Severity
+	make                 func(*lab)
+	mends                bool
+	// amqp tells that it is found without the management API as well.
+	amqp bool
+	// on is the versions on which it is wrong; nil is all.
+	on func(version string) bool
+}
+
+func before(major, minor int) func(string) bool {
+	return func(version string) bool { return !atLeast(version, major, minor) }
+}
+
+func since(major, minor int) func(string) bool {
+	return func(version string) bool { return atLeast(version, major, minor) }
+}
+
+var wrongs = []wrong{
+	{"ttl", "policies", `"ttl.retry.1m"`, `message-ttl: 5000, from the operator policy "short"`, Problem, func(l *lab) {
+		l.protected("ttl")
+		l.broker.Ctl("set_operator_policy", "short", "^ttl\\.retry\\.", `{"message-ttl":5000,"delivery-limit":50000}`, "--apply-to", "queues", "--priority", "7")
+	}, true, false, nil},
+	{"overflow", "policies", `"overflow.retry.2m"`, "overflow: drop-head", Problem, func(l *lab) {
+		l.protected("overflow")
+		l.broker.Ctl("set_policy", "head", "^overflow\\.retry", `{"overflow":"drop-head"}`)
+	}, true, false, nil},
+	{"limit", "policies", `"limit.dlq"`, "delivery-limit: 5", Problem, func(l *lab) {
+		l.protected("limit")
+		l.broker.Ctl("set_operator_policy", "five", "^limit\\.dlq$", `{"delivery-limit":5}`)
+	}, true, false, before(4, 3)},
+	{"expires", "policies", `"expires.retry.1m"`, "expires: 3600000", Problem, func(l *lab) {
+		l.protected("expires")
+		l.broker.Ctl("set_policy", "idle", "^expires\\.retry\\.1m", `{"expires":3600000}`)
+	}, true, false, nil},
+	{"le'ng $(th)", "policies", `"le'ng $(th).retry.1m"`, "max-length: 10", Warning, func(l *lab) {
+		l.protected("le'ng $(th)")
+		l.broker.Ctl("set_policy", "ten", "^le'ng.*\\.retry\\.1m", `{"max-length":10}`)
+	}, true, false, nil},
+	{"stuck", "stuck", `"stuck.retry.200ms"`, `1 messages are on their way out, and their target has not confirmed them: the main queue "stuck" is not there`, Problem, func(l *lab) {
+		l.protected("stuck")
+		l.deleteQueue("stuck")
+		l.publish("stuck.retry.200ms")
+	}, false, false, nil},
+	{"gone", "exists", `main queue "gone"`, "no such queue", Problem, func(l *lab) {
+		l.protected("gone")
+		l.deleteQueue("gone")
+	}, false, true, nil},
+	{"nowhere", "dead-letter-target", `"nowhere"`, `exchange "not.there" does not exist`, Problem, func(l *lab) {
+		l.topic("nowhere", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "not.there", "x-delivery-limit": 20})
+	}, true, false, nil},
+	{"nowhere-policy", "dead-letter-target", `"nowhere-policy"`, `exchange "not.there.either" does not exist`, Problem, func(l *lab) {
+		l.topic("nowhere-policy", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 20})
+		l.broker.Ctl("set_policy", "dlx", "^nowhere-policy$", `{"dead-letter-exchange":"not.there.either"}`, "--priority", "200")
+	}, true, false, nil},
+	{"unled", "dead-letter-target", `"unled"`, `leads to no queue`, Problem, func(l *lab) {
+		l.do(func(ch *amqp.Channel) error {
+			return ch.ExchangeDeclare("unled.dlx", "direct", true, false, false, false, nil)
+		})
+		l.topic("unled", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "unled.dlx", "x-dead-letter-routing-key": "dead", "x-delivery-limit": 20})
+	}, true, false, nil},
+	{"cycle", "dead-letter-target", `"cycle"`, "has a TTL and leads back", Problem, func(l *lab) {
+		l.topic("cycle", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "cycle.retry.1m"})
+	}, false, false, nil},
+	{"byhand", "arguments", `"byhand.retry.1m"`, "x-message-ttl, wanted 60000, found 61000", Problem, func(l *lab) {
+		l.declare("byhand.retry.1m", amqp.Table{"x-queue-type": "quorum", "x-message-ttl": 61000, "x-dead-letter-exchange": "",
+			"x-dead-letter-routing-key": "byhand", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
+			"x-queue-leader-locator": "balanced"})
+		l.declare("byhand", topology.ProtectArguments("byhand.dlq"))
+	}, true, true, nil},
+	{"un'bo $(und)", "bindings", `"un'bo $(und).retry"`, `not bound to queue "un'bo $(und).dlq"`, Problem, func(l *lab) {
+		plan := l.protected("un'bo $(und)")
+		b := plan.Bindings[len(plan.Bindings)-1]
+		l.do(func(ch *amqp.Channel) error { return ch.QueueUnbind(b.Queue, b.Key, b.Exchange, b.Arguments) })
+	}, true, false, nil},
+	{"shared-a", "bindings", `"retry.return"`, `not bound to queue "shared-a"`, Problem, func(l *lab) {
+		l.protected("shared-a")
+		l.do(func(ch *amqp.Channel) error { return ch.QueueUnbind("shared-a", "shared-a", "retry.return", nil) })
+	}, true, false, nil},
+	{"letterless", "exists", `"letterless.dlq"`, "no such queue", Problem, func(l *lab) {
+		l.protected("letterless")
+		l.deleteQueue("letterless.dlq")
+	}, true, true, nil},
+	{"unexchanged", "exists", `exchange "unexchanged.retry"`, "no such exchange", Problem, func(l *lab) {
+		l.protected("unexchanged")
+		l.do(func(ch *amqp.Channel) error { return ch.ExchangeDelete("unexchanged.retry", false, false) })
+	}, true, true, nil},
+	{"default-limit", "delivery-limit", `"default-limit"`, "delivery limit 20", Problem, func(l *lab) {
+		l.topic("default-limit", amqp.Table{"x-queue-type": "quorum"})
+	}, true, false, since(4, 0)},
+	{"low-limit", "delivery-limit", `"low-limit"`, "delivery limit 3", Problem, func(l *lab) {
+		l.topic("low-limit", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 12})
+		l.broker.Ctl("set_policy", "three", "^low-limit$", `{"delivery-limit":3,"max-length":100000,"overflow":"reject-publish"}`, "--priority", "150")
+	}, true, false, nil},
+	{"classic", "types", `"classic"`, "classic queue", Note, func(l *lab) { l.topic("classic", amqp.Table{"x-queue-type": "classic"}) }, false, false, nil},
+	{"classic-retry", "types", `"classic-retry.retry.1m.classic"`, "in front of a quorum main queue", Warning, func(l *lab) {
+		l.protected("classic-retry")
+	}, false, false, nil},
+	{"single", "single-active-consumer", `"single"`, "single active consumer", Note, func(l *lab) {
+		arguments := topology.ProtectArguments("single.dlq")
+		arguments["x-single-active-consumer"] = true
+		l.topic("single", arguments)
+	}, false, false, nil},
+	{"letters", "dead-letters", `"letters.dlq"`, "1 messages", Warning, func(l *lab) {
+		l.protected("letters")
+		l.publish("letters.dlq")
+	}, false, true, nil},
+	{"thief", "retry-consumers", `"thief.retry.1m"`, "1 consumers", Problem, func(l *lab) {
+		l.protected("thief")
+		ch, err := l.connection.Channel()
+		require.NoError(l.t, err)
+		_, err = ch.Consume("thief.retry.1m", "", false, false, false, false, nil)
+		require.NoError(l.t, err)
+	}, false, true, nil},
+	{"obsolete", "obsolete", `"obsolete.retry.3m"`, "no policy uses it", Note, func(l *lab) {
+		l.protected("obsolete")
+		plan, err := topology.New("obsolete", config.Policy{Delays: []time.Duration{3 * time.Minute}}, topology.Names{})
+		require.NoError(l.t, err)
+		l.do(func(ch *amqp.Channel) error { return plan.Declare(ch) })
+	}, false, false, nil},
+	// The last one: it counts the queues of all others. Its mend comes first, as others need room.
+	{"limits", "limits", "broker", "the virtual host may have", Problem, func(l *lab) {
+		l.protected("limits")
+		l.broker.Ctl("set_vhost_limits", `{"max-queues":10,"max-connections":100}`)
+	}, true, false, nil},
+}
+
+// Everything that is really wrong on a broker is found, and the commands that are told mend it.
+func TestDoctorFindsAndMends(t *testing.T) {
+	l := newLab(t)
+	l.protected("healthy")
+	l.publish("healthy")
+	l.publish("healthy")
+	queues := []string{"healthy"}
+	for _, w := range wrongs {
+		w.make(l)
+		queues = append(queues, w.queue)
+	}
+	here := func(w wrong) bool { return w.on == nil || w.on(l.version) }
+
+	definitions := l.definitions()
+	var v verdict
+	missing := func() (names []string) {
+		for _, w := range wrongs {
+			f, found := find(v.findings, w.check, w.object, w.found)
+			if found != here(w) || found && f.Severity != w.severity {
+				names = append(names, w.queue)
+			}
+		}
+		return names
+	}
+	deadline := time.Now().Add(90 * time.Second) // statistics are up to 10 s old, more on a busy machine
+	for {
+		v = l.full(queues...)
+		if len(missing()) == 0 && len(unseenOf(v.findings)) == 0 || time.Now().After(deadline) {
+			break
+		}
+		<-time.After(time.Second)
+	}
+	require.Empty(t, missing(), "%s", v.out)
+	assert.Empty(t, unseenOf(v.findings))
+	assert.Equal(t, cli.ExitFound, v.code)
+	assert.JSONEq(t, withoutVersion(t, definitions), withoutVersion(t, l.definitions()), "it has changed nothing")
+	for _, f := range v.findings {
+		if strings.Contains(f.Object, `"healthy`) {
+			assert.Equal(t, Note, f.Severity, "%+v", f)
+		}
+	}
+
+	l.do(func(ch *amqp.Channel) error { // nobody has looked at the messages
+		for range 2 {
+			d, ok, err := ch.Get("healthy", true)
+			if err != nil {
+				return err
+			}
+			assert.True(t, ok)
+			assert.False(t, d.Redelivered)
+			assert.NotContains(t, []any{int64(1), int64(2)}, d.Headers["x-delivery-count"])
+			assert.NotContains(t, d.Headers, "x-acquired-count")
+		}
+		return nil
+	})
+
+	t.Run("over AMQP alone", func(t *testing.T) {
+		over := l.amqpOnly(queues...)
+		for _, w := range wrongs {
+			f, found := find(over.findings, w.check, w.object, w.found)
+			assert.Equal(t, w.amqp, found, "%s: %+v", w.queue, f)
+		}
+		for _, check := range []string{"nodes", "policies", "bindings", "delivery-limit", "dead-letter-target", "stuck"} {
+			assert.Contains(t, unseenOf(over.findings), check)
+		}
+	})
+
+	var mended []wrong
+	for i := len(wrongs) - 1; i >= 0; i-- {
+		if w := wrongs[i]; w.mends && here(w) {
+			f, _ := find(v.findings, w.check, w.object, w.found)
+			l.run(f.Mend)
+			mended = append(mended, w)
+		}
+	}
+	left := func() (names []string) {
+		for _, w := range mended {
+			if f, found := find(v.findings, w.check, w.object, ""); found && f.Severity != Note {
+				names = append(names, w.queue+": "+f.Found)
+			}
+		}
+		return names
+	}
+	deadline = time.Now().Add(90 * time.Second)
+	for {
+		v = l.full(queues...)
+		if len(left()) == 0 || time.Now().After(deadline) {
+			break
+		}
+		<-time.After(time.Second)
+	}
+	assert.Empty(t, left(), "%s", v.out)
+	// A mend takes away what is wrong and leaves the rest.
+	assert.Contains(t, l.broker.Ctl("list_operator_policies"), `{"delivery-limit":50000}`)
+	assert.Contains(t, l.broker.Ctl("list_vhost_limits"), "max-connections")
+	assert.Contains(t, l.broker.Ctl("list_policies"), `"max-length":100000`)
+
+	t.Run("permissions", l.withoutPermissions)
+	t.Run("alarm", l.alarm)
+	t.Run("unreachable", func(t *testing.T) {
+		v := l.doctor(map[string]string{cli.EnvURI: l.as("nobody-known")}, "healthy")
+		assert.Equal(t, cli.ExitFailed, v.code)
+		v = l.doctor(map[string]string{cli.EnvURI: l.uri, cli.EnvManagement: "http://x:" + url.QueryEscape(password) + "@127.0.0.1:1"}, "--policies", l.policies, "healthy")
+		assert.Equal(t, cli.ExitOK, v.code, v.out)
+		assert.Equal(t, 1, strings.Count(v.out, "no answer"), v.out)
+	})
+}
+
+func unseenOf(findings []Finding) []string {
+	var checks []string
+	for _, f := range findings {
+		if f.Severity == Unseen {
+			checks = append(checks, f.Check)
+		}
+	}
+	return checks
+}
+
+// withoutVersion are definitions without what changes by itself.
+func withoutVersion(t *testing.T, definitions string) string {
+	var all map[string]any
+	require.NoError(t, json.Unmarshal([]byte(definitions), &all))
+	delete(all, "original_vhost_name")
+	text, err := json.Marshal(all)
+	require.NoError(t, err)
+	return string(text)
+}
+
+// Each permission that is missing is named, with and without the management API, and the command that is told grants them, and takes nothing.
+func (l *lab) withoutPermissions(t *testing.T) {
+	l.broker.Ctl("add_user", "poor", password)
+	l.broker.Ctl("set_permissions", "poor", "^mine$", "^mine$", "^$")
+	queues := []string{"healthy", "shared-a"}
+	topics, err := topicsOf(&cli.Session{Getenv: func(string) string { return l.policies }}, topology.Names{}, queues)
+	require.NoError(t, err)
+	poor := map[string]string{cli.EnvURI: l.as("poor")}
+
+	v := l.doctor(poor, "--json", "--policies", l.policies, "healthy", "shared-a")
+	assert.Equal(t, cli.ExitFound, v.code)
+	for _, p := range needs(topics) {
+		_, found := find(v.findings, "permissions", `user "poor"`, fmt.Sprintf("no %s permission on %s %q", p.Operation, p.Kind, p.Name))
+		// To bind takes two permissions, and the broker asks for that on the queue first.
+		assert.Equal(t, p.Operation != read || p.Kind != topology.KindExchange, found, "%+v", p)
+	}
+
+	poor[cli.EnvManagement] = l.api
+	v = l.doctor(poor, "--json", "--policies", l.policies, "healthy", "shared-a")
+	var mend string
+	for _, p := range needs(topics) {
+		f, found := find(v.findings, "permissions", `user "poor"`, fmt.Sprintf("no %s permission on %s %q", p.Operation, p.Kind, p.Name))
+		assert.True(t, found, "%+v", p)
+		mend = f.Mend
+	}
+	l.run(mend)
+	assert.Contains(t, l.broker.Ctl("list_user_permissions", "poor"), "^mine$")
+	delete(poor, cli.EnvManagement)
+	v = l.doctor(poor, "--json", "--policies", l.policies, "healthy", "shared-a")
+	f, found := find(v.findings, "permissions", "", "")
+	assert.False(t, found, "%+v", f)
+
+	// With what is documented for a consumer nothing is missing; each one less is found.
+	if t.Failed() {
+		return
+	}
+	for _, p := range needs(topics) {
+		if p.Kind == topology.KindQueue && p.Name == "healthy" {
+			less := strings.ReplaceAll(mend, "healthy|", "")
+			l.run(less)
+			v = l.doctor(poor, "--json", "--policies", l.policies, "healthy")
+			_, found = find(v.findings, "permissions", `user "poor"`, `no read permission on queue "healthy"`)
+			assert.True(t, found, v.out)
+			break
+		}
+	}
+}
+
+func (l *lab) alarm(t *testing.T) {
+	l.broker.Ctl("set_vm_memory_high_watermark", "0.0001")
+	var over, full verdict
+	require.Eventually(t, func() bool {
+		over = l.amqpOnly("healthy")
+		f, found := find(over.findings, "alarms", "broker", "blocked the connection")
+		return found && f.Severity == Problem
+	}, 30*time.Second, time.Second)
+	assert.Equal(t, cli.ExitFound, over.code)
+	var f Finding
+	require.Eventually(t, func() bool {
+		full = l.full("healthy")
+		var found bool
+		f, found = find(full.findings, "alarms", "broker", "memory alarm on node")
+		return found
+	}, 30*time.Second, time.Second)
+	l.run(f.Mend)
+	require.Eventually(t, func() bool {
+		full = l.full("healthy")
+		_, found := find(full.findings, "alarms", "", "")
+		return !found
+	}, 30*time.Second, time.Second, full.out)
+}

@@ -1,0 +1,129 @@
+package doctor
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+func lookVersion(f Facts) []Finding {
+	switch {
+	case f.Version == "":
+		return []Finding{{Severity: Unseen, Object: broker, Found: "not seen: the version", Means: "the broker does not tell it"}}
+	case !atLeast(f.Version, 3, 10):
+		return []Finding{{Severity: Problem, Object: broker, Found: "RabbitMQ " + f.Version + ", wanted 3.10 or later",
+			Means: "there is no at-least-once dead-lettering: what waits for its retry can be lost on its way back",
+			Mend:  "# upgrade, one series at a time: https://www.rabbitmq.com/docs/upgrade"}}
+	}
+	return nil
+}
+
+func lookFeatures(f Facts) []Finding {
+	if atLeast(f.Version, 4, 0) { // there they cannot be off
+		return nil
+	}
+	if !f.Flags.Known {
+		return cannotSee(blind{f.Flags.Why: nil}, "feature flags")
+	}
+	var found []Finding
+	for _, need := range []struct{ flag, for_ string }{
+		{"quorum_queue", "quorum queues, of which retry queues and dead-letter queues are"},
+		{"stream_queue", "at-least-once dead-lettering, by which retry queues hand messages back"},
+	} {
+		for _, flag := range f.Flags.Value {
+			if flag.Name == need.flag && flag.State != "enabled" {
+				found = append(found, Finding{Severity: Problem, Object: broker,
+					Found: fmt.Sprintf("the feature flag %s is %s", flag.Name, flag.State),
+					Means: "the broker has no " + need.for_,
+					Mend:  "rabbitmqctl enable_feature_flag " + flag.Name})
+			}
+		}
+	}
+	return found
+}
+
+func lookAlarms(f Facts) []Finding {
+	var found []Finding
+	const means = "while it lasts, the broker takes no message from anybody, in the whole cluster: publishers wait, and failed deliveries are held " +
+		"until their copies are taken; nothing is lost"
+	for _, n := range f.Nodes.Value {
+		if n.MemoryAlarm != nil && *n.MemoryAlarm {
+			found = append(found, Finding{Severity: Problem, Object: broker, Found: "memory alarm on node " + n.Name, Means: means,
+				Mend: "# What uses the memory: rabbitmq-diagnostics memory_breakdown --unit MB\n" +
+					"# Consume, add memory, or raise the limit (until the next restart):\n" +
+					"rabbitmqctl --node " + quote(n.Name) + " set_vm_memory_high_watermark 0.6"})
+		}
+		if n.DiskAlarm != nil && *n.DiskAlarm {
+			found = append(found, Finding{Severity: Problem, Object: broker, Found: "disk alarm on node " + n.Name, Means: means,
+				Mend: "# Free disk space there, or lower the limit (until the next restart):\n" +
+					"rabbitmqctl --node " + quote(n.Name) + " set_disk_free_limit 500MB"})
+		}
+	}
+	switch {
+	case len(found) > 0:
+		return found
+	case f.Blocked.Known && f.Blocked.Value != "":
+		return []Finding{{Severity: Problem, Object: broker, Found: "the broker has blocked the connection: " + f.Blocked.Value, Means: means,
+			Mend: "rabbitmq-diagnostics alarms\nrabbitmq-diagnostics memory_breakdown --unit MB"}}
+	case !f.Blocked.Known && !f.Nodes.Known:
+		return cannotSee(blind{f.Blocked.Why: nil}, "alarms")
+	}
+	return nil
+}
+
+func lookNodes(f Facts) []Finding {
+	if !f.Nodes.Known {
+		return cannotSee(blind{f.Nodes.Why: nil}, "the nodes of the cluster")
+	}
+	var found []Finding
+	for _, n := range f.Nodes.Value {
+		if !n.Running {
+			found = append(found, Finding{Severity: Warning, Object: broker, Found: fmt.Sprintf("node %s is down", n.Name),
+				Means: "quorum queues need a majority of their nodes; classic queues of that node cannot be used",
+				Mend:  "# on that machine:\nrabbitmq-server -detached"})
+		}
+		if len(n.Partitions) > 0 {
+			found = append(found, Finding{Severity: Problem, Object: broker,
+				Found: fmt.Sprintf("node %s is partitioned from %s", n.Name, strings.Join(n.Partitions, ", ")),
+				Means: "the cluster has come apart: declarations and classic queues can differ on both sides",
+				Mend:  "# restart the side that is to give way: https://www.rabbitmq.com/docs/partitions\nrabbitmqctl cluster_status"})
+		}
+	}
+	return found
+}
+
+// maxQueues is the limit of a virtual host that keeps retry queues from being declared.
+const maxQueues = "max-queues"
+
+func lookLimits(f Facts) []Finding {
+	if !f.Limits.Known || !f.All.Known {
+		why := f.Limits.Why
+		if f.Limits.Known {
+			why = f.All.Why
+		}
+		return cannotSee(blind{why: nil}, "limits of the virtual host")
+	}
+	limit, set := f.Limits.Value[maxQueues]
+	if !set || limit < 0 {
+		return nil
+	}
+	missing := 0
+	for _, o := range f.objects() {
+		if exists := f.exists(o.Name); exists.Known && !exists.Value {
+			missing++
+		}
+	}
+	have := len(f.All.Value)
+	if int64(have+missing) <= limit {
+		return nil
+	}
+	limits := maps.Clone(f.Limits.Value)
+	limits[maxQueues] = int64(have + missing)
+	return []Finding{{Severity: Problem, Object: broker,
+		Found: fmt.Sprintf("the virtual host may have %d queues; it has %d, and %d are missing", limit, have, missing),
+		Means: "they cannot be declared: Subscribe fails, or copies are held",
+		Mend:  f.ctl("set_vhost_limits", quote(asJSON(limits)))}}
+}
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,203 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/management"
+)
+
+func lookDeliveryLimit(f Facts) []Finding {
+	return f.withPolicies("delivery limits of main queues", func(o object, q management.Queue) []Finding {
+		limit, drops := topology.DropLimit(effective(q), f.Version)
+		if !drops {
+			return nil
+		}
+		return []Finding{{Severity: Problem, Found: fmt.Sprintf("delivery limit %s, and no dead-letter exchange", limit),
+			Means: "a message that returns more often is deleted, without a trace. " + counts(f.Version),
+			Mend:  f.protectCommand(o)}}
+	}, roleMain)
+}
+
+// protectCommand is what protects a main queue.
+func (f Facts) protectCommand(o object) string { return f.withDeadLetterQueue(o, f.protect(o)) }
+
+// withDeadLetterQueue puts before a command what it takes to have the dead-letter queue.
+func (f Facts) withDeadLetterQueue(o object, command string) string {
+	if exists := f.exists(f.deadLetterQueue(o.Topic)); exists.Known && !exists.Value {
+		return f.makeDeadLetterQueue(o.Topic) + " &&\n" + command
+	}
+	return command
+}
+
+// makeDeadLetterQueue declares it; under the mode off, whose plan does not have it, as the other modes would.
+func (f Facts) makeDeadLetterQueue(t Topic) string {
+	if t.Plan.DeadLetterQueue != "" {
+		return f.apply(t)
+	}
+	plan, err := topology.New(t.Plan.Queue, config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}, f.Names)
+	if err != nil {
+		return "# " + err.Error() // impossible: the name was good for the mode off
+	}
+	return f.importQueue(plan.DeadLetterQueue, plan.Queues[0].Arguments)
+}
+
+func (f Facts) importQueue(name string, arguments amqp.Table) string {
+	return importDefinitions(map[string]any{"queues": []any{map[string]any{"name": name, "vhost": f.VHost, "durable": true,
+		"auto_delete": false, "arguments": arguments}}})
+}
+
+// counts is what raises the count that the delivery limit is about.
+func counts(version string) string {
+	const libraryForwards = "The library's own retries are no returns"
+	if atLeast(version, 4, 3) {
+		return libraryForwards + ". What counts are rejects, killed consumers and lost connections; a nack does not count since RabbitMQ 4.3, so a consumer that nacks is given the same message for ever"
+	}
+	return libraryForwards + ". What counts are nacks, rejects, killed consumers and lost connections"
+}
+
+func lookNackRule(f Facts) []Finding {
+	return f.detailed("types of main queues", func(_ object, q management.Queue) []Finding {
+		if q.Type != string(config.QueueTypeQuorum) {
+			return nil
+		}
+		return []Finding{{Severity: Note, Found: "RabbitMQ " + f.Version + " counts deliveries of this quorum queue", Means: counts(f.Version)}}
+	}, roleMain)
+}
+
+// lookTargets follows what main queues dead-letter by themselves: where it goes, and whether it comes back without anybody's doing.
+func lookTargets(f Facts) []Finding {
+	return f.withPolicies("where main queues dead-letter to", func(o object, q management.Queue) []Finding {
+		arguments := effective(q)
+		exchange, set := arguments["x-dead-letter-exchange"].(string)
+		if !set {
+			return nil
+		}
+		means := "what the queue dead-letters is lost"
+		if arguments["x-dead-letter-strategy"] == "at-least-once" {
+			means = "what the queue dead-letters stays in it, out of sight, and with 32 such messages nothing else is dead-lettered"
+		}
+		targets := f.targets(q, arguments)
+		switch {
+		case exchange != "" && f.Exchanges[exchange].Exists.Known && !f.Exchanges[exchange].Exists.Value:
+			return []Finding{{Severity: Problem, Found: fmt.Sprintf("its dead-letter exchange %q does not exist", exchange), Means: means,
+				Mend: f.makeExchange(o, exchange)}}
+		case !targets.Known:
+			return cannotSee(blind{targets.Why: {o.Name}}, "where main queues dead-letter to")
+		case len(targets.Value) == 0:
+			return []Finding{{Severity: Problem, Found: fmt.Sprintf("its dead-letter exchange %q leads to no queue", exchange), Means: means,
+				Mend: f.makeExchange(o, exchange)}}
+		}
+		var found []Finding
+		for _, target := range targets.Value {
+			switch exists := f.exists(target); {
+			case exists.Known && !exists.Value:
+				found = append(found, Finding{Severity: Problem, Found: fmt.Sprintf("it dead-letters to the queue %q, which does not exist", target),
+					Means: means, Mend: f.makeQueue(o, target)})
+			case f.comesBack(target, q.Name):
+				found = append(found, Finding{Severity: Problem, Found: fmt.Sprintf("it dead-letters to the queue %q, which has a TTL and leads back", target),
+					Means: "RabbitMQ sees a cycle when the delivery limit is the cause, and deletes the message",
+					Mend:  f.leadElsewhere(o, q)})
+			}
+		}
+		return found
+	}, roleMain)
+}
+
+// targets are the queues to which a queue with these arguments dead-letters.
+func (f Facts) targets(q management.Queue, arguments amqp.Table) Seen[[]string] {
+	exchange, _ := arguments["x-dead-letter-exchange"].(string)
+	key, hasKey := arguments["x-dead-letter-routing-key"].(string)
+	if exchange == "" {
+		if !hasKey {
+			key = q.Name // that of the message: as far as it came by the default exchange
+		}
+		return seen([]string{key})
+	}
+	bindings := f.Exchanges[exchange].Bindings
+	if !bindings.Known {
+		return unseen[[]string](bindings.Why)
+	}
+	var queues []string
+	for _, b := range bindings.Value {
+		// A binding with another key leads nowhere in direct exchanges; the others' keys and headers are not read here.
+		if f.Exchanges[exchange].Type == amqp.ExchangeDirect && hasKey && b.Key != key || slices.Contains(queues, b.Queue) {
+			continue
+		}
+		queues = append(queues, b.Queue)
+	}
+	return seen(queues)
+}
+
+// comesBack tells whether a queue has a TTL and dead-letters to another.
+func (f Facts) comesBack(queue, to string) bool {
+	details := f.Queues[queue].Details
+	if !details.Known {
+		return false
+	}
+	arguments := effective(details.Value)
+	_, expires := arguments[amqp.QueueMessageTTLArg]
+	_, deadLetters := arguments["x-dead-letter-exchange"]
+	if !expires || !deadLetters {
+		return false
+	}
+	targets := f.targets(details.Value, arguments)
+	if _, hasKey := arguments["x-dead-letter-routing-key"]; !hasKey && arguments["x-dead-letter-exchange"] == "" {
+		return false // it keeps the key by which it was dead-lettered, which is its own name
+	}
+	return slices.Contains(targets.Value, to)
+}
+
+// ofPolicy tells whether the dead-letter exchange of a queue comes from a policy, which another one can replace.
+func ofPolicy(q management.Queue) bool {
+	_, own := q.Arguments["x-dead-letter-exchange"]
+	return !own
+}
+
+func (f Facts) leadElsewhere(o object, q management.Queue) string {
+	if ofPolicy(q) {
+		return f.protectCommand(o)
+	}
+	return "# An argument of the queue leads there, which nothing can change: move to a queue that is declared without x-dead-letter-exchange,\n" +
+		"# or with protect: arguments in the policy. Until then, what ends at the delivery limit is lost."
+}
+
+// makeExchange lets a dead-letter exchange lead to the dead-letter queue, whatever the routing key.
+func (f Facts) makeExchange(o object, exchange string) string {
+	q := o.Queue.Details.Value
+	if ofPolicy(q) {
+		return f.protectCommand(o)
+	}
+	definitions := map[string]any{}
+	var key string
+	switch f.Exchanges[exchange].Type {
+	case "": // a new one
+		definitions["exchanges"] = []any{map[string]any{"name": exchange, "vhost": f.VHost, "type": amqp.ExchangeFanout, "durable": true,
+			"auto_delete": false, "internal": false, "arguments": map[string]any{}}}
+	case amqp.ExchangeTopic:
+		key = "#"
+	case amqp.ExchangeDirect:
+		key = o.Name
+		if own, given := effective(q)["x-dead-letter-routing-key"].(string); given {
+			key = own
+		}
+	}
+	definitions["bindings"] = []any{map[string]any{"source": exchange, "vhost": f.VHost, "destination": f.deadLetterQueue(o.Topic), "destination_type": "queue",
+		"routing_key": key, "arguments": map[string]any{}}}
+	return f.withDeadLetterQueue(o, importDefinitions(definitions))
+}
+
+func (f Facts) makeQueue(o object, queue string) string {
+	switch {
+	case queue == f.deadLetterQueue(o.Topic):
+		return f.makeDeadLetterQueue(o.Topic)
+	case ofPolicy(o.Queue.Details.Value):
+		return f.protectCommand(o)
+	default:
+		return f.importQueue(queue, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
+	}
+}

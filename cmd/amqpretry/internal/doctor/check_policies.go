@@ -1,0 +1,135 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/management"
+)
+
+// weakness is a key of a policy that takes something from a queue.
+type weakness struct {
+	key      string
+	severity Severity
+	means    string
+}
+
+func lookPolicies(f Facts) []Finding {
+	return f.withPolicies("policies of the broker", func(o object, q management.Queue) []Finding {
+		weak := weaknesses(o, q, f.Version)
+		keys := map[string]bool{}
+		for _, w := range weak {
+			keys[w.key] = true
+		}
+		var found []Finding
+		for _, w := range weak {
+			found = append(found, Finding{Severity: w.severity, Means: w.means, Mend: f.without(q, keys),
+				Found: fmt.Sprintf("%s: %v, from the %s", w.key, q.Effective[w.key], f.sourceOf(q, w.key))})
+		}
+		return found
+	})
+}
+
+// weaknesses judges what the policies say of a queue.
+func weaknesses(o object, q management.Queue, version string) []weakness {
+	in := effective(q)
+	var all []weakness
+	found := func(key string, severity Severity, means string) {
+		if _, set := q.Effective[key]; set {
+			all = append(all, weakness{key, severity, means})
+		}
+	}
+	number := func(key string) int64 { n, _ := q.Effective[key].(int64); return n }
+	dropsHead := in[amqp.QueueOverflowArg] == nil || in[amqp.QueueOverflowArg] == "drop-head"
+	lengths := func(severity Severity, means string) {
+		for _, key := range []string{"max-length", "max-length-bytes"} {
+			if number(key) < noLimit {
+				found(key, severity, means)
+			}
+		}
+	}
+
+	switch o.Role {
+	case roleRetry:
+		found("expires", Problem, "the queue is deleted when nobody has consumed from it that long, which nobody does, with all that waits in it")
+		if number("message-ttl") < o.Planned.Delay.Milliseconds() {
+			found("message-ttl", Problem, fmt.Sprintf("messages come back after %d ms instead of %s: the smaller one of policy and argument counts",
+				number("message-ttl"), config.FormatDelay(o.Planned.Delay)))
+		}
+		if q.Type == string(config.QueueTypeQuorum) && dropsHead {
+			found("overflow", Problem, "the queue hands messages back at most once instead of at least once, and has deleted what it had not handed over")
+		}
+		if dropsHead {
+			lengths(Problem, "when it is full, the oldest messages come back before their delay is over")
+		} else {
+			lengths(Warning, "when it is full, it refuses copies, and the deliveries are held until there is room")
+		}
+		if _, own := q.Arguments["x-dead-letter-routing-key"]; !own {
+			found("dead-letter-routing-key", Problem, "what has waited goes there instead of back to the queue that has failed it")
+		}
+	case roleDeadLetter:
+		found("expires", Problem, "the queue is deleted when nobody has consumed from it that long, with all dead letters")
+		found("message-ttl", Problem, "dead letters are deleted at that age, whether anybody has looked at them or not")
+		if dropsHead {
+			lengths(Problem, "when it is full, the oldest dead letters are deleted")
+		} else {
+			lengths(Warning, "when it is full, it refuses dead letters, and their deliveries are held until there is room")
+		}
+		if own, _ := q.Arguments["x-delivery-limit"].(int64); number("delivery-limit") < own && !atLeast(version, 4, 3) {
+			found("delivery-limit", Problem, "up to RabbitMQ 4.2 it wins over the queue's own: what a consumer of dead letters, or somebody who looks, gives back that often is deleted")
+		}
+	case roleMain:
+		found("expires", Problem, "the queue is deleted when nobody has consumed from it that long, with all its messages")
+		found("message-ttl", Warning, "messages that are not handled in time leave the queue unhandled, and are gone where it has no dead-letter exchange")
+		if q.Type == string(config.QueueTypeQuorum) && in["x-dead-letter-strategy"] == "at-least-once" && dropsHead {
+			found("overflow", Problem, "the queue dead-letters at most once instead of at least once: what reaches the delivery limit can be lost")
+		}
+		if dropsHead {
+			lengths(Warning, "when it is full, the oldest messages leave it unhandled, and are gone where it has no dead-letter exchange")
+		} else {
+			lengths(Note, "when it is full, it refuses messages: retries come back late, when there is room")
+		}
+	}
+	return all
+}
+
+// sourceOf names the policies that say something of a queue.
+func (f Facts) sourceOf(q management.Queue, key string) string {
+	var sources []string
+	if p, known := named(f.OperatorPolicies.Value, q.OperatorPolicy); known && p.Definition[key] != nil {
+		sources = append(sources, fmt.Sprintf("operator policy %q", p.Name))
+	}
+	if p, known := f.policyOf(q); known && p.Definition[key] != nil {
+		sources = append(sources, fmt.Sprintf("policy %q", p.Name))
+	}
+	if len(sources) == 0 {
+		return "policies of the broker"
+	}
+	return strings.Join(sources, " and the ")
+}
+
+// without are the commands that take these keys from a queue's policies, and leave other queues as they are.
+func (f Facts) without(q management.Queue, keys map[string]bool) string {
+	var lines []string
+	says := func(p management.Policy) bool {
+		for key := range p.Definition {
+			if keys[key] {
+				return true
+			}
+		}
+		return false
+	}
+	if p, known := named(f.OperatorPolicies.Value, q.OperatorPolicy); known && says(p) {
+		lines = append(lines, f.ownPolicy(q.Name, p, true, keys))
+	}
+	if p, known := f.policyOf(q); known && says(p) {
+		lines = append(lines, f.ownPolicy(q.Name, p, false, keys))
+	}
+	if len(lines) == 0 {
+		return f.ctl("list_policies") + "\n" + f.ctl("list_operator_policies")
+	}
+	return strings.Join(lines, "\n")
+}

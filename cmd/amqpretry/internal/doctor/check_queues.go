@@ -1,0 +1,226 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/management"
+)
+
+// noStatistics is why policies cannot be told of a queue that is there.
+const noStatistics = "the management API has no statistics of them yet, or keeps none: ask again in 10 seconds"
+
+// detailed calls look for every queue that is there and of which the management API has told, and collects why not.
+func (f Facts) detailed(what string, look func(object, management.Queue) []Finding, roles ...role) []Finding {
+	return f.each(what, false, look, roles...)
+}
+
+// withPolicies is detailed for what depends on the policies of the broker.
+func (f Facts) withPolicies(what string, look func(object, management.Queue) []Finding, roles ...role) []Finding {
+	return f.each(what, true, look, roles...)
+}
+
+func (f Facts) each(what string, policies bool, look func(object, management.Queue) []Finding, roles ...role) []Finding {
+	var found []Finding
+	hidden := blind{}
+	for _, o := range f.objects(roles...) {
+		exists := f.exists(o.Name)
+		switch {
+		case exists.Known && !exists.Value:
+		case !o.Queue.Details.Known:
+			hidden.add(o.Queue.Details.Why, o.Name)
+		case policies && o.Queue.Details.Value.Effective == nil:
+			hidden.add(noStatistics, o.Name)
+		default:
+			for _, finding := range look(o, o.Queue.Details.Value) {
+				if finding.Object == "" {
+					finding.Object = o.label()
+				}
+				found = append(found, finding)
+			}
+		}
+	}
+	return append(found, cannotSee(hidden, what)...)
+}
+
+// runs are the states of a queue that works.
+var runs = []string{"", "running", "idle", "flow"}
+
+func lookAvailable(f Facts) []Finding {
+	return f.detailed("whether queues can be reached", func(_ object, q management.Queue) []Finding {
+		var found []Finding
+		quorum := q.Type == string(config.QueueTypeQuorum)
+		if !slices.Contains(runs, q.State) {
+			found = append(found, Finding{Severity: Problem, Found: fmt.Sprintf("it is %s, on node %s", q.State, orUnknown(q.Node)),
+				Means: "nothing goes in or out; a classic queue is back with its node, with what was stored",
+				Mend:  "# bring its node up\nrabbitmqctl cluster_status"})
+		}
+		if quorum && len(q.Members) > 0 && !q.HasMajority() {
+			found = append(found, Finding{Severity: Problem,
+				Found: fmt.Sprintf("%d of its %d nodes are there, which is no majority", len(q.Online), len(q.Members)),
+				Means: "it takes everything and answers nothing: publishes are neither confirmed nor refused. Its messages are safe: do not delete it",
+				Mend:  "# bring its nodes up\nrabbitmq-queues quorum_status --vhost " + quote(f.VHost) + " " + quote(q.Name)})
+		}
+		running := 0
+		for _, n := range f.Nodes.Value {
+			if n.Running {
+				running++
+			}
+		}
+		if quorum && len(q.Members) > 0 && len(q.Members) < 3 && running >= 3 {
+			found = append(found, Finding{Severity: Warning, Found: fmt.Sprintf("it is on %d of %d nodes", len(q.Members), running),
+				Means: "it is not to be reached when one of these is down, and lost with that node's disk if it is on one only",
+				Mend:  f.grow(q)})
+		}
+		return found
+	})
+}
+
+// grow puts a queue on all nodes that run.
+func (f Facts) grow(q management.Queue) string {
+	lines := ""
+	for _, n := range f.Nodes.Value {
+		if n.Running && !slices.Contains(q.Members, n.Name) {
+			if lines != "" {
+				lines += "\n"
+			}
+			lines += "rabbitmq-queues add_member --vhost " + quote(f.VHost) + " " + quote(q.Name) + " " + quote(n.Name)
+		}
+	}
+	return lines
+}
+
+func lookTypes(f Facts) []Finding {
+	return f.detailed("types of queues", func(o object, q management.Queue) []Finding {
+		if q.Type != string(config.QueueTypeClassic) {
+			return nil
+		}
+		switch o.Role {
+		case roleMain:
+			return []Finding{{Severity: Note, Found: "it is a classic queue",
+				Means: "it is on one node, and cannot be reached while that is down; it does not count deliveries, so a message that kills its process is handed out for ever"}}
+		case roleRetry:
+			finding := Finding{Severity: Note, Found: "it is a classic queue",
+				Means: "it hands messages back at most once: what is due is lost while the main queue cannot take it"}
+			if main := f.Queues[o.Topic.Plan.Queue].Details; main.Known && main.Value.Type == string(config.QueueTypeQuorum) {
+				finding.Severity = Warning
+				finding.Found += " in front of a quorum main queue"
+				finding.Means += ", and that is so whenever the broker starts: what was due meanwhile is lost"
+				finding.Mend = "# in the policy, queue_type: quorum; the queues of before stay until they are empty. Then:\n" + f.apply(o.Topic)
+			}
+			return []Finding{finding}
+		default:
+			return nil // declared otherwise than planned: told by the check of arguments
+		}
+	})
+}
+
+// effective are the arguments of a queue as they are in force, as far as its policies change them: of two limits the
+// lower one counts, and a dead-letter exchange among the arguments wins over that of a policy.
+func effective(q management.Queue) amqp.Table {
+	arguments := amqp.Table{}
+	for key, value := range q.Arguments {
+		arguments[key] = value
+	}
+	arguments[amqp.QueueTypeArg] = q.Type
+	for key, value := range q.Effective {
+		argument := "x-" + key
+		own, given := arguments[argument].(int64)
+		n, isNumber := value.(int64)
+		switch {
+		case isNumber && given && own >= 0:
+			arguments[argument] = min(own, n)
+		case isNumber, key == "overflow": // which on quorum queues wins from a policy
+			arguments[argument] = value
+		default:
+			if _, given := arguments[argument]; !given {
+				arguments[argument] = value
+			}
+		}
+	}
+	return arguments
+}
+
+// manyStuck is how many messages that cannot be handed over keep all others of a queue from it.
+const manyStuck = 32
+
+func lookStuck(f Facts) []Finding {
+	return f.detailed("messages on their way out", func(o object, q management.Queue) []Finding {
+		n := stuck(q)
+		if n <= 0 {
+			return nil
+		}
+		finding := Finding{Severity: Warning, Found: fmt.Sprintf("%d messages are on their way out, and their target has not confirmed them", n),
+			Means: "it keeps them, out of sight of AMQP, and tries again every 3 minutes. It can be a moment's look: run doctor again",
+			Mend:  "rabbitmqctl list_queues --vhost " + quote(f.VHost) + " name messages messages_ready state policy"}
+		if main := f.exists(o.Topic.Plan.Queue); o.Role == roleRetry && main.Known && !main.Value {
+			finding.Severity = Problem
+			finding.Found += fmt.Sprintf(": the main queue %q is not there", o.Topic.Plan.Queue)
+			finding.Means = "it keeps them, and hands them over within 3 minutes after the main queue is there again. Do not delete it: they would be gone"
+			finding.Mend = "# start the service that consumes " + quote(o.Topic.Plan.Queue) + ": it declares it with its own arguments"
+		}
+		if n >= manyStuck {
+			finding.Severity = Problem
+			finding.Means += fmt.Sprintf(". With %d or more of them it hands over nothing else", manyStuck)
+		}
+		return []Finding{finding}
+	})
+}
+
+// stuck is how many messages a queue dead-letters without an answer.
+func stuck(q management.Queue) int64 {
+	switch {
+	case q.Undeliverable != nil && *q.Undeliverable > 0:
+		return *q.Undeliverable
+	case q.Undeliverable == nil && q.Messages != nil && q.Ready != nil && q.Unacked != nil && q.Type == string(config.QueueTypeQuorum):
+		return *q.Messages - *q.Ready - *q.Unacked
+	default:
+		return 0
+	}
+}
+
+func lookRetryConsumers(f Facts) []Finding {
+	var found []Finding
+	for _, o := range f.objects(roleRetry) {
+		consumers := int64(o.Queue.Consumers)
+		if told := o.Queue.Details.Value.Consumers; told != nil {
+			consumers = max(consumers, *told)
+		}
+		if consumers > 0 {
+			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: fmt.Sprintf("%d consumers", consumers),
+				Means: "they take waiting messages away, before their delay is over; retry queues are for nobody",
+				Mend: "# find who it is, and end it:\n" + f.ctl("list_consumers", "queue_name", "consumer_tag", "channel_pid") +
+					"\nrabbitmqctl list_channels pid name user"})
+		}
+	}
+	return found
+}
+
+func lookSingleActive(f Facts) []Finding {
+	return f.detailed("arguments of main queues", func(_ object, q management.Queue) []Finding {
+		if q.Arguments["x-single-active-consumer"] != true {
+			return nil
+		}
+		return []Finding{{Severity: Note, Found: "it has a single active consumer, as those have who rely on order",
+			Means: "a retry comes back behind later messages: with retries there is no order. Of several instances only one works at a time"}}
+	}, roleMain)
+}
+
+func lookDeadLetters(f Facts) []Finding {
+	var found []Finding
+	for _, o := range f.objects(roleDeadLetter) {
+		ready := int64(o.Queue.Ready)
+		if told := o.Queue.Details.Value.Messages; told != nil {
+			ready = max(ready, *told)
+		}
+		if ready > 0 {
+			found = append(found, Finding{Severity: Warning, Object: o.label(), Found: fmt.Sprintf("%d messages", ready),
+				Means: "they have failed for good, and wait for a person",
+				Mend:  "amqpretry dlq stat " + quote(o.Topic.Plan.Queue)})
+		}
+	}
+	return found
+}

@@ -1,0 +1,182 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/management"
+)
+
+func lookExists(f Facts) []Finding {
+	var found []Finding
+	hidden := blind{}
+	for _, o := range f.objects() {
+		switch exists := f.exists(o.Name); {
+		case !exists.Known:
+			hidden.add(exists.Why, o.Name)
+		case !exists.Value && o.Role == roleMain:
+			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: "there is no such queue",
+				Means: "what waits in its retry queues cannot come back: they keep it, and hand over nothing else either once 32 messages are due; " +
+					"what is published to it is lost or refused",
+				Mend: "# start the service that consumes it: it declares it with its own arguments. What waits comes within 3 minutes"})
+		case !exists.Value:
+			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: "there is no such queue" + f.underDefault(),
+				Means: "copies for it are returned, and their deliveries held until a service has declared it; one with TopologyAssume cannot",
+				Mend:  f.apply(o.Topic)})
+		}
+	}
+	for name, t := range f.plannedExchanges() {
+		switch exists := f.Exchanges[name].Exists; {
+		case !exists.Known:
+			hidden.add(exists.Why, name)
+		case !exists.Value:
+			found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name), Found: "there is no such exchange",
+				Means: "failed deliveries are held until a service has declared it; one with TopologyAssume cannot",
+				Mend:  f.apply(t)})
+		}
+	}
+	return append(found, cannotSee(hidden, "whether they exist")...)
+}
+
+// underDefault reminds of the policy that nobody has given.
+func (f Facts) underDefault() string {
+	if f.PolicyFile == "" {
+		return " (looked for under the library's default policy: give yours with --policies)"
+	}
+	return ""
+}
+
+func (f Facts) plannedExchanges() map[string]Topic {
+	all := map[string]Topic{}
+	for _, t := range f.Topics {
+		for _, x := range t.Plan.Exchanges {
+			if _, known := all[x.Name]; !known {
+				all[x.Name] = t
+			}
+		}
+	}
+	return all
+}
+
+func lookArguments(f Facts) []Finding {
+	var found []Finding
+	hidden := blind{}
+	for _, o := range f.objects(roleRetry, roleDeadLetter) {
+		if exists := f.exists(o.Name); exists.Known && !exists.Value {
+			continue
+		}
+		switch conflict := o.Queue.Conflict; {
+		case !conflict.Known:
+			hidden.add(conflict.Why, o.Name)
+		case conflict.Value != nil:
+			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: differs(conflict.Value),
+				Means: "a service that declares it fails to subscribe; one that does not meets a queue that does something else than the policy says",
+				Mend:  f.recreate(o)})
+		}
+	}
+	for _, name := range sortedKeys(f.plannedExchanges()) {
+		x := f.Exchanges[name]
+		if !x.Exists.Known || !x.Exists.Value {
+			continue
+		}
+		switch {
+		case !x.Conflict.Known:
+			hidden.add(x.Conflict.Why, name)
+		case x.Conflict.Value != nil:
+			found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name), Found: differs(x.Conflict.Value),
+				Means: "it does not route failed messages as it should, and a service that declares it fails to subscribe",
+				Mend: "# rabbitmqctl deletes no exchanges: delete it in the management UI, if nobody else uses it, and then\n" +
+					f.apply(f.plannedExchanges()[name])})
+		}
+	}
+	return append(found, cannotSee(hidden, "arguments")...)
+}
+
+func differs(c *topology.ConflictError) string {
+	text := "declared otherwise than planned"
+	if c.Argument != "" {
+		text += ": " + c.Argument
+	}
+	if c.Wanted != "" || c.Found != "" {
+		text += fmt.Sprintf(", wanted %s, found %s", orUnknown(c.Wanted), orUnknown(c.Found))
+	}
+	return text
+}
+
+func orUnknown(value string) string {
+	if value == "" {
+		return "another value"
+	}
+	return value
+}
+
+func lookBindings(f Facts) []Finding {
+	var found []Finding
+	hidden := blind{}
+	told := map[string]bool{}
+	for _, t := range f.Topics {
+		for _, b := range t.Plan.Bindings {
+			id := fmt.Sprint(b)
+			x := f.Exchanges[b.Exchange]
+			if told[id] || x.Exists.Known && !x.Exists.Value { // the exchange is missing: told already
+				continue
+			}
+			told[id] = true
+			if exists := f.exists(b.Queue); exists.Known && !exists.Value {
+				continue
+			}
+			switch {
+			case !x.Bindings.Known:
+				if !slices.Contains(hidden[x.Bindings.Why], b.Exchange) {
+					hidden.add(x.Bindings.Why, b.Exchange)
+				}
+			case !slices.ContainsFunc(x.Bindings.Value, func(a management.Binding) bool { return sameBinding(a, b) }):
+				found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", b.Exchange),
+					Found: fmt.Sprintf("it is not bound to queue %q", b.Queue),
+					Means: "copies for it are returned, and their deliveries held until a service has bound it; one with TopologyAssume cannot" + lostOnWayBack(t, b),
+					Mend:  f.apply(t)})
+			}
+		}
+	}
+	return append(found, cannotSee(hidden, "bindings")...)
+}
+
+// lostOnWayBack is what else a missing binding of the shared exchange for the way back does.
+func lostOnWayBack(t Topic, b topology.Binding) string {
+	if b.Queue != t.Plan.Queue {
+		return ""
+	}
+	return "; what waits for this queue in shared retry queues cannot come back, and after 32 such messages nobody's can"
+}
+
+func sameBinding(a management.Binding, b topology.Binding) bool {
+	if a.Queue != b.Queue || a.Key != b.Key || len(a.Arguments) != len(b.Arguments) {
+		return false
+	}
+	for key, value := range b.Arguments {
+		if a.Arguments[key] != value {
+			return false
+		}
+	}
+	return true
+}
+
+func lookObsolete(f Facts) []Finding {
+	if !f.Obsolete.Known {
+		return cannotSee(blind{f.Obsolete.Why: nil}, "retry queues that no policy uses any more")
+	}
+	var found []Finding
+	for _, q := range f.Obsolete.Value {
+		main, _ := q.Arguments["x-dead-letter-routing-key"].(string)
+		for _, t := range f.Topics {
+			if t.Plan.Queue == main {
+				found = append(found, Finding{Severity: Note, Object: fmt.Sprintf("retry queue %q", q.Name),
+					Found: "no policy uses it" + f.underDefault(),
+					Means: "what waits in it still comes back; instances with an older policy may still use it",
+					Mend:  "# when no instance with an older policy runs any more:\n" + f.topology("prune", t)})
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,96 @@
+package doctor
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// check is one thing that is looked at.
+type check struct {
+	name string
+	// fine is what is so when it finds nothing.
+	fine string
+	// queues is true if there is nothing to look at without topics.
+	queues bool
+	look   func(Facts) []Finding
+}
+
+// checks are all, in the order in which they are told.
+var checks = []check{
+	{"version", "RabbitMQ is a version that is supported", false, lookVersion},
+	{"features", "quorum queues and at-least-once dead-lettering are there", false, lookFeatures},
+	{"alarms", "no memory or disk alarm", false, lookAlarms},
+	{"nodes", "all nodes run and see each other", false, lookNodes},
+	{"permissions", "the user may do what a consumer does", true, lookPermissions},
+	{"limits", "the virtual host has room for the queues", false, lookLimits},
+
+	{"exists", "all queues and exchanges are there", true, lookExists},
+	{"arguments", "queues and exchanges are declared as the policies say", true, lookArguments},
+	{"bindings", "the retry exchanges lead to all queues", true, lookBindings},
+
+	{"available", "all queues run, with a majority of their nodes", true, lookAvailable},
+	{"types", "no classic queue on the way", true, lookTypes},
+	{"policies", "no policy of the broker weakens a promise", true, lookPolicies},
+	{"delivery-limit", "no main queue drops what it has delivered too often", true, lookDeliveryLimit},
+	{"nack-rule", "no quorum main queue", true, lookNackRule},
+	{"dead-letter-target", "what a queue dead-letters arrives somewhere", true, lookTargets},
+	{"stuck", "nothing is stuck on its way out of a queue", true, lookStuck},
+	{"retry-consumers", "nobody consumes from retry queues", true, lookRetryConsumers},
+	{"single-active-consumer", "no main queue relies on order", true, lookSingleActive},
+	{"dead-letters", "no dead letters", true, lookDeadLetters},
+	{"obsolete", "no retry queue that no policy uses", true, lookObsolete},
+}
+
+// diagnose judges what is known. It gives at least one finding for each check, but for those about queues where none was named.
+func diagnose(f Facts) []Finding {
+	var all []Finding
+	for _, c := range checks {
+		if c.queues && len(f.Topics) == 0 {
+			continue
+		}
+		found := c.look(f)
+		if len(found) == 0 {
+			found = []Finding{{Severity: OK, Object: broker, Found: c.fine}}
+		}
+		for _, finding := range found {
+			finding.Check = c.name
+			all = append(all, finding.tidy())
+		}
+	}
+	return sorted(all)
+}
+
+// broker is the object of findings about all of it.
+const broker = "broker"
+
+func (o object) label() string { return fmt.Sprintf("%s %q", o.Role, o.Name) }
+
+// cannotSee is the finding of a check that could not look, once for each reason.
+func cannotSee(whys map[string][]string, what string) []Finding {
+	var all []Finding
+	for _, why := range sortedKeys(whys) {
+		found := what
+		if names := whys[why]; len(names) > 0 && names[0] != "" {
+			found += " (" + strings.Join(names, ", ") + ")"
+		}
+		all = append(all, Finding{Severity: Unseen, Object: broker, Found: "not seen: " + found, Means: why})
+	}
+	return all
+}
+
+// blind collects what could not be seen, by reason.
+type blind map[string][]string
+
+func (b blind) add(why, name string) { b[why] = append(b[why], name) }
+
+// atLeast compares versions such as 4.0.5 with major.minor. One that cannot be read is none.
+func atLeast(version string, major, minor int) bool {
+	parts := strings.SplitN(version, ".", 3)
+	if len(parts) < 2 {
+		return false
+	}
+	a, err := strconv.Atoi(parts[0])
+	b, err2 := strconv.Atoi(parts[1])
+	return err == nil && err2 == nil && (a > major || a == major && b >= minor)
+}

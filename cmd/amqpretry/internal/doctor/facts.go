@@ -1,0 +1,135 @@
+package doctor
+
+import (
+	"slices"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/management"
+)
+
+// Seen is what a look has shown, or why it has shown nothing. The zero Seen was not looked at.
+type Seen[T any] struct {
+	Value T
+	// Known is true if Value is what there is. If not, Why says what was in the way.
+	Known bool
+	Why   string
+}
+
+func seen[T any](value T) Seen[T] { return Seen[T]{Value: value, Known: true} }
+
+func unseen[T any](why string) Seen[T] { return Seen[T]{Why: why} }
+
+// Facts are all that is known of a broker when it is judged.
+type Facts struct {
+	// VHost and User of the connection; Version of the broker.
+	VHost, User, Version string
+	// PolicyFile is the one that Topics are from; empty for the library's default policy.
+	PolicyFile string
+	// Names of the services.
+	Names  topology.Names
+	Topics []Topic
+
+	// Blocked is why the broker takes no messages; "" when it does.
+	Blocked Seen[string]
+	// Refused are the permissions that the user lacks, as the broker said when it was asked for them.
+	Refused Seen[[]Permission]
+	// Granted are the user's permissions as they are set.
+	Granted Seen[management.Permissions]
+
+	Nodes                      Seen[[]management.Node]
+	Flags                      Seen[[]management.FeatureFlag]
+	Limits                     Seen[map[string]int64]
+	Policies, OperatorPolicies Seen[[]management.Policy]
+	// All are the queues of the virtual host, without statistics.
+	All Seen[[]management.Queue]
+	// Obsolete are retry queues that no policy of Topics uses.
+	Obsolete Seen[[]topology.ObsoleteQueue]
+
+	// Queues are those of the topics, and those to which main queues dead-letter.
+	Queues map[string]Queue
+	// Exchanges are those of the topics, and those by which main queues and these others dead-letter.
+	Exchanges map[string]Exchange
+}
+
+// Topic is a main queue with its policy and its plan.
+type Topic struct {
+	Name   string
+	Policy config.Policy
+	Plan   topology.Plan
+}
+
+// Queue is what is known of one.
+type Queue struct {
+	Exists Seen[bool]
+	// Ready and Consumers as AMQP tells them of a queue that exists.
+	Ready, Consumers int
+	// Conflict is how it differs from the plan; nil if it does not.
+	Conflict Seen[*topology.ConflictError]
+	Details  Seen[management.Queue]
+}
+
+// Exchange is what is known of one.
+type Exchange struct {
+	Exists   Seen[bool]
+	Conflict Seen[*topology.ConflictError]
+	// Type as the management API tells it; "" when it does not, or there is none.
+	Type string
+	// Bindings to queues.
+	Bindings Seen[[]management.Binding]
+}
+
+// role is what a queue is for.
+type role string
+
+const (
+	roleMain       role = "main queue"
+	roleRetry      role = "retry queue"
+	roleDeadLetter role = "dead-letter queue"
+)
+
+// object is a queue of a topic.
+type object struct {
+	Name  string
+	Role  role
+	Topic Topic
+	// Planned is what the plan says of it; nil for the main queue, of which it says nothing.
+	Planned *topology.Queue
+	Queue   Queue
+}
+
+// objects lists the queues of all topics; one that topics share is there once, with the first of them.
+func (f Facts) objects(roles ...role) []object {
+	var all []object
+	known := map[string]bool{}
+	add := func(o object) {
+		if known[o.Name] || len(roles) > 0 && !slices.Contains(roles, o.Role) {
+			return
+		}
+		known[o.Name] = true
+		o.Queue = f.Queues[o.Name]
+		all = append(all, o)
+	}
+	for _, t := range f.Topics {
+		add(object{Name: t.Plan.Queue, Role: roleMain, Topic: t})
+		for i, q := range t.Plan.Queues {
+			planned := object{Name: q.Name, Role: roleRetry, Topic: t, Planned: &t.Plan.Queues[i]}
+			if q.Name == t.Plan.DeadLetterQueue {
+				planned.Role = roleDeadLetter
+			}
+			add(planned)
+		}
+	}
+	return all
+}
+
+// exists tells whether a queue is there, as far as anybody has looked.
+func (f Facts) exists(queue string) Seen[bool] {
+	if q, looked := f.Queues[queue]; looked && q.Exists.Known {
+		return q.Exists
+	}
+	if !f.All.Known {
+		return unseen[bool](f.All.Why)
+	}
+	return seen(slices.ContainsFunc(f.All.Value, func(q management.Queue) bool { return q.Name == queue }))
+}

@@ -1,0 +1,131 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/management"
+)
+
+// noAPI is why things that only the management API tells are not seen.
+const noAPI = "only the management API tells: set AMQP_MANAGEMENT_URL, or --management-url"
+
+// api is what is asked of the management API.
+type api struct {
+	client     *management.Client
+	management topology.Management
+	// why it is not asked any more.
+	why string
+}
+
+// gather looks at everything. What one of both does not tell is why it is not seen; only the end of ctx ends it.
+func gather(ctx context.Context, f Facts, p *prober, a *api) Facts {
+	f.Queues, f.Exchanges = map[string]Queue{}, map[string]Exchange{}
+	f.overview(ctx, a)
+
+	for _, o := range f.objects() {
+		q := p.queue(o)
+		q.Details = details(ctx, a, o.Name)
+		f.Queues[o.Name] = q
+	}
+	planned := f.plannedExchanges()
+	for _, name := range sortedKeys(planned) {
+		f.Exchanges[name] = f.exchange(ctx, a, p, name, planned[name])
+	}
+	f.follow(ctx, a, p)
+
+	f.Refused = p.refused(needs(f.Topics))
+	f.Blocked = p.blocked()
+	return f
+}
+
+func (f *Facts) overview(ctx context.Context, a *api) {
+	f.All = ask(a, func() ([]management.Queue, error) { return a.client.Queues(ctx) })
+	if a != nil && !f.All.Known { // it answers to nobody, or not to this user: not a hundred times
+		a.why = f.All.Why
+	}
+	f.Nodes = ask(a, func() ([]management.Node, error) { return a.client.Nodes(ctx) })
+	f.Flags = ask(a, func() ([]management.FeatureFlag, error) { return a.client.FeatureFlags(ctx) })
+	f.Limits = ask(a, func() (map[string]int64, error) { return a.client.Limits(ctx) })
+	f.Policies = ask(a, func() ([]management.Policy, error) { return a.client.Policies(ctx) })
+	f.OperatorPolicies = ask(a, func() ([]management.Policy, error) { return a.client.OperatorPolicies(ctx) })
+	f.Granted = ask(a, func() (management.Permissions, error) { return a.client.Permissions(ctx, f.User) })
+	f.Obsolete = ask(a, func() ([]topology.ObsoleteQueue, error) {
+		plans := make([]topology.Plan, len(f.Topics))
+		for i, t := range f.Topics {
+			plans[i] = t.Plan
+		}
+		return a.management.Obsolete(ctx, f.Names, plans...)
+	})
+}
+
+func ask[T any](a *api, question func() (T, error)) Seen[T] {
+	if a == nil {
+		return unseen[T](noAPI)
+	}
+	if a.why != "" {
+		return unseen[T](a.why)
+	}
+	answer, err := question()
+	if err != nil {
+		return unseen[T](err.Error())
+	}
+	return seen(answer)
+}
+
+func details(ctx context.Context, a *api, queue string) Seen[management.Queue] {
+	return ask(a, func() (management.Queue, error) {
+		q, err := a.client.Queue(ctx, queue)
+		if management.NotFound(err) {
+			return q, errors.New("there is no such queue")
+		}
+		return q, err
+	})
+}
+
+func (f *Facts) exchange(ctx context.Context, a *api, p *prober, name string, t Topic) Exchange {
+	x := p.exchange(name, t)
+	x.Bindings = ask(a, func() ([]management.Binding, error) { return a.client.BindingsFrom(ctx, name) })
+	return x
+}
+
+// follow looks at where main queues dead-letter to by themselves, and, of what has a TTL there, at where that goes on to.
+func (f *Facts) follow(ctx context.Context, a *api, p *prober) {
+	var kinds []management.Exchange
+	from := f.objects(roleMain)
+	for range 2 {
+		var next []object
+		for _, o := range from {
+			q := f.Queues[o.Name].Details
+			if !q.Known {
+				continue
+			}
+			arguments := effective(q.Value)
+			name, deadLetters := arguments["x-dead-letter-exchange"].(string)
+			if !deadLetters {
+				continue
+			}
+			if _, looked := f.Exchanges[name]; name != "" && !looked {
+				if kinds == nil {
+					kinds = ask(a, func() ([]management.Exchange, error) { return a.client.Exchanges(ctx) }).Value
+				}
+				x := f.exchange(ctx, a, p, name, Topic{})
+				if i := slices.IndexFunc(kinds, func(k management.Exchange) bool { return k.Name == name }); i >= 0 {
+					x.Type = kinds[i].Type
+				}
+				f.Exchanges[name] = x
+			}
+			for _, target := range f.targets(q.Value, arguments).Value {
+				if _, looked := f.Queues[target]; !looked {
+					t := p.queue(object{Name: target})
+					t.Details = details(ctx, a, target)
+					f.Queues[target] = t
+				}
+				next = append(next, object{Name: target})
+			}
+		}
+		from = next
+	}
+}

@@ -1,0 +1,142 @@
+package doctor
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"strings"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/management"
+)
+
+// quote makes one word of any text, in which nothing means anything to a shell.
+func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
+
+// ctl is a rabbitmqctl command about the virtual host.
+func (f Facts) ctl(command string, args ...string) string {
+	option := "-p " + quote(f.VHost)
+	if strings.HasPrefix(f.VHost, "-") { // it would be taken for an option
+		option = "--vhost=" + quote(f.VHost)
+	}
+	return strings.Join(append([]string{"rabbitmqctl", command, option}, args...), " ")
+}
+
+// apply declares what is missing of a topic's plan.
+func (f Facts) apply(t Topic) string { return f.topology("apply", t) }
+
+// topology is a command about the topology of a topic.
+func (f Facts) topology(command string, t Topic) string {
+	words := []string{"amqpretry", "topology", command}
+	if f.PolicyFile != "" {
+		words = append(words, "--policies", quote(f.PolicyFile))
+	}
+	if f.Names.Shared != "" {
+		words = append(words, "--shared-name", quote(f.Names.Shared))
+	}
+	target := t.Plan.Queue
+	if t.Name != t.Plan.Queue {
+		target = t.Name + "=" + t.Plan.Queue
+	}
+	if strings.HasPrefix(target, "-") {
+		words = append(words, "--")
+	}
+	return strings.Join(append(words, quote(target)), " ")
+}
+
+// recreate deletes a queue, if it is certainly empty, and declares it as planned.
+func (f Facts) recreate(o object) string {
+	commands, err := topology.RetireCommands(f.VHost, topology.ObsoleteQueue{Queue: *o.Planned})
+	if err != nil {
+		return "# " + err.Error()
+	}
+	lines := []string{"# Deletes it only if it is empty, which three looks must show; let what is in it come out before, or move it away."}
+	for line := range strings.Lines(commands) {
+		if !strings.HasPrefix(line, "#") { // those are about queues that nobody uses
+			lines = append(lines, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	last := len(lines) - 1
+	lines[last] += " &&\n" + f.apply(o.Topic)
+	return strings.Join(lines, "\n")
+}
+
+// noLimit is in bytes more than any queue gets. It stands in a policy that must say something.
+const noLimit = 1_000_000_000_000_000
+
+// ownPolicy is a policy of the broker for one queue that takes the place of another: with what that says but for some keys.
+func (f Facts) ownPolicy(queue string, of management.Policy, operator bool, without map[string]bool) string {
+	definition := map[string]any{}
+	for key, value := range of.Definition {
+		if !without[key] {
+			definition[key] = value
+		}
+	}
+	if len(definition) == 0 { // RabbitMQ takes none that is empty
+		definition["max-length-bytes"] = noLimit
+	}
+	command := f.setPolicy(queue, definition, of.Priority+1)
+	if operator {
+		command = strings.Replace(command, "set_policy", "set_operator_policy", 1)
+	}
+	return command
+}
+
+// protect is the policy that keeps a main queue from dropping messages, with all else that the queue's policy says today.
+func (f Facts) protect(o object) string {
+	definition, priority := map[string]any{}, 100
+	if p, found := f.policyOf(o.Queue.Details.Value); found {
+		maps.Copy(definition, p.Definition)
+		priority = max(priority, p.Priority+1)
+	}
+	var protection map[string]any
+	wanted := topology.ProtectPolicy(f.VHost, o.Name, f.deadLetterQueue(o.Topic)).Definition
+	if err := json.Unmarshal([]byte(wanted), &protection); err != nil {
+		return "# " + err.Error() // impossible: it is JSON
+	}
+	maps.Copy(definition, protection)
+	return f.setPolicy(o.Name, definition, priority)
+}
+
+func (f Facts) setPolicy(queue string, definition map[string]any, priority int) string {
+	p := topology.ProtectPolicy(f.VHost, queue, "")
+	p.Priority, p.Definition = priority, asJSON(definition)
+	return p.SetCommand()
+}
+
+// policyOf is the user's policy that applies to a queue.
+func (f Facts) policyOf(q management.Queue) (management.Policy, bool) {
+	return named(f.Policies.Value, q.Policy)
+}
+
+func named(policies []management.Policy, name *string) (management.Policy, bool) {
+	for _, p := range policies {
+		if name != nil && p.Name == *name {
+			return p, true
+		}
+	}
+	return management.Policy{}, false
+}
+
+// deadLetterQueue is where a main queue's messages end; under the mode off the one that they would have.
+func (f Facts) deadLetterQueue(t Topic) string {
+	if t.Plan.DeadLetterQueue != "" {
+		return t.Plan.DeadLetterQueue
+	}
+	return f.Names.WithDefaults().DeadLetterQueue(t.Plan.Queue)
+}
+
+// importDefinitions declares what rabbitmqctl has no command for. By a file: that of RabbitMQ 4.3 cannot read its input everywhere.
+// rabbitmqctl may run as another user.
+func importDefinitions(definitions map[string]any) string {
+	return fmt.Sprintf(`file=$(mktemp) && chmod 644 "$file" && printf %%s %s >"$file" && rabbitmqctl import_definitions "$file" && rm "$file"`,
+		quote(asJSON(definitions)))
+}
+
+func asJSON(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return err.Error() // impossible: texts and numbers
+	}
+	return string(text)
+}

@@ -1,0 +1,154 @@
+package doctor
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// The operations that RabbitMQ has permissions for.
+const (
+	configure = "configure"
+	write     = "write"
+	read      = "read"
+)
+
+// defaultExchange is the name of the default exchange in permissions.
+const defaultExchange = "amq.default"
+
+// Permission is one that a consumer needs.
+type Permission struct {
+	Operation string
+	// Kind and Name of the object.
+	Kind, Name string
+	// For is what it is needed for. Always is true if a service that declares nothing (TopologyAssume) needs it as well.
+	For    string
+	Always bool
+}
+
+func (p Permission) same(q Permission) bool {
+	return p.Operation == q.Operation && p.Kind == q.Kind && p.Name == q.Name
+}
+
+// needs lists what the consumers of these topics must be allowed, as docs/permissions.md says; each once.
+func needs(topics []Topic) []Permission {
+	var all []Permission
+	add := func(operation, kind, name, why string, always bool) {
+		p := Permission{operation, kind, name, why, always}
+		i := slices.IndexFunc(all, p.same)
+		switch {
+		case i < 0:
+			all = append(all, p)
+		case always && !all[i].Always:
+			all[i] = p
+		}
+	}
+	for _, t := range topics {
+		plan := t.Plan
+		add(read, topology.KindQueue, plan.Queue, "consuming from it", true)
+		if plan.RetryExchange != "" {
+			add(write, topology.KindExchange, plan.RetryExchange, "publishing the copies of failed messages", true)
+		}
+		if exchange, _ := plan.Route(wire.CountDead); exchange == "" && plan.DeadLetterQueue != "" {
+			add(write, topology.KindExchange, defaultExchange, "publishing dead letters", true)
+		}
+		add(configure, topology.KindQueue, plan.Queue, "declaring it", false)
+		for _, x := range plan.Exchanges {
+			add(configure, topology.KindExchange, x.Name, "declaring it", false)
+		}
+		for _, q := range plan.Queues {
+			add(configure, topology.KindQueue, q.Name, "declaring it", false)
+			if exchange, deadLetters := q.Arguments["x-dead-letter-exchange"].(string); deadLetters {
+				if exchange == "" {
+					exchange = defaultExchange
+				}
+				add(read, topology.KindQueue, q.Name, "declaring it, as it dead-letters", false)
+				add(write, topology.KindExchange, exchange, "declaring queues that dead-letter to it", false)
+			}
+		}
+		for _, b := range plan.Bindings {
+			add(write, topology.KindQueue, b.Queue, "binding it", false)
+			add(read, topology.KindExchange, b.Exchange, "binding queues to it", false)
+		}
+	}
+	return all
+}
+
+// lacking lists those that the patterns do not match. A pattern that Go cannot read, as Erlang's are more, matches.
+func lacking(wanted []Permission, granted management.Permissions) []Permission {
+	var missing []Permission
+	for _, p := range wanted {
+		pattern := map[string]string{configure: granted.Configure, write: granted.Write, read: granted.Read}[p.Operation]
+		expression, err := regexp.Compile(pattern)
+		if pattern == "" || err == nil && !expression.MatchString(p.Name) { // an empty pattern matches nothing
+			missing = append(missing, p)
+		}
+	}
+	return missing
+}
+
+func lookPermissions(f Facts) []Finding {
+	wanted := needs(f.Topics)
+	missing := slices.Clone(f.Refused.Value)
+	if f.Granted.Known {
+		for _, p := range lacking(wanted, f.Granted.Value) {
+			// What the broker has said counts. It says nothing of reading an exchange when it has refused the queue that was to be bound.
+			asked := f.Refused.Known && (p.Operation != read || p.Kind != topology.KindExchange)
+			if !asked && !slices.ContainsFunc(missing, p.same) {
+				missing = append(missing, p)
+			}
+		}
+	}
+	user := fmt.Sprintf("user %q", f.User)
+	mend := f.grant(wanted)
+	var found []Finding
+	for _, p := range missing {
+		finding := Finding{Severity: Warning, Object: user, Mend: mend,
+			Found: fmt.Sprintf("no %s permission on %s %q", p.Operation, p.Kind, p.Name),
+			Means: "a service with this user fails at " + p.For + ", unless it declares nothing (TopologyAssume)"}
+		if p.Always {
+			finding.Severity = Problem
+			finding.Means = "a service with this user fails at " + p.For
+			if p.Operation == write {
+				finding.Means += ": its failed deliveries are held, and do not end"
+			}
+		}
+		found = append(found, finding)
+	}
+	if len(found) == 0 && !f.Refused.Known && !f.Granted.Known {
+		return cannotSee(blind{f.Refused.Why: nil}, "permissions")
+	}
+	return found
+}
+
+// grant gives the user what is wanted, beside what is granted.
+func (f Facts) grant(wanted []Permission) string {
+	pattern := func(operation, granted string) string {
+		var names []string
+		for _, p := range wanted {
+			if name := regexp.QuoteMeta(p.Name); p.Operation == operation && !slices.Contains(names, name) {
+				names = append(names, name)
+			}
+		}
+		all := "^(" + strings.Join(names, "|") + ")$"
+		switch {
+		case len(names) == 0:
+			return quote(granted)
+		case granted != "" && granted != "^$":
+			all = "(" + granted + ")|" + all
+		}
+		return quote(all)
+	}
+	g := f.Granted.Value
+	command := f.ctl("set_permissions", quote(f.User), pattern(configure, g.Configure), pattern(write, g.Write), pattern(read, g.Read))
+	if !f.Granted.Known {
+		return "# It replaces what is granted today; look for that, and put it into the patterns:\n" +
+			"#   rabbitmqctl list_user_permissions " + quote(f.User) + "\n" + command
+	}
+	return command
+}

@@ -1,0 +1,105 @@
+package doctor
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+// report prints the findings.
+func report(s *cli.Session, f Facts, findings []Finding) error {
+	if s.JSON {
+		return s.PrintJSON(struct {
+			Version     string           `json:"version"`
+			VirtualHost string           `json:"virtual_host"`
+			User        string           `json:"user"`
+			Counts      map[Severity]int `json:"counts"`
+			Findings    []Finding        `json:"findings"`
+		}{f.Version, f.VHost, f.User, count(findings), findings})
+	}
+	_, err := fmt.Fprint(s.Out, text(f, findings))
+	return err
+}
+
+// text is for people: by object, the worst first.
+func text(f Facts, findings []Finding) string {
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line("RabbitMQ %s, virtual host %s, user %s", cli.Safe(f.Version), cli.Safe(f.VHost), cli.Safe(f.User))
+
+	object := ""
+	for _, finding := range findings {
+		if finding.Severity == OK || finding.Severity == Unseen {
+			continue
+		}
+		if finding.Object != object {
+			object = finding.Object
+			line("\n%s", cli.Safe(object))
+		}
+		line("  %s, %s: %s", finding.Severity, finding.Check, cli.Safe(finding.Found))
+		if finding.Means != "" {
+			line("    means: %s", cli.Safe(finding.Means))
+		}
+		if finding.Mend != "" {
+			line("    mend:")
+			for mend := range strings.Lines(finding.Mend) {
+				line("      %s", strings.TrimRight(mend, "\n")) // tidy has made it safe
+			}
+		}
+	}
+
+	n := count(findings)
+	whys, hidden := unseenByReason(findings)
+	for _, why := range whys {
+		line("\nnot seen: %s\n  as: %s", cli.Safe(strings.Join(hidden[why], "; ")), cli.Safe(why))
+	}
+	if len(f.Topics) == 0 {
+		line("\nNo queue was named, so only the broker itself was looked at.")
+	}
+	line("\n%s, %s, %s; %s; %s", times(n[Problem], "problem"), times(n[Warning], "warning"), times(n[Note], "note"),
+		times(n[OK], "check")+" found nothing", unseenChecks(findings))
+	return b.String()
+}
+
+// unseenByReason gives the reasons why something was not seen, in order, and what that was.
+func unseenByReason(findings []Finding) (whys []string, hidden map[string][]string) {
+	hidden = map[string][]string{}
+	for _, f := range findings {
+		if f.Severity != Unseen {
+			continue
+		}
+		if _, told := hidden[f.Means]; !told {
+			whys = append(whys, f.Means)
+		}
+		what := strings.TrimPrefix(f.Found, "not seen: ")
+		if !slices.Contains(hidden[f.Means], what) {
+			hidden[f.Means] = append(hidden[f.Means], what)
+		}
+	}
+	return whys, hidden
+}
+
+func times(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// unseenChecks names those that could not look, or not at everything.
+func unseenChecks(findings []Finding) string {
+	var names []string
+	told := map[string]bool{}
+	for _, f := range findings {
+		if f.Severity == Unseen && !told[f.Check] {
+			told[f.Check] = true
+			names = append(names, f.Check)
+		}
+	}
+	if len(names) == 0 {
+		return "everything was seen"
+	}
+	return "not all was seen of: " + strings.Join(names, ", ")
+}

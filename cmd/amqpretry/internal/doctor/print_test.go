@@ -1,0 +1,73 @@
+package doctor
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+func TestTextForPeople(t *testing.T) {
+	f := healthy(t)
+	findings := sorted([]Finding{
+		{Check: "version", Severity: OK, Object: broker, Found: "fine"},
+		{Check: "bindings", Severity: Unseen, Object: broker, Found: "not seen: bindings (x)", Means: "nobody told"},
+		{Check: "nodes", Severity: Unseen, Object: broker, Found: "not seen: nodes", Means: "nobody told"},
+		{Check: "types", Severity: Note, Object: `main queue "a"`, Found: "classic", Means: "slow"},
+		{Check: "exists", Severity: Problem, Object: `queue "b"`, Found: "gone\x1b[31m", Means: "lost", Mend: "# first\nmake it"},
+		{Check: "letters", Severity: Warning, Object: `main queue "a"`, Found: "7", Means: "look"},
+	})
+	assert.Equal(t, `RabbitMQ 4.0.5, virtual host /, user service
+
+queue "b"
+  problem, exists: gone\x1b[31m
+    means: lost
+    mend:
+      # first
+      make it
+
+main queue "a"
+  warning, letters: 7
+    means: look
+  note, types: classic
+    means: slow
+
+not seen: bindings (x); nodes
+  as: nobody told
+
+1 problem, 1 warning, 1 note; 1 check found nothing; not all was seen of: bindings, nodes
+`, text(f, findings))
+}
+
+func TestJSONForPrograms(t *testing.T) {
+	f := healthy(t)
+	var out bytes.Buffer
+	require.NoError(t, report(&cli.Session{Out: &out, JSON: true}, f, diagnose(f)))
+	var answer struct {
+		Version     string         `json:"version"`
+		VirtualHost string         `json:"virtual_host"`
+		User        string         `json:"user"`
+		Counts      map[string]int `json:"counts"`
+		Findings    []Finding      `json:"findings"`
+	}
+	decoder := json.NewDecoder(&out)
+	decoder.DisallowUnknownFields()
+	require.NoError(t, decoder.Decode(&answer))
+	assert.Equal(t, map[string]int{"problem": 0, "warning": 0, "unseen": 0, "note": 1, "ok": len(checks) - 1}, answer.Counts)
+	assert.Len(t, answer.Findings, len(checks))
+	assert.Equal(t, "/", answer.VirtualHost)
+}
+
+// A command never carries what a terminal acts upon.
+func TestNamesThatATerminalActsUpon(t *testing.T) {
+	for name, safe := range map[string]bool{"it's $(x)": true, "ünï": true, "a\x1b[31m": false, "a\u202eb": false, "a\x00": false} {
+		f := Finding{Mend: "rabbitmqctl x " + quote(name) + "\n\tnext"}.tidy()
+		assert.Equal(t, safe, strings.HasPrefix(f.Mend, "rabbitmqctl"), "%q", name)
+		assert.Equal(t, safe, strings.HasSuffix(f.Mend, "\tnext"), "%q", name)
+	}
+}

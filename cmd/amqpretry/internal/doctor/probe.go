@@ -1,0 +1,250 @@
+package doctor
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+)
+
+// prober asks a broker over AMQP, and changes nothing there. Each question has a channel of its own, as a refusal closes it.
+type prober struct {
+	connection *amqp.Connection
+	// publisher is a second connection: in an alarm the broker stops listening to whoever publishes.
+	publisher *amqp.Connection
+	blocking  chan amqp.Blocking
+}
+
+// publisherTimeout is how long the broker may take to answer the connection that publishes.
+const publisherTimeout = 5 * time.Second
+
+func newProber(connection, publisher *amqp.Connection) *prober {
+	return &prober{connection, publisher, publisher.NotifyBlocked(make(chan amqp.Blocking, 8))}
+}
+
+func on(connection *amqp.Connection, question func(*amqp.Channel) error) error {
+	channel, err := connection.Channel()
+	if err != nil {
+		return err
+	}
+	defer channel.Close()
+	return question(channel)
+}
+
+// code is why the broker has refused; 0 for everything else.
+func code(err error) int {
+	var refusal *amqp.Error
+	if errors.As(err, &refusal) {
+		return refusal.Code
+	}
+	return 0
+}
+
+// exists reads the answer to a passive declaration.
+func exists(err error) Seen[bool] {
+	switch {
+	case err == nil, code(err) == amqp.ResourceLocked: // exclusive to somebody, so it is there
+		return seen(true)
+	case code(err) == amqp.NotFound:
+		return seen(false)
+	default:
+		return unseen[bool](err.Error())
+	}
+}
+
+// conflict reads the answer to the declaration of an object that is there, which changes nothing of it.
+func conflict(kind, name string, err error) Seen[*topology.ConflictError] {
+	var found *topology.ConflictError
+	switch err = topology.Explain(kind, name, err); {
+	case err == nil:
+		return seen[*topology.ConflictError](nil)
+	case errors.As(err, &found):
+		return seen(found)
+	default:
+		return unseen[*topology.ConflictError](err.Error())
+	}
+}
+
+func (p *prober) queue(o object) Queue {
+	var q Queue
+	q.Exists = exists(on(p.connection, func(ch *amqp.Channel) error {
+		state, err := ch.QueueDeclarePassive(o.Name, true, false, false, false, nil)
+		q.Ready, q.Consumers = state.Messages, state.Consumers
+		return err
+	}))
+	if o.Planned == nil {
+		return q
+	}
+	if !q.Exists.Known || !q.Exists.Value {
+		q.Conflict = unseen[*topology.ConflictError](orElse(q.Exists.Why, "there is no such queue"))
+		return q
+	}
+	q.Conflict = conflict(topology.KindQueue, o.Name, on(p.connection, func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare(o.Name, true, false, false, false, o.Planned.Arguments)
+		return err
+	}))
+	if c := q.Conflict.Value; c != nil && c.Wanted == "" && o.Planned.Arguments[c.Argument] != nil { // the broker cuts its text
+		c.Wanted = fmt.Sprint(o.Planned.Arguments[c.Argument])
+	}
+	return q
+}
+
+func (p *prober) exchange(name string, t Topic) Exchange {
+	var x Exchange
+	x.Exists = exists(on(p.connection, func(ch *amqp.Channel) error {
+		return ch.ExchangeDeclarePassive(name, amqp.ExchangeHeaders, true, false, false, false, nil)
+	}))
+	planned := slices.IndexFunc(t.Plan.Exchanges, func(x topology.Exchange) bool { return x.Name == name })
+	if planned < 0 {
+		return x
+	}
+	if !x.Exists.Known || !x.Exists.Value {
+		x.Conflict = unseen[*topology.ConflictError](orElse(x.Exists.Why, "there is no such exchange"))
+		return x
+	}
+	x.Type = t.Plan.Exchanges[planned].Type
+	x.Conflict = conflict(topology.KindExchange, name, on(p.connection, func(ch *amqp.Channel) error {
+		return ch.ExchangeDeclare(name, x.Type, true, false, false, false, nil)
+	}))
+	return x
+}
+
+func orElse(text, other string) string {
+	if text == "" {
+		return other
+	}
+	return text
+}
+
+// refused asks for each permission by something that the broker checks first and then refuses, or that does nothing: no queue or exchange is made,
+// bound or read, and no message is routed.
+func (p *prober) refused(wanted []Permission) Seen[[]Permission] {
+	all := seen[[]Permission](nil)
+	for _, need := range wanted {
+		err := p.ask(need, wanted)
+		switch {
+		case code(err) == amqp.AccessRefused && about(need, err):
+			all.Value = append(all.Value, need)
+		case code(err) == 0 && err != nil:
+			all.Known, all.Why = false, fmt.Sprintf("asking for %s on %s: %v", need.Operation, need.Name, err)
+		}
+	}
+	return all
+}
+
+// about tells whether a refusal is for what was asked, and not for the other half of a question about two objects.
+func about(need Permission, err error) bool {
+	if need.Name == defaultExchange {
+		return true // the broker calls it by other names
+	}
+	var refusal *topology.AccessError
+	return errors.As(topology.Explain(need.Kind, need.Name, err), &refusal) && refusal.Kind == need.Kind && refusal.Name == need.Name
+}
+
+func (p *prober) ask(need Permission, all []Permission) error {
+	// What no broker takes: it is refused with 406, or with 403 before.
+	unacceptable := amqp.Table{amqp.QueueMessageTTLArg: "no number"}
+	nobody := "amqpretry-doctor-" + rand.Text()
+	switch need.Operation + " " + need.Kind {
+	case configure + " " + topology.KindQueue:
+		return on(p.connection, func(ch *amqp.Channel) error {
+			_, err := ch.QueueDeclare(need.Name, true, false, false, false, unacceptable)
+			return err
+		})
+	case configure + " " + topology.KindExchange:
+		return on(p.connection, func(ch *amqp.Channel) error {
+			return ch.ExchangeDeclare(need.Name, amqp.ExchangeHeaders, true, false, false, false, amqp.Table{"alternate-exchange": int64(0)})
+		})
+	case read + " " + topology.KindQueue:
+		return on(p.connection, func(ch *amqp.Channel) error {
+			_, err := ch.Consume(need.Name, nobody, false, false, false, false, amqp.Table{"x-priority": "no number"})
+			return err
+		})
+	case write + " " + topology.KindExchange:
+		return p.publish(need.Name, nobody)
+	case write + " " + topology.KindQueue: // to unbind what is not bound
+		return p.unbind(need.Name, other(all, read, topology.KindExchange), nobody)
+	default: // read on an exchange
+		return p.unbind(other(all, write, topology.KindQueue), need.Name, nobody)
+	}
+}
+
+func (p *prober) unbind(queue, exchange, key string) error {
+	return on(p.connection, func(ch *amqp.Channel) error {
+		return ch.QueueUnbind(queue, key, exchange, amqp.Table{"x-match": "all", key: key})
+	})
+}
+
+// other is the name of an object with which a question about two can be asked.
+func other(all []Permission, operation, kind string) string {
+	i := slices.IndexFunc(all, func(p Permission) bool { return p.Operation == operation && p.Kind == kind })
+	if i < 0 {
+		return ""
+	}
+	return all[i].Name
+}
+
+var errBlocked = errors.New("the broker has blocked the connection")
+
+// publish publishes in a transaction that is rolled back: the broker looks at the permission, and nothing is routed.
+func (p *prober) publish(exchange, key string) error {
+	if exchange == defaultExchange {
+		exchange = ""
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), publisherTimeout, errors.New("the broker does not answer"))
+	defer cancel()
+	answer := make(chan error, 1)
+	go func() {
+		answer <- on(p.publisher, func(ch *amqp.Channel) error {
+			if err := ch.Tx(); err != nil {
+				return err
+			}
+			closed := ch.NotifyClose(make(chan *amqp.Error, 1))
+			if err := ch.PublishWithContext(ctx, exchange, key, false, false, amqp.Publishing{}); err != nil {
+				return err
+			}
+			if err := ch.TxRollback(); err != nil {
+				if reason := <-closed; reason != nil { // the broker's words, also if the channel was closed before the call
+					return reason
+				}
+				return err
+			}
+			return nil
+		})
+	}()
+	select {
+	case err := <-answer:
+		return err
+	case b := <-p.blocking:
+		p.blocking <- b // for blocked
+		return errBlocked
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// blocked publishes to nobody, as a broker in an alarm tells only those who publish.
+func (p *prober) blocked() Seen[string] {
+	err := p.publish(defaultExchange, "amqpretry-doctor-"+rand.Text())
+	select {
+	case b := <-p.blocking:
+		if b.Active {
+			return seen(b.Reason)
+		}
+	default:
+	}
+	switch {
+	case err == nil:
+		return seen("")
+	case code(err) == amqp.AccessRefused: // the broker listens
+		return seen("")
+	default:
+		return unseen[string]("publishing to nobody: " + err.Error())
+	}
+}

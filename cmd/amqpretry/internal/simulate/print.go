@@ -1,0 +1,172 @@
+package simulate
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/middleware/retrytest"
+)
+
+func run(s *cli.Session, o options) error {
+	policies, err := s.Policies()
+	if err != nil {
+		return err
+	}
+	policy := policies.For(o.topic)
+	o, start, err := o.check(policy, s.Now())
+	if err != nil {
+		return err
+	}
+	plan, err := topology.New(o.queue, policy, topology.Names{Shared: o.shared})
+	if err != nil { // the policy is valid, so it is about the names
+		return cli.Usage("%w", err)
+	}
+
+	if policy.Mode == config.ModeOff {
+		return printOff(s, o)
+	}
+	long, err := play(o, policy, start, 0)
+	if err != nil {
+		return err
+	}
+	short, err := play(o, policy, start, almostOne)
+	if err != nil {
+		return err
+	}
+	t := timelineOf(o, plan, policy, long, short)
+	if s.JSON {
+		return s.PrintJSON(t)
+	}
+
+	return t.print(s, o, policy)
+}
+
+// printOff says what a life without end would not show.
+func printOff(s *cli.Session, o options) error {
+	if s.JSON {
+		return s.PrintJSON(timeline{Topic: o.topic, Queue: o.queue, Mode: config.ModeOff, Steps: []step{}, End: endless})
+	}
+	_, err := fmt.Fprintf(s.Out, "The policy of topic %s is off: a message that fails goes back to queue %s at once, again and again, without end.\n",
+		cli.Safe(o.topic), cli.Safe(o.queue))
+
+	return err
+}
+
+func (t timeline) print(s *cli.Session, o options, policy config.Policy) error {
+	line := func(format string, args ...any) error {
+		_, err := fmt.Fprintf(s.Out, format+"\n", args...)
+		return err
+	}
+	if err := line("topic %s, queue %s, mode %s", cli.Safe(t.Topic), cli.Safe(t.Queue), t.Mode); err != nil {
+		return err
+	}
+
+	rows := make([][]string, len(t.Steps))
+	for i, step := range t.Steps {
+		rows[i] = []string{
+			between(step.ShortestAfter, step.After), step.number(), step.Outcome, step.Verdict, step.Queue, step.wait(),
+		}
+	}
+	if err := s.Table([]string{"after", "attempt", "outcome", "then", "lies in", "for"}, rows); err != nil {
+		return err
+	}
+	for _, text := range t.notes(o, policy) {
+		if err := line("%s", cli.Safe(text)); err != nil {
+			return err
+		}
+	}
+	if !o.headers {
+		return nil
+	}
+
+	for i, step := range t.Steps {
+		if step.Headers == nil {
+			continue
+		}
+		if err := line("\nheaders in %s, step %d", cli.Safe(step.Queue), i+1); err != nil {
+			return err
+		}
+		var rows [][]string
+		for _, key := range slices.Sorted(maps.Keys(step.Headers)) {
+			rows = append(rows, []string{key, step.Headers[key]})
+		}
+		if err := s.Table([]string{"header", "value"}, rows); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// notes are the end, and what to know of it.
+func (t timeline) notes(o options, policy config.Policy) []string {
+	end := t.End
+	if t.Reason != "" {
+		end += " (" + t.Reason + ")"
+	}
+	calls := "1 call"
+	if t.Calls != 1 {
+		calls = strconv.Itoa(t.Calls) + " calls"
+	}
+	notes := []string{fmt.Sprintf("%s after %s and %s of the handler", end, between(t.ShortestTotal, t.Total), calls)}
+	if t.End == string(retrytest.DeadLettered) {
+		notes[0] += fmt.Sprintf("; it lies in %s", t.Steps[len(t.Steps)-1].Queue)
+	}
+	if t.differs {
+		notes = append(notes, "Jitter: with the shortest waits it lives through another number of steps before it expires. Shown are the longest waits.")
+	}
+	if len(policy.RetryOnly)+len(policy.NeverRetry) > 0 && o.errorType == "" {
+		notes = append(notes, "The policy has lists of errors (retry_only, never_retry), which --error-type NAME takes into account.")
+	}
+
+	return notes
+}
+
+func (s step) number() string {
+	text := fmt.Sprintf("%d of %d", s.Attempt, s.Attempts)
+	if s.Try > 1 {
+		text += fmt.Sprintf(", try %d", s.Try)
+	}
+
+	return text
+}
+
+func (s step) wait() string {
+	switch s.verdict.Action {
+	case middleware.ActionRetry, middleware.ActionPostpone:
+		return between(s.ShortestWait, s.Wait)
+	case middleware.ActionDeadLetter:
+		return "until somebody looks"
+	default:
+		return ""
+	}
+}
+
+func between(shortest, longest millis) string {
+	if shortest == longest {
+		return duration(longest)
+	}
+
+	return duration(shortest) + " to " + duration(longest)
+}
+
+// duration leaves out what is zero: 2m instead of 2m0s.
+func duration(m millis) string {
+	text := time.Duration(m).String()
+	if strings.HasSuffix(text, "m0s") {
+		text = strings.TrimSuffix(text, "0s")
+	}
+	if strings.HasSuffix(text, "h0m") {
+		text = strings.TrimSuffix(text, "0m")
+	}
+
+	return text
+}

@@ -1,0 +1,139 @@
+package simulate
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func simulate(t *testing.T, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	s := &cli.Session{
+		In: strings.NewReader(""), Out: &stdout, Err: &stderr, Getenv: func(string) string { return "" },
+		Now: func() time.Time { return time.Date(2026, 1, 31, 12, 0, 0, 123456789, time.UTC) },
+	}
+	code = cli.Run(t.Context(), s, append([]string{"simulate"}, args...), Command)
+
+	return code, stdout.String(), stderr.String()
+}
+
+func TestGolden(t *testing.T) {
+	file := []string{"--policies", "testdata/policies.yaml"}
+	for name, args := range map[string][]string{
+		"default":       nil,
+		"jitter":        append(file, "--topic", "orders"),
+		"plain":         append(file, "--topic", "plain", "--queue", "plain.q", "--headers"),
+		"shared":        append(file, "--topic", "shared", "--shared-name", "team"),
+		"expiring":      append(file, "--topic", "expiring"),
+		"dropping":      append(file, "--topic", "dropping"),
+		"never":         append(file, "--topic", "never"),
+		"never-type":    append(file, "--topic", "never", "--error-type", "*fs.PathError", "--headers"),
+		"only-type":     append(file, "--topic", "only", "--error-type", "*fs.PathError"),
+		"only-other":    append(file, "--topic", "only", "--error-type", "*net.OpError"),
+		"dead":          append(file, "--topic", "dead"),
+		"off":           append(file, "--topic", "off"),
+		"off-json":      append(file, "--topic", "off", "--json"),
+		"succeed":       {"--succeed-at", "3"},
+		"permanent":     {"--permanent-at", "2", "--error", "no such \x1b[2J customer"},
+		"expiration":    {"--expiration", "10s", "--handler-time", "200ms"},
+		"headers":       {"--headers", "--succeed-at", "2", "--at", "2026-02-01T00:00:00+01:00"},
+		"json":          {"--json", "--succeed-at", "2"},
+		"json-jitter":   append(file, "--topic", "orders", "--json", "--permanent-at", "2"),
+		"first-success": {"--succeed-at", "1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, out, errs := simulate(t, args...)
+			assert.Equal(t, cli.ExitOK, code, errs)
+			assert.Empty(t, errs)
+			golden := filepath.Join("testdata", name+".golden")
+			if *update {
+				require.NoError(t, os.WriteFile(golden, []byte(out), 0o600))
+			}
+			wanted, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			assert.Equal(t, string(wanted), out)
+		})
+	}
+}
+
+// Whatever the policy, the times are those of its schedule.
+func TestTimesAreThoseOfTheSchedule(t *testing.T) {
+	policies, err := config.Load("testdata/policies.yaml")
+	require.NoError(t, err)
+	for _, topic := range []string{"orders", "plain", "shared", "never"} {
+		policy := policies.For(topic)
+		code, out, errs := simulate(t, "--policies", "testdata/policies.yaml", "--topic", topic, "--json")
+		require.Equal(t, cli.ExitOK, code, errs)
+		var life struct {
+			Steps []struct {
+				Wait int64             `json:"wait_ms"`
+				Own  map[string]string `json:"headers"`
+			}
+			Total int64 `json:"total_ms"`
+		}
+		require.NoError(t, json.Unmarshal([]byte(out), &life))
+		var waits []time.Duration
+		for _, s := range life.Steps {
+			if s.Wait > 0 {
+				waits = append(waits, time.Duration(s.Wait)*time.Millisecond)
+				assert.Equal(t, config.FormatDelay(waits[len(waits)-1]), s.Own[wire.KeyDelay])
+			}
+		}
+		assert.Equal(t, policy.Schedule(), waits)
+		assert.Equal(t, policy.TotalWait().Milliseconds(), life.Total)
+		assert.Equal(t, "-1", life.Steps[len(life.Steps)-1].Own[wire.KeyCount])
+	}
+}
+
+func TestLongPolicies(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "long.yaml")
+	require.NoError(t, os.WriteFile(file, []byte("default: {retries: 1000, delays: [1ms, 87600h]}\n"), 0o600))
+	code, out, errs := simulate(t, "--policies", file)
+	assert.Equal(t, cli.ExitOK, code, errs)
+	assert.Contains(t, out, "1001 calls of the handler")
+}
+
+func TestUsage(t *testing.T) {
+	bad := filepath.Join(t.TempDir(), "bad.yaml")
+	require.NoError(t, os.WriteFile(bad, []byte("default: {delays: [0s]}\ntopics: {x: {bogus: 1}}\n"), 0o600))
+	for name, test := range map[string]struct {
+		args []string
+		code int
+		errs []string
+	}{
+		"beyond the last attempt": {[]string{"--succeed-at", "7"}, cli.ExitUsage, []string{"--succeed-at: wanted 1 to 6", `topic "orders"`, "found 7"}},
+		"before the first":        {[]string{"--permanent-at", "-1"}, cli.ExitUsage, []string{"--permanent-at"}},
+		"time":                    {[]string{"--at", "noon"}, cli.ExitUsage, []string{"2026-01-31T12:00:00Z", `"noon"`}},
+		"expiration":              {[]string{"--expiration", "-1s"}, cli.ExitUsage, []string{"--expiration"}},
+		"handler":                 {[]string{"--handler-time", "-1s"}, cli.ExitUsage, []string{"--handler-time"}},
+		"no topic":                {[]string{"--topic", ""}, cli.ExitUsage, []string{"--topic"}},
+		"an argument":             {[]string{"orders"}, cli.ExitUsage, []string{`"orders"`}},
+		"a bad name":              {[]string{"--queue", "a\nb"}, cli.ExitUsage, []string{"line break"}},
+		"a bad file":              {[]string{"--policies", bad}, cli.ExitFailed, []string{"bad.yaml:1", "bad.yaml:2"}},
+		"no file":                 {[]string{"--policies", "/nowhere"}, cli.ExitFailed, []string{"/nowhere"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			code, out, errs := simulate(t, test.args...)
+			assert.Equal(t, test.code, code)
+			assert.Empty(t, out)
+			for _, text := range test.errs {
+				assert.Contains(t, errs, text)
+			}
+		})
+	}
+}

@@ -1,0 +1,357 @@
+package topologycmd
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+// lab is a broker, with queues of a test.
+type lab struct {
+	t       *testing.T
+	environ map[string]string
+	channel *amqp091.Channel
+	file    string
+}
+
+func newLab(t *testing.T, uri string) *lab {
+	t.Helper()
+	connection, err := amqp091.Dial(uri)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = connection.Close() })
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+
+	return &lab{t, map[string]string{cli.EnvURI: uri, cli.EnvPolicies: "testdata/policies.yaml"}, channel, "testdata/policies.yaml"}
+}
+
+// queue is a name of its own, of which nothing is left at the end.
+func (l *lab) queue() string {
+	name := "cli-" + strings.ToLower(rand.Text())[:10]
+	l.t.Cleanup(func() {
+		for _, queue := range []string{name, name + ".dlq", name + ".retry.1s", name + ".retry.90s"} {
+			_, _ = l.channel.QueueDelete(queue, false, false, false)
+		}
+		_ = l.channel.ExchangeDelete(name+".retry", false, false)
+	})
+
+	return name
+}
+
+func (l *lab) declare(name string, args amqp091.Table) {
+	l.t.Helper()
+	_, err := l.channel.QueueDeclare(name, true, false, false, false, args)
+	require.NoError(l.t, err)
+}
+
+func (l *lab) run(args ...string) done {
+	l.t.Helper()
+	return execute(l.t.Context(), l.t, l.environ, args...)
+}
+
+func TestPlanApplyVerify(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, brokertest.URI(t))
+	queue := l.queue()
+
+	d := l.run("plan", queue)
+	assert.Equal(t, cli.ExitFound, d.code, d.errs)
+	golden(t, "plan-missing", strings.ReplaceAll(d.out, queue, "cli-0123456789"))
+	assert.Equal(t, cli.ExitFound, l.run("plan", queue).code, "it has made nothing")
+
+	d = l.run("apply", queue)
+	assert.Equal(t, cli.ExitOK, d.code, d.errs)
+	golden(t, "apply", strings.ReplaceAll(d.out, queue, "cli-0123456789"))
+	assert.Contains(t, d.errs, fmt.Sprintf("not there, and not declared, as its service does that: main queue %q", queue))
+
+	d = l.run("plan", queue)
+	assert.Equal(t, cli.ExitOK, d.code, "a main queue is not for apply to make")
+	d = l.run("verify", queue)
+	assert.Equal(t, cli.ExitFound, d.code, "but it is missing")
+
+	l.declare(queue, nil)
+	d = l.run("apply", queue, "--json")
+	assert.Equal(t, cli.ExitOK, d.code, d.errs)
+	assert.Empty(t, d.errs)
+	r := d.report(t)
+	assert.Equal(t, map[state]int{statePresent: 8}, r.Summary, "all was there already")
+
+	d = l.run("verify", queue)
+	assert.Equal(t, cli.ExitOK, d.code, d.errs)
+	assert.Contains(t, d.out, "5 present, 3 unseen. AMQP shows neither bindings")
+}
+
+// The messages of a queue that is compared, or declared again, stay.
+func TestApplyKeepsMessages(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, brokertest.URI(t))
+	queue := l.queue()
+	l.declare(queue, nil)
+	require.Equal(t, cli.ExitOK, l.run("apply", queue).code)
+	require.NoError(t, l.channel.Confirm(false))
+	confirm, err := l.channel.PublishWithDeferredConfirm("", queue+".dlq", true, false, amqp091.Publishing{Body: []byte("x")})
+	require.NoError(t, err)
+	require.True(t, confirm.Wait())
+
+	for _, command := range []string{"plan", "apply", "verify"} {
+		assert.Equal(t, cli.ExitOK, l.run(command, queue).code)
+	}
+	d, ok, err := l.channel.Get(queue+".dlq", true)
+	require.NoError(t, err)
+	assert.True(t, ok)
+	assert.Equal(t, "x", string(d.Body))
+}
+
+func TestConflicts(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, brokertest.URI(t))
+	queue, other := l.queue(), l.queue()
+	l.declare(queue, nil)
+	l.declare(other, nil)
+	l.declare(queue+".dlq", nil)
+	l.declare(queue+".retry.1s", amqp091.Table{amqp091.QueueTypeArg: "quorum", amqp091.QueueMessageTTLArg: int64(5)})
+	require.NoError(t, l.channel.ExchangeDeclare(queue+".retry", "fanout", true, false, false, false, nil))
+
+	d := l.run("plan", other, queue, "--json")
+	assert.Equal(t, cli.ExitFound, d.code, d.errs)
+	found := map[string]object{}
+	for _, o := range d.report(t).Queues[1].Objects {
+		found[strings.TrimPrefix(o.Name, queue)] = o
+	}
+	assert.Equal(t, stateConflict, found[".dlq"].State)
+	assert.Equal(t, []string{"x-queue-type", "quorum"}, []string{found[".dlq"].Argument, found[".dlq"].Wanted})
+	assert.Equal(t, stateConflict, found[".retry.1s"].State)
+	assert.Equal(t, stateConflict, found[".retry"].State)
+	assert.Equal(t, []string{"type", "headers", "fanout"}, []string{found[".retry"].Argument, found[".retry"].Wanted, found[".retry"].Found})
+	assert.Equal(t, stateMissing, found[".retry.90s"].State)
+
+	d = l.run("verify", queue)
+	assert.Equal(t, cli.ExitFound, d.code)
+	assert.Contains(t, d.out, "ways out:")
+
+	d = l.run("apply", other, queue)
+	assert.Equal(t, cli.ExitFailed, d.code)
+	assert.Empty(t, d.out)
+	assert.Contains(t, d.errs, "nothing was declared")
+	assert.Equal(t, 3, strings.Count(d.errs, "ways out:"), "all at once")
+	assert.Equal(t, cli.ExitFound, l.run("plan", other).code, "nothing was declared of the others either")
+}
+
+// A queue that another connection has for itself.
+func TestExclusiveQueue(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, brokertest.URI(t))
+	queue := l.queue()
+	_, err := l.channel.QueueDeclare(queue+".dlq", false, false, true, false, nil)
+	require.NoError(t, err)
+	d := l.run("plan", queue)
+	assert.Equal(t, cli.ExitFound, d.code, d.errs)
+	assert.Contains(t, d.out, "conflict")
+	assert.Equal(t, cli.ExitFailed, l.run("apply", queue).code)
+}
+
+func TestSharedNeedsTheMainQueue(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, brokertest.URI(t))
+	queue, name := l.queue(), l.queue()
+	t.Cleanup(func() {
+		_, _ = l.channel.QueueDelete(name+".10s", false, false, false)
+		_ = l.channel.ExchangeDelete(name, false, false)
+		_ = l.channel.ExchangeDelete(name+".return", false, false)
+	})
+	args := []string{"shared=" + queue, "--shared-name", name}
+	d := l.run(append([]string{"apply"}, args...)...)
+	assert.Equal(t, cli.ExitFailed, d.code)
+	assert.Contains(t, d.errs, "with shared retry queues it is bound")
+
+	l.declare(queue, nil)
+	d = l.run(append([]string{"apply"}, args...)...)
+	assert.Equal(t, cli.ExitOK, d.code, d.errs)
+	assert.Contains(t, d.out, fmt.Sprintf("%s.return -> %s", name, queue))
+	assert.Equal(t, cli.ExitOK, l.run(append([]string{"verify"}, args...)...).code)
+}
+
+func TestOddNamesOnABroker(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, brokertest.URI(t))
+	for _, odd := range []string{` a "b" 'c' \ é日 \x1b`, "\x1b[2J\u009b\u202e", "$(x)=%2F/?#"} {
+		queue := l.queue()
+		name := queue + odd
+		t.Cleanup(func() {
+			for _, suffix := range []string{"", ".dlq", ".retry.1s", ".retry.90s"} {
+				_, _ = l.channel.QueueDelete(name+suffix, false, false, false)
+			}
+			_ = l.channel.ExchangeDelete(name+".retry", false, false)
+		})
+		l.declare(name, nil)
+		arg := "t=" + name
+		assert.Equal(t, cli.ExitFound, l.run("plan", arg).code)
+		d := l.run("apply", arg)
+		assert.Equal(t, cli.ExitOK, d.code, d.errs)
+		assert.NotContains(t, d.out+d.errs, "\x1b")
+		assert.NotContains(t, d.out+d.errs, "\u202e")
+		assert.Equal(t, cli.ExitOK, l.run("verify", arg).code)
+	}
+}
+
+func TestRefusedLogin(t *testing.T) {
+	t.Parallel()
+	uri, err := url.Parse(brokertest.URI(t))
+	require.NoError(t, err)
+	uri.User = url.UserPassword("nobody", "s3cret")
+	d := execute(t.Context(), t, map[string]string{cli.EnvURI: uri.String()}, "plan", "orders")
+	assert.Equal(t, cli.ExitFailed, d.code)
+	assert.Contains(t, d.errs, "username or password not allowed")
+	assert.NotContains(t, d.errs, "s3cret")
+}
+
+// What takes the management API, and what disturbs: a broker of its own.
+func TestWithManagement(t *testing.T) {
+	t.Parallel()
+	b := brokertest.StartWithManagement(t)
+	l := newLab(t, b.URI)
+	l.environ[cli.EnvManagement] = b.ManagementURL
+	queue := "orders"
+	l.declare(queue, nil)
+	require.Equal(t, cli.ExitOK, l.run("apply", queue).code)
+
+	t.Run("bindings are seen", func(t *testing.T) {
+		d := l.run("verify", queue)
+		assert.Equal(t, cli.ExitOK, d.code, d.errs)
+		assert.Contains(t, d.out, "\n8 present.\n")
+
+		require.NoError(t, l.channel.QueueUnbind(queue+".retry.1s", "", queue+".retry", amqp091.Table{"x-match": "all", "amqpretry-delay": "1s"}))
+		d = l.run("verify", queue)
+		assert.Equal(t, cli.ExitFound, d.code, d.errs)
+		assert.Contains(t, d.out, "\n7 present, 1 missing.\n")
+		d = l.run("apply", queue)
+		assert.Equal(t, cli.ExitOK, d.code, d.errs)
+		assert.Contains(t, d.out, "\n7 present, 1 created.\n")
+		assert.Equal(t, cli.ExitOK, l.run("verify", queue).code)
+	})
+
+	t.Run("permissions", func(t *testing.T) {
+		b.Ctl("add_user", "guard", "s3cret")
+		b.Ctl("set_permissions", "guard", "^$", "^$", "^orders.*$")
+		guard := *l
+		guard.environ = map[string]string{cli.EnvURI: as(b.URI, "guard"), cli.EnvPolicies: l.file}
+		d := guard.run("verify", queue)
+		assert.Equal(t, cli.ExitOK, d.code, d.errs)
+		assert.Contains(t, d.out, "it is there, but not compared")
+		d = guard.run("apply", queue)
+		assert.Equal(t, cli.ExitFailed, d.code)
+		assert.Contains(t, d.errs, `for user "guard"`)
+		assert.NotContains(t, d.out+d.errs, "s3cret")
+	})
+
+	l.environ[cli.EnvPolicies] = policyFile(t, "default: {delays: [90s]}")
+	t.Run("prune", func(t *testing.T) {
+		b.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500).")
+		d := l.run("plan", queue)
+		assert.Equal(t, cli.ExitOK, d.code, "obsolete is no difference")
+		assert.Regexp(t, `obsolete +queue +orders\.retry\.1s +no policy has its delay of 1s`, d.out)
+
+		d = l.run("prune", queue)
+		assert.Equal(t, cli.ExitOK, d.code, d.errs)
+		assert.Contains(t, d.out, "orders.retry.1s")
+		assert.Contains(t, d.out, "Nothing was deleted")
+		assert.True(t, l.has("orders.retry.1s"))
+
+		d = l.run("prune", queue, "--commands")
+		assert.Contains(t, d.out, "amqpretry_retire '/' 'orders.retry.1s'")
+
+		// One that somebody consumes is kept.
+		plan, err := topology.New(queue, config.Policy{Delays: []time.Duration{2 * time.Second}}, topology.Names{})
+		require.NoError(t, err)
+		require.NoError(t, plan.Declare(l.channel))
+		_, err = l.channel.Consume("orders.retry.2s", "", false, false, false, false, nil)
+		require.NoError(t, err)
+
+		d = l.run("prune", queue, "--yes")
+		assert.Equal(t, cli.ExitIncomplete, d.code, d.out+d.errs)
+		assert.Regexp(t, `deleted +orders\.retry\.1s`, d.out)
+		assert.Regexp(t, `kept +orders\.retry\.2s .*consumers on it`, d.out)
+		assert.Contains(t, d.errs, "orders.retry.1s: waiting until it is certainly empty")
+		assert.Contains(t, d.errs, "orders.retry.1s: deleted")
+		assert.False(t, l.has("orders.retry.1s"))
+		assert.True(t, l.has("orders.retry.2s"))
+
+		d = l.run("prune", queue, "--json")
+		assert.Equal(t, cli.ExitOK, d.code)
+		assert.Contains(t, d.out, `"delay": "2s"`)
+	})
+
+	t.Run("interrupted", func(t *testing.T) {
+		plan, err := topology.New(queue, config.Policy{Delays: []time.Duration{3 * time.Second}}, topology.Names{})
+		require.NoError(t, err)
+		require.NoError(t, plan.Declare(l.channel))
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		time.AfterFunc(1500*time.Millisecond, cancel)
+		d := execute(ctx, t, l.environ, "prune", queue, "--yes")
+		assert.Equal(t, cli.ExitIncomplete, d.code, d.errs)
+		assert.Regexp(t, `kept +orders\.retry\.3s .* interrupted: it is unbound`, d.out)
+		assert.True(t, l.has("orders.retry.3s"))
+	})
+
+	t.Run("frozen", func(t *testing.T) {
+		b.Pause()
+		defer b.Resume()
+		d := l.run("plan", queue, "--timeout", "1s")
+		assert.Equal(t, cli.ExitFailed, d.code)
+		assert.Contains(t, d.errs, "no connection within 1s")
+	})
+
+	t.Run("frozen in the middle", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := &cli.Session{Getenv: func(key string) string { return l.environ[key] }}
+		connection, err := s.Dial(ctx)
+		require.NoError(t, err)
+		broker := &broker{ctx: ctx, connection: connection}
+		found, err := broker.hasQueue(queue)
+		require.NoError(t, err)
+		assert.True(t, found)
+
+		b.Pause()
+		defer b.Resume()
+		time.AfterFunc(300*time.Millisecond, cancel)
+		began := time.Now()
+		_, err = broker.hasQueue(queue)
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.Less(t, time.Since(began), 20*time.Second)
+	})
+}
+
+// has asks over a channel of its own: an answer of no closes it.
+func (l *lab) has(queue string) bool {
+	l.t.Helper()
+	connection, err := amqp091.Dial(l.environ[cli.EnvURI])
+	require.NoError(l.t, err)
+	defer connection.Close()
+	found, err := (&broker{ctx: l.t.Context(), connection: connection}).hasQueue(queue)
+	require.NoError(l.t, err)
+
+	return found
+}
+
+// as is the URI for another user.
+func as(uri, user string) string {
+	u, _ := url.Parse(uri)
+	u.User = url.UserPassword(user, "s3cret")
+
+	return u.String()
+}

@@ -1,0 +1,92 @@
+// Package topologycmd is the command topology: what the broker holds for retries, planned, applied, checked, drawn and pruned.
+package topologycmd
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config"
+)
+
+// Command is the command.
+func Command(s *cli.Session) *cobra.Command {
+	c := &topologies{session: s}
+	cmd := &cobra.Command{
+		Use:   "topology",
+		Short: "Plan, apply, check, draw and prune what the broker holds for retries",
+		Long: `Retry exchanges, retry queues, dead-letter queues and their bindings, from a policy file and the names of main queues.
+
+An argument is a main queue, or TOPIC=QUEUE where the topic, whose policy holds, has another name than its queue:
+with a fanout exchange, events=events_billing. The first = divides them.
+
+Services declare their topology themselves. These commands are for looking at it before and after, for operators who
+provision it, and for monitoring. Main queues are never declared, changed or deleted: they belong to their services.`,
+	}
+	s.ConnectionFlags(cmd)
+	s.PoliciesFlag(cmd)
+	cmd.PersistentFlags().StringVar(&c.shared, "shared-name", "", "what the names of shared retry queues begin with: Names.Shared of the services (default retry)")
+	cmd.AddCommand(c.planCommand(), c.applyCommand(), c.verifyCommand(), c.graphCommand(), c.pruneCommand())
+
+	return cmd
+}
+
+// topologies are what all of these commands have in common.
+type topologies struct {
+	session *cli.Session
+	shared  string
+}
+
+// target is a main queue with what its policy makes of it.
+type target struct {
+	cli.Target
+	policy config.Policy
+	plan   topology.Plan
+}
+
+func (c *topologies) names() topology.Names { return topology.Names{Shared: c.shared} }
+
+// targets reads arguments, and reports everything that is wrong with them at once.
+func (c *topologies) targets(args []string) ([]target, error) {
+	given, err := cli.Targets(args)
+	if err != nil {
+		return nil, err
+	}
+	policies, err := c.session.Policies()
+	if err != nil {
+		return nil, err
+	}
+
+	return plansOf(given, policies, c.names())
+}
+
+func plansOf(given []cli.Target, policies config.Policies, names topology.Names) ([]target, error) {
+	var errs []error
+	targets := make([]target, len(given))
+	for i, g := range given {
+		policy := policies.For(g.Topic)
+		plan, err := topology.New(g.Queue, policy, names)
+		errs = append(errs, err)
+		targets[i] = target{g, policy, plan}
+	}
+	err := errors.Join(errs...)
+	if err == nil { // else it would only be said again
+		err = topology.Check(plans(targets)...)
+	}
+	if err != nil { // policies are valid, so it is about the names
+		return nil, cli.Usage("%w", err)
+	}
+
+	return targets, nil
+}
+
+func plans(targets []target) []topology.Plan {
+	all := make([]topology.Plan, len(targets))
+	for i, t := range targets {
+		all[i] = t.plan
+	}
+
+	return all
+}

@@ -1,0 +1,138 @@
+package topologycmd
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config"
+)
+
+var (
+	formats        = []string{"mermaid", "dot", "text", "definitions"}
+	mainQueueTypes = []string{"classic", "quorum"}
+)
+
+func (c *topologies) graphCommand() *cobra.Command {
+	var format, mainQueueType string
+	cmd := &cobra.Command{
+		Use:   "graph QUEUE|TOPIC=QUEUE...",
+		Short: "Draw a topology, or write it as RabbitMQ's definitions, without a broker",
+		Long: `Print the topology of main queues. No broker is asked.
+
+  mermaid      a Mermaid flowchart of each queue, for Markdown
+  dot          a graph of each queue in the language of Graphviz
+  text         one line for each object
+  definitions  a file for 'rabbitmqctl import_definitions' with everything that a service declares: the main queue as well, which the
+               library declares on the default exchange. For fanout exchanges the service's own Plug.Definitions knows more.
+               The virtual host is that of --vhost, else of the URI, else /. If the policy has "protect: arguments", the
+               main queue has its arguments, and is a quorum queue.
+
+With --json: the objects, as plan --offline --json prints them; definitions are JSON anyway.
+
+Exit codes: 0 done, 1 it cannot be drawn, 2 usage.`,
+		Example: `  amqpretry topology graph --policies retry.yaml orders
+  amqpretry topology graph --format dot orders | dot -Tsvg > orders.svg
+  amqpretry topology graph --format definitions --main-queue-type quorum orders > definitions.json`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := choice("--format", format, formats); err != nil {
+				return err
+			}
+			if err := choice("--main-queue-type", mainQueueType, mainQueueTypes); err != nil {
+				return err
+			}
+			targets, err := c.targets(args)
+			if err != nil {
+				return err
+			}
+			if r := planned(targets); c.session.JSON && format != "definitions" {
+				return r.print(c.session)
+			}
+			text, err := c.draw(format, mainQueueType, targets)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprint(c.session.Out, text)
+
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&format, "format", "mermaid", "mermaid, dot, text or definitions")
+	cmd.Flags().StringVar(&mainQueueType, "main-queue-type", "classic", "type of the main queues in the definitions: classic (no argument, as the library's configs), or quorum")
+	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("main-queue-type", cobra.FixedCompletions(mainQueueTypes, cobra.ShellCompDirectiveNoFileComp))
+
+	return cmd
+}
+
+func choice(flag, given string, wanted []string) error {
+	if slices.Contains(wanted, given) {
+		return nil
+	}
+
+	return cli.Usage("%s: wanted %s, found %q", flag, strings.Join(wanted, ", "), given)
+}
+
+func (c *topologies) draw(format, mainQueueType string, targets []target) (string, error) {
+	if format == "definitions" {
+		return c.definitions(mainQueueType, targets)
+	}
+
+	drawings := make([]string, len(targets))
+	for i, t := range targets {
+		switch format {
+		case "dot":
+			drawings[i] = t.plan.DOT()
+		case "text":
+			drawings[i] = safeLines(t.plan.String())
+		default:
+			drawings[i] = t.plan.Mermaid()
+		}
+	}
+
+	return strings.Join(drawings, "\n"), nil
+}
+
+// safeLines are lines of which none does anything to a terminal.
+func safeLines(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString(cli.Safe(strings.TrimSuffix(line, "\n")) + "\n")
+	}
+
+	return b.String()
+}
+
+func (c *topologies) definitions(mainQueueType string, targets []target) (string, error) {
+	vhost, err := c.session.VHost()
+	if err != nil {
+		return "", err
+	}
+
+	queues := make([]topology.MainQueue, len(targets))
+	for i, t := range targets {
+		queues[i] = topology.MainQueue{Plan: t.plan, Arguments: mainArguments(mainQueueType, t, c.names())}
+	}
+	file, err := topology.Definitions(vhost, queues...)
+
+	return string(file), err
+}
+
+// mainArguments are those with which a service declares its main queue.
+func mainArguments(queueType string, t target, names topology.Names) amqp091.Table {
+	arguments := amqp091.Table{}
+	if queueType == string(config.QueueTypeQuorum) {
+		arguments[amqp091.QueueTypeArg] = queueType
+	}
+	if t.policy.Protect != config.ProtectionArguments {
+		return arguments
+	}
+
+	return topology.Protect(arguments, cmp.Or(t.plan.DeadLetterQueue, names.WithDefaults().DeadLetterQueue(t.Queue)))
+}

@@ -1,0 +1,233 @@
+package topologycmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/management"
+)
+
+// bindings tells what is bound to a queue. It is nil without the management API: AMQP does not tell.
+type bindings func(queue string) ([]management.Binding, error)
+
+// inspect compares a plan with the broker, and changes nothing. AMQP compares the arguments of an object only by declaring it, so
+// that is done with objects that are there already.
+func inspect(b *broker, bound bindings, plan topology.Plan) ([]object, error) {
+	objects, missing := []object{}, map[string]bool{}
+	add := func(o object, err error) error {
+		objects = append(objects, o)
+		missing[o.Kind+o.Name] = o.State == stateMissing
+
+		return err
+	}
+
+	if err := add(inspectMain(b, plan.Queue)); err != nil {
+		return nil, err
+	}
+	missing[kindQueue+plan.Queue] = objects[0].State == stateMissing
+	for _, x := range plan.Exchanges {
+		if err := add(inspectExchange(b, x)); err != nil {
+			return nil, err
+		}
+	}
+	for _, q := range plan.Queues {
+		if err := add(inspectQueue(b, q)); err != nil {
+			return nil, err
+		}
+	}
+	for _, x := range plan.Bindings {
+		o := bindingObject(x)
+		switch {
+		case missing[kindExchange+x.Exchange] || missing[kindQueue+x.Queue]:
+			o.State = stateMissing
+		case bound == nil:
+			o.State = stateUnseen
+		default:
+			found, err := bound(x.Queue)
+			if err != nil {
+				return nil, err
+			}
+			o.State = stateMissing
+			if contains(found, x) {
+				o.State = statePresent
+			}
+		}
+		objects = append(objects, o)
+	}
+
+	return objects, nil
+}
+
+func inspectMain(b *broker, queue string) (object, error) {
+	o := mainQueue(queue)
+	found, err := b.hasQueue(queue)
+	switch {
+	case err != nil:
+		return o.unseen(err)
+	case found:
+		return o.with(statePresent, "as its service declares it"), nil
+	default:
+		return o.with(stateMissing, "its service declares it"), nil
+	}
+}
+
+func inspectExchange(b *broker, x topology.Exchange) (object, error) {
+	o := exchangeObject(x)
+	found, err := b.hasExchange(x.Name, x.Type)
+	switch {
+	case err != nil:
+		return o.unseen(err)
+	case !found:
+		return o.with(stateMissing, ""), nil
+	}
+	only := topology.Plan{Exchanges: []topology.Exchange{x}}
+
+	return o.compared(only.Declare(b), nil)
+}
+
+func inspectQueue(b *broker, q topology.Queue) (object, error) {
+	o := queueObject(q)
+	found, err := b.hasQueue(q.Name)
+	switch {
+	case err != nil:
+		return o.unseen(err)
+	case !found:
+		return o.with(stateMissing, ""), nil
+	}
+	only := topology.Plan{Queues: []topology.Queue{q}}
+
+	return o.compared(only.Declare(b), q.Arguments)
+}
+
+// unseen is an object at which the user may not look. Any other error is one of the whole inspection.
+func (o object) unseen(err error) (object, error) {
+	var access *topology.AccessError
+	if err = topology.Explain(o.Kind, o.Name, err); errors.As(err, &access) {
+		return o.with(stateUnseen, "the user may not look at it: it needs a permission on it"), nil
+	}
+
+	return o, err
+}
+
+// compared reads the answer to a declaration of an object that is there.
+func (o object) compared(err error, planned amqp091.Table) (object, error) {
+	o = o.judged(err, planned)
+	var other *topology.DeclareError
+	var refused *amqp091.Error
+	switch {
+	case !errors.As(err, &other):
+		return o, nil
+	case errors.As(err, &refused) && refused.Code == amqp091.ResourceLocked:
+		return o.with(stateConflict, "it is the exclusive queue of another connection"), nil
+	default:
+		return o, err
+	}
+}
+
+// contains tells whether a binding is among those that the broker has.
+func contains(found []management.Binding, wanted topology.Binding) bool {
+	for _, b := range found {
+		if b.Exchange == wanted.Exchange && b.Key == wanted.Key && sameArguments(b.Arguments, wanted.Arguments) {
+			return true
+		}
+	}
+
+	return false
+}
+
+func sameArguments(a management.Arguments, b amqp091.Table) bool {
+	return len(a) == 0 && len(b) == 0 || reflect.DeepEqual(map[string]any(a), map[string]any(b))
+}
+
+// bindings asks the management API, if there is one.
+func (c *topologies) bindings(ctx context.Context) (bindings, *topology.Management, error) {
+	m, ok, err := c.session.Management()
+	if err != nil || !ok {
+		return nil, nil, err
+	}
+	client, err := management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	known := map[string][]management.Binding{}
+
+	return func(queue string) ([]management.Binding, error) {
+		if found, ok := known[queue]; ok {
+			return found, nil
+		}
+		found, err := client.Bindings(ctx, queue)
+		known[queue] = found
+
+		return found, err
+	}, &m, nil
+}
+
+// inspectAll looks at everything, and for obsolete retry queues where the management API tells of them.
+func (c *topologies) inspectAll(ctx context.Context, b *broker, targets []target) (report, error) {
+	bound, api, err := c.bindings(ctx)
+	if err != nil {
+		return report{}, err
+	}
+
+	r := report{API: api != nil}
+	for _, t := range targets {
+		objects, err := inspect(b, bound, t.plan)
+		if err != nil {
+			return report{}, err
+		}
+		r.Queues = append(r.Queues, queueReport{Topic: t.Topic, Queue: t.Queue, Objects: objects})
+	}
+	if api == nil {
+		return r, nil
+	}
+
+	obsolete, err := api.Obsolete(ctx, c.names(), plans(targets)...)
+	if err != nil {
+		return report{}, err
+	}
+	for _, o := range obsolete {
+		r.addObsolete(o)
+	}
+
+	return r, nil
+}
+
+// addObsolete adds a retry queue to the main queue to which it leads back.
+func (r *report) addObsolete(q topology.ObsoleteQueue) {
+	main, _ := q.Arguments["x-dead-letter-routing-key"].(string)
+	for i := range r.Queues {
+		if r.Queues[i].Queue == main {
+			o := queueObject(q.Queue).with(stateObsolete, fmt.Sprintf("no policy has its delay of %s: 'amqpretry topology prune' deletes it", delayText(q.Queue)))
+			r.Queues[i].Objects = append(r.Queues[i].Objects, o)
+
+			return
+		}
+	}
+}
+
+// connect dials, for as long as the command runs.
+func (c *topologies) connect(ctx context.Context) (*broker, func(), error) {
+	connection, err := c.session.Dial(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	return &broker{ctx: ctx, connection: connection}, func() { _ = connection.CloseDeadline(closeDeadline()) }, nil
+}
+
+func joinNames(objects []object) string {
+	names := make([]string, len(objects))
+	for i, o := range objects {
+		names[i] = fmt.Sprintf("%s %q", o.Kind, o.Name)
+	}
+
+	return strings.Join(names, ", ")
+}

@@ -1,0 +1,165 @@
+package topologycmd
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+)
+
+// state is what was found of an object.
+type state string
+
+// The states.
+const (
+	statePresent  state = "present"  // as planned
+	stateMissing  state = "missing"  // apply would create it, unless it is a main queue
+	stateConflict state = "conflict" // it is there, and different
+	stateUnseen   state = "unseen"   // it could not be seen whether it is there, or whether it is as planned
+	stateObsolete state = "obsolete" // a retry queue that the policies do not use: see prune
+	stateCreated  state = "created"
+	statePlanned  state = "planned" // nobody has looked
+)
+
+// The kinds of objects.
+const (
+	kindMain     = "main queue"
+	kindExchange = topology.KindExchange
+	kindQueue    = topology.KindQueue
+	kindBinding  = "binding"
+)
+
+// object is one line of a report: what it is, and what was found of it.
+type object struct {
+	Kind  string `json:"kind"`
+	Name  string `json:"name"`
+	State state  `json:"state"`
+	// Type of an exchange or a queue, and the Arguments of a queue or a binding, as planned.
+	Type      string        `json:"type,omitempty"`
+	Arguments amqp091.Table `json:"arguments,omitempty"`
+	// Argument, Wanted and Found are those of a conflict.
+	Argument string `json:"argument,omitempty"`
+	Wanted   string `json:"wanted,omitempty"`
+	Found    string `json:"found,omitempty"`
+	// Detail in words.
+	Detail string `json:"detail,omitempty"`
+
+	err error // of the conflict, with the ways out
+}
+
+func mainQueue(queue string) object { return object{Kind: kindMain, Name: queue} }
+
+func exchangeObject(x topology.Exchange) object {
+	return object{Kind: kindExchange, Name: x.Name, Type: x.Type, Detail: details("type "+x.Type, x.Shared)}
+}
+
+func queueObject(q topology.Queue) object {
+	queueType, _ := q.Arguments[amqp091.QueueTypeArg].(string)
+	detail := queueType + ", dead letters"
+	if q.Delay > 0 {
+		detail = fmt.Sprintf("%s, waits %s, then back to %s", queueType, delayText(q), backTo(q))
+	}
+
+	return object{Kind: kindQueue, Name: q.Name, Type: queueType, Arguments: q.Arguments, Detail: details(detail, q.Shared)}
+}
+
+// backTo is where the messages of a retry queue go.
+func backTo(q topology.Queue) string {
+	if queue, ok := q.Arguments["x-dead-letter-routing-key"].(string); ok {
+		return queue
+	}
+	exchange, _ := q.Arguments["x-dead-letter-exchange"].(string)
+
+	return "exchange " + exchange
+}
+
+func bindingObject(b topology.Binding) object {
+	detail := "key " + b.Key
+	if b.Key == "" {
+		detail = "headers " + argumentsText(b.Arguments)
+	}
+
+	return object{Kind: kindBinding, Name: b.Exchange + " -> " + b.Queue, Arguments: b.Arguments, Detail: detail}
+}
+
+func details(text string, shared bool) string {
+	if shared {
+		return text + " (shared)"
+	}
+
+	return text
+}
+
+func argumentsText(table amqp091.Table) string {
+	pairs := make([]string, 0, len(table))
+	for _, key := range slices.Sorted(maps.Keys(table)) {
+		if key != "x-match" { // all of them, always
+			pairs = append(pairs, fmt.Sprintf("%s: %v", key, table[key]))
+		}
+	}
+
+	return strings.Join(pairs, ", ")
+}
+
+// with is the object in a state, of which there is this to be said.
+func (o object) with(s state, detail string) object {
+	o.State = s
+	if detail != "" {
+		o.Detail = detail
+	}
+
+	return o
+}
+
+// judged is the object after a declaration that changes nothing, as the object was there before.
+func (o object) judged(err error, planned amqp091.Table) object {
+	var conflict *topology.ConflictError
+	var access *topology.AccessError
+	switch {
+	case err == nil:
+		o.State = statePresent
+	case errors.As(err, &conflict):
+		o.State, o.err = stateConflict, err
+		o.Argument, o.Wanted, o.Found = conflict.Argument, conflict.Wanted, conflict.Found
+		if value, sent := planned[o.Argument]; sent && o.Wanted == "" { // the broker cuts its text at 255 bytes
+			o.Wanted = fmt.Sprint(value)
+			conflict.Wanted = o.Wanted
+		}
+		o.Detail = conflictText(o)
+	case errors.As(err, &access):
+		o.State, o.Detail = stateUnseen, "it is there, but not compared: "+missingPermission(access)
+	default:
+		o.State, o.Detail = stateUnseen, err.Error()
+	}
+
+	return o
+}
+
+func conflictText(o object) string {
+	if o.Argument == "" {
+		return "refused by the broker"
+	}
+
+	return fmt.Sprintf("%s: wanted %s, found %s", o.Argument, orUnknown(o.Wanted), orUnknown(o.Found))
+}
+
+func orUnknown(text string) string {
+	if text == "" {
+		return "unknown"
+	}
+
+	return text
+}
+
+func missingPermission(e *topology.AccessError) string {
+	if e.Permission == "" {
+		return fmt.Sprintf("the user may not declare it (%s %q)", e.Kind, e.Name)
+	}
+
+	return fmt.Sprintf("the user has no %s permission on %s %q", e.Permission, e.Kind, e.Name)
+}

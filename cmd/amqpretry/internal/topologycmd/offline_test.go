@@ -1,0 +1,103 @@
+package topologycmd
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+func TestGolden(t *testing.T) {
+	file := []string{"--policies", "testdata/policies.yaml"}
+	with := func(args ...string) []string { return append(args, file...) }
+	for name, args := range map[string][]string{
+		"plan":               with("plan", "--offline", "orders", "events=events_billing", "shared", "dead", "off"),
+		"plan-json":          with("plan", "--offline", "--json", "orders"),
+		"plan-default":       {"plan", "--offline", "orders"},
+		"mermaid":            with("graph", "orders"),
+		"mermaid-shared":     with("graph", "shared", "--shared-name", "team"),
+		"dot":                with("graph", "--format", "dot", "orders", "dead"),
+		"text":               with("graph", "--format", "text", "orders"),
+		"graph-json":         with("graph", "--json", "orders"),
+		"definitions":        with("graph", "--format", "definitions", "--vhost", "v 1", "orders", "events=events_billing"),
+		"definitions-quorum": with("graph", "--format", "definitions", "--main-queue-type", "quorum", "dead"),
+		"commands": {"prune", "--policies", "testdata/policies.yaml", "--old-policies", policyFile(t, "default: {delays: [7s, 90s]}\ntopics: {shared: {scope: shared, delays: [8s]}}\n"),
+			"--commands", "orders", "shared"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := offline(t, args...)
+			assert.Equal(t, cli.ExitOK, d.code, d.errs)
+			assert.Empty(t, d.errs)
+			golden(t, name, d.out)
+			if strings.HasPrefix(name, "definitions") || strings.HasSuffix(name, "json") {
+				assert.True(t, json.Valid([]byte(d.out)))
+			}
+		})
+	}
+}
+
+// Names that mean something to a terminal, to Mermaid, to DOT and to shells.
+func TestOddNames(t *testing.T) {
+	for _, name := range []string{`a b`, `a"b'c\`, "a\x1b[2Jb\u009b\u202e", `$(rm -rf ~)`, "日本", "--yes", "a=b"} {
+		for _, args := range [][]string{
+			{"plan", "--offline"}, {"plan", "--offline", "--json"}, {"graph"},
+			{"graph", "--format", "dot"}, {"graph", "--format", "text"},
+		} {
+			d := offline(t, append(args, "--", "topic="+name)...)
+			assert.Equal(t, cli.ExitOK, d.code, d.errs)
+			for _, unsafe := range []string{"\x1b", "\u009b", "\u202e"} {
+				assert.NotContains(t, d.out, unsafe, "%v %q", args, name)
+			}
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	bad := policyFile(t, "default: {delays: [0s, 1µs]}\ntopics: {x: {bogus: 1}}\n")
+	for name, test := range map[string]struct {
+		args []string
+		code int
+		errs []string
+	}{
+		"no command":         {nil, cli.ExitUsage, []string{"Available Commands:"}},
+		"unknown command":    {[]string{"aply"}, cli.ExitUsage, []string{`"aply"`, "apply?"}},
+		"no queue":           {[]string{"plan", "--offline"}, cli.ExitUsage, []string{"no queue was given"}},
+		"no broker":          {[]string{"plan", "orders"}, cli.ExitUsage, []string{"AMQP_URI"}},
+		"all names":          {[]string{"graph", "a\nb", "amq.x"}, cli.ExitUsage, []string{"line break", "amq."}},
+		"collision":          {[]string{"graph", "orders", "orders.dlq"}, cli.ExitUsage, []string{"orders.dlq"}},
+		"two policies":       {[]string{"graph", "--policies", "testdata/policies.yaml", "orders", "dead=orders"}, cli.ExitUsage, []string{"two different topologies"}},
+		"all errors":         {[]string{"graph", "--policies", bad, "orders"}, cli.ExitFailed, []string{"default.delays[0]", "default.delays[1]", "bogus"}},
+		"format":             {[]string{"graph", "--format", "svg", "orders"}, cli.ExitUsage, []string{"mermaid, dot, text, definitions", `"svg"`}},
+		"type":               {[]string{"graph", "--main-queue-type", "stream", "orders"}, cli.ExitUsage, []string{"classic, quorum"}},
+		"prune without API":  {[]string{"prune", "orders"}, cli.ExitUsage, []string{"AMQP_MANAGEMENT_URL", "--commands"}},
+		"prune both":         {[]string{"prune", "--yes", "--commands", "orders"}, cli.ExitUsage, []string{"exclude each other"}},
+		"commands of what":   {[]string{"prune", "--commands", "orders"}, cli.ExitUsage, []string{"--old-policies"}},
+		"old file":           {[]string{"prune", "--commands", "--old-policies", bad, "orders"}, cli.ExitFailed, []string{"bogus"}},
+		"name in a script":   {[]string{"prune", "--commands", "--old-policies", "testdata/policies.yaml", "a\x1bb"}, cli.ExitFailed, []string{`a\x1bb`}},
+		"API is not one":     {[]string{"prune", "--management-url", "ftp://user:s3cret@host", "orders"}, cli.ExitFailed, []string{"scheme"}},
+		"broker is down":     {[]string{"plan", "--uri", "amqp://user:s3cret@127.0.0.1:1/", "orders"}, cli.ExitFailed, []string{"cannot connect to RabbitMQ", "127.0.0.1:1"}},
+		"API is down":        {[]string{"prune", "--management-url", "http://user:s3cret@127.0.0.1:1", "orders"}, cli.ExitFailed, []string{"no answer", "rabbitmq_management"}},
+		"apply, down":        {[]string{"apply", "--uri", "amqp://user:s3cret@127.0.0.1:1/", "orders"}, cli.ExitFailed, []string{"cannot connect to RabbitMQ"}},
+		"address as a queue": {[]string{"verify", "amqp://user:s3cret@host"}, cli.ExitUsage, []string{"an address was given in place of a queue"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := offline(t, test.args...)
+			assert.Equal(t, test.code, d.code, d.errs)
+			assert.Empty(t, d.out)
+			assert.NotContains(t, d.errs, "s3cret")
+			for _, text := range test.errs {
+				assert.Contains(t, d.errs, text)
+			}
+		})
+	}
+}
+
+func TestNothingIsObsolete(t *testing.T) {
+	d := offline(t, "prune", "--commands", "--old-policies", "testdata/policies.yaml", "--policies", "testdata/policies.yaml", "orders")
+	assert.Equal(t, cli.ExitOK, d.code)
+	assert.Empty(t, d.out)
+	assert.Equal(t, "Nothing is obsolete.\n", d.errs)
+}

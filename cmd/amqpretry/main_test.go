@@ -1,0 +1,90 @@
+package main
+
+import (
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+// tree is all commands, as cli.Run puts them together.
+func tree() *cobra.Command {
+	root := &cobra.Command{Use: "amqpretry"}
+	root.PersistentFlags().Bool("json", false, "")
+	s := cli.NewSession()
+	for _, command := range commands {
+		root.AddCommand(command(s))
+	}
+
+	return root
+}
+
+func walk(cmd *cobra.Command, visit func(*cobra.Command)) {
+	for _, child := range cmd.Commands() {
+		visit(child)
+		walk(child, visit)
+	}
+}
+
+func TestHelpIsComplete(t *testing.T) {
+	kebab := regexp.MustCompile(`^[a-z]+(-[a-z]+)*$`)
+	walk(tree(), func(cmd *cobra.Command) {
+		path := cmd.CommandPath()
+		assert.NotEmpty(t, cmd.Short, path)
+		assert.NotEmpty(t, cmd.Long, path)
+		assert.False(t, strings.HasSuffix(cmd.Short, "."), path)
+		if cmd.HasSubCommands() {
+			return
+		}
+		assert.Contains(t, cmd.Parent().Long+cmd.Long, "Exit codes", path)
+		assert.GreaterOrEqual(t, strings.Count(cmd.Example, "  amqpretry "), 2, path)
+		cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) {
+			assert.NotEmpty(t, flag.Usage, path+" --"+flag.Name)
+			assert.Regexp(t, kebab, flag.Name, path)
+		})
+	})
+}
+
+var words = regexp.MustCompile(`'[^']*'|"[^"]*"|\S+`)
+
+// Each command line in an example names a command that is there, with flags that it has.
+func TestExamplesCanBeTyped(t *testing.T) {
+	walk(tree(), func(cmd *cobra.Command) {
+		for line := range strings.Lines(cmd.Example) {
+			_, line, ok := strings.Cut(line, "amqpretry ")
+			if !ok {
+				continue
+			}
+			var args []string
+			for _, word := range words.FindAllString(line, -1) {
+				if strings.ContainsAny(word[:1], "|>&;<#") || word == "2>" {
+					break
+				}
+				args = append(args, strings.Trim(word, `'"`))
+			}
+			root := tree()
+			found, rest, err := root.Find(args)
+			require.NoError(t, err, line)
+			assert.True(t, found.Runnable(), line)
+			assert.NoError(t, found.ParseFlags(rest), line)
+			if found.Args != nil && err == nil {
+				assert.NoError(t, found.Args(found, found.Flags().Args()), line)
+			}
+		}
+	})
+}
+
+// An address in the environment is in no help.
+func TestHelpHasNoCredentials(t *testing.T) {
+	t.Setenv(cli.EnvURI, "amqp://user:s3cret@host")
+	t.Setenv(cli.EnvManagement, "http://user:s3cret@host")
+	walk(tree(), func(cmd *cobra.Command) {
+		assert.NotContains(t, cmd.UsageString()+cmd.Long, "s3cret", cmd.CommandPath())
+	})
+}

@@ -1,0 +1,59 @@
+package management
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+)
+
+// Exchange is an exchange of the virtual host.
+type Exchange struct {
+	VHost     string    `json:"vhost"`
+	Name      string    `json:"name"`
+	Type      string    `json:"type"`
+	Durable   bool      `json:"durable"`
+	Internal  bool      `json:"internal"`
+	Arguments Arguments `json:"arguments"`
+}
+
+// Exchanges lists all exchanges of the virtual host, the broker's own included.
+func (c *Client) Exchanges(ctx context.Context) ([]Exchange, error) {
+	var exchanges []Exchange
+	query := "?columns=vhost,name,type,durable,internal,arguments"
+	if err := c.call(ctx, http.MethodGet, []string{"exchanges", c.vhost}, query, nil, &exchanges, ""); err != nil {
+		return nil, err
+	}
+	for _, x := range exchanges {
+		if x.VHost != c.vhost {
+			return nil, c.elsewhere("exchange", x.VHost, x.Name)
+		}
+	}
+	return exchanges, nil
+}
+
+// BindingsFrom lists the queues to which an exchange routes. There are none of an exchange that is not there.
+func (c *Client) BindingsFrom(ctx context.Context, exchange string) ([]Binding, error) {
+	var all []struct {
+		Binding
+		DestinationType string `json:"destination_type"`
+	}
+	if err := c.call(ctx, http.MethodGet, []string{"exchanges", c.vhost, exchange, "bindings", "source"}, "", nil, &all, ""); err != nil {
+		return nil, err
+	}
+	var bindings []Binding
+	for _, b := range all {
+		if b.Exchange != exchange || b.VHost != c.vhost {
+			return nil, c.elsewhere("exchange", b.VHost, b.Exchange)
+		}
+		if b.DestinationType == "queue" {
+			bindings = append(bindings, b.Binding)
+		}
+	}
+	return bindings, nil
+}
+
+// elsewhere is an answer about something else, as astray is about queues.
+func (c *Client) elsewhere(kind, vhost, name string) error {
+	return &Error{Method: http.MethodGet, URL: c.base + "/api", User: c.user.Username(), VHost: c.vhost, Status: http.StatusOK,
+		Err: fmt.Errorf("the answer is about %s %q of the virtual host %q: a proxy in between must leave %%2F in paths as it is", kind, name, vhost)}
+}

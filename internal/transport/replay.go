@@ -1,0 +1,83 @@
+package transport
+
+import (
+	"cmp"
+	"crypto/rand"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// replayReserve is kept free in a header frame for what the broker adds when it hands the message out.
+const replayReserve = 512
+
+// ReplayOf makes what is published to a queue in place of a dead letter of a main queue, so that it begins a new life there: the message
+// as it is, with our headers of a dead letter, and without what the broker or a stock consumer would act on again. fits is false where the headers leave no room for ours in a frame of limit bytes.
+func ReplayOf(d *amqp091.Delivery, mainQueue, target, run, edits string, limit int) (p amqp091.Publishing, fits bool) {
+	state := stateOfDead(d, mainQueue).ForReplay(target, run)
+	state.Edits = edits
+
+	p = republished(d)
+	p.Headers = wire.Strip(d.Headers, true)
+
+	return withState(p, state, limit)
+}
+
+// MovedOf makes what is published in place of a dead letter that stays one. One of ours is the same, header by header; of others, what the
+// broker knew of them is in our headers, as it must not be published again.
+func MovedOf(d *amqp091.Delivery, mainQueue string, limit int) (p amqp091.Publishing, fits bool) {
+	p = republished(d)
+	if isPlain(d) {
+		p.Headers = d.Headers
+		return p, limit <= 0 || headerFrameSize(p)+replayReserve <= limit
+	}
+	p.Headers = wire.Strip(d.Headers, false)
+
+	return withState(p, stateOfDead(d, mainQueue), limit)
+}
+
+// isPlain tells whether everything of a dead letter can be published again as it is.
+func isPlain(d *amqp091.Delivery) bool {
+	for key := range d.Headers {
+		if wire.IsBroker(key) {
+			return false
+		}
+	}
+
+	return d.Expiration == "" && d.UserId == ""
+}
+
+func withState(p amqp091.Publishing, state wire.State, limit int) (_ amqp091.Publishing, fits bool) {
+	room := wire.MaxOwnBytes
+	if limit > 0 {
+		room = min(room, limit-headerFrameSize(p)-replayReserve)
+	}
+	own, fits := shrink(state, rand.Text(), room)
+	for key, value := range own {
+		p.Headers[key] = value
+	}
+
+	return p, fits && len(p.Headers) < mostHeaders
+}
+
+// stateOfDead is what is known of a dead letter, whoever has made it.
+func stateOfDead(d *amqp091.Delivery, mainQueue string) wire.State {
+	s, _ := wire.ReadDead(d.Headers, mainQueue)
+	s.Count, s.Delay = wire.CountDead, ""
+	if s.Queue == "" {
+		s.Queue = mainQueue
+	}
+
+	letter, _ := DeadLetter(d, mainQueue)
+	s.Reason, s.LastFailure = letter.Reason, letter.LastFailure
+	if !s.Arrival.Known() {
+		exchange, key := letter.Exchange, letter.RoutingKey
+		if exchange == "" && key == "" { // nobody knows; what it is now consumed by is not it
+			key = mainQueue
+		}
+		s.Arrival = wire.NewArrival(exchange, key, cmp.Or(letter.Expiration, d.Expiration), cmp.Or(letter.UserID, d.UserId), encodeCC(d.Headers))
+	}
+
+	return s
+}
