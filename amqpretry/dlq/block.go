@@ -1,6 +1,7 @@
 package dlq
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -22,6 +23,10 @@ type block struct {
 	acked      atomic.Int64
 	bytes      int64
 	sealed     bool // cancelled: gives what it has, and no more
+
+	// acks is closed when acknowledgements may be written: with each the consumer may be given another message.
+	acks     chan struct{}
+	openAcks func()
 }
 
 const consumerTag = "amqpretry"
@@ -40,7 +45,12 @@ func openBlock(link *transport.Link, queue string, prefetch int) (*block, error)
 		return nil, err
 	}
 
-	return &block{channel: channel, deliveries: deliveries, closes: closes, prefetch: prefetch}, nil
+	acks := make(chan struct{})
+
+	return &block{
+		channel: channel, deliveries: deliveries, closes: closes, prefetch: prefetch,
+		acks: acks, openAcks: sync.OnceFunc(func() { close(acks) }),
+	}, nil
 }
 
 // isFull tells whether everything that the consumer may hold is to stay, so that it gets no more.
@@ -52,11 +62,14 @@ func (b *block) seal() error {
 		return nil
 	}
 	b.sealed = true
+	err := b.channel.Cancel(consumerTag, false)
+	b.openAcks()
 
-	return b.channel.Cancel(consumerTag, false)
+	return err
 }
 
 func (b *block) ack(tag uint64) error {
+	<-b.acks
 	if err := b.channel.Ack(tag, false); err != nil {
 		return err
 	}

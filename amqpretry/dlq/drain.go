@@ -97,9 +97,10 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 	settled := newSettler(ctx, d)
 	// What was sent is taken out before the rest is given back, whatever has ended the run.
 	defer func() {
+		s.settle()
 		done, failed := settled.wait()
 		report.Done += done
-		err = errors.Join(err, failed)
+		err = and(err, failed)
 		tell(d.progress, report.Progress)
 	}()
 
@@ -171,6 +172,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 
 // watchOn goes on through all the rest, and then waits for what comes: what has come back is at the end of the queue.
 func (d *drain) watchOn(ctx context.Context, s *scan, settled *settler, report *Report) error {
+	s.settle()
 	if err := settled.idle(ctx); err != nil {
 		return err
 	}
@@ -348,12 +350,12 @@ func (s *settler) settleAll(batch []taken) (done int, err error) {
 		failed := s.undo.secure()
 		s.undoing.Unlock()
 		if failed != nil {
-			return 0, errors.Join(err, failed)
+			return 0, and(err, failed)
 		}
 	}
 	for i, t := range confirmed {
 		if failed := t.ack(); failed != nil {
-			return i, errors.Join(err, failed)
+			return i, and(err, failed)
 		}
 	}
 
@@ -417,5 +419,5 @@ func (s *settler) wait() (done int, err error) {
 		err = s.undo.secure()
 	}
 
-	return s.done, errors.Join(s.err, err)
+	return s.done, and(s.err, err)
 }

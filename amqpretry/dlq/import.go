@@ -96,12 +96,21 @@ func (i *importer) all(ctx context.Context, in *bufio.Reader) error {
 		if !whole {
 			return nil
 		}
-		if len(i.pending) >= window {
-			if err := i.settle(ctx, window/2); err != nil {
+		if most := i.window(); len(i.pending) >= most {
+			if err := i.settle(ctx, most/2); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// window is how many may be on their way. At a low rate it is as many as go in half a second, so that those confirmed long ago are told.
+func (i *importer) window() int {
+	if i.options.Rate <= 0 {
+		return window
+	}
+
+	return max(1, int(min(window, i.options.Rate/2)))
 }
 
 func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Time) error {

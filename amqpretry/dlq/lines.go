@@ -2,14 +2,16 @@ package dlq
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 )
 
-// lines writes letters as JSON Lines.
+// lines writes letters as JSON Lines. After an error it writes nothing more, and gives that error again.
 type lines struct {
-	out  *bufio.Writer
-	sync func() error // nil if the writer is no file
+	out    *bufio.Writer
+	sync   func() error // nil if the writer is no file
+	failed error
 }
 
 func newLines(w io.Writer) *lines {
@@ -22,24 +24,25 @@ func newLines(w io.Writer) *lines {
 }
 
 func (l *lines) write(letter *Letter, queue string) error {
+	if l.failed != nil {
+		return l.failed
+	}
 	line, err := encodeRecord(letter, queue)
 	if err != nil {
 		return fmt.Errorf("message %d of %q: %w", letter.Position, queue, err)
 	}
-	if _, err := l.out.Write(append(line, '\n')); err != nil {
-		return fmt.Errorf("cannot write what is exported: %w", err)
-	}
+	_, err = l.out.Write(append(line, '\n'))
 
-	return nil
+	return l.fail(err)
 }
 
 // flush gives everything to the writer.
 func (l *lines) flush() error {
-	if err := l.out.Flush(); err != nil {
-		return fmt.Errorf("cannot write what is exported: %w", err)
+	if l.failed != nil {
+		return l.failed
 	}
 
-	return nil
+	return l.fail(l.out.Flush())
 }
 
 // secure makes sure that what was written survives the process, and the machine where the writer is a file.
@@ -48,5 +51,25 @@ func (l *lines) secure() error {
 		return err
 	}
 
-	return l.sync()
+	return l.fail(l.sync())
+}
+
+func (l *lines) fail(err error) error {
+	if err != nil {
+		l.failed = fmt.Errorf("cannot write what is exported: %w", err)
+	}
+
+	return l.failed
+}
+
+// and adds an error, unless it is a part of the other one.
+func and(err, more error) error {
+	switch {
+	case more == nil || errors.Is(err, more):
+		return err
+	case err == nil || errors.Is(more, err):
+		return more
+	default:
+		return errors.Join(err, more)
+	}
 }

@@ -115,7 +115,7 @@ func (q *Queue) Export(ctx context.Context, w io.Writer, options ExportOptions) 
 		return options.Limit == 0 || report.Done < options.Limit
 	})
 
-	return report, errors.Join(err, failed, out.flush())
+	return report, and(and(err, failed), out.flush())
 }
 
 func tell(progress func(Progress), p Progress) {

@@ -1,6 +1,7 @@
 package dlq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/management"
 	"github.com/amqpretry/watermill-retry/internal/transport"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
@@ -31,12 +33,11 @@ const noLimit = math.MaxInt32
 // leastLimit is the least with which looking is safe at all: half of it is for lost connections, and for others.
 const leastLimit = 4
 
-// safety finds out what the delivery limit of the queue is. AMQP has no question for it, so the queue is declared as it is believed to be,
-// which changes nothing of a queue that is there; the broker answers with what is different.
+// safety finds out what the delivery limit of the queue is.
 func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error) {
 	s := safety{limit: noLimit, requeue: atLeast(link.Version(), 4, 3)}
 
-	arguments, err := argumentsOf(link, q.name)
+	arguments, policy, err := q.arguments(ctx, link)
 	if access := (*topology.AccessError)(nil); errors.As(err, &access) {
 		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out: " + access.Error(),
 			Do: "grant configure on it, or give the management API"}
@@ -47,7 +48,7 @@ func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error
 
 	switch arguments[amqp091.QueueTypeArg] {
 	case amqp091.QueueTypeQuorum:
-		s.limit, s.quorum = limitOf(arguments, link.Version()), true
+		s.limit, s.quorum = min(limitOf(arguments, link.Version()), policy), true
 	case amqp091.QueueTypeStream:
 		return s, fmt.Errorf("dead-letter queue %q: it is a stream, from which no message can be taken", q.name)
 	default: // classic queues count nothing
@@ -58,6 +59,38 @@ func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error
 	}
 
 	return s, nil
+}
+
+// arguments of the queue, and the delivery limit that a policy of the broker gives it. The management API tells both. AMQP has no question for
+// either: so the queue is declared as it is believed to be, which changes nothing of a queue that is there, and the broker answers with
+// what is different. Policies stay unseen.
+func (q *Queue) arguments(ctx context.Context, link *transport.Link) (arguments amqp091.Table, policy int64, err error) {
+	api := q.client.config.Management
+	if api.URL == "" {
+		arguments, err = argumentsOf(link, q.name)
+		return arguments, noLimit, err
+	}
+
+	client, err := management.New(api.URL, cmp.Or(api.VHost, "/"), api.HTTPClient)
+	if err != nil {
+		return nil, 0, err
+	}
+	found, err := client.Queue(ctx, q.name)
+	if err != nil {
+		return nil, 0, err
+	}
+	arguments, policy = amqp091.Table(found.Arguments), noLimit
+	if arguments == nil {
+		arguments = amqp091.Table{}
+	}
+	if arguments[amqp091.QueueTypeArg] == nil {
+		arguments[amqp091.QueueTypeArg] = found.Type
+	}
+	if limit, ok := found.Effective["delivery-limit"].(int64); ok && (limit >= 0 || !atLeast(link.Version(), 4, 0)) {
+		policy = max(0, limit)
+	}
+
+	return arguments, policy, nil
 }
 
 func unsafe(queue string, limit int64) error {
@@ -134,7 +167,7 @@ func argumentsOf(link *transport.Link, queue string) (amqp091.Table, error) {
 			}
 			return nil, err
 		default:
-			if conflict.Argument == "" || conflict.Wanted == conflict.Found {
+			if conflict.Argument == "" {
 				return nil, err
 			}
 			setArgument(arguments, conflict.Argument, conflict.Found)
@@ -150,12 +183,13 @@ func setArgument(arguments amqp091.Table, name, found string) {
 		delete(arguments, name)
 		return
 	}
-	arguments[name] = strings.Trim(found, `"`)
-	if n, err := strconv.ParseInt(found, 10, 64); err == nil {
-		arguments[name] = n
-	} else if b, err := strconv.ParseBool(found); err == nil {
-		arguments[name] = b
+	var value any = strings.Trim(found, `"`)
+	if n, err := strconv.ParseInt(found, 10, 64); err == nil && arguments[name] != n {
+		value = n
+	} else if b, err := strconv.ParseBool(found); err == nil && arguments[name] != b {
+		value = b
 	}
+	arguments[name] = value
 }
 
 // declareOnce has a channel of its own, as the broker closes it with a refusal.

@@ -105,12 +105,14 @@ func (s *scan) next(ctx context.Context) (*found, error) {
 		}
 
 		timer.Reset(idleTime)
+		s.settle()
 		ready, err := s.ready()
 		switch {
 		case err != nil:
 			return nil, err
-		case s.follow || b.held() > b.kept: // the end is somewhere else, or what is on its way keeps it
-			idle = 0
+		case s.follow:
+		case ready > 0 && b.held() >= b.prefetch: // what is on its way must be acknowledged first
+			began, idle = time.Now(), 0
 		case ready > 0 && time.Since(began) > stuckTime:
 			return nil, fmt.Errorf("dead-letter queue %q: it has %d messages and has given none for %s: has it a single active consumer "+
 				"(x-single-active-consumer), or no leader?", s.queue.name, ready, stuckTime)
@@ -121,6 +123,14 @@ func (s *scan) next(ctx context.Context) (*found, error) {
 				return nil, io.EOF
 			}
 		}
+	}
+}
+
+// settle lets what was taken be acknowledged, which must wait as long as the first block is not full: a consumer that is cancelled while
+// messages are on their way to it has them given back before their turn.
+func (s *scan) settle() {
+	if len(s.blocks) > 0 {
+		s.blocks[0].openAcks()
 	}
 }
 
@@ -149,6 +159,9 @@ func (s *scan) block(ctx context.Context) (*block, error) {
 		return nil, err
 	}
 	s.blocks = append(s.blocks, b)
+	if len(s.blocks) > 1 {
+		b.openAcks()
+	}
 
 	return b, nil
 }

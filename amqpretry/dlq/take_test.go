@@ -1,0 +1,233 @@
+package dlq_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+func TestPurge(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(100)
+	var archive bytes.Buffer
+	report, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{Filter: dlq.Filter{OlderThan: time.Hour}, Limit: 40, Undo: &archive})
+	require.NoError(t, err)
+	assert.Equal(t, 40, report.Done)
+	f.depth(f.queue.Name(), 60)
+
+	back, err := f.queue.Import(t.Context(), &archive, dlq.ImportOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, 40, back.Done)
+	assert.Len(t, f.drained(f.queue.Name(), 100), 100)
+}
+
+// full is a disk that takes so many bytes.
+type full struct{ room int }
+
+var errFull = errors.New("no space left on device")
+
+func (f *full) Write(p []byte) (int, error) {
+	if len(p) > f.room {
+		return 0, errFull
+	}
+	f.room -= len(p)
+
+	return len(p), nil
+}
+
+func TestNothingIsTakenWithoutItsUndo(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(2000)
+	disk := &full{room: 256 << 10}
+	report, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{Undo: disk})
+	require.ErrorIs(t, err, errFull)
+	assert.Equal(t, 1, strings.Count(err.Error(), errFull.Error()), "once: %v", err)
+	assert.Less(t, report.Done, 200, "no more than what was written")
+	f.depth(f.queue.Name(), 2000-report.Done)
+}
+
+func TestMove(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	parked := f.main + "-parked"
+	f.declare(parked, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
+	strange := amqp091.Publishing{
+		Body: []byte{0xff, 0}, Headers: amqp091.Table{"a": amqp091.Table{"b": []any{int8(1), nil}}, "": "empty", "CC": []any{}},
+		ContentType: "x/y", ContentEncoding: "z", CorrelationId: "c", ReplyTo: "r", MessageId: "m", Type: "t", AppId: "app", Priority: 7, Timestamp: died,
+	}
+	want := letterOf(f.main, 0)
+	f.publish(f.queue.Name(), want)
+	f.publish(f.queue.Name(), strange)
+	f.confirmed()
+
+	report, err := f.queue.Move(t.Context(), dlq.MoveOptions{To: parked})
+	require.NoError(t, err)
+	assert.Equal(t, 2, report.Done)
+	got := f.drained(parked, 2)
+	slices.SortFunc(got, func(a, b amqp091.Delivery) int { return strings.Compare(a.ContentType, b.ContentType) }) // priorities count from 4.0 on
+	assert.Equal(t, want.Headers, withoutCounters(got[0].Headers), "header by header")
+	assert.Equal(t, want.Body, got[0].Body)
+	assert.Equal(t, strange.Headers["a"], got[1].Headers["a"])
+	assert.Equal(t, "empty", got[1].Headers[""])
+	assert.Equal(t, strange.Body, got[1].Body)
+	assert.Equal(t, []any{"x/y", "z", "c", "r", "m", "t", "app", uint8(7), died}, []any{
+		got[1].ContentType, got[1].ContentEncoding, got[1].CorrelationId, got[1].ReplyTo, got[1].MessageId, got[1].Type, got[1].AppId, got[1].Priority, got[1].Timestamp.UTC(),
+	})
+
+	wrong := (*dlq.OptionError)(nil)
+	_, err = f.queue.Move(t.Context(), dlq.MoveOptions{})
+	require.ErrorAs(t, err, &wrong)
+	_, err = f.queue.Move(t.Context(), dlq.MoveOptions{To: f.queue.Name()})
+	require.ErrorAs(t, err, &wrong)
+}
+
+func withoutCounters(headers amqp091.Table) amqp091.Table {
+	delete(headers, wire.KeyDeliveryCount)
+	delete(headers, wire.KeyAcquiredCount)
+
+	return headers
+}
+
+func TestExportAndImportAreLossless(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(300)
+	var first, second bytes.Buffer
+	report, err := f.queue.Export(t.Context(), &first, dlq.ExportOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, 300, report.Done)
+	f.depth(f.queue.Name(), 300)
+	_, err = f.queue.Purge(t.Context(), dlq.PurgeOptions{})
+	require.NoError(t, err)
+
+	var done int
+	imported, err := f.queue.Import(t.Context(), bytes.NewReader(first.Bytes()), dlq.ImportOptions{
+		Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Imported: func(lines int) error { done = lines; return nil },
+	})
+	require.NoError(t, err)
+	assert.Equal(t, 100, imported.Done)
+	assert.Equal(t, 300, done)
+	_, err = f.queue.Purge(t.Context(), dlq.PurgeOptions{})
+	require.NoError(t, err)
+
+	_, err = f.queue.Import(t.Context(), bytes.NewReader(first.Bytes()), dlq.ImportOptions{})
+	require.NoError(t, err)
+	_, err = f.queue.Export(t.Context(), &second, dlq.ExportOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, first.String(), second.String())
+
+	limited := new(bytes.Buffer)
+	report, err = f.queue.Export(t.Context(), limited, dlq.ExportOptions{Limit: 7})
+	require.NoError(t, err)
+	assert.Equal(t, 7, report.Done)
+	assert.Equal(t, 7, strings.Count(limited.String(), "\n"))
+}
+
+func TestImportOfWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(10)
+	var lines bytes.Buffer
+	_, err := f.queue.Export(t.Context(), &lines, dlq.ExportOptions{})
+	require.NoError(t, err)
+	_, err = f.queue.Purge(t.Context(), dlq.PurgeOptions{})
+	require.NoError(t, err)
+
+	line := (*dlq.LineError)(nil)
+	broken := strings.Replace(lines.String(), `"v":1`, `"v":2`, 5)
+	broken = strings.Replace(broken, `"v":2`, `"v":1`, 4)
+	report, err := f.queue.Import(t.Context(), strings.NewReader(broken), dlq.ImportOptions{})
+	require.ErrorAs(t, err, &line)
+	assert.Equal(t, 5, line.Line)
+	assert.Equal(t, 4, report.Done)
+	f.depth(f.queue.Name(), 4)
+
+	// Whoever wrote it was killed.
+	report, err = f.queue.Import(t.Context(), bytes.NewReader(lines.Bytes()[:lines.Len()-20]), dlq.ImportOptions{Skip: 4})
+	require.NoError(t, err)
+	assert.True(t, report.Truncated)
+	assert.Equal(t, 5, report.Done)
+	assert.Equal(t, numbered(9), bodies(f.drained(f.queue.Name(), 9)))
+
+	missing := (*dlq.NoQueueError)(nil)
+	_, err = f.queue.Import(t.Context(), bytes.NewReader(lines.Bytes()), dlq.ImportOptions{To: "nobody-" + f.main})
+	require.ErrorAs(t, err, &missing)
+}
+
+func TestStatAndGet(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(90)
+	f.publish(f.queue.Name(), amqp091.Publishing{Body: []byte("by hand")})
+	f.confirmed()
+	stat, err := f.queue.Stat(t.Context(), dlq.Filter{})
+	require.NoError(t, err)
+	assert.Equal(t, []int{91, 91, 91}, []int{stat.Ready, stat.Seen, stat.Matched})
+	assert.Equal(t, map[string]int{"exhausted": 90, "": 1}, stat.ByReason.ByName)
+	assert.Equal(t, died, stat.Oldest)
+	assert.Equal(t, 1, stat.Untimed)
+
+	letter, err := f.queue.Get(t.Context(), "uuid-42")
+	require.NoError(t, err)
+	assert.Equal(t, `{"n":42}`, string(letter.Message.Body))
+	missing := (*dlq.NotFoundError)(nil)
+	_, err = f.queue.Get(t.Context(), "nobody")
+	require.ErrorAs(t, err, &missing)
+	assert.Equal(t, 91, missing.Seen)
+
+	_, err = f.client.Queue("nobody-"+f.main).Stat(t.Context(), dlq.Filter{})
+	none := (*dlq.NoQueueError)(nil)
+	require.ErrorAs(t, err, &none)
+}
+
+// A quorum queue that is not declared as ours counts looks, and would drop messages.
+func TestLookingAtForeignQueues(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		arguments amqp091.Table
+		refused   int // after so many looks at the latest; 0: never
+	}{
+		"limit 20":         {amqp091.Table{"x-delivery-limit": int64(20)}, 12},
+		"limit 2":          {amqp091.Table{"x-delivery-limit": int64(2)}, 1},
+		"other arguments":  {amqp091.Table{"x-delivery-limit": int64(20), "x-max-length": int64(1000), "x-queue-leader-locator": "client-local", "x-dead-letter-exchange": "amq.fanout", "x-dead-letter-routing-key": "5"}, 12},
+		"ours, and length": {amqp091.Table{"x-delivery-limit": int64(1 << 31), "x-max-length": int64(1000)}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test.arguments[amqp091.QueueTypeArg] = "quorum"
+			f := onBroker(t, test.arguments)
+			f.fill(20)
+			refused := 0
+			for look := 1; look <= 40 && refused == 0; look++ {
+				if _, err := f.queue.Stat(t.Context(), dlq.Filter{}); err != nil {
+					unsafe := (*dlq.UnsafeError)(nil)
+					require.ErrorAs(t, err, &unsafe)
+					refused = look
+				}
+				f.depth(f.queue.Name(), 20)
+			}
+			if test.refused == 0 {
+				assert.Zero(t, refused)
+			} else if refused > 0 { // from 4.3 on, looks do not count
+				assert.LessOrEqual(t, refused, test.refused)
+			}
+			for range 5 {
+				_, _ = f.queue.Stat(t.Context(), dlq.Filter{})
+			}
+			assert.ElementsMatch(t, numbered(20), bodies(f.drained(f.queue.Name(), 20)), fmt.Sprint("nothing is lost"))
+		})
+	}
+}
