@@ -32,7 +32,8 @@ func TestLookingKeepsEverythingInOrder(t *testing.T) {
 				f.depth(f.queue.Name(), severalBlocks)
 			}
 			for range 3 { // and those who leave in the middle
-				for letter := range f.queue.Browse(t.Context(), dlq.Filter{UUIDs: []string{"uuid-2200"}}) {
+				for letter, err := range f.queue.Browse(t.Context(), dlq.Filter{UUIDs: []string{"uuid-2200"}}) {
+					require.NoError(t, err)
 					require.Equal(t, "uuid-2200", letter.UUID)
 					break
 				}

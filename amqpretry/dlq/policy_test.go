@@ -23,7 +23,7 @@ func TestLookingUnderAPolicy(t *testing.T) {
 
 	client, err := dlq.Open(t.Context(), dlq.Config{URI: broker.URI, Management: topology.Management{URL: broker.ManagementURL}})
 	require.NoError(t, err)
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	queue := client.Queue(f.main)
 	api, err := management.New(broker.ManagementURL, "/", nil)
 	require.NoError(t, err)

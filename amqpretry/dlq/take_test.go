@@ -3,7 +3,6 @@ package dlq_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -227,7 +226,7 @@ func TestLookingAtForeignQueues(t *testing.T) {
 			for range 5 {
 				_, _ = f.queue.Stat(t.Context(), dlq.Filter{})
 			}
-			assert.ElementsMatch(t, numbered(20), bodies(f.drained(f.queue.Name(), 20)), fmt.Sprint("nothing is lost"))
+			assert.ElementsMatch(t, numbered(20), bodies(f.drained(f.queue.Name(), 20)), "nothing is lost")
 		})
 	}
 }

@@ -58,10 +58,20 @@ var rules = []struct {
 	{"amqpretry/amqpretryv3", []string{watermillAMQP + "/v2", module + "/amqpretry"},
 		"users of watermill-amqp v3 never compile v2"},
 	{"amqpretry/amqpretryv3", optional, "a service that does not use it does not compile it"},
+	{"amqpretry/amqpretryv3", []string{module + "/amqpretry/dlq"}, "the plug does not pull in the tools that come after it"},
+	{"amqpretry/dlq", []string{watermillAMQP, module + "/internal/plug", module + "/amqpretry/amqpretryv3", module + "/cmd"},
+		"what works on dead letters needs no plug, of whatever version"},
+	{"amqpretry/dlq", commandLine, "a program that uses the package has a command line of its own"},
+	{"internal/plug", commandLine, "only the command has a command line"},
+	{"internal/transport", commandLine, "only the command has a command line"},
+	{"cmd/amqpretry", []string{watermillAMQP + "/v3"}, "one version of watermill-amqp at most"},
 }
 
 // optional is what only users of metrics and protection compile, and the tracing example.
 var optional = []string{"github.com/prometheus", "github.com/sony/gobreaker", "golang.org/x/time", "go.opentelemetry.io"}
+
+// commandLine is what only the command compiles.
+var commandLine = []string{"github.com/spf13", "github.com/schollz", "golang.org/x/term"}
 
 // testOnly is what a user of the library must never compile.
 var testOnly = []string{"github.com/stretchr/testify", "go.uber.org/goleak", "pgregory.net/rapid", "testing",
@@ -88,7 +98,7 @@ func TestImportArrows(t *testing.T) {
 	}
 	for _, mustExist := range []string{
 		"config", "middleware", "middleware/metrics", "middleware/protect", "middleware/retrytest", "amqpretry", "amqpretry/amqpretryv3", "amqpretry/topology",
-		"internal/plug", "internal/transport", "internal/wire",
+		"internal/plug", "internal/transport", "internal/wire", "amqpretry/dlq", "cmd/amqpretry",
 	} {
 		assert.Contains(t, graph, module+"/"+mustExist, "the rules must not run empty")
 	}

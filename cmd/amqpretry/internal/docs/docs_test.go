@@ -1,0 +1,174 @@
+// Package docs runs the command lines of docs/command-line.md.
+package docs
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/docs/shop"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+const docs = "../../../../docs"
+
+// update writes what the commands have printed into the page, and draws the pictures anew.
+var update = os.Getenv("UPDATE") != ""
+
+// Every command line of the page is run as it is there, in the order of the page, and prints what is there.
+func TestCommandLine(t *testing.T) {
+	path := filepath.Join(docs, "command-line.md")
+	text, err := os.ReadFile(path)
+	require.NoError(t, err)
+	page, err := parse(string(text))
+	require.NoError(t, err)
+
+	w := newWorld(t)
+	outputs := map[*command]string{}
+	for _, s := range page.steps {
+		switch c := s.command; {
+		case c != nil:
+			output, ran := w.run(c.line)
+			if !ran {
+				t.Logf("not run, as jq is not installed: %s", c.line)
+				continue
+			}
+			wanted := strings.Join(page.lines[c.from:c.to], "\n")
+			if update && normal(output) != normal(wanted) {
+				outputs[c] = output
+				continue
+			}
+			assert.Equal(t, normal(wanted), normal(output), "%s:%d: $ %s\nUPDATE=yes writes what it prints now into the page", path, c.from, c.line)
+		case s.file != "":
+			w.write(s.file, s.content)
+		case s.fixture != "":
+			w.fixture(s.fixture)
+		}
+	}
+	if update && !t.Failed() {
+		written := page.with(outputs)
+		require.NoError(t, os.WriteFile(path, []byte(written), 0o644))
+		page, err = parse(written)
+		require.NoError(t, err)
+		for name, picture := range pictures(page) {
+			require.NoError(t, os.WriteFile(filepath.Join(docs, name), []byte(picture), 0o644))
+		}
+	}
+}
+
+// world is where the command lines are run: a broker, a folder, a shop.
+type world struct {
+	t      *testing.T
+	broker *brokertest.Broker
+	dir    string
+	env    []string
+	hasJQ  bool
+	shop   *shop.Shop
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	bin := t.TempDir()
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(bin, "amqpretry"), "../..")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, string(out))
+
+	w := &world{t: t, broker: brokertest.StartWithManagement(t), dir: t.TempDir()}
+	for _, entry := range os.Environ() {
+		if !strings.HasPrefix(entry, "AMQP") {
+			w.env = append(w.env, entry)
+		}
+	}
+	w.env = append(w.env, "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"), "LC_ALL=C",
+		"AMQP_URI="+w.broker.URI, "AMQP_MANAGEMENT_URL="+w.broker.ManagementURL)
+	_, err = exec.LookPath("jq")
+	w.hasJQ = err == nil
+
+	return w
+}
+
+// run gives what a person would see, with the exit code where it is not 0. What needs a jq that is not there is not run.
+func (w *world) run(line string) (output string, ran bool) {
+	if strings.Contains(line, "jq ") && !w.hasJQ {
+		return "", false
+	}
+	out, exit := w.shell(line)
+	output = presentable(out)
+	if exit != 0 {
+		output = strings.TrimPrefix(output+fmt.Sprintf("\n# exit %d", exit), "\n")
+	}
+
+	return output, true
+}
+
+func (w *world) shell(line string) (output string, exit int) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", "-c", line)
+	cmd.Dir, cmd.Env = w.dir, w.env
+	out, err := cmd.CombinedOutput()
+	if err != nil && cmd.ProcessState == nil {
+		require.NoError(w.t, err, line)
+	}
+
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func (w *world) write(name, content string) {
+	w.t.Helper()
+	require.NoError(w.t, os.WriteFile(filepath.Join(w.dir, name), []byte(content), 0o600))
+}
+
+// fixture makes what a page needs and does not show.
+func (w *world) fixture(name string) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	switch name {
+	case "five orders die":
+		if w.shop == nil {
+			policies, err := config.Load(filepath.Join(w.dir, "retry.yaml"))
+			require.NoError(w.t, err)
+			w.shop, err = shop.Open(context.WithoutCancel(ctx), w.broker.URI, policies)
+			require.NoError(w.t, err)
+			w.t.Cleanup(func() { assert.NoError(w.t, w.shop.Close()) })
+		}
+		w.shop.Break()
+		require.NoError(w.t, w.shop.Place())
+		require.NoError(w.t, w.shop.Dead(ctx, shop.Placed))
+	case "the payment provider answers":
+		w.shop.Repair()
+	case "statistics are up to date":
+		require.EventuallyWithT(w.t, w.statistics, 30*time.Second, 500*time.Millisecond)
+	default:
+		require.FailNow(w.t, "no such fixture", name)
+	}
+}
+
+// statistics holds when the management API knows what there is: its numbers are some seconds old.
+func (w *world) statistics(t *assert.CollectT) {
+	var report struct{ Counts map[string]int }
+	var queue struct{ Messages int }
+	var letters struct{ Ready int }
+	w.json(t, "amqpretry doctor --policies retry.yaml --json orders", &report)
+	w.json(t, `amqpretry dlq list --json | grep '"orders"'`, &queue)
+	w.json(t, "amqpretry dlq stat orders --json", &letters)
+	assert.Zero(t, report.Counts["unseen"])
+	assert.Equal(t, letters.Ready, queue.Messages)
+}
+
+func (w *world) json(t *assert.CollectT, line string, into any) {
+	out, _ := w.shell(line)
+	assert.NoError(t, json.Unmarshal([]byte(out), into), out)
+}

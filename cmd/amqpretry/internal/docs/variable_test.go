@@ -1,0 +1,52 @@
+package docs
+
+import (
+	"os"
+	"os/user"
+	"regexp"
+	"strings"
+)
+
+// variable is what differs from run to run, and all that may.
+var variable = []struct {
+	expression *regexp.Regexp
+	with       string
+}{
+	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
+	{regexp.MustCompile(`\d{8}T\d{6}Z`), "STAMP"},
+	{regexp.MustCompile(`\(\d+[sm] ago\)`), "(AGE ago)"},
+	{regexp.MustCompile(`(?m)^(\d+ +order-\d+ +)\d+[sm] `), "${1}AGE "}, // in a list
+	{regexp.MustCompile(`\b[A-Z2-7]{26}\b`), "ID"},                     // of a message or a run
+	{regexp.MustCompile(`RabbitMQ \d+\.\d+\.\d+`), "RabbitMQ VERSION"},
+	{regexp.MustCompile(`(?m)^amqpretry \S+,.*$`), "amqpretry VERSION"},
+	{regexp.MustCompile(`\b\d+ checks found nothing`), "N checks found nothing"}, // a broker of another version has other checks
+	{regexp.MustCompile(`sha256 [0-9a-f]{64}`), "SHA256"},
+	{regexp.MustCompile(` +`), " "}, // tables are as wide as what varies
+	{regexp.MustCompile(`(?m) $`), ""},
+}
+
+func normal(output string) string {
+	for _, v := range variable {
+		output = v.expression.ReplaceAllString(output, v.with)
+	}
+
+	return output
+}
+
+// presentable is an output without the names of whoever runs the test.
+func presentable(output string) string {
+	host, _ := os.Hostname()
+	name := ""
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	output = regexp.MustCompile(`\btest\d+@[\w.-]+`).ReplaceAllString(output, "rabbit@broker-1")
+	output = strings.ReplaceAll(output, name+"@"+host, "eve@desk")
+	output = regexp.MustCompile(`(host +|"host": ?")`+regexp.QuoteMeta(host)+`\b`).ReplaceAllString(output, "${1}shop-1")
+	lines := strings.Split(strings.TrimRight(output, "\n"), "\n")
+	for i, line := range lines {
+		lines[i] = strings.TrimRight(line, " ")
+	}
+
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,292 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// BenchmarkReplay sends dead letters back to their main queue, and compares that with what it cannot do without: publishing the same
+// messages with the broker's confirmation.
+func BenchmarkReplay(b *testing.B) {
+	messages := scaled(b, 100_000, 1000)
+	t := &table{
+		title: fmt.Sprintf("Replay of %d dead letters", messages),
+		notes: []string{fmt.Sprintf("Raw: amqp091-go publishes the same messages (%d bytes of body and the headers of a dead letter) to an empty quorum queue, mandatory "+
+			"and confirmed, %d on their way at a time. The others take them out of a quorum dead-letter queue, and put them into an empty quorum "+
+			"queue: the library, the library with an undo file, and the command with an undo file, from its start to its end. "+
+			"Peak memory is what the heap had in use (sampled every 50 ms, after a collection before the run), of the command all that the process had resident.", len(letterBody(0)), rawWindow)},
+		head: []string{"way", "messages per second", "of raw", "peak memory (MiB)"},
+	}
+	binary := buildCommand(b)
+
+	b.Run("replay", func(b *testing.B) {
+		all := compare(b,
+			contender{"raw", func(b *testing.B) figures { return publishRaw(b, messages) }},
+			contender{"library", func(b *testing.B) figures { return replay(b, messages, false) }},
+			contender{"library with undo file", func(b *testing.B) figures { return replay(b, messages, true) }},
+			contender{"command with undo file", func(b *testing.B) figures { return replayByCommand(b, binary, messages) }},
+		)
+		for _, way := range []string{"raw", "library", "library with undo file", "command with undo file"} {
+			t.add(way, all.median(way, "msg/s"), all.ratio(way, "raw", "msg/s"), all.median(way, "MiB"))
+		}
+	})
+	t.write(b)
+}
+
+// rawWindow is how many are on their way at a time: as many as in a replay.
+const rawWindow = 256
+
+// deadLetter is the i-th, as the plug dead-letters it.
+func deadLetter(queue string, i int) amqp091.Publishing {
+	died := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	state := wire.State{
+		Count: wire.CountDead, Attempts: 4, Queue: queue, Topic: queue, Handler: "charge", Host: "host-1",
+		Arrival: wire.NewArrival("events", "order.created", "", "", ""), FirstFailure: died, LastFailure: died.Add(time.Duration(i) * time.Millisecond),
+		Reason: wire.ReasonExhausted, Error: "card declined", ErrorType: "*cards.DeclinedError",
+	}
+	for n := range 3 {
+		state.History = append(state.History, wire.Attempt{Number: n + 1, At: died, Error: "timeout", Type: "*url.Error"})
+	}
+	id := "uuid-" + strconv.Itoa(i)
+	headers := amqp091.Table{"_watermill_message_uuid": id}
+	for key, value := range state.Headers(id) {
+		headers[key] = value
+	}
+
+	return amqp091.Publishing{DeliveryMode: amqp091.Persistent, ContentType: "application/json", Headers: headers, Body: letterBody(i)}
+}
+
+var filling = strings.Repeat("x", 300)
+
+func letterBody(i int) []byte { return fmt.Appendf(nil, `{"n":%08d,"text":"%s"}`, i, filling[:275]) }
+
+// letterQueues are a main queue with its dead-letter queue.
+type letterQueues struct {
+	main, dead string
+	channel    *amqp091.Channel
+	remove     func()
+}
+
+func newLetterQueues(b *testing.B) letterQueues {
+	b.Helper()
+	connection := dial(b)
+	channel, err := connection.Channel()
+	require.NoError(b, err)
+	main := "bench-" + watermill.NewShortUUID()
+	plan, err := topology.New(main, config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}, topology.Names{})
+	require.NoError(b, err)
+	dead := plan.Queues[0]
+	q := letterQueues{main: main, dead: dead.Name, channel: channel}
+	q.remove = sync.OnceFunc(func() {
+		_, _ = channel.QueueDelete(main, false, false, false)
+		_, _ = channel.QueueDelete(dead.Name, false, false, false)
+		_ = connection.Close()
+	})
+	b.Cleanup(q.remove)
+	_, err = channel.QueueDeclare(main, true, false, false, false, arguments("quorum"))
+	require.NoError(b, err)
+	_, err = channel.QueueDeclare(dead.Name, true, false, false, false, dead.Arguments)
+	require.NoError(b, err)
+
+	return q
+}
+
+// has fails when a queue does not get to have so many messages.
+func (q letterQueues) has(b *testing.B, name string, messages int) {
+	b.Helper()
+	require.Eventually(b, func() bool {
+		found, err := q.channel.QueueDeclarePassive(name, true, false, false, false, nil)
+		require.NoError(b, err)
+		return found.Messages == messages
+	}, time.Minute, 20*time.Millisecond, "%d messages in %s", messages, name)
+}
+
+// publishLetters publishes messages as fast as their confirms come.
+func publishLetters(b *testing.B, queue, mainQueue string, messages int) time.Duration {
+	b.Helper()
+	letters := make([]amqp091.Publishing, messages)
+	for i := range letters {
+		letters[i] = deadLetter(mainQueue, i)
+	}
+	connection := dial(b)
+	defer connection.Close()
+	channel, err := connection.Channel()
+	require.NoError(b, err)
+	require.NoError(b, channel.Confirm(false))
+	var returned atomic.Int64
+	returns := channel.NotifyReturn(make(chan amqp091.Return, rawWindow))
+	go func() {
+		for range returns {
+			returned.Add(1)
+		}
+	}()
+
+	ctx, cancel := context.WithTimeout(b.Context(), 10*time.Minute)
+	defer cancel()
+	began := time.Now()
+	var window [rawWindow]*amqp091.DeferredConfirmation
+	for i := range messages + rawWindow {
+		if slot := window[i%rawWindow]; slot != nil {
+			acked, err := slot.WaitContext(ctx)
+			require.NoError(b, err)
+			require.True(b, acked)
+		}
+		window[i%rawWindow] = nil
+		if i < messages {
+			window[i%rawWindow], err = channel.PublishWithDeferredConfirm("", queue, true, false, letters[i])
+			require.NoError(b, err)
+		}
+	}
+	took := time.Since(began)
+	require.Zero(b, returned.Load(), "messages that the broker has returned")
+
+	return took
+}
+
+func publishRaw(b *testing.B, messages int) figures {
+	b.Helper()
+	q := newLetterQueues(b)
+	defer q.remove()
+	took := publishLetters(b, q.main, q.main, messages)
+	q.has(b, q.main, messages)
+
+	return figures{"msg/s": float64(messages) / took.Seconds(), "MiB": 0}
+}
+
+func replay(b *testing.B, messages int, undo bool) figures {
+	b.Helper()
+	q := newLetterQueues(b)
+	defer q.remove()
+	publishLetters(b, q.dead, q.main, messages)
+	q.has(b, q.dead, messages)
+
+	client, err := dlq.Open(b.Context(), dlq.Config{URI: uri(b)})
+	require.NoError(b, err)
+	defer func() { _ = client.Close() }()
+	var options dlq.ReplayOptions
+	if undo {
+		file, err := os.Create(filepath.Join(b.TempDir(), "undo.jsonl"))
+		require.NoError(b, err)
+		defer func() { _ = file.Close() }()
+		options.Undo = file
+	}
+
+	peak := peakOfHeap()
+	began := time.Now()
+	report, err := client.Queue(q.main).Replay(b.Context(), options)
+	took := time.Since(began)
+	memory := peak()
+	require.NoError(b, err)
+	require.Equal(b, messages, report.Done)
+	q.has(b, q.main, messages)
+	q.has(b, q.dead, 0)
+
+	return figures{"msg/s": float64(messages) / took.Seconds(), "MiB": memory}
+}
+
+// peakOfHeap samples the heap in use until the function that it returns is called, which gives the highest, in MiB.
+func peakOfHeap() func() float64 {
+	runtime.GC()
+	stop, highest := make(chan struct{}), make(chan uint64)
+	go func() {
+		ticker := time.NewTicker(50 * time.Millisecond)
+		defer ticker.Stop()
+		var most uint64
+		for {
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			most = max(most, m.HeapInuse)
+			select {
+			case <-ticker.C:
+			case <-stop:
+				highest <- most
+				return
+			}
+		}
+	}()
+
+	return func() float64 {
+		close(stop)
+		return float64(<-highest) / (1 << 20)
+	}
+}
+
+// buildCommand gives the path of the command.
+func buildCommand(b *testing.B) string {
+	b.Helper()
+	path := filepath.Join(b.TempDir(), "amqpretry")
+	out, err := exec.CommandContext(b.Context(), "go", "build", "-o", path, "github.com/amqpretry/watermill-retry/cmd/amqpretry").CombinedOutput()
+	require.NoError(b, err, string(out))
+
+	return path
+}
+
+func replayByCommand(b *testing.B, binary string, messages int) figures {
+	b.Helper()
+	q := newLetterQueues(b)
+	defer q.remove()
+	publishLetters(b, q.dead, q.main, messages)
+	q.has(b, q.dead, messages)
+
+	var out bytes.Buffer
+	cmd := exec.CommandContext(b.Context(), binary, "dlq", "replay", q.main, "--yes")
+	cmd.Dir, cmd.Stdout, cmd.Stderr = b.TempDir(), &out, &out
+	cmd.Env = append(os.Environ(), "AMQP_URI="+uri(b))
+	began := time.Now()
+	require.NoError(b, cmd.Start())
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	resident, err := 0.0, error(nil)
+	for ticker := time.Tick(20 * time.Millisecond); ; {
+		select {
+		case err = <-ended:
+		case <-ticker:
+			resident = max(resident, highWater(cmd.Process.Pid))
+			continue
+		}
+		break
+	}
+	took := time.Since(began)
+	require.NoError(b, err, out.String())
+	q.has(b, q.main, messages)
+	q.has(b, q.dead, 0)
+
+	return figures{"msg/s": float64(messages) / took.Seconds(), "MiB": resident}
+}
+
+// highWater is the most that a process has had resident, in MiB; 0 where the system does not tell.
+func highWater(pid int) float64 {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
+		if fields := strings.Fields(lines.Text()); len(fields) > 1 && fields[0] == "VmHWM:" {
+			kib, _ := strconv.ParseFloat(fields[1], 64)
+			return kib / 1024
+		}
+	}
+
+	return 0
+}

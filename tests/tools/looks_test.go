@@ -1,0 +1,217 @@
+package tools
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+const (
+	lettersLookedAt = 200
+	// killedLooks is how often a process that looks is killed: one in so many.
+	killedLooks = 100
+)
+
+// Any number of looks leaves every message where it is. LOOKS is how many, at each of the queues.
+func TestLooks(t *testing.T) {
+	t.Parallel()
+	random, seed := seeded(t)
+	looks := number(t, "LOOKS", 50)
+
+	all := make([]*looking, 0, 2)
+	t.Run("side by side", func(t *testing.T) {
+		for _, deadType := range []string{"quorum", "classic"} {
+			l := &looking{deadType: deadType, random: rand.New(rand.NewPCG(random.Uint64(), 0)), made: map[string]int{}}
+			all = append(all, l)
+			t.Run(deadType, func(t *testing.T) {
+				t.Parallel()
+				l.all(t, looks)
+			})
+		}
+	})
+
+	var rows [][]string
+	version := ""
+	for _, l := range all {
+		version = l.version
+		rows = append(rows, []string{
+			l.deadType, strconv.Itoa(l.looks), fmt.Sprintf("%.0f", l.took.Seconds()), strconv.Itoa(lettersLookedAt), strconv.Itoa(l.left), strconv.FormatBool(l.inOrder),
+			strconv.Itoa(l.made["killed"]), l.deliveries, l.acquired, l.spell(),
+		})
+	}
+	report(t, fmt.Sprintf("Looks at dead-letter queues: RabbitMQ %s, SEED=%d", version, seed), []string{
+		"dead-letter queue", "looks", "seconds", "messages", "in the end", "in their order after every look", "of the looks killed", "highest x-delivery-count", "highest x-acquired-count", "looks by kind",
+	}, rows)
+}
+
+// looking is many looks at one queue.
+type looking struct {
+	deadType string
+	random   *rand.Rand
+	*queues
+	order []string // bodies, the oldest first; nil when a kill may have changed it
+
+	version              string
+	looks, left          int
+	took                 time.Duration
+	inOrder              bool
+	made                 map[string]int // looks by kind
+	deliveries, acquired string
+}
+
+// kinds of looks, the more frequent ones more often.
+var kinds = []string{"browse", "browse", "browse", "leave", "leave", "leave", "interrupt", "stat", "get", "get", "export"}
+
+func (l *looking) spell() string {
+	var parts []string
+	for _, kind := range []string{"browse", "leave", "interrupt", "stat", "get", "export", "killed"} {
+		parts = append(parts, fmt.Sprintf("%s %d", kind, l.made[kind]))
+	}
+
+	return strings.Join(parts, ", ")
+}
+
+func (l *looking) all(t *testing.T, looks int) {
+	t.Helper()
+	l.queues = newQueues(t, l.deadType)
+	l.version = l.rabbitmq()
+	l.fill(lettersLookedAt)
+	for n := range lettersLookedAt {
+		l.order = append(l.order, body(n))
+	}
+
+	began := time.Now()
+	for n := range looks {
+		kind := kinds[l.random.IntN(len(kinds))]
+		if n%killedLooks == killedLooks/2-1 {
+			kind = "killed"
+		}
+		if l.order == nil {
+			kind = "browse" // takes the order anew
+		}
+		l.look(kind)
+		l.made[kind]++
+		l.looks++
+		l.await(l.dead, lettersLookedAt)
+	}
+	l.browse()
+	l.took = time.Since(began)
+
+	deliveries, acquired := int64(0), int64(0)
+	in := l.drained(l.dead)
+	l.left = len(in)
+	require.Equal(t, l.order, bodies(in), "and as a consumer finds them")
+	for _, d := range in {
+		deliveries, acquired = max(deliveries, count(d, "x-delivery-count")), max(acquired, count(d, "x-acquired-count"))
+	}
+	l.deliveries, l.acquired = strconv.FormatInt(deliveries, 10), strconv.FormatInt(acquired, 10)
+	l.inOrder = !t.Failed()
+}
+
+func count(d amqp091.Delivery, header string) int64 {
+	n, _ := d.Headers[header].(int64)
+	return n
+}
+
+func (l *looking) look(kind string) {
+	l.t.Helper()
+	ctx := l.t.Context()
+	switch kind {
+	case "browse":
+		l.browse()
+	case "leave": // in the middle
+		n, last := 0, 1+l.random.IntN(lettersLookedAt)
+		for letter, err := range l.queue.Browse(ctx, dlq.Filter{}) {
+			require.NoError(l.t, err)
+			require.Equal(l.t, l.order[n], string(letter.Message.Body))
+			if n++; n == last {
+				break
+			}
+		}
+	case "interrupt":
+		l.interrupt(ctx)
+	case "stat":
+		stat, err := l.queue.Stat(ctx, dlq.Filter{Headers: map[string]string{"tenant": tenants[1]}})
+		require.NoError(l.t, err)
+		require.Equal(l.t, [3]int{lettersLookedAt, lettersLookedAt, lettersLookedAt / len(tenants)}, [3]int{stat.Ready, stat.Seen, stat.Matched})
+	case "get":
+		n := l.random.IntN(lettersLookedAt)
+		letter, err := l.queue.Get(ctx, uuid(n))
+		require.NoError(l.t, err)
+		require.Equal(l.t, body(n), string(letter.Message.Body))
+		require.Equal(l.t, l.order[letter.Position-1], string(letter.Message.Body))
+	case "export":
+		var out bytes.Buffer
+		exported, err := l.queue.Export(ctx, &out, dlq.ExportOptions{})
+		require.NoError(l.t, err)
+		require.Equal(l.t, lettersLookedAt, exported.Done)
+		require.Equal(l.t, lettersLookedAt, strings.Count(out.String(), "\n"))
+	case "killed":
+		l.killed()
+	}
+}
+
+// browse looks at all of them, and at their order.
+func (l *looking) browse() {
+	l.t.Helper()
+	found, different := make([]string, 0, lettersLookedAt), map[string]bool{}
+	for letter, err := range l.queue.Browse(l.t.Context(), dlq.Filter{}) {
+		require.NoError(l.t, err)
+		require.Equal(l.t, len(found)+1, letter.Position)
+		found = append(found, string(letter.Message.Body))
+		different[string(letter.Message.Body)] = true
+	}
+	require.Len(l.t, different, lettersLookedAt)
+	if l.order == nil {
+		l.order = found
+	}
+	require.Equal(l.t, l.order, found, "after %d looks", l.looks)
+}
+
+// interrupt cancels a look, which goes on a little for the sake of the order.
+func (l *looking) interrupt(ctx context.Context) {
+	l.t.Helper()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	n, last := 0, 1+l.random.IntN(lettersLookedAt)
+	for letter, err := range l.queue.Browse(ctx, dlq.Filter{}) {
+		if err != nil {
+			require.ErrorIs(l.t, err, context.Canceled)
+			break
+		}
+		require.Equal(l.t, l.order[n], string(letter.Message.Body))
+		if n++; n == last {
+			cancel()
+		}
+	}
+}
+
+// killed is a process that holds messages when it is killed: nobody reads what it writes.
+func (l *looking) killed() {
+	l.t.Helper()
+	cmd := exec.Command(binary, "dlq", "export", l.main)
+	cmd.Env = append(cmd.Environ(), "AMQP_URI="+brokertest.URI(l.t))
+	out, err := cmd.StdoutPipe()
+	require.NoError(l.t, err)
+	require.NoError(l.t, cmd.Start())
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	require.Eventually(l.t, func() bool { return l.state(l.dead).Consumers > 0 }, patience, time.Millisecond, "the process looks")
+	_, _ = io.CopyN(io.Discard, out, l.random.Int64N(60_000))
+	l.order = nil
+}
