@@ -27,6 +27,9 @@ type block struct {
 	// acks is closed when acknowledgements may be written: with each the consumer may be given another message.
 	acks     chan struct{}
 	openAcks func()
+
+	firstKept atomic.Uint64 // tag of the first that is to stay; 0: none so far
+	asking    sync.Mutex    // one question to the broker at a time: amqp091-go does not tell whose an answer is
 }
 
 const consumerTag = "amqpretry"
@@ -62,20 +65,33 @@ func (b *block) seal() error {
 		return nil
 	}
 	b.sealed = true
+	b.asking.Lock()
 	err := b.channel.Cancel(consumerTag, false)
+	b.asking.Unlock()
 	b.openAcks()
 
 	return err
 }
 
-func (b *block) ack(tag uint64) error {
+// ack takes messages out of the queue for good: those with these tags, in their order, all that were before them having gone or being kept. It
+// returns when the broker has dealt with it, since what only waits there is lost with the process, and its messages come back.
+func (b *block) ack(tags []uint64) error {
 	<-b.acks
-	if err := b.channel.Ack(tag, false); err != nil {
-		return err
+	n, first := len(tags), b.firstKept.Load()
+	multiple := first == 0 || first > tags[n-1]
+	if multiple {
+		tags = tags[n-1:]
 	}
-	b.acked.Add(1)
+	for _, tag := range tags {
+		if err := b.channel.Ack(tag, multiple); err != nil {
+			return err
+		}
+	}
+	b.acked.Add(int64(n))
+	b.asking.Lock()
+	defer b.asking.Unlock()
 
-	return nil
+	return b.channel.Qos(leastPrefetch, 0, false) // which means nothing to a consumer that is there: it is asked for its answer
 }
 
 // held is how many messages go back when the channel is closed.

@@ -353,13 +353,21 @@ func (s *settler) settleAll(batch []taken) (done int, err error) {
 			return 0, and(err, failed)
 		}
 	}
-	for i, t := range confirmed {
-		if failed := t.ack(); failed != nil {
-			return i, and(err, failed)
+	for done < len(confirmed) {
+		b, tags := confirmed[done].block, []uint64(nil)
+		for _, t := range confirmed[done:] {
+			if t.block != b {
+				break
+			}
+			tags = append(tags, t.delivery.DeliveryTag)
 		}
+		if failed := b.ack(tags); failed != nil {
+			return done, and(err, failed)
+		}
+		done += len(tags)
 	}
 
-	return len(confirmed), err
+	return done, err
 }
 
 // explain says what an error of a publish means for the one who has asked for it.

@@ -14,7 +14,7 @@ import (
 )
 
 // scan goes once through a queue, from its head, and holds what it passes until it is released. It belongs to one goroutine; only
-// found.ack may be called from another one.
+// block.ack may be called from another one.
 type scan struct {
 	queue  *Queue
 	links  *links
@@ -38,11 +38,11 @@ type found struct {
 	block    *block
 }
 
-// ack takes it out of the queue for good.
-func (f *found) ack() error { return f.block.ack(f.delivery.DeliveryTag) }
-
 // keep leaves it in the queue.
-func (f *found) keep() { f.block.kept++ }
+func (f *found) keep() {
+	f.block.kept++
+	f.block.firstKept.CompareAndSwap(0, f.delivery.DeliveryTag)
+}
 
 func (q *Queue) scan(ctx context.Context) (*scan, error) {
 	link, err := q.client.link(ctx)
