@@ -1,0 +1,117 @@
+package tests
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// lettersOf opens the dead-letter queue of a service.
+func lettersOf(t *testing.T, svc *service, uri string) *dlq.Queue {
+	t.Helper()
+	client, err := dlq.Open(t.Context(), dlq.Config{URI: uri})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+
+	return client.Queue(svc.Queue)
+}
+
+// A dead letter that is replayed has a new life, and only in the queue that has failed it; one that dies again says so.
+func TestReplayedMessagesLiveAgain(t *testing.T) {
+	t.Parallel()
+	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
+		t.Run(string(scope), func(t *testing.T) {
+			t.Parallel()
+			uri, topic := brokertest.URI(t), uniqueName("events")
+			group := func(name string, s *seen, h func(*message.Message) error) *service {
+				c := setup{URI: uri, Queue: topic, Handler: s.handler(h)}
+				c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60), Scope: scope, MaxAge: 2 * time.Second}}
+				c.Options.Names.Shared = topic + "-shared"
+				c.Configure = func(conf *amqp.Config) {
+					*conf = amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(name))
+				}
+
+				return start(t, c)
+			}
+			var failed, other seen
+			broker := newRabbit(t, uri)
+			t.Cleanup(func() {
+				_ = broker.try(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(topic, false, false) })
+			})
+			group("a", &failed, func(msg *message.Message) error { // the first life, and the first call of the second
+				if a, _ := middleware.AttemptFromContext(msg.Context()); a.Replays == 1 && a.Number == 2 {
+					return nil
+				}
+
+				return errors.New("not yet")
+			})
+			group("b", &other, succeed)
+			broker.publishTo(topic, "", named("1")...)
+			client, err := dlq.Open(t.Context(), dlq.Config{URI: uri})
+			require.NoError(t, err)
+			defer func() { _ = client.Close() }()
+			letters := client.Queue(topic + "_a")
+			dead := func(n int) {
+				eventually(t, 20*time.Second, func() bool { depth, err := letters.Depth(t.Context()); return err == nil && depth == n }, "%d dead", n)
+			}
+			dead(1)
+			letter, err := letters.Get(t.Context(), "1")
+			require.NoError(t, err)
+			assert.Equal(t, wire.ReasonExhausted, letter.Reason)
+			stays(t, 2500*time.Millisecond, func() bool { return failed.count() == 2 }, "it gets too old for its first life")
+
+			report, err := letters.Replay(t.Context(), dlq.ReplayOptions{})
+			require.NoError(t, err)
+			assert.Equal(t, 1, report.Done)
+			eventually(t, 20*time.Second, func() bool { return failed.count() == 4 }, "called twice again")
+			calls := failed.of("1")
+			assert.Equal(t, []int{1, 2, 1, 2}, []int{calls[0].Attempt.Number, calls[1].Attempt.Number, calls[2].Attempt.Number, calls[3].Attempt.Number})
+			assert.Equal(t, []int{0, 0, 1, 1}, []int{calls[0].Attempt.Replays, calls[1].Attempt.Replays, calls[2].Attempt.Replays, calls[3].Attempt.Replays})
+			assert.Empty(t, calls[2].Metadata, "neither our keys nor Watermill's")
+			assert.Equal(t, 1, other.count(), "nobody else sees it again")
+			dead(0)
+		})
+	}
+}
+
+func TestReplayedMessagesDieAgain(t *testing.T) {
+	t.Parallel()
+	var s seen
+	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
+	c.Options.Policies = retries(ms(40)...)
+	svc := start(t, c)
+	svc.Broker.publish(svc.Queue, named("1", "2", "3")...)
+	letters := lettersOf(t, svc, c.URI)
+	dead := func(n int) {
+		eventually(t, 20*time.Second, func() bool { depth, err := letters.Depth(t.Context()); return err == nil && depth == n }, "%d dead", n)
+	}
+	dead(3)
+
+	report, err := letters.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 1, Watch: time.Minute}})
+	require.NoError(t, err)
+	assert.True(t, report.Stopped, "the canary has died again")
+	assert.Equal(t, 1, report.Done)
+	dead(3)
+	again := 0
+	for letter, err := range letters.Browse(t.Context(), dlq.Filter{MinReplays: 1}) {
+		require.NoError(t, err)
+		again++
+		assert.Equal(t, 4, letter.Attempts)
+		require.Len(t, letter.History, 4)
+		assert.Equal(t, wire.ReasonExhausted, letter.History[1].Reason, "the earlier reason")
+		assert.Equal(t, report.Run, letter.Message.Headers[wire.KeyReplay])
+	}
+	assert.Equal(t, 1, again)
+}
