@@ -7,7 +7,9 @@ LINT  := $(GO) tool -modfile=tools/go.mod golangci-lint
 
 # Tests wait for delays and brokers more than they compute, so more of them than cores may run at a time.
 TESTFLAGS ?= -timeout=10m -p=2 -parallel=8
-PACKAGES  ?= ./...
+# The command has tests of its own: make test-tools.
+PACKAGES  ?= all
+TESTED     = $(if $(filter all,$(PACKAGES)),$$($(GO) list ./... | grep -v /cmd/),$(PACKAGES))
 # amqpv3: the tests go over watermill-amqp v3, else over v2
 TAGS      ?=
 # make matrix: the brokers to test against, separated by blanks; empty: a private one
@@ -19,7 +21,7 @@ SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-v3 test-race matrix soak chaos cluster shutdown bench fuzz examples lint vet fmt
+.PHONY: help demo test test-tools test-v3 test-race matrix soak chaos cluster shutdown bench fuzz examples lint vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -27,19 +29,22 @@ help: ## this list
 demo: ## messages that succeed, are retried, and end in the dead-letter queue
 	scripts/broker run $(GO) run ./examples/quickstart
 
-test: ## all tests
-	scripts/broker run $(GO) test -tags "$(TAGS)" $(TESTFLAGS) $(PACKAGES)
-	$(if $(filter ./...,$(PACKAGES)),cd tests/interop && $(GO) test ./...)
+test: ## all tests of the library
+	scripts/broker run $(GO) test -tags "$(TAGS)" $(TESTFLAGS) $(TESTED)
+	$(if $(filter all,$(PACKAGES)),cd tests/interop && $(GO) test ./...)
+
+test-tools: ## tests of the command and of package dlq
+	scripts/broker run $(GO) test $(TESTFLAGS) ./amqpretry/dlq ./cmd/...
 
 # What does not depend on the version is not run again.
 test-v3: ## Watermill's suite and the promise tests over watermill-amqp v3
 	scripts/broker run $(GO) test -tags amqpv3 -short $(TESTFLAGS) ./amqpretry ./amqpretry/amqpretryv3 ./internal/transport ./tests
 
 test-race: ## all tests, in their short form, with the race detector
-	scripts/broker run $(GO) test -tags "$(TAGS)" -race -short $(TESTFLAGS) $(PACKAGES)
+	scripts/broker run $(GO) test -tags "$(TAGS)" -race -short $(TESTFLAGS) $(TESTED)
 
 matrix: ## every combination of broker, queue type and consumer: make matrix URIS="amqp://… amqp://…" TAGS=amqpv3 REPORT=report.md
-	$(PROOF) scripts/matrix $(GO) test -tags "$(TAGS)" -count=1 $(TESTFLAGS) -timeout=30m $(PACKAGES) -- $(URIS)
+	$(PROOF) scripts/matrix $(GO) test -tags "$(TAGS)" -count=1 $(TESTFLAGS) -timeout=30m $(TESTED) -- $(URIS)
 
 # Two versions of a service with different policies side by side, for SOAK in each of several combinations at a time.
 SOAK ?= 3m

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
@@ -97,7 +99,43 @@ var roles = map[string]func(*roleTest) error{
 	"letters":         func(r *roleTest) error { return r.letters(amqpretry.TopologyDeclare) },
 	"letters-assumed": func(r *roleTest) error { return r.letters(amqpretry.TopologyAssume) },
 	"replay":          (*roleTest).replay,
-	"publisher":       func(r *roleTest) error { return r.publish(queueConfig, "orders", amqpretry.TopologyDeclare) },
+	"looker": func(r *roleTest) error {
+		return r.deadLetterQueue(func(q *dlq.Queue) error {
+			stat, err := q.Stat(r.t.Context(), dlq.Filter{})
+			if err == nil {
+				assert.Equal(r.t, 1, stat.Matched)
+			}
+			return err
+		})
+	},
+	"replayer": func(r *roleTest) error {
+		return r.deadLetterQueue(func(q *dlq.Queue) error {
+			report, err := q.Replay(r.t.Context(), dlq.ReplayOptions{Strangers: true})
+			if err == nil {
+				assert.Equal(r.t, 1, report.Done)
+			}
+			return err
+		})
+	},
+	"purger": func(r *roleTest) error {
+		return r.deadLetterQueue(func(q *dlq.Queue) error {
+			report, err := q.Purge(r.t.Context(), dlq.PurgeOptions{})
+			if err == nil {
+				assert.Equal(r.t, 1, report.Done)
+			}
+			return err
+		})
+	},
+	"importer": func(r *roleTest) error {
+		return r.deadLetterQueue(func(q *dlq.Queue) error {
+			report, err := q.Import(r.t.Context(), strings.NewReader(`{"v":1,"body":"1"}`+"\n"), dlq.ImportOptions{})
+			if err == nil {
+				assert.Equal(r.t, 1, report.Done)
+			}
+			return err
+		})
+	},
+	"publisher": func(r *roleTest) error { return r.publish(queueConfig, "orders", amqpretry.TopologyDeclare) },
 	"publisher-fanout": func(r *roleTest) error {
 		return r.publish(billing, "events", amqpretry.TopologyDeclare)
 	},
@@ -172,7 +210,7 @@ func TestPermissions(t *testing.T) {
 					t.Parallel()
 					r.t = t
 					err := life(r)
-					if role == "observer" && !r.passiveIsAsked {
+					if !r.passiveIsAsked && slices.Contains(passiveOnly[role], missing) {
 						require.NoError(t, err, "older brokers ask for nothing")
 						return
 					}
@@ -184,6 +222,13 @@ func TestPermissions(t *testing.T) {
 	}
 }
 
+// passiveOnly is what is only needed to declare passively, for which older brokers ask for nothing.
+var passiveOnly = map[string][]string{
+	"observer": {`write orders\.retry\..*`, `write orders\.dlq`},
+	"replayer": {`write orders`},
+	"importer": {`write orders\.dlq`},
+}
+
 // isRefusal wants the typed error of each role, which says what is missing.
 func isRefusal(t *testing.T, role string, err error) {
 	t.Helper()
@@ -191,6 +236,7 @@ func isRefusal(t *testing.T, role string, err error) {
 		access     *topology.AccessError
 		held       amqpretry.HeldError
 		broker     *amqp091.Error
+		unsafe     *dlq.UnsafeError
 		management *topology.ManagementError
 	)
 	switch {
@@ -200,7 +246,9 @@ func isRefusal(t *testing.T, role string, err error) {
 	case errors.As(err, &access):
 		assert.NotEmpty(t, access.Name)
 		assert.Contains(t, access.User, role)
-	case errors.As(err, &held), role == "replay", strings.HasPrefix(role, "publisher"):
+	case errors.As(err, &unsafe):
+		assert.Contains(t, unsafe.Error(), "grant configure")
+	case errors.As(err, &held), role == "replay", slices.Contains([]string{"looker", "replayer", "purger", "importer"}, role), strings.HasPrefix(role, "publisher"):
 		require.ErrorAs(t, err, &broker)
 		assert.Equal(t, amqp091.AccessRefused, broker.Code)
 	default:
@@ -340,6 +388,17 @@ func (r *roleTest) letters(mode amqpretry.TopologyMode) error {
 	assert.Equal(r.t, 0, newRabbit(r.t, r.admin).depth("orders.dlq"))
 
 	return nil
+}
+
+// deadLetterQueue works with a dead-letter queue that has one message.
+func (r *roleTest) deadLetterQueue(do func(*dlq.Queue) error) error {
+	r.provision(queueConfig, "orders", config.ScopeQueue)
+	newRabbit(r.t, r.admin).publish("orders.dlq", named("1")...)
+	client, err := dlq.Open(r.t.Context(), dlq.Config{URI: r.uri})
+	require.NoError(r.t, err)
+	defer func() { assert.NoError(r.t, client.Close()) }()
+
+	return do(client.Queue("orders"))
 }
 
 // replay moves a dead letter to its queue, as the docs say.

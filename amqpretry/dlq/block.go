@@ -107,9 +107,9 @@ func (b *block) giveBack(requeue bool) {
 }
 
 const (
-	firstPrefetch = 64
+	firstPrefetch = 32
 	leastPrefetch = 16
-	mostPrefetch  = 2000
+	mostPrefetch  = 1000
 	windowBytes   = 16 << 20
 )
 

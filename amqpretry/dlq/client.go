@@ -36,6 +36,9 @@ type Config struct {
 	Logger watermill.LoggerAdapter
 }
 
+// Format prints nothing of it, under no verb: the URI has a password.
+func (c Config) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, "dlq.Config") }
+
 func (c Config) withDefaults() Config {
 	c.Names = c.Names.WithDefaults()
 	c.UUIDHeader = cmp.Or(c.UUIDHeader, "_watermill_message_uuid")
@@ -53,6 +56,8 @@ type Client struct {
 	mu          sync.Mutex
 	closed      bool
 	connections []*transport.Connection // all that are open; the first one is for looking
+	locks       *transport.Connection   // for the locks of looks
+	places      map[string]chan struct{}
 }
 
 // Open connects.
@@ -95,6 +100,35 @@ func (c *Client) connect(role string) *transport.Connection {
 	}
 
 	return connection
+}
+
+// place is where looks at a queue wait for each other.
+func (c *Client) place(queue string) chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.places == nil {
+		c.places = map[string]chan struct{}{}
+	}
+	if c.places[queue] == nil {
+		c.places[queue] = make(chan struct{}, 1)
+	}
+
+	return c.places[queue]
+}
+
+// locking is the connection for the locks of looks.
+func (c *Client) locking(ctx context.Context) (*transport.Link, error) {
+	c.mu.Lock()
+	connection := c.locks
+	c.mu.Unlock()
+	if connection == nil {
+		connection = c.connect("locks")
+		c.mu.Lock()
+		c.locks = connection
+		c.mu.Unlock()
+	}
+
+	return connection.TryLink(ctx)
 }
 
 // disconnect closes a connection that a run has made.

@@ -1,6 +1,7 @@
 package dlq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,13 @@ import (
 // window is how many messages are on their way at a time: published and not yet confirmed, or confirmed and not yet taken out. It is what
 // can be in both places when a process is killed.
 const window = 256
+
+// batchSize is how many are acknowledged at a time, while the others are on their way. unsettled leaves room for one batch in the window: the broker's
+// channel keeps acknowledgements for a quorum queue back for a moment, and loses them with the process.
+const (
+	batchSize = window / 4
+	unsettled = window - batchSize
+)
 
 // settleLimit is how long a run that is interrupted waits for what is on its way.
 const settleLimit = 10 * time.Second
@@ -74,11 +82,11 @@ func (q *Queue) begin(ctx context.Context, target string, dryRun bool) (_ *run, 
 		}
 	}
 	if !dryRun {
-		if err := q.lock(ctx, r.connection); err != nil {
+		if err := q.lock(ctx, link); err != nil {
 			return nil, err
 		}
 	}
-	r.publisher, r.frame = transport.NewPublisher(r.connection), link.FrameSize()
+	r.publisher, r.frame = transport.NewPublisher(link), link.FrameSize()
 
 	return r, nil
 }
@@ -87,19 +95,24 @@ func (r *run) end(c *Client) { c.disconnect(r.connection) }
 
 // drain goes once through the queue.
 func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
-	s, err := d.queue.scan(ctx)
+	s, err := d.queue.scan(ctx, !d.dryRun)
 	if err != nil {
 		return report, err
 	}
 	defer s.release(ctx)
 	report.Total = s.total
 
-	settled := newSettler(ctx, d)
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	settled := newSettler(ctx, d, fail)
 	// What was sent is taken out before the rest is given back, whatever has ended the run.
 	defer func() {
 		s.settle()
 		done, failed := settled.wait()
 		report.Done += done
+		if errors.Is(err, errSettling) {
+			err = nil // it is failed that says why
+		}
 		err = and(err, failed)
 		tell(d.progress, report.Progress)
 	}()
@@ -107,6 +120,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 	limiter := rate.NewLimiter(rate.Inf, 1)
 	if d.rate > 0 && !d.dryRun {
 		limiter.SetLimit(rate.Limit(d.rate))
+		s.slow(d.rate)
 	}
 
 	now, sent := time.Now(), 0
@@ -154,7 +168,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		}
 		if err := limiter.Wait(ctx); err != nil {
 			f.keep()
-			return report, context.Cause(ctx)
+			return report, cmp.Or(context.Cause(ctx), err) // it gives up at once if the deadline comes first
 		}
 		if err := settled.send(ctx, r.publisher, f, message); err != nil {
 			return report, err
@@ -202,12 +216,16 @@ func (d *drain) passAll(ctx context.Context, s *scan, settled *settler, report *
 			return false, err
 		}
 		f.keep()
+		report.Seen = s.seen
 		if _, stop := d.passes(f); stop {
 			return true, nil
 		}
 		tell(d.progress, settled.progress(report.Progress))
 	}
 }
+
+// errSettling ends a run whose messages cannot be taken out.
+var errSettling = errors.New("cannot take out what was sent")
 
 var errWatched = errors.New("watched long enough")
 
@@ -242,14 +260,15 @@ type settler struct {
 	stopped func() bool
 	cancel  context.CancelFunc
 	ended   chan struct{}
+	fail    context.CancelCauseFunc // ends the run: who sends may be waiting for what never comes
 
 	mu   sync.Mutex
 	done int
 	err  error
 }
 
-func newSettler(ctx context.Context, d *drain) *settler {
-	s := &settler{drain: d, pending: make(chan taken, window), slots: make(chan struct{}, window), ended: make(chan struct{})}
+func newSettler(ctx context.Context, d *drain, fail context.CancelCauseFunc) *settler {
+	s := &settler{drain: d, fail: fail, pending: make(chan taken, window), slots: make(chan struct{}, unsettled), ended: make(chan struct{})}
 	if d.undo != nil {
 		s.undo = newLines(d.undo)
 	}
@@ -309,6 +328,9 @@ func (s *settler) settle() {
 			s.done += done
 			s.err = err
 			s.mu.Unlock()
+			if err != nil {
+				s.fail(errSettling)
+			}
 		}
 		for range batch {
 			<-s.slots
@@ -319,7 +341,7 @@ func (s *settler) settle() {
 // batch is a message with all that have been sent since.
 func (s *settler) batch(first taken) []taken {
 	batch := []taken{first}
-	for len(batch) < window {
+	for len(batch) < batchSize {
 		select {
 		case t, ok := <-s.pending:
 			if !ok {
@@ -403,14 +425,14 @@ func (s *settler) progress(p Progress) Progress {
 
 // idle waits until nothing is on its way.
 func (s *settler) idle(ctx context.Context) error {
-	for range window {
+	for range unsettled {
 		select {
 		case s.slots <- struct{}{}:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
 	}
-	for range window {
+	for range unsettled {
 		<-s.slots
 	}
 

@@ -30,7 +30,7 @@ func (e *NoQueueError) Error() string {
 
 func (e *NoQueueError) Unwrap() error { return e.Err }
 
-// BusyError says that another run is taking messages out of the same dead-letter queue.
+// BusyError says that another run, or another look, is at work on the same dead-letter queue.
 type BusyError struct {
 	Queue string
 	// Lock is the exclusive queue that the other run holds as long as it is connected.
@@ -39,7 +39,7 @@ type BusyError struct {
 }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("dead-letter queue %q: another replay, move or purge is at work (it holds the exclusive queue %q): "+
+	return fmt.Sprintf("dead-letter queue %q: another replay, move, purge or look is at work (it holds the exclusive queue %q): "+
 		"wait for it, or end it; what it has not done stays where it is", e.Queue, e.Lock)
 }
 
@@ -50,11 +50,14 @@ type UnsafeError struct {
 	Queue string
 	// Found is why, Do the ways out.
 	Found, Do string
+	Err       error
 }
 
 func (e *UnsafeError) Error() string {
 	return fmt.Sprintf("dead-letter queue %q: looking at it could lose messages: %s; %s", e.Queue, e.Found, e.Do)
 }
+
+func (e *UnsafeError) Unwrap() error { return e.Err }
 
 // OptionError is an option that cannot be used.
 type OptionError struct {

@@ -35,7 +35,7 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 		return report, err
 	}
 
-	i := &importer{queue: q, target: target, options: options, publisher: transport.NewPublisher(connection), frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1)}
+	i := &importer{queue: q, target: target, options: options, publisher: transport.NewPublisher(link), frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1)}
 	if options.Rate > 0 {
 		i.limiter.SetLimit(rate.Limit(options.Rate))
 	}
@@ -67,6 +67,7 @@ type importer struct {
 	report  Report
 	lines   int        // read so far
 	pending []imported // in the order of the lines
+	bytes   int64      // of their lines
 }
 
 // imported is a line that was read; nothing was published if it did not match.
@@ -96,7 +97,11 @@ func (i *importer) all(ctx context.Context, in *bufio.Reader) error {
 		if !whole {
 			return nil
 		}
-		if most := i.window(); len(i.pending) >= most {
+		most := i.window()
+		if i.bytes += int64(len(line)); i.bytes > windowBytes {
+			most = 1
+		}
+		if len(i.pending) >= most {
 			if err := i.settle(ctx, most/2); err != nil {
 				return err
 			}
@@ -139,7 +144,7 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 		return nil
 	}
 	if err := i.limiter.Wait(ctx); err != nil {
-		return context.Cause(ctx)
+		return cmp.Or(context.Cause(ctx), err)
 	}
 	published, err := i.publisher.Publish(ctx, i.target, message)
 	if err != nil {
@@ -175,8 +180,11 @@ func (i *importer) settle(ctx context.Context, most int) error {
 		}
 		done = first.line
 	}
+	if len(i.pending) == 0 {
+		i.bytes = 0
+	}
 	if failed != nil {
-		failed = explain(i.target, failed)
+		failed, i.pending = explain(i.target, failed), nil // nobody knows of the others
 	}
 	if done > 0 {
 		tell(i.options.Progress, i.report.Progress)

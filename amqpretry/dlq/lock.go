@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 
@@ -25,13 +26,27 @@ func lockName(queue string) string {
 	return name
 }
 
-// lock keeps two runs from taking messages out of one dead-letter queue at a time. It is an exclusive queue, which the broker deletes as soon
-// as its connection is gone, however that ended. Its connection must be the run's own, since the owner may declare it again.
-func (q *Queue) lock(ctx context.Context, connection *transport.Connection) error {
-	link, err := connection.TryLink(ctx)
-	if err != nil {
-		return err
+// lockWait is how long to wait for another run to end.
+const lockWait = 5 * time.Second
+
+// lock keeps two runs from working on one dead-letter queue at a time: they would take the same messages, or give them back in another order. It
+// is an exclusive queue, which the broker deletes as soon as its connection is gone, however that ended. The connection must be the
+// run's own, since the owner may declare it again.
+func (q *Queue) lock(ctx context.Context, link *transport.Link) error {
+	for began := time.Now(); ; {
+		err := q.tryLock(link)
+		if busy := (*BusyError)(nil); !errors.As(err, &busy) || time.Since(began) > lockWait {
+			return err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
+}
+
+func (q *Queue) tryLock(link *transport.Link) error {
 	channel, err := link.Channel()
 	if err != nil {
 		return err
@@ -46,3 +61,40 @@ func (q *Queue) lock(ctx context.Context, connection *transport.Connection) erro
 
 	return topology.Explain(topology.KindQueue, name, err)
 }
+
+// lockLook is the lock of a look. All looks of a client share a connection, and a place to wait, for each queue.
+func (q *Queue) lockLook(ctx context.Context) (unlock func(), err error) {
+	place := q.client.place(q.name)
+	wait := time.NewTimer(lockWait)
+	defer wait.Stop()
+	select {
+	case place <- struct{}{}:
+	case <-wait.C:
+		return nil, &BusyError{Queue: q.name, Lock: lockName(q.name), Err: errOwnLook}
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() {
+		if err != nil {
+			<-place
+		}
+	}()
+
+	link, err := q.client.locking(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := q.lock(ctx, link); err != nil {
+		return nil, err
+	}
+
+	return func() {
+		if channel, err := link.Channel(); err == nil {
+			_, _ = channel.QueueDelete(lockName(q.name), false, false, false) // without the connection it is gone as well
+			_ = channel.Close()
+		}
+		<-place
+	}, nil
+}
+
+var errOwnLook = errors.New("another look of this client")

@@ -28,7 +28,7 @@ func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress)
 	if err := filter.Validate(); err != nil {
 		return err
 	}
-	s, err := q.scan(ctx)
+	s, err := q.scan(ctx, false)
 	if err != nil {
 		return err
 	}

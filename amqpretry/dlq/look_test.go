@@ -10,7 +10,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 )
 
-// A long queue is held in several blocks: the first of 64, then of up to 2,000.
+// A long queue is held in several blocks: the first of 32, then of up to 1,000.
 const severalBlocks = 2500
 
 func TestLookingKeepsEverythingInOrder(t *testing.T) {

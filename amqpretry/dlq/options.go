@@ -46,7 +46,8 @@ type ReplayOptions struct {
 type Canary struct {
 	// Messages is how many.
 	Messages int
-	// Watch is how long to wait for them to come back dead: longer than all delays of the policy together. Default: 1 minute.
+	// Watch is how long to wait for them to come back dead: longer than all delays of the policy together. Default: 1 minute; at most 25, as
+	// the messages behind them are held meanwhile.
 	Watch time.Duration
 	// Tolerate is how many may come back; with one more the replay stops.
 	Tolerate int

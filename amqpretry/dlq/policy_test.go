@@ -1,6 +1,7 @@
 package dlq_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,38 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/management"
 )
+
+// The lock is gone with its connection, and so must be the run.
+func TestRunEndsWithItsLock(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.Start(t)
+	f := on(t, broker.URI, nil)
+	f.fill(30)
+	begun, ended := make(chan struct{}), make(chan error, 1)
+	go func() {
+		_, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Rate: 0.5, Progress: func(p dlq.Progress) {
+			if p.Matched == 2 {
+				close(begun)
+			}
+		}})
+		ended <- err
+	}()
+	<-begun
+	closed := false
+	for _, line := range strings.Split(broker.Ctl("list_queues", "-q", "name", "owner_pid"), "\n") {
+		if fields := strings.Fields(line); len(fields) == 2 && fields[0] == f.queue.Name()+".lock" {
+			broker.Ctl("close_connection", fields[1], "test")
+			closed = true
+		}
+	}
+	require.True(t, closed)
+	require.Error(t, <-ended)
+	require.Eventually(t, func() bool {
+		left, err := f.queue.Depth(t.Context())
+		q, failed := f.channel.QueueDeclarePassive(f.main, true, false, false, false, nil)
+		return err == nil && failed == nil && left+q.Messages >= 30 && left+q.Messages <= 31 && left < 30
+	}, 20*time.Second, 50*time.Millisecond)
+}
 
 // Up to 4.2 a policy with a delivery limit wins against the argument of our dead-letter queues; only the management API shows it.
 func TestLookingUnderAPolicy(t *testing.T) {

@@ -16,7 +16,10 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-const defaultWatch = time.Minute
+const (
+	defaultWatch = time.Minute
+	longestWatch = 25 * time.Minute
+)
 
 // Replay sends letters back to the queue that has failed them, where they begin a new life: at the first attempt, without
 // deadline, with the history of before. They go straight to the queue, so that no other subscriber sees them again.
@@ -212,8 +215,8 @@ func (o ReplayOptions) validate(q *Queue, target string) error {
 	if o.Canary.Messages < 0 {
 		errs = append(errs, &OptionError{Field: "Canary.Messages", Wanted: "0 (none) or more", Found: itoa(o.Canary.Messages)})
 	}
-	if o.Canary.Watch < 0 {
-		errs = append(errs, &OptionError{Field: "Canary.Watch", Wanted: "0 (1 minute) or longer", Found: o.Canary.Watch.String()})
+	if o.Canary.Watch < 0 || o.Canary.Watch > longestWatch {
+		errs = append(errs, &OptionError{Field: "Canary.Watch", Wanted: "0 (1 minute) to 25m, as RabbitMQ takes back what is held for 30 minutes", Found: o.Canary.Watch.String()})
 	}
 	if o.Canary.Tolerate < 0 {
 		errs = append(errs, &OptionError{Field: "Canary.Tolerate", Wanted: "0 or more", Found: itoa(o.Canary.Tolerate)})

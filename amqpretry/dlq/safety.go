@@ -40,7 +40,11 @@ func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error
 	arguments, policy, err := q.arguments(ctx, link)
 	if access := (*topology.AccessError)(nil); errors.As(err, &access) {
 		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out: " + access.Error(),
-			Do: "grant configure on it, or give the management API"}
+			Do: "grant configure on it, or give the management API", Err: err}
+	}
+	if conflict := (*topology.ConflictError)(nil); errors.As(err, &conflict) {
+		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out by AMQP (the broker does not tell clearly what " +
+			conflict.Argument + " is)", Do: "give the management API", Err: err}
 	}
 	if err != nil {
 		return s, err
@@ -54,7 +58,7 @@ func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error
 	default: // classic queues count nothing
 		s.requeue = false
 	}
-	if s.limit < leastLimit {
+	if s.limit < leastLimit || s.limit != noLimit && !s.requeue {
 		return s, unsafe(q.name, s.limit)
 	}
 
@@ -95,7 +99,7 @@ func (q *Queue) arguments(ctx context.Context, link *transport.Link) (arguments 
 
 func unsafe(queue string, limit int64) error {
 	return &UnsafeError{Queue: queue, Found: fmt.Sprintf("it has a delivery limit of %d, and each look counts", limit),
-		Do: "move its messages, by a shovel, to a queue with x-delivery-limit 2147483647"}
+		Do: "move its messages, by a shovel, to a queue with x-delivery-limit 2147483647, or delete the policy that limits it"}
 }
 
 // check looks at the counter of a message that was handed out.
@@ -153,7 +157,7 @@ func argumentsOf(link *transport.Link, queue string) (amqp091.Table, error) {
 	arguments, flags := plan.Queues[len(plan.Queues)-1].Arguments, map[string]bool{"durable": true}
 
 	for range mostArguments {
-		err := declareOnce(link, queue, flags, arguments)
+		err = declareOnce(link, queue, flags, arguments)
 		conflict := (*topology.ConflictError)(nil)
 		if !errors.As(err, &conflict) {
 			return arguments, err
@@ -174,7 +178,7 @@ func argumentsOf(link *transport.Link, queue string) (amqp091.Table, error) {
 		}
 	}
 
-	return nil, fmt.Errorf("dead-letter queue %q: its arguments cannot be found out", queue)
+	return nil, err
 }
 
 // setArgument takes over what the broker has said of an argument. It does not say clearly of what type it is.

@@ -1,6 +1,7 @@
 package dlq
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,11 +20,16 @@ type scan struct {
 	queue  *Queue
 	links  *links
 	safety safety
+	unlock func()
+	most   int // messages in a block
 
 	// total is how many messages the queue had to give in the beginning. What comes later is behind them.
 	total, seen int
 	// follow goes on behind the last one, with what comes: until the context ends.
 	follow bool
+
+	// eager acknowledges at once also what the first block has given.
+	eager bool
 
 	blocks []*block
 	looker *amqp091.Channel
@@ -44,16 +50,31 @@ func (f *found) keep() {
 	f.block.firstKept.CompareAndSwap(0, f.delivery.DeliveryTag)
 }
 
-func (q *Queue) scan(ctx context.Context) (*scan, error) {
+// scan begins at the head of the queue. locked tells that the run has the lock already.
+func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 	link, err := q.client.link(ctx)
 	if err != nil {
 		return nil, err
 	}
-	total, err := depth(link, "dead-letter queue", q.name)
-	if err != nil {
+	if _, err := depth(link, "dead-letter queue", q.name); err != nil {
 		return nil, err
 	}
 	safety, err := q.safety(ctx, link)
+	if err != nil {
+		return nil, err
+	}
+	unlock := func() {}
+	if safety.quorum && !locked { // a classic queue keeps its order, whoever looks
+		if unlock, err = q.lockLook(ctx); err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err != nil {
+				unlock()
+			}
+		}()
+	}
+	total, err := depth(link, "dead-letter queue", q.name)
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +83,16 @@ func (q *Queue) scan(ctx context.Context) (*scan, error) {
 		return nil, err
 	}
 
-	return &scan{queue: q, links: &links{client: q.client, all: []*transport.Link{link}}, safety: safety, total: total, looker: looker}, nil
+	return &scan{queue: q, links: &links{client: q.client, all: []*transport.Link{link}}, safety: safety, unlock: unlock, total: total, most: mostPrefetch, looker: looker}, nil
+}
+
+// consumerTimeout is how long RabbitMQ lets a message be unanswered, by default 30 minutes, with room for more than one.
+const consumerTimeout = 5 * time.Minute
+
+// slow has no more messages at hand than can go at a rate before the broker takes them back.
+func (s *scan) slow(perSecond float64) {
+	s.most = max(leastPrefetch, int(min(mostPrefetch, perSecond*consumerTimeout.Seconds())))
+	s.eager = true
 }
 
 // idleTime is how long nothing may come before the queue is asked whether it has anything.
@@ -82,7 +112,7 @@ func (s *scan) next(ctx context.Context) (*found, error) {
 			return nil, err
 		}
 		if !s.follow && s.seen >= s.total {
-			return nil, io.EOF
+			return nil, cmp.Or(s.intact(), io.EOF)
 		}
 		b, err := s.block(ctx)
 		if err != nil {
@@ -147,9 +177,18 @@ func (s *scan) block(ctx context.Context) (*block, error) {
 		if !b.isFull() {
 			return b, nil
 		}
-		prefetch = prefetchFor(b.given, b.bytes)
+		if err := b.seal(); err != nil { // a full one gets nothing any more; a single active consumer makes room for the next
+			return nil, s.gone(b)
+		}
+		prefetch = min(s.most, prefetchFor(b.given, b.bytes))
+		if err := s.intact(); err != nil {
+			return nil, err
+		}
 	}
 
+	if left := s.total - s.seen; left > 0 && !s.follow {
+		prefetch = min(prefetch, left) // a full block is given no newer ones
+	}
 	link, err := s.links.forChannel(ctx)
 	if err != nil {
 		return nil, err
@@ -159,7 +198,7 @@ func (s *scan) block(ctx context.Context) (*block, error) {
 		return nil, err
 	}
 	s.blocks = append(s.blocks, b)
-	if len(s.blocks) > 1 {
+	if len(s.blocks) > 1 || s.eager {
 		b.openAcks()
 	}
 
@@ -183,6 +222,17 @@ func (s *scan) found(b *block, d amqp091.Delivery) (*found, error) {
 	return &found{newLetter(&d, unreadable, s.queue.mainQueue, s.queue.client.config.UUIDHeader, s.seen), d, b}, nil
 }
 
+// intact tells whether all that is passed is still held. What is not comes again, behind the rest.
+func (s *scan) intact() error {
+	for _, b := range s.blocks {
+		if b.channel.IsClosed() {
+			return s.gone(b)
+		}
+	}
+
+	return nil
+}
+
 // ready is how many messages the queue has to give besides what was given.
 func (s *scan) ready() (int, error) {
 	q, err := s.looker.QueueDeclarePassive(s.queue.name, true, false, false, false, nil)
@@ -194,7 +244,7 @@ func (s *scan) gone(b *block) error {
 	select {
 	case err := <-b.closes:
 		if err != nil {
-			return fmt.Errorf("dead-letter queue %q: %w", s.queue.name, err)
+			return fmt.Errorf("dead-letter queue %q: %w (RabbitMQ also takes back what was held for longer than its consumer_timeout)", s.queue.name, err)
 		}
 		return fmt.Errorf("dead-letter queue %q: the connection was closed", s.queue.name)
 	case <-time.After(time.Second):
@@ -205,6 +255,9 @@ func (s *scan) gone(b *block) error {
 // release gives back what is held, in its order: the oldest block first, and each one only when the broker has counted the one
 // before among what it has to give, since closing several channels at once would mix them up. Whoever looks next must find all of it.
 func (s *scan) release(ctx context.Context) {
+	for _, b := range s.blocks {
+		b.kept = b.held() // also what was on its way when a run failed: nobody takes it out any more
+	}
 	s.complete(ctx)
 	for _, b := range s.blocks {
 		if !b.isFull() { // or it would be given what the others give back
@@ -223,6 +276,7 @@ func (s *scan) release(ctx context.Context) {
 	s.blocks = nil
 	_ = s.looker.Close()
 	s.links.close()
+	s.unlock()
 }
 
 // passTime is how long a run that was interrupted goes on for the sake of the order.
@@ -230,7 +284,8 @@ const passTime = 10 * time.Second
 
 // complete goes on until the last block is full and its last message was never given back before, or to the end. A quorum queue puts what it
 // gets back behind what it got back before, and both before the rest: whoever stops among those that other looks have given back would turn
-// them round, and so would a consumer that is cancelled while messages are on their way to it.
+// them round. And what is on its way to a consumer that is cancelled goes back at once, before its turn: so it is taken again, by one that gets
+// exactly as many as there are.
 func (s *scan) complete(ctx context.Context) {
 	if !s.safety.quorum || len(s.blocks) == 0 {
 		return
@@ -240,13 +295,45 @@ func (s *scan) complete(ctx context.Context) {
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(passTime, cancel) })()
 
-	for s.returned || !s.blocks[len(s.blocks)-1].isFull() {
-		f, err := s.next(passing)
-		if err != nil {
+	for range mostRounds {
+		if err := s.passOn(passing); err != nil {
 			return
+		}
+		last := s.blocks[len(s.blocks)-1]
+		if last.isFull() || last.seal() != nil {
+			return
+		}
+		for d := range last.deliveries {
+			if f, err := s.found(last, d); err == nil {
+				f.keep()
+			}
+		}
+		last.prefetch = last.kept
+		ready, err := s.ready()
+		if err != nil || ready == 0 {
+			return
+		}
+		s.total = s.seen + min(ready, s.most)
+	}
+}
+
+// mostRounds bounds how often a consumer of the dead-letter queue may take away what was to fill a block.
+const mostRounds = 20
+
+// passOn keeps all that comes until the last block is full and its last message is a fresh one, or to the end.
+func (s *scan) passOn(ctx context.Context) error {
+	for s.returned || !s.blocks[len(s.blocks)-1].isFull() {
+		f, err := s.next(ctx)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
 		}
 		f.keep()
 	}
+
+	return nil
 }
 
 // await waits until the queue has so many messages. Whoever consumes it at the same time takes them away, and has no order to lose.

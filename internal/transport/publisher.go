@@ -13,28 +13,19 @@ import (
 // Publisher publishes to queues by their names, pipelined and with the broker's confirmation, for tools: what it is given may have no id
 // of ours, so that one return makes all that follow fail.
 type Publisher struct {
-	connection *Connection
+	link *Link
 
 	mu       sync.Mutex
 	confirms *confirmChannel
 }
 
-// NewPublisher returns a publisher that has no channel yet.
-func NewPublisher(connection *Connection) *Publisher { return &Publisher{connection: connection} }
-
-// FrameSize is the negotiated frame size; zero means no limit.
-func (p *Publisher) FrameSize(ctx context.Context) (int, error) {
-	link, err := p.connection.TryLink(ctx)
-	if err != nil {
-		return 0, err
-	}
-
-	return link.FrameSize(), nil
-}
+// NewPublisher returns a publisher that has no channel yet. It does not outlive the link, with which the lock of a run is lost.
+func NewPublisher(link *Link) *Publisher { return &Publisher{link: link} }
 
 // What the broker says of a publish that it does not take.
 var (
 	ErrReturned = errors.New("the broker has returned a message: the queue is gone")
+	ErrSilent   = errors.New("the broker has not confirmed a message for a minute: has the queue no majority of its nodes?")
 	ErrRefused  = errors.New("the broker has refused a message for a minute (nack): is the queue full, or its node down?")
 )
 
@@ -55,11 +46,9 @@ func (p *Publisher) Publish(ctx context.Context, queue string, message amqp091.P
 }
 
 func (u *Published) send(ctx context.Context) error {
-	link, err := u.publisher.connection.TryLink(ctx)
+	link := u.publisher.link
+	err := link.WaitUnblocked(ctx)
 	if err != nil {
-		return err
-	}
-	if err := link.WaitUnblocked(ctx); err != nil {
 		return err
 	}
 	if u.confirms, err = u.publisher.channel(link); err != nil {
@@ -100,10 +89,8 @@ func (u *Published) Wait(ctx context.Context) error {
 	var wait *backoff.ExponentialBackOff
 
 	for {
-		select {
-		case <-u.confirmation.Done():
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		if err := u.resolved(ctx); err != nil {
+			return err
 		}
 
 		switch err := u.outcome(); {
@@ -122,6 +109,22 @@ func (u *Published) Wait(ctx context.Context) error {
 
 		if err := u.send(ctx); err != nil {
 			return err
+		}
+	}
+}
+
+// resolved waits for the broker's answer, for a minute, and as long as it blocks who publishes.
+func (u *Published) resolved(ctx context.Context) error {
+	for {
+		select {
+		case <-u.confirmation.Done():
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(refusedFor):
+			if !u.confirms.link.isBlocked() {
+				return ErrSilent
+			}
 		}
 	}
 }

@@ -28,8 +28,8 @@ func ReplayOf(d *amqp091.Delivery, mainQueue, target, run, edits string, limit i
 // broker knew of them is in our headers, as it must not be published again.
 func MovedOf(d *amqp091.Delivery, mainQueue string, limit int) (p amqp091.Publishing, fits bool) {
 	p = republished(d)
-	if isPlain(d) {
-		p.Headers = d.Headers
+	if isPlain(d) || isOfAnotherVersion(d) {
+		p.Headers = withoutBrokers(d.Headers)
 		return p, limit <= 0 || headerFrameSize(p)+replayReserve <= limit
 	}
 	p.Headers = wire.Strip(d.Headers, false)
@@ -48,14 +48,40 @@ func isPlain(d *amqp091.Delivery) bool {
 	return d.Expiration == "" && d.UserId == ""
 }
 
+// isOfAnotherVersion tells a dead letter whose headers are not to be read here: they go on as they are.
+func isOfAnotherVersion(d *amqp091.Delivery) bool {
+	version, ours := d.Headers[wire.KeyVersion].(string)
+
+	return ours && version != wire.Version
+}
+
+func withoutBrokers(headers amqp091.Table) amqp091.Table {
+	out := make(amqp091.Table, len(headers))
+	for key, value := range headers {
+		if !wire.IsBroker(key) {
+			out[key] = value
+		}
+	}
+
+	return out
+}
+
 func withState(p amqp091.Publishing, state wire.State, limit int) (_ amqp091.Publishing, fits bool) {
 	room := wire.MaxOwnBytes
 	if limit > 0 {
 		room = min(room, limit-headerFrameSize(p)-replayReserve)
 	}
+	if state.Removed != "" {
+		room -= headerSize(wire.KeyRemoved, state.Removed)
+	}
 	own, fits := shrink(state, rand.Text(), room)
+	if state.Removed != "" {
+		own[wire.KeyRemoved] = state.Removed
+	}
 	for key, value := range own {
-		p.Headers[key] = value
+		if _, there := p.Headers[key]; !there || !wire.IsPoison(key) { // those of Watermill's own poison queue stay as they are
+			p.Headers[key] = value
+		}
 	}
 
 	return p, fits && len(p.Headers) < mostHeaders

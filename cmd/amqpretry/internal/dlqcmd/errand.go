@@ -110,8 +110,8 @@ func (t *tool) run(ctx context.Context, q queue, e errand, f *errandFlags) error
 	done, failed := t.step(ctx, q, e, step{limit: limit, undo: undo.writer()})
 	path, err := undo.close()
 	failed = errors.Join(failed, err)
-	if err := t.printOutcome(q, e, done, path); err != nil {
-		failed = errors.Join(failed, err)
+	if failed == nil || done.Seen > 0 || t.JSON { // what has failed before it began has no numbers
+		failed = errors.Join(failed, t.printOutcome(q, e, done, path))
 	}
 
 	switch {

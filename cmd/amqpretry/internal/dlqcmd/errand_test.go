@@ -264,8 +264,9 @@ func TestWhereTheyMayNotGo(t *testing.T) {
 	assert.Zero(t, f.runs)
 
 	f.missing = "nowhere"
-	code, _, errs := f.run(t, nil, "replay", "orders", "--to", "nowhere", "--yes", "--no-undo")
+	code, out, errs := f.run(t, nil, "replay", "orders", "--to", "nowhere", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitFailed, code)
+	assert.Empty(t, out, "there is nothing to tell of a run that has not begun")
 	assert.Contains(t, errs, `target "nowhere": there is no such queue`)
 }
 

@@ -1,4 +1,4 @@
-// Package docs runs the command lines of docs/command-line.md.
+// Package docs runs the command lines of docs/command-line.md and docs/dead-letter-queue.md.
 package docs
 
 import (
@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -25,45 +26,55 @@ const docs = "../../../../docs"
 // update writes what the commands have printed into the page, and draws the pictures anew.
 var update = os.Getenv("UPDATE") != ""
 
-// Every command line of the page is run as it is there, in the order of the page, and prints what is there.
+// Every command line of these pages is run as it is there, in the order of the pages, and prints what is there.
 func TestCommandLine(t *testing.T) {
-	path := filepath.Join(docs, "command-line.md")
+	w := newWorld(t)
+	for _, name := range []string{"command-line.md", "dead-letter-queue.md"} {
+		path := filepath.Join(docs, name)
+		page := read(t, path)
+		outputs := map[*command]string{}
+		for _, s := range page.steps {
+			switch c := s.command; {
+			case c != nil:
+				output, ran := w.run(c.line)
+				if !ran {
+					t.Logf("not run, as jq is not installed: %s", c.line)
+					continue
+				}
+				wanted := strings.Join(page.lines[c.from:c.to], "\n")
+				if update && normal(output) != normal(wanted) {
+					outputs[c] = output
+					continue
+				}
+				assert.Equal(t, normal(wanted), normal(output), "%s:%d: $ %s\nUPDATE=yes writes what it prints now into the page", path, c.from, c.line)
+			case s.file != "":
+				w.write(s.file, s.content)
+			case s.fixture != "":
+				w.fixture(s.fixture)
+			}
+		}
+		if update {
+			write(t, path, page.with(outputs))
+			for picture, drawn := range pictures(read(t, path)) {
+				write(t, filepath.Join(docs, picture), drawn)
+			}
+		}
+	}
+}
+
+func read(t *testing.T, path string) page {
+	t.Helper()
 	text, err := os.ReadFile(path)
 	require.NoError(t, err)
 	page, err := parse(string(text))
 	require.NoError(t, err)
 
-	w := newWorld(t)
-	outputs := map[*command]string{}
-	for _, s := range page.steps {
-		switch c := s.command; {
-		case c != nil:
-			output, ran := w.run(c.line)
-			if !ran {
-				t.Logf("not run, as jq is not installed: %s", c.line)
-				continue
-			}
-			wanted := strings.Join(page.lines[c.from:c.to], "\n")
-			if update && normal(output) != normal(wanted) {
-				outputs[c] = output
-				continue
-			}
-			assert.Equal(t, normal(wanted), normal(output), "%s:%d: $ %s\nUPDATE=yes writes what it prints now into the page", path, c.from, c.line)
-		case s.file != "":
-			w.write(s.file, s.content)
-		case s.fixture != "":
-			w.fixture(s.fixture)
-		}
-	}
-	if update && !t.Failed() {
-		written := page.with(outputs)
-		require.NoError(t, os.WriteFile(path, []byte(written), 0o644))
-		page, err = parse(written)
-		require.NoError(t, err)
-		for name, picture := range pictures(page) {
-			require.NoError(t, os.WriteFile(filepath.Join(docs, name), []byte(picture), 0o644))
-		}
-	}
+	return page
+}
+
+func write(t *testing.T, path, text string) {
+	t.Helper()
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 // world is where the command lines are run: a broker, a folder, a shop.
@@ -84,6 +95,8 @@ func newWorld(t *testing.T) *world {
 	require.NoError(t, err, string(out))
 
 	w := &world{t: t, broker: brokertest.StartWithManagement(t), dir: t.TempDir()}
+	// Else what the API says of a queue is up to 10 s old.
+	w.broker.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500), application:set_env(rabbit, collect_statistics_interval, 500).")
 	for _, entry := range os.Environ() {
 		if !strings.HasPrefix(entry, "AMQP") {
 			w.env = append(w.env, entry)
@@ -149,11 +162,24 @@ func (w *world) fixture(name string) {
 		require.NoError(w.t, w.shop.Dead(ctx, shop.Placed))
 	case "the payment provider answers":
 		w.shop.Repair()
+	case "there is a queue parked":
+		w.declare("parked")
 	case "statistics are up to date":
 		require.EventuallyWithT(w.t, w.statistics, 30*time.Second, 500*time.Millisecond)
 	default:
 		require.FailNow(w.t, "no such fixture", name)
 	}
+}
+
+func (w *world) declare(queue string) {
+	w.t.Helper()
+	connection, err := amqp091.Dial(w.broker.URI)
+	require.NoError(w.t, err)
+	defer connection.Close()
+	channel, err := connection.Channel()
+	require.NoError(w.t, err)
+	_, err = channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
+	require.NoError(w.t, err)
 }
 
 // statistics holds when the management API knows what there is: its numbers are some seconds old.

@@ -5,6 +5,9 @@ import (
 	"os/user"
 	"regexp"
 	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // variable is what differs from run to run, and all that may.
@@ -16,7 +19,7 @@ var variable = []struct {
 	{regexp.MustCompile(`\d{8}T\d{6}Z`), "STAMP"},
 	{regexp.MustCompile(`\(\d+[sm] ago\)`), "(AGE ago)"},
 	{regexp.MustCompile(`(?m)^(\d+ +order-\d+ +)\d+[sm] `), "${1}AGE "}, // in a list
-	{regexp.MustCompile(`\b[A-Z2-7]{26}\b`), "ID"},                     // of a message or a run
+	{regexp.MustCompile(`\b[A-Z2-7]{26}\b`), "ID"},                      // of a message or a run
 	{regexp.MustCompile(`RabbitMQ \d+\.\d+\.\d+`), "RabbitMQ VERSION"},
 	{regexp.MustCompile(`(?m)^amqpretry \S+,.*$`), "amqpretry VERSION"},
 	{regexp.MustCompile(`\b\d+ checks found nothing`), "N checks found nothing"}, // a broker of another version has other checks
@@ -49,4 +52,26 @@ func presentable(output string) string {
 	}
 
 	return strings.Join(lines, "\n")
+}
+
+// What varies is the same, and nothing else is.
+func TestNormal(t *testing.T) {
+	for _, same := range [][2]string{
+		{"oldest  2026-11-22T06:35:20Z (20s ago)", "oldest  2027-01-01T00:00:00Z (1m ago)"},
+		{"1  order-3  3s   panic", "1  order-3  12s  panic"},
+		{"RabbitMQ 3.10.8, virtual host /", "RabbitMQ 4.3.6, virtual host /"},
+		{"amqpretry (devel), go1.26.8", "amqpretry v1.2.3, revision 0123456, go1.25.0"},
+	} {
+		assert.Equal(t, normal(same[0]), normal(same[1]))
+	}
+	for _, different := range [][2]string{
+		{"messages  5", "messages  6"},
+		{"1  order-3  3s   panic", "1  order-4  3s   panic"},
+		{"0s     1 of 3   failed", "1s     1 of 3   failed"},
+		{"orders.retry.1s", "orders.retry.2s"},
+		{"", "# exit 1"},
+		{"orders.dlq: 5 messages\n", "orders.dlq: 5 messages\n\n"},
+	} {
+		assert.NotEqual(t, normal(different[0]), normal(different[1]))
+	}
 }

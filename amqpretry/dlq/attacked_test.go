@@ -1,0 +1,209 @@
+package dlq_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+)
+
+// within fails a test whose run does not end by itself.
+func within(t *testing.T, limit time.Duration, run func()) {
+	t.Helper()
+	ended := make(chan struct{})
+	go func() { defer close(ended); run() }()
+	select {
+	case <-ended:
+	case <-time.After(limit):
+		t.Fatalf("it has not ended within %s", limit)
+	}
+}
+
+// A run that fails in the middle of a long queue must end: what was on its way stays, and fills the block.
+func TestFailedReplayOfALongQueueEnds(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(5000)
+	within(t, 40*time.Second, func() {
+		deleted := false
+		report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Progress: func(p dlq.Progress) {
+			if p.Done >= 200 && !deleted {
+				deleted = true
+				_, _ = f.channel.QueueDelete(f.main, false, false, false)
+			}
+		}})
+		missing := (*dlq.NoQueueError)(nil)
+		assert.ErrorAs(t, err, &missing)
+		f.depth(f.queue.Name(), 5000-report.Done)
+	})
+}
+
+// The settler fails while everything that the broker hands out is on its way: nobody wakes the scan.
+func TestFailureWhileTheScanWaits(t *testing.T) {
+	t.Parallel()
+	for name, arguments := range map[string]amqp091.Table{"quorum": nil, "classic": classic()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := onBroker(t, arguments)
+			full := f.main + "-full"
+			f.declare(full, amqp091.Table{amqp091.QueueTypeArg: "classic", "x-max-length": int64(1), "x-overflow": "reject-publish"})
+			for i := range 100 {
+				p := letterOf(f.main, i)
+				p.Body = bytes.Repeat([]byte("x"), 1200<<10)
+				f.publish(f.queue.Name(), p)
+			}
+			f.confirmed()
+			time.AfterFunc(5*time.Second, func() {
+				channel, err := f.client2().Channel()
+				if assert.NoError(t, err) {
+					_, _ = channel.QueueDelete(full, false, false, false)
+				}
+			})
+			within(t, 60*time.Second, func() {
+				_, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{To: full})
+				missing := (*dlq.NoQueueError)(nil)
+				assert.ErrorAs(t, err, &missing)
+			})
+		})
+	}
+}
+
+// rate.Limiter refuses at once what would take longer than the deadline, while the context has not ended.
+func TestReplayAtARateWithADeadline(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(10)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	report, err := f.queue.Replay(ctx, dlq.ReplayOptions{Rate: 0.1})
+	require.Error(t, err, "%+v", report)
+}
+
+func TestImportAtARateWithADeadline(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(10)
+	var file bytes.Buffer
+	_, err := f.queue.Export(t.Context(), &file, dlq.ExportOptions{})
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	report, err := f.queue.Import(ctx, &file, dlq.ImportOptions{To: f.main, Rate: 0.1})
+	require.Error(t, err, "%+v", report)
+}
+
+// However often somebody looks, also after it was refused.
+func TestRefusedLooksLoseNothing(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]any{"4": int64(4), "none given": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			arguments := amqp091.Table{amqp091.QueueTypeArg: "quorum"}
+			if limit != nil {
+				arguments["x-delivery-limit"] = limit
+			}
+			f := onBroker(t, arguments)
+			f.fill(20)
+			refused := 0
+			for range 25 {
+				unsafe := (*dlq.UnsafeError)(nil)
+				if _, err := f.queue.Stat(t.Context(), dlq.Filter{}); errors.As(err, &unsafe) {
+					refused++
+				} else {
+					require.NoError(t, err)
+				}
+			}
+			f.depth(f.queue.Name(), 20)
+			assert.ElementsMatch(t, numbered(20), bodies(f.drained(f.queue.Name(), 20)), "refused %d times", refused)
+		})
+	}
+}
+
+// Two who look at the same time.
+func TestTwoLooksAtOnceKeepTheOrder(t *testing.T) {
+	t.Parallel()
+	for name, arguments := range map[string]amqp091.Table{"quorum": nil, "classic": classic()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := onBroker(t, arguments)
+			const n = 1000
+			f.fill(n)
+			ended := make(chan struct{})
+			for range 2 {
+				go func() {
+					defer func() { ended <- struct{}{} }()
+					for range 5 {
+						for _, err := range f.queue.Browse(t.Context(), dlq.Filter{}) {
+							if !assert.NoError(t, err) {
+								return
+							}
+						}
+					}
+				}()
+			}
+			<-ended
+			<-ended
+			f.depth(f.queue.Name(), n)
+			got := bodies(f.drained(f.queue.Name(), n))
+			wrong := 0
+			for i, w := range numbered(n) {
+				if got[i] != w {
+					wrong++
+				}
+			}
+			assert.Zero(t, wrong, "messages at another place")
+		})
+	}
+}
+
+// New letters come while somebody looks, again and again.
+func TestLooksWhileLettersComeKeepTheOrder(t *testing.T) {
+	t.Parallel()
+	for name, arguments := range map[string]amqp091.Table{"quorum": nil, "classic": classic()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := onBroker(t, arguments)
+			const before, all = 1500, 4000
+			f.fill(before)
+			ended := make(chan struct{})
+			go func() {
+				defer close(ended)
+				for i := before; i < all; i++ {
+					f.publish(f.queue.Name(), letterOf(f.main, i))
+					if i%25 == 0 {
+						<-time.After(15 * time.Millisecond)
+					}
+				}
+			}()
+			looks := 0
+			for going := true; going; looks++ {
+				select {
+				case <-ended:
+					going = false
+				default:
+				}
+				last := -1
+				for letter, err := range f.queue.Browse(t.Context(), dlq.Filter{}) {
+					require.NoError(t, err)
+					var n int
+					_, _ = fmt.Sscanf(string(letter.Message.Body), `{"n":%d}`, &n)
+					if n != last+1 {
+						t.Fatalf("look %d: %d after %d", looks, n, last)
+					}
+					last = n
+				}
+			}
+			f.confirmed()
+			f.depth(f.queue.Name(), all)
+			assert.Equal(t, numbered(all), bodies(f.drained(f.queue.Name(), all)), "%d looks", looks)
+		})
+	}
+}
