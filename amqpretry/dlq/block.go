@@ -101,7 +101,7 @@ func (b *block) held() int { return b.given - int(b.acked.Load()) }
 // it counts everything alike, and only the close keeps the order.
 func (b *block) giveBack(requeue bool) {
 	if requeue && b.held() > 0 {
-		_ = b.seal() // or it would be given what it has given back
+		_ = b.seal()                      // or it would be given what it has given back
 		_ = b.channel.Nack(0, true, true) // all; if it fails, the close does it
 	}
 	_ = b.channel.Close()

@@ -123,7 +123,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		s.slow(d.rate)
 	}
 
-	now, sent := time.Now(), 0
+	now, all, sent := time.Now(), d.filter.matchesAll(), 0
 	for {
 		if err := settled.failed(); err != nil {
 			return report, nil // it comes with wait
@@ -148,7 +148,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 			f.keep()
 			return report, nil
 		}
-		if pass || !d.filter.Matches(&f.letter, now) {
+		if pass || !all && !d.filter.Matches(f.letter(), now) {
 			f.keep()
 			tell(d.progress, settled.progress(report.Progress))
 			continue
@@ -230,7 +230,7 @@ var errSettling = errors.New("cannot take out what was sent")
 var errWatched = errors.New("watched long enough")
 
 func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, Obstacle) {
-	if f.letter.Unreadable != "" {
+	if f.unreadable != "" {
 		return amqp091.Publishing{}, ObstacleUnreadable
 	}
 	if d.copyOf == nil {
@@ -314,7 +314,7 @@ func (s *settler) record(f *found) error {
 	s.undoing.Lock()
 	defer s.undoing.Unlock()
 
-	return s.undo.write(&f.letter, s.drain.queue.name)
+	return s.undo.write(f.letter(), s.drain.queue.name)
 }
 
 func (s *settler) settle() {

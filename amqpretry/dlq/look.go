@@ -45,14 +45,14 @@ func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress)
 			return err
 		}
 		f.keep()
-		matches := filter.Matches(&f.letter, now)
+		matches := filter.Matches(f.letter(), now)
 		if matches {
 			matched++
 		}
 		if progress != nil {
 			progress(Progress{Total: s.total, Seen: s.seen, Matched: matched})
 		}
-		if matches && !more(&f.letter) {
+		if matches && !more(f.letter()) {
 			return nil
 		}
 	}

@@ -110,7 +110,7 @@ func (p *replay) passes(f *found) (pass, stop bool) {
 
 func (p *replay) copyOf(f *found, frame int) (amqp091.Publishing, Obstacle) {
 	q := p.queue
-	if f.letter.Queue != q.mainQueue && !p.options.Strangers {
+	if !wire.Carries(f.delivery.Headers, q.mainQueue) && f.letter().Queue != q.mainQueue && !p.options.Strangers {
 		return amqp091.Publishing{}, ObstacleStranger
 	}
 	d, trail := f.delivery, ""
@@ -134,7 +134,7 @@ func (p *replay) copyOf(f *found, frame int) (amqp091.Publishing, Obstacle) {
 // edit gives the delivery as it is after the edit, and what that was; nil if nothing has changed.
 func (p *replay) edit(f *found) (d amqp091.Delivery, what *Edit, err error) {
 	d = f.delivery
-	before := f.letter.Message
+	before := f.letter().Message
 	before.Headers = wire.Strip(before.Headers, true)
 	after := before
 	after.Headers = cloneTable(before.Headers) // what is written to the undo file must not change

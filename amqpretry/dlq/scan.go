@@ -37,11 +37,25 @@ type scan struct {
 	returned bool
 }
 
-// found is one message that a scan has come to.
+// found is one message that a scan has come to. It belongs to the goroutine of the scan.
 type found struct {
-	letter   Letter
-	delivery amqp091.Delivery
-	block    *block
+	delivery   amqp091.Delivery
+	block      *block
+	queue      *Queue
+	position   int
+	unreadable string // names of headers
+
+	read *Letter
+}
+
+// letter reads the message when somebody asks, which takes longer than to send it on.
+func (f *found) letter() *Letter {
+	if f.read == nil {
+		letter := newLetter(&f.delivery, f.unreadable, f.queue.mainQueue, f.queue.client.config.UUIDHeader, f.position)
+		f.read = &letter
+	}
+
+	return f.read
 }
 
 // keep leaves it in the queue.
@@ -219,7 +233,7 @@ func (s *scan) found(b *block, d amqp091.Delivery) (*found, error) {
 		delete(d.Headers, key)
 	}
 
-	return &found{newLetter(&d, unreadable, s.queue.mainQueue, s.queue.client.config.UUIDHeader, s.seen), d, b}, nil
+	return &found{delivery: d, block: b, queue: s.queue, position: s.seen, unreadable: unreadable}, nil
 }
 
 // intact tells whether all that is passed is still held. What is not comes again, behind the rest.

@@ -13,6 +13,12 @@ import (
 // DeadLetter tells of the failure of what lies in the dead-letter queue of a main queue: by our headers, and by the broker's where that
 // has put it there.
 func DeadLetter(d *amqp091.Delivery, mainQueue string) (l middleware.DeadLetter, uuid string) {
+	l, s := deadLetter(d, mainQueue)
+	return l, s.UUID
+}
+
+// deadLetter reads the headers once, for both.
+func deadLetter(d *amqp091.Delivery, mainQueue string) (l middleware.DeadLetter, s wire.State) {
 	s, ours := wire.ReadDead(d.Headers, mainQueue)
 	death := newest(d.Headers)
 	l = middleware.DeadLetter{Queue: mainQueue}
@@ -25,7 +31,7 @@ func DeadLetter(d *amqp091.Delivery, mainQueue string) (l middleware.DeadLetter,
 	// Our copies carry no x-death: where there is one of this queue, the broker has made this dead letter, maybe of a replayed one.
 	byBroker(&l, death, mainQueue, s.Arrival.Known())
 
-	return l, s.UUID
+	return l, s
 }
 
 // byBroker completes a dead letter that the broker has made, from a protected main queue.

@@ -3,6 +3,7 @@ package transport
 import (
 	"cmp"
 	"crypto/rand"
+	"strconv"
 
 	"github.com/rabbitmq/amqp091-go"
 
@@ -15,6 +16,14 @@ const replayReserve = 512
 // ReplayOf makes what is published to a queue in place of a dead letter of a main queue, so that it begins a new life there: the message
 // as it is, with our headers of a dead letter, and without what the broker or a stock consumer would act on again. fits is false where the headers leave no room for ours in a frame of limit bytes.
 func ReplayOf(d *amqp091.Delivery, mainQueue, target, run, edits string, limit int) (p amqp091.Publishing, fits bool) {
+	if isPlain(d) && d.Headers[wire.KeyVersion] == wire.Version && d.Headers[wire.KeyCount] == strconv.Itoa(wire.CountDead) {
+		p = republished(d)
+		p.Headers = replayHeaders(d.Headers, target, run, edits)
+		if limit <= 0 || headerFrameSize(p)+replayReserve <= limit {
+			return p, true
+		}
+	}
+
 	state := stateOfDead(d, mainQueue).ForReplay(target, run)
 	state.Edits = edits
 
@@ -22,6 +31,24 @@ func ReplayOf(d *amqp091.Delivery, mainQueue, target, run, edits string, limit i
 	p.Headers = wire.Strip(d.Headers, true)
 
 	return withState(p, state, limit)
+}
+
+// replayHeaders changes what changes, and leaves the rest as it is: to read it all and write it again would take longer than to publish it.
+func replayHeaders(headers amqp091.Table, target, run, edits string) amqp091.Table {
+	out := make(amqp091.Table, len(headers)+2)
+	for key, value := range headers {
+		switch {
+		case wire.IsPoison(key), key == wire.KeyDelay, key == wire.KeySince, key == wire.KeyDeadline, key == wire.KeyNotBefore:
+		default:
+			out[key] = value
+		}
+	}
+	out[wire.KeyID], out[wire.KeyQueue], out[wire.KeyReplay] = rand.Text(), target, run
+	if edits != "" {
+		out[wire.KeyEdits] = edits
+	}
+
+	return out
 }
 
 // MovedOf makes what is published in place of a dead letter that stays one. One of ours is the same, header by header; of others, what the
@@ -89,13 +116,12 @@ func withState(p amqp091.Publishing, state wire.State, limit int) (_ amqp091.Pub
 
 // stateOfDead is what is known of a dead letter, whoever has made it.
 func stateOfDead(d *amqp091.Delivery, mainQueue string) wire.State {
-	s, _ := wire.ReadDead(d.Headers, mainQueue)
+	letter, s := deadLetter(d, mainQueue)
 	s.Count, s.Delay = wire.CountDead, ""
 	if s.Queue == "" {
 		s.Queue = mainQueue
 	}
 
-	letter, _ := DeadLetter(d, mainQueue)
 	s.Reason, s.LastFailure = letter.Reason, letter.LastFailure
 	if !s.Arrival.Known() {
 		exchange, key := letter.Exchange, letter.RoutingKey

@@ -5,6 +5,8 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
+
+	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 // A letter of Watermill's own poison queue keeps what it tells when it is moved or imported.
@@ -17,4 +19,27 @@ func TestMovedOfKeepsWatermillsKeys(t *testing.T) {
 	for key, value := range d.Headers {
 		assert.Equal(t, value, p.Headers[key], key)
 	}
+}
+
+// What is sent on without being read is what would be written if it were.
+func TestReplayHeadersAreThoseOfTheState(t *testing.T) {
+	state := fullState()
+	state.Count, state.Delay, state.Reason, state.Unknown = wire.CountDead, "", wire.ReasonExhausted, nil
+	state.History = state.History[:2]
+	state.Arrival = wire.NewArrival("e", "k", "1", "u", `["a"]`)
+	d := &amqp091.Delivery{Headers: amqp091.Table{"own": int64(1)}}
+	for key, value := range state.Headers("id") {
+		d.Headers[key] = value
+	}
+
+	quick, fits := ReplayOf(d, state.Queue, "other", "run", "[]", 0)
+	assert.True(t, fits)
+	slow := stateOfDead(d, state.Queue).ForReplay("other", "run")
+	slow.Edits = "[]"
+	want := amqp091.Table{"own": int64(1)}
+	for key, value := range slow.Headers("id") {
+		want[key] = value
+	}
+	quick.Headers[wire.KeyID] = "id"
+	assert.Equal(t, want, quick.Headers)
 }

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"errors"
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -119,12 +118,20 @@ func decode(headers map[string]any) State {
 
 // unknown gives the keys of ours that a later version has added, as far as there is room for them; nil if there are none.
 func unknown(headers map[string]any) map[string]string {
+	var keys []string // mostly none: so not all of them are sorted
+	for key := range headers {
+		if IsOwn(key) && !known[key] && key != KeyRetire {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+
 	var found map[string]string
 	room := MaxUnknownBytes
-	for _, key := range slices.Sorted(maps.Keys(headers)) {
+	for _, key := range keys {
 		value, isText := headers[key].(string)
 		size := len(key) + len(value) + 8 // as it is encoded, and a little more
-		if !IsOwn(key) || known[key] || key == KeyRetire || !utf8.ValidString(key) || !isText || size > room {
+		if !utf8.ValidString(key) || !isText || size > room {
 			continue
 		}
 		if found == nil {
