@@ -21,7 +21,7 @@ SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-tools test-v3 test-race matrix soak chaos cluster shutdown bench fuzz examples lint vet fmt
+.PHONY: help demo test test-tools test-v3 test-race matrix soak chaos cluster shutdown bench tools fuzz examples record lint vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -78,15 +78,25 @@ bench: ## the plug measured against what one would do without it: make bench BEN
 	cd tests/bench/peers && $(PROOF) SCALE=$(SCALE) ../../../scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h .
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./internal/transport
 
+# Commands are killed KILLS times each, and dead-letter queues of both types are looked at LOOKS times each.
+KILLS ?= 100
+LOOKS ?= 10000
+tools: ## the dead-letter tools killed at random moments, and thousands of looks: make tools KILLS=100 LOOKS=10000 SEED=1 REPORT=report.md
+	$(PROOF) KILLS="$(KILLS)" LOOKS="$(LOOKS)" scripts/broker run $(GO) test -count=1 -v -timeout=2h -parallel=1 ./tests/tools
+
 FUZZ    ?= 3m
 FUZZERS := config:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzRead internal/wire:FuzzLife \
-	internal/transport:FuzzDelivery internal/transport:FuzzSieve internal/transport:FuzzFrame internal/transport:FuzzDeadLetter
-fuzz: ## hostile input made at random, FUZZ for each of nine targets: make fuzz FUZZ=10m
+	internal/transport:FuzzDelivery internal/transport:FuzzSieve internal/transport:FuzzFrame internal/transport:FuzzDeadLetter \
+	amqpretry/dlq:FuzzRecord amqpretry/dlq:FuzzFilter
+fuzz: ## hostile input made at random, FUZZ for each of eleven targets: make fuzz FUZZ=10m
 	set -e; for target in $(FUZZERS); do echo "== $$target"; \
 		$(GO) test ./$${target%%:*} -run '^$$' -fuzz "^$${target##*:}\$$" -fuzztime $(FUZZ) -fuzzminimizetime 10x -timeout 0; done
 
 examples: ## the examples, with their output checked
 	scripts/broker run $(GO) test -count=1 $(TESTFLAGS) ./examples/...
+
+record: ## the command lines of the docs run anew, their outputs written, their picture drawn
+	scripts/record
 
 lint: ## linters and formatting (the first time it builds the linter: some minutes)
 	$(LINT) run && $(LINT) run --build-tags amqpv3 ./internal/versions/... ./amqpretry/... ./tests

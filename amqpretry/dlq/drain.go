@@ -317,24 +317,44 @@ func (s *settler) record(f *found) error {
 	return s.undo.write(f.letter(), s.drain.queue.name)
 }
 
+// settle waits for confirms; while the next ones are waited for, those before are acknowledged.
 func (s *settler) settle() {
-	defer close(s.ended)
-
-	for first := range s.pending {
-		batch := s.batch(first)
-		if s.failed() == nil {
-			done, err := s.settleAll(batch)
-			s.mu.Lock()
-			s.done += done
-			s.err = err
-			s.mu.Unlock()
-			if err != nil {
-				s.fail(errSettling)
+	confirmed := make(chan []taken)
+	go func() {
+		defer close(confirmed)
+		for first := range s.pending {
+			batch := s.batch(first)
+			good := batch
+			if s.failed() != nil {
+				good = nil
+			} else if err := s.confirm(&good); err != nil {
+				s.end(0, err)
+			}
+			confirmed <- good
+			for range len(batch) - len(good) { // nobody acknowledges them
+				<-s.slots
 			}
 		}
+	}()
+
+	defer close(s.ended)
+	for batch := range confirmed {
+		done, err := s.ack(batch)
+		s.end(done, err)
 		for range batch {
 			<-s.slots
 		}
+	}
+}
+
+// end notes what was done, and ends the run after an error.
+func (s *settler) end(done int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.done += done
+	if err != nil {
+		s.err = and(s.err, err)
+		s.fail(errSettling)
 	}
 }
 
@@ -356,40 +376,56 @@ func (s *settler) batch(first taken) []taken {
 	return batch
 }
 
-func (s *settler) settleAll(batch []taken) (done int, err error) {
-	confirmed := batch
-	for i, t := range batch {
+// confirm waits until the broker has what was published, and the undo file what is going. It cuts the batch at the first that the broker has not.
+func (s *settler) confirm(batch *[]taken) error {
+	secured := make(chan error, 1)
+	go func() { secured <- s.secure() }() // it was written before
+
+	var err error
+	for i, t := range *batch {
 		if t.published == nil {
 			continue
 		}
 		if err = t.published.Wait(s.ctx); err != nil {
-			confirmed, err = batch[:i], explain(s.drain.target, err)
+			*batch, err = (*batch)[:i], explain(s.drain.target, err)
 			break
 		}
 	}
-	if s.undo != nil {
-		s.undoing.Lock()
-		failed := s.undo.secure()
-		s.undoing.Unlock()
-		if failed != nil {
-			return 0, and(err, failed)
-		}
+	if failed := <-secured; failed != nil {
+		*batch = nil
+		return and(err, failed)
 	}
-	for done < len(confirmed) {
-		b, tags := confirmed[done].block, []uint64(nil)
-		for _, t := range confirmed[done:] {
+
+	return err
+}
+
+func (s *settler) secure() error {
+	if s.undo == nil {
+		return nil
+	}
+	s.undoing.Lock()
+	defer s.undoing.Unlock()
+
+	return s.undo.secure()
+}
+
+// ack takes a batch out of the queue, block by block.
+func (s *settler) ack(batch []taken) (done int, err error) {
+	for done < len(batch) {
+		b, tags := batch[done].block, []uint64(nil)
+		for _, t := range batch[done:] {
 			if t.block != b {
 				break
 			}
 			tags = append(tags, t.delivery.DeliveryTag)
 		}
-		if failed := b.ack(tags); failed != nil {
-			return done, and(err, failed)
+		if err := b.ack(tags); err != nil {
+			return done, err
 		}
 		done += len(tags)
 	}
 
-	return done, err
+	return done, nil
 }
 
 // explain says what an error of a publish means for the one who has asked for it.
@@ -445,9 +481,7 @@ func (s *settler) wait() (done int, err error) {
 	<-s.ended
 	s.stopped()
 	s.cancel()
-	if s.undo != nil {
-		err = s.undo.secure()
-	}
+	err = s.secure()
 
 	return s.done, and(s.err, err)
 }
