@@ -192,7 +192,11 @@ func (t *tool) printOutcome(q queue, e errand, o outcome, undo string) error {
 	if o.Matched == 0 {
 		return t.printSafe("%s: no message matches, of %s", q.Name(), thousands(o.Total))
 	}
-	err := t.printSafe("%s: %s of %s that match %s%s", q.Name(), thousands(o.Done), thousands(o.Matched), e.past, e.where())
+	of := fmt.Sprintf(" of %s that match", thousands(o.Matched))
+	if o.stopped { // before it has seen how many there are
+		of = ""
+	}
+	err := t.printSafe("%s: %s%s %s%s", q.Name(), thousands(o.Done), of, e.past, e.where())
 	if err == nil && (o.watched || o.cameBack > 0) {
 		err = t.printSafe("%s came back dead", thousands(o.cameBack))
 	}

@@ -191,7 +191,7 @@ func (c *topologies) apply(ctx context.Context, args []string) error {
 		return err
 	}
 	if missing := r.mainMissing(); len(missing) > 0 {
-		c.session.Note("amqpretry: not there, and not declared, as its service does that: %s", joinNames(missing))
+		c.session.Note("not there, and not declared, as its service does that: %s", joinNames(missing))
 	}
 
 	return nil
