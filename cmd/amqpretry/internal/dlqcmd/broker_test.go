@@ -244,7 +244,7 @@ func TestCanaryOnABroker(t *testing.T) {
 
 	code, out, errs := p.run(nil, "replay", p.main, "--canary", "2", "--watch", "1m", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitIncomplete, code, errs)
-	assert.Contains(t, out, "2 of 2 that match replayed")
+	assert.Contains(t, out, ": 2 replayed to")
 	assert.Contains(t, out, "it was stopped")
 	p.has(p.main+suffix, 10)
 }
@@ -337,13 +337,13 @@ func TestBusyQueue(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _, _ = p.run(nil, "replay", p.main, "--canary", "1", "--watch", "3s", "--yes", "--no-undo")
+		_, _, _ = p.run(nil, "replay", p.main, "--canary", "1", "--watch", "12s", "--yes", "--no-undo") // longer than the other one waits
 	}()
 	p.has(p.main, 1) // the canary has gone, and is watched
 
 	code, _, errs := p.run(nil, "purge", p.main, "--all", "--yes", "--undo", p.file("undo"))
 	assert.Equal(t, cli.ExitFailed, code)
-	assert.Contains(t, errs, "another replay, move or purge is at work")
+	assert.Contains(t, errs, "another replay, move, purge or look is at work")
 	assert.NoFileExists(t, p.file("undo"))
 	<-done
 }
