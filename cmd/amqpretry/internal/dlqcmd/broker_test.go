@@ -315,10 +315,17 @@ func TestInterruptOnABroker(t *testing.T) {
 	p.fill(p.main, 0, 500)
 	ctx, cancel := context.WithCancel(t.Context())
 	p.interruptible = ctx
-	code, out, errs := p.run(func(s *cli.Session) {
-		s.JSON = true
-		s.Now = func() time.Time { time.AfterFunc(300*time.Millisecond, cancel); return time.Now() }
-	}, "replay", p.main, "--yes", "--rate", "200/s", "--undo", p.file("undo"), "--json")
+	go func() { // as soon as some have come
+		defer cancel()
+		for ctx.Err() == nil {
+			q, err := p.channel.QueueDeclarePassive(p.main, true, false, false, false, nil)
+			if err != nil || q.Messages >= 20 {
+				return
+			}
+			<-time.After(10 * time.Millisecond)
+		}
+	}()
+	code, out, errs := p.run(func(s *cli.Session) { s.JSON = true }, "replay", p.main, "--yes", "--rate", "200/s", "--undo", p.file("undo"), "--json")
 	assert.Equal(t, cli.ExitIncomplete, code)
 	assert.Contains(t, errs, "interrupted")
 	var r report
