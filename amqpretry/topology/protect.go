@@ -11,6 +11,8 @@ import (
 	"unicode"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 // protectedLimit is high enough for any number of shutdowns, and still ends a message that kills its consumers.
@@ -70,12 +72,12 @@ func ProtectPolicy(vhost, queue, deadLetterQueue string) BrokerPolicy {
 // SetCommand is the line that sets the policy, for any POSIX shell.
 func (p BrokerPolicy) SetCommand() string {
 	return command("set_policy", p.Vhost, "--priority", strconv.Itoa(p.Priority), "--apply-to", "queues",
-		quote(p.Name), quote(p.Pattern), quote(p.Definition))
+		shell.Quote(p.Name), shell.Quote(p.Pattern), shell.Quote(p.Definition))
 }
 
 // ClearCommand is the line that takes the policy away.
 func (p BrokerPolicy) ClearCommand() string {
-	return command("clear_policy", p.Vhost, quote(p.Name))
+	return command("clear_policy", p.Vhost, shell.Quote(p.Name))
 }
 
 // String is what to give to an operator: the line that sets the policy, and before it, as comments of the shell, what to
@@ -92,9 +94,9 @@ func (p BrokerPolicy) String() string {
 
 // command puts a rabbitmqctl command together. A vhost that begins with a dash would be taken for an option.
 func command(name, vhost string, args ...string) string {
-	option := "-p " + quote(vhost)
+	option := "-p " + shell.Quote(vhost)
 	if strings.HasPrefix(vhost, "-") {
-		option = "--vhost=" + quote(vhost)
+		option = "--vhost=" + shell.Quote(vhost)
 	}
 	return strings.Join(append([]string{"rabbitmqctl", name, option}, args...), " ")
 }

@@ -11,6 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 // retireFunction takes a virtual host, a queue and options of delete_queue. It deletes the queue if three counts over 12 s
@@ -62,7 +63,7 @@ func RetireCommands(vhost string, queues ...ObsoleteQueue) (string, error) {
 		if q.Arguments[amqp.QueueTypeArg] == string(config.QueueTypeClassic) { // quorum queues know no conditions
 			options = " --if-empty --if-unused"
 		}
-		line("amqpretry_retire %s %s%s", quote(vhost), quote(q.Name), options)
+		line("amqpretry_retire %s %s%s", shell.Quote(vhost), shell.Quote(q.Name), options)
 	}
 	errs = append(errs, shellSafe("virtual host", vhost))
 	if err := errors.Join(errs...); err != nil {

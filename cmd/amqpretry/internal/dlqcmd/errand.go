@@ -13,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 // errand takes messages out of a dead-letter queue: a replay, a move, a purge. First it is done dry, to show what it would do.
@@ -288,7 +289,7 @@ func quote(word string) string {
 	if word != "" && !strings.ContainsFunc(word, func(r rune) bool { return r > 0x7e || !strings.ContainsRune(plain, r) }) {
 		return word
 	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+	return shell.Quote(word)
 }
 
 const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/:@%+=,"

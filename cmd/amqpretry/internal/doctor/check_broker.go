@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 func lookVersion(f Facts) []Finding {
@@ -52,12 +54,12 @@ func lookAlarms(f Facts) []Finding {
 			found = append(found, Finding{Severity: Problem, Object: broker, Found: "memory alarm on node " + n.Name, Means: means,
 				Mend: "# What uses the memory: rabbitmq-diagnostics memory_breakdown --unit MB\n" +
 					"# Consume, add memory, or raise the limit (until the next restart):\n" +
-					"rabbitmqctl --node " + quote(n.Name) + " set_vm_memory_high_watermark 0.6"})
+					"rabbitmqctl --node " + shell.Quote(n.Name) + " set_vm_memory_high_watermark 0.6"})
 		}
 		if n.DiskAlarm != nil && *n.DiskAlarm {
 			found = append(found, Finding{Severity: Problem, Object: broker, Found: "disk alarm on node " + n.Name, Means: means,
 				Mend: "# Free disk space there, or lower the limit (until the next restart):\n" +
-					"rabbitmqctl --node " + quote(n.Name) + " set_disk_free_limit 500MB"})
+					"rabbitmqctl --node " + shell.Quote(n.Name) + " set_disk_free_limit 500MB"})
 		}
 	}
 	switch {
@@ -123,7 +125,7 @@ func lookLimits(f Facts) []Finding {
 	return []Finding{{Severity: Problem, Object: broker,
 		Found: fmt.Sprintf("the virtual host may have %d queues; it has %d, and %d are missing", limit, have, missing),
 		Means: "they cannot be declared: Subscribe fails, or copies are held",
-		Mend:  f.ctl("set_vhost_limits", quote(asJSON(limits)))}}
+		Mend:  f.ctl("set_vhost_limits", shell.Quote(asJSON(limits)))}}
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 // noStatistics is why policies cannot be told of a queue that is there.
@@ -62,7 +63,7 @@ func lookAvailable(f Facts) []Finding {
 			found = append(found, Finding{Severity: Problem,
 				Found: fmt.Sprintf("%d of its %d nodes are there, which is no majority", len(q.Online), len(q.Members)),
 				Means: "it takes everything and answers nothing: publishes are neither confirmed nor refused. Its messages are safe: do not delete it",
-				Mend:  "# bring its nodes up\nrabbitmq-queues quorum_status --vhost " + quote(f.VHost) + " " + quote(q.Name)})
+				Mend:  "# bring its nodes up\nrabbitmq-queues quorum_status --vhost " + shell.Quote(f.VHost) + " " + shell.Quote(q.Name)})
 		}
 		running := 0
 		for _, n := range f.Nodes.Value {
@@ -87,7 +88,7 @@ func (f Facts) grow(q management.Queue) string {
 			if lines != "" {
 				lines += "\n"
 			}
-			lines += "rabbitmq-queues add_member --vhost " + quote(f.VHost) + " " + quote(q.Name) + " " + quote(n.Name)
+			lines += "rabbitmq-queues add_member --vhost " + shell.Quote(f.VHost) + " " + shell.Quote(q.Name) + " " + shell.Quote(n.Name)
 		}
 	}
 	return lines
@@ -155,12 +156,12 @@ func lookStuck(f Facts) []Finding {
 		}
 		finding := Finding{Severity: Warning, Found: fmt.Sprintf("%d messages are on their way out, and their target has not confirmed them", n),
 			Means: "it keeps them, out of sight of AMQP, and tries again every 3 minutes. It can be a moment's look: run doctor again",
-			Mend:  "rabbitmqctl list_queues --vhost " + quote(f.VHost) + " name messages messages_ready state policy"}
+			Mend:  "rabbitmqctl list_queues --vhost " + shell.Quote(f.VHost) + " name messages messages_ready state policy"}
 		if main := f.exists(o.Topic.Plan.Queue); o.Role == roleRetry && main.Known && !main.Value {
 			finding.Severity = Problem
 			finding.Found += fmt.Sprintf(": the main queue %q is not there", o.Topic.Plan.Queue)
 			finding.Means = "it keeps them, and hands them over within 3 minutes after the main queue is there again. Do not delete it: they would be gone"
-			finding.Mend = "# start the service that consumes " + quote(o.Topic.Plan.Queue) + ": it declares it with its own arguments"
+			finding.Mend = "# start the service that consumes " + shell.Quote(o.Topic.Plan.Queue) + ": it declares it with its own arguments"
 		}
 		if n >= manyStuck {
 			finding.Severity = Problem
@@ -219,7 +220,7 @@ func lookDeadLetters(f Facts) []Finding {
 		if ready > 0 {
 			found = append(found, Finding{Severity: Warning, Object: o.label(), Found: fmt.Sprintf("%d messages", ready),
 				Means: "they have failed for good, and wait for a person",
-				Mend:  "amqpretry dlq stat " + quote(o.Topic.Plan.Queue)})
+				Mend:  "amqpretry dlq stat " + shell.Quote(o.Topic.Plan.Queue)})
 		}
 	}
 	return found

@@ -8,16 +8,14 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/shell"
 )
-
-// quote makes one word of any text, in which nothing means anything to a shell.
-func quote(word string) string { return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'" }
 
 // ctl is a rabbitmqctl command about the virtual host.
 func (f Facts) ctl(command string, args ...string) string {
-	option := "-p " + quote(f.VHost)
+	option := "-p " + shell.Quote(f.VHost)
 	if strings.HasPrefix(f.VHost, "-") { // it would be taken for an option
-		option = "--vhost=" + quote(f.VHost)
+		option = "--vhost=" + shell.Quote(f.VHost)
 	}
 	return strings.Join(append([]string{"rabbitmqctl", command, option}, args...), " ")
 }
@@ -29,10 +27,10 @@ func (f Facts) apply(t Topic) string { return f.topology("apply", t) }
 func (f Facts) topology(command string, t Topic) string {
 	words := []string{"amqpretry", "topology", command}
 	if f.PolicyFile != "" {
-		words = append(words, "--policies", quote(f.PolicyFile))
+		words = append(words, "--policies", shell.Quote(f.PolicyFile))
 	}
 	if f.Names.Shared != "" {
-		words = append(words, "--shared-name", quote(f.Names.Shared))
+		words = append(words, "--shared-name", shell.Quote(f.Names.Shared))
 	}
 	target := t.Plan.Queue
 	if t.Name != t.Plan.Queue {
@@ -41,7 +39,7 @@ func (f Facts) topology(command string, t Topic) string {
 	if strings.HasPrefix(target, "-") {
 		words = append(words, "--")
 	}
-	return strings.Join(append(words, quote(target)), " ")
+	return strings.Join(append(words, shell.Quote(target)), " ")
 }
 
 // recreate deletes a queue, if it is certainly empty, and declares it as planned.
@@ -130,7 +128,7 @@ func (f Facts) deadLetterQueue(t Topic) string {
 // rabbitmqctl may run as another user.
 func importDefinitions(definitions map[string]any) string {
 	return fmt.Sprintf(`file=$(mktemp) && chmod 644 "$file" && printf %%s %s >"$file" && rabbitmqctl import_definitions "$file" && rm "$file"`,
-		quote(asJSON(definitions)))
+		shell.Quote(asJSON(definitions)))
 }
 
 func asJSON(v any) string {

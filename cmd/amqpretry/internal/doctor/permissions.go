@@ -8,6 +8,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/shell"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -138,17 +139,17 @@ func (f Facts) grant(wanted []Permission) string {
 		all := "^(" + strings.Join(names, "|") + ")$"
 		switch {
 		case len(names) == 0:
-			return quote(granted)
+			return shell.Quote(granted)
 		case granted != "" && granted != "^$":
 			all = "(" + granted + ")|" + all
 		}
-		return quote(all)
+		return shell.Quote(all)
 	}
 	g := f.Granted.Value
-	command := f.ctl("set_permissions", quote(f.User), pattern(configure, g.Configure), pattern(write, g.Write), pattern(read, g.Read))
+	command := f.ctl("set_permissions", shell.Quote(f.User), pattern(configure, g.Configure), pattern(write, g.Write), pattern(read, g.Read))
 	if !f.Granted.Known {
 		return "# It replaces what is granted today; look for that, and put it into the patterns:\n" +
-			"#   rabbitmqctl list_user_permissions " + quote(f.User) + "\n" + command
+			"#   rabbitmqctl list_user_permissions " + shell.Quote(f.User) + "\n" + command
 	}
 	return command
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 func TestTextForPeople(t *testing.T) {
@@ -66,7 +67,7 @@ func TestJSONForPrograms(t *testing.T) {
 // A command never carries what a terminal acts upon.
 func TestNamesThatATerminalActsUpon(t *testing.T) {
 	for name, safe := range map[string]bool{"it's $(x)": true, "ünï": true, "a\x1b[31m": false, "a\u202eb": false, "a\x00": false} {
-		f := Finding{Mend: "rabbitmqctl x " + quote(name) + "\n\tnext"}.tidy()
+		f := Finding{Mend: "rabbitmqctl x " + shell.Quote(name) + "\n\tnext"}.tidy()
 		assert.Equal(t, safe, strings.HasPrefix(f.Mend, "rabbitmqctl"), "%q", name)
 		assert.Equal(t, safe, strings.HasSuffix(f.Mend, "\tnext"), "%q", name)
 	}
