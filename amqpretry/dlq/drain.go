@@ -251,8 +251,6 @@ func (r *Report) leave(why Obstacle) {
 type settler struct {
 	drain *drain
 	undo  *lines
-	// undoing guards the undo file: it is written by who sends, and secured by who settles.
-	undoing sync.Mutex
 
 	pending chan taken
 	slots   chan struct{}
@@ -290,10 +288,6 @@ func (s *settler) send(ctx context.Context, publisher *transport.Publisher, f *f
 		return context.Cause(ctx)
 	}
 
-	if err := s.record(f); err != nil {
-		f.keep()
-		return err
-	}
 	t := taken{found: f}
 	if s.drain.copyOf != nil {
 		var err error
@@ -305,16 +299,6 @@ func (s *settler) send(ctx context.Context, publisher *transport.Publisher, f *f
 	s.pending <- t
 
 	return nil
-}
-
-func (s *settler) record(f *found) error {
-	if s.undo == nil {
-		return nil
-	}
-	s.undoing.Lock()
-	defer s.undoing.Unlock()
-
-	return s.undo.write(f.letter(), s.drain.queue.name)
 }
 
 // settle waits for confirms; while the next ones are waited for, those before are acknowledged.
@@ -379,7 +363,7 @@ func (s *settler) batch(first taken) []taken {
 // confirm waits until the broker has what was published, and the undo file what is going. It cuts the batch at the first that the broker has not.
 func (s *settler) confirm(batch *[]taken) error {
 	secured := make(chan error, 1)
-	go func() { secured <- s.secure() }() // it was written before
+	go func(all []taken) { secured <- s.record(all) }(*batch)
 
 	var err error
 	for i, t := range *batch {
@@ -399,12 +383,16 @@ func (s *settler) confirm(batch *[]taken) error {
 	return err
 }
 
-func (s *settler) secure() error {
+// record writes to the undo file, and makes sure of it. Who sends need not wait for that.
+func (s *settler) record(batch []taken) error {
 	if s.undo == nil {
 		return nil
 	}
-	s.undoing.Lock()
-	defer s.undoing.Unlock()
+	for _, t := range batch {
+		if err := s.undo.write(t.letter(), s.drain.queue.name); err != nil {
+			return err
+		}
+	}
 
 	return s.undo.secure()
 }
@@ -481,7 +469,6 @@ func (s *settler) wait() (done int, err error) {
 	<-s.ended
 	s.stopped()
 	s.cancel()
-	err = s.secure()
 
-	return s.done, and(s.err, err)
+	return s.done, s.err
 }

@@ -56,6 +56,17 @@ func TestNothingIsTakenWithoutItsUndo(t *testing.T) {
 	assert.Equal(t, 1, strings.Count(err.Error(), errFull.Error()), "once: %v", err)
 	assert.Less(t, report.Done, 200, "no more than what was written")
 	f.depth(f.queue.Name(), 2000-report.Done)
+
+	disk.room = 256 << 10
+	left := 2000 - report.Done
+	replayed, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Undo: disk})
+	require.ErrorIs(t, err, errFull)
+	assert.Less(t, replayed.Done, 200)
+	f.depth(f.queue.Name(), left-replayed.Done)
+	sent, err := f.channel.QueueDeclarePassive(f.main, true, false, false, false, nil)
+	require.NoError(t, err)
+	assert.GreaterOrEqual(t, sent.Messages, replayed.Done)
+	assert.LessOrEqual(t, sent.Messages, replayed.Done+256, "those on their way may be in both")
 }
 
 func TestMove(t *testing.T) {
