@@ -21,7 +21,7 @@ import (
 // lettersOf opens the dead-letter queue of a service.
 func lettersOf(t *testing.T, svc *service, uri string) *dlq.Queue {
 	t.Helper()
-	client, err := dlq.Open(t.Context(), dlq.Config{URI: uri})
+	client, err := dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 
@@ -59,7 +59,7 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 			})
 			group("b", &other, succeed)
 			broker.publishTo(topic, "", named("1")...)
-			client, err := dlq.Open(t.Context(), dlq.Config{URI: uri})
+			client, err := dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true})
 			require.NoError(t, err)
 			defer func() { _ = client.Close() }()
 			letters := client.Queue(topic + "_a")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/transport"
 )
 
@@ -45,7 +46,7 @@ func openBlock(link *transport.Link, queue string, prefetch int) (*block, error)
 	}
 	deliveries, err := channel.Consume(queue, consumerTag, false, false, false, false, nil)
 	if err != nil {
-		return nil, err
+		return nil, explainAccess(topology.KindQueue, queue, err)
 	}
 
 	acks := make(chan struct{})

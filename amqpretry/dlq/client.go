@@ -28,8 +28,12 @@ type Config struct {
 	AMQP *amqp091.Config
 	// Names must be those of the services. The zero Names are the defaults.
 	Names topology.Names
-	// Management, if its URL is set, tells what AMQP does not: the policies of the broker that make looking unsafe.
+	// Management, if its URL is set, tells what AMQP does not: the policies of the broker that make looking unsafe. Before
+	// RabbitMQ 4.3 a quorum dead-letter queue is not looked at without it, or NoDeliveryLimitPolicy. Its VHost, if empty, is that of the URI.
 	Management topology.Management
+	// NoDeliveryLimitPolicy says that no policy and no operator policy sets a delivery-limit for a dead-letter queue. Where one does, looks before
+	// RabbitMQ 4.3 lose messages. What Management tells counts more.
+	NoDeliveryLimitPolicy bool
 	// UUIDHeader is where the marshaler of the services puts Watermill's UUID. Default: _watermill_message_uuid.
 	UUIDHeader string
 	// Logger for what happens to the connections. Nil means none.
@@ -51,7 +55,8 @@ func (c Config) withDefaults() Config {
 
 // Client is connected to a broker. It may be used by many goroutines.
 type Client struct {
-	config Config
+	config      Config
+	longestHold time.Duration
 
 	mu          sync.Mutex
 	closed      bool
@@ -62,7 +67,7 @@ type Client struct {
 
 // Open connects.
 func Open(ctx context.Context, config Config) (*Client, error) {
-	c := &Client{config: config.withDefaults()}
+	c := &Client{config: config.withDefaults(), longestHold: defaultHold}
 	if err := config.validate(); err != nil {
 		return nil, err
 	}

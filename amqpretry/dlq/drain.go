@@ -99,7 +99,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 	if err != nil {
 		return report, err
 	}
-	defer s.release(ctx)
+	defer func() { s.release(ctx) }()
 	report.Total = s.total
 
 	ctx, fail := context.WithCancelCause(ctx)
@@ -110,6 +110,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		s.settle()
 		done, failed := settled.wait()
 		report.Done += done
+		report.Unsettled = settled.sent - done
 		if errors.Is(err, errSettling) {
 			err = nil // it is failed that says why
 		}
@@ -124,7 +125,18 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 	}
 
 	now, all, sent := time.Now(), d.filter.matchesAll(), 0
+	gone, known := 0, 0 // in earlier scans: messages that were taken, and the others, which come first now
 	for {
+		if !d.dryRun && s.holds() && time.Since(s.began) > d.queue.client.longestHold {
+			s.settle()
+			if err := settled.idle(ctx); err != nil {
+				return report, err
+			}
+			gone, known = sent, s.seen-(sent-gone)
+			if s, err = d.again(ctx, s, report.Total-gone); err != nil {
+				return report, err
+			}
+		}
 		if err := settled.failed(); err != nil {
 			return report, nil // it comes with wait
 		}
@@ -138,7 +150,11 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		if err != nil {
 			return report, err
 		}
-		report.Seen = s.seen
+		if s.seen <= known {
+			f.keep()
+			continue
+		}
+		report.Seen = gone + s.seen
 
 		pass, stop := false, false
 		if d.passes != nil {
@@ -182,6 +198,21 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 	}
 
 	return report, nil
+}
+
+// again gives everything back, before the broker takes it back itself, and begins anew. What has come since is not looked at.
+func (d *drain) again(ctx context.Context, s *scan, left int) (*scan, error) {
+	s.release(ctx)
+	next, err := d.queue.scan(ctx, true)
+	if err != nil {
+		return s, err // released twice, which does nothing
+	}
+	next.total = min(next.total, left)
+	if d.rate > 0 {
+		next.slow(d.rate)
+	}
+
+	return next, nil
 }
 
 // watchOn goes on through all the rest, and then waits for what comes: what has come back is at the end of the queue.
@@ -260,6 +291,8 @@ type settler struct {
 	ended   chan struct{}
 	fail    context.CancelCauseFunc // ends the run: who sends may be waiting for what never comes
 
+	sent int // by who sends
+
 	mu   sync.Mutex
 	done int
 	err  error
@@ -268,7 +301,7 @@ type settler struct {
 func newSettler(ctx context.Context, d *drain, fail context.CancelCauseFunc) *settler {
 	s := &settler{drain: d, fail: fail, pending: make(chan taken, window), slots: make(chan struct{}, unsettled), ended: make(chan struct{})}
 	if d.undo != nil {
-		s.undo = newLines(d.undo)
+		s.undo = newLines(d.undo, "the undo file")
 	}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	s.stopped = context.AfterFunc(ctx, func() { // the confirms of what was sent are worth some seconds
@@ -288,6 +321,7 @@ func (s *settler) send(ctx context.Context, publisher *transport.Publisher, f *f
 		return context.Cause(ctx)
 	}
 
+	s.sent++
 	t := taken{found: f}
 	if s.drain.copyOf != nil {
 		var err error
@@ -424,11 +458,7 @@ func explain(target string, err error) error {
 	case errors.Is(err, transport.ErrRefused):
 		return fmt.Errorf("target %q: %w", target, err)
 	default:
-		access := (*amqp091.Error)(nil)
-		if errors.As(err, &access) && access.Code == amqp091.AccessRefused {
-			return topology.Explain(topology.KindExchange, "amq.default", err)
-		}
-		return err
+		return explainAccess(topology.KindExchange, "amq.default", err)
 	}
 }
 

@@ -44,7 +44,7 @@ func on(t testing.TB, uri string, dead amqp091.Table) *fixture {
 	require.NoError(t, err)
 	require.NoError(t, channel.Confirm(false))
 
-	client, err := dlq.Open(t.Context(), dlq.Config{URI: uri})
+	client, err := dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 
@@ -70,6 +70,17 @@ func (f *fixture) declare(queue string, arguments amqp091.Table) {
 			_, _ = channel.QueueDelete(queue, false, false, false)
 		}
 	})
+}
+
+// countsNoLooks tells whether the broker is RabbitMQ 4.3 or later.
+func (f *fixture) countsNoLooks() bool {
+	f.t.Helper()
+	version, _ := f.client2().Properties["version"].(string)
+	var major, minor int
+	_, err := fmt.Sscanf(version, "%d.%d", &major, &minor)
+	require.NoError(f.t, err, version)
+
+	return major > 4 || major == 4 && minor >= 3
 }
 
 // client2 is a connection for cleaning up, as the test may have lost its own.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -120,7 +121,7 @@ func (i *importer) window() int {
 
 func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Time) error {
 	record, err := decodeRecord(bytes.TrimSpace(line))
-	if err != nil && !whole {
+	if err != nil && !whole && cut(line) {
 		i.report.Truncated = true
 		return nil
 	}
@@ -153,6 +154,14 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 	i.pending = append(i.pending, imported{i.lines, published})
 
 	return nil
+}
+
+// cut tells whether a line is the beginning of an object: whoever wrote it was killed. Whatever else is wrong with a last line is wrong with any.
+func cut(line []byte) bool {
+	var object json.RawMessage
+	err := json.NewDecoder(bytes.NewReader(line)).Decode(&object)
+
+	return bytes.HasPrefix(bytes.TrimSpace(line), []byte("{")) && errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // deliveryOf is the message as a consumer would have got it.

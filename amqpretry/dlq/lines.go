@@ -11,11 +11,12 @@ import (
 type lines struct {
 	out    *bufio.Writer
 	sync   func() error // nil if the writer is no file
+	what   string       // it is, for errors
 	failed error
 }
 
-func newLines(w io.Writer) *lines {
-	l := &lines{out: bufio.NewWriterSize(w, 64<<10)}
+func newLines(w io.Writer, what string) *lines {
+	l := &lines{out: bufio.NewWriterSize(w, 64<<10), what: what}
 	if file, ok := w.(interface{ Sync() error }); ok {
 		l.sync = file.Sync
 	}
@@ -56,7 +57,7 @@ func (l *lines) secure() error {
 
 func (l *lines) fail(err error) error {
 	if err != nil {
-		l.failed = fmt.Errorf("cannot write what is exported: %w", err)
+		l.failed = fmt.Errorf("cannot write %s: %w", l.what, err)
 	}
 
 	return l.failed

@@ -59,7 +59,11 @@ func (q *Queue) tryLock(link *transport.Link) error {
 		return &BusyError{Queue: q.name, Lock: name, Err: err}
 	}
 
-	return topology.Explain(topology.KindQueue, name, err)
+	if err = explainAccess(topology.KindQueue, name, err); err != nil {
+		return fmt.Errorf("dead-letter queue %q: it cannot be locked: %w", q.name, err)
+	}
+
+	return nil
 }
 
 // lockLook is the lock of a look. All looks of a client share a connection, and a place to wait, for each queue.

@@ -97,7 +97,7 @@ func (q *Queue) Export(ctx context.Context, w io.Writer, options ExportOptions) 
 	}
 	var report Report
 	var failed error
-	out := newLines(w)
+	out := newLines(w, "what is exported")
 	err := q.each(ctx, options.Filter, func(p Progress) {
 		p.Done = report.Done
 		report.Progress = p

@@ -58,9 +58,9 @@ type ReplayReport struct {
 	Report
 	// Run is in the header amqpretry-replay of every message that was replayed.
 	Run string
-	// CameBack is how many of them were seen to be dead again.
+	// CameBack is how many of the canary were seen to be dead again. Those after it are not waited for.
 	CameBack int
-	// Stopped is true if the canary, or those after it, came back too often, and the others were left where they are.
+	// Stopped is true if too many of the canary came back, and the others were left where they are.
 	Stopped bool
 	// EditError is the first error that Edit has given.
 	EditError error
@@ -71,6 +71,9 @@ type Report struct {
 	Progress
 	// Left are those that matched and could not go, by why.
 	Left map[Obstacle]int
+	// Unsettled are those that a run that failed, or was interrupted, has sent or written to the undo file, and of which it does not know that they were
+	// taken out: they are still in the dead-letter queue, and may be in both places. At most 256.
+	Unsettled int
 	// Truncated is true of an import whose last line has no end, as whoever wrote it was killed: it was not imported, and the message of
 	// that line was not taken out of its queue either.
 	Truncated bool

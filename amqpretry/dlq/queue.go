@@ -6,6 +6,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/transport"
 )
 
@@ -44,5 +45,5 @@ func depth(link *transport.Link, what, name string) (int, error) {
 		return 0, &NoQueueError{Queue: name, What: what, Err: err}
 	}
 
-	return found.Messages, err
+	return found.Messages, explainAccess(topology.KindQueue, name, err)
 }

@@ -8,6 +8,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 
@@ -37,7 +38,7 @@ const leastLimit = 4
 func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error) {
 	s := safety{limit: noLimit, requeue: atLeast(link.Version(), 4, 3)}
 
-	arguments, policy, err := q.arguments(ctx, link)
+	arguments, policy, seen, err := q.arguments(ctx, link)
 	if access := (*topology.AccessError)(nil); errors.As(err, &access) {
 		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out: " + access.Error(),
 			Do: "grant configure on it, or give the management API", Err: err}
@@ -53,6 +54,9 @@ func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error
 	switch arguments[amqp091.QueueTypeArg] {
 	case amqp091.QueueTypeQuorum:
 		s.limit, s.quorum = min(limitOf(arguments, link.Version()), policy), true
+		if !seen && !s.requeue && !q.client.config.NoDeliveryLimitPolicy {
+			return s, q.unseen(link.Version())
+		}
 	case amqp091.QueueTypeStream:
 		return s, fmt.Errorf("dead-letter queue %q: it is a stream, from which no message can be taken", q.name)
 	default: // classic queues count nothing
@@ -65,23 +69,31 @@ func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error
 	return s, nil
 }
 
-// arguments of the queue, and the delivery limit that a policy of the broker gives it. The management API tells both. AMQP has no question for
+// arguments of the queue, and the delivery limit that a policy of the broker gives it, if that can be seen. The management API tells both. AMQP has no question for
 // either: so the queue is declared as it is believed to be, which changes nothing of a queue that is there, and the broker answers with
 // what is different. Policies stay unseen.
-func (q *Queue) arguments(ctx context.Context, link *transport.Link) (arguments amqp091.Table, policy int64, err error) {
+func (q *Queue) arguments(ctx context.Context, link *transport.Link) (arguments amqp091.Table, policy int64, seen bool, err error) {
 	api := q.client.config.Management
 	if api.URL == "" {
 		arguments, err = argumentsOf(link, q.name)
-		return arguments, noLimit, err
+		return arguments, noLimit, false, err
 	}
 
-	client, err := management.New(api.URL, cmp.Or(api.VHost, "/"), api.HTTPClient)
+	client, err := management.New(api.URL, cmp.Or(api.VHost, link.Config.Vhost, "/"), api.HTTPClient)
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, false, err
 	}
 	found, err := client.Queue(ctx, q.name)
+	for began := time.Now(); err == nil && found.Effective == nil && time.Since(began) < statisticsTime && !atLeast(link.Version(), 4, 3); {
+		select {
+		case <-time.After(statisticsTime / 30):
+		case <-ctx.Done():
+			return nil, 0, false, context.Cause(ctx)
+		}
+		found, err = client.Queue(ctx, q.name)
+	}
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, false, err
 	}
 	arguments, policy = amqp091.Table(found.Arguments), noLimit
 	if arguments == nil {
@@ -94,7 +106,20 @@ func (q *Queue) arguments(ctx context.Context, link *transport.Link) (arguments 
 		policy = max(0, limit)
 	}
 
-	return arguments, policy, nil
+	return arguments, policy, found.Effective != nil, nil
+}
+
+// statisticsTime is how long the management API may take to know a queue: it gets its statistics every 5 seconds.
+const statisticsTime = 15 * time.Second
+
+// unseen is the refusal of a queue that looks might empty.
+func (q *Queue) unseen(version string) error {
+	found := fmt.Sprintf("RabbitMQ %s counts each look, and a policy with a delivery-limit, of which AMQP tells nothing, would make that the end of messages", version)
+	if q.client.config.Management.URL != "" {
+		found = fmt.Sprintf("RabbitMQ %s counts each look, and the management API does not tell whether a policy limits that count (has it no statistics?)", version)
+	}
+
+	return &UnsafeError{Queue: q.name, Found: found, Do: "give the management API, or say that no policy sets a delivery-limit (Config.NoDeliveryLimitPolicy, --no-delivery-limit-policy)"}
 }
 
 func unsafe(queue string, limit int64) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -21,6 +22,7 @@ type scan struct {
 	links  *links
 	safety safety
 	unlock func()
+	began  time.Time
 	most   int // messages in a block
 
 	// total is how many messages the queue had to give in the beginning. What comes later is behind them.
@@ -97,11 +99,14 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 		return nil, err
 	}
 
-	return &scan{queue: q, links: &links{client: q.client, all: []*transport.Link{link}}, safety: safety, unlock: unlock, total: total, most: mostPrefetch, looker: looker}, nil
+	return &scan{queue: q, links: &links{client: q.client, all: []*transport.Link{link}}, safety: safety, unlock: unlock, began: time.Now(), total: total, most: mostPrefetch, looker: looker}, nil
 }
 
 // consumerTimeout is how long RabbitMQ lets a message be unanswered, by default 30 minutes, with room for more than one.
 const consumerTimeout = 5 * time.Minute
+
+// defaultHold is how long messages are held that are to stay in the queue. A run that takes longer gives them back and begins anew.
+const defaultHold = 20 * time.Minute
 
 // slow has no more messages at hand than can go at a rate before the broker takes them back.
 func (s *scan) slow(perSecond float64) {
@@ -247,6 +252,11 @@ func (s *scan) intact() error {
 	return nil
 }
 
+// holds tells whether anything is to be given back.
+func (s *scan) holds() bool {
+	return slices.ContainsFunc(s.blocks, func(b *block) bool { return b.kept > 0 })
+}
+
 // ready is how many messages the queue has to give besides what was given.
 func (s *scan) ready() (int, error) {
 	q, err := s.looker.QueueDeclarePassive(s.queue.name, true, false, false, false, nil)
@@ -288,7 +298,7 @@ func (s *scan) release(ctx context.Context) {
 		}
 	}
 	s.blocks = nil
-	_ = s.looker.Close()
+	_ = s.looker.Close() // also of one that is released
 	s.links.close()
 	s.unlock()
 }

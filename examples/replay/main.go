@@ -29,7 +29,8 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 		return err
 	}
 
-	client, err := dlq.Open(ctx, dlq.Config{URI: uri})
+	// Before RabbitMQ 4.3 it must be known that no policy limits the deliveries of dead letters: by the management API, or so.
+	client, err := dlq.Open(ctx, dlq.Config{URI: uri, NoDeliveryLimitPolicy: true})
 	if err != nil {
 		return err
 	}

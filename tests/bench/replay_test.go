@@ -218,7 +218,7 @@ func replay(b *testing.B, messages int, undo bool) figures {
 	publishLetters(b, q.dead, q.main, messages)
 	q.has(b, q.dead, messages)
 
-	client, err := dlq.Open(b.Context(), dlq.Config{URI: uri(b)})
+	client, err := dlq.Open(b.Context(), dlq.Config{URI: uri(b), NoDeliveryLimitPolicy: true})
 	require.NoError(b, err)
 	defer func() { _ = client.Close() }()
 	var options dlq.ReplayOptions
@@ -289,7 +289,7 @@ func replayByCommand(b *testing.B, binary string, messages int) figures {
 	var out bytes.Buffer
 	cmd := exec.CommandContext(b.Context(), binary, "dlq", "replay", q.main, "--yes")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = b.TempDir(), &out, &out
-	cmd.Env = append(os.Environ(), "AMQP_URI="+uri(b))
+	cmd.Env = append(os.Environ(), "AMQP_URI="+uri(b), "AMQPRETRY_NO_DELIVERY_LIMIT_POLICY=yes")
 	began := time.Now()
 	require.NoError(b, cmd.Start())
 	ended := make(chan error, 1)

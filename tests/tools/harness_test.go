@@ -103,7 +103,7 @@ func newQueues(t *testing.T, deadType string) *queues {
 	channel, err := connection.Channel()
 	require.NoError(t, err)
 	require.NoError(t, channel.Confirm(false))
-	client, err := dlq.Open(t.Context(), dlq.Config{URI: uri})
+	client, err := dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true})
 	require.NoError(t, err)
 
 	main := "tools-" + watermill.NewShortUUID()
@@ -253,7 +253,7 @@ func start(t *testing.T, dir string, args ...string) *command {
 	t.Helper()
 	c := &command{Cmd: exec.Command(binary, args...), out: &output{}, ended: make(chan struct{})}
 	c.Dir, c.Stdout, c.Stderr = dir, c.out, c.out
-	c.Env = append(os.Environ(), "AMQP_URI="+brokertest.URI(t))
+	c.Env = append(os.Environ(), "AMQP_URI="+brokertest.URI(t), "AMQPRETRY_NO_DELIVERY_LIMIT_POLICY=yes")
 	require.NoError(t, c.Start())
 	go func() {
 		_ = c.Wait() // what it says is in ProcessState

@@ -203,7 +203,7 @@ func (l *looking) interrupt(ctx context.Context) {
 func (l *looking) killed() {
 	l.t.Helper()
 	cmd := exec.Command(binary, "dlq", "export", l.main)
-	cmd.Env = append(cmd.Environ(), "AMQP_URI="+brokertest.URI(l.t))
+	cmd.Env = append(cmd.Environ(), "AMQP_URI="+brokertest.URI(l.t), "AMQPRETRY_NO_DELIVERY_LIMIT_POLICY=yes")
 	out, err := cmd.StdoutPipe()
 	require.NoError(l.t, err)
 	require.NoError(l.t, cmd.Start())

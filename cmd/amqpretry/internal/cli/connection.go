@@ -26,6 +26,9 @@ const (
 	EnvManagement = "AMQP_MANAGEMENT_URL"
 )
 
+// EnvNoLimitPolicy is the variable for --no-delivery-limit-policy.
+const EnvNoLimitPolicy = "AMQPRETRY_NO_DELIVERY_LIMIT_POLICY"
+
 const connectionName = "amqpretry"
 
 // connection is what the flags say of the way to the broker.
@@ -33,33 +36,44 @@ type connection struct {
 	uri, management, vhost string
 	addresses              []string
 	caCert, cert, key      string
+	noLimitPolicy          bool
 	timeout                time.Duration
 }
 
 // ConnectionFlags adds the flags of the connection to a command and those below it.
 func (s *Session) ConnectionFlags(cmd *cobra.Command) {
 	c, flags := &s.connection, cmd.PersistentFlags()
-	flags.StringVar(&c.uri, "uri", "", "broker, amqp://user:password@host:5672/vhost or amqps://; better in the environment, as "+EnvURI+": others see the flags of a process")
+	flags.Var(Text(&c.uri), "uri", "broker, amqp://user:password@host:5672/vhost or amqps://; better in the environment, as "+EnvURI+": others see the flags of a process")
 	flags.StringArrayVar(&c.addresses, "address", nil, "further node of the cluster, `host:port` or host; can be repeated")
 	flags.StringVar(&c.caCert, "ca-cert", "", "`file` (PEM) with the certificates of the authorities that are trusted, for amqps and https")
 	flags.StringVar(&c.cert, "cert", "", "`file` (PEM) with the client's certificate, together with --key")
 	flags.StringVar(&c.key, "key", "", "`file` (PEM) with the client's private key, together with --cert")
 	flags.StringVar(&c.management, "management-url", "", "management API, http://user:password@host:15672; better in the environment, as "+EnvManagement)
-	flags.StringVar(&c.vhost, "vhost", "", "virtual host that is asked for over the management API (default: that of the URI)")
+	flags.Var(Text(&c.vhost), "vhost", "virtual host, over AMQP and over the management API (default: that of the URI)")
+	flags.BoolVar(&c.noLimitPolicy, "no-delivery-limit-policy", false, "no policy of the broker sets a delivery-limit for dead-letter queues: before RabbitMQ 4.3 "+
+		"looks at quorum queues need this, or the management API; in the environment "+EnvNoLimitPolicy+"=yes")
 	flags.DurationVar(&c.timeout, "timeout", 30*time.Second, "how long connecting, or one request to the management API, may take, such as 10s")
 }
 
-// URI is the address of the broker, which never belongs into any output.
+// URI is the address of the broker, with the virtual host of --vhost if there is one. It never belongs into any output.
 func (s *Session) URI() (string, error) {
 	uri := cmp.Or(s.connection.uri, s.Getenv(EnvURI))
 	if uri == "" {
 		return "", Usage("no broker was given: set %s, or --uri", EnvURI)
 	}
-	if _, err := transport.ParseURI(uri); err != nil {
+	parsed, err := transport.ParseURI(uri)
+	if err != nil {
 		return "", Usage("the address of the broker %w", err)
 	}
+	vhost := s.connection.vhost
+	switch {
+	case vhost == "" || vhost == parsed.Vhost:
+		return uri, nil
+	case s.connection.uri != "" && namesVHost(uri):
+		return "", Usage("two virtual hosts: --uri says %q and --vhost %q: leave one out", parsed.Vhost, vhost)
+	}
 
-	return uri, nil
+	return withVHost(uri, vhost)
 }
 
 // DLQ connects to work with dead letters.
@@ -84,7 +98,8 @@ func (s *Session) DLQ(ctx context.Context) (*dlq.Client, error) {
 	defer cancel()
 	client, err := dlq.Open(bounded, dlq.Config{
 		URI: uri, Addresses: s.connection.addresses, TLS: security, Management: management,
-		AMQP: &amqp091.Config{Locale: "en_US", Properties: properties()},
+		NoDeliveryLimitPolicy: s.connection.noLimitPolicy || s.Getenv(EnvNoLimitPolicy) == "yes",
+		AMQP:                  &amqp091.Config{Locale: "en_US", Properties: properties()},
 	})
 
 	return client, s.explain(ctx, bounded, err)
@@ -179,11 +194,8 @@ func (s *Session) Management() (m topology.Management, ok bool, err error) {
 
 // VHost is the virtual host: that of --vhost, else of the URI, else /.
 func (s *Session) VHost() (string, error) {
-	if s.connection.vhost != "" {
-		return s.connection.vhost, nil
-	}
 	if s.connection.uri == "" && s.Getenv(EnvURI) == "" {
-		return "/", nil
+		return cmp.Or(s.connection.vhost, "/"), nil
 	}
 	uri, err := s.URI()
 	if err != nil {

@@ -15,9 +15,9 @@ const (
 	ExitUsage = 2
 	// ExitFound: a check has found a difference or a problem.
 	ExitFound = 3
-	// ExitIncomplete: something of what was asked is left: obstacles, a stopped canary, an interrupt.
+	// ExitIncomplete: it has ended by itself, and something of what was asked is left: obstacles, a stopped canary.
 	ExitIncomplete = 4
-	// ExitInterrupted: ended by ^C before there was anything to report.
+	// ExitInterrupted: ended by ^C or SIGTERM, whatever was done before.
 	ExitInterrupted = 130
 )
 
@@ -41,6 +41,11 @@ func (e *ExitError) Unwrap() error { return e.Err }
 // Usage is an error of the command line.
 func Usage(format string, args ...any) error {
 	return &ExitError{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
+}
+
+// Interrupted is the end by ^C, with what there is to say about what was not done.
+func Interrupted(format string, args ...any) error {
+	return &ExitError{Code: ExitInterrupted, Err: fmt.Errorf(format, args...)}
 }
 
 // codeOf is the exit code for an error, and what is to be printed of it.

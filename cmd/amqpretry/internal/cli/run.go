@@ -22,7 +22,8 @@ func Run(ctx context.Context, s *Session, args []string, commands ...func(*Sessi
 	defer cancel(nil)
 	stop := onInterrupt(func() { cancel(errInterrupted) })
 	defer stop()
-	s.ctx = ctx
+	defer surviveClosedPipes()()
+	s.ctx, s.Out = ctx, output{s.Out}
 
 	r := &run{root: root(s)}
 	r.root.SetIn(s.In)
@@ -40,6 +41,9 @@ func Run(ctx context.Context, s *Session, args []string, commands ...func(*Sessi
 	used, err := r.root.ExecuteContextC(ctx)
 	if err != nil && !r.began {
 		err = misunderstood(err)
+	}
+	if err != nil && nobodyReads(err) {
+		return ExitOK
 	}
 	code, err := codeOf(err)
 	if err == nil {
@@ -160,15 +164,15 @@ func root(s *Session) *cobra.Command {
 
 A command names main queues, such as orders; their retry and dead-letter queues are found by their names.
 The broker is given by the environment variable ` + EnvURI + ` or --uri, the management API, which some commands need or
-see more with, by ` + EnvManagement + ` or --management-url. Users and passwords are never printed.
+see more with, by ` + EnvManagement + ` or --management-url. Passwords are never printed.
 
 Exit codes:
   0    done; a check has found nothing
   1    it could not be done
   2    the command line was not understood, nothing was done
   3    a check has found a difference or a problem
-  4    something of what was asked is left: obstacles, a stopped canary, an interrupt
-  130  interrupted (^C). A second ^C ends the process at once, which loses nothing either`,
+  4    something of what was asked is left: obstacles, a stopped canary
+  130  interrupted (^C), perhaps after a part was done. A second ^C ends the process at once, which loses nothing either`,
 		Example: `  export ` + EnvURI + `=amqp://user:password@localhost:5672/
   amqpretry dlq stat orders
   amqpretry topology plan --policies retry.yaml orders

@@ -1,35 +1,26 @@
 package dlqcmd
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 )
 
-// bookmark says how far a file is imported, in a file beside it, so that an import that was killed goes on where it was.
+// bookmark says how far a file is imported into one place, so that an import that was killed goes on where it was.
 type bookmark struct {
+	destination
 	// Lines are done, from the beginning.
-	Lines    int       `json:"lines"`
+	Lines int `json:"lines"`
+	// SHA256 is of these lines: what is behind them may change, and they may not.
+	SHA256   string    `json:"sha256"`
 	Finished bool      `json:"finished"`
 	At       time.Time `json:"at"`
-	// What was imported where to: another file, or another place, is another import.
-	source
-	destination
-}
-
-// source tells files from each other.
-type source struct {
-	Size int64 `json:"size"`
-	// Head is the SHA-256 of the first 64 KiB.
-	Head string `json:"head"`
 }
 
 // destination tells imports of one file from each other.
@@ -37,65 +28,6 @@ type destination struct {
 	Broker string `json:"broker"`
 	Queue  string `json:"queue"`
 	Filter string `json:"filter"`
-}
-
-const headSize = 1 << 16
-
-// sourceOf looks at a file, and leaves it at its beginning.
-func sourceOf(file *os.File) (source, error) {
-	info, err := file.Stat()
-	if err != nil {
-		return source{}, err
-	}
-	if !info.Mode().IsRegular() {
-		return source{}, fmt.Errorf("%s is no regular file; - reads standard input", file.Name())
-	}
-	hash := sha256.New()
-	if _, err := io.Copy(hash, io.LimitReader(file, headSize)); err != nil {
-		return source{}, err
-	}
-	_, err = file.Seek(0, io.SeekStart)
-
-	return source{info.Size(), hex.EncodeToString(hash.Sum(nil))}, err
-}
-
-func bookmarkPath(file string) string { return file + ".imported" }
-
-// read gives the bookmark of a file; ok is false when there is none.
-func readBookmark(file string) (b bookmark, ok bool, err error) {
-	text, err := os.ReadFile(bookmarkPath(file))
-	if errors.Is(err, fs.ErrNotExist) {
-		return bookmark{}, false, nil
-	}
-	if err != nil {
-		return bookmark{}, false, err
-	}
-	if err := json.Unmarshal(text, &b); err != nil || b.Head == "" || b.Lines < 0 {
-		return bookmark{}, false, cli.Usage("%s cannot be read: how much of %s is imported is not known; --restart begins anew", bookmarkPath(file), file)
-	}
-
-	return b, true, nil
-}
-
-// resume says at which line an import goes on.
-func (b bookmark) resume(file string, s source, d destination, again bool) (lines int, err error) {
-	switch {
-	case b.source != s && b.Finished:
-		return 0, nil
-	case b.source != s:
-		return 0, cli.Usage("%s says that %s of %s are imported, but the file has changed since; --restart begins anew", bookmarkPath(file), many(b.Lines, "line"), file)
-	case b.destination != d && b.Finished:
-		return 0, nil
-	case b.destination != d:
-		return 0, cli.Usage("%s says that %s of %s are imported by another import, which is not finished: %s; now it is %s. Finish that one, or begin anew with --restart",
-			bookmarkPath(file), many(b.Lines, "line"), file, b.destination, d)
-	case b.Finished && !again:
-		return 0, cli.Usage("%s was imported at %s (%s into %s); --again imports all its messages once more", file, b.At.UTC().Format(time.RFC3339), many(b.Lines, "line"), b.destination)
-	case b.Finished:
-		return 0, nil
-	default:
-		return b.Lines, nil
-	}
 }
 
 func (d destination) String() string {
@@ -106,70 +38,130 @@ func (d destination) String() string {
 	return text
 }
 
-// write replaces the bookmark of a file as a whole.
-func (b bookmark) write(file string) error {
-	text, err := json.Marshal(b)
+// found is how a file is today, compared with its bookmark.
+type found struct {
+	changed bool // in what is imported
+	more    bool // behind it
+}
+
+// compare reads a file from its beginning up to the bookmark.
+func (b bookmark) compare(read *prefix) (found, error) {
+	switch err := read.to(b.Lines); {
+	case errors.Is(err, errShorter):
+		return found{changed: true}, nil
+	case err != nil:
+		return found{}, err
+	}
+	more, err := read.more()
+
+	return found{read.sum() != b.SHA256, more}, err
+}
+
+// resume says behind which line an import goes on.
+func (b bookmark) resume(file string, f found, again bool) (lines int, err error) {
+	imported := fmt.Sprintf("%s was imported at %s (%s into %s)", file, b.At.UTC().Format(time.RFC3339), many(b.Lines, "line"), b.destination)
+	switch {
+	case b.Finished && again:
+		return 0, nil
+	case b.Finished && f.changed:
+		return 0, cli.Usage("%s, and what was imported has changed since, or is another file now; --again imports all that is in it", imported)
+	case b.Finished && !f.more:
+		return 0, cli.Usage("%s; --again imports all its messages once more", imported)
+	case f.changed:
+		return 0, cli.Usage("%s says that the first %s of %s are imported into %s, and something in them has changed since, so it is not known which messages are there: "+
+			"with those lines as they were, the import goes on behind them, whatever has changed there; --restart imports all that is in the file, from its first line",
+			bookmarkPath(file), many(b.Lines, "line"), file, b.destination)
+	default:
+		return b.Lines, nil
+	}
+}
+
+// bookmarks are those of one file, in a file beside it: one for each place it was imported into.
+type bookmarks []bookmark
+
+func bookmarkPath(file string) string { return file + ".imported" }
+
+// bookmarksFile is how they are written.
+type bookmarksFile struct {
+	Imports bookmarks `json:"imports"`
+}
+
+// unknown is the error of bookmarks that nobody can read.
+type unknown struct{ error }
+
+func (e unknown) Unwrap() error { return e.error }
+
+// readBookmarks gives none when there is no file of them.
+func readBookmarks(file string) (bookmarks, error) {
+	text, err := os.ReadFile(bookmarkPath(file))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var read bookmarksFile
+	wrong := func(b bookmark) bool { return b.Lines < 0 || b.Queue == "" || b.SHA256 == "" }
+	if err := json.Unmarshal(text, &read); err != nil || len(read.Imports) == 0 || slices.ContainsFunc(read.Imports, wrong) {
+		return nil, unknown{cli.Usage("%s cannot be read: how much of %s is imported is not known; --restart begins anew", bookmarkPath(file), file)}
+	}
+
+	return read.Imports, nil
+}
+
+// of is the one of a place.
+func (all bookmarks) of(d destination) (b bookmark, ok bool) {
+	i := slices.IndexFunc(all, func(b bookmark) bool { return b.destination == d })
+	if i < 0 {
+		return bookmark{}, false
+	}
+	return all[i], true
+}
+
+// with is all of them, and this one in place of the one it follows.
+func (all bookmarks) with(b bookmark) bookmarks {
+	others := slices.DeleteFunc(slices.Clone(all), func(other bookmark) bool { return other.destination == b.destination })
+	return append(others, b)
+}
+
+// allow refuses an import into a place that is new, as long as another one is not finished: most probably that one was meant.
+func (all bookmarks) allow(file string, d destination) error {
+	i := slices.IndexFunc(all, func(b bookmark) bool { return !b.Finished })
+	if i < 0 {
+		return nil
+	}
+	return cli.Usage("%s says that %s of %s are imported by another import, which is not finished: %s; now it is %s. Finish that one, or begin this one with --restart",
+		bookmarkPath(file), many(all[i].Lines, "line"), file, all[i].destination, d)
+}
+
+// write replaces the bookmarks of a file as a whole; where there are none, there is no file of them.
+func (all bookmarks) write(file string) error {
+	path := bookmarkPath(file)
+	if len(all) == 0 {
+		return os.Remove(path)
+	}
+	text, err := json.Marshal(bookmarksFile{all})
 	if err != nil {
 		return err
 	}
-	path := bookmarkPath(file)
+
+	return replace(path, append(text, '\n'))
+}
+
+// replace leaves either the old file or the new one, and nothing else.
+func replace(path string, text []byte) error {
 	temporary := path + ".tmp"
-	if err := os.WriteFile(temporary, append(text, '\n'), 0o600); err != nil {
+	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
 		return err
 	}
-
-	return os.Rename(temporary, path)
-}
-
-// How much may be imported without the bookmark.
-const (
-	bookmarkLines = 100
-	bookmarkPause = 200 * time.Millisecond
-)
-
-// keeper writes a bookmark now and then.
-type keeper struct {
-	file    string
-	now     func() time.Time
-	mark    bookmark
-	written bookmark
-}
-
-// begin fails when there is no place for the bookmark, before anything is imported.
-func (k *keeper) begin() error {
-	if err := k.write(); err != nil {
-		return fmt.Errorf("beside the file, %s has to say how far the import is: %w; to go without, give the file as standard input (-)", bookmarkPath(k.file), err)
+	_, err = file.Write(text)
+	if err = errors.Join(err, file.Close()); err == nil {
+		err = os.Rename(temporary, path)
 	}
-	return nil
-}
-
-func (k *keeper) imported(lines int) error {
-	k.mark.Lines = lines
-	if lines-k.written.Lines < bookmarkLines && k.now().Sub(k.written.At) < bookmarkPause {
-		return nil
+	if err != nil {
+		_ = os.Remove(temporary) // the disk is full
 	}
-	return k.write()
-}
 
-// end keeps what was reached. Where nothing was, there is nothing to keep.
-func (k *keeper) end(finished bool) error {
-	k.mark.Finished = finished
-	switch {
-	case finished || k.mark.Lines != k.written.Lines:
-		return k.write()
-	case k.mark.Lines == 0:
-		return os.Remove(bookmarkPath(k.file))
-	default:
-		return nil
-	}
-}
-
-func (k *keeper) write() error {
-	k.mark.At = k.now().UTC()
-	if err := k.mark.write(k.file); err != nil {
-		return err
-	}
-	k.written = k.mark
-
-	return nil
+	return err
 }

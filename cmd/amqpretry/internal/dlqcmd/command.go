@@ -78,10 +78,10 @@ when the broker has confirmed its copy, or when the undo file has it. Only one s
 Times and durations: 90s, 15m, 36h, 30d. Texts from messages are printed with their control characters escaped.
 
 Exit codes: 0 done, also when nothing matched; 1 failed; 2 wrong usage; 4 done in part: some messages that matched were left, or a
-canary has stopped the run; 130 interrupted.`,
+canary has stopped the run; 130 interrupted (^C), also when a part was done.`,
 	}
 	t.ConnectionFlags(cmd)
-	cmd.PersistentFlags().StringVar(&t.deadLetterQueue, "dead-letter-queue", "", "name of the dead-letter queue, where it is not QUEUE.dlq")
+	cmd.PersistentFlags().Var(cli.Text(&t.deadLetterQueue), "dead-letter-queue", "name of the dead-letter queue, where it is not QUEUE.dlq")
 	cmd.AddCommand(t.list(), t.stat(), t.show(), t.replay(), t.purge(), t.move(), t.export(), t.importing())
 
 	return cmd
@@ -91,6 +91,9 @@ canary has stopped the run; 130 interrupted.`,
 func (t *tool) with(ctx context.Context, mainQueue string, do func(queue) error) error {
 	if mainQueue == "" {
 		return cli.Usage("QUEUE is empty: wanted the name of a main queue, such as orders")
+	}
+	if err := errors.Join(checkQueue("QUEUE", mainQueue), checkQueue("--dead-letter-queue", t.deadLetterQueue)); err != nil {
+		return err
 	}
 	q, client, err := t.open(ctx, t.deadLetterQueue, mainQueue)
 	if err != nil {
@@ -105,6 +108,7 @@ const suffix = ".dlq"
 
 // explain adds what most probably went wrong to an error about the queue itself.
 func (t *tool) explain(err error, q queue) error {
+	err = asUsage(err)
 	var missing *dlq.NoQueueError
 	if !errors.As(err, &missing) || missing.Queue != q.Name() || t.deadLetterQueue != "" {
 		return err

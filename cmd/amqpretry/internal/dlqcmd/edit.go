@@ -27,7 +27,7 @@ type edits struct {
 }
 
 func (e *edits) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&e.body, "body", "", "`file` with the body that it gets; - is standard input")
+	cmd.Flags().Var(cli.Text(&e.body), "body", "`file` with the body that it gets; - is standard input")
 	cmd.Flags().BoolVar(&e.editor, "edit", false, "open the body in $VISUAL or $EDITOR")
 	cmd.Flags().StringArrayVar(&e.set, "set-header", nil, "header that it gets, `name=value`, as text")
 	cmd.Flags().StringArrayVar(&e.remove, "remove-header", nil, "header that it loses, by its `name`")
@@ -42,14 +42,21 @@ type change struct {
 	newBody bool
 	set     map[string]string
 	remove  []string
+	removed map[string]bool // those that a message had
 }
 
-func (c change) apply(m *amqp091.Publishing) error {
+func (c *change) any() bool { return c.newBody || len(c.set)+len(c.remove) > 0 }
+
+// apply is called by one goroutine at a time.
+func (c *change) apply(m *amqp091.Publishing) error {
 	if c.newBody {
 		m.Body = c.body
 	}
 	for _, name := range c.remove {
-		delete(m.Headers, name)
+		if _, has := m.Headers[name]; has {
+			c.removed[name] = true
+			delete(m.Headers, name)
+		}
 	}
 	for name, value := range c.set {
 		if m.Headers == nil {
@@ -61,20 +68,23 @@ func (c change) apply(m *amqp091.Publishing) error {
 	return nil
 }
 
-// edit prepares what a replay is to change, and narrows the filter to the one message that it is for.
-func (t *tool) edit(ctx context.Context, q queue, filter dlq.Filter, e *edits) (dlq.Filter, func(*amqp091.Publishing) error, error) {
-	c, err := e.headers()
-	if err != nil {
-		return filter, nil, err
-	}
-	if e.body == "" && !e.editor && len(c.set)+len(c.remove) == 0 {
-		if e.all {
-			return filter, nil, cli.Usage("--edit-all: what is to be changed? wanted --body, --set-header or --remove-header")
+// remarks are what was done otherwise than the flags sound.
+func (c *change) remarks(o outcome) []string {
+	var all []string
+	for _, name := range c.remove {
+		if o.Done > 0 && !c.removed[name] {
+			all = append(all, fmt.Sprintf("--remove-header %s: none of the %s that were replayed had it", name, many(o.Done, "message")))
 		}
+	}
+	return all
+}
+
+// edit prepares what a replay is to change, and narrows the filter to the one message that it is for.
+func (t *tool) edit(ctx context.Context, q queue, filter dlq.Filter, e edits, c *change) (_ dlq.Filter, _ func(*amqp091.Publishing) error, err error) {
+	if !c.any() && !e.editor {
 		return filter, nil, nil
 	}
 	if e.body != "" {
-		c.newBody = true
 		if c.body, err = t.read(e.body); err != nil {
 			return filter, nil, fmt.Errorf("--body: %w", err)
 		}
@@ -111,9 +121,12 @@ func same(l *dlq.Letter, seen dlq.Letter) bool {
 	return l.UUID == seen.UUID && l.LastFailure.Equal(seen.LastFailure) && l.Attempts == seen.Attempts && bytes.Equal(l.Message.Body, seen.Message.Body)
 }
 
-// headers checks the flags about headers.
-func (e *edits) headers() (change, error) {
-	c := change{set: map[string]string{}}
+// maxHeaderName is how many bytes AMQP has for the name of a header.
+const maxHeaderName = 255
+
+// check gives what is known of a change before a broker is asked, or says what is wrong with the flags.
+func (e *edits) check() (*change, error) {
+	c := &change{newBody: e.body != "", set: map[string]string{}, removed: map[string]bool{}}
 	for _, header := range e.set {
 		name, value, ok := strings.Cut(header, "=")
 		if !ok || name == "" {
@@ -126,12 +139,28 @@ func (e *edits) headers() (change, error) {
 	}
 	c.remove = e.remove
 	for _, name := range append(sortedKeys(c.set), e.remove...) {
-		if isForeign(name) {
+		switch {
+		case name == "":
+			return c, cli.Usage("--remove-header: must be the name of a header, got an empty text")
+		case len(name) > maxHeaderName:
+			return c, cli.Usage("%q... is no name of a header: it has %d bytes, and AMQP has room for %d", name[:20], len(name), maxHeaderName)
+		case isForeign(name):
 			return c, cli.Usage("%q belongs to the retries or to the broker: only the message's own headers can be changed", name)
 		}
 	}
+	if e.all && !c.any() {
+		return c, cli.Usage("--edit-all: what is to be changed? wanted --body, --set-header or --remove-header")
+	}
 
 	return c, nil
+}
+
+// checkEditor refuses to open an editor where the work in it would be lost.
+func (t *tool) checkEditor(e edits, f errandFlags) error {
+	if e.editor && !f.yes && (f.dryRun || t.JSON || !t.InIsTerminal) {
+		return cli.Usage("--edit: this would be a dry run, and what is edited be lost: say --yes, or look at it without --edit")
+	}
+	return nil
 }
 
 func (t *tool) read(path string) ([]byte, error) {
@@ -196,7 +225,7 @@ func (t *tool) openEditor(l dlq.Letter) (edited []byte, err error) {
 
 	editor := cmp.Or(t.Getenv("VISUAL"), t.Getenv("EDITOR"), "vi")
 	program := exec.Command("sh", "-c", editor+` "$@"`, editor, file.Name())
-	program.Stdin, program.Stdout, program.Stderr = t.In, t.Out, t.Err
+	program.Stdin, program.Stdout, program.Stderr = t.In, t.Stdout(), t.Err
 	if err := program.Run(); err != nil {
 		return nil, fmt.Errorf("--edit: the editor %q: %w; nothing was done", editor, err)
 	}

@@ -13,7 +13,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
-	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 // errand takes messages out of a dead-letter queue: a replay, a move, a purge. First it is done dry, to show what it would do.
@@ -21,6 +20,7 @@ type errand struct {
 	verb, past string // replay, replayed
 	to         string // where to; empty for nowhere
 	do         func(context.Context, step) (outcome, error)
+	remarks    func(outcome) []string // further things to say of what was done; nil for none
 }
 
 // step is what differs between the dry run and the real one.
@@ -38,6 +38,25 @@ type outcome struct {
 	cameBack int
 	stopped  bool
 	editing  error
+	// whole is true when the queue was seen to its end, so that it is known how many match.
+	whole   bool
+	limited bool // ended by --limit
+}
+
+// seen is an outcome with how far it has come, of a run that could take so many; 0 is all.
+func (o outcome) seen(limit int, err error) outcome {
+	o.limited = err == nil && limit > 0 && o.Done >= limit
+	o.whole = err == nil && !o.stopped && !o.limited
+	return o
+}
+
+// asPlanned is an outcome that has ended when all was done that was shown and asked for: what lies behind that is known from then.
+func (o outcome) asPlanned(planned outcome) outcome {
+	o.whole, o.limited, o.Matched = true, false, max(o.Matched, planned.Matched)
+	if planned.left() > o.left() {
+		o.Left, o.editing = planned.Left, planned.editing
+	}
+	return o
 }
 
 // can is how many can go, as far as a dry run tells.
@@ -68,19 +87,28 @@ func (f *errandFlags) add(cmd *cobra.Command) {
 
 const errandJSON = `
 
-With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen", "matched", "done", "left": [{"why", "messages"}], "undo"}; nobody is
-asked then, so without --yes it is a dry run.`
+With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen", "matched", "done", "unsettled", "left": [{"why", "messages"}],
+"undo"}; nobody is asked then, so without --yes it is a dry run. "matched" is there when the queue was seen to its end: not when --limit or an interrupt has
+ended it. "unsettled" were sent, or written to the undo file, and are still in the queue.`
 
-var errInterrupted = errors.New("interrupted: what is not done is where it was; the same command goes on")
+// interrupted is what is said after ^C. The undo file of a run is not overwritten by the next one.
+func interrupted(f *errandFlags, undo string) error {
+	if f.path != "" && undo != "" {
+		return cli.Interrupted("interrupted: what is not done is where it was; the same command with another --undo file goes on")
+	}
+	return cli.Interrupted("interrupted: what is not done is where it was; the same command goes on")
+}
 
 // run does an errand, or says what it would do.
 func (t *tool) run(ctx context.Context, q queue, e errand, f *errandFlags) error {
 	if f.limit < 0 {
 		return cli.Usage("--limit: must be 0 or more, got %d", f.limit)
 	}
+	var planned outcome
 	limit := f.limit
 	if !f.yes {
-		planned, err := t.step(ctx, q, e, step{dryRun: true}) // all that match, whatever the limit
+		var err error
+		planned, err = t.step(ctx, q, e, step{dryRun: true}) // all that match, whatever the limit
 		if err != nil {
 			return err
 		}
@@ -109,15 +137,20 @@ func (t *tool) run(ctx context.Context, q queue, e errand, f *errandFlags) error
 		return err
 	}
 	done, failed := t.step(ctx, q, e, step{limit: limit, undo: undo.writer()})
+	if done = done.seen(limit, failed); done.limited && limit != f.limit {
+		done = done.asPlanned(planned)
+	}
 	path, err := undo.close()
 	failed = errors.Join(failed, err)
 	if failed == nil || done.Seen > 0 || t.JSON { // what has failed before it began has no numbers
-		failed = errors.Join(failed, t.printOutcome(q, e, done, path))
+		if err := t.printOutcome(q, e, done, path); !errors.Is(err, cli.ErrNobodyReads) {
+			failed = errors.Join(failed, err)
+		}
 	}
 
 	switch {
 	case failed != nil && ctx.Err() != nil:
-		return &cli.ExitError{Code: cli.ExitIncomplete, Err: errInterrupted}
+		return interrupted(f, path)
 	case failed != nil:
 		return failed
 	case done.stopped || done.left() > 0:
@@ -168,6 +201,7 @@ func (e errand) where() string {
 // printPlan says what would be done.
 func (t *tool) printPlan(q queue, e errand, o outcome, limit int) error {
 	if t.JSON {
+		o.whole = true
 		return t.PrintJSON(result(q, e, o, "", true))
 	}
 	if o.Matched == 0 {
@@ -187,17 +221,37 @@ func (t *tool) printPlan(q queue, e errand, o outcome, limit int) error {
 
 // printOutcome says what was done.
 func (t *tool) printOutcome(q queue, e errand, o outcome, undo string) error {
+	err := t.printDone(q, e, o, undo)
+	if e.remarks != nil {
+		for _, remark := range e.remarks(o) {
+			t.Note("%s", remark)
+		}
+	}
+	if undo != "" && !t.JSON {
+		t.Note("%s", undoNote(q, o, undo))
+	}
+
+	return err
+}
+
+func (t *tool) printDone(q queue, e errand, o outcome, undo string) error {
 	if t.JSON {
 		return t.PrintJSON(result(q, e, o, undo, false))
 	}
-	if o.Matched == 0 {
+	if o.Matched == 0 && o.whole {
 		return t.printSafe("%s: no message matches, of %s", q.Name(), thousands(o.Total))
 	}
-	of := fmt.Sprintf(" of %s that match", thousands(o.Matched))
-	if o.stopped { // before it has seen how many there are
-		of = ""
+	of, why := "", ""
+	if o.whole {
+		of = fmt.Sprintf(" of %s that match", thousands(o.Matched))
 	}
-	err := t.printSafe("%s: %s%s %s%s", q.Name(), thousands(o.Done), of, e.past, e.where())
+	if o.limited {
+		why = " (--limit)"
+	}
+	err := t.printSafe("%s: %s%s %s%s%s", q.Name(), thousands(o.Done), of, e.past, e.where(), why)
+	if err == nil && o.Unsettled > 0 {
+		err = t.printSafe("%s", e.unsettled(q, o.Unsettled))
+	}
 	if err == nil && (o.watched || o.cameBack > 0) {
 		err = t.printSafe("%s came back dead", thousands(o.cameBack))
 	}
@@ -207,15 +261,33 @@ func (t *tool) printOutcome(q queue, e errand, o outcome, undo string) error {
 	if err == nil {
 		err = t.printLeft(o, "left where they are")
 	}
-	if undo != "" {
-		target := quote(q.MainQueue())
-		if q.Name() != q.MainQueue()+suffix {
-			target += " --dead-letter-queue " + quote(q.Name())
-		}
-		t.Note("Undo file: %s. This puts what is in it back into %s: amqpretry dlq import %s %s", undo, q.Name(), target, quote(undo))
-	}
 
 	return err
+}
+
+// unsettled says where messages are that were on their way when a run has ended.
+func (e errand) unsettled(q queue, n int) string {
+	if e.to == "" {
+		return fmt.Sprintf("%s more: only written to the undo file, and still in %s", thousands(n), q.Name())
+	}
+	return fmt.Sprintf("%s more may be in both queues: sent to %s, and not known to be out of %s; to run this again sends them again", thousands(n), e.to, q.Name())
+}
+
+// undoNote says what an undo file is good for.
+func undoNote(q queue, o outcome, path string) string {
+	if o.Done == 0 {
+		return fmt.Sprintf("Undo file: %s. All that is in it is still in %s: importing it would bring that there twice", path, q.Name())
+	}
+	var flags []string
+	if q.Name() != q.MainQueue()+suffix {
+		flags = []string{"--dead-letter-queue", q.Name()}
+	}
+	note := fmt.Sprintf("Undo file: %s. This puts what is in it back into %s: amqpretry dlq import %s", path, q.Name(), typed(flags, q.MainQueue(), path))
+	if o.Unsettled > 0 {
+		note += fmt.Sprintf("\nThe last %s in it are still in %s: this would bring them there twice", many(o.Unsettled, "message"), q.Name())
+	}
+
+	return note
 }
 
 // ways are what can be done about what cannot go.
@@ -268,8 +340,9 @@ type report struct {
 	DryRun    bool   `json:"dry_run"`
 	Total     int    `json:"total"`
 	Seen      int    `json:"seen"`
-	Matched   int    `json:"matched"`
+	Matched   *int   `json:"matched,omitempty"` // nil: not known
 	Done      int    `json:"done"`
+	Unsettled int    `json:"unsettled"`
 	Left      []left `json:"left"`
 	Undo      string `json:"undo,omitempty"`
 	Run       string `json:"run,omitempty"`
@@ -278,18 +351,13 @@ type report struct {
 }
 
 func result(q queue, e errand, o outcome, undo string, dryRun bool) report {
+	var matched *int
+	if o.whole {
+		matched = &o.Matched
+	}
+
 	return report{
-		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen, Matched: o.Matched, Done: o.Done,
+		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen, Matched: matched, Done: o.Done, Unsettled: o.Unsettled,
 		Left: leftBehind(o), Undo: undo, Run: o.run, CameBack: o.cameBack, Stopped: o.stopped,
 	}
 }
-
-// quote is a word as a shell takes it.
-func quote(word string) string {
-	if word != "" && !strings.ContainsFunc(word, func(r rune) bool { return r > 0x7e || !strings.ContainsRune(plain, r) }) {
-		return word
-	}
-	return shell.Quote(word)
-}
-
-const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-/:@%+=,"

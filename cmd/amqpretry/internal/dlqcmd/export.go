@@ -48,7 +48,7 @@ With -o and --json: one object on standard output, {"queue", "file", "total", "m
 			ctx, o := cmd.Context(), dlq.ExportOptions{Filter: filter, Limit: *limit}
 			if *output == "" || *output == "-" {
 				_, err := t.exportTo(ctx, q, t.Out, o)
-				return quiet(err)
+				return err
 			}
 			return t.exportFile(ctx, q, *output, *force, o)
 		})

@@ -33,6 +33,10 @@ type fake struct {
 	// failAfter ends runs after so many messages, with an error.
 	failAfter int
 	failWith  error
+	// browseWith ends every look at once.
+	browseWith error
+	// unsettled is what such a run has sent and not taken out.
+	unsettled int
 	// after is called when so many messages are done.
 	after func(done int)
 	// onReplay is called when one that is not dry begins.
@@ -95,6 +99,10 @@ func (f *fake) Browse(ctx context.Context, filter dlq.Filter) iter.Seq2[dlq.Lett
 			yield(dlq.Letter{}, err)
 			return
 		}
+		if f.browseWith != nil {
+			yield(dlq.Letter{}, f.browseWith)
+			return
+		}
 		for i := range f.letters {
 			if filter.Matches(&f.letters[i], now) && !yield(f.letters[i], nil) {
 				return
@@ -154,6 +162,9 @@ func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun b
 		}
 		if limit > 0 && sent >= limit || r.Done == f.failAfter && f.failWith != nil && !dryRun || ctx.Err() != nil {
 			kept = append(kept, f.letters[i:]...)
+			if ctx.Err() != nil || f.failWith != nil {
+				r.Unsettled = f.unsettled
+			}
 			if ctx.Err() != nil {
 				return r, ctx.Err()
 			}

@@ -3,6 +3,7 @@ package dlqcmd
 import (
 	"errors"
 	"fmt"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -27,7 +28,7 @@ type filters struct {
 const filterHelp = `
 
 Which messages: a message must match all filters; of a filter that is given several times, one is enough, but for --header and
---json-field, which must all match. An empty text ('--reason ""') is for messages that do not tell.`
+--json-field, which must all match. For messages that do not tell their reason, topic, handler or error type, that is an empty text ('--reason ""').`
 
 func filterFlags(cmd *cobra.Command) *filters {
 	f := &filters{flags: pflag.NewFlagSet("filters", pflag.ContinueOnError)}
@@ -36,8 +37,8 @@ func filterFlags(cmd *cobra.Command) *filters {
 	f.flags.StringArrayVar(&f.filter.Handlers, "handler", nil, "handler that failed")
 	f.flags.StringArrayVar(&f.filter.ErrorTypes, "error-type", nil, "Go type of the last error, such as *net.OpError")
 	f.flags.Var((*words)(&f.filter.UUIDs), "uuid", "UUIDs, comma-separated")
-	f.flags.StringVar(&f.filter.ErrorContains, "error", "", "part of the last error's text")
-	f.flags.StringVar(&f.errorMatches, "error-matches", "", "regular expression that finds something in the last error's text")
+	f.flags.Var(cli.Text(&f.filter.ErrorContains), "error", "part of the last error's text")
+	f.flags.Var(cli.Text(&f.errorMatches), "error-matches", "regular expression that finds something in the last error's text")
 	f.flags.Var(&f.olderThan, "older-than", "last failed longer ago than this: 90s, 15m, 36h, 30d")
 	f.flags.Var(&f.newerThan, "newer-than", "last failed less long ago than this: 90s, 15m, 36h, 30d")
 	f.flags.IntVar(&f.filter.MinAttempts, "min-attempts", 0, "at least so many handler calls, over all lives of the message")
@@ -116,14 +117,17 @@ func (f *filters) build() (dlq.Filter, error) {
 		errs = append(errs, err)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return dlq.Filter{}, cli.Usage("%v", err)
+		return dlq.Filter{}, asUsage(cli.Usage("%w", err))
 	}
 
 	return filter, nil
 }
 
-// given tells whether there is any filter.
-func (f *filters) given() bool { return f.String() != "" }
+// given tells whether there is a filter that not every message matches: --min-replays 0 and --never-replayed=false are none.
+func (f *filters) given() bool {
+	filter, err := f.build()
+	return err == nil && !reflect.ValueOf(filter).IsZero()
+}
 
 // String is the filters as flags.
 func (f *filters) String() string {

@@ -70,8 +70,8 @@ func TestFiltersThatCannotBe(t *testing.T) {
 		"header twice":  {[]string{"--header", "a=1", "--header", "a=2"}, "one value for a"},
 		"field":         {[]string{"--json-field", `a.#(b=="c")`}, "--json-field: must be path=value"},
 		"zero attempts": {[]string{"--max-attempts", "0"}, "--max-attempts: must be 1 or more"},
-		"negative":      {[]string{"--min-replays", "-1"}, "MinReplays"},
-		"never":         {[]string{"--older-than", "2d", "--newer-than", "1d"}, "OlderThan"},
+		"negative":      {[]string{"--min-replays", "-1"}, "--min-replays: must be 0 (no bound) or more, got -1"},
+		"never":         {[]string{"--older-than", "2d", "--newer-than", "1d"}, "--older-than: must be less than --newer-than (24h0m0s)"},
 		"two at once":   {[]string{"--header", "x", "--reason", "y"}, "--header: must be"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package dlqcmd
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -22,9 +23,11 @@ func (t *tool) importing() *cobra.Command {
 		Long: `Publish the messages of a file that "dlq export" has made, or that is an undo file, into the dead-letter queue of QUEUE, or into
 another queue (--to). FILE is - for standard input.
 
-FILE.imported says how far it is. An import that was interrupted or killed goes on there when it is called again: what may be there twice
-then is what was on its way, some hundred messages at most. --restart begins anew. A file that was imported is not imported once more, unless --again says
-so. Standard input has no such memory.
+FILE.imported says how far it is, for each place (broker, virtual host, queue and filters). An import that was interrupted or killed, or has
+stopped at a line that cannot be read, goes on there when it is called again: what may be there twice after a kill is what was on its way, some hundred
+messages at most. The lines behind may change before that, so a bad line can be mended; those that are imported may not. --restart begins anew. A
+file that was imported is not imported once more, unless --again says so; lines that were appended to it since are. Standard input has no
+such memory.
 
 With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lines", "lines", "matched", "done", "truncated"}.`,
 		Example: `  amqpretry dlq import orders orders.jsonl
@@ -55,6 +58,8 @@ With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lin
 			return err
 		case args[1] == "":
 			return cli.Usage("FILE is empty: wanted the name of a file, or - for standard input")
+		case checkQueue("--to", i.to) != nil:
+			return checkQueue("--to", i.to)
 		case cmd.Flags().Changed("to") && i.to == "":
 			return cli.Usage("--to: must be the name of a queue, got an empty text")
 		case args[1] == "-" && (i.restart || i.again):
@@ -107,12 +112,10 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 	}
 
 	err = t.importReader(ctx, q, file, i, o, t.lines(file))
-	var exit *cli.ExitError
-	ended := err == nil || errors.As(err, &exit) && exit.Err == nil // if with an end that is missing
-	if kept := k.end(ended); kept != nil {
+	if kept := k.end(err == nil); kept != nil {
 		return errors.Join(err, fmt.Errorf("how far it is could not be kept: %w", kept))
 	}
-	if !ended {
+	if err != nil && k.mark.Lines > 0 {
 		t.Note("%s of %s are imported; the same command goes on after them", many(k.mark.Lines, "line"), i.path)
 	}
 
@@ -121,32 +124,50 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 
 // keeper finds out where the import of a file begins.
 func (t *tool) keeper(ctx context.Context, q queue, file *os.File, i importing) (*keeper, error) {
-	s, err := sourceOf(file)
+	info, err := file.Stat()
 	if err != nil {
 		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is no regular file; - reads standard input", i.path)
 	}
 	broker, err := t.broker(ctx)
 	if err != nil {
 		return nil, err
 	}
+	all, err := readBookmarks(i.path)
+	if err != nil && (!i.restart || !errors.As(err, new(unknown))) {
+		return nil, err
+	}
 	d := destination{Broker: broker, Queue: cmp.Or(i.to, q.Name()), Filter: i.filters}
-	k := &keeper{file: i.path, now: t.Now, mark: bookmark{source: s, destination: d}}
+	k := &keeper{file: i.path, now: t.Now, read: prefixOf(file), before: all, mark: bookmark{destination: d}}
 	if i.restart {
 		return k, nil
 	}
-	b, ok, err := readBookmark(i.path)
-	if err == nil && ok {
-		k.mark.Lines, err = b.resume(i.path, s, d, i.again)
+	b, ok := all.of(d)
+	if !ok {
+		return k, all.allow(i.path, d)
+	}
+	today, err := b.compare(k.read)
+	if err != nil {
+		return nil, err
+	}
+	if k.mark.Lines, err = b.resume(i.path, today, i.again); k.mark.Lines < b.Lines {
+		k.read = prefixOf(file)
 	}
 
 	return k, err
 }
 
 func (t *tool) importReader(ctx context.Context, q queue, r io.Reader, i importing, o dlq.ImportOptions, lines int) error {
+	in := bufio.NewReader(r)
+	if err := isExport(in, q, i.path); err != nil {
+		return err
+	}
 	bar := t.Progress("import "+i.path, lines)
 	defer bar.Close()
 	o.Progress = func(p dlq.Progress) { bar.Set(o.Skip + p.Seen) }
-	report, failed := q.Import(ctx, r, o)
+	report, failed := q.Import(ctx, in, o)
 	bar.Close()
 	if err := t.printImport(q, i, o.Skip, report); err != nil {
 		failed = errors.Join(failed, err)
@@ -154,11 +175,30 @@ func (t *tool) importReader(ctx context.Context, q queue, r io.Reader, i importi
 
 	switch {
 	case failed != nil && ctx.Err() != nil:
-		return &cli.ExitError{Code: cli.ExitIncomplete, Err: errors.New("interrupted")}
+		return cli.Interrupted("interrupted")
 	case failed != nil:
 		return fmt.Errorf("%s: %w", i.path, failed)
 	case report.Truncated:
 		return &cli.ExitError{Code: cli.ExitIncomplete}
+	default:
+		return nil
+	}
+}
+
+// isExport looks at what comes first: a file that is none has no line that could be named.
+func isExport(in *bufio.Reader, q queue, path string) error {
+	_, _ = in.Peek(1) // reads as much as there is; what fails will fail again
+	head, _ := in.Peek(in.Buffered())
+	text := bytes.TrimSpace(bytes.TrimPrefix(head, []byte("\ufeff")))
+	switch {
+	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+		unpack := "gunzip"
+		if path != "-" {
+			unpack += " -c " + quote(path)
+		}
+		return fmt.Errorf("%s is compressed by gzip. Unpacked it can be read: %s | amqpretry dlq import %s -, with the other flags", path, unpack, quote(q.MainQueue()))
+	case len(text) > 0 && text[0] != '{':
+		return fmt.Errorf("%s is no export: wanted a JSON object in each line, which begins with {, found %q", path, text[:min(len(text), 20)])
 	default:
 		return nil
 	}

@@ -4,10 +4,8 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"io"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -49,11 +47,11 @@ With --json: one line for each message (JSON Lines). Its keys are those of "dlq 
 			if filters.given() || t.deadLetterQueue != "" {
 				return cli.Usage("which queue? filters and --dead-letter-queue need QUEUE, the name of a main queue")
 			}
-			return quiet(t.overview(cmd.Context()))
+			return t.overview(cmd.Context())
 		}
 
 		return t.with(cmd.Context(), args[0], func(q queue) error {
-			return quiet(t.letters(cmd.Context(), q, filter, filters.given(), *limit))
+			return t.letters(cmd.Context(), q, filter, filters.given(), *limit)
 		})
 	}
 
@@ -76,6 +74,9 @@ func (t *tool) letters(ctx context.Context, q queue, filter dlq.Filter, filtered
 	matched, listed, now := 0, 0, t.Now()
 	flush := func() error {
 		bar.Close()
+		if len(rows) == 0 { // a header alone says nothing
+			return nil
+		}
 		err := t.Table([]string{"#", "uuid", "age", "reason", "attempts", "replays", "handler/topic", "error"}, rows)
 		rows = rows[:0]
 		return err
@@ -103,12 +104,9 @@ func (t *tool) letters(ctx context.Context, q queue, filter dlq.Filter, filtered
 			return err
 		}
 	}
-	if len(rows) > 0 {
-		if err := flush(); err != nil {
-			return err
-		}
+	if err := flush(); err != nil {
+		return err
 	}
-	bar.Close()
 
 	switch what := many(matched, "message"); {
 	case matched == 0 && filtered:
@@ -158,12 +156,4 @@ func shorten(text string, runes int) string {
 		return line + " …"
 	}
 	return line
-}
-
-// quiet takes it for the end when nobody reads on, as `| head` does.
-func quiet(err error) error {
-	if errors.Is(err, syscall.EPIPE) || errors.Is(err, io.ErrClosedPipe) {
-		return nil
-	}
-	return err
 }

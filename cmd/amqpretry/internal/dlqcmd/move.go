@@ -2,6 +2,7 @@ package dlqcmd
 
 import (
 	"context"
+	"errors"
 
 	"github.com/spf13/cobra"
 
@@ -37,13 +38,16 @@ confirmed its copy.` + errandJSON,
 		if *to == "" {
 			return cli.Usage("--to: must be the name of a queue")
 		}
+		if err := errors.Join(checkQueue("--to", *to), flags.check()); err != nil {
+			return err
+		}
 
 		return t.with(cmd.Context(), args[0], func(q queue) error {
 			switch *to {
 			case q.Name():
 				return cli.Usage("--to: %q is the dead-letter queue itself", *to)
 			case q.MainQueue():
-				return cli.Usage("--to: %q is the main queue: `amqpretry dlq replay %s` sends them back to it", *to, quote(*to))
+				return cli.Usage("--to: %q is the main queue: `amqpretry dlq replay %s` sends them back to it", *to, typed(nil, *to))
 			}
 			return t.run(cmd.Context(), q, errand{verb: "move", past: "moved", to: *to, do: func(ctx context.Context, s step) (outcome, error) {
 				r, err := q.Move(ctx, dlq.MoveOptions{

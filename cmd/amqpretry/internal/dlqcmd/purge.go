@@ -37,6 +37,9 @@ Retention: "--older-than 30d --yes" in a daily job keeps a month; the undo files
 		case !*all && !filters.given():
 			return cli.Usage("which messages? wanted a filter, such as --older-than 30d, or --all")
 		}
+		if err := flags.check(); err != nil {
+			return err
+		}
 
 		return t.with(cmd.Context(), args[0], func(q queue) error {
 			return t.run(cmd.Context(), q, errand{verb: "purge", past: "purged", do: func(ctx context.Context, s step) (outcome, error) {

@@ -3,6 +3,7 @@ package dlqcmd
 import (
 	"cmp"
 	"context"
+	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,8 +22,8 @@ without deadline, with the history of before. Other subscribers of the topic do 
 First it says how many match, how many can go, and which cannot and why. On a terminal it asks then; else nothing is done without --yes.
 A message leaves the dead-letter queue when the broker has confirmed its copy. A message that is killed in between is in both queues.
 
---canary 10 sends ten, and watches for --watch whether they come back dead; the others follow only if not more than --tolerate have. It goes on watching
-then, and stops by itself. --watch should be longer than all delays of the policy together.
+--canary 10 sends ten, and watches for --watch whether they come back dead; the others follow only if not more than --tolerate have. The others are not watched.
+--watch should be longer than all delays of the policy together.
 
 A message whose headers say that another queue has failed it is left, unless --strangers is given.
 
@@ -42,7 +43,7 @@ Further keys: "run" (in the header amqpretry-replay of what was replayed), "came
 		pace  rate
 		o     dlq.ReplayOptions
 	)
-	cmd.Flags().StringVar(&o.To, "to", "", "queue to which they go (default: QUEUE)")
+	cmd.Flags().Var(cli.Text(&o.To), "to", "queue to which they go (default: QUEUE)")
 	cmd.Flags().Var(&pace, "rate", "how many at most: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
 	cmd.Flags().IntVar(&o.Canary.Messages, "canary", 0, "how many go first, to see what becomes of them")
 	cmd.Flags().DurationVar(&o.Canary.Watch, "watch", time.Minute, "with --canary: how long to wait for them to come back dead")
@@ -59,8 +60,9 @@ Further keys: "run" (in the header amqpretry-replay of what was replayed), "came
 		if err := checkCanary(cmd, &o.Canary); err != nil {
 			return err
 		}
-		if cmd.Flags().Changed("to") && o.To == "" {
-			return cli.Usage("--to: must be the name of a queue, got an empty text")
+		change, err := edits.check()
+		if err := errors.Join(checkQueue("--to", o.To), flags.check(), err, t.checkEditor(edits, flags)); err != nil {
+			return err
 		}
 		o.Rate = float64(pace)
 
@@ -68,10 +70,12 @@ Further keys: "run" (in the header amqpretry-replay of what was replayed), "came
 			if o.To == q.Name() {
 				return cli.Usage("--to: %q is the dead-letter queue itself", o.To)
 			}
-			if o.Filter, o.Edit, err = t.edit(ctx, q, o.Filter, &edits); err != nil {
+			if o.Filter, o.Edit, err = t.edit(ctx, q, o.Filter, edits, change); err != nil {
 				return err
 			}
-			return t.run(ctx, q, replaying(q, o), &flags)
+			e := replaying(q, o)
+			e.remarks = change.remarks
+			return t.run(ctx, q, e, &flags)
 		})
 	}
 

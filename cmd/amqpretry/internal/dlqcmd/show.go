@@ -57,12 +57,12 @@ With --body: the body and nothing else, byte for byte, unless it goes to a termi
 			case err != nil:
 				return err
 			case t.JSON:
-				return quiet(t.PrintJSON(letter))
+				return t.PrintJSON(letter)
 			case *body && !t.OutIsTerminal:
 				_, err := t.Out.Write(letter.Message.Body)
-				return quiet(err)
+				return err
 			case *body:
-				return quiet(t.printBody(letter.Message.Body))
+				return t.printBody(letter.Message.Body)
 			default:
 				return t.printLetter(q, letter)
 			}
@@ -105,7 +105,7 @@ func (t *tool) printLetter(q queue, l dlq.Letter) error {
 		p.err = t.printBody(l.Message.Body)
 	}
 
-	return quiet(p.err)
+	return p.err
 }
 
 // printer prints until there is an error.

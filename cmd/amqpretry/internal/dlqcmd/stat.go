@@ -70,9 +70,9 @@ With --json: one object with the keys of package dlq's Stat, all names included.
 				return err
 			}
 			if t.JSON {
-				return quiet(t.PrintJSON(stat))
+				return t.PrintJSON(stat)
 			}
-			return quiet(t.printStat(q, stat, filters.given(), by, *top))
+			return t.printStat(q, stat, filters.given(), by, *top)
 		})
 	}
 

@@ -28,7 +28,7 @@ type undoFlags struct {
 }
 
 func (f *undoFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.path, "undo", "", "undo `file`, which must not exist (default: QUEUE.dlq-"+cmd.Name()+"-TIME.jsonl)")
+	cmd.Flags().Var(cli.Text(&f.path), "undo", "undo `file`, which must not exist (default: QUEUE.dlq-"+cmd.Name()+"-TIME.jsonl)")
 	cmd.Flags().BoolVar(&f.none, "no-undo", false, "write no undo file")
 	cmd.MarkFlagsMutuallyExclusive("undo", "no-undo")
 	_ = cmd.MarkFlagFilename("undo", "jsonl")
@@ -39,6 +39,14 @@ func (f *undoFlags) add(cmd *cobra.Command) {
 type undo struct {
 	file *os.File
 	path string
+}
+
+// check looks at the flags.
+func (f *undoFlags) check() error {
+	if f.path == "-" {
+		return cli.Usage("--undo: must be a file, which can be on disk before a message is taken out; ./- is one of that name")
+	}
+	return nil
 }
 
 // create makes the file before anything is taken out.

@@ -1,0 +1,6 @@
+package dlq
+
+import "time"
+
+// HoldFor makes the client give messages back after that time, instead of 20 minutes.
+func (c *Client) HoldFor(limit time.Duration) { c.longestHold = limit }

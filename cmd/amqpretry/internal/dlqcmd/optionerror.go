@@ -1,0 +1,74 @@
+package dlqcmd
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+// flagOf are the flags of the options of package dlq.
+var flagOf = map[string]string{
+	"Filter.Reasons": "reason", "Filter.UUIDs": "uuid", "Filter.OlderThan": "older-than", "Filter.NewerThan": "newer-than",
+	"Filter.MinAttempts": "min-attempts", "Filter.MaxAttempts": "max-attempts", "Filter.MinReplays": "min-replays", "Filter.MaxReplays": "max-replays",
+	"Filter.NeverReplayed": "never-replayed", "Filter.Headers": "header", "Filter.Fields": "json-field",
+	"To": "to", "Limit": "limit", "Rate": "rate", "Canary.Messages": "canary", "Canary.Watch": "watch", "Canary.Tolerate": "tolerate", "Addresses": "address",
+}
+
+var (
+	// element is what follows the name of an option that has several values.
+	element = regexp.MustCompile(`\[.*$`)
+	// another is an option that is named in the words about one.
+	another = regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+\b`)
+)
+
+// asUsage makes wrong usage of what package dlq says about its options, in the words of the command line.
+func asUsage(err error) error {
+	options := optionErrors(err)
+	if len(options) == 0 {
+		return err
+	}
+	all := make([]error, len(options))
+	for i, o := range options {
+		name := cmp.Or(flagOf[element.ReplaceAllString(o.Field, "")], o.Field)
+		wanted := another.ReplaceAllStringFunc(o.Wanted, func(word string) string {
+			if flag := flagOf["Filter."+word]; flag != "" {
+				return "--" + flag
+			}
+			return word
+		})
+		all[i] = fmt.Errorf("--%s: must be %s, got %s", name, wanted, o.Found)
+	}
+
+	return cli.Usage("%w", errors.Join(all...))
+}
+
+// optionErrors are all of them in an error.
+func optionErrors(err error) []*dlq.OptionError {
+	switch e := err.(type) { //nolint:errorlint // it goes through the tree itself
+	case *dlq.OptionError:
+		return []*dlq.OptionError{e}
+	case interface{ Unwrap() []error }:
+		var all []*dlq.OptionError
+		for _, one := range e.Unwrap() {
+			all = append(all, optionErrors(one)...)
+		}
+		return all
+	case interface{ Unwrap() error }:
+		return optionErrors(e.Unwrap())
+	default:
+		return nil
+	}
+}
+
+// checkQueue refuses a name of a queue that is an address: it would be printed, with its password.
+func checkQueue(flag, name string) error {
+	if scheme := strings.ToLower(name); strings.HasPrefix(scheme, "amqp://") || strings.HasPrefix(scheme, "amqps://") {
+		return cli.Usage("%s: an address was given in place of a queue: set %s, or --uri", flag, cli.EnvURI)
+	}
+	return nil
+}

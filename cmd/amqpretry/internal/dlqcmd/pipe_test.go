@@ -1,0 +1,59 @@
+//go:build unix
+
+package dlqcmd
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+// `amqpretry ... | head -n 1`: the look ends, and gives back what it holds, in order. The command itself is run, as a signal would end it.
+func TestTheReaderGoes(t *testing.T) {
+	t.Parallel()
+	binary := filepath.Join(t.TempDir(), "amqpretry")
+	built, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../..").CombinedOutput()
+	require.NoError(t, err, string(built))
+	p := onBroker(t, brokertest.URI(t))
+	const n = 3000 // more than pipes and buffers have room for
+	p.fill(p.main, 0, n)
+	p.has(p.main+suffix, n)
+
+	for _, args := range [][]string{
+		{"list", p.main, "--limit", "0"}, {"list", p.main, "--limit", "0", "--json"}, {"export", p.main}, {"stat", p.main}, {"show", p.main, "uuid-2999"}, {"replay", p.main},
+	} {
+		t.Run(args[0], func(t *testing.T) {
+			reader, writer, err := os.Pipe()
+			require.NoError(t, err)
+			command := exec.CommandContext(t.Context(), binary, append([]string{"dlq"}, args...)...)
+			command.Env = append(os.Environ(), cli.EnvURI+"="+p.uri, cli.EnvNoLimitPolicy+"=yes")
+			command.Stdout = writer
+			var errs strings.Builder
+			command.Stderr = &errs
+			require.NoError(t, command.Start())
+			require.NoError(t, writer.Close())
+			if args[0] == "list" || args[0] == "export" { // others are short: nobody has ever read them
+				_, err = bufio.NewReaderSize(reader, 16).ReadString('\n')
+				require.NoError(t, err)
+			}
+			require.NoError(t, reader.Close())
+			assert.NoError(t, command.Wait(), errs.String())
+			assert.NotContains(t, errs.String(), "amqpretry:")
+		})
+	}
+
+	p.has(p.main+suffix, n)
+	for i, d := range p.bodies(p.main+suffix, n) {
+		require.Equal(t, `{"n":`+strconv.Itoa(i)+`}`, string(d.Body), "in order")
+	}
+}
