@@ -127,7 +127,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 	now, all, sent := time.Now(), d.filter.matchesAll(), 0
 	gone, known := 0, 0 // in earlier scans: messages that were taken, and the others, which come first now
 	for {
-		if !d.dryRun && s.holds() && time.Since(s.began) > d.queue.client.longestHold {
+		if !d.dryRun && s.seen > known && s.holds() && time.Since(s.began) > d.queue.client.longestHold {
 			s.settle()
 			if err := settled.idle(ctx); err != nil {
 				return report, err

@@ -30,7 +30,8 @@ type scan struct {
 	// follow goes on behind the last one, with what comes: until the context ends.
 	follow bool
 
-	// eager acknowledges at once also what the first block has given.
+	// eager acknowledges at once also what the first block has given, which then goes on until it is full: it must not be cancelled while
+	// messages are on their way to it.
 	eager bool
 
 	blocks []*block
@@ -108,10 +109,13 @@ const consumerTimeout = 5 * time.Minute
 // defaultHold is how long messages are held that are to stay in the queue. A run that takes longer gives them back and begins anew.
 const defaultHold = 20 * time.Minute
 
+// eagerRate is up to how many a second the first block acknowledges at once: at a higher rate it is soon full.
+const eagerRate = 100
+
 // slow has no more messages at hand than can go at a rate before the broker takes them back.
 func (s *scan) slow(perSecond float64) {
 	s.most = max(leastPrefetch, int(min(mostPrefetch, perSecond*consumerTimeout.Seconds())))
-	s.eager = true
+	s.eager = perSecond <= eagerRate
 }
 
 // idleTime is how long nothing may come before the queue is asked whether it has anything.
@@ -188,7 +192,7 @@ func (s *scan) block(ctx context.Context) (*block, error) {
 	prefetch := firstPrefetch
 	if n := len(s.blocks); n > 0 {
 		b := s.blocks[n-1]
-		if n == 1 && b.given >= firstPrefetch && !b.sealed {
+		if n == 1 && b.given >= firstPrefetch && !b.sealed && !s.eager {
 			if err := b.seal(); err != nil {
 				return nil, s.gone(b)
 			}
