@@ -284,7 +284,7 @@ func undoNote(q queue, o outcome, path string) string {
 	}
 	note := fmt.Sprintf("Undo file: %s. This puts what is in it back into %s: amqpretry dlq import %s", path, q.Name(), typed(flags, q.MainQueue(), path))
 	if o.Unsettled > 0 {
-		note += fmt.Sprintf("\nThe last %s in it are still in %s: this would bring them there twice", many(o.Unsettled, "message"), q.Name())
+		note += fmt.Sprintf("\nIts last messages, up to %s, are still in %s: this would bring them there twice", thousands(o.Unsettled), q.Name())
 	}
 
 	return note

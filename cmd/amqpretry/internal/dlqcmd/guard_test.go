@@ -135,7 +135,7 @@ func TestUnsettled(t *testing.T) {
 	out, errs := run(1300, "replay", "orders", "--undo", "a")
 	assert.Equal(t, "orders.dlq: 1,300 replayed to orders\n"+
 		"200 more may be in both queues: sent to orders, and not known to be out of orders.dlq; to run this again sends them again\n", out)
-	assert.Contains(t, errs, "back into orders.dlq: amqpretry dlq import orders a\nThe last 200 messages in it are still in orders.dlq: this would bring them there twice\n")
+	assert.Contains(t, errs, "back into orders.dlq: amqpretry dlq import orders a\nIts last messages, up to 200, are still in orders.dlq: this would bring them there twice\n")
 
 	out, _ = run(1, "move", "orders", "--to", "parked", "--undo", "b")
 	assert.Contains(t, out, "200 more may be in both queues: sent to parked, and")
