@@ -36,6 +36,9 @@ type Config struct {
 	NoDeliveryLimitPolicy bool
 	// UUIDHeader is where the marshaler of the services puts Watermill's UUID. Default: _watermill_message_uuid.
 	UUIDHeader string
+	// OnBlocked is told, from a goroutine of its own, that the broker takes no messages, as in a memory or a disk alarm, and why: what publishes waits. With nil it
+	// is told that the broker takes them again. Nil means nobody.
+	OnBlocked func(why error)
 	// Logger for what happens to the connections. Nil means none.
 	Logger watermill.LoggerAdapter
 }
@@ -94,7 +97,7 @@ func (c *Client) connect(role string) *transport.Connection {
 	connection := transport.NewConnection(transport.ConnectionSettings{
 		URI: c.config.URI, Addresses: c.config.Addresses, TLS: c.config.TLS, AMQP: c.config.AMQP, Role: role,
 		Reconnect: transport.Reconnect{InitialInterval: 500 * time.Millisecond, MaxInterval: 10 * time.Second, RandomizationFactor: 0.5, Multiplier: 2},
-		Emit:      func(middleware.Event) {},
+		Emit:      c.tell,
 	}, c.config.Logger)
 
 	c.mu.Lock()
@@ -105,6 +108,18 @@ func (c *Client) connect(role string) *transport.Connection {
 	}
 
 	return connection
+}
+
+func (c *Client) tell(event middleware.Event) {
+	if c.config.OnBlocked == nil {
+		return
+	}
+	switch event.Kind {
+	case middleware.EventBlocked:
+		c.config.OnBlocked(event.Err)
+	case middleware.EventUnblocked:
+		c.config.OnBlocked(nil)
+	}
 }
 
 // place is where looks at a queue wait for each other.

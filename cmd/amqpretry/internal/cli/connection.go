@@ -99,7 +99,14 @@ func (s *Session) DLQ(ctx context.Context) (*dlq.Client, error) {
 	client, err := dlq.Open(bounded, dlq.Config{
 		URI: uri, Addresses: s.connection.addresses, TLS: security, Management: management,
 		NoDeliveryLimitPolicy: s.connection.noLimitPolicy || s.Getenv(EnvNoLimitPolicy) == "yes",
-		AMQP:                  &amqp091.Config{Locale: "en_US", Properties: properties()},
+		OnBlocked: func(why error) {
+			if why == nil {
+				s.Note("The broker takes messages again.")
+				return
+			}
+			s.Note("Waiting: the broker takes no messages at the moment (%v). amqpretry doctor, or rabbitmqctl status, says more.", why)
+		},
+		AMQP: &amqp091.Config{Locale: "en_US", Properties: properties()},
 	})
 
 	return client, s.explain(ctx, bounded, err)
