@@ -294,7 +294,7 @@ func TestParseBombs(t *testing.T) {
 			start := time.Now()
 			_, err := config.Parse([]byte(test.text))
 			assert.ErrorContains(t, err, test.want)
-			assert.Less(t, time.Since(start), 20*sec, "on any machine")
+			assert.Less(t, time.Since(start), 60*sec, "on any machine, with the race detector")
 		})
 	}
 }

@@ -50,9 +50,10 @@ func TestRunEndsWithItsLock(t *testing.T) {
 func TestLookingUnderAPolicy(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.StartWithManagement(t)
+	// First, as the API tells of a policy some seconds after it is set.
+	broker.Ctl("set_policy", "-p", "/", "limit", `\.dlq$`, `{"delivery-limit": 3}`, "--apply-to", "queues")
 	f := on(t, broker.URI, nil)
 	f.fill(10)
-	broker.Ctl("set_policy", "-p", "/", "limit", `\.dlq$`, `{"delivery-limit": 3}`, "--apply-to", "queues")
 
 	client, err := dlq.Open(t.Context(), dlq.Config{URI: broker.URI, Management: topology.Management{URL: broker.ManagementURL}})
 	require.NoError(t, err)
