@@ -330,7 +330,9 @@ func TestWithManagement(t *testing.T) {
 		defer b.Resume()
 		time.AfterFunc(300*time.Millisecond, cancel)
 		began := time.Now()
-		_, err = broker.hasQueue(queue)
+		for err == nil && time.Since(began) < 20*time.Second { // one more answer may be on its way
+			_, err = broker.hasQueue(queue)
+		}
 		assert.ErrorIs(t, err, context.Canceled)
 		assert.Less(t, time.Since(began), 20*time.Second)
 	})
