@@ -183,6 +183,17 @@ func (l *lab) doctor(env map[string]string, args ...string) verdict {
 	return v
 }
 
+// unread is the exit code of a doctor whose output nobody reads.
+func (l *lab) unread(queues ...string) int {
+	l.t.Helper()
+	reader, writer := io.Pipe()
+	require.NoError(l.t, reader.Close())
+	env := map[string]string{cli.EnvURI: l.uri, cli.EnvManagement: l.api}
+	s := &cli.Session{In: strings.NewReader(""), Out: writer, Err: io.Discard, Now: time.Now, Getenv: func(name string) string { return env[name] }}
+
+	return cli.Run(l.t.Context(), s, append([]string{"doctor", "--policies", l.policies}, queues...), Command)
+}
+
 func (l *lab) full(args ...string) verdict {
 	l.t.Helper()
 	v := l.doctor(map[string]string{cli.EnvURI: l.uri, cli.EnvManagement: l.api}, append([]string{"--json", "--policies", l.policies}, args...)...)
@@ -380,6 +391,7 @@ func TestDoctorFindsAndMends(t *testing.T) {
 	require.Empty(t, missing(), "%s", v.out)
 	assert.Empty(t, unseenOf(v.findings))
 	assert.Equal(t, cli.ExitFound, v.code)
+	assert.Equal(t, cli.ExitFound, l.unread(queues...), "also for who reads the exit code only")
 	assert.JSONEq(t, withoutVersion(t, definitions), withoutVersion(t, l.definitions()), "it has changed nothing")
 	for _, f := range v.findings {
 		if strings.Contains(f.Object, `"healthy`) {

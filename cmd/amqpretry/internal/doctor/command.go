@@ -81,7 +81,7 @@ func run(ctx context.Context, s *cli.Session, f Facts, args []string) error {
 	}
 
 	findings := diagnose(f)
-	if err := report(s, f, findings); err != nil {
+	if err := report(s, f, findings); err != nil && !errors.Is(err, cli.ErrNobodyReads) { // the exit code is asked for as well
 		return err
 	}
 	if n := count(findings); n[Problem]+n[Warning] > 0 {

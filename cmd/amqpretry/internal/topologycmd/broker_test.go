@@ -71,6 +71,7 @@ func TestPlanApplyVerify(t *testing.T) {
 	assert.Equal(t, cli.ExitFound, d.code, d.errs)
 	golden(t, "plan-missing", strings.ReplaceAll(d.out, queue, "cli-0123456789"))
 	assert.Equal(t, cli.ExitFound, l.run("plan", queue).code, "it has made nothing")
+	assert.Equal(t, cli.ExitFound, unread(t, l.environ, "verify", queue), "also for who reads the exit code only")
 
 	d = l.run("apply", queue)
 	assert.Equal(t, cli.ExitOK, d.code, d.errs)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -36,6 +37,19 @@ func execute(ctx context.Context, t *testing.T, environ map[string]string, args 
 	code := cli.Run(ctx, s, append([]string{"topology"}, args...), Command)
 
 	return done{code, stdout.String(), stderr.String()}
+}
+
+// unread is the exit code of a command line whose output nobody reads.
+func unread(t *testing.T, environ map[string]string, args ...string) int {
+	t.Helper()
+	reader, writer := io.Pipe()
+	require.NoError(t, reader.Close())
+	s := &cli.Session{
+		In: strings.NewReader(""), Out: writer, Err: io.Discard, Now: time.Now,
+		Getenv: func(key string) string { return environ[key] },
+	}
+
+	return cli.Run(t.Context(), s, append([]string{"topology"}, args...), Command)
 }
 
 // offline runs a command line without a broker.
