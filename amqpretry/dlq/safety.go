@@ -40,7 +40,7 @@ func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error
 
 	arguments, policy, seen, err := q.arguments(ctx, link)
 	if access := (*topology.AccessError)(nil); errors.As(err, &access) {
-		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out: " + access.Error(),
+		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out: " + (&AccessError{Access: access}).Error(),
 			Do: "grant configure on it, or give the management API", Err: err}
 	}
 	if conflict := (*topology.ConflictError)(nil); errors.As(err, &conflict) {

@@ -409,4 +409,5 @@ func (l *links) close() {
 	for _, connection := range l.own {
 		l.client.disconnect(connection)
 	}
+	l.own = nil
 }
