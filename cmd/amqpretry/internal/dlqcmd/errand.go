@@ -87,9 +87,10 @@ func (f *errandFlags) add(cmd *cobra.Command) {
 
 const errandJSON = `
 
-With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen", "matched", "done", "unsettled", "left": [{"why", "messages"}],
+With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen", "matched", "done", "unsettled", "hidden", "left": [{"why", "messages"}],
 "undo"}; nobody is asked then, so without --yes it is a dry run. "matched" is there when the queue was seen to its end: not when --limit or an interrupt has
-ended it. "unsettled" were sent, or written to the undo file, and are still in the queue.`
+ended it. "unsettled" were sent, or written to the undo file, and are still in the queue. "hidden" are held back by the broker until their x-opt-delivery-time
+(RabbitMQ 4.4 and later), -1 if only the management API could tell.`
 
 // interrupted is what is said after ^C. The undo file of a run is not overwritten by the next one.
 func interrupted(f *errandFlags, undo string) error {
@@ -115,6 +116,7 @@ func (t *tool) run(ctx context.Context, q queue, e errand, f *errandFlags) error
 		if err := t.printPlan(q, e, planned, limit); err != nil {
 			return err
 		}
+		t.noteHidden(q, planned.Hidden)
 		switch {
 		case planned.can() == 0:
 			return nil
@@ -137,6 +139,9 @@ func (t *tool) run(ctx context.Context, q queue, e errand, f *errandFlags) error
 		return err
 	}
 	done, failed := t.step(ctx, q, e, step{limit: limit, undo: undo.writer()})
+	if failed == nil && f.yes {
+		defer t.noteHidden(q, done.Hidden)
+	}
 	if done = done.seen(limit, failed); done.limited && limit != f.limit {
 		done = done.asPlanned(planned)
 	}
@@ -343,6 +348,7 @@ type report struct {
 	Matched   *int   `json:"matched,omitempty"` // nil: not known
 	Done      int    `json:"done"`
 	Unsettled int    `json:"unsettled"`
+	Hidden    int    `json:"hidden"`
 	Left      []left `json:"left"`
 	Undo      string `json:"undo,omitempty"`
 	Run       string `json:"run,omitempty"`
@@ -357,7 +363,7 @@ func result(q queue, e errand, o outcome, undo string, dryRun bool) report {
 	}
 
 	return report{
-		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen, Matched: matched, Done: o.Done, Unsettled: o.Unsettled,
+		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen, Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Hidden: o.Hidden,
 		Left: leftBehind(o), Undo: undo, Run: o.run, CameBack: o.cameBack, Stopped: o.stopped,
 	}
 }

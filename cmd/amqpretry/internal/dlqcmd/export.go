@@ -71,6 +71,7 @@ func (t *tool) exportTo(ctx context.Context, q queue, w io.Writer, o dlq.ExportO
 	}
 	bar.Close()
 	t.Note("%s: %s of %s exported", q.Name(), thousands(report.Done), many(report.Total, "message"))
+	t.noteHidden(q, report.Hidden)
 	for _, l := range leftBehind(outcome{Report: report}) {
 		t.Note("%s not: %s", many(l.Messages, "message"), l.Why)
 	}

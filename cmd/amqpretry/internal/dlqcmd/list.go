@@ -25,6 +25,8 @@ API, whose numbers are some seconds old. A dead-letter queue is one that is call
 
 With a filter, the whole queue is looked at to say how many match.
 
+What is longer than 64 characters is cut, and so are errors behind 80. --json has everything whole.
+
 With --json: one line for each message (JSON Lines). Its keys are those of "dlq show --json". Without QUEUE: one line for each queue,
 {"queue", "main_queue", "main_queue_exists", "messages", "ready", "unacked"}; numbers that are not known are null.`,
 		Example: `  amqpretry dlq list
@@ -124,8 +126,11 @@ func (t *tool) letters(ctx context.Context, q queue, filter dlq.Filter, filtered
 	return nil
 }
 
-// maxErrorCell is how much of an error text a list has room for.
-const maxErrorCell = 80
+// How much of a text a list has room for: a single long one would pad the cells of all other rows.
+const (
+	maxErrorCell = 80
+	maxNameCell  = 64
+)
 
 func row(l dlq.Letter, now time.Time) []string {
 	text := l.Error
@@ -134,8 +139,8 @@ func row(l dlq.Letter, now time.Time) []string {
 	}
 
 	return []string{
-		strconv.Itoa(l.Position), cmp.Or(l.UUID, "-"), since(l.LastFailure, now), cmp.Or(string(l.Reason), "-"),
-		strconv.Itoa(l.Attempts), strconv.Itoa(l.Replays), handlerAndTopic(l), shorten(text, maxErrorCell),
+		strconv.Itoa(l.Position), shorten(cmp.Or(l.UUID, "-"), maxNameCell), since(l.LastFailure, now), cmp.Or(string(l.Reason), "-"),
+		strconv.Itoa(l.Attempts), strconv.Itoa(l.Replays), shorten(handlerAndTopic(l), maxNameCell), shorten(text, maxErrorCell),
 	}
 }
 

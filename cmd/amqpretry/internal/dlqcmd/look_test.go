@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -27,6 +28,23 @@ func TestList(t *testing.T) {
 2  -       -      exhausted  4         0        -              first line …
 `, out)
 	assert.Equal(t, "orders.dlq: 2 messages\n", errs)
+}
+
+// One long name does not push the cells of all rows out of sight.
+func TestListCutsLongNames(t *testing.T) {
+	f := orders(letters(2)...)
+	f.letters[1].UUID, f.letters[1].Handler, f.letters[1].Topic = strings.Repeat("ü", 127), strings.Repeat("h", 255), strings.Repeat("t", 255)
+	code, out, _ := f.run(t, nil, "list", "orders")
+	assert.Equal(t, cli.ExitOK, code)
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	require.Len(t, lines, 3)
+	assert.Contains(t, lines[2], strings.Repeat("ü", 64)+"…  ")
+	assert.Contains(t, lines[2], strings.Repeat("h", 64)+"…  ")
+	for _, line := range lines {
+		assert.LessOrEqual(t, utf8.RuneCountInString(line), 200)
+	}
+	_, out, _ = f.run(t, nil, "list", "orders", "--json")
+	assert.Contains(t, out, strings.Repeat("ü", 127), "a program gets all of it")
 }
 
 func TestListSaysHowManyMore(t *testing.T) {

@@ -72,6 +72,8 @@ With --json: one object with the keys of package dlq's Stat, all names included.
 			if t.JSON {
 				return t.PrintJSON(stat)
 			}
+			defer t.noteHidden(q, stat.Hidden)
+
 			return t.printStat(q, stat, filters.given(), by, *top)
 		})
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 const password = "s3cret:/pa%55"
@@ -240,11 +241,11 @@ type wrong struct {
 }
 
 func before(major, minor int) func(string) bool {
-	return func(version string) bool { return !atLeast(version, major, minor) }
+	return func(version string) bool { return !rabbitmq.AtLeast(version, major, minor) }
 }
 
 func since(major, minor int) func(string) bool {
-	return func(version string) bool { return atLeast(version, major, minor) }
+	return func(version string) bool { return rabbitmq.AtLeast(version, major, minor) }
 }
 
 var wrongs = []wrong{

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
@@ -13,7 +14,7 @@ func lookVersion(f Facts) []Finding {
 	switch {
 	case f.Version == "":
 		return []Finding{{Severity: Unseen, Object: broker, Found: "not seen: the version", Means: "the broker does not tell it"}}
-	case !atLeast(f.Version, 3, 10):
+	case !rabbitmq.AtLeast(f.Version, 3, 10):
 		return []Finding{{Severity: Problem, Object: broker, Found: "RabbitMQ " + f.Version + ", wanted 3.10 or later",
 			Means: "there is no at-least-once dead-lettering: what waits for its retry can be lost on its way back",
 			Mend:  "# upgrade, one series at a time: https://www.rabbitmq.com/docs/upgrade"}}
@@ -22,7 +23,7 @@ func lookVersion(f Facts) []Finding {
 }
 
 func lookFeatures(f Facts) []Finding {
-	if atLeast(f.Version, 4, 0) { // there they cannot be off
+	if rabbitmq.AtLeast(f.Version, 4, 0) { // there they cannot be off
 		return nil
 	}
 	if !f.Flags.Known {

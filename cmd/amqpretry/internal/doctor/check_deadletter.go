@@ -9,6 +9,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 func lookDeliveryLimit(f Facts) []Finding {
@@ -54,7 +55,7 @@ func (f Facts) importQueue(name string, arguments amqp.Table) string {
 // counts is what raises the count that the delivery limit is about.
 func counts(version string) string {
 	const libraryForwards = "The library's own retries are no returns"
-	if atLeast(version, 4, 3) {
+	if rabbitmq.AtLeast(version, 4, 3) {
 		return libraryForwards + ". What counts are rejects, killed consumers and lost connections; a nack does not count since RabbitMQ 4.3, so a consumer that nacks is given the same message for ever"
 	}
 	return libraryForwards + ". What counts are nacks, rejects, killed consumers and lost connections"

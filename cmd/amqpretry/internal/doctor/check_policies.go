@@ -8,6 +8,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // weakness is a key of a policy that takes something from a queue.
@@ -78,7 +79,7 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 		} else {
 			lengths(Warning, "when it is full, it refuses dead letters, and their deliveries are held until there is room")
 		}
-		if own, _ := q.Arguments["x-delivery-limit"].(int64); number("delivery-limit") < own && !atLeast(version, 4, 3) {
+		if own, _ := q.Arguments["x-delivery-limit"].(int64); number("delivery-limit") < own && !rabbitmq.AtLeast(version, 4, 3) {
 			found("delivery-limit", Problem, "up to RabbitMQ 4.2 it wins over the queue's own: what a consumer of dead letters, or somebody who looks, gives back that often is deleted")
 		}
 	case roleMain:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
@@ -177,7 +178,11 @@ func stuck(q management.Queue) int64 {
 	case q.Undeliverable != nil && *q.Undeliverable > 0:
 		return *q.Undeliverable
 	case q.Undeliverable == nil && q.Messages != nil && q.Ready != nil && q.Unacked != nil && q.Type == string(config.QueueTypeQuorum):
-		return *q.Messages - *q.Ready - *q.Unacked
+		stuck := *q.Messages - *q.Ready - *q.Unacked
+		if q.Delayed != nil {
+			stuck -= *q.Delayed
+		}
+		return stuck
 	default:
 		return 0
 	}
@@ -212,8 +217,12 @@ func lookSingleActive(f Facts) []Finding {
 
 func lookDeadLetters(f Facts) []Finding {
 	var found []Finding
+	hidden := blind{}
 	for _, o := range f.objects(roleDeadLetter) {
 		ready := int64(o.Queue.Ready)
+		if exists := f.exists(o.Name); rabbitmq.HoldsBack(f.Version) && !o.Queue.Details.Known && ready == 0 && (!exists.Known || exists.Value) {
+			hidden.add(o.Queue.Details.Why+" (RabbitMQ "+f.Version+" may hold messages back, which AMQP does not count)", o.Name)
+		}
 		if told := o.Queue.Details.Value.Messages; told != nil {
 			ready = max(ready, *told)
 		}
@@ -223,5 +232,5 @@ func lookDeadLetters(f Facts) []Finding {
 				Mend:  "amqpretry dlq stat " + shell.Quote(o.Topic.Plan.Queue)})
 		}
 	}
-	return found
+	return append(found, cannotSee(hidden, "whether there are dead letters")...)
 }

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
 )
 
@@ -83,14 +82,3 @@ func cannotSee(whys map[string][]string, what string) []Finding {
 type blind map[string][]string
 
 func (b blind) add(why, name string) { b[why] = append(b[why], name) }
-
-// atLeast compares versions such as 4.0.5 with major.minor. One that cannot be read is none.
-func atLeast(version string, major, minor int) bool {
-	parts := strings.SplitN(version, ".", 3)
-	if len(parts) < 2 {
-		return false
-	}
-	a, err := strconv.Atoi(parts[0])
-	b, err2 := strconv.Atoi(parts[1])
-	return err == nil && err2 == nil && (a > major || a == major && b >= minor)
-}

@@ -115,10 +115,10 @@ func TestNothingCouldBeSeen(t *testing.T) {
 			unseenOnes[finding.Check] = true
 		} else {
 			// AMQP tells these of queues that exist; whether they do is told to be not seen.
-			assert.Contains(t, []string{"retry-consumers", "dead-letters"}, finding.Check, "%+v", finding)
+			assert.Equal(t, "retry-consumers", finding.Check, "%+v", finding)
 		}
 	}
-	assert.Len(t, unseenOnes, len(checks)-2)
+	assert.Len(t, unseenOnes, len(checks)-1)
 }
 
 // Each check: what it finds, and about what. TestNothingIsFoundWhereNothingIsWrong and TestNothingCouldBeSeen are the other two.
@@ -281,6 +281,10 @@ func TestChecks(t *testing.T) {
 		{"single", "single-active-consumer", Note, `main queue "orders"`, "single active", "", func(f *Facts) {
 			f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments["x-single-active-consumer"] = true })
 		}},
+		{"letters that AMQP would not count", "dead-letters", Unseen, "broker", "orders.dlq", "", func(f *Facts) {
+			f.Version = "4.4.0"
+			f.change(dlq, func(q *Queue, _ *management.Queue) { q.Details = unseen[management.Queue]("no API") })
+		}},
 		{"letters", "dead-letters", Warning, `dead-letter queue "orders.dlq"`, "7 messages", "amqpretry dlq stat 'orders'", func(f *Facts) { f.change(dlq, func(q *Queue, _ *management.Queue) { q.Ready = 7 }) }},
 		{"obsolete", "obsolete", Note, `retry queue "orders.retry.2m"`, "no policy uses it", "amqpretry topology prune", func(f *Facts) {
 			f.Obsolete.Value = []topology.ObsoleteQueue{{Queue: topology.Queue{Name: "orders.retry.2m", Arguments: amqp.Table{"x-dead-letter-routing-key": "orders"}}}}
@@ -358,9 +362,6 @@ func TestChecksOfVersions(t *testing.T) {
 	}
 	assert.Contains(t, counts("4.3.6"), "a nack does not count since")
 	assert.Contains(t, counts("4.2.9"), "What counts are nacks")
-	for version, want := range map[string]bool{"3.10.0": true, "3.9.29": false, "4.0.0-rc.1": true, "10.0.1": true, "": false, "x.y": false, "4": false} {
-		assert.Equal(t, want, atLeast(version, 3, 10), version)
-	}
 }
 
 // Without queues nothing is said of queues.

@@ -229,6 +229,16 @@ func TestWithManagement(t *testing.T) {
 	l.declare(queue, nil)
 	require.Equal(t, cli.ExitOK, l.run("apply", queue).code)
 
+	t.Run("who has an exclusive queue is told", func(t *testing.T) {
+		other := l.queue()
+		_, err := l.channel.QueueDeclare(other+".dlq", false, false, true, false, nil)
+		require.NoError(t, err)
+		require.Eventually(t, func() bool { // the API knows connections some seconds later
+			d := l.run("plan", other)
+			return strings.Contains(d.out, "it is the exclusive queue of another connection (127.0.0.1:") && d.code == cli.ExitFound
+		}, 30*time.Second, 200*time.Millisecond)
+	})
+
 	t.Run("bindings are seen", func(t *testing.T) {
 		d := l.run("verify", queue)
 		assert.Equal(t, cli.ExitOK, d.code, d.errs)

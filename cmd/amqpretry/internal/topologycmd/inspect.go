@@ -120,15 +120,11 @@ func (o object) unseen(err error) (object, error) {
 func (o object) compared(err error, planned amqp091.Table) (object, error) {
 	o = o.judged(err, planned)
 	var other *topology.DeclareError
-	var refused *amqp091.Error
-	switch {
-	case !errors.As(err, &other):
-		return o, nil
-	case errors.As(err, &refused) && refused.Code == amqp091.ResourceLocked:
-		return o.with(stateConflict, "it is the exclusive queue of another connection"), nil
-	default:
+	if errors.As(err, &other) {
 		return o, err
 	}
+
+	return o, nil
 }
 
 // contains tells whether a binding is among those that the broker has.
@@ -146,15 +142,15 @@ func sameArguments(a management.Arguments, b amqp091.Table) bool {
 	return len(a) == 0 && len(b) == 0 || reflect.DeepEqual(map[string]any(a), map[string]any(b))
 }
 
-// bindings asks the management API, if there is one.
-func (c *topologies) bindings(ctx context.Context) (bindings, *topology.Management, error) {
+// api asks the management API, if there is one.
+func (c *topologies) api(ctx context.Context) (bindings, *topology.Management, *management.Client, error) {
 	m, ok, err := c.session.Management()
 	if err != nil || !ok {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	client, err := management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 
 	known := map[string][]management.Binding{}
@@ -167,12 +163,25 @@ func (c *topologies) bindings(ctx context.Context) (bindings, *topology.Manageme
 		known[queue] = found
 
 		return found, err
-	}, &m, nil
+	}, &m, client, nil
+}
+
+// tellOwners completes what is said of exclusive queues of other connections. The API may not know them yet.
+func tellOwners(ctx context.Context, client *management.Client, objects []object) {
+	for i := range objects {
+		var exclusive *topology.ExclusiveError
+		if !errors.As(objects[i].err, &exclusive) {
+			continue
+		}
+		if queue, err := client.Queue(ctx, exclusive.Queue); err == nil && queue.Owner.Connection != "" {
+			objects[i].Detail += " (" + queue.Owner.Connection + ")"
+		}
+	}
 }
 
 // inspectAll looks at everything, and for obsolete retry queues where the management API tells of them.
 func (c *topologies) inspectAll(ctx context.Context, b *broker, targets []target) (report, error) {
-	bound, api, err := c.bindings(ctx)
+	bound, api, client, err := c.api(ctx)
 	if err != nil {
 		return report{}, err
 	}
@@ -182,6 +191,9 @@ func (c *topologies) inspectAll(ctx context.Context, b *broker, targets []target
 		objects, err := inspect(b, bound, t.plan)
 		if err != nil {
 			return report{}, err
+		}
+		if client != nil {
+			tellOwners(ctx, client, objects)
 		}
 		r.Queues = append(r.Queues, queueReport{Topic: t.Topic, Queue: t.Queue, Objects: objects})
 	}

@@ -120,6 +120,7 @@ func (o object) with(s state, detail string) object {
 func (o object) judged(err error, planned amqp091.Table) object {
 	var conflict *topology.ConflictError
 	var access *topology.AccessError
+	var exclusive *topology.ExclusiveError
 	switch {
 	case err == nil:
 		o.State = statePresent
@@ -131,6 +132,8 @@ func (o object) judged(err error, planned amqp091.Table) object {
 			conflict.Wanted = o.Wanted
 		}
 		o.Detail = conflictText(o)
+	case errors.As(err, &exclusive):
+		o.State, o.err, o.Detail = stateConflict, err, "it is the exclusive queue of another connection"
 	case errors.As(err, &access):
 		o.State, o.Detail = stateUnseen, "it is there, but not compared: "+missingPermission(access)
 	default:

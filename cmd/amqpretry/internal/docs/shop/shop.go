@@ -57,11 +57,15 @@ func Open(ctx context.Context, uri string, policies config.Policies) (_ *Shop, e
 	s := &Shop{stopped: make(chan error, 1), died: make(chan struct{}, 100)}
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Publish.ConfirmDelivery = true
-	s.plug, err = amqpretry.New(conf, amqpretry.Options{Policies: policies, Concurrency: 1, OnEvent: func(e middleware.Event) {
-		if e.Kind == middleware.EventDeadLettered {
-			s.died <- struct{}{}
-		}
-	}})
+	s.plug, err = amqpretry.New(conf, amqpretry.Options{
+		Policies: policies, Logger: watermill.NopLogger{},
+		Prefetch: 1, // the dead letters lie in the order of the messages
+		OnEvent: func(e middleware.Event) {
+			if e.Kind == middleware.EventDeadLettered {
+				s.died <- struct{}{}
+			}
+		},
+	})
 	if err != nil {
 		return nil, err
 	}
