@@ -1,5 +1,5 @@
 # Everything here needs Go and bash only: scripts/broker finds or installs a RabbitMQ, and ends it again.
-# With AMQP_URI set, that broker is used instead.
+# With AMQP_URI set, tests and benchmarks use that broker instead: with objects of their own, which they remove.
 
 SHELL := bash
 GO    ?= go
@@ -21,13 +21,14 @@ SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-tools test-v3 test-race matrix soak chaos cluster shutdown bench tools fuzz examples record lint vet fmt
+.PHONY: help demo test test-tools test-v3 test-race matrix soak chaos cluster shutdown crashes bench tools fuzz examples record lint vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-10s %s\n", $$1, $$2 }'
 
-demo: ## messages that succeed, are retried, and end in the dead-letter queue
-	scripts/broker run $(GO) run ./examples/quickstart
+# AMQP_URI may be set for a service, so only a URI in this command's line is asked for the demo.
+demo: ## messages that succeed, are retried, and end in the dead-letter queue; on another broker: make demo URI=amqp://…
+	$(if $(filter command,$(origin URI)),AMQP_URI="$(URI)" scripts/broker run,scripts/broker run --private) $(GO) run ./examples/quickstart
 
 test: ## all tests of the library
 	scripts/broker run $(GO) test -tags "$(TAGS)" $(TESTFLAGS) $(TESTED)
@@ -63,6 +64,9 @@ shutdown: ## services closed at random moments: make shutdown CLOSES=3000 SEED=1
 	$(PROOF) CLOSES="$(CLOSES)" \
 		scripts/broker run $(GO) test -count=1 -v -timeout=1h -run TestShutdownAtRandomMoments ./tests
 
+crashes: ## services that die, are closed and lose their connections, in every combination: make crashes REPORT=report.md
+	$(PROOF) CRASHES=all scripts/broker run $(GO) test -count=1 -v -timeout=1h ./tests/crashes
+
 # CLUSTER="leaders quorum/minority": only these scenarios
 CLUSTER ?=
 cluster: ## nodes of a cluster are killed, stopped, frozen and cut off under load: make cluster SEED=42 REPORT=report.md
@@ -86,9 +90,9 @@ tools: ## the dead-letter tools killed at random moments, and thousands of looks
 
 FUZZ    ?= 3m
 FUZZERS := config:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzRead internal/wire:FuzzLife \
-	internal/transport:FuzzDelivery internal/transport:FuzzSieve internal/transport:FuzzFrame internal/transport:FuzzDeadLetter \
+	internal/transport:FuzzDelivery internal/transport:FuzzSieve internal/transport:FuzzFrame internal/transport:FuzzDeadLetter internal/transport:FuzzURI \
 	amqpretry/dlq:FuzzRecord amqpretry/dlq:FuzzFilter
-fuzz: ## hostile input made at random, FUZZ for each of eleven targets: make fuzz FUZZ=10m
+fuzz: ## hostile input made at random, FUZZ for each of twelve targets: make fuzz FUZZ=10m
 	set -e; for target in $(FUZZERS); do echo "== $$target"; \
 		$(GO) test ./$${target%%:*} -run '^$$' -fuzz "^$${target##*:}\$$" -fuzztime $(FUZZ) -fuzzminimizetime 10x -timeout 0; done
 
@@ -102,7 +106,8 @@ lint: ## linters and formatting (the first time it builds the linter: some minut
 	$(LINT) run && $(LINT) run --build-tags amqpv3 ./internal/versions/... ./amqpretry/... ./tests
 	set -e; for module in tests/interop tests/chaos tests/bench/peers; do (cd $$module && $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run); done
 
-vet: ## go vet
+vet: ## go vet, and no files that patches and merges have left behind
+	@if left=$$(git ls-files | grep -E '\.(orig|rej)$$'); then echo "cannot vet: tracked leftovers of a patch or merge; git rm them:" $$left; exit 1; fi
 	$(GO) vet ./... && $(GO) vet -tags cluster ./tests/cluster && $(GO) vet -tags amqpv3,cluster ./...
 	set -e; for module in tests/interop tests/chaos tests/bench/peers; do (cd $$module && $(GO) vet ./...); done
 

@@ -155,7 +155,7 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 			letter, _, _ = a.get("permanent")
 			assert.Equal(t, "*tests.orderError", letter.ErrorType)
 
-			assert.Empty(t, svc.Logs.with("does not come from this plug"), "the middleware knows them")
+			assert.Empty(t, svc.Logs.with("was not received through this plug"), "the middleware knows them")
 			svc.close()
 			for _, id := range ids {
 				assert.Len(t, a.callsOf(id), 1, id)
@@ -189,10 +189,15 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	var pauses []time.Duration
 	for _, e := range svc.Events(middleware.EventSetAside) {
 		assert.Equal(t, []string{svc.Queue, svc.dlq()}, []string{e.Topic, e.Queue})
+		require.ErrorIs(t, e.Err, errFate)
+		assert.Contains(t, e.Handler, "archive")
 		if e.Message.UUID == "never-1" {
 			pauses = append(pauses, e.Took)
 		}
 	}
+	logged := svc.Logs.with("Handler of a dead letter has failed")
+	require.NotEmpty(t, logged)
+	assert.EqualError(t, logged[0].Err, errFate.Error())
 	assert.Equal(t, []time.Duration{time.Second, 2 * time.Second}, pauses, "it is told, as no depth shows what is set aside")
 
 	closing := time.Now()
@@ -200,8 +205,73 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	assert.Less(t, time.Since(closing), 3*time.Second, "a close does not wait for the pause")
 	left := svc.Broker.take(svc.dlq(), 1, 5*time.Second)
 	assert.Equal(t, "never-0", uuid(left[0]), "nothing is lost")
+	if atLeast(t, c.URI, 4, 3) { // before, the broker counts every return
+		assert.NotContains(t, left[0].Headers, wire.KeyDeliveryCount, "a close is no failure, where a delivery limit counts those")
+	}
 	assert.Equal(t, "exhausted", header(left[0], wire.KeyReason))
 	assert.Zero(t, svc.Broker.depth(svc.dlq()))
+}
+
+// However many dead letters fail for ever, within the bound, those behind them are handled: the broker would hand out again first what it
+// gets back. The failing ones do not spin meanwhile.
+func TestDeadLetters_MakeRoom(t *testing.T) {
+	t.Parallel()
+
+	for name, queueType := range map[string]config.QueueType{"quorum": config.QueueTypeQuorum, "classic": config.QueueTypeClassic} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			uri, queue, failing := brokertest.URI(t), uniqueName("room"), 120 // more than twice the prefetch
+			broker := newRabbit(t, uri)
+			t.Cleanup(func() { broker.remove("", queue+".dlq") })
+			conf := amqp.NewDurableQueueConfig(uri)
+			options := amqpretry.Options{Topology: amqpretry.TopologyAssume}
+			declareDeadLetters(t, broker, queue+".dlq", queueType)
+			for i := range failing {
+				broker.publish(queue+".dlq", named(fmt.Sprintf("never-%d", i))...)
+			}
+			broker.publish(queue+".dlq", named("behind-1", "behind-2")...)
+
+			a := &archive{fail: func(id string, _ int) bool { return strings.HasPrefix(id, "never") }}
+			plug := newPlug(t, conf, options)
+			sub, err := plug.NewDeadLetterSubscriber()
+			require.NoError(t, err)
+			router, err := message.NewRouter(message.RouterConfig{}, newLogs(t))
+			require.NoError(t, err)
+			router.AddMiddleware(plug.Middleware)
+			router.AddConsumerHandler("archive", queue, sub, a.handle)
+			ended := make(chan error, 1)
+			began := time.Now()
+			go func() { ended <- router.Run(t.Context()) }()
+
+			for _, id := range []string{"behind-1", "behind-2"} {
+				eventually(t, 10*time.Second, func() bool { _, _, ok := a.get(id); return ok }, "%s is filed", id)
+			}
+			eventually(t, 10*time.Second, func() bool { return len(a.callsOf("never-0")) == 3 }, "the failing ones come again")
+			most := int(time.Since(began)/time.Second) + 2
+			for i := range failing {
+				assert.LessOrEqual(t, len(a.callsOf(fmt.Sprintf("never-%d", i))), most, "no hot loop")
+			}
+
+			require.NoError(t, router.Close())
+			require.NoError(t, <-ended)
+			require.NoError(t, plug.Close())
+			eventually(t, 10*time.Second, func() bool { return broker.depth(queue+".dlq") == failing }, "all that is set aside is back")
+		})
+	}
+}
+
+// declareDeadLetters declares a dead-letter queue as an operator does, of either type.
+func declareDeadLetters(t *testing.T, broker *rabbit, queue string, queueType config.QueueType) {
+	t.Helper()
+	arguments := amqp091.Table{"x-queue-type": string(queueType)}
+	if queueType == config.QueueTypeQuorum {
+		arguments["x-delivery-limit"] = int64(2147483647)
+	}
+	broker.do(func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDeclare(queue, true, false, false, false, arguments)
+		return err
+	})
 }
 
 // What the broker itself has dead-lettered from a protected queue, and what people have put there, is told as far as it is known.

@@ -410,7 +410,7 @@ func TestEvents_OfConnections(t *testing.T) {
 	assert.Equal(t, svc.Queue, held.Queue)
 	assert.Equal(t, 1, held.Held)
 	assert.GreaterOrEqual(t, held.Took, 200*time.Millisecond)
-	assert.ErrorAs(t, held.Err, new(amqpretry.HeldError))
+	assert.ErrorAs(t, held.Err, new(*amqpretry.HeldError))
 	network.allow(forwarder)
 	forwarded := append(begin, "connected forwarder", "released")
 	until(forwarded...)

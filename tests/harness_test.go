@@ -127,6 +127,7 @@ func newService(t *testing.T, s setup) *service {
 
 	svc := &service{t: t, Queue: s.Queue, Broker: newRabbit(t, s.URI), Logs: newLogs(t), Calls: &calls{}}
 	s.Options.Logger = svc.Logs
+	s.Options.Prefetch = s.Prefetch // a config's 1 would not be taken
 	then := s.Options.OnEvent
 	s.Options.OnEvent = func(e middleware.Event) {
 		svc.mu.Lock()
@@ -282,10 +283,10 @@ func (s *service) Events(kinds ...middleware.EventKind) []middleware.Event {
 }
 
 // Held are the reports of deliveries that are held.
-func (s *service) Held() []amqpretry.HeldError {
-	var held []amqpretry.HeldError
+func (s *service) Held() []*amqpretry.HeldError {
+	var held []*amqpretry.HeldError
 	for _, e := range s.Events(middleware.EventHeld) {
-		var err amqpretry.HeldError
+		var err *amqpretry.HeldError
 		require.ErrorAs(s.t, e.Err, &err)
 		held = append(held, err)
 	}
@@ -294,9 +295,9 @@ func (s *service) Held() []amqpretry.HeldError {
 }
 
 // reportedHeld waits for a report that so many deliveries are held, and gives it.
-func (s *service) reportedHeld(n int) amqpretry.HeldError {
+func (s *service) reportedHeld(n int) *amqpretry.HeldError {
 	s.t.Helper()
-	var last amqpretry.HeldError
+	var last *amqpretry.HeldError
 	require.Eventually(s.t, func() bool {
 		held := s.Held()
 		if len(held) == 0 {

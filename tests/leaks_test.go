@@ -98,7 +98,7 @@ var leakTopics = map[string]config.Policy{
 }
 
 // Whatever happens, a plug has no more open at the broker than what it says: a connection for each subscriber with a channel for each
-// subscription; one for copies, with a channel for each main queue and exchange that has seen a failure; and one to look at depths, which
+// subscription; one for copies, with a channel for each main queue and exchange that has seen a failure within a minute; and one to look at depths, which
 // keeps no channel. Neither messages nor reconnects nor subscriptions that end or fail add to that, and Close leaves nothing.
 func TestLeaks(t *testing.T) {
 	t.Parallel()

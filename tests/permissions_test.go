@@ -234,7 +234,7 @@ func isRefusal(t *testing.T, role string, err error) {
 	t.Helper()
 	var (
 		access     *topology.AccessError
-		held       amqpretry.HeldError
+		held       *amqpretry.HeldError
 		broker     *amqp091.Error
 		unsafe     *dlq.UnsafeError
 		management *topology.ManagementError
@@ -246,6 +246,9 @@ func isRefusal(t *testing.T, role string, err error) {
 	case errors.As(err, &access):
 		assert.NotEmpty(t, access.Name)
 		assert.Contains(t, access.User, role)
+		if strings.Contains(role, "assumed") {
+			assert.NotContains(t, err.Error(), "topology to assume", "it is set already")
+		}
 	case errors.As(err, &unsafe):
 		assert.Contains(t, unsafe.Error(), "grant configure")
 	case errors.As(err, &held), role == "replay", strings.HasPrefix(role, "publisher"):

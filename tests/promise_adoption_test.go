@@ -466,7 +466,7 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 		svc.publish(append(numbered("dead", 3), numbered("retried", 10)...)...)
 		eventually(t, 20*time.Second, func() bool { return s.count() >= 3+10*11 }, "all retries come back")
 		stays(t, 300*time.Millisecond, func() bool { return s.count() == 3+10*11 }, "none of them twice")
-		held := slices.DeleteFunc(svc.Held(), func(h amqpretry.HeldError) bool { return h.Exchange != "" }) // on a slow machine a retry as well
+		held := slices.DeleteFunc(svc.Held(), func(h *amqpretry.HeldError) bool { return h.Exchange != "" }) // on a slow machine a retry as well
 		require.NotEmpty(t, held, "the dead letters are held, and that is told")
 		assert.ErrorContains(t, held[0], "the default exchange")
 	})

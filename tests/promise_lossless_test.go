@@ -197,7 +197,7 @@ func TestLosslessConsumerCutWhileHeld(t *testing.T) {
 	svc.publish(ids...)
 	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 5 && len(svc.Held()) > 0 }, "all are held")
 	held := svc.Held()[0]
-	assert.Error(t, &held, "typed, and it says what is wrong")
+	assert.Error(t, held, "typed, and it says what is wrong")
 
 	network.cut(subscriber)
 	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 10 }, "all are delivered again")

@@ -349,7 +349,7 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 
 	var err error
 	s.plug, err = amqpretry.New(conf, amqpretry.Options{
-		Policies: policies, Concurrency: q.concurrency, CloseTimeout: r.timeout,
+		Policies: policies, Logger: watermill.NopLogger{}, Concurrency: q.concurrency, CloseTimeout: r.timeout,
 		OnEvent: func(e middleware.Event) { q.ledger.hear(s.number, e) },
 	})
 	if err != nil {

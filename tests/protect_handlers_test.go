@@ -150,8 +150,8 @@ func TestRateLimitAndClose(t *testing.T) {
 // hasher is what a message is told by in these tests.
 var hasher = wmmiddleware.NewMessageHasherSHA256(math.MaxInt64)
 
-func stockDeduplicator(keys wmmiddleware.MessageHasher) message.HandlerMiddleware {
-	return (&wmmiddleware.Deduplicator{KeyFactory: keys, Timeout: time.Second}).Middleware
+func stockByAttempt() message.HandlerMiddleware {
+	return protect.ByAttempt(wmmiddleware.Deduplicator{KeyFactory: hasher, Timeout: time.Second})
 }
 
 func deduplicator(t *testing.T) message.HandlerMiddleware {
@@ -170,11 +170,11 @@ func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			svc := start(t, setup{
-				URI: brokertest.URI(t), Options: amqpretry.Options{Policies: retries(ms(100, 100)...)},
+				URI: brokertest.URI(t), Options: amqpretry.Options{Policies: retries(ms(100, 100)...), MiddlewareOrder: middleware.OrderLog},
 				Route: func(s *service) {
 					router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, s.Logs)
 					require.NoError(t, err)
-					middle := []message.HandlerMiddleware{s.Plug.Middleware, stockDeduplicator(nil)}
+					middle := []message.HandlerMiddleware{s.Plug.Middleware, watermillsDeduplicator()}
 					if outside {
 						middle[0], middle[1] = middle[1], middle[0]
 					}
@@ -199,8 +199,8 @@ func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
 func TestDeduplicatorsThatRetry(t *testing.T) {
 	t.Parallel()
 	for name, middle := range map[string]func() message.HandlerMiddleware{
-		"Watermill's, with KeyByAttempt": func() message.HandlerMiddleware { return stockDeduplicator(protect.KeyByAttempt(hasher)) },
-		"ours":                           func() message.HandlerMiddleware { return deduplicator(t) },
+		"Watermill's, by attempt": stockByAttempt,
+		"ours":                    func() message.HandlerMiddleware { return deduplicator(t) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -266,7 +266,7 @@ func republished(d amqp091.Delivery) amqp091.Publishing {
 }
 
 // A message whose connection is lost while its handler runs comes again as it was. Watermill's Deduplicator drops it then,
-// also with KeyByAttempt: it is lost. Ours handles it, and only if it has to.
+// also with keys by attempt: it is lost. Ours handles it, and only if it has to.
 func TestDeduplicatorAndLostConnection(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)
@@ -277,7 +277,7 @@ func TestDeduplicatorAndLostConnection(t *testing.T) {
 		err    error // and ends with this
 		calls  int
 	}{
-		"Watermill's, with KeyByAttempt":      {middle: stockDeduplicator(protect.KeyByAttempt(hasher)), err: context.Canceled, calls: 1},
+		"Watermill's, by attempt":             {middle: stockByAttempt(), err: context.Canceled, calls: 1},
 		"ours":                                {middle: deduplicator(t), err: context.Canceled, calls: 2},
 		"ours, and the first call fails late": {middle: deduplicator(t), lasts: true, err: errFate, calls: 2},
 		"ours, and the first call succeeds":   {middle: deduplicator(t), lasts: true, calls: 1},

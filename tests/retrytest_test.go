@@ -111,7 +111,7 @@ func scenarios() map[string]scenario {
 			policy: config.Policy{Delays: ms(50, 10_000)}, expiration: 5 * time.Second, handler: always(failed), end: retrytest.DeadLettered,
 		},
 		"expired and dropped": {
-			policy: config.Policy{Delays: ms(10_000), MaxAge: time.Second, OnExpiry: config.ExpiryDrop}, handler: always(failed),
+			policy: config.Policy{Delays: ms(50, 10_000), MaxAge: time.Second, OnExpiry: config.ExpiryDrop}, handler: always(failed),
 			end: retrytest.Dropped,
 		},
 		"undecodable": {policy: twice, undecoded: true, end: retrytest.DeadLettered},

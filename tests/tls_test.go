@@ -26,6 +26,7 @@ func TestTLS(t *testing.T) {
 
 	authority := brokertest.NewAuthority(t)
 	broker := brokertest.StartTLS(t, authority)
+	testTLSMixedUp(t, broker)
 	testTLSRefused(t, broker, authority)
 	testTLSLife(t, broker, authority)
 }
@@ -104,6 +105,20 @@ func testTLSRefused(t *testing.T, broker *brokertest.Broker, authority *brokerte
 				assert.NotContains(t, e.String(), password)
 			}
 		})
+	}
+}
+
+// testTLSMixedUp asks a port for TLS without it, and one without it for TLS.
+func testTLSMixedUp(t *testing.T, broker *brokertest.Broker) {
+	t.Helper()
+	for uri, says := range map[string]string{
+		strings.Replace(broker.TLSURI, "amqps://", "amqp://", 1): "amqps://",
+		strings.Replace(broker.URI, "amqp://", "amqps://", 1):    "the port speaks AMQP without TLS; use amqp://",
+	} {
+		plug := newPlug(t, amqp.NewDurableQueueConfig(uri), noOptions())
+		_, err := plug.NewSubscriber()
+		require.ErrorContains(t, err, says)
+		t.Log(err)
 	}
 }
 

@@ -132,6 +132,38 @@ func TestAskedWaits(t *testing.T) {
 	})
 }
 
+// No wait ends earlier than asked, however short the delays are; it takes as many as it takes.
+func TestAskedWaitsBeyondShortDelays(t *testing.T) {
+	t.Parallel()
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		const asked = 800 * time.Millisecond
+		var s seen
+		c := setup{URI: brokertest.URI(t), Prefetch: 20, Handler: s.handler(func(msg *message.Message) error {
+			switch attempt, _ := middleware.AttemptFromContext(msg.Context()); {
+			case attempt.Calls > 0:
+				return nil
+			case msg.UUID == "retried":
+				return middleware.RetryAfter(asked, errors.New("later"))
+			default:
+				return middleware.Postpone(asked)
+			}
+		})}
+		c.Options.Policies = retries(ms(80)...)
+		svc := run(t, c)
+		svc.publish("retried", "postponed")
+		eventually(t, 10*time.Second, func() bool { return s.count() == 4 }, "each comes back once")
+
+		for id, number := range map[string]int{"retried": 2, "postponed": 1} {
+			calls := s.of(id)
+			require.Len(t, calls, 2, id)
+			assert.GreaterOrEqual(t, gaps(calls)[0], asked, id)
+			assert.Equal(t, number, calls[1].Attempt.Number, id)
+			assert.Equal(t, 1, calls[1].Attempt.Calls, "waiting on is no call of a handler")
+		}
+		assert.Zero(t, svc.Broker.depth(svc.dlq()))
+	})
+}
+
 // Postponing ends at the maximum age, and keeps what the message has been through.
 func TestPostponedTooLong(t *testing.T) {
 	t.Parallel()

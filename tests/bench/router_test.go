@@ -23,9 +23,11 @@ func durable(b *testing.B, queueType string, prefetch int) amqp.Config {
 	return conf
 }
 
-// newPlug makes a plug; the caller closes it after its router.
+// newPlug makes a plug that logs nothing; the caller closes it after its router.
 func newPlug(b *testing.B, conf amqp.Config, options amqpretry.Options) *amqpretry.Plug {
 	b.Helper()
+	options.Logger = watermill.NopLogger{}
+	options.Prefetch = conf.Consume.Qos.PrefetchCount // its 1 would not be taken
 	plug, err := amqpretry.New(conf, options)
 	require.NoError(b, err)
 

@@ -289,6 +289,27 @@ func playedAlerts(t *testing.T, series registered) map[string]bool {
 	return fired
 }
 
+// unchosen are the series of an expression that do not follow the choice of topics, or of main queues where they tell no topic.
+func (r registered) unchosen(expr string) []string {
+	var found []string
+	for _, use := range regexp.MustCompile(`(amqpretry_\w+){([^}]*)}`).FindAllStringSubmatch(expr, -1) {
+		wanted := ""
+		switch labels := r[use[1]]; {
+		case labels["topic"] != nil:
+			wanted = `topic=~"$topic"`
+		case labels["main_queue"] != nil:
+			wanted = `main_queue=~"$queue`
+		case labels["queue"] != nil:
+			wanted = `queue=~"$queue"`
+		}
+		if !strings.Contains(use[2], wanted) {
+			found = append(found, use[0])
+		}
+	}
+
+	return found
+}
+
 func TestDashboard(t *testing.T) {
 	t.Parallel()
 	series := register(t)
@@ -317,7 +338,7 @@ func TestDashboard(t *testing.T) {
 	require.NotEmpty(t, dashboard.Panels)
 
 	// What Grafana puts in the place of its variables.
-	variables := strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h", "$job", ".*", "$topic", ".*")
+	variables := strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h", "$job", ".*", "$topic", ".*", "$queue", ".*")
 	ids, asked := map[int]bool{}, map[string]bool{}
 	for _, p := range dashboard.Panels {
 		assert.False(t, ids[p.ID], "%s: its id is taken", p.Title)
@@ -327,6 +348,7 @@ func TestDashboard(t *testing.T) {
 		require.NotEmpty(t, p.Targets, p.Title)
 		for _, target := range p.Targets {
 			assert.Equal(t, "${datasource}", target.Datasource.UID, p.Title)
+			assert.Empty(t, series.unchosen(target.Expr), "%s: what the dashboard is narrowed to must narrow each of its panels", p.Title)
 			expr := variables.Replace(target.Expr)
 			assert.NotContains(t, expr, "$", "a variable that the dashboard does not have")
 			by, problems := series.check(expr)

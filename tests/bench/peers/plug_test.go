@@ -39,6 +39,7 @@ func (p plug) start(b *testing.B, uri string, q queue, c *calls) func() {
 	conf.Queue.Arguments = p.arguments(q)
 	conf.Consume.Qos.PrefetchCount = prefetch
 	retry, err := amqpretry.New(conf, amqpretry.Options{
+		Logger:   watermill.NopLogger{},
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{wait}, QueueType: config.QueueType(q.retryType)}},
 	})
 	require.NoError(b, err)

@@ -128,6 +128,7 @@ func newService(
 		Policies:     chaos.Policies(settings.Version, main),
 		Logger:       logger,
 		Concurrency:  settings.Concurrency,
+		Prefetch:     settings.Prefetch, // a config's 1 would not be taken
 		CloseTimeout: 5 * time.Second,
 		HoldWarning:  2 * time.Second,
 		OnEvent:      s.record,

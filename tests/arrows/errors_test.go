@@ -1,0 +1,73 @@
+package arrows
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const root = "../.."
+
+// errors.As with a value compiles where an error type has value receivers, and is false when the error is a pointer. So all of ours that
+// anybody can name are pointers, and the documentation calls them so.
+func TestExportedErrorsArePointers(t *testing.T) {
+	t.Parallel()
+
+	exported := map[string]bool{}
+	walk(t, ".go", func(path string) {
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		require.NoError(t, err)
+		for _, declaration := range file.Decls {
+			f, is := declaration.(*ast.FuncDecl)
+			if !is || f.Recv == nil || f.Name.Name != "Error" || len(f.Type.Params.List) != 0 {
+				continue
+			}
+			receiver := f.Recv.List[0].Type
+			pointer, isPointer := receiver.(*ast.StarExpr)
+			if isPointer {
+				receiver = pointer.X
+			}
+			if name, is := receiver.(*ast.Ident); is && name.IsExported() {
+				exported[name.Name] = true
+				assert.True(t, isPointer, "%s: %s has a value receiver", path, name.Name)
+			}
+		}
+	})
+	require.True(t, exported["HeldError"] && exported["ConflictError"] && exported["FieldError"], "%v", exported)
+
+	code := regexp.MustCompile("`(?:[a-z]+\\.)?([A-Z]\\w*Error)`")
+	walk(t, ".md", func(path string) {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, match := range code.FindAllStringSubmatch(string(text), -1) {
+			assert.False(t, exported[match[1]], "%s: %s is always a pointer: `*…%s`", path, match[0], match[1])
+		}
+	})
+}
+
+// walk visits the module's files with an extension, but no tests.
+func walk(t *testing.T, extension string, visit func(path string)) {
+	t.Helper()
+	require.NoError(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && path != root {
+			return filepath.SkipDir
+		}
+		if !entry.IsDir() && strings.HasSuffix(path, extension) && !strings.HasSuffix(path, "_test.go") && entry.Name() != "CHANGELOG.md" {
+			visit(path)
+		}
+
+		return nil
+	}))
+}

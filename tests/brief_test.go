@@ -1,0 +1,132 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"runtime/pprof"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// withChannels makes a service without handlers whose connections have so many channels.
+func withChannels(t *testing.T, n uint16, warning time.Duration) *service {
+	t.Helper()
+
+	return newService(t, setup{
+		URI: brokertest.URI(t), KeepObjects: true, Route: func(*service) {},
+		Configure: func(c *amqp.Config) { c.Connection.AmqpConfig = &amqp091.Config{ChannelMax: n} },
+		Options: amqpretry.Options{
+			Policies:    config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}},
+			HoldWarning: warning,
+		},
+	})
+}
+
+// failing subscribes with a handler that always fails.
+func (s *service) failing(ctx context.Context, sub message.Subscriber, topic string) (ended <-chan struct{}, err error) {
+	messages, err := sub.Subscribe(ctx, topic)
+	if err != nil {
+		return nil, err
+	}
+	handler := s.Plug.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errFate })
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for msg := range messages {
+			if _, err := handler(msg); err != nil {
+				msg.Nack()
+			} else {
+				msg.Ack()
+			}
+		}
+	}()
+
+	return done, nil
+}
+
+func (s *service) removeAll(queue string) { s.Broker.remove(queue+".retry", queue, queue+".dlq") }
+
+// Queues come and go, each with a message that fails. Of those that are gone nothing is kept: no channel on either connection, no goroutine, and
+// no name.
+func TestBriefQueuesLeaveNothing(t *testing.T) {
+	t.Parallel()
+	const channels, queues = 4, 15
+	label := uniqueName("brief")
+	pprof.Do(t.Context(), pprof.Labels("test", label), func(context.Context) {
+		svc := withChannels(t, channels, 10*time.Second) // a slow broker is no held copy
+		base, early := uniqueName("brief"), 0
+		for i := range queues {
+			queue := fmt.Sprintf("%s-%d", base, i)
+			t.Cleanup(func() { svc.removeAll(queue) })
+			ctx, cancel := context.WithCancel(t.Context())
+			ended, err := svc.failing(ctx, svc.Sub, queue)
+			require.NoError(t, err)
+			svc.Broker.publish(queue, named(queue)...)
+			eventually(t, 10*time.Second, func() bool { return len(svc.Letters()) == i+1 }, "%s fails", queue)
+			cancel()
+			closesWithin(t, 10*time.Second, ended, "the subscription ends")
+			svc.removeAll(queue)
+			if i == channels {
+				early = len(goroutinesOf(label))
+			}
+		}
+		assert.Empty(t, svc.Held())
+		eventually(t, 5*time.Second, func() bool { return len(goroutinesOf(label)) <= early }, "goroutines: %d before", early)
+		depths, err := svc.Plug.QueueDepths(t.Context())
+		require.NoError(t, err, "a queue that is not subscribed to is not looked at")
+		assert.Empty(t, depths)
+		svc.close()
+	})
+}
+
+// A connection that has no channel left says so, and what waits for one gets it when a subscription ends.
+func TestNoChannelLeft(t *testing.T) {
+	t.Parallel()
+	const channels = 3
+	svc := withChannels(t, channels, 300*time.Millisecond)
+	base := uniqueName("channels")
+	queue := func(i int) string { return fmt.Sprintf("%s-%d", base, i) }
+	other, err := svc.Plug.NewSubscriber()
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for i := range channels {
+		t.Cleanup(func() { svc.removeAll(queue(i)) })
+		_, err := svc.failing(ctx, svc.Sub, queue(i))
+		require.NoError(t, err)
+		svc.Broker.publish(queue(i), named(queue(i))...)
+	}
+	eventually(t, 10*time.Second, func() bool { return len(svc.Letters()) == channels }, "one channel each")
+
+	last := queue(channels)
+	t.Cleanup(func() { svc.removeAll(last) })
+	var none *amqpretry.ChannelsError
+	_, err = svc.Sub.Subscribe(t.Context(), last)
+	require.ErrorAs(t, err, &none)
+	assert.Equal(t, channels, none.Max)
+	require.ErrorContains(t, err, "all 3 channels of the connection are in use")
+
+	_, err = svc.failing(t.Context(), other, last)
+	require.NoError(t, err)
+	svc.Broker.publish(last, named(last)...)
+	held := svc.reportedHeld(1)
+	require.ErrorAs(t, held, &none)
+	require.ErrorIs(t, held, amqp091.ErrChannelMax)
+	assert.NotContains(t, held.Error(), "alarm")
+
+	cancel()
+	eventually(t, 15*time.Second, func() bool { return len(svc.Events(middleware.EventReleased)) == 1 }, "there is a channel again")
+	assert.Len(t, svc.Letters(), channels+1)
+	svc.close()
+}

@@ -1,0 +1,28 @@
+package tests
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// Further consumers of a channel have tags of their own, which must not be longer than AMQP allows: amqp091-go would close the connection.
+func TestConsumerTagOfAnyLength(t *testing.T) {
+	t.Parallel()
+	svc := start(t, setup{
+		URI: brokertest.URI(t), QueueType: "quorum",
+		Configure: func(c *amqp.Config) { c.Consume.Consumer = strings.Repeat("x", 255) },
+		Handler:   func(*message.Message) error { return nil },
+	})
+	svc.publish(numbered("message", 30)...)
+	eventually(t, 10*time.Second, func() bool { return len(svc.Calls.ids()) == 30 }, "all are handled")
+	svc.close()
+	assert.Len(t, svc.Events(middleware.EventConnected), 1, "the connection is not lost")
+}

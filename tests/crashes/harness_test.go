@@ -1,0 +1,279 @@
+package crashes
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+)
+
+// record is what services have said.
+type record struct {
+	mu      sync.Mutex
+	done    map[string]int
+	charged map[string]int
+	dead    map[string]string // reason
+	most    int               // x-delivery-count with which an innocent was handled alone
+	deaths  int
+	ready   int
+}
+
+func newRecord() *record {
+	return &record{done: map[string]int{}, charged: map[string]int{}, dead: map[string]string{}}
+}
+
+func (r *record) hear(line string) {
+	words := strings.Fields(line)
+	if len(words) == 0 {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	switch words[0] {
+	case saidReady:
+		r.ready++
+	case saidDone:
+		r.done[words[1]]++
+	case saidAlone:
+		if n, err := strconv.Atoi(words[2]); err == nil && !strings.HasPrefix(words[1], "killer") {
+			r.most = max(r.most, n)
+		}
+	case saidCharged:
+		r.charged[words[1]]++
+	case saidDead:
+		r.dead[words[1]] = words[2]
+	}
+}
+
+// is asks something of the record.
+func (r *record) is(condition func(*record) bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return condition(r)
+}
+
+// fleet is some processes of a service, each of which is started again at once when it dies.
+type fleet struct {
+	t      *testing.T
+	record *record
+	spec   string
+
+	mu     sync.Mutex
+	stdins map[int]io.Closer
+	ending bool
+	all    sync.WaitGroup
+}
+
+func launch(t *testing.T, s service, workers int, r *record) *fleet {
+	t.Helper()
+	spec, err := json.Marshal(s)
+	require.NoError(t, err)
+	f := &fleet{t: t, record: r, spec: string(spec), stdins: map[int]io.Closer{}}
+	for i := range workers {
+		f.all.Add(1)
+		go func() {
+			defer f.all.Done()
+			for f.run(i) {
+				r.mu.Lock()
+				r.deaths++
+				r.mu.Unlock()
+			}
+		}()
+	}
+	t.Cleanup(f.end)
+
+	return f
+}
+
+// run is one life of a worker. It reports whether a message has ended it.
+func (f *fleet) run(i int) bool {
+	cmd := exec.Command(os.Args[0]) //nolint:gosec // this test itself
+	cmd.Env = append(os.Environ(), variable+"="+f.spec)
+	cmd.Stderr = os.Stderr
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		f.t.Error(err)
+		return false
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		f.t.Error(err)
+		return false
+	}
+
+	f.mu.Lock()
+	if f.ending {
+		f.mu.Unlock()
+		return false
+	}
+	err = cmd.Start()
+	f.stdins[i] = stdin
+	f.mu.Unlock()
+	if err != nil {
+		f.t.Error(err)
+		return false
+	}
+	for lines := bufio.NewScanner(stdout); lines.Scan(); {
+		f.record.hear(lines.Text())
+	}
+	if err := cmd.Wait(); err != nil && cmd.ProcessState.ExitCode() != killed {
+		f.t.Errorf("worker %d: %v", i, err)
+		return false
+	}
+
+	return cmd.ProcessState.ExitCode() == killed
+}
+
+// end closes all processes gracefully.
+func (f *fleet) end() {
+	f.mu.Lock()
+	f.ending = true
+	for _, stdin := range f.stdins {
+		_ = stdin.Close()
+	}
+	f.mu.Unlock()
+	f.all.Wait()
+}
+
+// ---- the broker ----------------------------------------------------------------------------------------------------
+
+type broker struct {
+	t       *testing.T
+	channel *amqp091.Channel
+	version string
+}
+
+func dial(t *testing.T) *broker {
+	t.Helper()
+	conn, err := amqp091.Dial(brokertest.URI(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	channel, err := conn.Channel()
+	require.NoError(t, err)
+	require.NoError(t, channel.Confirm(false))
+	version, _ := conn.Properties["version"].(string)
+
+	return &broker{t, channel, version}
+}
+
+// declare declares the queues of a service, and removes them at the end.
+func (b *broker) declare(s service) {
+	b.t.Helper()
+	plug, err := amqpretry.New(s.config(), s.options())
+	require.NoError(b.t, err)
+	subscriber, err := plug.NewSubscriber()
+	require.NoError(b.t, err)
+	for _, queue := range s.Queues {
+		require.NoError(b.t, subscriber.SubscribeInitialize(queue))
+		plan, err := plug.Plan(queue)
+		require.NoError(b.t, err)
+		b.t.Cleanup(func() {
+			_, _ = b.channel.QueueDelete(plan.Queue, false, false, false)
+			for _, q := range plan.Queues {
+				_, _ = b.channel.QueueDelete(q.Name, false, false, false)
+			}
+			_ = b.channel.ExchangeDelete(plan.RetryExchange, false, false)
+		})
+	}
+	require.NoError(b.t, plug.Close())
+}
+
+// publish publishes messages with these ids, and waits until the broker has them.
+func (b *broker) publish(queue string, ids ...string) {
+	b.t.Helper()
+	var last *amqp091.DeferredConfirmation
+	for _, id := range ids {
+		var err error
+		last, err = b.channel.PublishWithDeferredConfirm("", queue, false, false, amqp091.Publishing{
+			Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: id}, MessageId: id, DeliveryMode: amqp091.Persistent,
+		})
+		require.NoError(b.t, err)
+	}
+	if last != nil {
+		require.True(b.t, last.Wait())
+	}
+}
+
+// rest takes what is left in a queue, with how often the broker has delivered it. It waits until as many are there as are missing.
+func (b *broker) rest(queue string, isMissing func(id string) bool, missing int) map[string]int64 {
+	b.t.Helper()
+	deliveries, err := b.channel.Consume(queue, "rest", true, false, false, false, nil)
+	require.NoError(b.t, err)
+	defer func() { require.NoError(b.t, b.channel.Cancel("rest", false)) }()
+
+	left := map[string]int64{}
+	found := map[string]bool{}
+	for {
+		idle := time.Minute
+		if len(found) >= missing { // and what was not missed
+			idle = 300 * time.Millisecond
+		}
+		select {
+		case d := <-deliveries:
+			id, _ := d.Headers[amqp.DefaultMessageUUIDHeaderKey].(string)
+			left[id], _ = d.Headers["x-delivery-count"].(int64)
+			if isMissing(id) {
+				found[id] = true
+			}
+		case <-time.After(idle):
+			require.Len(b.t, found, missing, "messages that were neither handled nor are in the queue")
+			return left
+		}
+	}
+}
+
+func named(prefix string, n int) []string {
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = fmt.Sprintf("%s-%d", prefix, i)
+	}
+
+	return ids
+}
+
+func queuesFor(n int) []string {
+	queues := make([]string, n)
+	for i := range queues {
+		queues[i] = "crashes-" + watermill.NewShortUUID()
+	}
+
+	return queues
+}
+
+// report appends a table to the file that REPORT names, and logs it.
+func report(t *testing.T, table string) {
+	t.Helper()
+	t.Log("\n" + table)
+	path := os.Getenv("REPORT")
+	if path == "" {
+		return
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	require.NoError(t, err)
+	_, err = file.WriteString(table + "\n")
+	require.NoError(t, err)
+	require.NoError(t, file.Close())
+}
+
+// eventually waits for a condition.
+func eventually(t *testing.T, within time.Duration, condition func() bool, message string, args ...any) {
+	t.Helper()
+	require.Eventually(t, condition, within, 20*time.Millisecond, append([]any{message}, args...)...)
+}

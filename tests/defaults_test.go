@@ -1,0 +1,153 @@
+package tests
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+)
+
+// The zero value of the options is useful and safe.
+
+// program is a service around the first lines of README. Its handler fails.
+const program = `package main
+
+import (
+	"context"
+	"errors"
+	"log"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+)
+
+func main() {
+	uri := %q
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	if err != nil {
+		log.Fatal(err)
+	}
+%s
+	if err != nil {
+		log.Fatal(err)
+	}
+	router.AddConsumerHandler("ship", %q, subscriber, func(msg *message.Message) error {
+		return errors.New("the warehouse does not answer")
+	})
+	log.Fatal(router.Run(context.Background()))
+}
+`
+
+// The first lines of README, in a new program with a handler that fails, log what fails.
+func TestReadmeLogsWhatFails(t *testing.T) {
+	t.Parallel()
+
+	readme, err := os.ReadFile("../README.md")
+	require.NoError(t, err)
+	_, after, found := strings.Cut(string(readme), "```go\n")
+	require.True(t, found)
+	lines, _, found := strings.Cut(after, "```")
+	require.True(t, found)
+
+	uri, queue := brokertest.URI(t), uniqueName("readme")
+	dir := t.TempDir()
+	source, binary := filepath.Join(dir, "main.go"), filepath.Join(dir, "program")
+	require.NoError(t, os.WriteFile(source, fmt.Appendf(nil, program, uri, lines, queue), 0o600))
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, source)
+	build.Dir = ".."
+	output, err := build.CombinedOutput()
+	require.NoError(t, err, "%s", output)
+
+	broker := newRabbit(t, uri)
+	t.Cleanup(func() { broker.removeService(queue) })
+	run := exec.CommandContext(t.Context(), binary)
+	stderr, err := run.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, run.Start())
+	t.Cleanup(func() { _ = run.Wait() })
+	t.Cleanup(func() { _ = run.Process.Kill() })
+
+	eventually(t, 10*time.Second, func() bool { return broker.consumers(queue) == 1 }, "the program consumes")
+	broker.publish(queue, named("order-1")...)
+	logged := make(chan string, 1)
+	go func() {
+		for s := bufio.NewScanner(stderr); s.Scan(); {
+			if strings.Contains(s.Text(), "the warehouse does not answer") {
+				logged <- s.Text()
+				return
+			}
+		}
+	}()
+	select {
+	case line := <-logged:
+		for _, part := range []string{"INFO", "Message failed, it will be retried", "order-1", queue, "ship"} {
+			assert.Contains(t, line, part)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the handler's error is in no line of the log")
+	}
+}
+
+// With watermill-amqp's own config and no option, a held delivery does not stop the queue.
+func TestStockConfigLeavesRoomForHeldDeliveries(t *testing.T) {
+	t.Parallel()
+
+	network, queue := newProxy(t, brokertest.URI(t)), uniqueName("room")
+	network.refuse(forwarder)
+	broker := newRabbit(t, network.URI)
+	t.Cleanup(func() { broker.removeService(queue) })
+	plug := newPlug(t, amqp.NewDurableQueueConfig(network.URI), amqpretry.Options{
+		Logger: watermill.NopLogger{}, CloseTimeout: time.Second,
+	})
+	subscriber, err := plug.NewSubscriber()
+	require.NoError(t, err)
+
+	var healthy sync.WaitGroup
+	healthy.Add(5)
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
+	require.NoError(t, err)
+	router.AddMiddleware(plug.Middleware)
+	router.AddConsumerHandler("handler", queue, subscriber, func(msg *message.Message) error {
+		if msg.UUID == "fails" {
+			return errFate
+		}
+		healthy.Done()
+
+		return nil
+	})
+	runRouter(t, router)
+	broker.publish(queue, named("fails", "ok-1", "ok-2", "ok-3", "ok-4", "ok-5")...)
+
+	passed := make(chan struct{})
+	go func() {
+		healthy.Wait()
+		close(passed)
+	}()
+	closesWithin(t, 10*time.Second, passed, "5 healthy messages pass the held one")
+}
+
+// removeService removes what a service with default options declares for a topic.
+func (r *rabbit) removeService(queue string) {
+	queues := []string{queue, queue + ".dlq"}
+	for _, delay := range []string{"1s", "5s", "30s", "2m", "10m"} {
+		queues = append(queues, queue+".retry."+delay)
+	}
+	r.remove(queue+".retry", queues...)
+}

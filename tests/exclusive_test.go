@@ -1,0 +1,71 @@
+package tests
+
+import (
+	"testing"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+)
+
+// A queue that somebody else has for himself is no matter of permissions: the error says so, and how to find out who it is.
+func TestExclusiveToSomebodyElse(t *testing.T) {
+	t.Parallel()
+
+	for name, c := range map[string]struct {
+		there     func(*amqp091.Channel, string) error // what somebody else does first
+		exclusive bool                                 // what the plug wants
+		owned     bool
+		says      string
+	}{
+		"an exclusive consumer":                      {there: consumes(true), says: "rabbitmqctl list_consumers -p '/'"},
+		"a consumer, and an exclusive one is wanted": {there: consumes(false), exclusive: true, says: "have neither consume exclusively"},
+		"an exclusive queue": {owned: true, says: "rabbitmqctl list_queues -p '/' name owner_pid", there: func(ch *amqp091.Channel, queue string) error {
+			_, err := ch.QueueDeclare(queue, true, false, true, false, nil)
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			uri, queue := brokertest.URI(t), uniqueName("exclusive")
+			broker := newRabbit(t, uri)
+			t.Cleanup(func() { broker.remove(queue+".retry", queue, queue+".retry.200ms", queue+".dlq") })
+			conf := amqp.NewDurableQueueConfig(uri)
+			conf.Queue.Arguments = mainQueueArguments("classic") // quorum queues take any number of exclusive consumers
+			conf.Consume.Exclusive = c.exclusive
+			plug := newPlug(t, conf, amqpretry.Options{Policies: retries(ms(200)...)})
+			sub, err := plug.NewSubscriber()
+			require.NoError(t, err)
+			if !c.owned {
+				require.NoError(t, sub.SubscribeInitialize(queue))
+			}
+			other, err := amqp091.Dial(uri)
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = other.Close() })
+			channel, err := other.Channel()
+			require.NoError(t, err)
+			require.NoError(t, c.there(channel, queue))
+
+			_, err = sub.Subscribe(t.Context(), queue)
+			var exclusive *topology.ExclusiveError
+			require.ErrorAs(t, err, &exclusive)
+			t.Log(err)
+			assert.Equal(t, []any{queue, "/", c.owned}, []any{exclusive.Queue, exclusive.VirtualHost, exclusive.Owned})
+			assert.ErrorContains(t, err, c.says)
+			assert.NotContains(t, err.Error(), "permission")
+			assert.NotContains(t, err.Error(), "grant")
+		})
+	}
+}
+
+func consumes(exclusively bool) func(*amqp091.Channel, string) error {
+	return func(ch *amqp091.Channel, queue string) error {
+		_, err := ch.Consume(queue, "", false, exclusively, false, false, nil)
+		return err
+	}
+}

@@ -1,0 +1,62 @@
+package tests
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// Watermill's InstantAck outside of the retry middleware gives messages up on a stock subscriber. The plug's own waits for what a middleware
+// says that has the message in hand. Both are told of it in the same words, which must hold for both.
+func TestInstantAckOutside(t *testing.T) {
+	t.Parallel()
+
+	for name, own := range map[string]bool{"plug": true, "stock": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			svc := newService(t, setup{URI: brokertest.URI(t), Options: amqpretry.Options{MiddlewareOrder: middleware.OrderLog}})
+			var err error
+			svc.Router, err = message.NewRouter(message.RouterConfig{}, svc.Logs)
+			require.NoError(t, err)
+			svc.Router.AddMiddleware(wmmiddleware.InstantAck, svc.Plug.Middleware)
+			var subscriber message.Subscriber = svc.Sub
+			if !own {
+				subscriber, err = amqp.NewSubscriber(svc.Plug.Config(), svc.Logs)
+				require.NoError(t, err)
+			}
+			fails := func(*message.Message) error {
+				<-time.After(50 * time.Millisecond) // long enough for the acknowledgement of a stock subscriber
+				return errors.New("failed")
+			}
+			svc.Router.AddConsumerHandler(uniqueName("handler"), svc.Queue, subscriber, svc.recorded(fails))
+			svc.run()
+			ids := numbered("message", 3)
+			svc.publish(ids...)
+
+			if own {
+				eventually(t, 10*time.Second, func() bool { return len(svc.Letters()) == len(ids) }, "all have failed twice, and none is lost")
+			} else {
+				eventually(t, 10*time.Second, func() bool { return len(svc.Logs.with("Handler returned error")) == len(ids) }, "all have failed")
+				svc.close()
+				assert.Equal(t, len(ids), svc.Calls.count())
+				assert.Empty(t, svc.Events(middleware.EventRetried))
+				assert.Zero(t, svc.Broker.depth(svc.Queue), "lost")
+				assert.Zero(t, svc.Broker.depth(svc.dlq()), "lost")
+			}
+			logged := svc.Logs.with("Wrong order of middlewares")
+			require.NotEmpty(t, logged)
+			assert.ErrorContains(t, logged[0].Err, "those that fail are lost on a stock subscriber, and can be lost on the plug's own")
+			svc.close()
+		})
+	}
+}

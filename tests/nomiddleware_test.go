@@ -1,0 +1,246 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+)
+
+// A middleware that was forgotten, and a subscriber that is not the plug's, are said and do not spin.
+
+// bare gives a service a router with these middlewares and no others.
+func bare(t *testing.T, svc *service, middlewares ...message.HandlerMiddleware) {
+	t.Helper()
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, svc.Logs)
+	require.NoError(t, err)
+	router.AddMiddleware(middlewares...)
+	svc.Router = router
+}
+
+// failingFirst fails the first calls of each message, whatever the library tells of them.
+func failingFirst(times int) func(*message.Message) error {
+	var (
+		mu    sync.Mutex
+		calls = map[string]int{}
+	)
+
+	return func(msg *message.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if calls[msg.UUID]++; calls[msg.UUID] <= times {
+			return errFate
+		}
+
+		return nil
+	}
+}
+
+// withoutDelivery is a message's context without what the plug has put there.
+type withoutDelivery struct{ context.Context }
+
+func (c withoutDelivery) Value(key any) any {
+	if fmt.Sprintf("%T", key) == "middleware.deliveryKey" {
+		return nil
+	}
+
+	return c.Context.Value(key)
+}
+
+const noMiddlewareLog = "No message reaches the retry middleware"
+
+// Without the middleware a failing message comes back ever more slowly, others pass it, and one line says why.
+func TestNoHotLoopWithoutMiddleware(t *testing.T) {
+	t.Parallel()
+
+	for _, queueType := range []string{"classic", "quorum"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+
+			c := setup{URI: brokertest.URI(t), QueueType: queueType, Prefetch: 3}
+			c.Route = func(svc *service) {
+				bare(t, svc)
+				svc.Router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(byFate))
+			}
+			svc := start(t, c)
+			began := time.Now()
+			svc.publish("never")
+			svc.publish(numbered("ok", 20)...)
+
+			eventually(t, 10*time.Second, func() bool { return len(svc.Calls.of("never")) == 5 }, "it comes back")
+			assert.GreaterOrEqual(t, time.Since(began), 1500*time.Millisecond, "after 100, 200, 400 and 800 ms")
+			assert.Len(t, slices.DeleteFunc(svc.Calls.All(), func(c call) bool { return c.ID == "never" }), 20, "others pass it")
+			logged := svc.Logs.with(noMiddlewareLog)
+			require.Len(t, logged, 1)
+			assert.Equal(t, "error", logged[0].Level)
+			assert.Equal(t, svc.Queue, logged[0].Fields["topic"])
+			require.ErrorContains(t, logged[0].Err, "router.AddMiddleware(plug.Middleware)")
+
+			assert.Less(t, svc.close(), 1500*time.Millisecond, "a close ends the pause, which is 1.6 s")
+			left := svc.Broker.take(svc.Queue, 1, 5*time.Second)
+			assert.Equal(t, []string{"never"}, []string{uuid(left[0])})
+			for key := range left[0].Headers {
+				assert.NotContains(t, key, "amqpretry", "nothing is counted")
+			}
+		})
+	}
+}
+
+// Once the middleware has seen a message, a nack that it did not see is Watermill's plain one.
+func TestPlainNackBesideTheMiddlewareIsNotSlowedDown(t *testing.T) {
+	t.Parallel()
+
+	var calls atomic.Int32
+	c := setup{URI: brokertest.URI(t), Handler: func(*message.Message) error { return nil }}
+	c.Route = func(svc *service) {
+		bare(t, svc, func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				if msg.UUID == "locked" && calls.Add(1) < 10 {
+					return nil, errors.New("not yet")
+				}
+
+				return h(msg)
+			}
+		}, svc.Plug.Middleware)
+		svc.Router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error { return nil }))
+	}
+	svc := start(t, c)
+	svc.publish("first")
+	eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("first")) == 1 }, "the middleware sees a message")
+	began := time.Now()
+	svc.publish("locked")
+	eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("locked")) == 1 }, "it gets through")
+	assert.Less(t, time.Since(began), time.Second, "9 nacks; with pauses 5 of them take 3.1 s")
+	assert.Empty(t, svc.Logs.with(noMiddlewareLog))
+}
+
+// Under policy off a nack is what it is without the plug, and nothing is said.
+func TestPlainNackUnderPolicyOff(t *testing.T) {
+	t.Parallel()
+
+	c := setup{URI: brokertest.URI(t)}
+	c.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeOff}}
+	c.Route = func(svc *service) {
+		bare(t, svc)
+		svc.Router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(failingFirst(9)))
+	}
+	svc := start(t, c)
+	began := time.Now()
+	svc.publish("1")
+	eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("1")) == 10 }, "it comes back at once")
+	assert.Less(t, time.Since(began), time.Second)
+	assert.Empty(t, svc.Logs.with(noMiddlewareLog))
+}
+
+const foreignLog = "Message was not received through this plug"
+
+// A subscriber of watermill-amqp that was not made with the plug's config gets no retries: that is said once for each handler, as an
+// error, and the messages pass untouched.
+func TestForeignSubscriberIsAnError(t *testing.T) {
+	t.Parallel()
+
+	uri := brokertest.URI(t)
+	c := setup{URI: uri}
+	var stock *amqp.Subscriber
+	c.Route = func(svc *service) {
+		conf := amqp.NewDurableQueueConfig(uri)
+		conf.Queue.Arguments = mainQueueArguments("classic")
+		var err error
+		stock, err = amqp.NewSubscriber(conf, svc.Logs) // not with svc.Plug.Config()
+		require.NoError(t, err)
+		svc.Router.AddConsumerHandler("forgetful", svc.Queue, stock, svc.recorded(failingFirst(3)))
+	}
+	svc := start(t, c)
+	svc.publish("1", "2")
+	eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("1")) == 4 && len(svc.Calls.of("2")) == 4 }, "both are handled")
+
+	logged := svc.Logs.with(foreignLog)
+	require.Len(t, logged, 1)
+	assert.Equal(t, "error", logged[0].Level)
+	assert.Equal(t, "forgetful", logged[0].Fields["handler_name"])
+	assert.Equal(t, svc.Queue, logged[0].Fields["topic"])
+	require.ErrorContains(t, logged[0].Err, "amqp.NewSubscriber(plug.Config(), logger)")
+}
+
+// A message that something outside of the middleware has copied has lost its delivery.
+func TestCopiedMessageIsAnError(t *testing.T) {
+	t.Parallel()
+
+	c := setup{URI: brokertest.URI(t)}
+	c.Route = func(svc *service) {
+		bare(t, svc, func(h message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) {
+				copied := msg.Copy()
+				// The names are the router's, as a decorator that copies before it would leave them.
+				copied.SetContext(withoutDelivery{msg.Context()})
+
+				return h(copied)
+			}
+		}, svc.Plug.Middleware)
+		svc.Router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(failingFirst(1)))
+	}
+	svc := start(t, c)
+	svc.publish("1")
+	eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("1")) == 2 }, "it is handled")
+	logged := svc.Logs.with(foreignLog)
+	require.Len(t, logged, 1)
+	assert.Equal(t, "error", logged[0].Level)
+	require.ErrorContains(t, logged[0].Err, "copies")
+	assert.Len(t, svc.Logs.with(noMiddlewareLog), 1)
+}
+
+// Messages of another plug are no mistake, on stock subscribers either, nor are those under policy off.
+func TestMessagesOfOtherPlugsAreNoError(t *testing.T) {
+	t.Parallel()
+
+	uri := brokertest.URI(t)
+	for name, test := range map[string]struct {
+		mode    config.Mode
+		swapped bool
+	}{"outside": {}, "inside": {swapped: true}, "off": {mode: config.ModeOff}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			others := newLogs(t)
+			other := newPlug(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{Logger: others})
+			c := setup{URI: uri}
+			c.Options.Policies = retries(ms(50)...)
+			c.Options.Policies.Default.Mode = test.mode
+			if test.mode == config.ModeOff {
+				c.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeOff}}
+			}
+			c.Route = func(svc *service) {
+				middlewares := []message.HandlerMiddleware{other.Middleware, svc.Plug.Middleware}
+				if test.swapped {
+					slices.Reverse(middlewares)
+				}
+				bare(t, svc, middlewares...)
+				stock, err := amqp.NewSubscriber(svc.Plug.Config(), watermill.NopLogger{})
+				require.NoError(t, err)
+				svc.Router.AddConsumerHandler("stock", svc.Queue, stock, svc.recorded(failingFirst(1)))
+			}
+			svc := start(t, c)
+			svc.publish("1")
+			eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("1")) == 2 }, "it is retried")
+			for _, l := range slices.Concat(svc.Logs.All(), others.All()) {
+				if l.Level == "error" && l.Text != "Handler returned error" {
+					t.Errorf("logged: %s", l)
+				}
+			}
+		})
+	}
+}

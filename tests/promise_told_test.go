@@ -1,0 +1,109 @@
+package tests
+
+import (
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// late lets the answer to the first message wait, outside of the retry middleware, until its delivery's channel is gone.
+type late struct {
+	once     *sync.Once
+	answered chan struct{}
+}
+
+func (l late) middleware(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		ctx := msg.Context()
+		produced, err := h(msg)
+		l.once.Do(func() {
+			close(l.answered)
+			<-ctx.Done()
+		})
+
+		return produced, err
+	}
+}
+
+// P4: an answer that comes when the delivery's channel is gone is told as what it is: the broker delivers the message again.
+func TestToldOnlyWhatTheBrokerHears(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		outcome error
+		wrong   middleware.EventKind
+		told    middleware.EventKind
+	}{
+		"a success": {nil, middleware.EventSucceeded, middleware.EventRequeued},
+		"a drop":    {middleware.Drop(errFate), middleware.EventDropped, middleware.EventAbandoned},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			network := newProxy(t, brokertest.URI(t))
+			slow := late{&sync.Once{}, make(chan struct{})}
+			svc := newService(t, setup{URI: network.URI, QueueType: "quorum", Handler: func(*message.Message) error { return test.outcome }})
+			router, err := message.NewRouter(message.RouterConfig{}, svc.Logs)
+			require.NoError(t, err)
+			router.AddMiddleware(slow.middleware, svc.Plug.Middleware)
+			router.AddConsumerHandler("told", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error { return test.outcome }))
+			svc.Router = router
+			svc.run()
+			svc.publish("message")
+			closesWithin(t, 5*time.Second, slow.answered, "the handler has answered")
+
+			network.refuse(subscriber)
+			network.cut(subscriber)
+			eventually(t, 5*time.Second, func() bool { return len(svc.Events(test.told)) == 1 }, "what has become of it")
+			assert.Empty(t, svc.Events(test.wrong))
+
+			network.allow(subscriber)
+			eventually(t, 10*time.Second, func() bool { return len(svc.Events(test.wrong)) == 1 }, "the next answer is heard")
+			assert.Equal(t, 2, svc.Calls.count())
+		})
+	}
+}
+
+// failingPublisher publishes nothing.
+type failingPublisher struct{ publishing, goOn chan struct{} }
+
+func (p failingPublisher) Publish(string, ...*message.Message) error {
+	p.publishing <- struct{}{}
+	<-p.goOn
+
+	return errors.New("closed")
+}
+
+func (failingPublisher) Close() error { return nil }
+
+// P4: outputs that cannot be published during a shutdown are no failed attempt: the shutdown may have closed their publisher.
+func TestShutdownOutputsThatCannotBePublished(t *testing.T) {
+	t.Parallel()
+	publisher := failingPublisher{make(chan struct{}), make(chan struct{})}
+	svc := start(t, setup{URI: brokertest.URI(t), Route: func(svc *service) {
+		svc.Router.AddHandler("told", svc.Queue, svc.Sub, "outputs", publisher, func(msg *message.Message) ([]*message.Message, error) {
+			return []*message.Message{message.NewMessage("output", nil)}, nil
+		})
+	}})
+	svc.publish("message")
+	closesWithin(t, 5*time.Second, publisher.publishing, "the handler has succeeded")
+
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		assert.NoError(t, svc.Sub.Close())
+	}()
+	eventually(t, 5*time.Second, func() bool { return svc.Broker.consumers(svc.Queue) == 0 }, "the close has begun")
+	close(publisher.goOn)
+	closesWithin(t, 5*time.Second, closed, "the close ends")
+
+	assert.Len(t, svc.Events(middleware.EventRequeued), 1)
+	assert.Empty(t, svc.Events(middleware.EventFailed, middleware.EventUnhandled, middleware.EventRetried))
+	assert.Equal(t, 1, svc.Broker.depth(svc.Queue))
+}

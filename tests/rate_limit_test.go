@@ -1,0 +1,42 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+	"github.com/amqpretry/watermill-retry/middleware/protect"
+)
+
+// A burst comes through at about the rate, also under delays that grow by factors: a message whose turn is between two of them waits in
+// several short ones. The delays are those of the default policy, ten times faster, and so is the rate.
+func TestRateLimitKeepsItsRate(t *testing.T) {
+	t.Parallel()
+	const n, perSecond = 40, 40
+	limit, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: perSecond, Burst: 1, MaxWait: protect.DefaultMaxWait / 10})
+	require.NoError(t, err)
+	policy := config.Default()
+	for i := range policy.Delays {
+		policy.Delays[i] /= 10
+	}
+	var s seen
+	svc := start(t, setup{
+		URI: brokertest.URI(t), QueueType: "quorum", Prefetch: 50,
+		Options: amqpretry.Options{Concurrency: 8, Policies: config.Policies{Default: policy}},
+		Route:   guarded(s.handler(succeed), limit.Middleware),
+	})
+	began := time.Now()
+	svc.publish(numbered("m", n)...)
+	eventually(t, 20*time.Second, func() bool { return s.count() == n }, "all are handled")
+	took := time.Since(began)
+
+	assert.GreaterOrEqual(t, took, (n-1)*time.Second/perSecond*9/10)
+	// It takes 1.2 s, and 6.5 s if each message waits in the one delay that is long enough.
+	assert.Less(t, took, 4*time.Second)
+	assert.Zero(t, svc.Broker.depth(svc.dlq()))
+}

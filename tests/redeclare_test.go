@@ -1,0 +1,173 @@
+package tests
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// slowDeclares keeps from the broker, on every connection, what is written on a channel from the declaration of a queue on: to the
+// client it is a broker that answers everything but that.
+type slowDeclares struct {
+	mu    sync.Mutex
+	queue string
+	held  int
+	gate  chan struct{}
+}
+
+// hold holds the declarations of a queue until the function is called.
+func (s *slowDeclares) hold(queue string) (release func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gate := make(chan struct{})
+	s.queue, s.gate = queue, gate
+
+	return sync.OnceFunc(func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.queue = ""
+		close(gate)
+	})
+}
+
+// Held is how many declarations were held so far.
+func (s *slowDeclares) Held() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.held
+}
+
+func (s *slowDeclares) dial(network, address string) (net.Conn, error) {
+	conn, err := amqp091.DefaultDial(10*time.Second)(network, address)
+	if err != nil {
+		return nil, err
+	}
+
+	return &slowConn{Conn: conn, slow: s, held: map[uint16][]byte{}}, nil
+}
+
+type slowConn struct {
+	net.Conn
+
+	slow *slowDeclares
+
+	mu     sync.Mutex
+	began  bool // the protocol header is through
+	unread []byte
+	held   map[uint16][]byte // by channel
+}
+
+const (
+	frameHead = 1 + 2 + 4
+	frameRest = frameHead + 1
+)
+
+func (c *slowConn) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unread = append(c.unread, b...)
+	var pass []byte
+	if !c.began && len(c.unread) >= 8 {
+		c.began, pass, c.unread = true, c.unread[:8:8], c.unread[8:]
+	}
+	for c.began && len(c.unread) >= frameHead {
+		size := frameRest + int(binary.BigEndian.Uint32(c.unread[3:]))
+		if len(c.unread) < size {
+			break
+		}
+		frame := c.unread[:size:size]
+		c.unread = c.unread[size:]
+		channel := binary.BigEndian.Uint16(frame[1:])
+		if kept, ok := c.held[channel]; ok {
+			c.held[channel] = append(kept, frame...)
+		} else if gate := c.slow.takes(frame); gate != nil {
+			c.held[channel] = bytes.Clone(frame)
+			go c.release(channel, gate)
+		} else {
+			pass = append(pass, frame...)
+		}
+	}
+	if _, err := c.Conn.Write(pass); err != nil {
+		return 0, err
+	}
+
+	return len(b), nil
+}
+
+// takes gives what a frame has to wait for; nil for most.
+func (s *slowDeclares) takes(frame []byte) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	const queueDeclare = "\x00\x32\x00\x0a"
+	payload := frame[frameHead : len(frame)-1]
+	if s.queue == "" || frame[0] != 1 || !bytes.HasPrefix(payload, []byte(queueDeclare)) || !bytes.Contains(payload, []byte(s.queue)) {
+		return nil
+	}
+	s.held++
+
+	return s.gate
+}
+
+func (c *slowConn) release(channel uint16, gate <-chan struct{}) {
+	<-gate
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, _ = c.Conn.Write(c.held[channel])
+	delete(c.held, channel)
+}
+
+// A retry queue that was deleted and cannot be declared again, as the broker does not answer, holds up the copies that are to go there, and no
+// others of the same main queue. They go on when the answer comes.
+func TestRedeclareHoldsUpNoOthers(t *testing.T) {
+	t.Parallel()
+	var slow slowDeclares
+	svc := start(t, setup{
+		URI:       brokertest.URI(t),
+		Configure: func(c *amqp.Config) { c.Connection.AmqpConfig = &amqp091.Config{Dial: slow.dial} },
+		Options:   amqpretry.Options{Policies: retries(ms(200, 400)...)},
+		Handler: func(msg *message.Message) error {
+			attempt, _ := middleware.AttemptFromContext(msg.Context())
+			switch {
+			case attempt.Number > 1:
+				return nil
+			case msg.UUID == "dead":
+				return middleware.Permanent(errors.New("dead"))
+			case msg.UUID == "other":
+				return middleware.RetryAfter(400*time.Millisecond, errors.New("other"))
+			}
+
+			return errors.New("needs what is missing")
+		},
+	})
+	missing := svc.retryQueue(200 * time.Millisecond)
+	release := slow.hold(missing)
+	defer release()
+	svc.Broker.remove("", missing)
+
+	svc.publish("held-1", "held-2")
+	eventually(t, 10*time.Second, func() bool { return slow.Held() > 0 }, "the queue is declared again")
+	svc.publish("dead", "other")
+	eventually(t, 10*time.Second, func() bool { return svc.deadLettered() == 1 && len(svc.Calls.of("other")) == 2 }, "the others go on")
+	assert.Equal(t, 1, slow.Held(), "one declaration at a time")
+	assert.Len(t, svc.Calls.of("held-1"), 1)
+	_ = svc.reportedHeld(2)
+
+	release()
+	eventually(t, 10*time.Second, func() bool { return len(svc.Calls.of("held-1")) == 2 && len(svc.Calls.of("held-2")) == 2 }, "they come back")
+	require.Len(t, svc.Events(middleware.EventTopologyRepaired), 1)
+}
