@@ -26,6 +26,11 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	out, topic := play.To(to), "orders-"+watermill.NewShortUUID()
 	conf := amqp.NewDurableQueueConfig(uri)
 
+	// Policies, in the order in which they go out to every consumer of the queue.
+	off := config.Policy{Mode: config.ModeOff}
+	retries := config.Policy{Delays: []time.Duration{100 * time.Millisecond}}
+	defer play.Remove(uri, amqpretry.Options{Policies: config.Policies{Default: retries}}, topic)
+
 	// A service that knows nothing of the library has declared the queue, and left a message in it.
 	stock, err := amqp.NewSubscriber(conf, watermill.NopLogger{})
 	if err != nil {
@@ -46,9 +51,6 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 		return err
 	}
 
-	// Policies, in the order in which they go out to every consumer of the queue.
-	off := config.Policy{Mode: config.ModeOff}
-	retries := config.Policy{Delays: []time.Duration{100 * time.Millisecond}}
 	for _, step := range []struct {
 		name     string
 		policy   config.Policy

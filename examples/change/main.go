@@ -29,6 +29,9 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 
 	old := config.Policy{Delays: []time.Duration{2 * time.Second, 10 * time.Second}}
 	now := config.Policy{Delays: []time.Duration{500 * time.Millisecond}, Retries: 3}
+	for _, policy := range []config.Policy{old, now} {
+		defer play.Remove(uri, amqpretry.Options{Policies: config.Policies{Default: policy}}, topic)
+	}
 
 	// The old version fails the message once, and ends while it waits.
 	failed := make(chan struct{})
@@ -49,7 +52,10 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	if err := publisher.Publish(topic, message.NewMessage("1", []byte("an order"))); err != nil {
 		return err
 	}
-	<-failed
+	select {
+	case <-failed:
+	case <-ctx.Done():
+	}
 	if err := stopOld(); err != nil {
 		return err
 	}
@@ -68,7 +74,10 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	<-handled
+	select {
+	case <-handled:
+	case <-ctx.Done():
+	}
 	if err := stopNew(); err != nil {
 		return err
 	}
@@ -102,7 +111,9 @@ func number(msg *message.Message) int {
 
 // serve runs one version of the service.
 func serve(ctx context.Context, uri, topic string, policy config.Policy, handler message.NoPublishHandlerFunc) (stop func() error, err error) {
-	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{Policies: config.Policies{Default: policy}})
+	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{
+		Policies: config.Policies{Default: policy}, Logger: watermill.NopLogger{},
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -57,6 +57,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	}
 
 	options := amqpretry.Options{Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{2 * time.Second}, Retries: 2}}}
+	defer play.Remove(uri, options, topic)
 
 	return play.Run(ctx, uri, out, options, play.Handlers{topic: handler},
 		play.Message{Topic: topic, ID: "order-1"}, play.Message{Topic: topic, ID: "order-2"},

@@ -35,6 +35,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 		// PanicStacks: true adds the stack to the text of a panic.
 		Logger: payloadLogger{out: out},
 	}
+	defer play.Remove(uri, options, topic)
 
 	handler := func(msg *message.Message) error {
 		attempt, _ := middleware.AttemptFromContext(msg.Context())

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -30,9 +31,12 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Publish.ConfirmDelivery = true
-	retry, err := amqpretry.New(conf, amqpretry.Options{
+	options := amqpretry.Options{
+		Logger:   watermill.NopLogger{}, // the example prints what happens
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond}}},
-	})
+	}
+	defer play.Remove(uri, options, topic)
+	retry, err := amqpretry.New(conf, options)
 	if err != nil {
 		return err
 	}
@@ -68,14 +72,15 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 
 	// The topic is that of the messages. What this handler has filed is out of the dead-letter queue; what it fails to
 	// file stays there, and is handed out again after a pause.
-	filed := make(chan struct{})
+	var filed sync.WaitGroup
+	filed.Add(2)
 	router.AddConsumerHandler("file", topic, deadLetters, func(msg *message.Message) error {
 		letter, _ := middleware.DeadLetterFromContext(msg.Context())
 		out.Printf("%s: %s after %d calls of %q: %s\n", msg.UUID, letter.Reason, letter.Attempts, letter.Handler, letter.Error)
 		for _, failed := range letter.History {
 			out.Printf("  call %d: %s\n", failed.Number, failed.Error)
 		}
-		filed <- struct{}{}
+		filed.Done()
 
 		return nil
 	})
@@ -91,11 +96,10 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	<-filed
-	<-filed
+	waited := play.Wait(ctx, &filed)
 	if err := router.Close(); err != nil {
 		return err
 	}
 
-	return <-stopped
+	return errors.Join(waited, <-stopped)
 }

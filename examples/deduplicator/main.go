@@ -54,6 +54,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	}
 
 	options := amqpretry.Options{Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{time.Second}}}}
+	defer play.Remove(uri, options, topic)
 	for _, ids := range [][]string{{"order-1", "order-2", "order-2"}, {"order-1"}} {
 		var messages []play.Message
 		for _, id := range ids {

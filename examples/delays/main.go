@@ -52,6 +52,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	}
 
 	options := amqpretry.Options{Policies: config.Policies{Default: policy}}
+	defer play.Remove(uri, options, topic)
 	for _, id := range []string{"doomed", "polite", "patient"} { // one after the other, for a readable output
 		if err := play.Run(ctx, uri, out, options, play.Handlers{topic: handler}, play.Message{Topic: topic, ID: id}); err != nil {
 			return err

@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
-	"os"
 	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -17,19 +15,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/examples/internal/play"
 )
 
-func main() {
-	uri := os.Getenv("AMQP_URI")
-	if uri == "" {
-		log.Fatal("set AMQP_URI, or run `scripts/broker run go run ./examples/existing-router`")
-	}
-	if err := run(context.Background(), uri, "payments", os.Stdout); err != nil {
-		log.Fatal(err)
-	}
-}
+func main() { play.Main(run) }
 
-func run(ctx context.Context, uri, topic string, out io.Writer) error {
+func run(ctx context.Context, uri string, out io.Writer) error {
+	topic := "payments-" + watermill.NewShortUUID()
+	defer play.Remove(uri, amqpretry.Options{}, topic) // not in a service
+
 	logger := watermill.NopLogger{}
 	conf := amqp.NewDurableQueueConfig(uri)
 
@@ -76,7 +70,10 @@ func run(ctx context.Context, uri, topic string, out io.Writer) error {
 	if err := publisher.Publish(topic, message.NewMessage(watermill.NewUUID(), []byte("42 EUR"))); err != nil {
 		return err
 	}
-	<-done
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
 
 	if err := router.Close(); err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"testing"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
@@ -12,6 +11,6 @@ import (
 
 func TestExistingRouter(t *testing.T) {
 	var out bytes.Buffer
-	require.NoError(t, run(t.Context(), brokertest.URI(t), "payments-"+watermill.NewShortUUID(), &out))
+	require.NoError(t, run(t.Context(), brokertest.URI(t), &out))
 	require.Equal(t, "call 1: the bank is closed\ncall 2: 42 EUR\n", out.String())
 }

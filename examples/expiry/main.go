@@ -36,5 +36,8 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 		return errors.New("the display is off")
 	}
 
-	return play.Run(ctx, uri, out, amqpretry.Options{Policies: policies}, play.Handlers{topic: handler}, play.Message{Topic: topic, ID: "price"})
+	options := amqpretry.Options{Policies: policies}
+	defer play.Remove(uri, options, topic)
+
+	return play.Run(ctx, uri, out, options, play.Handlers{topic: handler}, play.Message{Topic: topic, ID: "price"})
 }

@@ -1,7 +1,7 @@
 // Metrics is a service that fails 1 % of its messages once and every 500th for ever, with its series at /metrics. At its
 // end it prints what Prometheus gets there. To look at it for longer:
 //
-//	scripts/broker run go run ./examples/metrics -for 10m
+//	scripts/broker run --private go run ./examples/metrics -for 10m
 package main
 
 import (
@@ -11,11 +11,9 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log"
 	"math/rand/v2"
 	"net"
 	"net/http"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,6 +27,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/examples/internal/play"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
 )
@@ -47,13 +46,9 @@ func main() {
 	flag.DurationVar(&l.For, "for", 10*time.Second, "for how long")
 	flag.Parse()
 
-	uri := os.Getenv("AMQP_URI")
-	if uri == "" {
-		log.Fatal("set AMQP_URI, or run this with `scripts/broker run go run ./examples/metrics`")
-	}
-	if err := run(context.Background(), uri, "orders", l, os.Stdout); err != nil {
-		log.Fatal(err)
-	}
+	play.Main(func(ctx context.Context, uri string, out io.Writer) error {
+		return run(ctx, uri, "metrics-"+watermill.NewShortUUID(), l, out)
+	})
 }
 
 func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
@@ -69,7 +64,8 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Consume.Qos.PrefetchCount = 200
-	retry, err := amqpretry.New(conf, amqpretry.Options{
+	options := amqpretry.Options{
+		Logger:      watermill.NopLogger{}, // the example prints what happens
 		Policies:    config.Policies{Default: config.Policy{Delays: []time.Duration{200 * time.Millisecond, time.Second}}},
 		Concurrency: 10,
 		OnEvent: func(e middleware.Event) { // OnEvent: m.OnEvent, where nothing else wants to know
@@ -78,7 +74,9 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 				open.Done()
 			}
 		},
-	})
+	}
+	defer play.Remove(uri, options, topic)
+	retry, err := amqpretry.New(conf, options)
 	if err != nil {
 		return err
 	}
@@ -109,10 +107,12 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 	go func() { stopped <- router.Run(ctx) }()
 	<-router.Running()
 
-	if err := publish(retry.Config(), topic, messages, l.PerSecond); err != nil {
+	if err := publish(ctx, retry.Config(), topic, messages, l.PerSecond); err != nil {
 		return err
 	}
-	open.Wait()
+	if err := play.Wait(ctx, &open); err != nil {
+		return err
+	}
 
 	if err := scrape("http://"+listener.Addr().String()+"/metrics", out); err != nil {
 		return err
@@ -140,7 +140,7 @@ func ship(msg *message.Message) error {
 	return nil
 }
 
-func publish(conf amqp.Config, topic string, messages, perSecond int) error {
+func publish(ctx context.Context, conf amqp.Config, topic string, messages, perSecond int) error {
 	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
 	if err != nil {
 		return err
@@ -150,7 +150,11 @@ func publish(conf amqp.Config, topic string, messages, perSecond int) error {
 	tick := time.NewTicker(time.Second / time.Duration(perSecond))
 	defer tick.Stop()
 	for order := range messages {
-		<-tick.C
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 		msg := message.NewMessage(watermill.NewUUID(), []byte(strconv.Itoa(order+1)))
 		if err := publisher.Publish(topic, msg); err != nil {
 			return err

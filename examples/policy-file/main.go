@@ -1,6 +1,6 @@
 // Policy-file reads its policies from a file, in which the environment overrides single fields:
 //
-//	AMQPRETRY__TOPICS__ORDERS__DELAYS=300ms scripts/broker run go run ./examples/policy-file
+//	AMQPRETRY__TOPICS__ORDERS__DELAYS=300ms scripts/broker run --private go run ./examples/policy-file
 package main
 
 import (
@@ -48,11 +48,13 @@ func run(ctx context.Context, uri string, to io.Writer, file string) error {
 	}
 
 	orders, mails, audit := "orders."+id, "mails."+id, id+".audit"
+	options := amqpretry.Options{Policies: policies}
+	defer play.Remove(uri, options, orders, mails, audit)
 	for _, message := range []play.Message{
 		{Topic: orders, ID: "order"}, {Topic: orders, ID: "template"}, {Topic: mails, ID: "mail"}, {Topic: audit, ID: "audit"},
 	} {
 		handlers := play.Handlers{message.Topic: handler}
-		if err := play.Run(ctx, uri, out, amqpretry.Options{Policies: policies}, handlers, message); err != nil {
+		if err := play.Run(ctx, uri, out, options, handlers, message); err != nil {
 			return err
 		}
 	}

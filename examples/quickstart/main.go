@@ -10,10 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
-	"maps"
-	"os"
-	"slices"
 	"sync"
 	"time"
 
@@ -24,18 +20,11 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/examples/internal/play"
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
-func main() {
-	uri := os.Getenv("AMQP_URI")
-	if uri == "" {
-		log.Fatal("set AMQP_URI, or run `make demo`, which brings up a RabbitMQ for it")
-	}
-	if err := run(context.Background(), uri, "orders", os.Stdout); err != nil {
-		log.Fatal(err)
-	}
-}
+func main() { play.Main(run) }
 
 // order is the body of a message. FailuresLeft says how its handler is to fail: that often, for ever below zero.
 type order struct {
@@ -43,10 +32,10 @@ type order struct {
 	Failures int    `json:"failures"`
 }
 
-func run(ctx context.Context, uri, topic string, out io.Writer) error {
-	p := &printer{out: out}
+func run(ctx context.Context, uri string, out io.Writer) error {
+	p, topic := &printer{out: out}, "quickstart-"+watermill.NewShortUUID()
 
-	// An orders message fails up to three times: at once, after 1 s and after 2 s more. Then it is a dead letter.
+	// A message fails up to three times: at once, after 1 s and after 2 s more. Then it is a dead letter.
 	policies := config.Policies{
 		Topics: map[string]config.Policy{
 			topic: {Delays: []time.Duration{time.Second, 2 * time.Second}},
@@ -60,14 +49,17 @@ func run(ctx context.Context, uri, topic string, out io.Writer) error {
 	conf.Consume.Qos.PrefetchCount = 10
 	conf.Publish.ConfirmDelivery = true
 
-	retry, err := amqpretry.New(conf, amqpretry.Options{
+	options := amqpretry.Options{
+		Logger:   watermill.NopLogger{}, // it prints what happens; a service leaves this out, and finds it in its logs
 		Policies: policies,
 		OnEvent: func(e middleware.Event) {
 			if e.Kind == middleware.EventDeadLettered {
 				finished.Done()
 			}
 		},
-	})
+	}
+	defer play.Remove(uri, options, topic)
+	retry, err := amqpretry.New(conf, options)
 	if err != nil {
 		return err
 	}
@@ -127,12 +119,12 @@ func run(ctx context.Context, uri, topic string, out io.Writer) error {
 			return err
 		}
 	}
-	finished.Wait()
+	waited := play.Wait(ctx, &finished)
 
 	if err := router.Close(); err != nil {
 		return err
 	}
-	if err := <-stopped; err != nil {
+	if err := errors.Join(waited, <-stopped); err != nil {
 		return err
 	}
 
@@ -164,6 +156,9 @@ func (p *printer) attempt(id string, a middleware.Attempt, outcome string) {
 	fmt.Fprintf(p.out, "%5.1fs  %s  attempt %d of %d  %s\n", time.Since(p.start).Seconds(), id, a.Number, a.MaxRetries+1, outcome)
 }
 
+// shown are those of a dead letter's headers that say most. docs/topology.md has all.
+var shown = []string{"amqpretry-reason", "amqpretry-error", "amqpretry-attempts", "amqpretry-first-failure", "amqpretry-last-failure"}
+
 // deadLetters prints the first n messages of a dead-letter queue, and leaves them there.
 func (p *printer) deadLetters(uri, queue string, n int) error {
 	conn, err := amqp091.Dial(uri)
@@ -185,8 +180,8 @@ func (p *printer) deadLetters(uri, queue string, n int) error {
 	for range n {
 		d := <-deliveries
 		fmt.Fprintf(p.out, "\n  %s\n", d.Body)
-		for _, key := range slices.Sorted(maps.Keys(d.Headers)) {
-			fmt.Fprintf(p.out, "    %-25s %v\n", key, d.Headers[key])
+		for _, key := range shown {
+			fmt.Fprintf(p.out, "    %-24s %v\n", key, d.Headers[key])
 		}
 	}
 

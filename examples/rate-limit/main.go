@@ -48,8 +48,10 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	}
 
 	policy := config.Policy{Delays: []time.Duration{time.Second, 2 * time.Second}}
+	options := amqpretry.Options{Policies: config.Policies{Default: policy}}
+	defer play.Remove(uri, options, topic)
 
-	return play.Run(ctx, uri, out, amqpretry.Options{Policies: config.Policies{Default: policy}}, play.Handlers{topic: handler},
+	return play.Run(ctx, uri, out, options, play.Handlers{topic: handler},
 		play.Message{Topic: topic, ID: "mail-1"}, play.Message{Topic: topic, ID: "mail-2"}, play.Message{Topic: topic, ID: "mail-3"},
 	)
 }

@@ -25,6 +25,7 @@ func main() { play.Main(run) }
 
 func run(ctx context.Context, uri string, to io.Writer) error {
 	orders := "orders-" + watermill.NewShortUUID()
+	defer play.Remove(uri, options(), orders)
 	if err := outage(ctx, uri, orders); err != nil {
 		return err
 	}

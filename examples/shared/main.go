@@ -25,11 +25,12 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	id := watermill.NewShortUUID()
 	out, orders, payments := play.To(to), "orders-"+id, "payments-"+id
 
-	options := amqpretry.Options{Policies: config.Policies{Default: config.Policy{
+	options := amqpretry.Options{Logger: watermill.NopLogger{}, Policies: config.Policies{Default: config.Policy{
 		Delays: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond},
 		Scope:  config.ScopeShared,
 	}}}
 	options.Names.Shared = "retry-" + id // "retry" by default: then all services share
+	defer play.Remove(uri, options, orders, payments)
 
 	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), options)
 	if err != nil {

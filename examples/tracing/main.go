@@ -91,10 +91,13 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Consume.Qos.PrefetchCount = 10
 	conf.Publish.ConfirmDelivery = true
-	retry, err := amqpretry.New(conf, amqpretry.Options{
+	options := amqpretry.Options{
+		Logger:   watermill.NopLogger{}, // the example prints what happens
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond, 200 * time.Millisecond}}},
 		OnEvent:  traced.OnEvent,
-	})
+	}
+	defer play.Remove(uri, options, topic)
+	retry, err := amqpretry.New(conf, options)
 	if err != nil {
 		return err
 	}
@@ -142,11 +145,11 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 			return err
 		}
 	}
-	finished.Wait()
+	waited := play.Wait(ctx, &finished)
 	if err := router.Close(); err != nil {
 		return err
 	}
-	if err := <-stopped; err != nil {
+	if err := errors.Join(waited, <-stopped); err != nil {
 		return err
 	}
 	show(out, spans.Ended())

@@ -9,7 +9,9 @@ import (
 	"io"
 	"log"
 	"os"
+	"os/signal"
 	"sync"
+	"syscall"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -19,14 +21,31 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
-// Main calls an example's run function with the broker of AMQP_URI.
+// Main calls an example's run function with the broker of AMQP_URI. An interrupt ends its context.
 func Main(run func(ctx context.Context, uri string, out io.Writer) error) {
 	uri := os.Getenv("AMQP_URI")
 	if uri == "" {
-		log.Fatal("set AMQP_URI, or run this with `scripts/broker run go run ./examples/...`")
+		log.Fatal("AMQP_URI is not set: run `scripts/broker run --private go run ./examples/NAME`, which starts a RabbitMQ for it")
 	}
-	if err := run(context.Background(), uri, os.Stdout); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, uri, os.Stdout); err != nil {
 		log.Fatal(err)
+	}
+}
+
+// Wait waits until all is done, or until an interrupt, which is then the error.
+func Wait(ctx context.Context, open *sync.WaitGroup) error {
+	done := make(chan struct{})
+	go func() {
+		open.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
@@ -58,6 +77,9 @@ func Run(ctx context.Context, uri string, out *Writer, options amqpretry.Options
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Consume.Qos.PrefetchCount = 10
 	conf.Publish.ConfirmDelivery = true
+	if options.Logger == nil {
+		options.Logger = watermill.NopLogger{} // the examples print what happens
+	}
 	retry, err := amqpretry.New(conf, options)
 	if err != nil {
 		return err
@@ -100,12 +122,12 @@ func Run(ctx context.Context, uri string, out *Writer, options amqpretry.Options
 			return err
 		}
 	}
-	open.Wait()
+	waited := Wait(ctx, &open)
 	if err := router.Close(); err != nil {
 		return err
 	}
 
-	return <-stopped
+	return errors.Join(waited, <-stopped)
 }
 
 // Writer is written to from several goroutines.

@@ -1,0 +1,117 @@
+package examples
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+// realQueues are queues that a user of the examples may have, with names that the examples once took for their own.
+var realQueues = []string{"orders", "payments", "mails", "prices", "cards"}
+
+// arguments keep the examples that run for long by default short.
+var arguments = map[string][]string{"metrics": {"-for", "1s", "-listen", "127.0.0.1:0"}}
+
+// A broker at AMQP_URI may be one that a service uses: examples take no message from it that is not theirs, and leave it as it was,
+// also when they are interrupted. `make demo` does not even touch it, unless it is told to.
+func TestExamplesLeaveTheBrokerAsItWas(t *testing.T) {
+	broker := brokertest.Start(t)
+	fill(t, broker.URI)
+	before := objects(broker)
+	examples := build(t)
+
+	t.Run("at their end", func(t *testing.T) {
+		commands := [][]string{{"make", "-C", "..", "demo"}, {"make", "-C", "..", "demo", "URI=" + broker.URI}}
+		for _, example := range examples {
+			commands = append(commands, append([]string{example}, arguments[filepath.Base(example)]...))
+		}
+		runAll(t, broker.URI, commands)
+		assert.Equal(t, before, objects(broker))
+	})
+
+	t.Run("interrupted", func(t *testing.T) {
+		command := exec.Command(filepath.Join(filepath.Dir(examples[0]), "metrics"), "-for", "10m", "-listen", "127.0.0.1:0")
+		command.Env = append(os.Environ(), "AMQP_URI="+broker.URI)
+		require.NoError(t, command.Start())
+		require.Eventually(t, func() bool { return objects(broker) != before }, 20*time.Second, 10*time.Millisecond, "it has declared its queues")
+		require.NoError(t, command.Process.Signal(os.Interrupt))
+		_ = command.Wait() // its exit code tells of the interrupt
+		assert.Equal(t, before, objects(broker))
+	})
+}
+
+// fill puts messages of a user's own into his queues.
+func fill(t *testing.T, uri string) {
+	t.Helper()
+	connection, err := amqp091.Dial(uri)
+	require.NoError(t, err)
+	defer connection.Close()
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+	require.NoError(t, channel.Confirm(false))
+	for _, queue := range realQueues {
+		_, err := channel.QueueDeclare(queue, true, false, false, false, nil)
+		require.NoError(t, err)
+		for range 3 {
+			confirmation, err := channel.PublishWithDeferredConfirm("", queue, true, false, amqp091.Publishing{Body: []byte(`{"id":"real"}`)})
+			require.NoError(t, err)
+			require.True(t, confirmation.Wait())
+		}
+	}
+}
+
+// objects are all queues with their depths and all exchanges of a broker.
+func objects(broker *brokertest.Broker) string {
+	all := broker.Ctl("--silent", "list_queues", "name", "messages") + broker.Ctl("--silent", "list_exchanges", "name")
+	lines := strings.Split(all, "\n")
+	slices.Sort(lines)
+
+	return strings.Join(lines, "\n")
+}
+
+// build builds the examples and gives the paths of the commands.
+func build(t *testing.T) []string {
+	t.Helper()
+	folder := t.TempDir()
+	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", folder, "./...").CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	built, err := filepath.Glob(filepath.Join(folder, "*"))
+	require.NoError(t, err)
+	require.Greater(t, len(built), 10)
+
+	return built
+}
+
+func runAll(t *testing.T, uri string, commands [][]string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+
+	var wg sync.WaitGroup
+	for _, command := range commands {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			run := exec.CommandContext(ctx, command[0], command[1:]...)
+			run.Env = append(os.Environ(), "AMQP_URI="+uri)
+			if strings.HasSuffix(command[0], "policy-file") {
+				run.Dir = ".."
+			}
+			out, err := run.CombinedOutput()
+			assert.NoError(t, err, "%s\n%s", strings.Join(command, " "), out)
+		}()
+	}
+	wg.Wait()
+}
