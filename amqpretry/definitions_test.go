@@ -2,6 +2,7 @@ package amqpretry_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"testing"
 	"time"
 
@@ -144,4 +145,29 @@ func TestDefinitionsTellOfDrops(t *testing.T) {
 	assert.Equal(t, canLose, told[0].Msg)
 	assert.Equal(t, "a", told[0].Fields["topic"])
 	assert.NotContains(t, told[0].Err.Error(), "not off")
+}
+
+// Four times as many topics take about four times as long. Comparing each with all others would take sixteen times.
+func TestDefinitionsOfManyTopics(t *testing.T) {
+	t.Parallel()
+
+	least := func(n int) time.Duration {
+		topics := make([]string, n)
+		for i := range topics {
+			topics[i] = fmt.Sprintf("topic-%d", i)
+		}
+		least := time.Hour
+		for range 3 {
+			plug, err := amqpretry.New(durable(), amqpretry.Options{})
+			require.NoError(t, err)
+			began := time.Now()
+			_, err = plug.Definitions(topics...)
+			require.NoError(t, err)
+			least = min(least, time.Since(began))
+		}
+
+		return least
+	}
+	few, many := least(250), least(1000)
+	assert.Less(t, many, 10*few, "with 250 topics: %s", few)
 }

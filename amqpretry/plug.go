@@ -44,6 +44,16 @@ func (p *Plug) NewDeadLetterSubscriber() (*DeadLetterSubscriber, error) {
 // pass it untouched.
 func (p *Plug) Middleware(h message.HandlerFunc) message.HandlerFunc { return p.plug.Middleware(h) }
 
+// CheckRouter is a plugin for routers: router.AddPlugin(plug.CheckRouter). It looks at the handlers that are fed by this plug, when
+// the router starts and before it subscribes. Router.Run fails with a *middleware.OrderError where another middleware is in a place
+// where messages are lost, spin, or are not retried, and with a *NoMiddlewareError where the retry middleware is missing; with
+// middleware.OrderLog both are only logged.
+//
+// Middlewares that it does not know are no mistake. It reads fields of the router that are not Watermill's API: with a version that has others
+// it checks nothing. Without the plugin, and for handlers that are added later, the retry middleware itself checks its neighbours: see
+// Options.MiddlewareOrder.
+func (p *Plug) CheckRouter(router *message.Router) error { return p.plug.CheckRouter(router) }
+
 // Poison is the final step alone, for handlers without retries: their first failure goes to the dead-letter queue. It may be
 // added to single handlers of a router that has Middleware.
 func (p *Plug) Poison(h message.HandlerFunc) message.HandlerFunc { return p.plug.Poison(h) }
@@ -72,9 +82,10 @@ func (p *Plug) ProtectPolicy(topic string) (topology.BrokerPolicy, error) {
 	return p.plug.ProtectPolicy(topic)
 }
 
-// QueueDepths tells how many messages lie ready in the retry queues and the dead-letter queues of all topics that this plug has
-// subscribed to, under their present policies, sorted by name. It asks the broker over AMQP, by a connection of its own that the first
-// call opens: the management plugin is not needed.
+// QueueDepths returns the number of ready messages in the retry queues and the dead-letter queues of all topics that are subscribed to
+// through this plug, under their present policies, sorted by name. It asks the broker over AMQP, by a connection of its own that the
+// first call opens: the management plugin is not needed. A topic counts until its last subscription ends; with a stock subscriber,
+// which does not tell that, until Close.
 //
 // Where some of it cannot be found out, it gives the rest and an error; at the end of ctx it returns, whatever the broker does.
 // middleware/metrics asks it at each scrape.

@@ -87,6 +87,8 @@ func TestNewRefuses(t *testing.T) {
 		"a negative prefetch":      {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchCount = -1 }, path: "config.Consume.Qos.PrefetchCount", says: "got -1"},
 		"a prefetch beyond AMQP's": {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchCount = 65536 }, path: "config.Consume.Qos.PrefetchCount", says: "got 65536"},
 		"a prefetch in bytes":      {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchSize = 1 }, path: "config.Consume.Qos.PrefetchSize", says: "does not implement"},
+		"an option beyond it":      {option: func(o *amqpretry.Options) { o.Prefetch = 65536 }, path: "options.prefetch", says: "65536"},
+		"a negative option":        {option: func(o *amqpretry.Options) { o.Prefetch = -1 }, path: "options.prefetch", says: "-1"},
 		"a concurrency beyond it":  {option: func(o *amqpretry.Options) { o.Concurrency = 65536 }, path: "options.concurrency", says: "65536"},
 		"an exclusive consumer with concurrency": {
 			config: func(c *amqp.Config) { c.Consume.Exclusive = true }, option: func(o *amqpretry.Options) { o.Concurrency = 2 },
@@ -383,7 +385,7 @@ func (l *errorLog) orderErrors() []string {
 
 	var found []string
 	for _, err := range l.errors {
-		if err != nil && strings.HasPrefix(err.Error(), "middleware order: ") {
+		if errors.As(err, new(*middleware.OrderError)) {
 			found = append(found, err.Error())
 		}
 	}

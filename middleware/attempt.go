@@ -18,7 +18,9 @@ type Attempt struct {
 	Failures int
 	// MaxRetries of the policy: Number goes up to MaxRetries + 1.
 	MaxRetries int
-	// Last is true when a failure now goes to the dead-letter queue.
+	// Last is true when a failure now is final: the message goes to the dead-letter queue, or is dropped under [config.ExpiryDrop].
+	// No retry is left, or the wait for it would end after the Deadline, however short jitter makes it. It is about a plain error; what
+	// the handler says with RetryAfter or Permanent, or the policy says of the error, can end it otherwise.
 	Last bool
 	// Calls of a handler before this one, over all lives of the message: immediate tries, postponed calls and what was
 	// before a replay included.
@@ -50,7 +52,7 @@ func AttemptFromContext(ctx context.Context) (Attempt, bool) {
 		return Attempt{}, false
 	}
 
-	return attemptOf(d), true
+	return attemptOf(d, nowOf(d)), true
 }
 
 // Withdrawn tells whether the message whose context ctx is was taken away from its handler: by a close that has waited long enough, or
@@ -61,7 +63,27 @@ func Withdrawn(ctx context.Context) bool {
 	return d != nil && d.Withdrawn()
 }
 
-func attemptOf(d Delivery) Attempt {
+// nowOf is the time by the clock of the delivery, if it has one of its own: that of a unit test.
+func nowOf(d Delivery) time.Time {
+	if clock, ok := d.(interface{ Now() time.Time }); ok {
+		return clock.Now()
+	}
+
+	return time.Now()
+}
+
+// isFinal tells whether a plain error is the end of the message.
+func isFinal(d Delivery, now time.Time) bool {
+	s := d.State()
+	const shortestJitter = 1 - 1e-9
+	action := Decide(*d.Policy(), Case{
+		Class: ClassError, Failures: s.Count, Tries: s.Tries, Now: now, Since: s.Since, Deadline: s.Deadline, Random: shortestJitter,
+	}).Action
+
+	return action == ActionDeadLetter || action == ActionDrop
+}
+
+func attemptOf(d Delivery, now time.Time) Attempt {
 	s, policy := d.State(), d.Policy()
 	retries := policy.MaxRetries()
 
@@ -70,7 +92,7 @@ func attemptOf(d Delivery) Attempt {
 		Try:          s.Tries + 1,
 		Failures:     s.Count,
 		MaxRetries:   retries,
-		Last:         s.Count >= retries && (s.Count > 0 || s.Tries >= policy.Immediate),
+		Last:         isFinal(d, now),
 		Calls:        s.Attempts,
 		Replays:      s.Replays,
 		Since:        s.Since,

@@ -96,17 +96,13 @@ func maxPostpone(policy config.Policy) time.Duration {
 // waitFor completes a verdict with a wait for as long as the error asks for, within MaxPostpone.
 func waitFor(policy config.Policy, c Case, v Verdict) Verdict {
 	after := min(c.After, maxPostpone(policy))
-	v.Delay = policy.DelayFor(after)
-	if v.Delay < after && v.Delay >= shortestHop {
-		v.NotBefore = c.Now.Add(after)
+	v.Delay = hopFor(policy, after)
+	if v.Delay < after {
+		v.NotBefore = c.Now.Add(after + config.MinDelay - 1).Truncate(config.MinDelay) // it is written in whole milliseconds, and not earlier
 	}
 
 	return unlessOutlived(policy, c, max(after, v.Delay), v)
 }
-
-// shortestHop is the shortest delay that a message goes through again and again, until a time that is longer than any delay:
-// with shorter ones it would keep the broker busier than it is worth.
-const shortestHop = time.Second
 
 func unlessOutlived(policy config.Policy, c Case, wait time.Duration, v Verdict) Verdict {
 	if hasPassed(c.Deadline, c.Now.Add(wait)) {
@@ -137,9 +133,9 @@ func early(policy config.Policy, w waiting) (v Verdict, ok bool) {
 		return Verdict{}, false
 	}
 
-	hop := policy.DelayFor(wait)
+	hop := hopFor(policy, wait)
 	switch {
-	case hop < min(wait, shortestHop): // too many hops before it is due
+	case hop == 0: // a policy without retries has nothing to wait in
 		return Verdict{}, false
 	case hasPassed(w.deadline, w.now.Add(max(wait, hop))):
 		return expired(policy), true

@@ -28,10 +28,9 @@ func Drop(err error) error { return mark(err, ErrDrop, 0) }
 // Retryable method say. The error keeps its text. Transient(nil) is nil.
 func Transient(err error) error { return mark(err, ErrTransient, 0) }
 
-// RetryAfter marks err as one that is not worth a retry before d has passed, as a Retry-After header says it: the message
-// waits in the shortest delay of its policy that is not shorter than d. Where d is longer than all of them, it waits in the
-// longest as many times as it takes, if that is at least 1s, and for the policy's MaxPostpone at most. It uses up a retry
-// like any error. The error keeps its text. RetryAfter(d, nil) is nil.
+// RetryAfter marks err as one that is not worth a retry before d has passed, as a Retry-After header says it. The message
+// waits in one delay of its policy, or in several one after the other: for d at least, and for the policy's MaxPostpone at
+// most. It uses up one retry like any error. The error keeps its text. RetryAfter(d, nil) is nil.
 func RetryAfter(d time.Duration, err error) error { return mark(err, ErrRetryAfter, d) }
 
 // Postpone is the error of a handler that cannot handle its message yet: it waits as for [RetryAfter], and comes back

@@ -42,14 +42,14 @@ const (
 	// broker delivers the message again, and what failed is not counted.
 	EventAbandoned EventKind = "abandoned"
 	// EventSetAside fires when a handler that is fed from a dead-letter queue has failed: its message stays there, and is handed out
-	// again after Took. Dead letters have no other events.
+	// again after Took. Err is its error. Dead letters have no other events.
 	EventSetAside EventKind = "set-aside"
 )
 
 // The kinds of events about queues and connections.
 const (
 	// EventHeld fires when failed deliveries of a queue are held for longer than Options.HoldWarning, because the broker does
-	// not confirm their copies, and again after each such time: see Held and Err, a HeldError.
+	// not confirm their copies, and again after each such time: see Held and Err, a *HeldError.
 	EventHeld EventKind = "held"
 	// EventReleased fires when none of a queue's failed deliveries waits any more, after EventHeld.
 	EventReleased EventKind = "released"
@@ -150,7 +150,8 @@ func (p *Poison) begin(d Delivery, msg *message.Message) {
 }
 
 func (p *Poison) tellOfBegin(d Delivery, msg *message.Message) {
-	now, attempt := p.now(), attemptOf(d)
+	now := p.now()
+	attempt := attemptOf(d, now)
 	e := &Event{
 		Kind: EventAttempt, At: now, Topic: message.SubscribeTopicFromCtx(msg.Context()), Queue: d.Queue(),
 		Handler: message.HandlerNameFromCtx(msg.Context()), Message: msg, Attempt: attempt, Calls: attempt.Calls,

@@ -57,7 +57,7 @@ func ExampleDrop() {
 func ExampleRetryAfter() {
 	policy := config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second}}
 
-	err := middleware.RetryAfter(5*time.Second, errors.New("429 Too Many Requests"))
+	err := middleware.RetryAfter(25*time.Second, errors.New("429 Too Many Requests"))
 	fmt.Println(err)
 	fmt.Println(decide(policy, err))
 	// Output:

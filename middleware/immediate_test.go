@@ -213,14 +213,13 @@ func TestBeforeTheHandler(t *testing.T) {
 		})
 	}
 
-	// Due, because waiting on is impossible, or was never asked for.
-	short := config.Policy{Delays: []time.Duration{999 * time.Millisecond}}.WithDefaults()
+	// Due, because there is nothing to wait in, or the wait is over.
 	long := config.Policy{Delays: twoRetries.Delays, MaxPostpone: time.Hour}.WithDefaults()
 	for name, test := range map[string]struct {
 		policy config.Policy
 		state  wire.State
 	}{
-		"only short delays":           {short, wire.State{NotBefore: soon, Since: past}},
+		"no retries":                  {config.Policy{Mode: config.ModeDeadLetter}.WithDefaults(), wire.State{NotBefore: soon, Since: past}},
 		"some milliseconds of a wait": {twoRetries, wire.State{NotBefore: past, Since: past}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -281,7 +280,7 @@ func TestDecisionFunction(t *testing.T) {
 		"transient":            {func(f middleware.Failure) error { return middleware.Transient(f.Err) }, middleware.Permanent(errBoom), 0, retry(1, time.Second), "boom"},
 		"transient, none left": {func(f middleware.Failure) error { return middleware.Transient(f.Err) }, errBoom, 2, dead("exhausted"), "boom"},
 		"drop":                 {func(f middleware.Failure) error { return middleware.Drop(f.Err) }, errBoom, 0, middleware.Verdict{Action: middleware.ActionDrop}, "boom"},
-		"retry after":          {func(f middleware.Failure) error { return middleware.RetryAfter(2*time.Second, f.Err) }, errBoom, 0, retry(1, 5*time.Second), "boom"},
+		"retry after":          {func(f middleware.Failure) error { return middleware.RetryAfter(4*time.Second, f.Err) }, errBoom, 0, retry(1, 5*time.Second), "boom"},
 		"another error":        {func(middleware.Failure) error { return another }, middleware.Permanent(errBoom), 0, retry(1, time.Second), "another"},
 		"panics":               {func(middleware.Failure) error { panic("x") }, middleware.Permanent(errBoom), 0, dead("permanent"), "boom"},
 		"by attempt and message": {func(f middleware.Failure) error {

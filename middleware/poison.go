@@ -21,8 +21,11 @@ type Poison struct {
 	// Owner is the plug whose messages are handled; those of others pass untouched. Required.
 	Owner any
 
-	// Logger is optional.
+	// Logger gets what is logged. Defaults to slog.Default(); watermill.NopLogger{} logs nothing.
 	Logger watermill.LoggerAdapter
+
+	// Order says what happens to a wrong order of middlewares. Defaults to OrderEnforce.
+	Order OrderMode
 
 	// Host is written on every failed message, to tell instances apart. Optional.
 	Host string
@@ -108,7 +111,8 @@ func (p Poison) Judge(d Delivery, f Failure) Settlement {
 
 func (p *Poison) judge(d Delivery, f Failure) Settlement {
 	f, policy := f.completed(), d.Policy()
-	f.Attempt = attemptOf(d)
+	now := p.now()
+	f.Attempt = attemptOf(d, now)
 
 	class, after := f.Class, time.Duration(0)
 	if class != ClassShutdown && class != ClassExpired {
@@ -116,7 +120,8 @@ func (p *Poison) judge(d Delivery, f Failure) Settlement {
 		class, after = p.classify(*policy, f)
 	}
 
-	state, now := d.State(), p.now()
+	now = p.now() // asking may have taken a while
+	state := d.State()
 	tries := state.Tries
 	if f.last {
 		tries = config.MaxImmediate
@@ -211,7 +216,7 @@ func (p *Poison) settlement(d Delivery, f Failure, verdict Verdict, happened fai
 	p.log(verdict, happened, next.Attempts > 0, fields)
 
 	return Settlement{Verdict: verdict, State: next, failure: failure{Poison: *p, decided: happened.at, event: Event{
-		Topic: next.Topic, Queue: d.Queue(), Handler: next.Handler, Message: f.Message, Attempt: attemptOf(d), Calls: next.Attempts,
+		Topic: next.Topic, Queue: d.Queue(), Handler: next.Handler, Message: f.Message, Attempt: attemptOf(d, happened.at), Calls: next.Attempts,
 		Class: happened.class, Err: f.Err,
 	}}}
 }
@@ -334,7 +339,7 @@ func (p *Poison) classify(policy config.Policy, f Failure) (class Class, after t
 
 func (p *Poison) logger() watermill.LoggerAdapter {
 	if p.Logger == nil {
-		return watermill.NopLogger{}
+		return watermill.NewSlogLogger(nil)
 	}
 
 	return p.Logger

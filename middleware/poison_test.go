@@ -154,19 +154,41 @@ func TestAttemptFromContext(t *testing.T) {
 	assert.True(t, ok)
 	assert.Equal(t, middleware.Attempt{Number: 1, Try: 1, MaxRetries: 2, Queue: "orders"}, attempt)
 
+	deadline := time.Now().Add(time.Hour)
 	history := []middleware.FailedAttempt{{Number: 9, At: first, Error: "boom"}}
 	d.state = wire.State{
-		Count: 1, Attempts: 9, Replays: 3, Since: first, Deadline: first.Add(time.Hour), FirstFailure: first, Error: "boom", History: history,
+		Count: 1, Attempts: 9, Replays: 3, Since: first, Deadline: deadline, FirstFailure: first, Error: "boom", History: history,
 	}
 	attempt, _ = middleware.AttemptFromContext(messageOf(d).Context())
 	assert.Equal(t, middleware.Attempt{
-		Number: 2, Try: 1, Failures: 1, MaxRetries: 2, Calls: 9, Replays: 3, Since: first, Deadline: first.Add(time.Hour),
+		Number: 2, Try: 1, Failures: 1, MaxRetries: 2, Calls: 9, Replays: 3, Since: first, Deadline: deadline,
 		FirstFailure: first, LastError: "boom", History: history, Queue: "orders",
 	}, attempt)
 
 	d.state.Count = 2
 	attempt, _ = middleware.AttemptFromContext(messageOf(d).Context())
 	assert.True(t, attempt.Last)
+
+	d.policy = config.Policy{Delays: []time.Duration{time.Second, time.Hour}}.WithDefaults()
+	jitter, drop := d.policy, d.policy
+	jitter.Jitter, drop.OnExpiry = 0.9, config.ExpiryDrop
+	for name, test := range map[string]struct {
+		policy   config.Policy
+		failures int
+		deadline time.Duration
+		last     bool
+	}{
+		"the next wait ends before the deadline": {d.policy, 0, time.Minute, false},
+		"the next wait outlives it":              {d.policy, 1, time.Minute, true},
+		"it is dropped then":                     {drop, 1, time.Minute, true},
+		"jitter may make it in time":             {jitter, 1, 30 * time.Minute, false},
+		"jitter cannot":                          {jitter, 1, time.Minute, true},
+	} {
+		other := newDelivery()
+		other.policy, other.state = test.policy, wire.State{Count: test.failures, Deadline: time.Now().Add(test.deadline)}
+		attempt, _ = middleware.AttemptFromContext(messageOf(other).Context())
+		assert.Equal(t, test.last, attempt.Last, name)
+	}
 
 	d.policy = config.Policy{Mode: config.ModeDeadLetter, Immediate: 1}.WithDefaults()
 	for tries, last := range []bool{false, true} {

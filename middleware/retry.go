@@ -9,7 +9,6 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
@@ -27,24 +26,23 @@ func (r Retry) Middleware(h message.HandlerFunc) message.HandlerFunc {
 
 // wrap is the life of a message around a handler, under the policy of its queue, which narrow may narrow.
 func (p Poison) wrap(h message.HandlerFunc, narrow func(Delivery)) message.HandlerFunc {
-	p.reportInnerOrder(h)
-
-	var once, foreign sync.Once
+	var foreign sync.Once
+	order := p.chain(h)
 
 	return func(msg *message.Message) ([]*message.Message, error) {
 		d := deliveryOf(msg)
 		if d == nil || d.Owner() != p.Owner {
-			foreign.Do(func() { p.reportForeign(msg) })
-			return h(msg)
+			return p.passOn(h, msg, &foreign)
 		}
 		if off(d) {
-			return h(msg)
+			return p.leaveAlone(d, msg, h)
 		}
-
-		once.Do(func() { p.reportOuterOrder(msg) })
 
 		d.Enter()
 		defer d.Leave()
+		if err := order.refuse(msg, d); err != nil {
+			return nil, err
+		}
 		if narrow != nil {
 			narrow(d)
 		}
@@ -213,15 +211,4 @@ func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, err 
 	returned = true
 
 	return produced, err
-}
-
-func (p Poison) reportForeign(msg *message.Message) {
-	p.logger().Info(
-		"Message does not come from this plug, it is passed on untouched: it was received by another Pub/Sub, "+
-			"by a subscriber that was not made with this plug's config, or was copied on its way",
-		watermill.LogFields{
-			"topic":        message.SubscribeTopicFromCtx(msg.Context()),
-			"handler_name": message.HandlerNameFromCtx(msg.Context()),
-		},
-	)
 }

@@ -381,7 +381,7 @@ func TestMessagesOfOthersAreReportedOnce(t *testing.T) {
 	}
 
 	require.Len(t, logger.Captured()[watermill.InfoLogLevel], 1)
-	assert.Contains(t, logger.Captured()[watermill.InfoLogLevel][0].Msg, "does not come from this plug")
+	assert.Contains(t, logger.Captured()[watermill.InfoLogLevel][0].Msg, "was not received through this plug")
 }
 
 func TestSettleError(t *testing.T) {

@@ -53,9 +53,9 @@ type Verdict struct {
 func (v Verdict) String() string {
 	switch v.Action {
 	case ActionRetry:
-		return fmt.Sprintf("retry %d after %s", v.Count, v.Delay)
+		return fmt.Sprintf("retry %d after %s%s", v.Count, v.Delay, v.further())
 	case ActionPostpone:
-		return fmt.Sprintf("postpone for %s", v.Delay)
+		return fmt.Sprintf("postpone for %s%s", v.Delay, v.further())
 	case ActionDeadLetter:
 		return fmt.Sprintf("dead-letter (%s)", v.Reason)
 	case ActionDrop:
@@ -66,4 +66,13 @@ func (v Verdict) String() string {
 	}
 
 	return string(v.Action)
+}
+
+// further says that the delay is not all of the wait.
+func (v Verdict) further() string {
+	if v.NotBefore.IsZero() {
+		return ""
+	}
+
+	return " and longer"
 }

@@ -29,7 +29,8 @@ type Config struct {
 	// Names must be those of the services. The zero Names are the defaults.
 	Names topology.Names
 	// Management, if its URL is set, tells what AMQP does not: the policies of the broker that make looking unsafe. Before
-	// RabbitMQ 4.3 a quorum dead-letter queue is not looked at without it, or NoDeliveryLimitPolicy. Its VHost, if empty, is that of the URI.
+	// RabbitMQ 4.3 a quorum dead-letter queue is not looked at without it, or NoDeliveryLimitPolicy. From 4.4 on it counts what the broker holds
+	// back: see HiddenError. Its VHost, if empty, is that of the URI.
 	Management topology.Management
 	// NoDeliveryLimitPolicy says that no policy and no operator policy sets a delivery-limit for a dead-letter queue. Where one does, looks before
 	// RabbitMQ 4.3 lose messages. What Management tells counts more.
@@ -60,6 +61,7 @@ func (c Config) withDefaults() Config {
 type Client struct {
 	config      Config
 	longestHold time.Duration
+	pretended   string // version of the server, for tests
 
 	mu          sync.Mutex
 	closed      bool

@@ -100,7 +100,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		return report, err
 	}
 	defer func() { s.release(ctx) }()
-	report.Total = s.total
+	report.Total, report.Hidden = s.total, s.hidden
 
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

@@ -83,7 +83,7 @@ func (q *Queue) Stat(ctx context.Context, filter Filter) (Stat, error) {
 		return true
 	})
 	if looked != nil {
-		stat.Ready, stat.Seen = looked.total, looked.seen
+		stat.Ready, stat.Seen, stat.Hidden = looked.total, looked.seen, looked.hidden
 	}
 
 	return stat, err
@@ -102,7 +102,7 @@ func (q *Queue) Export(ctx context.Context, w io.Writer, options ExportOptions) 
 		p.Done = report.Done
 		report.Progress = p
 		tell(options.Progress, report.Progress)
-	}, func(s *scan) { report.Total = s.total }, func(l *Letter) bool {
+	}, func(s *scan) { report.Total, report.Hidden = s.total, s.hidden }, func(l *Letter) bool {
 		if l.Unreadable != "" {
 			report.leave(ObstacleUnreadable)
 			return true

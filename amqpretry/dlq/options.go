@@ -71,6 +71,9 @@ type Report struct {
 	Progress
 	// Left are those that matched and could not go, by why.
 	Left map[Obstacle]int
+	// Hidden is how many messages of the dead-letter queue the broker holds back until their x-opt-delivery-time (RabbitMQ 4.4 and later): no run
+	// sees them before. HiddenUnknown where only the management API could tell.
+	Hidden int
 	// Unsettled are those that a run that failed, or was interrupted, has sent or written to the undo file, and of which it does not know that they were
 	// taken out: they are still in the dead-letter queue, and may be in both places. At most 256.
 	Unsettled int

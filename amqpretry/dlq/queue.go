@@ -22,14 +22,25 @@ func (q *Queue) Name() string { return q.name }
 // MainQueue is the queue whose dead letters lie in it.
 func (q *Queue) MainQueue() string { return q.mainQueue }
 
-// Depth is how many messages it has to give. What consumers hold is not among them.
+// Depth is how many messages it has to give, with those that the broker holds back until their x-opt-delivery-time as far as
+// Config.Management tells. What consumers hold is not among them. With none that can be counted, and RabbitMQ 4.4 or later without the
+// management API, it is a *[HiddenError].
 func (q *Queue) Depth(ctx context.Context) (int, error) {
 	link, err := q.client.link(ctx)
 	if err != nil {
 		return 0, err
 	}
 
-	return depth(link, "dead-letter queue", q.name)
+	ready, err := depth(link, "dead-letter queue", q.name)
+	if err != nil {
+		return 0, err
+	}
+	hidden, err := q.hidden(ctx, link)
+	if err != nil {
+		return 0, err
+	}
+
+	return ready + max(0, hidden), q.certain(link, ready, hidden)
 }
 
 // depth asks on a channel of its own, which the broker closes if the queue is not there.

@@ -15,6 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/transport"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
@@ -36,7 +37,7 @@ const leastLimit = 4
 
 // safety finds out what the delivery limit of the queue is.
 func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error) {
-	s := safety{limit: noLimit, requeue: atLeast(link.Version(), 4, 3)}
+	s := safety{limit: noLimit, requeue: rabbitmq.AtLeast(link.Version(), 4, 3)}
 
 	arguments, policy, seen, err := q.arguments(ctx, link)
 	if access := (*topology.AccessError)(nil); errors.As(err, &access) {
@@ -84,7 +85,7 @@ func (q *Queue) arguments(ctx context.Context, link *transport.Link) (arguments 
 		return nil, 0, false, err
 	}
 	found, err := client.Queue(ctx, q.name)
-	for began := time.Now(); err == nil && found.Effective == nil && time.Since(began) < statisticsTime && !atLeast(link.Version(), 4, 3); {
+	for began := time.Now(); err == nil && found.Effective == nil && time.Since(began) < statisticsTime && !rabbitmq.AtLeast(link.Version(), 4, 3); {
 		select {
 		case <-time.After(statisticsTime / 30):
 		case <-ctx.Done():
@@ -102,7 +103,7 @@ func (q *Queue) arguments(ctx context.Context, link *transport.Link) (arguments 
 	if arguments[amqp091.QueueTypeArg] == nil {
 		arguments[amqp091.QueueTypeArg] = found.Type
 	}
-	if limit, ok := found.Effective["delivery-limit"].(int64); ok && (limit >= 0 || !atLeast(link.Version(), 4, 0)) {
+	if limit, ok := found.Effective["delivery-limit"].(int64); ok && (limit >= 0 || !rabbitmq.AtLeast(link.Version(), 4, 0)) {
 		policy = max(0, limit)
 	}
 
@@ -149,25 +150,13 @@ func limitOf(arguments amqp091.Table, version string) int64 {
 	switch {
 	case given && limit >= 0:
 		return min(limit, noLimit)
-	case given && !atLeast(version, 4, 0):
+	case given && !rabbitmq.AtLeast(version, 4, 0):
 		return 0 // for which it takes a negative one
-	case !given && atLeast(version, 4, 0):
+	case !given && rabbitmq.AtLeast(version, 4, 0):
 		return 20
 	default:
 		return noLimit
 	}
-}
-
-// atLeast tells whether a broker's version is this one or later; false if nobody knows.
-func atLeast(version string, major, minor int) bool {
-	parts := strings.SplitN(version, ".", 3)
-	if len(parts) < 2 {
-		return false
-	}
-	a, errA := strconv.Atoi(parts[0])
-	b, errB := strconv.Atoi(parts[1])
-
-	return errA == nil && errB == nil && (a > major || a == major && b >= minor)
 }
 
 // mostArguments bounds the questions: a queue has few arguments that are compared.

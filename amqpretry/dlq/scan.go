@@ -27,6 +27,8 @@ type scan struct {
 
 	// total is how many messages the queue had to give in the beginning. What comes later is behind them.
 	total, seen int
+	// hidden is how many the broker holds back besides.
+	hidden int
 	// follow goes on behind the last one, with what comes: until the context ends.
 	follow bool
 
@@ -95,12 +97,21 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 	if err != nil {
 		return nil, err
 	}
+	hidden := 0
+	if safety.quorum {
+		if hidden, err = q.hidden(ctx, link); err != nil {
+			return nil, err
+		}
+		if err = q.certain(link, total, hidden); err != nil {
+			return nil, err
+		}
+	}
 	looker, err := link.Channel()
 	if err != nil {
 		return nil, err
 	}
 
-	return &scan{queue: q, links: &links{client: q.client, all: []*transport.Link{link}}, safety: safety, unlock: unlock, began: time.Now(), total: total, most: mostPrefetch, looker: looker}, nil
+	return &scan{queue: q, hidden: hidden, links: &links{client: q.client, all: []*transport.Link{link}}, safety: safety, unlock: unlock, began: time.Now(), total: total, most: mostPrefetch, looker: looker}, nil
 }
 
 // consumerTimeout is how long RabbitMQ lets a message be unanswered, by default 30 minutes, with room for more than one.

@@ -14,6 +14,9 @@ type Stat struct {
 	// consumers hold is in neither.
 	Ready int `json:"ready"`
 	Seen  int `json:"seen"`
+	// Hidden is how many messages the broker holds back until their x-opt-delivery-time (RabbitMQ 4.4 and later): no look sees them before.
+	// HiddenUnknown where only the management API could tell.
+	Hidden int `json:"hidden"`
 	// Matched is how many of them the filter matched: all of what follows is about these.
 	Matched int `json:"matched"`
 	// Bytes of their bodies.

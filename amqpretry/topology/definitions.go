@@ -46,7 +46,9 @@ type MainExchange struct {
 //
 // It reports everything at once that cannot be written, or collides.
 func Definitions(vhost string, queues ...MainQueue) ([]byte, error) {
-	d := definitions{vhost: vhost, exchanges: []exchangeDefinition{}, queues: []queueDefinition{}, bindings: []bindingDefinition{}}
+	d := definitions{
+		vhost: vhost, exchanges: newCollection[exchangeDefinition](), queues: newCollection[queueDefinition](), bindings: newCollection[bindingDefinition](),
+	}
 	d.text("virtual host", vhost)
 
 	plans := make([]Plan, len(queues))
@@ -54,9 +56,7 @@ func Definitions(vhost string, queues ...MainQueue) ([]byte, error) {
 		plans[i] = q.Plan
 		d.mainQueue(q)
 	}
-	for _, q := range queues {
-		d.mainExchanges(q, plans)
-	}
+	d.mainExchanges(queues)
 	if err := errors.Join(append([]error{Check(plans...)}, d.errs...)...); err != nil {
 		return nil, err
 	}
@@ -69,7 +69,7 @@ func Definitions(vhost string, queues ...MainQueue) ([]byte, error) {
 		Exchanges []exchangeDefinition `json:"exchanges"`
 		Queues    []queueDefinition    `json:"queues"`
 		Bindings  []bindingDefinition  `json:"bindings"`
-	}{d.exchanges, d.queues, d.bindings})
+	}{d.exchanges.all, d.queues.all, d.bindings.all})
 	return file.Bytes(), err
 }
 
@@ -103,11 +103,19 @@ type bindingDefinition struct {
 // definitions collects what is to be written and what is wrong with it.
 type definitions struct {
 	vhost     string
-	exchanges []exchangeDefinition
-	queues    []queueDefinition
-	bindings  []bindingDefinition
+	exchanges collection[exchangeDefinition]
+	queues    collection[queueDefinition]
+	bindings  collection[bindingDefinition]
 	errs      []error
 }
+
+// collection keeps its order, and finds what has the same key without looking at all of it.
+type collection[T any] struct {
+	all []T
+	at  map[string][]int // by key
+}
+
+func newCollection[T any]() collection[T] { return collection[T]{all: []T{}, at: map[string][]int{}} }
 
 func (d *definitions) mainQueue(q MainQueue) {
 	d.queue(q.Plan.Queue, q.Arguments)
@@ -129,11 +137,18 @@ func (d *definitions) mainQueue(q MainQueue) {
 }
 
 // mainExchanges finds exchanges of publishers that are also retry exchanges: what is published to them would be lost.
-func (d *definitions) mainExchanges(q MainQueue, plans []Plan) {
-	for _, x := range q.Exchanges {
-		for _, plan := range plans {
-			if slices.ContainsFunc(plan.Exchanges, func(retry Exchange) bool { return retry.Name == x.Name }) {
-				d.errs = append(d.errs, &NameError{Queue: plan.Queue, Object: "retry exchange", Name: x.Name,
+func (d *definitions) mainExchanges(queues []MainQueue) {
+	owners := map[string][]string{} // main queues, by the names of their plans' exchanges
+	for _, q := range queues {
+		for _, x := range q.Plan.Exchanges {
+			owners[x.Name] = append(owners[x.Name], q.Plan.Queue)
+		}
+	}
+
+	for _, q := range queues {
+		for _, x := range q.Exchanges {
+			for _, owner := range owners[x.Name] {
+				d.errs = append(d.errs, &NameError{Queue: owner, Object: "retry exchange", Name: x.Name,
 					Problem: "is the exchange that publishers of queue " + strconv.Quote(q.Plan.Queue) + " publish to; give another name through Names"})
 			}
 		}
@@ -149,17 +164,17 @@ func (d *definitions) exchange(x MainExchange) {
 	if x.Type == "" {
 		d.wrong(object, "has no type", "such as fanout, direct, topic or headers", `""`)
 	}
-	d.exchanges = add(d, object, d.exchanges, exchangeDefinition{
+	add(d, object, &d.exchanges, x.Name, exchangeDefinition{
 		Name: x.Name, Vhost: d.vhost, Type: x.Type, Durable: x.Durable, AutoDelete: x.AutoDelete, Internal: x.Internal,
 		Arguments: d.table(object+".arguments", x.Arguments),
-	}, func(other exchangeDefinition) bool { return other.Name == x.Name })
+	}, func(exchangeDefinition) bool { return true })
 }
 
 func (d *definitions) queue(name string, arguments amqp.Table) {
 	object := fmt.Sprintf("queue %q", name)
-	d.queues = add(d, object, d.queues, queueDefinition{
+	add(d, object, &d.queues, name, queueDefinition{
 		Name: name, Vhost: d.vhost, Durable: true, Arguments: d.table(object+".arguments", arguments),
-	}, func(other queueDefinition) bool { return other.Name == name })
+	}, func(queueDefinition) bool { return true })
 }
 
 func (d *definitions) binding(b Binding) {
@@ -169,19 +184,22 @@ func (d *definitions) binding(b Binding) {
 		Source: b.Exchange, Vhost: d.vhost, Destination: b.Queue, DestinationType: "queue", RoutingKey: b.Key,
 		Arguments: d.table(object+".arguments", b.Arguments),
 	}
-	d.bindings = add(d, object, d.bindings, definition, func(other bindingDefinition) bool { return reflect.DeepEqual(other, definition) })
+	add(d, object, &d.bindings, object+b.Key, definition, func(other bindingDefinition) bool { return reflect.DeepEqual(other, definition) })
 }
 
-// add adds what is not there yet. The same object twice in different ways is an error.
-func add[T any](d *definitions, object string, all []T, one T, same func(T) bool) []T {
-	i := slices.IndexFunc(all, same)
-	if i < 0 {
-		return append(all, one)
+// add adds what is not there yet: nothing with its key is the same. The same object twice in different ways is an error.
+func add[T any](d *definitions, object string, to *collection[T], key string, one T, same func(T) bool) {
+	for _, i := range to.at[key] {
+		if !same(to.all[i]) {
+			continue
+		}
+		if !reflect.DeepEqual(to.all[i], one) {
+			d.wrong(object, "is defined in two ways", "the same for all who use it", fmt.Sprintf("%+v and %+v", to.all[i], one))
+		}
+		return
 	}
-	if !reflect.DeepEqual(all[i], one) {
-		d.wrong(object, "is defined in two ways", "the same for all who use it", fmt.Sprintf("%+v and %+v", all[i], one))
-	}
-	return all
+	to.at[key] = append(to.at[key], len(to.all))
+	to.all = append(to.all, one)
 }
 
 func (d *definitions) wrong(path, problem, wanted, found string) {

@@ -73,34 +73,6 @@ func (e *ConflictError) waysOut() string {
 
 func (e *ConflictError) Unwrap() error { return e.Err }
 
-// AccessError says that the broker refused the user. Unwrap reaches the *amqp091.Error (403).
-type AccessError struct {
-	// Kind of the object: KindQueue or KindExchange.
-	Kind string
-	// Name of the object.
-	Name string
-	// Permission that is missing: configure, read or write. Empty when the broker did not say, as before 4.0.
-	Permission string
-	// User whom the broker refused. Empty when it did not say.
-	User string
-	Err  error
-}
-
-func (e *AccessError) Error() string {
-	permission, user := e.Permission, ""
-	if permission == "" {
-		permission = "sufficient"
-	}
-	if e.User != "" {
-		user = fmt.Sprintf(" for user %q", e.User)
-	}
-	return fmt.Sprintf("%s %q: no %s permission%s: declaring a topology takes configure, write and read on its queues, "+
-		"configure, write and read on the retry exchange, and write on the default exchange (amq.default); "+
-		"grant them, or have an operator provision it and set the topology to assume (%v)", e.Kind, e.Name, permission, user, e.Err)
-}
-
-func (e *AccessError) Unwrap() error { return e.Err }
-
 // DeclareError is every other reason for which an object could not be declared, such as a lost connection.
 type DeclareError struct {
 	Kind, Name string
@@ -118,15 +90,13 @@ const invalidArg = "invalid arg '"
 // The broker's texts, 3.10 to 4.3. Names may hold quotes, so what can be any text is matched as far as it goes; values
 // come as none, 'v', or the value 'v' of type 't'. The broker cuts a text at 255 bytes.
 var (
-	objectText     = regexp.MustCompile(`(?s)(queue|exchange) '(.*)' in vhost '`)
-	argumentText   = regexp.MustCompile(`in(?:equivalent|valid) arg '([^']*)' for (queue|exchange) '`)
-	valuesText     = regexp.MustCompile(`(?s)': received (.*) but current is (.*)$`)
-	permissionText = regexp.MustCompile(`(configure|read|write) access to (?:queue|exchange) '`)
-	userText       = regexp.MustCompile(`(?s)' refused for user '(.*)'$`)
-	valueText      = regexp.MustCompile(`(?s)^(?:the value )?'(.*?)(?:'(?: of type '[^']*'| of [^']*\.\.\.)?)?$`)
+	objectText   = regexp.MustCompile(`(?s)(queue|exchange) '(.*)' in vhost '`)
+	argumentText = regexp.MustCompile(`in(?:equivalent|valid) arg '([^']*)' for (queue|exchange) '`)
+	valuesText   = regexp.MustCompile(`(?s)': received (.*) but current is (.*)$`)
+	valueText    = regexp.MustCompile(`(?s)^(?:the value )?'(.*?)(?:'(?: of type '[^']*'| of [^']*\.\.\.)?)?$`)
 )
 
-// Explain turns what declaring the object gave into a *[ConflictError], *[AccessError] or *[DeclareError]. The kind and
+// Explain turns what declaring the object gave into a *[ConflictError], *[AccessError], *[ExclusiveError] or *[DeclareError]. The kind and
 // the name that the broker's text has win over the given ones, since a binding or a dead-letter exchange may be refused
 // for another object. nil stays nil, and what is explained already stays as it is.
 func Explain(kind, name string, err error) error {
@@ -147,15 +117,8 @@ func Explain(kind, name string, err error) error {
 			e.Wanted, e.Found = value(m[1]), value(m[2])
 		}
 		return e
-	case amqp.AccessRefused:
-		e := &AccessError{Kind: kind, Name: name, Err: err}
-		if m := permissionText.FindStringSubmatch(text); m != nil {
-			e.Permission = m[1]
-		}
-		if m := userText.FindStringSubmatch(text); m != nil {
-			e.User = m[1]
-		}
-		return e
+	case amqp.AccessRefused, amqp.ResourceLocked:
+		return refused(kind, name, text, err)
 	default:
 		return &DeclareError{Kind: kind, Name: name, Err: err}
 	}
@@ -164,8 +127,9 @@ func Explain(kind, name string, err error) error {
 func explained(err error) bool {
 	var conflict *ConflictError
 	var access *AccessError
+	var exclusive *ExclusiveError
 	var declare *DeclareError
-	return errors.As(err, &conflict) || errors.As(err, &access) || errors.As(err, &declare)
+	return errors.As(err, &conflict) || errors.As(err, &access) || errors.As(err, &exclusive) || errors.As(err, &declare)
 }
 
 func brokerCode(err error) int {

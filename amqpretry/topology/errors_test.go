@@ -134,6 +134,58 @@ func TestExplainAccess(t *testing.T) {
 	}
 }
 
+func TestExplainExclusive(t *testing.T) {
+	for _, test := range []struct {
+		code       int
+		text, says string
+		want       topology.ExclusiveError
+	}{
+		{
+			amqp.AccessRefused, "ACCESS_REFUSED - queue 'q' in vhost 'it' in exclusive use", "rabbitmqctl list_consumers -p 'it'",
+			topology.ExclusiveError{Queue: "q", VirtualHost: "it"},
+		},
+		{
+			amqp.AccessRefused, "ACCESS_REFUSED - queue '" + strings.Repeat("q", 230) + "...", "rabbitmqctl list_consumers -p '/'",
+			topology.ExclusiveError{Queue: "given"},
+		},
+		{
+			amqp.ResourceLocked, "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'q' in vhost '/'. It could be originally declared on another connection " +
+				"or the exclusive property value does not match that of the original declaration.", "rabbitmqctl list_queues -p '/' name owner_pid",
+			topology.ExclusiveError{Queue: "q", VirtualHost: "/", Owned: true},
+		},
+	} {
+		broker := &amqp.Error{Code: test.code, Reason: test.text, Server: true}
+		for _, err := range []error{
+			topology.Explain(topology.KindQueue, "given", broker), topology.ExplainUse(topology.UseConsume, topology.KindQueue, "given", broker),
+		} {
+			var got *topology.ExclusiveError
+			require.ErrorAs(t, err, &got)
+			require.ErrorIs(t, err, broker)
+			test.want.Err = broker
+			assert.Equal(t, test.want, *got)
+			assert.ErrorContains(t, err, test.says)
+			assert.NotContains(t, err.Error(), "permission")
+		}
+	}
+}
+
+// Who may not consume is not helped by an operator who provisions the queue.
+func TestExplainUse(t *testing.T) {
+	broker := &amqp.Error{Code: amqp.AccessRefused, Reason: "ACCESS_REFUSED - access to queue 'q' in vhost '/' refused for user 'reader'"}
+	for use, permission := range map[string]string{topology.UseConsume: "read", topology.UsePublish: "write", topology.UseLook: "sufficient"} {
+		err := topology.ExplainUse(use, topology.KindQueue, "given", broker)
+		var got *topology.AccessError
+		require.ErrorAs(t, err, &got)
+		assert.Equal(t, topology.AccessError{Kind: "queue", Name: "q", User: "reader", Use: use, Err: broker}, *got)
+		assert.ErrorContains(t, err, fmt.Sprintf(`queue "q": no %s permission for user "reader" to %s; grant it`, permission, use))
+		assert.NotContains(t, err.Error(), "assume")
+	}
+
+	lost := errors.New("connection reset")
+	assert.Equal(t, lost, topology.ExplainUse(topology.UseConsume, topology.KindQueue, "q", lost))
+	assert.NoError(t, topology.ExplainUse(topology.UseConsume, topology.KindQueue, "q", nil))
+}
+
 func TestExplainAnythingElse(t *testing.T) {
 	require.NoError(t, topology.Explain("queue", "q", nil))
 

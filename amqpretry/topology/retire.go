@@ -286,6 +286,9 @@ func (r *retirement) notInTime(cause error) error {
 	case e.Undeliverable > 0:
 		e.Found = fmt.Sprintf("messages in it: %d; of these not taken by %s, where they go back to: %d", e.Messages, r.target(), e.Undeliverable)
 		e.Do = "if that is gone, declare it again, and they come within 3 minutes; or move them by hand"
+	case r.last.Delayed != nil && *r.last.Delayed > 0:
+		e.Found = fmt.Sprintf("messages in it: %d; of these held back until their x-opt-delivery-time: %d", e.Messages, *r.last.Delayed)
+		e.Do = "wait until then, and retire it again"
 	case e.Messages > 0:
 		e.Found = fmt.Sprintf("messages that wait in it: %d", e.Messages)
 		e.Do = fmt.Sprintf("give it more time than its delay of %s", config.FormatDelay(r.queue.Delay))
@@ -310,5 +313,6 @@ func (r *retirement) target() string {
 // empty needs every number that counts messages to be there, or not to exist for this type of queue.
 func empty(q management.Queue) bool {
 	zero := func(n *int64) bool { return n != nil && *n == 0 }
-	return zero(q.Messages) && zero(q.Ready) && zero(q.Unacked) && (q.Undeliverable == nil || zero(q.Undeliverable))
+	return zero(q.Messages) && zero(q.Ready) && zero(q.Unacked) &&
+		(q.Undeliverable == nil || zero(q.Undeliverable)) && (q.Delayed == nil || zero(q.Delayed))
 }

@@ -33,6 +33,9 @@ func TestEmptyNeedsNumbers(t *testing.T) {
 	stuck := quorum
 	stuck.Undeliverable = &one
 	assert.False(t, empty(stuck))
+	held := quorum
+	held.Delayed = &one
+	assert.False(t, empty(held), "held back until its x-opt-delivery-time")
 }
 
 // Whatever somebody makes by hand: only a retry queue is touched. There is no broker at this address.
@@ -60,6 +63,7 @@ func TestNotInTimeSaysWhatIsThere(t *testing.T) {
 		`retry queue "orders.retry.30s" was not deleted: messages in it: 3; of these not taken by queue "orders", where they go back to: 2; if that is gone, declare it again, and they come within 3 minutes; or move them by hand (context deadline exceeded)`: {Messages: &three, Undeliverable: &two},
 		`retry queue "orders.retry.30s" was not deleted: no statistics have come that are certainly young enough to say that it is empty; give it half a minute (context deadline exceeded)`:                                                                     {Messages: &zero, Members: []string{"a"}, Online: []string{"a"}},
 		`retry queue "orders.retry.30s" was not deleted: of its members [a b] only [b] are online, so it may yet get messages that are on their way; bring up the nodes that it is on (context deadline exceeded)`:                                               {Messages: &zero, Members: []string{"a", "b"}, Online: []string{"b"}},
+		`retry queue "orders.retry.30s" was not deleted: messages in it: 3; of these held back until their x-opt-delivery-time: 2; wait until then, and retire it again (context deadline exceeded)`:                                                             {Messages: &three, Delayed: &two},
 	} {
 		err := (&retirement{queue: queue, last: last}).notInTime(context.DeadlineExceeded)
 		require.ErrorIs(t, err, context.DeadlineExceeded)

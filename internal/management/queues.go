@@ -20,6 +20,10 @@ type Queue struct {
 	Leader  string   `json:"leader"`
 	Members []string `json:"members"`
 	Online  []string `json:"online"`
+	// Owner is the connection that has declared an exclusive queue.
+	Owner struct {
+		Connection string `json:"name"`
+	} `json:"owner_pid_details"`
 	// Node is the one whose statistics these are.
 	Node string `json:"node"`
 
@@ -31,7 +35,9 @@ type Queue struct {
 	Ready         *int64 `json:"messages_ready"`
 	Unacked       *int64 `json:"messages_unacknowledged"`
 	Undeliverable *int64 `json:"messages_dlx"`
-	Consumers     *int64 `json:"consumers"`
+	// Delayed are those that a quorum queue holds back until their x-opt-delivery-time (RabbitMQ 4.4 and later).
+	Delayed   *int64 `json:"messages_delayed"`
+	Consumers *int64 `json:"consumers"`
 	// Reductions count the work of the queue's process. Those of a quorum queue grow with each renewal of its statistics,
 	// every 5 s by default; those of an idle classic queue do not.
 	Reductions *int64 `json:"reductions"`
@@ -41,6 +47,20 @@ type Queue struct {
 	Policy         *string   `json:"policy"`
 	OperatorPolicy *string   `json:"operator_policy"`
 	Effective      Arguments `json:"effective_policy_definition"`
+}
+
+// HeldBack is how many messages a quorum queue holds back until their x-opt-delivery-time; nil if that cannot be told.
+func (q Queue) HeldBack() *int64 {
+	if q.Delayed != nil || q.Messages == nil || q.Ready == nil || q.Unacked == nil {
+		return q.Delayed
+	}
+	rest := *q.Messages - *q.Ready - *q.Unacked
+	if q.Undeliverable != nil {
+		rest -= *q.Undeliverable
+	}
+	rest = max(0, rest)
+
+	return &rest
 }
 
 // HasMajority tells whether a quorum queue can take messages: more than half of its members are online.

@@ -10,8 +10,8 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
-// QueueDepths tells how many messages lie ready in the retry queues and the dead-letter queues of all topics. Where some of it cannot be
-// found out, it gives the rest and an error.
+// QueueDepths returns the number of ready messages in the retry queues and the dead-letter queues of all topics that are subscribed to.
+// Where some of it cannot be found out, it returns the rest and an error.
 func (p *Plug) QueueDepths(ctx context.Context) ([]middleware.QueueDepth, error) {
 	queues := depthsOf(p.registry.plans())
 	counts, err := p.observer.Depths(ctx, slices.Sorted(maps.Keys(queues)))

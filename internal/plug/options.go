@@ -25,7 +25,8 @@ const (
 	DefaultConcurrency  = 1
 	DefaultCloseTimeout = 10 * time.Second
 	DefaultHoldWarning  = 30 * time.Second
-	// DefaultPrefetch is used where the config has none, which to the broker would mean no limit.
+	// DefaultPrefetch is the least that Options.Prefetch is by default. A stock subscriber gets it where its config has none,
+	// which to the broker would mean no limit.
 	DefaultPrefetch = 50
 )
 
@@ -41,12 +42,21 @@ type Options struct {
 	// address, unless the TLS config names one. Optional.
 	Addresses []string
 
-	// Logger is optional.
+	// Logger gets what the plug logs. Defaults to slog.Default(), through Watermill's adapter for it. watermill.NopLogger{}
+	// logs nothing.
 	Logger watermill.LoggerAdapter
 
 	// Concurrency is how many messages of one subscription of the plug's own subscriber are handed out at a time.
 	// Defaults to 1, which keeps the order of healthy messages. The prefetch is raised to it where it is lower.
 	Concurrency int
+
+	// Prefetch is how many messages of one subscription the broker may send ahead to the plug's own subscriber, those included
+	// that are handed out or held. When all of them are held, the queue stands still.
+	//
+	// Defaults to the config's Consume.Qos.PrefetchCount where that is more than 1; else to 50, or twice the Concurrency where
+	// that is more. The 1 of watermill-amqp's configs is not taken: with it one held message stops the queue. Prefetch: 1 asks
+	// for it. Stock subscribers keep the config's.
+	Prefetch int
 
 	// CloseTimeout is how long closing a subscriber waits for handlers and copies. What is not done then goes back to its
 	// queue. Defaults to 10s; leave it below the router's own CloseTimeout, which is 30s by default.
@@ -61,6 +71,11 @@ type Options struct {
 
 	// Names of the exchanges and queues beside the main queues. Defaults to Q.retry, Q.retry.30s and Q.dlq.
 	Names topology.Names
+
+	// MiddlewareOrder says what happens where another middleware of the router keeps the retry middleware from its work: see
+	// middleware.OrderError. With OrderEnforce, the default, a router with the plugin Plug.CheckRouter does not start, and without
+	// it a subscription that would lose messages stops with its first one. With OrderLog the mistake is only logged.
+	MiddlewareOrder middleware.OrderMode
 
 	// Decide is asked about every failure before the policy is, with the error, the message and the attempt, and returns the
 	// error as it is to be taken: as it is, or marked with middleware.Permanent, Drop, Transient, RetryAfter or Postpone.
@@ -85,7 +100,7 @@ type Options struct {
 
 func (o *Options) setDefaults() {
 	if o.Logger == nil {
-		o.Logger = watermill.NopLogger{}
+		o.Logger = watermill.NewSlogLogger(nil)
 	}
 	if o.Concurrency == 0 {
 		o.Concurrency = DefaultConcurrency
@@ -98,6 +113,9 @@ func (o *Options) setDefaults() {
 	}
 	if o.Topology == "" {
 		o.Topology = TopologyDeclare
+	}
+	if o.MiddlewareOrder == "" {
+		o.MiddlewareOrder = middleware.OrderEnforce
 	}
 	o.Names = o.Names.WithDefaults()
 }

@@ -8,13 +8,13 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/transport"
 	"github.com/amqpretry/watermill-retry/middleware"
 )
@@ -31,6 +31,7 @@ type Plug struct {
 	captures  *transport.Captures
 	stock     transport.Stock
 	poison    middleware.Poison
+	turns     transport.Turns
 
 	ctx   context.Context // ends when Close begins
 	close context.CancelCauseFunc
@@ -38,7 +39,8 @@ type Plug struct {
 	mu        sync.Mutex
 	consumers map[*transport.Consumer]struct{}
 
-	dropsTold sync.Map // main queues of which it was told that they can lose messages
+	wrapped   atomic.Bool // a handler has been given a middleware of this plug
+	dropsTold sync.Map    // main queues of which it was told that they can lose messages, as long as they are used
 }
 
 // New checks the config and the options, all of both at once, and returns a plug. The broker is not touched. owner is the plug as its users
@@ -72,6 +74,7 @@ func New(conf Config, options Options, owner any) (*Plug, error) {
 	p.poison = middleware.Poison{
 		Owner:       owner,
 		Logger:      options.Logger,
+		Order:       options.MiddlewareOrder,
 		Host:        host,
 		Decide:      options.Decide,
 		ErrorText:   options.ErrorText,
@@ -86,6 +89,7 @@ func New(conf Config, options Options, owner any) (*Plug, error) {
 		HoldWarning: options.HoldWarning,
 		Redeclare:   options.Topology == TopologyDeclare,
 	})
+	p.registry.newLane = p.forwarder.NewLane
 	p.observer = transport.NewObserver(p.connectionSettings("observer"), options.Logger)
 
 	return p, nil
@@ -94,12 +98,16 @@ func New(conf Config, options Options, owner any) (*Plug, error) {
 // Middleware is the retry middleware, to be added to the router before all others. Messages that do not come from this plug
 // pass it untouched.
 func (p *Plug) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	p.wrapped.Store(true)
+
 	return p.stock.Middleware(middleware.Retry{Poison: p.poison}.Middleware(h))
 }
 
 // Poison is the final step alone, for handlers without retries: their first failure goes to the dead-letter queue. It may be
 // added to single handlers of a router that has Middleware.
 func (p *Plug) Poison(h message.HandlerFunc) message.HandlerFunc {
+	p.wrapped.Store(true)
+
 	return p.stock.Middleware(p.poison.Middleware(h))
 }
 
@@ -138,7 +146,7 @@ func (p *Plug) main(topic string) Main {
 	return Main{Topic: topic, Queue: p.config.Queue.GenerateName(topic), Exchange: p.config.Exchange.GenerateName(topic)}
 }
 
-// source registers the queue of a topic and completes what is needed to consume from it.
+// source registers a use of the queue of a topic, which ends with leave, and completes what is needed to consume from it.
 func (p *Plug) source(main Main) (*transport.Source, error) {
 	policy := p.options.Policies.For(main.Topic)
 	if err := p.checkProtection(main.Topic, main.Queue, policy); err != nil {
@@ -157,11 +165,15 @@ func (p *Plug) source(main Main) (*transport.Source, error) {
 			return p.declare(channel, &source, main.Exchange, version)
 		}
 	}
-	if policy.Mode != config.ModeOff {
-		source.Lane = p.forwarder.Lane(source.Plan)
-	}
 
 	return &source, nil
+}
+
+// leave ends a use of the queue of a topic. Nothing is kept of a queue that nobody uses.
+func (p *Plug) leave(main Main) {
+	if p.registry.leave(main) {
+		p.dropsTold.Delete(main.Queue)
+	}
 }
 
 // declare declares the main queue as the user's builder does, protected where its policy says so, and the plan. version is

@@ -117,7 +117,7 @@ func (p *Plug) checkProtection(topic, queue string, policy config.Policy) error 
 }
 
 // ProtectionError is returned by Subscribe when a main queue exists without the arguments of config.ProtectionArguments, which
-// the broker cannot add to it. Unwrap reaches the topology.ConflictError.
+// the broker cannot add to it. Unwrap reaches the *topology.ConflictError.
 type ProtectionError struct {
 	Queue string
 	// Policy of the broker that does the same for the queue as it is.
@@ -171,7 +171,7 @@ func (p *Plug) explainMain(source *transport.Source, err error) error {
 	}
 }
 
-// warnOfDrops tells once for each main queue that the broker may lose its messages: version is the broker's, or empty.
+// warnOfDrops tells once for each main queue, as long as it is used, that the broker may lose its messages: version is the broker's, or empty.
 //
 // It is an error in the log, since messages are lost without one when it comes to it. It is told under the mode off as well,
 // whose plain nacks count before RabbitMQ 4.3.

@@ -3,7 +3,6 @@ package plug
 import (
 	"context"
 
-	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/internal/transport"
@@ -26,7 +25,7 @@ var (
 
 // NewSubscriber connects and returns a subscriber. Plug.Close closes it if it is still open.
 func (p *Plug) NewSubscriber() (*Subscriber, error) {
-	consumer, err := p.consumer("subscriber", p.config.Consume.Qos.PrefetchCount)
+	consumer, err := p.consumer("subscriber", p.prefetch())
 	if err != nil {
 		return nil, err
 	}
@@ -38,18 +37,6 @@ func (p *Plug) NewSubscriber() (*Subscriber, error) {
 func (p *Plug) consumer(role string, prefetch int) (*transport.Consumer, error) {
 	consume := p.config.Consume
 
-	if prefetch < p.options.Concurrency {
-		p.options.Logger.Info("The prefetch is raised to the concurrency, which it would limit", watermill.LogFields{
-			"prefetch": prefetch, "concurrency": p.options.Concurrency,
-		})
-		prefetch = p.options.Concurrency
-	}
-
-	if prefetch == p.options.Concurrency {
-		p.options.Logger.Info("The prefetch leaves no room for failed deliveries that are held: one stops the others, see "+
-			"config.Consume.Qos.PrefetchCount", watermill.LogFields{"prefetch": prefetch, "concurrency": p.options.Concurrency})
-	}
-
 	consumer, err := transport.NewConsumer(p.ctx, transport.ConsumerSettings{
 		Connection:     p.connectionSettings(role),
 		Logger:         p.options.Logger,
@@ -58,12 +45,14 @@ func (p *Plug) consumer(role string, prefetch int) (*transport.Consumer, error) 
 		Owner:          p.poison.Owner,
 		Judge:          p.poison,
 		Concurrency:    p.options.Concurrency,
-		Prefetch:       prefetch,
+		Prefetch:       p.roomFor(prefetch),
 		Consumer:       consume.Consumer,
 		Exclusive:      consume.Exclusive,
 		NoLocal:        consume.NoLocal,
 		NoWait:         consume.NoWait,
 		Arguments:      consume.Arguments,
+		SingleActive:   p.config.Queue.Arguments["x-single-active-consumer"] == true,
+		Turns:          &p.turns,
 		CloseTimeout:   p.options.CloseTimeout,
 	})
 	if err != nil {
@@ -98,29 +87,43 @@ func (p *Plug) release(c *transport.Consumer) error {
 
 // Subscribe declares the topology of a topic and consumes from its queue, until ctx ends or the subscriber is closed.
 //
-// It fails with a topology.ConflictError or a topology.AccessError where the broker refuses a declaration, and with a
-// SharedQueueError where two topics share a queue under different policies. The name of the queue is generated once.
+// It fails with a *topology.ConflictError or a *topology.AccessError where the broker refuses a declaration, with a
+// *topology.ExclusiveError where somebody else has the queue for himself, and with a *SharedQueueError where two topics share a queue
+// under different policies. The name of the queue is generated once.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	source, err := s.source(topic)
+	main := s.plug.main(topic)
+	source, err := s.plug.source(main)
 	if err != nil {
 		return nil, err
 	}
+	source.Ended = func() { s.plug.leave(main) }
 
-	return s.consumer.Subscribe(ctx, *source)
+	messages, err := s.consumer.Subscribe(ctx, *source)
+	if err != nil {
+		source.Ended()
+		return nil, err
+	}
+
+	return messages, nil
 }
 
 // SubscribeInitialize declares the topology of a topic, so that messages published before Subscribe are kept.
+//
+// Watermill gives it no context. It ends with Subscriber.Close and Plug.Close, with an error that is ErrClosed, and with a
+// NoAnswerError when the broker has not answered for 2 minutes.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	source, err := s.source(topic)
+	main := s.plug.main(topic)
+	source, err := s.plug.source(main)
 	if err != nil {
 		return err
 	}
+	if err := s.consumer.Initialize(s.plug.ctx, *source); err != nil {
+		s.plug.leave(main)
+		return err
+	}
+	s.plug.registry.keep(main)
 
-	return s.consumer.Initialize(s.plug.ctx, *source)
-}
-
-func (s *Subscriber) source(topic string) (*transport.Source, error) {
-	return s.plug.source(s.plug.main(topic))
+	return nil
 }
 
 // Close stops consuming and waits until what was handed out is settled, for CloseTimeout at the longest. What is not done

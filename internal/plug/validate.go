@@ -9,6 +9,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/middleware"
 )
 
 // maxPrefetch is what AMQP has room for; amqp091-go would send one more as 0, which means no limit.
@@ -33,6 +34,9 @@ func (o Options) Validate() error {
 	if o.Concurrency < 0 || o.Concurrency > maxPrefetch {
 		wrong("concurrency", "out of bounds", "1..65535, or 0 for 1", strconv.Itoa(o.Concurrency))
 	}
+	if o.Prefetch < 0 || o.Prefetch > maxPrefetch {
+		wrong("prefetch", "out of bounds", "1..65535, or 0 for the default", strconv.Itoa(o.Prefetch))
+	}
 	for _, t := range []struct {
 		path  string
 		value time.Duration
@@ -45,6 +49,11 @@ func (o Options) Validate() error {
 	case "", TopologyDeclare, TopologyAssume:
 	default:
 		wrong("topology", "unknown", `"declare" or "assume"`, strconv.Quote(string(o.Topology)))
+	}
+	switch o.MiddlewareOrder {
+	case "", middleware.OrderEnforce, middleware.OrderLog:
+	default:
+		wrong("middleware_order", "unknown", `"enforce" or "log"`, strconv.Quote(string(o.MiddlewareOrder)))
 	}
 
 	return errors.Join(errs...)

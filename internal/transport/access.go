@@ -32,15 +32,7 @@ func (f *Forwarder) CheckAccess(plan topology.Plan) error {
 	ctx, cancel := context.WithTimeoutCause(f.ctx, accessTimeout, errors.New("the broker does not answer"))
 	defer cancel()
 
-	answer := make(chan error, 1)
-	go func() { answer <- f.checkAccess(ctx, plan) }()
-
-	var err error
-	select {
-	case err = <-answer:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
-	}
+	err := f.checking.do(ctx, time.Now(), func() error { return f.checkAccess(ctx) })
 
 	access := (*topology.AccessError)(nil)
 	if err != nil && !errors.As(err, &access) {
@@ -53,7 +45,7 @@ func (f *Forwarder) CheckAccess(plan topology.Plan) error {
 	return err
 }
 
-func (f *Forwarder) checkAccess(ctx context.Context, plan topology.Plan) error {
+func (f *Forwarder) checkAccess(ctx context.Context) error {
 	link, err := f.connection.TryLink(ctx)
 	if err != nil {
 		return err
@@ -84,5 +76,5 @@ func (f *Forwarder) checkAccess(ctx context.Context, plan topology.Plan) error {
 		err = reason
 	}
 
-	return topology.Explain(topology.KindExchange, "amq.default", err)
+	return topology.ExplainUse(topology.UsePublish, topology.KindExchange, "amq.default", err)
 }

@@ -1,9 +1,14 @@
 package transport
 
 import (
+	"fmt"
 	"slices"
+	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -11,7 +16,7 @@ import (
 
 // idleAcker has no channel and no goroutine: batches are taken by hand.
 func idleAcker() *acker {
-	return &acker{settled: []tags{{0, 0}}, wake: make(chan struct{}, 1)}
+	return &acker{settled: []tags{{0, 0}}, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 }
 
 // requeued marks a delivery as requeue does once the nack is written.
@@ -144,5 +149,96 @@ func TestAckerModel(t *testing.T) {
 		}
 		flush()
 		require.Equal(t, []tags{{0, uint64(len(broker) - 1)}}, a.settled, "what is settled is remembered as one range")
+	})
+}
+
+// slowChannel is in the middle of a nack until it may go on, and notes what is written.
+type slowChannel struct {
+	nacking, goOn chan struct{}
+
+	mu      sync.Mutex
+	written []string
+}
+
+func (c *slowChannel) Ack(tag uint64, multiple bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.written = append(c.written, fmt.Sprintf("ack %d %v", tag, multiple))
+
+	return nil
+}
+
+func (c *slowChannel) Nack(tag uint64, _, _ bool) error {
+	close(c.nacking)
+	<-c.goOn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.written = append(c.written, fmt.Sprintf("nack %d", tag))
+
+	return nil
+}
+
+// An acknowledgement does not overtake the nack of a delivery below it, nor does anything follow the close.
+func TestAckerNackIsNotOvertaken(t *testing.T) {
+	channel := &slowChannel{nacking: make(chan struct{}), goOn: make(chan struct{})}
+	a := newAcker(channel)
+	nacked := make(chan error, 1)
+	go func() { nacked <- a.requeue(1) }()
+	<-channel.nacking
+	a.ack(2)
+	require.Eventually(t, func() bool { return len(a.wake) == 0 }, time.Second, time.Millisecond, "it is about to be written")
+	close(channel.goOn)
+	require.NoError(t, <-nacked)
+
+	assert.Equal(t, 2, a.close(), "commands")
+	assert.Equal(t, []string{"nack 1", "ack 2 true"}, channel.written)
+	require.NoError(t, a.requeue(3))
+	a.ack(4)
+	assert.Len(t, channel.written, 2)
+}
+
+// A nack that could not be written settles nothing: what is acknowledged up to a later delivery would take the message along.
+func TestAckerNackFails(t *testing.T) {
+	a := idleAcker()
+	a.channel = brokenChannel{}
+	require.Error(t, a.requeue(1))
+	a.ack(2)
+	upTo, single := a.batch()
+	assert.Zero(t, upTo)
+	assert.Equal(t, []uint64{2}, single)
+}
+
+type brokenChannel struct{}
+
+func (brokenChannel) Ack(uint64, bool) error        { return amqp091.ErrClosed }
+func (brokenChannel) Nack(uint64, bool, bool) error { return amqp091.ErrClosed }
+
+// Room for more is there when something is settled.
+func TestAckerWaitBelow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, stop := idleAcker(), make(chan struct{})
+		below := func(limit int) func() int { return func() int { return limit } }
+		a.arrived()
+		a.arrived()
+		require.True(t, a.waitBelow(below(3), stop))
+
+		done := make(chan bool, 1)
+		go func() { done <- a.waitBelow(below(2), stop) }()
+		synctest.Wait()
+		require.Empty(t, done)
+		a.ack(1)
+		require.True(t, <-done)
+
+		limit := 1
+		go func() { done <- a.waitBelow(func() int { return limit }, stop) }()
+		synctest.Wait()
+		limit = 2
+		a.notify()
+		require.True(t, <-done, "the limit has changed")
+
+		go func() { done <- a.waitBelow(below(1), stop) }()
+		synctest.Wait()
+		close(stop)
+		require.False(t, <-done)
 	})
 }

@@ -17,14 +17,6 @@ import (
 // nodeTimeout is what one of several nodes may take until its connection is open: a dead one must not keep from the others for long.
 const nodeTimeout = 10 * time.Second
 
-func timeoutFor(nodes int) time.Duration {
-	if nodes > 1 {
-		return nodeTimeout
-	}
-
-	return handshakeTimeout
-}
-
 var errAddress = errors.New("not an address of a node")
 
 // splitAddress takes apart host:port and host; the port is empty where there is none.
@@ -51,22 +43,24 @@ func CheckAddress(address string) error {
 	return err
 }
 
-// nodesOf are the URIs of all nodes, each once: the URI's own address and the others, with the same user, virtual host and TLS.
-func nodesOf(uri string, addresses []string) ([]string, error) {
+// nodesOf are the URIs of all nodes, each once: the URI's own address and the others, with the same user, virtual host and TLS. limit is how
+// long each may take until its connection is open.
+func nodesOf(uri string, addresses []string) (nodes []string, limit time.Duration, err error) {
 	first, err := ParseURI(uri)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	whole, err := url.Parse(uri)
 	if err != nil {
-		return nil, errURI
+		return nil, 0, errors.New("is not an AMQP URI") // impossible: it was parsed before
 	}
 
-	nodes, known := []string{uri}, map[string]bool{net.JoinHostPort(first.Host, strconv.Itoa(first.Port)): true}
+	nodes = []string{uri}
+	known := map[string]bool{net.JoinHostPort(first.Host, strconv.Itoa(first.Port)): true}
 	for _, address := range addresses {
 		host, port, err := splitAddress(address)
 		if err != nil {
-			return nil, fmt.Errorf("%q: %w", address, err)
+			return nil, 0, fmt.Errorf("%q: %w", address, err)
 		}
 		if port == "" {
 			port = "5672"
@@ -82,7 +76,7 @@ func nodesOf(uri string, addresses []string) ([]string, error) {
 		}
 	}
 
-	return nodes, nil
+	return nodes, timeoutFor(first, len(nodes)), nil
 }
 
 // turn gives one node after the other: who connects again begins behind the one that was used or tried last.
@@ -181,7 +175,7 @@ type Dialer = func(network, address string) (net.Conn, error)
 // opens a connection to one of the nodes, whatever address it is asked for. It does TLS itself, because amqp091-go checks the
 // certificate against the name of the one address; plain is the URI to go with it, which asks for none.
 func DialInTurn(uri string, addresses []string, config *tls.Config, dial Dialer) (plain string, inTurnDial Dialer, err error) {
-	nodes, err := nodesOf(uri, addresses)
+	nodes, limit, err := nodesOf(uri, addresses)
 	if err != nil {
 		return "", nil, err
 	}
@@ -189,7 +183,6 @@ func DialInTurn(uri string, addresses []string, config *tls.Config, dial Dialer)
 	if err != nil {
 		return "", nil, err
 	}
-	limit := timeoutFor(len(nodes))
 	if dial == nil {
 		dial = amqp091.DefaultDial(limit)
 	}
@@ -209,7 +202,7 @@ func DialInTurn(uri string, addresses []string, config *tls.Config, dial Dialer)
 			secured, err := broker.secure(conn)
 			if err != nil {
 				_ = conn.Close()
-				return nil, err
+				return nil, explainTLS(err)
 			}
 
 			return secured, nil

@@ -34,7 +34,7 @@ func TestNodesHaveWhatTheURIHas(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			nodes, err := nodesOf(test.uri, test.addresses)
+			nodes, _, err := nodesOf(test.uri, test.addresses)
 			require.NoError(t, err)
 			assert.Equal(t, test.want, nodes)
 		})
@@ -104,8 +104,8 @@ func TestDialWithin(t *testing.T) {
 	}, "tcp", "a:1")
 	require.ErrorContains(t, err, "no connection to a:1 within 50ms")
 
+	require.NoError(t, theirs.SetDeadline(time.Now().Add(10*time.Second))) // refused once the other end is closed
 	close(hang)
-	require.NoError(t, theirs.SetDeadline(time.Now().Add(10*time.Second)))
 	_, err = theirs.Read(make([]byte, 1))
 	assert.ErrorContains(t, err, "EOF", "what came too late is closed")
 }

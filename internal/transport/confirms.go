@@ -3,11 +3,16 @@ package transport
 import (
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
+
+// idleAfter is how long a channel for copies stays open at least without a publish: a stock subscriber never tells that a subscription has
+// ended, and a connection has room for 2047 channels by default. The next failure opens another one, which takes two round trips.
+const idleAfter = time.Minute
 
 // confirmChannel is a channel in confirm mode that knows which of its publishes came back as unroutable.
 //
@@ -23,9 +28,10 @@ type confirmChannel struct {
 	asked   chan question
 
 	// A channel that was nacked once is not used again: RabbitMQ 3.10 goes on to nack on it when the queue that was full is
-	// full no more. It is closed when nobody waits for it.
+	// full no more. Neither is one that was idle. It is closed when nobody waits for it.
 	retired    atomic.Bool
 	unresolved atomic.Int64
+	used       atomic.Bool // since it was looked at last
 
 	done   chan struct{} // closed when the channel is gone
 	closed error         // why; read after done
@@ -65,8 +71,15 @@ func openConfirms(link *Link) (*confirmChannel, error) {
 func (c *confirmChannel) watch() {
 	defer close(c.done)
 
+	idle := time.NewTicker(idleAfter)
+	defer idle.Stop()
+
 	for {
 		select {
+		case <-idle.C:
+			if !c.used.Swap(false) && c.unresolved.Load() == 0 {
+				c.retire()
+			}
 		case r, ok := <-c.returns:
 			if !ok {
 				if err := <-c.closes; err != nil { // both are closed together, the error is sent before
@@ -113,6 +126,7 @@ func (c *confirmChannel) returned(id string) bool {
 // that a channel which is retired meanwhile is not closed under the publish.
 func (c *confirmChannel) reserve() bool {
 	c.unresolved.Add(1)
+	c.used.Store(true)
 	if !c.retired.Load() && !c.IsClosed() {
 		return true
 	}
@@ -126,6 +140,13 @@ func (c *confirmChannel) resolved() {
 	if c.unresolved.Add(-1) == 0 && c.retired.Load() {
 		go c.Close() // asks the broker
 	}
+}
+
+// retire closes the channel as soon as nobody waits for it.
+func (c *confirmChannel) retire() {
+	c.unresolved.Add(1)
+	c.retired.Store(true)
+	c.resolved()
 }
 
 // closeError waits until the channel is gone, which it is about to be, and tells why; nil without a reason.

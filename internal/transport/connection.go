@@ -5,12 +5,9 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
-	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -82,9 +79,15 @@ type Connection struct {
 
 // dial is one attempt, or one series of attempts, that all who wait for a connection share.
 type dial struct {
-	done chan struct{}
-	err  error
+	wanted chan struct{} // closed when somebody waits for this attempt only: no pause comes before it then
+	once   sync.Once
+	done   chan struct{}
+	err    error
 }
+
+func newDial() *dial { return &dial{wanted: make(chan struct{}), done: make(chan struct{})} }
+
+func (d *dial) hurry() { d.once.Do(func() { close(d.wanted) }) }
 
 // NewConnection returns a connection that is not dialled yet.
 func NewConnection(settings ConnectionSettings, logger watermill.LoggerAdapter) *Connection {
@@ -98,7 +101,7 @@ func NewConnection(settings ConnectionSettings, logger watermill.LoggerAdapter) 
 	}
 }
 
-// TryLink gives the live link, or tries to connect once.
+// TryLink gives the live link, or tries to connect once, at once: the pause that others wait for ends.
 func (c *Connection) TryLink(ctx context.Context) (*Link, error) { return c.get(ctx, false) }
 
 // Link gives the live link, or connects with backoff until it succeeds, ctx ends or the connection is closed.
@@ -117,11 +120,14 @@ func (c *Connection) get(ctx context.Context, persist bool) (*Link, error) {
 			return link, nil
 		}
 		if c.dial == nil {
-			c.dial = &dial{done: make(chan struct{})}
+			c.dial = newDial()
 			c.wg.Add(1)
 			go c.connect(c.dial)
 		}
 		d := c.dial
+		if !persist {
+			d.hurry()
+		}
 		c.mu.Unlock()
 
 		select {
@@ -162,7 +168,7 @@ func (c *Connection) connect(d *dial) {
 		case c.closed:
 			err = errors.Join(ErrClosed, err)
 		case err != nil:
-			c.dial = &dial{done: make(chan struct{})} // the next attempt
+			c.dial = newDial() // the next attempt
 		}
 		closed, next := c.closed, c.dial
 		c.mu.Unlock()
@@ -186,6 +192,7 @@ func (c *Connection) connect(d *dial) {
 
 		select {
 		case <-time.After(pause):
+		case <-d.wanted:
 		case <-c.ctx.Done():
 			d.err = ErrClosed
 			close(d.done)
@@ -197,11 +204,10 @@ func (c *Connection) connect(d *dial) {
 
 // open makes one attempt, at each node of the cluster if it needs to be.
 func (c *Connection) open() (*Link, error) {
-	nodes, err := nodesOf(c.settings.URI, c.settings.Addresses)
+	nodes, limit, err := nodesOf(c.settings.URI, c.settings.Addresses)
 	if err != nil { // amqp091-go's own error shows all of it
 		return nil, fmt.Errorf("cannot connect to RabbitMQ: the address %w", err)
 	}
-	limit := timeoutFor(len(nodes))
 
 	link, err := inTurn(nodes, &c.turn, func() bool { return c.ctx.Err() != nil }, func(node string) (*Link, error) {
 		return c.openNode(node, limit)
@@ -257,7 +263,7 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 		secured, err := broker.secure(socket)
 		if err != nil {
 			_ = conn.Close()
-			return nil, err
+			return nil, explainTLS(err)
 		}
 		// Its deadline does not bound the rest of the handshake: amqp091-go moves it on with each heartbeat of a broker that
 		// does not open the connection.
@@ -275,10 +281,10 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 			_ = socket.Close() // amqp091-go leaves it open when it does not agree with the broker
 		}
 		if !inTime {
-			return nil, fmt.Errorf("no connection to %s within %s: the broker has not opened it", broker.address, limit)
+			return nil, fmt.Errorf("no connection to %s within %s: %s", broker.address, limit, whatIsMissing(answers))
 		}
 
-		return nil, explainDial(err, answers)
+		return nil, explainDial(err, answers, broker.tls)
 	}
 
 	sieve.limit.Store(int64(connection.Config.FrameSize)) // before there is anything to consume
@@ -294,44 +300,6 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 	}()
 
 	return link, nil
-}
-
-// heard keeps whether anything came from the broker's side, and the error that ended it.
-type heard struct {
-	net.Conn
-
-	anything atomic.Bool
-	end      atomic.Pointer[error]
-}
-
-func (h *heard) Read(b []byte) (int, error) {
-	n, err := h.Conn.Read(b)
-	if n > 0 {
-		h.anything.Store(true)
-	}
-	if err != nil {
-		h.end.Store(&err)
-	}
-
-	return n, err
-}
-
-// explainDial makes readable what amqp091-go has said. When the other side ends the connection at once, that can be that a write
-// has failed, or only that the connection is not open: with TLS 1.3 a broker judges the client's certificate when the handshake is
-// over for the client.
-func explainDial(err error, h *heard) error {
-	if h == nil || h.anything.Load() {
-		return err
-	}
-	if end := h.end.Load(); end != nil && !errors.Is(*end, io.EOF) && !errors.Is(*end, net.ErrClosed) {
-		err = *end
-	}
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return err
-	}
-
-	return fmt.Errorf("the other side has ended the connection before it said a word: %w (does the broker take the client's "+
-		"certificate? is it a proxy that has no broker behind it?)", err)
 }
 
 // Close closes the connection for good. It returns at the deadline at the latest, whatever the broker does.

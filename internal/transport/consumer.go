@@ -3,8 +3,8 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -36,6 +36,11 @@ type ConsumerSettings struct {
 	NoWait    bool
 	Arguments amqp091.Table
 
+	// SingleActive says that the queues have single active consumers.
+	SingleActive bool
+	// Turns are shared by all consumers of the plug.
+	Turns *Turns
+
 	CloseTimeout time.Duration
 }
 
@@ -47,19 +52,10 @@ type Consumer struct {
 	mu            sync.Mutex
 	subscriptions map[*subscription]struct{}
 	closed        bool
+	closing       chan struct{} // closed when Close begins
 	done          chan struct{} // closed when Close is through
 
-	declarations sync.Map // declared → *declaration
-	openings     sync.Map // queue → chan struct{}, see opening
-}
-
-// declared is what is declared for a topic: topics that share a queue have an exchange each.
-type declared struct{ queue, topic string }
-
-// declaration is that of one of them.
-type declaration struct {
-	turn sync.Mutex           // held while declaring
-	link atomic.Pointer[Link] // where it was declared last
+	queues consumed
 }
 
 // NewConsumer returns a consumer that is connected.
@@ -68,7 +64,9 @@ func NewConsumer(ctx context.Context, settings ConsumerSettings) (*Consumer, err
 		settings:      settings,
 		connection:    NewConnection(settings.Connection, settings.Logger),
 		subscriptions: map[*subscription]struct{}{},
+		closing:       make(chan struct{}),
 		done:          make(chan struct{}),
+		queues:        consumed{queues: map[string]*consumedQueue{}},
 	}
 
 	if _, err := c.connection.TryLink(ctx); err != nil {
@@ -77,16 +75,6 @@ func NewConsumer(ctx context.Context, settings ConsumerSettings) (*Consumer, err
 	}
 
 	return c, nil
-}
-
-// Initialize declares the topology of a source.
-func (c *Consumer) Initialize(ctx context.Context, source Source) error {
-	link, err := c.connection.TryLink(ctx)
-	if err != nil {
-		return err
-	}
-
-	return c.declare(link, source)
 }
 
 // Subscribe declares the topology of a source and consumes from it, until ctx ends or Close. What goes wrong here, a broker that
@@ -143,7 +131,9 @@ func (c *Consumer) declare(link *Link, source Source) error {
 		return nil
 	}
 
-	d := c.declaration(declared{source.Queue, source.Topic})
+	used := c.queues.use(&source)
+	defer used.leave()
+	d := used.declaration
 	d.turn.Lock()
 	defer d.turn.Unlock()
 
@@ -153,7 +143,7 @@ func (c *Consumer) declare(link *Link, source Source) error {
 
 	channel, err := link.Channel()
 	if err != nil {
-		return err
+		return fmt.Errorf("cannot open a channel: %w", err)
 	}
 	defer channel.Close() // fails after an error of the broker, which has closed it
 
@@ -163,27 +153,6 @@ func (c *Consumer) declare(link *Link, source Source) error {
 	d.link.Store(link)
 
 	return nil
-}
-
-// hasDeclared tells whether the topology of a topic was declared, over whatever connection, and nothing of it has been missed since.
-func (c *Consumer) hasDeclared(source Source) bool {
-	return c.declaration(declared{source.Queue, source.Topic}).link.Load() != nil
-}
-
-func (c *Consumer) declaration(of declared) *declaration {
-	d, _ := c.declarations.LoadOrStore(of, new(declaration))
-	return d.(*declaration) // nothing else is stored
-}
-
-// forget makes the topology of a queue be declared again, for all of its topics, because the queue is not there any more.
-func (c *Consumer) forget(queue string) {
-	c.declarations.Range(func(of, d any) bool {
-		if of.(declared).queue == queue {
-			d.(*declaration).link.Store(nil)
-		}
-
-		return true
-	})
 }
 
 // Close stops consuming, lets what is handed out finish and be settled, and closes the connection. It returns when all is
@@ -197,6 +166,7 @@ func (c *Consumer) Close() error {
 		return nil
 	}
 	c.closed = true
+	close(c.closing)
 	open := make([]*subscription, 0, len(c.subscriptions))
 	for s := range c.subscriptions {
 		open = append(open, s)
@@ -224,6 +194,14 @@ func (c *Consumer) Close() error {
 
 // closeGrace is what closing a channel or a connection may take when the handlers have used up the time.
 const closeGrace = time.Second
+
+func earliest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+
+	return b
+}
 
 func latest(a, b time.Time) time.Time {
 	if a.After(b) {

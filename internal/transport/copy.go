@@ -15,7 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// mostHeaders are how many headers of its own a copy may have, so that whoever gets it can read it with ours (at most 28, 4 of
+// mostHeaders are how many headers of its own a copy may have, so that whoever gets it can read it with ours (at most 30, 4 of
 // Watermill, and as many unknown ones as fit into 512 bytes) and those that the broker adds.
 const mostHeaders = maxEntries - 80
 
@@ -107,13 +107,12 @@ func returnSize(plan topology.Plan) int {
 	return size
 }
 
-// withArrival records how a message first arrived, at its first failure.
+// withArrival records how a message first arrived, at its first failure. Copies of older versions may have x-opt-* headers still.
 func withArrival(d *amqp091.Delivery, state wire.State) wire.State {
-	if state.Arrival.Known() {
-		return state
+	if !state.Arrival.Known() {
+		state.Arrival = wire.NewArrival(d.Exchange, d.RoutingKey, d.Expiration, d.UserId, encodeCC(d.Headers))
 	}
-
-	state.Arrival = wire.NewArrival(d.Exchange, d.RoutingKey, d.Expiration, d.UserId, encodeCC(d.Headers))
+	state.Arrival.Opt = wire.EncodeOpt(wire.Opt(d.Headers, HeaderText))
 
 	return state
 }

@@ -207,6 +207,22 @@ func TestLargestCopy(t *testing.T) {
 	}
 }
 
+// A copy that became a dead letter does not expire in the dead-letter queue, whatever jitter its retry was to have.
+func TestCopyOfTooLargeDoesNotExpire(t *testing.T) {
+	for _, size := range []int{0, 10_000} {
+		d := delivered(amqp091.Table{"large": strings.Repeat("x", size)})
+		o := &Order{Delivery: &d, State: wire.State{Queue: "q", Count: 1, Delay: "30s"}, Wait: 20 * time.Second}
+		p, state := copyOf(o, 4096)
+		if size == 0 {
+			assert.Equal(t, 1, state.Count)
+			assert.Equal(t, "20000", p.Expiration)
+			continue
+		}
+		assert.Equal(t, wire.ReasonTooLarge, state.Reason)
+		assert.Empty(t, p.Expiration)
+	}
+}
+
 // Ours give way first, in the order of the wire format, and not earlier than they must.
 func TestShrinkGivesUpAsLittleAsItMust(t *testing.T) {
 	state := fullState()

@@ -57,17 +57,3 @@ func byBroker(l *middleware.DeadLetter, death amqp091.Table, mainQueue string, k
 		l.RoutingKey = text(keys[0])
 	}
 }
-
-// The pauses before a dead letter whose handler has failed is handed out again.
-const (
-	shortestPause = time.Second
-	longestPause  = time.Minute
-)
-
-// pause is how long a dead letter stays aside whose handler has failed: there is no further queue for it to go to, and a plain nack
-// would have the broker hand it out again at once, some thousand times a second. It doubles with the returns that the broker counts.
-func pause(d *amqp091.Delivery) time.Duration {
-	returns := max(number(d.Headers[wire.KeyDeliveryCount]), number(d.Headers[wire.KeyAcquiredCount]))
-
-	return min(shortestPause<<max(0, min(returns, 10)), longestPause)
-}

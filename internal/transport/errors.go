@@ -27,7 +27,7 @@ type NoAnswerError struct {
 	For   time.Duration // how long it was waited for
 }
 
-func (e NoAnswerError) Error() string {
+func (e *NoAnswerError) Error() string {
 	return fmt.Sprintf(
 		"cannot consume from queue %q: no answer from the broker for %s, such as from a quorum queue without leader "+
 			"(ask `rabbitmq-queues quorum_status %s`; bring the nodes up that have its members)", e.Queue, e.For, e.Queue,
@@ -44,7 +44,7 @@ type HeldError struct {
 	Err      error         // the last thing that went wrong; nil when the broker just does not answer
 }
 
-func (e HeldError) Error() string {
+func (e *HeldError) Error() string {
 	cause := "the broker does not answer"
 	if e.Err != nil {
 		cause = e.Err.Error()
@@ -55,13 +55,17 @@ func (e HeldError) Error() string {
 		exchange = "the default exchange" // with a dead letter, under shared retry queues
 	}
 
+	hint := " (look for an alarm, a deleted or leaderless retry queue or dead-letter queue (`rabbitmqctl list_unresponsive_queues`), " +
+		"or missing permissions)"
+	if errors.As(e.Err, new(*ChannelsError)) {
+		hint = "" // it is not the exchange
+	}
+
 	return fmt.Sprintf(
-		"%d failed deliveries of queue %q are held, one for %s: %s does not take their copies: %s "+
-			"(look for an alarm, a deleted or leaderless retry queue or dead-letter queue (`rabbitmqctl list_unresponsive_queues`), "+
-			"or missing permissions)",
-		e.Held, e.Queue, e.For.Round(time.Millisecond), exchange, cause,
+		"%d failed deliveries of queue %q are held, one for %s: %s does not take their copies: %s%s",
+		e.Held, e.Queue, e.For.Round(time.Millisecond), exchange, cause, hint,
 	)
 }
 
 // Unwrap gives the last thing that went wrong.
-func (e HeldError) Unwrap() error { return e.Err }
+func (e *HeldError) Unwrap() error { return e.Err }

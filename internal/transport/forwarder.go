@@ -2,7 +2,6 @@ package transport
 
 import (
 	"context"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,12 +32,10 @@ type Forwarder struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
 
-	mu    sync.Mutex
-	lanes map[string]*Lane
-
 	upkeep upkeep
 
-	accessible atomic.Pointer[Link] // on which dead letters may be published by the default exchange
+	checking   flight               // whether dead letters may be published by the default exchange
+	accessible atomic.Pointer[Link] // on which they may
 }
 
 // NewForwarder returns a forwarder that is not connected yet.
@@ -50,24 +47,13 @@ func NewForwarder(settings ForwarderSettings) *Forwarder {
 		connection: NewConnection(settings.Connection, settings.Logger),
 		ctx:        ctx,
 		cancel:     cancel,
-		lanes:      map[string]*Lane{},
 		upkeep:     upkeep{ways: map[string]*wayBack{}},
 	}
 }
 
-// Lane gives the lane of a main queue: one confirm channel for each and each exchange, so that a broken queue stops no other.
-func (f *Forwarder) Lane(plan topology.Plan) *Lane {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-
-	l := f.lanes[plan.Queue]
-	if l == nil {
-		l = newLane(f, plan)
-		f.lanes[plan.Queue] = l
-	}
-
-	return l
-}
+// NewLane returns the lane of a main queue: one confirm channel for each and each exchange, so that a broken queue stops no other.
+// Lane.Retire gives it up.
+func (f *Forwarder) NewLane(plan topology.Plan) *Lane { return newLane(f, plan) }
 
 // Close ends all forwards that still wait; their deliveries stay unacknowledged. It returns at the deadline at the latest.
 func (f *Forwarder) Close(deadline time.Time) {

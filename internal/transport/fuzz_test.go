@@ -89,7 +89,7 @@ func (l life) run() {
 	if l.c.n(8) == 7 {
 		marshaler = rejecting{}
 	}
-	poison := middleware.Poison{Owner: &l.source, Now: func() time.Time { return l.now }, Random: func() float64 { return float64(l.c.byte()) / 256 }}
+	poison := middleware.Poison{Owner: &l.source, Logger: watermill.NopLogger{}, Now: func() time.Time { return l.now }, Random: func() float64 { return float64(l.c.byte()) / 256 }}
 
 	for round := 0; ; round++ {
 		require.Less(t, round, 400, "it spins")

@@ -18,11 +18,13 @@ type handle struct {
 	arrival
 	middleware.Standing
 
-	owner    any
-	source   *Source
-	delivery amqp091.Delivery
-	nameless bool   // the publisher gave no Watermill UUID
-	lost     string // names of headers that it came without; empty if there are none
+	owner        any
+	source       *Source
+	subscription *subscription // nil in tests of what needs none
+	delivery     amqp091.Delivery
+	consumer     int    // of the session, that it was delivered to
+	nameless     bool   // the publisher gave no Watermill UUID
+	lost         string // names of headers that it came without; empty if there are none
 
 	// msg is what is handed out, under this uuid; ctx is its context, which only the consumer ends.
 	msg  *message.Message
@@ -31,10 +33,13 @@ type handle struct {
 
 	mu         sync.Mutex
 	inside     int           // middlewares that have the message in hand
+	seen       bool          // a middleware has had it
 	left       chan struct{} // closed when the last has left; made by who waits for it
+	refusal    error         // its handler is not called, and the subscription stops
 	settlement *middleware.Settlement
 	succeeded  bool
 	answered   bool
+	failure    deadLetterFailure
 }
 
 var _ middleware.Delivery = (*handle)(nil)
@@ -49,6 +54,15 @@ func (h *handle) Enter() {
 	defer h.mu.Unlock()
 
 	h.inside++
+	h.seen = true
+}
+
+// wasSeen tells whether a middleware has had the message.
+func (h *handle) wasSeen() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	return h.seen
 }
 
 func (h *handle) Leave() {
@@ -59,6 +73,20 @@ func (h *handle) Leave() {
 		close(h.left)
 		h.left = nil
 	}
+}
+
+// Refuse stops the subscription, and makes the consumer give the message back, unless it is too late for that.
+func (h *handle) Refuse(err error) bool {
+	h.subscription.refuse(err)
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if !h.answered {
+		h.refusal = err
+	}
+
+	return !h.answered
 }
 
 // wait waits until no middleware has the message in hand: a handler may have answered by itself. It reports whether that came

@@ -22,7 +22,7 @@ func BenchmarkStock(b *testing.B) {
 	b.Run("alone", func(b *testing.B) { healthy(b, amqp.DefaultMarshaler{}.Unmarshal, handler) })
 	b.Run("plug", func(b *testing.B) {
 		source := testSource(config.Policy{}.WithDefaults())
-		judge := middleware.Poison{Owner: plug}
+		judge := middleware.Poison{Owner: plug, Logger: watermill.NopLogger{}}
 		s := Stock{
 			Captures: NewCaptures(), Owner: plug, Logger: watermill.NopLogger{}, Judge: judge,
 			Source: func(string) (*Source, error) { return &source, nil },

@@ -17,6 +17,15 @@ type holds struct {
 	count    int
 	reported time.Time // when a HeldError was reported last
 	told     bool      // it was, of those that are held now
+	retired  bool      // the lane is not used any more
+}
+
+// retire makes the lane close its channels after each copy.
+func (h *holds) retire() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.retired = true
 }
 
 // hold is one of them. It reports itself while it lasts too long, whatever it waits for: a connection, an alarm, its turn, a
@@ -75,12 +84,16 @@ func (h *hold) release() {
 	held := &h.lane.held
 	held.mu.Lock()
 	held.count--
+	retired := held.retired
 	over := held.count == 0 && held.told
 	if over {
 		held.told = false
 	}
 	held.mu.Unlock()
 
+	if retired {
+		h.lane.closeChannels()
+	}
 	if over {
 		held.telling.Lock()
 		defer held.telling.Unlock()
@@ -112,11 +125,11 @@ func (h *hold) report() {
 		return
 	}
 	held.reported, held.told = now, true
-	e := HeldError{
+	e := &HeldError{
 		Queue: h.lane.plan.Queue, Exchange: h.exchange, Held: held.count, For: now.Sub(h.since), Err: err,
 	}
 	held.mu.Unlock()
 
-	settings.Logger.Error("Failed deliveries are held", &e, watermill.LogFields{"amqp_queue_name": e.Queue, "held": e.Held})
+	settings.Logger.Error("Failed deliveries are held", e, watermill.LogFields{"amqp_queue_name": e.Queue, "held": e.Held})
 	settings.emit(middleware.Event{Kind: middleware.EventHeld, Queue: e.Queue, Held: e.Held, Took: e.For, Err: e})
 }

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -18,21 +19,44 @@ import (
 //
 // What cannot be confirmed is held: a delivery is published again after a return (the plan is declared anew), after a nack
 // and after the loss of the channel, with backoff, and never while an earlier publish of it is unresolved. Only the
-// broker's confirmation, the loss of the delivery's own channel or Close end it.
+// broker's confirmation, the loss of the delivery's own channel or Close end it. A declaration that the broker does not answer
+// stops the copies that need it and no others.
 type Lane struct {
 	forwarder *Forwarder
 	plan      topology.Plan
 	reserved  int // of the header frame, for what the broker adds
 
-	// turn is a lock that can be waited for with a context: whoever has it opens channels, declares and publishes, all of
-	// which can hang while the broker does not answer.
+	// turn is a lock that can be waited for with a context: whoever has it opens channels and publishes, which can hang while the
+	// broker does not answer. Nobody declares with it: one queue that is not available would stop all other copies.
 	turn chan struct{}
 	// confirms are by exchange, guarded by turn: an exchange that may not be written to closes its channel at each publish, and
 	// must not take those with it that go by another one.
 	confirms map[string]*confirmChannel
-	repaired time.Time // guarded by turn: when the plan was last declared again
 
-	held holds
+	repair flight
+	held   holds
+}
+
+// Retire gives the lane up, because nobody consumes from its main queue any more: its channels are closed when nobody waits for them. A
+// delivery that is forwarded all the same, because its handler took long, is treated as before.
+func (l *Lane) Retire() {
+	l.held.retire()
+	l.closeChannels()
+}
+
+// closeChannels retires the channels. It does not wait for its turn: whoever has it calls this in the end.
+func (l *Lane) closeChannels() {
+	select {
+	case l.turn <- struct{}{}:
+		defer l.give()
+	default:
+		return
+	}
+
+	for _, c := range l.confirms {
+		c.retire()
+	}
+	clear(l.confirms)
 }
 
 // Order is a failed delivery with what its copy is to carry.
@@ -68,8 +92,10 @@ func (l *Lane) Forward(ctx context.Context, o *Order) (*wire.State, error) {
 	})
 	defer h.release()
 
-	var wait *backoff.ExponentialBackOff
-
+	var (
+		wait       *backoff.ExponentialBackOff
+		undeclared error // why the plan could not be declared again
+	)
 	for {
 		state, err := l.publish(ctx, o)
 		if err == nil {
@@ -81,6 +107,11 @@ func (l *Lane) Forward(ctx context.Context, o *Order) (*wire.State, error) {
 		}
 		if errors.Is(err, errGone) || o.IsGone() {
 			return nil, errGone
+		}
+		if m := (missingError{}); errors.As(err, &m) {
+			h.failed(errors.Join(m.error, undeclared)) // is reported while the declaration has no answer
+			undeclared = l.redeclare(ctx, m.sent)
+			err = errors.Join(m.error, undeclared)
 		}
 		h.failed(err)
 
@@ -110,7 +141,7 @@ func (l *Lane) publish(ctx context.Context, o *Order) (*wire.State, error) {
 
 	select {
 	case <-pending.confirmation.Done():
-		return pending.state, l.outcome(ctx, pending)
+		return pending.state, pending.outcome()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -189,15 +220,23 @@ var (
 	errLost     = errors.New("the channel closed before the broker confirmed the copy")
 )
 
-// outcome tells what became of a resolved publish, and repairs what can be repaired before the next.
-func (l *Lane) outcome(ctx context.Context, p *pending) error {
+// missingError says that a copy, sent then, was not confirmed because a part of the plan is missing.
+type missingError struct {
+	error
+	sent time.Time
+}
+
+func (e missingError) Unwrap() error { return e.error }
+
+// outcome returns nil if the broker has taken the copy.
+func (p *pending) outcome() error {
 	returned := p.confirms.returned(p.id)
 
 	switch {
 	case p.confirmation.Acked() && !returned:
 		return nil
 	case p.confirmation.Acked():
-		return errors.Join(errReturned, l.redeclare(ctx, p.sent))
+		return missingError{errReturned, p.sent}
 	case !p.confirms.IsClosed():
 		p.confirms.retired.Store(true)
 		return errNacked
@@ -205,7 +244,7 @@ func (l *Lane) outcome(ctx context.Context, p *pending) error {
 
 	err := p.confirms.closeError()
 	if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.NotFound {
-		return errors.Join(err, l.redeclare(ctx, p.sent))
+		return missingError{err, p.sent}
 	}
 
 	return errors.Join(errLost, err)
@@ -221,25 +260,20 @@ func (l *Lane) redeclare(ctx context.Context, sent time.Time) error {
 	if err != nil {
 		return err
 	}
-	if err := l.take(ctx); err != nil {
-		return err
-	}
-	defer l.give()
 
-	if l.repaired.After(sent) {
-		return nil
-	}
+	return l.repair.do(ctx, sent, func() error { return l.declare(link) })
+}
 
+func (l *Lane) declare(link *Link) error {
 	channel, err := link.Channel()
 	if err != nil {
-		return err
+		return fmt.Errorf("cannot open a channel: %w", err)
 	}
 	defer channel.Close()
 
 	if err := l.plan.Declare(channel); err != nil {
 		return err
 	}
-	l.repaired = time.Now()
 	l.forwarder.settings.Logger.Info("Retry topology declared again, a part of it was missing",
 		watermill.LogFields{"amqp_queue_name": l.plan.Queue})
 	l.forwarder.settings.emit(middleware.Event{Kind: middleware.EventTopologyRepaired, Queue: l.plan.Queue})

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -150,6 +151,31 @@ func (l *Link) WaitUnblocked(ctx context.Context) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// ChannelsError says that a connection has no channel left. Each subscription takes one; so does each main queue, for each exchange,
+// of which messages have failed within the last two minutes, on the connection for copies.
+type ChannelsError struct {
+	Max int // as negotiated
+	Err error
+}
+
+func (e *ChannelsError) Error() string {
+	return fmt.Sprintf("all %d channels of the connection are in use; end subscriptions that are not needed, spread them over several "+
+		"subscribers and plugs, or raise channel_max, the broker's and that of config.Connection.AmqpConfig (%v)", e.Max, e.Err)
+}
+
+// Unwrap returns amqp091.ErrChannelMax.
+func (e *ChannelsError) Unwrap() error { return e.Err }
+
+// Channel opens a channel. It fails with a *ChannelsError if there is none left.
+func (l *Link) Channel() (*amqp091.Channel, error) {
+	channel, err := l.Connection.Channel()
+	if errors.Is(err, amqp091.ErrChannelMax) {
+		return nil, &ChannelsError{int(l.Config.ChannelMax), err}
+	}
+
+	return channel, err
 }
 
 // FrameSize is the negotiated frame size; zero means no limit.

@@ -45,14 +45,14 @@ func Publish(m Marshaler, msg *message.Message) (amqp091.Publishing, error) {
 	return p, nil
 }
 
-// isUnpublished tells headers that nobody publishes. CC and BCC are the publisher's to use; what else is the broker's own it would
-// believe, up to 3.10.
+// isUnpublished tells headers that nobody publishes. CC, BCC and x-opt-* are the publisher's to use; what else is the broker's own it
+// would believe, up to 3.10.
 func isUnpublished(key string) bool {
-	return wire.IsOwn(key) || wire.IsBroker(key) && key != wire.KeyBrokerCC && key != wire.KeyBrokerBCC
+	return wire.IsOwn(key) || wire.IsBroker(key) && key != wire.KeyBrokerCC && key != wire.KeyBrokerBCC && !wire.IsOpt(key)
 }
 
 // decode makes a message of a delivery with the user's marshaler, which sees string headers only and neither ours nor the
-// broker's: most marshalers know nothing else. It works on a copy, so that what goes into a retry is what arrived, whatever
+// broker's but for x-opt-*: most marshalers know nothing else. It works on a copy, so that what goes into a retry is what arrived, whatever
 // the marshaler or the handler does. An error means that the marshaler rejected the message, or panicked.
 func decode(m Marshaler, d *amqp091.Delivery) (msg *message.Message, err error) {
 	defer func() {
@@ -99,6 +99,9 @@ func raw(d *amqp091.Delivery) *message.Message {
 
 func plainHeaders(headers amqp091.Table) amqp091.Table {
 	out := make(amqp091.Table, len(headers))
+	for key, text := range wire.Opt(headers, HeaderText) {
+		out[key] = text
+	}
 	for key, value := range headers {
 		if wire.IsOwn(key) || wire.IsBroker(key) {
 			continue

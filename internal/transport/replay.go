@@ -130,6 +130,7 @@ func stateOfDead(d *amqp091.Delivery, mainQueue string) wire.State {
 		}
 		s.Arrival = wire.NewArrival(exchange, key, cmp.Or(letter.Expiration, d.Expiration), cmp.Or(letter.UserID, d.UserId), encodeCC(d.Headers))
 	}
+	s.Arrival.Opt = wire.EncodeOpt(wire.Opt(d.Headers, HeaderText))
 
 	return s
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -43,13 +44,14 @@ func anyPolicy(t *rapid.T) config.Policy {
 		Scope:     rapid.SampledFrom([]config.Scope{config.ScopeQueue, config.ScopeShared}).Draw(t, "scope"),
 		QueueType: rapid.SampledFrom([]config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}).Draw(t, "type"),
 		OnExpiry:  rapid.SampledFrom([]config.Expiry{config.ExpiryDeadLetter, config.ExpiryDrop}).Draw(t, "on expiry"),
-		MaxAge:    rapid.SampledFrom([]time.Duration{0, time.Second, time.Hour}).Draw(t, "max age"),
+		MaxAge:    rapid.SampledFrom([]time.Duration{0, time.Hour, 10 * time.Hour}).Draw(t, "max age"),
 		Immediate: rapid.IntRange(0, 2).Draw(t, "immediate"),
 	}
 	if p.Mode == config.ModeRetry {
 		p.Delays = rapid.SliceOfN(delay, 1, 6).Draw(t, "delays")
 		p.Retries = len(p.Delays) + rapid.IntRange(0, 3).Draw(t, "more")
 		p.Jitter = rapid.SampledFrom([]float64{0, 0.5, 1}).Draw(t, "jitter")
+		p.MaxAge = min(p.MaxAge, 1) * (p.Delay(1) + time.Second)
 	}
 
 	return p.WithDefaults()
@@ -102,7 +104,7 @@ func TestEveryPublishMatchesExactlyOneBinding(t *testing.T) {
 			h.state.Deadline = time.Now().Add(time.Duration(rand.Int64N(int64(time.Minute))))
 		}
 		h.Arrive(&policy, &h.state)
-		s := middleware.Poison{}.Judge(h, anyFailure(t))
+		s := middleware.Poison{Logger: watermill.NopLogger{}}.Judge(h, anyFailure(t))
 		if a := s.Verdict.Action; a != middleware.ActionRetry && a != middleware.ActionPostpone && a != middleware.ActionDeadLetter {
 			return // nothing is published
 		}

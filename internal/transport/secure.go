@@ -16,6 +16,7 @@ import (
 type endpoint struct {
 	uri     string // without TLS
 	address string
+	tls     bool
 	secure  func(net.Conn) (net.Conn, error)
 }
 
@@ -36,7 +37,7 @@ func endpointOf(uri string, config *tls.Config) (endpoint, error) {
 	if err != nil {
 		return endpoint{}, err
 	}
-	plain.Scheme = "amqp"
+	plain.Scheme, e.tls = "amqp", true
 	e.uri = plain.String()
 	if config == nil {
 		if config, err = tlsOf(parsed); err != nil {

@@ -5,7 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"math"
+
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -14,16 +15,15 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
-// session is one AMQP channel with one consumer on it.
+// session is one AMQP channel with one consumer at a time on it.
 type session struct {
-	channel    *amqp091.Channel
-	tag        string
-	deliveries <-chan received
-	acker      *acker
+	channel *amqp091.Channel
+	acker   *acker
 
 	// ctx is the parent of the messages' contexts; it ends with the channel, because the broker delivers them again.
 	ctx    context.Context
@@ -31,15 +31,30 @@ type session struct {
 
 	over chan struct{} // closed when the broker delivers no more: the consumer or the channel is gone
 	gone chan struct{} // closed when the channel is gone, and with it every delivery that is not settled
+	stop chan struct{} // closed when nothing more may be handed out: it is over, or the subscription closes
 
-	forwards sync.WaitGroup
+	// Of the goroutine that takes deliveries from the broker, see intake.go.
+	queue        string
+	suspectsFrom int64 // x-delivery-count; never for none
+	tag          string
+	consumed     int // how many consumers there were
+	deliveries   chan received
+	handed       tally // handed out and not handled yet
+	crowd        crowd
+	taken        chan struct{}
+	returned     []received // delivered and handed to nobody; read after taken
+
+	countsLeft bool // the broker counts what a closing channel leaves behind, and not what is given back before
+
+	forwards tally // copies that are not confirmed yet
+	paused   tally // deliveries that go back to their queue after a pause
 }
 
 // openSession declares and consumes. What was declared over an earlier connection is most likely still there: it is declared again
 // beside consuming, because a retry queue that is not available, such as a classic one whose node is down, must not keep healthy messages
 // from being handled.
 func openSession(s *subscription, link *Link, isDeclared func()) (*session, error) {
-	if s.began && s.consumer.hasDeclared(s.source) {
+	if s.began && s.consumer.queues.hasDeclared(&s.source) {
 		if session, err := beginSession(s, link); err == nil {
 			go s.declareAgain(link)
 			return session, nil
@@ -59,9 +74,9 @@ func beginSession(s *subscription, link *Link) (*session, error) {
 		return nil, fmt.Errorf("cannot open a channel: %w", err)
 	}
 
-	session, err := consume(s, channel)
+	session, err := newSession(s, channel, link.Version())
 	if err != nil {
-		s.consumer.forget(s.source.Queue) // it may have been deleted
+		s.consumer.queues.forget(s.source.Queue) // it may have been deleted
 		_ = channel.Close()
 
 		return nil, err
@@ -70,75 +85,52 @@ func beginSession(s *subscription, link *Link) (*session, error) {
 	return session, nil
 }
 
-func consume(s *subscription, channel *amqp091.Channel) (*session, error) {
+func newSession(s *subscription, channel *amqp091.Channel, version string) (*session, error) {
 	settings := s.consumer.settings
-
-	if err := channel.Qos(settings.Prefetch, 0, false); err != nil {
-		return nil, fmt.Errorf("cannot set the prefetch: %w", err)
-	}
-
-	tag := settings.Consumer
-	if tag == "" {
-		tag = "watermill-retry-" + watermill.NewShortUUID()
-	}
 	closes := channel.NotifyClose(make(chan *amqp091.Error, 1))
 	cancels := channel.NotifyCancel(make(chan string, 1))
 
-	deliveries, err := channel.Consume(s.source.Queue, tag, false, settings.Exclusive, settings.NoLocal, settings.NoWait, settings.Arguments)
+	const most = 1024 // behind that the stamps of a huge prefetch are late, which costs less than its memory
+	n := &session{
+		channel: channel, tag: settings.Consumer, queue: s.source.Queue, suspectsFrom: suspectsFrom(&s.source.Policy, version),
+		countsLeft: rabbitmq.AtLeast(version, 4, 3),
+		over:       make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{}), taken: make(chan struct{}),
+		deliveries: make(chan received, min(settings.Prefetch, most)), crowd: newCrowd(settings.Prefetch),
+	}
+	if n.tag == "" {
+		n.tag = "watermill-retry-" + watermill.NewShortUUID()
+	}
+	if settings.Exclusive || settings.SingleActive { // without a consumer for a moment, another process would take its place
+		n.suspectsFrom = never
+		n.crowd.share = math.MaxInt
+	}
+	first, err := n.consume(s, n.firstPrefetch(s))
 	if err != nil {
 		return nil, cannotConsume(s.source.Queue, err)
 	}
 
-	ctx, cancel := context.WithCancelCause(s.ctx)
-	n := &session{
-		channel: channel, tag: tag, acker: newAcker(channel),
-		ctx: ctx, cancel: cancel, over: make(chan struct{}), gone: make(chan struct{}),
-	}
-	n.deliveries = receive(deliveries, settings.Prefetch, n.gone)
+	n.acker = newAcker(channel)
+	n.ctx, n.cancel = context.WithCancelCause(s.ctx)
 	go n.watch(s, closes, cancels)
+	go func() {
+		defer close(n.stop)
+		select {
+		case <-n.over:
+		case <-s.closing:
+		}
+	}()
+	go n.take(s, first)
 
 	return n, nil
 }
 
-// received is a delivery with the time of its arrival: it may be handed out much later, behind others that were delivered
-// ahead of it.
-type received struct {
-	amqp091.Delivery
-	at time.Time
-}
-
-// receive stamps deliveries as they come. What is not taken when the channel is gone is dropped, as it will come again.
-func receive(deliveries <-chan amqp091.Delivery, prefetch int, gone <-chan struct{}) <-chan received {
-	const most = 1024 // behind that the stamps of a huge prefetch are late, which costs less than its memory
-	out := make(chan received, min(prefetch, most))
-
-	go func() {
-		defer close(out)
-		for d := range deliveries {
-			select {
-			case out <- received{d, time.Now()}:
-			case <-gone:
-				return
-			}
-		}
-	}()
-
-	return out
-}
-
 // cannotConsume says what to do where that is known: the broker's own words do not.
 func cannotConsume(queue string, err error) error {
-	broker := (*amqp091.Error)(nil)
-	if errors.As(err, &broker) {
-		switch broker.Code {
-		case amqp091.AccessRefused:
-			err = topology.Explain(topology.KindQueue, queue, err)
-		case amqp091.NotFound:
-			err = fmt.Errorf("the queue does not exist: with topology assume, all must be provisioned before: %w", err)
-		}
+	if broker := (*amqp091.Error)(nil); errors.As(err, &broker) && broker.Code == amqp091.NotFound {
+		err = fmt.Errorf("the queue does not exist: with topology assume, all must be provisioned before: %w", err)
 	}
 
-	return fmt.Errorf("cannot consume from queue %q: %w", queue, err)
+	return fmt.Errorf("cannot consume from queue %q: %w", queue, topology.ExplainUse(topology.UseConsume, topology.KindQueue, queue, err))
 }
 
 // watch tells when the session is over.
@@ -148,7 +140,7 @@ func (n *session) watch(s *subscription, closes <-chan *amqp091.Error, cancels <
 
 	lost := func(err *amqp091.Error) {
 		if err.Code == amqp091.NotFound {
-			s.consumer.forget(s.source.Queue)
+			s.consumer.queues.forget(s.source.Queue)
 		}
 		s.logger.Error("Channel closed", err, nil)
 	}
@@ -156,7 +148,7 @@ func (n *session) watch(s *subscription, closes <-chan *amqp091.Error, cancels <
 	select {
 	case _, cancelled := <-cancels:
 		if cancelled {
-			s.consumer.forget(s.source.Queue)
+			s.consumer.queues.forget(s.source.Queue)
 			s.logger.Error("RabbitMQ has cancelled the consumer: the queue was deleted or is not available", nil, nil)
 		}
 	case err, ok := <-closes:
@@ -188,10 +180,10 @@ func (n *session) work(s *subscription) {
 
 				return
 			}
-			if n.isGone() { // it will come again
-				continue
+			if !n.isGone() { // else it will come again
+				n.handle(s, &handle{owner: s.consumer.settings.Owner, source: &s.source, subscription: s, delivery: d.Delivery, consumer: d.consumer}, d.at)
 			}
-			n.handle(s, &handle{owner: s.consumer.settings.Owner, source: &s.source, delivery: d.Delivery}, d.at)
+			n.handed.Done()
 		}
 	}
 }
@@ -294,8 +286,11 @@ func (n *session) giveUp(s *subscription, h *handle) {
 // settle carries out what the middleware has left, or what the router's answer says by itself.
 func (n *session) settle(s *subscription, h *handle, acked bool) {
 	settlement, succeeded := h.answer()
+	s.noMiddleware.note(h.wasSeen())
 
 	switch {
+	case h.refusal != nil:
+		n.requeue(s, h)
 	case settlement != nil:
 		n.carryOut(s, h, *settlement)
 	case acked && n.isGone(): // too late: it will come again
@@ -308,10 +303,9 @@ func (n *session) settle(s *subscription, h *handle, acked bool) {
 			Class: middleware.ClassUnpublishable, Err: errUnpublishable, Message: h.msg, Topic: s.source.Topic,
 		})
 	case s.source.DeadLettersOf != "":
-		n.requeueLater(s, h)
+		n.setAside(s, h)
 	default: // a plain nack, or a publisher that a shutdown has closed before its handlers
-		n.requeue(s, h)
-		n.ended(s, h, middleware.EventRequeued)
+		n.nack(s, h)
 	}
 }
 
@@ -387,84 +381,10 @@ func final(v middleware.Verdict, published *wire.State) middleware.Verdict {
 	return v
 }
 
-func (n *session) requeue(s *subscription, h *handle) {
-	if err := n.acker.requeue(h.delivery.DeliveryTag); err != nil && !n.isGone() {
+func (n *session) requeue(s *subscription, h *handle) { n.requeueOf(s, h.delivery.DeliveryTag) }
+
+func (n *session) requeueOf(s *subscription, tag uint64) {
+	if err := n.acker.requeue(tag); err != nil && !n.isGone() {
 		s.logger.Error("Cannot give a message back to its queue", err, nil)
 	}
-}
-
-// requeueLater gives a dead letter back to its queue after a pause. Those behind it go on, up to the prefetch.
-func (n *session) requeueLater(s *subscription, h *handle) {
-	wait := pause(&h.delivery)
-	s.logger.Error("Handler of a dead letter has failed, it stays in the dead-letter queue", nil, watermill.LogFields{
-		"message_uuid": h.msg.UUID, "wait_time": wait.String(),
-	})
-	s.consumer.settings.Judge.Emit(middleware.Event{
-		Kind: middleware.EventSetAside, Topic: s.source.Topic, Queue: s.source.Queue, DeadLetters: true, Message: h.msg, Took: wait,
-	})
-
-	n.forwards.Add(1)
-	go func() {
-		defer n.forwards.Done()
-
-		select {
-		case <-time.After(wait):
-		case <-s.closing:
-		case <-n.gone:
-			return
-		}
-		n.requeue(s, h)
-	}()
-}
-
-// close ends the session. While the subscription closes, it waits for what is handed out and for the forwards, until the
-// deadline; else the broker has taken everything back already, and nothing is waited for.
-func (n *session) close(s *subscription) {
-	defer n.cancel(errGone)
-
-	if n.isGone() {
-		n.acker.close()
-		return
-	}
-	if !s.isClosing() { // cancelled by the broker
-		n.shut(time.Now().Add(closeGrace))
-		return
-	}
-
-	waitUntil(s.deadline, func() {
-		if err := n.channel.Cancel(n.tag, false); err != nil {
-			s.logger.Debug("Cannot cancel the consumer", watermill.LogFields{"err": err.Error()})
-		}
-	})
-	n.returnPrefetched()
-	waitUntil(s.deadline, func() {
-		s.workers.Wait()
-		n.forwards.Wait()
-	})
-	n.shut(latest(s.deadline, time.Now().Add(closeGrace)))
-}
-
-// returnPrefetched gives back what was delivered ahead and not handed out, one by one: from 4.3 on the broker counts what a
-// closing channel leaves behind as failed, and an explicit nack not.
-func (n *session) returnPrefetched() {
-	for {
-		select {
-		case d, ok := <-n.deliveries:
-			if !ok || n.acker.requeue(d.DeliveryTag) != nil {
-				return
-			}
-		case <-n.gone:
-			return
-		case <-time.After(closeGrace): // only when the cancel was not answered: else the deliveries end
-			return
-		}
-	}
-}
-
-// shut writes the last acknowledgements and closes the channel.
-func (n *session) shut(deadline time.Time) {
-	waitUntil(deadline, func() {
-		n.acker.close()
-		_ = n.channel.Close()
-	})
 }

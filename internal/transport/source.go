@@ -29,6 +29,14 @@ type Source struct {
 	DeadLettersOf string
 	// Lane takes the failed messages; nil under policy off.
 	Lane *Lane
+	// Ended is called when a subscription that Subscribe has returned is over, before its messages' channel is closed. Optional.
+	Ended func()
+}
+
+func (s *Source) end() {
+	if s.Ended != nil {
+		s.Ended()
+	}
 }
 
 // arrival is what a delivery of a source turns out to be.

@@ -162,7 +162,9 @@ func (s *Stock) serve(msg *message.Message, captured *capture, h message.Handler
 	if err != nil {
 		return nil, err
 	}
+	d := s.delivery(msg, captured, source)
 	if source.Policy.Mode == config.ModeOff {
+		msg.SetContext(middleware.WithDelivery(msg.Context(), d)) // it is the plug's, although it is left alone
 		produced, err := h(msg)
 		if err == nil {
 			s.Captures.forget(msg)
@@ -171,7 +173,6 @@ func (s *Stock) serve(msg *message.Message, captured *capture, h message.Handler
 		return produced, err
 	}
 
-	d := s.delivery(msg, captured, source)
 	if d.crashed {
 		return nil, s.fail(d, middleware.ClassCrashed, source.crashError(&captured.delivery))
 	}
@@ -257,6 +258,8 @@ func (d *stockDelivery) Settle(ctx context.Context, s middleware.Settlement) err
 	default:
 	}
 
+	ctx, cancel := withoutDeadline(ctx)
+	defer cancel(nil)
 	published, err := d.source.Lane.Forward(ctx, &Order{
 		Delivery: &d.captured.delivery,
 		State:    identify(s.State, &d.captured.delivery, d.captured.nameless),
@@ -271,6 +274,22 @@ func (d *stockDelivery) Settle(ctx context.Context, s middleware.Settlement) err
 	s.Done(final(s.Verdict, published))
 
 	return nil
+}
+
+// withoutDeadline returns a context that ends when ctx is cancelled, as stock subscribers do when they take a message back, but not at
+// its deadline: that is the handler's, set by a middleware outside of ours, and a copy that it interrupts may be stored all the same.
+func withoutDeadline(ctx context.Context) (context.Context, context.CancelCauseFunc) {
+	free, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if errors.Is(ctx.Err(), context.Canceled) {
+			cancel(context.Cause(ctx))
+		}
+	})
+
+	return free, func(cause error) {
+		stop()
+		cancel(cause)
+	}
 }
 
 func (d *stockDelivery) isGone() bool {

@@ -166,7 +166,7 @@ const plug = "this plug"
 
 func stock(source Source, err error) Stock {
 	return Stock{
-		Captures: NewCaptures(), Owner: plug, Logger: watermill.NopLogger{}, Judge: middleware.Poison{Owner: plug},
+		Captures: NewCaptures(), Owner: plug, Logger: watermill.NopLogger{}, Judge: middleware.Poison{Owner: plug, Logger: watermill.NopLogger{}},
 		Source: func(string) (*Source, error) { return &source, err },
 	}
 }
@@ -215,20 +215,20 @@ func TestStockMiddlewareLeavesOthersAlone(t *testing.T) {
 	for name, test := range map[string]struct {
 		msg    func(Stock) *message.Message
 		policy config.Policy
+		known  bool
 	}{
-		"not captured": {func(Stock) *message.Message { return message.NewMessage("", nil) }, config.Policy{}},
+		"not captured": {func(Stock) *message.Message { return message.NewMessage("", nil) }, config.Policy{}, false},
 		"policy off": {func(s Stock) *message.Message {
 			return s.Captures.Unmarshal(amqp.DefaultMarshaler{}, delivered(amqp091.Table{"x-delivery-count": int64(99)}))
-		}, config.Policy{Mode: config.ModeOff}},
+		}, config.Policy{Mode: config.ModeOff}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := stock(testSource(test.policy), nil)
 			msg := test.msg(s)
-			ctx := msg.Context()
 
 			_, err := s.Middleware(func(got *message.Message) ([]*message.Message, error) {
 				assert.Same(t, msg, got)
-				assert.Equal(t, ctx, got.Context())
+				assert.Equal(t, test.known, middleware.HasDelivery(got.Context(), s.Owner), "it is the plug's")
 				return nil, errHandler
 			})(msg)
 			assert.Equal(t, errHandler, err)

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -23,6 +24,9 @@ type subscription struct {
 
 	began bool // the first session was there; written before run
 
+	noMiddleware noMiddleware
+	refused      atomic.Bool
+
 	// ctx has the values of the context of Subscribe, but not its end: handlers finish during a close. abort ends it when
 	// the time to close is over.
 	ctx   context.Context
@@ -39,6 +43,7 @@ type subscription struct {
 
 func newSubscription(ctx context.Context, c *Consumer, source Source) *subscription {
 	inner, abort := context.WithCancelCause(context.WithoutCancel(ctx))
+	context.AfterFunc(inner, c.queues.use(&source).leave)
 
 	return &subscription{
 		consumer: c,
@@ -74,6 +79,7 @@ func (s *subscription) start(ctx context.Context, first *session, ended func()) 
 		s.run(first)
 		s.workers.Wait()
 		s.abort(ErrClosed)
+		s.source.end()
 	}()
 }
 
@@ -182,7 +188,7 @@ func (s *subscription) reopened(result <-chan opened) (*session, error) {
 		case r := <-result:
 			return r.session, r.err
 		case <-warning.C:
-			s.logger.Error("Cannot consume yet", NoAnswerError{s.source.Queue, openTimeout}, nil)
+			s.logger.Error("Cannot consume yet", &NoAnswerError{s.source.Queue, openTimeout}, nil)
 		case <-s.closing:
 			s.discard(result)
 			return nil, ErrClosed
@@ -208,7 +214,7 @@ func (s *subscription) first(ctx context.Context, link *Link) (*session, error) 
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		case <-timeout.C:
-			err = NoAnswerError{s.source.Queue, bound}
+			err = &NoAnswerError{s.source.Queue, bound}
 		}
 	}
 	s.abort(err)
@@ -237,12 +243,13 @@ type opened struct {
 // a channel at the broker until then, and whoever tries again and again would leave one each time.
 func (s *subscription) opening(link *Link) (result chan opened, isDeclared chan struct{}) {
 	result, isDeclared = make(chan opened, 1), make(chan struct{})
-	turn, _ := s.consumer.openings.LoadOrStore(s.source.Queue, make(chan struct{}, 1))
-	turns := turn.(chan struct{}) // nothing else is stored
+	used := s.consumer.queues.use(&s.source)
 	go func() {
+		defer used.leave()
+
 		select {
-		case turns <- struct{}{}:
-			defer func() { <-turns }()
+		case used.opening <- struct{}{}:
+			defer func() { <-used.opening }()
 		case <-s.ctx.Done():
 			result <- opened{nil, context.Cause(s.ctx)}
 			return

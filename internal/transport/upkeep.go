@@ -2,6 +2,7 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -13,8 +14,12 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// upkeepInterval is how often the ways back are declared again while messages wait that need them.
-const upkeepInterval = 15 * time.Second
+const (
+	// upkeepInterval is how often the ways back are declared again while messages wait that need them.
+	upkeepInterval = 15 * time.Second
+	// wayBackWait is how long one of them keeps the others waiting when the broker does not answer.
+	wayBackWait = 2 * time.Second
+)
 
 // upkeep looks after the ways back from shared retry queues. When somebody deletes the exchange that leads back, or the binding
 // of a main queue, then no publish fails, nothing is returned, and nobody would notice: what comes out of a quorum retry
@@ -27,9 +32,10 @@ type upkeep struct {
 }
 
 type wayBack struct {
-	plan   topology.Plan
-	until  time.Time // when the last copy that waits is due
-	failed bool      // and that was told
+	plan      topology.Plan
+	until     time.Time // when the last copy that waits is due
+	failed    bool      // and that was told
+	declaring flight
 }
 
 // lookAfter is called for every copy that has begun to wait.
@@ -109,20 +115,41 @@ func (f *Forwarder) declareWaysBack(ctx context.Context, ways []*wayBack) {
 
 	var channel *amqp091.Channel
 	for _, w := range ways {
+		if w.declaring.current() != nil {
+			continue // still without an answer
+		}
 		if channel == nil || channel.IsClosed() { // the broker closes it with each error
 			if channel, err = link.Channel(); err != nil {
 				return
 			}
 		}
 
-		err := w.plan.Declare(channel)
-		if err != nil && !w.failed && ctx.Err() == nil {
+		err := w.declare(f.ctx, channel)
+		if err != nil && !w.failed && f.ctx.Err() == nil {
 			f.settings.Logger.Error("Cannot declare the way back from the shared retry queues", err,
 				watermill.LogFields{"amqp_queue_name": w.plan.Queue})
 		}
 		w.failed = err != nil
+
+		if late := w.declaring.current(); late != nil {
+			go closeAfter(channel, late)
+			channel = nil
+		}
 	}
 	if channel != nil {
 		_ = channel.Close() // fails after an error of the broker
 	}
+}
+
+// declare declares the way back. It does not wait long for an answer.
+func (w *wayBack) declare(ctx context.Context, channel *amqp091.Channel) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, wayBackWait, errors.New("the broker has not answered"))
+	defer cancel()
+
+	return w.declaring.do(ctx, time.Now(), func() error { return w.plan.Declare(channel) })
+}
+
+func closeAfter(channel *amqp091.Channel, a *attempt) {
+	<-a.done
+	_ = channel.Close()
 }

@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -62,6 +63,14 @@ func encodeHistory(history []Attempt) string {
 	}
 
 	return ""
+}
+
+// HasCrashed reports whether the headers carry a history in which the message has crashed its consumers. It does not decode it:
+// it is asked of every delivery.
+func HasCrashed(headers map[string]any) bool {
+	text, _ := headers[KeyHistory].(string)
+
+	return strings.Contains(text, `"reason":"`+string(ReasonCrashed)+`"`) // in an error text the quotes are escaped
 }
 
 func marshalHistory(history []Attempt) string {

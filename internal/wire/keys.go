@@ -30,12 +30,14 @@ const (
 	KeyExpiration   = Prefix + "expiration"
 	KeyUserID       = Prefix + "user-id"
 	KeyCC           = Prefix + "cc"
+	KeyOpt          = Prefix + "opt" // the x-opt-* headers that it first arrived with
 	KeyUUID         = Prefix + "uuid"
 	KeyFirstFailure = Prefix + "first-failure"
 	KeyLastFailure  = Prefix + "last-failure"
 	KeySince        = Prefix + "since"      // where its age counts from
 	KeyDeadline     = Prefix + "deadline"   // when it expires
 	KeyNotBefore    = Prefix + "not-before" // until when it goes on waiting, where that is longer than any delay
+	KeyHandled      = Prefix + "handled"    // by which its handler has succeeded, and a middleware outside of it has not
 	KeyReason       = Prefix + "reason"
 	KeyError        = Prefix + "error"
 	KeyErrorType    = Prefix + "error-type"
@@ -50,8 +52,8 @@ const (
 var known = map[string]bool{
 	KeyVersion: true, KeyID: true, KeyCount: true, KeyDelay: true, KeyAttempts: true, KeyQueue: true, KeyTopic: true,
 	KeyHandler: true, KeyHost: true, KeyExchange: true, KeyRoutingKey: true, KeyExpiration: true, KeyUserID: true, KeyCC: true,
-	KeyUUID: true, KeyFirstFailure: true, KeyLastFailure: true, KeySince: true, KeyDeadline: true, KeyNotBefore: true,
-	KeyReason: true, KeyError: true, KeyErrorType: true, KeyHistory: true, KeyReplays: true, KeyReplay: true, KeyEdits: true,
+	KeyOpt: true, KeyUUID: true, KeyFirstFailure: true, KeyLastFailure: true, KeySince: true, KeyDeadline: true, KeyNotBefore: true,
+	KeyHandled: true, KeyReason: true, KeyError: true, KeyErrorType: true, KeyHistory: true, KeyReplays: true, KeyReplay: true, KeyEdits: true,
 	KeyRemoved: true,
 }
 
@@ -100,5 +102,5 @@ func IsBroker(key string) bool {
 		return true
 	}
 
-	return strings.HasPrefix(key, "x-first-death-") || strings.HasPrefix(key, "x-last-death-")
+	return IsOpt(key) || strings.HasPrefix(key, "x-first-death-") || strings.HasPrefix(key, "x-last-death-")
 }

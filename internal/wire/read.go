@@ -100,6 +100,7 @@ func decode(headers map[string]any) State {
 		Since:        parseTime(text(KeySince)),
 		Deadline:     parseTime(text(KeyDeadline)),
 		NotBefore:    parseTime(text(KeyNotBefore)),
+		Handled:      text(KeyHandled),
 		Reason:       Reason(text(KeyReason)),
 		Error:        text(KeyError),
 		ErrorType:    text(KeyErrorType),
@@ -111,6 +112,7 @@ func decode(headers map[string]any) State {
 
 	if _, known := headers[KeyExchange].(string); known {
 		s.Arrival = NewArrival(text(KeyExchange), text(KeyRoutingKey), text(KeyExpiration), text(KeyUserID), text(KeyCC))
+		s.Arrival.Opt = text(KeyOpt)
 	}
 
 	return s
@@ -219,9 +221,12 @@ func ReadDead(headers map[string]any, queue string) (State, bool) {
 	s.Error, s.ErrorType = Text(s.Error, MaxErrorBytes), Text(s.ErrorType, MaxErrorTypeBytes)
 	from := &s.Arrival
 	for _, name := range []*string{
-		&s.Queue, &s.Topic, &s.Handler, &s.Host, &s.UUID, &s.Replay, &from.Exchange, &from.RoutingKey, &from.Expiration, &from.UserID,
+		&s.Queue, &s.Topic, &s.Handler, &s.Host, &s.UUID, &s.Replay, &s.Handled, &from.Exchange, &from.RoutingKey, &from.Expiration, &from.UserID,
 	} {
 		*name = Text(*name, MaxNameBytes)
+	}
+	if len(from.Opt) > MaxOptBytes {
+		from.Opt = ""
 	}
 	from.CC, s.Removed = Text(from.CC, MaxCCBytes), Text(s.Removed, MaxRemovedBytes)
 

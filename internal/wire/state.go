@@ -29,6 +29,9 @@ type State struct {
 	// where one delay was not enough.
 	Since, Deadline, NotBefore time.Time
 
+	// Handled is the mark of a call in which the handler succeeded, and a middleware outside made a failure of it.
+	Handled string
+
 	Reason     Reason // why it died; empty before
 	Error      string
 	ErrorType  string
@@ -56,13 +59,15 @@ type State struct {
 // Arrival is how a message first arrived, as far as a retry or the broker changes it.
 type Arrival struct {
 	Exchange, RoutingKey, Expiration, UserID, CC string
+	// Opt are the x-opt-* headers, as JSON of at most MaxOptBytes.
+	Opt string
 
 	known bool
 }
 
 // NewArrival records how a message first arrived.
 func NewArrival(exchange, routingKey, expiration, userID, cc string) Arrival {
-	return Arrival{exchange, routingKey, expiration, userID, cc, true}
+	return Arrival{Exchange: exchange, RoutingKey: routingKey, Expiration: expiration, UserID: userID, CC: cc, known: true}
 }
 
 // Known reports whether the arrival was recorded: the default exchange has an empty name, so the fields cannot tell.
@@ -103,6 +108,7 @@ func (s State) Headers(id string) map[string]string {
 		set(KeyExpiration, s.Arrival.Expiration, MaxNameBytes)
 		set(KeyUserID, s.Arrival.UserID, MaxNameBytes)
 		set(KeyCC, s.Arrival.CC, MaxCCBytes)
+		set(KeyOpt, s.Arrival.Opt, MaxOptBytes)
 	}
 
 	set(KeyFirstFailure, formatTime(s.FirstFailure), MaxNameBytes)
@@ -110,6 +116,7 @@ func (s State) Headers(id string) map[string]string {
 	set(KeySince, formatTime(s.Since), MaxNameBytes)
 	set(KeyDeadline, formatTime(s.Deadline), MaxNameBytes)
 	set(KeyNotBefore, formatTime(s.NotBefore), MaxNameBytes)
+	set(KeyHandled, s.Handled, MaxNameBytes)
 	set(KeyReason, string(s.Reason), MaxNameBytes)
 	set(KeyError, s.Error, MaxErrorBytes)
 	set(KeyErrorType, s.ErrorType, MaxErrorTypeBytes)
@@ -168,7 +175,7 @@ const ShrinkSteps = 4
 
 // Shrink returns the state without what is given up when the frame has no room, least valuable first: at step 1 the
 // middle of the history and what a later version has added, at 2 the history and what was edited, at 3 all but 256 bytes of the error text, at 4 the error, its type, the names that
-// a log can tell as well and Watermill's poison keys, which repeat them. What the way back needs is never given up.
+// a log can tell as well, Watermill's poison keys, which repeat them, and the CC and x-opt-* headers. What the way back needs is never given up.
 func (s State) Shrink(step int) State {
 	if step >= 1 {
 		s.History, s.Unknown = trim(s.History, 1), nil
@@ -181,7 +188,7 @@ func (s State) Shrink(step int) State {
 	}
 	if step >= 4 {
 		s.Error, s.ErrorType, s.Topic, s.Handler, s.Host, s.Subscriber = "", "", "", "", "", ""
-		s.Arrival.CC, s.bare = "", true
+		s.Arrival.CC, s.Arrival.Opt, s.bare = "", "", true
 	}
 
 	return s

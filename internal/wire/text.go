@@ -11,6 +11,7 @@ const (
 	MaxErrorTypeBytes = 256
 	MaxNameBytes      = 255 // queue, topic, handler, host, exchange, routing key, user id
 	MaxCCBytes        = 1 << 10
+	MaxOptBytes       = 1 << 10
 	MaxHistoryBytes   = 6 << 10
 	MaxUnknownBytes   = 512
 	MaxEditsBytes     = 2 << 10

@@ -47,7 +47,8 @@ type Config struct {
 	// or a broker that does not answer costs the whole scrape. Defaults to 3s.
 	DepthTimeout time.Duration
 
-	// Logger is told when the depths of the queues cannot be read any more, and when they can be again. Optional.
+	// Logger is told when the depths of the queues cannot be read any more, and when they can be again.
+	// Defaults to slog.Default(); watermill.NopLogger{} logs nothing.
 	Logger watermill.LoggerAdapter
 }
 
@@ -65,7 +66,7 @@ func (c *Config) setDefaults() {
 		c.DepthTimeout = DefaultDepthTimeout
 	}
 	if c.Logger == nil {
-		c.Logger = watermill.NopLogger{}
+		c.Logger = watermill.NewSlogLogger(nil)
 	}
 }
 

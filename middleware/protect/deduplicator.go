@@ -99,7 +99,7 @@ func (d *Deduplicator) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		call, before := seen.begin(key, msg, admits(msg.Context()))
 		switch {
 		case call != nil:
-			return d.handle(h, msg, seen, call)
+			return handle(h, msg, seen, call)
 		case before == callHandled:
 			return nil, nil
 		default:
@@ -109,35 +109,30 @@ func (d *Deduplicator) Middleware(h message.HandlerFunc) message.HandlerFunc {
 }
 
 // handle calls the handler, and tells how that ended: also if by a panic.
-func (d *Deduplicator) handle(h message.HandlerFunc, msg *message.Message, seen *memory, c *call) ([]*message.Message, error) {
-	succeeded := false
+func handle(h message.HandlerFunc, msg *message.Message, seen *memory, c *call) ([]*message.Message, error) {
+	ctx, succeeded := msg.Context(), false
 	defer func() { seen.end(c, succeeded) }()
 
 	produced, err := h(msg)
-	succeeded = err == nil
+	if succeeded = err == nil; succeeded {
+		middleware.MarkHandled(ctx, c.mark)
+	}
 
 	return produced, err
 }
 
 // admits tells which messages are handled although one with their key is, or was.
-func admits(ctx context.Context) func(before callState, succeeded time.Time) bool {
+func admits(ctx context.Context) func(before callState, mark string) bool {
 	attempt, ok := postponable(ctx)
+	handled := middleware.HandledMark(ctx)
 
-	return func(before callState, succeeded time.Time) bool {
+	return func(before callState, mark string) bool {
 		if before == callInFlight {
 			return !ok // better twice than never, where it cannot wait
 		}
 
-		// A replay is wanted by who made it. And what has failed since that success was that success: a middleware between the
-		// retry middleware and this one has made a failure of it. What is written on a message has whole milliseconds.
-		return attempt.Replays > 0 || !lastFailure(attempt).Before(succeeded.Truncate(time.Millisecond))
+		// A replay is wanted by who made it. And what has the mark of that success was that success: a middleware between the
+		// retry middleware and this one has made a failure of it.
+		return attempt.Replays > 0 || handled == mark
 	}
-}
-
-func lastFailure(a middleware.Attempt) time.Time {
-	if len(a.History) == 0 {
-		return time.Time{}
-	}
-
-	return a.History[len(a.History)-1].At
 }

@@ -236,29 +236,73 @@ func TestMiddlewareOutsideThatFails(t *testing.T) {
 	assert.Equal(t, middleware.ActionRetry, d.settled[0].Action)
 
 	fails = false
-	history := d.state.History
-	require.NotEmpty(t, history)
 	again := newDelivery(twoRetries)
-	again.state.Count, again.state.Attempts = 1, 2
-	history[0].At = history[0].At.Add(-time.Minute)                                                           // the first failed call of those that are kept
-	again.state.History = append(history, wire.Attempt{Number: 2, At: time.Now().Truncate(time.Millisecond)}) // as it is written
+	again.state = written(d.copied)
 	require.NoError(t, routed(commit, newMessage(again, "payload")))
 	assert.Equal(t, 3, h.calls, "and a retry")
 	require.NoError(t, routed(commit, fresh()))
 	assert.Equal(t, 3, h.calls, "a duplicate does not")
 }
 
-// A message that failed before one with its key succeeded need not be handled any more.
+// A message that was not handled when one with its key was need not be handled any more: whenever it has failed, be it in the same
+// millisecond. What is written on a message has no finer time.
 func TestRetryAfterDuplicateSucceeded(t *testing.T) {
-	h := &handler{}
-	guarded := deduplicator(t, protect.DeduplicatorConfig{}).Middleware(h.handle)
-	failedAt := time.Now().Add(-time.Second)
-	require.NoError(t, routed(guarded, fresh()))
+	for name, failed := range map[string]time.Duration{"before": -time.Second, "in the same millisecond": 0, "later": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			h := &handler{err: errBoom}
+			guarded := deduplicator(t, protect.DeduplicatorConfig{}).Middleware(h.handle)
+			first := newDelivery(twoRetries)
+			require.NoError(t, routed(retried(guarded), newMessage(first, "payload")))
+			h.err = nil
+			require.NoError(t, routed(retried(guarded), fresh()))
+			require.Equal(t, 2, h.calls)
 
+			retry := newDelivery(twoRetries)
+			retry.state = written(first.copied)
+			require.NotEmpty(t, retry.state.History)
+			retry.state.History[0].At = time.Now().Add(failed).Truncate(time.Millisecond)
+			require.NoError(t, routed(retried(guarded), newMessage(retry, "payload")))
+			assert.Equal(t, 2, h.calls)
+		})
+	}
+}
+
+// An attempt that fails before it comes to the deduplicator does not take the mark away.
+func TestMarkOutlivesOtherFailures(t *testing.T) {
+	h, fails := &handler{}, "after"
+	guarded := deduplicator(t, protect.DeduplicatorConfig{}).Middleware(h.handle)
+	outside := retried(func(msg *message.Message) ([]*message.Message, error) {
+		if fails == "before" {
+			return nil, errBoom
+		}
+		produced, err := guarded(msg)
+		if fails == "after" {
+			return nil, errBoom
+		}
+
+		return produced, err
+	})
 	d := newDelivery(twoRetries)
-	d.state.Count, d.state.Attempts, d.state.History = 1, 1, []wire.Attempt{{Number: 1, At: failedAt.Add(-time.Second)}, {Number: 2, At: failedAt}}
-	require.NoError(t, routed(guarded, newMessage(d, "payload")))
-	assert.Equal(t, 1, h.calls)
+	for _, fails = range []string{"after", "before", "never"} {
+		require.NoError(t, routed(outside, newMessage(d, "payload")))
+		next := newDelivery(twoRetries)
+		next.state = written(d.copied)
+		d = next
+	}
+	assert.Equal(t, 2, h.calls, "what came after its success has failed")
+}
+
+// written is the state that the copy of a message has when it comes back.
+func written(s wire.State) wire.State {
+	headers := map[string]any{}
+	for key, value := range s.Headers("id") {
+		headers[key] = value
+	}
+	read, _ := wire.Read(headers, wire.Reading{
+		Queue: s.Queue, MaxRetries: 9, Death: "retry", IsRetryQueue: func(string, string) bool { return true },
+	})
+
+	return read
 }
 
 // Where two with the same key are handled at a time, the end of one says nothing of the other.
@@ -402,6 +446,26 @@ func TestDeduplicatorLosesNothing(t *testing.T) {
 			require.NoError(r, <-f.out)
 		}
 	})
+}
+
+// Watermill's Deduplicator takes a retry for a duplicate; by attempt it does not, also with its default keys.
+func TestByAttempt(t *testing.T) {
+	for name, deduplicator := range map[string]wmmiddleware.Deduplicator{
+		"default keys": {}, "keys": {KeyFactory: wmmiddleware.NewMessageHasherSHA256(1 << 20)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := &handler{}
+			guarded := protect.ByAttempt(deduplicator)(h.handle)
+			for range 2 {
+				require.NoError(t, call(guarded, fresh()))
+			}
+			assert.Equal(t, 1, h.calls, "a duplicate")
+			d := newDelivery(twoRetries)
+			d.state.Count, d.state.Attempts = 1, 1
+			require.NoError(t, call(guarded, newMessage(d, "payload")))
+			assert.Equal(t, 2, h.calls, "a retry")
+		})
+	}
 }
 
 func TestKeyByAttempt(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
-// KeyByAttempt makes keys for Watermill's own Deduplicator, inside of the retry middleware, where its repository has to be kept:
-// a message has the key of the hasher when it is fresh, and another with each further call. So duplicates are dropped, and
+// KeyByAttempt makes keys for Watermill's own Deduplicator, inside of the retry middleware, where its repository has to be kept: add
+// that with [ByAttempt], as the retry middleware refuses others. A message has the key of the hasher when it is fresh, and another with each further call. So duplicates are dropped, and
 // retries, immediate tries, postponed messages and replays are not.
 //
 // That Deduplicator takes a message for handled before its handler is called. One that the broker delivers again, after a lost

@@ -1,6 +1,7 @@
 package protect
 
 import (
+	"crypto/rand"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ type call struct {
 	key           string
 	acked, nacked <-chan struct{}
 	succeeded     time.Time // zero until the handler has
+	mark          string    // its own, which no other call has
 }
 
 // callState is what is known of a message with the same key.
@@ -39,18 +41,18 @@ func newMemory(window time.Duration, max int) *memory {
 }
 
 // begin begins a call, if there is none with its key or admits wants it all the same.
-func (m *memory) begin(key string, msg *message.Message, admits func(callState, time.Time) bool) (c *call, before callState) {
+func (m *memory) begin(key string, msg *message.Message, admits func(callState, string) bool) (c *call, before callState) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
 	m.forget(time.Now())
 	if old := m.calls[key]; old != nil && old.acked != msg.Acked() { // a message is no duplicate of itself
-		if before = old.state(); before != callNone && !admits(before, old.succeeded) {
+		if before = old.state(); before != callNone && !admits(before, old.mark) {
 			return nil, before
 		}
 	}
 
-	c = &call{key: key, acked: msg.Acked(), nacked: msg.Nacked()}
+	c = &call{key: key, acked: msg.Acked(), nacked: msg.Nacked(), mark: rand.Text()}
 	m.calls[key] = c
 
 	return c, callNone

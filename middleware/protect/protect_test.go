@@ -32,6 +32,7 @@ type delivery struct {
 	withdrawn bool
 	succeeded bool
 	settled   []middleware.Verdict
+	copied    wire.State // what the last copy carries
 }
 
 func (d *delivery) Owner() any                                { return owner }
@@ -48,7 +49,7 @@ func (d *delivery) Withdrawn() bool                           { return d.withdra
 func (d *delivery) Succeeded()                                { d.succeeded = true }
 
 func (d *delivery) Settle(_ context.Context, s middleware.Settlement) error {
-	d.settled = append(d.settled, s.Verdict)
+	d.settled, d.copied = append(d.settled, s.Verdict), s.State
 	return nil
 }
 

@@ -173,3 +173,28 @@ func TestWatermillsCircuitBreaker(t *testing.T) {
 	assert.Equal(t, 1, verdict.Count, "open, it uses up an attempt")
 	require.ErrorIs(t, call(alone, fresh()), gobreaker.ErrOpenState)
 }
+
+// failingOnce is a publisher that fails its first messages.
+type failingOnce struct{ calls, published int }
+
+func (p *failingOnce) Publish(_ string, messages ...*message.Message) error {
+	if p.calls++; p.calls == 1 {
+		return errBoom
+	}
+	p.published += len(messages)
+
+	return nil
+}
+
+func (*failingOnce) Close() error { return nil }
+
+// A fact about Watermill: its decorator takes an output for published before it is. The retry's equal output is dropped, as a success.
+func TestWatermillsDeduplicatingPublisherLosesOutputs(t *testing.T) {
+	publisher := &failingOnce{}
+	decorated, err := (&wmmiddleware.Deduplicator{}).PublisherDecorator()(publisher)
+	require.NoError(t, err)
+
+	require.Error(t, decorated.Publish("topic", message.NewMessage("first", []byte("output"))))
+	require.NoError(t, decorated.Publish("topic", message.NewMessage("retry", []byte("output"))))
+	assert.Zero(t, publisher.published)
+}

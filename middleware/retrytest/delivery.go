@@ -17,6 +17,7 @@ type delivery struct {
 
 	owner   any
 	queue   string
+	now     func() time.Time
 	arrived time.Time
 	msg     *message.Message
 
@@ -40,7 +41,7 @@ var _ middleware.Delivery = (*delivery)(nil)
 type deliveryKey struct{}
 
 func (l *life) newDelivery(state wire.State) *delivery {
-	d := &delivery{owner: l, queue: l.service.Queue, arrived: l.clock.Now()}
+	d := &delivery{owner: l, queue: l.service.Queue, now: l.clock.Now, arrived: l.clock.Now()}
 	d.Arrive(&l.policy, &state)
 	d.left, d.lost = make(chan struct{}), make(chan struct{})
 	d.ctx, d.cancel = context.WithCancel(context.WithValue(context.Background(), deliveryKey{}, d))
@@ -50,6 +51,7 @@ func (l *life) newDelivery(state wire.State) *delivery {
 
 func (d *delivery) Owner() any      { return d.owner }
 func (d *delivery) Queue() string   { return d.queue }
+func (d *delivery) Now() time.Time  { return d.now() }
 func (d *delivery) Withdrawn() bool { return d.ctx.Err() != nil }
 
 // Enter and Leave are of no use here: left tells the same.

@@ -31,10 +31,15 @@ type letter struct {
 func (l letter) texts() map[string]string {
 	texts := make(map[string]string, len(l.headers))
 	for key, value := range l.headers {
-		texts[key], _ = value.(string)
+		texts[key] = asText(value)
 	}
 
 	return texts
+}
+
+func asText(value any) string {
+	text, _ := value.(string)
+	return text
 }
 
 // uuidKey is where watermill-amqp's marshaler writes the UUID.
@@ -48,7 +53,13 @@ func publish(s Service, msg *message.Message) letter {
 	}
 	headers[uuidKey] = msg.UUID
 
-	at := letter{headers: wire.Strip(headers, false), payload: slices.Clone(msg.Payload), timestamp: s.Timestamp.Truncate(time.Second)}
+	published := wire.Strip(headers, false)
+	for key, value := range headers {
+		if wire.IsOpt(key) { // the publisher's to use
+			published[key] = value
+		}
+	}
+	at := letter{headers: published, payload: slices.Clone(msg.Payload), timestamp: s.Timestamp.Truncate(time.Second)}
 	if s.Expiration > 0 {
 		at.expiration = strconv.FormatInt(max(1, s.Expiration.Milliseconds()), 10)
 	}
@@ -68,6 +79,7 @@ type life struct {
 	mu      sync.Mutex
 	current *delivery
 	calls   int
+	handled bool // the last call of the handler has succeeded
 	dead    bool // the process is: nobody learns what happens in it
 	result  Result
 	open    bool // the last step is in its call
@@ -195,7 +207,10 @@ func (l *life) retryQueue(delay string) string { return l.service.Queue + ".retr
 func raw(at letter, state wire.State) *message.Message {
 	msg := message.NewMessage(state.UUID, slices.Clone(at.payload))
 	for key, value := range wire.Strip(at.headers, false) {
-		msg.Metadata[key], _ = value.(string)
+		msg.Metadata[key] = asText(value)
+	}
+	for key, value := range wire.Opt(at.headers, asText) {
+		msg.Metadata[key] = value
 	}
 
 	return msg
@@ -254,6 +269,7 @@ func (l *life) settle(at letter, kind wire.Kind, d *delivery, acked, ok bool) (l
 	case acked:
 		l.poison.Ended(middleware.EventSucceeded, d, d.msg)
 		l.end(Succeeded)
+		l.notice()
 	case succeeded:
 		return l.carryOut(at, kind, d, l.poison.Judge(d, middleware.Failure{
 			Class: middleware.ClassUnpublishable, Topic: l.service.Topic, Message: d.msg,
@@ -306,6 +322,7 @@ func copyOf(at letter, queue string, kind wire.Kind, state wire.State) letter {
 	if !state.Arrival.Known() {
 		state.Arrival = wire.NewArrival("", queue, at.expiration, "", "")
 	}
+	state.Arrival.Opt = wire.EncodeOpt(wire.Opt(at.headers, asText))
 	if uuid, _ := at.headers[uuidKey].(string); uuid == "" && state.UUID == "" {
 		state.UUID = watermill.NewUUID()
 	}
@@ -355,6 +372,7 @@ func (l *life) call(d *delivery) Fault {
 	defer l.mu.Unlock()
 
 	l.calls++
+	l.handled = false
 	fault, ok := l.service.Faults[l.calls]
 	if !ok {
 		fault = l.service.Faults[EveryCall]
@@ -362,6 +380,22 @@ func (l *life) call(d *delivery) Fault {
 	d.called(fault)
 
 	return fault
+}
+
+// returned notes how a call has ended.
+func (l *life) returned(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.handled = err == nil
+}
+
+// notice notes whether the success was the handler's.
+func (l *life) notice() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	l.result.Swallowed = !l.handled
 }
 
 // fault is that of the last call.

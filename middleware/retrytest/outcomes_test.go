@@ -56,7 +56,7 @@ var stages = map[string]config.Policy{
 	"first try, an immediate one is left": {Delays: seconds(10, 15), Immediate: 1},
 	"first attempt":                       {Delays: seconds(10, 15)},
 	"last attempt":                        {Delays: seconds(10, 15)},
-	"the wait would outlive the deadline": {Delays: seconds(10), MaxAge: 8 * time.Second},
+	"the wait would outlive the deadline": {Delays: seconds(10)},
 	"policy without retries":              {Mode: config.ModeDeadLetter},
 }
 
@@ -140,7 +140,12 @@ func playCell(row, stage string) (retrytest.Result, string) {
 		acts = 3
 	}
 
-	service := retrytest.Service{Policy: policy, Clock: clock, Handler: func(msg *message.Message) ([]*message.Message, error) {
+	expiration := time.Duration(0)
+	if stage == "the wait would outlive the deadline" {
+		expiration = 8 * time.Second
+	}
+
+	service := retrytest.Service{Policy: policy, Clock: clock, Expiration: expiration, Handler: func(msg *message.Message) ([]*message.Message, error) {
 		attempt, _ := middleware.AttemptFromContext(msg.Context())
 		call++
 		switch {

@@ -18,7 +18,7 @@ type End string
 
 // The ends.
 const (
-	Succeeded    End = "succeeded"     // acknowledged: the handler succeeded, and its outputs were published
+	Succeeded    End = "succeeded"     // acknowledged: the handler succeeded, and its outputs were published; or Swallowed
 	DeadLettered End = "dead-lettered" // in the dead-letter queue
 	Dropped      End = "dropped"       // acknowledged, because the error or the policy says so
 )
@@ -31,6 +31,9 @@ type Result struct {
 	Steps []Step
 	// End is empty with an Err.
 	End End
+	// Swallowed is true if the message was acknowledged as a success, and the last call of its handler has failed, or there was none: a
+	// middleware in between has answered for it.
+	Swallowed bool
 	// DeadLetter is what lies in the dead-letter queue; nil if nothing does.
 	DeadLetter *DeadLetter
 	// Outputs are the messages that were published.
@@ -165,6 +168,8 @@ func (r Result) summary() string {
 		return fmt.Sprintf("%s: %s %s", subject, deadLettered(r.DeadLetter.Reason), after)
 	case r.End == "":
 		return "nothing was run"
+	case r.Swallowed:
+		return fmt.Sprintf("%s: swallowed %s: a middleware has acknowledged it, and its handler has not succeeded", subject, after)
 	}
 
 	return fmt.Sprintf("%s: %s %s", subject, r.End, after)

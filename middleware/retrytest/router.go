@@ -123,6 +123,7 @@ func (l *life) innermost(h message.HandlerFunc) message.HandlerFunc {
 
 		outputs, err := h(msg)
 		d.returns(err)
+		l.returned(err)
 
 		return outputs, err
 	}

@@ -6,8 +6,10 @@ import amqpretry "github.com/amqpretry/watermill-retry/amqpretry/amqpretryv3"
 
 type (
 	DeadLetterSubscriber = amqpretry.DeadLetterSubscriber
+	ChannelsError        = amqpretry.ChannelsError
 	HeldError            = amqpretry.HeldError
 	NoAnswerError        = amqpretry.NoAnswerError
+	NoMiddlewareError    = amqpretry.NoMiddlewareError
 	Options              = amqpretry.Options
 	Plug                 = amqpretry.Plug
 	ProtectionError      = amqpretry.ProtectionError

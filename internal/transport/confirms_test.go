@@ -1,0 +1,41 @@
+package transport
+
+import (
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A channel forgets which publishes were returned when they have been told so.
+func TestConfirmChannel_ForgetsReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newScripted()
+		var mu sync.Mutex
+		returned := map[string]bool{}
+		b.OnPublish = func(u *publish) {
+			mu.Lock()
+			again := returned[u.Exchange]
+			returned[u.Exchange] = !again
+			mu.Unlock()
+			if again {
+				u.Ack()
+			} else {
+				u.Return()
+			}
+		}
+		lane := b.forwarder(t).NewLane(scriptedPlan(t, retryOnce))
+		for range 20 {
+			_, err := lane.Forward(t.Context(), failure())
+			require.NoError(t, err)
+		}
+		require.Len(t, b.Publishes(), 40)
+
+		c := lane.confirms["q.retry"]
+		require.NoError(t, c.Close())
+		<-c.done
+		assert.LessOrEqual(t, len(c.ids), 1, "what stands for all returns may stay")
+	})
+}

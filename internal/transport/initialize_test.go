@@ -1,0 +1,53 @@
+package transport
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// Initialize ends although the broker does not answer a declaration: after a time, with its context, and with Close.
+func TestInitialize_NoAnswer(t *testing.T) {
+	unanswered := Source{Topic: "orders", Queue: "orders", Declare: func(channel *amqp091.Channel, _ string) error {
+		return <-channel.NotifyClose(make(chan *amqp091.Error, 1))
+	}}
+
+	for name, test := range map[string]struct {
+		end   func(*Consumer, context.CancelCauseFunc)
+		want  error
+		after time.Duration
+	}{
+		"by itself":   {func(*Consumer, context.CancelCauseFunc) {}, &NoAnswerError{"orders", declareTimeout}, declareTimeout},
+		"its context": {func(_ *Consumer, cancel context.CancelCauseFunc) { cancel(errGone) }, errGone, time.Second},
+		"Close":       {func(c *Consumer, _ context.CancelCauseFunc) { _ = c.Close() }, ErrClosed, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				broker := &reluctant{willing: make(chan struct{}), channels: map[int]bool{}}
+				c, err := NewConsumer(t.Context(), ConsumerSettings{
+					Connection: ConnectionSettings{
+						URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: broker.dial}, Emit: func(middleware.Event) {},
+					},
+					Logger: watermill.NopLogger{}, CloseTimeout: time.Minute,
+				})
+				require.NoError(t, err)
+				defer func() { require.NoError(t, c.Close()) }()
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+
+				began := time.Now()
+				time.AfterFunc(time.Second, func() { test.end(c, cancel) })
+				assert.Equal(t, test.want, c.Initialize(ctx, unanswered))
+				assert.Equal(t, test.after, time.Since(began))
+			})
+		})
+	}
+}

@@ -1,0 +1,44 @@
+package middleware
+
+import (
+	"runtime/debug"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
+
+// failureListener is a Delivery that wants to know why a handler has failed of which the middleware leaves the message alone: of a
+// dead letter, which has no further queue to go to.
+type failureListener interface {
+	// Failed is told before the router answers. text is what may be logged of err.
+	Failed(handler string, err error, text string)
+}
+
+// leaveAlone calls the handler of a message that the middleware leaves alone.
+func (p *Poison) leaveAlone(d Delivery, msg *message.Message, h message.HandlerFunc) (produced []*message.Message, err error) {
+	listener, is := d.(failureListener)
+	if _, deadLetter := DeadLetterFromContext(msg.Context()); !is || !deadLetter {
+		return h(msg)
+	}
+	d.Enter()
+	defer d.Leave()
+
+	handler, returned := message.HandlerNameFromCtx(msg.Context()), false
+	defer func() {
+		if !returned {
+			if value := recover(); value != nil {
+				produced, err = nil, &PanicError{Value: value, Stack: debug.Stack(), ShowStack: p.PanicStacks}
+			} else { // a Goexit: this goroutine will not return to the router, so nobody else would answer
+				err = errGoexit
+				defer msg.Nack()
+			}
+		}
+		if err != nil {
+			text, _ := p.describe(err)
+			listener.Failed(handler, err, text)
+		}
+	}()
+	produced, err = h(msg)
+	returned = true
+
+	return produced, err
+}
