@@ -140,7 +140,7 @@ type Policy struct {
 	// of a burst most come back near its end, in the order and at the pace in which they failed.
 	Jitter float64 `yaml:"jitter,omitempty" json:"jitter,omitzero" koanf:"jitter" mapstructure:"jitter"`
 	// MaxAge is the age at which a message expires: it is handled no more, and no wait begins that would last longer.
-	// It counts from the message's timestamp property, else from its first delivery. 0 means that only the message's own
+	// It counts from the message's timestamp property, else from its first delivery. It must be longer than the first delay. 0 means that only the message's own
 	// expiration, if it has one, sets a deadline.
 	MaxAge time.Duration `yaml:"max_age,omitempty" json:"max_age,omitzero" koanf:"max_age" mapstructure:"max_age"`
 	// OnExpiry says where a message goes that has expired, by MaxAge or its own expiration. Defaults to ExpiryDeadLetter.

@@ -149,6 +149,7 @@ func (p Policy) validateRetries(e *problems) {
 	}
 	p.validateDelays(e)
 	p.validateBackoff(e)
+	p.validateDeadline(e)
 	if !(p.Jitter >= 0 && p.Jitter <= 1) {
 		e.add("jitter", "out of bounds", "0..1, the part of each delay that is random", number(p.Jitter))
 	}
@@ -170,6 +171,18 @@ func (p Policy) validateDelays(e *problems) {
 	} else if p.Retries > 0 && p.Retries < n {
 		e.add("retries", "delays that are never used",
 			fmt.Sprintf("at least %d, the number of delays, or 0 to use each once; else remove the last %d of delays", n, n-p.Retries), strconv.Itoa(p.Retries))
+	}
+}
+
+// validateDeadline refuses an age before which no retry begins: a message that waits for it has expired by then.
+func (p Policy) validateDeadline(e *problems) {
+	first := p.Delay(1)
+	if p.Jitter > 0 && p.Jitter <= 1 {
+		first = max(MinDelay, first-time.Duration(p.Jitter*float64(first)))
+	}
+	if p.MaxAge >= MinDelay && p.MaxAge <= first {
+		e.add("max_age", "over before the first retry, so that nothing is retried",
+			fmt.Sprintf("more than the first delay, %s; to retry nothing, use mode %q", first, ModeDeadLetter), p.MaxAge.String())
 	}
 }
 
