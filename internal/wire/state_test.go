@@ -189,8 +189,10 @@ func checkBounds(t require.TestingT, headers map[string]string) {
 			limit = 256
 		case wire.KeyHistory:
 			limit = 6 << 10
-		case wire.KeyCC:
+		case wire.KeyCC, wire.KeyOpt:
 			limit = 1 << 10
+		case wire.KeyEdits:
+			limit = 2 << 10
 		}
 		require.True(t, utf8.ValidString(value), key)
 		require.LessOrEqual(t, len(value), limit, key)

@@ -86,12 +86,13 @@ func report(t *testing.T, title string, head []string, rows [][]string) {
 
 // queues are a main queue, its dead-letter queue, and one more.
 type queues struct {
-	t                  *testing.T
-	main, dead, parked string
-	connection         *amqp091.Connection
-	channel            *amqp091.Channel
-	client             *dlq.Client
-	queue              *dlq.Queue
+	t          *testing.T
+	main, dead string
+	parked     []string
+	connection *amqp091.Connection
+	channel    *amqp091.Channel
+	client     *dlq.Client
+	queue      *dlq.Queue
 }
 
 // newQueues declares them; deadType is that of the dead-letter queue.
@@ -113,9 +114,9 @@ func newQueues(t *testing.T, deadType string) *queues {
 	if deadType == amqp091.QueueTypeClassic {
 		dead = amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeClassic}
 	}
-	q := &queues{t: t, main: main, dead: main + ".dlq", parked: main + ".parked", connection: connection, channel: channel, client: client, queue: client.Queue(main)}
+	q := &queues{t: t, main: main, dead: main + ".dlq", connection: connection, channel: channel, client: client, queue: client.Queue(main)}
 	for name, arguments := range map[string]amqp091.Table{
-		q.main: {amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}, q.dead: dead, q.parked: {amqp091.QueueTypeArg: amqp091.QueueTypeQuorum},
+		q.main: {amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}, q.dead: dead,
 	} {
 		_, err := channel.QueueDeclare(name, true, false, false, false, arguments)
 		require.NoError(t, err)
@@ -125,8 +126,19 @@ func newQueues(t *testing.T, deadType string) *queues {
 	return q
 }
 
+// park declares the queue to which a call moves messages.
+func (q *queues) park(call int) string {
+	q.t.Helper()
+	name := q.main + ".parked-" + strconv.Itoa(call)
+	_, err := q.channel.QueueDeclare(name, true, false, false, false, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
+	require.NoError(q.t, err)
+	q.parked = append(q.parked, name)
+
+	return name
+}
+
 func (q *queues) remove() {
-	for _, name := range []string{q.main, q.dead, q.parked} {
+	for _, name := range append(q.parked, q.main, q.dead) {
 		_, _ = q.channel.QueueDelete(name, false, false, false)
 	}
 	_ = q.client.Close()
@@ -144,6 +156,11 @@ func uuid(n int) string { return fmt.Sprintf("uuid-%d-", n) }
 // tenants are the values of a header, by which half of the messages match.
 var tenants = []string{"a", "b"}
 
+// headerCall is where an import's file names the call that imports it.
+const headerCall = "call"
+
+func callName(call int) string { return fmt.Sprintf("call-%03d", call) }
+
 // fill puts n letters into the dead-letter queue, as the plug would.
 func (q *queues) fill(n int) {
 	q.t.Helper()
@@ -154,7 +171,7 @@ func (q *queues) fill(n int) {
 			Count: wire.CountDead, Attempts: 4, Queue: q.main, Topic: q.main, Handler: "charge", FirstFailure: died, LastFailure: died.Add(time.Duration(i) * time.Second),
 			Arrival: wire.NewArrival("events", "order.created", "", "", ""), Reason: wire.ReasonExhausted, Error: "card declined", ErrorType: "*cards.DeclinedError",
 		}
-		headers := amqp091.Table{"_watermill_message_uuid": uuid(i), "tenant": tenants[i%len(tenants)]}
+		headers := amqp091.Table{"_watermill_message_uuid": uuid(i), "tenant": tenants[i%len(tenants)], headerCall: callName(0)}
 		for key, value := range state.Headers(uuid(i)) {
 			headers[key] = value
 		}
@@ -199,23 +216,27 @@ func (q *queues) drained(name string) []amqp091.Delivery {
 	channel, err := q.connection.Channel()
 	require.NoError(q.t, err)
 	defer channel.Close()
-	messages := q.state(name).Messages
-	if messages == 0 {
-		return nil
-	}
 	require.NoError(q.t, channel.Qos(500, 0, false))
-	deliveries, err := channel.Consume(name, "", false, false, false, false, nil)
+	deliveries, err := channel.Consume(name, "drain", false, false, false, false, nil)
 	require.NoError(q.t, err)
-	all := make([]amqp091.Delivery, 0, messages)
-	for len(all) < messages {
+
+	var all []amqp091.Delivery
+	take := func(d amqp091.Delivery) {
+		require.NoError(q.t, d.Ack(false))
+		all = append(all, d)
+	}
+	for deadline := time.After(patience); q.state(name).Messages > 0; {
 		select {
 		case d, ok := <-deliveries:
 			require.True(q.t, ok)
-			require.NoError(q.t, d.Ack(false))
-			all = append(all, d)
-		case <-time.After(patience):
-			require.Len(q.t, all, messages, "messages in %s", name)
+			take(d)
+		case <-deadline:
+			require.Fail(q.t, "a queue gives nothing", name)
 		}
+	}
+	require.NoError(q.t, channel.Cancel("drain", false)) // what is on its way comes before the answer
+	for d := range deliveries {
+		take(d)
 	}
 
 	return all

@@ -1,13 +1,15 @@
 package tools
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"regexp"
-	"sort"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,33 +20,38 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 // window is how many messages a run may have on their way: those may be there twice after a kill.
 const window = 256
 
-// errand is a command that takes messages somewhere.
+// errand is a command that takes messages somewhere. Each message tells which call of it has sent it: what a killed one had sent may arrive after
+// what the next one sends, so nothing else proves that no call has sent a message twice.
 type errand struct {
 	name string
 	// most may be there twice for each kill.
 	most int
-	// to is the queue to which the messages go.
-	to func(*queues) string
-	// args of the command for these queues, with the file that is imported.
-	args func(q *queues, file string) []string
+	// to is the queue to which the messages of a call go.
+	to func(q *queues, call int) string
+	// args of the command.
+	args func(q *queues, to, file string) []string
+	// sender tells the calls apart whose messages are in one queue.
+	sender string
 }
 
 var errands = []errand{
-	{"replay", window, func(q *queues) string { return q.main }, func(q *queues, _ string) []string {
+	{"replay", window, func(q *queues, _ int) string { return q.main }, func(q *queues, _, _ string) []string {
 		return []string{"dlq", "replay", q.main, "--yes"}
-	}},
-	{"move", window, func(q *queues) string { return q.parked }, func(q *queues, _ string) []string {
-		return []string{"dlq", "move", q.main, "--to", q.parked, "--yes"}
-	}},
-	// How far it is, is written down now and then.
-	{"import", 2 * window, func(q *queues) string { return q.dead }, func(q *queues, file string) []string {
+	}, wire.KeyReplay},
+	// What is moved has no trace of that: each call has a queue of its own.
+	{"move", window, func(q *queues, call int) string { return q.park(call) }, func(q *queues, to, _ string) []string {
+		return []string{"dlq", "move", q.main, "--to", to, "--yes"}
+	}, ""},
+	// How far it is, is written down now and then. The lines behind that may change: they name the call.
+	{"import", 2 * window, func(q *queues, _ int) string { return q.dead }, func(q *queues, _, file string) []string {
 		return []string{"dlq", "import", q.main, file}
-	}},
+	}, headerCall},
 }
 
 const (
@@ -105,10 +112,11 @@ type killing struct {
 	kills    int
 
 	*queues
-	dir  string
-	file string // of an import
-	cuts []int  // how many messages the target had after each kill
-	undo bool
+	dir     string
+	file    string // of an import
+	killed  int
+	targets []string // of each call
+	undo    bool
 }
 
 func (k *killing) round(t *testing.T, tally *tally) (version string) {
@@ -126,7 +134,7 @@ func (k *killing) round(t *testing.T, tally *tally) (version string) {
 	}
 
 	for done := false; !done; {
-		if len(k.cuts) < k.kills {
+		if k.killed < k.kills {
 			done = k.untilKilled(matched)
 		} else {
 			done = k.untilDone()
@@ -134,7 +142,7 @@ func (k *killing) round(t *testing.T, tally *tally) (version string) {
 		require.False(t, t.Failed())
 	}
 	k.settled()
-	tally.kills += len(k.cuts)
+	tally.kills += k.killed
 	tally.messages += lettersPerRound
 	tally.matched += matched
 	k.judge(tally)
@@ -160,8 +168,17 @@ func (k *killing) export() {
 	k.await(k.dead, 0)
 }
 
+// target is the queue of the last call.
+func (k *killing) target() string { return k.targets[len(k.targets)-1] }
+
+// call starts the command once more.
 func (k *killing) call() *command {
-	args := k.args(k.queues, k.file)
+	k.t.Helper()
+	k.targets = append(k.targets, k.to(k.queues, len(k.targets)+1))
+	if k.name == "import" {
+		k.sign()
+	}
+	args := k.args(k.queues, k.target(), k.file)
 	if k.filter {
 		args = append(args, "--header", "tenant="+tenants[1])
 	}
@@ -175,19 +192,43 @@ func (k *killing) call() *command {
 	return start(k.t, k.dir, args...)
 }
 
+// sign writes the number of the next call into the lines that are not imported yet.
+func (k *killing) sign() {
+	k.t.Helper()
+	text, err := os.ReadFile(k.file)
+	require.NoError(k.t, err)
+	var kept struct{ Imports []struct{ Lines int } }
+	done, err := os.ReadFile(k.file + ".imported")
+	if !errors.Is(err, fs.ErrNotExist) {
+		require.NoError(k.t, err)
+		require.NoError(k.t, json.Unmarshal(done, &kept))
+		require.Len(k.t, kept.Imports, 1)
+	}
+
+	lines := bytes.SplitAfter(text, []byte("\n"))
+	for i := range lines {
+		if len(kept.Imports) == 0 || i >= kept.Imports[0].Lines {
+			lines[i] = signature.ReplaceAll(lines[i], []byte(callName(len(k.targets))))
+		}
+	}
+	require.NoError(k.t, os.WriteFile(k.file, bytes.Join(lines, nil), 0o600))
+}
+
+var signature = regexp.MustCompile(`call-[0-9]{3}`)
+
 // untilKilled calls the command, and kills it: when a random number of messages has arrived, or, one time in five, at a random moment at its
 // beginning. True if it was done before.
 func (k *killing) untilKilled(matched int) (done bool) {
 	k.t.Helper()
 	goal := 1 + k.random.IntN(2*matched/(k.kills+1))
-	arrived := k.state(k.to(k.queues)).Messages
 	early := k.random.IntN(5) == 0
 
 	c := k.call()
+	arrived := k.state(k.target()).Messages
 	if early {
 		c.after(time.Duration(k.random.IntN(150)) * time.Millisecond)
 	} else {
-		for c.after(time.Millisecond) && k.state(k.to(k.queues)).Messages < arrived+goal {
+		for c.after(time.Millisecond) && k.state(k.target()).Messages < arrived+goal {
 			continue
 		}
 		c.after(time.Duration(k.random.IntN(5000)) * time.Microsecond)
@@ -198,9 +239,8 @@ func (k *killing) untilKilled(matched int) (done bool) {
 	default:
 	}
 	c.kill()
+	k.killed++
 	k.settled()
-
-	k.cuts = append(k.cuts, k.state(k.to(k.queues)).Messages)
 
 	return false
 }
@@ -220,7 +260,7 @@ func (k *killing) untilDone() bool {
 // isDone judges a command that has ended by itself.
 func (k *killing) isDone(c *command) bool {
 	k.t.Helper()
-	if k.name == "import" && len(k.cuts) > 0 && strings.Contains(c.out.String(), " was imported at ") {
+	if k.name == "import" && k.killed > 0 && strings.Contains(c.out.String(), " was imported at ") {
 		return true // the one that was killed had just noted that it was done
 	}
 	require.Equal(k.t, 0, c.ProcessState.ExitCode(), c.out.String())
@@ -228,22 +268,10 @@ func (k *killing) isDone(c *command) bool {
 	return true
 }
 
-// settled waits until the broker has noticed that the process is gone: what it had is given back, and what it has sent is in.
+// settled waits until the broker has noticed that the process is gone, and has all that this one had not taken out.
 func (k *killing) settled() {
 	k.t.Helper()
 	require.Eventually(k.t, func() bool { return k.state(k.dead).Consumers == 0 && !k.locked() }, patience, 5*time.Millisecond, "the process is gone")
-	same, last, enough := 0, [2]int{}, 4
-	if k.name == "import" { // which has no lock by which its connection is seen to be gone
-		enough = 20
-	}
-	require.Eventually(k.t, func() bool {
-		now := [2]int{k.state(k.dead).Messages, k.state(k.to(k.queues)).Messages}
-		if now != last {
-			same, last = 0, now
-		}
-		same++
-		return same >= enough
-	}, patience, 15*time.Millisecond, "no messages come any more")
 }
 
 // locked tells whether the broker still has the lock of the process.
@@ -258,31 +286,75 @@ func (k *killing) locked() bool {
 	return errors.As(err, &refused) && refused.Code == amqp091.ResourceLocked
 }
 
+// sent are the messages of one call, in their order.
+type sent []string
+
+// arrived finds what each call has sent: the calls in their order.
+func (k *killing) arrived() []sent {
+	k.t.Helper()
+	var all []sent
+	if k.sender == "" {
+		for _, target := range k.targets {
+			all = append(all, bodies(k.drained(target)))
+		}
+		return all
+	}
+
+	at := map[string]int{}
+	for _, d := range k.drained(k.target()) {
+		call, ok := d.Headers[k.sender].(string)
+		require.True(k.t, ok, "%s names no call: %v", d.Body, d.Headers)
+		if _, known := at[call]; !known {
+			at[call], all = len(all), append(all, nil)
+		}
+		all[at[call]] = append(all[at[call]], string(d.Body))
+	}
+
+	return all
+}
+
 // judge finds every message, and those that are there twice.
 func (k *killing) judge(tally *tally) {
 	k.t.Helper()
-	arrived, stayed := bodies(k.drained(k.to(k.queues))), map[string]int{}
+	calls, stayed := k.arrived(), map[string]int{}
 	if k.name != "import" {
 		for _, text := range bodies(k.drained(k.dead)) {
 			stayed[text]++
 		}
 	}
 
-	byKill, at := make([]int, len(k.cuts)), map[string]int{}
-	for i, text := range arrived {
-		if before, again := at[text]; again {
-			cut := sort.SearchInts(k.cuts, before+1) // the first kill behind it; others may have gone first afterwards
-			if assert.True(k.t, cut < len(k.cuts) && k.cuts[cut] <= i, "%s has arrived twice, with no kill in between", text) {
-				assert.LessOrEqual(k.t, k.cuts[cut]-before, k.most, "%s was not on its way when the process was killed", text)
-				byKill[cut]++
+	last := map[string]int{} // call that has sent a message
+	for n, all := range calls {
+		for _, text := range all {
+			if before, again := last[text]; again {
+				assert.NotEqual(k.t, before, n, "%s was sent twice by one call", text)
 			}
-			tally.twice++
+			last[text] = n
 		}
-		at[text] = i
 	}
+	none := k.killed
+	for n, all := range calls {
+		twice := 0
+		for i, text := range all {
+			if last[text] == n {
+				continue
+			}
+			twice++
+			assert.Less(k.t, len(all)-1-i, k.most, "%s was not on its way when call %d of %d was killed", text, n+1, len(calls))
+		}
+		assert.LessOrEqual(k.t, twice, k.most, "twice after one kill")
+		tally.twice += twice
+		tally.most = max(tally.most, twice)
+		if twice > 0 {
+			none--
+		}
+	}
+	tally.none += none
+	assert.GreaterOrEqual(k.t, none, 0, "more calls have sent what came again than were killed")
+
 	for n := range lettersPerRound {
 		text := body(n)
-		_, there := at[text]
+		_, there := last[text]
 		matches := !k.filter || n%len(tenants) == 1
 		switch {
 		case !there && stayed[text] == 0 && (matches || k.name != "import"):
@@ -294,13 +366,6 @@ func (k *killing) judge(tally *tally) {
 			assert.False(k.t, there, "%s does not match, and has gone", text)
 			assert.LessOrEqual(k.t, stayed[text], 1, text)
 		}
-	}
-	for _, twice := range byKill {
-		tally.most = max(tally.most, twice)
-		if twice == 0 {
-			tally.none++
-		}
-		assert.LessOrEqual(k.t, twice, k.most, "twice after one kill")
 	}
 }
 
