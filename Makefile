@@ -33,6 +33,7 @@ demo: ## messages that succeed, are retried, and end in the dead-letter queue; o
 test: ## all tests of the library
 	scripts/broker run $(GO) test -tags "$(TAGS)" $(TESTFLAGS) $(TESTED)
 	$(if $(filter all,$(PACKAGES)),cd tests/interop && $(GO) test ./...)
+	$(if $(filter all,$(PACKAGES)),cd tests/chaos && $(GO) test -run 'TestJudge|TestReader|TestFates' ./...)
 
 test-tools: ## tests of the command and of package dlq
 	scripts/broker run $(GO) test $(TESTFLAGS) ./amqpretry/dlq ./cmd/...
@@ -70,7 +71,7 @@ crashes: ## services that die, are closed and lose their connections, in every c
 # CLUSTER="leaders quorum/minority": only these scenarios
 CLUSTER ?=
 cluster: ## nodes of a cluster are killed, stopped, frozen and cut off under load: make cluster SEED=42 REPORT=report.md
-	BROKER_TIMEOUT="$${BROKER_TIMEOUT:-240}" $(PROOF) CLUSTER="$(CLUSTER)" \
+	$(PROOF) CLUSTER="$(CLUSTER)" \
 		scripts/broker run --own $(GO) test -tags cluster -count=1 -v -timeout=1h ./tests/cluster
 
 # Each comparison ROUNDS times, on numbers of messages and lengths of time multiplied by SCALE.
@@ -93,7 +94,7 @@ FUZZERS := config:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzR
 	internal/transport:FuzzDelivery internal/transport:FuzzSieve internal/transport:FuzzFrame internal/transport:FuzzDeadLetter internal/transport:FuzzURI \
 	amqpretry/dlq:FuzzRecord amqpretry/dlq:FuzzFilter
 fuzz: ## hostile input made at random, FUZZ for each of twelve targets: make fuzz FUZZ=10m
-	set -e; for target in $(FUZZERS); do echo "== $$target"; \
+	@set -e; for target in $(FUZZERS); do echo "== $$target"; \
 		$(GO) test ./$${target%%:*} -run '^$$' -fuzz "^$${target##*:}\$$" -fuzztime $(FUZZ) -fuzzminimizetime 10x -timeout 0; done
 
 examples: ## the examples, with their output checked

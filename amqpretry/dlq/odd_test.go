@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -37,7 +38,7 @@ func TestOddQueues(t *testing.T) {
 			f := onBroker(t, nil)
 			main := f.main + test.main
 			if test.main != "" {
-				main = test.main
+				main = test.main + watermill.NewShortUUID()[:8] // a broker may be used by several runs
 			}
 			queue := f.client.DeadLetterQueue(main+".odd", main)
 			_, err := f.channel.QueueDeclare(queue.Name(), true, false, false, false, test.arguments)
