@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -79,6 +80,48 @@ func TestLookingUnderAPolicy(t *testing.T) {
 		return err == nil
 	}, time.Minute, 500*time.Millisecond)
 	assert.Equal(t, numbered(10), bodies(f.drained(f.queue.Name(), 10)))
+}
+
+// From 4.3 on a look counts only when its process dies. The lower one of policy and argument is the limit there as well, so whoever does not see
+// the policies goes by the counts.
+func TestLookersThatDieUnderAPolicyUnseen(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.Start(t)
+	f := on(t, broker.URI, nil)
+	broker.Ctl("set_policy", "-p", "/", "limit", `\.dlq$`, `{"delivery-limit": 5}`, "--apply-to", "queues")
+	f.fill(1)
+	client, err := dlq.Open(t.Context(), dlq.Config{URI: broker.URI})
+	require.NoError(t, err)
+	defer func() { _ = client.Close() }()
+
+	unsafe := (*dlq.UnsafeError)(nil)
+	for deaths := range 6 {
+		connection, err := amqp091.Dial(broker.URI)
+		require.NoError(t, err)
+		channel, err := connection.Channel()
+		require.NoError(t, err)
+		if _, err = client.Queue(f.main).Stat(t.Context(), dlq.Filter{}); err == nil {
+			require.True(t, f.countsNoLooks())
+			require.Less(t, deaths, 3, "looked after so many deaths")
+			require.NoError(t, channel.Qos(1, 0, false))
+			deliveries, err := channel.Consume(f.queue.Name(), "", false, false, false, false, nil)
+			require.NoError(t, err)
+			<-deliveries
+			require.NoError(t, connection.Close())
+			f.depth(f.queue.Name(), 1)
+			continue
+		}
+		require.NoError(t, connection.Close())
+		require.ErrorAs(t, err, &unsafe)
+		if f.countsNoLooks() {
+			assert.Contains(t, unsafe.Found, "from clients that died")
+			assert.NotContains(t, unsafe.Found, "each look")
+		} else {
+			assert.Contains(t, unsafe.Found, "counts each look")
+		}
+	}
+	require.NotNil(t, unsafe, "refused in the end")
+	f.depth(f.queue.Name(), 1)
 }
 
 // Before 4.3 a policy that nobody sees may make looks the end of messages: so nobody looks who has not ruled that out.

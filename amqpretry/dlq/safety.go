@@ -25,9 +25,11 @@ import (
 type safety struct {
 	// limit of the queue; noLimit if it has none, or none that a person could reach.
 	limit int64
-	// requeue is how messages go back: see block.giveBack.
+	// requeue is how messages go back: see block.giveBack. Then a look counts only when its process, or its connection, has died.
 	requeue bool
 	quorum  bool
+	// unseen tells that a policy may have another limit, of which nobody has told.
+	unseen bool
 }
 
 const noLimit = math.MaxInt32
@@ -55,8 +57,9 @@ func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error
 	switch arguments[amqp091.QueueTypeArg] {
 	case amqp091.QueueTypeQuorum:
 		s.limit, s.quorum = min(limitOf(arguments, link.Version()), policy), true
-		if !seen && !s.requeue && !q.client.config.NoDeliveryLimitPolicy {
-			return s, q.unseen(link.Version())
+		s.unseen = !seen && !q.client.config.NoDeliveryLimitPolicy
+		if s.unseen && !s.requeue {
+			return s, q.unseen(fmt.Sprintf("RabbitMQ %s counts each look", link.Version()))
 		}
 	case amqp091.QueueTypeStream:
 		return s, fmt.Errorf("dead-letter queue %q: it is a stream, from which no message can be taken", q.name)
@@ -64,7 +67,7 @@ func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error
 		s.requeue = false
 	}
 	if s.limit < leastLimit || s.limit != noLimit && !s.requeue {
-		return s, unsafe(q.name, s.limit)
+		return s, s.reachable(q.name)
 	}
 
 	return s, nil
@@ -113,23 +116,29 @@ func (q *Queue) arguments(ctx context.Context, link *transport.Link) (arguments 
 // statisticsTime is how long the management API may take to know a queue: it gets its statistics every 5 seconds.
 const statisticsTime = 15 * time.Second
 
-// unseen is the refusal of a queue that looks might empty.
-func (q *Queue) unseen(version string) error {
-	found := fmt.Sprintf("RabbitMQ %s counts each look, and a policy with a delivery-limit, of which AMQP tells nothing, would make that the end of messages", version)
+// unseen is the refusal of a queue that looks might empty: counted says what makes that possible.
+func (q *Queue) unseen(counted string) error {
+	found := counted + ", and a policy with a delivery-limit, of which AMQP tells nothing, would make that the end of messages"
 	if q.client.config.Management.URL != "" {
-		found = fmt.Sprintf("RabbitMQ %s counts each look, and the management API does not tell whether a policy limits that count (has it no statistics?)", version)
+		found = counted + ", and the management API does not tell whether a policy limits that count (has it no statistics?)"
 	}
 
 	return &UnsafeError{Queue: q.name, Found: found, Do: "give the management API, or say that no policy sets a delivery-limit (Config.NoDeliveryLimitPolicy, --no-delivery-limit-policy)"}
 }
 
-func unsafe(queue string, limit int64) error {
-	return &UnsafeError{Queue: queue, Found: fmt.Sprintf("it has a delivery limit of %d, and each look counts", limit),
+// reachable is the refusal of a queue whose limit looks might reach.
+func (s safety) reachable(queue string) error {
+	counts := "each look counts"
+	if s.requeue {
+		counts = "each look whose process or connection dies counts"
+	}
+
+	return &UnsafeError{Queue: queue, Found: fmt.Sprintf("it has a delivery limit of %d, and %s", s.limit, counts),
 		Do: "move its messages, by a shovel, to a queue with x-delivery-limit 2147483647, or delete the policy that limits it"}
 }
 
 // check looks at the counter of a message that was handed out.
-func (s safety) check(queue string, headers amqp091.Table) error {
+func (s safety) check(q *Queue, headers amqp091.Table) error {
 	var count int64
 	switch n := headers[wire.KeyDeliveryCount].(type) {
 	case int64:
@@ -137,11 +146,14 @@ func (s safety) check(queue string, headers amqp091.Table) error {
 	case int32:
 		count = int64(n)
 	}
-	if s.limit != noLimit && count >= s.limit/2 {
-		return unsafe(queue, s.limit)
+	switch {
+	case s.limit != noLimit && count >= s.limit/2:
+		return s.reachable(q.name)
+	case s.unseen && count >= leastLimit/2:
+		return q.unseen(fmt.Sprintf("a message has come back %d times from clients that died or rejected it", count))
+	default:
+		return nil
 	}
-
-	return nil
 }
 
 // limitOf is the delivery limit that a quorum queue with these arguments has.

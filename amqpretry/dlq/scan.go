@@ -244,7 +244,7 @@ func (s *scan) found(b *block, d amqp091.Delivery) (*found, error) {
 	b.given++
 	b.bytes += int64(len(d.Body))
 	s.returned = d.Redelivered
-	if err := s.safety.check(s.queue.name, d.Headers); err != nil {
+	if err := s.safety.check(s.queue, d.Headers); err != nil {
 		return nil, err
 	}
 

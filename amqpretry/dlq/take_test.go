@@ -226,6 +226,7 @@ func TestLookingAtForeignQueues(t *testing.T) {
 				if _, err := f.queue.Stat(t.Context(), dlq.Filter{}); err != nil {
 					unsafe := (*dlq.UnsafeError)(nil)
 					require.ErrorAs(t, err, &unsafe)
+					assert.Equal(t, !f.countsNoLooks(), strings.Contains(unsafe.Found, "each look counts"), unsafe.Found)
 					refused = look
 				}
 				f.depth(f.queue.Name(), 20)

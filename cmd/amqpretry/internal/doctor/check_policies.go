@@ -79,8 +79,12 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 		} else {
 			lengths(Warning, "when it is full, it refuses dead letters, and their deliveries are held until there is room")
 		}
-		if own, _ := q.Arguments["x-delivery-limit"].(int64); number("delivery-limit") < own && !rabbitmq.AtLeast(version, 4, 3) {
-			found("delivery-limit", Problem, "up to RabbitMQ 4.2 it wins over the queue's own: what a consumer of dead letters, or somebody who looks, gives back that often is deleted")
+		if own, _ := q.Arguments["x-delivery-limit"].(int64); number("delivery-limit") < own {
+			counted := "what a consumer of dead letters, or somebody who looks, gives back that often"
+			if rabbitmq.AtLeast(version, 4, 3) {
+				counted = "what clients that died had that often, or consumers have rejected with requeue,"
+			}
+			found("delivery-limit", Problem, "the lower one of policy and argument counts: "+counted+" is deleted")
 		}
 	case roleMain:
 		found("expires", Problem, "the queue is deleted when nobody has consumed from it that long, with all its messages")
