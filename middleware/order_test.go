@@ -126,8 +126,12 @@ func filteredPoisonQueue(t *testing.T) message.HandlerMiddleware {
 func TestOrderOfMiddlewares(t *testing.T) {
 	retry := wmmiddleware.Retry{MaxRetries: 1, InitialInterval: time.Microsecond}.Middleware
 	timeout := wmmiddleware.Timeout(time.Minute)
-	breaker := wmmiddleware.NewCircuitBreaker(gobreaker.Settings{}).Middleware
-	deduplicator := func(h message.HandlerFunc) message.HandlerFunc { // each router gets one that has seen nothing yet
+	// Each router gets one that has seen nothing yet: an open breaker outside ours would fail each message for ever.
+	breaker := func(h message.HandlerFunc) message.HandlerFunc {
+		var middleware message.HandlerMiddleware = wmmiddleware.NewCircuitBreaker(gobreaker.Settings{}).Middleware
+		return apply(middleware, h)
+	}
+	deduplicator := func(h message.HandlerFunc) message.HandlerFunc {
 		var middleware message.HandlerMiddleware = (&wmmiddleware.Deduplicator{}).Middleware
 		return apply(middleware, h)
 	}

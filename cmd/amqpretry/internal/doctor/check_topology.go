@@ -10,9 +10,16 @@ import (
 
 func lookExists(f Facts) []Finding {
 	var found []Finding
-	hidden := blind{}
+	hidden, nowhere := blind{}, map[string]bool{}
+	for _, t := range f.Topics {
+		if f.absent(t) {
+			nowhere[t.Plan.Queue] = true
+			found = append(found, f.nothingOf(t))
+		}
+	}
 	for _, o := range f.objects() {
 		switch exists := f.exists(o.Name); {
+		case nowhere[o.Topic.Plan.Queue]: // told as a whole
 		case !exists.Known:
 			hidden.add(exists.Why, o.Name)
 		case !exists.Value && o.Role == roleMain:
@@ -28,6 +35,7 @@ func lookExists(f Facts) []Finding {
 	}
 	for name, t := range f.plannedExchanges() {
 		switch exists := f.Exchanges[name].Exists; {
+		case nowhere[t.Plan.Queue]:
 		case !exists.Known:
 			hidden.add(exists.Why, name)
 		case !exists.Value:
@@ -37,6 +45,38 @@ func lookExists(f Facts) []Finding {
 		}
 	}
 	return append(found, cannotSee(hidden, "whether they exist")...)
+}
+
+// absent tells whether nothing of a topic is there, neither its main queue nor anything for its retries.
+func (f Facts) absent(t Topic) bool {
+	if len(t.Plan.Queues) == 0 {
+		return false
+	}
+	missing := func(exists Seen[bool]) bool { return exists.Known && !exists.Value }
+	for _, q := range t.Plan.Queues {
+		if !missing(f.exists(q.Name)) {
+			return false
+		}
+	}
+	for _, x := range t.Plan.Exchanges {
+		if !missing(f.Exchanges[x.Name].Exists) {
+			return false
+		}
+	}
+
+	return missing(f.exists(t.Plan.Queue))
+}
+
+func (f Facts) nothingOf(t Topic) Finding {
+	queues := times(len(t.Plan.Queues), "queue")
+	if n := len(t.Plan.Exchanges); n > 0 {
+		queues += " and " + times(n, "exchange")
+	}
+
+	return Finding{Severity: Problem, Object: object{Name: t.Plan.Queue, Role: roleMain}.label(),
+		Found: fmt.Sprintf("nothing of it is in virtual host %q: neither the queue nor the %s for its retries", f.VHost, queues),
+		Means: "no service has consumed it here yet; or it is in another virtual host (--vhost), or has another name",
+		Mend:  "# the service that consumes it declares all of it. All but the main queue, before:\n" + f.apply(t)}
 }
 
 // underDefault reminds of the policy that nobody has given.

@@ -24,6 +24,8 @@ func unseen[T any](why string) Seen[T] { return Seen[T]{Why: why} }
 type Facts struct {
 	// VHost and User of the connection; Version of the broker.
 	VHost, User, Version string
+	// ByFlag is true if the broker's URI was given as a flag, which a line to be pasted cannot repeat.
+	ByFlag bool
 	// PolicyFile is the one that Topics are from; empty for the library's default policy.
 	PolicyFile string
 	// Names of the services.

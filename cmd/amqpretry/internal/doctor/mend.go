@@ -26,6 +26,9 @@ func (f Facts) apply(t Topic) string { return f.topology("apply", t) }
 // topology is a command about the topology of a topic.
 func (f Facts) topology(command string, t Topic) string {
 	words := []string{"amqpretry", "topology", command}
+	if f.VHost != "/" {
+		words = append(words, "--vhost="+shell.Quote(f.VHost))
+	}
 	if f.PolicyFile != "" {
 		words = append(words, "--policies", shell.Quote(f.PolicyFile))
 	}
@@ -39,7 +42,11 @@ func (f Facts) topology(command string, t Topic) string {
 	if strings.HasPrefix(target, "-") {
 		words = append(words, "--")
 	}
-	return strings.Join(append(words, shell.Quote(target)), " ")
+	line := strings.Join(append(words, shell.Quote(target)), " ")
+	if f.ByFlag { // it has a password
+		line = "# with the same --uri\n" + line
+	}
+	return line
 }
 
 // recreate deletes a queue, if it is certainly empty, and declares it as planned.

@@ -29,7 +29,7 @@ func text(f Facts, findings []Finding) string {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("RabbitMQ %s, virtual host %s, user %s", cli.Safe(f.Version), cli.Safe(f.VHost), cli.Safe(f.User))
 
-	object := ""
+	object, told := "", map[string]string{} // a mend, and the object with which it is told
 	for _, finding := range findings {
 		if finding.Severity == OK || finding.Severity == Unseen {
 			continue
@@ -42,7 +42,10 @@ func text(f Facts, findings []Finding) string {
 		if finding.Means != "" {
 			line("    means: %s", cli.Safe(finding.Means))
 		}
-		if finding.Mend != "" {
+		if first, again := told[finding.Mend]; again {
+			line("    mend: as for %s", cli.Safe(first))
+		} else if finding.Mend != "" {
+			told[finding.Mend] = finding.Object
 			line("    mend:")
 			for mend := range strings.Lines(finding.Mend) {
 				line("      %s", strings.TrimRight(mend, "\n")) // tidy has made it safe
