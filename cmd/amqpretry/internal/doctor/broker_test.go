@@ -240,10 +240,6 @@ type wrong struct {
 	on func(version string) bool
 }
 
-func before(major, minor int) func(string) bool {
-	return func(version string) bool { return !rabbitmq.AtLeast(version, major, minor) }
-}
-
 func since(major, minor int) func(string) bool {
 	return func(version string) bool { return rabbitmq.AtLeast(version, major, minor) }
 }

@@ -338,6 +338,30 @@ func TestPermissionsThatTheBrokerGives(t *testing.T) {
 	assert.Len(t, lacking(needs(f.Topics), management.Permissions{}), len(needs(f.Topics)))
 }
 
+// Where nothing of a topic is, that is what is said, and nothing of its parts.
+func TestNothingOfATopic(t *testing.T) {
+	f := healthy(t)
+	f.VHost = "v'2"
+	for name := range f.Queues {
+		f.Queues[name] = Queue{Exists: seen(false)}
+	}
+	for name := range f.Exchanges {
+		f.Exchanges[name] = Exchange{Exists: seen(false)}
+	}
+	found := lookExists(f)
+	require.Len(t, found, 1)
+	assert.Equal(t, `nothing of it is in virtual host "v'2": neither the queue nor the 2 queues and 1 exchange for its retries`, found[0].Found)
+	assert.Contains(t, found[0].Mend, `amqpretry topology apply --vhost='v'\''2' --policies 'retry.yaml' 'orders'`)
+
+	f.ByFlag = true
+	assert.Contains(t, lookExists(f)[0].Mend, "# with the same --uri\namqpretry topology apply")
+
+	f.Queues["orders.dlq"] = Queue{Exists: seen(true)}
+	assert.Len(t, lookExists(f), 3, "main queue, retry queue, exchange")
+	f.Queues["orders.dlq"], f.All = Queue{Exists: unseen[bool]("x")}, unseen[[]management.Queue]("x")
+	assert.Len(t, lookExists(f), 4, "and what was not seen")
+}
+
 // What is wrong on one version is none on another.
 func TestChecksOfVersions(t *testing.T) {
 	find := func(f Facts, check string) Severity {

@@ -21,7 +21,7 @@ func TestTextForPeople(t *testing.T) {
 		{Check: "nodes", Severity: Unseen, Object: broker, Found: "not seen: nodes", Means: "nobody told"},
 		{Check: "types", Severity: Note, Object: `main queue "a"`, Found: "classic", Means: "slow"},
 		{Check: "exists", Severity: Problem, Object: `queue "b"`, Found: "gone\x1b[31m", Means: "lost", Mend: "# first\nmake it"},
-		{Check: "letters", Severity: Warning, Object: `main queue "a"`, Found: "7", Means: "look"},
+		{Check: "letters", Severity: Warning, Object: `main queue "a"`, Found: "7", Means: "look", Mend: "# first\nmake it"},
 	})
 	assert.Equal(t, `RabbitMQ 4.0.5, virtual host /, user service
 
@@ -35,6 +35,7 @@ queue "b"
 main queue "a"
   warning, letters: 7
     means: look
+    mend: as for queue "b"
   note, types: classic
     means: slow
 
