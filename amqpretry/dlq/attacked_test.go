@@ -3,6 +3,7 @@ package dlq_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"testing"
@@ -98,6 +99,14 @@ func TestImportAtARateWithADeadline(t *testing.T) {
 	defer cancel()
 	report, err := f.queue.Import(ctx, &file, dlq.ImportOptions{To: f.main, Rate: 0.1})
 	require.Error(t, err, "%+v", report)
+}
+
+// All that is wrong with a configuration is told at once, before the broker is touched.
+func TestConfigErrors(t *testing.T) {
+	_, err := dlq.Open(t.Context(), dlq.Config{URI: "amqp://guest:secret@127.0.0.1:1/", TLS: &tls.Config{MinVersion: tls.VersionTLS13}, Addresses: []string{"amqp://x"}})
+	require.ErrorContains(t, err, "TLS: must be nil with a URI of amqp://, over which the password goes unencrypted")
+	require.ErrorContains(t, err, "Addresses[0]")
+	assert.NotContains(t, err.Error(), "secret")
 }
 
 // However often somebody looks, also after it was refused.

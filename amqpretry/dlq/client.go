@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -22,7 +23,7 @@ type Config struct {
 	URI string
 	// Addresses are those of further nodes of a cluster, host:port or host.
 	Addresses []string
-	// TLS for amqps; nil means what the URI says.
+	// TLS for amqps; nil means what the URI says. With amqp:// it is an error.
 	TLS *tls.Config
 	// AMQP are further settings of the connection; nil means none.
 	AMQP *amqp091.Config
@@ -85,13 +86,17 @@ func Open(ctx context.Context, config Config) (*Client, error) {
 }
 
 func (c Config) validate() error {
+	var errs []error
+	if uri, err := transport.ParseURI(c.URI); err == nil && c.TLS != nil && uri.Scheme != "amqps" {
+		errs = append(errs, &OptionError{Field: "TLS", Wanted: "nil with a URI of " + uri.Scheme + "://, over which the password goes unencrypted", Found: "a configuration: amqps:// uses it"})
+	}
 	for i, address := range c.Addresses {
 		if err := transport.CheckAddress(address); err != nil {
-			return &OptionError{Field: fmt.Sprintf("Addresses[%d]", i), Wanted: "host:port or host", Found: fmt.Sprintf("%q", address)}
+			errs = append(errs, &OptionError{Field: fmt.Sprintf("Addresses[%d]", i), Wanted: "host:port or host", Found: fmt.Sprintf("%q", address)})
 		}
 	}
 
-	return nil
+	return errors.Join(errs...)
 }
 
 // connect makes one more connection, which is dialled when it is asked for.

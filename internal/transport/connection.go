@@ -252,6 +252,7 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 		answers *heard
 		sieve   *sieve
 		late    *time.Timer
+		keep    = func() bool { return true } // the socket, whatever becomes of the one who dials
 	)
 	began := time.Now()
 	config.Dial = func(network, _ string) (net.Conn, error) {
@@ -259,6 +260,7 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 		if err != nil {
 			return nil, err
 		}
+		keep = context.AfterFunc(c.ctx, func() { _ = conn.Close() }) // a broker that says nothing must not hold up a close
 		socket = &timedConn{Conn: conn}
 		secured, err := broker.secure(socket)
 		if err != nil {
@@ -276,6 +278,7 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 
 	connection, err := amqp091.DialConfig(broker.uri, config)
 	inTime := late == nil || late.Stop()
+	keep()
 	if err != nil || !inTime {
 		if socket != nil {
 			_ = socket.Close() // amqp091-go leaves it open when it does not agree with the broker

@@ -1,8 +1,10 @@
 package transport
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -62,6 +64,26 @@ func TestTryLinkEndsThePause(t *testing.T) {
 		require.NoError(t, err)
 		assert.EqualValues(t, 4, dials.Load())
 		assert.Zero(t, time.Since(began))
+	})
+}
+
+// A broker that takes the connection and says nothing does not hold up who has given up.
+func TestCloseWhileABrokerSaysNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, uri := range []string{"amqp://guest:guest@a/", "amqps://guest:guest@a/"} {
+			c := NewConnection(ConnectionSettings{URI: uri, Emit: func(middleware.Event) {}, AMQP: &amqp091.Config{Dial: func(string, string) (net.Conn, error) {
+				client, server := net.Pipe()
+				go func() { _, _ = io.Copy(io.Discard, server) }()
+				return client, nil
+			}}, Reconnect: Reconnect{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 1}}, watermill.NopLogger{})
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+			began := time.Now()
+			_, err := c.TryLink(ctx)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			c.Close(time.Now().Add(5 * time.Second))
+			assert.Equal(t, 4*time.Second, time.Since(began), uri)
+			cancel()
+		}
 	})
 }
 

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -30,6 +31,8 @@ const (
 const EnvNoLimitPolicy = "AMQPRETRY_NO_DELIVERY_LIMIT_POLICY"
 
 const connectionName = "amqpretry"
+
+const schemeTLS = "amqps"
 
 // connection is what the flags say of the way to the broker.
 type connection struct {
@@ -85,6 +88,9 @@ func (s *Session) DLQ(ctx context.Context) (*dlq.Client, error) {
 	security, err := s.tls()
 	if err != nil {
 		return nil, err
+	}
+	if parsed, _ := transport.ParseURI(uri); parsed.Scheme != schemeTLS {
+		security = nil // it is for the management API
 	}
 	management, _, err := s.Management()
 	if err != nil {
@@ -170,7 +176,7 @@ func (s *Session) explain(ctx, bounded context.Context, err error) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case bounded.Err() != nil:
-		return fmt.Errorf("cannot connect to RabbitMQ: no connection within %s; check the address, or raise --timeout (%w)", s.connection.timeout, err)
+		return fmt.Errorf("cannot connect to RabbitMQ: no connection within %s; check the address, or raise --timeout", s.connection.timeout)
 	default:
 		return err
 	}
@@ -236,6 +242,11 @@ func (s *Session) tls() (*tls.Config, error) {
 	c := s.connection
 	if c.caCert == "" && c.cert == "" && c.key == "" {
 		return nil, nil
+	}
+	uri, api := cmp.Or(c.uri, s.Getenv(EnvURI)), cmp.Or(c.management, s.Getenv(EnvManagement))
+	if parsed, err := transport.ParseURI(uri); err == nil && parsed.Scheme != schemeTLS && !strings.HasPrefix(strings.ToLower(api), "https:") {
+		return nil, Usage("--ca-cert, --cert and --key are for amqps:// and https://, and the address of the broker is %s://, over which the password goes unencrypted: say %s://, or leave them out",
+			parsed.Scheme, schemeTLS)
 	}
 	if (c.cert == "") != (c.key == "") {
 		return nil, Usage("--cert and --key go together: the client's certificate and its private key")

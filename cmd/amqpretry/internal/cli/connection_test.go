@@ -214,6 +214,9 @@ func TestTLSFlags(t *testing.T) {
 		"no file":        {[]string{"--ca-cert", "/nowhere/ca.pem"}, "/nowhere/ca.pem", ExitFailed},
 		"no certificate": {[]string{"--ca-cert", none}, "there is no certificate in", ExitFailed},
 		"no pair":        {[]string{"--cert", none, "--key", none}, "--cert, --key", ExitFailed},
+		"without TLS":    {[]string{"--cert", none, "--key", none, "--uri", "amqp://127.0.0.1:1"}, "the password goes unencrypted: say amqps://", ExitUsage},
+		"nor http":       {[]string{"--ca-cert", none, "--uri", "amqp://127.0.0.1:1", "--management-url", "http://127.0.0.1:1"}, "say amqps://", ExitUsage},
+		"but https":      {[]string{"--ca-cert", none, "--uri", "amqp://127.0.0.1:1", "--management-url", "HTTPS://127.0.0.1:1"}, "there is no certificate in", ExitFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(map[string]string{EnvURI: "amqps://127.0.0.1:1"})

@@ -151,7 +151,11 @@ func (all bookmarks) write(file string) error {
 // replace leaves either the old file or the new one, and nothing else.
 func replace(path string, text []byte) error {
 	temporary := path + ".tmp"
-	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	// Of a run that was killed; or somebody's link, in a folder where others may write: what it leads to is not ours.
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}

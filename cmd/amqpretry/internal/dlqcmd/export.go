@@ -22,7 +22,8 @@ func (t *tool) export() *cobra.Command {
 		Long: `Write dead letters as JSON Lines: one line for each, with body, properties, and headers with their types, so that "dlq import" makes the same
 messages of it. They stay where they are.
 
-With -o the file appears when it is complete, for your eyes only (mode 0600); one that exists is not overwritten without --force.
+With -o the file appears when it is complete, for your eyes only (mode 0600); one that exists is not overwritten without --force. A file
+that the shell makes (> FILE) has the mode that your umask gives it, often one that others can read.
 
 With -o and --json: one object on standard output, {"queue", "file", "total", "matched", "done"}.`,
 		Example: `  amqpretry dlq export orders -o orders.jsonl
@@ -47,6 +48,7 @@ With -o and --json: one object on standard output, {"queue", "file", "total", "m
 		return t.with(cmd.Context(), args[0], func(q queue) error {
 			ctx, o := cmd.Context(), dlq.ExportOptions{Filter: filter, Limit: *limit}
 			if *output == "" || *output == "-" {
+				t.noteReaders()
 				_, err := t.exportTo(ctx, q, t.Out, o)
 				return err
 			}
@@ -55,6 +57,17 @@ With -o and --json: one object on standard output, {"queue", "file", "total", "m
 	}
 
 	return cmd
+}
+
+// noteReaders says that the shell has made a file which others can read.
+func (t *tool) noteReaders() {
+	file, ok := t.Stdout().(*os.File)
+	if !ok {
+		return
+	}
+	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
+		t.Note("Others can read the file into which this goes (mode %04o), and with it what is in the messages: umask 077 before, or -o FILE, makes it yours.", info.Mode().Perm())
+	}
 }
 
 // exportTo writes, with a progress bar, and says how much.

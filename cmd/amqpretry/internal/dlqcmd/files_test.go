@@ -1,9 +1,11 @@
 package dlqcmd
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -40,6 +42,35 @@ func TestExport(t *testing.T) {
 	assert.JSONEq(t, `{"queue": "orders.dlq", "file": "out.jsonl", "total": 3, "matched": 1, "done": 1}`, report)
 	assert.Equal(t, 1, strings.Count(read(t, "out.jsonl"), "\n"))
 	assert.Len(t, f.letters, 3)
+}
+
+// What the shell makes is not ours to change.
+func TestExportIntoAFileThatOthersCanRead(t *testing.T) {
+	for mode, told := range map[os.FileMode]bool{0o600: false, 0o644: true, 0o640: true} {
+		path := filepath.Join(t.TempDir(), "out")
+		write(t, path, "")
+		require.NoError(t, os.Chmod(path, mode))
+		file, err := os.OpenFile(path, os.O_WRONLY, 0)
+		require.NoError(t, err)
+		var errs bytes.Buffer
+		t2 := &tool{Session: &cli.Session{Out: file, Err: &errs}}
+		t2.noteReaders()
+		require.NoError(t, file.Close())
+		assert.Equal(t, told, strings.Contains(errs.String(), "umask 077"), "%s: %s", mode, &errs)
+	}
+}
+
+// In a folder of all, somebody may have put a link where the bookmark is written first.
+func TestBookmarkFollowsNoLink(t *testing.T) {
+	t.Chdir(t.TempDir())
+	write(t, "precious", "of somebody else")
+	require.NoError(t, os.Symlink("precious", "f.imported.tmp"))
+	require.NoError(t, os.Symlink("precious", "f.imported"))
+	require.NoError(t, bookmarks{{destination: destination{Queue: "q"}, SHA256: "x"}}.write("f"))
+	assert.Equal(t, "of somebody else", read(t, "precious"))
+	found, err := readBookmarks("f")
+	require.NoError(t, err)
+	assert.Len(t, found, 1)
 }
 
 func TestExportThatFailsLeavesNoFile(t *testing.T) {
@@ -198,6 +229,7 @@ func TestBookmarkThatCannotBeWritten(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "f.jsonl", numbered(2))
 	require.NoError(t, os.Mkdir("f.jsonl.imported.tmp", 0o700))
+	write(t, "f.jsonl.imported.tmp/x", "in the way")
 	f := orders()
 	code, _, errs := f.run(t, nil, "import", "orders", "f.jsonl")
 	assert.Equal(t, cli.ExitFailed, code)
