@@ -127,7 +127,8 @@ func (p Poison) Emit(e Event) {
 		}
 		fields := watermill.LogFields{"event": string(e.Kind), "queue": e.Queue}
 		if r := recover(); r != nil {
-			p.logger().Error("OnEvent panicked", fmt.Errorf("%v", r), fields)
+			text, _ := p.describe(fmt.Errorf("%v", r)) // a listener's panic may quote the error that it was told of
+			p.logger().Error("OnEvent panicked", loggedError(text), fields)
 		} else {
 			p.logger().Error("OnEvent has ended its goroutine, which was not its own: messages can be stuck until the process ends", nil, fields)
 		}

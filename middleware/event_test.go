@@ -2,6 +2,7 @@ package middleware_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -205,7 +206,8 @@ func TestEventsWithoutAnAttempt(t *testing.T) {
 func TestOnEventPanics(t *testing.T) {
 	logger, d := watermill.NewCaptureLogger(), newDelivery()
 	d.policy = config.Policy{Mode: config.ModeDeadLetter}
-	poison := middleware.Poison{Owner: owner, Logger: logger, OnEvent: func(middleware.Event) { panic("oh") }}
+	poison := middleware.Poison{Owner: owner, Logger: logger, OnEvent: func(middleware.Event) { panic("oh, secret") }}
+	poison.ErrorText = func(err error) string { return strings.ReplaceAll(err.Error(), "secret", "redacted") }
 
 	_, err := poison.Middleware(failing(errBoom))(messageOf(d))
 	require.NoError(t, err)
@@ -216,7 +218,7 @@ func TestOnEventPanics(t *testing.T) {
 		at := []int{0, 2, 3}[i] // between them it is logged that the message is dead-lettered
 		require.Greater(t, len(panicked), at)
 		assert.Equal(t, "OnEvent panicked", panicked[at].Msg)
-		assert.EqualError(t, panicked[at].Err, "oh")
+		assert.EqualError(t, panicked[at].Err, "oh, redacted")
 		assert.Equal(t, kind, panicked[at].Fields["event"])
 	}
 }

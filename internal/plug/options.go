@@ -82,7 +82,8 @@ type Options struct {
 	// See middleware.Failure. It must be safe for concurrent use. Optional.
 	Decide func(middleware.Failure) error
 
-	// ErrorText makes the text of an error that is written on failed messages and logged: the place to redact. Defaults to
+	// ErrorText makes the text of an error that is written on failed messages and logged: the place to redact. Out of its reach is what Watermill's
+	// router itself logs: the publisher's error, when outputs cannot be published. Defaults to
 	// the error's own text. At most 2 KiB of it are kept.
 	ErrorText func(error) string
 
