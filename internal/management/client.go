@@ -24,6 +24,12 @@ type Client struct {
 // requestTimeout bounds a single request, whatever the context says: a frozen broker answers nothing.
 const requestTimeout = 30 * time.Second
 
+// mostBytes is how long an answer may be, once it is unpacked: many times what a broker with 100,000 objects says at once. What is longer is no broker's.
+const mostBytes = 64 << 20
+
+// mostWords is how much is shown of what the other side says of itself.
+const mostWords = 1 << 10
+
 // New makes a client for an address such as http://user:password@host:15672, with the plugin's path prefix if it has
 // one. A nil httpClient means a plain one; its redirects are not followed, as a redirected DELETE becomes a GET.
 func New(address, vhost string, httpClient *http.Client) (*Client, error) {
@@ -81,26 +87,37 @@ func (c *Client) call(ctx context.Context, method string, path []string, query s
 		return fail(0, "", err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	answer, err := io.ReadAll(response.Body)
+	answer, err := io.ReadAll(io.LimitReader(response.Body, mostBytes+1))
 	if err != nil {
 		return fail(response.StatusCode, "", err)
+	}
+	if len(answer) > mostBytes {
+		return fail(response.StatusCode, "", &foreignError{contentType: fmt.Sprintf("more than %d MiB", mostBytes>>20)})
 	}
 	switch status := response.StatusCode; {
 	case done(method, status) && into == nil:
 		return nil
 	case !strings.HasPrefix(response.Header.Get("Content-Type"), "application/json") || status < 400 && !done(method, status):
-		return fail(status, "", &foreignError{contentType: response.Header.Get("Content-Type"), location: response.Header.Get("Location")})
+		return fail(status, "", &foreignError{contentType: short(response.Header.Get("Content-Type")), location: short(response.Header.Get("Location"))})
 	case status >= 400:
 		var said struct{ Reason any }
 		if err := json.Unmarshal(answer, &said); err != nil || said.Reason == nil {
-			return fail(status, string(answer), nil)
+			return fail(status, short(string(answer)), nil)
 		}
-		return fail(status, fmt.Sprint(said.Reason), nil)
+		return fail(status, short(fmt.Sprint(said.Reason)), nil)
 	}
 	if err := json.Unmarshal(answer, into); err != nil {
 		return fail(http.StatusOK, "", &foreignError{contentType: "JSON of another kind"})
 	}
 	return nil
+}
+
+// short is as much of what the other side says as an error shows.
+func short(text string) string {
+	if len(text) <= mostWords {
+		return text
+	}
+	return strings.ToValidUTF8(text[:mostWords], "") + "…"
 }
 
 // done tells whether the API did it: only these are its own words for it, and a proxy may have others.

@@ -1,6 +1,8 @@
 package management_test
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -9,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -191,6 +194,47 @@ func TestQueuesArePaged(t *testing.T) {
 		require.NoError(t, err)
 		assert.Len(t, queues, test.want)
 	}
+}
+
+// What is no broker, or a hostile one, takes no more memory than a bound.
+func TestAnswersAreBounded(t *testing.T) {
+	const kind = "application/json"
+	t.Run("gigabytes", func(t *testing.T) { // as gzip, which the client unpacks, they may come in a few kilobytes
+		client := at(t, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", kind)
+			w.Header().Set("Content-Encoding", "gzip")
+			packed := gzip.NewWriter(w)
+			for blank := bytes.Repeat([]byte(" "), 1<<20); ; {
+				if _, err := packed.Write(blank); err != nil {
+					return
+				}
+			}
+		})
+		_, err := client.Queues(t.Context())
+		require.ErrorContains(t, err, "more than 64 MiB instead of what was asked for")
+	})
+	t.Run("empty pages without an end", func(t *testing.T) {
+		queues, err := at(t, answer(http.StatusOK, kind, `{"items": [], "page_count": 1000000000}`)).Queues(t.Context())
+		require.NoError(t, err)
+		assert.Empty(t, queues)
+	})
+	t.Run("full pages without an end", func(t *testing.T) {
+		page := `{"page_count": 1000000000, "items": [` + strings.Repeat(`{"vhost":"/"},`, 99_999) + `{"vhost":"/"}]}`
+		_, err := at(t, answer(http.StatusOK, kind, page)).Queues(t.Context())
+		require.ErrorContains(t, err, "more than 1000000 queues")
+	})
+	t.Run("words without an end", func(t *testing.T) {
+		long := strings.Repeat("ü", 1<<20)
+		for _, handler := range []http.HandlerFunc{
+			answer(http.StatusInternalServerError, kind, long), answer(http.StatusInternalServerError, kind, `{"reason": "`+long+`"}`),
+			answer(http.StatusOK, long[:1<<16], ""),
+		} {
+			_, err := at(t, handler).Queues(t.Context())
+			require.Error(t, err)
+			assert.Less(t, len(err.Error()), 3<<10)
+			assert.True(t, utf8.ValidString(err.Error()))
+		}
+	})
 }
 
 func TestMissingNumbersAreNil(t *testing.T) {

@@ -98,6 +98,9 @@ func (a *Arguments) UnmarshalJSON(data []byte) error {
 // pageSize is the most that the API gives at once.
 const pageSize = 500
 
+// mostQueues is more than any broker has.
+const mostQueues = 1_000_000
+
 // Queues lists all queues of the virtual host by name, with their state and without statistics.
 func (c *Client) Queues(ctx context.Context) ([]Queue, error) {
 	var queues []Queue
@@ -124,8 +127,11 @@ func (c *Client) Queues(ctx context.Context) ([]Queue, error) {
 			}
 		}
 		queues = append(queues, answer.Items...)
-		if page >= answer.Pages {
+		if page >= answer.Pages || len(answer.Items) == 0 { // whatever it says of further pages
 			return queues, nil
+		}
+		if len(queues) > mostQueues {
+			return nil, fmt.Errorf("management API: it lists more than %d queues, and says that there are more: is that a broker?", mostQueues)
 		}
 	}
 }

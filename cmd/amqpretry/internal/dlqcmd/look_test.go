@@ -288,6 +288,28 @@ Body (7 bytes)
 `, out)
 }
 
+// What is printed of a body has a bound, however it was made: each level of JSON makes each of its lines longer.
+func TestShowOfHugeBodies(t *testing.T) {
+	for name, body := range map[string]string{
+		"nested":     strings.Repeat("[", 9_999) + strings.Repeat("]", 9_999),
+		"wide":       strings.Repeat("[", maxDepth) + strings.Repeat("1,", 100_000) + "1" + strings.Repeat("]", maxDepth),
+		"text":       strings.Repeat("ü", 2_000_000),
+		"large JSON": "[" + strings.Repeat("1,", 4_000_000) + "1]",
+		"binary":     strings.Repeat("\x00", 4_000_000),
+	} {
+		l := letter(1)
+		l.Message.Body = []byte(body)
+		code, out, _ := orders(l).run(t, nil, "show", "orders", "uuid-1")
+		assert.Equal(t, cli.ExitOK, code)
+		assert.Less(t, len(out), 20<<20, name)
+		assert.Equal(t, len(body) > maxText, strings.Contains(out, "more: --body gives all of it"), name)
+		assert.True(t, utf8.ValidString(out))
+	}
+	for text, deep := range map[string]int{`"[[["`: 0, `{"a\\":["\"[",[1]]}`: 3, `[[]]`: 2, ``: 0, `]]][`: 0} {
+		assert.Equal(t, deep, max(0, depth([]byte(text))), text)
+	}
+}
+
 func TestShowByPosition(t *testing.T) {
 	f := orders(letters(3)...)
 	code, out, _ := f.run(t, nil, "show", "orders", "--position", "3", "--body")

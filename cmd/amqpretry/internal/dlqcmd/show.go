@@ -28,7 +28,8 @@ func (t *tool) show() *cobra.Command {
 before replays, and the body. It stays where it is.
 
 The message is named by its UUID, the oldest of those that share it, or by its place in the queue (--position, 1 is the oldest).
-Bodies that are JSON are printed indented, other text as it is, and the rest as a hex dump of its beginning.
+Bodies that are JSON are printed indented (up to 256 KiB and 64 levels), other text as it is, up to 256 KiB of it, and the rest as a hex dump
+of its first 4 KiB.
 
 With --body: the body and nothing else, byte for byte, unless it goes to a terminal. With --json: one object.`,
 		Example: `  amqpretry dlq show orders 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10
@@ -253,28 +254,58 @@ func edited(e dlq.Edit) [][2]string {
 	return lines
 }
 
-// maxDump is how much of a body that is no text is printed.
-const maxDump = 4096
+// How much of a body is printed: of one that is text, and of one that is none.
+const (
+	maxText = 256 << 10
+	maxDump = 4096
+)
+
+// maxDepth is how deep JSON may be that is indented: each level makes each of its lines longer.
+const maxDepth = 64
 
 // printBody prints a body for people.
 func (t *tool) printBody(body []byte) error {
 	var text string
+	shown := len(body)
 	switch indented := new(bytes.Buffer); {
 	case len(body) == 0:
 		text = "(empty)"
 	case !isText(body):
-		text = strings.TrimSuffix(hex.Dump(body[:min(len(body), maxDump)]), "\n")
-		if rest := len(body) - maxDump; rest > 0 {
-			text += fmt.Sprintf("\n… %s more: --body gives all of it to a file or a pipe", many(rest, "byte"))
-		}
-	case json.Indent(indented, body, "", "  ") == nil:
+		shown = min(shown, maxDump)
+		text = strings.TrimSuffix(hex.Dump(body[:shown]), "\n")
+	case shown <= maxText && depth(body) <= maxDepth && json.Indent(indented, body, "", "  ") == nil:
 		text = indented.String()
 	default:
-		text = string(body)
+		shown = min(shown, maxText)
+		text = strings.ToValidUTF8(string(body[:shown]), "")
+	}
+	if rest := len(body) - shown; rest > 0 {
+		text += fmt.Sprintf("\n… %s more: --body gives all of it to a file or a pipe", many(rest, "byte"))
 	}
 	_, err := fmt.Fprintln(t.Out, strings.TrimSuffix(safeLines(text), "\n"))
 
 	return err
+}
+
+// depth is how deep arrays and objects of a JSON text are nested.
+func depth(text []byte) int {
+	deepest, now, quoted := 0, 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '"':
+			quoted = !quoted
+		case c == '\\' && quoted:
+			i++
+		case quoted:
+		case c == '[' || c == '{':
+			now++
+			deepest = max(deepest, now)
+		case c == ']' || c == '}':
+			now--
+		}
+	}
+
+	return deepest
 }
 
 // isText tells whether people can read it: UTF-8 with hardly any control characters.
