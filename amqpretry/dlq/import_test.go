@@ -1,12 +1,52 @@
 package dlq
 
 import (
+	"bufio"
+	"io"
+	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+// A stream without a line feed takes no more memory than the bound.
+func TestReadLine(t *testing.T) {
+	t.Parallel()
+	in := bufio.NewReaderSize(strings.NewReader(strings.Repeat("x", 99)+"\n"+strings.Repeat("y", 100)+"\n"+"end"), 16)
+	line, err := readLine(in, 100)
+	require.NoError(t, err)
+	assert.Len(t, line, 100)
+	_, err = readLine(in, 100)
+	require.ErrorIs(t, err, errLongLine)
+
+	in = bufio.NewReaderSize(strings.NewReader("a\nend"), 16)
+	for _, want := range []struct {
+		line string
+		err  error
+	}{{"a\n", nil}, {"end", io.EOF}, {"", io.EOF}} {
+		line, err = readLine(in, 100)
+		assert.Equal(t, want.line, string(line))
+		assert.Equal(t, want.err, err)
+	}
+
+	endless := rand.New(rand.NewChaCha8([32]byte{}))
+	_, err = readLine(bufio.NewReader(&without{endless}), 1<<20)
+	require.ErrorIs(t, err, errLongLine)
+}
+
+// without gives no line feeds.
+type without struct{ *rand.Rand }
+
+func (w *without) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'a' + byte(w.IntN(26))
+	}
+
+	return len(p), nil
+}
 
 // Wherever whoever wrote a line was killed, what is there of it is its beginning; what is wrong otherwise is not.
 func TestCut(t *testing.T) {
