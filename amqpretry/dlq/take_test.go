@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -240,6 +241,42 @@ func TestLookingAtForeignQueues(t *testing.T) {
 				_, _ = f.queue.Stat(t.Context(), dlq.Filter{})
 			}
 			assert.ElementsMatch(t, numbered(20), bodies(f.drained(f.queue.Name(), 20)), "nothing is lost")
+		})
+	}
+}
+
+// What stays behind one that goes, and before the next one, must not go with them: acknowledgements are for many at a time.
+func TestTakingTheFirstOfMany(t *testing.T) {
+	t.Parallel()
+	const n = 1000
+	for name, goes := range map[string]func(int) bool{
+		"the first and the last of the first block": func(i int) bool { return i == 0 || i == 31 },
+		"each tenth":           func(i int) bool { return i%10 == 0 },
+		"all but each tenth":   func(i int) bool { return i%10 != 9 },
+		"the first five of 50": func(i int) bool { return i%50 < 5 },
+		"the last half":        func(i int) bool { return i >= n/2 },
+		"the first half":       func(i int) bool { return i < n/2 },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := onBroker(t, nil)
+			f.fill(n)
+			var filter dlq.Filter
+			var gone, stay []string
+			for i, body := range numbered(n) {
+				if goes(i) {
+					filter.UUIDs, gone = append(filter.UUIDs, "uuid-"+strconv.Itoa(i)), append(gone, body)
+				} else {
+					stay = append(stay, body)
+				}
+			}
+			report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Filter: filter})
+			require.NoError(t, err)
+			assert.Equal(t, len(gone), report.Done)
+			f.depth(f.queue.Name(), len(stay))
+			f.depth(f.main, len(gone))
+			assert.Equal(t, stay, bodies(f.drained(f.queue.Name(), len(stay))))
+			assert.Equal(t, gone, bodies(f.drained(f.main, len(gone))))
 		})
 	}
 }
