@@ -38,8 +38,8 @@ type Config struct {
 	NoDeliveryLimitPolicy bool
 	// UUIDHeader is where the marshaler of the services puts Watermill's UUID. Default: _watermill_message_uuid.
 	UUIDHeader string
-	// OnBlocked is told, from a goroutine of its own, that the broker takes no messages, as in a memory or a disk alarm, and why: what publishes waits. With nil it
-	// is told that the broker takes them again. Nil means nobody.
+	// OnBlocked is told, from a goroutine of its own, that the broker takes no messages, as in a memory or a disk alarm or because the target is full, and why: what
+	// publishes waits. With nil it is told that the broker takes them again. Nil means nobody.
 	OnBlocked func(why error)
 	// Logger for what happens to the connections. Nil means none.
 	Logger watermill.LoggerAdapter
@@ -64,6 +64,7 @@ type Client struct {
 	longestHold time.Duration
 	pretended   string // version of the server, for tests
 
+	telling     sync.Mutex // OnBlocked
 	mu          sync.Mutex
 	closed      bool
 	connections []*transport.Connection // all that are open; the first one is for looking
@@ -118,15 +119,36 @@ func (c *Client) connect(role string) *transport.Connection {
 }
 
 func (c *Client) tell(event middleware.Event) {
+	switch event.Kind {
+	case middleware.EventBlocked:
+		c.blocked(event.Err)
+	case middleware.EventUnblocked:
+		c.blocked(nil)
+	}
+}
+
+// blocked tells of it; one at a time, as several connections have something to tell.
+func (c *Client) blocked(why error) {
 	if c.config.OnBlocked == nil {
 		return
 	}
-	switch event.Kind {
-	case middleware.EventBlocked:
-		c.config.OnBlocked(event.Err)
-	case middleware.EventUnblocked:
-		c.config.OnBlocked(nil)
+	c.telling.Lock()
+	defer c.telling.Unlock()
+	c.config.OnBlocked(why)
+}
+
+// publisher is for a run.
+func (c *Client) publisher(link *transport.Link) *transport.Publisher {
+	p := transport.NewPublisher(link)
+	p.OnRefused = func(queue string, refused bool) {
+		if refused {
+			c.blocked(fmt.Errorf("queue %q refuses them: it is full, or its node is down", queue))
+		} else {
+			c.blocked(nil)
+		}
 	}
+
+	return p
 }
 
 // place is where looks at a queue wait for each other.

@@ -86,7 +86,7 @@ func (q *Queue) begin(ctx context.Context, target string, dryRun bool) (_ *run, 
 			return nil, err
 		}
 	}
-	r.publisher, r.frame = transport.NewPublisher(link), link.FrameSize()
+	r.publisher, r.frame = q.client.publisher(link), link.FrameSize()
 
 	return r, nil
 }
@@ -110,7 +110,8 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		s.settle()
 		done, failed := settled.wait()
 		report.Done += done
-		report.Unsettled = settled.sent - done
+		report.Refused = settled.refused
+		report.Unsettled = settled.sent - done - settled.refused
 		if errors.Is(err, errSettling) {
 			err = nil // it is failed that says why
 		}
@@ -285,6 +286,7 @@ type settler struct {
 
 	pending chan taken
 	slots   chan struct{}
+	run     context.Context
 	ctx     context.Context // of the waiting for confirms: it outlives the run's a little
 	stopped func() bool
 	cancel  context.CancelFunc
@@ -293,13 +295,14 @@ type settler struct {
 
 	sent int // by who sends
 
-	mu   sync.Mutex
-	done int
-	err  error
+	mu      sync.Mutex
+	done    int
+	refused int // the target has certainly not taken them
+	err     error
 }
 
 func newSettler(ctx context.Context, d *drain, fail context.CancelCauseFunc) *settler {
-	s := &settler{drain: d, fail: fail, pending: make(chan taken, window), slots: make(chan struct{}, unsettled), ended: make(chan struct{})}
+	s := &settler{drain: d, run: ctx, fail: fail, pending: make(chan taken, window), slots: make(chan struct{}, unsettled), ended: make(chan struct{})}
 	if d.undo != nil {
 		s.undo = newLines(d.undo, "the undo file")
 	}
@@ -348,6 +351,7 @@ func (s *settler) settle() {
 			} else if err := s.confirm(&good); err != nil {
 				s.end(0, err)
 			}
+			s.giveUp(batch[len(good):])
 			confirmed <- good
 			for range len(batch) - len(good) { // nobody acknowledges them
 				<-s.slots
@@ -361,6 +365,25 @@ func (s *settler) settle() {
 		s.end(done, err)
 		for range batch {
 			<-s.slots
+		}
+	}
+}
+
+// giveUp counts those that the target has refused, of which so much is known.
+func (s *settler) giveUp(batch []taken) {
+	now, cancel := context.WithCancel(s.ctx)
+	cancel()
+	for _, t := range batch {
+		if t.published == nil {
+			continue
+		}
+		if !t.published.Refused() {
+			_ = t.published.Wait(now, now)
+		}
+		if t.published.Refused() {
+			s.mu.Lock()
+			s.refused++
+			s.mu.Unlock()
 		}
 	}
 }
@@ -404,7 +427,7 @@ func (s *settler) confirm(batch *[]taken) error {
 		if t.published == nil {
 			continue
 		}
-		if err = t.published.Wait(s.ctx); err != nil {
+		if err = t.published.Wait(s.ctx, s.run); err != nil {
 			*batch, err = (*batch)[:i], explain(s.drain.target, err)
 			break
 		}

@@ -36,7 +36,7 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 		return report, err
 	}
 
-	i := &importer{queue: q, target: target, options: options, publisher: transport.NewPublisher(link), frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1)}
+	i := &importer{queue: q, target: target, options: options, run: ctx, publisher: q.client.publisher(link), frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1)}
 	if options.Rate > 0 {
 		i.limiter.SetLimit(rate.Limit(options.Rate))
 	}
@@ -62,6 +62,7 @@ const longestLine = 192 << 20
 
 type importer struct {
 	queue     *Queue
+	run       context.Context
 	target    string
 	options   ImportOptions
 	publisher *transport.Publisher
@@ -205,7 +206,7 @@ func (i *importer) settle(ctx context.Context, most int) error {
 	for ; failed == nil && len(i.pending) > most; i.pending = i.pending[1:] {
 		first := i.pending[0]
 		if first.published != nil {
-			if failed = first.published.Wait(ctx); failed != nil {
+			if failed = first.published.Wait(ctx, i.run); failed != nil {
 				break
 			}
 			i.report.Done++

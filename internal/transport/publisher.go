@@ -14,9 +14,12 @@ import (
 // of ours, so that one return makes all that follow fail.
 type Publisher struct {
 	link *Link
+	// OnRefused is told that a queue refuses messages, which are then published again and again, and with false that it takes them again. Nil means nobody.
+	OnRefused func(queue string, refused bool)
 
 	mu       sync.Mutex
 	confirms *confirmChannel
+	refusing bool // told
 }
 
 // NewPublisher returns a publisher that has no channel yet. It does not outlive the link, with which the lock of a run is lost.
@@ -36,6 +39,7 @@ type Published struct {
 	message      amqp091.Publishing
 	confirms     *confirmChannel
 	confirmation *amqp091.DeferredConfirmation
+	refused      bool
 }
 
 // Publish sends a message to a queue. It waits while the broker blocks who publishes.
@@ -54,6 +58,7 @@ func (u *Published) send(ctx context.Context) error {
 	if u.confirms, err = u.publisher.channel(link); err != nil {
 		return err
 	}
+	u.refused = false
 	if u.confirmation, err = u.confirms.PublishWithDeferredConfirm("", u.queue, true, false, u.message); err != nil {
 		u.confirms.resolved()
 	}
@@ -79,12 +84,15 @@ func (p *Publisher) channel(link *Link) (*confirmChannel, error) {
 	return confirms, nil
 }
 
-// refusedFor is how long a queue may refuse a message, because it is full, before that is an error.
-const refusedFor = time.Minute
+// refusedFor is how long a queue may refuse a message, because it is full, before that is an error; refusedTold before somebody is told.
+const (
+	refusedFor  = time.Minute
+	refusedTold = time.Second
+)
 
 // Wait returns when the broker has confirmed the publish, and not returned it: nil. A message that is refused, as by a queue that is full, is
-// published again for a minute. Every other error means that the broker may have the message or not.
-func (u *Published) Wait(ctx context.Context) error {
+// published again for a minute, while retry lasts. Every other error means that the broker may have the message or not, unless it is Refused.
+func (u *Published) Wait(ctx, retry context.Context) error {
 	began := time.Now()
 	var wait *backoff.ExponentialBackOff
 
@@ -93,8 +101,11 @@ func (u *Published) Wait(ctx context.Context) error {
 			return err
 		}
 
-		switch err := u.outcome(); {
-		case !errors.Is(err, ErrRefused) || time.Since(began) > refusedFor:
+		err := u.outcome()
+		u.refused = errors.Is(err, ErrRefused)
+		u.publisher.tell(u.queue, u.refused, time.Since(began))
+		switch {
+		case !u.refused || time.Since(began) > refusedFor:
 			return err
 		case wait == nil:
 			wait = &backoff.ExponentialBackOff{InitialInterval: 100 * time.Millisecond, MaxInterval: 5 * time.Second, Multiplier: 2, RandomizationFactor: 0.3}
@@ -103,6 +114,8 @@ func (u *Published) Wait(ctx context.Context) error {
 
 		select {
 		case <-time.After(wait.NextBackOff()):
+		case <-retry.Done():
+			return context.Cause(retry)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -113,9 +126,31 @@ func (u *Published) Wait(ctx context.Context) error {
 	}
 }
 
+// Refused tells of one that was waited for in vain whether the broker has certainly not taken it.
+func (u *Published) Refused() bool { return u.refused }
+
+// tell tells once that a queue refuses messages, when it has for a while, and once that it does not any more.
+func (p *Publisher) tell(queue string, refused bool, since time.Duration) {
+	if p.OnRefused == nil || refused && since < refusedTold {
+		return
+	}
+	p.mu.Lock()
+	changed := p.refusing != refused
+	p.refusing = refused
+	p.mu.Unlock()
+	if changed {
+		p.OnRefused(queue, refused)
+	}
+}
+
 // resolved waits for the broker's answer, for a minute, and as long as it blocks who publishes.
 func (u *Published) resolved(ctx context.Context) error {
 	for {
+		select { // an answer that is there counts more than the end of the waiting
+		case <-u.confirmation.Done():
+			return nil
+		default:
+		}
 		select {
 		case <-u.confirmation.Done():
 			return nil

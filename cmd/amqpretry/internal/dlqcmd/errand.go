@@ -87,9 +87,9 @@ func (f *errandFlags) add(cmd *cobra.Command) {
 
 const errandJSON = `
 
-With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen", "matched", "done", "unsettled", "hidden", "left": [{"why", "messages"}],
-"undo"}; nobody is asked then, so without --yes it is a dry run. "matched" is there when the queue was seen to its end: not when --limit or an interrupt has
-ended it. "unsettled" were sent, or written to the undo file, and are still in the queue. "hidden" are held back by the broker until their x-opt-delivery-time
+With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen", "matched", "done", "unsettled", "refused", "hidden", "left":
+[{"why", "messages"}], "undo"}; nobody is asked then, so without --yes it is a dry run. "matched" is there when the queue was seen to its end: not when --limit or an interrupt has
+ended it. "unsettled" were sent, or written to the undo file, and are still in the queue. "refused" were sent to a queue that was full to the end, and are still where they were. "hidden" are held back by the broker until their x-opt-delivery-time
 (RabbitMQ 4.4 and later), -1 if only the management API could tell.`
 
 // interrupted is what is said after ^C. The undo file of a run is not overwritten by the next one.
@@ -257,6 +257,9 @@ func (t *tool) printDone(q queue, e errand, o outcome, undo string) error {
 	if err == nil && o.Unsettled > 0 {
 		err = t.printSafe("%s", e.unsettled(q, o.Unsettled))
 	}
+	if err == nil && o.Refused > 0 {
+		err = t.printSafe("%s more were refused by %s, as it is full: they are in %s only", thousands(o.Refused), e.to, q.Name())
+	}
 	if err == nil && (o.watched || o.cameBack > 0) {
 		err = t.printSafe("%s came back dead", thousands(o.cameBack))
 	}
@@ -288,8 +291,8 @@ func undoNote(q queue, o outcome, path string) string {
 		flags = []string{"--dead-letter-queue", q.Name()}
 	}
 	note := fmt.Sprintf("Undo file: %s. This puts what is in it back into %s: amqpretry dlq import %s", path, q.Name(), typed(flags, q.MainQueue(), path))
-	if o.Unsettled > 0 {
-		note += fmt.Sprintf("\nIts last messages, up to %s, are still in %s: this would bring them there twice", thousands(o.Unsettled), q.Name())
+	if n := o.Unsettled + o.Refused; n > 0 {
+		note += fmt.Sprintf("\nIts last messages, up to %s, are still in %s: this would bring them there twice", thousands(n), q.Name())
 	}
 
 	return note
@@ -348,6 +351,7 @@ type report struct {
 	Matched   *int   `json:"matched,omitempty"` // nil: not known
 	Done      int    `json:"done"`
 	Unsettled int    `json:"unsettled"`
+	Refused   int    `json:"refused"`
 	Hidden    int    `json:"hidden"`
 	Left      []left `json:"left"`
 	Undo      string `json:"undo,omitempty"`
@@ -363,7 +367,7 @@ func result(q queue, e errand, o outcome, undo string, dryRun bool) report {
 	}
 
 	return report{
-		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen, Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Hidden: o.Hidden,
+		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen, Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Refused: o.Refused, Hidden: o.Hidden,
 		Left: leftBehind(o), Undo: undo, Run: o.run, CameBack: o.cameBack, Stopped: o.stopped,
 	}
 }

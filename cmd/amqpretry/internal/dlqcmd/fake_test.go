@@ -37,6 +37,8 @@ type fake struct {
 	browseWith error
 	// unsettled is what such a run has sent and not taken out.
 	unsettled int
+	// refused is what its target has not taken.
+	refused int
 	// after is called when so many messages are done.
 	after func(done int)
 	// onReplay is called when one that is not dry begins.
@@ -163,7 +165,7 @@ func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun b
 		if limit > 0 && sent >= limit || r.Done == f.failAfter && f.failWith != nil && !dryRun || ctx.Err() != nil {
 			kept = append(kept, f.letters[i:]...)
 			if ctx.Err() != nil || f.failWith != nil {
-				r.Unsettled = f.unsettled
+				r.Unsettled, r.Refused = f.unsettled, f.refused
 			}
 			if ctx.Err() != nil {
 				return r, ctx.Err()

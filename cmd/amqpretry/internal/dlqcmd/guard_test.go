@@ -137,6 +137,12 @@ func TestUnsettled(t *testing.T) {
 		"200 more may be in both queues: sent to orders, and not known to be out of orders.dlq; to run this again sends them again\n", out)
 	assert.Contains(t, errs, "back into orders.dlq: amqpretry dlq import orders a\nIts last messages, up to 200, are still in orders.dlq: this would bring them there twice\n")
 
+	f := orders(letters(1500)...)
+	f.failAfter, f.failWith, f.refused = 1300, errBroken, 29
+	_, out, errs = f.run(t, nil, "replay", "orders", "--undo", "e", "--yes")
+	assert.Equal(t, "orders.dlq: 1,300 replayed to orders\n29 more were refused by orders, as it is full: they are in orders.dlq only\n", out)
+	assert.Contains(t, errs, "Its last messages, up to 29, are still in orders.dlq")
+
 	out, _ = run(1, "move", "orders", "--to", "parked", "--undo", "b")
 	assert.Contains(t, out, "200 more may be in both queues: sent to parked, and")
 	out, _ = run(1, "purge", "orders", "--all", "--undo", "c")

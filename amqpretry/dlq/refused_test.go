@@ -1,0 +1,129 @@
+package dlq_test
+
+import (
+	"bytes"
+	"context"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+)
+
+// full is a queue that takes so many messages and refuses the others.
+func (f *fixture) full(n int) string {
+	f.t.Helper()
+	name := f.main + ".full"
+	f.declare(name, amqp091.Table{"x-queue-type": "classic", "x-max-length": int64(n), "x-overflow": "reject-publish"})
+
+	return name
+}
+
+// watched is a client that says what it waits for.
+func (f *fixture) watched() (*dlq.Queue, chan error) {
+	f.t.Helper()
+	told := make(chan error, 10)
+	client, err := dlq.Open(f.t.Context(), dlq.Config{URI: f.uri, NoDeliveryLimitPolicy: true, OnBlocked: func(why error) { told <- why }})
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { _ = client.Close() })
+
+	return client.Queue(f.main), told
+}
+
+func (f *fixture) isTold(told chan error) error {
+	f.t.Helper()
+	select {
+	case why := <-told:
+		return why
+	case <-time.After(20 * time.Second):
+		require.Fail(f.t, "told nothing")
+		return nil
+	}
+}
+
+// Who waits for a full target is told so, and when it is interrupted nothing is said to be where it is not.
+func TestMoveToAQueueThatIsFull(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(100)
+	target := f.full(30)
+	queue, told := f.watched()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var report dlq.Report
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		report, err = queue.Move(ctx, dlq.MoveOptions{To: target})
+		ended <- err
+	}()
+	require.ErrorContains(t, f.isTold(told), target)
+	cancel()
+	began := time.Now()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	assert.Less(t, time.Since(began), 5*time.Second)
+	assert.Equal(t, 30, report.Done)
+	assert.Zero(t, report.Unsettled)
+	assert.Positive(t, report.Refused)
+	f.depth(target, 30)
+	f.depth(f.queue.Name(), 70)
+}
+
+// When there is room again, it goes on, and says so.
+func TestMoveGoesOnWhenThereIsRoom(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(50)
+	target := f.full(30)
+	queue, told := f.watched()
+	ended := make(chan error, 1)
+	go func() {
+		report, err := queue.Move(t.Context(), dlq.MoveOptions{To: target})
+		assert.Equal(t, 50, report.Done)
+		assert.Zero(t, report.Unsettled+report.Refused)
+		ended <- err
+	}()
+	require.ErrorContains(t, f.isTold(told), target)
+	_, err := f.channel.QueuePurge(target, false)
+	require.NoError(t, err)
+	require.NoError(t, f.isTold(told))
+	require.NoError(t, <-ended)
+	f.depth(target, 20)
+	f.depth(f.queue.Name(), 0)
+}
+
+// Neither the report, nor the progress, nor how far an import is said to be counts what was refused.
+func TestImportIntoAQueueThatIsFull(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(600)
+	var file bytes.Buffer
+	_, err := f.queue.Export(t.Context(), &file, dlq.ExportOptions{})
+	require.NoError(t, err)
+	target := f.full(300)
+
+	queue, told := f.watched()
+	var progress dlq.Progress
+	lines := 0
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var report dlq.Report
+	ended := make(chan error, 1)
+	go func() {
+		var err error
+		report, err = queue.Import(ctx, &file, dlq.ImportOptions{
+			To: target, Progress: func(p dlq.Progress) { progress = p }, Imported: func(n int) error { lines = n; return nil },
+		})
+		ended <- err
+	}()
+	require.ErrorContains(t, f.isTold(told), target)
+	cancel()
+	require.ErrorIs(t, <-ended, context.Canceled)
+	f.depth(target, 300)
+	assert.Equal(t, 300, report.Done)
+	assert.Equal(t, 300, progress.Done)
+	assert.Equal(t, 300, lines)
+}

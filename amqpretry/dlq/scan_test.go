@@ -1,0 +1,112 @@
+package dlq
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+)
+
+// filled is a quorum queue with n messages, for a client with sockets of the test's own.
+func filled(t *testing.T, n int, wrap func(net.Conn) net.Conn) *Queue {
+	t.Helper()
+	uri := brokertest.URI(t)
+	connection, err := amqp091.Dial(uri)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = connection.Close() })
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+	require.NoError(t, channel.Confirm(false))
+	main := "scan-" + watermill.NewShortUUID()
+	_, err = channel.QueueDeclare(main+".dlq", true, false, false, false, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1<<31 - 1)})
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = channel.QueueDelete(main+".dlq", false, false, false) })
+	var last *amqp091.DeferredConfirmation
+	for range n {
+		last, err = channel.PublishWithDeferredConfirm("", main+".dlq", false, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte("x")})
+		require.NoError(t, err)
+	}
+	require.True(t, last.Wait())
+
+	client, err := Open(t.Context(), Config{URI: uri, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
+		socket, err := amqp091.DefaultDial(time.Minute)(network, address)
+		if err == nil && wrap != nil {
+			socket = wrap(socket)
+		}
+		return socket, err
+	}}})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+
+	return client.Queue(main)
+}
+
+// What is held of a channel that is gone comes again, behind the rest: nobody may take the look for a whole one.
+func TestScanNoticesAChannelThatIsGone(t *testing.T) {
+	t.Parallel()
+	const n = 200
+	q := filled(t, n, nil)
+	s, err := q.scan(t.Context(), false)
+	require.NoError(t, err)
+	defer s.release(context.WithoutCancel(t.Context()))
+	for seen := 0; ; seen++ {
+		f, err := s.next(t.Context())
+		if err != nil {
+			assert.NotErrorIs(t, err, io.EOF)
+			require.ErrorContains(t, err, "the connection was closed")
+			assert.Less(t, seen, n+firstPrefetch)
+			return
+		}
+		f.keep()
+		if seen == 100 {
+			require.Len(t, s.blocks, 2)
+			require.NoError(t, s.blocks[0].channel.Close())
+		}
+	}
+}
+
+// deaf is a socket that takes what is written and sends none of it, once it is told to.
+type deaf struct {
+	net.Conn
+	now *atomic.Bool
+}
+
+func (d deaf) Write(p []byte) (int, error) {
+	if d.now.Load() {
+		return len(p), nil
+	}
+
+	return d.Conn.Write(p)
+}
+
+// What has not come to the broker is not out of the queue, so nobody may say that it is.
+func TestAcknowledgementsAreWaitedFor(t *testing.T) {
+	t.Parallel()
+	var silent atomic.Bool
+	q := filled(t, 100, func(socket net.Conn) net.Conn { return deaf{socket, &silent} })
+	s, err := q.scan(t.Context(), false)
+	require.NoError(t, err)
+	f, err := s.next(t.Context())
+	require.NoError(t, err)
+
+	silent.Store(true)
+	f.block.openAcks()
+	done := make(chan error, 1)
+	go func() { done <- f.block.ack([]uint64{f.delivery.DeliveryTag}) }()
+	select {
+	case err := <-done:
+		require.Fail(t, "said to be out", "%v", err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	require.NoError(t, q.client.Close())
+	require.Error(t, <-done)
+}
