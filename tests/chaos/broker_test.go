@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -30,8 +31,32 @@ func startBroker(t *testing.T) *broker {
 	require.NoError(t, err)
 	b.version, _ = conn.Properties["version"].(string)
 	require.NoError(t, conn.Close())
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the last errors in the log of RabbitMQ:\n%s", b.lastErrors())
+		}
+	})
 
 	return b
+}
+
+// lastErrors are the last lines of RabbitMQ's log that are errors, with what belongs to them.
+func (b *broker) lastErrors() string {
+	files, _ := filepath.Glob(filepath.Join(b.Dir, "log", "*@*.log"))
+	var lines []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return err.Error()
+		}
+		for line := range strings.Lines(string(text)) {
+			if strings.Contains(line, "[error]") {
+				lines = append(lines, line)
+			}
+		}
+	}
+
+	return strings.Join(lines[max(0, len(lines)-200):], "")
 }
 
 // script runs scripts/broker.
@@ -61,6 +86,30 @@ func (b *broker) channel(use func(*amqp091.Channel) error) error {
 	}
 
 	return use(ch)
+}
+
+// written returns when all quorum queues that there are can be told from their log. One whose node is killed before never has a leader
+// again (RabbitMQ 3.10.8): its first entry is lost, by which it would know that it is alone. All write to one log, in order.
+func (b *broker) written() error {
+	return b.channel(func(ch *amqp091.Channel) error {
+		const last = "the-last-one"
+		if _, err := ch.QueueDeclare(last, true, false, false, false, amqp091.Table{"x-queue-type": "quorum"}); err != nil {
+			return err
+		}
+		if err := ch.Confirm(false); err != nil {
+			return err
+		}
+		confirmation, err := ch.PublishWithDeferredConfirm("", last, false, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent})
+		if err != nil {
+			return err
+		}
+		if !confirmation.Wait() {
+			return errors.New("RabbitMQ has refused a message")
+		}
+		_, err = ch.QueueDelete(last, false, false, false)
+
+		return err
+	})
 }
 
 // depths are all messages of all queues, also those that are delivered, and those that a queue holds to dead-letter them.

@@ -76,6 +76,7 @@ func TestChaos(t *testing.T) {
 		}
 		return started == len(s.workers)
 	})
+	require.NoError(t, s.broker.written())
 
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
