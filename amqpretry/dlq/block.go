@@ -24,6 +24,7 @@ type block struct {
 	acked      atomic.Int64
 	bytes      int64
 	sealed     bool // cancelled: gives what it has, and no more
+	ending     bool // sealed as nothing came any more
 
 	// acks is closed when acknowledgements may be written: with each the consumer may be given another message.
 	acks     chan struct{}
@@ -66,6 +67,17 @@ func (b *block) seal() error {
 		return nil
 	}
 	b.sealed = true
+
+	return b.cancel()
+}
+
+// end seals it and does not wait: what is on its way still comes, over a slow link for long, and only then is the end of the deliveries.
+func (b *block) end() {
+	b.sealed, b.ending = true, true
+	go func() { _ = b.cancel() }() // if it fails, the channel is gone
+}
+
+func (b *block) cancel() error {
 	b.asking.Lock()
 	err := b.channel.Cancel(consumerTag, false)
 	b.asking.Unlock()

@@ -208,6 +208,7 @@ func (d *drain) again(ctx context.Context, s *scan, left int) (*scan, error) {
 	if err != nil {
 		return s, err // released twice, which does nothing
 	}
+	next.short = max(0, left-next.total)
 	next.total = min(next.total, left)
 	if d.rate > 0 {
 		next.slow(d.rate)

@@ -30,6 +30,19 @@ func (e *NoQueueError) Error() string {
 
 func (e *NoQueueError) Unwrap() error { return e.Err }
 
+// IncompleteError says that messages of a dead-letter queue could not be seen that were there when a look or a run began: somebody else has taken them,
+// or they have expired. The report tells what was done about the others.
+type IncompleteError struct {
+	Queue string
+	// Total is how many there were, Missing how many of them could not be seen.
+	Total, Missing int
+}
+
+func (e *IncompleteError) Error() string {
+	return fmt.Sprintf("dead-letter queue %q: of the %d messages that were there in the beginning, %d could not be seen: does somebody else take messages out of it, "+
+		"or do they expire? What was seen was dealt with", e.Queue, e.Total, e.Missing)
+}
+
 // BusyError says that another run, or another look, is at work on the same dead-letter queue.
 type BusyError struct {
 	Queue string

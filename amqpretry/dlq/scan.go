@@ -27,6 +27,8 @@ type scan struct {
 
 	// total is how many messages the queue had to give in the beginning. What comes later is behind them.
 	total, seen int
+	// short is how many more there should have been.
+	short int
 	// hidden is how many the broker holds back besides.
 	hidden int
 	// follow goes on behind the last one, with what comes: until the context ends.
@@ -83,7 +85,7 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 		return nil, err
 	}
 	unlock := func() {}
-	if safety.quorum && !locked { // a classic queue keeps its order, whoever looks
+	if !locked { // two who look at the same time see a part each, and turn the order of a quorum queue
 		if unlock, err = q.lockLook(ctx); err != nil {
 			return nil, err
 		}
@@ -137,7 +139,7 @@ const stuckTime = 30 * time.Second
 
 // next gives the next message, io.EOF behind the last one.
 func (s *scan) next(ctx context.Context) (*found, error) {
-	began, idle := time.Now(), 0
+	idle, quiet := 0, &silence{scan: s, began: time.Now()}
 	timer := time.NewTimer(idleTime)
 	defer timer.Stop()
 
@@ -146,7 +148,7 @@ func (s *scan) next(ctx context.Context) (*found, error) {
 			return nil, err
 		}
 		if !s.follow && s.seen >= s.total {
-			return nil, cmp.Or(s.intact(), io.EOF)
+			return nil, s.over()
 		}
 		b, err := s.block(ctx)
 		if err != nil {
@@ -162,6 +164,12 @@ func (s *scan) next(ctx context.Context) (*found, error) {
 				return nil, s.gone(b)
 			}
 			b.prefetch = b.kept // full: it gives no more
+			if b.ending {
+				if ready, err := s.ready(); err != nil || ready == 0 {
+					return nil, cmp.Or(err, s.over())
+				}
+				idle = 0
+			}
 			continue
 		case <-ctx.Done():
 			continue
@@ -174,20 +182,56 @@ func (s *scan) next(ctx context.Context) (*found, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case s.follow:
+		case s.follow, b.ending:
 		case ready > 0 && b.held() >= b.prefetch: // what is on its way must be acknowledged first
-			began, idle = time.Now(), 0
-		case ready > 0 && time.Since(began) > stuckTime:
+			quiet.began, idle = time.Now(), 0
+		case ready > 0 && quiet.lasts() > stuckTime:
 			return nil, fmt.Errorf("dead-letter queue %q: it has %d messages and has given none for %s: has it a single active consumer "+
 				"(x-single-active-consumer), or no leader?", s.queue.name, ready, stuckTime)
 		case ready > 0:
 			idle = 0
 		default:
-			if idle++; idle > 1 { // others have taken the rest
-				return nil, io.EOF
+			// Others have taken the rest, or all of it is on its way to this consumer.
+			if idle++; idle > 1 {
+				b.end()
 			}
 		}
 	}
+}
+
+// silence is how long nothing has come from the broker, not even a part of a message.
+type silence struct {
+	scan     *scan
+	began    time.Time
+	received int64
+}
+
+// aWord is more than what the broker says besides: answers, and heartbeats.
+const aWord = 1 << 10
+
+func (s *silence) lasts() time.Duration {
+	received := int64(0)
+	for _, link := range s.scan.links.all {
+		received += link.Received()
+	}
+	if received-s.received > aWord {
+		s.began = time.Now()
+	}
+	s.received = received
+
+	return time.Since(s.began)
+}
+
+// over is the end of a scan: io.EOF, unless something was missing.
+func (s *scan) over() error {
+	if err := s.intact(); err != nil {
+		return err
+	}
+	if missing := s.total - s.seen + s.short; missing > 0 {
+		return &IncompleteError{Queue: s.queue.name, Total: s.total + s.short, Missing: missing}
+	}
+
+	return io.EOF
 }
 
 // settle lets what was taken be acknowledged, which must wait as long as the first block is not full: a consumer that is cancelled while

@@ -74,6 +74,40 @@ func TestScanNoticesAChannelThatIsGone(t *testing.T) {
 	}
 }
 
+// Who has not seen all must not say that there is no more.
+func TestScanMissesWhatOthersTake(t *testing.T) {
+	t.Parallel()
+	const n = 100
+	q := filled(t, n, nil)
+	s, err := q.scan(t.Context(), false)
+	require.NoError(t, err)
+	defer s.release(context.WithoutCancel(t.Context()))
+	f, err := s.next(t.Context())
+	require.NoError(t, err)
+	f.keep()
+
+	connection, err := amqp091.Dial(brokertest.URI(t))
+	require.NoError(t, err)
+	defer func() { _ = connection.Close() }()
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+	others, err := channel.Consume(q.name, "", true, false, false, false, nil)
+	require.NoError(t, err)
+	for range n - firstPrefetch {
+		<-others
+	}
+	seen := 1
+	for ; err == nil; seen++ {
+		if f, err = s.next(t.Context()); err == nil {
+			f.keep()
+		}
+	}
+	incomplete := (*IncompleteError)(nil)
+	require.ErrorAs(t, err, &incomplete)
+	assert.Equal(t, IncompleteError{Queue: q.name, Total: n, Missing: n - firstPrefetch}, *incomplete)
+	assert.Equal(t, firstPrefetch+1, seen)
+}
+
 // deaf is a socket that takes what is written and sends none of it, once it is told to.
 type deaf struct {
 	net.Conn

@@ -152,6 +152,12 @@ func TestRegistry_Collisions(t *testing.T) {
 	names := topology.Names{DeadLetterQueue: same(".dlq"), RetryExchange: same(".retry")}
 
 	found := map[string]int{}
+	count := func(collisions []string) {
+		for _, line := range collisions {
+			_, problem, _ := strings.Cut(line, `": `)
+			found[strings.Fields(problem)[0]]++
+		}
+	}
 	rapid.Check(t, func(rt *rapid.T) {
 		r := newRegistry()
 		policyOf := map[string]config.Policy{}
@@ -174,10 +180,7 @@ func TestRegistry_Collisions(t *testing.T) {
 			_, err := r.add(main, policyOf[queue], names)
 			want := collisions(rt, live, main, policyOf, names)
 			require.Equal(rt, want, lines(err))
-			for _, line := range want {
-				_, problem, _ := strings.Cut(line, `": `)
-				found[strings.Fields(problem)[0]]++
-			}
+			count(want)
 			if err == nil {
 				live = append(live, main)
 			}
@@ -187,11 +190,35 @@ func TestRegistry_Collisions(t *testing.T) {
 		}
 		require.Zero(rt, r.size())
 	})
+
+	// Chance may not find each kind, all pairs do.
+	clear(found)
+	for _, first := range queues {
+		for _, second := range queues {
+			for _, exchange := range []string{"", "same", "retry.return"} {
+				for _, policy := range policies[:2] {
+					live, main := Main{first, first, exchange}, Main{second + "2", second, exchange}
+					policyOf := map[string]config.Policy{first: policy, second: policy}
+					r := newRegistry()
+					if _, err := r.add(live, policy, names); err != nil {
+						continue
+					}
+					if _, err := topology.New(second, policy, names); err != nil {
+						continue
+					}
+					_, err := r.add(main, policy, names)
+					want := collisions(t, []Main{live}, main, policyOf, names)
+					require.Equal(t, want, lines(err))
+					count(want)
+				}
+			}
+		}
+	}
 	assert.Subset(t, slices.Collect(maps.Keys(found)), []string{"exchange", "queue", "retry"}, "there were collisions of each kind")
 }
 
 // collisions compares a topic with all others, one by one.
-func collisions(t *rapid.T, live []Main, main Main, policyOf map[string]config.Policy, names topology.Names) []string {
+func collisions(t require.TestingT, live []Main, main Main, policyOf map[string]config.Policy, names topology.Names) []string {
 	plan := func(m Main) topology.Plan {
 		p, err := topology.New(m.Queue, policyOf[m.Queue], names)
 		require.NoError(t, err)

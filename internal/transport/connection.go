@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -326,8 +327,19 @@ func (c *Connection) Close(deadline time.Time) {
 	waitUntil(deadline, c.wg.Wait)
 }
 
-// timedConn is a socket whose writes cannot block for ever.
-type timedConn struct{ net.Conn }
+// timedConn is a socket whose writes cannot block for ever. It counts what it reads.
+type timedConn struct {
+	net.Conn
+
+	received atomic.Int64
+}
+
+func (c *timedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.received.Add(int64(n))
+
+	return n, err
+}
 
 func (c *timedConn) Write(b []byte) (int, error) {
 	if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {

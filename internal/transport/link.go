@@ -30,6 +30,9 @@ type Link struct {
 	unblocked chan struct{} // closed unless the broker has blocked the connection
 }
 
+// Received is how many bytes have come from the broker: where it grows, something is on its way.
+func (l *Link) Received() int64 { return l.socket.received.Load() }
+
 func newLink(
 	connection *amqp091.Connection, socket *timedConn, logger watermill.LoggerAdapter, emit func(middleware.EventKind, error),
 ) *Link {
