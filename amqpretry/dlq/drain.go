@@ -378,10 +378,7 @@ func (s *settler) giveUp(batch []taken) {
 		if t.published == nil {
 			continue
 		}
-		if !t.published.Refused() {
-			_ = t.published.Wait(now, now)
-		}
-		if t.published.Refused() {
+		if _ = t.published.Wait(now, now); t.published.Refused() { // the others may be there
 			s.mu.Lock()
 			s.refused++
 			s.mu.Unlock()

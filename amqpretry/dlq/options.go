@@ -77,8 +77,8 @@ type Report struct {
 	// Unsettled are those that a run that failed, or was interrupted, has sent or written to the undo file, and of which it does not know that they were
 	// taken out: they are still in the dead-letter queue, and may be in both places. At most 256.
 	Unsettled int
-	// Refused are those that such a run has sent, and the target has not taken, as it was full to the end: they are in the dead-letter queue only. Those
-	// of them that are in the undo file need no undoing.
+	// Refused are those that such a run has sent, and the target has not taken, as it was full to the end: they are in the dead-letter queue only, and
+	// may be in the undo file, at its end.
 	Refused int
 	// Truncated is true of an import whose last line has no end, as whoever wrote it was killed: it was not imported, and the message of
 	// that line was not taken out of its queue either.

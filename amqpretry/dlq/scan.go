@@ -407,7 +407,7 @@ const mostRounds = 20
 func (s *scan) passOn(ctx context.Context) error {
 	for s.returned || !s.blocks[len(s.blocks)-1].isFull() {
 		f, err := s.next(ctx)
-		if errors.Is(err, io.EOF) {
+		if missing := (*IncompleteError)(nil); errors.Is(err, io.EOF) || errors.As(err, &missing) {
 			return nil
 		}
 		if err != nil {

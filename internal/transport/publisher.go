@@ -39,7 +39,8 @@ type Published struct {
 	message      amqp091.Publishing
 	confirms     *confirmChannel
 	confirmation *amqp091.DeferredConfirmation
-	refused      bool
+	judged       bool // by outcome, which gives the same again
+	judgement    error
 }
 
 // Publish sends a message to a queue. It waits while the broker blocks who publishes.
@@ -58,7 +59,7 @@ func (u *Published) send(ctx context.Context) error {
 	if u.confirms, err = u.publisher.channel(link); err != nil {
 		return err
 	}
-	u.refused = false
+	u.judged = false
 	if u.confirmation, err = u.confirms.PublishWithDeferredConfirm("", u.queue, true, false, u.message); err != nil {
 		u.confirms.resolved()
 	}
@@ -102,10 +103,9 @@ func (u *Published) Wait(ctx, retry context.Context) error {
 		}
 
 		err := u.outcome()
-		u.refused = errors.Is(err, ErrRefused)
-		u.publisher.tell(u.queue, u.refused, time.Since(began))
+		u.publisher.tell(u.queue, u.Refused(), time.Since(began))
 		switch {
-		case !u.refused || time.Since(began) > refusedFor:
+		case !u.Refused() || time.Since(began) > refusedFor:
 			return err
 		case wait == nil:
 			wait = &backoff.ExponentialBackOff{InitialInterval: 100 * time.Millisecond, MaxInterval: 5 * time.Second, Multiplier: 2, RandomizationFactor: 0.3}
@@ -127,7 +127,7 @@ func (u *Published) Wait(ctx, retry context.Context) error {
 }
 
 // Refused tells of one that was waited for in vain whether the broker has certainly not taken it.
-func (u *Published) Refused() bool { return u.refused }
+func (u *Published) Refused() bool { return u.judged && errors.Is(u.judgement, ErrRefused) }
 
 // tell tells once that a queue refuses messages, when it has for a while, and once that it does not any more.
 func (p *Publisher) tell(queue string, refused bool, since time.Duration) {
@@ -166,6 +166,14 @@ func (u *Published) resolved(ctx context.Context) error {
 
 // outcome tells what became of a resolved publish. A channel that was nacked is not used again.
 func (u *Published) outcome() error {
+	if !u.judged {
+		u.judged, u.judgement = true, u.judge()
+	}
+
+	return u.judgement
+}
+
+func (u *Published) judge() error {
 	defer u.confirms.resolved()
 	returned := u.confirms.returned(anyReturn)
 

@@ -79,6 +79,15 @@ func (s *Session) URI() (string, error) {
 	return withVHost(uri, vhost)
 }
 
+// Again are the flags with which a command line that is printed, to be pasted, goes to the same virtual host.
+func (s *Session) Again() []string {
+	if s.connection.vhost == "" {
+		return nil
+	}
+
+	return []string{"--vhost=" + s.connection.vhost}
+}
+
 // DLQ connects to work with dead letters.
 func (s *Session) DLQ(ctx context.Context) (*dlq.Client, error) {
 	uri, err := s.URI()

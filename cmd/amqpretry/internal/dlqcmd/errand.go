@@ -233,7 +233,7 @@ func (t *tool) printOutcome(q queue, e errand, o outcome, undo string) error {
 		}
 	}
 	if undo != "" && !t.JSON {
-		t.Note("%s", undoNote(q, o, undo))
+		t.Note("%s", undoNote(q, o, undo, t.Again()))
 	}
 
 	return err
@@ -282,13 +282,12 @@ func (e errand) unsettled(q queue, n int) string {
 }
 
 // undoNote says what an undo file is good for.
-func undoNote(q queue, o outcome, path string) string {
+func undoNote(q queue, o outcome, path string, flags []string) string {
 	if o.Done == 0 {
 		return fmt.Sprintf("Undo file: %s. All that is in it is still in %s: importing it would bring that there twice", path, q.Name())
 	}
-	var flags []string
 	if q.Name() != q.MainQueue()+suffix {
-		flags = []string{"--dead-letter-queue", q.Name()}
+		flags = append(flags, "--dead-letter-queue", q.Name())
 	}
 	note := fmt.Sprintf("Undo file: %s. This puts what is in it back into %s: amqpretry dlq import %s", path, q.Name(), typed(flags, q.MainQueue(), path))
 	if n := o.Unsettled + o.Refused; n > 0 {

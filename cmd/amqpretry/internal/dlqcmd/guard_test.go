@@ -122,6 +122,15 @@ func TestHowManyMatch(t *testing.T) {
 	assert.NotContains(t, out, "matched")
 }
 
+// A command that is printed to be pasted goes to the same virtual host.
+func TestUndoNamesTheVirtualHost(t *testing.T) {
+	t.Chdir(t.TempDir())
+	_, _, errs := orders(letters(3)...).run(t, nil, "replay", "orders", "--yes", "--undo", "a", "--vhost", "it's")
+	assert.Contains(t, errs, `amqpretry dlq import '--vhost=it'\''s' orders a`)
+	_, _, errs = orders(letters(3)...).run(t, nil, "move", "orders", "--to", "orders", "--vhost", "v2")
+	assert.Contains(t, errs, "amqpretry dlq replay --vhost=v2 orders")
+}
+
 // What was on its way when a run has ended is told, and what an import of the undo file would make of it.
 func TestUnsettled(t *testing.T) {
 	t.Chdir(t.TempDir())
@@ -153,7 +162,7 @@ func TestUnsettled(t *testing.T) {
 
 // An undo file of a run that has taken nothing out puts nothing back.
 func TestUndoFileOfARunThatDidNothing(t *testing.T) {
-	note := undoNote(orders(), outcome{Report: dlq.Report{Unsettled: 3}}, "u")
+	note := undoNote(orders(), outcome{Report: dlq.Report{Unsettled: 3}}, "u", nil)
 	assert.Equal(t, "Undo file: u. All that is in it is still in orders.dlq: importing it would bring that there twice", note)
 	assert.NotContains(t, note, "puts")
 }

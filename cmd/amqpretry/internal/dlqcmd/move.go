@@ -47,7 +47,7 @@ confirmed its copy.` + errandJSON,
 			case q.Name():
 				return cli.Usage("--to: %q is the dead-letter queue itself", *to)
 			case q.MainQueue():
-				return cli.Usage("--to: %q is the main queue: `amqpretry dlq replay %s` sends them back to it", *to, typed(nil, *to))
+				return cli.Usage("--to: %q is the main queue: `amqpretry dlq replay %s` sends them back to it", *to, typed(t.Again(), *to))
 			}
 			return t.run(cmd.Context(), q, errand{verb: "move", past: "moved", to: *to, do: func(ctx context.Context, s step) (outcome, error) {
 				r, err := q.Move(ctx, dlq.MoveOptions{

@@ -229,7 +229,7 @@ func lookDeadLetters(f Facts) []Finding {
 		if ready > 0 {
 			found = append(found, Finding{Severity: Warning, Object: o.label(), Found: fmt.Sprintf("%d messages", ready),
 				Means: "they have failed for good, and wait for a person",
-				Mend:  "amqpretry dlq stat " + shell.Quote(o.Topic.Plan.Queue)})
+				Mend:  f.amqpretry("dlq stat", o.Topic.Plan.Queue)})
 		}
 	}
 	return append(found, cannotSee(hidden, "whether there are dead letters")...)

@@ -353,6 +353,7 @@ func TestNothingOfATopic(t *testing.T) {
 	assert.Equal(t, `nothing of it is in virtual host "v'2": neither the queue nor the 2 queues and 1 exchange for its retries`, found[0].Found)
 	assert.Contains(t, found[0].Mend, `amqpretry topology apply --vhost='v'\''2' --policies 'retry.yaml' 'orders'`)
 
+	assert.Equal(t, `amqpretry dlq stat --vhost='v'\''2' -- '-x'`, f.amqpretry("dlq stat", "-x"))
 	f.ByFlag = true
 	assert.Contains(t, lookExists(f)[0].Mend, "# with the same --uri\namqpretry topology apply")
 

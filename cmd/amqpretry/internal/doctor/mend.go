@@ -25,10 +25,7 @@ func (f Facts) apply(t Topic) string { return f.topology("apply", t) }
 
 // topology is a command about the topology of a topic.
 func (f Facts) topology(command string, t Topic) string {
-	words := []string{"amqpretry", "topology", command}
-	if f.VHost != "/" {
-		words = append(words, "--vhost="+shell.Quote(f.VHost))
-	}
+	var words []string
 	if f.PolicyFile != "" {
 		words = append(words, "--policies", shell.Quote(f.PolicyFile))
 	}
@@ -39,14 +36,25 @@ func (f Facts) topology(command string, t Topic) string {
 	if t.Name != t.Plan.Queue {
 		target = t.Name + "=" + t.Plan.Queue
 	}
-	if strings.HasPrefix(target, "-") {
-		words = append(words, "--")
+	return f.amqpretry("topology "+command, append(words, target)...)
+}
+
+// amqpretry is a command of this program for the same virtual host. The last word is quoted, as it is the name of a queue.
+func (f Facts) amqpretry(command string, words ...string) string {
+	line := []string{"amqpretry", command}
+	if f.VHost != "/" {
+		line = append(line, "--vhost="+shell.Quote(f.VHost))
 	}
-	line := strings.Join(append(words, shell.Quote(target)), " ")
+	last := len(words) - 1
+	line = append(line, words[:last]...)
+	if strings.HasPrefix(words[last], "-") {
+		line = append(line, "--")
+	}
+	text := strings.Join(append(line, shell.Quote(words[last])), " ")
 	if f.ByFlag { // it has a password
-		line = "# with the same --uri\n" + line
+		return "# with the same --uri\n" + text
 	}
-	return line
+	return text
 }
 
 // recreate deletes a queue, if it is certainly empty, and declares it as planned.
