@@ -117,15 +117,15 @@ func (i *importer) all(ctx context.Context, in *bufio.Reader) error {
 	}
 }
 
-// errLongLine is the error of a line that is held to be none of an export.
-var errLongLine = errors.New("it is longer than the longest line that is read")
+// errLongLine is the error of a line that is too long for an export.
+var errLongLine = errors.New("it is too long")
 
 // readLine reads up to a line feed, which is given as well, or to the end, which is io.EOF. Of a longer line no more is held in memory than that.
 func readLine(in *bufio.Reader, longest int) (line []byte, err error) {
 	for {
 		part, err := in.ReadSlice('\n')
 		if len(line)+len(part) > longest {
-			return nil, fmt.Errorf("%w (%d MiB)", errLongLine, longest>>20)
+			return nil, fmt.Errorf("%w: wanted at most %d MiB; is the file an export, with a line feed behind each message?", errLongLine, longest>>20)
 		}
 		line = append(line, part...)
 		if !errors.Is(err, bufio.ErrBufferFull) {

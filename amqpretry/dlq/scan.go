@@ -27,7 +27,7 @@ type scan struct {
 
 	// total is how many messages the queue had to give in the beginning. What comes later is behind them.
 	total, seen int
-	// short is how many more there should have been.
+	// short is how many messages others had taken before a run that had given all back began anew.
 	short int
 	// hidden is how many the broker holds back besides.
 	hidden int
