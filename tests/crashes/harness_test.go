@@ -162,7 +162,13 @@ type broker struct {
 
 func dial(t *testing.T) *broker {
 	t.Helper()
-	conn, err := amqp091.Dial(brokertest.URI(t))
+
+	return dialTo(t, brokertest.URI(t))
+}
+
+func dialTo(t *testing.T, uri string) *broker {
+	t.Helper()
+	conn, err := amqp091.Dial(uri)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	channel, err := conn.Channel()

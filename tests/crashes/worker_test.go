@@ -32,8 +32,9 @@ type service struct {
 	Fuse        time.Duration // how long a killer takes until it kills
 
 	// Of a service in the process of its test.
-	Dial func(network, address string) (net.Conn, error) `json:"-"`
-	hear func(line string)
+	Dial         func(network, address string) (net.Conn, error) `json:"-"`
+	CloseTimeout time.Duration                                   `json:"-"`
+	hear         func(line string)
 }
 
 const (
@@ -102,11 +103,12 @@ func (s *service) config() amqp.Config {
 
 func (s *service) options() amqpretry.Options {
 	return amqpretry.Options{
-		Policies:    config.Policies{Default: config.Policy{Delays: []time.Duration{200 * time.Millisecond}}},
-		Concurrency: s.Concurrency,
-		Prefetch:    s.Prefetch,
-		Logger:      logger{service: s},
-		OnEvent:     s.tell,
+		Policies:     config.Policies{Default: config.Policy{Delays: []time.Duration{200 * time.Millisecond}}},
+		Concurrency:  s.Concurrency,
+		Prefetch:     s.Prefetch,
+		CloseTimeout: s.CloseTimeout,
+		Logger:       logger{service: s},
+		OnEvent:      s.tell,
 	}
 }
 
