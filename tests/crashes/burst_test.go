@@ -2,6 +2,8 @@ package crashes
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -58,8 +60,8 @@ func TestCloseWaitsForTheQueue(t *testing.T) {
 	const messages = 100
 	private := brokertest.Start(t)
 	b := dialTo(t, private.URI)
-	s := service{ // rabbitmqctl takes seconds on a busy machine
-		URI: private.URI, Queues: queuesFor(1), QueueType: "quorum", Concurrency: messages, Prefetch: messages, CloseTimeout: 25 * time.Second,
+	s := service{ // rabbitmqctl takes 10 s on a busy machine
+		URI: private.URI, Queues: queuesFor(1), QueueType: "quorum", Concurrency: messages, Prefetch: messages, CloseTimeout: 3 * time.Minute,
 	}
 	b.declare(s)
 	b.publish(s.Queues[0], named("message", messages)...)
@@ -92,6 +94,7 @@ func TestCloseWaitsForTheQueue(t *testing.T) {
 	server("suspend")
 	close(others)
 	ended.Wait()
+	eventually(t, time.Minute, func() bool { return unsettled(private) == 1 }, "the broker has the acknowledgements of all others")
 	close(first)
 	select {
 	case <-closed:
@@ -101,4 +104,16 @@ func TestCloseWaitsForTheQueue(t *testing.T) {
 	server("resume")
 	<-closed
 	assert.Empty(t, b.rest(s.Queues[0], func(string) bool { return false }, 0), "messages that come again after a success")
+}
+
+// unsettled is how many deliveries the channels of a broker still expect an answer for.
+func unsettled(broker *brokertest.Broker) int {
+	sum := 0
+	for _, count := range strings.Fields(broker.Ctl("-q", "list_channels", "messages_unacknowledged", "--no-table-headers")) {
+		if n, err := strconv.Atoi(count); err == nil {
+			sum += n
+		}
+	}
+
+	return sum
 }

@@ -152,7 +152,7 @@ func begin(t *testing.T, s service, handler message.NoPublishHandlerFunc) *inPro
 	}
 	subscriber, err := plug.NewSubscriber()
 	assert.NoError(t, err)
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 5 * time.Minute}, watermill.NopLogger{})
 	assert.NoError(t, err)
 	router.AddMiddleware(plug.Middleware)
 	router.AddConsumerHandler("handler", s.Queues[0], subscriber, handler)
