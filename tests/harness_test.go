@@ -130,8 +130,12 @@ func newService(t *testing.T, s setup) *service {
 	s.Options.Prefetch = s.Prefetch // a config's 1 would not be taken
 	then := s.Options.OnEvent
 	s.Options.OnEvent = func(e middleware.Event) {
+		recorded := e
+		if e.Message != nil {
+			recorded.Message = e.Message.Copy() // it is not to be kept: the next try makes it again what it was on its arrival
+		}
 		svc.mu.Lock()
-		svc.events = append(svc.events, e)
+		svc.events = append(svc.events, recorded)
 		svc.mu.Unlock()
 		if then != nil {
 			then(e)
