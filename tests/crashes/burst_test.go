@@ -14,8 +14,44 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 )
 
-// P11: hundreds of single acknowledgements right before the channel closes are not lost. They are single ones because the first message
-// is in its handler until the end.
+// burst is handlers that all run at the same time. The first message's ends last, which makes the acknowledgements of the others single ones.
+type burst struct {
+	running, ended sync.WaitGroup // all of them; all but the first
+	others, first  chan struct{}  // closed to let them end
+}
+
+func newBurst(messages int) *burst {
+	b := &burst{others: make(chan struct{}), first: make(chan struct{})}
+	b.running.Add(messages)
+	b.ended.Add(messages - 1)
+
+	return b
+}
+
+func (b *burst) handle(msg *message.Message) error {
+	b.running.Done()
+	if msg.UUID == "message-0" {
+		<-b.first
+		return nil
+	}
+	defer b.ended.Done()
+	<-b.others
+
+	return nil
+}
+
+// closeOf closes a service, and tells when it has.
+func closeOf(svc *inProcess) <-chan struct{} {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		svc.close()
+	}()
+
+	return closed
+}
+
+// P11: hundreds of single acknowledgements right before the channel closes are not lost.
 func TestCloseRightBehindManyAcknowledgements(t *testing.T) {
 	b := dial(t)
 	for range 6 {
@@ -24,36 +60,19 @@ func TestCloseRightBehindManyAcknowledgements(t *testing.T) {
 		b.declare(s)
 		b.publish(s.Queues[0], named("message", messages)...)
 
-		var running, ended sync.WaitGroup
-		running.Add(messages)
-		ended.Add(messages - 1)
-		others, first := make(chan struct{}), make(chan struct{})
-		svc := begin(t, s, func(msg *message.Message) error {
-			running.Done()
-			if msg.UUID == "message-0" {
-				<-first
-				return nil
-			}
-			defer ended.Done()
-			<-others
-
-			return nil
-		})
-		running.Wait()
-		closed := make(chan struct{})
-		go func() {
-			defer close(closed)
-			svc.close()
-		}()
-		close(others)
-		ended.Wait()
-		close(first)
+		handlers := newBurst(messages)
+		svc := begin(t, s, handlers.handle)
+		handlers.running.Wait()
+		closed := closeOf(svc)
+		close(handlers.others)
+		handlers.ended.Wait()
+		close(handlers.first)
 		<-closed
 		assert.Empty(t, b.rest(s.Queues[0], func(string) bool { return false }, 0), "messages that come again after a success")
 	}
 }
 
-// P11: a queue that is slow to apply acknowledgements, here as it stands still for a second, is waited for. Else the channel closes with those that
+// P11: a queue that is slow to apply acknowledgements is waited for. Here it stands still for a second. Else the channel closes with those that
 // it has not sent to the queue.
 func TestCloseWaitsForTheQueue(t *testing.T) {
 	t.Parallel()
@@ -66,36 +85,19 @@ func TestCloseWaitsForTheQueue(t *testing.T) {
 	b.declare(s)
 	b.publish(s.Queues[0], named("message", messages)...)
 
-	var running, ended sync.WaitGroup
-	running.Add(messages)
-	ended.Add(messages - 1)
-	others, first := make(chan struct{}), make(chan struct{})
-	svc := begin(t, s, func(msg *message.Message) error {
-		running.Done()
-		if msg.UUID == "message-0" { // which makes the acknowledgements of the others single ones
-			<-first
-			return nil
-		}
-		defer ended.Done()
-		<-others
-
-		return nil
-	})
-	running.Wait()
-	closed := make(chan struct{})
-	go func() {
-		defer close(closed)
-		svc.close()
-	}()
+	handlers := newBurst(messages)
+	svc := begin(t, s, handlers.handle)
+	handlers.running.Wait()
+	closed := closeOf(svc)
 	// The consumer is cancelled meanwhile: rabbitmqctl takes longer to start. Were it not, its cancel would wait for the queue.
 	server := func(action string) {
 		private.Ctl("eval", fmt.Sprintf("sys:%s(whereis('%%2F_%s')).", action, s.Queues[0]))
 	}
 	server("suspend")
-	close(others)
-	ended.Wait()
+	close(handlers.others)
+	handlers.ended.Wait()
 	eventually(t, time.Minute, func() bool { return unsettled(private) == 1 }, "the broker has the acknowledgements of all others")
-	close(first)
+	close(handlers.first)
 	select {
 	case <-closed:
 		assert.Fail(t, "closed before the queue has applied anything")
