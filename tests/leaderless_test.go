@@ -51,7 +51,7 @@ func TestLeaderless(t *testing.T) {
 		svc.publish("never-0", "ok-0", "once-0")
 		held := svc.reportedHeld(1)
 		assert.Contains(t, held.Error(), "leaderless")
-		assert.Contains(t, held.Error(), "list_unresponsive_queues")
+		assert.Contains(t, held.Error(), "`rabbitmqctl list_unresponsive_queues -p '/'`")
 		eventually(t, 10*time.Second, func() bool { return svc.processed() == 2 }, "healthy messages go on")
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("never-0"), "its handler is not called again")
 

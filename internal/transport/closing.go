@@ -43,7 +43,8 @@ func (n *session) close(s *subscription) {
 		n.forwards.Wait()
 		n.paused.Wait()
 	}
-	isTaken := waitUntil(s.deadline, func() { <-n.taken })
+	// Also where the deadline is long over, as for a session that opens late: no method may follow the channel's close.
+	isTaken := waitUntil(latest(s.deadline, time.Now().Add(closeGrace)), func() { <-n.taken })
 	if isTaken && !waitUntil(earliest(s.deadline, time.Now().Add(quickClose)), inFlight) {
 		for _, d := range n.returned { // others can handle them meanwhile
 			n.requeueOf(s, d.DeliveryTag)

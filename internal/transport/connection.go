@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -34,6 +35,20 @@ type ConnectionSettings struct {
 
 func (s ConnectionSettings) emit(kind middleware.EventKind, err error) {
 	s.Emit(middleware.Event{Kind: kind, Connection: s.Role, Err: err})
+}
+
+// virtualHost is where everything of the connection is.
+func (s ConnectionSettings) virtualHost() string {
+	configured := ""
+	if s.AMQP != nil {
+		configured = s.AMQP.Vhost
+	}
+	uri, err := ParseURI(s.URI)
+	if err != nil {
+		return configured
+	}
+
+	return cmp.Or(configured, uri.Vhost, "/")
 }
 
 // Reconnect is the backoff between attempts to connect.

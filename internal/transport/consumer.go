@@ -192,6 +192,10 @@ func (c *Consumer) Close() error {
 	return nil
 }
 
+func (c *Consumer) noAnswer(queue string, after time.Duration) error {
+	return &NoAnswerError{queue, c.settings.Connection.virtualHost(), after}
+}
+
 // closeGrace is what closing a channel or a connection may take when the handlers have used up the time.
 const closeGrace = time.Second
 

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 var (
@@ -24,24 +26,37 @@ var (
 // NoAnswerError reports a queue that the broker does not let us consume from: it takes the request and does not answer it.
 type NoAnswerError struct {
 	Queue string
-	For   time.Duration // how long it was waited for
+	// VirtualHost of the queue.
+	VirtualHost string
+	For         time.Duration // how long it was waited for
 }
 
 func (e *NoAnswerError) Error() string {
 	return fmt.Sprintf(
 		"cannot consume from queue %q: no answer from the broker for %s, such as from a quorum queue without leader "+
-			"(ask `rabbitmq-queues quorum_status %s`; bring the nodes up that have its members)", e.Queue, e.For, e.Queue,
+			"(ask `rabbitmq-queues quorum_status%s %s`; bring the nodes up that have its members)", e.Queue, e.For, inVirtualHost(e.VirtualHost), shell.Quote(e.Queue),
 	)
+}
+
+// inVirtualHost is the option of rabbitmqctl and its like, which look into / by themselves.
+func inVirtualHost(name string) string {
+	if name == "" {
+		return ""
+	}
+
+	return " -p " + shell.Quote(name)
 }
 
 // HeldError reports deliveries whose copy the broker does not confirm: they are held unacknowledged and their handlers are not
 // run again, until the broker confirms, their channel is gone, or the plug is closed.
 type HeldError struct {
-	Queue    string        // the main queue
-	Exchange string        // where the copy that this reports is to go; empty for the default exchange
-	Held     int           // how many of this queue are waiting
-	For      time.Duration // how long the one that this reports has been waiting
-	Err      error         // the last thing that went wrong; nil when the broker just does not answer
+	Queue string // the main queue
+	// VirtualHost of the queue.
+	VirtualHost string
+	Exchange    string        // where the copy that this reports is to go; empty for the default exchange
+	Held        int           // how many of this queue are waiting
+	For         time.Duration // how long the one that this reports has been waiting
+	Err         error         // the last thing that went wrong; nil when the broker just does not answer
 }
 
 func (e *HeldError) Error() string {
@@ -55,8 +70,8 @@ func (e *HeldError) Error() string {
 		exchange = "the default exchange" // with a dead letter, under shared retry queues
 	}
 
-	hint := " (look for an alarm, a deleted or leaderless retry queue or dead-letter queue (`rabbitmqctl list_unresponsive_queues`), " +
-		"or missing permissions)"
+	hint := " (look for an alarm, a deleted or leaderless retry queue or dead-letter queue (`rabbitmqctl list_unresponsive_queues" +
+		inVirtualHost(e.VirtualHost) + "`), or missing permissions)"
 	if errors.As(e.Err, new(*ChannelsError)) {
 		hint = "" // it is not the exchange
 	}

@@ -126,7 +126,7 @@ func (h *hold) report() {
 	}
 	held.reported, held.told = now, true
 	e := &HeldError{
-		Queue: h.lane.plan.Queue, Exchange: h.exchange, Held: held.count, For: now.Sub(h.since), Err: err,
+		Queue: h.lane.plan.Queue, VirtualHost: settings.Connection.virtualHost(), Exchange: h.exchange, Held: held.count, For: now.Sub(h.since), Err: err,
 	}
 	held.mu.Unlock()
 

@@ -27,7 +27,7 @@ func (c *Consumer) Initialize(ctx context.Context, source Source) error {
 	case <-c.closing:
 		return ErrClosed
 	case <-timeout.C:
-		return &NoAnswerError{source.Queue, declareTimeout}
+		return c.noAnswer(source.Queue, declareTimeout)
 	}
 }
 

@@ -25,7 +25,7 @@ func TestInitialize_NoAnswer(t *testing.T) {
 		want  error
 		after time.Duration
 	}{
-		"by itself":   {func(*Consumer, context.CancelCauseFunc) {}, &NoAnswerError{"orders", declareTimeout}, declareTimeout},
+		"by itself":   {func(*Consumer, context.CancelCauseFunc) {}, &NoAnswerError{"orders", "/", declareTimeout}, declareTimeout},
 		"its context": {func(_ *Consumer, cancel context.CancelCauseFunc) { cancel(errGone) }, errGone, time.Second},
 		"Close":       {func(c *Consumer, _ context.CancelCauseFunc) { _ = c.Close() }, ErrClosed, time.Second},
 	} {

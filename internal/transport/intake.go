@@ -180,7 +180,7 @@ func (n *session) reportNoAnswer(s *subscription) (stop func()) {
 		for {
 			select {
 			case <-warning.C:
-				s.logger.Error("Cannot go on consuming yet", &NoAnswerError{s.source.Queue, openTimeout}, nil)
+				s.logger.Error("Cannot go on consuming yet", s.consumer.noAnswer(s.source.Queue, openTimeout), nil)
 			case <-over:
 				return
 			}

@@ -25,7 +25,7 @@ type reluctant struct {
 	channels map[int]bool // that are open
 	network  []net.Conn
 	peers    []*peer
-	// cancelling are consumers that are being cancelled, and overtaken whether a channel was closed meanwhile.
+	// cancelling are consumers that are being cancelled, and overtaken whether a channel was closed meanwhile, or before anything else.
 	cancelling int
 	overtaken  bool
 	slow       time.Duration // until a cancel is answered
@@ -129,6 +129,9 @@ func (r *reluctant) answer(p *peer, channel uint16, method uint32) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
+	if channel > 0 && method != 20<<16|10 && !r.channels[int(channel)] {
+		r.overtaken = true // RabbitMQ closes the connection
+	}
 	switch method {
 	case 10<<16 | 50: // close
 		p.method(0, 10, 51, "")
@@ -179,7 +182,7 @@ func TestSubscribe_NoAnswer(t *testing.T) {
 			var noAnswer *NoAnswerError
 			require.ErrorAs(t, err, &noAnswer)
 			assert.Equal(t, "orders", noAnswer.Queue)
-			assert.Contains(t, err.Error(), "rabbitmq-queues quorum_status")
+			assert.Contains(t, err.Error(), "`rabbitmq-queues quorum_status -p '/' 'orders'`")
 		}
 		assert.Equal(t, openTimeout+2*declareTimeout, time.Since(began), "the others wait for the first, which might still declare")
 
@@ -203,6 +206,31 @@ func TestSubscribe_NoAnswer(t *testing.T) {
 		assert.Equal(t, 2, asked)
 		assert.Equal(t, 1, channels)
 	})
+}
+
+// The consumer that comes when nobody waits for it any more is cancelled before its channel is closed: RabbitMQ closes the connection, and with it all
+// other sessions, when a method follows a channel's close.
+func TestSubscribe_AnswerComesLate(t *testing.T) {
+	for range 20 { // the two goroutines are in another order most of the time
+		synctest.Test(t, func(t *testing.T) {
+			broker := &reluctant{willing: make(chan struct{}), channels: map[int]bool{}, slow: time.Millisecond}
+			c := broker.consumer(t)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := c.Subscribe(ctx, Source{Topic: "orders", Queue: "orders"})
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+
+			<-time.After(10 * time.Second)
+			close(broker.willing)
+			<-time.After(10 * time.Second)
+			asked, channels := broker.count()
+			assert.Equal(t, 1, asked)
+			assert.Zero(t, channels)
+			broker.mu.Lock()
+			defer broker.mu.Unlock()
+			assert.False(t, broker.overtaken)
+		})
+	}
 }
 
 // A subscription ends while the broker does not answer it after a lost connection. The consumer that comes in the end is closed: nobody

@@ -188,7 +188,7 @@ func (s *subscription) reopened(result <-chan opened) (*session, error) {
 		case r := <-result:
 			return r.session, r.err
 		case <-warning.C:
-			s.logger.Error("Cannot consume yet", &NoAnswerError{s.source.Queue, openTimeout}, nil)
+			s.logger.Error("Cannot consume yet", s.consumer.noAnswer(s.source.Queue, openTimeout), nil)
 		case <-s.closing:
 			s.discard(result)
 			return nil, ErrClosed
@@ -214,7 +214,7 @@ func (s *subscription) first(ctx context.Context, link *Link) (*session, error) 
 		case <-ctx.Done():
 			err = context.Cause(ctx)
 		case <-timeout.C:
-			err = &NoAnswerError{s.source.Queue, bound}
+			err = s.consumer.noAnswer(s.source.Queue, bound)
 		}
 	}
 	s.abort(err)
