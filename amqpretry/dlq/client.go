@@ -38,8 +38,9 @@ type Config struct {
 	NoDeliveryLimitPolicy bool
 	// UUIDHeader is where the marshaler of the services puts Watermill's UUID. Default: _watermill_message_uuid.
 	UUIDHeader string
-	// OnBlocked is told, from a goroutine of its own, that the broker takes no messages, as in a memory or a disk alarm or because the target is full, and why: what
-	// publishes waits. With nil it is told that the broker takes them again. Nil means nobody.
+	// OnBlocked is called when the broker takes no messages, as in a memory or a disk alarm or because the target is full, with the reason: what publishes waits.
+	// It is called with nil when the broker takes them again; not if the run ends before because its target is full. It must not block: Import calls it
+	// from its caller's goroutine. Nil means nobody.
 	OnBlocked func(why error)
 	// Logger for what happens to the connections. Nil means none.
 	Logger watermill.LoggerAdapter

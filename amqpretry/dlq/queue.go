@@ -26,21 +26,31 @@ func (q *Queue) MainQueue() string { return q.mainQueue }
 // Config.Management tells. What consumers hold is not among them. With none that can be counted, and RabbitMQ 4.4 or later without the
 // management API, it is a *[HiddenError].
 func (q *Queue) Depth(ctx context.Context) (int, error) {
+	ready, hidden, err := q.Ready(ctx)
+	if err != nil {
+		return 0, err
+	}
 	link, err := q.client.link(ctx)
 	if err != nil {
 		return 0, err
 	}
 
-	ready, err := depth(link, "dead-letter queue", q.name)
-	if err != nil {
-		return 0, err
-	}
-	hidden, err := q.hidden(ctx, link)
-	if err != nil {
-		return 0, err
-	}
-
 	return ready + max(0, hidden), q.certain(link, ready, hidden)
+}
+
+// Ready is how many messages it has to give, and how many more the broker holds back; HiddenUnknown where only the management API could tell. A
+// classic queue holds none back, whatever is not known.
+func (q *Queue) Ready(ctx context.Context) (ready, hidden int, err error) {
+	link, err := q.client.link(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	if ready, err = depth(link, "dead-letter queue", q.name); err != nil {
+		return 0, 0, err
+	}
+	hidden, err = q.hidden(ctx, link)
+
+	return ready, hidden, err
 }
 
 // depth asks on a channel of its own, which the broker closes if the queue is not there.

@@ -19,7 +19,7 @@ import (
 type queue interface {
 	Name() string
 	MainQueue() string
-	Depth(context.Context) (int, error)
+	Ready(context.Context) (ready, hidden int, err error)
 	Browse(context.Context, dlq.Filter) iter.Seq2[dlq.Letter, error]
 	Get(ctx context.Context, uuid string) (dlq.Letter, error)
 	Stat(context.Context, dlq.Filter) (dlq.Stat, error)
@@ -77,8 +77,8 @@ when the broker has confirmed its copy, or when the undo file has it. Only one s
 
 Times and durations: 90s, 15m, 36h, 30d. Texts from messages are printed with their control characters escaped.
 
-Exit codes: 0 done, also when nothing matched; 1 failed; 2 wrong usage; 4 done in part: some messages that matched were left, or a
-canary has stopped the run; 130 interrupted (^C), also when a part was done.`,
+Exit codes: 0 done, also when nothing matched; 1 failed; 2 wrong usage; 4 done in part: some messages that matched were left, or could
+not be seen, or a canary has stopped the run; 130 interrupted (^C), also when a part was done.`,
 	}
 	t.ConnectionFlags(cmd)
 	cmd.PersistentFlags().Var(cli.Text(&t.deadLetterQueue), "dead-letter-queue", "name of the dead-letter queue, where it is not QUEUE.dlq")
@@ -109,6 +109,9 @@ const suffix = ".dlq"
 // explain adds what most probably went wrong to an error about the queue itself.
 func (t *tool) explain(err error, q queue) error {
 	err = asUsage(err)
+	if isIncomplete(err) {
+		return &cli.ExitError{Code: cli.ExitIncomplete, Err: err}
+	}
 	var missing *dlq.NoQueueError
 	if !errors.As(err, &missing) || missing.Queue != q.Name() || t.deadLetterQueue != "" {
 		return err
@@ -119,6 +122,9 @@ func (t *tool) explain(err error, q queue) error {
 
 	return &cli.ExitError{Code: cli.ExitFailed, Err: hinted{err, "; `amqpretry dlq list` shows all dead-letter queues, --dead-letter-queue takes another name"}}
 }
+
+// isIncomplete tells whether an error only says that some messages could not be seen: the others count.
+func isIncomplete(err error) bool { return errors.As(err, new(*dlq.IncompleteError)) }
 
 // hinted is an error with what to do about it.
 type hinted struct {

@@ -172,7 +172,7 @@ func (t *tool) read(path string) ([]byte, error) {
 
 // only gives the letter that matches, if it is the only one.
 func (t *tool) only(ctx context.Context, q queue, filter dlq.Filter) (dlq.Letter, error) {
-	depth, err := q.Depth(ctx)
+	depth, _, err := q.Ready(ctx)
 	if err != nil {
 		return dlq.Letter{}, err
 	}

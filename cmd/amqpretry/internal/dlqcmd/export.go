@@ -79,7 +79,7 @@ func (t *tool) exportTo(ctx context.Context, q queue, w io.Writer, o dlq.ExportO
 		bar.Set(p.Seen)
 	}
 	report, err := q.Export(ctx, w, o)
-	if err != nil {
+	if err != nil && !isIncomplete(err) {
 		return report, err
 	}
 	bar.Close()
@@ -88,11 +88,11 @@ func (t *tool) exportTo(ctx context.Context, q queue, w io.Writer, o dlq.ExportO
 	for _, l := range leftBehind(outcome{Report: report}) {
 		t.Note("%s not: %s", many(l.Messages, "message"), l.Why)
 	}
-	if len(report.Left) > 0 {
-		return report, &cli.ExitError{Code: cli.ExitIncomplete}
+	if err == nil && len(report.Left) > 0 {
+		err = &cli.ExitError{Code: cli.ExitIncomplete}
 	}
 
-	return report, nil
+	return report, err
 }
 
 // exportFile writes a file that appears when it is complete.
@@ -106,8 +106,7 @@ func (t *tool) exportFile(ctx context.Context, q queue, path string, force bool,
 	}
 	defer func() { _ = os.Remove(file.Name()) }()
 	report, failed := t.exportTo(ctx, q, file, o)
-	var incomplete *cli.ExitError
-	if failed != nil && !errors.As(failed, &incomplete) {
+	if failed != nil && !isIncomplete(failed) && !errors.As(failed, new(*cli.ExitError)) {
 		return errors.Join(failed, file.Close())
 	}
 	if err := errors.Join(file.Sync(), file.Close()); err != nil {

@@ -43,6 +43,8 @@ type fake struct {
 	after func(done int)
 	// onReplay is called when one that is not dry begins.
 	onReplay func()
+	// hidden are those that the broker holds back; missed those that others have taken meanwhile.
+	hidden, missed int
 	// missing is a queue that is not there.
 	missing string
 	// cameBack of a replay with a canary.
@@ -88,16 +90,16 @@ func orders(letters ...dlq.Letter) *fake {
 func (f *fake) Name() string      { return f.name }
 func (f *fake) MainQueue() string { return f.mainQueue }
 
-func (f *fake) Depth(context.Context) (int, error) {
+func (f *fake) Ready(context.Context) (ready, hidden int, err error) {
 	if f.missing == f.name {
-		return 0, &dlq.NoQueueError{Queue: f.name, What: "dead-letter queue"}
+		return 0, 0, &dlq.NoQueueError{Queue: f.name, What: "dead-letter queue"}
 	}
-	return len(f.letters), nil
+	return len(f.letters), f.hidden, nil
 }
 
 func (f *fake) Browse(ctx context.Context, filter dlq.Filter) iter.Seq2[dlq.Letter, error] {
 	return func(yield func(dlq.Letter, error) bool) {
-		if _, err := f.Depth(ctx); err != nil {
+		if _, _, err := f.Ready(ctx); err != nil {
 			yield(dlq.Letter{}, err)
 			return
 		}
@@ -109,6 +111,9 @@ func (f *fake) Browse(ctx context.Context, filter dlq.Filter) iter.Seq2[dlq.Lett
 			if filter.Matches(&f.letters[i], now) && !yield(f.letters[i], nil) {
 				return
 			}
+		}
+		if f.missed > 0 {
+			yield(dlq.Letter{}, &dlq.IncompleteError{Queue: f.name, Total: len(f.letters) + f.missed, Missing: f.missed})
 		}
 	}
 }
@@ -146,7 +151,7 @@ func (f *fake) Stat(ctx context.Context, filter dlq.Filter) (dlq.Stat, error) {
 // drain takes out what matches, and gives it to send first.
 func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun bool, undo io.Writer, progress func(dlq.Progress), send func(dlq.Letter) dlq.Obstacle) (dlq.Report, error) {
 	r := dlq.Report{Progress: dlq.Progress{Total: len(f.letters)}, Left: map[dlq.Obstacle]int{}}
-	if _, err := f.Depth(ctx); err != nil {
+	if _, _, err := f.Ready(ctx); err != nil {
 		return r, err
 	}
 	if !dryRun {

@@ -65,7 +65,7 @@ const block = 1000
 
 // letters prints what matches, up to a limit, and counts the rest.
 func (t *tool) letters(ctx context.Context, q queue, filter dlq.Filter, filtered bool, limit int) error {
-	depth, err := q.Depth(ctx)
+	depth, hidden, err := q.Ready(ctx)
 	if err != nil {
 		return err
 	}
@@ -109,6 +109,7 @@ func (t *tool) letters(ctx context.Context, q queue, filter dlq.Filter, filtered
 	if err := flush(); err != nil {
 		return err
 	}
+	defer t.noteHidden(q, hidden)
 
 	switch what := many(matched, "message"); {
 	case matched == 0 && filtered:

@@ -2,6 +2,7 @@ package dlqcmd
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -66,15 +67,15 @@ With --json: one object with the keys of package dlq's Stat, all names included.
 
 		return t.with(cmd.Context(), args[0], func(q queue) error {
 			stat, err := q.Stat(cmd.Context(), filter)
-			if err != nil {
+			if err != nil && !isIncomplete(err) {
 				return err
 			}
 			if t.JSON {
-				return t.PrintJSON(stat)
+				return errors.Join(t.PrintJSON(stat), err)
 			}
 			defer t.noteHidden(q, stat.Hidden)
 
-			return t.printStat(q, stat, filters.given(), by, *top)
+			return errors.Join(t.printStat(q, stat, filters.given(), by, *top), err)
 		})
 	}
 

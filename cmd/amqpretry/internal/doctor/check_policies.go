@@ -79,7 +79,9 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 		} else {
 			lengths(Warning, "when it is full, it refuses dead letters, and their deliveries are held until there is room")
 		}
-		if own, _ := q.Arguments["x-delivery-limit"].(int64); number("delivery-limit") < own {
+		// A negative one is none, from 4.0 on.
+		own, _ := q.Arguments["x-delivery-limit"].(int64)
+		if limit := number("delivery-limit"); limit < own && (limit >= 0 || !rabbitmq.AtLeast(version, 4, 0)) {
 			counted := "what a consumer of dead letters, or somebody who looks, gives back that often"
 			if rabbitmq.AtLeast(version, 4, 3) {
 				counted = "what clients that died had that often, or consumers have rejected with requeue,"

@@ -354,6 +354,10 @@ func TestNothingOfATopic(t *testing.T) {
 	assert.Contains(t, found[0].Mend, `amqpretry topology apply --vhost='v'\''2' --policies 'retry.yaml' 'orders'`)
 
 	assert.Equal(t, `amqpretry dlq stat --vhost='v'\''2' -- '-x'`, f.amqpretry("dlq stat", "-x"))
+	f.VHost = "/"
+	assert.Equal(t, `amqpretry dlq stat -- '-x'`, f.amqpretry("dlq stat", "-x"))
+	f.VHostByFlag = true // the URI may have another one
+	assert.Equal(t, `amqpretry dlq stat --vhost='/' -- '-x'`, f.amqpretry("dlq stat", "-x"))
 	f.ByFlag = true
 	assert.Contains(t, lookExists(f)[0].Mend, "# with the same --uri\namqpretry topology apply")
 
@@ -379,6 +383,12 @@ func TestChecksOfVersions(t *testing.T) {
 		f.change("orders.dlq", func(_ *Queue, q *management.Queue) { q.Effective = management.Arguments{"delivery-limit": int64(5)} })
 		assert.Equal(t, Problem, find(f, "policies"), version)
 		assert.Contains(t, lookPolicies(f)[0].Means, counted, version)
+	}
+	for version, severity := range map[string]Severity{"3.10.8": Problem, "4.0.5": OK, "4.3.6": OK} { // from 4.0 on a negative limit is none
+		f := healthy(t)
+		f.Version = version
+		f.change("orders.dlq", func(_ *Queue, q *management.Queue) { q.Effective = management.Arguments{"delivery-limit": int64(-1)} })
+		assert.Equal(t, severity, find(f, "policies"), version)
 	}
 	for version, severity := range map[string]Severity{"3.10.8": OK, "4.0.5": Problem, "4.3.6": Problem} {
 		f := healthy(t)

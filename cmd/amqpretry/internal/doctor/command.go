@@ -58,7 +58,7 @@ Exit codes: 0 neither a problem nor a warning; 3 a problem or a warning; 1 it co
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			policyFile := cmp.Or(cmd.Flag("policies").Value.String(), s.Getenv(cli.EnvPolicies))
-			return run(cmd.Context(), s, Facts{ByFlag: cmd.Flags().Changed("uri"), PolicyFile: policyFile, Names: topology.Names{Shared: shared}}, args)
+			return run(cmd.Context(), s, Facts{ByFlag: cmd.Flags().Changed("uri"), VHostByFlag: len(s.Again()) > 0, PolicyFile: policyFile, Names: topology.Names{Shared: shared}}, args)
 		},
 	}
 	s.ConnectionFlags(cmd)

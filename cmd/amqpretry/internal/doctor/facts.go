@@ -26,6 +26,8 @@ type Facts struct {
 	VHost, User, Version string
 	// ByFlag is true if the broker's URI was given as a flag, which a line to be pasted cannot repeat.
 	ByFlag bool
+	// VHostByFlag is true if the virtual host was: the URI may have another one.
+	VHostByFlag bool
 	// PolicyFile is the one that Topics are from; empty for the library's default policy.
 	PolicyFile string
 	// Names of the services.

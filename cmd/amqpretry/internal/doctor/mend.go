@@ -42,7 +42,7 @@ func (f Facts) topology(command string, t Topic) string {
 // amqpretry is a command of this program for the same virtual host. The last word is quoted, as it is the name of a queue.
 func (f Facts) amqpretry(command string, words ...string) string {
 	line := []string{"amqpretry", command}
-	if f.VHost != "/" {
+	if f.VHost != "/" || f.VHostByFlag {
 		line = append(line, "--vhost="+shell.Quote(f.VHost))
 	}
 	last := len(words) - 1
