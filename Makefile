@@ -28,7 +28,7 @@ help: ## this list
 
 # AMQP_URI may be set for a service, so only a URI in this command's line is asked for the demo.
 demo: ## messages that succeed, are retried, and end in the dead-letter queue; on another broker: make demo URI=amqp://…
-	$(if $(filter command,$(origin URI)),AMQP_URI="$(URI)" scripts/broker run,scripts/broker run --private) $(GO) run ./examples/quickstart
+	@$(if $(filter command,$(origin URI)),AMQP_URI="$(URI)" scripts/broker run,scripts/broker run --private) $(GO) run ./examples/quickstart
 
 test: ## all tests of the library
 	scripts/broker run $(GO) test -tags "$(TAGS)" $(TESTFLAGS) $(TESTED)

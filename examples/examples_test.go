@@ -2,6 +2,7 @@ package examples
 
 import (
 	"context"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,6 +51,32 @@ func TestExamplesLeaveTheBrokerAsItWas(t *testing.T) {
 		_ = command.Wait() // its exit code tells of the interrupt
 		assert.Equal(t, before, objects(broker))
 	})
+}
+
+// An example that cannot subscribe says why, and ends.
+func TestExamplesEndWhenTheyCannotSubscribe(t *testing.T) {
+	broker := brokertest.Start(t)
+	broker.Ctl("add_user", "nobody", "secret")
+	broker.Ctl("set_permissions", "nobody", "^$", "^$", "^$")
+	uri, err := url.Parse(broker.URI)
+	require.NoError(t, err)
+	uri.User = url.UserPassword("nobody", "secret")
+
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, example := range build(t) {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			out, err := on(ctx, uri.String(), append([]string{example}, arguments[filepath.Base(example)]...)).CombinedOutput()
+			if assert.NoError(t, ctx.Err(), "%s does not end\n%s", example, out) && err != nil {
+				assert.Regexp(t, "permission|ACCESS_REFUSED", string(out), example)
+				assert.NotContains(t, string(out), "secret")
+			}
+		}()
+	}
+	wg.Wait()
 }
 
 // fill puts messages of a user's own into his queues.
@@ -104,14 +131,20 @@ func runAll(t *testing.T, uri string, commands [][]string) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			run := exec.CommandContext(ctx, command[0], command[1:]...)
-			run.Env = append(os.Environ(), "AMQP_URI="+uri)
-			if strings.HasSuffix(command[0], "policy-file") {
-				run.Dir = ".."
-			}
-			out, err := run.CombinedOutput()
+			out, err := on(ctx, uri, command).CombinedOutput()
 			assert.NoError(t, err, "%s\n%s", strings.Join(command, " "), out)
 		}()
 	}
 	wg.Wait()
+}
+
+// on is a command on a broker.
+func on(ctx context.Context, uri string, command []string) *exec.Cmd {
+	run := exec.CommandContext(ctx, command[0], command[1:]...)
+	run.Env = append(os.Environ(), "AMQP_URI="+uri)
+	if strings.HasSuffix(command[0], "policy-file") {
+		run.Dir = ".."
+	}
+
+	return run
 }

@@ -87,7 +87,11 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(ctx) }()
-	<-router.Running()
+	select {
+	case <-router.Running():
+	case err := <-stopped:
+		return err
+	}
 
 	err = publisher.Publish(topic,
 		message.NewMessage("order-1", []byte(`not JSON`)),

@@ -65,7 +65,11 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(ctx) }()
-	<-router.Running()
+	select {
+	case <-router.Running():
+	case err := <-stopped:
+		return err
+	}
 
 	if err := publisher.Publish(topic, message.NewMessage(watermill.NewUUID(), []byte("42 EUR"))); err != nil {
 		return err

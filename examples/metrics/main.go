@@ -105,7 +105,11 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 	router.AddConsumerHandler("ship", topic, subscriber, ship)
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(ctx) }()
-	<-router.Running()
+	select {
+	case <-router.Running():
+	case err := <-stopped:
+		return err
+	}
 
 	if err := publish(ctx, retry.Config(), topic, messages, l.PerSecond); err != nil {
 		return err

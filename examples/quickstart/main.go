@@ -102,7 +102,11 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(ctx) }()
-	<-router.Running()
+	select {
+	case <-router.Running():
+	case err := <-stopped:
+		return err
+	}
 
 	bodies := []string{
 		`{"id":"order-1"}`,

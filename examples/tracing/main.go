@@ -138,7 +138,11 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	})
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(ctx) }()
-	<-router.Running()
+	select {
+	case <-router.Running():
+	case err := <-stopped:
+		return err
+	}
 
 	for _, id := range []string{"order-1", "order-2"} {
 		if err := traced.publish(ctx, publisher, topic, message.NewMessage(id, nil)); err != nil {

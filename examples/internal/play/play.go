@@ -21,7 +21,7 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
-// Main calls an example's run function with the broker of AMQP_URI. An interrupt ends its context.
+// Main calls an example's run function with the broker of AMQP_URI. An interrupt ends its context, a second one the process.
 func Main(run func(ctx context.Context, uri string, out io.Writer) error) {
 	uri := os.Getenv("AMQP_URI")
 	if uri == "" {
@@ -29,6 +29,7 @@ func Main(run func(ctx context.Context, uri string, out io.Writer) error) {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop)
 	if err := run(ctx, uri, os.Stdout); err != nil {
 		log.Fatal(err)
 	}
@@ -112,7 +113,11 @@ func Run(ctx context.Context, uri string, out *Writer, options amqpretry.Options
 	}
 	stopped := make(chan error, 1)
 	go func() { stopped <- router.Run(ctx) }()
-	<-router.Running()
+	select {
+	case <-router.Running():
+	case err := <-stopped:
+		return err
+	}
 
 	for _, m := range messages {
 		if m.IsThere {
