@@ -5,7 +5,7 @@
 //	defer retry.Close()                                  // after the router
 //	subscriber, err := retry.NewSubscriber()             // a message.Subscriber
 //	router.AddMiddleware(retry.Middleware)               // outermost
-//	router.AddPlugin(retry.CheckRouter)                  // a wrong order of middlewares does not start
+//	router.AddPlugin(retry.CheckRouter)                  // Run fails if their order is wrong
 //
 // # The way of one message
 //

@@ -5,7 +5,7 @@
 //	defer retry.Close()                                  // after the router
 //	subscriber, err := retry.NewSubscriber()             // a message.Subscriber
 //	router.AddMiddleware(retry.Middleware)               // outermost
-//	router.AddPlugin(retry.CheckRouter)                  // a wrong order of middlewares does not start
+//	router.AddPlugin(retry.CheckRouter)                  // Run fails if their order is wrong
 //
 // It is package amqpretry for the other version of watermill-amqp, and all that is said there holds here: the same options (the types
 // are even identical), the same topology, the same messages. A queue may be served by services on v2 and on v3 at the same time.

@@ -33,8 +33,8 @@ type Subscriber = plug.Subscriber
 // have seen: its payload and metadata, with Watermill's four poison keys; what cannot be decoded comes as it is.
 //
 // A success takes the dead letter out of the queue for good. A failure leaves it there, whatever the error says: it is handed out again
-// after a pause of 1s, 2s, 4s, up to 1m, and for ever, as there is no further queue for it to go to. Those behind it go on, up to the
-// prefetch, which is that of the Subscriber but at least 50. The retry middleware leaves these messages alone.
+// after a pause of 1s, 2s, 4s, up to 1m, and for ever, as there is no further queue for it to go to. Those behind it go on, while no
+// more than 1,000 wait for their pause. The prefetch is that of the Subscriber, but at least 50. The retry middleware leaves these messages alone.
 type DeadLetterSubscriber = plug.DeadLetterSubscriber
 
 // TopologyMode says who declares.

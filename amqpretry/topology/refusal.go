@@ -4,9 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
-	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
 // AccessError says that the broker refused the user. Unwrap reaches the *amqp091.Error (403).
@@ -63,7 +64,7 @@ type ExclusiveError struct {
 }
 
 func (e *ExclusiveError) Error() string {
-	vhost := shellQuoted(cmp.Or(e.VirtualHost, "/"))
+	vhost := shell.Quote(cmp.Or(e.VirtualHost, "/"))
 	if e.Owned {
 		return fmt.Sprintf("queue %q: another connection has declared it exclusive; find the owner with `rabbitmqctl list_queues -p %s name owner_pid` and "+
 			"`rabbitmqctl list_connections pid name user`, and end it, or use another queue (%v)", e.Queue, vhost, e.Err)
@@ -73,8 +74,6 @@ func (e *ExclusiveError) Error() string {
 }
 
 func (e *ExclusiveError) Unwrap() error { return e.Err }
-
-func shellQuoted(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }
 
 // The broker's texts, 3.10 to 4.3.
 var (
