@@ -33,7 +33,7 @@ func fail(s wire.State, v Verdict, f failed) wire.State {
 	case ActionRetry, ActionPostpone:
 		s.Count, s.Delay, s.Tries = v.Count, config.FormatDelay(v.Delay), 0
 	case ActionDeadLetter:
-		s.Count, s.Reason, s.Tries = wire.CountDead, v.Reason, 0
+		s.Count, s.Reason, s.Tries, s.Canary = wire.CountDead, v.Reason, 0, ""
 	case ActionDrop, ActionRequeue:
 	}
 	if v.Action == ActionPostpone {

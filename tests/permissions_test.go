@@ -110,7 +110,12 @@ var roles = map[string]func(*roleTest) error{
 	},
 	"replayer": func(r *roleTest) error {
 		return r.deadLetterQueue(func(q *dlq.Queue) error {
-			report, err := q.Replay(r.t.Context(), dlq.ReplayOptions{Strangers: true})
+			report, err := q.Replay(r.t.Context(), dlq.ReplayOptions{Strangers: true, Canary: dlq.Canary{Messages: 1}})
+			if err != nil {
+				return err
+			}
+			assert.Contains(r.t, report.Canary.Stopped, "has no consumer")
+			report, err = q.Replay(r.t.Context(), dlq.ReplayOptions{Strangers: true})
 			if err == nil {
 				assert.Equal(r.t, 1, report.Done)
 			}

@@ -42,12 +42,10 @@ type drain struct {
 	target string
 	// copyOf makes what is published, for a frame of limit bytes; an obstacle if that cannot be. Nil if they are deleted.
 	copyOf func(f *found, limit int) (amqp091.Publishing, Obstacle)
-	// passes tells letters that are not looked at, and whether to go on at all.
-	passes func(f *found) (pass, stop bool)
+	// passes tells letters that are not looked at. Nil means none.
+	passes func(f *found) bool
 
 	progress func(Progress)
-	// watch is how long to go on behind the last message, to see what comes.
-	watch time.Duration
 }
 
 // taken is a message on its way.
@@ -59,6 +57,7 @@ type taken struct {
 // run is what a drain needs of the broker.
 type run struct {
 	connection *transport.Connection // for publishing, and for the lock
+	link       *transport.Link
 	publisher  *transport.Publisher
 	frame      int
 }
@@ -86,7 +85,7 @@ func (q *Queue) begin(ctx context.Context, target string, dryRun bool) (_ *run, 
 			return nil, err
 		}
 	}
-	r.publisher, r.frame = q.client.publisher(link), link.FrameSize()
+	r.link, r.publisher, r.frame = link, q.client.publisher(link), link.FrameSize()
 
 	return r, nil
 }
@@ -157,15 +156,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		}
 		report.Seen = gone + s.seen
 
-		pass, stop := false, false
-		if d.passes != nil {
-			pass, stop = d.passes(f)
-		}
-		if stop {
-			f.keep()
-			return report, nil
-		}
-		if pass || !all && !d.filter.Matches(f.letter(), now) {
+		if d.passes != nil && d.passes(f) || !all && !d.filter.Matches(f.letter(), now) {
 			f.keep()
 			tell(d.progress, settled.progress(report.Progress))
 			continue
@@ -194,10 +185,6 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		tell(d.progress, settled.progress(report.Progress))
 	}
 
-	if d.watch > 0 {
-		return report, d.watchOn(ctx, s, settled, &report)
-	}
-
 	return report, nil
 }
 
@@ -217,50 +204,8 @@ func (d *drain) again(ctx context.Context, s *scan, left int) (*scan, error) {
 	return next, nil
 }
 
-// watchOn goes on through all the rest, and then waits for what comes: what has come back is at the end of the queue.
-func (d *drain) watchOn(ctx context.Context, s *scan, settled *settler, report *Report) error {
-	s.settle()
-	if err := settled.idle(ctx); err != nil {
-		return err
-	}
-	stop, err := d.passAll(ctx, s, settled, report)
-	if stop || err != nil {
-		return err
-	}
-
-	s.follow = true
-	ctx, cancel := context.WithTimeoutCause(ctx, d.watch, errWatched)
-	defer cancel()
-	if _, err = d.passAll(ctx, s, settled, report); errors.Is(err, errWatched) {
-		return nil
-	}
-
-	return err
-}
-
-// passAll goes on to the end, if there is one, and takes nothing.
-func (d *drain) passAll(ctx context.Context, s *scan, settled *settler, report *Report) (stop bool, err error) {
-	for {
-		f, err := s.next(ctx)
-		if errors.Is(err, io.EOF) {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		f.keep()
-		report.Seen = s.seen
-		if _, stop := d.passes(f); stop {
-			return true, nil
-		}
-		tell(d.progress, settled.progress(report.Progress))
-	}
-}
-
 // errSettling ends a run whose messages cannot be taken out.
 var errSettling = errors.New("cannot take out what was sent")
-
-var errWatched = errors.New("watched long enough")
 
 func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, Obstacle) {
 	if f.unreadable != "" {

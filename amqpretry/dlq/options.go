@@ -2,7 +2,6 @@ package dlq
 
 import (
 	"io"
-	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 )
@@ -42,26 +41,13 @@ type ReplayOptions struct {
 	Progress func(Progress)
 }
 
-// Canary is how many messages go first, to see what becomes of them.
-type Canary struct {
-	// Messages is how many.
-	Messages int
-	// Watch is how long to wait for them to come back dead: longer than all delays of the policy together. Default: 1 minute; at most 25, as
-	// the messages behind them are held meanwhile.
-	Watch time.Duration
-	// Tolerate is how many may come back; with one more the replay stops.
-	Tolerate int
-}
-
 // ReplayReport is what became of a replay.
 type ReplayReport struct {
 	Report
 	// Run is in the header amqpretry-replay of every message that was replayed.
 	Run string
-	// CameBack is how many of the canary were seen to be dead again. Those after it are not waited for.
-	CameBack int
-	// Stopped is true if too many of the canary came back, and the others were left where they are.
-	Stopped bool
+	// Canary is what has become of those that went first; of those after them nobody asks.
+	Canary CanaryReport
 	// EditError is the first error that Edit has given.
 	EditError error
 }

@@ -53,18 +53,23 @@ func (q *Queue) Ready(ctx context.Context) (ready, hidden int, err error) {
 	return ready, hidden, err
 }
 
-// depth asks on a channel of its own, which the broker closes if the queue is not there.
 func depth(link *transport.Link, what, name string) (int, error) {
+	found, err := inspect(link, what, name)
+	return found.Messages, err
+}
+
+// inspect asks on a channel of its own, which the broker closes if the queue is not there.
+func inspect(link *transport.Link, what, name string) (amqp091.Queue, error) {
 	channel, err := link.Channel()
 	if err != nil {
-		return 0, err
+		return amqp091.Queue{}, err
 	}
 	defer channel.Close()
 
 	found, err := channel.QueueDeclarePassive(name, true, false, false, false, nil)
 	if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.NotFound {
-		return 0, &NoQueueError{Queue: name, What: what, Err: err}
+		return amqp091.Queue{}, &NoQueueError{Queue: name, What: what, Err: err}
 	}
 
-	return found.Messages, explainAccess(topology.KindQueue, name, err)
+	return found, explainAccess(topology.KindQueue, name, err)
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"os"
 	"os/user"
 	"time"
@@ -16,19 +17,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-const (
-	defaultWatch = time.Minute
-	longestWatch = 25 * time.Minute
-)
-
 // Replay sends letters back to the queue that has failed them, where they begin a new life: at the first attempt, without
 // deadline, with the history of before. They go straight to the queue, so that no other subscriber sees them again.
 //
 // It can be interrupted at any moment and run again: what was not replayed is where it was. Of what is on its way when the process is
 // killed, up to 256 messages, some may then be both in the queue and among the dead letters.
 //
-// With a Canary, that many go first, and it waits for them to come back dead. Meanwhile it holds the whole queue, to see what
-// comes to its end. Letters of the same run are never replayed again.
+// With a Canary, that many go first, and the others only when those were handled. Letters of the same run are never replayed again.
 func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (ReplayReport, error) {
 	report := ReplayReport{Run: rand.Text()}
 	target := cmp.Or(options.To, q.mainQueue)
@@ -42,23 +37,14 @@ func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (ReplayReport
 	defer r.end(q.client)
 
 	p := &replay{queue: q, options: options, target: target, report: &report}
-	canary := options.Canary
-	if canary.Messages == 0 || options.DryRun {
+	if options.Canary.Messages == 0 || options.DryRun {
 		report.Report, err = r.drain(ctx, p.drain(options.Limit))
 		return report, err
 	}
 
-	first := p.drain(canary.Messages)
-	if options.Limit > 0 {
-		first.limit = min(canary.Messages, options.Limit)
-	}
-	first.watch = cmp.Or(canary.Watch, defaultWatch)
-	report.Report, err = r.drain(ctx, first)
-	if err != nil || report.Stopped || report.Done < canary.Messages || report.Done == options.Limit {
+	if follow, err := p.sendCanary(ctx, r); !follow {
 		return report, err
 	}
-
-	report.CameBack = 0 // those of the canary are met again
 	canaries, left := report.Report, 0
 	if options.Limit > 0 {
 		left = options.Limit - canaries.Done
@@ -69,6 +55,32 @@ func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (ReplayReport
 	report.Progress = canaries.and(report.Progress)
 
 	return report, err
+}
+
+// sendCanary tells whether the others are to follow.
+func (p *replay) sendCanary(ctx context.Context, r *run) (follow bool, err error) {
+	options, report := p.options, p.report
+	if p.canary, err = r.listen(options.Canary, p.queue, report.Run, p.target); err != nil {
+		return false, err
+	}
+	if consumers, err := p.canary.consumers(); err != nil || consumers == 0 {
+		report.Canary.Stopped = fmt.Sprintf("queue %q has no consumer: nobody would handle the canary", p.target)
+		return false, err
+	}
+
+	first := options.Canary.Messages
+	if options.Limit > 0 {
+		first = min(first, options.Limit)
+	}
+	report.Report, err = r.drain(ctx, p.drain(first))
+	report.Canary = p.canary.report()
+	if err != nil || report.Done < options.Canary.Messages || report.Done == options.Limit {
+		return false, err // nothing is to follow
+	}
+	report.Canary, err = p.canary.watch(ctx)
+	p.canary = nil
+
+	return err == nil && report.Canary.Stopped == "", err
 }
 
 // and adds what came after the canary, whose run has seen the queue once already.
@@ -84,6 +96,7 @@ type replay struct {
 	options ReplayOptions
 	target  string
 	report  *ReplayReport
+	canary  *canary // nil while the others go
 }
 
 func (p *replay) drain(limit int) *drain {
@@ -95,17 +108,10 @@ func (p *replay) drain(limit int) *drain {
 	}
 }
 
-// passes counts those that this run has replayed: they have come back. Without a canary that ends nothing.
-func (p *replay) passes(f *found) (pass, stop bool) {
-	if run, _ := f.delivery.Headers[wire.KeyReplay].(string); run != p.report.Run {
-		return false, false
-	}
-	p.report.CameBack++
-	if p.options.Canary.Messages > 0 && p.report.CameBack > p.options.Canary.Tolerate {
-		p.report.Stopped = true
-	}
-
-	return true, p.report.Stopped
+// passes tells of those that this run has replayed: they have come back.
+func (p *replay) passes(f *found) bool {
+	run, _ := f.delivery.Headers[wire.KeyReplay].(string)
+	return run == p.report.Run
 }
 
 func (p *replay) copyOf(f *found, frame int) (amqp091.Publishing, Obstacle) {
@@ -128,7 +134,16 @@ func (p *replay) copyOf(f *found, frame int) (amqp091.Publishing, Obstacle) {
 		}
 	}
 
-	return fitting(transport.ReplayOf(&d, q.mainQueue, p.target, p.report.Run, trail, frame))
+	r := transport.Replay{MainQueue: q.mainQueue, Target: p.target, Run: p.report.Run, Edits: trail}
+	if p.canary != nil {
+		r.Canary = p.canary.next()
+	}
+	message, obstacle := fitting(transport.ReplayOf(&d, r, frame))
+	if p.canary != nil && obstacle != "" {
+		p.canary.unsent()
+	}
+
+	return message, obstacle
 }
 
 // edit gives the delivery as it is after the edit, and what that was; nil if nothing has changed.
@@ -215,11 +230,11 @@ func (o ReplayOptions) validate(q *Queue, target string) error {
 	if o.Canary.Messages < 0 {
 		errs = append(errs, &OptionError{Field: "Canary.Messages", Wanted: "0 (none) or more", Found: itoa(o.Canary.Messages)})
 	}
-	if o.Canary.Watch < 0 || o.Canary.Watch > longestWatch {
-		errs = append(errs, &OptionError{Field: "Canary.Watch", Wanted: "0 (1 minute) to 25m, as RabbitMQ takes back what is held for 30 minutes", Found: o.Canary.Watch.String()})
+	if o.Canary.Watch < 0 {
+		errs = append(errs, &OptionError{Field: "Canary.Watch", Wanted: "0 (15 minutes) or more", Found: o.Canary.Watch.String()})
 	}
-	if o.Canary.Tolerate < 0 {
-		errs = append(errs, &OptionError{Field: "Canary.Tolerate", Wanted: "0 or more", Found: itoa(o.Canary.Tolerate)})
+	if o.Canary.Tolerate < 0 || o.Canary.Messages > 0 && o.Canary.Tolerate >= o.Canary.Messages {
+		errs = append(errs, &OptionError{Field: "Canary.Tolerate", Wanted: fmt.Sprintf("0 or more, and fewer than Canary.Messages (%d)", o.Canary.Messages), Found: itoa(o.Canary.Tolerate)})
 	}
 
 	return errors.Join(errs...)

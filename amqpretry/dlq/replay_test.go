@@ -178,38 +178,6 @@ func (f *fixture) returning(ctx context.Context) {
 	}()
 }
 
-func TestCanaryStopsTheReplay(t *testing.T) {
-	t.Parallel()
-	f := onBroker(t, nil)
-	f.fill(500)
-	f.returning(t.Context())
-	began := time.Now()
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 5, Watch: time.Minute, Tolerate: 2}})
-	require.NoError(t, err)
-	assert.True(t, report.Stopped)
-	assert.Equal(t, 3, report.CameBack)
-	assert.Equal(t, 5, report.Done)
-	assert.Less(t, time.Since(began), 50*time.Second, "it need not wait any longer")
-	f.depth(f.queue.Name(), 500)
-}
-
-func TestCanaryLetsTheOthersFollow(t *testing.T) {
-	t.Parallel()
-	f := onBroker(t, nil)
-	f.fill(50)
-	var last dlq.Progress
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{
-		Canary: dlq.Canary{Messages: 5, Watch: 300 * time.Millisecond}, Limit: 20, Progress: func(p dlq.Progress) { last = p },
-	})
-	require.NoError(t, err)
-	assert.False(t, report.Stopped)
-	assert.Equal(t, 20, report.Done)
-	assert.Equal(t, 20, last.Done)
-	assert.Equal(t, 50, report.Total)
-	assert.Equal(t, numbered(50)[:20], bodies(f.drained(f.main, 20)), "each once")
-	assert.Equal(t, numbered(50)[20:], bodies(f.drained(f.queue.Name(), 30)))
-}
-
 func TestReplayNeverTwiceInOneRun(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)

@@ -31,9 +31,6 @@ type scan struct {
 	short int
 	// hidden is how many the broker holds back besides.
 	hidden int
-	// follow goes on behind the last one, with what comes: until the context ends.
-	follow bool
-
 	// eager acknowledges at once also what the first block has given, which then goes on until it is full: it must not be cancelled while
 	// messages are on their way to it.
 	eager bool
@@ -147,7 +144,7 @@ func (s *scan) next(ctx context.Context) (*found, error) {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
-		if !s.follow && s.seen >= s.total {
+		if s.seen >= s.total {
 			return nil, s.over()
 		}
 		b, err := s.block(ctx)
@@ -182,7 +179,7 @@ func (s *scan) next(ctx context.Context) (*found, error) {
 		switch {
 		case err != nil:
 			return nil, err
-		case s.follow, b.ending:
+		case b.ending:
 		case ready > 0 && b.held() >= b.prefetch: // what is on its way must be acknowledged first
 			quiet.began, idle = time.Now(), 0
 		case ready > 0 && quiet.lasts() > stuckTime:
@@ -264,7 +261,7 @@ func (s *scan) block(ctx context.Context) (*block, error) {
 		}
 	}
 
-	if left := s.total - s.seen; left > 0 && !s.follow {
+	if left := s.total - s.seen; left > 0 {
 		prefetch = min(prefetch, left) // a full block is given no newer ones
 	}
 	link, err := s.links.forChannel(ctx)
@@ -373,7 +370,6 @@ func (s *scan) complete(ctx context.Context) {
 	if !s.safety.quorum || len(s.blocks) == 0 {
 		return
 	}
-	s.follow = false // what comes from now on is behind the rest
 	passing, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(passTime, cancel) })()

@@ -15,7 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// mostHeaders are how many headers of its own a copy may have, so that whoever gets it can read it with ours (at most 30, 4 of
+// mostHeaders are how many headers of its own a copy may have, so that whoever gets it can read it with ours (at most 31, 4 of
 // Watermill, and as many unknown ones as fit into 512 bytes) and those that the broker adds.
 const mostHeaders = maxEntries - 80
 
@@ -37,7 +37,7 @@ func copyOf(o *Order, limit int) (amqp091.Publishing, wire.State) {
 
 	own, fits := shrink(state, id, room)
 	if !fits || len(p.Headers) > mostHeaders || o.Lost != "" {
-		state.Count, state.Delay, state.Reason = wire.CountDead, "", wire.ReasonTooLarge
+		state.Count, state.Delay, state.Reason, state.Canary = wire.CountDead, "", wire.ReasonTooLarge, ""
 		own = removeLargest(p.Headers, state, id, room, o.Lost)
 	}
 	for key, value := range own {

@@ -32,7 +32,8 @@ type Forwarder struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
 
-	upkeep upkeep
+	upkeep  upkeep
+	notices *notices
 
 	checking   flight               // whether dead letters may be published by the default exchange
 	accessible atomic.Pointer[Link] // on which they may
@@ -42,9 +43,12 @@ type Forwarder struct {
 func NewForwarder(settings ForwarderSettings) *Forwarder {
 	ctx, cancel := context.WithCancelCause(context.Background())
 
+	connection := NewConnection(settings.Connection, settings.Logger)
+
 	return &Forwarder{
 		settings:   settings,
-		connection: NewConnection(settings.Connection, settings.Logger),
+		connection: connection,
+		notices:    newNotices(ctx, connection, settings.Logger),
 		ctx:        ctx,
 		cancel:     cancel,
 		upkeep:     upkeep{ways: map[string]*wayBack{}},

@@ -41,7 +41,7 @@ func TestCopiesKeepOptHeadersAside(t *testing.T) {
 		return p
 	}
 	replayed := func(d *amqp091.Delivery) amqp091.Publishing {
-		p, fits := ReplayOf(d, "orders", "orders", "run", "", 0)
+		p, fits := ReplayOf(d, Replay{MainQueue: "orders", Target: "orders", Run: "run"}, 0)
 		assert.True(t, fits)
 
 		return p

@@ -13,19 +13,28 @@ import (
 // replayReserve is kept free in a header frame for what the broker adds when it hands the message out.
 const replayReserve = 512
 
+// Replay says what a dead letter of a main queue is to carry to its target.
+type Replay struct {
+	MainQueue, Target, Run string
+	// Edits are what was changed; empty if nothing was, ever.
+	Edits string
+	// Canary is whom to tell what becomes of it; empty for nobody.
+	Canary string
+}
+
 // ReplayOf makes what is published to a queue in place of a dead letter of a main queue, so that it begins a new life there: the message
 // as it is, with our headers of a dead letter, and without what the broker or a stock consumer would act on again. fits is false where the headers leave no room for ours in a frame of limit bytes.
-func ReplayOf(d *amqp091.Delivery, mainQueue, target, run, edits string, limit int) (p amqp091.Publishing, fits bool) {
+func ReplayOf(d *amqp091.Delivery, r Replay, limit int) (p amqp091.Publishing, fits bool) {
 	if isPlain(d) && d.Headers[wire.KeyVersion] == wire.Version && d.Headers[wire.KeyCount] == strconv.Itoa(wire.CountDead) {
 		p = republished(d)
-		p.Headers = replayHeaders(d.Headers, target, run, edits)
+		p.Headers = replayHeaders(d.Headers, r)
 		if limit <= 0 || headerFrameSize(p)+replayReserve <= limit {
 			return p, true
 		}
 	}
 
-	state := stateOfDead(d, mainQueue).ForReplay(target, run)
-	state.Edits = edits
+	state := stateOfDead(d, r.MainQueue).ForReplay(r.Target, r.Run, r.Canary)
+	state.Edits = r.Edits
 
 	p = republished(d)
 	p.Headers = wire.Strip(d.Headers, true)
@@ -34,18 +43,22 @@ func ReplayOf(d *amqp091.Delivery, mainQueue, target, run, edits string, limit i
 }
 
 // replayHeaders changes what changes, and leaves the rest as it is: to read it all and write it again would take longer than to publish it.
-func replayHeaders(headers amqp091.Table, target, run, edits string) amqp091.Table {
-	out := make(amqp091.Table, len(headers)+2)
+func replayHeaders(headers amqp091.Table, r Replay) amqp091.Table {
+	out := make(amqp091.Table, len(headers)+3)
 	for key, value := range headers {
 		switch {
-		case wire.IsPoison(key), key == wire.KeyDelay, key == wire.KeySince, key == wire.KeyDeadline, key == wire.KeyNotBefore:
+		case wire.IsPoison(key), key == wire.KeyDelay, key == wire.KeySince, key == wire.KeyDeadline, key == wire.KeyNotBefore,
+			key == wire.KeyCanary:
 		default:
 			out[key] = value
 		}
 	}
-	out[wire.KeyID], out[wire.KeyQueue], out[wire.KeyReplay] = rand.Text(), target, run
-	if edits != "" {
-		out[wire.KeyEdits] = edits
+	out[wire.KeyID], out[wire.KeyQueue], out[wire.KeyReplay] = rand.Text(), r.Target, r.Run
+	if r.Edits != "" {
+		out[wire.KeyEdits] = r.Edits
+	}
+	if r.Canary != "" {
+		out[wire.KeyCanary] = r.Canary
 	}
 
 	return out

@@ -32,9 +32,9 @@ func TestReplayHeadersAreThoseOfTheState(t *testing.T) {
 		d.Headers[key] = value
 	}
 
-	quick, fits := ReplayOf(d, state.Queue, "other", "run", "[]", 0)
+	quick, fits := ReplayOf(d, Replay{MainQueue: state.Queue, Target: "other", Run: "run", Edits: "[]", Canary: "1 run q.lock"}, 0)
 	assert.True(t, fits)
-	slow := stateOfDead(d, state.Queue).ForReplay("other", "run")
+	slow := stateOfDead(d, state.Queue).ForReplay("other", "run", "1 run q.lock")
 	slow.Edits = "[]"
 	want := amqp091.Table{"own": int64(1)}
 	for key, value := range slow.Headers("id") {

@@ -298,6 +298,7 @@ func (n *session) settle(s *subscription, h *handle, acked bool) {
 	case acked:
 		n.acker.ack(h.delivery.DeliveryTag)
 		n.ended(s, h, middleware.EventSucceeded)
+		s.source.tell(h.state.Canary, wire.Handled, nil)
 	case succeeded && !s.isClosing():
 		n.judge(s, h, middleware.Failure{
 			Class: middleware.ClassUnpublishable, Err: errUnpublishable, Message: h.msg, Topic: s.source.Topic,
@@ -335,6 +336,7 @@ func (n *session) carryOut(s *subscription, h *handle, settlement middleware.Set
 		}
 		n.acker.ack(h.delivery.DeliveryTag)
 		settlement.Done(settlement.Verdict)
+		s.source.tell(h.state.Canary, wire.Dropped, nil)
 	case middleware.ActionRetry, middleware.ActionPostpone, middleware.ActionDeadLetter:
 		n.forwards.Add(1)
 		go func() {
@@ -370,6 +372,7 @@ func (n *session) forward(s *subscription, h *handle, settlement middleware.Sett
 
 	n.acker.ack(h.delivery.DeliveryTag)
 	settlement.Done(final(settlement.Verdict, published))
+	s.source.tell(h.state.Canary, outcomeOf(published, settlement.Verdict.Action == middleware.ActionPostpone), published)
 }
 
 // final is the verdict that was carried out: a message without room for our headers is dead-lettered instead of retried.

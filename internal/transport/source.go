@@ -39,6 +39,13 @@ func (s *Source) end() {
 	}
 }
 
+// tell tells the run that has replayed a message, if one wants to know, what has become of it.
+func (s *Source) tell(canary string, outcome wire.Outcome, published *wire.State) {
+	if s.Lane != nil {
+		s.Lane.forwarder.notices.tell(canary, outcome, published)
+	}
+}
+
 // arrival is what a delivery of a source turns out to be.
 type arrival struct {
 	state   wire.State

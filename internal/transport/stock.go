@@ -206,6 +206,7 @@ func (s *Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*mes
 	if produced, err = h(d.msg); err == nil {
 		end = middleware.EventSucceeded
 		s.Captures.forget(d.msg) // its delivery is in its context, should it be handled again
+		d.tellWhenAcked()
 	}
 
 	return produced, err
@@ -245,6 +246,7 @@ func (d *stockDelivery) Settle(ctx context.Context, s middleware.Settlement) err
 		return nil // the middleware gives the handler's error to the router, which nacks
 	case middleware.ActionDrop:
 		s.Done(s.Verdict)
+		d.source.tell(d.state.Canary, wire.Dropped, nil)
 		return nil
 	case middleware.ActionRetryNow:
 		panic("unreachable: only a middleware that calls the handler again is given this")
@@ -272,8 +274,23 @@ func (d *stockDelivery) Settle(ctx context.Context, s middleware.Settlement) err
 		return err
 	}
 	s.Done(final(s.Verdict, published))
+	d.source.tell(d.state.Canary, outcomeOf(published, s.Verdict.Action == middleware.ActionPostpone), published)
 
 	return nil
+}
+
+// tellWhenAcked waits for the router, which nacks a message whose outputs cannot be published. The middleware does not wait.
+func (d *stockDelivery) tellWhenAcked() {
+	if d.state.Canary == "" {
+		return
+	}
+	go func() {
+		select {
+		case <-d.msg.Acked():
+			d.source.tell(d.state.Canary, wire.Handled, nil)
+		case <-d.msg.Nacked():
+		}
+	}()
 }
 
 // withoutDeadline returns a context that ends when ctx is cancelled, as stock subscribers do when they take a message back, but not at

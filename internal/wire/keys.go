@@ -44,6 +44,7 @@ const (
 	KeyHistory      = Prefix + "history"
 	KeyReplays      = Prefix + "replays"
 	KeyReplay       = Prefix + "replay"  // the run that has replayed it last
+	KeyCanary       = Prefix + "canary"  // whom to tell what becomes of it
 	KeyEdits        = Prefix + "edits"   // what was changed before replays
 	KeyRemoved      = Prefix + "removed" // names of the message's own headers that left no room (reason too-large)
 )
@@ -54,7 +55,7 @@ var known = map[string]bool{
 	KeyHandler: true, KeyHost: true, KeyExchange: true, KeyRoutingKey: true, KeyExpiration: true, KeyUserID: true, KeyCC: true,
 	KeyOpt: true, KeyUUID: true, KeyFirstFailure: true, KeyLastFailure: true, KeySince: true, KeyDeadline: true, KeyNotBefore: true,
 	KeyHandled: true, KeyReason: true, KeyError: true, KeyErrorType: true, KeyHistory: true, KeyReplays: true, KeyReplay: true, KeyEdits: true,
-	KeyRemoved: true,
+	KeyRemoved: true, KeyCanary: true,
 }
 
 // KeyRetire is no header: it is in the binding that marks a retry queue as being retired, and no message carries it.

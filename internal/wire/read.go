@@ -107,6 +107,7 @@ func decode(headers map[string]any) State {
 		History:      decodeHistory(text(KeyHistory)),
 		Replay:       text(KeyReplay),
 		Edits:        text(KeyEdits),
+		Canary:       text(KeyCanary),
 		Unknown:      unknown(headers),
 	}
 
@@ -211,7 +212,7 @@ func ReadDead(headers map[string]any, queue string) (State, bool) {
 		return State{}, false
 	}
 	s := decode(headers)
-	s.Count = count
+	s.Count, s.Canary = count, ""
 	s.Removed, _ = headers[KeyRemoved].(string)
 
 	// Whoever can publish can write these: what is shown keeps the bounds that we keep.

@@ -42,6 +42,9 @@ type State struct {
 	// along here.
 	Replay, Edits string
 
+	// Canary is whom to tell what becomes of it. A dead letter does not carry it, a replay does.
+	Canary string
+
 	// Unknown are keys of ours that this version does not know: an instance of a later one has written them, and must find
 	// them again when the message has been through this one. At most MaxUnknownBytes.
 	Unknown map[string]string
@@ -122,6 +125,7 @@ func (s State) Headers(id string) map[string]string {
 	set(KeyErrorType, s.ErrorType, MaxErrorTypeBytes)
 	set(KeyReplay, s.Replay, MaxNameBytes)
 	set(KeyEdits, s.Edits, MaxEditsBytes)
+	set(KeyCanary, s.Canary, MaxCanaryBytes)
 	set(KeyHistory, encodeHistory(s.History), MaxHistoryBytes)
 
 	if s.Count == CountDead && !s.bare {
@@ -162,8 +166,8 @@ func (s State) buried() State {
 }
 
 // ForReplay is the state of a dead letter that is sent back to a queue, by a run: whoever consumes it there takes it for a replay.
-func (s State) ForReplay(queue, run string) State {
-	s.Count, s.Delay, s.Queue, s.Replay = CountDead, "", queue, run
+func (s State) ForReplay(queue, run, canary string) State {
+	s.Count, s.Delay, s.Queue, s.Replay, s.Canary = CountDead, "", queue, run, canary
 	s.Since, s.Deadline, s.NotBefore = time.Time{}, time.Time{}, time.Time{}
 	s.bare = true // a queue whose consumer is not ours would take Watermill's keys for its own
 
@@ -174,14 +178,14 @@ func (s State) ForReplay(queue, run string) State {
 const ShrinkSteps = 4
 
 // Shrink returns the state without what is given up when the frame has no room, least valuable first: at step 1 the
-// middle of the history and what a later version has added, at 2 the history and what was edited, at 3 all but 256 bytes of the error text, at 4 the error, its type, the names that
+// middle of the history and what a later version has added, at 2 the history, what was edited and whom to tell, at 3 all but 256 bytes of the error text, at 4 the error, its type, the names that
 // a log can tell as well, Watermill's poison keys, which repeat them, and the CC and x-opt-* headers. What the way back needs is never given up.
 func (s State) Shrink(step int) State {
 	if step >= 1 {
 		s.History, s.Unknown = trim(s.History, 1), nil
 	}
 	if step >= 2 {
-		s.History, s.Edits = nil, ""
+		s.History, s.Edits, s.Canary = nil, "", ""
 	}
 	if step >= 3 {
 		s.Error = Text(s.Error, 256)

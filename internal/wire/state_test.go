@@ -193,6 +193,8 @@ func checkBounds(t require.TestingT, headers map[string]string) {
 			limit = 1 << 10
 		case wire.KeyEdits:
 			limit = 2 << 10
+		case wire.KeyCanary:
+			limit = wire.MaxCanaryBytes
 		}
 		require.True(t, utf8.ValidString(value), key)
 		require.LessOrEqual(t, len(value), limit, key)

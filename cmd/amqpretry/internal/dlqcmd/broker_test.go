@@ -141,6 +141,15 @@ func (p *place) bodies(queue string, n int) []amqp091.Delivery {
 	return all
 }
 
+// consume takes what comes to a queue, as a service does that does not know this library.
+func (p *place) consume(queue string) <-chan amqp091.Delivery {
+	p.t.Helper()
+	deliveries, err := p.channel.Consume(queue, "", true, false, false, false, nil)
+	require.NoError(p.t, err)
+
+	return deliveries
+}
+
 func (p *place) file(name string) string { return filepath.Join(p.dir, name) }
 
 func TestLookAtABroker(t *testing.T) {
@@ -226,30 +235,21 @@ func TestEditOnABroker(t *testing.T) {
 	assert.Contains(t, errs, "more than one matches")
 }
 
+// A canary that is not known to be handled has not passed: nobody consumes, or somebody who says nothing of it.
 func TestCanaryOnABroker(t *testing.T) {
 	t.Parallel()
 	p := onBroker(t, brokertest.URI(t))
-	p.fill(p.main, 0, 10)
-	// A handler that fails what it gets.
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	connection, err := amqp091.Dial(p.uri)
-	require.NoError(t, err)
-	defer connection.Close()
-	channel, err := connection.Channel()
-	require.NoError(t, err)
-	deliveries, err := channel.ConsumeWithContext(ctx, p.main, "", true, false, false, false, nil)
-	require.NoError(t, err)
-	go func() {
-		for d := range deliveries {
-			_ = channel.Publish("", p.main+suffix, false, false, amqp091.Publishing{Headers: d.Headers, Body: d.Body, DeliveryMode: amqp091.Persistent})
-		}
-	}()
+	p.fill(p.main, 0, 12)
+	code, out, errs := p.run(nil, "replay", p.main, "--canary", "2", "--watch", "3s", "--yes", "--no-undo")
+	assert.Equal(t, cli.ExitIncomplete, code, errs)
+	assert.Equal(t, p.main+suffix+": 0 replayed to "+p.main+"\nCanary: queue \""+p.main+"\" has no consumer: nobody would handle the canary. The others are where they were\n", out)
+	p.has(p.main+suffix, 12)
 
-	code, out, errs := p.run(nil, "replay", p.main, "--canary", "2", "--watch", "1m", "--yes", "--no-undo")
+	p.consume(p.main)
+	code, out, errs = p.run(nil, "replay", p.main, "--canary", "2", "--watch", "3s", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitIncomplete, code, errs)
 	assert.Contains(t, out, ": 2 replayed to")
-	assert.Contains(t, out, "it was stopped")
+	assert.Contains(t, out, "Canary: 0 of 2 handled, 2 not heard of within 3s; is \""+p.main+"\" consumed with this library")
 	p.has(p.main+suffix, 10)
 }
 
@@ -347,12 +347,13 @@ func TestBusyQueue(t *testing.T) {
 	t.Parallel()
 	p := onBroker(t, brokertest.URI(t))
 	p.fill(p.main, 0, 3)
+	arrives := p.consume(p.main)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		_, _, _ = p.run(nil, "replay", p.main, "--canary", "1", "--watch", "12s", "--yes", "--no-undo") // longer than the other one waits
 	}()
-	p.has(p.main, 1) // the canary has gone, and is watched
+	<-arrives // the canary has gone, and is watched
 
 	code, _, errs := p.run(nil, "purge", p.main, "--all", "--yes", "--undo", p.file("undo"))
 	assert.Equal(t, cli.ExitFailed, code)

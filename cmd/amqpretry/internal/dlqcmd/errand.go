@@ -33,11 +33,9 @@ type step struct {
 
 type outcome struct {
 	dlq.Report
-	run      string
-	watched  bool // whether what was replayed comes back dead
-	cameBack int
-	stopped  bool
-	editing  error
+	run     string
+	canary  *dlq.CanaryReport // nil without one
+	editing error
 	// whole is true when the queue was seen to its end, so that it is known how many match.
 	whole   bool
 	limited bool // ended by --limit
@@ -46,9 +44,12 @@ type outcome struct {
 // seen is an outcome with how far it has come, of a run that could take so many; 0 is all.
 func (o outcome) seen(limit int, err error) outcome {
 	o.limited = err == nil && limit > 0 && o.Done >= limit
-	o.whole = err == nil && !o.stopped && !o.limited
+	o.whole = err == nil && !o.stopped() && !o.limited
 	return o
 }
+
+// stopped tells whether the canary has stopped it.
+func (o outcome) stopped() bool { return o.canary != nil && o.canary.Stopped != "" }
 
 // asPlanned is an outcome that has ended when all was done that was shown and asked for: what lies behind that is known from then.
 func (o outcome) asPlanned(planned outcome) outcome {
@@ -158,7 +159,7 @@ func (t *tool) run(ctx context.Context, q queue, e errand, f *errandFlags) error
 		return interrupted(f, path)
 	case failed != nil:
 		return failed
-	case done.stopped || done.left() > 0:
+	case done.stopped() || done.left() > 0:
 		return &cli.ExitError{Code: cli.ExitIncomplete}
 	default:
 		return nil
@@ -260,11 +261,8 @@ func (t *tool) printDone(q queue, e errand, o outcome, undo string) error {
 	if err == nil && o.Refused > 0 {
 		err = t.printSafe("%s more were refused by %s, as it is full: they are in %s only", thousands(o.Refused), e.to, q.Name())
 	}
-	if err == nil && (o.watched || o.cameBack > 0) {
-		err = t.printSafe("%s came back dead", thousands(o.cameBack))
-	}
-	if err == nil && o.stopped {
-		err = t.printSafe("That is more than is tolerated, so it was stopped: the others are where they were")
+	if err == nil && o.canary != nil {
+		err = t.printSafe("%s", canaryLine(*o.canary, o.Done))
 	}
 	if err == nil {
 		err = t.printLeft(o, "left where they are")
@@ -355,8 +353,8 @@ type report struct {
 	Left      []left `json:"left"`
 	Undo      string `json:"undo,omitempty"`
 	Run       string `json:"run,omitempty"`
-	CameBack  int    `json:"came_back,omitempty"`
-	Stopped   bool   `json:"stopped,omitempty"`
+
+	Canary *canaryReport `json:"canary,omitempty"`
 }
 
 func result(q queue, e errand, o outcome, undo string, dryRun bool) report {
@@ -367,6 +365,6 @@ func result(q queue, e errand, o outcome, undo string, dryRun bool) report {
 
 	return report{
 		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen, Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Refused: o.Refused, Hidden: o.Hidden,
-		Left: leftBehind(o), Undo: undo, Run: o.run, CameBack: o.cameBack, Stopped: o.stopped,
+		Left: leftBehind(o), Undo: undo, Run: o.run, Canary: canaryResult(o.canary),
 	}
 }

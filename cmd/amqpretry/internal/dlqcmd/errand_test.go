@@ -213,28 +213,44 @@ LEFT WHERE THEY ARE  WHY                      WHAT TO DO
 func TestCanary(t *testing.T) {
 	t.Chdir(t.TempDir())
 	f := orders(letters(10)...)
-	f.cameBack = 2
+	f.deadAgain = 2
 	code, out, _ := f.run(t, nil, "replay", "orders", "--yes", "--canary", "3", "--tolerate", "1", "--watch", "30s", "--rate", "600/m")
 	assert.Equal(t, cli.ExitIncomplete, code)
-	assert.Equal(t, dlq.Canary{Messages: 3, Watch: 30 * time.Second, Tolerate: 1}, f.replayed.Canary)
+	assert.Equal(t, dlq.Canary{Messages: 3, Watch: 30 * time.Second, Tolerate: 1}, f.replayed.Canary, "without a terminal nobody is told of changes")
 	assert.InDelta(t, 10, f.replayed.Rate, 1e-9)
-	assert.Contains(t, out, "2 came back dead\nThat is more than is tolerated, so it was stopped: the others are where they were\n")
+	assert.Contains(t, out, "Canary: 1 of 3 handled, 2 dead again. The others are where they were\n")
 	assert.Len(t, f.letters, 7)
 
 	code, out, _ = f.run(t, nil, "replay", "orders", "--yes", "--canary", "3", "--json")
 	assert.Equal(t, cli.ExitIncomplete, code)
 	var report map[string]any
 	require.NoError(t, json.Unmarshal([]byte(out), &report))
-	assert.Equal(t, true, report["stopped"])
-	assert.InDelta(t, 2, report["came_back"], 0)
+	canary := map[string]any{"sent": 3.0, "handled": 1.0, "dead_lettered": 2.0, "dropped": 0.0, "unresolved": 0.0, "retried": 0.0, "stopped": "1 of 3 handled, 2 dead again"}
+	assert.Equal(t, canary, report["canary"])
 	assert.NotEmpty(t, report["undo"])
 
-	f.cameBack = 0
+	f.deadAgain = 0
 	code, out, _ = f.run(t, nil, "replay", "orders", "--yes", "--canary", "1")
 	assert.Equal(t, cli.ExitOK, code)
-	assert.Contains(t, out, "0 came back dead")
-	assert.Equal(t, time.Minute, f.replayed.Canary.Watch)
-	_, _, _ = orders(letters(1)...).run(t, nil, "replay", "orders", "--yes")
+	assert.Contains(t, out, "Canary: 1 of 1 handled\n")
+	assert.Equal(t, 15*time.Minute, f.replayed.Canary.Watch)
+
+	f = orders(letters(10)...)
+	f.silent = true
+	code, out, _ = f.run(t, nil, "replay", "orders", "--yes", "--canary", "2")
+	assert.Equal(t, cli.ExitIncomplete, code, "not known to be handled is not handled")
+	assert.Contains(t, out, "Canary: 0 of 2 handled, 2 not heard of. The others are where they were\n")
+	assert.Len(t, f.letters, 8)
+}
+
+// On a terminal somebody waits for it.
+func TestCanaryIsTold(t *testing.T) {
+	t.Chdir(t.TempDir())
+	onTerminal := func(w *world) { w.ErrIsTerminal = true }
+	_, _, errs := orders(letters(10)...).run(t, onTerminal, "replay", "orders", "--yes", "--canary", "2")
+	assert.Contains(t, errs, "Canary: 2 of 2 handled\n")
+	_, _, errs = orders(letters(10)...).run(t, onTerminal, "replay", "orders", "--yes", "--canary", "2", "--json")
+	assert.NotContains(t, errs, "Canary")
 }
 
 func TestInterrupt(t *testing.T) {

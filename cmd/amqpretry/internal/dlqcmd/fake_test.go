@@ -47,8 +47,9 @@ type fake struct {
 	hidden, missed int
 	// missing is a queue that is not there.
 	missing string
-	// cameBack of a replay with a canary.
-	cameBack int
+	// deadAgain are those of a canary; silent is true when nothing is heard of it.
+	deadAgain int
+	silent    bool
 
 	replayed  dlq.ReplayOptions
 	published []amqp091.Publishing
@@ -214,9 +215,19 @@ func (f *fake) Replay(ctx context.Context, o dlq.ReplayOptions) (dlq.ReplayRepor
 		return dlq.ReplayReport{}, &dlq.NoQueueError{Queue: target, What: "target"}
 	}
 	limit := o.Limit
-	stopped := !o.DryRun && o.Canary.Messages > 0 && f.cameBack > o.Canary.Tolerate
-	if stopped {
-		limit = o.Canary.Messages
+	canary := dlq.CanaryReport{}
+	if !o.DryRun && o.Canary.Messages > 0 {
+		canary = dlq.CanaryReport{Sent: o.Canary.Messages, DeadLettered: f.deadAgain, Handled: o.Canary.Messages - f.deadAgain}
+		if f.silent {
+			canary.Handled = 0
+		}
+		if f.deadAgain+canary.Unresolved() > o.Canary.Tolerate {
+			canary.Stopped = canary.String()
+			limit = o.Canary.Messages
+		}
+		if o.Canary.OnChange != nil {
+			o.Canary.OnChange(canary)
+		}
 	}
 	r, err := f.drain(ctx, o.Filter, limit, o.DryRun, o.Undo, o.Progress, func(l dlq.Letter) dlq.Obstacle {
 		switch {
@@ -236,7 +247,7 @@ func (f *fake) Replay(ctx context.Context, o dlq.ReplayOptions) (dlq.ReplayRepor
 		f.published = append(f.published, p)
 		return ""
 	})
-	return dlq.ReplayReport{Report: r, Run: "RUN", CameBack: f.cameBack, Stopped: stopped}, err
+	return dlq.ReplayReport{Report: r, Run: "RUN", Canary: canary}, err
 }
 
 func (f *fake) Purge(ctx context.Context, o dlq.PurgeOptions) (dlq.Report, error) {

@@ -22,16 +22,18 @@ without deadline, with the history of before. Other subscribers of the topic do 
 First it says how many match, how many can go, and which cannot and why. On a terminal it asks then; else nothing is done without --yes.
 A message leaves the dead-letter queue when the broker has confirmed its copy. A message that is killed in between is in both queues.
 
---canary 10 sends ten, and watches for --watch whether they come back dead; the others follow only if not more than --tolerate have. The others are not watched.
---watch should be longer than all delays of the policy together.
+--canary 10 sends ten first. The others follow when it is known that the ten were handled: whoever consumes the queue with watermill-retry says so,
+also after retries. It stops when more than --tolerate have failed for good, when --watch is over and it is not known of all, or when nobody consumes the
+queue. --watch should be longer than all delays of the policy together; it is over as soon as all is known. The others are not watched.
 
 A message whose headers say that another queue has failed it is left, unless --strangers is given.
 
 --edit opens the body of one message in $VISUAL or $EDITOR; --body takes it from a file, or from standard input (-); --set-header and --remove-header change
 headers. The filter must match exactly one message then; --edit-all allows more (not with --edit). What was changed goes with the message, for "dlq show".` + errandJSON + `
-Further keys: "run" (in the header amqpretry-replay of what was replayed), "came_back", "stopped".`,
+Further keys: "run" (in the header amqpretry-replay of what was replayed), "canary": {"sent", "handled", "dead_lettered", "dropped",
+"unresolved", "retried" (of those), "stopped" (why)}.`,
 		Example: `  amqpretry dlq replay orders --reason exhausted --newer-than 2h
-  amqpretry dlq replay orders --canary 10 --watch 2m --rate 100/s --yes
+  amqpretry dlq replay orders --canary 10 --rate 100/s --yes
   amqpretry dlq replay orders --uuid 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10 --edit
   amqpretry dlq replay orders --handler bill --to orders.repair --limit 100 --yes`,
 		Args: cobra.ExactArgs(1),
@@ -46,8 +48,8 @@ Further keys: "run" (in the header amqpretry-replay of what was replayed), "came
 	cmd.Flags().Var(cli.Text(&o.To), "to", "queue to which they go (default: QUEUE)")
 	cmd.Flags().Var(&pace, "rate", "how many at most: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
 	cmd.Flags().IntVar(&o.Canary.Messages, "canary", 0, "how many go first, to see what becomes of them")
-	cmd.Flags().DurationVar(&o.Canary.Watch, "watch", time.Minute, "with --canary: how long to wait for them to come back dead")
-	cmd.Flags().IntVar(&o.Canary.Tolerate, "tolerate", 0, "with --canary: how many may come back dead")
+	cmd.Flags().DurationVar(&o.Canary.Watch, "watch", 15*time.Minute, "with --canary: how long to wait until it is known what has become of them")
+	cmd.Flags().IntVar(&o.Canary.Tolerate, "tolerate", 0, "with --canary: how many may be dead-lettered again, or dropped")
 	cmd.Flags().BoolVar(&o.Strangers, "strangers", false, "also those whose headers say that another queue has failed them")
 	edits.add(cmd)
 	flags.add(cmd)
@@ -73,6 +75,7 @@ Further keys: "run" (in the header amqpretry-replay of what was replayed), "came
 			if o.Filter, o.Edit, err = t.edit(ctx, q, o.Filter, edits, change); err != nil {
 				return err
 			}
+			t.tellOfCanary(&o.Canary)
 			e := replaying(q, o)
 			e.remarks = change.remarks
 			return t.run(ctx, q, e, &flags)
@@ -82,26 +85,15 @@ Further keys: "run" (in the header amqpretry-replay of what was replayed), "came
 	return cmd
 }
 
-func checkCanary(cmd *cobra.Command, c *dlq.Canary) error {
-	switch {
-	case c.Messages == 0 && (cmd.Flags().Changed("watch") || cmd.Flags().Changed("tolerate")):
-		return cli.Usage("--watch and --tolerate are for --canary: how many messages are to go first?")
-	case c.Messages < 0:
-		return cli.Usage("--canary: must be 0 or more, got %d", c.Messages)
-	case c.Messages == 0:
-		*c = dlq.Canary{}
-	case c.Watch <= 0:
-		return cli.Usage("--watch: must be more than 0, got %s", c.Watch)
-	case c.Tolerate < 0 || c.Tolerate >= c.Messages:
-		return cli.Usage("--tolerate: must be from 0 to less than --canary (%d), got %d", c.Messages, c.Tolerate)
-	}
-	return nil
-}
-
 func replaying(q queue, o dlq.ReplayOptions) errand {
 	return errand{verb: "replay", past: "replayed", to: cmp.Or(o.To, q.MainQueue()), do: func(ctx context.Context, s step) (outcome, error) {
 		o.DryRun, o.Limit, o.Undo, o.Progress = s.dryRun, s.limit, s.undo, s.progress
 		r, err := q.Replay(ctx, o)
-		return outcome{Report: r.Report, run: r.Run, watched: o.Canary.Messages > 0, cameBack: r.CameBack, stopped: r.Stopped, editing: r.EditError}, err
+		done := outcome{Report: r.Report, run: r.Run, editing: r.EditError}
+		if o.Canary.Messages > 0 && !s.dryRun {
+			done.canary = &r.Canary
+		}
+
+		return done, err
 	}}
 }

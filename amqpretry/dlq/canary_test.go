@@ -1,0 +1,190 @@
+package dlq_test
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// service consumes the main queue, and says of canaries what fate gives for each, as a service with this library does. It returns those without a canary's mark.
+func (f *fixture) service(fate func(number int) []wire.Outcome) (others func() int) {
+	connection := f.client2()
+	channel, err := connection.Channel()
+	require.NoError(f.t, err)
+	deliveries, err := channel.Consume(f.main, "", true, false, false, false, nil)
+	require.NoError(f.t, err)
+	var (
+		mu       sync.Mutex
+		unmarked int
+	)
+	go func() {
+		for d := range deliveries {
+			text, _ := d.Headers[wire.KeyCanary].(string)
+			c, ok := wire.ReadCanary(text)
+			if !ok {
+				mu.Lock()
+				unmarked++
+				mu.Unlock()
+
+				continue
+			}
+			for _, outcome := range fate(c.Number) {
+				n := wire.Notice{Canary: c, Outcome: outcome}
+				_ = channel.Publish("", n.Queue, false, false, amqp091.Publishing{Headers: n.Headers()})
+			}
+		}
+	}()
+
+	return func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return unmarked
+	}
+}
+
+func all(outcomes ...wire.Outcome) func(int) []wire.Outcome {
+	return func(int) []wire.Outcome { return outcomes }
+}
+
+// Nobody handles the canary, so it has not passed, and nothing is sent.
+func TestCanaryWithoutAConsumer(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(12)
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, Watch: 3 * time.Second}})
+	require.NoError(t, err)
+	assert.Contains(t, report.Canary.Stopped, "has no consumer")
+	assert.Zero(t, report.Done)
+	f.depth(f.main, 0)
+	f.depth(f.queue.Name(), 12)
+}
+
+// Whoever consumes says nothing: it is not known that the canary was handled.
+func TestCanaryThatNobodyTellsOf(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(12)
+	f.service(all())
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, Watch: 2 * time.Second}})
+	require.NoError(t, err)
+	assert.Equal(t, `0 of 2 handled, 2 not heard of within 2s; is "`+f.main+`" consumed with this library, under a policy that is not off?`, report.Canary.Stopped)
+	assert.Equal(t, 2, report.Canary.Unresolved())
+	assert.Equal(t, 2, report.Done)
+	f.depth(f.queue.Name(), 10)
+}
+
+// The watch is shorter than the retries take.
+func TestCanaryThatIsStillRetried(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(12)
+	f.service(func(number int) []wire.Outcome {
+		if number == 1 {
+			return []wire.Outcome{wire.Retried, wire.Handled}
+		}
+		return []wire.Outcome{wire.Retried}
+	})
+	var told []string
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{
+		Messages: 2, Watch: 2 * time.Second, OnChange: func(r dlq.CanaryReport) { told = append(told, r.String()) },
+	}})
+	require.NoError(t, err)
+	assert.Equal(t, "1 of 2 handled, 1 waiting for a retry within 2s", report.Canary.Stopped)
+	assert.Equal(t, "1 of 2 handled, 1 waiting for a retry", told[len(told)-1])
+	f.depth(f.queue.Name(), 10)
+}
+
+func TestCanaryStopsTheReplay(t *testing.T) {
+	t.Parallel()
+	for _, bad := range []wire.Outcome{wire.DeadLettered, wire.Dropped} {
+		t.Run(string(bad), func(t *testing.T) {
+			t.Parallel()
+			f := onBroker(t, nil)
+			f.fill(50)
+			f.service(func(number int) []wire.Outcome {
+				if number == 2 {
+					return []wire.Outcome{wire.Handled, bad} // what it has heard in the end counts
+				}
+				return []wire.Outcome{wire.Retried, bad}
+			})
+			report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 5, Watch: time.Minute, Tolerate: 2}})
+			require.NoError(t, err)
+			assert.NotEmpty(t, report.Canary.Stopped)
+			assert.Equal(t, 3, report.Canary.DeadLettered+report.Canary.Dropped)
+			assert.Equal(t, 5, report.Done)
+			f.depth(f.queue.Name(), 45)
+		})
+	}
+}
+
+func TestCanaryLetsTheOthersFollow(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(50)
+	f.publish(f.queue.Name(), letterOf("another", 99)) // a stranger takes no number
+	others := f.service(func(number int) []wire.Outcome {
+		if number == 3 {
+			return []wire.Outcome{wire.DeadLettered}
+		}
+		return []wire.Outcome{wire.Handled}
+	})
+	var last dlq.Progress
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{
+		Canary: dlq.Canary{Messages: 5, Watch: time.Minute, Tolerate: 1}, Limit: 20, Progress: func(p dlq.Progress) { last = p },
+	})
+	require.NoError(t, err)
+	assert.Empty(t, report.Canary.Stopped)
+	assert.Equal(t, 20, report.Done)
+	assert.Equal(t, 20, last.Done)
+	assert.Equal(t, 51, report.Total)
+	require.Eventually(t, func() bool { return others() == 15 }, 10*time.Second, 10*time.Millisecond, "the others are nobody's canaries")
+	assert.Equal(t, append(numbered(50)[20:], `{"n":99}`), bodies(f.drained(f.queue.Name(), 31)))
+}
+
+// Notices that are not of this run, or nonsense, tell nothing.
+func TestCanaryHearsStrangers(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(12)
+	f.service(all())
+	channel, err := f.client2().Channel()
+	require.NoError(t, err)
+	lock := f.queue.Name() + ".lock"
+	say := func(headers amqp091.Table) {
+		_ = channel.Publish("", lock, false, false, amqp091.Publishing{Headers: headers})
+	}
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 1, Watch: 2 * time.Second, OnChange: func(dlq.CanaryReport) {
+		say(nil)
+		say(amqp091.Table{wire.KeyCanary: int64(1)})
+		say(wire.Notice{Canary: wire.Canary{Queue: lock, Run: "another", Number: 1}, Outcome: wire.Handled}.Headers())
+	}}})
+	require.NoError(t, err)
+	assert.NotEmpty(t, report.Canary.Stopped)
+	assert.Equal(t, 1, report.Canary.Unresolved())
+}
+
+// The connection that listens is lost: nobody knows what becomes of the canary, and that is an error.
+func TestCanaryIsInterrupted(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(12)
+	f.service(all())
+	ctx, cancel := context.WithCancel(t.Context())
+	report, err := f.queue.Replay(ctx, dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, OnChange: func(dlq.CanaryReport) { cancel() }}})
+	require.ErrorIs(t, err, context.Canceled)
+	assert.Equal(t, 2, report.Done)
+	assert.Equal(t, 2, report.Canary.Unresolved())
+	f.depth(f.queue.Name(), 10)
+
+	report, err = f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, OnChange: func(dlq.CanaryReport) { _ = f.client.Close() }}})
+	require.ErrorContains(t, err, "0 of 2 handled, 2 not heard of")
+	assert.Equal(t, 2, report.Done)
+}

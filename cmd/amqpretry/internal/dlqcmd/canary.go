@@ -1,0 +1,61 @@
+package dlqcmd
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+func checkCanary(cmd *cobra.Command, c *dlq.Canary) error {
+	switch {
+	case c.Messages == 0 && (cmd.Flags().Changed("watch") || cmd.Flags().Changed("tolerate")):
+		return cli.Usage("--watch and --tolerate are for --canary: how many messages are to go first?")
+	case c.Messages < 0:
+		return cli.Usage("--canary: must be 0 or more, got %d", c.Messages)
+	case c.Messages == 0:
+		*c = dlq.Canary{}
+	case c.Watch <= 0:
+		return cli.Usage("--watch: must be more than 0, got %s", c.Watch)
+	case c.Tolerate < 0 || c.Tolerate >= c.Messages:
+		return cli.Usage("--tolerate: must be from 0 to less than --canary (%d), got %d", c.Messages, c.Tolerate)
+	}
+	return nil
+}
+
+// tellOfCanary says on a terminal what becomes of it: retries can take long.
+func (t *tool) tellOfCanary(c *dlq.Canary) {
+	if t.ErrIsTerminal && !t.JSON {
+		c.OnChange = func(r dlq.CanaryReport) { t.Note("Canary: %s", r) }
+	}
+}
+
+// canaryLine says what has become of a canary of a run that has done so many.
+func canaryLine(r dlq.CanaryReport, done int) string {
+	switch {
+	case r.Stopped != "":
+		return "Canary: " + r.Stopped + ". The others are where they were"
+	case r.Unresolved() > 0 && r.Sent == done:
+		return "Canary: not watched, as no others were to follow"
+	default:
+		return "Canary: " + r.String()
+	}
+}
+
+// canaryReport is for programs.
+type canaryReport struct {
+	Sent         int    `json:"sent"`
+	Handled      int    `json:"handled"`
+	DeadLettered int    `json:"dead_lettered"`
+	Dropped      int    `json:"dropped"`
+	Unresolved   int    `json:"unresolved"`
+	Retried      int    `json:"retried"`
+	Stopped      string `json:"stopped,omitempty"`
+}
+
+func canaryResult(r *dlq.CanaryReport) *canaryReport {
+	if r == nil {
+		return nil
+	}
+	return &canaryReport{r.Sent, r.Handled, r.DeadLettered, r.Dropped, r.Unresolved(), r.Retried, r.Stopped}
+}

@@ -1,0 +1,101 @@
+package tests
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// What becomes of a canary is told by whoever handles it, through its retries, on both subscribers; and nobody is told of other messages.
+func TestCanariesAreToldOf(t *testing.T) {
+	t.Parallel()
+	for name, run := range map[string]func(*testing.T, setup) *service{
+		"own":   start,
+		"stock": func(t *testing.T, c setup) *service { return startStock(t, c).service },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var mended, postponed atomic.Bool
+			c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: func(msg *message.Message) error {
+				a, _ := middleware.AttemptFromContext(msg.Context())
+				switch {
+				case !mended.Load(), msg.UUID == "3 dies":
+					return middleware.Permanent(errFate)
+				case msg.UUID == "2 is retried" && a.Number < 3:
+					return errFate
+				case msg.UUID == "4 is dropped":
+					return middleware.Drop(errFate)
+				case msg.UUID == "5 is postponed" && postponed.CompareAndSwap(false, true):
+					return middleware.Postpone(100 * time.Millisecond)
+				}
+
+				return nil
+			}}
+			c.Options.Policies = retries(ms(100, 100)...)
+			svc := run(t, c)
+			svc.publish("1 succeeds", "2 is retried", "3 dies", "4 is dropped", "5 is postponed", "6 waits for those")
+			letters := lettersOf(t, svc, c.URI)
+			dead := func(n int) {
+				t.Helper()
+				eventually(t, 20*time.Second, func() bool { depth, err := letters.Depth(t.Context()); return err == nil && depth == n }, "%d dead letters", n)
+			}
+			dead(6)
+			mended.Store(true)
+
+			var told []dlq.CanaryReport
+			canary := dlq.Canary{Messages: 5, Tolerate: 2, Watch: time.Minute, OnChange: func(r dlq.CanaryReport) { told = append(told, r) }}
+			report, err := letters.Replay(t.Context(), dlq.ReplayOptions{Canary: canary})
+			require.NoError(t, err)
+			assert.Equal(t, dlq.CanaryReport{Sent: 5, Handled: 3, DeadLettered: 1, Dropped: 1}, report.Canary)
+			retried := 0
+			for _, r := range told {
+				retried = max(retried, r.Retried)
+			}
+			assert.Positive(t, retried, "it was told of retries as well: %v", told)
+			assert.Equal(t, 6, report.Done, "the other one has followed")
+			eventually(t, 10*time.Second, func() bool { return svc.told("6 waits for those") == "attempt failed dead-lettered attempt succeeded" }, "it is handled")
+			dead(1)
+
+			again := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+			assert.NotContains(t, again.Headers, wire.KeyCanary, "a dead letter is no canary any more")
+			svc.close()
+		})
+	}
+}
+
+// A publisher writes the header as it likes: it makes nobody publish to a queue that no run listens to, and what nobody takes is nobody's error.
+func TestForgedCanariesTellNobody(t *testing.T) {
+	t.Parallel()
+	c := setup{URI: brokertest.URI(t), Handler: succeed}
+	svc := start(t, c)
+	other := uniqueName("other")
+	svc.Broker.do(func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDeclare(other, true, false, false, false, amqp091.Table{"x-expires": int32(60_000), "x-queue-type": "classic"})
+		return err
+	})
+	forged := func(canary string) amqp091.Publishing {
+		p := with("forged "+canary, nil)
+		for key, value := range (wire.State{Count: wire.CountDead, Queue: svc.Queue, Canary: canary}).Headers("id") {
+			p.Headers[key] = value
+		}
+
+		return p
+	}
+	svc.Broker.publish(svc.Queue, forged("1 run "+other), forged("1 run "+svc.Queue), forged("1 run nowhere.lock"), forged("1"), forged("-1 run x.lock"), forged("\xff"))
+	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 6 }, "all are handled")
+	svc.publish("afterwards")
+	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 7 }, "and so is the next one")
+	svc.close()
+	assert.Zero(t, svc.Broker.depth(other))
+	assert.Zero(t, svc.Broker.depth(svc.Queue))
+}
