@@ -38,6 +38,7 @@ type drain struct {
 	rate   float64
 	dryRun bool
 	undo   io.Writer
+	taken  Taken // what the undo file says of it
 	// target is where they go; empty if they are deleted.
 	target string
 	// copyOf makes what is published, for a frame of limit bytes; an obstacle if that cannot be. Nil if they are deleted.
@@ -251,6 +252,7 @@ func newSettler(ctx context.Context, d *drain, fail context.CancelCauseFunc) *se
 	s := &settler{drain: d, run: ctx, fail: fail, pending: make(chan taken, window), slots: make(chan struct{}, unsettled), ended: make(chan struct{})}
 	if d.undo != nil {
 		s.undo = newLines(d.undo, "the undo file")
+		s.undo.taken = d.taken
 	}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	s.stopped = context.AfterFunc(ctx, func() { // the confirms of what was sent are worth some seconds

@@ -36,7 +36,7 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 		return report, err
 	}
 
-	i := &importer{queue: q, target: target, options: options, run: ctx, publisher: q.client.publisher(link), frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1)}
+	i := &importer{queue: q, target: target, options: options, run: ctx, publisher: q.client.publisher(link), frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1), asked: map[Taken]bool{}}
 	if options.Rate > 0 {
 		i.limiter.SetLimit(rate.Limit(options.Rate))
 	}
@@ -68,6 +68,8 @@ type importer struct {
 	publisher *transport.Publisher
 	frame     int
 	limiter   *rate.Limiter
+
+	asked map[Taken]bool
 
 	report  Report
 	lines   int        // read so far
@@ -165,6 +167,9 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 	if !fits {
 		return &LineError{Line: i.lines, Err: fmt.Errorf("its headers are too large for a frame of the broker (%d bytes)", i.frame)}
 	}
+	if err := i.ask(record.Taken); err != nil {
+		return err
+	}
 	if i.options.DryRun {
 		return nil
 	}
@@ -178,6 +183,16 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 	i.pending = append(i.pending, imported{i.lines, published})
 
 	return nil
+}
+
+// ask asks whether a message may be imported that was sent on.
+func (i *importer) ask(t Taken) error {
+	if i.options.Taken == nil || !t.IsElsewhere() || i.asked[t] {
+		return nil
+	}
+	i.asked[t] = true
+
+	return i.options.Taken(t)
 }
 
 // cut tells whether a line is the beginning of an object: whoever wrote it was killed. Whatever else is wrong with a last line is wrong with any.

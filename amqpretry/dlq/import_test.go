@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -53,7 +54,7 @@ func TestCut(t *testing.T) {
 	t.Parallel()
 	line, err := encodeRecord(&Letter{Message: amqp091.Publishing{
 		Body: []byte("Straße \"\\\x01 \U0001f600"), Headers: amqp091.Table{"n": int64(-12), "yes": true, "no": nil, "half": 1.5e-7, "list": []any{"a", int32(1)}},
-	}}, "orders.dlq")
+	}}, "orders.dlq", Taken{By: "replay", To: "orders", Run: "r", At: time.Unix(1e9, 0)})
 	require.NoError(t, err)
 	for n := 1; n < len(line); n++ {
 		assert.True(t, cut(line[:n]), "%s", line[:n])

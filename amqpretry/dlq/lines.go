@@ -12,6 +12,7 @@ type lines struct {
 	out    *bufio.Writer
 	sync   func() error // nil if the writer is no file
 	what   string       // it is, for errors
+	taken  Taken        // zero of what stays in its queue
 	failed error
 }
 
@@ -28,7 +29,7 @@ func (l *lines) write(letter *Letter, queue string) error {
 	if l.failed != nil {
 		return l.failed
 	}
-	line, err := encodeRecord(letter, queue)
+	line, err := encodeRecord(letter, queue, l.taken)
 	if err != nil {
 		return fmt.Errorf("message %d of %q: %w", letter.Position, queue, err)
 	}

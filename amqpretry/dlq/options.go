@@ -129,6 +129,9 @@ type ImportOptions struct {
 	// Imported is told, from one goroutine and in order, how many lines from the beginning (skipped ones included) are done:
 	// confirmed, or not matched. Who stores it can go on after a crash. Nil means nobody.
 	Imported func(lines int) error
+	// Taken is asked once for each replay and move whose undo file is imported, before the first of its messages: where it has sent them they may
+	// have been handled, and whoever replays what the import brings back has them handled twice. An error ends the import there. Nil means to go on.
+	Taken    func(Taken) error
 	DryRun   bool
 	Progress func(Progress)
 }

@@ -3,6 +3,7 @@ package dlq
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 
@@ -22,6 +23,7 @@ func (q *Queue) Purge(ctx context.Context, options PurgeOptions) (Report, error)
 
 	return r.drain(ctx, &drain{
 		queue: q, filter: options.Filter, limit: options.Limit, dryRun: options.DryRun, undo: options.Undo, progress: options.Progress,
+		taken: Taken{By: "purge", At: time.Now()},
 	})
 }
 
@@ -42,7 +44,7 @@ func (q *Queue) Move(ctx context.Context, options MoveOptions) (Report, error) {
 
 	return r.drain(ctx, &drain{
 		queue: q, filter: options.Filter, limit: options.Limit, rate: options.Rate, dryRun: options.DryRun, undo: options.Undo,
-		progress: options.Progress, target: options.To,
+		taken: Taken{By: "move", To: options.To, At: time.Now()}, progress: options.Progress, target: options.To,
 		copyOf: func(f *found, frame int) (amqp091.Publishing, Obstacle) {
 			return fitting(transport.MovedOf(&f.delivery, q.mainQueue, frame))
 		},

@@ -18,29 +18,34 @@ type record struct {
 	CameBy  Route
 	// Queue it was exported from.
 	Queue string
+	Taken Taken // zero of an export
 }
 
 // The members of a record. Those up to failure, and position, are for people to read and for tools to select by.
 var recordFields = []string{
-	"v", "queue", "position", "failure", "unreadable", "came_by", "properties", "headers", "body", "body_base64",
+	"v", "queue", "taken", "position", "failure", "unreadable", "came_by", "properties", "headers", "body", "body_base64",
 }
 
 // errUnreadable is the refusal of a line that would not be the message.
 var errUnreadable = errors.New("the message has headers that cannot be read: a line without them would not be the message")
 
 // encodeRecord makes the line of an export: everything of a message, exactly, and what it tells of its failure.
-func encodeRecord(l *Letter, queue string) ([]byte, error) {
+func encodeRecord(l *Letter, queue string, taken Taken) ([]byte, error) {
 	if l.Unreadable != "" {
 		return nil, errUnreadable
 	}
+	out := textField(newRecord(l), "queue", queue)
+	if taken != (Taken{}) {
+		out = appendTaken(out, taken)
+	}
 
-	return appendRecord(newRecord(l), l, queue)
+	return appendRecord(out, l)
 }
 
 // MarshalJSON gives what an export has in a line, with the position instead of the queue.
 func (l Letter) MarshalJSON() ([]byte, error) {
 	out := appendKey(newRecord(&l), "position")
-	return appendRecord(appendInt(out, l.Position), &l, "")
+	return appendRecord(appendInt(out, l.Position), &l)
 }
 
 func newRecord(l *Letter) []byte {
@@ -48,8 +53,7 @@ func newRecord(l *Letter) []byte {
 	return appendInt(appendKey(append(out, '{'), "v"), recordVersion)
 }
 
-func appendRecord(out []byte, l *Letter, queue string) ([]byte, error) {
-	out = textField(out, "queue", queue)
+func appendRecord(out []byte, l *Letter) ([]byte, error) {
 	out = appendFailure(appendKey(out, "failure"), l)
 	out = textField(out, "unreadable", l.Unreadable)
 
@@ -98,6 +102,8 @@ func decodeRecord(line []byte) (record, error) {
 		switch name {
 		case "queue":
 			read.Queue, err = r.string()
+		case "taken":
+			read.Taken, err = r.taken()
 		case "unreadable":
 			err = errUnreadable
 		case "came_by":

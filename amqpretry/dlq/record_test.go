@@ -137,7 +137,7 @@ func TestRecordIsLossless(t *testing.T) {
 		d := deliveryOf(record{Message: p, CameBy: came})
 		l := newLetter(&d, "", "orders", "uuid", 1)
 
-		line, err := encodeRecord(&l, queue)
+		line, err := encodeRecord(&l, queue, Taken{})
 		require.NoError(t, err)
 		require.True(t, json.Valid(line), "%s", line)
 		require.NotContains(t, string(line), "\n")
@@ -148,7 +148,7 @@ func TestRecordIsLossless(t *testing.T) {
 		require.Equal(t, came, got.CameBy)
 		require.Equal(t, queue, got.Queue)
 
-		again, err := encodeRecord(&l, queue)
+		again, err := encodeRecord(&l, queue, Taken{})
 		require.NoError(t, err)
 		require.Equal(t, string(line), string(again))
 
@@ -240,7 +240,7 @@ func TestRecordFormat(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLetter(&test.delivery, "", "orders", "", 3)
-			line, err := encodeRecord(&l, "orders.dlq")
+			line, err := encodeRecord(&l, "orders.dlq", Taken{})
 			require.NoError(t, err)
 			assert.Equal(t, test.want, string(line))
 
@@ -265,7 +265,7 @@ func headersJSON(t *testing.T, headers amqp091.Table) []byte {
 // What cannot be read is shown, but no line that somebody could import.
 func TestRecordOfAnUnreadableMessage(t *testing.T) {
 	l := newLetter(&amqp091.Delivery{}, "a, b", "orders", "", 1)
-	_, err := encodeRecord(&l, "orders.dlq")
+	_, err := encodeRecord(&l, "orders.dlq", Taken{})
 	require.ErrorIs(t, err, errUnreadable)
 
 	shown, err := json.Marshal(l)
@@ -277,7 +277,7 @@ func TestRecordOfAnUnreadableMessage(t *testing.T) {
 
 func TestRecordOfWhatIsNotAMQP(t *testing.T) {
 	l := Letter{Message: amqp091.Publishing{Headers: amqp091.Table{"a": []any{amqp091.Table{"b-c": struct{}{}}}}}}
-	_, err := encodeRecord(&l, "orders.dlq")
+	_, err := encodeRecord(&l, "orders.dlq", Taken{})
 	require.EqualError(t, err, `.headers.a[0]["b-c"]: must be a value as amqp091-go reads it, got a struct {}`)
 }
 
@@ -297,7 +297,7 @@ func TestRecordErrors(t *testing.T) {
 		{`{"v":1,"position":tru}`, `.position: must be JSON, got "tru}" at byte 19`},
 		{`{"v":1}x`, `.: must be JSON, got "x" at byte 8`},
 		{`{"v":1,}`, `.: must be JSON, got "}" at byte 8`},
-		{`{"v":1,"boddy":""}`, `.boddy: must be one of v, queue, position, failure, unreadable, came_by, properties, headers, body, body_base64, got an unknown field`},
+		{`{"v":1,"boddy":""}`, `.boddy: must be one of v, queue, taken, position, failure, unreadable, came_by, properties, headers, body, body_base64, got an unknown field`},
 		{`{"v":1,"body":"","body":""}`, `.body: must be there once, got it twice`},
 		{`{"v":1,"body":"","body_base64":""}`, `.body_base64: must be the only body, got body and body_base64`},
 		{`{"v":1,"body":{"id":1}}`, `.body: must be a string, got {"id":1}`},
@@ -379,7 +379,7 @@ func TestRecordOfDeepHeaders(t *testing.T) {
 		deep = amqp091.Table{"a": deep}
 	}
 	p := amqp091.Publishing{Headers: amqp091.Table{"a": deep}}
-	line, err := encodeRecord(&Letter{Message: p}, "orders.dlq")
+	line, err := encodeRecord(&Letter{Message: p}, "orders.dlq", Taken{})
 	require.NoError(t, err)
 	read, err := decodeRecord(line)
 	require.NoError(t, err)
@@ -398,7 +398,7 @@ func TestRecordKeepsNothingOfTheLine(t *testing.T) {
 // No line can do harm, and what is read from one is read again from what we would write of it.
 func FuzzRecord(f *testing.F) {
 	typical := typicalLetter()
-	line, err := encodeRecord(&typical, "orders.dlq")
+	line, err := encodeRecord(&typical, "orders.dlq", Taken{})
 	require.NoError(f, err)
 	f.Add(line)
 	for _, line := range []string{
@@ -419,7 +419,7 @@ func FuzzRecord(f *testing.F) {
 		require.True(t, json.Valid(line), "%q", line)
 		d := deliveryOf(read)
 		l := newLetter(&d, "", "orders", "uuid", 1)
-		written, err := encodeRecord(&l, read.Queue)
+		written, err := encodeRecord(&l, read.Queue, Taken{})
 		require.NoError(t, err)
 		again, err := decodeRecord(written)
 		require.NoError(t, err, "%s", written)
@@ -455,14 +455,14 @@ func typicalLetter() Letter {
 
 func BenchmarkRecord(b *testing.B) {
 	l := typicalLetter()
-	line, err := encodeRecord(&l, "orders.dlq")
+	line, err := encodeRecord(&l, "orders.dlq", Taken{})
 	require.NoError(b, err)
 	b.Logf("%d headers, body of %d bytes, line of %d bytes", len(l.Message.Headers), len(l.Message.Body), len(line))
 
 	b.Run("encode", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			_, err = encodeRecord(&l, "orders.dlq")
+			_, err = encodeRecord(&l, "orders.dlq", Taken{})
 		}
 	})
 	b.Run("decode", func(b *testing.B) {

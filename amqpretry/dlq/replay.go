@@ -104,7 +104,7 @@ func (p *replay) drain(limit int) *drain {
 
 	return &drain{
 		queue: p.queue, filter: o.Filter, limit: limit, rate: o.Rate, dryRun: o.DryRun, undo: o.Undo, progress: o.Progress,
-		target: p.target, copyOf: p.copyOf, passes: p.passes,
+		taken: Taken{By: "replay", To: p.target, Run: p.report.Run, At: time.Now()}, target: p.target, copyOf: p.copyOf, passes: p.passes,
 	}
 }
 

@@ -33,6 +33,7 @@ func TestReplay(t *testing.T) {
 	assert.Equal(t, dlq.Progress{Total: 300, Seen: 300, Matched: 100, Done: 100}, report.Progress)
 	f.depth(f.queue.Name(), 200)
 	assert.Equal(t, 100, strings.Count(undo.String(), "\n"))
+	assert.Equal(t, 100, strings.Count(undo.String(), fmt.Sprintf(`,"taken":{"by":"replay","to":%q,"run":%q,"at":"20`, f.main, report.Run)))
 
 	for i, d := range f.drained(f.main, 100) {
 		n := 3*i + 1

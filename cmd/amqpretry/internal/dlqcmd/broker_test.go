@@ -210,7 +210,17 @@ func TestReplayOnABroker(t *testing.T) {
 	}
 	p.has(p.main+suffix, 2)
 
-	p.ok("import", p.main, undo)
+	// Where they were sent they were taken: it is no undo any more, and says so.
+	news := undo + " has messages that were replayed to " + p.main + ", from "
+	code, _, errs = p.run(nil, "import", p.main, undo)
+	assert.Equal(t, cli.ExitUsage, code)
+	assert.Contains(t, errs, news)
+	assert.Contains(t, errs, "What was handled there since would be handled twice by another replay. Import them into "+p.main+suffix+"? Nobody is there to be asked: say --yes")
+	p.has(p.main+suffix, 2)
+	_, errs = p.ok("import", p.main, undo, "--dry-run")
+	assert.Contains(t, errs, news)
+	_, errs = p.ok("import", p.main, undo, "--yes")
+	assert.Contains(t, errs, news)
 	p.has(p.main+suffix, 12)
 	out, _ = p.ok("list", p.main, "--uuid", "uuid-7", "--json")
 	assert.Contains(t, out, `"reason":"exhausted"`, "it is a dead letter as before")
@@ -259,6 +269,8 @@ func TestPurgeAndMoveOnABroker(t *testing.T) {
 	p.fill(p.main, 0, 10)
 	undo := p.file("undo.jsonl")
 	out, _ := p.ok("purge", p.main, "--json-field", "n=3", "--json-field", "n=3", "--yes", "--undo", undo)
+	p.ok("import", p.main, undo, "--to", p.other) // nothing is to be asked
+	p.bodies(p.other, 1)
 	assert.Contains(t, out, "1 of 1 that match purged")
 	assert.Equal(t, 1, strings.Count(read(t, undo), "\n"))
 	p.has(p.main+suffix, 9)

@@ -234,7 +234,7 @@ func (t *tool) printOutcome(q queue, e errand, o outcome, undo string) error {
 		}
 	}
 	if undo != "" && !t.JSON {
-		t.Note("%s", undoNote(q, o, undo, t.Again()))
+		t.Note("%s", e.undoNote(q, o, undo, t.Again()))
 	}
 
 	return err
@@ -280,14 +280,18 @@ func (e errand) unsettled(q queue, n int) string {
 }
 
 // undoNote says what an undo file is good for.
-func undoNote(q queue, o outcome, path string, flags []string) string {
+func (e errand) undoNote(q queue, o outcome, path string, flags []string) string {
 	if o.Done == 0 {
 		return fmt.Sprintf("Undo file: %s. All that is in it is still in %s: importing it would bring that there twice", path, q.Name())
 	}
 	if q.Name() != q.MainQueue()+suffix {
 		flags = append(flags, "--dead-letter-queue", q.Name())
 	}
-	note := fmt.Sprintf("Undo file: %s. This puts what is in it back into %s: amqpretry dlq import %s", path, q.Name(), typed(flags, q.MainQueue(), path))
+	what := "puts what is in it back into " + q.Name()
+	if e.to != "" {
+		what = fmt.Sprintf("brings what is in it back into %s, and takes nothing out of %s", q.Name(), e.to)
+	}
+	note := fmt.Sprintf("Undo file: %s. This %s: amqpretry dlq import %s", path, what, typed(flags, q.MainQueue(), path))
 	if n := o.Unsettled + o.Refused; n > 0 {
 		note += fmt.Sprintf("\nIts last messages, up to %s, are still in %s: this would bring them there twice", thousands(n), q.Name())
 	}

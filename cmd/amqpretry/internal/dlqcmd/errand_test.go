@@ -130,7 +130,11 @@ func TestYesDoesIt(t *testing.T) {
 			assert.Equal(t, 1, f.runs)
 
 			undo := "orders.dlq-" + test.args[0] + "-20261122T051200Z.jsonl"
-			assert.Equal(t, "Undo file: "+undo+". This puts what is in it back into orders.dlq: amqpretry dlq import orders "+undo+"\n", errs)
+			what := map[string]string{
+				"purge": "puts what is in it back into orders.dlq", "replay": "brings what is in it back into orders.dlq, and takes nothing out of orders",
+				"move": "brings what is in it back into orders.dlq, and takes nothing out of parked",
+			}[test.args[0]]
+			assert.Equal(t, "Undo file: "+undo+". This "+what+": amqpretry dlq import orders "+undo+"\n", errs)
 			assert.Equal(t, 3, strings.Count(read(t, undo), "\n"))
 			info, err := os.Stat(undo)
 			require.NoError(t, err)
@@ -143,7 +147,7 @@ func TestYesDoesIt(t *testing.T) {
 			f = orders(letters(1)...)
 			code, _, errs = f.run(t, nil, append(test.args, "--undo", "it's mine.jsonl", "--dead-letter-queue", "grave")...)
 			assert.Equal(t, cli.ExitOK, code)
-			assert.Contains(t, errs, `back into grave: amqpretry dlq import --dead-letter-queue grave orders 'it'\''s mine.jsonl'`)
+			assert.Contains(t, errs, `: amqpretry dlq import --dead-letter-queue grave orders 'it'\''s mine.jsonl'`)
 		})
 	}
 }

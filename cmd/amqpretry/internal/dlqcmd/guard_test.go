@@ -162,7 +162,7 @@ func TestUnsettled(t *testing.T) {
 
 // An undo file of a run that has taken nothing out puts nothing back.
 func TestUndoFileOfARunThatDidNothing(t *testing.T) {
-	note := undoNote(orders(), outcome{Report: dlq.Report{Unsettled: 3}}, "u", nil)
+	note := errand{}.undoNote(orders(), outcome{Report: dlq.Report{Unsettled: 3}}, "u", nil)
 	assert.Equal(t, "Undo file: u. All that is in it is still in orders.dlq: importing it would bring that there twice", note)
 	assert.NotContains(t, note, "puts")
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +29,9 @@ stopped at a line that cannot be read, goes on there when it is called again: wh
 messages at most. The lines behind may change before that, so a bad line can be mended; those that are imported may not. --restart begins anew. A
 file that was imported is not imported once more, unless --again says so; lines that were appended to it since are. Standard input has no
 such memory.
+
+An undo file of a purge puts back what was deleted. One of a replay or a move has messages that were sent on: what has become of them there is not undone, so it
+asks first; --yes answers.
 
 With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lines", "lines", "matched", "done", "truncated"}.`,
 		Example: `  amqpretry dlq import orders orders.jsonl
@@ -49,6 +53,7 @@ With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lin
 	cmd.Flags().StringVar(&i.to, "to", "", "queue into which they go (default: the dead-letter queue of QUEUE)")
 	cmd.Flags().Var(&pace, "rate", "how many at most: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
 	cmd.Flags().BoolVar(&i.restart, "restart", false, "begin anew, whatever FILE.imported says")
+	cmd.Flags().BoolVar(&i.yes, "yes", false, "also what a replay or a move has sent on, without asking")
 	cmd.Flags().BoolVar(&i.again, "again", false, "import a file that was imported before")
 	cmd.Flags().BoolVar(&i.dryRun, "dry-run", false, "read and count, and publish nothing")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -78,12 +83,13 @@ type importing struct {
 	path, to               string
 	rate                   float64
 	restart, again, dryRun bool
+	yes                    bool
 	filter                 dlq.Filter
 	filters                string
 }
 
 func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
-	o := dlq.ImportOptions{Filter: i.filter, To: i.to, Rate: i.rate, DryRun: i.dryRun}
+	o := dlq.ImportOptions{Filter: i.filter, To: i.to, Rate: i.rate, DryRun: i.dryRun, Taken: func(taken dlq.Taken) error { return t.confirmTaken(q, i, taken) }}
 	if i.path == "-" {
 		return t.importReader(ctx, q, t.In, i, o, 0)
 	}
@@ -120,6 +126,26 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 	}
 
 	return err
+}
+
+// confirmTaken asks whether to import what a replay or a move has sent on: that is no undo of what has become of it there.
+func (t *tool) confirmTaken(q queue, i importing, taken dlq.Taken) error {
+	what, then := "replayed", "What was handled there since would be handled twice by another replay."
+	if taken.By == "move" {
+		what, then = "moved", "What nobody has taken from there would be in both queues."
+	}
+	news := fmt.Sprintf("%s has messages that were %s to %s, from %s on. %s", i.path, what, taken.To, taken.At.UTC().Format(time.RFC3339), then)
+	if i.yes || i.dryRun {
+		t.Note("%s", news)
+		return nil
+	}
+
+	question := fmt.Sprintf("%s Import them into %s?", news, cmp.Or(i.to, q.Name()))
+	if t.JSON {
+		return cli.Usage("%s With --json nobody is asked: say --yes", question)
+	}
+
+	return t.Confirm(question, false)
 }
 
 // keeper finds out where the import of a file begins.

@@ -1,0 +1,64 @@
+package dlq_test
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+)
+
+// The undo file of a replay or a move is none of what has become of the messages since: whoever imports it is asked, once for each run.
+func TestImportOfWhatWasSentOn(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(9)
+	other := f.main + ".other"
+	f.declare(other, nil)
+	began := time.Now().Truncate(time.Second)
+	var undo bytes.Buffer
+	var runs []string
+	for range 2 {
+		report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Limit: 2, Undo: &undo})
+		require.NoError(t, err)
+		runs = append(runs, report.Run)
+	}
+	_, err := f.queue.Move(t.Context(), dlq.MoveOptions{To: other, Limit: 2, Undo: &undo})
+	require.NoError(t, err)
+	_, err = f.queue.Purge(t.Context(), dlq.PurgeOptions{Limit: 2, Undo: &undo})
+	require.NoError(t, err)
+	var export bytes.Buffer
+	_, err = f.queue.Export(t.Context(), &export, dlq.ExportOptions{})
+	require.NoError(t, err)
+	assert.NotContains(t, export.String(), `"taken"`)
+	undo.Write(export.Bytes())
+
+	var asked []dlq.Taken
+	ask := func(taken dlq.Taken) error {
+		assert.WithinRange(t, taken.At, began, time.Now())
+		taken.At = time.Time{}
+		asked = append(asked, taken)
+		return nil
+	}
+	report, err := f.queue.Import(t.Context(), bytes.NewReader(undo.Bytes()), dlq.ImportOptions{Taken: ask})
+	require.NoError(t, err)
+	assert.Equal(t, 9, report.Done)
+	assert.Equal(t, []dlq.Taken{{By: "replay", To: f.main, Run: runs[0]}, {By: "replay", To: f.main, Run: runs[1]}, {By: "move", To: other}}, asked)
+
+	no := errors.New("no")
+	report, err = f.queue.Import(t.Context(), bytes.NewReader(undo.Bytes()), dlq.ImportOptions{Taken: func(taken dlq.Taken) error {
+		if taken.By == "move" {
+			return no
+		}
+		return nil
+	}})
+	require.ErrorIs(t, err, no)
+	assert.Equal(t, 4, report.Done, "what was before is imported")
+
+	_, err = f.queue.Import(t.Context(), bytes.NewReader(bytes.Replace(undo.Bytes(), []byte(`"by":"replay"`), []byte(`"by":7`), 1)), dlq.ImportOptions{})
+	require.ErrorContains(t, err, "line 1: .taken.by")
+}
