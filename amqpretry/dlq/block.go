@@ -3,7 +3,6 @@ package dlq
 import (
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 
@@ -15,16 +14,16 @@ import (
 // that the broker honours is what bounds the memory, as amqp091-go buffers whatever comes; and closing a channel gives its messages
 // back in their order, which is true of one consumer for each channel only.
 type block struct {
-	channel    *amqp091.Channel
-	deliveries <-chan amqp091.Delivery
-	closes     <-chan *amqp091.Error
-	prefetch   int
-	given      int // deliveries so far
-	kept       int // of them, those that are to stay
-	acked      atomic.Int64
-	bytes      int64
-	sealed     bool // cancelled: gives what it has, and no more
-	ending     bool // sealed as nothing came any more
+	channel  *amqp091.Channel
+	inbox    *inbox
+	closes   <-chan *amqp091.Error
+	prefetch int
+	given    int // deliveries so far
+	kept     int // of them, those that are to stay
+	acked    atomic.Int64
+	bytes    int
+	sealed   bool // cancelled: gives what it has, and no more
+	ending   bool // sealed as nothing came any more
 
 	// acks is closed when acknowledgements may be written: with each the consumer may be given another message.
 	acks     chan struct{}
@@ -36,7 +35,7 @@ type block struct {
 
 const consumerTag = "amqpretry"
 
-func openBlock(link *transport.Link, queue string, prefetch int) (*block, error) {
+func openBlock(link *transport.Link, queue string, prefetch, room int) (*block, error) {
 	channel, err := link.Channel()
 	if err != nil {
 		return nil, err
@@ -53,9 +52,15 @@ func openBlock(link *transport.Link, queue string, prefetch int) (*block, error)
 	acks := make(chan struct{})
 
 	return &block{
-		channel: channel, deliveries: deliveries, closes: closes, prefetch: prefetch,
+		channel: channel, inbox: newInbox(deliveries, room), closes: closes, prefetch: prefetch,
 		acks: acks, openAcks: sync.OnceFunc(func() { close(acks) }),
 	}, nil
+}
+
+// keep leaves a message in the queue.
+func (b *block) keep(tag uint64) {
+	b.kept++
+	b.firstKept.CompareAndSwap(0, tag)
 }
 
 // isFull tells whether everything that the consumer may hold is to stay, so that it gets no more.
@@ -124,15 +129,14 @@ const (
 	firstPrefetch = 32
 	leastPrefetch = 16
 	mostPrefetch  = 1000
-	windowBytes   = 16 << 20
+	// windowBytes are on their way, as far as the size of the messages before tells. There is room for defaultRoom, of one block, where they become larger.
+	windowBytes = 16 << 20
+	defaultRoom = 4 * windowBytes
 )
 
 // prefetchFor is how many messages of that size on average are few enough to be in memory.
-func prefetchFor(messages int, bytes int64) int {
-	average := bytes/int64(max(1, messages)) + 1
+func prefetchFor(messages, bytes int) int {
+	average := bytes/max(1, messages) + 1
 
-	return int(max(leastPrefetch, min(windowBytes/average, mostPrefetch)))
+	return max(leastPrefetch, min(windowBytes/average, mostPrefetch))
 }
-
-// settleTime is how long the broker may take to count what was given back.
-const settleTime = 2 * time.Second

@@ -42,6 +42,11 @@ type Config struct {
 	// It is called with nil when the broker takes them again; not if the run ends before because its target is full. It must not block: Import calls it
 	// from its caller's goroutine. Nil means nobody.
 	OnBlocked func(why error)
+	// OrderTime is how long a look or a run that was interrupted goes on to leave the queue in its order: see OrderError. Default: DefaultOrderTime.
+	OrderTime time.Duration
+	// OnOrder is told several times a second, from the goroutine of the look or the run, that it has all that it wanted, and passes messages so that their order stays as it is: how many, and
+	// of how many at the most. Short passing is not told of. Nil means nobody.
+	OnOrder func(passed, most int)
 	// Logger for what happens to the connections. Nil means none.
 	Logger watermill.LoggerAdapter
 }
@@ -52,6 +57,7 @@ func (c Config) Format(f fmt.State, _ rune) { _, _ = fmt.Fprint(f, "dlq.Config")
 func (c Config) withDefaults() Config {
 	c.Names = c.Names.WithDefaults()
 	c.UUIDHeader = cmp.Or(c.UUIDHeader, "_watermill_message_uuid")
+	c.OrderTime = cmp.Or(c.OrderTime, DefaultOrderTime)
 	if c.Logger == nil {
 		c.Logger = watermill.NopLogger{}
 	}
@@ -63,6 +69,8 @@ func (c Config) withDefaults() Config {
 type Client struct {
 	config      Config
 	longestHold time.Duration
+	room        int // bytes on their way: to us, and likewise to a target
+	patience    time.Duration
 	pretended   string // version of the server, for tests
 
 	telling     sync.Mutex // OnBlocked
@@ -75,7 +83,7 @@ type Client struct {
 
 // Open connects.
 func Open(ctx context.Context, config Config) (*Client, error) {
-	c := &Client{config: config.withDefaults(), longestHold: defaultHold}
+	c := &Client{config: config.withDefaults(), longestHold: defaultHold, room: defaultRoom, patience: defaultPatience}
 	if err := config.validate(); err != nil {
 		return nil, err
 	}

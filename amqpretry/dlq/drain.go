@@ -99,12 +99,16 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 	if err != nil {
 		return report, err
 	}
-	defer func() { s.release(ctx) }()
-	report.Total, report.Hidden = s.total, s.hidden
+	defer func() { err = and(err, s.release(ctx)) }()
+	report.Total, report.Hidden = s.first, s.hidden
 
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	settled := newSettler(ctx, d, fail)
+	s.idle = func(ctx context.Context) error {
+		s.settle()
+		return settled.idle(ctx)
+	}
 	// What was sent is taken out before the rest is given back, whatever has ended the run.
 	defer func() {
 		s.settle()
@@ -126,18 +130,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 	}
 
 	now, all, sent := time.Now(), d.filter.matchesAll(), 0
-	gone, known := 0, 0 // in earlier scans: messages that were taken, and the others, which come first now
 	for {
-		if !d.dryRun && s.seen > known && s.holds() && time.Since(s.began) > d.queue.client.longestHold {
-			s.settle()
-			if err := settled.idle(ctx); err != nil {
-				return report, err
-			}
-			gone, known = sent, s.seen-(sent-gone)
-			if s, err = d.again(ctx, s, report.Total-gone); err != nil {
-				return report, err
-			}
-		}
 		if err := settled.failed(); err != nil {
 			return report, nil // it comes with wait
 		}
@@ -151,11 +144,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		if err != nil {
 			return report, err
 		}
-		if s.seen <= known {
-			f.keep()
-			continue
-		}
-		report.Seen = gone + s.seen
+		report.Seen = s.seen()
 
 		if d.passes != nil && d.passes(f) || !all && !d.filter.Matches(f.letter(), now) {
 			f.keep()
@@ -189,22 +178,6 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 	return report, nil
 }
 
-// again gives everything back, before the broker takes it back itself, and begins anew. What has come since is not looked at.
-func (d *drain) again(ctx context.Context, s *scan, left int) (*scan, error) {
-	s.release(ctx)
-	next, err := d.queue.scan(ctx, true)
-	if err != nil {
-		return s, err // released twice, which does nothing
-	}
-	next.short = max(0, left-next.total)
-	next.total = min(next.total, left)
-	if d.rate > 0 {
-		next.slow(d.rate)
-	}
-
-	return next, nil
-}
-
 // errSettling ends a run whose messages cannot be taken out.
 var errSettling = errors.New("cannot take out what was sent")
 
@@ -233,6 +206,7 @@ type settler struct {
 
 	pending chan taken
 	slots   chan struct{}
+	freed   chan struct{} // has something in it when bytes has become less
 	run     context.Context
 	ctx     context.Context // of the waiting for confirms: it outlives the run's a little
 	stopped func() bool
@@ -243,13 +217,14 @@ type settler struct {
 	sent int // by who sends
 
 	mu      sync.Mutex
+	bytes   int // of messages that are on their way
 	done    int
 	refused int // the target has certainly not taken them
 	err     error
 }
 
 func newSettler(ctx context.Context, d *drain, fail context.CancelCauseFunc) *settler {
-	s := &settler{drain: d, run: ctx, fail: fail, pending: make(chan taken, window), slots: make(chan struct{}, unsettled), ended: make(chan struct{})}
+	s := &settler{drain: d, run: ctx, fail: fail, pending: make(chan taken, window), slots: make(chan struct{}, unsettled), freed: make(chan struct{}, 1), ended: make(chan struct{})}
 	if d.undo != nil {
 		s.undo = newLines(d.undo, "the undo file")
 		s.undo.taken = d.taken
@@ -265,11 +240,9 @@ func newSettler(ctx context.Context, d *drain, fail context.CancelCauseFunc) *se
 
 // send publishes a message, when there is room in the window.
 func (s *settler) send(ctx context.Context, publisher *transport.Publisher, f *found, message amqp091.Publishing) error {
-	select {
-	case s.slots <- struct{}{}:
-	case <-ctx.Done():
+	if err := s.enter(ctx, f.size); err != nil {
 		f.keep()
-		return context.Cause(ctx)
+		return err
 	}
 
 	s.sent++
@@ -284,6 +257,52 @@ func (s *settler) send(ctx context.Context, publisher *transport.Publisher, f *f
 	s.pending <- t
 
 	return nil
+}
+
+// enter waits until there is room for a message of that size, in number and in bytes. One has room whatever its size.
+func (s *settler) enter(ctx context.Context, size int) error {
+	select {
+	case s.slots <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	for !s.fits(size) {
+		select {
+		case <-s.freed:
+		case <-ctx.Done():
+			<-s.slots
+			return context.Cause(ctx)
+		}
+	}
+
+	return nil
+}
+
+func (s *settler) fits(size int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.bytes > 0 && s.bytes+size > s.drain.queue.client.room {
+		return false
+	}
+	s.bytes += size
+
+	return true
+}
+
+// leave makes room: nobody needs these messages any more.
+func (s *settler) leave(batch []taken) {
+	s.mu.Lock()
+	for _, t := range batch {
+		s.bytes -= t.size
+	}
+	s.mu.Unlock()
+	select {
+	case s.freed <- struct{}{}:
+	default:
+	}
+	for range batch {
+		<-s.slots
+	}
 }
 
 // settle waits for confirms; while the next ones are waited for, those before are acknowledged.
@@ -301,9 +320,7 @@ func (s *settler) settle() {
 			}
 			s.giveUp(batch[len(good):])
 			confirmed <- good
-			for range len(batch) - len(good) { // nobody acknowledges them
-				<-s.slots
-			}
+			s.leave(batch[len(good):]) // nobody acknowledges them
 		}
 	}()
 
@@ -311,9 +328,7 @@ func (s *settler) settle() {
 	for batch := range confirmed {
 		done, err := s.ack(batch)
 		s.end(done, err)
-		for range batch {
-			<-s.slots
-		}
+		s.leave(batch)
 	}
 }
 

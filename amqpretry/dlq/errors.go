@@ -43,6 +43,19 @@ func (e *IncompleteError) Error() string {
 		"or do they expire? What was seen was dealt with", e.Queue, e.Total, e.Missing)
 }
 
+// OrderError says that a look or a run was interrupted where it could not end in order: messages that it has passed are now behind others that are younger. A
+// quorum queue puts what it gets back behind what it got back before; see Config.OrderTime. Nothing is lost.
+type OrderError struct {
+	Queue string
+	// Left is how many messages there were to pass at the most.
+	Left int
+}
+
+func (e *OrderError) Error() string {
+	return fmt.Sprintf("dead-letter queue %q: its messages are in another order now, as giving them back was interrupted %d messages before the end; nothing is lost, "+
+		"and \"the oldest first\" does not hold of those that are there", e.Queue, e.Left)
+}
+
 // BusyError says that another run, or another look, is at work on the same dead-letter queue.
 type BusyError struct {
 	Queue string

@@ -15,7 +15,7 @@ import (
 // A run at a low rate gives what stays in the queue back from time to time, as RabbitMQ would take it back after its consumer_timeout.
 func TestRunThatTakesLong(t *testing.T) {
 	t.Parallel()
-	for name, limit := range map[string]time.Duration{"quorum": 200 * time.Millisecond, "classic": 200 * time.Millisecond, "quorum, at once": 0} {
+	for name, limit := range map[string]time.Duration{"quorum": 200 * time.Millisecond, "classic": 200 * time.Millisecond, "quorum, at once": 0, "no room": 0} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var arguments amqp091.Table
@@ -24,6 +24,10 @@ func TestRunThatTakesLong(t *testing.T) {
 			}
 			f := onBroker(t, arguments)
 			f.client.HoldFor(limit)
+			if name == "no room" { // for more than one message
+				f.client.HoldFor(time.Hour)
+				f.client.RoomFor(1)
+			}
 			letters := 300
 			if limit == 0 { // back after each message
 				letters = 90

@@ -24,7 +24,7 @@ func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[Letter, err
 }
 
 // each gives the letters that match, until more is false.
-func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress), begun func(*scan), more func(*Letter) bool) error {
+func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress), begun func(*scan), more func(*Letter) bool) (err error) {
 	if err := filter.Validate(); err != nil {
 		return err
 	}
@@ -32,7 +32,7 @@ func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress)
 	if err != nil {
 		return err
 	}
-	defer s.release(ctx)
+	defer func() { err = and(err, s.release(ctx)) }()
 	begun(s)
 
 	now, matched := time.Now(), 0
@@ -50,7 +50,7 @@ func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress)
 			matched++
 		}
 		if progress != nil {
-			progress(Progress{Total: s.total, Seen: s.seen, Matched: matched})
+			progress(Progress{Total: s.first, Seen: s.seen(), Matched: matched})
 		}
 		if matches && !more(f.letter()) {
 			return nil
@@ -68,7 +68,7 @@ func (q *Queue) Get(ctx context.Context, uuid string) (Letter, error) {
 		return false
 	})
 	if err == nil && !found {
-		err = &NotFoundError{Queue: q.name, UUID: uuid, Seen: looked.seen}
+		err = &NotFoundError{Queue: q.name, UUID: uuid, Seen: looked.seen()}
 	}
 
 	return letter, err
@@ -83,7 +83,7 @@ func (q *Queue) Stat(ctx context.Context, filter Filter) (Stat, error) {
 		return true
 	})
 	if looked != nil {
-		stat.Ready, stat.Seen, stat.Hidden = looked.total, looked.seen, looked.hidden
+		stat.Ready, stat.Seen, stat.Hidden = looked.first, looked.seen(), looked.hidden
 	}
 
 	return stat, err
@@ -102,7 +102,7 @@ func (q *Queue) Export(ctx context.Context, w io.Writer, options ExportOptions) 
 		p.Done = report.Done
 		report.Progress = p
 		tell(options.Progress, report.Progress)
-	}, func(s *scan) { report.Total, report.Hidden = s.total, s.hidden }, func(l *Letter) bool {
+	}, func(s *scan) { report.Total, report.Hidden = s.first, s.hidden }, func(l *Letter) bool {
 		if l.Unreadable != "" {
 			report.leave(ObstacleUnreadable)
 			return true

@@ -3,7 +3,6 @@ package dlq
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -25,12 +24,19 @@ type scan struct {
 	began  time.Time
 	most   int // messages in a block
 
-	// total is how many messages the queue had to give in the beginning. What comes later is behind them.
-	total, seen int
-	// short is how many messages others had taken before a run that had given all back began anew.
-	short int
+	// first is how many messages the queue had to give in the beginning. What comes later is behind them.
+	first int
+	// total is how many it had when the scan has begun anew, see renew, and passed how many of these were passed since. The first skip of them were passed
+	// before; gone is how many were taken out before, and short how many others have taken meanwhile.
+	total, passed, skip, gone, short int
 	// hidden is how many the broker holds back besides.
 	hidden int
+	// idle waits until nothing is on its way out of the queue. Nil where nothing is taken out.
+	idle func(context.Context) error
+
+	// losses is how often a message came for which there was no room, and atOnce how many messages there is room for since then; 0: any.
+	losses, atOnce int
+
 	// eager acknowledges at once also what the first block has given, which then goes on until it is full: it must not be cancelled while
 	// messages are on their way to it.
 	eager bool
@@ -38,12 +44,16 @@ type scan struct {
 	blocks []*block
 	looker *amqp091.Channel
 	// returned tells that the last message had been given back before, so that others of those may follow.
-	returned bool
+	returned, released bool
 }
+
+// seen is how many messages were given.
+func (s *scan) seen() int { return s.gone + max(s.passed, s.skip) }
 
 // found is one message that a scan has come to. It belongs to the goroutine of the scan.
 type found struct {
-	delivery   amqp091.Delivery
+	arrived
+
 	block      *block
 	queue      *Queue
 	position   int
@@ -63,10 +73,7 @@ func (f *found) letter() *Letter {
 }
 
 // keep leaves it in the queue.
-func (f *found) keep() {
-	f.block.kept++
-	f.block.firstKept.CompareAndSwap(0, f.delivery.DeliveryTag)
-}
+func (f *found) keep() { f.block.keep(f.delivery.DeliveryTag) }
 
 // scan begins at the head of the queue. locked tells that the run has the lock already.
 func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
@@ -110,14 +117,11 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 		return nil, err
 	}
 
-	return &scan{queue: q, hidden: hidden, links: &links{client: q.client, all: []*transport.Link{link}}, safety: safety, unlock: unlock, began: time.Now(), total: total, most: mostPrefetch, looker: looker}, nil
+	return &scan{queue: q, hidden: hidden, links: &links{client: q.client, all: []*transport.Link{link}}, safety: safety, unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, looker: looker}, nil
 }
 
 // consumerTimeout is how long RabbitMQ lets a message be unanswered, by default 30 minutes, with room for more than one.
 const consumerTimeout = 5 * time.Minute
-
-// defaultHold is how long messages are held that are to stay in the queue. A run that takes longer gives them back and begins anew.
-const defaultHold = 20 * time.Minute
 
 // eagerRate is up to how many a second the first block acknowledges at once: at a higher rate it is soon full.
 const eagerRate = 100
@@ -136,6 +140,32 @@ const stuckTime = 30 * time.Second
 
 // next gives the next message, io.EOF behind the last one.
 func (s *scan) next(ctx context.Context) (*found, error) {
+	for {
+		if s.isOld() {
+			if err := s.renew(ctx, 0); err != nil {
+				return nil, err
+			}
+		}
+		f, err := s.take(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if s.passed > s.skip && !f.lost {
+			return f, nil
+		}
+		f.keep()
+		if s.passed <= s.skip { // given before
+			continue
+		}
+		s.lost(f.size)
+		if err := s.renew(ctx, 1); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// take takes the next message as it comes, io.EOF behind the last one.
+func (s *scan) take(ctx context.Context) (*found, error) {
 	idle, quiet := 0, &silence{scan: s, began: time.Now()}
 	timer := time.NewTimer(idleTime)
 	defer timer.Stop()
@@ -144,7 +174,7 @@ func (s *scan) next(ctx context.Context) (*found, error) {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
 		}
-		if s.seen >= s.total {
+		if s.passed >= s.total {
 			return nil, s.over()
 		}
 		b, err := s.block(ctx)
@@ -152,13 +182,13 @@ func (s *scan) next(ctx context.Context) (*found, error) {
 			return nil, err
 		}
 
-		select {
-		case d, ok := <-b.deliveries:
-			if ok {
-				return s.found(b, d)
-			}
+		a, ok, ended := b.inbox.take()
+		if ok {
+			return s.found(b, a)
+		}
+		if ended {
 			if !b.sealed {
-				return nil, s.gone(b)
+				return nil, s.closed(b)
 			}
 			b.prefetch = b.kept // full: it gives no more
 			if b.ending {
@@ -167,6 +197,11 @@ func (s *scan) next(ctx context.Context) (*found, error) {
 				}
 				idle = 0
 			}
+			continue
+		}
+
+		select {
+		case <-b.inbox.news:
 			continue
 		case <-ctx.Done():
 			continue
@@ -224,8 +259,8 @@ func (s *scan) over() error {
 	if err := s.intact(); err != nil {
 		return err
 	}
-	if missing := s.total - s.seen + s.short; missing > 0 {
-		return &IncompleteError{Queue: s.queue.name, Total: s.total + s.short, Missing: missing}
+	if missing := s.total - s.passed + s.short; missing > 0 {
+		return &IncompleteError{Queue: s.queue.name, Total: s.first, Missing: missing}
 	}
 
 	return io.EOF
@@ -244,31 +279,28 @@ func (s *scan) block(ctx context.Context) (*block, error) {
 	prefetch := firstPrefetch
 	if n := len(s.blocks); n > 0 {
 		b := s.blocks[n-1]
-		if n == 1 && b.given >= firstPrefetch && !b.sealed && !s.eager {
+		if n == 1 && b.given >= b.prefetch && !b.sealed && !s.eager {
 			if err := b.seal(); err != nil {
-				return nil, s.gone(b)
+				return nil, s.closed(b)
 			}
 		}
 		if !b.isFull() {
 			return b, nil
 		}
 		if err := b.seal(); err != nil { // a full one gets nothing any more; a single active consumer makes room for the next
-			return nil, s.gone(b)
+			return nil, s.closed(b)
 		}
-		prefetch = min(s.most, prefetchFor(b.given, b.bytes))
+		prefetch = prefetchFor(b.given, b.bytes)
 		if err := s.intact(); err != nil {
 			return nil, err
 		}
 	}
 
-	if left := s.total - s.seen; left > 0 {
-		prefetch = min(prefetch, left) // a full block is given no newer ones
-	}
 	link, err := s.links.forChannel(ctx)
 	if err != nil {
 		return nil, err
 	}
-	b, err := openBlock(link, s.queue.name, prefetch)
+	b, err := openBlock(link, s.queue.name, s.prefetch(prefetch), s.queue.client.room)
 	if err != nil {
 		return nil, err
 	}
@@ -280,28 +312,47 @@ func (s *scan) block(ctx context.Context) (*block, error) {
 	return b, nil
 }
 
-func (s *scan) found(b *block, d amqp091.Delivery) (*found, error) {
-	s.seen++
+// prefetch is how many messages a block is to get, where so many have a usual size.
+func (s *scan) prefetch(usual int) int {
+	if again := s.skip - s.passed; again > 0 { // whatever their size: nobody looks at them, and none behind them must come
+		return min(again, mostPrefetch)
+	}
+	prefetch := min(usual, s.most, s.total-s.passed) // a full block is given no newer ones
+	if s.atOnce > 0 {
+		prefetch = min(prefetch, s.atOnce)
+		if s.losses < mostGrowth {
+			s.atOnce *= 2
+		}
+	}
+
+	return prefetch
+}
+
+func (s *scan) found(b *block, a arrived) (*found, error) {
+	s.passed++
 	b.given++
-	b.bytes += int64(len(d.Body))
-	s.returned = d.Redelivered
-	if err := s.safety.check(s.queue, d.Headers); err != nil {
+	b.bytes += a.size
+	s.returned = a.delivery.Redelivered
+	f := &found{arrived: a, block: b, queue: s.queue, position: s.gone + s.passed}
+	if a.lost {
+		return f, nil
+	}
+	if err := s.safety.check(s.queue, a.delivery.Headers); err != nil {
 		return nil, err
 	}
-
-	unreadable := transport.LostHeaders(d.Headers)
+	f.unreadable = transport.LostHeaders(a.delivery.Headers)
 	for _, key := range []string{wire.KeyDeliveryCount, wire.KeyAcquiredCount} { // the queue's, not the message's
-		delete(d.Headers, key)
+		delete(a.delivery.Headers, key)
 	}
 
-	return &found{delivery: d, block: b, queue: s.queue, position: s.seen, unreadable: unreadable}, nil
+	return f, nil
 }
 
 // intact tells whether all that is passed is still held. What is not comes again, behind the rest.
 func (s *scan) intact() error {
 	for _, b := range s.blocks {
 		if b.channel.IsClosed() {
-			return s.gone(b)
+			return s.closed(b)
 		}
 	}
 
@@ -319,8 +370,8 @@ func (s *scan) ready() (int, error) {
 	return q.Messages, err
 }
 
-// gone tells why a block gives no more.
-func (s *scan) gone(b *block) error {
+// closed tells why a block gives no more.
+func (s *scan) closed(b *block) error {
 	select {
 	case err := <-b.closes:
 		if err != nil {
@@ -330,135 +381,4 @@ func (s *scan) gone(b *block) error {
 	case <-time.After(time.Second):
 		return fmt.Errorf("dead-letter queue %q: the broker has cancelled the consumer: was the queue deleted?", s.queue.name)
 	}
-}
-
-// release gives back what is held, in its order: the oldest block first, and each one only when the broker has counted the one
-// before among what it has to give, since closing several channels at once would mix them up. Whoever looks next must find all of it.
-func (s *scan) release(ctx context.Context) {
-	for _, b := range s.blocks {
-		b.kept = b.held() // also what was on its way when a run failed: nobody takes it out any more
-	}
-	s.complete(ctx)
-	for _, b := range s.blocks {
-		if !b.isFull() { // or it would be given what the others give back
-			_ = b.seal() // if it fails, its channel is gone
-		}
-	}
-	deadline := time.Now().Add(time.Minute)
-	returned, _ := s.ready()
-	for _, b := range s.blocks {
-		held := b.held()
-		b.giveBack(s.safety.requeue)
-		if returned += held; held > 0 {
-			s.await(returned, deadline)
-		}
-	}
-	s.blocks = nil
-	_ = s.looker.Close() // also of one that is released
-	s.links.close()
-	s.unlock()
-}
-
-// passTime is how long a run that was interrupted goes on for the sake of the order.
-const passTime = 10 * time.Second
-
-// complete goes on until the last block is full and its last message was never given back before, or to the end. A quorum queue puts what it
-// gets back behind what it got back before, and both before the rest: whoever stops among those that other looks have given back would turn
-// them round. And what is on its way to a consumer that is cancelled goes back at once, before its turn: so it is taken again, by one that gets
-// exactly as many as there are.
-func (s *scan) complete(ctx context.Context) {
-	if !s.safety.quorum || len(s.blocks) == 0 {
-		return
-	}
-	passing, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(passTime, cancel) })()
-
-	for range mostRounds {
-		if err := s.passOn(passing); err != nil {
-			return
-		}
-		last := s.blocks[len(s.blocks)-1]
-		if last.isFull() || last.seal() != nil {
-			return
-		}
-		for d := range last.deliveries {
-			if f, err := s.found(last, d); err == nil {
-				f.keep()
-			}
-		}
-		last.prefetch = last.kept
-		ready, err := s.ready()
-		if err != nil || ready == 0 {
-			return
-		}
-		s.total = s.seen + min(ready, s.most)
-	}
-}
-
-// mostRounds bounds how often a consumer of the dead-letter queue may take away what was to fill a block.
-const mostRounds = 20
-
-// passOn keeps all that comes until the last block is full and its last message is a fresh one, or to the end.
-func (s *scan) passOn(ctx context.Context) error {
-	for s.returned || !s.blocks[len(s.blocks)-1].isFull() {
-		f, err := s.next(ctx)
-		if missing := (*IncompleteError)(nil); errors.Is(err, io.EOF) || errors.As(err, &missing) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		f.keep()
-	}
-
-	return nil
-}
-
-// await waits until the queue has so many messages. Whoever consumes it at the same time takes them away, and has no order to lose.
-func (s *scan) await(messages int, deadline time.Time) {
-	if limit := time.Now().Add(settleTime); limit.Before(deadline) {
-		deadline = limit
-	}
-	for pause := 200 * time.Microsecond; time.Now().Before(deadline); pause = min(2*pause, 50*time.Millisecond) {
-		if ready, err := s.ready(); err != nil || ready >= messages {
-			return
-		}
-		<-time.After(pause)
-	}
-}
-
-// links are the connections of a scan: the client's, and more where one has not channels enough.
-type links struct {
-	client *Client
-	all    []*transport.Link
-	own    []*transport.Connection
-	used   int
-}
-
-// keepChannels are left for others on the same connection.
-const keepChannels = 32
-
-func (l *links) forChannel(ctx context.Context) (*transport.Link, error) {
-	link := l.all[len(l.all)-1]
-	if most := int(link.Config.ChannelMax); most == 0 || l.used < most-keepChannels {
-		l.used++
-		return link, nil
-	}
-	connection := l.client.connect("dead letters")
-	l.own = append(l.own, connection)
-	link, err := connection.TryLink(ctx)
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("no further connection for what is held of a long queue"), err)
-	}
-	l.all, l.used = append(l.all, link), 1
-
-	return link, nil
-}
-
-func (l *links) close() {
-	for _, connection := range l.own {
-		l.client.disconnect(connection)
-	}
-	l.own = nil
 }

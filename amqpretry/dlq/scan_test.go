@@ -35,7 +35,9 @@ func filled(t *testing.T, n int, wrap func(net.Conn) net.Conn) *Queue {
 		last, err = channel.PublishWithDeferredConfirm("", main+".dlq", false, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte("x")})
 		require.NoError(t, err)
 	}
-	require.True(t, last.Wait())
+	if n > 0 {
+		require.True(t, last.Wait())
+	}
 
 	client, err := Open(t.Context(), Config{URI: uri, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
 		socket, err := amqp091.DefaultDial(time.Minute)(network, address)

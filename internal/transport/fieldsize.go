@@ -29,6 +29,34 @@ func headerFrameSize(p amqp091.Publishing) int {
 	return size
 }
 
+// SizeInMemory is about what a delivery takes in memory, where many small headers take several times what they are on the wire.
+func SizeInMemory(d *amqp091.Delivery) int {
+	return 512 + len(d.Body) + sizeInMemory(d.Headers)
+}
+
+func sizeInMemory(value any) int {
+	switch v := value.(type) {
+	case string:
+		return 32 + len(v)
+	case []byte:
+		return 40 + len(v)
+	case []any:
+		size := 40
+		for _, element := range v {
+			size += sizeInMemory(element)
+		}
+		return size
+	case amqp091.Table:
+		size := 64
+		for key, element := range v {
+			size += 48 + len(key) + sizeInMemory(element)
+		}
+		return size
+	default:
+		return 24
+	}
+}
+
 func headerSize(key string, value any) int { return 1 + len(key) + fieldSize(value) }
 
 // fieldSize is the encoded size of a header value with its type.

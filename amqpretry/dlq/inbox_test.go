@@ -1,0 +1,98 @@
+package dlq
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Of what nobody takes there is never more in memory than there is room for, and one message.
+func TestInboxIsBounded(t *testing.T) {
+	t.Parallel()
+	const room = 10_000
+	deliveries := make(chan amqp091.Delivery)
+	b := newInbox(deliveries, room)
+	sizes := []int{1, room * 3, 1, room - 2000, room / 2, 1}
+	for i, size := range sizes {
+		deliveries <- amqp091.Delivery{DeliveryTag: uint64(i), Redelivered: i == 3, Body: make([]byte, size), Headers: amqp091.Table{"x": "y"}}
+	}
+	close(deliveries)
+	var kept []int
+	b.rest(func(a arrived) {
+		assert.Equal(t, uint64(len(kept)), a.delivery.DeliveryTag)
+		assert.Equal(t, a.lost, a.delivery.Body == nil)
+		assert.Equal(t, a.lost, a.delivery.Headers == nil)
+		assert.Equal(t, a.delivery.DeliveryTag == 3, a.delivery.Redelivered, "the order depends on it")
+		assert.Greater(t, a.size, sizes[a.delivery.DeliveryTag], "also of one that was given up")
+		kept = append(kept, len(a.delivery.Body))
+	})
+	assert.Equal(t, []int{1, 0, 1, room - 2000, 0, 1}, kept)
+	assert.Zero(t, b.bytes)
+	_, ok, ended := b.take()
+	assert.Equal(t, []bool{false, true}, []bool{ok, ended})
+
+	empty := newInbox(deliveries, room)
+	empty.put(amqp091.Delivery{Body: make([]byte, 3*room)})
+	a, _, _ := empty.take()
+	assert.Len(t, a.delivery.Body, 3*room, "one has room whatever its size")
+}
+
+// Small messages promise that many have room, and large ones follow: those that have none are fetched again, each comes once and in its place.
+func TestScanOfSmallMessagesBeforeLargeOnes(t *testing.T) {
+	t.Parallel()
+	const small, large, size = 40, 60, 10_000
+	q := filled(t, 0, nil)
+	q.client.room = 5 * size
+	connection, err := amqp091.Dial(q.client.config.URI)
+	require.NoError(t, err)
+	defer func() { _ = connection.Close() }()
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+	require.NoError(t, channel.Confirm(false))
+	var last *amqp091.DeferredConfirmation
+	for i := range small + large + small {
+		body := fmt.Sprintf("%03d", i)
+		if i >= small && i < small+large {
+			body += string(make([]byte, size))
+		}
+		last, err = channel.PublishWithDeferredConfirm("", q.name, false, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte(body)})
+		require.NoError(t, err)
+	}
+	require.True(t, last.Wait())
+
+	s, err := q.scan(t.Context(), false)
+	require.NoError(t, err)
+	for i := range small + large + small {
+		f, err := s.next(t.Context())
+		require.NoError(t, err)
+		f.keep()
+		require.Equal(t, fmt.Sprintf("%03d", i), string(f.delivery.Body[:3]))
+		require.Equal(t, i+1, f.position)
+		require.Equal(t, i+1, s.seen())
+		inbox := s.blocks[len(s.blocks)-1].inbox
+		bounded := func() bool {
+			inbox.mu.Lock()
+			defer inbox.mu.Unlock()
+			assert.LessOrEqual(t, inbox.bytes, q.client.room)
+			return len(inbox.waiting) > 100
+		}
+		if i == firstPrefetch { // the others come while nobody takes them
+			require.Eventually(t, bounded, 20*time.Second, time.Millisecond)
+		}
+		bounded()
+	}
+	assert.Positive(t, s.losses)
+	assert.LessOrEqual(t, s.losses, mostGrowth+1)
+	_, err = s.next(t.Context())
+	require.ErrorIs(t, err, io.EOF)
+	require.NoError(t, s.release(context.WithoutCancel(t.Context())))
+	n, err := q.Depth(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, small+large+small, n)
+}

@@ -1,0 +1,137 @@
+package dlq
+
+import (
+	"context"
+	"errors"
+	"io"
+	"time"
+)
+
+// release ends the scan, and gives back what is held. Whoever looks next must find all of it.
+func (s *scan) release(ctx context.Context) error {
+	if s.released {
+		return nil
+	}
+	s.released = true
+	err := s.giveBack(ctx)
+	_ = s.looker.Close()
+	s.links.close()
+	s.unlock()
+
+	return err
+}
+
+// giveBack gives back what is held, in its order: the oldest block first, and each one only when the broker has counted the one
+// before among what it has to give, since closing several channels at once would mix them up. The error is that the order is another one now.
+func (s *scan) giveBack(ctx context.Context) error {
+	for _, b := range s.blocks {
+		b.kept = b.held() // also what was on its way when a run failed: nobody takes it out any more
+	}
+	err := s.complete(ctx)
+	for _, b := range s.blocks {
+		if !b.isFull() { // or it would be given what the others give back
+			_ = b.seal() // if it fails, its channel is gone
+		}
+	}
+	deadline := time.Now().Add(time.Minute)
+	returned, _ := s.ready()
+	for _, b := range s.blocks {
+		held := b.held()
+		b.giveBack(s.safety.requeue)
+		if returned += held; held > 0 {
+			s.await(returned, deadline)
+		}
+	}
+	s.blocks = nil
+
+	return err
+}
+
+// DefaultOrderTime is how long a run that was interrupted goes on for the sake of the order.
+const DefaultOrderTime = 10 * time.Second
+
+// complete goes on until the last block is full and its last message was never given back before, or to the end. A quorum queue puts what it
+// gets back behind what it got back before, and both before the rest: whoever stops among those that other looks have given back would turn
+// them round. And what is on its way to a consumer that is cancelled goes back at once, before its turn: so it is taken again, by one that gets
+// exactly as many as there are.
+func (s *scan) complete(ctx context.Context) error {
+	if !s.safety.quorum || len(s.blocks) == 0 {
+		return nil
+	}
+	passing, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(s.queue.client.config.OrderTime, func() { cancel(errOrderTime) }) })()
+
+	begun, began := s.passed, time.Now()
+	for range mostRounds {
+		err := s.passOn(passing, begun, began)
+		if errors.Is(err, errOrderTime) {
+			return &OrderError{Queue: s.queue.name, Left: s.total - s.passed}
+		}
+		if err != nil {
+			return nil // the connection is gone, and all that was held with it
+		}
+		last := s.blocks[len(s.blocks)-1]
+		if last.isFull() || last.seal() != nil {
+			return nil
+		}
+		last.inbox.rest(func(a arrived) {
+			s.found(last, a)
+			last.keep(a.delivery.DeliveryTag)
+		})
+		last.prefetch = last.kept
+		ready, err := s.ready()
+		if err != nil || ready == 0 {
+			return nil
+		}
+		s.total = s.passed + min(ready, s.most)
+	}
+
+	return nil
+}
+
+// errOrderTime ends the passing.
+var errOrderTime = errors.New("the time to keep the order is over")
+
+// mostRounds bounds how often a consumer of the dead-letter queue may take away what was to fill a block.
+const mostRounds = 20
+
+// defaultPatience is how long it takes before somebody is told of the passing, and how often then.
+const defaultPatience = 300 * time.Millisecond
+
+// passOn keeps all that comes until the last block is full and its last message is a fresh one, or to the end. It has begun after so many, then.
+func (s *scan) passOn(ctx context.Context, begun int, began time.Time) error {
+	told := began
+	for s.returned || !s.blocks[len(s.blocks)-1].isFull() {
+		f, err := s.take(ctx)
+		if missing := (*IncompleteError)(nil); errors.Is(err, io.EOF) || errors.As(err, &missing) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		f.keep()
+		if onOrder := s.queue.client.config.OnOrder; onOrder != nil && time.Since(told) > s.queue.client.patience {
+			told = time.Now()
+			onOrder(s.passed-begun, s.total-begun)
+		}
+	}
+
+	return nil
+}
+
+// settleTime is how long the broker may take to count what was given back.
+const settleTime = 2 * time.Second
+
+// await waits until the queue has so many messages. Whoever consumes it at the same time takes them away, and has no order to lose.
+func (s *scan) await(messages int, deadline time.Time) {
+	if limit := time.Now().Add(settleTime); limit.Before(deadline) {
+		deadline = limit
+	}
+	for pause := 200 * time.Microsecond; time.Now().Before(deadline); pause = min(2*pause, 50*time.Millisecond) {
+		if ready, err := s.ready(); err != nil || ready >= messages {
+			return
+		}
+		<-time.After(pause)
+	}
+}

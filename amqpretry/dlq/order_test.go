@@ -1,0 +1,90 @@
+package dlq_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+)
+
+// who is a client of its own for the queue of a fixture.
+func (f *fixture) who(config dlq.Config) (*dlq.Queue, *dlq.Client) {
+	f.t.Helper()
+	config.URI, config.NoDeliveryLimitPolicy = f.uri, true
+	client, err := dlq.Open(f.t.Context(), config)
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { _ = client.Close() })
+
+	return client.Queue(f.main), client
+}
+
+// A quorum queue that was read before gives back behind what it got back before. A run that is interrupted there goes on to the end of these, tells
+// of it, and leaves the order as it was; or says that it has not.
+func TestInterruptedAmongThoseThatWereReadBefore(t *testing.T) {
+	t.Parallel()
+	const letters, limit = 4000, 50
+	for name, orderTime := range map[string]time.Duration{"kept": time.Minute, "not kept": time.Nanosecond} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := onBroker(t, nil)
+			f.fill(letters)
+			_, err := f.queue.Stat(t.Context(), dlq.Filter{})
+			require.NoError(t, err)
+
+			ctx, cancel := context.WithCancel(t.Context())
+			q, _ := f.who(dlq.Config{OrderTime: orderTime})
+			report, err := q.Replay(ctx, dlq.ReplayOptions{Filter: dlq.Filter{Where: func(l *dlq.Letter) bool { return l.Position%2 == 0 }}, Progress: func(p dlq.Progress) {
+				if p.Done >= limit {
+					cancel()
+				}
+			}})
+			require.ErrorIs(t, err, context.Canceled)
+			order := (*dlq.OrderError)(nil)
+			if orderTime == time.Nanosecond {
+				require.ErrorAs(t, err, &order)
+				assert.Positive(t, order.Left)
+				f.depth(f.queue.Name(), letters-report.Done)
+				return
+			}
+			assert.NotErrorAs(t, err, &order)
+			var want []string
+			for i, body := range numbered(letters) {
+				if i%2 == 0 || i >= 2*report.Done {
+					want = append(want, body)
+				}
+			}
+			assert.Equal(t, want, bodies(f.drained(f.queue.Name(), letters-report.Done)))
+		})
+	}
+}
+
+// A look that wants few of a queue that was read before passes all of it, and says so.
+func TestLookIsToldOfThePassing(t *testing.T) {
+	t.Parallel()
+	const letters = 600
+	f := onBroker(t, nil)
+	f.fill(letters)
+	var passed, most int
+	q, client := f.who(dlq.Config{OnOrder: func(p, m int) { passed, most = p, m }})
+	client.Impatient()
+	first := func() {
+		for letter, err := range q.Browse(t.Context(), dlq.Filter{}) {
+			require.NoError(t, err)
+			require.Equal(t, 1, letter.Position)
+			break
+		}
+	}
+	first()
+	assert.LessOrEqual(t, passed, 32, "of a fresh queue it fills a block")
+	passed, most = 0, 0
+	_, err := q.Stat(t.Context(), dlq.Filter{})
+	require.NoError(t, err)
+	assert.Zero(t, most, "who sees all passes nothing")
+	first()
+	assert.Equal(t, []int{letters - 1, letters - 1}, []int{passed, most})
+	assert.Equal(t, numbered(letters), bodies(f.drained(f.queue.Name(), letters)))
+}
