@@ -121,6 +121,8 @@ func (s *Session) DLQ(ctx context.Context) (*dlq.Client, error) {
 			}
 			s.Note("Waiting: the broker takes no messages at the moment (%v). amqpretry doctor, or rabbitmqctl status, says more.", why)
 		},
+		// Whoever does not want to wait interrupts once more, which ends the process.
+		OrderTime: 24 * time.Hour, OnOrder: (&order{session: s, every: 10 * time.Second}).tell,
 		AMQP: &amqp091.Config{Locale: "en_US", Properties: properties()},
 	})
 

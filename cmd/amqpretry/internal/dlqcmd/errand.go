@@ -94,11 +94,16 @@ ended it. "unsettled" were sent, or written to the undo file, and are still in t
 (RabbitMQ 4.4 and later), -1 if only the management API could tell.`
 
 // interrupted is what is said after ^C. The undo file of a run is not overwritten by the next one.
-func interrupted(f *errandFlags, undo string) error {
-	if f.path != "" && undo != "" {
-		return cli.Interrupted("interrupted: what is not done is where it was; the same command with another --undo file goes on")
+func interrupted(f *errandFlags, undo string, failed error) error {
+	where, next := "where it was", "the same command"
+	if errors.As(failed, new(*dlq.OrderError)) {
+		where = "in the queue, in another order"
 	}
-	return cli.Interrupted("interrupted: what is not done is where it was; the same command goes on")
+	if f.path != "" && undo != "" {
+		next += " with another --undo file"
+	}
+
+	return cli.Interrupted("interrupted: what is not done is %s; %s goes on", where, next)
 }
 
 // run does an errand, or says what it would do.
@@ -156,7 +161,7 @@ func (t *tool) run(ctx context.Context, q queue, e errand, f *errandFlags) error
 
 	switch {
 	case failed != nil && ctx.Err() != nil:
-		return interrupted(f, path)
+		return interrupted(f, path, failed)
 	case failed != nil:
 		return failed
 	case done.stopped() || done.left() > 0:

@@ -144,7 +144,7 @@ func TestUnsettled(t *testing.T) {
 	out, errs := run(1300, "replay", "orders", "--undo", "a")
 	assert.Equal(t, "orders.dlq: 1,300 replayed to orders\n"+
 		"200 more may be in both queues: sent to orders, and not known to be out of orders.dlq; to run this again sends them again\n", out)
-	assert.Contains(t, errs, "back into orders.dlq: amqpretry dlq import orders a\nIts last messages, up to 200, are still in orders.dlq: this would bring them there twice\n")
+	assert.Contains(t, errs, "back into orders.dlq, and takes nothing out of orders: amqpretry dlq import orders a\nIts last messages, up to 200, are still in orders.dlq: this would bring them there twice\n")
 
 	f := orders(letters(1500)...)
 	f.failAfter, f.failWith, f.refused = 1300, errBroken, 29
@@ -182,6 +182,12 @@ func TestInterruptedRunsAreNamedSo(t *testing.T) {
 			assert.Contains(t, errs, text)
 		}
 	}
+}
+
+// Nobody is told that messages are where they were when they are not.
+func TestInterruptedRunThatHasChangedTheOrder(t *testing.T) {
+	err := interrupted(&errandFlags{}, "", errors.Join(context.Canceled, &dlq.OrderError{Queue: "orders.dlq", Left: 9}))
+	assert.EqualError(t, err, "interrupted: what is not done is in the queue, in another order; the same command goes on")
 }
 
 // What package dlq says of its options is said of the flags.

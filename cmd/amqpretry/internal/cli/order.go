@@ -1,0 +1,40 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+)
+
+// order tells why a look or a run still goes on that has all that it wanted.
+type order struct {
+	session      *Session
+	every        time.Duration
+	began, told  time.Time
+	last         int
+	interruption bool // told
+}
+
+// tell is told how many messages were passed, of at most so many.
+func (o *order) tell(passed, most int) {
+	now, interrupted := time.Now(), o.session.context().Err() != nil
+	if passed < o.last || o.began.IsZero() { // another one
+		o.began, o.told, o.interruption = now, time.Time{}, false
+	}
+	o.last = passed
+	if now.Sub(o.told) < o.every && interrupted == o.interruption {
+		return
+	}
+	first := o.told.IsZero()
+	o.told, o.interruption = now, interrupted
+
+	left := ""
+	if spent := now.Sub(o.began); !first && passed > 0 {
+		left = fmt.Sprintf(", about %s left", (spent * time.Duration(most-passed) / time.Duration(passed)).Round(time.Second))
+	}
+	how := "twice"
+	if interrupted {
+		how = "once more"
+	}
+	o.session.Note("Keeping the queue in its order: %d of at most %d messages passed%s. They were read before, and would come behind the others. "+
+		"To end it at once, and change the order, interrupt (^C) %s.", passed, most, left, how)
+}
