@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/wire"
@@ -503,16 +504,16 @@ func (s *service) finish(ids []string, within time.Duration, bound int) {
 
 	s.close()
 
-	found := s.Broker.drain(s.dlq(), 0, 500*time.Millisecond)
+	found := s.Broker.rest(s.dlq())
 	require.Equal(s.t, letters, reasons(found), "dead letters")
 
 	left := 0
 	plan, err := s.Plug.Plan(s.Queue)
 	require.NoError(s.t, err)
 	for _, q := range plan.Queues {
-		left += len(s.Broker.drain(q.Name, 0, 200*time.Millisecond))
+		left += len(s.Broker.rest(q.Name))
 	}
-	left += len(s.Broker.drain(s.Queue, 0, 200*time.Millisecond))
+	left += len(s.Broker.rest(s.Queue))
 
 	duplicates := len(found) - len(letters) + left
 	s.t.Logf("%d messages, %d calls, %d dead letters, %d duplicates", len(ids), s.Calls.count(), len(letters), duplicates)
@@ -667,7 +668,20 @@ func (r *rabbit) take(queue string, n int, within time.Duration) []amqp091.Deliv
 	return got
 }
 
-// drain consumes and acknowledges until limit messages have come (0: no limit) or nothing came for a time.
+// rest takes all that is in a queue, once it has no consumers any more.
+func (r *rabbit) rest(queue string) []amqp091.Delivery {
+	r.t.Helper()
+	require.Eventually(r.t, func() bool { return r.consumers(queue) == 0 }, time.Minute, tick, "queue %s has consumers", queue)
+	var all []amqp091.Delivery
+	r.do(func(ch *amqp091.Channel) (err error) {
+		all, err = brokertest.Drain(ch, queue)
+		return err
+	})
+
+	return all
+}
+
+// drain consumes and acknowledges until limit messages have come, or nothing came for a time.
 func (r *rabbit) drain(queue string, limit int, quiet time.Duration) []amqp091.Delivery {
 	r.t.Helper()
 	var got []amqp091.Delivery
@@ -679,7 +693,7 @@ func (r *rabbit) drain(queue string, limit int, quiet time.Duration) []amqp091.D
 		if err != nil {
 			return err
 		}
-		for limit == 0 || len(got) < limit {
+		for len(got) < limit {
 			select {
 			case d, ok := <-deliveries:
 				if !ok {

@@ -281,7 +281,7 @@ func TestP8_Journey(t *testing.T) {
 			until("every message was handled", func() bool { return j.missing() == 0 })
 			until("nothing is left", func() bool { return broker.depth(queue) == 0 })
 			stopStock()
-			letters := broker.drain(queue+".dlq", 0, 500*time.Millisecond)
+			letters := broker.rest(queue + ".dlq")
 
 			j.mu.Lock()
 			defer j.mu.Unlock()

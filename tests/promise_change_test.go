@@ -94,15 +94,15 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 				60*time.Second, 200*time.Millisecond, "every message ends")
 			second.close()
 
-			found := second.Broker.drain(second.dlq(), 0, 500*time.Millisecond)
+			found := second.Broker.rest(second.dlq())
 			assert.Len(t, found, len(letters), "dead letters")
 			assert.Equal(t, letters, reasons(found))
-			assert.Empty(t, second.Broker.drain(second.Queue, 0, 300*time.Millisecond), "nothing is left in the main queue")
+			assert.Empty(t, second.Broker.rest(second.Queue), "nothing is left in the main queue")
 			for _, svc := range []*service{first, second} {
 				plan, err := svc.Plug.Plan(svc.Queue)
 				require.NoError(t, err)
 				for _, q := range plan.Queues {
-					assert.Empty(t, second.Broker.drain(q.Name, 0, 200*time.Millisecond), q.Name)
+					assert.Empty(t, second.Broker.rest(q.Name), q.Name)
 				}
 			}
 			s.requireAttemptsInOrder(t, ids)

@@ -186,7 +186,7 @@ func TestCloseWaitsForForwards(t *testing.T) {
 	network.allow(forwarder)
 	closesWithin(t, 5*time.Second, closed, "the close ends when the copies are stored")
 	assert.Equal(t, 3, svc.Broker.depth(svc.retryQueue(time.Hour)))
-	assert.Empty(t, svc.Broker.drain(svc.Queue, 0, 500*time.Millisecond), "all acknowledged")
+	assert.Empty(t, svc.Broker.rest(svc.Queue), "all acknowledged")
 }
 
 // Everything that closes may be called again, and at the same time.
@@ -324,7 +324,7 @@ func TestCloseWithoutABroker(t *testing.T) {
 			}, "both messages are there")
 			found := map[string]bool{}
 			for _, queue := range []string{never.Queue, never.dlq()} {
-				for _, d := range never.Broker.drain(queue, 0, 300*time.Millisecond) {
+				for _, d := range never.Broker.rest(queue) {
 					found[uuid(d)] = true
 				}
 			}

@@ -124,7 +124,8 @@ func TestP9_DeadLetterExplainsItself(t *testing.T) {
 			assert.Equal(t, middleware.Verdict{Action: middleware.ActionDeadLetter, Reason: "exhausted"}, letter.Verdict)
 			assert.Equal(t, 3, letter.Calls)
 			assert.Equal(t, []string{svc.Queue, svc.Queue, "pack-orders"}, []string{letter.Queue, letter.Topic, letter.Handler})
-			assert.Empty(t, svc.Broker.drain(svc.Queue, 0, 100*time.Millisecond))
+			svc.close()
+			assert.Empty(t, svc.Broker.rest(svc.Queue))
 		})
 	}
 }

@@ -148,7 +148,7 @@ func TestLosslessNoAnswer(t *testing.T) {
 			stays(t, time.Second, func() bool { return waiting() <= expected }, "no more copies")
 			eventually(t, 5*time.Second, func() bool { return waiting() == expected }, "copies")
 			svc.close()
-			assert.Empty(t, svc.Broker.drain(svc.Queue, 0, 500*time.Millisecond), "everything is acknowledged once confirmed")
+			assert.Empty(t, svc.Broker.rest(svc.Queue), "everything is acknowledged once confirmed")
 			assert.Equal(t, 6, svc.Calls.count())
 		})
 	}
@@ -294,7 +294,7 @@ func TestLosslessBrokerFaults(t *testing.T) {
 			svc.close()
 			assert.Equal(t, 5, svc.Calls.count())
 			assert.Equal(t, 8, svc.Broker.depth(queue))
-			assert.Empty(t, svc.Broker.drain(svc.Queue, 0, 300*time.Millisecond))
+			assert.Empty(t, svc.Broker.rest(svc.Queue))
 		}
 	})
 

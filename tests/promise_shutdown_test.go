@@ -553,7 +553,7 @@ func (r *shutdowns) finish(q *shutdownQueue) {
 
 	letters := map[string]int{}
 	for _, queue := range queues {
-		for _, d := range r.broker.drain(queue, 0, 300*time.Millisecond) {
+		for _, d := range r.broker.rest(queue) {
 			switch {
 			case queue == q.name+".dlq":
 				letters[uuid(d)]++

@@ -76,7 +76,7 @@ func (s *scan) complete(ctx context.Context) error {
 			return nil
 		}
 		last.inbox.rest(func(a arrived) {
-			s.found(last, a)
+			_, _ = s.found(last, a) // what must not be looked at is given back as well
 			last.keep(a.delivery.DeliveryTag)
 		})
 		last.prefetch = last.kept

@@ -59,7 +59,7 @@ func TestScanNoticesAChannelThatIsGone(t *testing.T) {
 	q := filled(t, n, nil)
 	s, err := q.scan(t.Context(), false)
 	require.NoError(t, err)
-	defer s.release(context.WithoutCancel(t.Context()))
+	defer func() { _ = s.release(context.WithoutCancel(t.Context())) }()
 	for seen := 0; ; seen++ {
 		f, err := s.next(t.Context())
 		if err != nil {
@@ -83,7 +83,7 @@ func TestScanMissesWhatOthersTake(t *testing.T) {
 	q := filled(t, n, nil)
 	s, err := q.scan(t.Context(), false)
 	require.NoError(t, err)
-	defer s.release(context.WithoutCancel(t.Context()))
+	defer func() { _ = s.release(context.WithoutCancel(t.Context())) }()
 	f, err := s.next(t.Context())
 	require.NoError(t, err)
 	f.keep()

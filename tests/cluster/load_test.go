@@ -21,6 +21,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
 )
@@ -289,20 +290,12 @@ func letters(t *testing.T, uri, queue string, l *ledger) {
 	defer conn.Close()
 	ch, err := conn.Channel()
 	require.NoError(t, err)
-	require.NoError(t, ch.Qos(200, 0, false))
-	deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
+	found, err := brokertest.Drain(ch, queue)
 	require.NoError(t, err)
-	for {
-		select {
-		case d, ok := <-deliveries:
-			require.True(t, ok, "the consumer of %s was cancelled", queue)
-			id, _ := d.Headers[amqp.DefaultMessageUUIDHeaderKey].(string)
-			reason, _ := d.Headers[wire.KeyReason].(string)
-			l.isFound(id, reason)
-			require.NoError(t, d.Ack(false))
-		case <-time.After(2 * time.Second):
-			return
-		}
+	for _, d := range found {
+		id, _ := d.Headers[amqp.DefaultMessageUUIDHeaderKey].(string)
+		reason, _ := d.Headers[wire.KeyReason].(string)
+		l.isFound(id, reason)
 	}
 }
 

@@ -220,25 +220,19 @@ func (b *broker) publish(queue string, ids ...string) {
 // rest takes what is left in a queue, with how often the broker has delivered it. It waits until as many are there as are missing.
 func (b *broker) rest(queue string, isMissing func(id string) bool, missing int) map[string]int64 {
 	b.t.Helper()
-	deliveries, err := b.channel.Consume(queue, "rest", true, false, false, false, nil)
-	require.NoError(b.t, err)
-	defer func() { require.NoError(b.t, b.channel.Cancel("rest", false)) }()
-
 	left := map[string]int64{}
 	found := map[string]bool{}
-	for {
-		idle := time.Minute
-		if len(found) >= missing { // and what was not missed
-			idle = 300 * time.Millisecond
-		}
-		select {
-		case d := <-deliveries:
+	for deadline := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
+		some, err := brokertest.Drain(b.channel, queue)
+		require.NoError(b.t, err)
+		for _, d := range some {
 			id, _ := d.Headers[amqp.DefaultMessageUUIDHeaderKey].(string)
 			left[id], _ = d.Headers["x-delivery-count"].(int64)
 			if isMissing(id) {
 				found[id] = true
 			}
-		case <-time.After(idle):
+		}
+		if len(found) >= missing || time.Now().After(deadline) {
 			require.Len(b.t, found, missing, "messages that were neither handled nor are in the queue")
 			return left
 		}
