@@ -213,31 +213,8 @@ func (q *queues) await(name string, messages int) {
 // drained takes all messages out of a queue, in their order.
 func (q *queues) drained(name string) []amqp091.Delivery {
 	q.t.Helper()
-	channel, err := q.connection.Channel()
+	all, err := brokertest.Drain(q.channel, name)
 	require.NoError(q.t, err)
-	defer channel.Close()
-	require.NoError(q.t, channel.Qos(500, 0, false))
-	deliveries, err := channel.Consume(name, "drain", false, false, false, false, nil)
-	require.NoError(q.t, err)
-
-	var all []amqp091.Delivery
-	take := func(d amqp091.Delivery) {
-		require.NoError(q.t, d.Ack(false))
-		all = append(all, d)
-	}
-	for deadline := time.After(patience); q.state(name).Messages > 0; {
-		select {
-		case d, ok := <-deliveries:
-			require.True(q.t, ok)
-			take(d)
-		case <-deadline:
-			require.Fail(q.t, "a queue gives nothing", name)
-		}
-	}
-	require.NoError(q.t, channel.Cancel("drain", false)) // what is on its way comes before the answer
-	for d := range deliveries {
-		take(d)
-	}
 
 	return all
 }
