@@ -222,6 +222,7 @@ func (b *broker) rest(queue string, isMissing func(id string) bool, missing int)
 	b.t.Helper()
 	left := map[string]int64{}
 	found := map[string]bool{}
+	eventually(b.t, time.Minute, func() bool { return b.consumers(queue) == 0 }, "whoever consumed has gone")
 	for deadline := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
 		some, err := brokertest.Drain(b.channel, queue)
 		require.NoError(b.t, err)
@@ -237,6 +238,13 @@ func (b *broker) rest(queue string, isMissing func(id string) bool, missing int)
 			return left
 		}
 	}
+}
+
+func (b *broker) consumers(queue string) int {
+	found, err := b.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+	require.NoError(b.t, err)
+
+	return found.Consumers
 }
 
 func named(prefix string, n int) []string {
