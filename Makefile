@@ -94,8 +94,7 @@ FUZZERS := config:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzR
 	internal/transport:FuzzDelivery internal/transport:FuzzSieve internal/transport:FuzzFrame internal/transport:FuzzDeadLetter internal/transport:FuzzURI \
 	amqpretry/dlq:FuzzRecord amqpretry/dlq:FuzzFilter
 fuzz: ## hostile input made at random, FUZZ for each of twelve targets: make fuzz FUZZ=10m
-	@set -e; for target in $(FUZZERS); do echo "== $$target"; \
-		$(GO) test ./$${target%%:*} -run '^$$' -fuzz "^$${target##*:}\$$" -fuzztime $(FUZZ) -fuzzminimizetime 10x -timeout 0; done
+	GO="$(GO)" scripts/fuzz $(FUZZ) $(FUZZERS)
 
 examples: ## the examples, with their output checked
 	scripts/broker run $(GO) test -count=1 $(TESTFLAGS) ./examples/...
