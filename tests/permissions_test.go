@@ -92,6 +92,7 @@ var roles = map[string]func(*roleTest) error{
 	"worker": func(r *roleTest) error {
 		return r.consume(queueConfig, "orders", config.ScopeQueue, amqpretry.TopologyAssume)
 	},
+	"worker-canary": (*roleTest).canary,
 	"worker-shared": func(r *roleTest) error {
 		return r.consume(queueConfig, "orders", config.ScopeShared, amqpretry.TopologyAssume)
 	},
@@ -357,6 +358,63 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string, sco
 	_, err = plug.QueueDepths(r.t.Context())
 
 	return err
+}
+
+// canary handles the canary of a replay at its second attempt, and tells of it.
+func (r *roleTest) canary() error {
+	r.provision(queueConfig, "orders", config.ScopeQueue)
+	newRabbit(r.t, r.admin).publish("orders.dlq", named("1", "2")...)
+	logged := newLogs(r.t)
+	ctx, isHeld := context.WithCancelCause(r.t.Context())
+	defer isHeld(nil)
+	plug := newPlug(r.t, queueConfig(r.uri), amqpretry.Options{
+		Policies: config.Policies{Default: config.Policy{Delays: ms(50)}},
+		Topology: amqpretry.TopologyAssume, Logger: logged, HoldWarning: 300 * time.Millisecond, CloseTimeout: time.Second,
+		OnEvent: func(e middleware.Event) {
+			if e.Kind == middleware.EventHeld {
+				isHeld(e.Err)
+			}
+		},
+	})
+	sub, err := plug.NewSubscriber()
+	require.NoError(r.t, err)
+	messages, err := sub.Subscribe(r.t.Context(), "orders")
+	if err != nil {
+		return err
+	}
+	handle := plug.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		if attempt, _ := middleware.AttemptFromContext(msg.Context()); attempt.Number == 1 {
+			return nil, errFate
+		}
+
+		return nil, nil
+	})
+	go func() {
+		for msg := range messages {
+			if _, err := handle(msg); err != nil {
+				msg.Nack()
+			} else {
+				msg.Ack()
+			}
+		}
+	}()
+
+	client, err := dlq.Open(r.t.Context(), dlq.Config{URI: r.admin, NoDeliveryLimitPolicy: true})
+	require.NoError(r.t, err)
+	defer func() { assert.NoError(r.t, client.Close()) }()
+	report, err := client.Queue("orders").Replay(ctx, dlq.ReplayOptions{Strangers: true, Canary: dlq.Canary{Messages: 1, Watch: 10 * time.Second}})
+	if err != nil {
+		return err
+	}
+	if report.Canary.Stopped == "" {
+		assert.Equal(r.t, dlq.CanaryReport{Sent: 1, Handled: 1, Watched: true}, report.Canary)
+		return nil
+	}
+	assert.Contains(r.t, report.Canary.Stopped, "by a user who may write to amq.default?")
+	refused := logged.with("Cannot tell a replay")
+	require.NotEmpty(r.t, refused)
+
+	return refused[0].Err
 }
 
 // observe only looks at the depths.

@@ -24,6 +24,7 @@ type block struct {
 	bytes    int
 	sealed   bool // cancelled: gives what it has, and no more
 	ending   bool // sealed as nothing came any more
+	goesOn   bool // gets others for those that are acknowledged, until it is full
 
 	// acks is closed when acknowledgements may be written: with each the consumer may be given another message.
 	acks     chan struct{}
@@ -61,6 +62,13 @@ func openBlock(link *transport.Link, queue string, prefetch, room int) (*block, 
 func (b *block) keep(tag uint64) {
 	b.kept++
 	b.firstKept.CompareAndSwap(0, tag)
+}
+
+// goOn lets acknowledgements be written. The block then gets more, so it must not be cancelled any more before it is full: what is on its way to a
+// consumer that is cancelled is given back before its turn.
+func (b *block) goOn() {
+	b.goesOn = true
+	b.openAcks()
 }
 
 // isFull tells whether everything that the consumer may hold is to stay, so that it gets no more.

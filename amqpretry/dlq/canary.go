@@ -3,6 +3,7 @@ package dlq
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -39,6 +40,8 @@ type CanaryReport struct {
 	Sent, Handled, DeadLettered, Dropped int
 	// Retried are those not resolved that have failed, or were postponed, and wait for another attempt.
 	Retried int
+	// Watched is false where no others were to follow: what becomes of it was not waited for.
+	Watched bool
 	// Stopped says why the others were left where they are; empty if they followed, and while it is watched.
 	Stopped string
 }
@@ -74,8 +77,9 @@ type canary struct {
 	link        *transport.Link
 	notices     <-chan amqp091.Delivery
 
-	sent int
-	last map[int]wire.Outcome // by number
+	sent    int
+	watched bool
+	last    map[int]wire.Outcome // by number
 }
 
 func (r *run) listen(c Canary, q *Queue, name, target string) (*canary, error) {
@@ -117,6 +121,7 @@ func (c *canary) watch(ctx context.Context) (CanaryReport, error) {
 	defer look.Stop()
 	consumed := time.Now()
 
+	c.watched = true
 	c.tell(c.report())
 	for {
 		report := c.report()
@@ -127,7 +132,8 @@ func (c *canary) watch(ctx context.Context) (CanaryReport, error) {
 		select {
 		case d, ok := <-c.notices:
 			if !ok {
-				return report, fmt.Errorf("the connection was lost that waits to hear what becomes of the canary: %s", report)
+				report.Stopped = fmt.Sprintf("%s when the connection was lost", report)
+				return report, errors.New("the connection was lost that waits to hear what becomes of the canary")
 			}
 			if c.note(d.Headers) {
 				c.tell(c.report())
@@ -136,6 +142,7 @@ func (c *canary) watch(ctx context.Context) (CanaryReport, error) {
 			consumers, err := c.consumers()
 			switch {
 			case err != nil:
+				report.Stopped = fmt.Sprintf("%s when the target could not be asked for its consumers", report)
 				return report, err
 			case consumers > 0:
 				consumed = time.Now()
@@ -146,10 +153,11 @@ func (c *canary) watch(ctx context.Context) (CanaryReport, error) {
 		case <-over.C:
 			report.Stopped = fmt.Sprintf("%s within %s", report, watch)
 			if report.Unresolved() > report.Retried {
-				report.Stopped += fmt.Sprintf("; is %q consumed with this library, under a policy that is not off?", c.target)
+				report.Stopped += fmt.Sprintf("; is %q consumed with this library, under a policy that is not off, by a user who may write to amq.default?", c.target)
 			}
 			return report, nil
 		case <-ctx.Done():
+			report.Stopped = fmt.Sprintf("%s when it was interrupted", report)
 			return report, context.Cause(ctx)
 		}
 	}
@@ -173,7 +181,7 @@ func (c *canary) note(headers amqp091.Table) bool {
 }
 
 func (c *canary) report() CanaryReport {
-	r := CanaryReport{Sent: c.sent}
+	r := CanaryReport{Sent: c.sent, Watched: c.watched}
 	for _, outcome := range c.last {
 		switch outcome {
 		case wire.Handled:

@@ -1,7 +1,9 @@
 package dlq_test
 
 import (
+	"bytes"
 	"context"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -75,7 +77,7 @@ func TestCanaryThatNobodyTellsOf(t *testing.T) {
 	f.service(all())
 	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, Watch: 2 * time.Second}})
 	require.NoError(t, err)
-	assert.Equal(t, `0 of 2 handled, 2 not heard of within 2s; is "`+f.main+`" consumed with this library, under a policy that is not off?`, report.Canary.Stopped)
+	assert.Equal(t, `0 of 2 handled, 2 not heard of within 2s; is "`+f.main+`" consumed with this library, under a policy that is not off, by a user who may write to amq.default?`, report.Canary.Stopped)
 	assert.Equal(t, 2, report.Canary.Unresolved())
 	assert.Equal(t, 2, report.Done)
 	f.depth(f.queue.Name(), 10)
@@ -182,9 +184,69 @@ func TestCanaryIsInterrupted(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, 2, report.Done)
 	assert.Equal(t, 2, report.Canary.Unresolved())
+	assert.Equal(t, "0 of 2 handled, 2 not heard of when it was interrupted", report.Canary.Stopped)
 	f.depth(f.queue.Name(), 10)
 
 	report, err = f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, OnChange: func(dlq.CanaryReport) { _ = f.client.Close() }}})
-	require.ErrorContains(t, err, "0 of 2 handled, 2 not heard of")
+	require.ErrorContains(t, err, "the connection was lost")
+	assert.Equal(t, "0 of 2 handled, 2 not heard of when the connection was lost", report.Canary.Stopped)
 	assert.Equal(t, 2, report.Done)
+}
+
+// Where no others follow, nobody waits for what becomes of a canary, whatever has ended the run.
+func TestCanaryOfAll(t *testing.T) {
+	t.Parallel()
+	for _, limit := range []int{0, 3, 5} {
+		f := onBroker(t, nil)
+		f.fill(3)
+		f.service(all())
+		report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 3}, Limit: limit})
+		require.NoError(t, err)
+		assert.Equal(t, 3, report.Done)
+		assert.Equal(t, dlq.CanaryReport{Sent: 3}, report.Canary)
+	}
+}
+
+// One run is one run, with a canary as well: whoever imports its undo file is asked once.
+func TestUndoOfACanary(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(6)
+	f.service(func(int) []wire.Outcome {
+		<-time.After(1100 * time.Millisecond) // the file has whole seconds
+		return []wire.Outcome{wire.Handled}
+	})
+	var undo bytes.Buffer
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 1, Watch: time.Minute}, Undo: &undo})
+	require.NoError(t, err)
+	require.Equal(t, 6, report.Done)
+	asked := 0
+	_, err = f.queue.Import(t.Context(), &undo, dlq.ImportOptions{Taken: func(dlq.Taken) error { asked++; return nil }})
+	require.NoError(t, err)
+	assert.Equal(t, 1, asked)
+}
+
+// A message that has no room for the mark of a canary is none, and stays for the others.
+func TestCanaryWithoutRoomForItsMark(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	const sizes = 100 // the mark fits into a frame beside some of them; others do not fit themselves
+	for i := range sizes {
+		p := letterOf(f.main, i)
+		p.Headers["own"] = strings.Repeat("x", 128_400+18*i)
+		f.publish(f.queue.Name(), p)
+	}
+	f.confirmed()
+	unmarked := f.service(all(wire.Handled))
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: sizes}})
+	require.NoError(t, err)
+	assert.Positive(t, report.Done)
+	tooLarge := report.Left[dlq.ObstacleTooLarge]
+	assert.Equal(t, sizes, report.Done+tooLarge)
+	assert.Equal(t, report.Done, report.Canary.Sent)
+
+	report, err = f.queue.Replay(t.Context(), dlq.ReplayOptions{})
+	require.NoError(t, err)
+	assert.Positive(t, report.Done, "without the mark they fit")
+	require.Eventually(t, func() bool { return unmarked() == report.Done }, 10*time.Second, 10*time.Millisecond)
 }

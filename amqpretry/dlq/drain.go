@@ -53,6 +53,7 @@ type drain struct {
 type taken struct {
 	*found
 	published *transport.Published // nil if it is deleted
+	takes     int                  // bytes, as it came or as it goes
 }
 
 // run is what a drain needs of the broker.
@@ -99,12 +100,14 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 	if err != nil {
 		return report, err
 	}
-	defer func() { err = and(err, s.release(ctx)) }()
+	caller := ctx // which is not over when the run fails
+	defer func() { err = and(err, s.release(caller)) }()
 	report.Total, report.Hidden = s.first, s.hidden
 
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	settled := newSettler(ctx, d, fail)
+	settled.heldUp = s.settle
 	s.idle = func(ctx context.Context) error {
 		s.settle()
 		return settled.idle(ctx)
@@ -213,6 +216,7 @@ type settler struct {
 	cancel  context.CancelFunc
 	ended   chan struct{}
 	fail    context.CancelCauseFunc // ends the run: who sends may be waiting for what never comes
+	heldUp  func()                  // called before who sends waits for room: what makes it may be waiting for him
 
 	sent int // by who sends
 
@@ -240,13 +244,13 @@ func newSettler(ctx context.Context, d *drain, fail context.CancelCauseFunc) *se
 
 // send publishes a message, when there is room in the window.
 func (s *settler) send(ctx context.Context, publisher *transport.Publisher, f *found, message amqp091.Publishing) error {
-	if err := s.enter(ctx, f.size); err != nil {
+	t := taken{found: f, takes: max(f.size, len(message.Body))}
+	if err := s.enter(ctx, t.takes); err != nil {
 		f.keep()
 		return err
 	}
 
 	s.sent++
-	t := taken{found: f}
 	if s.drain.copyOf != nil {
 		var err error
 		if t.published, err = publisher.Publish(ctx, s.drain.target, message); err != nil {
@@ -267,6 +271,7 @@ func (s *settler) enter(ctx context.Context, size int) error {
 		return context.Cause(ctx)
 	}
 	for !s.fits(size) {
+		s.heldUp()
 		select {
 		case <-s.freed:
 		case <-ctx.Done():
@@ -293,7 +298,7 @@ func (s *settler) fits(size int) bool {
 func (s *settler) leave(batch []taken) {
 	s.mu.Lock()
 	for _, t := range batch {
-		s.bytes -= t.size
+		s.bytes -= t.takes
 	}
 	s.mu.Unlock()
 	select {

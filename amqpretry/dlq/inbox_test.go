@@ -49,22 +49,13 @@ func TestScanOfSmallMessagesBeforeLargeOnes(t *testing.T) {
 	const small, large, size = 40, 60, 10_000
 	q := filled(t, 0, nil)
 	q.client.room = 5 * size
-	connection, err := amqp091.Dial(q.client.config.URI)
-	require.NoError(t, err)
-	defer func() { _ = connection.Close() }()
-	channel, err := connection.Channel()
-	require.NoError(t, err)
-	require.NoError(t, channel.Confirm(false))
-	var last *amqp091.DeferredConfirmation
-	for i := range small + large + small {
+	publishBodies(t, q, small+large+small, func(i int) string {
 		body := fmt.Sprintf("%03d", i)
 		if i >= small && i < small+large {
 			body += string(make([]byte, size))
 		}
-		last, err = channel.PublishWithDeferredConfirm("", q.name, false, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte(body)})
-		require.NoError(t, err)
-	}
-	require.True(t, last.Wait())
+		return body
+	})
 
 	s, err := q.scan(t.Context(), false)
 	require.NoError(t, err)
@@ -95,4 +86,41 @@ func TestScanOfSmallMessagesBeforeLargeOnes(t *testing.T) {
 	n, err := q.Depth(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, small+large+small, n)
+}
+
+// What makes room waits for who sends: the first block acknowledges nothing before it is full, or told that it need not be.
+func TestRunOfLargeMessagesGoesOn(t *testing.T) {
+	t.Parallel()
+	const messages, size = 24, 1 << 20 // large enough to come one after the other
+	q := filled(t, 0, nil)
+	q.client.room = 5 * size
+	publishBodies(t, q, messages, func(i int) string { return fmt.Sprintf("%03d", i) + string(make([]byte, size)) })
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	report, err := q.Purge(ctx, PurgeOptions{Filter: Filter{Where: func(l *Letter) bool { return l.Position%3 != 0 }}})
+	require.NoError(t, err)
+	assert.Equal(t, []int{messages, messages * 2 / 3}, []int{report.Seen, report.Done})
+	n := 0
+	for letter, err := range q.Browse(t.Context(), Filter{}) {
+		require.NoError(t, err)
+		n++
+		assert.Equal(t, fmt.Sprintf("%03d", 3*n-1), string(letter.Message.Body[:3]), "in the old order")
+	}
+	assert.Equal(t, messages/3, n)
+}
+
+func publishBodies(t *testing.T, q *Queue, n int, body func(int) string) {
+	t.Helper()
+	connection, err := amqp091.Dial(q.client.config.URI)
+	require.NoError(t, err)
+	defer func() { _ = connection.Close() }()
+	channel, err := connection.Channel()
+	require.NoError(t, err)
+	require.NoError(t, channel.Confirm(false))
+	var last *amqp091.DeferredConfirmation
+	for i := range n {
+		last, err = channel.PublishWithDeferredConfirm("", q.name, false, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte(body(i))})
+		require.NoError(t, err)
+	}
+	require.True(t, last.Wait())
 }

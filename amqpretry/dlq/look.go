@@ -6,18 +6,30 @@ import (
 	"io"
 	"iter"
 	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
 )
 
 // Browse gives the letters that match, the oldest first, and leaves all of them where they are. While it runs, it holds what
 // it has seen: others see the queue without these, and find all in the old order afterwards. It ends after the last
-// message that was there when it began, with the first error, or when the loop is left.
+// message that was there when it began, with the first error, or when the loop is left. If the order is another one after that, see
+// OrderError, Config.Logger is told.
 //
 // No number of looks makes the broker drop or dead-letter a message: a queue that is not declared as ours is, and counts looks, is refused
 // with an *[UnsafeError] long before its limit. If the process is killed while it looks, the broker gives everything back as well; longer
 // queues may then be in another order.
 func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[Letter, error] {
 	return func(yield func(Letter, error) bool) {
-		if err := q.each(ctx, filter, nil, func(*scan) {}, func(l *Letter) bool { return yield(*l, nil) }); err != nil {
+		left := false
+		err := q.each(ctx, filter, nil, func(*scan) {}, func(l *Letter) bool {
+			left = !yield(*l, nil)
+			return !left
+		})
+		switch {
+		case err == nil:
+		case left: // nobody takes it any more
+			q.client.config.Logger.Error("A look was left", err, watermill.LogFields{"amqp_queue_name": q.name})
+		default:
 			yield(Letter{}, err)
 		}
 	}

@@ -65,11 +65,15 @@ func (s *scan) complete(ctx context.Context) error {
 	begun, began := s.passed, time.Now()
 	for range mostRounds {
 		err := s.passOn(passing, begun, began)
-		if errors.Is(err, errOrderTime) {
-			return &OrderError{Queue: s.queue.name, Left: s.total - s.passed}
+		if err != nil && s.intact() != nil {
+			return nil // the connection is gone, and all that was held with it
 		}
 		if err != nil {
-			return nil // the connection is gone, and all that was held with it
+			order := &OrderError{Queue: s.queue.name, Left: s.total - s.passed}
+			if errors.Is(err, errOrderTime) {
+				return order
+			}
+			return errors.Join(order, err)
 		}
 		last := s.blocks[len(s.blocks)-1]
 		if last.isFull() || last.seal() != nil {

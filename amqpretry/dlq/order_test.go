@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -87,4 +88,42 @@ func TestLookIsToldOfThePassing(t *testing.T) {
 	first()
 	assert.Equal(t, []int{letters - 1, letters - 1}, []int{passed, most})
 	assert.Equal(t, numbered(letters), bodies(f.drained(f.queue.Name(), letters)))
+}
+
+// A run that has all that it wanted is not interrupted: it has all the time for the order.
+func TestLimitedRunKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	const letters = 3000
+	f := onBroker(t, nil)
+	f.fill(letters)
+	_, err := f.queue.Stat(t.Context(), dlq.Filter{})
+	require.NoError(t, err)
+	q, _ := f.who(dlq.Config{OrderTime: time.Nanosecond})
+	report, err := q.Purge(t.Context(), dlq.PurgeOptions{Limit: 1})
+	require.NoError(t, err)
+	assert.Equal(t, 1, report.Done)
+	assert.Equal(t, numbered(letters)[1:], bodies(f.drained(f.queue.Name(), letters-1)))
+}
+
+// A loop that was left is not called again: its error goes to the logger.
+func TestLookThatWasLeftAndInterrupted(t *testing.T) {
+	t.Parallel()
+	const letters = 3000
+	f := onBroker(t, nil)
+	f.fill(letters)
+	_, err := f.queue.Stat(t.Context(), dlq.Filter{})
+	require.NoError(t, err)
+	logger := watermill.NewCaptureLogger()
+	q, _ := f.who(dlq.Config{OrderTime: time.Nanosecond, Logger: logger})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for _, err := range q.Browse(ctx, dlq.Filter{}) {
+		require.NoError(t, err)
+		cancel()
+		break
+	}
+	logged := logger.Captured()[watermill.ErrorLogLevel]
+	require.Len(t, logged, 1)
+	assert.ErrorAs(t, logged[0].Err, new(*dlq.OrderError))
+	f.depth(f.queue.Name(), letters)
 }

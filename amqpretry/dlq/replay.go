@@ -36,7 +36,7 @@ func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (ReplayReport
 	}
 	defer r.end(q.client)
 
-	p := &replay{queue: q, options: options, target: target, report: &report}
+	p := &replay{queue: q, options: options, target: target, report: &report, began: time.Now()}
 	if options.Canary.Messages == 0 || options.DryRun {
 		report.Report, err = r.drain(ctx, p.drain(options.Limit))
 		return report, err
@@ -63,9 +63,13 @@ func (p *replay) sendCanary(ctx context.Context, r *run) (follow bool, err error
 	if p.canary, err = r.listen(options.Canary, p.queue, report.Run, p.target); err != nil {
 		return false, err
 	}
-	if consumers, err := p.canary.consumers(); err != nil || consumers == 0 {
-		report.Canary.Stopped = fmt.Sprintf("queue %q has no consumer: nobody would handle the canary", p.target)
+	consumers, err := p.canary.consumers()
+	if err != nil {
 		return false, err
+	}
+	if consumers == 0 {
+		report.Canary.Stopped = fmt.Sprintf("queue %q has no consumer: nobody would handle the canary", p.target)
+		return false, nil
 	}
 
 	first := options.Canary.Messages
@@ -74,7 +78,7 @@ func (p *replay) sendCanary(ctx context.Context, r *run) (follow bool, err error
 	}
 	report.Report, err = r.drain(ctx, p.drain(first))
 	report.Canary = p.canary.report()
-	if err != nil || report.Done < options.Canary.Messages || report.Done == options.Limit {
+	if err != nil || report.Done < options.Canary.Messages || report.Done == options.Limit || report.Seen == report.Total {
 		return false, err // nothing is to follow
 	}
 	report.Canary, err = p.canary.watch(ctx)
@@ -96,6 +100,7 @@ type replay struct {
 	options ReplayOptions
 	target  string
 	report  *ReplayReport
+	began   time.Time
 	canary  *canary // nil while the others go
 }
 
@@ -104,7 +109,7 @@ func (p *replay) drain(limit int) *drain {
 
 	return &drain{
 		queue: p.queue, filter: o.Filter, limit: limit, rate: o.Rate, dryRun: o.DryRun, undo: o.Undo, progress: o.Progress,
-		taken: Taken{By: "replay", To: p.target, Run: p.report.Run, At: time.Now()}, target: p.target, copyOf: p.copyOf, passes: p.passes,
+		taken: Taken{By: "replay", To: p.target, Run: p.report.Run, At: p.began}, target: p.target, copyOf: p.copyOf, passes: p.passes,
 	}
 }
 
@@ -139,7 +144,13 @@ func (p *replay) copyOf(f *found, frame int) (amqp091.Publishing, Obstacle) {
 		r.Canary = p.canary.next()
 	}
 	message, obstacle := fitting(transport.ReplayOf(&d, r, frame))
-	if p.canary != nil && obstacle != "" {
+	if p.canary == nil {
+		return message, obstacle
+	}
+	if obstacle == "" && message.Headers[wire.KeyCanary] == nil {
+		obstacle = ObstacleTooLarge // to be a canary: it may follow
+	}
+	if obstacle != "" {
 		p.canary.unsent()
 	}
 

@@ -37,8 +37,7 @@ type scan struct {
 	// losses is how often a message came for which there was no room, and atOnce how many messages there is room for since then; 0: any.
 	losses, atOnce int
 
-	// eager acknowledges at once also what the first block has given, which then goes on until it is full: it must not be cancelled while
-	// messages are on their way to it.
+	// eager acknowledges at once also what the first block has given.
 	eager bool
 
 	blocks []*block
@@ -266,11 +265,10 @@ func (s *scan) over() error {
 	return io.EOF
 }
 
-// settle lets what was taken be acknowledged, which must wait as long as the first block is not full: a consumer that is cancelled while
-// messages are on their way to it has them given back before their turn.
+// settle lets what the first block has given be acknowledged, which otherwise waits until that is cancelled.
 func (s *scan) settle() {
 	if len(s.blocks) > 0 {
-		s.blocks[0].openAcks()
+		s.blocks[0].goOn()
 	}
 }
 
@@ -279,7 +277,7 @@ func (s *scan) block(ctx context.Context) (*block, error) {
 	prefetch := firstPrefetch
 	if n := len(s.blocks); n > 0 {
 		b := s.blocks[n-1]
-		if n == 1 && b.given >= b.prefetch && !b.sealed && !s.eager {
+		if n == 1 && b.given >= b.prefetch && !b.sealed && !b.goesOn {
 			if err := b.seal(); err != nil {
 				return nil, s.closed(b)
 			}
@@ -306,7 +304,7 @@ func (s *scan) block(ctx context.Context) (*block, error) {
 	}
 	s.blocks = append(s.blocks, b)
 	if len(s.blocks) > 1 || s.eager {
-		b.openAcks()
+		b.goOn()
 	}
 
 	return b, nil

@@ -146,3 +146,22 @@ func TestAcknowledgementsAreWaitedFor(t *testing.T) {
 	require.NoError(t, q.client.Close())
 	require.Error(t, <-done)
 }
+
+// A first block that has had to acknowledge gets others for that: it is not cancelled while these are on their way.
+func TestScanGoesOnAfterSettling(t *testing.T) {
+	t.Parallel()
+	q := filled(t, 2*firstPrefetch, nil)
+	s, err := q.scan(t.Context(), false)
+	require.NoError(t, err)
+	defer func() { _ = s.release(context.WithoutCancel(t.Context())) }()
+	for i := range 2 * firstPrefetch {
+		f, err := s.next(t.Context())
+		require.NoError(t, err)
+		if i == 0 {
+			s.settle()
+		}
+		require.NoError(t, f.block.ack([]uint64{f.delivery.DeliveryTag}))
+		require.Len(t, s.blocks, 1)
+		require.False(t, f.block.sealed, i)
+	}
+}

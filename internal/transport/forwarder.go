@@ -61,6 +61,7 @@ func (f *Forwarder) NewLane(plan topology.Plan) *Lane { return newLane(f, plan) 
 
 // Close ends all forwards that still wait; their deliveries stay unacknowledged. It returns at the deadline at the latest.
 func (f *Forwarder) Close(deadline time.Time) {
+	f.notices.flush(deadline)
 	f.cancel(ErrClosed)
 	f.upkeep.stop()
 	f.connection.Close(deadline)

@@ -2,12 +2,15 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -17,9 +20,11 @@ type notices struct {
 	connection *Connection
 	logger     watermill.LoggerAdapter
 
-	start sync.Once
-	queue chan wire.Notice
-	ctx   context.Context
+	start   sync.Once
+	queue   chan wire.Notice
+	waiting atomic.Int64 // not sent yet
+	full    sync.Once
+	ctx     context.Context
 }
 
 const (
@@ -27,6 +32,8 @@ const (
 	mostNotices = 256
 	// noticeTime is how long one may take to be sent, and how long the broker keeps one that nobody takes.
 	noticeTime = 10 * time.Second
+	// lastNotices is how long a close waits for those that are not sent yet.
+	lastNotices = time.Second
 )
 
 func newNotices(ctx context.Context, connection *Connection, logger watermill.LoggerAdapter) *notices {
@@ -48,21 +55,48 @@ func (n *notices) tell(canary string, outcome wire.Outcome, published *wire.Stat
 	}
 
 	n.start.Do(func() { go n.run() })
+	n.waiting.Add(1)
 	select {
 	case n.queue <- notice:
 	default:
+		n.waiting.Add(-1)
+		n.full.Do(func() {
+			n.logger.Error("Cannot tell a replay what has become of its messages", errTooManyNotices, watermill.LogFields{"amqp_queue_name": notice.Queue})
+		})
+	}
+}
+
+var errTooManyNotices = errors.New("too many wait to be told of")
+
+// flush gives what waits a moment to be sent, before the forwarder closes.
+func (n *notices) flush(deadline time.Time) {
+	if limit := time.Now().Add(lastNotices); limit.Before(deadline) {
+		deadline = limit
+	}
+	for n.waiting.Load() > 0 && time.Now().Before(deadline) {
+		<-time.After(time.Millisecond)
 	}
 }
 
 // run ends with the forwarder.
 func (n *notices) run() {
-	var channel *amqp091.Channel
+	var channel *noticeChannel
+	failed := func(err error) {
+		if err != nil && n.ctx.Err() == nil {
+			n.logger.Error("Cannot tell a replay what has become of its message", err, nil)
+		}
+	}
 	for {
 		select {
 		case notice := <-n.queue:
 			var err error
-			if channel, err = n.send(channel, notice); err != nil && n.ctx.Err() == nil {
-				n.logger.Error("Cannot tell a replay what has become of its message", err, watermill.LogFields{"amqp_queue_name": notice.Queue})
+			channel, err = n.send(channel, notice)
+			failed(err)
+			n.waiting.Add(-1)
+		case err := <-channel.closed():
+			channel = nil
+			if err != nil { // else it was us, or the connection, which says so itself
+				failed(topology.ExplainUse(topology.UsePublish, topology.KindExchange, "amq.default", err))
 			}
 		case <-n.ctx.Done():
 			return // with the connection, the channel goes
@@ -70,7 +104,20 @@ func (n *notices) run() {
 	}
 }
 
-func (n *notices) send(channel *amqp091.Channel, notice wire.Notice) (*amqp091.Channel, error) {
+// noticeChannel is a channel of which somebody hears why it was closed: nothing else tells that a notice was refused.
+type noticeChannel struct {
+	*amqp091.Channel
+	closes <-chan *amqp091.Error
+}
+
+func (c *noticeChannel) closed() <-chan *amqp091.Error {
+	if c == nil {
+		return nil
+	}
+	return c.closes
+}
+
+func (n *notices) send(channel *noticeChannel, notice wire.Notice) (*noticeChannel, error) {
 	ctx, cancel := context.WithTimeout(n.ctx, noticeTime)
 	defer cancel()
 	link, err := n.connection.TryLink(ctx)
@@ -81,9 +128,11 @@ func (n *notices) send(channel *amqp091.Channel, notice wire.Notice) (*amqp091.C
 		return channel, err
 	}
 	if channel == nil || channel.IsClosed() {
-		if channel, err = link.Channel(); err != nil {
+		opened, err := link.Channel()
+		if err != nil {
 			return nil, err
 		}
+		channel = &noticeChannel{opened, opened.NotifyClose(make(chan *amqp091.Error, 1))}
 	}
 
 	return channel, channel.PublishWithContext(ctx, "", notice.Queue, false, false, amqp091.Publishing{

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// errDeclined is the answer no.
-var errDeclined = errors.New("not confirmed, so nothing was done")
+// ErrDeclined is the answer no.
+var ErrDeclined = errors.New("not confirmed, so nothing was done")
 
 // Confirm asks before something is destroyed. yes is the flag --yes. Nil is the answer yes.
 func (s *Session) Confirm(question string, yes bool) error {
@@ -35,7 +35,7 @@ func (s *Session) Confirm(question string, yes bool) error {
 			return nil
 		}
 
-		return errDeclined
+		return ErrDeclined
 	case <-s.context().Done():
 		return context.Cause(s.context())
 	}

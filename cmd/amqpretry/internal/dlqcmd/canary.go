@@ -30,12 +30,12 @@ func (t *tool) tellOfCanary(c *dlq.Canary) {
 	}
 }
 
-// canaryLine says what has become of a canary of a run that has done so many.
-func canaryLine(r dlq.CanaryReport, done int) string {
+// canaryLine says what has become of a canary.
+func canaryLine(r dlq.CanaryReport) string {
 	switch {
 	case r.Stopped != "":
 		return "Canary: " + r.Stopped + ". The others are where they were"
-	case r.Unresolved() > 0 && r.Sent == done:
+	case !r.Watched:
 		return "Canary: not watched, as no others were to follow"
 	default:
 		return "Canary: " + r.String()
@@ -50,6 +50,7 @@ type canaryReport struct {
 	Dropped      int    `json:"dropped"`
 	Unresolved   int    `json:"unresolved"`
 	Retried      int    `json:"retried"`
+	Watched      bool   `json:"watched"`
 	Stopped      string `json:"stopped,omitempty"`
 }
 
@@ -57,5 +58,5 @@ func canaryResult(r *dlq.CanaryReport) *canaryReport {
 	if r == nil {
 		return nil
 	}
-	return &canaryReport{r.Sent, r.Handled, r.DeadLettered, r.Dropped, r.Unresolved(), r.Retried, r.Stopped}
+	return &canaryReport{r.Sent, r.Handled, r.DeadLettered, r.Dropped, r.Unresolved(), r.Retried, r.Watched, r.Stopped}
 }

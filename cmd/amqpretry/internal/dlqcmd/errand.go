@@ -267,7 +267,7 @@ func (t *tool) printDone(q queue, e errand, o outcome, undo string) error {
 		err = t.printSafe("%s more were refused by %s, as it is full: they are in %s only", thousands(o.Refused), e.to, q.Name())
 	}
 	if err == nil && o.canary != nil {
-		err = t.printSafe("%s", canaryLine(*o.canary, o.Done))
+		err = t.printSafe("%s", canaryLine(*o.canary))
 	}
 	if err == nil {
 		err = t.printLeft(o, "left where they are")

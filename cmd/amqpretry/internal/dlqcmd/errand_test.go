@@ -229,7 +229,7 @@ func TestCanary(t *testing.T) {
 	assert.Equal(t, cli.ExitIncomplete, code)
 	var report map[string]any
 	require.NoError(t, json.Unmarshal([]byte(out), &report))
-	canary := map[string]any{"sent": 3.0, "handled": 1.0, "dead_lettered": 2.0, "dropped": 0.0, "unresolved": 0.0, "retried": 0.0, "stopped": "1 of 3 handled, 2 dead again"}
+	canary := map[string]any{"sent": 3.0, "handled": 1.0, "dead_lettered": 2.0, "dropped": 0.0, "unresolved": 0.0, "retried": 0.0, "watched": true, "stopped": "1 of 3 handled, 2 dead again"}
 	assert.Equal(t, canary, report["canary"])
 	assert.NotEmpty(t, report["undo"])
 
@@ -245,6 +245,14 @@ func TestCanary(t *testing.T) {
 	assert.Equal(t, cli.ExitIncomplete, code, "not known to be handled is not handled")
 	assert.Contains(t, out, "Canary: 0 of 2 handled, 2 not heard of. The others are where they were\n")
 	assert.Len(t, f.letters, 8)
+}
+
+func TestCanaryLine(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, "Canary: 4 of 10 handled, 6 not heard of when it was interrupted. The others are where they were",
+		canaryLine(dlq.CanaryReport{Sent: 10, Handled: 4, Watched: true, Stopped: "4 of 10 handled, 6 not heard of when it was interrupted"}))
+	assert.Equal(t, "Canary: 4 of 5 handled, 1 not heard of", canaryLine(dlq.CanaryReport{Sent: 5, Handled: 4, Watched: true}), "one was tolerated")
+	assert.Equal(t, "Canary: not watched, as no others were to follow", canaryLine(dlq.CanaryReport{Sent: 5}))
 }
 
 // On a terminal somebody waits for it.

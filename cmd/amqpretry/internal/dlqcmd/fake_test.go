@@ -217,7 +217,7 @@ func (f *fake) Replay(ctx context.Context, o dlq.ReplayOptions) (dlq.ReplayRepor
 	limit := o.Limit
 	canary := dlq.CanaryReport{}
 	if !o.DryRun && o.Canary.Messages > 0 {
-		canary = dlq.CanaryReport{Sent: o.Canary.Messages, DeadLettered: f.deadAgain, Handled: o.Canary.Messages - f.deadAgain}
+		canary = dlq.CanaryReport{Watched: len(f.letters) > o.Canary.Messages, Sent: o.Canary.Messages, DeadLettered: f.deadAgain, Handled: o.Canary.Messages - f.deadAgain}
 		if f.silent {
 			canary.Handled = 0
 		}

@@ -202,6 +202,8 @@ func (t *tool) importReader(ctx context.Context, q queue, r io.Reader, i importi
 	switch {
 	case failed != nil && ctx.Err() != nil:
 		return cli.Interrupted("interrupted")
+	case errors.Is(failed, cli.ErrDeclined) && report.Done > 0:
+		return fmt.Errorf("%s: not confirmed, so nothing was done after %s that needed no question, or had got a yes", i.path, many(report.Done, "message"))
 	case failed != nil:
 		return fmt.Errorf("%s: %w", i.path, failed)
 	case report.Truncated:

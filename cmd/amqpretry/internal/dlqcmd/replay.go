@@ -22,9 +22,9 @@ without deadline, with the history of before. Other subscribers of the topic do 
 First it says how many match, how many can go, and which cannot and why. On a terminal it asks then; else nothing is done without --yes.
 A message leaves the dead-letter queue when the broker has confirmed its copy. A message that is killed in between is in both queues.
 
---canary 10 sends ten first. The others follow when it is known that the ten were handled: whoever consumes the queue with watermill-retry says so,
-also after retries. It stops when more than --tolerate have failed for good, when --watch is over and it is not known of all, or when nobody consumes the
-queue. --watch should be longer than all delays of the policy together; it is over as soon as all is known. The others are not watched.
+--canary 10 sends ten first. The others follow when it is known that all of them but --tolerate were handled: whoever consumes the queue with watermill-retry
+says so, also after retries. It stops when more than that have failed for good, when --watch is over and too few are known to be handled, or when nobody consumes
+the queue. --watch should be longer than all delays of the policy together; it is over as soon as all is known. The others are not watched.
 
 A message whose headers say that another queue has failed it is left, unless --strangers is given.
 
