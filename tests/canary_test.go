@@ -56,7 +56,7 @@ func TestCanariesAreToldOf(t *testing.T) {
 			canary := dlq.Canary{Messages: 5, Tolerate: 2, Watch: time.Minute, OnChange: func(r dlq.CanaryReport) { told = append(told, r) }}
 			report, err := letters.Replay(t.Context(), dlq.ReplayOptions{Canary: canary})
 			require.NoError(t, err)
-			assert.Equal(t, dlq.CanaryReport{Sent: 5, Handled: 3, DeadLettered: 1, Dropped: 1}, report.Canary)
+			assert.Equal(t, dlq.CanaryReport{Sent: 5, Handled: 3, DeadLettered: 1, Dropped: 1, Watched: true}, report.Canary)
 			retried := 0
 			for _, r := range told {
 				retried = max(retried, r.Retried)
