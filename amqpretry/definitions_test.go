@@ -151,23 +151,25 @@ func TestDefinitionsTellOfDrops(t *testing.T) {
 func TestDefinitionsOfManyTopics(t *testing.T) {
 	t.Parallel()
 
-	least := func(n int) time.Duration {
+	took := func(n int) time.Duration {
 		topics := make([]string, n)
 		for i := range topics {
 			topics[i] = fmt.Sprintf("topic-%d", i)
 		}
-		least := time.Hour
-		for range 3 {
-			plug, err := amqpretry.New(durable(), amqpretry.Options{})
-			require.NoError(t, err)
-			began := time.Now()
-			_, err = plug.Definitions(topics...)
-			require.NoError(t, err)
-			least = min(least, time.Since(began))
-		}
+		plug, err := amqpretry.New(durable(), amqpretry.Options{})
+		require.NoError(t, err)
+		began := time.Now()
+		_, err = plug.Definitions(topics...)
+		require.NoError(t, err)
 
-		return least
+		return time.Since(began)
 	}
-	few, many := least(250), least(1000)
+	few, many := time.Hour, time.Hour // the least of some, as the machine has others to serve
+	for range 20 {
+		few, many = min(few, took(250)), min(many, took(1000))
+		if many < 10*few {
+			return
+		}
+	}
 	assert.Less(t, many, 10*few, "with 250 topics: %s", few)
 }
