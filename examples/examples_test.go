@@ -46,7 +46,7 @@ func TestExamplesLeaveTheBrokerAsItWas(t *testing.T) {
 		command := exec.Command(filepath.Join(filepath.Dir(examples[0]), "metrics"), "-for", "10m", "-listen", "127.0.0.1:0")
 		command.Env = append(os.Environ(), "AMQP_URI="+broker.URI)
 		require.NoError(t, command.Start())
-		require.Eventually(t, func() bool { return objects(broker) != before }, 20*time.Second, 10*time.Millisecond, "it has declared its queues")
+		require.Eventually(t, func() bool { return objects(broker) != before }, 2*time.Minute, 10*time.Millisecond, "it has declared its queues")
 		require.NoError(t, command.Process.Signal(os.Interrupt))
 		_ = command.Wait() // its exit code tells of the interrupt
 		assert.Equal(t, before, objects(broker))
