@@ -21,7 +21,7 @@ SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-tools test-v3 test-race matrix soak chaos cluster shutdown crashes bench tools fuzz examples record lint vet fmt
+.PHONY: help mirror demo test test-tools test-v3 test-race matrix soak chaos cluster shutdown crashes bench tools fuzz examples record lint vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -78,7 +78,7 @@ cluster: ## nodes of a cluster are killed, stopped, frozen and cut off under loa
 BENCH  ?= .
 ROUNDS ?= 5
 SCALE  ?= 1
-bench: ## the plug measured against what one would do without it: make bench BENCH=Healthy ROUNDS=3 SCALE=0.2 REPORT=report.md
+bench: ## the retrier measured against what one would do without it: make bench BENCH=Healthy ROUNDS=3 SCALE=0.2 REPORT=report.md
 	$(PROOF) SCALE=$(SCALE) scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h ./tests/bench
 	cd tests/bench/peers && $(PROOF) SCALE=$(SCALE) ../../../scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h .
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./internal/transport
@@ -90,7 +90,7 @@ tools: ## the dead-letter tools killed at random moments, and thousands of looks
 	$(PROOF) KILLS="$(KILLS)" LOOKS="$(LOOKS)" scripts/broker run $(GO) test -count=1 -v -timeout=2h -parallel=1 ./tests/tools
 
 FUZZ    ?= 3m
-FUZZERS := config:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzRead internal/wire:FuzzLife \
+FUZZERS := config/policyfile:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzRead internal/wire:FuzzLife \
 	internal/transport:FuzzDelivery internal/transport:FuzzSieve internal/transport:FuzzFrame internal/transport:FuzzDeadLetter internal/transport:FuzzURI \
 	amqpretry/dlq:FuzzRecord amqpretry/dlq:FuzzFilter
 fuzz: ## hostile input made at random, FUZZ for each of twelve targets: make fuzz FUZZ=10m
@@ -102,7 +102,11 @@ examples: ## the examples, with their output checked
 record: ## the command lines of the docs run anew, their outputs written, their picture drawn
 	scripts/record
 
+mirror: ## the files that are the same for watermill-amqp v2 and v3 written anew, from those of v2
+	scripts/mirror
+
 lint: ## linters and formatting (the first time it builds the linter: some minutes)
+	scripts/mirror --check
 	$(LINT) run && $(LINT) run --build-tags amqpv3 ./internal/versions/... ./amqpretry/... ./tests
 	set -e; for module in tests/interop tests/chaos tests/bench/peers; do (cd $$module && $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run); done
 

@@ -41,11 +41,11 @@ func TestConfigKnowsAllAddresses(t *testing.T) {
 		asked = append(asked, address)
 		return nil, failed
 	}}
-	plug, err := amqpretry.New(conf, amqpretry.Options{Addresses: []string{"rabbit-2:5673", "rabbit-3"}})
+	retrier, err := amqpretry.New(conf, amqpretry.Options{Addresses: []string{"rabbit-2:5673", "rabbit-3"}})
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = plug.Close() })
+	t.Cleanup(func() { _ = retrier.Close() })
 
-	connection := plug.Config().Connection
+	connection := retrier.Config().Connection
 	assert.Equal(t, uint16(7), connection.AmqpConfig.ChannelMax, "what else the user has set")
 	_, err = amqp091.DialConfig(connection.AmqpURI, *connection.AmqpConfig)
 	require.ErrorIs(t, err, failed)
@@ -53,19 +53,19 @@ func TestConfigKnowsAllAddresses(t *testing.T) {
 
 	conf.Connection.AmqpURI, conf.Connection.AmqpConfig = "amqps://user@rabbit-1/v", nil
 	conf.Connection.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13}
-	plug, err = amqpretry.New(conf, amqpretry.Options{Addresses: []string{"rabbit-2"}})
+	retrier, err = amqpretry.New(conf, amqpretry.Options{Addresses: []string{"rabbit-2"}})
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = plug.Close() })
-	connection = plug.Config().Connection
-	require.NoError(t, plug.Config().ValidateSubscriber())
+	t.Cleanup(func() { _ = retrier.Close() })
+	connection = retrier.Config().Connection
+	require.NoError(t, retrier.Config().ValidateSubscriber())
 	assert.Equal(t, "amqp://user@rabbit-1/v", connection.AmqpURI, "TLS is the dialer's")
 	assert.Nil(t, connection.TLSConfig)
 	assert.Nil(t, connection.AmqpConfig.TLSClientConfig)
 
-	plug, err = amqpretry.New(conf, amqpretry.Options{})
+	retrier, err = amqpretry.New(conf, amqpretry.Options{})
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = plug.Close() })
-	connection = plug.Config().Connection
+	t.Cleanup(func() { _ = retrier.Close() })
+	connection = retrier.Config().Connection
 	assert.Equal(t, "amqps://user@rabbit-1/v", connection.AmqpURI)
 	assert.Nil(t, connection.AmqpConfig)
 }

@@ -6,21 +6,22 @@ import (
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 )
 
 // A file for rabbitmqctl import_definitions, for a service that may configure nothing.
-func ExamplePlug_Definitions() {
-	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
-		Topology: amqpretry.TopologyAssume,
+func ExampleRetrier_Definitions() {
+	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
+		Topology: topology.Assume,
 		Policies: config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}},
 	})
 	if err != nil {
 		panic(err)
 	}
-	defer func() { _ = retry.Close() }()
+	defer func() { _ = retrier.Close() }()
 
-	file, err := retry.Definitions("orders")
+	file, err := retrier.Definitions("orders")
 	if err != nil {
 		panic(err)
 	}

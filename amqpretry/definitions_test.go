@@ -31,15 +31,15 @@ func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 		Default: config.Policy{Delays: []time.Duration{time.Second}},
 		Topics:  map[string]config.Policy{"b": {Mode: config.ModeDeadLetter, Protect: config.ProtectionArguments}},
 	}
-	plug, err := amqpretry.New(conf, amqpretry.Options{Policies: policies})
+	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: policies})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
-	file, err := plug.Definitions("a", "b", "a")
+	file, err := retrier.Definitions("a", "b", "a")
 	require.NoError(t, err)
 
 	mainQueue := func(topic string, arguments amqp091.Table) topology.MainQueue {
-		plan, err := plug.Plan(topic)
+		plan, err := retrier.Plan(topic)
 		require.NoError(t, err)
 
 		return topology.MainQueue{
@@ -56,7 +56,7 @@ func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 	)
 	require.NoError(t, err)
 	assert.Equal(t, string(expected), string(file))
-	again, err := plug.Definitions("a", "b", "a")
+	again, err := retrier.Definitions("a", "b", "a")
 	require.NoError(t, err)
 	assert.Equal(t, string(file), string(again))
 }
@@ -65,10 +65,10 @@ func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 func TestDefinitionsOfTheDefaultExchange(t *testing.T) {
 	t.Parallel()
 
-	plug, err := amqpretry.New(durable(), amqpretry.Options{Policies: config.Policies{Default: config.Policy{Mode: config.ModeOff}}})
+	retrier, err := amqpretry.New(durable(), amqpretry.Options{Policies: config.Policies{Default: config.Policy{Mode: config.ModeOff}}})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, plug.Close()) })
-	file, err := plug.Definitions("a")
+	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
+	file, err := retrier.Definitions("a")
 	require.NoError(t, err)
 
 	var f map[string][]map[string]any
@@ -87,13 +87,13 @@ func TestDefinitionsRefuse(t *testing.T) {
 	conf.Queue.GenerateName = func(topic string) string {
 		return map[string]string{"a": "q", "b": "q", "c": "q.dlq", "d": "amq.d"}[topic]
 	}
-	plug, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{
+	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{
 		Topics: map[string]config.Policy{"b": {Mode: config.ModeDeadLetter, Protect: config.ProtectionArguments}},
 	}})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
-	file, err := plug.Definitions("a", "b", "c", "d", "")
+	file, err := retrier.Definitions("a", "b", "c", "d", "")
 	assert.Nil(t, file)
 	for _, part := range []string{
 		`config.Queue.Arguments["x-dead-letter-routing-key"]`, `topics "a" and "b" share queue "q"`,
@@ -102,7 +102,7 @@ func TestDefinitionsRefuse(t *testing.T) {
 		assert.ErrorContains(t, err, part)
 	}
 
-	_, err = plug.Definitions()
+	_, err = retrier.Definitions()
 	assert.Equal(t, []string{"topics"}, paths(err))
 }
 
@@ -113,15 +113,15 @@ func TestDefinitionsSubscribeToNothing(t *testing.T) {
 	conf := durable()
 	conf.TopologyBuilder = (&builds{arguments: map[string]amqp091.Table{}}).builder()
 	conf.Queue.GenerateName = func(string) string { return "shared" }
-	plug, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{
+	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{
 		Topics: map[string]config.Policy{"off": {Mode: config.ModeOff}},
 	}})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, plug.Close()) })
-	_, err = plug.Definitions("a")
+	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
+	_, err = retrier.Definitions("a")
 	require.NoError(t, err)
 
-	stock := plug.Config()
+	stock := retrier.Config()
 	require.NoError(t, amqp.BuildTopology(stock, "off", stock.Queue.GenerateName("off")))
 }
 
@@ -132,12 +132,12 @@ func TestDefinitionsTellOfDrops(t *testing.T) {
 	conf := durable()
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"}
 	logger := watermill.NewCaptureLogger()
-	plug, err := amqpretry.New(conf, amqpretry.Options{Logger: logger, Topology: amqpretry.TopologyAssume, Policies: config.Policies{
+	retrier, err := amqpretry.New(conf, amqpretry.Options{Logger: logger, Topology: topology.Assume, Policies: config.Policies{
 		Topics: map[string]config.Policy{"protected": {Protect: config.ProtectionArguments}},
 	}})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, plug.Close()) })
-	_, err = plug.Definitions("a", "protected", "a")
+	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
+	_, err = retrier.Definitions("a", "protected", "a")
 	require.NoError(t, err)
 
 	told := logger.Captured()[watermill.ErrorLogLevel]
@@ -156,10 +156,10 @@ func TestDefinitionsOfManyTopics(t *testing.T) {
 		for i := range topics {
 			topics[i] = fmt.Sprintf("topic-%d", i)
 		}
-		plug, err := amqpretry.New(durable(), amqpretry.Options{})
+		retrier, err := amqpretry.New(durable(), amqpretry.Options{})
 		require.NoError(t, err)
 		began := time.Now()
-		_, err = plug.Definitions(topics...)
+		_, err = retrier.Definitions(topics...)
 		require.NoError(t, err)
 
 		return time.Since(began)

@@ -1,11 +1,11 @@
-// Package amqpretry plugs durable, delayed, non-blocking retries and a dead-letter queue into Watermill routers on
+// Package amqpretry gives Watermill routers durable, delayed, non-blocking retries and a dead-letter queue on
 // watermill-amqp v2 and RabbitMQ.
 //
-//	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{Policies: policies, Logger: logger})
-//	defer retry.Close()                                  // after the router
-//	subscriber, err := retry.NewSubscriber()             // a message.Subscriber
-//	router.AddMiddleware(retry.Middleware)               // outermost
-//	router.AddPlugin(retry.CheckRouter)                  // Run fails if their order is wrong
+//	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{Policies: policies, Logger: logger})
+//	defer retrier.Close()                                 // after the router
+//	subscriber, err := retrier.NewSubscriber()            // a message.Subscriber
+//	router.AddMiddleware(retrier.Middleware)              // outermost
+//	router.AddPlugin(retrier.CheckRouter)                 // Run fails if their order is wrong
 //
 // # The way of one message
 //
@@ -31,11 +31,11 @@
 //
 // # Two ways to consume
 //
-// Plug.NewSubscriber is the plug's own consumer, which keeps all promises. A stock amqp.NewSubscriber(retry.Config(), logger)
+// Retrier.NewSubscriber is the retrier's own consumer, which keeps all promises. A stock amqp.NewSubscriber(retrier.Config(), logger)
 // works too; docs/guarantees.md has the table of what it cannot promise.
 //
 // # What happens, and what is left
 //
 // Options.OnEvent is told of everything that happens; package middleware/metrics makes Prometheus series of it, with the depths
-// that Plug.QueueDepths reads. Plug.NewDeadLetterSubscriber feeds an ordinary handler from a dead-letter queue.
+// that Retrier.QueueDepths reads. Retrier.NewDeadLetterSubscriber feeds an ordinary handler from a dead-letter queue.
 package amqpretry

@@ -10,26 +10,26 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 const exampleURI = "amqp://guest:guest@localhost:5672/"
 
-// The plug in a service. New checks everything and does not touch the broker.
+// The retrier in a service. New checks everything and does not touch the broker.
 func Example() {
-	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{})
+	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{})
 	if err != nil {
 		panic(err)
 	}
-	defer func() { _ = retry.Close() }() // after the router
+	defer func() { _ = retrier.Close() }() // after the router
 
 	router, err := message.NewRouter(message.RouterConfig{}, nil)
 	if err != nil {
 		panic(err)
 	}
-	router.AddMiddleware(retry.Middleware) // before all others
+	router.AddMiddleware(retrier.Middleware) // before all others
 
-	// subscriber, err := retry.NewSubscriber()
+	// subscriber, err := retrier.NewSubscriber()
 	// router.AddConsumerHandler("ship", "orders", subscriber, ship)
 
 	fmt.Println("ready")
@@ -47,7 +47,7 @@ func ExampleNew() {
 	})
 	fmt.Println(err)
 	// Output:
-	// invalid config of the retry plug:
+	// invalid config of the retrier:
 	// policies.topics["orders"].delays[0]: too short: must be at least 1ms, got 1µs
 	// options.concurrency: out of bounds: must be 1..65535, or 0 for 1, got -1
 	// config.Queue.Durable: must be true: retries wait in durable queues and would come back to a queue that is gone
@@ -55,16 +55,16 @@ func ExampleNew() {
 }
 
 // What the broker is to hold for a topic.
-func ExamplePlug_Plan() {
-	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
+func ExampleRetrier_Plan() {
+	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second}}},
 	})
 	if err != nil {
 		panic(err)
 	}
-	defer func() { _ = retry.Close() }()
+	defer func() { _ = retrier.Close() }()
 
-	plan, err := retry.Plan("orders")
+	plan, err := retrier.Plan("orders")
 	if err != nil {
 		panic(err)
 	}
@@ -87,12 +87,12 @@ func ExampleOptions() {
 		},
 	}
 
-	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
+	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{
 		Policies:    policies,
 		Concurrency: 4,
 		ErrorText:   func(err error) string { return "redacted" },
-		OnEvent: func(e middleware.Event) {
-			if e.Kind == middleware.EventDeadLettered {
+		OnEvent: func(e retry.Event) {
+			if e.Kind == retry.EventDeadLettered {
 				fmt.Println(e.Queue, e.Verdict.Reason)
 			}
 		},
@@ -100,7 +100,7 @@ func ExampleOptions() {
 	if err != nil {
 		panic(err)
 	}
-	defer func() { _ = retry.Close() }()
+	defer func() { _ = retrier.Close() }()
 
 	for _, topic := range []string{"orders", "payments", "mails"} {
 		p := policies.For(topic)
@@ -113,24 +113,24 @@ func ExampleOptions() {
 }
 
 // A single handler without retries, in a router that has them.
-func ExamplePlug_Poison() {
-	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{})
+func ExampleRetrier_Poison() {
+	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(exampleURI), amqpretry.Options{})
 	if err != nil {
 		panic(err)
 	}
-	defer func() { _ = retry.Close() }()
+	defer func() { _ = retrier.Close() }()
 
 	router, err := message.NewRouter(message.RouterConfig{}, nil)
 	if err != nil {
 		panic(err)
 	}
-	router.AddMiddleware(retry.Middleware)
+	router.AddMiddleware(retrier.Middleware)
 
-	var subscriber message.Subscriber // from retry.NewSubscriber()
+	var subscriber message.Subscriber // from retrier.NewSubscriber()
 	handler := router.AddConsumerHandler("once", "mails", subscriber, func(*message.Message) error {
 		return errors.New("goes to the dead-letter queue at once")
 	})
-	handler.AddMiddleware(retry.Poison)
+	handler.AddMiddleware(retrier.Poison)
 
 	fmt.Println("ready")
 	// Output: ready

@@ -11,16 +11,16 @@ import (
 )
 
 // A quorum queue that exists: an operator sets a policy of the broker.
-func ExamplePlug_ProtectPolicy() {
+func ExampleRetrier_ProtectPolicy() {
 	conf := amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/shop")
 	conf.Queue.Arguments = amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}
-	retry, err := amqpretry.New(conf, amqpretry.Options{})
+	retrier, err := amqpretry.New(conf, amqpretry.Options{})
 	if err != nil {
 		panic(err)
 	}
-	defer func() { _ = retry.Close() }()
+	defer func() { _ = retrier.Close() }()
 
-	policy, err := retry.ProtectPolicy("orders.eu")
+	policy, err := retrier.ProtectPolicy("orders.eu")
 	if err != nil {
 		panic(err)
 	}
@@ -33,7 +33,7 @@ func ExamplePlug_ProtectPolicy() {
 }
 
 // A new quorum queue: it is declared with the protection. What the config says otherwise is refused.
-func ExamplePlug_protectionArguments() {
+func ExampleRetrier_protectionArguments() {
 	conf := amqp.NewDurableQueueConfig(exampleURI)
 	conf.Queue.Arguments = amqp091.Table{"x-overflow": "drop-head"}
 	_, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{
@@ -41,6 +41,6 @@ func ExamplePlug_protectionArguments() {
 	}})
 	fmt.Println(err)
 	// Output:
-	// invalid config of the retry plug:
+	// invalid config of the retrier:
 	// config.Queue.Arguments["x-overflow"]: differs from the protection that policies.topics["orders"] asks for (protect: arguments): must be left out, or "reject-publish", got "drop-head"
 }

@@ -79,12 +79,12 @@ func build(t *testing.T, policies config.Policies, arguments amqp091.Table, refu
 	conf := durable()
 	conf.Queue.Arguments = arguments
 	conf.TopologyBuilder = b.builder()
-	plug, err := amqpretry.New(conf, amqpretry.Options{Policies: policies, Logger: logger})
+	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: policies, Logger: logger})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
 	var errs []error
-	stock := plug.Config()
+	stock := retrier.Config()
 	for _, topic := range topics {
 		errs = append(errs, amqp.BuildTopology(stock, topic, stock.Queue.GenerateName(topic)))
 	}
@@ -202,7 +202,7 @@ func TestProtectionErrorHasTheWayOut(t *testing.T) {
 
 			_, errs := build(t, config.Policies{Default: protecting(test.protect)}, nil, test.err, nil, "q")
 			err := errs[0]
-			var protection *amqpretry.ProtectionError
+			var protection *topology.ProtectionError
 			assert.Equal(t, test.typed, errors.As(err, &protection))
 			for _, part := range test.has {
 				assert.ErrorContains(t, err, part)
@@ -278,17 +278,17 @@ func TestProtectPolicyVhost(t *testing.T) {
 	} {
 		conf := amqp.NewDurableQueueConfig(test.uri)
 		conf.Connection.AmqpConfig = &amqp091.Config{Vhost: test.other, Heartbeat: time.Second}
-		policy, err := newPlugOf(t, conf).ProtectPolicy("q")
+		policy, err := newRetrierOf(t, conf).ProtectPolicy("q")
 		require.NoError(t, err, name)
 		assert.Equal(t, topology.ProtectPolicy(test.vhost, "q", "q.dlq"), policy, name)
 	}
 }
 
-func newPlugOf(t *testing.T, conf amqp.Config) *amqpretry.Plug {
+func newRetrierOf(t *testing.T, conf amqp.Config) *amqpretry.Retrier {
 	t.Helper()
-	plug, err := amqpretry.New(conf, amqpretry.Options{})
+	retrier, err := amqpretry.New(conf, amqpretry.Options{})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
-	return plug
+	return retrier
 }

@@ -40,22 +40,22 @@ func TestNewRefusesURIs(t *testing.T) {
 	for _, uri := range []string{
 		"amqp://", "amqp://h", "amqp://h/shop%40home", "amqp://u:p@h/shop@home", "amqp://u:p%2F%3F%23%40%3A%25@h:1/a?heartbeat=5", "amqps://[::1]:5671/",
 	} {
-		newPlugOf(t, amqp.NewDurableQueueConfig(uri))
+		newRetrierOf(t, amqp.NewDurableQueueConfig(uri))
 	}
 }
 
-// Who prints a plug, under whatever verb, sees nothing of its config.
-func TestPlugPrintsNoPassword(t *testing.T) {
+// Who prints a retrier, under whatever verb, sees nothing of its config.
+func TestRetrierPrintsNoPassword(t *testing.T) {
 	t.Parallel()
 
 	user := url.UserPassword("user", "SECRET/ %")
 	conf := amqp.NewDurableQueueConfig((&url.URL{Scheme: "amqp", User: user, Host: "127.0.0.1:1"}).String())
 	conf.Connection.AmqpConfig = &amqp091.Config{SASL: []amqp091.Authentication{&amqp091.PlainAuth{Username: "user", Password: "SECRET"}}}
-	plug := newPlugOf(t, conf)
+	retrier := newRetrierOf(t, conf)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%d", "%x"} {
-		text := fmt.Sprintf(verb, plug) + fmt.Sprintf(verb, *plug) + fmt.Sprintf(verb, struct{ Plug *amqpretry.Plug }{plug}) + fmt.Sprintf(verb, []any{plug, conf.Queue.Durable})
+		text := fmt.Sprintf(verb, retrier) + fmt.Sprintf(verb, *retrier) + fmt.Sprintf(verb, struct{ Retrier *amqpretry.Retrier }{retrier}) + fmt.Sprintf(verb, []any{retrier, conf.Queue.Durable})
 		assert.NotContains(t, text, "SECRET", verb)
 		assert.NotContains(t, text, fmt.Sprintf("%x", "SECRET"), verb)
-		assert.Contains(t, text, "amqpretry.Plug", verb)
+		assert.Contains(t, text, "amqpretry.Retrier", verb)
 	}
 }

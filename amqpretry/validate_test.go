@@ -22,6 +22,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // uri is of a port where nobody listens: nothing here may touch a broker.
@@ -63,9 +64,9 @@ func TestNewTakesTheDurableConfigs(t *testing.T) {
 		"queue":   durable(),
 		"pub/sub": amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("group")),
 	} {
-		plug, err := amqpretry.New(conf, amqpretry.Options{})
+		retrier, err := amqpretry.New(conf, amqpretry.Options{})
 		require.NoError(t, err, name)
-		require.NoError(t, plug.Close(), name)
+		require.NoError(t, retrier.Close(), name)
 	}
 }
 
@@ -125,9 +126,9 @@ func TestNewRefuses(t *testing.T) {
 				test.option(&options)
 			}
 
-			plug, err := amqpretry.New(conf, options)
+			retrier, err := amqpretry.New(conf, options)
 			require.Error(t, err)
-			assert.Nil(t, plug)
+			assert.Nil(t, retrier)
 			assert.Equal(t, []string{test.path}, paths(err), "this and nothing else")
 			assert.ErrorContains(t, err, test.path)
 			assert.ErrorContains(t, err, test.says)
@@ -198,16 +199,16 @@ func TestPlanRefusesNames(t *testing.T) {
 
 			conf := durable()
 			conf.Queue.GenerateName = func(string) string { return test.queue }
-			plug, err := amqpretry.New(conf, amqpretry.Options{})
+			retrier, err := amqpretry.New(conf, amqpretry.Options{})
 			require.NoError(t, err)
 
-			_, err = plug.Plan("orders")
+			_, err = retrier.Plan("orders")
 			var refused *topology.NameError
 			require.ErrorAs(t, err, &refused)
 			assert.ErrorContains(t, err, test.says)
 
 			// On a stock subscriber the same error comes out of the builder, before the channel is used: here is none.
-			stock := plug.Config()
+			stock := retrier.Config()
 			err = amqp.BuildTopology(stock, "orders", stock.Queue.GenerateName("orders"))
 			require.ErrorAs(t, err, &refused)
 			assert.ErrorContains(t, err, test.says)
@@ -219,24 +220,24 @@ func TestPlanRefusesNames(t *testing.T) {
 func TestPlanTakesTheLongestName(t *testing.T) {
 	t.Parallel()
 
-	plug, err := amqpretry.New(durable(), amqpretry.Options{
+	retrier, err := amqpretry.New(durable(), amqpretry.Options{
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{1500 * time.Millisecond}}},
 	})
 	require.NoError(t, err)
 
 	longest := strings.Repeat("q", 255-len(".retry.1500ms"))
-	plan, err := plug.Plan(longest)
+	plan, err := retrier.Plan(longest)
 	require.NoError(t, err)
 	assert.Len(t, plan.Queues[0].Name, 255)
 
-	_, err = plug.Plan(longest + "q")
+	_, err = retrier.Plan(longest + "q")
 	require.Error(t, err)
 }
 
 // subscribed registers topics as stock subscribers do, and gives the error of the last.
-func subscribed(plug *amqpretry.Plug, topics ...string) error {
+func subscribed(retrier *amqpretry.Retrier, topics ...string) error {
 	var (
-		stock        = plug.Config()
+		stock        = retrier.Config()
 		topic, queue string
 	)
 	for _, topic = range topics {
@@ -254,24 +255,24 @@ func TestStockSubscribersAreRefusedBeforeTheBrokerIsTouched(t *testing.T) {
 
 		conf := durable()
 		conf.Queue.GenerateName = func(string) string { return "all" }
-		plug, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{Topics: map[string]config.Policy{
+		retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{Topics: map[string]config.Policy{
 			"orders": {Delays: []time.Duration{time.Second}},
 		}}})
 		require.NoError(t, err)
 
-		var shared *amqpretry.SharedQueueError
-		require.ErrorAs(t, subscribed(plug, "invoices", "orders"), &shared)
-		assert.Equal(t, amqpretry.SharedQueueError{Queue: "all", Topics: [2]string{"invoices", "orders"}}, *shared)
+		var shared *topology.SharedQueueError
+		require.ErrorAs(t, subscribed(retrier, "invoices", "orders"), &shared)
+		assert.Equal(t, topology.SharedQueueError{Queue: "all", Topics: [2]string{"invoices", "orders"}}, *shared)
 	})
 
 	t.Run("a queue that another one's dead-letter queue is named as", func(t *testing.T) {
 		t.Parallel()
 
-		plug, err := amqpretry.New(durable(), amqpretry.Options{})
+		retrier, err := amqpretry.New(durable(), amqpretry.Options{})
 		require.NoError(t, err)
 
 		var refused *topology.NameError
-		require.ErrorAs(t, subscribed(plug, "orders", "orders.dlq"), &refused)
+		require.ErrorAs(t, subscribed(retrier, "orders", "orders.dlq"), &refused)
 	})
 
 	t.Run("a name that is not stable", func(t *testing.T) {
@@ -280,37 +281,37 @@ func TestStockSubscribersAreRefusedBeforeTheBrokerIsTouched(t *testing.T) {
 		conf := durable()
 		n := 0
 		conf.Queue.GenerateName = func(topic string) string { n++; return topic + strings.Repeat("x", n) }
-		plug, err := amqpretry.New(conf, amqpretry.Options{})
+		retrier, err := amqpretry.New(conf, amqpretry.Options{})
 		require.NoError(t, err)
 
-		assert.ErrorContains(t, subscribed(plug, "orders", "orders"), `topic "orders" gave "ordersx" and then "ordersxx"`)
+		assert.ErrorContains(t, subscribed(retrier, "orders", "orders"), `topic "orders" gave "ordersx" and then "ordersxx"`)
 	})
 
 	t.Run("a queue that was not generated", func(t *testing.T) {
 		t.Parallel()
 
-		plug, err := amqpretry.New(durable(), amqpretry.Options{})
+		retrier, err := amqpretry.New(durable(), amqpretry.Options{})
 		require.NoError(t, err)
 
-		stock := plug.Config()
+		stock := retrier.Config()
 		err = amqp.BuildTopology(stock, "orders", "elsewhere")
 		assert.ErrorContains(t, err, `"elsewhere" was not generated`)
 	})
 }
 
-func TestClosedPlugGivesNoSubscriber(t *testing.T) {
+func TestClosedRetrierGivesNoSubscriber(t *testing.T) {
 	t.Parallel()
 
-	plug, err := amqpretry.New(durable(), amqpretry.Options{})
+	retrier, err := amqpretry.New(durable(), amqpretry.Options{})
 	require.NoError(t, err)
-	require.NoError(t, plug.Close())
-	require.NoError(t, plug.Close(), "closing again does nothing")
+	require.NoError(t, retrier.Close())
+	require.NoError(t, retrier.Close(), "closing again does nothing")
 
-	_, err = plug.NewSubscriber()
+	_, err = retrier.NewSubscriber()
 	assert.ErrorContains(t, err, "closed")
 }
 
-// delivered is a subscriber that hands out deliveries as a stock subscriber on the plug's config does, without a broker.
+// delivered is a subscriber that hands out deliveries as a stock subscriber on the retrier's config does, without a broker.
 type delivered struct {
 	config     amqp.Config
 	deliveries chan amqp091.Delivery
@@ -453,13 +454,13 @@ func TestWrongOrderOfMiddlewaresIsReported(t *testing.T) {
 			t.Parallel()
 
 			log := &errorLog{}
-			plug, err := amqpretry.New(durable(), amqpretry.Options{Logger: log})
+			retrier, err := amqpretry.New(durable(), amqpretry.Options{Logger: log})
 			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, plug.Close()) })
+			t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
-			subscriber, answered := delivered{plug.Config(), make(chan amqp091.Delivery)}, make(answers, 1)
+			subscriber, answered := delivered{retrier.Config(), make(chan amqp091.Delivery)}, make(answers, 1)
 			runRouter(t, func(r *message.Router) {
-				r.AddMiddleware(test.middlewares(t, plug.Middleware)...)
+				r.AddMiddleware(test.middlewares(t, retrier.Middleware)...)
 				r.AddConsumerHandler("handler", "orders", subscriber, func(*message.Message) error { return nil })
 			})
 
@@ -482,11 +483,11 @@ func TestForeignMessagesPassUntouched(t *testing.T) {
 	t.Parallel()
 
 	log := &errorLog{}
-	plug, err := amqpretry.New(durable(), amqpretry.Options{Logger: log})
+	retrier, err := amqpretry.New(durable(), amqpretry.Options{Logger: log})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
-	for name, ours := range map[string]message.HandlerMiddleware{"retry": plug.Middleware, "poison": plug.Poison} {
+	for name, ours := range map[string]message.HandlerMiddleware{"retry": retrier.Middleware, "poison": retrier.Poison} {
 		t.Run(name, func(t *testing.T) {
 			pubSub := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
 			failed := errors.New("gochannel's own")
@@ -515,7 +516,7 @@ func TestForeignMessagesPassUntouched(t *testing.T) {
 					ours,
 				)
 				r.AddHandler("handler", "orders", pubSub, "outputs", pubSub, func(msg *message.Message) ([]*message.Message, error) {
-					_, known = middleware.AttemptFromContext(msg.Context())
+					_, known = retry.AttemptFromContext(msg.Context())
 					return message.Messages{message.NewMessage("output", nil)}, failed
 				})
 			})
@@ -544,14 +545,14 @@ func TestForeignMessagesPassUntouched(t *testing.T) {
 func TestGhostReachesNoHandler(t *testing.T) {
 	t.Parallel()
 
-	plug, err := amqpretry.New(durable(), amqpretry.Options{})
+	retrier, err := amqpretry.New(durable(), amqpretry.Options{})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
-	subscriber, answered := delivered{plug.Config(), make(chan amqp091.Delivery)}, make(answers, 1)
+	subscriber, answered := delivered{retrier.Config(), make(chan amqp091.Delivery)}, make(answers, 1)
 	handled := make(chan string, 10)
 	runRouter(t, func(r *message.Router) {
-		r.AddMiddleware(plug.Middleware)
+		r.AddMiddleware(retrier.Middleware)
 		r.AddConsumerHandler("handler", "orders", subscriber, func(msg *message.Message) error {
 			handled <- string(msg.Payload)
 			return nil

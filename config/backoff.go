@@ -17,7 +17,8 @@ const (
 	BackoffExponential BackoffKind = "exponential"
 )
 
-func (BackoffKind) choices() []string {
+// Choices are all that it can be.
+func (BackoffKind) Choices() []string {
 	return texts(BackoffConstant, BackoffLinear, BackoffExponential)
 }
 

@@ -202,7 +202,7 @@ func TestValidate(t *testing.T) {
 		"backoff, no end":                 {config.Policy{Backoff: exponential}, []string{"retries: missing with a backoff, which has no end of its own: must be 1..1000, got 0"}},
 		"immediate":                       {config.Policy{Immediate: 10}, nil},
 		"many immediate":                  {config.Policy{Immediate: 11}, []string{"immediate: out of bounds, as they hold up the messages behind: must be 0..10, got 11"}},
-		"less immediate":                  {config.Policy{Immediate: -1}, []string{"immediate: out of bounds, as they hold up the messages behind: must be 0..10, got -1"}},
+		"less immediate":                  {config.Policy{Immediate: -2}, []string{"immediate: out of bounds, as they hold up the messages behind: must be 0..10, got -2"}},
 		"all jitter":                      {config.Policy{Jitter: 1}, nil},
 		"more jitter":                     {config.Policy{Jitter: 1.1}, []string{"jitter: out of bounds: must be 0..1, the part of each delay that is random, got 1.1"}},
 		"negative jitter":                 {config.Policy{Jitter: -0.1}, []string{"jitter: out of bounds: must be 0..1, the part of each delay that is random, got -0.1"}},

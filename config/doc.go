@@ -1,5 +1,5 @@
 // Package config says what is wanted: how often a failed message is tried again, how long it waits before each
-// retry, and what becomes of it then. It knows neither a broker nor Watermill; every function but [Load] is pure.
+// retry, and what becomes of it then. It knows neither a broker nor Watermill; every function is pure.
 //
 // A [Policy] holds for one queue, [Policies] for all topics of a service:
 //
@@ -11,7 +11,7 @@
 //		},
 //	}
 //
-// The same can be said in a file ([Load], [Parse]), in which the environment overrides single fields ([Policies.Override]).
+// Package config/policyfile reads the same from a file, in which the environment overrides single fields.
 //
 // The zero value of each is useful: retries after 1s, 5s, 30s, 2m and 10m (see [Default]), which is 12m36s of waiting
 // in the worst case. No zero means "for ever": a message that keeps failing always ends in the dead-letter queue.

@@ -6,7 +6,7 @@ import (
 )
 
 // FieldError is one thing that is wrong with a [Policy] or [Policies], or with a file or the environment that they come from.
-// Validate, [Parse], [Load] and [Policies.Override] join as many as there are; walk them with errors.As or Unwrap() []error.
+// Validate, and the functions of package config/policyfile, join as many as there are; walk them with errors.As or Unwrap() []error.
 type FieldError struct {
 	// File and Line say where the value is, if it comes from a file. They are empty otherwise.
 	File string

@@ -1,7 +1,6 @@
 package config_test
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
 	"net"
@@ -96,6 +95,22 @@ func ExamplePolicies() {
 	// 0
 }
 
+// A topic takes from the default what it leaves out.
+func ExamplePolicies_inherit() {
+	policies := config.Policies{
+		Default: config.Policy{Delays: []time.Duration{time.Second, time.Minute}, MaxAge: time.Hour},
+		Topics: map[string]config.Policy{
+			"payments": {Retries: 3},
+			"archive":  {Delays: []time.Duration{2 * time.Hour}, MaxAge: config.None},
+		},
+	}
+	fmt.Println(policies.For("payments").Schedule(), policies.For("payments").MaxAge)
+	fmt.Println(policies.For("archive").Schedule(), policies.For("archive").MaxAge)
+	// Output:
+	// [1s 1m0s 1m0s] 1h0m0s
+	// [2h0m0s] 0s
+}
+
 func ExamplePolicies_globs() {
 	policies := config.Policies{
 		Topics: map[string]config.Policy{
@@ -112,73 +127,6 @@ func ExamplePolicies_globs() {
 	// orders.us.audit []
 	// orders.eu [1s]
 	// mails [1s 5s 30s 2m0s 10m0s]
-}
-
-func ExampleParse() {
-	policies, err := config.Parse([]byte(`
-default:
-  delays: [1s, 1m]
-topics:
-  payments.*:
-    retries: 4
-    backoff: {kind: exponential, initial: 1s, max: 5s}
-    never_retry: ["*json.SyntaxError"]
-`))
-	fmt.Println(err)
-	fmt.Println(policies.For("orders").Schedule())
-	fmt.Println(policies.For("payments.eu").Schedule())
-	// Output:
-	// <nil>
-	// [1s 1m0s]
-	// [1s 2s 4s 5s]
-}
-
-func ExampleParse_errors() {
-	_, err := config.Parse([]byte(`
-default:
-  retires: 3
-  max_age: 30
-topics:
-  orders:
-    delays:
-      - 1s
-      - 500us
-`))
-	fmt.Println(err)
-	// Output:
-	// line 3: default.retires: unknown key, did you mean retries?
-	// line 4: default.max_age: wrong type: must be a duration with its units, such as 500ms, 30s, 1m30s or 24h (a day has no unit of its own), got 30 (a number)
-	// line 9: topics["orders"].delays[1]: too short: must be at least 1ms, got 500µs
-}
-
-func ExampleLoad() {
-	policies, err := config.Load("testdata/retry.yaml")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	fmt.Println(policies.For("orders").TotalWait())
-
-	_, err = config.Load("testdata/broken.yaml")
-	var field *config.FieldError
-	if errors.As(err, &field) {
-		fmt.Println(field.File, field.Line, field.Path)
-	}
-	fmt.Println(err)
-	// Output:
-	// 31s
-	// testdata/broken.yaml 5 topics["orders"].delays[1]
-	// testdata/broken.yaml:5: topics["orders"].delays[1]: too short: must be at least 1ms, got 500µs
-}
-
-func ExamplePolicies_Override() {
-	policies := config.Policies{Topics: map[string]config.Policy{"orders.created": {Retries: 3}}}
-	policies, err := policies.Override([]string{ // os.Environ() in a service
-		"AMQPRETRY__DEFAULT__MAX_AGE=10m",
-		"AMQPRETRY__TOPICS__ORDERS_CREATED__RETRIES=4",
-	})
-	fmt.Println(policies.Default.MaxAge, policies.For("orders.created").MaxRetries(), err)
-	// Output: 10m0s 4 <nil>
 }
 
 func ExampleTypeName() {

@@ -77,15 +77,15 @@ func hasType(err error, name string) bool {
 // IsZero tells whether the match is empty, which Validate refuses: it would match nothing.
 func (m ErrorMatch) IsZero() bool { return m.typ == nil && m.target == nil && m.name == "" }
 
-// typeNamePattern is what %T can print of an error: Name with its package, * of a pointer, [] of type arguments.
-const typeNamePattern = `^\*?[\p{L}\p{N}_]+\.[\p{L}\p{N}_]+(\[.+\])?$`
+// TypeNamePattern is what %T can print of an error: Name with its package, * of a pointer, [] of type arguments.
+const TypeNamePattern = `^\*?[\p{L}\p{N}_]+\.[\p{L}\p{N}_]+(\[.+\])?$`
 
-var typeNameRegexp = regexp.MustCompile(typeNamePattern)
+var typeNameRegexp = regexp.MustCompile(TypeNamePattern)
 
 // common are the types that errors of any kind have: those of errors.New, and of wrappers.
 var common = []string{
 	"*errors.errorString", "*errors.joinError", "*fmt.wrapError", "*fmt.wrapErrors",
-	"*errors.fundamental", "*errors.withStack", "*errors.withMessage", "*middleware.marked",
+	"*errors.fundamental", "*errors.withStack", "*errors.withMessage", "*mark.Error",
 }
 
 // values are no types, or interfaces, though they are what comes to mind first: no error has a type of this name.

@@ -22,7 +22,8 @@ const (
 	ModeOff Mode = "off"
 )
 
-func (Mode) choices() []string { return texts(ModeRetry, ModeDeadLetter, ModeOff) }
+// Choices are all that it can be.
+func (Mode) Choices() []string { return texts(ModeRetry, ModeDeadLetter, ModeOff) }
 
 // QueueType is the type of the retry queues. It is independent of the main queue's type.
 type QueueType string
@@ -34,7 +35,8 @@ const (
 	QueueTypeClassic QueueType = "classic"
 )
 
-func (QueueType) choices() []string { return texts(QueueTypeQuorum, QueueTypeClassic) }
+// Choices are all that it can be.
+func (QueueType) Choices() []string { return texts(QueueTypeQuorum, QueueTypeClassic) }
 
 // Scope says who uses the retry queues.
 type Scope string
@@ -47,7 +49,8 @@ const (
 	ScopeShared Scope = "shared"
 )
 
-func (Scope) choices() []string { return texts(ScopeQueue, ScopeShared) }
+// Choices are all that it can be.
+func (Scope) Choices() []string { return texts(ScopeQueue, ScopeShared) }
 
 // Expiry says where a message goes whose deadline has passed.
 type Expiry string
@@ -59,7 +62,8 @@ const (
 	ExpiryDrop Expiry = "drop"
 )
 
-func (Expiry) choices() []string { return texts(ExpiryDeadLetter, ExpiryDrop) }
+// Choices are all that it can be.
+func (Expiry) Choices() []string { return texts(ExpiryDeadLetter, ExpiryDrop) }
 
 // Protection says what keeps a quorum main queue from dropping messages that reach its delivery limit (20 by default
 // since RabbitMQ 4.0).
@@ -76,7 +80,8 @@ const (
 	ProtectionPolicy Protection = "policy"
 )
 
-func (Protection) choices() []string {
+// Choices are all that it can be.
+func (Protection) Choices() []string {
 	return texts(ProtectionNone, ProtectionArguments, ProtectionPolicy)
 }
 
@@ -196,6 +201,7 @@ func (p Policy) IsZero() bool {
 // WithDefaults returns a copy in which everything that was left out is filled in; a zero Policy becomes [Default].
 // It shares no memory with p, and what p says wrongly stays wrong: see [Policy.Validate].
 func (p Policy) WithDefaults() Policy {
+	p = p.withoutNone()
 	p.Delays = slices.Clone(p.delays())
 	p.RetryOnly, p.NeverRetry = slices.Clone(p.RetryOnly), slices.Clone(p.NeverRetry)
 	p.Mode = p.mode()

@@ -26,12 +26,28 @@ func (p Policies) Validate() error {
 // validate below a path, which is empty or ends in a dot.
 func (p Policies) validate(path string) []error {
 	errs := p.Default.validate(path + "default.")
+	inherited := map[string]bool{} // what is wrong with the default, by the field and what is wrong
+	for _, err := range p.Default.validate("") {
+		inherited[err.Error()] = true
+	}
 	for _, topic := range slices.Sorted(maps.Keys(p.Topics)) {
 		e := &problems{path: inMap(path+"topics", topic)}
 		if topic == "" {
 			e.add("", "empty topic", "the name of a topic; what holds for all topics goes to "+path+"default", `""`)
 		}
-		errs = append(append(errs, e.errs...), p.Topics[topic].validate(e.path+".")...)
+		errs = append(errs, e.errs...)
+		own := map[string]bool{}
+		for _, err := range p.Topics[topic].validate("") {
+			own[err.Error()] = true
+		}
+		for _, err := range p.Topics[topic].over(p.Default).validate("") {
+			if text := err.Error(); own[text] || !inherited[text] { // else it is told of where it is
+				var fault *FieldError
+				_ = errors.As(err, &fault) // they are all of this type
+				fault.Path = e.path + "." + fault.Path
+				errs = append(errs, fault)
+			}
+		}
 	}
 	return errs
 }
@@ -84,7 +100,7 @@ func (p Policy) validateNoRetries(e *problems) {
 	if !p.Backoff.IsZero() {
 		e.add("backoff", "ignored by the mode", wanted, "a backoff")
 	}
-	if p.Jitter != 0 {
+	if p.Jitter != 0 && p.Jitter != None {
 		e.add("jitter", "ignored by the mode", wanted, number(p.Jitter))
 	}
 	if p.MaxPostpone != 0 {
@@ -99,10 +115,10 @@ func (p Policy) validateNoRetries(e *problems) {
 	if len(p.NeverRetry) != 0 {
 		e.add("never_retry", "ignored by the mode", wanted, fmt.Sprint(p.NeverRetry))
 	}
-	if p.Immediate != 0 {
+	if p.Immediate != 0 && p.Immediate != None {
 		e.add("immediate", "ignored by the mode", wanted, strconv.Itoa(p.Immediate))
 	}
-	if p.MaxAge != 0 {
+	if p.MaxAge != 0 && p.MaxAge != None {
 		e.add("max_age", "ignored by the mode", wanted, p.MaxAge.String())
 	}
 	if p.OnExpiry != "" && p.OnExpiry != ExpiryDeadLetter {
@@ -111,7 +127,7 @@ func (p Policy) validateNoRetries(e *problems) {
 }
 
 func (p Policy) validateImmediate(e *problems) {
-	if p.Immediate < 0 || p.Immediate > MaxImmediate {
+	if p.Immediate != None && (p.Immediate < 0 || p.Immediate > MaxImmediate) {
 		e.add("immediate", "out of bounds, as they hold up the messages behind", fmt.Sprintf("0..%d", MaxImmediate), strconv.Itoa(p.Immediate))
 	}
 }
@@ -121,7 +137,7 @@ func (p Policy) validateAges(e *problems) {
 		field, zero string
 		value       time.Duration
 	}{{"max_age", "no limit", p.MaxAge}, {"max_postpone", DefaultMaxPostpone.String(), p.MaxPostpone}} {
-		if age.value != 0 && age.value < MinDelay {
+		if age.value != 0 && age.value < MinDelay && (age.field != "max_age" || age.value != None) {
 			e.add(age.field, "too short", fmt.Sprintf("at least %s, or left out for %s", MinDelay, age.zero), age.value.String())
 		}
 	}
@@ -150,7 +166,7 @@ func (p Policy) validateRetries(e *problems) {
 	p.validateDelays(e)
 	p.validateBackoff(e)
 	p.validateDeadline(e)
-	if !(p.Jitter >= 0 && p.Jitter <= 1) {
+	if !(p.Jitter >= 0 && p.Jitter <= 1 || p.Jitter == None) {
 		e.add("jitter", "out of bounds", "0..1, the part of each delay that is random", number(p.Jitter))
 	}
 	if n := len(p.DistinctDelays()); n > MaxDistinctDelays {
@@ -237,14 +253,14 @@ func delay(e *problems, field string, d time.Duration) {
 // choice is a text of which only some spellings mean something.
 type choice interface {
 	~string
-	choices() []string
+	Choices() []string
 }
 
 func oneOf[T choice](e *problems, field string, value T, emptyAllowed bool) {
-	if slices.Contains(value.choices(), string(value)) || (value == "" && emptyAllowed) {
+	if slices.Contains(value.Choices(), string(value)) || (value == "" && emptyAllowed) {
 		return
 	}
-	e.add(field, "unknown", "one of "+strings.Join(value.choices(), ", "), strconv.Quote(string(value)))
+	e.add(field, "unknown", "one of "+strings.Join(value.Choices(), ", "), strconv.Quote(string(value)))
 }
 
 func texts[T ~string](values ...T) []string {

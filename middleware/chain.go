@@ -7,14 +7,16 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/order"
 )
 
 // chain checks the order of middlewares in one handler, as far as the retry middleware can see it by itself: what is right inside
 // of it when the router builds the chain, and what is outside of it on the stack of the first message.
 type chain struct {
-	*Poison
-	inside *OrderError // right inside; nil if there is nothing wrong
-	stock  bool        // that is a mistake on stock subscribers only
+	only   *engine.Engine // whose messages are handled; nil: those of all
+	inside *order.Mistake // right inside; nil if there is nothing wrong
 
 	once    sync.Once
 	refusal *OrderError // set with the first message; nil if messages may be handled
@@ -26,22 +28,22 @@ type refuser interface {
 	Refuse(err error) bool
 }
 
-func (p *Poison) chain(h message.HandlerFunc) *chain {
-	c := &chain{Poison: p}
+func newChain(h message.HandlerFunc, only *engine.Engine) *chain {
+	c := &chain{only: only}
 	if f := runtime.FuncForPC(reflect.ValueOf(h).Pointer()); f != nil {
-		c.inside, c.stock = find(f.Name(), false), onStockOnly(f.Name())
+		c.inside = order.Find(f.Name(), false)
 	}
-	if c.inside != nil && !c.stock {
-		c.report(c.inside)
+	if c.inside != nil && !c.inside.StockOnly {
+		report(loggerOf(only), newOrderError(c.inside, "", ""))
 	}
 
 	return c
 }
 
 // refuse tells whether a message may not be handled.
-func (c *chain) refuse(msg *message.Message, d Delivery) error {
+func (c *chain) refuse(msg *message.Message, d engine.Delivery) error {
 	own, isOwn := d.(refuser)
-	c.once.Do(func() { c.first(msg, isOwn) })
+	c.once.Do(func() { c.first(msg, d.Engine(), isOwn) })
 	if c.refusal == nil || !isOwn || !own.Refuse(c.refusal) {
 		return nil
 	}
@@ -49,54 +51,32 @@ func (c *chain) refuse(msg *message.Message, d Delivery) error {
 	return c.refusal
 }
 
-func (c *chain) first(msg *message.Message, isOwn bool) {
-	found := outerOrder(callers())
-	for _, e := range found {
-		e.Handler, e.Topic = message.HandlerNameFromCtx(msg.Context()), message.SubscribeTopicFromCtx(msg.Context())
-		c.report(e)
+// first looks at the chain with the first message.
+func (c *chain) first(msg *message.Message, e *engine.Engine, isOwn bool) {
+	handler, topic := message.HandlerNameFromCtx(msg.Context()), message.SubscribeTopicFromCtx(msg.Context())
+	found := order.Outside(callers())
+	for _, m := range found {
+		report(e.Log(), newOrderError(m, handler, topic))
 	}
-	if c.inside != nil && c.stock {
-		if isOwn {
-			c.inside = nil
-		} else {
-			c.report(c.inside)
+	if c.inside != nil && (!c.inside.StockOnly || !isOwn) {
+		found = append(found, c.inside)
+		if c.inside.StockOnly {
+			report(e.Log(), newOrderError(c.inside, handler, topic))
 		}
 	}
-	if c.inside != nil {
-		found = append(found, c.inside)
-	}
-	for _, e := range found {
-		if e.level == levelLoses && c.Order != OrderLog {
-			c.refusal = e
+	for _, m := range found {
+		if m.Level == order.Loses && !e.LogOrder {
+			c.refusal = newOrderError(m, handler, topic)
 		}
 	}
 }
 
-func (c *chain) report(e *OrderError) {
+func report(log watermill.LoggerAdapter, e *OrderError) {
 	var fields watermill.LogFields
 	if e.Handler != "" {
 		fields = watermill.LogFields{"handler_name": e.Handler, "topic": e.Topic}
 	}
-	c.logger().Error("Wrong order of middlewares", e, fields)
-}
-
-// outerOrder finds the mistakes in a stack of function names, innermost first, as far as the router.
-func outerOrder(stack []string) []*OrderError {
-	var (
-		found []*OrderError
-		seen  = map[string]bool{}
-	)
-	for _, name := range stack {
-		if name == routerName {
-			return found
-		}
-		if e := find(name, true); e != nil && !seen[e.Middleware] {
-			seen[e.Middleware] = true
-			found = append(found, e)
-		}
-	}
-
-	return found
+	log.Error("Wrong order of middlewares", e, fields)
 }
 
 func callers() []string {

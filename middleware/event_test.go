@@ -12,26 +12,28 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // recorder keeps events, on a clock that every look at moves on by a second.
 type recorder struct {
-	events []middleware.Event
+	events []retry.Event
 	now    time.Time
 }
 
-func (r *recorder) poison() middleware.Poison {
+func (r *recorder) engine() *engine.Engine {
 	r.now = time.Unix(1_800_000_000, 0)
 
-	return middleware.Poison{
-		Owner: owner, OnEvent: func(e middleware.Event) { r.events = append(r.events, e) },
-		Now: func() time.Time { r.now = r.now.Add(time.Second); return r.now },
+	return &engine.Engine{
+		OnEvent: func(e retry.Event) { r.events = append(r.events, e) },
+		Now:     func() time.Time { r.now = r.now.Add(time.Second); return r.now },
 	}
 }
 
-func (r *recorder) kinds() []middleware.EventKind {
-	var kinds []middleware.EventKind
+func (r *recorder) kinds() []retry.EventKind {
+	var kinds []retry.EventKind
 	for _, e := range r.events {
 		kinds = append(kinds, e.Kind)
 	}
@@ -42,33 +44,33 @@ func (r *recorder) kinds() []middleware.EventKind {
 func TestEventsOfADeadLetter(t *testing.T) {
 	r, d := &recorder{}, newDelivery()
 	d.state.Count, d.state.Attempts = 2, 2
-	msg := messageOf(d)
-	poison := r.poison()
-	poison.ErrorText = func(error) string { return "redacted" }
+	engine := r.engine()
+	msg := messageOf(d.under(engine))
+	engine.ErrorText = func(error) string { return "redacted" }
 
-	_, err := middleware.Retry{Poison: poison}.Middleware(failing(errBoom))(msg)
+	_, err := middleware.Retry{}.Middleware(failing(errBoom))(msg)
 	require.NoError(t, err)
-	require.Equal(t, []middleware.EventKind{middleware.EventAttempt, middleware.EventFailed}, r.kinds(), "no more before the broker has confirmed")
+	require.Equal(t, []retry.EventKind{retry.EventAttempt, retry.EventFailed}, r.kinds(), "no more before the broker has confirmed")
 
 	s := settlement(t, d)
 	s.Done(s.Verdict)
 
-	attempt := middleware.Attempt{Number: 3, Try: 1, Failures: 2, MaxRetries: 2, Last: true, Calls: 2, Queue: "orders"}
-	verdict := middleware.Verdict{Action: middleware.ActionDeadLetter, Reason: middleware.ReasonExhausted}
+	attempt := retry.Attempt{Number: 3, Try: 1, Failures: 2, MaxRetries: 2, Last: true, Calls: 2, Queue: "orders"}
+	verdict := retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonExhausted}
 	for i := range r.events {
 		assert.False(t, r.events[i].At.IsZero())
 		assert.Positive(t, r.events[i].Took+time.Duration(1-min(i, 1)), "how long it took")
 		r.events[i].At, r.events[i].Took = time.Time{}, 0
 	}
-	assert.Equal(t, []middleware.Event{
-		{Kind: middleware.EventAttempt, Queue: "orders", Message: msg, Attempt: attempt, Calls: 2},
+	assert.Equal(t, []retry.Event{
+		{Kind: retry.EventAttempt, Queue: "orders", Message: msg, Attempt: attempt, Calls: 2},
 		{
-			Kind: middleware.EventFailed, Queue: "orders", Message: msg, Attempt: attempt, Calls: 3,
-			Class: middleware.ClassError, Verdict: verdict, Err: errBoom,
+			Kind: retry.EventFailed, Queue: "orders", Message: msg, Attempt: attempt, Calls: 3,
+			Class: retry.ClassError, Verdict: verdict, Err: errBoom,
 		},
 		{
-			Kind: middleware.EventDeadLettered, Queue: "orders", Message: msg, Attempt: attempt, Calls: 3,
-			Class: middleware.ClassError, Verdict: verdict, Err: errBoom,
+			Kind: retry.EventDeadLettered, Queue: "orders", Message: msg, Attempt: attempt, Calls: 3,
+			Class: retry.ClassError, Verdict: verdict, Err: errBoom,
 		},
 	}, r.events)
 }
@@ -79,32 +81,32 @@ func TestEventsTellWhatWasCarriedOut(t *testing.T) {
 
 	for name, test := range map[string]struct {
 		err   error
-		carry func(middleware.Settlement)
-		kind  middleware.EventKind
-		told  middleware.Verdict
+		carry func(engine.Settlement)
+		kind  retry.EventKind
+		told  retry.Verdict
 		gives error
 	}{
-		"retried": {errBoom, func(s middleware.Settlement) { s.Done(s.Verdict) }, middleware.EventRetried, retry(1, time.Second), errBoom},
+		"retried": {errBoom, func(s engine.Settlement) { s.Done(s.Verdict) }, retry.EventRetried, again(1, time.Second), errBoom},
 		"too large": {
-			errBoom, func(s middleware.Settlement) { s.Done(dead("too-large")) }, middleware.EventDeadLettered, dead("too-large"), errBoom,
+			errBoom, func(s engine.Settlement) { s.Done(dead("too-large")) }, retry.EventDeadLettered, dead("too-large"), errBoom,
 		},
 		"dropped": {
-			middleware.Drop(errBoom), func(s middleware.Settlement) { s.Done(s.Verdict) }, middleware.EventDropped,
-			middleware.Verdict{Action: middleware.ActionDrop}, errBoom,
+			retry.Drop(errBoom), func(s engine.Settlement) { s.Done(s.Verdict) }, retry.EventDropped,
+			retry.Verdict{Action: retry.ActionDrop}, errBoom,
 		},
 		"postponed": {
-			middleware.Postpone(time.Second), func(s middleware.Settlement) { s.Done(s.Verdict) }, middleware.EventPostponed,
-			middleware.Verdict{Action: middleware.ActionPostpone, Delay: time.Second}, middleware.ErrPostponed,
+			retry.Postpone(time.Second), func(s engine.Settlement) { s.Done(s.Verdict) }, retry.EventPostponed,
+			retry.Verdict{Action: retry.ActionPostpone, Delay: time.Second}, retry.ErrPostponed,
 		},
-		"abandoned": {errBoom, func(s middleware.Settlement) { s.Abandoned(gone) }, middleware.EventAbandoned, retry(1, time.Second), gone},
+		"abandoned": {errBoom, func(s engine.Settlement) { s.Abandoned(gone) }, retry.EventAbandoned, again(1, time.Second), gone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, d := &recorder{}, newDelivery()
-			_, err := middleware.Retry{Poison: r.poison()}.Middleware(failing(test.err))(messageOf(d))
+			_, err := middleware.Retry{}.Middleware(failing(test.err))(messageOf(d.under(r.engine())))
 			require.NoError(t, err)
 			test.carry(settlement(t, d))
 
-			require.Equal(t, []middleware.EventKind{middleware.EventAttempt, middleware.EventFailed, test.kind}, r.kinds())
+			require.Equal(t, []retry.EventKind{retry.EventAttempt, retry.EventFailed, test.kind}, r.kinds())
 			assert.Equal(t, test.told, r.events[2].Verdict)
 			assert.ErrorIs(t, r.events[2].Err, test.gives)
 			assert.Equal(t, time.Second, r.events[2].Took, "since it was decided")
@@ -117,18 +119,19 @@ func TestEventsOfImmediateTries(t *testing.T) {
 	r, d := &recorder{}, newDelivery()
 	d.policy.Immediate = 1
 	calls := 0
-	_, err := middleware.Retry{Poison: r.poison()}.Middleware(func(*message.Message) ([]*message.Message, error) {
+	engine := r.engine()
+	_, err := middleware.Retry{}.Middleware(func(*message.Message) ([]*message.Message, error) {
 		if calls++; calls == 1 {
 			return nil, errBoom
 		}
 
 		return nil, nil
-	})(messageOf(d))
+	})(messageOf(d.under(engine)))
 	require.NoError(t, err)
 
-	require.Equal(t, []middleware.EventKind{middleware.EventAttempt, middleware.EventFailed, middleware.EventAttempt}, r.kinds(),
+	require.Equal(t, []retry.EventKind{retry.EventAttempt, retry.EventFailed, retry.EventAttempt}, r.kinds(),
 		"whether the last has succeeded is known when its outputs are published")
-	assert.Equal(t, middleware.ActionRetryNow, r.events[1].Verdict.Action)
+	assert.Equal(t, retry.ActionRetryNow, r.events[1].Verdict.Action)
 	assert.Equal(t, []int{1, 1, 2}, []int{r.events[0].Attempt.Try, r.events[1].Attempt.Try, r.events[2].Attempt.Try})
 	assert.Equal(t, []int{0, 1, 1}, []int{r.events[0].Calls, r.events[1].Calls, r.events[2].Calls})
 }
@@ -138,16 +141,16 @@ func TestEventsOfNestedMiddlewares(t *testing.T) {
 	for name, handler := range map[string]message.HandlerFunc{"fails": failing(errBoom), "succeeds": failing(nil)} {
 		t.Run(name, func(t *testing.T) {
 			r, d := &recorder{}, newDelivery()
-			poison := r.poison()
-			_, err := middleware.Retry{Poison: poison}.Middleware(poison.Middleware(handler))(messageOf(d))
+			engine := r.engine()
+			_, err := middleware.Retry{}.Middleware(middleware.Poison{}.Middleware(handler))(messageOf(d.under(engine)))
 			require.NoError(t, err)
-			poison.Ended(middleware.EventSucceeded, d, messageOf(d)) // what the consumer says then
+			engine.Ended(retry.EventSucceeded, d, messageOf(d)) // what the consumer says then
 
-			ended := middleware.EventSucceeded
+			ended := retry.EventSucceeded
 			if name == "fails" {
-				ended = middleware.EventFailed
+				ended = retry.EventFailed
 			}
-			assert.Equal(t, []middleware.EventKind{middleware.EventAttempt, ended}, r.kinds())
+			assert.Equal(t, []retry.EventKind{retry.EventAttempt, ended}, r.kinds())
 		})
 	}
 }
@@ -156,29 +159,30 @@ func TestEventsOfNestedMiddlewares(t *testing.T) {
 func TestEventsOfAShutdown(t *testing.T) {
 	r, d := &recorder{}, newDelivery()
 	d.withdrawn = true
-	poison, msg := r.poison(), messageOf(d)
-	_, err := middleware.Retry{Poison: poison}.Middleware(failing(errBoom))(msg)
+	engine := r.engine()
+	msg := messageOf(d.under(engine))
+	_, err := middleware.Retry{}.Middleware(failing(errBoom))(msg)
 	require.Error(t, err)
-	poison.Ended(middleware.EventRequeued, d, msg)
-	poison.Ended(middleware.EventRequeued, d, msg)
+	engine.Ended(retry.EventRequeued, d, msg)
+	engine.Ended(retry.EventRequeued, d, msg)
 
-	require.Equal(t, []middleware.EventKind{middleware.EventAttempt, middleware.EventRequeued}, r.kinds())
+	require.Equal(t, []retry.EventKind{retry.EventAttempt, retry.EventRequeued}, r.kinds())
 	assert.Equal(t, 0, r.events[1].Calls, "it was not counted")
 
 	d.withdrawn = false
-	poison.Judge(d, middleware.Failure{Class: middleware.ClassUnpublishable, Err: errBoom, Message: msg})
+	engine.Judge(d, retry.Failure{Class: retry.ClassUnpublishable, Err: errBoom, Message: msg})
 	assert.Len(t, r.events, 2, "a failure that comes after the end of its attempt is told no more")
 }
 
 // Messages that no handler may see have no attempt.
 func TestEventsWithoutAnAttempt(t *testing.T) {
-	for class, told := range map[middleware.Class][]middleware.EventKind{
-		middleware.ClassCrashed:     {middleware.EventUnhandled, middleware.EventRetried},
-		middleware.ClassUndecodable: {middleware.EventUnhandled, middleware.EventDeadLettered},
+	for class, told := range map[retry.Class][]retry.EventKind{
+		retry.ClassCrashed:     {retry.EventUnhandled, retry.EventRetried},
+		retry.ClassUndecodable: {retry.EventUnhandled, retry.EventDeadLettered},
 	} {
 		t.Run(string(class), func(t *testing.T) {
 			r, d := &recorder{}, newDelivery()
-			s := r.poison().Judge(d, middleware.Failure{Class: class, Err: errBoom, Topic: "topic", Message: message.NewMessage("1", nil)})
+			s := r.engine().Judge(d, retry.Failure{Class: class, Err: errBoom, Topic: "topic", Message: message.NewMessage("1", nil)})
 			s.Done(s.Verdict)
 			assert.Equal(t, told, r.kinds())
 			assert.Zero(t, r.events[0].Took)
@@ -188,16 +192,16 @@ func TestEventsWithoutAnAttempt(t *testing.T) {
 
 	t.Run("expired", func(t *testing.T) {
 		r, d := &recorder{}, newDelivery()
-		poison := r.poison()
+		engine := r.engine()
 		d.state.Deadline = r.now
-		_, err := middleware.Retry{Poison: poison}.Middleware(failing(nil))(messageOf(d))
+		_, err := middleware.Retry{}.Middleware(failing(nil))(messageOf(d.under(engine)))
 		require.NoError(t, err)
 		s := settlement(t, d)
 		s.Done(s.Verdict)
-		require.Equal(t, []middleware.EventKind{middleware.EventUnhandled, middleware.EventDeadLettered}, r.kinds())
+		require.Equal(t, []retry.EventKind{retry.EventUnhandled, retry.EventDeadLettered}, r.kinds())
 		for _, e := range r.events {
-			assert.Equal(t, middleware.ClassExpired, e.Class)
-			assert.Equal(t, middleware.ReasonExpired, e.Verdict.Reason)
+			assert.Equal(t, retry.ClassExpired, e.Class)
+			assert.Equal(t, retry.ReasonExpired, e.Verdict.Reason)
 		}
 	})
 }
@@ -206,10 +210,10 @@ func TestEventsWithoutAnAttempt(t *testing.T) {
 func TestOnEventPanics(t *testing.T) {
 	logger, d := watermill.NewCaptureLogger(), newDelivery()
 	d.policy = config.Policy{Mode: config.ModeDeadLetter}
-	poison := middleware.Poison{Owner: owner, Logger: logger, OnEvent: func(middleware.Event) { panic("oh, secret") }}
-	poison.ErrorText = func(err error) string { return strings.ReplaceAll(err.Error(), "secret", "redacted") }
+	engine := &engine.Engine{Logger: logger, OnEvent: func(retry.Event) { panic("oh, secret") }}
+	engine.ErrorText = func(err error) string { return strings.ReplaceAll(err.Error(), "secret", "redacted") }
 
-	_, err := poison.Middleware(failing(errBoom))(messageOf(d))
+	_, err := middleware.Poison{}.Middleware(failing(errBoom))(messageOf(d.under(engine)))
 	require.NoError(t, err)
 	require.NotPanics(t, func() { settlement(t, d).Done(dead("exhausted")) })
 

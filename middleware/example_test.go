@@ -10,20 +10,21 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // decide tells what becomes of a message whose handler fails with err for the first time.
-func decide(policy config.Policy, err error) middleware.Verdict {
-	class, after := middleware.Classify(policy, middleware.ClassError, err)
-	return middleware.Decide(policy, middleware.Case{Class: class, After: after, Now: time.Now()})
+func decide(policy config.Policy, err error) retry.Verdict {
+	class, after := engine.Classify(policy, retry.ClassError, err)
+	return engine.Decide(policy, engine.Case{Class: class, After: after, Now: time.Now()})
 }
 
 func ExamplePermanent() {
 	handler := func(msg *message.Message) error {
 		if len(msg.Payload) == 0 {
-			return middleware.Permanent(errors.New("no payload")) // no retry will bring one
+			return retry.Permanent(errors.New("no payload")) // no retry will bring one
 		}
 
 		return nil
@@ -31,7 +32,7 @@ func ExamplePermanent() {
 
 	err := handler(message.NewMessage("1", nil))
 	fmt.Println(err)
-	fmt.Println(errors.Is(err, middleware.ErrPermanent))
+	fmt.Println(errors.Is(err, retry.ErrPermanent))
 	fmt.Println(decide(config.Default(), err))
 	// Output:
 	// no payload
@@ -41,12 +42,12 @@ func ExamplePermanent() {
 
 func ExampleDrop() {
 	handler := func(*message.Message) error {
-		return middleware.Drop(errors.New("the order was deleted")) // nobody will look for it in a dead-letter queue
+		return retry.Drop(errors.New("the order was deleted")) // nobody will look for it in a dead-letter queue
 	}
 
 	err := handler(message.NewMessage("1", nil))
 	fmt.Println(err)
-	fmt.Println(errors.Is(err, middleware.ErrDrop))
+	fmt.Println(errors.Is(err, retry.ErrDrop))
 	fmt.Println(decide(config.Default(), err))
 	// Output:
 	// the order was deleted
@@ -57,7 +58,7 @@ func ExampleDrop() {
 func ExampleRetryAfter() {
 	policy := config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second}}
 
-	err := middleware.RetryAfter(25*time.Second, errors.New("429 Too Many Requests"))
+	err := retry.RetryAfter(25*time.Second, errors.New("429 Too Many Requests"))
 	fmt.Println(err)
 	fmt.Println(decide(policy, err))
 	// Output:
@@ -66,7 +67,7 @@ func ExampleRetryAfter() {
 }
 
 func ExamplePostpone() {
-	err := fmt.Errorf("the payment is not there yet: %w", middleware.Postpone(time.Second))
+	err := fmt.Errorf("the payment is not there yet: %w", retry.Postpone(time.Second))
 	fmt.Println(err)
 	fmt.Println(decide(config.Default(), err))
 	// Output:
@@ -78,7 +79,7 @@ func ExampleTransient() {
 	policy := config.Policy{NeverRetry: []config.ErrorMatch{config.Is(fs.ErrNotExist)}}
 
 	fmt.Println(decide(policy, fs.ErrNotExist))
-	fmt.Println(decide(policy, middleware.Transient(fs.ErrNotExist))) // it will be uploaded soon
+	fmt.Println(decide(policy, retry.Transient(fs.ErrNotExist))) // it will be uploaded soon
 	// Output:
 	// dead-letter (permanent)
 	// retry 1 after 1s
@@ -86,7 +87,7 @@ func ExampleTransient() {
 
 func ExampleAttemptFromContext() {
 	handler := func(msg *message.Message) error {
-		if attempt, ok := middleware.AttemptFromContext(msg.Context()); ok {
+		if attempt, ok := retry.AttemptFromContext(msg.Context()); ok {
 			fmt.Printf("attempt %d of %d, last: %t, before: %s\n",
 				attempt.Number, attempt.MaxRetries+1, attempt.Last, attempt.LastError)
 		}
@@ -94,9 +95,9 @@ func ExampleAttemptFromContext() {
 		return nil
 	}
 
-	// A plug's subscriber puts this into the context of each message.
+	// A retrier's subscriber puts this into the context of each message.
 	msg := message.NewMessage("1", nil)
-	msg.SetContext(middleware.WithDelivery(context.Background(), &delivery{
+	msg.SetContext(engine.WithDelivery(context.Background(), &delivery{
 		policy: config.Policy{Retries: 2}.WithDefaults(), state: wire.State{Count: 2, Error: "connection refused"},
 	}))
 
@@ -108,9 +109,9 @@ func ExampleDecide() {
 	policy := config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second}}
 
 	for failures := range 3 {
-		fmt.Println(middleware.Decide(policy, middleware.Case{Failures: failures, Class: middleware.ClassError}))
+		fmt.Println(engine.Decide(policy, engine.Case{Failures: failures, Class: retry.ClassError}))
 	}
-	fmt.Println(middleware.Decide(policy, middleware.Case{Class: middleware.ClassShutdown}))
+	fmt.Println(engine.Decide(policy, engine.Case{Class: retry.ClassShutdown}))
 	// Output:
 	// retry 1 after 1s
 	// retry 2 after 30s

@@ -6,6 +6,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/internal/engine"
 )
 
 // The subscribers of which a message without a delivery is a mistake, by the names that the router gives them.
@@ -15,23 +17,29 @@ const (
 )
 
 var (
-	errForeignSubscriber = errors.New("cannot retry messages of this handler: its subscriber was not made with this plug, so its failures " +
-		"are redelivered without count or delay; use plug.NewSubscriber(), or amqp.NewSubscriber(plug.Config(), logger), " +
+	errForeignSubscriber = errors.New("cannot retry messages of this handler: its subscriber was not made with this retrier, so its failures " +
+		"are redelivered without count or delay; use retrier.NewSubscriber(), or amqp.NewSubscriber(retrier.Config(), logger), " +
 		"or, if it is to have no retries, add the middleware to the other handlers only (handler.AddMiddleware)")
-	errCopied = errors.New("cannot retry messages of this handler: they are copies, which have lost the delivery of the plug's subscriber, " +
+	errCopied = errors.New("cannot retry messages of this handler: they are copies, which have lost the delivery of the retrier's subscriber, " +
 		"so their failures are redelivered without count or delay; " +
 		"hand on the message itself, or copy it with its context (message.CopyWithContext)")
 )
 
-// passOn hands on a message that is not this plug's, and tells of the first one of each handler.
-func (p Poison) passOn(h message.HandlerFunc, msg *message.Message, once *sync.Once) ([]*message.Message, error) {
-	// Afterwards, because the middleware of another plug may be inside: it knows its messages, and they are no mistake.
-	defer once.Do(func() { p.reportForeign(msg) })
+// foreign is what a handler gets that is not handled here.
+type foreign struct {
+	only *engine.Engine // whose messages are; nil: all that have one
+	once sync.Once
+}
+
+// passOn hands on a message, and tells of the first one of each handler.
+func (f *foreign) passOn(h message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
+	// Afterwards, because the middleware of another retrier may be inside: it knows its messages, and they are no mistake.
+	defer f.once.Do(func() { f.report(msg) })
 
 	return h(msg)
 }
 
-func (p Poison) reportForeign(msg *message.Message) {
+func (f *foreign) report(msg *message.Message) {
 	ctx := msg.Context()
 	fields := watermill.LogFields{
 		"topic":           message.SubscribeTopicFromCtx(ctx),
@@ -39,15 +47,25 @@ func (p Poison) reportForeign(msg *message.Message) {
 		"subscriber_name": message.SubscriberNameFromCtx(ctx),
 	}
 
-	const text = "Message was not received through this plug, it is passed on untouched"
+	log := loggerOf(f.only)
+	const text = "Message was not received through this retrier, it is passed on untouched"
 	switch subscriber := message.SubscriberNameFromCtx(ctx); {
-	case deliveryOf(msg) != nil:
-		p.logger().Debug(text+": it is another plug's", fields)
+	case engine.DeliveryOf(msg) != nil:
+		log.Debug(text+": it is another retrier's", fields)
 	case subscriber == stockSubscriber:
-		p.logger().Error(text, errForeignSubscriber, fields)
+		log.Error(text, errForeignSubscriber, fields)
 	case subscriber == ownSubscriber:
-		p.logger().Error(text, errCopied, fields)
+		log.Error(text, errCopied, fields)
 	default:
-		p.logger().Info(text+": it was received by another Pub/Sub, or was copied on its way", fields)
+		log.Info(text+": it was received by another Pub/Sub, or was copied on its way", fields)
 	}
+}
+
+// loggerOf is the logger of an engine, and the usual one where it is none's.
+func loggerOf(e *engine.Engine) watermill.LoggerAdapter {
+	if e == nil {
+		e = &engine.Engine{}
+	}
+
+	return e.Log()
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func TestGoexitInAShutdown(t *testing.T) {
@@ -17,7 +18,7 @@ func TestGoexitInAShutdown(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _ = middleware.Retry{Poison: middleware.Poison{Owner: owner}}.Middleware(func(*message.Message) ([]*message.Message, error) {
+		_, _ = middleware.Retry{}.Middleware(func(*message.Message) ([]*message.Message, error) {
 			d.withdrawn = true
 			runtime.Goexit()
 			return nil, nil
@@ -25,7 +26,7 @@ func TestGoexitInAShutdown(t *testing.T) {
 	}()
 	<-done
 
-	assert.Equal(t, middleware.Verdict{Action: middleware.ActionRequeue}, settlement(t, d).Verdict, "nothing is counted")
+	assert.Equal(t, retry.Verdict{Action: retry.ActionRequeue}, settlement(t, d).Verdict, "nothing is counted")
 	assertClosed(t, msg.Nacked())
 	assert.Zero(t, d.inside, "it has left")
 }

@@ -13,8 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func immediately(n int) *delivery {
@@ -25,16 +27,16 @@ func immediately(n int) *delivery {
 }
 
 func retrying(h message.HandlerFunc) message.HandlerFunc {
-	return middleware.Retry{Poison: middleware.Poison{Owner: owner}}.Middleware(h)
+	return middleware.Retry{}.Middleware(h)
 }
 
 // Every try sees the message as it arrived, with a live context, whatever the one before has done to it.
 func TestImmediateTries(t *testing.T) {
 	d := immediately(2)
 
-	var attempts []middleware.Attempt
+	var attempts []retry.Attempt
 	_, err := retrying(func(msg *message.Message) ([]*message.Message, error) {
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		attempts = append(attempts, attempt)
 
 		require.NoError(t, msg.Context().Err())
@@ -69,12 +71,12 @@ func TestImmediateTries(t *testing.T) {
 	}
 
 	s := settlement(t, d)
-	assert.Equal(t, retry(1, time.Second), s.Verdict)
+	assert.Equal(t, again(1, time.Second), s.Verdict)
 	assert.Equal(t, 3, s.State.Attempts)
 	assert.Equal(t, 1, s.State.Count)
 	assert.Zero(t, s.State.Tries)
 	require.Len(t, s.State.History, 3)
-	assert.Equal(t, []wire.Reason{"", "panic", ""}, []wire.Reason{s.State.History[0].Reason, s.State.History[1].Reason, s.State.History[2].Reason})
+	assert.Equal(t, []retry.Reason{"", "panic", ""}, []retry.Reason{s.State.History[0].Reason, s.State.History[1].Reason, s.State.History[2].Reason})
 }
 
 func TestImmediateTrySucceeds(t *testing.T) {
@@ -98,13 +100,13 @@ func TestNoImmediateTry(t *testing.T) {
 	for name, test := range map[string]struct {
 		prepare func(*delivery)
 		handler func(*delivery, *message.Message) error
-		want    middleware.Verdict
+		want    retry.Verdict
 	}{
-		"after a wait":        {func(d *delivery) { d.state.Count = 1 }, func(*delivery, *message.Message) error { return errBoom }, retry(2, 5*time.Second)},
-		"the handler acked":   {func(*delivery) {}, func(_ *delivery, msg *message.Message) error { msg.Ack(); return errBoom }, retry(1, time.Second)},
-		"the handler nacked":  {func(*delivery) {}, func(_ *delivery, msg *message.Message) error { msg.Nack(); return errBoom }, retry(1, time.Second)},
-		"permanent":           {func(*delivery) {}, func(*delivery, *message.Message) error { return middleware.Permanent(errBoom) }, dead("permanent")},
-		"the policy has none": {func(d *delivery) { d.policy.Immediate = 0 }, func(*delivery, *message.Message) error { return errBoom }, retry(1, time.Second)},
+		"after a wait":        {func(d *delivery) { d.state.Count = 1 }, func(*delivery, *message.Message) error { return errBoom }, again(2, 5*time.Second)},
+		"the handler acked":   {func(*delivery) {}, func(_ *delivery, msg *message.Message) error { msg.Ack(); return errBoom }, again(1, time.Second)},
+		"the handler nacked":  {func(*delivery) {}, func(_ *delivery, msg *message.Message) error { msg.Nack(); return errBoom }, again(1, time.Second)},
+		"permanent":           {func(*delivery) {}, func(*delivery, *message.Message) error { return retry.Permanent(errBoom) }, dead("permanent")},
+		"the policy has none": {func(d *delivery) { d.policy.Immediate = 0 }, func(*delivery, *message.Message) error { return errBoom }, again(1, time.Second)},
 		"expired meanwhile": {
 			func(d *delivery) { d.state.Deadline = time.Now().Add(time.Hour) },
 			func(d *delivery, _ *message.Message) error { d.state.Deadline = time.Now(); return errBoom },
@@ -136,7 +138,7 @@ func TestNoImmediateTry(t *testing.T) {
 
 		require.ErrorIs(t, err, errBoom, "nacked")
 		assert.Equal(t, 1, calls)
-		assert.Equal(t, middleware.ActionRequeue, settlement(t, d).Verdict.Action)
+		assert.Equal(t, retry.ActionRequeue, settlement(t, d).Verdict.Action)
 	})
 
 	t.Run("a goroutine that ends", func(t *testing.T) {
@@ -155,7 +157,7 @@ func TestNoImmediateTry(t *testing.T) {
 		<-done
 
 		assert.Equal(t, 1, calls)
-		assert.Equal(t, retry(1, time.Second), settlement(t, d).Verdict)
+		assert.Equal(t, again(1, time.Second), settlement(t, d).Verdict)
 	})
 }
 
@@ -166,7 +168,7 @@ func TestBeforeTheHandler(t *testing.T) {
 	for name, test := range map[string]struct {
 		state  wire.State
 		policy config.Policy
-		want   middleware.Verdict
+		want   retry.Verdict
 		after  wire.State
 	}{
 		"expired": {
@@ -175,11 +177,11 @@ func TestBeforeTheHandler(t *testing.T) {
 		},
 		"expired, dropped": {
 			wire.State{Deadline: past}, config.Policy{OnExpiry: config.ExpiryDrop}.WithDefaults(),
-			middleware.Verdict{Action: middleware.ActionDrop, Reason: "expired"}, wire.State{Deadline: past},
+			retry.Verdict{Action: retry.ActionDrop, Reason: "expired"}, wire.State{Deadline: past},
 		},
 		"not due": {
 			wire.State{Count: 1, Attempts: 3, Error: "before", NotBefore: soon, Since: past}, twoRetries,
-			middleware.Verdict{Action: middleware.ActionPostpone, Count: 1, Delay: 5 * time.Second, NotBefore: soon},
+			retry.Verdict{Action: retry.ActionPostpone, Count: 1, Delay: 5 * time.Second, NotBefore: soon},
 			wire.State{Count: 1, Attempts: 3, Error: "before", NotBefore: soon, Since: past, Delay: "5s"},
 		},
 		"expired before it is due": {
@@ -197,13 +199,13 @@ func TestBeforeTheHandler(t *testing.T) {
 
 			s := settlement(t, d)
 			assert.Equal(t, test.want, s.Verdict)
-			if test.want.Action == middleware.ActionPostpone {
+			if test.want.Action == retry.ActionPostpone {
 				assert.Empty(t, s.State.History, "nothing has happened")
 				assert.Zero(t, s.State.LastFailure)
 			} else {
 				require.Len(t, s.State.History, 1)
 				assert.Contains(t, s.State.History[0].Error, "expired at")
-				assert.Equal(t, wire.ReasonExpired, s.State.History[0].Reason)
+				assert.Equal(t, retry.ReasonExpired, s.State.History[0].Reason)
 				if test.after.Error == "" {
 					test.after.Error, test.after.ErrorType = s.State.History[0].Error, s.State.ErrorType
 				}
@@ -244,7 +246,7 @@ func TestBeforeTheHandler(t *testing.T) {
 		d.policy, d.state = long, wire.State{NotBefore: past.Add(time.Hour), Since: past.Add(-50 * time.Hour), LastFailure: past}
 		_, err := retrying(failing(nil))(messageOf(d))
 		require.NoError(t, err)
-		assert.Equal(t, middleware.ActionPostpone, settlement(t, d).Verdict.Action)
+		assert.Equal(t, retry.ActionPostpone, settlement(t, d).Verdict.Action)
 	})
 	t.Run("it would expire before it is due", func(t *testing.T) {
 		d := newDelivery()
@@ -268,24 +270,24 @@ func TestDecisionFunction(t *testing.T) {
 	another := errors.New("another")
 
 	for name, test := range map[string]struct {
-		decide   func(middleware.Failure) error
+		decide   func(retry.Failure) error
 		err      error
 		failures int
-		want     middleware.Verdict
+		want     retry.Verdict
 		text     string
 	}{
-		"says nothing":         {func(middleware.Failure) error { return nil }, errBoom, 0, retry(1, time.Second), "boom"},
-		"says the same":        {func(f middleware.Failure) error { return f.Err }, middleware.Permanent(errBoom), 0, dead("permanent"), "boom"},
-		"permanent":            {func(f middleware.Failure) error { return middleware.Permanent(f.Err) }, errBoom, 0, dead("permanent"), "boom"},
-		"transient":            {func(f middleware.Failure) error { return middleware.Transient(f.Err) }, middleware.Permanent(errBoom), 0, retry(1, time.Second), "boom"},
-		"transient, none left": {func(f middleware.Failure) error { return middleware.Transient(f.Err) }, errBoom, 2, dead("exhausted"), "boom"},
-		"drop":                 {func(f middleware.Failure) error { return middleware.Drop(f.Err) }, errBoom, 0, middleware.Verdict{Action: middleware.ActionDrop}, "boom"},
-		"retry after":          {func(f middleware.Failure) error { return middleware.RetryAfter(4*time.Second, f.Err) }, errBoom, 0, retry(1, 5*time.Second), "boom"},
-		"another error":        {func(middleware.Failure) error { return another }, middleware.Permanent(errBoom), 0, retry(1, time.Second), "another"},
-		"panics":               {func(middleware.Failure) error { panic("x") }, middleware.Permanent(errBoom), 0, dead("permanent"), "boom"},
-		"by attempt and message": {func(f middleware.Failure) error {
-			if f.Attempt.Number == 2 && f.Message.UUID == "uuid" && string(f.Payload) == "payload" && f.Attempt.Queue == "orders" && f.Class == middleware.ClassError {
-				return middleware.Permanent(f.Err)
+		"says nothing":         {func(retry.Failure) error { return nil }, errBoom, 0, again(1, time.Second), "boom"},
+		"says the same":        {func(f retry.Failure) error { return f.Err }, retry.Permanent(errBoom), 0, dead("permanent"), "boom"},
+		"permanent":            {func(f retry.Failure) error { return retry.Permanent(f.Err) }, errBoom, 0, dead("permanent"), "boom"},
+		"transient":            {func(f retry.Failure) error { return retry.Transient(f.Err) }, retry.Permanent(errBoom), 0, again(1, time.Second), "boom"},
+		"transient, none left": {func(f retry.Failure) error { return retry.Transient(f.Err) }, errBoom, 2, dead("exhausted"), "boom"},
+		"drop":                 {func(f retry.Failure) error { return retry.Drop(f.Err) }, errBoom, 0, retry.Verdict{Action: retry.ActionDrop}, "boom"},
+		"retry after":          {func(f retry.Failure) error { return retry.RetryAfter(4*time.Second, f.Err) }, errBoom, 0, again(1, 5*time.Second), "boom"},
+		"another error":        {func(retry.Failure) error { return another }, retry.Permanent(errBoom), 0, again(1, time.Second), "another"},
+		"panics":               {func(retry.Failure) error { panic("x") }, retry.Permanent(errBoom), 0, dead("permanent"), "boom"},
+		"by attempt and message": {func(f retry.Failure) error {
+			if f.Attempt.Number == 2 && f.Message.UUID == "uuid" && string(f.Payload) == "payload" && f.Attempt.Queue == "orders" && f.Class == retry.ClassError {
+				return retry.Permanent(f.Err)
 			}
 
 			return f.Err
@@ -294,8 +296,8 @@ func TestDecisionFunction(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			d := newDelivery()
 			d.state.Count = test.failures
-			p := middleware.Poison{Owner: owner, Decide: test.decide}
-			_, err := middleware.Retry{Poison: p}.Middleware(failing(test.err))(messageOf(d))
+			p := &engine.Engine{Decide: test.decide}
+			_, err := middleware.Retry{}.Middleware(failing(test.err))(messageOf(d.under(p)))
 			require.NoError(t, err)
 
 			s := settlement(t, d)
@@ -307,10 +309,10 @@ func TestDecisionFunction(t *testing.T) {
 	t.Run("is not asked in a shutdown", func(t *testing.T) {
 		d := newDelivery()
 		d.withdrawn = true
-		p := middleware.Poison{Owner: owner, Decide: func(f middleware.Failure) error { return middleware.Drop(f.Err) }}
-		_, err := middleware.Retry{Poison: p}.Middleware(failing(errBoom))(messageOf(d))
+		p := &engine.Engine{Decide: func(f retry.Failure) error { return retry.Drop(f.Err) }}
+		_, err := middleware.Retry{}.Middleware(failing(errBoom))(messageOf(d.under(p)))
 		require.ErrorIs(t, err, errBoom)
-		assert.Equal(t, middleware.ActionRequeue, settlement(t, d).Verdict.Action)
+		assert.Equal(t, retry.ActionRequeue, settlement(t, d).Verdict.Action)
 	})
 }
 
@@ -327,11 +329,11 @@ func TestPayloadsInLogs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			logger := watermill.NewCaptureLogger()
-			p := middleware.Poison{Owner: owner, Logger: logger, PayloadText: test.text}
+			p := &engine.Engine{Logger: logger, PayloadText: test.text}
 			d := newDelivery()
-			_, err := middleware.Retry{Poison: p}.Middleware(failing(errBoom))(messageOf(d))
+			_, err := middleware.Retry{}.Middleware(failing(errBoom))(messageOf(d.under(p)))
 			require.NoError(t, err)
-			require.Equal(t, retry(1, time.Second), settlement(t, d).Verdict)
+			require.Equal(t, again(1, time.Second), settlement(t, d).Verdict)
 
 			var found []watermill.CapturedMessage
 			for _, m := range logger.Captured()[watermill.InfoLogLevel] {

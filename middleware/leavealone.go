@@ -4,6 +4,9 @@ import (
 	"runtime/debug"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // failureListener is a Delivery that wants to know why a handler has failed of which the middleware leaves the message alone: of a
@@ -14,9 +17,9 @@ type failureListener interface {
 }
 
 // leaveAlone calls the handler of a message that the middleware leaves alone.
-func (p *Poison) leaveAlone(d Delivery, msg *message.Message, h message.HandlerFunc) (produced []*message.Message, err error) {
+func leaveAlone(d engine.Delivery, msg *message.Message, h message.HandlerFunc) (produced []*message.Message, err error) {
 	listener, is := d.(failureListener)
-	if _, deadLetter := DeadLetterFromContext(msg.Context()); !is || !deadLetter {
+	if _, deadLetter := retry.DeadLetterFromContext(msg.Context()); !is || !deadLetter {
 		return h(msg)
 	}
 	d.Enter()
@@ -26,14 +29,14 @@ func (p *Poison) leaveAlone(d Delivery, msg *message.Message, h message.HandlerF
 	defer func() {
 		if !returned {
 			if value := recover(); value != nil {
-				produced, err = nil, &PanicError{Value: value, Stack: debug.Stack(), ShowStack: p.PanicStacks}
+				produced, err = nil, &retry.PanicError{Value: value, Stack: debug.Stack(), ShowStack: d.Engine().PanicStacks}
 			} else { // a Goexit: this goroutine will not return to the router, so nobody else would answer
 				err = errGoexit
 				defer msg.Nack()
 			}
 		}
 		if err != nil {
-			text, _ := p.describe(err)
+			text, _ := d.Engine().Describe(err)
 			listener.Failed(handler, err, text)
 		}
 	}()

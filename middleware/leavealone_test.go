@@ -10,7 +10,9 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // deadLetterDelivery is the delivery of a dead letter, which wants to know why its handler has failed.
@@ -24,7 +26,7 @@ func (d *deadLetterDelivery) Failed(_ string, err error, text string) {
 	d.failures, d.texts = append(d.failures, err), append(d.texts, text)
 }
 
-// The handler of a dead letter is called as it is, and the plug is told why it has failed, whichever way it does.
+// The handler of a dead letter is called as it is, and the retrier is told why it has failed, whichever way it does.
 func TestDeadLetterFailureIsTold(t *testing.T) {
 	boom := errors.New("secret")
 	for name, c := range map[string]struct {
@@ -40,7 +42,7 @@ func TestDeadLetterFailureIsTold(t *testing.T) {
 		},
 		"panic": {
 			handler: func(*message.Message) ([]*message.Message, error) { panic(boom) }, text: "redacted",
-			want: func(t *testing.T, err error) { t.Helper(); assert.ErrorAs(t, err, new(*middleware.PanicError)) },
+			want: func(t *testing.T, err error) { t.Helper(); assert.ErrorAs(t, err, new(*retry.PanicError)) },
 		},
 		"goexit": {
 			handler: func(*message.Message) ([]*message.Message, error) { runtime.Goexit(); return nil, nil }, text: "redacted", nacked: true,
@@ -51,14 +53,14 @@ func TestDeadLetterFailureIsTold(t *testing.T) {
 			d := &deadLetterDelivery{delivery: newDelivery()}
 			d.policy = config.Policy{Mode: config.ModeOff}
 			msg := message.NewMessage("uuid", nil)
-			msg.SetContext(middleware.WithDeadLetter(middleware.WithDelivery(context.Background(), d), middleware.DeadLetter{}))
-			retry := middleware.Retry{Poison: middleware.Poison{Owner: owner, ErrorText: func(error) string { return "redacted" }}}
+			msg.SetContext(engine.WithDeadLetter(engine.WithDelivery(context.Background(), d), retry.DeadLetter{}))
+			d.under(&engine.Engine{ErrorText: func(error) string { return "redacted" }})
 
 			returned := make(chan error, 1)
 			go func() {
 				var err error
 				defer func() { returned <- err }()
-				_, err = retry.Middleware(c.handler)(msg)
+				_, err = middleware.Retry{}.Middleware(c.handler)(msg)
 			}()
 			err := <-returned
 

@@ -17,57 +17,61 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/order"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// delivery is one that takes every settlement, and a refusal as the plug's own do.
-type delivery struct {
-	Standing
-	settled chan Settlement
+// delivery is one that takes every settlement, and a refusal as the retrier's own do.
+type played struct {
+	engine.Standing
+	engine  *engine.Engine
+	settled chan engine.Settlement
 	refused error
 }
 
 // stockDelivery is one without a refusal.
-type stockDelivery struct{ Delivery }
+type stockDelivery struct{ engine.Delivery }
 
-func (*delivery) Owner() any      { return "plug" }
-func (*delivery) Queue() string   { return "queue" }
-func (*delivery) Succeeded()      {}
-func (*delivery) Enter()          {}
-func (*delivery) Leave()          {}
-func (*delivery) Withdrawn() bool { return false }
-func (d *delivery) Refuse(err error) bool {
+func (d *played) Engine() *engine.Engine { return d.engine }
+func (*played) Queue() string            { return "queue" }
+func (*played) Succeeded()               {}
+func (*played) Enter()                   {}
+func (*played) Leave()                   {}
+func (*played) Withdrawn() bool          { return false }
+func (d *played) Refuse(err error) bool {
 	d.refused = err
 	return true
 }
 
-func (d *delivery) Settle(_ context.Context, s Settlement) error {
+func (d *played) Settle(_ context.Context, s engine.Settlement) error {
 	d.settled <- s
 	return nil
 }
 
 // outcome is what has become of the last message.
 type outcome struct {
-	Settlement
+	engine.Settlement
 	refused error
 }
 
 // run handles messages in a router of Watermill with ours among its middlewares. One that is refused is acknowledged, as gochannel would redeliver it
 // for ever.
-func run(t *testing.T, messages int, handler message.NoPublishHandlerFunc, middlewares ...message.HandlerMiddleware) outcome {
+func run(t *testing.T, judge *engine.Engine, messages int, handler message.NoPublishHandlerFunc, middlewares ...message.HandlerMiddleware) outcome {
 	t.Helper()
 
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 5 * time.Second}, watermill.NopLogger{})
 	require.NoError(t, err)
 	channel := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})
 
-	settled, refusals := make(chan Settlement, 2*messages), make(chan error, messages)
+	settled, refusals := make(chan engine.Settlement, 2*messages), make(chan error, messages)
 	router.AddMiddleware(func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
-			d := &delivery{settled: settled}
+			d := &played{engine: judge, settled: settled}
 			policy := config.Default()
 			d.Arrive(&policy, &wire.State{})
-			msg.SetContext(WithDelivery(msg.Context(), d))
+			msg.SetContext(engine.WithDelivery(msg.Context(), d))
 			produced, err := h(msg)
 			refusals <- d.refused
 			if d.refused != nil {
@@ -173,11 +177,12 @@ func TestOrderOfMiddlewares(t *testing.T) {
 		"on either side of ours": {chain{retry}, chain{poisonQueue(t)}, []string{"PoisonQueue is inside", "Retry is outside"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for _, mode := range []OrderMode{"", OrderEnforce, OrderLog} {
+			for _, mode := range []bool{false, true} {
 				logger := watermill.NewCaptureLogger()
-				ours := Retry{Poison{Owner: "plug", Logger: logger, Order: mode}}.Middleware
+				engine := &engine.Engine{Logger: logger, LogOrder: mode}
+				ours := Retry{Of: engine}.Middleware
 
-				last := run(t, 2, fails, slices.Concat(test.outside, chain{ours}, test.inside)...)
+				last := run(t, engine, 2, fails, slices.Concat(test.outside, chain{ours}, test.inside)...)
 
 				var got []string
 				for _, m := range logger.Captured()[watermill.ErrorLogLevel] {
@@ -190,22 +195,22 @@ func TestOrderOfMiddlewares(t *testing.T) {
 				}
 				assert.Equal(t, test.want, got, "each mistake is told once")
 				refused := errors.As(last.refused, new(*OrderError))
-				assert.Equal(t, test.loses && mode != OrderLog, refused, "%q", mode)
+				assert.Equal(t, test.loses && !mode, refused, "log only: %t", mode)
 			}
 		})
 	}
 }
 
-// What is harmless with the plug's own subscriber can lose messages on a stock one, whose deliveries cannot be refused.
+// What is harmless with the retrier's own subscriber can lose messages on a stock one, whose deliveries cannot be refused.
 func TestOrderOfMiddlewaresOnStockSubscribers(t *testing.T) {
 	logger := watermill.NewCaptureLogger()
-	d := &delivery{settled: make(chan Settlement, 1)}
+	d := &played{engine: &engine.Engine{Logger: logger}, settled: make(chan engine.Settlement, 1)}
 	policy := config.Default()
 	d.Arrive(&policy, &wire.State{})
 	msg := message.NewMessage("", nil)
-	msg.SetContext(WithDelivery(context.Background(), stockDelivery{d}))
+	msg.SetContext(engine.WithDelivery(context.Background(), stockDelivery{d}))
 
-	ours := Retry{Poison{Owner: "plug", Logger: logger}}.Middleware
+	ours := Retry{}.Middleware
 	_, err := ours(apply(wmmiddleware.InstantAck, func(*message.Message) ([]*message.Message, error) { return nil, errors.New("boom") }))(msg)
 	require.NoError(t, err)
 	assert.Len(t, d.settled, 1, "it is handled all the same")
@@ -213,63 +218,15 @@ func TestOrderOfMiddlewaresOnStockSubscribers(t *testing.T) {
 	assert.ErrorContains(t, logger.Captured()[watermill.ErrorLogLevel][0].Err, "InstantAck is inside of the retry middleware, on a stock subscriber")
 }
 
-func TestOuterOrderEndsAtTheRouter(t *testing.T) {
-	middlewares := func(found []*OrderError) (names []string) {
-		for _, e := range found {
-			names = append(names, e.Middleware)
-		}
-
-		return names
-	}
-	assert.Equal(t, []string{"Watermill's Retry"}, middlewares(outerOrder([]string{
-		watermillPrefix + "Retry.Middleware.func1", routerName, poisonQueuePrefix + "Middleware.func1",
-	})))
-	assert.Equal(t, []string{"a middleware of package protect"}, middlewares(outerOrder([]string{protectPrefix + "(*Deduplicator).Middleware.func1", routerName})))
-	assert.Empty(t, outerOrder(nil))
-
+// The names of the functions on the stack end with the router's.
+func TestStackHasTheRouter(t *testing.T) {
 	var stack []string
-	run(t, 1, func(*message.Message) error {
+	run(t, &engine.Engine{}, 1, func(*message.Message) error {
 		stack = callers()
 		return nil
 	})
-	assert.Contains(t, stack, routerName)
-}
-
-func TestCheckOrder(t *testing.T) {
-	const (
-		ours, theirs = module + "amqpretry.(*Plug).Middleware-fm", module + "amqpretry/amqpretryv3.(*Plug).Poison-fm"
-		retry, dedup = watermillPrefix + "Retry.Middleware-fm", watermillPrefix + "(*Deduplicator).Middleware-fm"
-		ack, user    = watermillPrefix + "InstantAck", "example.com/shop/middleware.(*Deduplicator).Middleware-fm"
-		breaker      = watermillPrefix + "CircuitBreaker.Middleware-fm"
-		poison       = poisonQueuePrefix + "Middleware-fm"
-	)
-	for name, test := range map[string]struct {
-		chain []string
-		stock bool
-		want  []string
-	}{
-		"none of ours":           {[]string{retry, dedup}, true, nil},
-		"right":                  {[]string{user, ours, user, retry}, true, nil},
-		"far inside":             {[]string{ours, user, dedup}, false, []string{"Watermill's Deduplicator"}},
-		"outside":                {[]string{retry, user, ours}, false, []string{"Watermill's Retry"}},
-		"between two plugs":      {[]string{ours, retry, user, theirs}, false, nil},
-		"wrong for both":         {[]string{ours, dedup, theirs}, false, []string{"Watermill's Deduplicator"}},
-		"as an error's end":      {[]string{ours, breaker, theirs}, false, nil},
-		"stock only":             {[]string{ours, ack}, true, []string{"Watermill's InstantAck"}},
-		"harmless with our own":  {[]string{ours, ack}, false, nil},
-		"outside it loses both":  {[]string{ack, ours}, false, []string{"Watermill's InstantAck"}},
-		"several":                {[]string{poison, retry, theirs, dedup}, false, []string{"Watermill's PoisonQueue", "Watermill's Retry", "Watermill's Deduplicator"}},
-		"a possible one is told": {[]string{ours, poison}, false, []string{"Watermill's PoisonQueue"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			var got []string
-			for _, e := range CheckOrder(test.chain, test.stock) {
-				got = append(got, e.Middleware)
-				assert.Equal(t, name != "a possible one is told", e.Refused())
-			}
-			assert.Equal(t, test.want, got)
-		})
-	}
+	assert.Empty(t, order.Outside(slices.Concat(stack, []string{"github.com/ThreeDotsLabs/watermill/message/router/middleware.Retry.Middleware.func1"})))
+	assert.NotEmpty(t, order.Outside([]string{"github.com/ThreeDotsLabs/watermill/message/router/middleware.Retry.Middleware.func1"}))
 }
 
 // apply calls a middleware as a router does: the compiler does not inline it, which would change names.
@@ -279,10 +236,10 @@ func apply(m message.HandlerMiddleware, h message.HandlerFunc) message.HandlerFu
 
 // A failure knows where it happened from what the router puts into the context.
 func TestFailureInARouter(t *testing.T) {
-	var letter Event
-	poison := Poison{Owner: "plug", OnEvent: func(e Event) { letter = e }}
+	var letter retry.Event
+	engine := &engine.Engine{OnEvent: func(e retry.Event) { letter = e }}
 
-	s := run(t, 1, fails, poison.Middleware)
+	s := run(t, engine, 1, fails, Poison{}.Middleware)
 	assert.Equal(t, "topic", s.State.Topic)
 	assert.Equal(t, "handler", s.State.Handler)
 	assert.Equal(t, "gochannel.GoChannel", s.State.Subscriber)

@@ -13,8 +13,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func TestPoisonAlone(t *testing.T) {
@@ -30,7 +32,7 @@ func TestPoisonAlone(t *testing.T) {
 			d := newDelivery()
 			d.policy = policy
 
-			produced, err := middleware.Poison{Owner: owner}.Middleware(failing(errBoom))(messageOf(d))
+			produced, err := middleware.Poison{}.Middleware(failing(errBoom))(messageOf(d))
 			require.NoError(t, err)
 			assert.Empty(t, produced)
 
@@ -43,14 +45,14 @@ func TestPoisonAlone(t *testing.T) {
 
 	t.Run("drop", func(t *testing.T) {
 		d := newDelivery()
-		_, err := middleware.Poison{Owner: owner}.Middleware(failing(middleware.Drop(errBoom)))(messageOf(d))
+		_, err := middleware.Poison{}.Middleware(failing(retry.Drop(errBoom)))(messageOf(d))
 		require.NoError(t, err)
-		assert.Equal(t, middleware.Verdict{Action: middleware.ActionDrop}, settlement(t, d).Verdict)
+		assert.Equal(t, retry.Verdict{Action: retry.ActionDrop}, settlement(t, d).Verdict)
 	})
 
 	t.Run("success", func(t *testing.T) {
 		d := newDelivery()
-		_, err := middleware.Poison{Owner: owner}.Middleware(failing(nil))(messageOf(d))
+		_, err := middleware.Poison{}.Middleware(failing(nil))(messageOf(d))
 		require.NoError(t, err)
 		assert.Empty(t, d.settled)
 	})
@@ -61,22 +63,22 @@ func TestJudge(t *testing.T) {
 	d := newDelivery()
 	d.state.Attempts = 4
 
-	s := middleware.Poison{Host: "host"}.Judge(d, middleware.Failure{Class: middleware.ClassUndecodable, Err: errBoom, Topic: "topic"})
+	s := (&engine.Engine{Host: "host"}).Judge(d, retry.Failure{Class: retry.ClassUndecodable, Err: errBoom, Topic: "topic"})
 	assert.Equal(t, dead("undecodable"), s.Verdict)
 	assert.Equal(t, 4, s.State.Attempts, "no handler was called")
 	assert.Equal(t, "topic", s.State.Topic)
 	assert.Equal(t, "boom", s.State.Error)
-	assert.Equal(t, wire.ReasonUndecodable, s.State.History[0].Reason)
+	assert.Equal(t, retry.ReasonUndecodable, s.State.History[0].Reason)
 
-	s = middleware.Poison{}.Judge(d, middleware.Failure{Class: middleware.ClassCrashed, Topic: "topic"})
-	assert.Equal(t, retry(1, time.Second), s.Verdict)
+	s = (&engine.Engine{}).Judge(d, retry.Failure{Class: retry.ClassCrashed, Topic: "topic"})
+	assert.Equal(t, again(1, time.Second), s.Verdict)
 	assert.Equal(t, 5, s.State.Attempts)
 	assert.Empty(t, s.State.Error, "a failure may come without an error")
-	assert.Equal(t, wire.ReasonCrashed, s.State.History[0].Reason)
+	assert.Equal(t, retry.ReasonCrashed, s.State.History[0].Reason)
 
-	s = middleware.Poison{}.Judge(d, middleware.Failure{Class: middleware.ClassUnpublishable, Err: errBoom, Message: messageOf(d)})
-	assert.Equal(t, retry(1, time.Second), s.Verdict)
-	assert.Equal(t, wire.ReasonUnpublishable, s.State.History[0].Reason)
+	s = (&engine.Engine{}).Judge(d, retry.Failure{Class: retry.ClassUnpublishable, Err: errBoom, Message: messageOf(d)})
+	assert.Equal(t, again(1, time.Second), s.Verdict)
+	assert.Equal(t, retry.ReasonUnpublishable, s.State.History[0].Reason)
 }
 
 // shy panics when it is asked for its text.
@@ -101,9 +103,9 @@ func TestErrorText(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			logger, d := watermill.NewCaptureLogger(), newDelivery()
-			poison := middleware.Poison{Owner: owner, Logger: logger, ErrorText: test.errorText}
+			engine := &engine.Engine{Logger: logger, ErrorText: test.errorText}
 
-			_, err := middleware.Retry{Poison: poison}.Middleware(failing(test.err))(messageOf(d))
+			_, err := middleware.Retry{}.Middleware(failing(test.err))(messageOf(d.under(engine)))
 			require.NoError(t, err)
 			assert.Equal(t, test.want, settlement(t, d).State.Error)
 			assert.NotEmpty(t, settlement(t, d).State.ErrorType)
@@ -116,12 +118,12 @@ func TestErrorText(t *testing.T) {
 }
 
 func TestLogsShowTheRedactedText(t *testing.T) {
-	for name, err := range map[string]error{"dead letter": middleware.Permanent(errBoom), "drop": middleware.Drop(errBoom)} {
+	for name, err := range map[string]error{"dead letter": retry.Permanent(errBoom), "drop": retry.Drop(errBoom)} {
 		t.Run(name, func(t *testing.T) {
 			logger, d := watermill.NewCaptureLogger(), newDelivery()
-			poison := middleware.Poison{Owner: owner, Logger: logger, ErrorText: func(error) string { return "redacted" }}
+			engine := &engine.Engine{Logger: logger, ErrorText: func(error) string { return "redacted" }}
 
-			_, handlerErr := poison.Middleware(failing(err))(messageOf(d))
+			_, handlerErr := middleware.Poison{}.Middleware(failing(err))(messageOf(d.under(engine)))
 			require.NoError(t, handlerErr)
 
 			logged := logger.Captured()[watermill.ErrorLogLevel]
@@ -136,12 +138,12 @@ func TestLogsShowTheRedactedText(t *testing.T) {
 
 func TestNobodyHasToListen(t *testing.T) {
 	logger, d := watermill.NewCaptureLogger(), newDelivery()
-	_, err := middleware.Poison{Owner: owner, Logger: logger}.Middleware(failing(errBoom))(messageOf(d))
+	_, err := middleware.Poison{}.Middleware(failing(errBoom))(messageOf(d.under(&engine.Engine{Logger: logger})))
 	require.NoError(t, err)
 
 	assert.NotPanics(t, func() {
 		settlement(t, d).Done(dead("exhausted"))
-		middleware.Settlement{}.Done(dead("exhausted"))
+		engine.Settlement{}.Done(dead("exhausted"))
 	})
 	assert.Len(t, logger.Captured()[watermill.ErrorLogLevel], 1, "the dead letter itself")
 }
@@ -150,23 +152,23 @@ func TestAttemptFromContext(t *testing.T) {
 	first := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	d := newDelivery()
 
-	attempt, ok := middleware.AttemptFromContext(messageOf(d).Context())
+	attempt, ok := retry.AttemptFromContext(messageOf(d).Context())
 	assert.True(t, ok)
-	assert.Equal(t, middleware.Attempt{Number: 1, Try: 1, MaxRetries: 2, Queue: "orders"}, attempt)
+	assert.Equal(t, retry.Attempt{Number: 1, Try: 1, MaxRetries: 2, Queue: "orders"}, attempt)
 
 	deadline := time.Now().Add(time.Hour)
-	history := []middleware.FailedAttempt{{Number: 9, At: first, Error: "boom"}}
+	history := []retry.FailedAttempt{{Number: 9, At: first, Error: "boom"}}
 	d.state = wire.State{
 		Count: 1, Attempts: 9, Replays: 3, Since: first, Deadline: deadline, FirstFailure: first, Error: "boom", History: history,
 	}
-	attempt, _ = middleware.AttemptFromContext(messageOf(d).Context())
-	assert.Equal(t, middleware.Attempt{
+	attempt, _ = retry.AttemptFromContext(messageOf(d).Context())
+	assert.Equal(t, retry.Attempt{
 		Number: 2, Try: 1, Failures: 1, MaxRetries: 2, Calls: 9, Replays: 3, Since: first, Deadline: deadline,
 		FirstFailure: first, LastError: "boom", History: history, Queue: "orders",
 	}, attempt)
 
 	d.state.Count = 2
-	attempt, _ = middleware.AttemptFromContext(messageOf(d).Context())
+	attempt, _ = retry.AttemptFromContext(messageOf(d).Context())
 	assert.True(t, attempt.Last)
 
 	d.policy = config.Policy{Delays: []time.Duration{time.Second, time.Hour}}.WithDefaults()
@@ -186,23 +188,23 @@ func TestAttemptFromContext(t *testing.T) {
 	} {
 		other := newDelivery()
 		other.policy, other.state = test.policy, wire.State{Count: test.failures, Deadline: time.Now().Add(test.deadline)}
-		attempt, _ = middleware.AttemptFromContext(messageOf(other).Context())
+		attempt, _ = retry.AttemptFromContext(messageOf(other).Context())
 		assert.Equal(t, test.last, attempt.Last, name)
 	}
 
 	d.policy = config.Policy{Mode: config.ModeDeadLetter, Immediate: 1}.WithDefaults()
 	for tries, last := range []bool{false, true} {
 		d.state = wire.State{Tries: tries}
-		attempt, _ = middleware.AttemptFromContext(messageOf(d).Context())
+		attempt, _ = retry.AttemptFromContext(messageOf(d).Context())
 		assert.Equal(t, tries+1, attempt.Try)
 		assert.Equal(t, last, attempt.Last)
 	}
 
 	d.policy = config.Policy{Mode: config.ModeOff}
-	attempt, ok = middleware.AttemptFromContext(messageOf(d).Context())
+	attempt, ok = retry.AttemptFromContext(messageOf(d).Context())
 	assert.False(t, ok)
 	assert.Zero(t, attempt)
 
-	_, ok = middleware.AttemptFromContext(message.NewMessage("", nil).Context())
+	_, ok = retry.AttemptFromContext(message.NewMessage("", nil).Context())
 	assert.False(t, ok)
 }

@@ -17,30 +17,31 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
-
-const owner = "this plug"
 
 // delivery plays the broker's side and keeps what it is told.
 type delivery struct {
-	owner  any
+	engine *engine.Engine
 	policy config.Policy
 	state  wire.State
 	err    error // what Settle answers
 
-	attempt   middleware.Standing
+	attempt   engine.Standing
 	inside    int
 	withdrawn bool
 	succeeded int
-	settled   []middleware.Settlement
+	settled   []engine.Settlement
 	contexts  []context.Context
 }
 
-var _ middleware.Delivery = (*delivery)(nil)
+var _ engine.Delivery = (*delivery)(nil)
 
-func (d *delivery) Owner() any             { return d.owner }
+func (d *delivery) Engine() *engine.Engine { return d.engine }
 func (d *delivery) Queue() string          { return "orders" }
 func (d *delivery) Policy() *config.Policy { return &d.policy }
 func (d *delivery) State() *wire.State     { return &d.state }
@@ -51,10 +52,10 @@ func (d *delivery) Leave()                 { d.inside-- }
 func (d *delivery) Withdrawn() bool        { return d.withdrawn }
 func (d *delivery) Succeeded()             { d.succeeded++ }
 
-func (d *delivery) Begin(at time.Time, e *middleware.Event) bool { return d.attempt.Begin(at, e) }
-func (d *delivery) End() (time.Time, *middleware.Event, bool)    { return d.attempt.End() }
+func (d *delivery) Begin(at time.Time, e *retry.Event) bool { return d.attempt.Begin(at, e) }
+func (d *delivery) End() (time.Time, *retry.Event, bool)    { return d.attempt.End() }
 
-func (d *delivery) Settle(ctx context.Context, s middleware.Settlement) error {
+func (d *delivery) Settle(ctx context.Context, s engine.Settlement) error {
 	d.contexts = append(d.contexts, ctx)
 	if d.err != nil {
 		return d.err
@@ -65,12 +66,18 @@ func (d *delivery) Settle(ctx context.Context, s middleware.Settlement) error {
 }
 
 func newDelivery() *delivery {
-	return &delivery{owner: owner, policy: twoRetries, state: wire.State{Queue: "orders"}}
+	return &delivery{engine: &engine.Engine{}, policy: twoRetries, state: wire.State{Queue: "orders"}}
 }
 
-func messageOf(d middleware.Delivery) *message.Message {
+// under is the delivery of another engine.
+func (d *delivery) under(e *engine.Engine) *delivery {
+	d.engine = e
+	return d
+}
+
+func messageOf(d engine.Delivery) *message.Message {
 	msg := message.NewMessage("uuid", []byte("payload"))
-	msg.SetContext(middleware.WithDelivery(context.Background(), d))
+	msg.SetContext(engine.WithDelivery(context.Background(), d))
 
 	return msg
 }
@@ -86,7 +93,7 @@ func panicking(value any) message.HandlerFunc {
 }
 
 // settlement is the only one that a delivery was given.
-func settlement(t *testing.T, d *delivery) middleware.Settlement {
+func settlement(t *testing.T, d *delivery) engine.Settlement {
 	t.Helper()
 	require.Len(t, d.settled, 1)
 	assert.Zero(t, d.succeeded)
@@ -96,7 +103,7 @@ func settlement(t *testing.T, d *delivery) middleware.Settlement {
 
 func TestSuccess(t *testing.T) {
 	d, outputs := newDelivery(), []*message.Message{message.NewMessage("", nil)}
-	h := middleware.Retry{Poison: middleware.Poison{Owner: owner}}.Middleware(func(*message.Message) ([]*message.Message, error) {
+	h := middleware.Retry{}.Middleware(func(*message.Message) ([]*message.Message, error) {
 		return outputs, nil
 	})
 
@@ -111,32 +118,32 @@ func TestFailure(t *testing.T) {
 	for name, test := range map[string]struct {
 		handler   message.HandlerFunc
 		failures  int
-		verdict   middleware.Verdict
+		verdict   retry.Verdict
 		text      string
 		errorType string
-		reason    wire.Reason // in the history
+		reason    retry.Reason // in the history
 	}{
-		"error":           {failing(errBoom), 0, retry(1, time.Second), "boom", "*errors.errorString", ""},
-		"second error":    {failing(errBoom), 1, retry(2, 5*time.Second), "boom", "*errors.errorString", ""},
+		"error":           {failing(errBoom), 0, again(1, time.Second), "boom", "*errors.errorString", ""},
+		"second error":    {failing(errBoom), 1, again(2, 5*time.Second), "boom", "*errors.errorString", ""},
 		"last error":      {failing(errBoom), 2, dead("exhausted"), "boom", "*errors.errorString", ""},
-		"permanent":       {failing(middleware.Permanent(errBoom)), 0, dead("permanent"), "boom", "*errors.errorString", "permanent"},
-		"drop":            {failing(middleware.Drop(errBoom)), 0, middleware.Verdict{Action: middleware.ActionDrop}, "boom", "*errors.errorString", ""},
+		"permanent":       {failing(retry.Permanent(errBoom)), 0, dead("permanent"), "boom", "*errors.errorString", "permanent"},
+		"drop":            {failing(retry.Drop(errBoom)), 0, retry.Verdict{Action: retry.ActionDrop}, "boom", "*errors.errorString", ""},
 		"not retryable":   {failing(opinion(false)), 0, dead("permanent"), "an opinion", "middleware_test.opinion", "permanent"},
-		"panic":           {panicking("boom"), 0, retry(1, time.Second), "handler panicked: boom", "*middleware.PanicError", "panic"},
-		"last panic":      {panicking("boom"), 2, dead("panic"), "handler panicked: boom", "*middleware.PanicError", "panic"},
-		"panic, error":    {panicking(errBoom), 0, retry(1, time.Second), "handler panicked: boom", "*middleware.PanicError", "panic"},
-		"panic, marked":   {panicking(middleware.Permanent(errBoom)), 0, dead("permanent"), "handler panicked: boom", "*middleware.PanicError", "permanent"},
-		"panic, nil":      {panicking(nil), 0, retry(1, time.Second), "handler panicked: panic called with nil argument", "*middleware.PanicError", "panic"},
-		"wrapped":         {failing(fmt.Errorf("x: %w", pkgerrors.Wrap(opinion(true), "y"))), 0, retry(1, time.Second), "x: y: an opinion", "middleware_test.opinion", ""},
-		"joined":          {failing(errors.Join(errBoom, errBoom)), 0, retry(1, time.Second), "boom\nboom", "*errors.joinError", ""},
-		"context's error": {failing(context.Canceled), 0, retry(1, time.Second), "context canceled", "*errors.errorString", ""},
+		"panic":           {panicking("boom"), 0, again(1, time.Second), "handler panicked: boom", "*retry.PanicError", "panic"},
+		"last panic":      {panicking("boom"), 2, dead("panic"), "handler panicked: boom", "*retry.PanicError", "panic"},
+		"panic, error":    {panicking(errBoom), 0, again(1, time.Second), "handler panicked: boom", "*retry.PanicError", "panic"},
+		"panic, marked":   {panicking(retry.Permanent(errBoom)), 0, dead("permanent"), "handler panicked: boom", "*retry.PanicError", "permanent"},
+		"panic, nil":      {panicking(nil), 0, again(1, time.Second), "handler panicked: panic called with nil argument", "*retry.PanicError", "panic"},
+		"wrapped":         {failing(fmt.Errorf("x: %w", pkgerrors.Wrap(opinion(true), "y"))), 0, again(1, time.Second), "x: y: an opinion", "middleware_test.opinion", ""},
+		"joined":          {failing(errors.Join(errBoom, errBoom)), 0, again(1, time.Second), "boom\nboom", "*errors.joinError", ""},
+		"context's error": {failing(context.Canceled), 0, again(1, time.Second), "context canceled", "*errors.errorString", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDelivery()
 			d.state.Count, d.state.Attempts = test.failures, test.failures
 
 			before := time.Now()
-			produced, err := middleware.Retry{Poison: middleware.Poison{Owner: owner, Host: "host"}}.Middleware(test.handler)(messageOf(d))
+			produced, err := middleware.Retry{}.Middleware(test.handler)(messageOf(d.under(&engine.Engine{Host: "host"})))
 			require.NoError(t, err, "the router acknowledges, the verdict is on the message")
 			assert.Empty(t, produced, "a failed handler's outputs are not published")
 
@@ -150,27 +157,27 @@ func TestFailure(t *testing.T) {
 			assert.WithinRange(t, s.State.FirstFailure, before, time.Now())
 			assert.Equal(t, s.State.FirstFailure, s.State.LastFailure)
 			require.Len(t, s.State.History, 1)
-			assert.Equal(t, wire.Attempt{
+			assert.Equal(t, retry.FailedAttempt{
 				Number: test.failures + 1, At: s.State.LastFailure, Error: s.State.Error, Type: test.errorType, Reason: test.reason,
 			}, s.State.History[0])
 
 			switch test.verdict.Action {
-			case middleware.ActionRetry:
+			case retry.ActionRetry:
 				assert.Equal(t, test.verdict.Count, s.State.Count)
 				assert.Equal(t, config.FormatDelay(test.verdict.Delay), s.State.Delay)
 				assert.Empty(t, s.State.Reason)
-			case middleware.ActionDeadLetter:
-				assert.Equal(t, wire.CountDead, s.State.Count)
+			case retry.ActionDeadLetter:
+				assert.Equal(t, header.CountDead, s.State.Count)
 				assert.Empty(t, s.State.Delay)
 				assert.Equal(t, test.verdict.Reason, s.State.Reason)
-			case middleware.ActionDrop, middleware.ActionRequeue:
+			case retry.ActionDrop, retry.ActionRequeue:
 			}
 		})
 	}
 }
 
 func TestStateGrowsFromFailureToFailure(t *testing.T) {
-	d, handle := newDelivery(), middleware.Retry{Poison: middleware.Poison{Owner: owner}}.Middleware(failing(errBoom))
+	d, handle := newDelivery(), middleware.Retry{}.Middleware(failing(errBoom))
 	d.state.Replays, d.state.Arrival = 2, wire.NewArrival("e", "r", "", "", "")
 
 	for range 3 {
@@ -179,7 +186,7 @@ func TestStateGrowsFromFailureToFailure(t *testing.T) {
 		d.state = d.settled[len(d.settled)-1].State
 	}
 
-	assert.Equal(t, wire.CountDead, d.state.Count)
+	assert.Equal(t, header.CountDead, d.state.Count)
 	assert.Equal(t, 3, d.state.Attempts)
 	assert.Len(t, d.state.History, 3)
 	assert.Equal(t, d.settled[0].State.FirstFailure, d.state.FirstFailure, "the first stays the first")
@@ -194,17 +201,17 @@ func TestEarlierVerdictsAreForgotten(t *testing.T) {
 	for name, test := range map[string]struct {
 		err    error
 		delay  string
-		reason wire.Reason
+		reason retry.Reason
 	}{
 		"retry":       {errBoom, "1s", ""},
-		"dead letter": {middleware.Permanent(errBoom), "", "permanent"},
-		"drop":        {middleware.Drop(errBoom), "", ""},
+		"dead letter": {retry.Permanent(errBoom), "", "permanent"},
+		"drop":        {retry.Drop(errBoom), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDelivery()
 			d.state.Delay, d.state.Reason = "30s", "expired"
 
-			_, err := middleware.Retry{Poison: middleware.Poison{Owner: owner}}.Middleware(failing(test.err))(messageOf(d))
+			_, err := middleware.Retry{}.Middleware(failing(test.err))(messageOf(d))
 			require.NoError(t, err)
 			assert.Equal(t, test.delay, settlement(t, d).State.Delay)
 			assert.Equal(t, test.reason, settlement(t, d).State.Reason)
@@ -215,7 +222,7 @@ func TestEarlierVerdictsAreForgotten(t *testing.T) {
 func TestPanicStacks(t *testing.T) {
 	for _, show := range []bool{false, true} {
 		d := newDelivery()
-		_, err := middleware.Retry{Poison: middleware.Poison{Owner: owner, PanicStacks: show}}.Middleware(panicking("boom"))(messageOf(d))
+		_, err := middleware.Retry{}.Middleware(panicking("boom"))(messageOf(d.under(&engine.Engine{PanicStacks: show})))
 		require.NoError(t, err)
 		assert.Equal(t, show, strings.Contains(settlement(t, d).State.Error, "retry_test.go"))
 	}
@@ -235,7 +242,7 @@ func TestGoexit(t *testing.T) {
 			go func() {
 				defer close(done)
 				returned = false
-				_, _ = middleware.Retry{Poison: middleware.Poison{Owner: owner}}.Middleware(
+				_, _ = middleware.Retry{}.Middleware(
 					func(msg *message.Message) ([]*message.Message, error) {
 						msg.SetContext(context.Background())
 						runtime.Goexit()
@@ -254,7 +261,7 @@ func TestGoexit(t *testing.T) {
 				return
 			}
 			assertClosed(t, msg.Acked())
-			assert.Equal(t, retry(1, time.Second), settlement(t, d).Verdict)
+			assert.Equal(t, again(1, time.Second), settlement(t, d).Verdict)
 			assert.Contains(t, settlement(t, d).State.Error, "Goexit")
 		})
 	}
@@ -273,8 +280,8 @@ func assertClosed(t *testing.T, c <-chan struct{}) {
 func TestShutdown(t *testing.T) {
 	for name, handler := range map[string]message.HandlerFunc{
 		"error":     failing(errBoom),
-		"permanent": failing(middleware.Permanent(errBoom)),
-		"drop":      failing(middleware.Drop(errBoom)),
+		"permanent": failing(retry.Permanent(errBoom)),
+		"drop":      failing(retry.Drop(errBoom)),
 		"panic":     panicking(errBoom),
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -282,9 +289,9 @@ func TestShutdown(t *testing.T) {
 			d.state.Count, d.state.Attempts = 2, 2
 			ctx, cancel := context.WithCancel(context.Background())
 			msg := messageOf(d)
-			msg.SetContext(middleware.WithDelivery(ctx, d))
+			msg.SetContext(engine.WithDelivery(ctx, d))
 
-			produced, err := middleware.Retry{Poison: middleware.Poison{Owner: owner}}.Middleware(
+			produced, err := middleware.Retry{}.Middleware(
 				func(msg *message.Message) ([]*message.Message, error) {
 					cancel() // while the handler runs
 					d.withdrawn = true
@@ -296,7 +303,7 @@ func TestShutdown(t *testing.T) {
 			assert.Empty(t, produced)
 
 			s := settlement(t, d)
-			assert.Equal(t, middleware.Verdict{Action: middleware.ActionRequeue}, s.Verdict, "nothing is counted")
+			assert.Equal(t, retry.Verdict{Action: retry.ActionRequeue}, s.Verdict, "nothing is counted")
 			assert.Zero(t, s.State)
 		})
 	}
@@ -307,9 +314,9 @@ func TestSuccessInAShutdown(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	msg := messageOf(d)
-	msg.SetContext(middleware.WithDelivery(ctx, d))
+	msg.SetContext(engine.WithDelivery(ctx, d))
 
-	_, err := middleware.Retry{Poison: middleware.Poison{Owner: owner}}.Middleware(failing(nil))(msg)
+	_, err := middleware.Retry{}.Middleware(failing(nil))(msg)
 	require.NoError(t, err, "what succeeded has succeeded")
 	assert.Equal(t, 1, d.succeeded)
 	assert.Empty(t, d.settled)
@@ -326,9 +333,9 @@ func TestTimeoutInside(t *testing.T) {
 		return nil, msg.Context().Err()
 	})
 
-	_, err := middleware.Retry{Poison: middleware.Poison{Owner: owner}}.Middleware(handler)(msg)
+	_, err := middleware.Retry{}.Middleware(handler)(msg)
 	require.NoError(t, err)
-	assert.Equal(t, retry(1, time.Second), settlement(t, d).Verdict)
+	assert.Equal(t, again(1, time.Second), settlement(t, d).Verdict)
 	assert.Equal(t, before, msg.Context())
 	assert.Equal(t, []context.Context{before}, d.contexts)
 }
@@ -353,27 +360,26 @@ func passesUntouched(t *testing.T, middle message.HandlerMiddleware, msg *messag
 }
 
 func TestMessagesOfOthersAreUntouched(t *testing.T) {
-	poison := middleware.Poison{Owner: owner, Logger: watermill.NewCaptureLogger()}
+	engine := &engine.Engine{Logger: watermill.NewCaptureLogger()}
 
 	for name, middle := range map[string]message.HandlerMiddleware{
-		"retry": middleware.Retry{Poison: poison}.Middleware, "poison": poison.Middleware,
+		"retry": middleware.Retry{Of: engine}.Middleware, "poison": middleware.Poison{Of: engine}.Middleware,
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDelivery()
 			passesUntouched(t, middle, message.NewMessage("", nil), d)
 
-			d.owner = "another plug"
 			passesUntouched(t, middle, messageOf(d), d)
 
-			d.owner, d.policy = owner, config.Policy{Mode: config.ModeOff}
-			passesUntouched(t, middle, messageOf(d), d)
+			d.policy = config.Policy{Mode: config.ModeOff}
+			passesUntouched(t, middle, messageOf(d.under(engine)), d)
 		})
 	}
 }
 
 func TestMessagesOfOthersAreReportedOnce(t *testing.T) {
 	logger := watermill.NewCaptureLogger()
-	handler := middleware.Retry{Poison: middleware.Poison{Owner: owner, Logger: logger}}.Middleware(failing(nil))
+	handler := middleware.Retry{Of: &engine.Engine{Logger: logger}}.Middleware(failing(nil))
 
 	for range 3 {
 		_, err := handler(message.NewMessage("", nil))
@@ -381,15 +387,15 @@ func TestMessagesOfOthersAreReportedOnce(t *testing.T) {
 	}
 
 	require.Len(t, logger.Captured()[watermill.InfoLogLevel], 1)
-	assert.Contains(t, logger.Captured()[watermill.InfoLogLevel][0].Msg, "was not received through this plug")
+	assert.Contains(t, logger.Captured()[watermill.InfoLogLevel][0].Msg, "was not received through this retrier")
 }
 
 func TestSettleError(t *testing.T) {
 	errSettle := errors.New("no confirmation")
 
 	for name, middle := range map[string]message.HandlerMiddleware{
-		"retry":  middleware.Retry{Poison: middleware.Poison{Owner: owner}}.Middleware,
-		"poison": middleware.Poison{Owner: owner}.Middleware,
+		"retry":  middleware.Retry{}.Middleware,
+		"poison": middleware.Poison{}.Middleware,
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDelivery()
@@ -410,11 +416,11 @@ func TestContextThatEndedIsNoShutdown(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	msg := messageOf(d)
-	msg.SetContext(middleware.WithDelivery(ctx, d))
+	msg.SetContext(engine.WithDelivery(ctx, d))
 
-	_, err := middleware.Retry{Poison: middleware.Poison{Owner: owner}}.Middleware(failing(errBoom))(msg)
+	_, err := middleware.Retry{}.Middleware(failing(errBoom))(msg)
 	require.NoError(t, err)
-	assert.Equal(t, retry(1, time.Second), settlement(t, d).Verdict)
+	assert.Equal(t, again(1, time.Second), settlement(t, d).Verdict)
 	assert.Zero(t, d.inside, "entered and left")
 }
 
@@ -427,11 +433,11 @@ func (e *pointerError) Unwrap() error { return e.inner }
 func TestErrorThatPanicsIsAFailure(t *testing.T) {
 	d := newDelivery()
 
-	_, err := middleware.Retry{Poison: middleware.Poison{Owner: owner}}.Middleware(
+	_, err := middleware.Retry{}.Middleware(
 		func(*message.Message) ([]*message.Message, error) {
 			var e *pointerError
 			return nil, e
 		})(messageOf(d))
 	require.NoError(t, err)
-	assert.Equal(t, retry(1, time.Second), settlement(t, d).Verdict)
+	assert.Equal(t, again(1, time.Second), settlement(t, d).Verdict)
 }

@@ -32,7 +32,7 @@ func nobody(t *testing.T) string {
 	return u.String()
 }
 
-// The first address is dead from the beginning, the second dies later: all of the plug's connections go on with the third.
+// The first address is dead from the beginning, the second dies later: all of the retrier's connections go on with the third.
 func TestAddressesMoveOn(t *testing.T) {
 	t.Parallel()
 
@@ -57,7 +57,7 @@ func TestAddressesMoveOn(t *testing.T) {
 	assert.NotZero(t, third.dialled(forwarder))
 }
 
-// Stock watermill-amqp, with the plug's config, does the same.
+// Stock watermill-amqp, with the retrier's config, does the same.
 func TestAddressesMoveOnStock(t *testing.T) {
 	t.Parallel()
 
@@ -65,16 +65,16 @@ func TestAddressesMoveOnStock(t *testing.T) {
 	logs, queue := newLogs(t), uniqueName("addresses")
 	conf := amqp.NewDurableQueueConfig(nobody(t))
 	conf.Connection.Reconnect = fastReconnect()
-	plug := newPlug(t, conf, amqpretry.Options{
+	retrier := newRetrier(t, conf, amqpretry.Options{
 		Policies: retries(ms(100)...), Logger: logs, Addresses: []string{address(t, second.URI), address(t, third.URI)},
 	})
 	broker := newRabbit(t, brokertest.URI(t))
 	t.Cleanup(func() { broker.remove(queue+".retry", queue, queue+".retry.100ms", queue+".dlq") })
 
-	sub, err := amqp.NewSubscriber(plug.Config(), logs)
+	sub, err := amqp.NewSubscriber(retrier.Config(), logs)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = sub.Close() })
-	pub, err := amqp.NewPublisher(plug.Config(), logs)
+	pub, err := amqp.NewPublisher(retrier.Config(), logs)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = pub.Close() })
 	messages, err := sub.Subscribe(t.Context(), queue)
@@ -102,7 +102,7 @@ func TestAddressesMoveOnStock(t *testing.T) {
 	arrives("by the second", pub)
 	second.stop()
 	// A new publisher: that of watermill-amqp has a data race while it reconnects.
-	again, err := amqp.NewPublisher(plug.Config(), logs)
+	again, err := amqp.NewPublisher(retrier.Config(), logs)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = again.Close() })
 	arrives("by the third", again)

@@ -22,56 +22,55 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/amqpretryv3"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// either is a plug for one version of watermill-amqp or the other.
+// either is a retrier for one version of watermill-amqp or the other.
 type either interface {
 	Middleware(message.HandlerFunc) message.HandlerFunc
-	NewSubscriber() (*amqpretry.Subscriber, error)
 	Plan(topic string) (topology.Plan, error)
 	Close() error
 }
 
-// eitherWay makes the plugs of both versions with the same options, and gives of each its two kinds of subscribers.
-func eitherWay(t *testing.T, uri string, options amqpretry.Options) (plugs []either, subscribers map[string]message.Subscriber) {
+// eitherWay makes the retriers of both versions with the same options, and gives of each its two kinds of subscribers.
+func eitherWay(t *testing.T, uri string, options amqpretry.Options) (retriers []either, subscribers map[string]message.Subscriber) {
 	t.Helper()
 
 	v2 := amqpv2.NewDurableQueueConfig(uri)
 	v2.Queue.Arguments, v2.Consume.Qos.PrefetchCount = mainQueueArguments("classic"), 5
-	plugV2, err := amqpretry.New(v2, options)
+	retrierV2, err := amqpretry.New(v2, options)
 	require.NoError(t, err)
 	v3 := amqpv3.NewDurableQueueConfig(uri)
 	v3.Queue.Arguments, v3.Consume.Qos.PrefetchCount = mainQueueArguments("classic"), 5
-	plugV3, err := amqpretryv3.New(v3, options) // the options are of one type
+	retrierV3, err := amqpretryv3.New(v3, amqpretryv3.Options(options))
 	require.NoError(t, err)
 
 	subscribers = map[string]message.Subscriber{}
-	subscribers["own v2"], err = plugV2.NewSubscriber()
+	subscribers["own v2"], err = retrierV2.NewSubscriber()
 	require.NoError(t, err)
-	subscribers["own v3"], err = plugV3.NewSubscriber()
+	subscribers["own v3"], err = retrierV3.NewSubscriber()
 	require.NoError(t, err)
-	subscribers["stock v2"], err = amqpv2.NewSubscriber(plugV2.Config(), watermill.NopLogger{})
+	subscribers["stock v2"], err = amqpv2.NewSubscriber(retrierV2.Config(), watermill.NopLogger{})
 	require.NoError(t, err)
-	subscribers["stock v3"], err = amqpv3.NewSubscriber(plugV3.Config(), watermill.NopLogger{})
+	subscribers["stock v3"], err = amqpv3.NewSubscriber(retrierV3.Config(), watermill.NopLogger{})
 	require.NoError(t, err)
 
-	return []either{plugV2, plugV3}, subscribers
+	return []either{retrierV2, retrierV3}, subscribers
 }
 
-// One queue is served by v2 and by v3 at once, by the plug's own subscribers and by stock ones: whoever gets a message goes on where
+// One queue is served by v2 and by v3 at once, by the retrier's own subscribers and by stock ones: whoever gets a message goes on where
 // another has failed.
 func TestBothVersionsServeOneQueue(t *testing.T) {
 	t.Parallel()
 
 	uri, queue := brokertest.URI(t), uniqueName("both")
 	broker := newRabbit(t, uri)
-	plugs, subscribers := eitherWay(t, uri, amqpretry.Options{Policies: retries(ms(50, 100)...), CloseTimeout: 5 * time.Second})
-	plans := make([]topology.Plan, len(plugs))
-	for i, plug := range plugs {
+	retriers, subscribers := eitherWay(t, uri, amqpretry.Options{Policies: retries(ms(50, 100)...), CloseTimeout: 5 * time.Second})
+	plans := make([]topology.Plan, len(retriers))
+	for i, retrier := range retriers {
 		var err error
-		plans[i], err = plug.Plan(queue)
+		plans[i], err = retrier.Plan(queue)
 		require.NoError(t, err)
 	}
 	assert.Equal(t, plans[0], plans[1], "the same topology")
@@ -90,11 +89,11 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 	for name, subscriber := range subscribers {
 		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
 		require.NoError(t, err)
-		for _, plug := range plugs { // both: each leaves the other's messages alone
-			router.AddMiddleware(plug.Middleware)
+		for _, retrier := range retriers { // both: each leaves the other's messages alone
+			router.AddMiddleware(retrier.Middleware)
 		}
 		router.AddConsumerHandler(name, queue, subscriber, func(msg *message.Message) error {
-			attempt, known := middleware.AttemptFromContext(msg.Context())
+			attempt, known := retry.AttemptFromContext(msg.Context())
 			assert.True(t, known)
 			mu.Lock()
 			defer mu.Unlock()
@@ -117,14 +116,14 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 	for _, router := range routers {
 		require.NoError(t, router.Close())
 	}
-	for _, plug := range plugs {
-		require.NoError(t, plug.Close())
+	for _, retrier := range retriers {
+		require.NoError(t, retrier.Close())
 	}
 
 	handlers := map[string]int{}
 	for _, letter := range letters {
-		assert.Equal(t, strconv.Itoa(3), header(letter, wire.KeyAttempts), uuid(letter))
-		handlers[header(letter, wire.KeyHandler)]++
+		assert.Equal(t, strconv.Itoa(3), headerOf(letter, header.Attempts), uuid(letter))
+		handlers[headerOf(letter, header.Handler)]++
 	}
 	assert.ElementsMatch(t, slices.Collect(maps.Keys(subscribers)), slices.Collect(maps.Keys(handlers)), "all of them had some")
 	shared := 0
@@ -138,7 +137,7 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 	assert.Len(t, attempts, len(ids))
 }
 
-// Under v3 two topics may share a queue and be bound each by its own key; with the stock subscriber as with the plug's own.
+// Under v3 two topics may share a queue and be bound each by its own key; with the stock subscriber as with the retrier's own.
 func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 	t.Parallel()
 
@@ -149,9 +148,9 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 			uri, exchange, queue := brokertest.URI(t), uniqueName("topics"), uniqueName("both")
 			conf := amqpv3.NewDurableTopicConfig(uri, exchange, queue)
 			conf.Queue.Arguments = mainQueueArguments("quorum")
-			plug, err := amqpretryv3.New(conf, amqpretryv3.Options{Policies: retries(ms(50)...)})
+			retrier, err := amqpretryv3.New(conf, amqpretryv3.Options{Policies: retries(ms(50)...)})
 			require.NoError(t, err)
-			t.Cleanup(func() { require.NoError(t, plug.Close()) })
+			t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 			broker := newRabbit(t, uri)
 			t.Cleanup(func() {
 				broker.remove(queue+".retry", queue, queue+".retry.50ms", queue+".dlq")
@@ -160,9 +159,9 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 
 			var subscriber message.Subscriber
 			if stock {
-				subscriber, err = amqpv3.NewSubscriber(plug.Config(), watermill.NopLogger{})
+				subscriber, err = amqpv3.NewSubscriber(retrier.Config(), watermill.NopLogger{})
 			} else {
-				subscriber, err = plug.NewSubscriber()
+				subscriber, err = retrier.NewSubscriber()
 			}
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, subscriber.Close()) })
@@ -172,7 +171,7 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 			}
 			wg.Wait()
 
-			publisher, err := amqpv3.NewPublisher(plug.Config(), watermill.NopLogger{})
+			publisher, err := amqpv3.NewPublisher(retrier.Config(), watermill.NopLogger{})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, publisher.Close()) })
 			for _, topic := range []string{"orders", "invoices", "returns", "nobody"} {
@@ -184,7 +183,7 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 			}
 			assert.ElementsMatch(t, []string{"orders", "invoices", "returns"}, got)
 
-			file, err := plug.Definitions("orders", "invoices")
+			file, err := retrier.Definitions("orders", "invoices")
 			require.NoError(t, err)
 			assert.Contains(t, string(file), `"routing_key": "orders"`)
 			assert.Contains(t, string(file), `"routing_key": "invoices"`)
@@ -192,7 +191,7 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 	}
 }
 
-// A message that the broker has delivered before says so under v3, with the plug's own subscriber as with the stock one; and only such
+// A message that the broker has delivered before says so under v3, with the retrier's own subscriber as with the stock one; and only such
 // a message does, whatever its publisher has passed on.
 func TestV3_RedeliveredMessagesSaySo(t *testing.T) {
 	t.Parallel()
@@ -200,10 +199,10 @@ func TestV3_RedeliveredMessagesSaySo(t *testing.T) {
 	uri, queue := brokertest.URI(t), uniqueName("both")
 	conf := amqpv3.NewDurableQueueConfig(uri)
 	conf.Queue.Arguments = mainQueueArguments("classic")
-	plug, err := amqpretryv3.New(conf, amqpretryv3.Options{})
+	retrier, err := amqpretryv3.New(conf, amqpretryv3.Options{})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, plug.Close()) })
-	plan, err := plug.Plan(queue)
+	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
+	plan, err := retrier.Plan(queue)
 	require.NoError(t, err)
 	broker := newRabbit(t, uri)
 	t.Cleanup(func() {
@@ -213,7 +212,7 @@ func TestV3_RedeliveredMessagesSaySo(t *testing.T) {
 		}
 		broker.remove(plan.RetryExchange, queues...)
 	})
-	subscriber, err := plug.NewSubscriber()
+	subscriber, err := retrier.NewSubscriber()
 	require.NoError(t, err)
 	messages, err := subscriber.Subscribe(t.Context(), queue)
 	require.NoError(t, err)

@@ -12,11 +12,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // withChannels makes a service without handlers whose connections have so many channels.
@@ -39,7 +40,7 @@ func (s *service) failing(ctx context.Context, sub message.Subscriber, topic str
 	if err != nil {
 		return nil, err
 	}
-	handler := s.Plug.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errFate })
+	handler := s.Retrier.Middleware(func(*message.Message) ([]*message.Message, error) { return nil, errFate })
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -83,7 +84,7 @@ func TestBriefQueuesLeaveNothing(t *testing.T) {
 		}
 		assert.Empty(t, svc.Held())
 		eventually(t, 5*time.Second, func() bool { return len(goroutinesOf(label)) <= early }, "goroutines: %d before", early)
-		depths, err := svc.Plug.QueueDepths(t.Context())
+		depths, err := svc.Retrier.QueueDepths(t.Context())
 		require.NoError(t, err, "a queue that is not subscribed to is not looked at")
 		assert.Empty(t, depths)
 		svc.close()
@@ -97,7 +98,7 @@ func TestNoChannelLeft(t *testing.T) {
 	svc := withChannels(t, channels, 300*time.Millisecond)
 	base := uniqueName("channels")
 	queue := func(i int) string { return fmt.Sprintf("%s-%d", base, i) }
-	other, err := svc.Plug.NewSubscriber()
+	other, err := svc.Retrier.NewSubscriber()
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -111,7 +112,7 @@ func TestNoChannelLeft(t *testing.T) {
 
 	last := queue(channels)
 	t.Cleanup(func() { svc.removeAll(last) })
-	var none *amqpretry.ChannelsError
+	var none *topology.ChannelsError
 	_, err = svc.Sub.Subscribe(t.Context(), last)
 	require.ErrorAs(t, err, &none)
 	assert.Equal(t, channels, none.Max)
@@ -126,7 +127,7 @@ func TestNoChannelLeft(t *testing.T) {
 	assert.NotContains(t, held.Error(), "alarm")
 
 	cancel()
-	eventually(t, 15*time.Second, func() bool { return len(svc.Events(middleware.EventReleased)) == 1 }, "there is a channel again")
+	eventually(t, 15*time.Second, func() bool { return len(svc.Events(retry.EventReleased)) == 1 }, "there is a channel again")
 	assert.Len(t, svc.Letters(), channels+1)
 	svc.close()
 }

@@ -12,8 +12,9 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // What becomes of a canary is told by whoever handles it, through its retries, on both subscribers; and nobody is told of other messages.
@@ -27,16 +28,16 @@ func TestCanariesAreToldOf(t *testing.T) {
 			t.Parallel()
 			var mended, postponed atomic.Bool
 			c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: func(msg *message.Message) error {
-				a, _ := middleware.AttemptFromContext(msg.Context())
+				a, _ := retry.AttemptFromContext(msg.Context())
 				switch {
 				case !mended.Load(), msg.UUID == "3 dies":
-					return middleware.Permanent(errFate)
+					return retry.Permanent(errFate)
 				case msg.UUID == "2 is retried" && a.Number < 3:
 					return errFate
 				case msg.UUID == "4 is dropped":
-					return middleware.Drop(errFate)
+					return retry.Drop(errFate)
 				case msg.UUID == "5 is postponed" && postponed.CompareAndSwap(false, true):
-					return middleware.Postpone(100 * time.Millisecond)
+					return retry.Postpone(100 * time.Millisecond)
 				}
 
 				return nil
@@ -67,7 +68,7 @@ func TestCanariesAreToldOf(t *testing.T) {
 			dead(1)
 
 			again := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-			assert.NotContains(t, again.Headers, wire.KeyCanary, "a dead letter is no canary any more")
+			assert.NotContains(t, again.Headers, header.Canary, "a dead letter is no canary any more")
 			svc.close()
 		})
 	}
@@ -85,7 +86,7 @@ func TestForgedCanariesTellNobody(t *testing.T) {
 	})
 	forged := func(canary string) amqp091.Publishing {
 		p := with("forged "+canary, nil)
-		for key, value := range (wire.State{Count: wire.CountDead, Queue: svc.Queue, Canary: canary}).Headers("id") {
+		for key, value := range (wire.State{Count: header.CountDead, Queue: svc.Queue, Canary: canary}).Headers("id") {
 			p.Headers[key] = value
 		}
 

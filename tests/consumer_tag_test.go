@@ -10,7 +10,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Further consumers of a channel have tags of their own, which must not be longer than AMQP allows: amqp091-go would close the connection.
@@ -24,5 +24,5 @@ func TestConsumerTagOfAnyLength(t *testing.T) {
 	svc.publish(numbered("message", 30)...)
 	eventually(t, 10*time.Second, func() bool { return len(svc.Calls.ids()) == 30 }, "all are handled")
 	svc.close()
-	assert.Len(t, svc.Events(middleware.EventConnected), 1, "the connection is not lost")
+	assert.Len(t, svc.Events(retry.EventConnected), 1, "the connection is not lost")
 }

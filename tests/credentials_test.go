@@ -21,11 +21,11 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // told collects everything that somebody might read, and knows what may not be in it.
@@ -86,7 +86,7 @@ func (c *told) error(where string, err error) {
 	}
 }
 
-func (c *told) event(e middleware.Event) {
+func (c *told) event(e retry.Event) {
 	c.error("event "+string(e.Kind), e.Err)
 	if e.Message != nil { // the rest of it is for its own synchronisation
 		c.text("payload", string(e.Message.Payload))
@@ -164,7 +164,7 @@ func (c *credentials) life(t *testing.T) {
 
 	s := setup{URI: network.URI, QueueType: "quorum", KeepObjects: true, Configure: func(conf *amqp.Config) { conf.Connection.AmqpURI = at }}
 	s.Options.PanicStacks = true
-	s.Options.OnEvent = func(e middleware.Event) {
+	s.Options.OnEvent = func(e retry.Event) {
 		c.event(e)
 		m.OnEvent(e)
 	}
@@ -181,20 +181,20 @@ func (c *credentials) life(t *testing.T) {
 	letters := svc.Broker.take(svc.dlq(), 2, 30*time.Second)
 	for _, d := range letters {
 		c.value("dead letter", d.Headers)
-		assert.NotEmpty(t, header(d, wire.KeyError))
+		assert.NotEmpty(t, headerOf(d, header.Error))
 	}
 	network.refuse(anyone)
 	network.cut(anyone)
 	eventually(t, 30*time.Second, func() bool { return len(svc.Logs.with("Cannot connect")) > 1 }, "it tries to come back")
-	_, err = svc.Plug.QueueDepths(t.Context())
+	_, err = svc.Retrier.QueueDepths(t.Context())
 	c.failed("depths", err)
-	consuming := func() int { return len(svc.Events(middleware.EventConsuming)) }
+	consuming := func() int { return len(svc.Events(retry.EventConsuming)) }
 	before := consuming()
 	network.allow(anyone)
 	eventually(t, 30*time.Second, func() bool { return consuming() > before }, "it has declared everything again")
 	svc.Broker.remove("", svc.dlq())
 	eventually(t, 30*time.Second, func() bool {
-		_, err = svc.Plug.QueueDepths(t.Context())
+		_, err = svc.Retrier.QueueDepths(t.Context())
 		return err != nil && strings.Contains(err.Error(), "NOT_FOUND")
 	}, "it is back")
 	c.failed("depths", err)
@@ -202,16 +202,16 @@ func (c *credentials) life(t *testing.T) {
 	svc.publish("2")
 	svc.Broker.take(svc.dlq(), 1, 30*time.Second)
 
-	c.value("plug", svc.Plug)
+	c.value("retrier", svc.Retrier)
 	c.value("subscriber", svc.Sub)
-	letterSub, err := svc.Plug.NewDeadLetterSubscriber()
+	letterSub, err := svc.Retrier.NewDeadLetterSubscriber()
 	require.NoError(t, err)
 	c.value("dead-letter subscriber", letterSub)
-	c.value("the plug in something else", struct{ P *amqpretry.Plug }{svc.Plug})
-	definitions, err := svc.Plug.Definitions(svc.Queue)
+	c.value("the retrier in something else", struct{ P *amqpretry.Retrier }{svc.Retrier})
+	definitions, err := svc.Retrier.Definitions(svc.Queue)
 	require.NoError(t, err)
 	c.text("definitions", string(definitions))
-	policy, err := svc.Plug.ProtectPolicy(svc.Queue)
+	policy, err := svc.Retrier.ProtectPolicy(svc.Queue)
 	require.NoError(t, err)
 	c.value("policy", policy)
 	families, err := m.registry.Gather()
@@ -220,12 +220,12 @@ func (c *credentials) life(t *testing.T) {
 		c.text("metric", family.String())
 	}
 	svc.close()
-	_, err = svc.Plug.NewSubscriber()
+	_, err = svc.Retrier.NewSubscriber()
 	c.failed("after Close", err)
 	c.logs(svc.Logs)
 }
 
-// try makes a plug and everything of it that connects, and checks what each has to say.
+// try makes a retrier and everything of it that connects, and checks what each has to say.
 func (c *credentials) try(t *testing.T, where, uri string, change func(*amqp.Config), options amqpretry.Options) {
 	t.Helper()
 	logger := newLogs(t)
@@ -235,13 +235,13 @@ func (c *credentials) try(t *testing.T, where, uri string, change func(*amqp.Con
 	if change != nil {
 		change(&conf)
 	}
-	plug, err := amqpretry.New(conf, options)
+	retrier, err := amqpretry.New(conf, options)
 	if err != nil {
 		c.failed(where, err)
 		return
 	}
-	defer func() { c.error(where, plug.Close()) }()
-	c.value(where, plug)
+	defer func() { c.error(where, retrier.Close()) }()
+	c.value(where, retrier)
 
 	queue := uniqueName("secret")
 	failures := 0
@@ -251,25 +251,25 @@ func (c *credentials) try(t *testing.T, where, uri string, change func(*amqp.Con
 			c.error(where, err)
 		}
 	}
-	if sub, err := plug.NewSubscriber(); err == nil {
+	if sub, err := retrier.NewSubscriber(); err == nil {
 		_, err = sub.Subscribe(t.Context(), queue)
 		failed(err)
 		failed(sub.SubscribeInitialize(queue))
 	} else {
 		failed(err)
 	}
-	letters, err := plug.NewDeadLetterSubscriber()
+	letters, err := retrier.NewDeadLetterSubscriber()
 	if err == nil {
 		_, err = letters.Subscribe(t.Context(), queue)
 	}
 	failed(err)
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	_, err = plug.QueueDepths(ctx)
+	_, err = retrier.QueueDepths(ctx)
 	cancel()
 	failed(err)
-	_, err = plug.Definitions(queue)
+	_, err = retrier.Definitions(queue)
 	failed(err)
-	stock, err := amqp.NewSubscriber(plug.Config(), logger)
+	stock, err := amqp.NewSubscriber(retrier.Config(), logger)
 	if err == nil {
 		_, err = stock.Subscribe(t.Context(), queue)
 		failed(err)
@@ -317,12 +317,12 @@ func (c *credentials) connecting(t *testing.T) {
 func (c *credentials) refusals(t *testing.T) {
 	nobody := c.uri(t, func(u *url.URL) { u.User = url.UserPassword(c.user+"-nobody", c.password) })
 	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
-		for _, mode := range []amqpretry.TopologyMode{amqpretry.TopologyDeclare, amqpretry.TopologyAssume} {
+		for _, mode := range []topology.Mode{topology.Declare, topology.Assume} {
 			c.try(t, fmt.Sprintf("no permission, %s, %s", scope, mode), nobody, nil,
 				amqpretry.Options{Topology: mode, Policies: config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope}}})
 		}
 	}
-	c.try(t, "nothing is there", c.uri(t, nil), nil, amqpretry.Options{Topology: amqpretry.TopologyAssume})
+	c.try(t, "nothing is there", c.uri(t, nil), nil, amqpretry.Options{Topology: topology.Assume})
 	c.try(t, "conflict", c.uri(t, nil), func(conf *amqp.Config) { conf.Queue.Arguments = amqp091.Table{"x-queue-type": "nonsense"} }, amqpretry.Options{})
 	c.try(t, "exclusive consumer", c.uri(t, nil), func(conf *amqp.Config) {
 		conf.Consume.Exclusive = true

@@ -14,25 +14,27 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // archive is a handler of dead letters that keeps what it was told.
 type archive struct {
 	mu      sync.Mutex
-	letters map[string]middleware.DeadLetter
+	letters map[string]retry.DeadLetter
 	bodies  map[string]string
 	calls   []call
 	fail    func(id string, call int) bool // optional
 }
 
 func (a *archive) handle(msg *message.Message) error {
-	letter, ok := middleware.DeadLetterFromContext(msg.Context())
+	letter, ok := retry.DeadLetterFromContext(msg.Context())
 	if !ok {
 		return errors.New("no dead letter")
 	}
@@ -44,7 +46,7 @@ func (a *archive) handle(msg *message.Message) error {
 		return errFate
 	}
 	if a.letters == nil {
-		a.letters, a.bodies = map[string]middleware.DeadLetter{}, map[string]string{}
+		a.letters, a.bodies = map[string]retry.DeadLetter{}, map[string]string{}
 	}
 	a.letters[msg.UUID], a.bodies[msg.UUID] = letter, string(msg.Payload)
 
@@ -70,7 +72,7 @@ func (a *archive) callsOf(id string) []call {
 	return a.of(id)
 }
 
-func (a *archive) get(id string) (middleware.DeadLetter, string, bool) {
+func (a *archive) get(id string) (retry.DeadLetter, string, bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	l, ok := a.letters[id]
@@ -81,7 +83,7 @@ func (a *archive) get(id string) (middleware.DeadLetter, string, bool) {
 // file adds a handler of dead letters to the service's router, as users do.
 func (s *service) file(a *archive) {
 	s.t.Helper()
-	sub, err := s.Plug.NewDeadLetterSubscriber()
+	sub, err := s.Retrier.NewDeadLetterSubscriber()
 	require.NoError(s.t, err)
 	s.Router.AddConsumerHandler(uniqueName("archive"), s.Queue, sub, a.handle)
 }
@@ -98,7 +100,7 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 			a := &archive{}
 			c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: func(msg *message.Message) error {
 				if msg.UUID == "permanent" {
-					return middleware.Permanent(&orderError{number: 7})
+					return retry.Permanent(&orderError{number: 7})
 				}
 
 				return byFate(msg)
@@ -138,13 +140,13 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 			assert.NotEmpty(t, letter.Host)
 			letter.FirstFailure, letter.LastFailure, letter.History, letter.Host = time.Time{}, time.Time{}, nil, ""
 			letter.Since, letter.Deadline = time.Time{}, time.Time{}
-			assert.Equal(t, middleware.DeadLetter{
-				Reason: middleware.ReasonExhausted, Error: errFate.Error(), ErrorType: "*errors.errorString",
+			assert.Equal(t, retry.DeadLetter{
+				Reason: retry.ReasonExhausted, Error: errFate.Error(), ErrorType: "*errors.errorString",
 				Queue: svc.Queue, Topic: svc.Queue, Handler: handler, Attempts: 2, RoutingKey: svc.Queue,
 			}, letter)
 
-			for id, reason := range map[string]middleware.Reason{
-				"permanent": middleware.ReasonPermanent, "panic-3": middleware.ReasonPanic, "undecodable": middleware.ReasonUndecodable,
+			for id, reason := range map[string]retry.Reason{
+				"permanent": retry.ReasonPermanent, "panic-3": retry.ReasonPanic, "undecodable": retry.ReasonUndecodable,
 			} {
 				letter, _, _ := a.get(id)
 				assert.Equal(t, reason, letter.Reason, id)
@@ -155,7 +157,7 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 			letter, _, _ = a.get("permanent")
 			assert.Equal(t, "*tests.orderError", letter.ErrorType)
 
-			assert.Empty(t, svc.Logs.with("was not received through this plug"), "the middleware knows them")
+			assert.Empty(t, svc.Logs.with("was not received through this retrier"), "the middleware knows them")
 			svc.close()
 			for _, id := range ids {
 				assert.Len(t, a.callsOf(id), 1, id)
@@ -187,7 +189,7 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	assert.LessOrEqual(t, len(a.callsOf("never-0")), int(took/time.Second)+2, "no hot loop")
 
 	var pauses []time.Duration
-	for _, e := range svc.Events(middleware.EventSetAside) {
+	for _, e := range svc.Events(retry.EventSetAside) {
 		assert.Equal(t, []string{svc.Queue, svc.dlq()}, []string{e.Topic, e.Queue})
 		require.ErrorIs(t, e.Err, errFate)
 		assert.Contains(t, e.Handler, "archive")
@@ -206,9 +208,9 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	left := svc.Broker.take(svc.dlq(), 1, 5*time.Second)
 	assert.Equal(t, "never-0", uuid(left[0]), "nothing is lost")
 	if atLeast(t, c.URI, 4, 3) { // before, the broker counts every return
-		assert.NotContains(t, left[0].Headers, wire.KeyDeliveryCount, "a close is no failure, where a delivery limit counts those")
+		assert.NotContains(t, left[0].Headers, header.DeliveryCount, "a close is no failure, where a delivery limit counts those")
 	}
-	assert.Equal(t, "exhausted", header(left[0], wire.KeyReason))
+	assert.Equal(t, "exhausted", headerOf(left[0], header.Reason))
 	assert.Zero(t, svc.Broker.depth(svc.dlq()))
 }
 
@@ -225,7 +227,7 @@ func TestDeadLetters_MakeRoom(t *testing.T) {
 			broker := newRabbit(t, uri)
 			t.Cleanup(func() { broker.remove("", queue+".dlq") })
 			conf := amqp.NewDurableQueueConfig(uri)
-			options := amqpretry.Options{Topology: amqpretry.TopologyAssume}
+			options := amqpretry.Options{Topology: topology.Assume}
 			declareDeadLetters(t, broker, queue+".dlq", queueType)
 			for i := range failing {
 				broker.publish(queue+".dlq", named(fmt.Sprintf("never-%d", i))...)
@@ -233,12 +235,12 @@ func TestDeadLetters_MakeRoom(t *testing.T) {
 			broker.publish(queue+".dlq", named("behind-1", "behind-2")...)
 
 			a := &archive{fail: func(id string, _ int) bool { return strings.HasPrefix(id, "never") }}
-			plug := newPlug(t, conf, options)
-			sub, err := plug.NewDeadLetterSubscriber()
+			retrier := newRetrier(t, conf, options)
+			sub, err := retrier.NewDeadLetterSubscriber()
 			require.NoError(t, err)
 			router, err := message.NewRouter(message.RouterConfig{}, newLogs(t))
 			require.NoError(t, err)
-			router.AddMiddleware(plug.Middleware)
+			router.AddMiddleware(retrier.Middleware)
 			router.AddConsumerHandler("archive", queue, sub, a.handle)
 			ended := make(chan error, 1)
 			began := time.Now()
@@ -255,7 +257,7 @@ func TestDeadLetters_MakeRoom(t *testing.T) {
 
 			require.NoError(t, router.Close())
 			require.NoError(t, <-ended)
-			require.NoError(t, plug.Close())
+			require.NoError(t, retrier.Close())
 			eventually(t, 10*time.Second, func() bool { return broker.depth(queue+".dlq") == failing }, "all that is set aside is back")
 		})
 	}
@@ -283,20 +285,20 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 	t.Cleanup(func() { broker.removeProtected(queue) })
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"}
-	plug := newPlug(t, conf, amqpretry.Options{Policies: config.Policies{Default: config.Policy{
+	retrier := newRetrier(t, conf, amqpretry.Options{Policies: config.Policies{Default: config.Policy{
 		Delays: ms(50), Protect: config.ProtectionArguments,
 	}}})
-	sub, err := plug.NewSubscriber()
+	sub, err := retrier.NewSubscriber()
 	require.NoError(t, err)
 	require.NoError(t, sub.SubscribeInitialize(queue))
 
 	// Rejected by a consumer that is not ours: once fresh, and once on its way through its retries.
 	retried := named("retried")[0]
-	retried.Headers[wire.KeyVersion], retried.Headers[wire.KeyQueue], retried.Headers[wire.KeyCount] = "1", queue, "1"
-	retried.Headers[wire.KeyError], retried.Headers[wire.KeyAttempts], retried.Headers[wire.KeyTopic] = "boom", "1", "topic"
+	retried.Headers[header.Version], retried.Headers[header.Queue], retried.Headers[header.Count] = "1", queue, "1"
+	retried.Headers[header.Error], retried.Headers[header.Attempts], retried.Headers[header.Topic] = "boom", "1", "topic"
 	forged := named("forged")[0]
-	forged.Headers[wire.KeyVersion], forged.Headers[wire.KeyQueue], forged.Headers[wire.KeyCount] = "1", "another", "1"
-	forged.Headers[wire.KeyError] = "a lie"
+	forged.Headers[header.Version], forged.Headers[header.Queue], forged.Headers[header.Count] = "1", "another", "1"
+	forged.Headers[header.Error] = "a lie"
 	broker.publish(queue, append(named("fresh"), retried, forged)...)
 	broker.do(func(ch *amqp091.Channel) error {
 		for range 3 {
@@ -314,12 +316,12 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 		return nil
 	})
 	broker.publish(queue+".dlq", amqp091.Publishing{Headers: amqp091.Table{
-		wire.KeyVersion: "1", wire.KeyCount: "-1", wire.KeyUUID: "nameless", wire.KeyReason: "evil", wire.KeyError: strings.Repeat("x", 5000) + "\xff",
+		header.Version: "1", header.Count: "-1", header.UUID: "nameless", header.Reason: "evil", header.Error: strings.Repeat("x", 5000) + "\xff",
 	}})
 	broker.publish(queue+".dlq", amqp091.Publishing{MessageId: "by hand", Body: []byte("x"), Headers: amqp091.Table{"x-death": "nonsense"}})
 
 	a := &archive{}
-	dead, err := plug.NewDeadLetterSubscriber()
+	dead, err := retrier.NewDeadLetterSubscriber()
 	require.NoError(t, err)
 	out, err := dead.Subscribe(t.Context(), queue)
 	require.NoError(t, err)
@@ -336,16 +338,16 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 	fresh, _, _ := a.get("fresh")
 	assert.WithinDuration(t, time.Now(), fresh.LastFailure, time.Minute)
 	fresh.LastFailure = time.Time{}
-	assert.Equal(t, middleware.DeadLetter{Reason: middleware.ReasonRejected, Queue: queue, RoutingKey: queue}, fresh)
+	assert.Equal(t, retry.DeadLetter{Reason: retry.ReasonRejected, Queue: queue, RoutingKey: queue}, fresh)
 
 	again, _, _ := a.get("retried")
-	assert.Equal(t, middleware.ReasonRejected, again.Reason)
+	assert.Equal(t, retry.ReasonRejected, again.Reason)
 	assert.Equal(t, []string{"boom", "topic"}, []string{again.Error, again.Topic}, "what it had failed of before")
 	assert.Equal(t, 1, again.Attempts)
 
 	lie, _, _ := a.get("forged")
 	lie.LastFailure = time.Time{}
-	assert.Equal(t, middleware.DeadLetter{Reason: middleware.ReasonRejected, Queue: queue, RoutingKey: queue}, lie, "of another queue")
+	assert.Equal(t, retry.DeadLetter{Reason: retry.ReasonRejected, Queue: queue, RoutingKey: queue}, lie, "of another queue")
 
 	nameless, _, _ := a.get("nameless")
 	assert.Equal(t, []string{queue, ""}, []string{nameless.Queue, string(nameless.Reason)}, "the list of reasons is closed, and it lies here")
@@ -354,7 +356,7 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 	hand, body, found := a.get("by hand")
 	require.True(t, found)
 	assert.Equal(t, "x", body)
-	assert.Equal(t, middleware.DeadLetter{Queue: queue}, hand)
+	assert.Equal(t, retry.DeadLetter{Queue: queue}, hand)
 }
 
 // Whoever subscribes to dead letters alone declares their queue and nothing else, whatever the policy of the topic is.
@@ -368,8 +370,8 @@ func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
 			uri, queue := brokertest.URI(t), uniqueName("letters")
 			broker := newRabbit(t, uri)
 			t.Cleanup(func() { broker.remove("", queue+".dlq") })
-			plug := newPlug(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{Policies: config.Policies{Default: policy}})
-			sub, err := plug.NewDeadLetterSubscriber()
+			retrier := newRetrier(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{Policies: config.Policies{Default: policy}})
+			sub, err := retrier.NewDeadLetterSubscriber()
 			require.NoError(t, err)
 			require.NoError(t, sub.SubscribeInitialize(queue))
 
@@ -377,12 +379,12 @@ func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
 			assert.Equal(t, -1, broker.depth(queue))
 			assert.Equal(t, -1, broker.depth(queue+".retry.50ms"))
 
-			depths, err := plug.QueueDepths(t.Context())
+			depths, err := retrier.QueueDepths(t.Context())
 			require.NoError(t, err)
-			assert.Equal(t, []middleware.QueueDepth{{Queue: queue + ".dlq", Role: middleware.QueueRoleDeadLetter, MainQueue: queue}}, depths)
+			assert.Equal(t, []retry.QueueDepth{{Queue: queue + ".dlq", Role: retry.QueueRoleDeadLetter, MainQueue: queue}}, depths)
 
 			// It is declared as a plan declares it.
-			own, err := plug.NewSubscriber()
+			own, err := retrier.NewSubscriber()
 			require.NoError(t, err)
 			t.Cleanup(func() { broker.remove(queue+".retry", queue, queue+".retry.50ms") })
 			require.NoError(t, own.SubscribeInitialize(queue))
@@ -391,8 +393,8 @@ func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
 
 	t.Run("assume", func(t *testing.T) {
 		t.Parallel()
-		plug := newPlug(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), amqpretry.Options{Topology: amqpretry.TopologyAssume})
-		sub, err := plug.NewDeadLetterSubscriber()
+		retrier := newRetrier(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), amqpretry.Options{Topology: topology.Assume})
+		sub, err := retrier.NewDeadLetterSubscriber()
 		require.NoError(t, err)
 		queue := uniqueName("letters")
 		_, err = sub.Subscribe(t.Context(), queue)
@@ -420,21 +422,21 @@ func TestDeadLetters_ConnectionLost(t *testing.T) {
 	assert.Zero(t, svc.Broker.depth(svc.dlq()))
 }
 
-// A plug that closes closes this subscriber as well, and after it none is made.
+// A retrier that closes closes this subscriber as well, and after it none is made.
 func TestDeadLetters_Close(t *testing.T) {
 	t.Parallel()
 
 	uri, queue := brokertest.URI(t), uniqueName("letters")
 	t.Cleanup(func() { newRabbit(t, uri).remove("", queue+".dlq") })
-	plug, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
+	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
 	require.NoError(t, err)
-	sub, err := plug.NewDeadLetterSubscriber()
+	sub, err := retrier.NewDeadLetterSubscriber()
 	require.NoError(t, err)
 	out, err := sub.Subscribe(context.Background(), queue)
 	require.NoError(t, err)
-	require.NoError(t, plug.Close())
+	require.NoError(t, retrier.Close())
 	closesWithin(t, 5*time.Second, out, "the output")
 	require.NoError(t, sub.Close())
-	_, err = plug.NewDeadLetterSubscriber()
+	_, err = retrier.NewDeadLetterSubscriber()
 	assert.ErrorContains(t, err, "closed")
 }

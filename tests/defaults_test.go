@@ -113,17 +113,17 @@ func TestStockConfigLeavesRoomForHeldDeliveries(t *testing.T) {
 	network.refuse(forwarder)
 	broker := newRabbit(t, network.URI)
 	t.Cleanup(func() { broker.removeService(queue) })
-	plug := newPlug(t, amqp.NewDurableQueueConfig(network.URI), amqpretry.Options{
+	retrier := newRetrier(t, amqp.NewDurableQueueConfig(network.URI), amqpretry.Options{
 		Logger: watermill.NopLogger{}, CloseTimeout: time.Second,
 	})
-	subscriber, err := plug.NewSubscriber()
+	subscriber, err := retrier.NewSubscriber()
 	require.NoError(t, err)
 
 	var healthy sync.WaitGroup
 	healthy.Add(5)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})
 	require.NoError(t, err)
-	router.AddMiddleware(plug.Middleware)
+	router.AddMiddleware(retrier.Middleware)
 	router.AddConsumerHandler("handler", queue, subscriber, func(msg *message.Message) error {
 		if msg.UUID == "fails" {
 			return errFate

@@ -32,10 +32,10 @@ type provisioned struct {
 	write, read string
 }
 
-func (p provisioned) plug(t *testing.T, uri string, mode amqpretry.TopologyMode) *amqpretry.Plug {
+func (p provisioned) retrier(t *testing.T, uri string, mode topology.Mode) *amqpretry.Retrier {
 	t.Helper()
 
-	return newPlug(t, p.configure(uri), amqpretry.Options{Policies: p.policies, Topology: mode, Logger: newLogs(t)})
+	return newRetrier(t, p.configure(uri), amqpretry.Options{Policies: p.policies, Topology: mode, Logger: newLogs(t)})
 }
 
 var provisionedServices = []provisioned{
@@ -99,7 +99,7 @@ func TestDefinitions(t *testing.T) {
 		`May = fun(U, C, W, R) -> ok = rabbit_auth_backend_internal:set_permissions(U, V, C, W, R, <<"test">>) end, `+
 		`May(<<"guest">>, <<".*">>, <<".*">>, <<".*">>), `, strings.ReplaceAll(vhost, `"`, `\"`))
 	for _, s := range provisionedServices {
-		file, err := s.plug(t, as(s.name, "secret"), amqpretry.TopologyAssume).Definitions(s.topics...)
+		file, err := s.retrier(t, as(s.name, "secret"), topology.Assume).Definitions(s.topics...)
 		require.NoError(t, err)
 		var definitions map[string][]any
 		require.NoError(t, json.Unmarshal(file, &definitions))
@@ -131,7 +131,7 @@ func TestDefinitions(t *testing.T) {
 		t.Run(s.name, func(t *testing.T) {
 			for i, topic := range s.topics {
 				c := setup{URI: admin, Queue: s.queues[i], KeepObjects: true, Handler: failing(9)}
-				c.Options.Policies, c.Options.Topology = s.policies, amqpretry.TopologyAssume
+				c.Options.Policies, c.Options.Topology = s.policies, topology.Assume
 				c.Configure = func(conf *amqp.Config) { *conf = s.configure(as(s.name, "secret")) }
 				c.Route = func(svc *service) {
 					svc.Router.AddConsumerHandler("h", topic, svc.Sub, svc.recorded(failing(9)))
@@ -150,15 +150,15 @@ func TestDefinitions(t *testing.T) {
 			}
 
 			// Not even what is there already may be declared.
-			worker, err := s.plug(t, as(s.name, "secret"), amqpretry.TopologyDeclare).NewSubscriber()
+			worker, err := s.retrier(t, as(s.name, "secret"), topology.Declare).NewSubscriber()
 			require.NoError(t, err)
 			var access *topology.AccessError
 			require.ErrorAs(t, worker.SubscribeInitialize(s.topics[0]), &access)
 
-			plug := s.plug(t, admin, amqpretry.TopologyDeclare)
-			own, err := plug.NewSubscriber()
+			retrier := s.retrier(t, admin, topology.Declare)
+			own, err := retrier.NewSubscriber()
 			require.NoError(t, err)
-			stock, err := amqp.NewSubscriber(plug.Config(), newLogs(t))
+			stock, err := amqp.NewSubscriber(retrier.Config(), newLogs(t))
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, stock.Close()) })
 			for _, topic := range s.topics {

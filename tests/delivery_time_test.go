@@ -13,8 +13,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // P1, P6: RabbitMQ 4.4 acts on x-opt-delivery-time, so that a copy with it is late, or stops its queue for good. No copy has it: in a
@@ -28,7 +28,7 @@ func TestP6_DeliveryTimeIsKeptAside(t *testing.T) {
 			var s seen
 			c := setup{URI: brokertest.URI(t), QueueType: "classic", Handler: s.handler(func(msg *message.Message) error {
 				if msg.UUID == "permanent" {
-					return middleware.Permanent(errors.New("at once"))
+					return retry.Permanent(errors.New("at once"))
 				}
 
 				return errors.New("again")
@@ -58,7 +58,7 @@ func TestP6_DeliveryTimeIsKeptAside(t *testing.T) {
 					for key := range d.Headers {
 						assert.NotContains(t, key, "x-opt-", what)
 					}
-					assert.JSONEq(t, `{"x-opt-delivery-time":"253402300799000","x-opt-more":"/w=="}`, header(d, wire.KeyOpt), what)
+					assert.JSONEq(t, `{"x-opt-delivery-time":"253402300799000","x-opt-more":"/w=="}`, headerOf(d, header.Opt), what)
 				}
 			}
 			isClean("waiting", svc.retryQueue(time.Hour))

@@ -12,16 +12,16 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// The plug tells how many messages wait and how many are dead, for each queue beside the main queues.
+// The retrier tells how many messages wait and how many are dead, for each queue beside the main queues.
 func TestQueueDepths(t *testing.T) {
 	t.Parallel()
 
 	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
 		if msg.UUID == "dead" {
-			return middleware.Permanent(errFate)
+			return retry.Permanent(errFate)
 		}
 
 		return errFate
@@ -29,29 +29,29 @@ func TestQueueDepths(t *testing.T) {
 	c.Options.Policies = retries(time.Hour, 2*time.Hour)
 	svc := start(t, c)
 	svc.publish("1", "2", "dead")
-	eventually(t, 10*time.Second, func() bool { return len(svc.Events(middleware.EventRetried, middleware.EventDeadLettered)) == 3 }, "all end")
+	eventually(t, 10*time.Second, func() bool { return len(svc.Events(retry.EventRetried, retry.EventDeadLettered)) == 3 }, "all end")
 
-	expected := []middleware.QueueDepth{
-		{Queue: svc.dlq(), Role: middleware.QueueRoleDeadLetter, MainQueue: svc.Queue, Messages: 1},
-		{Queue: svc.retryQueue(time.Hour), Role: middleware.QueueRoleRetry, MainQueue: svc.Queue, Messages: 2},
-		{Queue: svc.retryQueue(2 * time.Hour), Role: middleware.QueueRoleRetry, MainQueue: svc.Queue, Messages: 0},
+	expected := []retry.QueueDepth{
+		{Queue: svc.dlq(), Role: retry.QueueRoleDeadLetter, MainQueue: svc.Queue, Messages: 1},
+		{Queue: svc.retryQueue(time.Hour), Role: retry.QueueRoleRetry, MainQueue: svc.Queue, Messages: 2},
+		{Queue: svc.retryQueue(2 * time.Hour), Role: retry.QueueRoleRetry, MainQueue: svc.Queue, Messages: 0},
 	}
-	var depths []middleware.QueueDepth
+	var depths []retry.QueueDepth
 	require.Eventually(t, func() bool { // a quorum queue may not have counted yet
 		var err error
-		depths, err = svc.Plug.QueueDepths(t.Context())
+		depths, err = svc.Retrier.QueueDepths(t.Context())
 		return err == nil && assert.ObjectsAreEqual(expected, depths)
 	}, 10*time.Second, tick, "%v", depths)
 
 	svc.Broker.remove("", svc.dlq()) // the first that it looks at
-	depths, err := svc.Plug.QueueDepths(t.Context())
+	depths, err := svc.Retrier.QueueDepths(t.Context())
 	assert.ErrorContains(t, err, svc.dlq())
 	assert.Equal(t, expected[1:], depths, "the rest is told all the same")
 
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for range 300 { // a look that comes to its end in the same moment
-		if depths, err := svc.Plug.QueueDepths(cancelled); err == nil {
+		if depths, err := svc.Retrier.QueueDepths(cancelled); err == nil {
 			require.Len(t, depths, 2, "nothing is missing without an error")
 		}
 	}
@@ -62,19 +62,19 @@ func TestQueueDepths_Shared(t *testing.T) {
 	t.Parallel()
 
 	uri, prefix, a, b := brokertest.URI(t), uniqueName("shared"), uniqueName("depth"), uniqueName("depth")
-	plug := newPlug(t, amqp.NewDurableQueueConfig(uri), shared(t, prefix, config.QueueTypeQuorum, ms(100)...))
-	depths, err := plug.QueueDepths(t.Context())
+	retrier := newRetrier(t, amqp.NewDurableQueueConfig(uri), shared(t, prefix, config.QueueTypeQuorum, ms(100)...))
+	depths, err := retrier.QueueDepths(t.Context())
 	require.NoError(t, err)
 	assert.Empty(t, depths, "nothing is subscribed to")
 
-	sub, err := plug.NewSubscriber()
+	sub, err := retrier.NewSubscriber()
 	require.NoError(t, err)
 	broker := newRabbit(t, uri)
 	for _, topic := range []string{a, b} {
 		t.Cleanup(func() { broker.remove("", topic, topic+".dlq") })
 		require.NoError(t, sub.SubscribeInitialize(topic))
 	}
-	depths, err = plug.QueueDepths(t.Context())
+	depths, err = retrier.QueueDepths(t.Context())
 	require.NoError(t, err)
 	mains := map[string]string{}
 	for _, d := range depths {
@@ -89,14 +89,14 @@ func TestQueueDepths_NoAnswer(t *testing.T) {
 
 	network := newProxy(t, brokertest.URI(t))
 	svc := start(t, setup{URI: network.URI, Handler: succeed})
-	_, err := svc.Plug.QueueDepths(t.Context())
+	_, err := svc.Retrier.QueueDepths(t.Context())
 	require.NoError(t, err)
 
 	network.stallAnswers(observer)
 	for range 2 { // the second look waits for the first, which still waits for the broker
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		began := time.Now()
-		_, err = svc.Plug.QueueDepths(ctx)
+		_, err = svc.Retrier.QueueDepths(ctx)
 		cancel()
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 		assert.Less(t, time.Since(began), 5*time.Second)
@@ -106,7 +106,7 @@ func TestQueueDepths_NoAnswer(t *testing.T) {
 
 	network.resume()
 	eventually(t, 10*time.Second, func() bool {
-		depths, err := svc.Plug.QueueDepths(t.Context())
+		depths, err := svc.Retrier.QueueDepths(t.Context())
 		return err == nil && len(depths) == 2
 	}, "it answers again")
 }

@@ -15,11 +15,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // told gives the events of one message, as one line.
@@ -59,7 +59,7 @@ func TestEvents_OfAMessage(t *testing.T) {
 
 	documented := documentedEvents(t)
 	handler := func(msg *message.Message) error {
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		first := attempt.Calls == 0
 
 		switch msg.UUID {
@@ -74,12 +74,12 @@ func TestEvents_OfAMessage(t *testing.T) {
 
 			return errFate
 		case "is permanent":
-			return middleware.Permanent(errFate)
+			return retry.Permanent(errFate)
 		case "is dropped":
-			return middleware.Drop(errFate)
+			return retry.Drop(errFate)
 		case "is postponed, then succeeds":
 			if first {
-				return middleware.Postpone(100 * time.Millisecond)
+				return retry.Postpone(100 * time.Millisecond)
 			}
 		}
 
@@ -115,24 +115,24 @@ func TestEvents_OfAMessage(t *testing.T) {
 				assert.Equal(t, documented[id], svc.told(id), id)
 			}
 
-			for _, e := range svc.Events(middleware.EventAttempt, middleware.EventSucceeded, middleware.EventFailed, middleware.EventDeadLettered) {
+			for _, e := range svc.Events(retry.EventAttempt, retry.EventSucceeded, retry.EventFailed, retry.EventDeadLettered) {
 				assert.Equal(t, []string{svc.Queue, svc.Queue}, []string{e.Topic, e.Queue}, e.Kind)
 				if e.Message.UUID != "cannot be decoded" { // which the stock subscriber hands to the router all the same
 					assert.True(t, strings.HasPrefix(e.Handler, "handler-"))
 				}
 				assert.False(t, e.At.IsZero())
 			}
-			for _, e := range svc.Events(middleware.EventRetried) {
+			for _, e := range svc.Events(retry.EventRetried) {
 				assert.Equal(t, 100*time.Millisecond, e.Verdict.Delay)
 				assert.Positive(t, e.Took)
 				assert.Less(t, e.Took, 10*time.Second)
 			}
-			dead := svc.Events(middleware.EventDeadLettered)
+			dead := svc.Events(retry.EventDeadLettered)
 			require.Len(t, dead, 4)
 			for _, e := range dead {
 				if e.Message.UUID == "cannot be decoded" {
 					assert.Equal(t, "reject", string(e.Message.Payload), "what could be made of it")
-					assert.Equal(t, middleware.ReasonUndecodable, e.Verdict.Reason)
+					assert.Equal(t, retry.ReasonUndecodable, e.Verdict.Reason)
 				}
 			}
 		})
@@ -154,7 +154,7 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 		t.Parallel()
 		const id = "fails, and succeeds when tried again at once"
 		c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
-			if attempt, _ := middleware.AttemptFromContext(msg.Context()); attempt.Try == 1 {
+			if attempt, _ := retry.AttemptFromContext(msg.Context()); attempt.Try == 1 {
 				return errFate
 			}
 
@@ -194,7 +194,7 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 		svc := start(t, c)
 		svc.publish(id)
 		matches(t, svc, id)
-		assert.Equal(t, middleware.ReasonUnpublishable, svc.Letters()[0].Verdict.Reason)
+		assert.Equal(t, retry.ReasonUnpublishable, svc.Letters()[0].Verdict.Reason)
 	})
 
 	t.Run("shutdown", func(t *testing.T) {
@@ -226,7 +226,7 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 2 }, "it is delivered again")
 		network.allow(forwarder)
 		matches(t, svc, id)
-		assert.ErrorContains(t, svc.Events(middleware.EventAbandoned)[0].Err, "deliver the message again")
+		assert.ErrorContains(t, svc.Events(retry.EventAbandoned)[0].Err, "deliver the message again")
 	})
 }
 
@@ -236,7 +236,7 @@ func outside(m message.HandlerMiddleware, handler func(*message.Message) error) 
 		var err error
 		s.Router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, s.Logs)
 		require.NoError(s.t, err)
-		s.Router.AddMiddleware(m, s.Plug.Middleware)
+		s.Router.AddMiddleware(m, s.Retrier.Middleware)
 		s.Router.AddConsumerHandler(uniqueName("handler"), s.Queue, s.Sub, s.recorded(handler))
 	}
 }
@@ -262,7 +262,7 @@ func TestEvents_OfAClose(t *testing.T) {
 		svc := start(t, c)
 		svc.publish("never-0")
 		closesWithin(t, 10*time.Second, reached, "it has failed")
-		require.NoError(t, svc.Plug.Close())
+		require.NoError(t, svc.Retrier.Close())
 		close(goOn)
 		svc.close()
 		assert.Equal(t, "attempt failed abandoned", svc.told("never-0"))
@@ -274,7 +274,7 @@ func TestEvents_OfAClose(t *testing.T) {
 		c := setup{URI: brokertest.URI(t), Handler: failing(9)}
 		c.Options.Policies = config.Policies{Default: config.Policy{Immediate: 2, Delays: ms(100)}}
 		c.Options.CloseTimeout = 300 * time.Millisecond
-		c.Options.Decide = func(f middleware.Failure) error {
+		c.Options.Decide = func(f retry.Failure) error {
 			close(asked)
 			<-goOn
 
@@ -283,7 +283,7 @@ func TestEvents_OfAClose(t *testing.T) {
 		svc := start(t, c)
 		svc.publish("1")
 		closesWithin(t, 10*time.Second, asked, "it has failed")
-		require.NoError(t, svc.Plug.Close())
+		require.NoError(t, svc.Retrier.Close())
 		close(goOn)
 		svc.close()
 		assert.Equal(t, "attempt requeued", svc.told("1"))
@@ -306,7 +306,7 @@ func TestEvents_OfAClose(t *testing.T) {
 			}
 		}}
 		c.Options.CloseTimeout = 300 * time.Millisecond
-		c.Options.OnEvent = func(e middleware.Event) {
+		c.Options.OnEvent = func(e retry.Event) {
 			if e.Message != nil {
 				_ = e.Message.Metadata.Get("n") // the race detector is the judge
 			}
@@ -314,7 +314,7 @@ func TestEvents_OfAClose(t *testing.T) {
 		svc := start(t, c)
 		svc.publish("1")
 		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "it is handled")
-		require.NoError(t, svc.Plug.Close())
+		require.NoError(t, svc.Retrier.Close())
 		close(stop)
 		<-stopped
 		svc.close()
@@ -334,14 +334,14 @@ func TestEvents_OfNestedMiddlewares(t *testing.T) {
 
 		return nil
 	}}
-	c.Options.Decide = func(f middleware.Failure) error {
+	c.Options.Decide = func(f retry.Failure) error {
 		asked.Add(1)
 		f.Message.Nack() // requeued at once. From the handler it could also be taken for a shutdown, which a stock subscriber's nack looks like
 
 		return f.Err
 	}
 	svc := newStock(t, c)
-	svc.Router.AddMiddleware(svc.Plug.Poison)
+	svc.Router.AddMiddleware(svc.Retrier.Poison)
 	svc.run()
 	svc.publish("1")
 	// The broker delivers it again while the first attempt is still being told of.
@@ -358,8 +358,8 @@ func TestEvents_OfWaiting(t *testing.T) {
 	t.Parallel()
 
 	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
-		if attempt, _ := middleware.AttemptFromContext(msg.Context()); attempt.Number == 1 {
-			return middleware.RetryAfter(1500*time.Millisecond, errFate)
+		if attempt, _ := retry.AttemptFromContext(msg.Context()); attempt.Number == 1 {
+			return retry.RetryAfter(1500*time.Millisecond, errFate)
 		}
 
 		return nil
@@ -369,9 +369,9 @@ func TestEvents_OfWaiting(t *testing.T) {
 	svc.publish("1")
 	const told = "attempt failed retried unhandled postponed attempt succeeded"
 	eventually(t, 20*time.Second, func() bool { return svc.told("1") == told }, told)
-	for _, e := range svc.Events(middleware.EventUnhandled, middleware.EventPostponed) {
-		assert.Equal(t, middleware.ClassPostponed, e.Class)
-		assert.Equal(t, middleware.ActionPostpone, e.Verdict.Action)
+	for _, e := range svc.Events(retry.EventUnhandled, retry.EventPostponed) {
+		assert.Equal(t, retry.ClassPostponed, e.Class)
+		assert.Equal(t, retry.ActionPostpone, e.Verdict.Action)
 	}
 }
 
@@ -388,7 +388,7 @@ func TestEvents_OfConnections(t *testing.T) {
 	about := func() []string {
 		var lines []string
 		for _, e := range svc.Events() {
-			if e.Message == nil && e.Kind != middleware.EventHeld {
+			if e.Message == nil && e.Kind != retry.EventHeld {
 				lines = append(lines, strings.TrimSpace(string(e.Kind)+" "+e.Connection))
 			}
 		}
@@ -406,11 +406,11 @@ func TestEvents_OfConnections(t *testing.T) {
 	network.refuse(forwarder)
 	svc.publish("1")
 	eventually(t, 10*time.Second, func() bool { return len(svc.Held()) > 0 }, "it is held")
-	held := svc.Events(middleware.EventHeld)[0]
+	held := svc.Events(retry.EventHeld)[0]
 	assert.Equal(t, svc.Queue, held.Queue)
 	assert.Equal(t, 1, held.Held)
 	assert.GreaterOrEqual(t, held.Took, 200*time.Millisecond)
-	assert.ErrorAs(t, held.Err, new(*amqpretry.HeldError))
+	assert.ErrorAs(t, held.Err, new(*topology.HeldError))
 	network.allow(forwarder)
 	forwarded := append(begin, "connected forwarder", "released")
 	until(forwarded...)
@@ -423,7 +423,7 @@ func TestEvents_OfConnections(t *testing.T) {
 		"disconnected subscriber", "stopped-consuming", "connected subscriber", "topology-declared", "consuming",
 	}, again)
 	assert.Less(t, slices.Index(again, "disconnected subscriber"), slices.Index(again, "connected subscriber"))
-	require.Error(t, svc.Events(middleware.EventDisconnected)[0].Err)
+	require.Error(t, svc.Events(retry.EventDisconnected)[0].Err)
 
 	svc.Broker.remove(svc.exchange())
 	svc.publish("2")
@@ -432,7 +432,7 @@ func TestEvents_OfConnections(t *testing.T) {
 
 	svc.close()
 	assert.Equal(t, "stopped-consuming", about()[len(about())-1])
-	assert.Len(t, svc.Events(middleware.EventDisconnected), 1, "a close is no loss")
+	assert.Len(t, svc.Events(retry.EventDisconnected), 1, "a close is no loss")
 }
 
 // Listening is passive, whatever it does.
@@ -448,7 +448,7 @@ func TestEvents_PanicsChangeNothing(t *testing.T) {
 
 			c := setup{URI: brokertest.URI(t), Handler: byFate}
 			c.Options.Policies = retries(ms(100, 110)...)
-			c.Options.OnEvent = func(middleware.Event) { panic("a listener's bug") }
+			c.Options.OnEvent = func(retry.Event) { panic("a listener's bug") }
 			svc := run(t, c)
 			ids := fates(10)
 			svc.publish(ids...)

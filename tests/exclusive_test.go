@@ -19,7 +19,7 @@ func TestExclusiveToSomebodyElse(t *testing.T) {
 
 	for name, c := range map[string]struct {
 		there     func(*amqp091.Channel, string) error // what somebody else does first
-		exclusive bool                                 // what the plug wants
+		exclusive bool                                 // what the retrier wants
 		owned     bool
 		says      string
 	}{
@@ -38,8 +38,8 @@ func TestExclusiveToSomebodyElse(t *testing.T) {
 			conf := amqp.NewDurableQueueConfig(uri)
 			conf.Queue.Arguments = mainQueueArguments("classic") // quorum queues take any number of exclusive consumers
 			conf.Consume.Exclusive = c.exclusive
-			plug := newPlug(t, conf, amqpretry.Options{Policies: retries(ms(200)...)})
-			sub, err := plug.NewSubscriber()
+			retrier := newRetrier(t, conf, amqpretry.Options{Policies: retries(ms(200)...)})
+			sub, err := retrier.NewSubscriber()
 			require.NoError(t, err)
 			if !c.owned {
 				require.NoError(t, sub.SubscribeInitialize(queue))

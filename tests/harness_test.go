@@ -20,12 +20,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // uniqueName names an object as no other test does. It is short: the broker cuts its error texts at 255 bytes.
@@ -68,10 +69,10 @@ type setup struct {
 	Queue     string // main queue and topic; a unique name by default
 	QueueType string // of the main queue: classic (default) or quorum
 	Prefetch  int    // 10 by default
-	// Options are those of the plug. Policies default to one retry after 200 ms; Logger is taken by the service,
+	// Options are those of the retrier. Policies default to one retry after 200 ms; Logger is taken by the service,
 	// and so is OnEvent, which is called after the event was recorded.
 	Options amqpretry.Options
-	// Configure changes the config before the plug gets it. Optional.
+	// Configure changes the config before the retrier gets it. Optional.
 	Configure func(*amqp.Config)
 	// Handler is called after its call was recorded.
 	Handler func(*message.Message) error
@@ -82,19 +83,19 @@ type setup struct {
 }
 
 // service is what a user of the library runs: a router with the retry middleware, one handler, and a subscriber of the
-// plug; with a record of what happened in it.
+// retrier; with a record of what happened in it.
 type service struct {
-	t      *testing.T
-	Queue  string
-	Plug   *amqpretry.Plug
-	Sub    *amqpretry.Subscriber
-	Router *message.Router
-	Broker *rabbit // straight to the broker, whatever URI the service was given
-	Logs   *logs
-	Calls  *calls
+	t       *testing.T
+	Queue   string
+	Retrier *amqpretry.Retrier
+	Sub     *amqpretry.Subscriber
+	Router  *message.Router
+	Broker  *rabbit // straight to the broker, whatever URI the service was given
+	Logs    *logs
+	Calls   *calls
 
 	mu     sync.Mutex
-	events []middleware.Event
+	events []retry.Event
 }
 
 // mainQueueArguments are those of a main queue as people have them: nothing but the type.
@@ -130,7 +131,7 @@ func newService(t *testing.T, s setup) *service {
 	s.Options.Logger = svc.Logs
 	s.Options.Prefetch = s.Prefetch // a config's 1 would not be taken
 	then := s.Options.OnEvent
-	s.Options.OnEvent = func(e middleware.Event) {
+	s.Options.OnEvent = func(e retry.Event) {
 		recorded := e
 		if e.Message != nil {
 			recorded.Message = e.Message.Copy() // it is not to be kept: the next try makes it again what it was on its arrival
@@ -151,13 +152,13 @@ func newService(t *testing.T, s setup) *service {
 		s.Configure(&conf)
 	}
 
-	svc.Plug = newPlug(t, conf, s.Options)
+	svc.Retrier = newRetrier(t, conf, s.Options)
 	var err error
-	svc.Sub, err = svc.Plug.NewSubscriber()
+	svc.Sub, err = svc.Retrier.NewSubscriber()
 	require.NoError(t, err)
 
 	if !s.KeepObjects {
-		plan, err := svc.Plug.Plan(s.Queue)
+		plan, err := svc.Retrier.Plan(s.Queue)
 		require.NoError(t, err)
 		// Runs after the service has been closed.
 		t.Cleanup(func() {
@@ -171,7 +172,7 @@ func newService(t *testing.T, s setup) *service {
 
 	svc.Router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, svc.Logs)
 	require.NoError(t, err)
-	svc.Router.AddMiddleware(svc.Plug.Middleware)
+	svc.Router.AddMiddleware(svc.Retrier.Middleware)
 	if s.Route != nil {
 		s.Route(svc)
 	} else {
@@ -203,14 +204,14 @@ func (s *service) run() {
 	}
 }
 
-// close closes as users do: the router, then the plug. It returns how long that took.
+// close closes as users do: the router, then the retrier. It returns how long that took.
 func (s *service) close() time.Duration {
 	began := time.Now()
 	if err := s.Router.Close(); err != nil {
 		s.t.Errorf("Router.Close: %v", err)
 	}
-	if err := s.Plug.Close(); err != nil {
-		s.t.Errorf("Plug.Close: %v", err)
+	if err := s.Retrier.Close(); err != nil {
+		s.t.Errorf("Retrier.Close: %v", err)
 	}
 	took := time.Since(began)
 	s.checkEvents()
@@ -228,18 +229,18 @@ func (s *service) checkEvents() {
 		attempts, outcomes := 0, 0
 		for _, e := range s.Events() {
 			switch e.Kind {
-			case middleware.EventAttempt:
+			case retry.EventAttempt:
 				attempts++
-			case middleware.EventSucceeded, middleware.EventRequeued:
+			case retry.EventSucceeded, retry.EventRequeued:
 				attempts--
-			case middleware.EventFailed:
+			case retry.EventFailed:
 				attempts--
-				if e.Verdict.Action != middleware.ActionRetryNow {
+				if e.Verdict.Action != retry.ActionRetryNow {
 					outcomes++
 				}
-			case middleware.EventUnhandled:
+			case retry.EventUnhandled:
 				outcomes++
-			case middleware.EventRetried, middleware.EventPostponed, middleware.EventDeadLettered, middleware.EventDropped, middleware.EventAbandoned:
+			case retry.EventRetried, retry.EventPostponed, retry.EventDeadLettered, retry.EventDropped, retry.EventAbandoned:
 				outcomes--
 			}
 		}
@@ -273,11 +274,11 @@ func (s *service) publish(ids ...string) {
 }
 
 // Events are what OnEvent was told so far, of these kinds; of all without one.
-func (s *service) Events(kinds ...middleware.EventKind) []middleware.Event {
+func (s *service) Events(kinds ...retry.EventKind) []retry.Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	var events []middleware.Event
+	var events []retry.Event
 	for _, e := range s.events {
 		if len(kinds) == 0 || slices.Contains(kinds, e.Kind) {
 			events = append(events, e)
@@ -288,10 +289,10 @@ func (s *service) Events(kinds ...middleware.EventKind) []middleware.Event {
 }
 
 // Held are the reports of deliveries that are held.
-func (s *service) Held() []*amqpretry.HeldError {
-	var held []*amqpretry.HeldError
-	for _, e := range s.Events(middleware.EventHeld) {
-		var err *amqpretry.HeldError
+func (s *service) Held() []*topology.HeldError {
+	var held []*topology.HeldError
+	for _, e := range s.Events(retry.EventHeld) {
+		var err *topology.HeldError
 		require.ErrorAs(s.t, e.Err, &err)
 		held = append(held, err)
 	}
@@ -300,9 +301,9 @@ func (s *service) Held() []*amqpretry.HeldError {
 }
 
 // reportedHeld waits for a report that so many deliveries are held, and gives it.
-func (s *service) reportedHeld(n int) *amqpretry.HeldError {
+func (s *service) reportedHeld(n int) *topology.HeldError {
 	s.t.Helper()
-	var last *amqpretry.HeldError
+	var last *topology.HeldError
 	require.Eventually(s.t, func() bool {
 		held := s.Held()
 		if len(held) == 0 {
@@ -317,16 +318,16 @@ func (s *service) reportedHeld(n int) *amqpretry.HeldError {
 }
 
 // Letters are the dead letters that the broker has confirmed.
-func (s *service) Letters() []middleware.Event { return s.Events(middleware.EventDeadLettered) }
+func (s *service) Letters() []retry.Event { return s.Events(retry.EventDeadLettered) }
 
-// newPlug makes a plug that is closed when the test ends.
-func newPlug(t *testing.T, conf amqp.Config, options amqpretry.Options) *amqpretry.Plug {
+// newRetrier makes a retrier that is closed when the test ends.
+func newRetrier(t *testing.T, conf amqp.Config, options amqpretry.Options) *amqpretry.Retrier {
 	t.Helper()
-	plug, err := amqpretry.New(conf, options)
+	retrier, err := amqpretry.New(conf, options)
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
-	return plug
+	return retrier
 }
 
 // fastReconnect keeps the tests short.
@@ -343,7 +344,7 @@ func fastReconnect() *amqp.ReconnectConfig {
 type call struct {
 	At      time.Time
 	ID      string // message UUID
-	Attempt int    // middleware.Attempt.Number; 0 for a message that is not the plug's
+	Attempt int    // retry.Attempt.Number; 0 for a message that is not the retrier's
 }
 
 type calls struct {
@@ -352,7 +353,7 @@ type calls struct {
 }
 
 func (c *calls) add(msg *message.Message) {
-	attempt, _ := middleware.AttemptFromContext(msg.Context())
+	attempt, _ := retry.AttemptFromContext(msg.Context())
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -426,7 +427,7 @@ var errFate = errors.New("this message fails")
 // byFate is a handler that does with a message what its id begins with: ok, once and twice (failures before it succeeds),
 // never, panic. It decides by the attempt that the library tells, so a duplicate has the same fate.
 func byFate(msg *message.Message) error {
-	attempt, _ := middleware.AttemptFromContext(msg.Context())
+	attempt, _ := retry.AttemptFromContext(msg.Context())
 	if succeeds(msg.UUID, attempt.Number) {
 		return nil
 	}
@@ -460,9 +461,9 @@ func doomed(ids []string) map[string]string {
 	for _, id := range ids {
 		switch {
 		case strings.HasPrefix(id, "never"):
-			expected[id] = string(wire.ReasonExhausted)
+			expected[id] = string(retry.ReasonExhausted)
 		case strings.HasPrefix(id, "panic"):
-			expected[id] = string(wire.ReasonPanic)
+			expected[id] = string(retry.ReasonPanic)
 		}
 	}
 
@@ -508,7 +509,7 @@ func (s *service) finish(ids []string, within time.Duration, bound int) {
 	require.Equal(s.t, letters, reasons(found), "dead letters")
 
 	left := 0
-	plan, err := s.Plug.Plan(s.Queue)
+	plan, err := s.Retrier.Plan(s.Queue)
 	require.NoError(s.t, err)
 	for _, q := range plan.Queues {
 		left += len(s.Broker.rest(q.Name))
@@ -739,7 +740,7 @@ func uuid(d amqp091.Delivery) string {
 }
 
 // header is a header's text, empty where it is none.
-func header(d amqp091.Delivery, key string) string {
+func headerOf(d amqp091.Delivery, key string) string {
 	s, _ := d.Headers[key].(string)
 	return s
 }
@@ -748,7 +749,7 @@ func header(d amqp091.Delivery, key string) string {
 func reasons(letters []amqp091.Delivery) map[string]string {
 	found := map[string]string{}
 	for _, d := range letters {
-		found[uuid(d)] = header(d, wire.KeyReason)
+		found[uuid(d)] = headerOf(d, header.Reason)
 	}
 
 	return found

@@ -21,8 +21,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // What a publisher can do who wants to do harm: to loop for ever, to stop a consumer, to reach a queue of its choice.
@@ -112,16 +112,16 @@ func TestHostile_UnreadableHeaders(t *testing.T) {
 				named[id]++
 				requireReadable(t, d)
 				if removed, bad := unreadable[id]; bad {
-					assert.Equal(t, "too-large", header(d, wire.KeyReason), id)
-					assert.Contains(t, header(d, wire.KeyError), "amqp091-go cannot read", id)
-					assert.Equal(t, "0", header(d, wire.KeyAttempts), "no handler saw %q", id)
-					assert.True(t, strings.HasPrefix(header(d, wire.KeyRemoved), removed), "%s: %s", id, header(d, wire.KeyRemoved))
+					assert.Equal(t, "too-large", headerOf(d, header.Reason), id)
+					assert.Contains(t, headerOf(d, header.Error), "amqp091-go cannot read", id)
+					assert.Equal(t, "0", headerOf(d, header.Attempts), "no handler saw %q", id)
+					assert.True(t, strings.HasPrefix(headerOf(d, header.Removed), removed), "%s: %s", id, headerOf(d, header.Removed))
 					assert.NotContains(t, d.Headers, "bad", id)
 					if removed == "bad" {
 						assert.Equal(t, int64(1), d.Headers["good"], "the others stay")
 					}
 				} else {
-					assert.Equal(t, readable[id], header(d, wire.KeyReason), id)
+					assert.Equal(t, readable[id], headerOf(d, header.Reason), id)
 				}
 			}
 			assert.Len(t, named, len(messages))
@@ -153,7 +153,7 @@ func TestHostile_UnreadableDeadLetters(t *testing.T) {
 
 	eventually(t, 10*time.Second, func() bool { _, _, ok := a.get("plain"); return ok }, "handled")
 	deep, body, _ := a.get("deep")
-	assert.Equal(t, middleware.DeadLetter{Queue: svc.Queue, Removed: "bad"}, deep)
+	assert.Equal(t, retry.DeadLetter{Queue: svc.Queue, Removed: "bad"}, deep)
 	assert.Equal(t, "deep", body)
 	large, _, _ := a.get("large")
 	assert.Equal(t, "big", large.Removed)
@@ -206,16 +206,16 @@ func TestHostile_EveryHeaderSize(t *testing.T) {
 						_, err := fmt.Sscanf(id[strings.Index(id, "-")+1:], "%d", &size)
 						require.NoError(t, err)
 						calls := svc.Calls.ids()[id]
-						if whole[size] = header(d, wire.KeyReason) == "exhausted"; whole[size] {
+						if whole[size] = headerOf(d, header.Reason) == "exhausted"; whole[size] {
 							require.IsType(t, "", d.Headers["big"])
-							require.Equal(t, sha256.Sum256([]byte(m.Headers["big"].(string))), sha256.Sum256([]byte(header(d, "big"))), "it is whole")
+							require.Equal(t, sha256.Sum256([]byte(m.Headers["big"].(string))), sha256.Sum256([]byte(headerOf(d, "big"))), "it is whole")
 							require.Equal(t, 2, calls)
 
 							continue
 						}
-						require.Equal(t, "too-large", header(d, wire.KeyReason))
+						require.Equal(t, "too-large", headerOf(d, header.Reason))
 						require.NotContains(t, d.Headers, "big")
-						require.Equal(t, "big", header(d, wire.KeyRemoved))
+						require.Equal(t, "big", headerOf(d, header.Removed))
 						require.LessOrEqual(t, calls, 2)
 					}
 				}
@@ -366,9 +366,9 @@ func TestHostile_Destinations(t *testing.T) {
 				for _, target := range []string{canary, victim.Queue, victim.dlq(), victim.retryQueue(50 * time.Millisecond)} {
 					for count, death := range map[string]string{"0": "", "-1": "", "1": svc.retryQueue(50 * time.Millisecond), "7": target} {
 						h := amqp091.Table{
-							wire.KeyVersion: "1", wire.KeyQueue: svc.Queue, wire.KeyCount: count, wire.KeyDelay: "50ms",
-							wire.KeyExchange: exchange, wire.KeyRoutingKey: target, wire.KeyCC: `["` + target + `"]`, wire.KeyTopic: target,
-							wire.KeyRetire: target, wire.Prefix + "to": target, "x-cc": []any{target}, "cc": []any{target}, "BCC": []any{},
+							header.Version: "1", header.Queue: svc.Queue, header.Count: count, header.Delay: "50ms",
+							header.Exchange: exchange, header.RoutingKey: target, header.CC: `["` + target + `"]`, header.Topic: target,
+							header.Retire: target, header.Prefix + "to": target, "x-cc": []any{target}, "cc": []any{target}, "BCC": []any{},
 							"x-exchange": exchange, "x-routing-key": target, "x-to": "/queues/" + target, "x-basic-delivery-mode": uint8(1),
 							"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": target, "x-opt-to": target, "x-match": "any",
 							"x-delay": int32(1), "x-message-ttl": int64(1), "x-first-death-queue": target, "x-last-death-exchange": exchange,
@@ -378,7 +378,7 @@ func TestHostile_Destinations(t *testing.T) {
 						}
 						forged[fmt.Sprint(count, " to ", target)] = h
 						theirs := maps.Clone(h)
-						theirs[wire.KeyQueue] = target
+						theirs[header.Queue] = target
 						forged[fmt.Sprint(count, " of ", target)] = theirs
 					}
 				}
@@ -423,13 +423,13 @@ func TestHostile_TextsAndProperties(t *testing.T) {
 		} {
 			h := ours(svc.Queue, "0")
 			for _, key := range []string{
-				wire.KeyError, wire.KeyErrorType, wire.KeyHistory, wire.KeyTopic, wire.KeyHandler, wire.KeyHost, wire.KeyReason, wire.KeyAttempts, wire.KeyReplays,
+				header.Error, header.ErrorType, header.History, header.Topic, header.Handler, header.Host, header.Reason, header.Attempts, header.Replays,
 			} {
-				if h[key] = text; len(text) > kib100/10 && key != wire.KeyError { // a frame has room for one
+				if h[key] = text; len(text) > kib100/10 && key != header.Error { // a frame has room for one
 					h[key] = text[:1000]
 				}
 			}
-			h[wire.KeySince], h[wire.KeyDeadline], h[wire.KeyNotBefore] = text[:min(len(text), 99)], text[:min(len(text), 99)], text[:min(len(text), 99)]
+			h[header.Since], h[header.Deadline], h[header.NotBefore] = text[:min(len(text), 99)], text[:min(len(text), 99)], text[:min(len(text), 99)]
 			forged["text "+name] = with("text "+name, h)
 		}
 		property := func(name string, set func(*amqp091.Publishing)) {
@@ -476,8 +476,8 @@ func TestHostile_TextsAndProperties(t *testing.T) {
 			sent, ok := forged[id]
 			require.True(t, ok, "%q", id)
 			requireReadable(t, d)
-			assert.Equal(t, "exhausted", header(d, wire.KeyReason), id)
-			assert.Equal(t, errFate.Error(), header(d, wire.KeyError), id)
+			assert.Equal(t, "exhausted", headerOf(d, header.Reason), id)
+			assert.Equal(t, errFate.Error(), headerOf(d, header.Error), id)
 			assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), id)
 			assert.True(t, bytes.Equal(sent.Body, d.Body), id)
 			want := sent
@@ -531,7 +531,7 @@ func TestHostile_LargestBodies(t *testing.T) {
 	letters := svc.Broker.drain(svc.dlq(), 1, 60*time.Second)
 	require.Len(t, letters, 1)
 	dead := letters[0]
-	assert.Equal(t, "exhausted", header(dead, wire.KeyReason))
+	assert.Equal(t, "exhausted", headerOf(dead, header.Reason))
 	assert.Equal(t, want, sha256.Sum256(dead.Body))
 	mu.Lock()
 	assert.Equal(t, 2, intact)
@@ -558,7 +558,7 @@ func TestHostile_IntoTheRetryTopology(t *testing.T) {
 		waiting, broker := svc.retryQueue(delay), svc.Broker
 		headers := func(count any) amqp091.Table {
 			h := ours(svc.Queue, count)
-			h[wire.KeyDelay] = "60ms"
+			h[header.Delay] = "60ms"
 
 			return h
 		}
@@ -566,15 +566,15 @@ func TestHostile_IntoTheRetryTopology(t *testing.T) {
 		broker.publish(waiting,
 			with("queue, bare", nil), with("queue, 1", headers("1")), with("queue, 2", headers("2")), with("queue, -1", headers("-1")),
 			with("queue, 99", headers("99")), with("queue, another's", ours("another", "2")), with("queue, a list", headers([]any{"1"})))
-		only := amqp091.Table{wire.KeyDelay: "60ms"}
-		both := amqp091.Table{wire.KeyDelay: "60ms", wire.KeyCount: "-1"}
+		only := amqp091.Table{header.Delay: "60ms"}
+		both := amqp091.Table{header.Delay: "60ms", header.Count: "-1"}
 		broker.publishTo(svc.exchange(), "nowhere", with("exchange, delay", only), with("exchange, both", both), with("exchange, 1", headers("1")))
 		broker.publish(svc.dlq(), with("dead, bare", nil), with("dead, 1", headers("1")))
 
 		letters := broker.take(svc.dlq(), 13, 20*time.Second) // one of them twice: its headers match both bindings
 		found := map[string][]string{}
 		for _, d := range letters {
-			found[uuid(d)] = append(found[uuid(d)], header(d, wire.KeyReason))
+			found[uuid(d)] = append(found[uuid(d)], headerOf(d, header.Reason))
 		}
 		assert.Len(t, found, 12)
 		assert.ElementsMatch(t, []string{"", "exhausted"}, found["exchange, both"])
@@ -595,7 +595,7 @@ func TestHostile_IntoTheRetryTopology(t *testing.T) {
 func TestHostile_Ages(t *testing.T) {
 	t.Parallel()
 
-	c := setup{URI: brokertest.URI(t), Handler: func(*message.Message) error { return middleware.Postpone(0) }}
+	c := setup{URI: brokertest.URI(t), Handler: func(*message.Message) error { return retry.Postpone(0) }}
 	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100), MaxAge: 700 * time.Millisecond}}
 	svc := start(t, c)
 	began := time.Now()
@@ -605,10 +605,10 @@ func TestHostile_Ages(t *testing.T) {
 			id := count + " at " + at
 			ids[id] = true
 			h := ours(svc.Queue, count)
-			for _, key := range []string{wire.KeySince, wire.KeyDeadline, wire.KeyLastFailure, wire.KeyFirstFailure, wire.KeyNotBefore} {
+			for _, key := range []string{header.Since, header.Deadline, header.LastFailure, header.FirstFailure, header.NotBefore} {
 				h[key] = at
 			}
-			h[wire.KeyExchange], h[wire.KeyExpiration] = "", "99999999999999999999"
+			h[header.Exchange], h[header.Expiration] = "", "99999999999999999999"
 			svc.Broker.publish(svc.Queue, with(id, h))
 		}
 	}

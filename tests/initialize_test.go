@@ -10,13 +10,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
-// SubscribeInitialize has no context: a broker that does not answer it must not keep it from ending with its subscriber or plug.
+// SubscribeInitialize has no context: a broker that does not answer it must not keep it from ending with its subscriber or retrier.
 func TestSubscribeInitializeEndsWithClose(t *testing.T) {
 	t.Parallel()
 
 	for name, end := range map[string]func(*service) error{
 		"subscriber": func(s *service) error { return s.Sub.Close() },
-		"plug":       func(s *service) error { return s.Plug.Close() },
+		"retrier":    func(s *service) error { return s.Retrier.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -14,24 +14,25 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Watermill's InstantAck outside of the retry middleware gives messages up on a stock subscriber. The plug's own waits for what a middleware
+// Watermill's InstantAck outside of the retry middleware gives messages up on a stock subscriber. The retrier's own waits for what a middleware
 // says that has the message in hand, if that has it in hand before the acknowledgement is seen. Both are told of it in the same words, which must hold for both.
 func TestInstantAckOutside(t *testing.T) {
 	t.Parallel()
 
-	for name, own := range map[string]bool{"plug": true, "stock": false} {
+	for name, own := range map[string]bool{"retrier": true, "stock": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			svc := newService(t, setup{URI: brokertest.URI(t), Options: amqpretry.Options{MiddlewareOrder: middleware.OrderLog}})
 			var err error
 			svc.Router, err = message.NewRouter(message.RouterConfig{}, svc.Logs)
 			require.NoError(t, err)
-			svc.Router.AddMiddleware(wmmiddleware.InstantAck, svc.Plug.Middleware)
+			svc.Router.AddMiddleware(wmmiddleware.InstantAck, svc.Retrier.Middleware)
 			var subscriber message.Subscriber = svc.Sub
 			if !own {
-				subscriber, err = amqp.NewSubscriber(svc.Plug.Config(), svc.Logs)
+				subscriber, err = amqp.NewSubscriber(svc.Retrier.Config(), svc.Logs)
 				require.NoError(t, err)
 			}
 			fails := func(*message.Message) error {
@@ -50,13 +51,13 @@ func TestInstantAckOutside(t *testing.T) {
 				eventually(t, 10*time.Second, func() bool { return len(svc.Logs.with("Handler returned error")) == len(ids) }, "all have failed")
 				svc.close()
 				assert.Equal(t, len(ids), svc.Calls.count())
-				assert.Empty(t, svc.Events(middleware.EventRetried))
+				assert.Empty(t, svc.Events(retry.EventRetried))
 				assert.Zero(t, svc.Broker.depth(svc.Queue), "lost")
 				assert.Zero(t, svc.Broker.depth(svc.dlq()), "lost")
 			}
 			logged := svc.Logs.with("Wrong order of middlewares")
 			require.NotEmpty(t, logged)
-			assert.ErrorContains(t, logged[0].Err, "those that fail are lost on a stock subscriber, and can be lost on the plug's own")
+			assert.ErrorContains(t, logged[0].Err, "those that fail are lost on a stock subscriber, and can be lost on the retrier's own")
 			svc.close()
 		})
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // leaderless takes a quorum queue's leader away, for good. A member that stays behind alone with a quorum of members that are down
@@ -115,9 +115,9 @@ func TestLeaderless(t *testing.T) {
 		leaderless(broker, svc.Queue)
 		network.allow(subscriber)
 		eventually(t, 10*time.Second, func() bool { return network.dialled(subscriber) > 1 }, "it is connected again")
-		stays(t, time.Second, func() bool { return len(svc.Events(middleware.EventConsuming)) == 1 }, "it consumes without a leader")
+		stays(t, time.Second, func() bool { return len(svc.Events(retry.EventConsuming)) == 1 }, "it consumes without a leader")
 		elect(broker, svc.Queue)
-		eventually(t, 20*time.Second, func() bool { return len(svc.Events(middleware.EventConsuming)) == 2 }, "it goes on by itself")
+		eventually(t, 20*time.Second, func() bool { return len(svc.Events(retry.EventConsuming)) == 2 }, "it goes on by itself")
 		svc.publish("ok-0")
 		eventually(t, 10*time.Second, func() bool { return svc.processed() == 1 }, "messages are handled")
 	})

@@ -16,14 +16,15 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// occupied is what plugs have open at a broker.
+// occupied is what retriers have open at a broker.
 type occupied struct {
 	subscriber, letters, forwarder, observer open // by the connection's name
 
@@ -90,7 +91,7 @@ func goroutinesOf(label string) []string {
 	return found
 }
 
-// leaks is a plug with subscriptions to a few topics, whose services come and go.
+// leaks is a retrier with subscriptions to a few topics, whose services come and go.
 type leaks struct {
 	*service
 
@@ -106,7 +107,7 @@ var leakTopics = map[string]config.Policy{
 	"shared-classic": {Delays: ms(50), Scope: config.ScopeShared, QueueType: config.QueueTypeClassic},
 }
 
-// Whatever happens, a plug has no more open at the broker than what it says: a connection for each subscriber with a channel for each
+// Whatever happens, a retrier has no more open at the broker than what it says: a connection for each subscriber with a channel for each
 // subscription; one for copies, with a channel for each main queue and exchange that has seen a failure within a minute; and one to look at depths, which
 // keeps no channel. Neither messages nor reconnects nor subscriptions that end or fail add to that, and Close leaves nothing.
 func TestLeaks(t *testing.T) {
@@ -129,9 +130,9 @@ func TestLeaks(t *testing.T) {
 func (l *leaks) live(t *testing.T) {
 	const cycles = 10
 	n := len(leakTopics)
-	dead, err := l.Plug.NewDeadLetterSubscriber()
+	dead, err := l.Retrier.NewDeadLetterSubscriber()
 	require.NoError(t, err)
-	assume := newPlug(t, amqp.NewDurableQueueConfig(l.broker.URI), amqpretry.Options{Topology: amqpretry.TopologyAssume})
+	assume := newRetrier(t, amqp.NewDurableQueueConfig(l.broker.URI), amqpretry.Options{Topology: topology.Assume})
 
 	// A publish on a channel that was closed again has told whether dead letters may be published.
 	subscribed := occupied{subscriber: open{1, n}, letters: open{1, n}, forwarder: open{1, 0}, consumers: 2 * n}
@@ -151,7 +152,7 @@ func (l *leaks) live(t *testing.T) {
 	}{
 		{"subscribed", func() {
 			for topic := range leakTopics {
-				l.handle(t, l.Sub, topic, l.Plug.Middleware)
+				l.handle(t, l.Sub, topic, l.Retrier.Middleware)
 				l.handle(t, dead, topic, func(message.HandlerFunc) message.HandlerFunc { return message.PassthroughHandler })
 			}
 		}, subscribed},
@@ -216,7 +217,7 @@ func (l *leaks) live(t *testing.T) {
 		{"a leader at last", func() { elect(l.broker, "leaderless") }, assumed},
 		{"closed", func() {
 			require.NoError(t, assume.Close())
-			require.NoError(t, l.Plug.Close())
+			require.NoError(t, l.Retrier.Close())
 		}, occupied{}},
 	} {
 		began := time.Now()
@@ -261,9 +262,9 @@ func (l *leaks) look(t *testing.T, n int) {
 	t.Helper()
 	for range n {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-		_, _ = l.Plug.QueueDepths(ctx)
+		_, _ = l.Retrier.QueueDepths(ctx)
 		cancel()
-		_, err := l.Plug.QueueDepths(t.Context())
+		_, err := l.Retrier.QueueDepths(t.Context())
 		require.ErrorContains(t, err, "unread.dlq")
 	}
 }
@@ -271,23 +272,23 @@ func (l *leaks) look(t *testing.T, n int) {
 // again waits until so many subscriptions consume again after what is done to them.
 func (l *leaks) again(t *testing.T, n int, do func()) {
 	t.Helper()
-	consuming := func() int { return len(l.Events(middleware.EventConsuming)) }
+	consuming := func() int { return len(l.Events(retry.EventConsuming)) }
 	n += consuming()
 	do()
 	eventually(t, 20*time.Second, func() bool { return consuming() >= n }, "they consume again")
 }
 
-// visit is the life of another plug with all that it can have: a message that fails, a look at the depths, a dead letter.
+// visit is the life of another retrier with all that it can have: a message that fails, a look at the depths, a dead letter.
 func (l *leaks) visit(t *testing.T, oneByOne bool) {
 	t.Helper()
 	dead := make(chan struct{}, 1)
-	plug := newPlug(t, amqp.NewDurableQueueConfig(l.broker.URI), amqpretry.Options{
+	retrier := newRetrier(t, amqp.NewDurableQueueConfig(l.broker.URI), amqpretry.Options{
 		Policies: config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}},
 	})
-	sub, err := plug.NewSubscriber()
+	sub, err := retrier.NewSubscriber()
 	require.NoError(t, err)
-	l.handle(t, sub, "visited", plug.Middleware)
-	letters, err := plug.NewDeadLetterSubscriber()
+	l.handle(t, sub, "visited", retrier.Middleware)
+	letters, err := retrier.NewDeadLetterSubscriber()
 	require.NoError(t, err)
 	l.handle(t, letters, "visited", func(message.HandlerFunc) message.HandlerFunc {
 		return func(*message.Message) ([]*message.Message, error) {
@@ -296,7 +297,7 @@ func (l *leaks) visit(t *testing.T, oneByOne bool) {
 		}
 	})
 	l.Broker.publish("visited", named("never")...)
-	_, err = plug.QueueDepths(t.Context())
+	_, err = retrier.QueueDepths(t.Context())
 	require.NoError(t, err)
 	select {
 	case <-dead:
@@ -307,5 +308,5 @@ func (l *leaks) visit(t *testing.T, oneByOne bool) {
 		require.NoError(t, sub.Close())
 		require.NoError(t, letters.Close())
 	}
-	require.NoError(t, plug.Close())
+	require.NoError(t, retrier.Close())
 }

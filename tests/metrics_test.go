@@ -17,8 +17,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // measured is a service's Metrics with the registry that they are in.
@@ -90,9 +90,9 @@ func TestMetrics(t *testing.T) {
 		Options: amqpretry.Options{
 			Policies: config.Policies{Default: config.Policy{Delays: ms(100), Immediate: 1}},
 			OnEvent:  m.OnEvent, Concurrency: 8,
-			Decide: func(f middleware.Failure) error { // what no handler saw is no attempt, whatever it is taken for
-				if f.Class == middleware.ClassUndecodable {
-					return middleware.Drop(f.Err)
+			Decide: func(f retry.Failure) error { // what no handler saw is no attempt, whatever it is taken for
+				if f.Class == retry.ClassUndecodable {
+					return retry.Drop(f.Err)
 				}
 
 				return f.Err
@@ -100,7 +100,7 @@ func TestMetrics(t *testing.T) {
 		},
 		Configure: func(c *amqp.Config) { c.Marshaler = picky{} },
 		Handler: func(msg *message.Message) error {
-			attempt, _ := middleware.AttemptFromContext(msg.Context())
+			attempt, _ := retry.AttemptFromContext(msg.Context())
 			switch {
 			case msg.UUID == "slow":
 				<-proceed
@@ -109,17 +109,17 @@ func TestMetrics(t *testing.T) {
 			case msg.UUID == "panics":
 				panic("no")
 			case msg.UUID == "permanent":
-				return middleware.Permanent(errors.New("no"))
+				return retry.Permanent(errors.New("no"))
 			case msg.UUID == "drop":
-				return middleware.Drop(errors.New("no"))
+				return retry.Drop(errors.New("no"))
 			case msg.UUID == "later" && attempt.Calls == 0:
-				return middleware.Postpone(50 * time.Millisecond)
+				return retry.Postpone(50 * time.Millisecond)
 			}
 
 			return nil
 		},
 	})
-	defer m.Watch(svc.Plug)()
+	defer m.Watch(svc.Retrier)()
 	svc.run()
 	m.becomes(1, "consuming_subscriptions", "topic="+svc.Queue)
 	assert.Zero(t, m.sum("dead_letters_total"))
@@ -188,7 +188,7 @@ func TestMetrics_OfAClose(t *testing.T) {
 	svc.publish("slow")
 	m.becomes(1, "attempts_in_flight")
 
-	time.AfterFunc(time.Second, func() { close(released) }) // later than the plug waits, sooner than the router does
+	time.AfterFunc(time.Second, func() { close(released) }) // later than the retrier waits, sooner than the router does
 	svc.close()
 	assert.Zero(t, m.sum("attempts_in_flight"))
 	assert.Equal(t, 1, m.sum("messages_total", "result=requeued"))
@@ -196,7 +196,7 @@ func TestMetrics_OfAClose(t *testing.T) {
 	assert.Equal(t, 1, m.sum("attempts_total"))
 }
 
-// Two plugs of a process share retry queues: both see them, and a scrape has each queue once.
+// Two retriers of a process share retry queues: both see them, and a scrape has each queue once.
 func TestMetrics_OfSharedQueues(t *testing.T) {
 	t.Parallel()
 	m := newMeasured(t, metrics.Config{})
@@ -207,7 +207,7 @@ func TestMetrics_OfSharedQueues(t *testing.T) {
 		svc := start(t, setup{
 			URI: brokertest.URI(t), Options: options, Handler: func(*message.Message) error { return errors.New("no") },
 		})
-		defer m.Watch(svc.Plug)()
+		defer m.Watch(svc.Retrier)()
 		svc.publish("a", "b")
 	}
 
@@ -232,10 +232,10 @@ func TestMetrics_OfABrokerInTrouble(t *testing.T) {
 				<-alarm
 			}
 
-			return middleware.Permanent(errors.New("no"))
+			return retry.Permanent(errors.New("no"))
 		},
 	})
-	defer m.Watch(svc.Plug)()
+	defer m.Watch(svc.Retrier)()
 	svc.publish("a", "b")
 	m.becomes(2, "queue_messages_ready", "queue=orders.dlq")
 

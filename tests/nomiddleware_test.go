@@ -21,7 +21,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
-// A middleware that was forgotten, and a subscriber that is not the plug's, are said and do not spin.
+// A middleware that was forgotten, and a subscriber that is not the retrier's, are said and do not spin.
 
 // bare gives a service a router with these middlewares and no others.
 func bare(t *testing.T, svc *service, middlewares ...message.HandlerMiddleware) {
@@ -50,11 +50,11 @@ func failingFirst(times int) func(*message.Message) error {
 	}
 }
 
-// withoutDelivery is a message's context without what the plug has put there.
+// withoutDelivery is a message's context without what the retrier has put there.
 type withoutDelivery struct{ context.Context }
 
 func (c withoutDelivery) Value(key any) any {
-	if fmt.Sprintf("%T", key) == "middleware.deliveryKey" {
+	if fmt.Sprintf("%T", key) == "contextkey.Delivery" {
 		return nil
 	}
 
@@ -88,7 +88,7 @@ func TestNoHotLoopWithoutMiddleware(t *testing.T) {
 			require.Len(t, logged, 1)
 			assert.Equal(t, "error", logged[0].Level)
 			assert.Equal(t, svc.Queue, logged[0].Fields["topic"])
-			require.ErrorContains(t, logged[0].Err, "router.AddMiddleware(plug.Middleware)")
+			require.ErrorContains(t, logged[0].Err, "router.AddMiddleware(retrier.Middleware)")
 
 			assert.Less(t, svc.close(), 1500*time.Millisecond, "a close ends the pause, which is 1.6 s")
 			left := svc.Broker.take(svc.Queue, 1, 5*time.Second)
@@ -115,7 +115,7 @@ func TestPlainNackBesideTheMiddlewareIsNotSlowedDown(t *testing.T) {
 
 				return h(msg)
 			}
-		}, svc.Plug.Middleware)
+		}, svc.Retrier.Middleware)
 		svc.Router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error { return nil }))
 	}
 	svc := start(t, c)
@@ -128,7 +128,7 @@ func TestPlainNackBesideTheMiddlewareIsNotSlowedDown(t *testing.T) {
 	assert.Empty(t, svc.Logs.with(noMiddlewareLog))
 }
 
-// Under policy off a nack is what it is without the plug, and nothing is said.
+// Under policy off a nack is what it is without the retrier, and nothing is said.
 func TestPlainNackUnderPolicyOff(t *testing.T) {
 	t.Parallel()
 
@@ -146,9 +146,9 @@ func TestPlainNackUnderPolicyOff(t *testing.T) {
 	assert.Empty(t, svc.Logs.with(noMiddlewareLog))
 }
 
-const foreignLog = "Message was not received through this plug"
+const foreignLog = "Message was not received through this retrier"
 
-// A subscriber of watermill-amqp that was not made with the plug's config gets no retries: that is said once for each handler, as an
+// A subscriber of watermill-amqp that was not made with the retrier's config gets no retries: that is said once for each handler, as an
 // error, and the messages pass untouched.
 func TestForeignSubscriberIsAnError(t *testing.T) {
 	t.Parallel()
@@ -160,7 +160,7 @@ func TestForeignSubscriberIsAnError(t *testing.T) {
 		conf := amqp.NewDurableQueueConfig(uri)
 		conf.Queue.Arguments = mainQueueArguments("classic")
 		var err error
-		stock, err = amqp.NewSubscriber(conf, svc.Logs) // not with svc.Plug.Config()
+		stock, err = amqp.NewSubscriber(conf, svc.Logs) // not with svc.Retrier.Config()
 		require.NoError(t, err)
 		svc.Router.AddConsumerHandler("forgetful", svc.Queue, stock, svc.recorded(failingFirst(3)))
 	}
@@ -173,7 +173,7 @@ func TestForeignSubscriberIsAnError(t *testing.T) {
 	assert.Equal(t, "error", logged[0].Level)
 	assert.Equal(t, "forgetful", logged[0].Fields["handler_name"])
 	assert.Equal(t, svc.Queue, logged[0].Fields["topic"])
-	require.ErrorContains(t, logged[0].Err, "amqp.NewSubscriber(plug.Config(), logger)")
+	require.ErrorContains(t, logged[0].Err, "amqp.NewSubscriber(retrier.Config(), logger)")
 }
 
 // A message that something outside of the middleware has copied has lost its delivery.
@@ -190,7 +190,7 @@ func TestCopiedMessageIsAnError(t *testing.T) {
 
 				return h(copied)
 			}
-		}, svc.Plug.Middleware)
+		}, svc.Retrier.Middleware)
 		svc.Router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(failingFirst(1)))
 	}
 	svc := start(t, c)
@@ -203,8 +203,8 @@ func TestCopiedMessageIsAnError(t *testing.T) {
 	assert.Len(t, svc.Logs.with(noMiddlewareLog), 1)
 }
 
-// Messages of another plug are no mistake, on stock subscribers either, nor are those under policy off.
-func TestMessagesOfOtherPlugsAreNoError(t *testing.T) {
+// Messages of another retrier are no mistake, on stock subscribers either, nor are those under policy off.
+func TestMessagesOfOtherRetriersAreNoError(t *testing.T) {
 	t.Parallel()
 
 	uri := brokertest.URI(t)
@@ -216,7 +216,7 @@ func TestMessagesOfOtherPlugsAreNoError(t *testing.T) {
 			t.Parallel()
 
 			others := newLogs(t)
-			other := newPlug(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{Logger: others})
+			other := newRetrier(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{Logger: others})
 			c := setup{URI: uri}
 			c.Options.Policies = retries(ms(50)...)
 			c.Options.Policies.Default.Mode = test.mode
@@ -224,12 +224,12 @@ func TestMessagesOfOtherPlugsAreNoError(t *testing.T) {
 				c.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeOff}}
 			}
 			c.Route = func(svc *service) {
-				middlewares := []message.HandlerMiddleware{other.Middleware, svc.Plug.Middleware}
+				middlewares := []message.HandlerMiddleware{other.Middleware, svc.Retrier.Middleware}
 				if test.swapped {
 					slices.Reverse(middlewares)
 				}
 				bare(t, svc, middlewares...)
-				stock, err := amqp.NewSubscriber(svc.Plug.Config(), watermill.NopLogger{})
+				stock, err := amqp.NewSubscriber(svc.Retrier.Config(), watermill.NopLogger{})
 				require.NoError(t, err)
 				svc.Router.AddConsumerHandler("stock", svc.Queue, stock, svc.recorded(failingFirst(1)))
 			}

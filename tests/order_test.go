@@ -21,6 +21,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // A wrong order of middlewares is refused: at the start with the plugin, else with the first message.
@@ -50,8 +51,8 @@ func TestCheckRouter(t *testing.T) {
 	uri := brokertest.URI(t)
 	logs := newLogs(t)
 	policies := config.Policies{Topics: map[string]config.Policy{"off": {Mode: config.ModeOff}}}
-	strict := newPlug(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{Logger: logs, Policies: policies})
-	lenient := newPlug(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{
+	strict := newRetrier(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{Logger: logs, Policies: policies})
+	lenient := newRetrier(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{
 		Logger: logs, Policies: policies, MiddlewareOrder: middleware.OrderLog,
 	})
 	own, err := strict.NewSubscriber()
@@ -67,7 +68,7 @@ func TestCheckRouter(t *testing.T) {
 
 	type chain = []message.HandlerMiddleware
 	for name, test := range map[string]struct {
-		plug       ownPlug
+		retrier    ownRetrier
 		topic      string
 		subscriber message.Subscriber
 		router     chain // level
@@ -89,11 +90,11 @@ func TestCheckRouter(t *testing.T) {
 		"none of ours":                 {strict, "", own, chain{retry, routermiddleware.Recoverer}, nil, []string{"has no retry middleware"}, 0},
 		"none of ours, stock":          {strict, "", stock, nil, nil, []string{"has no retry middleware"}, 0},
 		"one that may have ours":       {strict, "", own, chain{func(h message.HandlerFunc) message.HandlerFunc { return h }}, nil, nil, 0},
-		"by hand":                      {strict, "", own, chain{middleware.Retry{Poison: middleware.Poison{Owner: strict}}.Middleware}, nil, nil, 0},
+		"by hand":                      {strict, "", own, chain{middleware.Retry{}.Middleware}, nil, nil, 0},
 		"policy off":                   {strict, "off", own, chain{watermillsDeduplicator()}, nil, nil, 0},
 		"another Pub/Sub":              {strict, "", gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}), chain{watermillsDeduplicator(), strict.Middleware}, nil, nil, 0},
 		"a stock one that is not ours": {strict, "", foreign, chain{watermillsDeduplicator()}, nil, nil, 0},
-		"another plug's":               {strict, "", lenientOwn, chain{watermillsDeduplicator(), lenient.Middleware}, nil, nil, 0},
+		"another retrier's":            {strict, "", lenientOwn, chain{watermillsDeduplicator(), lenient.Middleware}, nil, nil, 0},
 		"dead letters":                 {strict, "", letters, chain{watermillsDeduplicator()}, nil, nil, 0},
 		"only logged":                  {lenient, "", lenientOwn, chain{watermillsDeduplicator(), retry, lenient.Middleware}, nil, nil, 2},
 	} {
@@ -108,7 +109,7 @@ func TestCheckRouter(t *testing.T) {
 			router.AddConsumerHandler("ship", topic, test.subscriber, func(*message.Message) error { return nil }).AddMiddleware(test.handler...)
 
 			before := len(logs.with("Wrong order"))
-			err = test.plug.CheckRouter(router)
+			err = test.retrier.CheckRouter(router)
 			assert.Equal(t, test.logged, len(logs.with("Wrong order"))-before)
 			if test.refused == nil {
 				assert.NoError(t, err)
@@ -131,19 +132,19 @@ func TestCheckRouter(t *testing.T) {
 func TestCheckRouterKnowsWhoWrapsByHand(t *testing.T) {
 	t.Parallel()
 
-	plug := newPlug(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), amqpretry.Options{Logger: watermill.NopLogger{}})
-	own, err := plug.NewSubscriber()
+	retrier := newRetrier(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), amqpretry.Options{Logger: watermill.NopLogger{}})
+	own, err := retrier.NewSubscriber()
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
 	nothing := func(*message.Message) ([]*message.Message, error) { return nil, nil }
 	router.AddHandler("ship", uniqueName("order"), own, "out", gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}), nothing)
 
-	var missing *amqpretry.NoMiddlewareError
-	require.ErrorAs(t, plug.CheckRouter(router), &missing)
+	var missing *middleware.NoMiddlewareError
+	require.ErrorAs(t, retrier.CheckRouter(router), &missing)
 	assert.Equal(t, "ship", missing.Handler)
-	_ = plug.Middleware(nothing)
-	assert.NoError(t, plug.CheckRouter(router))
+	_ = retrier.Middleware(nothing)
+	assert.NoError(t, retrier.CheckRouter(router))
 }
 
 // With the plugin a router does not start: nothing was declared, nothing consumed.
@@ -152,7 +153,7 @@ func TestCheckRouterKeepsARouterFromStarting(t *testing.T) {
 
 	svc := newService(t, setup{URI: brokertest.URI(t), Handler: byFate})
 	svc.Router.AddMiddleware(watermillsDeduplicator())
-	svc.Router.AddPlugin(svc.Plug.CheckRouter)
+	svc.Router.AddPlugin(svc.Retrier.CheckRouter)
 
 	err := svc.Router.Run(t.Context())
 	var mistake *middleware.OrderError
@@ -168,10 +169,10 @@ func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 
 	for name, chain := range map[string]func(*service) []message.HandlerMiddleware{
 		"outside": func(svc *service) []message.HandlerMiddleware {
-			return []message.HandlerMiddleware{watermillsDeduplicator(), svc.Plug.Middleware}
+			return []message.HandlerMiddleware{watermillsDeduplicator(), svc.Retrier.Middleware}
 		},
 		"inside": func(svc *service) []message.HandlerMiddleware {
-			return []message.HandlerMiddleware{svc.Plug.Middleware, watermillsDeduplicator()}
+			return []message.HandlerMiddleware{svc.Retrier.Middleware, watermillsDeduplicator()}
 		},
 		"outside of it, where errors are swallowed": func(svc *service) []message.HandlerMiddleware {
 			swallow := func(h message.HandlerFunc) message.HandlerFunc {
@@ -181,7 +182,7 @@ func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 				}
 			}
 
-			return []message.HandlerMiddleware{swallow, watermillsDeduplicator(), svc.Plug.Middleware}
+			return []message.HandlerMiddleware{swallow, watermillsDeduplicator(), svc.Retrier.Middleware}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -224,7 +225,7 @@ func TestSubscriptionBehindInstantAckStops(t *testing.T) {
 				<-msg.Context().Done()
 				return h(msg)
 			}
-		}, svc.Plug.Middleware)
+		}, svc.Retrier.Middleware)
 		svc.Router.AddConsumerHandler("ship", svc.Queue, svc.Sub, svc.recorded(byFate))
 	}
 	svc := newService(t, c)
@@ -247,13 +248,13 @@ func TestOrderLogOnlyLogs(t *testing.T) {
 
 	c := setup{URI: brokertest.URI(t), Options: amqpretry.Options{MiddlewareOrder: middleware.OrderLog}}
 	c.Route = func(svc *service) {
-		bare(t, svc, svc.Plug.Middleware, watermillsDeduplicator())
-		svc.Router.AddPlugin(svc.Plug.CheckRouter)
+		bare(t, svc, svc.Retrier.Middleware, watermillsDeduplicator())
+		svc.Router.AddPlugin(svc.Retrier.CheckRouter)
 		svc.Router.AddConsumerHandler("ship", svc.Queue, svc.Sub, svc.recorded(byFate))
 	}
 	svc := start(t, c)
 	svc.publish("never")
-	eventually(t, 5*time.Second, func() bool { return len(svc.Events(middleware.EventSucceeded)) == 1 }, "its retry is taken for a success")
+	eventually(t, 5*time.Second, func() bool { return len(svc.Events(retry.EventSucceeded)) == 1 }, "its retry is taken for a success")
 	assert.Equal(t, 1, svc.Calls.count())
 	assert.NotEmpty(t, svc.Logs.with("Wrong order"))
 	assert.Empty(t, svc.Logs.with("Subscription stops"))
@@ -266,9 +267,9 @@ func TestStock_DeadlineOutside(t *testing.T) {
 
 	c := setup{URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{Policies: retries(ms(50)...)}}
 	c.Route = func(svc *service) {
-		bare(t, svc, routermiddleware.Timeout(20*time.Millisecond), svc.Plug.Middleware)
+		bare(t, svc, routermiddleware.Timeout(20*time.Millisecond), svc.Retrier.Middleware)
 		require.NoError(t, svc.Sub.Close())
-		svc.Router.AddConsumerHandler("ship", svc.Queue, stockOf(t, svc.Plug.Config()), svc.recorded(func(msg *message.Message) error {
+		svc.Router.AddConsumerHandler("ship", svc.Queue, stockOf(t, svc.Retrier.Config()), svc.recorded(func(msg *message.Message) error {
 			<-msg.Context().Done()
 			return errors.New("too slow")
 		}))

@@ -15,8 +15,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 var (
@@ -44,11 +44,11 @@ var returned = map[string]func() error{
 	"an error of `NeverRetry`":              func() error { return fmt.Errorf("wrapped: %w", errNever) },
 	leftOut:                                 func() error { return errors.New("another error") },
 	"an error whose `Retryable()` is false": func() error { return opinionError{errListed} },
-	"`Permanent(err)`":                      func() error { return middleware.Permanent(errListed) },
-	"`Transient(err)`, of `NeverRetry`":     func() error { return middleware.Transient(errNever) },
-	"`Drop(err)`":                           func() error { return middleware.Drop(errListed) },
-	"`RetryAfter(d, err)`":                  func() error { return middleware.RetryAfter(asked, errListed) },
-	"`Postpone(d)`":                         func() error { return middleware.Postpone(asked) },
+	"`Permanent(err)`":                      func() error { return retry.Permanent(errListed) },
+	"`Transient(err)`, of `NeverRetry`":     func() error { return retry.Transient(errNever) },
+	"`Drop(err)`":                           func() error { return retry.Drop(errListed) },
+	"`RetryAfter(d, err)`":                  func() error { return retry.RetryAfter(asked, errListed) },
+	"`Postpone(d)`":                         func() error { return retry.Postpone(asked) },
 	unpublishable:                           func() error { return nil },
 	takenAway:                               func() error { return errListed },
 }
@@ -140,7 +140,7 @@ type stageTest struct {
 
 type moment struct {
 	at      time.Time
-	attempt middleware.Attempt
+	attempt retry.Attempt
 }
 
 func newStageTest(t *testing.T, stage string, policy config.Policy) *stageTest {
@@ -177,7 +177,7 @@ func (refusing) Close() error                              { return nil }
 
 func (s *stageTest) handle(msg *message.Message) ([]*message.Message, error) {
 	row := msg.UUID
-	attempt, _ := middleware.AttemptFromContext(msg.Context())
+	attempt, _ := retry.AttemptFromContext(msg.Context())
 	if s.stage == "last attempt" && !attempt.Last {
 		return nil, errListed
 	}
@@ -254,7 +254,7 @@ func (s *stageTest) run(want map[string]string) {
 	if before.Failures > 0 {
 		count = fmt.Sprint(before.Failures)
 	}
-	require.Equal(s.t, count, header(back, wire.KeyCount), "not counted")
+	require.Equal(s.t, count, headerOf(back, header.Count), "not counted")
 	require.Equal(s.t, "back in its queue, not counted", want[takenAway])
 }
 

@@ -24,7 +24,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // permissions are the patterns of one user: configure, write, read.
@@ -81,24 +81,24 @@ type roleTest struct {
 // roles are the lives: each does all that its role is for and gives the first refusal.
 var roles = map[string]func(*roleTest) error{
 	"consumer": func(r *roleTest) error {
-		return r.consume(queueConfig, "orders", config.ScopeQueue, amqpretry.TopologyDeclare)
+		return r.consume(queueConfig, "orders", config.ScopeQueue, topology.Declare)
 	},
 	"consumer-shared": func(r *roleTest) error {
-		return r.consume(queueConfig, "orders", config.ScopeShared, amqpretry.TopologyDeclare)
+		return r.consume(queueConfig, "orders", config.ScopeShared, topology.Declare)
 	},
 	"consumer-fanout": func(r *roleTest) error {
-		return r.consume(billing, "events", config.ScopeQueue, amqpretry.TopologyDeclare)
+		return r.consume(billing, "events", config.ScopeQueue, topology.Declare)
 	},
 	"worker": func(r *roleTest) error {
-		return r.consume(queueConfig, "orders", config.ScopeQueue, amqpretry.TopologyAssume)
+		return r.consume(queueConfig, "orders", config.ScopeQueue, topology.Assume)
 	},
 	"worker-canary": (*roleTest).canary,
 	"worker-shared": func(r *roleTest) error {
-		return r.consume(queueConfig, "orders", config.ScopeShared, amqpretry.TopologyAssume)
+		return r.consume(queueConfig, "orders", config.ScopeShared, topology.Assume)
 	},
 	"observer":        (*roleTest).observe,
-	"letters":         func(r *roleTest) error { return r.letters(amqpretry.TopologyDeclare) },
-	"letters-assumed": func(r *roleTest) error { return r.letters(amqpretry.TopologyAssume) },
+	"letters":         func(r *roleTest) error { return r.letters(topology.Declare) },
+	"letters-assumed": func(r *roleTest) error { return r.letters(topology.Assume) },
 	"replay":          (*roleTest).replay,
 	"looker": func(r *roleTest) error {
 		return r.deadLetterQueue(func(q *dlq.Queue) error {
@@ -141,11 +141,11 @@ var roles = map[string]func(*roleTest) error{
 			return err
 		})
 	},
-	"publisher": func(r *roleTest) error { return r.publish(queueConfig, "orders", amqpretry.TopologyDeclare) },
+	"publisher": func(r *roleTest) error { return r.publish(queueConfig, "orders", topology.Declare) },
 	"publisher-fanout": func(r *roleTest) error {
-		return r.publish(billing, "events", amqpretry.TopologyDeclare)
+		return r.publish(billing, "events", topology.Declare)
 	},
-	"publisher-fanout-assumed": func(r *roleTest) error { return r.publish(billing, "events", amqpretry.TopologyAssume) },
+	"publisher-fanout-assumed": func(r *roleTest) error { return r.publish(billing, "events", topology.Assume) },
 	"retire":                   (*roleTest).retire,
 }
 
@@ -240,7 +240,7 @@ func isRefusal(t *testing.T, role string, err error) {
 	t.Helper()
 	var (
 		access     *topology.AccessError
-		held       *amqpretry.HeldError
+		held       *topology.HeldError
 		broker     *amqp091.Error
 		unsafe     *dlq.UnsafeError
 		management *topology.ManagementError
@@ -279,8 +279,8 @@ func atLeast(t *testing.T, uri string, major, minor int) bool {
 	return found[0] > major || found[0] == major && found[1] >= minor
 }
 
-func (r *roleTest) plug(conf amqp.Config, scope config.Scope, mode amqpretry.TopologyMode, onEvent func(middleware.Event)) *amqpretry.Plug {
-	return newPlug(r.t, conf, amqpretry.Options{
+func (r *roleTest) retrier(conf amqp.Config, scope config.Scope, mode topology.Mode, onEvent func(retry.Event)) *amqpretry.Retrier {
+	return newRetrier(r.t, conf, amqpretry.Options{
 		Policies: config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope}},
 		Topology: mode, Logger: newLogs(r.t), HoldWarning: 300 * time.Millisecond, CloseTimeout: time.Second, OnEvent: onEvent,
 	})
@@ -289,36 +289,36 @@ func (r *roleTest) plug(conf amqp.Config, scope config.Scope, mode amqpretry.Top
 // provision declares everything, as somebody else.
 func (r *roleTest) provision(configure func(string) amqp.Config, topic string, scope config.Scope) topology.Plan {
 	r.t.Helper()
-	plug := r.plug(configure(r.admin), scope, amqpretry.TopologyDeclare, nil)
-	sub, err := plug.NewSubscriber()
+	retrier := r.retrier(configure(r.admin), scope, topology.Declare, nil)
+	sub, err := retrier.NewSubscriber()
 	require.NoError(r.t, err)
 	require.NoError(r.t, sub.SubscribeInitialize(topic))
-	plan, err := plug.Plan(topic)
+	plan, err := retrier.Plan(topic)
 	require.NoError(r.t, err)
 
 	return plan
 }
 
 // consume subscribes, fails a message, gets it back, fails it again, and dead-letters it; who declares looks at the depths as well.
-func (r *roleTest) consume(configure func(string) amqp.Config, topic string, scope config.Scope, mode amqpretry.TopologyMode) error {
-	if mode == amqpretry.TopologyAssume {
+func (r *roleTest) consume(configure func(string) amqp.Config, topic string, scope config.Scope, mode topology.Mode) error {
+	if mode == topology.Assume {
 		r.provision(configure, topic, scope)
 	}
-	outcome := make(chan middleware.Event, 100)
-	plug := r.plug(configure(r.uri), scope, mode, func(e middleware.Event) {
-		if e.Kind == middleware.EventHeld || e.Kind == middleware.EventDeadLettered {
+	outcome := make(chan retry.Event, 100)
+	retrier := r.retrier(configure(r.uri), scope, mode, func(e retry.Event) {
+		if e.Kind == retry.EventHeld || e.Kind == retry.EventDeadLettered {
 			outcome <- e
 		}
 	})
-	sub, err := plug.NewSubscriber()
+	sub, err := retrier.NewSubscriber()
 	require.NoError(r.t, err)
 	messages, err := sub.Subscribe(r.t.Context(), topic)
 	if err != nil {
 		return err
 	}
 	attempts := make(chan int, 10)
-	handle := plug.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+	handle := retrier.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		attempts <- attempt.Number
 
 		return nil, errFate
@@ -342,7 +342,7 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string, sco
 
 	select {
 	case e := <-outcome:
-		if e.Kind == middleware.EventHeld {
+		if e.Kind == retry.EventHeld {
 			return e.Err
 		}
 	case <-time.After(60 * time.Second):
@@ -352,10 +352,10 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string, sco
 	assert.Equal(r.t, 2, <-attempts, "it has come back")
 	newRabbit(r.t, r.admin).take(conf.Queue.GenerateName(topic)+".dlq", 1, 30*time.Second)
 
-	if mode == amqpretry.TopologyAssume {
+	if mode == topology.Assume {
 		return nil
 	}
-	_, err = plug.QueueDepths(r.t.Context())
+	_, err = retrier.QueueDepths(r.t.Context())
 
 	return err
 }
@@ -367,23 +367,23 @@ func (r *roleTest) canary() error {
 	logged := newLogs(r.t)
 	ctx, isHeld := context.WithCancelCause(r.t.Context())
 	defer isHeld(nil)
-	plug := newPlug(r.t, queueConfig(r.uri), amqpretry.Options{
+	retrier := newRetrier(r.t, queueConfig(r.uri), amqpretry.Options{
 		Policies: config.Policies{Default: config.Policy{Delays: ms(50)}},
-		Topology: amqpretry.TopologyAssume, Logger: logged, HoldWarning: 300 * time.Millisecond, CloseTimeout: time.Second,
-		OnEvent: func(e middleware.Event) {
-			if e.Kind == middleware.EventHeld {
+		Topology: topology.Assume, Logger: logged, HoldWarning: 300 * time.Millisecond, CloseTimeout: time.Second,
+		OnEvent: func(e retry.Event) {
+			if e.Kind == retry.EventHeld {
 				isHeld(e.Err)
 			}
 		},
 	})
-	sub, err := plug.NewSubscriber()
+	sub, err := retrier.NewSubscriber()
 	require.NoError(r.t, err)
 	messages, err := sub.Subscribe(r.t.Context(), "orders")
 	if err != nil {
 		return err
 	}
-	handle := plug.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-		if attempt, _ := middleware.AttemptFromContext(msg.Context()); attempt.Number == 1 {
+	handle := retrier.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		if attempt, _ := retry.AttemptFromContext(msg.Context()); attempt.Number == 1 {
 			return nil, errFate
 		}
 
@@ -420,11 +420,11 @@ func (r *roleTest) canary() error {
 // observe only looks at the depths.
 func (r *roleTest) observe() error {
 	r.provision(queueConfig, "orders", config.ScopeQueue)
-	plug := r.plug(queueConfig(r.uri), config.ScopeQueue, amqpretry.TopologyAssume, nil)
-	sub, err := plug.NewSubscriber()
+	retrier := r.retrier(queueConfig(r.uri), config.ScopeQueue, topology.Assume, nil)
+	sub, err := retrier.NewSubscriber()
 	require.NoError(r.t, err)
 	require.NoError(r.t, sub.SubscribeInitialize("orders"))
-	depths, err := plug.QueueDepths(r.t.Context())
+	depths, err := retrier.QueueDepths(r.t.Context())
 	if err == nil {
 		assert.Len(r.t, depths, 2)
 	}
@@ -433,11 +433,11 @@ func (r *roleTest) observe() error {
 }
 
 // letters consumes a dead letter.
-func (r *roleTest) letters(mode amqpretry.TopologyMode) error {
-	if mode == amqpretry.TopologyAssume {
+func (r *roleTest) letters(mode topology.Mode) error {
+	if mode == topology.Assume {
 		r.provision(queueConfig, "orders", config.ScopeQueue)
 	}
-	sub, err := r.plug(queueConfig(r.uri), config.ScopeQueue, mode, nil).NewDeadLetterSubscriber()
+	sub, err := r.retrier(queueConfig(r.uri), config.ScopeQueue, mode, nil).NewDeadLetterSubscriber()
 	require.NoError(r.t, err)
 	letters, err := sub.Subscribe(r.t.Context(), "orders")
 	if err != nil {
@@ -504,11 +504,11 @@ func (r *roleTest) replay() error {
 }
 
 // publish publishes as watermill-amqp does, with confirms.
-func (r *roleTest) publish(configure func(string) amqp.Config, topic string, mode amqpretry.TopologyMode) error {
+func (r *roleTest) publish(configure func(string) amqp.Config, topic string, mode topology.Mode) error {
 	r.provision(configure, topic, config.ScopeQueue)
 	conf := configure(r.uri)
 	conf.Publish.ConfirmDelivery = true
-	publisher, err := amqp.NewPublisher(r.plug(conf, config.ScopeQueue, mode, nil).Config(), newLogs(r.t))
+	publisher, err := amqp.NewPublisher(r.retrier(conf, config.ScopeQueue, mode, nil).Config(), newLogs(r.t))
 	if err != nil {
 		return err
 	}

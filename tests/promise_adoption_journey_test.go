@@ -200,7 +200,7 @@ func TestP8_Journey(t *testing.T) {
 			t.Cleanup(func() { broker.removeProtected(queue) })
 
 			j := &journey{bearsReturns: test.bearsReturns, calls: map[string][]string{}, done: map[string]string{}}
-			plug := func(who string, policies config.Policies) *service {
+			retrier := func(who string, policies config.Policies) *service {
 				c := setup{URI: uri, Queue: queue, Prefetch: 2, KeepObjects: true, Handler: j.handler(who)}
 				c.Configure = func(conf *amqp.Config) { conf.Queue, conf.Marshaler = plain.Queue, plain.Marshaler }
 				c.Options.Policies = policies
@@ -234,17 +234,17 @@ func TestP8_Journey(t *testing.T) {
 			stockWorks(stockFirst)
 
 			// Policy off first, beside it.
-			off1 := plug(offFirst, off())
+			off1 := retrier(offFirst, off())
 			seenBefore := j.handledBy(stockFirst)
 			until("both work", func() bool { return j.handledBy(offFirst) >= 10 && j.handledBy(stockFirst) >= seenBefore+10 })
 			stopStock()
 
 			// Policies second, beside policy off: retries come to either.
-			policies1 := plug(policiesOn, policies)
+			policies1 := retrier(policiesOn, policies)
 			until("either handles what failed with the policies", func() bool {
 				return j.from(policiesOn, offFirst) >= 3 && j.from(policiesOn, policiesOn) >= 3
 			})
-			policies2 := plug(policiesOn, policies)
+			policies2 := retrier(policiesOn, policies)
 			off1.close()
 
 			// All have policies. Only now is it defined what becomes of a message that never succeeds.
@@ -256,7 +256,7 @@ func TestP8_Journey(t *testing.T) {
 			until("all that were doomed are dead", func() bool { return deadLetters() >= doomed })
 
 			// The way back: policy off everywhere, until nothing waits and nothing that has waited is left.
-			off2 := plug(offAgain, off())
+			off2 := retrier(offAgain, off())
 			policies1.close()
 			policies2.close()
 			until("no retry is left", func() bool {

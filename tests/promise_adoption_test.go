@@ -19,10 +19,10 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func off() config.Policies { return config.Policies{Default: config.Policy{Mode: config.ModeOff}} }
@@ -101,7 +101,7 @@ func TestP8_PolicyOff(t *testing.T) {
 			c.Options.Policies = off()
 			c.Handler = s.handler(func(*message.Message) error {
 				if failed.Add(1) <= 3 {
-					return middleware.Permanent(errors.New("not even this is acted on"))
+					return retry.Permanent(errors.New("not even this is acted on"))
 				}
 
 				return nil
@@ -134,7 +134,7 @@ func TestP8_PolicyOff(t *testing.T) {
 			c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: failing(9)}
 			c.Options.Policies = retries(ms(50, 1000)...)
 			svc := newService(t, c)
-			plan, err := svc.Plug.Plan(svc.Queue)
+			plan, err := svc.Retrier.Plan(svc.Queue)
 			require.NoError(t, err)
 			broker := svc.Broker
 			t.Cleanup(func() {
@@ -207,13 +207,13 @@ func TestP8_OffAndRetriesSideBySide(t *testing.T) {
 	assert.NotZero(t, retried, "some retries were handled by the instance that does not retry")
 }
 
-// subscribeFails starts nothing: Subscribe fails, for the plug's own subscriber.
+// subscribeFails starts nothing: Subscribe fails, for the retrier's own subscriber.
 func subscribeFails(t *testing.T, uri, queue string, queueArguments amqp091.Table, options amqpretry.Options) error {
 	t.Helper()
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Queue.Arguments = queueArguments
 	options.Logger = newLogs(t)
-	subscriber, err := newPlug(t, conf, options).NewSubscriber()
+	subscriber, err := newRetrier(t, conf, options).NewSubscriber()
 	require.NoError(t, err)
 
 	require.Error(t, subscriber.SubscribeInitialize(queue))
@@ -315,20 +315,20 @@ func TestP8_Conflicts(t *testing.T) {
 	})
 }
 
-// P8: with TopologyAssume nothing is declared: what is missing is told, what is there is used.
+// P8: with topology.Assume nothing is declared: what is missing is told, what is there is used.
 func TestP8_TopologyAssume(t *testing.T) {
 	t.Parallel()
 
 	uri := brokertest.URI(t)
 	broker := newRabbit(t, uri)
-	options := amqpretry.Options{Policies: retries(ms(50)...), Topology: amqpretry.TopologyAssume}
+	options := amqpretry.Options{Policies: retries(ms(50)...), Topology: topology.Assume}
 
 	t.Run("nothing is there", func(t *testing.T) {
 		t.Parallel()
 
 		queue := uniqueName("q")
 		conf := amqp.NewDurableQueueConfig(uri)
-		subscriber, err := newPlug(t, conf, options).NewSubscriber()
+		subscriber, err := newRetrier(t, conf, options).NewSubscriber()
 		require.NoError(t, err)
 		require.NoError(t, subscriber.SubscribeInitialize(queue), "it has nothing to do")
 		assert.Equal(t, -1, broker.depth(queue))
@@ -357,10 +357,10 @@ func TestP8_TopologyAssume(t *testing.T) {
 	})
 }
 
-// provision puts on the broker what an operator would, from the plug's plan.
+// provision puts on the broker what an operator would, from the retrier's plan.
 func provision(t *testing.T, uri, queue string, options amqpretry.Options) {
 	t.Helper()
-	plan, err := newPlug(t, amqp.NewDurableQueueConfig(uri), options).Plan(queue)
+	plan, err := newRetrier(t, amqp.NewDurableQueueConfig(uri), options).Plan(queue)
 	require.NoError(t, err)
 	newRabbit(t, uri).do(func(ch *amqp091.Channel) error {
 		if _, err := ch.QueueDeclare(queue, true, false, false, false, mainQueueArguments("classic")); err != nil {
@@ -422,7 +422,7 @@ func TestP8_Permissions(t *testing.T) {
 	testSharedPermissions(t, broker, as("sharer"))
 	t.Run("nothing may be declared, all was provisioned", func(t *testing.T) {
 		assume := options
-		assume.Topology = amqpretry.TopologyAssume
+		assume.Topology = topology.Assume
 		provision(t, broker.URI, "provisioned", options)
 
 		// The harness's own client stays the operator; the service is the worker.
@@ -432,20 +432,20 @@ func TestP8_Permissions(t *testing.T) {
 		svc.publish("1")
 		dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
-		assert.Equal(t, "exhausted", header(dead, wire.KeyReason))
+		assert.Equal(t, "exhausted", headerOf(dead, header.Reason))
 	})
 }
 
 // In the scope "shared" dead letters go by the default exchange. Who may not write to it learns so from Subscribe; and where nobody
 // asks, one dead letter that is refused again and again takes no retry with it.
 func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
-	sharing := func(mode amqpretry.TopologyMode) amqpretry.Options {
+	sharing := func(mode topology.Mode) amqpretry.Options {
 		return amqpretry.Options{Topology: mode, Policies: config.Policies{Default: config.Policy{Delays: ms(50), Retries: 20, Scope: config.ScopeShared}}}
 	}
 
 	t.Run("the default exchange may not be written to", func(t *testing.T) {
 		var access *topology.AccessError
-		require.ErrorAs(t, subscribeFails(t, as, "shared", nil, sharing(amqpretry.TopologyDeclare)), &access)
+		require.ErrorAs(t, subscribeFails(t, as, "shared", nil, sharing(topology.Declare)), &access)
 		assert.Equal(t, "exchange amq.default", access.Kind+" "+access.Name)
 		assert.Contains(t, []string{"", "write"}, access.Permission)
 	})
@@ -453,11 +453,11 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 	t.Run("the same, and nobody asks", func(t *testing.T) {
 		provision(t, broker.URI, "assumed", sharing(""))
 		var s seen
-		c := setup{URI: broker.URI, Queue: "assumed", Options: sharing(amqpretry.TopologyAssume), KeepObjects: true, Prefetch: 40}
+		c := setup{URI: broker.URI, Queue: "assumed", Options: sharing(topology.Assume), KeepObjects: true, Prefetch: 40}
 		c.Configure = func(conf *amqp.Config) { conf.Connection.AmqpURI = as }
 		c.Handler = s.handler(func(msg *message.Message) error {
 			if strings.HasPrefix(msg.UUID, "dead") {
-				return middleware.Permanent(errFate)
+				return retry.Permanent(errFate)
 			}
 
 			return failing(10)(msg)
@@ -466,7 +466,7 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 		svc.publish(append(numbered("dead", 3), numbered("retried", 10)...)...)
 		eventually(t, 20*time.Second, func() bool { return s.count() >= 3+10*11 }, "all retries come back")
 		stays(t, 300*time.Millisecond, func() bool { return s.count() == 3+10*11 }, "none of them twice")
-		held := slices.DeleteFunc(svc.Held(), func(h *amqpretry.HeldError) bool { return h.Exchange != "" }) // on a slow machine a retry as well
+		held := slices.DeleteFunc(svc.Held(), func(h *topology.HeldError) bool { return h.Exchange != "" }) // on a slow machine a retry as well
 		require.NotEmpty(t, held, "the dead letters are held, and that is told")
 		assert.ErrorContains(t, held[0], "the default exchange")
 	})
@@ -476,7 +476,7 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 func subscribeOnlyFails(t *testing.T, uri, queue string, options amqpretry.Options) error {
 	t.Helper()
 	options.Logger = newLogs(t)
-	subscriber, err := newPlug(t, amqp.NewDurableQueueConfig(uri), options).NewSubscriber()
+	subscriber, err := newRetrier(t, amqp.NewDurableQueueConfig(uri), options).NewSubscriber()
 	require.NoError(t, err)
 	_, err = subscriber.Subscribe(t.Context(), queue)
 

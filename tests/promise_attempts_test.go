@@ -18,9 +18,9 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // seen is what handlers saw of their messages.
@@ -31,7 +31,7 @@ type seen struct {
 
 type sight struct {
 	ID       string
-	Attempt  middleware.Attempt
+	Attempt  retry.Attempt
 	Known    bool // there was an attempt in the context
 	Metadata message.Metadata
 	Payload  string
@@ -42,7 +42,7 @@ type sight struct {
 // handler wraps a handler so that what it sees is kept.
 func (s *seen) handler(h func(*message.Message) error) func(*message.Message) error {
 	return func(msg *message.Message) error {
-		attempt, known := middleware.AttemptFromContext(msg.Context())
+		attempt, known := retry.AttemptFromContext(msg.Context())
 		v := sight{
 			ID: msg.UUID, Attempt: attempt, Known: known, Metadata: maps.Clone(msg.Metadata), Payload: string(msg.Payload),
 			Queue: message.SubscribeTopicFromCtx(msg.Context()), At: time.Now(),
@@ -97,7 +97,7 @@ func succeed(*message.Message) error { return nil }
 // failing gives a handler that fails each message so many times, with an error that tells which.
 func failing(times int) func(*message.Message) error {
 	return func(msg *message.Message) error {
-		if a, _ := middleware.AttemptFromContext(msg.Context()); a.Number <= times {
+		if a, _ := retry.AttemptFromContext(msg.Context()); a.Number <= times {
 			return fmt.Errorf("failure %d", a.Number)
 		}
 
@@ -108,8 +108,8 @@ func failing(times int) func(*message.Message) error {
 // ours makes the headers of a message that failed before in a queue.
 func ours(queue string, count any) amqp091.Table {
 	return amqp091.Table{
-		wire.KeyVersion: "1", wire.KeyID: "forged", wire.KeyQueue: queue, wire.KeyCount: count, wire.KeyDelay: "200ms",
-		wire.KeyAttempts: "7", wire.KeyError: "forged error", wire.KeyFirstFailure: "2020-01-01T00:00:00.000Z",
+		header.Version: "1", header.ID: "forged", header.Queue: queue, header.Count: count, header.Delay: "200ms",
+		header.Attempts: "7", header.Error: "forged error", header.FirstFailure: "2020-01-01T00:00:00.000Z",
 	}
 }
 
@@ -142,7 +142,7 @@ func TestP4_AttemptFromContext(t *testing.T) {
 
 			for i, v := range s.of("1") {
 				require.True(t, v.Known)
-				want := middleware.Attempt{
+				want := retry.Attempt{
 					Number: i + 1, Try: 1, Failures: i, MaxRetries: 3, Last: i == 3, Calls: i, Queue: svc.Queue,
 					FirstFailure: v.Attempt.FirstFailure, Since: v.Attempt.Since, History: v.Attempt.History, // below
 				}
@@ -240,7 +240,7 @@ func TestP4_ShutdownDoesNotCountAndRestartForgetsNothing(t *testing.T) {
 			first.Options.Policies = retries(ms(100, 150)...)
 			first.Options.CloseTimeout = 200 * time.Millisecond
 			first.Handler = before.handler(func(msg *message.Message) error {
-				if a, _ := middleware.AttemptFromContext(msg.Context()); a.Number == 1 {
+				if a, _ := retry.AttemptFromContext(msg.Context()); a.Number == 1 {
 					return errors.New("failure 1")
 				}
 				entered <- struct{}{}
@@ -254,7 +254,7 @@ func TestP4_ShutdownDoesNotCountAndRestartForgetsNothing(t *testing.T) {
 			svc.close()
 			assert.Len(t, svc.Logs.with("Message failed"), 1, "and that is failure 1")
 
-			// A new process, with a plug that knows nothing of the one before.
+			// A new process, with a retrier that knows nothing of the one before.
 			second := setup{URI: first.URI, QueueType: test.queueType, Queue: svc.Queue}
 			second.Options.Policies = first.Options.Policies
 			second.Handler = after.handler(failing(2))
@@ -292,7 +292,7 @@ func TestP4_RestartWhileWaiting(t *testing.T) {
 	svc = start(t, c)
 	d := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
 	assert.Equal(t, []int{2}, svc.Calls.attempts("1"))
-	assert.Equal(t, "2", header(d, wire.KeyAttempts))
+	assert.Equal(t, "2", headerOf(d, header.Attempts))
 }
 
 // P4: a nack by somebody who took the message without the middleware is Watermill's plain nack.
@@ -313,7 +313,7 @@ func TestP4_PlainNackDoesNotCount(t *testing.T) {
 			for range 3 {
 				select {
 				case msg := <-messages:
-					a, known := middleware.AttemptFromContext(msg.Context())
+					a, known := retry.AttemptFromContext(msg.Context())
 					require.True(t, known)
 					assert.Equal(t, 1, a.Number)
 					require.True(t, msg.Nack())
@@ -323,7 +323,7 @@ func TestP4_PlainNackDoesNotCount(t *testing.T) {
 			}
 			require.NoError(t, svc.Sub.Close())
 			assert.Zero(t, svc.Broker.depth(svc.retryQueue(200*time.Millisecond)))
-			require.NoError(t, svc.Plug.Close())
+			require.NoError(t, svc.Retrier.Close())
 
 			c.Queue = svc.Queue
 			c.KeepObjects = true // the service above removes them
@@ -401,8 +401,8 @@ func TestP4_ForgedHeadersAreFresh(t *testing.T) {
 	headers["no table of deaths"]["x-death"] = "nonsense"
 	headers["another queue"]["x-death"] = death("elsewhere.retry.200ms")
 	headers["no queue"]["x-death"] = death(svc.retryQueue(200 * time.Millisecond))
-	headers["a queue of no text"][wire.KeyQueue] = int64(1)
-	headers["an unknown version"][wire.KeyVersion] = "2"
+	headers["a queue of no text"][header.Queue] = int64(1)
+	headers["an unknown version"][header.Version] = "2"
 	headers["an unknown version"]["x-death"] = death(svc.retryQueue(200 * time.Millisecond))
 
 	for id, h := range headers {
@@ -413,7 +413,7 @@ func TestP4_ForgedHeadersAreFresh(t *testing.T) {
 	for id := range headers {
 		calls := s.of(id)
 		require.Len(t, calls, 2, id)
-		assert.Equal(t, middleware.Attempt{Number: 1, Try: 1, MaxRetries: 2, Queue: svc.Queue, Since: calls[0].Attempt.Since}, calls[0].Attempt, id)
+		assert.Equal(t, retry.Attempt{Number: 1, Try: 1, MaxRetries: 2, Queue: svc.Queue, Since: calls[0].Attempt.Since}, calls[0].Attempt, id)
 		assert.Empty(t, ownKeys(calls[0].Metadata), id)
 		assert.Equal(t, 2, calls[1].Attempt.Number, id)
 		assert.Equal(t, "failure 1", calls[1].Attempt.LastError, id)
@@ -435,7 +435,7 @@ func TestP4_CopiedMetadataStartsAnew(t *testing.T) {
 	)
 	c.Options.Policies = retries(ms(50, 60, 70)...)
 	c.Route = func(svc *service) {
-		publisher, err := amqp.NewPublisher(svc.Plug.Config(), watermill.NopLogger{})
+		publisher, err := amqp.NewPublisher(svc.Retrier.Config(), watermill.NopLogger{})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = publisher.Close() })
 
@@ -466,10 +466,10 @@ func TestP4_CopiedMetadataStartsAnew(t *testing.T) {
 		assert.Equal(t, message.Metadata{"kind": "order"}, v.Metadata)
 	}
 	first := s.of("out")[0].Attempt
-	assert.Equal(t, middleware.Attempt{Number: 1, Try: 1, MaxRetries: 3, Queue: next, Since: first.Since}, first)
+	assert.Equal(t, retry.Attempt{Number: 1, Try: 1, MaxRetries: 3, Queue: next, Since: first.Since}, first)
 }
 
-// P4: nothing that is published with the plug's config carries the plug's headers.
+// P4: nothing that is published with the retrier's config carries the retrier's headers.
 func TestP4_PublisherStripsOurKeys(t *testing.T) {
 	t.Parallel()
 
@@ -481,7 +481,7 @@ func TestP4_PublisherStripsOurKeys(t *testing.T) {
 	})
 	t.Cleanup(func() { broker.remove("", queue) })
 
-	publisher, err := amqp.NewPublisher(newPlug(t, amqp.NewDurableQueueConfig(uri), noOptions()).Config(), watermill.NopLogger{})
+	publisher, err := amqp.NewPublisher(newRetrier(t, amqp.NewDurableQueueConfig(uri), noOptions()).Config(), watermill.NopLogger{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = publisher.Close() })
 	msg := message.NewMessage("1", []byte("body"))
@@ -510,7 +510,7 @@ type attemptOnWire struct {
 func historyOf(t *testing.T, d amqp091.Delivery) []attemptOnWire {
 	t.Helper()
 	var history []attemptOnWire
-	require.NoError(t, json.Unmarshal([]byte(header(d, wire.KeyHistory)), &history), header(d, wire.KeyHistory))
+	require.NoError(t, json.Unmarshal([]byte(headerOf(d, header.History)), &history), headerOf(d, header.History))
 
 	return history
 }
@@ -548,8 +548,8 @@ func movedBackByHandIsAReplay(t *testing.T, run func(*testing.T, setup) *service
 
 	svc.Broker.publish(svc.Queue, with("1", amqp091.Table{"kind": "order"}))
 	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-	assert.Equal(t, "2", header(dead, wire.KeyAttempts))
-	assert.Empty(t, header(dead, wire.KeyReplays))
+	assert.Equal(t, "2", headerOf(dead, header.Attempts))
+	assert.Empty(t, headerOf(dead, header.Replays))
 	require.Contains(t, dead.Headers, "reason_poisoned")
 
 	svc.Broker.publish(svc.Queue, again(dead))
@@ -564,20 +564,20 @@ func movedBackByHandIsAReplay(t *testing.T, run func(*testing.T, setup) *service
 		assert.Equal(t, message.Metadata{"kind": "order"}, v.Metadata, "neither our keys nor the poison keys, at call %d", i+1)
 	}
 
-	assert.Equal(t, "1", header(deadAgain, wire.KeyReplays))
-	assert.Equal(t, "4", header(deadAgain, wire.KeyAttempts), "handler calls over both lives")
-	assert.Equal(t, header(dead, wire.KeyFirstFailure), header(deadAgain, wire.KeyFirstFailure))
+	assert.Equal(t, "1", headerOf(deadAgain, header.Replays))
+	assert.Equal(t, "4", headerOf(deadAgain, header.Attempts), "handler calls over both lives")
+	assert.Equal(t, headerOf(dead, header.FirstFailure), headerOf(deadAgain, header.FirstFailure))
 	var numbers []int
 	for _, a := range historyOf(t, deadAgain) {
 		numbers = append(numbers, a.Number)
 	}
 	assert.Equal(t, []int{1, 2, 3, 4}, numbers)
 	earlier := historyOf(t, dead)
-	earlier[1].Reason = string(wire.ReasonExhausted) // why it has died
+	earlier[1].Reason = string(retry.ReasonExhausted) // why it has died
 	assert.Equal(t, earlier, historyOf(t, deadAgain)[:2])
 
 	svc.Broker.publish(svc.Queue, again(deadAgain))
-	assert.Equal(t, "2", header(svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0], wire.KeyReplays))
+	assert.Equal(t, "2", headerOf(svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0], header.Replays))
 }
 
 // P4: what a publisher has put under Watermill's poison keys is his, but on a dead letter it tells of an earlier death.

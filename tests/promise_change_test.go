@@ -99,7 +99,7 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 			assert.Equal(t, letters, reasons(found))
 			assert.Empty(t, second.Broker.rest(second.Queue), "nothing is left in the main queue")
 			for _, svc := range []*service{first, second} {
-				plan, err := svc.Plug.Plan(svc.Queue)
+				plan, err := svc.Retrier.Plan(svc.Queue)
 				require.NoError(t, err)
 				for _, q := range plan.Queues {
 					assert.Empty(t, second.Broker.rest(q.Name), q.Name)

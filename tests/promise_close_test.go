@@ -14,8 +14,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 // Close is graceful and bounded.
@@ -93,7 +93,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 					return
 				}
 				retry := svc.Broker.take(svc.retryQueue(time.Hour), 1, 5*time.Second)[0]
-				assert.Equal(t, "1", header(retry, wire.KeyCount), "the failure is counted")
+				assert.Equal(t, "1", headerOf(retry, header.Count), "the failure is counted")
 			})
 		}
 	}
@@ -132,7 +132,7 @@ func TestCloseDoesNotWaitForever(t *testing.T) {
 	closesWithin(t, 5*time.Second, running, "the handler runs")
 
 	began := time.Now()
-	require.NoError(t, svc.Plug.Close())
+	require.NoError(t, svc.Retrier.Close())
 	assert.InDelta(t, 0.5, time.Since(began).Seconds(), 0.45, "seconds to close")
 	require.Error(t, <-cause)
 	eventually(t, 2*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 1 }, "the message goes back")
@@ -207,7 +207,7 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 
 	var all sync.WaitGroup
 	closed := make(chan struct{})
-	for _, end := range []func() error{svc.Plug.Close, svc.Plug.Close, svc.Sub.Close, svc.Sub.Close, svc.Router.Close, svc.Router.Close} {
+	for _, end := range []func() error{svc.Retrier.Close, svc.Retrier.Close, svc.Sub.Close, svc.Sub.Close, svc.Router.Close, svc.Router.Close} {
 		all.Add(1)
 		go func() {
 			defer all.Done()
@@ -221,12 +221,12 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 	eventually(t, 2*time.Second, func() bool { return svc.Broker.consumers(svc.Queue) == 0 }, "the close has begun")
 	close(goOn)
 	closesWithin(t, 3*time.Second, closed, "all of them end")
-	require.NoError(t, svc.Plug.Close())
+	require.NoError(t, svc.Retrier.Close())
 	require.NoError(t, svc.Sub.Close())
 	assert.Zero(t, svc.Broker.depth(svc.Queue))
 
-	_, err := svc.Plug.NewSubscriber()
-	require.Error(t, err, "a closed plug has no subscribers")
+	_, err := svc.Retrier.NewSubscriber()
+	require.Error(t, err, "a closed retrier has no subscribers")
 	_, err = svc.Sub.Subscribe(t.Context(), svc.Queue)
 	require.Error(t, err, "a closed subscriber does not subscribe")
 }

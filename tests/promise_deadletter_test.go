@@ -17,9 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 type orderError struct{ number int }
@@ -30,7 +30,7 @@ func (e *orderError) Error() string { return fmt.Sprintf("order %d is lost", e.n
 func added(d amqp091.Delivery) int {
 	size := 0
 	for key, value := range d.Headers {
-		if s, ok := value.(string); ok && (wire.IsOwn(key) || wire.IsPoison(key)) {
+		if s, ok := value.(string); ok && (header.IsOwn(key) || header.IsPoison(key)) {
 			size += 1 + len(key) + 1 + 4 + len(s)
 		}
 	}
@@ -42,13 +42,13 @@ func added(d amqp091.Delivery) int {
 func requireReadable(t *testing.T, d amqp091.Delivery) {
 	t.Helper()
 	for key, value := range d.Headers {
-		if wire.IsOwn(key) || wire.IsPoison(key) {
+		if header.IsOwn(key) || header.IsPoison(key) {
 			require.IsType(t, "", value, key)
-			require.True(t, utf8.ValidString(header(d, key)), "%s: %q", key, value)
+			require.True(t, utf8.ValidString(headerOf(d, key)), "%s: %q", key, value)
 		}
 	}
-	require.LessOrEqual(t, len(header(d, wire.KeyError)), 2<<10)
-	require.LessOrEqual(t, len(header(d, wire.KeyErrorType)), 256)
+	require.LessOrEqual(t, len(headerOf(d, header.Error)), 2<<10)
+	require.LessOrEqual(t, len(headerOf(d, header.ErrorType)), 256)
 	require.LessOrEqual(t, added(d), 16<<10)
 }
 
@@ -64,7 +64,7 @@ func TestP9_DeadLetterExplainsItself(t *testing.T) {
 			c.Options.Policies = retries(ms(100, 120)...)
 			c.Route = func(svc *service) {
 				svc.Router.AddConsumerHandler("pack-orders", svc.Queue, svc.Sub, svc.recorded(func(msg *message.Message) error {
-					a, _ := middleware.AttemptFromContext(msg.Context())
+					a, _ := retry.AttemptFromContext(msg.Context())
 					return fmt.Errorf("cannot pack: %w", &orderError{a.Number})
 				}))
 			}
@@ -89,12 +89,12 @@ func TestP9_DeadLetterExplainsItself(t *testing.T) {
 				routermiddleware.PoisonedHandlerKey:    "pack-orders",
 				routermiddleware.PoisonedSubscriberKey: "amqpretry.Subscriber",
 			} {
-				assert.Equal(t, want, header(dead, key), key)
+				assert.Equal(t, want, headerOf(dead, key), key)
 			}
-			for _, key := range []string{wire.KeyExchange, wire.KeyRoutingKey} {
+			for _, key := range []string{header.Exchange, header.RoutingKey} {
 				assert.Contains(t, dead.Headers, key)
 			}
-			assert.NotEmpty(t, header(dead, wire.KeyID))
+			assert.NotEmpty(t, headerOf(dead, header.ID))
 
 			history := historyOf(t, dead)
 			require.Len(t, history, 3)
@@ -106,22 +106,22 @@ func TestP9_DeadLetterExplainsItself(t *testing.T) {
 				assert.Equal(t, "*tests.orderError", a.Type)
 				assert.WithinRange(t, a.At, calls[i].At.Add(-2*time.Millisecond), calls[i].At.Add(90*time.Millisecond))
 			}
-			first, err := time.Parse(time.RFC3339, header(dead, wire.KeyFirstFailure))
+			first, err := time.Parse(time.RFC3339, headerOf(dead, header.FirstFailure))
 			require.NoError(t, err)
-			last, err := time.Parse(time.RFC3339, header(dead, wire.KeyLastFailure))
+			last, err := time.Parse(time.RFC3339, headerOf(dead, header.LastFailure))
 			require.NoError(t, err)
 			assert.Equal(t, history[0].At, first)
 			assert.Equal(t, history[2].At, last)
 			assert.WithinRange(t, first, before, after)
 			assert.Greater(t, last.Sub(first), 215*time.Millisecond)
-			assert.True(t, strings.HasSuffix(header(dead, wire.KeyFirstFailure), "Z"), "UTC")
+			assert.True(t, strings.HasSuffix(headerOf(dead, header.FirstFailure), "Z"), "UTC")
 
 			require.Len(t, svc.Letters(), 1)
 			letter := svc.Letters()[0]
 			var lost *orderError
 			require.ErrorAs(t, letter.Err, &lost)
 			assert.Equal(t, 3, lost.number)
-			assert.Equal(t, middleware.Verdict{Action: middleware.ActionDeadLetter, Reason: "exhausted"}, letter.Verdict)
+			assert.Equal(t, retry.Verdict{Action: retry.ActionDeadLetter, Reason: "exhausted"}, letter.Verdict)
 			assert.Equal(t, 3, letter.Calls)
 			assert.Equal(t, []string{svc.Queue, svc.Queue, "pack-orders"}, []string{letter.Queue, letter.Topic, letter.Handler})
 			svc.close()
@@ -147,8 +147,8 @@ func TestP9_HistoryIsBounded(t *testing.T) {
 		assert.Equal(t, fmt.Sprintf("failure %d", a.Number), a.Error)
 	}
 	assert.Equal(t, []int{1, 7, 8, 9, 10, 11, 12, 13, 14, 15}, numbers)
-	assert.Equal(t, "15", header(dead, wire.KeyAttempts))
-	assert.Equal(t, "failure 15", header(dead, wire.KeyError))
+	assert.Equal(t, "15", headerOf(dead, header.Attempts))
+	assert.Equal(t, "failure 15", headerOf(dead, header.Error))
 }
 
 type panickyError struct{ text *string }
@@ -196,26 +196,26 @@ func TestP9_ErrorTexts(t *testing.T) {
 	for _, d := range svc.Broker.take(svc.dlq(), len(ids), 20*time.Second) {
 		letters[uuid(d)] = d
 		requireReadable(t, d)
-		assert.Equal(t, "exhausted", header(d, wire.KeyReason), uuid(d))
-		assert.Equal(t, "12", header(d, wire.KeyAttempts), uuid(d))
+		assert.Equal(t, "exhausted", headerOf(d, header.Reason), uuid(d))
+		assert.Equal(t, "12", headerOf(d, header.Attempts), uuid(d))
 		assert.Equal(t, 12, svc.Calls.ids()[uuid(d)], uuid(d))
-		assert.NotEmpty(t, header(d, wire.KeyErrorType), uuid(d))
+		assert.NotEmpty(t, headerOf(d, header.ErrorType), uuid(d))
 		assert.NotEmpty(t, historyOf(t, d), uuid(d))
 		assert.Equal(t, 1, historyOf(t, d)[0].Number, "the first is kept")
 		assert.Equal(t, uuid(d), string(d.Body))
 	}
 	require.Len(t, letters, len(ids))
 
-	text := header(letters["long"], wire.KeyError)
+	text := headerOf(letters["long"], header.Error)
 	assert.Greater(t, len(text), 2<<10-10, "as much as there is room for")
 	assert.True(t, strings.HasPrefix(mib, strings.TrimSuffix(text, "…")))
 	assert.True(t, strings.HasSuffix(text, "…"), "cut visibly")
-	assert.Equal(t, text, header(letters["long"], "reason_poisoned"))
+	assert.Equal(t, text, headerOf(letters["long"], "reason_poisoned"))
 	assert.Len(t, historyOf(t, letters["long"]), 10)
-	assert.Equal(t, "caf\uFFFD \uFFFD end", header(letters["invalid"], wire.KeyError))
+	assert.Equal(t, "caf\uFFFD \uFFFD end", headerOf(letters["invalid"], header.Error))
 	for _, id := range []string{"panics", "panics when nil"} {
-		assert.Contains(t, header(letters[id], wire.KeyError), "panicked", id)
-		assert.Equal(t, "*tests.panickyError", header(letters[id], wire.KeyErrorType), id)
+		assert.Contains(t, headerOf(letters[id], header.Error), "panicked", id)
+		assert.Equal(t, "*tests.panickyError", headerOf(letters[id], header.ErrorType), id)
 	}
 	assert.Empty(t, svc.Logs.with("Connection to RabbitMQ lost"))
 	assert.Len(t, svc.Letters(), len(ids))
@@ -257,8 +257,8 @@ func TestP9_TooLarge(t *testing.T) {
 		letters[uuid(d)] = d
 		requireReadable(t, d)
 		assert.Equal(t, uuid(d), string(d.Body))
-		for _, key := range []string{wire.KeyVersion, wire.KeyQueue, wire.KeyFirstFailure, wire.KeyLastFailure, wire.KeyAttempts} {
-			assert.NotEmpty(t, header(d, key), "%s: %s", uuid(d), key)
+		for _, key := range []string{header.Version, header.Queue, header.FirstFailure, header.LastFailure, header.Attempts} {
+			assert.NotEmpty(t, headerOf(d, key), "%s: %s", uuid(d), key)
 		}
 	}
 	assert.Equal(t, map[string]string{
@@ -267,16 +267,16 @@ func TestP9_TooLarge(t *testing.T) {
 	assert.Equal(t, map[string]int{"healthy": 1, "one": 1, "many": 1, "nested": 1, "narrow": 3, "ordinary": 3}, svc.Calls.ids())
 
 	d := letters["one"]
-	assert.Equal(t, "big", header(d, wire.KeyRemoved))
+	assert.Equal(t, "big", headerOf(d, header.Removed))
 	assert.NotContains(t, d.Headers, "big")
 	assert.Equal(t, "kept", d.Headers["small"])
 	assert.Equal(t, int64(4), d.Headers["n"])
 	assert.Equal(t, "kept", d.CorrelationId)
-	assert.Contains(t, header(d, wire.KeyError), "it fails: why?")
+	assert.Contains(t, headerOf(d, header.Error), "it fails: why?")
 	assert.Len(t, historyOf(t, d), 1)
 
 	d = letters["many"]
-	removed := strings.Split(header(d, wire.KeyRemoved), ", ")
+	removed := strings.Split(headerOf(d, header.Removed), ", ")
 	assert.Less(t, len(removed), 40, "no more than is needed")
 	kept := theirs(t, d, true)
 	assert.Len(t, kept, 617-len(removed))
@@ -285,19 +285,19 @@ func TestP9_TooLarge(t *testing.T) {
 		assert.NotContains(t, kept, key)
 	}
 
-	assert.Equal(t, "list", header(letters["nested"], wire.KeyRemoved))
+	assert.Equal(t, "list", headerOf(letters["nested"], header.Removed))
 	assert.Equal(t, "kept", letters["nested"].Headers["small"])
 
 	d = letters["narrow"]
 	assert.Len(t, d.Headers["big"], frame-3400, "ours give way, not the publisher's")
-	assert.NotContains(t, d.Headers, wire.KeyRemoved)
-	assert.Equal(t, "3", header(d, wire.KeyAttempts))
+	assert.NotContains(t, d.Headers, header.Removed)
+	assert.Equal(t, "3", headerOf(d, header.Attempts))
 
 	assert.Equal(t, 1, proxy.dialled(forwarder), "the connection for copies was never lost")
 	assert.Equal(t, 1, proxy.dialled(subscriber))
 	require.Len(t, svc.Letters(), 5)
 	for _, letter := range svc.Letters() {
-		assert.Equal(t, header(letters[letter.Message.UUID], wire.KeyReason), string(letter.Verdict.Reason))
+		assert.Equal(t, headerOf(letters[letter.Message.UUID], header.Reason), string(letter.Verdict.Reason))
 	}
 }
 
@@ -370,8 +370,8 @@ func TestP9_Redaction(t *testing.T) {
 		for key, value := range d.Headers {
 			assert.NotContains(t, fmt.Sprint(value), secret, key)
 		}
-		for _, key := range []string{wire.KeyError, "reason_poisoned"} {
-			assert.Contains(t, header(d, key), "password [redacted]", "%s: %s", uuid(d), key)
+		for _, key := range []string{header.Error, "reason_poisoned"} {
+			assert.Contains(t, headerOf(d, key), "password [redacted]", "%s: %s", uuid(d), key)
 		}
 		for _, a := range historyOf(t, d) {
 			assert.Contains(t, a.Error, "password [redacted]")
@@ -410,8 +410,8 @@ func TestP9_PanickingHooks(t *testing.T) {
 	svc := start(t, c)
 	svc.publish("1")
 	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-	assert.Equal(t, "exhausted", header(dead, wire.KeyReason))
-	assert.Contains(t, header(dead, wire.KeyError), "panicked")
+	assert.Equal(t, "exhausted", headerOf(dead, header.Reason))
+	assert.Contains(t, headerOf(dead, header.Error), "panicked")
 }
 
 // P9: a panic is a failure like any other, its stack is shown on request only.
@@ -430,13 +430,13 @@ func TestP9_PanicStacks(t *testing.T) {
 
 			dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
 			requireReadable(t, dead)
-			assert.Equal(t, "panic", header(dead, wire.KeyReason))
-			assert.Equal(t, "2", header(dead, wire.KeyAttempts))
-			assert.Contains(t, header(dead, wire.KeyError), "out of boxes")
-			assert.Equal(t, "*middleware.PanicError", header(dead, wire.KeyErrorType))
+			assert.Equal(t, "panic", headerOf(dead, header.Reason))
+			assert.Equal(t, "2", headerOf(dead, header.Attempts))
+			assert.Contains(t, headerOf(dead, header.Error), "out of boxes")
+			assert.Equal(t, "*retry.PanicError", headerOf(dead, header.ErrorType))
 			assert.Equal(t, "panic", historyOf(t, dead)[0].Reason)
-			for _, key := range []string{wire.KeyError, wire.KeyHistory, "reason_poisoned"} {
-				assert.Equal(t, stacks, strings.Contains(header(dead, key), "goroutine"), key)
+			for _, key := range []string{header.Error, header.History, "reason_poisoned"} {
+				assert.Equal(t, stacks, strings.Contains(headerOf(dead, key), "goroutine"), key)
 			}
 			logged := false
 			for _, entry := range svc.Logs.All() {
@@ -462,17 +462,17 @@ func TestP9_ErrorsDecide(t *testing.T) {
 		lost := &orderError{7}
 		switch msg.UUID {
 		case "permanent":
-			return middleware.Permanent(lost)
+			return retry.Permanent(lost)
 		case "wrapped permanent":
-			return fmt.Errorf("while packing: %w", middleware.Permanent(lost))
+			return fmt.Errorf("while packing: %w", retry.Permanent(lost))
 		case "not retryable":
 			return fmt.Errorf("while packing: %w", hopeless{false})
 		case "retryable":
 			return hopeless{true}
 		case "panic with permanent":
-			panic(middleware.Permanent(lost))
+			panic(retry.Permanent(lost))
 		case "drop":
-			return middleware.Drop(lost)
+			return retry.Drop(lost)
 		}
 
 		return lost
@@ -494,10 +494,10 @@ func TestP9_ErrorsDecide(t *testing.T) {
 	for _, d := range letters {
 		switch uuid(d) {
 		case "permanent", "wrapped permanent", "other":
-			assert.Equal(t, "*tests.orderError", header(d, wire.KeyErrorType), "%s: the cause, not the mark", uuid(d))
-			assert.Contains(t, header(d, wire.KeyError), "order 7 is lost")
+			assert.Equal(t, "*tests.orderError", headerOf(d, header.ErrorType), "%s: the cause, not the mark", uuid(d))
+			assert.Contains(t, headerOf(d, header.Error), "order 7 is lost")
 		case "not retryable":
-			assert.Equal(t, "tests.hopeless", header(d, wire.KeyErrorType))
+			assert.Equal(t, "tests.hopeless", headerOf(d, header.ErrorType))
 		}
 	}
 	dropped := svc.Logs.with("dropped")
@@ -536,7 +536,7 @@ func TestP9_PoisonAlone(t *testing.T) {
 
 					return handle(msg)
 				}))
-				h.AddMiddleware(svc.Plug.Poison)
+				h.AddMiddleware(svc.Retrier.Poison)
 			}
 			svc := start(t, c)
 			svc.publish("error", "panic")
@@ -545,10 +545,10 @@ func TestP9_PoisonAlone(t *testing.T) {
 			assert.Equal(t, map[string]string{"error": "exhausted", "panic": "panic"}, reasons(letters))
 			assert.Equal(t, map[string]int{"error": 1, "panic": 1}, svc.Calls.ids())
 			for _, d := range letters {
-				assert.Equal(t, "1", header(d, wire.KeyAttempts))
-				assert.Equal(t, "once", header(d, wire.KeyHandler))
-				assert.Equal(t, "once", header(d, "handler_poisoned"))
-				assert.Equal(t, "-1", header(d, wire.KeyCount))
+				assert.Equal(t, "1", headerOf(d, header.Attempts))
+				assert.Equal(t, "once", headerOf(d, header.Handler))
+				assert.Equal(t, "once", headerOf(d, "handler_poisoned"))
+				assert.Equal(t, "-1", headerOf(d, header.Count))
 				assert.Len(t, historyOf(t, d), 1)
 			}
 			require.Len(t, svc.Letters(), 2)
@@ -575,8 +575,8 @@ func TestP9_TheEventComesAfterIt(t *testing.T) {
 			options := noOptions()
 			options.Policies = retries(ms(30)...)
 			options.Concurrency = 2
-			options.OnEvent = func(l middleware.Event) {
-				if l.Kind != middleware.EventDeadLettered {
+			options.OnEvent = func(l retry.Event) {
+				if l.Kind != retry.EventDeadLettered {
 					return
 				}
 				found := false
@@ -595,10 +595,10 @@ func TestP9_TheEventComesAfterIt(t *testing.T) {
 				there[l.Message.UUID] = append(there[l.Message.UUID], found)
 				panic("an alarm's bug")
 			}
-			plug := newPlug(t, amqp.NewDurableQueueConfig(uri), options)
+			retrier := newRetrier(t, amqp.NewDurableQueueConfig(uri), options)
 
 			// The harness keeps the hook for itself, so this is a router of its own.
-			runOwn(t, plug, queue, stock, failing(9))
+			runOwn(t, retrier, queue, stock, failing(9))
 			ids := []string{"1", "2", "3"}
 			for _, id := range ids { // one at a time: each looks at all that lies there
 				broker.publish(queue, named(id)...)
@@ -614,31 +614,31 @@ func TestP9_TheEventComesAfterIt(t *testing.T) {
 	}
 }
 
-// runOwn runs a router with one handler on a plug that the harness did not make.
-func runOwn(t *testing.T, plug ownPlug, queue string, stock bool, handler func(*message.Message) error) {
+// runOwn runs a router with one handler on a retrier that the harness did not make.
+func runOwn(t *testing.T, retrier ownRetrier, queue string, stock bool, handler func(*message.Message) error) {
 	t.Helper()
 	logs := newLogs(t)
 
 	var subscriber message.Subscriber
 	var err error
 	if stock {
-		subscriber, err = amqp.NewSubscriber(plug.Config(), logs)
+		subscriber, err = amqp.NewSubscriber(retrier.Config(), logs)
 	} else {
-		subscriber, err = plug.NewSubscriber()
+		subscriber, err = retrier.NewSubscriber()
 	}
 	require.NoError(t, err)
 
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, logs)
 	require.NoError(t, err)
-	router.AddMiddleware(plug.Middleware)
+	router.AddMiddleware(retrier.Middleware)
 	router.AddConsumerHandler("handler", queue, subscriber, handler)
 	runRouter(t, router)
 
-	plan, err := plug.Plan(queue)
+	plan, err := retrier.Plan(queue)
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, router.Close())
-		broker := newRabbit(t, plug.Config().Connection.AmqpURI)
+		broker := newRabbit(t, retrier.Config().Connection.AmqpURI)
 		queues := []string{plan.Queue}
 		for _, q := range plan.Queues {
 			queues = append(queues, q.Name)

@@ -11,8 +11,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // expiring is a policy whose retries would go on for 4 s, in steps of 200 ms.
@@ -85,17 +85,17 @@ func TestP10_Deadline(t *testing.T) {
 			calls := s.of("1")
 			require.LessOrEqual(t, len(calls), test.calls)
 			require.Equal(t, test.calls == 0, len(calls) == 0)
-			assert.Equal(t, "expired", header(dead, wire.KeyReason))
+			assert.Equal(t, "expired", headerOf(dead, header.Reason))
 			history := historyOf(t, dead)
 			if len(calls) == 0 {
-				assert.Contains(t, header(dead, wire.KeyError), "before its handler was called")
-				assert.Equal(t, "0", header(dead, wire.KeyAttempts))
+				assert.Contains(t, headerOf(dead, header.Error), "before its handler was called")
+				assert.Equal(t, "0", headerOf(dead, header.Attempts))
 				require.Len(t, history, 1)
 
 				return
 			}
-			assert.Contains(t, header(dead, wire.KeyError), "failure", "what it failed of before it expired")
-			deadline, err := time.Parse(time.RFC3339, header(dead, wire.KeyDeadline))
+			assert.Contains(t, headerOf(dead, header.Error), "failure", "what it failed of before it expired")
+			deadline, err := time.Parse(time.RFC3339, headerOf(dead, header.Deadline))
 			require.NoError(t, err)
 			// The timestamp has whole seconds, so a deadline by it may be up to a second late; never early.
 			assert.WithinRange(t, deadline, published.Add(test.lasts-1010*time.Millisecond), calls[0].At.Add(test.lasts+50*time.Millisecond))
@@ -103,7 +103,7 @@ func TestP10_Deadline(t *testing.T) {
 				assert.True(t, c.At.Before(deadline.Add(20*time.Millisecond)), "no handler is called after it")
 				assert.Equal(t, deadline, c.Attempt.Deadline.UTC().Truncate(time.Millisecond))
 			}
-			last, err := time.Parse(time.RFC3339, header(dead, wire.KeyLastFailure))
+			last, err := time.Parse(time.RFC3339, headerOf(dead, header.LastFailure))
 			require.NoError(t, err)
 			if history[len(history)-1].Reason == "expired" { // it came back late, and was not handled any more
 				assert.False(t, last.Before(deadline))
@@ -159,11 +159,11 @@ func TestP10_DroppedOrFoundOutLate(t *testing.T) {
 
 		dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
 		assert.Equal(t, "late", uuid(dead))
-		assert.Equal(t, "expired", header(dead, wire.KeyReason))
+		assert.Equal(t, "expired", headerOf(dead, header.Reason))
 		assert.Empty(t, s.of("late"), "its handler was not called")
 		letters := svc.Letters()
 		require.Len(t, letters, 1)
-		assert.Equal(t, middleware.ReasonExpired, letters[0].Verdict.Reason)
+		assert.Equal(t, retry.ReasonExpired, letters[0].Verdict.Reason)
 		assert.Equal(t, "late", letters[0].Message.UUID)
 	})
 }
@@ -180,13 +180,13 @@ func TestP10_ReplayBeginsAnew(t *testing.T) {
 	first.Expiration, first.Timestamp = "300", time.Now()
 	svc.Broker.publish(svc.Queue, first)
 	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-	require.NotEmpty(t, header(dead, wire.KeyDeadline))
+	require.NotEmpty(t, headerOf(dead, header.Deadline))
 	before := s.count()
 
 	eventually(t, 10*time.Second, func() bool { return time.Since(first.Timestamp) > 4500*time.Millisecond }, "all its deadlines are over")
 	svc.Broker.publish(svc.Queue, amqp091.Publishing{Headers: dead.Headers, Timestamp: dead.Timestamp, Body: dead.Body})
 
 	again := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-	assert.Equal(t, "exhausted", header(again, wire.KeyReason))
+	assert.Equal(t, "exhausted", headerOf(again, header.Reason))
 	assert.Equal(t, before+2, s.count(), "handled, and retried")
 }

@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 func noOptions() amqpretry.Options { return amqpretry.Options{} }
@@ -57,9 +57,9 @@ func TestP5_OnlyTheQueueThatFailedGetsTheRetry(t *testing.T) {
 			stays(t, 300*time.Millisecond, func() bool { return a.count() == 9 && b.count() == 3 }, "nothing more comes to either")
 
 			assert.Equal(t, "dead", uuid(letter))
-			assert.Equal(t, topic+"_a", header(letter, wire.KeyQueue))
-			assert.Equal(t, topic, header(letter, wire.KeyTopic))
-			assert.Equal(t, topic, header(letter, wire.KeyExchange), "it came by the fanout")
+			assert.Equal(t, topic+"_a", headerOf(letter, header.Queue))
+			assert.Equal(t, topic, headerOf(letter, header.Topic))
+			assert.Equal(t, topic, headerOf(letter, header.Exchange), "it came by the fanout")
 			for _, id := range []string{"twice", "dead", "twice-too"} {
 				assert.Len(t, a.of(id), 3, id)
 				assert.Len(t, b.of(id), 1, id)

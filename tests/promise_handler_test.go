@@ -12,8 +12,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // pointerError panics in the hands of whoever asks a nil pointer to it.
@@ -30,22 +31,22 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 	for name, test := range map[string]struct {
 		outside []message.HandlerMiddleware
 		handler func(*message.Message) error
-		reason  wire.Reason
+		reason  retry.Reason
 	}{
 		"an error that is a nil pointer": {
 			handler: func(*message.Message) error {
 				var e *pointerError
 				return e
 			},
-			reason: wire.ReasonExhausted,
+			reason: retry.ReasonExhausted,
 		},
-		"a timeout outside of the plug": {
+		"a timeout outside of the retrier": {
 			outside: []message.HandlerMiddleware{wmmiddleware.Timeout(20 * time.Millisecond)},
 			handler: func(msg *message.Message) error {
 				<-msg.Context().Done()
 				return msg.Context().Err()
 			},
-			reason: wire.ReasonExhausted,
+			reason: retry.ReasonExhausted,
 		},
 		"a handler that nacks and fails": {
 			handler: func(msg *message.Message) error {
@@ -54,7 +55,7 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 
 				return errFate
 			},
-			reason: wire.ReasonExhausted,
+			reason: retry.ReasonExhausted,
 		},
 		"a handler that nacks and succeeds": {
 			handler: func(msg *message.Message) error {
@@ -63,7 +64,7 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 
 				return nil
 			},
-			reason: wire.ReasonUnpublishable,
+			reason: retry.ReasonUnpublishable,
 		},
 		"a handler that acks and fails": {
 			handler: func(msg *message.Message) error {
@@ -72,7 +73,7 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 
 				return errFate
 			},
-			reason: wire.ReasonExhausted,
+			reason: retry.ReasonExhausted,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,7 +84,7 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 					router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, s.Logs)
 					require.NoError(t, err)
 					router.AddMiddleware(test.outside...)
-					router.AddMiddleware(s.Plug.Middleware)
+					router.AddMiddleware(s.Retrier.Middleware)
 					router.AddConsumerHandler("odd", s.Queue, s.Sub, s.recorded(test.handler))
 					s.Router = router
 				},
@@ -91,7 +92,7 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 			svc.publish("odd")
 
 			letters := svc.Broker.take(svc.dlq(), 1, 5*time.Second)
-			assert.Equal(t, string(test.reason), header(letters[0], wire.KeyReason))
+			assert.Equal(t, string(test.reason), headerOf(letters[0], header.Reason))
 			assert.Equal(t, []int{1, 2, 3}, svc.Calls.attempts("odd"))
 		})
 	}
@@ -127,7 +128,7 @@ func TestHealthyBehindASlowHandler(t *testing.T) {
 	assert.Zero(t, svc.Broker.depth(svc.Queue))
 }
 
-// P11: a subscriber that is made while the plug closes does not outlive it.
+// P11: a subscriber that is made while the retrier closes does not outlive it.
 func TestCloseDuringNewSubscriber(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)
@@ -136,18 +137,18 @@ func TestCloseDuringNewSubscriber(t *testing.T) {
 		svc := newService(t, setup{URI: uri, Handler: func(*message.Message) error { return errors.New("not called") }})
 		late := make(chan *amqpretry.Subscriber, 1)
 		go func() {
-			s, err := svc.Plug.NewSubscriber()
+			s, err := svc.Retrier.NewSubscriber()
 			if err != nil {
 				s = nil
 			}
 			late <- s
 		}()
 		wait(time.Duration(i) * 300 * time.Microsecond)
-		require.NoError(t, svc.Plug.Close())
+		require.NoError(t, svc.Retrier.Close())
 
 		if s := <-late; s != nil {
 			_, err := s.Subscribe(t.Context(), svc.Queue)
-			require.Error(t, err, "the plug is closed, and with it every subscriber")
+			require.Error(t, err, "the retrier is closed, and with it every subscriber")
 		}
 	}
 }
@@ -160,14 +161,14 @@ func TestConnectionsOfSharedConfig(t *testing.T) {
 		Handler: func(*message.Message) error { return nil },
 	})
 	properties := amqp091.Table{"connection_name": "ours"}
-	conf := svc.Plug.Config()
+	conf := svc.Retrier.Config()
 	conf.Connection.AmqpConfig = &amqp091.Config{Properties: properties}
-	plug := newPlug(t, conf, amqpretry.Options{})
+	retrier := newRetrier(t, conf, amqpretry.Options{})
 
 	errs := make(chan error, 8)
 	for range cap(errs) {
 		go func() {
-			s, err := plug.NewSubscriber()
+			s, err := retrier.NewSubscriber()
 			if err == nil {
 				err = s.Close()
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
@@ -69,16 +70,16 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 func TestHealthyBesideABrokenQueue(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		mode amqpretry.TopologyMode
+		mode topology.Mode
 		// spoil makes the exchange of the broken queue useless.
 		spoil func(*amqp091.Channel, string) error
 	}{
 		// The broker closes the channel at each publish, with all that is unconfirmed on it.
-		"exchange missing": {amqpretry.TopologyAssume, func(ch *amqp091.Channel, exchange string) error {
+		"exchange missing": {topology.Assume, func(ch *amqp091.Channel, exchange string) error {
 			return ch.ExchangeDelete(exchange, false, false)
 		}},
 		// The copies are returned, and declaring again is refused.
-		"exchange of another type": {amqpretry.TopologyDeclare, func(ch *amqp091.Channel, exchange string) error {
+		"exchange of another type": {topology.Declare, func(ch *amqp091.Channel, exchange string) error {
 			if err := ch.ExchangeDelete(exchange, false, false); err != nil {
 				return err
 			}

@@ -15,11 +15,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // No hot loop: whatever comes in and whatever breaks, the number of handler calls and deliveries is known beforehand.
@@ -60,11 +62,11 @@ func TestNoHotLoopUndecodable(t *testing.T) {
 
 	letters := svc.Broker.take(svc.dlq(), 5, 5*time.Second)
 	for id, reason := range reasons(letters) {
-		assert.Equal(t, string(wire.ReasonUndecodable), reason, id)
+		assert.Equal(t, string(retry.ReasonUndecodable), reason, id)
 	}
 	for _, d := range letters {
 		assert.Equal(t, uuid(d), string(d.Body), "as it came")
-		assert.NotEmpty(t, header(d, wire.KeyError))
+		assert.NotEmpty(t, headerOf(d, header.Error))
 	}
 	stays(t, 500*time.Millisecond, func() bool { return asked.Load() == 6 }, "something is decoded again")
 	assert.Equal(t, map[string]int{"fine": 1}, svc.Calls.ids())
@@ -96,15 +98,15 @@ func TestNoHotLoopForeignHeaders(t *testing.T) {
 				"a death of ours":   {"x-death": []any{death(svc.Queue+".retry.200ms", 99)}},
 				"broker's counters": {"x-acquired-count": "many", "x-first-death-queue": svc.Queue, "x-last-death-reason": int64(1)},
 				"ours, of another queue": {
-					wire.KeyVersion: "1", wire.KeyQueue: "other", wire.KeyCount: "1", wire.KeyDelay: "200ms", wire.KeyAttempts: "1000",
+					header.Version: "1", header.Queue: "other", header.Count: "1", header.Delay: "200ms", header.Attempts: "1000",
 				},
 				"ours, without a death": {
-					wire.KeyVersion: "1", wire.KeyQueue: svc.Queue, wire.KeyCount: "1", wire.KeyDelay: "200ms", wire.KeyAttempts: "1",
+					header.Version: "1", header.Queue: svc.Queue, header.Count: "1", header.Delay: "200ms", header.Attempts: "1",
 				},
-				"ours, a table":    {wire.KeyVersion: "1", wire.KeyQueue: svc.Queue, wire.KeyCount: amqp091.Table{"n": int64(1)}},
-				"ours, negative":   {wire.KeyVersion: "1", wire.KeyQueue: svc.Queue, wire.KeyCount: "-7", wire.KeyDelay: "forever"},
-				"ours, no version": {wire.KeyQueue: svc.Queue, wire.KeyCount: "1"},
-				"ours, version 99": {wire.KeyVersion: "99", wire.KeyQueue: svc.Queue, wire.KeyCount: "1"},
+				"ours, a table":    {header.Version: "1", header.Queue: svc.Queue, header.Count: amqp091.Table{"n": int64(1)}},
+				"ours, negative":   {header.Version: "1", header.Queue: svc.Queue, header.Count: "-7", header.Delay: "forever"},
+				"ours, no version": {header.Queue: svc.Queue, header.Count: "1"},
+				"ours, version 99": {header.Version: "99", header.Queue: svc.Queue, header.Count: "1"},
 			}
 			for id, headers := range forged {
 				p := newPublishing(id, id)
@@ -118,7 +120,7 @@ func TestNoHotLoopForeignHeaders(t *testing.T) {
 			assert.Len(t, letters, len(forged))
 			for id := range forged {
 				assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), "attempts of %q", id)
-				assert.Equal(t, string(wire.ReasonExhausted), letters[id], id)
+				assert.Equal(t, string(retry.ReasonExhausted), letters[id], id)
 			}
 			stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 2*len(forged) }, "more handler calls")
 		})
@@ -186,8 +188,8 @@ func TestNoHotLoopUnpublishableOutputs(t *testing.T) {
 
 	letter := svc.Broker.take(svc.dlq(), 1, 5*time.Second)[0]
 	assert.Equal(t, "message", uuid(letter))
-	assert.Equal(t, string(wire.ReasonUnpublishable), header(letter, wire.KeyReason))
-	assert.Equal(t, "2", header(letter, wire.KeyAttempts))
+	assert.Equal(t, string(retry.ReasonUnpublishable), headerOf(letter, header.Reason))
+	assert.Equal(t, "2", headerOf(letter, header.Attempts))
 	stays(t, 500*time.Millisecond, func() bool { return asked.Load() == 2 && svc.Calls.count() == 3 }, "more handler calls")
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("message"))
 }
@@ -227,7 +229,7 @@ func TestNoHotLoopNothingProvisioned(t *testing.T) {
 	})
 	svc := start(t, setup{
 		URI: network.URI, Queue: queue, QueueType: "quorum", Prefetch: 20,
-		Options: amqpretry.Options{Policies: oneRetry, Topology: amqpretry.TopologyAssume, Concurrency: 2}, Handler: byFate,
+		Options: amqpretry.Options{Policies: oneRetry, Topology: topology.Assume, Concurrency: 2}, Handler: byFate,
 	})
 	failing := numbered("never", 3)
 	svc.publish(append(failing, numbered("ok", 50)...)...)
@@ -236,7 +238,7 @@ func TestNoHotLoopNothingProvisioned(t *testing.T) {
 	assert.ErrorContains(t, svc.reportedHeld(3).Err, svc.exchange())
 	assert.Equal(t, 1, network.dialled(forwarder), "a missing exchange costs channels, not connections")
 
-	plan, err := svc.Plug.Plan(queue)
+	plan, err := svc.Retrier.Plan(queue)
 	require.NoError(t, err)
 	broker.do(func(ch *amqp091.Channel) error { return plan.Declare(ch) })
 	assert.Len(t, reasons(broker.take(svc.dlq(), 3, 15*time.Second)), 3, "once provisioned, it goes on")
@@ -256,7 +258,7 @@ func TestNoHotLoopQueueMissing(t *testing.T) {
 	}
 	provision()
 	svc := start(t, setup{
-		URI: brokertest.URI(t), Queue: queue, Options: amqpretry.Options{Topology: amqpretry.TopologyAssume},
+		URI: brokertest.URI(t), Queue: queue, Options: amqpretry.Options{Topology: topology.Assume},
 		Handler: func(*message.Message) error { return nil },
 	})
 	broker.remove("", queue)
@@ -319,7 +321,7 @@ func TestNoHotLoopCrashLimit(t *testing.T) {
 			if test.dead {
 				letter := svc.Broker.take(svc.dlq(), 1, 5*time.Second)[0]
 				assert.Equal(t, "killer", uuid(letter))
-				assert.Equal(t, string(wire.ReasonCrashed), header(letter, wire.KeyReason))
+				assert.Equal(t, string(retry.ReasonCrashed), headerOf(letter, header.Reason))
 			}
 			stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 1+len(test.calls) }, "more handler calls")
 			assert.Equal(t, test.calls, svc.Calls.attempts("killer"))
@@ -345,8 +347,8 @@ func TestNoHotLoopCrashing(t *testing.T) {
 	svc.publish("killer")
 
 	letter := svc.Broker.take(svc.dlq(), 1, 30*time.Second)[0]
-	assert.Equal(t, string(wire.ReasonCrashed), header(letter, wire.KeyReason))
+	assert.Equal(t, string(retry.ReasonCrashed), headerOf(letter, header.Reason))
 	assert.Equal(t, []int{1, 1, 1, 2, 2, 2}, svc.Calls.attempts("killer"))
-	assert.Contains(t, header(letter, wire.KeyHistory), string(wire.ReasonCrashed))
+	assert.Contains(t, headerOf(letter, header.History), string(retry.ReasonCrashed))
 	stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 2*limit }, "more handler calls")
 }

@@ -15,9 +15,9 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // everyType is a header of every AMQP type that amqp091-go encodes, with its corner cases.
@@ -77,9 +77,9 @@ func theirs(t *testing.T, d amqp091.Delivery, poisoned bool) amqp091.Table {
 	t.Helper()
 	headers, ok := utc(d.Headers).(amqp091.Table)
 	require.True(t, ok)
-	maps.DeleteFunc(headers, func(key string, _ any) bool { return wire.IsOwn(key) || wire.IsBroker(key) })
+	maps.DeleteFunc(headers, func(key string, _ any) bool { return header.IsOwn(key) || header.IsBroker(key) })
 	if poisoned {
-		maps.DeleteFunc(headers, func(key string, _ any) bool { return wire.IsPoison(key) })
+		maps.DeleteFunc(headers, func(key string, _ any) bool { return header.IsPoison(key) })
 	}
 
 	return headers
@@ -195,7 +195,7 @@ func TestP6_MessageStaysItself(t *testing.T) {
 			}, properties(dead))
 
 			want, _ := utc(everyType()).(amqp091.Table)
-			maps.DeleteFunc(want, func(key string, _ any) bool { return wire.IsPoison(key) }) // a dead letter has its own
+			maps.DeleteFunc(want, func(key string, _ any) bool { return header.IsPoison(key) }) // a dead letter has its own
 			assert.Equal(t, want, theirs(t, dead, true))
 
 			// What must not be published again is kept aside, and only there.
@@ -204,13 +204,13 @@ func TestP6_MessageStaysItself(t *testing.T) {
 			}
 			assert.Empty(t, dead.Expiration)
 			assert.Empty(t, dead.UserId)
-			assert.Equal(t, "3600000", header(dead, wire.KeyExpiration))
-			assert.Equal(t, "guest", header(dead, wire.KeyUserID))
+			assert.Equal(t, "3600000", headerOf(dead, header.Expiration))
+			assert.Equal(t, "guest", headerOf(dead, header.UserID))
 			var cc []string
-			require.NoError(t, json.Unmarshal([]byte(header(dead, wire.KeyCC)), &cc))
+			require.NoError(t, json.Unmarshal([]byte(headerOf(dead, header.CC)), &cc))
 			assert.Equal(t, []string{"carbon"}, cc)
-			assert.Equal(t, exchange, header(dead, wire.KeyExchange))
-			assert.Equal(t, "orders", header(dead, wire.KeyRoutingKey))
+			assert.Equal(t, exchange, headerOf(dead, header.Exchange))
+			assert.Equal(t, "orders", headerOf(dead, header.RoutingKey))
 			assert.Zero(t, broker.depth(other), "the carbon copy was sent once")
 		})
 	}
@@ -223,7 +223,7 @@ func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 	var s seen
 	c := setup{URI: brokertest.URI(t), Handler: s.handler(func(msg *message.Message) error {
 		if msg.UUID == "permanent" {
-			return middleware.Permanent(errors.New("at once"))
+			return retry.Permanent(errors.New("at once"))
 		}
 
 		return failing(1)(msg)
@@ -244,7 +244,7 @@ func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 
 	eventually(t, 10*time.Second, func() bool { return time.Since(published) > 1700*time.Millisecond }, "its expiration has passed")
 	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-	assert.Equal(t, "1500", header(dead, wire.KeyExpiration))
+	assert.Equal(t, "1500", headerOf(dead, header.Expiration))
 	assert.Empty(t, dead.Expiration)
 }
 
@@ -278,7 +278,7 @@ func TestP6_BareMessage(t *testing.T) {
 	require.Len(t, ids, 3)
 	assert.NotEmpty(t, ids[1])
 	assert.Equal(t, ids[1], ids[2], "the same message, by its name")
-	assert.Equal(t, ids[1], header(dead, wire.KeyUUID))
+	assert.Equal(t, ids[1], headerOf(dead, header.UUID))
 }
 
 // P6: where the publisher gave no UUID but a message id, that is the message's name from the start.

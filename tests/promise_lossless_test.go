@@ -13,10 +13,11 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Nothing is lost: a message leaves its queue only when its handler succeeded or the broker has confirmed its copy.
@@ -69,7 +70,7 @@ func TestLosslessRetryTopologyDeleted(t *testing.T) {
 		URI: uri, QueueType: "quorum", Prefetch: 20,
 		Options: amqpretry.Options{Policies: retries(ms(200, 300)...), Concurrency: 10},
 		Handler: func(msg *message.Message) error {
-			if attempt, _ := middleware.AttemptFromContext(msg.Context()); attempt.Number == 1 {
+			if attempt, _ := retry.AttemptFromContext(msg.Context()); attempt.Number == 1 {
 				running.Add(1)
 				select {
 				case <-goOn:
@@ -176,7 +177,7 @@ func TestLosslessConsumerCutMidHandler(t *testing.T) {
 			svc.publish("message")
 
 			letter := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-			assert.Equal(t, "2", header(letter, wire.KeyAttempts))
+			assert.Equal(t, "2", headerOf(letter, header.Attempts))
 			assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts("message"))
 			svc.close()
 			assert.Zero(t, svc.Broker.depth(svc.dlq()), "there is one copy")
@@ -361,14 +362,14 @@ func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, scope config.Scope
 	assert.GreaterOrEqual(t, held.For, 200*time.Millisecond)
 	stays(t, 3*time.Second, func() bool { return svc.Calls.count() == len(ids) }, "handlers run again during the alarm")
 
-	blocked := svc.Events(middleware.EventBlocked)
+	blocked := svc.Events(retry.EventBlocked)
 	require.NotEmpty(t, blocked, "and it is told why")
 	assert.Equal(t, "forwarder", blocked[0].Connection)
 	assert.ErrorContains(t, blocked[0].Err, "memory")
 
 	broker.Ctl("set_vm_memory_high_watermark", "absolute", "2GB")
 	svc.finish(ids, 20*time.Second, 0)
-	eventually(t, 10*time.Second, func() bool { return len(svc.Events(middleware.EventUnblocked)) == len(blocked) }, "and that it is over")
+	eventually(t, 10*time.Second, func() bool { return len(svc.Events(retry.EventUnblocked)) == len(blocked) }, "and that it is over")
 	assert.Equal(t, expectedCalls(ids, 2), svc.Calls.count(), "handler calls")
 }
 

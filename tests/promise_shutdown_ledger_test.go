@@ -10,14 +10,14 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // shutdownLedger keeps what happened to the messages of one queue, over all the services that came and went.
 type shutdownLedger struct {
 	mu       sync.Mutex
 	calls    map[string][]*shutdownCall // by message, in their order
-	ends     map[shutdownAttempt]middleware.EventKind
+	ends     map[shutdownAttempt]retry.EventKind
 	crashed  map[string]int // up to RabbitMQ 4.2, quorum queues count what closes give back
 	archived map[string]int // by those who are subscribed to dead letters
 	foreign  []string       // what should not have been called at all
@@ -42,7 +42,7 @@ type shutdownCall struct {
 
 func newShutdownLedger() *shutdownLedger {
 	return &shutdownLedger{
-		calls: map[string][]*shutdownCall{}, ends: map[shutdownAttempt]middleware.EventKind{}, archived: map[string]int{}, crashed: map[string]int{},
+		calls: map[string][]*shutdownCall{}, ends: map[shutdownAttempt]retry.EventKind{}, archived: map[string]int{}, crashed: map[string]int{},
 	}
 }
 
@@ -53,7 +53,7 @@ func (c *shutdownCall) succeeded() bool { return c.ended && c.err == nil && (!c.
 func unsent(c *shutdownCall) bool { return c.err == nil && c.output && !c.sent }
 
 func (l *shutdownLedger) begin(life int, msg *message.Message) *shutdownCall {
-	attempt, _ := middleware.AttemptFromContext(msg.Context())
+	attempt, _ := retry.AttemptFromContext(msg.Context())
 	c := &shutdownCall{shutdownAttempt: shutdownAttempt{life, msg.UUID, attempt.Number}, began: time.Now()}
 
 	l.mu.Lock()
@@ -86,7 +86,7 @@ func (l *shutdownLedger) archive(id string) {
 }
 
 // hear takes how an attempt has ended, as the service tells it.
-func (l *shutdownLedger) hear(life int, e middleware.Event) {
+func (l *shutdownLedger) hear(life int, e retry.Event) {
 	if e.Message == nil || e.DeadLetters {
 		return
 	}
@@ -94,12 +94,12 @@ func (l *shutdownLedger) hear(life int, e middleware.Event) {
 	defer l.mu.Unlock()
 
 	switch e.Kind {
-	case middleware.EventUnhandled:
-		if e.Class == middleware.ClassCrashed {
+	case retry.EventUnhandled:
+		if e.Class == retry.ClassCrashed {
 			l.crashed[e.Message.UUID]++
 		}
 		return
-	case middleware.EventSucceeded, middleware.EventRequeued, middleware.EventRetried, middleware.EventDeadLettered, middleware.EventAbandoned:
+	case retry.EventSucceeded, retry.EventRequeued, retry.EventRetried, retry.EventDeadLettered, retry.EventAbandoned:
 	default:
 		return
 	}
@@ -116,7 +116,7 @@ func (l *shutdownLedger) done() int {
 			n++
 			continue
 		}
-		if dooms(id) && slices.ContainsFunc(calls, func(c *shutdownCall) bool { return l.ends[c.shutdownAttempt] == middleware.EventDeadLettered }) {
+		if dooms(id) && slices.ContainsFunc(calls, func(c *shutdownCall) bool { return l.ends[c.shutdownAttempt] == retry.EventDeadLettered }) {
 			n++
 		}
 	}
@@ -133,7 +133,7 @@ type shutdownSums struct {
 	Crashed      int // messages that were given back so often that they were taken for crashing their consumers
 }
 
-// judge gives what contradicts the promises. On a healthy connection and the plug's own subscriber (strict) nothing is handled twice:
+// judge gives what contradicts the promises. On a healthy connection and the retrier's own subscriber (strict) nothing is handled twice:
 // a success is acknowledged, a failure is stored. Otherwise an attempt may be repeated, but none may be skipped.
 func (l *shutdownLedger) judge(ids []string, letters map[string]int, strict bool) (sums shutdownSums, wrong []string) {
 	l.mu.Lock()
@@ -185,9 +185,9 @@ func (l *shutdownLedger) judge(ids []string, letters map[string]int, strict bool
 			}
 			end := l.ends[c.shutdownAttempt]
 			switch {
-			case strict && c.ended && c.inTime && !unsent(c) && (end == middleware.EventRequeued || end == middleware.EventAbandoned):
+			case strict && c.ended && c.inTime && !unsent(c) && (end == retry.EventRequeued || end == retry.EventAbandoned):
 				complain("%s is given back although its handler has finished in time; %v", id, l.story(id))
-			case end == middleware.EventRequeued: // not counted
+			case end == retry.EventRequeued: // not counted
 				sums.Again++
 			default:
 				counted = max(counted, c.number)
@@ -254,7 +254,7 @@ func dooms(id string) bool { return fateOf(id) == "never" || fateOf(id) == "pani
 
 // meet does with a message what its fate is. pause is how long the slow ones take.
 func meet(msg *message.Message, pause time.Duration) (outputs []*message.Message, err error) {
-	attempt, _ := middleware.AttemptFromContext(msg.Context())
+	attempt, _ := retry.AttemptFromContext(msg.Context())
 	switch fate := fateOf(msg.UUID); {
 	case fate == "slow":
 		select {

@@ -25,7 +25,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Services come and go at random moments while messages of every fate run through a few queues. SEED repeats the choices (what
@@ -48,35 +48,35 @@ type wayToClose struct {
 }
 
 var waysToClose = []wayToClose{
-	{name: "Router.Close, Plug.Close", close: func(s *lived) error { return firstError(s.router.Close, s.plug.Close) }},
-	{name: "Plug.Close, Router.Close", close: func(s *lived) error { return firstError(s.plug.Close, s.router.Close) }},
-	{name: "context of Run, Plug.Close", close: func(s *lived) error {
+	{name: "Router.Close, Retrier.Close", close: func(s *lived) error { return firstError(s.router.Close, s.retrier.Close) }},
+	{name: "Retrier.Close, Router.Close", close: func(s *lived) error { return firstError(s.retrier.Close, s.router.Close) }},
+	{name: "context of Run, Retrier.Close", close: func(s *lived) error {
 		s.stop()
-		return firstError(s.ended, s.plug.Close)
+		return firstError(s.ended, s.retrier.Close)
 	}},
-	{name: "Subscriber.Close, Router.Close, Plug.Close", close: func(s *lived) error {
-		return firstError(s.subscriber.Close, s.router.Close, s.plug.Close)
+	{name: "Subscriber.Close, Router.Close, Retrier.Close", close: func(s *lived) error {
+		return firstError(s.subscriber.Close, s.router.Close, s.retrier.Close)
 	}},
 	{name: "all at the same time", close: func(s *lived) error {
-		return atOnce(s.router.Close, s.plug.Close, s.subscriber.Close, s.plug.Close, func() error { s.stop(); return nil })
+		return atOnce(s.router.Close, s.retrier.Close, s.subscriber.Close, s.retrier.Close, func() error { s.stop(); return nil })
 	}},
-	{name: "context of Subscribe, Plug.Close", plain: true, close: func(s *lived) error {
+	{name: "context of Subscribe, Retrier.Close", plain: true, close: func(s *lived) error {
 		s.stop()
-		return firstError(s.ended, s.plug.Close)
+		return firstError(s.ended, s.retrier.Close)
 	}},
-	{name: "Plug.Close without router", plain: true, close: func(s *lived) error { return firstError(s.plug.Close, s.ended) }},
-	{name: "Plug.Close at the start", early: true, close: func(s *lived) error { return firstError(s.plug.Close, s.leave) }},
+	{name: "Retrier.Close without router", plain: true, close: func(s *lived) error { return firstError(s.retrier.Close, s.ended) }},
+	{name: "Retrier.Close at the start", early: true, close: func(s *lived) error { return firstError(s.retrier.Close, s.leave) }},
 	{name: "context of Run at the start", early: true, close: func(s *lived) error {
 		s.stop()
-		return firstError(s.leave, s.plug.Close)
+		return firstError(s.leave, s.retrier.Close)
 	}},
 	{name: "context of Subscribe at the start", early: true, plain: true, close: func(s *lived) error {
 		s.stop()
-		return firstError(s.ended, s.plug.Close)
+		return firstError(s.ended, s.retrier.Close)
 	}},
-	{name: "Router.Close, Plug.Close, copies wait", held: true, close: func(s *lived) error {
+	{name: "Router.Close, Retrier.Close, copies wait", held: true, close: func(s *lived) error {
 		time.AfterFunc(s.pause, func() { s.network.allow(forwarder) })
-		return firstError(s.router.Close, s.plug.Close)
+		return firstError(s.router.Close, s.retrier.Close)
 	}},
 }
 
@@ -84,7 +84,7 @@ var waysToClose = []wayToClose{
 type shutdownQueue struct {
 	name, queueType string
 	concurrency     int
-	stock           bool // amqp.NewSubscriber instead of the plug's own
+	stock           bool // amqp.NewSubscriber instead of the retrier's own
 	ledger          *shutdownLedger
 
 	mu   sync.Mutex
@@ -229,7 +229,7 @@ func (r *shutdowns) all(queues []*shutdownQueue, closes, seed int) time.Duration
 // lived is one service, from its start to its close.
 type lived struct {
 	number     int
-	plug       *amqpretry.Plug
+	retrier    *amqpretry.Retrier
 	router     *message.Router // none without one
 	subscriber interface {
 		message.Subscriber
@@ -348,24 +348,24 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 	policies.Default.CrashLimit = 19
 
 	var err error
-	s.plug, err = amqpretry.New(conf, amqpretry.Options{
+	s.retrier, err = amqpretry.New(conf, amqpretry.Options{
 		Policies: policies, Logger: watermill.NopLogger{}, Concurrency: q.concurrency, CloseTimeout: r.timeout,
-		OnEvent: func(e middleware.Event) { q.ledger.hear(s.number, e) },
+		OnEvent: func(e retry.Event) { q.ledger.hear(s.number, e) },
 	})
 	if err != nil {
 		return nil, err
 	}
 	if q.stock {
-		s.subscriber, err = amqp.NewSubscriber(s.plug.Config(), watermill.NopLogger{})
+		s.subscriber, err = amqp.NewSubscriber(s.retrier.Config(), watermill.NopLogger{})
 	} else {
-		s.subscriber, err = s.plug.NewSubscriber()
+		s.subscriber, err = s.retrier.NewSubscriber()
 	}
 	if err != nil {
 		return nil, err
 	}
 	if random.IntN(4) == 0 && !q.stock {
 		if err := r.archive(s, q); err != nil {
-			return nil, errors.Join(err, s.plug.Close())
+			return nil, errors.Join(err, s.retrier.Close())
 		}
 	}
 
@@ -399,7 +399,7 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 
 // route runs a router with a handler, that publishes.
 func (r *shutdowns) route(ctx context.Context, s *lived, q *shutdownQueue, handler message.HandlerFunc, early bool) error {
-	conf := s.plug.Config()
+	conf := s.retrier.Config()
 	conf.Connection.AmqpURI = r.uri // past the network's faults: a publisher that nobody answers keeps its handler
 	inner, err := amqp.NewPublisher(conf, watermill.NopLogger{})
 	if err != nil {
@@ -409,7 +409,7 @@ func (r *shutdowns) route(ctx context.Context, s *lived, q *shutdownQueue, handl
 	if err != nil {
 		return err
 	}
-	s.router.AddMiddleware(s.plug.Middleware)
+	s.router.AddMiddleware(s.retrier.Middleware)
 	s.router.AddHandler("shutdown", q.name, s.subscriber, r.outputs, ledgerPublisher{inner, q.ledger, s.number}, handler)
 	go func() {
 		s.over <- s.router.Run(ctx)
@@ -429,7 +429,7 @@ func (r *shutdowns) route(ctx context.Context, s *lived, q *shutdownQueue, handl
 
 // loop does without a router: it subscribes and calls the handler by itself.
 func (r *shutdowns) loop(ctx context.Context, s *lived, q *shutdownQueue, handler message.HandlerFunc, early bool) error {
-	handler = s.plug.Middleware(handler)
+	handler = s.retrier.Middleware(handler)
 	subscribed := make(chan error, 1)
 	go func() {
 		defer close(s.over)
@@ -465,11 +465,11 @@ func (r *shutdowns) loop(ctx context.Context, s *lived, q *shutdownQueue, handle
 
 // archive subscribes to dead letters as well. Its handler succeeds, so each one comes once.
 func (r *shutdowns) archive(s *lived, q *shutdownQueue) error {
-	letters, err := s.plug.NewDeadLetterSubscriber()
+	letters, err := s.retrier.NewDeadLetterSubscriber()
 	if err != nil {
 		return err
 	}
-	messages, err := letters.Subscribe(context.Background(), q.name) // ended by Plug.Close
+	messages, err := letters.Subscribe(context.Background(), q.name) // ended by Retrier.Close
 	// RabbitMQ 3.10 answers so where a queue that was just declared has not answered in time; a service would be started again.
 	for internal := (*amqp091.Error)(nil); errors.As(err, &internal) && internal.Code == amqp091.InternalError; internal = nil {
 		messages, err = letters.Subscribe(context.Background(), q.name)
@@ -543,7 +543,7 @@ func (r *shutdowns) finish(q *shutdownQueue) {
 	}
 	s.stop()
 
-	plan, err := s.plug.Plan(q.name)
+	plan, err := s.retrier.Plan(q.name)
 	require.NoError(r.t, err)
 	queues := []string{q.name}
 	for _, queue := range plan.Queues {

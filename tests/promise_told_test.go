@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // late lets the answer to the first message wait, outside of the retry middleware, until its delivery's channel is gone.
@@ -38,11 +38,11 @@ func TestToldOnlyWhatTheBrokerHears(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		outcome error
-		wrong   middleware.EventKind
-		told    middleware.EventKind
+		wrong   retry.EventKind
+		told    retry.EventKind
 	}{
-		"a success": {nil, middleware.EventSucceeded, middleware.EventRequeued},
-		"a drop":    {middleware.Drop(errFate), middleware.EventDropped, middleware.EventAbandoned},
+		"a success": {nil, retry.EventSucceeded, retry.EventRequeued},
+		"a drop":    {retry.Drop(errFate), retry.EventDropped, retry.EventAbandoned},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -51,7 +51,7 @@ func TestToldOnlyWhatTheBrokerHears(t *testing.T) {
 			svc := newService(t, setup{URI: network.URI, QueueType: "quorum", Handler: func(*message.Message) error { return test.outcome }})
 			router, err := message.NewRouter(message.RouterConfig{}, svc.Logs)
 			require.NoError(t, err)
-			router.AddMiddleware(slow.middleware, svc.Plug.Middleware)
+			router.AddMiddleware(slow.middleware, svc.Retrier.Middleware)
 			router.AddConsumerHandler("told", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error { return test.outcome }))
 			svc.Router = router
 			svc.run()
@@ -103,7 +103,7 @@ func TestShutdownOutputsThatCannotBePublished(t *testing.T) {
 	close(publisher.goOn)
 	closesWithin(t, 5*time.Second, closed, "the close ends")
 
-	assert.Len(t, svc.Events(middleware.EventRequeued), 1)
-	assert.Empty(t, svc.Events(middleware.EventFailed, middleware.EventUnhandled, middleware.EventRetried))
+	assert.Len(t, svc.Events(retry.EventRequeued), 1)
+	assert.Empty(t, svc.Events(retry.EventFailed, retry.EventUnhandled, retry.EventRetried))
 	assert.Equal(t, 1, svc.Broker.depth(svc.Queue))
 }

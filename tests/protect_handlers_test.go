@@ -20,10 +20,11 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // guarded adds middlewares right inside of the retry middleware.
@@ -49,8 +50,8 @@ func TestCircuitBreakerPostpones(t *testing.T) {
 	watch := func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
 			produced, err := h(msg)
-			if errors.Is(err, middleware.ErrPostponed) {
-				a, _ := middleware.AttemptFromContext(msg.Context())
+			if errors.Is(err, retry.ErrPostponed) {
+				a, _ := retry.AttemptFromContext(msg.Context())
 				outcomes.Store(msg.UUID, a.Number)
 			}
 
@@ -144,7 +145,7 @@ func TestRateLimitAndClose(t *testing.T) {
 
 	left := svc.Broker.take(svc.Queue, 1, 5*time.Second)[0]
 	assert.Equal(t, "waiting", uuid(left))
-	assert.Empty(t, header(left, wire.KeyCount), "uncounted")
+	assert.Empty(t, headerOf(left, header.Count), "uncounted")
 }
 
 // hasher is what a message is told by in these tests.
@@ -174,7 +175,7 @@ func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
 				Route: func(s *service) {
 					router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, s.Logs)
 					require.NoError(t, err)
-					middle := []message.HandlerMiddleware{s.Plug.Middleware, watermillsDeduplicator()}
+					middle := []message.HandlerMiddleware{s.Retrier.Middleware, watermillsDeduplicator()}
 					if outside {
 						middle[0], middle[1] = middle[1], middle[0]
 					}
@@ -209,14 +210,14 @@ func TestDeduplicatorsThatRetry(t *testing.T) {
 				fixed := atomic.Bool{}
 				h := middle()(func(msg *message.Message) ([]*message.Message, error) {
 					return nil, s.handler(func(msg *message.Message) error {
-						a, _ := middleware.AttemptFromContext(msg.Context())
+						a, _ := retry.AttemptFromContext(msg.Context())
 						switch {
 						case msg.UUID == "retried" && a.Number < 3, msg.UUID == "immediate" && a.Try == 1:
 							return errFate
 						case msg.UUID == "postponed" && a.Calls < 2:
-							return middleware.Postpone(time.Millisecond)
+							return retry.Postpone(time.Millisecond)
 						case msg.UUID == "replayed" && !fixed.Load():
-							return middleware.Permanent(errFate)
+							return retry.Permanent(errFate)
 						}
 
 						return nil

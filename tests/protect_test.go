@@ -106,16 +106,16 @@ func (r *rabbit) crash(queue string, times int) {
 	}
 }
 
-// subscribing makes a plug on a config with these arguments of the main queue, and what subscribes by it.
+// subscribing makes a retrier on a config with these arguments of the main queue, and what subscribes by it.
 func subscribing(t *testing.T, uri string, arguments amqp091.Table, options amqpretry.Options) map[string]func(queue string) error {
 	t.Helper()
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Queue.Arguments = arguments
 	conf.Connection.Reconnect = fastReconnect()
-	plug := newPlug(t, conf, options)
-	own, err := plug.NewSubscriber()
+	retrier := newRetrier(t, conf, options)
+	own, err := retrier.NewSubscriber()
 	require.NoError(t, err)
-	stock, err := amqp.NewSubscriber(plug.Config(), newLogs(t))
+	stock, err := amqp.NewSubscriber(retrier.Config(), newLogs(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, stock.Close()) })
 
@@ -194,7 +194,7 @@ func TestProtect_ExistingQueue(t *testing.T) {
 				var conflict *topology.ConflictError
 				require.ErrorAs(t, err, &conflict)
 				assert.Equal(t, test.argument, conflict.Argument)
-				var protection *amqpretry.ProtectionError
+				var protection *topology.ProtectionError
 				require.ErrorAs(t, err, &protection)
 				assert.ErrorContains(t, err, topology.ProtectPolicy(vhostOf(t, uri), queue, queue+".dlq").String())
 
@@ -211,7 +211,7 @@ func TestProtect_ExistingQueue(t *testing.T) {
 	}
 }
 
-// P8: a main queue that can lose messages is told of at the start, once for each plug, with the line that protects it.
+// P8: a main queue that can lose messages is told of at the start, once for each retrier, with the line that protects it.
 func TestProtect_Warning(t *testing.T) {
 	t.Parallel()
 
@@ -232,7 +232,7 @@ func TestProtect_Warning(t *testing.T) {
 		arguments amqp091.Table
 		policies  config.Policies
 		assume    bool
-		own       bool // whether the plug's own subscriber tells, which knows the version
+		own       bool // whether the retrier's own subscriber tells, which knows the version
 		stock     bool // whether a stock one does
 		limit     string
 	}{
@@ -257,7 +257,7 @@ func TestProtect_Warning(t *testing.T) {
 					options.Policies = protected("")
 				}
 				if test.assume {
-					options.Topology = amqpretry.TopologyAssume
+					options.Topology = topology.Assume
 				}
 				subscribe := subscribing(t, uri, test.arguments, options)[how]
 				require.NoError(t, subscribe(queue))
@@ -294,7 +294,7 @@ func TestProtect_WarningIsNotRepeated(t *testing.T) {
 		conf.Queue.GenerateName = func(string) string { return queue }
 	}
 	svc := start(t, c)
-	second, err := svc.Plug.NewSubscriber()
+	second, err := svc.Retrier.NewSubscriber()
 	require.NoError(t, err)
 	require.NoError(t, second.SubscribeInitialize("other"))
 
@@ -369,8 +369,8 @@ func TestProtect_PolicyLine(t *testing.T) {
 	broker.publish(name, named("there before")...)
 
 	// Instances with policy off are there first; they declare no dead-letter queue.
-	plug := newPlug(t, conf, amqpretry.Options{Policies: offProtected(config.ProtectionPolicy)})
-	policy, err := plug.ProtectPolicy(name)
+	retrier := newRetrier(t, conf, amqpretry.Options{Policies: offProtected(config.ProtectionPolicy)})
+	policy, err := retrier.ProtectPolicy(name)
 	require.NoError(t, err)
 	shorter := policy
 	shorter.Definition = strings.Replace(policy.Definition, `"delivery-limit":1000`, `"delivery-limit":3`, 1)

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The connections of a plug, as their names tell a proxy.
+// The connections of a retrier, as their names tell a proxy.
 const (
 	anyone     = ""
 	subscriber = "watermill-retry subscriber"

@@ -17,7 +17,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // slowDeclares keeps from the broker, on every connection, what is written on a channel from the declaration of a queue on: to the
@@ -141,14 +141,14 @@ func TestRedeclareHoldsUpNoOthers(t *testing.T) {
 		Configure: func(c *amqp.Config) { c.Connection.AmqpConfig = &amqp091.Config{Dial: slow.dial} },
 		Options:   amqpretry.Options{Policies: retries(ms(200, 400)...)},
 		Handler: func(msg *message.Message) error {
-			attempt, _ := middleware.AttemptFromContext(msg.Context())
+			attempt, _ := retry.AttemptFromContext(msg.Context())
 			switch {
 			case attempt.Number > 1:
 				return nil
 			case msg.UUID == "dead":
-				return middleware.Permanent(errors.New("dead"))
+				return retry.Permanent(errors.New("dead"))
 			case msg.UUID == "other":
-				return middleware.RetryAfter(400*time.Millisecond, errors.New("other"))
+				return retry.RetryAfter(400*time.Millisecond, errors.New("other"))
 			}
 
 			return errors.New("needs what is missing")
@@ -169,5 +169,5 @@ func TestRedeclareHoldsUpNoOthers(t *testing.T) {
 
 	release()
 	eventually(t, 10*time.Second, func() bool { return len(svc.Calls.of("held-1")) == 2 && len(svc.Calls.of("held-2")) == 2 }, "they come back")
-	require.Len(t, svc.Events(middleware.EventTopologyRepaired), 1)
+	require.Len(t, svc.Events(retry.EventTopologyRepaired), 1)
 }

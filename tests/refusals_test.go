@@ -16,13 +16,13 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// ownPlug shortens signatures.
-type ownPlug = *amqpretry.Plug
+// ownRetrier shortens signatures.
+type ownRetrier = *amqpretry.Retrier
 
 // runRouter runs a router that the test closes.
 func runRouter(t *testing.T, router *message.Router) {
@@ -53,11 +53,11 @@ func TestSubscribeRefuses(t *testing.T) {
 	conf.Queue.GenerateName = func(topic string) string { return queues[topic] }
 	options := amqpretry.Options{Logger: newLogs(t), Policies: retries(ms(50)...)}
 	options.Policies.Topics = map[string]config.Policy{"invoices": {Delays: ms(60)}}
-	plug := newPlug(t, conf, options)
-	subscriber, err := plug.NewSubscriber()
+	retrier := newRetrier(t, conf, options)
+	subscriber, err := retrier.NewSubscriber()
 	require.NoError(t, err)
 	t.Cleanup(func() { // behind the subscriptions
-		require.NoError(t, plug.Close())
+		require.NoError(t, retrier.Close())
 		for _, q := range []string{base, base + ".fine"} {
 			broker.remove(q+".retry", q, q+".retry.50ms", q+".dlq")
 		}
@@ -74,9 +74,9 @@ func TestSubscribeRefuses(t *testing.T) {
 	}
 
 	_, err = subscriber.Subscribe(t.Context(), "invoices")
-	var shared *amqpretry.SharedQueueError
+	var shared *topology.SharedQueueError
 	require.ErrorAs(t, err, &shared)
-	assert.Equal(t, amqpretry.SharedQueueError{Queue: base, Topics: [2]string{"orders", "invoices"}}, *shared)
+	assert.Equal(t, topology.SharedQueueError{Queue: base, Topics: [2]string{"orders", "invoices"}}, *shared)
 	assert.Equal(t, -1, broker.depth(base+".retry.60ms"), "nothing was declared")
 
 	_, err = subscriber.Subscribe(t.Context(), "fine")
@@ -105,8 +105,8 @@ func TestSubscribeTakesASharedQueueUnderOnePolicy(t *testing.T) {
 	}
 }
 
-// Two plugs in one router, one inside of the other: each has its own messages and leaves the other's alone.
-func TestTwoPlugsInOneRouter(t *testing.T) {
+// Two retriers in one router, one inside of the other: each has its own messages and leaves the other's alone.
+func TestTwoRetriersInOneRouter(t *testing.T) {
 	t.Parallel()
 
 	for name, swapped := range map[string]bool{"first outside": false, "second outside": true} {
@@ -128,7 +128,7 @@ func TestTwoPlugsInOneRouter(t *testing.T) {
 			}))
 
 			// newService has put the second one's middleware into the router that was replaced; here are both.
-			middlewares := []message.HandlerMiddleware{first.Plug.Middleware, svc.Plug.Middleware}
+			middlewares := []message.HandlerMiddleware{first.Retrier.Middleware, svc.Retrier.Middleware}
 			if swapped {
 				middlewares[0], middlewares[1] = middlewares[1], middlewares[0]
 			}
@@ -145,8 +145,8 @@ func TestTwoPlugsInOneRouter(t *testing.T) {
 			assert.Equal(t, map[string]string{"2": "exhausted"}, reasons(b))
 			assert.Equal(t, []int{1, 2, 3}, first.Calls.attempts("1"))
 			assert.Equal(t, []int{1}, svc.Calls.attempts("2"))
-			assert.Equal(t, queues[0], header(a[0], wire.KeyQueue))
-			assert.Equal(t, queues[1], header(b[0], wire.KeyQueue))
+			assert.Equal(t, queues[0], headerOf(a[0], header.Queue))
+			assert.Equal(t, queues[1], headerOf(b[0], header.Queue))
 			assert.Len(t, historyOf(t, a[0]), 3, "each failure was counted once")
 			assert.Len(t, first.Letters(), 1)
 			assert.Len(t, svc.Letters(), 1)
@@ -159,7 +159,7 @@ func withRoute(c setup, route func(*service)) setup {
 	return c
 }
 
-// With the plug's own subscriber a wrong order is reported as with the stock one, and loses no message: what Watermill's
+// With the retrier's own subscriber a wrong order is reported as with the stock one, and loses no message: what Watermill's
 // Retry does inside is one attempt.
 func TestMiddlewareOrderOnTheOwnSubscriber(t *testing.T) {
 	t.Parallel()
@@ -172,7 +172,7 @@ func TestMiddlewareOrderOnTheOwnSubscriber(t *testing.T) {
 		require.NoError(t, err)
 		svc.Router = router
 		immediate := routermiddleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}.Middleware
-		router.AddMiddleware(immediate, svc.Plug.Middleware, immediate)
+		router.AddMiddleware(immediate, svc.Retrier.Middleware, immediate)
 		router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error {
 			tries++
 			return errors.New("always")
@@ -182,7 +182,7 @@ func TestMiddlewareOrderOnTheOwnSubscriber(t *testing.T) {
 	svc.publish("1")
 
 	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-	assert.Equal(t, "2", header(dead, wire.KeyAttempts))
+	assert.Equal(t, "2", headerOf(dead, header.Attempts))
 	assert.Equal(t, 6, tries, "three immediate ones in each attempt, none by the Retry outside")
 	reported := svc.Logs.with("Wrong order of middlewares")
 	require.Len(t, reported, 1)
@@ -216,8 +216,8 @@ func TestTopicsThatShareAQueue(t *testing.T) {
 
 	uri, queue := brokertest.URI(t), uniqueName("common")
 	topics := []string{uniqueName("topic"), uniqueName("topic")}
-	plug := newPlug(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameConstant(queue)), noOptions())
-	sub, err := plug.NewSubscriber()
+	retrier := newRetrier(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameConstant(queue)), noOptions())
+	sub, err := retrier.NewSubscriber()
 	require.NoError(t, err)
 	broker := newRabbit(t, uri)
 	t.Cleanup(func() {

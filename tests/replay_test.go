@@ -13,9 +13,9 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // lettersOf opens the dead-letter queue of a service.
@@ -51,7 +51,7 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 				_ = broker.try(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(topic, false, false) })
 			})
 			group("a", &failed, func(msg *message.Message) error { // the first life, and the first call of the second
-				if a, _ := middleware.AttemptFromContext(msg.Context()); a.Replays == 1 && a.Number == 2 {
+				if a, _ := retry.AttemptFromContext(msg.Context()); a.Replays == 1 && a.Number == 2 {
 					return nil
 				}
 
@@ -69,7 +69,7 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 			dead(1)
 			letter, err := letters.Get(t.Context(), "1")
 			require.NoError(t, err)
-			assert.Equal(t, wire.ReasonExhausted, letter.Reason)
+			assert.Equal(t, retry.ReasonExhausted, letter.Reason)
 			stays(t, 2500*time.Millisecond, func() bool { return failed.count() == 2 }, "it gets too old for its first life")
 
 			report, err := letters.Replay(t.Context(), dlq.ReplayOptions{})
@@ -110,8 +110,8 @@ func TestReplayedMessagesDieAgain(t *testing.T) {
 		again++
 		assert.Equal(t, 4, letter.Attempts)
 		require.Len(t, letter.History, 4)
-		assert.Equal(t, wire.ReasonExhausted, letter.History[1].Reason, "the earlier reason")
-		assert.Equal(t, report.Run, letter.Message.Headers[wire.KeyReplay])
+		assert.Equal(t, retry.ReasonExhausted, letter.History[1].Reason, "the earlier reason")
+		assert.Equal(t, report.Run, letter.Message.Headers[header.Replay])
 	}
 	assert.Equal(t, 1, again)
 }

@@ -13,27 +13,28 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/retrytest"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // scenario is a life that is played twice: on a broker, and in the simulation for unit tests.
 type scenario struct {
 	policy     config.Policy
-	handler    func(middleware.Attempt) ([]*message.Message, error)
+	handler    func(retry.Attempt) ([]*message.Message, error)
 	expiration time.Duration
 	metadata   map[string]string
-	decide     func(middleware.Failure) error
+	decide     func(retry.Failure) error
 	refuse     bool // outputs
 	undecoded  bool
 	replay     bool // the dead letter, once
 	end        retrytest.End
 }
 
-func always(err error) func(middleware.Attempt) ([]*message.Message, error) {
-	return func(middleware.Attempt) ([]*message.Message, error) { return nil, err }
+func always(err error) func(retry.Attempt) ([]*message.Message, error) {
+	return func(retry.Attempt) ([]*message.Message, error) { return nil, err }
 }
 
 var errUndecoded = errors.New("no such schema")
@@ -53,7 +54,7 @@ func scenarios() map[string]scenario {
 
 	return map[string]scenario{
 		"succeeds": {policy: twice, handler: always(nil), end: retrytest.Succeeded},
-		"succeeds at last": {policy: twice, end: retrytest.Succeeded, handler: func(a middleware.Attempt) ([]*message.Message, error) {
+		"succeeds at last": {policy: twice, end: retrytest.Succeeded, handler: func(a retry.Attempt) ([]*message.Message, error) {
 			if a.Last {
 				return nil, nil
 			}
@@ -63,23 +64,23 @@ func scenarios() map[string]scenario {
 		"exhausted":      {policy: twice, handler: always(failed), end: retrytest.DeadLettered},
 		"long texts":     {policy: twice, handler: always(errors.New(string(long))), end: retrytest.DeadLettered},
 		"a long history": {policy: config.Policy{Delays: ms(20), Retries: 14}, handler: always(failed), end: retrytest.DeadLettered},
-		"permanent":      {policy: twice, handler: always(middleware.Permanent(failed)), end: retrytest.DeadLettered},
+		"permanent":      {policy: twice, handler: always(retry.Permanent(failed)), end: retrytest.DeadLettered},
 		"never retry": {
 			policy: config.Policy{NeverRetry: []config.ErrorMatch{config.Is(failed)}}, end: retrytest.DeadLettered,
 			handler: always(fmt.Errorf("wrapped: %w", failed)),
 		},
-		"drop": {policy: twice, handler: always(middleware.Drop(failed)), end: retrytest.Dropped},
+		"drop": {policy: twice, handler: always(retry.Drop(failed)), end: retrytest.Dropped},
 		"retry after": {
-			policy: twice, handler: always(middleware.RetryAfter(150*time.Millisecond, failed)), end: retrytest.DeadLettered,
+			policy: twice, handler: always(retry.RetryAfter(150*time.Millisecond, failed)), end: retrytest.DeadLettered,
 		},
 		"retry after more than any delay": {
-			policy: config.Policy{Delays: ms(1000), Retries: 1}, handler: always(middleware.RetryAfter(1500*time.Millisecond, failed)),
+			policy: config.Policy{Delays: ms(1000), Retries: 1}, handler: always(retry.RetryAfter(1500*time.Millisecond, failed)),
 			end: retrytest.DeadLettered,
 		},
-		"postpone": {policy: twice, end: retrytest.Succeeded, handler: func(a middleware.Attempt) ([]*message.Message, error) {
+		"postpone": {policy: twice, end: retrytest.Succeeded, handler: func(a retry.Attempt) ([]*message.Message, error) {
 			switch a.Calls {
 			case 0, 2:
-				return nil, middleware.Postpone(50 * time.Millisecond)
+				return nil, retry.Postpone(50 * time.Millisecond)
 			case 1:
 				return nil, failed
 			}
@@ -88,19 +89,19 @@ func scenarios() map[string]scenario {
 		}},
 		"postponed too long": {
 			policy: config.Policy{Delays: ms(100), MaxPostpone: 90 * time.Millisecond}, end: retrytest.DeadLettered,
-			handler: always(middleware.Postpone(time.Second)),
+			handler: always(retry.Postpone(time.Second)),
 		},
 		"immediate": {
 			policy: config.Policy{Delays: ms(100), Immediate: 2}, end: retrytest.DeadLettered, metadata: map[string]string{"tenant": "acme"},
 			handler: always(failed),
 		},
-		"panic": {policy: twice, end: retrytest.DeadLettered, handler: func(middleware.Attempt) ([]*message.Message, error) {
+		"panic": {policy: twice, end: retrytest.DeadLettered, handler: func(retry.Attempt) ([]*message.Message, error) {
 			panic("at the disco")
 		}},
 		"without retries": {policy: config.Policy{Mode: config.ModeDeadLetter}, handler: always(failed), end: retrytest.DeadLettered},
 		"unpublishable": {
 			policy: twice, refuse: true, end: retrytest.DeadLettered,
-			handler: func(middleware.Attempt) ([]*message.Message, error) {
+			handler: func(retry.Attempt) ([]*message.Message, error) {
 				return message.Messages{message.NewMessage("output", nil)}, nil
 			},
 		},
@@ -115,12 +116,12 @@ func scenarios() map[string]scenario {
 			end: retrytest.Dropped,
 		},
 		"undecodable": {policy: twice, undecoded: true, end: retrytest.DeadLettered},
-		"undecodable, and tried again": {policy: twice, undecoded: true, end: retrytest.DeadLettered, decide: func(f middleware.Failure) error {
-			return middleware.Transient(f.Err)
+		"undecodable, and tried again": {policy: twice, undecoded: true, end: retrytest.DeadLettered, decide: func(f retry.Failure) error {
+			return retry.Transient(f.Err)
 		}},
-		"decided otherwise": {policy: twice, handler: always(failed), end: retrytest.DeadLettered, decide: func(f middleware.Failure) error {
+		"decided otherwise": {policy: twice, handler: always(failed), end: retrytest.DeadLettered, decide: func(f retry.Failure) error {
 			if f.Attempt.Number == 2 {
-				return middleware.Permanent(fmt.Errorf("enough: %w", f.Err))
+				return retry.Permanent(fmt.Errorf("enough: %w", f.Err))
 			}
 
 			return nil
@@ -158,7 +159,7 @@ type witnessed struct {
 	History  [][]string
 }
 
-func (w *witnessed) call(msg *message.Message, a middleware.Attempt) {
+func (w *witnessed) call(msg *message.Message, a retry.Attempt) {
 	w.Calls = append(w.Calls, fmt.Sprintf("%s %v: %d/%d, try %d, failures %d, calls %d, last %t, replays %d, %q, history of %d",
 		msg.UUID, msg.Metadata, a.Number, a.MaxRetries, a.Try, a.Failures, a.Calls, a.Last, a.Replays, a.LastError, len(a.History)))
 }
@@ -171,12 +172,12 @@ func (w *witnessed) logged(l *logs) {
 	}
 }
 
-func (w *witnessed) told(events []middleware.Event) {
+func (w *witnessed) told(events []retry.Event) {
 	for _, e := range events {
 		text := fmt.Sprintf("%s %s, %s, %s: attempt %d, try %d, %d calls, %s, %s, %v",
 			e.Queue, e.Handler, e.Message.UUID, e.Kind, e.Attempt.Number, e.Attempt.Try, e.Calls, e.Class, e.Verdict, e.Err)
 		switch e.Kind {
-		case middleware.EventAttempt, middleware.EventSucceeded, middleware.EventFailed, middleware.EventUnhandled, middleware.EventRequeued:
+		case retry.EventAttempt, retry.EventSucceeded, retry.EventFailed, retry.EventUnhandled, retry.EventRequeued:
 			w.Events = append(w.Events, text)
 		default:
 			w.Done = append(w.Done, text)
@@ -185,9 +186,9 @@ func (w *witnessed) told(events []middleware.Event) {
 }
 
 // ofMessages are the kinds of events about messages.
-var ofMessages = []middleware.EventKind{
-	middleware.EventAttempt, middleware.EventSucceeded, middleware.EventFailed, middleware.EventUnhandled, middleware.EventRequeued, middleware.EventRetried,
-	middleware.EventPostponed, middleware.EventDeadLettered, middleware.EventDropped, middleware.EventAbandoned,
+var ofMessages = []retry.EventKind{
+	retry.EventAttempt, retry.EventSucceeded, retry.EventFailed, retry.EventUnhandled, retry.EventRequeued, retry.EventRetried,
+	retry.EventPostponed, retry.EventDeadLettered, retry.EventDropped, retry.EventAbandoned,
 }
 
 // letter keeps what does not depend on time and chance.
@@ -197,8 +198,8 @@ func (w *witnessed) letter(headers map[string]string) {
 	for key, value := range headers {
 		fields[key] = value
 		switch key {
-		case wire.KeyID, wire.KeyHost, wire.KeyHistory, amqp.DefaultMessageUUIDHeaderKey:
-		case wire.KeySince, wire.KeyDeadline, wire.KeyNotBefore, wire.KeyFirstFailure, wire.KeyLastFailure:
+		case header.ID, header.Host, header.History, amqp.DefaultMessageUUIDHeaderKey:
+		case header.Since, header.Deadline, header.NotBefore, header.FirstFailure, header.LastFailure:
 			kept[key] = "a time"
 		default:
 			kept[key] = value
@@ -206,7 +207,7 @@ func (w *witnessed) letter(headers map[string]string) {
 	}
 	w.Headers = append(w.Headers, kept)
 
-	state, _ := wire.Read(fields, wire.Reading{Queue: headers[wire.KeyQueue]})
+	state, _ := wire.Read(fields, wire.Reading{Queue: headers[header.Queue]})
 	var history []string
 	for _, a := range state.History {
 		history = append(history, fmt.Sprintf("%d: %s, %q, %q", a.Number, a.Type, a.Error, a.Reason))
@@ -228,7 +229,7 @@ func (s scenario) onBroker(t *testing.T, queue string) witnessed {
 	}
 	c.Route = func(svc *service) {
 		handler := func(msg *message.Message) ([]*message.Message, error) {
-			attempt, _ := middleware.AttemptFromContext(msg.Context())
+			attempt, _ := retry.AttemptFromContext(msg.Context())
 			w.call(msg, attempt)
 
 			return s.handler(attempt)
@@ -263,7 +264,7 @@ func (s scenario) onBroker(t *testing.T, queue string) witnessed {
 			letter := svc.Broker.take(svc.dlq(), 1, 15*time.Second)[0]
 			headers := map[string]string{}
 			for key := range letter.Headers {
-				headers[key] = header(letter, key)
+				headers[key] = headerOf(letter, key)
 			}
 			w.letter(headers)
 			if life+1 < lives {
@@ -271,9 +272,9 @@ func (s scenario) onBroker(t *testing.T, queue string) witnessed {
 			}
 		}
 	case retrytest.Dropped:
-		eventually(t, 15*time.Second, func() bool { return len(svc.Events(middleware.EventDropped)) == 1 }, "dropped")
+		eventually(t, 15*time.Second, func() bool { return len(svc.Events(retry.EventDropped)) == 1 }, "dropped")
 	case retrytest.Succeeded:
-		eventually(t, 15*time.Second, func() bool { return len(svc.Events(middleware.EventSucceeded)) == 1 }, "succeeded")
+		eventually(t, 15*time.Second, func() bool { return len(svc.Events(retry.EventSucceeded)) == 1 }, "succeeded")
 	}
 	svc.close()
 	require.Equal(t, 0, svc.Broker.depth(queue), "that is the end of it")
@@ -291,14 +292,14 @@ func (s scenario) simulated(t *testing.T, queue string) (witnessed, retrytest.Re
 
 	var (
 		w      witnessed
-		events []middleware.Event
+		events []retry.Event
 	)
 	l := newLogs(t)
 	service := retrytest.Service{
 		Policy: s.policy, Topic: queue, Expiration: s.expiration, Decide: s.decide, Logger: l, Clock: retrytest.NewClock(time.Now()),
-		OnEvent: func(e middleware.Event) { events = append(events, e) },
+		OnEvent: func(e retry.Event) { events = append(events, e) },
 		Handler: func(msg *message.Message) ([]*message.Message, error) {
-			attempt, _ := middleware.AttemptFromContext(msg.Context())
+			attempt, _ := retry.AttemptFromContext(msg.Context())
 			w.call(msg, attempt)
 
 			return s.handler(attempt)
@@ -321,8 +322,8 @@ func (s scenario) simulated(t *testing.T, queue string) (witnessed, retrytest.Re
 		require.NoError(t, r.Err)
 		if letter := r.DeadLetter; letter != nil {
 			assert.Equal(t, faithful, letter.Message.UUID)
-			assert.Equal(t, letter.Headers[wire.KeyReason], string(letter.Reason))
-			assert.Equal(t, letter.Headers[wire.KeyError], letter.Error)
+			assert.Equal(t, letter.Headers[header.Reason], string(letter.Reason))
+			assert.Equal(t, letter.Headers[header.Error], letter.Error)
 			w.letter(letter.Headers)
 		}
 	}
@@ -346,11 +347,11 @@ func TestRetrytestNames(t *testing.T) {
 			assert.Empty(t, msg.Metadata)
 			return errors.New("undecodable")
 		},
-		Decide: func(f middleware.Failure) error {
+		Decide: func(f retry.Failure) error {
 			assert.Equal(t, message.Metadata{amqp.DefaultMessageUUIDHeaderKey: faithful}, f.Message.Metadata, "it is undecoded")
 			return nil
 		},
 		ConsumerHandler: func(*message.Message) error { return nil },
 	}, message.NewMessage(faithful, nil))
-	r.AssertDeadLettered(t, middleware.ReasonUndecodable)
+	r.AssertDeadLettered(t, retry.ReasonUndecodable)
 }

@@ -11,10 +11,10 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // shared gives options whose retry queues are shared by all who have the same prefix; what is shared goes with the test.
@@ -73,11 +73,11 @@ func TestSharedScope(t *testing.T) {
 			for name, svc := range services {
 				dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
 				assert.Equal(t, "dead", uuid(dead), name)
-				assert.Equal(t, svc.Queue, header(dead, wire.KeyQueue))
-				assert.Equal(t, "exhausted", header(dead, wire.KeyReason))
+				assert.Equal(t, svc.Queue, headerOf(dead, header.Queue))
+				assert.Equal(t, "exhausted", headerOf(dead, header.Reason))
 				view := views[name]
 				eventually(t, 10*time.Second, func() bool { return view.count() == 6 }, "%s: each three times", name)
-				plan, err := svc.Plug.Plan(svc.Queue)
+				plan, err := svc.Retrier.Plan(svc.Queue)
 				require.NoError(t, err)
 				require.Len(t, plan.Queues, 3)
 				assert.Equal(t, prefix+".150ms"+map[config.QueueType]string{config.QueueTypeClassic: ".classic"}[queueType], plan.Queues[1].Name)
@@ -103,7 +103,7 @@ func TestSharedScope_NobodyIsReachedUnasked(t *testing.T) {
 	t.Cleanup(func() { svc.Broker.remove("", outsider) })
 
 	forged := newPublishing("forged", "x")
-	forged.Headers[wire.KeyDelay] = "50ms"
+	forged.Headers[header.Delay] = "50ms"
 	svc.Broker.publishTo(prefix+".classic", outsider, forged)
 	svc.Broker.publishTo(prefix+".classic", svc.Queue, forged) // who takes part can be reached by who may publish there
 	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "the one who takes part")
@@ -147,7 +147,7 @@ func TestSharedScope_DeletedObjects(t *testing.T) {
 
 		svc := start(t, setup{
 			URI: brokertest.URI(t), Options: shared(t, uniqueName("shared"), config.QueueTypeQuorum, ms(100)...),
-			Handler: func(*message.Message) error { return middleware.Permanent(errFate) },
+			Handler: func(*message.Message) error { return retry.Permanent(errFate) },
 		})
 		svc.Broker.remove("", svc.dlq())
 		svc.publish("1")
@@ -168,7 +168,7 @@ func TestSharedScope_OneMissingTargetBlocksAll(t *testing.T) {
 
 	lost := named(numbered("lost", 40)...)
 	for i := range lost {
-		lost[i].Headers[wire.KeyDelay] = "300ms"
+		lost[i].Headers[header.Delay] = "300ms"
 	}
 	gone.Broker.remove("", gone.Queue)
 	gone.Broker.publishTo(prefix, gone.Queue, lost...)

@@ -15,12 +15,12 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// stockService is a service on watermill-amqp's own subscriber and the plug's config.
+// stockService is a service on watermill-amqp's own subscriber and the retrier's config.
 type stockService struct {
 	*service
 	stock *amqp.Subscriber
@@ -33,10 +33,10 @@ func newStock(t *testing.T, c setup) stockService {
 	var s stockService
 	handler := c.Handler
 	c.Route = func(svc *service) {
-		// The plug's own subscriber, which the harness makes, stays unused.
+		// The retrier's own subscriber, which the harness makes, stays unused.
 		require.NoError(t, svc.Sub.Close())
 		var err error
-		s.stock, err = amqp.NewSubscriber(svc.Plug.Config(), svc.Logs)
+		s.stock, err = amqp.NewSubscriber(svc.Retrier.Config(), svc.Logs)
 		require.NoError(t, err)
 		svc.Router.AddConsumerHandler(uniqueName("handler"), svc.Queue, s.stock, svc.recorded(handler))
 	}
@@ -53,7 +53,7 @@ func startStock(t *testing.T, c setup) stockService {
 	return s
 }
 
-// The stock subscriber on the plug's config: retries after their delays, attempts, dead letters, on classic and quorum.
+// The stock subscriber on the retrier's config: retries after their delays, attempts, dead letters, on classic and quorum.
 func TestStock_RetriesAndDeadLetters(t *testing.T) {
 	t.Parallel()
 
@@ -81,10 +81,10 @@ func TestStock_RetriesAndDeadLetters(t *testing.T) {
 
 			assert.Equal(t, "dead", uuid(dead))
 			assert.Equal(t, "dead", string(dead.Body))
-			assert.Equal(t, "exhausted", header(dead, wire.KeyReason))
-			assert.Equal(t, "3", header(dead, wire.KeyAttempts))
-			assert.Equal(t, "failure 3", header(dead, wire.KeyError))
-			assert.Equal(t, svc.Queue, header(dead, wire.KeyQueue))
+			assert.Equal(t, "exhausted", headerOf(dead, header.Reason))
+			assert.Equal(t, "3", headerOf(dead, header.Attempts))
+			assert.Equal(t, "failure 3", headerOf(dead, header.Error))
+			assert.Equal(t, svc.Queue, headerOf(dead, header.Queue))
 			assert.Len(t, historyOf(t, dead), 3)
 
 			for _, id := range []string{"twice", "dead"} {
@@ -151,10 +151,10 @@ func TestStock_Undecodable(t *testing.T) {
 				body := string(dead.Body)
 				assert.Equal(t, body, dead.MessageId)
 				assert.Equal(t, int64(5), dead.Headers["n"])
-				assert.Equal(t, "undecodable", header(dead, wire.KeyReason), body)
-				assert.Contains(t, header(dead, wire.KeyError), texts[body])
-				assert.Equal(t, "0", header(dead, wire.KeyAttempts), "no handler was called")
-				assert.Equal(t, svc.Queue, header(dead, wire.KeyTopic))
+				assert.Equal(t, "undecodable", headerOf(dead, header.Reason), body)
+				assert.Contains(t, headerOf(dead, header.Error), texts[body])
+				assert.Equal(t, "0", headerOf(dead, header.Attempts), "no handler was called")
+				assert.Equal(t, svc.Queue, headerOf(dead, header.Topic))
 				assert.Equal(t, "undecodable", historyOf(t, dead)[0].Reason)
 			}
 			eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "the next one is handled")
@@ -203,8 +203,8 @@ func TestStock_UnstableNameGeneratorIsRefused(t *testing.T) {
 		}
 	})
 
-	plug := newPlug(t, conf, amqpretry.Options{Policies: retries(ms(50)...)})
-	stock, err := amqp.NewSubscriber(plug.Config(), newLogs(t))
+	retrier := newRetrier(t, conf, amqpretry.Options{Policies: retries(ms(50)...)})
+	stock, err := amqp.NewSubscriber(retrier.Config(), newLogs(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = stock.Close() })
 
@@ -214,8 +214,8 @@ func TestStock_UnstableNameGeneratorIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "not stable")
 	assert.Equal(t, -1, broker.depth(topic+"-b"), "nothing was declared")
 
-	// The plug's own subscriber pins the name for each subscription.
-	own, err := plug.NewSubscriber()
+	// The retrier's own subscriber pins the name for each subscription.
+	own, err := retrier.NewSubscriber()
 	require.NoError(t, err)
 	for range 2 {
 		_, err = own.Subscribe(t.Context(), topic)
@@ -240,10 +240,10 @@ func TestStock_TypedErrors(t *testing.T) {
 	t.Cleanup(func() { broker.remove(queue+".retry", queue, queue+".retry.50ms", queue+".dlq") })
 
 	conf := amqp.NewDurableQueueConfig(uri)
-	plug := newPlug(t, conf, amqpretry.Options{Policies: config.Policies{
+	retrier := newRetrier(t, conf, amqpretry.Options{Policies: config.Policies{
 		Default: config.Policy{Delays: ms(50), QueueType: config.QueueTypeQuorum},
 	}})
-	stock, err := amqp.NewSubscriber(plug.Config(), newLogs(t))
+	stock, err := amqp.NewSubscriber(retrier.Config(), newLogs(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = stock.Close() })
 

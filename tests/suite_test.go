@@ -20,7 +20,7 @@ import (
 type variant struct {
 	name        string
 	queueType   string
-	stock       bool // amqp.NewSubscriber on Plug.Config instead of Plug.NewSubscriber
+	stock       bool // amqp.NewSubscriber on Retrier.Config instead of Retrier.NewSubscriber
 	concurrency int
 }
 
@@ -68,23 +68,23 @@ func newPubSub(t *testing.T, config amqp.Config, v variant) (message.Publisher, 
 	config.Publish.ConfirmDelivery = true
 	logger := watermill.NopLogger{}
 
-	plug, err := amqpretry.New(config, amqpretry.Options{
+	retrier, err := amqpretry.New(config, amqpretry.Options{
 		Logger: logger, Concurrency: v.concurrency, CloseTimeout: 3 * time.Second,
 	})
 	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, plug.Close()) })
+	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
-	publisher, err := amqp.NewPublisher(plug.Config(), logger)
+	publisher, err := amqp.NewPublisher(retrier.Config(), logger)
 	require.NoError(t, err)
 
 	if v.stock {
-		subscriber, err := amqp.NewSubscriber(plug.Config(), logger)
+		subscriber, err := amqp.NewSubscriber(retrier.Config(), logger)
 		require.NoError(t, err)
 
 		return publisher, subscriber
 	}
 
-	subscriber, err := plug.NewSubscriber()
+	subscriber, err := retrier.NewSubscriber()
 	require.NoError(t, err)
 
 	return publisher, subscriber

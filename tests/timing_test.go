@@ -12,7 +12,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // lateness is how much later than its delay a retry may be on an idle broker. Quorum queues may round a fraction of a
@@ -142,7 +142,7 @@ func measureAttempts(t *testing.T) (late []string) {
 		service := setup{URI: brokertest.URI(t), QueueType: c.main}
 		service.Options.Policies = config.Policies{Default: config.Policy{Delays: delays, QueueType: c.retry}}
 		service.Handler = s.handler(func(msg *message.Message) error {
-			a, _ := middleware.AttemptFromContext(msg.Context())
+			a, _ := retry.AttemptFromContext(msg.Context())
 			if a.Number <= len(delays) {
 				return fmt.Errorf("failure %d", a.Number)
 			}

@@ -15,11 +15,10 @@ import (
 
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// A broker that takes only clients with a certificate: all of the plug's connections have it, also when they come back; and who has
+// A broker that takes only clients with a certificate: all of the retrier's connections have it, also when they come back; and who has
 // none, or does not trust the broker, is told so, and nothing spins.
 func TestTLS(t *testing.T) {
 	t.Parallel()
@@ -83,10 +82,10 @@ func testTLSRefused(t *testing.T, broker *brokertest.Broker, authority *brokerte
 			options := noOptions()
 			logs := newLogs(t)
 			options.Logger = logs
-			plug := newPlug(t, conf, options)
+			retrier := newRetrier(t, conf, options)
 
 			began := time.Now()
-			_, err := plug.NewSubscriber()
+			_, err := retrier.NewSubscriber()
 			require.Error(t, err)
 			t.Log(err)
 			assert.Less(t, time.Since(began), 20*time.Second)
@@ -97,7 +96,7 @@ func testTLSRefused(t *testing.T, broker *brokertest.Broker, authority *brokerte
 			}
 			assert.True(t, found, "%v: none of %q", err, test.says)
 
-			_, err = plug.NewDeadLetterSubscriber()
+			_, err = retrier.NewDeadLetterSubscriber()
 			require.Error(t, err)
 			stays(t, 300*time.Millisecond, func() bool { return attempts.Load() == 2 }, "one attempt each, and none behind their back")
 			assert.NotContains(t, err.Error(), password)
@@ -115,8 +114,8 @@ func testTLSMixedUp(t *testing.T, broker *brokertest.Broker) {
 		strings.Replace(broker.TLSURI, "amqps://", "amqp://", 1): "amqps://",
 		strings.Replace(broker.URI, "amqp://", "amqps://", 1):    "the port speaks AMQP without TLS; use amqp://",
 	} {
-		plug := newPlug(t, amqp.NewDurableQueueConfig(uri), noOptions())
-		_, err := plug.NewSubscriber()
+		retrier := newRetrier(t, amqp.NewDurableQueueConfig(uri), noOptions())
+		_, err := retrier.NewSubscriber()
 		require.ErrorContains(t, err, says)
 		t.Log(err)
 	}
@@ -165,9 +164,9 @@ func testTLSLife(t *testing.T, broker *brokertest.Broker, authority *brokertest.
 		for name, svc := range services {
 			svc.publish(id)
 			dead := svc.Broker.take(svc.dlq(), 1, 30*time.Second)
-			assert.Equal(t, map[string]string{id: string(wire.ReasonExhausted)}, reasons(dead), name)
+			assert.Equal(t, map[string]string{id: string(retry.ReasonExhausted)}, reasons(dead), name)
 			assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), name)
-			_, err := svc.Plug.QueueDepths(t.Context())
+			_, err := svc.Retrier.QueueDepths(t.Context())
 			require.NoError(t, err, name)
 		}
 	}
@@ -202,7 +201,7 @@ func testTLSLife(t *testing.T, broker *brokertest.Broker, authority *brokertest.
 	eventually(t, 30*time.Second, func() bool { return time.Since(began) > 3*time.Second }, "time goes by")
 	// The backoff is at its longest by now, which is 500 ms and 20 % less: three connections.
 	assert.LessOrEqual(t, attempts.Load()-before, int32(3*(time.Since(began)/(400*time.Millisecond)+2)), "it spins")
-	assert.Empty(t, renewed.Events(middleware.EventAbandoned))
+	assert.Empty(t, renewed.Events(retry.EventAbandoned))
 
 	current.Store(&valid)
 	life("2")

@@ -16,7 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 // topologyBroker declares plans on a real broker and removes their objects when the test ends.
@@ -235,22 +235,22 @@ func TestTopologyRoutes(t *testing.T) {
 			t.Run("a delay comes back to the main queue", func(t *testing.T) {
 				back := b.consume(plan.Queue)
 				sent := time.Now()
-				require.False(t, b.publish(plan, amqp.Table{wire.KeyDelay: "300ms", wire.KeyCount: "1"}), "returned")
+				require.False(t, b.publish(plan, amqp.Table{header.Delay: "300ms", header.Count: "1"}), "returned")
 				delivery := b.receive(back)
 				// Quorum queues may be a fraction of a millisecond early.
 				assert.GreaterOrEqual(t, time.Since(sent), 299*time.Millisecond)
-				assert.Equal(t, "300ms", delivery.Headers[wire.KeyDelay])
+				assert.Equal(t, "300ms", delivery.Headers[header.Delay])
 				assert.Equal(t, plan.Queue, delivery.RoutingKey)
 				b.none(back)
 			})
 			t.Run("the end is the dead-letter queue", func(t *testing.T) {
 				dead := b.consume(plan.DeadLetterQueue)
-				require.False(t, b.publish(plan, amqp.Table{wire.KeyCount: "-1"}), "returned")
-				assert.Equal(t, "-1", b.receive(dead).Headers[wire.KeyCount])
+				require.False(t, b.publish(plan, amqp.Table{header.Count: "-1"}), "returned")
+				assert.Equal(t, "-1", b.receive(dead).Headers[header.Count])
 				b.none(dead)
 			})
 			t.Run("a delay matches one queue only", func(t *testing.T) {
-				require.False(t, b.publish(plan, amqp.Table{wire.KeyDelay: "1h", wire.KeyCount: "2"}), "returned")
+				require.False(t, b.publish(plan, amqp.Table{header.Delay: "1h", header.Count: "2"}), "returned")
 				for _, queue := range plan.Queues {
 					want := 0
 					if queue.Delay == time.Hour {
@@ -261,7 +261,7 @@ func TestTopologyRoutes(t *testing.T) {
 				assert.Zero(t, b.purge(plan.Queue))
 			})
 			t.Run("an unknown delay is returned, not lost", func(t *testing.T) {
-				assert.True(t, b.publish(plan, amqp.Table{wire.KeyDelay: "7s", wire.KeyCount: "1"}), "not returned")
+				assert.True(t, b.publish(plan, amqp.Table{header.Delay: "7s", header.Count: "1"}), "not returned")
 			})
 		})
 	}

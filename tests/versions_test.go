@@ -12,8 +12,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Every kind of object is declared with the same arguments on each version of the broker, again and again, also after a restart, over which what
@@ -56,31 +55,31 @@ func TestDeclaredAgainAfterARestart(t *testing.T) {
 		for _, k := range kinds {
 			conf := amqp.NewDurableQueueConfig(broker.URI)
 			conf.Queue.Arguments = mainQueueArguments(k.queueType)
-			plug := newPlug(t, conf, amqpretry.Options{Policies: config.Policies{Default: k.policy}})
-			own, err := plug.NewSubscriber()
+			retrier := newRetrier(t, conf, amqpretry.Options{Policies: config.Policies{Default: k.policy}})
+			own, err := retrier.NewSubscriber()
 			require.NoError(t, err)
 			require.NoError(t, own.SubscribeInitialize(k.queue))
-			stock, err := amqp.NewSubscriber(plug.Config(), newLogs(t))
+			stock, err := amqp.NewSubscriber(retrier.Config(), newLogs(t))
 			require.NoError(t, err)
 			require.NoError(t, stock.SubscribeInitialize(k.queue))
 			require.NoError(t, stock.Close())
-			depths, err := plug.QueueDepths(t.Context()) // passive declarations
+			depths, err := retrier.QueueDepths(t.Context()) // passive declarations
 			require.NoError(t, err)
 			assert.NotEmpty(t, depths)
-			require.NoError(t, plug.Close())
+			require.NoError(t, retrier.Close())
 		}
 	}
 
 	for _, svc := range services(func(msg *message.Message) error {
 		if msg.UUID == "dead" {
-			return middleware.Permanent(errFate)
+			return retry.Permanent(errFate)
 		}
 
 		return errFate
 	}) {
 		svc.publish("dead", "1")
 		eventually(t, 30*time.Second, func() bool {
-			return len(svc.Events(middleware.EventRetried, middleware.EventDeadLettered)) == 2
+			return len(svc.Events(retry.EventRetried, retry.EventDeadLettered)) == 2
 		}, "%s: one waits, one is dead", svc.Queue)
 		svc.close()
 	}
@@ -89,10 +88,10 @@ func TestDeclaredAgainAfterARestart(t *testing.T) {
 	broker.Start()
 	declareAgain()
 	for i, svc := range services(succeed) {
-		dead := map[string]string{"dead": string(wire.ReasonPermanent)}
+		dead := map[string]string{"dead": string(retry.ReasonPermanent)}
 		switch {
 		case kinds[i].policy.Mode == config.ModeDeadLetter:
-			dead["1"] = string(wire.ReasonExhausted)
+			dead["1"] = string(retry.ReasonExhausted)
 		case lossy(kinds[i].policy, kinds[i].queueType):
 			t.Logf("%s: of 1 that was due while the broker was down, %d came back", svc.Queue, svc.Calls.count())
 		default:

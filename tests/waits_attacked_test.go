@@ -15,9 +15,9 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // P2: what cannot be decoded has no handler that could be called again at once: with immediate tries it waits like anything else.
@@ -27,9 +27,9 @@ func TestP2_UndecodableHasNoImmediateTries(t *testing.T) {
 		var asked atomic.Int64
 		c := setup{URI: brokertest.URI(t), Handler: succeed}
 		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(150, 150), Immediate: 5}}
-		c.Options.Decide = func(f middleware.Failure) error {
+		c.Options.Decide = func(f retry.Failure) error {
 			asked.Add(1)
-			return middleware.Transient(f.Err)
+			return retry.Transient(f.Err)
 		}
 		c.Configure = func(conf *amqp.Config) { conf.Marshaler = pickyMarshaler{} }
 		svc := run(t, c)
@@ -50,12 +50,12 @@ func TestRetryAfterForUndecodable(t *testing.T) {
 		var asked []time.Time
 		c := setup{URI: brokertest.URI(t), Handler: succeed}
 		c.Options.Policies = retries(ms(1000)...)
-		c.Options.Decide = func(f middleware.Failure) error {
+		c.Options.Decide = func(f retry.Failure) error {
 			mu.Lock()
 			defer mu.Unlock()
 			asked = append(asked, time.Now())
 
-			return middleware.RetryAfter(1500*time.Millisecond, f.Err)
+			return retry.RetryAfter(1500*time.Millisecond, f.Err)
 		}
 		c.Configure = func(conf *amqp.Config) { conf.Marshaler = pickyMarshaler{} }
 		svc := run(t, c)
@@ -82,20 +82,20 @@ func TestP2_ForgedAges(t *testing.T) {
 		handler func(*message.Message) error
 		reason  string // of its end; handled where it has none
 	}{
-		"not before, count 0":   {func(string) amqp091.Table { return amqp091.Table{wire.KeyCount: "0", wire.KeyNotBefore: never} }, succeed, ""},
-		"not before, count 7":   {func(string) amqp091.Table { return amqp091.Table{wire.KeyCount: "7", wire.KeyNotBefore: never} }, succeed, ""},
-		"not before, any count": {func(string) amqp091.Table { return amqp091.Table{wire.KeyCount: "x", wire.KeyNotBefore: never} }, succeed, ""},
+		"not before, count 0":   {func(string) amqp091.Table { return amqp091.Table{header.Count: "0", header.NotBefore: never} }, succeed, ""},
+		"not before, count 7":   {func(string) amqp091.Table { return amqp091.Table{header.Count: "7", header.NotBefore: never} }, succeed, ""},
+		"not before, any count": {func(string) amqp091.Table { return amqp091.Table{header.Count: "x", header.NotBefore: never} }, succeed, ""},
 		"not before, with a death": {func(q string) amqp091.Table {
-			return amqp091.Table{wire.KeyCount: "1", wire.KeyDelay: "1s", wire.KeyNotBefore: never, "x-death": died(q)}
+			return amqp091.Table{header.Count: "1", header.Delay: "1s", header.NotBefore: never, "x-death": died(q)}
 		}, succeed, ""},
 		"everything, with a death": {func(q string) amqp091.Table {
-			return amqp091.Table{wire.KeyCount: "1", wire.KeyDelay: "1s", wire.KeyNotBefore: never, wire.KeySince: never, wire.KeyLastFailure: never, "x-death": died(q)}
+			return amqp091.Table{header.Count: "1", header.Delay: "1s", header.NotBefore: never, header.Since: never, header.LastFailure: never, "x-death": died(q)}
 		}, succeed, ""},
 		"since, for ever young": {func(q string) amqp091.Table {
-			return amqp091.Table{wire.KeyCount: "0", wire.KeyDelay: "1s", wire.KeySince: never, "x-death": died(q)}
-		}, func(*message.Message) error { return middleware.Postpone(0) }, "postponed-too-long"},
+			return amqp091.Table{header.Count: "0", header.Delay: "1s", header.Since: never, "x-death": died(q)}
+		}, func(*message.Message) error { return retry.Postpone(0) }, "postponed-too-long"},
 		"deadline of the past": {func(string) amqp091.Table {
-			return amqp091.Table{wire.KeyCount: "0", wire.KeyDeadline: "1999-01-01T00:00:00.000Z"}
+			return amqp091.Table{header.Count: "0", header.Deadline: "1999-01-01T00:00:00.000Z"}
 		}, succeed, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -108,12 +108,12 @@ func TestP2_ForgedAges(t *testing.T) {
 			for key, value := range test.forge(svc.Queue) {
 				p.Headers[key] = value
 			}
-			p.Headers[wire.KeyVersion], p.Headers[wire.KeyQueue] = wire.Version, svc.Queue
+			p.Headers[header.Version], p.Headers[header.Queue] = header.FormatVersion, svc.Queue
 			svc.Broker.publish(svc.Queue, p)
 
 			if test.reason != "" {
 				dead := svc.Broker.take(svc.dlq(), 1, 8*time.Second)[0]
-				assert.Equal(t, test.reason, header(dead, wire.KeyReason))
+				assert.Equal(t, test.reason, headerOf(dead, header.Reason))
 
 				return
 			}
@@ -206,10 +206,10 @@ func TestP9_PoisonNarrowsThePolicy(t *testing.T) {
 	t.Parallel()
 
 	var s seen
-	var asked atomic.Pointer[middleware.Attempt]
+	var asked atomic.Pointer[retry.Attempt]
 	c := setup{URI: brokertest.URI(t)}
 	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(50, 100), Immediate: 1}}
-	c.Options.Decide = func(f middleware.Failure) error {
+	c.Options.Decide = func(f retry.Failure) error {
 		asked.Store(&f.Attempt)
 		return nil
 	}
@@ -224,7 +224,7 @@ func TestP9_PoisonNarrowsThePolicy(t *testing.T) {
 		handler := svc.Router.AddHandler(uniqueName("handler"), svc.Queue, svc.Sub, "nowhere", refusing{}, func(msg *message.Message) ([]*message.Message, error) {
 			return message.Messages{message.NewMessage("output", nil)}, h(msg)
 		})
-		handler.AddMiddleware(svc.Plug.Poison)
+		handler.AddMiddleware(svc.Retrier.Poison)
 	}
 	svc := start(t, c)
 

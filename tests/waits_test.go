@@ -17,12 +17,12 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// bothSubscribers runs a test with the plug's own subscriber and with the stock one.
+// bothSubscribers runs a test with the retrier's own subscriber and with the stock one.
 func bothSubscribers(t *testing.T, test func(t *testing.T, run func(*testing.T, setup) *service)) {
 	t.Helper()
 	for name, run := range map[string]func(*testing.T, setup) *service{
@@ -68,7 +68,7 @@ func TestImmediateTries(t *testing.T) {
 		assert.GreaterOrEqual(t, g[2], 150*time.Millisecond)
 		assert.GreaterOrEqual(t, g[3], 250*time.Millisecond)
 
-		assert.Equal(t, "5", header(dead, wire.KeyAttempts), "handler calls")
+		assert.Equal(t, "5", headerOf(dead, header.Attempts), "handler calls")
 		assert.Len(t, historyOf(t, dead), 5)
 	})
 }
@@ -80,23 +80,23 @@ func TestAskedWaits(t *testing.T) {
 		failed := errors.New("later")
 		var s seen
 		c := setup{URI: brokertest.URI(t), Prefetch: 20, Handler: s.handler(func(msg *message.Message) error {
-			attempt, _ := middleware.AttemptFromContext(msg.Context())
+			attempt, _ := retry.AttemptFromContext(msg.Context())
 			if attempt.Calls > 0 {
 				return nil
 			}
 			switch msg.UUID {
 			case "after 0":
-				return middleware.RetryAfter(0, failed)
+				return retry.RetryAfter(0, failed)
 			case "after 150":
-				return middleware.RetryAfter(150*time.Millisecond, failed)
+				return retry.RetryAfter(150*time.Millisecond, failed)
 			case "after 1100":
-				return middleware.RetryAfter(1100*time.Millisecond, failed)
+				return retry.RetryAfter(1100*time.Millisecond, failed)
 			case "postpone 0":
-				return middleware.Postpone(0)
+				return retry.Postpone(0)
 			case "postpone 150":
-				return fmt.Errorf("not yet: %w", middleware.Postpone(150*time.Millisecond))
+				return fmt.Errorf("not yet: %w", retry.Postpone(150*time.Millisecond))
 			default:
-				return middleware.Postpone(1100 * time.Millisecond)
+				return retry.Postpone(1100 * time.Millisecond)
 			}
 		})}
 		c.Options.Policies = retries(ms(1000, 100, 200)...)
@@ -139,13 +139,13 @@ func TestAskedWaitsBeyondShortDelays(t *testing.T) {
 		const asked = 800 * time.Millisecond
 		var s seen
 		c := setup{URI: brokertest.URI(t), Prefetch: 20, Handler: s.handler(func(msg *message.Message) error {
-			switch attempt, _ := middleware.AttemptFromContext(msg.Context()); {
+			switch attempt, _ := retry.AttemptFromContext(msg.Context()); {
 			case attempt.Calls > 0:
 				return nil
 			case msg.UUID == "retried":
-				return middleware.RetryAfter(asked, errors.New("later"))
+				return retry.RetryAfter(asked, errors.New("later"))
 			default:
-				return middleware.Postpone(asked)
+				return retry.Postpone(asked)
 			}
 		})}
 		c.Options.Policies = retries(ms(80)...)
@@ -170,12 +170,12 @@ func TestPostponedTooLong(t *testing.T) {
 
 	var s seen
 	c := setup{URI: brokertest.URI(t), Handler: s.handler(func(msg *message.Message) error {
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		if msg.UUID == "failed before" && attempt.Failures == 0 {
 			return errors.New("once")
 		}
 
-		return fmt.Errorf("waiting for a friend: %w", middleware.Postpone(50*time.Millisecond))
+		return fmt.Errorf("waiting for a friend: %w", retry.Postpone(50*time.Millisecond))
 	})}
 	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100), MaxPostpone: 600 * time.Millisecond}}
 	svc := start(t, c)
@@ -184,11 +184,11 @@ func TestPostponedTooLong(t *testing.T) {
 
 	for _, dead := range svc.Broker.take(svc.dlq(), 2, 10*time.Second) {
 		assert.Less(t, time.Since(began), 5*time.Second)
-		assert.Equal(t, "postponed-too-long", header(dead, wire.KeyReason))
-		assert.Equal(t, "waiting for a friend: postponed for 50ms", header(dead, wire.KeyError))
+		assert.Equal(t, "postponed-too-long", headerOf(dead, header.Reason))
+		assert.Equal(t, "waiting for a friend: postponed for 50ms", headerOf(dead, header.Error))
 		calls := s.of(uuid(dead))
 		assert.Greater(t, len(calls), 1)
-		assert.Equal(t, strconv.Itoa(len(calls)), header(dead, wire.KeyAttempts))
+		assert.Equal(t, strconv.Itoa(len(calls)), headerOf(dead, header.Attempts))
 		last := calls[len(calls)-1]
 		assert.GreaterOrEqual(t, last.At.Sub(calls[0].At), 400*time.Millisecond)
 		history := historyOf(t, dead)
@@ -209,15 +209,15 @@ func TestErrorsThatPoliciesKnow(t *testing.T) {
 		var asked atomic.Int32
 		c := setup{URI: brokertest.URI(t), Prefetch: 20}
 		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60), NeverRetry: []config.ErrorMatch{config.Is(errNever)}}}
-		c.Options.Decide = func(f middleware.Failure) error {
+		c.Options.Decide = func(f retry.Failure) error {
 			switch {
-			case f.Class == middleware.ClassUndecodable && string(f.Payload) == "late schema" && f.Topic != "":
+			case f.Class == retry.ClassUndecodable && string(f.Payload) == "late schema" && f.Topic != "":
 				asked.Add(1)
-				return middleware.RetryAfter(0, f.Err)
+				return retry.RetryAfter(0, f.Err)
 			case f.Message != nil && f.Message.UUID == "override" && f.Attempt.Number == 2:
-				return middleware.Drop(f.Err)
+				return retry.Drop(f.Err)
 			case f.Message != nil && f.Message.UUID == "override":
-				return middleware.Transient(f.Err)
+				return retry.Transient(f.Err)
 			}
 
 			return nil
@@ -291,7 +291,7 @@ func TestJitter(t *testing.T) {
 			// 8 waits of 200 to 1000 ms: all above 900 would be chance of 1 in 16 million, but they wait behind each other.
 			assert.Less(t, alone[0], 900*time.Millisecond, "some come earlier")
 
-			plan, err := svc.Plug.Plan(svc.Queue)
+			plan, err := svc.Retrier.Plan(svc.Queue)
 			require.NoError(t, err)
 			assert.Len(t, plan.Queues, 2, "one retry queue, and the dead-letter queue")
 		})
@@ -312,7 +312,7 @@ func TestJitterLeavesNoTrace(t *testing.T) {
 
 	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
 	assert.Empty(t, dead.Expiration)
-	assert.Equal(t, p.Expiration, header(dead, wire.KeyExpiration), "as it first arrived")
-	assert.Equal(t, "exhausted", header(dead, wire.KeyReason))
+	assert.Equal(t, p.Expiration, headerOf(dead, header.Expiration), "as it first arrived")
+	assert.Equal(t, "exhausted", headerOf(dead, header.Reason))
 	assert.Len(t, s.of("1"), 4)
 }

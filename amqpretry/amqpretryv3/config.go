@@ -6,7 +6,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/plug"
+	"github.com/amqpretry/watermill-retry/internal/retrier"
 )
 
 // Config is the config that New was given, for use with stock watermill-amqp: amqp.NewPublisher, and amqp.NewSubscriber where
@@ -16,13 +16,13 @@ import (
 // fails to unmarshal: what cannot be decoded reaches the middleware, which dead-letters it as it is.
 //
 // With Options.Addresses its connection has a Dial that tries them all in turn. That also does TLS, so the URI is then one without.
-func (p *Plug) Config() amqp.Config {
-	c := p.config
-	connection := p.plug.ClientConnection()
+func (r *Retrier) Config() amqp.Config {
+	c := r.config
+	connection := r.retrier.ClientConnection()
 	c.Connection.AmqpURI, c.Connection.TLSConfig, c.Connection.AmqpConfig = connection.AmqpURI, connection.TLSConfig, connection.AmqpConfig
-	c.TopologyBuilder = &builder{p.plug}
-	c.Marshaler = p.plug.Marshaler()
-	c.Queue.GenerateName = p.plug.GenerateName
+	c.TopologyBuilder = &builder{r.retrier}
+	c.Marshaler = r.retrier.Marshaler()
+	c.Queue.GenerateName = r.retrier.GenerateName
 
 	return c
 }
@@ -42,36 +42,36 @@ func withDefaults(c amqp.Config) amqp.Config {
 	return c
 }
 
-// translate says it as the plug does for all versions of watermill-amqp.
-func translate(c amqp.Config) plug.Config {
-	reconnect := plug.Reconnect{}
+// translate says it as the retrier does for all versions of watermill-amqp.
+func translate(c amqp.Config) retrier.Config {
+	reconnect := retrier.Reconnect{}
 	if c.Connection.Reconnect != nil {
-		reconnect = plug.Reconnect(*c.Connection.Reconnect)
+		reconnect = retrier.Reconnect(*c.Connection.Reconnect)
 	}
 
-	return plug.Config{
+	return retrier.Config{
 		Refused: c.ValidateSubscriber(),
-		Connection: plug.Connection{
+		Connection: retrier.Connection{
 			AmqpURI: c.Connection.AmqpURI, TLSConfig: c.Connection.TLSConfig, AmqpConfig: c.Connection.AmqpConfig, Reconnect: reconnect,
 		},
-		DefaultReconnect: plug.Reconnect(*amqp.DefaultReconnectConfig()),
+		DefaultReconnect: retrier.Reconnect(*amqp.DefaultReconnectConfig()),
 		Marshaler:        c.Marshaler,
 		Builder:          userBuilder{c},
-		Exchange: plug.Exchange{GenerateName: c.Exchange.GenerateName, Declared: topology.MainExchange{
+		Exchange: retrier.Exchange{GenerateName: c.Exchange.GenerateName, Declared: topology.MainExchange{
 			Type: c.Exchange.Type, Durable: c.Exchange.Durable, AutoDelete: c.Exchange.AutoDeleted, Internal: c.Exchange.Internal,
 			Arguments: c.Exchange.Arguments,
 		}},
-		Queue: plug.Queue{
+		Queue: retrier.Queue{
 			GenerateName: c.Queue.GenerateName, Durable: c.Queue.Durable, AutoDelete: c.Queue.AutoDelete, Exclusive: c.Queue.Exclusive,
 			Arguments: c.Queue.Arguments,
 		},
-		QueueBind: plug.QueueBind{
-			GenerateRoutingKey: func(main plug.Main) string { return c.QueueBind.GenerateRoutingKey(main.Topic) },
+		QueueBind: retrier.QueueBind{
+			GenerateRoutingKey: func(main retrier.Main) string { return c.QueueBind.GenerateRoutingKey(main.Topic) },
 			Arguments:          c.QueueBind.Arguments,
 		},
-		Consume: plug.Consume{
+		Consume: retrier.Consume{
 			NoRequeueOnNack: c.Consume.NoRequeueOnNack, Consumer: c.Consume.Consumer, Exclusive: c.Consume.Exclusive,
-			NoLocal: c.Consume.NoLocal, NoWait: c.Consume.NoWait, Arguments: c.Consume.Arguments, Qos: plug.Qos(c.Consume.Qos),
+			NoLocal: c.Consume.NoLocal, NoWait: c.Consume.NoWait, Arguments: c.Consume.Arguments, Qos: retrier.Qos(c.Consume.Qos),
 		},
 		Transactional:  c.Publish.Transactional,
 		RedeliveredKey: amqp.MetadataRedeliveredKey,
@@ -82,7 +82,7 @@ func translate(c amqp.Config) plug.Config {
 type userBuilder struct{ config amqp.Config }
 
 func (b userBuilder) BuildTopology(
-	channel *amqp091.Channel, main plug.Main, arguments amqp091.Table, logger watermill.LoggerAdapter,
+	channel *amqp091.Channel, main retrier.Main, arguments amqp091.Table, logger watermill.LoggerAdapter,
 ) error {
 	b.config.Queue.Arguments = arguments
 
@@ -96,14 +96,14 @@ func (b userBuilder) ExchangeDeclare(channel *amqp091.Channel, exchange string) 
 }
 
 // builder declares the topology for stock subscribers.
-type builder struct{ plug *plug.Plug }
+type builder struct{ retrier *retrier.Retrier }
 
 func (b *builder) BuildTopology(
 	channel *amqp091.Channel, params amqp.BuildTopologyParams, _ amqp.Config, _ watermill.LoggerAdapter,
 ) error {
-	return b.plug.BuildTopology(channel, plug.Main{Topic: params.Topic, Queue: params.QueueName, Exchange: params.ExchangeName})
+	return b.retrier.BuildTopology(channel, retrier.Main{Topic: params.Topic, Queue: params.QueueName, Exchange: params.ExchangeName})
 }
 
 func (b *builder) ExchangeDeclare(channel *amqp091.Channel, exchange string, _ amqp.Config) error {
-	return b.plug.ExchangeDeclare(channel, exchange)
+	return b.retrier.ExchangeDeclare(channel, exchange)
 }

@@ -13,21 +13,21 @@ import (
 
 const exampleURI = "amqp://guest:guest@localhost:5672/"
 
-// The plug in a service on watermill-amqp v3. New checks everything and does not touch the broker.
+// The retrier in a service on watermill-amqp v3. New checks everything and does not touch the broker.
 func Example() {
-	retry, err := amqpretryv3.New(amqp.NewDurableQueueConfig(exampleURI), amqpretryv3.Options{})
+	retrier, err := amqpretryv3.New(amqp.NewDurableQueueConfig(exampleURI), amqpretryv3.Options{})
 	if err != nil {
 		panic(err)
 	}
-	defer func() { _ = retry.Close() }() // after the router
+	defer func() { _ = retrier.Close() }() // after the router
 
 	router, err := message.NewRouter(message.RouterConfig{}, nil)
 	if err != nil {
 		panic(err)
 	}
-	router.AddMiddleware(retry.Middleware) // before all others
+	router.AddMiddleware(retrier.Middleware) // before all others
 
-	// subscriber, err := retry.NewSubscriber()
+	// subscriber, err := retrier.NewSubscriber()
 	// router.AddConsumerHandler("ship", "orders", subscriber, ship)
 
 	fmt.Println("ready")
@@ -36,16 +36,16 @@ func Example() {
 
 // Topics of one exchange of type topic may share a queue, under one policy.
 func ExampleNew() {
-	retry, err := amqpretryv3.New(amqp.NewDurableTopicConfig(exampleURI, "shop", "shipping"), amqpretryv3.Options{
+	retrier, err := amqpretryv3.New(amqp.NewDurableTopicConfig(exampleURI, "shop", "shipping"), amqpretryv3.Options{
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second}}},
 	})
 	if err != nil {
 		panic(err)
 	}
-	defer func() { _ = retry.Close() }()
+	defer func() { _ = retrier.Close() }()
 
 	for _, topic := range []string{"order.paid", "order.returned"} {
-		plan, err := retry.Plan(topic)
+		plan, err := retrier.Plan(topic)
 		if err != nil {
 			panic(err)
 		}

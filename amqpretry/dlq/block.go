@@ -1,19 +1,21 @@
 package dlq
 
 import (
+	"errors"
 	"sync"
 	"sync/atomic"
 
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/transport"
 )
 
 // block holds a part of a queue: what one consumer with a channel of its own was given and has not acknowledged. A prefetch
 // that the broker honours is what bounds the memory, as amqp091-go buffers whatever comes; and closing a channel gives its messages
 // back in their order, which is true of one consumer for each channel only.
 type block struct {
+	asker
+
 	channel  *amqp091.Channel
 	inbox    *inbox
 	closes   <-chan *amqp091.Error
@@ -36,16 +38,24 @@ type block struct {
 
 const consumerTag = "amqpretry"
 
-func openBlock(link *transport.Link, queue string, prefetch, room int) (*block, error) {
-	channel, err := link.Channel()
-	if err != nil {
-		return nil, err
-	}
-	closes := channel.NotifyClose(make(chan *amqp091.Error, 1))
-	if err := channel.Qos(prefetch, 0, false); err != nil {
-		return nil, err
-	}
-	deliveries, err := channel.Consume(queue, consumerTag, false, false, false, false, nil)
+func openBlock(asker asker, queue string, prefetch, room int) (*block, error) {
+	var (
+		channel    *amqp091.Channel
+		closes     <-chan *amqp091.Error
+		deliveries <-chan amqp091.Delivery
+	)
+	err := asker.ask(func() (err error) {
+		if channel, err = asker.link.Channel(); err != nil {
+			return err
+		}
+		closes = channel.NotifyClose(make(chan *amqp091.Error, 1))
+		if err = channel.Qos(prefetch, 0, false); err != nil {
+			return err
+		}
+		deliveries, err = channel.Consume(queue, consumerTag, false, false, false, false, nil)
+
+		return err
+	})
 	if err != nil {
 		return nil, explainAccess(topology.KindQueue, queue, err)
 	}
@@ -53,7 +63,7 @@ func openBlock(link *transport.Link, queue string, prefetch, room int) (*block, 
 	acks := make(chan struct{})
 
 	return &block{
-		channel: channel, inbox: newInbox(deliveries, room), closes: closes, prefetch: prefetch,
+		asker: asker, channel: channel, inbox: newInbox(deliveries, room), closes: closes, prefetch: prefetch,
 		acks: acks, openAcks: sync.OnceFunc(func() { close(acks) }),
 	}, nil
 }
@@ -92,7 +102,7 @@ func (b *block) end() {
 
 func (b *block) cancel() error {
 	b.asking.Lock()
-	err := b.channel.Cancel(consumerTag, false)
+	err := b.ask(func() error { return b.channel.Cancel(consumerTag, false) })
 	b.asking.Unlock()
 	b.openAcks()
 
@@ -117,7 +127,7 @@ func (b *block) ack(tags []uint64) error {
 	b.asking.Lock()
 	defer b.asking.Unlock()
 
-	return b.channel.Qos(leastPrefetch, 0, false) // which means nothing to a consumer that is there: it is asked for its answer
+	return b.ask(func() error { return b.channel.Qos(leastPrefetch, 0, false) }) // which means nothing to a consumer that is there: it is asked for its answer
 }
 
 // held is how many messages go back when the channel is closed.
@@ -125,12 +135,17 @@ func (b *block) held() int { return b.given - int(b.acked.Load()) }
 
 // giveBack returns what is not acknowledged. requeue does so by a nack, which RabbitMQ from 4.3 on does not count as a failure; before,
 // it counts everything alike, and only the close keeps the order.
-func (b *block) giveBack(requeue bool) {
+// The error is that of a broker that does not answer: then it takes back all that came over this connection, at once.
+func (b *block) giveBack(requeue bool) error {
 	if requeue && b.held() > 0 {
 		_ = b.seal()                      // or it would be given what it has given back
 		_ = b.channel.Nack(0, true, true) // all; if it fails, the close does it
 	}
-	_ = b.channel.Close()
+	if err := b.ask(b.channel.Close); errors.As(err, new(*silentError)) {
+		return err
+	}
+
+	return nil // else it is closed, whoever has done it
 }
 
 const (

@@ -11,7 +11,6 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/transport"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -74,7 +73,7 @@ type canary struct {
 
 	run, target string
 	queue       string // at which it listens
-	link        *transport.Link
+	asker       asker
 	notices     <-chan amqp091.Delivery
 
 	sent    int
@@ -93,7 +92,7 @@ func (r *run) listen(c Canary, q *Queue, name, target string) (*canary, error) {
 		return nil, fmt.Errorf("cannot listen to what becomes of the canary: %w", explainAccess(topology.KindQueue, queue, err))
 	}
 
-	return &canary{Canary: c, run: name, target: target, queue: queue, link: r.link, notices: notices, last: map[int]wire.Outcome{}}, nil
+	return &canary{Canary: c, run: name, target: target, queue: queue, asker: q.client.asker(r.link), notices: notices, last: map[int]wire.Outcome{}}, nil
 }
 
 // next is what the next message carries.
@@ -108,7 +107,7 @@ func (c *canary) unsent() { c.sent-- }
 
 // consumers is how many the target has.
 func (c *canary) consumers() (int, error) {
-	q, err := inspect(c.link, "target", c.target)
+	q, err := inspect(c.asker, "target", c.target)
 	return q.Consumers, err
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -29,7 +30,7 @@ func (f *fixture) service(fate func(number int) []wire.Outcome) (others func() i
 	)
 	go func() {
 		for d := range deliveries {
-			text, _ := d.Headers[wire.KeyCanary].(string)
+			text, _ := d.Headers[header.Canary].(string)
 			c, ok := wire.ReadCanary(text)
 			if !ok {
 				mu.Lock()
@@ -165,7 +166,7 @@ func TestCanaryHearsStrangers(t *testing.T) {
 	}
 	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 1, Watch: 2 * time.Second, OnChange: func(dlq.CanaryReport) {
 		say(nil)
-		say(amqp091.Table{wire.KeyCanary: int64(1)})
+		say(amqp091.Table{header.Canary: int64(1)})
 		say(wire.Notice{Canary: wire.Canary{Queue: lock, Run: "another", Number: 1}, Outcome: wire.Handled}.Headers())
 	}}})
 	require.NoError(t, err)

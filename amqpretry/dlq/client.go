@@ -14,7 +14,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/transport"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Config says how to reach the broker and its queues.
@@ -71,6 +71,7 @@ type Client struct {
 	longestHold time.Duration
 	room        int // bytes on their way: to us, and likewise to a target
 	patience    time.Duration
+	answerTime  time.Duration
 	pretended   string // version of the server, for tests
 
 	telling     sync.Mutex // OnBlocked
@@ -83,7 +84,7 @@ type Client struct {
 
 // Open connects.
 func Open(ctx context.Context, config Config) (*Client, error) {
-	c := &Client{config: config.withDefaults(), longestHold: defaultHold, room: defaultRoom, patience: defaultPatience}
+	c := &Client{config: config.withDefaults(), longestHold: defaultHold, room: defaultRoom, patience: defaultPatience, answerTime: defaultAnswerTime}
 	if err := config.validate(); err != nil {
 		return nil, err
 	}
@@ -127,11 +128,11 @@ func (c *Client) connect(role string) *transport.Connection {
 	return connection
 }
 
-func (c *Client) tell(event middleware.Event) {
+func (c *Client) tell(event retry.Event) {
 	switch event.Kind {
-	case middleware.EventBlocked:
+	case retry.EventBlocked:
 		c.blocked(event.Err)
-	case middleware.EventUnblocked:
+	case retry.EventUnblocked:
 		c.blocked(nil)
 	}
 }

@@ -78,7 +78,7 @@ func (q *Queue) begin(ctx context.Context, target string, dryRun bool) (_ *run, 
 		return nil, err
 	}
 	if target != "" {
-		if _, err := depth(link, "target", target); err != nil {
+		if _, err := depth(q.client.asker(link), "target", target); err != nil {
 			return nil, err
 		}
 	}

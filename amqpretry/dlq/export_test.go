@@ -11,5 +11,8 @@ func (c *Client) RoomFor(bytes int) { c.room = bytes }
 // Impatient makes it tell of every message that it passes.
 func (c *Client) Impatient() { c.patience = -1 }
 
+// AnswerWithin is how long the broker has to answer, instead of 2 minutes.
+func (c *Client) AnswerWithin(limit time.Duration) { c.answerTime = limit }
+
 // Pretend makes the client take the server for another version.
 func (c *Client) Pretend(version string) { c.pretended = version }

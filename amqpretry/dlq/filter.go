@@ -14,7 +14,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"github.com/amqpretry/watermill-retry/internal/transport"
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Filter says which letters. The zero Filter matches all. A letter must match every field that is set; of a list, one
@@ -66,7 +66,7 @@ func (f Filter) Validate() error {
 	}
 
 	for i, reason := range f.Reasons {
-		check(reason == "" || slices.Contains(wire.Reasons(), wire.Reason(reason)),
+		check(reason == "" || slices.Contains(retry.Reasons(), retry.Reason(reason)),
 			fmt.Sprintf("Reasons[%d]", i), "one of "+reasons(), strconv.Quote(reason))
 	}
 	for i, uuid := range f.UUIDs {
@@ -99,7 +99,7 @@ func (f Filter) Validate() error {
 
 func reasons() string {
 	var names []string
-	for _, reason := range wire.Reasons() {
+	for _, reason := range retry.Reasons() {
 		names = append(names, string(reason))
 	}
 

@@ -11,14 +11,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func TestFilterMatches(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	letter := Letter{
 		UUID: "uuid",
-		DeadLetter: middleware.DeadLetter{
+		DeadLetter: retry.DeadLetter{
 			Reason: "exhausted", Topic: "orders", Handler: "ship", Error: "Boom: no. 7", ErrorType: "*a.Error", LastFailure: now.Add(-time.Hour),
 			Attempts: 4, Replays: 2,
 		},

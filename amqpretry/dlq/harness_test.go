@@ -14,7 +14,9 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // fixture is a main queue with its dead-letter queue, on a broker.
@@ -94,13 +96,13 @@ func (f *fixture) client2() *amqp091.Connection {
 
 var died = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// letterOf is a message as the plug dead-letters it.
+// letterOf is a message as the retrier dead-letters it.
 func letterOf(queue string, n int) amqp091.Publishing {
 	state := wire.State{
-		Count: wire.CountDead, Attempts: 4, Queue: queue, Topic: queue, Handler: "charge", Host: "host-1",
+		Count: header.CountDead, Attempts: 4, Queue: queue, Topic: queue, Handler: "charge", Host: "host-1",
 		Arrival: wire.NewArrival("events", "order.created", "", "", ""), FirstFailure: died, LastFailure: died.Add(time.Duration(n) * time.Second),
-		Reason: wire.ReasonExhausted, Error: fmt.Sprintf("card %d declined", n), ErrorType: "*cards.DeclinedError",
-		History: []wire.Attempt{{Number: 1, At: died, Error: "timeout", Type: "*url.Error"}},
+		Reason: retry.ReasonExhausted, Error: fmt.Sprintf("card %d declined", n), ErrorType: "*cards.DeclinedError",
+		History: []retry.FailedAttempt{{Number: 1, At: died, Error: "timeout", Type: "*url.Error"}},
 	}
 	p := amqp091.Publishing{
 		DeliveryMode: amqp091.Persistent, ContentType: "application/json", Body: []byte(fmt.Sprintf(`{"n":%d}`, n)),

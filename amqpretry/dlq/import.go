@@ -32,7 +32,7 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 	if err != nil {
 		return report, err
 	}
-	if _, err := depth(link, "target", target); err != nil {
+	if _, err := depth(q.client.asker(link), "target", target); err != nil {
 		return report, err
 	}
 

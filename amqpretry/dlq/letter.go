@@ -7,9 +7,9 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/transport"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Letter is one message in a dead-letter queue.
@@ -20,7 +20,7 @@ type Letter struct {
 	// Copies of one message have the same.
 	UUID string
 	// DeadLetter is what it tells of its failure.
-	middleware.DeadLetter
+	retry.DeadLetter
 	// Edits are what was changed before replays, the oldest first.
 	Edits []Edit
 
@@ -64,7 +64,7 @@ func newLetter(d *amqp091.Delivery, unreadable, mainQueue, uuidHeader string, po
 		Position:   position,
 		UUID:       cmp.Or(text(uuidHeader), uuid, d.MessageId),
 		DeadLetter: timed(dead),
-		Edits:      readEdits(text(wire.KeyEdits)),
+		Edits:      readEdits(text(header.Edits)),
 		Message: amqp091.Publishing{
 			Headers: d.Headers, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode,
 			Priority: d.Priority, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageId: d.MessageId,
@@ -76,10 +76,10 @@ func newLetter(d *amqp091.Delivery, unreadable, mainQueue, uuidHeader string, po
 }
 
 // timed forgets times that RFC 3339, and so JSON, cannot tell: they are forged.
-func timed(l middleware.DeadLetter) middleware.DeadLetter {
+func timed(l retry.DeadLetter) retry.DeadLetter {
 	l.FirstFailure, l.LastFailure = sane(l.FirstFailure), sane(l.LastFailure)
 	l.Since, l.Deadline = sane(l.Since), sane(l.Deadline)
-	if slices.ContainsFunc(l.History, func(a middleware.FailedAttempt) bool { return !tellable(a.At) }) {
+	if slices.ContainsFunc(l.History, func(a retry.FailedAttempt) bool { return !tellable(a.At) }) {
 		l.History = slices.Clone(l.History)
 		for i := range l.History {
 			l.History[i].At = sane(l.History[i].At)

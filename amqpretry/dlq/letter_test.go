@@ -7,16 +7,16 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func TestLetter(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	dead := func(queue string) amqp091.Table {
 		return amqp091.Table{
-			wire.KeyVersion: wire.Version, wire.KeyCount: "-1", wire.KeyQueue: queue, wire.KeyUUID: "ours", wire.KeyReason: "permanent",
-			wire.KeyLastFailure: at.Format(time.RFC3339), wire.KeyReplays: "2", wire.KeyEdits: `[{"at":"2026-01-02T03:04:05Z","by":"ann"}]`,
+			header.Version: header.FormatVersion, header.Count: "-1", header.Queue: queue, header.UUID: "ours", header.Reason: "permanent",
+			header.LastFailure: at.Format(time.RFC3339), header.Replays: "2", header.Edits: `[{"at":"2026-01-02T03:04:05Z","by":"ann"}]`,
 		}
 	}
 	death := func(queue string, at time.Time) []any {
@@ -26,8 +26,8 @@ func TestLetter(t *testing.T) {
 		headers[key] = value
 		return headers
 	}
-	ours := func(queue string) middleware.DeadLetter {
-		return middleware.DeadLetter{Queue: queue, Reason: "permanent", LastFailure: at, Replays: 2}
+	ours := func(queue string) retry.DeadLetter {
+		return retry.DeadLetter{Queue: queue, Reason: "permanent", LastFailure: at, Replays: 2}
 	}
 	edits := []Edit{{At: at, By: "ann"}}
 
@@ -39,19 +39,19 @@ func TestLetter(t *testing.T) {
 		"of another queue": {dead("another"), Letter{UUID: "ours", DeadLetter: ours("another"), Edits: edits}},
 		"with a UUID":      {with(dead("orders"), "uuid", "its own"), Letter{UUID: "its own", DeadLetter: ours("orders"), Edits: edits}},
 		"no text as UUID":  {with(dead("orders"), "uuid", int32(5)), Letter{UUID: "ours", DeadLetter: ours("orders"), Edits: edits}},
-		"no text as edits": {with(dead("orders"), wire.KeyEdits, []byte("[]")), Letter{UUID: "ours", DeadLetter: ours("orders")}},
-		"by hand":          {nil, Letter{UUID: "message id", DeadLetter: middleware.DeadLetter{Queue: "orders"}}},
+		"no text as edits": {with(dead("orders"), header.Edits, []byte("[]")), Letter{UUID: "ours", DeadLetter: ours("orders")}},
+		"by hand":          {nil, Letter{UUID: "message id", DeadLetter: retry.DeadLetter{Queue: "orders"}}},
 		"by the broker": {
-			amqp091.Table{wire.KeyDeath: death("orders", at)},
-			Letter{UUID: "message id", DeadLetter: middleware.DeadLetter{Queue: "orders", Reason: "delivery-limit", LastFailure: at}},
+			amqp091.Table{header.Death: death("orders", at)},
+			Letter{UUID: "message id", DeadLetter: retry.DeadLetter{Queue: "orders", Reason: "delivery-limit", LastFailure: at}},
 		},
 		"by the broker, at no time": {
-			amqp091.Table{wire.KeyDeath: death("orders", time.Unix(1<<60, 0))},
-			Letter{UUID: "message id", DeadLetter: middleware.DeadLetter{Queue: "orders", Reason: "delivery-limit"}},
+			amqp091.Table{header.Death: death("orders", time.Unix(1<<60, 0))},
+			Letter{UUID: "message id", DeadLetter: retry.DeadLetter{Queue: "orders", Reason: "delivery-limit"}},
 		},
 		"moved here between attempts": {
-			with(with(dead("another"), wire.KeyCount, "2"), wire.KeyDeath, death("another.retry.30s", at)),
-			Letter{UUID: "message id", DeadLetter: middleware.DeadLetter{Queue: "another"}, Edits: edits},
+			with(with(dead("another"), header.Count, "2"), header.Death, death("another.retry.30s", at)),
+			Letter{UUID: "message id", DeadLetter: retry.DeadLetter{Queue: "another"}, Edits: edits},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,13 +73,13 @@ func TestLetter(t *testing.T) {
 func TestLetterForgetsForgedTimes(t *testing.T) {
 	forged := "9999-12-31T23:59:59-14:00"
 	headers := amqp091.Table{
-		wire.KeyVersion: wire.Version, wire.KeyCount: "-1", wire.KeyQueue: "orders", wire.KeyFirstFailure: forged, wire.KeyLastFailure: forged,
-		wire.KeySince: forged, wire.KeyDeadline: "0000-01-01T00:00:00+14:00", wire.KeyEdits: `[{"at":"` + forged + `","by":"ann"}]`,
-		wire.KeyHistory: `[{"n":1,"at":"2026-01-02T03:04:05Z"},{"n":2,"at":"` + forged + `"}]`,
+		header.Version: header.FormatVersion, header.Count: "-1", header.Queue: "orders", header.FirstFailure: forged, header.LastFailure: forged,
+		header.Since: forged, header.Deadline: "0000-01-01T00:00:00+14:00", header.Edits: `[{"at":"` + forged + `","by":"ann"}]`,
+		header.History: `[{"n":1,"at":"2026-01-02T03:04:05Z"},{"n":2,"at":"` + forged + `"}]`,
 	}
 	l := newLetter(&amqp091.Delivery{Headers: headers}, "", "orders", "", 1)
-	assert.Equal(t, middleware.DeadLetter{
-		Queue: "orders", History: []middleware.FailedAttempt{{Number: 1, At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, {Number: 2}},
+	assert.Equal(t, retry.DeadLetter{
+		Queue: "orders", History: []retry.FailedAttempt{{Number: 1, At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, {Number: 2}},
 	}, l.DeadLetter)
 	assert.Empty(t, l.Edits)
 }

@@ -47,14 +47,11 @@ func (q *Queue) lock(ctx context.Context, link *transport.Link) error {
 }
 
 func (q *Queue) tryLock(link *transport.Link) error {
-	channel, err := link.Channel()
-	if err != nil {
-		return err
-	}
-	defer channel.Close()
-
 	name := lockName(q.name)
-	_, err = channel.QueueDeclare(name, false, true, true, false, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeClassic})
+	err := q.client.asker(link).onChannel(func(channel *amqp091.Channel) error {
+		_, err := channel.QueueDeclare(name, false, true, true, false, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeClassic})
+		return err
+	})
 	if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.ResourceLocked {
 		return &BusyError{Queue: q.name, Lock: name, Err: err}
 	}
@@ -93,10 +90,10 @@ func (q *Queue) lockLook(ctx context.Context) (unlock func(), err error) {
 	}
 
 	return func() {
-		if channel, err := link.Channel(); err == nil {
-			_, _ = channel.QueueDelete(lockName(q.name), false, false, false) // without the connection it is gone as well
-			_ = channel.Close()
-		}
+		_ = q.client.asker(link).onChannel(func(channel *amqp091.Channel) error {
+			_, err := channel.QueueDelete(lockName(q.name), false, false, false)
+			return err
+		}) // without the connection it is gone as well
 		<-place
 	}, nil
 }

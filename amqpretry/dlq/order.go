@@ -14,7 +14,7 @@ func (s *scan) release(ctx context.Context) error {
 	}
 	s.released = true
 	err := s.giveBack(ctx)
-	_ = s.looker.Close()
+	_ = s.asker.ask(s.looker.Close)
 	s.links.close()
 	s.unlock()
 
@@ -35,9 +35,11 @@ func (s *scan) giveBack(ctx context.Context) error {
 	}
 	deadline := time.Now().Add(time.Minute)
 	returned, _ := s.ready()
-	for _, b := range s.blocks {
+	for i, b := range s.blocks {
 		held := b.held()
-		b.giveBack(s.safety.requeue)
+		if silent := b.giveBack(s.safety.requeue); silent != nil && i < len(s.blocks)-1 {
+			err = and(err, errors.Join(&OrderError{Queue: s.queue.name, Left: s.total - s.passed}, silent))
+		}
 		if returned += held; held > 0 {
 			s.await(returned, deadline)
 		}

@@ -3,6 +3,7 @@ package dlq_test
 import (
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,12 +21,13 @@ func TestRunEndsWithItsLock(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
 	f := on(t, broker.URI, nil)
-	f.fill(30)
-	begun, ended := make(chan struct{}), make(chan error, 1)
+	f.fill(60)
+	begun, ended, once := make(chan struct{}), make(chan error, 1), sync.Once{}
 	go func() {
-		_, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Rate: 0.5, Progress: func(p dlq.Progress) {
-			if p.Matched == 2 {
-				close(begun)
+		// Slow enough that it does not end by itself, however long rabbitmqctl takes.
+		_, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Rate: 0.2, Progress: func(p dlq.Progress) {
+			if p.Matched == 1 {
+				once.Do(func() { close(begun) })
 			}
 		}})
 		ended <- err
@@ -43,7 +45,7 @@ func TestRunEndsWithItsLock(t *testing.T) {
 	require.Eventually(t, func() bool {
 		left, err := f.queue.Depth(t.Context())
 		q, failed := f.channel.QueueDeclarePassive(f.main, true, false, false, false, nil)
-		return err == nil && failed == nil && left+q.Messages >= 30 && left+q.Messages <= 31 && left < 30
+		return err == nil && failed == nil && left+q.Messages >= 60 && left+q.Messages <= 61 && q.Messages > 0
 	}, 20*time.Second, 50*time.Millisecond)
 }
 

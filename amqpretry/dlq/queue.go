@@ -7,7 +7,6 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/transport"
 )
 
 // Queue is a dead-letter queue.
@@ -45,7 +44,7 @@ func (q *Queue) Ready(ctx context.Context) (ready, hidden int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	if ready, err = depth(link, "dead-letter queue", q.name); err != nil {
+	if ready, err = depth(q.client.asker(link), "dead-letter queue", q.name); err != nil {
 		return 0, 0, err
 	}
 	hidden, err = q.hidden(ctx, link)
@@ -53,23 +52,26 @@ func (q *Queue) Ready(ctx context.Context) (ready, hidden int, err error) {
 	return ready, hidden, err
 }
 
-func depth(link *transport.Link, what, name string) (int, error) {
-	found, err := inspect(link, what, name)
+func depth(a asker, what, name string) (int, error) {
+	found, err := inspect(a, what, name)
 	return found.Messages, err
 }
 
-// inspect asks on a channel of its own, which the broker closes if the queue is not there.
-func inspect(link *transport.Link, what, name string) (amqp091.Queue, error) {
-	channel, err := link.Channel()
-	if err != nil {
-		return amqp091.Queue{}, err
-	}
-	defer channel.Close()
-
-	found, err := channel.QueueDeclarePassive(name, true, false, false, false, nil)
+// inspect tells what the broker says of a queue, if it is there.
+func inspect(a asker, what, name string) (amqp091.Queue, error) {
+	answer := make(chan amqp091.Queue, 1)
+	err := a.onChannel(func(channel *amqp091.Channel) error {
+		found, err := channel.QueueDeclarePassive(name, true, false, false, false, nil)
+		answer <- found
+		return err
+	})
 	if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.NotFound {
 		return amqp091.Queue{}, &NoQueueError{Queue: name, What: what, Err: err}
 	}
 
-	return found, explainAccess(topology.KindQueue, name, err)
+	if err != nil {
+		return amqp091.Queue{}, explainAccess(topology.KindQueue, name, err)
+	}
+
+	return <-answer, nil
 }

@@ -14,7 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // bits makes values comparable: a float is its bits, so that NaN is NaN and -0 is not 0; a time is its seconds. The kinds of nothing stay.
@@ -178,14 +180,14 @@ func sortedByAnotherTool(t require.TestingT, line []byte) []byte {
 func TestRecordFormat(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
 	state := wire.State{
-		Count: wire.CountDead, Attempts: 4, Replays: 1, Queue: "orders", Topic: "topic", Handler: "ship", Host: "host", UUID: "uuid",
+		Count: header.CountDead, Attempts: 4, Replays: 1, Queue: "orders", Topic: "topic", Handler: "ship", Host: "host", UUID: "uuid",
 		FirstFailure: at, LastFailure: at.Add(time.Minute), Since: at.Add(-time.Hour), Deadline: at.Add(time.Hour),
-		Reason: wire.ReasonExhausted, Error: "a < b", ErrorType: "*errors.errorString",
-		History: []wire.Attempt{{Number: 1, At: at, Error: "a < b", Type: "*errors.errorString", Reason: "panic"}},
+		Reason: retry.ReasonExhausted, Error: "a < b", ErrorType: "*errors.errorString",
+		History: []retry.FailedAttempt{{Number: 1, At: at, Error: "a < b", Type: "*errors.errorString", Reason: "panic"}},
 		Arrival: wire.NewArrival("shop", "orders.eu", "5000", "ann", ""),
 		Edits:   `[{"at":"2026-01-01T00:00:00Z","by":"ann@host","headers":{"a":"b","c":null},"properties":{"type":"t"}}]`,
 	}
-	headers := amqp091.Table{wire.KeyRemoved: "huge"}
+	headers := amqp091.Table{header.Removed: "huge"}
 	for key, value := range state.Headers("id") {
 		headers[key] = value
 	}
@@ -433,8 +435,8 @@ func FuzzRecord(f *testing.F) {
 func typicalLetter() Letter {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
 	state := wire.State{
-		Count: wire.CountDead, Attempts: 4, Queue: "orders", Topic: "orders", Handler: "ship-order", Host: "worker-7d9f", UUID: "3f9a0c1e-0000-4000-8000-000000000000",
-		FirstFailure: at, LastFailure: at.Add(time.Minute), Since: at, Reason: wire.ReasonExhausted,
+		Count: header.CountDead, Attempts: 4, Queue: "orders", Topic: "orders", Handler: "ship-order", Host: "worker-7d9f", UUID: "3f9a0c1e-0000-4000-8000-000000000000",
+		FirstFailure: at, LastFailure: at.Add(time.Minute), Since: at, Reason: retry.ReasonExhausted,
 		Error: "cannot ship: dial tcp 10.0.0.1:5432: connect: connection refused", ErrorType: "*net.OpError",
 		Arrival: wire.NewArrival("shop", "orders.eu", "", "", ""),
 	}
@@ -442,7 +444,7 @@ func typicalLetter() Letter {
 	for key, value := range state.Headers("id") {
 		headers[key] = value
 	}
-	maps.DeleteFunc(headers, func(key string, _ any) bool { return wire.IsPoison(key) })
+	maps.DeleteFunc(headers, func(key string, _ any) bool { return header.IsPoison(key) })
 	headers["_watermill_message_uuid"] = "3f9a0c1e-0000-4000-8000-000000000000"
 	headers["traceparent"] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	d := amqp091.Delivery{

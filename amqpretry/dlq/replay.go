@@ -13,6 +13,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/transport"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
@@ -115,7 +116,7 @@ func (p *replay) drain(limit int) *drain {
 
 // passes tells of those that this run has replayed: they have come back.
 func (p *replay) passes(f *found) bool {
-	run, _ := f.delivery.Headers[wire.KeyReplay].(string)
+	run, _ := f.delivery.Headers[header.Replay].(string)
 	return run == p.report.Run
 }
 
@@ -125,7 +126,7 @@ func (p *replay) copyOf(f *found, frame int) (amqp091.Publishing, Obstacle) {
 		return amqp091.Publishing{}, ObstacleStranger
 	}
 	d, trail := f.delivery, ""
-	trail, _ = d.Headers[wire.KeyEdits].(string)
+	trail, _ = d.Headers[header.Edits].(string)
 	if p.options.Edit != nil {
 		edited, what, err := p.edit(f)
 		if err != nil {
@@ -147,7 +148,7 @@ func (p *replay) copyOf(f *found, frame int) (amqp091.Publishing, Obstacle) {
 	if p.canary == nil {
 		return message, obstacle
 	}
-	if obstacle == "" && message.Headers[wire.KeyCanary] == nil {
+	if obstacle == "" && message.Headers[header.Canary] == nil {
 		obstacle = ObstacleTooLarge // to be a canary: it may follow
 	}
 	if obstacle != "" {
@@ -178,7 +179,7 @@ func (p *replay) edit(f *found) (d amqp091.Delivery, what *Edit, err error) {
 
 	headers := wire.Strip(after.Headers, true)
 	for key, value := range d.Headers {
-		if wire.IsOwn(key) || wire.IsBroker(key) {
+		if header.IsOwn(key) || header.IsBroker(key) {
 			headers[key] = value
 		}
 	}

@@ -14,7 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func TestReplay(t *testing.T) {
@@ -40,16 +42,16 @@ func TestReplay(t *testing.T) {
 		require.Equal(t, fmt.Sprintf(`{"n":%d}`, n), string(d.Body))
 		require.Equal(t, int64(1), d.Headers["tenant"])
 		require.Equal(t, "application/json", d.ContentType)
-		require.NotContains(t, d.Headers, wire.KeyPoisonReason, "a stock consumer would take it for its own")
-		require.NotContains(t, d.Headers, wire.KeyDeadline)
-		require.Equal(t, report.Run, d.Headers[wire.KeyReplay])
+		require.NotContains(t, d.Headers, header.PoisonReason, "a stock consumer would take it for its own")
+		require.NotContains(t, d.Headers, header.Deadline)
+		require.Equal(t, report.Run, d.Headers[header.Replay])
 
 		state, kind := wire.Read(d.Headers, wire.Reading{Queue: f.main, MaxRetries: 3})
 		require.Equal(t, wire.Replay, kind)
 		require.Equal(t, 1, state.Replays)
 		require.Equal(t, 0, state.Count)
 		require.Equal(t, 4, state.Attempts)
-		require.Equal(t, wire.ReasonExhausted, state.History[len(state.History)-1].Reason, "the earlier reason")
+		require.Equal(t, retry.ReasonExhausted, state.History[len(state.History)-1].Reason, "the earlier reason")
 		require.Equal(t, "events", state.Arrival.Exchange)
 	}
 	left := bodies(f.drained(f.queue.Name(), 200))
@@ -69,13 +71,13 @@ func TestReplayOfWhatTheBrokerHasDeadLettered(t *testing.T) {
 
 	queue := f.client.DeadLetterQueue(f.queue.Name(), source)
 	letter := only(t, queue)
-	assert.Equal(t, wire.ReasonExpired, letter.Reason)
+	assert.Equal(t, retry.ReasonExpired, letter.Reason)
 	report, err := queue.Replay(t.Context(), dlq.ReplayOptions{To: f.main})
 	require.NoError(t, err)
 	assert.Equal(t, 1, report.Done)
 
 	d := f.drained(f.main, 1)[0]
-	assert.NotContains(t, d.Headers, wire.KeyDeath)
+	assert.NotContains(t, d.Headers, header.Death)
 	assert.Empty(t, d.Expiration)
 	assert.Empty(t, d.UserId)
 	assert.Equal(t, int64(1), d.Headers["a"])
@@ -107,13 +109,13 @@ func TestReplayEdited(t *testing.T) {
 			return errors.New("not this one")
 		}
 		for key := range p.Headers {
-			if wire.IsOwn(key) {
+			if header.IsOwn(key) {
 				t.Errorf("ours is not to be edited: %s", key)
 			}
 		}
 		copy(p.Body, "[") // also in place
 		p.Headers["tenant"] = "changed"
-		p.Headers[wire.KeyCount] = "7"
+		p.Headers[header.Count] = "7"
 
 		return nil
 	}
@@ -128,7 +130,7 @@ func TestReplayEdited(t *testing.T) {
 	d := f.drained(f.main, 2)[0]
 	assert.Equal(t, `["n":0}`, string(d.Body))
 	assert.Equal(t, "changed", d.Headers["tenant"])
-	assert.Equal(t, "-1", d.Headers[wire.KeyCount])
+	assert.Equal(t, "-1", d.Headers[header.Count])
 
 	// It dies again: the trail is still with it.
 	f.publish(f.queue.Name(), amqp091.Publishing{Headers: d.Headers, Body: d.Body})

@@ -14,10 +14,10 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/management"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/transport"
-	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 // safety is what keeps looking from losing messages: a quorum queue counts how often a message was given back, and drops it, or
@@ -79,7 +79,7 @@ func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error
 func (q *Queue) arguments(ctx context.Context, link *transport.Link) (arguments amqp091.Table, policy int64, seen bool, err error) {
 	api := q.client.config.Management
 	if api.URL == "" {
-		arguments, err = argumentsOf(link, q.name)
+		arguments, err = argumentsOf(q.client.asker(link), q.name)
 		return arguments, noLimit, false, err
 	}
 
@@ -140,7 +140,7 @@ func (s safety) reachable(queue string) error {
 // check looks at the counter of a message that was handed out.
 func (s safety) check(q *Queue, headers amqp091.Table) error {
 	var count int64
-	switch n := headers[wire.KeyDeliveryCount].(type) {
+	switch n := headers[header.DeliveryCount].(type) {
 	case int64:
 		count = n
 	case int32:
@@ -175,7 +175,7 @@ func limitOf(arguments amqp091.Table, version string) int64 {
 const mostArguments = 24
 
 // argumentsOf finds out the arguments of a queue that exists, beginning with those of a dead-letter queue of ours.
-func argumentsOf(link *transport.Link, queue string) (amqp091.Table, error) {
+func argumentsOf(a asker, queue string) (amqp091.Table, error) {
 	plan, err := topology.New("any", config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}, topology.Names{})
 	if err != nil {
 		return nil, err
@@ -183,7 +183,7 @@ func argumentsOf(link *transport.Link, queue string) (amqp091.Table, error) {
 	arguments, flags := plan.Queues[len(plan.Queues)-1].Arguments, map[string]bool{"durable": true}
 
 	for range mostArguments {
-		err = declareOnce(link, queue, flags, arguments)
+		err = declareOnce(a, queue, flags, arguments)
 		conflict := (*topology.ConflictError)(nil)
 		if !errors.As(err, &conflict) {
 			return arguments, err
@@ -223,14 +223,11 @@ func setArgument(arguments amqp091.Table, name, found string) {
 }
 
 // declareOnce has a channel of its own, as the broker closes it with a refusal.
-func declareOnce(link *transport.Link, queue string, flags map[string]bool, arguments amqp091.Table) error {
-	channel, err := link.Channel()
-	if err != nil {
+func declareOnce(a asker, queue string, flags map[string]bool, arguments amqp091.Table) error {
+	err := a.onChannel(func(channel *amqp091.Channel) error {
+		_, err := channel.QueueDeclare(queue, flags["durable"], flags["auto_delete"], flags["exclusive"], false, arguments)
 		return err
-	}
-	defer channel.Close()
-
-	_, err = channel.QueueDeclare(queue, flags["durable"], flags["auto_delete"], flags["exclusive"], false, arguments)
+	})
 
 	return topology.Explain(topology.KindQueue, queue, err)
 }

@@ -3,6 +3,7 @@ package dlq
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -10,8 +11,8 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/transport"
-	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 // scan goes once through a queue, from its head, and holds what it passes until it is released. It belongs to one goroutine; only
@@ -42,6 +43,7 @@ type scan struct {
 
 	blocks []*block
 	looker *amqp091.Channel
+	asker  asker // of looker
 	// returned tells that the last message had been given back before, so that others of those may follow.
 	returned, released bool
 }
@@ -80,7 +82,8 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := depth(link, "dead-letter queue", q.name); err != nil {
+	asker := q.client.asker(link)
+	if _, err := depth(asker, "dead-letter queue", q.name); err != nil {
 		return nil, err
 	}
 	safety, err := q.safety(ctx, link)
@@ -98,7 +101,7 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 			}
 		}()
 	}
-	total, err := depth(link, "dead-letter queue", q.name)
+	total, err := depth(asker, "dead-letter queue", q.name)
 	if err != nil {
 		return nil, err
 	}
@@ -116,7 +119,7 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 		return nil, err
 	}
 
-	return &scan{queue: q, hidden: hidden, links: &links{client: q.client, all: []*transport.Link{link}}, safety: safety, unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, looker: looker}, nil
+	return &scan{queue: q, hidden: hidden, links: &links{client: q.client, all: []*transport.Link{link}}, safety: safety, unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, looker: looker, asker: asker}, nil
 }
 
 // consumerTimeout is how long RabbitMQ lets a message be unanswered, by default 30 minutes, with room for more than one.
@@ -279,14 +282,14 @@ func (s *scan) block(ctx context.Context) (*block, error) {
 		b := s.blocks[n-1]
 		if n == 1 && b.given >= b.prefetch && !b.sealed && !b.goesOn {
 			if err := b.seal(); err != nil {
-				return nil, s.closed(b)
+				return nil, s.notSealed(b, err)
 			}
 		}
 		if !b.isFull() {
 			return b, nil
 		}
 		if err := b.seal(); err != nil { // a full one gets nothing any more; a single active consumer makes room for the next
-			return nil, s.closed(b)
+			return nil, s.notSealed(b, err)
 		}
 		prefetch = prefetchFor(b.given, b.bytes)
 		if err := s.intact(); err != nil {
@@ -298,7 +301,7 @@ func (s *scan) block(ctx context.Context) (*block, error) {
 	if err != nil {
 		return nil, err
 	}
-	b, err := openBlock(link, s.queue.name, s.prefetch(prefetch), s.queue.client.room)
+	b, err := openBlock(s.queue.client.asker(link), s.queue.name, s.prefetch(prefetch), s.queue.client.room)
 	if err != nil {
 		return nil, err
 	}
@@ -339,7 +342,7 @@ func (s *scan) found(b *block, a arrived) (*found, error) {
 		return nil, err
 	}
 	f.unreadable = transport.LostHeaders(a.delivery.Headers)
-	for _, key := range []string{wire.KeyDeliveryCount, wire.KeyAcquiredCount} { // the queue's, not the message's
+	for _, key := range []string{header.DeliveryCount, header.AcquiredCount} { // the queue's, not the message's
 		delete(a.delivery.Headers, key)
 	}
 
@@ -364,8 +367,26 @@ func (s *scan) holds() bool {
 
 // ready is how many messages the queue has to give besides what was given.
 func (s *scan) ready() (int, error) {
-	q, err := s.looker.QueueDeclarePassive(s.queue.name, true, false, false, false, nil)
-	return q.Messages, err
+	messages := 0
+	err := s.asker.ask(func() error {
+		q, err := s.looker.QueueDeclarePassive(s.queue.name, true, false, false, false, nil)
+		messages = q.Messages
+		return err
+	})
+	if err != nil { // and perhaps it is still being asked
+		return 0, err
+	}
+
+	return messages, nil
+}
+
+// notSealed tells why a block cannot be ended.
+func (s *scan) notSealed(b *block, err error) error {
+	if errors.As(err, new(*silentError)) {
+		return fmt.Errorf("dead-letter queue %q: %w", s.queue.name, err)
+	}
+
+	return s.closed(b)
 }
 
 // closed tells why a block gives no more.

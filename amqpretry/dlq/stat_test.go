@@ -10,14 +10,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func TestStat(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	letter := func(reason middleware.Reason, topic, handler, errorType string, last time.Time, replays int, body, unreadable string) *Letter {
+	letter := func(reason retry.Reason, topic, handler, errorType string, last time.Time, replays int, body, unreadable string) *Letter {
 		return &Letter{
-			DeadLetter: middleware.DeadLetter{
+			DeadLetter: retry.DeadLetter{
 				Reason: reason, Topic: topic, Handler: handler, ErrorType: errorType, LastFailure: last, Replays: replays,
 			},
 			Message: amqp091.Publishing{Body: []byte(body)}, Unreadable: unreadable,
@@ -63,7 +63,7 @@ func TestCountsAreHonest(t *testing.T) {
 	var s Stat
 	for round := range 2 {
 		for i := range MaxNames + 5 {
-			s.add(&Letter{DeadLetter: middleware.DeadLetter{Topic: strconv.Itoa(i)}})
+			s.add(&Letter{DeadLetter: retry.DeadLetter{Topic: strconv.Itoa(i)}})
 		}
 		assert.Len(t, s.ByTopic.ByName, MaxNames)
 		assert.Equal(t, 5*(round+1), s.ByTopic.Others)

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 func TestPurge(t *testing.T) {
@@ -107,8 +107,8 @@ func TestMove(t *testing.T) {
 }
 
 func withoutCounters(headers amqp091.Table) amqp091.Table {
-	delete(headers, wire.KeyDeliveryCount)
-	delete(headers, wire.KeyAcquiredCount)
+	delete(headers, header.DeliveryCount)
+	delete(headers, header.AcquiredCount)
 
 	return headers
 }

@@ -12,7 +12,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 // String is the plan as aligned text, one object per line.
@@ -134,7 +134,7 @@ func (p Plan) draw(node func(id, name string, s shape), edge func(from, text, to
 func headers(table amqp.Table) string {
 	var pairs []string
 	for _, key := range slices.Sorted(maps.Keys(table)) {
-		if wire.IsOwn(key) {
+		if header.IsOwn(key) {
 			pairs = append(pairs, fmt.Sprintf("%s: %v", key, table[key]))
 		}
 	}

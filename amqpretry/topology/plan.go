@@ -11,7 +11,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 // Plan is everything that the broker holds for the retries of one main queue, as plain values. The main queue itself
@@ -92,7 +92,7 @@ func New(queue string, policy config.Policy, names Names) (Plan, error) {
 
 // Route is where a copy with this count is published: to the retry exchange to wait, and to the end with the count -1.
 func (p Plan) Route(count int) (exchange, key string) {
-	if count == wire.CountDead && p.endsByDefaultExchange() {
+	if count == header.CountDead && p.endsByDefaultExchange() {
 		return "", p.DeadLetterQueue
 	}
 	return p.RetryExchange, p.Queue
@@ -158,7 +158,7 @@ func (b *builder) build() {
 		b.exchange(Exchange{Name: b.ofType(b.names.RetryExchange(b.plan.Queue)), Type: amqp.ExchangeHeaders}, "retry exchange", "Names.RetryExchange")
 		b.retryQueues()
 		b.queue(deadLetters, "dead-letter queue", "Names.DeadLetterQueue")
-		b.bind(deadLetters.Name, wire.KeyCount, strconv.Itoa(wire.CountDead))
+		b.bind(deadLetters.Name, header.Count, strconv.Itoa(header.CountDead))
 	case b.policy.Mode == config.ModeRetry:
 		b.exchange(Exchange{Name: b.ofType(b.names.Shared), Type: amqp.ExchangeHeaders, Shared: true}, "shared retry exchange", "Names.Shared")
 		back := Exchange{Name: b.names.returnExchange(), Type: amqp.ExchangeDirect, Shared: true}
@@ -209,7 +209,7 @@ func (b *builder) retryQueues() {
 			q.Arguments["x-dead-letter-routing-key"] = b.plan.Queue
 		}
 		b.queue(q, "retry queue for "+spelled, field)
-		b.bind(q.Name, wire.KeyDelay, spelled)
+		b.bind(q.Name, header.Delay, spelled)
 	}
 }
 

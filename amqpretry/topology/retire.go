@@ -11,8 +11,8 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/management"
-	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 const (
@@ -191,7 +191,7 @@ func (r *retirement) mark(ctx context.Context) (gone bool, err error) {
 	// If somebody has deleted the retry exchange, there is still one of its type in every virtual host.
 	for _, exchange := range []string{r.queue.Binding.Exchange, "amq.headers"} {
 		err = r.client.Bind(ctx, management.Binding{Exchange: exchange, Queue: r.queue.Name, Key: r.token,
-			Arguments: management.Arguments{"x-match": "all", wire.KeyRetire: r.token}})
+			Arguments: management.Arguments{"x-match": "all", header.Retire: r.token}})
 		if !management.NotFound(err) {
 			return false, err
 		}
@@ -208,10 +208,10 @@ func (r *retirement) lookAfter(ctx context.Context, notFound error) (gone bool, 
 	return gone, err
 }
 
-func isMark(b management.Binding) bool { return b.Arguments[wire.KeyRetire] != nil }
+func isMark(b management.Binding) bool { return b.Arguments[header.Retire] != nil }
 
 func (r *retirement) isOwnMark(b management.Binding) bool {
-	return b.Arguments[wire.KeyRetire] == r.token
+	return b.Arguments[header.Retire] == r.token
 }
 
 func (r *retirement) unmark(ctx context.Context) {

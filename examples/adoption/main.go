@@ -15,9 +15,10 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() { play.Main(run) }
@@ -66,7 +67,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 				failed = true
 				return errors.New("not yet")
 			}
-			attempt, counted := middleware.AttemptFromContext(msg.Context())
+			attempt, counted := retry.AttemptFromContext(msg.Context())
 			out.Printf("%s: %s failed once; attempt %d, counted: %t\n", step.name, msg.UUID, attempt.Number, counted)
 
 			return nil
@@ -84,19 +85,19 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 func forOperators(uri string, out *play.Writer) error {
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"}
-	retry, err := amqpretry.New(conf, amqpretry.Options{Topology: amqpretry.TopologyAssume})
+	retrier, err := amqpretry.New(conf, amqpretry.Options{Topology: topology.Assume})
 	if err != nil {
 		return err
 	}
-	defer retry.Close()
+	defer retrier.Close()
 
-	policy, err := retry.ProtectPolicy("orders.eu")
+	policy, err := retrier.ProtectPolicy("orders.eu")
 	if err != nil {
 		return err
 	}
 	out.Printf("policy for %s: %s\n", policy.Pattern, policy.Definition)
 
-	file, err := retry.Definitions("orders.eu", "payments")
+	file, err := retrier.Definitions("orders.eu", "payments")
 	if err != nil {
 		return err
 	}

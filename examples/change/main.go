@@ -18,7 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() { play.Main(run) }
@@ -105,19 +105,19 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 }
 
 func number(msg *message.Message) int {
-	attempt, _ := middleware.AttemptFromContext(msg.Context())
+	attempt, _ := retry.AttemptFromContext(msg.Context())
 	return attempt.Number
 }
 
 // serve runs one version of the service.
 func serve(ctx context.Context, uri, topic string, policy config.Policy, handler message.NoPublishHandlerFunc) (stop func() error, err error) {
-	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{
+	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{
 		Policies: config.Policies{Default: policy}, Logger: watermill.NopLogger{},
 	})
 	if err != nil {
 		return nil, err
 	}
-	subscriber, err := retry.NewSubscriber()
+	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +125,7 @@ func serve(ctx context.Context, uri, topic string, policy config.Policy, handler
 	if err != nil {
 		return nil, err
 	}
-	router.AddMiddleware(retry.Middleware)
+	router.AddMiddleware(retrier.Middleware)
 	router.AddConsumerHandler("orders", topic, subscriber, handler)
 
 	ended := make(chan error, 1)
@@ -136,5 +136,5 @@ func serve(ctx context.Context, uri, topic string, policy config.Policy, handler
 		return nil, fmt.Errorf("the service does not run: %w", err)
 	}
 
-	return func() error { return errors.Join(router.Close(), retry.Close()) }, nil
+	return func() error { return errors.Join(router.Close(), retrier.Close()) }, nil
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() { play.Main(run) }
@@ -36,9 +36,9 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	}
 
 	calls := 0
-	// In a service: router.AddMiddleware(retry.Middleware, breaker.Middleware)
+	// In a service: router.AddMiddleware(retrier.Middleware, breaker.Middleware)
 	ship := breaker.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		if calls++; calls <= 2 {
 			out.Printf("%s: attempt %d, failed\n", msg.UUID, attempt.Number)
 			return nil, errors.New("the warehouse does not answer")

@@ -14,7 +14,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() { play.Main(run) }
@@ -38,7 +38,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	defer play.Remove(uri, options, topic)
 
 	handler := func(msg *message.Message) error {
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		out.Printf("attempt %d of %d, last: %t\n", attempt.Number, attempt.MaxRetries+1, attempt.Last)
 		for _, failed := range attempt.History {
 			out.Printf("  call %d: %s\n", failed.Number, failed.Error)

@@ -18,7 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() { play.Main(run) }
@@ -36,20 +36,20 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond}}},
 	}
 	defer play.Remove(uri, options, topic)
-	retry, err := amqpretry.New(conf, options)
+	retrier, err := amqpretry.New(conf, options)
 	if err != nil {
 		return err
 	}
-	defer retry.Close()
-	subscriber, err := retry.NewSubscriber()
+	defer retrier.Close()
+	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
 		return err
 	}
-	deadLetters, err := retry.NewDeadLetterSubscriber()
+	deadLetters, err := retrier.NewDeadLetterSubscriber()
 	if err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(retry.Config(), watermill.NopLogger{})
+	publisher, err := amqp.NewPublisher(retrier.Config(), watermill.NopLogger{})
 	if err != nil {
 		return err
 	}
@@ -59,12 +59,12 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	router.AddMiddleware(retry.Middleware)
+	router.AddMiddleware(retrier.Middleware)
 
 	router.AddConsumerHandler("ship", topic, subscriber, func(msg *message.Message) error {
 		var o order
 		if err := json.Unmarshal(msg.Payload, &o); err != nil {
-			return middleware.Permanent(fmt.Errorf("no order: %w", err))
+			return retry.Permanent(fmt.Errorf("no order: %w", err))
 		}
 
 		return errors.New("the warehouse does not answer")
@@ -75,7 +75,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	var filed sync.WaitGroup
 	filed.Add(2)
 	router.AddConsumerHandler("file", topic, deadLetters, func(msg *message.Message) error {
-		letter, _ := middleware.DeadLetterFromContext(msg.Context())
+		letter, _ := retry.DeadLetterFromContext(msg.Context())
 		out.Printf("%s: %s after %d calls of %q: %s\n", msg.UUID, letter.Reason, letter.Attempts, letter.Handler, letter.Error)
 		for _, failed := range letter.History {
 			out.Printf("  call %d: %s\n", failed.Number, failed.Error)

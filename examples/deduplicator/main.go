@@ -13,8 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() { play.Main(run) }
@@ -31,10 +31,10 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	}
 
 	called := false
-	// In a service: router.AddMiddleware(retry.Middleware, deduplicator.Middleware)
+	// In a service: router.AddMiddleware(retrier.Middleware, deduplicator.Middleware)
 	bill := deduplicator.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		called = true
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		if msg.UUID == "order-1" && attempt.Number == 1 {
 			out.Printf("%s: attempt %d, failed\n", msg.UUID, attempt.Number)
 			return nil, errors.New("the bank does not answer")

@@ -14,7 +14,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() { play.Main(run) }
@@ -31,7 +31,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 
 	var last time.Time
 	handler := func(msg *message.Message) error {
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		waited := time.Duration(0)
 		if attempt.Calls > 0 {
 			waited = time.Since(last)
@@ -41,9 +41,9 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 
 		switch {
 		case msg.UUID == "polite" && attempt.Calls == 0:
-			return middleware.RetryAfter(600*time.Millisecond, errors.New("429 Too Many Requests"))
+			return retry.RetryAfter(600*time.Millisecond, errors.New("429 Too Many Requests"))
 		case msg.UUID == "patient" && attempt.Calls < 2:
-			return middleware.Postpone(100 * time.Millisecond) // the other half has not come yet
+			return retry.Postpone(100 * time.Millisecond) // the other half has not come yet
 		case msg.UUID == "doomed":
 			return errors.New("the database does not answer")
 		}

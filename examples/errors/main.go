@@ -15,7 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() { play.Main(run) }
@@ -31,16 +31,16 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	}
 
 	// This function is asked about every failure, and outranks the lists.
-	decide := func(f middleware.Failure) error {
+	decide := func(f retry.Failure) error {
 		if errors.Is(f.Err, errNoSuchCustomer) && f.Message.UUID == "new-customer" {
-			return middleware.Transient(f.Err) // he may not be there yet
+			return retry.Transient(f.Err) // he may not be there yet
 		}
 
 		return f.Err // what the policy says
 	}
 
 	handler := func(msg *message.Message) error {
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		out.Printf("%s: attempt %d\n", msg.UUID, attempt.Number)
 
 		switch msg.UUID {
@@ -49,9 +49,9 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 		case "template":
 			return &fs.PathError{Op: "open", Path: "invoice.tmpl", Err: fs.ErrNotExist}
 		case "duplicate":
-			return middleware.Drop(errors.New("was billed before"))
+			return retry.Drop(errors.New("was billed before"))
 		case "forged":
-			return middleware.Permanent(errors.New("the signature is wrong"))
+			return retry.Permanent(errors.New("the signature is wrong"))
 		}
 
 		return errors.New("the bank does not answer")

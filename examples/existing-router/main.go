@@ -32,15 +32,15 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		return err
 	}
 
-	retry, err := amqpretry.New(conf, amqpretry.Options{Logger: logger}) // new
+	retrier, err := amqpretry.New(conf, amqpretry.Options{Logger: logger}) // new
 	if err != nil {
 		return err
 	}
-	defer retry.Close()                        // new: after the router
-	router.AddMiddleware(retry.Middleware)     // new: before all others
+	defer retrier.Close()                      // new: after the router
+	router.AddMiddleware(retrier.Middleware)   // new: before all others
 	router.AddMiddleware(middleware.Recoverer) // as it was
 
-	subscriber, err := retry.NewSubscriber() // was: amqp.NewSubscriber(conf, logger)
+	subscriber, err := retrier.NewSubscriber() // was: amqp.NewSubscriber(conf, logger)
 	if err != nil {
 		return err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() { play.Main(run) }
@@ -29,7 +29,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	}}
 
 	handler := func(msg *message.Message) error {
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		fits := time.Until(attempt.Deadline) > 500*time.Millisecond
 		out.Printf("%s: attempt %d, time for another one: %t\n", msg.UUID, attempt.Number, fits)
 

@@ -28,8 +28,8 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // load is how many messages there are.
@@ -68,20 +68,20 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 		Logger:      watermill.NopLogger{}, // the example prints what happens
 		Policies:    config.Policies{Default: config.Policy{Delays: []time.Duration{200 * time.Millisecond, time.Second}}},
 		Concurrency: 10,
-		OnEvent: func(e middleware.Event) { // OnEvent: m.OnEvent, where nothing else wants to know
+		OnEvent: func(e retry.Event) { // OnEvent: m.OnEvent, where nothing else wants to know
 			m.OnEvent(e)
-			if e.Kind == middleware.EventSucceeded || e.Kind == middleware.EventDeadLettered {
+			if e.Kind == retry.EventSucceeded || e.Kind == retry.EventDeadLettered {
 				open.Done()
 			}
 		},
 	}
 	defer play.Remove(uri, options, topic)
-	retry, err := amqpretry.New(conf, options)
+	retrier, err := amqpretry.New(conf, options)
 	if err != nil {
 		return err
 	}
-	defer retry.Close()
-	defer m.Watch(retry)() // the depths of its queues, until it is closed
+	defer retrier.Close()
+	defer m.Watch(retrier)() // the depths of its queues, until it is closed
 
 	listener, err := net.Listen("tcp", l.Listen)
 	if err != nil {
@@ -97,8 +97,8 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	router.AddMiddleware(retry.Middleware)
-	subscriber, err := retry.NewSubscriber()
+	router.AddMiddleware(retrier.Middleware)
+	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
 		return err
 	}
@@ -111,7 +111,7 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 		return err
 	}
 
-	if err := publish(ctx, retry.Config(), topic, messages, l.PerSecond); err != nil {
+	if err := publish(ctx, retrier.Config(), topic, messages, l.PerSecond); err != nil {
 		return err
 	}
 	if err := play.Wait(ctx, &open); err != nil {
@@ -134,9 +134,9 @@ func ship(msg *message.Message) error {
 
 	order, err := strconv.Atoi(string(msg.Payload))
 	if err != nil {
-		return middleware.Permanent(err)
+		return retry.Permanent(err)
 	}
-	attempt, _ := middleware.AttemptFromContext(msg.Context())
+	attempt, _ := retry.AttemptFromContext(msg.Context())
 	if order%500 == 0 || order%100 == 0 && attempt.Number == 1 {
 		return errors.New("the warehouse does not answer")
 	}

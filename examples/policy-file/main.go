@@ -13,9 +13,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
-	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/policyfile"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() {
@@ -26,7 +26,7 @@ func main() {
 
 func run(ctx context.Context, uri string, to io.Writer, file string) error {
 	// Everything that is wrong with the file or the environment is in this one error, with lines and variables.
-	policies, err := config.Load(file)
+	policies, err := policyfile.Load(file)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func run(ctx context.Context, uri string, to io.Writer, file string) error {
 	}
 
 	handler := func(msg *message.Message) error {
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		out.Printf("%s: attempt %d\n", msg.UUID, attempt.Number)
 
 		if msg.UUID == "template" {

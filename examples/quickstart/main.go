@@ -21,7 +21,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() { play.Main(run) }
@@ -52,20 +52,20 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	options := amqpretry.Options{
 		Logger:   watermill.NopLogger{}, // it prints what happens; a service leaves this out, and finds it in its logs
 		Policies: policies,
-		OnEvent: func(e middleware.Event) {
-			if e.Kind == middleware.EventDeadLettered {
+		OnEvent: func(e retry.Event) {
+			if e.Kind == retry.EventDeadLettered {
 				finished.Done()
 			}
 		},
 	}
 	defer play.Remove(uri, options, topic)
-	retry, err := amqpretry.New(conf, options)
+	retrier, err := amqpretry.New(conf, options)
 	if err != nil {
 		return err
 	}
-	defer retry.Close()
+	defer retrier.Close()
 
-	subscriber, err := retry.NewSubscriber()
+	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
 		return err
 	}
@@ -73,14 +73,14 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	router.AddMiddleware(retry.Middleware)
+	router.AddMiddleware(retrier.Middleware)
 
 	router.AddConsumerHandler("ship", topic, subscriber, func(msg *message.Message) error {
 		var o order
 		if err := json.Unmarshal(msg.Payload, &o); err != nil {
-			return middleware.Permanent(err)
+			return retry.Permanent(err)
 		}
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 
 		if o.Failures < 0 || attempt.Failures < o.Failures {
 			err := errors.New("the warehouse does not answer")
@@ -94,7 +94,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		return nil
 	})
 
-	publisher, err := amqp.NewPublisher(retry.Config(), watermill.NopLogger{})
+	publisher, err := amqp.NewPublisher(retrier.Config(), watermill.NopLogger{})
 	if err != nil {
 		return err
 	}
@@ -153,7 +153,7 @@ type printer struct {
 	start time.Time
 }
 
-func (p *printer) attempt(id string, a middleware.Attempt, outcome string) {
+func (p *printer) attempt(id string, a retry.Attempt, outcome string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 

@@ -15,8 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() { play.Main(run) }
@@ -31,9 +31,9 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 		return err
 	}
 
-	// In a service: router.AddMiddleware(retry.Middleware, limit.Middleware)
+	// In a service: router.AddMiddleware(retrier.Middleware, limit.Middleware)
 	send := limit.Middleware(func(msg *message.Message) ([]*message.Message, error) {
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		out.Printf("%s: sent, attempt %d\n", msg.UUID, attempt.Number)
 
 		return nil, nil

@@ -18,7 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() { play.Main(run) }
@@ -78,7 +78,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 func outage(ctx context.Context, uri, orders string) error {
 	fail := func(msg *message.Message) error {
 		if msg.UUID == "order-2" {
-			return middleware.Permanent(errors.New("no such customer"))
+			return retry.Permanent(errors.New("no such customer"))
 		}
 		return errors.New("the warehouse does not answer")
 	}
@@ -101,7 +101,7 @@ func open(ctx context.Context, uri, orders string, replayed int, to io.Writer) e
 
 	return play.Run(ctx, uri, play.To(to), options(), play.Handlers{
 		orders: func(msg *message.Message) error {
-			attempt, _ := middleware.AttemptFromContext(msg.Context())
+			attempt, _ := retry.AttemptFromContext(msg.Context())
 			fmt.Fprintf(to, "shipped %s: attempt %d after %d calls in its last life\n", msg.Payload, attempt.Number, attempt.Calls)
 			return nil
 		},

@@ -16,7 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() { play.Main(run) }
@@ -32,12 +32,12 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	options.Names.Shared = "retry-" + id // "retry" by default: then all services share
 	defer play.Remove(uri, options, orders, payments)
 
-	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), options)
+	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), options)
 	if err != nil {
 		return err
 	}
 	for _, topic := range []string{orders, payments} {
-		plan, err := retry.Plan(topic)
+		plan, err := retrier.Plan(topic)
 		if err != nil {
 			return err
 		}
@@ -45,13 +45,13 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 			out.Printf("%s\n", strings.ReplaceAll(q.Name, "-"+id, ""))
 		}
 	}
-	if err := retry.Close(); err != nil {
+	if err := retrier.Close(); err != nil {
 		return err
 	}
 
 	handler := func(name string) message.NoPublishHandlerFunc {
 		return func(msg *message.Message) error {
-			attempt, _ := middleware.AttemptFromContext(msg.Context())
+			attempt, _ := retry.AttemptFromContext(msg.Context())
 			out.Printf("%s: %s: attempt %d\n", name, msg.UUID, attempt.Number)
 			if attempt.Number < 3 {
 				return errors.New("not yet")

@@ -1,5 +1,5 @@
 // Tracing shows that the trace context in a message's metadata survives all hops: one trace has the publish, every attempt, and
-// the end. OpenTelemetry's propagator writes and reads it; the retry plug needs nothing for it.
+// the end. OpenTelemetry's propagator writes and reads it; the retrier needs nothing for it.
 package main
 
 import (
@@ -25,7 +25,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/internal/play"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func main() { play.Main(run) }
@@ -50,7 +50,7 @@ func (t tracing) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		ctx, span := t.tracer.Start(t.context(msg), message.HandlerNameFromCtx(msg.Context())+" "+msg.UUID, trace.WithSpanKind(trace.SpanKindConsumer))
 		defer span.End()
-		if attempt, ok := middleware.AttemptFromContext(msg.Context()); ok {
+		if attempt, ok := retry.AttemptFromContext(msg.Context()); ok {
 			span.SetAttributes(attribute.Int("attempt", attempt.Number))
 		}
 		msg.SetContext(ctx) // so that what the handler does is part of it
@@ -65,12 +65,12 @@ func (t tracing) Middleware(h message.HandlerFunc) message.HandlerFunc {
 }
 
 // OnEvent makes a span of each wait, and of the end in the dead-letter queue.
-func (t tracing) OnEvent(e middleware.Event) {
+func (t tracing) OnEvent(e retry.Event) {
 	name := ""
 	switch e.Kind {
-	case middleware.EventRetried:
+	case retry.EventRetried:
 		name = "wait " + e.Verdict.Delay.String()
-	case middleware.EventDeadLettered:
+	case retry.EventDeadLettered:
 		name = fmt.Sprintf("dead-lettered (%s)", e.Verdict.Reason)
 	default:
 		return
@@ -97,20 +97,20 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		OnEvent:  traced.OnEvent,
 	}
 	defer play.Remove(uri, options, topic)
-	retry, err := amqpretry.New(conf, options)
+	retrier, err := amqpretry.New(conf, options)
 	if err != nil {
 		return err
 	}
-	defer retry.Close()
-	subscriber, err := retry.NewSubscriber()
+	defer retrier.Close()
+	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
 		return err
 	}
-	deadLetters, err := retry.NewDeadLetterSubscriber()
+	deadLetters, err := retrier.NewDeadLetterSubscriber()
 	if err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(retry.Config(), watermill.NopLogger{})
+	publisher, err := amqp.NewPublisher(retrier.Config(), watermill.NopLogger{})
 	if err != nil {
 		return err
 	}
@@ -122,9 +122,9 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	}
 	var finished sync.WaitGroup // one for each message: shipped, or filed
 	finished.Add(2)
-	router.AddMiddleware(retry.Middleware, traced.Middleware)
+	router.AddMiddleware(retrier.Middleware, traced.Middleware)
 	router.AddConsumerHandler("ship", topic, subscriber, func(msg *message.Message) error {
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		if msg.UUID == "order-1" && attempt.Number == 2 {
 			finished.Done()
 			return nil

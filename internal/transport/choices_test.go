@@ -9,7 +9,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 // choices makes things of the bytes that a fuzzer gives: each byte is a choice, and when there are no more, every choice is the
@@ -45,12 +45,12 @@ func (c *choices) uint64() uint64 {
 
 // hostileKeys are those that somebody could want to forge.
 var hostileKeys = []string{
-	wire.KeyCount, wire.KeyQueue, wire.KeyVersion, wire.KeyDelay, wire.KeyDeath, wire.KeyAttempts, wire.KeyReplays, wire.KeyHistory,
-	wire.KeyError, wire.KeyErrorType, wire.KeyDeadline, wire.KeySince, wire.KeyNotBefore, wire.KeyLastFailure, wire.KeyFirstFailure,
-	wire.KeyExchange, wire.KeyRoutingKey, wire.KeyExpiration, wire.KeyUserID, wire.KeyCC, wire.KeyUUID, wire.KeyReason, wire.KeyTopic,
-	wire.KeyHandler, wire.KeyHost, wire.KeyRemoved, wire.KeyID, wire.KeyRetire, wire.Prefix, wire.Prefix + "future", wire.Prefix + "\xff",
-	wire.KeyDeliveryCount, wire.KeyAcquiredCount, wire.KeyBrokerCC, wire.KeyBrokerBCC, "x-first-death-queue", "x-last-death-reason",
-	wire.KeyPoisonReason, wire.KeyPoisonTopic, wire.KeyPoisonHandler, wire.KeyPoisonSubscriber, "_watermill_message_uuid", "", "x-match",
+	header.Count, header.Queue, header.Version, header.Delay, header.Death, header.Attempts, header.Replays, header.History,
+	header.Error, header.ErrorType, header.Deadline, header.Since, header.NotBefore, header.LastFailure, header.FirstFailure,
+	header.Exchange, header.RoutingKey, header.Expiration, header.UserID, header.CC, header.UUID, header.Reason, header.Topic,
+	header.Handler, header.Host, header.Removed, header.ID, header.Retire, header.Prefix, header.Prefix + "future", header.Prefix + "\xff",
+	header.DeliveryCount, header.AcquiredCount, header.BrokerCC, header.BrokerBCC, "x-first-death-queue", "x-last-death-reason",
+	header.PoisonReason, header.PoisonTopic, header.PoisonHandler, header.PoisonSubscriber, "_watermill_message_uuid", "", "x-match",
 }
 
 var hostileTexts = []string{
@@ -170,12 +170,12 @@ func (c *choices) delivery() amqp091.Delivery {
 		}
 	}
 	if c.n(2) == 1 { // as good as ours
-		d.Headers[wire.KeyVersion], d.Headers[wire.KeyQueue] = wire.Version, "orders"
-		d.Headers[wire.KeyCount] = c.field(1)
+		d.Headers[header.Version], d.Headers[header.Queue] = header.FormatVersion, "orders"
+		d.Headers[header.Count] = c.field(1)
 	}
 	if c.n(2) == 1 {
-		d.Headers[wire.KeyDelay] = c.text()
-		d.Headers[wire.KeyDeath] = []any{amqp091.Table{"queue": "orders.retry." + c.text(), "reason": c.field(0), "count": c.field(0)}, c.field(2)}
+		d.Headers[header.Delay] = c.text()
+		d.Headers[header.Death] = []any{amqp091.Table{"queue": "orders.retry." + c.text(), "reason": c.field(0), "count": c.field(0)}, c.field(2)}
 	}
 
 	return d

@@ -17,16 +17,17 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// What the plug does to each message, by the number of its headers, beside what watermill-amqp's marshaler does alone.
+// What the retrier does to each message, by the number of its headers, beside what watermill-amqp's marshaler does alone.
 
 var codecs = []int{0, 5, 20, 100}
 
 func BenchmarkMarshal(b *testing.B) {
 	eachCodec(b, func(b *testing.B, msg *message.Message, _ *amqp091.Delivery) {
 		measure(b, "stock", func() error { _, err := amqp.DefaultMarshaler{}.Marshal(msg); return err })
-		measure(b, "plug", func() error { _, err := Publish(amqp.DefaultMarshaler{}, msg); return err })
+		measure(b, "retrier", func() error { _, err := Publish(amqp.DefaultMarshaler{}, msg); return err })
 	})
 }
 
@@ -45,8 +46,8 @@ func BenchmarkUnmarshal(b *testing.B) {
 		require.Equal(b, 1, source.arrive(&retry, time.Now(), watermill.NopLogger{}).state.Count)
 
 		measure(b, "stock", func() error { _, err := amqp.DefaultMarshaler{}.Unmarshal(*d); return err })
-		measure(b, "plug", decoded(d))
-		measure(b, "plug-retry", decoded(&retry))
+		measure(b, "retrier", decoded(d))
+		measure(b, "retrier-retry", decoded(&retry))
 	})
 }
 
@@ -134,7 +135,7 @@ func copied(d *amqp091.Delivery) amqp091.Publishing {
 	at := time.Now()
 	p, _ := copyOf(&Order{Delivery: d, State: wire.State{
 		Count: 1, Delay: "1s", Attempts: 1, Queue: "orders", Topic: "orders", Handler: "charge", Host: "host", FirstFailure: at, LastFailure: at, Since: at,
-		Error: "payment refused", ErrorType: "*errors.errorString", History: wire.Append(nil, wire.Attempt{Number: 1, At: at, Error: "payment refused", Type: "*errors.errorString"}),
+		Error: "payment refused", ErrorType: "*errors.errorString", History: wire.Append(nil, retry.FailedAttempt{Number: 1, At: at, Error: "payment refused", Type: "*errors.errorString"}),
 	}}, 128<<10)
 
 	return p

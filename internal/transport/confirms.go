@@ -7,7 +7,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 // idleAfter is how long a channel for copies stays open at least without a publish: a stock subscriber never tells that a subscription has
@@ -88,7 +88,7 @@ func (c *confirmChannel) watch() {
 
 				return
 			}
-			id, _ := r.Headers[wire.KeyID].(string)
+			id, _ := r.Headers[header.ID].(string)
 			c.ids[id], c.ids[anyReturn] = struct{}{}, struct{}{}
 		case q := <-c.asked:
 			q.answer <- c.forget(q.id)

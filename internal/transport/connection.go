@@ -16,7 +16,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // ConnectionSettings say how to connect. They are those of watermill-amqp, without its types.
@@ -30,11 +30,11 @@ type ConnectionSettings struct {
 	// Role ends up in the connection's name, for the people who look at the broker.
 	Role string
 	// Emit is told what happens to the connection.
-	Emit func(middleware.Event)
+	Emit func(retry.Event)
 }
 
-func (s ConnectionSettings) emit(kind middleware.EventKind, err error) {
-	s.Emit(middleware.Event{Kind: kind, Connection: s.Role, Err: err})
+func (s ConnectionSettings) emit(kind retry.EventKind, err error) {
+	s.Emit(retry.Event{Kind: kind, Connection: s.Role, Err: err})
 }
 
 // virtualHost is where everything of the connection is.
@@ -309,7 +309,7 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 	sieve.limit.Store(int64(connection.Config.FrameSize)) // before there is anything to consume
 
 	c.logger.Info("Connected to RabbitMQ", watermill.LogFields{"address": broker.address})
-	c.settings.emit(middleware.EventConnected, nil) // before it can be lost
+	c.settings.emit(retry.EventConnected, nil) // before it can be lost
 
 	link := newLink(connection, socket, c.logger, c.settings.emit)
 	c.wg.Add(1)

@@ -19,12 +19,12 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func newTestConnection(t *testing.T, s ConnectionSettings) *Connection {
 	t.Helper()
-	s.Emit = func(middleware.Event) {}
+	s.Emit = func(retry.Event) {}
 	c := NewConnection(s, watermill.NopLogger{})
 	t.Cleanup(func() { c.Close(time.Now().Add(time.Second)) })
 
@@ -38,7 +38,7 @@ func TestTryLinkEndsThePause(t *testing.T) {
 		var down atomic.Bool
 		var dials atomic.Int32
 		c := NewConnection(ConnectionSettings{
-			URI: "amqp://guest:guest@broker/", Emit: func(middleware.Event) {},
+			URI: "amqp://guest:guest@broker/", Emit: func(retry.Event) {},
 			Reconnect: Reconnect{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 1},
 			AMQP: &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
 				dials.Add(1)
@@ -71,7 +71,7 @@ func TestTryLinkEndsThePause(t *testing.T) {
 func TestCloseWhileABrokerSaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, uri := range []string{"amqp://guest:guest@a/", "amqps://guest:guest@a/"} {
-			c := NewConnection(ConnectionSettings{URI: uri, Emit: func(middleware.Event) {}, AMQP: &amqp091.Config{Dial: func(string, string) (net.Conn, error) {
+			c := NewConnection(ConnectionSettings{URI: uri, Emit: func(retry.Event) {}, AMQP: &amqp091.Config{Dial: func(string, string) (net.Conn, error) {
 				client, server := net.Pipe()
 				go func() { _, _ = io.Copy(io.Discard, server) }()
 				return client, nil

@@ -12,7 +12,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // consumer returns one that consumes from the broker until the test ends.
@@ -20,11 +21,11 @@ func (r *reluctant) consumer(t *testing.T) *Consumer {
 	t.Helper()
 	c, err := NewConsumer(t.Context(), ConsumerSettings{
 		Connection: ConnectionSettings{
-			URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: r.dial}, Emit: func(middleware.Event) {},
+			URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: r.dial}, Emit: func(retry.Event) {},
 			Reconnect: Reconnect{InitialInterval: time.Second, MaxInterval: time.Second, Multiplier: 1},
 		},
 		Logger: watermill.NopLogger{}, Consumer: "tag", Concurrency: 1, Prefetch: 1, Turns: &Turns{}, CloseTimeout: time.Second,
-		Judge: middleware.Poison{Logger: watermill.NopLogger{}},
+		Engine: &engine.Engine{Logger: watermill.NopLogger{}},
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })

@@ -11,7 +11,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/engine"
 )
 
 // ConsumerSettings say how to consume.
@@ -21,9 +22,8 @@ type ConsumerSettings struct {
 	Marshaler  Marshaler
 	// RedeliveredKey is what a message has in its metadata that the broker has delivered before; empty for nothing.
 	RedeliveredKey string
-	// Owner is the plug, Judge decides over what fails outside of a handler.
-	Owner any
-	Judge middleware.Poison
+	// Engine decides over what fails, and is told what has become of it.
+	Engine *engine.Engine
 
 	// Concurrency is how many messages of a subscription are handed out at a time.
 	Concurrency int
@@ -38,7 +38,7 @@ type ConsumerSettings struct {
 
 	// SingleActive says that the queues have single active consumers.
 	SingleActive bool
-	// Turns are shared by all consumers of the plug.
+	// Turns are shared by all consumers of the retrier.
 	Turns *Turns
 
 	CloseTimeout time.Duration
@@ -193,7 +193,7 @@ func (c *Consumer) Close() error {
 }
 
 func (c *Consumer) noAnswer(queue string, after time.Duration) error {
-	return &NoAnswerError{queue, c.settings.Connection.virtualHost(), after}
+	return &topology.NoAnswerError{Queue: queue, VirtualHost: c.settings.Connection.virtualHost(), For: after}
 }
 
 // closeGrace is what closing a channel or a connection may take when the handlers have used up the time.

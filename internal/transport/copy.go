@@ -12,7 +12,9 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // mostHeaders are how many headers of its own a copy may have, so that whoever gets it can read it with ours (at most 31, 4 of
@@ -37,13 +39,13 @@ func copyOf(o *Order, limit int) (amqp091.Publishing, wire.State) {
 
 	own, fits := shrink(state, id, room)
 	if !fits || len(p.Headers) > mostHeaders || o.Lost != "" {
-		state.Count, state.Delay, state.Reason, state.Canary = wire.CountDead, "", wire.ReasonTooLarge, ""
+		state.Count, state.Delay, state.Reason, state.Canary = header.CountDead, "", retry.ReasonTooLarge, ""
 		own = removeLargest(p.Headers, state, id, room, o.Lost)
 	}
 	for key, value := range own {
 		p.Headers[key] = value
 	}
-	if o.Wait > 0 && state.Count != wire.CountDead {
+	if o.Wait > 0 && state.Count != header.CountDead {
 		p.Expiration = strconv.FormatInt(o.Wait.Milliseconds(), 10)
 	}
 
@@ -88,12 +90,12 @@ func returnSize(plan topology.Plan) int {
 	}
 
 	added := amqp091.Table{
-		wire.KeyDeath: []any{amqp091.Table{
+		header.Death: []any{amqp091.Table{
 			"count": int64(0), "exchange": plan.RetryExchange, "queue": longest, "reason": "expired", "time": time.Time{},
 			"routing-keys": []any{plan.Queue}, "original-expiration": "315360000000",
 		}},
-		wire.KeyDeliveryCount: int64(0),
-		wire.KeyAcquiredCount: int64(0),
+		header.DeliveryCount: int64(0),
+		header.AcquiredCount: int64(0),
 	}
 	for _, which := range []string{"x-first-death-", "x-last-death-"} {
 		added[which+"exchange"], added[which+"queue"], added[which+"reason"] = plan.RetryExchange, longest, "expired"
@@ -119,7 +121,7 @@ func withArrival(d *amqp091.Delivery, state wire.State) wire.State {
 
 // encodeCC keeps the recipients of a message's CC header, which must not be republished.
 func encodeCC(headers amqp091.Table) string {
-	cc, ok := headers[wire.KeyBrokerCC]
+	cc, ok := headers[header.BrokerCC]
 	if !ok {
 		return ""
 	}
@@ -175,7 +177,7 @@ func removeLargest(headers amqp091.Table, state wire.State, id string, room int,
 		names = lost
 	)
 	for i, key := range keys {
-		fits := least+headerSize(wire.KeyRemoved, wire.Text(names, wire.MaxRemovedBytes)) <= room && len(headers) <= mostHeaders
+		fits := least+headerSize(header.Removed, wire.Text(names, wire.MaxRemovedBytes)) <= room && len(headers) <= mostHeaders
 		if fits && (lost != "" || i > 0) {
 			break
 		}
@@ -188,11 +190,11 @@ func removeLargest(headers amqp091.Table, state wire.State, id string, room int,
 	}
 
 	if names != "" {
-		names = wire.Text(names, min(wire.MaxRemovedBytes, max(0, room-least-headerSize(wire.KeyRemoved, ""))))
+		names = wire.Text(names, min(wire.MaxRemovedBytes, max(0, room-least-headerSize(header.Removed, ""))))
 	}
-	own, _ := shrink(state, id, min(room, wire.MaxOwnBytes)-headerSize(wire.KeyRemoved, names))
+	own, _ := shrink(state, id, min(room, wire.MaxOwnBytes)-headerSize(header.Removed, names))
 	if names != "" {
-		own[wire.KeyRemoved] = names
+		own[header.Removed] = names
 	}
 
 	return own

@@ -13,7 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 const unlimited = 0
@@ -24,10 +26,10 @@ func fullState() wire.State {
 	s := wire.State{
 		Count: 2, Delay: "30s", Attempts: 2, Replays: 1, Queue: strings.Repeat("q", 255), Topic: long, Handler: long, Host: long,
 		UUID: long, Replay: long, Edits: long, FirstFailure: now, LastFailure: now, Deadline: now, Since: now, NotBefore: now, Error: long, ErrorType: long, Subscriber: long,
-		Unknown: map[string]string{wire.Prefix + "future": long[:wire.MaxUnknownBytes-30]},
+		Unknown: map[string]string{header.Prefix + "future": long[:wire.MaxUnknownBytes-30]},
 	}
 	for n := range 10 {
-		s.History = wire.Append(s.History, wire.Attempt{Number: n, At: now, Error: long, Type: long})
+		s.History = wire.Append(s.History, retry.FailedAttempt{Number: n, At: now, Error: long, Type: long})
 	}
 
 	return s
@@ -36,7 +38,7 @@ func fullState() wire.State {
 // ours sums up the headers of a publishing that are ours, Watermill's poison keys among them.
 func ours(p amqp091.Publishing) (size int) {
 	for key, value := range p.Headers {
-		if wire.IsOwn(key) || wire.IsPoison(key) {
+		if header.IsOwn(key) || header.IsPoison(key) {
 			size += headerSize(key, value)
 		}
 	}
@@ -55,7 +57,7 @@ func TestCopyIsTheMessage(t *testing.T) {
 		require.Equal(t, before, fmt.Sprintf("%#v", d), "the delivery stays as it is: it may be copied again")
 		require.Equal(t, 1, state.Count)
 
-		id := p.Headers[wire.KeyID]
+		id := p.Headers[header.ID]
 		require.NotEmpty(t, id)
 		want := amqp091.Table{
 			"amqpretry-v": "1", "amqpretry-id": id, "amqpretry-count": "1", "amqpretry-delay": "30s", "amqpretry-attempts": "1",
@@ -71,7 +73,7 @@ func TestCopyIsTheMessage(t *testing.T) {
 			want["amqpretry-cc"] = wire.Text(cc, 1<<10)
 		}
 		for key, value := range d.Headers {
-			if !wire.IsOwn(key) && !wire.IsBroker(key) && (!replay || !wire.IsPoison(key)) {
+			if !header.IsOwn(key) && !header.IsBroker(key) && (!replay || !header.IsPoison(key)) {
 				want[key] = value
 			}
 		}
@@ -117,7 +119,7 @@ func TestEachCopyHasAnIDOfItsOwn(t *testing.T) {
 	d := &amqp091.Delivery{}
 	a, _ := copyOf(&Order{Delivery: d, State: wire.State{}, Replay: false}, unlimited)
 	b, _ := copyOf(&Order{Delivery: d, State: wire.State{}, Replay: false}, unlimited)
-	assert.NotEqual(t, a.Headers[wire.KeyID], b.Headers[wire.KeyID])
+	assert.NotEqual(t, a.Headers[header.ID], b.Headers[header.ID])
 }
 
 func TestCopyKeepsTheFirstArrival(t *testing.T) {
@@ -154,7 +156,7 @@ func TestCopyNeverExceedsTheFrame(t *testing.T) {
 		alone.Headers = mine
 		least := headerFrameSize(alone) + ownSize(withArrival(&d, full).Shrink(wire.ShrinkSteps).Headers("0123456789abcdefghijkl"))
 
-		removed, cut := p.Headers[wire.KeyRemoved].(string)
+		removed, cut := p.Headers[header.Removed].(string)
 		if limit == unlimited || least <= limit {
 			require.False(t, cut)
 			require.Equal(t, 2, state.Count)
@@ -166,16 +168,16 @@ func TestCopyNeverExceedsTheFrame(t *testing.T) {
 		}
 
 		require.True(t, cut)
-		require.Equal(t, wire.CountDead, state.Count)
-		require.Equal(t, wire.ReasonTooLarge, state.Reason)
+		require.Equal(t, header.CountDead, state.Count)
+		require.Equal(t, retry.ReasonTooLarge, state.Reason)
 		require.Empty(t, state.Delay)
-		require.Equal(t, "-1", p.Headers[wire.KeyCount])
-		require.Equal(t, "too-large", p.Headers[wire.KeyReason])
-		require.NotContains(t, p.Headers, wire.KeyDelay, "it must not be routed to a retry queue as well")
+		require.Equal(t, "-1", p.Headers[header.Count])
+		require.Equal(t, "too-large", p.Headers[header.Reason])
+		require.NotContains(t, p.Headers, header.Delay, "it must not be routed to a retry queue as well")
 
 		smallest, largest := 1<<30, 0
 		for key, value := range mine {
-			if _, kept := p.Headers[key]; kept && !wire.IsPoison(key) {
+			if _, kept := p.Headers[key]; kept && !header.IsPoison(key) {
 				largest = max(largest, headerSize(key, value))
 			} else if !kept {
 				smallest = min(smallest, headerSize(key, value))
@@ -200,8 +202,8 @@ func TestLargestCopy(t *testing.T) {
 
 	for _, limit := range []int{6 << 10, 8 << 10, 16 << 10, 32 << 10, 128 << 10} {
 		p, state := copyOf(&Order{Delivery: d, State: fullState(), Replay: false}, limit)
-		assert.Equal(t, wire.ReasonTooLarge, state.Reason)
-		assert.NotEmpty(t, p.Headers[wire.KeyRemoved])
+		assert.Equal(t, retry.ReasonTooLarge, state.Reason)
+		assert.NotEmpty(t, p.Headers[header.Removed])
 		assert.LessOrEqual(t, len(headerFrame(p)), limit)
 		assert.LessOrEqual(t, ours(p), wire.MaxOwnBytes)
 	}
@@ -218,7 +220,7 @@ func TestCopyOfTooLargeDoesNotExpire(t *testing.T) {
 			assert.Equal(t, "20000", p.Expiration)
 			continue
 		}
-		assert.Equal(t, wire.ReasonTooLarge, state.Reason)
+		assert.Equal(t, retry.ReasonTooLarge, state.Reason)
 		assert.Empty(t, p.Expiration)
 	}
 }
@@ -259,13 +261,13 @@ func TestRemoveLargest(t *testing.T) {
 
 	p, state := copyOf(&Order{Delivery: d, State: wire.State{Count: 1, Delay: "30s", Attempts: 3, Queue: "q", Error: "boom"}, Replay: false}, limit)
 
-	assert.Equal(t, "list, a-6000, b-6000", p.Headers[wire.KeyRemoved])
+	assert.Equal(t, "list, a-6000, b-6000", p.Headers[header.Removed])
 	assert.Contains(t, p.Headers, "5000")
 	assert.Contains(t, p.Headers, "small")
 	assert.NotContains(t, p.Headers, "list")
-	assert.Equal(t, "3", p.Headers[wire.KeyAttempts])
-	assert.Equal(t, "boom", p.Headers[wire.KeyError], "where there is room again, the error is told")
-	assert.Equal(t, wire.ReasonTooLarge, state.Reason)
+	assert.Equal(t, "3", p.Headers[header.Attempts])
+	assert.Equal(t, "boom", p.Headers[header.Error], "where there is room again, the error is told")
+	assert.Equal(t, retry.ReasonTooLarge, state.Reason)
 	assert.Equal(t, []byte("body"), p.Body)
 	assert.Len(t, headers, 5)
 }
@@ -278,7 +280,7 @@ func TestRemovedNamesAreBounded(t *testing.T) {
 
 	p, _ := copyOf(&Order{Delivery: &amqp091.Delivery{Headers: headers}, State: fullState(), Replay: false}, 16<<10)
 
-	removed, _ := p.Headers[wire.KeyRemoved].(string)
+	removed, _ := p.Headers[header.Removed].(string)
 	assert.NotEmpty(t, removed)
 	assert.LessOrEqual(t, len(removed), 1020)
 	assert.LessOrEqual(t, len(headerFrame(p)), 16<<10)

@@ -6,26 +6,28 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // DeadLetter tells of the failure of what lies in the dead-letter queue of a main queue: by our headers, and by the broker's where that
 // has put it there.
-func DeadLetter(d *amqp091.Delivery, mainQueue string) (l middleware.DeadLetter, uuid string) {
+func DeadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, uuid string) {
 	l, s := deadLetter(d, mainQueue)
 	return l, s.UUID
 }
 
 // deadLetter reads the headers once, for both.
-func deadLetter(d *amqp091.Delivery, mainQueue string) (l middleware.DeadLetter, s wire.State) {
+func deadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, s wire.State) {
 	s, ours := wire.ReadDead(d.Headers, mainQueue)
 	death := newest(d.Headers)
-	l = middleware.DeadLetter{Queue: mainQueue}
+	l = retry.DeadLetter{Queue: mainQueue}
 	if ours {
-		l = middleware.DeadLetterOf(s)
+		l = engine.DeadLetterOf(s)
 		l.Queue = cmp.Or(l.Queue, mainQueue)
-	} else if another, _ := d.Headers[wire.KeyQueue].(string); another != "" && death["queue"] != mainQueue {
+	} else if another, _ := d.Headers[header.Queue].(string); another != "" && death["queue"] != mainQueue {
 		l.Queue = wire.Text(another, wire.MaxNameBytes) // somebody has moved it here, while it was between two attempts there
 	}
 	// Our copies carry no x-death: where there is one of this queue, the broker has made this dead letter, maybe of a replayed one.
@@ -35,7 +37,7 @@ func deadLetter(d *amqp091.Delivery, mainQueue string) (l middleware.DeadLetter,
 }
 
 // byBroker completes a dead letter that the broker has made, from a protected main queue.
-func byBroker(l *middleware.DeadLetter, death amqp091.Table, mainQueue string, known bool) {
+func byBroker(l *retry.DeadLetter, death amqp091.Table, mainQueue string, known bool) {
 	if queue, _ := death["queue"].(string); queue != mainQueue {
 		return
 	}

@@ -10,28 +10,29 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // What a dead letter tells is what was written on it, and it need not have been us who wrote it.
 func TestDeadLetter(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	state := wire.State{
-		Count: wire.CountDead, Attempts: 4, Replays: 1, Queue: "orders", Topic: "topic", Handler: "ship", Host: "host", UUID: "uuid",
+		Count: header.CountDead, Attempts: 4, Replays: 1, Queue: "orders", Topic: "topic", Handler: "ship", Host: "host", UUID: "uuid",
 		FirstFailure: at, LastFailure: at.Add(time.Minute), Since: at.Add(-time.Hour), Deadline: at.Add(time.Hour),
-		Reason: wire.ReasonExhausted, Error: "boom", ErrorType: "*errors.errorString",
-		History: []wire.Attempt{{Number: 1, At: at, Error: "boom"}},
+		Reason: retry.ReasonExhausted, Error: "boom", ErrorType: "*errors.errorString",
+		History: []retry.FailedAttempt{{Number: 1, At: at, Error: "boom"}},
 		Arrival: wire.NewArrival("shop", "orders.eu", "5000", "ann", ""),
 	}
-	ours := amqp091.Table{wire.KeyRemoved: "huge"}
+	ours := amqp091.Table{header.Removed: "huge"}
 	for key, value := range state.Headers("id") {
 		ours[key] = value
 	}
-	full := middleware.DeadLetter{
-		Reason: middleware.ReasonExhausted, Error: "boom", ErrorType: "*errors.errorString",
+	full := retry.DeadLetter{
+		Reason: retry.ReasonExhausted, Error: "boom", ErrorType: "*errors.errorString",
 		Queue: "orders", Topic: "topic", Handler: "ship", Host: "host", Attempts: 4, Replays: 1,
-		FirstFailure: at, LastFailure: at.Add(time.Minute), History: []middleware.FailedAttempt{{Number: 1, At: at, Error: "boom"}},
+		FirstFailure: at, LastFailure: at.Add(time.Minute), History: []retry.FailedAttempt{{Number: 1, At: at, Error: "boom"}},
 		Since: at.Add(-time.Hour), Deadline: at.Add(time.Hour),
 		Exchange: "shop", RoutingKey: "orders.eu", Expiration: "5000", UserID: "ann", Removed: "huge",
 	}
@@ -41,8 +42,8 @@ func TestDeadLetter(t *testing.T) {
 			"queue": queue, "reason": reason, "time": at, "exchange": "shop", "routing-keys": []any{"orders.us", "cc"}, "original-expiration": "7",
 		}}
 	}
-	byBroker := func(reason middleware.Reason) middleware.DeadLetter {
-		return middleware.DeadLetter{
+	byBroker := func(reason retry.Reason) retry.DeadLetter {
+		return retry.DeadLetter{
 			Reason: reason, Queue: "orders", LastFailure: at, Exchange: "shop", RoutingKey: "orders.us", Expiration: "7",
 		}
 	}
@@ -57,29 +58,29 @@ func TestDeadLetter(t *testing.T) {
 		return changed
 	}
 	rejected := full
-	rejected.Reason, rejected.LastFailure = middleware.ReasonRejected, at
+	rejected.Reason, rejected.LastFailure = retry.ReasonRejected, at
 	retried := full
-	retried.Reason, retried.LastFailure = middleware.ReasonDeliveryLimit, at
+	retried.Reason, retried.LastFailure = retry.ReasonDeliveryLimit, at
 
 	for name, test := range map[string]struct {
 		headers amqp091.Table
-		want    middleware.DeadLetter
+		want    retry.DeadLetter
 	}{
 		"ours":                          {ours, full},
-		"replayed, and then rejected":   {with(ours, wire.KeyDeath, death("orders", "rejected")), rejected},
-		"ours, and another's x-death":   {with(ours, wire.KeyDeath, death("another", "rejected")), full},
-		"a later version":               {with(ours, wire.KeyVersion, "2"), middleware.DeadLetter{Queue: "orders"}},
-		"rejected":                      {amqp091.Table{wire.KeyDeath: death("orders", "rejected")}, byBroker(middleware.ReasonRejected)},
-		"delivery limit":                {amqp091.Table{wire.KeyDeath: death("orders", "delivery_limit")}, byBroker(middleware.ReasonDeliveryLimit)},
-		"length limit":                  {amqp091.Table{wire.KeyDeath: death("orders", "maxlen")}, byBroker(middleware.ReasonMaxLen)},
-		"expired":                       {amqp091.Table{wire.KeyDeath: death("orders", "expired")}, byBroker(middleware.ReasonExpired)},
-		"a reason of a later broker":    {amqp091.Table{wire.KeyDeath: death("orders", "bored")}, byBroker("")},
-		"from another queue":            {amqp091.Table{wire.KeyDeath: death("another", "rejected")}, middleware.DeadLetter{Queue: "orders"}},
-		"moved here between attempts":   {with(with(ours, wire.KeyCount, "2"), wire.KeyQueue, "another"), middleware.DeadLetter{Queue: "another"}},
-		"passed on from another queue":  {with(amqp091.Table{wire.KeyQueue: "another"}, wire.KeyDeath, death("orders", "rejected")), byBroker(middleware.ReasonRejected)},
-		"by hand":                       {nil, middleware.DeadLetter{Queue: "orders"}},
-		"nonsense":                      {amqp091.Table{wire.KeyDeath: []any{5}, wire.KeyCount: int64(-1)}, middleware.DeadLetter{Queue: "orders"}},
-		"while it was between attempts": {with(with(ours, wire.KeyCount, "2"), wire.KeyDeath, death("orders", "delivery_limit")), retried},
+		"replayed, and then rejected":   {with(ours, header.Death, death("orders", "rejected")), rejected},
+		"ours, and another's x-death":   {with(ours, header.Death, death("another", "rejected")), full},
+		"a later version":               {with(ours, header.Version, "2"), retry.DeadLetter{Queue: "orders"}},
+		"rejected":                      {amqp091.Table{header.Death: death("orders", "rejected")}, byBroker(retry.ReasonRejected)},
+		"delivery limit":                {amqp091.Table{header.Death: death("orders", "delivery_limit")}, byBroker(retry.ReasonDeliveryLimit)},
+		"length limit":                  {amqp091.Table{header.Death: death("orders", "maxlen")}, byBroker(retry.ReasonMaxLen)},
+		"expired":                       {amqp091.Table{header.Death: death("orders", "expired")}, byBroker(retry.ReasonExpired)},
+		"a reason of a later broker":    {amqp091.Table{header.Death: death("orders", "bored")}, byBroker("")},
+		"from another queue":            {amqp091.Table{header.Death: death("another", "rejected")}, retry.DeadLetter{Queue: "orders"}},
+		"moved here between attempts":   {with(with(ours, header.Count, "2"), header.Queue, "another"), retry.DeadLetter{Queue: "another"}},
+		"passed on from another queue":  {with(amqp091.Table{header.Queue: "another"}, header.Death, death("orders", "rejected")), byBroker(retry.ReasonRejected)},
+		"by hand":                       {nil, retry.DeadLetter{Queue: "orders"}},
+		"nonsense":                      {amqp091.Table{header.Death: []any{5}, header.Count: int64(-1)}, retry.DeadLetter{Queue: "orders"}},
+		"while it was between attempts": {with(with(ours, header.Count, "2"), header.Death, death("orders", "delivery_limit")), retried},
 	} {
 		t.Run(name, func(t *testing.T) {
 			letter, uuid := DeadLetter(&amqp091.Delivery{Headers: test.headers}, "orders")
@@ -114,8 +115,8 @@ func TestPause(t *testing.T) {
 func TestDeadLetterIsBounded(t *testing.T) {
 	forged := strings.Repeat("caf\xe9", 30_000)
 	l, uuid := DeadLetter(&amqp091.Delivery{Headers: amqp091.Table{
-		wire.KeyVersion: "1", wire.KeyQueue: "orders", wire.KeyCount: "-1", wire.KeyUUID: forged, wire.KeyRemoved: forged,
-		wire.KeyExchange: forged, wire.KeyRoutingKey: forged, wire.KeyExpiration: forged, wire.KeyUserID: forged,
+		header.Version: "1", header.Queue: "orders", header.Count: "-1", header.UUID: forged, header.Removed: forged,
+		header.Exchange: forged, header.RoutingKey: forged, header.Expiration: forged, header.UserID: forged,
 	}}, "orders")
 	for _, text := range []string{l.Exchange, l.RoutingKey, l.Expiration, l.UserID, uuid} {
 		assert.True(t, utf8.ValidString(text))

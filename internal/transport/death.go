@@ -3,7 +3,7 @@ package transport
 import (
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 // newestDeath names the queue of the newest entry of x-death, empty where there is none that can be read.
@@ -13,7 +13,7 @@ func newestDeath(headers amqp091.Table) string {
 }
 
 func newest(headers amqp091.Table) amqp091.Table {
-	deaths, _ := headers[wire.KeyDeath].([]any)
+	deaths, _ := headers[header.Death].([]any)
 	if len(deaths) == 0 {
 		return nil
 	}
@@ -25,7 +25,7 @@ func newest(headers amqp091.Table) amqp091.Table {
 // deliveryCount is how often the broker has delivered the message without an answer, as far as it counts: quorum queues only.
 // 3.10 to 4.2 count every return to the queue; from 4.3 on only those that an explicit requeue does not explain.
 func deliveryCount(headers amqp091.Table) int64 {
-	return number(headers[wire.KeyDeliveryCount])
+	return number(headers[header.DeliveryCount])
 }
 
 // number reads a counter of the broker.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -69,7 +70,7 @@ func TestOddHeadersNeverPanic(t *testing.T) {
 
 	rapid.Check(t, func(t *rapid.T) {
 		d := anyDelivery(4).Draw(t, "delivery")
-		for _, key := range []string{"x-death", "x-delivery-count", "CC", wire.KeyVersion, wire.KeyQueue, wire.KeyCount, wire.KeyDelay} {
+		for _, key := range []string{"x-death", "x-delivery-count", "CC", header.Version, header.Queue, header.Count, header.Delay} {
 			if rapid.Bool().Draw(t, key) {
 				d.Headers[key] = anyField(2).Draw(t, "value")
 			}
@@ -90,7 +91,7 @@ func testSource(policy config.Policy) Source {
 func TestArrive(t *testing.T) {
 	state := func(count, delay string) amqp091.Table {
 		return amqp091.Table{
-			wire.KeyVersion: "1", wire.KeyQueue: "orders", wire.KeyCount: count, wire.KeyDelay: delay, wire.KeyAttempts: "4",
+			header.Version: "1", header.Queue: "orders", header.Count: count, header.Delay: delay, header.Attempts: "4",
 		}
 	}
 	and := func(h amqp091.Table, key string, value any) amqp091.Table {
@@ -141,7 +142,7 @@ func TestArriveHonoursTheCrashLimit(t *testing.T) {
 
 func TestArriveLogsUnknownVersions(t *testing.T) {
 	logger := watermill.NewCaptureLogger()
-	d := &amqp091.Delivery{Headers: amqp091.Table{wire.KeyVersion: []any{int64(2)}, wire.KeyQueue: "orders", wire.KeyCount: "1"}}
+	d := &amqp091.Delivery{Headers: amqp091.Table{header.Version: []any{int64(2)}, header.Queue: "orders", header.Count: "1"}}
 
 	now, source := time.Now(), testSource(config.Policy{})
 	assert.Equal(t, arrival{state: wire.State{Queue: "orders", Since: now}}, source.arrive(d, now, logger))

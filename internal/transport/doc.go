@@ -1,4 +1,4 @@
-// Package transport is the amqp091 plumbing of the plug, shared by the adapters for the versions of watermill-amqp: a
+// Package transport is the amqp091 plumbing of the retrier, shared by the adapters for the versions of watermill-amqp: a
 // reconnecting connection, the consumer, the forwarder, and the marshaler that never fails. It knows no watermill-amqp.
 //
 //	Connection ──► Link               one live connection; replaced after each loss, with backoff

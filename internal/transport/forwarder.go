@@ -8,7 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // ForwarderSettings say how copies of failed messages are published.
@@ -21,7 +21,7 @@ type ForwarderSettings struct {
 	Redeclare bool
 }
 
-func (s ForwarderSettings) emit(e middleware.Event) { s.Connection.Emit(e) }
+func (s ForwarderSettings) emit(e retry.Event) { s.Connection.Emit(e) }
 
 // Forwarder publishes the copies of failed messages over a connection of its own, so that a blocked publisher never stops
 // acknowledgements. The connection is opened at the first failure.

@@ -22,9 +22,12 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // The seeds of these are in testdata/fuzz, with what was found once.
@@ -70,10 +73,10 @@ func (l life) fate() func() error {
 		return func() error { return errors.New(l.c.text()) }
 	case 3:
 		wait := time.Duration(l.c.uint64() >> (l.c.n(48) + 1))
-		return func() error { return middleware.Postpone(wait) }
+		return func() error { return retry.Postpone(wait) }
 	case 4:
 		wait := time.Duration(l.c.uint64() >> (l.c.n(48) + 1))
-		return func() error { return middleware.RetryAfter(wait, errors.New("later")) }
+		return func() error { return retry.RetryAfter(wait, errors.New("later")) }
 	case 5:
 		return func() error { panic(l.c.text()) }
 	}
@@ -90,7 +93,7 @@ func (l life) run() {
 	if l.c.n(8) == 7 {
 		marshaler = rejecting{}
 	}
-	poison := middleware.Poison{Owner: &l.source, Logger: watermill.NopLogger{}, Now: func() time.Time { return l.now }, Random: func() float64 { return float64(l.c.byte()) / 256 }}
+	judge := &engine.Engine{Logger: watermill.NopLogger{}, Now: func() time.Time { return l.now }, Random: func() float64 { return float64(l.c.byte()) / 256 }}
 
 	for round := 0; ; round++ {
 		require.Less(t, round, 400, "it spins")
@@ -101,25 +104,25 @@ func (l life) run() {
 		require.LessOrEqual(t, a.state.Count, policy.MaxRetries())
 		require.False(t, a.state.Since.After(l.now), "younger than it can be")
 
-		h := &handle{owner: &l.source, source: &l.source, arrival: a, delivery: d, ctx: t.Context()}
+		h := &handle{engine: judge, source: &l.source, arrival: a, delivery: d, ctx: t.Context()}
 		h.Arrive(&policy, &h.state)
 		msg, err := decode(marshaler, &d)
 		switch {
 		case a.crashed:
 			require.True(t, d.Redelivered, "what was never delivered cannot have crashed")
-			s := poison.Judge(h, middleware.Failure{Class: middleware.ClassCrashed, Err: errFuzz, Message: raw(&d)})
+			s := judge.Judge(h, retry.Failure{Class: retry.ClassCrashed, Err: errFuzz, Message: raw(&d)})
 			h.settlement = &s
 		case err != nil:
-			s := poison.Judge(h, middleware.Failure{Class: middleware.ClassUndecodable, Err: err, Message: raw(&d)})
+			s := judge.Judge(h, retry.Failure{Class: retry.ClassUndecodable, Err: err, Message: raw(&d)})
 			h.settlement = &s
 		default:
 			l.checkMetadata(msg)
-			msg.SetContext(middleware.WithDelivery(t.Context(), h))
+			msg.SetContext(engine.WithDelivery(t.Context(), h))
 			called := 0
-			_, err := middleware.Retry{Poison: poison}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			_, err := middleware.Retry{}.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 				called++
 				err := fate()
-				postpones = postpones || err != nil && errors.Is(err, middleware.ErrPostponed)
+				postpones = postpones || err != nil && errors.Is(err, retry.ErrPostponed)
 				return nil, err
 			})(msg)
 			require.NoError(t, err)
@@ -132,11 +135,11 @@ func (l life) run() {
 		require.NotNil(t, settlement, "it failed")
 		require.LessOrEqual(t, attempts, policy.MaxRetries()+1, "more attempts than the policy allows")
 
-		if settlement.Verdict.Action == middleware.ActionDrop {
+		if settlement.Verdict.Action == retry.ActionDrop {
 			require.Equal(t, config.ExpiryDrop, policy.OnExpiry)
 			return
 		}
-		require.Contains(t, []middleware.Action{middleware.ActionRetry, middleware.ActionPostpone, middleware.ActionDeadLetter}, settlement.Verdict.Action)
+		require.Contains(t, []retry.Action{retry.ActionRetry, retry.ActionPostpone, retry.ActionDeadLetter}, settlement.Verdict.Action)
 
 		limit := l.limit
 		if limit > 0 {
@@ -148,12 +151,12 @@ func (l life) run() {
 		l.checkTheirs(first, foreign, p, state, a.replay || round > 0)
 
 		queue, wait := l.route(p, state)
-		if state.Count == wire.CountDead {
+		if state.Count == header.CountDead {
 			require.Equal(t, "orders.dlq", queue)
 			letter, _ := DeadLetter(&amqp091.Delivery{Headers: p.Headers}, "orders")
 			require.Equal(t, state.Reason, letter.Reason)
 			if calls == 0 {
-				require.Contains(t, []wire.Reason{wire.ReasonExpired, wire.ReasonCrashed, wire.ReasonUndecodable, wire.ReasonTooLarge, wire.ReasonPostponedTooLong}, state.Reason)
+				require.Contains(t, []retry.Reason{retry.ReasonExpired, retry.ReasonCrashed, retry.ReasonUndecodable, retry.ReasonTooLarge, retry.ReasonPostponedTooLong}, state.Reason)
 			}
 
 			return
@@ -173,7 +176,7 @@ func (rejecting) Unmarshal(amqp091.Delivery) (*message.Message, error) { return 
 // checkMetadata: handlers see neither our headers nor the broker's, and nobody publishes them.
 func (l life) checkMetadata(msg *message.Message) {
 	for key := range msg.Metadata {
-		if wire.IsOwn(key) || wire.IsBroker(key) {
+		if header.IsOwn(key) || header.IsBroker(key) {
 			require.Fail(l.t, "a handler sees it", key)
 		}
 	}
@@ -184,7 +187,7 @@ func (l life) checkMetadata(msg *message.Message) {
 	p, err := Publish(amqp.DefaultMarshaler{}, output)
 	require.NoError(l.t, err)
 	for key := range p.Headers {
-		require.False(l.t, wire.IsOwn(key) || wire.IsBroker(key) && key != "CC" && key != "BCC", key)
+		require.False(l.t, header.IsOwn(key) || header.IsBroker(key) && key != "CC" && key != "BCC", key)
 	}
 }
 
@@ -192,10 +195,10 @@ func (l life) checkMetadata(msg *message.Message) {
 func (l life) checkCopy(p amqp091.Publishing, state wire.State, limit int) {
 	t, own := l.t, 0
 	for key, value := range p.Headers {
-		if wire.IsBroker(key) {
+		if header.IsBroker(key) {
 			require.Fail(t, "the broker's", key)
 		}
-		if !wire.IsOwn(key) {
+		if !header.IsOwn(key) {
 			continue
 		}
 		if text, ok := value.(string); !ok || !utf8.ValidString(key) || !utf8.ValidString(text) {
@@ -204,14 +207,14 @@ func (l life) checkCopy(p amqp091.Publishing, state wire.State, limit int) {
 		own += headerSize(key, value)
 	}
 	require.LessOrEqual(t, own, wire.MaxOwnBytes)
-	require.NotContains(t, p.Headers, wire.KeyRetire)
+	require.NotContains(t, p.Headers, header.Retire)
 	require.NotContains(t, p.Headers, markKey)
 	require.LessOrEqual(t, len(p.Headers)+16, maxEntries, "nobody could read it with what the broker adds")
 	if limit > 0 {
 		require.LessOrEqual(t, len(headerFrame(p)), limit)
 	}
-	require.Equal(t, "orders", p.Headers[wire.KeyQueue])
-	require.Equal(t, strconv.Itoa(state.Count), p.Headers[wire.KeyCount])
+	require.Equal(t, "orders", p.Headers[header.Queue])
+	require.Equal(t, strconv.Itoa(state.Count), p.Headers[header.Count])
 	require.Empty(t, p.UserId)
 	require.NotEqual(t, "amq.rabbitmq.reply-to", p.ReplyTo)
 }
@@ -221,7 +224,7 @@ func (l life) checkTheirs(first amqp091.Delivery, foreign amqp091.Table, p amqp0
 	t := l.t
 	lost := 0
 	for key, value := range foreign {
-		if wire.IsOwn(key) || wire.IsBroker(key) || wire.IsPoison(key) && (replay || state.Count == wire.CountDead) {
+		if header.IsOwn(key) || header.IsBroker(key) || header.IsPoison(key) && (replay || state.Count == header.CountDead) {
 			continue
 		}
 		got, kept := p.Headers[key]
@@ -232,8 +235,8 @@ func (l life) checkTheirs(first amqp091.Delivery, foreign amqp091.Table, p amqp0
 		}
 	}
 	if lost > 0 {
-		require.Equal(t, wire.ReasonTooLarge, state.Reason)
-		require.NotEmpty(t, p.Headers[wire.KeyRemoved])
+		require.Equal(t, retry.ReasonTooLarge, state.Reason)
+		require.NotEmpty(t, p.Headers[header.Removed])
 	}
 	p.Headers, p.Expiration = nil, ""
 	if first.ReplyTo == "amq.rabbitmq.reply-to" {
@@ -323,7 +326,7 @@ func FuzzFrame(f *testing.F) {
 		}
 		theirs := 0 // a publisher may use Watermill's keys for something of his own
 		for key, value := range d.Headers {
-			if wire.IsPoison(key) && reflect.DeepEqual(value, p.Headers[key]) {
+			if header.IsPoison(key) && reflect.DeepEqual(value, p.Headers[key]) {
 				theirs += headerSize(key, value)
 			}
 		}
@@ -416,10 +419,10 @@ func FuzzDeadLetter(f *testing.F) {
 		c := &choices{data}
 		d := c.delivery()
 		if c.n(2) == 1 {
-			d.Headers[wire.KeyCount] = "-1"
+			d.Headers[header.Count] = "-1"
 		}
 		if c.n(2) == 1 {
-			d.Headers[wire.KeyDeath] = []any{amqp091.Table{
+			d.Headers[header.Death] = []any{amqp091.Table{
 				"queue": "orders", "reason": c.field(0), "exchange": c.field(0), "routing-keys": c.field(2), "original-expiration": c.field(0), "time": c.field(0),
 			}}
 		}
@@ -438,7 +441,7 @@ func FuzzDeadLetter(f *testing.F) {
 			require.LessOrEqual(t, len(limited.text), limited.limit, name)
 		}
 		if l.Reason != "" {
-			require.Contains(t, wire.Reasons(), l.Reason)
+			require.Contains(t, retry.Reasons(), l.Reason)
 		}
 		require.LessOrEqual(t, len(l.History), 10)
 		for _, a := range l.History {
@@ -555,17 +558,17 @@ func TestSieveKeepsTheStream(t *testing.T) {
 func TestCopyOfWhatHasLostHeaders(t *testing.T) {
 	d := &amqp091.Delivery{Headers: amqp091.Table{"a": "b"}, Body: []byte("body")}
 	p, state := copyOf(&Order{Delivery: d, State: wire.State{Count: 1, Delay: "1s", Queue: "orders", Error: "boom"}, Lost: "deep, wide"}, 128<<10)
-	assert.Equal(t, wire.ReasonTooLarge, state.Reason)
-	assert.Equal(t, "-1", p.Headers[wire.KeyCount])
-	assert.NotContains(t, p.Headers, wire.KeyDelay)
-	assert.Equal(t, "deep, wide", p.Headers[wire.KeyRemoved])
+	assert.Equal(t, retry.ReasonTooLarge, state.Reason)
+	assert.Equal(t, "-1", p.Headers[header.Count])
+	assert.NotContains(t, p.Headers, header.Delay)
+	assert.Equal(t, "deep, wide", p.Headers[header.Removed])
 	assert.Equal(t, "b", p.Headers["a"], "the others stay")
-	assert.Equal(t, "boom", p.Headers[wire.KeyError])
+	assert.Equal(t, "boom", p.Headers[header.Error])
 }
 
 // A message with as many headers as amqp091-go reads has no room for ours: nobody could read its copy.
 func TestCopyOfManyHeaders(t *testing.T) {
-	for n, reason := range map[int]wire.Reason{mostHeaders: "", mostHeaders + 1: wire.ReasonTooLarge, maxEntries: wire.ReasonTooLarge} {
+	for n, reason := range map[int]retry.Reason{mostHeaders: "", mostHeaders + 1: retry.ReasonTooLarge, maxEntries: retry.ReasonTooLarge} {
 		headers := amqp091.Table{}
 		for i := range n {
 			headers[fmt.Sprintf("%04x", i)] = nil
@@ -575,7 +578,7 @@ func TestCopyOfManyHeaders(t *testing.T) {
 			assert.Equal(t, reason, state.Reason, n)
 			assert.LessOrEqual(t, len(p.Headers)+10, maxEntries)
 			if reason != "" {
-				assert.NotEmpty(t, p.Headers[wire.KeyRemoved])
+				assert.NotEmpty(t, p.Headers[header.Removed])
 			}
 		}
 	}

@@ -8,17 +8,17 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
 )
 
-// handle is the delivery of a message while the plug's consumer has it handed out: the middleware leaves its verdict here,
+// handle is the delivery of a message while the retrier's consumer has it handed out: the middleware leaves its verdict here,
 // and the consumer carries it out when the router has answered.
 type handle struct {
 	arrival
-	middleware.Standing
+	engine.Standing
 
-	owner        any
+	engine       *engine.Engine
 	source       *Source
 	subscription *subscription // nil in tests of what needs none
 	delivery     amqp091.Delivery
@@ -36,16 +36,16 @@ type handle struct {
 	seen       bool          // a middleware has had it
 	left       chan struct{} // closed when the last has left; made by who waits for it
 	refusal    error         // its handler is not called, and the subscription stops
-	settlement *middleware.Settlement
+	settlement *engine.Settlement
 	succeeded  bool
 	answered   bool
 	failure    deadLetterFailure
 }
 
-var _ middleware.Delivery = (*handle)(nil)
+var _ engine.Delivery = (*handle)(nil)
 
-func (h *handle) Owner() any    { return h.owner }
-func (h *handle) Queue() string { return h.source.Queue }
+func (h *handle) Engine() *engine.Engine { return h.engine }
+func (h *handle) Queue() string          { return h.source.Queue }
 
 func (h *handle) Withdrawn() bool { return h.ctx.Err() != nil }
 
@@ -118,7 +118,7 @@ func (h *handle) Succeeded() {
 	h.succeeded = true
 }
 
-func (h *handle) Settle(_ context.Context, s middleware.Settlement) error {
+func (h *handle) Settle(_ context.Context, s engine.Settlement) error {
 	if !h.leave(s) {
 		s.Abandoned(errSettled)
 		return errSettled
@@ -128,7 +128,7 @@ func (h *handle) Settle(_ context.Context, s middleware.Settlement) error {
 }
 
 // leave is false if nobody takes it any more.
-func (h *handle) leave(s middleware.Settlement) bool {
+func (h *handle) leave(s engine.Settlement) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
@@ -140,7 +140,7 @@ func (h *handle) leave(s middleware.Settlement) bool {
 }
 
 // answer takes what the middleware has left, once the router has answered. Nothing can be left any more afterwards.
-func (h *handle) answer() (s *middleware.Settlement, succeeded bool) {
+func (h *handle) answer() (s *engine.Settlement, succeeded bool) {
 	h.Finish()
 
 	h.mu.Lock()

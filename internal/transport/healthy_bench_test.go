@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/middleware"
 )
@@ -20,16 +21,16 @@ func BenchmarkStock(b *testing.B) {
 	handler := func(*message.Message) ([]*message.Message, error) { return nil, nil }
 
 	b.Run("alone", func(b *testing.B) { healthy(b, amqp.DefaultMarshaler{}.Unmarshal, handler) })
-	b.Run("plug", func(b *testing.B) {
+	b.Run("retrier", func(b *testing.B) {
 		source := testSource(config.Policy{}.WithDefaults())
-		judge := middleware.Poison{Owner: plug, Logger: watermill.NopLogger{}}
+		engine := &engine.Engine{Logger: watermill.NopLogger{}}
 		s := Stock{
-			Captures: NewCaptures(), Owner: plug, Logger: watermill.NopLogger{}, Judge: judge,
+			Captures: NewCaptures(), Engine: engine, Logger: watermill.NopLogger{},
 			Source: func(string) (*Source, error) { return &source, nil },
 		}
 		healthy(b, func(d amqp091.Delivery) (*message.Message, error) {
 			return s.Captures.Unmarshal(amqp.DefaultMarshaler{}, d), nil
-		}, s.Middleware(middleware.Retry{Poison: judge}.Middleware(handler)))
+		}, s.Middleware(middleware.Retry{Of: engine}.Middleware(handler)))
 	})
 }
 

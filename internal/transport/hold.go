@@ -6,7 +6,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // holds counts the deliveries of a lane that are held, from the first publish to the confirmation.
@@ -97,7 +98,7 @@ func (h *hold) release() {
 	if over {
 		held.telling.Lock()
 		defer held.telling.Unlock()
-		h.lane.forwarder.settings.emit(middleware.Event{Kind: middleware.EventReleased, Queue: h.lane.plan.Queue})
+		h.lane.forwarder.settings.emit(retry.Event{Kind: retry.EventReleased, Queue: h.lane.plan.Queue})
 	}
 }
 
@@ -125,11 +126,11 @@ func (h *hold) report() {
 		return
 	}
 	held.reported, held.told = now, true
-	e := &HeldError{
+	e := &topology.HeldError{
 		Queue: h.lane.plan.Queue, VirtualHost: settings.Connection.virtualHost(), Exchange: h.exchange, Held: held.count, For: now.Sub(h.since), Err: err,
 	}
 	held.mu.Unlock()
 
 	settings.Logger.Error("Failed deliveries are held", e, watermill.LogFields{"amqp_queue_name": e.Queue, "held": e.Held})
-	settings.emit(middleware.Event{Kind: middleware.EventHeld, Queue: e.Queue, Held: e.Held, Took: e.For, Err: e})
+	settings.emit(retry.Event{Kind: retry.EventHeld, Queue: e.Queue, Held: e.Held, Took: e.For, Err: e})
 }

@@ -11,7 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Initialize ends although the broker does not answer a declaration: after a time, with its context, and with Close.
@@ -25,7 +26,7 @@ func TestInitialize_NoAnswer(t *testing.T) {
 		want  error
 		after time.Duration
 	}{
-		"by itself":   {func(*Consumer, context.CancelCauseFunc) {}, &NoAnswerError{"orders", "/", declareTimeout}, declareTimeout},
+		"by itself":   {func(*Consumer, context.CancelCauseFunc) {}, &topology.NoAnswerError{Queue: "orders", VirtualHost: "/", For: declareTimeout}, declareTimeout},
 		"its context": {func(_ *Consumer, cancel context.CancelCauseFunc) { cancel(errGone) }, errGone, time.Second},
 		"Close":       {func(c *Consumer, _ context.CancelCauseFunc) { _ = c.Close() }, ErrClosed, time.Second},
 	} {
@@ -34,7 +35,7 @@ func TestInitialize_NoAnswer(t *testing.T) {
 				broker := &reluctant{willing: make(chan struct{}), channels: map[int]bool{}}
 				c, err := NewConsumer(t.Context(), ConsumerSettings{
 					Connection: ConnectionSettings{
-						URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: broker.dial}, Emit: func(middleware.Event) {},
+						URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: broker.dial}, Emit: func(retry.Event) {},
 					},
 					Logger: watermill.NopLogger{}, CloseTimeout: time.Minute,
 				})

@@ -11,8 +11,9 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Lane publishes the copies of one main queue's failed messages, pipelined.
@@ -193,7 +194,7 @@ func (l *Lane) send(ctx context.Context, o *Order) (*pending, error) {
 		confirms.resolved()
 		return nil, err
 	}
-	id, _ := publishing.Headers[wire.KeyID].(string)
+	id, _ := publishing.Headers[header.ID].(string)
 
 	return &pending{confirms, id, &state, sent, confirmation}, nil
 }
@@ -276,7 +277,7 @@ func (l *Lane) declare(link *Link) error {
 	}
 	l.forwarder.settings.Logger.Info("Retry topology declared again, a part of it was missing",
 		watermill.LogFields{"amqp_queue_name": l.plan.Queue})
-	l.forwarder.settings.emit(middleware.Event{Kind: middleware.EventTopologyRepaired, Queue: l.plan.Queue})
+	l.forwarder.settings.emit(retry.Event{Kind: retry.EventTopologyRepaired, Queue: l.plan.Queue})
 
 	return nil
 }

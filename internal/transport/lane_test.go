@@ -13,8 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 var retryOnce = config.Policy{Delays: []time.Duration{time.Second}}
@@ -22,7 +23,7 @@ var retryOnce = config.Policy{Delays: []time.Duration{time.Second}}
 // death is a failure that ends in the dead-letter queue.
 func death() *Order {
 	o := failure()
-	o.State = wire.State{Queue: "q", Count: wire.CountDead, Reason: wire.ReasonPermanent}
+	o.State = wire.State{Queue: "q", Count: header.CountDead, Reason: retry.ReasonPermanent}
 
 	return o
 }
@@ -35,7 +36,7 @@ func TestRedeclare_NoAnswer(t *testing.T) {
 		b := newScripted()
 		returned := 0
 		b.OnPublish = func(u *publish) {
-			if returned < 20 && u.carries(wire.KeyDelay) {
+			if returned < 20 && u.carries(header.Delay) {
 				returned++
 				u.Return()
 				return
@@ -69,7 +70,7 @@ func TestRedeclare_NoAnswer(t *testing.T) {
 		assert.Len(t, b.Publishes(), 20+5+1)
 		assert.Equal(t, 1, b.Declares("q.retry.1s"), "one at a time")
 		assert.Equal(t, 2, b.Open(), "the channel of the copies, and that of the declaration")
-		held := b.Events(middleware.EventHeld)
+		held := b.Events(retry.EventHeld)
 		require.NotEmpty(t, held)
 		require.ErrorIs(t, held[len(held)-1].Err, errReturned)
 		require.ErrorContains(t, held[len(held)-1].Err, "not answered")
@@ -77,7 +78,7 @@ func TestRedeclare_NoAnswer(t *testing.T) {
 		answers()
 		synctest.Wait()
 		assert.Equal(t, 1, b.Open(), "after the late answer")
-		assert.Len(t, b.Events(middleware.EventTopologyRepaired), 1)
+		assert.Len(t, b.Events(retry.EventTopologyRepaired), 1)
 	})
 }
 
@@ -189,14 +190,14 @@ func TestHeld_ReportedOnceForAll(t *testing.T) {
 		}
 		pass(warnings * f.settings.HoldWarning)
 
-		events := b.Events(middleware.EventHeld)
+		events := b.Events(retry.EventHeld)
 		assert.GreaterOrEqual(t, len(events), warnings)
 		assert.LessOrEqual(t, len(events), warnings+2)
 		assert.Equal(t, held, events[len(events)-1].Held)
 
 		cancel(errors.New("over"))
 		synctest.Wait()
-		assert.Len(t, b.Events(middleware.EventReleased), 1)
+		assert.Len(t, b.Events(retry.EventReleased), 1)
 	})
 }
 

@@ -10,7 +10,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Link is one live AMQP connection.
@@ -19,7 +20,7 @@ type Link struct {
 
 	socket *timedConn
 	logger watermill.LoggerAdapter
-	emit   func(kind middleware.EventKind, err error)
+	emit   func(kind retry.EventKind, err error)
 
 	closes chan *amqp091.Error
 	blocks chan amqp091.Blocking
@@ -34,7 +35,7 @@ type Link struct {
 func (l *Link) Received() int64 { return l.socket.received.Load() }
 
 func newLink(
-	connection *amqp091.Connection, socket *timedConn, logger watermill.LoggerAdapter, emit func(middleware.EventKind, error),
+	connection *amqp091.Connection, socket *timedConn, logger watermill.LoggerAdapter, emit func(retry.EventKind, error),
 ) *Link {
 	open := make(chan struct{})
 	close(open)
@@ -56,7 +57,7 @@ func (l *Link) watch() {
 	defer close(l.dead)
 	defer func() {
 		if l.isBlocked() { // no alarm blocks what is not there
-			l.emit(middleware.EventUnblocked, nil)
+			l.emit(retry.EventUnblocked, nil)
 		}
 	}()
 
@@ -65,7 +66,7 @@ func (l *Link) watch() {
 		case err, ok := <-l.closes:
 			if ok && err != nil {
 				l.logger.Error("Connection to RabbitMQ lost", err, nil)
-				l.emit(middleware.EventDisconnected, err)
+				l.emit(retry.EventDisconnected, err)
 			}
 
 			return
@@ -85,10 +86,10 @@ func (l *Link) setBlocked(b amqp091.Blocking) {
 	case !changed:
 	case b.Active:
 		l.logger.Error("RabbitMQ has blocked the connection, copies of failed messages wait", nil, watermill.LogFields{"reason": b.Reason})
-		l.emit(middleware.EventBlocked, fmt.Errorf("blocked by the broker: %s", b.Reason))
+		l.emit(retry.EventBlocked, fmt.Errorf("blocked by the broker: %s", b.Reason))
 	default:
 		l.logger.Info("RabbitMQ has unblocked the connection", nil)
-		l.emit(middleware.EventUnblocked, nil)
+		l.emit(retry.EventUnblocked, nil)
 	}
 }
 
@@ -156,26 +157,11 @@ func (l *Link) WaitUnblocked(ctx context.Context) error {
 	}
 }
 
-// ChannelsError says that a connection has no channel left. Each subscription takes one; so does each main queue, for each exchange,
-// of which messages have failed within the last two minutes, on the connection for copies.
-type ChannelsError struct {
-	Max int // as negotiated
-	Err error
-}
-
-func (e *ChannelsError) Error() string {
-	return fmt.Sprintf("all %d channels of the connection are in use; end subscriptions that are not needed, spread them over several "+
-		"subscribers and plugs, or raise channel_max, the broker's and that of config.Connection.AmqpConfig (%v)", e.Max, e.Err)
-}
-
-// Unwrap returns amqp091.ErrChannelMax.
-func (e *ChannelsError) Unwrap() error { return e.Err }
-
 // Channel opens a channel. It fails with a *ChannelsError if there is none left.
 func (l *Link) Channel() (*amqp091.Channel, error) {
 	channel, err := l.Connection.Channel()
 	if errors.Is(err, amqp091.ErrChannelMax) {
-		return nil, &ChannelsError{int(l.Config.ChannelMax), err}
+		return nil, &topology.ChannelsError{Max: int(l.Config.ChannelMax), Err: err}
 	}
 
 	return channel, err
@@ -189,6 +175,9 @@ func (l *Link) Version() string {
 	version, _ := l.Properties["version"].(string)
 	return version
 }
+
+// Abandon closes the connection's socket: for a broker that does not answer any more, and takes back what it has delivered.
+func (l *Link) Abandon() { _ = l.socket.Close() }
 
 // close closes the connection, politely until the deadline and then by its socket.
 func (l *Link) close(deadline time.Time) {

@@ -16,6 +16,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -48,7 +49,7 @@ func Publish(m Marshaler, msg *message.Message) (amqp091.Publishing, error) {
 // isUnpublished tells headers that nobody publishes. CC, BCC and x-opt-* are the publisher's to use; what else is the broker's own it
 // would believe, up to 3.10.
 func isUnpublished(key string) bool {
-	return wire.IsOwn(key) || wire.IsBroker(key) && key != wire.KeyBrokerCC && key != wire.KeyBrokerBCC && !wire.IsOpt(key)
+	return header.IsOwn(key) || header.IsBroker(key) && key != header.BrokerCC && key != header.BrokerBCC && !header.IsOpt(key)
 }
 
 // decode makes a message of a delivery with the user's marshaler, which sees string headers only and neither ours nor the
@@ -103,7 +104,7 @@ func plainHeaders(headers amqp091.Table) amqp091.Table {
 		out[key] = text
 	}
 	for key, value := range headers {
-		if wire.IsOwn(key) || wire.IsBroker(key) {
+		if header.IsOwn(key) || header.IsBroker(key) {
 			continue
 		}
 		if _, isText := value.(string); !isText { // else the same interface will do, without an allocation

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 var nan = math.NaN()
@@ -91,7 +91,7 @@ func TestDecodeShowsTheMarshalerPlainHeaders(t *testing.T) {
 		msg, err := decode(marshalerFunc(func(seen amqp091.Delivery) (*message.Message, error) {
 			for key, value := range d.Headers {
 				text, shown := seen.Headers[key]
-				require.Equal(t, !wire.IsOwn(key) && (!wire.IsBroker(key) || wire.IsOpt(key)), shown, key)
+				require.Equal(t, !header.IsOwn(key) && (!header.IsBroker(key) || header.IsOpt(key)), shown, key)
 				if shown {
 					require.Equal(t, HeaderText(value), text)
 				}
@@ -122,14 +122,14 @@ func TestDecodeWithWatermillsMarshaler(t *testing.T) {
 		msg, err := decode(amqp.DefaultMarshaler{}, &d)
 		require.NoError(t, err)
 		for key := range msg.Metadata {
-			require.False(t, wire.IsOwn(key) || wire.IsBroker(key), key)
+			require.False(t, header.IsOwn(key) || header.IsBroker(key), key)
 		}
 
 		r := raw(&d)
 		require.Equal(t, d.Body, []byte(r.Payload))
 		require.Empty(t, r.UUID)
 		for key, value := range d.Headers {
-			if !wire.IsOwn(key) && !wire.IsBroker(key) {
+			if !header.IsOwn(key) && !header.IsBroker(key) {
 				require.Equal(t, HeaderText(value), r.Metadata[key])
 			}
 		}

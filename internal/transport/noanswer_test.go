@@ -13,6 +13,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 )
 
 // reluctant is as much of a broker as a consumer asks for. Like RabbitMQ with a quorum queue that has no leader, it answers nobody who
@@ -179,7 +181,7 @@ func TestSubscribe_NoAnswer(t *testing.T) {
 		began := time.Now()
 		for range 3 {
 			_, err := c.Subscribe(t.Context(), source)
-			var noAnswer *NoAnswerError
+			var noAnswer *topology.NoAnswerError
 			require.ErrorAs(t, err, &noAnswer)
 			assert.Equal(t, "orders", noAnswer.Queue)
 			assert.Contains(t, err.Error(), "`rabbitmq-queues quorum_status -p '/' 'orders'`")

@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// noMiddleware slows down a subscription whose messages reach no middleware of the plug. Nobody counts or
+// noMiddleware slows down a subscription whose messages reach no middleware of the retrier. Nobody counts or
 // delays their failures: the broker would redeliver them thousands of times a second.
 type noMiddleware struct {
 	mu    sync.Mutex
@@ -58,7 +58,7 @@ type noMiddlewareError struct{ topic string }
 func (e noMiddlewareError) Error() string {
 	return fmt.Sprintf(
 		"cannot retry messages of topic %q: none has reached the retry middleware, so nobody counts or delays their failures; "+
-			"add it to the router before all others (router.AddMiddleware(plug.Middleware)), "+
+			"add it to the router before all others (router.AddMiddleware(retrier.Middleware)), "+
 			"or look for a middleware or decorator outside of it that fails or hands on copies of messages", e.topic,
 	)
 }
@@ -76,7 +76,7 @@ func (n *session) nack(s *subscription, h *handle) {
 	}
 	if pause == 0 || s.isClosing() {
 		n.requeue(s, h)
-		n.ended(s, h, middleware.EventRequeued)
+		n.ended(s, h, retry.EventRequeued)
 
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -143,7 +144,7 @@ func (n *notices) send(channel *noticeChannel, notice wire.Notice) (*noticeChann
 // outcomeOf is what has become of a message whose copy the broker has confirmed.
 func outcomeOf(published *wire.State, postponed bool) wire.Outcome {
 	switch {
-	case published.Count == wire.CountDead:
+	case published.Count == header.CountDead:
 		return wire.DeadLettered
 	case postponed:
 		return wire.Postponed

@@ -6,7 +6,9 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // farTime is year 9999 in milliseconds: RabbitMQ 4.4 confirms it, and then the queue is down for good.
@@ -29,7 +31,7 @@ func TestCopiesKeepOptHeadersAside(t *testing.T) {
 	}
 	failed := wire.State{Queue: "orders", Count: 1, Delay: "1s", Attempts: 1, Arrival: wire.NewArrival("", "orders", "", "", "")}
 	dead := failed
-	dead.Count, dead.Reason = wire.CountDead, wire.ReasonExhausted
+	dead.Count, dead.Reason = header.CountDead, retry.ReasonExhausted
 	copied := func(d *amqp091.Delivery, s wire.State) amqp091.Publishing {
 		p, _ := copyOf(&Order{Delivery: d, State: s}, unlimited)
 		return p
@@ -49,7 +51,7 @@ func TestCopiesKeepOptHeadersAside(t *testing.T) {
 
 	for name, p := range map[string]amqp091.Publishing{
 		"a first failure":                        copied(with(nil), wire.State{Queue: "orders", Count: 1}),
-		"a dead letter":                          copied(with(nil), wire.State{Queue: "orders", Count: wire.CountDead}),
+		"a dead letter":                          copied(with(nil), wire.State{Queue: "orders", Count: header.CountDead}),
 		"a copy of an older version":             copied(with(failed.Headers("id")), failed),
 		"moved":                                  moved(with(nil)),
 		"moved, a copy of an older version":      moved(with(dead.Headers("id"))),
@@ -62,7 +64,7 @@ func TestCopiesKeepOptHeadersAside(t *testing.T) {
 		"one that was between retries elsewhere": copied(again(copied(with(nil), wire.State{Queue: "other", Count: 1})), failed),
 	} {
 		for key := range p.Headers {
-			assert.False(t, wire.IsBroker(key), "%s: %s", name, key)
+			assert.False(t, header.IsBroker(key), "%s: %s", name, key)
 		}
 		text, _ := p.Headers["amqpretry-opt"].(string)
 		assert.JSONEq(t, kept, text, name)

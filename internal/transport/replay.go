@@ -7,6 +7,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -25,7 +26,7 @@ type Replay struct {
 // ReplayOf makes what is published to a queue in place of a dead letter of a main queue, so that it begins a new life there: the message
 // as it is, with our headers of a dead letter, and without what the broker or a stock consumer would act on again. fits is false where the headers leave no room for ours in a frame of limit bytes.
 func ReplayOf(d *amqp091.Delivery, r Replay, limit int) (p amqp091.Publishing, fits bool) {
-	if isPlain(d) && d.Headers[wire.KeyVersion] == wire.Version && d.Headers[wire.KeyCount] == strconv.Itoa(wire.CountDead) {
+	if isPlain(d) && d.Headers[header.Version] == header.FormatVersion && d.Headers[header.Count] == strconv.Itoa(header.CountDead) {
 		p = republished(d)
 		p.Headers = replayHeaders(d.Headers, r)
 		if limit <= 0 || headerFrameSize(p)+replayReserve <= limit {
@@ -47,18 +48,18 @@ func replayHeaders(headers amqp091.Table, r Replay) amqp091.Table {
 	out := make(amqp091.Table, len(headers)+3)
 	for key, value := range headers {
 		switch {
-		case wire.IsPoison(key), key == wire.KeyDelay, key == wire.KeySince, key == wire.KeyDeadline, key == wire.KeyNotBefore,
-			key == wire.KeyCanary:
+		case header.IsPoison(key), key == header.Delay, key == header.Since, key == header.Deadline, key == header.NotBefore,
+			key == header.Canary:
 		default:
 			out[key] = value
 		}
 	}
-	out[wire.KeyID], out[wire.KeyQueue], out[wire.KeyReplay] = rand.Text(), r.Target, r.Run
+	out[header.ID], out[header.Queue], out[header.Replay] = rand.Text(), r.Target, r.Run
 	if r.Edits != "" {
-		out[wire.KeyEdits] = r.Edits
+		out[header.Edits] = r.Edits
 	}
 	if r.Canary != "" {
-		out[wire.KeyCanary] = r.Canary
+		out[header.Canary] = r.Canary
 	}
 
 	return out
@@ -80,7 +81,7 @@ func MovedOf(d *amqp091.Delivery, mainQueue string, limit int) (p amqp091.Publis
 // isPlain tells whether everything of a dead letter can be published again as it is.
 func isPlain(d *amqp091.Delivery) bool {
 	for key := range d.Headers {
-		if wire.IsBroker(key) {
+		if header.IsBroker(key) {
 			return false
 		}
 	}
@@ -90,15 +91,15 @@ func isPlain(d *amqp091.Delivery) bool {
 
 // isOfAnotherVersion tells a dead letter whose headers are not to be read here: they go on as they are.
 func isOfAnotherVersion(d *amqp091.Delivery) bool {
-	version, ours := d.Headers[wire.KeyVersion].(string)
+	version, ours := d.Headers[header.Version].(string)
 
-	return ours && version != wire.Version
+	return ours && version != header.FormatVersion
 }
 
 func withoutBrokers(headers amqp091.Table) amqp091.Table {
 	out := make(amqp091.Table, len(headers))
 	for key, value := range headers {
-		if !wire.IsBroker(key) {
+		if !header.IsBroker(key) {
 			out[key] = value
 		}
 	}
@@ -112,14 +113,14 @@ func withState(p amqp091.Publishing, state wire.State, limit int) (_ amqp091.Pub
 		room = min(room, limit-headerFrameSize(p)-replayReserve)
 	}
 	if state.Removed != "" {
-		room -= headerSize(wire.KeyRemoved, state.Removed)
+		room -= headerSize(header.Removed, state.Removed)
 	}
 	own, fits := shrink(state, rand.Text(), room)
 	if state.Removed != "" {
-		own[wire.KeyRemoved] = state.Removed
+		own[header.Removed] = state.Removed
 	}
 	for key, value := range own {
-		if _, there := p.Headers[key]; !there || !wire.IsPoison(key) { // those of Watermill's own poison queue stay as they are
+		if _, there := p.Headers[key]; !there || !header.IsPoison(key) { // those of Watermill's own poison queue stay as they are
 			p.Headers[key] = value
 		}
 	}
@@ -130,7 +131,7 @@ func withState(p amqp091.Publishing, state wire.State, limit int) (_ amqp091.Pub
 // stateOfDead is what is known of a dead letter, whoever has made it.
 func stateOfDead(d *amqp091.Delivery, mainQueue string) wire.State {
 	letter, s := deadLetter(d, mainQueue)
-	s.Count, s.Delay = wire.CountDead, ""
+	s.Count, s.Delay = header.CountDead, ""
 	if s.Queue == "" {
 		s.Queue = mainQueue
 	}

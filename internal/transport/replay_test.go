@@ -6,7 +6,9 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // A letter of Watermill's own poison queue keeps what it tells when it is moved or imported.
@@ -24,7 +26,7 @@ func TestMovedOfKeepsWatermillsKeys(t *testing.T) {
 // What is sent on without being read is what would be written if it were.
 func TestReplayHeadersAreThoseOfTheState(t *testing.T) {
 	state := fullState()
-	state.Count, state.Delay, state.Reason, state.Unknown = wire.CountDead, "", wire.ReasonExhausted, nil
+	state.Count, state.Delay, state.Reason, state.Unknown = header.CountDead, "", retry.ReasonExhausted, nil
 	state.History = state.History[:2]
 	state.Arrival = wire.NewArrival("e", "k", "1", "u", `["a"]`)
 	d := &amqp091.Delivery{Headers: amqp091.Table{"own": int64(1)}}
@@ -40,6 +42,6 @@ func TestReplayHeadersAreThoseOfTheState(t *testing.T) {
 	for key, value := range slow.Headers("id") {
 		want[key] = value
 	}
-	quick.Headers[wire.KeyID] = "id"
+	quick.Headers[header.ID] = "id"
 	assert.Equal(t, want, quick.Headers)
 }

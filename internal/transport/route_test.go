@@ -14,8 +14,10 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // matches is the rule of headers exchanges and of direct ones, as RabbitMQ has it.
@@ -57,18 +59,18 @@ func anyPolicy(t *rapid.T) config.Policy {
 	return p.WithDefaults()
 }
 
-func anyFailure(t *rapid.T) middleware.Failure {
+func anyFailure(t *rapid.T) retry.Failure {
 	wait := time.Duration(rapid.Int64Range(-1, 5_000_000).Draw(t, "asked")) * time.Millisecond
 	err := rapid.SampledFrom([]error{
-		errors.New("boom"), middleware.Permanent(errors.New("boom")), middleware.Transient(errors.New("boom")), &middleware.PanicError{Value: 1},
-		middleware.RetryAfter(wait, errors.New("boom")), middleware.Postpone(wait), middleware.Drop(errors.New("boom")),
+		errors.New("boom"), retry.Permanent(errors.New("boom")), retry.Transient(errors.New("boom")), &retry.PanicError{Value: 1},
+		retry.RetryAfter(wait, errors.New("boom")), retry.Postpone(wait), retry.Drop(errors.New("boom")),
 		errors.New(strings.Repeat("long ", 2000)),
 	}).Draw(t, "error")
-	class := rapid.SampledFrom([]middleware.Class{
-		middleware.ClassError, middleware.ClassError, middleware.ClassUndecodable, middleware.ClassCrashed, middleware.ClassUnpublishable, middleware.ClassExpired,
+	class := rapid.SampledFrom([]retry.Class{
+		retry.ClassError, retry.ClassError, retry.ClassUndecodable, retry.ClassCrashed, retry.ClassUnpublishable, retry.ClassExpired,
 	}).Draw(t, "class")
 
-	return middleware.Failure{Class: class, Err: err, Topic: "topic"}
+	return retry.Failure{Class: class, Err: err, Topic: "topic"}
 }
 
 // Every publish matches exactly one binding, whatever the policy, the failure and the message; also where the exchange has
@@ -104,8 +106,8 @@ func TestEveryPublishMatchesExactlyOneBinding(t *testing.T) {
 			h.state.Deadline = time.Now().Add(time.Duration(rand.Int64N(int64(time.Minute))))
 		}
 		h.Arrive(&policy, &h.state)
-		s := middleware.Poison{Logger: watermill.NopLogger{}}.Judge(h, anyFailure(t))
-		if a := s.Verdict.Action; a != middleware.ActionRetry && a != middleware.ActionPostpone && a != middleware.ActionDeadLetter {
+		s := (&engine.Engine{Logger: watermill.NopLogger{}}).Judge(h, anyFailure(t))
+		if a := s.Verdict.Action; a != retry.ActionRetry && a != retry.ActionPostpone && a != retry.ActionDeadLetter {
 			return // nothing is published
 		}
 
@@ -126,7 +128,7 @@ func TestEveryPublishMatchesExactlyOneBinding(t *testing.T) {
 
 		q, planned := queues[found[0]]
 		require.True(t, planned)
-		if state.Count == wire.CountDead {
+		if state.Count == header.CountDead {
 			require.Equal(t, plan.DeadLetterQueue, q.Name)
 			require.Empty(t, publishing.Expiration)
 			return

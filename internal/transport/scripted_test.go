@@ -16,7 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // scripted is as much of a broker as a forwarder asks for. A test decides what it answers, and when: what RabbitMQ does by itself
@@ -33,7 +33,7 @@ type scripted struct {
 	binds     map[string]int
 	open      map[uint16]*openChannel
 	confirms  int // channels with confirms so far
-	emitted   []middleware.Event
+	emitted   []retry.Event
 }
 
 type openChannel struct {
@@ -99,11 +99,11 @@ func (b *scripted) Confirms() int {
 }
 
 // Events are what was emitted of a kind.
-func (b *scripted) Events(kind middleware.EventKind) []middleware.Event {
+func (b *scripted) Events(kind retry.EventKind) []retry.Event {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	return slices.DeleteFunc(slices.Clone(b.emitted), func(e middleware.Event) bool { return e.Kind != kind })
+	return slices.DeleteFunc(slices.Clone(b.emitted), func(e retry.Event) bool { return e.Kind != kind })
 }
 
 // forwarder returns a forwarder that publishes to the broker until the test ends.
@@ -111,7 +111,7 @@ func (b *scripted) forwarder(t *testing.T) *Forwarder {
 	t.Helper()
 	f := NewForwarder(ForwarderSettings{
 		Connection: ConnectionSettings{
-			URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: b.dial}, Emit: func(e middleware.Event) {
+			URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: b.dial}, Emit: func(e retry.Event) {
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				b.emitted = append(b.emitted, e)

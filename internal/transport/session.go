@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -15,9 +14,10 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // session is one AMQP channel with one consumer at a time on it.
@@ -181,7 +181,7 @@ func (n *session) work(s *subscription) {
 				return
 			}
 			if !n.isGone() { // else it will come again
-				n.handle(s, &handle{owner: s.consumer.settings.Owner, source: &s.source, subscription: s, delivery: d.Delivery, consumer: d.consumer}, d.at)
+				n.handle(s, &handle{engine: s.consumer.settings.Engine, source: &s.source, subscription: s, delivery: d.Delivery, consumer: d.consumer}, d.at)
 			}
 			n.handed.Done()
 		}
@@ -201,8 +201,8 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 	h.Arrive(&s.source.Policy, &h.state)
 
 	if h.crashed {
-		n.judge(s, h, middleware.Failure{
-			Class: middleware.ClassCrashed, Topic: s.source.Topic, Err: s.source.crashError(d), Message: unseen(h),
+		n.judge(s, h, retry.Failure{
+			Class: retry.ClassCrashed, Topic: s.source.Topic, Err: s.source.crashError(d), Message: unseen(h),
 		})
 
 		return
@@ -219,8 +219,8 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 	}
 	if err != nil {
 		if !off {
-			n.judge(s, h, middleware.Failure{
-				Class: middleware.ClassUndecodable, Topic: s.source.Topic, Err: err, Message: unseen(h),
+			n.judge(s, h, retry.Failure{
+				Class: retry.ClassUndecodable, Topic: s.source.Topic, Err: err, Message: unseen(h),
 			})
 
 			return
@@ -233,7 +233,7 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 	if s.source.DeadLettersOf != "" {
 		letter, uuid := DeadLetter(d, s.source.DeadLettersOf)
 		letter.Removed = cmp.Or(letter.Removed, h.lost)
-		ctx, h.state.UUID = middleware.WithDeadLetter(ctx, letter), uuid
+		ctx, h.state.UUID = engine.WithDeadLetter(ctx, letter), uuid
 	}
 	h.clean(msg)
 	markRedelivered(msg, settings.RedeliveredKey, d.Redelivered)
@@ -241,7 +241,7 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 		msg.UUID = messageUUID(h.state, d)
 	}
 	h.ctx, h.msg, h.uuid = ctx, msg, msg.UUID
-	msg.SetContext(middleware.WithDelivery(ctx, h))
+	msg.SetContext(engine.WithDelivery(ctx, h))
 
 	if s.isClosing() {
 		n.requeue(s, h)
@@ -276,11 +276,11 @@ func (n *session) handle(s *subscription, h *handle, arrived time.Time) {
 
 // giveUp leaves a message to the broker while its handler, or a middleware, is not done with it.
 func (n *session) giveUp(s *subscription, h *handle) {
-	if settlement, _ := h.answer(); settlement != nil && settlement.Verdict.Action != middleware.ActionRequeue {
+	if settlement, _ := h.answer(); settlement != nil && settlement.Verdict.Action != retry.ActionRequeue {
 		settlement.Abandoned(context.Cause(s.ctx))
 		return
 	}
-	s.consumer.settings.Judge.Ended(middleware.EventRequeued, h, unseen(h))
+	s.consumer.settings.Engine.Ended(retry.EventRequeued, h, unseen(h))
 }
 
 // settle carries out what the middleware has left, or what the router's answer says by itself.
@@ -294,14 +294,14 @@ func (n *session) settle(s *subscription, h *handle, acked bool) {
 	case settlement != nil:
 		n.carryOut(s, h, *settlement)
 	case acked && n.isGone(): // too late: it will come again
-		n.ended(s, h, middleware.EventRequeued)
+		n.ended(s, h, retry.EventRequeued)
 	case acked:
 		n.acker.ack(h.delivery.DeliveryTag)
-		n.ended(s, h, middleware.EventSucceeded)
+		n.ended(s, h, retry.EventSucceeded)
 		s.source.tell(h.state.Canary, wire.Handled, nil)
 	case succeeded && !s.isClosing():
-		n.judge(s, h, middleware.Failure{
-			Class: middleware.ClassUnpublishable, Err: errUnpublishable, Message: h.msg, Topic: s.source.Topic,
+		n.judge(s, h, retry.Failure{
+			Class: retry.ClassUnpublishable, Err: errUnpublishable, Message: h.msg, Topic: s.source.Topic,
 		})
 	case s.source.DeadLettersOf != "":
 		n.setAside(s, h)
@@ -311,8 +311,8 @@ func (n *session) settle(s *subscription, h *handle, acked bool) {
 }
 
 // ended tells of an attempt that has not failed.
-func (n *session) ended(s *subscription, h *handle, kind middleware.EventKind) {
-	s.consumer.settings.Judge.Ended(kind, h, h.msg)
+func (n *session) ended(s *subscription, h *handle, kind retry.EventKind) {
+	s.consumer.settings.Engine.Ended(kind, h, h.msg)
 }
 
 // unseen is what can be made of a message that no handler may see, or that one has still in its hands.
@@ -323,13 +323,13 @@ func unseen(h *handle) *message.Message {
 	return msg
 }
 
-func (n *session) judge(s *subscription, h *handle, f middleware.Failure) {
-	n.carryOut(s, h, s.consumer.settings.Judge.Judge(h, f))
+func (n *session) judge(s *subscription, h *handle, f retry.Failure) {
+	n.carryOut(s, h, s.consumer.settings.Engine.Judge(h, f))
 }
 
-func (n *session) carryOut(s *subscription, h *handle, settlement middleware.Settlement) {
+func (n *session) carryOut(s *subscription, h *handle, settlement engine.Settlement) {
 	switch settlement.Verdict.Action {
-	case middleware.ActionDrop:
+	case retry.ActionDrop:
 		if n.isGone() {
 			settlement.Abandoned(errGone)
 			return
@@ -337,22 +337,22 @@ func (n *session) carryOut(s *subscription, h *handle, settlement middleware.Set
 		n.acker.ack(h.delivery.DeliveryTag)
 		settlement.Done(settlement.Verdict)
 		s.source.tell(h.state.Canary, wire.Dropped, nil)
-	case middleware.ActionRetry, middleware.ActionPostpone, middleware.ActionDeadLetter:
+	case retry.ActionRetry, retry.ActionPostpone, retry.ActionDeadLetter:
 		n.forwards.Add(1)
 		go func() {
 			defer n.forwards.Done()
 			n.forward(s, h, settlement)
 		}()
-	case middleware.ActionRequeue:
+	case retry.ActionRequeue:
 		n.requeue(s, h)
-		n.ended(s, h, middleware.EventRequeued)
-	case middleware.ActionRetryNow:
+		n.ended(s, h, retry.EventRequeued)
+	case retry.ActionRetryNow:
 		panic("unreachable: only a middleware that calls the handler again is given this")
 	}
 }
 
 // forward acknowledges the delivery when the broker has confirmed its copy.
-func (n *session) forward(s *subscription, h *handle, settlement middleware.Settlement) {
+func (n *session) forward(s *subscription, h *handle, settlement engine.Settlement) {
 	published, err := s.source.Lane.Forward(n.ctx, &Order{
 		Delivery: &h.delivery,
 		State:    identify(settlement.State, &h.delivery, h.nameless),
@@ -372,13 +372,13 @@ func (n *session) forward(s *subscription, h *handle, settlement middleware.Sett
 
 	n.acker.ack(h.delivery.DeliveryTag)
 	settlement.Done(final(settlement.Verdict, published))
-	s.source.tell(h.state.Canary, outcomeOf(published, settlement.Verdict.Action == middleware.ActionPostpone), published)
+	s.source.tell(h.state.Canary, outcomeOf(published, settlement.Verdict.Action == retry.ActionPostpone), published)
 }
 
 // final is the verdict that was carried out: a message without room for our headers is dead-lettered instead of retried.
-func final(v middleware.Verdict, published *wire.State) middleware.Verdict {
-	if published.Reason == wire.ReasonTooLarge {
-		return middleware.Verdict{Action: middleware.ActionDeadLetter, Reason: middleware.ReasonTooLarge}
+func final(v retry.Verdict, published *wire.State) retry.Verdict {
+	if published.Reason == retry.ReasonTooLarge {
+		return retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonTooLarge}
 	}
 
 	return v

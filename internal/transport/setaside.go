@@ -9,8 +9,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // The pauses before a dead letter whose handler has failed is handed out again.
@@ -25,7 +25,7 @@ const mostSetAside = 1000
 // pause is how long a dead letter stays aside whose handler has failed: there is no further queue for it to go to, and a plain nack
 // would have the broker hand it out again at once, some thousand times a second. It doubles with the returns that the broker counts.
 func pause(d *amqp091.Delivery) time.Duration {
-	returns := max(number(d.Headers[wire.KeyDeliveryCount]), number(d.Headers[wire.KeyAcquiredCount]))
+	returns := max(number(d.Headers[header.DeliveryCount]), number(d.Headers[header.AcquiredCount]))
 
 	return min(shortestPause<<max(0, min(returns, 10)), longestPause)
 }
@@ -45,7 +45,7 @@ func (h *handle) Failed(handler string, err error, text string) {
 	h.failure = deadLetterFailure{handler, err, text}
 }
 
-var errUnknownFailure = errors.New("unknown: the plug's Middleware, which sees errors, is not in the router")
+var errUnknownFailure = errors.New("unknown: the retrier's Middleware, which sees errors, is not in the router")
 
 func (h *handle) whyFailed() deadLetterFailure {
 	h.mu.Lock()
@@ -64,8 +64,8 @@ func (n *session) setAside(s *subscription, h *handle) {
 	s.logger.Error("Handler of a dead letter has failed, it stays in the dead-letter queue", errors.New(why.text), watermill.LogFields{
 		"message_uuid": h.msg.UUID, "handler_name": why.handler, "wait_time": wait.String(),
 	})
-	s.consumer.settings.Judge.Emit(middleware.Event{
-		Kind: middleware.EventSetAside, Topic: s.source.Topic, Queue: s.source.Queue, Handler: why.handler, DeadLetters: true,
+	s.consumer.settings.Engine.Emit(retry.Event{
+		Kind: retry.EventSetAside, Topic: s.source.Topic, Queue: s.source.Queue, Handler: why.handler, DeadLetters: true,
 		Message: h.msg, Err: why.err, Took: wait,
 	})
 

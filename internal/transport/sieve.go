@@ -15,6 +15,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -280,7 +281,7 @@ func containerIsReadable(b []byte, isTable bool, depth int) bool {
 }
 
 // markKey is known to this process only, so that no publisher can give the mark. It never goes to a broker.
-var markKey = wire.Prefix + "lost-" + rand.Text()
+var markKey = header.Prefix + "lost-" + rand.Text()
 
 var mostMarkBytes = 1 + len(markKey) + 1 + 4 + wire.MaxRemovedBytes
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -89,7 +90,7 @@ func (s *Source) read(d *amqp091.Delivery, logger watermill.LoggerAdapter) (wire
 
 func (s *Source) reportVersion(d *amqp091.Delivery, logger watermill.LoggerAdapter) {
 	logger.Info("Message carries retry headers of an unknown version, it is treated as fresh", watermill.LogFields{
-		"amqp_queue_name": s.Queue, "version": HeaderText(d.Headers[wire.KeyVersion]),
+		"amqp_queue_name": s.Queue, "version": HeaderText(d.Headers[header.Version]),
 	})
 }
 
@@ -112,6 +113,6 @@ func (s *Source) isRetryQueue(name, delay string) bool {
 // a marshaler does not know it.
 func (a *arrival) clean(msg *message.Message) {
 	if a.replay {
-		maps.DeleteFunc(msg.Metadata, func(key, _ string) bool { return wire.IsPoison(key) })
+		maps.DeleteFunc(msg.Metadata, func(key, _ string) bool { return header.IsPoison(key) })
 	}
 }

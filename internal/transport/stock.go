@@ -13,8 +13,10 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Captures remembers the deliveries of messages that a stock subscriber has unmarshaled. Stock subscribers overwrite a message's
@@ -58,7 +60,7 @@ func (c *Captures) Unmarshal(m Marshaler, d amqp091.Delivery) *message.Message {
 	nameless := msg.UUID == ""
 	if nameless {
 		// The queue is not known here, so a header that another queue has left may give the name.
-		uuid, _ := d.Headers[wire.KeyUUID].(string)
+		uuid, _ := d.Headers[header.UUID].(string)
 		msg.UUID = messageUUID(wire.State{UUID: uuid}, &d)
 	}
 
@@ -130,8 +132,7 @@ func (c *Captures) forget(msg *message.Message) {
 // Stock lets the middleware serve messages of stock subscribers.
 type Stock struct {
 	Captures *Captures
-	Owner    any
-	Judge    middleware.Poison
+	Engine   *engine.Engine
 	Logger   watermill.LoggerAdapter
 	// Source finds the queue of a topic.
 	Source func(topic string) (*Source, error)
@@ -145,7 +146,7 @@ var errGhost = errors.New("not a message: the broker has cancelled the consumer,
 func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		captured := s.Captures.find(msg)
-		if captured == nil || middleware.HasDelivery(msg.Context(), s.Owner) { // of no stock subscriber, or found before
+		if captured == nil || engine.HasDelivery(msg.Context(), s.Engine) { // of no stock subscriber, or found before
 			return h(msg)
 		}
 		if captured.delivery.Acknowledger == nil {
@@ -164,7 +165,7 @@ func (s *Stock) serve(msg *message.Message, captured *capture, h message.Handler
 	}
 	d := s.delivery(msg, captured, source)
 	if source.Policy.Mode == config.ModeOff {
-		msg.SetContext(middleware.WithDelivery(msg.Context(), d)) // it is the plug's, although it is left alone
+		msg.SetContext(engine.WithDelivery(msg.Context(), d)) // it is the retrier's, although it is left alone
 		produced, err := h(msg)
 		if err == nil {
 			s.Captures.forget(msg)
@@ -174,19 +175,19 @@ func (s *Stock) serve(msg *message.Message, captured *capture, h message.Handler
 	}
 
 	if d.crashed {
-		return nil, s.fail(d, middleware.ClassCrashed, source.crashError(&captured.delivery))
+		return nil, s.fail(d, retry.ClassCrashed, source.crashError(&captured.delivery))
 	}
 	if captured.err != nil {
-		return nil, s.fail(d, middleware.ClassUndecodable, captured.err)
+		return nil, s.fail(d, retry.ClassUndecodable, captured.err)
 	}
 	d.clean(msg)
-	msg.SetContext(middleware.WithDelivery(msg.Context(), d))
+	msg.SetContext(engine.WithDelivery(msg.Context(), d))
 
 	return s.handle(d, h)
 }
 
 func (s *Stock) delivery(msg *message.Message, captured *capture, source *Source) *stockDelivery {
-	d := &stockDelivery{msg: msg, owner: s.Owner, source: source, captured: captured, ctx: msg.Context()}
+	d := &stockDelivery{msg: msg, engine: s.Engine, source: source, captured: captured, ctx: msg.Context()}
 	d.arrival = source.arrive(&captured.delivery, time.Now(), s.Logger)
 	d.Arrive(&source.Policy, &d.state)
 
@@ -194,17 +195,17 @@ func (s *Stock) delivery(msg *message.Message, captured *capture, source *Source
 }
 
 // fail settles a message that no handler may see.
-func (s *Stock) fail(d *stockDelivery, class middleware.Class, err error) error {
-	return d.Settle(d.ctx, s.Judge.Judge(d, middleware.Failure{Class: class, Err: err, Message: d.msg, Topic: d.source.Topic}))
+func (s *Stock) fail(d *stockDelivery, class retry.Class, err error) error {
+	return d.Settle(d.ctx, s.Engine.Judge(d, retry.Failure{Class: class, Err: err, Message: d.msg, Topic: d.source.Topic}))
 }
 
 // handle calls the handler, and tells how an attempt has ended that has not failed: with an error the router nacks, which requeues.
 func (s *Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*message.Message, err error) {
-	end := middleware.EventRequeued // also if the handler ends its goroutine
-	defer func() { s.Judge.Ended(end, d, d.msg) }()
+	end := retry.EventRequeued // also if the handler ends its goroutine
+	defer func() { s.Engine.Ended(end, d, d.msg) }()
 
 	if produced, err = h(d.msg); err == nil {
-		end = middleware.EventSucceeded
+		end = retry.EventSucceeded
 		s.Captures.forget(d.msg) // its delivery is in its context, should it be handled again
 		d.tellWhenAcked()
 	}
@@ -216,19 +217,19 @@ func (s *Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*mes
 // router has answered, so the copy must be confirmed before: Settle waits.
 type stockDelivery struct {
 	arrival
-	middleware.Standing
+	engine.Standing
 
 	msg      *message.Message
-	owner    any
+	engine   *engine.Engine
 	source   *Source
 	captured *capture
 	ctx      context.Context // as the router gave it to us
 }
 
-var _ middleware.Delivery = (*stockDelivery)(nil)
+var _ engine.Delivery = (*stockDelivery)(nil)
 
-func (d *stockDelivery) Owner() any    { return d.owner }
-func (d *stockDelivery) Queue() string { return d.source.Queue }
+func (d *stockDelivery) Engine() *engine.Engine { return d.engine }
+func (d *stockDelivery) Queue() string          { return d.source.Queue }
 
 // Enter and Leave are of no use here: a stock subscriber carries an answer out at once.
 func (d *stockDelivery) Enter() {}
@@ -240,17 +241,17 @@ func (d *stockDelivery) Withdrawn() bool { return errors.Is(d.ctx.Err(), context
 // Succeeded is of no use here: a stock subscriber nacks outputs that cannot be published, and nobody is asked.
 func (d *stockDelivery) Succeeded() {}
 
-func (d *stockDelivery) Settle(ctx context.Context, s middleware.Settlement) error {
+func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
 	switch s.Verdict.Action {
-	case middleware.ActionRequeue:
+	case retry.ActionRequeue:
 		return nil // the middleware gives the handler's error to the router, which nacks
-	case middleware.ActionDrop:
+	case retry.ActionDrop:
 		s.Done(s.Verdict)
 		d.source.tell(d.state.Canary, wire.Dropped, nil)
 		return nil
-	case middleware.ActionRetryNow:
+	case retry.ActionRetryNow:
 		panic("unreachable: only a middleware that calls the handler again is given this")
-	case middleware.ActionRetry, middleware.ActionPostpone, middleware.ActionDeadLetter:
+	case retry.ActionRetry, retry.ActionPostpone, retry.ActionDeadLetter:
 	}
 
 	select {
@@ -274,7 +275,7 @@ func (d *stockDelivery) Settle(ctx context.Context, s middleware.Settlement) err
 		return err
 	}
 	s.Done(final(s.Verdict, published))
-	d.source.tell(d.state.Canary, outcomeOf(published, s.Verdict.Action == middleware.ActionPostpone), published)
+	d.source.tell(d.state.Canary, outcomeOf(published, s.Verdict.Action == retry.ActionPostpone), published)
 
 	return nil
 }

@@ -14,10 +14,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // acknowledger is what tells a delivery from a ghost.
@@ -67,7 +71,7 @@ func TestCapturesForgetMessagesThatAreSettled(t *testing.T) {
 // What cannot be decoded is settled again when a middleware outside of ours handles it again: its delivery is in no context.
 func TestCapturesRememberWhatCannotBeDecoded(t *testing.T) {
 	s := stock(testSource(config.Policy{}), nil)
-	s.Judge.Decide = func(f middleware.Failure) error { return middleware.Drop(f.Err) }
+	s.Engine.Decide = func(f retry.Failure) error { return retry.Drop(f.Err) }
 	msg := s.Captures.Unmarshal(rejecting{}, delivered(nil))
 	called := 0
 	chain := s.Middleware(func(*message.Message) ([]*message.Message, error) { called++; return nil, nil })
@@ -127,7 +131,7 @@ func TestNamesOfMessages(t *testing.T) {
 		"none yet":             {"", "", "", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := delivered(amqp091.Table{wire.KeyUUID: test.header, amqp.DefaultMessageUUIDHeaderKey: test.own})
+			d := delivered(amqp091.Table{header.UUID: test.header, amqp.DefaultMessageUUIDHeaderKey: test.own})
 			d.MessageId = test.id
 
 			captures := NewCaptures()
@@ -162,11 +166,9 @@ func TestIdentify(t *testing.T) {
 	assert.NotEqual(t, a, b)
 }
 
-const plug = "this plug"
-
 func stock(source Source, err error) Stock {
 	return Stock{
-		Captures: NewCaptures(), Owner: plug, Logger: watermill.NopLogger{}, Judge: middleware.Poison{Owner: plug, Logger: watermill.NopLogger{}},
+		Captures: NewCaptures(), Logger: watermill.NopLogger{}, Engine: &engine.Engine{Logger: watermill.NopLogger{}},
 		Source: func(string) (*Source, error) { return &source, err },
 	}
 }
@@ -174,7 +176,7 @@ func stock(source Source, err error) Stock {
 func TestStockMiddlewareFindsTheDelivery(t *testing.T) {
 	s := stock(testSource(config.Policy{Retries: 2}), nil)
 	msg := s.Captures.Unmarshal(amqp.DefaultMarshaler{}, delivered(amqp091.Table{
-		wire.KeyVersion: "1", wire.KeyQueue: "orders", wire.KeyCount: "1", wire.KeyDelay: "1s", wire.KeyError: "boom",
+		header.Version: "1", header.Queue: "orders", header.Count: "1", header.Delay: "1s", header.Error: "boom",
 		"x-death": []any{amqp091.Table{"queue": "orders.retry.1s"}},
 	}))
 	msg.SetContext(context.WithValue(context.Background(), ctxKey{}, "subscriber's")) // as stock subscribers do
@@ -182,11 +184,11 @@ func TestStockMiddlewareFindsTheDelivery(t *testing.T) {
 	handled := false
 	_, err := s.Middleware(func(msg *message.Message) ([]*message.Message, error) {
 		handled = true
-		attempt, ok := middleware.AttemptFromContext(msg.Context())
+		attempt, ok := retry.AttemptFromContext(msg.Context())
 		assert.True(t, ok)
 		assert.WithinDuration(t, time.Now(), attempt.Since, time.Minute)
 		attempt.Since = time.Time{}
-		assert.Equal(t, middleware.Attempt{Number: 2, Try: 1, Failures: 1, MaxRetries: 2, LastError: "boom", Queue: "orders"}, attempt)
+		assert.Equal(t, retry.Attempt{Number: 2, Try: 1, Failures: 1, MaxRetries: 2, LastError: "boom", Queue: "orders"}, attempt)
 		assert.Equal(t, "subscriber's", msg.Context().Value(ctxKey{}))
 		assert.Equal(t, message.Metadata{}, msg.Metadata)
 
@@ -201,8 +203,8 @@ type ctxKey struct{}
 func TestStockMiddlewareServesItsOwner(t *testing.T) {
 	s := stock(testSource(config.Policy{}), nil)
 	msg := s.Captures.Unmarshal(amqp.DefaultMarshaler{}, delivered(nil))
-	chain := s.Middleware(middleware.Retry{Poison: s.Judge}.Middleware(func(*message.Message) ([]*message.Message, error) {
-		return nil, middleware.Drop(errors.New("boom"))
+	chain := s.Middleware(middleware.Retry{Of: s.Engine}.Middleware(func(*message.Message) ([]*message.Message, error) {
+		return nil, retry.Drop(errors.New("boom"))
 	}))
 
 	_, err := chain(msg)
@@ -228,7 +230,7 @@ func TestStockMiddlewareLeavesOthersAlone(t *testing.T) {
 
 			_, err := s.Middleware(func(got *message.Message) ([]*message.Message, error) {
 				assert.Same(t, msg, got)
-				assert.Equal(t, test.known, middleware.HasDelivery(got.Context(), s.Owner), "it is the plug's")
+				assert.Equal(t, test.known, engine.HasDelivery(got.Context(), s.Engine), "it is the retrier's")
 				return nil, errHandler
 			})(msg)
 			assert.Equal(t, errHandler, err)
@@ -258,18 +260,19 @@ func TestStockMiddlewareKeepsFromHandlers(t *testing.T) {
 
 func TestStockDeliveryTellsWhatWasCarriedOut(t *testing.T) {
 	source := testSource(config.Policy{})
-	d := &stockDelivery{owner: plug, source: &source, captured: &capture{delivery: delivered(nil)}}
+	judge := &engine.Engine{}
+	d := &stockDelivery{engine: judge, source: &source, captured: &capture{delivery: delivered(nil)}}
 
-	assert.NoError(t, d.Settle(t.Context(), middleware.Settlement{Verdict: middleware.Verdict{Action: middleware.ActionRequeue}}))
-	assert.NoError(t, d.Settle(t.Context(), middleware.Settlement{Verdict: middleware.Verdict{Action: middleware.ActionDrop}}))
-	assert.Equal(t, plug, d.Owner())
+	assert.NoError(t, d.Settle(t.Context(), engine.Settlement{Verdict: retry.Verdict{Action: retry.ActionRequeue}}))
+	assert.NoError(t, d.Settle(t.Context(), engine.Settlement{Verdict: retry.Verdict{Action: retry.ActionDrop}}))
+	assert.Same(t, judge, d.Engine())
 	assert.Equal(t, "orders", d.Queue())
 	assert.False(t, d.isGone())
 }
 
 func TestHandle(t *testing.T) {
-	retry := middleware.Settlement{Verdict: middleware.Verdict{Action: middleware.ActionRetry, Count: 1}}
-	dead := middleware.Settlement{Verdict: middleware.Verdict{Action: middleware.ActionDeadLetter}}
+	retrier := engine.Settlement{Verdict: retry.Verdict{Action: retry.ActionRetry, Count: 1}}
+	dead := engine.Settlement{Verdict: retry.Verdict{Action: retry.ActionDeadLetter}}
 
 	h := &handle{}
 	s, succeeded := h.answer()
@@ -278,21 +281,21 @@ func TestHandle(t *testing.T) {
 
 	h = &handle{}
 	require.NoError(t, h.Settle(t.Context(), dead))
-	require.NoError(t, h.Settle(t.Context(), retry))
+	require.NoError(t, h.Settle(t.Context(), retrier))
 	h.Succeeded()
 	s, succeeded = h.answer()
 	assert.Equal(t, dead.Verdict, s.Verdict, "an inner middleware knows best")
 	assert.True(t, succeeded)
 
-	assert.ErrorIs(t, h.Settle(t.Context(), retry), errSettled, "after the answer it is too late")
+	assert.ErrorIs(t, h.Settle(t.Context(), retrier), errSettled, "after the answer it is too late")
 }
 
 func TestFinal(t *testing.T) {
-	retry := middleware.Verdict{Action: middleware.ActionRetry, Count: 1, Delay: time.Second}
-	assert.Equal(t, retry, final(retry, &wire.State{Count: 1}))
+	retrier := retry.Verdict{Action: retry.ActionRetry, Count: 1, Delay: time.Second}
+	assert.Equal(t, retrier, final(retrier, &wire.State{Count: 1}))
 	assert.Equal(t,
-		middleware.Verdict{Action: middleware.ActionDeadLetter, Reason: middleware.ReasonTooLarge},
-		final(retry, &wire.State{Count: wire.CountDead, Reason: wire.ReasonTooLarge}))
+		retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonTooLarge},
+		final(retrier, &wire.State{Count: header.CountDead, Reason: retry.ReasonTooLarge}))
 }
 
 func TestWaitUntil(t *testing.T) {
@@ -308,9 +311,9 @@ func TestWaitUntil(t *testing.T) {
 
 func TestHeldError(t *testing.T) {
 	errCause := errors.New("nacked")
-	err := fmt.Errorf("x: %w", &HeldError{Queue: "q", Exchange: "q.retry", Held: 3, For: 1500 * time.Millisecond, Err: errCause})
+	err := fmt.Errorf("x: %w", &topology.HeldError{Queue: "q", Exchange: "q.retry", Held: 3, For: 1500 * time.Millisecond, Err: errCause})
 
-	var held *HeldError
+	var held *topology.HeldError
 	require.ErrorAs(t, err, &held)
 	assert.Equal(t, 3, held.Held)
 	assert.ErrorIs(t, err, errCause)

@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/cenkalti/backoff/v5"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // subscription is one call of Subscribe. It lives through as many sessions as the broker makes necessary; its workers are
@@ -118,11 +118,11 @@ func (s *subscription) run(session *session) {
 
 		if session != nil {
 			s.logger.Info("Consuming", nil)
-			s.emit(middleware.EventConsuming)
+			s.emit(retry.EventConsuming)
 			s.serve(session)
 			session.close(s)
 			s.logger.Info("Stopped consuming", nil)
-			s.emit(middleware.EventStoppedConsuming)
+			s.emit(retry.EventStoppedConsuming)
 		}
 		if time.Since(began) > 10*time.Second { // it was not the opening that failed
 			wait.Reset()
@@ -140,8 +140,8 @@ func (s *subscription) run(session *session) {
 	}
 }
 
-func (s *subscription) emit(kind middleware.EventKind) {
-	s.consumer.settings.Judge.Emit(middleware.Event{
+func (s *subscription) emit(kind retry.EventKind) {
+	s.consumer.settings.Engine.Emit(retry.Event{
 		Kind: kind, Topic: s.source.Topic, Queue: s.source.Queue, DeadLetters: s.source.DeadLettersOf != "",
 	})
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Turns lets the consumers of one plug hand out suspects one at a time: see suspect.go. A process that dies of one takes everything with it
+// Turns lets the consumers of one retrier hand out suspects one at a time: see suspect.go. A process that dies of one takes everything with it
 // that it has in flight, whatever topic that belongs to.
 //
 // The message that was redelivered least often comes first: the one that kills has been redelivered at each death, so its neighbours are

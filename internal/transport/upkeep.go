@@ -11,6 +11,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -40,7 +41,7 @@ type wayBack struct {
 
 // lookAfter is called for every copy that has begun to wait.
 func (f *Forwarder) lookAfter(plan topology.Plan, published *wire.State) {
-	if !plan.IsShared() || !f.settings.Redeclare || published.Count == wire.CountDead {
+	if !plan.IsShared() || !f.settings.Redeclare || published.Count == header.CountDead {
 		return
 	}
 	delay, err := config.ParseDelay(published.Delay)

@@ -12,7 +12,9 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // The way back from shared retry queues is declared again and again as long as a copy waits, whatever was published since, and not
@@ -50,7 +52,7 @@ func TestUpkeep_LastsAsLongAsCopiesWait(t *testing.T) {
 		f.upkeep.mu.Unlock()
 
 		o := failure()
-		o.State = wire.State{Queue: "q", Count: wire.CountDead, Reason: wire.ReasonPermanent}
+		o.State = wire.State{Queue: "q", Count: header.CountDead, Reason: retry.ReasonPermanent}
 		_, err := lane.Forward(t.Context(), o)
 		require.NoError(t, err)
 		assert.Zero(t, bound(time.Minute), "a dead letter does not wait")

@@ -3,6 +3,8 @@ package wire
 import (
 	"strconv"
 	"strings"
+
+	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 // MaxCanaryBytes bound the header of a canary: a name, a run and a number.
@@ -57,12 +59,12 @@ type Notice struct {
 	Delay    string
 }
 
-const keyOutcome = Prefix + "outcome"
+const keyOutcome = header.Prefix + "outcome"
 
 // Headers spells the notice.
 func (n Notice) Headers() map[string]any {
 	return map[string]any{
-		KeyCanary: n.Text(), keyOutcome: string(n.Outcome), KeyCount: strconv.Itoa(n.Attempts), KeyDelay: n.Delay,
+		header.Canary: n.Text(), keyOutcome: string(n.Outcome), header.Count: strconv.Itoa(n.Attempts), header.Delay: n.Delay,
 	}
 }
 
@@ -72,7 +74,7 @@ func ReadNotice(headers map[string]any) (n Notice, ok bool) {
 		s, _ := headers[key].(string)
 		return s
 	}
-	if n.Canary, ok = ReadCanary(text(KeyCanary)); !ok {
+	if n.Canary, ok = ReadCanary(text(header.Canary)); !ok {
 		return Notice{}, false
 	}
 	switch n.Outcome = Outcome(text(keyOutcome)); n.Outcome {
@@ -80,7 +82,7 @@ func ReadNotice(headers map[string]any) (n Notice, ok bool) {
 	default:
 		return Notice{}, false
 	}
-	n.Attempts, n.Delay = number(text(KeyCount)), text(KeyDelay)
+	n.Attempts, n.Delay = number(text(header.Count)), text(header.Delay)
 
 	return n, true
 }

@@ -11,7 +11,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // FuzzLife is what headers of any type and text make of a message, by rounds of failing, waiting and coming back: it ends within the
@@ -27,10 +29,10 @@ func FuzzLife(f *testing.F) {
 	f.Fuzz(func(t *testing.T, version, count, delay, number, history, at, suffix, text string, kind byte, waited bool) {
 		const retries = 3
 		headers := map[string]any{
-			wire.KeyVersion: version, wire.KeyQueue: queue, wire.KeyCount: anyType(kind, count), wire.KeyDelay: delay,
-			wire.KeyAttempts: number, wire.KeyReplays: number, wire.KeyHistory: history, wire.KeyError: text, wire.KeyUUID: text,
-			wire.KeyReplay: text, wire.KeyEdits: text, wire.KeySince: at, wire.KeyNotBefore: at, wire.KeyLastFailure: at, wire.KeyExchange: text, wire.KeyExpiration: count,
-			wire.Prefix + suffix: text, "x-death": text,
+			header.Version: version, header.Queue: queue, header.Count: anyType(kind, count), header.Delay: delay,
+			header.Attempts: number, header.Replays: number, header.History: history, header.Error: text, header.UUID: text,
+			header.Replay: text, header.Edits: text, header.Since: at, header.NotBefore: at, header.LastFailure: at, header.Exchange: text, header.Expiration: count,
+			header.Prefix + suffix: text, "x-death": text,
 		}
 		death := ""
 		if waited {
@@ -55,25 +57,25 @@ func FuzzLife(f *testing.F) {
 			state.Queue = queue
 			state.Attempts++
 			if state.Count++; state.Count > retries {
-				state.Count, state.Delay, state.Reason = wire.CountDead, "", wire.ReasonExhausted
+				state.Count, state.Delay, state.Reason = header.CountDead, "", retry.ReasonExhausted
 			} else {
 				state.Delay = "30s"
 			}
 			next := state.Headers(id)
 			known := maps.Clone(next)
 			maps.DeleteFunc(known, func(key, _ string) bool {
-				return !slices.Contains(append(allKeys, wire.KeySince, wire.KeyNotBefore), key) && !wire.IsPoison(key)
+				return !slices.Contains(append(allKeys, header.Since, header.NotBefore), key) && !header.IsPoison(key)
 			})
 			checkBounds(t, known)
 			require.LessOrEqual(t, encodedSize(next)-encodedSize(known), wire.MaxUnknownBytes)
 			for key := range next {
 				require.True(t, utf8.ValidString(key))
 			}
-			require.NotContains(t, next, wire.KeyRetire, "no message carries it")
-			if state.Count == wire.CountDead {
+			require.NotContains(t, next, header.Retire, "no message carries it")
+			if state.Count == header.CountDead {
 				letter, ok := wire.ReadDead(table(next), queue)
 				require.True(t, ok)
-				require.Equal(t, wire.ReasonExhausted, letter.Reason)
+				require.Equal(t, retry.ReasonExhausted, letter.Reason)
 
 				return
 			}

@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
-	"time"
+
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // The history keeps the first failure, which tells the cause, and the last ones, which tell the present.
@@ -14,33 +16,24 @@ const (
 	historyErrorBytes = 256
 )
 
-// Attempt is one failed attempt in a message's history.
-type Attempt struct {
-	Number int       // of the handler call, over all lives of the message
-	At     time.Time // UTC, milliseconds
-	Error  string    // at most 256 bytes
-	Type   string
-	Reason Reason // how it failed where that is more than an error: panic, crashed, unpublishable, ...
-}
-
 // attemptJSON fixes the spelling on the wire, apart from the Go names.
 type attemptJSON struct {
-	Number int    `json:"n"`
-	At     string `json:"at"`
-	Error  string `json:"error,omitempty"`
-	Type   string `json:"type,omitempty"`
-	Reason Reason `json:"reason,omitempty"`
+	Number int          `json:"n"`
+	At     string       `json:"at"`
+	Error  string       `json:"error,omitempty"`
+	Type   string       `json:"type,omitempty"`
+	Reason retry.Reason `json:"reason,omitempty"`
 }
 
 // Append returns history with a further attempt, bounded to the first and the last nine.
-func Append(history []Attempt, a Attempt) []Attempt {
+func Append(history []retry.FailedAttempt, a retry.FailedAttempt) []retry.FailedAttempt {
 	a.Error = Text(a.Error, historyErrorBytes)
 	a.Type = Text(a.Type, MaxErrorTypeBytes)
 
 	return trim(append(slices.Clone(history), a), historyLast)
 }
 
-func trim(history []Attempt, last int) []Attempt {
+func trim(history []retry.FailedAttempt, last int) []retry.FailedAttempt {
 	if len(history) <= historyFirst+last {
 		return history
 	}
@@ -49,7 +42,7 @@ func trim(history []Attempt, last int) []Attempt {
 }
 
 // encodeHistory drops attempts behind the first until the text fits its bound: escaping can multiply an error text by six.
-func encodeHistory(history []Attempt) string {
+func encodeHistory(history []retry.FailedAttempt) string {
 	for last := historyLast; len(history) > 0; last-- {
 		history = trim(history, max(last, 0))
 
@@ -68,12 +61,12 @@ func encodeHistory(history []Attempt) string {
 // HasCrashed reports whether the headers carry a history in which the message has crashed its consumers. It does not decode it:
 // it is asked of every delivery.
 func HasCrashed(headers map[string]any) bool {
-	text, _ := headers[KeyHistory].(string)
+	text, _ := headers[header.History].(string)
 
-	return strings.Contains(text, `"reason":"`+string(ReasonCrashed)+`"`) // in an error text the quotes are escaped
+	return strings.Contains(text, `"reason":"`+string(retry.ReasonCrashed)+`"`) // in an error text the quotes are escaped
 }
 
-func marshalHistory(history []Attempt) string {
+func marshalHistory(history []retry.FailedAttempt) string {
 	out := make([]attemptJSON, len(history))
 	for i, a := range history {
 		out[i] = attemptJSON{a.Number, formatTime(a.At), a.Error, a.Type, a.Reason}
@@ -88,7 +81,7 @@ func marshalHistory(history []Attempt) string {
 }
 
 // decodeHistory reads what encodeHistory wrote; anything else is no history, never an error.
-func decodeHistory(text string) []Attempt {
+func decodeHistory(text string) []retry.FailedAttempt {
 	if text == "" || len(text) > MaxHistoryBytes {
 		return nil
 	}
@@ -98,9 +91,9 @@ func decodeHistory(text string) []Attempt {
 		return nil
 	}
 
-	var history []Attempt
+	var history []retry.FailedAttempt
 	for _, a := range in {
-		history = Append(history, Attempt{a.Number, parseTime(a.At), a.Error, a.Type, a.Reason})
+		history = Append(history, retry.FailedAttempt{Number: a.Number, At: parseTime(a.At), Error: a.Error, Type: a.Type, Reason: a.Reason})
 	}
 
 	return history

@@ -4,20 +4,16 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
-	"strings"
+
+	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
-// IsOpt reports whether key is an x-opt-* header. A publisher may set them and a handler sees them, but no copy carries them:
-// by x-opt-delivery-time, RabbitMQ 4.4 and later hold a message back until a time. That would delay a retry and hide a dead
-// letter, and a time that is too far away stops the queue for good.
-func IsOpt(key string) bool { return strings.HasPrefix(key, "x-opt-") }
-
-// Opt returns the x-opt-* headers of a message as text: those that it has, and those that [KeyOpt] keeps. Nil if there are none.
-// It trusts KeyOpt of any queue: whoever forges it could have set these headers as well.
+// Opt returns the x-opt-* headers of a message as text: those that it has, and those that [header.Opt] keeps. Nil if there are none.
+// It trusts header.Opt of any queue: whoever forges it could have set these headers as well.
 func Opt(headers map[string]any, text func(any) string) map[string]string {
-	found := decodeOpt(headers[KeyOpt])
+	found := decodeOpt(headers[header.Opt])
 	for key, value := range headers {
-		if !IsOpt(key) {
+		if !header.IsOpt(key) {
 			continue
 		}
 		if found == nil {
@@ -29,7 +25,7 @@ func Opt(headers map[string]any, text func(any) string) map[string]string {
 	return found
 }
 
-// EncodeOpt spells x-opt-* headers for [KeyOpt]. It leaves out those that do not fit into MaxOptBytes.
+// EncodeOpt spells x-opt-* headers for [header.Opt]. It leaves out those that do not fit into MaxOptBytes.
 func EncodeOpt(opt map[string]string) string {
 	kept, room := map[string]string{}, MaxOptBytes-len("{}")
 	for _, key := range slices.Sorted(maps.Keys(opt)) {
@@ -58,7 +54,7 @@ func decodeOpt(value any) map[string]string {
 	if json.Unmarshal([]byte(text), &opt) != nil {
 		return nil
 	}
-	maps.DeleteFunc(opt, func(key, _ string) bool { return !IsOpt(key) })
+	maps.DeleteFunc(opt, func(key, _ string) bool { return !header.IsOpt(key) })
 
 	return opt
 }

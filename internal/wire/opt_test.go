@@ -6,13 +6,15 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/assert"
+
+	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 func TestOptIsBounded(t *testing.T) {
 	long := strings.Repeat("x", 600)
 	text := EncodeOpt(map[string]string{"x-opt-a": long, "x-opt-b": long, "x-opt-c": "1", "x-opt-d": strings.Repeat("\x00", 300)})
 	assert.LessOrEqual(t, len(text), MaxOptBytes)
-	assert.Equal(t, map[string]string{"x-opt-a": long, "x-opt-c": "1"}, Opt(map[string]any{KeyOpt: text}, nil),
+	assert.Equal(t, map[string]string{"x-opt-a": long, "x-opt-c": "1"}, Opt(map[string]any{header.Opt: text}, nil),
 		"what is too large is left out, not cut")
 	assert.Empty(t, EncodeOpt(nil))
 }
@@ -21,12 +23,12 @@ func TestOptReadsWhatThereIs(t *testing.T) {
 	text := func(v any) string { return fmt.Sprint(v) }
 	assert.Nil(t, Opt(map[string]any{"own": "1", "X-Opt-A": "1"}, text))
 	assert.Equal(t, map[string]string{"x-opt-a": "2", "x-opt-b": "1"},
-		Opt(map[string]any{"x-opt-a": int64(2), KeyOpt: `{"x-opt-a":"1","x-opt-b":"1","own":"1"}`}, text))
+		Opt(map[string]any{"x-opt-a": int64(2), header.Opt: `{"x-opt-a":"1","x-opt-b":"1","own":"1"}`}, text))
 
 	for _, forged := range []any{
 		nil, int64(1), "", "[]", "null", "{", `{"x-opt-a":1}`, `{"own":"1"}`, `{"x-opt-a":"` + strings.Repeat("x", MaxOptBytes) + `"}`,
 	} {
-		assert.Empty(t, Opt(map[string]any{KeyOpt: forged}, text), forged)
+		assert.Empty(t, Opt(map[string]any{header.Opt: forged}, text), forged)
 	}
 }
 
@@ -34,6 +36,6 @@ func TestOptReadsWhatThereIs(t *testing.T) {
 func TestShrinkGivesUpOptLast(t *testing.T) {
 	s := State{Queue: "q", Count: 1, Delay: "1s", Arrival: NewArrival("", "q", "", "", "")}
 	s.Arrival.Opt = `{"x-opt-a":"1"}`
-	assert.Equal(t, s.Arrival.Opt, s.Shrink(ShrinkSteps - 1).Headers("id")[KeyOpt])
-	assert.NotContains(t, s.Shrink(ShrinkSteps).Headers("id"), KeyOpt)
+	assert.Equal(t, s.Arrival.Opt, s.Shrink(ShrinkSteps - 1).Headers("id")[header.Opt])
+	assert.NotContains(t, s.Shrink(ShrinkSteps).Headers("id"), header.Opt)
 }

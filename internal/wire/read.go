@@ -8,6 +8,9 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Kind is what a message in a queue turns out to be.
@@ -34,7 +37,7 @@ type Reading struct {
 
 // Carries tells whether headers are this queue's, which those of a fresh message are not.
 func Carries(headers map[string]any, queue string) bool {
-	text, _ := headers[KeyQueue].(string)
+	text, _ := headers[header.Queue].(string)
 	return text != "" && text == queue
 }
 
@@ -44,15 +47,15 @@ func Read(headers map[string]any, r Reading) (State, Kind) {
 	if !Carries(headers, r.Queue) {
 		return State{}, Fresh
 	}
-	if v, _ := headers[KeyVersion].(string); v != Version {
+	if v, _ := headers[header.Version].(string); v != header.FormatVersion {
 		return State{}, UnknownVersion
 	}
 
-	count, exact := readCount(headers[KeyCount])
-	delay, _ := headers[KeyDelay].(string)
+	count, exact := readCount(headers[header.Count])
+	delay, _ := headers[header.Delay].(string)
 
 	switch {
-	case exact && count == CountDead:
+	case exact && count == header.CountDead:
 		s := decode(headers).buried()
 		s.Count, s.Replays = 0, min(s.Replays+1, math.MaxInt32)
 		s.Delay, s.Reason = "", ""
@@ -87,33 +90,33 @@ func decode(headers map[string]any) State {
 	}
 
 	s := State{
-		Delay:        text(KeyDelay),
-		Attempts:     number(text(KeyAttempts)),
-		Replays:      number(text(KeyReplays)),
-		Queue:        text(KeyQueue),
-		Topic:        text(KeyTopic),
-		Handler:      text(KeyHandler),
-		Host:         text(KeyHost),
-		UUID:         text(KeyUUID),
-		FirstFailure: parseTime(text(KeyFirstFailure)),
-		LastFailure:  parseTime(text(KeyLastFailure)),
-		Since:        parseTime(text(KeySince)),
-		Deadline:     parseTime(text(KeyDeadline)),
-		NotBefore:    parseTime(text(KeyNotBefore)),
-		Handled:      text(KeyHandled),
-		Reason:       Reason(text(KeyReason)),
-		Error:        text(KeyError),
-		ErrorType:    text(KeyErrorType),
-		History:      decodeHistory(text(KeyHistory)),
-		Replay:       text(KeyReplay),
-		Edits:        text(KeyEdits),
-		Canary:       text(KeyCanary),
+		Delay:        text(header.Delay),
+		Attempts:     number(text(header.Attempts)),
+		Replays:      number(text(header.Replays)),
+		Queue:        text(header.Queue),
+		Topic:        text(header.Topic),
+		Handler:      text(header.Handler),
+		Host:         text(header.Host),
+		UUID:         text(header.UUID),
+		FirstFailure: parseTime(text(header.FirstFailure)),
+		LastFailure:  parseTime(text(header.LastFailure)),
+		Since:        parseTime(text(header.Since)),
+		Deadline:     parseTime(text(header.Deadline)),
+		NotBefore:    parseTime(text(header.NotBefore)),
+		Handled:      text(header.Handled),
+		Reason:       retry.Reason(text(header.Reason)),
+		Error:        text(header.Error),
+		ErrorType:    text(header.ErrorType),
+		History:      decodeHistory(text(header.History)),
+		Replay:       text(header.Replay),
+		Edits:        text(header.Edits),
+		Canary:       text(header.Canary),
 		Unknown:      unknown(headers),
 	}
 
-	if _, known := headers[KeyExchange].(string); known {
-		s.Arrival = NewArrival(text(KeyExchange), text(KeyRoutingKey), text(KeyExpiration), text(KeyUserID), text(KeyCC))
-		s.Arrival.Opt = text(KeyOpt)
+	if _, known := headers[header.Exchange].(string); known {
+		s.Arrival = NewArrival(text(header.Exchange), text(header.RoutingKey), text(header.Expiration), text(header.UserID), text(header.CC))
+		s.Arrival.Opt = text(header.Opt)
 	}
 
 	return s
@@ -123,7 +126,7 @@ func decode(headers map[string]any) State {
 func unknown(headers map[string]any) map[string]string {
 	var keys []string // mostly none: so not all of them are sorted
 	for key := range headers {
-		if IsOwn(key) && !known[key] && key != KeyRetire {
+		if header.IsOwn(key) && !header.Known[key] && key != header.Retire {
 			keys = append(keys, key)
 		}
 	}
@@ -193,7 +196,7 @@ func readCount(v any) (count int, exact bool) {
 func Strip(headers map[string]any, replay bool) map[string]any {
 	out := make(map[string]any, len(headers))
 	for key, value := range headers {
-		if IsOwn(key) || IsBroker(key) || replay && IsPoison(key) {
+		if header.IsOwn(key) || header.IsBroker(key) || replay && header.IsPoison(key) {
 			continue
 		}
 		out[key] = value
@@ -206,17 +209,17 @@ func Strip(headers map[string]any, replay bool) map[string]any {
 // ours: the broker itself has put it there at its first attempt, or a person. Its Count is CountDead if we have put it there, else what
 // it was when the broker did.
 func ReadDead(headers map[string]any, queue string) (State, bool) {
-	count, exact := readCount(headers[KeyCount])
-	dead := exact && count == CountDead
-	if v, _ := headers[KeyVersion].(string); v != Version || !dead && headers[KeyQueue] != queue {
+	count, exact := readCount(headers[header.Count])
+	dead := exact && count == header.CountDead
+	if v, _ := headers[header.Version].(string); v != header.FormatVersion || !dead && headers[header.Queue] != queue {
 		return State{}, false
 	}
 	s := decode(headers)
 	s.Count, s.Canary = count, ""
-	s.Removed, _ = headers[KeyRemoved].(string)
+	s.Removed, _ = headers[header.Removed].(string)
 
 	// Whoever can publish can write these: what is shown keeps the bounds that we keep.
-	if !slices.Contains(Reasons(), s.Reason) {
+	if !slices.Contains(retry.Reasons(), s.Reason) {
 		s.Reason = ""
 	}
 	s.Error, s.ErrorType = Text(s.Error, MaxErrorBytes), Text(s.ErrorType, MaxErrorTypeBytes)

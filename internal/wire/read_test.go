@@ -8,7 +8,9 @@ import (
 	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 const queue = "orders"
@@ -26,10 +28,10 @@ func reading(death string) wire.Reading {
 // own are headers as we write them in queue "orders", with a count of any type.
 func own(count any) map[string]any {
 	return map[string]any{
-		wire.KeyVersion: "1", wire.KeyQueue: queue, wire.KeyDelay: "30s", wire.KeyCount: count,
-		wire.KeyAttempts: "7", wire.KeyReplays: "1", wire.KeyReason: "exhausted", wire.KeyError: "boom",
-		wire.KeyDeadline: "2030-01-01T00:00:00.000Z", wire.KeyHistory: `[{"n":6,"at":"2026-01-02T03:04:05.678Z","error":"boom"}]`,
-		wire.KeyPoisonReason: "boom",
+		header.Version: "1", header.Queue: queue, header.Delay: "30s", header.Count: count,
+		header.Attempts: "7", header.Replays: "1", header.Reason: "exhausted", header.Error: "boom",
+		header.Deadline: "2030-01-01T00:00:00.000Z", header.History: `[{"n":6,"at":"2026-01-02T03:04:05.678Z","error":"boom"}]`,
+		header.PoisonReason: "boom",
 	}
 }
 
@@ -59,28 +61,28 @@ func TestRead(t *testing.T) {
 		// no queue, or another queue's, or nonsense: fresh
 		"no headers":                    {nil, waited, wire.Fresh, 0},
 		"only foreign headers":          {map[string]any{"a": "b"}, waited, wire.Fresh, 0},
-		"no queue":                      {without(own("1"), wire.KeyQueue), waited, wire.Fresh, 0},
-		"empty queue":                   {with(own("1"), wire.KeyQueue, ""), waited, wire.Fresh, 0},
-		"another queue":                 {with(own("1"), wire.KeyQueue, "invoices"), waited, wire.Fresh, 0},
-		"another queue's dead letter":   {with(own("-1"), wire.KeyQueue, "invoices"), "", wire.Fresh, 0},
-		"another queue's strange count": {with(own("99"), wire.KeyQueue, "invoices"), "", wire.Fresh, 0},
-		"queue is bytes":                {with(own("1"), wire.KeyQueue, []byte(queue)), waited, wire.Fresh, 0},
-		"queue is a number":             {with(own("1"), wire.KeyQueue, int32(1)), waited, wire.Fresh, 0},
-		"queue is a list":               {with(own("1"), wire.KeyQueue, []any{queue}), waited, wire.Fresh, 0},
-		"queue is void":                 {with(own("1"), wire.KeyQueue, nil), waited, wire.Fresh, 0},
-		"queue in another case":         {with(own("1"), wire.KeyQueue, "Orders"), waited, wire.Fresh, 0},
+		"no queue":                      {without(own("1"), header.Queue), waited, wire.Fresh, 0},
+		"empty queue":                   {with(own("1"), header.Queue, ""), waited, wire.Fresh, 0},
+		"another queue":                 {with(own("1"), header.Queue, "invoices"), waited, wire.Fresh, 0},
+		"another queue's dead letter":   {with(own("-1"), header.Queue, "invoices"), "", wire.Fresh, 0},
+		"another queue's strange count": {with(own("99"), header.Queue, "invoices"), "", wire.Fresh, 0},
+		"queue is bytes":                {with(own("1"), header.Queue, []byte(queue)), waited, wire.Fresh, 0},
+		"queue is a number":             {with(own("1"), header.Queue, int32(1)), waited, wire.Fresh, 0},
+		"queue is a list":               {with(own("1"), header.Queue, []any{queue}), waited, wire.Fresh, 0},
+		"queue is void":                 {with(own("1"), header.Queue, nil), waited, wire.Fresh, 0},
+		"queue in another case":         {with(own("1"), header.Queue, "Orders"), waited, wire.Fresh, 0},
 
 		// an unknown version: fresh, and told apart
-		"no version":              {without(own("1"), wire.KeyVersion), waited, wire.UnknownVersion, 0},
-		"later version":           {with(own("1"), wire.KeyVersion, "2"), waited, wire.UnknownVersion, 0},
-		"version is a number":     {with(own("1"), wire.KeyVersion, int32(1)), waited, wire.UnknownVersion, 0},
-		"later version, dead":     {with(own("-1"), wire.KeyVersion, "2"), "", wire.UnknownVersion, 0},
-		"other queue and version": {with(with(own("1"), wire.KeyVersion, "2"), wire.KeyQueue, "invoices"), "", wire.Fresh, 0},
+		"no version":              {without(own("1"), header.Version), waited, wire.UnknownVersion, 0},
+		"later version":           {with(own("1"), header.Version, "2"), waited, wire.UnknownVersion, 0},
+		"version is a number":     {with(own("1"), header.Version, int32(1)), waited, wire.UnknownVersion, 0},
+		"later version, dead":     {with(own("-1"), header.Version, "2"), "", wire.UnknownVersion, 0},
+		"other queue and version": {with(with(own("1"), header.Version, "2"), header.Queue, "invoices"), "", wire.Fresh, 0},
 
 		// own queue, count 1..n, and the broker's word: a retry
 		"first retry":               {own("1"), waited, wire.Retry, 1},
 		"last retry":                {own("3"), waited, wire.Retry, 3},
-		"under a delay of its past": {with(own("2"), wire.KeyDelay, "77s"), queue + ".retry.77s", wire.Retry, 2},
+		"under a delay of its past": {with(own("2"), header.Delay, "77s"), queue + ".retry.77s", wire.Retry, 2},
 
 		// own queue, count 1..n, without that death: fresh
 		"metadata passed on":      {own("1"), "", wire.Fresh, 0},
@@ -88,8 +90,8 @@ func TestRead(t *testing.T) {
 		"another queue's death":   {own("1"), "invoices.retry.30s", wire.Fresh, 0},
 		"death in the main queue": {own("1"), queue, wire.Fresh, 0},
 		"death under other delay": {own("1"), queue + ".retry.1s", wire.Fresh, 0},
-		"no delay":                {without(own("1"), wire.KeyDelay), waited, wire.Fresh, 0},
-		"delay is a number":       {with(own("1"), wire.KeyDelay, int64(30)), waited, wire.Fresh, 0},
+		"no delay":                {without(own("1"), header.Delay), waited, wire.Fresh, 0},
+		"delay is a number":       {with(own("1"), header.Delay, int64(30)), waited, wire.Fresh, 0},
 
 		// own queue, count -1: a replay, whatever died before
 		"replay":               {own("-1"), "", wire.Replay, 0},
@@ -102,7 +104,7 @@ func TestRead(t *testing.T) {
 		"one too many":           {own("4"), waited, wire.Clamped, 3},
 		"huge":                   {own("1000000000"), "", wire.Clamped, 3},
 		"beyond all integers":    {own("1000000000000000000000000000000"), "", wire.Clamped, 3},
-		"no count":               {without(own("1"), wire.KeyCount), waited, wire.Clamped, 0},
+		"no count":               {without(own("1"), header.Count), waited, wire.Clamped, 0},
 		"empty":                  {own(""), waited, wire.Clamped, 0},
 		"words":                  {own("two"), waited, wire.Clamped, 0},
 		"space":                  {own(" 1"), waited, wire.Clamped, 0},
@@ -179,10 +181,10 @@ func TestReadWithoutADeathAsksNobody(t *testing.T) {
 
 func TestReadReplay(t *testing.T) {
 	headers := own("-1")
-	headers[wire.KeyUUID] = "u"
-	headers[wire.KeyFirstFailure] = "2026-01-02T03:04:05.678Z"
-	headers[wire.KeyExchange] = ""
-	headers[wire.KeyRoutingKey] = "orders.eu"
+	headers[header.UUID] = "u"
+	headers[header.FirstFailure] = "2026-01-02T03:04:05.678Z"
+	headers[header.Exchange] = ""
+	headers[header.RoutingKey] = "orders.eu"
 
 	state, kind := wire.Read(headers, reading(""))
 
@@ -191,7 +193,7 @@ func TestReadReplay(t *testing.T) {
 		Count: 0, Attempts: 7, Replays: 2, Queue: queue, UUID: "u", Error: "boom",
 		Arrival:      wire.NewArrival("", "orders.eu", "", "", ""),
 		FirstFailure: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC),
-		History:      []wire.Attempt{{Number: 6, At: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC), Error: "boom", Reason: wire.ReasonExhausted}},
+		History:      []retry.FailedAttempt{{Number: 6, At: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC), Error: "boom", Reason: retry.ReasonExhausted}},
 	}, state, "history and first failure are kept; delay, reason and deadline are not, but the history has the reason")
 }
 
@@ -200,7 +202,7 @@ func TestReadForgedCounters(t *testing.T) {
 		"": 0, "-5": 0, "x": 0, "3": 3, "99999999999999999999": 0, "9223372036854775807": math.MaxInt32 - 1,
 	} {
 		headers := own("-1")
-		headers[wire.KeyAttempts], headers[wire.KeyReplays] = text, text
+		headers[header.Attempts], headers[header.Replays] = text, text
 
 		state, _ := wire.Read(headers, reading(""))
 		assert.Equal(t, want, state.Attempts, text)
@@ -211,8 +213,8 @@ func TestReadForgedCounters(t *testing.T) {
 func TestReadForgedValues(t *testing.T) {
 	headers := own("1")
 	for _, key := range []string{
-		wire.KeyAttempts, wire.KeyReplays, wire.KeyTopic, wire.KeyHandler, wire.KeyHost, wire.KeyExchange, wire.KeyUUID,
-		wire.KeyFirstFailure, wire.KeyLastFailure, wire.KeyDeadline, wire.KeyReason, wire.KeyError, wire.KeyErrorType, wire.KeyHistory,
+		header.Attempts, header.Replays, header.Topic, header.Handler, header.Host, header.Exchange, header.UUID,
+		header.FirstFailure, header.LastFailure, header.Deadline, header.Reason, header.Error, header.ErrorType, header.History,
 	} {
 		headers[key] = []any{int32(1)}
 	}
@@ -233,13 +235,13 @@ func TestReadForgedHistory(t *testing.T) {
 		"too long":   "[" + string(make([]byte, wire.MaxHistoryBytes)) + "]",
 		"blank pad":  "[" + blanks(wire.MaxHistoryBytes) + `{"n":1}]`,
 	} {
-		state, kind := wire.Read(with(own("1"), wire.KeyHistory, text), reading(queue+".retry.30s"))
+		state, kind := wire.Read(with(own("1"), header.History, text), reading(queue+".retry.30s"))
 		assert.Equal(t, wire.Retry, kind, name)
 		assert.Empty(t, state.History, name)
 	}
 
-	state, _ := wire.Read(with(own("1"), wire.KeyHistory, `[{"n":1,"at":"yesterday","what":{}},{}]`), reading(queue+".retry.30s"))
-	assert.Equal(t, []wire.Attempt{{Number: 1}, {}}, state.History, "what is known is kept")
+	state, _ := wire.Read(with(own("1"), header.History, `[{"n":1,"at":"yesterday","what":{}},{}]`), reading(queue+".retry.30s"))
+	assert.Equal(t, []retry.FailedAttempt{{Number: 1}, {}}, state.History, "what is known is kept")
 }
 
 func TestStrip(t *testing.T) {
@@ -267,23 +269,23 @@ func TestStrip(t *testing.T) {
 }
 
 func TestPoisonKeysAreWatermills(t *testing.T) {
-	assert.Equal(t, wmmiddleware.ReasonForPoisonedKey, wire.KeyPoisonReason)
-	assert.Equal(t, wmmiddleware.PoisonedTopicKey, wire.KeyPoisonTopic)
-	assert.Equal(t, wmmiddleware.PoisonedHandlerKey, wire.KeyPoisonHandler)
-	assert.Equal(t, wmmiddleware.PoisonedSubscriberKey, wire.KeyPoisonSubscriber)
+	assert.Equal(t, wmmiddleware.ReasonForPoisonedKey, header.PoisonReason)
+	assert.Equal(t, wmmiddleware.PoisonedTopicKey, header.PoisonTopic)
+	assert.Equal(t, wmmiddleware.PoisonedHandlerKey, header.PoisonHandler)
+	assert.Equal(t, wmmiddleware.PoisonedSubscriberKey, header.PoisonSubscriber)
 
 	for _, key := range []string{
 		wmmiddleware.ReasonForPoisonedKey, wmmiddleware.PoisonedTopicKey,
 		wmmiddleware.PoisonedHandlerKey, wmmiddleware.PoisonedSubscriberKey,
 	} {
-		assert.True(t, wire.IsPoison(key), key)
+		assert.True(t, header.IsPoison(key), key)
 	}
-	assert.False(t, wire.IsPoison("poisoned"))
+	assert.False(t, header.IsPoison("poisoned"))
 }
 
 // The spelling is a contract with what lies in queues and with other versions.
 func TestKeys(t *testing.T) {
-	assert.Equal(t, "1", wire.Version)
+	assert.Equal(t, "1", header.FormatVersion)
 	assert.Equal(t, []string{
 		"amqpretry-v", "amqpretry-id", "amqpretry-count", "amqpretry-delay", "amqpretry-attempts", "amqpretry-queue",
 		"amqpretry-topic", "amqpretry-handler", "amqpretry-host", "amqpretry-exchange", "amqpretry-routing-key",
@@ -293,20 +295,20 @@ func TestKeys(t *testing.T) {
 	}, allKeys)
 
 	for _, key := range allKeys {
-		assert.True(t, wire.IsOwn(key), key)
+		assert.True(t, header.IsOwn(key), key)
 	}
 }
 
 func TestReasons(t *testing.T) {
-	assert.Equal(t, []wire.Reason{
+	assert.Equal(t, []retry.Reason{
 		"exhausted", "permanent", "expired", "undecodable", "panic", "crashed", "unpublishable", "rejected", "delivery-limit",
 		"maxlen", "too-large", "postponed-too-long",
-	}, wire.Reasons())
+	}, retry.Reasons())
 }
 
 var allKeys = []string{
-	wire.KeyVersion, wire.KeyID, wire.KeyCount, wire.KeyDelay, wire.KeyAttempts, wire.KeyQueue, wire.KeyTopic, wire.KeyHandler,
-	wire.KeyHost, wire.KeyExchange, wire.KeyRoutingKey, wire.KeyExpiration, wire.KeyUserID, wire.KeyCC, wire.KeyUUID,
-	wire.KeyFirstFailure, wire.KeyLastFailure, wire.KeyDeadline, wire.KeyReason, wire.KeyError, wire.KeyErrorType,
-	wire.KeyHistory, wire.KeyReplays, wire.KeyReplay, wire.KeyEdits, wire.KeyRemoved,
+	header.Version, header.ID, header.Count, header.Delay, header.Attempts, header.Queue, header.Topic, header.Handler,
+	header.Host, header.Exchange, header.RoutingKey, header.Expiration, header.UserID, header.CC, header.UUID,
+	header.FirstFailure, header.LastFailure, header.Deadline, header.Reason, header.Error, header.ErrorType,
+	header.History, header.Replays, header.Replay, header.Edits, header.Removed,
 }

@@ -6,6 +6,9 @@ import (
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // State is what a message carries in our headers: where it is in its life and what happened to it.
@@ -32,11 +35,11 @@ type State struct {
 	// Handled is the mark of a call in which the handler succeeded, and a middleware outside made a failure of it.
 	Handled string
 
-	Reason     Reason // why it died; empty before
+	Reason     retry.Reason // why it died; empty before
 	Error      string
 	ErrorType  string
 	Subscriber string // for Watermill's poison key only, not read back
-	History    []Attempt
+	History    []retry.FailedAttempt
 
 	// Replay names the run that has replayed it last; Edits are what was changed before replays. Both are for tools to read and carried
 	// along here.
@@ -79,11 +82,11 @@ func (a Arrival) Known() bool { return a.known }
 // Headers spells the state. id is new for every publish.
 func (s State) Headers(id string) map[string]string {
 	h := map[string]string{
-		KeyVersion:  Version,
-		KeyID:       id,
-		KeyCount:    strconv.Itoa(s.Count),
-		KeyAttempts: strconv.Itoa(s.Attempts),
-		KeyQueue:    s.Queue,
+		header.Version:  header.FormatVersion,
+		header.ID:       id,
+		header.Count:    strconv.Itoa(s.Count),
+		header.Attempts: strconv.Itoa(s.Attempts),
+		header.Queue:    s.Queue,
 	}
 	maps.Copy(h, s.Unknown)
 
@@ -93,42 +96,42 @@ func (s State) Headers(id string) map[string]string {
 		}
 	}
 
-	if s.Count != CountDead {
-		set(KeyDelay, s.Delay, MaxNameBytes)
+	if s.Count != header.CountDead {
+		set(header.Delay, s.Delay, MaxNameBytes)
 	}
 	if s.Replays > 0 {
-		h[KeyReplays] = strconv.Itoa(s.Replays)
+		h[header.Replays] = strconv.Itoa(s.Replays)
 	}
 
-	set(KeyTopic, s.Topic, MaxNameBytes)
-	set(KeyHandler, s.Handler, MaxNameBytes)
-	set(KeyHost, s.Host, MaxNameBytes)
-	set(KeyUUID, s.UUID, MaxNameBytes)
+	set(header.Topic, s.Topic, MaxNameBytes)
+	set(header.Handler, s.Handler, MaxNameBytes)
+	set(header.Host, s.Host, MaxNameBytes)
+	set(header.UUID, s.UUID, MaxNameBytes)
 
 	if s.Arrival.known {
-		h[KeyExchange] = Text(s.Arrival.Exchange, MaxNameBytes)
-		h[KeyRoutingKey] = Text(s.Arrival.RoutingKey, MaxNameBytes)
-		set(KeyExpiration, s.Arrival.Expiration, MaxNameBytes)
-		set(KeyUserID, s.Arrival.UserID, MaxNameBytes)
-		set(KeyCC, s.Arrival.CC, MaxCCBytes)
-		set(KeyOpt, s.Arrival.Opt, MaxOptBytes)
+		h[header.Exchange] = Text(s.Arrival.Exchange, MaxNameBytes)
+		h[header.RoutingKey] = Text(s.Arrival.RoutingKey, MaxNameBytes)
+		set(header.Expiration, s.Arrival.Expiration, MaxNameBytes)
+		set(header.UserID, s.Arrival.UserID, MaxNameBytes)
+		set(header.CC, s.Arrival.CC, MaxCCBytes)
+		set(header.Opt, s.Arrival.Opt, MaxOptBytes)
 	}
 
-	set(KeyFirstFailure, formatTime(s.FirstFailure), MaxNameBytes)
-	set(KeyLastFailure, formatTime(s.LastFailure), MaxNameBytes)
-	set(KeySince, formatTime(s.Since), MaxNameBytes)
-	set(KeyDeadline, formatTime(s.Deadline), MaxNameBytes)
-	set(KeyNotBefore, formatTime(s.NotBefore), MaxNameBytes)
-	set(KeyHandled, s.Handled, MaxNameBytes)
-	set(KeyReason, string(s.Reason), MaxNameBytes)
-	set(KeyError, s.Error, MaxErrorBytes)
-	set(KeyErrorType, s.ErrorType, MaxErrorTypeBytes)
-	set(KeyReplay, s.Replay, MaxNameBytes)
-	set(KeyEdits, s.Edits, MaxEditsBytes)
-	set(KeyCanary, s.Canary, MaxCanaryBytes)
-	set(KeyHistory, encodeHistory(s.History), MaxHistoryBytes)
+	set(header.FirstFailure, formatTime(s.FirstFailure), MaxNameBytes)
+	set(header.LastFailure, formatTime(s.LastFailure), MaxNameBytes)
+	set(header.Since, formatTime(s.Since), MaxNameBytes)
+	set(header.Deadline, formatTime(s.Deadline), MaxNameBytes)
+	set(header.NotBefore, formatTime(s.NotBefore), MaxNameBytes)
+	set(header.Handled, s.Handled, MaxNameBytes)
+	set(header.Reason, string(s.Reason), MaxNameBytes)
+	set(header.Error, s.Error, MaxErrorBytes)
+	set(header.ErrorType, s.ErrorType, MaxErrorTypeBytes)
+	set(header.Replay, s.Replay, MaxNameBytes)
+	set(header.Edits, s.Edits, MaxEditsBytes)
+	set(header.Canary, s.Canary, MaxCanaryBytes)
+	set(header.History, encodeHistory(s.History), MaxHistoryBytes)
 
-	if s.Count == CountDead && !s.bare {
+	if s.Count == header.CountDead && !s.bare {
 		maps.Copy(h, s.poison())
 	}
 
@@ -142,21 +145,21 @@ func (s State) poison() map[string]string {
 	}
 
 	return map[string]string{
-		KeyPoisonReason:     Text(reason, MaxErrorBytes),
-		KeyPoisonTopic:      Text(s.Topic, MaxNameBytes),
-		KeyPoisonHandler:    Text(s.Handler, MaxNameBytes),
-		KeyPoisonSubscriber: Text(s.Subscriber, MaxNameBytes),
+		header.PoisonReason:     Text(reason, MaxErrorBytes),
+		header.PoisonTopic:      Text(s.Topic, MaxNameBytes),
+		header.PoisonHandler:    Text(s.Handler, MaxNameBytes),
+		header.PoisonSubscriber: Text(s.Subscriber, MaxNameBytes),
 	}
 }
 
 // buried notes in the history why the message has died, so that its next life knows.
 func (s State) buried() State {
-	if !slices.Contains(Reasons(), s.Reason) {
+	if !slices.Contains(retry.Reasons(), s.Reason) {
 		return s
 	}
 	last := len(s.History) - 1
 	if last < 0 { // no handler has seen it
-		s.History = []Attempt{{Number: s.Attempts, At: s.LastFailure, Error: Text(s.Error, historyErrorBytes), Type: s.ErrorType, Reason: s.Reason}}
+		s.History = []retry.FailedAttempt{{Number: s.Attempts, At: s.LastFailure, Error: Text(s.Error, historyErrorBytes), Type: s.ErrorType, Reason: s.Reason}}
 		return s
 	}
 	s.History = slices.Clone(s.History)
@@ -167,7 +170,7 @@ func (s State) buried() State {
 
 // ForReplay is the state of a dead letter that is sent back to a queue, by a run: whoever consumes it there takes it for a replay.
 func (s State) ForReplay(queue, run, canary string) State {
-	s.Count, s.Delay, s.Queue, s.Replay, s.Canary = CountDead, "", queue, run, canary
+	s.Count, s.Delay, s.Queue, s.Replay, s.Canary = header.CountDead, "", queue, run, canary
 	s.Since, s.Deadline, s.NotBefore = time.Time{}, time.Time{}, time.Time{}
 	s.bare = true // a queue whose consumer is not ours would take Watermill's keys for its own
 

@@ -13,7 +13,9 @@ import (
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 const id = "0123456789abcdefghijkl" // as long as a short UUID
@@ -63,8 +65,8 @@ func anyTime() *rapid.Generator[time.Time] {
 	})
 }
 
-func anyReason() *rapid.Generator[wire.Reason] {
-	return rapid.SampledFrom(append(wire.Reasons(), ""))
+func anyReason() *rapid.Generator[retry.Reason] {
+	return rapid.SampledFrom(append(retry.Reasons(), ""))
 }
 
 // anyState draws a state with text from the given generator wherever foreign text can get to. Names of queues and delays
@@ -88,7 +90,7 @@ func anyState(text *rapid.Generator[string], historyBytes int) *rapid.Generator[
 			ErrorType:    text.Draw(t, "error type"),
 			Subscriber:   text.Draw(t, "subscriber"),
 		}
-		if s.Count != wire.CountDead {
+		if s.Count != header.CountDead {
 			s.Delay = rapid.SampledFrom([]string{"30s", "315360000000ms"}).Draw(t, "delay")
 		}
 		if rapid.Bool().Draw(t, "arrived") {
@@ -97,7 +99,7 @@ func anyState(text *rapid.Generator[string], historyBytes int) *rapid.Generator[
 			)
 		}
 		for i := range rapid.IntRange(0, 14).Draw(t, "failures") {
-			s.History = wire.Append(s.History, wire.Attempt{
+			s.History = wire.Append(s.History, retry.FailedAttempt{
 				Number: i + 1, At: anyTime().Draw(t, "at"), Reason: anyReason().Draw(t, "why"),
 				Error: cut(text.Draw(t, "what"), historyBytes), Type: cut(text.Draw(t, "type"), historyBytes),
 			})
@@ -144,8 +146,8 @@ func TestStateRoundTrip(t *testing.T) {
 
 func TestHeadersOfTheDead(t *testing.T) {
 	s := wire.State{
-		Count: wire.CountDead, Delay: "30s", Attempts: 6, Queue: queue, Topic: "t", Handler: "h", Subscriber: "s",
-		Reason: wire.ReasonExhausted, Error: "boom", ErrorType: "*errors.errorString",
+		Count: header.CountDead, Delay: "30s", Attempts: 6, Queue: queue, Topic: "t", Handler: "h", Subscriber: "s",
+		Reason: retry.ReasonExhausted, Error: "boom", ErrorType: "*errors.errorString",
 		LastFailure: time.Date(2026, 1, 2, 4, 4, 5, 678_900_000, time.FixedZone("", 3600)),
 	}
 	assert.Equal(t, map[string]string{
@@ -183,17 +185,17 @@ func checkBounds(t require.TestingT, headers map[string]string) {
 	for key, value := range headers {
 		limit := wire.MaxNameBytes
 		switch key {
-		case wire.KeyError, wire.KeyPoisonReason:
+		case header.Error, header.PoisonReason:
 			limit = 2 << 10
-		case wire.KeyErrorType:
+		case header.ErrorType:
 			limit = 256
-		case wire.KeyHistory:
+		case header.History:
 			limit = 6 << 10
-		case wire.KeyCC, wire.KeyOpt:
+		case header.CC, header.Opt:
 			limit = 1 << 10
-		case wire.KeyEdits:
+		case header.Edits:
 			limit = 2 << 10
-		case wire.KeyCanary:
+		case header.Canary:
 			limit = wire.MaxCanaryBytes
 		}
 		require.True(t, utf8.ValidString(value), key)
@@ -216,12 +218,12 @@ func TestLargestHeaders(t *testing.T) {
 		long := strings.Repeat(c, 3000)
 		now := time.Now()
 		s := wire.State{
-			Count: wire.CountDead, Attempts: 1<<31 - 1, Replays: 1<<31 - 1, Queue: strings.Repeat("q", 255), Topic: long, Handler: long,
+			Count: header.CountDead, Attempts: 1<<31 - 1, Replays: 1<<31 - 1, Queue: strings.Repeat("q", 255), Topic: long, Handler: long,
 			Host: long, Arrival: wire.NewArrival(long, long, long, long, long), UUID: long, FirstFailure: now, LastFailure: now,
-			Deadline: now, Reason: wire.ReasonPostponedTooLong, Error: long, ErrorType: long, Subscriber: long,
+			Deadline: now, Reason: retry.ReasonPostponedTooLong, Error: long, ErrorType: long, Subscriber: long,
 		}
 		for range 20 {
-			s.History = wire.Append(s.History, wire.Attempt{Number: 1, At: now, Error: long, Type: long, Reason: s.Reason})
+			s.History = wire.Append(s.History, retry.FailedAttempt{Number: 1, At: now, Error: long, Type: long, Reason: s.Reason})
 		}
 
 		headers := s.Headers(id)
@@ -234,9 +236,9 @@ func TestHistoryKeepsTheFirstAndTheLastNine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		failures := rapid.IntRange(0, 40).Draw(t, "failures")
 
-		var history []wire.Attempt
+		var history []retry.FailedAttempt
 		for n := range failures {
-			history = wire.Append(history, wire.Attempt{Number: n + 1})
+			history = wire.Append(history, retry.FailedAttempt{Number: n + 1})
 		}
 
 		var want []int
@@ -247,23 +249,23 @@ func TestHistoryKeepsTheFirstAndTheLastNine(t *testing.T) {
 		}
 		require.Equal(t, want, numbers(history))
 
-		s := wire.State{Count: wire.CountDead, Queue: queue, History: history}
+		s := wire.State{Count: header.CountDead, Queue: queue, History: history}
 		read, _ := wire.Read(table(s.Headers(id)), reading(""))
 		require.Equal(t, want, numbers(read.History))
 	})
 }
 
 func TestAppendLeavesItsArgumentAlone(t *testing.T) {
-	history := make([]wire.Attempt, 1, 8)
-	a := wire.Append(history, wire.Attempt{Number: 1})
-	b := wire.Append(history, wire.Attempt{Number: 2})
+	history := make([]retry.FailedAttempt, 1, 8)
+	a := wire.Append(history, retry.FailedAttempt{Number: 1})
+	b := wire.Append(history, retry.FailedAttempt{Number: 2})
 
 	assert.Equal(t, []int{0, 1}, numbers(a))
 	assert.Equal(t, []int{0, 2}, numbers(b))
 }
 
 func TestAppendBoundsTexts(t *testing.T) {
-	history := wire.Append(nil, wire.Attempt{Error: strings.Repeat("x", 300), Type: strings.Repeat("y", 300)})
+	history := wire.Append(nil, retry.FailedAttempt{Error: strings.Repeat("x", 300), Type: strings.Repeat("y", 300)})
 	assert.Equal(t, strings.Repeat("x", 253)+"…", history[0].Error)
 	assert.Equal(t, strings.Repeat("y", 253)+"…", history[0].Type)
 }
@@ -272,10 +274,10 @@ func TestAppendBoundsTexts(t *testing.T) {
 func TestHistoryThatDoesNotFit(t *testing.T) {
 	s := wire.State{Queue: queue}
 	for n := range 10 {
-		s.History = append(s.History, wire.Attempt{Number: n + 1, Error: strings.Repeat("<", 256)})
+		s.History = append(s.History, retry.FailedAttempt{Number: n + 1, Error: strings.Repeat("<", 256)})
 	}
 
-	text := s.Headers(id)[wire.KeyHistory]
+	text := s.Headers(id)[header.History]
 	assert.Less(t, len(text), 6<<10)
 
 	var entries []struct{ N int }
@@ -284,14 +286,14 @@ func TestHistoryThatDoesNotFit(t *testing.T) {
 	assert.Equal(t, []int{1, 9, 10}, []int{entries[0].N, entries[1].N, entries[2].N})
 
 	const around = len(`[{"n":1,"at":"","error":""}]`)
-	s.History = []wire.Attempt{{Number: 1, Error: strings.Repeat("x", 6<<10-around)}}
-	assert.Len(t, s.Headers(id)[wire.KeyHistory], 6<<10, "this just fits")
+	s.History = []retry.FailedAttempt{{Number: 1, Error: strings.Repeat("x", 6<<10-around)}}
+	assert.Len(t, s.Headers(id)[header.History], 6<<10, "this just fits")
 
 	s.History[0].Error += "x"
-	assert.NotContains(t, s.Headers(id), wire.KeyHistory, "not even the first fits")
+	assert.NotContains(t, s.Headers(id), header.History, "not even the first fits")
 }
 
-func numbers(history []wire.Attempt) []int {
+func numbers(history []retry.FailedAttempt) []int {
 	var out []int
 	for _, a := range history {
 		out = append(out, a.Number)
@@ -320,13 +322,13 @@ func TestShrinkOrder(t *testing.T) {
 		Count: 2, Delay: "30s", Attempts: 2, Replays: 1, Queue: queue, Topic: "t", Handler: "h", Host: "o", UUID: "u", Subscriber: "s",
 		Arrival: wire.NewArrival("e", "r", "x", "i", "c"), Error: strings.Repeat("x", 1000), ErrorType: "E",
 		FirstFailure: time.UnixMilli(1), LastFailure: time.UnixMilli(2), Deadline: time.UnixMilli(3),
-		History: []wire.Attempt{{Number: 1}, {Number: 2}, {Number: 3}, {Number: 4}},
+		History: []retry.FailedAttempt{{Number: 1}, {Number: 2}, {Number: 3}, {Number: 4}},
 	}
 
 	want := full
 	assert.Equal(t, want, full.Shrink(0))
 
-	want.History = []wire.Attempt{{Number: 1}, {Number: 4}}
+	want.History = []retry.FailedAttempt{{Number: 1}, {Number: 4}}
 	assert.Equal(t, want, full.Shrink(1))
 
 	want.History = nil
@@ -339,9 +341,9 @@ func TestShrinkOrder(t *testing.T) {
 	assert.Equal(t, want.Headers("id"), full.Shrink(4).Headers("id"), "what the way back needs is never given up")
 
 	dead := full
-	dead.Count = wire.CountDead
+	dead.Count = header.CountDead
 	for key := range dead.Shrink(4).Headers("id") {
-		assert.False(t, wire.IsPoison(key), "%s repeats what was given up", key)
+		assert.False(t, header.IsPoison(key), "%s repeats what was given up", key)
 	}
 	assert.True(t, full.Shrink(4).Arrival.Known())
 	assert.Equal(t, []int{1, 2, 3, 4}, numbers(full.History), "the state itself is as it was")
@@ -441,16 +443,16 @@ func FuzzRead(f *testing.F) {
 	f.Add("1", "4294967295", "30s", "1", "", "", "", byte(8))
 
 	f.Fuzz(func(t *testing.T, version, count, delay, number, history, at, text string, kind byte) {
-		headers := map[string]any{wire.KeyVersion: version, wire.KeyQueue: queue, wire.KeyCount: anyValue(kind, count)}
+		headers := map[string]any{header.Version: version, header.Queue: queue, header.Count: anyValue(kind, count)}
 		for _, key := range allKeys[3:] {
-			if key != wire.KeyQueue {
+			if key != header.Queue {
 				headers[key] = anyValue(kind>>4, text)
 			}
 		}
-		headers[wire.KeyDelay] = delay
-		headers[wire.KeyAttempts], headers[wire.KeyReplays] = number, number
-		headers[wire.KeyFirstFailure] = at
-		headers[wire.KeyHistory] = history
+		headers[header.Delay] = delay
+		headers[header.Attempts], headers[header.Replays] = number, number
+		headers[header.FirstFailure] = at
+		headers[header.History] = history
 
 		for _, death := range []string{"", queue + ".retry." + delay} {
 			state, got := wire.Read(headers, reading(death))
@@ -474,7 +476,7 @@ func FuzzRead(f *testing.F) {
 
 			state.Queue = queue
 			checkBounds(t, state.Headers(id))
-			state.Count, state.Reason = wire.CountDead, wire.ReasonExhausted
+			state.Count, state.Reason = header.CountDead, retry.ReasonExhausted
 			checkBounds(t, state.Headers(id))
 		}
 	})

@@ -11,16 +11,16 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// QueueDepths tells how many messages lie ready in the queues beside main queues. A plug does. What it returns with an error
+// QueueDepths tells how many messages lie ready in the queues beside main queues. A retrier does. What it returns with an error
 // counts all the same.
 type QueueDepths interface {
-	QueueDepths(ctx context.Context) ([]middleware.QueueDepth, error)
+	QueueDepths(ctx context.Context) ([]retry.QueueDepth, error)
 }
 
-// Watch reads the depths of a plug's queues at each scrape, until stop is called. Several plugs may have the same queue: it
+// Watch reads the depths of a retrier's queues at each scrape, until stop is called. Several retriers may have the same queue: it
 // counts once.
 func (m *Metrics) Watch(queues QueueDepths) (stop func()) {
 	return m.depths.watch(queues)
@@ -127,9 +127,9 @@ func (d *depths) tell(w *watch, err error) {
 
 type depthLabels struct{ queue, role, mainQueue string }
 
-func (d *depths) labels(q middleware.QueueDepth) depthLabels {
+func (d *depths) labels(q retry.QueueDepth) depthLabels {
 	l := depthLabels{queue: d.names.of(q.Queue), role: other, mainQueue: text(q.MainQueue)}
-	if q.Role == middleware.QueueRoleRetry || q.Role == middleware.QueueRoleDeadLetter {
+	if q.Role == retry.QueueRoleRetry || q.Role == retry.QueueRoleDeadLetter {
 		l.role = string(q.Role)
 	}
 	if l.queue == other {
@@ -139,10 +139,10 @@ func (d *depths) labels(q middleware.QueueDepth) depthLabels {
 	return l
 }
 
-// merge adds what one plug has found to what the others have. Two that look at the same queue see it at different moments: the larger
+// merge adds what one retrier has found to what the others have. Two that look at the same queue see it at different moments: the larger
 // number counts.
-func merge(all map[depthLabels]int, found []middleware.QueueDepth, labels func(middleware.QueueDepth) depthLabels) {
-	sums := map[depthLabels]int{} // of a plug: queues beyond the limit share their labels
+func merge(all map[depthLabels]int, found []retry.QueueDepth, labels func(retry.QueueDepth) depthLabels) {
+	sums := map[depthLabels]int{} // of a retrier: queues beyond the limit share their labels
 	for _, q := range found {
 		sums[labels(q)] += q.Messages
 	}
@@ -151,7 +151,7 @@ func merge(all map[depthLabels]int, found []middleware.QueueDepth, labels func(m
 	}
 }
 
-// watch reads the depths of one plug's queues, one reading at a time: one that hangs is not joined by more with each scrape.
+// watch reads the depths of one retrier's queues, one reading at a time: one that hangs is not joined by more with each scrape.
 type watch struct {
 	queues QueueDepths
 
@@ -165,7 +165,7 @@ type reading struct {
 	late time.Time // when it takes too long
 	done chan struct{}
 
-	depths []middleware.QueueDepth
+	depths []retry.QueueDepth
 	err    error
 }
 
@@ -217,7 +217,7 @@ func (r *reading) run(queues QueueDepths, timeout time.Duration) {
 }
 
 // wait is until the reading is done, or takes too long as seen from when it began: one that hangs costs later scrapes nothing.
-func (r *reading) wait() ([]middleware.QueueDepth, error) {
+func (r *reading) wait() ([]retry.QueueDepth, error) {
 	timer := time.NewTimer(time.Until(r.late))
 	defer timer.Stop()
 

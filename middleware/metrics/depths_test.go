@@ -13,19 +13,19 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // fixed depths.
-type fixed []middleware.QueueDepth
+type fixed []retry.QueueDepth
 
-func (f fixed) QueueDepths(context.Context) ([]middleware.QueueDepth, error) { return f, nil }
+func (f fixed) QueueDepths(context.Context) ([]retry.QueueDepth, error) { return f, nil }
 
 // depthsFunc is asked for depths.
-type depthsFunc func(context.Context) ([]middleware.QueueDepth, error)
+type depthsFunc func(context.Context) ([]retry.QueueDepth, error)
 
-func (f depthsFunc) QueueDepths(ctx context.Context) ([]middleware.QueueDepth, error) { return f(ctx) }
+func (f depthsFunc) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) { return f(ctx) }
 
 const (
 	up     = `amqpretry_queue_depths_up{}`
@@ -34,9 +34,9 @@ const (
 	shared = `amqpretry_queue_messages_ready{main_queue="",queue="retry.1s",role="retry"}`
 )
 
-var someDepths = []middleware.QueueDepth{
-	{Queue: "orders.dlq", Role: middleware.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3},
-	{Queue: "retry.1s", Role: middleware.QueueRoleRetry, Messages: 5},
+var someDepths = []retry.QueueDepth{
+	{Queue: "orders.dlq", Role: retry.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3},
+	{Queue: "retry.1s", Role: retry.QueueRoleRetry, Messages: 5},
 }
 
 func TestDepths(t *testing.T) {
@@ -47,8 +47,8 @@ func TestDepths(t *testing.T) {
 	stop := m.Watch(fixed(someDepths))
 	assert.Equal(t, map[string]float64{up: 1, dlq: 3, shared: 5}, values(t, registry, false))
 
-	// Another plug of the process uses the same shared queue, and sees it a moment later.
-	other := m.Watch(fixed{{Queue: "retry.1s", Role: middleware.QueueRoleRetry, Messages: 6}})
+	// Another retrier of the process uses the same shared queue, and sees it a moment later.
+	other := m.Watch(fixed{{Queue: "retry.1s", Role: retry.QueueRoleRetry, Messages: 6}})
 	assert.Equal(t, map[string]float64{up: 1, dlq: 3, shared: 6}, values(t, registry, false))
 
 	stop()
@@ -62,16 +62,16 @@ func TestDepthsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 
 	for name, broken := range map[string]metrics.QueueDepths{
-		"an error":     depthsFunc(func(context.Context) ([]middleware.QueueDepth, error) { return nil, errors.New("no broker") }),
-		"a panic":      depthsFunc(func(context.Context) ([]middleware.QueueDepth, error) { panic("no broker") }),
-		"a Goexit":     depthsFunc(func(context.Context) ([]middleware.QueueDepth, error) { runtime.Goexit(); return nil, nil }),
+		"an error":     depthsFunc(func(context.Context) ([]retry.QueueDepth, error) { return nil, errors.New("no broker") }),
+		"a panic":      depthsFunc(func(context.Context) ([]retry.QueueDepth, error) { panic("no broker") }),
+		"a Goexit":     depthsFunc(func(context.Context) ([]retry.QueueDepth, error) { runtime.Goexit(); return nil, nil }),
 		"nil":          nil,
-		"never a word": depthsFunc(func(context.Context) ([]middleware.QueueDepth, error) { select {} }),
+		"never a word": depthsFunc(func(context.Context) ([]retry.QueueDepth, error) { select {} }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m, registry := newMetrics(t, metrics.Config{DepthTimeout: 2 * time.Second}) // a busy machine is none that does not answer
-			m.OnEvent(event(middleware.EventConsuming))
+			m.OnEvent(event(retry.EventConsuming))
 			m.Watch(broken)
 			for range 10 { // which are ready long before they are asked, if the first takes its time
 				m.Watch(fixed(someDepths))
@@ -81,18 +81,18 @@ func TestDepthsThatCannotBeRead(t *testing.T) {
 				got := values(t, registry, true)
 				equal(t, 0., got[up])
 				equal(t, float64(i+1), got[failed])
-				equal(t, 3., got[dlq], "those of the other plug")
+				equal(t, 3., got[dlq], "those of the other retrier")
 				equal(t, 1., got[`amqpretry_consuming_subscriptions{topic="orders"}`], "and what has to do with no queue")
 			}
 		})
 	}
 }
 
-// What a plug has found out until the end of its time counts.
+// What a retrier has found out until the end of its time counts.
 func TestDepthsThatAreIncomplete(t *testing.T) {
 	t.Parallel()
 	m, registry := newMetrics(t, metrics.Config{DepthTimeout: 2 * time.Second})
-	m.Watch(depthsFunc(func(ctx context.Context) ([]middleware.QueueDepth, error) {
+	m.Watch(depthsFunc(func(ctx context.Context) ([]retry.QueueDepth, error) {
 		<-ctx.Done()
 		return someDepths[:1], context.Cause(ctx)
 	}))
@@ -112,7 +112,7 @@ func TestDepthsThatHang(t *testing.T) {
 
 	var calls atomic.Int32
 	thaw := make(chan struct{})
-	m.Watch(depthsFunc(func(context.Context) ([]middleware.QueueDepth, error) {
+	m.Watch(depthsFunc(func(context.Context) ([]retry.QueueDepth, error) {
 		if calls.Add(1) == 1 {
 			<-thaw // whatever its context says
 		}

@@ -1,10 +1,10 @@
-// Package metrics makes Prometheus series from the events of a plug, and reads the depths of its retry and dead-letter queues.
+// Package metrics makes Prometheus series from the events of a retrier, and reads the depths of its retry and dead-letter queues.
 //
 //	m, err := metrics.New(metrics.Config{Registerer: registry})
-//	retry, err := amqpretry.New(conf, amqpretry.Options{OnEvent: m.OnEvent})
-//	m.Watch(retry)
+//	retrier, err := amqpretry.New(conf, amqpretry.Options{OnEvent: m.OnEvent})
+//	m.Watch(retrier)
 //
-// One Metrics serves any number of plugs. docs/metrics.md has a dashboard, alert rules, and what the numbers cannot see.
+// One Metrics serves any number of retriers. docs/metrics.md has a dashboard, alert rules, and what the numbers cannot see.
 //
 // # Series
 //
@@ -48,5 +48,5 @@
 // the first dead letter as well.
 //
 // Each try of a handler counts in amqpretry_attempts_total, immediate ones too. In amqpretry_attempts_until_success an
-// attempt is what middleware.Attempt calls its Number: immediate tries are part of one, and postponing uses none up.
+// attempt is what retry.Attempt calls its Number: immediate tries are part of one, and postponing uses none up.
 package metrics

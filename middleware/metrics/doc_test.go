@@ -13,8 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // documented is a series as the documentation has it.
@@ -106,12 +105,12 @@ func TestClosedLists(t *testing.T) {
 			}
 		}
 	}
-	for _, r := range []middleware.Reason{middleware.ReasonRejected, middleware.ReasonDeliveryLimit, middleware.ReasonMaxLen} {
+	for _, r := range []retry.Reason{retry.ReasonRejected, retry.ReasonDeliveryLimit, retry.ReasonMaxLen} {
 		assert.NotContains(t, reasons, string(r))
 		reasons = append(reasons, string(r))
 	}
 	var all []string
-	for _, r := range wire.Reasons() {
+	for _, r := range retry.Reasons() {
 		all = append(all, string(r))
 	}
 	assert.ElementsMatch(t, all, reasons)

@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func Example() {
@@ -21,13 +21,13 @@ func Example() {
 		return
 	}
 	conf := amqp.NewDurableQueueConfig("amqp://guest:guest@localhost:5672/")
-	retry, err := amqpretry.New(conf, amqpretry.Options{OnEvent: m.OnEvent})
+	retrier, err := amqpretry.New(conf, amqpretry.Options{OnEvent: m.OnEvent})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
-	defer func() { _ = retry.Close() }()
-	defer m.Watch(retry)()
+	defer func() { _ = retrier.Close() }()
+	defer m.Watch(retrier)()
 
 	fmt.Println("wired")
 	// Output: wired
@@ -41,14 +41,14 @@ func ExampleMetrics_OnEvent() {
 		return
 	}
 
-	onEvent := func(e middleware.Event) { // for amqpretry.Options.OnEvent, where alarms are of one's own
+	onEvent := func(e retry.Event) { // for amqpretry.Options.OnEvent, where alarms are of one's own
 		m.OnEvent(e)
-		if e.Kind == middleware.EventDeadLettered {
+		if e.Kind == retry.EventDeadLettered {
 			fmt.Println("a dead letter of", e.Topic, "because it is", e.Verdict.Reason)
 		}
 	}
 
-	onEvent(middleware.Event{Kind: middleware.EventDeadLettered, Topic: "orders", Verdict: middleware.Verdict{Reason: middleware.ReasonExhausted}})
+	onEvent(retry.Event{Kind: retry.EventDeadLettered, Topic: "orders", Verdict: retry.Verdict{Reason: retry.ReasonExhausted}})
 	n, err := testutil.GatherAndCount(registry, "amqpretry_dead_letters_total")
 	fmt.Println(n, "series of dead letters,", err)
 	// Output:

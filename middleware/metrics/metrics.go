@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Metrics makes series from events. It is safe for concurrent use, and is a prometheus.Collector: hand it to the registry's
@@ -62,77 +62,77 @@ type RegisterError struct {
 }
 
 func (e *RegisterError) Error() string {
-	return fmt.Sprintf("cannot register the series %s_…: %v: one Metrics serves all plugs of a registry; "+
+	return fmt.Sprintf("cannot register the series %s_…: %v: one Metrics serves all retriers of a registry; "+
 		"several in one registry need ConstLabels (of the same names, with other values) or a Namespace each", e.Namespace, e.Err)
 }
 
 func (e *RegisterError) Unwrap() error { return e.Err }
 
 // OnEvent counts an event. It is what amqpretry.Options.OnEvent is to be, or to call.
-func (m *Metrics) OnEvent(e middleware.Event) {
+func (m *Metrics) OnEvent(e retry.Event) {
 	switch e.Kind {
-	case middleware.EventAttempt:
+	case retry.EventAttempt:
 		m.handled(&e).inFlight.Inc()
-	case middleware.EventSucceeded:
+	case retry.EventSucceeded:
 		m.succeeded(&e)
-	case middleware.EventRequeued:
+	case retry.EventRequeued:
 		h := m.handled(&e)
 		h.attempts.inc(string(e.Kind))
 		h.ended(string(e.Kind), e.Took)
 		h.messages.inc(string(e.Kind))
-	case middleware.EventFailed:
+	case retry.EventFailed:
 		h := m.handled(&e)
 		h.attempts.inc(string(e.Class))
 		h.ended(string(e.Class), e.Took)
-	case middleware.EventUnhandled:
-		if e.Class != middleware.ClassExpired && e.Class != middleware.ClassPostponed { // which are no failures of anybody
+	case retry.EventUnhandled:
+		if e.Class != retry.ClassExpired && e.Class != retry.ClassPostponed { // which are no failures of anybody
 			m.handled(&e).attempts.inc(string(e.Class))
 		}
-	case middleware.EventRetried, middleware.EventPostponed:
+	case retry.EventRetried, retry.EventPostponed:
 		m.handled(&e).messages.inc(string(e.Kind))
 		m.topics.of(e.Topic).forward.Observe(seconds(e.Took))
-	case middleware.EventDeadLettered:
+	case retry.EventDeadLettered:
 		m.handled(&e).messages.inc(string(e.Kind))
 		t := m.topics.of(e.Topic)
 		t.forward.Observe(seconds(e.Took))
 		t.deadLetters.inc(string(e.Verdict.Reason))
-	case middleware.EventDropped, middleware.EventAbandoned:
+	case retry.EventDropped, retry.EventAbandoned:
 		m.handled(&e).messages.inc(string(e.Kind))
-	case middleware.EventHeld:
+	case retry.EventHeld:
 		m.queues.of(e.Queue).held.Set(float64(e.Held))
-	case middleware.EventReleased:
+	case retry.EventReleased:
 		m.queues.of(e.Queue).held.Set(0)
-	case middleware.EventTopologyDeclared:
+	case retry.EventTopologyDeclared:
 		m.topics.of(e.Topic) // begins at 0
 		if !e.DeadLetters {
 			m.queues.of(e.Queue)
 		}
-	case middleware.EventTopologyRepaired:
+	case retry.EventTopologyRepaired:
 		m.queues.of(e.Queue).repairs.Inc()
-	case middleware.EventConsuming:
+	case retry.EventConsuming:
 		t := m.topics.of(e.Topic)
 		if !e.DeadLetters {
 			t.consuming.Inc()
 			m.queues.of(e.Queue)
 		}
-	case middleware.EventStoppedConsuming:
+	case retry.EventStoppedConsuming:
 		if !e.DeadLetters {
 			m.topics.of(e.Topic).consuming.Dec()
 		}
-	case middleware.EventSetAside:
+	case retry.EventSetAside:
 		m.topics.of(e.Topic).setAside.Inc()
-	case middleware.EventConnected:
+	case retry.EventConnected:
 		m.opened.inc(e.Connection)
-	case middleware.EventDisconnected:
+	case retry.EventDisconnected:
 		m.lost.inc(e.Connection)
-	case middleware.EventBlocked:
+	case retry.EventBlocked:
 		m.series.blocked.WithLabelValues(connection(e.Connection)).Inc()
-	case middleware.EventUnblocked:
+	case retry.EventUnblocked:
 		m.series.blocked.WithLabelValues(connection(e.Connection)).Dec()
 	}
 }
 
-func (m *Metrics) succeeded(e *middleware.Event) {
+func (m *Metrics) succeeded(e *retry.Event) {
 	h := m.handled(e)
 	h.attempts.inc(string(e.Kind))
 	h.ended(string(e.Kind), e.Took)
@@ -143,7 +143,7 @@ func (m *Metrics) succeeded(e *middleware.Event) {
 	}
 }
 
-func (m *Metrics) handled(e *middleware.Event) *handled {
+func (m *Metrics) handled(e *retry.Event) *handled {
 	return m.handlers.of(handlerKey{e.Topic, e.Handler})
 }
 
@@ -165,7 +165,7 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	m.depths.describe(ch)
 }
 
-// Collect implements prometheus.Collector. It takes as long as the plugs take to read the depths of their queues, and
+// Collect implements prometheus.Collector. It takes as long as the retriers take to read the depths of their queues, and
 // Config.DepthTimeout at the longest.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, c := range m.series.all() {

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func newMetrics(t testing.TB, c metrics.Config) (*metrics.Metrics, *prometheus.Registry) {
@@ -71,10 +71,10 @@ func values(t testing.TB, registry prometheus.Gatherer, zeros bool) map[string]f
 var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 
 // event is one about the handler "ship" of topic "orders".
-func event(kind middleware.EventKind, change ...func(*middleware.Event)) middleware.Event {
-	e := middleware.Event{Kind: kind, At: now, Topic: "orders", Queue: "orders", Handler: "ship"}
+func event(kind retry.EventKind, change ...func(*retry.Event)) retry.Event {
+	e := retry.Event{Kind: kind, At: now, Topic: "orders", Queue: "orders", Handler: "ship"}
 	switch kind {
-	case middleware.EventAttempt, middleware.EventDropped, middleware.EventAbandoned:
+	case retry.EventAttempt, retry.EventDropped, retry.EventAbandoned:
 	default:
 		e.Took = 500 * time.Millisecond
 	}
@@ -85,15 +85,15 @@ func event(kind middleware.EventKind, change ...func(*middleware.Event)) middlew
 	return e
 }
 
-func ofDeadLetters(e *middleware.Event) { e.Queue, e.DeadLetters = "orders.dlq", true }
+func ofDeadLetters(e *retry.Event) { e.Queue, e.DeadLetters = "orders.dlq", true }
 
-func class(c middleware.Class) func(*middleware.Event) {
-	return func(e *middleware.Event) { e.Class = c }
+func class(c retry.Class) func(*retry.Event) {
+	return func(e *retry.Event) { e.Class = c }
 }
 
-func reason(r middleware.Reason) func(*middleware.Event) {
-	return func(e *middleware.Event) {
-		e.Verdict = middleware.Verdict{Action: middleware.ActionDeadLetter, Reason: r}
+func reason(r retry.Reason) func(*retry.Event) {
+	return func(e *retry.Event) {
+		e.Verdict = retry.Verdict{Action: retry.ActionDeadLetter, Reason: r}
 	}
 }
 
@@ -102,16 +102,16 @@ func TestOnEvent(t *testing.T) {
 
 	const h = `{handler="ship",`
 	for name, c := range map[string]struct {
-		events []middleware.Event
+		events []retry.Event
 		want   map[string]float64
 	}{
 		"an attempt that goes on": {
-			[]middleware.Event{event(middleware.EventAttempt)},
+			[]retry.Event{event(retry.EventAttempt)},
 			map[string]float64{`amqpretry_attempts_in_flight{handler="ship",topic="orders"}`: 1},
 		},
 		"a success at the third attempt": {
-			[]middleware.Event{event(middleware.EventAttempt), event(middleware.EventSucceeded, func(e *middleware.Event) {
-				e.Attempt = middleware.Attempt{Number: 3, Calls: 7, FirstFailure: now.Add(-20 * time.Second)}
+			[]retry.Event{event(retry.EventAttempt), event(retry.EventSucceeded, func(e *retry.Event) {
+				e.Attempt = retry.Attempt{Number: 3, Calls: 7, FirstFailure: now.Add(-20 * time.Second)}
 			})},
 			map[string]float64{
 				`amqpretry_attempts_total` + h + `outcome="succeeded",topic="orders"}`:                 1,
@@ -125,7 +125,7 @@ func TestOnEvent(t *testing.T) {
 			},
 		},
 		"a first failure in the future of a slow clock": {
-			[]middleware.Event{event(middleware.EventAttempt), event(middleware.EventSucceeded, func(e *middleware.Event) {
+			[]retry.Event{event(retry.EventAttempt), event(retry.EventSucceeded, func(e *retry.Event) {
 				e.Attempt.FirstFailure = now.Add(time.Minute)
 			})},
 			map[string]float64{
@@ -139,7 +139,7 @@ func TestOnEvent(t *testing.T) {
 			},
 		},
 		"a shutdown": {
-			[]middleware.Event{event(middleware.EventAttempt), event(middleware.EventRequeued)},
+			[]retry.Event{event(retry.EventAttempt), event(retry.EventRequeued)},
 			map[string]float64{
 				`amqpretry_attempts_total` + h + `outcome="requeued",topic="orders"}`:                 1,
 				`amqpretry_attempt_duration_seconds_count` + h + `outcome="requeued",topic="orders"}`: 1,
@@ -148,9 +148,9 @@ func TestOnEvent(t *testing.T) {
 			},
 		},
 		"an immediate try that fails, then a retry": {
-			[]middleware.Event{
-				event(middleware.EventAttempt), event(middleware.EventFailed, class(middleware.ClassError)),
-				event(middleware.EventAttempt), event(middleware.EventFailed, class(middleware.ClassPanic)), event(middleware.EventRetried),
+			[]retry.Event{
+				event(retry.EventAttempt), event(retry.EventFailed, class(retry.ClassError)),
+				event(retry.EventAttempt), event(retry.EventFailed, class(retry.ClassPanic)), event(retry.EventRetried),
 			},
 			map[string]float64{
 				`amqpretry_attempts_total` + h + `outcome="error",topic="orders"}`:                 1,
@@ -165,9 +165,9 @@ func TestOnEvent(t *testing.T) {
 			},
 		},
 		"a dead letter that no handler saw": {
-			[]middleware.Event{
-				event(middleware.EventUnhandled, class(middleware.ClassUndecodable), func(e *middleware.Event) { e.Handler, e.Took = "", 0 }),
-				event(middleware.EventDeadLettered, reason(middleware.ReasonUndecodable), func(e *middleware.Event) { e.Handler = "" }),
+			[]retry.Event{
+				event(retry.EventUnhandled, class(retry.ClassUndecodable), func(e *retry.Event) { e.Handler, e.Took = "", 0 }),
+				event(retry.EventDeadLettered, reason(retry.ReasonUndecodable), func(e *retry.Event) { e.Handler = "" }),
 			},
 			map[string]float64{
 				`amqpretry_attempts_total{handler="",outcome="undecodable",topic="orders"}`:  1,
@@ -178,11 +178,11 @@ func TestOnEvent(t *testing.T) {
 			},
 		},
 		"one that no handler saw, and that Decide wants retried": {
-			[]middleware.Event{event(middleware.EventUnhandled, class(middleware.ClassError))},
+			[]retry.Event{event(retry.EventUnhandled, class(retry.ClassError))},
 			map[string]float64{`amqpretry_attempts_total` + h + `outcome="error",topic="orders"}`: 1},
 		},
 		"postponed, dropped, abandoned": {
-			[]middleware.Event{event(middleware.EventPostponed), event(middleware.EventDropped), event(middleware.EventAbandoned)},
+			[]retry.Event{event(retry.EventPostponed), event(retry.EventDropped), event(retry.EventAbandoned)},
 			map[string]float64{
 				`amqpretry_messages_total` + h + `result="postponed",topic="orders"}`: 1,
 				`amqpretry_messages_total` + h + `result="dropped",topic="orders"}`:   1,
@@ -192,17 +192,17 @@ func TestOnEvent(t *testing.T) {
 			},
 		},
 		"held": {
-			[]middleware.Event{
-				{Kind: middleware.EventHeld, Queue: "orders", Held: 3}, {Kind: middleware.EventHeld, Queue: "orders", Held: 7},
-				{Kind: middleware.EventHeld, Queue: "mails", Held: 2}, {Kind: middleware.EventReleased, Queue: "mails"},
+			[]retry.Event{
+				{Kind: retry.EventHeld, Queue: "orders", Held: 3}, {Kind: retry.EventHeld, Queue: "orders", Held: 7},
+				{Kind: retry.EventHeld, Queue: "mails", Held: 2}, {Kind: retry.EventReleased, Queue: "mails"},
 			},
 			map[string]float64{`amqpretry_held_deliveries{queue="orders"}`: 7},
 		},
 		"connections": {
-			[]middleware.Event{
-				{Kind: middleware.EventConnected, Connection: "subscriber"}, {Kind: middleware.EventConnected, Connection: "forwarder"},
-				{Kind: middleware.EventBlocked, Connection: "forwarder"}, {Kind: middleware.EventBlocked, Connection: "subscriber"},
-				{Kind: middleware.EventDisconnected, Connection: "subscriber"}, {Kind: middleware.EventUnblocked, Connection: "subscriber"},
+			[]retry.Event{
+				{Kind: retry.EventConnected, Connection: "subscriber"}, {Kind: retry.EventConnected, Connection: "forwarder"},
+				{Kind: retry.EventBlocked, Connection: "forwarder"}, {Kind: retry.EventBlocked, Connection: "subscriber"},
+				{Kind: retry.EventDisconnected, Connection: "subscriber"}, {Kind: retry.EventUnblocked, Connection: "subscriber"},
 			},
 			map[string]float64{
 				`amqpretry_connections_opened_total{connection="subscriber"}`: 1,
@@ -212,10 +212,10 @@ func TestOnEvent(t *testing.T) {
 			},
 		},
 		"consuming": {
-			[]middleware.Event{
-				event(middleware.EventConsuming), event(middleware.EventConsuming), event(middleware.EventStoppedConsuming),
-				event(middleware.EventTopologyRepaired),
-				event(middleware.EventUnhandled, class(middleware.ClassExpired)), event(middleware.EventUnhandled, class(middleware.ClassPostponed)),
+			[]retry.Event{
+				event(retry.EventConsuming), event(retry.EventConsuming), event(retry.EventStoppedConsuming),
+				event(retry.EventTopologyRepaired),
+				event(retry.EventUnhandled, class(retry.ClassExpired)), event(retry.EventUnhandled, class(retry.ClassPostponed)),
 			},
 			map[string]float64{
 				`amqpretry_consuming_subscriptions{topic="orders"}`: 1,
@@ -223,17 +223,17 @@ func TestOnEvent(t *testing.T) {
 			},
 		},
 		"dead letters of the topic": {
-			[]middleware.Event{
-				event(middleware.EventTopologyDeclared, ofDeadLetters), event(middleware.EventConsuming, ofDeadLetters),
-				event(middleware.EventConsuming, ofDeadLetters), event(middleware.EventStoppedConsuming, ofDeadLetters),
-				event(middleware.EventSetAside, ofDeadLetters),
+			[]retry.Event{
+				event(retry.EventTopologyDeclared, ofDeadLetters), event(retry.EventConsuming, ofDeadLetters),
+				event(retry.EventConsuming, ofDeadLetters), event(retry.EventStoppedConsuming, ofDeadLetters),
+				event(retry.EventSetAside, ofDeadLetters),
 			},
 			map[string]float64{`amqpretry_dead_letters_set_aside_total{topic="orders"}`: 1},
 		},
 		"what is in no list": {
-			[]middleware.Event{
-				event(middleware.EventFailed, class("of a later version")), event(middleware.EventDeadLettered, reason("rejected")),
-				{Kind: middleware.EventConnected, Connection: "tunnel"}, {Kind: middleware.EventBlocked, Connection: "tunnel"},
+			[]retry.Event{
+				event(retry.EventFailed, class("of a later version")), event(retry.EventDeadLettered, reason("rejected")),
+				{Kind: retry.EventConnected, Connection: "tunnel"}, {Kind: retry.EventBlocked, Connection: "tunnel"},
 				{Kind: "of a later version"}, {},
 			},
 			map[string]float64{
@@ -250,9 +250,9 @@ func TestOnEvent(t *testing.T) {
 			},
 		},
 		"zero values": {
-			[]middleware.Event{
-				{Kind: middleware.EventAttempt}, {Kind: middleware.EventSucceeded}, {Kind: middleware.EventHeld},
-				{Kind: middleware.EventTopologyDeclared}, {Kind: middleware.EventRetried},
+			[]retry.Event{
+				{Kind: retry.EventAttempt}, {Kind: retry.EventSucceeded}, {Kind: retry.EventHeld},
+				{Kind: retry.EventTopologyDeclared}, {Kind: retry.EventRetried},
 			},
 			map[string]float64{
 				`amqpretry_attempts_total{handler="",outcome="succeeded",topic=""}`:                 1,
@@ -280,7 +280,7 @@ func TestOnEvent(t *testing.T) {
 func TestSeriesBeginAtZero(t *testing.T) {
 	t.Parallel()
 
-	zero := func(e middleware.Event) []string {
+	zero := func(e retry.Event) []string {
 		m, registry := newMetrics(t, metrics.Config{})
 		m.OnEvent(e)
 		var names []string
@@ -299,9 +299,9 @@ func TestSeriesBeginAtZero(t *testing.T) {
 	}
 	queued := []string{`amqpretry_held_deliveries{queue="orders"}`, `amqpretry_topology_repairs_total{queue="orders"}`}
 
-	assert.Subset(t, zero(event(middleware.EventTopologyDeclared)), slices.Concat(topical, queued))
-	assert.Subset(t, zero(event(middleware.EventConsuming)), slices.Concat(topical, queued))
-	assert.Subset(t, zero(event(middleware.EventAttempt)), slices.Concat(topical, []string{
+	assert.Subset(t, zero(event(retry.EventTopologyDeclared)), slices.Concat(topical, queued))
+	assert.Subset(t, zero(event(retry.EventConsuming)), slices.Concat(topical, queued))
+	assert.Subset(t, zero(event(retry.EventAttempt)), slices.Concat(topical, []string{
 		`amqpretry_attempts_total{handler="ship",outcome="error",topic="orders"}`,
 		`amqpretry_messages_total{handler="ship",result="dead-lettered",topic="orders"}`,
 	}))
@@ -320,12 +320,12 @@ func TestLint(t *testing.T) {
 func everything(t *testing.T) (*metrics.Metrics, *prometheus.Registry) {
 	t.Helper()
 	m, registry := newMetrics(t, metrics.Config{})
-	for _, e := range []middleware.Event{
-		event(middleware.EventTopologyDeclared), event(middleware.EventAttempt), event(middleware.EventSucceeded),
+	for _, e := range []retry.Event{
+		event(retry.EventTopologyDeclared), event(retry.EventAttempt), event(retry.EventSucceeded),
 	} {
 		m.OnEvent(e)
 	}
-	m.Watch(fixed{{Queue: "orders.dlq", Role: middleware.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3}})
+	m.Watch(fixed{{Queue: "orders.dlq", Role: retry.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3}})
 
 	return m, registry
 }
@@ -387,10 +387,10 @@ func TestAConflictLeavesNothingRegistered(t *testing.T) {
 	require.NoError(t, err)
 	_, err = metrics.New(metrics.Config{Registerer: registry})
 	require.ErrorAs(t, err, new(prometheus.AlreadyRegisteredError))
-	assert.ErrorContains(t, err, "one Metrics serves all plugs of a registry")
+	assert.ErrorContains(t, err, "one Metrics serves all retriers of a registry")
 
 	assert.True(t, registry.Unregister(first))
-	first.OnEvent(event(middleware.EventAttempt)) // goes nowhere
+	first.OnEvent(event(retry.EventAttempt)) // goes nowhere
 	_, err = metrics.New(metrics.Config{Registerer: registry})
 	assert.NoError(t, err)
 }
@@ -406,11 +406,11 @@ func TestTwoInOneRegistry(t *testing.T) {
 		c.Registerer = registry
 		m, err := metrics.New(c)
 		require.NoError(t, err)
-		m.OnEvent(event(middleware.EventAttempt))
-		m.Watch(fixed{{Queue: "orders.dlq", Role: middleware.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3}})
+		m.OnEvent(event(retry.EventAttempt))
+		m.Watch(fixed{{Queue: "orders.dlq", Role: retry.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3}})
 		all = append(all, m)
 	}
-	all[1].OnEvent(event(middleware.EventAttempt))
+	all[1].OnEvent(event(retry.EventAttempt))
 
 	got := values(t, registry, true)
 	equal(t, 1., got[`amqpretry_attempts_in_flight{broker="eu",handler="ship",topic="orders"}`])
@@ -426,10 +426,10 @@ func TestLabelsAreBounded(t *testing.T) {
 	var flood fixed
 	for i := range 10_000 {
 		name := fmt.Sprintf("t%05d", i)
-		m.OnEvent(event(middleware.EventTopologyDeclared, func(e *middleware.Event) { e.Topic, e.Queue = name, name }))
-		m.OnEvent(event(middleware.EventAttempt, func(e *middleware.Event) { e.Topic, e.Handler = name, name }))
-		m.OnEvent(event(middleware.EventHeld, func(e *middleware.Event) { e.Queue, e.Held = name, 1 }))
-		flood = append(flood, middleware.QueueDepth{Queue: name, Role: middleware.QueueRoleRetry, MainQueue: name, Messages: 1})
+		m.OnEvent(event(retry.EventTopologyDeclared, func(e *retry.Event) { e.Topic, e.Queue = name, name }))
+		m.OnEvent(event(retry.EventAttempt, func(e *retry.Event) { e.Topic, e.Handler = name, name }))
+		m.OnEvent(event(retry.EventHeld, func(e *retry.Event) { e.Queue, e.Held = name, 1 }))
+		flood = append(flood, retry.QueueDepth{Queue: name, Role: retry.QueueRoleRetry, MainQueue: name, Messages: 1})
 	}
 	m.Watch(flood)
 
@@ -451,7 +451,7 @@ func TestLabelsAreBounded(t *testing.T) {
 	equal(t, 9_970., got[`amqpretry_queue_messages_ready{main_queue="other",queue="other",role="retry"}`])
 
 	before := got
-	m.OnEvent(event(middleware.EventAttempt, func(e *middleware.Event) { e.Topic, e.Handler = "t00049", "t00049" }))
+	m.OnEvent(event(retry.EventAttempt, func(e *retry.Event) { e.Topic, e.Handler = "t00049", "t00049" }))
 	equal(t, before[`amqpretry_attempts_in_flight{handler="t00049",topic="t00049"}`]+1,
 		values(t, registry, true)[`amqpretry_attempts_in_flight{handler="t00049",topic="t00049"}`], "who is in stays in")
 }
@@ -460,13 +460,13 @@ func TestInvalidUTF8(t *testing.T) {
 	t.Parallel()
 	m, registry := newMetrics(t, metrics.Config{})
 	for _, bad := range []string{"a\xff", "a\xfe"} { // the same to the reader of a label
-		all := func(e *middleware.Event) {
-			e.Topic, e.Handler, e.Queue, e.Connection, e.Class = bad, bad, bad, bad, middleware.Class(bad)
-			e.Verdict.Reason = middleware.Reason(bad)
+		all := func(e *retry.Event) {
+			e.Topic, e.Handler, e.Queue, e.Connection, e.Class = bad, bad, bad, bad, retry.Class(bad)
+			e.Verdict.Reason = retry.Reason(bad)
 		}
-		for _, kind := range []middleware.EventKind{
-			middleware.EventAttempt, middleware.EventFailed, middleware.EventDeadLettered, middleware.EventHeld,
-			middleware.EventConnected, middleware.EventBlocked, middleware.EventConsuming,
+		for _, kind := range []retry.EventKind{
+			retry.EventAttempt, retry.EventFailed, retry.EventDeadLettered, retry.EventHeld,
+			retry.EventConnected, retry.EventBlocked, retry.EventConsuming,
 		} {
 			m.OnEvent(event(kind, all))
 		}
@@ -492,11 +492,11 @@ func TestConcurrentUse(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for i := range each {
-				about := func(e *middleware.Event) { e.Topic = fmt.Sprint((worker + i) % 30) }
-				m.OnEvent(event(middleware.EventAttempt, about))
-				m.OnEvent(event(middleware.EventSucceeded, about))
+				about := func(e *retry.Event) { e.Topic = fmt.Sprint((worker + i) % 30) }
+				m.OnEvent(event(retry.EventAttempt, about))
+				m.OnEvent(event(retry.EventSucceeded, about))
 				if i%500 == 0 {
-					stop := m.Watch(fixed{{Queue: "q", Role: middleware.QueueRoleRetry, Messages: worker}})
+					stop := m.Watch(fixed{{Queue: "q", Role: retry.QueueRoleRetry, Messages: worker}})
 					_, err := registry.Gather()
 					assert.NoError(t, err)
 					stop()
@@ -519,22 +519,22 @@ func TestConcurrentUse(t *testing.T) {
 }
 
 func BenchmarkOnEvent(b *testing.B) {
-	attempt := event(middleware.EventAttempt)
-	succeeded := event(middleware.EventSucceeded)
-	failed, retried := event(middleware.EventFailed, class(middleware.ClassError)), event(middleware.EventRetried)
-	dead := event(middleware.EventDeadLettered, reason(middleware.ReasonExhausted))
+	attempt := event(retry.EventAttempt)
+	succeeded := event(retry.EventSucceeded)
+	failed, retried := event(retry.EventFailed, class(retry.ClassError)), event(retry.EventRetried)
+	dead := event(retry.EventDeadLettered, reason(retry.ReasonExhausted))
 
 	cases := []struct {
 		name   string
-		events []middleware.Event
+		events []retry.Event
 	}{
-		{"success", []middleware.Event{attempt, succeeded}},
-		{"retry", []middleware.Event{attempt, failed, retried}},
-		{"dead-letter", []middleware.Event{attempt, failed, dead}},
+		{"success", []retry.Event{attempt, succeeded}},
+		{"retry", []retry.Event{attempt, failed, retried}},
+		{"dead-letter", []retry.Event{attempt, failed, dead}},
 	}
 	for _, c := range cases {
 		m, _ := newMetrics(b, metrics.Config{})
-		listeners := map[string]func(middleware.Event){"nobody": func(middleware.Event) {}, "metrics": m.OnEvent}
+		listeners := map[string]func(retry.Event){"nobody": func(retry.Event) {}, "metrics": m.OnEvent}
 		for _, who := range []string{"nobody", "metrics"} {
 			onEvent := listeners[who]
 			b.Run(c.name+"/"+who, func(b *testing.B) {
@@ -561,7 +561,7 @@ func BenchmarkOnEvent(b *testing.B) {
 
 func TestASuccessAllocatesNothing(t *testing.T) {
 	m, _ := newMetrics(t, metrics.Config{})
-	attempt, succeeded := event(middleware.EventAttempt), event(middleware.EventSucceeded, func(e *middleware.Event) {
+	attempt, succeeded := event(retry.EventAttempt), event(retry.EventSucceeded, func(e *retry.Event) {
 		e.Attempt.FirstFailure = now
 	})
 	assert.Zero(t, testing.AllocsPerRun(1000, func() {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // other is the value of a label for what is beyond a limit, or in no list.
@@ -32,20 +32,20 @@ var ownLabels = []string{
 // The closed lists of values. Reasons that only the broker itself gives (rejected, delivery-limit, maxlen) come with no event.
 var (
 	outcomes = []string{
-		string(middleware.EventSucceeded), string(middleware.EventRequeued),
-		string(middleware.ClassError), string(middleware.ClassPanic), string(middleware.ClassPermanent), string(middleware.ClassDrop),
-		string(middleware.ClassPostponed), string(middleware.ClassUnpublishable), string(middleware.ClassCrashed),
-		string(middleware.ClassUndecodable),
+		string(retry.EventSucceeded), string(retry.EventRequeued),
+		string(retry.ClassError), string(retry.ClassPanic), string(retry.ClassPermanent), string(retry.ClassDrop),
+		string(retry.ClassPostponed), string(retry.ClassUnpublishable), string(retry.ClassCrashed),
+		string(retry.ClassUndecodable),
 	}
 	results = []string{
-		string(middleware.EventSucceeded), string(middleware.EventRetried), string(middleware.EventPostponed),
-		string(middleware.EventDeadLettered), string(middleware.EventDropped), string(middleware.EventRequeued),
-		string(middleware.EventAbandoned),
+		string(retry.EventSucceeded), string(retry.EventRetried), string(retry.EventPostponed),
+		string(retry.EventDeadLettered), string(retry.EventDropped), string(retry.EventRequeued),
+		string(retry.EventAbandoned),
 	}
 	reasons = []string{
-		string(middleware.ReasonExhausted), string(middleware.ReasonPermanent), string(middleware.ReasonExpired),
-		string(middleware.ReasonUndecodable), string(middleware.ReasonPanic), string(middleware.ReasonCrashed),
-		string(middleware.ReasonUnpublishable), string(middleware.ReasonTooLarge), string(middleware.ReasonPostponedTooLong),
+		string(retry.ReasonExhausted), string(retry.ReasonPermanent), string(retry.ReasonExpired),
+		string(retry.ReasonUndecodable), string(retry.ReasonPanic), string(retry.ReasonCrashed),
+		string(retry.ReasonUnpublishable), string(retry.ReasonTooLarge), string(retry.ReasonPostponedTooLong),
 	}
 	connections = []string{"subscriber", "dead-letter subscriber", "forwarder", "observer"}
 )
@@ -187,7 +187,7 @@ func (s series) handled(key handlerKey) *handled {
 		inFlight:     s.inFlight.WithLabelValues(topic, handler),
 		untilSuccess: s.untilSuccess.WithLabelValues(topic, handler),
 		recovery:     s.recovery.WithLabelValues(topic, handler),
-		succeeded:    durations.WithLabelValues(string(middleware.EventSucceeded)),
+		succeeded:    durations.WithLabelValues(string(retry.EventSucceeded)),
 		durations:    durations,
 	}
 }
@@ -197,7 +197,7 @@ func (h *handled) ended(outcome string, took time.Duration) {
 	h.inFlight.Dec()
 
 	switch _, known := h.attempts.by[outcome]; {
-	case outcome == string(middleware.EventSucceeded):
+	case outcome == string(retry.EventSucceeded):
 		h.succeeded.Observe(seconds(took))
 	case known:
 		h.durations.WithLabelValues(outcome).Observe(seconds(took))

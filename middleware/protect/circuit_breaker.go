@@ -12,7 +12,8 @@ import (
 	"github.com/sony/gobreaker"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // DefaultBreakerTimeout is gobreaker's own: how long a breaker stays open where its settings do not say.
@@ -104,15 +105,15 @@ func (c *CircuitBreaker) settings(handler string) gobreaker.Settings {
 // IsSuccessful tells whether the outcome of a handler says nothing against what it depends on: it succeeded, or has said that
 // the message is at fault, or too early (Permanent, Drop, Postpone, Retryable() false). It is what breakers ask by default,
 // and for the IsSuccessful of gobreaker.Settings elsewhere. It knows no policy: what its lists say of errors is asked with
-// [middleware.Classify].
+// [retry.Classify].
 func IsSuccessful(err error) (successful bool) {
 	if err == nil {
 		return true
 	}
 	defer func() { _ = recover() }() // of an error that cannot be looked at: a failure like any other
 
-	switch class, _ := middleware.Classify(config.Policy{}, middleware.ClassError, err); class {
-	case middleware.ClassPermanent, middleware.ClassDrop, middleware.ClassPostponed:
+	switch class, _ := engine.Classify(config.Policy{}, retry.ClassError, err); class {
+	case retry.ClassPermanent, retry.ClassDrop, retry.ClassPostponed:
 		return true
 	default:
 		return false
@@ -148,8 +149,8 @@ func reported(h message.HandlerFunc) message.HandlerFunc {
 // withdrawn tells whether a message was taken away from its handler. A context alone does not tell: Watermill's Timeout leaves an ended one
 // on the message for the next try. That of a message of others is all there is; there, the end of a Timeout has an error of its own.
 func withdrawn(ctx context.Context) bool {
-	if _, ours := middleware.AttemptFromContext(ctx); ours {
-		return middleware.Withdrawn(ctx)
+	if _, ours := retry.AttemptFromContext(ctx); ours {
+		return retry.Withdrawn(ctx)
 	}
 
 	return errors.Is(ctx.Err(), context.Canceled)

@@ -21,8 +21,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // afterFailures are settings of a breaker that opens after n failures, for 30 s.
@@ -117,14 +119,14 @@ func TestWhatCountsAsFailure(t *testing.T) {
 	}{
 		"none":                  {nil, false},
 		"an error":              {errBoom, true},
-		"Permanent":             {middleware.Permanent(errBoom), false},
-		"Permanent, wrapped":    {fmt.Errorf("order: %w", middleware.Permanent(errBoom)), false},
-		"Drop":                  {middleware.Drop(errBoom), false},
-		"Postpone":              {middleware.Postpone(time.Second), false},
-		"RetryAfter":            {middleware.RetryAfter(time.Second, errBoom), true},
-		"Transient":             {middleware.Transient(errBoom), true},
-		"Transient(Permanent)":  {middleware.Transient(middleware.Permanent(errBoom)), true},
-		"Permanent(Transient)":  {middleware.Permanent(middleware.Transient(errBoom)), false},
+		"Permanent":             {retry.Permanent(errBoom), false},
+		"Permanent, wrapped":    {fmt.Errorf("order: %w", retry.Permanent(errBoom)), false},
+		"Drop":                  {retry.Drop(errBoom), false},
+		"Postpone":              {retry.Postpone(time.Second), false},
+		"RetryAfter":            {retry.RetryAfter(time.Second, errBoom), true},
+		"Transient":             {retry.Transient(errBoom), true},
+		"Transient(Permanent)":  {retry.Transient(retry.Permanent(errBoom)), true},
+		"Permanent(Transient)":  {retry.Permanent(retry.Transient(errBoom)), false},
 		"Retryable() false":     {opinion(false), false},
 		"Retryable() true":      {opinion(true), true},
 		"a nil pointer":         {(*pointerError)(nil), true},
@@ -153,8 +155,8 @@ func TestSettingsDecideWhatCounts(t *testing.T) {
 		assert.Equal(t, errBoom, call(guarded, fresh()))
 	}
 
-	guarded = breaker(t, settings).Middleware((&handler{err: middleware.Permanent(errors.New("other"))}).handle)
-	require.ErrorIs(t, call(guarded, fresh()), middleware.ErrPermanent)
+	guarded = breaker(t, settings).Middleware((&handler{err: retry.Permanent(errors.New("other"))}).handle)
+	require.ErrorIs(t, call(guarded, fresh()), retry.ErrPermanent)
 	assert.ErrorIs(t, call(guarded, fresh()), gobreaker.ErrOpenState, "they win against the marks")
 }
 
@@ -163,8 +165,8 @@ func TestSettingsAskThePolicy(t *testing.T) {
 	policy := config.Policy{NeverRetry: []config.ErrorMatch{config.Is(errBoom)}}
 	settings := afterFailures(1)
 	settings.IsSuccessful = func(err error) bool { // as in docs/protection.md
-		class, _ := middleware.Classify(policy, middleware.ClassError, err)
-		return err == nil || class == middleware.ClassPermanent
+		class, _ := engine.Classify(policy, retry.ClassError, err)
+		return err == nil || class == retry.ClassPermanent
 	}
 	h := &handler{err: errBoom}
 	guarded := breaker(t, settings).Middleware(h.handle)
@@ -254,18 +256,19 @@ func TestBreakerPassesPanicsOn(t *testing.T) {
 
 	t.Run("with the handler's stack", func(t *testing.T) {
 		var failed error
-		retry := middleware.Retry{Poison: middleware.Poison{Owner: owner, Decide: func(f middleware.Failure) error {
+		engine := &engine.Engine{Decide: func(f retry.Failure) error {
 			failed = f.Err
 			return f.Err
-		}}}
+		}}
 		d := newDelivery(twoRetries)
-		require.NoError(t, call(retry.Middleware(breaker(t, afterFailures(9)).Middleware(panicsFarBelow)), newMessage(d, "")))
+		d.engine = engine
+		require.NoError(t, call(middleware.Retry{}.Middleware(breaker(t, afterFailures(9)).Middleware(panicsFarBelow)), newMessage(d, "")))
 
-		var panicked *middleware.PanicError
+		var panicked *retry.PanicError
 		require.ErrorAs(t, failed, &panicked)
 		assert.Equal(t, "far below", panicked.Value)
 		assert.Contains(t, string(panicked.Stack), "panicsFarBelow")
-		assert.Equal(t, middleware.ActionRetry, d.settled[0].Action)
+		assert.Equal(t, retry.ActionRetry, d.settled[0].Action)
 	})
 }
 
@@ -290,7 +293,7 @@ func TestGoexitWhileHalfOpen(t *testing.T) {
 		d := newDelivery(twoRetries)
 		assert.True(t, endsGoroutine(func() { _, _ = retried(guarded)(newMessage(d, "")) }), "nobody stops it")
 		require.Len(t, d.settled, 1)
-		assert.Equal(t, middleware.ActionRetry, d.settled[0].Action, "the retry middleware saw it as what it is")
+		assert.Equal(t, retry.ActionRetry, d.settled[0].Action, "the retry middleware saw it as what it is")
 
 		exits, h.err = false, nil
 		require.ErrorIs(t, call(guarded, fresh()), gobreaker.ErrOpenState, "and the breaker as a failure")
@@ -413,7 +416,7 @@ func TestBreakerUnderRetry(t *testing.T) {
 		d.state.Count = 2 // the last one
 		require.NoError(t, call(retried(open(fails)), newMessage(d, "")))
 		require.Len(t, d.settled, 1)
-		assert.Equal(t, middleware.ActionPostpone, d.settled[0].Action)
+		assert.Equal(t, retry.ActionPostpone, d.settled[0].Action)
 		assert.Equal(t, 2, d.settled[0].Count)
 	})
 	t.Run("but of a failed try", func(t *testing.T) {
@@ -421,7 +424,7 @@ func TestBreakerUnderRetry(t *testing.T) {
 		d.policy.Immediate = 5
 		require.NoError(t, call(retried(breaker(t, afterFailures(3)).Middleware(h.handle)), newMessage(d, "")))
 		assert.Equal(t, 3, h.calls, "it opens in the middle of them")
-		assert.Equal(t, middleware.ActionRetry, d.settled[0].Action)
+		assert.Equal(t, retry.ActionRetry, d.settled[0].Action)
 		assert.Equal(t, 1, d.settled[0].Count)
 		assert.Contains(t, d.state.Error, "boom")
 	})
@@ -429,19 +432,19 @@ func TestBreakerUnderRetry(t *testing.T) {
 		d := newDelivery(twoRetries)
 		d.policy.MaxPostpone, d.state.Since = time.Minute, time.Now().Add(-31*time.Second)
 		require.NoError(t, call(retried(open(fails)), newMessage(d, "")))
-		assert.Equal(t, middleware.ReasonPostponedTooLong, d.settled[0].Reason)
+		assert.Equal(t, retry.ReasonPostponedTooLong, d.settled[0].Reason)
 	})
 	t.Run("without retries", func(t *testing.T) {
 		d := newDelivery(noRetries)
 		d.policy.Immediate = 3
 		require.NoError(t, call(retried(open(fails)), newMessage(d, "")))
-		assert.Equal(t, middleware.Verdict{Action: middleware.ActionDeadLetter, Reason: middleware.ReasonExhausted}, d.settled[0])
+		assert.Equal(t, retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonExhausted}, d.settled[0])
 	})
 	t.Run("in a shutdown", func(t *testing.T) {
 		d := newDelivery(twoRetries)
 		d.withdrawn = true
 		require.Error(t, call(retried(open(fails)), newMessage(d, "")))
-		assert.Equal(t, []middleware.Verdict{{Action: middleware.ActionRequeue}}, d.settled, "it goes back, uncounted")
+		assert.Equal(t, []retry.Verdict{{Action: retry.ActionRequeue}}, d.settled, "it goes back, uncounted")
 	})
 }
 
@@ -466,7 +469,7 @@ func TestPoisonMessageComesToItsEnd(t *testing.T) {
 				next.state.Count = count
 				require.NoError(t, call(guarded, newMessage(next, "")))
 				verdict := next.settled[0]
-				if verdict.Action == middleware.ActionDeadLetter {
+				if verdict.Action == retry.ActionDeadLetter {
 					break
 				}
 				count = verdict.Count
@@ -517,13 +520,13 @@ func TestBreakerAndWatermillsRetry(t *testing.T) {
 	require.Equal(t, errBoom, call(guarded, fresh()))
 	assert.ErrorIs(t, call(guarded, fresh()), gobreaker.ErrOpenState)
 
-	quick.ShouldRetry = func(p wmmiddleware.RetryParams) bool { return !errors.Is(p.Err, middleware.ErrPostponed) }
+	quick.ShouldRetry = func(p wmmiddleware.RetryParams) bool { return !errors.Is(p.Err, retry.ErrPostponed) }
 	outside, tries := &handler{err: errBoom}, 0
 	quick.OnRetryHook = func(int, time.Duration) { tries++ }
 	guarded = quick.Middleware(breaker(t, afterFailures(2)).Middleware(outside.handle))
-	assert.ErrorIs(t, call(guarded, fresh()), middleware.ErrPostponed)
+	assert.ErrorIs(t, call(guarded, fresh()), retry.ErrPostponed)
 	assert.Equal(t, 2, outside.calls, "the open breaker ends them")
-	assert.ErrorIs(t, call(guarded, fresh()), middleware.ErrPostponed)
+	assert.ErrorIs(t, call(guarded, fresh()), retry.ErrPostponed)
 	assert.Equal(t, 1, tries, "at once")
 }
 
@@ -547,8 +550,8 @@ func TestPostponeOn(t *testing.T) {
 		"by type":                {opinion(false), true},
 		"another":                {errors.New("other"), false},
 		"a nil pointer":          {(*pointerError)(nil), false},
-		"marked by the handler":  {middleware.Permanent(errBoom), false},
-		"with a time of its own": {middleware.RetryAfter(time.Hour, errBoom), false},
+		"marked by the handler":  {retry.Permanent(errBoom), false},
+		"with a time of its own": {retry.RetryAfter(time.Hour, errBoom), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			outputs := []*message.Message{message.NewMessage("", nil)}

@@ -11,7 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // The defaults and bounds of a [DeduplicatorConfig].
@@ -115,7 +115,7 @@ func handle(h message.HandlerFunc, msg *message.Message, seen *memory, c *call) 
 
 	produced, err := h(msg)
 	if succeeded = err == nil; succeeded {
-		middleware.MarkHandled(ctx, c.mark)
+		retry.MarkHandled(ctx, c.mark)
 	}
 
 	return produced, err
@@ -124,7 +124,7 @@ func handle(h message.HandlerFunc, msg *message.Message, seen *memory, c *call) 
 // admits tells which messages are handled although one with their key is, or was.
 func admits(ctx context.Context) func(before callState, mark string) bool {
 	attempt, ok := postponable(ctx)
-	handled := middleware.HandledMark(ctx)
+	handled := retry.HandledMark(ctx)
 
 	return func(before callState, mark string) bool {
 		if before == callInFlight {

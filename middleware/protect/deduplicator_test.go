@@ -16,8 +16,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func deduplicator(t require.TestingT, c protect.DeduplicatorConfig) *protect.Deduplicator {
@@ -61,7 +61,7 @@ func TestWhatFailedIsNoDuplicate(t *testing.T) {
 		"an error":  {func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, nil},
 		"a panic":   {panics("boom"), nil},
 		"a Goexit":  {func(*message.Message) ([]*message.Message, error) { runtime.Goexit(); return nil, nil }, nil},
-		"postponed": {func(*message.Message) ([]*message.Message, error) { return nil, middleware.Postpone(1) }, nil},
+		"postponed": {func(*message.Message) ([]*message.Message, error) { return nil, retry.Postpone(1) }, nil},
 		"acknowledged, then failed": {func(msg *message.Message) ([]*message.Message, error) {
 			msg.Ack()
 			return nil, errBoom
@@ -233,7 +233,7 @@ func TestMiddlewareOutsideThatFails(t *testing.T) {
 	d.policy.Immediate = 1
 	require.NoError(t, routed(commit, newMessage(d, "payload")))
 	assert.Equal(t, 2, h.calls, "an immediate try comes through")
-	assert.Equal(t, middleware.ActionRetry, d.settled[0].Action)
+	assert.Equal(t, retry.ActionRetry, d.settled[0].Action)
 
 	fails = false
 	again := newDelivery(twoRetries)

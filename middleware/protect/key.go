@@ -6,7 +6,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // KeyByAttempt makes keys for Watermill's own Deduplicator, inside of the retry middleware, where its repository has to be kept: add
@@ -23,7 +23,7 @@ func KeyByAttempt(hasher wmmiddleware.MessageHasher) wmmiddleware.MessageHasher 
 			return "", err
 		}
 		// Calls count over all lives of a message; a dead letter that no handler was called with has none.
-		if a, ok := middleware.AttemptFromContext(msg.Context()); ok && a.Calls+a.Replays > 0 {
+		if a, ok := retry.AttemptFromContext(msg.Context()); ok && a.Calls+a.Replays > 0 {
 			key = fmt.Sprintf("%s/%d/%d", key, a.Calls, a.Replays)
 		}
 

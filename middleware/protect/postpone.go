@@ -10,7 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // PostponeOn returns a middleware that postpones messages whose handler returns an error of these: it waits for d or more,
@@ -18,13 +18,13 @@ import (
 // for several handlers, or the one in a client:
 //
 //	router.AddMiddleware(
-//		retry.Middleware,
+//		retrier.Middleware,
 //		protect.PostponeOn(30*time.Second, config.Is(gobreaker.ErrOpenState), config.Is(gobreaker.ErrTooManyRequests)),
 //		wmmiddleware.NewCircuitBreaker(settings).Middleware,
 //	)
 //
 // An error that the handler has marked (Permanent, Drop, Transient, RetryAfter, Postpone) is left as it is. In an immediate try,
-// when one before has failed, it ends the attempt, as [middleware.RetryAfter] does.
+// when one before has failed, it ends the attempt, as [retry.RetryAfter] does.
 func PostponeOn(d time.Duration, errs ...config.ErrorMatch) message.HandlerMiddleware {
 	return func(h message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -42,11 +42,11 @@ func PostponeOn(d time.Duration, errs ...config.ErrorMatch) message.HandlerMiddl
 // postponed is an error that postpones, and says why. An attempt of which a try has failed already is a failed one: postponed
 // without end, a message that fails every time would never come to its last attempt.
 func postponed(ctx context.Context, why error, d time.Duration) error {
-	if attempt, ok := middleware.AttemptFromContext(ctx); ok && attempt.Try > 1 {
-		return middleware.RetryAfter(d, fmt.Errorf("%w: not tried again at once after: %s", why, attempt.LastError))
+	if attempt, ok := retry.AttemptFromContext(ctx); ok && attempt.Try > 1 {
+		return retry.RetryAfter(d, fmt.Errorf("%w: not tried again at once after: %s", why, attempt.LastError))
 	}
 
-	return fmt.Errorf("%w: %w", why, middleware.Postpone(d))
+	return fmt.Errorf("%w: %w", why, retry.Postpone(d))
 }
 
 // isMeant tells whether an error is one of these, and has no mark of its own.
@@ -60,12 +60,12 @@ func isMeant(err error, errs []config.ErrorMatch) bool {
 }
 
 var marks = []error{
-	middleware.ErrPermanent, middleware.ErrDrop, middleware.ErrTransient, middleware.ErrRetryAfter, middleware.ErrPostponed,
+	retry.ErrPermanent, retry.ErrDrop, retry.ErrTransient, retry.ErrRetryAfter, retry.ErrPostponed,
 }
 
-// postponable tells whether a message can be postponed: it is the plug's, and its policy has retries to wait in.
-func postponable(ctx context.Context) (middleware.Attempt, bool) {
-	attempt, ours := middleware.AttemptFromContext(ctx)
+// postponable tells whether a message can be postponed: it is the retrier's, and its policy has retries to wait in.
+func postponable(ctx context.Context) (retry.Attempt, bool) {
+	attempt, ours := retry.AttemptFromContext(ctx)
 
 	return attempt, ours && attempt.MaxRetries > 0
 }

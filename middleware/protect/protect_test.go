@@ -11,11 +11,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
-
-const owner = "this plug"
 
 var (
 	errBoom    = errors.New("boom")
@@ -25,42 +25,43 @@ var (
 
 // delivery plays the broker's side and keeps what it is told.
 type delivery struct {
-	middleware.Delivery // what is not played
+	engine.Delivery // what is not played
 
+	engine    *engine.Engine
 	policy    config.Policy
 	state     wire.State
 	withdrawn bool
 	succeeded bool
-	settled   []middleware.Verdict
+	settled   []retry.Verdict
 	copied    wire.State // what the last copy carries
 }
 
-func (d *delivery) Owner() any                                { return owner }
-func (d *delivery) Queue() string                             { return "orders" }
-func (d *delivery) Policy() *config.Policy                    { return &d.policy }
-func (d *delivery) State() *wire.State                        { return &d.state }
-func (d *delivery) Advance(s wire.State)                      { d.state = s }
-func (d *delivery) Narrow(p config.Policy)                    { d.policy = p }
-func (d *delivery) Begin(time.Time, *middleware.Event) bool   { return true }
-func (d *delivery) End() (time.Time, *middleware.Event, bool) { return time.Time{}, nil, false }
-func (d *delivery) Enter()                                    {}
-func (d *delivery) Leave()                                    {}
-func (d *delivery) Withdrawn() bool                           { return d.withdrawn }
-func (d *delivery) Succeeded()                                { d.succeeded = true }
+func (d *delivery) Engine() *engine.Engine               { return d.engine }
+func (d *delivery) Queue() string                        { return "orders" }
+func (d *delivery) Policy() *config.Policy               { return &d.policy }
+func (d *delivery) State() *wire.State                   { return &d.state }
+func (d *delivery) Advance(s wire.State)                 { d.state = s }
+func (d *delivery) Narrow(p config.Policy)               { d.policy = p }
+func (d *delivery) Begin(time.Time, *retry.Event) bool   { return true }
+func (d *delivery) End() (time.Time, *retry.Event, bool) { return time.Time{}, nil, false }
+func (d *delivery) Enter()                               {}
+func (d *delivery) Leave()                               {}
+func (d *delivery) Withdrawn() bool                      { return d.withdrawn }
+func (d *delivery) Succeeded()                           { d.succeeded = true }
 
-func (d *delivery) Settle(_ context.Context, s middleware.Settlement) error {
+func (d *delivery) Settle(_ context.Context, s engine.Settlement) error {
 	d.settled, d.copied = append(d.settled, s.Verdict), s.State
 	return nil
 }
 
 func newDelivery(policy config.Policy) *delivery {
-	return &delivery{policy: policy, state: wire.State{Queue: "orders"}}
+	return &delivery{engine: &engine.Engine{}, policy: policy, state: wire.State{Queue: "orders"}}
 }
 
-// newMessage is a message of the plug, with the payload that its key is made of.
+// newMessage is a message of the retrier, with the payload that its key is made of.
 func newMessage(d *delivery, payload string) *message.Message {
 	msg := message.NewMessage("uuid", []byte(payload))
-	msg.SetContext(middleware.WithDelivery(context.Background(), d))
+	msg.SetContext(engine.WithDelivery(context.Background(), d))
 
 	return msg
 }
@@ -70,7 +71,7 @@ func fresh() *message.Message { return newMessage(newDelivery(twoRetries), "payl
 
 // retried puts a handler under the retry middleware.
 func retried(h message.HandlerFunc) message.HandlerFunc {
-	return middleware.Retry{Poison: middleware.Poison{Owner: owner}}.Middleware(h)
+	return middleware.Retry{}.Middleware(h)
 }
 
 // handler counts its calls and returns what it is told to.
@@ -92,8 +93,8 @@ func call(h message.HandlerFunc, msg *message.Message) error {
 // postponedFor is how long an error postpones its message.
 func postponedFor(t *testing.T, err error) time.Duration {
 	t.Helper()
-	class, after := middleware.Classify(config.Policy{}, middleware.ClassError, err)
-	require.Equal(t, middleware.ClassPostponed, class, "%v", err)
+	class, after := engine.Classify(config.Policy{}, retry.ClassError, err)
+	require.Equal(t, retry.ClassPostponed, class, "%v", err)
 
 	return after
 }

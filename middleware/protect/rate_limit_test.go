@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/time/rate"
 
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func limitOf(t *testing.T, c protect.RateLimitConfig) *protect.RateLimit {
@@ -145,7 +145,7 @@ func TestShutdownEndsTheWait(t *testing.T) {
 		began := time.Now()
 		require.Error(t, call(retried(guarded), msg), "nacked")
 		assert.Equal(t, time.Second, time.Since(began))
-		assert.Equal(t, []middleware.Verdict{{Action: middleware.ActionRequeue}}, d.settled, "nothing is counted")
+		assert.Equal(t, []retry.Verdict{{Action: retry.ActionRequeue}}, d.settled, "nothing is counted")
 		assert.Equal(t, 1, h.calls)
 
 		require.NoError(t, call(guarded, fresh()))
@@ -174,7 +174,7 @@ func TestRateLimitAndDeadlineOfTheMessage(t *testing.T) {
 		d := newDelivery(twoRetries)
 		d.state.Deadline = time.Now().Add(5 * time.Second)
 		require.NoError(t, call(retried(guarded), newMessage(d, "")))
-		assert.Equal(t, middleware.ReasonExpired, d.settled[0].Reason)
+		assert.Equal(t, retry.ReasonExpired, d.settled[0].Reason)
 		assert.Equal(t, 1, h.calls, "no handler gets an expired message")
 	})
 }
@@ -183,8 +183,8 @@ func TestRateLimitAndDeadlineOfTheMessage(t *testing.T) {
 func TestRateLimitWithoutRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, msg := range map[string]*message.Message{
-			"mode dead-letter": newMessage(newDelivery(noRetries), ""),
-			"not the plug's":   message.NewMessage("", nil),
+			"mode dead-letter":  newMessage(newDelivery(noRetries), ""),
+			"not the retrier's": message.NewMessage("", nil),
 		} {
 			h := &handler{}
 			guarded := limited(t, protect.RateLimitConfig{Limit: 0.1, Burst: 1, MaxWait: 1}, h.handle)
@@ -198,7 +198,7 @@ func TestRateLimitWithoutRetries(t *testing.T) {
 			msg.SetContext(ctx)
 			err := call(guarded, msg)
 			require.ErrorIs(t, err, context.Canceled, name)
-			require.NotErrorIs(t, err, middleware.ErrPostponed, name)
+			require.NotErrorIs(t, err, retry.ErrPostponed, name)
 		}
 	})
 }

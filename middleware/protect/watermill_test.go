@@ -13,14 +13,16 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // These tests are the rows of the table "Watermill's middlewares" in docs/protection.md.
 
 // first handles a message for the first time, and gives the verdict.
-func first(t *testing.T, h message.HandlerFunc) (middleware.Verdict, *delivery) {
+func first(t *testing.T, h message.HandlerFunc) (retry.Verdict, *delivery) {
 	t.Helper()
 	d := newDelivery(twoRetries)
 	require.NoError(t, call(retried(h), newMessage(d, "payload")))
@@ -70,12 +72,12 @@ func TestWatermillsThrottle(t *testing.T) {
 
 func TestWatermillsTimeout(t *testing.T) {
 	verdict, d := first(t, wmmiddleware.Timeout(time.Millisecond)(waitsForEnd))
-	assert.Equal(t, middleware.ActionRetry, verdict.Action, "its end is a failed attempt, and no shutdown")
+	assert.Equal(t, retry.ActionRetry, verdict.Action, "its end is a failed attempt, and no shutdown")
 
 	d.settled = nil
 	slow := wmmiddleware.Timeout(time.Millisecond)(retried(waitsForEnd))
 	require.NoError(t, call(slow, newMessage(d, "")))
-	assert.Equal(t, middleware.ActionRetry, d.settled[0].Action, "outside as well")
+	assert.Equal(t, retry.ActionRetry, d.settled[0].Action, "outside as well")
 }
 
 func TestWatermillsRetry(t *testing.T) {
@@ -86,41 +88,42 @@ func TestWatermillsRetry(t *testing.T) {
 	assert.Equal(t, 4, h.calls)
 	assert.Equal(t, 1, verdict.Count, "they are one attempt")
 
-	h = &handler{err: middleware.Permanent(errBoom)}
+	h = &handler{err: retry.Permanent(errBoom)}
 	verdict, _ = first(t, quick.Middleware(h.handle))
 	assert.Equal(t, 4, h.calls, "it tries what no try can help, too")
-	assert.Equal(t, middleware.ReasonPermanent, verdict.Reason)
+	assert.Equal(t, retry.ReasonPermanent, verdict.Reason)
 
 	quick.ShouldRetry = func(p wmmiddleware.RetryParams) bool {
-		return !errors.Is(p.Err, middleware.ErrPermanent) && !errors.Is(p.Err, middleware.ErrDrop) && !errors.Is(p.Err, middleware.ErrPostponed)
+		return !errors.Is(p.Err, retry.ErrPermanent) && !errors.Is(p.Err, retry.ErrDrop) && !errors.Is(p.Err, retry.ErrPostponed)
 	}
 	h.calls = 0
 	verdict, _ = first(t, quick.Middleware(h.handle))
 	assert.Equal(t, 1, h.calls, "unless it is told")
-	assert.Equal(t, middleware.ReasonPermanent, verdict.Reason)
+	assert.Equal(t, retry.ReasonPermanent, verdict.Reason)
 }
 
 func TestWatermillsRecoverer(t *testing.T) {
 	var failed error
-	retry := middleware.Retry{Poison: middleware.Poison{Owner: owner, Decide: func(f middleware.Failure) error {
+	engine := &engine.Engine{Decide: func(f retry.Failure) error {
 		failed = f.Err
 		return f.Err
-	}}}
+	}}
 	d := newDelivery(noRetries)
-	require.NoError(t, call(retry.Middleware(wmmiddleware.Recoverer(panics("boom"))), newMessage(d, "")))
-	assert.Equal(t, middleware.ReasonExhausted, d.settled[0].Reason, "and not panic")
+	d.engine = engine
+	require.NoError(t, call(middleware.Retry{}.Middleware(wmmiddleware.Recoverer(panics("boom"))), newMessage(d, "")))
+	assert.Equal(t, retry.ReasonExhausted, d.settled[0].Reason, "and not panic")
 	assert.Contains(t, failed.Error(), "goroutine ", "with its stack in the error's text")
 
 	d = newDelivery(twoRetries)
 	require.NoError(t, call(wmmiddleware.Recoverer(retried(panics("boom"))), newMessage(d, "")))
-	assert.Equal(t, middleware.ActionRetry, d.settled[0].Action, "outside it has nothing to do")
+	assert.Equal(t, retry.ActionRetry, d.settled[0].Action, "outside it has nothing to do")
 }
 
 func TestWatermillsInstantAck(t *testing.T) {
 	d := newDelivery(twoRetries)
 	msg := newMessage(d, "")
 	require.NoError(t, call(retried(wmmiddleware.InstantAck((&handler{err: errBoom}).handle)), msg))
-	assert.Equal(t, middleware.ActionRetry, d.settled[0].Action, "inside it has no effect: the verdict counts")
+	assert.Equal(t, retry.ActionRetry, d.settled[0].Action, "inside it has no effect: the verdict counts")
 }
 
 func TestWatermillsDuplicator(t *testing.T) {

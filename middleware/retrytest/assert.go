@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // T is what an assertion needs of a *testing.T.
@@ -32,7 +32,7 @@ func (r Result) AssertSwallowed(t T) bool {
 }
 
 // AssertDeadLettered checks that the message ended in the dead-letter queue, and why.
-func (r Result) AssertDeadLettered(t T, reason middleware.Reason) bool {
+func (r Result) AssertDeadLettered(t T, reason retry.Reason) bool {
 	t.Helper()
 
 	return r.assert(t, r.End == DeadLettered && r.DeadLetter.Reason == reason, deadLettered(reason))

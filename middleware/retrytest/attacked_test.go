@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/retrytest"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func run(h message.NoPublishHandlerFunc) retrytest.Result {
@@ -32,12 +32,12 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 	t.Run("panics", func(t *testing.T) {
 		t.Parallel()
 		r := run(func(*message.Message) error { panic("at the disco") })
-		r.AssertDeadLettered(t, middleware.ReasonPanic)
+		r.AssertDeadLettered(t, retry.ReasonPanic)
 		assert.Equal(t, "handler panicked: at the disco", r.DeadLetter.Error)
-		assert.Equal(t, middleware.ReasonPanic, r.DeadLetter.History[0].Reason)
+		assert.Equal(t, retry.ReasonPanic, r.DeadLetter.History[0].Reason)
 
-		run(func(*message.Message) error { panic(nil) }).AssertDeadLettered(t, middleware.ReasonPanic) //nolint:govet // nilness: that is the point
-		run(func(*message.Message) error { panic(middleware.Drop(errDown)) }).AssertDropped(t)
+		run(func(*message.Message) error { panic(nil) }).AssertDeadLettered(t, retry.ReasonPanic) //nolint:govet // nilness: that is the point
+		run(func(*message.Message) error { panic(retry.Drop(errDown)) }).AssertDropped(t)
 	})
 
 	t.Run("shows its stack", func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 	t.Run("ends its goroutine, as require does", func(t *testing.T) {
 		t.Parallel()
 		r := run(func(*message.Message) error { runtime.Goexit(); return nil })
-		r.AssertDeadLettered(t, middleware.ReasonExhausted)
+		r.AssertDeadLettered(t, retry.ReasonExhausted)
 		r.AssertCalls(t, 3)
 	})
 
@@ -79,9 +79,9 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 	t.Run("answers by itself", func(t *testing.T) {
 		t.Parallel()
 		run(func(msg *message.Message) error { msg.Ack(); return nil }).AssertSucceeded(t, 1)
-		run(func(msg *message.Message) error { msg.Ack(); return errDown }).AssertDeadLettered(t, middleware.ReasonExhausted)
-		run(func(msg *message.Message) error { msg.Nack(); return errDown }).AssertDeadLettered(t, middleware.ReasonExhausted)
-		run(func(msg *message.Message) error { msg.Nack(); return nil }).AssertDeadLettered(t, middleware.ReasonUnpublishable)
+		run(func(msg *message.Message) error { msg.Ack(); return errDown }).AssertDeadLettered(t, retry.ReasonExhausted)
+		run(func(msg *message.Message) error { msg.Nack(); return errDown }).AssertDeadLettered(t, retry.ReasonExhausted)
+		run(func(msg *message.Message) error { msg.Nack(); return nil }).AssertDeadLettered(t, retry.ReasonUnpublishable)
 	})
 
 	t.Run("keeps and changes its message", func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 
 			return errDown
 		}}, original)
-		r.AssertDeadLettered(t, middleware.ReasonExhausted)
+		r.AssertDeadLettered(t, retry.ReasonExhausted)
 		assert.Equal(t, "{}", string(r.DeadLetter.Message.Payload))
 		assert.Equal(t, "acme", r.DeadLetter.Message.Metadata["tenant"])
 		assert.Equal(t, "order-1", r.DeadLetter.Message.UUID)
@@ -122,13 +122,13 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 		r := retrytest.Run(retrytest.Service{Policy: twoRetries(), Handler: func(*message.Message) ([]*message.Message, error) {
 			return []*message.Message{nil}, nil
 		}}, newMessage())
-		r.AssertDeadLettered(t, middleware.ReasonUnpublishable) // a router panics over it
+		r.AssertDeadLettered(t, retry.ReasonUnpublishable) // a router panics over it
 	})
 
 	t.Run("returns an error that panics", func(t *testing.T) {
 		t.Parallel()
 		r := run(func(*message.Message) error { return (*nilError)(nil) })
-		r.AssertDeadLettered(t, middleware.ReasonExhausted)
+		r.AssertDeadLettered(t, retry.ReasonExhausted)
 		assert.Contains(t, r.String(), "(the error's text is lost: it panicked with runtime.errorString)")
 	})
 
@@ -157,7 +157,7 @@ func TestMessageMadeAnew(t *testing.T) {
 			return func(msg *message.Message) ([]*message.Message, error) { return h(msg.Copy()) }
 		}},
 	}, newMessage())
-	r.AssertDeadLettered(t, middleware.ReasonExhausted)
+	r.AssertDeadLettered(t, retry.ReasonExhausted)
 	r.AssertCalls(t, 4)
 }
 
@@ -171,7 +171,7 @@ func TestLateHandler(t *testing.T) {
 		Policy: twoRetries(),
 		ConsumerHandler: func(msg *message.Message) error {
 			<-release
-			_, _ = middleware.AttemptFromContext(msg.Context())
+			_, _ = retry.AttemptFromContext(msg.Context())
 			msg.Ack()
 
 			return errDown
@@ -189,7 +189,7 @@ func TestLateHandler(t *testing.T) {
 	go func() { left.Wait(); close(done) }()
 	<-done
 
-	r.AssertDeadLettered(t, middleware.ReasonExhausted)
+	r.AssertDeadLettered(t, retry.ReasonExhausted)
 	assert.Equal(t, before, r.String(), "a life that has ended does not change")
 }
 
@@ -198,7 +198,7 @@ func TestMessagesOfTheWorstKind(t *testing.T) {
 
 	s := retrytest.Service{Policy: twoRetries(), ConsumerHandler: returns(errDown)}
 	r := retrytest.Run(s, &message.Message{})
-	r.AssertDeadLettered(t, middleware.ReasonExhausted)
+	r.AssertDeadLettered(t, retry.ReasonExhausted)
 	assert.NotEmpty(t, r.DeadLetter.Headers["amqpretry-uuid"], "made at the first failure")
 	assert.Equal(t, r.DeadLetter.Headers["amqpretry-uuid"], r.DeadLetter.Message.UUID)
 
@@ -218,11 +218,11 @@ func TestHooksOfTheWorstKind(t *testing.T) {
 
 	r := retrytest.Run(retrytest.Service{
 		Policy: twoRetries(), ConsumerHandler: returns(errDown),
-		Decide:    func(middleware.Failure) error { panic("no opinion") },
+		Decide:    func(retry.Failure) error { panic("no opinion") },
 		ErrorText: func(error) string { panic("no words") },
-		OnEvent:   func(middleware.Event) { panic("no ears") },
+		OnEvent:   func(retry.Event) { panic("no ears") },
 	}, newMessage())
-	r.AssertDeadLettered(t, middleware.ReasonExhausted)
+	r.AssertDeadLettered(t, retry.ReasonExhausted)
 	r.AssertDelays(t, seconds(1, 5)...)
 	assert.Contains(t, r.DeadLetter.Error, "text is lost")
 }
@@ -233,7 +233,7 @@ func TestHooksThatEndTheirGoroutine(t *testing.T) {
 
 	s := retrytest.Service{
 		ConsumerHandler: returns(errDown), MaxDeliveries: 5,
-		Decide: func(middleware.Failure) error { runtime.Goexit(); return nil },
+		Decide: func(retry.Failure) error { runtime.Goexit(); return nil },
 	}
 	r := retrytest.Run(s, newMessage())
 	require.ErrorAs(t, r.Err, new(*retrytest.EndlessError))
@@ -257,7 +257,7 @@ func TestConcurrentRuns(t *testing.T) {
 			r := retrytest.Run(s, newMessage())
 			r.AssertDelays(t, seconds(1, 5)...)
 			assert.Equal(t, 6*time.Second, r.Ended.Sub(r.Began))
-			r.Replay(s).AssertDeadLettered(t, middleware.ReasonExhausted)
+			r.Replay(s).AssertDeadLettered(t, retry.ReasonExhausted)
 		})
 	}
 	wg.Wait()
@@ -270,7 +270,7 @@ func TestNoMessageForTheRouter(t *testing.T) {
 	for range 50 {
 		retrytest.Run(retrytest.Service{
 			ConsumerHandler: returns(nil), Unmarshal: func(*message.Message) error { return errDown },
-		}, newMessage()).AssertDeadLettered(t, middleware.ReasonUndecodable)
+		}, newMessage()).AssertDeadLettered(t, retry.ReasonUndecodable)
 	}
 }
 
@@ -331,5 +331,5 @@ func TestClock(t *testing.T) {
 	eternal := retrytest.Run(retrytest.Service{
 		Policy: config.Policy{Delays: []time.Duration{config.MaxDelay}, Retries: 300}, ConsumerHandler: returns(errDown),
 	}, newMessage())
-	eternal.AssertDeadLettered(t, middleware.ReasonExhausted) // three thousand years later
+	eternal.AssertDeadLettered(t, retry.ReasonExhausted) // three thousand years later
 }

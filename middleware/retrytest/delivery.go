@@ -7,15 +7,15 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
 )
 
 // delivery is the consumer's side of a message that is handed out, as the retry middleware sees it.
 type delivery struct {
-	middleware.Standing
+	engine.Standing
 
-	owner   any
+	engine  *engine.Engine
 	queue   string
 	now     func() time.Time
 	arrived time.Time
@@ -29,19 +29,19 @@ type delivery struct {
 	lost chan struct{} // closed before, if that goroutine has ended instead of returning
 
 	mu         sync.Mutex
-	settlement *middleware.Settlement
+	settlement *engine.Settlement
 	succeeded  bool
 	fault      Fault // of the last call
 	calls      int   // of the handler, since the last step
 	err        error // that the handler has returned last
 }
 
-var _ middleware.Delivery = (*delivery)(nil)
+var _ engine.Delivery = (*delivery)(nil)
 
 type deliveryKey struct{}
 
 func (l *life) newDelivery(state wire.State) *delivery {
-	d := &delivery{owner: l, queue: l.service.Queue, now: l.clock.Now, arrived: l.clock.Now()}
+	d := &delivery{engine: l.engine, queue: l.service.Queue, now: l.clock.Now, arrived: l.clock.Now()}
 	d.Arrive(&l.policy, &state)
 	d.left, d.lost = make(chan struct{}), make(chan struct{})
 	d.ctx, d.cancel = context.WithCancel(context.WithValue(context.Background(), deliveryKey{}, d))
@@ -49,10 +49,10 @@ func (l *life) newDelivery(state wire.State) *delivery {
 	return d
 }
 
-func (d *delivery) Owner() any      { return d.owner }
-func (d *delivery) Queue() string   { return d.queue }
-func (d *delivery) Now() time.Time  { return d.now() }
-func (d *delivery) Withdrawn() bool { return d.ctx.Err() != nil }
+func (d *delivery) Engine() *engine.Engine { return d.engine }
+func (d *delivery) Queue() string          { return d.queue }
+func (d *delivery) Now() time.Time         { return d.now() }
+func (d *delivery) Withdrawn() bool        { return d.ctx.Err() != nil }
 
 // Enter and Leave are of no use here: left tells the same.
 func (d *delivery) Enter() {}
@@ -65,7 +65,7 @@ func (d *delivery) Succeeded() {
 	d.succeeded = true
 }
 
-func (d *delivery) Settle(_ context.Context, s middleware.Settlement) error {
+func (d *delivery) Settle(_ context.Context, s engine.Settlement) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
@@ -96,7 +96,7 @@ func (d *delivery) answer() (acked, ok bool) {
 }
 
 // verdict is what the middleware has left.
-func (d *delivery) verdict() (s *middleware.Settlement, succeeded bool, fault Fault) {
+func (d *delivery) verdict() (s *engine.Settlement, succeeded bool, fault Fault) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 

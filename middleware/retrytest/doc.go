@@ -2,7 +2,7 @@
 //
 //	result := retrytest.Run(retrytest.Service{Policy: policy, ConsumerHandler: handler}, message.NewMessage("1", payload))
 //	result.AssertDelays(t, time.Second, 5*time.Second)
-//	result.AssertDeadLettered(t, middleware.ReasonExhausted)
+//	result.AssertDeadLettered(t, wire.ReasonExhausted)
 //
 // [Run] calls the handler as often as the service would, advances a [Clock] by each wait, and gives the whole life: each
 // call with its time, error and verdict, the waits, the end, and what the dead letter carries. When an assertion fails, it shows
@@ -20,7 +20,7 @@
 //
 // The broker, and what comes of it: that a wait is a minimum, what other messages do meanwhile (order, the prefetch, a delay that
 // begins behind a longer one under jitter), lost connections, copies that are not confirmed, delivery limits of queues, headers that
-// leave no room in a frame (reason "too-large"), retry queues and permissions that are missing. It is the plug's own subscriber on a
+// leave no room in a frame (reason "too-large"), retry queues and permissions that are missing. It is the retrier's own subscriber on a
 // quorum queue of RabbitMQ 4.3: a stock subscriber does not see that outputs could not be published, and classic queues count no
 // crashes. See docs/guarantees.md, and docs/testing.md for a tour.
 package retrytest

@@ -11,8 +11,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/retrytest"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // The service under test: its policy, and a handler that ships orders.
@@ -25,7 +25,7 @@ var errClosed = errors.New("the warehouse is closed")
 func (ship warehouse) handle(msg *message.Message) error {
 	var order struct{ ID string }
 	if err := json.Unmarshal(msg.Payload, &order); err != nil {
-		return middleware.Permanent(err)
+		return retry.Permanent(err)
 	}
 
 	return ship(order.ID)
@@ -52,7 +52,7 @@ func ExampleResult_AssertDelays() {
 	calls := 0
 	busy := warehouse(func(string) error {
 		if calls++; calls == 1 {
-			return middleware.RetryAfter(45*time.Second, errors.New("429 Too Many Requests"))
+			return retry.RetryAfter(45*time.Second, errors.New("429 Too Many Requests"))
 		}
 
 		return nil
@@ -73,7 +73,7 @@ func ExampleResult_AssertDeadLettered() {
 	service := retrytest.Service{Policy: orders, ConsumerHandler: warehouse(func(string) error { return nil }).handle}
 
 	result := retrytest.Run(service, message.NewMessage("order-1", []byte(`{"ID":`)))
-	result.AssertDeadLettered(t, middleware.ReasonPermanent)
+	result.AssertDeadLettered(t, retry.ReasonPermanent)
 
 	fmt.Println(!t.Failed(), result.DeadLetter.Error, result.DeadLetter.ErrorType)
 	// Output: true unexpected end of JSON input *json.SyntaxError
@@ -137,7 +137,7 @@ func ExampleService_errors() {
 	policy.NeverRetry = []config.ErrorMatch{config.Is(errClosed)}
 
 	for _, err := range []error{
-		errors.New("timeout"), fmt.Errorf("order 1: %w", errClosed), middleware.Drop(errClosed), middleware.Transient(errClosed), nil,
+		errors.New("timeout"), fmt.Errorf("order 1: %w", errClosed), retry.Drop(errClosed), retry.Transient(errClosed), nil,
 	} {
 		result := retrytest.Run(retrytest.Service{
 			Policy: policy, ConsumerHandler: func(*message.Message) error { return err },

@@ -13,8 +13,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // letter is a message as it lies in a queue.
@@ -45,7 +47,7 @@ func asText(value any) string {
 // uuidKey is where watermill-amqp's marshaler writes the UUID.
 const uuidKey = "_watermill_message_uuid"
 
-// publish makes of a message what a publisher of watermill-amqp makes of it, with the plug's config.
+// publish makes of a message what a publisher of watermill-amqp makes of it, with the retrier's config.
 func publish(s Service, msg *message.Message) letter {
 	headers := map[string]any{}
 	for key, value := range msg.Metadata {
@@ -55,7 +57,7 @@ func publish(s Service, msg *message.Message) letter {
 
 	published := wire.Strip(headers, false)
 	for key, value := range headers {
-		if wire.IsOpt(key) { // the publisher's to use
+		if header.IsOpt(key) { // the publisher's to use
 			published[key] = value
 		}
 	}
@@ -71,7 +73,7 @@ func publish(s Service, msg *message.Message) letter {
 type life struct {
 	service Service
 	policy  config.Policy
-	poison  middleware.Poison
+	engine  *engine.Engine
 	clock   *Clock
 	out     chan *message.Message
 
@@ -88,8 +90,8 @@ type life struct {
 // play plays a life. The service is valid and complete.
 func play(s Service, at letter) Result {
 	l := &life{service: s, policy: s.policy(), clock: s.Clock, out: make(chan *message.Message)}
-	l.poison = middleware.Poison{
-		Owner: l, Logger: s.Logger, Host: s.Host,
+	l.engine = &engine.Engine{
+		Logger: s.Logger, Host: s.Host,
 		Decide: s.Decide, ErrorText: s.ErrorText, PayloadText: s.PayloadText, PanicStacks: s.PanicStacks,
 		Now: s.Clock.Now, Random: func() float64 { return s.Random }, OnEvent: l.observe,
 	}
@@ -156,21 +158,21 @@ func (l *life) deliver(at letter) (next letter, err error) {
 	l.mu.Unlock()
 
 	off := l.policy.Mode == config.ModeOff
-	unseen := middleware.Failure{Topic: l.service.Topic, Message: raw(at, state)}
+	unseen := retry.Failure{Topic: l.service.Topic, Message: raw(at, state)}
 
 	if !off && at.deliveries >= l.policy.CrashLimit {
-		unseen.Class = middleware.ClassCrashed
+		unseen.Class = retry.ClassCrashed
 		unseen.Err = fmt.Errorf("delivered %d times without an answer, the policy allows %d", at.deliveries, l.policy.CrashLimit)
 
-		return l.carryOut(at, kind, d, l.poison.Judge(d, unseen)), nil
+		return l.carryOut(at, kind, d, l.engine.Judge(d, unseen)), nil
 	}
 
 	d.msg, err = l.unmarshal(at, state, kind)
 	if err != nil && !off {
-		unseen.Class, unseen.Err = middleware.ClassUndecodable, err
-		return l.carryOut(at, kind, d, l.poison.Judge(d, unseen)), nil
+		unseen.Class, unseen.Err = retry.ClassUndecodable, err
+		return l.carryOut(at, kind, d, l.engine.Judge(d, unseen)), nil
 	}
-	d.msg.SetContext(middleware.WithDelivery(d.ctx, d))
+	d.msg.SetContext(engine.WithDelivery(d.ctx, d))
 
 	l.out <- d.msg
 	acked, ok := d.answer()
@@ -232,7 +234,7 @@ func (l *life) unmarshal(at letter, state wire.State, kind wire.Kind) (msg *mess
 	}
 	delete(msg.Metadata, uuidKey)
 	if kind == wire.Replay {
-		maps.DeleteFunc(msg.Metadata, func(key, _ string) bool { return wire.IsPoison(key) })
+		maps.DeleteFunc(msg.Metadata, func(key, _ string) bool { return header.IsPoison(key) })
 	}
 
 	if l.service.Unmarshal == nil {
@@ -263,38 +265,38 @@ func (l *life) settle(at letter, kind wire.Kind, d *delivery, acked, ok bool) (l
 	case !ok:
 		return at, ErrUnanswered
 	case fault == Shutdown:
-		l.poison.Ended(middleware.EventRequeued, d, d.msg)
+		l.engine.Ended(retry.EventRequeued, d, d.msg)
 	case settlement != nil:
 		return l.carryOut(at, kind, d, *settlement), nil
 	case acked:
-		l.poison.Ended(middleware.EventSucceeded, d, d.msg)
+		l.engine.Ended(retry.EventSucceeded, d, d.msg)
 		l.end(Succeeded)
 		l.notice()
 	case succeeded:
-		return l.carryOut(at, kind, d, l.poison.Judge(d, middleware.Failure{
-			Class: middleware.ClassUnpublishable, Topic: l.service.Topic, Message: d.msg,
+		return l.carryOut(at, kind, d, l.engine.Judge(d, retry.Failure{
+			Class: retry.ClassUnpublishable, Topic: l.service.Topic, Message: d.msg,
 			Err: errors.New("the handler succeeded, but its outputs could not be published"),
 		})), nil
 	default: // a plain nack
-		l.poison.Ended(middleware.EventRequeued, d, d.msg)
+		l.engine.Ended(retry.EventRequeued, d, d.msg)
 	}
 
 	return at, nil
 }
 
 // carryOut does what the verdict says, and gives the message as it is in its queue after its wait.
-func (l *life) carryOut(at letter, kind wire.Kind, d *delivery, s middleware.Settlement) letter {
+func (l *life) carryOut(at letter, kind wire.Kind, d *delivery, s engine.Settlement) letter {
 	switch s.Verdict.Action {
-	case middleware.ActionRequeue:
-		l.poison.Ended(middleware.EventRequeued, d, d.msg)
+	case retry.ActionRequeue:
+		l.engine.Ended(retry.EventRequeued, d, d.msg)
 		return at
-	case middleware.ActionDrop:
+	case retry.ActionDrop:
 		s.Done(s.Verdict)
 		l.end(Dropped)
 
 		return at
-	case middleware.ActionRetry, middleware.ActionPostpone, middleware.ActionDeadLetter:
-	case middleware.ActionRetryNow:
+	case retry.ActionRetry, retry.ActionPostpone, retry.ActionDeadLetter:
+	case retry.ActionRetryNow:
 		panic("unreachable: only a middleware that calls the handler again is given this")
 	}
 
@@ -302,7 +304,7 @@ func (l *life) carryOut(at letter, kind wire.Kind, d *delivery, s middleware.Set
 	s.Done(s.Verdict)
 	l.carries(copied)
 
-	if s.Verdict.Action == middleware.ActionDeadLetter {
+	if s.Verdict.Action == retry.ActionDeadLetter {
 		l.buried(copied)
 		return copied
 	}

@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/retrytest"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 var (
@@ -42,11 +42,11 @@ var returned = map[string]func() error{
 	"an error of `NeverRetry`":              func() error { return fmt.Errorf("wrapped: %w", errNever) },
 	leftOut:                                 func() error { return errors.New("another error") },
 	"an error whose `Retryable()` is false": func() error { return opinionError{errListed} },
-	"`Permanent(err)`":                      func() error { return middleware.Permanent(errListed) },
-	"`Transient(err)`, of `NeverRetry`":     func() error { return middleware.Transient(errNever) },
-	"`Drop(err)`":                           func() error { return middleware.Drop(errListed) },
-	"`RetryAfter(d, err)`":                  func() error { return middleware.RetryAfter(asked, errListed) },
-	"`Postpone(d)`":                         func() error { return middleware.Postpone(asked) },
+	"`Permanent(err)`":                      func() error { return retry.Permanent(errListed) },
+	"`Transient(err)`, of `NeverRetry`":     func() error { return retry.Transient(errNever) },
+	"`Drop(err)`":                           func() error { return retry.Drop(errListed) },
+	"`RetryAfter(d, err)`":                  func() error { return retry.RetryAfter(asked, errListed) },
+	"`Postpone(d)`":                         func() error { return retry.Postpone(asked) },
 	unpublishable:                           func() error { return nil },
 	takenAway:                               func() error { return errListed },
 }
@@ -125,7 +125,7 @@ func TestOutcomes(t *testing.T) {
 func playCell(row, stage string) (retrytest.Result, string) {
 	type moment struct {
 		at      time.Time
-		attempt middleware.Attempt
+		attempt retry.Attempt
 	}
 	var then, next *moment
 
@@ -146,7 +146,7 @@ func playCell(row, stage string) (retrytest.Result, string) {
 	}
 
 	service := retrytest.Service{Policy: policy, Clock: clock, Expiration: expiration, Handler: func(msg *message.Message) ([]*message.Message, error) {
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		call++
 		switch {
 		case call < acts:
@@ -224,11 +224,11 @@ func TestOutcomesWithoutAHandler(t *testing.T) {
 		},
 		"it is not due yet (`RetryAfter`, `Postpone` for longer than any delay)": func(t *testing.T) string {
 			r := play(retrytest.Service{Policy: config.Policy{Delays: seconds(1)}, ConsumerHandler: func(msg *message.Message) error {
-				if attempt, _ := middleware.AttemptFromContext(msg.Context()); attempt.Number > 1 {
+				if attempt, _ := retry.AttemptFromContext(msg.Context()); attempt.Number > 1 {
 					return nil
 				}
 
-				return middleware.RetryAfter(3*time.Second, errListed)
+				return retry.RetryAfter(3*time.Second, errListed)
 			}})
 			r.AssertDelays(t, 3*time.Second)
 			assert.Len(t, r.Steps, 4, "two calls, and twice not due")
@@ -240,7 +240,7 @@ func TestOutcomesWithoutAHandler(t *testing.T) {
 			dead := play(retrytest.Service{Unmarshal: rejects})
 			dead.AssertCalls(t, 0)
 			play(retrytest.Service{
-				Unmarshal: rejects, Decide: func(f middleware.Failure) error { return middleware.Drop(f.Err) },
+				Unmarshal: rejects, Decide: func(f retry.Failure) error { return retry.Drop(f.Err) },
 			}).AssertDropped(t)
 
 			return fmt.Sprintf("dead-letter queue: `%s`; `Options.Decide` can say otherwise", dead.DeadLetter.Reason)
@@ -254,7 +254,7 @@ func TestOutcomesWithoutAHandler(t *testing.T) {
 		},
 		"a `Postpone` would end beyond `MaxPostpone`": func(*testing.T) string {
 			r := play(retrytest.Service{Policy: config.Policy{MaxPostpone: time.Minute}, ConsumerHandler: func(*message.Message) error {
-				return middleware.Postpone(5 * time.Second)
+				return retry.Postpone(5 * time.Second)
 			}})
 
 			return fmt.Sprintf("dead-letter queue: `%s`", r.DeadLetter.Reason)

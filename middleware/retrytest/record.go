@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Step is one thing that happened to a message: a call of its handler, or a decision without one.
@@ -13,17 +13,17 @@ type Step struct {
 	// At is when it began, Took how long its handler took.
 	At   time.Time
 	Took time.Duration
-	// Attempt is where the message stood: see middleware.AttemptFromContext. Zero under policy "off".
-	Attempt middleware.Attempt
+	// Attempt is where the message stood: see retry.AttemptFromContext. Zero under policy "off".
+	Attempt retry.Attempt
 	// Calls of the handler: 0 where none was allowed to see the message, more than 1 with a middleware that calls it again, such as
 	// Watermill's Retry.
 	Calls int
 	// Class of the failure; empty if there is none.
-	Class middleware.Class
+	Class retry.Class
 	// Err is the error, as the middlewares and Decide have made it.
 	Err error
 	// Verdict over it. The zero value means that the message was acknowledged.
-	Verdict middleware.Verdict
+	Verdict retry.Verdict
 	// Waited is how long the message waited then.
 	Waited time.Duration
 	// Headers are all that its copy carries, which waited or is dead; nil where there was none.
@@ -35,7 +35,7 @@ type Step struct {
 }
 
 // observe makes steps of what the middleware tells.
-func (l *life) observe(e middleware.Event) {
+func (l *life) observe(e retry.Event) {
 	if !l.note(e) {
 		return
 	}
@@ -45,7 +45,7 @@ func (l *life) observe(e middleware.Event) {
 }
 
 // note is false for what a dead process would tell.
-func (l *life) note(e middleware.Event) bool {
+func (l *life) note(e retry.Event) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -54,16 +54,16 @@ func (l *life) note(e middleware.Event) bool {
 	}
 
 	switch e.Kind {
-	case middleware.EventAttempt:
+	case retry.EventAttempt:
 		l.add(Step{At: e.At, Attempt: e.Attempt})
 		l.open = true
-	case middleware.EventSucceeded:
+	case retry.EventSucceeded:
 		l.close(Step{Took: e.Took})
-	case middleware.EventRequeued:
+	case retry.EventRequeued:
 		l.close(l.takenBack(e.Took))
-	case middleware.EventFailed:
+	case retry.EventFailed:
 		l.close(Step{Took: e.Took, Class: e.Class, Err: e.Err, Verdict: e.Verdict})
-	case middleware.EventUnhandled:
+	case retry.EventUnhandled:
 		l.add(Step{At: e.At, Attempt: e.Attempt, Class: e.Class, Err: e.Err, Verdict: e.Verdict})
 	}
 
@@ -85,9 +85,9 @@ func (l *life) close(end Step) {
 
 // takenBack is the end of a call that does not count. What the handler has returned is all that is known of it.
 func (l *life) takenBack(took time.Duration) Step {
-	s := Step{Took: took, Err: l.current.returned(), Verdict: middleware.Verdict{Action: middleware.ActionRequeue}}
+	s := Step{Took: took, Err: l.current.returned(), Verdict: retry.Verdict{Action: retry.ActionRequeue}}
 	if l.current.Withdrawn() {
-		s.Class = middleware.ClassShutdown
+		s.Class = retry.ClassShutdown
 	}
 
 	return s
@@ -100,7 +100,7 @@ func (l *life) crashed() {
 
 	if l.open { // not under policy off
 		end := l.takenBack(l.clock.Now().Sub(l.lastStep().At))
-		end.Class, end.Err = middleware.ClassCrashed, nil
+		end.Class, end.Err = retry.ClassCrashed, nil
 		l.close(end)
 	}
 }
@@ -112,7 +112,7 @@ func (l *life) unobserved(acked bool) {
 
 	end := l.takenBack(l.clock.Now().Sub(l.current.arrived))
 	if acked {
-		end.Verdict = middleware.Verdict{}
+		end.Verdict = retry.Verdict{}
 	}
 	l.add(Step{At: l.current.arrived})
 	l.open = true

@@ -9,8 +9,9 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // End is how a life has ended.
@@ -46,8 +47,8 @@ type Result struct {
 
 // DeadLetter is a message in the dead-letter queue, read as it is written there.
 type DeadLetter struct {
-	middleware.DeadLetter
-	// Message is what a handler gets that Plug.NewDeadLetterSubscriber feeds, with the above in its context: it can be called with it.
+	retry.DeadLetter
+	// Message is what a handler gets that Retrier.NewDeadLetterSubscriber feeds, with the above in its context: it can be called with it.
 	Message *message.Message
 	// Headers are all that it carries.
 	Headers map[string]string
@@ -62,8 +63,8 @@ func newDeadLetter(at letter, queue string) *DeadLetter {
 		msg.UUID = uuid
 	}
 	delete(msg.Metadata, uuidKey)
-	l := middleware.DeadLetterOf(state)
-	msg.SetContext(middleware.WithDeadLetter(context.Background(), l))
+	l := engine.DeadLetterOf(state)
+	msg.SetContext(engine.WithDeadLetter(context.Background(), l))
 
 	return &DeadLetter{DeadLetter: l, Message: msg, Headers: at.texts(), letter: at}
 }
@@ -122,7 +123,7 @@ func (r Result) Delays() []time.Duration {
 
 // isHop tells whether the message was not due yet, and went on waiting.
 func (s Step) isHop() bool {
-	return s.Calls == 0 && s.Verdict.Action == middleware.ActionPostpone
+	return s.Calls == 0 && s.Verdict.Action == retry.ActionPostpone
 }
 
 // longest is how many steps a String shows of the beginning, and of the end.
@@ -175,7 +176,7 @@ func (r Result) summary() string {
 	return fmt.Sprintf("%s: %s %s", subject, r.End, after)
 }
 
-func deadLettered(reason middleware.Reason) string {
+func deadLettered(reason retry.Reason) string {
 	return fmt.Sprintf("%s (%s)", DeadLettered, reason)
 }
 
@@ -227,9 +228,9 @@ func (s Step) what() string {
 	switch {
 	case s.Fault == Crash:
 		return "the process died"
-	case s.Class == middleware.ClassShutdown && text != "":
+	case s.Class == retry.ClassShutdown && text != "":
 		return "taken away by a shutdown: " + text
-	case s.Class == middleware.ClassShutdown:
+	case s.Class == retry.ClassShutdown:
 		return "taken away by a shutdown"
 	case s.isHop():
 		return ""

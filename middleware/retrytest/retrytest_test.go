@@ -17,8 +17,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/retrytest"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -46,7 +46,7 @@ func TestLifeToTheDeadLetterQueue(t *testing.T) {
 		ConsumerHandler: returns(errDown, errDown, fmt.Errorf("still: %w", errDown)),
 	}, newMessage())
 
-	r.AssertDeadLettered(t, middleware.ReasonExhausted)
+	r.AssertDeadLettered(t, retry.ReasonExhausted)
 	r.AssertDelays(t, seconds(1, 5)...)
 	r.AssertCalls(t, 3)
 	require.NoError(t, r.Err)
@@ -61,10 +61,10 @@ func TestLifeToTheDeadLetterQueue(t *testing.T) {
 		assert.Equal(t, i+1, step.Attempt.Number)
 		assert.Equal(t, 1, step.Attempt.Try)
 		assert.Equal(t, i == 2, step.Attempt.Last)
-		assert.Equal(t, middleware.ClassError, step.Class)
+		assert.Equal(t, retry.ClassError, step.Class)
 		require.ErrorIs(t, step.Err, errDown)
 	}
-	assert.Equal(t, middleware.Verdict{Action: middleware.ActionRetry, Count: 1, Delay: time.Second}, r.Steps[0].Verdict)
+	assert.Equal(t, retry.Verdict{Action: retry.ActionRetry, Count: 1, Delay: time.Second}, r.Steps[0].Verdict)
 
 	for i, delay := range []string{"1s", "5s", ""} {
 		headers := r.Steps[i].Headers
@@ -81,7 +81,7 @@ func TestLifeToTheDeadLetterQueue(t *testing.T) {
 	assert.Equal(t, start, letter.FirstFailure)
 	assert.Equal(t, start.Add(6*time.Second), letter.LastFailure)
 	require.Len(t, letter.History, 3)
-	assert.Equal(t, middleware.FailedAttempt{
+	assert.Equal(t, retry.FailedAttempt{
 		Number: 2, At: start.Add(time.Second), Error: errDown.Error(), Type: "*errors.errorString",
 	}, letter.History[1])
 
@@ -101,7 +101,7 @@ func TestSuccess(t *testing.T) {
 
 	output := message.NewMessage("shipped", nil)
 	r := retrytest.Run(retrytest.Service{Policy: twoRetries(), Handler: func(msg *message.Message) ([]*message.Message, error) {
-		if attempt, _ := middleware.AttemptFromContext(msg.Context()); attempt.Number < 2 {
+		if attempt, _ := retry.AttemptFromContext(msg.Context()); attempt.Number < 2 {
 			return message.Messages{message.NewMessage("not published", nil)}, errDown
 		}
 
@@ -118,9 +118,9 @@ func TestSuccess(t *testing.T) {
 func TestDropAndPermanent(t *testing.T) {
 	t.Parallel()
 
-	retrytest.Run(retrytest.Service{ConsumerHandler: returns(middleware.Drop(errDown))}, newMessage()).AssertDropped(t)
-	retrytest.Run(retrytest.Service{ConsumerHandler: returns(middleware.Permanent(errDown))}, newMessage()).
-		AssertDeadLettered(t, middleware.ReasonPermanent)
+	retrytest.Run(retrytest.Service{ConsumerHandler: returns(retry.Drop(errDown))}, newMessage()).AssertDropped(t)
+	retrytest.Run(retrytest.Service{ConsumerHandler: returns(retry.Permanent(errDown))}, newMessage()).
+		AssertDeadLettered(t, retry.ReasonPermanent)
 }
 
 func TestTheTopicsPolicyHolds(t *testing.T) {
@@ -217,13 +217,13 @@ func TestLastAttemptByAge(t *testing.T) {
 	policy := twoRetries()
 	policy.MaxAge = 4 * time.Second
 	r := retrytest.Run(retrytest.Service{Policy: policy, ConsumerHandler: func(msg *message.Message) error {
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		last = append(last, attempt.Last)
 
 		return errDown
 	}}, newMessage())
 
-	r.AssertDeadLettered(t, middleware.ReasonExpired)
+	r.AssertDeadLettered(t, retry.ReasonExpired)
 	assert.Equal(t, []bool{false, true}, last)
 }
 
@@ -231,12 +231,12 @@ func TestWaitsThatErrorsAskFor(t *testing.T) {
 	t.Parallel()
 
 	r := retrytest.Run(retrytest.Service{Policy: twoRetries(), ConsumerHandler: returns(
-		middleware.Postpone(3*time.Second), middleware.RetryAfter(12*time.Second, errDown), nil,
+		retry.Postpone(3*time.Second), retry.RetryAfter(12*time.Second, errDown), nil,
 	)}, newMessage())
 
 	r.AssertDelays(t, 3*time.Second, 12*time.Second)
 	r.AssertSucceeded(t, 2)
-	assert.Equal(t, middleware.ClassPostponed, r.Steps[0].Class)
+	assert.Equal(t, retry.ClassPostponed, r.Steps[0].Class)
 	assert.Len(t, r.Steps, 8, "1s, 1s, 1s; 5s, 5s, 1s, 1s")
 }
 
@@ -252,7 +252,7 @@ func TestSlowHandler(t *testing.T) {
 		return errDown
 	}}, newMessage())
 
-	r.AssertDeadLettered(t, middleware.ReasonExpired)
+	r.AssertDeadLettered(t, retry.ReasonExpired)
 	r.AssertDelays(t, time.Second)
 	assert.Equal(t, 2*time.Second, r.Steps[0].Took)
 	assert.Equal(t, start.Add(3*time.Second), r.Steps[1].At)
@@ -266,7 +266,7 @@ func TestExpirationAndTimestamp(t *testing.T) {
 
 	s := retrytest.Service{Policy: twoRetries(), Clock: retrytest.NewClock(start), ConsumerHandler: returns(errDown), Expiration: 3 * time.Second}
 	r := retrytest.Run(s, newMessage())
-	r.AssertDeadLettered(t, middleware.ReasonExpired)
+	r.AssertDeadLettered(t, retry.ReasonExpired)
 	r.AssertDelays(t, time.Second)
 	assert.Equal(t, "3000", r.DeadLetter.Headers["amqpretry-expiration"])
 
@@ -283,11 +283,11 @@ func TestCrash(t *testing.T) {
 
 	policy := twoRetries()
 	policy.Immediate = 1
-	var events []middleware.EventKind
+	var events []retry.EventKind
 	s := retrytest.Service{
 		Policy: policy, ConsumerHandler: returns(errDown, errDown, nil), Faults: map[int]retrytest.Fault{2: retrytest.Crash},
-		Decide:  func(f middleware.Failure) error { assert.ErrorIs(t, f.Err, errDown); return nil },
-		OnEvent: func(e middleware.Event) { events = append(events, e.Kind) },
+		Decide:  func(f retry.Failure) error { assert.ErrorIs(t, f.Err, errDown); return nil },
+		OnEvent: func(e retry.Event) { events = append(events, e.Kind) },
 	}
 	r := retrytest.Run(s, newMessage())
 
@@ -295,17 +295,17 @@ func TestCrash(t *testing.T) {
 	r.AssertCalls(t, 3)
 	assert.Equal(t, []int{1, 2, 1}, tries(r))
 	assert.Equal(t, retrytest.Crash, r.Steps[1].Fault)
-	assert.Equal(t, middleware.ClassCrashed, r.Steps[1].Class)
-	assert.Equal(t, []middleware.EventKind{
-		middleware.EventAttempt, middleware.EventFailed, middleware.EventAttempt, // and no more of this process
-		middleware.EventAttempt, middleware.EventSucceeded,
+	assert.Equal(t, retry.ClassCrashed, r.Steps[1].Class)
+	assert.Equal(t, []retry.EventKind{
+		retry.EventAttempt, retry.EventFailed, retry.EventAttempt, // and no more of this process
+		retry.EventAttempt, retry.EventSucceeded,
 	}, events)
 
 	s.ConsumerHandler, s.Decide = func(*message.Message) error { panic("out of memory") }, nil
 	s.Faults = map[int]retrytest.Fault{retrytest.EveryCall: retrytest.Crash}
 	s.Middlewares = []message.HandlerMiddleware{wmmiddleware.Recoverer}
 	r = retrytest.Run(s, newMessage())
-	r.AssertDeadLettered(t, middleware.ReasonCrashed)
+	r.AssertDeadLettered(t, retry.ReasonCrashed)
 	r.AssertCalls(t, 3*config.DefaultCrashLimit)
 	r.AssertDelays(t, seconds(1, 5)...)
 	assert.Equal(t, "delivered 10 times without an answer, the policy allows 10", r.DeadLetter.Error)
@@ -328,10 +328,10 @@ func TestShutdown(t *testing.T) {
 	}, newMessage())
 
 	assert.Equal(t, []error{context.Canceled, nil, context.Canceled, nil, nil}, cause)
-	r.AssertDeadLettered(t, middleware.ReasonExhausted)
+	r.AssertDeadLettered(t, retry.ReasonExhausted)
 	r.AssertCalls(t, 5)
 	assert.Equal(t, 3, r.DeadLetter.Attempts, "two were not counted")
-	assert.Equal(t, middleware.ActionRequeue, r.Steps[0].Verdict.Action)
+	assert.Equal(t, retry.ActionRequeue, r.Steps[0].Verdict.Action)
 	require.ErrorIs(t, r.Steps[0].Err, errDown)
 	assert.Contains(t, r.String(), "taken away by a shutdown: the warehouse does not answer")
 }
@@ -344,7 +344,7 @@ func TestUnpublishable(t *testing.T) {
 		return message.Messages{message.NewMessage("output", nil)}, nil
 	}
 	r := retrytest.Run(s, newMessage())
-	r.AssertDeadLettered(t, middleware.ReasonUnpublishable)
+	r.AssertDeadLettered(t, retry.ReasonUnpublishable)
 	r.AssertDelays(t, seconds(1, 5)...)
 	r.AssertCalls(t, 3)
 	assert.Empty(t, r.Outputs)
@@ -366,11 +366,11 @@ func TestUndecodable(t *testing.T) {
 
 			return nil
 		},
-		Decide: func(f middleware.Failure) error {
-			assert.Equal(t, middleware.ClassUndecodable, f.Class)
+		Decide: func(f retry.Failure) error {
+			assert.Equal(t, retry.ClassUndecodable, f.Class)
 			assert.Equal(t, "{}", string(f.Payload))
 
-			return middleware.RetryAfter(time.Minute, f.Err)
+			return retry.RetryAfter(time.Minute, f.Err)
 		},
 	}
 	r := retrytest.Run(s, newMessage())
@@ -380,7 +380,7 @@ func TestUndecodable(t *testing.T) {
 
 	s.Decide, s.Unmarshal = nil, func(*message.Message) error { panic("at the schema") }
 	r = retrytest.Run(s, newMessage())
-	r.AssertDeadLettered(t, middleware.ReasonUndecodable)
+	r.AssertDeadLettered(t, retry.ReasonUndecodable)
 	assert.Equal(t, "marshaler panicked: at the schema", r.DeadLetter.Error)
 
 	s.Policy = config.Policy{Mode: config.ModeOff}
@@ -393,7 +393,7 @@ func TestReplay(t *testing.T) {
 	s := retrytest.Service{Policy: twoRetries(), ConsumerHandler: returns(errDown), Expiration: time.Hour}
 	first := retrytest.Run(s, newMessage())
 	second := first.Replay(s)
-	second.AssertDeadLettered(t, middleware.ReasonExhausted)
+	second.AssertDeadLettered(t, retry.ReasonExhausted)
 	assert.Equal(t, first.Ended, second.Began)
 	assert.Equal(t, 6, second.DeadLetter.Attempts)
 	assert.Equal(t, 1, second.DeadLetter.Replays)
@@ -441,7 +441,7 @@ func TestMiddlewaresOfTheUsers(t *testing.T) {
 		Policy: twoRetries(), ConsumerHandler: func(*message.Message) error { panic("oh") },
 		Middlewares: []message.HandlerMiddleware{wmmiddleware.Recoverer},
 	}, newMessage())
-	r.AssertDeadLettered(t, middleware.ReasonExhausted) // Recoverer makes an error of it
+	r.AssertDeadLettered(t, retry.ReasonExhausted) // Recoverer makes an error of it
 	assert.Equal(t, "middleware.RecoveredPanicError", r.DeadLetter.ErrorType)
 
 	r = retrytest.Run(retrytest.Service{
@@ -458,7 +458,7 @@ func TestContextOfTheRouter(t *testing.T) {
 	retrytest.Run(retrytest.Service{Topic: "orders", HandlerName: "ship", ConsumerHandler: func(msg *message.Message) error {
 		assert.Equal(t, "orders", message.SubscribeTopicFromCtx(msg.Context()))
 		assert.Equal(t, "ship", message.HandlerNameFromCtx(msg.Context()))
-		attempt, ok := middleware.AttemptFromContext(msg.Context())
+		attempt, ok := retry.AttemptFromContext(msg.Context())
 		assert.True(t, ok)
 		assert.Equal(t, "orders", attempt.Queue)
 
@@ -513,7 +513,7 @@ func TestEndless(t *testing.T) {
 	t.Parallel()
 
 	endless := (*retrytest.EndlessError)(nil)
-	r := retrytest.Run(retrytest.Service{ConsumerHandler: returns(middleware.Postpone(time.Second)), MaxDeliveries: 100}, newMessage())
+	r := retrytest.Run(retrytest.Service{ConsumerHandler: returns(retry.Postpone(time.Second)), MaxDeliveries: 100}, newMessage())
 	require.ErrorAs(t, r.Err, &endless)
 	assert.Equal(t, 100, endless.Deliveries)
 	assert.Equal(t, 100*time.Second, endless.For)
@@ -533,20 +533,20 @@ func TestEndless(t *testing.T) {
 func TestEventsAreThoseOfTheMiddleware(t *testing.T) {
 	t.Parallel()
 
-	var kinds []middleware.EventKind
+	var kinds []retry.EventKind
 	clock := retrytest.NewClock(start)
 	retrytest.Run(retrytest.Service{
-		Policy: twoRetries(), Clock: clock, ConsumerHandler: returns(middleware.RetryAfter(9*time.Second, errDown), errDown),
-		OnEvent: func(e middleware.Event) {
+		Policy: twoRetries(), Clock: clock, ConsumerHandler: returns(retry.RetryAfter(9*time.Second, errDown), errDown),
+		OnEvent: func(e retry.Event) {
 			assert.Equal(t, clock.Now(), e.At)
 			kinds = append(kinds, e.Kind)
 		},
-	}, newMessage()).AssertDeadLettered(t, middleware.ReasonExhausted)
-	assert.Equal(t, []middleware.EventKind{
-		middleware.EventAttempt, middleware.EventFailed, middleware.EventRetried,
-		middleware.EventUnhandled, middleware.EventPostponed, // not due yet
-		middleware.EventAttempt, middleware.EventFailed, middleware.EventRetried,
-		middleware.EventAttempt, middleware.EventFailed, middleware.EventDeadLettered,
+	}, newMessage()).AssertDeadLettered(t, retry.ReasonExhausted)
+	assert.Equal(t, []retry.EventKind{
+		retry.EventAttempt, retry.EventFailed, retry.EventRetried,
+		retry.EventUnhandled, retry.EventPostponed, // not due yet
+		retry.EventAttempt, retry.EventFailed, retry.EventRetried,
+		retry.EventAttempt, retry.EventFailed, retry.EventDeadLettered,
 	}, kinds)
 }
 
@@ -573,20 +573,20 @@ func TestAssertionsShowTheLife(t *testing.T) {
 	to := reporter{&said}
 	for wanted, holds := range map[string]bool{
 		"succeeded at attempt 2":             r.AssertSucceeded(to, 2),
-		"dead-lettered (permanent)":          r.AssertDeadLettered(to, middleware.ReasonPermanent),
+		"dead-lettered (permanent)":          r.AssertDeadLettered(to, retry.ReasonPermanent),
 		"dropped":                            r.AssertDropped(to),
 		"delays [1s 6s], found [1s 5s]":      r.AssertDelays(to, seconds(1, 6)...),
 		"1 call":                             r.AssertCalls(to, 1),
 		"delays [1s], found [1s 5s]":         r.AssertDelays(to, time.Second),
 		"delays [1s 5s 0s], found [1s 5s]":   r.AssertDelays(to, seconds(1, 5, 0)...),
-		"dead-lettered (postponed-too-long)": r.AssertDeadLettered(to, middleware.ReasonPostponedTooLong),
+		"dead-lettered (postponed-too-long)": r.AssertDeadLettered(to, retry.ReasonPostponedTooLong),
 	} {
 		assert.False(t, holds)
 		assert.True(t, slices.Contains(said, "wanted: "+wanted+"\n"+life), "%s: %q", wanted, said)
 	}
 
 	said = nil
-	assert.True(t, r.AssertDeadLettered(to, middleware.ReasonExhausted))
+	assert.True(t, r.AssertDeadLettered(to, retry.ReasonExhausted))
 	assert.True(t, r.AssertDelays(to, seconds(1, 5)...))
 	assert.Empty(t, said)
 
@@ -608,7 +608,7 @@ func TestTheDeadLetterIsWhatItsHandlerGets(t *testing.T) {
 	require.NotNil(t, r.DeadLetter)
 
 	msg := r.DeadLetter.Message
-	letter, ok := middleware.DeadLetterFromContext(msg.Context())
+	letter, ok := retry.DeadLetterFromContext(msg.Context())
 	require.True(t, ok)
 	assert.Equal(t, r.DeadLetter.DeadLetter, letter)
 	assert.Equal(t, []string{"exhausted", "boom", "ship"}, []string{string(letter.Reason), letter.Error, letter.Handler})

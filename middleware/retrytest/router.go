@@ -30,7 +30,7 @@ func (s *subscriber) Close() error {
 	return nil
 }
 
-// String is the name by which a router knows the plug's own subscriber.
+// String is the name by which a router knows the retrier's own subscriber.
 func (s *subscriber) String() string { return "amqpretry.Subscriber" }
 
 // publisher takes the outputs.
@@ -56,7 +56,7 @@ func (l *life) start() (stop func() error, err error) {
 		return nil, err
 	}
 
-	router.AddMiddleware(l.outermost, middleware.Retry{Poison: l.poison}.Middleware)
+	router.AddMiddleware(l.outermost, middleware.Retry{Of: l.engine}.Middleware)
 	router.AddMiddleware(l.service.Middlewares...)
 	router.AddMiddleware(l.innermost)
 
@@ -132,7 +132,7 @@ func (l *life) innermost(h message.HandlerFunc) message.HandlerFunc {
 // deliveryOf finds the delivery of a message, also of one that a middleware has made anew.
 func (l *life) deliveryOf(msg *message.Message) *delivery {
 	if msg != nil {
-		if d, ok := msg.Context().Value(deliveryKey{}).(*delivery); ok && d.owner == any(l) {
+		if d, ok := msg.Context().Value(deliveryKey{}).(*delivery); ok && d.engine == l.engine {
 			return d
 		}
 	}

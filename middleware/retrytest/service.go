@@ -11,7 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Service is what a message meets: one handler under its policy. Only a handler is required. Fields of the same name as in
@@ -38,11 +38,11 @@ type Service struct {
 	Logger watermill.LoggerAdapter
 
 	// The following are those of amqpretry.Options; Host is this machine's name there.
-	Decide      func(middleware.Failure) error
+	Decide      func(retry.Failure) error
 	ErrorText   func(error) string
 	PayloadText func(payload []byte) string
 	PanicStacks bool
-	OnEvent     func(middleware.Event)
+	OnEvent     func(retry.Event)
 	Host        string
 
 	// Clock is that of the life. Defaults to one of its own.

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/retrytest"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // In a bubble the clock of the system is the fake one: waits, timers and contexts are on one clock.
@@ -32,7 +32,7 @@ func TestBubble(t *testing.T) {
 			},
 		}, newMessage())
 
-		r.AssertDeadLettered(t, middleware.ReasonExhausted)
+		r.AssertDeadLettered(t, retry.ReasonExhausted)
 		r.AssertDelays(t, seconds(1, 5)...)
 		assert.Equal(t, 3*time.Second, r.Steps[0].Took)
 		assert.Equal(t, 15*time.Second, time.Since(began))

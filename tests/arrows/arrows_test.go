@@ -30,24 +30,32 @@ var rules = []struct {
 	why  string
 }{
 	{"config", []string{amqp091, watermill, watermillAMQP, module},
-		"a policy is a plain value: it can be loaded and checked where there is neither broker nor router"},
-	{"middleware", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/transport"},
+		"a policy is a plain value: it can be made and checked where there is neither broker nor router"},
+	{"config/policyfile", []string{amqp091, watermill, watermillAMQP, module + "/internal", module + "/retry"},
+		"a policy file can be checked where there is neither broker nor router"},
+	{"retry", []string{amqp091, watermillAMQP, module},
+		"what a handler says and sees needs nothing of what works behind it"},
+	{"internal/engine", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/middleware", module + "/internal/transport"},
 		"what happens to a message is decided without AMQP, so it is testable without a broker"},
-	{"amqpretry/topology", []string{watermill, watermillAMQP, module + "/middleware"},
+	{"middleware", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/transport"},
+		"the middlewares hand on what was decided, and know no AMQP"},
+	{"amqpretry/topology", []string{watermill, watermillAMQP, module + "/retry", module + "/middleware", module + "/internal/engine"},
 		"the plan is for operators' tools too, which know no Watermill"},
-	{"internal/wire", []string{amqp091, watermill, watermillAMQP, module},
+	{"internal/header", []string{amqp091, watermill, watermillAMQP, module},
 		"the header keys are a leaf"},
+	{"internal/wire", []string{amqp091, watermillAMQP, module},
+		"the codec of the headers knows what is in them, and nothing of who reads it"},
 	{"internal/management", []string{amqp091, watermill, watermillAMQP, module},
 		"the management API is plain HTTP, for whoever needs it"},
 	{"internal/transport", []string{watermillAMQP, module + "/amqpretry"},
 		"the versions of watermill-amqp share it"},
-	{"internal/plug", []string{watermillAMQP, module + "/internal/versions"},
+	{"internal/retrier", []string{watermillAMQP, module + "/internal/versions"},
 		"the versions of watermill-amqp share it"},
 	{"amqpretry", []string{watermillAMQP + "/v3", module + "/amqpretry/amqpretryv3"},
 		"users of watermill-amqp v2 never compile v3"},
 	{"amqpretry", []string{module + "/amqpretry/dlq", module + "/amqpretry/delay", module + "/tests",
 		module + "/middleware/metrics", module + "/middleware/protect", module + "/middleware/retrytest"},
-		"the plug does not pull in the tools that come after it"},
+		"the retrier does not pull in the tools that come after it"},
 	{"amqpretry", optional, "a service that does not use it does not compile it"},
 	{"middleware/retrytest", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/transport"},
 		"unit tests of handlers need no AMQP"},
@@ -58,17 +66,17 @@ var rules = []struct {
 	{"amqpretry/amqpretryv3", []string{watermillAMQP + "/v2", module + "/amqpretry"},
 		"users of watermill-amqp v3 never compile v2"},
 	{"amqpretry/amqpretryv3", optional, "a service that does not use it does not compile it"},
-	{"amqpretry/amqpretryv3", []string{module + "/amqpretry/dlq"}, "the plug does not pull in the tools that come after it"},
-	{"amqpretry/dlq", []string{watermillAMQP, module + "/internal/plug", module + "/amqpretry/amqpretryv3", module + "/cmd"},
-		"what works on dead letters needs no plug, of whatever version"},
+	{"amqpretry/amqpretryv3", []string{module + "/amqpretry/dlq"}, "the retrier does not pull in the tools that come after it"},
+	{"amqpretry/dlq", []string{watermillAMQP, module + "/internal/retrier", module + "/amqpretry/amqpretryv3", module + "/cmd"},
+		"what works on dead letters needs no retrier, of whatever version"},
 	{"amqpretry/dlq", commandLine, "a program that uses the package has a command line of its own"},
-	{"internal/plug", commandLine, "only the command has a command line"},
+	{"internal/retrier", commandLine, "only the command has a command line"},
 	{"internal/transport", commandLine, "only the command has a command line"},
 	{"cmd/amqpretry", []string{watermillAMQP + "/v3"}, "one version of watermill-amqp at most"},
 }
 
-// optional is what only users of metrics and protection compile, and the tracing example.
-var optional = []string{"github.com/prometheus", "github.com/sony/gobreaker", "golang.org/x/time", "go.opentelemetry.io"}
+// optional is what only users of policy files, metrics and protection compile, and the tracing example.
+var optional = []string{"github.com/goccy/go-yaml", module + "/config/policyfile", "github.com/prometheus", "github.com/sony/gobreaker", "golang.org/x/time", "go.opentelemetry.io"}
 
 // commandLine is what only the command compiles.
 var commandLine = []string{"github.com/spf13", "github.com/schollz", "golang.org/x/term"}
@@ -79,6 +87,8 @@ var testOnly = []string{"github.com/stretchr/testify", "go.uber.org/goleak", "pg
 
 // allowed lists the exceptions: packages of the module that lie below a forbidden path and are free all the same.
 var allowed = map[string][]string{
+	"retry":                 {module + "/internal/mark", module + "/internal/contextkey"},
+	"internal/wire":         {module + "/retry", module + "/internal/header", module + "/internal/mark", module + "/internal/contextkey"},
 	"internal/transport":    {module + "/amqpretry/topology"},
 	"amqpretry/amqpretryv3": {module + "/amqpretry/topology"},
 }
@@ -97,8 +107,8 @@ func TestImportArrows(t *testing.T) {
 		}
 	}
 	for _, mustExist := range []string{
-		"config", "middleware", "middleware/metrics", "middleware/protect", "middleware/retrytest", "amqpretry", "amqpretry/amqpretryv3", "amqpretry/topology",
-		"internal/plug", "internal/transport", "internal/wire", "amqpretry/dlq", "cmd/amqpretry",
+		"config", "config/policyfile", "retry", "internal/engine", "internal/header", "middleware", "middleware/metrics", "middleware/protect", "middleware/retrytest", "amqpretry", "amqpretry/amqpretryv3", "amqpretry/topology",
+		"internal/retrier", "internal/transport", "internal/wire", "amqpretry/dlq", "cmd/amqpretry",
 	} {
 		assert.Contains(t, graph, module+"/"+mustExist, "the rules must not run empty")
 	}

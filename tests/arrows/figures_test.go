@@ -79,22 +79,22 @@ func TestFiguresAreThoseOfTheTables(t *testing.T) {
 	}
 
 	healthy := tableOf(t, "Healthy messages")
-	one := healthy.values(t, "plug/stock", func(row map[string]string) bool { return row["prefetch"] == "1" })
-	more := healthy.values(t, "plug/stock", func(row map[string]string) bool { return row["prefetch"] != "1" })
+	one := healthy.values(t, "retrier/stock", func(row map[string]string) bool { return row["prefetch"] == "1" })
+	more := healthy.values(t, "retrier/stock", func(row map[string]string) bool { return row["prefetch"] != "1" })
 	assert.Contains(t, readme, between(one)+" of what stock watermill-amqp handles with a prefetch of 1, and "+between(more)+" with one of 10 or 100")
 
 	failing := tableOf(t, "Healthy messages between failing ones")
 	oneInTen := func(handler string) func(map[string]string) bool {
 		return func(row map[string]string) bool { return row["handler"] == handler && row["failing"] == "1 in 10" }
 	}
-	assert.Contains(t, readme, "leaves the healthy ones "+between(failing.values(t, "plug", oneInTen("1ms")))+" of their throughput")
-	assert.Contains(t, readme, "it is "+between(failing.values(t, "plug", oneInTen("0s"))))
+	assert.Contains(t, readme, "leaves the healthy ones "+between(failing.values(t, "retrier", oneInTen("1ms")))+" of their throughput")
+	assert.Contains(t, readme, "it is "+between(failing.values(t, "retrier", oneInTen("0s"))))
 	for _, value := range failing.values(t, "Retry", oneInTen("1ms")) {
 		assert.Contains(t, readme, fmt.Sprintf("`Retry` leaves %.2f", value))
 	}
 
 	forwarded := tableOf(t, "Failures forwarded").values(t, "of the limit", func(row map[string]string) bool {
-		return strings.HasPrefix(row["forwarded by"], "the plug")
+		return strings.HasPrefix(row["forwarded by"], "the retrier")
 	})
 	assert.Contains(t, readme, "forwarded at "+between(forwarded)+" of the rate")
 

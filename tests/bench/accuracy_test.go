@@ -27,22 +27,22 @@ func BenchmarkAccuracy(b *testing.B) {
 		notes: []string{
 			fmt.Sprintf("Milliseconds from the end of the delay (%s, counted from when the handler fails) to the next call of the handler. Each message fails once; "+
 				"messages come at a steady rate for %d s, of which the first tenth is left out. A single run each.", accuracyDelay, seconds),
-			"*Bare* is the least that a TTL queue takes, at the same time and rate on the same broker: a raw amqp091 publisher, a retry queue with the plug's arguments, " +
-				"a raw consumer. *Added* is what the plug takes beyond it: the failure's way through the middleware and the retry exchange, and the router's on the way back.",
+			"*Bare* is the least that a TTL queue takes, at the same time and rate on the same broker: a raw amqp091 publisher, a retry queue with the retrier's arguments, " +
+				"a raw consumer. *Added* is what the retrier takes beyond it: the failure's way through the middleware and the retry exchange, and the router's on the way back.",
 		},
-		head: []string{"queues", "retries/s", "added p50", "added p99", "plug p50", "plug p99", "plug max", "bare p50", "bare p99", "bare max"},
+		head: []string{"queues", "retries/s", "added p50", "added p99", "retrier p50", "retrier p99", "retrier max", "bare p50", "bare p99", "bare max"},
 	}
 	for _, queueType := range queueTypes {
 		for _, rate := range rates(b) {
 			b.Run(fmt.Sprintf("%s/%d", queueType, rate), func(b *testing.B) {
 				once(b, func() {
-					plug, bare := lateness(b, queueType, rate, seconds*rate)
-					require.GreaterOrEqual(b, slices.Min(plug), -1.0, "a retry was early, by milliseconds")
+					retrier, bare := lateness(b, queueType, rate, seconds*rate)
+					require.GreaterOrEqual(b, slices.Min(retrier), -1.0, "a retry was early, by milliseconds")
 
-					p, r := percentiles(plug), percentiles(bare)
+					p, r := percentiles(retrier), percentiles(bare)
 					t.add(queueType, rate, p[0]-r[0], p[1]-r[1], p[0], p[1], p[2], r[0], r[1], r[2])
 					for i, name := range []string{"p50", "p99", "max"} {
-						b.ReportMetric(p[i], "plug:"+name+"-ms")
+						b.ReportMetric(p[i], "retrier:"+name+"-ms")
 						b.ReportMetric(r[i], "bare:"+name+"-ms")
 					}
 				})
@@ -71,13 +71,13 @@ func percentiles(values []float64) [3]float64 {
 	return [3]float64{percentile(values, 50), percentile(values, 99), slices.Max(values)}
 }
 
-// lateness fails messages at a steady rate, with the plug and beside it without, and gives the milliseconds by which they came late.
-func lateness(b *testing.B, queueType string, rate, messages int) (plug, bare []float64) {
+// lateness fails messages at a steady rate, with the retrier and beside it without, and gives the milliseconds by which they came late.
+func lateness(b *testing.B, queueType string, rate, messages int) (retrier, bare []float64) {
 	b.Helper()
 	policy := config.Policy{Delays: []time.Duration{accuracyDelay}, QueueType: config.QueueType(queueType)}
-	forPlug, forBare := newWaits(messages, accuracyDelay), newWaits(messages, accuracyDelay)
+	forRetrier, forBare := newWaits(messages, accuracyDelay), newWaits(messages, accuracyDelay)
 
-	queue, stop := startWaiting(b, queueType, policy, amqpretry.Options{}, forPlug)
+	queue, stop := startWaiting(b, queueType, policy, amqpretry.Options{}, forRetrier)
 	defer stop()
 	retryQueue := startBare(b, queueType, policy, forBare)
 
@@ -100,23 +100,23 @@ func lateness(b *testing.B, queueType string, rate, messages int) (plug, bare []
 		forBare.called(b, i)
 		publish(retryQueue, i)
 	}
-	forPlug.await(b, time.Minute)
+	forRetrier.await(b, time.Minute)
 	forBare.await(b, time.Minute)
 
-	return forPlug.milliseconds(messages / 10), forBare.milliseconds(messages / 10)
+	return forRetrier.milliseconds(messages / 10), forBare.milliseconds(messages / 10)
 }
 
-// startWaiting starts a router with the plug whose handler fails each message once. stop stops it.
+// startWaiting starts a router with the retrier whose handler fails each message once. stop stops it.
 func startWaiting(b *testing.B, queueType string, policy config.Policy, options amqpretry.Options, waits *waits) (queue string, stop func()) {
 	b.Helper()
 	queue = newQueue(b, queueType, policy)
 	options.Policies.Default = policy
-	plug := newPlug(b, durable(b, queueType, amqpretry.DefaultPrefetch), options)
-	subscriber, err := plug.NewSubscriber()
+	retrier := newRetrier(b, durable(b, queueType, amqpretry.DefaultPrefetch), options)
+	subscriber, err := retrier.NewSubscriber()
 	require.NoError(b, err)
 
 	router := newRouter(b)
-	router.AddMiddleware(plug.Middleware)
+	router.AddMiddleware(retrier.Middleware)
 	router.AddConsumerHandler("orders", queue, subscriber, func(msg *message.Message) error {
 		if waits.called(b, numberOf(msg)) {
 			return nil
@@ -128,11 +128,11 @@ func startWaiting(b *testing.B, queueType string, policy config.Policy, options 
 
 	return queue, func() {
 		stopRouter()
-		require.NoError(b, plug.Close())
+		require.NoError(b, retrier.Close())
 	}
 }
 
-// startBare declares the retry queue that the plug would, consumes what comes back from it, and gives its name.
+// startBare declares the retry queue that the retrier would, consumes what comes back from it, and gives its name.
 func startBare(b *testing.B, queueType string, policy config.Policy, waits *waits) string {
 	b.Helper()
 	queue := newQueue(b, queueType, policy)

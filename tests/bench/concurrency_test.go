@@ -17,7 +17,7 @@ func BenchmarkConcurrency(b *testing.B) {
 	t := table{
 		title: "Concurrency",
 		notes: []string{
-			"The plug's subscriber by Options.Concurrency, with handlers that wait for 0, 1 and 10 ms and succeed. Prefetch 100; as many messages as take " +
+			"The retrier's subscriber by Options.Concurrency, with handlers that wait for 0, 1 and 10 ms and succeed. Prefetch 100; as many messages as take " +
 				"about a second, after one for each handler as the warm-up. Ideal is one message per handler and waiting time; what handlers of 0 ms reach is " +
 				"the most that machine and broker can do.",
 		},
@@ -74,13 +74,13 @@ func consumeConcurrently(b *testing.B, queueType string, takes time.Duration, co
 	policy := config.Policy{Mode: config.ModeDeadLetter}
 	queue := newQueue(b, queueType, policy)
 	fill(b, queue, lap.warmUp+lap.messages, nil)
-	plug := newPlug(b, durable(b, queueType, 100), amqpretry.Options{Policies: config.Policies{Default: policy}, Concurrency: concurrency})
-	defer func() { require.NoError(b, plug.Close()) }()
-	subscriber, err := plug.NewSubscriber()
+	retrier := newRetrier(b, durable(b, queueType, 100), amqpretry.Options{Policies: config.Policies{Default: policy}, Concurrency: concurrency})
+	defer func() { require.NoError(b, retrier.Close()) }()
+	subscriber, err := retrier.NewSubscriber()
 	require.NoError(b, err)
 
 	router := newRouter(b)
-	router.AddMiddleware(plug.Middleware)
+	router.AddMiddleware(retrier.Middleware)
 	router.AddConsumerHandler("waiting", queue, subscriber, func(*message.Message) error {
 		if takes > 0 {
 			<-time.After(takes)

@@ -24,28 +24,28 @@ func stock(b *testing.B, _ *message.Router, conf amqp.Config) (message.Subscribe
 	return subscriber, func() error { return nil }
 }
 
-// ownConsumer is the plug's.
+// ownConsumer is the retrier's.
 func ownConsumer(options amqpretry.Options) way {
 	return func(b *testing.B, router *message.Router, conf amqp.Config) (message.Subscriber, func() error) {
 		b.Helper()
-		plug := newPlug(b, conf, options)
-		router.AddMiddleware(plug.Middleware)
-		subscriber, err := plug.NewSubscriber()
+		retrier := newRetrier(b, conf, options)
+		router.AddMiddleware(retrier.Middleware)
+		subscriber, err := retrier.NewSubscriber()
 		require.NoError(b, err)
 
-		return subscriber, plug.Close
+		return subscriber, retrier.Close
 	}
 }
 
-// ownConfig is watermill-amqp's subscriber with the plug's config and middleware.
+// ownConfig is watermill-amqp's subscriber with the retrier's config and middleware.
 func ownConfig(options amqpretry.Options) way {
 	return func(b *testing.B, router *message.Router, conf amqp.Config) (message.Subscriber, func() error) {
 		b.Helper()
-		plug := newPlug(b, conf, options)
-		router.AddMiddleware(plug.Middleware)
-		subscriber, _ := stock(b, router, plug.Config())
+		retrier := newRetrier(b, conf, options)
+		router.AddMiddleware(retrier.Middleware)
+		subscriber, _ := stock(b, router, retrier.Config())
 
-		return subscriber, plug.Close
+		return subscriber, retrier.Close
 	}
 }
 
@@ -53,8 +53,8 @@ func ownConfig(options amqpretry.Options) way {
 func (w way) consume(b *testing.B, conf amqp.Config, queue string, handle message.NoPublishHandlerFunc, done <-chan struct{}, within time.Duration) {
 	b.Helper()
 	router := newRouter(b)
-	subscriber, closePlug := w(b, router, conf)
+	subscriber, closeRetrier := w(b, router, conf)
 	router.AddConsumerHandler("orders", queue, subscriber, handle)
 	run(b, router, done, within)
-	require.NoError(b, closePlug())
+	require.NoError(b, closeRetrier())
 }

@@ -1,4 +1,4 @@
-// Package bench measures the plug against what people would do without it: benchmarks that need a broker, in ratios, within one run.
+// Package bench measures the retrier against what people would do without it: benchmarks that need a broker, in ratios, within one run.
 //
 //	make bench                                      all of them, for docs/performance.md
 //	make bench BENCH=Healthy ROUNDS=3 SCALE=0.1     one of them, shorter

@@ -32,21 +32,21 @@ func BenchmarkFailures(b *testing.B) {
 	t := table{
 		title: "Healthy messages between failing ones",
 		notes: []string{
-			"Healthy messages handled per second, as a share of what the same consumer does when none fails (plug: the plug's consumer; config: " +
-				"watermill-amqp's subscriber with the plug's config and middleware; the others: watermill-amqp's subscriber). Failing ones are spread evenly " +
+			"Healthy messages handled per second, as a share of what the same consumer does when none fails (retrier: the retrier's consumer; config: " +
+				"watermill-amqp's subscriber with the retrier's config and middleware; the others: watermill-amqp's subscriber). Failing ones are spread evenly " +
 				"and fail for good; three retries, 1 s apart, but for PoisonQueue and nack, which know no delay. One handler at a time, prefetch " +
-				strconv.Itoa(failurePrefetch) + ". Aim of the plug: 0.9.",
-			"Measured for a second over a backlog that outlasts it. With the plug, its config and nack that second begins 3.3 s after the first message: by then " +
+				strconv.Itoa(failurePrefetch) + ". Aim of the retrier: 0.9.",
+			"Measured for a second over a backlog that outlasts it. With the retrier, its config and nack that second begins 3.3 s after the first message: by then " +
 				"messages of all attempts come back all the time, so it is what stays for as long as messages come, and not what a short backlog would show. " +
 				"With Retry it is one failing message with the healthy ones around it.",
 			"Handler 1ms: a healthy message takes a millisecond and a failing one fails at once: what is missing from 1 is what it is held up. Handler 0s: none takes any time, so that " +
 				"client and broker have all the machine to themselves, and each failing message is four calls and four copies: there " +
 				"the calls alone leave no more than 0.96 with one in 100, and 0.69 with one in 10.",
-			"PoisonQueue publishes with confirms and a pool of channels to a quorum queue, as the plug does. Nack spins, and stands still as soon as as many messages have failed as " +
+			"PoisonQueue publishes with confirms and a pool of channels to a quorum queue, as the retrier does. Nack spins, and stands still as soon as as many messages have failed as " +
 				"the prefetch allows, which with one in 100 is after 10,000 messages and so not in the table; quorum queues from RabbitMQ 4.0 on drop a failing message instead, without a trace, " +
 				"when it has come back 20 times.",
 		},
-		head: []string{"queue", "handler", "failing", "plug", "config", "PoisonQueue", "nack", "Retry", "plug, none failing msg/s", "stock, none failing msg/s"},
+		head: []string{"queue", "handler", "failing", "retrier", "config", "PoisonQueue", "nack", "Retry", "retrier, none failing msg/s", "stock, none failing msg/s"},
 	}
 	defer t.write(b)
 
@@ -55,7 +55,7 @@ func BenchmarkFailures(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/handler=%v", queueType, work), func(b *testing.B) {
 				none := load{queueType: queueType, work: work, warmUp: 300 * time.Millisecond, window: time.Second}
 				contenders := []contender{
-					{"plug", none.contender(ownConsumer(amqpretry.Options{}))},
+					{"retrier", none.contender(ownConsumer(amqpretry.Options{}))},
 					{"stock", none.contender(stock)},
 				}
 				for _, every := range failingOneIn {
@@ -71,9 +71,9 @@ func BenchmarkFailures(b *testing.B) {
 
 						return all.ratio(among(name, every), to, healthyRate)
 					}
-					t.add(queueType, work, fmt.Sprintf("1 in %d", every), share("plug", "plug"),
+					t.add(queueType, work, fmt.Sprintf("1 in %d", every), share("retrier", "retrier"),
 						share("config", "stock"), share("poison", "stock"), share("nack", "stock"), share("retry", "stock"),
-						all.median("plug", healthyRate), all.median("stock", healthyRate))
+						all.median("retrier", healthyRate), all.median("stock", healthyRate))
 				}
 			})
 		}
@@ -105,7 +105,7 @@ func (l load) failing(every int) []contender {
 	single.warmUp, single.window, single.backlog = 0, 10*time.Second, every
 
 	options := amqpretry.Options{Policies: config.Policies{Default: threeRetries}}
-	all := []contender{{among("plug", every), steady.contender(ownConsumer(options), requireAll)}}
+	all := []contender{{among("retrier", every), steady.contender(ownConsumer(options), requireAll)}}
 	if l.work == 0 {
 		return all // what the others have to wait for is not the machine
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // BenchmarkForwards measures failing alone: every message fails once, and goes to a retry queue where it stays.
@@ -29,7 +29,7 @@ func BenchmarkForwards(b *testing.B) {
 			"Every message fails once: its copy goes through a headers exchange to a retry queue of 1 h, and when the broker has confirmed it, " +
 				"the original is acknowledged. Prefetch 100. The first 100 messages are the warm-up; the time is that from their last acknowledgement to the last " +
 				"of all. At the end each message is in the retry queue, once.",
-			"The limit is the same with amqp091-go alone, over two connections like the plug's: mandatory publishes of copies that have the plug's headers, " +
+			"The limit is the same with amqp091-go alone, over two connections like the retrier's: mandatory publishes of copies that have the retrier's headers, " +
 				"pipelined up to the prefetch, and one acknowledgement for as many as are confirmed. Watermill's publisher gets its messages from the same " +
 				"bare consumer and publishes the same copies; without a pool it opens a channel for each. Without confirms nobody knows what the broker has taken " +
 				"when the original is acknowledged.",
@@ -49,9 +49,9 @@ func BenchmarkForwards(b *testing.B) {
 			const limit = "amqp091-go alone, the limit"
 			ways := []forwarder{
 				{limit, 3000, byHand},
-				{"the plug, 1 handler", 3000, byPlug(1)},
-				{"the plug, 8 handlers", 3000, byPlug(8)},
-				{"the plug, 64 handlers", 3000, byPlug(64)},
+				{"the retrier, 1 handler", 3000, byRetrier(1)},
+				{"the retrier, 8 handlers", 3000, byRetrier(8)},
+				{"the retrier, 64 handlers", 3000, byRetrier(64)},
 			}
 			if way.others {
 				ways = append(ways,
@@ -95,24 +95,24 @@ type forwarder struct {
 // forwardPrefetch is everybody's.
 const forwardPrefetch = 100
 
-// byPlug is a router with the plug and a handler that fails.
-func byPlug(concurrency int) func(*testing.B, backlog, *lap) {
+// byRetrier is a router with the retrier and a handler that fails.
+func byRetrier(concurrency int) func(*testing.B, backlog, *lap) {
 	return func(b *testing.B, l backlog, lap *lap) {
-		plug := newPlug(b, durable(b, l.queueType, forwardPrefetch), amqpretry.Options{
+		retrier := newRetrier(b, durable(b, l.queueType, forwardPrefetch), amqpretry.Options{
 			Policies:    config.Policies{Default: l.policy},
 			Concurrency: concurrency,
-			OnEvent: func(e middleware.Event) {
-				if e.Kind == middleware.EventRetried { // confirmed and being acknowledged
+			OnEvent: func(e retry.Event) {
+				if e.Kind == retry.EventRetried { // confirmed and being acknowledged
 					lap.add()
 				}
 			},
 		})
-		defer func() { require.NoError(b, plug.Close()) }()
-		subscriber, err := plug.NewSubscriber()
+		defer func() { require.NoError(b, retrier.Close()) }()
+		subscriber, err := retrier.NewSubscriber()
 		require.NoError(b, err)
 
 		router := newRouter(b)
-		router.AddMiddleware(plug.Middleware)
+		router.AddMiddleware(retrier.Middleware)
 		failure := errors.New("the warehouse does not answer")
 		router.AddConsumerHandler("failing", l.plan.Queue, subscriber, func(*message.Message) error { return failure })
 		run(b, router, lap.done, time.Minute)
@@ -207,11 +207,11 @@ func newBacklog(b *testing.B, queueType string, policy config.Policy, messages i
 	return backlog{queueType: queueType, policy: policy, plan: plan, messages: messages}
 }
 
-// copied gives the headers of a copy that the plug has made.
+// copied gives the headers of a copy that the retrier has made.
 func copied(b *testing.B, queueType string, policy config.Policy) amqp091.Table {
 	b.Helper()
 	l := newBacklog(b, queueType, policy, 1)
-	byPlug(1)(b, l, newLap(0, 1))
+	byRetrier(1)(b, l, newLap(0, 1))
 	l.verify(b)
 
 	channel := open(b)
@@ -225,7 +225,7 @@ func copied(b *testing.B, queueType string, policy config.Policy) amqp091.Table 
 	return d.Headers
 }
 
-// consume gets the messages, without the plug and without Watermill.
+// consume gets the messages, without the retrier and without Watermill.
 func (l backlog) consume(b *testing.B) (<-chan amqp091.Delivery, *channel) {
 	b.Helper()
 	channel := open(b)

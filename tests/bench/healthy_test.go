@@ -12,19 +12,19 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
-// BenchmarkHealthy is what the plug costs while nothing fails.
+// BenchmarkHealthy is what the retrier costs while nothing fails.
 func BenchmarkHealthy(b *testing.B) {
 	t := table{
 		title: "Healthy messages",
 		notes: []string{
-			"A router whose handler does nothing takes a backlog from its queue: on watermill-amqp as it is (stock), on its subscriber with the plug's config " +
-				"and middleware (config), on the plug's consumer (plug). One handler at a time. From the end of the first tenth, which warms up, to the last message. " +
+			"A router whose handler does nothing takes a backlog from its queue: on watermill-amqp as it is (stock), on its subscriber with the retrier's config " +
+				"and middleware (config), on the retrier's consumer (retrier). One handler at a time. From the end of the first tenth, which warms up, to the last message. " +
 				"Allocations are those of the whole process for each message: AMQP client, subscriber, router, middleware.",
-			"Aims: config/stock 0.97; plug/stock above 1 with each prefetch above 1.",
+			"Aims: config/stock 0.97; retrier/stock above 1 with each prefetch above 1.",
 		},
 		head: []string{
-			"queue", "prefetch", "config/stock", "plug/stock", "stock msg/s",
-			"stock allocs", "config allocs", "plug allocs", "stock bytes", "config bytes", "plug bytes",
+			"queue", "prefetch", "config/stock", "retrier/stock", "stock msg/s",
+			"stock allocs", "config allocs", "retrier allocs", "stock bytes", "config bytes", "retrier bytes",
 		},
 	}
 	defer t.write(b)
@@ -39,12 +39,12 @@ func BenchmarkHealthy(b *testing.B) {
 				all := compare(b,
 					contender{"stock", on(stock)},
 					contender{"config", on(ownConfig(amqpretry.Options{}))},
-					contender{"plug", on(ownConsumer(amqpretry.Options{}))},
+					contender{"retrier", on(ownConsumer(amqpretry.Options{}))},
 				)
 
-				row := []any{queueType, at.prefetch, all.ratio("config", "stock", "msg/s"), all.ratio("plug", "stock", "msg/s"), all.median("stock", "msg/s")}
+				row := []any{queueType, at.prefetch, all.ratio("config", "stock", "msg/s"), all.ratio("retrier", "stock", "msg/s"), all.median("stock", "msg/s")}
 				for _, unit := range []string{"allocs/msg", "B/msg"} {
-					for _, name := range []string{"stock", "config", "plug"} {
+					for _, name := range []string{"stock", "config", "retrier"} {
 						row = append(row, all.median(name, unit))
 					}
 				}

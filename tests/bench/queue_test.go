@@ -17,7 +17,7 @@ import (
 // queueTypes are those of the main queues that are measured.
 var queueTypes = []string{"classic", "quorum"}
 
-// newQueue declares a queue of its own for a contender's run, removed after the benchmark with what the plug declares beside it.
+// newQueue declares a queue of its own for a contender's run, removed after the benchmark with what the retrier declares beside it.
 func newQueue(b *testing.B, queueType string, policy config.Policy) string {
 	b.Helper()
 	name := "bench-" + watermill.NewShortUUID()

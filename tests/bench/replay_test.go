@@ -23,7 +23,9 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // BenchmarkReplay sends dead letters back to their main queue, and compares that with what it cannot do without: publishing the same
@@ -62,16 +64,16 @@ func BenchmarkReplay(b *testing.B) {
 // rawWindow is how many are on their way at a time: as many as in a replay.
 const rawWindow = 256
 
-// deadLetter is the i-th, as the plug dead-letters it.
+// deadLetter is the i-th, as the retrier dead-letters it.
 func deadLetter(queue string, i int) amqp091.Publishing {
 	died := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	state := wire.State{
-		Count: wire.CountDead, Attempts: 4, Queue: queue, Topic: queue, Handler: "charge", Host: "host-1",
+		Count: header.CountDead, Attempts: 4, Queue: queue, Topic: queue, Handler: "charge", Host: "host-1",
 		Arrival: wire.NewArrival("events", "order.created", "", "", ""), FirstFailure: died, LastFailure: died.Add(time.Duration(i) * time.Millisecond),
-		Reason: wire.ReasonExhausted, Error: "card declined", ErrorType: "*cards.DeclinedError",
+		Reason: retry.ReasonExhausted, Error: "card declined", ErrorType: "*cards.DeclinedError",
 	}
 	for n := range 3 {
-		state.History = append(state.History, wire.Attempt{Number: n + 1, At: died, Error: "timeout", Type: "*url.Error"})
+		state.History = append(state.History, retry.FailedAttempt{Number: n + 1, At: died, Error: "timeout", Type: "*url.Error"})
 	}
 	id := "uuid-" + strconv.Itoa(i)
 	headers := amqp091.Table{"_watermill_message_uuid": id}

@@ -23,15 +23,15 @@ func durable(b *testing.B, queueType string, prefetch int) amqp.Config {
 	return conf
 }
 
-// newPlug makes a plug that logs nothing; the caller closes it after its router.
-func newPlug(b *testing.B, conf amqp.Config, options amqpretry.Options) *amqpretry.Plug {
+// newRetrier makes a retrier that logs nothing; the caller closes it after its router.
+func newRetrier(b *testing.B, conf amqp.Config, options amqpretry.Options) *amqpretry.Retrier {
 	b.Helper()
 	options.Logger = watermill.NopLogger{}
 	options.Prefetch = conf.Consume.Qos.PrefetchCount // its 1 would not be taken
-	plug, err := amqpretry.New(conf, options)
+	retrier, err := amqpretry.New(conf, options)
 	require.NoError(b, err)
 
-	return plug
+	return retrier
 }
 
 // newRouter makes a router that logs nothing.

@@ -25,7 +25,7 @@ func BenchmarkTopics(b *testing.B) {
 		notes: []string{
 			"Seconds from making the subscriber until a message has come from the queue of each topic; all are subscribed to one after the other, as a Watermill router does. " +
 				"*First* with nothing declared, *again* when all is there. Memory is what the broker's Erlang machine has in use above what it had before, after a collection of garbage. " +
-				"Main queues are classic; the plug has the default policy of 5 delays. A single run each, on a broker of its own.",
+				"Main queues are classic; the retrier has the default policy of 5 delays. A single run each, on a broker of its own.",
 		},
 		head: []string{"topics", "retry queues", "first / stock", "again / stock", "first, s", "again, s", "broker, MiB", "broker, KiB per topic", "client, KiB per topic"},
 	}
@@ -35,8 +35,8 @@ func BenchmarkTopics(b *testing.B) {
 		connect func(*testing.B) (subscriber message.Subscriber, stop func() error)
 	}{
 		{"none: stock", openStock},
-		{"own", func(b *testing.B) (message.Subscriber, func() error) { return openPlug(b, config.ScopeQueue) }},
-		{"shared", func(b *testing.B) (message.Subscriber, func() error) { return openPlug(b, config.ScopeShared) }},
+		{"own", func(b *testing.B) (message.Subscriber, func() error) { return openRetrier(b, config.ScopeQueue) }},
+		{"shared", func(b *testing.B) (message.Subscriber, func() error) { return openRetrier(b, config.ScopeShared) }},
 	} {
 		b.Run(metric(c.name), func(b *testing.B) {
 			once(b, func() {
@@ -94,13 +94,13 @@ func openStock(b *testing.B) (message.Subscriber, func() error) {
 	return subscriber, subscriber.Close
 }
 
-func openPlug(b *testing.B, scope config.Scope) (message.Subscriber, func() error) {
+func openRetrier(b *testing.B, scope config.Scope) (message.Subscriber, func() error) {
 	b.Helper()
-	plug := newPlug(b, durable(b, "classic", amqpretry.DefaultPrefetch), amqpretry.Options{Policies: config.Policies{Default: config.Policy{Scope: scope}}})
-	subscriber, err := plug.NewSubscriber()
+	retrier := newRetrier(b, durable(b, "classic", amqpretry.DefaultPrefetch), amqpretry.Options{Policies: config.Policies{Default: config.Policy{Scope: scope}}})
+	subscriber, err := retrier.NewSubscriber()
 	require.NoError(b, err)
 
-	return subscriber, plug.Close
+	return subscriber, retrier.Close
 }
 
 // serve subscribes to all topics and gives the seconds until a message has come from each. stop stops it.

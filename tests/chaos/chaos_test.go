@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // What make chaos sets, or its user.
@@ -143,7 +143,7 @@ func (s *system) read() []Record {
 		s.records = append(s.records, added...)
 		for _, a := range added {
 			switch a.Kind {
-			case Returned, Kind(middleware.EventDeadLettered), Kind(middleware.EventDropped):
+			case Returned, Kind(retry.EventDeadLettered), Kind(retry.EventDropped):
 				s.ended[a.ID] = true
 			default:
 			}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Fate is what the handler does with a message. The message's id begins with it, so a duplicate has the same one.
@@ -53,16 +53,16 @@ func FateOf(id string) Fate {
 }
 
 // letters are the reasons with which messages of a fate may end in the dead-letter queue: none if they may not.
-func (f Fate) letters() []middleware.Reason {
+func (f Fate) letters() []retry.Reason {
 	switch f {
 	case Never:
-		return []middleware.Reason{middleware.ReasonExhausted}
+		return []retry.Reason{retry.ReasonExhausted}
 	case Panics:
-		return []middleware.Reason{middleware.ReasonPanic}
+		return []retry.Reason{retry.ReasonPanic}
 	case Permanent:
-		return []middleware.Reason{middleware.ReasonPermanent}
+		return []retry.Reason{retry.ReasonPermanent}
 	case Undecodable:
-		return []middleware.Reason{middleware.ReasonUndecodable}
+		return []retry.Reason{retry.ReasonUndecodable}
 	case Succeeds, Slow, Once, Twice, Postponed, Dropped:
 	}
 
@@ -79,7 +79,7 @@ var (
 )
 
 // Handle does with a message what its fate says.
-func (f Fate) Handle(id string, attempt middleware.Attempt) error {
+func (f Fate) Handle(id string, attempt retry.Attempt) error {
 	failures := 0
 	switch f {
 	case Succeeds:
@@ -96,17 +96,17 @@ func (f Fate) Handle(id string, attempt middleware.Attempt) error {
 	case Panics:
 		panic("this message panics")
 	case Permanent:
-		return middleware.Permanent(errPermanent)
+		return retry.Permanent(errPermanent)
 	case Dropped:
-		return middleware.Drop(errUnwanted)
+		return retry.Drop(errUnwanted)
 	case Postponed:
 		if attempt.Calls == 0 {
-			return middleware.Postpone(100 * time.Millisecond)
+			return retry.Postpone(100 * time.Millisecond)
 		}
 	case Undecodable:
 		return errors.New("a handler was called with what cannot be decoded")
 	default:
-		return middleware.Permanent(errors.New("unknown fate"))
+		return retry.Permanent(errors.New("unknown fate"))
 	}
 	if attempt.Number <= failures {
 		return errFate

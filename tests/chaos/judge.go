@@ -7,7 +7,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Sent is a message as it was published.
@@ -120,7 +120,7 @@ func (j *judge) gather() {
 		}
 	}
 	for _, r := range j.Records {
-		if r.Kind == Kind(middleware.EventDisconnected) {
+		if r.Kind == Kind(retry.EventDisconnected) {
 			j.incidents = append(j.incidents, incident{r.At, r.At})
 		}
 		if r.ID == "" {
@@ -136,9 +136,9 @@ func (j *judge) gather() {
 			l.calls = append(l.calls, r)
 		case Returned:
 			l.returned++
-		case Kind(middleware.EventDropped):
+		case Kind(retry.EventDropped):
 			l.dropped++
-		case Kind(middleware.EventFailed), Kind(middleware.EventUnhandled):
+		case Kind(retry.EventFailed), Kind(retry.EventUnhandled):
 			l.failed = append(l.failed, r)
 		}
 	}

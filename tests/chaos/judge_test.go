@@ -9,8 +9,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
@@ -33,20 +34,20 @@ func record(s *Sent, ms, attempt int, kind Kind) Record {
 }
 
 func failed(s *Sent, ms, attempt int, delay time.Duration) Record {
-	r := record(s, ms, attempt, Kind(middleware.EventFailed))
+	r := record(s, ms, attempt, Kind(retry.EventFailed))
 	r.Delay, r.Wait = delay, delay
 
 	return r
 }
 
-func dead(s *Sent, reason wire.Reason, attempts int) Letter {
+func dead(s *Sent, reason retry.Reason, attempts int) Letter {
 	state := wire.State{
-		Count: wire.CountDead, Attempts: attempts, Queue: s.Topic, Topic: s.Topic, Handler: s.Topic, Host: "host",
+		Count: header.CountDead, Attempts: attempts, Queue: s.Topic, Topic: s.Topic, Handler: s.Topic, Host: "host",
 		Arrival: wire.NewArrival("", s.Topic, "", "", ""), Reason: reason, Error: "it fails", ErrorType: "*errors.errorString",
 		FirstFailure: at(1), LastFailure: at(attempts),
 	}
 	for n := range attempts {
-		state.History = wire.Append(state.History, wire.Attempt{Number: n + 1, At: at(n + 1), Error: "it fails"})
+		state.History = wire.Append(state.History, retry.FailedAttempt{Number: n + 1, At: at(n + 1), Error: "it fails"})
 	}
 	d := amqp091.Delivery{Headers: amqp091.Table{}, Body: s.Message.Body, DeliveryMode: s.Message.DeliveryMode}
 	for k, v := range s.Message.Headers {
@@ -71,9 +72,9 @@ func goodLedger() Ledger {
 			called(once, 1, 1), failed(once, 2, 1, 150*time.Millisecond), called(once, 153, 2), record(once, 154, 2, Returned),
 			called(never, 1, 1), failed(never, 2, 1, 250*time.Millisecond), called(never, 260, 2), failed(never, 261, 2, time.Second),
 			called(never, 1300, 3), failed(never, 1301, 3, 0),
-			called(dropped, 1, 1), record(dropped, 2, 1, Kind(middleware.EventDropped)),
+			called(dropped, 1, 1), record(dropped, 2, 1, Kind(retry.EventDropped)),
 		},
-		Letters: []Letter{dead(never, wire.ReasonExhausted, 3)},
+		Letters: []Letter{dead(never, retry.ReasonExhausted, 3)},
 	}
 }
 
@@ -108,7 +109,7 @@ func TestJudge_SeesWhatIsWrong(t *testing.T) {
 		"processed though it fails": {func(l *Ledger) {
 			l.Records = append(l.Records, record(l.Sent[2], 1400, 3, Returned))
 		}, "never-3 was processed"},
-		"dropped though it is wanted": {func(l *Ledger) { l.Records[1].Kind = Kind(middleware.EventDropped) }, "succeeds-1 was dropped"},
+		"dropped though it is wanted": {func(l *Ledger) { l.Records[1].Kind = Kind(retry.EventDropped) }, "succeeds-1 was dropped"},
 		"handled twice": {func(l *Ledger) { l.Records = append(l.Records, called(l.Sent[0], 500, 1)) },
 			"succeeds-1: attempt 1 at 12:00:00.500 was not the first"},
 		"dead twice":        {func(l *Ledger) { l.Letters = append(l.Letters, l.Letters[0]) }, "never-3 has 2 dead letters"},
@@ -126,17 +127,17 @@ func TestJudge_SeesWhatIsWrong(t *testing.T) {
 		}, "a handler saw it"},
 
 		"letter's queue":    {func(l *Ledger) { l.Letters[0].Topic = "quorum" }, "in the dead-letter queue of quorum"},
-		"letter's reason":   {func(l *Ledger) { letter(l, wire.KeyReason, "panic") }, `reason "panic"`},
-		"letter's attempts": {func(l *Ledger) { letter(l, wire.KeyAttempts, "2") }, "2 attempts"},
-		"letter's history":  {func(l *Ledger) { letter(l, wire.KeyHistory, nil) }, "history"},
-		"letter's error":    {func(l *Ledger) { letter(l, wire.KeyError, nil) }, "error"},
-		"letter's type":     {func(l *Ledger) { letter(l, wire.KeyErrorType, nil) }, "error"},
-		"letter's host":     {func(l *Ledger) { letter(l, wire.KeyHost, nil) }, "host"},
-		"letter's handler":  {func(l *Ledger) { letter(l, wire.KeyHandler, nil) }, "handler"},
-		"letter's times":    {func(l *Ledger) { letter(l, wire.KeyFirstFailure, nil) }, "no times"},
-		"letter's arrival":  {func(l *Ledger) { letter(l, wire.KeyRoutingKey, nil) }, "arrival"},
-		"letter's count":    {func(l *Ledger) { letter(l, wire.KeyCount, "3") }, "count"},
-		"letter's poison":   {func(l *Ledger) { letter(l, wire.KeyPoisonReason, nil) }, "poison keys"},
+		"letter's reason":   {func(l *Ledger) { letter(l, header.Reason, "panic") }, `reason "panic"`},
+		"letter's attempts": {func(l *Ledger) { letter(l, header.Attempts, "2") }, "2 attempts"},
+		"letter's history":  {func(l *Ledger) { letter(l, header.History, nil) }, "history"},
+		"letter's error":    {func(l *Ledger) { letter(l, header.Error, nil) }, "error"},
+		"letter's type":     {func(l *Ledger) { letter(l, header.ErrorType, nil) }, "error"},
+		"letter's host":     {func(l *Ledger) { letter(l, header.Host, nil) }, "host"},
+		"letter's handler":  {func(l *Ledger) { letter(l, header.Handler, nil) }, "handler"},
+		"letter's times":    {func(l *Ledger) { letter(l, header.FirstFailure, nil) }, "no times"},
+		"letter's arrival":  {func(l *Ledger) { letter(l, header.RoutingKey, nil) }, "arrival"},
+		"letter's count":    {func(l *Ledger) { letter(l, header.Count, "3") }, "count"},
+		"letter's poison":   {func(l *Ledger) { letter(l, header.PoisonReason, nil) }, "poison keys"},
 		"letter's header":   {func(l *Ledger) { letter(l, "own", "another") }, `header "own": sent "header", got "another"`},
 		"letter's typed":    {func(l *Ledger) { letter(l, TypedPrefix+"n", int64(7)) }, `header "typed-n": sent 7, got 7`},
 		"header too many":   {func(l *Ledger) { letter(l, "foreign", "x") }, `header "foreign" was not sent`},

@@ -10,14 +10,14 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 const (
 	uuidKey = amqp.DefaultMessageUUIDHeaderKey
-	idKey   = wire.KeyID
+	idKey   = header.ID
 )
 
 func text(d amqp091.Delivery, key string) string {
@@ -50,25 +50,25 @@ func inspect(sent *Sent, letter Letter) []string {
 	is("in the dead-letter queue of "+letter.Topic, letter.Topic == sent.Topic)
 	problems = append(problems, changed(sent.Message, d)...)
 
-	reason := middleware.Reason(text(d, wire.KeyReason))
+	reason := retry.Reason(text(d, header.Reason))
 	// A message that was delivered that often, because connections were lost, counts as one that kills its process.
-	crashed := reason == middleware.ReasonCrashed && mainType(sent.Topic) == "quorum"
+	crashed := reason == retry.ReasonCrashed && mainType(sent.Topic) == "quorum"
 	is(fmt.Sprintf("reason %q", reason), slices.Contains(fate.letters(), reason) || crashed)
 
-	first, errFirst := time.Parse(time.RFC3339, text(d, wire.KeyFirstFailure))
-	last, errLast := time.Parse(time.RFC3339, text(d, wire.KeyLastFailure))
+	first, errFirst := time.Parse(time.RFC3339, text(d, header.FirstFailure))
+	last, errLast := time.Parse(time.RFC3339, text(d, header.LastFailure))
 	is("no times", errFirst == nil && errLast == nil)
-	calls, err := strconv.Atoi(text(d, wire.KeyAttempts))
+	calls, err := strconv.Atoi(text(d, header.Attempts))
 	is("no number of attempts", err == nil && calls >= 0)
-	is("count", text(d, wire.KeyCount) == "-1" && d.Headers[wire.KeyDelay] == nil)
-	is("queue", text(d, wire.KeyQueue) == sent.Topic)
-	is("topic", text(d, wire.KeyTopic) == sent.Topic)
-	is("host", text(d, wire.KeyHost) != "")
-	is("error", text(d, wire.KeyError) != "" && text(d, wire.KeyErrorType) != "")
-	is("arrival", d.Headers[wire.KeyExchange] == "" && text(d, wire.KeyRoutingKey) == sent.Topic)
-	is("poison keys", text(d, wire.KeyPoisonReason) != "" && text(d, wire.KeyPoisonTopic) == sent.Topic)
+	is("count", text(d, header.Count) == "-1" && d.Headers[header.Delay] == nil)
+	is("queue", text(d, header.Queue) == sent.Topic)
+	is("topic", text(d, header.Topic) == sent.Topic)
+	is("host", text(d, header.Host) != "")
+	is("error", text(d, header.Error) != "" && text(d, header.ErrorType) != "")
+	is("arrival", d.Headers[header.Exchange] == "" && text(d, header.RoutingKey) == sent.Topic)
+	is("poison keys", text(d, header.PoisonReason) != "" && text(d, header.PoisonTopic) == sent.Topic)
 	if !crashed && fate != Undecodable {
-		is("handler", text(d, wire.KeyHandler) == sent.Topic)
+		is("handler", text(d, header.Handler) == sent.Topic)
 	}
 
 	var history []struct {
@@ -76,7 +76,7 @@ func inspect(sent *Sent, letter Letter) []string {
 		At    time.Time `json:"at"`
 		Error string    `json:"error"`
 	}
-	is("history", json.Unmarshal([]byte(text(d, wire.KeyHistory)), &history) == nil && len(history) > 0)
+	is("history", json.Unmarshal([]byte(text(d, header.History)), &history) == nil && len(history) > 0)
 	if len(history) > 0 {
 		is("times of the history", history[0].At.Equal(first) && history[len(history)-1].At.Equal(last))
 	}
@@ -116,7 +116,7 @@ func changed(p amqp091.Publishing, d amqp091.Delivery) []string {
 		}
 	}
 	for k := range d.Headers {
-		if _, own := p.Headers[k]; !own && !wire.IsOwn(k) && !wire.IsPoison(k) && !wire.IsBroker(k) {
+		if _, own := p.Headers[k]; !own && !header.IsOwn(k) && !header.IsPoison(k) && !header.IsBroker(k) {
 			problems = append(problems, fmt.Sprintf("header %q was not sent", k))
 		}
 	}

@@ -17,7 +17,7 @@ import (
 // Kind of a record.
 type Kind string
 
-// What a handler did, beside the kinds of middleware.Event, which are recorded as they are.
+// What a handler did, beside the kinds of retry.Event, which are recorded as they are.
 const (
 	Called   Kind = "called"
 	Returned Kind = "returned" // with success, which makes a message processed

@@ -380,7 +380,7 @@ func (r *run) remove(uri string) {
 	ch, err := conn.Channel()
 	require.NoError(r.t, err)
 	for _, queue := range r.queues {
-		plan, err := r.services[0].plug.Plan(queue)
+		plan, err := r.services[0].retrier.Plan(queue)
 		require.NoError(r.t, err)
 		names := []string{queue}
 		for _, q := range plan.Queues {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // A message's id begins with its fate.
@@ -184,7 +184,7 @@ func (l *ledger) judge(until time.Time) verdict {
 			v.Wrong = append(v.Wrong, fmt.Sprintf("%s is a dead letter: %v", id, reasons))
 		}
 		for _, reason := range reasons {
-			if reason != string(wire.ReasonExhausted) {
+			if reason != string(retry.ReasonExhausted) {
 				v.Wrong = append(v.Wrong, fmt.Sprintf("%s is a dead letter because it was %q", id, reason))
 			}
 		}

@@ -20,10 +20,10 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 var delays = []time.Duration{500 * time.Millisecond, 3 * time.Second}
@@ -36,12 +36,12 @@ const (
 
 var errFate = errors.New("this message fails")
 
-// service is what a user runs: a router with the plug, which has a handler for each queue.
+// service is what a user runs: a router with the retrier, which has a handler for each queue.
 type service struct {
-	name   string
-	plug   *amqpretry.Plug
-	router *message.Router
-	logs   *logs
+	name    string
+	retrier *amqpretry.Retrier
+	router  *message.Router
+	logs    *logs
 }
 
 // startService starts one that begins at the first of these URIs and moves on to the others.
@@ -54,14 +54,14 @@ func startService(t *testing.T, name string, uris []string, reconnect *amqp.Reco
 	conf.Consume.Qos.PrefetchCount = prefetch
 	conf.Connection.Reconnect = reconnect
 	var err error
-	s.plug, err = amqpretry.New(conf, amqpretry.Options{
+	s.retrier, err = amqpretry.New(conf, amqpretry.Options{
 		Addresses:    addresses(t, uris[1:]),
 		Policies:     config.Policies{Default: config.Policy{Delays: delays, QueueType: retryQueues}},
 		Concurrency:  concurrency,
 		CloseTimeout: 15 * time.Second,
 		Logger:       s.logs,
-		OnEvent: func(e middleware.Event) {
-			if e.Kind == middleware.EventDeadLettered && e.Message != nil {
+		OnEvent: func(e retry.Event) {
+			if e.Kind == retry.EventDeadLettered && e.Message != nil {
 				l.isDead(e.Message.UUID)
 			}
 		},
@@ -69,12 +69,12 @@ func startService(t *testing.T, name string, uris []string, reconnect *amqp.Reco
 	require.NoError(t, err)
 	s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, s.logs)
 	require.NoError(t, err)
-	s.router.AddMiddleware(s.plug.Middleware)
-	sub, err := s.plug.NewSubscriber()
+	s.router.AddMiddleware(s.retrier.Middleware)
+	sub, err := s.retrier.NewSubscriber()
 	require.NoError(t, err)
 	for _, queue := range queues {
 		s.router.AddConsumerHandler(name+" "+queue, queue, sub, func(msg *message.Message) error {
-			attempt, _ := middleware.AttemptFromContext(msg.Context())
+			attempt, _ := retry.AttemptFromContext(msg.Context())
 			l.isCalled(name, queue, msg.UUID, attempt.Number)
 			if fateOf(msg.UUID, attempt.Number) {
 				return errFate
@@ -97,7 +97,7 @@ func startService(t *testing.T, name string, uris []string, reconnect *amqp.Reco
 
 func (s *service) close(t *testing.T) {
 	t.Helper()
-	if err := errors.Join(s.router.Close(), s.plug.Close()); err != nil {
+	if err := errors.Join(s.router.Close(), s.retrier.Close()); err != nil {
 		t.Errorf("service %s: %v", s.name, err)
 	}
 }
@@ -294,7 +294,7 @@ func letters(t *testing.T, uri, queue string, l *ledger) {
 	require.NoError(t, err)
 	for _, d := range found {
 		id, _ := d.Headers[amqp.DefaultMessageUUIDHeaderKey].(string)
-		reason, _ := d.Headers[wire.KeyReason].(string)
+		reason, _ := d.Headers[header.Reason].(string)
 		l.isFound(id, reason)
 	}
 }

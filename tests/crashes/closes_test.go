@@ -140,29 +140,29 @@ func (c closing) play(t *testing.T) (handled map[string]int, counted int, longes
 
 // inProcess is a service in the process of the test.
 type inProcess struct {
-	t      *testing.T
-	plug   *amqpretry.Plug
-	router *message.Router
+	t       *testing.T
+	retrier *amqpretry.Retrier
+	router  *message.Router
 }
 
 func begin(t *testing.T, s service, handler message.NoPublishHandlerFunc) *inProcess {
-	plug, err := amqpretry.New(s.config(), s.options())
+	retrier, err := amqpretry.New(s.config(), s.options())
 	if !assert.NoError(t, err) {
 		return nil
 	}
-	subscriber, err := plug.NewSubscriber()
+	subscriber, err := retrier.NewSubscriber()
 	assert.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 5 * time.Minute}, watermill.NopLogger{})
 	assert.NoError(t, err)
-	router.AddMiddleware(plug.Middleware)
+	router.AddMiddleware(retrier.Middleware)
 	router.AddConsumerHandler("handler", s.Queues[0], subscriber, handler)
 	go func() { assert.NoError(t, router.Run(context.Background())) }()
 	<-router.Running()
 
-	return &inProcess{t, plug, router}
+	return &inProcess{t, retrier, router}
 }
 
 func (s *inProcess) close() {
 	assert.NoError(s.t, s.router.Close())
-	assert.NoError(s.t, s.plug.Close())
+	assert.NoError(s.t, s.retrier.Close())
 }

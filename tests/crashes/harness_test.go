@@ -182,13 +182,13 @@ func dialTo(t *testing.T, uri string) *broker {
 // declare declares the queues of a service, and removes them at the end.
 func (b *broker) declare(s service) {
 	b.t.Helper()
-	plug, err := amqpretry.New(s.config(), s.options())
+	retrier, err := amqpretry.New(s.config(), s.options())
 	require.NoError(b.t, err)
-	subscriber, err := plug.NewSubscriber()
+	subscriber, err := retrier.NewSubscriber()
 	require.NoError(b.t, err)
 	for _, queue := range s.Queues {
 		require.NoError(b.t, subscriber.SubscribeInitialize(queue))
-		plan, err := plug.Plan(queue)
+		plan, err := retrier.Plan(queue)
 		require.NoError(b.t, err)
 		b.t.Cleanup(func() {
 			_, _ = b.channel.QueueDelete(plan.Queue, false, false, false)
@@ -198,7 +198,7 @@ func (b *broker) declare(s service) {
 			_ = b.channel.ExchangeDelete(plan.RetryExchange, false, false)
 		})
 	}
-	require.NoError(b.t, plug.Close())
+	require.NoError(b.t, retrier.Close())
 }
 
 // publish publishes messages with these ids, and waits until the broker has them.

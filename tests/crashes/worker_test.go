@@ -18,7 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // service says what a process is to do. It is started as this test binary, with the service in the environment.
@@ -112,11 +112,11 @@ func (s *service) options() amqpretry.Options {
 	}
 }
 
-func (s *service) tell(e middleware.Event) {
+func (s *service) tell(e retry.Event) {
 	switch {
-	case e.Kind == middleware.EventUnhandled && e.Class == middleware.ClassCrashed:
+	case e.Kind == retry.EventUnhandled && e.Class == retry.ClassCrashed:
 		s.say(saidCharged, e.Message.UUID)
-	case e.Kind == middleware.EventDeadLettered:
+	case e.Kind == retry.EventDeadLettered:
 		s.say(saidDead, e.Message.UUID, e.Verdict.Reason)
 	}
 }
@@ -138,11 +138,11 @@ func serve(spec string) error {
 	if err := json.Unmarshal([]byte(spec), &s); err != nil {
 		return err
 	}
-	plug, err := amqpretry.New(s.config(), s.options())
+	retrier, err := amqpretry.New(s.config(), s.options())
 	if err != nil {
 		return err
 	}
-	subscriber, err := plug.NewSubscriber()
+	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func serve(spec string) error {
 	if err != nil {
 		return err
 	}
-	router.AddMiddleware(plug.Middleware)
+	router.AddMiddleware(retrier.Middleware)
 	for i, queue := range s.Queues {
 		router.AddConsumerHandler(fmt.Sprint("handler-", i), queue, subscriber, s.handle)
 	}
@@ -166,5 +166,5 @@ func serve(spec string) error {
 		return err
 	}
 
-	return plug.Close()
+	return retrier.Close()
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 const metricsDir = "../../middleware/metrics/"
@@ -41,8 +41,8 @@ func register(t *testing.T) registered {
 	m, err := metrics.New(metrics.Config{Registerer: registry})
 	require.NoError(t, err)
 
-	about := middleware.Event{At: time.Now(), Topic: "orders", Queue: "orders", Handler: "ship", Took: time.Second}
-	for _, kind := range []middleware.EventKind{middleware.EventTopologyDeclared, middleware.EventAttempt, middleware.EventSucceeded} {
+	about := retry.Event{At: time.Now(), Topic: "orders", Queue: "orders", Handler: "ship", Took: time.Second}
+	for _, kind := range []retry.EventKind{retry.EventTopologyDeclared, retry.EventAttempt, retry.EventSucceeded} {
 		e := about
 		e.Kind = kind
 		m.OnEvent(e)
@@ -78,10 +78,10 @@ func register(t *testing.T) registered {
 
 type depths struct{}
 
-func (depths) QueueDepths(context.Context) ([]middleware.QueueDepth, error) {
-	return []middleware.QueueDepth{
-		{Queue: "orders.dlq", Role: middleware.QueueRoleDeadLetter, MainQueue: "orders"},
-		{Queue: "orders.retry.1s", Role: middleware.QueueRoleRetry, MainQueue: "orders"},
+func (depths) QueueDepths(context.Context) ([]retry.QueueDepth, error) {
+	return []retry.QueueDepth{
+		{Queue: "orders.dlq", Role: retry.QueueRoleDeadLetter, MainQueue: "orders"},
+		{Queue: "orders.retry.1s", Role: retry.QueueRoleRetry, MainQueue: "orders"},
 	}, nil
 }
 

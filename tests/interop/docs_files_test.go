@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/policyfile"
 )
 
 // fences are the code blocks of a page in Markdown, with the word behind the fence.
@@ -47,7 +48,7 @@ func documented(t *testing.T) (texts []string) {
 
 func TestDocumentedFiles(t *testing.T) {
 	for _, text := range documented(t) {
-		policies, err := config.Parse([]byte(text))
+		policies, err := policyfile.Parse([]byte(text))
 		if assert.NoError(t, err, text) {
 			assert.NotEqual(t, config.Policies{}, policies, "it says nothing:\n%s", text)
 		}
@@ -58,7 +59,7 @@ func TestDocumentedFiles(t *testing.T) {
 func TestDocumentedFieldsAreComplete(t *testing.T) {
 	page, err := os.ReadFile("../../docs/policy-files.md")
 	require.NoError(t, err)
-	document := string(config.JSONSchema())
+	document := string(policyfile.JSONSchema())
 	names := regexp.MustCompile(`(?m)^ {8,12}"([a-z_]+)": \{$`).FindAllStringSubmatch(document, -1)
 	require.GreaterOrEqual(t, len(names), 15)
 	for _, name := range names {

@@ -17,6 +17,7 @@ import (
 	yaml3 "go.yaml.in/yaml/v3"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/policyfile"
 )
 
 // A service's own file, in which the policies have a place: everything that a policy can say, and topics with dots.
@@ -53,7 +54,7 @@ func servicePolicies(t *testing.T) config.Policies {
 	t.Helper()
 	_, below, found := strings.Cut(service, "retry:\n")
 	require.True(t, found)
-	policies, err := config.Parse([]byte(strings.ReplaceAll("\n"+below, "\n  ", "\n")))
+	policies, err := policyfile.Parse([]byte(strings.ReplaceAll("\n"+below, "\n  ", "\n")))
 	require.NoError(t, err)
 	require.Len(t, policies.Topics, 3)
 	return policies
@@ -76,7 +77,7 @@ func TestKoanf(t *testing.T) {
 	require.NoError(t, k.Unmarshal("", &whole))
 	assert.Equal(t, servicePolicies(t), whole.Retry)
 
-	overridden, err := whole.Retry.Override([]string{"AMQPRETRY__TOPICS__ORDERS_CREATED__MAX_AGE=1m"})
+	overridden, err := policyfile.Override(whole.Retry, []string{"AMQPRETRY__TOPICS__ORDERS_CREATED__MAX_AGE=1m"})
 	require.NoError(t, err)
 	assert.Equal(t, time.Minute, overridden.Topics["orders.created"].MaxAge)
 }
@@ -190,7 +191,7 @@ func TestYAMLLibrariesWrite(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			text, err := encode(want)
 			require.NoError(t, err)
-			got, err := config.Parse(text)
+			got, err := policyfile.Parse(text)
 			require.NoError(t, err, "%s", text)
 			for topic := range want.Topics {
 				assert.True(t, want.For(topic).Equal(got.For(topic)), topic)

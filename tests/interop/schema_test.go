@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/policyfile"
 )
 
-const schemaFile = "../../config/policies.schema.json"
+const schemaFile = "../../config/policyfile/policies.schema.json"
 
 func policySchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
@@ -48,7 +48,7 @@ func TestSchemaAccepts(t *testing.T) {
 		"default: {jitter: 1, retries: 1000, immediate: 10, crash_limit: 19, max_age: 1h1m1s1ms1us1ns, max_postpone: 1.5h}",
 		"default: {retry_only: ['*fs.PathError', url.Error, 'main.E[int]']}",
 	) {
-		_, err := config.Parse([]byte(text))
+		_, err := policyfile.Parse([]byte(text))
 		if assert.NoError(t, err, text) || text == "" {
 			assert.NoError(t, checkFile(t, s, text), text)
 		}
@@ -68,7 +68,7 @@ func TestSchemaRefuses(t *testing.T) {
 		"default: {on_expiry: lose}", "default: {queue_type: stream}", "default: {scope: vhost}", "default: {protect: yes}",
 		"default: {retry_only: '*fs.PathError'}", "default: {never_retry: [PathError]}", "default: {never_retry: ['']}", "default: {never_retry: [5]}", "default: {never_retry: [a/b.C]}",
 	} {
-		_, err := config.Parse([]byte(text))
+		_, err := policyfile.Parse([]byte(text))
 		assert.Error(t, err, text)
 		assert.Error(t, checkFile(t, s, text), text)
 	}

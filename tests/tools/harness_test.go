@@ -22,7 +22,9 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // binary is the command, built once for all tests.
@@ -161,15 +163,15 @@ const headerCall = "call"
 
 func callName(call int) string { return fmt.Sprintf("call-%03d", call) }
 
-// fill puts n letters into the dead-letter queue, as the plug would.
+// fill puts n letters into the dead-letter queue, as the retrier would.
 func (q *queues) fill(n int) {
 	q.t.Helper()
 	died := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	confirmations := make([]*amqp091.DeferredConfirmation, n)
 	for i := range n {
 		state := wire.State{
-			Count: wire.CountDead, Attempts: 4, Queue: q.main, Topic: q.main, Handler: "charge", FirstFailure: died, LastFailure: died.Add(time.Duration(i) * time.Second),
-			Arrival: wire.NewArrival("events", "order.created", "", "", ""), Reason: wire.ReasonExhausted, Error: "card declined", ErrorType: "*cards.DeclinedError",
+			Count: header.CountDead, Attempts: 4, Queue: q.main, Topic: q.main, Handler: "charge", FirstFailure: died, LastFailure: died.Add(time.Duration(i) * time.Second),
+			Arrival: wire.NewArrival("events", "order.created", "", "", ""), Reason: retry.ReasonExhausted, Error: "card declined", ErrorType: "*cards.DeclinedError",
 		}
 		headers := amqp091.Table{"_watermill_message_uuid": uuid(i), "tenant": tenants[i%len(tenants)], headerCall: callName(0)}
 		for key, value := range state.Headers(uuid(i)) {

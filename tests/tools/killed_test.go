@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 // window is how many messages a run may have on their way: those may be there twice after a kill.
@@ -43,7 +43,7 @@ type errand struct {
 var errands = []errand{
 	{"replay", window, func(q *queues, _ int) string { return q.main }, func(q *queues, _, _ string) []string {
 		return []string{"dlq", "replay", q.main, "--yes"}
-	}, wire.KeyReplay},
+	}, header.Replay},
 	// What is moved has no trace of that: each call has a queue of its own.
 	{"move", window, func(q *queues, call int) string { return q.park(call) }, func(q *queues, to, _ string) []string {
 		return []string{"dlq", "move", q.main, "--to", to, "--yes"}

@@ -18,7 +18,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Main calls an example's run function with the broker of AMQP_URI. An interrupt ends its context, a second one the process.
@@ -65,11 +65,11 @@ func Run(ctx context.Context, uri string, out *Writer, options amqpretry.Options
 	var open sync.WaitGroup
 	open.Add(len(messages))
 	then := options.OnEvent
-	options.OnEvent = func(e middleware.Event) {
+	options.OnEvent = func(e retry.Event) {
 		if then != nil {
 			then(e)
 		}
-		if e.Kind == middleware.EventDeadLettered {
+		if e.Kind == retry.EventDeadLettered {
 			defer open.Done()
 			out.Printf("%s: dead-letter queue, %s, calls: %d\n", e.Message.UUID, e.Verdict.Reason, e.Calls)
 		}
@@ -81,16 +81,16 @@ func Run(ctx context.Context, uri string, out *Writer, options amqpretry.Options
 	if options.Logger == nil {
 		options.Logger = watermill.NopLogger{} // the examples print what happens
 	}
-	retry, err := amqpretry.New(conf, options)
+	retrier, err := amqpretry.New(conf, options)
 	if err != nil {
 		return err
 	}
-	defer retry.Close()
-	subscriber, err := retry.NewSubscriber()
+	defer retrier.Close()
+	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(retry.Config(), watermill.NopLogger{})
+	publisher, err := amqp.NewPublisher(retrier.Config(), watermill.NopLogger{})
 	if err != nil {
 		return err
 	}
@@ -100,11 +100,11 @@ func Run(ctx context.Context, uri string, out *Writer, options amqpretry.Options
 	if err != nil {
 		return err
 	}
-	router.AddMiddleware(retry.Middleware)
+	router.AddMiddleware(retrier.Middleware)
 	for topic, handler := range handlers {
 		router.AddConsumerHandler(topic, topic, subscriber, func(msg *message.Message) error {
 			err := handler(msg)
-			if err == nil || errors.Is(err, middleware.ErrDrop) {
+			if err == nil || errors.Is(err, retry.ErrDrop) {
 				open.Done()
 			}
 

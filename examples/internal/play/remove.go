@@ -12,7 +12,7 @@ import (
 )
 
 // Remove deletes the queues and exchanges that an example has declared for its topics, with what is left in them. No service does that.
-// Defer it before the retry plug is closed, to be called after it.
+// Defer it before the retrier is closed, to be called after it.
 func Remove(uri string, options amqpretry.Options, topics ...string) {
 	if err := remove(uri, options, topics); err != nil {
 		fmt.Fprintf(os.Stderr, "cannot remove what the example has declared for %q: %v\n", topics, err)
@@ -20,11 +20,11 @@ func Remove(uri string, options amqpretry.Options, topics ...string) {
 }
 
 func remove(uri string, options amqpretry.Options, topics []string) error {
-	retry, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), options) // for its plans only
+	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), options) // for its plans only
 	if err != nil {
 		return err
 	}
-	defer retry.Close()
+	defer retrier.Close()
 	connection, err := amqp091.Dial(uri)
 	if err != nil {
 		return err
@@ -37,7 +37,7 @@ func remove(uri string, options amqpretry.Options, topics []string) error {
 
 	var errs []error
 	for _, topic := range topics {
-		plan, err := retry.Plan(topic)
+		plan, err := retrier.Plan(topic)
 		if err != nil {
 			return err
 		}

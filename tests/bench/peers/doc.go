@@ -1,4 +1,4 @@
-// Package peers measures the plug beside other clients that retry: go-rabbitmq (Go) and rascal (Node), on one broker, in one run.
+// Package peers measures the retrier beside other clients that retry: go-rabbitmq (Go) and rascal (Node), on one broker, in one run.
 //
 //	make bench BENCH=Peers
 //

@@ -45,8 +45,8 @@ func benchmarkKill(b *testing.B, peers []peer, notes []string) {
 	}
 	for _, s := range all {
 		t.add(s.queueType, s.retryType, s.peer, kills*messages, s.fates.lost, s.fates.late, s.fates.dead, s.fates.twice)
-		if _, ours := s.peer.(plug); ours && s.retryType == quorum && s.fates.lost+s.fates.dead > 0 {
-			b.Errorf("the plug has lost messages: main queue %s, %d lost, %d dead", s.queueType, s.fates.lost, s.fates.dead)
+		if _, ours := s.peer.(retrier); ours && s.retryType == quorum && s.fates.lost+s.fates.dead > 0 {
+			b.Errorf("the retrier has lost messages: main queue %s, %d lost, %d dead", s.queueType, s.fates.lost, s.fates.dead)
 		}
 	}
 	t.write(b, broker.URI)

@@ -21,11 +21,11 @@ func benchmarkReturn(b *testing.B, peers []peer, notes []string) {
 			fmt.Sprintf("%d messages lie in the main queue. Each fails once, waits %s on the broker, comes back and succeeds. Messages per "+
 				"second from the first call of the handler to the last success, less the %s that each of them waits. Prefetch %d; a handler that "+
 				"does nothing, one call at a time.", messages, wait, wait, prefetch),
-			"The plug publishes a failed message to the retry queue, and acks it when that is confirmed. So does rascal, " + strconv.Itoa(channels) +
+			"The retrier publishes a failed message to the retry queue, and acks it when that is confirmed. So does rascal, " + strconv.Itoa(channels) +
 				" at a time, as its example has it. With go-rabbitmq it is nacked, and the broker moves it, from a quorum queue to another at least " +
-				"once. Quorum retry queues are the same for all: at-least-once and reject-publish, which the plug sets by itself.",
+				"once. Quorum retry queues are the same for all: at-least-once and reject-publish, which the retrier sets by itself.",
 		}, notes...),
-		head: []string{"main queue", "retry queue", "client", "to the plug", "msg/s"},
+		head: []string{"main queue", "retry queue", "client", "to the retrier", "msg/s"},
 	}
 	for _, queueType := range []string{classic, quorum} {
 		b.Run(queueType, func(b *testing.B) {
@@ -41,7 +41,7 @@ func benchmarkReturn(b *testing.B, peers []peer, notes []string) {
 			for _, retryType := range []string{quorum, classic} {
 				for _, p := range peers {
 					name := entry(p, retryType)
-					t.add(queueType, retryType, p, all.ratio(name, entry(plug{}, retryType)), median(all[name]))
+					t.add(queueType, retryType, p, all.ratio(name, entry(retrier{}, retryType)), median(all[name]))
 				}
 			}
 		})

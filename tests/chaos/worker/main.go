@@ -21,7 +21,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 	"github.com/amqpretry/watermill-retry/tests/chaos"
 )
 
@@ -72,7 +72,7 @@ func run(settings chaos.Settings, book *chaos.Book) error {
 		book.Write(chaos.Record{Kind: chaos.Started, Detail: string(settings.Version)})
 	case err := <-ended:
 		for _, s := range services {
-			_ = s.plug.Close()
+			_ = s.retrier.Close()
 		}
 		return err
 	}
@@ -81,7 +81,7 @@ func run(settings chaos.Settings, book *chaos.Book) error {
 	book.Write(chaos.Record{Kind: chaos.Closing})
 	_ = router.Close()
 	for _, s := range services {
-		_ = s.plug.Close()
+		_ = s.retrier.Close()
 	}
 	book.Write(chaos.Record{Kind: chaos.Closed})
 
@@ -101,10 +101,10 @@ func obey(in *os.File) {
 	}
 }
 
-// service is one plug with its subscriber, and a handler for each topic.
+// service is one retrier with its subscriber, and a handler for each topic.
 type service struct {
-	plug *amqpretry.Plug
-	book *chaos.Book
+	retrier *amqpretry.Retrier
+	book    *chaos.Book
 }
 
 func newService(
@@ -124,7 +124,7 @@ func newService(
 	conf.Marshaler = picky{conf.Marshaler}
 
 	var err error
-	s.plug, err = amqpretry.New(conf, amqpretry.Options{
+	s.retrier, err = amqpretry.New(conf, amqpretry.Options{
 		Policies:     chaos.Policies(settings.Version, main),
 		Logger:       logger,
 		Concurrency:  settings.Concurrency,
@@ -136,13 +136,13 @@ func newService(
 	if err != nil {
 		return nil, err
 	}
-	subscriber, err := s.plug.NewSubscriber()
+	subscriber, err := s.retrier.NewSubscriber()
 	if err != nil {
 		return nil, err
 	}
 	for _, topic := range chaos.Topics() {
 		if topic.Main == main {
-			router.AddConsumerHandler(topic.Name, topic.Name, subscriber, s.handler(topic.Name)).AddMiddleware(s.plug.Middleware)
+			router.AddConsumerHandler(topic.Name, topic.Name, subscriber, s.handler(topic.Name)).AddMiddleware(s.retrier.Middleware)
 		}
 	}
 
@@ -151,7 +151,7 @@ func newService(
 
 func (s *service) handler(topic string) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
-		attempt, _ := middleware.AttemptFromContext(msg.Context())
+		attempt, _ := retry.AttemptFromContext(msg.Context())
 		record := chaos.Record{
 			Kind: chaos.Called, Topic: topic, ID: msg.UUID, Attempt: attempt.Number, Digest: chaos.Digest(msg.Payload, msg.Metadata),
 		}
@@ -167,23 +167,23 @@ func (s *service) handler(topic string) message.NoPublishHandlerFunc {
 }
 
 // record keeps the events that say what became of a message, and of connections.
-func (s *service) record(e middleware.Event) {
+func (s *service) record(e retry.Event) {
 	r := chaos.Record{Kind: chaos.Kind(e.Kind), Topic: e.Topic, Attempt: e.Attempt.Number}
 	if e.Message != nil {
 		r.ID = cmp.Or(e.Message.Metadata.Get(amqp.DefaultMessageUUIDHeaderKey), e.Message.UUID) // undecoded, it is a header like others
 	}
 	switch e.Kind {
-	case middleware.EventFailed, middleware.EventUnhandled:
+	case retry.EventFailed, retry.EventUnhandled:
 		r.Delay, r.Wait = e.Verdict.Delay, e.Verdict.Delay
 		if e.Verdict.Wait > 0 {
 			r.Wait = e.Verdict.Wait
 		}
 		r.Reason = string(e.Verdict.Reason)
 		r.Detail = string(e.Verdict.Action)
-	case middleware.EventDeadLettered, middleware.EventDropped:
+	case retry.EventDeadLettered, retry.EventDropped:
 		r.Reason = string(e.Verdict.Reason)
-	case middleware.EventRetried, middleware.EventPostponed, middleware.EventAbandoned, middleware.EventRequeued:
-	case middleware.EventDisconnected, middleware.EventBlocked, middleware.EventTopologyRepaired:
+	case retry.EventRetried, retry.EventPostponed, retry.EventAbandoned, retry.EventRequeued:
+	case retry.EventDisconnected, retry.EventBlocked, retry.EventTopologyRepaired:
 		r.Detail = e.Connection
 	default:
 		return

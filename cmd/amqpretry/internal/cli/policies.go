@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/policyfile"
 )
 
 // EnvPolicies is the variable of the environment that names the policy file.
@@ -28,7 +29,7 @@ func (s *Session) Policies() (config.Policies, error) {
 		return config.Policies{}, nil
 	}
 
-	return config.Load(file)
+	return policyfile.Load(file)
 }
 
 // Target is a main queue, with the topic whose policy holds for it.

@@ -21,7 +21,9 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // place is a main queue with its dead-letter queue, and another queue, on a real broker.
@@ -69,10 +71,10 @@ func (p *place) fill(queue string, from, to int) {
 	for n := from; n < to; n++ {
 		died := time.Now().Add(-time.Hour)
 		state := wire.State{
-			Count: wire.CountDead, Attempts: 4, Queue: queue, Topic: "orders", Handler: "charge", Host: "host-1",
+			Count: header.CountDead, Attempts: 4, Queue: queue, Topic: "orders", Handler: "charge", Host: "host-1",
 			Arrival: wire.NewArrival("events", "order.created", "", "", ""), FirstFailure: died, LastFailure: died,
-			Reason: wire.ReasonExhausted, Error: fmt.Sprintf("card %d declined", n), ErrorType: "*cards.DeclinedError",
-			History: []wire.Attempt{{Number: 1, At: died, Error: "timeout", Type: "*url.Error"}},
+			Reason: retry.ReasonExhausted, Error: fmt.Sprintf("card %d declined", n), ErrorType: "*cards.DeclinedError",
+			History: []retry.FailedAttempt{{Number: 1, At: died, Error: "timeout", Type: "*url.Error"}},
 		}
 		m := amqp091.Publishing{
 			DeliveryMode: amqp091.Persistent, ContentType: "application/json", Body: []byte(fmt.Sprintf(`{"n":%d}`, n)),
@@ -237,7 +239,7 @@ func TestEditOnABroker(t *testing.T) {
 	assert.Equal(t, `{"n":11}`, string(d.Body))
 	assert.Equal(t, "me", d.Headers["who"])
 	assert.NotContains(t, d.Headers, "tenant")
-	assert.NotEmpty(t, d.Headers[wire.KeyEdits], "what was changed goes with it")
+	assert.NotEmpty(t, d.Headers[header.Edits], "what was changed goes with it")
 	p.has(p.main+suffix, 2)
 
 	code, _, errs := p.run(nil, "replay", p.main, "--set-header", "a=b", "--yes")
@@ -279,7 +281,7 @@ func TestPurgeAndMoveOnABroker(t *testing.T) {
 	assert.Contains(t, out, "4 moved to "+p.other+" (--limit)")
 	p.has(p.main+suffix, 5)
 	for _, d := range p.bodies(p.other, 4) {
-		assert.Equal(t, "-1", d.Headers[wire.KeyCount], "a dead letter stays one")
+		assert.Equal(t, "-1", d.Headers[header.Count], "a dead letter stays one")
 	}
 
 	code, _, errs := p.run(nil, "move", p.main, "--to", p.main+".nowhere", "--yes", "--undo", p.file("none"))

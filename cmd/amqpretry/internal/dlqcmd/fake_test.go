@@ -20,7 +20,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 var now = time.Date(2026, 11, 22, 5, 12, 0, 0, time.UTC)
@@ -70,11 +70,11 @@ func letters(n int) []dlq.Letter {
 func letter(n int) dlq.Letter {
 	return dlq.Letter{
 		Position: n, UUID: fmt.Sprintf("uuid-%d", n),
-		DeadLetter: middleware.DeadLetter{
+		DeadLetter: retry.DeadLetter{
 			Reason: "exhausted", Error: fmt.Sprintf("card %d declined", n), ErrorType: "*cards.DeclinedError",
 			Queue: "orders", Topic: "orders", Handler: "charge", Host: "host-1", Attempts: 4, Exchange: "events", RoutingKey: "order.created",
 			FirstFailure: now.Add(-2 * time.Hour), LastFailure: now.Add(-time.Duration(n) * time.Minute),
-			History: []middleware.FailedAttempt{{Number: 1, At: now.Add(-2 * time.Hour), Error: "timeout", Type: "*url.Error"}, {Number: 4, At: now, Error: "declined"}},
+			History: []retry.FailedAttempt{{Number: 1, At: now.Add(-2 * time.Hour), Error: "timeout", Type: "*url.Error"}, {Number: 4, At: now, Error: "declined"}},
 		},
 		Message: amqp091.Publishing{
 			ContentType: "application/json", DeliveryMode: amqp091.Persistent, Body: []byte(fmt.Sprintf(`{"n":%d}`, n)),

@@ -13,7 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // filters are the flags that say which messages. All commands have the same.
@@ -57,7 +57,7 @@ func filterFlags(cmd *cobra.Command) *filters {
 
 func reasons() []string {
 	var names []string
-	for _, reason := range wire.Reasons() {
+	for _, reason := range retry.Reasons() {
 		names = append(names, string(reason))
 	}
 	return names

@@ -9,8 +9,8 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/transport"
-	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 // headers are the rows of a table: first those of the message, then what this library and the broker have added.
@@ -32,7 +32,7 @@ func headers(table amqp091.Table) [][]string {
 
 // isForeign holds for headers that are not the message's own.
 func isForeign(name string) bool {
-	return wire.IsOwn(name) || wire.IsPoison(name) || wire.IsBroker(name)
+	return header.IsOwn(name) || header.IsPoison(name) || header.IsBroker(name)
 }
 
 // kind is the type of a header, as an export calls it.

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/docs/shop"
-	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/policyfile"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 )
 
@@ -151,7 +151,7 @@ func (w *world) fixture(name string) {
 	switch name {
 	case "five orders die":
 		if w.shop == nil {
-			policies, err := config.Load(filepath.Join(w.dir, "retry.yaml"))
+			policies, err := policyfile.Load(filepath.Join(w.dir, "retry.yaml"))
 			require.NoError(w.t, err)
 			w.shop, err = shop.Open(context.WithoutCancel(ctx), w.broker.URI, policies)
 			require.NoError(w.t, err)

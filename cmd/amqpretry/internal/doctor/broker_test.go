@@ -23,6 +23,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/policyfile"
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
@@ -114,7 +115,7 @@ func (l *lab) declare(queue string, arguments amqp.Table) {
 func (l *lab) topic(name string, arguments amqp.Table) topology.Plan {
 	l.t.Helper()
 	l.declare(name, arguments)
-	policies, err := config.Parse([]byte(policyFile))
+	policies, err := policyfile.Parse([]byte(policyFile))
 	require.NoError(l.t, err)
 	plan, err := topology.New(name, policies.For(name), topology.Names{})
 	require.NoError(l.t, err)

@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/management"
 	"github.com/amqpretry/watermill-retry/internal/shell"
-	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 // The operations that RabbitMQ has permissions for.
@@ -27,7 +27,7 @@ type Permission struct {
 	Operation string
 	// Kind and Name of the object.
 	Kind, Name string
-	// For is what it is needed for. Always is true if a service that declares nothing (TopologyAssume) needs it as well.
+	// For is what it is needed for. Always is true if a service that declares nothing (topology.Assume) needs it as well.
 	For    string
 	Always bool
 }
@@ -55,7 +55,7 @@ func needs(topics []Topic) []Permission {
 		if plan.RetryExchange != "" {
 			add(write, topology.KindExchange, plan.RetryExchange, "publishing the copies of failed messages", true)
 		}
-		if exchange, _ := plan.Route(wire.CountDead); exchange == "" && plan.DeadLetterQueue != "" {
+		if exchange, _ := plan.Route(header.CountDead); exchange == "" && plan.DeadLetterQueue != "" {
 			add(write, topology.KindExchange, defaultExchange, "publishing dead letters", true)
 		}
 		add(configure, topology.KindQueue, plan.Queue, "declaring it", false)

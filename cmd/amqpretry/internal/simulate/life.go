@@ -9,8 +9,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/retrytest"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // almostOne is what the dice show for the shortest wait.
@@ -24,7 +24,7 @@ func play(o options, policy config.Policy, start time.Time, dice float64) (retry
 		Clock: clock, Random: dice, Expiration: o.expiration,
 		ConsumerHandler: func(msg *message.Message) error {
 			clock.Advance(o.handlerTime)
-			attempt, _ := middleware.AttemptFromContext(msg.Context())
+			attempt, _ := retry.AttemptFromContext(msg.Context())
 
 			return o.failure(policy, attempt.Number)
 		},
@@ -40,9 +40,9 @@ func (o options) failure(policy config.Policy, attempt int) error {
 	case attempt == o.succeedAt:
 		return nil
 	case attempt == o.permanentAt, o.errorType != "" && !retries(policy, o.errorType):
-		return middleware.Permanent(err)
+		return retry.Permanent(err)
 	default:
-		return middleware.Transient(err) // whatever the lists of the policy say of its type
+		return retry.Transient(err) // whatever the lists of the policy say of its type
 	}
 }
 
@@ -91,13 +91,13 @@ func (o options) check(policy config.Policy, now time.Time) (options, time.Time,
 }
 
 // text is an action in the words of a table.
-func text(v middleware.Verdict) string {
+func text(v retry.Verdict) string {
 	switch v.Action {
 	case "":
 		return "done"
-	case middleware.ActionRetryNow:
+	case retry.ActionRetryNow:
 		return "again at once"
-	case middleware.ActionRetry:
+	case retry.ActionRetry:
 		return fmt.Sprintf("retry %d", v.Count)
 	default:
 		return v.String()

@@ -11,8 +11,8 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/retrytest"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func run(s *cli.Session, o options) error {
@@ -141,9 +141,9 @@ func (s step) number() string {
 
 func (s step) wait() string {
 	switch s.verdict.Action {
-	case middleware.ActionRetry, middleware.ActionPostpone:
+	case retry.ActionRetry, retry.ActionPostpone:
 		return between(s.ShortestWait, s.Wait)
-	case middleware.ActionDeadLetter:
+	case retry.ActionDeadLetter:
 		return "until somebody looks"
 	default:
 		return ""

@@ -15,7 +15,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/config/policyfile"
+	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -73,7 +74,7 @@ func TestGolden(t *testing.T) {
 
 // Whatever the policy, the times are those of its schedule.
 func TestTimesAreThoseOfTheSchedule(t *testing.T) {
-	policies, err := config.Load("testdata/policies.yaml")
+	policies, err := policyfile.Load("testdata/policies.yaml")
 	require.NoError(t, err)
 	for _, topic := range []string{"orders", "plain", "shared", "never"} {
 		policy := policies.For(topic)
@@ -91,12 +92,12 @@ func TestTimesAreThoseOfTheSchedule(t *testing.T) {
 		for _, s := range life.Steps {
 			if s.Wait > 0 {
 				waits = append(waits, time.Duration(s.Wait)*time.Millisecond)
-				assert.Equal(t, config.FormatDelay(waits[len(waits)-1]), s.Own[wire.KeyDelay])
+				assert.Equal(t, config.FormatDelay(waits[len(waits)-1]), s.Own[header.Delay])
 			}
 		}
 		assert.Equal(t, policy.Schedule(), waits)
 		assert.Equal(t, policy.TotalWait().Milliseconds(), life.Total)
-		assert.Equal(t, "-1", life.Steps[len(life.Steps)-1].Own[wire.KeyCount])
+		assert.Equal(t, "-1", life.Steps[len(life.Steps)-1].Own[header.Count])
 	}
 }
 

@@ -10,9 +10,10 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/retrytest"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // timeline is what is printed.
@@ -51,7 +52,7 @@ type step struct {
 	ShortestWait millis            `json:"shortest_wait_ms"`
 	Headers      map[string]string `json:"headers,omitempty"`
 
-	verdict middleware.Verdict
+	verdict retry.Verdict
 }
 
 // millis is a time in JSON.
@@ -95,7 +96,7 @@ func outcome(s retrytest.Step) string {
 		return "succeeded"
 	case s.Calls == 0:
 		return "not handled"
-	case s.Class == middleware.ClassError:
+	case s.Class == retry.ClassError:
 		return "failed"
 	default:
 		return "failed (" + string(s.Class) + ")"
@@ -103,16 +104,16 @@ func outcome(s retrytest.Step) string {
 }
 
 // place is the queue in which a message lies after a verdict.
-func place(plan topology.Plan, v middleware.Verdict) string {
+func place(plan topology.Plan, v retry.Verdict) string {
 	switch v.Action {
-	case middleware.ActionDeadLetter:
+	case retry.ActionDeadLetter:
 		return plan.DeadLetterQueue
-	case middleware.ActionRetry, middleware.ActionPostpone:
+	case retry.ActionRetry, retry.ActionPostpone:
 		i := slices.IndexFunc(plan.Queues, func(q topology.Queue) bool { return q.Delay == v.Delay })
 		if i >= 0 {
 			return plan.Queues[i].Name
 		}
-	case middleware.ActionRetryNow, middleware.ActionDrop, middleware.ActionRequeue:
+	case retry.ActionRetryNow, retry.ActionDrop, retry.ActionRequeue:
 	}
 
 	return ""
@@ -133,13 +134,13 @@ func (o options) typed(headers map[string]string) map[string]string {
 	inJSON, _ := json.Marshal(errorType) // a text
 
 	typed := maps.Clone(headers)
-	if _, ok := typed[wire.KeyErrorType]; ok {
-		typed[wire.KeyErrorType] = errorType
+	if _, ok := typed[header.ErrorType]; ok {
+		typed[header.ErrorType] = errorType
 	}
-	if history, ok := typed[wire.KeyHistory]; ok {
-		typed[wire.KeyHistory] = strings.ReplaceAll(history, `"type":"`+simulatedType+`"`, `"type":`+string(inJSON))
+	if history, ok := typed[header.History]; ok {
+		typed[header.History] = strings.ReplaceAll(history, `"type":"`+simulatedType+`"`, `"type":`+string(inJSON))
 	}
-	typed[wire.KeyID] = "(new for each publish)"
+	typed[header.ID] = "(new for each publish)"
 
 	return typed
 }

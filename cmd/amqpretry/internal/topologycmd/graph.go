@@ -30,7 +30,7 @@ func (c *topologies) graphCommand() *cobra.Command {
   dot          a graph of each queue in the language of Graphviz
   text         one line for each object
   definitions  a file for 'rabbitmqctl import_definitions' with everything that a service declares: the main queue as well, which the
-               library declares on the default exchange. For fanout exchanges the service's own Plug.Definitions knows more.
+               library declares on the default exchange. For fanout exchanges the service's own Retrier.Definitions knows more.
                The virtual host is that of --vhost, else of the URI, else /. If the policy has "protect: arguments", the
                main queue has its arguments, and is a quorum queue.
 

@@ -13,7 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
-	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/config/policyfile"
 	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
@@ -113,7 +113,7 @@ func (p *prune) oldPlans(targets []target) ([]topology.Plan, error) {
 	if p.oldPolicies == "" {
 		return nil, nil
 	}
-	policies, err := config.Load(p.oldPolicies)
+	policies, err := policyfile.Load(p.oldPolicies)
 	if err != nil {
 		return nil, err
 	}

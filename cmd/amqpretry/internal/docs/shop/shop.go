@@ -17,7 +17,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // Topic of the orders, and their main queue.
@@ -42,7 +42,7 @@ type order struct {
 
 // Shop that is open.
 type Shop struct {
-	plug      *amqpretry.Plug
+	retrier   *amqpretry.Retrier
 	router    *message.Router
 	publisher *amqp.Publisher
 	stopped   chan error
@@ -57,11 +57,11 @@ func Open(ctx context.Context, uri string, policies config.Policies) (_ *Shop, e
 	s := &Shop{stopped: make(chan error, 1), died: make(chan struct{}, 100)}
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Publish.ConfirmDelivery = true
-	s.plug, err = amqpretry.New(conf, amqpretry.Options{
+	s.retrier, err = amqpretry.New(conf, amqpretry.Options{
 		Policies: policies, Logger: watermill.NopLogger{},
 		Prefetch: 1, // the dead letters lie in the order of the messages
-		OnEvent: func(e middleware.Event) {
-			if e.Kind == middleware.EventDeadLettered {
+		OnEvent: func(e retry.Event) {
+			if e.Kind == retry.EventDeadLettered {
 				s.died <- struct{}{}
 			}
 		},
@@ -69,17 +69,17 @@ func Open(ctx context.Context, uri string, policies config.Policies) (_ *Shop, e
 	if err != nil {
 		return nil, err
 	}
-	subscriber, err := s.plug.NewSubscriber()
+	subscriber, err := s.retrier.NewSubscriber()
 	if err != nil {
 		return nil, err
 	}
-	if s.publisher, err = amqp.NewPublisher(s.plug.Config(), watermill.NopLogger{}); err != nil {
+	if s.publisher, err = amqp.NewPublisher(s.retrier.Config(), watermill.NopLogger{}); err != nil {
 		return nil, err
 	}
 	if s.router, err = message.NewRouter(message.RouterConfig{}, watermill.NopLogger{}); err != nil {
 		return nil, err
 	}
-	s.router.AddMiddleware(s.plug.Middleware)
+	s.router.AddMiddleware(s.retrier.Middleware)
 	s.router.AddConsumerHandler("bill", Topic, subscriber, s.bill)
 	go func() { s.stopped <- s.router.Run(ctx) }()
 	<-s.router.Running()
@@ -91,7 +91,7 @@ func Open(ctx context.Context, uri string, policies config.Policies) (_ *Shop, e
 func (s *Shop) bill(msg *message.Message) error {
 	var o order
 	if err := json.Unmarshal(msg.Payload, &o); err != nil {
-		return middleware.Permanent(fmt.Errorf("no order: %w", err))
+		return retry.Permanent(fmt.Errorf("no order: %w", err))
 	}
 	if o.Total < 0 {
 		panic("a negative total")
@@ -139,5 +139,5 @@ func (s *Shop) Break() { s.providerAnswers.Store(false) }
 func (s *Shop) Close() error {
 	err := s.router.Close()
 
-	return errors.Join(err, <-s.stopped, s.publisher.Close(), s.plug.Close())
+	return errors.Join(err, <-s.stopped, s.publisher.Close(), s.retrier.Close())
 }

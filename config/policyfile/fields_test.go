@@ -1,0 +1,51 @@
+package policyfile
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/amqpretry/watermill-retry/config"
+)
+
+// The tags are the one table of fields: each library reads its own, so all say the same, and the schema knows each field.
+func TestTags(t *testing.T) {
+	seen := map[string]bool{}
+	var check func(t reflect.Type, path string)
+	check = func(typ reflect.Type, path string) {
+		for i, f := range fieldsOf(typ) {
+			tag, inside := typ.Field(i).Tag, inStruct(path, f.name)
+			assert.NotEmpty(t, f.name, "%s.%s", typ, typ.Field(i).Name)
+			for library, want := range map[string]string{
+				"yaml": f.name + ",omitempty", "json": f.name + ",omitzero", "koanf": f.name, "mapstructure": f.name,
+			} {
+				assert.Equal(t, want, tag.Get(library), "%s in %s", inside, library)
+			}
+			if typ != reflect.TypeFor[config.Policies]() {
+				assert.Contains(t, abouts, inside, "the schema says nothing about it")
+				seen[inside] = true
+			}
+			if fieldType := typ.Field(i).Type; fieldType == reflect.TypeFor[config.Backoff]() {
+				check(fieldType, inside)
+			}
+		}
+	}
+	check(reflect.TypeFor[config.Policies](), "")
+	seen = map[string]bool{}
+	check(reflect.TypeFor[config.Policy](), "")
+	assert.Len(t, seen, len(abouts), "the schema is about a field that there is not")
+}
+
+func TestNearest(t *testing.T) {
+	known := []string{"mode", "retries", "max_age", "never_retry"}
+	for name, want := range map[string]string{
+		"Mode": "mode", "retrys": "retries", "retires": "retries", "maxAge": "max_age", "max-age": "max_age", "MAX_AGE": "max_age", "neverretry": "never_retry",
+		"": "", "x": "", "delay": "", "age": "", "retries_retries_retries_retries_retries_retries_retries_retries_retries": "",
+	} {
+		assert.Equal(t, want, nearest(name, known), name)
+	}
+	assert.Equal(t, 3, distance("kitten", "sitting"))
+	assert.Equal(t, 3, distance("", "abc"))
+	assert.Equal(t, 0, distance("abc", "abc"))
+}

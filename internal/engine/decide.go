@@ -1,0 +1,187 @@
+package engine
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// Case is everything that Decide decides over.
+type Case struct {
+	// Class of the failure, and After what its error asks for; see [Classify].
+	Class retry.Class
+	After time.Duration
+	// Failures are the failed attempts before this one.
+	Failures int
+	// Tries are the immediate tries that this attempt has used up. [config.MaxImmediate] where no more is possible.
+	Tries int
+	// Now, with Since, where the message's age counts from, and its Deadline; zero if there is none.
+	Now, Since, Deadline time.Time
+	// Random is in [0, 1), for jitter.
+	Random float64
+}
+
+// Decide is the whole of the retry logic: what happens to a message with a failure, under a policy. It is a pure function.
+//
+// The first of these that applies: a shutdown requeues; what is to be dropped is dropped; what has expired goes to its end,
+// as do permanent and undecodable failures; what is postponed waits; an immediate try; a retry, if any is left. A wait
+// that would end after the deadline does not begin: the message has then expired.
+func Decide(policy config.Policy, c Case) retry.Verdict {
+	retries := policy.MaxRetries()
+
+	switch c.Class {
+	case retry.ClassShutdown:
+		return retry.Verdict{Action: retry.ActionRequeue}
+	case retry.ClassDrop:
+		return retry.Verdict{Action: retry.ActionDrop}
+	case retry.ClassExpired:
+		return expired(policy)
+	case retry.ClassPermanent:
+		return retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonPermanent}
+	case retry.ClassUndecodable:
+		return retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonUndecodable}
+	case retry.ClassPostponed:
+		if retries > 0 {
+			return postpone(policy, c)
+		}
+	case retry.ClassError, retry.ClassPanic:
+		if c.Failures == 0 && c.Tries < policy.Immediate && c.After == 0 {
+			return retry.Verdict{Action: retry.ActionRetryNow}
+		}
+	case retry.ClassCrashed, retry.ClassUnpublishable:
+	}
+
+	count := c.Failures + 1
+	if count > retries {
+		return retry.Verdict{Action: retry.ActionDeadLetter, Reason: exhausted(c.Class)}
+	}
+
+	v := retry.Verdict{Action: retry.ActionRetry, Count: count}
+	if c.After > 0 {
+		return waitFor(policy, c, v)
+	}
+
+	v.Delay = policy.Delay(count)
+	wait := v.Delay
+	if policy.Jitter > 0 {
+		wait -= time.Duration(policy.Jitter * c.Random * float64(v.Delay))
+		wait = max(wait.Round(config.MinDelay), config.MinDelay)
+		if wait < v.Delay {
+			v.Wait = wait
+		}
+	}
+
+	return unlessOutlived(policy, c, wait, v)
+}
+
+func postpone(policy config.Policy, c Case) retry.Verdict {
+	since := c.Since
+	if since.IsZero() {
+		since = c.Now
+	}
+
+	v := waitFor(policy, c, retry.Verdict{Action: retry.ActionPostpone, Count: c.Failures})
+	if v.Action == retry.ActionPostpone && c.Now.Add(max(c.After, v.Delay)).After(since.Add(maxPostpone(policy))) {
+		return retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonPostponedTooLong}
+	}
+
+	return v
+}
+
+func maxPostpone(policy config.Policy) time.Duration {
+	return cmp.Or(policy.MaxPostpone, config.DefaultMaxPostpone)
+}
+
+// waitFor completes a verdict with a wait for as long as the error asks for, within MaxPostpone.
+func waitFor(policy config.Policy, c Case, v retry.Verdict) retry.Verdict {
+	after := min(c.After, maxPostpone(policy))
+	v.Delay = hopFor(policy, after)
+	if v.Delay < after {
+		v.NotBefore = c.Now.Add(after + config.MinDelay - 1).Truncate(config.MinDelay) // it is written in whole milliseconds, and not earlier
+	}
+
+	return unlessOutlived(policy, c, max(after, v.Delay), v)
+}
+
+func unlessOutlived(policy config.Policy, c Case, wait time.Duration, v retry.Verdict) retry.Verdict {
+	if hasPassed(c.Deadline, c.Now.Add(wait)) {
+		return expired(policy)
+	}
+
+	return v
+}
+
+// waiting is a message that has come back from its wait, or for the first time.
+type waiting struct {
+	failures                int
+	now, since, lastFailure time.Time
+	deadline, notBefore     time.Time
+}
+
+// early decides over a message before its handler is called. ok is false if it may be called.
+func early(policy config.Policy, w waiting) (v retry.Verdict, ok bool) {
+	if hasPassed(w.deadline, w.now) {
+		return expired(policy), true
+	}
+
+	// Nobody may ask for more: it is forged, or the policy allowed more before.
+	notBefore := earlier(w.notBefore, later(w.since, w.lastFailure).Add(maxPostpone(policy)))
+
+	wait := notBefore.Sub(w.now)
+	if wait <= 0 { // due
+		return retry.Verdict{}, false
+	}
+
+	hop := hopFor(policy, wait)
+	switch {
+	case hop == 0: // a policy without retries has nothing to wait in
+		return retry.Verdict{}, false
+	case hasPassed(w.deadline, w.now.Add(max(wait, hop))):
+		return expired(policy), true
+	}
+
+	return retry.Verdict{Action: retry.ActionPostpone, Count: w.failures, Delay: hop, NotBefore: notBefore}, true
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.After(b) {
+		return b
+	}
+
+	return a
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+
+	return b
+}
+
+func hasPassed(deadline, now time.Time) bool { return !deadline.IsZero() && !now.Before(deadline) }
+
+func expired(policy config.Policy) retry.Verdict {
+	if policy.OnExpiry == config.ExpiryDrop {
+		return retry.Verdict{Action: retry.ActionDrop, Reason: retry.ReasonExpired}
+	}
+
+	return retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonExpired}
+}
+
+// exhausted names what the last attempt died of, where that says more than that it was the last.
+func exhausted(class retry.Class) retry.Reason {
+	switch class {
+	case retry.ClassPanic:
+		return retry.ReasonPanic
+	case retry.ClassCrashed:
+		return retry.ReasonCrashed
+	case retry.ClassUnpublishable:
+		return retry.ReasonUnpublishable
+	case retry.ClassError, retry.ClassPermanent, retry.ClassDrop, retry.ClassPostponed, retry.ClassExpired, retry.ClassShutdown, retry.ClassUndecodable:
+	}
+
+	return retry.ReasonExhausted
+}

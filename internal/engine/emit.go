@@ -1,0 +1,129 @@
+package engine
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// Emit tells of an event: of now, if it does not say when.
+func (e *Engine) Emit(event retry.Event) {
+	if e.OnEvent == nil {
+		return
+	}
+
+	returned := false
+	defer func() {
+		if returned {
+			return
+		}
+		fields := watermill.LogFields{"event": string(event.Kind), "queue": event.Queue}
+		if r := recover(); r != nil {
+			text, _ := e.Describe(fmt.Errorf("%v", r)) // a listener's panic may quote the error that it was told of
+			e.Log().Error("OnEvent panicked", loggedError(text), fields)
+		} else {
+			e.Log().Error("OnEvent has ended its goroutine, which was not its own: messages can be stuck until the process ends", nil, fields)
+		}
+	}()
+
+	if event.At.IsZero() {
+		event.At = e.Time()
+	}
+	e.OnEvent(event)
+	returned = true
+}
+
+// Begin tells that an attempt begins, unless it has begun before: in a middleware outside of this one.
+func (e *Engine) Begin(d Delivery, msg *message.Message) {
+	if e.OnEvent == nil {
+		d.Begin(e.Time(), nil)
+		return
+	}
+	e.tellOfBegin(d, msg)
+}
+
+func (e *Engine) tellOfBegin(d Delivery, msg *message.Message) {
+	now := e.Time()
+	attempt := attemptOf(d, now)
+	event := &retry.Event{
+		Kind: retry.EventAttempt, At: now, Topic: message.SubscribeTopicFromCtx(msg.Context()), Queue: d.Queue(),
+		Handler: message.HandlerNameFromCtx(msg.Context()), Message: msg, Attempt: attempt, Calls: attempt.Calls,
+	}
+	if d.Begin(now, event) {
+		e.Emit(*event)
+	}
+}
+
+// Ended tells that an attempt has ended without a failure, if there is one: kind is EventSucceeded or EventRequeued.
+func (e *Engine) Ended(kind retry.EventKind, d Delivery, msg *message.Message) {
+	if began, attempt, ok := d.End(); ok && attempt != nil {
+		e.tellOfEnd(kind, began, attempt, msg)
+	}
+}
+
+func (e *Engine) tellOfEnd(kind retry.EventKind, began time.Time, attempt *retry.Event, msg *message.Message) {
+	event := *attempt
+	event.Kind, event.Message, event.At = kind, msg, e.Time()
+	event.Took = event.At.Sub(began)
+	if kind == retry.EventSucceeded {
+		event.Calls++
+	}
+	e.Emit(event)
+}
+
+// failure makes the events of a failure: that it is decided over, and what has become of that.
+type failure struct {
+	*Engine
+	event   retry.Event // the fields that all of them have
+	untold  bool        // its attempt has ended before, so that it is no news
+	decided time.Time
+}
+
+// attempt tells of the verdict over an attempt that began then.
+func (f failure) attempt(v retry.Verdict, began time.Time) {
+	event := f.event
+	event.Kind, event.Verdict, event.At, event.Took = retry.EventFailed, v, f.decided, f.decided.Sub(began)
+	f.Emit(event)
+}
+
+// unhandled tells of the verdict over a message that no handler may see.
+func (f failure) unhandled(v retry.Verdict) {
+	event := f.event
+	event.Kind, event.Verdict, event.At = retry.EventUnhandled, v, f.decided
+	f.Emit(event)
+}
+
+// settle tells what has become of the verdict.
+func (f failure) settle(kind retry.EventKind, v retry.Verdict, err error) {
+	if f.Engine == nil || f.untold { // nothing was decided that anybody is to be told of
+		return
+	}
+	event := f.event
+	event.Kind, event.Verdict, event.At = kind, v, f.Time()
+	if err != nil {
+		event.Err = err
+	}
+	event.Took = event.At.Sub(f.decided)
+	f.Emit(event)
+}
+
+// carriedOut names the event for an action that was carried out.
+func carriedOut(action retry.Action) retry.EventKind {
+	switch action {
+	case retry.ActionRetry:
+		return retry.EventRetried
+	case retry.ActionPostpone:
+		return retry.EventPostponed
+	case retry.ActionDeadLetter:
+		return retry.EventDeadLettered
+	case retry.ActionDrop:
+		return retry.EventDropped
+	case retry.ActionRetryNow, retry.ActionRequeue:
+	}
+
+	panic("unreachable: these are not carried out by a consumer")
+}

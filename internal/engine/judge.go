@@ -1,0 +1,267 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// Judge decides over what fails outside of a handler.
+func (e *Engine) Judge(d Delivery, f retry.Failure) Settlement {
+	// What cannot be decoded reaches no middleware that would look at this.
+	if f.Class == retry.ClassUndecodable {
+		if s := e.Early(d, f); s != nil {
+			return *s
+		}
+	}
+	return e.Fail(d, f, true)
+}
+
+// Fail decides over a failed attempt. last tells that its handler cannot be called again: there is no immediate try.
+func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) Settlement {
+	f, policy := completed(f), d.Policy()
+	now := e.Time()
+	f.Attempt = attemptOf(d, now)
+
+	class, after := f.Class, time.Duration(0)
+	if class != retry.ClassShutdown && class != retry.ClassExpired {
+		f.Err = e.decide(f)
+		class, after = e.classify(*policy, f)
+	}
+
+	now = e.Time() // asking may have taken a while
+	state := d.State()
+	tries := state.Tries
+	if last {
+		tries = config.MaxImmediate
+	}
+
+	verdict := Decide(*policy, Case{
+		Class: class, After: after, Failures: state.Count, Tries: tries,
+		Now: now, Since: state.Since, Deadline: state.Deadline, Random: e.random(),
+	})
+	if verdict.Action == retry.ActionRequeue {
+		return Settlement{Verdict: verdict}
+	}
+
+	s := e.settlement(d, f, verdict, failed{class: class, called: called(f), at: now})
+	if began, attempt, ok := d.End(); ok {
+		if attempt != nil { // the handler may have changed the context since
+			s.failure.event.Topic, s.failure.event.Handler = attempt.Topic, attempt.Handler
+		}
+		s.failure.attempt(verdict, began)
+	} else if f.Class == retry.ClassCrashed || f.Class == retry.ClassUndecodable {
+		s.failure.unhandled(verdict)
+	} else {
+		s.failure.untold = true
+	}
+
+	return s
+}
+
+// completed has what the message tells.
+func completed(f retry.Failure) retry.Failure {
+	if f.Message != nil {
+		f.Payload, f.Topic = f.Message.Payload, first(message.SubscribeTopicFromCtx(f.Message.Context()), f.Topic)
+	}
+
+	return f
+}
+
+// called tells whether a failure is that of a handler's call. A consumer that died was in a handler, as far as is known.
+func called(f retry.Failure) bool {
+	return f.Class != retry.ClassUndecodable && f.Class != retry.ClassExpired
+}
+
+// IsLimited tells whether a message can be late or early at all.
+func IsLimited(s *wire.State) bool { return !s.Deadline.IsZero() || !s.NotBefore.IsZero() }
+
+// Early decides over a message before its handler is called: it may have outlived its deadline meanwhile, or be not due yet.
+func (e *Engine) Early(d Delivery, f retry.Failure) *Settlement {
+	state, now := d.State(), e.Time()
+
+	verdict, found := early(*d.Policy(), waiting{
+		failures: state.Count, now: now, since: state.Since, lastFailure: state.LastFailure,
+		deadline: state.Deadline, notBefore: state.NotBefore,
+	})
+	if !found {
+		return nil
+	}
+
+	f = completed(f)
+	f.Class, f.Err = retry.ClassPostponed, nil
+	if verdict.Reason == retry.ReasonExpired {
+		f.Class = retry.ClassExpired
+		f.Err = fmt.Errorf("the message expired at %s, before its handler was called", state.Deadline.UTC().Format(time.RFC3339))
+	}
+	s := e.settlement(d, f, verdict, failed{class: f.Class, at: now})
+	s.failure.unhandled(verdict)
+
+	return &s
+}
+
+// settlement completes a verdict with what the copy carries, and logs it.
+func (e *Engine) settlement(d Delivery, f retry.Failure, verdict retry.Verdict, happened failed) Settlement {
+	ctx, uuid := context.Background(), ""
+	if f.Message != nil {
+		ctx, uuid = f.Message.Context(), f.Message.UUID
+	}
+
+	happened.text, happened.errorType = e.Describe(f.Err)
+	happened.topic, happened.handler = f.Topic, message.HandlerNameFromCtx(ctx)
+	happened.subscriber, happened.host = message.SubscriberNameFromCtx(ctx), e.Host
+	next := fail(*d.State(), verdict, happened)
+
+	fields := watermill.LogFields{
+		"message_uuid": uuid,
+		"queue":        d.Queue(),
+		"topic":        next.Topic,
+		"handler_name": next.Handler,
+		"attempts":     next.Attempts,
+		"class":        string(happened.class),
+		"verdict":      verdict.String(),
+	}
+	if e.PayloadText != nil {
+		fields["payload"] = e.payload(f.Payload)
+	}
+	e.log(verdict, happened, next.Attempts > 0, fields)
+
+	return Settlement{Verdict: verdict, State: next, failure: failure{Engine: e, decided: happened.at, event: retry.Event{
+		Topic: next.Topic, Queue: d.Queue(), Handler: next.Handler, Message: f.Message, Attempt: attemptOf(d, happened.at), Calls: next.Attempts,
+		Class: happened.class, Err: f.Err,
+	}}}
+}
+
+func (e *Engine) log(v retry.Verdict, happened failed, handled bool, fields watermill.LogFields) {
+	what, log := "Message failed", e.Log()
+	if v.Reason == retry.ReasonExpired {
+		what = "Message has expired"
+	}
+	text := fields.Add(watermill.LogFields{"err": happened.text})
+
+	switch v.Action {
+	case retry.ActionRetryNow:
+		log.Info("Message failed, its handler is called again at once", text)
+	case retry.ActionRetry:
+		log.Info("Message failed, it will be retried", text)
+	case retry.ActionPostpone:
+		if happened.called {
+			log.Debug("Message is postponed, as its handler asks", text) // an open circuit breaker postpones a whole queue
+		} else {
+			log.Debug("Message is not due yet, it goes on waiting", fields)
+		}
+	case retry.ActionDeadLetter:
+		log.Error(what+", it goes to the dead-letter queue", loggedError(happened.text), fields)
+	case retry.ActionDrop:
+		switch {
+		case v.Reason != retry.ReasonExpired:
+			log.Error(what+" and is dropped, as its error asks", loggedError(happened.text), fields)
+		case handled:
+			log.Info(what+" and is dropped, as its policy says", text)
+		default: // many of these show publishers whose clocks are wrong
+			log.Error(what+" and is dropped, as its policy says; no handler was ever called", loggedError(happened.text), fields)
+		}
+	case retry.ActionRequeue:
+	}
+}
+
+// loggedError hands a text to a logger that wants an error: the redacted one, not the handler's.
+type loggedError string
+
+func (l loggedError) Error() string { return string(l) }
+
+// shownError is an error with the text that ErrorText makes of it.
+type shownError struct {
+	error
+	text string
+}
+
+func (s shownError) Error() string { return s.text }
+func (s shownError) Unwrap() error { return s.error }
+
+// Shown is an error as the router may log it.
+func (e *Engine) Shown(err error) error {
+	text, _ := e.Describe(err)
+	return shownError{err, text}
+}
+
+// Describe gives the text and the type of an error. Both come from foreign code, which may panic.
+func (e *Engine) Describe(err error) (text, errorType string) {
+	if err == nil {
+		return "", ""
+	}
+
+	defer func() {
+		if r := recover(); r != nil {
+			text = fmt.Sprintf("(the error's text is lost: it panicked with %T)", r)
+		}
+	}()
+
+	errorType = typeName(err)
+	if e.ErrorText != nil {
+		return wire.Text(e.ErrorText(err), wire.MaxErrorBytes), errorType
+	}
+
+	return wire.Text(err.Error(), wire.MaxErrorBytes), errorType
+}
+
+// payload is foreign code's view of a payload, which may be what it failed of.
+func (e *Engine) payload(payload []byte) (text string) {
+	defer func() {
+		if r := recover(); r != nil {
+			text = fmt.Sprintf("(the payload's text is lost: PayloadText panicked with %T)", r)
+		}
+	}()
+
+	return wire.Text(e.PayloadText(payload), wire.MaxErrorBytes)
+}
+
+// decide asks the decision function.
+func (e *Engine) decide(f retry.Failure) (err error) {
+	if e.Decide == nil {
+		return f.Err
+	}
+
+	defer func() {
+		if r := recover(); r != nil {
+			e.Log().Error("Decide panicked, the error itself decides", fmt.Errorf("panic with %T", r), nil)
+			err = f.Err
+		}
+	}()
+
+	if err = e.Decide(f); err == nil {
+		return f.Err
+	}
+
+	return err
+}
+
+// classify asks an error what it wants. Errors are foreign code, and one that is a nil pointer in an interface panics easily: that is
+// a failed attempt like any other.
+func (e *Engine) classify(policy config.Policy, f retry.Failure) (class retry.Class, after time.Duration) {
+	defer func() {
+		if r := recover(); r != nil {
+			e.Log().Error("A handler's error panicked when it was looked at", fmt.Errorf("%T panicked with %T", f.Err, r), nil)
+			class, after = f.Class, 0
+		}
+	}()
+
+	return Classify(policy, f.Class, f.Err)
+}
+
+func first(s ...string) string {
+	for _, v := range s {
+		if v != "" {
+			return v
+		}
+	}
+
+	return ""
+}

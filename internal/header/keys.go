@@ -1,0 +1,109 @@
+// Package header has the header keys of wire format version 1: the only place where one is spelled.
+package header
+
+import "strings"
+
+// FormatVersion is the wire format that is written. A message that carries another one is treated as fresh, so it changes
+// only with what an older reader would misread. What only adds keys keeps the version: older ones carry them along, see
+// wire.State.Unknown.
+const FormatVersion = "1"
+
+// Prefix starts each of our own keys. Never "x-": headers exchanges skip such keys, and brokers from 4.0 rewrite them.
+const Prefix = "amqpretry-"
+
+// The keys of wire format version 1. All values are strings.
+const (
+	Version      = Prefix + "v"
+	ID           = Prefix + "id" // new for every publish: matches a returned message to its publish
+	Count        = Prefix + "count"
+	Delay        = Prefix + "delay"
+	Attempts     = Prefix + "attempts"
+	Queue        = Prefix + "queue"
+	Topic        = Prefix + "topic"
+	Handler      = Prefix + "handler"
+	Host         = Prefix + "host"
+	Exchange     = Prefix + "exchange"
+	RoutingKey   = Prefix + "routing-key"
+	Expiration   = Prefix + "expiration"
+	UserID       = Prefix + "user-id"
+	CC           = Prefix + "cc"
+	Opt          = Prefix + "opt" // the x-opt-* headers that it first arrived with
+	UUID         = Prefix + "uuid"
+	FirstFailure = Prefix + "first-failure"
+	LastFailure  = Prefix + "last-failure"
+	Since        = Prefix + "since"      // where its age counts from
+	Deadline     = Prefix + "deadline"   // when it expires
+	NotBefore    = Prefix + "not-before" // until when it goes on waiting, where that is longer than any delay
+	Handled      = Prefix + "handled"    // by which its handler has succeeded, and a middleware outside of it has not
+	Reason       = Prefix + "reason"
+	Error        = Prefix + "error"
+	ErrorType    = Prefix + "error-type"
+	History      = Prefix + "history"
+	Replays      = Prefix + "replays"
+	Replay       = Prefix + "replay"  // the run that has replayed it last
+	Canary       = Prefix + "canary"  // whom to tell what becomes of it
+	Edits        = Prefix + "edits"   // what was changed before replays
+	Removed      = Prefix + "removed" // names of the message's own headers that left no room (reason too-large)
+)
+
+// Known are the keys above.
+var Known = map[string]bool{
+	Version: true, ID: true, Count: true, Delay: true, Attempts: true, Queue: true, Topic: true,
+	Handler: true, Host: true, Exchange: true, RoutingKey: true, Expiration: true, UserID: true, CC: true,
+	Opt: true, UUID: true, FirstFailure: true, LastFailure: true, Since: true, Deadline: true, NotBefore: true,
+	Handled: true, Reason: true, Error: true, ErrorType: true, History: true, Replays: true, Replay: true, Edits: true,
+	Removed: true, Canary: true,
+}
+
+// Retire is no header: it is in the binding that marks a retry queue as being retired, and no message carries it.
+const Retire = Prefix + "retire"
+
+// Watermill's own poison keys, written beside ours on a dead letter so that its tools work on the dead-letter queue.
+// They are spelled here because this package is a leaf; a test holds them against Watermill's constants.
+const (
+	PoisonReason     = "reason_poisoned"
+	PoisonTopic      = "topic_poisoned"
+	PoisonHandler    = "handler_poisoned"
+	PoisonSubscriber = "subscriber_poisoned"
+)
+
+// CountDead is the count of a message in the dead-letter queue.
+const CountDead = -1
+
+// IsOwn reports whether key belongs to this wire format.
+func IsOwn(key string) bool { return strings.HasPrefix(key, Prefix) }
+
+// IsPoison reports whether key is one of Watermill's poison keys.
+func IsPoison(key string) bool {
+	switch key {
+	case PoisonReason, PoisonTopic, PoisonHandler, PoisonSubscriber:
+		return true
+	}
+
+	return false
+}
+
+// The broker's own headers. They must not be republished: 3.10 believes a client's x-death in its cycle detection and
+// drops the message, a copied CC routes the copy again, and counts would be shown as if they were the broker's.
+const (
+	Death         = "x-death"
+	DeliveryCount = "x-delivery-count"
+	AcquiredCount = "x-acquired-count"
+	BrokerCC      = "CC"
+	BrokerBCC     = "BCC"
+)
+
+// IsBroker reports whether key is written by the broker (or steers it) and must not be republished.
+func IsBroker(key string) bool {
+	switch key {
+	case Death, DeliveryCount, AcquiredCount, BrokerCC, BrokerBCC:
+		return true
+	}
+
+	return IsOpt(key) || strings.HasPrefix(key, "x-first-death-") || strings.HasPrefix(key, "x-last-death-")
+}
+
+// IsOpt reports whether key is an x-opt-* header. A publisher may set them and a handler sees them, but no copy carries them:
+// by x-opt-delivery-time, RabbitMQ 4.4 and later hold a message back until a time. That would delay a retry and hide a dead
+// letter, and a time that is too far away stops the queue for good.
+func IsOpt(key string) bool { return strings.HasPrefix(key, "x-opt-") }

@@ -1,3 +1,0 @@
-// Package plug is the plug for whichever version of watermill-amqp: packages amqpretry and amqpretryv3 translate the config of theirs,
-// and give this one's types to their users.
-package plug

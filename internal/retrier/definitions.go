@@ -1,0 +1,58 @@
+package retrier
+
+import (
+	"errors"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+)
+
+// Definitions is everything that a service with these topics declares, as a file, or everything that is wrong with it. The broker is not
+// touched.
+func (r *Retrier) Definitions(topics ...string) ([]byte, error) {
+	if len(topics) == 0 {
+		return nil, &config.FieldError{Path: "topics", Problem: "missing", Wanted: "those to which the service subscribes"}
+	}
+	vhost, err := vhostOf(r.config.Connection)
+	errs := []error{err}
+
+	registry := newRegistry() // one of its own: nothing is subscribed to
+	var queues []topology.MainQueue
+	for _, topic := range topics {
+		main, policy := r.main(topic), r.options.Policies.For(topic)
+		errs = append(errs, r.checkProtection(topic, main.Queue, policy))
+
+		source, err := registry.add(main, policy, r.options.Names)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		queues = append(queues, r.mainQueue(main, source.Plan, policy))
+		r.warnOfDrops(source, "")
+	}
+
+	file, err := topology.Definitions(vhost, queues...)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return nil, err
+	}
+
+	return file, nil
+}
+
+// mainQueue is what amqp.DefaultTopologyBuilder declares.
+func (r *Retrier) mainQueue(main Main, plan topology.Plan, policy config.Policy) topology.MainQueue {
+	q := topology.MainQueue{Plan: plan, Arguments: r.mainArguments(main.Queue, policy)}
+	if main.Exchange == "" {
+		return q
+	}
+
+	exchange := r.config.Exchange.Declared
+	exchange.Name = main.Exchange
+	q.Exchanges = []topology.MainExchange{exchange}
+	q.Bindings = []topology.Binding{{
+		Exchange: main.Exchange, Queue: main.Queue, Key: r.config.QueueBind.GenerateRoutingKey(main),
+		Arguments: r.config.QueueBind.Arguments,
+	}}
+
+	return q
+}

@@ -1,0 +1,70 @@
+package retrier
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/order"
+	"github.com/amqpretry/watermill-retry/middleware"
+)
+
+// CheckRouter is a plugin for routers, which they run when they start: router.AddPlugin(retrier.CheckRouter).
+func (r *Retrier) CheckRouter(router *message.Router) error {
+	found, ok := routes(router)
+	if !ok {
+		r.options.Logger.Info("Cannot check the middlewares of the router: this version of Watermill is not known; "+
+			"they are checked with the first messages", nil)
+	}
+	slices.SortFunc(found, func(a, b route) int { return cmp.Compare(a.handler, b.handler) })
+
+	var refused []error
+	for _, h := range found {
+		for _, mistake := range r.mistakes(h) {
+			var wrong *middleware.OrderError
+			if r.options.MiddlewareOrder != middleware.OrderLog && (!errors.As(mistake, &wrong) || wrong.Severe) {
+				refused = append(refused, mistake)
+				continue
+			}
+			r.options.Logger.Error("Wrong order of middlewares", mistake, watermill.LogFields{"handler_name": h.handler, "topic": h.topic})
+		}
+	}
+
+	return errors.Join(refused...)
+}
+
+// mistakes are those of one handler, if it is fed by this retrier.
+func (r *Retrier) mistakes(h route) []error {
+	from := r.origin(h.subscriber)
+	if from == elsewhere || r.options.Policies.For(h.topic).Mode == config.ModeOff {
+		return nil
+	}
+	if r.forgotten(h) {
+		return []error{&middleware.NoMiddlewareError{Handler: h.handler, Topic: h.topic}}
+	}
+
+	var found []error
+	for _, m := range order.Check(h.middlewares, from == stock) {
+		found = append(found, &middleware.OrderError{
+			Handler: h.handler, Topic: h.topic, Middleware: m.Middleware, Problem: m.Problem, Remedy: m.Remedy, Severe: m.Level >= order.Wrong,
+		})
+	}
+
+	return found
+}
+
+// forgotten tells whether a handler certainly has no retry middleware: one that we do not know may have it inside, and somebody
+// may have put it around the handler by hand.
+func (r *Retrier) forgotten(h route) bool {
+	for _, name := range h.middlewares {
+		if order.IsRetry(name) || !order.IsKnown(name) {
+			return false
+		}
+	}
+
+	return !r.wrapped.Load() && !order.IsRetry(h.function)
+}

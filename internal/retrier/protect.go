@@ -1,0 +1,177 @@
+package retrier
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/transport"
+)
+
+// ProtectPolicy is the policy of the broker that keeps an existing quorum main queue from losing messages. Its String is what
+// to give to an operator; when he has set it, say so with config.ProtectionPolicy.
+func (r *Retrier) ProtectPolicy(topic string) (topology.BrokerPolicy, error) {
+	return r.protectPolicy(r.config.Queue.GenerateName(topic))
+}
+
+func (r *Retrier) protectPolicy(queue string) (topology.BrokerPolicy, error) {
+	vhost, err := vhostOf(r.config.Connection)
+	if err != nil {
+		return topology.BrokerPolicy{}, err
+	}
+
+	return topology.ProtectPolicy(vhost, queue, r.options.Names.DeadLetterQueue(queue)), nil
+}
+
+// vhostOf is the virtual host that a connection would use.
+func vhostOf(c Connection) (string, error) {
+	if c.AmqpConfig != nil && c.AmqpConfig.Vhost != "" {
+		return c.AmqpConfig.Vhost, nil
+	}
+
+	uri, err := transport.ParseURI(c.AmqpURI)
+	if err != nil {
+		return "", &config.FieldError{Path: "config.Connection.AmqpURI", Problem: err.Error()}
+	}
+
+	return uri.Vhost, nil
+}
+
+// mainArguments are those that a main queue is declared with.
+func (r *Retrier) mainArguments(queue string, policy config.Policy) amqp091.Table {
+	if policy.Protect != config.ProtectionArguments {
+		return r.config.Queue.Arguments
+	}
+
+	return topology.Protect(r.config.Queue.Arguments, r.options.Names.DeadLetterQueue(queue))
+}
+
+// validateProtection refuses arguments of the config that say otherwise than the protection that policies ask for. All but
+// one: the name of the dead-letter queue depends on the topic, see checkProtection.
+func validateProtection(arguments amqp091.Table, policies config.Policies) error {
+	asking := []string{}
+	if policies.Default.Protect == config.ProtectionArguments {
+		asking = append(asking, "policies.default")
+	}
+	for _, topic := range slices.Sorted(maps.Keys(policies.Topics)) {
+		if policies.Topics[topic].Protect == config.ProtectionArguments {
+			asking = append(asking, fmt.Sprintf("policies.topics[%q]", topic))
+		}
+	}
+	if len(asking) == 0 {
+		return nil
+	}
+	deadLetterQueue, _ := arguments[deadLetterKey].(string)
+
+	return protectionConflicts(arguments, deadLetterQueue, strings.Join(asking, ", "))
+}
+
+const deadLetterKey = "x-dead-letter-routing-key"
+
+func protectionConflicts(arguments amqp091.Table, deadLetterQueue, asking string) error {
+	protection := topology.ProtectArguments(deadLetterQueue)
+
+	var errs []error
+	for _, key := range topology.ProtectConflicts(arguments, deadLetterQueue) {
+		errs = append(errs, &config.FieldError{
+			Path:    fmt.Sprintf("config.Queue.Arguments[%q]", key),
+			Problem: fmt.Sprintf("differs from the protection that %s asks for (protect: %s)", asking, config.ProtectionArguments),
+			Wanted:  "left out, or " + spelled(protection[key]),
+			Found:   spelled(arguments[key]),
+		})
+	}
+
+	return errors.Join(errs...)
+}
+
+func spelled(v any) string {
+	if s, ok := v.(string); ok {
+		return strconv.Quote(s)
+	}
+
+	return fmt.Sprint(v)
+}
+
+// checkProtection is the part of the validation that depends on the topic.
+func (r *Retrier) checkProtection(topic, queue string, policy config.Policy) error {
+	if policy.Protect != config.ProtectionArguments {
+		return nil
+	}
+
+	var err error
+	if policy.Mode == config.ModeOff {
+		// The name of the dead-letter queue becomes an argument of the main queue, though the plan does not have it.
+		_, err = topology.New(queue, onlyDeadLetters, r.options.Names)
+	}
+
+	return errors.Join(err, protectionConflicts(
+		r.config.Queue.Arguments, r.options.Names.DeadLetterQueue(queue), fmt.Sprintf("the policy of topic %q", topic)))
+}
+
+// explainMain turns what declaring a main queue gave into a typed error, with the ways out that its protection leaves.
+func (r *Retrier) explainMain(source *transport.Source, err error) error {
+	err = topology.Explain(topology.KindQueue, source.Queue, err)
+
+	var conflict *topology.ConflictError
+	if !errors.As(err, &conflict) || conflict.Kind != topology.KindQueue || conflict.Name != source.Queue {
+		return err
+	}
+
+	protection := topology.ProtectArguments(r.options.Names.DeadLetterQueue(source.Queue))
+	value, ofProtection := protection[conflict.Argument]
+	switch {
+	case source.Policy.Protect == config.ProtectionArguments && (ofProtection || conflict.Argument == ""):
+		policy, invalid := r.protectPolicy(source.Queue)
+		if invalid != nil {
+			return err // impossible: there is a connection
+		}
+
+		return &topology.ProtectionError{Queue: source.Queue, Policy: policy, Err: conflict}
+	case source.Policy.Protect != config.ProtectionArguments && ofProtection &&
+		(conflict.Found == fmt.Sprint(value) || conflict.Found == spelled(value)):
+		return fmt.Errorf("%w; if it was declared under config.ProtectionArguments, that has to stay", err)
+	default:
+		return err
+	}
+}
+
+// warnOfDrops tells once for each main queue, as long as it is used, that the broker may lose its messages: version is the broker's, or empty.
+//
+// It is an error in the log, since messages are lost without one when it comes to it. It is told under the mode off as well,
+// whose plain nacks count before RabbitMQ 4.3.
+func (r *Retrier) warnOfDrops(source *transport.Source, version string) {
+	if source.Policy.Protect == config.ProtectionPolicy {
+		return
+	}
+	limit, drops := topology.DropLimit(r.mainArguments(source.Queue, source.Policy), version)
+	if !drops {
+		return
+	}
+	policy, err := r.protectPolicy(source.Queue)
+	if err != nil {
+		return // whoever connects, or prints definitions, reports it
+	}
+	if _, told := r.dropsTold.LoadOrStore(source.Queue, true); told {
+		return
+	}
+
+	wait := ""
+	if source.Policy.Mode == config.ModeOff {
+		wait = fmt.Sprintf(" (the dead-letter queue %s comes with the first policy that is not off; until then such messages stay, out of sight, in the main queue)",
+			r.options.Names.DeadLetterQueue(source.Queue))
+	}
+	r.options.Logger.Error(
+		"The main queue can lose messages: it is a quorum queue without a dead-letter exchange, and drops what reaches its delivery limit",
+		fmt.Errorf("delivery limit %s; ways out: for a new queue config.ProtectionArguments; for one that exists a policy of the broker%s, "+
+			"which no client can see: when an operator has run the line below, say so with config.ProtectionPolicy\n%s", limit, wait, policy),
+		watermill.LogFields{"topic": source.Topic, "amqp_queue_name": source.Queue, "delivery_limit": limit},
+	)
+}

@@ -1,0 +1,197 @@
+package retrier
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// Retrier gives the routers that use it retries and dead-letter queues. It is safe for concurrent use.
+type Retrier struct {
+	config  Config // with the defaults filled in
+	options Options
+
+	registry  *registry
+	generated *generated
+	forwarder *transport.Forwarder
+	observer  *transport.Observer
+	captures  *transport.Captures
+	stock     transport.Stock
+	engine    *engine.Engine
+	turns     transport.Turns
+
+	ctx   context.Context // ends when Close begins
+	close context.CancelCauseFunc
+
+	mu        sync.Mutex
+	consumers map[*transport.Consumer]struct{}
+
+	wrapped   atomic.Bool // a handler has been given a middleware of this retrier
+	dropsTold sync.Map    // main queues of which it was told that they can lose messages, as long as they are used
+}
+
+// New checks the config and the options, all of both at once, and returns a retrier. The broker is not touched.
+func New(conf Config, options Options) (*Retrier, error) {
+	if err := errors.Join(
+		options.Validate(), validateConfig(conf, options.Concurrency), validateProtection(conf.Queue.Arguments, options.Policies),
+	); err != nil {
+		return nil, fmt.Errorf("invalid config of the retrier:\n%w", err)
+	}
+	options.setDefaults()
+
+	conf.Connection = conf.Connection.own()
+
+	ctx, cancel := context.WithCancelCause(context.Background())
+	p := &Retrier{
+		ctx:       ctx,
+		close:     cancel,
+		config:    conf,
+		options:   options,
+		registry:  newRegistry(),
+		generated: newGenerated(),
+		captures:  transport.NewCaptures(),
+		consumers: map[*transport.Consumer]struct{}{},
+	}
+
+	host, err := os.Hostname()
+	if err != nil {
+		host = "" // it only helps to find the instance
+	}
+	p.engine = &engine.Engine{
+		Logger:      options.Logger,
+		LogOrder:    options.MiddlewareOrder == middleware.OrderLog,
+		Host:        host,
+		Decide:      options.Decide,
+		ErrorText:   options.ErrorText,
+		PayloadText: options.PayloadText,
+		PanicStacks: options.PanicStacks,
+		OnEvent:     options.OnEvent,
+	}
+	p.stock = transport.Stock{Captures: p.captures, Engine: p.engine, Logger: options.Logger, Source: p.generated.ofTopic}
+	p.forwarder = transport.NewForwarder(transport.ForwarderSettings{
+		Connection:  p.connectionSettings("forwarder"),
+		Logger:      options.Logger,
+		HoldWarning: options.HoldWarning,
+		Redeclare:   options.Topology == topology.Declare,
+	})
+	p.registry.newLane = p.forwarder.NewLane
+	p.observer = transport.NewObserver(p.connectionSettings("observer"), options.Logger)
+
+	return p, nil
+}
+
+// Middleware is the retry middleware, to be added to the router before all others. Messages that do not come from this retrier
+// pass it untouched.
+func (r *Retrier) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	r.wrapped.Store(true)
+
+	return r.stock.Middleware(middleware.Retry{Of: r.engine}.Middleware(h))
+}
+
+// Poison is the final step alone, for handlers without retries: their first failure goes to the dead-letter queue. It may be
+// added to single handlers of a router that has Middleware.
+func (r *Retrier) Poison(h message.HandlerFunc) message.HandlerFunc {
+	r.wrapped.Store(true)
+
+	return r.stock.Middleware(middleware.Poison{Of: r.engine}.Middleware(h))
+}
+
+// Plan is what the broker is to hold for a topic beside its main queue.
+func (r *Retrier) Plan(topic string) (topology.Plan, error) {
+	return topology.New(r.config.Queue.GenerateName(topic), r.options.Policies.For(topic), r.options.Names)
+}
+
+// Close closes the subscribers that are still open, and then the connection for copies. Close it after the router. It takes
+// CloseTimeout at the longest for handlers and copies, and some seconds more if the broker does not answer at all.
+func (r *Retrier) Close() error {
+	r.close(fmt.Errorf("the retrier is %w", transport.ErrClosed))
+
+	r.mu.Lock()
+	open := slices.Collect(maps.Keys(r.consumers))
+	r.mu.Unlock()
+
+	var wg sync.WaitGroup
+	for _, c := range open {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			_ = r.release(c)
+		}()
+	}
+	wg.Wait()
+
+	r.forwarder.Close(time.Now().Add(time.Second))
+	r.observer.Close(time.Now().Add(time.Second))
+
+	return nil
+}
+
+// main generates the names of a topic.
+func (r *Retrier) main(topic string) Main {
+	return Main{Topic: topic, Queue: r.config.Queue.GenerateName(topic), Exchange: r.config.Exchange.GenerateName(topic)}
+}
+
+// source registers a use of the queue of a topic, which ends with leave, and completes what is needed to consume from it.
+func (r *Retrier) source(main Main) (*transport.Source, error) {
+	policy := r.options.Policies.For(main.Topic)
+	if err := r.checkProtection(main.Topic, main.Queue, policy); err != nil {
+		return nil, err
+	}
+
+	known, err := r.registry.add(main, policy, r.options.Names)
+	if err != nil {
+		return nil, err
+	}
+
+	source := *known // the topic and the exchange are those of this call
+	source.Topic = main.Topic
+	if r.options.Topology == topology.Declare {
+		source.Declare = func(channel *amqp091.Channel, version string) error {
+			return r.declare(channel, &source, main.Exchange, version)
+		}
+	}
+
+	return &source, nil
+}
+
+// leave ends a use of the queue of a topic. Nothing is kept of a queue that nobody uses.
+func (r *Retrier) leave(main Main) {
+	if r.registry.leave(main) {
+		r.dropsTold.Delete(main.Queue)
+	}
+}
+
+// declare declares the main queue as the user's builder does, protected where its policy says so, and the plan. version is
+// the broker's, or empty.
+func (r *Retrier) declare(channel *amqp091.Channel, source *transport.Source, exchange, version string) error {
+	main := Main{Topic: source.Topic, Queue: source.Queue, Exchange: exchange}
+	err := r.config.Builder.BuildTopology(channel, main, r.mainArguments(source.Queue, source.Policy), r.options.Logger)
+	if err != nil {
+		return fmt.Errorf("cannot declare the topology of topic %q: %w", source.Topic, r.explainMain(source, err))
+	}
+	if err := source.Plan.Declare(channel); err != nil {
+		return fmt.Errorf("cannot declare the retry topology of topic %q: %w", source.Topic, err)
+	}
+	if err := r.forwarder.CheckAccess(source.Plan); err != nil {
+		return fmt.Errorf("cannot dead-letter for topic %q: %w", source.Topic, err)
+	}
+	r.warnOfDrops(source, version)
+	r.engine.Emit(retry.Event{Kind: retry.EventTopologyDeclared, Topic: source.Topic, Queue: source.Queue})
+
+	return nil
+}

@@ -1,0 +1,175 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime/debug"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// attempt is the handling of one delivery: the handler's call, with its immediate tries.
+type attempt struct {
+	*engine.Engine
+	delivery engine.Delivery
+	msg      *message.Message
+	// ctx is the message's as it was before the handler: middlewares such as Watermill's Timeout leave their cancelled
+	// context behind.
+	ctx context.Context
+}
+
+func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
+	returned := false
+	defer func() {
+		if !returned { // a hook has ended the goroutine, as testing.T.FailNow does: nobody else would answer
+			a.msg.Nack()
+		}
+	}()
+	produced, err := a.tries(h)
+	returned = true
+
+	return produced, err
+}
+
+// tries calls the handler until it succeeds or its failure is settled.
+func (a *attempt) tries(h message.HandlerFunc) ([]*message.Message, error) {
+	restore := func() {}
+	if a.delivery.Policy().Immediate > 0 && a.delivery.State().Count == 0 {
+		restore = remember(a.msg)
+	}
+
+	for {
+		if engine.IsLimited(a.delivery.State()) {
+			if settled, err := a.early(); settled {
+				return nil, err
+			}
+		}
+
+		a.Begin(a.delivery, a.msg)
+		produced, err := a.call(h)
+		if err == nil {
+			a.delivery.Succeeded()
+			return produced, nil
+		}
+		if isUnsettled(err) {
+			return nil, err
+		}
+
+		verdict, settleErr := a.fail(err, isAnswered(a.msg))
+
+		switch {
+		case settleErr != nil:
+			return nil, &unsettledError{a.Shown(err), settleErr}
+		case verdict.Action == retry.ActionRequeue:
+			return nil, a.Shown(err) // nacked: uncounted, back to its queue
+		case verdict.Action != retry.ActionRetryNow:
+			return nil, nil
+		}
+
+		if a.delivery.Withdrawn() {
+			return nil, a.Shown(err) // the broker delivers it again: nobody waits for another try
+		}
+		restore()
+	}
+}
+
+// early settles a message that its handler may not see any more, or not yet.
+func (a *attempt) early() (settled bool, err error) {
+	s := a.Early(a.delivery, retry.Failure{Message: a.msg})
+	if s == nil {
+		return false, nil
+	}
+
+	return true, a.delivery.Settle(a.ctx, *s)
+}
+
+// unsettledError is a failure that could not be acted on: the message is nacked with it.
+type unsettledError struct{ failure, cause error }
+
+func (e *unsettledError) Error() string {
+	return fmt.Sprintf("%v (and the failed message stays where it is: %v)", e.failure, e.cause)
+}
+
+func (e *unsettledError) Unwrap() []error { return []error{e.failure, e.cause} }
+
+// isUnsettled tells whether a middleware inside has acted on a failure already, as far as it could.
+func isUnsettled(err error) bool {
+	defer func() { _ = recover() }() // of a handler's error: then it is none of ours
+
+	return errors.As(err, new(*unsettledError))
+}
+
+// fail acts on what the handler has returned. last means that it cannot be called again.
+func (a *attempt) fail(err error, last bool) (retry.Verdict, error) {
+	a.msg.SetContext(a.ctx)
+
+	f := retry.Failure{Class: retry.ClassError, Err: err, Message: a.msg}
+	if a.delivery.Withdrawn() {
+		f.Class = retry.ClassShutdown
+	}
+
+	s := a.Fail(a.delivery, f, last)
+	if s.Verdict.Action == retry.ActionRetryNow {
+		a.delivery.Advance(s.State)
+		return s.Verdict, nil
+	}
+
+	return s.Verdict, a.delivery.Settle(a.ctx, s)
+}
+
+// remember returns what gives the message back what it had: a try sees it as it arrived, whatever the one before has done.
+func remember(msg *message.Message) (restore func()) {
+	uuid, metadata, payload := msg.UUID, maps.Clone(msg.Metadata), slices.Clone(msg.Payload)
+
+	return func() {
+		msg.UUID, msg.Metadata, msg.Payload = uuid, maps.Clone(metadata), slices.Clone(payload)
+	}
+}
+
+// isAnswered tells whether a handler has acked or nacked the message by itself: then it cannot be handled again.
+func isAnswered(msg *message.Message) bool {
+	select {
+	case <-msg.Acked():
+		return true
+	case <-msg.Nacked():
+		return true
+	default:
+		return false
+	}
+}
+
+// call runs the handler. A panic is an error; a Goexit cannot be stopped, so it is acted on here.
+func (a *attempt) call(h message.HandlerFunc) (produced []*message.Message, err error) {
+	returned := false
+
+	defer func() {
+		if returned {
+			return
+		}
+
+		value := recover()
+		if value == nil { // panic(nil) is a *runtime.PanicNilError, so this is a Goexit
+			// The goroutine is ending and will not return to the router: this is the last chance to answer.
+			if verdict, err := a.fail(errGoexit, true); err != nil || verdict.Action == retry.ActionRequeue {
+				a.msg.Nack()
+			} else {
+				a.msg.Ack()
+			}
+
+			return
+		}
+
+		produced, err = nil, &retry.PanicError{Value: value, Stack: debug.Stack(), ShowStack: a.PanicStacks}
+	}()
+
+	produced, err = h(a.msg)
+	returned = true
+
+	return produced, err
+}

@@ -1,0 +1,93 @@
+package retry
+
+import (
+	"context"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/internal/contextkey"
+)
+
+// Attempt tells a handler where its message stands.
+type Attempt struct {
+	// Number of this attempt, 1 for the first. Immediate tries are part of an attempt, postponing uses none up.
+	Number int
+	// Try within this attempt, 1 for the first; more only with the policy's Immediate.
+	Try int
+	// Failures are the failed attempts before this one.
+	Failures int
+	// MaxRetries of the policy: Number goes up to MaxRetries + 1.
+	MaxRetries int
+	// Last is true when a failure now is final: the message goes to the dead-letter queue, or is dropped under [config.ExpiryDrop].
+	// No retry is left, or the wait for it would end after the Deadline, however short jitter makes it. It is about a plain error; what
+	// the handler says with RetryAfter or Permanent, or the policy says of the error, can end it otherwise.
+	Last bool
+	// Calls of a handler before this one, over all lives of the message: immediate tries, postponed calls and what was
+	// before a replay included.
+	Calls int
+	// Replays is how often the message came back from the dead-letter queue.
+	Replays int
+	// Since is where the age of the message counts from: its timestamp, else its first delivery.
+	Since time.Time
+	// Deadline is when the message expires; zero if it does not.
+	Deadline time.Time
+	// FirstFailure is the time of the first failed call, zero before.
+	FirstFailure time.Time
+	// LastError is the error text of the last failed call, empty before.
+	LastError string
+	// History has the first failed call and the last nine, with the times and the texts of their errors.
+	History []FailedAttempt
+	// Queue is the queue that the message was consumed from.
+	Queue string
+}
+
+// delivery is what a message's context carries of it.
+type delivery interface {
+	// Attempt is false under policy "off".
+	Attempt() (Attempt, bool)
+	Withdrawn() bool
+	MarkHandled(mark string)
+	HandledMark() string
+}
+
+func deliveryFrom(ctx context.Context) delivery {
+	d, _ := ctx.Value(contextkey.Delivery{}).(delivery)
+	return d
+}
+
+// AttemptFromContext tells where the message stands whose context ctx is. It is false for messages that do not come from a
+// retrier, and under policy "off".
+func AttemptFromContext(ctx context.Context) (Attempt, bool) {
+	d := deliveryFrom(ctx)
+	if d == nil {
+		return Attempt{}, false
+	}
+
+	return d.Attempt()
+}
+
+// Withdrawn tells whether the message whose context ctx is was taken away from its handler: by a close that has waited long enough, or
+// a lost connection. What the handler then returns counts for nothing, as the broker delivers the message again. It is false for
+// messages that do not come from a retrier.
+func Withdrawn(ctx context.Context) bool {
+	d := deliveryFrom(ctx)
+	return d != nil && d.Withdrawn()
+}
+
+// MarkHandled notes on the message whose context ctx is that its handler has succeeded, under a mark that is the caller's own. A copy of
+// the message has it if a middleware outside makes a failure of the success after all: [HandledMark] tells it in the retry. It is for
+// middlewares that remember what was handled, and does nothing for messages that do not come from a retrier.
+func MarkHandled(ctx context.Context, mark string) {
+	if d := deliveryFrom(ctx); d != nil {
+		d.MarkHandled(mark)
+	}
+}
+
+// HandledMark returns the mark of the last call of [MarkHandled] for the message whose context ctx is; empty if there was none.
+func HandledMark(ctx context.Context) string {
+	d := deliveryFrom(ctx)
+	if d == nil {
+		return ""
+	}
+
+	return d.HandledMark()
+}

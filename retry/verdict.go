@@ -1,0 +1,57 @@
+package retry
+
+import (
+	"fmt"
+	"time"
+)
+
+// Action is what is to happen to a message.
+type Action string
+
+// The actions of a verdict.
+const (
+	ActionRetryNow   Action = "retry-now"   // be handled again at once, in this process
+	ActionRetry      Action = "retry"       // wait for the delay, then come back to the queue that failed it
+	ActionPostpone   Action = "postpone"    // the same, without having used up an attempt
+	ActionDeadLetter Action = "dead-letter" // go to the dead-letter queue
+	ActionDrop       Action = "drop"        // be acknowledged without a copy
+	ActionRequeue    Action = "requeue"     // go back to its queue uncounted
+)
+
+// Verdict is the decision over one message.
+type Verdict struct {
+	Action Action
+	Count  int           // retry, postpone: failures so far, with this one if it is one
+	Delay  time.Duration // retry, postpone: in which of the policy's delays it waits
+	Wait   time.Duration // retry: how long, where jitter makes that shorter than the delay; else 0
+	// NotBefore is when it may be handled again, where that is more than one delay away: until then it is sent on to wait.
+	NotBefore time.Time
+	Reason    Reason // dead-letter: why; drop: expired, if that is why
+}
+
+func (v Verdict) String() string {
+	switch v.Action {
+	case ActionRetry:
+		return fmt.Sprintf("retry %d after %s%s", v.Count, v.Delay, v.further())
+	case ActionPostpone:
+		return fmt.Sprintf("postpone for %s%s", v.Delay, v.further())
+	case ActionDeadLetter:
+		return fmt.Sprintf("dead-letter (%s)", v.Reason)
+	case ActionDrop:
+		if v.Reason != "" {
+			return fmt.Sprintf("drop (%s)", v.Reason)
+		}
+	case ActionRetryNow, ActionRequeue:
+	}
+
+	return string(v.Action)
+}
+
+// further says that the delay is not all of the wait.
+func (v Verdict) further() string {
+	if v.NotBefore.IsZero() {
+		return ""
+	}
+
+	return " and longer"
+}
