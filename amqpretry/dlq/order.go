@@ -126,16 +126,20 @@ func (s *scan) passOn(ctx context.Context, begun int, began time.Time) error {
 	return nil
 }
 
-// settleTime is how long the broker may take to count what was given back.
-const settleTime = 2 * time.Second
+// settleTime is how long a busy broker may take to count what was given back, and consumedTime how long it is waited for where others consume
+// the queue: they take it away before it is counted.
+const (
+	settleTime   = 20 * time.Second
+	consumedTime = 2 * time.Second
+)
 
 // await waits until the queue has so many messages. Whoever consumes it at the same time takes them away, and has no order to lose.
 func (s *scan) await(messages int, deadline time.Time) {
-	if limit := time.Now().Add(settleTime); limit.Before(deadline) {
-		deadline = limit
-	}
+	began := time.Now()
 	for pause := 200 * time.Microsecond; time.Now().Before(deadline); pause = min(2*pause, 50*time.Millisecond) {
-		if ready, err := s.ready(); err != nil || ready >= messages {
+		q, err := s.counts()
+		waited := time.Since(began)
+		if err != nil || q.Messages >= messages || waited > settleTime || q.Consumers > 0 && waited > consumedTime {
 			return
 		}
 		<-time.After(pause)

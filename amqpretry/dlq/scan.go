@@ -137,6 +137,10 @@ func (s *scan) slow(perSecond float64) {
 // idleTime is how long nothing may come before the queue is asked whether it has anything.
 const idleTime = 500 * time.Millisecond
 
+// endTime is how long nothing may come while the queue says that it has nothing more to give. A busy broker has counted what it has not sent yet, and
+// gives that back at once and in any order when its consumer is cancelled.
+const endTime = 5 * time.Second
+
 // stuckTime is how long a queue may say that it has messages and give none.
 const stuckTime = 30 * time.Second
 
@@ -168,7 +172,8 @@ func (s *scan) next(ctx context.Context) (*found, error) {
 
 // take takes the next message as it comes, io.EOF behind the last one.
 func (s *scan) take(ctx context.Context) (*found, error) {
-	idle, quiet := 0, &silence{scan: s, began: time.Now()}
+	quiet := &silence{scan: s, began: time.Now()}
+	var empty time.Time // since when the queue has had nothing to give
 	timer := time.NewTimer(idleTime)
 	defer timer.Stop()
 
@@ -197,7 +202,7 @@ func (s *scan) take(ctx context.Context) (*found, error) {
 				if ready, err := s.ready(); err != nil || ready == 0 {
 					return nil, cmp.Or(err, s.over())
 				}
-				idle = 0
+				empty = time.Time{}
 			}
 			continue
 		}
@@ -218,15 +223,17 @@ func (s *scan) take(ctx context.Context) (*found, error) {
 			return nil, err
 		case b.ending:
 		case ready > 0 && b.held() >= b.prefetch: // what is on its way must be acknowledged first
-			quiet.began, idle = time.Now(), 0
+			quiet.began, empty = time.Now(), time.Time{}
 		case ready > 0 && quiet.lasts() > stuckTime:
 			return nil, fmt.Errorf("dead-letter queue %q: it has %d messages and has given none for %s: has it a single active consumer "+
 				"(x-single-active-consumer), or no leader?", s.queue.name, ready, stuckTime)
 		case ready > 0:
-			idle = 0
+			empty = time.Time{}
+		case empty.IsZero():
+			empty = time.Now()
 		default:
 			// Others have taken the rest, or all of it is on its way to this consumer.
-			if idle++; idle > 1 {
+			if min(quiet.lasts(), time.Since(empty)) > endTime {
 				b.end()
 			}
 		}
@@ -367,17 +374,24 @@ func (s *scan) holds() bool {
 
 // ready is how many messages the queue has to give besides what was given.
 func (s *scan) ready() (int, error) {
-	messages := 0
+	q, err := s.counts()
+
+	return q.Messages, err
+}
+
+// counts asks how many messages the queue has to give, and how many consume it.
+func (s *scan) counts() (amqp091.Queue, error) {
+	var counts amqp091.Queue
 	err := s.asker.ask(func() error {
 		q, err := s.looker.QueueDeclarePassive(s.queue.name, true, false, false, false, nil)
-		messages = q.Messages
+		counts = q
 		return err
 	})
 	if err != nil { // and perhaps it is still being asked
-		return 0, err
+		return amqp091.Queue{}, err
 	}
 
-	return messages, nil
+	return counts, nil
 }
 
 // notSealed tells why a block cannot be ended.
