@@ -45,6 +45,23 @@ func (d *deaf) Read(p []byte) (int, error) {
 	return d.ready.Read(p)
 }
 
+// deafClient opens a client that does not get the answers of one method.
+func (f *fixture) deafClient() (*dlq.Client, *atomic.Uint32) {
+	f.t.Helper()
+	silent := &atomic.Uint32{}
+	client, err := dlq.Open(f.t.Context(), dlq.Config{URI: f.uri, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{
+		Dial: func(network, address string) (net.Conn, error) {
+			socket, err := amqp091.DefaultDial(30*time.Second)(network, address)
+			return &deaf{Conn: socket, method: silent}, err
+		},
+	}})
+	require.NoError(f.t, err)
+	f.t.Cleanup(func() { _ = client.Close() })
+	client.AnswerWithin(time.Second)
+
+	return client, silent
+}
+
 // A broker that is there and does not answer hangs nothing up: the connection is given up, and all is where it was.
 func TestBrokerThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
@@ -71,17 +88,7 @@ func TestBrokerThatDoesNotAnswer(t *testing.T) {
 			t.Parallel()
 			f := onBroker(t, nil)
 			f.fill(test.letters)
-			silent := &atomic.Uint32{}
-			client, err := dlq.Open(t.Context(), dlq.Config{URI: f.uri, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{
-				Dial: func(network, address string) (net.Conn, error) {
-					socket, err := amqp091.DefaultDial(30*time.Second)(network, address)
-					return &deaf{Conn: socket, method: silent}, err
-				},
-			}})
-			require.NoError(t, err)
-			defer func() { _ = client.Close() }()
-			client.AnswerWithin(time.Second)
-
+			client, silent := f.deafClient()
 			seen := 0
 			ended := make(chan error, 1)
 			go func() {
@@ -97,14 +104,14 @@ func TestBrokerThatDoesNotAnswer(t *testing.T) {
 				ended <- failed
 			}()
 			select {
-			case err = <-ended:
+			case err := <-ended:
+				if test.failed == "" {
+					require.NoError(t, err)
+				} else {
+					require.ErrorContains(t, err, test.failed)
+				}
 			case <-time.After(60 * time.Second):
 				require.Fail(t, "it hangs")
-			}
-			if test.failed == "" {
-				require.NoError(t, err)
-			} else {
-				require.ErrorContains(t, err, test.failed)
 			}
 			silent.Store(0)
 			found := bodies(f.drained(f.queue.Name(), test.letters))
@@ -115,6 +122,28 @@ func TestBrokerThatDoesNotAnswer(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The first thing that a run with a canary consumes is what becomes of it.
+func TestCanaryWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+	f := onBroker(t, nil)
+	f.fill(10)
+	client, silent := f.deafClient()
+	const consume = 60<<16 | 21
+	silent.Store(consume)
+	ended := make(chan error, 1)
+	go func() {
+		_, err := client.Queue(f.main).Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2}})
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		require.ErrorContains(t, err, "no answer from the broker")
+	case <-time.After(60 * time.Second):
+		require.Fail(t, "it hangs")
+	}
+	assert.Equal(t, numbered(10), bodies(f.drained(f.queue.Name(), 10)))
 }
 
 // An answer that takes long, as it comes behind messages over a slow link, is no silence.

@@ -82,17 +82,22 @@ type canary struct {
 }
 
 func (r *run) listen(c Canary, q *Queue, name, target string) (*canary, error) {
-	channel, err := r.link.Channel()
-	if err != nil {
-		return nil, err
-	}
-	queue := lockName(q.name)
-	notices, err := channel.Consume(queue, "", true, false, false, false, nil)
+	asker, queue := q.client.asker(r.link), lockName(q.name)
+	var notices <-chan amqp091.Delivery
+	err := asker.ask(func() error {
+		channel, err := r.link.Channel()
+		if err != nil {
+			return err
+		}
+		notices, err = channel.Consume(queue, "", true, false, false, false, nil)
+
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen to what becomes of the canary: %w", explainAccess(topology.KindQueue, queue, err))
 	}
 
-	return &canary{Canary: c, run: name, target: target, queue: queue, asker: q.client.asker(r.link), notices: notices, last: map[int]wire.Outcome{}}, nil
+	return &canary{Canary: c, run: name, target: target, queue: queue, asker: asker, notices: notices, last: map[int]wire.Outcome{}}, nil
 }
 
 // next is what the next message carries.
