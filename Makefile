@@ -40,7 +40,7 @@ test-tools: ## tests of the command and of package dlq
 
 # What does not depend on the version is not run again.
 test-v3: ## Watermill's suite and the promise tests over watermill-amqp v3
-	scripts/broker run $(GO) test -tags amqpv3 -short $(TESTFLAGS) ./amqpretry ./amqpretry/amqpretryv3 ./internal/transport ./tests
+	scripts/broker run $(GO) test -tags amqpv3 -short $(TESTFLAGS) ./amqpretry ./amqpretry/amqpretryv3 ./internal/codec ./internal/connection ./internal/republish ./internal/consumer ./tests
 
 test-race: ## all tests, in their short form, with the race detector
 	scripts/broker run $(GO) test -tags "$(TAGS)" -race -short $(TESTFLAGS) $(TESTED)
@@ -81,7 +81,7 @@ SCALE  ?= 1
 bench: ## the retrier measured against what one would do without it: make bench BENCH=Healthy ROUNDS=3 SCALE=0.2 REPORT=report.md
 	$(PROOF) SCALE=$(SCALE) scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h ./tests/bench
 	cd tests/bench/peers && $(PROOF) SCALE=$(SCALE) ../../../scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h .
-	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./internal/transport
+	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./internal/consumer
 
 # Commands are killed KILLS times each, and dead-letter queues of both types are looked at LOOKS times each.
 KILLS ?= 100
@@ -91,7 +91,7 @@ tools: ## the dead-letter tools killed at random moments, and thousands of looks
 
 FUZZ    ?= 3m
 FUZZERS := config/policyfile:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzRead internal/wire:FuzzLife \
-	internal/transport:FuzzDelivery internal/transport:FuzzSieve internal/transport:FuzzFrame internal/transport:FuzzDeadLetter internal/transport:FuzzURI \
+	internal/consumer:FuzzDelivery internal/codec:FuzzReadable internal/codec:FuzzFrame internal/codec:FuzzDeadLetter internal/connection:FuzzURI \
 	amqpretry/dlq:FuzzRecord amqpretry/dlq:FuzzFilter
 fuzz: ## hostile input made at random, FUZZ for each of twelve targets: make fuzz FUZZ=10m
 	GO="$(GO)" scripts/fuzz $(FUZZ) $(FUZZERS)

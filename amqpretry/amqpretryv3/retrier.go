@@ -10,13 +10,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/retrier"
-	"github.com/amqpretry/watermill-retry/internal/transport"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // ErrClosed is what a retrier and its subscribers return after their Close.
-var ErrClosed = transport.ErrClosed
+var ErrClosed = connection.ErrClosed
 
 // Retrier gives the routers that use it retries and dead-letter queues. It is safe for concurrent use.
 type Retrier struct {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
 // defaultAnswerTime is how long the broker may say nothing while it is to answer. It may never answer, on a connection that is there:
@@ -15,7 +15,7 @@ const defaultAnswerTime = 2 * time.Minute
 
 // asker asks the broker over a connection, and gives that up when there is no answer. The broker then takes back all that it has delivered there.
 type asker struct {
-	link  *transport.Link
+	link  *connection.Link
 	limit time.Duration
 }
 
@@ -54,7 +54,7 @@ func (a asker) onChannel(question func(*amqp091.Channel) error) error {
 }
 
 // asker is for questions over one of the client's connections.
-func (c *Client) asker(link *transport.Link) asker { return asker{link, c.answerTime} }
+func (c *Client) asker(link *connection.Link) asker { return asker{link, c.answerTime} }
 
 // silentError is the error of a question that was not answered.
 type silentError struct{ limit time.Duration }

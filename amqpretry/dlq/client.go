@@ -13,7 +13,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/republish"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -77,8 +78,8 @@ type Client struct {
 	telling     sync.Mutex // OnBlocked
 	mu          sync.Mutex
 	closed      bool
-	connections []*transport.Connection // all that are open; the first one is for looking
-	locks       *transport.Connection   // for the locks of looks
+	connections []*connection.Connection // all that are open; the first one is for looking
+	locks       *connection.Connection   // for the locks of looks
 	places      map[string]chan struct{}
 }
 
@@ -98,11 +99,11 @@ func Open(ctx context.Context, config Config) (*Client, error) {
 
 func (c Config) validate() error {
 	var errs []error
-	if uri, err := transport.ParseURI(c.URI); err == nil && c.TLS != nil && uri.Scheme != "amqps" {
+	if uri, err := connection.ParseURI(c.URI); err == nil && c.TLS != nil && uri.Scheme != "amqps" {
 		errs = append(errs, &OptionError{Field: "TLS", Wanted: "nil with a URI of " + uri.Scheme + "://, over which the password goes unencrypted", Found: "a configuration: amqps:// uses it"})
 	}
 	for i, address := range c.Addresses {
-		if err := transport.CheckAddress(address); err != nil {
+		if err := connection.CheckAddress(address); err != nil {
 			errs = append(errs, &OptionError{Field: fmt.Sprintf("Addresses[%d]", i), Wanted: "host:port or host", Found: fmt.Sprintf("%q", address)})
 		}
 	}
@@ -111,10 +112,10 @@ func (c Config) validate() error {
 }
 
 // connect makes one more connection, which is dialled when it is asked for.
-func (c *Client) connect(role string) *transport.Connection {
-	connection := transport.NewConnection(transport.ConnectionSettings{
+func (c *Client) connect(role string) *connection.Connection {
+	connection := connection.New(connection.Settings{
 		URI: c.config.URI, Addresses: c.config.Addresses, TLS: c.config.TLS, AMQP: c.config.AMQP, Role: role,
-		Reconnect: transport.Reconnect{InitialInterval: 500 * time.Millisecond, MaxInterval: 10 * time.Second, RandomizationFactor: 0.5, Multiplier: 2},
+		Reconnect: connection.Reconnect{InitialInterval: 500 * time.Millisecond, MaxInterval: 10 * time.Second, RandomizationFactor: 0.5, Multiplier: 2},
 		Emit:      c.tell,
 	}, c.config.Logger)
 
@@ -148,8 +149,8 @@ func (c *Client) blocked(why error) {
 }
 
 // publisher is for a run.
-func (c *Client) publisher(link *transport.Link) *transport.Publisher {
-	p := transport.NewPublisher(link)
+func (c *Client) publisher(link *connection.Link) *republish.Publisher {
+	p := republish.NewPublisher(link)
 	p.OnRefused = func(queue string, refused bool) {
 		if refused {
 			c.blocked(fmt.Errorf("queue %q refuses them: it is full, or its node is down", queue))
@@ -176,7 +177,7 @@ func (c *Client) place(queue string) chan struct{} {
 }
 
 // locking is the connection for the locks of looks.
-func (c *Client) locking(ctx context.Context) (*transport.Link, error) {
+func (c *Client) locking(ctx context.Context) (*connection.Link, error) {
 	c.mu.Lock()
 	connection := c.locks
 	c.mu.Unlock()
@@ -191,7 +192,7 @@ func (c *Client) locking(ctx context.Context) (*transport.Link, error) {
 }
 
 // disconnect closes a connection that a run has made.
-func (c *Client) disconnect(connection *transport.Connection) {
+func (c *Client) disconnect(connection *connection.Connection) {
 	connection.Close(time.Now().Add(closeTimeout))
 
 	c.mu.Lock()
@@ -205,7 +206,7 @@ func (c *Client) disconnect(connection *transport.Connection) {
 }
 
 // link is the connection for looking.
-func (c *Client) link(ctx context.Context) (*transport.Link, error) {
+func (c *Client) link(ctx context.Context) (*connection.Link, error) {
 	c.mu.Lock()
 	connection := c.connections[0]
 	c.mu.Unlock()

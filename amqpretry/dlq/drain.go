@@ -13,7 +13,8 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
 // window is how many messages are on their way at a time: published and not yet confirmed, or confirmed and not yet taken out. It is what
@@ -52,15 +53,15 @@ type drain struct {
 // taken is a message on its way.
 type taken struct {
 	*found
-	published *transport.Published // nil if it is deleted
+	published *republish.Published // nil if it is deleted
 	takes     int                  // bytes, as it came or as it goes
 }
 
 // run is what a drain needs of the broker.
 type run struct {
-	connection *transport.Connection // for publishing, and for the lock
-	link       *transport.Link
-	publisher  *transport.Publisher
+	connection *connection.Connection // for publishing, and for the lock
+	link       *connection.Link
+	publisher  *republish.Publisher
 	frame      int
 }
 
@@ -243,7 +244,7 @@ func newSettler(ctx context.Context, d *drain, fail context.CancelCauseFunc) *se
 }
 
 // send publishes a message, when there is room in the window.
-func (s *settler) send(ctx context.Context, publisher *transport.Publisher, f *found, message amqp091.Publishing) error {
+func (s *settler) send(ctx context.Context, publisher *republish.Publisher, f *found, message amqp091.Publishing) error {
 	t := taken{found: f, takes: max(f.size, len(message.Body))}
 	if err := s.enter(ctx, t.takes); err != nil {
 		f.keep()
@@ -441,9 +442,9 @@ func (s *settler) ack(batch []taken) (done int, err error) {
 // explain says what an error of a publish means for the one who has asked for it.
 func explain(target string, err error) error {
 	switch {
-	case errors.Is(err, transport.ErrReturned):
+	case errors.Is(err, republish.ErrReturned):
 		return &NoQueueError{Queue: target, What: "target", Err: err}
-	case errors.Is(err, transport.ErrRefused):
+	case errors.Is(err, republish.ErrRefused):
 		return fmt.Errorf("target %q: %w", target, err)
 	default:
 		return explainAccess(topology.KindExchange, "amq.default", err)

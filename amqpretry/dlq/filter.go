@@ -13,7 +13,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -138,7 +138,7 @@ func (f Filter) matchesAge(at, now time.Time) bool {
 
 func (f Filter) matchesHeaders(l *Letter) bool {
 	for name, wanted := range f.Headers {
-		if value, ok := l.Message.Headers[name]; !ok || transport.HeaderText(value) != wanted {
+		if value, ok := l.Message.Headers[name]; !ok || codec.HeaderText(value) != wanted {
 			return false
 		}
 	}

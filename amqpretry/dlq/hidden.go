@@ -7,9 +7,9 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/management"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
-	"github.com/amqpretry/watermill-retry/internal/transport"
 )
 
 // HiddenUnknown is the number of hidden messages where nobody can tell it.
@@ -33,7 +33,7 @@ func (e *HiddenError) Error() string {
 }
 
 // hidden returns how many messages of the queue the broker holds back, HiddenUnknown if only the management API could tell.
-func (q *Queue) hidden(ctx context.Context, link *transport.Link) (int, error) {
+func (q *Queue) hidden(ctx context.Context, link *connection.Link) (int, error) {
 	api := q.client.config.Management
 	switch {
 	case !rabbitmq.HoldsBack(q.client.version(link)):
@@ -67,7 +67,7 @@ func hiddenIn(q management.Queue) int {
 }
 
 // certain refuses to say that a queue is empty if nobody knows that.
-func (q *Queue) certain(link *transport.Link, ready, hidden int) error {
+func (q *Queue) certain(link *connection.Link, ready, hidden int) error {
 	if ready > 0 || hidden != HiddenUnknown {
 		return nil
 	}
@@ -80,4 +80,4 @@ func (q *Queue) certain(link *transport.Link, ready, hidden int) error {
 	return e
 }
 
-func (c *Client) version(link *transport.Link) string { return cmp.Or(c.pretended, link.Version()) }
+func (c *Client) version(link *connection.Link) string { return cmp.Or(c.pretended, link.Version()) }

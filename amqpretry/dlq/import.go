@@ -14,7 +14,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"golang.org/x/time/rate"
 
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
 // Import publishes exported letters, to the dead-letter queue or another one, in the order of the file. What RabbitMQ would act on again, or
@@ -65,7 +66,7 @@ type importer struct {
 	run       context.Context
 	target    string
 	options   ImportOptions
-	publisher *transport.Publisher
+	publisher *republish.Publisher
 	frame     int
 	limiter   *rate.Limiter
 
@@ -80,7 +81,7 @@ type importer struct {
 // imported is a line that was read; nothing was published if it did not match.
 type imported struct {
 	line      int
-	published *transport.Published
+	published *republish.Published
 }
 
 func (i *importer) all(ctx context.Context, in *bufio.Reader) error {
@@ -163,7 +164,7 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 	}
 	i.report.Matched++
 
-	message, fits := transport.MovedOf(&d, i.queue.mainQueue, i.frame)
+	message, fits := codec.MovedOf(&d, i.queue.mainQueue, i.frame)
 	if !fits {
 		return &LineError{Line: i.lines, Err: fmt.Errorf("its headers are too large for a frame of the broker (%d bytes)", i.frame)}
 	}

@@ -5,7 +5,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/codec"
 )
 
 // inbox takes what comes to a consumer as soon as it comes: amqp091-go would collect it without a bound in bytes, and a prefetch has none either. Where
@@ -41,7 +41,7 @@ func newInbox(deliveries <-chan amqp091.Delivery, room int) *inbox {
 }
 
 func (b *inbox) put(d amqp091.Delivery) {
-	a := arrived{delivery: d, size: transport.SizeInMemory(&d)}
+	a := arrived{delivery: d, size: codec.SizeInMemory(&d)}
 	b.mu.Lock()
 	if b.bytes > 0 && b.bytes+a.size > b.room { // one message always has room, whatever its size
 		a.lost, a.delivery = true, amqp091.Delivery{Acknowledger: d.Acknowledger, DeliveryTag: d.DeliveryTag, Redelivered: d.Redelivered}

@@ -7,8 +7,8 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/transport"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -54,7 +54,7 @@ type Edit struct {
 
 // newLetter reads what a delivery from the dead-letter queue of a main queue tells. unreadable names the headers that it came without.
 func newLetter(d *amqp091.Delivery, unreadable, mainQueue, uuidHeader string, position int) Letter {
-	dead, uuid := transport.DeadLetter(d, mainQueue)
+	dead, uuid := codec.DeadLetter(d, mainQueue)
 	text := func(key string) string {
 		s, _ := d.Headers[key].(string)
 		return s

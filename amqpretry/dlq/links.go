@@ -5,21 +5,21 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
 // links are the connections of a scan: the client's, and more where one has not channels enough.
 type links struct {
 	client *Client
-	all    []*transport.Link
-	own    []*transport.Connection
+	all    []*connection.Link
+	own    []*connection.Connection
 	used   int
 }
 
 // keepChannels are left for others on the same connection.
 const keepChannels = 32
 
-func (l *links) forChannel(ctx context.Context) (*transport.Link, error) {
+func (l *links) forChannel(ctx context.Context) (*connection.Link, error) {
 	link := l.all[len(l.all)-1]
 	if most := int(link.Config.ChannelMax); most == 0 || l.used < most-keepChannels {
 		l.used++

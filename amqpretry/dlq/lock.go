@@ -10,7 +10,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
 const longestName = 255
@@ -32,7 +32,7 @@ const lockWait = 5 * time.Second
 // lock keeps two runs from working on one dead-letter queue at a time: they would take the same messages, or give them back in another order. It
 // is an exclusive queue, which the broker deletes as soon as its connection is gone, however that ended. The connection must be the
 // run's own, since the owner may declare it again.
-func (q *Queue) lock(ctx context.Context, link *transport.Link) error {
+func (q *Queue) lock(ctx context.Context, link *connection.Link) error {
 	for began := time.Now(); ; {
 		err := q.tryLock(link)
 		if busy := (*BusyError)(nil); !errors.As(err, &busy) || time.Since(began) > lockWait {
@@ -46,7 +46,7 @@ func (q *Queue) lock(ctx context.Context, link *transport.Link) error {
 	}
 }
 
-func (q *Queue) tryLock(link *transport.Link) error {
+func (q *Queue) tryLock(link *connection.Link) error {
 	name := lockName(q.name)
 	err := q.client.asker(link).onChannel(func(channel *amqp091.Channel) error {
 		_, err := channel.QueueDeclare(name, false, true, true, false, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeClassic})

@@ -7,7 +7,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/codec"
 )
 
 // Purge deletes letters, one by one and no other: what comes meanwhile stays. With an undo file each is deleted only when that has it.
@@ -46,7 +46,7 @@ func (q *Queue) Move(ctx context.Context, options MoveOptions) (Report, error) {
 		queue: q, filter: options.Filter, limit: options.Limit, rate: options.Rate, dryRun: options.DryRun, undo: options.Undo,
 		taken: Taken{By: "move", To: options.To, At: time.Now()}, progress: options.Progress, target: options.To,
 		copyOf: func(f *found, frame int) (amqp091.Publishing, Obstacle) {
-			return fitting(transport.MovedOf(&f.delivery, q.mainQueue, frame))
+			return fitting(codec.MovedOf(&f.delivery, q.mainQueue, frame))
 		},
 	})
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/codec"
 )
 
 // A value of AMQP in JSON is a string for a string, and {"type": …, "value": …} for all others: so a header reads as people expect it, and
@@ -72,7 +72,7 @@ func appendValue(out []byte, value any) ([]byte, error) {
 	case float64:
 		return append(appendFloat(appendTyped(out, "float64"), v, 64, math.Float64bits(v)), '}'), nil
 	case amqp091.Decimal:
-		return append(append(append(appendTyped(out, "decimal"), '"'), transport.HeaderText(v)...), '"', '}'), nil
+		return append(append(append(appendTyped(out, "decimal"), '"'), codec.HeaderText(v)...), '"', '}'), nil
 	case time.Time:
 		return append(appendTime(appendTyped(out, "time"), v), '}'), nil
 	case []byte:

@@ -13,8 +13,8 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/transport"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -140,11 +140,11 @@ func (p *replay) copyOf(f *found, frame int) (amqp091.Publishing, Obstacle) {
 		}
 	}
 
-	r := transport.Replay{MainQueue: q.mainQueue, Target: p.target, Run: p.report.Run, Edits: trail}
+	r := codec.Replay{MainQueue: q.mainQueue, Target: p.target, Run: p.report.Run, Edits: trail}
 	if p.canary != nil {
 		r.Canary = p.canary.next()
 	}
-	message, obstacle := fitting(transport.ReplayOf(&d, r, frame))
+	message, obstacle := fitting(codec.ReplayOf(&d, r, frame))
 	if p.canary == nil {
 		return message, obstacle
 	}

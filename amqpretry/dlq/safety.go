@@ -14,10 +14,10 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/management"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
-	"github.com/amqpretry/watermill-retry/internal/transport"
 )
 
 // safety is what keeps looking from losing messages: a quorum queue counts how often a message was given back, and drops it, or
@@ -38,7 +38,7 @@ const noLimit = math.MaxInt32
 const leastLimit = 4
 
 // safety finds out what the delivery limit of the queue is.
-func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error) {
+func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, error) {
 	s := safety{limit: noLimit, requeue: rabbitmq.AtLeast(link.Version(), 4, 3)}
 
 	arguments, policy, seen, err := q.arguments(ctx, link)
@@ -76,7 +76,7 @@ func (q *Queue) safety(ctx context.Context, link *transport.Link) (safety, error
 // arguments of the queue, and the delivery limit that a policy of the broker gives it, if that can be seen. The management API tells both. AMQP has no question for
 // either: so the queue is declared as it is believed to be, which changes nothing of a queue that is there, and the broker answers with
 // what is different. Policies stay unseen.
-func (q *Queue) arguments(ctx context.Context, link *transport.Link) (arguments amqp091.Table, policy int64, seen bool, err error) {
+func (q *Queue) arguments(ctx context.Context, link *connection.Link) (arguments amqp091.Table, policy int64, seen bool, err error) {
 	api := q.client.config.Management
 	if api.URL == "" {
 		arguments, err = argumentsOf(q.client.asker(link), q.name)

@@ -11,8 +11,9 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/transport"
 )
 
 // scan goes once through a queue, from its head, and holds what it passes until it is released. It belongs to one goroutine; only
@@ -119,7 +120,7 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 		return nil, err
 	}
 
-	return &scan{queue: q, hidden: hidden, links: &links{client: q.client, all: []*transport.Link{link}}, safety: safety, unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, looker: looker, asker: asker}, nil
+	return &scan{queue: q, hidden: hidden, links: &links{client: q.client, all: []*connection.Link{link}}, safety: safety, unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, looker: looker, asker: asker}, nil
 }
 
 // consumerTimeout is how long RabbitMQ lets a message be unanswered, by default 30 minutes, with room for more than one.
@@ -348,7 +349,7 @@ func (s *scan) found(b *block, a arrived) (*found, error) {
 	if err := s.safety.check(s.queue, a.delivery.Headers); err != nil {
 		return nil, err
 	}
-	f.unreadable = transport.LostHeaders(a.delivery.Headers)
+	f.unreadable = codec.LostHeaders(a.delivery.Headers)
 	for _, key := range []string{header.DeliveryCount, header.AcquiredCount} { // the queue's, not the message's
 		delete(a.delivery.Headers, key)
 	}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
@@ -57,7 +57,7 @@ func changedHeaders(before, after amqp091.Table) map[string]*string {
 	changed := map[string]*string{}
 	for key, value := range before {
 		if now, there := after[key]; !there || !sameValue(value, now) {
-			text := fit(transport.HeaderText(value))
+			text := fit(codec.HeaderText(value))
 			changed[fit(key)] = &text
 		}
 	}
@@ -107,7 +107,7 @@ func propertyText(p *amqp091.Publishing, name string) string {
 		return ""
 	}
 
-	return transport.HeaderText(p.Timestamp)
+	return codec.HeaderText(p.Timestamp)
 }
 
 // fit makes a text one that a trail has room for.

@@ -107,9 +107,9 @@ func (p Plan) endsByDefaultExchange() bool {
 	return true
 }
 
-// WayBack is the part of the plan that leads messages back to the main queue, as far as it could be lost without a trace:
+// ReturnPath is the part of the plan that leads messages back to the main queue, as far as it could be lost without a trace:
 // in the scope "shared" the exchange for the way back with the main queue's binding, else nothing.
-func (p Plan) WayBack() Plan {
+func (p Plan) ReturnPath() Plan {
 	back := Plan{Queue: p.Queue}
 	for _, b := range p.Bindings {
 		if b.Queue == p.Queue {

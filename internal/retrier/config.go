@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/codec"
 )
 
 // Config is what a retrier needs to know of a config of watermill-amqp: its fields are called as there.
@@ -20,7 +20,7 @@ type Config struct {
 	// DefaultReconnect is watermill-amqp's.
 	DefaultReconnect Reconnect
 
-	Marshaler transport.Marshaler
+	Marshaler codec.Marshaler
 	Builder   Builder
 	Exchange  Exchange
 	Queue     Queue

@@ -6,7 +6,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
 // own is c with a copy of what amqp091-go writes into while it connects.
@@ -39,7 +39,7 @@ func (c Connection) inTurn(addresses []string) Connection {
 	if c.TLSConfig == nil {
 		c.TLSConfig = own.TLSClientConfig
 	}
-	plain, dial, err := transport.DialInTurn(c.AmqpURI, addresses, c.TLSConfig, own.Dial)
+	plain, dial, err := connection.DialInTurn(c.AmqpURI, addresses, c.TLSConfig, own.Dial)
 	if err != nil {
 		return c // it is not readable to the client either: its error comes from there
 	}
@@ -54,18 +54,18 @@ func (r *Retrier) ClientConnection() Connection {
 	return r.config.Connection.own().inTurn(r.options.Addresses)
 }
 
-func (r *Retrier) connectionSettings(role string) transport.ConnectionSettings {
+func (r *Retrier) connectionSettings(role string) connection.Settings {
 	c := r.config.Connection
 	// What is left out is the default: a backoff of zero would be a hot loop.
 	byDefault := r.config.DefaultReconnect
 	reconnect := cmp.Or(c.Reconnect, byDefault)
 
-	return transport.ConnectionSettings{
+	return connection.Settings{
 		URI:       c.AmqpURI,
 		Addresses: r.options.Addresses,
 		TLS:       c.TLSConfig,
 		AMQP:      c.AmqpConfig,
-		Reconnect: transport.Reconnect{
+		Reconnect: connection.Reconnect{
 			InitialInterval:     cmp.Or(reconnect.BackoffInitialInterval, byDefault.BackoffInitialInterval),
 			MaxInterval:         cmp.Or(reconnect.BackoffMaxInterval, byDefault.BackoffMaxInterval),
 			RandomizationFactor: reconnect.BackoffRandomizationFactor,

@@ -10,14 +10,14 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/consumer"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // DeadLetterSubscriber feeds handlers from dead-letter queues. Package amqpretry says how.
 type DeadLetterSubscriber struct {
 	retrier  *Retrier
-	consumer *transport.Consumer
+	consumer *consumer.Consumer
 }
 
 // NewDeadLetterSubscriber connects and returns a subscriber to dead letters. Retrier.Close closes it if it is still open.
@@ -33,14 +33,14 @@ func (r *Retrier) NewDeadLetterSubscriber() (*DeadLetterSubscriber, error) {
 
 // Subscribe consumes from the dead-letter queue of a topic's main queue.
 func (s *DeadLetterSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	source, err := s.retrier.deadLetters(topic)
+	queue, err := s.retrier.deadLetters(topic)
 	if err != nil {
 		return nil, err
 	}
 
-	messages, err := s.consumer.Subscribe(ctx, *source)
+	messages, err := s.consumer.Subscribe(ctx, *queue)
 	if err != nil {
-		source.Ended()
+		queue.Ended()
 		return nil, err
 	}
 
@@ -49,13 +49,13 @@ func (s *DeadLetterSubscriber) Subscribe(ctx context.Context, topic string) (<-c
 
 // SubscribeInitialize declares the dead-letter queue of a topic.
 func (s *DeadLetterSubscriber) SubscribeInitialize(topic string) error {
-	source, err := s.retrier.deadLetters(topic)
+	queue, err := s.retrier.deadLetters(topic)
 	if err != nil {
 		return err
 	}
 
-	err = s.consumer.Initialize(s.retrier.ctx, *source)
-	s.retrier.registry.leaveLetters(source.Plan, err == nil)
+	err = s.consumer.Initialize(s.retrier.ctx, *queue)
+	s.retrier.registry.leaveLetters(queue.Plan, err == nil)
 
 	return err
 }
@@ -63,35 +63,35 @@ func (s *DeadLetterSubscriber) SubscribeInitialize(topic string) error {
 // Close stops consuming and waits until what was handed out is settled.
 func (s *DeadLetterSubscriber) Close() error { return s.retrier.release(s.consumer) }
 
-// deadLetters is the source of a topic's dead letters. It is used until its Ended is called.
-func (r *Retrier) deadLetters(topic string) (*transport.Source, error) {
-	queue := r.config.Queue.GenerateName(topic)
-	plan, err := topology.New(queue, onlyDeadLetters, r.options.Names)
+// deadLetters is the queue of a topic's dead letters. It is used until its Ended is called.
+func (r *Retrier) deadLetters(topic string) (*consumer.Queue, error) {
+	mainQueue := r.config.Queue.GenerateName(topic)
+	plan, err := topology.New(mainQueue, onlyDeadLetters, r.options.Names)
 	if err != nil {
 		return nil, err
 	}
 
 	r.registry.addLetters(plan)
-	source := &transport.Source{
-		Topic: topic, Queue: plan.DeadLetterQueue, DeadLettersOf: queue, Plan: plan,
+	queue := &consumer.Queue{
+		Topic: topic, Name: plan.DeadLetterQueue, DeadLettersOf: mainQueue, Plan: plan,
 		Policy: config.Policy{Mode: config.ModeOff}.WithDefaults(), Names: r.options.Names,
 		Ended: func() { r.registry.leaveLetters(plan, false) },
 	}
 	if r.options.Topology == topology.Declare {
-		source.Declare = func(channel *amqp091.Channel, _ string) error {
+		queue.Declare = func(channel *amqp091.Channel, _ string) error {
 			if err := plan.Declare(channel); err != nil {
 				return fmt.Errorf("cannot declare the dead-letter queue of topic %q: %w", topic, err)
 			}
-			r.options.Logger.Debug("Dead-letter queue declared", watermill.LogFields{"topic": topic, "amqp_queue_name": source.Queue})
+			r.options.Logger.Debug("Dead-letter queue declared", watermill.LogFields{"topic": topic, "amqp_queue_name": queue.Name})
 			r.engine.Emit(retry.Event{
-				Kind: retry.EventTopologyDeclared, Topic: topic, Queue: source.Queue, DeadLetters: true,
+				Kind: retry.EventTopologyDeclared, Topic: topic, Queue: queue.Name, DeadLetters: true,
 			})
 
 			return nil
 		}
 	}
 
-	return source, nil
+	return queue, nil
 }
 
 // onlyDeadLetters is a policy under which a topic has a dead-letter queue and nothing else.

@@ -22,13 +22,13 @@ func (r *Retrier) Definitions(topics ...string) ([]byte, error) {
 		main, policy := r.main(topic), r.options.Policies.For(topic)
 		errs = append(errs, r.checkProtection(topic, main.Queue, policy))
 
-		source, err := registry.add(main, policy, r.options.Names)
+		queue, err := registry.add(main, policy, r.options.Names)
 		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		queues = append(queues, r.mainQueue(main, source.Plan, policy))
-		r.warnOfDrops(source, "")
+		queues = append(queues, r.mainQueue(main, queue.Plan, policy))
+		r.warnOfDrops(queue, "")
 	}
 
 	file, err := topology.Definitions(vhost, queues...)

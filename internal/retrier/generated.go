@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"sync"
 
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/consumer"
 )
 
 // generated knows which queues were generated for stock subscribers. Those of v2 tell their builder the queue and not the topic, and
@@ -12,61 +12,61 @@ import (
 // subscription ends, so topics stay here, and their queues in the registry, as long as the retrier.
 type generated struct {
 	mu     sync.Mutex
-	topics map[string]*transport.Source
+	topics map[string]*consumer.Queue
 	mains  map[Main]result // without the exchange
 	latest map[string]Main // by queue
 }
 
 type result struct {
-	source *transport.Source
-	err    error
+	queue *consumer.Queue
+	err   error
 	// once is set for a name that does not come again: its error is forgotten when it was told.
 	once bool
 }
 
 func newGenerated() *generated {
-	return &generated{topics: map[string]*transport.Source{}, mains: map[Main]result{}, latest: map[string]Main{}}
+	return &generated{topics: map[string]*consumer.Queue{}, mains: map[Main]result{}, latest: map[string]Main{}}
 }
 
 // add registers what was generated. A generator cannot fail, so an error waits for the builder.
-func (g *generated) add(topic, queue string, register func() (*transport.Source, error)) {
+func (g *generated) add(topic, queue string, register func() (*consumer.Queue, error)) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
 	main := Main{Topic: topic, Queue: queue}
 	g.latest[queue] = main
-	if before := g.topics[topic]; before != nil && before.Queue != queue {
+	if before := g.topics[topic]; before != nil && before.Name != queue {
 		g.mains[main] = result{once: true, err: fmt.Errorf(
 			"the name generator of the queues is not stable: topic %q gave %q and then %q, and a message from a stock subscriber "+
 				"does not tell from which it came: use Retrier.NewSubscriber, which pins the name, or a stable name",
-			topic, before.Queue, queue,
+			topic, before.Name, queue,
 		)}
 
 		return
 	}
 
-	source, err := register()
+	registered, err := register()
 	if err == nil {
-		g.topics[topic] = source
+		g.topics[topic] = registered
 	}
-	g.mains[main] = result{source: source, err: err}
+	g.mains[main] = result{queue: registered, err: err}
 }
 
 // ofTopic finds the queue of a message by the topic that its router subscribed to.
-func (g *generated) ofTopic(topic string) (*transport.Source, error) {
+func (g *generated) ofTopic(topic string) (*consumer.Queue, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
-	source := g.topics[topic]
-	if source == nil {
+	queue := g.topics[topic]
+	if queue == nil {
 		return nil, fmt.Errorf("no queue is known for topic %q: was the message received through a router?", topic)
 	}
 
-	return source, nil
+	return queue, nil
 }
 
 // of finds what is to be declared for a queue: for a topic, if that is told, as topics that share a queue are bound each.
-func (g *generated) of(main Main) (*transport.Source, error) {
+func (g *generated) of(main Main) (*consumer.Queue, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
@@ -83,5 +83,5 @@ func (g *generated) of(main Main) (*transport.Source, error) {
 		delete(g.latest, main.Queue)
 	}
 
-	return r.source, r.err
+	return r.queue, r.err
 }

@@ -13,7 +13,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/consumer"
 )
 
 // ProtectPolicy is the policy of the broker that keeps an existing quorum main queue from losing messages. Its String is what
@@ -37,7 +38,7 @@ func vhostOf(c Connection) (string, error) {
 		return c.AmqpConfig.Vhost, nil
 	}
 
-	uri, err := transport.ParseURI(c.AmqpURI)
+	uri, err := connection.ParseURI(c.AmqpURI)
 	if err != nil {
 		return "", &config.FieldError{Path: "config.Connection.AmqpURI", Problem: err.Error()}
 	}
@@ -117,25 +118,25 @@ func (r *Retrier) checkProtection(topic, queue string, policy config.Policy) err
 }
 
 // explainMain turns what declaring a main queue gave into a typed error, with the ways out that its protection leaves.
-func (r *Retrier) explainMain(source *transport.Source, err error) error {
-	err = topology.Explain(topology.KindQueue, source.Queue, err)
+func (r *Retrier) explainMain(queue *consumer.Queue, err error) error {
+	err = topology.Explain(topology.KindQueue, queue.Name, err)
 
 	var conflict *topology.ConflictError
-	if !errors.As(err, &conflict) || conflict.Kind != topology.KindQueue || conflict.Name != source.Queue {
+	if !errors.As(err, &conflict) || conflict.Kind != topology.KindQueue || conflict.Name != queue.Name {
 		return err
 	}
 
-	protection := topology.ProtectArguments(r.options.Names.DeadLetterQueue(source.Queue))
+	protection := topology.ProtectArguments(r.options.Names.DeadLetterQueue(queue.Name))
 	value, ofProtection := protection[conflict.Argument]
 	switch {
-	case source.Policy.Protect == config.ProtectionArguments && (ofProtection || conflict.Argument == ""):
-		policy, invalid := r.protectPolicy(source.Queue)
+	case queue.Policy.Protect == config.ProtectionArguments && (ofProtection || conflict.Argument == ""):
+		policy, invalid := r.protectPolicy(queue.Name)
 		if invalid != nil {
 			return err // impossible: there is a connection
 		}
 
-		return &topology.ProtectionError{Queue: source.Queue, Policy: policy, Err: conflict}
-	case source.Policy.Protect != config.ProtectionArguments && ofProtection &&
+		return &topology.ProtectionError{Queue: queue.Name, Policy: policy, Err: conflict}
+	case queue.Policy.Protect != config.ProtectionArguments && ofProtection &&
 		(conflict.Found == fmt.Sprint(value) || conflict.Found == spelled(value)):
 		return fmt.Errorf("%w; if it was declared under config.ProtectionArguments, that has to stay", err)
 	default:
@@ -147,31 +148,31 @@ func (r *Retrier) explainMain(source *transport.Source, err error) error {
 //
 // It is an error in the log, since messages are lost without one when it comes to it. It is told under the mode off as well,
 // whose plain nacks count before RabbitMQ 4.3.
-func (r *Retrier) warnOfDrops(source *transport.Source, version string) {
-	if source.Policy.Protect == config.ProtectionPolicy {
+func (r *Retrier) warnOfDrops(queue *consumer.Queue, version string) {
+	if queue.Policy.Protect == config.ProtectionPolicy {
 		return
 	}
-	limit, drops := topology.DropLimit(r.mainArguments(source.Queue, source.Policy), version)
+	limit, drops := topology.DropLimit(r.mainArguments(queue.Name, queue.Policy), version)
 	if !drops {
 		return
 	}
-	policy, err := r.protectPolicy(source.Queue)
+	policy, err := r.protectPolicy(queue.Name)
 	if err != nil {
 		return // whoever connects, or prints definitions, reports it
 	}
-	if _, told := r.dropsTold.LoadOrStore(source.Queue, true); told {
+	if _, told := r.dropsTold.LoadOrStore(queue.Name, true); told {
 		return
 	}
 
 	wait := ""
-	if source.Policy.Mode == config.ModeOff {
+	if queue.Policy.Mode == config.ModeOff {
 		wait = fmt.Sprintf(" (the dead-letter queue %s comes with the first policy that is not off; until then such messages stay, out of sight, in the main queue)",
-			r.options.Names.DeadLetterQueue(source.Queue))
+			r.options.Names.DeadLetterQueue(queue.Name))
 	}
 	r.options.Logger.Error(
 		"The main queue can lose messages: it is a quorum queue without a dead-letter exchange, and drops what reaches its delivery limit",
 		fmt.Errorf("delivery limit %s; ways out: for a new queue config.ProtectionArguments; for one that exists a policy of the broker%s, "+
 			"which no client can see: when an operator has run the line below, say so with config.ProtectionPolicy\n%s", limit, wait, policy),
-		watermill.LogFields{"topic": source.Topic, "amqp_queue_name": source.Queue, "delivery_limit": limit},
+		watermill.LogFields{"topic": queue.Topic, "amqp_queue_name": queue.Name, "delivery_limit": limit},
 	)
 }

@@ -9,13 +9,14 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/consumer"
+	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
 // registry knows the queues of a retrier, as long as they are used: a queue has one policy, and no two plans may share a name.
 type registry struct {
-	// newLane makes what publishes the copies of a queue. Optional.
-	newLane func(topology.Plan) *transport.Lane
+	// newForwarder makes what publishes the copies of a queue. Optional.
+	newForwarder func(topology.Plan) *republish.QueueForwarder
 
 	mu     sync.Mutex
 	queues map[string]*registered
@@ -28,7 +29,7 @@ type registry struct {
 
 // registered is a queue with those who use it.
 type registered struct {
-	source *transport.Source
+	queue  *consumer.Queue
 	users  int
 	topics map[topic]int // how many of them use it for a topic
 }
@@ -47,8 +48,8 @@ func newRegistry() *registry {
 	}
 }
 
-// add registers a use of a topic's queue, which ends with leave or keep, and gives its source.
-func (r *registry) add(main Main, policy config.Policy, names topology.Names) (*transport.Source, error) {
+// add registers a use of a topic's queue, which ends with leave or keep, and gives its queue.
+func (r *registry) add(main Main, policy config.Policy, names topology.Names) (*consumer.Queue, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -70,7 +71,7 @@ func (r *registry) add(main Main, policy config.Policy, names topology.Names) (*
 	q.users++
 	q.topics[of]++
 
-	return q.source, nil
+	return q.queue, nil
 }
 
 // publishes notes that a topic of a queue publishes to its exchange. mu is held.
@@ -97,11 +98,11 @@ func (r *registry) register(main Main, policy config.Policy, names topology.Name
 		return nil, err
 	}
 
-	s := &transport.Source{Topic: main.Topic, Queue: main.Queue, Policy: policy, Plan: plan, Names: names}
-	if r.newLane != nil && policy.Mode != config.ModeOff {
-		s.Lane = r.newLane(plan)
+	s := &consumer.Queue{Topic: main.Topic, Name: main.Queue, Policy: policy, Plan: plan, Names: names}
+	if r.newForwarder != nil && policy.Mode != config.ModeOff {
+		s.Forwarder = r.newForwarder(plan)
 	}
-	q := &registered{source: s, topics: map[topic]int{}}
+	q := &registered{queue: s, topics: map[topic]int{}}
 	r.queues[main.Queue] = q
 	r.names.add(plan)
 
@@ -110,8 +111,8 @@ func (r *registry) register(main Main, policy config.Policy, names topology.Name
 
 // join checks another use of a queue. mu is held.
 func (r *registry) join(q *registered, main Main, policy config.Policy) error {
-	if !q.source.Policy.Equal(policy) {
-		return &topology.SharedQueueError{Queue: main.Queue, Topics: [2]string{q.source.Topic, main.Topic}}
+	if !q.queue.Policy.Equal(policy) {
+		return &topology.SharedQueueError{Queue: main.Queue, Topics: [2]string{q.queue.Topic, main.Topic}}
 	}
 
 	return r.checkExchanges(main, r.plansOf(r.names.owners(main.Exchange)))
@@ -137,9 +138,9 @@ func (r *registry) end(main Main, keep bool) (forgotten bool) {
 			r.forget(q, of)
 		}
 		delete(r.queues, main.Queue)
-		r.names.remove(q.source.Plan)
-		if q.source.Lane != nil {
-			q.source.Lane.Retire()
+		r.names.remove(q.queue.Plan)
+		if q.queue.Forwarder != nil {
+			q.queue.Forwarder.Retire()
 		}
 
 		return true
@@ -206,7 +207,7 @@ func (r *registry) plans() []topology.Plan {
 func (r *registry) plansOf(queues []string) []topology.Plan {
 	plans := make([]topology.Plan, 0, len(queues)+1)
 	for _, queue := range queues {
-		plans = append(plans, r.queues[queue].source.Plan)
+		plans = append(plans, r.queues[queue].queue.Plan)
 	}
 
 	return plans

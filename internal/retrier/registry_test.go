@@ -15,7 +15,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/consumer"
 )
 
 var (
@@ -292,7 +292,7 @@ func TestGenerated_ForgetsRefusedNames(t *testing.T) {
 	g, r := newGenerated(), newRegistry()
 	for i := range 10 {
 		main := Main{Topic: "t", Queue: fmt.Sprint(i)}
-		g.add("t", main.Queue, func() (*transport.Source, error) { return r.add(main, ofItsOwn, topology.Names{}) })
+		g.add("t", main.Queue, func() (*consumer.Queue, error) { return r.add(main, ofItsOwn, topology.Names{}) })
 		_, err := g.of(main)
 		assert.Equal(t, i > 0, err != nil)
 	}

@@ -15,8 +15,10 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/consumer"
 	"github.com/amqpretry/watermill-retry/internal/engine"
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/republish"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -28,18 +30,18 @@ type Retrier struct {
 
 	registry  *registry
 	generated *generated
-	forwarder *transport.Forwarder
-	observer  *transport.Observer
-	captures  *transport.Captures
-	stock     transport.Stock
+	forwarder *republish.Forwarder
+	observer  *Observer
+	captures  *consumer.Captures
+	stock     consumer.Stock
 	engine    *engine.Engine
-	turns     transport.Turns
+	turns     consumer.Turns
 
 	ctx   context.Context // ends when Close begins
 	close context.CancelCauseFunc
 
 	mu        sync.Mutex
-	consumers map[*transport.Consumer]struct{}
+	consumers map[*consumer.Consumer]struct{}
 
 	wrapped   atomic.Bool // a handler has been given a middleware of this retrier
 	dropsTold sync.Map    // main queues of which it was told that they can lose messages, as long as they are used
@@ -64,8 +66,8 @@ func New(conf Config, options Options) (*Retrier, error) {
 		options:   options,
 		registry:  newRegistry(),
 		generated: newGenerated(),
-		captures:  transport.NewCaptures(),
-		consumers: map[*transport.Consumer]struct{}{},
+		captures:  consumer.NewCaptures(),
+		consumers: map[*consumer.Consumer]struct{}{},
 	}
 
 	host, err := os.Hostname()
@@ -82,15 +84,15 @@ func New(conf Config, options Options) (*Retrier, error) {
 		PanicStacks: options.PanicStacks,
 		OnEvent:     options.OnEvent,
 	}
-	p.stock = transport.Stock{Captures: p.captures, Engine: p.engine, Logger: options.Logger, Source: p.generated.ofTopic}
-	p.forwarder = transport.NewForwarder(transport.ForwarderSettings{
+	p.stock = consumer.Stock{Captures: p.captures, Engine: p.engine, Logger: options.Logger, Queue: p.generated.ofTopic}
+	p.forwarder = republish.NewForwarder(republish.ForwarderSettings{
 		Connection:  p.connectionSettings("forwarder"),
 		Logger:      options.Logger,
 		HoldWarning: options.HoldWarning,
 		Redeclare:   options.Topology == topology.Declare,
 	})
-	p.registry.newLane = p.forwarder.NewLane
-	p.observer = transport.NewObserver(p.connectionSettings("observer"), options.Logger)
+	p.registry.newForwarder = p.forwarder.ForQueue
+	p.observer = NewObserver(p.connectionSettings("observer"), options.Logger)
 
 	return p, nil
 }
@@ -119,7 +121,7 @@ func (r *Retrier) Plan(topic string) (topology.Plan, error) {
 // Close closes the subscribers that are still open, and then the connection for copies. Close it after the router. It takes
 // CloseTimeout at the longest for handlers and copies, and some seconds more if the broker does not answer at all.
 func (r *Retrier) Close() error {
-	r.close(fmt.Errorf("the retrier is %w", transport.ErrClosed))
+	r.close(fmt.Errorf("the retrier is %w", connection.ErrClosed))
 
 	r.mu.Lock()
 	open := slices.Collect(maps.Keys(r.consumers))
@@ -146,8 +148,8 @@ func (r *Retrier) main(topic string) Main {
 	return Main{Topic: topic, Queue: r.config.Queue.GenerateName(topic), Exchange: r.config.Exchange.GenerateName(topic)}
 }
 
-// source registers a use of the queue of a topic, which ends with leave, and completes what is needed to consume from it.
-func (r *Retrier) source(main Main) (*transport.Source, error) {
+// queue registers a use of the queue of a topic, which ends with leave, and completes what is needed to consume from it.
+func (r *Retrier) queue(main Main) (*consumer.Queue, error) {
 	policy := r.options.Policies.For(main.Topic)
 	if err := r.checkProtection(main.Topic, main.Queue, policy); err != nil {
 		return nil, err
@@ -158,15 +160,15 @@ func (r *Retrier) source(main Main) (*transport.Source, error) {
 		return nil, err
 	}
 
-	source := *known // the topic and the exchange are those of this call
-	source.Topic = main.Topic
+	queue := *known // the topic and the exchange are those of this call
+	queue.Topic = main.Topic
 	if r.options.Topology == topology.Declare {
-		source.Declare = func(channel *amqp091.Channel, version string) error {
-			return r.declare(channel, &source, main.Exchange, version)
+		queue.Declare = func(channel *amqp091.Channel, version string) error {
+			return r.declare(channel, &queue, main.Exchange, version)
 		}
 	}
 
-	return &source, nil
+	return &queue, nil
 }
 
 // leave ends a use of the queue of a topic. Nothing is kept of a queue that nobody uses.
@@ -178,20 +180,20 @@ func (r *Retrier) leave(main Main) {
 
 // declare declares the main queue as the user's builder does, protected where its policy says so, and the plan. version is
 // the broker's, or empty.
-func (r *Retrier) declare(channel *amqp091.Channel, source *transport.Source, exchange, version string) error {
-	main := Main{Topic: source.Topic, Queue: source.Queue, Exchange: exchange}
-	err := r.config.Builder.BuildTopology(channel, main, r.mainArguments(source.Queue, source.Policy), r.options.Logger)
+func (r *Retrier) declare(channel *amqp091.Channel, queue *consumer.Queue, exchange, version string) error {
+	main := Main{Topic: queue.Topic, Queue: queue.Name, Exchange: exchange}
+	err := r.config.Builder.BuildTopology(channel, main, r.mainArguments(queue.Name, queue.Policy), r.options.Logger)
 	if err != nil {
-		return fmt.Errorf("cannot declare the topology of topic %q: %w", source.Topic, r.explainMain(source, err))
+		return fmt.Errorf("cannot declare the topology of topic %q: %w", queue.Topic, r.explainMain(queue, err))
 	}
-	if err := source.Plan.Declare(channel); err != nil {
-		return fmt.Errorf("cannot declare the retry topology of topic %q: %w", source.Topic, err)
+	if err := queue.Plan.Declare(channel); err != nil {
+		return fmt.Errorf("cannot declare the retry topology of topic %q: %w", queue.Topic, err)
 	}
-	if err := r.forwarder.CheckAccess(source.Plan); err != nil {
-		return fmt.Errorf("cannot dead-letter for topic %q: %w", source.Topic, err)
+	if err := r.forwarder.CheckAccess(queue.Plan); err != nil {
+		return fmt.Errorf("cannot dead-letter for topic %q: %w", queue.Topic, err)
 	}
-	r.warnOfDrops(source, version)
-	r.engine.Emit(retry.Event{Kind: retry.EventTopologyDeclared, Topic: source.Topic, Queue: source.Queue})
+	r.warnOfDrops(queue, version)
+	r.engine.Emit(retry.Event{Kind: retry.EventTopologyDeclared, Topic: queue.Topic, Queue: queue.Name})
 
 	return nil
 }

@@ -5,28 +5,29 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/consumer"
 )
 
 // GenerateName is the name generator of the queues for stock subscribers. What it has generated can be declared, and is recognised.
 func (r *Retrier) GenerateName(topic string) string {
 	main := r.main(topic)
-	r.generated.add(topic, main.Queue, func() (*transport.Source, error) { return r.source(main) })
+	r.generated.add(topic, main.Queue, func() (*consumer.Queue, error) { return r.queue(main) })
 
 	return main.Queue
 }
 
 // BuildTopology declares the topology for stock subscribers. v2 does not tell the topic.
 func (r *Retrier) BuildTopology(channel *amqp091.Channel, main Main) error {
-	source, err := r.generated.of(main)
+	queue, err := r.generated.of(main)
 	if err != nil {
 		return err
 	}
-	if source.Declare == nil {
+	if queue.Declare == nil {
 		return nil
 	}
 
-	return r.declare(channel, source, main.Exchange, "")
+	return r.declare(channel, queue, main.Exchange, "")
 }
 
 // ExchangeDeclare declares the exchange of a topic for stock publishers.
@@ -39,12 +40,12 @@ func (r *Retrier) ExchangeDeclare(channel *amqp091.Channel, exchange string) err
 }
 
 // Marshaler is the user's, but it never fails to unmarshal and publishes none of our headers.
-func (r *Retrier) Marshaler() transport.Marshaler { return marshaler{r} }
+func (r *Retrier) Marshaler() codec.Marshaler { return marshaler{r} }
 
 type marshaler struct{ retrier *Retrier }
 
 func (m marshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
-	return transport.Publish(m.retrier.config.Marshaler, msg)
+	return codec.Publish(m.retrier.config.Marshaler, msg)
 }
 
 func (m marshaler) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {

@@ -5,13 +5,13 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/consumer"
 )
 
 // Subscriber is the retrier's own consumer. Package amqpretry says what it does.
 type Subscriber struct {
 	retrier  *Retrier
-	consumer *transport.Consumer
+	consumer *consumer.Consumer
 }
 
 // NewSubscriber connects and returns a subscriber. Retrier.Close closes it if it is still open.
@@ -25,10 +25,10 @@ func (r *Retrier) NewSubscriber() (*Subscriber, error) {
 }
 
 // consumer connects. Retrier.Close closes it if it is still open.
-func (r *Retrier) consumer(role string, prefetch int) (*transport.Consumer, error) {
+func (r *Retrier) consumer(role string, prefetch int) (*consumer.Consumer, error) {
 	consume := r.config.Consume
 
-	consumer, err := transport.NewConsumer(r.ctx, transport.ConsumerSettings{
+	consumer, err := consumer.New(r.ctx, consumer.ConsumerSettings{
 		Connection:     r.connectionSettings(role),
 		Logger:         r.options.Logger,
 		Marshaler:      r.config.Marshaler,
@@ -64,7 +64,7 @@ func (r *Retrier) consumer(role string, prefetch int) (*transport.Consumer, erro
 }
 
 // release closes a consumer.
-func (r *Retrier) release(c *transport.Consumer) error {
+func (r *Retrier) release(c *consumer.Consumer) error {
 	err := c.Close()
 
 	r.mu.Lock()
@@ -78,15 +78,15 @@ func (r *Retrier) release(c *transport.Consumer) error {
 // Subscribe declares the topology of a topic and consumes from its queue.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	main := s.retrier.main(topic)
-	source, err := s.retrier.source(main)
+	queue, err := s.retrier.queue(main)
 	if err != nil {
 		return nil, err
 	}
-	source.Ended = func() { s.retrier.leave(main) }
+	queue.Ended = func() { s.retrier.leave(main) }
 
-	messages, err := s.consumer.Subscribe(ctx, *source)
+	messages, err := s.consumer.Subscribe(ctx, *queue)
 	if err != nil {
-		source.Ended()
+		queue.Ended()
 		return nil, err
 	}
 
@@ -96,11 +96,11 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 // SubscribeInitialize declares the topology of a topic.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	main := s.retrier.main(topic)
-	source, err := s.retrier.source(main)
+	queue, err := s.retrier.queue(main)
 	if err != nil {
 		return err
 	}
-	if err := s.consumer.Initialize(s.retrier.ctx, *source); err != nil {
+	if err := s.consumer.Initialize(s.retrier.ctx, *queue); err != nil {
 		s.retrier.leave(main)
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/middleware"
 )
 
@@ -27,7 +27,7 @@ func (o Options) Validate() error {
 		errs = append(errs, err)
 	}
 	for i, address := range o.Addresses {
-		if err := transport.CheckAddress(address); err != nil {
+		if err := connection.CheckAddress(address); err != nil {
 			wrong(fmt.Sprintf("addresses[%d]", i), err.Error(),
 				"host:port or host, such as rabbit-2:5672: user, virtual host and TLS are those of the URI", found(address))
 		}
@@ -100,7 +100,7 @@ func validateConfig(c Config, concurrency int) error {
 		}
 	}
 	if c.Connection.AmqpURI != "" { // else it is reported above
-		if _, err := transport.ParseURI(c.Connection.AmqpURI); err != nil {
+		if _, err := connection.ParseURI(c.Connection.AmqpURI); err != nil {
 			errs = append(errs, &config.FieldError{Path: "config.Connection.AmqpURI", Problem: err.Error()})
 		}
 	}

@@ -35,9 +35,9 @@ var rules = []struct {
 		"a policy file can be checked where there is neither broker nor router"},
 	{"retry", []string{amqp091, watermillAMQP, module},
 		"what a handler says and sees needs nothing of what works behind it"},
-	{"internal/engine", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/middleware", module + "/internal/transport"},
+	{"internal/engine", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/middleware", module + "/internal/codec", module + "/internal/connection"},
 		"what happens to a message is decided without AMQP, so it is testable without a broker"},
-	{"middleware", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/transport"},
+	{"middleware", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/codec", module + "/internal/connection"},
 		"the middlewares hand on what was decided, and know no AMQP"},
 	{"amqpretry/topology", []string{watermill, watermillAMQP, module + "/retry", module + "/middleware", module + "/internal/engine"},
 		"the plan is for operators' tools too, which know no Watermill"},
@@ -47,7 +47,13 @@ var rules = []struct {
 		"the codec of the headers knows what is in them, and nothing of who reads it"},
 	{"internal/management", []string{amqp091, watermill, watermillAMQP, module},
 		"the management API is plain HTTP, for whoever needs it"},
-	{"internal/transport", []string{watermillAMQP, module + "/amqpretry"},
+	{"internal/codec", []string{watermillAMQP, module + "/amqpretry", module + "/middleware", module + "/internal/connection", module + "/internal/republish", module + "/internal/consumer"},
+		"what a message looks like is read and written without a connection"},
+	{"internal/connection", []string{watermillAMQP, module + "/amqpretry", module + "/middleware", module + "/internal/republish", module + "/internal/consumer"},
+		"a connection does not know what it is used for"},
+	{"internal/republish", []string{watermillAMQP, module + "/amqpretry", module + "/middleware", module + "/internal/consumer"},
+		"copies are published for whoever has a delivery, also for the tools"},
+	{"internal/consumer", []string{watermillAMQP, module + "/amqpretry", module + "/middleware"},
 		"the versions of watermill-amqp share it"},
 	{"internal/retrier", []string{watermillAMQP, module + "/internal/versions"},
 		"the versions of watermill-amqp share it"},
@@ -57,21 +63,20 @@ var rules = []struct {
 		module + "/middleware/metrics", module + "/middleware/protect", module + "/middleware/retrytest"},
 		"the retrier does not pull in the tools that come after it"},
 	{"amqpretry", optional, "a service that does not use it does not compile it"},
-	{"middleware/retrytest", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/transport"},
+	{"middleware/retrytest", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/codec", module + "/internal/connection"},
 		"unit tests of handlers need no AMQP"},
-	{"middleware/metrics", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/transport"},
+	{"middleware/metrics", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/codec", module + "/internal/connection"},
 		"metrics are made of events, whoever tells them"},
-	{"middleware/protect", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/transport"},
+	{"middleware/protect", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/codec", module + "/internal/connection"},
 		"protection is a matter of handlers"},
 	{"amqpretry/amqpretryv3", []string{watermillAMQP + "/v2", module + "/amqpretry"},
 		"users of watermill-amqp v3 never compile v2"},
 	{"amqpretry/amqpretryv3", optional, "a service that does not use it does not compile it"},
 	{"amqpretry/amqpretryv3", []string{module + "/amqpretry/dlq"}, "the retrier does not pull in the tools that come after it"},
-	{"amqpretry/dlq", []string{watermillAMQP, module + "/internal/retrier", module + "/amqpretry/amqpretryv3", module + "/cmd"},
+	{"amqpretry/dlq", []string{watermillAMQP, module + "/internal/retrier", module + "/internal/consumer", module + "/middleware", module + "/amqpretry/amqpretryv3", module + "/cmd"},
 		"what works on dead letters needs no retrier, of whatever version"},
 	{"amqpretry/dlq", commandLine, "a program that uses the package has a command line of its own"},
 	{"internal/retrier", commandLine, "only the command has a command line"},
-	{"internal/transport", commandLine, "only the command has a command line"},
 	{"cmd/amqpretry", []string{watermillAMQP + "/v3"}, "one version of watermill-amqp at most"},
 }
 
@@ -83,13 +88,16 @@ var commandLine = []string{"github.com/spf13", "github.com/schollz", "golang.org
 
 // testOnly is what a user of the library must never compile.
 var testOnly = []string{"github.com/stretchr/testify", "go.uber.org/goleak", "pgregory.net/rapid", "testing",
-	module + "/internal/brokertest", module + "/internal/versions", module + "/tests"}
+	module + "/internal/brokertest", module + "/internal/testkit", module + "/internal/versions", module + "/tests"}
 
 // allowed lists the exceptions: packages of the module that lie below a forbidden path and are free all the same.
 var allowed = map[string][]string{
 	"retry":                 {module + "/internal/mark", module + "/internal/contextkey"},
 	"internal/wire":         {module + "/retry", module + "/internal/header", module + "/internal/mark", module + "/internal/contextkey"},
-	"internal/transport":    {module + "/amqpretry/topology"},
+	"internal/codec":        {module + "/amqpretry/topology"},
+	"internal/connection":   {module + "/amqpretry/topology"},
+	"internal/republish":    {module + "/amqpretry/topology"},
+	"internal/consumer":     {module + "/amqpretry/topology"},
 	"amqpretry/amqpretryv3": {module + "/amqpretry/topology"},
 }
 
@@ -108,7 +116,7 @@ func TestImportArrows(t *testing.T) {
 	}
 	for _, mustExist := range []string{
 		"config", "config/policyfile", "retry", "internal/engine", "internal/header", "middleware", "middleware/metrics", "middleware/protect", "middleware/retrytest", "amqpretry", "amqpretry/amqpretryv3", "amqpretry/topology",
-		"internal/retrier", "internal/transport", "internal/wire", "amqpretry/dlq", "cmd/amqpretry",
+		"internal/retrier", "internal/codec", "internal/connection", "internal/republish", "internal/consumer", "internal/wire", "amqpretry/dlq", "cmd/amqpretry",
 	} {
 		assert.Contains(t, graph, module+"/"+mustExist, "the rules must not run empty")
 	}
@@ -117,7 +125,7 @@ func TestImportArrows(t *testing.T) {
 func TestNoTestLibraryInTheLibrary(t *testing.T) {
 	graph := load(t)
 	for from, p := range graph {
-		if !below(from, []string{module}) || below(from, []string{module + "/internal/brokertest", module + "/internal/versions", module + "/tests"}) {
+		if !below(from, []string{module}) || below(from, []string{module + "/internal/brokertest", module + "/internal/testkit", module + "/internal/versions", module + "/tests"}) {
 			continue
 		}
 		for _, dep := range p.Deps {

@@ -18,7 +18,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
 // The variables of the environment that hold addresses, where a flag would show a password to everybody on the machine.
@@ -35,7 +35,7 @@ const connectionName = "amqpretry"
 const schemeTLS = "amqps"
 
 // connection is what the flags say of the way to the broker.
-type connection struct {
+type connectionFlags struct {
 	uri, management, vhost string
 	addresses              []string
 	caCert, cert, key      string
@@ -64,7 +64,7 @@ func (s *Session) URI() (string, error) {
 	if uri == "" {
 		return "", Usage("no broker was given: set %s, or --uri", EnvURI)
 	}
-	parsed, err := transport.ParseURI(uri)
+	parsed, err := connection.ParseURI(uri)
 	if err != nil {
 		return "", Usage("the address of the broker %w", err)
 	}
@@ -98,7 +98,7 @@ func (s *Session) DLQ(ctx context.Context) (*dlq.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if parsed, _ := transport.ParseURI(uri); parsed.Scheme != schemeTLS {
+	if parsed, _ := connection.ParseURI(uri); parsed.Scheme != schemeTLS {
 		security = nil // it is for the management API
 	}
 	management, _, err := s.Management()
@@ -147,7 +147,7 @@ func (s *Session) Dial(ctx context.Context) (*amqp091.Connection, error) {
 	bounded, cancel := s.bound(ctx)
 	defer cancel()
 	dialer := new(net.Dialer)
-	plain, dial, err := transport.DialInTurn(uri, s.connection.addresses, security, func(network, address string) (net.Conn, error) {
+	plain, dial, err := connection.DialInTurn(uri, s.connection.addresses, security, func(network, address string) (net.Conn, error) {
 		socket, err := dialer.DialContext(bounded, network, address)
 		if err != nil {
 			return nil, err
@@ -225,7 +225,7 @@ func (s *Session) VHost() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	parsed, err := transport.ParseURI(uri)
+	parsed, err := connection.ParseURI(uri)
 
 	return parsed.Vhost, err
 }
@@ -240,7 +240,7 @@ func (s *Session) bound(ctx context.Context) (context.Context, context.CancelFun
 
 func (s *Session) checkAddresses() error {
 	for _, address := range s.connection.addresses {
-		if err := transport.CheckAddress(address); err != nil {
+		if err := connection.CheckAddress(address); err != nil {
 			return Usage("--address: %w: wanted host:port or host, without user and password", err)
 		}
 	}
@@ -255,7 +255,7 @@ func (s *Session) tls() (*tls.Config, error) {
 		return nil, nil
 	}
 	uri, api := cmp.Or(c.uri, s.Getenv(EnvURI)), cmp.Or(c.management, s.Getenv(EnvManagement))
-	if parsed, err := transport.ParseURI(uri); err == nil && parsed.Scheme != schemeTLS && !strings.HasPrefix(strings.ToLower(api), "https:") {
+	if parsed, err := connection.ParseURI(uri); err == nil && parsed.Scheme != schemeTLS && !strings.HasPrefix(strings.ToLower(api), "https:") {
 		return nil, Usage("--ca-cert, --cert and --key are for amqps:// and https://, and the address of the broker is %s://, over which the password goes unencrypted: say %s://, or leave them out",
 			parsed.Scheme, schemeTLS)
 	}

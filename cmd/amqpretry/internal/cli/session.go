@@ -23,7 +23,7 @@ type Session struct {
 	// JSON is the flag --json: one JSON value on Out instead of text for people.
 	JSON bool
 
-	connection connection
+	connection connectionFlags
 	policies   string
 	ctx        context.Context // of Run, for Confirm: reading a terminal has no context of its own
 }

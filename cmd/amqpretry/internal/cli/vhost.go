@@ -3,7 +3,7 @@ package cli
 import (
 	"net/url"
 
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
 // namesVHost tells whether an address has a virtual host of its own: amqp://host and amqp://host/ have none.
@@ -21,7 +21,7 @@ func withVHost(uri, vhost string) (string, error) {
 	}
 	parsed.Path, parsed.RawPath = "/"+vhost, "/"+url.PathEscape(vhost)
 	changed := parsed.String()
-	if got, err := transport.ParseURI(changed); err != nil || got.Vhost != vhost {
+	if got, err := connection.ParseURI(changed); err != nil || got.Vhost != vhost {
 		return "", Usage("--vhost: %q cannot be put into the address of the broker: name it there", vhost)
 	}
 

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/internal/transport"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
 // The flag holds for AMQP and for the management API alike: a purge in another virtual host than was asked for cannot be undone by reading.
@@ -42,11 +42,11 @@ func TestVHost(t *testing.T) {
 			code := w.run(t, command(func(s *Session, _ *cobra.Command, _ []string) error {
 				uri, err := s.URI()
 				require.NoError(t, err)
-				got, err := transport.ParseURI(uri)
+				got, err := connection.ParseURI(uri)
 				require.NoError(t, err)
 				assert.Equal(t, test.want, got.Vhost, "AMQP: %s", uri)
 
-				given, err := transport.ParseURI(test.flag + map[bool]string{true: test.environ}[test.flag == ""])
+				given, err := connection.ParseURI(test.flag + map[bool]string{true: test.environ}[test.flag == ""])
 				require.NoError(t, err)
 				given.Vhost = got.Vhost
 				assert.Equal(t, given, got, "nothing else has changed")

@@ -9,8 +9,8 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/transport"
 )
 
 // headers are the rows of a table: first those of the message, then what this library and the broker have added.
@@ -24,7 +24,7 @@ func headers(table amqp091.Table) [][]string {
 	names := slices.SortedFunc(maps.Keys(table), func(a, b string) int { return cmp.Or(added(a)-added(b), cmp.Compare(a, b)) })
 	rows := make([][]string, len(names))
 	for i, name := range names {
-		rows[i] = []string{name, kind(table[name]), transport.HeaderText(table[name])}
+		rows[i] = []string{name, kind(table[name]), codec.HeaderText(table[name])}
 	}
 
 	return rows

@@ -174,7 +174,7 @@ func lookBindings(f Facts) []Finding {
 			case !slices.ContainsFunc(x.Bindings.Value, func(a management.Binding) bool { return sameBinding(a, b) }):
 				found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", b.Exchange),
 					Found: fmt.Sprintf("it is not bound to queue %q", b.Queue),
-					Means: "copies for it are returned, and their deliveries held until a service has bound it; one with TopologyAssume cannot" + lostOnWayBack(t, b),
+					Means: "copies for it are returned, and their deliveries held until a service has bound it; one with TopologyAssume cannot" + lostOnReturn(t, b),
 					Mend:  f.apply(t)})
 			}
 		}
@@ -183,7 +183,7 @@ func lookBindings(f Facts) []Finding {
 }
 
 // lostOnWayBack is what else a missing binding of the shared exchange for the way back does.
-func lostOnWayBack(t Topic, b topology.Binding) string {
+func lostOnReturn(t Topic, b topology.Binding) string {
 	if b.Queue != t.Plan.Queue {
 		return ""
 	}

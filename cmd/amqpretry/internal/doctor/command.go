@@ -14,8 +14,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/management"
-	"github.com/amqpretry/watermill-retry/internal/transport"
 )
 
 // patience bounds the whole look over AMQP, as some questions about a queue whose nodes are down have no answer.
@@ -124,7 +124,7 @@ func look(ctx context.Context, s *cli.Session, f Facts) (Facts, error) {
 	if err != nil {
 		return f, err
 	}
-	parsed, err := transport.ParseURI(uri)
+	parsed, err := connection.ParseURI(uri)
 	if err != nil {
 		return f, err
 	}

@@ -1,0 +1,212 @@
+package codec
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// mostHeaders are how many headers of its own a copy may have, so that whoever gets it can read it with ours (at most 31, 4 of
+// Watermill, and as many unknown ones as fit into 512 bytes) and those that the broker adds.
+const mostHeaders = maxEntries - 80
+
+// CopyOf makes what is published in place of a delivery: the delivery as it arrived, with our headers. A header frame of
+// more than limit bytes is made to fit: first by what is least valuable of ours; where the message's own headers leave no
+// room, or are too many, it becomes a dead letter without the largest of them. So does a delivery that came without some. It
+// gives the state that was published: the verdict may have changed to too-large.
+func CopyOf(o *CopyRequest, limit int) (amqp091.Publishing, wire.State) {
+	d, state := o.Delivery, withArrival(o.Delivery, o.State)
+
+	p := republished(d)
+	p.Headers = wire.Strip(d.Headers, o.Replay)
+	id := rand.Text() // Watermill's short UUIDs take two thirds of the allocations of a whole copy
+
+	room := wire.MaxOwnBytes
+	if limit > 0 {
+		room = min(room, limit-headerFrameSize(p))
+	}
+
+	own, fits := shrink(state, id, room)
+	if !fits || len(p.Headers) > mostHeaders || o.Lost != "" {
+		state.Count, state.Delay, state.Reason, state.Canary = header.CountDead, "", retry.ReasonTooLarge, ""
+		own = removeLargest(p.Headers, state, id, room, o.Lost)
+	}
+	for key, value := range own {
+		p.Headers[key] = value
+	}
+	if o.Wait > 0 && state.Count != header.CountDead {
+		p.Expiration = strconv.FormatInt(o.Wait.Milliseconds(), 10)
+	}
+
+	return p, state
+}
+
+// republished is a delivery without headers and without what the broker would act on again.
+func republished(d *amqp091.Delivery) amqp091.Publishing {
+	return amqp091.Publishing{
+		ContentType:     d.ContentType,
+		ContentEncoding: d.ContentEncoding,
+		DeliveryMode:    d.DeliveryMode,
+		Priority:        d.Priority,
+		CorrelationId:   d.CorrelationId,
+		ReplyTo:         replyTo(d),
+		MessageId:       d.MessageId,
+		Timestamp:       d.Timestamp,
+		Type:            d.Type,
+		AppId:           d.AppId,
+		Body:            d.Body,
+	}
+}
+
+// replyTo is where an answer is to go. RabbitMQ refuses a copy that says "to whom I am": it has put the asker's address in its place
+// where a message came the usual way, but not in one that came by another protocol.
+func replyTo(d *amqp091.Delivery) string {
+	if d.ReplyTo == "amq.rabbitmq.reply-to" {
+		return ""
+	}
+
+	return d.ReplyTo
+}
+
+// ReturnSize is what the broker adds to the headers of a message that comes back from a retry queue of the plan. amqp091-go gives
+// up the whole connection when a frame arrives that is larger than negotiated, so a copy must leave room for it.
+func ReturnSize(plan topology.Plan) int {
+	longest := plan.Queue
+	for _, q := range plan.Queues {
+		if len(q.Name) > len(longest) {
+			longest = q.Name
+		}
+	}
+
+	added := amqp091.Table{
+		header.Death: []any{amqp091.Table{
+			"count": int64(0), "exchange": plan.RetryExchange, "queue": longest, "reason": "expired", "time": time.Time{},
+			"routing-keys": []any{plan.Queue}, "original-expiration": "315360000000",
+		}},
+		header.DeliveryCount: int64(0),
+		header.AcquiredCount: int64(0),
+	}
+	for _, which := range []string{"x-first-death-", "x-last-death-"} {
+		added[which+"exchange"], added[which+"queue"], added[which+"reason"] = plan.RetryExchange, longest, "expired"
+	}
+
+	size := 0
+	for key, value := range added {
+		size += headerSize(key, value)
+	}
+
+	return size
+}
+
+// withArrival records how a message first arrived, at its first failure. Copies of older versions may have x-opt-* headers still.
+func withArrival(d *amqp091.Delivery, state wire.State) wire.State {
+	if !state.Arrival.Known() {
+		state.Arrival = wire.NewArrival(d.Exchange, d.RoutingKey, d.Expiration, d.UserId, encodeCC(d.Headers))
+	}
+	state.Arrival.Opt = wire.EncodeOpt(wire.Opt(d.Headers, HeaderText))
+
+	return state
+}
+
+// encodeCC keeps the recipients of a message's CC header, which must not be republished.
+func encodeCC(headers amqp091.Table) string {
+	cc, ok := headers[header.BrokerCC]
+	if !ok {
+		return ""
+	}
+
+	text, err := json.Marshal(plain(cc))
+	if err != nil {
+		return ""
+	}
+
+	return string(text)
+}
+
+// shrink gives our headers at the first step of giving up at which they fit into the room that is left; if they never do, as
+// small as they get.
+func shrink(state wire.State, id string, room int) (own map[string]string, fits bool) {
+	for step := 0; step <= wire.ShrinkSteps; step++ {
+		own = state.Shrink(step).Headers(id)
+		if ownSize(own) <= room {
+			return own, true
+		}
+	}
+
+	return own, false
+}
+
+func ownSize(own map[string]string) int {
+	size := 0
+	for key, value := range own {
+		size += headerSize(key, value)
+	}
+
+	return size
+}
+
+// removeLargest takes headers away, the largest first, until ours fit at their smallest with the names of what was removed;
+// then it gives as much of ours as there is room for. lost are the names of what was not there from the start. Without any of the
+// message's own headers ours fit into every frame that is not absurdly small (RabbitMQ's default is 128 KiB, AMQP's minimum 4 KiB).
+func removeLargest(headers amqp091.Table, state wire.State, id string, room int, lost string) map[string]string {
+	keys := make([]string, 0, len(headers))
+	for key := range headers {
+		keys = append(keys, key)
+	}
+	slices.SortFunc(keys, func(a, b string) int {
+		if d := headerSize(b, headers[b]) - headerSize(a, headers[a]); d != 0 {
+			return d
+		}
+
+		return strings.Compare(a, b)
+	})
+
+	var (
+		least = ownSize(state.Shrink(wire.ShrinkSteps).Headers(id))
+		names = lost
+	)
+	for i, key := range keys {
+		fits := least+headerSize(header.Removed, wire.Text(names, wire.MaxRemovedBytes)) <= room && len(headers) <= mostHeaders
+		if fits && (lost != "" || i > 0) {
+			break
+		}
+		room += headerSize(key, headers[key])
+		delete(headers, key)
+
+		if len(names) <= wire.MaxRemovedBytes { // enough to be cut below
+			names = joined(names, nameOf(key))
+		}
+	}
+
+	if names != "" {
+		names = wire.Text(names, min(wire.MaxRemovedBytes, max(0, room-least-headerSize(header.Removed, ""))))
+	}
+	own, _ := shrink(state, id, min(room, wire.MaxOwnBytes)-headerSize(header.Removed, names))
+	if names != "" {
+		own[header.Removed] = names
+	}
+
+	return own
+}
+
+// nameOf is what a header goes by in a list of names.
+func nameOf(key string) string { return cmp.Or(key, "(without a name)") }
+
+func joined(names, name string) string {
+	if names == "" {
+		return name
+	}
+
+	return names + ", " + name
+}

@@ -1,0 +1,61 @@
+package codec
+
+import (
+	"cmp"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// DeadLetter tells of the failure of what lies in the dead-letter queue of a main queue: by our headers, and by the broker's where that
+// has put it there.
+func DeadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, uuid string) {
+	l, s := deadLetter(d, mainQueue)
+	return l, s.UUID
+}
+
+// deadLetter reads the headers once, for both.
+func deadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, s wire.State) {
+	s, ours := wire.ReadDead(d.Headers, mainQueue)
+	death := newest(d.Headers)
+	l = retry.DeadLetter{Queue: mainQueue}
+	if ours {
+		l = engine.DeadLetterOf(s)
+		l.Queue = cmp.Or(l.Queue, mainQueue)
+	} else if another, _ := d.Headers[header.Queue].(string); another != "" && death["queue"] != mainQueue {
+		l.Queue = wire.Text(another, wire.MaxNameBytes) // somebody has moved it here, while it was between two attempts there
+	}
+	// Our copies carry no x-death: where there is one of this queue, the broker has made this dead letter, maybe of a replayed one.
+	byBroker(&l, death, mainQueue, s.Arrival.Known())
+
+	return l, s
+}
+
+// byBroker completes a dead letter that the broker has made, from a protected main queue.
+func byBroker(l *retry.DeadLetter, death amqp091.Table, mainQueue string, known bool) {
+	if queue, _ := death["queue"].(string); queue != mainQueue {
+		return
+	}
+	reason, _ := death["reason"].(string)
+	l.Reason = wire.BrokerReason(reason)
+	if at, ok := death["time"].(time.Time); ok {
+		l.LastFailure = at.UTC()
+	}
+	if known { // it has failed before, and came by a retry queue
+		return
+	}
+
+	text := func(value any) string { // bounded, as a publisher may have written it
+		s, _ := value.(string)
+		return wire.Text(s, wire.MaxNameBytes)
+	}
+	l.Exchange, l.Expiration = text(death["exchange"]), text(death["original-expiration"])
+	if keys, _ := death["routing-keys"].([]any); len(keys) > 0 {
+		l.RoutingKey = text(keys[0])
+	}
+}

@@ -1,0 +1,202 @@
+package codec
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+// Marshaler is watermill-amqp's, which is the same in all of its versions.
+type Marshaler interface {
+	Marshal(msg *message.Message) (amqp091.Publishing, error)
+	Unmarshal(delivery amqp091.Delivery) (*message.Message, error)
+}
+
+// Publish marshals a message with the user's marshaler and strips our headers: a handler or a publisher that passes foreign
+// metadata on must not make a fresh message look like a retry.
+func Publish(m Marshaler, msg *message.Message) (amqp091.Publishing, error) {
+	p, err := m.Marshal(msg)
+	if err != nil {
+		return p, err
+	}
+
+	for key := range p.Headers {
+		if isUnpublished(key) {
+			p.Headers = maps.Clone(p.Headers) // the marshaler may have given the same one to others
+			maps.DeleteFunc(p.Headers, func(key string, _ any) bool { return isUnpublished(key) })
+
+			break
+		}
+	}
+
+	return p, nil
+}
+
+// isUnpublished tells headers that nobody publishes. CC, BCC and x-opt-* are the publisher's to use; what else is the broker's own it
+// would believe, up to 3.10.
+func isUnpublished(key string) bool {
+	return header.IsOwn(key) || header.IsBroker(key) && key != header.BrokerCC && key != header.BrokerBCC && !header.IsOpt(key)
+}
+
+// Decode makes a message of a delivery with the user's marshaler, which sees string headers only and neither ours nor the
+// broker's but for x-opt-*: most marshalers know nothing else. It works on a copy, so that what goes into a retry is what arrived, whatever
+// the marshaler or the handler does. An error means that the marshaler rejected the message, or panicked.
+func Decode(m Marshaler, d *amqp091.Delivery) (msg *message.Message, err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			msg, err = nil, fmt.Errorf("marshaler panicked: %v", r)
+		}
+	}()
+
+	plainDelivery := *d
+	plainDelivery.Body = slices.Clone(d.Body)
+	plainDelivery.Headers = plainHeaders(d.Headers)
+
+	msg, err = m.Unmarshal(plainDelivery)
+	if err == nil && msg == nil {
+		err = errors.New("marshaler gave neither a message nor an error")
+	}
+
+	return msg, err
+}
+
+// MarkRedelivered says in a message's metadata whether the broker has delivered it before, under the key that watermill-amqp has for
+// it. What is there under that key has been passed on from another message.
+func MarkRedelivered(msg *message.Message, key string, redelivered bool) {
+	switch {
+	case key == "":
+	case !redelivered:
+		delete(msg.Metadata, key)
+	case msg.Metadata == nil: // a marshaler of the user's own
+		msg.Metadata = message.Metadata{key: "true"}
+	default:
+		msg.Metadata[key] = "true"
+	}
+}
+
+// raw is what a message that nobody can decode looks like to those who want to see it all the same.
+func Undecoded(d *amqp091.Delivery) *message.Message {
+	msg := message.NewMessage("", slices.Clone(d.Body))
+	for key, value := range plainHeaders(d.Headers) {
+		msg.Metadata[key], _ = value.(string)
+	}
+
+	return msg
+}
+
+func plainHeaders(headers amqp091.Table) amqp091.Table {
+	out := make(amqp091.Table, len(headers))
+	for key, text := range wire.Opt(headers, HeaderText) {
+		out[key] = text
+	}
+	for key, value := range headers {
+		if header.IsOwn(key) || header.IsBroker(key) {
+			continue
+		}
+		if _, isText := value.(string); !isText { // else the same interface will do, without an allocation
+			value = HeaderText(value)
+		}
+		out[key] = value
+	}
+
+	return out
+}
+
+// HeaderText spells a header value of any AMQP type as text: numbers in decimal, times as RFC 3339, bytes as they are or in
+// base64 where they are no text, arrays and tables as JSON, the void as the empty string.
+func HeaderText(value any) string {
+	switch v := value.(type) {
+	case nil:
+		return ""
+	case string:
+		return v
+	case []byte:
+		if utf8.Valid(v) {
+			return string(v)
+		}
+
+		return base64.StdEncoding.EncodeToString(v)
+	case bool:
+		return strconv.FormatBool(v)
+	case float32:
+		return strconv.FormatFloat(float64(v), 'g', -1, 32)
+	case float64:
+		return strconv.FormatFloat(v, 'g', -1, 64)
+	case time.Time:
+		return v.UTC().Format(time.RFC3339)
+	case amqp091.Decimal:
+		return decimalText(v)
+	case []any, amqp091.Table:
+		text, err := json.Marshal(plain(v))
+		if err != nil {
+			return ""
+		}
+
+		return string(text)
+	}
+
+	return fmt.Sprint(value)
+}
+
+// plain makes a header value one that JSON can carry.
+func plain(value any) any {
+	switch v := value.(type) {
+	case []any:
+		out := make([]any, len(v))
+		for i := range v {
+			out[i] = plain(v[i])
+		}
+
+		return out
+	case amqp091.Table:
+		out := make(map[string]any, len(v))
+		for key := range v {
+			out[key] = plain(v[key])
+		}
+
+		return out
+	case []byte, time.Time, amqp091.Decimal:
+		return HeaderText(v)
+	case float32:
+		return plain(float64(v))
+	case float64:
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return HeaderText(v)
+		}
+	}
+
+	return value
+}
+
+func decimalText(d amqp091.Decimal) string {
+	digits := strconv.FormatInt(int64(d.Value), 10)
+
+	sign := ""
+	if strings.HasPrefix(digits, "-") {
+		sign, digits = "-", digits[1:]
+	}
+
+	scale := int(d.Scale)
+	if scale == 0 {
+		return sign + digits
+	}
+	if pad := scale + 1 - len(digits); pad > 0 {
+		digits = strings.Repeat("0", pad) + digits
+	}
+
+	return sign + digits[:len(digits)-scale] + "." + digits[len(digits)-scale:]
+}

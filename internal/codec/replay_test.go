@@ -1,0 +1,47 @@
+package codec
+
+import (
+	"testing"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// A letter of Watermill's own poison queue keeps what it tells when it is moved or imported.
+func TestMovedOfKeepsWatermillsKeys(t *testing.T) {
+	d := &amqp091.Delivery{Expiration: "60000", Headers: amqp091.Table{
+		"reason_poisoned": "boom", "topic_poisoned": "orders", "handler_poisoned": "charge", "subscriber_poisoned": "amqp.Subscriber",
+	}}
+	p, fits := MovedOf(d, "orders", 0)
+	assert.True(t, fits)
+	for key, value := range d.Headers {
+		assert.Equal(t, value, p.Headers[key], key)
+	}
+}
+
+// What is sent on without being read is what would be written if it were.
+func TestReplayHeadersAreThoseOfTheState(t *testing.T) {
+	state := fullState()
+	state.Count, state.Delay, state.Reason, state.Unknown = header.CountDead, "", retry.ReasonExhausted, nil
+	state.History = state.History[:2]
+	state.Arrival = wire.NewArrival("e", "k", "1", "u", `["a"]`)
+	d := &amqp091.Delivery{Headers: amqp091.Table{"own": int64(1)}}
+	for key, value := range state.Headers("id") {
+		d.Headers[key] = value
+	}
+
+	quick, fits := ReplayOf(d, Replay{MainQueue: state.Queue, Target: "other", Run: "run", Edits: "[]", Canary: "1 run q.lock"}, 0)
+	assert.True(t, fits)
+	slow := stateOfDead(d, state.Queue).ForReplay("other", "run", "1 run q.lock")
+	slow.Edits = "[]"
+	want := amqp091.Table{"own": int64(1)}
+	for key, value := range slow.Headers("id") {
+		want[key] = value
+	}
+	quick.Headers[header.ID] = "id"
+	assert.Equal(t, want, quick.Headers)
+}

@@ -1,0 +1,393 @@
+package connection
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/cenkalti/backoff/v5"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// ConnectionSettings say how to connect. They are those of watermill-amqp, without its types.
+type Settings struct {
+	URI string
+	// Addresses are those of further nodes of the cluster, host:port or host.
+	Addresses []string
+	TLS       *tls.Config
+	AMQP      *amqp091.Config
+	Reconnect Reconnect
+	// Role ends up in the connection's name, for the people who look at the broker.
+	Role string
+	// Emit is told what happens to the connection.
+	Emit func(retry.Event)
+}
+
+func (s Settings) emit(kind retry.EventKind, err error) {
+	s.Emit(retry.Event{Kind: kind, Connection: s.Role, Err: err})
+}
+
+// VirtualHost is where everything of the connection is.
+func (s Settings) VirtualHost() string {
+	configured := ""
+	if s.AMQP != nil {
+		configured = s.AMQP.Vhost
+	}
+	uri, err := ParseURI(s.URI)
+	if err != nil {
+		return configured
+	}
+
+	return cmp.Or(configured, uri.Vhost, "/")
+}
+
+// Reconnect is the backoff between attempts to connect.
+type Reconnect struct {
+	InitialInterval, MaxInterval time.Duration
+	RandomizationFactor          float64
+	Multiplier                   float64
+}
+
+func (r Reconnect) Backoff() *backoff.ExponentialBackOff {
+	return &backoff.ExponentialBackOff{
+		InitialInterval:     r.InitialInterval,
+		RandomizationFactor: r.RandomizationFactor,
+		Multiplier:          r.Multiplier,
+		MaxInterval:         r.MaxInterval,
+	}
+}
+
+const (
+	handshakeTimeout = 30 * time.Second
+
+	// writeTimeout bounds a write to a peer that takes nothing. Without it amqp091-go can hang for ever: its shutdown
+	// waits for the channel's lock, which the stuck writer holds, before it closes the socket.
+	writeTimeout = 30 * time.Second
+)
+
+// ErrClosed is returned after Close.
+var ErrClosed = errors.New("closed")
+
+// Connection is a connection that comes back: it is dialled when it is first asked for, and again after each loss.
+type Connection struct {
+	settings Settings
+	logger   watermill.LoggerAdapter
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu     sync.Mutex
+	link   *Link
+	dial   *dial
+	failed error // why there is no connection, as far as that is known
+	closed bool
+
+	turn turn // of the nodes
+}
+
+// dial is one attempt, or one series of attempts, that all who wait for a connection share.
+type dial struct {
+	wanted chan struct{} // closed when somebody waits for this attempt only: no pause comes before it then
+	once   sync.Once
+	done   chan struct{}
+	err    error
+}
+
+func newDial() *dial { return &dial{wanted: make(chan struct{}), done: make(chan struct{})} }
+
+func (d *dial) hurry() { d.once.Do(func() { close(d.wanted) }) }
+
+// NewConnection returns a connection that is not dialled yet.
+func New(settings Settings, logger watermill.LoggerAdapter) *Connection {
+	ctx, cancel := context.WithCancel(context.Background())
+
+	return &Connection{
+		settings: settings,
+		logger:   logger.With(watermill.LogFields{"connection": settings.Role}),
+		ctx:      ctx,
+		cancel:   cancel,
+	}
+}
+
+// TryLink gives the live link, or tries to connect once, at once: the pause that others wait for ends.
+func (c *Connection) TryLink(ctx context.Context) (*Link, error) { return c.get(ctx, false) }
+
+// Link gives the live link, or connects with backoff until it succeeds, ctx ends or the connection is closed.
+func (c *Connection) Link(ctx context.Context) (*Link, error) { return c.get(ctx, true) }
+
+func (c *Connection) get(ctx context.Context, persist bool) (*Link, error) {
+	for {
+		c.mu.Lock()
+		if c.closed {
+			c.mu.Unlock()
+			return nil, ErrClosed
+		}
+		if c.link != nil && c.link.IsAlive() {
+			link := c.link
+			c.mu.Unlock()
+			return link, nil
+		}
+		if c.dial == nil {
+			c.dial = newDial()
+			c.wg.Add(1)
+			go c.connect(c.dial)
+		}
+		d := c.dial
+		if !persist {
+			d.hurry()
+		}
+		c.mu.Unlock()
+
+		select {
+		case <-d.done:
+			if d.err != nil && !persist {
+				return nil, d.err
+			}
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-c.ctx.Done():
+			return nil, ErrClosed
+		}
+	}
+}
+
+// Failure tells why the last attempt to connect failed; nil if it did not.
+func (c *Connection) Failure() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.failed
+}
+
+// connect makes one attempt, tells who waits for just that, and goes on with backoff if it failed. Dialling cannot be
+// interrupted, so it has a goroutine of its own that nobody has to wait for.
+func (c *Connection) connect(d *dial) {
+	defer c.wg.Done()
+
+	wait := c.settings.Reconnect.Backoff()
+	wait.Reset()
+
+	for {
+		link, err := c.open()
+
+		c.mu.Lock()
+		c.link, c.dial, c.failed = link, nil, err
+		switch {
+		case c.closed:
+			err = errors.Join(ErrClosed, err)
+		case err != nil:
+			c.dial = newDial() // the next attempt
+		}
+		closed, next := c.closed, c.dial
+		c.mu.Unlock()
+
+		d.err = err
+		close(d.done)
+
+		if err == nil {
+			return
+		}
+		if closed {
+			if link != nil {
+				link.close(time.Now())
+			}
+			return
+		}
+
+		pause := wait.NextBackOff()
+		c.logger.Error("Cannot connect to RabbitMQ, trying again", err, watermill.LogFields{"wait_time": pause.String()})
+		d = next
+
+		select {
+		case <-time.After(pause):
+		case <-d.wanted:
+		case <-c.ctx.Done():
+			d.err = ErrClosed
+			close(d.done)
+
+			return
+		}
+	}
+}
+
+// open makes one attempt, at each node of the cluster if it needs to be.
+func (c *Connection) open() (*Link, error) {
+	nodes, limit, err := nodesOf(c.settings.URI, c.settings.Addresses)
+	if err != nil { // amqp091-go's own error shows all of it
+		return nil, fmt.Errorf("cannot connect to RabbitMQ: the address %w", err)
+	}
+
+	link, err := inTurn(nodes, &c.turn, func() bool { return c.ctx.Err() != nil }, func(node string) (*Link, error) {
+		return c.openNode(node, limit)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to RabbitMQ: %w", err)
+	}
+
+	return link, nil
+}
+
+func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
+	config := amqp091.Config{Locale: "en_US"}
+	if c.settings.AMQP != nil {
+		config = *c.settings.AMQP
+	}
+	if c.settings.TLS != nil {
+		config.TLSClientConfig = c.settings.TLS
+	}
+	config.Recovery = nil // two who reconnect would get into each other's way
+
+	// amqp091-go writes into them while it connects, and several connections may do so at the same time.
+	config.Properties = maps.Clone(config.Properties)
+
+	if config.Properties == nil {
+		config.Properties = amqp091.NewConnectionProperties()
+		config.Properties.SetClientConnectionName("watermill-retry " + c.settings.Role)
+	}
+
+	dialer := config.Dial
+	if dialer == nil {
+		dialer = amqp091.DefaultDial(limit)
+	}
+
+	broker, err := endpointOf(uri, config.TLSClientConfig)
+	if err != nil {
+		return nil, err
+	}
+
+	var (
+		socket  *timedConn
+		answers *heard
+		readable   *codec.ReadableConn
+		late    *time.Timer
+		keep    = func() bool { return true } // the socket, whatever becomes of the one who dials
+	)
+	began := time.Now()
+	config.Dial = func(network, _ string) (net.Conn, error) {
+		conn, err := dialWithin(limit, dialer, network, broker.address)
+		if err != nil {
+			return nil, err
+		}
+		keep = context.AfterFunc(c.ctx, func() { _ = conn.Close() }) // a broker that says nothing must not hold up a close
+		socket = &timedConn{Conn: conn}
+		secured, err := broker.secure(socket)
+		if err != nil {
+			_ = conn.Close()
+			return nil, explainTLS(err)
+		}
+		// Its deadline does not bound the rest of the handshake: amqp091-go moves it on with each heartbeat of a broker that
+		// does not open the connection.
+		late = time.AfterFunc(limit-time.Since(began), func() { _ = conn.Close() })
+		answers = &heard{Conn: secured}
+		readable = codec.Readable(answers)
+
+		return readable, nil
+	}
+
+	connection, err := amqp091.DialConfig(broker.uri, config)
+	inTime := late == nil || late.Stop()
+	keep()
+	if err != nil || !inTime {
+		if socket != nil {
+			_ = socket.Close() // amqp091-go leaves it open when it does not agree with the broker
+		}
+		if !inTime {
+			return nil, fmt.Errorf("no connection to %s within %s: %s", broker.address, limit, whatIsMissing(answers))
+		}
+
+		return nil, explainDial(err, answers, broker.tls)
+	}
+
+	readable.LimitFrames(connection.Config.FrameSize)
+
+	c.logger.Info("Connected to RabbitMQ", watermill.LogFields{"address": broker.address})
+	c.settings.emit(retry.EventConnected, nil) // before it can be lost
+
+	link := newLink(connection, socket, c.logger, c.settings.emit)
+	c.wg.Add(1)
+	go func() {
+		defer c.wg.Done()
+		link.watch()
+	}()
+
+	return link, nil
+}
+
+// Close closes the connection for good. It returns at the deadline at the latest, whatever the broker does.
+func (c *Connection) Close(deadline time.Time) {
+	c.mu.Lock()
+	already := c.closed
+	c.closed = true
+	link := c.link
+	c.mu.Unlock()
+
+	if already {
+		return
+	}
+
+	c.cancel()
+	if link != nil {
+		link.close(deadline)
+	}
+
+	// What is still dialling ends by itself and closes what it opened.
+	WaitUntil(deadline, c.wg.Wait)
+}
+
+// timedConn is a socket whose writes cannot block for ever. It counts what it reads.
+type timedConn struct {
+	net.Conn
+
+	received atomic.Int64
+}
+
+func (c *timedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.received.Add(int64(n))
+
+	return n, err
+}
+
+func (c *timedConn) Write(b []byte) (int, error) {
+	if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return 0, err
+	}
+
+	return c.Conn.Write(b)
+}
+
+// WaitUntil runs wait in a goroutine and reports whether it returned before the deadline.
+func WaitUntil(deadline time.Time, wait func()) bool {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		wait()
+	}()
+
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		select { // both were ready
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	}
+}

@@ -1,0 +1,175 @@
+package connection
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/fakebroker"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+func newTestConnection(t *testing.T, s Settings) *Connection {
+	t.Helper()
+	s.Emit = func(retry.Event) {}
+	c := New(s, watermill.NopLogger{})
+	t.Cleanup(func() { c.Close(time.Now().Add(time.Second)) })
+
+	return c
+}
+
+// Who asks for one attempt gets it at once, however long the pause is that the last failure has begun; and no more than one.
+func TestTryLinkEndsThePause(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := &fakebroker.Reluctant{Channels: map[int]bool{}}
+		var down atomic.Bool
+		var dials atomic.Int32
+		c := New(Settings{
+			URI: "amqp://guest:guest@broker/", Emit: func(retry.Event) {},
+			Reconnect: Reconnect{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 1},
+			AMQP: &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
+				dials.Add(1)
+				if down.Load() {
+					return nil, errors.New("the broker is down")
+				}
+
+				return broker.Dial(network, address)
+			}},
+		}, watermill.NopLogger{})
+		defer func() { c.Close(time.Now().Add(time.Second)) }()
+
+		down.Store(true)
+		began := time.Now()
+		for range 3 {
+			_, err := c.TryLink(t.Context())
+			require.ErrorContains(t, err, "the broker is down")
+		}
+		assert.EqualValues(t, 3, dials.Load())
+
+		down.Store(false)
+		_, err := c.TryLink(t.Context())
+		require.NoError(t, err)
+		assert.EqualValues(t, 4, dials.Load())
+		assert.Zero(t, time.Since(began))
+	})
+}
+
+// A broker that takes the connection and says nothing does not hold up who has given up.
+func TestCloseWhileABrokerSaysNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, uri := range []string{"amqp://guest:guest@a/", "amqps://guest:guest@a/"} {
+			c := New(Settings{URI: uri, Emit: func(retry.Event) {}, AMQP: &amqp091.Config{Dial: func(string, string) (net.Conn, error) {
+				client, server := net.Pipe()
+				go func() { _, _ = io.Copy(io.Discard, server) }()
+				return client, nil
+			}}, Reconnect: Reconnect{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 1}}, watermill.NopLogger{})
+			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+			began := time.Now()
+			_, err := c.TryLink(ctx)
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			c.Close(time.Now().Add(5 * time.Second))
+			assert.Equal(t, 4*time.Second, time.Since(began), uri)
+			cancel()
+		}
+	})
+}
+
+// The URI's own bound holds, for each node.
+func TestConnectionTimeoutOfTheURI(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		silent := func(string, string) (net.Conn, error) {
+			client, _ := net.Pipe()
+			return client, nil
+		}
+		for _, addresses := range [][]string{nil, {"b", "c"}} {
+			c := New(Settings{
+				URI: "amqp://guest:guest@a/?connection_timeout=1500", Addresses: addresses,
+				AMQP: &amqp091.Config{Dial: silent}, Reconnect: Reconnect{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 1},
+			}, watermill.NopLogger{})
+			began := time.Now()
+			_, err := c.TryLink(t.Context())
+			require.ErrorContains(t, err, "within 1.5s")
+			assert.Equal(t, time.Duration(1+len(addresses))*1500*time.Millisecond, time.Since(began))
+			c.Close(time.Now().Add(time.Second))
+		}
+	})
+}
+
+// Whatever else than AMQP answers at the address, the error says so.
+func TestWhatIsNotAMQP(t *testing.T) {
+	t.Parallel()
+
+	plainHTTP := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(plainHTTP.Close)
+	certificate := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(certificate.Close)
+	trusting := &tls.Config{InsecureSkipVerify: true} //nolint:gosec // a test
+
+	says := func(words string) string {
+		return listen(t, func(conn net.Conn) net.Conn { return conn }, words)
+	}
+	saysByTLS := func(words string) string {
+		return listen(t, func(conn net.Conn) net.Conn { return tls.Server(conn, certificate.TLS) }, words)
+	}
+	for name, c := range map[string]struct{ uri, want string }{
+		"an HTTP server":       {"amqp://u:SECRET@" + says("HTTP/1.1 400 Bad Request\r\n\r\n"), "an HTTP server answers there, not an AMQP broker; "},
+		"HTTPS":                {"amqps://u:SECRET@" + saysByTLS("HTTP/1.1 400 Bad Request\r\n\r\n"), "an HTTP server answers there, not an AMQP broker; "},
+		"HTTP by amqps":        {"amqps://u:SECRET@" + strings.TrimPrefix(plainHTTP.URL, "http://"), "an HTTP server answers there, not an AMQP broker; "},
+		"TLS, asked without":   {"amqp://u:SECRET@" + says("\x15\x03\x03\x00\x02\x02\x46"), "the port speaks TLS; use amqps://"},
+		"AMQP, asked with TLS": {"amqps://u:SECRET@" + says("AMQP\x00\x00\x09\x01"), "the port speaks AMQP without TLS; use amqp://"},
+		"no TLS, no AMQP":      {"amqps://u:SECRET@" + says("SSH-2.0-OpenSSH_9.2\r\n"), "the port does not speak TLS; "},
+		"another version":      {"amqp://u:SECRET@" + says("AMQP\x00\x01\x00\x00"), "the broker does not speak AMQP 0-9-1; "},
+		"SSH":                  {"amqp://u:SECRET@" + says("SSH-2.0-OpenSSH_9.2\r\n"), "what answers there is not an AMQP broker; "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			connection := newTestConnection(t, Settings{
+				URI: c.uri + "/?connection_timeout=5000", TLS: trusting,
+				Reconnect: Reconnect{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 1},
+			})
+			_, err := connection.TryLink(t.Context())
+			require.ErrorContains(t, err, "cannot connect to RabbitMQ: ")
+			require.ErrorContains(t, err, c.want)
+			assert.NotContains(t, err.Error(), "SECRET")
+		})
+	}
+}
+
+// listen says some words on each connection, once it has heard something, and closes it. It gives the address.
+func listen(t *testing.T, secure func(net.Conn) net.Conn, words string) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			socket, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				conn := secure(socket)
+				defer func() { _ = conn.Close() }()
+				if _, err := conn.Read(make([]byte, 1024)); err == nil {
+					_, _ = conn.Write([]byte(words))
+				}
+			}()
+		}
+	}()
+
+	return listener.Addr().String()
+}

@@ -1,0 +1,189 @@
+package connection
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// Link is one live AMQP connection.
+type Link struct {
+	*amqp091.Connection
+
+	socket *timedConn
+	logger watermill.LoggerAdapter
+	emit   func(kind retry.EventKind, err error)
+
+	closes chan *amqp091.Error
+	blocks chan amqp091.Blocking
+
+	dead chan struct{} // closed when the connection is gone
+
+	mu        sync.Mutex
+	unblocked chan struct{} // closed unless the broker has blocked the connection
+}
+
+// Received is how many bytes have come from the broker: where it grows, something is on its way.
+func (l *Link) Received() int64 { return l.socket.received.Load() }
+
+func newLink(
+	connection *amqp091.Connection, socket *timedConn, logger watermill.LoggerAdapter, emit func(retry.EventKind, error),
+) *Link {
+	open := make(chan struct{})
+	close(open)
+
+	return &Link{
+		Connection: connection,
+		socket:     socket,
+		logger:     logger,
+		emit:       emit,
+		closes:     connection.NotifyClose(make(chan *amqp091.Error, 1)),
+		blocks:     connection.NotifyBlocked(make(chan amqp091.Blocking, 8)),
+		dead:       make(chan struct{}),
+		unblocked:  open,
+	}
+}
+
+// watch follows the connection until it is gone.
+func (l *Link) watch() {
+	defer close(l.dead)
+	defer func() {
+		if l.IsBlocked() { // no alarm blocks what is not there
+			l.emit(retry.EventUnblocked, nil)
+		}
+	}()
+
+	for {
+		select {
+		case err, ok := <-l.closes:
+			if ok && err != nil {
+				l.logger.Error("Connection to RabbitMQ lost", err, nil)
+				l.emit(retry.EventDisconnected, err)
+			}
+
+			return
+		case b, ok := <-l.blocks:
+			if !ok {
+				l.blocks = nil
+				continue
+			}
+			l.setBlocked(b)
+		}
+	}
+}
+
+// setBlocked follows the alarms of the broker, which repeats itself.
+func (l *Link) setBlocked(b amqp091.Blocking) {
+	switch changed := l.block(b.Active); {
+	case !changed:
+	case b.Active:
+		l.logger.Error("RabbitMQ has blocked the connection, copies of failed messages wait", nil, watermill.LogFields{"reason": b.Reason})
+		l.emit(retry.EventBlocked, fmt.Errorf("blocked by the broker: %s", b.Reason))
+	default:
+		l.logger.Info("RabbitMQ has unblocked the connection", nil)
+		l.emit(retry.EventUnblocked, nil)
+	}
+}
+
+func (l *Link) block(active bool) (changed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	select {
+	case <-l.unblocked:
+		if active {
+			l.unblocked = make(chan struct{})
+		}
+
+		return active
+	default:
+		if !active {
+			close(l.unblocked)
+		}
+
+		return !active
+	}
+}
+
+func (l *Link) IsAlive() bool {
+	select {
+	case <-l.dead:
+		return false
+	default:
+		return !l.IsClosed()
+	}
+}
+
+func (l *Link) IsBlocked() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	select {
+	case <-l.unblocked:
+		return false
+	default:
+		return true
+	}
+}
+
+// WaitUnblocked waits while the broker blocks the connection (a memory or disk alarm). A publish now would sit in the
+// socket, unresolved, and arrive at some later time.
+func (l *Link) WaitUnblocked(ctx context.Context) error {
+	l.mu.Lock()
+	unblocked := l.unblocked
+	l.mu.Unlock()
+
+	select {
+	case <-unblocked:
+		return nil
+	default:
+	}
+
+	select {
+	case <-unblocked:
+		return nil
+	case <-l.dead:
+		return amqp091.ErrClosed
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Channel opens a channel. It fails with a *ChannelsError if there is none left.
+func (l *Link) Channel() (*amqp091.Channel, error) {
+	channel, err := l.Connection.Channel()
+	if errors.Is(err, amqp091.ErrChannelMax) {
+		return nil, &topology.ChannelsError{Max: int(l.Config.ChannelMax), Err: err}
+	}
+
+	return channel, err
+}
+
+// FrameSize is the negotiated frame size; zero means no limit.
+func (l *Link) FrameSize() int { return l.Config.FrameSize }
+
+// Version is the broker's, such as 4.0.5; empty when it does not say.
+func (l *Link) Version() string {
+	version, _ := l.Properties["version"].(string)
+	return version
+}
+
+// Abandon closes the connection's socket: for a broker that does not answer any more, and takes back what it has delivered.
+func (l *Link) Abandon() { _ = l.socket.Close() }
+
+// close closes the connection, politely until the deadline and then by its socket.
+func (l *Link) close(deadline time.Time) {
+	if WaitUntil(deadline, func() { _ = l.CloseDeadline(deadline) }) {
+		return
+	}
+
+	_ = l.socket.Close()
+}

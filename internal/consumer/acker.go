@@ -1,0 +1,223 @@
+package consumer
+
+import (
+	"slices"
+	"sync"
+)
+
+// acker acknowledges the deliveries of one channel, in batches as far as they have piled up while it was writing: it never
+// waits for more. One acknowledgement covers all deliveries up to the first that is still being worked on.
+type acker struct {
+	channel ackChannel
+
+	// writing is held while a batch is taken and written, and while a nack is: an acknowledgement of everything up to a delivery must
+	// not overtake what is said of single ones below it. It is taken before mu.
+	writing  sync.Mutex
+	commands int // written so far, guarded by writing
+
+	mu      sync.Mutex
+	settled []tags   // ascending, never adjacent: at most one more than there are deliveries that are not settled
+	pending []uint64 // settled, but still to be acknowledged
+	open    int      // delivered and not settled
+	closed  bool
+
+	changed chan struct{} // has something in it when open has changed
+
+	wake chan struct{}
+	done chan struct{}
+}
+
+// ackChannel is what an acker needs of a channel.
+type ackChannel interface {
+	Ack(tag uint64, multiple bool) error
+	Nack(tag uint64, multiple, requeue bool) error
+}
+
+// tags are delivery tags from first to last.
+type tags struct{ first, last uint64 }
+
+func newAcker(channel ackChannel) *acker {
+	a := &acker{
+		channel: channel,
+		settled: []tags{{0, 0}}, // delivery tags count from one on each channel
+		changed: make(chan struct{}, 1),
+		wake:    make(chan struct{}, 1),
+		done:    make(chan struct{}),
+	}
+	go a.run()
+
+	return a
+}
+
+// ack acknowledges a delivery soon. After close it does nothing: the channel is on its way out and the broker delivers again.
+func (a *acker) ack(tag uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	if a.closed {
+		return
+	}
+	a.settle(tag)
+	a.pending = append(a.pending, tag)
+
+	select {
+	case a.wake <- struct{}{}:
+	default:
+	}
+}
+
+// requeue gives a delivery back to its queue at once. It counts as settled only when that is written: an acknowledgement of
+// everything up to a later delivery would otherwise overtake it, and the message would be lost. After close it does nothing, like ack.
+func (a *acker) requeue(tag uint64) error {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+
+	if a.isClosed() {
+		return nil
+	}
+	a.commands++
+	if err := a.channel.Nack(tag, false, true); err != nil {
+		return err
+	}
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	a.settle(tag)
+
+	return nil
+}
+
+func (a *acker) isClosed() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	return a.closed
+}
+
+// arrived counts a delivery.
+func (a *acker) arrived() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	a.open++
+}
+
+// waitBelow waits until less than limit deliveries are not settled. It is false if stop came first. After notify the limit is asked
+// again.
+func (a *acker) waitBelow(limit func() int, stop <-chan struct{}) bool {
+	for {
+		a.mu.Lock()
+		open := a.open
+		a.mu.Unlock()
+		if open < limit() {
+			return true
+		}
+
+		select {
+		case <-a.changed:
+		case <-stop:
+			return false
+		}
+	}
+}
+
+// notify wakes who waits in waitBelow.
+func (a *acker) notify() {
+	select {
+	case a.changed <- struct{}{}:
+	default:
+	}
+}
+
+// settle adds a tag. mu is held.
+func (a *acker) settle(tag uint64) {
+	a.open--
+	a.notify()
+
+	i, _ := slices.BinarySearchFunc(a.settled, tag, func(r tags, tag uint64) int {
+		if r.first < tag {
+			return -1
+		}
+
+		return 1
+	})
+	below := a.settled[i-1].last+1 == tag // there is always one below
+	above := i < len(a.settled) && a.settled[i].first == tag+1
+
+	switch {
+	case below && above:
+		a.settled[i-1].last = a.settled[i].last
+		a.settled = slices.Delete(a.settled, i, i+1)
+	case below:
+		a.settled[i-1].last = tag
+	case above:
+		a.settled[i].first = tag
+	default:
+		a.settled = slices.Insert(a.settled, i, tags{tag, tag})
+	}
+}
+
+// close writes what is left and ends the acker. It returns how many commands were written on the channel.
+func (a *acker) close() (commands int) {
+	a.mu.Lock()
+	a.closed = true
+	a.mu.Unlock()
+
+	close(a.wake)
+	<-a.done
+
+	a.writing.Lock()
+	defer a.writing.Unlock()
+
+	return a.commands
+}
+
+func (a *acker) run() {
+	defer close(a.done)
+
+	for range a.wake {
+		a.flush()
+	}
+	a.flush()
+}
+
+// flush writes what is to be acknowledged.
+func (a *acker) flush() {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+
+	upTo, single := a.batch()
+
+	// An error means that the channel is gone: the broker delivers again what it has not seen acknowledged.
+	if upTo > 0 {
+		a.commands++
+		if a.channel.Ack(upTo, true) != nil {
+			return
+		}
+	}
+	for _, tag := range single {
+		a.commands++
+		if a.channel.Ack(tag, false) != nil {
+			return
+		}
+	}
+}
+
+// batch takes what is to be acknowledged: all up to a tag, and single ones behind a delivery that is not settled yet.
+func (a *acker) batch() (upTo uint64, single []uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	low := a.settled[0].last // everything up to here is settled
+	for _, tag := range a.pending {
+		if tag <= low {
+			upTo = max(upTo, tag)
+		} else {
+			single = append(single, tag)
+		}
+	}
+	a.pending = a.pending[:0]
+
+	return upTo, single
+}

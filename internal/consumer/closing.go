@@ -1,0 +1,97 @@
+package consumer
+
+import (
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/republish"
+)
+
+// A channel that closes loses acknowledgements. RabbitMQ's client of a quorum queue, which is part of the channel, sends 32 commands (acks
+// and nacks, each of one delivery or of many) and keeps the rest until the queue has applied those; what it still keeps when the channel
+// closes is dropped, and the messages come again. So an acknowledgement is safe only when few commands were sent before it, or when the
+// queue has applied them: see settleCommands.
+
+const (
+	// safeCommands is how many commands a channel may have sent when it closes. RabbitMQ's limit is 32.
+	safeCommands = 16
+	// quickClose is how long what was delivered ahead is kept when the subscription closes: if the handlers finish by then, one
+	// nack gives all of it back.
+	quickClose = 100 * time.Millisecond
+	// applyTime is how long commands are given to be applied, where nothing tells that they are.
+	applyTime = 300 * time.Millisecond
+)
+
+// close ends the session. While the subscription closes, it waits for what is handed out and for the copies, until the
+// deadline; else the broker has taken everything back already, and nothing is waited for.
+func (n *session) close(s *subscription) {
+	defer n.cancel(republish.ErrGone)
+
+	if n.isGone() {
+		n.acker.close()
+		return
+	}
+	if !s.isClosing() { // cancelled by the broker
+		// RabbitMQ closes the connection, with all other sessions, when a method follows the channel's close.
+		connection.WaitUntil(time.Now().Add(closeGrace), func() { <-n.taken })
+		n.shut(s, time.Now().Add(closeGrace))
+
+		return
+	}
+
+	inFlight := func() {
+		s.workers.Wait()
+		n.forwards.Wait()
+		n.paused.Wait()
+	}
+	// Also where the deadline is long over, as for a session that opens late: no method may follow the channel's close.
+	isTaken := connection.WaitUntil(latest(s.deadline, time.Now().Add(closeGrace)), func() { <-n.taken })
+	if isTaken && !connection.WaitUntil(earliest(s.deadline, time.Now().Add(quickClose)), inFlight) {
+		for _, d := range n.returned { // others can handle them meanwhile
+			n.requeueOf(s, d.DeliveryTag)
+		}
+	}
+	connection.WaitUntil(s.deadline, inFlight)
+	n.shut(s, latest(s.deadline, time.Now().Add(closeGrace)))
+}
+
+// shut writes the last acknowledgements, gives back whatever is not settled, and closes the channel: from 4.3 on the broker counts
+// as failed what a closing channel leaves behind, and an explicit nack not.
+func (n *session) shut(s *subscription, deadline time.Time) {
+	connection.WaitUntil(deadline, func() {
+		if n.acker.close() > safeCommands || n.countsLeft {
+			n.settleCommands(s)
+		}
+		_ = n.channel.Nack(0, true, true) // zero stands for all; the last tag may be settled, and is unknown then
+		_ = n.channel.Close()
+	})
+}
+
+// settleCommands returns when a quorum queue has applied all commands of the channel.
+//
+// A consumer is registered through the queue's log, behind the commands that the channel has sent; and the channel sends those
+// that it has kept before it cancels the consumer, likewise through the log. What is delivered in between goes back with the rest, and
+// so do messages that were on their way to a consumer when it was cancelled: amqp091-go drops them.
+func (n *session) settleCommands(s *subscription) {
+	if s.consumer.settings.Exclusive { // another process may consume by now, and a refusal would close the channel
+		<-time.After(applyTime)
+		return
+	}
+
+	const last = -1 << 31 // others, if there are any, are to get the message
+	if n.channel.Qos(1, 0, false) != nil {
+		return
+	}
+	tag := n.tagWith("close")
+	deliveries, err := n.channel.Consume(s.queue.Name, tag, false, false, false, false, amqp091.Table{"x-priority": int32(last)})
+	if err != nil {
+		return
+	}
+	if n.channel.Cancel(tag, false) != nil {
+		return
+	}
+	for range deliveries {
+	}
+}

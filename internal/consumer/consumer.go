@@ -1,0 +1,224 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/republish"
+)
+
+// ConsumerSettings say how to consume.
+type ConsumerSettings struct {
+	Connection connection.Settings
+	Logger     watermill.LoggerAdapter
+	Marshaler  codec.Marshaler
+	// RedeliveredKey is what a message has in its metadata that the broker has delivered before; empty for nothing.
+	RedeliveredKey string
+	// Engine decides over what fails, and is told what has become of it.
+	Engine *engine.Engine
+
+	// Concurrency is how many messages of a subscription are handed out at a time.
+	Concurrency int
+	// Prefetch is how many the broker delivers ahead, those included that are held.
+	Prefetch int
+
+	Consumer  string // tag; empty for a generated one
+	Exclusive bool
+	NoLocal   bool
+	NoWait    bool
+	Arguments amqp091.Table
+
+	// SingleActive says that the queues have single active consumers.
+	SingleActive bool
+	// Turns are shared by all consumers of the retrier.
+	Turns *Turns
+
+	CloseTimeout time.Duration
+}
+
+// Consumer consumes from queues over one connection.
+type Consumer struct {
+	settings   ConsumerSettings
+	connection *connection.Connection
+
+	mu            sync.Mutex
+	subscriptions map[*subscription]struct{}
+	closed        bool
+	closing       chan struct{} // closed when Close begins
+	done          chan struct{} // closed when Close is through
+
+	queues consumed
+}
+
+// NewConsumer returns a consumer that is connected.
+func New(ctx context.Context, settings ConsumerSettings) (*Consumer, error) {
+	c := &Consumer{
+		settings:      settings,
+		connection:    connection.New(settings.Connection, settings.Logger),
+		subscriptions: map[*subscription]struct{}{},
+		closing:       make(chan struct{}),
+		done:          make(chan struct{}),
+		queues:        consumed{queues: map[string]*consumedQueue{}},
+	}
+
+	if _, err := c.connection.TryLink(ctx); err != nil {
+		c.connection.Close(time.Now())
+		return nil, err
+	}
+
+	return c, nil
+}
+
+// Subscribe declares the topology of a queue and consumes from it, until ctx ends or Close. What goes wrong here, a broker that
+// cannot be reached, a conflict, a queue that is missing, a permission, is an error; later it is logged, and tried again with
+// backoff.
+func (c *Consumer) Subscribe(ctx context.Context, queue Queue) (<-chan *message.Message, error) {
+	link, err := c.connection.TryLink(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	s := newSubscription(ctx, c, queue)
+
+	first, err := s.first(ctx, link)
+	if err != nil {
+		s.abort(err)
+		return nil, err
+	}
+
+	if !c.begin(ctx, s, first) {
+		s.close(time.Now().Add(closeGrace))
+		first.close(s) // nothing was handed out
+		s.abort(connection.ErrClosed)
+
+		return nil, connection.ErrClosed
+	}
+
+	return s.out, nil
+}
+
+// begin starts a subscription, unless the consumer was closed meanwhile.
+func (c *Consumer) begin(ctx context.Context, s *subscription, first *session) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if c.closed {
+		return false
+	}
+	c.subscriptions[s] = struct{}{}
+
+	s.start(ctx, first, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+
+		delete(c.subscriptions, s)
+	})
+
+	return true
+}
+
+// declare declares the topology of a topic once for each connection.
+func (c *Consumer) declare(link *connection.Link, queue Queue) error {
+	if queue.Declare == nil {
+		return nil
+	}
+
+	used := c.queues.use(&queue)
+	defer used.leave()
+	d := used.declaration
+	d.turn.Lock()
+	defer d.turn.Unlock()
+
+	if d.link.Load() == link {
+		return nil
+	}
+
+	channel, err := link.Channel()
+	if err != nil {
+		return fmt.Errorf("cannot open a channel: %w", err)
+	}
+	defer channel.Close() // fails after an error of the broker, which has closed it
+
+	if err := queue.Declare(channel, link.Version()); err != nil {
+		return err
+	}
+	d.link.Store(link)
+
+	return nil
+}
+
+// Close stops consuming, lets what is handed out finish and be settled, and closes the connection. It returns when all is
+// done, at CloseTimeout at the latest. It is safe to call it again, and at the same time.
+func (c *Consumer) Close() error {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		<-c.done
+
+		return nil
+	}
+	c.closed = true
+	close(c.closing)
+	open := make([]*subscription, 0, len(c.subscriptions))
+	for s := range c.subscriptions {
+		open = append(open, s)
+	}
+	c.mu.Unlock()
+	defer close(c.done)
+
+	deadline := time.Now().Add(c.settings.CloseTimeout)
+	for _, s := range open {
+		s.close(deadline)
+	}
+	waitForAll := func(deadline time.Time) {
+		connection.WaitUntil(deadline, func() {
+			for _, s := range open {
+				<-s.done
+			}
+		})
+	}
+	waitForAll(deadline.Add(closeGrace))
+	c.connection.Close(latest(deadline, time.Now()).Add(closeGrace))
+	waitForAll(time.Now().Add(closeGrace)) // a write that the broker did not take ends with the connection
+
+	return nil
+}
+
+func (c *Consumer) noAnswer(queue string, after time.Duration) error {
+	return &topology.NoAnswerError{Queue: queue, VirtualHost: c.settings.Connection.VirtualHost(), For: after}
+}
+
+// closeGrace is what closing a channel or a connection may take when the handlers have used up the time.
+const closeGrace = time.Second
+
+func earliest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+
+	return b
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+
+	return b
+}
+
+// isClosing tells errors that a shutdown explains.
+func isClosing(err error) bool {
+	return errors.Is(err, connection.ErrClosed) || errors.Is(err, context.Canceled) || errors.Is(err, republish.ErrGone)
+}

@@ -1,0 +1,137 @@
+package consumer
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/testkit/fakebroker"
+)
+
+// Subscribe gives up with an error that says what it is, when the broker does not answer. Who tries again and again has one channel open
+// all the same, and when there is an answer in the end, the consumer that nobody waits for is closed.
+func TestSubscribe_NoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		broker := &fakebroker.Reluctant{Willing: make(chan struct{}), Channels: map[int]bool{}}
+		c := newTestConsumer(t, broker)
+		queue := Queue{Topic: "orders", Name: "orders"}
+
+		began := time.Now()
+		for range 3 {
+			_, err := c.Subscribe(t.Context(), queue)
+			var noAnswer *topology.NoAnswerError
+			require.ErrorAs(t, err, &noAnswer)
+			assert.Equal(t, "orders", noAnswer.Queue)
+			assert.Contains(t, err.Error(), "`rabbitmq-queues quorum_status -p '/' 'orders'`")
+		}
+		assert.Equal(t, openTimeout+2*declareTimeout, time.Since(began), "the others wait for the first, which might still declare")
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := c.Subscribe(ctx, queue)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		asked, channels := broker.Count()
+		assert.Equal(t, 1, asked)
+		assert.Equal(t, 1, channels)
+
+		close(broker.Willing)
+		synctest.Wait()
+		asked, channels = broker.Count()
+		assert.Equal(t, 1, asked, "those that have given up do not ask")
+		assert.Equal(t, 0, channels, "the consumer that nobody waits for")
+
+		_, err = c.Subscribe(t.Context(), queue)
+		require.NoError(t, err)
+		asked, channels = broker.Count()
+		assert.Equal(t, 2, asked)
+		assert.Equal(t, 1, channels)
+	})
+}
+
+// The consumer that comes when nobody waits for it any more is cancelled before its channel is closed: RabbitMQ closes the connection, and with it all
+// other sessions, when a method follows a channel's close.
+func TestSubscribe_AnswerComesLate(t *testing.T) {
+	for range 20 { // the two goroutines are in another order most of the time
+		synctest.Test(t, func(t *testing.T) {
+			broker := &fakebroker.Reluctant{Willing: make(chan struct{}), Channels: map[int]bool{}, Slow: time.Millisecond}
+			c := newTestConsumer(t, broker)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			_, err := c.Subscribe(ctx, Queue{Topic: "orders", Name: "orders"})
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+
+			<-time.After(10 * time.Second)
+			close(broker.Willing)
+			<-time.After(10 * time.Second)
+			asked, channels := broker.Count()
+			assert.Equal(t, 1, asked)
+			assert.Zero(t, channels)
+			broker.Mu.Lock()
+			defer broker.Mu.Unlock()
+			assert.False(t, broker.Overtaken)
+		})
+	}
+}
+
+// A subscription ends while the broker does not answer it after a lost connection. The consumer that comes in the end is closed: nobody
+// would be given what it takes away.
+func TestSubscriptionEnds_NoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		willing := make(chan struct{})
+		close(willing)
+		broker := &fakebroker.Reluctant{Willing: willing, Channels: map[int]bool{}}
+		c := newTestConsumer(t, broker)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		messages, err := c.Subscribe(ctx, Queue{Topic: "orders", Name: "orders"})
+		require.NoError(t, err)
+
+		broker.Cut()
+		<-time.After(10 * time.Second)
+		asked, channels := broker.Count()
+		require.Equal(t, 2, asked, "it consumes again")
+		require.Equal(t, 1, channels)
+		cancel()
+		_, open := <-messages
+		require.False(t, open, "the end does not wait for the broker")
+
+		close(broker.Willing)
+		<-time.After(10 * time.Second)
+		asked, channels = broker.Count()
+		assert.Equal(t, 2, asked)
+		assert.Equal(t, 0, channels, "the consumer that nobody waits for")
+	})
+}
+
+// When the broker has cancelled a consumer, its channel is closed only when nothing else is on its way: RabbitMQ closes the connection, and with it
+// all other sessions, when a method follows a channel's close.
+func TestBrokerCancels_ChannelIsClosedLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		willing := make(chan struct{})
+		close(willing)
+		broker := &fakebroker.Reluctant{Willing: willing, Channels: map[int]bool{}, Slow: 10 * time.Millisecond}
+		c := newTestConsumer(t, broker)
+		_, err := c.Subscribe(t.Context(), Queue{Topic: "orders", Name: "orders"})
+		require.NoError(t, err)
+
+		for range 5 {
+			broker.Mu.Lock()
+			for channel := range broker.Channels {
+				broker.Peers[0].Method(uint16(channel), 60, 30, "\x03tag\x01") //nolint:gosec // few
+			}
+			broker.Mu.Unlock()
+			<-time.After(10 * time.Second)
+		}
+		asked, channels := broker.Count()
+		assert.Equal(t, 6, asked, "it consumes again each time")
+		assert.Equal(t, 1, channels)
+		broker.Mu.Lock()
+		defer broker.Mu.Unlock()
+		assert.False(t, broker.Overtaken)
+	})
+}

@@ -1,0 +1,126 @@
+package consumer
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/hostile"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+func TestOddHeadersNeverPanic(t *testing.T) {
+	queue := testSource(config.Policy{})
+
+	rapid.Check(t, func(t *rapid.T) {
+		d := hostile.AnyDelivery(4).Draw(t, "delivery")
+		for _, key := range []string{"x-death", "x-delivery-count", "CC", header.Version, header.Queue, header.Count, header.Delay} {
+			if rapid.Bool().Draw(t, key) {
+				d.Headers[key] = hostile.AnyField(2).Draw(t, "value")
+			}
+		}
+
+		a := queue.arrive(&d, time.Now(), watermill.NopLogger{})
+		require.Equal(t, "orders", a.state.Queue)
+		require.Zero(t, a.state.Count, "no chance value is trusted")
+	})
+}
+
+func testSource(policy config.Policy) Queue {
+	return Queue{
+		Topic: "topic", Name: "orders", Policy: policy.WithDefaults(), Names: topology.Names{}.WithDefaults(),
+	}
+}
+
+func TestArrive(t *testing.T) {
+	state := func(count, delay string) amqp091.Table {
+		return amqp091.Table{
+			header.Version: "1", header.Queue: "orders", header.Count: count, header.Delay: delay, header.Attempts: "4",
+		}
+	}
+	and := func(h amqp091.Table, key string, value any) amqp091.Table {
+		h[key] = value
+		return h
+	}
+	died := func(queue string) []any { return []any{amqp091.Table{"queue": queue}} }
+
+	now := time.Now()
+	for name, test := range map[string]struct {
+		headers amqp091.Table
+		want    arrival
+	}{
+		"fresh":                 {nil, arrival{state: wire.State{Queue: "orders"}}},
+		"from the quorum queue": {and(state("2", "30s"), "x-death", died("orders.retry.30s")), arrival{state: wire.State{Queue: "orders", Count: 2, Delay: "30s", Attempts: 4}}},
+		"from the classic":      {and(state("2", "30s"), "x-death", died("orders.retry.30s.classic")), arrival{state: wire.State{Queue: "orders", Count: 2, Delay: "30s", Attempts: 4}}},
+		"a delay of the past":   {and(state("2", "77h"), "x-death", died("orders.retry.77h")), arrival{state: wire.State{Queue: "orders", Count: 2, Delay: "77h", Attempts: 4}}},
+		"a delay of nobody":     {and(state("2", "60s"), "x-death", died("orders.retry.60s")), arrival{state: wire.State{Queue: "orders"}}},
+		"other queue":           {and(state("2", "30s"), "x-death", died("other.retry.30s")), arrival{state: wire.State{Queue: "orders"}}},
+		"passed on":             {state("2", "30s"), arrival{state: wire.State{Queue: "orders"}}},
+		"replay":                {state("-1", ""), arrival{state: wire.State{Queue: "orders", Attempts: 4, Replays: 1}, replay: true}},
+		"clamped":               {state("99", ""), arrival{state: wire.State{Queue: "orders", Count: 5, Attempts: 4}}},
+		"delivered 9 times":     {amqp091.Table{"x-delivery-count": int64(9)}, arrival{state: wire.State{Queue: "orders"}}},
+		"delivered 10 times":    {amqp091.Table{"x-delivery-count": int64(10)}, arrival{state: wire.State{Queue: "orders"}, crashed: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			test.want.state.Since = now // it has no timestamp
+			queue := testSource(config.Policy{})
+			assert.Equal(t, test.want, queue.arrive(&amqp091.Delivery{Headers: test.headers, Redelivered: true}, now, watermill.NopLogger{}))
+
+			off := testSource(config.Policy{Mode: config.ModeOff})
+			assert.Zero(t, off.arrive(&amqp091.Delivery{Headers: test.headers}, now, watermill.NopLogger{}))
+		})
+	}
+}
+
+func TestArriveHonoursTheCrashLimit(t *testing.T) {
+	queue := testSource(config.Policy{CrashLimit: 3})
+
+	for count, want := range map[int64]bool{0: false, 2: false, 3: true, 4: true, -1: false} {
+		d := &amqp091.Delivery{Headers: amqp091.Table{"x-delivery-count": count}, Redelivered: true}
+		assert.Equal(t, want, queue.arrive(d, time.Now(), watermill.NopLogger{}).crashed, count)
+
+		d.Redelivered = false
+		assert.False(t, queue.arrive(d, time.Now(), watermill.NopLogger{}).crashed, "%d, given by a publisher", count)
+	}
+}
+
+func TestArriveLogsUnknownVersions(t *testing.T) {
+	logger := watermill.NewCaptureLogger()
+	d := &amqp091.Delivery{Headers: amqp091.Table{header.Version: []any{int64(2)}, header.Queue: "orders", header.Count: "1"}}
+
+	now, queue := time.Now(), testSource(config.Policy{})
+	assert.Equal(t, arrival{state: wire.State{Queue: "orders", Since: now}}, queue.arrive(d, now, logger))
+
+	logged := logger.Captured()[watermill.InfoLogLevel]
+	require.Len(t, logged, 1)
+	assert.Equal(t, watermill.LogFields{"amqp_queue_name": "orders", "version": "[2]"}, logged[0].Fields)
+}
+
+func TestIsRetryQueue(t *testing.T) {
+	queue := testSource(config.Policy{})
+	assert.True(t, queue.isRetryQueue("orders.retry.1500ms", "1500ms"))
+	assert.False(t, queue.isRetryQueue("orders.retry.1500ms", "1s"))
+	assert.False(t, queue.isRetryQueue("orders.retry.", ""), "not a delay")
+	assert.False(t, queue.isRetryQueue("orders.retry.1.5s", "1.5s"), "not spelled canonically")
+
+	queue.Names.RetryQueue = func(p topology.RetryQueueParams) string { return p.Delay + "/" + p.Queue }
+	assert.True(t, queue.isRetryQueue("2h/orders", "2h"), "names are the user's")
+	assert.False(t, queue.isRetryQueue("orders.retry.2h", "2h"))
+}
+
+func TestDelaysOfPoliciesAreRead(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		delay := time.Duration(rapid.Int64Range(1, 315_360_000_000).Draw(t, "ms")) * time.Millisecond
+		text := config.FormatDelay(delay)
+		queue := testSource(config.Policy{})
+		require.True(t, queue.isRetryQueue("orders.retry."+text, text))
+	})
+}

@@ -1,0 +1,12 @@
+package consumer
+
+import "time"
+
+// refuse stops the subscription, whose messages would be lost.
+func (s *subscription) refuse(err error) {
+	if s.refused.Swap(true) {
+		return
+	}
+	s.logger.Error("Subscription stops: its messages would be lost", err, nil)
+	s.close(time.Now().Add(s.consumer.settings.CloseTimeout))
+}

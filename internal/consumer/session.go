@@ -1,0 +1,395 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
+	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// session is one AMQP channel with one consumer at a time on it.
+type session struct {
+	channel *amqp091.Channel
+	acker   *acker
+
+	// ctx is the parent of the messages' contexts; it ends with the channel, because the broker delivers them again.
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+
+	over chan struct{} // closed when the broker delivers no more: the consumer or the channel is gone
+	gone chan struct{} // closed when the channel is gone, and with it every delivery that is not settled
+	stop chan struct{} // closed when nothing more may be handed out: it is over, or the subscription closes
+
+	// Of the goroutine that takes deliveries from the broker, see intake.go.
+	queueName    string
+	suspectsFrom int64 // x-delivery-count; never for none
+	tag          string
+	consumed     int // how many consumers there were
+	deliveries   chan received
+	handed       tally // handed out and not handled yet
+	crowd        crowd
+	taken        chan struct{}
+	returned     []received // delivered and handed to nobody; read after taken
+
+	countsLeft bool // the broker counts what a closing channel leaves behind, and not what is given back before
+
+	forwards tally // copies that are not confirmed yet
+	paused   tally // deliveries that go back to their queue after a pause
+}
+
+// openSession declares and consumes. What was declared over an earlier connection is most likely still there: it is declared again
+// beside consuming, because a retry queue that is not available, such as a classic one whose node is down, must not keep healthy messages
+// from being handled.
+func openSession(s *subscription, link *connection.Link, isDeclared func()) (*session, error) {
+	if s.began && s.consumer.queues.hasDeclared(&s.queue) {
+		if session, err := beginSession(s, link); err == nil {
+			go s.declareAgain(link)
+			return session, nil
+		}
+	}
+	if err := s.consumer.declare(link, s.queue); err != nil {
+		return nil, err
+	}
+	isDeclared()
+
+	return beginSession(s, link)
+}
+
+func beginSession(s *subscription, link *connection.Link) (*session, error) {
+	channel, err := link.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("cannot open a channel: %w", err)
+	}
+
+	session, err := newSession(s, channel, link.Version())
+	if err != nil {
+		s.consumer.queues.forget(s.queue.Name) // it may have been deleted
+		_ = channel.Close()
+
+		return nil, err
+	}
+
+	return session, nil
+}
+
+func newSession(s *subscription, channel *amqp091.Channel, version string) (*session, error) {
+	settings := s.consumer.settings
+	closes := channel.NotifyClose(make(chan *amqp091.Error, 1))
+	cancels := channel.NotifyCancel(make(chan string, 1))
+
+	const most = 1024 // behind that the stamps of a huge prefetch are late, which costs less than its memory
+	n := &session{
+		channel: channel, tag: settings.Consumer, queueName: s.queue.Name, suspectsFrom: suspectsFrom(&s.queue.Policy, version),
+		countsLeft: rabbitmq.AtLeast(version, 4, 3),
+		over:       make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{}), taken: make(chan struct{}),
+		deliveries: make(chan received, min(settings.Prefetch, most)), crowd: newCrowd(settings.Prefetch),
+	}
+	if n.tag == "" {
+		n.tag = "watermill-retry-" + watermill.NewShortUUID()
+	}
+	if settings.Exclusive || settings.SingleActive { // without a consumer for a moment, another process would take its place
+		n.suspectsFrom = never
+		n.crowd.share = math.MaxInt
+	}
+	first, err := n.consume(s, n.firstPrefetch(s))
+	if err != nil {
+		return nil, cannotConsume(s.queue.Name, err)
+	}
+
+	n.acker = newAcker(channel)
+	n.ctx, n.cancel = context.WithCancelCause(s.ctx)
+	go n.watch(s, closes, cancels)
+	go func() {
+		defer close(n.stop)
+		select {
+		case <-n.over:
+		case <-s.closing:
+		}
+	}()
+	go n.take(s, first)
+
+	return n, nil
+}
+
+// cannotConsume says what to do where that is known: the broker's own words do not.
+func cannotConsume(queue string, err error) error {
+	if broker := (*amqp091.Error)(nil); errors.As(err, &broker) && broker.Code == amqp091.NotFound {
+		err = fmt.Errorf("the queue does not exist: with topology assume, all must be provisioned before: %w", err)
+	}
+
+	return fmt.Errorf("cannot consume from queue %q: %w", queue, topology.ExplainUse(topology.UseConsume, topology.KindQueue, queue, err))
+}
+
+// watch tells when the session is over.
+func (n *session) watch(s *subscription, closes <-chan *amqp091.Error, cancels <-chan string) {
+	defer close(n.gone)
+	defer n.cancel(republish.ErrGone)
+
+	lost := func(err *amqp091.Error) {
+		if err.Code == amqp091.NotFound {
+			s.consumer.queues.forget(s.queue.Name)
+		}
+		s.logger.Error("Channel closed", err, nil)
+	}
+
+	select {
+	case _, cancelled := <-cancels:
+		if cancelled {
+			s.consumer.queues.forget(s.queue.Name)
+			s.logger.Error("RabbitMQ has cancelled the consumer: the queue was deleted or is not available", nil, nil)
+		}
+	case err, ok := <-closes:
+		if ok {
+			lost(err)
+		}
+	}
+	close(n.over)
+
+	for err := range closes { // until the channel is gone
+		lost(err)
+	}
+}
+
+func (n *session) isGone() bool { return n.channel.IsClosed() }
+
+// work hands out one message after the other until the session is over.
+func (n *session) work(s *subscription) {
+	for {
+		select {
+		case <-s.closing:
+			return
+		case d, ok := <-n.deliveries:
+			if !ok {
+				select { // it is about to be over; or cancelled by ourselves
+				case <-n.over:
+				case <-s.closing:
+				}
+
+				return
+			}
+			if !n.isGone() { // else it will come again
+				n.handle(s, &inFlight{engine: s.consumer.settings.Engine, queue: &s.queue, subscription: s, delivery: d.Delivery, consumer: d.consumer}, d.at)
+			}
+			n.handed.Done()
+		}
+	}
+}
+
+// handle is the way of one delivery: read, decode, hand out, wait for the answer, settle.
+func (n *session) handle(s *subscription, h *inFlight, arrived time.Time) {
+	d := &h.delivery
+	if d.Acknowledger == nil {
+		return // a ghost: what a closed channel of deliveries would give; there is nothing to settle
+	}
+	settings := &s.consumer.settings
+
+	h.lost = codec.LostHeaders(d.Headers)
+	h.arrival = s.queue.arrive(d, arrived, s.logger)
+	h.Arrive(&s.queue.Policy, &h.state)
+
+	if h.crashed {
+		n.judge(s, h, retry.Failure{
+			Class: retry.ClassCrashed, Topic: s.queue.Topic, Err: s.queue.crashError(d), Message: unseen(h),
+		})
+
+		return
+	}
+
+	off := s.queue.Policy.Mode == config.ModeOff
+	msg, err := codec.Decode(settings.Marshaler, d)
+	if h.lost != "" {
+		if lost := codec.ExplainLostHeaders(h.lost); off {
+			s.logger.Error("Message is handed out without some of its headers", lost, nil)
+		} else {
+			err = lost // what is left of it may mean something else
+		}
+	}
+	if err != nil {
+		if !off {
+			n.judge(s, h, retry.Failure{
+				Class: retry.ClassUndecodable, Topic: s.queue.Topic, Err: err, Message: unseen(h),
+			})
+
+			return
+		}
+		msg = codec.Undecoded(d) // there is no dead-letter queue to send it to
+	}
+	ctx, cancel := context.WithCancel(n.ctx)
+	defer cancel()
+
+	if s.queue.DeadLettersOf != "" {
+		letter, uuid := codec.DeadLetter(d, s.queue.DeadLettersOf)
+		letter.Removed = cmp.Or(letter.Removed, h.lost)
+		ctx, h.state.UUID = engine.WithDeadLetter(ctx, letter), uuid
+	}
+	h.clean(msg)
+	codec.MarkRedelivered(msg, settings.RedeliveredKey, d.Redelivered)
+	if h.nameless = msg.UUID == ""; h.nameless {
+		msg.UUID = codec.MessageUUID(h.state, d)
+	}
+	h.ctx, h.msg, h.uuid = ctx, msg, msg.UUID
+	msg.SetContext(engine.WithDelivery(ctx, h))
+
+	if s.isClosing() {
+		n.requeue(s, h)
+		return
+	}
+
+	select {
+	case s.out <- msg:
+	case <-s.closing:
+		n.requeue(s, h)
+		return
+	case <-n.gone:
+		return
+	}
+
+	acked := false
+	select {
+	case <-msg.Acked():
+		acked = true
+	case <-msg.Nacked():
+	case <-s.ctx.Done(): // the time to close is over; the broker delivers it again
+		n.giveUp(s, h)
+		return
+	}
+	if !h.wait(s.ctx) {
+		n.giveUp(s, h)
+		return
+	}
+
+	n.settle(s, h, acked)
+}
+
+// giveUp leaves a message to the broker while its handler, or a middleware, is not done with it.
+func (n *session) giveUp(s *subscription, h *inFlight) {
+	if settlement, _ := h.answer(); settlement != nil && settlement.Verdict.Action != retry.ActionRequeue {
+		settlement.Abandoned(context.Cause(s.ctx))
+		return
+	}
+	s.consumer.settings.Engine.Ended(retry.EventRequeued, h, unseen(h))
+}
+
+// settle carries out what the middleware has left, or what the router's answer says by itself.
+func (n *session) settle(s *subscription, h *inFlight, acked bool) {
+	settlement, succeeded := h.answer()
+	s.noMiddleware.note(h.wasSeen())
+
+	switch {
+	case h.refusal != nil:
+		n.requeue(s, h)
+	case settlement != nil:
+		n.carryOut(s, h, *settlement)
+	case acked && n.isGone(): // too late: it will come again
+		n.ended(s, h, retry.EventRequeued)
+	case acked:
+		n.acker.ack(h.delivery.DeliveryTag)
+		n.ended(s, h, retry.EventSucceeded)
+		s.queue.tell(h.state.Canary, wire.Handled, nil)
+	case succeeded && !s.isClosing():
+		n.judge(s, h, retry.Failure{
+			Class: retry.ClassUnpublishable, Err: errUnpublishable, Message: h.msg, Topic: s.queue.Topic,
+		})
+	case s.queue.DeadLettersOf != "":
+		n.setAside(s, h)
+	default: // a plain nack, or a publisher that a shutdown has closed before its handlers
+		n.nack(s, h)
+	}
+}
+
+// ended tells of an attempt that has not failed.
+func (n *session) ended(s *subscription, h *inFlight, kind retry.EventKind) {
+	s.consumer.settings.Engine.Ended(kind, h, h.msg)
+}
+
+// unseen is what can be made of a message that no handler may see, or that one has still in its hands.
+func unseen(h *inFlight) *message.Message {
+	msg := codec.Undecoded(&h.delivery)
+	msg.UUID = cmp.Or(h.uuid, codec.MessageUUID(h.state, &h.delivery))
+
+	return msg
+}
+
+func (n *session) judge(s *subscription, h *inFlight, f retry.Failure) {
+	n.carryOut(s, h, s.consumer.settings.Engine.Judge(h, f))
+}
+
+func (n *session) carryOut(s *subscription, h *inFlight, settlement engine.Settlement) {
+	switch settlement.Verdict.Action {
+	case retry.ActionDrop:
+		if n.isGone() {
+			settlement.Abandoned(republish.ErrGone)
+			return
+		}
+		n.acker.ack(h.delivery.DeliveryTag)
+		settlement.Done(settlement.Verdict)
+		s.queue.tell(h.state.Canary, wire.Dropped, nil)
+	case retry.ActionRetry, retry.ActionPostpone, retry.ActionDeadLetter:
+		n.forwards.Add(1)
+		go func() {
+			defer n.forwards.Done()
+			n.forward(s, h, settlement)
+		}()
+	case retry.ActionRequeue:
+		n.requeue(s, h)
+		n.ended(s, h, retry.EventRequeued)
+	case retry.ActionRetryNow:
+		panic("unreachable: only a middleware that calls the handler again is given this")
+	}
+}
+
+// forward acknowledges the delivery when the broker has confirmed its copy.
+func (n *session) forward(s *subscription, h *inFlight, settlement engine.Settlement) {
+	published, err := s.queue.Forwarder.Forward(n.ctx, &codec.CopyRequest{
+		Delivery: &h.delivery,
+		State:    codec.Identify(settlement.State, &h.delivery, h.nameless),
+		Wait:     settlement.Verdict.Wait,
+		Replay:   h.replay,
+		Lost:     h.lost,
+	}, n.isGone)
+	if err != nil {
+		settlement.Abandoned(err)
+		if !isClosing(err) {
+			s.logger.Error("Failed message was not forwarded, the broker will deliver it again", err, nil)
+		}
+
+		return
+	}
+
+	n.acker.ack(h.delivery.DeliveryTag)
+	settlement.Done(final(settlement.Verdict, published))
+	s.queue.tell(h.state.Canary, republish.OutcomeOf(published, settlement.Verdict.Action == retry.ActionPostpone), published)
+}
+
+// final is the verdict that was carried out: a message without room for our headers is dead-lettered instead of retried.
+func final(v retry.Verdict, published *wire.State) retry.Verdict {
+	if published.Reason == retry.ReasonTooLarge {
+		return retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonTooLarge}
+	}
+
+	return v
+}
+
+func (n *session) requeue(s *subscription, h *inFlight) { n.requeueOf(s, h.delivery.DeliveryTag) }
+
+func (n *session) requeueOf(s *subscription, tag uint64) {
+	if err := n.acker.requeue(tag); err != nil && !n.isGone() {
+		s.logger.Error("Cannot give a message back to its queue", err, nil)
+	}
+}

@@ -1,0 +1,305 @@
+package consumer
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// subscription is one call of Subscribe. It lives through as many sessions as the broker makes necessary; its workers are
+// the slots for messages that are handed out, and outlive sessions with the handlers they wait for.
+type subscription struct {
+	consumer *Consumer
+	queue    Queue
+	logger   watermill.LoggerAdapter
+
+	out chan *message.Message
+
+	began bool // the first session was there; written before run
+
+	noMiddleware noMiddleware
+	refused      atomic.Bool
+
+	// ctx has the values of the context of Subscribe, but not its end: handlers finish during a close. abort ends it when
+	// the time to close is over.
+	ctx   context.Context
+	abort context.CancelCauseFunc
+
+	offers  chan *session // the session of the time, for a worker that has none
+	workers sync.WaitGroup
+
+	closing  chan struct{} // closed when no more messages may be handed out
+	deadline time.Time     // of the close; read after closing
+	once     sync.Once
+	done     chan struct{} // closed when all is over
+}
+
+func newSubscription(ctx context.Context, c *Consumer, queue Queue) *subscription {
+	inner, abort := context.WithCancelCause(context.WithoutCancel(ctx))
+	context.AfterFunc(inner, c.queues.use(&queue).leave)
+
+	return &subscription{
+		consumer: c,
+		queue:    queue,
+		logger:   c.settings.Logger.With(watermill.LogFields{"topic": queue.Topic, "amqp_queue_name": queue.Name}),
+		out:      make(chan *message.Message),
+		ctx:      inner,
+		abort:    abort,
+		offers:   make(chan *session),
+		closing:  make(chan struct{}),
+		done:     make(chan struct{}),
+	}
+}
+
+func (s *subscription) start(ctx context.Context, first *session, ended func()) {
+	s.began = true
+	stop := context.AfterFunc(ctx, func() { s.close(time.Now().Add(s.consumer.settings.CloseTimeout)) })
+
+	for range s.consumer.settings.Concurrency {
+		s.workers.Add(1)
+		go func() {
+			defer s.workers.Done()
+			s.work()
+		}()
+	}
+
+	go func() {
+		defer close(s.done)
+		defer ended()
+		defer close(s.out)
+		defer stop()
+
+		s.run(first)
+		s.workers.Wait()
+		s.abort(connection.ErrClosed)
+		s.queue.end()
+	}()
+}
+
+// close begins to close. It does not wait.
+func (s *subscription) close(deadline time.Time) {
+	s.once.Do(func() {
+		s.deadline = deadline
+		close(s.closing)
+
+		timer := time.AfterFunc(time.Until(deadline), func() {
+			s.logger.Info("Handlers did not finish in time, their messages go back to the queue", nil)
+			s.abort(connection.ErrClosed)
+		})
+		context.AfterFunc(s.ctx, func() { timer.Stop() })
+	})
+}
+
+func (s *subscription) isClosing() bool {
+	select {
+	case <-s.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// run offers one session after the other to the workers.
+func (s *subscription) run(session *session) {
+	wait := s.consumer.settings.Connection.Reconnect.Backoff()
+	wait.MaxInterval = min(wait.MaxInterval, 5*time.Second)
+	wait.InitialInterval = min(wait.InitialInterval, wait.MaxInterval)
+	wait.Reset()
+
+	for {
+		began := time.Now()
+
+		if session != nil {
+			s.logger.Info("Consuming", nil)
+			s.emit(retry.EventConsuming)
+			s.serve(session)
+			session.close(s)
+			s.logger.Info("Stopped consuming", nil)
+			s.emit(retry.EventStoppedConsuming)
+		}
+		if time.Since(began) > 10*time.Second { // it was not the opening that failed
+			wait.Reset()
+		}
+
+		s.pause(wait)
+		if s.isClosing() {
+			return
+		}
+
+		var err error
+		if session, err = s.open(); err != nil && !isClosing(err) {
+			s.logger.Error("Cannot consume, trying again", err, nil)
+		}
+	}
+}
+
+func (s *subscription) emit(kind retry.EventKind) {
+	s.consumer.settings.Engine.Emit(retry.Event{
+		Kind: kind, Topic: s.queue.Topic, Queue: s.queue.Name, DeadLetters: s.queue.DeadLettersOf != "",
+	})
+}
+
+func (s *subscription) pause(wait *backoff.ExponentialBackOff) {
+	select {
+	case <-time.After(wait.NextBackOff()):
+	case <-s.closing:
+	}
+}
+
+// open waits for the connection, declares and consumes. A close ends it, also in the middle of a call that the broker does
+// not answer: that call ends with the connection.
+func (s *subscription) open() (*session, error) {
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+
+	go func() {
+		select {
+		case <-s.closing:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+
+	link, err := s.consumer.connection.Link(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	result, _ := s.opening(link)
+
+	return s.reopened(result)
+}
+
+// reopened waits for a session, and tells now and then that it does. It never makes a second attempt beside the first: each would leave
+// a channel at the broker that does not answer it.
+func (s *subscription) reopened(result <-chan opened) (*session, error) {
+	warning := time.NewTicker(openTimeout)
+	defer warning.Stop()
+
+	for {
+		select {
+		case r := <-result:
+			return r.session, r.err
+		case <-warning.C:
+			s.logger.Error("Cannot consume yet", s.consumer.noAnswer(s.queue.Name, openTimeout), nil)
+		case <-s.closing:
+			s.discard(result)
+			return nil, connection.ErrClosed
+		}
+	}
+}
+
+// first waits for the first session, for which somebody waits in turn, and so not for ever.
+func (s *subscription) first(ctx context.Context, link *connection.Link) (*session, error) {
+	result, isDeclared := s.opening(link)
+	bound := declareTimeout
+	timeout := time.NewTimer(bound)
+	defer timeout.Stop()
+
+	var err error
+	for err == nil {
+		select {
+		case r := <-result:
+			return r.session, r.err
+		case <-isDeclared:
+			isDeclared, bound = nil, openTimeout
+			timeout.Reset(bound)
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		case <-timeout.C:
+			err = s.consumer.noAnswer(s.queue.Name, bound)
+		}
+	}
+	s.abort(err)
+	s.close(time.Now().Add(closeGrace))
+	s.discard(result)
+
+	return nil, err
+}
+
+const (
+	// declareTimeout is how long the broker may take to declare. RabbitMQ from 4.0 on takes a minute to tell of a classic queue that its node
+	// is down.
+	declareTimeout = 2 * time.Minute
+	// openTimeout is how long it may take then to begin to deliver.
+	openTimeout = 30 * time.Second
+)
+
+// opened is the outcome of opening a session.
+type opened struct {
+	session *session
+	err     error
+}
+
+// opening declares and consumes. It has a goroutine of its own, because it can take as long as the connection lives: RabbitMQ does not
+// answer a consumer of a quorum queue that has no leader. So there is one at a time for each queue: each that was given up leaves
+// a channel at the broker until then, and whoever tries again and again would leave one each time.
+func (s *subscription) opening(link *connection.Link) (result chan opened, isDeclared chan struct{}) {
+	result, isDeclared = make(chan opened, 1), make(chan struct{})
+	used := s.consumer.queues.use(&s.queue)
+	go func() {
+		defer used.leave()
+
+		select {
+		case used.opening <- struct{}{}:
+			defer func() { <-used.opening }()
+		case <-s.ctx.Done():
+			result <- opened{nil, context.Cause(s.ctx)}
+			return
+		}
+		session, err := openSession(s, link, func() { close(isDeclared) })
+		result <- opened{session, err}
+	}()
+
+	return result, isDeclared
+}
+
+// discard closes a session that nobody waits for any more, should it still open: its consumer would take messages away that nobody is
+// given. The subscription is closing.
+func (s *subscription) discard(result <-chan opened) {
+	go func() {
+		if r := <-result; r.session != nil {
+			r.session.close(s)
+		}
+	}()
+}
+
+// declareAgain declares what was declared over an earlier connection. What is missing all the same is declared when a copy comes back.
+func (s *subscription) declareAgain(link *connection.Link) {
+	if err := s.consumer.declare(link, s.queue); err != nil && link.IsAlive() && !s.isClosing() {
+		s.logger.Error("Cannot declare the topology again, consuming all the same", err, nil)
+	}
+}
+
+// serve offers a session to idle workers until it is over.
+func (s *subscription) serve(session *session) {
+	for {
+		select {
+		case s.offers <- session:
+		case <-session.over:
+			return
+		case <-s.closing:
+			return
+		}
+	}
+}
+
+// work is the life of a worker: one message at a time, of whatever session is the present one.
+func (s *subscription) work() {
+	for {
+		select {
+		case <-s.closing:
+			return
+		case session := <-s.offers:
+			session.work(s)
+		}
+	}
+}

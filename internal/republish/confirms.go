@@ -1,0 +1,157 @@
+package republish
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/header"
+)
+
+// idleAfter is how long a channel for copies stays open at least without a publish: a stock subscriber never tells that a subscription has
+// ended, and a connection has room for 2047 channels by default. The next failure opens another one, which takes two round trips.
+const idleAfter = time.Minute
+
+// confirmChannel is a channel in confirm mode that knows which of its publishes came back as unroutable.
+//
+// The broker sends a return before the acknowledgement of the same publish, and amqp091-go dispatches both from one
+// goroutine; a single goroutine here takes returns and answers questions, so a return is known when it is asked for.
+type confirmChannel struct {
+	*amqp091.Channel
+
+	link *connection.Link
+
+	returns chan amqp091.Return
+	closes  chan *amqp091.Error
+	asked   chan question
+
+	// A channel that was nacked once is not used again: RabbitMQ 3.10 goes on to nack on it when the queue that was full is
+	// full no more. Neither is one that was idle. It is closed when nobody waits for it.
+	retired    atomic.Bool
+	unresolved atomic.Int64
+	used       atomic.Bool // since it was looked at last
+
+	done   chan struct{} // closed when the channel is gone
+	closed error         // why; read after done
+	ids    map[string]struct{}
+}
+
+type question struct {
+	id     string
+	answer chan bool
+}
+
+func openConfirms(link *connection.Link) (*confirmChannel, error) {
+	channel, err := link.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("cannot open a channel: %w", err)
+	}
+
+	c := &confirmChannel{
+		Channel: channel,
+		link:    link,
+		returns: channel.NotifyReturn(make(chan amqp091.Return)),
+		closes:  channel.NotifyClose(make(chan *amqp091.Error, 1)),
+		asked:   make(chan question),
+		done:    make(chan struct{}),
+		ids:     map[string]struct{}{},
+	}
+	go c.watch()
+
+	if err := channel.Confirm(false); err != nil {
+		_ = channel.Close()
+		return nil, fmt.Errorf("cannot switch to publisher confirms: %w", err)
+	}
+
+	return c, nil
+}
+
+func (c *confirmChannel) watch() {
+	defer close(c.done)
+
+	idle := time.NewTicker(idleAfter)
+	defer idle.Stop()
+
+	for {
+		select {
+		case <-idle.C:
+			if !c.used.Swap(false) && c.unresolved.Load() == 0 {
+				c.retire()
+			}
+		case r, ok := <-c.returns:
+			if !ok {
+				if err := <-c.closes; err != nil { // both are closed together, the error is sent before
+					c.closed = err
+				}
+
+				return
+			}
+			id, _ := r.Headers[header.ID].(string)
+			c.ids[id], c.ids[anyReturn] = struct{}{}, struct{}{}
+		case q := <-c.asked:
+			q.answer <- c.forget(q.id)
+		}
+	}
+}
+
+// anyReturn stands for all returns that the channel has ever had, for those who publish what has no id.
+const anyReturn = ""
+
+func (c *confirmChannel) forget(id string) bool {
+	_, found := c.ids[id]
+	if id != anyReturn {
+		delete(c.ids, id)
+	}
+
+	return found
+}
+
+// returned reports whether a publish that is resolved came back. It is asked once for each.
+func (c *confirmChannel) returned(id string) bool {
+	q := question{id, make(chan bool, 1)}
+
+	select {
+	case c.asked <- q:
+		return <-q.answer
+	case <-c.done:
+		_, found := c.ids[id] // nobody writes any more
+
+		return found
+	}
+}
+
+// reserve counts a publish that is about to be made, unless the channel is not to be used any more. It counts before it looks, so
+// that a channel which is retired meanwhile is not closed under the publish.
+func (c *confirmChannel) reserve() bool {
+	c.unresolved.Add(1)
+	c.used.Store(true)
+	if !c.retired.Load() && !c.IsClosed() {
+		return true
+	}
+	c.resolved()
+
+	return false
+}
+
+// resolved is called once for each publish that nobody waits for any more.
+func (c *confirmChannel) resolved() {
+	if c.unresolved.Add(-1) == 0 && c.retired.Load() {
+		go c.Close() // asks the broker
+	}
+}
+
+// retire closes the channel as soon as nobody waits for it.
+func (c *confirmChannel) retire() {
+	c.unresolved.Add(1)
+	c.retired.Store(true)
+	c.resolved()
+}
+
+// closeError waits until the channel is gone, which it is about to be, and tells why; nil without a reason.
+func (c *confirmChannel) closeError() error {
+	<-c.done
+	return c.closed
+}

@@ -1,0 +1,74 @@
+package republish
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// declareWait is how long a copy waits for the broker's answer to a declaration. The declaration itself goes on: RabbitMQ from 4.0
+// on takes a minute to tell that the node of a classic queue is down.
+const declareWait = 30 * time.Second
+
+// flight runs one declaration, or one question, at a time. Each has a goroutine of its own and ends with the broker's answer or the
+// connection, so a broker that does not answer keeps one channel, and callers wait for as long as they like.
+type flight struct {
+	mu        sync.Mutex
+	running   *attempt
+	succeeded time.Time
+}
+
+// attempt is a declaration that all callers share who come while it runs.
+type attempt struct {
+	done chan struct{}
+	err  error // read after done
+}
+
+// do runs declare, or joins the one that runs. It does nothing if one has succeeded since then.
+func (f *flight) do(ctx context.Context, since time.Time, declare func() error) error {
+	f.mu.Lock()
+	if f.succeeded.After(since) {
+		f.mu.Unlock()
+		return nil
+	}
+	if f.running == nil {
+		f.running = &attempt{done: make(chan struct{})}
+		go f.run(f.running, declare)
+	}
+	a := f.running
+	f.mu.Unlock()
+
+	timeout := time.NewTimer(declareWait)
+	defer timeout.Stop()
+
+	select {
+	case <-a.done:
+		return a.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timeout.C:
+		return fmt.Errorf("cannot declare again what is missing: the broker has not answered for %s", declareWait)
+	}
+}
+
+func (f *flight) run(a *attempt, declare func() error) {
+	defer close(a.done)
+	a.err = declare()
+
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	f.running = nil
+	if a.err == nil {
+		f.succeeded = time.Now()
+	}
+}
+
+// current returns the declaration that the broker has not answered yet; nil if there is none.
+func (f *flight) current() *attempt {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	return f.running
+}

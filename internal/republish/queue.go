@@ -1,0 +1,290 @@
+package republish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/cenkalti/backoff/v5"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// QueueForwarder publishes the copies of one main queue's failed messages, pipelined.
+//
+// What cannot be confirmed is held: a delivery is published again after a return (the plan is declared anew), after a nack
+// and after the loss of the channel, with backoff, and never while an earlier publish of it is unresolved. Only the
+// broker's confirmation, the loss of the delivery's own channel or Close end it. A declaration that the broker does not answer
+// stops the copies that need it and no others.
+type QueueForwarder struct {
+	forwarder *Forwarder
+	plan      topology.Plan
+	reserved  int // of the header frame, for what the broker adds
+
+	// turn is a lock that can be waited for with a context: whoever has it opens channels and publishes, which can hang while the
+	// broker does not answer. Nobody declares with it: one queue that is not available would stop all other copies.
+	turn chan struct{}
+	// confirms are by exchange, guarded by turn: an exchange that may not be written to closes its channel at each publish, and
+	// must not take those with it that go by another one.
+	confirms map[string]*confirmChannel
+
+	repair flight
+	held   heldCopies
+}
+
+// Tell tells the run that has replayed a message, if one wants to know, what has become of it.
+func (l *QueueForwarder) Tell(canary string, outcome wire.Outcome, published *wire.State) {
+	l.forwarder.notices.tell(canary, outcome, published)
+}
+
+// Retire gives it up, because nobody consumes from its main queue any more: its channels are closed when nobody waits for them. A
+// delivery that is forwarded all the same, because its handler took long, is treated as before.
+func (l *QueueForwarder) Retire() {
+	l.held.retire()
+	l.closeChannels()
+}
+
+// closeChannels retires the channels. It does not wait for its turn: whoever has it calls this in the end.
+func (l *QueueForwarder) closeChannels() {
+	select {
+	case l.turn <- struct{}{}:
+		defer l.give()
+	default:
+		return
+	}
+
+	for _, c := range l.confirms {
+		c.retire()
+	}
+	clear(l.confirms)
+}
+
+func newQueueForwarder(f *Forwarder, plan topology.Plan) *QueueForwarder {
+	return &QueueForwarder{forwarder: f, plan: plan, reserved: codec.ReturnSize(plan), turn: make(chan struct{}, 1), confirms: map[string]*confirmChannel{}}
+}
+
+// Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the delivery may be
+// acknowledged. It gives the state that was published. It ends with ctx, at the latest when the delivery's channel is gone.
+func (l *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGone func() bool) (*wire.State, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.forwarder.ctx, func() { cancel(connection.ErrClosed) })()
+
+	exchange, _ := l.plan.Route(o.State.Count)
+	h := l.hold(exchange, func() {
+		if isGone() { // where no context tells
+			cancel(ErrGone)
+		}
+	})
+	defer h.release()
+
+	var (
+		wait       *backoff.ExponentialBackOff
+		undeclared error // why the plan could not be declared again
+	)
+	for {
+		state, err := l.publish(ctx, o, isGone)
+		if err == nil {
+			l.forwarder.keepReturnPath(l.plan, state)
+			return state, nil
+		}
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		if errors.Is(err, ErrGone) || isGone() {
+			return nil, ErrGone
+		}
+		if m := (missingError{}); errors.As(err, &m) {
+			h.failed(errors.Join(m.error, undeclared)) // is reported while the declaration has no answer
+			undeclared = l.redeclare(ctx, m.sent)
+			err = errors.Join(m.error, undeclared)
+		}
+		h.failed(err)
+
+		if wait == nil {
+			wait = &backoff.ExponentialBackOff{
+				InitialInterval: 50 * time.Millisecond, MaxInterval: 5 * time.Second, Multiplier: 2, RandomizationFactor: 0.3,
+			}
+			wait.Reset()
+		}
+
+		select {
+		case <-time.After(wait.NextBackOff()):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// publish makes one publish and waits until it is resolved.
+func (l *QueueForwarder) publish(ctx context.Context, o *codec.CopyRequest, isGone func() bool) (*wire.State, error) {
+	pending, err := l.send(ctx, o, isGone)
+	if err != nil {
+		return nil, err
+	}
+
+	defer pending.confirms.resolved()
+
+	select {
+	case <-pending.confirmation.Done():
+		return pending.state, pending.outcome()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// pending is a publish that is not resolved yet.
+type pending struct {
+	confirms     *confirmChannel
+	id           string
+	state        *wire.State // as it was published
+	sent         time.Time
+	confirmation *amqp091.DeferredConfirmation
+}
+
+// send publishes when it is its turn. The delivery is looked at last: one whose channel is gone is not published, because
+// the broker delivers it again.
+func (l *QueueForwarder) send(ctx context.Context, o *codec.CopyRequest, isGone func() bool) (*pending, error) {
+	link, err := l.forwarder.connection.Link(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := link.WaitUnblocked(ctx); err != nil {
+		return nil, err
+	}
+	limit := link.FrameSize()
+	if limit > 0 {
+		limit -= l.reserved
+	}
+	publishing, state := codec.CopyOf(o, limit) // before its turn: nobody else needs to wait for it
+
+	if err := l.take(ctx); err != nil {
+		return nil, err
+	}
+	defer l.give()
+
+	if isGone() {
+		return nil, ErrGone
+	}
+
+	exchange, key := l.plan.Route(state.Count)
+	confirms, err := l.channel(link, exchange)
+	if err != nil {
+		return nil, err
+	}
+
+	sent := time.Now()
+	confirmation, err := confirms.PublishWithDeferredConfirm(exchange, key, true, false, publishing)
+	if err != nil {
+		confirms.resolved()
+		return nil, err
+	}
+	id, _ := publishing.Headers[header.ID].(string)
+
+	return &pending{confirms, id, &state, sent, confirmation}, nil
+}
+
+// channel gives the live confirm channel for what goes to an exchange, reserved for one publish.
+func (l *QueueForwarder) channel(link *connection.Link, exchange string) (*confirmChannel, error) {
+	if c := l.confirms[exchange]; c != nil && c.link == link && c.reserve() {
+		return c, nil
+	}
+
+	c, err := openConfirms(link)
+	if err != nil {
+		return nil, err
+	}
+	l.confirms[exchange] = c
+	c.unresolved.Add(1)
+
+	return c, nil
+}
+
+var (
+	// ErrGone means that the broker has taken the delivery back: its channel is closed, it will be delivered again.
+	ErrGone = errors.New("the delivery's channel is gone, the broker will deliver the message again")
+
+	errReturned = errors.New("the broker could not route the copy to any queue")
+	errNacked   = errors.New("the broker refused the copy (nack): is a queue full, or its node down?")
+	errLost     = errors.New("the channel closed before the broker confirmed the copy")
+)
+
+// missingError says that a copy, sent then, was not confirmed because a part of the plan is missing.
+type missingError struct {
+	error
+	sent time.Time
+}
+
+func (e missingError) Unwrap() error { return e.error }
+
+// outcome returns nil if the broker has taken the copy.
+func (p *pending) outcome() error {
+	returned := p.confirms.returned(p.id)
+
+	switch {
+	case p.confirmation.Acked() && !returned:
+		return nil
+	case p.confirmation.Acked():
+		return missingError{errReturned, p.sent}
+	case !p.confirms.IsClosed():
+		p.confirms.retired.Store(true)
+		return errNacked
+	}
+
+	err := p.confirms.closeError()
+	if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.NotFound {
+		return missingError{err, p.sent}
+	}
+
+	return errors.Join(errLost, err)
+}
+
+// redeclare declares the plan again, because somebody has deleted a part of it: once for all that were sent before.
+func (l *QueueForwarder) redeclare(ctx context.Context, sent time.Time) error {
+	if !l.forwarder.settings.Redeclare {
+		return nil
+	}
+
+	link, err := l.forwarder.connection.Link(ctx)
+	if err != nil {
+		return err
+	}
+
+	return l.repair.do(ctx, sent, func() error { return l.declare(link) })
+}
+
+func (l *QueueForwarder) declare(link *connection.Link) error {
+	channel, err := link.Channel()
+	if err != nil {
+		return fmt.Errorf("cannot open a channel: %w", err)
+	}
+	defer channel.Close()
+
+	if err := l.plan.Declare(channel); err != nil {
+		return err
+	}
+	l.forwarder.settings.Logger.Info("Retry topology declared again, a part of it was missing",
+		watermill.LogFields{"amqp_queue_name": l.plan.Queue})
+	l.forwarder.settings.emit(retry.Event{Kind: retry.EventTopologyRepaired, Queue: l.plan.Queue})
+
+	return nil
+}
+
+func (l *QueueForwarder) take(ctx context.Context) error {
+	select {
+	case l.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (l *QueueForwarder) give() { <-l.turn }

@@ -1,0 +1,156 @@
+package republish
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/wire"
+)
+
+const (
+	// returnPathInterval is how often the return paths are declared again while messages wait that need them.
+	returnPathInterval = 15 * time.Second
+	// returnPathWait is how long one of them keeps the others waiting when the broker does not answer.
+	returnPathWait = 2 * time.Second
+)
+
+// returnPaths are the ways from shared retry queues back to main queues. When somebody deletes the exchange that leads back, or the binding
+// of a main queue, then no publish fails, nothing is returned, and nobody would notice: what comes out of a quorum retry
+// queue stays there, and what comes out of a classic one is lost. So they are declared again and again, over one channel, as long
+// as copies wait that this process has published.
+type returnPaths struct {
+	mu    sync.Mutex
+	paths map[string]*returnPath // by main queue
+	timer *time.Timer
+}
+
+type returnPath struct {
+	plan      topology.Plan
+	until     time.Time // when the last copy that waits is due
+	failed    bool      // and that was told
+	declaring flight
+}
+
+// keepReturnPath is called for every copy that has begun to wait.
+func (f *Forwarder) keepReturnPath(plan topology.Plan, published *wire.State) {
+	if !plan.IsShared() || !f.settings.Redeclare || published.Count == header.CountDead {
+		return
+	}
+	delay, err := config.ParseDelay(published.Delay)
+	if err != nil {
+		return // impossible: it was routed by it
+	}
+
+	u := &f.returnPaths
+	u.mu.Lock()
+	defer u.mu.Unlock()
+
+	w := u.paths[plan.Queue]
+	if w == nil {
+		w = &returnPath{plan: plan.ReturnPath()}
+		u.paths[plan.Queue] = w
+	}
+	if due := time.Now().Add(delay); due.After(w.until) {
+		w.until = due
+	}
+	if u.timer == nil {
+		u.timer = time.AfterFunc(returnPathInterval, f.keepDeclared)
+	}
+}
+
+// keepDeclared declares all return paths that are needed, and comes again while there are any.
+func (f *Forwarder) keepDeclared() {
+	ctx, cancel := context.WithTimeout(f.ctx, returnPathInterval)
+	defer cancel()
+
+	f.declareReturnPaths(ctx, f.returnPaths.needed(time.Now()))
+
+	u := &f.returnPaths
+	u.mu.Lock()
+	defer u.mu.Unlock()
+
+	u.timer = nil
+	if f.ctx.Err() == nil && len(u.paths) > 0 {
+		u.timer = time.AfterFunc(returnPathInterval, f.keepDeclared)
+	}
+}
+
+func (u *returnPaths) stop() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+
+	if u.timer != nil {
+		u.timer.Stop()
+	}
+}
+
+// needed forgets the return paths on which nothing waits any more, and gives the others.
+func (u *returnPaths) needed(now time.Time) []*returnPath {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+
+	var needed []*returnPath
+	for queue, w := range u.paths {
+		needed = append(needed, w) // the last one once more: its messages may be due just now
+		if now.After(w.until) {
+			delete(u.paths, queue)
+		}
+	}
+
+	return needed
+}
+
+func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) {
+	link, err := f.connection.Link(ctx)
+	if err != nil {
+		return // it is down, and so is what could be declared
+	}
+
+	var channel *amqp091.Channel
+	for _, w := range ways {
+		if w.declaring.current() != nil {
+			continue // still without an answer
+		}
+		if channel == nil || channel.IsClosed() { // the broker closes it with each error
+			if channel, err = link.Channel(); err != nil {
+				return
+			}
+		}
+
+		err := w.declare(f.ctx, channel)
+		if err != nil && !w.failed && f.ctx.Err() == nil {
+			f.settings.Logger.Error("Cannot declare the return path of the shared retry queues", err,
+				watermill.LogFields{"amqp_queue_name": w.plan.Queue})
+		}
+		w.failed = err != nil
+
+		if late := w.declaring.current(); late != nil {
+			go closeAfter(channel, late)
+			channel = nil
+		}
+	}
+	if channel != nil {
+		_ = channel.Close() // fails after an error of the broker
+	}
+}
+
+// declare declares the return path. It does not wait long for an answer.
+func (w *returnPath) declare(ctx context.Context, channel *amqp091.Channel) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, returnPathWait, errors.New("the broker has not answered"))
+	defer cancel()
+
+	return w.declaring.do(ctx, time.Now(), func() error { return w.plan.Declare(channel) })
+}
+
+func closeAfter(channel *amqp091.Channel, a *attempt) {
+	<-a.done
+	_ = channel.Close()
+}

@@ -1,0 +1,233 @@
+package fakebroker
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// Scripted is as much of a broker as a forwarder asks for. A test decides what it answers, and when: what RabbitMQ does by itself
+// is not under test here.
+type Scripted struct {
+	// OnPublish answers a publish; nil confirms it. OnDeclare and OnBind are called before a queue is declared or bound, in a
+	// goroutine of their own: the answer waits until they return.
+	OnPublish         func(*Publish)
+	OnDeclare, OnBind func(queue string)
+
+	mu        sync.Mutex
+	publishes []*Publish
+	declares  map[string]int
+	binds     map[string]int
+	open      map[uint16]*openChannel
+	confirms  int // channels with confirms so far
+}
+
+type openChannel struct {
+	peer    *Peer
+	tag     uint64   // of the last publish
+	current *Publish // whose frames are arriving
+}
+
+// Publish is one that the broker has received.
+type Publish struct {
+	At       time.Time
+	Exchange string
+
+	peer    *Peer
+	channel uint16
+	tag     uint64
+	frames  []byte // header and body
+	left    int    // bytes of the body that are missing
+}
+
+func NewScripted() *Scripted {
+	return &Scripted{declares: map[string]int{}, binds: map[string]int{}, open: map[uint16]*openChannel{}}
+}
+
+// Publishes are those received so far.
+func (b *Scripted) Publishes() []*Publish {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return slices.Clone(b.publishes)
+}
+
+// Declares is how often a queue was declared.
+func (b *Scripted) Declares(queue string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return b.declares[queue]
+}
+
+// Binds is how often a queue was bound.
+func (b *Scripted) Binds(queue string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return b.binds[queue]
+}
+
+// Open is how many channels are open.
+func (b *Scripted) Open() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return len(b.open)
+}
+
+// Confirms is how many channels were opened for copies so far.
+func (b *Scripted) Confirms() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	return b.confirms
+}
+
+// Dial connects to it.
+func (b *Scripted) Dial(string, string) (net.Conn, error) {
+	client, broker := net.Pipe()
+	go b.serve(NewServerPeer(broker))
+
+	return client, nil
+}
+
+func (b *Scripted) serve(p *Peer) {
+	defer func() { _ = p.broker.Close() }()
+	if _, err := io.ReadFull(p.broker, make([]byte, 8)); err != nil {
+		return
+	}
+	p.Method(0, 10, 10, "\x00\x09\x00\x00\x00\x00\x00\x00\x00\x05PLAIN\x00\x00\x00\x05en_US")
+	for {
+		frame, err := readFrame(p.broker)
+		if err != nil {
+			return
+		}
+		channel := binary.BigEndian.Uint16(frame[1:])
+		switch frame[0] {
+		case 1:
+			b.method(p, channel, frame[startBytes:len(frame)-endBytes])
+		case 2, 3:
+			b.content(channel, frame)
+		case 8: // heartbeat
+			p.write(8, 0, nil)
+		}
+	}
+}
+
+func (b *Scripted) method(p *Peer, channel uint16, payload []byte) {
+	method, arguments := binary.BigEndian.Uint32(payload), payload[4:]
+	switch method {
+	case 10<<16 | 50: // close the connection
+		p.Method(0, 10, 51, "")
+	case 20<<16 | 10: // open a channel
+		b.mu.Lock()
+		b.open[channel] = &openChannel{peer: p}
+		b.mu.Unlock()
+		p.Method(channel, 20, 11, "\x00\x00\x00\x00")
+	case 20<<16 | 40: // close it
+		b.mu.Lock()
+		delete(b.open, channel)
+		b.mu.Unlock()
+		p.Method(channel, 20, 41, "")
+	case 40<<16 | 10: // declare an exchange
+		p.Method(channel, 40, 11, "")
+	case 50<<16 | 10: // declare a queue
+		b.declare(p, channel, shortString(arguments[2:]))
+	case 50<<16 | 20: // bind
+		b.bind(p, channel, shortString(arguments[2:]))
+	case 60<<16 | 40: // publish
+		b.mu.Lock()
+		c := b.open[channel]
+		c.tag++
+		c.current = &Publish{At: time.Now(), Exchange: shortString(arguments[2:]), peer: p, channel: channel, tag: c.tag}
+		b.mu.Unlock()
+	case 85<<16 | 10: // confirms
+		b.mu.Lock()
+		b.confirms++
+		b.mu.Unlock()
+		p.Method(channel, 85, 11, "")
+	default:
+		p.answer(method)
+	}
+}
+
+func shortString(b []byte) string { return string(b[1 : 1+b[0]]) }
+
+func (b *Scripted) declare(p *Peer, channel uint16, queue string) {
+	b.mu.Lock()
+	b.declares[queue]++
+	b.mu.Unlock()
+
+	go func() {
+		if b.OnDeclare != nil {
+			b.OnDeclare(queue)
+		}
+		p.Method(channel, 50, 11, string([]byte{byte(len(queue))})+queue+"\x00\x00\x00\x00\x00\x00\x00\x00")
+	}()
+}
+
+func (b *Scripted) bind(p *Peer, channel uint16, queue string) {
+	b.mu.Lock()
+	b.binds[queue]++
+	b.mu.Unlock()
+
+	go func() {
+		if b.OnBind != nil {
+			b.OnBind(queue)
+		}
+		p.Method(channel, 50, 21, "")
+	}()
+}
+
+// content takes a frame of a publish's header or body.
+func (b *Scripted) content(channel uint16, frame []byte) {
+	b.mu.Lock()
+	c := b.open[channel]
+	u := c.current
+	u.frames = append(u.frames, frame...)
+	if frame[0] == 2 {
+		u.left = int(binary.BigEndian.Uint64(frame[startBytes+4:]))
+	} else {
+		u.left -= len(frame) - extraBytes
+	}
+	complete := u.left == 0
+	if complete {
+		b.publishes = append(b.publishes, u)
+	}
+	b.mu.Unlock()
+
+	switch {
+	case !complete:
+	case b.OnPublish == nil:
+		u.Ack()
+	default:
+		b.OnPublish(u)
+	}
+}
+
+// Ack confirms the publish, Nack refuses it, and Return gives it back before it confirms it, as RabbitMQ does.
+func (u *Publish) Ack()  { u.write(nil, 80, "\x00") }
+func (u *Publish) Nack() { u.write(nil, 120, "\x00") }
+func (u *Publish) Return() {
+	var e Encoder
+	e.Number(uint16(60), uint16(50), uint16(amqp091.NoRoute))
+	e.WriteString("\x08NO_ROUTE\x00\x00")
+	u.write(append(Frame(1, u.channel, e.Bytes()), u.frames...), 80, "\x00")
+}
+
+func (u *Publish) write(before []byte, method uint16, bits string) {
+	var e Encoder
+	e.Number(uint16(60), method, u.tag)
+	e.WriteString(bits)
+	_, _ = u.peer.broker.Write(append(before, Frame(1, u.channel, e.Bytes())...))
+}
+
+// Carries tells whether a text is in its header or body.
+func (u *Publish) Carries(text string) bool { return bytes.Contains(u.frames, []byte(text)) }
