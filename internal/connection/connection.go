@@ -268,11 +268,11 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 	}
 
 	var (
-		socket  *timedConn
-		answers *heard
-		readable   *codec.ReadableConn
-		late    *time.Timer
-		keep    = func() bool { return true } // the socket, whatever becomes of the one who dials
+		socket   *timedConn
+		answers  *heard
+		readable *codec.ReadableConn
+		late     *time.Timer
+		keep     = func() bool { return true } // the socket, whatever becomes of the one who dials
 	)
 	began := time.Now()
 	config.Dial = func(network, _ string) (net.Conn, error) {

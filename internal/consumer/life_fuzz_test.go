@@ -56,11 +56,11 @@ func FuzzDelivery(f *testing.F) {
 
 // life is one message's.
 type life struct {
-	t      *testing.T
-	c      *hostile.Choices
+	t     *testing.T
+	c     *hostile.Choices
 	queue Queue
-	limit  int // of a frame
-	now    time.Time
+	limit int // of a frame
+	now   time.Time
 }
 
 // fate is what a handler does each time it gets the message.
