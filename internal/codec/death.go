@@ -28,7 +28,7 @@ func DeliveryCount(headers amqp091.Table) int64 {
 	return Counter(headers[header.DeliveryCount])
 }
 
-// number reads a counter of the broker.
+// Counter reads a counter of the broker.
 func Counter(v any) int64 {
 	switch n := v.(type) {
 	case int64:

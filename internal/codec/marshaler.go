@@ -88,7 +88,7 @@ func MarkRedelivered(msg *message.Message, key string, redelivered bool) {
 	}
 }
 
-// raw is what a message that nobody can decode looks like to those who want to see it all the same.
+// Undecoded is what a message that nobody can decode looks like to those who want to see it all the same.
 func Undecoded(d *amqp091.Delivery) *message.Message {
 	msg := message.NewMessage("", slices.Clone(d.Body))
 	for key, value := range plainHeaders(d.Headers) {

@@ -308,6 +308,7 @@ func LostHeaders(headers amqp091.Table) string {
 	return names
 }
 
+// ExplainLostHeaders is why a message that came without these headers is not handled.
 func ExplainLostHeaders(names string) error {
 	return fmt.Errorf("the message has headers that amqp091-go cannot read (more than %d, deeper than %d, or too large for a frame): "+
 		"it comes without %s", maxEntries, maxDepth, names)

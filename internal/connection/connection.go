@@ -20,7 +20,7 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// ConnectionSettings say how to connect. They are those of watermill-amqp, without its types.
+// Settings say how to connect. They are those of watermill-amqp, without its types.
 type Settings struct {
 	URI string
 	// Addresses are those of further nodes of the cluster, host:port or host.
@@ -59,6 +59,7 @@ type Reconnect struct {
 	Multiplier                   float64
 }
 
+// Backoff makes the pauses of one series of attempts.
 func (r Reconnect) Backoff() *backoff.ExponentialBackOff {
 	return &backoff.ExponentialBackOff{
 		InitialInterval:     r.InitialInterval,
@@ -109,7 +110,7 @@ func newDial() *dial { return &dial{wanted: make(chan struct{}), done: make(chan
 
 func (d *dial) hurry() { d.once.Do(func() { close(d.wanted) }) }
 
-// NewConnection returns a connection that is not dialled yet.
+// New returns a connection that is not dialled yet.
 func New(settings Settings, logger watermill.LoggerAdapter) *Connection {
 	ctx, cancel := context.WithCancel(context.Background())
 

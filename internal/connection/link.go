@@ -113,6 +113,7 @@ func (l *Link) block(active bool) (changed bool) {
 	}
 }
 
+// IsAlive tells whether the connection is there, as far as is known.
 func (l *Link) IsAlive() bool {
 	select {
 	case <-l.dead:
@@ -122,6 +123,7 @@ func (l *Link) IsAlive() bool {
 	}
 }
 
+// IsBlocked tells whether the broker has blocked the connection.
 func (l *Link) IsBlocked() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

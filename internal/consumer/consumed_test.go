@@ -21,7 +21,7 @@ import (
 // consumer returns one that consumes from the broker until the test ends.
 func newTestConsumer(t *testing.T, r *fakebroker.Reluctant) *Consumer {
 	t.Helper()
-	c, err := New(t.Context(), ConsumerSettings{
+	c, err := New(t.Context(), Settings{
 		Connection: connection.Settings{
 			URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: r.Dial}, Emit: func(retry.Event) {},
 			Reconnect: connection.Reconnect{InitialInterval: time.Second, MaxInterval: time.Second, Multiplier: 1},

@@ -18,8 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
-// ConsumerSettings say how to consume.
-type ConsumerSettings struct {
+// Settings say how to consume.
+type Settings struct {
 	Connection connection.Settings
 	Logger     watermill.LoggerAdapter
 	Marshaler  codec.Marshaler
@@ -49,7 +49,7 @@ type ConsumerSettings struct {
 
 // Consumer consumes from queues over one connection.
 type Consumer struct {
-	settings   ConsumerSettings
+	settings   Settings
 	connection *connection.Connection
 
 	mu            sync.Mutex
@@ -61,8 +61,8 @@ type Consumer struct {
 	queues consumed
 }
 
-// NewConsumer returns a consumer that is connected.
-func New(ctx context.Context, settings ConsumerSettings) (*Consumer, error) {
+// New returns a consumer that is connected.
+func New(ctx context.Context, settings Settings) (*Consumer, error) {
 	c := &Consumer{
 		settings:      settings,
 		connection:    connection.New(settings.Connection, settings.Logger),

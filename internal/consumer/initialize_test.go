@@ -36,7 +36,7 @@ func TestInitialize_NoAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				broker := &fakebroker.Reluctant{Willing: make(chan struct{}), Channels: map[int]bool{}}
-				c, err := New(t.Context(), ConsumerSettings{
+				c, err := New(t.Context(), Settings{
 					Connection: connection.Settings{
 						URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: broker.Dial}, Emit: func(retry.Event) {},
 					},

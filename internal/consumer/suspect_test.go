@@ -164,7 +164,7 @@ func TestTurnsEnd(t *testing.T) {
 func TestStuckHandlersTakeOneTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := &Turns{}
-		s := &subscription{consumer: &Consumer{settings: ConsumerSettings{Turns: turns}}, logger: watermill.NopLogger{}}
+		s := &subscription{consumer: &Consumer{settings: Settings{Turns: turns}}, logger: watermill.NopLogger{}}
 		n := &session{acker: newAcker(brokenChannel{}), deliveries: make(chan received, 3), stop: make(chan struct{})}
 		defer n.acker.close()
 

@@ -12,8 +12,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// ForwarderSettings say how copies of failed messages are published.
-type ForwarderSettings struct {
+// Settings say how copies of failed messages are published.
+type Settings struct {
 	Connection connection.Settings
 	Logger     watermill.LoggerAdapter
 	// HoldWarning is how long a delivery is held before that is reported.
@@ -22,12 +22,12 @@ type ForwarderSettings struct {
 	Redeclare bool
 }
 
-func (s ForwarderSettings) emit(e retry.Event) { s.Connection.Emit(e) }
+func (s Settings) emit(e retry.Event) { s.Connection.Emit(e) }
 
 // Forwarder publishes the copies of failed messages over a connection of its own, so that a blocked publisher never stops
 // acknowledgements. The connection is opened at the first failure.
 type Forwarder struct {
-	settings   ForwarderSettings
+	settings   Settings
 	connection *connection.Connection
 
 	ctx    context.Context // ends with Close
@@ -41,7 +41,7 @@ type Forwarder struct {
 }
 
 // NewForwarder returns a forwarder that is not connected yet.
-func NewForwarder(settings ForwarderSettings) *Forwarder {
+func NewForwarder(settings Settings) *Forwarder {
 	ctx, cancel := context.WithCancelCause(context.Background())
 
 	connection := connection.New(settings.Connection, settings.Logger)

@@ -40,7 +40,7 @@ func (b *testBroker) Events(kind retry.EventKind) []retry.Event {
 // newTestForwarder returns a forwarder that publishes to the broker until the test ends.
 func newTestForwarder(t *testing.T, b *testBroker) *Forwarder {
 	t.Helper()
-	f := NewForwarder(ForwarderSettings{
+	f := NewForwarder(Settings{
 		Connection: connection.Settings{
 			URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: b.Dial}, Emit: func(e retry.Event) {
 				b.mu.Lock()

@@ -85,7 +85,7 @@ func New(conf Config, options Options) (*Retrier, error) {
 		OnEvent:     options.OnEvent,
 	}
 	p.stock = consumer.Stock{Captures: p.captures, Engine: p.engine, Logger: options.Logger, Queue: p.generated.ofTopic}
-	p.forwarder = republish.NewForwarder(republish.ForwarderSettings{
+	p.forwarder = republish.NewForwarder(republish.Settings{
 		Connection:  p.connectionSettings("forwarder"),
 		Logger:      options.Logger,
 		HoldWarning: options.HoldWarning,

@@ -28,7 +28,7 @@ func (r *Retrier) NewSubscriber() (*Subscriber, error) {
 func (r *Retrier) consumer(role string, prefetch int) (*consumer.Consumer, error) {
 	consume := r.config.Consume
 
-	consumer, err := consumer.New(r.ctx, consumer.ConsumerSettings{
+	consumer, err := consumer.New(r.ctx, consumer.Settings{
 		Connection:     r.connectionSettings(role),
 		Logger:         r.options.Logger,
 		Marshaler:      r.config.Marshaler,

@@ -22,6 +22,7 @@ const (
 // is set, to hold the computed sizes against.
 type Encoder struct{ bytes.Buffer }
 
+// Number writes numbers, big-endian.
 func (e *Encoder) Number(values ...any) {
 	for _, v := range values {
 		if err := binary.Write(e, binary.BigEndian, v); err != nil {
@@ -30,6 +31,7 @@ func (e *Encoder) Number(values ...any) {
 	}
 }
 
+// Short writes a short string.
 func (e *Encoder) Short(s string) {
 	if len(s) > math.MaxUint8 {
 		panic("not a short string: " + s)
@@ -38,6 +40,7 @@ func (e *Encoder) Short(s string) {
 	e.WriteString(s)
 }
 
+// Long writes a long string.
 func (e *Encoder) Long(b []byte) {
 	e.Number(uint32(len(b)))
 	e.Write(b)
@@ -52,6 +55,7 @@ func (e *Encoder) table(t amqp091.Table) {
 	e.Long(entries.Bytes())
 }
 
+// Field writes a value with its type.
 func (e *Encoder) Field(value any) {
 	switch v := value.(type) {
 	case nil:
@@ -142,6 +146,7 @@ func HeaderFrame(p amqp091.Publishing) []byte {
 	return frame.Bytes()
 }
 
+// Frame is a frame of this kind.
 func Frame(kind byte, channel uint16, payload []byte) []byte {
 	var e Encoder
 	e.Number(kind, channel)

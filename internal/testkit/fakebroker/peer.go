@@ -73,6 +73,7 @@ func (p *Peer) answer(method uint32) {
 	}
 }
 
+// Method writes a method frame to the client.
 func (p *Peer) Method(channel, class, method uint16, arguments string) {
 	var e Encoder
 	e.Number(class, method)

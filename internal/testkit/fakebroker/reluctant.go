@@ -25,6 +25,7 @@ type Reluctant struct {
 	Slow       time.Duration // until a cancel is answered
 }
 
+// Count is how often it was asked to consume, and how many channels are open.
 func (r *Reluctant) Count() (asked, channels int) {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()

@@ -46,6 +46,7 @@ type Publish struct {
 	left    int    // bytes of the body that are missing
 }
 
+// NewScripted returns a broker that confirms everything at once.
 func NewScripted() *Scripted {
 	return &Scripted{declares: map[string]int{}, binds: map[string]int{}, open: map[uint16]*openChannel{}}
 }
@@ -212,9 +213,13 @@ func (b *Scripted) content(channel uint16, frame []byte) {
 	}
 }
 
-// Ack confirms the publish, Nack refuses it, and Return gives it back before it confirms it, as RabbitMQ does.
-func (u *Publish) Ack()  { u.write(nil, 80, "\x00") }
+// Ack confirms the publish.
+func (u *Publish) Ack() { u.write(nil, 80, "\x00") }
+
+// Nack refuses it.
 func (u *Publish) Nack() { u.write(nil, 120, "\x00") }
+
+// Return gives it back before it confirms it, as RabbitMQ does.
 func (u *Publish) Return() {
 	var e Encoder
 	e.Number(uint16(60), uint16(50), uint16(amqp091.NoRoute))

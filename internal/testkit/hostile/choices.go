@@ -19,6 +19,7 @@ type Choices struct{ data []byte }
 // From takes them from data.
 func From(data []byte) *Choices { return &Choices{data} }
 
+// Byte is the next choice.
 func (c *Choices) Byte() byte {
 	if len(c.data) == 0 {
 		return 0
@@ -29,8 +30,10 @@ func (c *Choices) Byte() byte {
 	return b
 }
 
+// N is one of so many.
 func (c *Choices) N(limit int) int { return int(c.Byte()) % limit }
 
+// Bytes are the next n, or as many as there are.
 func (c *Choices) Bytes(n int) []byte {
 	n = min(n, len(c.data))
 	b := c.data[:n:n]
@@ -39,6 +42,7 @@ func (c *Choices) Bytes(n int) []byte {
 	return b
 }
 
+// Uint64 is a number of any size.
 func (c *Choices) Uint64() uint64 {
 	var b [8]byte
 	copy(b[:], c.Bytes(8))
@@ -64,6 +68,7 @@ var hostileTexts = []string{
 	"amq.rabbitmq.reply-to", "exhausted", "too-large", "expired", "rejected", "delivery_limit", "1h", "\u2028", "<script>", "\x1b[31m",
 }
 
+// Text makes a text of the kind that breaks things.
 func (c *Choices) Text() string {
 	switch c.N(8) {
 	default:
@@ -77,11 +82,13 @@ func (c *Choices) Text() string {
 	}
 }
 
+// Short is a text with room in a short string.
 func (c *Choices) Short() string {
 	s := c.Text()
 	return s[:min(len(s), 255)]
 }
 
+// Key makes the name of a header.
 func (c *Choices) Key() string {
 	switch c.N(4) {
 	default:

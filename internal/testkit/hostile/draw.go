@@ -41,10 +41,12 @@ func AnyField(depth int) *rapid.Generator[any] {
 	)...)
 }
 
+// AnyTable draws headers.
 func AnyTable(depth, entries int) *rapid.Generator[amqp091.Table] {
 	return rapid.Map(rapid.MapOfN(AnyKey(), AnyField(depth), 0, entries), func(m map[string]any) amqp091.Table { return m })
 }
 
+// AnyShort draws a short string.
 func AnyShort() *rapid.Generator[string] {
 	return rapid.Map(rapid.SampledFrom([]int{0, 0, 1, 20, 255}), func(n int) string { return strings.Repeat("p", n) })
 }
