@@ -25,7 +25,7 @@ import (
 
 // delivery is one that takes every settlement, and a refusal as the retrier's own do.
 type played struct {
-	engine.Standing
+	engine.Progress
 	engine  *engine.Engine
 	settled chan engine.Settlement
 	refused error

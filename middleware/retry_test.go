@@ -31,7 +31,7 @@ type delivery struct {
 	state  wire.State
 	err    error // what Settle answers
 
-	attempt   engine.Standing
+	attempt   engine.Progress
 	inside    int
 	withdrawn bool
 	succeeded int

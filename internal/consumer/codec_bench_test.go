@@ -45,7 +45,7 @@ func BenchmarkUnmarshal(b *testing.B) {
 	}
 	eachCodec(b, func(b *testing.B, _ *message.Message, d *amqp091.Delivery) {
 		retry := comeBack(copied(d), "orders.retry.1s")
-		require.Equal(b, 1, queue.arrive(&retry, time.Now(), watermill.NopLogger{}).state.Count)
+		require.Equal(b, 1, queue.arrive(&retry, time.Now(), watermill.NopLogger{}).State.Count)
 
 		measure(b, "stock", func() error { _, err := amqp.DefaultMarshaler{}.Unmarshal(*d); return err })
 		measure(b, "retrier", decoded(d))

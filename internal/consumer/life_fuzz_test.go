@@ -96,25 +96,27 @@ func (l life) run() {
 		require.Less(t, round, 400, "it spins")
 
 		a := l.queue.arrive(&d, l.now, watermill.NopLogger{})
-		require.Equal(t, "orders", a.state.Queue)
-		require.GreaterOrEqual(t, a.state.Count, 0)
-		require.LessOrEqual(t, a.state.Count, policy.MaxRetries())
-		require.False(t, a.state.Since.After(l.now), "younger than it can be")
+		require.Equal(t, "orders", a.State.Queue)
+		require.GreaterOrEqual(t, a.State.Count, 0)
+		require.LessOrEqual(t, a.State.Count, policy.MaxRetries())
+		require.False(t, a.State.Since.After(l.now), "younger than it can be")
 
 		back := pause(&d)
 		require.True(t, back >= shortestPause && back <= longestPause)
 
 		h := &inFlight{engine: judge, queue: &l.queue, arrival: a, delivery: d, ctx: t.Context()}
-		h.Arrive(&policy, &h.state)
+		h.Arrive(&policy, &h.arrival.State)
 		msg, err := codec.Decode(marshaler, &d)
+		fail := func(class retry.Class, err error) {
+			s := judge.Judge(h, retry.Failure{Class: class, Err: err, Message: codec.Undecoded(&d)})
+			require.NoError(t, h.Settle(t.Context(), s))
+		}
 		switch {
-		case a.crashed:
+		case a.Crash != nil:
 			require.True(t, d.Redelivered, "what was never delivered cannot have crashed")
-			s := judge.Judge(h, retry.Failure{Class: retry.ClassCrashed, Err: errFuzz, Message: codec.Undecoded(&d)})
-			h.settlement = &s
+			fail(retry.ClassCrashed, a.Crash)
 		case err != nil:
-			s := judge.Judge(h, retry.Failure{Class: retry.ClassUndecodable, Err: err, Message: codec.Undecoded(&d)})
-			h.settlement = &s
+			fail(retry.ClassUndecodable, err)
 		default:
 			l.checkMetadata(msg)
 			msg.SetContext(engine.WithDelivery(t.Context(), h))
@@ -131,7 +133,7 @@ func (l life) run() {
 				attempts++
 			}
 		}
-		settlement, _ := h.answer()
+		settlement := h.Answer().Settlement
 		require.NotNil(t, settlement, "it failed")
 		require.LessOrEqual(t, attempts, policy.MaxRetries()+1, "more attempts than the policy allows")
 
@@ -145,10 +147,10 @@ func (l life) run() {
 		if limit > 0 {
 			limit -= codec.ReturnSize(l.queue.Plan)
 		}
-		order := codec.CopyRequest{Delivery: &d, State: codec.Identify(settlement.State, &d, d.MessageId == ""), Wait: settlement.Verdict.Wait, Replay: a.replay}
+		order := codec.CopyRequest{Delivery: &d, State: codec.Identify(settlement.State, &d, d.MessageId == ""), Wait: settlement.Verdict.Wait, Replay: a.Replay}
 		p, state := codec.CopyOf(&order, limit)
 		l.checkCopy(p, state, limit)
-		l.checkTheirs(first, foreign, p, state, a.replay || round > 0)
+		l.checkTheirs(first, foreign, p, state, a.Replay || round > 0)
 
 		queue, wait := l.route(p, state)
 		if state.Count == header.CountDead {

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/hostile"
 	"github.com/amqpretry/watermill-retry/internal/wire"
@@ -29,8 +31,8 @@ func TestOddHeadersNeverPanic(t *testing.T) {
 		}
 
 		a := queue.arrive(&d, time.Now(), watermill.NopLogger{})
-		require.Equal(t, "orders", a.state.Queue)
-		require.Zero(t, a.state.Count, "no chance value is trusted")
+		require.Equal(t, "orders", a.State.Queue)
+		require.Zero(t, a.State.Count, "no chance value is trusted")
 	})
 }
 
@@ -55,22 +57,24 @@ func TestArrive(t *testing.T) {
 	now := time.Now()
 	for name, test := range map[string]struct {
 		headers amqp091.Table
-		want    arrival
+		want    engine.Arrival
 	}{
-		"fresh":                 {nil, arrival{state: wire.State{Queue: "orders"}}},
-		"from the quorum queue": {and(state("2", "30s"), "x-death", died("orders.retry.30s")), arrival{state: wire.State{Queue: "orders", Count: 2, Delay: "30s", Attempts: 4}}},
-		"from the classic":      {and(state("2", "30s"), "x-death", died("orders.retry.30s.classic")), arrival{state: wire.State{Queue: "orders", Count: 2, Delay: "30s", Attempts: 4}}},
-		"a delay of the past":   {and(state("2", "77h"), "x-death", died("orders.retry.77h")), arrival{state: wire.State{Queue: "orders", Count: 2, Delay: "77h", Attempts: 4}}},
-		"a delay of nobody":     {and(state("2", "60s"), "x-death", died("orders.retry.60s")), arrival{state: wire.State{Queue: "orders"}}},
-		"other queue":           {and(state("2", "30s"), "x-death", died("other.retry.30s")), arrival{state: wire.State{Queue: "orders"}}},
-		"passed on":             {state("2", "30s"), arrival{state: wire.State{Queue: "orders"}}},
-		"replay":                {state("-1", ""), arrival{state: wire.State{Queue: "orders", Attempts: 4, Replays: 1}, replay: true}},
-		"clamped":               {state("99", ""), arrival{state: wire.State{Queue: "orders", Count: 5, Attempts: 4}}},
-		"delivered 9 times":     {amqp091.Table{"x-delivery-count": int64(9)}, arrival{state: wire.State{Queue: "orders"}}},
-		"delivered 10 times":    {amqp091.Table{"x-delivery-count": int64(10)}, arrival{state: wire.State{Queue: "orders"}, crashed: true}},
+		"fresh":                 {nil, engine.Arrival{State: wire.State{Queue: "orders"}}},
+		"from the quorum queue": {and(state("2", "30s"), "x-death", died("orders.retry.30s")), engine.Arrival{State: wire.State{Queue: "orders", Count: 2, Delay: "30s", Attempts: 4}}},
+		"from the classic":      {and(state("2", "30s"), "x-death", died("orders.retry.30s.classic")), engine.Arrival{State: wire.State{Queue: "orders", Count: 2, Delay: "30s", Attempts: 4}}},
+		"a delay of the past":   {and(state("2", "77h"), "x-death", died("orders.retry.77h")), engine.Arrival{State: wire.State{Queue: "orders", Count: 2, Delay: "77h", Attempts: 4}}},
+		"a delay of nobody":     {and(state("2", "60s"), "x-death", died("orders.retry.60s")), engine.Arrival{State: wire.State{Queue: "orders"}}},
+		"other queue":           {and(state("2", "30s"), "x-death", died("other.retry.30s")), engine.Arrival{State: wire.State{Queue: "orders"}}},
+		"passed on":             {state("2", "30s"), engine.Arrival{State: wire.State{Queue: "orders"}}},
+		"replay":                {state("-1", ""), engine.Arrival{State: wire.State{Queue: "orders", Attempts: 4, Replays: 1}, Replay: true}},
+		"clamped":               {state("99", ""), engine.Arrival{State: wire.State{Queue: "orders", Count: 5, Attempts: 4}}},
+		"delivered 9 times":     {amqp091.Table{"x-delivery-count": int64(9)}, engine.Arrival{State: wire.State{Queue: "orders"}}},
+		"delivered 10 times": {amqp091.Table{"x-delivery-count": int64(10)}, engine.Arrival{
+			State: wire.State{Queue: "orders"}, Crash: errors.New("delivered 10 times without an answer, the policy allows 10"),
+		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			test.want.state.Since = now // it has no timestamp
+			test.want.State.Since = now // it has no timestamp
 			queue := testSource(config.Policy{})
 			assert.Equal(t, test.want, queue.arrive(&amqp091.Delivery{Headers: test.headers, Redelivered: true}, now, watermill.NopLogger{}))
 
@@ -85,10 +89,10 @@ func TestArriveHonoursTheCrashLimit(t *testing.T) {
 
 	for count, want := range map[int64]bool{0: false, 2: false, 3: true, 4: true, -1: false} {
 		d := &amqp091.Delivery{Headers: amqp091.Table{"x-delivery-count": count}, Redelivered: true}
-		assert.Equal(t, want, queue.arrive(d, time.Now(), watermill.NopLogger{}).crashed, count)
+		assert.Equal(t, want, queue.arrive(d, time.Now(), watermill.NopLogger{}).Crash != nil, count)
 
 		d.Redelivered = false
-		assert.False(t, queue.arrive(d, time.Now(), watermill.NopLogger{}).crashed, "%d, given by a publisher", count)
+		assert.NoError(t, queue.arrive(d, time.Now(), watermill.NopLogger{}).Crash, "%d, given by a publisher", count)
 	}
 }
 
@@ -97,7 +101,7 @@ func TestArriveLogsUnknownVersions(t *testing.T) {
 	d := &amqp091.Delivery{Headers: amqp091.Table{header.Version: []any{int64(2)}, header.Queue: "orders", header.Count: "1"}}
 
 	now, queue := time.Now(), testSource(config.Policy{})
-	assert.Equal(t, arrival{state: wire.State{Queue: "orders", Since: now}}, queue.arrive(d, now, logger))
+	assert.Equal(t, engine.Arrival{State: wire.State{Queue: "orders", Since: now}, Unknown: true}, queue.arrive(d, now, logger))
 
 	logged := logger.Captured()[watermill.InfoLogLevel]
 	require.Len(t, logged, 1)

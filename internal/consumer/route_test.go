@@ -103,11 +103,11 @@ func TestEveryPublishMatchesExactlyOneBinding(t *testing.T) {
 
 		d := hostile.AnyDelivery(6).Draw(t, "delivery")
 		h := &inFlight{queue: &Queue{Name: "orders", Policy: policy, Plan: plan}, delivery: d}
-		h.state = wire.State{Queue: "orders", Count: rapid.IntRange(0, policy.MaxRetries()).Draw(t, "failures"), Since: time.Now()}
+		h.arrival.State = wire.State{Queue: "orders", Count: rapid.IntRange(0, policy.MaxRetries()).Draw(t, "failures"), Since: time.Now()}
 		if rapid.Bool().Draw(t, "has a deadline") {
-			h.state.Deadline = time.Now().Add(time.Duration(rand.Int64N(int64(time.Minute))))
+			h.arrival.State.Deadline = time.Now().Add(time.Duration(rand.Int64N(int64(time.Minute))))
 		}
-		h.Arrive(&policy, &h.state)
+		h.Arrive(&policy, &h.arrival.State)
 		s := (&engine.Engine{Logger: watermill.NopLogger{}}).Judge(h, anyFailure(t))
 		if a := s.Verdict.Action; a != retry.ActionRetry && a != retry.ActionPostpone && a != retry.ActionDeadLetter {
 			return // nothing is published

@@ -201,13 +201,10 @@ func (n *session) handle(s *subscription, h *inFlight, arrived time.Time) {
 
 	h.lost = codec.LostHeaders(d.Headers)
 	h.arrival = s.queue.arrive(d, arrived, s.logger)
-	h.Arrive(&s.queue.Policy, &h.state)
+	h.Arrive(&s.queue.Policy, &h.arrival.State)
 
-	if h.crashed {
-		n.judge(s, h, retry.Failure{
-			Class: retry.ClassCrashed, Topic: s.queue.Topic, Err: s.queue.crashError(d), Message: unseen(h),
-		})
-
+	if h.arrival.Crash != nil {
+		n.judge(s, h, retry.Failure{Class: retry.ClassCrashed, Err: h.arrival.Crash}, unseen(h))
 		return
 	}
 
@@ -220,14 +217,11 @@ func (n *session) handle(s *subscription, h *inFlight, arrived time.Time) {
 			err = lost // what is left of it may mean something else
 		}
 	}
+	if err != nil && !off {
+		n.judge(s, h, retry.Failure{Class: retry.ClassUndecodable, Err: err}, unseen(h))
+		return
+	}
 	if err != nil {
-		if !off {
-			n.judge(s, h, retry.Failure{
-				Class: retry.ClassUndecodable, Topic: s.queue.Topic, Err: err, Message: unseen(h),
-			})
-
-			return
-		}
 		msg = codec.Undecoded(d) // there is no dead-letter queue to send it to
 	}
 	ctx, cancel := context.WithCancel(n.ctx)
@@ -236,12 +230,12 @@ func (n *session) handle(s *subscription, h *inFlight, arrived time.Time) {
 	if s.queue.DeadLettersOf != "" {
 		letter, uuid := codec.DeadLetter(d, s.queue.DeadLettersOf)
 		letter.Removed = cmp.Or(letter.Removed, h.lost)
-		ctx, h.state.UUID = engine.WithDeadLetter(ctx, letter), uuid
+		ctx, h.arrival.State.UUID = engine.WithDeadLetter(ctx, letter), uuid
 	}
-	h.clean(msg)
+	h.arrival.Clean(msg)
 	codec.MarkRedelivered(msg, settings.RedeliveredKey, d.Redelivered)
 	if h.nameless = msg.UUID == ""; h.nameless {
-		msg.UUID = codec.MessageUUID(h.state, d)
+		msg.UUID = codec.MessageUUID(h.arrival.State, d)
 	}
 	h.ctx, h.msg, h.uuid = ctx, msg, msg.UUID
 	msg.SetContext(engine.WithDelivery(ctx, h))
@@ -269,7 +263,7 @@ func (n *session) handle(s *subscription, h *inFlight, arrived time.Time) {
 		n.giveUp(s, h)
 		return
 	}
-	if !h.wait(s.ctx) {
+	if !h.Wait(s.ctx) {
 		n.giveUp(s, h)
 		return
 	}
@@ -279,7 +273,7 @@ func (n *session) handle(s *subscription, h *inFlight, arrived time.Time) {
 
 // giveUp leaves a message to the broker while its handler, or a middleware, is not done with it.
 func (n *session) giveUp(s *subscription, h *inFlight) {
-	if settlement, _ := h.answer(); settlement != nil && settlement.Verdict.Action != retry.ActionRequeue {
+	if settlement := h.Answer().Settlement; settlement != nil && settlement.Verdict.Action != retry.ActionRequeue {
 		settlement.Abandoned(context.Cause(s.ctx))
 		return
 	}
@@ -288,27 +282,29 @@ func (n *session) giveUp(s *subscription, h *inFlight) {
 
 // settle carries out what the middleware has left, or what the router's answer says by itself.
 func (n *session) settle(s *subscription, h *inFlight, acked bool) {
-	settlement, succeeded := h.answer()
-	s.noMiddleware.note(h.wasSeen())
+	answer := h.Answer()
+	s.noMiddleware.note(h.WasSeen())
 
-	switch {
-	case h.refusal != nil:
+	switch answer.Next(acked, s.isClosing()) {
+	case engine.NextGiveBack:
 		n.requeue(s, h)
-	case settlement != nil:
-		n.carryOut(s, h, *settlement)
-	case acked && n.isGone(): // too late: it will come again
-		n.ended(s, h, retry.EventRequeued)
-	case acked:
+	case engine.NextCarryOut:
+		n.carryOut(s, h, *answer.Settlement)
+	case engine.NextAcknowledge:
+		if n.isGone() { // too late: it will come again
+			n.ended(s, h, retry.EventRequeued)
+			return
+		}
 		n.acker.ack(h.delivery.DeliveryTag)
 		n.ended(s, h, retry.EventSucceeded)
-		s.queue.tell(h.state.Canary, wire.Handled, nil)
-	case succeeded && !s.isClosing():
-		n.judge(s, h, retry.Failure{
-			Class: retry.ClassUnpublishable, Err: errUnpublishable, Message: h.msg, Topic: s.queue.Topic,
-		})
-	case s.queue.DeadLettersOf != "":
-		n.setAside(s, h)
-	default: // a plain nack, or a publisher that a shutdown has closed before its handlers
+		s.queue.tell(h.arrival.State.Canary, wire.Handled, nil)
+	case engine.NextUnpublishable:
+		n.judge(s, h, retry.Failure{Class: retry.ClassUnpublishable, Err: engine.ErrUnpublishable}, h.msg)
+	case engine.NextNack: // or a publisher that a shutdown has closed before its handlers
+		if s.queue.DeadLettersOf != "" {
+			n.setAside(s, h)
+			return
+		}
 		n.nack(s, h)
 	}
 }
@@ -321,12 +317,13 @@ func (n *session) ended(s *subscription, h *inFlight, kind retry.EventKind) {
 // unseen is what can be made of a message that no handler may see, or that one has still in its hands.
 func unseen(h *inFlight) *message.Message {
 	msg := codec.Undecoded(&h.delivery)
-	msg.UUID = cmp.Or(h.uuid, codec.MessageUUID(h.state, &h.delivery))
+	msg.UUID = cmp.Or(h.uuid, codec.MessageUUID(h.arrival.State, &h.delivery))
 
 	return msg
 }
 
-func (n *session) judge(s *subscription, h *inFlight, f retry.Failure) {
+func (n *session) judge(s *subscription, h *inFlight, f retry.Failure, msg *message.Message) {
+	f.Topic, f.Message = s.queue.Topic, msg
 	n.carryOut(s, h, s.consumer.settings.Engine.Judge(h, f))
 }
 
@@ -339,7 +336,7 @@ func (n *session) carryOut(s *subscription, h *inFlight, settlement engine.Settl
 		}
 		n.acker.ack(h.delivery.DeliveryTag)
 		settlement.Done(settlement.Verdict)
-		s.queue.tell(h.state.Canary, wire.Dropped, nil)
+		s.queue.tell(h.arrival.State.Canary, wire.Dropped, nil)
 	case retry.ActionRetry, retry.ActionPostpone, retry.ActionDeadLetter:
 		n.forwards.Add(1)
 		go func() {
@@ -360,7 +357,7 @@ func (n *session) forward(s *subscription, h *inFlight, settlement engine.Settle
 		Delivery: &h.delivery,
 		State:    codec.Identify(settlement.State, &h.delivery, h.nameless),
 		Wait:     settlement.Verdict.Wait,
-		Replay:   h.replay,
+		Replay:   h.arrival.Replay,
 		Lost:     h.lost,
 	}, n.isGone)
 	if err != nil {
@@ -374,7 +371,7 @@ func (n *session) forward(s *subscription, h *inFlight, settlement engine.Settle
 
 	n.acker.ack(h.delivery.DeliveryTag)
 	settlement.Done(final(settlement.Verdict, published))
-	s.queue.tell(h.state.Canary, republish.OutcomeOf(published, settlement.Verdict.Action == retry.ActionPostpone), published)
+	s.queue.tell(h.arrival.State.Canary, republish.OutcomeOf(published, settlement.Verdict.Action == retry.ActionPostpone), published)
 }
 
 // final is the verdict that was carried out: a message without room for our headers is dead-lettered instead of retried.

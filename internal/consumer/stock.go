@@ -176,13 +176,13 @@ func (s *Stock) serve(msg *message.Message, captured *capture, h message.Handler
 		return produced, err
 	}
 
-	if d.crashed {
-		return nil, s.fail(d, retry.ClassCrashed, queue.crashError(&captured.delivery))
+	if d.arrival.Crash != nil {
+		return nil, s.fail(d, retry.ClassCrashed, d.arrival.Crash)
 	}
 	if captured.err != nil {
 		return nil, s.fail(d, retry.ClassUndecodable, captured.err)
 	}
-	d.clean(msg)
+	d.arrival.Clean(msg)
 	msg.SetContext(engine.WithDelivery(msg.Context(), d))
 
 	return s.handle(d, h)
@@ -191,7 +191,7 @@ func (s *Stock) serve(msg *message.Message, captured *capture, h message.Handler
 func (s *Stock) delivery(msg *message.Message, captured *capture, queue *Queue) *stockDelivery {
 	d := &stockDelivery{msg: msg, engine: s.Engine, queue: queue, captured: captured, ctx: msg.Context()}
 	d.arrival = queue.arrive(&captured.delivery, time.Now(), s.Logger)
-	d.Arrive(&queue.Policy, &d.state)
+	d.Arrive(&queue.Policy, &d.arrival.State)
 
 	return d
 }
@@ -218,9 +218,9 @@ func (s *Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*mes
 // stockDelivery is the delivery of a message that a stock subscriber has handed out. That acknowledges as soon as the
 // router has answered, so the copy must be confirmed before: Settle waits.
 type stockDelivery struct {
-	arrival
-	engine.Standing
+	engine.Progress
 
+	arrival  engine.Arrival
 	msg      *message.Message
 	engine   *engine.Engine
 	queue    *Queue
@@ -249,7 +249,7 @@ func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
 		return nil // the middleware gives the handler's error to the router, which nacks
 	case retry.ActionDrop:
 		s.Done(s.Verdict)
-		d.queue.tell(d.state.Canary, wire.Dropped, nil)
+		d.queue.tell(d.arrival.State.Canary, wire.Dropped, nil)
 		return nil
 	case retry.ActionRetryNow:
 		panic("unreachable: only a middleware that calls the handler again is given this")
@@ -269,27 +269,27 @@ func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
 		Delivery: &d.captured.delivery,
 		State:    codec.Identify(s.State, &d.captured.delivery, d.captured.nameless),
 		Wait:     s.Verdict.Wait,
-		Replay:   d.replay,
+		Replay:   d.arrival.Replay,
 	}, d.isGone)
 	if err != nil {
 		s.Abandoned(err)
 		return err
 	}
 	s.Done(final(s.Verdict, published))
-	d.queue.tell(d.state.Canary, republish.OutcomeOf(published, s.Verdict.Action == retry.ActionPostpone), published)
+	d.queue.tell(d.arrival.State.Canary, republish.OutcomeOf(published, s.Verdict.Action == retry.ActionPostpone), published)
 
 	return nil
 }
 
 // tellWhenAcked waits for the router, which nacks a message whose outputs cannot be published. The middleware does not wait.
 func (d *stockDelivery) tellWhenAcked() {
-	if d.state.Canary == "" {
+	if d.arrival.State.Canary == "" {
 		return
 	}
 	go func() {
 		select {
 		case <-d.msg.Acked():
-			d.queue.tell(d.state.Canary, wire.Handled, nil)
+			d.queue.tell(d.arrival.State.Canary, wire.Handled, nil)
 		case <-d.msg.Nacked():
 		}
 	}()

@@ -271,26 +271,6 @@ func TestStockDeliveryTellsWhatWasCarriedOut(t *testing.T) {
 	assert.False(t, d.isGone())
 }
 
-func TestHandle(t *testing.T) {
-	retrier := engine.Settlement{Verdict: retry.Verdict{Action: retry.ActionRetry, Count: 1}}
-	dead := engine.Settlement{Verdict: retry.Verdict{Action: retry.ActionDeadLetter}}
-
-	h := &inFlight{}
-	s, succeeded := h.answer()
-	assert.Nil(t, s, "the middleware never saw it")
-	assert.False(t, succeeded)
-
-	h = &inFlight{}
-	require.NoError(t, h.Settle(t.Context(), dead))
-	require.NoError(t, h.Settle(t.Context(), retrier))
-	h.Succeeded()
-	s, succeeded = h.answer()
-	assert.Equal(t, dead.Verdict, s.Verdict, "an inner middleware knows best")
-	assert.True(t, succeeded)
-
-	assert.ErrorIs(t, h.Settle(t.Context(), retrier), errSettled, "after the answer it is too late")
-}
-
 func TestFinal(t *testing.T) {
 	retrier := retry.Verdict{Action: retry.ActionRetry, Count: 1, Delay: time.Second}
 	assert.Equal(t, retrier, final(retrier, &wire.State{Count: 1}))

@@ -16,7 +16,7 @@ type Delivery interface {
 	Engine() *Engine
 	// Queue is the queue that the message was consumed from.
 	Queue() string
-	// The following are those of Standing. They go without copies: each message has a goroutine of its own, whose stack is to stay small.
+	// The following are those of Progress. They go without copies: each message has a goroutine of its own, whose stack is to stay small.
 	Policy() *config.Policy
 	Narrow(policy config.Policy)
 	State() *wire.State

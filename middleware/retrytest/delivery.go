@@ -8,16 +8,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/internal/engine"
-	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 // delivery is the consumer's side of a message that is handed out, as the retry middleware sees it.
 type delivery struct {
-	engine.Standing
+	engine.Handout
 
 	engine  *engine.Engine
 	queue   string
-	now     func() time.Time
+	arrival engine.Arrival
 	arrived time.Time
 	msg     *message.Message
 
@@ -28,21 +27,19 @@ type delivery struct {
 	left chan struct{} // closed when the handler's goroutine is out of the retry middleware
 	lost chan struct{} // closed before, if that goroutine has ended instead of returning
 
-	mu         sync.Mutex
-	settlement *engine.Settlement
-	succeeded  bool
-	fault      Fault // of the last call
-	calls      int   // of the handler, since the last step
-	err        error // that the handler has returned last
+	mu    sync.Mutex
+	fault Fault // of the last call
+	calls int   // of the handler, since the last step
+	err   error // that the handler has returned last
 }
 
 var _ engine.Delivery = (*delivery)(nil)
 
 type deliveryKey struct{}
 
-func (l *life) newDelivery(state wire.State) *delivery {
-	d := &delivery{engine: l.engine, queue: l.service.Queue, now: l.clock.Now, arrived: l.clock.Now()}
-	d.Arrive(&l.policy, &state)
+func (l *life) newDelivery(arrival engine.Arrival) *delivery {
+	d := &delivery{engine: l.engine, queue: l.service.Queue, arrival: arrival, arrived: l.clock.Now()}
+	d.Arrive(&l.policy, &d.arrival.State)
 	d.left, d.lost = make(chan struct{}), make(chan struct{})
 	d.ctx, d.cancel = context.WithCancel(context.WithValue(context.Background(), deliveryKey{}, d))
 
@@ -51,33 +48,10 @@ func (l *life) newDelivery(state wire.State) *delivery {
 
 func (d *delivery) Engine() *engine.Engine { return d.engine }
 func (d *delivery) Queue() string          { return d.queue }
-func (d *delivery) Now() time.Time         { return d.now() }
 func (d *delivery) Withdrawn() bool        { return d.ctx.Err() != nil }
 
-// Enter and Leave are of no use here: left tells the same.
-func (d *delivery) Enter() {}
-func (d *delivery) Leave() {}
-
-func (d *delivery) Succeeded() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-
-	d.succeeded = true
-}
-
-func (d *delivery) Settle(_ context.Context, s engine.Settlement) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-
-	if d.settlement == nil {
-		d.settlement = &s
-	}
-
-	return nil
-}
-
-// answer waits until the router has answered and the middleware is done with the message. ok is false if nobody ever will.
-func (d *delivery) answer() (acked, ok bool) {
+// answered waits until the router has answered and the middleware is done with the message. ok is false if nobody ever will.
+func (d *delivery) answered() (acked, ok bool) {
 	select {
 	case <-d.msg.Acked():
 	case <-d.msg.Nacked():
@@ -95,12 +69,12 @@ func (d *delivery) answer() (acked, ok bool) {
 	}
 }
 
-// verdict is what the middleware has left.
-func (d *delivery) verdict() (s *engine.Settlement, succeeded bool, fault Fault) {
+// lastFault is that of the last call.
+func (d *delivery) lastFault() Fault {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 
-	return d.settlement, d.succeeded, d.fault
+	return d.fault
 }
 
 // called notes that the handler is called, returns that it has returned.

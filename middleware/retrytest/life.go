@@ -149,8 +149,7 @@ func (l *life) run(at letter) (err error) {
 
 // deliver is the way of one delivery: read, decode, hand out, wait for the answer, settle. It gives what is in the queue next.
 func (l *life) deliver(at letter) (next letter, err error) {
-	state, kind := l.arrive(at)
-	d := l.newDelivery(state)
+	d := l.newDelivery(l.arrive(at))
 	defer d.cancel()
 
 	l.mu.Lock()
@@ -158,49 +157,33 @@ func (l *life) deliver(at letter) (next letter, err error) {
 	l.mu.Unlock()
 
 	off := l.policy.Mode == config.ModeOff
-	unseen := retry.Failure{Topic: l.service.Topic, Message: raw(at, state)}
-
-	if !off && at.deliveries >= l.policy.CrashLimit {
-		unseen.Class = retry.ClassCrashed
-		unseen.Err = fmt.Errorf("delivered %d times without an answer, the policy allows %d", at.deliveries, l.policy.CrashLimit)
-
-		return l.carryOut(at, kind, d, l.engine.Judge(d, unseen)), nil
+	fail := func(class retry.Class, err error) letter {
+		return l.carryOut(at, d, l.engine.Judge(d, retry.Failure{Class: class, Err: err, Topic: l.service.Topic, Message: raw(at, d.arrival.State)}))
 	}
-
-	d.msg, err = l.unmarshal(at, state, kind)
-	if err != nil && !off {
-		unseen.Class, unseen.Err = retry.ClassUndecodable, err
-		return l.carryOut(at, kind, d, l.engine.Judge(d, unseen)), nil
+	if d.arrival.Crash != nil {
+		return fail(retry.ClassCrashed, d.arrival.Crash), nil
+	}
+	if d.msg, err = l.unmarshal(at, d.arrival); err != nil && !off {
+		return fail(retry.ClassUndecodable, err), nil
 	}
 	d.msg.SetContext(engine.WithDelivery(d.ctx, d))
 
 	l.out <- d.msg
-	acked, ok := d.answer()
+	acked, ok := d.answered()
 	if off {
 		l.unobserved(acked)
 	}
 
-	return l.settle(at, kind, d, acked, ok)
+	return l.settle(at, d, acked, ok)
 }
 
 // arrive reads what the message carries.
-func (l *life) arrive(at letter) (wire.State, wire.Kind) {
-	if l.policy.Mode == config.ModeOff {
-		return wire.State{}, wire.Fresh
-	}
-
-	state, kind := wire.Read(at.headers, wire.Reading{
-		Queue: l.service.Queue, MaxRetries: l.policy.MaxRetries(), Death: at.waited,
+func (l *life) arrive(at letter) engine.Arrival {
+	return engine.Arrive(l.service.Queue, &l.policy, &engine.Arriving{
+		Headers: at.headers, Expiration: at.expiration, Timestamp: at.timestamp, Waited: at.waited,
 		IsRetryQueue: func(name, delay string) bool { return name == l.retryQueue(delay) },
-	})
-	state.Queue = l.service.Queue
-
-	state.SetAge(wire.Age{
-		Expiration: at.expiration, Timestamp: at.timestamp, Kind: kind,
-		MaxAge: l.policy.MaxAge, Longest: config.MaxDelay, Now: l.clock.Now(),
-	})
-
-	return state, kind
+		Redelivered:  at.deliveries > 0, Deliveries: int64(at.deliveries),
+	}, l.clock.Now())
 }
 
 func (l *life) retryQueue(delay string) string { return l.service.Queue + ".retry." + delay }
@@ -219,8 +202,8 @@ func raw(at letter, state wire.State) *message.Message {
 }
 
 // unmarshal makes the message that is handed out. With an error it is what can be made of it all the same.
-func (l *life) unmarshal(at letter, state wire.State, kind wire.Kind) (msg *message.Message, err error) {
-	msg = raw(at, state)
+func (l *life) unmarshal(at letter, arrival engine.Arrival) (msg *message.Message, err error) {
+	msg = raw(at, arrival.State)
 	undecoded := msg.Copy()
 
 	defer func() {
@@ -233,9 +216,7 @@ func (l *life) unmarshal(at letter, state wire.State, kind wire.Kind) (msg *mess
 		msg.UUID = uuid
 	}
 	delete(msg.Metadata, uuidKey)
-	if kind == wire.Replay {
-		maps.DeleteFunc(msg.Metadata, func(key, _ string) bool { return header.IsPoison(key) })
-	}
+	arrival.Clean(msg)
 
 	if l.service.Unmarshal == nil {
 		return msg, nil
@@ -253,8 +234,8 @@ var ErrUnanswered = errors.New("the handler has ended its goroutine, and under p
 	"the message stays unacknowledged until the connection is closed")
 
 // settle carries out what the middleware has left, or what the router's answer says by itself.
-func (l *life) settle(at letter, kind wire.Kind, d *delivery, acked, ok bool) (letter, error) {
-	settlement, succeeded, fault := d.verdict()
+func (l *life) settle(at letter, d *delivery, acked, ok bool) (letter, error) {
+	answer, fault := d.Answer(), d.lastFault()
 
 	switch {
 	case fault == Crash:
@@ -266,18 +247,21 @@ func (l *life) settle(at letter, kind wire.Kind, d *delivery, acked, ok bool) (l
 		return at, ErrUnanswered
 	case fault == Shutdown:
 		l.engine.Ended(retry.EventRequeued, d, d.msg)
-	case settlement != nil:
-		return l.carryOut(at, kind, d, *settlement), nil
-	case acked:
+		return at, nil
+	}
+
+	switch answer.Next(acked, false) {
+	case engine.NextCarryOut:
+		return l.carryOut(at, d, *answer.Settlement), nil
+	case engine.NextAcknowledge:
 		l.engine.Ended(retry.EventSucceeded, d, d.msg)
 		l.end(Succeeded)
 		l.notice()
-	case succeeded:
-		return l.carryOut(at, kind, d, l.engine.Judge(d, retry.Failure{
-			Class: retry.ClassUnpublishable, Topic: l.service.Topic, Message: d.msg,
-			Err: errors.New("the handler succeeded, but its outputs could not be published"),
+	case engine.NextUnpublishable:
+		return l.carryOut(at, d, l.engine.Judge(d, retry.Failure{
+			Class: retry.ClassUnpublishable, Topic: l.service.Topic, Message: d.msg, Err: engine.ErrUnpublishable,
 		})), nil
-	default: // a plain nack
+	case engine.NextNack, engine.NextGiveBack:
 		l.engine.Ended(retry.EventRequeued, d, d.msg)
 	}
 
@@ -285,7 +269,7 @@ func (l *life) settle(at letter, kind wire.Kind, d *delivery, acked, ok bool) (l
 }
 
 // carryOut does what the verdict says, and gives the message as it is in its queue after its wait.
-func (l *life) carryOut(at letter, kind wire.Kind, d *delivery, s engine.Settlement) letter {
+func (l *life) carryOut(at letter, d *delivery, s engine.Settlement) letter {
 	switch s.Verdict.Action {
 	case retry.ActionRequeue:
 		l.engine.Ended(retry.EventRequeued, d, d.msg)
@@ -300,7 +284,7 @@ func (l *life) carryOut(at letter, kind wire.Kind, d *delivery, s engine.Settlem
 		panic("unreachable: only a middleware that calls the handler again is given this")
 	}
 
-	copied := copyOf(at, l.service.Queue, kind, s.State)
+	copied := copyOf(at, l.service.Queue, d.arrival.Replay, s.State)
 	s.Done(s.Verdict)
 	l.carries(copied)
 
@@ -320,7 +304,7 @@ func (l *life) carryOut(at letter, kind wire.Kind, d *delivery, s engine.Settlem
 }
 
 // copyOf is what is published in place of a delivery.
-func copyOf(at letter, queue string, kind wire.Kind, state wire.State) letter {
+func copyOf(at letter, queue string, replay bool, state wire.State) letter {
 	if !state.Arrival.Known() {
 		state.Arrival = wire.NewArrival("", queue, at.expiration, "", "")
 	}
@@ -329,7 +313,7 @@ func copyOf(at letter, queue string, kind wire.Kind, state wire.State) letter {
 		state.UUID = watermill.NewUUID()
 	}
 
-	headers := wire.Strip(at.headers, kind == wire.Replay)
+	headers := wire.Strip(at.headers, replay)
 	for key, value := range state.Headers(watermill.NewShortUUID()) {
 		headers[key] = value
 	}
@@ -405,9 +389,7 @@ func (l *life) fault() Fault {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	_, _, fault := l.current.verdict()
-
-	return fault
+	return l.current.lastFault()
 }
 
 // die ends the process that has the message.

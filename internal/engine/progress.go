@@ -9,9 +9,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Standing is the part of a [Delivery] that changes while its handler has it: the policy, which a middleware may narrow, the
+// Progress is the part of a [Delivery] that changes while its handler has it: the policy, which a middleware may narrow, the
 // state, with each immediate try, and whether it is in an attempt. A handler may ask for them at any time.
-type Standing struct {
+type Progress struct {
 	mu      sync.Mutex
 	policy  *config.Policy // shared: never written to
 	state   *wire.State    // the same
@@ -21,7 +21,7 @@ type Standing struct {
 }
 
 // Arrive begins with a message as it arrives, under the policy of its queue. Both must stay as they are.
-func (s *Standing) Arrive(policy *config.Policy, state *wire.State) {
+func (s *Progress) Arrive(policy *config.Policy, state *wire.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -29,7 +29,7 @@ func (s *Standing) Arrive(policy *config.Policy, state *wire.State) {
 }
 
 // Policy is the effective policy of the queue, or what a middleware has narrowed it to. It is shared: not to be changed.
-func (s *Standing) Policy() *config.Policy {
+func (s *Progress) Policy() *config.Policy {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -37,7 +37,7 @@ func (s *Standing) Policy() *config.Policy {
 }
 
 // Narrow replaces the policy for this delivery.
-func (s *Standing) Narrow(policy config.Policy) {
+func (s *Progress) Narrow(policy config.Policy) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -45,7 +45,7 @@ func (s *Standing) Narrow(policy config.Policy) {
 }
 
 // State is what the message carried when it arrived, or since Advance. It is shared: not to be changed.
-func (s *Standing) State() *wire.State {
+func (s *Progress) State() *wire.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -53,7 +53,7 @@ func (s *Standing) State() *wire.State {
 }
 
 // Advance notes that an immediate try has failed.
-func (s *Standing) Advance(state wire.State) {
+func (s *Progress) Advance(state wire.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -62,7 +62,7 @@ func (s *Standing) Advance(state wire.State) {
 
 // Begin notes that an attempt begins, and what of it was told, if anything. It is false if one has begun already and not ended, or
 // nobody waits for its end any more.
-func (s *Standing) Begin(at time.Time, attempt *retry.Event) bool {
+func (s *Progress) Begin(at time.Time, attempt *retry.Event) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -76,7 +76,7 @@ func (s *Standing) Begin(at time.Time, attempt *retry.Event) bool {
 
 // End notes that the attempt has ended, and gives what Begin was given. It is false if there is none. The message may be
 // another goroutine's by then, so what is to be told of it was looked up at the beginning.
-func (s *Standing) End() (began time.Time, attempt *retry.Event, ok bool) {
+func (s *Progress) End() (began time.Time, attempt *retry.Event, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -87,7 +87,7 @@ func (s *Standing) End() (began time.Time, attempt *retry.Event, ok bool) {
 }
 
 // Finish notes that nobody waits for an answer any more: no attempt begins.
-func (s *Standing) Finish() {
+func (s *Progress) Finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 

@@ -1,0 +1,166 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// Handout is the consumer's side of a message while it is handed out: the middlewares leave their verdict here, and the consumer carries it
+// out when the router has answered. What a consumer adds makes it a [Delivery].
+type Handout struct {
+	Progress
+
+	mu         sync.Mutex
+	inside     int           // middlewares that have the message in hand
+	seen       bool          // a middleware has had it
+	left       chan struct{} // closed when the last has left; made by who waits for it
+	refusal    error         // its handler is not called, and the subscription stops
+	settlement *Settlement
+	succeeded  bool
+	answered   bool
+}
+
+// ErrSettled is what a middleware is told that comes too late with its verdict.
+var ErrSettled = errors.New("the message was already acknowledged or rejected, its failure cannot be acted on: " +
+	"is a middleware such as InstantAck outside of the retry middleware?")
+
+// Enter notes that a middleware has the message in hand.
+func (h *Handout) Enter() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.inside++
+	h.seen = true
+}
+
+// Leave notes that it has not any more.
+func (h *Handout) Leave() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if h.inside--; h.inside == 0 && h.left != nil {
+		close(h.left)
+		h.left = nil
+	}
+}
+
+// WasSeen tells whether a middleware has had the message.
+func (h *Handout) WasSeen() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	return h.seen
+}
+
+// Refused makes the consumer give the message back. It is false if that comes too late.
+func (h *Handout) Refused(err error) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if !h.answered {
+		h.refusal = err
+	}
+
+	return !h.answered
+}
+
+// Wait waits until no middleware has the message in hand: a handler may have answered by itself. It reports whether that came
+// before the end of ctx.
+func (h *Handout) Wait(ctx context.Context) bool {
+	h.mu.Lock()
+	if h.inside == 0 {
+		h.mu.Unlock()
+		return true
+	}
+	if h.left == nil {
+		h.left = make(chan struct{})
+	}
+	left := h.left
+	h.mu.Unlock()
+
+	select {
+	case <-left:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// Succeeded notes that the handler has.
+func (h *Handout) Succeeded() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.succeeded = true
+}
+
+// Settle leaves a verdict, unless one is there: an inner middleware, which saw the handler itself, knows best.
+func (h *Handout) Settle(_ context.Context, s Settlement) error {
+	if !h.leave(s) {
+		s.Abandoned(ErrSettled)
+		return ErrSettled
+	}
+
+	return nil
+}
+
+// leave is false if nobody takes it any more.
+func (h *Handout) leave(s Settlement) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if h.settlement == nil && !h.answered {
+		h.settlement = &s
+	}
+
+	return !h.answered
+}
+
+// Answer is what is known of a message when its router has answered, and its handler is done.
+type Answer struct {
+	// Settlement is the verdict of the middleware; nil without one.
+	Settlement *Settlement
+
+	refused, succeeded bool
+}
+
+// Answer takes what the middlewares have left. Nothing can be left any more afterwards.
+func (h *Handout) Answer() Answer {
+	h.Finish()
+
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.answered = true
+
+	return Answer{Settlement: h.settlement, refused: h.refusal != nil, succeeded: h.succeeded}
+}
+
+// Next is what a consumer does with a message that is answered.
+type Next int
+
+// What can come next.
+const (
+	NextGiveBack      Next = iota // to the queue, at once: a middleware has refused it
+	NextCarryOut                  // the settlement
+	NextAcknowledge               // it is handled
+	NextUnpublishable             // an attempt has failed, although its handler has not
+	NextNack                      // somebody has nacked it, and nobody has judged
+)
+
+// Next tells what comes next, by what the router has answered. While a service closes, a publisher may be closed before its handlers.
+func (a *Answer) Next(acked, closing bool) Next {
+	switch {
+	case a.refused:
+		return NextGiveBack
+	case a.Settlement != nil:
+		return NextCarryOut
+	case acked:
+		return NextAcknowledge
+	case a.succeeded && !closing:
+		return NextUnpublishable
+	default:
+		return NextNack
+	}
+}
