@@ -20,7 +20,7 @@ func TestAddressesAreChecked(t *testing.T) {
 
 	_, err := amqpretry.New(durable(), amqpretry.Options{Addresses: []string{"rabbit-2:0", "rabbit-3", "", "amqp://user:secret@rabbit-4:5672/"}})
 	require.Error(t, err)
-	assert.Equal(t, []string{"options.addresses[0]", "options.addresses[2]", "options.addresses[3]"}, paths(err))
+	assert.Equal(t, []string{"Options.Addresses[0]", "Options.Addresses[2]", "Options.Addresses[3]"}, paths(err))
 	assert.ErrorContains(t, err, `"rabbit-2:0"`)
 	assert.ErrorContains(t, err, `"…@rabbit-4:5672/"`)
 	assert.NotContains(t, err.Error(), "secret")

@@ -96,7 +96,7 @@ func TestDefinitionsRefuse(t *testing.T) {
 	file, err := retrier.Definitions("a", "b", "c", "d", "")
 	assert.Nil(t, file)
 	for _, part := range []string{
-		`config.Queue.Arguments["x-dead-letter-routing-key"]`, `topics "a" and "b" share queue "q"`,
+		`Config.Queue.Arguments["x-dead-letter-routing-key"]`, `topics "a" and "b" share queue "q"`,
 		`"q.dlq": belongs to`, "amq. are the broker's own", "the name is empty", `arguments["x-time"]`,
 	} {
 		assert.ErrorContains(t, err, part)

@@ -48,10 +48,10 @@ func ExampleNew() {
 	fmt.Println(err)
 	// Output:
 	// invalid config of the retrier:
-	// policies.topics["orders"].delays[0]: too short: must be at least 1ms, got 1µs
-	// options.concurrency: out of bounds: must be 1..65535, or 0 for 1, got -1
-	// config.Queue.Durable: must be true: retries wait in durable queues and would come back to a queue that is gone
-	// config.Publish.Transactional: must be false: watermill-amqp reports success for a message that it has rolled back; use ConfirmDelivery
+	// Options.Policies.Topics["orders"].Delays[0]: too short: must be at least 1ms, got 1µs
+	// Options.Concurrency: out of bounds: must be 1..65535, or 0 for 1, got -1
+	// Config.Queue.Durable: must be true: retries wait in durable queues and would come back to a queue that is gone
+	// Config.Publish.Transactional: must be false: watermill-amqp reports success for a message that it has rolled back; use ConfirmDelivery
 }
 
 // What the broker is to hold for a topic.

@@ -42,5 +42,5 @@ func ExampleRetrier_protectionArguments() {
 	fmt.Println(err)
 	// Output:
 	// invalid config of the retrier:
-	// config.Queue.Arguments["x-overflow"]: differs from the protection that policies.topics["orders"] asks for (protect: arguments): must be left out, or "reject-publish", got "drop-head"
+	// Config.Queue.Arguments["x-overflow"]: differs from the protection that Options.Policies.Topics["orders"] asks for (protect: arguments): must be left out, or "reject-publish", got "drop-head"
 }

@@ -39,12 +39,12 @@ func TestNewRefusesOtherArgumentsThanTheProtection(t *testing.T) {
 	}
 	_, err := amqpretry.New(conf, amqpretry.Options{Policies: policies, Concurrency: -1})
 	assert.ElementsMatch(t, []string{
-		"options.concurrency",
-		`config.Queue.Arguments["x-queue-type"]`, `config.Queue.Arguments["x-dead-letter-exchange"]`, `config.Queue.Arguments["x-overflow"]`,
-		`config.Queue.Arguments["x-dead-letter-strategy"]`, `config.Queue.Arguments["x-delivery-limit"]`,
+		"Options.Concurrency",
+		`Config.Queue.Arguments["x-queue-type"]`, `Config.Queue.Arguments["x-dead-letter-exchange"]`, `Config.Queue.Arguments["x-overflow"]`,
+		`Config.Queue.Arguments["x-dead-letter-strategy"]`, `Config.Queue.Arguments["x-delivery-limit"]`,
 	}, paths(err))
 	for _, part := range []string{
-		`policies.default, policies.topics["a"], policies.topics["b"] asks for`, `"reject-publish"`, `got "drop-head"`, "left out, or 1000, got 20", `left out, or "", got "dlx"`,
+		`Options.Policies.Default, Options.Policies.Topics["a"], Options.Policies.Topics["b"] asks for`, `"reject-publish"`, `got "drop-head"`, "left out, or 1000, got 20", `left out, or "", got "dlx"`,
 	} {
 		assert.ErrorContains(t, err, part)
 	}
@@ -125,7 +125,7 @@ func TestProtectionOfATopicIsRefused(t *testing.T) {
 	policies := config.Policies{Default: protecting(config.ProtectionArguments)}
 	b, errs := build(t, policies, amqp091.Table{"x-dead-letter-routing-key": "a.dlq"}, nil, nil, "a", "b")
 	require.NoError(t, errs[0])
-	assert.Equal(t, []string{`config.Queue.Arguments["x-dead-letter-routing-key"]`}, paths(errs[1]))
+	assert.Equal(t, []string{`Config.Queue.Arguments["x-dead-letter-routing-key"]`}, paths(errs[1]))
 	assert.ErrorContains(t, errs[1], `left out, or "b.dlq", got "a.dlq"`)
 	assert.ErrorContains(t, errs[1], `topic "b"`)
 	assert.NotContains(t, b.arguments, "b")

@@ -28,7 +28,7 @@ func TestNewRefusesURIs(t *testing.T) {
 		"amqp://user:12/SECRET@h", "amqp://user:12?SECRET@h", "amqp://user:12#SECRET@h", "amqp://SECRET/x@h", "amqp://user:99999999999/SECRET@h",
 	} {
 		_, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
-		require.Equal(t, []string{"config.Connection.AmqpURI"}, paths(err), uri)
+		require.Equal(t, []string{"Config.Connection.AmqpURI"}, paths(err), uri)
 		require.ErrorContains(t, err, "is not an AMQP URI")
 		for _, part := range []string{"SEC", "RET", "zz", "user:12", "99999", uri} {
 			assert.NotContains(t, err.Error(), part, uri)

@@ -79,40 +79,40 @@ func TestNewRefuses(t *testing.T) {
 		path   string
 		says   string
 	}{
-		"non-durable queues":       {config: func(c *amqp.Config) { c.Queue.Durable = false }, path: "config.Queue.Durable", says: "must be true"},
-		"auto-delete queues":       {config: func(c *amqp.Config) { c.Queue.AutoDelete = true }, path: "config.Queue.AutoDelete", says: "must be false"},
-		"exclusive queues":         {config: func(c *amqp.Config) { c.Queue.Exclusive = true }, path: "config.Queue.Exclusive", says: "must be false"},
-		"transactional publishing": {config: func(c *amqp.Config) { c.Publish.Transactional = true }, path: "config.Publish.Transactional", says: "ConfirmDelivery"},
-		"no requeue on nack":       {config: func(c *amqp.Config) { c.Consume.NoRequeueOnNack = true }, path: "config.Consume.NoRequeueOnNack", says: "must be false"},
-		"global QoS":               {config: func(c *amqp.Config) { c.Consume.Qos.Global = true }, path: "config.Consume.Qos.Global", says: "must be false"},
-		"a negative prefetch":      {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchCount = -1 }, path: "config.Consume.Qos.PrefetchCount", says: "got -1"},
-		"a prefetch beyond AMQP's": {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchCount = 65536 }, path: "config.Consume.Qos.PrefetchCount", says: "got 65536"},
-		"a prefetch in bytes":      {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchSize = 1 }, path: "config.Consume.Qos.PrefetchSize", says: "does not implement"},
-		"an option beyond it":      {option: func(o *amqpretry.Options) { o.Prefetch = 65536 }, path: "options.prefetch", says: "65536"},
-		"a negative option":        {option: func(o *amqpretry.Options) { o.Prefetch = -1 }, path: "options.prefetch", says: "-1"},
-		"a concurrency beyond it":  {option: func(o *amqpretry.Options) { o.Concurrency = 65536 }, path: "options.concurrency", says: "65536"},
+		"non-durable queues":       {config: func(c *amqp.Config) { c.Queue.Durable = false }, path: "Config.Queue.Durable", says: "must be true"},
+		"auto-delete queues":       {config: func(c *amqp.Config) { c.Queue.AutoDelete = true }, path: "Config.Queue.AutoDelete", says: "must be false"},
+		"exclusive queues":         {config: func(c *amqp.Config) { c.Queue.Exclusive = true }, path: "Config.Queue.Exclusive", says: "must be false"},
+		"transactional publishing": {config: func(c *amqp.Config) { c.Publish.Transactional = true }, path: "Config.Publish.Transactional", says: "ConfirmDelivery"},
+		"no requeue on nack":       {config: func(c *amqp.Config) { c.Consume.NoRequeueOnNack = true }, path: "Config.Consume.NoRequeueOnNack", says: "must be false"},
+		"global QoS":               {config: func(c *amqp.Config) { c.Consume.Qos.Global = true }, path: "Config.Consume.Qos.Global", says: "must be false"},
+		"a negative prefetch":      {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchCount = -1 }, path: "Config.Consume.Qos.PrefetchCount", says: "got -1"},
+		"a prefetch beyond AMQP's": {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchCount = 65536 }, path: "Config.Consume.Qos.PrefetchCount", says: "got 65536"},
+		"a prefetch in bytes":      {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchSize = 1 }, path: "Config.Consume.Qos.PrefetchSize", says: "does not implement"},
+		"an option beyond it":      {option: func(o *amqpretry.Options) { o.Prefetch = 65536 }, path: "Options.Prefetch", says: "65536"},
+		"a negative option":        {option: func(o *amqpretry.Options) { o.Prefetch = -1 }, path: "Options.Prefetch", says: "-1"},
+		"a concurrency beyond it":  {option: func(o *amqpretry.Options) { o.Concurrency = 65536 }, path: "Options.Concurrency", says: "65536"},
 		"an exclusive consumer with concurrency": {
 			config: func(c *amqp.Config) { c.Consume.Exclusive = true }, option: func(o *amqpretry.Options) { o.Concurrency = 2 },
-			path: "config.Consume.Exclusive", says: "concurrency 2",
+			path: "Config.Consume.Exclusive", says: "Concurrency 2",
 		},
 		"TLS given twice": {config: func(c *amqp.Config) {
 			c.Connection.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS12}
 			c.Connection.AmqpConfig = &amqp091.Config{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
-		}, path: "config.Connection.TLSConfig", says: "TLSClientConfig"},
+		}, path: "Config.Connection.TLSConfig", says: "TLSClientConfig"},
 
-		"a negative concurrency":   {option: func(o *amqpretry.Options) { o.Concurrency = -1 }, path: "options.concurrency", says: "-1"},
-		"a negative close timeout": {option: func(o *amqpretry.Options) { o.CloseTimeout = -time.Second }, path: "options.close_timeout", says: "-1s"},
-		"a negative hold warning":  {option: func(o *amqpretry.Options) { o.HoldWarning = -time.Second }, path: "options.hold_warning", says: "-1s"},
-		"an unknown topology mode": {option: func(o *amqpretry.Options) { o.Topology = "create" }, path: "options.topology", says: `"create"`},
+		"a negative concurrency":   {option: func(o *amqpretry.Options) { o.Concurrency = -1 }, path: "Options.Concurrency", says: "-1"},
+		"a negative close timeout": {option: func(o *amqpretry.Options) { o.CloseTimeout = -time.Second }, path: "Options.CloseTimeout", says: "-1s"},
+		"a negative hold warning":  {option: func(o *amqpretry.Options) { o.HoldWarning = -time.Second }, path: "Options.HoldWarning", says: "-1s"},
+		"an unknown topology mode": {option: func(o *amqpretry.Options) { o.Topology = "create" }, path: "Options.Topology", says: `"create"`},
 		"a bad default policy": {
 			option: func(o *amqpretry.Options) { o.Policies.Default.Delays = []time.Duration{time.Microsecond} },
-			path:   "policies.default.delays[0]", says: "1µs",
+			path:   "Options.Policies.Default.Delays[0]", says: "1µs",
 		},
 		"a bad policy of a topic": {
 			option: func(o *amqpretry.Options) {
 				o.Policies.Topics = map[string]config.Policy{"orders": {Delays: []time.Duration{time.Second, 0}}}
 			},
-			path: `policies.topics["orders"].delays[1]`, says: "at least 1ms",
+			path: `Options.Policies.Topics["orders"].Delays[1]`, says: "at least 1ms",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -165,9 +165,9 @@ func TestNewReportsEverythingAtOnce(t *testing.T) {
 	require.Error(t, err)
 
 	assert.ElementsMatch(t, []string{
-		"policies.default.delays[0]", "policies.default.delays[2]", `policies.topics["orders"].crash_limit`,
-		"options.concurrency", "options.topology",
-		"config.Queue.Durable", "config.Publish.Transactional", "config.Consume.Qos.Global",
+		"Options.Policies.Default.Delays[0]", "Options.Policies.Default.Delays[2]", `Options.Policies.Topics["orders"].CrashLimit`,
+		"Options.Concurrency", "Options.Topology",
+		"Config.Queue.Durable", "Config.Publish.Transactional", "Config.Consume.Qos.Global",
 	}, paths(err))
 	for _, own := range []string{"AmqpURI", "missing Config.Marshaler", "missing Config.Queue.GenerateName"} {
 		assert.ErrorContains(t, err, own)

@@ -183,86 +183,86 @@ func TestValidate(t *testing.T) {
 		"zero":             {config.Policy{}, nil},
 		"shortest":         {config.Policy{Delays: []time.Duration{ms}}, nil},
 		"longest":          {config.Policy{Delays: []time.Duration{10 * year}}, nil},
-		"too short":        {config.Policy{Delays: []time.Duration{sec, 500 * time.Microsecond}}, []string{"delays[1]: too short: must be at least 1ms, got 500µs"}},
-		"zero delay":       {config.Policy{Delays: []time.Duration{0}}, []string{"delays[0]: too short: must be at least 1ms, got 0s"}},
-		"too long":         {config.Policy{Delays: []time.Duration{10*year + ms}}, []string{"delays[0]: too long: must be at most 87600h (10 years), got 87600h0m0.001s"}},
-		"not whole":        {config.Policy{Delays: []time.Duration{1500 * time.Microsecond}}, []string{"delays[0]: too fine: must be whole milliseconds, got 1.5ms"}},
+		"too short":        {config.Policy{Delays: []time.Duration{sec, 500 * time.Microsecond}}, []string{"Delays[1]: too short: must be at least 1ms, got 500µs"}},
+		"zero delay":       {config.Policy{Delays: []time.Duration{0}}, []string{"Delays[0]: too short: must be at least 1ms, got 0s"}},
+		"too long":         {config.Policy{Delays: []time.Duration{10*year + ms}}, []string{"Delays[0]: too long: must be at most 87600h (10 years), got 87600h0m0.001s"}},
+		"not whole":        {config.Policy{Delays: []time.Duration{1500 * time.Microsecond}}, []string{"Delays[0]: too fine: must be whole milliseconds, got 1.5ms"}},
 		"64 delays":        {config.Policy{Delays: many(64)}, nil},
-		"65 delays":        {config.Policy{Delays: many(65)}, []string{"delays: too many different delays, each is a queue on the broker: must be at most 64, got 65"}},
+		"65 delays":        {config.Policy{Delays: many(65)}, []string{"Delays: too many different delays, each is a queue on the broker: must be at most 64, got 65"}},
 		"65 of 64":         {config.Policy{Delays: append(many(64), sec)}, nil},
 		"1000 retries":     {config.Policy{Retries: 1000}, nil},
-		"1001 retries":     {config.Policy{Retries: 1001}, []string{"retries: out of bounds: must be 1..1000, or 0 for one per delay, got 1001"}},
-		"1001 delays":      {config.Policy{Delays: make1001()}, []string{"delays: too many: must be at most 1000, got 1001"}},
-		"negative retries": {config.Policy{Retries: -1}, []string{"retries: out of bounds: must be 1..1000, or 0 for one per delay, got -1"}},
+		"1001 retries":     {config.Policy{Retries: 1001}, []string{"Retries: out of bounds: must be 1..1000, or 0 for one per delay, got 1001"}},
+		"1001 delays":      {config.Policy{Delays: make1001()}, []string{"Delays: too many: must be at most 1000, got 1001"}},
+		"negative retries": {config.Policy{Retries: -1}, []string{"Retries: out of bounds: must be 1..1000, or 0 for one per delay, got -1"}},
 		"unused delays": {config.Policy{Retries: 1, Delays: []time.Duration{sec, 2 * sec, 3 * sec}}, []string{
-			"retries: delays that are never used: must be at least 3, the number of delays, or 0 to use each once; else remove the last 2 of delays, got 1"}},
+			"Retries: delays that are never used: must be at least 3, the number of delays, or 0 to use each once; else remove the last 2 of delays, got 1"}},
 		"one unused delay": {config.Policy{Retries: 2, Delays: []time.Duration{sec, 2 * sec, 3 * sec}}, []string{
-			"retries: delays that are never used: must be at least 3, the number of delays, or 0 to use each once; else remove the last 1 of delays, got 2"}},
-		"both":                            {config.Policy{Retries: 1, Delays: []time.Duration{sec}, Backoff: exponential}, []string{"backoff: delays are given twice: must be either delays or a backoff, not both, got both"}},
-		"backoff, no end":                 {config.Policy{Backoff: exponential}, []string{"retries: missing with a backoff, which has no end of its own: must be 1..1000, got 0"}},
-		"immediate":                       {config.Policy{Immediate: 10}, nil},
-		"many immediate":                  {config.Policy{Immediate: 11}, []string{"immediate: out of bounds, as they hold up the messages behind: must be 0..10, got 11"}},
-		"less immediate":                  {config.Policy{Immediate: -2}, []string{"immediate: out of bounds, as they hold up the messages behind: must be 0..10, got -2"}},
+			"Retries: delays that are never used: must be at least 3, the number of delays, or 0 to use each once; else remove the last 1 of delays, got 2"}},
+		"both":                            {config.Policy{Retries: 1, Delays: []time.Duration{sec}, Backoff: exponential}, []string{"Backoff: delays are given twice: must be either delays or a backoff, not both, got both"}},
+		"backoff, no end":                 {config.Policy{Backoff: exponential}, []string{"Retries: missing with a backoff, which has no end of its own: must be 1..1000, got 0"}},
+		"Immediate":                       {config.Policy{Immediate: 10}, nil},
+		"many immediate":                  {config.Policy{Immediate: 11}, []string{"Immediate: out of bounds, as they hold up the messages behind: must be 0..10, got 11"}},
+		"less immediate":                  {config.Policy{Immediate: -2}, []string{"Immediate: out of bounds, as they hold up the messages behind: must be 0..10, got -2"}},
 		"all jitter":                      {config.Policy{Jitter: 1}, nil},
-		"more jitter":                     {config.Policy{Jitter: 1.1}, []string{"jitter: out of bounds: must be 0..1, the part of each delay that is random, got 1.1"}},
-		"negative jitter":                 {config.Policy{Jitter: -0.1}, []string{"jitter: out of bounds: must be 0..1, the part of each delay that is random, got -0.1"}},
-		"jitter NaN":                      {config.Policy{Jitter: math.NaN()}, []string{"jitter: out of bounds: must be 0..1, the part of each delay that is random, got NaN"}},
-		"max age below the first delay":   {config.Policy{Delays: []time.Duration{10 * sec, time.Hour}, MaxAge: 5 * sec}, []string{`max_age: over before the first retry, so that nothing is retried: must be more than the first delay, 10s; to retry nothing, use mode "dead-letter", got 5s`}},
-		"max age at the first delay":      {config.Policy{MaxAge: sec}, []string{`max_age: over before the first retry, so that nothing is retried: must be more than the first delay, 1s; to retry nothing, use mode "dead-letter", got 1s`}},
-		"max age below it even by jitter": {config.Policy{MaxAge: 500 * time.Millisecond, Jitter: 0.5}, []string{`max_age: over before the first retry, so that nothing is retried: must be more than the first delay, 500ms; to retry nothing, use mode "dead-letter", got 500ms`}},
-		"max age below the backoff":       {config.Policy{Retries: 3, Backoff: config.Backoff{Kind: config.BackoffConstant, Initial: 2 * sec}, MaxAge: sec}, []string{`max_age: over before the first retry, so that nothing is retried: must be more than the first delay, 2s; to retry nothing, use mode "dead-letter", got 1s`}},
-		"max age":                         {config.Policy{MaxAge: -sec}, []string{"max_age: too short: must be at least 1ms, or left out for no limit, got -1s"}},
-		"max postpone":                    {config.Policy{MaxPostpone: 1}, []string{"max_postpone: too short: must be at least 1ms, or left out for 24h0m0s, got 1ns"}},
-		"on expiry":                       {config.Policy{OnExpiry: "lose"}, []string{`on_expiry: unknown: must be one of dead-letter, drop, got "lose"`}},
-		"scope":                           {config.Policy{Scope: "vhost"}, []string{`scope: unknown: must be one of queue, shared, got "vhost"`}},
-		"protect":                         {config.Policy{Protect: "yes"}, []string{`protect: unknown: must be one of none, arguments, policy, got "yes"`}},
+		"more jitter":                     {config.Policy{Jitter: 1.1}, []string{"Jitter: out of bounds: must be 0..1, the part of each delay that is random, got 1.1"}},
+		"negative jitter":                 {config.Policy{Jitter: -0.1}, []string{"Jitter: out of bounds: must be 0..1, the part of each delay that is random, got -0.1"}},
+		"jitter NaN":                      {config.Policy{Jitter: math.NaN()}, []string{"Jitter: out of bounds: must be 0..1, the part of each delay that is random, got NaN"}},
+		"max age below the first delay":   {config.Policy{Delays: []time.Duration{10 * sec, time.Hour}, MaxAge: 5 * sec}, []string{`MaxAge: over before the first retry, so that nothing is retried: must be more than the first delay, 10s; to retry nothing, use mode "dead-letter", got 5s`}},
+		"max age at the first delay":      {config.Policy{MaxAge: sec}, []string{`MaxAge: over before the first retry, so that nothing is retried: must be more than the first delay, 1s; to retry nothing, use mode "dead-letter", got 1s`}},
+		"max age below it even by jitter": {config.Policy{MaxAge: 500 * time.Millisecond, Jitter: 0.5}, []string{`MaxAge: over before the first retry, so that nothing is retried: must be more than the first delay, 500ms; to retry nothing, use mode "dead-letter", got 500ms`}},
+		"max age below the backoff":       {config.Policy{Retries: 3, Backoff: config.Backoff{Kind: config.BackoffConstant, Initial: 2 * sec}, MaxAge: sec}, []string{`MaxAge: over before the first retry, so that nothing is retried: must be more than the first delay, 2s; to retry nothing, use mode "dead-letter", got 1s`}},
+		"max age":                         {config.Policy{MaxAge: -sec}, []string{"MaxAge: too short: must be at least 1ms, or left out for no limit, got -1s"}},
+		"max postpone":                    {config.Policy{MaxPostpone: 1}, []string{"MaxPostpone: too short: must be at least 1ms, or left out for 24h0m0s, got 1ns"}},
+		"on expiry":                       {config.Policy{OnExpiry: "lose"}, []string{`OnExpiry: unknown: must be one of dead-letter, drop, got "lose"`}},
+		"Scope":                           {config.Policy{Scope: "vhost"}, []string{`Scope: unknown: must be one of queue, shared, got "vhost"`}},
+		"Protect":                         {config.Policy{Protect: "yes"}, []string{`Protect: unknown: must be one of none, arguments, policy, got "yes"`}},
 		"match nothing": {config.Policy{RetryOnly: []config.ErrorMatch{config.Is(fs.ErrExist), {}}, NeverRetry: []config.ErrorMatch{config.Is(nil)}}, []string{
-			"retry_only[1]: matches nothing: must be made with config.Is, of an error that is not nil, config.As, or config.TypeName of a name, got Is(<nil>)",
-			"never_retry[0]: matches nothing: must be made with config.Is, of an error that is not nil, config.As, or config.TypeName of a name, got Is(<nil>)",
+			"RetryOnly[1]: matches nothing: must be made with config.Is, of an error that is not nil, config.As, or config.TypeName of a name, got Is(<nil>)",
+			"NeverRetry[0]: matches nothing: must be made with config.Is, of an error that is not nil, config.As, or config.TypeName of a name, got Is(<nil>)",
 		}},
 		"without retries": {config.Policy{Mode: config.ModeDeadLetter, Immediate: 1, MaxAge: sec, OnExpiry: config.ExpiryDrop, Scope: config.ScopeShared, NeverRetry: []config.ErrorMatch{config.Is(fs.ErrExist)}}, nil},
 		"waits without retries": {config.Policy{Mode: config.ModeDeadLetter, Jitter: 0.5, MaxPostpone: sec}, []string{
-			`jitter: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got 0.5`,
-			`max_postpone: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got 1s`,
+			`Jitter: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got 0.5`,
+			`MaxPostpone: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got 1s`,
 		}},
 		"off, with more": {config.Policy{Mode: config.ModeOff, Immediate: 1, MaxAge: sec, OnExpiry: config.ExpiryDrop, NeverRetry: []config.ErrorMatch{config.Is(fs.ErrExist)}}, []string{
-			`never_retry: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got [Is(file already exists)]`,
-			`immediate: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got 1`,
-			`max_age: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got 1s`,
-			`on_expiry: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got "drop"`,
+			`NeverRetry: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got [Is(file already exists)]`,
+			`Immediate: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got 1`,
+			`MaxAge: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got 1s`,
+			`OnExpiry: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got "drop"`,
 		}},
-		"mode":              {config.Policy{Mode: "on"}, []string{`mode: unknown: must be one of retry, dead-letter, off, got "on"`}},
-		"queue type":        {config.Policy{QueueType: "stream"}, []string{`queue_type: unknown: must be one of quorum, classic, got "stream"`}},
-		"kind":              {with(func(b *config.Backoff) { b.Kind = "jitter" }), []string{`backoff.kind: unknown: must be one of constant, linear, exponential, got "jitter"`}},
-		"no kind":           {with(func(b *config.Backoff) { b.Kind = "" }), []string{`backoff.kind: unknown: must be one of constant, linear, exponential, got ""`}},
-		"no initial":        {with(func(b *config.Backoff) { b.Initial = 0 }), []string{"backoff.initial: too short: must be at least 1ms, got 0s"}},
+		"Mode":              {config.Policy{Mode: "on"}, []string{`Mode: unknown: must be one of retry, dead-letter, off, got "on"`}},
+		"queue type":        {config.Policy{QueueType: "stream"}, []string{`QueueType: unknown: must be one of quorum, classic, got "stream"`}},
+		"kind":              {with(func(b *config.Backoff) { b.Kind = "Jitter" }), []string{`Backoff.Kind: unknown: must be one of constant, linear, exponential, got "Jitter"`}},
+		"no kind":           {with(func(b *config.Backoff) { b.Kind = "" }), []string{`Backoff.Kind: unknown: must be one of constant, linear, exponential, got ""`}},
+		"no initial":        {with(func(b *config.Backoff) { b.Initial = 0 }), []string{"Backoff.Initial: too short: must be at least 1ms, got 0s"}},
 		"factor 1":          {with(func(b *config.Backoff) { b.Factor = 1 }), nil},
-		"factor below 1":    {with(func(b *config.Backoff) { b.Factor = 0.5 }), []string{"backoff.factor: out of bounds: must be a finite number of at least 1, or 0 for 2, got 0.5"}},
-		"factor NaN":        {with(func(b *config.Backoff) { b.Factor = math.NaN() }), []string{"backoff.factor: out of bounds: must be a finite number of at least 1, or 0 for 2, got NaN"}},
-		"factor of linear":  {config.Policy{Retries: 1, Backoff: config.Backoff{Kind: config.BackoffLinear, Initial: sec, Factor: 2}}, []string{`backoff.factor: ignored by the kind: must be left out unless kind is "exponential", got 2`}},
-		"step":              {with(func(b *config.Backoff) { b.Step = sec }), []string{`backoff.step: ignored by the kind: must be left out unless kind is "linear", got 1s`}},
-		"bad step":          {config.Policy{Retries: 1, Backoff: config.Backoff{Kind: config.BackoffLinear, Initial: sec, Step: -sec}}, []string{"backoff.step: too short: must be at least 1ms, got -1s"}},
-		"max below initial": {with(func(b *config.Backoff) { b.Max = ms }), []string{"backoff.max: below the first delay: must be at least backoff.initial, 1s, got 1ms"}},
-		"max too long":      {with(func(b *config.Backoff) { b.Max = 11 * year }), []string{"backoff.max: too long: must be at most 87600h (10 years), got 96360h0m0s"}},
+		"factor below 1":    {with(func(b *config.Backoff) { b.Factor = 0.5 }), []string{"Backoff.Factor: out of bounds: must be a finite number of at least 1, or 0 for 2, got 0.5"}},
+		"factor NaN":        {with(func(b *config.Backoff) { b.Factor = math.NaN() }), []string{"Backoff.Factor: out of bounds: must be a finite number of at least 1, or 0 for 2, got NaN"}},
+		"factor of linear":  {config.Policy{Retries: 1, Backoff: config.Backoff{Kind: config.BackoffLinear, Initial: sec, Factor: 2}}, []string{`Backoff.Factor: ignored by the kind: must be left out unless kind is "exponential", got 2`}},
+		"step":              {with(func(b *config.Backoff) { b.Step = sec }), []string{`Backoff.Step: ignored by the kind: must be left out unless kind is "linear", got 1s`}},
+		"bad step":          {config.Policy{Retries: 1, Backoff: config.Backoff{Kind: config.BackoffLinear, Initial: sec, Step: -sec}}, []string{"Backoff.Step: too short: must be at least 1ms, got -1s"}},
+		"max below initial": {with(func(b *config.Backoff) { b.Max = ms }), []string{"Backoff.Max: below the first delay: must be at least the initial delay, 1s, got 1ms"}},
+		"max too long":      {with(func(b *config.Backoff) { b.Max = 11 * year }), []string{"Backoff.Max: too long: must be at most 87600h (10 years), got 96360h0m0s"}},
 		"no cap": {config.Policy{Retries: 40, Backoff: exponential}, []string{
-			"backoff.max: the delays grow too long: must be set, or retries lower: no delay can be longer than 87600h (10 years), got no cap"}},
+			"Backoff.Max: the delays grow too long: must be set, or retries lower: no delay can be longer than 87600h (10 years), got no cap"}},
 		"too many generated": {config.Policy{Retries: 65, Backoff: config.Backoff{Kind: config.BackoffLinear, Initial: sec}}, []string{
-			"backoff: too many different delays, each is a queue on the broker: must be at most 64; a lower max or a larger growth makes fewer, got 65"}},
+			"Backoff: too many different delays, each is a queue on the broker: must be at most 64; a lower max or a larger growth makes fewer, got 65"}},
 		"crash limit 19": {config.Policy{CrashLimit: 19}, nil},
-		"crash limit 20": {config.Policy{CrashLimit: 20}, []string{"crash_limit: out of bounds: must be 1..19, or 0 for 10, got 20"}},
-		"crash limit -1": {config.Policy{CrashLimit: -1}, []string{"crash_limit: out of bounds: must be 1..19, or 0 for 10, got -1"}},
+		"crash limit 20": {config.Policy{CrashLimit: 20}, []string{"CrashLimit: out of bounds: must be 1..19, or 0 for 10, got 20"}},
+		"crash limit -1": {config.Policy{CrashLimit: -1}, []string{"CrashLimit: out of bounds: must be 1..19, or 0 for 10, got -1"}},
 		"ignored by dead-letter": {config.Policy{Mode: config.ModeDeadLetter, Retries: 1, Delays: []time.Duration{sec}, Backoff: exponential}, []string{
-			`retries: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got 1`,
-			`delays: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got [1s]`,
-			`backoff: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got a backoff`}},
+			`Retries: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got 1`,
+			`Delays: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got [1s]`,
+			`Backoff: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got a backoff`}},
 		"ignored by off": {config.Policy{Mode: config.ModeOff, Delays: many(5)}, []string{
-			`delays: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got 5 delays`}},
+			`Delays: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got 5 delays`}},
 		"all at once": {config.Policy{QueueType: "x", CrashLimit: 99, Retries: -1, Delays: []time.Duration{-1, 1}}, []string{
-			`queue_type: unknown: must be one of quorum, classic, got "x"`,
-			"crash_limit: out of bounds: must be 1..19, or 0 for 10, got 99",
-			"retries: out of bounds: must be 1..1000, or 0 for one per delay, got -1",
-			"delays[0]: too short: must be at least 1ms, got -1ns",
-			"delays[1]: too short: must be at least 1ms, got 1ns"}},
+			`QueueType: unknown: must be one of quorum, classic, got "x"`,
+			"CrashLimit: out of bounds: must be 1..19, or 0 for 10, got 99",
+			"Retries: out of bounds: must be 1..1000, or 0 for one per delay, got -1",
+			"Delays[0]: too short: must be at least 1ms, got -1ns",
+			"Delays[1]: too short: must be at least 1ms, got 1ns"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Equal(t, test.want, fieldErrors(t, test.policy.Validate()))
@@ -302,16 +302,16 @@ func TestPoliciesValidateReportsEveryPath(t *testing.T) {
 		},
 	}.Validate()
 	assert.Equal(t, []string{
-		"policies.default.crash_limit: out of bounds: must be 1..19, or 0 for 10, got 20",
-		`policies.topics[""]: empty topic: must be the name of a topic; what holds for all topics goes to policies.default, got ""`,
-		`policies.topics["b\""].delays[2]: too short: must be at least 1ms, got 500µs`,
-		`policies.topics["orders"].mode: unknown: must be one of retry, dead-letter, off, got "x"`,
-		`policies.topics["orders"].retries: out of bounds: must be 1..1000, or 0 for one per delay, got 1001`,
+		"Policies.Default.CrashLimit: out of bounds: must be 1..19, or 0 for 10, got 20",
+		`Policies.Topics[""]: empty topic: must be the name of a topic; what holds for all topics goes to Policies.Default, got ""`,
+		`Policies.Topics["b\""].Delays[2]: too short: must be at least 1ms, got 500µs`,
+		`Policies.Topics["orders"].Mode: unknown: must be one of retry, dead-letter, off, got "x"`,
+		`Policies.Topics["orders"].Retries: out of bounds: must be 1..1000, or 0 for one per delay, got 1001`,
 	}, fieldErrors(t, err))
 
 	var field *config.FieldError
 	require.ErrorAs(t, err, &field)
-	assert.Equal(t, &config.FieldError{Path: "policies.default.crash_limit", Problem: "out of bounds", Wanted: "1..19, or 0 for 10", Found: "20"}, field)
+	assert.Equal(t, &config.FieldError{Path: "Policies.Default.CrashLimit", Problem: "out of bounds", Wanted: "1..19, or 0 for 10", Found: "20"}, field)
 }
 
 // anyPolicy draws good and bad policies, and many at the bounds.
@@ -322,25 +322,25 @@ func anyPolicy(t *rapid.T) config.Policy {
 		func(n int64) time.Duration { return time.Duration(n) })
 	valid := rapid.Map(rapid.Int64Range(1, 315_360_000_000), func(n int64) time.Duration { return time.Duration(n) * ms })
 	p := config.Policy{
-		Mode:       rapid.SampledFrom([]config.Mode{"", "", config.ModeRetry, config.ModeDeadLetter, config.ModeOff, "x"}).Draw(t, "mode"),
-		Retries:    rapid.OneOf(rapid.IntRange(0, 70), rapid.SampledFrom([]int{-1, 1000, 1001, math.MaxInt, math.MinInt})).Draw(t, "retries"),
+		Mode:       rapid.SampledFrom([]config.Mode{"", "", config.ModeRetry, config.ModeDeadLetter, config.ModeOff, "x"}).Draw(t, "Mode"),
+		Retries:    rapid.OneOf(rapid.IntRange(0, 70), rapid.SampledFrom([]int{-1, 1000, 1001, math.MaxInt, math.MinInt})).Draw(t, "Retries"),
 		QueueType:  rapid.SampledFrom([]config.QueueType{"", config.QueueTypeQuorum, config.QueueTypeClassic, "x"}).Draw(t, "queue type"),
 		CrashLimit: rapid.IntRange(-1, 21).Draw(t, "crash limit"),
-		Immediate:  rapid.IntRange(-1, 11).Draw(t, "immediate"),
+		Immediate:  rapid.IntRange(-1, 11).Draw(t, "Immediate"),
 		OnExpiry:   rapid.SampledFrom([]config.Expiry{"", config.ExpiryDeadLetter, config.ExpiryDrop, "x"}).Draw(t, "on expiry"),
-		Scope:      rapid.SampledFrom([]config.Scope{"", config.ScopeQueue, config.ScopeShared, "x"}).Draw(t, "scope"),
-		Protect:    rapid.SampledFrom([]config.Protection{"", config.ProtectionArguments, "x"}).Draw(t, "protect"),
+		Scope:      rapid.SampledFrom([]config.Scope{"", config.ScopeQueue, config.ScopeShared, "x"}).Draw(t, "Scope"),
+		Protect:    rapid.SampledFrom([]config.Protection{"", config.ProtectionArguments, "x"}).Draw(t, "Protect"),
 	}
 	if rapid.Bool().Draw(t, "more") {
-		p.Jitter = rapid.Float64Range(-0.1, 1.1).Draw(t, "jitter")
+		p.Jitter = rapid.Float64Range(-0.1, 1.1).Draw(t, "Jitter")
 		p.MaxAge = rapid.OneOf(valid, duration).Draw(t, "max age")
 		p.MaxPostpone = rapid.OneOf(valid, duration).Draw(t, "max postpone")
 		p.NeverRetry = []config.ErrorMatch{config.As[*fs.PathError]()}
 	}
 	if rapid.Bool().Draw(t, "list") {
-		p.Delays = rapid.SliceOfN(rapid.OneOf(valid, valid, valid, duration), 0, 70).Draw(t, "delays")
+		p.Delays = rapid.SliceOfN(rapid.OneOf(valid, valid, valid, duration), 0, 70).Draw(t, "Delays")
 	}
-	if rapid.Bool().Draw(t, "backoff") {
+	if rapid.Bool().Draw(t, "Backoff") {
 		p.Backoff = config.Backoff{
 			Kind:    rapid.SampledFrom([]config.BackoffKind{config.BackoffConstant, config.BackoffLinear, config.BackoffExponential, ""}).Draw(t, "kind"),
 			Initial: rapid.OneOf(valid, duration).Draw(t, "initial"),

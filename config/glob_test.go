@@ -84,7 +84,7 @@ func TestGlobs(t *testing.T) {
 	assert.Equal(t, 4, p.For("a.b").MaxRetries(), "an empty policy is the default, not the next glob")
 	assert.Equal(t, 4, p.For("a.c").MaxRetries())
 	assert.NoError(t, p.Validate())
-	assert.ErrorContains(t, config.Policies{Topics: map[string]config.Policy{"a.*": {Retries: -1}}}.Validate(), `policies.topics["a.*"].retries`)
+	assert.ErrorContains(t, config.Policies{Topics: map[string]config.Policy{"a.*": {Retries: -1}}}.Validate(), `Policies.Topics["a.*"].Retries`)
 }
 
 func TestGlobProperties(t *testing.T) {

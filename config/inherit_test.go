@@ -92,9 +92,9 @@ func TestInheritedErrorsAreToldOnce(t *testing.T) {
 			"c": {Mode: config.ModeDeadLetter, Retries: 3},
 		},
 	}
-	assert.EqualError(t, policies.Validate(), `policies.default.immediate: out of bounds, as they hold up the messages behind: must be 0..10, got 99
-policies.default.jitter: out of bounds: must be 0..1, the part of each delay that is random, got 2
-policies.topics["a"].max_age: over before the first retry, so that nothing is retried: must be more than the first delay, 1h0m0s; to retry nothing, use mode "dead-letter", got 1m0s
-policies.topics["b"].immediate: out of bounds, as they hold up the messages behind: must be 0..10, got 99
-policies.topics["c"].retries: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got 3`)
+	assert.EqualError(t, policies.Validate(), `Policies.Default.Immediate: out of bounds, as they hold up the messages behind: must be 0..10, got 99
+Policies.Default.Jitter: out of bounds: must be 0..1, the part of each delay that is random, got 2
+Policies.Topics["a"].MaxAge: over before the first retry, so that nothing is retried: must be more than the first delay, 1h0m0s; to retry nothing, use mode "dead-letter", got 1m0s
+Policies.Topics["b"].Immediate: out of bounds, as they hold up the messages behind: must be 0..10, got 99
+Policies.Topics["c"].Retries: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got 3`)
 }

@@ -62,7 +62,7 @@ func TestTypeNameRefuses(t *testing.T) {
 	refused := func(name, problem string) {
 		t.Helper()
 		err := config.Policy{NeverRetry: []config.ErrorMatch{config.TypeName(name)}}.Validate()
-		assert.ErrorContains(t, err, "never_retry[0]: "+problem, "%q", name)
+		assert.ErrorContains(t, err, "NeverRetry[0]: "+problem, "%q", name)
 	}
 	inner := errors.New("x")
 	for _, err := range []error{

@@ -11,29 +11,29 @@ import (
 	"time"
 )
 
-// Validate reports everything that is wrong at once, as joined [*FieldError]s with paths such as `delays[2]`.
+// Validate reports everything that is wrong at once, as joined [*FieldError]s with paths such as `Delays[2]`.
 // The zero policy is valid.
 func (p Policy) Validate() error {
 	return errors.Join(p.validate("")...)
 }
 
 // Validate reports everything that is wrong with any of the policies at once, as joined [*FieldError]s with paths
-// such as `policies.topics["orders"].delays[2]`.
+// such as `Policies.Topics["orders"].Delays[2]`.
 func (p Policies) Validate() error {
-	return errors.Join(p.validate("policies.")...)
+	return errors.Join(p.validate("Policies.")...)
 }
 
 // validate below a path, which is empty or ends in a dot.
 func (p Policies) validate(path string) []error {
-	errs := p.Default.validate(path + "default.")
+	errs := p.Default.validate(path + "Default.")
 	inherited := map[string]bool{} // what is wrong with the default, by the field and what is wrong
 	for _, err := range p.Default.validate("") {
 		inherited[err.Error()] = true
 	}
 	for _, topic := range slices.Sorted(maps.Keys(p.Topics)) {
-		e := &problems{path: inMap(path+"topics", topic)}
+		e := &problems{path: inMap(path+"Topics", topic)}
 		if topic == "" {
-			e.add("", "empty topic", "the name of a topic; what holds for all topics goes to "+path+"default", `""`)
+			e.add("", "empty topic", "the name of a topic; what holds for all topics goes to "+path+"Default", `""`)
 		}
 		errs = append(errs, e.errs...)
 		own := map[string]bool{}
@@ -68,16 +68,16 @@ func (e *problems) add(field, problem, wanted, found string) {
 
 func (p Policy) validate(path string) []error {
 	e := &problems{path: path}
-	oneOf(e, "mode", p.Mode, true)
-	oneOf(e, "queue_type", p.QueueType, true)
-	oneOf(e, "on_expiry", p.OnExpiry, true)
-	oneOf(e, "scope", p.Scope, true)
-	oneOf(e, "protect", p.Protect, true)
+	oneOf(e, "Mode", p.Mode, true)
+	oneOf(e, "QueueType", p.QueueType, true)
+	oneOf(e, "OnExpiry", p.OnExpiry, true)
+	oneOf(e, "Scope", p.Scope, true)
+	oneOf(e, "Protect", p.Protect, true)
 	p.validateImmediate(e)
 	p.validateAges(e)
 	p.validateMatches(e)
 	if p.CrashLimit < 0 || p.CrashLimit > MaxCrashLimit {
-		e.add("crash_limit", "out of bounds", fmt.Sprintf("1..%d, or 0 for %d", MaxCrashLimit, DefaultCrashLimit), strconv.Itoa(p.CrashLimit))
+		e.add("CrashLimit", "out of bounds", fmt.Sprintf("1..%d, or 0 for %d", MaxCrashLimit, DefaultCrashLimit), strconv.Itoa(p.CrashLimit))
 	}
 	switch p.mode() {
 	case ModeDeadLetter, ModeOff:
@@ -92,43 +92,43 @@ func (p Policy) validate(path string) []error {
 func (p Policy) validateNoRetries(e *problems) {
 	wanted := fmt.Sprintf("left out with mode %q; to retry, use mode %q", p.Mode, ModeRetry)
 	if p.Retries != 0 {
-		e.add("retries", "ignored by the mode", wanted, strconv.Itoa(p.Retries))
+		e.add("Retries", "ignored by the mode", wanted, strconv.Itoa(p.Retries))
 	}
 	if len(p.Delays) != 0 {
-		e.add("delays", "ignored by the mode", wanted, durations(p.Delays))
+		e.add("Delays", "ignored by the mode", wanted, durations(p.Delays))
 	}
 	if !p.Backoff.IsZero() {
-		e.add("backoff", "ignored by the mode", wanted, "a backoff")
+		e.add("Backoff", "ignored by the mode", wanted, "a backoff")
 	}
 	if p.Jitter != 0 && p.Jitter != None {
-		e.add("jitter", "ignored by the mode", wanted, number(p.Jitter))
+		e.add("Jitter", "ignored by the mode", wanted, number(p.Jitter))
 	}
 	if p.MaxPostpone != 0 {
-		e.add("max_postpone", "ignored by the mode", wanted, p.MaxPostpone.String())
+		e.add("MaxPostpone", "ignored by the mode", wanted, p.MaxPostpone.String())
 	}
 	if p.Mode != ModeOff {
 		return
 	}
 	if len(p.RetryOnly) != 0 {
-		e.add("retry_only", "ignored by the mode", wanted, fmt.Sprint(p.RetryOnly))
+		e.add("RetryOnly", "ignored by the mode", wanted, fmt.Sprint(p.RetryOnly))
 	}
 	if len(p.NeverRetry) != 0 {
-		e.add("never_retry", "ignored by the mode", wanted, fmt.Sprint(p.NeverRetry))
+		e.add("NeverRetry", "ignored by the mode", wanted, fmt.Sprint(p.NeverRetry))
 	}
 	if p.Immediate != 0 && p.Immediate != None {
-		e.add("immediate", "ignored by the mode", wanted, strconv.Itoa(p.Immediate))
+		e.add("Immediate", "ignored by the mode", wanted, strconv.Itoa(p.Immediate))
 	}
 	if p.MaxAge != 0 && p.MaxAge != None {
-		e.add("max_age", "ignored by the mode", wanted, p.MaxAge.String())
+		e.add("MaxAge", "ignored by the mode", wanted, p.MaxAge.String())
 	}
 	if p.OnExpiry != "" && p.OnExpiry != ExpiryDeadLetter {
-		e.add("on_expiry", "ignored by the mode", wanted, strconv.Quote(string(p.OnExpiry)))
+		e.add("OnExpiry", "ignored by the mode", wanted, strconv.Quote(string(p.OnExpiry)))
 	}
 }
 
 func (p Policy) validateImmediate(e *problems) {
 	if p.Immediate != None && (p.Immediate < 0 || p.Immediate > MaxImmediate) {
-		e.add("immediate", "out of bounds, as they hold up the messages behind", fmt.Sprintf("0..%d", MaxImmediate), strconv.Itoa(p.Immediate))
+		e.add("Immediate", "out of bounds, as they hold up the messages behind", fmt.Sprintf("0..%d", MaxImmediate), strconv.Itoa(p.Immediate))
 	}
 }
 
@@ -136,8 +136,8 @@ func (p Policy) validateAges(e *problems) {
 	for _, age := range []struct {
 		field, zero string
 		value       time.Duration
-	}{{"max_age", "no limit", p.MaxAge}, {"max_postpone", DefaultMaxPostpone.String(), p.MaxPostpone}} {
-		if age.value != 0 && age.value < MinDelay && (age.field != "max_age" || age.value != None) {
+	}{{"MaxAge", "no limit", p.MaxAge}, {"MaxPostpone", DefaultMaxPostpone.String(), p.MaxPostpone}} {
+		if age.value != 0 && age.value < MinDelay && (age.field != "MaxAge" || age.value != None) {
 			e.add(age.field, "too short", fmt.Sprintf("at least %s, or left out for %s", MinDelay, age.zero), age.value.String())
 		}
 	}
@@ -147,7 +147,7 @@ func (p Policy) validateMatches(e *problems) {
 	for _, list := range []struct {
 		field   string
 		matches []ErrorMatch
-	}{{"retry_only", p.RetryOnly}, {"never_retry", p.NeverRetry}} {
+	}{{"RetryOnly", p.RetryOnly}, {"NeverRetry", p.NeverRetry}} {
 		for i, m := range list.matches {
 			if problem, wanted := m.validate(); problem != "" {
 				e.add(inList(list.field, i), problem, wanted, m.String())
@@ -158,21 +158,21 @@ func (p Policy) validateMatches(e *problems) {
 
 func (p Policy) validateRetries(e *problems) {
 	if p.Retries < 0 || p.Retries > MaxRetries {
-		e.add("retries", "out of bounds", fmt.Sprintf("1..%d, or 0 for one per delay", MaxRetries), strconv.Itoa(p.Retries))
+		e.add("Retries", "out of bounds", fmt.Sprintf("1..%d, or 0 for one per delay", MaxRetries), strconv.Itoa(p.Retries))
 	}
 	if len(p.Delays) > 0 && !p.Backoff.IsZero() {
-		e.add("backoff", "delays are given twice", "either delays or a backoff, not both", "both")
+		e.add("Backoff", "delays are given twice", "either delays or a backoff, not both", "both")
 	}
 	p.validateDelays(e)
 	p.validateBackoff(e)
 	p.validateDeadline(e)
 	if !(p.Jitter >= 0 && p.Jitter <= 1 || p.Jitter == None) {
-		e.add("jitter", "out of bounds", "0..1, the part of each delay that is random", number(p.Jitter))
+		e.add("Jitter", "out of bounds", "0..1, the part of each delay that is random", number(p.Jitter))
 	}
 	if n := len(p.DistinctDelays()); n > MaxDistinctDelays {
-		field, wanted := "delays", ""
+		field, wanted := "Delays", ""
 		if len(p.Delays) == 0 {
-			field, wanted = "backoff", "; a lower max or a larger growth makes fewer"
+			field, wanted = "Backoff", "; a lower max or a larger growth makes fewer"
 		}
 		e.add(field, "too many different delays, each is a queue on the broker", fmt.Sprintf("at most %d%s", MaxDistinctDelays, wanted), strconv.Itoa(n))
 	}
@@ -180,12 +180,12 @@ func (p Policy) validateRetries(e *problems) {
 
 func (p Policy) validateDelays(e *problems) {
 	for i, d := range p.Delays {
-		delay(e, inList("delays", i), d)
+		delay(e, inList("Delays", i), d)
 	}
 	if n := len(p.Delays); n > MaxRetries {
-		e.add("delays", "too many", fmt.Sprintf("at most %d", MaxRetries), strconv.Itoa(n))
+		e.add("Delays", "too many", fmt.Sprintf("at most %d", MaxRetries), strconv.Itoa(n))
 	} else if p.Retries > 0 && p.Retries < n {
-		e.add("retries", "delays that are never used",
+		e.add("Retries", "delays that are never used",
 			fmt.Sprintf("at least %d, the number of delays, or 0 to use each once; else remove the last %d of delays", n, n-p.Retries), strconv.Itoa(p.Retries))
 	}
 }
@@ -197,7 +197,7 @@ func (p Policy) validateDeadline(e *problems) {
 		first = max(MinDelay, first-time.Duration(p.Jitter*float64(first)))
 	}
 	if p.MaxAge >= MinDelay && p.MaxAge <= first {
-		e.add("max_age", "over before the first retry, so that nothing is retried",
+		e.add("MaxAge", "over before the first retry, so that nothing is retried",
 			fmt.Sprintf("more than the first delay, %s; to retry nothing, use mode %q", first, ModeDeadLetter), p.MaxAge.String())
 	}
 }
@@ -208,34 +208,34 @@ func (p Policy) validateBackoff(e *problems) {
 		return
 	}
 	if p.Retries == 0 && len(p.Delays) == 0 {
-		e.add("retries", "missing with a backoff, which has no end of its own", fmt.Sprintf("1..%d", MaxRetries), "0")
+		e.add("Retries", "missing with a backoff, which has no end of its own", fmt.Sprintf("1..%d", MaxRetries), "0")
 	}
-	oneOf(e, "backoff.kind", b.Kind, false)
-	delay(e, "backoff.initial", b.Initial)
+	oneOf(e, "Backoff.Kind", b.Kind, false)
+	delay(e, "Backoff.Initial", b.Initial)
 	if b.Step != 0 {
 		if b.Kind != BackoffLinear {
-			e.add("backoff.step", "ignored by the kind", fmt.Sprintf("left out unless kind is %q", BackoffLinear), b.Step.String())
+			e.add("Backoff.Step", "ignored by the kind", fmt.Sprintf("left out unless kind is %q", BackoffLinear), b.Step.String())
 		}
-		delay(e, "backoff.step", b.Step)
+		delay(e, "Backoff.Step", b.Step)
 	}
 	if b.Factor != 0 {
 		if b.Kind != BackoffExponential {
-			e.add("backoff.factor", "ignored by the kind", fmt.Sprintf("left out unless kind is %q", BackoffExponential), number(b.Factor))
+			e.add("Backoff.Factor", "ignored by the kind", fmt.Sprintf("left out unless kind is %q", BackoffExponential), number(b.Factor))
 		}
 		if !(b.Factor >= 1) || math.IsInf(b.Factor, 0) {
-			e.add("backoff.factor", "out of bounds", fmt.Sprintf("a finite number of at least 1, or 0 for %s", number(DefaultFactor)), number(b.Factor))
+			e.add("Backoff.Factor", "out of bounds", fmt.Sprintf("a finite number of at least 1, or 0 for %s", number(DefaultFactor)), number(b.Factor))
 		}
 	}
 	if b.Max != 0 {
-		delay(e, "backoff.max", b.Max)
+		delay(e, "Backoff.Max", b.Max)
 		if b.Initial > b.Max {
-			e.add("backoff.max", "below the first delay", "at least backoff.initial, "+b.Initial.String(), b.Max.String())
+			e.add("Backoff.Max", "below the first delay", "at least the initial delay, "+b.Initial.String(), b.Max.String())
 		}
 		return
 	}
 	// A delay of many years is no wish but an exponent without a cap, so it is not capped in silence.
 	if n := p.MaxRetries(); n > 0 && b.Initial <= MaxDelay && b.uncapped(n) > float64(MaxDelay/MinDelay) {
-		e.add("backoff.max", "the delays grow too long", "set, or retries lower: no delay can be longer than "+FormatDelay(MaxDelay)+" (10 years)", "no cap")
+		e.add("Backoff.Max", "the delays grow too long", "set, or retries lower: no delay can be longer than "+FormatDelay(MaxDelay)+" (10 years)", "no cap")
 	}
 }
 

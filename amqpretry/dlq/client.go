@@ -13,6 +13,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/republish"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -100,11 +101,11 @@ func Open(ctx context.Context, config Config) (*Client, error) {
 func (c Config) validate() error {
 	var errs []error
 	if uri, err := connection.ParseURI(c.URI); err == nil && c.TLS != nil && uri.Scheme != "amqps" {
-		errs = append(errs, &OptionError{Field: "TLS", Wanted: "nil with a URI of " + uri.Scheme + "://, over which the password goes unencrypted", Found: "a configuration: amqps:// uses it"})
+		errs = append(errs, &config.FieldError{Path: "Config.TLS", Wanted: "nil with a URI of " + uri.Scheme + "://, over which the password goes unencrypted", Found: "a configuration: amqps:// uses it"})
 	}
 	for i, address := range c.Addresses {
 		if err := connection.CheckAddress(address); err != nil {
-			errs = append(errs, &OptionError{Field: fmt.Sprintf("Addresses[%d]", i), Wanted: "host:port or host", Found: fmt.Sprintf("%q", address)})
+			errs = append(errs, &config.FieldError{Path: fmt.Sprintf("Config.Addresses[%d]", i), Wanted: "host:port or host", Found: fmt.Sprintf("%q", address)})
 		}
 	}
 

@@ -85,18 +85,6 @@ func (e *UnsafeError) Error() string {
 
 func (e *UnsafeError) Unwrap() error { return e.Err }
 
-// OptionError is an option that cannot be used.
-type OptionError struct {
-	// Field is its path, such as Filter.OlderThan.
-	Field  string
-	Wanted string
-	Found  string
-}
-
-func (e *OptionError) Error() string {
-	return fmt.Sprintf("%s: must be %s, got %s", e.Field, e.Wanted, e.Found)
-}
-
 // LineError is a line of an export that cannot be imported.
 type LineError struct {
 	// Line counts from 1.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/tidwall/gjson"
 
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -20,9 +21,9 @@ import (
 // Filter says which letters. The zero Filter matches all. A letter must match every field that is set; of a list, one
 // element is enough.
 type Filter struct {
-	// Reasons, such as exhausted; Topics and Handlers as the letter has them; ErrorTypes as %T prints them; UUIDs. Of all but
+	// Reasons, such as retry.ReasonExhausted; Topics and Handlers as the letter has them; ErrorTypes as %T prints them; UUIDs. Of all but
 	// the last, the empty text stands for letters that do not tell.
-	Reasons    []string
+	Reasons    []retry.Reason
 	Topics     []string
 	Handlers   []string
 	ErrorTypes []string
@@ -56,18 +57,18 @@ type Field struct {
 	Value string
 }
 
-// Validate reports everything that cannot be right, as joined *[OptionError]s.
+// Validate reports everything that cannot be right, as joined *[config.FieldError]s.
 func (f Filter) Validate() error {
 	var all []error
 	check := func(ok bool, field, wanted, found string) {
 		if !ok {
-			all = append(all, &OptionError{"Filter." + field, wanted, found})
+			all = append(all, &config.FieldError{Path: "Filter." + field, Wanted: wanted, Found: found})
 		}
 	}
 
 	for i, reason := range f.Reasons {
-		check(reason == "" || slices.Contains(retry.Reasons(), retry.Reason(reason)),
-			fmt.Sprintf("Reasons[%d]", i), "one of "+reasons(), strconv.Quote(reason))
+		check(reason == "" || slices.Contains(retry.Reasons(), reason),
+			fmt.Sprintf("Reasons[%d]", i), "one of "+reasons(), strconv.Quote(string(reason)))
 	}
 	for i, uuid := range f.UUIDs {
 		check(uuid != "", fmt.Sprintf("UUIDs[%d]", i), "a UUID", `""`)
@@ -108,7 +109,7 @@ func reasons() string {
 
 // Matches tells whether a letter is one of those, at that time.
 func (f Filter) Matches(l *Letter, now time.Time) bool {
-	return oneOf(f.Reasons, string(l.Reason)) && oneOf(f.Topics, l.Topic) && oneOf(f.Handlers, l.Handler) &&
+	return oneOf(f.Reasons, l.Reason) && oneOf(f.Topics, l.Topic) && oneOf(f.Handlers, l.Handler) &&
 		oneOf(f.ErrorTypes, l.ErrorType) && oneOf(f.UUIDs, l.UUID) &&
 		strings.Contains(l.Error, f.ErrorContains) && (f.ErrorMatches == nil || f.ErrorMatches.MatchString(l.Error)) &&
 		f.matchesAge(l.LastFailure, now) &&
@@ -121,7 +122,7 @@ func (f Filter) Matches(l *Letter, now time.Time) bool {
 // matchesAll tells the zero Filter, for which no letter needs to be read.
 func (f Filter) matchesAll() bool { return reflect.ValueOf(f).IsZero() }
 
-func oneOf(wanted []string, found string) bool {
+func oneOf[T comparable](wanted []T, found T) bool {
 	return len(wanted) == 0 || slices.Contains(wanted, found)
 }
 

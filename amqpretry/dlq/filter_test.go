@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -47,9 +48,9 @@ func TestFilterMatches(t *testing.T) {
 		notLetter bool
 	}{
 		"all":                     {filter: Filter{}, yes: []Letter{timeless, fresh, mute}},
-		"reason":                  {filter: Filter{Reasons: []string{"permanent", "exhausted"}}, no: []Letter{mute}},
-		"another reason":          {filter: Filter{Reasons: []string{"permanent"}}, notLetter: true},
-		"no reason":               {filter: Filter{Reasons: []string{""}}, notLetter: true, yes: []Letter{mute}},
+		"reason":                  {filter: Filter{Reasons: []retry.Reason{"permanent", "exhausted"}}, no: []Letter{mute}},
+		"another reason":          {filter: Filter{Reasons: []retry.Reason{"permanent"}}, notLetter: true},
+		"no reason":               {filter: Filter{Reasons: []retry.Reason{""}}, notLetter: true, yes: []Letter{mute}},
 		"topic":                   {filter: Filter{Topics: []string{"orders"}}, no: []Letter{mute}},
 		"another topic":           {filter: Filter{Topics: []string{"order"}}, notLetter: true},
 		"handler":                 {filter: Filter{Handlers: []string{"bill", "ship"}}, no: []Letter{mute}},
@@ -130,26 +131,27 @@ func TestFilterMatches(t *testing.T) {
 func TestFilterValidate(t *testing.T) {
 	const known = "one of exhausted, permanent, expired, undecodable, panic, crashed, unpublishable, rejected, delivery-limit, maxlen, too-large, postponed-too-long"
 	const positive = "0 (no bound) or more"
+	type fault struct{ path, wanted, found string }
 	for name, test := range map[string]struct {
 		filter Filter
-		want   []OptionError
+		want   []fault
 	}{
 		"nothing":        {},
-		"reasons":        {Filter{Reasons: []string{"exhausted", "bored", ""}}, []OptionError{{"Filter.Reasons[1]", known, `"bored"`}}},
-		"UUID":           {Filter{UUIDs: []string{""}}, []OptionError{{"Filter.UUIDs[0]", "a UUID", `""`}}},
-		"older":          {Filter{OlderThan: -1}, []OptionError{{"Filter.OlderThan", positive, "-1ns"}}},
-		"newer":          {Filter{NewerThan: -1}, []OptionError{{"Filter.NewerThan", positive, "-1ns"}}},
-		"older than new": {Filter{OlderThan: time.Hour, NewerThan: time.Hour}, []OptionError{{"Filter.OlderThan", "less than NewerThan (1h0m0s), as nothing is older than that and newer", "1h0m0s"}}},
-		"min attempts":   {Filter{MinAttempts: -1}, []OptionError{{"Filter.MinAttempts", positive, "-1"}}},
-		"max attempts":   {Filter{MaxAttempts: -1}, []OptionError{{"Filter.MaxAttempts", positive, "-1"}}},
-		"attempts":       {Filter{MinAttempts: 2, MaxAttempts: 1}, []OptionError{{"Filter.MinAttempts", "at most MaxAttempts (1)", "2"}}},
-		"min replays":    {Filter{MinReplays: -1}, []OptionError{{"Filter.MinReplays", positive, "-1"}}},
-		"max replays":    {Filter{MaxReplays: -1}, []OptionError{{"Filter.MaxReplays", positive, "-1"}}},
-		"replays":        {Filter{MinReplays: 3, MaxReplays: 2}, []OptionError{{"Filter.MinReplays", "at most MaxReplays (2)", "3"}}},
-		"never replayed": {Filter{NeverReplayed: true, MinReplays: 1}, []OptionError{{"Filter.MinReplays", "0 with NeverReplayed", "1"}}},
-		"header":         {Filter{Headers: map[string]string{"": "a"}}, []OptionError{{`Filter.Headers[""]`, "the name of a header", `""`}}},
-		"field":          {Filter{Fields: []Field{{"a", ""}, {"", "b"}}}, []OptionError{{"Filter.Fields[1].Path", "the path of a field, such as customer.id", `""`}}},
-		"all at once": {Filter{OlderThan: -1, MaxReplays: -1}, []OptionError{
+		"reasons":        {Filter{Reasons: []retry.Reason{"exhausted", "bored", ""}}, []fault{{"Filter.Reasons[1]", known, `"bored"`}}},
+		"UUID":           {Filter{UUIDs: []string{""}}, []fault{{"Filter.UUIDs[0]", "a UUID", `""`}}},
+		"older":          {Filter{OlderThan: -1}, []fault{{"Filter.OlderThan", positive, "-1ns"}}},
+		"newer":          {Filter{NewerThan: -1}, []fault{{"Filter.NewerThan", positive, "-1ns"}}},
+		"older than new": {Filter{OlderThan: time.Hour, NewerThan: time.Hour}, []fault{{"Filter.OlderThan", "less than NewerThan (1h0m0s), as nothing is older than that and newer", "1h0m0s"}}},
+		"min attempts":   {Filter{MinAttempts: -1}, []fault{{"Filter.MinAttempts", positive, "-1"}}},
+		"max attempts":   {Filter{MaxAttempts: -1}, []fault{{"Filter.MaxAttempts", positive, "-1"}}},
+		"attempts":       {Filter{MinAttempts: 2, MaxAttempts: 1}, []fault{{"Filter.MinAttempts", "at most MaxAttempts (1)", "2"}}},
+		"min replays":    {Filter{MinReplays: -1}, []fault{{"Filter.MinReplays", positive, "-1"}}},
+		"max replays":    {Filter{MaxReplays: -1}, []fault{{"Filter.MaxReplays", positive, "-1"}}},
+		"replays":        {Filter{MinReplays: 3, MaxReplays: 2}, []fault{{"Filter.MinReplays", "at most MaxReplays (2)", "3"}}},
+		"never replayed": {Filter{NeverReplayed: true, MinReplays: 1}, []fault{{"Filter.MinReplays", "0 with NeverReplayed", "1"}}},
+		"header":         {Filter{Headers: map[string]string{"": "a"}}, []fault{{`Filter.Headers[""]`, "the name of a header", `""`}}},
+		"field":          {Filter{Fields: []Field{{"a", ""}, {"", "b"}}}, []fault{{"Filter.Fields[1].Path", "the path of a field, such as customer.id", `""`}}},
+		"all at once": {Filter{OlderThan: -1, MaxReplays: -1}, []fault{
 			{"Filter.OlderThan", positive, "-1ns"}, {"Filter.MaxReplays", positive, "-1"},
 		}},
 		"what is right": {filter: Filter{OlderThan: time.Hour, NewerThan: 2 * time.Hour, MinAttempts: 1, MaxAttempts: 1, NeverReplayed: true, MaxReplays: 1}},
@@ -162,11 +164,11 @@ func TestFilterValidate(t *testing.T) {
 			}
 			var joined interface{ Unwrap() []error }
 			require.ErrorAs(t, err, &joined)
-			var got []OptionError
+			var got []fault
 			for _, err := range joined.Unwrap() {
-				var e *OptionError
+				var e *config.FieldError
 				require.ErrorAs(t, err, &e)
-				got = append(got, *e)
+				got = append(got, fault{e.Path, e.Wanted, e.Found})
 			}
 			assert.Equal(t, test.want, got)
 		})

@@ -14,6 +14,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"golang.org/x/time/rate"
 
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
@@ -50,9 +51,9 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 }
 
 func (o ImportOptions) validate() error {
-	err := errors.Join(o.Filter.Validate(), checkRun(0, o.Rate))
+	err := errors.Join(o.Filter.Validate(), checkRun("ImportOptions", 0, o.Rate))
 	if o.Skip < 0 {
-		err = errors.Join(err, &OptionError{Field: "Skip", Wanted: "0 or more lines", Found: itoa(o.Skip)})
+		err = errors.Join(err, &config.FieldError{Path: "ImportOptions.Skip", Wanted: "0 or more lines", Found: itoa(o.Skip)})
 	}
 
 	return err

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/amqpretry/watermill-retry/config"
 )
 
 // Browse gives the letters that match, the oldest first, and leaves all of them where they are. While it runs, it holds what
@@ -105,7 +107,7 @@ func (q *Queue) Stat(ctx context.Context, filter Filter) (Stat, error) {
 // properties and its headers with their AMQP types. What was written when an error comes is whole lines.
 func (q *Queue) Export(ctx context.Context, w io.Writer, options ExportOptions) (Report, error) {
 	if options.Limit < 0 {
-		return Report{}, &OptionError{Field: "Limit", Wanted: "0 (all) or more", Found: itoa(options.Limit)}
+		return Report{}, &config.FieldError{Path: "ExportOptions.Limit", Wanted: "0 (all) or more", Found: itoa(options.Limit)}
 	}
 	var report Report
 	var failed error

@@ -7,12 +7,13 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 )
 
 // Purge deletes letters, one by one and no other: what comes meanwhile stays. With an undo file each is deleted only when that has it.
 func (q *Queue) Purge(ctx context.Context, options PurgeOptions) (Report, error) {
-	if err := errors.Join(options.Filter.Validate(), checkRun(options.Limit, 0)); err != nil {
+	if err := errors.Join(options.Filter.Validate(), checkRun("PurgeOptions", options.Limit, 0)); err != nil {
 		return Report{}, err
 	}
 	r, err := q.begin(ctx, "", options.DryRun)
@@ -29,9 +30,9 @@ func (q *Queue) Purge(ctx context.Context, options PurgeOptions) (Report, error)
 
 // Move moves letters to another queue, as they are: a dead letter stays one, with its headers.
 func (q *Queue) Move(ctx context.Context, options MoveOptions) (Report, error) {
-	err := errors.Join(options.Filter.Validate(), checkRun(options.Limit, options.Rate))
+	err := errors.Join(options.Filter.Validate(), checkRun("MoveOptions", options.Limit, options.Rate))
 	if options.To == "" || options.To == q.name {
-		err = errors.Join(err, &OptionError{Field: "To", Wanted: "the name of another queue", Found: quoted(options.To)})
+		err = errors.Join(err, &config.FieldError{Path: "MoveOptions.To", Wanted: "the name of another queue", Found: quoted(options.To)})
 	}
 	if err != nil {
 		return Report{}, err
@@ -59,13 +60,14 @@ func fitting(p amqp091.Publishing, fits bool) (amqp091.Publishing, Obstacle) {
 	return p, ""
 }
 
-func checkRun(limit int, rate float64) error {
+// checkRun checks what the options of all runs have.
+func checkRun(options string, limit int, rate float64) error {
 	var errs []error
 	if limit < 0 {
-		errs = append(errs, &OptionError{Field: "Limit", Wanted: "0 (all) or more", Found: itoa(limit)})
+		errs = append(errs, &config.FieldError{Path: options + ".Limit", Wanted: "0 (all) or more", Found: itoa(limit)})
 	}
 	if rate < 0 || rate != rate {
-		errs = append(errs, &OptionError{Field: "Rate", Wanted: "0 (no limit) or more messages a second", Found: ftoa(rate)})
+		errs = append(errs, &config.FieldError{Path: options + ".Rate", Wanted: "0 (no limit) or more messages a second", Found: ftoa(rate)})
 	}
 
 	return errors.Join(errs...)

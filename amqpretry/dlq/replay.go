@@ -13,6 +13,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
@@ -235,18 +236,18 @@ func (p *replay) by() string {
 }
 
 func (o ReplayOptions) validate(q *Queue, target string) error {
-	errs := []error{o.Filter.Validate(), checkRun(o.Limit, o.Rate)}
+	errs := []error{o.Filter.Validate(), checkRun("ReplayOptions", o.Limit, o.Rate)}
 	if target == q.name {
-		errs = append(errs, &OptionError{Field: "To", Wanted: "another queue than the dead-letter queue itself", Found: quoted(target)})
+		errs = append(errs, &config.FieldError{Path: "ReplayOptions.To", Wanted: "another queue than the dead-letter queue itself", Found: quoted(target)})
 	}
 	if o.Canary.Messages < 0 {
-		errs = append(errs, &OptionError{Field: "Canary.Messages", Wanted: "0 (none) or more", Found: itoa(o.Canary.Messages)})
+		errs = append(errs, &config.FieldError{Path: "ReplayOptions.Canary.Messages", Wanted: "0 (none) or more", Found: itoa(o.Canary.Messages)})
 	}
 	if o.Canary.Watch < 0 {
-		errs = append(errs, &OptionError{Field: "Canary.Watch", Wanted: "0 (15 minutes) or more", Found: o.Canary.Watch.String()})
+		errs = append(errs, &config.FieldError{Path: "ReplayOptions.Canary.Watch", Wanted: "0 (15 minutes) or more", Found: o.Canary.Watch.String()})
 	}
 	if o.Canary.Tolerate < 0 || o.Canary.Messages > 0 && o.Canary.Tolerate >= o.Canary.Messages {
-		errs = append(errs, &OptionError{Field: "Canary.Tolerate", Wanted: fmt.Sprintf("0 or more, and fewer than Canary.Messages (%d)", o.Canary.Messages), Found: itoa(o.Canary.Tolerate)})
+		errs = append(errs, &config.FieldError{Path: "ReplayOptions.Canary.Tolerate", Wanted: fmt.Sprintf("0 or more, and fewer than Canary.Messages (%d)", o.Canary.Messages), Found: itoa(o.Canary.Tolerate)})
 	}
 
 	return errors.Join(errs...)

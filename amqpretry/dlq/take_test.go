@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
@@ -99,7 +100,7 @@ func TestMove(t *testing.T) {
 		got[1].ContentType, got[1].ContentEncoding, got[1].CorrelationId, got[1].ReplyTo, got[1].MessageId, got[1].Type, got[1].AppId, got[1].Priority, got[1].Timestamp.UTC(),
 	})
 
-	wrong := (*dlq.OptionError)(nil)
+	wrong := (*config.FieldError)(nil)
 	_, err = f.queue.Move(t.Context(), dlq.MoveOptions{})
 	require.ErrorAs(t, err, &wrong)
 	_, err = f.queue.Move(t.Context(), dlq.MoveOptions{To: f.queue.Name()})

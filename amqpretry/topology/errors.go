@@ -59,12 +59,12 @@ func (e *ConflictError) waysOut() string {
 	asItIs := "declare it as it is, if it is your main queue"
 	switch e.Argument {
 	case "durable", "auto_delete", "exclusive":
-		asItIs += " (in config.Queue)"
+		asItIs += " (in Config.Queue)"
 	default:
 		if e.Found == "none" {
-			asItIs += fmt.Sprintf(" (no config.Queue.Arguments[%q]; a policy on the broker can set it instead)", e.Argument)
+			asItIs += fmt.Sprintf(" (no Config.Queue.Arguments[%q]; a policy on the broker can set it instead)", e.Argument)
 		} else {
-			asItIs += fmt.Sprintf(" (config.Queue.Arguments[%q])", e.Argument)
+			asItIs += fmt.Sprintf(" (Config.Queue.Arguments[%q])", e.Argument)
 		}
 	}
 	return "ways out: " + asItIs + "; give a retry or dead-letter queue another name through Names; " +

@@ -206,14 +206,14 @@ func TestErrorTextsNameTheWaysOut(t *testing.T) {
 		return topology.Explain("", "", &amqp.Error{Code: amqp.PreconditionFailed, Reason: reason}).Error()
 	}
 	assert.Equal(t, `queue "orders" exists with another x-queue-type: wanted none, found quorum; ways out: `+
-		`declare it as it is, if it is your main queue (config.Queue.Arguments["x-queue-type"]); `+
+		`declare it as it is, if it is your main queue (Config.Queue.Arguments["x-queue-type"]); `+
 		`give a retry or dead-letter queue another name through Names; delete it once it is empty (it is declared again); `+
 		`or have an operator provision it and set the topology to assume `+
 		`(Exception (406) Reason: "inequivalent arg 'x-queue-type' for queue 'orders' in vhost '/': received none but current is the value 'quorum' of type 'longstr'")`,
 		explain("inequivalent arg 'x-queue-type' for queue 'orders' in vhost '/': received none but current is the value 'quorum' of type 'longstr'"))
 	assert.Contains(t, explain("inequivalent arg 'x-max-length' for queue 'orders' in vhost '/': received the value '5' of type 'long' but current is none"),
-		`no config.Queue.Arguments["x-max-length"]; a policy on the broker`)
-	assert.Contains(t, explain("inequivalent arg 'durable' for queue 'orders' in vhost '/': received 'true' but current is 'false'"), `(in config.Queue)`)
+		`no Config.Queue.Arguments["x-max-length"]; a policy on the broker`)
+	assert.Contains(t, explain("inequivalent arg 'durable' for queue 'orders' in vhost '/': received 'true' but current is 'false'"), `(in Config.Queue)`)
 	assert.Contains(t, explain("inequivalent arg 'type' for exchange 'x' in vhost '/': received 'headers' but current is 'fanout'"), `another name through Names`)
 	assert.Contains(t, explain("invalid arg 'x-foo' for queue 'q' in vhost '/' of queue type rabbit_classic_queue"), `refuses the argument x-foo`)
 }

@@ -94,7 +94,7 @@ func TestNewDefaultPolicy(t *testing.T) {
 // Whatever the policy, a failed message finds exactly one queue: one binding per delay, one for the end, no two alike.
 func TestEveryScheduledDelayHasExactlyOneBinding(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		delays := rapid.SliceOfN(rapid.Int64Range(1, 315_360_000_000), 1, 64).Draw(t, "delays")
+		delays := rapid.SliceOfN(rapid.Int64Range(1, 315_360_000_000), 1, 64).Draw(t, "Delays")
 		policy := config.Policy{}
 		for _, ms := range delays {
 			policy.Delays = append(policy.Delays, time.Duration(ms)*time.Millisecond)
@@ -196,8 +196,8 @@ func TestNewReportsThePolicyWithThePath(t *testing.T) {
 	_, err := topology.New("q", config.Policy{Delays: []time.Duration{0, -1}}, topology.Names{})
 	var field *config.FieldError
 	require.ErrorAs(t, err, &field)
-	assert.Equal(t, "delays[0]", field.Path)
-	assert.ErrorContains(t, err, "delays[1]")
+	assert.Equal(t, "Delays[0]", field.Path)
+	assert.ErrorContains(t, err, "Delays[1]")
 }
 
 func TestCustomNamesGetWhatTheyMustDependOn(t *testing.T) {

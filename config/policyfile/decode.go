@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/amqpretry/watermill-retry/config"
 )
@@ -279,8 +280,8 @@ func (d *decoder) validate(p config.Policies, file string) error {
 		if !errors.As(err, &fault) {
 			continue
 		}
-		fault.Path = strings.TrimPrefix(fault.Path, "policies.") // a file begins below
-		fault.Wanted = strings.ReplaceAll(fault.Wanted, "policies.default", "default")
+		fault.Path = inFile(fault.Path)
+		fault.Wanted = strings.ReplaceAll(fault.Wanted, "Policies.Default", "default")
 		if !d.failed[fault.Path] {
 			from := d.sources[fault.Path]
 			fault.Line, fault.Variable = from.line, from.variable
@@ -288,6 +289,31 @@ func (d *decoder) validate(p config.Policies, file string) error {
 		}
 	}
 	return joined(d.errs, file)
+}
+
+// inFile is how the path of a field is written in a file, which begins below the policies. Names of topics are quoted, and stay.
+func inFile(path string) string {
+	var b strings.Builder
+	before, quoted, escaped := '.', false, false
+	for _, c := range strings.TrimPrefix(path, "Policies.") {
+		switch {
+		case escaped:
+			escaped = false
+		case quoted && c == '\\':
+			escaped = true
+		case c == '"':
+			quoted = !quoted
+		case !quoted && unicode.IsUpper(c):
+			if before != '.' {
+				b.WriteByte('_')
+			}
+			c = unicode.ToLower(c)
+		}
+		b.WriteRune(c)
+		before = c
+	}
+
+	return b.String()
 }
 
 // each gives the errors that were joined.

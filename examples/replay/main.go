@@ -45,7 +45,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 		}
 		fmt.Fprintf(to, "%s: %s, %s\n", letter.UUID, letter.Reason, letter.Error)
 	}
-	stat, err := queue.Stat(ctx, dlq.Filter{Reasons: []string{"exhausted"}})
+	stat, err := queue.Stat(ctx, dlq.Filter{Reasons: []retry.Reason{retry.ReasonExhausted}})
 	if err != nil {
 		return err
 	}

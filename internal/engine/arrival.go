@@ -46,7 +46,7 @@ func Arrive(queue string, policy *config.Policy, m *Arriving, now time.Time) (a 
 		return a
 	}
 
-	kind := wire.Fresh
+	var kind wire.Kind
 	a.State, kind = wire.Read(m.Headers, wire.Reading{
 		Queue: queue, MaxRetries: policy.MaxRetries(), Death: m.Waited, IsRetryQueue: m.IsRetryQueue,
 	})

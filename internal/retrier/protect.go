@@ -40,7 +40,7 @@ func vhostOf(c Connection) (string, error) {
 
 	uri, err := connection.ParseURI(c.AmqpURI)
 	if err != nil {
-		return "", &config.FieldError{Path: "config.Connection.AmqpURI", Problem: err.Error()}
+		return "", &config.FieldError{Path: "Config.Connection.AmqpURI", Problem: err.Error()}
 	}
 
 	return uri.Vhost, nil
@@ -60,11 +60,11 @@ func (r *Retrier) mainArguments(queue string, policy config.Policy) amqp091.Tabl
 func validateProtection(arguments amqp091.Table, policies config.Policies) error {
 	asking := []string{}
 	if policies.Default.Protect == config.ProtectionArguments {
-		asking = append(asking, "policies.default")
+		asking = append(asking, "Options.Policies.Default")
 	}
 	for _, topic := range slices.Sorted(maps.Keys(policies.Topics)) {
 		if policies.Topics[topic].Protect == config.ProtectionArguments {
-			asking = append(asking, fmt.Sprintf("policies.topics[%q]", topic))
+			asking = append(asking, fmt.Sprintf("Options.Policies.Topics[%q]", topic))
 		}
 	}
 	if len(asking) == 0 {
@@ -83,7 +83,7 @@ func protectionConflicts(arguments amqp091.Table, deadLetterQueue, asking string
 	var errs []error
 	for _, key := range topology.ProtectConflicts(arguments, deadLetterQueue) {
 		errs = append(errs, &config.FieldError{
-			Path:    fmt.Sprintf("config.Queue.Arguments[%q]", key),
+			Path:    fmt.Sprintf("Config.Queue.Arguments[%q]", key),
 			Problem: fmt.Sprintf("differs from the protection that %s asks for (protect: %s)", asking, config.ProtectionArguments),
 			Wanted:  "left out, or " + spelled(protection[key]),
 			Found:   spelled(arguments[key]),

@@ -20,28 +20,32 @@ const maxPrefetch = 65535
 func (o Options) Validate() error {
 	var errs []error
 	wrong := func(path, problem, wanted, found string) {
-		errs = append(errs, &config.FieldError{Path: "options." + path, Problem: problem, Wanted: wanted, Found: found})
+		errs = append(errs, &config.FieldError{Path: "Options." + path, Problem: problem, Wanted: wanted, Found: found})
 	}
 
-	if err := o.Policies.Validate(); err != nil {
+	for _, err := range each(o.Policies.Validate()) {
+		var fault *config.FieldError
+		if errors.As(err, &fault) { // they are all of this type
+			fault.Path = "Options." + fault.Path
+		}
 		errs = append(errs, err)
 	}
 	for i, address := range o.Addresses {
 		if err := connection.CheckAddress(address); err != nil {
-			wrong(fmt.Sprintf("addresses[%d]", i), err.Error(),
+			wrong(fmt.Sprintf("Addresses[%d]", i), err.Error(),
 				"host:port or host, such as rabbit-2:5672: user, virtual host and TLS are those of the URI", found(address))
 		}
 	}
 	if o.Concurrency < 0 || o.Concurrency > maxPrefetch {
-		wrong("concurrency", "out of bounds", "1..65535, or 0 for 1", strconv.Itoa(o.Concurrency))
+		wrong("Concurrency", "out of bounds", "1..65535, or 0 for 1", strconv.Itoa(o.Concurrency))
 	}
 	if o.Prefetch < 0 || o.Prefetch > maxPrefetch {
-		wrong("prefetch", "out of bounds", "1..65535, or 0 for the default", strconv.Itoa(o.Prefetch))
+		wrong("Prefetch", "out of bounds", "1..65535, or 0 for the default", strconv.Itoa(o.Prefetch))
 	}
 	for _, t := range []struct {
 		path  string
 		value time.Duration
-	}{{"close_timeout", o.CloseTimeout}, {"hold_warning", o.HoldWarning}} {
+	}{{"CloseTimeout", o.CloseTimeout}, {"HoldWarning", o.HoldWarning}} {
 		if t.value < 0 {
 			wrong(t.path, "negative", "more than 0", t.value.String())
 		}
@@ -49,15 +53,24 @@ func (o Options) Validate() error {
 	switch o.Topology {
 	case "", topology.Declare, topology.Assume:
 	default:
-		wrong("topology", "unknown", `"declare" or "assume"`, strconv.Quote(string(o.Topology)))
+		wrong("Topology", "unknown", `"declare" or "assume"`, strconv.Quote(string(o.Topology)))
 	}
 	switch o.MiddlewareOrder {
 	case "", middleware.OrderEnforce, middleware.OrderLog:
 	default:
-		wrong("middleware_order", "unknown", `"enforce" or "log"`, strconv.Quote(string(o.MiddlewareOrder)))
+		wrong("MiddlewareOrder", "unknown", `"enforce" or "log"`, strconv.Quote(string(o.MiddlewareOrder)))
 	}
 
 	return errors.Join(errs...)
+}
+
+// each gives the errors that were joined.
+func each(err error) []error {
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
+		return all.Unwrap()
+	}
+
+	return nil
 }
 
 // found shows an address that cannot be read, but for what may be a password.
@@ -91,22 +104,22 @@ func validateConfig(c Config, concurrency int) error {
 		{c.Transactional, "Publish.Transactional", "must be false: watermill-amqp reports success for a message that it has rolled back; use ConfirmDelivery"},
 		{c.Consume.NoRequeueOnNack, "Consume.NoRequeueOnNack", "must be false: a nack is what shutdowns and lost connections use as well, their messages would be lost or dead-lettered"},
 		{c.Consume.Qos.Global, "Consume.Qos.Global", "must be false: quorum queues refuse it, and RabbitMQ 4.3 ignores it"},
-		{c.Consume.Exclusive && concurrency > 1, "Consume.Exclusive", fmt.Sprintf("must be false with options.concurrency %d: who wants one consumer only wants one message at a time", concurrency)},
+		{c.Consume.Exclusive && concurrency > 1, "Consume.Exclusive", fmt.Sprintf("must be false with Options.Concurrency %d: who wants one consumer only wants one message at a time", concurrency)},
 		{c.Consume.Qos.PrefetchCount < 0 || c.Consume.Qos.PrefetchCount > maxPrefetch, "Consume.Qos.PrefetchCount", fmt.Sprintf("must be 1..65535, or 0 for %d, got %d", DefaultPrefetch, c.Consume.Qos.PrefetchCount)},
 		{c.Consume.Qos.PrefetchSize != 0, "Consume.Qos.PrefetchSize", fmt.Sprintf("must be 0, got %d: RabbitMQ does not implement it and closes the connection", c.Consume.Qos.PrefetchSize)},
 	} {
 		if r.refused {
-			errs = append(errs, &config.FieldError{Path: "config." + r.path, Problem: r.reason})
+			errs = append(errs, &config.FieldError{Path: "Config." + r.path, Problem: r.reason})
 		}
 	}
 	if c.Connection.AmqpURI != "" { // else it is reported above
 		if _, err := connection.ParseURI(c.Connection.AmqpURI); err != nil {
-			errs = append(errs, &config.FieldError{Path: "config.Connection.AmqpURI", Problem: err.Error()})
+			errs = append(errs, &config.FieldError{Path: "Config.Connection.AmqpURI", Problem: err.Error()})
 		}
 	}
 	if c.Connection.TLSConfig != nil && c.Connection.AmqpConfig != nil && c.Connection.AmqpConfig.TLSClientConfig != nil {
 		errs = append(errs, &config.FieldError{
-			Path: "config.Connection.TLSConfig", Problem: "must not be set together with config.Connection.AmqpConfig.TLSClientConfig",
+			Path: "Config.Connection.TLSConfig", Problem: "must not be set together with Config.Connection.AmqpConfig.TLSClientConfig",
 		})
 	}
 

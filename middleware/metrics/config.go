@@ -77,17 +77,17 @@ var labelName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_]*$`)
 func (c Config) Validate() error {
 	var errs []error
 	add := func(field, problem, wanted, found string) {
-		errs = append(errs, &config.FieldError{Path: "metrics." + field, Problem: problem, Wanted: wanted, Found: found})
+		errs = append(errs, &config.FieldError{Path: "Config." + field, Problem: problem, Wanted: wanted, Found: found})
 	}
 
 	if isNil(c.Registerer) {
-		add("registerer", "missing", "a *prometheus.Registry, or prometheus.DefaultRegisterer if the global one is meant", "nil")
+		add("Registerer", "missing", "a *prometheus.Registry, or prometheus.DefaultRegisterer if the global one is meant", "nil")
 	}
 	if c.Namespace != "" && !labelName.MatchString(c.Namespace) {
-		add("namespace", "not a name", "letters, digits and _, and no digit first", strconv.Quote(c.Namespace))
+		add("Namespace", "not a name", "letters, digits and _, and no digit first", strconv.Quote(c.Namespace))
 	}
 	for _, name := range slices.Sorted(maps.Keys(c.ConstLabels)) {
-		field := "const_labels[" + strconv.Quote(name) + "]"
+		field := "ConstLabels[" + strconv.Quote(name) + "]"
 		switch {
 		case !labelName.MatchString(name) || len(name) > 1 && name[:2] == "__":
 			add(field, "not a name", "letters, digits and _, and neither a digit nor __ first", strconv.Quote(name))
@@ -98,13 +98,13 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.MaxHandlers < 0 {
-		add("max_handlers", "out of bounds", fmt.Sprintf("above 0, or 0 for %d", DefaultMaxHandlers), strconv.Itoa(c.MaxHandlers))
+		add("MaxHandlers", "out of bounds", fmt.Sprintf("above 0, or 0 for %d", DefaultMaxHandlers), strconv.Itoa(c.MaxHandlers))
 	}
 	if c.MaxQueues < 0 {
-		add("max_queues", "out of bounds", fmt.Sprintf("above 0, or 0 for %d", DefaultMaxQueues), strconv.Itoa(c.MaxQueues))
+		add("MaxQueues", "out of bounds", fmt.Sprintf("above 0, or 0 for %d", DefaultMaxQueues), strconv.Itoa(c.MaxQueues))
 	}
 	if c.DepthTimeout < 0 {
-		add("depth_timeout", "out of bounds", fmt.Sprintf("above 0, or 0 for %s", DefaultDepthTimeout), c.DepthTimeout.String())
+		add("DepthTimeout", "out of bounds", fmt.Sprintf("above 0, or 0 for %s", DefaultDepthTimeout), c.DepthTimeout.String())
 	}
 
 	return errors.Join(errs...)

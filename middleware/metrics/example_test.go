@@ -61,7 +61,7 @@ func ExampleNew_invalid() {
 	fmt.Println(err)
 	// Output:
 	// invalid config of the metrics:
-	// metrics.registerer: missing: must be a *prometheus.Registry, or prometheus.DefaultRegisterer if the global one is meant, got nil
-	// metrics.namespace: not a name: must be letters, digits and _, and no digit first, got "my-shop"
-	// metrics.const_labels["queue"]: taken: must be another name than ["topic" "handler" "outcome" "result" "reason" "queue" "connection" "role" "main_queue" "le" "quantile"], which are the labels of the series, got "queue"
+	// Config.Registerer: missing: must be a *prometheus.Registry, or prometheus.DefaultRegisterer if the global one is meant, got nil
+	// Config.Namespace: not a name: must be letters, digits and _, and no digit first, got "my-shop"
+	// Config.ConstLabels["queue"]: taken: must be another name than ["topic" "handler" "outcome" "result" "reason" "queue" "connection" "role" "main_queue" "le" "quantile"], which are the labels of the series, got "queue"
 }

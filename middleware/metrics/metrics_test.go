@@ -340,10 +340,10 @@ func TestConfigReportsEverythingAtOnce(t *testing.T) {
 	})
 	require.Error(t, err)
 	for _, part := range []string{
-		`metrics.registerer: missing: must be a *prometheus.Registry, or prometheus.DefaultRegisterer if the global one is meant, got nil`,
-		`metrics.namespace: not a name`, `metrics.const_labels["topic"]: taken`, `metrics.const_labels["9"]: not a name`,
-		`metrics.const_labels["__name__"]: not a name`, `metrics.const_labels["le"]: taken`, `metrics.const_labels["region"]: not a text`,
-		`metrics.max_handlers: out of bounds`, `metrics.max_queues: out of bounds`, `metrics.depth_timeout: out of bounds`,
+		`Config.Registerer: missing: must be a *prometheus.Registry, or prometheus.DefaultRegisterer if the global one is meant, got nil`,
+		`Config.Namespace: not a name`, `Config.ConstLabels["topic"]: taken`, `Config.ConstLabels["9"]: not a name`,
+		`Config.ConstLabels["__name__"]: not a name`, `Config.ConstLabels["le"]: taken`, `Config.ConstLabels["region"]: not a text`,
+		`Config.MaxHandlers: out of bounds`, `Config.MaxQueues: out of bounds`, `Config.DepthTimeout: out of bounds`,
 	} {
 		assert.ErrorContains(t, err, part)
 	}
@@ -352,7 +352,7 @@ func TestConfigReportsEverythingAtOnce(t *testing.T) {
 	assert.ErrorAs(t, err, &field)
 
 	_, err = metrics.New(metrics.Config{Registerer: (*prometheus.Registry)(nil)})
-	assert.ErrorContains(t, err, "metrics.registerer: missing", "a nil registry in the interface")
+	assert.ErrorContains(t, err, "Config.Registerer: missing", "a nil registry in the interface")
 }
 
 func TestAConflictLeavesNothingRegistered(t *testing.T) {

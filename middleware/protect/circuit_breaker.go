@@ -30,10 +30,10 @@ type CircuitBreakerConfig struct {
 
 // Validate reports everything that is wrong at once, as joined [*config.FieldError]s. The zero value is valid.
 func (c CircuitBreakerConfig) Validate() error {
-	p := problems{path: "circuit_breaker."}
-	p.notNegative("postpone", c.Postpone)
-	p.notNegative("settings.timeout", c.Settings.Timeout)
-	p.notNegative("settings.interval", c.Settings.Interval)
+	p := problems{path: "CircuitBreakerConfig."}
+	p.notNegative("Postpone", c.Postpone)
+	p.notNegative("Settings.Timeout", c.Settings.Timeout)
+	p.notNegative("Settings.Interval", c.Settings.Interval)
 
 	return errors.Join(p.errs...)
 }

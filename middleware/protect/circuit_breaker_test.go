@@ -534,8 +534,8 @@ func TestBreakerConfig(t *testing.T) {
 	_, err := protect.NewCircuitBreaker(protect.CircuitBreakerConfig{
 		Postpone: -1, Settings: gobreaker.Settings{Timeout: -time.Second, Interval: -1},
 	})
-	assert.Equal(t, []string{"circuit_breaker.postpone", "circuit_breaker.settings.timeout", "circuit_breaker.settings.interval"}, fields(t, err))
-	assert.ErrorContains(t, err, "circuit_breaker.settings.timeout: negative: must be more than 0, or 0 for the default, got -1s")
+	assert.Equal(t, []string{"CircuitBreakerConfig.Postpone", "CircuitBreakerConfig.Settings.Timeout", "CircuitBreakerConfig.Settings.Interval"}, fields(t, err))
+	assert.ErrorContains(t, err, "CircuitBreakerConfig.Settings.Timeout: negative: must be more than 0, or 0 for the default, got -1s")
 }
 
 func TestPostponeOn(t *testing.T) {

@@ -44,14 +44,14 @@ type DeduplicatorConfig struct {
 
 // Validate reports everything that is wrong at once, as joined [*config.FieldError]s. The zero value is valid.
 func (c DeduplicatorConfig) Validate() error {
-	p := problems{path: "deduplicator."}
+	p := problems{path: "DeduplicatorConfig."}
 	if c.Window != 0 && c.Window < MinWindow {
-		p.add("window", "too short", "at least "+MinWindow.String()+", or 0 for "+DefaultWindow.String(), c.Window.String())
+		p.add("Window", "too short", "at least "+MinWindow.String()+", or 0 for "+DefaultWindow.String(), c.Window.String())
 	}
 	if c.MaxKeys < 0 {
-		p.add("max_keys", "negative", "1 or more, or 0 for "+strconv.Itoa(DefaultMaxKeys), strconv.Itoa(c.MaxKeys))
+		p.add("MaxKeys", "negative", "1 or more, or 0 for "+strconv.Itoa(DefaultMaxKeys), strconv.Itoa(c.MaxKeys))
 	}
-	p.notNegative("postpone", c.Postpone)
+	p.notNegative("Postpone", c.Postpone)
 
 	return errors.Join(p.errs...)
 }

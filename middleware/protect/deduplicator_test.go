@@ -361,7 +361,7 @@ func TestMessageWithoutChannels(t *testing.T) {
 
 func TestDeduplicatorConfig(t *testing.T) {
 	_, err := protect.NewDeduplicator(protect.DeduplicatorConfig{Window: time.Microsecond, MaxKeys: -1, Postpone: -1})
-	assert.Equal(t, []string{"deduplicator.window", "deduplicator.max_keys", "deduplicator.postpone"}, fields(t, err))
+	assert.Equal(t, []string{"DeduplicatorConfig.Window", "DeduplicatorConfig.MaxKeys", "DeduplicatorConfig.Postpone"}, fields(t, err))
 }
 
 // Whatever happens to messages, in whatever order: nothing is lost, and what was handled within the window is not handled again.

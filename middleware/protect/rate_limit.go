@@ -35,14 +35,14 @@ type RateLimitConfig struct {
 
 // Validate reports everything that is wrong at once, as joined [*config.FieldError]s.
 func (c RateLimitConfig) Validate() error {
-	p := problems{path: "rate_limit."}
+	p := problems{path: "RateLimitConfig."}
 	if !(c.Limit > 0) { // not <=: it may be no number
-		p.add("limit", "out of bounds", "more than 0 calls in a second", strconv.FormatFloat(float64(c.Limit), 'g', -1, 64))
+		p.add("Limit", "out of bounds", "more than 0 calls in a second", strconv.FormatFloat(float64(c.Limit), 'g', -1, 64))
 	}
 	if c.Burst < 1 {
-		p.add("burst", "out of bounds", "1 or more: how many calls may come at once", strconv.Itoa(c.Burst))
+		p.add("Burst", "out of bounds", "1 or more: how many calls may come at once", strconv.Itoa(c.Burst))
 	}
-	p.notNegative("max_wait", c.MaxWait)
+	p.notNegative("MaxWait", c.MaxWait)
 
 	return errors.Join(p.errs...)
 }

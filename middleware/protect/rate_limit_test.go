@@ -217,9 +217,9 @@ func TestRateLimitOfEachHandler(t *testing.T) {
 
 func TestRateLimitConfig(t *testing.T) {
 	_, err := protect.NewRateLimit(protect.RateLimitConfig{})
-	assert.Equal(t, []string{"rate_limit.limit", "rate_limit.burst"}, fields(t, err))
+	assert.Equal(t, []string{"RateLimitConfig.Limit", "RateLimitConfig.Burst"}, fields(t, err))
 	_, err = protect.NewRateLimit(protect.RateLimitConfig{Limit: -1, Burst: -1, MaxWait: -1})
-	assert.Equal(t, []string{"rate_limit.limit", "rate_limit.burst", "rate_limit.max_wait"}, fields(t, err))
+	assert.Equal(t, []string{"RateLimitConfig.Limit", "RateLimitConfig.Burst", "RateLimitConfig.MaxWait"}, fields(t, err))
 	_, err = protect.NewRateLimit(protect.RateLimitConfig{Limit: rate.Limit(math.NaN()), Burst: 1})
-	assert.ErrorContains(t, err, "rate_limit.limit: out of bounds: must be more than 0 calls in a second, got NaN")
+	assert.ErrorContains(t, err, "RateLimitConfig.Limit: out of bounds: must be more than 0 calls in a second, got NaN")
 }

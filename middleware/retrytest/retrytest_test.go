@@ -497,7 +497,7 @@ func TestEverythingThatIsWrongAtOnce(t *testing.T) {
 		Faults: map[int]retrytest.Fault{-1: "flood"},
 	}, newMessage())
 	for _, path := range []string{
-		"retries", "policies.default.immediate", "Service.Handler", "Service.Policy", "Service.Random", "Service.Expiration",
+		"Retries", "Policies.Default.Immediate", "Service.Handler", "Service.Policy", "Service.Random", "Service.Expiration",
 		"Service.MaxDeliveries", "Service.Middlewares", "Service.Faults[-1]: no call", "Service.Faults[-1]: unknown fault",
 	} {
 		assert.ErrorContains(t, r.Err, path)

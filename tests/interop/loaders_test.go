@@ -120,8 +120,8 @@ func TestKoanfFaults(t *testing.T) {
 	got, err := load("default: {max_age: 30, never_retry: ['*errors.errorString']}", false)
 	require.NoError(t, err, "30ns: a number is taken for nanoseconds")
 	err = got.Validate()
-	assert.ErrorContains(t, err, "policies.default.max_age: too short: must be at least 1ms, or left out for no limit, got 30ns")
-	assert.ErrorContains(t, err, "policies.default.never_retry[0]: matches errors of any kind")
+	assert.ErrorContains(t, err, "Policies.Default.MaxAge: too short: must be at least 1ms, or left out for no limit, got 30ns")
+	assert.ErrorContains(t, err, "Policies.Default.NeverRetry[0]: matches errors of any kind")
 }
 
 // viperHook decodes what viper alone does not: errors.

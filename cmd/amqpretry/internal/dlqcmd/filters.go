@@ -22,6 +22,7 @@ type filters struct {
 	filter               dlq.Filter
 	olderThan, newerThan age
 	errorMatches         string
+	reasons              []string
 	headers, fields      []string
 }
 
@@ -32,7 +33,7 @@ Which messages: a message must match all filters; of a filter that is given seve
 
 func filterFlags(cmd *cobra.Command) *filters {
 	f := &filters{flags: pflag.NewFlagSet("filters", pflag.ContinueOnError)}
-	f.flags.Var((*words)(&f.filter.Reasons), "reason", "why they died, comma-separated: "+strings.Join(reasons(), ", "))
+	f.flags.Var((*words)(&f.reasons), "reason", "why they died, comma-separated: "+strings.Join(reasons(), ", "))
 	f.flags.StringArrayVar(&f.filter.Topics, "topic", nil, "topic where they failed")
 	f.flags.StringArrayVar(&f.filter.Handlers, "handler", nil, "handler that failed")
 	f.flags.StringArrayVar(&f.filter.ErrorTypes, "error-type", nil, "Go type of the last error, such as *net.OpError")
@@ -70,7 +71,8 @@ func (f *filters) build() (dlq.Filter, error) {
 	wrong := func(flag, wanted, found string) {
 		errs = append(errs, fmt.Errorf("--%s: must be %s, got %q", flag, wanted, found))
 	}
-	for _, reason := range filter.Reasons {
+	for _, reason := range f.reasons {
+		filter.Reasons = append(filter.Reasons, retry.Reason(reason))
 		if reason != "" && !slices.Contains(reasons(), reason) {
 			wrong("reason", "one of "+strings.Join(reasons(), ", "), reason)
 		}

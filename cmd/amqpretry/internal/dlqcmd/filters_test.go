@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func parse(t *testing.T, args ...string) (*filters, error) {
@@ -33,7 +34,7 @@ func TestFlagsMakeAFilter(t *testing.T) {
 	assert.True(t, filter.ErrorMatches.MatchString("card 1"))
 	filter.ErrorMatches = nil
 	assert.Equal(t, dlq.Filter{
-		Reasons: []string{"exhausted", "permanent", ""}, Topics: []string{"a,b", "c"}, Handlers: []string{"h"}, ErrorTypes: []string{"*x.Error[int,string]"},
+		Reasons: []retry.Reason{"exhausted", "permanent", ""}, Topics: []string{"a,b", "c"}, Handlers: []string{"h"}, ErrorTypes: []string{"*x.Error[int,string]"},
 		UUIDs: []string{"u1", "u2", "u3"}, ErrorContains: "declined", OlderThan: 24 * time.Hour, NewerThan: 720 * time.Hour,
 		MinAttempts: 2, MaxAttempts: 9, MinReplays: 1, MaxReplays: 3, Headers: map[string]string{"tenant": "acme", "expr": "a=b"},
 		Fields: []dlq.Field{{Path: "customer.id", Value: "17"}, {Path: `items.#(sku=="A=1").n`, Value: "5"}},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config"
 )
 
 // A filter that every message matches is none, and must not be what lets a purge delete all.
@@ -192,9 +193,9 @@ func TestInterruptedRunThatHasChangedTheOrder(t *testing.T) {
 
 // What package dlq says of its options is said of the flags.
 func TestOptionsAreFlags(t *testing.T) {
-	wrong := func(field, wanted string) error { return &dlq.OptionError{Field: field, Wanted: wanted, Found: "9"} }
+	wrong := func(field, wanted string) error { return &config.FieldError{Path: field, Wanted: wanted, Found: "9"} }
 	f := orders(letters(1)...)
-	f.failWith = fmt.Errorf("x: %w", errors.Join(wrong("Canary.Watch", "0 (1 minute) to 25m, as RabbitMQ takes back"), wrong("Filter.Fields[0].Path", "at most MaxReplays (2)")))
+	f.failWith = fmt.Errorf("x: %w", errors.Join(wrong("ReplayOptions.Canary.Watch", "0 (1 minute) to 25m, as RabbitMQ takes back"), wrong("Filter.Fields[0].Path", "at most MaxReplays (2)")))
 	code, _, errs := f.run(t, nil, "replay", "orders", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitUsage, code)
 	assert.Contains(t, errs, "amqpretry: --watch: must be 0 (1 minute) to 25m, as RabbitMQ takes back, got 9\n--json-field: must be at most --max-replays (2), got 9\n")

@@ -7,8 +7,8 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config"
 )
 
 // flagOf are the flags of the options of package dlq.
@@ -22,6 +22,8 @@ var flagOf = map[string]string{
 var (
 	// element is what follows the name of an option that has several values.
 	element = regexp.MustCompile(`\[.*$`)
+	// optionsType is where an option belongs: to a flag it is all one.
+	optionsType = regexp.MustCompile(`^[A-Z][a-z]+Options\.`)
 	// another is an option that is named in the words about one.
 	another = regexp.MustCompile(`\b[A-Z][a-z]+[A-Z][A-Za-z]+\b`)
 )
@@ -34,7 +36,8 @@ func asUsage(err error) error {
 	}
 	all := make([]error, len(options))
 	for i, o := range options {
-		name := cmp.Or(flagOf[element.ReplaceAllString(o.Field, "")], o.Field)
+		path := strings.TrimPrefix(optionsType.ReplaceAllString(o.Path, ""), "Config.")
+		name := cmp.Or(flagOf[element.ReplaceAllString(path, "")], path)
 		wanted := another.ReplaceAllStringFunc(o.Wanted, func(word string) string {
 			if flag := flagOf["Filter."+word]; flag != "" {
 				return "--" + flag
@@ -48,12 +51,12 @@ func asUsage(err error) error {
 }
 
 // optionErrors are all of them in an error.
-func optionErrors(err error) []*dlq.OptionError {
+func optionErrors(err error) []*config.FieldError {
 	switch e := err.(type) { //nolint:errorlint // it goes through the tree itself
-	case *dlq.OptionError:
-		return []*dlq.OptionError{e}
+	case *config.FieldError:
+		return []*config.FieldError{e}
 	case interface{ Unwrap() []error }:
-		var all []*dlq.OptionError
+		var all []*config.FieldError
 		for _, one := range e.Unwrap() {
 			all = append(all, optionErrors(one)...)
 		}
