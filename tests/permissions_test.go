@@ -111,12 +111,12 @@ var roles = map[string]func(*roleTest) error{
 	},
 	"replayer": func(r *roleTest) error {
 		return r.deadLetterQueue(func(q *dlq.Queue) error {
-			report, err := q.Replay(r.t.Context(), dlq.ReplayOptions{Strangers: true, Canary: dlq.Canary{Messages: 1}})
+			report, err := q.Replay(r.t.Context(), dlq.ReplayOptions{Foreign: true, Canary: dlq.Canary{Messages: 1}})
 			if err != nil {
 				return err
 			}
 			assert.Contains(r.t, report.Canary.Stopped, "has no consumer")
-			report, err = q.Replay(r.t.Context(), dlq.ReplayOptions{Strangers: true})
+			report, err = q.Replay(r.t.Context(), dlq.ReplayOptions{Foreign: true})
 			if err == nil {
 				assert.Equal(r.t, 1, report.Done)
 			}
@@ -402,7 +402,7 @@ func (r *roleTest) canary() error {
 	client, err := dlq.Open(r.t.Context(), dlq.Config{URI: r.admin, NoDeliveryLimitPolicy: true})
 	require.NoError(r.t, err)
 	defer func() { assert.NoError(r.t, client.Close()) }()
-	report, err := client.Queue("orders").Replay(ctx, dlq.ReplayOptions{Strangers: true, Canary: dlq.Canary{Messages: 1, Watch: 10 * time.Second}})
+	report, err := client.Queue("orders").Replay(ctx, dlq.ReplayOptions{Foreign: true, Canary: dlq.Canary{Messages: 1, Watch: 10 * time.Second}})
 	if err != nil {
 		return err
 	}

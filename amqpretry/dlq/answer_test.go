@@ -74,7 +74,7 @@ func TestBrokerThatDoesNotAnswer(t *testing.T) {
 	for name, test := range map[string]struct {
 		letters int
 		method  uint32
-		from    int // of the letters: from then on it does not answer
+		from    int // of the dead letters: from then on it does not answer
 		ordered bool
 		failed  string
 	}{

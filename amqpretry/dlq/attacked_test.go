@@ -47,7 +47,7 @@ func TestFailedReplayOfALongQueueEnds(t *testing.T) {
 	})
 }
 
-// The settler fails while everything that the broker hands out is on its way: nobody wakes the scan.
+// The acknowledger fails while everything that the broker hands out is on its way: nobody wakes the scan.
 func TestFailureWhileTheScanWaits(t *testing.T) {
 	t.Parallel()
 	for name, arguments := range map[string]amqp091.Table{"quorum": nil, "classic": classic()} {
@@ -173,7 +173,7 @@ func TestTwoLooksAtOnceKeepTheOrder(t *testing.T) {
 	}
 }
 
-// New letters come while somebody looks, again and again.
+// New dead letters come while somebody looks, again and again.
 func TestLooksWhileLettersComeKeepTheOrder(t *testing.T) {
 	t.Parallel()
 	for name, arguments := range map[string]amqp091.Table{"quorum": nil, "classic": classic()} {

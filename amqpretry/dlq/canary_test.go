@@ -132,7 +132,7 @@ func TestCanaryLetsTheOthersFollow(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
 	f.fill(50)
-	f.publish(f.queue.Name(), letterOf("another", 99)) // a stranger takes no number
+	f.publish(f.queue.Name(), letterOf("another", 99)) // another queue's takes no number
 	others := f.service(func(number int) []wire.Outcome {
 		if number == 3 {
 			return []wire.Outcome{wire.DeadLettered}
@@ -153,7 +153,7 @@ func TestCanaryLetsTheOthersFollow(t *testing.T) {
 }
 
 // Notices that are not of this run, or nonsense, tell nothing.
-func TestCanaryHearsStrangers(t *testing.T) {
+func TestCanaryHearsOthers(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
 	f.fill(12)
@@ -242,7 +242,7 @@ func TestCanaryWithoutRoomForItsMark(t *testing.T) {
 	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: sizes}})
 	require.NoError(t, err)
 	assert.Positive(t, report.Done)
-	tooLarge := report.Left[dlq.ObstacleTooLarge]
+	tooLarge := report.Left[dlq.LeftTooLarge]
 	assert.Equal(t, sizes, report.Done+tooLarge)
 	assert.Equal(t, report.Done, report.Canary.Sent)
 

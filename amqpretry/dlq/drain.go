@@ -31,7 +31,7 @@ const (
 // settleLimit is how long a run that is interrupted waits for what is on its way.
 const settleLimit = 10 * time.Second
 
-// drain takes letters out of a queue.
+// drain takes dead letters out of a queue.
 type drain struct {
 	queue  *Queue
 	filter Filter
@@ -42,9 +42,9 @@ type drain struct {
 	taken  Taken // what the undo file says of it
 	// target is where they go; empty if they are deleted.
 	target string
-	// copyOf makes what is published, for a frame of limit bytes; an obstacle if that cannot be. Nil if they are deleted.
-	copyOf func(f *found, limit int) (amqp091.Publishing, Obstacle)
-	// passes tells letters that are not looked at. Nil means none.
+	// copyOf makes what is published, for a frame of limit bytes; why not, if that cannot be. Nil if they are deleted.
+	copyOf func(f *found, limit int) (amqp091.Publishing, LeftReason)
+	// passes tells dead letters that are not looked at. Nil means none.
 	passes func(f *found) bool
 
 	progress func(Progress)
@@ -107,7 +107,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	settled := newSettler(ctx, d, fail)
+	settled := newAcknowledger(ctx, d, fail)
 	settled.heldUp = s.settle
 	s.idle = func(ctx context.Context) error {
 		s.settle()
@@ -157,11 +157,11 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		}
 		report.Matched++
 
-		message, obstacle := d.prepare(f, r.frame)
-		if obstacle != "" || d.dryRun {
+		message, left := d.prepare(f, r.frame)
+		if left != "" || d.dryRun {
 			f.keep()
-			if obstacle != "" {
-				report.leave(obstacle)
+			if left != "" {
+				report.leave(left)
 			} else {
 				sent++
 			}
@@ -185,9 +185,9 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 // errSettling ends a run whose messages cannot be taken out.
 var errSettling = errors.New("cannot take out what was sent")
 
-func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, Obstacle) {
+func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, LeftReason) {
 	if f.unreadable != "" {
-		return amqp091.Publishing{}, ObstacleUnreadable
+		return amqp091.Publishing{}, LeftUnreadable
 	}
 	if d.copyOf == nil {
 		return amqp091.Publishing{}, ""
@@ -196,15 +196,15 @@ func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, Obstacle) {
 	return d.copyOf(f, frame)
 }
 
-func (r *Report) leave(why Obstacle) {
+func (r *Report) leave(why LeftReason) {
 	if r.Left == nil {
-		r.Left = map[Obstacle]int{}
+		r.Left = map[LeftReason]int{}
 	}
 	r.Left[why]++
 }
 
-// settler takes out of the queue what has been confirmed: in batches, in the order in which it was sent, and after the undo file has it.
-type settler struct {
+// acknowledger takes out of the queue what has been confirmed: in batches, in the order in which it was sent, and after the undo file has it.
+type acknowledger struct {
 	drain *drain
 	undo  *lines
 
@@ -228,8 +228,8 @@ type settler struct {
 	err     error
 }
 
-func newSettler(ctx context.Context, d *drain, fail context.CancelCauseFunc) *settler {
-	s := &settler{drain: d, run: ctx, fail: fail, pending: make(chan taken, window), slots: make(chan struct{}, unsettled), freed: make(chan struct{}, 1), ended: make(chan struct{})}
+func newAcknowledger(ctx context.Context, d *drain, fail context.CancelCauseFunc) *acknowledger {
+	s := &acknowledger{drain: d, run: ctx, fail: fail, pending: make(chan taken, window), slots: make(chan struct{}, unsettled), freed: make(chan struct{}, 1), ended: make(chan struct{})}
 	if d.undo != nil {
 		s.undo = newLines(d.undo, "the undo file")
 		s.undo.taken = d.taken
@@ -244,7 +244,7 @@ func newSettler(ctx context.Context, d *drain, fail context.CancelCauseFunc) *se
 }
 
 // send publishes a message, when there is room in the window.
-func (s *settler) send(ctx context.Context, publisher *republish.Publisher, f *found, message amqp091.Publishing) error {
+func (s *acknowledger) send(ctx context.Context, publisher *republish.Publisher, f *found, message amqp091.Publishing) error {
 	t := taken{found: f, takes: max(f.size, len(message.Body))}
 	if err := s.enter(ctx, t.takes); err != nil {
 		f.keep()
@@ -265,7 +265,7 @@ func (s *settler) send(ctx context.Context, publisher *republish.Publisher, f *f
 }
 
 // enter waits until there is room for a message of that size, in number and in bytes. One has room whatever its size.
-func (s *settler) enter(ctx context.Context, size int) error {
+func (s *acknowledger) enter(ctx context.Context, size int) error {
 	select {
 	case s.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -284,7 +284,7 @@ func (s *settler) enter(ctx context.Context, size int) error {
 	return nil
 }
 
-func (s *settler) fits(size int) bool {
+func (s *acknowledger) fits(size int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.bytes > 0 && s.bytes+size > s.drain.queue.client.room {
@@ -296,7 +296,7 @@ func (s *settler) fits(size int) bool {
 }
 
 // leave makes room: nobody needs these messages any more.
-func (s *settler) leave(batch []taken) {
+func (s *acknowledger) leave(batch []taken) {
 	s.mu.Lock()
 	for _, t := range batch {
 		s.bytes -= t.takes
@@ -312,7 +312,7 @@ func (s *settler) leave(batch []taken) {
 }
 
 // settle waits for confirms; while the next ones are waited for, those before are acknowledged.
-func (s *settler) settle() {
+func (s *acknowledger) settle() {
 	confirmed := make(chan []taken)
 	go func() {
 		defer close(confirmed)
@@ -339,7 +339,7 @@ func (s *settler) settle() {
 }
 
 // giveUp counts those that the target has refused, of which so much is known.
-func (s *settler) giveUp(batch []taken) {
+func (s *acknowledger) giveUp(batch []taken) {
 	now, cancel := context.WithCancel(s.ctx)
 	cancel()
 	for _, t := range batch {
@@ -355,7 +355,7 @@ func (s *settler) giveUp(batch []taken) {
 }
 
 // end notes what was done, and ends the run after an error.
-func (s *settler) end(done int, err error) {
+func (s *acknowledger) end(done int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.done += done
@@ -366,7 +366,7 @@ func (s *settler) end(done int, err error) {
 }
 
 // batch is a message with all that have been sent since.
-func (s *settler) batch(first taken) []taken {
+func (s *acknowledger) batch(first taken) []taken {
 	batch := []taken{first}
 	for len(batch) < batchSize {
 		select {
@@ -384,7 +384,7 @@ func (s *settler) batch(first taken) []taken {
 }
 
 // confirm waits until the broker has what was published, and the undo file what is going. It cuts the batch at the first that the broker has not.
-func (s *settler) confirm(batch *[]taken) error {
+func (s *acknowledger) confirm(batch *[]taken) error {
 	secured := make(chan error, 1)
 	go func(all []taken) { secured <- s.record(all) }(*batch)
 
@@ -407,7 +407,7 @@ func (s *settler) confirm(batch *[]taken) error {
 }
 
 // record writes to the undo file, and makes sure of it. Who sends need not wait for that.
-func (s *settler) record(batch []taken) error {
+func (s *acknowledger) record(batch []taken) error {
 	if s.undo == nil {
 		return nil
 	}
@@ -421,7 +421,7 @@ func (s *settler) record(batch []taken) error {
 }
 
 // ack takes a batch out of the queue, block by block.
-func (s *settler) ack(batch []taken) (done int, err error) {
+func (s *acknowledger) ack(batch []taken) (done int, err error) {
 	for done < len(batch) {
 		b, tags := batch[done].block, []uint64(nil)
 		for _, t := range batch[done:] {
@@ -451,14 +451,14 @@ func explain(target string, err error) error {
 	}
 }
 
-func (s *settler) failed() error {
+func (s *acknowledger) failed() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	return s.err
 }
 
-func (s *settler) progress(p Progress) Progress {
+func (s *acknowledger) progress(p Progress) Progress {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p.Done = s.done
@@ -467,7 +467,7 @@ func (s *settler) progress(p Progress) Progress {
 }
 
 // idle waits until nothing is on its way.
-func (s *settler) idle(ctx context.Context) error {
+func (s *acknowledger) idle(ctx context.Context) error {
 	for range unsettled {
 		select {
 		case s.slots <- struct{}{}:
@@ -483,7 +483,7 @@ func (s *settler) idle(ctx context.Context) error {
 }
 
 // wait waits for what is on its way, and ends.
-func (s *settler) wait() (done int, err error) {
+func (s *acknowledger) wait() (done int, err error) {
 	close(s.pending)
 	<-s.ended
 	s.stopped()

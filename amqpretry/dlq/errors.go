@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// NotFoundError says that there is no letter with this UUID among those that could be seen.
+// NotFoundError says that there is no dead letter with this UUID among those that could be seen.
 type NotFoundError struct {
 	Queue, UUID string
 	// Seen is how many there were.

@@ -18,11 +18,11 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Filter says which letters. The zero Filter matches all. A letter must match every field that is set; of a list, one
+// Filter says which dead letters. The zero Filter matches all. A dead letter must match every field that is set; of a list, one
 // element is enough.
 type Filter struct {
-	// Reasons, such as retry.ReasonExhausted; Topics and Handlers as the letter has them; ErrorTypes as %T prints them; UUIDs. Of all but
-	// the last, the empty text stands for letters that do not tell.
+	// Reasons, such as retry.ReasonExhausted; Topics and Handlers as the dead letter has them; ErrorTypes as %T prints them; UUIDs. Of all but
+	// the last, the empty text stands for dead letters that do not tell.
 	Reasons    []retry.Reason
 	Topics     []string
 	Handlers   []string
@@ -31,7 +31,7 @@ type Filter struct {
 	// ErrorContains is a part of the error text, in its case; ErrorMatches an expression that finds something in it.
 	ErrorContains string
 	ErrorMatches  *regexp.Regexp
-	// OlderThan and NewerThan are about the time since the last failure. A letter that does not tell it is neither.
+	// OlderThan and NewerThan are about the time since the last failure. A dead letter that does not tell it is neither.
 	OlderThan time.Duration
 	NewerThan time.Duration
 	// MinAttempts and MaxAttempts are handler calls, MinReplays and MaxReplays replays; 0 means no bound.
@@ -45,7 +45,7 @@ type Filter struct {
 	// Fields are values, as text, of fields of a JSON body.
 	Fields []Field
 	// Where is anything else. Nil means nothing else.
-	Where func(*Letter) bool
+	Where func(*DeadLetter) bool
 }
 
 // Field is a value in a JSON body.
@@ -107,8 +107,8 @@ func reasons() string {
 	return strings.Join(names, ", ")
 }
 
-// Matches tells whether a letter is one of those, at that time.
-func (f Filter) Matches(l *Letter, now time.Time) bool {
+// Matches tells whether a dead letter is one of those, at that time.
+func (f Filter) Matches(l *DeadLetter, now time.Time) bool {
 	return oneOf(f.Reasons, l.Reason) && oneOf(f.Topics, l.Topic) && oneOf(f.Handlers, l.Handler) &&
 		oneOf(f.ErrorTypes, l.ErrorType) && oneOf(f.UUIDs, l.UUID) &&
 		strings.Contains(l.Error, f.ErrorContains) && (f.ErrorMatches == nil || f.ErrorMatches.MatchString(l.Error)) &&
@@ -119,7 +119,7 @@ func (f Filter) Matches(l *Letter, now time.Time) bool {
 		(f.Where == nil || f.Where(l))
 }
 
-// matchesAll tells the zero Filter, for which no letter needs to be read.
+// matchesAll tells the zero Filter, for which no dead letter needs to be read.
 func (f Filter) matchesAll() bool { return reflect.ValueOf(f).IsZero() }
 
 func oneOf[T comparable](wanted []T, found T) bool {
@@ -137,7 +137,7 @@ func (f Filter) matchesAge(at, now time.Time) bool {
 	return !at.IsZero() && (f.OlderThan == 0 || age > f.OlderThan) && (f.NewerThan == 0 || age < f.NewerThan)
 }
 
-func (f Filter) matchesHeaders(l *Letter) bool {
+func (f Filter) matchesHeaders(l *DeadLetter) bool {
 	for name, wanted := range f.Headers {
 		if value, ok := l.Message.Headers[name]; !ok || codec.HeaderText(value) != wanted {
 			return false

@@ -17,7 +17,7 @@ import (
 
 func TestFilterMatches(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	letter := Letter{
+	letter := DeadLetter{
 		UUID: "uuid",
 		DeadLetter: retry.DeadLetter{
 			Reason: "exhausted", Topic: "orders", Handler: "ship", Error: "Boom: no. 7", ErrorType: "*a.Error", LastFailure: now.Add(-time.Hour),
@@ -35,7 +35,7 @@ func TestFilterMatches(t *testing.T) {
 	timeless.LastFailure = time.Time{}
 	fresh := letter
 	fresh.Replays = 0
-	mute := Letter{}
+	mute := DeadLetter{}
 	noJSON := letter
 	noJSON.Message.Body = []byte(`{"name":"Ann"`)
 
@@ -44,38 +44,38 @@ func TestFilterMatches(t *testing.T) {
 
 	for name, test := range map[string]struct {
 		filter    Filter
-		yes, no   []Letter
+		yes, no   []DeadLetter
 		notLetter bool
 	}{
-		"all":                     {filter: Filter{}, yes: []Letter{timeless, fresh, mute}},
-		"reason":                  {filter: Filter{Reasons: []retry.Reason{"permanent", "exhausted"}}, no: []Letter{mute}},
+		"all":                     {filter: Filter{}, yes: []DeadLetter{timeless, fresh, mute}},
+		"reason":                  {filter: Filter{Reasons: []retry.Reason{"permanent", "exhausted"}}, no: []DeadLetter{mute}},
 		"another reason":          {filter: Filter{Reasons: []retry.Reason{"permanent"}}, notLetter: true},
-		"no reason":               {filter: Filter{Reasons: []retry.Reason{""}}, notLetter: true, yes: []Letter{mute}},
-		"topic":                   {filter: Filter{Topics: []string{"orders"}}, no: []Letter{mute}},
+		"no reason":               {filter: Filter{Reasons: []retry.Reason{""}}, notLetter: true, yes: []DeadLetter{mute}},
+		"topic":                   {filter: Filter{Topics: []string{"orders"}}, no: []DeadLetter{mute}},
 		"another topic":           {filter: Filter{Topics: []string{"order"}}, notLetter: true},
-		"handler":                 {filter: Filter{Handlers: []string{"bill", "ship"}}, no: []Letter{mute}},
+		"handler":                 {filter: Filter{Handlers: []string{"bill", "ship"}}, no: []DeadLetter{mute}},
 		"another handler":         {filter: Filter{Handlers: []string{"bill"}}, notLetter: true},
-		"error type":              {filter: Filter{ErrorTypes: []string{"*a.Error"}}, no: []Letter{mute}},
+		"error type":              {filter: Filter{ErrorTypes: []string{"*a.Error"}}, no: []DeadLetter{mute}},
 		"another error type":      {filter: Filter{ErrorTypes: []string{"*b.Error"}}, notLetter: true},
-		"UUID":                    {filter: Filter{UUIDs: []string{"uuid"}}, no: []Letter{mute}},
+		"UUID":                    {filter: Filter{UUIDs: []string{"uuid"}}, no: []DeadLetter{mute}},
 		"another UUID":            {filter: Filter{UUIDs: []string{"uuid2"}}, notLetter: true},
-		"error text":              {filter: Filter{ErrorContains: "Boom"}, no: []Letter{mute}},
+		"error text":              {filter: Filter{ErrorContains: "Boom"}, no: []DeadLetter{mute}},
 		"error text, other case":  {filter: Filter{ErrorContains: "boom"}, notLetter: true},
-		"error expression":        {filter: Filter{ErrorMatches: regexp.MustCompile(`no\. \d$`)}, no: []Letter{mute}},
+		"error expression":        {filter: Filter{ErrorMatches: regexp.MustCompile(`no\. \d$`)}, no: []DeadLetter{mute}},
 		"another expression":      {filter: Filter{ErrorMatches: regexp.MustCompile(`^no`)}, notLetter: true},
-		"older":                   {filter: Filter{OlderThan: 59 * time.Minute}, no: []Letter{timeless}},
+		"older":                   {filter: Filter{OlderThan: 59 * time.Minute}, no: []DeadLetter{timeless}},
 		"not older":               {filter: Filter{OlderThan: time.Hour}, notLetter: true},
-		"newer":                   {filter: Filter{NewerThan: 61 * time.Minute}, no: []Letter{timeless}},
+		"newer":                   {filter: Filter{NewerThan: 61 * time.Minute}, no: []DeadLetter{timeless}},
 		"not newer":               {filter: Filter{NewerThan: time.Hour}, notLetter: true},
-		"between":                 {filter: Filter{OlderThan: time.Minute, NewerThan: 2 * time.Hour}, no: []Letter{timeless}},
-		"attempts":                {filter: Filter{MinAttempts: 4, MaxAttempts: 4}, no: []Letter{mute}},
+		"between":                 {filter: Filter{OlderThan: time.Minute, NewerThan: 2 * time.Hour}, no: []DeadLetter{timeless}},
+		"attempts":                {filter: Filter{MinAttempts: 4, MaxAttempts: 4}, no: []DeadLetter{mute}},
 		"more attempts":           {filter: Filter{MinAttempts: 5}, notLetter: true},
-		"fewer attempts":          {filter: Filter{MaxAttempts: 3}, notLetter: true, yes: []Letter{mute}},
-		"replays":                 {filter: Filter{MinReplays: 2, MaxReplays: 2}, no: []Letter{fresh}},
+		"fewer attempts":          {filter: Filter{MaxAttempts: 3}, notLetter: true, yes: []DeadLetter{mute}},
+		"replays":                 {filter: Filter{MinReplays: 2, MaxReplays: 2}, no: []DeadLetter{fresh}},
 		"more replays":            {filter: Filter{MinReplays: 3}, notLetter: true},
-		"fewer replays":           {filter: Filter{MaxReplays: 1}, notLetter: true, yes: []Letter{fresh}},
-		"never replayed":          {filter: Filter{NeverReplayed: true}, notLetter: true, yes: []Letter{fresh}},
-		"header text":             {filter: header("text", "a"), no: []Letter{mute}},
+		"fewer replays":           {filter: Filter{MaxReplays: 1}, notLetter: true, yes: []DeadLetter{fresh}},
+		"never replayed":          {filter: Filter{NeverReplayed: true}, notLetter: true, yes: []DeadLetter{fresh}},
+		"header text":             {filter: header("text", "a"), no: []DeadLetter{mute}},
 		"another header text":     {filter: header("text", "b"), notLetter: true},
 		"header int":              {filter: header("int", "-5")},
 		"header bool":             {filter: header("bool", "true")},
@@ -91,7 +91,7 @@ func TestFilterMatches(t *testing.T) {
 		"header decimal":          {filter: header("decimal", "0.05")},
 		"two headers":             {filter: Filter{Headers: map[string]string{"text": "a", "int": "-5"}}},
 		"two headers, one wrong":  {filter: Filter{Headers: map[string]string{"text": "a", "int": "5"}}, notLetter: true},
-		"field":                   {filter: field("name", "Ann"), no: []Letter{mute, noJSON}},
+		"field":                   {filter: field("name", "Ann"), no: []DeadLetter{mute, noJSON}},
 		"another field":           {filter: field("name", "Bob"), notLetter: true},
 		"field number":            {filter: field("id", "17")},
 		"field number as written": {filter: field("price", "1.50")},
@@ -112,7 +112,7 @@ func TestFilterMatches(t *testing.T) {
 		"number of elements":      {filter: field("items.#", "2")},
 		"two fields":              {filter: Filter{Fields: []Field{{"id", "17"}, {"name", "Ann"}}}},
 		"two fields, one wrong":   {filter: Filter{Fields: []Field{{"id", "17"}, {"name", "Bob"}}}, notLetter: true},
-		"anything":                {filter: Filter{Where: func(l *Letter) bool { return l.UUID == "uuid" }}, no: []Letter{mute}},
+		"anything":                {filter: Filter{Where: func(l *DeadLetter) bool { return l.UUID == "uuid" }}, no: []DeadLetter{mute}},
 		"one of two wrong":        {filter: Filter{Topics: []string{"orders"}, Handlers: []string{"bill"}}, notLetter: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -181,7 +181,7 @@ func TestFilterOfHostileBodies(t *testing.T) {
 	for _, body := range []string{
 		strings.Repeat("[", 16<<20), strings.Repeat(`{"a":`, 4<<20), strings.Repeat("[", 5000) + strings.Repeat("]", 5000), "\xff", "", `"\ud800"`,
 	} {
-		assert.False(t, filter.Matches(&Letter{Message: amqp091.Publishing{Body: []byte(body)}}, time.Now()))
+		assert.False(t, filter.Matches(&DeadLetter{Message: amqp091.Publishing{Body: []byte(body)}}, time.Now()))
 	}
 }
 
@@ -191,7 +191,7 @@ func FuzzFilter(f *testing.F) {
 	f.Add("@this|@pretty.a", []byte(`[[[]]]`), "", "a", []byte{})
 	f.Add("{a,b.c}", []byte(`{"a":1e999}`), "1e999", "a", []byte{})
 	f.Fuzz(func(_ *testing.T, path string, body []byte, value, name string, header []byte) {
-		l := Letter{Message: amqp091.Publishing{Body: body, Headers: amqp091.Table{name: header, value: []any{value, amqp091.Table{path: header}}}}}
+		l := DeadLetter{Message: amqp091.Publishing{Body: body, Headers: amqp091.Table{name: header, value: []any{value, amqp091.Table{path: header}}}}}
 		filter := Filter{Fields: []Field{{path, value}}, OlderThan: 1}
 		_ = filter.Validate()
 		_ = filter.Matches(&l, time.Unix(0, 0))

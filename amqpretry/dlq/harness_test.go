@@ -115,7 +115,7 @@ func letterOf(queue string, n int) amqp091.Publishing {
 	return p
 }
 
-// fill puts n letters into the dead-letter queue.
+// fill puts n dead letters into the dead-letter queue.
 func (f *fixture) fill(n int) {
 	f.t.Helper()
 	for i := range n {

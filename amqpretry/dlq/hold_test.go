@@ -33,7 +33,7 @@ func TestRunThatTakesLong(t *testing.T) {
 				letters = 90
 			}
 			var replayed, stay []string
-			strangers := 0
+			foreign := 0
 			for n := range letters {
 				letter := letterOf(f.main, n)
 				if n%10 == 4 { // failed by another queue: it stays, and is counted once
@@ -44,7 +44,7 @@ func TestRunThatTakesLong(t *testing.T) {
 					stay = append(stay, text)
 				case n%10 == 4:
 					stay = append(stay, text)
-					strangers++
+					foreign++
 				default:
 					replayed = append(replayed, text)
 				}
@@ -54,8 +54,8 @@ func TestRunThatTakesLong(t *testing.T) {
 
 			report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Rate: 50})
 			require.NoError(t, err)
-			assert.Equal(t, dlq.Progress{Total: letters, Seen: letters, Matched: len(replayed) + strangers, Done: len(replayed)}, report.Progress)
-			assert.Equal(t, map[dlq.Obstacle]int{dlq.ObstacleStranger: strangers}, report.Left)
+			assert.Equal(t, dlq.Progress{Total: letters, Seen: letters, Matched: len(replayed) + foreign, Done: len(replayed)}, report.Progress)
+			assert.Equal(t, map[dlq.LeftReason]int{dlq.LeftForeign: foreign}, report.Left)
 
 			assert.Equal(t, replayed, bodies(f.drained(f.main, len(replayed))), "each once, in their order")
 			left := f.drained(f.queue.Name(), len(stay))

@@ -19,7 +19,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
-// Import publishes exported letters, to the dead-letter queue or another one, in the order of the file. What RabbitMQ would act on again, or
+// Import publishes exported dead letters, to the dead-letter queue or another one, in the order of the file. What RabbitMQ would act on again, or
 // refuse, is not published as it was (x-death, CC, expiration, user id) but told in our headers; the rest is the same, byte by byte.
 //
 // It stops at the first line that cannot be read, or is longer than 192 MiB, with a *[LineError]: what was before it is imported.
@@ -158,7 +158,7 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 	}
 	i.report.Seen++
 	d := deliveryOf(record)
-	letter := newLetter(&d, "", i.queue.mainQueue, i.queue.client.config.UUIDHeader, i.lines)
+	letter := newDeadLetter(&d, "", i.queue.mainQueue, i.queue.client.config.UUIDHeader, i.lines)
 	if !i.options.Filter.Matches(&letter, now) {
 		i.pending = append(i.pending, imported{line: i.lines})
 		return nil

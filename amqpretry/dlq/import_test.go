@@ -52,7 +52,7 @@ func (w *without) Read(p []byte) (int, error) {
 // Wherever whoever wrote a line was killed, what is there of it is its beginning; what is wrong otherwise is not.
 func TestCut(t *testing.T) {
 	t.Parallel()
-	line, err := encodeRecord(&Letter{Message: amqp091.Publishing{
+	line, err := encodeRecord(&DeadLetter{Message: amqp091.Publishing{
 		Body: []byte("Straße \"\\\x01 \U0001f600"), Headers: amqp091.Table{"n": int64(-12), "yes": true, "no": nil, "half": 1.5e-7, "list": []any{"a", int32(1)}},
 	}}, "orders.dlq", Taken{By: "replay", To: "orders", Run: "r", At: time.Unix(1e9, 0)})
 	require.NoError(t, err)

@@ -97,7 +97,7 @@ func TestRunOfLargeMessagesGoesOn(t *testing.T) {
 	publishBodies(t, q, messages, func(i int) string { return fmt.Sprintf("%03d", i) + string(make([]byte, size)) })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	report, err := q.Purge(ctx, PurgeOptions{Filter: Filter{Where: func(l *Letter) bool { return l.Position%3 != 0 }}})
+	report, err := q.Purge(ctx, PurgeOptions{Filter: Filter{Where: func(l *DeadLetter) bool { return l.Position%3 != 0 }}})
 	require.NoError(t, err)
 	assert.Equal(t, []int{messages, messages * 2 / 3}, []int{report.Seen, report.Done})
 	n := 0

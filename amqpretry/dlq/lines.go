@@ -7,7 +7,7 @@ import (
 	"io"
 )
 
-// lines writes letters as JSON Lines. After an error it writes nothing more, and gives that error again.
+// lines writes dead letters as JSON Lines. After an error it writes nothing more, and gives that error again.
 type lines struct {
 	out    *bufio.Writer
 	sync   func() error // nil if the writer is no file
@@ -25,7 +25,7 @@ func newLines(w io.Writer, what string) *lines {
 	return l
 }
 
-func (l *lines) write(letter *Letter, queue string) error {
+func (l *lines) write(letter *DeadLetter, queue string) error {
 	if l.failed != nil {
 		return l.failed
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// Browse gives the letters that match, the oldest first, and leaves all of them where they are. While it runs, it holds what
+// Browse gives the dead letters that match, the oldest first, and leaves all of them where they are. While it runs, it holds what
 // it has seen: others see the queue without these, and find all in the old order afterwards. It ends after the last
 // message that was there when it began, with the first error, or when the loop is left. If the order is another one after that, see
 // OrderError, Config.Logger is told.
@@ -20,10 +20,10 @@ import (
 // No number of looks makes the broker drop or dead-letter a message: a queue that is not declared as ours is, and counts looks, is refused
 // with an *[UnsafeError] long before its limit. If the process is killed while it looks, the broker gives everything back as well; longer
 // queues may then be in another order.
-func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[Letter, error] {
-	return func(yield func(Letter, error) bool) {
+func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[DeadLetter, error] {
+	return func(yield func(DeadLetter, error) bool) {
 		left := false
-		err := q.each(ctx, filter, nil, func(*scan) {}, func(l *Letter) bool {
+		err := q.each(ctx, filter, nil, func(*scan) {}, func(l *DeadLetter) bool {
 			left = !yield(*l, nil)
 			return !left
 		})
@@ -32,13 +32,13 @@ func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[Letter, err
 		case left: // nobody takes it any more
 			q.client.config.Logger.Error("A look was left", err, watermill.LogFields{"amqp_queue_name": q.name})
 		default:
-			yield(Letter{}, err)
+			yield(DeadLetter{}, err)
 		}
 	}
 }
 
-// each gives the letters that match, until more is false.
-func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress), begun func(*scan), more func(*Letter) bool) (err error) {
+// each gives the dead letters that match, until more is false.
+func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress), begun func(*scan), more func(*DeadLetter) bool) (err error) {
 	if err := filter.Validate(); err != nil {
 		return err
 	}
@@ -72,12 +72,12 @@ func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress)
 	}
 }
 
-// Get gives the first letter with a UUID, and leaves it where it is. Without one the error is a *[NotFoundError].
-func (q *Queue) Get(ctx context.Context, uuid string) (Letter, error) {
-	var letter Letter
+// Get gives the first dead letter with a UUID, and leaves it where it is. Without one the error is a *[NotFoundError].
+func (q *Queue) Get(ctx context.Context, uuid string) (DeadLetter, error) {
+	var letter DeadLetter
 	var looked *scan
 	found := false
-	err := q.each(ctx, Filter{UUIDs: []string{uuid}}, nil, func(s *scan) { looked = s }, func(l *Letter) bool {
+	err := q.each(ctx, Filter{UUIDs: []string{uuid}}, nil, func(s *scan) { looked = s }, func(l *DeadLetter) bool {
 		letter, found = *l, true
 		return false
 	})
@@ -88,11 +88,11 @@ func (q *Queue) Get(ctx context.Context, uuid string) (Letter, error) {
 	return letter, err
 }
 
-// Stat counts the letters that match, and leaves all of them where they are.
+// Stat counts the dead letters that match, and leaves all of them where they are.
 func (q *Queue) Stat(ctx context.Context, filter Filter) (Stat, error) {
 	var stat Stat
 	var looked *scan
-	err := q.each(ctx, filter, nil, func(s *scan) { looked = s }, func(l *Letter) bool {
+	err := q.each(ctx, filter, nil, func(s *scan) { looked = s }, func(l *DeadLetter) bool {
 		stat.add(l)
 		return true
 	})
@@ -103,7 +103,7 @@ func (q *Queue) Stat(ctx context.Context, filter Filter) (Stat, error) {
 	return stat, err
 }
 
-// Export writes letters as JSON Lines, and leaves all of them where they are. Each line has everything of one message: its body, its
+// Export writes dead letters as JSON Lines, and leaves all of them where they are. Each line has everything of one message: its body, its
 // properties and its headers with their AMQP types. What was written when an error comes is whole lines.
 func (q *Queue) Export(ctx context.Context, w io.Writer, options ExportOptions) (Report, error) {
 	if options.Limit < 0 {
@@ -116,9 +116,9 @@ func (q *Queue) Export(ctx context.Context, w io.Writer, options ExportOptions) 
 		p.Done = report.Done
 		report.Progress = p
 		tell(options.Progress, report.Progress)
-	}, func(s *scan) { report.Total, report.Hidden = s.first, s.hidden }, func(l *Letter) bool {
+	}, func(s *scan) { report.Total, report.Hidden = s.first, s.hidden }, func(l *DeadLetter) bool {
 		if l.Unreadable != "" {
-			report.leave(ObstacleUnreadable)
+			report.leave(LeftUnreadable)
 			return true
 		}
 		if failed = out.write(l, q.name); failed != nil {

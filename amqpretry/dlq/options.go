@@ -25,12 +25,12 @@ type ReplayOptions struct {
 	Rate float64
 	// Canary goes first. The zero Canary means none.
 	Canary Canary
-	// Strangers are replayed as well: letters whose headers say that another queue has failed them.
-	Strangers bool
+	// Foreign ones are replayed as well: dead letters whose headers say that another queue has failed them.
+	Foreign bool
 	// Edit changes a message before it is replayed: its body, its properties, and its own headers, which are all that it
 	// gets to see of them. An error leaves the message where it is. Nil means none.
 	Edit func(*amqp091.Publishing) error
-	// By is who edits, for the trail: the default is the user and host of the process.
+	// By is who edits, for the history: the default is the user and host of the process.
 	By string
 	// DryRun counts and moves nothing.
 	DryRun bool
@@ -56,7 +56,7 @@ type ReplayReport struct {
 type Report struct {
 	Progress
 	// Left are those that matched and could not go, by why.
-	Left map[Obstacle]int
+	Left map[LeftReason]int
 	// Hidden is how many messages of the dead-letter queue the broker holds back until their x-opt-delivery-time (RabbitMQ 4.4 and later): no run
 	// sees them before. HiddenUnknown where only the management API could tell.
 	Hidden int
@@ -71,19 +71,19 @@ type Report struct {
 	Truncated bool
 }
 
-// Obstacle is why a letter that matched cannot go.
-type Obstacle string
+// LeftReason is why a dead letter that matched is left where it is.
+type LeftReason string
 
-// The obstacles.
+// Why one is left.
 const (
-	// ObstacleStranger: its headers say that another queue has failed it. See ReplayOptions.Strangers.
-	ObstacleStranger Obstacle = "failed by another queue"
-	// ObstacleUnreadable: it has headers that amqp091-go cannot read, so a copy would not be the message.
-	ObstacleUnreadable Obstacle = "headers that cannot be read"
-	// ObstacleEdit: ReplayOptions.Edit has given an error for it.
-	ObstacleEdit Obstacle = "could not be edited"
-	// ObstacleTooLarge: its headers leave no room in a frame for those that it needs.
-	ObstacleTooLarge Obstacle = "headers too large"
+	// LeftForeign: its headers say that another queue has failed it. See ReplayOptions.Foreign.
+	LeftForeign LeftReason = "failed by another queue"
+	// LeftUnreadable: it has headers that amqp091-go cannot read, so a copy would not be the message.
+	LeftUnreadable LeftReason = "headers that cannot be read"
+	// LeftEdit: ReplayOptions.Edit has given an error for it.
+	LeftEdit LeftReason = "could not be edited"
+	// LeftTooLarge: its headers leave no room in a frame for those that it needs.
+	LeftTooLarge LeftReason = "headers too large"
 )
 
 // PurgeOptions say what is deleted.

@@ -11,7 +11,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/codec"
 )
 
-// Purge deletes letters, one by one and no other: what comes meanwhile stays. With an undo file each is deleted only when that has it.
+// Purge deletes dead letters, one by one and no other: what comes meanwhile stays. With an undo file each is deleted only when that has it.
 func (q *Queue) Purge(ctx context.Context, options PurgeOptions) (Report, error) {
 	if err := errors.Join(options.Filter.Validate(), checkRun("PurgeOptions", options.Limit, 0)); err != nil {
 		return Report{}, err
@@ -28,7 +28,7 @@ func (q *Queue) Purge(ctx context.Context, options PurgeOptions) (Report, error)
 	})
 }
 
-// Move moves letters to another queue, as they are: a dead letter stays one, with its headers.
+// Move moves dead letters to another queue, as they are: a dead letter stays one, with its headers.
 func (q *Queue) Move(ctx context.Context, options MoveOptions) (Report, error) {
 	err := errors.Join(options.Filter.Validate(), checkRun("MoveOptions", options.Limit, options.Rate))
 	if options.To == "" || options.To == q.name {
@@ -46,15 +46,15 @@ func (q *Queue) Move(ctx context.Context, options MoveOptions) (Report, error) {
 	return r.drain(ctx, &drain{
 		queue: q, filter: options.Filter, limit: options.Limit, rate: options.Rate, dryRun: options.DryRun, undo: options.Undo,
 		taken: Taken{By: "move", To: options.To, At: time.Now()}, progress: options.Progress, target: options.To,
-		copyOf: func(f *found, frame int) (amqp091.Publishing, Obstacle) {
+		copyOf: func(f *found, frame int) (amqp091.Publishing, LeftReason) {
 			return fitting(codec.MovedOf(&f.delivery, q.mainQueue, frame))
 		},
 	})
 }
 
-func fitting(p amqp091.Publishing, fits bool) (amqp091.Publishing, Obstacle) {
+func fitting(p amqp091.Publishing, fits bool) (amqp091.Publishing, LeftReason) {
 	if !fits {
-		return p, ObstacleTooLarge
+		return p, LeftTooLarge
 	}
 
 	return p, ""

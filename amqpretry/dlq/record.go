@@ -30,7 +30,7 @@ var recordFields = []string{
 var errUnreadable = errors.New("the message has headers that cannot be read: a line without them would not be the message")
 
 // encodeRecord makes the line of an export: everything of a message, exactly, and what it tells of its failure.
-func encodeRecord(l *Letter, queue string, taken Taken) ([]byte, error) {
+func encodeRecord(l *DeadLetter, queue string, taken Taken) ([]byte, error) {
 	if l.Unreadable != "" {
 		return nil, errUnreadable
 	}
@@ -43,17 +43,17 @@ func encodeRecord(l *Letter, queue string, taken Taken) ([]byte, error) {
 }
 
 // MarshalJSON gives what an export has in a line, with the position instead of the queue.
-func (l Letter) MarshalJSON() ([]byte, error) {
+func (l DeadLetter) MarshalJSON() ([]byte, error) {
 	out := appendKey(newRecord(&l), "position")
 	return appendRecord(appendInt(out, l.Position), &l)
 }
 
-func newRecord(l *Letter) []byte {
+func newRecord(l *DeadLetter) []byte {
 	out := make([]byte, 0, 3<<10+len(l.Message.Body)+len(l.Message.Body)/3)
 	return appendInt(appendKey(append(out, '{'), "v"), recordVersion)
 }
 
-func appendRecord(out []byte, l *Letter) ([]byte, error) {
+func appendRecord(out []byte, l *DeadLetter) ([]byte, error) {
 	out = appendFailure(appendKey(out, "failure"), l)
 	out = textField(out, "unreadable", l.Unreadable)
 

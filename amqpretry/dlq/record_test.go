@@ -137,7 +137,7 @@ func TestRecordIsLossless(t *testing.T) {
 		queue := text(maxShort).Draw(t, "queue")
 		came := Route{text(maxShort).Draw(t, "exchange"), text(maxShort).Draw(t, "routing key")}
 		d := deliveryOf(record{Message: p, CameBy: came})
-		l := newLetter(&d, "", "orders", "uuid", 1)
+		l := newDeadLetter(&d, "", "orders", "uuid", 1)
 
 		line, err := encodeRecord(&l, queue, Taken{})
 		require.NoError(t, err)
@@ -241,7 +241,7 @@ func TestRecordFormat(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newLetter(&test.delivery, "", "orders", "", 3)
+			l := newDeadLetter(&test.delivery, "", "orders", "", 3)
 			line, err := encodeRecord(&l, "orders.dlq", Taken{})
 			require.NoError(t, err)
 			assert.Equal(t, test.want, string(line))
@@ -266,7 +266,7 @@ func headersJSON(t *testing.T, headers amqp091.Table) []byte {
 
 // What cannot be read is shown, but no line that somebody could import.
 func TestRecordOfAnUnreadableMessage(t *testing.T) {
-	l := newLetter(&amqp091.Delivery{}, "a, b", "orders", "", 1)
+	l := newDeadLetter(&amqp091.Delivery{}, "a, b", "orders", "", 1)
 	_, err := encodeRecord(&l, "orders.dlq", Taken{})
 	require.ErrorIs(t, err, errUnreadable)
 
@@ -278,7 +278,7 @@ func TestRecordOfAnUnreadableMessage(t *testing.T) {
 }
 
 func TestRecordOfWhatIsNotAMQP(t *testing.T) {
-	l := Letter{Message: amqp091.Publishing{Headers: amqp091.Table{"a": []any{amqp091.Table{"b-c": struct{}{}}}}}}
+	l := DeadLetter{Message: amqp091.Publishing{Headers: amqp091.Table{"a": []any{amqp091.Table{"b-c": struct{}{}}}}}}
 	_, err := encodeRecord(&l, "orders.dlq", Taken{})
 	require.EqualError(t, err, `.headers.a[0]["b-c"]: must be a value as amqp091-go reads it, got a struct {}`)
 }
@@ -381,7 +381,7 @@ func TestRecordOfDeepHeaders(t *testing.T) {
 		deep = amqp091.Table{"a": deep}
 	}
 	p := amqp091.Publishing{Headers: amqp091.Table{"a": deep}}
-	line, err := encodeRecord(&Letter{Message: p}, "orders.dlq", Taken{})
+	line, err := encodeRecord(&DeadLetter{Message: p}, "orders.dlq", Taken{})
 	require.NoError(t, err)
 	read, err := decodeRecord(line)
 	require.NoError(t, err)
@@ -420,7 +420,7 @@ func FuzzRecord(f *testing.F) {
 		}
 		require.True(t, json.Valid(line), "%q", line)
 		d := deliveryOf(read)
-		l := newLetter(&d, "", "orders", "uuid", 1)
+		l := newDeadLetter(&d, "", "orders", "uuid", 1)
 		written, err := encodeRecord(&l, read.Queue, Taken{})
 		require.NoError(t, err)
 		again, err := decodeRecord(written)
@@ -432,7 +432,7 @@ func FuzzRecord(f *testing.F) {
 }
 
 // typicalLetter has what an ordinary message has that has failed four times: 4 headers of its own and ours.
-func typicalLetter() Letter {
+func typicalLetter() DeadLetter {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
 	state := wire.State{
 		Count: header.CountDead, Attempts: 4, Queue: "orders", Topic: "orders", Handler: "ship-order", Host: "worker-7d9f", UUID: "3f9a0c1e-0000-4000-8000-000000000000",
@@ -452,7 +452,7 @@ func typicalLetter() Letter {
 		Body: []byte(`{"id":1,"customer":{"id":17,"name":"Ann"},"items":[` + strings.Repeat(`{"sku":"A1","n":2},`, 13) + `{}]}`),
 	}
 
-	return newLetter(&d, "", "orders", "_watermill_message_uuid", 1)
+	return newDeadLetter(&d, "", "orders", "_watermill_message_uuid", 1)
 }
 
 func BenchmarkRecord(b *testing.B) {

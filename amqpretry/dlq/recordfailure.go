@@ -6,7 +6,7 @@ import (
 )
 
 // appendFailure appends what people want to see and to select by. None of it is read again: it is in the headers.
-func appendFailure(out []byte, l *Letter) []byte {
+func appendFailure(out []byte, l *DeadLetter) []byte {
 	d := &l.DeadLetter
 	shown := func(name, text string) { out = textField(out, name, strings.ToValidUTF8(text, "\uFFFD")) }
 	moment := func(name string, at time.Time) {

@@ -19,13 +19,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// Replay sends letters back to the queue that has failed them, where they begin a new life: at the first attempt, without
+// Replay sends dead letters back to the queue that has failed them, where they begin a new life: at the first attempt, without
 // deadline, with the history of before. They go straight to the queue, so that no other subscriber sees them again.
 //
 // It can be interrupted at any moment and run again: what was not replayed is where it was. Of what is on its way when the process is
 // killed, up to 256 messages, some may then be both in the queue and among the dead letters.
 //
-// With a Canary, that many go first, and the others only when those were handled. Letters of the same run are never replayed again.
+// With a Canary, that many go first, and the others only when those were handled. Dead letters of the same run are never replayed again.
 func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (ReplayReport, error) {
 	report := ReplayReport{Run: rand.Text()}
 	target := cmp.Or(options.To, q.mainQueue)
@@ -121,42 +121,42 @@ func (p *replay) passes(f *found) bool {
 	return run == p.report.Run
 }
 
-func (p *replay) copyOf(f *found, frame int) (amqp091.Publishing, Obstacle) {
+func (p *replay) copyOf(f *found, frame int) (amqp091.Publishing, LeftReason) {
 	q := p.queue
-	if !wire.Carries(f.delivery.Headers, q.mainQueue) && f.letter().Queue != q.mainQueue && !p.options.Strangers {
-		return amqp091.Publishing{}, ObstacleStranger
+	if !wire.Carries(f.delivery.Headers, q.mainQueue) && f.letter().Queue != q.mainQueue && !p.options.Foreign {
+		return amqp091.Publishing{}, LeftForeign
 	}
-	d, trail := f.delivery, ""
-	trail, _ = d.Headers[header.Edits].(string)
+	d, history := f.delivery, ""
+	history, _ = d.Headers[header.Edits].(string)
 	if p.options.Edit != nil {
 		edited, what, err := p.edit(f)
 		if err != nil {
 			if p.report.EditError == nil {
 				p.report.EditError = err
 			}
-			return amqp091.Publishing{}, ObstacleEdit
+			return amqp091.Publishing{}, LeftEdit
 		}
 		if what != nil {
-			d, trail = edited, appendEdit(trail, *what)
+			d, history = edited, appendEdit(history, *what)
 		}
 	}
 
-	r := codec.Replay{MainQueue: q.mainQueue, Target: p.target, Run: p.report.Run, Edits: trail}
+	r := codec.Replay{MainQueue: q.mainQueue, Target: p.target, Run: p.report.Run, Edits: history}
 	if p.canary != nil {
 		r.Canary = p.canary.next()
 	}
-	message, obstacle := fitting(codec.ReplayOf(&d, r, frame))
+	message, left := fitting(codec.ReplayOf(&d, r, frame))
 	if p.canary == nil {
-		return message, obstacle
+		return message, left
 	}
-	if obstacle == "" && message.Headers[header.Canary] == nil {
-		obstacle = ObstacleTooLarge // to be a canary: it may follow
+	if left == "" && message.Headers[header.Canary] == nil {
+		left = LeftTooLarge // to be a canary: it may follow
 	}
-	if obstacle != "" {
+	if left != "" {
 		p.canary.unsent()
 	}
 
-	return message, obstacle
+	return message, left
 }
 
 // edit gives the delivery as it is after the edit, and what that was; nil if nothing has changed.

@@ -87,9 +87,9 @@ func TestReplayOfWhatTheBrokerHasDeadLettered(t *testing.T) {
 	assert.Equal(t, "guest", state.Arrival.UserID)
 }
 
-func only(t *testing.T, queue *dlq.Queue) dlq.Letter {
+func only(t *testing.T, queue *dlq.Queue) dlq.DeadLetter {
 	t.Helper()
-	var all []dlq.Letter
+	var all []dlq.DeadLetter
 	for letter, err := range queue.Browse(t.Context(), dlq.Filter{}) {
 		require.NoError(t, err)
 		all = append(all, letter)
@@ -122,7 +122,7 @@ func TestReplayEdited(t *testing.T) {
 	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Edit: edit, By: "anna", Undo: &undo})
 	require.NoError(t, err)
 	assert.Equal(t, 2, report.Done)
-	assert.Equal(t, map[dlq.Obstacle]int{dlq.ObstacleEdit: 1}, report.Left)
+	assert.Equal(t, map[dlq.LeftReason]int{dlq.LeftEdit: 1}, report.Left)
 	require.EqualError(t, report.EditError, "not this one")
 	assert.Contains(t, undo.String(), `"{\"n\":0}"`, "as it was")
 	assert.NotContains(t, undo.String(), "changed")
@@ -132,7 +132,7 @@ func TestReplayEdited(t *testing.T) {
 	assert.Equal(t, "changed", d.Headers["tenant"])
 	assert.Equal(t, "-1", d.Headers[header.Count])
 
-	// It dies again: the trail is still with it.
+	// It dies again: the history is still with it.
 	f.publish(f.queue.Name(), amqp091.Publishing{Headers: d.Headers, Body: d.Body})
 	f.confirmed()
 	letter, err := f.queue.Get(t.Context(), "uuid-0")
@@ -142,7 +142,7 @@ func TestReplayEdited(t *testing.T) {
 	assert.Equal(t, `{"n":0}`, letter.Edits[0].Body)
 }
 
-func TestReplayReportsStrangers(t *testing.T) {
+func TestReplayReportsForeign(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
 	f.fill(2)
@@ -150,9 +150,9 @@ func TestReplayReportsStrangers(t *testing.T) {
 	f.confirmed()
 	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{})
 	require.NoError(t, err)
-	assert.Equal(t, map[dlq.Obstacle]int{dlq.ObstacleStranger: 1}, report.Left)
+	assert.Equal(t, map[dlq.LeftReason]int{dlq.LeftForeign: 1}, report.Left)
 	assert.Equal(t, 2, report.Done)
-	report, err = f.queue.Replay(t.Context(), dlq.ReplayOptions{Strangers: true})
+	report, err = f.queue.Replay(t.Context(), dlq.ReplayOptions{Foreign: true})
 	require.NoError(t, err)
 	assert.Equal(t, 1, report.Done)
 	state, kind := wire.Read(f.drained(f.main, 3)[2].Headers, wire.Reading{Queue: f.main, MaxRetries: 3})

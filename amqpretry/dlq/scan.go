@@ -61,13 +61,13 @@ type found struct {
 	position   int
 	unreadable string // names of headers
 
-	read *Letter
+	read *DeadLetter
 }
 
-// letter reads the message when somebody asks, which takes longer than to send it on.
-func (f *found) letter() *Letter {
+// dead letter reads the message when somebody asks, which takes longer than to send it on.
+func (f *found) letter() *DeadLetter {
 	if f.read == nil {
-		letter := newLetter(&f.delivery, f.unreadable, f.queue.mainQueue, f.queue.client.config.UUIDHeader, f.position)
+		letter := newDeadLetter(&f.delivery, f.unreadable, f.queue.mainQueue, f.queue.client.config.UUIDHeader, f.position)
 		f.read = &letter
 	}
 

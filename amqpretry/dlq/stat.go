@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Stat counts letters.
+// Stat counts dead letters.
 type Stat struct {
 	// Ready is how many messages the queue had to give when the look began; Seen how many of them were looked at. What other
 	// consumers hold is in neither.
@@ -28,14 +28,14 @@ type Stat struct {
 	// Replayed is how many have been replayed before; Unreadable how many have headers that cannot be read.
 	Replayed   int `json:"replayed"`
 	Unreadable int `json:"unreadable"`
-	// By reason, topic, handler and type of error. What a letter does not tell is counted under "".
+	// By reason, topic, handler and type of error. What a dead letter does not tell is counted under "".
 	ByReason    Counts `json:"by_reason"`
 	ByTopic     Counts `json:"by_topic"`
 	ByHandler   Counts `json:"by_handler"`
 	ByErrorType Counts `json:"by_error_type"`
 }
 
-// Counts are numbers by name. The sum of all is the number of letters that matched.
+// Counts are numbers by name. The sum of all is the number of dead letters that matched.
 type Counts struct {
 	ByName map[string]int `json:"by_name"`
 	// Others is how many had further names, beyond the first MaxNames different ones.
@@ -85,8 +85,8 @@ func (c *Counts) add(name string) {
 	c.ByName[name]++
 }
 
-// add counts a letter that matched.
-func (s *Stat) add(l *Letter) {
+// add counts a dead letter that matched.
+func (s *Stat) add(l *DeadLetter) {
 	s.Matched++
 	s.Bytes += int64(len(l.Message.Body))
 	if l.Replays > 0 {

@@ -15,8 +15,8 @@ import (
 
 func TestStat(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	letter := func(reason retry.Reason, topic, handler, errorType string, last time.Time, replays int, body, unreadable string) *Letter {
-		return &Letter{
+	letter := func(reason retry.Reason, topic, handler, errorType string, last time.Time, replays int, body, unreadable string) *DeadLetter {
+		return &DeadLetter{
 			DeadLetter: retry.DeadLetter{
 				Reason: reason, Topic: topic, Handler: handler, ErrorType: errorType, LastFailure: last, Replays: replays,
 			},
@@ -25,7 +25,7 @@ func TestStat(t *testing.T) {
 	}
 
 	s := Stat{Ready: 9, Seen: 8}
-	for _, l := range []*Letter{
+	for _, l := range []*DeadLetter{
 		letter("exhausted", "orders", "ship", "*a.Error", at, 0, "12345", ""),
 		letter("permanent", "orders", "bill", "*a.Error", at.Add(time.Hour), 2, "1", ""),
 		letter("exhausted", "", "ship", "*b.Error", at.Add(-time.Hour), 1, "", ""),
@@ -63,7 +63,7 @@ func TestCountsAreHonest(t *testing.T) {
 	var s Stat
 	for round := range 2 {
 		for i := range MaxNames + 5 {
-			s.add(&Letter{DeadLetter: retry.DeadLetter{Topic: strconv.Itoa(i)}})
+			s.add(&DeadLetter{DeadLetter: retry.DeadLetter{Topic: strconv.Itoa(i)}})
 		}
 		assert.Len(t, s.ByTopic.ByName, MaxNames)
 		assert.Equal(t, 5*(round+1), s.ByTopic.Others)

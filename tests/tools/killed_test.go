@@ -26,9 +26,9 @@ import (
 // window is how many messages a run may have on their way: those may be there twice after a kill.
 const window = 256
 
-// errand is a command that takes messages somewhere. Each message tells which call of it has sent it: what a killed one had sent may arrive after
+// operation is a command that takes messages somewhere. Each message tells which call of it has sent it: what a killed one had sent may arrive after
 // what the next one sends, so nothing else proves that no call has sent a message twice.
-type errand struct {
+type operation struct {
 	name string
 	// most may be there twice for each kill.
 	most int
@@ -40,7 +40,7 @@ type errand struct {
 	sender string
 }
 
-var errands = []errand{
+var operations = []operation{
 	{"replay", window, func(q *queues, _ int) string { return q.main }, func(q *queues, _, _ string) []string {
 		return []string{"dlq", "replay", q.main, "--yes"}
 	}, header.Replay},
@@ -67,7 +67,7 @@ func TestKilled(t *testing.T) {
 
 	var rows [][]string
 	version := ""
-	for _, e := range errands {
+	for _, e := range operations {
 		for _, deadType := range []string{"quorum", "classic"} {
 			total := &tally{}
 			share := (kills + 1) / 2
@@ -76,7 +76,7 @@ func TestKilled(t *testing.T) {
 			}
 			t.Run(e.name+"/"+deadType, func(t *testing.T) {
 				for n := 0; total.kills < share && !t.Failed(); n++ {
-					k := &killing{errand: e, deadType: deadType, filter: n%2 == 1, random: rand.New(rand.NewPCG(random.Uint64(), 0)), kills: min(killsPerRound, share-total.kills)}
+					k := &killing{operation: e, deadType: deadType, filter: n%2 == 1, random: rand.New(rand.NewPCG(random.Uint64(), 0)), kills: min(killsPerRound, share-total.kills)}
 					version = k.round(t, total)
 				}
 			})
@@ -105,7 +105,7 @@ func (t *tally) row() []string {
 
 // killing is one round: a number of messages, and a process that is killed several times until all are where they belong.
 type killing struct {
-	errand
+	operation
 	deadType string
 	filter   bool // half of the messages stay
 	random   *rand.Rand

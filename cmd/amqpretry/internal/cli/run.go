@@ -171,7 +171,7 @@ Exit codes:
   1    it could not be done
   2    the command line was not understood, nothing was done
   3    a check has found a difference or a problem
-  4    something of what was asked is left: obstacles, a stopped canary
+  4    something of what was asked is left: messages that could not go, a stopped canary
   130  interrupted (^C), perhaps after a part was done. A second ^C ends the process at once, which loses nothing either`,
 		Example: `  export ` + EnvURI + `=amqp://user:password@localhost:5672/
   amqpretry dlq stat orders

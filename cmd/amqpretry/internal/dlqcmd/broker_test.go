@@ -194,7 +194,7 @@ func TestReplayOnABroker(t *testing.T) {
 	t.Parallel()
 	p := onBroker(t, brokertest.URI(t))
 	p.fill(p.main, 0, 10)
-	p.fill("stranger", 10, 12)
+	p.fill("foreign", 10, 12)
 
 	out, _ := p.ok("replay", p.main)
 	assert.Contains(t, out, "12 messages, of which 12 match; 10 can be replayed to "+p.main)

@@ -20,8 +20,8 @@ type queue interface {
 	Name() string
 	MainQueue() string
 	Ready(context.Context) (ready, hidden int, err error)
-	Browse(context.Context, dlq.Filter) iter.Seq2[dlq.Letter, error]
-	Get(ctx context.Context, uuid string) (dlq.Letter, error)
+	Browse(context.Context, dlq.Filter) iter.Seq2[dlq.DeadLetter, error]
+	Get(ctx context.Context, uuid string) (dlq.DeadLetter, error)
 	Stat(context.Context, dlq.Filter) (dlq.Stat, error)
 	Replay(context.Context, dlq.ReplayOptions) (dlq.ReplayReport, error)
 	Purge(context.Context, dlq.PurgeOptions) (dlq.Report, error)

@@ -111,13 +111,13 @@ func (t *tool) edit(ctx context.Context, q queue, filter dlq.Filter, e edits, c 
 			return filter, nil, cli.Usage("the body was not changed, so nothing was done; without --edit it is replayed as it is")
 		}
 	}
-	filter.Where = func(l *dlq.Letter) bool { return same(l, letter) }
+	filter.Where = func(l *dlq.DeadLetter) bool { return same(l, letter) }
 
 	return filter, c.apply, nil
 }
 
-// same tells whether it is the letter that was looked at, and not another one that the filter matches meanwhile.
-func same(l *dlq.Letter, seen dlq.Letter) bool {
+// same tells whether it is the dead letter that was looked at, and not another one that the filter matches meanwhile.
+func same(l *dlq.DeadLetter, seen dlq.DeadLetter) bool {
 	return l.UUID == seen.UUID && l.LastFailure.Equal(seen.LastFailure) && l.Attempts == seen.Attempts && bytes.Equal(l.Message.Body, seen.Message.Body)
 }
 
@@ -156,7 +156,7 @@ func (e *edits) check() (*change, error) {
 }
 
 // checkEditor refuses to open an editor where the work in it would be lost.
-func (t *tool) checkEditor(e edits, f errandFlags) error {
+func (t *tool) checkEditor(e edits, f operationFlags) error {
 	if e.editor && !f.yes && (f.dryRun || t.JSON || !t.InIsTerminal) {
 		return cli.Usage("--edit: this would be a dry run, and what is edited be lost: say --yes, or look at it without --edit")
 	}
@@ -170,36 +170,36 @@ func (t *tool) read(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// only gives the letter that matches, if it is the only one.
-func (t *tool) only(ctx context.Context, q queue, filter dlq.Filter) (dlq.Letter, error) {
+// only gives the dead letter that matches, if it is the only one.
+func (t *tool) only(ctx context.Context, q queue, filter dlq.Filter) (dlq.DeadLetter, error) {
 	depth, _, err := q.Ready(ctx)
 	if err != nil {
-		return dlq.Letter{}, err
+		return dlq.DeadLetter{}, err
 	}
 	bar := t.Progress("look for the message in "+q.Name(), depth)
 	defer bar.Close()
-	var found []dlq.Letter
+	var found []dlq.DeadLetter
 	for letter, err := range q.Browse(ctx, filter) {
 		if err != nil {
-			return dlq.Letter{}, err
+			return dlq.DeadLetter{}, err
 		}
 		bar.Set(letter.Position)
 		if found = append(found, letter); len(found) > 1 {
-			return dlq.Letter{}, cli.Usage("an edit is for exactly one message, and more than one matches: narrow the filter, as with --uuid, or say --edit-all")
+			return dlq.DeadLetter{}, cli.Usage("an edit is for exactly one message, and more than one matches: narrow the filter, as with --uuid, or say --edit-all")
 		}
 	}
 	switch {
 	case len(found) == 0:
-		return dlq.Letter{}, cli.Usage("an edit is for exactly one message, and none of %s in %q matches", thousands(depth), q.Name())
+		return dlq.DeadLetter{}, cli.Usage("an edit is for exactly one message, and none of %s in %q matches", thousands(depth), q.Name())
 	case found[0].Unreadable != "":
-		return dlq.Letter{}, fmt.Errorf("the message has headers that cannot be read (%s): it can be shown and counted, and nothing else", found[0].Unreadable)
+		return dlq.DeadLetter{}, fmt.Errorf("the message has headers that cannot be read (%s): it can be shown and counted, and nothing else", found[0].Unreadable)
 	}
 
 	return found[0], nil
 }
 
 // openEditor gives the body as somebody has changed it.
-func (t *tool) openEditor(l dlq.Letter) (edited []byte, err error) {
+func (t *tool) openEditor(l dlq.DeadLetter) (edited []byte, err error) {
 	before := l.Message.Body
 	if !isText(before) {
 		return nil, cli.Usage("--edit: the body is no text; --body takes one from a file")

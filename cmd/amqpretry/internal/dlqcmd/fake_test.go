@@ -28,7 +28,7 @@ var now = time.Date(2026, 11, 22, 5, 12, 0, 0, time.UTC)
 // fake is a dead-letter queue in memory, with the promises of package dlq: it stands for that package, never for RabbitMQ.
 type fake struct {
 	name, mainQueue string
-	letters         []dlq.Letter
+	letters         []dlq.DeadLetter
 
 	// failAfter ends runs after so many messages, with an error.
 	failAfter int
@@ -58,17 +58,17 @@ type fake struct {
 	opened    int
 }
 
-func letters(n int) []dlq.Letter {
-	all := make([]dlq.Letter, n)
+func letters(n int) []dlq.DeadLetter {
+	all := make([]dlq.DeadLetter, n)
 	for i := range all {
 		all[i] = letter(i + 1)
 	}
 	return all
 }
 
-// letter died so many minutes ago.
-func letter(n int) dlq.Letter {
-	return dlq.Letter{
+// dead letter died so many minutes ago.
+func letter(n int) dlq.DeadLetter {
+	return dlq.DeadLetter{
 		Position: n, UUID: fmt.Sprintf("uuid-%d", n),
 		DeadLetter: retry.DeadLetter{
 			Reason: "exhausted", Error: fmt.Sprintf("card %d declined", n), ErrorType: "*cards.DeclinedError",
@@ -84,7 +84,7 @@ func letter(n int) dlq.Letter {
 	}
 }
 
-func orders(letters ...dlq.Letter) *fake {
+func orders(letters ...dlq.DeadLetter) *fake {
 	return &fake{name: "orders.dlq", mainQueue: "orders", letters: letters}
 }
 
@@ -98,14 +98,14 @@ func (f *fake) Ready(context.Context) (ready, hidden int, err error) {
 	return len(f.letters), f.hidden, nil
 }
 
-func (f *fake) Browse(ctx context.Context, filter dlq.Filter) iter.Seq2[dlq.Letter, error] {
-	return func(yield func(dlq.Letter, error) bool) {
+func (f *fake) Browse(ctx context.Context, filter dlq.Filter) iter.Seq2[dlq.DeadLetter, error] {
+	return func(yield func(dlq.DeadLetter, error) bool) {
 		if _, _, err := f.Ready(ctx); err != nil {
-			yield(dlq.Letter{}, err)
+			yield(dlq.DeadLetter{}, err)
 			return
 		}
 		if f.browseWith != nil {
-			yield(dlq.Letter{}, f.browseWith)
+			yield(dlq.DeadLetter{}, f.browseWith)
 			return
 		}
 		for i := range f.letters {
@@ -114,16 +114,16 @@ func (f *fake) Browse(ctx context.Context, filter dlq.Filter) iter.Seq2[dlq.Lett
 			}
 		}
 		if f.missed > 0 {
-			yield(dlq.Letter{}, &dlq.IncompleteError{Queue: f.name, Total: len(f.letters) + f.missed, Missing: f.missed})
+			yield(dlq.DeadLetter{}, &dlq.IncompleteError{Queue: f.name, Total: len(f.letters) + f.missed, Missing: f.missed})
 		}
 	}
 }
 
-func (f *fake) Get(ctx context.Context, uuid string) (dlq.Letter, error) {
+func (f *fake) Get(ctx context.Context, uuid string) (dlq.DeadLetter, error) {
 	for l, err := range f.Browse(ctx, dlq.Filter{UUIDs: []string{uuid}}) {
 		return l, err
 	}
-	return dlq.Letter{}, &dlq.NotFoundError{Queue: f.name, UUID: uuid, Seen: len(f.letters)}
+	return dlq.DeadLetter{}, &dlq.NotFoundError{Queue: f.name, UUID: uuid, Seen: len(f.letters)}
 }
 
 func (f *fake) Stat(ctx context.Context, filter dlq.Filter) (dlq.Stat, error) {
@@ -150,8 +150,8 @@ func (f *fake) Stat(ctx context.Context, filter dlq.Filter) (dlq.Stat, error) {
 }
 
 // drain takes out what matches, and gives it to send first.
-func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun bool, undo io.Writer, progress func(dlq.Progress), send func(dlq.Letter) dlq.Obstacle) (dlq.Report, error) {
-	r := dlq.Report{Progress: dlq.Progress{Total: len(f.letters)}, Left: map[dlq.Obstacle]int{}}
+func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun bool, undo io.Writer, progress func(dlq.Progress), send func(dlq.DeadLetter) dlq.LeftReason) (dlq.Report, error) {
+	r := dlq.Report{Progress: dlq.Progress{Total: len(f.letters)}, Left: map[dlq.LeftReason]int{}}
 	if _, _, err := f.Ready(ctx); err != nil {
 		return r, err
 	}
@@ -161,7 +161,7 @@ func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun b
 			f.onReplay()
 		}
 	}
-	var kept []dlq.Letter
+	var kept []dlq.DeadLetter
 	defer func() { f.letters = kept }()
 	for i, l := range f.letters {
 		sent := r.Done
@@ -184,10 +184,10 @@ func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun b
 			continue
 		}
 		r.Matched++
-		if obstacle := send(l); obstacle != "" || dryRun {
+		if left := send(l); left != "" || dryRun {
 			kept = append(kept, l)
-			if obstacle != "" {
-				r.Left[obstacle]++
+			if left != "" {
+				r.Left[left]++
 			}
 			continue
 		}
@@ -229,19 +229,19 @@ func (f *fake) Replay(ctx context.Context, o dlq.ReplayOptions) (dlq.ReplayRepor
 			o.Canary.OnChange(canary)
 		}
 	}
-	r, err := f.drain(ctx, o.Filter, limit, o.DryRun, o.Undo, o.Progress, func(l dlq.Letter) dlq.Obstacle {
+	r, err := f.drain(ctx, o.Filter, limit, o.DryRun, o.Undo, o.Progress, func(l dlq.DeadLetter) dlq.LeftReason {
 		switch {
 		case l.Unreadable != "":
-			return dlq.ObstacleUnreadable
-		case l.Queue != f.mainQueue && !o.Strangers:
-			return dlq.ObstacleStranger
+			return dlq.LeftUnreadable
+		case l.Queue != f.mainQueue && !o.Foreign:
+			return dlq.LeftForeign
 		case o.DryRun:
 			return ""
 		}
 		p := l.Message
 		if o.Edit != nil {
 			if err := o.Edit(&p); err != nil {
-				return dlq.ObstacleEdit
+				return dlq.LeftEdit
 			}
 		}
 		f.published = append(f.published, p)
@@ -251,11 +251,11 @@ func (f *fake) Replay(ctx context.Context, o dlq.ReplayOptions) (dlq.ReplayRepor
 }
 
 func (f *fake) Purge(ctx context.Context, o dlq.PurgeOptions) (dlq.Report, error) {
-	return f.drain(ctx, o.Filter, o.Limit, o.DryRun, o.Undo, o.Progress, func(dlq.Letter) dlq.Obstacle { return "" })
+	return f.drain(ctx, o.Filter, o.Limit, o.DryRun, o.Undo, o.Progress, func(dlq.DeadLetter) dlq.LeftReason { return "" })
 }
 
 func (f *fake) Move(ctx context.Context, o dlq.MoveOptions) (dlq.Report, error) {
-	return f.drain(ctx, o.Filter, o.Limit, o.DryRun, o.Undo, o.Progress, func(l dlq.Letter) dlq.Obstacle {
+	return f.drain(ctx, o.Filter, o.Limit, o.DryRun, o.Undo, o.Progress, func(l dlq.DeadLetter) dlq.LeftReason {
 		if !o.DryRun {
 			f.published = append(f.published, l.Message)
 		}

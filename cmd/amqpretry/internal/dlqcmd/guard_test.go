@@ -163,7 +163,7 @@ func TestUnsettled(t *testing.T) {
 
 // An undo file of a run that has taken nothing out puts nothing back.
 func TestUndoFileOfARunThatDidNothing(t *testing.T) {
-	note := errand{}.undoNote(orders(), outcome{Report: dlq.Report{Unsettled: 3}}, "u", nil)
+	note := operation{}.undoNote(orders(), outcome{Report: dlq.Report{Unsettled: 3}}, "u", nil)
 	assert.Equal(t, "Undo file: u. All that is in it is still in orders.dlq: importing it would bring that there twice", note)
 	assert.NotContains(t, note, "puts")
 }
@@ -187,7 +187,7 @@ func TestInterruptedRunsAreNamedSo(t *testing.T) {
 
 // Nobody is told that messages are where they were when they are not.
 func TestInterruptedRunThatHasChangedTheOrder(t *testing.T) {
-	err := interrupted(&errandFlags{}, "", errors.Join(context.Canceled, &dlq.OrderError{Queue: "orders.dlq", Left: 9}))
+	err := interrupted(&operationFlags{}, "", errors.Join(context.Canceled, &dlq.OrderError{Queue: "orders.dlq", Left: 9}))
 	assert.EqualError(t, err, "interrupted: what is not done is in the queue, in another order; the same command goes on")
 }
 

@@ -15,7 +15,7 @@ import (
 // Whoever may publish can write anything into a message, and the names of queues come from others as well.
 func TestNothingOfAMessageReachesTheTerminal(t *testing.T) {
 	const evil = "\x1b]0;owned\x07\x1b[2J\u009b31m\u202e\r\n\x00\xff\b|tab\t|"
-	l := dlq.Letter{Position: 1, UUID: evil, CameBy: dlq.Route{Exchange: evil, RoutingKey: evil}, Unreadable: evil}
+	l := dlq.DeadLetter{Position: 1, UUID: evil, CameBy: dlq.Route{Exchange: evil, RoutingKey: evil}, Unreadable: evil}
 	l.Reason, l.Error, l.ErrorType, l.Queue, l.Topic, l.Handler, l.Host = evil, evil, evil, evil, evil, evil, evil
 	l.Exchange, l.RoutingKey, l.Expiration, l.UserID, l.Removed = evil, evil, evil, evil, evil
 	text := evil

@@ -60,10 +60,10 @@ With --json: one line for each message (JSON Lines). Its keys are those of "dlq 
 	return cmd
 }
 
-// block is how many letters are in memory for one table.
+// block is how many dead letters are in memory for one table.
 const block = 1000
 
-// letters prints what matches, up to a limit, and counts the rest.
+// dead letters prints what matches, up to a limit, and counts the rest.
 func (t *tool) letters(ctx context.Context, q queue, filter dlq.Filter, filtered bool, limit int) error {
 	depth, hidden, err := q.Ready(ctx)
 	if err != nil {
@@ -133,7 +133,7 @@ const (
 	maxNameCell  = 64
 )
 
-func row(l dlq.Letter, now time.Time) []string {
+func row(l dlq.DeadLetter, now time.Time) []string {
 	text := l.Error
 	if l.Unreadable != "" {
 		text = "(headers that cannot be read: " + l.Unreadable + ") " + text
@@ -145,7 +145,7 @@ func row(l dlq.Letter, now time.Time) []string {
 	}
 }
 
-func handlerAndTopic(l dlq.Letter) string {
+func handlerAndTopic(l dlq.DeadLetter) string {
 	if l.Handler == "" && l.Topic == "" {
 		return "-"
 	}

@@ -17,14 +17,14 @@ func (t *tool) move() *cobra.Command {
 		Long: `Move dead letters to another queue, as they are: they stay dead letters, with all their headers. To try them again, use "dlq replay".
 
 First it says how many match. On a terminal it asks then; else nothing is done without --yes. A message leaves the dead-letter queue when the broker has
-confirmed its copy.` + errandJSON,
+confirmed its copy.` + operationJSON,
 		Example: `  amqpretry dlq move orders --to parked --error-type '*billing.OutageError'
   amqpretry dlq move orders --to orders.parked --older-than 7d --yes`,
 		Args: cobra.ExactArgs(1),
 	}
 	filters := filterFlags(cmd)
 	var (
-		flags errandFlags
+		flags operationFlags
 		pace  rate
 	)
 	to := cmd.Flags().String("to", "", "queue to which they go")
@@ -49,7 +49,7 @@ confirmed its copy.` + errandJSON,
 			case q.MainQueue():
 				return cli.Usage("--to: %q is the main queue: `amqpretry dlq replay %s` sends them back to it", *to, typed(t.Again(), *to))
 			}
-			return t.run(cmd.Context(), q, errand{verb: "move", past: "moved", to: *to, do: func(ctx context.Context, s step) (outcome, error) {
+			return t.run(cmd.Context(), q, operation{verb: "move", past: "moved", to: *to, do: func(ctx context.Context, s step) (outcome, error) {
 				r, err := q.Move(ctx, dlq.MoveOptions{
 					Filter: filter, To: *to, Limit: s.limit, Rate: float64(pace), DryRun: s.dryRun, Undo: s.undo, Progress: s.progress,
 				})

@@ -17,14 +17,14 @@ func (t *tool) purge() *cobra.Command {
 
 First it says how many match. On a terminal it asks then; else nothing is done without --yes. A message is deleted when the undo file has it on disk.
 
-Retention: "--older-than 30d --yes" in a daily job keeps a month; the undo files are the archive.` + errandJSON,
+Retention: "--older-than 30d --yes" in a daily job keeps a month; the undo files are the archive.` + operationJSON,
 		Example: `  amqpretry dlq purge orders --reason permanent --topic orders.test
   amqpretry dlq purge orders --older-than 30d --undo archive/orders-november.jsonl --yes
   amqpretry dlq purge orders --all --yes`,
 		Args: cobra.ExactArgs(1),
 	}
 	filters := filterFlags(cmd)
-	var flags errandFlags
+	var flags operationFlags
 	all := cmd.Flags().Bool("all", false, "all messages, where there is no filter")
 	flags.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -42,7 +42,7 @@ Retention: "--older-than 30d --yes" in a daily job keeps a month; the undo files
 		}
 
 		return t.with(cmd.Context(), args[0], func(q queue) error {
-			return t.run(cmd.Context(), q, errand{verb: "purge", past: "purged", do: func(ctx context.Context, s step) (outcome, error) {
+			return t.run(cmd.Context(), q, operation{verb: "purge", past: "purged", do: func(ctx context.Context, s step) (outcome, error) {
 				r, err := q.Purge(ctx, dlq.PurgeOptions{Filter: filter, Limit: s.limit, DryRun: s.dryRun, Undo: s.undo, Progress: s.progress})
 				return outcome{Report: r}, err
 			}}, &flags)

@@ -26,10 +26,10 @@ A message leaves the dead-letter queue when the broker has confirmed its copy. A
 says so, also after retries. It stops when more than that have failed for good, when --watch is over and too few are known to be handled, or when nobody consumes
 the queue. --watch should be longer than all delays of the policy together; it is over as soon as all is known. The others are not watched.
 
-A message whose headers say that another queue has failed it is left, unless --strangers is given.
+A message whose headers say that another queue has failed it is left, unless --foreign is given.
 
 --edit opens the body of one message in $VISUAL or $EDITOR; --body takes it from a file, or from standard input (-); --set-header and --remove-header change
-headers. The filter must match exactly one message then; --edit-all allows more (not with --edit). What was changed goes with the message, for "dlq show".` + errandJSON + `
+headers. The filter must match exactly one message then; --edit-all allows more (not with --edit). What was changed goes with the message, for "dlq show".` + operationJSON + `
 Further keys: "run" (in the header amqpretry-replay of what was replayed), "canary": {"sent", "handled", "dead_lettered", "dropped",
 "unresolved", "retried" (of those), "stopped" (why)}.`,
 		Example: `  amqpretry dlq replay orders --reason exhausted --newer-than 2h
@@ -40,7 +40,7 @@ Further keys: "run" (in the header amqpretry-replay of what was replayed), "cana
 	}
 	filters := filterFlags(cmd)
 	var (
-		flags errandFlags
+		flags operationFlags
 		edits edits
 		pace  rate
 		o     dlq.ReplayOptions
@@ -50,7 +50,7 @@ Further keys: "run" (in the header amqpretry-replay of what was replayed), "cana
 	cmd.Flags().IntVar(&o.Canary.Messages, "canary", 0, "how many go first, to see what becomes of them")
 	cmd.Flags().DurationVar(&o.Canary.Watch, "watch", 15*time.Minute, "with --canary: how long to wait until it is known what has become of them")
 	cmd.Flags().IntVar(&o.Canary.Tolerate, "tolerate", 0, "with --canary: how many may be dead-lettered again, or dropped")
-	cmd.Flags().BoolVar(&o.Strangers, "strangers", false, "also those whose headers say that another queue has failed them")
+	cmd.Flags().BoolVar(&o.Foreign, "foreign", false, "also those whose headers say that another queue has failed them")
 	edits.add(cmd)
 	flags.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -85,8 +85,8 @@ Further keys: "run" (in the header amqpretry-replay of what was replayed), "cana
 	return cmd
 }
 
-func replaying(q queue, o dlq.ReplayOptions) errand {
-	return errand{verb: "replay", past: "replayed", to: cmp.Or(o.To, q.MainQueue()), do: func(ctx context.Context, s step) (outcome, error) {
+func replaying(q queue, o dlq.ReplayOptions) operation {
+	return operation{verb: "replay", past: "replayed", to: cmp.Or(o.To, q.MainQueue()), do: func(ctx context.Context, s step) (outcome, error) {
 		o.DryRun, o.Limit, o.Undo, o.Progress = s.dryRun, s.limit, s.undo, s.progress
 		r, err := q.Replay(ctx, o)
 		done := outcome{Report: r.Report, run: r.Run, editing: r.EditError}

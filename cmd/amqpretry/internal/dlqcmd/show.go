@@ -73,8 +73,8 @@ With --body: the body and nothing else, byte for byte, unless it goes to a termi
 	return cmd
 }
 
-// find gives the letter with a UUID, or the one at a position.
-func find(ctx context.Context, q queue, uuid []string, position int) (dlq.Letter, error) {
+// find gives the dead letter with a UUID, or the one at a position.
+func find(ctx context.Context, q queue, uuid []string, position int) (dlq.DeadLetter, error) {
 	if len(uuid) > 0 {
 		return q.Get(ctx, uuid[0])
 	}
@@ -82,17 +82,17 @@ func find(ctx context.Context, q queue, uuid []string, position int) (dlq.Letter
 	seen := 0
 	for letter, err := range q.Browse(ctx, dlq.Filter{}) {
 		if err != nil {
-			return dlq.Letter{}, err
+			return dlq.DeadLetter{}, err
 		}
 		if seen++; letter.Position == position {
 			return letter, nil
 		}
 	}
 
-	return dlq.Letter{}, fmt.Errorf("dead-letter queue %q: there is no message number %s: %s could be seen", q.Name(), thousands(position), thousands(seen))
+	return dlq.DeadLetter{}, fmt.Errorf("dead-letter queue %q: there is no message number %s: %s could be seen", q.Name(), thousands(position), thousands(seen))
 }
 
-func (t *tool) printLetter(q queue, l dlq.Letter) error {
+func (t *tool) printLetter(q queue, l dlq.DeadLetter) error {
 	p := &printer{tool: t}
 	p.section("Message", t.about(q, l))
 	p.table("History", []string{"call", "at", "reason", "error type", "error"}, history(l))
@@ -153,7 +153,7 @@ func (p *printer) table(title string, header []string, rows [][]string) {
 	}
 }
 
-func (t *tool) about(q queue, l dlq.Letter) [][2]string {
+func (t *tool) about(q queue, l dlq.DeadLetter) [][2]string {
 	now := t.Now()
 	return [][2]string{
 		{"uuid", cmp.Or(l.UUID, "-")},
@@ -198,7 +198,7 @@ func route(r dlq.Route) string {
 	}
 }
 
-func history(l dlq.Letter) [][]string {
+func history(l dlq.DeadLetter) [][]string {
 	var rows [][]string
 	for i, attempt := range l.History {
 		if i > 0 && attempt.Number > l.History[i-1].Number+1 {

@@ -14,7 +14,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 )
 
-// breakdowns are what letters can be counted by.
+// breakdowns are what dead letters can be counted by.
 var breakdowns = []struct {
 	name string
 	of   func(*dlq.Stat) dlq.Counts

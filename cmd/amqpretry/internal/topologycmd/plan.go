@@ -177,7 +177,7 @@ func (c *topologies) apply(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	if err := obstacles(&r, targets); err != nil {
+	if err := conflicts(&r, targets); err != nil {
 		return fmt.Errorf("nothing was declared: %w", err)
 	}
 	for i, t := range targets {
@@ -197,8 +197,8 @@ func (c *topologies) apply(ctx context.Context, args []string) error {
 	return nil
 }
 
-// obstacles are what would end a declaration in the middle.
-func obstacles(r *report, targets []target) error {
+// conflicts are what would end a declaration in the middle.
+func conflicts(r *report, targets []target) error {
 	var errs []error
 	for _, o := range r.in(stateConflict) {
 		if o.err == nil {

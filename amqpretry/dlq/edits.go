@@ -18,8 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// maxTrailBytes is how long the trail of edits may get, which travels in a header.
-const maxTrailBytes = wire.MaxEditsBytes
+// maxEditsBytes is how long the history of edits may get, which travels in a header.
+const maxEditsBytes = wire.MaxEditsBytes
 
 // givenUp stands for the value of a header that there was no room for.
 const givenUp = "…"
@@ -45,7 +45,7 @@ func changes(before, after amqp091.Publishing, at time.Time, by string) (Edit, b
 	if body {
 		sum := sha256.Sum256(before.Body)
 		e.Size, e.SHA256 = len(before.Body), hex.EncodeToString(sum[:])
-		if len(before.Body) <= maxTrailBytes && utf8.Valid(before.Body) {
+		if len(before.Body) <= maxEditsBytes && utf8.Valid(before.Body) {
 			e.Body = string(before.Body)
 		}
 	}
@@ -110,12 +110,12 @@ func propertyText(p *amqp091.Publishing, name string) string {
 	return codec.HeaderText(p.Timestamp)
 }
 
-// fit makes a text one that a trail has room for.
+// fit makes a text one that the history has room for.
 func fit(s string) string { return wire.Text(s, wire.MaxNameBytes) }
 
-// readEdits reads a trail, which whoever can publish can write: nonsense is none.
+// readEdits reads a history, which whoever can publish can write: nonsense is none.
 func readEdits(text string) []Edit {
-	if text == "" || len(text) > maxTrailBytes {
+	if text == "" || len(text) > maxEditsBytes {
 		return nil
 	}
 	var in []editJSON
@@ -134,13 +134,13 @@ func readEdits(text string) []Edit {
 	return edits
 }
 
-// appendEdit appends an edit to a trail, and gives up as much as is needed for both to fit. The undo file of the replay has all.
-func appendEdit(trail string, e Edit) string {
+// appendEdit appends an edit to a history, and gives up as much as is needed for both to fit. The undo file of the replay has all.
+func appendEdit(history string, e Edit) string {
 	e.By = fit(e.By)
-	edits := append(readEdits(trail), e)
+	edits := append(readEdits(history), e)
 
 	text := encodeEdits(edits)
-	for len(text) > maxTrailBytes {
+	for len(text) > maxEditsBytes {
 		edits = giveUp(edits)
 		text = encodeEdits(edits)
 	}

@@ -45,12 +45,12 @@ func TestDryRunSaysWhatCannotGo(t *testing.T) {
 	assert.Equal(t, cli.ExitOK, code)
 	assert.Equal(t, `orders.dlq: 1,200 messages, of which 1,190 match; 1,169 can be replayed to orders, 100 by --limit
 CANNOT  WHY                          WHAT TO DO
-20      failed by another queue      --strangers replays them as well; are they in the right queue?
+20      failed by another queue      --foreign replays them as well; are they in the right queue?
 1       headers that cannot be read  they can be shown and counted, and nothing else
 `, out)
 	assert.Equal(t, "This was a dry run: nothing was replayed. --yes does it.\n", errs)
 
-	code, out, errs = f.run(t, nil, "replay", "orders", "--to", "elsewhere", "--strangers", "--json", "--dry-run")
+	code, out, errs = f.run(t, nil, "replay", "orders", "--to", "elsewhere", "--foreign", "--json", "--dry-run")
 	assert.Equal(t, cli.ExitOK, code)
 	assert.JSONEq(t, `{"queue": "orders.dlq", "main_queue": "orders", "to": "elsewhere", "dry_run": true, "total": 1200, "seen": 1200, "matched": 1200, "done": 0, "unsettled": 0, "refused": 0, "hidden": 0,
 		"left": [{"why": "headers that cannot be read", "messages": 1}], "run": "RUN"}`, out)
@@ -208,9 +208,9 @@ func TestLeftIsIncomplete(t *testing.T) {
 	assert.Equal(t, cli.ExitIncomplete, code)
 	assert.Equal(t, `orders.dlq: 2 of 3 that match replayed to orders
 LEFT WHERE THEY ARE  WHY                      WHAT TO DO
-1                    failed by another queue  --strangers replays them as well; are they in the right queue?
+1                    failed by another queue  --foreign replays them as well; are they in the right queue?
 `, out)
-	code, _, _ = f.run(t, nil, "replay", "orders", "--yes", "--strangers")
+	code, _, _ = f.run(t, nil, "replay", "orders", "--yes", "--foreign")
 	assert.Equal(t, cli.ExitOK, code)
 }
 

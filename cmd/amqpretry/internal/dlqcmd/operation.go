@@ -15,8 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 )
 
-// errand takes messages out of a dead-letter queue: a replay, a move, a purge. First it is done dry, to show what it would do.
-type errand struct {
+// operation takes messages out of a dead-letter queue: a replay, a move, a purge. First it is done dry, to show what it would do.
+type operation struct {
 	verb, past string // replay, replayed
 	to         string // where to; empty for nowhere
 	do         func(context.Context, step) (outcome, error)
@@ -71,14 +71,14 @@ func (o outcome) left() int {
 	return left
 }
 
-// errandFlags are what all errands have.
-type errandFlags struct {
+// operationFlags are what all operations have.
+type operationFlags struct {
 	undoFlags
 	yes, dryRun bool
 	limit       int
 }
 
-func (f *errandFlags) add(cmd *cobra.Command) {
+func (f *operationFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.yes, "yes", false, "do it, without asking")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only say what would be done, and do not ask")
 	cmd.Flags().IntVar(&f.limit, "limit", 0, "how many messages at most, the oldest first; 0 means all that match")
@@ -86,7 +86,7 @@ func (f *errandFlags) add(cmd *cobra.Command) {
 	f.undoFlags.add(cmd)
 }
 
-const errandJSON = `
+const operationJSON = `
 
 With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen", "matched", "done", "unsettled", "refused", "hidden", "left":
 [{"why", "messages"}], "undo"}; nobody is asked then, so without --yes it is a dry run. "matched" is there when the queue was seen to its end: not when --limit or an interrupt has
@@ -94,7 +94,7 @@ ended it. "unsettled" were sent, or written to the undo file, and are still in t
 (RabbitMQ 4.4 and later), -1 if only the management API could tell.`
 
 // interrupted is what is said after ^C. The undo file of a run is not overwritten by the next one.
-func interrupted(f *errandFlags, undo string, failed error) error {
+func interrupted(f *operationFlags, undo string, failed error) error {
 	where, next := "where it was", "the same command"
 	if errors.As(failed, new(*dlq.OrderError)) {
 		where = "in the queue, in another order"
@@ -106,8 +106,8 @@ func interrupted(f *errandFlags, undo string, failed error) error {
 	return cli.Interrupted("interrupted: what is not done is %s; %s goes on", where, next)
 }
 
-// run does an errand, or says what it would do.
-func (t *tool) run(ctx context.Context, q queue, e errand, f *errandFlags) error {
+// run does an operation, or says what it would do.
+func (t *tool) run(ctx context.Context, q queue, e operation, f *operationFlags) error {
 	if f.limit < 0 {
 		return cli.Usage("--limit: must be 0 or more, got %d", f.limit)
 	}
@@ -172,7 +172,7 @@ func (t *tool) run(ctx context.Context, q queue, e errand, f *errandFlags) error
 }
 
 // step runs once, with a progress bar.
-func (t *tool) step(ctx context.Context, q queue, e errand, s step) (outcome, error) {
+func (t *tool) step(ctx context.Context, q queue, e operation, s step) (outcome, error) {
 	title := e.verb
 	if s.dryRun {
 		title = "count"
@@ -193,7 +193,7 @@ func (t *tool) step(ctx context.Context, q queue, e errand, s step) (outcome, er
 }
 
 // question is what is asked before it is done.
-func (e errand) question(n int) string {
+func (e operation) question(n int) string {
 	verb := strings.ToUpper(e.verb[:1]) + e.verb[1:]
 	if e.to == "" {
 		return fmt.Sprintf("%s %s?", verb, many(n, "message"))
@@ -202,7 +202,7 @@ func (e errand) question(n int) string {
 }
 
 // where is " to orders".
-func (e errand) where() string {
+func (e operation) where() string {
 	if e.to == "" {
 		return ""
 	}
@@ -210,7 +210,7 @@ func (e errand) where() string {
 }
 
 // printPlan says what would be done.
-func (t *tool) printPlan(q queue, e errand, o outcome, limit int) error {
+func (t *tool) printPlan(q queue, e operation, o outcome, limit int) error {
 	if t.JSON {
 		o.whole = true
 		return t.PrintJSON(result(q, e, o, "", true))
@@ -231,7 +231,7 @@ func (t *tool) printPlan(q queue, e errand, o outcome, limit int) error {
 }
 
 // printOutcome says what was done.
-func (t *tool) printOutcome(q queue, e errand, o outcome, undo string) error {
+func (t *tool) printOutcome(q queue, e operation, o outcome, undo string) error {
 	err := t.printDone(q, e, o, undo)
 	if e.remarks != nil {
 		for _, remark := range e.remarks(o) {
@@ -245,7 +245,7 @@ func (t *tool) printOutcome(q queue, e errand, o outcome, undo string) error {
 	return err
 }
 
-func (t *tool) printDone(q queue, e errand, o outcome, undo string) error {
+func (t *tool) printDone(q queue, e operation, o outcome, undo string) error {
 	if t.JSON {
 		return t.PrintJSON(result(q, e, o, undo, false))
 	}
@@ -277,7 +277,7 @@ func (t *tool) printDone(q queue, e errand, o outcome, undo string) error {
 }
 
 // unsettled says where messages are that were on their way when a run has ended.
-func (e errand) unsettled(q queue, n int) string {
+func (e operation) unsettled(q queue, n int) string {
 	if e.to == "" {
 		return fmt.Sprintf("%s more: only written to the undo file, and still in %s", thousands(n), q.Name())
 	}
@@ -285,7 +285,7 @@ func (e errand) unsettled(q queue, n int) string {
 }
 
 // undoNote says what an undo file is good for.
-func (e errand) undoNote(q queue, o outcome, path string, flags []string) string {
+func (e operation) undoNote(q queue, o outcome, path string, flags []string) string {
 	if o.Done == 0 {
 		return fmt.Sprintf("Undo file: %s. All that is in it is still in %s: importing it would bring that there twice", path, q.Name())
 	}
@@ -305,11 +305,11 @@ func (e errand) undoNote(q queue, o outcome, path string, flags []string) string
 }
 
 // ways are what can be done about what cannot go.
-var ways = map[dlq.Obstacle]string{
-	dlq.ObstacleStranger:   "--strangers replays them as well; are they in the right queue?",
-	dlq.ObstacleUnreadable: "they can be shown and counted, and nothing else",
-	dlq.ObstacleEdit:       "another edit",
-	dlq.ObstacleTooLarge:   "--remove-header makes room",
+var ways = map[dlq.LeftReason]string{
+	dlq.LeftForeign:    "--foreign replays them as well; are they in the right queue?",
+	dlq.LeftUnreadable: "they can be shown and counted, and nothing else",
+	dlq.LeftEdit:       "another edit",
+	dlq.LeftTooLarge:   "--remove-header makes room",
 }
 
 func (t *tool) printLeft(o outcome, what string) error {
@@ -330,8 +330,8 @@ func (t *tool) printLeft(o outcome, what string) error {
 
 // left is how many could not go, and why.
 type left struct {
-	Why      dlq.Obstacle `json:"why"`
-	Messages int          `json:"messages"`
+	Why      dlq.LeftReason `json:"why"`
+	Messages int            `json:"messages"`
 }
 
 func leftBehind(o outcome) []left {
@@ -366,7 +366,7 @@ type report struct {
 	Canary *canaryReport `json:"canary,omitempty"`
 }
 
-func result(q queue, e errand, o outcome, undo string, dryRun bool) report {
+func result(q queue, e operation, o outcome, undo string, dryRun bool) report {
 	var matched *int
 	if o.whole {
 		matched = &o.Matched

@@ -45,7 +45,7 @@ func TestChanges(t *testing.T) {
 		"body":                {before: body("a"), after: body("b"), want: Edit{Size: 1, SHA256: sumOfA, Body: "a"}},
 		"no body before":      {before: none, after: body("b"), want: Edit{SHA256: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}},
 		"no text":             {before: body("\xff"), after: none, want: Edit{Size: 1, SHA256: "a8100ae6aa1940d0b663bb31cd466142ebbdbd5187131b92d93818987832eb89"}},
-		"a long body":         {before: body(strings.Repeat("a", maxTrailBytes+1)), after: none, want: Edit{Size: maxTrailBytes + 1, SHA256: "ba7bea600e8f3dfd3385b6bd01756500fc11dfff0a54b6b68af8cc4733b959e8"}},
+		"a long body":         {before: body(strings.Repeat("a", maxEditsBytes+1)), after: none, want: Edit{Size: maxEditsBytes + 1, SHA256: "ba7bea600e8f3dfd3385b6bd01756500fc11dfff0a54b6b68af8cc4733b959e8"}},
 		"header changed":      {before: headers("a", "1", "b", "2"), after: headers("a", "3", "b", "2"), want: Edit{Headers: map[string]*string{"a": was("1")}}},
 		"its type changed":    {before: headers("a", int8(1)), after: headers("a", int16(1)), want: Edit{Headers: map[string]*string{"a": was("1")}}},
 		"header removed":      {before: headers("a", true), after: none, want: Edit{Headers: map[string]*string{"a": was("true")}}},
@@ -73,16 +73,16 @@ func TestTrail(t *testing.T) {
 	first := Edit{At: edited, By: "ann@host", Size: 3, SHA256: "00", Body: "a<b", Headers: map[string]*string{"a": &was, "b": nil}, Properties: map[string]string{"type": ""}}
 	second := Edit{At: edited.Add(time.Hour), Headers: map[string]*string{"a": nil}}
 
-	trail := appendEdit("", first)
+	history := appendEdit("", first)
 	const spelled = `[{"at":"2026-01-02T03:04:05.678Z","by":"ann@host","size":3,"sha256":"00","body":"a<b","headers":{"a":"a<b","b":null},"properties":{"type":""}}]`
-	assert.JSONEq(t, spelled, trail)
-	assert.Len(t, trail, len(spelled), "no escapes of <, which would take the little room there is")
-	assert.Equal(t, []Edit{first}, readEdits(trail))
-	assert.Equal(t, []Edit{first, second}, readEdits(appendEdit(trail, second)))
+	assert.JSONEq(t, spelled, history)
+	assert.Len(t, history, len(spelled), "no escapes of <, which would take the little room there is")
+	assert.Equal(t, []Edit{first}, readEdits(history))
+	assert.Equal(t, []Edit{first, second}, readEdits(appendEdit(history, second)))
 	assert.Equal(t, []Edit{second}, readEdits(appendEdit("nonsense", second)))
 }
 
-// A trail that is too long gives up what is worth least, and no more than it must.
+// A history that is too long gives up what is worth least, and no more than it must.
 func TestTrailGivesUp(t *testing.T) {
 	long := func(n int) string { return strings.Repeat("x", n) }
 	valued := func(n int) map[string]*string {
@@ -114,21 +114,21 @@ func TestTrailGivesUp(t *testing.T) {
 		"what nobody would write": {[]Edit{{SHA256: long(2048)}}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			trail := ""
+			history := ""
 			for i, e := range test.edits {
-				trail = appendEdit(trail, at(i, e))
+				history = appendEdit(history, at(i, e))
 			}
 			for i := range test.want {
 				test.want[i] = at(len(test.edits)-len(test.want)+i, test.want[i])
 			}
-			assert.LessOrEqual(t, len(trail), maxTrailBytes)
-			assert.Equal(t, test.want, readEdits(trail))
+			assert.LessOrEqual(t, len(history), maxEditsBytes)
+			assert.Equal(t, test.want, readEdits(history))
 		})
 	}
 }
 
 func TestTrailIsBounded(t *testing.T) {
-	texts := rapid.OneOf(text(maxTrailBytes+9), rapid.Map(rapid.IntRange(0, 3000), func(n int) string { return strings.Repeat("\x01", n) }))
+	texts := rapid.OneOf(text(maxEditsBytes+9), rapid.Map(rapid.IntRange(0, 3000), func(n int) string { return strings.Repeat("\x01", n) }))
 	edit := rapid.Custom(func(t *rapid.T) Edit {
 		e := Edit{At: edited, By: texts.Draw(t, "by"), Body: texts.Draw(t, "body")}
 		e.Headers = rapid.MapOfN(texts, rapid.Ptr(texts, true), 0, 9).Draw(t, "headers")
@@ -137,13 +137,13 @@ func TestTrailIsBounded(t *testing.T) {
 		return e
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		trail := texts.Draw(t, "trail")
+		history := texts.Draw(t, "history")
 		for _, e := range rapid.SliceOfN(edit, 1, 9).Draw(t, "edits") {
-			trail = appendEdit(trail, e)
-			require.LessOrEqual(t, len(trail), maxTrailBytes)
-			require.True(t, utf8.ValidString(trail))
-			require.True(t, json.Valid([]byte(trail)))
-			edits := readEdits(trail)
+			history = appendEdit(history, e)
+			require.LessOrEqual(t, len(history), maxEditsBytes)
+			require.True(t, utf8.ValidString(history))
+			require.True(t, json.Valid([]byte(history)))
+			edits := readEdits(history)
 			require.NotEmpty(t, edits)
 			require.True(t, edits[len(edits)-1].At.Equal(edited), "the new one is there")
 			require.Equal(t, edits, readEdits(encodeEdits(edits)))

@@ -12,8 +12,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Letter is one message in a dead-letter queue.
-type Letter struct {
+// DeadLetter is one message in a dead-letter queue.
+type DeadLetter struct {
 	// Position is its place in the queue when the look began, of those that could be seen; 1 is the oldest.
 	Position int
 	// UUID is Watermill's, else the one that this library has given it, else its message id; empty if it has none.
@@ -28,7 +28,7 @@ type Letter struct {
 	Message amqp091.Publishing
 	// CameBy is the exchange and the routing key by which it came into the dead-letter queue.
 	CameBy Route
-	// Unreadable names headers that amqp091-go cannot read: Message is without them. Such a letter can be counted and
+	// Unreadable names headers that amqp091-go cannot read: Message is without them. Such a dead letter can be counted and
 	// shown, and nothing else: a copy of it would not be the message.
 	Unreadable string
 }
@@ -52,15 +52,15 @@ type Edit struct {
 	Properties map[string]string
 }
 
-// newLetter reads what a delivery from the dead-letter queue of a main queue tells. unreadable names the headers that it came without.
-func newLetter(d *amqp091.Delivery, unreadable, mainQueue, uuidHeader string, position int) Letter {
+// newDeadLetter reads what a delivery from the dead-letter queue of a main queue tells. unreadable names the headers that it came without.
+func newDeadLetter(d *amqp091.Delivery, unreadable, mainQueue, uuidHeader string, position int) DeadLetter {
 	dead, uuid := codec.DeadLetter(d, mainQueue)
 	text := func(key string) string {
 		s, _ := d.Headers[key].(string)
 		return s
 	}
 
-	return Letter{
+	return DeadLetter{
 		Position:   position,
 		UUID:       cmp.Or(text(uuidHeader), uuid, d.MessageId),
 		DeadLetter: timed(dead),

@@ -33,25 +33,25 @@ func TestLetter(t *testing.T) {
 
 	for name, test := range map[string]struct {
 		headers amqp091.Table
-		want    Letter
+		want    DeadLetter
 	}{
-		"ours":             {dead("orders"), Letter{UUID: "ours", DeadLetter: ours("orders"), Edits: edits}},
-		"of another queue": {dead("another"), Letter{UUID: "ours", DeadLetter: ours("another"), Edits: edits}},
-		"with a UUID":      {with(dead("orders"), "uuid", "its own"), Letter{UUID: "its own", DeadLetter: ours("orders"), Edits: edits}},
-		"no text as UUID":  {with(dead("orders"), "uuid", int32(5)), Letter{UUID: "ours", DeadLetter: ours("orders"), Edits: edits}},
-		"no text as edits": {with(dead("orders"), header.Edits, []byte("[]")), Letter{UUID: "ours", DeadLetter: ours("orders")}},
-		"by hand":          {nil, Letter{UUID: "message id", DeadLetter: retry.DeadLetter{Queue: "orders"}}},
+		"ours":             {dead("orders"), DeadLetter{UUID: "ours", DeadLetter: ours("orders"), Edits: edits}},
+		"of another queue": {dead("another"), DeadLetter{UUID: "ours", DeadLetter: ours("another"), Edits: edits}},
+		"with a UUID":      {with(dead("orders"), "uuid", "its own"), DeadLetter{UUID: "its own", DeadLetter: ours("orders"), Edits: edits}},
+		"no text as UUID":  {with(dead("orders"), "uuid", int32(5)), DeadLetter{UUID: "ours", DeadLetter: ours("orders"), Edits: edits}},
+		"no text as edits": {with(dead("orders"), header.Edits, []byte("[]")), DeadLetter{UUID: "ours", DeadLetter: ours("orders")}},
+		"by hand":          {nil, DeadLetter{UUID: "message id", DeadLetter: retry.DeadLetter{Queue: "orders"}}},
 		"by the broker": {
 			amqp091.Table{header.Death: death("orders", at)},
-			Letter{UUID: "message id", DeadLetter: retry.DeadLetter{Queue: "orders", Reason: "delivery-limit", LastFailure: at}},
+			DeadLetter{UUID: "message id", DeadLetter: retry.DeadLetter{Queue: "orders", Reason: "delivery-limit", LastFailure: at}},
 		},
 		"by the broker, at no time": {
 			amqp091.Table{header.Death: death("orders", time.Unix(1<<60, 0))},
-			Letter{UUID: "message id", DeadLetter: retry.DeadLetter{Queue: "orders", Reason: "delivery-limit"}},
+			DeadLetter{UUID: "message id", DeadLetter: retry.DeadLetter{Queue: "orders", Reason: "delivery-limit"}},
 		},
 		"moved here between attempts": {
 			with(with(dead("another"), header.Count, "2"), header.Death, death("another.retry.30s", at)),
-			Letter{UUID: "message id", DeadLetter: retry.DeadLetter{Queue: "another"}, Edits: edits},
+			DeadLetter{UUID: "message id", DeadLetter: retry.DeadLetter{Queue: "another"}, Edits: edits},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +64,7 @@ func TestLetter(t *testing.T) {
 				Headers: test.headers, ContentType: "1", ContentEncoding: "2", DeliveryMode: 3, Priority: 4, CorrelationId: "5", ReplyTo: "6", Expiration: "7",
 				MessageId: "message id", Timestamp: at, Type: "8", UserId: "9", AppId: "10", Body: []byte("body"),
 			}
-			assert.Equal(t, test.want, newLetter(&d, "a", "orders", "uuid", 7))
+			assert.Equal(t, test.want, newDeadLetter(&d, "a", "orders", "uuid", 7))
 		})
 	}
 }
@@ -77,7 +77,7 @@ func TestLetterForgetsForgedTimes(t *testing.T) {
 		header.Since: forged, header.Deadline: "0000-01-01T00:00:00+14:00", header.Edits: `[{"at":"` + forged + `","by":"ann"}]`,
 		header.History: `[{"n":1,"at":"2026-01-02T03:04:05Z"},{"n":2,"at":"` + forged + `"}]`,
 	}
-	l := newLetter(&amqp091.Delivery{Headers: headers}, "", "orders", "", 1)
+	l := newDeadLetter(&amqp091.Delivery{Headers: headers}, "", "orders", "", 1)
 	assert.Equal(t, retry.DeadLetter{
 		Queue: "orders", History: []retry.FailedAttempt{{Number: 1, At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, {Number: 2}},
 	}, l.DeadLetter)
