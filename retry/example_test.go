@@ -1,7 +1,6 @@
-package middleware_test
+package retry_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -11,7 +10,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/engine"
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/middleware/retrytest"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -88,33 +87,18 @@ func ExampleTransient() {
 func ExampleAttemptFromContext() {
 	handler := func(msg *message.Message) error {
 		if attempt, ok := retry.AttemptFromContext(msg.Context()); ok {
-			fmt.Printf("attempt %d of %d, last: %t, before: %s\n",
+			fmt.Printf("attempt %d of %d, last: %t, before: %q\n",
 				attempt.Number, attempt.MaxRetries+1, attempt.Last, attempt.LastError)
 		}
 
-		return nil
+		return errors.New("connection refused")
 	}
 
-	// A retrier's subscriber puts this into the context of each message.
-	msg := message.NewMessage("1", nil)
-	msg.SetContext(engine.WithDelivery(context.Background(), &delivery{
-		policy: config.Policy{Retries: 2}.WithDefaults(), state: wire.State{Count: 2, Error: "connection refused"},
-	}))
-
-	_ = handler(msg)
-	// Output: attempt 3 of 3, last: true, before: connection refused
-}
-
-func ExampleDecide() {
-	policy := config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second}}
-
-	for failures := range 3 {
-		fmt.Println(engine.Decide(policy, engine.Case{Failures: failures, Class: retry.ClassError}))
-	}
-	fmt.Println(engine.Decide(policy, engine.Case{Class: retry.ClassShutdown}))
+	retrytest.Run(retrytest.Service{
+		Policy: config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second}}, ConsumerHandler: handler,
+	}, message.NewMessage("1", nil))
 	// Output:
-	// retry 1 after 1s
-	// retry 2 after 30s
-	// dead-letter (exhausted)
-	// requeue
+	// attempt 1 of 3, last: false, before: ""
+	// attempt 2 of 3, last: false, before: "connection refused"
+	// attempt 3 of 3, last: true, before: "connection refused"
 }
