@@ -26,7 +26,7 @@ func TestCanariesAreToldOf(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var mended, postponed atomic.Bool
+			var mended, postponed, failuresTold atomic.Bool
 			c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: func(msg *message.Message) error {
 				a, _ := retry.AttemptFromContext(msg.Context())
 				switch {
@@ -34,6 +34,8 @@ func TestCanariesAreToldOf(t *testing.T) {
 					return retry.Permanent(errFate)
 				case msg.UUID == "2 is retried" && a.Number < 3:
 					return errFate
+				case msg.UUID == "2 is retried" && !failuresTold.Load(): // those that fail are known first: else the others may follow before
+					return retry.Postpone(100 * time.Millisecond)
 				case msg.UUID == "4 is dropped":
 					return retry.Drop(errFate)
 				case msg.UUID == "5 is postponed" && postponed.CompareAndSwap(false, true):
@@ -44,17 +46,22 @@ func TestCanariesAreToldOf(t *testing.T) {
 			}}
 			c.Options.Policies = retries(ms(100, 100)...)
 			svc := run(t, c)
-			svc.publish("1 succeeds", "2 is retried", "3 dies", "4 is dropped", "5 is postponed", "6 waits for those")
 			letters := lettersOf(t, svc, c.URI)
 			dead := func(n int) {
 				t.Helper()
 				eventually(t, 20*time.Second, func() bool { depth, err := letters.Depth(t.Context()); return err == nil && depth == n }, "%d dead letters", n)
 			}
-			dead(6)
+			for i, id := range []string{"1 succeeds", "2 is retried", "3 dies", "4 is dropped", "5 is postponed", "6 waits for those"} {
+				svc.publish(id)
+				dead(i + 1) // in this order
+			}
 			mended.Store(true)
 
 			var told []dlq.CanaryReport
-			canary := dlq.Canary{Messages: 5, Tolerate: 2, Watch: time.Minute, OnChange: func(r dlq.CanaryReport) { told = append(told, r) }}
+			canary := dlq.Canary{Messages: 5, Tolerate: 2, Watch: time.Minute, OnChange: func(r dlq.CanaryReport) {
+				told = append(told, r)
+				failuresTold.Store(r.DeadLettered == 1 && r.Dropped == 1)
+			}}
 			report, err := letters.Replay(t.Context(), dlq.ReplayOptions{Canary: canary})
 			require.NoError(t, err)
 			assert.Equal(t, dlq.CanaryReport{Sent: 5, Handled: 3, DeadLettered: 1, Dropped: 1, Watched: true}, report.Canary)
