@@ -78,7 +78,8 @@ func TestDefinitionsOfTheDefaultExchange(t *testing.T) {
 	assert.Equal(t, []map[string]any{{"name": "a", "vhost": "/", "durable": true, "auto_delete": false, "arguments": map[string]any{}}}, f["queues"])
 }
 
-// Everything that Subscribe would refuse, and what a file cannot say, is told at once; and the queue that can lose messages.
+// Everything that Subscribe would refuse, and what a file cannot say, is told at once; and the queue that can lose
+// messages.
 func TestDefinitionsRefuse(t *testing.T) {
 	t.Parallel()
 

@@ -18,24 +18,26 @@
 //	                      ├── delay 30s ─► exchange Q.retry ─► Q.retry.30s ┘
 //	                      └── the end   ─► exchange Q.retry ─► Q.dlq
 //
-// A failed message is published again, as it arrived, to the retry exchange of its queue, and acknowledged only when the
-// broker has confirmed that copy. It waits in a queue whose TTL is the delay, and comes back to the queue that failed
-// it and to no other. After its last retry it lies in the dead-letter queue with the reason, the error and its history on it.
+// A failed message is published again, as it arrived, to the retry exchange of its queue, and acknowledged only when
+// the broker has confirmed that copy. It waits in a queue whose TTL is the delay, and comes back to the queue that
+// failed it and to no other. After its last retry it lies in the dead-letter queue with the reason, the error and its
+// history on it.
 //
 // # Why it is safe
 //
-// The consumer alone acknowledges, and never before the handler succeeded or the copy is confirmed and was not returned.
-// What cannot be confirmed is held unacknowledged: the handler is not run again, other messages go on, up to the prefetch.
-// Copies go over a connection of their own, one confirm channel for each main queue and exchange, so a blocked publisher stops no
-// acknowledgement and a broken queue stops no other.
+// The consumer alone acknowledges, and never before the handler succeeded or the copy is confirmed and was not
+// returned. What cannot be confirmed is held unacknowledged: the handler is not run again, other messages go on, up to
+// the prefetch. Copies go over a connection of their own, one confirm channel for each main queue and exchange, so a
+// blocked publisher stops no acknowledgement and a broken queue stops no other.
 //
 // # Two ways to consume
 //
-// Retrier.NewSubscriber is the retrier's own consumer, which keeps all promises. A stock amqp.NewSubscriber(retrier.Config(), logger)
-// works too; docs/guarantees.md has the table of what it cannot promise.
+// Retrier.NewSubscriber is the retrier's own consumer, which keeps all promises. A stock
+// amqp.NewSubscriber(retrier.Config(), logger) works too; docs/guarantees.md has the table of what it cannot promise.
 //
 // # What happens, and what is left
 //
-// Options.OnEvent is told of everything that happens; package middleware/metrics makes Prometheus series of it, with the depths
-// that Retrier.QueueDepths reads. Retrier.NewDeadLetterSubscriber feeds an ordinary handler from a dead-letter queue.
+// Options.OnEvent is told of everything that happens; package middleware/metrics makes Prometheus series of it, with
+// the depths that Retrier.QueueDepths reads. Retrier.NewDeadLetterSubscriber feeds an ordinary handler from a
+// dead-letter queue.
 package amqpretry

@@ -72,7 +72,8 @@ func (b *builds) builder() amqp.Builder {
 	}
 }
 
-// build builds the topology of topics as a stock subscriber would, without a broker: under the mode off the plan is empty.
+// build builds the topology of topics as a stock subscriber would, without a broker: under the mode off the plan is
+// empty.
 func build(t *testing.T, policies config.Policies, arguments amqp091.Table, refusal error, logger watermill.LoggerAdapter, topics ...string) (*builds, []error) {
 	t.Helper()
 	b := &builds{arguments: map[string]amqp091.Table{}, err: refusal}
@@ -118,7 +119,8 @@ func TestProtectionIsForItsTopicOnly(t *testing.T) {
 	assert.Equal(t, before, users)
 }
 
-// What depends on the topic is refused when that is known: another dead-letter queue, and a name that nobody could declare.
+// What depends on the topic is refused when that is known: another dead-letter queue, and a name that nobody could
+// declare.
 func TestProtectionOfATopicIsRefused(t *testing.T) {
 	t.Parallel()
 

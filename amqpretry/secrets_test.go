@@ -14,7 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
-// A URI that cannot be used is refused at once, and nothing of it is told: who cannot read it cannot know what belongs to the password.
+// A URI that cannot be used is refused at once, and nothing of it is told: who cannot read it cannot know what belongs
+// to the password.
 func TestNewRefusesURIs(t *testing.T) {
 	t.Parallel()
 

@@ -311,7 +311,8 @@ func TestClosedRetrierGivesNoSubscriber(t *testing.T) {
 	assert.ErrorContains(t, err, "closed")
 }
 
-// delivered is a subscriber that hands out deliveries as a stock subscriber on the retrier's config does, without a broker.
+// delivered is a subscriber that hands out deliveries as a stock subscriber on the retrier's config does, without a
+// broker.
 type delivered struct {
 	config     amqp.Config
 	deliveries chan amqp091.Delivery
@@ -540,8 +541,8 @@ func TestForeignMessagesPassUntouched(t *testing.T) {
 	}
 }
 
-// A ghost is what a stock subscriber makes of the broker's cancelling its consumer. It must reach no handler, and be nacked,
-// which makes the subscriber reconnect.
+// A ghost is what a stock subscriber makes of the broker's cancelling its consumer. It must reach no handler, and be
+// nacked, which makes the subscriber reconnect.
 func TestGhostReachesNoHandler(t *testing.T) {
 	t.Parallel()
 

@@ -22,9 +22,8 @@ func (p Policies) keyFor(topic string) (key string, found bool) {
 	return key, found
 }
 
-// compareGlobs puts the more specific one first: more literal characters, then a longer literal beginning, then fewer stars, then the
-// alphabet.
-// It is a total order, so what is found does not depend on the order of a map.
+// compareGlobs puts the more specific one first: more literal characters, then a longer literal beginning, then fewer
+// stars, then the alphabet. It is a total order, so what is found does not depend on the order of a map.
 func compareGlobs(a, b string) int {
 	return cmp.Or(
 		cmp.Compare(literals(b), literals(a)),
@@ -45,7 +44,8 @@ func literalPrefix(glob string) int {
 	return utf8.RuneCountInString(glob)
 }
 
-// globMatches walks both texts once, and goes back to the last star only, so its time is bounded by the product of their lengths.
+// globMatches walks both texts once, and goes back to the last star only, so its time is bounded by the product of
+// their lengths.
 func globMatches(glob, topic string) bool {
 	afterStar, retry := -1, 0 // where to go on after the last star, and with what it has not eaten yet
 	g, t := 0, 0

@@ -5,11 +5,13 @@ import (
 	"time"
 )
 
-// None says, in the policy of a topic, that there is to be none of what the Default has: as Immediate, Jitter or MaxAge.
+// None says, in the policy of a topic, that there is to be none of what the Default has: as Immediate, Jitter or
+// MaxAge.
 const None = -1
 
-// over is the policy with what it leaves out taken from another one: field by field, but for the schedule, which is the delays with their
-// number. What its mode has no use for is not taken. Who says when to retry wants to, whatever the mode of the other one.
+// over is the policy with what it leaves out taken from another one: field by field, but for the schedule, which is the
+// delays with their number. What its mode has no use for is not taken. Who says when to retry wants to, whatever the
+// mode of the other one.
 func (p Policy) over(d Policy) Policy {
 	if p.Mode == "" && (p.Retries != 0 || len(p.Delays) > 0 || !p.Backoff.IsZero()) {
 		p.Mode = ModeRetry // it says how
@@ -42,8 +44,8 @@ func (p Policy) over(d Policy) Policy {
 	return p.scheduleOver(d)
 }
 
-// scheduleOver takes the delays of another policy where it says none, as many of them as it says, and the number of retries where it has a
-// backoff of its own, which has no end by itself.
+// scheduleOver takes the delays of another policy where it says none, as many of them as it says, and the number of
+// retries where it has a backoff of its own, which has no end by itself.
 func (p Policy) scheduleOver(d Policy) Policy {
 	switch {
 	case len(p.Delays) > 0:

@@ -112,8 +112,8 @@ func (m ErrorMatch) validate() (problem, wanted string) {
 	return "", ""
 }
 
-// same tells whether both match by the same type, or by the same error. Errors that cannot be compared, which errors.Is does
-// not find either, are the same if their types are.
+// same tells whether both match by the same type, or by the same error. Errors that cannot be compared, which errors.Is
+// does not find either, are the same if their types are.
 func (m ErrorMatch) same(o ErrorMatch) bool {
 	a, b := reflect.ValueOf(m.target), reflect.ValueOf(o.target)
 	if m.typ != o.typ || m.name != o.name || a.IsValid() != b.IsValid() {

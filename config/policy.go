@@ -31,7 +31,8 @@ type QueueType string
 const (
 	// QueueTypeQuorum keeps waiting messages replicated and hands them back at least once. The zero value means this.
 	QueueTypeQuorum QueueType = "quorum"
-	// QueueTypeClassic is lighter, and loses messages when the target queue is unavailable as they expire, or the broker is killed just then.
+	// QueueTypeClassic is lighter, and loses messages when the target queue is unavailable as they expire, or the
+	// broker is killed just then.
 	QueueTypeClassic QueueType = "classic"
 )
 
@@ -97,7 +98,8 @@ const (
 	MaxRetries = 1000
 	// DefaultCrashLimit is what [Policy.CrashLimit] is when it is 0.
 	DefaultCrashLimit = 10
-	// MaxCrashLimit stays below 20, the delivery limit of a quorum queue since RabbitMQ 4.0: the broker drops beyond that.
+	// MaxCrashLimit stays below 20, the delivery limit of a quorum queue since RabbitMQ 4.0: the broker drops beyond
+	// that.
 	MaxCrashLimit = 19
 	// MaxImmediate bounds [Policy.Immediate].
 	MaxImmediate = 10
@@ -122,8 +124,8 @@ const (
 //
 // The handler runs once more than there are retries, and once more for each immediate try.
 //
-// Everything but Protect, which is about the main queue, is free to change at any time, also while versions with different
-// policies run side by side.
+// Everything but Protect, which is about the main queue, is free to change at any time, also while versions with
+// different policies run side by side.
 type Policy struct {
 	// Mode defaults to ModeRetry.
 	Mode Mode `yaml:"mode,omitempty" json:"mode,omitzero" koanf:"mode" mapstructure:"mode"`
@@ -137,18 +139,21 @@ type Policy struct {
 	Backoff Backoff `yaml:"backoff,omitempty" json:"backoff,omitzero" koanf:"backoff" mapstructure:"backoff"`
 	// Immediate is how often a failed handler is called again at once, in the same process, before the first delayed
 	// retry: 0..10, default 0. They hold up the messages behind, like a slow handler does, and belong to the first
-	// attempt: only when the last of them has failed does the attempt count as failed. A mode without retries has them, too.
+	// attempt: only when the last of them has failed does the attempt count as failed. A mode without retries has them,
+	// too.
 	Immediate int `yaml:"immediate,omitempty" json:"immediate,omitzero" koanf:"immediate" mapstructure:"immediate"`
-	// Jitter shortens each of the policy's own delays by a random part, so that what fails now and then does not fall into
-	// step: with 0.2 a delay of 30s is 24s to 30s. 0..1, default 0. No queue is added. But a message never overtakes one that
-	// went into the same retry queue before it, so those behind a longer wait come later, though never after the whole delay:
-	// of a burst most come back near its end, in the order and at the pace in which they failed.
+	// Jitter shortens each of the policy's own delays by a random part, so that what fails now and then does not fall
+	// into step: with 0.2 a delay of 30s is 24s to 30s. 0..1, default 0. No queue is added. But a message never
+	// overtakes one that went into the same retry queue before it, so those behind a longer wait come later, though
+	// never after the whole delay: of a burst most come back near its end, in the order and at the pace in which they
+	// failed.
 	Jitter float64 `yaml:"jitter,omitempty" json:"jitter,omitzero" koanf:"jitter" mapstructure:"jitter"`
 	// MaxAge is the age at which a message expires: it is handled no more, and no wait begins that would last longer.
-	// It counts from the message's timestamp property, else from its first delivery. It must be longer than the first delay. 0 means that only the message's own
-	// expiration, if it has one, sets a deadline.
+	// It counts from the message's timestamp property, else from its first delivery. It must be longer than the first
+	// delay. 0 means that only the message's own expiration, if it has one, sets a deadline.
 	MaxAge time.Duration `yaml:"max_age,omitempty" json:"max_age,omitzero" koanf:"max_age" mapstructure:"max_age"`
-	// OnExpiry says where a message goes that has expired, by MaxAge or its own expiration. Defaults to ExpiryDeadLetter.
+	// OnExpiry says where a message goes that has expired, by MaxAge or its own expiration. Defaults to
+	// ExpiryDeadLetter.
 	OnExpiry Expiry `yaml:"on_expiry,omitempty" json:"on_expiry,omitzero" koanf:"on_expiry" mapstructure:"on_expiry"`
 	// MaxPostpone is the age up to which a message can be postponed, which uses up no attempt; then it goes to the
 	// dead-letter queue. Counts as MaxAge does. It is also the longest wait that an error can ask for. Default 24h.
@@ -287,8 +292,9 @@ func (p Policy) DistinctDelays() []time.Duration {
 	return slices.Compact(delays)
 }
 
-// TotalWait is how long a message that never succeeds waits in all, before it goes to the dead-letter queue: the sum
-// of the schedule. The time in handlers and in the main queue comes on top, and so do waits that errors ask for. A sum beyond 292 years stays at that.
+// TotalWait is how long a message that never succeeds waits in all, before it goes to the dead-letter queue: the sum of
+// the schedule. The time in handlers and in the main queue comes on top, and so do waits that errors ask for. A sum
+// beyond 292 years stays at that.
 func (p Policy) TotalWait() time.Duration {
 	var total time.Duration
 	for _, delay := range p.Schedule() {
@@ -300,8 +306,8 @@ func (p Policy) TotalWait() time.Duration {
 	return total
 }
 
-// DelayFor is the shortest delay of the policy that is not shorter than wanted, or the longest where there is none. It is
-// 0 only for a policy that retries nothing.
+// DelayFor is the shortest delay of the policy that is not shorter than wanted, or the longest where there is none. It
+// is 0 only for a policy that retries nothing.
 func (p Policy) DelayFor(wanted time.Duration) time.Duration {
 	var found, longest time.Duration
 	for retry := range p.MaxRetries() {

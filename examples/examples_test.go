@@ -25,8 +25,8 @@ var realQueues = []string{"orders", "payments", "mails", "prices", "cards"}
 // arguments keep the examples that run for long by default short.
 var arguments = map[string][]string{"metrics": {"-for", "1s", "-listen", "127.0.0.1:0"}}
 
-// A broker at AMQP_URI may be one that a service uses: examples take no message from it that is not theirs, and leave it as it was,
-// also when they are interrupted. `make demo` does not even touch it, unless it is told to.
+// A broker at AMQP_URI may be one that a service uses: examples take no message from it that is not theirs, and leave
+// it as it was, also when they are interrupted. `make demo` does not even touch it, unless it is told to.
 func TestExamplesLeaveTheBrokerAsItWas(t *testing.T) {
 	broker := brokertest.Start(t)
 	fill(t, broker.URI)

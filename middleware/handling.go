@@ -123,7 +123,8 @@ func (a *attempt) fail(err error, last bool) (retry.Verdict, error) {
 	return s.Verdict, a.delivery.Settle(a.ctx, s)
 }
 
-// remember returns what gives the message back what it had: a try sees it as it arrived, whatever the one before has done.
+// remember returns what gives the message back what it had: a try sees it as it arrived, whatever the one before has
+// done.
 func remember(msg *message.Message) (restore func()) {
 	uuid, metadata, payload := msg.UUID, maps.Clone(msg.Metadata), slices.Clone(msg.Payload)
 

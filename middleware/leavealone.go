@@ -9,8 +9,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// failureListener is a Delivery that wants to know why a handler has failed of which the middleware leaves the message alone: of a
-// dead letter, which has no further queue to go to.
+// failureListener is a Delivery that wants to know why a handler has failed of which the middleware leaves the message
+// alone: of a dead letter, which has no further queue to go to.
 type failureListener interface {
 	// Failed is told before the router answers. text is what may be logged of err.
 	Failed(handler string, err error, text string)

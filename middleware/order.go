@@ -10,14 +10,15 @@ import (
 type OrderMode string
 
 const (
-	// OrderEnforce refuses to start, as far as the mistake is seen then, and stops a subscription that would lose messages.
+	// OrderEnforce refuses to start, as far as the mistake is seen then, and stops a subscription that would lose
+	// messages.
 	OrderEnforce OrderMode = "enforce"
 	// OrderLog only logs the mistake.
 	OrderLog OrderMode = "log"
 )
 
-// OrderError reports a middleware of Watermill, or of package protect, in a place where messages are lost, spin, or are not
-// retried.
+// OrderError reports a middleware of Watermill, or of package protect, in a place where messages are lost, spin, or are
+// not retried.
 type OrderError struct {
 	// Handler is its name in the router, Topic what it subscribes to. Both are empty where they are not known yet.
 	Handler, Topic string
@@ -25,7 +26,8 @@ type OrderError struct {
 	Middleware string
 	// Problem says where it is and what that leads to, Remedy what to do.
 	Problem, Remedy string
-	// Severe is true where it is of no use, or loses messages: a router with it does not start under OrderEnforce. Else it is only logged.
+	// Severe is true where it is of no use, or loses messages: a router with it does not start under OrderEnforce. Else
+	// it is only logged.
 	Severe bool
 }
 

@@ -56,8 +56,8 @@ type outcome struct {
 	refused error
 }
 
-// run handles messages in a router of Watermill with ours among its middlewares. One that is refused is acknowledged, as gochannel would redeliver it
-// for ever.
+// run handles messages in a router of Watermill with ours among its middlewares. One that is refused is acknowledged,
+// as gochannel would redeliver it for ever.
 func run(t *testing.T, judge *engine.Engine, messages int, handler message.NoPublishHandlerFunc, middlewares ...message.HandlerMiddleware) outcome {
 	t.Helper()
 
@@ -201,7 +201,8 @@ func TestOrderOfMiddlewares(t *testing.T) {
 	}
 }
 
-// What is harmless with the retrier's own subscriber can lose messages on a stock one, whose deliveries cannot be refused.
+// What is harmless with the retrier's own subscriber can lose messages on a stock one, whose deliveries cannot be
+// refused.
 func TestOrderOfMiddlewaresOnStockSubscribers(t *testing.T) {
 	logger := watermill.NewCaptureLogger()
 	d := &played{engine: &engine.Engine{Logger: logger}, settled: make(chan engine.Settlement, 1)}

@@ -7,8 +7,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/engine"
 )
 
-// Poison is the router middleware for handlers without retries: their first failure goes to the dead-letter queue, whatever the policy of
-// its queue says of retries. It may be added to single handlers of a router that has [Retry].
+// Poison is the router middleware for handlers without retries: their first failure goes to the dead-letter queue,
+// whatever the policy of its queue says of retries. It may be added to single handlers of a router that has [Retry].
 type Poison struct {
 	// Of is the retrier whose messages are handled, as its method Poison sets it; nil: those of all retriers.
 	Of any

@@ -9,8 +9,8 @@ import (
 // Retry is the router middleware that gives failed messages their durable, delayed, non-blocking retries. It belongs
 // outermost: what is added after it is part of the attempt.
 //
-// Retrier.Middleware in package amqpretry is one. Messages that no retrier has received pass it untouched, and where that is a mistake, it
-// says so in the log, once for each handler.
+// Retrier.Middleware in package amqpretry is one. Messages that no retrier has received pass it untouched, and where
+// that is a mistake, it says so in the log, once for each handler.
 type Retry struct {
 	// Of is the retrier whose messages are handled, as its method Middleware sets it; nil: those of all retriers.
 	Of any

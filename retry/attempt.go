@@ -17,9 +17,10 @@ type Attempt struct {
 	Failures int
 	// MaxRetries of the policy: Number goes up to MaxRetries + 1.
 	MaxRetries int
-	// Last is true when a failure now is final: the message goes to the dead-letter queue, or is dropped under [config.ExpiryDrop].
-	// No retry is left, or the wait for it would end after the Deadline, however short jitter makes it. It is about a plain error; what
-	// the handler says with RetryAfter or Permanent, or the policy says of the error, can end it otherwise.
+	// Last is true when a failure now is final: the message goes to the dead-letter queue, or is dropped under
+	// [config.ExpiryDrop]. No retry is left, or the wait for it would end after the Deadline, however short jitter
+	// makes it. It is about a plain error; what the handler says with RetryAfter or Permanent, or the policy says of
+	// the error, can end it otherwise.
 	Last bool
 	// Calls of a handler before this one, over all lives of the message: immediate tries, postponed calls and what was
 	// before a replay included.
@@ -54,8 +55,8 @@ func deliveryFrom(ctx context.Context) delivery {
 	return d
 }
 
-// AttemptFromContext tells where the message stands whose context ctx is. It is false for messages that do not come from a
-// retrier, and under policy "off".
+// AttemptFromContext tells where the message stands whose context ctx is. It is false for messages that do not come
+// from a retrier, and under policy "off".
 func AttemptFromContext(ctx context.Context) (Attempt, bool) {
 	d := deliveryFrom(ctx)
 	if d == nil {
@@ -65,24 +66,26 @@ func AttemptFromContext(ctx context.Context) (Attempt, bool) {
 	return d.Attempt()
 }
 
-// Withdrawn tells whether the message whose context ctx is was taken away from its handler: by a close that has waited long enough, or
-// a lost connection. What the handler then returns counts for nothing, as the broker delivers the message again. It is false for
-// messages that do not come from a retrier.
+// Withdrawn tells whether the message whose context ctx is was taken away from its handler: by a close that has waited
+// long enough, or a lost connection. What the handler then returns counts for nothing, as the broker delivers the
+// message again. It is false for messages that do not come from a retrier.
 func Withdrawn(ctx context.Context) bool {
 	d := deliveryFrom(ctx)
 	return d != nil && d.Withdrawn()
 }
 
-// MarkHandled notes on the message whose context ctx is that its handler has succeeded, under a mark that is the caller's own. A copy of
-// the message has it if a middleware outside makes a failure of the success after all: [HandledMark] tells it in the retry. It is for
-// middlewares that remember what was handled, and does nothing for messages that do not come from a retrier.
+// MarkHandled notes on the message whose context ctx is that its handler has succeeded, under a mark that is the
+// caller's own. A copy of the message has it if a middleware outside makes a failure of the success after all:
+// [HandledMark] tells it in the retry. It is for middlewares that remember what was handled, and does nothing for
+// messages that do not come from a retrier.
 func MarkHandled(ctx context.Context, mark string) {
 	if d := deliveryFrom(ctx); d != nil {
 		d.MarkHandled(mark)
 	}
 }
 
-// HandledMark returns the mark of the last call of [MarkHandled] for the message whose context ctx is; empty if there was none.
+// HandledMark returns the mark of the last call of [MarkHandled] for the message whose context ctx is; empty if there
+// was none.
 func HandledMark(ctx context.Context) string {
 	d := deliveryFrom(ctx)
 	if d == nil {

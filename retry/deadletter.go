@@ -7,11 +7,12 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/contextkey"
 )
 
-// DeadLetter is what a dead letter tells of its failure, to a handler that is fed from a dead-letter queue. Everything in it comes
-// from headers of the message, which anybody who can publish can write: it is for people to read and for programs to count.
+// DeadLetter is what a dead letter tells of its failure, to a handler that is fed from a dead-letter queue. Everything
+// in it comes from headers of the message, which anybody who can publish can write: it is for people to read and for
+// programs to count.
 //
-// Of a message that the broker itself has dead-lettered it has the Reason, the Queue, LastFailure, and where the message came
-// from; of one that somebody has put there by hand nothing but the Queue.
+// Of a message that the broker itself has dead-lettered it has the Reason, the Queue, LastFailure, and where the
+// message came from; of one that somebody has put there by hand nothing but the Queue.
 type DeadLetter struct {
 	// Reason why it was dead-lettered; empty if that is not known.
 	Reason Reason
@@ -25,7 +26,8 @@ type DeadLetter struct {
 	Handler string
 	Host    string
 
-	// Attempts are the calls of a handler over all lives of the message, Replays how often it came back from the dead-letter queue.
+	// Attempts are the calls of a handler over all lives of the message, Replays how often it came back from the
+	// dead-letter queue.
 	Attempts int
 	Replays  int
 	// FirstFailure and LastFailure are when it failed. History has the first failed call and the last nine.
@@ -36,7 +38,8 @@ type DeadLetter struct {
 	Since    time.Time
 	Deadline time.Time
 
-	// Exchange and RoutingKey that it first came by; the default exchange is empty. Expiration and UserID as the publisher had set them.
+	// Exchange and RoutingKey that it first came by; the default exchange is empty. Expiration and UserID as the
+	// publisher had set them.
 	Exchange   string
 	RoutingKey string
 	Expiration string
@@ -45,8 +48,8 @@ type DeadLetter struct {
 	Removed string
 }
 
-// DeadLetterFromContext tells of the failure of the dead letter whose context ctx is. It is false for messages that do not come
-// from a dead-letter queue.
+// DeadLetterFromContext tells of the failure of the dead letter whose context ctx is. It is false for messages that do
+// not come from a dead-letter queue.
 func DeadLetterFromContext(ctx context.Context) (DeadLetter, bool) {
 	l, ok := ctx.Value(contextkey.DeadLetter{}).(DeadLetter)
 	return l, ok

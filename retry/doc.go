@@ -21,14 +21,16 @@
 //  5. Retryable() bool, as in many libraries: false is permanent
 //  6. a panic, any other error: retried
 //
-// A handler that panics with an error is taken at that error's word. The outputs of a failed handler are not published. A shutdown is
-// told by the message's context as it was before the handler ran, never by the error: a handler may return context.Canceled for
-// reasons of its own. docs/outcomes.md has a table of what happens when.
+// A handler that panics with an error is taken at that error's word. The outputs of a failed handler are not published.
+// A shutdown is told by the message's context as it was before the handler ran, never by the error: a handler may
+// return context.Canceled for reasons of its own. docs/outcomes.md has a table of what happens when.
 //
 // # What a handler can ask
 //
-// [AttemptFromContext] tells which attempt this is and what failed before, [DeadLetterFromContext] why a dead letter has failed, where a
-// handler is fed from a dead-letter queue. [Event] is what a program is told of everything that happens.
+// [AttemptFromContext] tells which attempt this is and what failed before, [DeadLetterFromContext] why a dead letter
+// has failed, where a handler is fed from a dead-letter queue. [Event] is what a program is told of everything that
+// happens.
 //
-// The package knows Watermill's messages, and neither a router nor a broker: a library that only marks its errors can import it.
+// The package knows Watermill's messages, and neither a router nor a broker: a library that only marks its errors can
+// import it.
 package retry

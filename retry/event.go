@@ -10,52 +10,57 @@ import (
 type EventKind string
 
 // The kinds of events about a message. An attempt begins with EventAttempt and ends with exactly one of EventSucceeded,
-// EventFailed and EventRequeued; immediate tries are attempts of their own here. A message that no handler may see is told of with
-// EventUnhandled. EventFailed and EventUnhandled are followed by what was done about them: by exactly one of EventRetried, EventPostponed,
-// EventDeadLettered, EventDropped and EventAbandoned, or, where the verdict is to call the handler again at once, by the next EventAttempt,
-// unless a shutdown comes in between.
+// EventFailed and EventRequeued; immediate tries are attempts of their own here. A message that no handler may see is
+// told of with EventUnhandled. EventFailed and EventUnhandled are followed by what was done about them: by exactly one
+// of EventRetried, EventPostponed, EventDeadLettered, EventDropped and EventAbandoned, or, where the verdict is to call
+// the handler again at once, by the next EventAttempt, unless a shutdown comes in between.
 const (
 	// EventAttempt fires before a handler is called.
 	EventAttempt EventKind = "attempt"
-	// EventSucceeded fires when the handler has succeeded and its outputs are published: the message is being acknowledged.
-	// On a stock subscriber it fires when the handler has returned.
+	// EventSucceeded fires when the handler has succeeded and its outputs are published: the message is being
+	// acknowledged. On a stock subscriber it fires when the handler has returned.
 	EventSucceeded EventKind = "succeeded"
-	// EventFailed fires when it is decided what is to happen after a failed attempt, or one that postpones: see Class, Err and
-	// Verdict. A shutdown is none.
+	// EventFailed fires when it is decided what is to happen after a failed attempt, or one that postpones: see Class,
+	// Err and Verdict. A shutdown is none.
 	EventFailed EventKind = "failed"
-	// EventUnhandled fires when it is decided what is to happen to a message that no handler may see: it cannot be decoded, its
-	// consumers die of it, it has expired, or it is not due yet and goes on waiting.
+	// EventUnhandled fires when it is decided what is to happen to a message that no handler may see: it cannot be
+	// decoded, its consumers die of it, it has expired, or it is not due yet and goes on waiting.
 	EventUnhandled EventKind = "unhandled"
-	// EventRequeued fires when an attempt ends uncounted and the message goes back to its queue: a shutdown, a lost connection.
+	// EventRequeued fires when an attempt ends uncounted and the message goes back to its queue: a shutdown, a lost
+	// connection.
 	EventRequeued EventKind = "requeued"
 	// EventRetried fires when the broker has confirmed the copy that waits for its retry.
 	EventRetried EventKind = "retried"
-	// EventPostponed fires when the broker has confirmed the copy of a message that waits without having used up an attempt.
+	// EventPostponed fires when the broker has confirmed the copy of a message that waits without having used up an
+	// attempt.
 	EventPostponed EventKind = "postponed"
 	// EventDeadLettered fires when the broker has confirmed the copy in the dead-letter queue: the place for an alarm.
 	EventDeadLettered EventKind = "dead-lettered"
 	// EventDropped fires when a message is acknowledged without a copy, because its error or its policy says so.
 	EventDropped EventKind = "dropped"
-	// EventAbandoned fires when a copy was given up, because the channel of its delivery is gone or the retrier is closing: the
-	// broker delivers the message again, and what failed is not counted.
+	// EventAbandoned fires when a copy was given up, because the channel of its delivery is gone or the retrier is
+	// closing: the broker delivers the message again, and what failed is not counted.
 	EventAbandoned EventKind = "abandoned"
-	// EventSetAside fires when a handler that is fed from a dead-letter queue has failed: its message stays there, and is handed out
-	// again after Took. Err is its error. Dead letters have no other events.
+	// EventSetAside fires when a handler that is fed from a dead-letter queue has failed: its message stays there, and
+	// is handed out again after Took. Err is its error. Dead letters have no other events.
 	EventSetAside EventKind = "set-aside"
 )
 
 // The kinds of events about queues and connections.
 const (
-	// EventHeld fires when failed deliveries of a queue are held for longer than Options.HoldWarning, because the broker does
-	// not confirm their copies, and again after each such time: see Held and Err, a *HeldError.
+	// EventHeld fires when failed deliveries of a queue are held for longer than Options.HoldWarning, because the
+	// broker does not confirm their copies, and again after each such time: see Held and Err, a *HeldError.
 	EventHeld EventKind = "held"
 	// EventReleased fires when none of a queue's failed deliveries waits any more, after EventHeld.
 	EventReleased EventKind = "released"
-	// EventTopologyDeclared fires when the topology of a topic was declared: by Subscribe, and again after each reconnect.
+	// EventTopologyDeclared fires when the topology of a topic was declared: by Subscribe, and again after each
+	// reconnect.
 	EventTopologyDeclared EventKind = "topology-declared"
-	// EventTopologyRepaired fires when the retry topology of a queue was declared again because a part of it was missing.
+	// EventTopologyRepaired fires when the retry topology of a queue was declared again because a part of it was
+	// missing.
 	EventTopologyRepaired EventKind = "topology-repaired"
-	// EventConsuming fires when a subscription of the retrier's own subscriber has begun to consume, also after each reconnect.
+	// EventConsuming fires when a subscription of the retrier's own subscriber has begun to consume, also after each
+	// reconnect.
 	EventConsuming EventKind = "consuming"
 	// EventStoppedConsuming fires when it has stopped.
 	EventStoppedConsuming EventKind = "stopped-consuming"
@@ -71,9 +76,10 @@ const (
 
 // Event tells of something that has happened.
 //
-// OnEvent gets them all. It is passive: what it does changes nothing, and a panic in it is logged. It is called in the middle of the
-// work: it must return, and soon, and must not call the retrier (a goroutine of its own may). It must be safe for concurrent use: the
-// events of one delivery come one after the other and in order, those of others at the same time.
+// OnEvent gets them all. It is passive: what it does changes nothing, and a panic in it is logged. It is called in the
+// middle of the work: it must return, and soon, and must not call the retrier (a goroutine of its own may). It must be
+// safe for concurrent use: the events of one delivery come one after the other and in order, those of others at the
+// same time.
 type Event struct {
 	Kind EventKind
 	At   time.Time
@@ -82,13 +88,13 @@ type Event struct {
 	Topic   string
 	Queue   string
 	Handler string
-	// DeadLetters tells that it is about a subscription to the dead letters of the topic, and not to the topic itself: Queue is the
-	// dead-letter queue.
+	// DeadLetters tells that it is about a subscription to the dead letters of the topic, and not to the topic itself:
+	// Queue is the dead-letter queue.
 	DeadLetters bool
 
-	// Message is the message as the handler has it: not to be kept or changed. Where no handler saw it (undecodable, crashed), or one
-	// still has it (requeued, as a close has waited long enough), it is what could be made of the delivery: its payload, its string
-	// headers, its id.
+	// Message is the message as the handler has it: not to be kept or changed. Where no handler saw it (undecodable,
+	// crashed), or one still has it (requeued, as a close has waited long enough), it is what could be made of the
+	// delivery: its payload, its string headers, its id.
 	Message *message.Message
 	// Attempt is where the message stood when the attempt began.
 	Attempt Attempt
@@ -96,18 +102,20 @@ type Event struct {
 	Calls int
 	// Class of a failure, from EventFailed and EventUnhandled on.
 	Class Class
-	// Verdict over a message: what is to be done, with EventFailed and EventUnhandled; what was done, with the events after them.
+	// Verdict over a message: what is to be done, with EventFailed and EventUnhandled; what was done, with the events
+	// after them.
 	Verdict Verdict
 	// Err is the error itself, with a text that nobody has redacted; that of a failure also with the events after it.
 	Err error
-	// Took is how long it took: an attempt, from the call of the handler; what was done about a failure, since it was decided, which
-	// is how long the broker took to confirm the copy. With EventHeld, how long the copy that it reports has been waiting.
+	// Took is how long it took: an attempt, from the call of the handler; what was done about a failure, since it was
+	// decided, which is how long the broker took to confirm the copy. With EventHeld, how long the copy that it reports
+	// has been waiting.
 	Took time.Duration
 
 	// Held is how many failed deliveries of the queue wait for their copies to be confirmed.
 	Held int
 
-	// Connection is which: "subscriber", "dead-letter subscriber", "forwarder", which publishes the copies, or "observer", which looks
-	// at queue depths.
+	// Connection is which: "subscriber", "dead-letter subscriber", "forwarder", which publishes the copies, or
+	// "observer", which looks at queue depths.
 	Connection string
 }

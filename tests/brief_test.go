@@ -58,8 +58,8 @@ func (s *service) failing(ctx context.Context, sub message.Subscriber, topic str
 
 func (s *service) removeAll(queue string) { s.Broker.remove(queue+".retry", queue, queue+".dlq") }
 
-// Queues come and go, each with a message that fails. Of those that are gone nothing is kept: no channel on either connection, no goroutine, and
-// no name.
+// Queues come and go, each with a message that fails. Of those that are gone nothing is kept: no channel on either
+// connection, no goroutine, and no name.
 func TestBriefQueuesLeaveNothing(t *testing.T) {
 	t.Parallel()
 	const channels, queues = 4, 15

@@ -88,8 +88,8 @@ func (s *service) file(a *archive) {
 	s.Router.AddConsumerHandler(uniqueName("archive"), s.Queue, sub, a.handle)
 }
 
-// Dead letters are a topic like any other, in the same router and behind the same middleware: their handler gets the message and
-// why it has failed, and what it takes is out of the queue.
+// Dead letters are a topic like any other, in the same router and behind the same middleware: their handler gets the
+// message and why it has failed, and what it takes is out of the queue.
 func TestDeadLetters_AreATopic(t *testing.T) {
 	t.Parallel()
 
@@ -214,8 +214,8 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	assert.Zero(t, svc.Broker.depth(svc.dlq()))
 }
 
-// However many dead letters fail for ever, within the bound, those behind them are handled: the broker would hand out again first what it
-// gets back. The failing ones do not spin meanwhile.
+// However many dead letters fail for ever, within the bound, those behind them are handled: the broker would hand out
+// again first what it gets back. The failing ones do not spin meanwhile.
 func TestDeadLetters_MakeRoom(t *testing.T) {
 	t.Parallel()
 
@@ -276,7 +276,8 @@ func declareDeadLetters(t *testing.T, broker *rabbit, queue string, queueType co
 	})
 }
 
-// What the broker itself has dead-lettered from a protected queue, and what people have put there, is told as far as it is known.
+// What the broker itself has dead-lettered from a protected queue, and what people have put there, is told as far as it
+// is known.
 func TestDeadLetters_OfOthers(t *testing.T) {
 	t.Parallel()
 

@@ -219,8 +219,8 @@ func (s *service) close() time.Duration {
 	return took
 }
 
-// checkEvents holds what every service was told against what events promise, whatever happened to it: each attempt has one end, and
-// each failure one outcome.
+// checkEvents holds what every service was told against what events promise, whatever happened to it: each attempt has
+// one end, and each failure one outcome.
 func (s *service) checkEvents() {
 	s.t.Helper()
 
@@ -424,8 +424,8 @@ func closesWithin[T any](t *testing.T, within time.Duration, ch <-chan T, what s
 
 var errFate = errors.New("this message fails")
 
-// byFate is a handler that does with a message what its id begins with: ok, once and twice (failures before it succeeds),
-// never, panic. It decides by the attempt that the library tells, so a duplicate has the same fate.
+// byFate is a handler that does with a message what its id begins with: ok, once and twice (failures before it
+// succeeds), never, panic. It decides by the attempt that the library tells, so a duplicate has the same fate.
 func byFate(msg *message.Message) error {
 	attempt, _ := retry.AttemptFromContext(msg.Context())
 	if succeeds(msg.UUID, attempt.Number) {
@@ -494,8 +494,8 @@ func (s *service) deadLettered() int {
 	return len(dead)
 }
 
-// finish waits until every message has met its fate: processed, or in the dead-letter queue for the right reason. Then it
-// closes the service and counts what there was too much of, which may not exceed the bound.
+// finish waits until every message has met its fate: processed, or in the dead-letter queue for the right reason. Then
+// it closes the service and counts what there was too much of, which may not exceed the bound.
 func (s *service) finish(ids []string, within time.Duration, bound int) {
 	s.t.Helper()
 	letters := doomed(ids)
@@ -623,8 +623,8 @@ func (r *rabbit) publishTo(exchange, key string, messages ...amqp091.Publishing)
 	})
 }
 
-// depth is how many messages are ready in a queue; -1 when it is not there, or the broker does not answer. The broker asks a
-// quorum queue for no longer than 250 ms and then says 0, so a 0 counts only when it is said again.
+// depth is how many messages are ready in a queue; -1 when it is not there, or the broker does not answer. The broker
+// asks a quorum queue for no longer than 250 ms and then says 0, so a 0 counts only when it is said again.
 func (r *rabbit) depth(queue string) int {
 	n := -1
 	_ = r.try(func(ch *amqp091.Channel) error {

@@ -56,7 +56,8 @@ func manyHeaders(n int) amqp091.Table {
 // framed is a message whose content header has a frame of just so many bytes.
 func framed(t *testing.T, id string, bytes int) amqp091.Publishing {
 	t.Helper()
-	// Of the frame 8, of the content header 14, of the table 4, the delivery mode 1; an entry has 1 + its key + 5 + its text.
+	// Of the frame 8, of the content header 14, of the table 4, the delivery mode 1; an entry has 1 + its key + 5 + its
+	// text.
 	p := with(id, amqp091.Table{"big": ""})
 	size := 8 + 14 + 4 + 1
 	for key, value := range p.Headers {
@@ -69,8 +70,8 @@ func framed(t *testing.T, id string, bytes int) amqp091.Publishing {
 	return p
 }
 
-// RabbitMQ hands on what amqp091-go cannot read, and for which that would give up its connection, again and again. No such message
-// stops a consumer: no handler sees it, and it is a dead letter without the headers that cannot be read.
+// RabbitMQ hands on what amqp091-go cannot read, and for which that would give up its connection, again and again. No
+// such message stops a consumer: no handler sees it, and it is a dead letter without the headers that cannot be read.
 func TestHostile_UnreadableHeaders(t *testing.T) {
 	t.Parallel()
 
@@ -160,8 +161,8 @@ func TestHostile_UnreadableDeadLetters(t *testing.T) {
 	assert.Equal(t, 1, network.dialled(letters))
 }
 
-// Whatever the size of its headers, byte by byte at the edges: a message ends whole, or as too large without its largest header,
-// and no connection is lost.
+// Whatever the size of its headers, byte by byte at the edges: a message ends whole, or as too large without its
+// largest header, and no connection is lost.
 func TestHostile_EveryHeaderSize(t *testing.T) {
 	t.Parallel()
 
@@ -190,7 +191,8 @@ func TestHostile_EveryHeaderSize(t *testing.T) {
 				eventually(t, 40*time.Second, func() bool { return len(svc.Letters()) >= sent || lost() }, "all end")
 				require.False(t, lost(), "no connection is lost")
 
-				// A few at a time: of more than 32 acknowledgements at once a quorum queue may lose some with the channel.
+				// A few at a time: of more than 32 acknowledgements at once a quorum queue may lose some with the
+				// channel.
 				for len(messages) > 0 {
 					some := svc.Broker.drain(svc.dlq(), 16, 2*time.Second)
 					require.NotEmpty(t, some, "%d are missing", len(messages))
@@ -259,7 +261,8 @@ func TestHostile_EveryHeaderSize(t *testing.T) {
 	}
 }
 
-// Counts of every kind from a foreign publisher: none gives a message more attempts than the policy, and none takes them all away.
+// Counts of every kind from a foreign publisher: none gives a message more attempts than the policy, and none takes
+// them all away.
 func TestHostile_Counts(t *testing.T) {
 	t.Parallel()
 
@@ -404,8 +407,8 @@ func TestHostile_Destinations(t *testing.T) {
 	})
 }
 
-// Texts of ours that are forged, and properties as no honest publisher sets them: all is kept that is the publisher's, all that is ours
-// is readable and bounded, and the message has its attempts.
+// Texts of ours that are forged, and properties as no honest publisher sets them: all is kept that is the publisher's,
+// all that is ours is readable and bounded, and the message has its attempts.
 func TestHostile_TextsAndProperties(t *testing.T) {
 	t.Parallel()
 
@@ -491,7 +494,8 @@ func TestHostile_TextsAndProperties(t *testing.T) {
 	})
 }
 
-// The broker's largest messages go through retries and into the dead-letter queue whole, and leave nothing behind in memory.
+// The broker's largest messages go through retries and into the dead-letter queue whole, and leave nothing behind in
+// memory.
 func TestHostile_LargestBodies(t *testing.T) {
 	t.Parallel()
 
@@ -546,7 +550,8 @@ func TestHostile_LargestBodies(t *testing.T) {
 	}, "memory")
 }
 
-// What somebody publishes straight into what the plan has declared: it comes back as what it is, or it stays where it was put.
+// What somebody publishes straight into what the plan has declared: it comes back as what it is, or it stays where it
+// was put.
 func TestHostile_IntoTheRetryTopology(t *testing.T) {
 	t.Parallel()
 

@@ -10,7 +10,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
-// SubscribeInitialize has no context: a broker that does not answer it must not keep it from ending with its subscriber or retrier.
+// SubscribeInitialize has no context: a broker that does not answer it must not keep it from ending with its subscriber
+// or retrier.
 func TestSubscribeInitializeEndsWithClose(t *testing.T) {
 	t.Parallel()
 

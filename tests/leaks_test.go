@@ -58,8 +58,9 @@ func occupiedAt(broker *brokertest.Broker) occupied {
 	return found
 }
 
-// holds waits until exactly this is open. The broker hears a little later of what was closed without an answer. Channels for copies may be
-// fewer: they are closed when they are idle for a minute, and rabbitmqctl takes its time on a busy machine.
+// holds waits until exactly this is open. The broker hears a little later of what was closed without an answer.
+// Channels for copies may be fewer: they are closed when they are idle for a minute, and rabbitmqctl takes its time on
+// a busy machine.
 func holds(t *testing.T, broker *brokertest.Broker, when string, want occupied) {
 	t.Helper()
 	look := func() occupied {
@@ -77,7 +78,8 @@ func holds(t *testing.T, broker *brokertest.Broker, when string, want occupied) 
 	require.Equal(t, want, found, "what is open at the broker: %s", when)
 }
 
-// goroutinesOf are the stacks of the library's goroutines, and its clients', that were begun by goroutines with a label.
+// goroutinesOf are the stacks of the library's goroutines, and its clients', that were begun by goroutines with a
+// label.
 func goroutinesOf(label string) []string {
 	var all bytes.Buffer
 	_ = pprof.Lookup("goroutine").WriteTo(&all, 1) // fails with its writer only
@@ -107,9 +109,10 @@ var leakTopics = map[string]config.Policy{
 	"shared-classic": {Delays: ms(50), Scope: config.ScopeShared, QueueType: config.QueueTypeClassic},
 }
 
-// Whatever happens, a retrier has no more open at the broker than what it says: a connection for each subscriber with a channel for each
-// subscription; one for copies, with a channel for each main queue and exchange that has seen a failure within a minute; and one to look at depths, which
-// keeps no channel. Neither messages nor reconnects nor subscriptions that end or fail add to that, and Close leaves nothing.
+// Whatever happens, a retrier has no more open at the broker than what it says: a connection for each subscriber with a
+// channel for each subscription; one for copies, with a channel for each main queue and exchange that has seen a
+// failure within a minute; and one to look at depths, which keeps no channel. Neither messages nor reconnects nor
+// subscriptions that end or fail add to that, and Close leaves nothing.
 func TestLeaks(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
@@ -189,7 +192,8 @@ func (l *leaks) live(t *testing.T) {
 		{"queues that are deleted, copies that are refused", func() {
 			for range 3 {
 				l.again(t, 2, func() { l.Broker.remove("", "own", "shared-classic") })
-				// Those two: RabbitMQ 4.3 may close the whole connection over a queue that is deleted while somebody begins to consume it.
+				// Those two: RabbitMQ 4.3 may close the whole connection over a queue that is deleted while somebody
+				// begins to consume it.
 				eventually(t, 20*time.Second, func() bool { return l.Broker.consumers("own") == 1 && l.Broker.consumers("shared-classic") == 1 }, "the deleted queues are there again")
 				l.Broker.remove("own.retry", "retry.50ms") // the one closes the channel of who publishes, the other returns what is published
 				l.fail(t, 1)
@@ -278,7 +282,8 @@ func (l *leaks) again(t *testing.T, n int, do func()) {
 	eventually(t, 20*time.Second, func() bool { return consuming() >= n }, "they consume again")
 }
 
-// visit is the life of another retrier with all that it can have: a message that fails, a look at the depths, a dead letter.
+// visit is the life of another retrier with all that it can have: a message that fails, a look at the depths, a dead
+// letter.
 func (l *leaks) visit(t *testing.T, oneByOne bool) {
 	t.Helper()
 	dead := make(chan struct{}, 1)

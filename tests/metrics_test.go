@@ -218,7 +218,8 @@ func TestMetrics_OfSharedQueues(t *testing.T) {
 	assert.Equal(t, 1, m.sum("queue_depths_up"))
 }
 
-// What the broker does to a service: it freezes, blocks, cuts, refuses. No scrape fails, and none takes longer than it may.
+// What the broker does to a service: it freezes, blocks, cuts, refuses. No scrape fails, and none takes longer than it
+// may.
 func TestMetrics_OfABrokerInTrouble(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)

@@ -148,8 +148,8 @@ func TestPlainNackUnderPolicyOff(t *testing.T) {
 
 const foreignLog = "Message was not received through this retrier"
 
-// A subscriber of watermill-amqp that was not made with the retrier's config gets no retries: that is said once for each handler, as an
-// error, and the messages pass untouched.
+// A subscriber of watermill-amqp that was not made with the retrier's config gets no retries: that is said once for
+// each handler, as an error, and the messages pass untouched.
 func TestForeignSubscriberIsAnError(t *testing.T) {
 	t.Parallel()
 

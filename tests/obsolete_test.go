@@ -34,8 +34,8 @@ type obsoleteBroker struct {
 	client *management.Client
 }
 
-// An obsoleteTest begins something that takes the broker's statistics, and returns what is to be checked when it is over: so
-// all of them wait at the same time.
+// An obsoleteTest begins something that takes the broker's statistics, and returns what is to be checked when it is
+// over: so all of them wait at the same time.
 type obsoleteTest func(t *testing.T, b *obsoleteBroker) (check func(t *testing.T))
 
 func TestObsolete(t *testing.T) {
@@ -77,8 +77,8 @@ func TestObsolete(t *testing.T) {
 	for i, test := range tests {
 		checks[i] = test.begin(t, b)
 		if i == 0 {
-			// The first test has a quorum queue that tells every 5 s, which the API collects every 5 s. The others need not wait so
-			// long for the first one.
+			// The first test has a quorum queue that tells every 5 s, which the API collects every 5 s. The others need
+			// not wait so long for the first one.
 			broker.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500).")
 		}
 	}

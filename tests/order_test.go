@@ -163,7 +163,8 @@ func TestCheckRouterKeepsARouterFromStarting(t *testing.T) {
 	assert.Equal(t, -1, svc.Broker.depth(svc.Queue))
 }
 
-// Without the plugin a subscription that would lose messages stops with its first one, which no handler sees and nobody loses.
+// Without the plugin a subscription that would lose messages stops with its first one, which no handler sees and nobody
+// loses.
 func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 	t.Parallel()
 
@@ -213,7 +214,8 @@ func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 	}
 }
 
-// InstantAck has acknowledged a message before the retry middleware sees it: that one is handled, as nobody gives it back, and no other.
+// InstantAck has acknowledged a message before the retry middleware sees it: that one is handled, as nobody gives it
+// back, and no other.
 func TestSubscriptionBehindInstantAckStops(t *testing.T) {
 	t.Parallel()
 
@@ -260,8 +262,8 @@ func TestOrderLogOnlyLogs(t *testing.T) {
 	assert.Empty(t, svc.Logs.with("Subscription stops"))
 }
 
-// A deadline that a middleware outside has set, as Watermill's Timeout does, ends no copy: on a stock subscriber each failure made
-// several, and one that came too late made the message spin.
+// A deadline that a middleware outside has set, as Watermill's Timeout does, ends no copy: on a stock subscriber each
+// failure made several, and one that came too late made the message spin.
 func TestStock_DeadlineOutside(t *testing.T) {
 	t.Parallel()
 

@@ -125,8 +125,8 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// stageTest plays one column. A message's UUID is the row that it is for; it comes to the stage, its handler returns what the row says,
-// once, and succeeds with any later call.
+// stageTest plays one column. A message's UUID is the row that it is for; it comes to the stage, its handler returns
+// what the row says, once, and succeeds with any later call.
 type stageTest struct {
 	*service
 	stage string

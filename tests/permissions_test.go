@@ -160,7 +160,8 @@ func billing(uri string) amqp.Config {
 	return amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
 }
 
-// The documented permissions are enough for the whole life of each role, and with any single name less something of it is refused.
+// The documented permissions are enough for the whole life of each role, and with any single name less something of it
+// is refused.
 func TestPermissions(t *testing.T) {
 	t.Parallel()
 
@@ -299,7 +300,8 @@ func (r *roleTest) provision(configure func(string) amqp.Config, topic string, s
 	return plan
 }
 
-// consume subscribes, fails a message, gets it back, fails it again, and dead-letters it; who declares looks at the depths as well.
+// consume subscribes, fails a message, gets it back, fails it again, and dead-letters it; who declares looks at the
+// depths as well.
 func (r *roleTest) consume(configure func(string) amqp.Config, topic string, scope config.Scope, mode topology.Mode) error {
 	if mode == topology.Assume {
 		r.provision(configure, topic, scope)

@@ -96,7 +96,8 @@ func (j *journey) missing() int {
 	return j.count(func(id string, _ []string, done string) bool { return done == "" && !is(id, kindDoomed) })
 }
 
-// publishing publishes all the time, as a stock publisher does, until the test ends: messages of the kinds that are asked for.
+// publishing publishes all the time, as a stock publisher does, until the test ends: messages of the kinds that are
+// asked for.
 func (j *journey) publishing(t *testing.T, conf amqp.Config, queue string) (ask chan<- []string) {
 	t.Helper()
 	conf.Publish.ConfirmDelivery = true
@@ -137,7 +138,8 @@ func (j *journey) publishing(t *testing.T, conf amqp.Config, queue string) (ask 
 	return kinds
 }
 
-// stock runs a service that knows nothing of the library. It may meet no message that it cannot read: it would spin on it.
+// stock runs a service that knows nothing of the library. It may meet no message that it cannot read: it would spin on
+// it.
 func (j *journey) stock(t *testing.T, conf amqp.Config, queue, who string) (stop func()) {
 	t.Helper()
 	logged := newLogs(t)
@@ -172,12 +174,12 @@ func (m bearing) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return m.DefaultMarshaler.Unmarshal(d)
 }
 
-// P8: the whole way of a queue that is in use, to retries and back. Messages come all the time; each is handled, none is lost,
-// none spins, and the dead letters are those that were doomed while everybody had policies.
+// P8: the whole way of a queue that is in use, to retries and back. Messages come all the time; each is handled, none
+// is lost, none spins, and the dead letters are those that were doomed while everybody had policies.
 //
-// On a quorum queue watermill-amqp's own marshaler rejects every message that comes a second time, for its x-delivery-count,
-// and a stock service spins on it, with or without the library. So none fails there in this test while a stock service
-// is on the queue, and none may be returned to it: publishing pauses before the last step.
+// On a quorum queue watermill-amqp's own marshaler rejects every message that comes a second time, for its
+// x-delivery-count, and a stock service spins on it, with or without the library. So none fails there in this test
+// while a stock service is on the queue, and none may be returned to it: publishing pauses before the last step.
 func TestP8_Journey(t *testing.T) {
 	t.Parallel()
 

@@ -371,8 +371,8 @@ func provision(t *testing.T, uri, queue string, options amqpretry.Options) {
 	})
 }
 
-// P8: what a user may not do fails Subscribe with the object; a user who may configure nothing at all works with what was
-// provisioned for him.
+// P8: what a user may not do fails Subscribe with the object; a user who may configure nothing at all works with what
+// was provisioned for him.
 func TestP8_Permissions(t *testing.T) {
 	t.Parallel()
 
@@ -436,8 +436,8 @@ func TestP8_Permissions(t *testing.T) {
 	})
 }
 
-// In the scope "shared" dead letters go by the default exchange. Who may not write to it learns so from Subscribe; and where nobody
-// asks, one dead letter that is refused again and again takes no retry with it.
+// In the scope "shared" dead letters go by the default exchange. Who may not write to it learns so from Subscribe; and
+// where nobody asks, one dead letter that is refused again and again takes no retry with it.
 func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 	sharing := func(mode topology.Mode) amqpretry.Options {
 		return amqpretry.Options{Topology: mode, Policies: config.Policies{Default: config.Policy{Delays: ms(50), Retries: 20, Scope: config.ScopeShared}}}

@@ -219,7 +219,8 @@ func closesOrTold(t *testing.T, ch <-chan struct{}, what string) {
 	}
 }
 
-// P4: a handler that a shutdown took its message from has not failed it, and what was counted before survives the restart.
+// P4: a handler that a shutdown took its message from has not failed it, and what was counted before survives the
+// restart.
 func TestP4_ShutdownDoesNotCountAndRestartForgetsNothing(t *testing.T) {
 	t.Parallel()
 
@@ -422,8 +423,8 @@ func TestP4_ForgedHeadersAreFresh(t *testing.T) {
 	assert.Zero(t, svc.Broker.depth(svc.dlq()))
 }
 
-// P4: a handler that passes its input's metadata on, as many do, does not pass the attempts on: not to the next queue, and
-// not round about into its own.
+// P4: a handler that passes its input's metadata on, as many do, does not pass the attempts on: not to the next queue,
+// and not round about into its own.
 func TestP4_CopiedMetadataStartsAnew(t *testing.T) {
 	t.Parallel()
 

@@ -20,8 +20,8 @@ import (
 
 // Close is graceful and bounded.
 
-// No goroutine is left behind, after failures, dead letters and a reconnect. Not parallel: others' goroutines are none of
-// its business.
+// No goroutine is left behind, after failures, dead letters and a reconnect. Not parallel: others' goroutines are none
+// of its business.
 func TestCloseLeavesNoGoroutine(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	network := newProxy(t, brokertest.URI(t))
@@ -99,7 +99,8 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 	}
 }
 
-// countsFailuresOnly tells brokers from 4.3 on: an explicit requeue does not raise the count that a lost channel raises.
+// countsFailuresOnly tells brokers from 4.3 on: an explicit requeue does not raise the count that a lost channel
+// raises.
 func countsFailuresOnly(t *testing.T) bool {
 	t.Helper()
 	conn, err := amqp091.Dial(brokertest.URI(t))

@@ -23,7 +23,8 @@ func expiring(change func(*config.Policy)) config.Policies {
 	return config.Policies{Default: p}
 }
 
-// P10: a deadline, by the policy or by the message itself, holds across retries, from the timestamp or the first delivery.
+// P10: a deadline, by the policy or by the message itself, holds across retries, from the timestamp or the first
+// delivery.
 func TestP10_Deadline(t *testing.T) {
 	t.Parallel()
 

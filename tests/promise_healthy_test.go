@@ -15,7 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
-// Healthy messages are not held up: a delivery whose copy cannot be stored costs one slot of the prefetch, nothing else.
+// Healthy messages are not held up: a delivery whose copy cannot be stored costs one slot of the prefetch, nothing
+// else.
 
 // The connection for copies takes nothing any more, in each of the ways in which that can happen.
 func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
@@ -132,8 +133,8 @@ func TestHealthyBesideABrokenQueue(t *testing.T) {
 	}
 }
 
-// What cannot be declared again after a reconnect, such as a classic retry queue whose node is down, or here one that somebody has declared
-// differently meanwhile, holds up those that need it, and nobody else.
+// What cannot be declared again after a reconnect, such as a classic retry queue whose node is down, or here one that
+// somebody has declared differently meanwhile, holds up those that need it, and nobody else.
 func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	network := newProxy(t, brokertest.URI(t))

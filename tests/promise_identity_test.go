@@ -102,8 +102,8 @@ func (m hostile) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	return msg, err
 }
 
-// P6: body, properties and headers of a message that another AMQP client has published are the same after its retries and in
-// the dead-letter queue, whatever marshaler and handler do to what they are given.
+// P6: body, properties and headers of a message that another AMQP client has published are the same after its retries
+// and in the dead-letter queue, whatever marshaler and handler do to what they are given.
 func TestP6_MessageStaysItself(t *testing.T) {
 	t.Parallel()
 
@@ -185,7 +185,8 @@ func TestP6_MessageStaysItself(t *testing.T) {
 				assert.Equal(t, "-123.45", v.Metadata["decimal"])
 			}
 
-			// And so does whoever looks at the dead letter. The carbon copy is what the broker makes of the message by itself.
+			// And so does whoever looks at the dead letter. The carbon copy is what the broker makes of the message by
+			// itself.
 			assert.Equal(t, body, dead.Body)
 			assert.Equal(t, properties(carbon), properties(dead))
 			assert.Equal(t, amqp091.Publishing{

@@ -155,8 +155,8 @@ func TestLosslessNoAnswer(t *testing.T) {
 	}
 }
 
-// The consumer's connection is cut while a handler runs, as if its process had been killed: the broker delivers again, and
-// that is not an attempt.
+// The consumer's connection is cut while a handler runs, as if its process had been killed: the broker delivers again,
+// and that is not an attempt.
 func TestLosslessConsumerCutMidHandler(t *testing.T) {
 	t.Parallel()
 	for _, queueType := range []string{"classic", "quorum"} {

@@ -133,8 +133,9 @@ type shutdownSums struct {
 	Crashed      int // messages that were given back so often that they were taken for crashing their consumers
 }
 
-// judge gives what contradicts the promises. On a healthy connection and the retrier's own subscriber (strict) nothing is handled twice:
-// a success is acknowledged, a failure is stored. Otherwise an attempt may be repeated, but none may be skipped.
+// judge gives what contradicts the promises. On a healthy connection and the retrier's own subscriber (strict) nothing
+// is handled twice: a success is acknowledged, a failure is stored. Otherwise an attempt may be repeated, but none may
+// be skipped.
 func (l *shutdownLedger) judge(ids []string, letters map[string]int, strict bool) (sums shutdownSums, wrong []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

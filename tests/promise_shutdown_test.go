@@ -28,8 +28,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Services come and go at random moments while messages of every fate run through a few queues. SEED repeats the choices (what
-// the broker and the scheduler make of them differs), CLOSES says how many services are closed, REPORT is where a table is written.
+// Services come and go at random moments while messages of every fate run through a few queues. SEED repeats the
+// choices (what the broker and the scheduler make of them differs), CLOSES says how many services are closed, REPORT is
+// where a table is written.
 
 // shutdownTimeout is CloseTimeout here. No handler takes that long, so no close gives one up.
 const shutdownTimeout = 5 * time.Second
@@ -39,7 +40,8 @@ type wayToClose struct {
 	name string
 	// close returns when all is closed.
 	close func(*lived) error
-	// early closes at any moment from the start on, while Subscribe may still declare; else the service consumes before.
+	// early closes at any moment from the start on, while Subscribe may still declare; else the service consumes
+	// before.
 	early bool
 	// plain subscribes without a router.
 	plain bool
@@ -142,7 +144,8 @@ func TestShutdownAtRandomMoments(t *testing.T) { // not parallel: others' gorout
 	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/message.(*Router).watchAllHandlersStopped.func1"))
 }
 
-// Nothing hangs and nothing is lost either when the network or the broker fails before the close, or in the middle of it.
+// Nothing hangs and nothing is lost either when the network or the broker fails before the close, or in the middle of
+// it.
 func TestShutdownWhileTheBrokerIsAway(t *testing.T) {
 	t.Parallel()
 	seed, closes := fromEnvironment(t, "SEED", int(time.Now().UnixNano()%1e9)), fromEnvironment(t, "CLOSES", 40)
@@ -184,8 +187,8 @@ func newShutdowns(t *testing.T, timeout time.Duration) *shutdowns {
 	return r
 }
 
-// all lets so many services live on the queues, some side by side, and then one on each that does what is left. It returns how long
-// the first lasted.
+// all lets so many services live on the queues, some side by side, and then one on each that does what is left. It
+// returns how long the first lasted.
 func (r *shutdowns) all(queues []*shutdownQueue, closes, seed int) time.Duration {
 	for i, q := range queues {
 		q.name, q.ledger = uniqueName(fmt.Sprintf("shutdown-%d", i)), newShutdownLedger()
@@ -252,8 +255,8 @@ func (s *lived) ended() error {
 	}
 }
 
-// leave is ended where Subscribe may have failed, which is an error then. Such a router is not closed: it would wait for its time to
-// close, for handlers that it has not started.
+// leave is ended where Subscribe may have failed, which is an error then. Such a router is not closed: it would wait
+// for its time to close, for handlers that it has not started.
 func (s *lived) leave() error {
 	select {
 	case <-s.over: //nolint:errcheck // as it may
@@ -335,7 +338,8 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 		s.network.refuse(forwarder)
 	}
 	conf := amqp.NewDurableQueueConfig(uri)
-	// Up to RabbitMQ 4.2 each close counts as a return of what was delivered ahead, so both limits are as high as they can be.
+	// Up to RabbitMQ 4.2 each close counts as a return of what was delivered ahead, so both limits are as high as they
+	// can be.
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": q.queueType}
 	if q.queueType == "quorum" {
 		conf.Queue.Arguments["x-delivery-limit"] = int64(100_000)
@@ -470,7 +474,8 @@ func (r *shutdowns) archive(s *lived, q *shutdownQueue) error {
 		return err
 	}
 	messages, err := letters.Subscribe(context.Background(), q.name) // ended by Retrier.Close
-	// RabbitMQ 3.10 answers so where a queue that was just declared has not answered in time; a service would be started again.
+	// RabbitMQ 3.10 answers so where a queue that was just declared has not answered in time; a service would be
+	// started again.
 	for internal := (*amqp091.Error)(nil); errors.As(err, &internal) && internal.Code == amqp091.InternalError; internal = nil {
 		messages, err = letters.Subscribe(context.Background(), q.name)
 	}

@@ -35,7 +35,8 @@ func guarded(h func(*message.Message) error, middle ...message.HandlerMiddleware
 	}
 }
 
-// While the breaker is open, messages wait and use no attempt up; when what the handler depends on is back, all are handled.
+// While the breaker is open, messages wait and use no attempt up; when what the handler depends on is back, all are
+// handled.
 func TestCircuitBreakerPostpones(t *testing.T) {
 	t.Parallel()
 	var down atomic.Bool
@@ -163,8 +164,8 @@ func deduplicator(t *testing.T) message.HandlerMiddleware {
 	return d.Middleware
 }
 
-// A fact about Watermill: its Deduplicator takes a message for handled before it is. A retry within the window is dropped,
-// wherever it is in the chain, and the message is gone.
+// A fact about Watermill: its Deduplicator takes a message for handled before it is. A retry within the window is
+// dropped, wherever it is in the chain, and the message is gone.
 func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
 	t.Parallel()
 	for name, outside := range map[string]bool{"outside of the retry middleware": true, "inside of it": false} {
@@ -195,8 +196,8 @@ func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
 	}
 }
 
-// Inside of the retry middleware, with keys that tell attempts apart or with ours: duplicates are dropped, and what comes
-// again for a reason is handled.
+// Inside of the retry middleware, with keys that tell attempts apart or with ours: duplicates are dropped, and what
+// comes again for a reason is handled.
 func TestDeduplicatorsThatRetry(t *testing.T) {
 	t.Parallel()
 	for name, middle := range map[string]func() message.HandlerMiddleware{
@@ -266,8 +267,8 @@ func republished(d amqp091.Delivery) amqp091.Publishing {
 	return amqp091.Publishing{Headers: d.Headers, DeliveryMode: d.DeliveryMode, Body: d.Body}
 }
 
-// A message whose connection is lost while its handler runs comes again as it was. Watermill's Deduplicator drops it then,
-// also with keys by attempt: it is lost. Ours handles it, and only if it has to.
+// A message whose connection is lost while its handler runs comes again as it was. Watermill's Deduplicator drops it
+// then, also with keys by attempt: it is lost. Ours handles it, and only if it has to.
 func TestDeduplicatorAndLostConnection(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)

@@ -56,7 +56,8 @@ func vhostOf(t *testing.T, uri string) string {
 	return parsed.Vhost
 }
 
-// reject rejects what comes from a queue until it has rejected so many or nothing comes for a time, and tells how many it has.
+// reject rejects what comes from a queue until it has rejected so many or nothing comes for a time, and tells how many
+// it has.
 func (r *rabbit) reject(queue string, limit int, quiet time.Duration) int {
 	r.t.Helper()
 	n := 0
@@ -128,8 +129,8 @@ func (r *rabbit) removeProtected(queues ...string) {
 	}
 }
 
-// P8: a new quorum main queue with the protection loses no message: what is rejected beyond the limit lies in the dead-letter
-// queue. Under the mode off it is declared alike, so policies can follow, and go again.
+// P8: a new quorum main queue with the protection loses no message: what is rejected beyond the limit lies in the
+// dead-letter queue. Under the mode off it is declared alike, so policies can follow, and go again.
 func TestProtect_NewQueue(t *testing.T) {
 	t.Parallel()
 
@@ -162,7 +163,8 @@ func TestProtect_NewQueue(t *testing.T) {
 	}
 }
 
-// P8: a queue that exists without the protection's arguments is left alone, and the error has the line that protects it.
+// P8: a queue that exists without the protection's arguments is left alone, and the error has the line that protects
+// it.
 func TestProtect_ExistingQueue(t *testing.T) {
 	t.Parallel()
 
@@ -211,7 +213,8 @@ func TestProtect_ExistingQueue(t *testing.T) {
 	}
 }
 
-// P8: a main queue that can lose messages is told of at the start, once for each retrier, with the line that protects it.
+// P8: a main queue that can lose messages is told of at the start, once for each retrier, with the line that protects
+// it.
 func TestProtect_Warning(t *testing.T) {
 	t.Parallel()
 
@@ -338,8 +341,8 @@ func (o operator) run(lines string) string {
 	return string(out)
 }
 
-// P8: the printed line, run by an operator, protects a quorum queue that exists, with messages in it and whatever its name,
-// and no other queue.
+// P8: the printed line, run by an operator, protects a quorum queue that exists, with messages in it and whatever its
+// name, and no other queue.
 func TestProtect_PolicyLine(t *testing.T) {
 	t.Parallel()
 

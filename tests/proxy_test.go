@@ -19,8 +19,8 @@ const (
 	letters    = "watermill-retry dead-letter subscriber"
 )
 
-// proxy stands between a service and the broker and makes the network's faults. It tells connections apart by their name,
-// which each client sends in its first bytes.
+// proxy stands between a service and the broker and makes the network's faults. It tells connections apart by their
+// name, which each client sends in its first bytes.
 type proxy struct {
 	URI string
 

@@ -13,8 +13,9 @@ import (
 	"github.com/amqpretry/watermill-retry/middleware/protect"
 )
 
-// A burst comes through at about the rate, also under delays that grow by factors: a message whose turn is between two of them waits in
-// several short ones. The delays are those of the default policy, ten times faster, and so is the rate.
+// A burst comes through at about the rate, also under delays that grow by factors: a message whose turn is between two
+// of them waits in several short ones. The delays are those of the default policy, ten times faster, and so is the
+// rate.
 func TestRateLimitKeepsItsRate(t *testing.T) {
 	t.Parallel()
 	const n, perSecond = 40, 40

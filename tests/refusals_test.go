@@ -159,8 +159,8 @@ func withRoute(c setup, route func(*service)) setup {
 	return c
 }
 
-// With the retrier's own subscriber a wrong order is reported as with the stock one, and loses no message: what Watermill's
-// Retry does inside is one attempt.
+// With the retrier's own subscriber a wrong order is reported as with the stock one, and loses no message: what
+// Watermill's Retry does inside is one attempt.
 func TestMiddlewareOrderOnTheOwnSubscriber(t *testing.T) {
 	t.Parallel()
 

@@ -17,7 +17,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// shared gives options whose retry queues are shared by all who have the same prefix; what is shared goes with the test.
+// shared gives options whose retry queues are shared by all who have the same prefix; what is shared goes with the
+// test.
 func shared(t *testing.T, prefix string, queueType config.QueueType, delays ...time.Duration) amqpretry.Options {
 	t.Helper()
 	o := amqpretry.Options{Policies: config.Policies{Default: config.Policy{
@@ -155,8 +156,8 @@ func TestSharedScope_DeletedObjects(t *testing.T) {
 	})
 }
 
-// What sharing costs, as the docs say: messages of one queue that is gone keep those of all others from coming back, since a
-// quorum retry queue hands back at least once and has no more than 32 under way.
+// What sharing costs, as the docs say: messages of one queue that is gone keep those of all others from coming back,
+// since a quorum retry queue hands back at least once and has no more than 32 under way.
 func TestSharedScope_OneMissingTargetBlocksAll(t *testing.T) {
 	t.Parallel()
 
@@ -206,8 +207,8 @@ func TestSharedScope_Fanout(t *testing.T) {
 	stays(t, 300*time.Millisecond, func() bool { return services["b"].Calls.count() == 1 }, "and not for b")
 }
 
-// The exchange for the way back can be deleted without any publish failing. It is declared again before it is missed, where there is
-// time: classic retry queues would lose what comes out of them.
+// The exchange for the way back can be deleted without any publish failing. It is declared again before it is missed,
+// where there is time: classic retry queues would lose what comes out of them.
 func TestSharedScope_WayBackIsLookedAfter(t *testing.T) {
 	t.Parallel()
 

@@ -53,7 +53,8 @@ func startStock(t *testing.T, c setup) stockService {
 	return s
 }
 
-// The stock subscriber on the retrier's config: retries after their delays, attempts, dead letters, on classic and quorum.
+// The stock subscriber on the retrier's config: retries after their delays, attempts, dead letters, on classic and
+// quorum.
 func TestStock_RetriesAndDeadLetters(t *testing.T) {
 	t.Parallel()
 
@@ -187,8 +188,8 @@ func TestStock_GhostReachesNoHandler(t *testing.T) {
 	assert.Empty(t, svc.Letters())
 }
 
-// A stock subscriber's messages tell the topic and not the queue, so a generator whose names change is refused: a failed
-// message would go to another queue's retries.
+// A stock subscriber's messages tell the topic and not the queue, so a generator whose names change is refused: a
+// failed message would go to another queue's retries.
 func TestStock_UnstableNameGeneratorIsRefused(t *testing.T) {
 	t.Parallel()
 

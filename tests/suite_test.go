@@ -63,8 +63,8 @@ func newPubSub(t *testing.T, config amqp.Config, v variant) (message.Publisher, 
 	t.Helper()
 
 	config.Queue.Arguments = queueArguments(v.queueType)
-	// Without confirms, watermill-amqp's publisher closes its channel right behind a message; a quorum queue that was declared
-	// a moment ago may then lose it, which the suite would blame on the subscriber.
+	// Without confirms, watermill-amqp's publisher closes its channel right behind a message; a quorum queue that was
+	// declared a moment ago may then lose it, which the suite would blame on the subscriber.
 	config.Publish.ConfirmDelivery = true
 	logger := watermill.NopLogger{}
 

@@ -22,9 +22,10 @@ const (
 	rounding = time.Millisecond
 )
 
-// TestAttemptTimes measures from the failure of an attempt to the call of the next. It is not parallel: other tests' load
-// would be measured as well. What else the machine is doing is measured beside it, with a retry queue that the library has
-// no part in, and is not held against it; what is late all the same is measured again; what is early fails at once.
+// TestAttemptTimes measures from the failure of an attempt to the call of the next. It is not parallel: other tests'
+// load would be measured as well. What else the machine is doing is measured beside it, with a retry queue that the
+// library has no part in, and is not held against it; what is late all the same is measured again; what is early fails
+// at once.
 func TestAttemptTimes(t *testing.T) {
 	var late []string
 	for range 3 {

@@ -20,7 +20,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// P2: what cannot be decoded has no handler that could be called again at once: with immediate tries it waits like anything else.
+// P2: what cannot be decoded has no handler that could be called again at once: with immediate tries it waits like
+// anything else.
 func TestP2_UndecodableHasNoImmediateTries(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {

@@ -73,7 +73,8 @@ func TestImmediateTries(t *testing.T) {
 	})
 }
 
-// RetryAfter waits in the shortest delay that is long enough, and several times where none is; Postpone too, without an attempt.
+// RetryAfter waits in the shortest delay that is long enough, and several times where none is; Postpone too, without an
+// attempt.
 func TestAskedWaits(t *testing.T) {
 	t.Parallel()
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
@@ -248,8 +249,8 @@ func (m pickyMarshaler) Unmarshal(d amqp091.Delivery) (*message.Message, error) 
 	return m.DefaultMarshaler.Unmarshal(d)
 }
 
-// Jitter spreads within the delay and adds no queue. Who is behind a longer wait in the same retry queue comes later: never before
-// its own time, never after the whole delay.
+// Jitter spreads within the delay and adds no queue. Who is behind a longer wait in the same retry queue comes later:
+// never before its own time, never after the whole delay.
 func TestJitter(t *testing.T) {
 	t.Parallel()
 	for _, queueType := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
@@ -288,7 +289,8 @@ func TestJitter(t *testing.T) {
 			t.Logf("burst of %d: %s .. median %s .. %s; apart: %s .. %s", n, burst[0], burst[n/2], burst[n-1], alone[0], alone[len(alone)-1])
 			assert.GreaterOrEqual(t, min(burst[0], alone[0]), 200*time.Millisecond, "never before the shortest wait")
 			assert.Less(t, max(burst[n-1], alone[len(alone)-1]), delay+1500*time.Millisecond, "never after the whole delay, but for a busy machine")
-			// 8 waits of 200 to 1000 ms: all above 900 would be chance of 1 in 16 million, but they wait behind each other.
+			// 8 waits of 200 to 1000 ms: all above 900 would be chance of 1 in 16 million, but they wait behind each
+			// other.
 			assert.Less(t, alone[0], 900*time.Millisecond, "some come earlier")
 
 			plan, err := svc.Retrier.Plan(svc.Queue)

@@ -9,13 +9,14 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/retrier"
 )
 
-// Config is the config that New was given, for use with stock watermill-amqp: amqp.NewPublisher, and amqp.NewSubscriber where
-// its limits are acceptable.
+// Config is the config that New was given, for use with stock watermill-amqp: amqp.NewPublisher, and amqp.NewSubscriber
+// where its limits are acceptable.
 //
-// Its TopologyBuilder declares the main queue as before, and the retry topology of the topic's policy. Its Marshaler never
-// fails to unmarshal: what cannot be decoded reaches the middleware, which dead-letters it as it is.
+// Its TopologyBuilder declares the main queue as before, and the retry topology of the topic's policy. Its Marshaler
+// never fails to unmarshal: what cannot be decoded reaches the middleware, which dead-letters it as it is.
 //
-// With Options.Addresses its connection has a Dial that tries them all in turn. That also does TLS, so the URI is then one without.
+// With Options.Addresses its connection has a Dial that tries them all in turn. That also does TLS, so the URI is then
+// one without.
 func (r *Retrier) Config() amqp.Config {
 	c := r.config
 	connection := r.retrier.ClientConnection()

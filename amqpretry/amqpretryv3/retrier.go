@@ -38,65 +38,67 @@ func New(conf amqp.Config, options Options) (*Retrier, error) {
 	return r, nil
 }
 
-// Middleware is the retry middleware, to be added to the router before all others. Messages that do not come from this retrier
-// pass it untouched.
+// Middleware is the retry middleware, to be added to the router before all others. Messages that do not come from this
+// retrier pass it untouched.
 func (r *Retrier) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return r.retrier.Middleware(h)
 }
 
-// CheckRouter is a plugin for routers: router.AddPlugin(retrier.CheckRouter). It looks at the handlers that are fed by this retrier, when
-// the router starts and before it subscribes. Router.Run fails with a *middleware.OrderError where another middleware is in a place
-// where messages are lost, spin, or are not retried, and with a *middleware.NoMiddlewareError where the retry middleware is missing; with
-// middleware.OrderLog both are only logged.
+// CheckRouter is a plugin for routers: router.AddPlugin(retrier.CheckRouter). It looks at the handlers that are fed by
+// this retrier, when the router starts and before it subscribes. Router.Run fails with a *middleware.OrderError where
+// another middleware is in a place where messages are lost, spin, or are not retried, and with a
+// *middleware.NoMiddlewareError where the retry middleware is missing; with middleware.OrderLog both are only logged.
 //
-// Middlewares that it does not know are no mistake. It reads fields of the router that are not Watermill's API: with a version that has others
-// it checks nothing. Without the plugin, and for handlers that are added later, the retry middleware itself checks its neighbours: see
-// Options.MiddlewareOrder.
+// Middlewares that it does not know are no mistake. It reads fields of the router that are not Watermill's API: with a
+// version that has others it checks nothing. Without the plugin, and for handlers that are added later, the retry
+// middleware itself checks its neighbours: see Options.MiddlewareOrder.
 func (r *Retrier) CheckRouter(router *message.Router) error { return r.retrier.CheckRouter(router) }
 
-// Poison is the final step alone, for handlers without retries: their first failure goes to the dead-letter queue. It may be
-// added to single handlers of a router that has Middleware.
+// Poison is the final step alone, for handlers without retries: their first failure goes to the dead-letter queue. It
+// may be added to single handlers of a router that has Middleware.
 func (r *Retrier) Poison(h message.HandlerFunc) message.HandlerFunc { return r.retrier.Poison(h) }
 
 // Plan is what the broker is to hold for a topic beside its main queue.
 func (r *Retrier) Plan(topic string) (topology.Plan, error) { return r.retrier.Plan(topic) }
 
-// Definitions is everything that a service with these topics declares, as a file for `rabbitmqctl import_definitions`: for an
-// operator who provisions it, and a service with topology.Assume that may configure nothing. The broker is not touched.
+// Definitions is everything that a service with these topics declares, as a file for `rabbitmqctl import_definitions`:
+// for an operator who provisions it, and a service with topology.Assume that may configure nothing. The broker is not
+// touched.
 //
-// Beside the plans it has what watermill-amqp's own TopologyBuilder would declare by the config: the main queues with their
-// arguments and protection, the exchanges of the topics, and the bindings. A custom TopologyBuilder cannot be asked what it
-// would declare, so what that does otherwise must be provisioned by other means. The virtual host, which must exist, is that
-// of the connection.
+// Beside the plans it has what watermill-amqp's own TopologyBuilder would declare by the config: the main queues with
+// their arguments and protection, the exchanges of the topics, and the bindings. A custom TopologyBuilder cannot be
+// asked what it would declare, so what that does otherwise must be provisioned by other means. The virtual host, which
+// must exist, is that of the connection.
 //
-// A number in config.QueueBind.Arguments has 64 bits when it is imported and as many as its Go type when it is declared; who
-// declares later binds a second time then, which routes alike.
+// A number in config.QueueBind.Arguments has 64 bits when it is imported and as many as its Go type when it is
+// declared; who declares later binds a second time then, which routes alike.
 //
-// The names of the queues are generated here as in Subscribe, so a generator must give the same name each time. Everything
-// that is wrong is reported at once.
+// The names of the queues are generated here as in Subscribe, so a generator must give the same name each time.
+// Everything that is wrong is reported at once.
 func (r *Retrier) Definitions(topics ...string) ([]byte, error) {
 	return r.retrier.Definitions(topics...)
 }
 
-// ProtectPolicy is the policy of the broker that keeps an existing quorum main queue from losing messages. Its String is what
-// to give to an operator; when he has set it, say so with config.ProtectionPolicy.
+// ProtectPolicy is the policy of the broker that keeps an existing quorum main queue from losing messages. Its String
+// is what to give to an operator; when he has set it, say so with config.ProtectionPolicy.
 func (r *Retrier) ProtectPolicy(topic string) (topology.BrokerPolicy, error) {
 	return r.retrier.ProtectPolicy(topic)
 }
 
-// QueueDepths returns the number of ready messages in the retry queues and the dead-letter queues of all topics that are subscribed to
-// through this retrier, under their present policies, sorted by name. It asks the broker over AMQP, by a connection of its own that the
-// first call opens: the management plugin is not needed. A topic counts until its last subscription ends; with a stock subscriber,
-// which does not tell that, until Close.
+// QueueDepths returns the number of ready messages in the retry queues and the dead-letter queues of all topics that
+// are subscribed to through this retrier, under their present policies, sorted by name. It asks the broker over AMQP,
+// by a connection of its own that the first call opens: the management plugin is not needed. A topic counts until its
+// last subscription ends; with a stock subscriber, which does not tell that, until Close.
 //
-// Where some of it cannot be found out, it gives the rest and an error; at the end of ctx it returns, whatever the broker does.
-// middleware/metrics asks it at each scrape.
+// Where some of it cannot be found out, it gives the rest and an error; at the end of ctx it returns, whatever the
+// broker does. middleware/metrics asks it at each scrape.
 func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	return r.retrier.QueueDepths(ctx)
 }
 
-// Close closes the subscribers that are still open, and then the connection for copies. Close it after the router. It takes
-// CloseTimeout at the longest for handlers and copies, and some seconds more if the broker does not answer at all.
+// Close closes the subscribers that are still open, and then the connection for copies. Close it after the router. It
+// takes CloseTimeout at the longest for handlers and copies, and some seconds more if the broker does not answer at
+// all.
 func (r *Retrier) Close() error { return r.retrier.Close() }
 
 // Format prints what it is, under any verb: the config has the password of the broker's user in it.

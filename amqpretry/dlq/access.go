@@ -10,7 +10,8 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 )
 
-// AccessError says which permission the user of the client lacks. Unwrap reaches the *topology.AccessError, and so the *amqp091.Error (403).
+// AccessError says which permission the user of the client lacks. Unwrap reaches the *topology.AccessError, and so the
+// *amqp091.Error (403).
 type AccessError struct{ Access *topology.AccessError }
 
 func (e *AccessError) Error() string {

@@ -17,7 +17,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// service consumes the main queue, and says of canaries what fate gives for each, as a service with this library does. It returns those without a canary's mark.
+// service consumes the main queue, and says of canaries what fate gives for each, as a service with this library does.
+// It returns those without a canary's mark.
 func (f *fixture) service(fate func(number int) []wire.Outcome) (others func() int) {
 	connection := f.client2()
 	channel, err := connection.Channel()

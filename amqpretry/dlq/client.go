@@ -31,23 +31,26 @@ type Config struct {
 	AMQP *amqp091.Config
 	// Names must be those of the services. The zero Names are the defaults.
 	Names topology.Names
-	// Management, if its URL is set, tells what AMQP does not: the policies of the broker that make looking unsafe. Before
-	// RabbitMQ 4.3 a quorum dead-letter queue is not looked at without it, or NoDeliveryLimitPolicy. From 4.4 on it counts what the broker holds
-	// back: see HiddenError. Its VHost, if empty, is that of the URI.
+	// Management, if its URL is set, tells what AMQP does not: the policies of the broker that make looking unsafe.
+	// Before RabbitMQ 4.3 a quorum dead-letter queue is not looked at without it, or NoDeliveryLimitPolicy. From 4.4 on
+	// it counts what the broker holds back: see HiddenError. Its VHost, if empty, is that of the URI.
 	Management topology.Management
-	// NoDeliveryLimitPolicy says that no policy and no operator policy sets a delivery-limit for a dead-letter queue. Where one does, looks before
-	// RabbitMQ 4.3 lose messages. What Management tells counts more.
+	// NoDeliveryLimitPolicy says that no policy and no operator policy sets a delivery-limit for a dead-letter queue.
+	// Where one does, looks before RabbitMQ 4.3 lose messages. What Management tells counts more.
 	NoDeliveryLimitPolicy bool
 	// UUIDHeader is where the marshaler of the services puts Watermill's UUID. Default: _watermill_message_uuid.
 	UUIDHeader string
-	// OnBlocked is called when the broker takes no messages, as in a memory or a disk alarm or because the target is full, with the reason: what publishes waits.
-	// It is called with nil when the broker takes them again; not if the run ends before because its target is full. It must not block: Import calls it
-	// from its caller's goroutine. Nil means nobody.
+	// OnBlocked is called when the broker takes no messages, as in a memory or a disk alarm or because the target is
+	// full, with the reason: what publishes waits. It is called with nil when the broker takes them again; not if the
+	// run ends before because its target is full. It must not block: Import calls it from its caller's goroutine. Nil
+	// means nobody.
 	OnBlocked func(why error)
-	// OrderTime is how long a look or a run that was interrupted goes on to leave the queue in its order: see OrderError. Default: DefaultOrderTime.
+	// OrderTime is how long a look or a run that was interrupted goes on to leave the queue in its order: see
+	// OrderError. Default: DefaultOrderTime.
 	OrderTime time.Duration
-	// OnOrder is told several times a second, from the goroutine of the look or the run, that it has all that it wanted, and passes messages so that their order stays as it is: how many, and
-	// of how many at the most. Short passing is not told of. Nil means nobody.
+	// OnOrder is told several times a second, from the goroutine of the look or the run, that it has all that it
+	// wanted, and passes messages so that their order stays as it is: how many, and of how many at the most. Short
+	// passing is not told of. Nil means nobody.
 	OnOrder func(passed, most int)
 	// Logger for what happens to the connections. Nil means none.
 	Logger watermill.LoggerAdapter
@@ -217,7 +220,8 @@ func (c *Client) link(ctx context.Context) (*connection.Link, error) {
 
 const closeTimeout = 5 * time.Second
 
-// Close closes the connections. Runs that are still going on end with an error; what they have not done stays where it is.
+// Close closes the connections. Runs that are still going on end with an error; what they have not done stays where it
+// is.
 func (c *Client) Close() error {
 	c.mu.Lock()
 	connections := c.connections

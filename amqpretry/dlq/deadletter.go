@@ -28,8 +28,8 @@ type DeadLetter struct {
 	Message amqp091.Publishing
 	// CameBy is the exchange and the routing key by which it came into the dead-letter queue.
 	CameBy Route
-	// Unreadable names headers that amqp091-go cannot read: Message is without them. Such a dead letter can be counted and
-	// shown, and nothing else: a copy of it would not be the message.
+	// Unreadable names headers that amqp091-go cannot read: Message is without them. Such a dead letter can be counted
+	// and shown, and nothing else: a copy of it would not be the message.
 	Unreadable string
 }
 
@@ -44,15 +44,18 @@ type Edit struct {
 	// Size and SHA256 (hexadecimal) are of the body before it was changed; empty if it was not.
 	Size   int
 	SHA256 string
-	// Body is the body before, if it is text and there was room for it. The undo file of the replay has the whole message.
+	// Body is the body before, if it is text and there was room for it. The undo file of the replay has the whole
+	// message.
 	Body string
 	// Headers are those that were changed or removed, as they were, as text; added ones are here as nil.
 	Headers map[string]*string
-	// Properties are those that were changed, as they were, as text, by their names in an export; empty if there was none.
+	// Properties are those that were changed, as they were, as text, by their names in an export; empty if there was
+	// none.
 	Properties map[string]string
 }
 
-// newDeadLetter reads what a delivery from the dead-letter queue of a main queue tells. unreadable names the headers that it came without.
+// newDeadLetter reads what a delivery from the dead-letter queue of a main queue tells. unreadable names the headers
+// that it came without.
 func newDeadLetter(d *amqp091.Delivery, unreadable, mainQueue, uuidHeader string, position int) DeadLetter {
 	dead, uuid := codec.DeadLetter(d, mainQueue)
 	text := func(key string) string {

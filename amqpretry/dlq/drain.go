@@ -17,12 +17,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
-// window is how many messages are on their way at a time: published and not yet confirmed, or confirmed and not yet taken out. It is what
-// can be in both places when a process is killed.
+// window is how many messages are on their way at a time: published and not yet confirmed, or confirmed and not yet
+// taken out. It is what can be in both places when a process is killed.
 const window = 256
 
-// batchSize is how many are acknowledged at a time, while the others are on their way. unsettled leaves room for one batch in the window: the broker's
-// channel keeps acknowledgements for a quorum queue back for a moment, and loses them with the process.
+// batchSize is how many are acknowledged at a time, while the others are on their way. unsettled leaves room for one
+// batch in the window: the broker's channel keeps acknowledgements for a quorum queue back for a moment, and loses them
+// with the process.
 const (
 	batchSize = window / 4
 	unsettled = window - batchSize
@@ -203,7 +204,8 @@ func (r *Report) leave(why LeftReason) {
 	r.Left[why]++
 }
 
-// acknowledger takes out of the queue what has been confirmed: in batches, in the order in which it was sent, and after the undo file has it.
+// acknowledger takes out of the queue what has been confirmed: in batches, in the order in which it was sent, and after
+// the undo file has it.
 type acknowledger struct {
 	drain *drain
 	undo  *lines
@@ -383,7 +385,8 @@ func (s *acknowledger) batch(first taken) []taken {
 	return batch
 }
 
-// confirm waits until the broker has what was published, and the undo file what is going. It cuts the batch at the first that the broker has not.
+// confirm waits until the broker has what was published, and the undo file what is going. It cuts the batch at the
+// first that the broker has not.
 func (s *acknowledger) confirm(batch *[]taken) error {
 	secured := make(chan error, 1)
 	go func(all []taken) { secured <- s.record(all) }(*batch)

@@ -30,8 +30,8 @@ func (e *NoQueueError) Error() string {
 
 func (e *NoQueueError) Unwrap() error { return e.Err }
 
-// IncompleteError says that messages of a dead-letter queue could not be seen that were there when a look or a run began: somebody else has taken them,
-// or they have expired. The report tells what was done about the others.
+// IncompleteError says that messages of a dead-letter queue could not be seen that were there when a look or a run
+// began: somebody else has taken them, or they have expired. The report tells what was done about the others.
 type IncompleteError struct {
 	Queue string
 	// Total is how many there were, Missing how many of them could not be seen.
@@ -43,8 +43,9 @@ func (e *IncompleteError) Error() string {
 		"or do they expire? What was seen was dealt with", e.Queue, e.Total, e.Missing)
 }
 
-// OrderError says that a look or a run was interrupted where it could not end in order: messages that it has passed are now behind others that are younger. A
-// quorum queue puts what it gets back behind what it got back before; see Config.OrderTime. Nothing is lost.
+// OrderError says that a look or a run was interrupted where it could not end in order: messages that it has passed are
+// now behind others that are younger. A quorum queue puts what it gets back behind what it got back before; see
+// Config.OrderTime. Nothing is lost.
 type OrderError struct {
 	Queue string
 	// Left is how many messages there were to pass at the most.

@@ -85,8 +85,8 @@ func ExampleQueue_Stat() {
 	// Output: 1 of 3
 }
 
-// A replay sends dead letters back to the queue that has failed them. Nothing is lost: each leaves the dead-letter queue when the broker
-// has confirmed its copy, and the undo file has all of them as they were.
+// A replay sends dead letters back to the queue that has failed them. Nothing is lost: each leaves the dead-letter
+// queue when the broker has confirmed its copy, and the undo file has all of them as they were.
 func ExampleQueue_Replay() {
 	queue, done := deadLetters()
 	defer done()

@@ -31,7 +31,8 @@ type fixture struct {
 	unconfirmed []*amqp091.DeferredConfirmation
 }
 
-// onBroker makes empty queues on the broker that all tests share. dead are the arguments of the dead-letter queue; nil means ours.
+// onBroker makes empty queues on the broker that all tests share. dead are the arguments of the dead-letter queue; nil
+// means ours.
 func onBroker(t testing.TB, dead amqp091.Table) *fixture {
 	t.Helper()
 	return on(t, brokertest.URI(t), dead)

@@ -15,8 +15,9 @@ import (
 // HiddenUnknown is the number of hidden messages where nobody can tell it.
 const HiddenUnknown = -1
 
-// HiddenError says that a dead-letter queue has nothing to give, and that it may hold messages all the same: RabbitMQ 4.4 and later hold
-// a message with the header x-opt-delivery-time back until that time, and AMQP does not count it. The management API does.
+// HiddenError says that a dead-letter queue has nothing to give, and that it may hold messages all the same: RabbitMQ
+// 4.4 and later hold a message with the header x-opt-delivery-time back until that time, and AMQP does not count it.
+// The management API does.
 type HiddenError struct {
 	Queue string
 	// Version of the server.
@@ -32,7 +33,8 @@ func (e *HiddenError) Error() string {
 		"x-opt-delivery-time, and %s; %s", e.Queue, e.Version, e.Why, e.Do)
 }
 
-// hidden returns how many messages of the queue the broker holds back, HiddenUnknown if only the management API could tell.
+// hidden returns how many messages of the queue the broker holds back, HiddenUnknown if only the management API could
+// tell.
 func (q *Queue) hidden(ctx context.Context, link *connection.Link) (int, error) {
 	api := q.client.config.Management
 	switch {

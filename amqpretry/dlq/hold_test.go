@@ -12,7 +12,8 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 )
 
-// A run at a low rate gives what stays in the queue back from time to time, as RabbitMQ would take it back after its consumer_timeout.
+// A run at a low rate gives what stays in the queue back from time to time, as RabbitMQ would take it back after its
+// consumer_timeout.
 func TestRunThatTakesLong(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]time.Duration{"quorum": 200 * time.Millisecond, "classic": 200 * time.Millisecond, "quorum, at once": 0, "no room": 0} {

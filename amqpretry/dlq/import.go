@@ -19,10 +19,12 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
-// Import publishes exported dead letters, to the dead-letter queue or another one, in the order of the file. What RabbitMQ would act on again, or
-// refuse, is not published as it was (x-death, CC, expiration, user id) but told in our headers; the rest is the same, byte by byte.
+// Import publishes exported dead letters, to the dead-letter queue or another one, in the order of the file. What
+// RabbitMQ would act on again, or refuse, is not published as it was (x-death, CC, expiration, user id) but told in our
+// headers; the rest is the same, byte by byte.
 //
-// It stops at the first line that cannot be read, or is longer than 192 MiB, with a *[LineError]: what was before it is imported.
+// It stops at the first line that cannot be read, or is longer than 192 MiB, with a *[LineError]: what was before it is
+// imported.
 func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) (report Report, err error) {
 	if err := options.validate(); err != nil {
 		return report, err
@@ -59,7 +61,8 @@ func (o ImportOptions) validate() error {
 	return err
 }
 
-// longestLine has room for a body of 128 MiB, the most that RabbitMQ takes by default (from 4.0 on 16 MiB), in base64, with its headers.
+// longestLine has room for a body of 128 MiB, the most that RabbitMQ takes by default (from 4.0 on 16 MiB), in base64,
+// with its headers.
 const longestLine = 192 << 20
 
 type importer struct {
@@ -124,7 +127,8 @@ func (i *importer) all(ctx context.Context, in *bufio.Reader) error {
 // errLongLine is the error of a line that is too long for an export.
 var errLongLine = errors.New("it is too long")
 
-// readLine reads up to a line feed, which is given as well, or to the end, which is io.EOF. Of a longer line no more is held in memory than that.
+// readLine reads up to a line feed, which is given as well, or to the end, which is io.EOF. Of a longer line no more is
+// held in memory than that.
 func readLine(in *bufio.Reader, longest int) (line []byte, err error) {
 	for {
 		part, err := in.ReadSlice('\n')
@@ -138,7 +142,8 @@ func readLine(in *bufio.Reader, longest int) (line []byte, err error) {
 	}
 }
 
-// window is how many may be on their way. At a low rate it is as many as go in half a second, so that those confirmed long ago are told.
+// window is how many may be on their way. At a low rate it is as many as go in half a second, so that those confirmed
+// long ago are told.
 func (i *importer) window() int {
 	if i.options.Rate <= 0 {
 		return window
@@ -197,7 +202,8 @@ func (i *importer) ask(t Taken) error {
 	return i.options.Taken(t)
 }
 
-// cut tells whether a line is the beginning of an object: whoever wrote it was killed. Whatever else is wrong with a last line is wrong with any.
+// cut tells whether a line is the beginning of an object: whoever wrote it was killed. Whatever else is wrong with a
+// last line is wrong with any.
 func cut(line []byte) bool {
 	var object json.RawMessage
 	err := json.NewDecoder(bytes.NewReader(line)).Decode(&object)

@@ -12,14 +12,14 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// Browse gives the dead letters that match, the oldest first, and leaves all of them where they are. While it runs, it holds what
-// it has seen: others see the queue without these, and find all in the old order afterwards. It ends after the last
-// message that was there when it began, with the first error, or when the loop is left. If the order is another one after that, see
-// OrderError, Config.Logger is told.
+// Browse gives the dead letters that match, the oldest first, and leaves all of them where they are. While it runs, it
+// holds what it has seen: others see the queue without these, and find all in the old order afterwards. It ends after
+// the last message that was there when it began, with the first error, or when the loop is left. If the order is
+// another one after that, see OrderError, Config.Logger is told.
 //
-// No number of looks makes the broker drop or dead-letter a message: a queue that is not declared as ours is, and counts looks, is refused
-// with an *[UnsafeError] long before its limit. If the process is killed while it looks, the broker gives everything back as well; longer
-// queues may then be in another order.
+// No number of looks makes the broker drop or dead-letter a message: a queue that is not declared as ours is, and
+// counts looks, is refused with an *[UnsafeError] long before its limit. If the process is killed while it looks, the
+// broker gives everything back as well; longer queues may then be in another order.
 func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		left := false
@@ -103,8 +103,9 @@ func (q *Queue) Stat(ctx context.Context, filter Filter) (Stat, error) {
 	return stat, err
 }
 
-// Export writes dead letters as JSON Lines, and leaves all of them where they are. Each line has everything of one message: its body, its
-// properties and its headers with their AMQP types. What was written when an error comes is whole lines.
+// Export writes dead letters as JSON Lines, and leaves all of them where they are. Each line has everything of one
+// message: its body, its properties and its headers with their AMQP types. What was written when an error comes is
+// whole lines.
 func (q *Queue) Export(ctx context.Context, w io.Writer, options ExportOptions) (Report, error) {
 	if options.Limit < 0 {
 		return Report{}, &config.FieldError{Path: "ExportOptions.Limit", Wanted: "0 (all) or more", Found: itoa(options.Limit)}

@@ -27,15 +27,15 @@ type ReplayOptions struct {
 	Canary Canary
 	// Foreign ones are replayed as well: dead letters whose headers say that another queue has failed them.
 	Foreign bool
-	// Edit changes a message before it is replayed: its body, its properties, and its own headers, which are all that it
-	// gets to see of them. An error leaves the message where it is. Nil means none.
+	// Edit changes a message before it is replayed: its body, its properties, and its own headers, which are all that
+	// it gets to see of them. An error leaves the message where it is. Nil means none.
 	Edit func(*amqp091.Publishing) error
 	// By is who edits, for the history: the default is the user and host of the process.
 	By string
 	// DryRun counts and moves nothing.
 	DryRun bool
-	// Undo gets every message as it was, in the format of Export, before it is taken out. If it has a method Sync() error, as
-	// files have, that is called before as well. Nil means none.
+	// Undo gets every message as it was, in the format of Export, before it is taken out. If it has a method Sync()
+	// error, as files have, that is called before as well. Nil means none.
 	Undo io.Writer
 	// Progress is told of every step, from one goroutine. Nil means nobody.
 	Progress func(Progress)
@@ -57,17 +57,18 @@ type Report struct {
 	Progress
 	// Left are those that matched and could not go, by why.
 	Left map[LeftReason]int
-	// Hidden is how many messages of the dead-letter queue the broker holds back until their x-opt-delivery-time (RabbitMQ 4.4 and later): no run
-	// sees them before. HiddenUnknown where only the management API could tell.
+	// Hidden is how many messages of the dead-letter queue the broker holds back until their x-opt-delivery-time
+	// (RabbitMQ 4.4 and later): no run sees them before. HiddenUnknown where only the management API could tell.
 	Hidden int
-	// Unsettled are those that a run that failed, or was interrupted, has sent or written to the undo file, and of which it does not know that they were
-	// taken out: they are still in the dead-letter queue, and may be in both places. At most 256.
+	// Unsettled are those that a run that failed, or was interrupted, has sent or written to the undo file, and of
+	// which it does not know that they were taken out: they are still in the dead-letter queue, and may be in both
+	// places. At most 256.
 	Unsettled int
-	// Refused are those that such a run has sent, and the target has not taken, as it was full to the end: they are in the dead-letter queue only, and
-	// may be in the undo file, at its end.
+	// Refused are those that such a run has sent, and the target has not taken, as it was full to the end: they are in
+	// the dead-letter queue only, and may be in the undo file, at its end.
 	Refused int
-	// Truncated is true of an import whose last line has no end, as whoever wrote it was killed: it was not imported, and the message of
-	// that line was not taken out of its queue either.
+	// Truncated is true of an import whose last line has no end, as whoever wrote it was killed: it was not imported,
+	// and the message of that line was not taken out of its queue either.
 	Truncated bool
 }
 
@@ -126,11 +127,12 @@ type ImportOptions struct {
 	Rate float64
 	// Skip is how many lines are not looked at, because an earlier run has imported them.
 	Skip int
-	// Imported is told, from one goroutine and in order, how many lines from the beginning (skipped ones included) are done:
-	// confirmed, or not matched. Who stores it can go on after a crash. Nil means nobody.
+	// Imported is told, from one goroutine and in order, how many lines from the beginning (skipped ones included) are
+	// done: confirmed, or not matched. Who stores it can go on after a crash. Nil means nobody.
 	Imported func(lines int) error
-	// Taken is asked once for each replay and move whose undo file is imported, before the first of its messages: where it has sent them they may
-	// have been handled, and whoever replays what the import brings back has them handled twice. An error ends the import there. Nil means to go on.
+	// Taken is asked once for each replay and move whose undo file is imported, before the first of its messages: where
+	// it has sent them they may have been handled, and whoever replays what the import brings back has them handled
+	// twice. An error ends the import there. Nil means to go on.
 	Taken    func(Taken) error
 	DryRun   bool
 	Progress func(Progress)

@@ -21,8 +21,9 @@ func (s *scan) release(ctx context.Context) error {
 	return err
 }
 
-// giveBack gives back what is held, in its order: the oldest block first, and each one only when the broker has counted the one
-// before among what it has to give, since closing several channels at once would mix them up. The error is that the order is another one now.
+// giveBack gives back what is held, in its order: the oldest block first, and each one only when the broker has counted
+// the one before among what it has to give, since closing several channels at once would mix them up. The error is that
+// the order is another one now.
 func (s *scan) giveBack(ctx context.Context) error {
 	for _, b := range s.blocks {
 		b.kept = b.held() // also what was on its way when a run failed: nobody takes it out any more
@@ -52,10 +53,10 @@ func (s *scan) giveBack(ctx context.Context) error {
 // DefaultOrderTime is how long a run that was interrupted goes on for the sake of the order.
 const DefaultOrderTime = 10 * time.Second
 
-// complete goes on until the last block is full and its last message was never given back before, or to the end. A quorum queue puts what it
-// gets back behind what it got back before, and both before the rest: whoever stops among those that other looks have given back would turn
-// them round. And what is on its way to a consumer that is cancelled goes back at once, before its turn: so it is taken again, by one that gets
-// exactly as many as there are.
+// complete goes on until the last block is full and its last message was never given back before, or to the end. A
+// quorum queue puts what it gets back behind what it got back before, and both before the rest: whoever stops among
+// those that other looks have given back would turn them round. And what is on its way to a consumer that is cancelled
+// goes back at once, before its turn: so it is taken again, by one that gets exactly as many as there are.
 func (s *scan) complete(ctx context.Context) error {
 	if !s.safety.quorum || len(s.blocks) == 0 {
 		return nil
@@ -105,7 +106,8 @@ const mostRounds = 20
 // defaultPatience is how long it takes before somebody is told of the passing, and how often then.
 const defaultPatience = 300 * time.Millisecond
 
-// passOn keeps all that comes until the last block is full and its last message is a fresh one, or to the end. It has begun after so many, then.
+// passOn keeps all that comes until the last block is full and its last message is a fresh one, or to the end. It has
+// begun after so many, then.
 func (s *scan) passOn(ctx context.Context, begun int, began time.Time) error {
 	told := began
 	for s.returned || !s.blocks[len(s.blocks)-1].isFull() {
@@ -126,14 +128,15 @@ func (s *scan) passOn(ctx context.Context, begun int, began time.Time) error {
 	return nil
 }
 
-// settleTime is how long a busy broker may take to count what was given back, and consumedTime how long it is waited for where others consume
-// the queue: they take it away before it is counted.
+// settleTime is how long a busy broker may take to count what was given back, and consumedTime how long it is waited
+// for where others consume the queue: they take it away before it is counted.
 const (
 	settleTime   = 20 * time.Second
 	consumedTime = 2 * time.Second
 )
 
-// await waits until the queue has so many messages. Whoever consumes it at the same time takes them away, and has no order to lose.
+// await waits until the queue has so many messages. Whoever consumes it at the same time takes them away, and has no
+// order to lose.
 func (s *scan) await(messages int, deadline time.Time) {
 	began := time.Now()
 	for pause := 200 * time.Microsecond; time.Now().Before(deadline); pause = min(2*pause, 50*time.Millisecond) {

@@ -49,7 +49,8 @@ func TestRunEndsWithItsLock(t *testing.T) {
 	}, 20*time.Second, 50*time.Millisecond)
 }
 
-// Up to 4.2 a policy with a delivery limit wins against the argument of our dead-letter queues; only the management API shows it.
+// Up to 4.2 a policy with a delivery limit wins against the argument of our dead-letter queues; only the management API
+// shows it.
 func TestLookingUnderAPolicy(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.StartWithManagement(t)
@@ -84,8 +85,8 @@ func TestLookingUnderAPolicy(t *testing.T) {
 	assert.Equal(t, numbered(10), bodies(f.drained(f.queue.Name(), 10)))
 }
 
-// From 4.3 on a look counts only when its process dies. The lower one of policy and argument is the limit there as well, so whoever does not see
-// the policies goes by the counts.
+// From 4.3 on a look counts only when its process dies. The lower one of policy and argument is the limit there as
+// well, so whoever does not see the policies goes by the counts.
 func TestLookersThatDieUnderAPolicyUnseen(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)

@@ -11,7 +11,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/codec"
 )
 
-// Purge deletes dead letters, one by one and no other: what comes meanwhile stays. With an undo file each is deleted only when that has it.
+// Purge deletes dead letters, one by one and no other: what comes meanwhile stays. With an undo file each is deleted
+// only when that has it.
 func (q *Queue) Purge(ctx context.Context, options PurgeOptions) (Report, error) {
 	if err := errors.Join(options.Filter.Validate(), checkRun("PurgeOptions", options.Limit, 0)); err != nil {
 		return Report{}, err

@@ -21,9 +21,9 @@ func (q *Queue) Name() string { return q.name }
 // MainQueue is the queue whose dead letters lie in it.
 func (q *Queue) MainQueue() string { return q.mainQueue }
 
-// Depth is how many messages it has to give, with those that the broker holds back until their x-opt-delivery-time as far as
-// Config.Management tells. What consumers hold is not among them. With none that can be counted, and RabbitMQ 4.4 or later without the
-// management API, it is a *[HiddenError].
+// Depth is how many messages it has to give, with those that the broker holds back until their x-opt-delivery-time as
+// far as Config.Management tells. What consumers hold is not among them. With none that can be counted, and RabbitMQ
+// 4.4 or later without the management API, it is a *[HiddenError].
 func (q *Queue) Depth(ctx context.Context) (int, error) {
 	ready, hidden, err := q.Ready(ctx)
 	if err != nil {
@@ -37,8 +37,8 @@ func (q *Queue) Depth(ctx context.Context) (int, error) {
 	return ready + max(0, hidden), q.certain(link, ready, hidden)
 }
 
-// Ready is how many messages it has to give, and how many more the broker holds back; HiddenUnknown where only the management API could tell. A
-// classic queue holds none back, whatever is not known.
+// Ready is how many messages it has to give, and how many more the broker holds back; HiddenUnknown where only the
+// management API could tell. A classic queue holds none back, whatever is not known.
 func (q *Queue) Ready(ctx context.Context) (ready, hidden int, err error) {
 	link, err := q.client.link(ctx)
 	if err != nil {

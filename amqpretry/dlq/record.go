@@ -84,8 +84,8 @@ func appendBody(out, body []byte) []byte {
 	return appendBase64(out, "body_base64", body)
 }
 
-// decodeRecord reads such a line, also one that other tools have written again (jq). What it says is all that counts: the headers, not
-// what was read from them.
+// decodeRecord reads such a line, also one that other tools have written again (jq). What it says is all that counts:
+// the headers, not what was read from them.
 func decodeRecord(line []byte) (record, error) {
 	text := string(line) // all strings of the message are parts of this one
 	if !utf8.ValidString(text) {

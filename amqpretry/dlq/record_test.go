@@ -19,7 +19,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// bits makes values comparable: a float is its bits, so that NaN is NaN and -0 is not 0; a time is its seconds. The kinds of nothing stay.
+// bits makes values comparable: a float is its bits, so that NaN is NaN and -0 is not 0; a time is its seconds. The
+// kinds of nothing stay.
 func bits(value any) any {
 	switch v := value.(type) {
 	case float32:
@@ -130,7 +131,8 @@ func publishing() *rapid.Generator[amqp091.Publishing] {
 	})
 }
 
-// What is written and read again is the message, with its types, bit by bit, also when other tools have sorted or indented it; and the same message is the same line.
+// What is written and read again is the message, with its types, bit by bit, also when other tools have sorted or
+// indented it; and the same message is the same line.
 func TestRecordIsLossless(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p := publishing().Draw(t, "message")

@@ -10,14 +10,14 @@ import (
 	"unicode/utf8"
 )
 
-// JSON by hand: encoding/json replaces what is not UTF-8 and half characters without a word, takes the last of two members with one
-// name, and needs several times as long for a hundred thousand of lines.
+// JSON by hand: encoding/json replaces what is not UTF-8 and half characters without a word, takes the last of two
+// members with one name, and needs several times as long for a hundred thousand of lines.
 
 // maxDepth is how deep objects and arrays may be in each other. AMQP allows 32 tables, each of which takes two here.
 const maxDepth = 100
 
-// jsonReader reads JSON that is UTF-8, from one value to the next. Its methods read one value and leave at the byte behind it; or fail,
-// and then at is of no use.
+// jsonReader reads JSON that is UTF-8, from one value to the next. Its methods read one value and leave at the byte
+// behind it; or fail, and then at is of no use.
 type jsonReader struct {
 	data      string
 	at, depth int

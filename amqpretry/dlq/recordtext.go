@@ -2,7 +2,8 @@ package dlq
 
 import "unicode/utf8"
 
-// asIs are the ASCII characters that need no escape. Besides what JSON wants to have escaped, DEL is: it does something in a terminal.
+// asIs are the ASCII characters that need no escape. Besides what JSON wants to have escaped, DEL is: it does something
+// in a terminal.
 var asIs = func() (is [256]bool) {
 	for c := ' '; c < 0x7f; c++ {
 		is[c] = c != '"' && c != '\\'
@@ -11,8 +12,8 @@ var asIs = func() (is [256]bool) {
 	return is
 }()
 
-// isPlain tells the other characters that need none: all but those that move the cursor or turn the order of dead letters round where somebody
-// looks at them in a terminal, and line ends that others than we see.
+// isPlain tells the other characters that need none: all but those that move the cursor or turn the order of dead
+// letters round where somebody looks at them in a terminal, and line ends that others than we see.
 func isPlain(r rune) bool {
 	return r > 0x9f && (r < 0x2028 || r > 0x202e) && (r < 0x2066 || r > 0x2069)
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/codec"
 )
 
-// A value of AMQP in JSON is a string for a string, and {"type": …, "value": …} for all others: so a header reads as people expect it, and
-// keeps its type. What tools that compute with float64 would change is in quotes: integers beyond 2^53, NaN, the infinities, -0. Bytes that are
-// not UTF-8 are {"type": …, "base64": …}.
+// A value of AMQP in JSON is a string for a string, and {"type": …, "value": …} for all others: so a header reads as
+// people expect it, and keeps its type. What tools that compute with float64 would change is in quotes: integers beyond
+// 2^53, NaN, the infinities, -0. Bytes that are not UTF-8 are {"type": …, "base64": …}.
 
 // keyBase64 begins the name of a header that is not UTF-8, in base64; and of one that begins with it.
 const keyBase64 = "base64:"
@@ -117,7 +117,8 @@ func appendInteger(out []byte, kind string, n int64) []byte {
 	return append(strconv.AppendInt(append(out, '"'), n, 10), '"', '}')
 }
 
-// appendFloat appends the shortest number that is the same. A NaN that is not the usual one comes with its bits: NaN:7ff8000000000000.
+// appendFloat appends the shortest number that is the same. A NaN that is not the usual one comes with its bits:
+// NaN:7ff8000000000000.
 func appendFloat(out []byte, f float64, size int, bits uint64) []byte {
 	switch {
 	case math.IsNaN(f) && bits == usualNaN(size):
@@ -148,7 +149,8 @@ func usualNaN(size int) uint64 {
 	return math.Float64bits(math.NaN())
 }
 
-// appendTime appends the seconds, which are all that AMQP has, as RFC 3339; as @seconds since 1970 where the year is none of its.
+// appendTime appends the seconds, which are all that AMQP has, as RFC 3339; as @seconds since 1970 where the year is
+// none of its.
 func appendTime(out []byte, t time.Time) []byte {
 	if !tellable(t) {
 		return append(strconv.AppendInt(append(out, '"', '@'), t.Unix(), 10), '"')

@@ -20,12 +20,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// safety is what keeps looking from losing messages: a quorum queue counts how often a message was given back, and drops it, or
-// dead-letters it, when that is more than its delivery limit.
+// safety is what keeps looking from losing messages: a quorum queue counts how often a message was given back, and
+// drops it, or dead-letters it, when that is more than its delivery limit.
 type safety struct {
 	// limit of the queue; noLimit if it has none, or none that a person could reach.
 	limit int64
-	// requeue is how messages go back: see block.giveBack. Then a look counts only when its process, or its connection, has died.
+	// requeue is how messages go back: see block.giveBack. Then a look counts only when its process, or its connection,
+	// has died.
 	requeue bool
 	quorum  bool
 	// unseen tells that a policy may have another limit, of which nobody has told.
@@ -73,9 +74,9 @@ func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, erro
 	return s, nil
 }
 
-// arguments of the queue, and the delivery limit that a policy of the broker gives it, if that can be seen. The management API tells both. AMQP has no question for
-// either: so the queue is declared as it is believed to be, which changes nothing of a queue that is there, and the broker answers with
-// what is different. Policies stay unseen.
+// arguments of the queue, and the delivery limit that a policy of the broker gives it, if that can be seen. The
+// management API tells both. AMQP has no question for either: so the queue is declared as it is believed to be, which
+// changes nothing of a queue that is there, and the broker answers with what is different. Policies stay unseen.
 func (q *Queue) arguments(ctx context.Context, link *connection.Link) (arguments amqp091.Table, policy int64, seen bool, err error) {
 	api := q.client.config.Management
 	if api.URL == "" {

@@ -16,8 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
-// scan goes once through a queue, from its head, and holds what it passes until it is released. It belongs to one goroutine; only
-// block.ack may be called from another one.
+// scan goes once through a queue, from its head, and holds what it passes until it is released. It belongs to one
+// goroutine; only block.ack may be called from another one.
 type scan struct {
 	queue  *Queue
 	links  *links
@@ -28,15 +28,17 @@ type scan struct {
 
 	// first is how many messages the queue had to give in the beginning. What comes later is behind them.
 	first int
-	// total is how many it had when the scan has begun anew, see renew, and passed how many of these were passed since. The first skip of them were passed
-	// before; gone is how many were taken out before, and short how many others have taken meanwhile.
+	// total is how many it had when the scan has begun anew, see renew, and passed how many of these were passed since.
+	// The first skip of them were passed before; gone is how many were taken out before, and short how many others have
+	// taken meanwhile.
 	total, passed, skip, gone, short int
 	// hidden is how many the broker holds back besides.
 	hidden int
 	// idle waits until nothing is on its way out of the queue. Nil where nothing is taken out.
 	idle func(context.Context) error
 
-	// losses is how often a message came for which there was no room, and atOnce how many messages there is room for since then; 0: any.
+	// losses is how often a message came for which there was no room, and atOnce how many messages there is room for
+	// since then; 0: any.
 	losses, atOnce int
 
 	// eager acknowledges at once also what the first block has given.
@@ -123,7 +125,8 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 	return &scan{queue: q, hidden: hidden, links: &links{client: q.client, all: []*connection.Link{link}}, safety: safety, unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, looker: looker, asker: asker}, nil
 }
 
-// consumerTimeout is how long RabbitMQ lets a message be unanswered, by default 30 minutes, with room for more than one.
+// consumerTimeout is how long RabbitMQ lets a message be unanswered, by default 30 minutes, with room for more than
+// one.
 const consumerTimeout = 5 * time.Minute
 
 // eagerRate is up to how many a second the first block acknowledges at once: at a higher rate it is soon full.
@@ -138,8 +141,8 @@ func (s *scan) slow(perSecond float64) {
 // idleTime is how long nothing may come before the queue is asked whether it has anything.
 const idleTime = 500 * time.Millisecond
 
-// endTime is how long nothing may come while the queue says that it has nothing more to give. A busy broker has counted what it has not sent yet, and
-// gives that back at once and in any order when its consumer is cancelled.
+// endTime is how long nothing may come while the queue says that it has nothing more to give. A busy broker has counted
+// what it has not sent yet, and gives that back at once and in any order when its consumer is cancelled.
 const endTime = 5 * time.Second
 
 // stuckTime is how long a queue may say that it has messages and give none.

@@ -10,12 +10,12 @@ import (
 
 // Stat counts dead letters.
 type Stat struct {
-	// Ready is how many messages the queue had to give when the look began; Seen how many of them were looked at. What other
-	// consumers hold is in neither.
+	// Ready is how many messages the queue had to give when the look began; Seen how many of them were looked at. What
+	// other consumers hold is in neither.
 	Ready int `json:"ready"`
 	Seen  int `json:"seen"`
-	// Hidden is how many messages the broker holds back until their x-opt-delivery-time (RabbitMQ 4.4 and later): no look sees them before.
-	// HiddenUnknown where only the management API could tell.
+	// Hidden is how many messages the broker holds back until their x-opt-delivery-time (RabbitMQ 4.4 and later): no
+	// look sees them before. HiddenUnknown where only the management API could tell.
 	Hidden int `json:"hidden"`
 	// Matched is how many of them the filter matched: all of what follows is about these.
 	Matched int `json:"matched"`
@@ -42,7 +42,8 @@ type Counts struct {
 	Others int `json:"others"`
 }
 
-// MaxNames is how many different names are counted by themselves, so that whoever makes up names cannot fill the memory.
+// MaxNames is how many different names are counted by themselves, so that whoever makes up names cannot fill the
+// memory.
 const MaxNames = 10_000
 
 // Count is how many have a name.

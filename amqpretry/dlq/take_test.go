@@ -246,7 +246,8 @@ func TestLookingAtForeignQueues(t *testing.T) {
 	}
 }
 
-// What stays behind one that goes, and before the next one, must not go with them: acknowledgements are for many at a time.
+// What stays behind one that goes, and before the next one, must not go with them: acknowledgements are for many at a
+// time.
 func TestTakingTheFirstOfMany(t *testing.T) {
 	t.Parallel()
 	const n = 1000

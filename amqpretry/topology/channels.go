@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// ChannelsError says that a connection has no channel left. Each subscription takes one; so does each main queue, for each exchange,
-// of which messages have failed within the last two minutes, on the connection for copies.
+// ChannelsError says that a connection has no channel left. Each subscription takes one; so does each main queue, for
+// each exchange, of which messages have failed within the last two minutes, on the connection for copies.
 type ChannelsError struct {
 	Max int // as negotiated
 	Err error

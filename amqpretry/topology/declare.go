@@ -17,7 +17,8 @@ type Channel interface {
 // Declare puts the plan on the broker. It is idempotent: what is there already stays as it is, with its messages. The
 // main queue should be declared before, since what comes back from a retry queue goes there.
 //
-// The first error ends it, as the broker then closes the channel: a *[ConflictError], *[AccessError] or *[DeclareError].
+// The first error ends it, as the broker then closes the channel: a *[ConflictError], *[AccessError] or
+// *[DeclareError].
 func (p Plan) Declare(ch Channel) error {
 	for _, x := range p.Exchanges {
 		if err := ch.ExchangeDeclare(x.Name, x.Type, true, false, false, false, nil); err != nil {

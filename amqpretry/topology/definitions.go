@@ -18,7 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// MainQueue is a durable main queue as its own service declares it, with what leads to it, and the plan for its retries.
+// MainQueue is a durable main queue as its own service declares it, with what leads to it, and the plan for its
+// retries.
 type MainQueue struct {
 	// Plan for the retries of the queue, which it names.
 	Plan Plan
@@ -37,9 +38,10 @@ type MainExchange struct {
 	Arguments                     amqp.Table
 }
 
-// Definitions is a file for `rabbitmqctl import_definitions`, with which an operator provisions a virtual host: everything
-// that the services of these main queues would declare, so that a service that declares nothing works with it, and one that
-// declares finds no conflict. It has exchanges, queues and bindings, and nothing else: no users, no policies.
+// Definitions is a file for `rabbitmqctl import_definitions`, with which an operator provisions a virtual host:
+// everything that the services of these main queues would declare, so that a service that declares nothing works with
+// it, and one that declares finds no conflict. It has exchanges, queues and bindings, and nothing else: no users, no
+// policies.
 //
 // Objects come in the order of the main queues; what several of them share comes once. The broker leaves alone what is
 // there already under the same name, whatever its arguments.
@@ -187,7 +189,8 @@ func (d *definitions) binding(b Binding) {
 	add(d, object, &d.bindings, object+b.Key, definition, func(other bindingDefinition) bool { return reflect.DeepEqual(other, definition) })
 }
 
-// add adds what is not there yet: nothing with its key is the same. The same object twice in different ways is an error.
+// add adds what is not there yet: nothing with its key is the same. The same object twice in different ways is an
+// error.
 func add[T any](d *definitions, object string, to *collection[T], key string, one T, same func(T) bool) {
 	for _, i := range to.at[key] {
 		if !same(to.all[i]) {
@@ -206,7 +209,8 @@ func (d *definitions) wrong(path, problem, wanted, found string) {
 	d.errs = append(d.errs, &config.FieldError{Path: path, Problem: problem, Wanted: wanted, Found: found})
 }
 
-// text checks what is not a name of the plan, which has been checked. JSON would silently replace bytes that are not UTF-8.
+// text checks what is not a name of the plan, which has been checked. JSON would silently replace bytes that are not
+// UTF-8.
 func (d *definitions) text(path, text string) {
 	if !utf8.ValidString(text) || len(text) > maxNameBytes {
 		d.wrong(path, "cannot be written", fmt.Sprintf("valid UTF-8 of at most %d bytes", maxNameBytes), strconv.Quote(text))

@@ -157,8 +157,8 @@ func label(text string) string {
 	return b.String()
 }
 
-// quoteDOT makes a text a string of DOT whose label is that text: there a backslash begins an escape, and an ampersand an entity of
-// HTML.
+// quoteDOT makes a text a string of DOT whose label is that text: there a backslash begins an escape, and an ampersand
+// an entity of HTML.
 func quoteDOT(text string) string {
 	var b strings.Builder
 	b.WriteByte('"')

@@ -96,9 +96,9 @@ var (
 	valueText    = regexp.MustCompile(`(?s)^(?:the value )?'(.*?)(?:'(?: of type '[^']*'| of [^']*\.\.\.)?)?$`)
 )
 
-// Explain turns what declaring the object gave into a *[ConflictError], *[AccessError], *[ExclusiveError] or *[DeclareError]. The kind and
-// the name that the broker's text has win over the given ones, since a binding or a dead-letter exchange may be refused
-// for another object. nil stays nil, and what is explained already stays as it is.
+// Explain turns what declaring the object gave into a *[ConflictError], *[AccessError], *[ExclusiveError] or
+// *[DeclareError]. The kind and the name that the broker's text has win over the given ones, since a binding or a
+// dead-letter exchange may be refused for another object. nil stays nil, and what is explained already stays as it is.
 func Explain(kind, name string, err error) error {
 	if err == nil || explained(err) {
 		return err

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// HeldError reports deliveries whose copy the broker does not confirm: they are held unacknowledged and their handlers are not
-// run again, until the broker confirms, their channel is gone, or the retrier is closed.
+// HeldError reports deliveries whose copy the broker does not confirm: they are held unacknowledged and their handlers
+// are not run again, until the broker confirms, their channel is gone, or the retrier is closed.
 type HeldError struct {
 	Queue string // the main queue
 	// VirtualHost of the queue.

@@ -13,8 +13,8 @@ import (
 // same name for the same parameters for ever, since messages wait under these names across deployments, and different
 // names for different parameters.
 type Names struct {
-	// RetryExchange names the exchange through which failed messages go. Default: orders.retry. For classic retry queues
-	// .classic is added to the name.
+	// RetryExchange names the exchange through which failed messages go. Default: orders.retry. For classic retry
+	// queues .classic is added to the name.
 	RetryExchange func(queue string) string
 	// RetryQueue names the queue in which messages wait for one delay.
 	// Default: orders.retry.30s, and orders.retry.30s.classic for classic ones.

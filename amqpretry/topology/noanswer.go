@@ -7,7 +7,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
-// NoAnswerError reports a queue that the broker does not let us consume from: it takes the request and does not answer it.
+// NoAnswerError reports a queue that the broker does not let us consume from: it takes the request and does not answer
+// it.
 type NoAnswerError struct {
 	Queue string
 	// VirtualHost of the queue.

@@ -12,19 +12,20 @@ import (
 // ObsoleteQueue is a retry queue whose delay no policy uses any more. What waits in it still comes back.
 //
 // When a policy's delays change, other delays are other queues. Those of the delays before stay, since messages wait in
-// them and old instances may still use them. [Management.Retire] deletes them, and [RetireCommands] say how to do it by hand.
+// them and old instances may still use them. [Management.Retire] deletes them, and [RetireCommands] say how to do it by
+// hand.
 type ObsoleteQueue struct {
 	Queue
 	// Binding by which the retry exchange routes to it.
 	Binding Binding
 }
 
-// Obsolete lists the retry queues of old plans that no current plan uses, in the order of the old plans. It never lists a
-// dead-letter queue, a main queue, or anything that a current plan has.
+// Obsolete lists the retry queues of old plans that no current plan uses, in the order of the old plans. It never lists
+// a dead-letter queue, a main queue, or anything that a current plan has.
 //
-// now are all current plans of what may use the queues: with the default scope those of the main queues in question, with
-// the scope "shared" those of all topics of all services on the virtual host with the same Names.Shared, since one that is
-// left out may be the one that still uses the queue.
+// now are all current plans of what may use the queues: with the default scope those of the main queues in question,
+// with the scope "shared" those of all topics of all services on the virtual host with the same Names.Shared, since one
+// that is left out may be the one that still uses the queue.
 func Obsolete(now []Plan, old ...Plan) []ObsoleteQueue {
 	kept := map[string]bool{}
 	for _, plan := range now {

@@ -11,8 +11,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
-// Management is the HTTP API of RabbitMQ's management plugin, which knows what AMQP does not tell: which queues there are,
-// and whether one is really empty.
+// Management is the HTTP API of RabbitMQ's management plugin, which knows what AMQP does not tell: which queues there
+// are, and whether one is really empty.
 type Management struct {
 	// URL of the API with user and password, such as http://user:password@host:15672.
 	URL string
@@ -35,8 +35,8 @@ func (m Management) client() (*management.Client, error) {
 	return management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
 }
 
-// Obsolete lists the retry queues that the broker has for the main queues of these plans and that none of the plans uses:
-// also those whose delays nobody remembers, as their arguments tell. names must be those of the old plans.
+// Obsolete lists the retry queues that the broker has for the main queues of these plans and that none of the plans
+// uses: also those whose delays nobody remembers, as their arguments tell. names must be those of the old plans.
 //
 // A plan of the mode off stands for its main queue alone: then all its retry queues are obsolete. Queues of the scope
 // "shared" are never listed, as other services may use them: see the function [Obsolete] for these.

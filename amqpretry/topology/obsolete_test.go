@@ -75,8 +75,8 @@ func TestObsolete(t *testing.T) {
 	}
 }
 
-// Whatever the plans: what is listed is a retry queue of an old plan with its binding, and in no current plan; what is not
-// listed of the old retry queues is in one.
+// Whatever the plans: what is listed is a retry queue of an old plan with its binding, and in no current plan; what is
+// not listed of the old retry queues is in one.
 func TestObsoleteIsTheDifference(t *testing.T) {
 	plans := rapid.Custom(func(t *rapid.T) topology.Plan {
 		policy := config.Policy{

@@ -69,8 +69,8 @@ const unlimited = int64(math.MaxInt32)
 //	mode off          nothing
 //
 // In the scope "shared" the retry exchange and the retry queues are those of all main queues with this scope. A second
-// exchange leads back, to which each main queue binds its own name, so that nobody reaches a queue that takes no part; and
-// the dead-letter queue, which stays the main queue's own, is reached through the default exchange.
+// exchange leads back, to which each main queue binds its own name, so that nobody reaches a queue that takes no part;
+// and the dead-letter queue, which stays the main queue's own, is reached through the default exchange.
 //
 // It reports everything at once that is wrong with the policy (*config.FieldError) and with the names (*[NameError]).
 func New(queue string, policy config.Policy, names Names) (Plan, error) {
@@ -107,8 +107,8 @@ func (p Plan) endsByDefaultExchange() bool {
 	return true
 }
 
-// ReturnPath is the part of the plan that leads messages back to the main queue, as far as it could be lost without a trace:
-// in the scope "shared" the exchange for the way back with the main queue's binding, else nothing.
+// ReturnPath is the part of the plan that leads messages back to the main queue, as far as it could be lost without a
+// trace: in the scope "shared" the exchange for the way back with the main queue's binding, else nothing.
 func (p Plan) ReturnPath() Plan {
 	back := Plan{Queue: p.Queue}
 	for _, b := range p.Bindings {
@@ -172,8 +172,8 @@ func (b *builder) build() {
 	}
 }
 
-// ofType keeps the retry queues of both types apart: with one exchange, a delay that has a queue of each, because the type was
-// changed, would be routed to both.
+// ofType keeps the retry queues of both types apart: with one exchange, a delay that has a queue of each, because the
+// type was changed, would be routed to both.
 func (b *builder) ofType(exchange string) string {
 	if b.policy.Mode == config.ModeRetry && b.policy.QueueType == config.QueueTypeClassic {
 		return exchange + classicSuffix

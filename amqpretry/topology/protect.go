@@ -18,8 +18,8 @@ import (
 // protectedLimit is high enough for any number of shutdowns, and still ends a message that kills its consumers.
 const protectedLimit = int64(1000)
 
-// ProtectArguments are the arguments with which a new quorum main queue does not lose messages: what reaches the delivery
-// limit goes to the dead-letter queue, and stays in the main queue until that has it.
+// ProtectArguments are the arguments with which a new quorum main queue does not lose messages: what reaches the
+// delivery limit goes to the dead-letter queue, and stays in the main queue until that has it.
 func ProtectArguments(deadLetterQueue string) amqp.Table {
 	arguments := amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum}
 	for key, value := range protection(deadLetterQueue) {
@@ -80,8 +80,8 @@ func (p BrokerPolicy) ClearCommand() string {
 	return command("clear_policy", p.Vhost, shell.Quote(p.Name))
 }
 
-// String is what to give to an operator: the line that sets the policy, and before it, as comments of the shell, what to
-// know and to look at first.
+// String is what to give to an operator: the line that sets the policy, and before it, as comments of the shell, what
+// to know and to look at first.
 func (p BrokerPolicy) String() string {
 	return comment(
 		"A queue has one policy: of all that match, the one with the highest priority. This one replaces the policy that",
@@ -111,8 +111,8 @@ func comment(lines ...string) string {
 	return b.String()
 }
 
-// inPattern spells control characters as patterns do: no command line could carry a zero byte, and a terminal acts upon the
-// others. The broker matches bytes.
+// inPattern spells control characters as patterns do: no command line could carry a zero byte, and a terminal acts upon
+// the others. The broker matches bytes.
 func inPattern(s string) string {
 	return spellControls(s, func(r rune) (spelled string) {
 		for _, c := range []byte(string(r)) {
@@ -192,11 +192,11 @@ func integer(v any) (int64, bool) {
 	}
 }
 
-// DropLimit tells whether a queue with these arguments loses messages, because they reach a delivery limit and there is no
-// dead-letter exchange, and which limit that is. A policy of the broker can set both and cannot be seen.
+// DropLimit tells whether a queue with these arguments loses messages, because they reach a delivery limit and there is
+// no dead-letter exchange, and which limit that is. A policy of the broker can set both and cannot be seen.
 //
-// version is the broker's, such as 4.0.5. Without one it is taken to be 4.0 or later, where there is a limit by default, and
-// one below 0 means none; before it meant 0.
+// version is the broker's, such as 4.0.5. Without one it is taken to be 4.0 or later, where there is a limit by
+// default, and one below 0 means none; before it meant 0.
 func DropLimit(arguments amqp.Table, version string) (limit string, drops bool) {
 	if arguments[amqp.QueueTypeArg] != amqp.QueueTypeQuorum {
 		return "", false

@@ -52,13 +52,14 @@ func (e *AccessError) Error() string {
 
 func (e *AccessError) Unwrap() error { return e.Err }
 
-// ExclusiveError says that somebody else has the queue for himself. No permission helps. Unwrap reaches the *amqp091.Error (403 or 405).
+// ExclusiveError says that somebody else has the queue for himself. No permission helps. Unwrap reaches the
+// *amqp091.Error (403 or 405).
 type ExclusiveError struct {
 	Queue string
 	// VirtualHost of the queue. Empty when the broker did not say.
 	VirtualHost string
-	// Owned tells that another connection has declared the queue itself exclusive. Else it is a consumer's: either the one that is there is
-	// exclusive, or the one that was refused wanted to be, and there are others.
+	// Owned tells that another connection has declared the queue itself exclusive. Else it is a consumer's: either the
+	// one that is there is exclusive, or the one that was refused wanted to be, and there are others.
 	Owned bool
 	Err   error
 }
@@ -104,8 +105,8 @@ func refused(kind, name, text string, err error) error {
 	return e
 }
 
-// ExplainUse turns a refusal of something else than a declaration into an *[AccessError] or an *[ExclusiveError]. Other errors stay as they
-// are.
+// ExplainUse turns a refusal of something else than a declaration into an *[AccessError] or an *[ExclusiveError]. Other
+// errors stay as they are.
 func ExplainUse(use, kind, name string, err error) error {
 	if code := brokerCode(err); explained(err) || code != amqp.AccessRefused && code != amqp.ResourceLocked {
 		return err

@@ -35,13 +35,13 @@ const (
 //  3. It deletes the queue, if nobody has bound it again meanwhile. An instance with the old policy does that when its next
 //     copy for this queue is returned to it, and goes on without losing anything.
 //
-// A queue that is not there any more is no error. Otherwise the queue stays, with all that is in it: an *[InUseError] tells
-// who uses it, a *[NotEmptyError] what is in it, and a *[ManagementError] why the API could not be asked. Retire can be
-// called again at any time. Of two at once on the same queue at least one stops with an *[InUseError].
+// A queue that is not there any more is no error. Otherwise the queue stays, with all that is in it: an *[InUseError]
+// tells who uses it, a *[NotEmptyError] what is in it, and a *[ManagementError] why the API could not be asked. Retire
+// can be called again at any time. Of two at once on the same queue at least one stops with an *[InUseError].
 //
-// What no check can exclude: an instance with the old policy that binds the queue and publishes into it in the milliseconds
-// between the last look and the deletion, and somebody who publishes into it by its name, without a binding. So end all of
-// them before.
+// What no check can exclude: an instance with the old policy that binds the queue and publishes into it in the
+// milliseconds between the last look and the deletion, and somebody who publishes into it by its name, without a
+// binding. So end all of them before.
 func (m Management) Retire(ctx context.Context, queue ObsoleteQueue) error {
 	client, err := m.client()
 	if err != nil {
@@ -155,7 +155,8 @@ func (r *retirement) look(ctx context.Context) (gone bool, err error) {
 	return false, nil
 }
 
-// unbind leaves the queue with no binding but the mark. One from elsewhere than the retry exchange is not ours to remove.
+// unbind leaves the queue with no binding but the mark. One from elsewhere than the retry exchange is not ours to
+// remove.
 func (r *retirement) unbind(ctx context.Context) (gone bool, err error) {
 	bindings, err := r.client.Bindings(ctx, r.queue.Name)
 	if err != nil {
@@ -184,8 +185,9 @@ func (r *retirement) unbind(ctx context.Context) (gone bool, err error) {
 	return false, nil
 }
 
-// mark adds a binding that no message matches, with a token of our own. As long as it is there, the queue is still the one
-// that we unbound: not deleted and declared again meanwhile, and not unbound by somebody else after it was in use again.
+// mark adds a binding that no message matches, with a token of our own. As long as it is there, the queue is still the
+// one that we unbound: not deleted and declared again meanwhile, and not unbound by somebody else after it was in use
+// again.
 func (r *retirement) mark(ctx context.Context) (gone bool, err error) {
 	r.marked = true
 	// If somebody has deleted the retry exchange, there is still one of its type in every virtual host.

@@ -14,10 +14,10 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
-// retireFunction takes a virtual host, a queue and options of delete_queue. It deletes the queue if three counts over 12 s
-// say that it has no messages and no consumers. One is not enough: a quorum queue counts every 5 s, and until the first
-// time after a restart list_queues says 0. What it looks for is a whole row, so that no other queue can be meant; that of
-// a queue that is down has no numbers.
+// retireFunction takes a virtual host, a queue and options of delete_queue. It deletes the queue if three counts over
+// 12 s say that it has no messages and no consumers. One is not enough: a quorum queue counts every 5 s, and until the
+// first time after a restart list_queues says 0. What it looks for is a whole row, so that no other queue can be meant;
+// that of a queue that is down has no numbers.
 const retireFunction = `amqpretry_retire() (
 	vhost=$1 queue=$2
 	shift 2
@@ -33,12 +33,12 @@ const retireFunction = `amqpretry_retire() (
 )
 `
 
-// RetireCommands are the shell commands (sh, bash, zsh) by which an operator retires obsolete queues where the management API
-// is not to be had: as a script, or to be pasted. Each queue is deleted only if rabbitmqctl has said three times that it
-// has no messages.
+// RetireCommands are the shell commands (sh, bash, zsh) by which an operator retires obsolete queues where the
+// management API is not to be had: as a script, or to be pasted. Each queue is deleted only if rabbitmqctl has said
+// three times that it has no messages.
 //
-// It is the weaker way: rabbitmqctl cannot unbind, so an instance with the old policy that is still running may put a message
-// into a quorum queue between the last count and the deletion. The comments say what to do before.
+// It is the weaker way: rabbitmqctl cannot unbind, so an instance with the old policy that is still running may put a
+// message into a quorum queue between the last count and the deletion. The comments say what to do before.
 //
 // A name with control characters, which no shell takes as it is, is a *[NameError].
 func RetireCommands(vhost string, queues ...ObsoleteQueue) (string, error) {
@@ -47,7 +47,8 @@ func RetireCommands(vhost string, queues ...ObsoleteQueue) (string, error) {
 	}
 	var errs []error
 	var b strings.Builder
-	// A zsh takes pasted comments for commands: nothing in them means anything to a shell, and they have no names in them.
+	// A zsh takes pasted comments for commands: nothing in them means anything to a shell, and they have no names in
+	// them.
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("# Deletes retry queues that no policy uses any more, each only if it is empty.")
 	line("# First make sure that no instance with an old policy runs any more, as the queues stay bound until then.")

@@ -7,26 +7,30 @@ import (
 )
 
 const (
-	// settling is what a copy may need that was routed just before the queue was unbound, from the exchange into the queue.
+	// settling is what a copy may need that was routed just before the queue was unbound, from the exchange into the
+	// queue.
 	settling = 2 * time.Second
 	// renewals of the statistics that prove what they say; see freshness.
 	renewals = 3
-	// classicLag is how old the statistics of a classic queue may be: 5 s until it tells, and 5 s until they are collected.
+	// classicLag is how old the statistics of a classic queue may be: 5 s until it tells, and 5 s until they are
+	// collected.
 	classicLag = 12 * time.Second
 )
 
 // freshness finds out whether what the API says of a queue was so after the queue was unbound.
 //
 // The statistics have no time on them, and how often they are renewed is configuration that the API does not tell. But
-// those of a quorum queue have a counter of the work of its leader, which is taken together with the number of messages and
-// which taking them makes grow. The queue takes them, and the API collects them later. So of the first value that is new
-// after the unbinding it can only be said that it was collected after that. The second was taken after the first was
-// collected: after the unbinding. The third shows that the collection of the second is complete.
+// those of a quorum queue have a counter of the work of its leader, which is taken together with the number of messages
+// and which taking them makes grow. The queue takes them, and the API collects them later. So of the first value that
+// is new after the unbinding it can only be said that it was collected after that. The second was taken after the first
+// was collected: after the unbinding. The third shows that the collection of the second is complete.
 //
-// What is on its way into a quorum queue without a majority is in no number; it counts when a majority is there again. If
-// the queue were deleted just then, it would be lost, and confirmed all the same. So all this must be with a majority.
+// What is on its way into a quorum queue without a majority is in no number; it counts when a majority is there again.
+// If the queue were deleted just then, it would be lost, and confirmed all the same. So all this must be with a
+// majority.
 //
-// Those of an idle classic queue are not renewed, so time must do. But a classic queue is also asked itself by the deletion.
+// Those of an idle classic queue are not renewed, so time must do. But a classic queue is also asked itself by the
+// deletion.
 type freshness struct {
 	classic bool
 	since   time.Time // the unbinding

@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// SharedQueueError is returned by Subscribe when two topics share a queue under different policies: a message does not say
-// for which topic it is in the queue, so only one policy can hold.
+// SharedQueueError is returned by Subscribe when two topics share a queue under different policies: a message does not
+// say for which topic it is in the queue, so only one policy can hold.
 type SharedQueueError struct {
 	Queue  string
 	Topics [2]string

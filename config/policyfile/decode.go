@@ -269,8 +269,8 @@ func (d *decoder) float(n *node, v reflect.Value, path string, at source) {
 	v.SetFloat(number)
 }
 
-// validate adds what is wrong with the policies as a whole to what was wrong with their values, and returns all of it, in
-// the order of the file, and of variables after it.
+// validate adds what is wrong with the policies as a whole to what was wrong with their values, and returns all of it,
+// in the order of the file, and of variables after it.
 func (d *decoder) validate(p config.Policies, file string) error {
 	if d.values >= maxFileValues {
 		p = config.Policies{} // it is not all there
@@ -291,7 +291,8 @@ func (d *decoder) validate(p config.Policies, file string) error {
 	return joined(d.errs, file)
 }
 
-// inFile is how the path of a field is written in a file, which begins below the policies. Names of topics are quoted, and stay.
+// inFile is how the path of a field is written in a file, which begins below the policies. Names of topics are quoted,
+// and stay.
 func inFile(path string) string {
 	var b strings.Builder
 	before, quoted, escaped := '.', false, false

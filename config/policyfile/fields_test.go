@@ -9,7 +9,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// The tags are the one table of fields: each library reads its own, so all say the same, and the schema knows each field.
+// The tags are the one table of fields: each library reads its own, so all say the same, and the schema knows each
+// field.
 func TestTags(t *testing.T) {
 	seen := map[string]bool{}
 	var check func(t reflect.Type, path string)

@@ -29,8 +29,8 @@ func Load(path string) (config.Policies, error) {
 	return load(data, path, os.Environ())
 }
 
-// Parse reads policies from YAML or JSON and validates them, as [Load] does, but is pure: it knows neither a file, so that
-// errors have lines only, nor the environment.
+// Parse reads policies from YAML or JSON and validates them, as [Load] does, but is pure: it knows neither a file, so
+// that errors have lines only, nor the environment.
 func Parse(data []byte) (config.Policies, error) { return load(data, "", nil) }
 
 func load(data []byte, file string, environ []string) (config.Policies, error) {

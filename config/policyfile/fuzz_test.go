@@ -137,8 +137,8 @@ func zeroForNone(p config.Policy) config.Policy {
 	return p
 }
 
-// canonicalJSON is the same value as encoding/json writes it. Unusual is what we refuse and encoding/json does not: keys that are
-// there twice, and half characters.
+// canonicalJSON is the same value as encoding/json writes it. Unusual is what we refuse and encoding/json does not:
+// keys that are there twice, and half characters.
 func canonicalJSON(t *testing.T, data []byte) (canonical []byte, unusual bool) {
 	t.Helper()
 	decoder := json.NewDecoder(bytes.NewReader(data))

@@ -78,9 +78,9 @@ type schema struct {
 	Defs                 map[string]*schema `json:"$defs,omitempty"`
 }
 
-// JSONSchema is the schema of policy files, for editors and other checks: policies.schema.json in this directory. It knows names,
-// types, choices and the bounds of numbers. How long a duration may be, which error types make sense, and what concerns several
-// fields, such as a backoff without retries, only Parse knows.
+// JSONSchema is the schema of policy files, for editors and other checks: policies.schema.json in this directory. It
+// knows names, types, choices and the bounds of numbers. How long a duration may be, which error types make sense, and
+// what concerns several fields, such as a backoff without retries, only Parse knows.
 func JSONSchema() []byte {
 	root := schema{
 		Dialect: schemaDialect, ID: schemaID,

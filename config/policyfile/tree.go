@@ -50,8 +50,8 @@ type entry struct {
 	value  *node
 }
 
-// Bounds of a file. A real one is far below: they keep small what a file can cost that was made to cost much. The work of
-// the parser, for one, grows with the square of the entries of a mapping and with the depth.
+// Bounds of a file. A real one is far below: they keep small what a file can cost that was made to cost much. The work
+// of the parser, for one, grows with the square of the entries of a mapping and with the depth.
 const (
 	maxFileBytes   = 1 << 20
 	maxFileTokens  = 50_000 // names, values and punctuation
@@ -150,8 +150,8 @@ func checkText(data []byte) error {
 	return nil
 }
 
-// scan splits the text as the parser wants it, and keeps from the parser what it would take long for, or more stack than
-// there is.
+// scan splits the text as the parser wants it, and keeps from the parser what it would take long for, or more stack
+// than there is.
 func scan(data []byte) (tokens token.Tokens, err error) {
 	var s scanner.Scanner
 	s.Init(string(data))

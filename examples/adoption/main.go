@@ -1,5 +1,5 @@
-// Adoption shows an existing queue on its way: a service without the library, policy "off", a policy with retries, and back;
-// and what an operator is given for a quorum queue, and for a broker on which services may declare nothing.
+// Adoption shows an existing queue on its way: a service without the library, policy "off", a policy with retries, and
+// back; and what an operator is given for a quorum queue, and for a broker on which services may declare nothing.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Change shows a policy that changes while messages wait: the new version continues what waits under the old one, and what is
-// left of the old one is found and can be retired.
+// Change shows a policy that changes while messages wait: the new version continues what waits under the old one, and
+// what is left of the old one is found and can be retired.
 package main
 
 import (

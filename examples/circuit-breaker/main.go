@@ -1,5 +1,5 @@
-// Circuit-breaker shows a breaker around a handler: while what it depends on is down, messages wait instead of being tried,
-// and use no attempt up.
+// Circuit-breaker shows a breaker around a handler: while what it depends on is down, messages wait instead of being
+// tried, and use no attempt up.
 package main
 
 import (

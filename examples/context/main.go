@@ -1,4 +1,5 @@
-// Context shows what a handler can know of its message's past, and the hooks that keep secrets out of dead letters and logs.
+// Context shows what a handler can know of its message's past, and the hooks that keep secrets out of dead letters and
+// logs.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Dead-letters shows a handler that is fed from a dead-letter queue, in the router of the service itself: an archive that is
-// told why each message has failed.
+// Dead-letters shows a handler that is fed from a dead-letter queue, in the router of the service itself: an archive
+// that is told why each message has failed.
 package main
 
 import (

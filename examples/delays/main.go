@@ -1,5 +1,5 @@
-// Delays shows what a policy can say about waiting: tries at once, delays that grow, and handlers that ask for a time of
-// their own, with an attempt used up or without.
+// Delays shows what a policy can say about waiting: tries at once, delays that grow, and handlers that ask for a time
+// of their own, with an attempt used up or without.
 package main
 
 import (

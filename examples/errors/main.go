@@ -1,4 +1,5 @@
-// Errors shows who decides what an error means: the handler's own word, the lists of the policy, and one function over all.
+// Errors shows who decides what an error means: the handler's own word, the lists of the policy, and one function over
+// all.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Expiry shows messages that are worth nothing when they are late: a maximum age by the policy of each topic, and where a
-// message goes that has outlived it. The expiration property of a message is honoured in the same way.
+// Expiry shows messages that are worth nothing when they are late: a maximum age by the policy of each topic, and where
+// a message goes that has outlived it. The expiration property of a message is honoured in the same way.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Metrics is a service that fails 1 % of its messages once and every 500th for ever, with its series at /metrics. At its
-// end it prints what Prometheus gets there. To look at it for longer:
+// Metrics is a service that fails 1 % of its messages once and every 500th for ever, with its series at /metrics. At
+// its end it prints what Prometheus gets there. To look at it for longer:
 //
 //	scripts/broker run --private go run ./examples/metrics -for 10m
 package main

@@ -38,8 +38,8 @@ func inReadme(t *testing.T) string {
 // differs is what is not the same in every run.
 var differs = regexp.MustCompile(`quickstart-\w+|\d{4}-\d\d-\d\dT[\d:.]+Z`)
 
-// normalized makes outputs comparable. Tenths of a second are what the example prints, and a busy machine may be late by some; messages
-// that are due at the same time may overtake each other.
+// normalized makes outputs comparable. Tenths of a second are what the example prints, and a busy machine may be late
+// by some; messages that are due at the same time may overtake each other.
 func normalized(output string) []string {
 	output = differs.ReplaceAllString(output, "…")
 	output = regexp.MustCompile(`(?m)^(  \d)\.\d`).ReplaceAllString(output, "$1.x")

@@ -1,5 +1,5 @@
-// Rate-limit shows a handler that may be called once in a second: a message waits in place while its turn is near, and on the
-// broker while it is not.
+// Rate-limit shows a handler that may be called once in a second: a message waits in place while its turn is near, and
+// on the broker while it is not.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Replay shows package dlq in a program: it looks at the dead letters of a queue, counts them, and sends back those that an outage has
-// failed, one of them changed on its way.
+// Replay shows package dlq in a program: it looks at the dead letters of a queue, counts them, and sends back those
+// that an outage has failed, one of them changed on its way.
 package main
 
 import (
@@ -30,7 +30,8 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 		return err
 	}
 
-	// Before RabbitMQ 4.3 it must be known that no policy limits the deliveries of dead letters: by the management API, or so.
+	// Before RabbitMQ 4.3 it must be known that no policy limits the deliveries of dead letters: by the management API,
+	// or so.
 	client, err := dlq.Open(ctx, dlq.Config{URI: uri, NoDeliveryLimitPolicy: true})
 	if err != nil {
 		return err
@@ -51,8 +52,8 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	}
 	fmt.Fprintf(to, "%d of %d are exhausted\n", stat.Matched, stat.Seen)
 
-	// Nothing is lost by a replay: a letter leaves the dead-letter queue when the broker has confirmed its copy, and the undo
-	// file, here a buffer, has all of them as they were.
+	// Nothing is lost by a replay: a letter leaves the dead-letter queue when the broker has confirmed its copy, and
+	// the undo file, here a buffer, has all of them as they were.
 	var undo bytes.Buffer
 	report, err := queue.Replay(ctx, dlq.ReplayOptions{
 		Filter: dlq.Filter{ErrorContains: "warehouse"},

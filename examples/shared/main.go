@@ -1,5 +1,5 @@
-// Shared shows two topics that share one set of retry queues. Each gets back what is its own, and each has a dead-letter
-// queue of its own.
+// Shared shows two topics that share one set of retry queues. Each gets back what is its own, and each has a
+// dead-letter queue of its own.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Tracing shows that the trace context in a message's metadata survives all hops: one trace has the publish, every attempt, and
-// the end. OpenTelemetry's propagator writes and reads it; the retrier needs nothing for it.
+// Tracing shows that the trace context in a message's metadata survives all hops: one trace has the publish, every
+// attempt, and the end. OpenTelemetry's propagator writes and reads it; the retrier needs nothing for it.
 package main
 
 import (

@@ -23,7 +23,8 @@ func TestBroker_KillAndStartKeepDataAndPort(t *testing.T) {
 	uri := broker.URI
 	assert.NotEqual(t, os.Getenv("AMQP_URI"), uri, "a private broker is not the shared one")
 	publish(t, uri)
-	// RabbitMQ 3.10 answers a declaration before its database has written it: killed at once, it may not know the queue.
+	// RabbitMQ 3.10 answers a declaration before its database has written it: killed at once, it may not know the
+	// queue.
 	broker.Ctl("eval", "mnesia:sync_log().")
 
 	broker.Kill()

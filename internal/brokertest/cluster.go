@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Cluster is a private cluster of three brokers, of one test. A node is a [Broker]: what happens to it is seen by the others.
+// Cluster is a private cluster of three brokers, of one test. A node is a [Broker]: what happens to it is seen by the
+// others.
 type Cluster struct {
 	Nodes [3]*Broker
 	Dir   string

@@ -87,7 +87,8 @@ func (a *Authority) issue(t testing.TB, template *x509.Certificate) tls.Certific
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
 }
 
-// StartTLS is [Start] with amqps at [Broker.TLSURI], for clients with a certificate of that authority. Its own is for localhost and
+// StartTLS is [Start] with amqps at [Broker.TLSURI], for clients with a certificate of that authority. Its own is for
+// localhost and
 // 127.0.0.1. Such a client may also log in without a password (EXTERNAL).
 func StartTLS(t testing.TB, a *Authority) *Broker {
 	t.Helper()

@@ -17,14 +17,14 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// mostHeaders are how many headers of its own a copy may have, so that whoever gets it can read it with ours (at most 31, 4 of
-// Watermill, and as many unknown ones as fit into 512 bytes) and those that the broker adds.
+// mostHeaders are how many headers of its own a copy may have, so that whoever gets it can read it with ours (at most
+// 31, 4 of Watermill, and as many unknown ones as fit into 512 bytes) and those that the broker adds.
 const mostHeaders = maxEntries - 80
 
-// CopyOf makes what is published in place of a delivery: the delivery as it arrived, with our headers. A header frame of
-// more than limit bytes is made to fit: first by what is least valuable of ours; where the message's own headers leave no
-// room, or are too many, it becomes a dead letter without the largest of them. So does a delivery that came without some. It
-// gives the state that was published: the verdict may have changed to too-large.
+// CopyOf makes what is published in place of a delivery: the delivery as it arrived, with our headers. A header frame
+// of more than limit bytes is made to fit: first by what is least valuable of ours; where the message's own headers
+// leave no room, or are too many, it becomes a dead letter without the largest of them. So does a delivery that came
+// without some. It gives the state that was published: the verdict may have changed to too-large.
 func CopyOf(o *CopyRequest, limit int) (amqp091.Publishing, wire.State) {
 	d, state := o.Delivery, withArrival(o.Delivery, o.State)
 
@@ -69,8 +69,8 @@ func republished(d *amqp091.Delivery) amqp091.Publishing {
 	}
 }
 
-// replyTo is where an answer is to go. RabbitMQ refuses a copy that says "to whom I am": it has put the asker's address in its place
-// where a message came the usual way, but not in one that came by another protocol.
+// replyTo is where an answer is to go. RabbitMQ refuses a copy that says "to whom I am": it has put the asker's address
+// in its place where a message came the usual way, but not in one that came by another protocol.
 func replyTo(d *amqp091.Delivery) string {
 	if d.ReplyTo == "amq.rabbitmq.reply-to" {
 		return ""
@@ -79,8 +79,9 @@ func replyTo(d *amqp091.Delivery) string {
 	return d.ReplyTo
 }
 
-// ReturnSize is what the broker adds to the headers of a message that comes back from a retry queue of the plan. amqp091-go gives
-// up the whole connection when a frame arrives that is larger than negotiated, so a copy must leave room for it.
+// ReturnSize is what the broker adds to the headers of a message that comes back from a retry queue of the plan.
+// amqp091-go gives up the whole connection when a frame arrives that is larger than negotiated, so a copy must leave
+// room for it.
 func ReturnSize(plan topology.Plan) int {
 	longest := plan.Queue
 	for _, q := range plan.Queues {
@@ -109,7 +110,8 @@ func ReturnSize(plan topology.Plan) int {
 	return size
 }
 
-// withArrival records how a message first arrived, at its first failure. Copies of older versions may have x-opt-* headers still.
+// withArrival records how a message first arrived, at its first failure. Copies of older versions may have x-opt-*
+// headers still.
 func withArrival(d *amqp091.Delivery, state wire.State) wire.State {
 	if !state.Arrival.Known() {
 		state.Arrival = wire.NewArrival(d.Exchange, d.RoutingKey, d.Expiration, d.UserId, encodeCC(d.Headers))
@@ -134,8 +136,8 @@ func encodeCC(headers amqp091.Table) string {
 	return string(text)
 }
 
-// shrink gives our headers at the first step of giving up at which they fit into the room that is left; if they never do, as
-// small as they get.
+// shrink gives our headers at the first step of giving up at which they fit into the room that is left; if they never
+// do, as small as they get.
 func shrink(state wire.State, id string, room int) (own map[string]string, fits bool) {
 	for step := 0; step <= wire.ShrinkSteps; step++ {
 		own = state.Shrink(step).Headers(id)
@@ -156,9 +158,10 @@ func ownSize(own map[string]string) int {
 	return size
 }
 
-// removeLargest takes headers away, the largest first, until ours fit at their smallest with the names of what was removed;
-// then it gives as much of ours as there is room for. lost are the names of what was not there from the start. Without any of the
-// message's own headers ours fit into every frame that is not absurdly small (RabbitMQ's default is 128 KiB, AMQP's minimum 4 KiB).
+// removeLargest takes headers away, the largest first, until ours fit at their smallest with the names of what was
+// removed; then it gives as much of ours as there is room for. lost are the names of what was not there from the start.
+// Without any of the message's own headers ours fit into every frame that is not absurdly small (RabbitMQ's default is
+// 128 KiB, AMQP's minimum 4 KiB).
 func removeLargest(headers amqp091.Table, state wire.State, id string, room int, lost string) map[string]string {
 	keys := make([]string, 0, len(headers))
 	for key := range headers {

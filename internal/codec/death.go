@@ -22,7 +22,8 @@ func newest(headers amqp091.Table) amqp091.Table {
 	return newest
 }
 
-// DeliveryCount is how often the broker has delivered the message without an answer, as far as it counts: quorum queues only.
+// DeliveryCount is how often the broker has delivered the message without an answer, as far as it counts: quorum queues
+// only.
 // 3.10 to 4.2 count every return to the queue; from 4.3 on only those that an explicit requeue does not explain.
 func DeliveryCount(headers amqp091.Table) int64 {
 	return Counter(headers[header.DeliveryCount])

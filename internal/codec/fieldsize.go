@@ -6,8 +6,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// headerFrameSize is the size of the content header frame in which a message's properties and headers travel. It cannot be
-// split: one above the negotiated frame size makes the broker close the whole connection.
+// headerFrameSize is the size of the content header frame in which a message's properties and headers travel. It cannot
+// be split: one above the negotiated frame size makes the broker close the whole connection.
 func headerFrameSize(p amqp091.Publishing) int {
 	const frame = 7 + 1         // type, channel, size; end
 	const fixed = 2 + 2 + 8 + 2 // class, weight, body size, property flags
@@ -29,7 +29,8 @@ func headerFrameSize(p amqp091.Publishing) int {
 	return size
 }
 
-// SizeInMemory is about what a delivery takes in memory, where many small headers take several times what they are on the wire.
+// SizeInMemory is about what a delivery takes in memory, where many small headers take several times what they are on
+// the wire.
 func SizeInMemory(d *amqp091.Delivery) int {
 	return 512 + len(d.Body) + sizeInMemory(d.Headers)
 }

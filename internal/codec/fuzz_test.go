@@ -271,7 +271,8 @@ func TestCopyDoesNotAskForDirectReplies(t *testing.T) {
 	}
 }
 
-// rawTable makes an encoded table as no honest client would: nested too deep, with too many entries, too large, of unknown types, cut off.
+// rawTable makes an encoded table as no honest client would: nested too deep, with too many entries, too large, of
+// unknown types, cut off.
 func rawTable(c *hostile.Choices) []byte {
 	var e fakebroker.Encoder
 	for range c.N(6) {

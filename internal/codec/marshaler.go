@@ -26,8 +26,8 @@ type Marshaler interface {
 	Unmarshal(delivery amqp091.Delivery) (*message.Message, error)
 }
 
-// Publish marshals a message with the user's marshaler and strips our headers: a handler or a publisher that passes foreign
-// metadata on must not make a fresh message look like a retry.
+// Publish marshals a message with the user's marshaler and strips our headers: a handler or a publisher that passes
+// foreign metadata on must not make a fresh message look like a retry.
 func Publish(m Marshaler, msg *message.Message) (amqp091.Publishing, error) {
 	p, err := m.Marshal(msg)
 	if err != nil {
@@ -46,15 +46,16 @@ func Publish(m Marshaler, msg *message.Message) (amqp091.Publishing, error) {
 	return p, nil
 }
 
-// isUnpublished tells headers that nobody publishes. CC, BCC and x-opt-* are the publisher's to use; what else is the broker's own it
-// would believe, up to 3.10.
+// isUnpublished tells headers that nobody publishes. CC, BCC and x-opt-* are the publisher's to use; what else is the
+// broker's own it would believe, up to 3.10.
 func isUnpublished(key string) bool {
 	return header.IsOwn(key) || header.IsBroker(key) && key != header.BrokerCC && key != header.BrokerBCC && !header.IsOpt(key)
 }
 
-// Decode makes a message of a delivery with the user's marshaler, which sees string headers only and neither ours nor the
-// broker's but for x-opt-*: most marshalers know nothing else. It works on a copy, so that what goes into a retry is what arrived, whatever
-// the marshaler or the handler does. An error means that the marshaler rejected the message, or panicked.
+// Decode makes a message of a delivery with the user's marshaler, which sees string headers only and neither ours nor
+// the broker's but for x-opt-*: most marshalers know nothing else. It works on a copy, so that what goes into a retry
+// is what arrived, whatever the marshaler or the handler does. An error means that the marshaler rejected the message,
+// or panicked.
 func Decode(m Marshaler, d *amqp091.Delivery) (msg *message.Message, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -74,8 +75,8 @@ func Decode(m Marshaler, d *amqp091.Delivery) (msg *message.Message, err error) 
 	return msg, err
 }
 
-// MarkRedelivered says in a message's metadata whether the broker has delivered it before, under the key that watermill-amqp has for
-// it. What is there under that key has been passed on from another message.
+// MarkRedelivered says in a message's metadata whether the broker has delivered it before, under the key that
+// watermill-amqp has for it. What is there under that key has been passed on from another message.
 func MarkRedelivered(msg *message.Message, key string, redelivered bool) {
 	switch {
 	case key == "":
@@ -116,8 +117,8 @@ func plainHeaders(headers amqp091.Table) amqp091.Table {
 	return out
 }
 
-// HeaderText spells a header value of any AMQP type as text: numbers in decimal, times as RFC 3339, bytes as they are or in
-// base64 where they are no text, arrays and tables as JSON, the void as the empty string.
+// HeaderText spells a header value of any AMQP type as text: numbers in decimal, times as RFC 3339, bytes as they are
+// or in base64 where they are no text, arrays and tables as JSON, the void as the empty string.
 func HeaderText(value any) string {
 	switch v := value.(type) {
 	case nil:

@@ -19,18 +19,20 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// What amqp091-go reads of a message's headers. RabbitMQ takes more from publishers and hands it on, and amqp091-go gives up
-// the whole connection over it: whoever can publish one such message would stop a consumer for as long as it lies in the queue.
+// What amqp091-go reads of a message's headers. RabbitMQ takes more from publishers and hands it on, and amqp091-go
+// gives up the whole connection over it: whoever can publish one such message would stop a consumer for as long as it
+// lies in the queue.
 const (
 	maxEntries = 8192 // of a table and of an array
 	maxDepth   = 32   // of tables and arrays in each other
 )
 
-// mostHeaderBytes is how large a content header may be for a ReadableConn to look at it: it keeps the whole of it. amqp091-go refuses those
-// that are larger by their size alone, unless there is no limit.
+// mostHeaderBytes is how large a content header may be for a ReadableConn to look at it: it keeps the whole of it.
+// amqp091-go refuses those that are larger by their size alone, unless there is no limit.
 const mostHeaderBytes = 16 << 20
 
-// ReadableConn reads from the broker. It takes from the headers of messages what amqp091-go cannot read, and marks those messages: see LostHeaders.
+// ReadableConn reads from the broker. It takes from the headers of messages what amqp091-go cannot read, and marks
+// those messages: see LostHeaders.
 type ReadableConn struct {
 	net.Conn
 
@@ -139,9 +141,9 @@ func isReadable(payload []byte, limit int) bool {
 	return !ok || len(payload) <= room(limit) && containerIsReadable(table, true, 0)
 }
 
-// sift takes from a content header what amqp091-go cannot read: first the headers that it cannot, then the largest until the
-// others are few enough, and small enough for a frame of limit bytes. Their names are in the mark. changed is false where nothing
-// needs to be taken.
+// sift takes from a content header what amqp091-go cannot read: first the headers that it cannot, then the largest
+// until the others are few enough, and small enough for a frame of limit bytes. Their names are in the mark. changed is
+// false where nothing needs to be taken.
 func sift(payload []byte, limit int) (sifted []byte, changed bool) {
 	if isReadable(payload, limit) {
 		return payload, false
@@ -299,8 +301,8 @@ func mark(lost []string) entry {
 	return entry{key: markKey, raw: append(raw, names...)}
 }
 
-// LostHeaders takes the mark from the headers of a delivery: the names of those that a ReadableConn has taken from it, empty if
-// there are none.
+// LostHeaders takes the mark from the headers of a delivery: the names of those that a ReadableConn has taken from it,
+// empty if there are none.
 func LostHeaders(headers amqp091.Table) string {
 	names, _ := headers[markKey].(string)
 	delete(headers, markKey)

@@ -23,8 +23,9 @@ type Replay struct {
 	Canary string
 }
 
-// ReplayOf makes what is published to a queue in place of a dead letter of a main queue, so that it begins a new life there: the message
-// as it is, with our headers of a dead letter, and without what the broker or a stock consumer would act on again. fits is false where the headers leave no room for ours in a frame of limit bytes.
+// ReplayOf makes what is published to a queue in place of a dead letter of a main queue, so that it begins a new life
+// there: the message as it is, with our headers of a dead letter, and without what the broker or a stock consumer would
+// act on again. fits is false where the headers leave no room for ours in a frame of limit bytes.
 func ReplayOf(d *amqp091.Delivery, r Replay, limit int) (p amqp091.Publishing, fits bool) {
 	if isPlain(d) && d.Headers[header.Version] == header.FormatVersion && d.Headers[header.Count] == strconv.Itoa(header.CountDead) {
 		p = republished(d)
@@ -43,7 +44,8 @@ func ReplayOf(d *amqp091.Delivery, r Replay, limit int) (p amqp091.Publishing, f
 	return withState(p, state, limit)
 }
 
-// replayHeaders changes what changes, and leaves the rest as it is: to read it all and write it again would take longer than to publish it.
+// replayHeaders changes what changes, and leaves the rest as it is: to read it all and write it again would take longer
+// than to publish it.
 func replayHeaders(headers amqp091.Table, r Replay) amqp091.Table {
 	out := make(amqp091.Table, len(headers)+3)
 	for key, value := range headers {
@@ -65,8 +67,8 @@ func replayHeaders(headers amqp091.Table, r Replay) amqp091.Table {
 	return out
 }
 
-// MovedOf makes what is published in place of a dead letter that stays one. One of ours is the same, header by header; of others, what the
-// broker knew of them is in our headers, as it must not be published again.
+// MovedOf makes what is published in place of a dead letter that stays one. One of ours is the same, header by header;
+// of others, what the broker knew of them is in our headers, as it must not be published again.
 func MovedOf(d *amqp091.Delivery, mainQueue string, limit int) (p amqp091.Publishing, fits bool) {
 	p = republished(d)
 	if isPlain(d) || isOfAnotherVersion(d) {

@@ -19,7 +19,8 @@ func Identify(s wire.State, d *amqp091.Delivery, nameless bool) wire.State {
 	return s
 }
 
-// MessageUUID is what a message without a UUID of its own goes by: empty before its first failure, if it has no message id.
+// MessageUUID is what a message without a UUID of its own goes by: empty before its first failure, if it has no message
+// id.
 func MessageUUID(s wire.State, d *amqp091.Delivery) string {
 	if s.UUID != "" {
 		return s.UUID

@@ -288,8 +288,8 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 			_ = conn.Close()
 			return nil, explainTLS(err)
 		}
-		// Its deadline does not bound the rest of the handshake: amqp091-go moves it on with each heartbeat of a broker that
-		// does not open the connection.
+		// Its deadline does not bound the rest of the handshake: amqp091-go moves it on with each heartbeat of a broker
+		// that does not open the connection.
 		late = time.AfterFunc(limit-time.Since(began), func() { _ = conn.Close() })
 		answers = &heard{Conn: secured}
 		readable = codec.Readable(answers)

@@ -32,7 +32,8 @@ func newTestConnection(t *testing.T, s Settings) *Connection {
 	return c
 }
 
-// Who asks for one attempt gets it at once, however long the pause is that the last failure has begun; and no more than one.
+// Who asks for one attempt gets it at once, however long the pause is that the last failure has begun; and no more than
+// one.
 func TestTryLinkEndsThePause(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := &fakebroker.Reluctant{Channels: map[int]bool{}}

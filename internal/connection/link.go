@@ -178,7 +178,8 @@ func (l *Link) Version() string {
 	return version
 }
 
-// Abandon closes the connection's socket: for a broker that does not answer any more, and takes back what it has delivered.
+// Abandon closes the connection's socket: for a broker that does not answer any more, and takes back what it has
+// delivered.
 func (l *Link) Abandon() { _ = l.socket.Close() }
 
 // close closes the connection, politely until the deadline and then by its socket.

@@ -11,8 +11,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// ParseURI reads an AMQP URI. The error says what is wrong, but shows nothing of the URI: in one that cannot be read, nobody knows what
-// belongs to the password.
+// ParseURI reads an AMQP URI. The error says what is wrong, but shows nothing of the URI: in one that cannot be read,
+// nobody knows what belongs to the password.
 func ParseURI(uri string) (amqp091.URI, error) {
 	if what := mistake(uri); what != "" {
 		return amqp091.URI{}, fmt.Errorf("is not an AMQP URI: %s; wanted amqp://user:password@host:5672/vhost, or amqps:// (in the user, the "+

@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// acker acknowledges the deliveries of one channel, in batches as far as they have piled up while it was writing: it never
-// waits for more. One acknowledgement covers all deliveries up to the first that is still being worked on.
+// acker acknowledges the deliveries of one channel, in batches as far as they have piled up while it was writing: it
+// never waits for more. One acknowledgement covers all deliveries up to the first that is still being worked on.
 type acker struct {
 	channel ackChannel
 
-	// writing is held while a batch is taken and written, and while a nack is: an acknowledgement of everything up to a delivery must
-	// not overtake what is said of single ones below it. It is taken before mu.
+	// writing is held while a batch is taken and written, and while a nack is: an acknowledgement of everything up to a
+	// delivery must not overtake what is said of single ones below it. It is taken before mu.
 	writing  sync.Mutex
 	commands int // written so far, guarded by writing
 
@@ -49,7 +49,8 @@ func newAcker(channel ackChannel) *acker {
 	return a
 }
 
-// ack acknowledges a delivery soon. After close it does nothing: the channel is on its way out and the broker delivers again.
+// ack acknowledges a delivery soon. After close it does nothing: the channel is on its way out and the broker delivers
+// again.
 func (a *acker) ack(tag uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -66,8 +67,9 @@ func (a *acker) ack(tag uint64) {
 	}
 }
 
-// requeue gives a delivery back to its queue at once. It counts as settled only when that is written: an acknowledgement of
-// everything up to a later delivery would otherwise overtake it, and the message would be lost. After close it does nothing, like ack.
+// requeue gives a delivery back to its queue at once. It counts as settled only when that is written: an
+// acknowledgement of everything up to a later delivery would otherwise overtake it, and the message would be lost.
+// After close it does nothing, like ack.
 func (a *acker) requeue(tag uint64) error {
 	a.writing.Lock()
 	defer a.writing.Unlock()
@@ -103,8 +105,8 @@ func (a *acker) arrived() {
 	a.open++
 }
 
-// waitBelow waits until less than limit deliveries are not settled. It is false if stop came first. After notify the limit is asked
-// again.
+// waitBelow waits until less than limit deliveries are not settled. It is false if stop came first. After notify the
+// limit is asked again.
 func (a *acker) waitBelow(limit func() int, stop <-chan struct{}) bool {
 	for {
 		a.mu.Lock()

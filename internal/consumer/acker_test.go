@@ -197,7 +197,8 @@ func TestAckerNackIsNotOvertaken(t *testing.T) {
 	assert.Len(t, channel.written, 2)
 }
 
-// A nack that could not be written settles nothing: what is acknowledged up to a later delivery would take the message along.
+// A nack that could not be written settles nothing: what is acknowledged up to a later delivery would take the message
+// along.
 func TestAckerNackFails(t *testing.T) {
 	a := idleAcker()
 	a.channel = brokenChannel{}

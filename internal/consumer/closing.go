@@ -9,16 +9,16 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
-// A channel that closes loses acknowledgements. RabbitMQ's client of a quorum queue, which is part of the channel, sends 32 commands (acks
-// and nacks, each of one delivery or of many) and keeps the rest until the queue has applied those; what it still keeps when the channel
-// closes is dropped, and the messages come again. So an acknowledgement is safe only when few commands were sent before it, or when the
-// queue has applied them: see settleCommands.
+// A channel that closes loses acknowledgements. RabbitMQ's client of a quorum queue, which is part of the channel,
+// sends 32 commands (acks and nacks, each of one delivery or of many) and keeps the rest until the queue has applied
+// those; what it still keeps when the channel closes is dropped, and the messages come again. So an acknowledgement is
+// safe only when few commands were sent before it, or when the queue has applied them: see settleCommands.
 
 const (
 	// safeCommands is how many commands a channel may have sent when it closes. RabbitMQ's limit is 32.
 	safeCommands = 16
-	// quickClose is how long what was delivered ahead is kept when the subscription closes: if the handlers finish by then, one
-	// nack gives all of it back.
+	// quickClose is how long what was delivered ahead is kept when the subscription closes: if the handlers finish by
+	// then, one nack gives all of it back.
 	quickClose = 100 * time.Millisecond
 	// applyTime is how long commands are given to be applied, where nothing tells that they are.
 	applyTime = 300 * time.Millisecond
@@ -57,8 +57,8 @@ func (n *session) close(s *subscription) {
 	n.shut(s, latest(s.deadline, time.Now().Add(closeGrace)))
 }
 
-// shut writes the last acknowledgements, gives back whatever is not settled, and closes the channel: from 4.3 on the broker counts
-// as failed what a closing channel leaves behind, and an explicit nack not.
+// shut writes the last acknowledgements, gives back whatever is not settled, and closes the channel: from 4.3 on the
+// broker counts as failed what a closing channel leaves behind, and an explicit nack not.
 func (n *session) shut(s *subscription, deadline time.Time) {
 	connection.WaitUntil(deadline, func() {
 		if n.acker.close() > safeCommands || n.countsLeft {
@@ -71,9 +71,10 @@ func (n *session) shut(s *subscription, deadline time.Time) {
 
 // settleCommands returns when a quorum queue has applied all commands of the channel.
 //
-// A consumer is registered through the queue's log, behind the commands that the channel has sent; and the channel sends those
-// that it has kept before it cancels the consumer, likewise through the log. What is delivered in between goes back with the rest, and
-// so do messages that were on their way to a consumer when it was cancelled: amqp091-go drops them.
+// A consumer is registered through the queue's log, behind the commands that the channel has sent; and the channel
+// sends those that it has kept before it cancels the consumer, likewise through the log. What is delivered in between
+// goes back with the rest, and so do messages that were on their way to a consumer when it was cancelled: amqp091-go
+// drops them.
 func (n *session) settleCommands(s *subscription) {
 	if s.consumer.settings.Exclusive { // another process may consume by now, and a refusal would close the channel
 		<-time.After(applyTime)

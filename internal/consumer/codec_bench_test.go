@@ -22,7 +22,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// What the retrier does to each message, by the number of its headers, beside what watermill-amqp's marshaler does alone.
+// What the retrier does to each message, by the number of its headers, beside what watermill-amqp's marshaler does
+// alone.
 
 var codecs = []int{0, 5, 20, 100}
 
@@ -33,7 +34,8 @@ func BenchmarkMarshal(b *testing.B) {
 	})
 }
 
-// BenchmarkUnmarshal is the way of a delivery to a message. Stock cannot read a retry: it has headers that are no strings.
+// BenchmarkUnmarshal is the way of a delivery to a message. Stock cannot read a retry: it has headers that are no
+// strings.
 func BenchmarkUnmarshal(b *testing.B) {
 	queue := benchSource(b)
 	decoded := func(d *amqp091.Delivery) func() error {

@@ -80,9 +80,9 @@ func New(ctx context.Context, settings Settings) (*Consumer, error) {
 	return c, nil
 }
 
-// Subscribe declares the topology of a queue and consumes from it, until ctx ends or Close. What goes wrong here, a broker that
-// cannot be reached, a conflict, a queue that is missing, a permission, is an error; later it is logged, and tried again with
-// backoff.
+// Subscribe declares the topology of a queue and consumes from it, until ctx ends or Close. What goes wrong here, a
+// broker that cannot be reached, a conflict, a queue that is missing, a permission, is an error; later it is logged,
+// and tried again with backoff.
 func (c *Consumer) Subscribe(ctx context.Context, queue Queue) (<-chan *message.Message, error) {
 	link, err := c.connection.TryLink(ctx)
 	if err != nil {
@@ -158,8 +158,8 @@ func (c *Consumer) declare(link *connection.Link, queue Queue) error {
 	return nil
 }
 
-// Close stops consuming, lets what is handed out finish and be settled, and closes the connection. It returns when all is
-// done, at CloseTimeout at the latest. It is safe to call it again, and at the same time.
+// Close stops consuming, lets what is handed out finish and be settled, and closes the connection. It returns when all
+// is done, at CloseTimeout at the latest. It is safe to call it again, and at the same time.
 func (c *Consumer) Close() error {
 	c.mu.Lock()
 	if c.closed {

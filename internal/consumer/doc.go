@@ -1,5 +1,5 @@
-// Package consumer takes deliveries from RabbitMQ, hands them out as messages of Watermill, and acknowledges them when what has become of them
-// is safe. It knows no watermill-amqp, whose versions share it.
+// Package consumer takes deliveries from RabbitMQ, hands them out as messages of Watermill, and acknowledges them when
+// what has become of them is safe. It knows no watermill-amqp, whose versions share it.
 //
 //	Consumer ──► subscription ──► session ──► worker ──► inFlight
 //	               per Subscribe    per channel  per slot   per message

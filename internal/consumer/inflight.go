@@ -10,8 +10,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/engine"
 )
 
-// inFlight is the delivery of a message while the retrier's consumer has it handed out: the middleware leaves its verdict here,
-// and the consumer carries it out when the router has answered.
+// inFlight is the delivery of a message while the retrier's consumer has it handed out: the middleware leaves its
+// verdict here, and the consumer carries it out when the router has answered.
 type inFlight struct {
 	engine.Handout
 

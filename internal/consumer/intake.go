@@ -18,8 +18,8 @@ type consumption struct {
 	prefetch   int
 }
 
-// received is a delivery with the time of its arrival: it may be handed out much later, behind others that were delivered
-// ahead of it.
+// received is a delivery with the time of its arrival: it may be handed out much later, behind others that were
+// delivered ahead of it.
 type received struct {
 	amqp091.Delivery
 	at       time.Time
@@ -28,8 +28,8 @@ type received struct {
 
 // consume begins to consume with this prefetch.
 //
-// Each consumer of a channel has a tag of its own: RabbitMQ 3.10 counts redeliveries wrong when one is used again while deliveries of
-// the consumer before are not settled.
+// Each consumer of a channel has a tag of its own: RabbitMQ 3.10 counts redeliveries wrong when one is used again while
+// deliveries of the consumer before are not settled.
 func (n *session) consume(s *subscription, prefetch int) (consumption, error) {
 	settings := s.consumer.settings
 
@@ -67,8 +67,8 @@ func (n *session) firstPrefetch(s *subscription) int {
 	return 1
 }
 
-// take is the life of a session's consumers: it takes deliveries from the broker and passes them on to the workers, until the broker
-// delivers no more or the subscription closes. What nobody is given then is in returned.
+// take is the life of a session's consumers: it takes deliveries from the broker and passes them on to the workers,
+// until the broker delivers no more or the subscription closes. What nobody is given then is in returned.
 func (n *session) take(s *subscription, c consumption) {
 	defer close(n.taken)
 	defer close(n.deliveries)
@@ -123,8 +123,8 @@ func (n *session) receive(d amqp091.Delivery) *received {
 	return &received{d, time.Now(), n.consumed}
 }
 
-// again replaces the consumer by one with another prefetch. suspect is the one that was delivered to it, if there is one: it is handed
-// out alone, and others that come before the cancel are given back.
+// again replaces the consumer by one with another prefetch. suspect is the one that was delivered to it, if there is
+// one: it is handed out alone, and others that come before the cancel are given back.
 func (n *session) again(s *subscription, c consumption, suspect *received, prefetch int) (consumption, bool) {
 	stopped := func() (consumption, bool) {
 		if suspect != nil {
@@ -154,7 +154,8 @@ func (n *session) again(s *subscription, c consumption, suspect *received, prefe
 		n.handOutAlone(s, *suspect)
 	}
 
-	// The broker counts the prefetch of each consumer by itself, and what the one before it has left unsettled is held here.
+	// The broker counts the prefetch of each consumer by itself, and what the one before it has left unsettled is held
+	// here.
 	limit := func() int { return s.consumer.settings.Prefetch + n.crowd.waiting() }
 	if !n.acker.waitBelow(limit, n.stop) || n.isStopped() {
 		return c, false
@@ -203,8 +204,8 @@ func (n *session) handOut(d received) {
 	}
 }
 
-// handOutAlone passes a suspect on to the workers when nothing else is in flight, and waits until it is handled. It reports whether
-// it is settled.
+// handOutAlone passes a suspect on to the workers when nothing else is in flight, and waits until it is handled. It
+// reports whether it is settled.
 func (n *session) handOutAlone(s *subscription, d received) bool {
 	redeliveries := codec.DeliveryCount(d.Headers)
 	n.settled()
@@ -224,8 +225,9 @@ func (n *session) handOutAlone(s *subscription, d received) bool {
 	return n.settled()
 }
 
-// settled waits until all that was handed out is handled and settled, as far as the bounds allow, and reports whether it is. It does not
-// wait for pauses: what is in one has been handled. Acknowledgements are written then: a process that dies next must not take them along.
+// settled waits until all that was handed out is handled and settled, as far as the bounds allow, and reports whether
+// it is. It does not wait for pauses: what is in one has been handled. Acknowledgements are written then: a process
+// that dies next must not take them along.
 func (n *session) settled() bool {
 	handled := n.handed.within(aloneLimit, n.stop)
 	copied := n.forwards.within(copyLimit, n.stop)

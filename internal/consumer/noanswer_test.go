@@ -13,8 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/fakebroker"
 )
 
-// Subscribe gives up with an error that says what it is, when the broker does not answer. Who tries again and again has one channel open
-// all the same, and when there is an answer in the end, the consumer that nobody waits for is closed.
+// Subscribe gives up with an error that says what it is, when the broker does not answer. Who tries again and again has
+// one channel open all the same, and when there is an answer in the end, the consumer that nobody waits for is closed.
 func TestSubscribe_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		broker := &fakebroker.Reluctant{Willing: make(chan struct{}), Channels: map[int]bool{}}
@@ -53,8 +53,8 @@ func TestSubscribe_NoAnswer(t *testing.T) {
 	})
 }
 
-// The consumer that comes when nobody waits for it any more is cancelled before its channel is closed: RabbitMQ closes the connection, and with it all
-// other sessions, when a method follows a channel's close.
+// The consumer that comes when nobody waits for it any more is cancelled before its channel is closed: RabbitMQ closes
+// the connection, and with it all other sessions, when a method follows a channel's close.
 func TestSubscribe_AnswerComesLate(t *testing.T) {
 	for range 20 { // the two goroutines are in another order most of the time
 		synctest.Test(t, func(t *testing.T) {
@@ -78,8 +78,8 @@ func TestSubscribe_AnswerComesLate(t *testing.T) {
 	}
 }
 
-// A subscription ends while the broker does not answer it after a lost connection. The consumer that comes in the end is closed: nobody
-// would be given what it takes away.
+// A subscription ends while the broker does not answer it after a lost connection. The consumer that comes in the end
+// is closed: nobody would be given what it takes away.
 func TestSubscriptionEnds_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		willing := make(chan struct{})
@@ -108,8 +108,8 @@ func TestSubscriptionEnds_NoAnswer(t *testing.T) {
 	})
 }
 
-// When the broker has cancelled a consumer, its channel is closed only when nothing else is on its way: RabbitMQ closes the connection, and with it
-// all other sessions, when a method follows a channel's close.
+// When the broker has cancelled a consumer, its channel is closed only when nothing else is on its way: RabbitMQ closes
+// the connection, and with it all other sessions, when a method follows a channel's close.
 func TestBrokerCancels_ChannelIsClosedLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		willing := make(chan struct{})

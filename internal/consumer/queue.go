@@ -16,8 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// Queue is a queue to consume from, with what its policy makes of it. Its names are pinned: a delivery does not say from
-// which queue it came.
+// Queue is a queue to consume from, with what its policy makes of it. Its names are pinned: a delivery does not say
+// from which queue it came.
 type Queue struct {
 	Topic  string
 	Name   string
@@ -30,7 +30,8 @@ type Queue struct {
 	DeadLettersOf string
 	// Forwarder takes the failed messages; nil under policy off.
 	Forwarder *republish.QueueForwarder
-	// Ended is called when a subscription that Subscribe has returned is over, before its messages' channel is closed. Optional.
+	// Ended is called when a subscription that Subscribe has returned is over, before its messages' channel is closed.
+	// Optional.
 	Ended func()
 }
 
@@ -66,8 +67,8 @@ func (s *Queue) arrive(d *amqp091.Delivery, now time.Time, logger watermill.Logg
 	return a
 }
 
-// isRetryQueue reports whether name is this queue's retry queue for a delay. It knows those of other policies as well: what
-// waits under an old one continues under the new.
+// isRetryQueue reports whether name is this queue's retry queue for a delay. It knows those of other policies as well:
+// what waits under an old one continues under the new.
 func (s *Queue) isRetryQueue(name, delay string) bool {
 	if _, err := config.ParseDelay(delay); err != nil {
 		return false

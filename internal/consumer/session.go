@@ -53,9 +53,9 @@ type session struct {
 	paused   tally // deliveries that go back to their queue after a pause
 }
 
-// openSession declares and consumes. What was declared over an earlier connection is most likely still there: it is declared again
-// beside consuming, because a retry queue that is not available, such as a classic one whose node is down, must not keep healthy messages
-// from being handled.
+// openSession declares and consumes. What was declared over an earlier connection is most likely still there: it is
+// declared again beside consuming, because a retry queue that is not available, such as a classic one whose node is
+// down, must not keep healthy messages from being handled.
 func openSession(s *subscription, link *connection.Link, isDeclared func()) (*session, error) {
 	if s.began && s.consumer.queues.hasDeclared(&s.queue) {
 		if session, err := beginSession(s, link); err == nil {
@@ -374,7 +374,8 @@ func (n *session) forward(s *subscription, h *inFlight, settlement engine.Settle
 	s.queue.tell(h.arrival.State.Canary, republish.OutcomeOf(published, settlement.Verdict.Action == retry.ActionPostpone), published)
 }
 
-// final is the verdict that was carried out: a message without room for our headers is dead-lettered instead of retried.
+// final is the verdict that was carried out: a message without room for our headers is dead-lettered instead of
+// retried.
 func final(v retry.Verdict, published *wire.State) retry.Verdict {
 	if published.Reason == retry.ReasonTooLarge {
 		return retry.Verdict{Action: retry.ActionDeadLetter, Reason: retry.ReasonTooLarge}

@@ -23,8 +23,9 @@ const (
 // mostSetAside is for how many dead letters room is made while they wait for their pause.
 const mostSetAside = 1000
 
-// pause is how long a dead letter stays aside whose handler has failed: there is no further queue for it to go to, and a plain nack
-// would have the broker hand it out again at once, some thousand times a second. It doubles with the returns that the broker counts.
+// pause is how long a dead letter stays aside whose handler has failed: there is no further queue for it to go to, and
+// a plain nack would have the broker hand it out again at once, some thousand times a second. It doubles with the
+// returns that the broker counts.
 func pause(d *amqp091.Delivery) time.Duration {
 	returns := max(codec.Counter(d.Headers[header.DeliveryCount]), codec.Counter(d.Headers[header.AcquiredCount]))
 
@@ -91,9 +92,10 @@ func (n *session) setAside(s *subscription, h *inFlight) {
 	}()
 }
 
-// crowd counts the dead letters of a session that wait for their pause. Each takes one of its consumer's prefetch, and to give some back
-// early is no way out: the broker puts them ahead of all others again. But the next consumer on the same channel has a prefetch of its own,
-// so a new one takes the place of one that has half of its prefetch set aside, until mostSetAside wait.
+// crowd counts the dead letters of a session that wait for their pause. Each takes one of its consumer's prefetch, and
+// to give some back early is no way out: the broker puts them ahead of all others again. But the next consumer on the
+// same channel has a prefetch of its own, so a new one takes the place of one that has half of its prefetch set aside,
+// until mostSetAside wait.
 type crowd struct {
 	share int // of a prefetch
 

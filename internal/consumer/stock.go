@@ -21,12 +21,12 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Captures remembers the deliveries of messages that a stock subscriber has unmarshaled. Stock subscribers overwrite a message's
-// context, so there is no place on the message itself.
+// Captures remembers the deliveries of messages that a stock subscriber has unmarshaled. Stock subscribers overwrite a
+// message's context, so there is no place on the message itself.
 //
-// Nearly all of them are in the hands of the middleware soon, which forgets them when it has settled them. Those that it never
-// sees, or leaves to others, become weak when enough others have come: then they are remembered for as long as their messages live,
-// and hold none alive. Weak ones are much dearer.
+// Nearly all of them are in the hands of the middleware soon, which forgets them when it has settled them. Those that
+// it never sees, or leaves to others, become weak when enough others have come: then they are remembered for as long as
+// their messages live, and hold none alive. Weak ones are much dearer.
 type Captures struct {
 	mu     sync.Mutex
 	recent map[*message.Message]*capture // at most mostRecent
@@ -51,8 +51,9 @@ func NewCaptures() *Captures {
 	return &Captures{recent: map[*message.Message]*capture{}, weak: map[weak.Pointer[message.Message]]*capture{}}
 }
 
-// Unmarshal makes a message of a delivery and never fails: an error would make a stock subscriber nack and requeue, some
-// thousand times a second. What cannot be decoded is a message with the body as it is, which the middleware recognises.
+// Unmarshal makes a message of a delivery and never fails: an error would make a stock subscriber nack and requeue,
+// some thousand times a second. What cannot be decoded is a message with the body as it is, which the middleware
+// recognises.
 func (c *Captures) Unmarshal(m codec.Marshaler, d amqp091.Delivery) *message.Message {
 	msg, err := codec.Decode(m, &d)
 	if err != nil {
@@ -143,8 +144,8 @@ type Stock struct {
 // errGhost is what a stock subscriber hands to the router when the broker has cancelled its consumer.
 var errGhost = errors.New("not a message: the broker has cancelled the consumer, and the subscriber reconnects after this nack")
 
-// Middleware puts the delivery into the context of a message, for the middlewares inside of it, and settles what is not for
-// a handler: ghosts, undecodable messages, and those that their consumers die of.
+// Middleware puts the delivery into the context of a message, for the middlewares inside of it, and settles what is not
+// for a handler: ghosts, undecodable messages, and those that their consumers die of.
 func (s Stock) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
 		captured := s.Captures.find(msg)
@@ -201,7 +202,8 @@ func (s *Stock) fail(d *stockDelivery, class retry.Class, err error) error {
 	return d.Settle(d.ctx, s.Engine.Judge(d, retry.Failure{Class: class, Err: err, Message: d.msg, Topic: d.queue.Topic}))
 }
 
-// handle calls the handler, and tells how an attempt has ended that has not failed: with an error the router nacks, which requeues.
+// handle calls the handler, and tells how an attempt has ended that has not failed: with an error the router nacks,
+// which requeues.
 func (s *Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*message.Message, err error) {
 	end := retry.EventRequeued // also if the handler ends its goroutine
 	defer func() { s.Engine.Ended(end, d, d.msg) }()
@@ -281,7 +283,8 @@ func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
 	return nil
 }
 
-// tellWhenAcked waits for the router, which nacks a message whose outputs cannot be published. The middleware does not wait.
+// tellWhenAcked waits for the router, which nacks a message whose outputs cannot be published. The middleware does not
+// wait.
 func (d *stockDelivery) tellWhenAcked() {
 	if d.arrival.State.Canary == "" {
 		return
@@ -295,8 +298,9 @@ func (d *stockDelivery) tellWhenAcked() {
 	}()
 }
 
-// withoutDeadline returns a context that ends when ctx is cancelled, as stock subscribers do when they take a message back, but not at
-// its deadline: that is the handler's, set by a middleware outside of ours, and a copy that it interrupts may be stored all the same.
+// withoutDeadline returns a context that ends when ctx is cancelled, as stock subscribers do when they take a message
+// back, but not at its deadline: that is the handler's, set by a middleware outside of ours, and a copy that it
+// interrupts may be stored all the same.
 func withoutDeadline(ctx context.Context) (context.Context, context.CancelCauseFunc) {
 	free, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

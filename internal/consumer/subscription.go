@@ -14,8 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// subscription is one call of Subscribe. It lives through as many sessions as the broker makes necessary; its workers are
-// the slots for messages that are handed out, and outlive sessions with the handlers they wait for.
+// subscription is one call of Subscribe. It lives through as many sessions as the broker makes necessary; its workers
+// are the slots for messages that are handed out, and outlive sessions with the handlers they wait for.
 type subscription struct {
 	consumer *Consumer
 	queue    Queue
@@ -28,8 +28,8 @@ type subscription struct {
 	noMiddleware noMiddleware
 	refused      atomic.Bool
 
-	// ctx has the values of the context of Subscribe, but not its end: handlers finish during a close. abort ends it when
-	// the time to close is over.
+	// ctx has the values of the context of Subscribe, but not its end: handlers finish during a close. abort ends it
+	// when the time to close is over.
 	ctx   context.Context
 	abort context.CancelCauseFunc
 
@@ -154,8 +154,8 @@ func (s *subscription) pause(wait *backoff.ExponentialBackOff) {
 	}
 }
 
-// open waits for the connection, declares and consumes. A close ends it, also in the middle of a call that the broker does
-// not answer: that call ends with the connection.
+// open waits for the connection, declares and consumes. A close ends it, also in the middle of a call that the broker
+// does not answer: that call ends with the connection.
 func (s *subscription) open() (*session, error) {
 	ctx, cancel := context.WithCancel(s.ctx)
 	defer cancel()
@@ -178,8 +178,8 @@ func (s *subscription) open() (*session, error) {
 	return s.reopened(result)
 }
 
-// reopened waits for a session, and tells now and then that it does. It never makes a second attempt beside the first: each would leave
-// a channel at the broker that does not answer it.
+// reopened waits for a session, and tells now and then that it does. It never makes a second attempt beside the first:
+// each would leave a channel at the broker that does not answer it.
 func (s *subscription) reopened(result <-chan opened) (*session, error) {
 	warning := time.NewTicker(openTimeout)
 	defer warning.Stop()
@@ -226,8 +226,8 @@ func (s *subscription) first(ctx context.Context, link *connection.Link) (*sessi
 }
 
 const (
-	// declareTimeout is how long the broker may take to declare. RabbitMQ from 4.0 on takes a minute to tell of a classic queue that its node
-	// is down.
+	// declareTimeout is how long the broker may take to declare. RabbitMQ from 4.0 on takes a minute to tell of a
+	// classic queue that its node is down.
 	declareTimeout = 2 * time.Minute
 	// openTimeout is how long it may take then to begin to deliver.
 	openTimeout = 30 * time.Second
@@ -239,9 +239,10 @@ type opened struct {
 	err     error
 }
 
-// opening declares and consumes. It has a goroutine of its own, because it can take as long as the connection lives: RabbitMQ does not
-// answer a consumer of a quorum queue that has no leader. So there is one at a time for each queue: each that was given up leaves
-// a channel at the broker until then, and whoever tries again and again would leave one each time.
+// opening declares and consumes. It has a goroutine of its own, because it can take as long as the connection lives:
+// RabbitMQ does not answer a consumer of a quorum queue that has no leader. So there is one at a time for each queue:
+// each that was given up leaves a channel at the broker until then, and whoever tries again and again would leave one
+// each time.
 func (s *subscription) opening(link *connection.Link) (result chan opened, isDeclared chan struct{}) {
 	result, isDeclared = make(chan opened, 1), make(chan struct{})
 	used := s.consumer.queues.use(&s.queue)
@@ -262,8 +263,8 @@ func (s *subscription) opening(link *connection.Link) (result chan opened, isDec
 	return result, isDeclared
 }
 
-// discard closes a session that nobody waits for any more, should it still open: its consumer would take messages away that nobody is
-// given. The subscription is closing.
+// discard closes a session that nobody waits for any more, should it still open: its consumer would take messages away
+// that nobody is given. The subscription is closing.
 func (s *subscription) discard(result <-chan opened) {
 	go func() {
 		if r := <-result; r.session != nil {
@@ -272,7 +273,8 @@ func (s *subscription) discard(result <-chan opened) {
 	}()
 }
 
-// declareAgain declares what was declared over an earlier connection. What is missing all the same is declared when a copy comes back.
+// declareAgain declares what was declared over an earlier connection. What is missing all the same is declared when a
+// copy comes back.
 func (s *subscription) declareAgain(link *connection.Link) {
 	if err := s.consumer.declare(link, s.queue); err != nil && link.IsAlive() && !s.isClosing() {
 		s.logger.Error("Cannot declare the topology again, consuming all the same", err, nil)

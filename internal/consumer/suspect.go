@@ -9,8 +9,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// When a process dies, the broker raises the x-delivery-count of every message that it had in flight, not only of the one that killed
-// it. At the policy's crash limit a message counts as the killer, so its neighbours must not come that far. Two rules keep them from it:
+// When a process dies, the broker raises the x-delivery-count of every message that it had in flight, not only of the
+// one that killed it. At the policy's crash limit a message counts as the killer, so its neighbours must not come that
+// far. Two rules keep them from it:
 //
 //   - A consumer starts with prefetch 1 and goes on so while the messages that come are suspects: redelivered messages
 //     whose count says that they may have killed a process, and those that have crashed their consumers in an earlier attempt. The first other one opens it: it consumes with the full prefetch.
@@ -23,8 +24,8 @@ import (
 const (
 	// aloneLimit is how long a suspect is alone: one whose handler never returns must not stop its queue.
 	aloneLimit = 10 * time.Second
-	// copyLimit is how long the copies of failed messages are waited for as well. While the broker confirms none, a suspect
-	// must not stop its queue either.
+	// copyLimit is how long the copies of failed messages are waited for as well. While the broker confirms none, a
+	// suspect must not stop its queue either.
 	copyLimit = time.Second
 )
 
@@ -33,8 +34,9 @@ const never = 0
 
 // suspectsFrom is the x-delivery-count from which on a message is a suspect.
 //
-// A message can have been delivered once before for harmless reasons: a graceful close, up to RabbitMQ 4.2, or one lost connection, and
-// suspects are handled one at a time. So the limit is 2 where that leaves the neighbours of a killer far below the crash limit. RabbitMQ
+// A message can have been delivered once before for harmless reasons: a graceful close, up to RabbitMQ 4.2, or one lost
+// connection, and suspects are handled one at a time. So the limit is 2 where that leaves the neighbours of a killer
+// far below the crash limit. RabbitMQ
 // 3.x counts what an open consumer gives back, which takes the margin away.
 func suspectsFrom(policy *config.Policy, version string) int64 {
 	const enough = 7 // of a crash limit: neighbours were seen with a count of 6
@@ -49,8 +51,9 @@ func suspectsFrom(policy *config.Policy, version string) int64 {
 	}
 }
 
-// isSuspect tells whether a message may have killed a process. One that was never delivered has its count from its publisher. One that
-// has crashed its consumers in an earlier attempt is a suspect at once: its count begins anew with each attempt.
+// isSuspect tells whether a message may have killed a process. One that was never delivered has its count from its
+// publisher. One that has crashed its consumers in an earlier attempt is a suspect at once: its count begins anew with
+// each attempt.
 func (n *session) isSuspect(d *received) bool {
 	if n.suspectsFrom == never {
 		return false

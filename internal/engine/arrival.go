@@ -20,11 +20,11 @@ type Arriving struct {
 	Timestamp  time.Time
 	// Waited is the retry queue that it comes from; empty if it comes from none.
 	Waited string
-	// IsRetryQueue reports whether a name is that of the queue's retry queue for a delay. It is asked of messages that carry this queue's
-	// headers only.
+	// IsRetryQueue reports whether a name is that of the queue's retry queue for a delay. It is asked of messages that
+	// carry this queue's headers only.
 	IsRetryQueue func(name, delay string) bool
-	// Redelivered tells that it was delivered before, and Deliveries how often without an answer: what was never delivered was given
-	// its count by a publisher.
+	// Redelivered tells that it was delivered before, and Deliveries how often without an answer: what was never
+	// delivered was given its count by a publisher.
 	Redelivered bool
 	Deliveries  int64
 }
@@ -40,7 +40,8 @@ type Arrival struct {
 	Crash error
 }
 
-// Arrive reads our headers by the rules of the wire format, and the broker's counters. Under policy off nothing is read.
+// Arrive reads our headers by the rules of the wire format, and the broker's counters. Under policy off nothing is
+// read.
 func Arrive(queue string, policy *config.Policy, m *Arriving, now time.Time) (a Arrival) {
 	if policy.Mode == config.ModeOff {
 		return a
@@ -62,8 +63,8 @@ func Arrive(queue string, policy *config.Policy, m *Arriving, now time.Time) (a 
 	return a
 }
 
-// Clean takes from the metadata of a replayed message what its death has left there. Only the queue tells whether it is a replay, and
-// a marshaler does not know it.
+// Clean takes from the metadata of a replayed message what its death has left there. Only the queue tells whether it is
+// a replay, and a marshaler does not know it.
 func (a *Arrival) Clean(msg *message.Message) {
 	if a.Replay {
 		maps.DeleteFunc(msg.Metadata, func(key, _ string) bool { return header.IsPoison(key) })

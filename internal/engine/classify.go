@@ -10,9 +10,9 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Classify tells what a failure asks for under a policy. happened is what it was: [retry.ClassError] for whatever a handler
-// returned or panicked with, else one of the classes without a handler's error. after is what RetryAfter or Postpone asks
-// for, else 0. The first of these that applies:
+// Classify tells what a failure asks for under a policy. happened is what it was: [retry.ClassError] for whatever a
+// handler returned or panicked with, else one of the classes without a handler's error. after is what RetryAfter or
+// Postpone asks for, else 0. The first of these that applies:
 //
 //  1. the outermost mark on err: Permanent, Drop, Transient, RetryAfter, Postpone; also on errors that no handler returned
 //  2. what happened, where that is no handler's error

@@ -23,11 +23,12 @@ type Case struct {
 	Random float64
 }
 
-// Decide is the whole of the retry logic: what happens to a message with a failure, under a policy. It is a pure function.
+// Decide is the whole of the retry logic: what happens to a message with a failure, under a policy. It is a pure
+// function.
 //
-// The first of these that applies: a shutdown requeues; what is to be dropped is dropped; what has expired goes to its end,
-// as do permanent and undecodable failures; what is postponed waits; an immediate try; a retry, if any is left. A wait
-// that would end after the deadline does not begin: the message has then expired.
+// The first of these that applies: a shutdown requeues; what is to be dropped is dropped; what has expired goes to its
+// end, as do permanent and undecodable failures; what is postponed waits; an immediate try; a retry, if any is left. A
+// wait that would end after the deadline does not begin: the message has then expired.
 func Decide(policy config.Policy, c Case) retry.Verdict {
 	retries := policy.MaxRetries()
 

@@ -9,32 +9,33 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Delivery is the broker's side of a message, as the retrier that received it shows it to the middleware. Only retriers of this
-// module implement it.
+// Delivery is the broker's side of a message, as the retrier that received it shows it to the middleware. Only retriers
+// of this module implement it.
 type Delivery interface {
 	// Engine that decides over it, which tells the retriers of one router apart.
 	Engine() *Engine
 	// Queue is the queue that the message was consumed from.
 	Queue() string
-	// The following are those of Progress. They go without copies: each message has a goroutine of its own, whose stack is to stay small.
+	// The following are those of Progress. They go without copies: each message has a goroutine of its own, whose stack
+	// is to stay small.
 	Policy() *config.Policy
 	Narrow(policy config.Policy)
 	State() *wire.State
 	Advance(s wire.State)
 	Begin(at time.Time, attempt *retry.Event) bool
 	End() (began time.Time, attempt *retry.Event, ok bool)
-	// Enter and Leave tell that a middleware has the message in hand. A handler may ack or nack it by itself: that is carried
-	// out when the last has left, and what the middleware says counts.
+	// Enter and Leave tell that a middleware has the message in hand. A handler may ack or nack it by itself: that is
+	// carried out when the last has left, and what the middleware says counts.
 	Enter()
 	Leave()
-	// Withdrawn reports whether the message was taken away from its handler: a close that has waited long enough, or a lost
-	// connection. What the handler then returns is no failure.
+	// Withdrawn reports whether the message was taken away from its handler: a close that has waited long enough, or a
+	// lost connection. What the handler then returns is no failure.
 	Withdrawn() bool
-	// Succeeded notes that the handler succeeded: if the message is nacked all the same, outside a shutdown, its outputs
-	// could not be published, and that is a failed attempt.
+	// Succeeded notes that the handler succeeded: if the message is nacked all the same, outside a shutdown, its
+	// outputs could not be published, and that is a failed attempt.
 	Succeeded()
-	// Settle hands over what is to happen. With the retrier's own consumer it returns at once and the consumer acts; on a
-	// stock subscriber it returns when the copy is confirmed. After an error the message must be nacked.
+	// Settle hands over what is to happen. With the retrier's own consumer it returns at once and the consumer acts; on
+	// a stock subscriber it returns when the copy is confirmed. After an error the message must be nacked.
 	Settle(ctx context.Context, s Settlement) error
 }
 

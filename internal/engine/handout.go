@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Handout is the consumer's side of a message while it is handed out: the middlewares leave their verdict here, and the consumer carries it
-// out when the router has answered. What a consumer adds makes it a [Delivery].
+// Handout is the consumer's side of a message while it is handed out: the middlewares leave their verdict here, and the
+// consumer carries it out when the router has answered. What a consumer adds makes it a [Delivery].
 type Handout struct {
 	Progress
 
@@ -65,8 +65,8 @@ func (h *Handout) Refused(err error) bool {
 	return !h.answered
 }
 
-// Wait waits until no middleware has the message in hand: a handler may have answered by itself. It reports whether that came
-// before the end of ctx.
+// Wait waits until no middleware has the message in hand: a handler may have answered by itself. It reports whether
+// that came before the end of ctx.
 func (h *Handout) Wait(ctx context.Context) bool {
 	h.mu.Lock()
 	if h.inside == 0 {
@@ -149,7 +149,8 @@ const (
 	NextNack                      // somebody has nacked it, and nobody has judged
 )
 
-// Next tells what comes next, by what the router has answered. While a service closes, a publisher may be closed before its handlers.
+// Next tells what comes next, by what the router has answered. While a service closes, a publisher may be closed before
+// its handlers.
 func (a *Answer) Next(acked, closing bool) Next {
 	switch {
 	case a.refused:

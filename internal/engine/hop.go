@@ -6,11 +6,13 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// hopFor is the delay in which a message waits next that is to wait so long. It is 0 only for a policy that retries nothing.
+// hopFor is the delay in which a message waits next that is to wait so long. It is 0 only for a policy that retries
+// nothing.
 //
-// No wait that an error asks for ends early. So a message takes one delay that is long enough if that is not much longer; else it
-// goes through the longest one that is shorter, and then on with the rest. A wait that is longer than all delays takes the longest as
-// often as it takes: that costs the broker one republished message for each, and nobody a call of a handler.
+// No wait that an error asks for ends early. So a message takes one delay that is long enough if that is not much
+// longer; else it goes through the longest one that is shorter, and then on with the rest. A wait that is longer than
+// all delays takes the longest as often as it takes: that costs the broker one republished message for each, and nobody
+// a call of a handler.
 func hopFor(policy config.Policy, wait time.Duration) time.Duration {
 	over := policy.DelayFor(wait)
 	if over <= wait+wait/hopTolerance {
@@ -32,8 +34,8 @@ func hopFor(policy config.Policy, wait time.Duration) time.Duration {
 const (
 	// hopTolerance is the part of a wait, one fourth, by which a single delay may be longer: it saves republishing.
 	hopTolerance = 4
-	// mostHops is how many shorter delays may take the place of a single one that is too long. The steps of the default policy are
-	// factors of 4 to 6.
+	// mostHops is how many shorter delays may take the place of a single one that is too long. The steps of the default
+	// policy are factors of 4 to 6.
 	mostHops = 10
 )
 

@@ -75,7 +75,8 @@ func completed(f retry.Failure) retry.Failure {
 	return f
 }
 
-// called tells whether a failure is that of a handler's call. A consumer that died was in a handler, as far as is known.
+// called tells whether a failure is that of a handler's call. A consumer that died was in a handler, as far as is
+// known.
 func called(f retry.Failure) bool {
 	return f.Class != retry.ClassUndecodable && f.Class != retry.ClassExpired
 }
@@ -83,7 +84,8 @@ func called(f retry.Failure) bool {
 // IsLimited tells whether a message can be late or early at all.
 func IsLimited(s *wire.State) bool { return !s.Deadline.IsZero() || !s.NotBefore.IsZero() }
 
-// Early decides over a message before its handler is called: it may have outlived its deadline meanwhile, or be not due yet.
+// Early decides over a message before its handler is called: it may have outlived its deadline meanwhile, or be not due
+// yet.
 func (e *Engine) Early(d Delivery, f retry.Failure) *Settlement {
 	state, now := d.State(), e.Time()
 
@@ -243,8 +245,8 @@ func (e *Engine) decide(f retry.Failure) (err error) {
 	return err
 }
 
-// classify asks an error what it wants. Errors are foreign code, and one that is a nil pointer in an interface panics easily: that is
-// a failed attempt like any other.
+// classify asks an error what it wants. Errors are foreign code, and one that is a nil pointer in an interface panics
+// easily: that is a failed attempt like any other.
 func (e *Engine) classify(policy config.Policy, f retry.Failure) (class retry.Class, after time.Duration) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Progress is the part of a [Delivery] that changes while its handler has it: the policy, which a middleware may narrow, the
-// state, with each immediate try, and whether it is in an attempt. A handler may ask for them at any time.
+// Progress is the part of a [Delivery] that changes while its handler has it: the policy, which a middleware may
+// narrow, the state, with each immediate try, and whether it is in an attempt. A handler may ask for them at any time.
 type Progress struct {
 	mu      sync.Mutex
 	policy  *config.Policy // shared: never written to
@@ -28,7 +28,8 @@ func (s *Progress) Arrive(policy *config.Policy, state *wire.State) {
 	s.policy, s.state = policy, state
 }
 
-// Policy is the effective policy of the queue, or what a middleware has narrowed it to. It is shared: not to be changed.
+// Policy is the effective policy of the queue, or what a middleware has narrowed it to. It is shared: not to be
+// changed.
 func (s *Progress) Policy() *config.Policy {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -60,8 +61,8 @@ func (s *Progress) Advance(state wire.State) {
 	s.state = &state
 }
 
-// Begin notes that an attempt begins, and what of it was told, if anything. It is false if one has begun already and not ended, or
-// nobody waits for its end any more.
+// Begin notes that an attempt begins, and what of it was told, if anything. It is false if one has begun already and
+// not ended, or nobody waits for its end any more.
 func (s *Progress) Begin(at time.Time, attempt *retry.Event) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -74,8 +75,8 @@ func (s *Progress) Begin(at time.Time, attempt *retry.Event) bool {
 	return true
 }
 
-// End notes that the attempt has ended, and gives what Begin was given. It is false if there is none. The message may be
-// another goroutine's by then, so what is to be told of it was looked up at the beginning.
+// End notes that the attempt has ended, and gives what Begin was given. It is false if there is none. The message may
+// be another goroutine's by then, so what is to be told of it was looked up at the beginning.
 func (s *Progress) End() (began time.Time, attempt *retry.Event, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -3,9 +3,9 @@ package header
 
 import "strings"
 
-// FormatVersion is the wire format that is written. A message that carries another one is treated as fresh, so it changes
-// only with what an older reader would misread. What only adds keys keeps the version: older ones carry them along, see
-// wire.State.Unknown.
+// FormatVersion is the wire format that is written. A message that carries another one is treated as fresh, so it
+// changes only with what an older reader would misread. What only adds keys keeps the version: older ones carry them
+// along, see wire.State.Unknown.
 const FormatVersion = "1"
 
 // Prefix starts each of our own keys. Never "x-": headers exchanges skip such keys, and brokers from 4.0 rewrite them.
@@ -103,7 +103,7 @@ func IsBroker(key string) bool {
 	return IsOpt(key) || strings.HasPrefix(key, "x-first-death-") || strings.HasPrefix(key, "x-last-death-")
 }
 
-// IsOpt reports whether key is an x-opt-* header. A publisher may set them and a handler sees them, but no copy carries them:
-// by x-opt-delivery-time, RabbitMQ 4.4 and later hold a message back until a time. That would delay a retry and hide a dead
-// letter, and a time that is too far away stops the queue for good.
+// IsOpt reports whether key is an x-opt-* header. A publisher may set them and a handler sees them, but no copy carries
+// them: by x-opt-delivery-time, RabbitMQ 4.4 and later hold a message back until a time. That would delay a retry and
+// hide a dead letter, and a time that is too far away stops the queue for good.
 func IsOpt(key string) bool { return strings.HasPrefix(key, "x-opt-") }

@@ -24,7 +24,8 @@ type Client struct {
 // requestTimeout bounds a single request, whatever the context says: a frozen broker answers nothing.
 const requestTimeout = 30 * time.Second
 
-// mostBytes is how long an answer may be, once it is unpacked: many times what a broker with 100,000 objects says at once. What is longer is no broker's.
+// mostBytes is how long an answer may be, once it is unpacked: many times what a broker with 100,000 objects says at
+// once. What is longer is no broker's.
 const mostBytes = 64 << 20
 
 // mostWords is how much is shown of what the other side says of itself.

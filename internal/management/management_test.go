@@ -20,8 +20,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
-// What RabbitMQ itself answers is tested against a real one, in tests/obsolete_test.go. Here are others that may sit at the
-// address, and what is decided without an answer.
+// What RabbitMQ itself answers is tested against a real one, in tests/obsolete_test.go. Here are others that may sit at
+// the address, and what is decided without an answer.
 
 // at makes a client of a server that stands for a proxy.
 func at(t *testing.T, handler http.HandlerFunc) *management.Client {

@@ -14,8 +14,8 @@ type Permissions struct {
 	Read      string `json:"read"`
 }
 
-// Permissions are those of a user in the virtual host. The error is a [NotFound] for one who has none, and for one whom the
-// broker does not know by itself, such as a user of LDAP.
+// Permissions are those of a user in the virtual host. The error is a [NotFound] for one who has none, and for one whom
+// the broker does not know by itself, such as a user of LDAP.
 func (c *Client) Permissions(ctx context.Context, user string) (Permissions, error) {
 	var p Permissions
 	err := c.call(ctx, http.MethodGet, []string{"permissions", c.vhost, user}, "", nil, &p, "the tag administrator")

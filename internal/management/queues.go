@@ -29,8 +29,8 @@ type Queue struct {
 
 	// The statistics are some seconds old: 5 to 10 with the broker's defaults.
 
-	// Messages are all of them. Ready are those that a consumer could have; Undeliverable those of a quorum queue that it
-	// dead-letters at least once and that their target has not confirmed yet.
+	// Messages are all of them. Ready are those that a consumer could have; Undeliverable those of a quorum queue that
+	// it dead-letters at least once and that their target has not confirmed yet.
 	Messages      *int64 `json:"messages"`
 	Ready         *int64 `json:"messages_ready"`
 	Unacked       *int64 `json:"messages_unacknowledged"`
@@ -38,8 +38,8 @@ type Queue struct {
 	// Delayed are those that a quorum queue holds back until their x-opt-delivery-time (RabbitMQ 4.4 and later).
 	Delayed   *int64 `json:"messages_delayed"`
 	Consumers *int64 `json:"consumers"`
-	// Reductions count the work of the queue's process. Those of a quorum queue grow with each renewal of its statistics,
-	// every 5 s by default; those of an idle classic queue do not.
+	// Reductions count the work of the queue's process. Those of a quorum queue grow with each renewal of its
+	// statistics, every 5 s by default; those of an idle classic queue do not.
 	Reductions *int64 `json:"reductions"`
 
 	// Policy and OperatorPolicy are the names of those that apply; nil also where there is none. Effective is what both

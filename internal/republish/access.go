@@ -17,13 +17,13 @@ const accessTimeout = 5 * time.Second
 
 var errBlocked = errors.New("the broker has blocked the connection")
 
-// CheckAccess finds out whether the user may publish dead letters by the default exchange, as shared retry queues do; with
-// queues of its own, the broker has asked for that when they were declared. Without it Subscribe would succeed and the first
-// dead letter be held for ever. The error is a *topology.AccessError.
+// CheckAccess finds out whether the user may publish dead letters by the default exchange, as shared retry queues do;
+// with queues of its own, the broker has asked for that when they were declared. Without it Subscribe would succeed and
+// the first dead letter be held for ever. The error is a *topology.AccessError.
 //
-// It publishes a message that no queue gets, over the connection that is there to publish: in an alarm the broker blocks the
-// connection of whoever publishes, which must not be that of the acknowledgements. Where it cannot be found out, nothing is
-// wrong.
+// It publishes a message that no queue gets, over the connection that is there to publish: in an alarm the broker
+// blocks the connection of whoever publishes, which must not be that of the acknowledgements. Where it cannot be found
+// out, nothing is wrong.
 func (f *Forwarder) CheckAccess(plan topology.Plan) error {
 	if exchange, queue := plan.Route(header.CountDead); exchange != "" || queue == "" {
 		return nil

@@ -11,8 +11,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
-// idleAfter is how long a channel for copies stays open at least without a publish: a stock subscriber never tells that a subscription has
-// ended, and a connection has room for 2047 channels by default. The next failure opens another one, which takes two round trips.
+// idleAfter is how long a channel for copies stays open at least without a publish: a stock subscriber never tells that
+// a subscription has ended, and a connection has room for 2047 channels by default. The next failure opens another one,
+// which takes two round trips.
 const idleAfter = time.Minute
 
 // confirmChannel is a channel in confirm mode that knows which of its publishes came back as unroutable.
@@ -28,8 +29,8 @@ type confirmChannel struct {
 	closes  chan *amqp091.Error
 	asked   chan question
 
-	// A channel that was nacked once is not used again: RabbitMQ 3.10 goes on to nack on it when the queue that was full is
-	// full no more. Neither is one that was idle. It is closed when nobody waits for it.
+	// A channel that was nacked once is not used again: RabbitMQ 3.10 goes on to nack on it when the queue that was
+	// full is full no more. Neither is one that was idle. It is closed when nobody waits for it.
 	retired    atomic.Bool
 	unresolved atomic.Int64
 	used       atomic.Bool // since it was looked at last
@@ -123,8 +124,8 @@ func (c *confirmChannel) returned(id string) bool {
 	}
 }
 
-// reserve counts a publish that is about to be made, unless the channel is not to be used any more. It counts before it looks, so
-// that a channel which is retired meanwhile is not closed under the publish.
+// reserve counts a publish that is about to be made, unless the channel is not to be used any more. It counts before it
+// looks, so that a channel which is retired meanwhile is not closed under the publish.
 func (c *confirmChannel) reserve() bool {
 	c.unresolved.Add(1)
 	c.used.Store(true)

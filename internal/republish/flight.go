@@ -7,12 +7,13 @@ import (
 	"time"
 )
 
-// declareWait is how long a copy waits for the broker's answer to a declaration. The declaration itself goes on: RabbitMQ from 4.0
-// on takes a minute to tell that the node of a classic queue is down.
+// declareWait is how long a copy waits for the broker's answer to a declaration. The declaration itself goes on:
+// RabbitMQ from 4.0 on takes a minute to tell that the node of a classic queue is down.
 const declareWait = 30 * time.Second
 
-// flight runs one declaration, or one question, at a time. Each has a goroutine of its own and ends with the broker's answer or the
-// connection, so a broker that does not answer keeps one channel, and callers wait for as long as they like.
+// flight runs one declaration, or one question, at a time. Each has a goroutine of its own and ends with the broker's
+// answer or the connection, so a broker that does not answer keeps one channel, and callers wait for as long as they
+// like.
 type flight struct {
 	mu        sync.Mutex
 	running   *attempt

@@ -24,8 +24,8 @@ type Settings struct {
 
 func (s Settings) emit(e retry.Event) { s.Connection.Emit(e) }
 
-// Forwarder publishes the copies of failed messages over a connection of its own, so that a blocked publisher never stops
-// acknowledgements. The connection is opened at the first failure.
+// Forwarder publishes the copies of failed messages over a connection of its own, so that a blocked publisher never
+// stops acknowledgements. The connection is opened at the first failure.
 type Forwarder struct {
 	settings   Settings
 	connection *connection.Connection
@@ -56,11 +56,12 @@ func NewForwarder(settings Settings) *Forwarder {
 	}
 }
 
-// ForQueue returns what publishes the copies of a main queue: one confirm channel for each and each exchange, so that a broken queue stops no other.
-// QueueForwarder.Retire gives it up.
+// ForQueue returns what publishes the copies of a main queue: one confirm channel for each and each exchange, so that a
+// broken queue stops no other. QueueForwarder.Retire gives it up.
 func (f *Forwarder) ForQueue(plan topology.Plan) *QueueForwarder { return newQueueForwarder(f, plan) }
 
-// Close ends all forwards that still wait; their deliveries stay unacknowledged. It returns at the deadline at the latest.
+// Close ends all forwards that still wait; their deliveries stay unacknowledged. It returns at the deadline at the
+// latest.
 func (f *Forwarder) Close(deadline time.Time) {
 	f.notices.flush(deadline)
 	f.cancel(connection.ErrClosed)

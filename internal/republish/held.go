@@ -29,8 +29,8 @@ func (h *heldCopies) retire() {
 	h.retired = true
 }
 
-// heldCopy is one of them. It reports itself while it lasts too long, whatever it waits for: a connection, an alarm, its turn, a
-// confirmation.
+// heldCopy is one of them. It reports itself while it lasts too long, whatever it waits for: a connection, an alarm,
+// its turn, a confirmation.
 type heldCopy struct {
 	queue    *QueueForwarder
 	exchange string // where the copy is to go

@@ -16,8 +16,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// notices tell a run of the tools what has become of the messages that it has replayed to see that. They are for whoever waits just now: not
-// confirmed, not kept, and given up rather than waited for, so that they hold up nothing. A run that is told nothing says so.
+// notices tell a run of the tools what has become of the messages that it has replayed to see that. They are for
+// whoever waits just now: not confirmed, not kept, and given up rather than waited for, so that they hold up nothing. A
+// run that is told nothing says so.
 type notices struct {
 	connection *connection.Connection
 	logger     watermill.LoggerAdapter

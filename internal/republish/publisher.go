@@ -12,11 +12,12 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
-// Publisher publishes to queues by their names, pipelined and with the broker's confirmation, for tools: what it is given may have no id
-// of ours, so that one return makes all that follow fail.
+// Publisher publishes to queues by their names, pipelined and with the broker's confirmation, for tools: what it is
+// given may have no id of ours, so that one return makes all that follow fail.
 type Publisher struct {
 	link *connection.Link
-	// OnRefused is told that a queue refuses messages, which are then published again and again, and with false that it takes them again. Nil means nobody.
+	// OnRefused is told that a queue refuses messages, which are then published again and again, and with false that it
+	// takes them again. Nil means nobody.
 	OnRefused func(queue string, refused bool)
 
 	mu       sync.Mutex
@@ -24,7 +25,8 @@ type Publisher struct {
 	refusing bool // told
 }
 
-// NewPublisher returns a publisher that has no channel yet. It does not outlive the link, with which the lock of a run is lost.
+// NewPublisher returns a publisher that has no channel yet. It does not outlive the link, with which the lock of a run
+// is lost.
 func NewPublisher(link *connection.Link) *Publisher { return &Publisher{link: link} }
 
 // What the broker says of a publish that it does not take.
@@ -87,14 +89,16 @@ func (p *Publisher) channel(link *connection.Link) (*confirmChannel, error) {
 	return confirms, nil
 }
 
-// refusedFor is how long a queue may refuse a message, because it is full, before that is an error; refusedTold before somebody is told.
+// refusedFor is how long a queue may refuse a message, because it is full, before that is an error; refusedTold before
+// somebody is told.
 const (
 	refusedFor  = time.Minute
 	refusedTold = time.Second
 )
 
-// Wait returns when the broker has confirmed the publish, and not returned it: nil. A message that is refused, as by a queue that is full, is
-// published again for a minute, while retry lasts. Every other error means that the broker may have the message or not, unless it is Refused.
+// Wait returns when the broker has confirmed the publish, and not returned it: nil. A message that is refused, as by a
+// queue that is full, is published again for a minute, while retry lasts. Every other error means that the broker may
+// have the message or not, unless it is Refused.
 func (u *Published) Wait(ctx, retry context.Context) error {
 	began := time.Now()
 	var wait *backoff.ExponentialBackOff

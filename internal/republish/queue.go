@@ -20,20 +20,21 @@ import (
 
 // QueueForwarder publishes the copies of one main queue's failed messages, pipelined.
 //
-// What cannot be confirmed is held: a delivery is published again after a return (the plan is declared anew), after a nack
-// and after the loss of the channel, with backoff, and never while an earlier publish of it is unresolved. Only the
-// broker's confirmation, the loss of the delivery's own channel or Close end it. A declaration that the broker does not answer
-// stops the copies that need it and no others.
+// What cannot be confirmed is held: a delivery is published again after a return (the plan is declared anew), after a
+// nack and after the loss of the channel, with backoff, and never while an earlier publish of it is unresolved. Only
+// the broker's confirmation, the loss of the delivery's own channel or Close end it. A declaration that the broker does
+// not answer stops the copies that need it and no others.
 type QueueForwarder struct {
 	forwarder *Forwarder
 	plan      topology.Plan
 	reserved  int // of the header frame, for what the broker adds
 
-	// turn is a lock that can be waited for with a context: whoever has it opens channels and publishes, which can hang while the
-	// broker does not answer. Nobody declares with it: one queue that is not available would stop all other copies.
+	// turn is a lock that can be waited for with a context: whoever has it opens channels and publishes, which can hang
+	// while the broker does not answer. Nobody declares with it: one queue that is not available would stop all other
+	// copies.
 	turn chan struct{}
-	// confirms are by exchange, guarded by turn: an exchange that may not be written to closes its channel at each publish, and
-	// must not take those with it that go by another one.
+	// confirms are by exchange, guarded by turn: an exchange that may not be written to closes its channel at each
+	// publish, and must not take those with it that go by another one.
 	confirms map[string]*confirmChannel
 
 	repair flight
@@ -45,8 +46,8 @@ func (l *QueueForwarder) Tell(canary string, outcome wire.Outcome, published *wi
 	l.forwarder.notices.tell(canary, outcome, published)
 }
 
-// Retire gives it up, because nobody consumes from its main queue any more: its channels are closed when nobody waits for them. A
-// delivery that is forwarded all the same, because its handler took long, is treated as before.
+// Retire gives it up, because nobody consumes from its main queue any more: its channels are closed when nobody waits
+// for them. A delivery that is forwarded all the same, because its handler took long, is treated as before.
 func (l *QueueForwarder) Retire() {
 	l.held.retire()
 	l.closeChannels()
@@ -72,7 +73,8 @@ func newQueueForwarder(f *Forwarder, plan topology.Plan) *QueueForwarder {
 }
 
 // Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the delivery may be
-// acknowledged. It gives the state that was published. It ends with ctx, at the latest when the delivery's channel is gone.
+// acknowledged. It gives the state that was published. It ends with ctx, at the latest when the delivery's channel is
+// gone.
 func (l *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGone func() bool) (*wire.State, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -150,8 +152,8 @@ type pending struct {
 	confirmation *amqp091.DeferredConfirmation
 }
 
-// send publishes when it is its turn. The delivery is looked at last: one whose channel is gone is not published, because
-// the broker delivers it again.
+// send publishes when it is its turn. The delivery is looked at last: one whose channel is gone is not published,
+// because the broker delivers it again.
 func (l *QueueForwarder) send(ctx context.Context, o *codec.CopyRequest, isGone func() bool) (*pending, error) {
 	link, err := l.forwarder.connection.Link(ctx)
 	if err != nil {

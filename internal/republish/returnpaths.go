@@ -22,10 +22,10 @@ const (
 	returnPathWait = 2 * time.Second
 )
 
-// returnPaths are the ways from shared retry queues back to main queues. When somebody deletes the exchange that leads back, or the binding
-// of a main queue, then no publish fails, nothing is returned, and nobody would notice: what comes out of a quorum retry
-// queue stays there, and what comes out of a classic one is lost. So they are declared again and again, over one channel, as long
-// as copies wait that this process has published.
+// returnPaths are the ways from shared retry queues back to main queues. When somebody deletes the exchange that leads
+// back, or the binding of a main queue, then no publish fails, nothing is returned, and nobody would notice: what comes
+// out of a quorum retry queue stays there, and what comes out of a classic one is lost. So they are declared again and
+// again, over one channel, as long as copies wait that this process has published.
 type returnPaths struct {
 	mu    sync.Mutex
 	paths map[string]*returnPath // by main queue

@@ -17,8 +17,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// The return path of shared retry queues is declared again and again as long as a copy waits, whatever was published since, and not
-// any longer.
+// The return path of shared retry queues is declared again and again as long as a copy waits, whatever was published
+// since, and not any longer.
 func TestUpkeep_LastsAsLongAsCopiesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()

@@ -30,7 +30,8 @@ type Config struct {
 	// Transactional is config.Publish.Transactional.
 	Transactional bool
 
-	// RedeliveredKey is what messages have in their metadata that were delivered before; empty if the version has no such key.
+	// RedeliveredKey is what messages have in their metadata that were delivered before; empty if the version has no
+	// such key.
 	RedeliveredKey string
 }
 

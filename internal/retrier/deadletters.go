@@ -20,7 +20,8 @@ type DeadLetterSubscriber struct {
 	consumer *consumer.Consumer
 }
 
-// NewDeadLetterSubscriber connects and returns a subscriber to dead letters. Retrier.Close closes it if it is still open.
+// NewDeadLetterSubscriber connects and returns a subscriber to dead letters. Retrier.Close closes it if it is still
+// open.
 func (r *Retrier) NewDeadLetterSubscriber() (*DeadLetterSubscriber, error) {
 	// What is set aside after a failure takes one each, and with none left those behind it would wait.
 	consumer, err := r.consumer("dead-letter subscriber", max(r.prefetch(), DefaultPrefetch))

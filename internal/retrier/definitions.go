@@ -7,8 +7,8 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// Definitions is everything that a service with these topics declares, as a file, or everything that is wrong with it. The broker is not
-// touched.
+// Definitions is everything that a service with these topics declares, as a file, or everything that is wrong with it.
+// The broker is not touched.
 func (r *Retrier) Definitions(topics ...string) ([]byte, error) {
 	if len(topics) == 0 {
 		return nil, &config.FieldError{Path: "topics", Problem: "missing", Wanted: "those to which the service subscribes"}

@@ -10,8 +10,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// QueueDepths returns the number of ready messages in the retry queues and the dead-letter queues of all topics that are subscribed to.
-// Where some of it cannot be found out, it returns the rest and an error.
+// QueueDepths returns the number of ready messages in the retry queues and the dead-letter queues of all topics that
+// are subscribed to. Where some of it cannot be found out, it returns the rest and an error.
 func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	queues := depthsOf(r.registry.plans())
 	counts, err := r.observer.Depths(ctx, slices.Sorted(maps.Keys(queues)))

@@ -15,7 +15,8 @@ func (s *DeadLetterSubscriber) Format(f fmt.State, _ rune) { format(f, "DeadLett
 
 func format(f fmt.State, name string, v any) { _, _ = fmt.Fprintf(f, "*amqpretry.%s(%p)", name, v) }
 
-// String names the subscriber for Watermill, which writes that on messages and metrics: the same for all versions of watermill-amqp.
+// String names the subscriber for Watermill, which writes that on messages and metrics: the same for all versions of
+// watermill-amqp.
 func (s *Subscriber) String() string { return "amqpretry.Subscriber" }
 
 // String names the subscriber for Watermill.

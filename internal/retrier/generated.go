@@ -7,9 +7,10 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/consumer"
 )
 
-// generated knows which queues were generated for stock subscribers. Those of v2 tell their builder the queue and not the topic, and
-// all of them tell with a message the topic and not the queue; only the name generator of the config sees both. None tells when a
-// subscription ends, so topics stay here, and their queues in the registry, as long as the retrier.
+// generated knows which queues were generated for stock subscribers. Those of v2 tell their builder the queue and not
+// the topic, and all of them tell with a message the topic and not the queue; only the name generator of the config
+// sees both. None tells when a subscription ends, so topics stay here, and their queues in the registry, as long as the
+// retrier.
 type generated struct {
 	mu     sync.Mutex
 	topics map[string]*consumer.Queue
@@ -65,7 +66,8 @@ func (g *generated) ofTopic(topic string) (*consumer.Queue, error) {
 	return queue, nil
 }
 
-// of finds what is to be declared for a queue: for a topic, if that is told, as topics that share a queue are bound each.
+// of finds what is to be declared for a queue: for a topic, if that is told, as topics that share a queue are bound
+// each.
 func (g *generated) of(main Main) (*consumer.Queue, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

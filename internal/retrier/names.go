@@ -7,8 +7,8 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 )
 
-// names are what plans call their exchanges and queues: an index, so that a new plan is compared with those that have a name of
-// its own, and not with all.
+// names are what plans call their exchanges and queues: an index, so that a new plan is compared with those that have a
+// name of its own, and not with all.
 type names struct {
 	own    map[object]string              // the main queue of the only plan that has it
 	shared map[object]map[string]struct{} // the main queues of the plans that share it
@@ -58,7 +58,8 @@ func (n names) remove(plan topology.Plan) {
 	})
 }
 
-// rivals are the main queues of the plans that have a name of this plan for themselves, or share one that it wants for itself.
+// rivals are the main queues of the plans that have a name of this plan for themselves, or share one that it wants for
+// itself.
 func (n names) rivals(plan topology.Plan) []string {
 	found := map[string]struct{}{}
 	n.each(plan, func(o object, shared bool) {

@@ -13,9 +13,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 )
 
-// Observer looks at queues, over a connection of its own that is opened when it is first asked: in an alarm, which is when
-// somebody looks, the broker does not listen to the connection of whoever publishes, and an answer that is slow must not
-// hold up acknowledgements.
+// Observer looks at queues, over a connection of its own that is opened when it is first asked: in an alarm, which is
+// when somebody looks, the broker does not listen to the connection of whoever publishes, and an answer that is slow
+// must not hold up acknowledgements.
 type Observer struct {
 	connection *connection.Connection
 	turn       chan struct{} // one look at a time: a broker that does not answer is not asked again and again
@@ -29,8 +29,8 @@ func NewObserver(settings connection.Settings, logger watermill.LoggerAdapter) *
 // Close closes the connection. It returns at the deadline at the latest.
 func (o *Observer) Close(deadline time.Time) { o.connection.Close(deadline) }
 
-// Depths tells how many messages are ready in each queue. Those that are missing, and what else went wrong, are the error: the
-// map has what could be found out. It returns at the end of ctx at the latest.
+// Depths tells how many messages are ready in each queue. Those that are missing, and what else went wrong, are the
+// error: the map has what could be found out. It returns at the end of ctx at the latest.
 func (o *Observer) Depths(ctx context.Context, queues []string) (map[string]int, error) {
 	select {
 	case o.turn <- struct{}{}:

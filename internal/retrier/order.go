@@ -57,8 +57,8 @@ func (r *Retrier) mistakes(h route) []error {
 	return found
 }
 
-// forgotten tells whether a handler certainly has no retry middleware: one that we do not know may have it inside, and somebody
-// may have put it around the handler by hand.
+// forgotten tells whether a handler certainly has no retry middleware: one that we do not know may have it inside, and
+// somebody may have put it around the handler by hand.
 func (r *Retrier) forgotten(h route) bool {
 	for _, name := range h.middlewares {
 		if order.IsRetry(name) || !order.IsKnown(name) {

@@ -17,8 +17,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/consumer"
 )
 
-// ProtectPolicy is the policy of the broker that keeps an existing quorum main queue from losing messages. Its String is what
-// to give to an operator; when he has set it, say so with config.ProtectionPolicy.
+// ProtectPolicy is the policy of the broker that keeps an existing quorum main queue from losing messages. Its String
+// is what to give to an operator; when he has set it, say so with config.ProtectionPolicy.
 func (r *Retrier) ProtectPolicy(topic string) (topology.BrokerPolicy, error) {
 	return r.protectPolicy(r.config.Queue.GenerateName(topic))
 }
@@ -55,8 +55,8 @@ func (r *Retrier) mainArguments(queue string, policy config.Policy) amqp091.Tabl
 	return topology.Protect(r.config.Queue.Arguments, r.options.Names.DeadLetterQueue(queue))
 }
 
-// validateProtection refuses arguments of the config that say otherwise than the protection that policies ask for. All but
-// one: the name of the dead-letter queue depends on the topic, see checkProtection.
+// validateProtection refuses arguments of the config that say otherwise than the protection that policies ask for. All
+// but one: the name of the dead-letter queue depends on the topic, see checkProtection.
 func validateProtection(arguments amqp091.Table, policies config.Policies) error {
 	asking := []string{}
 	if policies.Default.Protect == config.ProtectionArguments {
@@ -144,10 +144,11 @@ func (r *Retrier) explainMain(queue *consumer.Queue, err error) error {
 	}
 }
 
-// warnOfDrops tells once for each main queue, as long as it is used, that the broker may lose its messages: version is the broker's, or empty.
+// warnOfDrops tells once for each main queue, as long as it is used, that the broker may lose its messages: version is
+// the broker's, or empty.
 //
-// It is an error in the log, since messages are lost without one when it comes to it. It is told under the mode off as well,
-// whose plain nacks count before RabbitMQ 4.3.
+// It is an error in the log, since messages are lost without one when it comes to it. It is told under the mode off as
+// well, whose plain nacks count before RabbitMQ 4.3.
 func (r *Retrier) warnOfDrops(queue *consumer.Queue, version string) {
 	if queue.Policy.Protect == config.ProtectionPolicy {
 		return

@@ -13,7 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
-// registry knows the queues of a retrier, as long as they are used: a queue has one policy, and no two plans may share a name.
+// registry knows the queues of a retrier, as long as they are used: a queue has one policy, and no two plans may share
+// a name.
 type registry struct {
 	// newForwarder makes what publishes the copies of a queue. Optional.
 	newForwarder func(topology.Plan) *republish.QueueForwarder

@@ -97,16 +97,16 @@ func New(conf Config, options Options) (*Retrier, error) {
 	return p, nil
 }
 
-// Middleware is the retry middleware, to be added to the router before all others. Messages that do not come from this retrier
-// pass it untouched.
+// Middleware is the retry middleware, to be added to the router before all others. Messages that do not come from this
+// retrier pass it untouched.
 func (r *Retrier) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	r.wrapped.Store(true)
 
 	return r.stock.Middleware(middleware.Retry{Of: r.engine}.Middleware(h))
 }
 
-// Poison is the final step alone, for handlers without retries: their first failure goes to the dead-letter queue. It may be
-// added to single handlers of a router that has Middleware.
+// Poison is the final step alone, for handlers without retries: their first failure goes to the dead-letter queue. It
+// may be added to single handlers of a router that has Middleware.
 func (r *Retrier) Poison(h message.HandlerFunc) message.HandlerFunc {
 	r.wrapped.Store(true)
 
@@ -118,8 +118,9 @@ func (r *Retrier) Plan(topic string) (topology.Plan, error) {
 	return topology.New(r.config.Queue.GenerateName(topic), r.options.Policies.For(topic), r.options.Names)
 }
 
-// Close closes the subscribers that are still open, and then the connection for copies. Close it after the router. It takes
-// CloseTimeout at the longest for handlers and copies, and some seconds more if the broker does not answer at all.
+// Close closes the subscribers that are still open, and then the connection for copies. Close it after the router. It
+// takes CloseTimeout at the longest for handlers and copies, and some seconds more if the broker does not answer at
+// all.
 func (r *Retrier) Close() error {
 	r.close(fmt.Errorf("the retrier is %w", connection.ErrClosed))
 
@@ -148,7 +149,8 @@ func (r *Retrier) main(topic string) Main {
 	return Main{Topic: topic, Queue: r.config.Queue.GenerateName(topic), Exchange: r.config.Exchange.GenerateName(topic)}
 }
 
-// queue registers a use of the queue of a topic, which ends with leave, and completes what is needed to consume from it.
+// queue registers a use of the queue of a topic, which ends with leave, and completes what is needed to consume from
+// it.
 func (r *Retrier) queue(main Main) (*consumer.Queue, error) {
 	policy := r.options.Policies.For(main.Topic)
 	if err := r.checkProtection(main.Topic, main.Queue, policy); err != nil {
@@ -178,8 +180,8 @@ func (r *Retrier) leave(main Main) {
 	}
 }
 
-// declare declares the main queue as the user's builder does, protected where its policy says so, and the plan. version is
-// the broker's, or empty.
+// declare declares the main queue as the user's builder does, protected where its policy says so, and the plan. version
+// is the broker's, or empty.
 func (r *Retrier) declare(channel *amqp091.Channel, queue *consumer.Queue, exchange, version string) error {
 	main := Main{Topic: queue.Topic, Queue: queue.Name, Exchange: exchange}
 	err := r.config.Builder.BuildTopology(channel, main, r.mainArguments(queue.Name, queue.Policy), r.options.Logger)

@@ -15,8 +15,8 @@ type route struct {
 	middlewares    []string      // names of their functions, outermost first
 }
 
-// routes reads the handlers of a router. Watermill has no function for that, so it reads unexported fields. It is false where this
-// version of Watermill has others.
+// routes reads the handlers of a router. Watermill has no function for that, so it reads unexported fields. It is false
+// where this version of Watermill has others.
 func routes(router *message.Router) (found []route, ok bool) {
 	defer func() {
 		if recover() != nil { // reflect's: a field is missing, or of another kind

@@ -9,7 +9,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/consumer"
 )
 
-// GenerateName is the name generator of the queues for stock subscribers. What it has generated can be declared, and is recognised.
+// GenerateName is the name generator of the queues for stock subscribers. What it has generated can be declared, and is
+// recognised.
 func (r *Retrier) GenerateName(topic string) string {
 	main := r.main(topic)
 	r.generated.add(topic, main.Queue, func() (*consumer.Queue, error) { return r.queue(main) })

@@ -17,7 +17,8 @@ type Canary struct {
 	Number int // of the message, from 1
 }
 
-// canaryQueues is how the names of queues end that a run listens to. Nothing is said to others: a publisher writes headers as it likes.
+// canaryQueues is how the names of queues end that a run listens to. Nothing is said to others: a publisher writes
+// headers as it likes.
 const canaryQueues = ".lock"
 
 // Text is the header's value.

@@ -41,7 +41,8 @@ func trim(history []retry.FailedAttempt, last int) []retry.FailedAttempt {
 	return slices.Concat(history[:historyFirst], history[len(history)-last:])
 }
 
-// encodeHistory drops attempts behind the first until the text fits its bound: escaping can multiply an error text by six.
+// encodeHistory drops attempts behind the first until the text fits its bound: escaping can multiply an error text by
+// six.
 func encodeHistory(history []retry.FailedAttempt) string {
 	for last := historyLast; len(history) > 0; last-- {
 		history = trim(history, max(last, 0))
@@ -58,8 +59,8 @@ func encodeHistory(history []retry.FailedAttempt) string {
 	return ""
 }
 
-// HasCrashed reports whether the headers carry a history in which the message has crashed its consumers. It does not decode it:
-// it is asked of every delivery.
+// HasCrashed reports whether the headers carry a history in which the message has crashed its consumers. It does not
+// decode it: it is asked of every delivery.
 func HasCrashed(headers map[string]any) bool {
 	text, _ := headers[header.History].(string)
 

@@ -8,8 +8,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
-// Opt returns the x-opt-* headers of a message as text: those that it has, and those that [header.Opt] keeps. Nil if there are none.
-// It trusts header.Opt of any queue: whoever forges it could have set these headers as well.
+// Opt returns the x-opt-* headers of a message as text: those that it has, and those that [header.Opt] keeps. Nil if
+// there are none. It trusts header.Opt of any queue: whoever forges it could have set these headers as well.
 func Opt(headers map[string]any, text func(any) string) map[string]string {
 	found := decodeOpt(headers[header.Opt])
 	for key, value := range headers {

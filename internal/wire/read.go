@@ -41,8 +41,8 @@ func Carries(headers map[string]any, queue string) bool {
 	return text != "" && text == queue
 }
 
-// Read tells what arrived. It trusts a count only in this queue and with the broker's own word that the message waited in
-// one of its retry queues: handlers pass metadata on, people move messages by hand, publishers forge.
+// Read tells what arrived. It trusts a count only in this queue and with the broker's own word that the message waited
+// in one of its retry queues: handlers pass metadata on, people move messages by hand, publishers forge.
 func Read(headers map[string]any, r Reading) (State, Kind) {
 	if !Carries(headers, r.Queue) {
 		return State{}, Fresh
@@ -122,7 +122,8 @@ func decode(headers map[string]any) State {
 	return s
 }
 
-// unknown gives the keys of ours that a later version has added, as far as there is room for them; nil if there are none.
+// unknown gives the keys of ours that a later version has added, as far as there is room for them; nil if there are
+// none.
 func unknown(headers map[string]any) map[string]string {
 	var keys []string // mostly none: so not all of them are sorted
 	for key := range headers {
@@ -150,7 +151,8 @@ func unknown(headers map[string]any) map[string]string {
 	return found
 }
 
-// number reads a counter of ours; nonsense is zero. The bound keeps forged values from overflowing when they are raised.
+// number reads a counter of ours; nonsense is zero. The bound keeps forged values from overflowing when they are
+// raised.
 func number(s string) int {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 {
@@ -205,9 +207,9 @@ func Strip(headers map[string]any, replay bool) map[string]any {
 	return out
 }
 
-// ReadDead tells what a message in the dead-letter queue of a main queue carries. It is false for one that carries nothing of
-// ours: the broker itself has put it there at its first attempt, or a person. Its Count is CountDead if we have put it there, else what
-// it was when the broker did.
+// ReadDead tells what a message in the dead-letter queue of a main queue carries. It is false for one that carries
+// nothing of ours: the broker itself has put it there at its first attempt, or a person. Its Count is CountDead if we
+// have put it there, else what it was when the broker did.
 func ReadDead(headers map[string]any, queue string) (State, bool) {
 	count, exact := readCount(headers[header.Count])
 	dead := exact && count == header.CountDead

@@ -28,8 +28,8 @@ type State struct {
 
 	FirstFailure, LastFailure time.Time
 
-	// Since is where the age of the message counts from, Deadline when it expires; NotBefore is until when it is to wait,
-	// where one delay was not enough.
+	// Since is where the age of the message counts from, Deadline when it expires; NotBefore is until when it is to
+	// wait, where one delay was not enough.
 	Since, Deadline, NotBefore time.Time
 
 	// Handled is the mark of a call in which the handler succeeded, and a middleware outside made a failure of it.
@@ -41,15 +41,15 @@ type State struct {
 	Subscriber string // for Watermill's poison key only, not read back
 	History    []retry.FailedAttempt
 
-	// Replay names the run that has replayed it last; Edits are what was changed before replays. Both are for tools to read and carried
-	// along here.
+	// Replay names the run that has replayed it last; Edits are what was changed before replays. Both are for tools to
+	// read and carried along here.
 	Replay, Edits string
 
 	// Canary is whom to tell what becomes of it. A dead letter does not carry it, a replay does.
 	Canary string
 
-	// Unknown are keys of ours that this version does not know: an instance of a later one has written them, and must find
-	// them again when the message has been through this one. At most MaxUnknownBytes.
+	// Unknown are keys of ours that this version does not know: an instance of a later one has written them, and must
+	// find them again when the message has been through this one. At most MaxUnknownBytes.
 	Unknown map[string]string
 
 	// Removed are the names of the message's own headers that left no room (reason too-large). Read in a dead-letter
@@ -168,7 +168,8 @@ func (s State) buried() State {
 	return s
 }
 
-// ForReplay is the state of a dead letter that is sent back to a queue, by a run: whoever consumes it there takes it for a replay.
+// ForReplay is the state of a dead letter that is sent back to a queue, by a run: whoever consumes it there takes it
+// for a replay.
 func (s State) ForReplay(queue, run, canary string) State {
 	s.Count, s.Delay, s.Queue, s.Replay, s.Canary = header.CountDead, "", queue, run, canary
 	s.Since, s.Deadline, s.NotBefore = time.Time{}, time.Time{}, time.Time{}
@@ -181,8 +182,9 @@ func (s State) ForReplay(queue, run, canary string) State {
 const ShrinkSteps = 4
 
 // Shrink returns the state without what is given up when the frame has no room, least valuable first: at step 1 the
-// middle of the history and what a later version has added, at 2 the history, what was edited and whom to tell, at 3 all but 256 bytes of the error text, at 4 the error, its type, the names that
-// a log can tell as well, Watermill's poison keys, which repeat them, and the CC and x-opt-* headers. What the way back needs is never given up.
+// middle of the history and what a later version has added, at 2 the history, what was edited and whom to tell, at 3
+// all but 256 bytes of the error text, at 4 the error, its type, the names that a log can tell as well, Watermill's
+// poison keys, which repeat them, and the CC and x-opt-* headers. What the way back needs is never given up.
 func (s State) Shrink(step int) State {
 	if step >= 1 {
 		s.History, s.Unknown = trim(s.History, 1), nil

@@ -21,7 +21,8 @@ const (
 
 const ellipsis = "…"
 
-// Text makes s fit for a header: valid UTF-8 of at most limit bytes, cut between characters and marked with an ellipsis.
+// Text makes s fit for a header: valid UTF-8 of at most limit bytes, cut between characters and marked with an
+// ellipsis.
 func Text(s string, limit int) string {
 	s = strings.ToValidUTF8(s, "\uFFFD")
 	if len(s) <= limit {

@@ -14,14 +14,14 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// QueueDepths tells how many messages lie ready in the queues beside main queues. A retrier does. What it returns with an error
-// counts all the same.
+// QueueDepths tells how many messages lie ready in the queues beside main queues. A retrier does. What it returns with
+// an error counts all the same.
 type QueueDepths interface {
 	QueueDepths(ctx context.Context) ([]retry.QueueDepth, error)
 }
 
-// Watch reads the depths of a retrier's queues at each scrape, until stop is called. Several retriers may have the same queue: it
-// counts once.
+// Watch reads the depths of a retrier's queues at each scrape, until stop is called. Several retriers may have the same
+// queue: it counts once.
 func (m *Metrics) Watch(queues QueueDepths) (stop func()) {
 	return m.depths.watch(queues)
 }
@@ -139,8 +139,8 @@ func (d *depths) labels(q retry.QueueDepth) depthLabels {
 	return l
 }
 
-// merge adds what one retrier has found to what the others have. Two that look at the same queue see it at different moments: the larger
-// number counts.
+// merge adds what one retrier has found to what the others have. Two that look at the same queue see it at different
+// moments: the larger number counts.
 func merge(all map[depthLabels]int, found []retry.QueueDepth, labels func(retry.QueueDepth) depthLabels) {
 	sums := map[depthLabels]int{} // of a retrier: queues beyond the limit share their labels
 	for _, q := range found {
@@ -151,7 +151,8 @@ func merge(all map[depthLabels]int, found []retry.QueueDepth, labels func(retry.
 	}
 }
 
-// watch reads the depths of one retrier's queues, one reading at a time: one that hangs is not joined by more with each scrape.
+// watch reads the depths of one retrier's queues, one reading at a time: one that hangs is not joined by more with each
+// scrape.
 type watch struct {
 	queues QueueDepths
 
@@ -216,7 +217,8 @@ func (r *reading) run(queues QueueDepths, timeout time.Duration) {
 	r.depths, r.err = queues.QueueDepths(ctx)
 }
 
-// wait is until the reading is done, or takes too long as seen from when it began: one that hangs costs later scrapes nothing.
+// wait is until the reading is done, or takes too long as seen from when it began: one that hangs costs later scrapes
+// nothing.
 func (r *reading) wait() ([]retry.QueueDepth, error) {
 	timer := time.NewTimer(time.Until(r.late))
 	defer timer.Stop()

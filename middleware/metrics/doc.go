@@ -1,10 +1,12 @@
-// Package metrics makes Prometheus series from the events of a retrier, and reads the depths of its retry and dead-letter queues.
+// Package metrics makes Prometheus series from the events of a retrier, and reads the depths of its retry and
+// dead-letter queues.
 //
 //	m, err := metrics.New(metrics.Config{Registerer: registry})
 //	retrier, err := amqpretry.New(conf, amqpretry.Options{OnEvent: m.OnEvent})
 //	m.Watch(retrier)
 //
-// One Metrics serves any number of retriers. docs/metrics.md has a dashboard, alert rules, and what the numbers cannot see.
+// One Metrics serves any number of retriers. docs/metrics.md has a dashboard, alert rules, and what the numbers cannot
+// see.
 //
 // # Series
 //
@@ -43,9 +45,9 @@
 //	main_queue  the queue it belongs to; empty for retry queues that main queues share
 //
 // Topics, handlers and queues are as many as the service subscribes to, and no more than Config.MaxHandlers and
-// Config.MaxQueues: what comes after these is counted under "other". The series of a topic begin at 0 when its topology is
-// declared or a subscription begins to consume, those of a handler with its first attempt: so an alert on an increase sees
-// the first dead letter as well.
+// Config.MaxQueues: what comes after these is counted under "other". The series of a topic begin at 0 when its topology
+// is declared or a subscription begins to consume, those of a handler with its first attempt: so an alert on an
+// increase sees the first dead letter as well.
 //
 // Each try of a handler counts in amqpretry_attempts_total, immediate ones too. In amqpretry_attempts_until_success an
 // attempt is what retry.Attempt calls its Number: immediate tries are part of one, and postponing uses none up.

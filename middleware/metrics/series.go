@@ -29,7 +29,8 @@ var ownLabels = []string{
 	labelTopic, labelHandler, labelOutcome, labelResult, labelReason, labelQueue, labelConnection, labelRole, labelMainQueue, "le", "quantile",
 }
 
-// The closed lists of values. Reasons that only the broker itself gives (rejected, delivery-limit, maxlen) come with no event.
+// The closed lists of values. Reasons that only the broker itself gives (rejected, delivery-limit, maxlen) come with no
+// event.
 var (
 	outcomes = []string{
 		string(retry.EventSucceeded), string(retry.EventRequeued),
@@ -50,8 +51,8 @@ var (
 	connections = []string{"subscriber", "dead-letter subscriber", "forwarder", "observer"}
 )
 
-// Buckets: an attempt takes from a millisecond to minutes, a confirmation likewise until deliveries are held, and a recovery
-// as long as a policy says.
+// Buckets: an attempt takes from a millisecond to minutes, a confirmation likewise until deliveries are held, and a
+// recovery as long as a policy says.
 var (
 	attemptBuckets  = []float64{1, 2, 3, 4, 5, 6, 8, 11, 16, 26, 51}
 	durationBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
@@ -135,8 +136,8 @@ func (s series) all() []prometheus.Collector {
 	}
 }
 
-// counters are those of one label with a closed list of values. All begin at 0: what does not exist before its first event
-// has no increase.
+// counters are those of one label with a closed list of values. All begin at 0: what does not exist before its first
+// event has no increase.
 type counters struct {
 	by    map[string]prometheus.Counter
 	other func() prometheus.Counter

@@ -7,11 +7,11 @@ import (
 	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 )
 
-// ByAttempt returns the middleware of Watermill's Deduplicator with keys that tell attempts apart: see [KeyByAttempt], which it puts
-// around the KeyFactory. It belongs inside of the retry middleware.
+// ByAttempt returns the middleware of Watermill's Deduplicator with keys that tell attempts apart: see [KeyByAttempt],
+// which it puts around the KeyFactory. It belongs inside of the retry middleware.
 //
-// A Deduplicator that is added by itself loses retries, so a router with the retry middleware refuses it. It cannot tell which
-// KeyFactory that has; this one it knows.
+// A Deduplicator that is added by itself loses retries, so a router with the retry middleware refuses it. It cannot
+// tell which KeyFactory that has; this one it knows.
 //
 //go:noinline
 func ByAttempt(deduplicator wmmiddleware.Deduplicator) message.HandlerMiddleware {

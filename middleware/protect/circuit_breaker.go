@@ -21,8 +21,8 @@ const DefaultBreakerTimeout = time.Minute
 
 // CircuitBreakerConfig says when the breakers open and for how long.
 type CircuitBreakerConfig struct {
-	// Settings of each breaker. Their Name is the handler's by default, and [IsSuccessful] their IsSuccessful. gobreaker calls
-	// the functions with its lock held: they must not block, nor ask the breaker.
+	// Settings of each breaker. Their Name is the handler's by default, and [IsSuccessful] their IsSuccessful.
+	// gobreaker calls the functions with its lock held: they must not block, nor ask the breaker.
 	Settings gobreaker.Settings
 	// Postpone is how long a message is postponed that meets an open breaker. Settings.Timeout by default.
 	Postpone time.Duration
@@ -38,8 +38,8 @@ func (c CircuitBreakerConfig) Validate() error {
 	return errors.Join(p.errs...)
 }
 
-// CircuitBreaker postpones messages instead of trying them, while what their handler depends on is down. Each handler has a
-// breaker of its own, which is Watermill's.
+// CircuitBreaker postpones messages instead of trying them, while what their handler depends on is down. Each handler
+// has a breaker of its own, which is Watermill's.
 type CircuitBreaker struct {
 	config CircuitBreakerConfig
 }
@@ -102,10 +102,10 @@ func (c *CircuitBreaker) settings(handler string) gobreaker.Settings {
 	return s
 }
 
-// IsSuccessful tells whether the outcome of a handler says nothing against what it depends on: it succeeded, or has said that
-// the message is at fault, or too early (Permanent, Drop, Postpone, Retryable() false). It is what breakers ask by default,
-// and for the IsSuccessful of gobreaker.Settings elsewhere. It knows no policy: what its lists say of errors is asked with
-// [retry.Classify].
+// IsSuccessful tells whether the outcome of a handler says nothing against what it depends on: it succeeded, or has
+// said that the message is at fault, or too early (Permanent, Drop, Postpone, Retryable() false). It is what breakers
+// ask by default, and for the IsSuccessful of gobreaker.Settings elsewhere. It knows no policy: what its lists say of
+// errors is asked with [retry.Classify].
 func IsSuccessful(err error) (successful bool) {
 	if err == nil {
 		return true
@@ -120,7 +120,8 @@ func IsSuccessful(err error) (successful bool) {
 	}
 }
 
-// reported wraps a handler so that the breaker learns of each end that a call can have, and only of those that mean something.
+// reported wraps a handler so that the breaker learns of each end that a call can have, and only of those that mean
+// something.
 func reported(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) (produced []*message.Message, err error) {
 		ctx, returned := msg.Context(), false
@@ -131,8 +132,8 @@ func reported(h message.HandlerFunc) message.HandlerFunc {
 			if value := recover(); value != nil {
 				panic(value)
 			}
-			// A breaker waits for the end of each call that it lets pass. While half-open, it would wait for ever for that of a
-			// goroutine that has ended itself.
+			// A breaker waits for the end of each call that it lets pass. While half-open, it would wait for ever for
+			// that of a goroutine that has ended itself.
 			panic(&goexit{})
 		}()
 
@@ -146,8 +147,9 @@ func reported(h message.HandlerFunc) message.HandlerFunc {
 	}
 }
 
-// withdrawn tells whether a message was taken away from its handler. A context alone does not tell: Watermill's Timeout leaves an ended one
-// on the message for the next try. That of a message of others is all there is; there, the end of a Timeout has an error of its own.
+// withdrawn tells whether a message was taken away from its handler. A context alone does not tell: Watermill's Timeout
+// leaves an ended one on the message for the next try. That of a message of others is all there is; there, the end of a
+// Timeout has an error of its own.
 func withdrawn(ctx context.Context) bool {
 	if _, ours := retry.AttemptFromContext(ctx); ours {
 		return retry.Withdrawn(ctx)

@@ -208,7 +208,8 @@ func TestWithdrawnMessagesDoNotOpen(t *testing.T) {
 	}
 }
 
-// Watermill's Timeout leaves its ended context on a message that Watermill's Retry tries again: those failures count all the same.
+// Watermill's Timeout leaves its ended context on a message that Watermill's Retry tries again: those failures count
+// all the same.
 func TestFailuresAfterATimeoutOpen(t *testing.T) {
 	for name, order := range map[string]func(breaker message.HandlerMiddleware, h message.HandlerFunc) message.HandlerFunc{
 		"around the breaker": func(b message.HandlerMiddleware, h message.HandlerFunc) message.HandlerFunc {
@@ -448,7 +449,8 @@ func TestBreakerUnderRetry(t *testing.T) {
 	})
 }
 
-// A message that fails every time comes to its last attempt, although it keeps the breaker open: it must not do so for ever.
+// A message that fails every time comes to its last attempt, although it keeps the breaker open: it must not do so for
+// ever.
 func TestPoisonMessageComesToItsEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, middle := range map[string]message.HandlerMiddleware{

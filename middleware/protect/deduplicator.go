@@ -27,9 +27,9 @@ var ErrInFlight = errors.New("a message with the same key is being handled")
 
 // DeduplicatorConfig says what a duplicate is.
 type DeduplicatorConfig struct {
-	// KeyFactory gives messages that are the same the same key: one of Watermill's hashers, or any function. An empty key is
-	// none: its message is handled. The SHA-256 of the payload by default, so that two messages with equal payloads are taken
-	// for one; where they are not, give the messages an id:
+	// KeyFactory gives messages that are the same the same key: one of Watermill's hashers, or any function. An empty
+	// key is none: its message is handled. The SHA-256 of the payload by default, so that two messages with equal
+	// payloads are taken for one; where they are not, give the messages an id:
 	//
 	//	KeyFactory: wmmiddleware.NewMessageHasherFromMetadataField("order_id")
 	KeyFactory wmmiddleware.MessageHasher
@@ -38,7 +38,8 @@ type DeduplicatorConfig struct {
 	// MaxKeys is how many keys each handler remembers; the oldest are forgotten first, and their duplicates handled.
 	// [DefaultMaxKeys] by default.
 	MaxKeys int
-	// Postpone is how long a message is postponed while one with the same key is being handled. [DefaultPostpone] by default.
+	// Postpone is how long a message is postponed while one with the same key is being handled. [DefaultPostpone] by
+	// default.
 	Postpone time.Duration
 }
 
@@ -56,12 +57,13 @@ func (c DeduplicatorConfig) Validate() error {
 	return errors.Join(p.errs...)
 }
 
-// Deduplicator acknowledges messages without calling their handler again when one with the same key was handled a moment ago.
+// Deduplicator acknowledges messages without calling their handler again when one with the same key was handled a
+// moment ago.
 //
-// It does what Watermill's middleware of this name does, and loses nothing: a message counts as handled when its handler has
-// succeeded and its outputs are published, and not before. So a message that failed comes through when it is retried,
-// postponed, replayed, or delivered again after a lost connection. Two with the same key are not handled at a time: the second
-// is postponed until it is known what became of the first.
+// It does what Watermill's middleware of this name does, and loses nothing: a message counts as handled when its
+// handler has succeeded and its outputs are published, and not before. So a message that failed comes through when it
+// is retried, postponed, replayed, or delivered again after a lost connection. Two with the same key are not handled at
+// a time: the second is postponed until it is known what became of the first.
 //
 // It belongs right inside of the retry middleware.
 type Deduplicator struct {
@@ -83,7 +85,8 @@ func NewDeduplicator(c DeduplicatorConfig) (*Deduplicator, error) {
 	return &Deduplicator{config: c}, nil
 }
 
-// Middleware wraps a handler with a memory of its own: handlers of the same messages do not take them away from each other.
+// Middleware wraps a handler with a memory of its own: handlers of the same messages do not take them away from each
+// other.
 func (d *Deduplicator) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	seen := newMemory(d.config.Window, d.config.MaxKeys)
 
@@ -131,8 +134,8 @@ func admits(ctx context.Context) func(before callState, mark string) bool {
 			return !ok // better twice than never, where it cannot wait
 		}
 
-		// A replay is wanted by who made it. And what has the mark of that success was that success: a middleware between the
-		// retry middleware and this one has made a failure of it.
+		// A replay is wanted by who made it. And what has the mark of that success was that success: a middleware
+		// between the retry middleware and this one has made a failure of it.
 		return attempt.Replays > 0 || handled == mark
 	}
 }

@@ -244,8 +244,8 @@ func TestMiddlewareOutsideThatFails(t *testing.T) {
 	assert.Equal(t, 3, h.calls, "a duplicate does not")
 }
 
-// A message that was not handled when one with its key was need not be handled any more: whenever it has failed, be it in the same
-// millisecond. What is written on a message has no finer time.
+// A message that was not handled when one with its key was need not be handled any more: whenever it has failed, be it
+// in the same millisecond. What is written on a message has no finer time.
 func TestRetryAfterDuplicateSucceeded(t *testing.T) {
 	for name, failed := range map[string]time.Duration{"before": -time.Second, "in the same millisecond": 0, "later": time.Second} {
 		t.Run(name, func(t *testing.T) {
@@ -364,7 +364,8 @@ func TestDeduplicatorConfig(t *testing.T) {
 	assert.Equal(t, []string{"DeduplicatorConfig.Window", "DeduplicatorConfig.MaxKeys", "DeduplicatorConfig.Postpone"}, fields(t, err))
 }
 
-// Whatever happens to messages, in whatever order: nothing is lost, and what was handled within the window is not handled again.
+// Whatever happens to messages, in whatever order: nothing is lost, and what was handled within the window is not
+// handled again.
 func TestDeduplicatorLosesNothing(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		type flight struct {

@@ -16,8 +16,8 @@ import (
 // order is a message whose handler the examples protect.
 func order() *message.Message { return message.NewMessage("order-1", []byte(`{"id":1}`)) }
 
-// The payment service does not answer. After two failures the breaker is open: messages are postponed, which uses up none of their
-// attempts, and the service is left alone.
+// The payment service does not answer. After two failures the breaker is open: messages are postponed, which uses up
+// none of their attempts, and the service is left alone.
 func ExampleCircuitBreaker() {
 	breaker, err := protect.NewCircuitBreaker(protect.CircuitBreakerConfig{
 		Settings: gobreaker.Settings{

@@ -9,13 +9,14 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// KeyByAttempt makes keys for Watermill's own Deduplicator, inside of the retry middleware, where its repository has to be kept: add
-// that with [ByAttempt], as the retry middleware refuses others. A message has the key of the hasher when it is fresh, and another with each further call. So duplicates are dropped, and
-// retries, immediate tries, postponed messages and replays are not.
+// KeyByAttempt makes keys for Watermill's own Deduplicator, inside of the retry middleware, where its repository has to
+// be kept: add that with [ByAttempt], as the retry middleware refuses others. A message has the key of the hasher when
+// it is fresh, and another with each further call. So duplicates are dropped, and retries, immediate tries, postponed
+// messages and replays are not.
 //
-// That Deduplicator takes a message for handled before its handler is called. One that the broker delivers again, after a lost
-// connection or the end of a process in the middle of a call, has the same key: within the window, it is dropped, and lost.
-// [Deduplicator] does not do that.
+// That Deduplicator takes a message for handled before its handler is called. One that the broker delivers again, after
+// a lost connection or the end of a process in the middle of a call, has the same key: within the window, it is
+// dropped, and lost. [Deduplicator] does not do that.
 func KeyByAttempt(hasher wmmiddleware.MessageHasher) wmmiddleware.MessageHasher {
 	return func(msg *message.Message) (string, error) {
 		key, err := hasher(msg)

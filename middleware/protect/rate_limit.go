@@ -16,7 +16,8 @@ import (
 // DefaultMaxWait is how long a message waits in place by default: as long as the shortest delay of the default policy.
 const DefaultMaxWait = time.Second
 
-// maxTurn is the longest time for which a message is postponed: what was foreseen then need not hold, and it looks again.
+// maxTurn is the longest time for which a message is postponed: what was foreseen then need not hold, and it looks
+// again.
 const maxTurn = time.Hour
 
 // ErrRateLimited is the cause of a message that the rate limit postpones.
@@ -28,8 +29,8 @@ type RateLimitConfig struct {
 	Limit rate.Limit
 	// Burst is how many of them may come at once, after a pause. Required.
 	Burst int
-	// MaxWait is how long a message waits for its turn in place, holding up those behind it as Watermill's Throttle does; one
-	// whose turn is later is postponed until then. [DefaultMaxWait] by default.
+	// MaxWait is how long a message waits for its turn in place, holding up those behind it as Watermill's Throttle
+	// does; one whose turn is later is postponed until then. [DefaultMaxWait] by default.
 	MaxWait time.Duration
 }
 
@@ -47,8 +48,8 @@ func (c RateLimitConfig) Validate() error {
 	return errors.Join(p.errs...)
 }
 
-// RateLimit keeps the calls of each handler below a rate: a message waits for its turn in place while that is near, and is
-// postponed until then while it is not.
+// RateLimit keeps the calls of each handler below a rate: a message waits for its turn in place while that is near, and
+// is postponed until then while it is not.
 type RateLimit struct {
 	config RateLimitConfig
 }
@@ -138,8 +139,8 @@ func newTurns(limit rate.Limit, burst int) *turns {
 	return &turns{limiter: rate.NewLimiter(limit, burst), each: time.Duration(each)}
 }
 
-// next takes a turn that comes in time, and tells how long to wait for it. Where none does, it takes nothing and tells when to
-// come back: postponed messages get turns one after the other, lest they all come back at once.
+// next takes a turn that comes in time, and tells how long to wait for it. Where none does, it takes nothing and tells
+// when to come back: postponed messages get turns one after the other, lest they all come back at once.
 func (t *turns) next(now time.Time, within time.Duration) (turn *rate.Reservation, wait time.Duration) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

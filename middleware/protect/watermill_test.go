@@ -191,7 +191,8 @@ func (p *failingOnce) Publish(_ string, messages ...*message.Message) error {
 
 func (*failingOnce) Close() error { return nil }
 
-// A fact about Watermill: its decorator takes an output for published before it is. The retry's equal output is dropped, as a success.
+// A fact about Watermill: its decorator takes an output for published before it is. The retry's equal output is
+// dropped, as a success.
 func TestWatermillsDeduplicatingPublisherLosesOutputs(t *testing.T) {
 	publisher := &failingOnce{}
 	decorated, err := (&wmmiddleware.Deduplicator{}).PublisherDecorator()(publisher)

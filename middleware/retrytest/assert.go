@@ -15,16 +15,17 @@ type T interface {
 	Errorf(format string, args ...any)
 }
 
-// AssertSucceeded checks that the handler succeeded at this attempt, 1 for the first. It does not hold for a message that was
-// swallowed: see [Result.AssertSwallowed]. Like all assertions here it reports what it found with the whole life, and tells whether it holds.
+// AssertSucceeded checks that the handler succeeded at this attempt, 1 for the first. It does not hold for a message
+// that was swallowed: see [Result.AssertSwallowed]. Like all assertions here it reports what it found with the whole
+// life, and tells whether it holds.
 func (r Result) AssertSucceeded(t T, attempt int) bool {
 	t.Helper()
 
 	return r.assert(t, r.End == Succeeded && !r.Swallowed && r.Attempts() == attempt, fmt.Sprintf("%s at attempt %d", Succeeded, attempt))
 }
 
-// AssertSwallowed checks that the message was acknowledged although its handler had not succeeded: by a middleware such as Watermill's
-// IgnoreErrors, or one that drops duplicates.
+// AssertSwallowed checks that the message was acknowledged although its handler had not succeeded: by a middleware such
+// as Watermill's IgnoreErrors, or one that drops duplicates.
 func (r Result) AssertSwallowed(t T) bool {
 	t.Helper()
 

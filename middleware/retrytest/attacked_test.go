@@ -227,7 +227,8 @@ func TestHooksOfTheWorstKind(t *testing.T) {
 	assert.Contains(t, r.DeadLetter.Error, "text is lost")
 }
 
-// A hook that ends its goroutine, as require does, leaves the message without a verdict: it comes back at once, as on a broker.
+// A hook that ends its goroutine, as require does, leaves the message without a verdict: it comes back at once, as on a
+// broker.
 func TestHooksThatEndTheirGoroutine(t *testing.T) {
 	t.Parallel()
 

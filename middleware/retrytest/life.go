@@ -147,7 +147,8 @@ func (l *life) run(at letter) (err error) {
 	return &EndlessError{Deliveries: l.service.MaxDeliveries, For: l.clock.Now().Sub(l.result.Began), Last: l.last()}
 }
 
-// deliver is the way of one delivery: read, decode, hand out, wait for the answer, settle. It gives what is in the queue next.
+// deliver is the way of one delivery: read, decode, hand out, wait for the answer, settle. It gives what is in the
+// queue next.
 func (l *life) deliver(at letter) (next letter, err error) {
 	d := l.newDelivery(l.arrive(at))
 	defer d.cancel()
@@ -228,8 +229,8 @@ func (l *life) unmarshal(at letter, arrival engine.Arrival) (msg *message.Messag
 	return msg, nil
 }
 
-// ErrUnanswered means that nobody will ever answer for the message: its handler has ended its goroutine under policy "off". A broker waits
-// for the answer until the connection is closed.
+// ErrUnanswered means that nobody will ever answer for the message: its handler has ended its goroutine under policy
+// "off". A broker waits for the answer until the connection is closed.
 var ErrUnanswered = errors.New("the handler has ended its goroutine, and under policy off nobody answers for it: " +
 	"the message stays unacknowledged until the connection is closed")
 

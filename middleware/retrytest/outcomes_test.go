@@ -121,7 +121,8 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// playCell plays a cell of the table: the handler comes to the stage, returns what the row says, once, and then succeeds.
+// playCell plays a cell of the table: the handler comes to the stage, returns what the row says, once, and then
+// succeeds.
 func playCell(row, stage string) (retrytest.Result, string) {
 	type moment struct {
 		at      time.Time

@@ -15,8 +15,8 @@ type Step struct {
 	Took time.Duration
 	// Attempt is where the message stood: see retry.AttemptFromContext. Zero under policy "off".
 	Attempt retry.Attempt
-	// Calls of the handler: 0 where none was allowed to see the message, more than 1 with a middleware that calls it again, such as
-	// Watermill's Retry.
+	// Calls of the handler: 0 where none was allowed to see the message, more than 1 with a middleware that calls it
+	// again, such as Watermill's Retry.
 	Calls int
 	// Class of the failure; empty if there is none.
 	Class retry.Class

@@ -17,8 +17,8 @@ import (
 
 const root = "../.."
 
-// errors.As with a value compiles where an error type has value receivers, and is false when the error is a pointer. So all of ours that
-// anybody can name are pointers, and the documentation calls them so.
+// errors.As with a value compiles where an error type has value receivers, and is false when the error is a pointer. So
+// all of ours that anybody can name are pointers, and the documentation calls them so.
 func TestExportedErrorsArePointers(t *testing.T) {
 	t.Parallel()
 

@@ -71,7 +71,8 @@ func percentiles(values []float64) [3]float64 {
 	return [3]float64{percentile(values, 50), percentile(values, 99), slices.Max(values)}
 }
 
-// lateness fails messages at a steady rate, with the retrier and beside it without, and gives the milliseconds by which they came late.
+// lateness fails messages at a steady rate, with the retrier and beside it without, and gives the milliseconds by which
+// they came late.
 func lateness(b *testing.B, queueType string, rate, messages int) (retrier, bare []float64) {
 	b.Helper()
 	policy := config.Policy{Delays: []time.Duration{accuracyDelay}, QueueType: config.QueueType(queueType)}

@@ -119,7 +119,8 @@ func byRetrier(concurrency int) func(*testing.B, backlog, *lap) {
 	}
 }
 
-// byHand is the limit: there is nothing but what has to be done. On fresh channels the tags of deliveries and publishes are the same.
+// byHand is the limit: there is nothing but what has to be done. On fresh channels the tags of deliveries and publishes
+// are the same.
 func byHand(b *testing.B, l backlog, lap *lap) {
 	deliveries, in := l.consume(b)
 	defer in.Close()
@@ -236,8 +237,9 @@ func (l backlog) consume(b *testing.B) (<-chan amqp091.Delivery, *channel) {
 	return deliveries, channel
 }
 
-// verify checks that every message is in the retry queue, once. Some may be in the main queue as well: RabbitMQ may not have carried out the last
-// acknowledgements for a quorum queue when their connection closes, and delivers those messages again.
+// verify checks that every message is in the retry queue, once. Some may be in the main queue as well: RabbitMQ may not
+// have carried out the last acknowledgements for a quorum queue when their connection closes, and delivers those
+// messages again.
 func (l backlog) verify(b *testing.B) {
 	b.Helper()
 	channel := open(b)

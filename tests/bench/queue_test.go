@@ -17,7 +17,8 @@ import (
 // queueTypes are those of the main queues that are measured.
 var queueTypes = []string{"classic", "quorum"}
 
-// newQueue declares a queue of its own for a contender's run, removed after the benchmark with what the retrier declares beside it.
+// newQueue declares a queue of its own for a contender's run, removed after the benchmark with what the retrier
+// declares beside it.
 func newQueue(b *testing.B, queueType string, policy config.Policy) string {
 	b.Helper()
 	name := "bench-" + watermill.NewShortUUID()
@@ -56,8 +57,8 @@ func remove(b *testing.B, plan topology.Plan) {
 	}
 }
 
-// fill publishes messages to a queue as watermill-amqp would, and waits for the broker's confirms. header tells what further headers the
-// i-th has; optional.
+// fill publishes messages to a queue as watermill-amqp would, and waits for the broker's confirms. header tells what
+// further headers the i-th has; optional.
 func fill(b *testing.B, queue string, messages int, header func(i int) amqp091.Table) {
 	b.Helper()
 	connection := dial(b)

@@ -28,8 +28,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// BenchmarkReplay sends dead letters back to their main queue, and compares that with what it cannot do without: publishing the same
-// messages with the broker's confirmation.
+// BenchmarkReplay sends dead letters back to their main queue, and compares that with what it cannot do without:
+// publishing the same messages with the broker's confirmation.
 func BenchmarkReplay(b *testing.B) {
 	messages := scaled(b, 100_000, 1000)
 	t := &table{

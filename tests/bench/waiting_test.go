@@ -13,7 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
-// BenchmarkWaiting has a service fail very many messages, and looks at its memory while they wait and at how they return.
+// BenchmarkWaiting has a service fail very many messages, and looks at its memory while they wait and at how they
+// return.
 func BenchmarkWaiting(b *testing.B) {
 	t := table{
 		title: "Very many messages waiting",

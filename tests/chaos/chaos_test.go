@@ -198,7 +198,8 @@ func (s *system) collect(topic string) error {
 	return err
 }
 
-// settle waits until nothing is on its way any more. A broker that could not hand back what was due tries again after 3 minutes.
+// settle waits until nothing is on its way any more. A broker that could not hand back what was due tries again after 3
+// minutes.
 func (s *system) settle() {
 	quiet, last := time.Now(), -1
 	for end := time.Now().Add(8 * time.Minute); time.Now().Before(end); {

@@ -1,5 +1,5 @@
-// Package chaos proves that nothing is lost: processes of the library work on a private RabbitMQ while everything fails around them, and
-// a ledger outside of the broker tells what became of each message.
+// Package chaos proves that nothing is lost: processes of the library work on a private RabbitMQ while everything fails
+// around them, and a ledger outside of the broker tells what became of each message.
 //
 //	publisher ──► RabbitMQ ◄──► proxy ◄──► worker (a process)      every call, outcome and event ──► ledger (a file for each process)
 //	                 ▲            ▲           ▲                                                          │

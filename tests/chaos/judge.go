@@ -54,8 +54,8 @@ type Count struct {
 	Lost, Due int
 	// Retries that the broker gave back.
 	Retries int
-	// Again are calls beyond the one that each attempt has, and TwiceDead the dead letters beyond one for each message: duplicates
-	// that the loss of a connection or of a process explains.
+	// Again are calls beyond the one that each attempt has, and TwiceDead the dead letters beyond one for each message:
+	// duplicates that the loss of a connection or of a process explains.
 	Again, TwiceDead int
 }
 
@@ -203,7 +203,8 @@ func (j *judge) ends(l *life, count *Count) {
 	}
 }
 
-// removed tells whether a message lay in a queue that was deleted: the last that is known of it is that it was on its way there.
+// removed tells whether a message lay in a queue that was deleted: the last that is known of it is that it was on its
+// way there.
 func (j *judge) removed(l *life) bool {
 	if len(l.failed) == 0 {
 		return false
@@ -218,8 +219,8 @@ func (j *judge) removed(l *life) bool {
 	return false
 }
 
-// due tells whether a message can have been lost on its way back from a classic retry queue, which does not wait until the main queue has
-// stored what it gives back.
+// due tells whether a message can have been lost on its way back from a classic retry queue, which does not wait until
+// the main queue has stored what it gives back.
 func (j *judge) due(l *life) bool {
 	if !isLossy(l.Topic) {
 		return false
@@ -307,8 +308,8 @@ func (j *judge) delays(l *life) {
 	}
 }
 
-// explained tells whether a message can be there twice at a time, or at any: it was published twice, or something happened since it was sent
-// by which a delivery or a confirmation can have been lost.
+// explained tells whether a message can be there twice at a time, or at any: it was published twice, or something
+// happened since it was sent by which a delivery or a confirmation can have been lost.
 func (j *judge) explained(l *life, at time.Time) bool {
 	if l.Times > 1 {
 		return true

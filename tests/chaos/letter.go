@@ -37,7 +37,8 @@ func digest(p amqp091.Publishing) string {
 	return Digest(p.Body, metadata)
 }
 
-// inspect tells what is wrong with a dead letter: it must be the message that was sent, and say whatever there is to say about it.
+// inspect tells what is wrong with a dead letter: it must be the message that was sent, and say whatever there is to
+// say about it.
 func inspect(sent *Sent, letter Letter) []string {
 	d, fate := letter.Message, FateOf(sent.ID)
 	var problems []string

@@ -56,8 +56,8 @@ func (n *network) poison(kind, stream string, a attributes) error {
 	return err
 }
 
-// cure makes it a good network again. Toxiproxy 2.12 can deadlock when it removes a toxic from a connection that is just ending: then another
-// proxy takes its place, and what was connected is cut.
+// cure makes it a good network again. Toxiproxy 2.12 can deadlock when it removes a toxic from a connection that is
+// just ending: then another proxy takes its place, and what was connected is cut.
 func (n *network) cure() error {
 	cured := make(chan struct{})
 	go func() {

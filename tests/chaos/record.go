@@ -57,8 +57,8 @@ func OpenBook(path, process string) (*Book, error) {
 	return &Book{process, file}, nil
 }
 
-// Write writes one record, in one write: lines of several goroutines do not mix. A ledger with a gap proves nothing, so a process that
-// cannot write must not go on.
+// Write writes one record, in one write: lines of several goroutines do not mix. A ledger with a gap proves nothing, so
+// a process that cannot write must not go on.
 func (b *Book) Write(r Record) {
 	r.Process = b.process
 	if r.At.IsZero() {
@@ -110,7 +110,8 @@ func (r *Reader) Read() ([]Record, error) {
 	}
 }
 
-// TypedPrefix begins the keys of headers that are not text. A handler gets them spelled out, which is not what this is about.
+// TypedPrefix begins the keys of headers that are not text. A handler gets them spelled out, which is not what this is
+// about.
 const TypedPrefix = "typed-"
 
 // redelivered is what watermill-amqp v3 adds to the metadata of a message that was delivered before.

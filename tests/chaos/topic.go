@@ -11,7 +11,8 @@ type Topic struct {
 	Name string // of the topic and its queue
 	Main string // type of the main queue
 	config.Policy
-	// Lossy is true where classic retry queues are used, which lose what is due while the broker comes up: counted, not forbidden.
+	// Lossy is true where classic retry queues are used, which lose what is due while the broker comes up: counted, not
+	// forbidden.
 	Lossy bool
 }
 

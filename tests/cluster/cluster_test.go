@@ -50,8 +50,8 @@ var scenarios = []scenario{
 	{"all", "all three nodes killed, back after 5 s", (*run).all},
 }
 
-// What is in the queues is led by different nodes, and the nodes fail in many ways under load. Quorum retry queues lose nothing. What
-// classic ones lose is counted: the broker says of them that they give messages back at most once.
+// What is in the queues is led by different nodes, and the nodes fail in many ways under load. Quorum retry queues lose
+// nothing. What classic ones lose is counted: the broker says of them that they give messages back at most once.
 func TestCluster(t *testing.T) {
 	seed := seed(t)
 	random := rand.New(rand.NewPCG(seed, 0))

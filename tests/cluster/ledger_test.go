@@ -124,8 +124,8 @@ type verdict struct {
 	Lost                         []string
 	// Wrong is what no fault explains.
 	Wrong []string
-	// Twice are the messages of which an attempt was handled more than once, or that are dead letters more than once, though
-	// they were published once. SentTwice are those that their publisher has published again.
+	// Twice are the messages of which an attempt was handled more than once, or that are dead letters more than once,
+	// though they were published once. SentTwice are those that their publisher has published again.
 	Twice, SentTwice int
 	// Pause is the longest time between two calls of any handler, while messages were published.
 	Pause time.Duration

@@ -114,8 +114,8 @@ func addresses(t *testing.T, uris []string) []string {
 	return hosts
 }
 
-// publisher publishes with confirms, and again what was not confirmed: over the same connection when it is refused, else over one to
-// the next node.
+// publisher publishes with confirms, and again what was not confirmed: over the same connection when it is refused,
+// else over one to the next node.
 type publisher struct {
 	name   string
 	uris   []string

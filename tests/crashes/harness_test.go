@@ -217,7 +217,8 @@ func (b *broker) publish(queue string, ids ...string) {
 	}
 }
 
-// rest takes what is left in a queue, with how often the broker has delivered it. It waits until as many are there as are missing.
+// rest takes what is left in a queue, with how often the broker has delivered it. It waits until as many are there as
+// are missing.
 func (b *broker) rest(queue string, isMissing func(id string) bool, missing int) map[string]int64 {
 	b.t.Helper()
 	left := map[string]int64{}

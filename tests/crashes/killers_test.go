@@ -57,7 +57,8 @@ func killings() []killing {
 	)
 }
 
-// A message that kills its process reaches the dead-letter queue, and no message that it takes along is charged for that.
+// A message that kills its process reaches the dead-letter queue, and no message that it takes along is charged for
+// that.
 func TestKillersNeighboursAreNotCharged(t *testing.T) {
 	version := dial(t).version
 	table := &strings.Builder{}

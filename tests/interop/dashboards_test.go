@@ -85,8 +85,8 @@ func (depths) QueueDepths(context.Context) ([]retry.QueueDepth, error) {
 	}, nil
 }
 
-// check parses an expression and compares what it asks for with what is registered. It returns the labels that its result has,
-// where they are named, and what is wrong.
+// check parses an expression and compares what it asks for with what is registered. It returns the labels that its
+// result has, where they are named, and what is wrong.
 func (r registered) check(expr string) (by []string, problems []string) {
 	parsed, err := metricsql.Parse(expr)
 	if err != nil {
@@ -251,7 +251,8 @@ func TestAlertRules(t *testing.T) {
 	}
 }
 
-// playedAlerts are those that promtool's test file makes fire. That they do is for promtool to say; its series must be ours.
+// playedAlerts are those that promtool's test file makes fire. That they do is for promtool to say; its series must be
+// ours.
 func playedAlerts(t *testing.T, series registered) map[string]bool {
 	t.Helper()
 
@@ -289,7 +290,8 @@ func playedAlerts(t *testing.T, series registered) map[string]bool {
 	return fired
 }
 
-// unchosen are the series of an expression that do not follow the choice of topics, or of main queues where they tell no topic.
+// unchosen are the series of an expression that do not follow the choice of topics, or of main queues where they tell
+// no topic.
 func (r registered) unchosen(expr string) []string {
 	var found []string
 	for _, use := range regexp.MustCompile(`(amqpretry_\w+){([^}]*)}`).FindAllStringSubmatch(expr, -1) {

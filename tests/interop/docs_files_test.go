@@ -17,8 +17,8 @@ import (
 // fences are the code blocks of a page in Markdown, with the word behind the fence.
 var fences = regexp.MustCompile("(?ms)^```([a-z]+)[^\n]*\n(.*?)^```$")
 
-// documented lists the policy files that the docs and the examples show: all blocks of YAML and JSON in any page, and all files of the
-// examples.
+// documented lists the policy files that the docs and the examples show: all blocks of YAML and JSON in any page, and
+// all files of the examples.
 func documented(t *testing.T) (texts []string) {
 	t.Helper()
 	pages, err := filepath.Glob("../../docs/*.md")

@@ -82,7 +82,8 @@ func TestKoanf(t *testing.T) {
 	assert.Equal(t, time.Minute, overridden.Topics["orders.created"].MaxAge)
 }
 
-// With koanf's usual separator a file is read all the same, but a path cannot name a topic with dots. That is why the docs name another.
+// With koanf's usual separator a file is read all the same, but a path cannot name a topic with dots. That is why the
+// docs name another.
 func TestKoanfWithDots(t *testing.T) {
 	for separator, want := range map[string]int{".": 3, "/": 9} {
 		k := koanf.New(separator)
@@ -149,8 +150,9 @@ func TestViper(t *testing.T) {
 	assert.Equal(t, servicePolicies(t), whole.Retry)
 }
 
-// Viper's keys are in lower case, also those of topics, and there is no option against it. Nor does it know a topic with its usual
-// separator in it. That is why the docs say to read policies with Load next to viper where topics have capitals.
+// Viper's keys are in lower case, also those of topics, and there is no option against it. Nor does it know a topic
+// with its usual separator in it. That is why the docs say to read policies with Load next to viper where topics have
+// capitals.
 func TestViperLowersTopics(t *testing.T) {
 	v := viper.NewWithOptions(viper.KeyDelimiter("/"))
 	v.SetConfigType("yaml")

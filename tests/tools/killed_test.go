@@ -26,8 +26,8 @@ import (
 // window is how many messages a run may have on their way: those may be there twice after a kill.
 const window = 256
 
-// operation is a command that takes messages somewhere. Each message tells which call of it has sent it: what a killed one had sent may arrive after
-// what the next one sends, so nothing else proves that no call has sent a message twice.
+// operation is a command that takes messages somewhere. Each message tells which call of it has sent it: what a killed
+// one had sent may arrive after what the next one sends, so nothing else proves that no call has sent a message twice.
 type operation struct {
 	name string
 	// most may be there twice for each kill.
@@ -59,7 +59,8 @@ const (
 	killsPerRound   = 5
 )
 
-// Whoever replays, moves or imports is killed at random moments, and called again until it is done. KILLS is how often for each command.
+// Whoever replays, moves or imports is killed at random moments, and called again until it is done. KILLS is how often
+// for each command.
 func TestKilled(t *testing.T) {
 	t.Parallel()
 	random, seed := seeded(t)
@@ -103,7 +104,8 @@ func (t *tally) row() []string {
 	return cells
 }
 
-// killing is one round: a number of messages, and a process that is killed several times until all are where they belong.
+// killing is one round: a number of messages, and a process that is killed several times until all are where they
+// belong.
 type killing struct {
 	operation
 	deadType string
@@ -216,8 +218,8 @@ func (k *killing) sign() {
 
 var signature = regexp.MustCompile(`call-[0-9]{3}`)
 
-// untilKilled calls the command, and kills it: when a random number of messages has arrived, or, one time in five, at a random moment at its
-// beginning. True if it was done before.
+// untilKilled calls the command, and kills it: when a random number of messages has arrived, or, one time in five, at a
+// random moment at its beginning. True if it was done before.
 func (k *killing) untilKilled(matched int) (done bool) {
 	k.t.Helper()
 	goal := 1 + k.random.IntN(2*matched/(k.kills+1))

@@ -1,5 +1,5 @@
-// Package play runs a small service for an example: a router with the retry middleware and one handler for each topic, until
-// every message has come to its end. What it takes to wire a real one is in examples/existing-router.
+// Package play runs a small service for an example: a router with the retry middleware and one handler for each topic,
+// until every message has come to its end. What it takes to wire a real one is in examples/existing-router.
 package play
 
 import (
@@ -21,7 +21,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Main calls an example's run function with the broker of AMQP_URI. An interrupt ends its context, a second one the process.
+// Main calls an example's run function with the broker of AMQP_URI. An interrupt ends its context, a second one the
+// process.
 func Main(run func(ctx context.Context, uri string, out io.Writer) error) {
 	uri := os.Getenv("AMQP_URI")
 	if uri == "" {
@@ -60,7 +61,8 @@ type Message struct {
 	IsThere bool
 }
 
-// Run publishes the messages and returns when each was handled, dropped or dead-lettered. Dead letters are told of on out.
+// Run publishes the messages and returns when each was handled, dropped or dead-lettered. Dead letters are told of on
+// out.
 func Run(ctx context.Context, uri string, out *Writer, options amqpretry.Options, handlers Handlers, messages ...Message) error {
 	var open sync.WaitGroup
 	open.Add(len(messages))

@@ -11,8 +11,8 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 )
 
-// Remove deletes the queues and exchanges that an example has declared for its topics, with what is left in them. No service does that.
-// Defer it before the retrier is closed, to be called after it.
+// Remove deletes the queues and exchanges that an example has declared for its topics, with what is left in them. No
+// service does that. Defer it before the retrier is closed, to be called after it.
 func Remove(uri string, options amqpretry.Options, topics ...string) {
 	if err := remove(uri, options, topics); err != nil {
 		fmt.Fprintf(os.Stderr, "cannot remove what the example has declared for %q: %v\n", topics, err)

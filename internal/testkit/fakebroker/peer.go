@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Peer is amqp091-go with as much of a broker behind it as it takes to see what it writes, and to have it read what we want: the real
-// encoder and the real decoder.
+// Peer is amqp091-go with as much of a broker behind it as it takes to see what it writes, and to have it read what we
+// want: the real encoder and the real decoder.
 type Peer struct {
 	channel    *amqp091.Channel
 	deliveries <-chan amqp091.Delivery

@@ -13,8 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 )
 
-// benchmarkKill counts what is lost, and what is handled twice, when the broker is killed while messages fail, wait and return. All
-// contenders work side by side on the same broker, and live through the same kills: one in each round.
+// benchmarkKill counts what is lost, and what is handled twice, when the broker is killed while messages fail, wait and
+// return. All contenders work side by side on the same broker, and live through the same kills: one in each round.
 func benchmarkKill(b *testing.B, peers []peer, notes []string) {
 	messages := scaled(b, 2000, 200)
 	var all []*survivor
@@ -65,8 +65,8 @@ type survivor struct {
 	waiting int // messages that lie in the queues
 }
 
-// settled is how old queues have to be before the broker is killed: RabbitMQ 3.10 may leave a younger quorum queue without a leader for
-// ever, which is nobody's fault here.
+// settled is how old queues have to be before the broker is killed: RabbitMQ 3.10 may leave a younger quorum queue
+// without a leader for ever, which is nobody's fault here.
 const settled = 4 * time.Second
 
 func kill(b *testing.B, broker *brokertest.Broker, all []*survivor, messages int) {
@@ -159,7 +159,8 @@ func (s *survivor) patience() time.Duration {
 	}
 }
 
-// depths are the numbers of messages in all queues, those included that a quorum queue dead-letters and that are not confirmed yet.
+// depths are the numbers of messages in all queues, those included that a quorum queue dead-letters and that are not
+// confirmed yet.
 func depths(b *testing.B, broker *brokertest.Broker) map[string]int {
 	b.Helper()
 	found := map[string]int{}

@@ -9,8 +9,9 @@ import (
 // prefetch is everybody's.
 const prefetch = 100
 
-// peer is a client that makes failed messages wait on the broker. Its handler fails a message that has not waited yet, and succeeds with
-// one that has: by what the client says about it, so that a message which the broker delivers again without having waited fails again.
+// peer is a client that makes failed messages wait on the broker. Its handler fails a message that has not waited yet,
+// and succeeds with one that has: by what the client says about it, so that a message which the broker delivers again
+// without having waited fails again.
 type peer interface {
 	// String is its name.
 	String() string

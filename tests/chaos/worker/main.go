@@ -25,7 +25,8 @@ import (
 	"github.com/amqpretry/watermill-retry/tests/chaos"
 )
 
-// notReady is the exit code of a worker that could not begin, as the broker was not there: whoever watches it starts it again.
+// notReady is the exit code of a worker that could not begin, as the broker was not there: whoever watches it starts it
+// again.
 const notReady = 3
 
 func main() {

@@ -129,8 +129,8 @@ func (s *Session) DLQ(ctx context.Context) (*dlq.Client, error) {
 	return client, s.explain(ctx, bounded, err)
 }
 
-// Dial connects for a command that speaks AMQP itself. When ctx ends, the connection does, and with it whatever waits for an answer of
-// the broker.
+// Dial connects for a command that speaks AMQP itself. When ctx ends, the connection does, and with it whatever waits
+// for an answer of the broker.
 func (s *Session) Dial(ctx context.Context) (*amqp091.Connection, error) {
 	uri, err := s.URI()
 	if err != nil {
@@ -166,8 +166,8 @@ func (s *Session) Dial(ctx context.Context) (*amqp091.Connection, error) {
 	return opened, nil
 }
 
-// closedWith closes a socket with ctx, and with bounded while nothing ends that one but time: its cancel comes when the connection is
-// open.
+// closedWith closes a socket with ctx, and with bounded while nothing ends that one but time: its cancel comes when the
+// connection is open.
 func closedWith(ctx, bounded context.Context, socket net.Conn) net.Conn {
 	context.AfterFunc(ctx, func() { _ = socket.Close() })
 	context.AfterFunc(bounded, func() {

@@ -15,8 +15,8 @@ import (
 
 var errInterrupted = errors.New("interrupted")
 
-// Run executes a command line, prints the error if there is one, and gives the exit code. The first interrupt (^C, SIGTERM) ends the
-// context of the command, which then leaves everything in order; a second one ends the process.
+// Run executes a command line, prints the error if there is one, and gives the exit code. The first interrupt (^C,
+// SIGTERM) ends the context of the command, which then leaves everything in order; a second one ends the process.
 func Run(ctx context.Context, s *Session, args []string, commands ...func(*Session) *cobra.Command) int {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

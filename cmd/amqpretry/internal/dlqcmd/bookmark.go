@@ -124,7 +124,8 @@ func (all bookmarks) with(b bookmark) bookmarks {
 	return append(others, b)
 }
 
-// allow refuses an import into a place that is new, as long as another one is not finished: most probably that one was meant.
+// allow refuses an import into a place that is new, as long as another one is not finished: most probably that one was
+// meant.
 func (all bookmarks) allow(file string, d destination) error {
 	i := slices.IndexFunc(all, func(b bookmark) bool { return !b.Finished })
 	if i < 0 {

@@ -1,5 +1,5 @@
-// Package dlqcmd is the command "amqpretry dlq": what lies in dead-letter queues, and what to do with it. The work is done
-// by package dlq; here are the flags, the questions and what is printed.
+// Package dlqcmd is the command "amqpretry dlq": what lies in dead-letter queues, and what to do with it. The work is
+// done by package dlq; here are the flags, the questions and what is printed.
 package dlqcmd
 
 import (

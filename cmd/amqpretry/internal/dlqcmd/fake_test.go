@@ -25,7 +25,8 @@ import (
 
 var now = time.Date(2026, 11, 22, 5, 12, 0, 0, time.UTC)
 
-// fake is a dead-letter queue in memory, with the promises of package dlq: it stands for that package, never for RabbitMQ.
+// fake is a dead-letter queue in memory, with the promises of package dlq: it stands for that package, never for
+// RabbitMQ.
 type fake struct {
 	name, mainQueue string
 	letters         []dlq.DeadLetter

@@ -125,7 +125,8 @@ func (f *filters) build() (dlq.Filter, error) {
 	return filter, nil
 }
 
-// given tells whether there is a filter that not every message matches: --min-replays 0 and --never-replayed=false are none.
+// given tells whether there is a filter that not every message matches: --min-replays 0 and --never-replayed=false are
+// none.
 func (f *filters) given() bool {
 	filter, err := f.build()
 	return err == nil && !reflect.ValueOf(filter).IsZero()

@@ -128,7 +128,8 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 	return err
 }
 
-// confirmTaken asks whether to import what a replay or a move has sent on: that is no undo of what has become of it there.
+// confirmTaken asks whether to import what a replay or a move has sent on: that is no undo of what has become of it
+// there.
 func (t *tool) confirmTaken(q queue, i importing, taken dlq.Taken) error {
 	what, then := "replayed", "What was handled there since would be handled twice by another replay."
 	if taken.By == "move" {

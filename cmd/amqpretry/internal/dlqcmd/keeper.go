@@ -39,7 +39,8 @@ func (k *keeper) imported(lines int) error {
 	return k.write()
 }
 
-// end keeps what was reached. Where nothing was, all is as it was found: what was imported before still is, also when it was to be once more.
+// end keeps what was reached. Where nothing was, all is as it was found: what was imported before still is, also when
+// it was to be once more.
 func (k *keeper) end(finished bool) error {
 	if !finished && k.mark.Lines == k.begun {
 		return k.before.write(k.file)

@@ -15,7 +15,8 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 )
 
-// operation takes messages out of a dead-letter queue: a replay, a move, a purge. First it is done dry, to show what it would do.
+// operation takes messages out of a dead-letter queue: a replay, a move, a purge. First it is done dry, to show what it
+// would do.
 type operation struct {
 	verb, past string // replay, replayed
 	to         string // where to; empty for nowhere
@@ -51,7 +52,8 @@ func (o outcome) seen(limit int, err error) outcome {
 // stopped tells whether the canary has stopped it.
 func (o outcome) stopped() bool { return o.canary != nil && o.canary.Stopped != "" }
 
-// asPlanned is an outcome that has ended when all was done that was shown and asked for: what lies behind that is known from then.
+// asPlanned is an outcome that has ended when all was done that was shown and asked for: what lies behind that is known
+// from then.
 func (o outcome) asPlanned(planned outcome) outcome {
 	o.whole, o.limited, o.Matched = true, false, max(o.Matched, planned.Matched)
 	if planned.left() > o.left() {

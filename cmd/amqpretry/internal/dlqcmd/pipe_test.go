@@ -18,7 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/brokertest"
 )
 
-// `amqpretry ... | head -n 1`: the look ends, and gives back what it holds, in order. The command itself is run, as a signal would end it.
+// `amqpretry ... | head -n 1`: the look ends, and gives back what it holds, in order. The command itself is run, as a
+// signal would end it.
 func TestTheReaderGoes(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "amqpretry")

@@ -110,7 +110,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// run gives what a person would see, with the exit code where it is not 0. What needs a jq that is not there is not run.
+// run gives what a person would see, with the exit code where it is not 0. What needs a jq that is not there is not
+// run.
 func (w *world) run(line string) (output string, ran bool) {
 	if strings.Contains(line, "jq ") && !w.hasJQ {
 		return "", false

@@ -483,7 +483,8 @@ func withoutVersion(t *testing.T, definitions string) string {
 	return string(text)
 }
 
-// Each permission that is missing is named, with and without the management API, and the command that is told grants them, and takes nothing.
+// Each permission that is missing is named, with and without the management API, and the command that is told grants
+// them, and takes nothing.
 func (l *lab) withoutPermissions(t *testing.T) {
 	l.broker.Ctl("add_user", "poor", password)
 	l.broker.Ctl("set_permissions", "poor", "^mine$", "^mine$", "^$")

@@ -70,7 +70,8 @@ func lookNackRule(f Facts) []Finding {
 	}, roleMain)
 }
 
-// lookTargets follows what main queues dead-letter by themselves: where it goes, and whether it comes back without anybody's doing.
+// lookTargets follows what main queues dead-letter by themselves: where it goes, and whether it comes back without
+// anybody's doing.
 func lookTargets(f Facts) []Finding {
 	return f.withPolicies("where main queues dead-letter to", func(o object, q management.Queue) []Finding {
 		arguments := effective(q)

@@ -41,7 +41,8 @@ var checks = []check{
 	{"obsolete", "no retry queue that no policy uses", true, lookObsolete},
 }
 
-// diagnose judges what is known. It gives at least one finding for each check, but for those about queues where none was named.
+// diagnose judges what is known. It gives at least one finding for each check, but for those about queues where none
+// was named.
 func diagnose(f Facts) []Finding {
 	var all []Finding
 	for _, c := range checks {

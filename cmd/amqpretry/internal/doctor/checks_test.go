@@ -121,7 +121,8 @@ func TestNothingCouldBeSeen(t *testing.T) {
 	assert.Len(t, unseenOnes, len(checks)-1)
 }
 
-// Each check: what it finds, and about what. TestNothingIsFoundWhereNothingIsWrong and TestNothingCouldBeSeen are the other two.
+// Each check: what it finds, and about what. TestNothingIsFoundWhereNothingIsWrong and TestNothingCouldBeSeen are the
+// other two.
 func TestChecks(t *testing.T) {
 	policy := func(name string, priority int, definition management.Arguments) management.Policy {
 		return management.Policy{VHost: "/", Name: name, Priority: priority, Definition: definition}

@@ -1,4 +1,5 @@
-// Package doctor is the command doctor: it looks at a broker, and says what is wrong with it for retries, what that means, and what mends it.
+// Package doctor is the command doctor: it looks at a broker, and says what is wrong with it for retries, what that
+// means, and what mends it.
 //
 // Looking (gather, over AMQP and the management API) gives [Facts], plain values. Judging them (diagnose) is a table of
 // small pure functions.

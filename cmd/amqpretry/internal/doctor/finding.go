@@ -37,12 +37,13 @@ type Finding struct {
 	// Found is what is there, Means what comes of it.
 	Found string `json:"found"`
 	Means string `json:"means,omitempty"`
-	// Mend are lines for a POSIX shell that mend it, or that let a person see what to mend. Lines that begin with # are to be read.
+	// Mend are lines for a POSIX shell that mend it, or that let a person see what to mend. Lines that begin with # are
+	// to be read.
 	Mend string `json:"mend,omitempty"`
 }
 
-// tidy drops a command that would carry what does something to a terminal, as names of others can have it. It could not be pasted
-// either, once that is spelled in another way.
+// tidy drops a command that would carry what does something to a terminal, as names of others can have it. It could not
+// be pasted either, once that is spelled in another way.
 func (f Finding) tidy() Finding {
 	for line := range strings.Lines(f.Mend) {
 		line = strings.ReplaceAll(strings.TrimSuffix(line, "\n"), "\t", "")
@@ -53,8 +54,8 @@ func (f Finding) tidy() Finding {
 	return f
 }
 
-// sorted puts findings in the order of people: by object, the object with the worst finding first, and the broker before queues that are as
-// bad.
+// sorted puts findings in the order of people: by object, the object with the worst finding first, and the broker
+// before queues that are as bad.
 func sorted(findings []Finding) []Finding {
 	worst, first := map[string]int{}, map[string]int{}
 	for i, f := range findings {

@@ -91,7 +91,8 @@ func (f *Facts) exchange(ctx context.Context, a *api, p *prober, name string, t 
 	return x
 }
 
-// follow looks at where main queues dead-letter to by themselves, and, of what has a TTL there, at where that goes on to.
+// follow looks at where main queues dead-letter to by themselves, and, of what has a TTL there, at where that goes on
+// to.
 func (f *Facts) follow(ctx context.Context, a *api, p *prober) {
 	var kinds []management.Exchange
 	from := f.objects(roleMain)

@@ -39,7 +39,8 @@ func (f Facts) topology(command string, t Topic) string {
 	return f.amqpretry("topology "+command, append(words, target)...)
 }
 
-// amqpretry is a command of this program for the same virtual host. The last word is quoted, as it is the name of a queue.
+// amqpretry is a command of this program for the same virtual host. The last word is quoted, as it is the name of a
+// queue.
 func (f Facts) amqpretry(command string, words ...string) string {
 	line := []string{"amqpretry", command}
 	if f.VHost != "/" || f.VHostByFlag {
@@ -77,7 +78,8 @@ func (f Facts) recreate(o object) string {
 // noLimit is in bytes more than any queue gets. It stands in a policy that must say something.
 const noLimit = 1_000_000_000_000_000
 
-// ownPolicy is a policy of the broker for one queue that takes the place of another: with what that says but for some keys.
+// ownPolicy is a policy of the broker for one queue that takes the place of another: with what that says but for some
+// keys.
 func (f Facts) ownPolicy(queue string, of management.Policy, operator bool, without map[string]bool) string {
 	definition := map[string]any{}
 	for key, value := range of.Definition {
@@ -95,7 +97,8 @@ func (f Facts) ownPolicy(queue string, of management.Policy, operator bool, with
 	return command
 }
 
-// protect is the policy that keeps a main queue from dropping messages, with all else that the queue's policy says today.
+// protect is the policy that keeps a main queue from dropping messages, with all else that the queue's policy says
+// today.
 func (f Facts) protect(o object) string {
 	definition, priority := map[string]any{}, 100
 	if p, found := f.policyOf(o.Queue.Details.Value); found {
@@ -139,8 +142,8 @@ func (f Facts) deadLetterQueue(t Topic) string {
 	return f.Names.WithDefaults().DeadLetterQueue(t.Plan.Queue)
 }
 
-// importDefinitions declares what rabbitmqctl has no command for. By a file: that of RabbitMQ 4.3 cannot read its input everywhere.
-// rabbitmqctl may run as another user.
+// importDefinitions declares what rabbitmqctl has no command for. By a file: that of RabbitMQ 4.3 cannot read its input
+// everywhere. rabbitmqctl may run as another user.
 func importDefinitions(definitions map[string]any) string {
 	return fmt.Sprintf(`file=$(mktemp) && chmod 644 "$file" && printf %%s %s >"$file" && rabbitmqctl import_definitions "$file" && rm "$file"`,
 		shell.Quote(asJSON(definitions)))

@@ -27,7 +27,8 @@ type Permission struct {
 	Operation string
 	// Kind and Name of the object.
 	Kind, Name string
-	// For is what it is needed for. Always is true if a service that declares nothing (topology.Assume) needs it as well.
+	// For is what it is needed for. Always is true if a service that declares nothing (topology.Assume) needs it as
+	// well.
 	For    string
 	Always bool
 }
@@ -98,7 +99,8 @@ func lookPermissions(f Facts) []Finding {
 	missing := slices.Clone(f.Refused.Value)
 	if f.Granted.Known {
 		for _, p := range lacking(wanted, f.Granted.Value) {
-			// What the broker has said counts. It says nothing of reading an exchange when it has refused the queue that was to be bound.
+			// What the broker has said counts. It says nothing of reading an exchange when it has refused the queue
+			// that was to be bound.
 			asked := f.Refused.Known && (p.Operation != read || p.Kind != topology.KindExchange)
 			if !asked && !slices.ContainsFunc(missing, p.same) {
 				missing = append(missing, p)

@@ -13,7 +13,8 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 )
 
-// prober asks a broker over AMQP, and changes nothing there. Each question has a channel of its own, as a refusal closes it.
+// prober asks a broker over AMQP, and changes nothing there. Each question has a channel of its own, as a refusal
+// closes it.
 type prober struct {
 	connection *amqp.Connection
 	// publisher is a second connection: in an alarm the broker stops listening to whoever publishes.
@@ -122,8 +123,8 @@ func orElse(text, other string) string {
 	return text
 }
 
-// refused asks for each permission by something that the broker checks first and then refuses, or that does nothing: no queue or exchange is made,
-// bound or read, and no message is routed.
+// refused asks for each permission by something that the broker checks first and then refuses, or that does nothing: no
+// queue or exchange is made, bound or read, and no message is routed.
 func (p *prober) refused(wanted []Permission) Seen[[]Permission] {
 	all := seen[[]Permission](nil)
 	for _, need := range wanted {

@@ -17,8 +17,8 @@ import (
 // bindings tells what is bound to a queue. It is nil without the management API: AMQP does not tell.
 type bindings func(queue string) ([]management.Binding, error)
 
-// inspect compares a plan with the broker, and changes nothing. AMQP compares the arguments of an object only by declaring it, so
-// that is done with objects that are there already.
+// inspect compares a plan with the broker, and changes nothing. AMQP compares the arguments of an object only by
+// declaring it, so that is done with objects that are there already.
 func inspect(b *broker, bound bindings, plan topology.Plan) ([]object, error) {
 	objects, missing := []object{}, map[string]bool{}
 	add := func(o object, err error) error {
