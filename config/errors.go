@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"strconv"
 	"strings"
 )
@@ -55,4 +56,23 @@ func (e *FieldError) origin() string {
 		return "line " + strconv.Itoa(e.Line)
 	}
 	return e.File
+}
+
+// Below puts a path before those of the field errors that were joined: where the policies are part of something larger.
+func Below(path string, err error) []error {
+	if err == nil {
+		return nil
+	}
+	all := []error{err}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		all = joined.Unwrap()
+	}
+	for _, one := range all {
+		var fault *FieldError
+		if errors.As(one, &fault) {
+			fault.Path = path + "." + fault.Path
+		}
+	}
+
+	return all
 }

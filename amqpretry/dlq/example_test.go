@@ -12,6 +12,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -31,11 +33,16 @@ func deadLetters() (queue *dlq.Queue, done func()) {
 	}
 	name := "orders-" + watermill.NewShortUUID()
 	queue = client.Queue(name)
-	both := []string{name, queue.Name()}
-	for _, q := range both {
-		if _, err := channel.QueueDeclare(q, true, false, false, false, amqp091.Table{amqp091.QueueTypeArg: "quorum"}); err != nil {
-			panic(err)
-		}
+	plan, err := topology.New(name, config.Policy{Mode: config.ModeDeadLetter}, topology.Names{})
+	if err != nil {
+		panic(err)
+	}
+	main := amqp091.Table{amqp091.QueueTypeArg: "quorum"}
+	if _, err := channel.QueueDeclare(name, true, false, false, false, main); err != nil {
+		panic(err)
+	}
+	if err := plan.Declare(channel); err != nil {
+		panic(err)
 	}
 	_ = channel.Confirm(false)
 	for n := 1; n <= 3; n++ {
@@ -46,8 +53,12 @@ func deadLetters() (queue *dlq.Queue, done func()) {
 	}
 
 	return queue, func() {
-		for _, q := range both {
-			_, _ = channel.QueueDelete(q, false, false, false)
+		_, _ = channel.QueueDelete(name, false, false, false)
+		for _, q := range plan.Queues {
+			_, _ = channel.QueueDelete(q.Name, false, false, false)
+		}
+		for _, e := range plan.Exchanges {
+			_ = channel.ExchangeDelete(e.Name, false, false)
 		}
 		_, _ = client.Close(), connection.Close()
 	}

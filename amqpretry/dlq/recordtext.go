@@ -12,8 +12,8 @@ var asIs = func() (is [256]bool) {
 	return is
 }()
 
-// isPlain tells the other characters that need none: all but those that move the cursor or turn the order of dead
-// letters round where somebody looks at them in a terminal, and line ends that others than we see.
+// isPlain tells the other characters that need none: all but those that move the cursor or turn the order of what
+// is written round where somebody looks at them in a terminal, and line ends that others than we see.
 func isPlain(r rune) bool {
 	return r > 0x9f && (r < 0x2028 || r > 0x202e) && (r < 0x2066 || r > 0x2069)
 }

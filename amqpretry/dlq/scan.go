@@ -66,7 +66,7 @@ type found struct {
 	read *DeadLetter
 }
 
-// dead letter reads the message when somebody asks, which takes longer than to send it on.
+// letter reads the message when somebody asks, which takes longer than to send it on.
 func (f *found) letter() *DeadLetter {
 	if f.read == nil {
 		letter := newDeadLetter(&f.delivery, f.unreadable, f.queue.mainQueue, f.queue.client.config.UUIDHeader, f.position)

@@ -60,14 +60,8 @@ func (c carried) HandledMark() string {
 	return c.State().Handled
 }
 
-// now is the time by the clock of the delivery, if it has one of its own: that of a unit test.
-func (c carried) now() time.Time {
-	if clock, ok := c.Delivery.(interface{ Now() time.Time }); ok {
-		return clock.Now()
-	}
-
-	return time.Now()
-}
+// now is the time by which the engine decides: in a unit test, that of its clock.
+func (c carried) now() time.Time { return c.Engine().Time() }
 
 // isFinal tells whether a plain error is the end of the message.
 func isFinal(d Delivery, now time.Time) bool {

@@ -23,13 +23,7 @@ func (o Options) Validate() error {
 		errs = append(errs, &config.FieldError{Path: "Options." + path, Problem: problem, Wanted: wanted, Found: found})
 	}
 
-	for _, err := range each(o.Policies.Validate()) {
-		var fault *config.FieldError
-		if errors.As(err, &fault) { // they are all of this type
-			fault.Path = "Options." + fault.Path
-		}
-		errs = append(errs, err)
-	}
+	errs = append(errs, config.Below("Options", o.Policies.Validate())...)
 	for i, address := range o.Addresses {
 		if err := connection.CheckAddress(address); err != nil {
 			wrong(fmt.Sprintf("Addresses[%d]", i), err.Error(),
@@ -62,15 +56,6 @@ func (o Options) Validate() error {
 	}
 
 	return errors.Join(errs...)
-}
-
-// each gives the errors that were joined.
-func each(err error) []error {
-	if all, ok := err.(interface{ Unwrap() []error }); ok {
-		return all.Unwrap()
-	}
-
-	return nil
 }
 
 // found shows an address that cannot be read, but for what may be a password.

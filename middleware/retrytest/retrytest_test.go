@@ -216,15 +216,20 @@ func TestLastAttemptByAge(t *testing.T) {
 	var last []bool
 	policy := twoRetries()
 	policy.MaxAge = 4 * time.Second
-	r := retrytest.Run(retrytest.Service{Policy: policy, ConsumerHandler: func(msg *message.Message) error {
-		attempt, _ := retry.AttemptFromContext(msg.Context())
-		last = append(last, attempt.Last)
+	for name, clock := range map[string]*retrytest.Clock{
+		"long ago": retrytest.NewClock(start), "in the future": retrytest.NewClock(time.Now().Add(1000 * time.Hour)),
+	} {
+		last = nil
+		r := retrytest.Run(retrytest.Service{Policy: policy, Clock: clock, ConsumerHandler: func(msg *message.Message) error {
+			attempt, _ := retry.AttemptFromContext(msg.Context())
+			last = append(last, attempt.Last)
 
-		return errDown
-	}}, newMessage())
+			return errDown
+		}}, newMessage())
 
-	r.AssertDeadLettered(t, retry.ReasonExpired)
-	assert.Equal(t, []bool{false, true}, last)
+		r.AssertDeadLettered(t, retry.ReasonExpired)
+		assert.Equal(t, []bool{false, true}, last, name)
+	}
 }
 
 func TestWaitsThatErrorsAskFor(t *testing.T) {
@@ -497,7 +502,7 @@ func TestEverythingThatIsWrongAtOnce(t *testing.T) {
 		Faults: map[int]retrytest.Fault{-1: "flood"},
 	}, newMessage())
 	for _, path := range []string{
-		"Retries", "Policies.Default.Immediate", "Service.Handler", "Service.Policy", "Service.Random", "Service.Expiration",
+		"Service.Policy.Retries", "Service.Policies.Default.Immediate", "Service.Handler", "Service.Policy", "Service.Random", "Service.Expiration",
 		"Service.MaxDeliveries", "Service.Middlewares", "Service.Faults[-1]: no call", "Service.Faults[-1]: unknown fault",
 	} {
 		assert.ErrorContains(t, r.Err, path)

@@ -104,7 +104,7 @@ func (s Service) policy() config.Policy {
 
 // validate reports everything that is wrong at once.
 func (s Service) validate() error {
-	errs := []error{s.Policy.Validate(), s.Policies.Validate()}
+	errs := append(config.Below("Service.Policy", s.Policy.Validate()), config.Below("Service", s.Policies.Validate())...)
 	add := func(field, problem, wanted, found string) {
 		errs = append(errs, &config.FieldError{Path: "Service." + field, Problem: problem, Wanted: wanted, Found: found})
 	}

@@ -67,7 +67,7 @@ func letters(n int) []dlq.DeadLetter {
 	return all
 }
 
-// dead letter died so many minutes ago.
+// letter died so many minutes ago.
 func letter(n int) dlq.DeadLetter {
 	return dlq.DeadLetter{
 		Position: n, UUID: fmt.Sprintf("uuid-%d", n),

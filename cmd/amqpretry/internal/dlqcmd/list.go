@@ -63,7 +63,7 @@ With --json: one line for each message (JSON Lines). Its keys are those of "dlq 
 // block is how many dead letters are in memory for one table.
 const block = 1000
 
-// dead letters prints what matches, up to a limit, and counts the rest.
+// letters prints what matches, up to a limit, and counts the rest.
 func (t *tool) letters(ctx context.Context, q queue, filter dlq.Filter, filtered bool, limit int) error {
 	depth, hidden, err := q.Ready(ctx)
 	if err != nil {
