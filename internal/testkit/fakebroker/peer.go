@@ -42,6 +42,18 @@ func NewPeer(t testing.TB, limit int, wrap func(net.Conn) net.Conn) *Peer {
 func NewServerPeer(broker net.Conn) *Peer { return &Peer{broker: broker} }
 
 func (p *Peer) serve() {
+	p.each(func(frame []byte) {
+		switch frame[0] {
+		case headerType:
+			p.published <- frame
+		case 1:
+			p.answer(binary.BigEndian.Uint32(frame[startBytes:]))
+		}
+	})
+}
+
+// each begins the handshake, answers heartbeats, and gives all other frames of the client, until it has gone.
+func (p *Peer) each(take func(frame []byte)) {
 	if _, err := io.ReadFull(p.broker, make([]byte, 8)); err != nil {
 		return
 	}
@@ -51,12 +63,11 @@ func (p *Peer) serve() {
 		if err != nil {
 			return
 		}
-		switch frame[0] {
-		case headerType:
-			p.published <- frame
-		case 1:
-			p.answer(binary.BigEndian.Uint32(frame[startBytes:]))
+		if frame[0] == 8 { // heartbeat
+			p.write(8, 0, nil)
+			continue
 		}
+		take(frame)
 	}
 }
 

@@ -2,7 +2,6 @@ package fakebroker
 
 import (
 	"encoding/binary"
-	"io"
 	"net"
 	"slices"
 	"sync"
@@ -104,21 +103,9 @@ func (r *Reluctant) Cut() {
 
 func (r *Reluctant) serve(p *Peer) {
 	defer func() { _ = p.broker.Close() }()
-	if _, err := io.ReadFull(p.broker, make([]byte, 8)); err != nil {
-		return
-	}
-	p.Method(0, 10, 10, "\x00\x09\x00\x00\x00\x00\x00\x00\x00\x05PLAIN\x00\x00\x00\x05en_US")
-	for {
-		frame, err := readFrame(p.broker)
-		if err != nil {
-			return
-		}
-		if frame[0] == 8 { // heartbeat
-			p.write(8, 0, nil)
-			continue
-		}
+	p.each(func(frame []byte) {
 		r.answer(p, binary.BigEndian.Uint16(frame[1:]), binary.BigEndian.Uint32(frame[startBytes:]))
-	}
+	})
 }
 
 func (r *Reluctant) answer(p *Peer, channel uint16, method uint32) {

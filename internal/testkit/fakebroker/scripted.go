@@ -3,7 +3,6 @@ package fakebroker
 import (
 	"bytes"
 	"encoding/binary"
-	"io"
 	"net"
 	"slices"
 	"sync"
@@ -101,25 +100,15 @@ func (b *Scripted) Dial(string, string) (net.Conn, error) {
 
 func (b *Scripted) serve(p *Peer) {
 	defer func() { _ = p.broker.Close() }()
-	if _, err := io.ReadFull(p.broker, make([]byte, 8)); err != nil {
-		return
-	}
-	p.Method(0, 10, 10, "\x00\x09\x00\x00\x00\x00\x00\x00\x00\x05PLAIN\x00\x00\x00\x05en_US")
-	for {
-		frame, err := readFrame(p.broker)
-		if err != nil {
-			return
-		}
+	p.each(func(frame []byte) {
 		channel := binary.BigEndian.Uint16(frame[1:])
 		switch frame[0] {
 		case 1:
 			b.method(p, channel, frame[startBytes:len(frame)-endBytes])
 		case 2, 3:
 			b.content(channel, frame)
-		case 8: // heartbeat
-			p.write(8, 0, nil)
 		}
-	}
+	})
 }
 
 func (b *Scripted) method(p *Peer, channel uint16, payload []byte) {
