@@ -305,9 +305,11 @@ func TestNoHotLoopCrashLimit(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+			decoded := new(decoding)
 			svc := newService(t, setup{
 				URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{Policies: config.Policies{Default: test.policy}},
-				Handler: func(*message.Message) error { return nil },
+				Configure: func(c *amqp.Config) { c.Marshaler = decoded },
+				Handler:   func(*message.Message) error { return nil },
 			})
 			require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
 			svc.publish("killer")
@@ -325,8 +327,25 @@ func TestNoHotLoopCrashLimit(t *testing.T) {
 			}
 			stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 1+len(test.calls) }, "more handler calls")
 			assert.Equal(t, test.calls, svc.Calls.attempts("killer"))
+			assert.EqualValues(t, len(test.calls), decoded.killers.Load(), "a marshaler can be what kills")
 		})
 	}
+}
+
+// decoding counts how often the killer is decoded.
+type decoding struct {
+	amqp.DefaultMarshaler
+
+	killers atomic.Int32
+}
+
+func (d *decoding) Unmarshal(delivery amqp091.Delivery) (*message.Message, error) {
+	msg, err := d.DefaultMarshaler.Unmarshal(delivery)
+	if err == nil && msg.UUID == "killer" {
+		d.killers.Add(1)
+	}
+
+	return msg, err
 }
 
 // The whole life of a message that kills its consumer every time.
