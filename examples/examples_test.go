@@ -27,7 +27,7 @@ var arguments = map[string][]string{"metrics": {"-for", "1s", "-listen", "127.0.
 
 // A broker at AMQP_URI may be one that a service uses: examples take no message from it that is not theirs, and leave
 // it as it was, also when they are interrupted. `make demo` does not even touch it, unless it is told to.
-func TestExamplesLeaveTheBrokerAsItWas(t *testing.T) {
+func TestExamplesLeaveTheBrokerAsItWas_OwnBroker(t *testing.T) {
 	broker := brokertest.Start(t)
 	fill(t, broker.URI)
 	before := objects(broker)
@@ -54,7 +54,7 @@ func TestExamplesLeaveTheBrokerAsItWas(t *testing.T) {
 }
 
 // An example that cannot subscribe says why, and ends.
-func TestExamplesEndWhenTheyCannotSubscribe(t *testing.T) {
+func TestExamplesEndWhenTheyCannotSubscribe_OwnBroker(t *testing.T) {
 	broker := brokertest.Start(t)
 	broker.Ctl("add_user", "nobody", "secret")
 	broker.Ctl("set_permissions", "nobody", "^$", "^$", "^$")

@@ -109,7 +109,7 @@ func (c *told) logs(l *logs) {
 
 // No password is in any error, log, event, metric or dead letter, whatever goes wrong, neither as it is nor as URIs
 // write it.
-func TestCredentials(t *testing.T) {
+func TestCredentials_OwnBroker(t *testing.T) {
 	t.Parallel()
 
 	broker := brokertest.StartWithManagement(t)

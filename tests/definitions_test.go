@@ -76,7 +76,7 @@ var provisionedServices = []provisioned{
 
 // P8: an operator provisions from the printed file; a user who may configure nothing retries and dead-letters; and who
 // declares later finds no conflict.
-func TestDefinitions(t *testing.T) {
+func TestDefinitions_OwnBroker(t *testing.T) {
 	t.Parallel()
 
 	private := brokertest.Start(t)

@@ -38,7 +38,7 @@ func elect(broker *brokertest.Broker, queue string) {
 
 // A quorum queue without leader answers nobody: no confirm, no nack, no consume-ok. What is to go into it is held, and
 // who wants to consume from it is told.
-func TestLeaderless(t *testing.T) {
+func TestLeaderless_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
 

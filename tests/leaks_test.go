@@ -113,7 +113,7 @@ var leakTopics = map[string]config.Policy{
 // channel for each subscription; one for copies, with a channel for each main queue and exchange that has seen a
 // failure within a minute; and one to look at depths, which keeps no channel. Neither messages nor reconnects nor
 // subscriptions that end or fail add to that, and Close leaves nothing.
-func TestLeaks(t *testing.T) {
+func TestLeaks_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
 	label := uniqueName("leaks")

@@ -220,7 +220,7 @@ func TestMetrics_OfSharedQueues(t *testing.T) {
 
 // What the broker does to a service: it freezes, blocks, cuts, refuses. No scrape fails, and none takes longer than it
 // may.
-func TestMetrics_OfABrokerInTrouble(t *testing.T) {
+func TestMetrics_OfABrokerInTrouble_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
 	const timeout = time.Second

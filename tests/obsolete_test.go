@@ -38,7 +38,7 @@ type obsoleteBroker struct {
 // over: so all of them wait at the same time.
 type obsoleteTest func(t *testing.T, b *obsoleteBroker) (check func(t *testing.T))
 
-func TestObsolete(t *testing.T) {
+func TestObsolete_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.StartWithManagement(t)
 	client, err := management.New(broker.ManagementURL, "/", nil)

@@ -162,7 +162,7 @@ func billing(uri string) amqp.Config {
 
 // The documented permissions are enough for the whole life of each role, and with any single name less something of it
 // is refused.
-func TestPermissions(t *testing.T) {
+func TestPermissions_OwnBroker(t *testing.T) {
 	t.Parallel()
 
 	documented := documentedPermissions(t)

@@ -373,7 +373,7 @@ func provision(t *testing.T, uri, queue string, options amqpretry.Options) {
 
 // P8: what a user may not do fails Subscribe with the object; a user who may configure nothing at all works with what
 // was provisioned for him.
-func TestP8_Permissions(t *testing.T) {
+func TestP8_Permissions_OwnBroker(t *testing.T) {
 	t.Parallel()
 
 	broker := brokertest.Start(t)

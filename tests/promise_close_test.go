@@ -266,7 +266,7 @@ func TestCloseBySubscribeContext(t *testing.T) {
 }
 
 // Nothing hangs when the broker is frozen or dead, whatever the service is doing.
-func TestCloseWithoutABroker(t *testing.T) {
+func TestCloseWithoutABroker_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
 	for _, fault := range []struct {

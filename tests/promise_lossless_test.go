@@ -217,7 +217,7 @@ func TestLosslessConsumerCutWhileHeld(t *testing.T) {
 }
 
 // What happens to a whole broker, one thing after the other on a private one.
-func TestLosslessBrokerFaults(t *testing.T) {
+func TestLosslessBrokerFaults_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
 

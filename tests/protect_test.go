@@ -343,7 +343,7 @@ func (o operator) run(lines string) string {
 
 // P8: the printed line, run by an operator, protects a quorum queue that exists, with messages in it and whatever its
 // name, and no other queue.
-func TestProtect_PolicyLine(t *testing.T) {
+func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 	t.Parallel()
 
 	private := brokertest.Start(t)

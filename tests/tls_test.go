@@ -20,7 +20,7 @@ import (
 
 // A broker that takes only clients with a certificate: all of the retrier's connections have it, also when they come
 // back; and who has none, or does not trust the broker, is told so, and nothing spins.
-func TestTLS(t *testing.T) {
+func TestTLS_OwnBroker(t *testing.T) {
 	t.Parallel()
 
 	authority := brokertest.NewAuthority(t)

@@ -18,7 +18,7 @@ import (
 // Every kind of object is declared with the same arguments on each version of the broker, again and again, also after a
 // restart, over which what waits and what is dead stays. Run on brokers of several versions, it tells that no argument
 // depends on one.
-func TestDeclaredAgainAfterARestart(t *testing.T) {
+func TestDeclaredAgainAfterARestart_OwnBroker(t *testing.T) {
 	t.Parallel()
 
 	broker := brokertest.Start(t)

@@ -12,7 +12,7 @@ import (
 )
 
 // In an alarm a replay waits, and says so.
-func TestReplayInAnAlarm(t *testing.T) {
+func TestReplayInAnAlarm_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
 	f := on(t, broker.URI, nil)

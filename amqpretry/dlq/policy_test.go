@@ -17,7 +17,7 @@ import (
 )
 
 // The lock is gone with its connection, and so must be the run.
-func TestRunEndsWithItsLock(t *testing.T) {
+func TestRunEndsWithItsLock_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
 	f := on(t, broker.URI, nil)
@@ -51,7 +51,7 @@ func TestRunEndsWithItsLock(t *testing.T) {
 
 // Up to 4.2 a policy with a delivery limit wins against the argument of our dead-letter queues; only the management API
 // shows it.
-func TestLookingUnderAPolicy(t *testing.T) {
+func TestLookingUnderAPolicy_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.StartWithManagement(t)
 	// First, as the API tells of a policy some seconds after it is set.
@@ -87,7 +87,7 @@ func TestLookingUnderAPolicy(t *testing.T) {
 
 // From 4.3 on a look counts only when its process dies. The lower one of policy and argument is the limit there as
 // well, so whoever does not see the policies goes by the counts.
-func TestLookersThatDieUnderAPolicyUnseen(t *testing.T) {
+func TestLookersThatDieUnderAPolicyUnseen_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
 	f := on(t, broker.URI, nil)

@@ -41,7 +41,8 @@ type Broker struct {
 	script string
 }
 
-// Start starts a private broker, which takes some seconds, and removes it when the test ends.
+// Start starts a private broker, which takes some seconds, and removes it when the test ends. The name of the test must
+// end with _OwnBroker: make test leaves such tests out, and make test-brokers runs no others.
 func Start(t testing.TB) *Broker { t.Helper(); return start(t) }
 
 // StartWithManagement is [Start] with the management plugin and its HTTP API.
@@ -54,6 +55,7 @@ func StartWithManagement(t testing.TB) *Broker {
 
 func start(t testing.TB, options ...string) *Broker {
 	t.Helper()
+	checkName(t)
 	// scripts/broker sets BROKER_DIR, and removes there what a test could not: t.Cleanup is not called when the test
 	// binary is interrupted or runs into its time limit.
 	dir, err := os.MkdirTemp(os.Getenv("BROKER_DIR"), "amqpretry-test-") //nolint:usetesting // see above
@@ -64,6 +66,15 @@ func start(t testing.TB, options ...string) *Broker {
 	t.Cleanup(func() { b.run("rm", b.Dir) })
 	b.start(options...)
 	return b
+}
+
+// checkName keeps a test with the wrong name from making make test slow.
+func checkName(t testing.TB) {
+	t.Helper()
+	name, _, _ := strings.Cut(t.Name(), "/")
+	if _, isTest := t.(*testing.T); isTest && !strings.HasSuffix(name, "_OwnBroker") {
+		t.Fatalf("%s starts a broker of its own: its name must end with _OwnBroker, for make test-brokers", name)
+	}
 }
 
 // Start starts the broker again after [Broker.Stop] or [Broker.Kill], with the same data on the same port, and returns

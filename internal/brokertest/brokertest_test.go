@@ -17,7 +17,7 @@ import (
 )
 
 // What the fault tests build on: a broker that was killed comes back at the same address with what it had confirmed.
-func TestBroker_KillAndStartKeepDataAndPort(t *testing.T) {
+func TestBroker_KillAndStartKeepDataAndPort_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
 	uri := broker.URI
@@ -59,7 +59,7 @@ func TestBroker_KillAndStartKeepDataAndPort(t *testing.T) {
 
 // The API answers as soon as the broker has started, with the statistics that it can switch off, and nobody but this
 // machine reaches it.
-func TestBroker_ManagementAnswersAfterEachStart(t *testing.T) {
+func TestBroker_ManagementAnswersAfterEachStart_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.StartWithManagement(t)
 	address := broker.ManagementURL

@@ -21,6 +21,7 @@ type Cluster struct {
 // rabbitmq-server on this machine.
 func StartCluster(t testing.TB) *Cluster {
 	t.Helper()
+	checkName(t)
 	dir, err := os.MkdirTemp(os.Getenv("BROKER_DIR"), "amqpretry-test-") //nolint:usetesting // as in start
 	if err != nil {
 		t.Fatal(err)

@@ -49,7 +49,7 @@ type system struct {
 }
 
 // Nothing is lost, whatever fails, for as many messages as are wanted.
-func TestChaos(t *testing.T) {
+func TestChaos_OwnBroker(t *testing.T) {
 	seed := number(t, "SEED", time.Now().UnixNano()%1_000_000)
 	messages := number(t, "MESSAGES", 3000)
 	limit, err := time.ParseDuration(cmp.Or(os.Getenv("FOR"), "1m"))

@@ -52,7 +52,7 @@ var scenarios = []scenario{
 
 // What is in the queues is led by different nodes, and the nodes fail in many ways under load. Quorum retry queues lose
 // nothing. What classic ones lose is counted: the broker says of them that they give messages back at most once.
-func TestCluster(t *testing.T) {
+func TestCluster_OwnBroker(t *testing.T) {
 	seed := seed(t)
 	random := rand.New(rand.NewPCG(seed, 0))
 	only := strings.Fields(os.Getenv("CLUSTER"))

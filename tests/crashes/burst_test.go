@@ -75,7 +75,7 @@ func TestCloseRightBehindManyAcknowledgements(t *testing.T) {
 
 // P11: a queue that is slow to apply acknowledgements is waited for. Here it stands still for a second. Else the
 // channel closes with those that it has not sent to the queue.
-func TestCloseWaitsForTheQueue(t *testing.T) {
+func TestCloseWaitsForTheQueue_OwnBroker(t *testing.T) {
 	t.Parallel()
 	const messages = 100
 	private := brokertest.Start(t)

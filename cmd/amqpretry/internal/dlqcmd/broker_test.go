@@ -376,7 +376,7 @@ func TestBusyQueue(t *testing.T) {
 	<-done
 }
 
-func TestAllDeadLetterQueuesOfABroker(t *testing.T) {
+func TestAllDeadLetterQueuesOfABroker_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.StartWithManagement(t)
 	p := onBroker(t, broker.URI)

@@ -12,7 +12,7 @@ import (
 )
 
 // What is deleted in one virtual host stays in the others, where there is a queue of the same name.
-func TestPurgeInAnotherVirtualHost(t *testing.T) {
+func TestPurgeInAnotherVirtualHost_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.StartWithManagement(t)
 	const name = "teams/staging 2"

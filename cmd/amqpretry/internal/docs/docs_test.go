@@ -27,7 +27,7 @@ const docs = "../../../../docs"
 var update = os.Getenv("UPDATE") != ""
 
 // Every command line of these pages is run as it is there, in the order of the pages, and prints what is there.
-func TestCommandLine(t *testing.T) {
+func TestCommandLine_OwnBroker(t *testing.T) {
 	w := newWorld(t)
 	for _, name := range []string{"command-line.md", "dead-letter-queue.md"} {
 		path := filepath.Join(docs, name)

@@ -15,7 +15,7 @@ import (
 // The pictures show what the page says.
 func TestPictures(t *testing.T) {
 	if update {
-		t.Skip("they are drawn by TestCommandLine")
+		t.Skip("they are drawn by TestCommandLine_OwnBroker")
 	}
 	drawn := pictures(read(t, filepath.Join(docs, "command-line.md")))
 	require.NotEmpty(t, drawn)

@@ -355,7 +355,7 @@ var wrongs = []wrong{
 }
 
 // Everything that is really wrong on a broker is found, and the commands that are told mend it.
-func TestDoctorFindsAndMends(t *testing.T) {
+func TestDoctorFindsAndMends_OwnBroker(t *testing.T) {
 	l := newLab(t)
 	l.protected("healthy")
 	l.publish("healthy")

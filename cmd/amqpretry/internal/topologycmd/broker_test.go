@@ -220,7 +220,7 @@ func TestRefusedLogin(t *testing.T) {
 }
 
 // What takes the management API, and what disturbs: a broker of its own.
-func TestWithManagement(t *testing.T) {
+func TestWithManagement_OwnBroker(t *testing.T) {
 	t.Parallel()
 	b := brokertest.StartWithManagement(t)
 	l := newLab(t, b.URI)
