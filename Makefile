@@ -7,9 +7,11 @@ LINT  := $(GO) tool -modfile=tools/go.mod golangci-lint
 
 # Tests wait for delays and brokers more than they compute, so more of them than cores may run at a time.
 TESTFLAGS ?= -timeout=20m -p=2 -parallel=8
-# The command has tests of its own: make test-tools. The longest come first, and the others beside them.
+# The longest come first, and the others beside them.
 PACKAGES  ?= all
-TESTED     = $(if $(filter all,$(PACKAGES)),./tests $$($(GO) list ./... | grep -v /cmd/),$(PACKAGES))
+TESTED     = $(if $(filter all,$(PACKAGES)),./tests $$($(GO) list ./...),$(PACKAGES))
+# Tests whose names end with this start brokers of their own, each for seconds: make test-brokers.
+OWN       := _OwnBroker$$
 # amqpv3: the tests go over watermill-amqp v3, else over v2
 TAGS      ?=
 # make matrix: the brokers to test against, separated by blanks; empty: a private one
@@ -21,7 +23,7 @@ SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
 .DEFAULT_GOAL := help
-.PHONY: help mirror demo test test-tools test-v3 test-race matrix soak chaos cluster shutdown crashes bench tools fuzz examples record lint vet fmt
+.PHONY: help mirror demo test test-brokers test-v3 test-race matrix soak chaos cluster shutdown crashes bench tools fuzz examples record lint vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-10s %s\n", $$1, $$2 }'
@@ -30,23 +32,23 @@ help: ## this list
 demo: ## messages that succeed, are retried, and end in the dead-letter queue; on another broker: make demo URI=amqp://…
 	@$(if $(filter command,$(origin URI)),AMQP_URI="$(URI)" scripts/broker run,scripts/broker run --private) $(GO) run ./examples/quickstart
 
-test: ## all tests of the library
-	scripts/broker run $(GO) test -tags "$(TAGS)" $(TESTFLAGS) $(TESTED)
+test: ## what to run before a commit: all tests of library and command, but for test-brokers
+	scripts/broker run $(GO) test -tags "$(TAGS)" $(TESTFLAGS) -skip '$(OWN)' $(TESTED)
 	$(if $(filter all,$(PACKAGES)),cd tests/interop && $(GO) test ./...)
 	$(if $(filter all,$(PACKAGES)),cd tests/chaos && $(GO) test -run 'TestJudge|TestReader|TestFates' ./...)
 
-test-tools: ## tests of the command and of package dlq
-	scripts/broker run $(GO) test $(TESTFLAGS) ./amqpretry/dlq ./cmd/...
+test-brokers: ## tests that kill, freeze or fill brokers, each one of its own
+	scripts/broker run $(GO) test -tags "$(TAGS)" $(TESTFLAGS) -run '$(OWN)' $(TESTED)
 
 # What does not depend on the version is not run again.
 test-v3: ## Watermill's suite and the promise tests over watermill-amqp v3
-	scripts/broker run $(GO) test -tags amqpv3 -short $(TESTFLAGS) ./amqpretry ./amqpretry/amqpretryv3 ./internal/codec ./internal/connection ./internal/republish ./internal/consumer ./tests
+	scripts/broker run $(GO) test -tags amqpv3 -short $(TESTFLAGS) -skip '$(OWN)' ./amqpretry ./amqpretry/amqpretryv3 ./internal/codec ./internal/connection ./internal/republish ./internal/consumer ./tests
 
-test-race: ## all tests, in their short form, with the race detector
-	scripts/broker run $(GO) test -tags "$(TAGS)" -race -short $(TESTFLAGS) $(TESTED)
+test-race: ## make test, in its short form, with the race detector
+	scripts/broker run $(GO) test -tags "$(TAGS)" -race -short $(TESTFLAGS) -skip '$(OWN)' $(TESTED)
 
 matrix: ## every combination of broker, queue type and consumer: make matrix URIS="amqp://… amqp://…" TAGS=amqpv3 REPORT=report.md
-	$(PROOF) scripts/matrix $(GO) test -tags "$(TAGS)" -count=1 $(TESTFLAGS) -timeout=30m $(TESTED) -- $(URIS)
+	$(PROOF) scripts/matrix $(GO) test -tags "$(TAGS)" -count=1 $(TESTFLAGS) -timeout=30m -skip '$(OWN)' $(TESTED) -- $(URIS)
 
 # Two versions of a service with different policies side by side, for SOAK in each of several combinations at a time.
 SOAK ?= 3m
