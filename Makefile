@@ -26,7 +26,7 @@ PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 .PHONY: help mirror demo test test-brokers test-v3 test-race matrix soak chaos cluster shutdown crashes bench tools fuzz examples record lint vet fmt
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-10s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-12s %s\n", $$1, $$2 }'
 
 # AMQP_URI may be set for a service, so only a URI in this command's line is asked for the demo.
 demo: ## messages that succeed, are retried, and end in the dead-letter queue; on another broker: make demo URI=amqp://…
