@@ -1,10 +1,13 @@
 package republish
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
 
+	"github.com/cenkalti/backoff/v5"
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/internal/connection"
@@ -43,6 +46,21 @@ type confirmChannel struct {
 type question struct {
 	id     string
 	answer chan bool
+}
+
+// reserveConfirms returns c, reserved for one publish, if c is usable and on link; else a new channel, reserved as well.
+func reserveConfirms(link *connection.Link, c *confirmChannel) (*confirmChannel, error) {
+	if c != nil && c.link == link && c.reserve() {
+		return c, nil
+	}
+
+	c, err := openConfirms(link)
+	if err != nil {
+		return nil, err
+	}
+	c.unresolved.Add(1)
+
+	return c, nil
 }
 
 func openConfirms(link *connection.Link) (*confirmChannel, error) {
@@ -155,4 +173,71 @@ func (c *confirmChannel) retire() {
 func (c *confirmChannel) closeError() error {
 	<-c.done
 	return c.closed
+}
+
+// The broker's answers to a publish other than a confirm.
+var (
+	ErrReturned = errors.New("the broker could not route the message to any queue")
+	ErrRefused  = errors.New("the broker refused the message (nack): is a queue full, or its node down?")
+
+	errLost = errors.New("the channel closed before the broker confirmed the message")
+)
+
+// inFlight is one publish of a message that its channel was reserved for.
+type inFlight struct {
+	channel      *confirmChannel
+	confirmation *amqp091.DeferredConfirmation
+	id           string // of the message, to tell its return from others; anyReturn if it has none
+	at           time.Time
+}
+
+// publish sends a message, mandatory. The caller waits for done and then asks for the outcome, or abandons it.
+func (c *confirmChannel) publish(exchange, key string, message amqp091.Publishing) (*inFlight, error) {
+	at := time.Now()
+	confirmation, err := c.PublishWithDeferredConfirm(exchange, key, true, false, message)
+	if err != nil {
+		c.resolved()
+		return nil, err
+	}
+
+	return &inFlight{channel: c, confirmation: confirmation, at: at}, nil
+}
+
+// done is closed when the broker has answered or the channel is gone.
+func (p *inFlight) done() <-chan struct{} { return p.confirmation.Done() }
+
+// abandon is called instead of outcome by a caller that waits no longer.
+func (p *inFlight) abandon() { p.channel.resolved() }
+
+// outcome returns nil if a queue has the message. It is called once, after done.
+func (p *inFlight) outcome() error {
+	defer p.channel.resolved()
+	returned := p.channel.returned(p.id)
+
+	switch {
+	case p.confirmation.Acked() && !returned:
+		return nil
+	case p.confirmation.Acked():
+		return ErrReturned
+	case !p.channel.IsClosed():
+		p.channel.retired.Store(true)
+		return ErrRefused
+	}
+	if err := p.channel.closeError(); err != nil {
+		return fmt.Errorf("%w: %w", errLost, err)
+	}
+
+	return errLost
+}
+
+// untilTaken calls publish until it succeeds or its error is a backoff.Permanent, with growing pauses between the calls.
+// When ctx ends it returns the cause.
+func untilTaken(ctx context.Context, publish func() error) error {
+	_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, publish() },
+		backoff.WithMaxElapsedTime(0), // no limit
+		backoff.WithBackOff(&backoff.ExponentialBackOff{
+			InitialInterval: 50 * time.Millisecond, MaxInterval: 5 * time.Second, Multiplier: 2, RandomizationFactor: 0.3,
+		}))
+
+	return err
 }

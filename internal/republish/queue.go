@@ -89,78 +89,58 @@ func (l *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGo
 	defer h.release()
 
 	var (
-		wait       *backoff.ExponentialBackOff
-		undeclared error // why the plan could not be declared again
+		state      *wire.State // as it was published
+		undeclared error       // why the plan could not be declared again
 	)
-	for {
-		state, err := l.publish(ctx, o, isGone)
-		if err == nil {
-			l.forwarder.keepReturnPath(l.plan, state)
-			return state, nil
+	err := untilTaken(ctx, func() (err error) {
+		var copied *inFlight
+		if copied, state, err = l.publish(ctx, o, isGone); err == nil {
+			err = await(ctx, copied)
 		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		if errors.Is(err, ErrGone) || isGone() {
-			return nil, ErrGone
-		}
-		if m := (missingError{}); errors.As(err, &m) {
-			h.failed(errors.Join(m.error, undeclared)) // is reported while the declaration has no answer
-			undeclared = l.redeclare(ctx, m.sent)
-			err = errors.Join(m.error, undeclared)
+		switch {
+		case err == nil || ctx.Err() != nil:
+			return err
+		case errors.Is(err, ErrGone) || isGone():
+			return backoff.Permanent(ErrGone)
+		case copied != nil && isMissing(err):
+			h.failed(errors.Join(err, undeclared)) // is reported while the declaration has no answer
+			undeclared = l.redeclare(ctx, copied.at)
+			err = errors.Join(err, undeclared)
 		}
 		h.failed(err)
 
-		if wait == nil {
-			wait = &backoff.ExponentialBackOff{
-				InitialInterval: 50 * time.Millisecond, MaxInterval: 5 * time.Second, Multiplier: 2, RandomizationFactor: 0.3,
-			}
-			wait.Reset()
-		}
-
-		select {
-		case <-time.After(wait.NextBackOff()):
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		}
-	}
-}
-
-// publish makes one publish and waits until it is resolved.
-func (l *QueueForwarder) publish(ctx context.Context, o *codec.CopyRequest, isGone func() bool) (*wire.State, error) {
-	pending, err := l.send(ctx, o, isGone)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
+	l.forwarder.keepReturnPath(l.plan, state)
 
-	defer pending.confirms.resolved()
+	return state, nil
+}
 
+// await returns the outcome of a publish, or the cause of the end of ctx.
+func await(ctx context.Context, p *inFlight) error {
 	select {
-	case <-pending.confirmation.Done():
-		return pending.state, pending.outcome()
+	case <-p.done():
+		return p.outcome()
 	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+		p.abandon()
+		return context.Cause(ctx)
 	}
 }
 
-// pending is a publish that is not resolved yet.
-type pending struct {
-	confirms     *confirmChannel
-	id           string
-	state        *wire.State // as it was published
-	sent         time.Time
-	confirmation *amqp091.DeferredConfirmation
-}
-
-// send publishes when it is its turn. The delivery is looked at last: one whose channel is gone is not published,
-// because the broker delivers it again.
-func (l *QueueForwarder) send(ctx context.Context, o *codec.CopyRequest, isGone func() bool) (*pending, error) {
+// publish publishes a copy when it is its turn. isGone is asked last: the broker delivers the message again if its
+// channel is gone.
+func (l *QueueForwarder) publish(
+	ctx context.Context, o *codec.CopyRequest, isGone func() bool,
+) (*inFlight, *wire.State, error) {
 	link, err := l.forwarder.connection.Link(ctx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := link.WaitUnblocked(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	limit := link.FrameSize()
 	if limit > 0 {
@@ -169,84 +149,38 @@ func (l *QueueForwarder) send(ctx context.Context, o *codec.CopyRequest, isGone 
 	publishing, state := codec.CopyOf(o, limit) // before its turn: nobody else needs to wait for it
 
 	if err := l.take(ctx); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer l.give()
 
 	if isGone() {
-		return nil, ErrGone
+		return nil, nil, ErrGone
 	}
 
 	exchange, key := l.plan.Route(state.Count)
-	confirms, err := l.channel(link, exchange)
+	confirms, err := reserveConfirms(link, l.confirms[exchange])
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	l.confirms[exchange] = confirms
 
-	sent := time.Now()
-	confirmation, err := confirms.PublishWithDeferredConfirm(exchange, key, true, false, publishing)
+	copied, err := confirms.publish(exchange, key, publishing)
 	if err != nil {
-		confirms.resolved()
-		return nil, err
+		return nil, nil, err
 	}
-	id, _ := publishing.Headers[header.ID].(string)
+	copied.id, _ = publishing.Headers[header.ID].(string)
 
-	return &pending{confirms, id, &state, sent, confirmation}, nil
+	return copied, &state, nil
 }
 
-// channel gives the live confirm channel for what goes to an exchange, reserved for one publish.
-func (l *QueueForwarder) channel(link *connection.Link, exchange string) (*confirmChannel, error) {
-	if c := l.confirms[exchange]; c != nil && c.link == link && c.reserve() {
-		return c, nil
-	}
+// ErrGone means that the broker has taken the delivery back: its channel is closed, it will be delivered again.
+var ErrGone = errors.New("the delivery's channel is gone, the broker will deliver the message again")
 
-	c, err := openConfirms(link)
-	if err != nil {
-		return nil, err
-	}
-	l.confirms[exchange] = c
-	c.unresolved.Add(1)
+// isMissing reports whether a copy was not taken because a part of the plan is missing.
+func isMissing(err error) bool {
+	var closed *amqp091.Error
 
-	return c, nil
-}
-
-var (
-	// ErrGone means that the broker has taken the delivery back: its channel is closed, it will be delivered again.
-	ErrGone = errors.New("the delivery's channel is gone, the broker will deliver the message again")
-
-	errReturned = errors.New("the broker could not route the copy to any queue")
-	errNacked   = errors.New("the broker refused the copy (nack): is a queue full, or its node down?")
-	errLost     = errors.New("the channel closed before the broker confirmed the copy")
-)
-
-// missingError says that a copy, sent then, was not confirmed because a part of the plan is missing.
-type missingError struct {
-	error
-	sent time.Time
-}
-
-func (e missingError) Unwrap() error { return e.error }
-
-// outcome returns nil if the broker has taken the copy.
-func (p *pending) outcome() error {
-	returned := p.confirms.returned(p.id)
-
-	switch {
-	case p.confirmation.Acked() && !returned:
-		return nil
-	case p.confirmation.Acked():
-		return missingError{errReturned, p.sent}
-	case !p.confirms.IsClosed():
-		p.confirms.retired.Store(true)
-		return errNacked
-	}
-
-	err := p.confirms.closeError()
-	if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.NotFound {
-		return missingError{err, p.sent}
-	}
-
-	return errors.Join(errLost, err)
+	return errors.Is(err, ErrReturned) || errors.As(err, &closed) && closed.Code == amqp091.NotFound
 }
 
 // redeclare declares the plan again, because somebody has deleted a part of it: once for all that were sent before.

@@ -74,7 +74,7 @@ func TestRedeclare_NoAnswer(t *testing.T) {
 		assert.Equal(t, 2, b.Open(), "the channel of the copies, and that of the declaration")
 		held := b.Events(retry.EventHeld)
 		require.NotEmpty(t, held)
-		require.ErrorIs(t, held[len(held)-1].Err, errReturned)
+		require.ErrorIs(t, held[len(held)-1].Err, ErrReturned)
 		require.ErrorContains(t, held[len(held)-1].Err, "not answered")
 
 		answers()
