@@ -136,19 +136,24 @@ func TestPublisher_AfterAReturn(t *testing.T) {
 	})
 }
 
-// Nothing is taken for confirmed when the connection ends before the answer.
-func TestPublisher_ConnectionLost(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		b.OnPublish = func(*fakebroker.Publish) {}
-		p, _ := newTestPublisher(t, b)
-		published, err := p.Publish(t.Context(), "target", amqp091.Publishing{Body: []byte("x")})
-		require.NoError(t, err)
-		synctest.Wait()
-		p.link.Abandon()
-		require.ErrorIs(t, published.Wait(t.Context(), t.Context()), errLost)
-		assert.False(t, published.Refused(), "the broker may have it")
-		_, err = p.Publish(t.Context(), "target", amqp091.Publishing{})
-		require.Error(t, err)
-	})
+// Nothing is taken for confirmed when the connection or the channel ends before the answer.
+func TestPublisher_Lost(t *testing.T) {
+	for name, end := range map[string]func(*Publisher){
+		"connection": func(p *Publisher) { p.link.Abandon() },
+		"channel":    func(p *Publisher) { _ = p.confirms.Close() }, // without an error
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newTestBroker()
+				b.OnPublish = func(*fakebroker.Publish) {}
+				p, _ := newTestPublisher(t, b)
+				published, err := p.Publish(t.Context(), "target", amqp091.Publishing{Body: []byte("x")})
+				require.NoError(t, err)
+				synctest.Wait()
+				end(p)
+				require.ErrorIs(t, published.Wait(t.Context(), t.Context()), errLost)
+				assert.False(t, published.Refused(), "the broker may have it")
+			})
+		})
+	}
 }

@@ -285,3 +285,20 @@ func TestLane_Retire(t *testing.T) {
 		assert.Zero(t, b.Open())
 	})
 }
+
+// A copy whose context has ended keeps no channel open.
+func TestLane_RetireAfterAnEndedContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker()
+		b.OnPublish = func(*fakebroker.Publish) {}
+		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := queue.Forward(ctx, failure(), isThere)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.Equal(t, 1, b.Open())
+		queue.Retire()
+		synctest.Wait()
+		assert.Zero(t, b.Open())
+	})
+}
