@@ -387,7 +387,4 @@ func (c *credentials) management(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("over"))
 	c.failed("over", good.Retire(ctx, retired))
-	commands, err := topology.RetireCommands("/", retired)
-	require.NoError(t, err)
-	c.text("commands", commands)
 }

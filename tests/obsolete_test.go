@@ -8,9 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -69,7 +66,6 @@ func TestObsolete_OwnBroker(t *testing.T) {
 		{"a consumer", keepsConsumed},
 		{"another binding", keepsBoundElsewhere},
 		{"another queue of the name", keepsOtherQueue},
-		{"commands", runsCommands},
 		{"listing", lists},
 		{"permissions", needsPermissions},
 	}
@@ -88,8 +84,9 @@ func TestObsolete_OwnBroker(t *testing.T) {
 	t.Run("statistics are disabled", func(t *testing.T) {
 		queue := b.obsolete(t, config.Policy{Delays: ms(100)})
 		broker.Ctl("eval", "application:set_env(rabbitmq_management, disable_management_stats, true).")
-		var uncertain *topology.NotEmptyError
+		var uncertain *topology.RetireError
 		require.ErrorAs(t, <-b.retire(t, queue, time.Minute), &uncertain)
+		assert.False(t, uncertain.InUse)
 		assert.Contains(t, uncertain.Found, "the broker keeps no statistics")
 		assert.True(t, b.exists(t, queue.Name))
 		assert.Len(t, b.bindings(t, queue.Name), 1, "nothing was changed")
@@ -247,8 +244,9 @@ func retiresClassic(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 		assert.False(t, b.exists(t, queue.Name))
 		assert.Equal(t, 5, b.ready(t, plan.Queue))
 
-		var waiting *topology.NotEmptyError
+		var waiting *topology.RetireError
 		require.ErrorAs(t, <-kept, &waiting)
+		assert.False(t, waiting.InUse)
 		assert.EqualValues(t, 1, waiting.Messages)
 		assert.Equal(t, 1, b.ready(t, full.Name))
 	}
@@ -264,8 +262,9 @@ func keepsUnacknowledged(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	require.True(t, ok)
 	kept := b.retire(t, queue, 18*time.Second)
 	return func(t *testing.T) {
-		var held *topology.NotEmptyError
+		var held *topology.RetireError
 		require.ErrorAs(t, <-kept, &held)
+		assert.False(t, held.InUse)
 		assert.EqualValues(t, 1, held.Messages)
 		assert.Zero(t, b.ready(t, queue.Name))
 		require.NoError(t, ch.Close())
@@ -338,12 +337,12 @@ func keepsUndeliverable(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	require.Eventually(t, func() bool { return b.ready(t, queue.Name) == 0 }, 5*time.Second, 20*time.Millisecond)
 	retired := b.retire(t, queue, 24*time.Second) // longer than it takes to retire an empty one
 	return func(t *testing.T) {
-		var stuck *topology.NotEmptyError
+		var stuck *topology.RetireError
 		require.ErrorAs(t, <-retired, &stuck)
+		assert.False(t, stuck.InUse)
 		require.ErrorIs(t, stuck, context.DeadlineExceeded)
 		assert.EqualValues(t, 3, stuck.Messages)
-		assert.EqualValues(t, 3, stuck.Undeliverable)
-		assert.ErrorContains(t, stuck, plan.Queue)
+		assert.Contains(t, stuck.Found, fmt.Sprintf("not taken by %q, where they go back to: 3", plan.Queue))
 		assert.Zero(t, b.ready(t, queue.Name))
 		assert.Empty(t, b.bindings(t, queue.Name), "the mark is taken away")
 	}
@@ -364,8 +363,9 @@ func keepsWhatStatisticsDoNotShowYet(t *testing.T, b *obsoleteBroker) func(*test
 		require.EqualValues(t, 0, *said())
 		require.Equal(t, 1, b.ready(t, queue.Name))
 		retired := b.retire(t, queue, 16*time.Second)
-		var waiting *topology.NotEmptyError
+		var waiting *topology.RetireError
 		require.ErrorAs(t, <-retired, &waiting)
+		assert.False(t, waiting.InUse)
 		assert.EqualValues(t, 1, waiting.Messages)
 		assert.Equal(t, 1, b.ready(t, queue.Name))
 	}
@@ -379,8 +379,9 @@ func keepsBoundAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	require.NoError(t, plan.Declare(b.channel())) // as the instance does, to which its copy was returned
 	require.False(t, b.publish(plan, amqp.Table{"amqpretry-delay": "1h"}))
 	return func(t *testing.T) {
-		var inUse *topology.InUseError
+		var inUse *topology.RetireError
 		require.ErrorAs(t, <-retired, &inUse)
+		assert.True(t, inUse.InUse)
 		assert.Contains(t, inUse.Found, "again, as an instance with the old policy does")
 		assert.Equal(t, 1, b.ready(t, queue.Name))
 		bindings := b.bindings(t, queue.Name)
@@ -398,8 +399,9 @@ func keepsDeclaredAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	// Without its binding: what shows that it is another one is that the mark is gone.
 	require.NoError(t, topology.Plan{Queues: []topology.Queue{queue.Queue}}.Declare(b.channel()))
 	return func(t *testing.T) {
-		var inUse *topology.InUseError
+		var inUse *topology.RetireError
 		require.ErrorAs(t, <-retired, &inUse)
+		assert.True(t, inUse.InUse)
 		assert.True(t, b.exists(t, queue.Name))
 	}
 }
@@ -419,8 +421,9 @@ func oneOfTwo(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	b.unbound(t, queue.Name)
 	second := b.retire(t, queue, time.Minute)
 	return func(t *testing.T) {
-		var inUse *topology.InUseError
+		var inUse *topology.RetireError
 		require.ErrorAs(t, <-first, &inUse)
+		assert.True(t, inUse.InUse)
 		assert.Contains(t, inUse.Found, "another Retire")
 		require.NoError(t, <-second)
 		assert.False(t, b.exists(t, queue.Name))
@@ -432,8 +435,9 @@ func keepsConsumed(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	b.consume(queue.Name)
 	retired := b.retire(t, queue, time.Minute)
 	return func(t *testing.T) {
-		var inUse *topology.InUseError
+		var inUse *topology.RetireError
 		require.ErrorAs(t, <-retired, &inUse)
+		assert.True(t, inUse.InUse)
 		assert.Contains(t, inUse.Found, "consumers on it: 1")
 		assert.True(t, b.exists(t, queue.Name))
 	}
@@ -442,8 +446,9 @@ func keepsConsumed(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 func keepsBoundElsewhere(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
 	require.NoError(t, b.channel().QueueBind(queue.Name, "audit", "amq.topic", false, nil))
-	var inUse *topology.InUseError
+	var inUse *topology.RetireError
 	require.ErrorAs(t, <-b.retire(t, queue, time.Minute), &inUse)
+	assert.True(t, inUse.InUse)
 	return func(t *testing.T) {
 		assert.Contains(t, inUse.Found, "amq.topic")
 		assert.Len(t, b.bindings(t, queue.Name), 2, "nothing was changed")
@@ -459,57 +464,13 @@ func keepsOtherQueue(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 		if argument == "x-message-ttl" {
 			other.Delay = time.Second
 		}
-		var inUse *topology.InUseError
+		var inUse *topology.RetireError
 		require.ErrorAs(t, <-b.retire(t, other, time.Minute), &inUse)
+		assert.True(t, inUse.InUse)
 		assert.Contains(t, inUse.Found, argument)
 	}
 	return func(t *testing.T) {
 		assert.Len(t, b.bindings(t, queue.Name), 1, "nothing was changed")
-	}
-}
-
-// runsCommands runs them as an operator would, with a rabbitmqctl that is the private broker's.
-func runsCommands(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	names := topology.Names{RetryQueue: func(p topology.RetryQueueParams) string { return oddName + p.Queue + string(p.Type) }}
-	hour := []time.Duration{time.Hour}
-	_, empty := b.obsoletePlan(t, config.Policy{Delays: hour}, names)
-	_, full := b.obsoletePlan(t, config.Policy{Delays: hour, QueueType: config.QueueTypeClassic}, names)
-	b.send(t, full, 1)
-	stuckPlan, stuck := b.obsoletePlan(t, config.Policy{Delays: ms(100)}, names)
-	_, err := b.channel().QueueDelete(stuckPlan.Queue, false, false, false)
-	require.NoError(t, err)
-	b.send(t, stuck, 1)
-
-	script, err := topology.RetireCommands("/", full, stuck, empty)
-	require.NoError(t, err)
-	folder := t.TempDir()
-	broker, err := filepath.Abs("../scripts/broker")
-	require.NoError(t, err)
-	shim := "#!/bin/sh\nexec '" + broker + "' ctl '" + b.broker.Dir + "' \"$@\"\n"
-	require.NoError(t, os.WriteFile(filepath.Join(folder, "rabbitmqctl"), []byte(shim), 0o700))
-	cmd := exec.Command("sh")
-	cmd.Stdin = strings.NewReader(script) // as it is pasted: a command that read its input would eat the next
-	cmd.Dir = folder
-	cmd.Env = append(os.Environ(), "PATH="+folder+":"+os.Getenv("PATH"))
-	type result struct {
-		output []byte
-		err    error
-	}
-	done := make(chan result, 1)
-	go func() {
-		output, err := cmd.CombinedOutput()
-		done <- result{output, err}
-	}()
-	return func(t *testing.T) {
-		r := <-done
-		require.NoError(t, r.err, "%s", r.output)
-		assert.False(t, b.exists(t, empty.Name))
-		assert.Equal(t, 1, b.ready(t, full.Name))
-		assert.True(t, b.exists(t, stuck.Name))
-		assert.Equal(t, 2, strings.Count(string(r.output), "kept, as it is not there"), "%s", r.output)
-		files, err := os.ReadDir(folder)
-		require.NoError(t, err)
-		assert.Len(t, files, 1, "no name was run as a command")
 	}
 }
 

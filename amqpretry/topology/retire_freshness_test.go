@@ -53,7 +53,7 @@ func TestFreshness(t *testing.T) {
 			for _, a := range test.answers {
 				f.add(a.queue, start.Add(time.Duration(a.second)*time.Second))
 			}
-			assert.Equal(t, test.certain, f.certain())
+			assert.Equal(t, test.certain, f.certain)
 		})
 	}
 }
@@ -76,7 +76,7 @@ func TestFreshnessIsCertain(t *testing.T) {
 			counter := int64(collected(at)) // grows with each tick
 			f.add(sample("a", counter), start.Add(time.Duration(at)*time.Millisecond))
 			messagesOf := collected(at - collect) // the rest of the answer may be one collection behind
-			if f.certain() {
+			if f.certain {
 				if messagesOf < unbound+int(settling.Milliseconds()) {
 					t.Fatalf("the statistics of %d ms are taken for certain", messagesOf)
 				}

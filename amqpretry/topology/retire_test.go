@@ -47,9 +47,10 @@ func TestRetireRefusesWhatIsNoRetryQueue(t *testing.T) {
 		"another delay":     {Name: "orders.retry.1s", Delay: time.Second, Arguments: retryArguments(time.Minute, config.QueueTypeQuorum)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var refused *InUseError
+			var refused *RetireError
 			require.ErrorAs(t, api.Retire(t.Context(), ObsoleteQueue{Queue: queue}), &refused)
 			assert.Equal(t, queue.Name, refused.Queue)
+			assert.True(t, refused.InUse)
 		})
 	}
 }
@@ -58,12 +59,12 @@ func TestNotInTimeSaysWhatIsThere(t *testing.T) {
 	zero, two, three := int64(0), int64(2), int64(3)
 	queue := ObsoleteQueue{Queue: Queue{Name: "orders.retry.30s", Delay: 30 * time.Second, Arguments: amqp.Table{"x-dead-letter-routing-key": "orders"}}}
 	for want, last := range map[string]management.Queue{
-		`retry queue "orders.retry.30s" was not deleted: the API does not say what is in it (state "down"); bring up the nodes that it is on, or wait until a broker that was just started has statistics (context deadline exceeded)`:                           {State: "down"},
-		`retry queue "orders.retry.30s" was not deleted: messages that wait in it: 3; give it more time than its delay of 30s (context deadline exceeded)`:                                                                                                       {Messages: &three, Undeliverable: &zero},
-		`retry queue "orders.retry.30s" was not deleted: messages in it: 3; of these not taken by queue "orders", where they go back to: 2; if that is gone, declare it again, and they come within 3 minutes; or move them by hand (context deadline exceeded)`: {Messages: &three, Undeliverable: &two},
-		`retry queue "orders.retry.30s" was not deleted: no statistics have come that are certainly young enough to say that it is empty; give it half a minute (context deadline exceeded)`:                                                                     {Messages: &zero, Members: []string{"a"}, Online: []string{"a"}},
-		`retry queue "orders.retry.30s" was not deleted: of its members [a b] only [b] are online, so it may yet get messages that are on their way; bring up the nodes that it is on (context deadline exceeded)`:                                               {Messages: &zero, Members: []string{"a", "b"}, Online: []string{"b"}},
-		`retry queue "orders.retry.30s" was not deleted: messages in it: 3; of these held back until their x-opt-delivery-time: 2; wait until then, and retire it again (context deadline exceeded)`:                                                             {Messages: &three, Delayed: &two},
+		`retry queue "orders.retry.30s" was not deleted: the API does not say what is in it (state "down"); bring up the nodes that it is on, or wait until a broker that was just started has statistics (context deadline exceeded)`:                     {State: "down"},
+		`retry queue "orders.retry.30s" was not deleted: messages that wait in it: 3; give it more time than its delay of 30s (context deadline exceeded)`:                                                                                                 {Messages: &three, Undeliverable: &zero},
+		`retry queue "orders.retry.30s" was not deleted: messages in it: 3; of these not taken by "orders", where they go back to: 2; if that is gone, declare it again, and they come within 3 minutes; or move them by hand (context deadline exceeded)`: {Messages: &three, Undeliverable: &two},
+		`retry queue "orders.retry.30s" was not deleted: no statistics have come that are certainly young enough to say that it is empty; give it half a minute (context deadline exceeded)`:                                                               {Messages: &zero, Members: []string{"a"}, Online: []string{"a"}},
+		`retry queue "orders.retry.30s" was not deleted: of its members [a b] only [b] are online, so it may yet get messages that are on their way; bring up the nodes that it is on (context deadline exceeded)`:                                         {Messages: &zero, Members: []string{"a", "b"}, Online: []string{"b"}},
+		`retry queue "orders.retry.30s" was not deleted: messages in it: 3; of these held back until their x-opt-delivery-time: 2; wait until then (context deadline exceeded)`:                                                                            {Messages: &three, Delayed: &two},
 	} {
 		err := (&retirement{queue: queue, last: last}).notInTime(context.DeadlineExceeded)
 		require.ErrorIs(t, err, context.DeadlineExceeded)

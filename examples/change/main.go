@@ -82,7 +82,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 		return err
 	}
 
-	// What the old policy has left. topology.Management.Retire deletes it where the management API is to be had.
+	// These retry queues of the old policy are not used any more. topology.Management.Retire deletes them.
 	before, err := topology.New(topic, old, topology.Names{})
 	if err != nil {
 		return err
@@ -91,15 +91,9 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	obsolete := topology.Obsolete([]topology.Plan{after}, before)
-	for _, queue := range obsolete {
+	for _, queue := range topology.Obsolete([]topology.Plan{after}, before) {
 		out.Printf("obsolete: %s\n", strings.ReplaceAll(queue.Name, "-"+id, ""))
 	}
-	commands, err := topology.RetireCommands("/", obsolete...)
-	if err != nil {
-		return err
-	}
-	out.Printf("%d lines of commands for rabbitmqctl\n", strings.Count(commands, "\n"))
 
 	return nil
 }

@@ -14,7 +14,6 @@ new version: attempt 2
 new version: attempt 3
 obsolete: orders.retry.2s
 obsolete: orders.retry.10s
-19 lines of commands for rabbitmqctl
 `
 
 func TestOutput(t *testing.T) {

@@ -183,7 +183,7 @@ func TestChecks(t *testing.T) {
 			f.Queues[retry] = Queue{Exists: seen(false)}
 		}},
 		{"exchange is gone", "exists", Problem, `exchange "orders.retry"`, "no such exchange", "topology apply", func(f *Facts) { f.Exchanges["orders.retry"] = Exchange{Exists: seen(false)} }},
-		{"another TTL", "arguments", Problem, `retry queue "orders.retry.1m"`, "x-message-ttl, wanted 60000, found 1", "amqpretry_retire '/' 'orders.retry.1m' &&\namqpretry topology apply", func(f *Facts) {
+		{"another TTL", "arguments", Problem, `retry queue "orders.retry.1m"`, "x-message-ttl, wanted 60000, found 1", "delete_queue --vhost='/' -- 'orders.retry.1m' </dev/null\n) &&\namqpretry topology apply", func(f *Facts) {
 			f.change(retry, func(q *Queue, _ *management.Queue) {
 				q.Conflict.Value = &topology.ConflictError{Argument: "x-message-ttl", Wanted: "60000", Found: "1"}
 			})

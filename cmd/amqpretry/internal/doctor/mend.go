@@ -5,8 +5,12 @@ import (
 	"fmt"
 	"maps"
 	"strings"
+	"unicode"
+
+	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
@@ -59,20 +63,29 @@ func (f Facts) amqpretry(command string, words ...string) string {
 }
 
 // recreate deletes a queue, if it is certainly empty, and declares it as planned.
+//
+// Three counts over 12 s must say that it has no messages and no consumers: a quorum queue counts every 5 s, and until
+// the first time after a restart list_queues says 0. The whole row is compared, as a queue that is down has no numbers.
 func (f Facts) recreate(o object) string {
-	commands, err := topology.RetireCommands(f.VHost, topology.ObsoleteQueue{Queue: *o.Planned})
-	if err != nil {
-		return "# " + err.Error()
+	if strings.ContainsFunc(o.Name+f.VHost, unicode.IsControl) {
+		return "# no shell takes a name with control characters: delete the queue over the management API"
 	}
-	lines := []string{"# Deletes it only if it is empty, which three looks must show; let what is in it come out before, or move it away."}
-	for line := range strings.Lines(commands) {
-		if !strings.HasPrefix(line, "#") { // those are about queues that nobody uses
-			lines = append(lines, strings.TrimSuffix(line, "\n"))
-		}
+	vhost, queue, options := "--vhost="+shell.Quote(f.VHost), shell.Quote(o.Name), ""
+	if o.Planned.Arguments[amqp091.QueueTypeArg] == string(config.QueueTypeClassic) { // a quorum queue has no conditions
+		options = " --if-empty --if-unused"
 	}
-	last := len(lines) - 1
-	lines[last] += " &&\n" + f.apply(o.Topic)
-	return strings.Join(lines, "\n")
+
+	return `# Deletes it only if it is empty, which three looks must show; let what is in it come out before, or move it away.
+(
+  for pause in 6 6 0; do
+    rows=$(rabbitmqctl list_queues ` + vhost + ` messages consumers name </dev/null) &&
+      printf '%s\n' "$rows" | LC_ALL=C grep -qxF -e "$(printf '0\t0\t%s' ` + queue + `)" ||
+      { echo 'kept, as it is not there, not empty, in use or down' >&2; exit 1; }
+    sleep "$pause"
+  done
+  rabbitmqctl delete_queue ` + vhost + options + ` -- ` + queue + ` </dev/null
+) &&
+` + f.apply(o.Topic)
 }
 
 // noLimit is in bytes more than any queue gets. It stands in a policy that must say something.

@@ -281,9 +281,6 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 		assert.Contains(t, d.out, "Nothing was deleted")
 		assert.True(t, l.has("orders.retry.1s"))
 
-		d = l.run("prune", queue, "--commands")
-		assert.Contains(t, d.out, "amqpretry_retire '/' 'orders.retry.1s'")
-
 		// One that somebody consumes is kept.
 		plan, err := topology.New(queue, config.Policy{Delays: []time.Duration{2 * time.Second}}, topology.Names{})
 		require.NoError(t, err)

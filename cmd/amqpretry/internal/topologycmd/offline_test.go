@@ -24,8 +24,6 @@ func TestGolden(t *testing.T) {
 		"graph-json":         with("graph", "--json", "orders"),
 		"definitions":        with("graph", "--format", "definitions", "--vhost", "v 1", "orders", "events=events_billing"),
 		"definitions-quorum": with("graph", "--format", "definitions", "--main-queue-type", "quorum", "dead"),
-		"commands": {"prune", "--policies", "testdata/policies.yaml", "--old-policies", policyFile(t, "default: {delays: [7s, 90s]}\ntopics: {shared: {scope: shared, delays: [8s]}}\n"),
-			"--commands", "orders", "shared"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := offline(t, args...)
@@ -72,11 +70,8 @@ func TestUsage(t *testing.T) {
 		"all errors":         {[]string{"graph", "--policies", bad, "orders"}, cli.ExitFailed, []string{"default.delays[0]", "default.delays[1]", "bogus"}},
 		"format":             {[]string{"graph", "--format", "svg", "orders"}, cli.ExitUsage, []string{"mermaid, dot, text, definitions", `"svg"`}},
 		"type":               {[]string{"graph", "--main-queue-type", "stream", "orders"}, cli.ExitUsage, []string{"classic, quorum"}},
-		"prune without API":  {[]string{"prune", "orders"}, cli.ExitUsage, []string{"AMQP_MANAGEMENT_URL", "--commands"}},
-		"prune both":         {[]string{"prune", "--yes", "--commands", "orders"}, cli.ExitUsage, []string{"exclude each other"}},
-		"commands of what":   {[]string{"prune", "--commands", "orders"}, cli.ExitUsage, []string{"--old-policies"}},
-		"old file":           {[]string{"prune", "--commands", "--old-policies", bad, "orders"}, cli.ExitFailed, []string{"bogus"}},
-		"name in a script":   {[]string{"prune", "--commands", "--old-policies", "testdata/policies.yaml", "a\x1bb"}, cli.ExitFailed, []string{`a\x1bb`}},
+		"prune without API":  {[]string{"prune", "orders"}, cli.ExitUsage, []string{"AMQP_MANAGEMENT_URL", "--management-url"}},
+		"old file":           {[]string{"prune", "--old-policies", bad, "orders"}, cli.ExitFailed, []string{"bogus"}},
 		"API is not one":     {[]string{"prune", "--management-url", "ftp://user:s3cret@host", "orders"}, cli.ExitFailed, []string{"scheme"}},
 		"broker is down":     {[]string{"plan", "--uri", "amqp://user:s3cret@127.0.0.1:1/", "orders"}, cli.ExitFailed, []string{"cannot connect to RabbitMQ", "127.0.0.1:1"}},
 		"API is down":        {[]string{"prune", "--management-url", "http://user:s3cret@127.0.0.1:1", "orders"}, cli.ExitFailed, []string{"no answer", "rabbitmq_management"}},
@@ -93,11 +88,4 @@ func TestUsage(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestNothingIsObsolete(t *testing.T) {
-	d := offline(t, "prune", "--commands", "--old-policies", "testdata/policies.yaml", "--policies", "testdata/policies.yaml", "orders")
-	assert.Equal(t, cli.ExitOK, d.code)
-	assert.Empty(t, d.out)
-	assert.Equal(t, "Nothing is obsolete.\n", d.errs)
 }

@@ -20,8 +20,8 @@ import (
 // prune is one run.
 type prune struct {
 	*topologies
-	yes, commands bool
-	oldPolicies   string
+	yes         bool
+	oldPolicies string
 }
 
 func (c *topologies) pruneCommand() *cobra.Command {
@@ -42,7 +42,6 @@ The policies must be those of all that consume these main queues. End instances 
 
 Queues of the scope "shared" are not found by looking, as services that were not named may use them. With --old-policies FILE, what the
 old policies have and the new ones have not is added to the list, shared ones as well: name all topics of all services then.
---commands prints a shell script for rabbitmqctl instead, the weaker way, for brokers without the management API.
 
 With --json: {"deleted": bool, "queues": [{"name", "queue", "delay", "type", "messages", "state", "detail"}]}, where a state is obsolete
 (listed), deleted or kept, and messages is there when the broker has said a number.
@@ -50,12 +49,11 @@ With --json: {"deleted": bool, "queues": [{"name", "queue", "delay", "type", "me
 Exit codes: 0 listed, or all are deleted; 4 some were kept; 1 the API could not be asked; 2 usage.`,
 		Example: `  amqpretry topology prune --policies retry.yaml orders
   amqpretry topology prune --policies retry.yaml --yes orders events=events_billing
-  amqpretry topology prune --policies new.yaml --old-policies old.yaml --commands orders > retire.sh`,
+  amqpretry topology prune --policies new.yaml --old-policies old.yaml orders`,
 		RunE: func(cmd *cobra.Command, args []string) error { return p.run(cmd.Context(), args) },
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&p.yes, "yes", false, "delete them")
-	flags.BoolVar(&p.commands, "commands", false, "print commands of rabbitmqctl, and delete nothing")
 	flags.StringVar(&p.oldPolicies, "old-policies", "", "policy `file` of before, whose retry queues are looked for as well")
 	_ = cmd.MarkFlagFilename("old-policies", "yaml", "yml", "json")
 
@@ -63,9 +61,6 @@ Exit codes: 0 listed, or all are deleted; 4 some were kept; 1 the API could not 
 }
 
 func (p *prune) run(ctx context.Context, args []string) error {
-	if p.yes && p.commands {
-		return cli.Usage("--yes and --commands exclude each other: the one deletes, the other prints what would")
-	}
 	targets, err := p.targets(args)
 	if err != nil {
 		return err
@@ -75,27 +70,19 @@ func (p *prune) run(ctx context.Context, args []string) error {
 		return err
 	}
 	api, ok, err := p.session.Management()
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case !ok && !p.commands:
-		return cli.Usage("no management API was given, which alone tells what a queue still holds: set %s, or --management-url; "+
-			"or print commands for rabbitmqctl (--commands --old-policies FILE)", cli.EnvManagement)
-	case !ok && p.oldPolicies == "":
-		return cli.Usage("--commands: without the management API only an old policy file tells what is obsolete: add --old-policies FILE")
+	}
+	if !ok {
+		return cli.Usage("no management API was given, which alone tells what a queue still holds: set %s, or --management-url",
+			cli.EnvManagement)
 	}
 
-	obsolete := topology.Obsolete(plans(targets), old...)
-	if ok {
-		found, err := api.Obsolete(ctx, p.names(), plans(targets)...)
-		if err != nil {
-			return err
-		}
-		obsolete = union(found, obsolete)
+	found, err := api.Obsolete(ctx, p.names(), plans(targets)...)
+	if err != nil {
+		return err
 	}
-	if p.commands {
-		return p.printCommands(obsolete)
-	}
+	obsolete := union(found, topology.Obsolete(plans(targets), old...))
 
 	lines, err := p.list(ctx, api, obsolete)
 	if err != nil {
@@ -139,23 +126,6 @@ func union(all, more []topology.ObsoleteQueue) []topology.ObsoleteQueue {
 	}
 
 	return all
-}
-
-func (p *prune) printCommands(obsolete []topology.ObsoleteQueue) error {
-	vhost, err := p.session.VHost()
-	if err != nil {
-		return err
-	}
-	script, err := topology.RetireCommands(vhost, obsolete...)
-	if err != nil {
-		return err
-	}
-	if script == "" {
-		p.session.Note("Nothing is obsolete.")
-	}
-	_, err = fmt.Fprint(p.session.Out, script)
-
-	return err
 }
 
 // pruned is one queue of a report.
