@@ -7,8 +7,8 @@ import (
 )
 
 // FieldError is one thing that is wrong with what a program was configured with: a [Policy] or [Policies], a file or
-// the environment that they come from, or the options of another package of this module. As many as there are come
-// joined; walk them with errors.As or Unwrap() []error.
+// the environment that they come from, or the options of another package of this module. All of them come joined: var e
+// *FieldError; errors.As(err, &e) finds the first, and Unwrap() []error has all.
 type FieldError struct {
 	// File and Line say where the value is, if it comes from a file. They are empty otherwise.
 	File string

@@ -32,6 +32,16 @@ type order struct {
 	Failures int    `json:"failures"`
 }
 
+// bodies of the messages that are published.
+var bodies = []string{
+	`{"id":"order-1"}`,
+	`{"id":"order-2","failures":2}`,
+	`{"id":"order-3"}`,
+	`{"id":"order-4","failures":-1}`,
+	`{"id":"order-5","failures":2}`,
+	`order-6 is not JSON`,
+}
+
 func run(ctx context.Context, uri string, out io.Writer) error {
 	p, topic := &printer{out: out}, "quickstart-"+watermill.NewShortUUID()
 
@@ -75,24 +85,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	}
 	router.AddMiddleware(retrier.Middleware)
 
-	router.AddConsumerHandler("ship", topic, subscriber, func(msg *message.Message) error {
-		var o order
-		if err := json.Unmarshal(msg.Payload, &o); err != nil {
-			return retry.Permanent(err)
-		}
-		attempt, _ := retry.AttemptFromContext(msg.Context())
-
-		if o.Failures < 0 || attempt.Failures < o.Failures {
-			err := errors.New("the warehouse does not answer")
-			p.attempt(o.ID, attempt, "failed: "+err.Error())
-
-			return err
-		}
-		p.attempt(o.ID, attempt, "shipped")
-		finished.Done()
-
-		return nil
-	})
+	router.AddConsumerHandler("ship", topic, subscriber, ship(p, finished.Done))
 
 	publisher, err := amqp.NewPublisher(retrier.Config(), watermill.NopLogger{})
 	if err != nil {
@@ -108,14 +101,6 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		return err
 	}
 
-	bodies := []string{
-		`{"id":"order-1"}`,
-		`{"id":"order-2","failures":2}`,
-		`{"id":"order-3"}`,
-		`{"id":"order-4","failures":-1}`,
-		`{"id":"order-5","failures":2}`,
-		`order-6 is not JSON`,
-	}
 	finished.Add(len(bodies))
 	p.start = time.Now()
 	for _, body := range bodies {
@@ -133,6 +118,28 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	}
 
 	return p.deadLetters(uri, topic+".dlq", 2)
+}
+
+// ship returns the handler: it fails as often as the order says, or always.
+func ship(p *printer, shipped func()) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		var o order
+		if err := json.Unmarshal(msg.Payload, &o); err != nil {
+			return retry.Permanent(err)
+		}
+		attempt, _ := retry.AttemptFromContext(msg.Context())
+
+		if o.Failures < 0 || attempt.Failures < o.Failures {
+			err := errors.New("the warehouse does not answer")
+			p.attempt(o.ID, attempt, "failed: "+err.Error())
+
+			return err
+		}
+		p.attempt(o.ID, attempt, "shipped")
+		shipped()
+
+		return nil
+	}
 }
 
 // jsonMarshaler is a marshaler that rejects what is not JSON.

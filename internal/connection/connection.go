@@ -240,7 +240,8 @@ func (c *Connection) open() (*Link, error) {
 	return link, nil
 }
 
-func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
+// amqpConfig returns the config for one dial.
+func (c *Connection) amqpConfig() amqp091.Config {
 	config := amqp091.Config{Locale: "en_US"}
 	if c.settings.AMQP != nil {
 		config = *c.settings.AMQP
@@ -258,6 +259,11 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 		config.Properties.SetClientConnectionName("watermill-retry " + c.settings.Role)
 	}
 
+	return config
+}
+
+func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
+	config := c.amqpConfig()
 	dialer := config.Dial
 	if dialer == nil {
 		dialer = amqp091.DefaultDial(limit)

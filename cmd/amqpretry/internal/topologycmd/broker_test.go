@@ -271,7 +271,11 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 	l.environ[cli.EnvPolicies] = policyFile(t, "default: {delays: [90s]}")
 	t.Run("prune", func(t *testing.T) {
 		b.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500).")
-		d := l.run("plan", queue)
+		d := l.run("prune", queue+"-none")
+		assert.Equal(t, cli.ExitOK, d.code, d.errs)
+		assert.Equal(t, "Nothing is obsolete.\n", d.out)
+
+		d = l.run("plan", queue)
 		assert.Equal(t, cli.ExitOK, d.code, "obsolete is no difference")
 		assert.Regexp(t, `obsolete +queue +orders\.retry\.1s +no policy has its delay of 1s`, d.out)
 
