@@ -31,7 +31,7 @@ const (
 // unbound by now, which an instance that still needs it undoes by itself.
 type RetireError struct {
 	Queue    string // that was to be retired
-	InUse    bool   // somebody uses it; else it was not found to be empty in time
+	InUse    bool   // somebody uses it, or it is another queue; else it was not empty in time
 	Messages int64  // in the queue, as the management API last said; -1 if it did not say
 	Found    string // what shows the use, or what is in the queue
 	Do       string // what to do about it
@@ -227,9 +227,7 @@ func (r *retirement) mark(ctx context.Context) (err error) {
 
 func isMark(b management.Binding) bool { return b.Arguments[header.Retire] != nil }
 
-func (r *retirement) isOwnMark(b management.Binding) bool {
-	return b.Arguments[header.Retire] == r.token
-}
+func (r *retirement) isOwnMark(b management.Binding) bool { return b.Arguments[header.Retire] == r.token }
 
 // unmark leaves, if it fails, a binding that matches nothing, and that the next Retire removes.
 func (r *retirement) unmark(ctx context.Context) {
@@ -271,15 +269,15 @@ func (r *retirement) delete(ctx context.Context) error {
 }
 
 func (r *retirement) inUse(found, do string) error {
-	return &RetireError{Queue: r.queue.Name, InUse: true, Messages: -1, Found: "it is still in use: " + found, Do: do}
+	return &RetireError{Queue: r.queue.Name, InUse: true, Messages: -1, Found: found, Do: do}
 }
 
 func (r *retirement) kept(cause error, found, do string) error {
-	e := &RetireError{Queue: r.queue.Name, Messages: -1, Found: found, Do: do, Err: cause}
+	messages := int64(-1)
 	if r.last.Messages != nil {
-		e.Messages = *r.last.Messages
+		messages = *r.last.Messages
 	}
-	return e
+	return &RetireError{Queue: r.queue.Name, Messages: messages, Found: found, Do: do, Err: cause}
 }
 
 // notInTime says what the queue still has.
