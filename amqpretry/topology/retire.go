@@ -227,7 +227,9 @@ func (r *retirement) mark(ctx context.Context) (err error) {
 
 func isMark(b management.Binding) bool { return b.Arguments[header.Retire] != nil }
 
-func (r *retirement) isOwnMark(b management.Binding) bool { return b.Arguments[header.Retire] == r.token }
+func (r *retirement) isOwnMark(b management.Binding) bool {
+	return b.Arguments[header.Retire] == r.token
+}
 
 // unmark leaves, if it fails, a binding that matches nothing, and that the next Retire removes.
 func (r *retirement) unmark(ctx context.Context) {
