@@ -21,8 +21,8 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/amqpretryv3"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 

@@ -16,8 +16,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/wire"

@@ -19,8 +19,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
 // obsoleteBroker is a private broker with the management plugin.

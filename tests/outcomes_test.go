@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 

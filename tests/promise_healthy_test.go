@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 

@@ -22,7 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"

@@ -13,7 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
 // The lock is gone with its connection, and so must be the run.

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
 // TestQuickstart checks the whole output, apart from what differs from run to run. It is that in README.

@@ -88,7 +88,7 @@ var commandLine = []string{"github.com/spf13", "github.com/schollz", "golang.org
 
 // testOnly is what a user of the library must never compile.
 var testOnly = []string{"github.com/stretchr/testify", "go.uber.org/goleak", "pgregory.net/rapid", "testing",
-	module + "/internal/brokertest", module + "/internal/testkit", module + "/internal/versions", module + "/tests"}
+	module + "/internal/testkit", module + "/internal/versions", module + "/tests"}
 
 // allowed lists the exceptions: packages of the module that lie below a forbidden path and are free all the same.
 var allowed = map[string][]string{
@@ -125,7 +125,7 @@ func TestImportArrows(t *testing.T) {
 func TestNoTestLibraryInTheLibrary(t *testing.T) {
 	graph := load(t)
 	for from, p := range graph {
-		if !below(from, []string{module}) || below(from, []string{module + "/internal/brokertest", module + "/internal/testkit", module + "/internal/versions", module + "/tests"}) {
+		if !below(from, []string{module}) || below(from, []string{module + "/internal/testkit", module + "/internal/versions", module + "/tests"}) {
 			continue
 		}
 		for _, dep := range p.Deps {

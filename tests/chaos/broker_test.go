@@ -15,7 +15,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
 // broker is the private RabbitMQ of a run. Unlike those of brokertest its methods return errors, as they are called

@@ -14,7 +14,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
 // cables are the connections of a service, which can be cut.

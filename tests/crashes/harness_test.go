@@ -17,7 +17,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )

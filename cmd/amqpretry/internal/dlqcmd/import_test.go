@@ -11,7 +11,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
 // one imports f.jsonl, and gives the lines that it has imported.

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
 // `amqpretry ... | head -n 1`: the look ends, and gives back what it holds, in order. The command itself is run, as a

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
 // What is deleted in one virtual host stays in the others, where there is a queue of the same name.

@@ -18,7 +18,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/docs/shop"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
 const docs = "../../../../docs"

@@ -24,8 +24,8 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
 const password = "s3cret:/pa%55"

@@ -16,7 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
 // lab is a broker, with queues of a test.
