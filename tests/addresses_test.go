@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
@@ -52,7 +53,7 @@ func TestAddressesMoveOn(t *testing.T) {
 	assert.Empty(t, third.matching(anyone))
 
 	second.stop()
-	svc.Broker.publish(svc.Queue, named(numbered("never-again", 5)...)...)
+	svc.Broker.Publish(svc.Queue, rabbit.Messages(numbered("never-again", 5)...)...)
 	eventually(t, 20*time.Second, func() bool { return svc.deadLettered() == 9 }, "all is done through the third")
 	assert.NotZero(t, third.dialled(subscriber))
 	assert.NotZero(t, third.dialled(forwarder))
@@ -70,7 +71,7 @@ func TestAddressesMoveOnStock(t *testing.T) {
 		Policies: retries(ms(100)...), Logger: logs, Addresses: []string{address(t, second.URI), address(t, third.URI)},
 	})
 	broker := newRabbit(t, brokertest.URI(t))
-	t.Cleanup(func() { broker.remove(queue+".retry", queue, queue+".retry.100ms", queue+".dlq") })
+	t.Cleanup(func() { broker.Remove(queue+".retry", queue, queue+".retry.100ms", queue+".dlq") })
 
 	sub, err := amqp.NewSubscriber(retrier.Config(), logs)
 	require.NoError(t, err)

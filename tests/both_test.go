@@ -23,6 +23,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -78,7 +79,7 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 	for _, q := range plans[0].Queues {
 		queues = append(queues, q.Name)
 	}
-	t.Cleanup(func() { broker.remove(plans[0].RetryExchange, queues...) })
+	t.Cleanup(func() { broker.Remove(plans[0].RetryExchange, queues...) })
 
 	var (
 		mu       sync.Mutex
@@ -111,8 +112,8 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 	}
 
 	ids := numbered("m", 200)
-	broker.publish(queue, named(ids...)...)
-	letters := broker.take(queue+".dlq", len(ids), 60*time.Second)
+	broker.Publish(queue, rabbit.Messages(ids...)...)
+	letters := broker.Take(queue+".dlq", len(ids), 60*time.Second)
 	for _, router := range routers {
 		require.NoError(t, router.Close())
 	}
@@ -122,8 +123,8 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 
 	handlers := map[string]int{}
 	for _, letter := range letters {
-		assert.Equal(t, strconv.Itoa(3), headerOf(letter, header.Attempts), uuid(letter))
-		handlers[headerOf(letter, header.Handler)]++
+		assert.Equal(t, strconv.Itoa(3), rabbit.Text(letter, header.Attempts), rabbit.UUID(letter))
+		handlers[rabbit.Text(letter, header.Handler)]++
 	}
 	assert.ElementsMatch(t, slices.Collect(maps.Keys(subscribers)), slices.Collect(maps.Keys(handlers)), "all of them had some")
 	shared := 0
@@ -154,8 +155,8 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 			t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 			broker := newRabbit(t, uri)
 			t.Cleanup(func() {
-				broker.remove(queue+".retry", queue, queue+".retry.50ms", queue+".dlq")
-				broker.remove(exchange)
+				broker.Remove(queue+".retry", queue, queue+".retry.50ms", queue+".dlq")
+				broker.Remove(exchange)
 			})
 
 			var subscriber message.Subscriber
@@ -179,8 +180,8 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 				require.NoError(t, publisher.Publish(topic, message.NewMessage(topic, []byte("x"))))
 			}
 			got := []string{}
-			for _, d := range broker.take(queue, 3, 10*time.Second) {
-				got = append(got, uuid(d))
+			for _, d := range broker.Take(queue, 3, 10*time.Second) {
+				got = append(got, rabbit.UUID(d))
 			}
 			assert.ElementsMatch(t, []string{"orders", "invoices", "returns"}, got)
 
@@ -211,17 +212,17 @@ func TestV3_RedeliveredMessagesSaySo(t *testing.T) {
 		for _, q := range plan.Queues {
 			queues = append(queues, q.Name)
 		}
-		broker.remove(plan.RetryExchange, queues...)
+		broker.Remove(plan.RetryExchange, queues...)
 	})
 	subscriber, err := retrier.NewSubscriber()
 	require.NoError(t, err)
 	messages, err := subscriber.Subscribe(t.Context(), queue)
 	require.NoError(t, err)
 
-	plain, forged := newPublishing("plain", "x"), newPublishing("forged", "x")
+	plain, forged := rabbit.Message("plain", "x"), rabbit.Message("forged", "x")
 	forged.Headers[amqpv3.MetadataRedeliveredKey] = "true"
 	for _, publishing := range []amqp091.Publishing{plain, forged} {
-		broker.publish(queue, publishing)
+		broker.Publish(queue, publishing)
 		first := receive(t, messages)
 		assert.False(t, amqpv3.IsMessageRedelivered(first), first.UUID)
 		first.Nack()

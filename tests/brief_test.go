@@ -15,6 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -56,7 +57,7 @@ func (s *service) failing(ctx context.Context, sub message.Subscriber, topic str
 	return done, nil
 }
 
-func (s *service) removeAll(queue string) { s.Broker.remove(queue+".retry", queue, queue+".dlq") }
+func (s *service) removeAll(queue string) { s.Broker.Remove(queue+".retry", queue, queue+".dlq") }
 
 // Queues come and go, each with a message that fails. Of those that are gone nothing is kept: no channel on either
 // connection, no goroutine, and no name.
@@ -73,7 +74,7 @@ func TestBriefQueuesLeaveNothing(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			ended, err := svc.failing(ctx, svc.Sub, queue)
 			require.NoError(t, err)
-			svc.Broker.publish(queue, named(queue)...)
+			svc.Broker.Publish(queue, rabbit.Messages(queue)...)
 			eventually(t, 10*time.Second, func() bool { return len(svc.Letters()) == i+1 }, "%s fails", queue)
 			cancel()
 			closesWithin(t, 10*time.Second, ended, "the subscription ends")
@@ -106,7 +107,7 @@ func TestNoChannelLeft(t *testing.T) {
 		t.Cleanup(func() { svc.removeAll(queue(i)) })
 		_, err := svc.failing(ctx, svc.Sub, queue(i))
 		require.NoError(t, err)
-		svc.Broker.publish(queue(i), named(queue(i))...)
+		svc.Broker.Publish(queue(i), rabbit.Messages(queue(i))...)
 	}
 	eventually(t, 10*time.Second, func() bool { return len(svc.Letters()) == channels }, "one channel each")
 
@@ -120,7 +121,7 @@ func TestNoChannelLeft(t *testing.T) {
 
 	_, err = svc.failing(t.Context(), other, last)
 	require.NoError(t, err)
-	svc.Broker.publish(last, named(last)...)
+	svc.Broker.Publish(last, rabbit.Messages(last)...)
 	held := svc.reportedHeld(1)
 	require.ErrorAs(t, held, &none)
 	require.ErrorIs(t, held, amqp091.ErrChannelMax)

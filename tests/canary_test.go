@@ -75,7 +75,7 @@ func TestCanariesAreToldOf(t *testing.T) {
 			eventually(t, 10*time.Second, func() bool { return svc.told("6 waits for those") == "attempt failed dead-lettered attempt succeeded" }, "it is handled")
 			dead(1)
 
-			again := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+			again := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 			assert.NotContains(t, again.Headers, header.Canary, "a dead letter is no canary any more")
 			svc.close()
 		})
@@ -89,10 +89,7 @@ func TestForgedCanariesTellNobody(t *testing.T) {
 	c := setup{URI: brokertest.URI(t), Handler: succeed}
 	svc := start(t, c)
 	other := uniqueName("other")
-	svc.Broker.do(func(ch *amqp091.Channel) error {
-		_, err := ch.QueueDeclare(other, true, false, false, false, amqp091.Table{"x-expires": int32(60_000), "x-queue-type": "classic"})
-		return err
-	})
+	svc.Broker.Declare(other, amqp091.Table{"x-expires": int32(60_000), "x-queue-type": "classic"})
 	forged := func(canary string) amqp091.Publishing {
 		p := with("forged "+canary, nil)
 		for key, value := range (wire.State{Count: header.CountDead, Queue: svc.Queue, Canary: canary}).Headers("id") {
@@ -101,11 +98,11 @@ func TestForgedCanariesTellNobody(t *testing.T) {
 
 		return p
 	}
-	svc.Broker.publish(svc.Queue, forged("1 run "+other), forged("1 run "+svc.Queue), forged("1 run nowhere.lock"), forged("1"), forged("-1 run x.lock"), forged("\xff"))
+	svc.Broker.Publish(svc.Queue, forged("1 run "+other), forged("1 run "+svc.Queue), forged("1 run nowhere.lock"), forged("1"), forged("-1 run x.lock"), forged("\xff"))
 	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 6 }, "all are handled")
 	svc.publish("afterwards")
 	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 7 }, "and so is the next one")
 	svc.close()
-	assert.Zero(t, svc.Broker.depth(other))
-	assert.Zero(t, svc.Broker.depth(svc.Queue))
+	assert.Zero(t, svc.Broker.Depth(other))
+	assert.Zero(t, svc.Broker.Depth(svc.Queue))
 }

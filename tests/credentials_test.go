@@ -22,6 +22,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
@@ -179,10 +180,10 @@ func (c *credentials) life(t *testing.T) {
 	svc := start(t, s)
 	network.cut(anyone)
 	svc.publish("1", "panic")
-	letters := svc.Broker.take(svc.dlq(), 2, 30*time.Second)
+	letters := svc.Broker.Take(svc.dlq(), 2, 30*time.Second)
 	for _, d := range letters {
 		c.value("dead letter", d.Headers)
-		assert.NotEmpty(t, headerOf(d, header.Error))
+		assert.NotEmpty(t, rabbit.Text(d, header.Error))
 	}
 	network.refuse(anyone)
 	network.cut(anyone)
@@ -193,15 +194,15 @@ func (c *credentials) life(t *testing.T) {
 	before := consuming()
 	network.allow(anyone)
 	eventually(t, 30*time.Second, func() bool { return consuming() > before }, "it has declared everything again")
-	svc.Broker.remove("", svc.dlq())
+	svc.Broker.Remove("", svc.dlq())
 	eventually(t, 30*time.Second, func() bool {
 		_, err = svc.Retrier.QueueDepths(t.Context())
 		return err != nil && strings.Contains(err.Error(), "NOT_FOUND")
 	}, "it is back")
 	c.failed("depths", err)
-	svc.Broker.remove(svc.exchange())
+	svc.Broker.Remove(svc.exchange())
 	svc.publish("2")
-	svc.Broker.take(svc.dlq(), 1, 30*time.Second)
+	svc.Broker.Take(svc.dlq(), 1, 30*time.Second)
 
 	c.value("retrier", svc.Retrier)
 	c.value("subscriber", svc.Sub)

@@ -18,6 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/wire"
@@ -114,17 +115,17 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 			svc.run()
 
 			before := time.Now()
-			svc.Broker.publish(svc.Queue, amqp091.Publishing{Headers: amqp091.Table{
+			svc.Broker.Publish(svc.Queue, amqp091.Publishing{Headers: amqp091.Table{
 				"_watermill_message_uuid": "never-1", "kind": "order",
 			}, Body: []byte("the body")})
 			svc.publish("permanent", "ok-2", "panic-3")
-			svc.Broker.publish(svc.Queue, amqp091.Publishing{Body: []byte("reject"), MessageId: "undecodable"})
+			svc.Broker.Publish(svc.Queue, amqp091.Publishing{Body: []byte("reject"), MessageId: "undecodable"})
 
 			ids := []string{"never-1", "permanent", "panic-3", "undecodable"}
 			for _, id := range ids {
 				eventually(t, 20*time.Second, func() bool { _, _, ok := a.get(id); return ok }, "%s is filed", id)
 			}
-			eventually(t, 10*time.Second, func() bool { return svc.Broker.depth(svc.dlq()) == 0 }, "what is filed is out of the queue")
+			eventually(t, 10*time.Second, func() bool { return svc.Broker.Depth(svc.dlq()) == 0 }, "what is filed is out of the queue")
 
 			var handler string
 			for name := range handlers {
@@ -162,7 +163,7 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 			for _, id := range ids {
 				assert.Len(t, a.callsOf(id), 1, id)
 			}
-			assert.Zero(t, svc.Broker.depth(svc.dlq()))
+			assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 		})
 	}
 }
@@ -205,13 +206,13 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	closing := time.Now()
 	svc.close()
 	assert.Less(t, time.Since(closing), 3*time.Second, "a close does not wait for the pause")
-	left := svc.Broker.take(svc.dlq(), 1, 5*time.Second)
-	assert.Equal(t, "never-0", uuid(left[0]), "nothing is lost")
-	if atLeast(t, c.URI, 4, 3) { // before, the broker counts every return
+	left := svc.Broker.Take(svc.dlq(), 1, 5*time.Second)
+	assert.Equal(t, "never-0", rabbit.UUID(left[0]), "nothing is lost")
+	if newRabbit(t, c.URI).AtLeast(4, 3) { // before, the broker counts every return
 		assert.NotContains(t, left[0].Headers, header.DeliveryCount, "a close is no failure, where a delivery limit counts those")
 	}
-	assert.Equal(t, "exhausted", headerOf(left[0], header.Reason))
-	assert.Zero(t, svc.Broker.depth(svc.dlq()))
+	assert.Equal(t, "exhausted", rabbit.Text(left[0], header.Reason))
+	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 }
 
 // However many dead letters fail for ever, within the bound, those behind them are handled: the broker would hand out
@@ -225,14 +226,14 @@ func TestDeadLetters_MakeRoom(t *testing.T) {
 
 			uri, queue, failing := brokertest.URI(t), uniqueName("room"), 120 // more than twice the prefetch
 			broker := newRabbit(t, uri)
-			t.Cleanup(func() { broker.remove("", queue+".dlq") })
+			t.Cleanup(func() { broker.Remove("", queue+".dlq") })
 			conf := amqp.NewDurableQueueConfig(uri)
 			options := amqpretry.Options{Topology: topology.Assume}
 			declareDeadLetters(t, broker, queue+".dlq", queueType)
 			for i := range failing {
-				broker.publish(queue+".dlq", named(fmt.Sprintf("never-%d", i))...)
+				broker.Publish(queue+".dlq", rabbit.Messages(fmt.Sprintf("never-%d", i))...)
 			}
-			broker.publish(queue+".dlq", named("behind-1", "behind-2")...)
+			broker.Publish(queue+".dlq", rabbit.Messages("behind-1", "behind-2")...)
 
 			a := &archive{fail: func(id string, _ int) bool { return strings.HasPrefix(id, "never") }}
 			retrier := newRetrier(t, conf, options)
@@ -258,22 +259,19 @@ func TestDeadLetters_MakeRoom(t *testing.T) {
 			require.NoError(t, router.Close())
 			require.NoError(t, <-ended)
 			require.NoError(t, retrier.Close())
-			eventually(t, 10*time.Second, func() bool { return broker.depth(queue+".dlq") == failing }, "all that is set aside is back")
+			eventually(t, 10*time.Second, func() bool { return broker.Depth(queue+".dlq") == failing }, "all that is set aside is back")
 		})
 	}
 }
 
 // declareDeadLetters declares a dead-letter queue as an operator does, of either type.
-func declareDeadLetters(t *testing.T, broker *rabbit, queue string, queueType config.QueueType) {
+func declareDeadLetters(t *testing.T, broker *rabbit.Client, queue string, queueType config.QueueType) {
 	t.Helper()
 	arguments := amqp091.Table{"x-queue-type": string(queueType)}
 	if queueType == config.QueueTypeQuorum {
 		arguments["x-delivery-limit"] = int64(2147483647)
 	}
-	broker.do(func(ch *amqp091.Channel) error {
-		_, err := ch.QueueDeclare(queue, true, false, false, false, arguments)
-		return err
-	})
+	broker.Declare(queue, arguments)
 }
 
 // What the broker itself has dead-lettered from a protected queue, and what people have put there, is told as far as it
@@ -283,7 +281,7 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 
 	uri, queue := brokertest.URI(t), uniqueName("protected")
 	broker := newRabbit(t, uri)
-	t.Cleanup(func() { broker.removeProtected(queue) })
+	t.Cleanup(func() { removeProtected(broker, queue) })
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"}
 	retrier := newRetrier(t, conf, amqpretry.Options{Policies: config.Policies{Default: config.Policy{
@@ -294,14 +292,14 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 	require.NoError(t, sub.SubscribeInitialize(queue))
 
 	// Rejected by a consumer that is not ours: once fresh, and once on its way through its retries.
-	retried := named("retried")[0]
+	retried := rabbit.Messages("retried")[0]
 	retried.Headers[header.Version], retried.Headers[header.Queue], retried.Headers[header.Count] = "1", queue, "1"
 	retried.Headers[header.Error], retried.Headers[header.Attempts], retried.Headers[header.Topic] = "boom", "1", "topic"
-	forged := named("forged")[0]
+	forged := rabbit.Messages("forged")[0]
 	forged.Headers[header.Version], forged.Headers[header.Queue], forged.Headers[header.Count] = "1", "another", "1"
 	forged.Headers[header.Error] = "a lie"
-	broker.publish(queue, append(named("fresh"), retried, forged)...)
-	broker.do(func(ch *amqp091.Channel) error {
+	broker.Publish(queue, append(rabbit.Messages("fresh"), retried, forged)...)
+	broker.Do(func(ch *amqp091.Channel) error {
 		for range 3 {
 			var d amqp091.Delivery
 			require.Eventually(t, func() bool {
@@ -316,10 +314,10 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 
 		return nil
 	})
-	broker.publish(queue+".dlq", amqp091.Publishing{Headers: amqp091.Table{
+	broker.Publish(queue+".dlq", amqp091.Publishing{Headers: amqp091.Table{
 		header.Version: "1", header.Count: "-1", header.UUID: "nameless", header.Reason: "evil", header.Error: strings.Repeat("x", 5000) + "\xff",
 	}})
-	broker.publish(queue+".dlq", amqp091.Publishing{MessageId: "by hand", Body: []byte("x"), Headers: amqp091.Table{"x-death": "nonsense"}})
+	broker.Publish(queue+".dlq", amqp091.Publishing{MessageId: "by hand", Body: []byte("x"), Headers: amqp091.Table{"x-death": "nonsense"}})
 
 	a := &archive{}
 	dead, err := retrier.NewDeadLetterSubscriber()
@@ -370,15 +368,15 @@ func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
 
 			uri, queue := brokertest.URI(t), uniqueName("letters")
 			broker := newRabbit(t, uri)
-			t.Cleanup(func() { broker.remove("", queue+".dlq") })
+			t.Cleanup(func() { broker.Remove("", queue+".dlq") })
 			retrier := newRetrier(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{Policies: config.Policies{Default: policy}})
 			sub, err := retrier.NewDeadLetterSubscriber()
 			require.NoError(t, err)
 			require.NoError(t, sub.SubscribeInitialize(queue))
 
-			assert.Zero(t, broker.depth(queue+".dlq"))
-			assert.Equal(t, -1, broker.depth(queue))
-			assert.Equal(t, -1, broker.depth(queue+".retry.50ms"))
+			assert.Zero(t, broker.Depth(queue+".dlq"))
+			assert.Equal(t, -1, broker.Depth(queue))
+			assert.Equal(t, -1, broker.Depth(queue+".retry.50ms"))
 
 			depths, err := retrier.QueueDepths(t.Context())
 			require.NoError(t, err)
@@ -387,7 +385,7 @@ func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
 			// It is declared as a plan declares it.
 			own, err := retrier.NewSubscriber()
 			require.NoError(t, err)
-			t.Cleanup(func() { broker.remove(queue+".retry", queue, queue+".retry.50ms") })
+			t.Cleanup(func() { broker.Remove(queue+".retry", queue, queue+".retry.50ms") })
 			require.NoError(t, own.SubscribeInitialize(queue))
 		})
 	}
@@ -420,7 +418,7 @@ func TestDeadLetters_ConnectionLost(t *testing.T) {
 	eventually(t, 20*time.Second, func() bool { _, _, ok := a.get("never-0"); return ok }, "it is handed out again")
 	svc.close()
 	assert.Len(t, a.callsOf("never-0"), 2)
-	assert.Zero(t, svc.Broker.depth(svc.dlq()))
+	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 }
 
 // A retrier that closes closes this subscriber as well, and after it none is made.
@@ -428,7 +426,7 @@ func TestDeadLetters_Close(t *testing.T) {
 	t.Parallel()
 
 	uri, queue := brokertest.URI(t), uniqueName("letters")
-	t.Cleanup(func() { newRabbit(t, uri).remove("", queue+".dlq") })
+	t.Cleanup(func() { newRabbit(t, uri).Remove("", queue+".dlq") })
 	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
 	require.NoError(t, err)
 	sub, err := retrier.NewDeadLetterSubscriber()

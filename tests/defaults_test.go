@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
@@ -76,7 +77,7 @@ func TestReadmeLogsWhatFails(t *testing.T) {
 	require.NoError(t, err, "%s", output)
 
 	broker := newRabbit(t, uri)
-	t.Cleanup(func() { broker.removeService(queue) })
+	t.Cleanup(func() { removeService(broker, queue) })
 	run := exec.CommandContext(t.Context(), binary)
 	stderr, err := run.StderrPipe()
 	require.NoError(t, err)
@@ -84,8 +85,8 @@ func TestReadmeLogsWhatFails(t *testing.T) {
 	t.Cleanup(func() { _ = run.Wait() })
 	t.Cleanup(func() { _ = run.Process.Kill() })
 
-	eventually(t, 10*time.Second, func() bool { return broker.consumers(queue) == 1 }, "the program consumes")
-	broker.publish(queue, named("order-1")...)
+	eventually(t, 10*time.Second, func() bool { return broker.Consumers(queue) == 1 }, "the program consumes")
+	broker.Publish(queue, rabbit.Messages("order-1")...)
 	logged := make(chan string, 1)
 	go func() {
 		for s := bufio.NewScanner(stderr); s.Scan(); {
@@ -112,7 +113,7 @@ func TestStockConfigLeavesRoomForHeldDeliveries(t *testing.T) {
 	network, queue := newProxy(t, brokertest.URI(t)), uniqueName("room")
 	network.refuse(forwarder)
 	broker := newRabbit(t, network.URI)
-	t.Cleanup(func() { broker.removeService(queue) })
+	t.Cleanup(func() { removeService(broker, queue) })
 	retrier := newRetrier(t, amqp.NewDurableQueueConfig(network.URI), amqpretry.Options{
 		Logger: watermill.NopLogger{}, CloseTimeout: time.Second,
 	})
@@ -133,7 +134,7 @@ func TestStockConfigLeavesRoomForHeldDeliveries(t *testing.T) {
 		return nil
 	})
 	runRouter(t, router)
-	broker.publish(queue, named("fails", "ok-1", "ok-2", "ok-3", "ok-4", "ok-5")...)
+	broker.Publish(queue, rabbit.Messages("fails", "ok-1", "ok-2", "ok-3", "ok-4", "ok-5")...)
 
 	passed := make(chan struct{})
 	go func() {
@@ -144,10 +145,10 @@ func TestStockConfigLeavesRoomForHeldDeliveries(t *testing.T) {
 }
 
 // removeService removes what a service with default options declares for a topic.
-func (r *rabbit) removeService(queue string) {
+func removeService(broker *rabbit.Client, queue string) {
 	queues := []string{queue, queue + ".dlq"}
 	for _, delay := range []string{"1s", "5s", "30s", "2m", "10m"} {
 		queues = append(queues, queue+".retry."+delay)
 	}
-	r.remove(queue+".retry", queues...)
+	broker.Remove(queue+".retry", queues...)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
@@ -141,8 +142,8 @@ func TestDefinitions_OwnBroker(t *testing.T) {
 				if exchange == "" {
 					key = topic
 				}
-				svc.Broker.publishTo(exchange, key, named("1")...)
-				dead := svc.Broker.take(s.queues[i]+".dlq", 1, 10*time.Second)
+				svc.Broker.PublishTo(exchange, key, rabbit.Messages("1")...)
+				dead := svc.Broker.Take(s.queues[i]+".dlq", 1, 10*time.Second)
 				assert.Equal(t, map[string]string{"1": "exhausted"}, reasons(dead))
 				last := s.policies.For(topic).MaxRetries() + 1
 				assert.Equal(t, last, slices.Max(svc.Calls.attempts("1")))

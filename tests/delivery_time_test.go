@@ -7,13 +7,13 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -41,24 +41,20 @@ func TestP6_DeliveryTimeIsKeptAside(t *testing.T) {
 				svc = start(t, c)
 			}
 			other := uniqueName("other")
-			svc.Broker.do(func(ch *amqp091.Channel) error {
-				_, err := ch.QueueDeclare(other, true, false, false, false, nil)
-				return err
-			})
-			t.Cleanup(func() { svc.Broker.remove("", other) })
+			svc.Broker.Declare(other, nil)
 
-			messages := named("permanent", "retried")
+			messages := rabbit.Messages("permanent", "retried")
 			for i := range messages {
 				messages[i].Headers["x-opt-delivery-time"], messages[i].Headers["x-opt-more"] = far, []byte{0xff}
 			}
-			svc.Broker.publish(svc.Queue, messages...)
+			svc.Broker.Publish(svc.Queue, messages...)
 			isClean := func(what, queue string) {
 				t.Helper()
-				for _, d := range svc.Broker.take(queue, 1, 10*time.Second) {
+				for _, d := range svc.Broker.Take(queue, 1, 10*time.Second) {
 					for key := range d.Headers {
 						assert.NotContains(t, key, "x-opt-", what)
 					}
-					assert.JSONEq(t, `{"x-opt-delivery-time":"253402300799000","x-opt-more":"/w=="}`, headerOf(d, header.Opt), what)
+					assert.JSONEq(t, `{"x-opt-delivery-time":"253402300799000","x-opt-more":"/w=="}`, rabbit.Text(d, header.Opt), what)
 				}
 			}
 			isClean("waiting", svc.retryQueue(time.Hour))

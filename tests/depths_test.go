@@ -43,7 +43,7 @@ func TestQueueDepths(t *testing.T) {
 		return err == nil && assert.ObjectsAreEqual(expected, depths)
 	}, 10*time.Second, tick, "%v", depths)
 
-	svc.Broker.remove("", svc.dlq()) // the first that it looks at
+	svc.Broker.Remove("", svc.dlq()) // the first that it looks at
 	depths, err := svc.Retrier.QueueDepths(t.Context())
 	assert.ErrorContains(t, err, svc.dlq())
 	assert.Equal(t, expected[1:], depths, "the rest is told all the same")
@@ -71,7 +71,7 @@ func TestQueueDepths_Shared(t *testing.T) {
 	require.NoError(t, err)
 	broker := newRabbit(t, uri)
 	for _, topic := range []string{a, b} {
-		t.Cleanup(func() { broker.remove("", topic, topic+".dlq") })
+		t.Cleanup(func() { broker.Remove("", topic, topic+".dlq") })
 		require.NoError(t, sub.SubscribeInitialize(topic))
 	}
 	depths, err = retrier.QueueDepths(t.Context())

@@ -104,7 +104,7 @@ func TestEvents_OfAMessage(t *testing.T) {
 			}
 			svc.publish(here...)
 			here = append(here, "cannot be decoded")
-			svc.Broker.publish(svc.Queue, amqp091.Publishing{Body: []byte("reject"), MessageId: "cannot be decoded"})
+			svc.Broker.Publish(svc.Queue, amqp091.Publishing{Body: []byte("reject"), MessageId: "cannot be decoded"})
 
 			for _, id := range here {
 				require.Contains(t, documented, id)
@@ -426,7 +426,7 @@ func TestEvents_OfConnections(t *testing.T) {
 	assert.Less(t, slices.Index(again, "disconnected subscriber"), slices.Index(again, "connected subscriber"))
 	require.Error(t, svc.Events(retry.EventDisconnected)[0].Err)
 
-	svc.Broker.remove(svc.exchange())
+	svc.Broker.Remove(svc.exchange())
 	svc.publish("2")
 	until(slices.Concat(forwarded, again, []string{"topology-repaired"})...)
 	eventually(t, 20*time.Second, func() bool { return strings.HasSuffix(svc.told("2"), "dead-lettered") }, "it is dead")

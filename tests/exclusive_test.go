@@ -35,7 +35,7 @@ func TestExclusiveToSomebodyElse(t *testing.T) {
 			t.Parallel()
 			uri, queue := brokertest.URI(t), uniqueName("exclusive")
 			broker := newRabbit(t, uri)
-			t.Cleanup(func() { broker.remove(queue+".retry", queue, queue+".retry.200ms", queue+".dlq") })
+			t.Cleanup(func() { broker.Remove(queue+".retry", queue, queue+".retry.200ms", queue+".dlq") })
 			conf := amqp.NewDurableQueueConfig(uri)
 			conf.Queue.Arguments = mainQueueArguments("classic") // quorum queues take any number of exclusive consumers
 			conf.Consume.Exclusive = c.exclusive
@@ -45,12 +45,7 @@ func TestExclusiveToSomebodyElse(t *testing.T) {
 			if !c.owned {
 				require.NoError(t, sub.SubscribeInitialize(queue))
 			}
-			other, err := amqp091.Dial(uri)
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = other.Close() })
-			channel, err := other.Channel()
-			require.NoError(t, err)
-			require.NoError(t, c.there(channel, queue))
+			require.NoError(t, c.there(newRabbit(t, uri).Channel(), queue))
 
 			_, err = sub.Subscribe(t.Context(), queue)
 			var exclusive *topology.ExclusiveError

@@ -23,7 +23,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -90,7 +90,7 @@ type service struct {
 	Retrier *amqpretry.Retrier
 	Sub     *amqpretry.Subscriber
 	Router  *message.Router
-	Broker  *rabbit // straight to the broker, whatever URI the service was given
+	Broker  *rabbit.Client // straight to the broker, whatever URI the service was given
 	Logs    *logs
 	Calls   *calls
 
@@ -161,13 +161,7 @@ func newService(t *testing.T, s setup) *service {
 		plan, err := svc.Retrier.Plan(s.Queue)
 		require.NoError(t, err)
 		// Runs after the service has been closed.
-		t.Cleanup(func() {
-			queues := []string{plan.Queue}
-			for _, q := range plan.Queues {
-				queues = append(queues, q.Name)
-			}
-			svc.Broker.remove(plan.RetryExchange, queues...)
-		})
+		t.Cleanup(func() { svc.Broker.RemovePlan(plan) })
 	}
 
 	svc.Router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, svc.Logs)
@@ -270,7 +264,7 @@ func (s *service) retryQueue(d time.Duration) string {
 // publish publishes messages with the given ids to the main queue and waits for the broker's confirmation.
 func (s *service) publish(ids ...string) {
 	s.t.Helper()
-	s.Broker.publish(s.Queue, named(ids...)...)
+	s.Broker.Publish(s.Queue, rabbit.Messages(ids...)...)
 }
 
 // Events are what OnEvent was told so far, of these kinds; of all without one.
@@ -505,16 +499,16 @@ func (s *service) finish(ids []string, within time.Duration, bound int) {
 
 	s.close()
 
-	found := s.Broker.rest(s.dlq())
+	found := s.Broker.Drain(s.dlq())
 	require.Equal(s.t, letters, reasons(found), "dead letters")
 
 	left := 0
 	plan, err := s.Retrier.Plan(s.Queue)
 	require.NoError(s.t, err)
 	for _, q := range plan.Queues {
-		left += len(s.Broker.rest(q.Name))
+		left += len(s.Broker.Drain(q.Name))
 	}
-	left += len(s.Broker.rest(s.Queue))
+	left += len(s.Broker.Drain(s.Queue))
 
 	duplicates := len(found) - len(letters) + left
 	s.t.Logf("%d messages, %d calls, %d dead letters, %d duplicates", len(ids), s.Calls.count(), len(letters), duplicates)
@@ -523,52 +517,8 @@ func (s *service) finish(ids []string, within time.Duration, bound int) {
 
 // ---- the broker, without the library -------------------------------------------------------------------------------
 
-// rabbit is another AMQP client. Every operation has a connection of its own, so that it works again as soon as the
-// broker does.
-type rabbit struct {
-	t   *testing.T
-	uri string
-}
-
-func newRabbit(t *testing.T, uri string) *rabbit { return &rabbit{t, brokerBehind(uri)} }
-
-func (r *rabbit) try(f func(*amqp091.Channel) error) error {
-	conn, err := amqp091.Dial(r.uri)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	ch, err := conn.Channel()
-	if err != nil {
-		return err
-	}
-
-	return f(ch)
-}
-
-func (r *rabbit) do(f func(*amqp091.Channel) error) {
-	r.t.Helper()
-	require.NoError(r.t, r.try(f))
-}
-
-// newPublishing is a publishing as Watermill's publisher would make it.
-func newPublishing(id, body string) amqp091.Publishing {
-	return amqp091.Publishing{
-		DeliveryMode: amqp091.Persistent,
-		Headers:      amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: id},
-		Body:         []byte(body),
-	}
-}
-
-// named makes one publishing for each id.
-func named(ids ...string) []amqp091.Publishing {
-	messages := make([]amqp091.Publishing, len(ids))
-	for i, id := range ids {
-		messages[i] = newPublishing(id, id)
-	}
-
-	return messages
-}
+// newRabbit returns a client of the broker, also where the service reaches it through a proxy.
+func newRabbit(t *testing.T, uri string) *rabbit.Client { return rabbit.New(t, brokerBehind(uri)) }
 
 // numbered gives n ids: prefix-0, prefix-1, ...
 func numbered(prefix string, n int) []string {
@@ -580,176 +530,11 @@ func numbered(prefix string, n int) []string {
 	return ids
 }
 
-// publish publishes to a queue, mandatory and confirmed.
-func (r *rabbit) publish(queue string, messages ...amqp091.Publishing) {
-	r.t.Helper()
-	r.publishTo("", queue, messages...)
-}
-
-// publishTo publishes to an exchange and waits until the broker has confirmed every message and returned none.
-func (r *rabbit) publishTo(exchange, key string, messages ...amqp091.Publishing) {
-	r.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	r.do(func(ch *amqp091.Channel) error {
-		if err := ch.Confirm(false); err != nil {
-			return err
-		}
-		returns := ch.NotifyReturn(make(chan amqp091.Return, len(messages)))
-
-		var pending []*amqp091.DeferredConfirmation
-		for _, m := range messages {
-			c, err := ch.PublishWithDeferredConfirm(exchange, key, true, false, m)
-			if err != nil {
-				return err
-			}
-			pending = append(pending, c)
-		}
-		for _, c := range pending {
-			acked, err := c.WaitContext(ctx)
-			if err != nil {
-				return err
-			}
-			if !acked {
-				return errors.New("the broker refused a message")
-			}
-		}
-		select {
-		case m := <-returns:
-			return fmt.Errorf("unroutable: %s %q", m.ReplyText, m.Exchange)
-		default:
-			return nil
-		}
-	})
-}
-
-// depth is how many messages are ready in a queue; -1 when it is not there, or the broker does not answer. The broker
-// asks a quorum queue for no longer than 250 ms and then says 0, so a 0 counts only when it is said again.
-func (r *rabbit) depth(queue string) int {
-	n := -1
-	_ = r.try(func(ch *amqp091.Channel) error {
-		for range 3 {
-			q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-			if err != nil {
-				return err
-			}
-			if n = q.Messages; n > 0 {
-				break
-			}
-		}
-
-		return nil
-	})
-
-	return n
-}
-
-// consumers is how many consumers a queue has; -1 when it is not there.
-func (r *rabbit) consumers(queue string) int {
-	n := -1
-	_ = r.try(func(ch *amqp091.Channel) error {
-		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-		if err == nil {
-			n = q.Consumers
-		}
-
-		return err
-	})
-
-	return n
-}
-
-// take waits until n messages are in a queue, which may come into being meanwhile, and consumes and acknowledges them.
-func (r *rabbit) take(queue string, n int, within time.Duration) []amqp091.Delivery {
-	r.t.Helper()
-	require.Eventually(r.t, func() bool { return r.depth(queue) >= n }, within, tick, "%d messages in queue %s", n, queue)
-	got := r.drain(queue, n, 5*time.Second)
-	require.Len(r.t, got, n, "messages in queue %s within %s", queue, within)
-
-	return got
-}
-
-// rest takes all that is in a queue, once it has no consumers any more.
-func (r *rabbit) rest(queue string) []amqp091.Delivery {
-	r.t.Helper()
-	require.Eventually(r.t, func() bool { return r.consumers(queue) == 0 }, time.Minute, tick, "queue %s has consumers", queue)
-	var all []amqp091.Delivery
-	r.do(func(ch *amqp091.Channel) (err error) {
-		all, err = brokertest.Drain(ch, queue)
-		return err
-	})
-
-	return all
-}
-
-// drain consumes and acknowledges until limit messages have come, or nothing came for a time.
-func (r *rabbit) drain(queue string, limit int, quiet time.Duration) []amqp091.Delivery {
-	r.t.Helper()
-	var got []amqp091.Delivery
-	r.do(func(ch *amqp091.Channel) error {
-		if err := ch.Qos(200, 0, false); err != nil {
-			return err
-		}
-		deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
-		if err != nil {
-			return err
-		}
-		for len(got) < limit {
-			select {
-			case d, ok := <-deliveries:
-				if !ok {
-					return fmt.Errorf("the consumer of %s was cancelled", queue)
-				}
-				if err := d.Ack(false); err != nil {
-					return err
-				}
-				got = append(got, d)
-			case <-time.After(quiet):
-				return nil
-			}
-		}
-		// The acknowledgements are behind us on the wire; an answered request tells that the broker has read them.
-		_, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil)
-
-		return err
-	})
-
-	return got
-}
-
-// remove deletes objects, as far as they and the broker are there.
-func (r *rabbit) remove(exchange string, queues ...string) {
-	_ = r.try(func(ch *amqp091.Channel) error {
-		for _, q := range queues {
-			if _, err := ch.QueueDelete(q, false, false, false); err != nil {
-				return err
-			}
-		}
-		if exchange == "" {
-			return nil
-		}
-
-		return ch.ExchangeDelete(exchange, false, false)
-	})
-}
-
-// uuid is the message's Watermill UUID as Watermill's own marshaler writes it.
-func uuid(d amqp091.Delivery) string {
-	id, _ := d.Headers[amqp.DefaultMessageUUIDHeaderKey].(string)
-	return id
-}
-
-// header is a header's text, empty where it is none.
-func headerOf(d amqp091.Delivery, key string) string {
-	s, _ := d.Headers[key].(string)
-	return s
-}
-
 // reasons gives the reason of each dead letter by its UUID.
 func reasons(letters []amqp091.Delivery) map[string]string {
 	found := map[string]string{}
 	for _, d := range letters {
-		found[uuid(d)] = headerOf(d, header.Reason)
+		found[rabbit.UUID(d)] = rabbit.Text(d, header.Reason)
 	}
 
 	return found

@@ -22,6 +22,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -103,26 +104,26 @@ func TestHostile_UnreadableHeaders(t *testing.T) {
 			}
 			for i, m := range messages {
 				svc.publish(fmt.Sprint("healthy-", i))
-				svc.Broker.publish(svc.Queue, m)
+				svc.Broker.Publish(svc.Queue, m)
 			}
 
-			letters := svc.Broker.take(svc.dlq(), len(messages), 20*time.Second)
+			letters := svc.Broker.Take(svc.dlq(), len(messages), 20*time.Second)
 			named := map[string]int{}
 			for _, d := range letters {
 				id := string(d.Body)
 				named[id]++
 				requireReadable(t, d)
 				if removed, bad := unreadable[id]; bad {
-					assert.Equal(t, "too-large", headerOf(d, header.Reason), id)
-					assert.Contains(t, headerOf(d, header.Error), "amqp091-go cannot read", id)
-					assert.Equal(t, "0", headerOf(d, header.Attempts), "no handler saw %q", id)
-					assert.True(t, strings.HasPrefix(headerOf(d, header.Removed), removed), "%s: %s", id, headerOf(d, header.Removed))
+					assert.Equal(t, "too-large", rabbit.Text(d, header.Reason), id)
+					assert.Contains(t, rabbit.Text(d, header.Error), "amqp091-go cannot read", id)
+					assert.Equal(t, "0", rabbit.Text(d, header.Attempts), "no handler saw %q", id)
+					assert.True(t, strings.HasPrefix(rabbit.Text(d, header.Removed), removed), "%s: %s", id, rabbit.Text(d, header.Removed))
 					assert.NotContains(t, d.Headers, "bad", id)
 					if removed == "bad" {
 						assert.Equal(t, int64(1), d.Headers["good"], "the others stay")
 					}
 				} else {
-					assert.Equal(t, readable[id], headerOf(d, header.Reason), id)
+					assert.Equal(t, readable[id], rabbit.Text(d, header.Reason), id)
 				}
 			}
 			assert.Len(t, named, len(messages))
@@ -150,7 +151,7 @@ func TestHostile_UnreadableDeadLetters(t *testing.T) {
 	network := newProxy(t, brokertest.URI(t))
 	a := &archive{}
 	svc := start(t, setup{URI: network.URI, Route: func(svc *service) { svc.file(a) }})
-	svc.Broker.publish(svc.dlq(), with("deep", amqp091.Table{"bad": nested(99, "x")}), framed(t, "large", 131080), with("plain", nil))
+	svc.Broker.Publish(svc.dlq(), with("deep", amqp091.Table{"bad": nested(99, "x")}), framed(t, "large", 131080), with("plain", nil))
 
 	eventually(t, 10*time.Second, func() bool { _, _, ok := a.get("plain"); return ok }, "handled")
 	deep, body, _ := a.get("deep")
@@ -186,7 +187,7 @@ func TestHostile_EveryHeaderSize(t *testing.T) {
 					messages[id] = framed(t, id, size)
 					sent++
 				}
-				svc.Broker.publish(svc.Queue, slices.Collect(maps.Values(messages))...)
+				svc.Broker.Publish(svc.Queue, slices.Collect(maps.Values(messages))...)
 				lost := func() bool { return network.dialled(subscriber) > 1 || network.dialled(forwarder) > 1 }
 				eventually(t, 40*time.Second, func() bool { return len(svc.Letters()) >= sent || lost() }, "all end")
 				require.False(t, lost(), "no connection is lost")
@@ -194,7 +195,7 @@ func TestHostile_EveryHeaderSize(t *testing.T) {
 				// A few at a time: of more than 32 acknowledgements at once a quorum queue may lose some with the
 				// channel.
 				for len(messages) > 0 {
-					some := svc.Broker.drain(svc.dlq(), 16, 2*time.Second)
+					some := svc.Broker.Drain(svc.dlq())
 					require.NotEmpty(t, some, "%d are missing", len(messages))
 					for _, d := range some {
 						id := string(d.Body)
@@ -208,16 +209,16 @@ func TestHostile_EveryHeaderSize(t *testing.T) {
 						_, err := fmt.Sscanf(id[strings.Index(id, "-")+1:], "%d", &size)
 						require.NoError(t, err)
 						calls := svc.Calls.ids()[id]
-						if whole[size] = headerOf(d, header.Reason) == "exhausted"; whole[size] {
+						if whole[size] = rabbit.Text(d, header.Reason) == "exhausted"; whole[size] {
 							require.IsType(t, "", d.Headers["big"])
-							require.Equal(t, sha256.Sum256([]byte(m.Headers["big"].(string))), sha256.Sum256([]byte(headerOf(d, "big"))), "it is whole")
+							require.Equal(t, sha256.Sum256([]byte(m.Headers["big"].(string))), sha256.Sum256([]byte(rabbit.Text(d, "big"))), "it is whole")
 							require.Equal(t, 2, calls)
 
 							continue
 						}
-						require.Equal(t, "too-large", headerOf(d, header.Reason))
+						require.Equal(t, "too-large", rabbit.Text(d, header.Reason))
 						require.NotContains(t, d.Headers, "big")
-						require.Equal(t, "big", headerOf(d, header.Removed))
+						require.Equal(t, "big", rabbit.Text(d, header.Removed))
 						require.LessOrEqual(t, calls, 2)
 					}
 				}
@@ -289,11 +290,11 @@ func TestHostile_Counts(t *testing.T) {
 			"table": {amqp091.Table{"n": int64(2)}, all}, "deep": {nested(32, "2"), all},
 		}
 		for id, test := range counts {
-			svc.Broker.publish(svc.Queue, with("own "+id, ours(svc.Queue, test.count)), with("foreign "+id, ours("another", test.count)))
+			svc.Broker.Publish(svc.Queue, with("own "+id, ours(svc.Queue, test.count)), with("foreign "+id, ours("another", test.count)))
 		}
-		svc.Broker.publish(svc.Queue, with("none", nil))
+		svc.Broker.Publish(svc.Queue, with("none", nil))
 
-		letters := reasons(svc.Broker.take(svc.dlq(), 2*len(counts)+1, 30*time.Second))
+		letters := reasons(svc.Broker.Take(svc.dlq(), 2*len(counts)+1, 30*time.Second))
 		for id, test := range counts {
 			assert.Equal(t, test.attempts, svc.Calls.attempts("own "+id), "%s", id)
 			assert.Equal(t, all, svc.Calls.attempts("foreign "+id), "%s", id)
@@ -317,9 +318,9 @@ func TestHostile_ForgedDeliveryCount(t *testing.T) {
 				c.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}}
 				svc := run(t, c)
 				for id, count := range map[string]any{"many": int64(math.MaxInt64), "20": int32(20), "text": "99"} {
-					svc.Broker.publish(svc.Queue, with(id, amqp091.Table{"x-delivery-count": count, "x-acquired-count": count}))
+					svc.Broker.Publish(svc.Queue, with(id, amqp091.Table{"x-delivery-count": count, "x-acquired-count": count}))
 				}
-				for id, reason := range reasons(svc.Broker.take(svc.dlq(), 3, 10*time.Second)) {
+				for id, reason := range reasons(svc.Broker.Take(svc.dlq(), 3, 10*time.Second)) {
 					assert.Equal(t, "exhausted", reason, id)
 				}
 				assert.Equal(t, map[string]int{"many": 1, "20": 1, "text": 1}, svc.Calls.ids())
@@ -353,7 +354,7 @@ func TestHostile_Destinations(t *testing.T) {
 				broker := svc.Broker
 
 				canary, exchange := svc.Queue+".retry.1ms", svc.Queue+".retry.canary" // as if they were ours
-				broker.do(func(ch *amqp091.Channel) error {
+				broker.Do(func(ch *amqp091.Channel) error {
 					if err := ch.ExchangeDeclare(exchange, "fanout", true, false, false, false, nil); err != nil {
 						return err
 					}
@@ -363,7 +364,7 @@ func TestHostile_Destinations(t *testing.T) {
 
 					return ch.QueueBind(canary, "", exchange, false, nil)
 				})
-				t.Cleanup(func() { broker.remove(exchange, canary) })
+				t.Cleanup(func() { broker.Remove(exchange, canary) })
 
 				forged := map[string]amqp091.Table{}
 				for _, target := range []string{canary, victim.Queue, victim.dlq(), victim.retryQueue(50 * time.Millisecond)} {
@@ -388,20 +389,20 @@ func TestHostile_Destinations(t *testing.T) {
 				for id, headers := range forged {
 					p := with(id, headers)
 					p.ReplyTo, p.UserId = canary, "guest"
-					broker.publish(svc.Queue, p)
+					broker.Publish(svc.Queue, p)
 				}
 
-				letters := reasons(broker.take(svc.dlq(), len(forged), 30*time.Second))
+				letters := reasons(broker.Take(svc.dlq(), len(forged), 30*time.Second))
 				assert.Len(t, letters, len(forged), "each is there once")
 				for id := range forged {
 					assert.LessOrEqual(t, svc.Calls.ids()[id], 2, id)
 					assert.Positive(t, svc.Calls.ids()[id], id)
 				}
-				stays(t, 300*time.Millisecond, func() bool { return len(svc.Letters()) == len(forged) && broker.depth(svc.Queue) == 0 }, "no more of them")
-				assert.Zero(t, broker.depth(canary), "the canary lives")
+				stays(t, 300*time.Millisecond, func() bool { return len(svc.Letters()) == len(forged) && broker.Depth(svc.Queue) == 0 }, "no more of them")
+				assert.Zero(t, broker.Depth(canary), "the canary lives")
 				assert.Zero(t, victim.Calls.count(), "and so does the other service")
-				assert.Zero(t, broker.depth(victim.dlq()))
-				assert.Zero(t, broker.depth(victim.Queue))
+				assert.Zero(t, broker.Depth(victim.dlq()))
+				assert.Zero(t, broker.Depth(victim.Queue))
 			})
 		}
 	})
@@ -454,9 +455,9 @@ func TestHostile_TextsAndProperties(t *testing.T) {
 		})
 		property("reply to the retry exchange", func(p *amqp091.Publishing) { p.ReplyTo = svc.exchange() })
 		for _, p := range forged {
-			svc.Broker.publish(svc.Queue, p)
+			svc.Broker.Publish(svc.Queue, p)
 		}
-		accepted := svc.Broker.try(func(ch *amqp091.Channel) error { // as a delivery mode there is 1 and 2
+		accepted := svc.Broker.Try(func(ch *amqp091.Channel) error { // as a delivery mode there is 1 and 2
 			p := with("mode", nil)
 			p.DeliveryMode = 7
 			if err := ch.Confirm(false); err != nil {
@@ -474,13 +475,13 @@ func TestHostile_TextsAndProperties(t *testing.T) {
 		})
 		t.Logf("a delivery mode of 7: %v", accepted)
 
-		for _, d := range svc.Broker.take(svc.dlq(), len(forged), 30*time.Second) {
-			id := uuid(d)
+		for _, d := range svc.Broker.Take(svc.dlq(), len(forged), 30*time.Second) {
+			id := rabbit.UUID(d)
 			sent, ok := forged[id]
 			require.True(t, ok, "%q", id)
 			requireReadable(t, d)
-			assert.Equal(t, "exhausted", headerOf(d, header.Reason), id)
-			assert.Equal(t, errFate.Error(), headerOf(d, header.Error), id)
+			assert.Equal(t, "exhausted", rabbit.Text(d, header.Reason), id)
+			assert.Equal(t, errFate.Error(), rabbit.Text(d, header.Error), id)
 			assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), id)
 			assert.True(t, bytes.Equal(sent.Body, d.Body), id)
 			want := sent
@@ -500,12 +501,8 @@ func TestHostile_LargestBodies(t *testing.T) {
 	t.Parallel()
 
 	uri := brokertest.URI(t)
-	conn, err := amqp091.Dial(uri)
-	require.NoError(t, err)
-	version, _ := conn.Properties["version"].(string)
-	require.NoError(t, conn.Close())
 	size := 16<<20 - 4096 // the limit since 4.0 is 16 MiB
-	if strings.HasPrefix(version, "3.") {
+	if !newRabbit(t, uri).AtLeast(4, 0) {
 		size = 48 << 20 // of 128 MiB
 	}
 	if testing.Short() { // with the race detector it takes its time
@@ -529,13 +526,13 @@ func TestHostile_LargestBodies(t *testing.T) {
 	c.Options.Policies = retries(ms(50)...)
 	c.Options.HoldWarning = 20 * time.Second
 	svc := start(t, c)
-	svc.Broker.publish(svc.Queue, newPublishing("large", string(body)))
+	svc.Broker.Publish(svc.Queue, rabbit.Message("large", string(body)))
 
-	eventually(t, 60*time.Second, func() bool { return svc.Broker.depth(svc.dlq()) == 1 }, "it is dead")
-	letters := svc.Broker.drain(svc.dlq(), 1, 60*time.Second)
+	eventually(t, 60*time.Second, func() bool { return svc.Broker.Depth(svc.dlq()) == 1 }, "it is dead")
+	letters := svc.Broker.Drain(svc.dlq())
 	require.Len(t, letters, 1)
 	dead := letters[0]
-	assert.Equal(t, "exhausted", headerOf(dead, header.Reason))
+	assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
 	assert.Equal(t, want, sha256.Sum256(dead.Body))
 	mu.Lock()
 	assert.Equal(t, 2, intact)
@@ -568,18 +565,18 @@ func TestHostile_IntoTheRetryTopology(t *testing.T) {
 			return h
 		}
 
-		broker.publish(waiting,
+		broker.Publish(waiting,
 			with("queue, bare", nil), with("queue, 1", headers("1")), with("queue, 2", headers("2")), with("queue, -1", headers("-1")),
 			with("queue, 99", headers("99")), with("queue, another's", ours("another", "2")), with("queue, a list", headers([]any{"1"})))
 		only := amqp091.Table{header.Delay: "60ms"}
 		both := amqp091.Table{header.Delay: "60ms", header.Count: "-1"}
-		broker.publishTo(svc.exchange(), "nowhere", with("exchange, delay", only), with("exchange, both", both), with("exchange, 1", headers("1")))
-		broker.publish(svc.dlq(), with("dead, bare", nil), with("dead, 1", headers("1")))
+		broker.PublishTo(svc.exchange(), "nowhere", with("exchange, delay", only), with("exchange, both", both), with("exchange, 1", headers("1")))
+		broker.Publish(svc.dlq(), with("dead, bare", nil), with("dead, 1", headers("1")))
 
-		letters := broker.take(svc.dlq(), 13, 20*time.Second) // one of them twice: its headers match both bindings
+		letters := broker.Take(svc.dlq(), 13, 20*time.Second) // one of them twice: its headers match both bindings
 		found := map[string][]string{}
 		for _, d := range letters {
-			found[uuid(d)] = append(found[uuid(d)], headerOf(d, header.Reason))
+			found[rabbit.UUID(d)] = append(found[rabbit.UUID(d)], rabbit.Text(d, header.Reason))
 		}
 		assert.Len(t, found, 12)
 		assert.ElementsMatch(t, []string{"", "exhausted"}, found["exchange, both"])
@@ -592,7 +589,7 @@ func TestHostile_IntoTheRetryTopology(t *testing.T) {
 		} {
 			assert.Equal(t, attempts, svc.Calls.attempts(id), id)
 		}
-		stays(t, 300*time.Millisecond, func() bool { return broker.depth(svc.dlq()) == 0 && broker.depth(waiting) == 0 }, "nothing loops")
+		stays(t, 300*time.Millisecond, func() bool { return broker.Depth(svc.dlq()) == 0 && broker.Depth(waiting) == 0 }, "nothing loops")
 	})
 }
 
@@ -614,10 +611,10 @@ func TestHostile_Ages(t *testing.T) {
 				h[key] = at
 			}
 			h[header.Exchange], h[header.Expiration] = "", "99999999999999999999"
-			svc.Broker.publish(svc.Queue, with(id, h))
+			svc.Broker.Publish(svc.Queue, with(id, h))
 		}
 	}
-	letters := reasons(svc.Broker.take(svc.dlq(), len(ids), 15*time.Second))
+	letters := reasons(svc.Broker.Take(svc.dlq(), len(ids), 15*time.Second))
 	assert.GreaterOrEqual(t, time.Since(began), 500*time.Millisecond)
 	for id := range ids {
 		assert.Equal(t, "expired", letters[id], id)

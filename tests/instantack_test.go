@@ -53,8 +53,8 @@ func TestInstantAckOutside(t *testing.T) {
 				svc.close()
 				assert.Equal(t, len(ids), svc.Calls.count())
 				assert.Empty(t, svc.Events(retry.EventRetried))
-				assert.Zero(t, svc.Broker.depth(svc.Queue), "lost")
-				assert.Zero(t, svc.Broker.depth(svc.dlq()), "lost")
+				assert.Zero(t, svc.Broker.Depth(svc.Queue), "lost")
+				assert.Zero(t, svc.Broker.Depth(svc.dlq()), "lost")
 			}
 			logged := svc.Logs.with("Wrong order of middlewares")
 			require.NotEmpty(t, logged)

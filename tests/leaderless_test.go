@@ -57,7 +57,7 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 
 		elect(broker, svc.dlq())
 		eventually(t, 20*time.Second, func() bool { return len(svc.Letters()) == 1 }, "it goes on by itself")
-		assert.Len(t, svc.Broker.rest(svc.dlq()), 1)
+		assert.Len(t, svc.Broker.Drain(svc.dlq()), 1)
 	})
 
 	t.Run("close while it is held", func(t *testing.T) {
@@ -69,7 +69,7 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 		svc.publish("never-0")
 		_ = svc.reportedHeld(1)
 		assert.Less(t, svc.close(), 7*time.Second)
-		assert.Equal(t, 1, svc.Broker.depth(svc.Queue), "the message is in its queue")
+		assert.Equal(t, 1, svc.Broker.Depth(svc.Queue), "the message is in its queue")
 	})
 
 	t.Run("main queue", func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 				t.Fatal("a message was given to a consumer that nobody reads")
 			}
 		}
-		eventually(t, 10*time.Second, func() bool { return svc.Broker.consumers(svc.Queue) == 1 }, "the consumer that was given up is gone")
+		eventually(t, 10*time.Second, func() bool { return svc.Broker.Consumers(svc.Queue) == 1 }, "the consumer that was given up is gone")
 	})
 
 	t.Run("main queue, reconnect", func(t *testing.T) {

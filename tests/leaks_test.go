@@ -12,13 +12,13 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -162,7 +162,7 @@ func (l *leaks) live(t *testing.T) {
 		{"failures", func() { l.fail(t, 40) }, failed},
 		{"depths, and subscriptions that end", func() {
 			require.NoError(t, l.Sub.SubscribeInitialize("unread"))
-			l.Broker.remove("", "unread.dlq")
+			l.Broker.Remove("", "unread.dlq")
 			l.look(t, cycles)
 			for range cycles {
 				ctx, cancel := context.WithCancel(t.Context())
@@ -176,10 +176,7 @@ func (l *leaks) live(t *testing.T) {
 			}
 		}, looked},
 		{"subscriptions that fail", func() {
-			l.Broker.do(func(ch *amqp091.Channel) error {
-				_, err := ch.QueueDeclare("conflict", true, false, false, false, mainQueueArguments("classic"))
-				return err
-			})
+			l.Broker.Declare("conflict", mainQueueArguments("classic"))
 			sub, err := assume.NewSubscriber()
 			require.NoError(t, err)
 			for range cycles {
@@ -191,11 +188,11 @@ func (l *leaks) live(t *testing.T) {
 		}, assumed},
 		{"queues that are deleted, copies that are refused", func() {
 			for range 3 {
-				l.again(t, 2, func() { l.Broker.remove("", "own", "shared-classic") })
+				l.again(t, 2, func() { l.Broker.Remove("", "own", "shared-classic") })
 				// Those two: RabbitMQ 4.3 may close the whole connection over a queue that is deleted while somebody
 				// begins to consume it.
-				eventually(t, 20*time.Second, func() bool { return l.Broker.consumers("own") == 1 && l.Broker.consumers("shared-classic") == 1 }, "the deleted queues are there again")
-				l.Broker.remove("own.retry", "retry.50ms") // the one closes the channel of who publishes, the other returns what is published
+				eventually(t, 20*time.Second, func() bool { return l.Broker.Consumers("own") == 1 && l.Broker.Consumers("shared-classic") == 1 }, "the deleted queues are there again")
+				l.Broker.Remove("own.retry", "retry.50ms") // the one closes the channel of who publishes, the other returns what is published
 				l.fail(t, 1)
 			}
 			l.broker.Ctl("set_policy", "--apply-to", "queues", "full", `^classic\.retry\.50ms`, `{"max-length":1,"overflow":"reject-publish"}`)
@@ -254,8 +251,8 @@ func (l *leaks) fail(t *testing.T, n int) {
 	t.Helper()
 	for topic := range leakTopics {
 		l.rounds++
-		l.Broker.publish(topic, named(numbered(fmt.Sprintf("once-%d", l.rounds), n)...)...)
-		l.Broker.publish(topic, named(numbered(fmt.Sprintf("never-%d", l.rounds), n)...)...)
+		l.Broker.Publish(topic, rabbit.Messages(numbered(fmt.Sprintf("once-%d", l.rounds), n)...)...)
+		l.Broker.Publish(topic, rabbit.Messages(numbered(fmt.Sprintf("never-%d", l.rounds), n)...)...)
 		l.failing += n
 	}
 	eventually(t, 30*time.Second, func() bool { return l.processed() == l.failing && l.deadLettered() == l.failing }, "all end")
@@ -301,7 +298,7 @@ func (l *leaks) visit(t *testing.T, oneByOne bool) {
 			return nil, nil
 		}
 	})
-	l.Broker.publish("visited", named("never")...)
+	l.Broker.Publish("visited", rabbit.Messages("never")...)
 	_, err = retrier.QueueDepths(t.Context())
 	require.NoError(t, err)
 	select {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
@@ -91,8 +92,8 @@ func TestNoHotLoopWithoutMiddleware(t *testing.T) {
 			require.ErrorContains(t, logged[0].Err, "router.AddMiddleware(retrier.Middleware)")
 
 			assert.Less(t, svc.close(), 1500*time.Millisecond, "a close ends the pause, which is 1.6 s")
-			left := svc.Broker.take(svc.Queue, 1, 5*time.Second)
-			assert.Equal(t, []string{"never"}, []string{uuid(left[0])})
+			left := svc.Broker.Take(svc.Queue, 1, 5*time.Second)
+			assert.Equal(t, []string{"never"}, []string{rabbit.UUID(left[0])})
 			for key := range left[0].Headers {
 				assert.NotContains(t, key, "amqpretry", "nothing is counted")
 			}

@@ -104,8 +104,7 @@ func (b *obsoleteBroker) obsoletePlan(t *testing.T, policy config.Policy, names 
 	t.Helper()
 	plan, err := topology.New(uniqueName("q"), policy, names)
 	require.NoError(t, err)
-	_, err = b.channel().QueueDeclare(plan.Queue, true, false, false, false, nil)
-	require.NoError(t, err)
+	b.Declare(plan.Queue, nil)
 	require.NoError(t, plan.Declare(b.channel()))
 	obsolete := topology.Obsolete(nil, plan)
 	require.Len(t, obsolete, 1)
@@ -143,15 +142,7 @@ func (b *obsoleteBroker) bindings(t *testing.T, queue string) []management.Bindi
 // send puts messages into a retry queue and returns when the broker has confirmed them.
 func (b *obsoleteBroker) send(t *testing.T, queue topology.ObsoleteQueue, n int) {
 	t.Helper()
-	ch := b.channel()
-	require.NoError(t, ch.Confirm(false))
-	for range n {
-		confirm, err := ch.PublishWithDeferredConfirm("", queue.Name, true, false, amqp.Publishing{DeliveryMode: amqp.Persistent})
-		require.NoError(t, err)
-		acked, err := confirm.WaitContext(t.Context())
-		require.NoError(t, err)
-		require.True(t, acked)
-	}
+	b.Publish(queue.Name, slices.Repeat([]amqp.Publishing{{DeliveryMode: amqp.Persistent}}, n)...)
 }
 
 // ready is what AMQP says of a queue.
@@ -275,12 +266,7 @@ func keepsUnacknowledged(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 func retiresShared(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	names := topology.Names{Shared: uniqueName("shared")}
 	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(4000), Scope: config.ScopeShared}, names)
-	ch := b.channel()
-	require.NoError(t, ch.Confirm(false))
-	confirm, err := ch.PublishWithDeferredConfirm(plan.RetryExchange, plan.Queue, true, false,
-		amqp.Publishing{Headers: amqp.Table{"amqpretry-delay": "4s"}})
-	require.NoError(t, err)
-	require.True(t, confirm.Wait())
+	b.PublishTo(plan.RetryExchange, plan.Queue, amqp.Publishing{Headers: amqp.Table{"amqpretry-delay": "4s"}})
 	retired := b.retire(t, queue, time.Minute)
 	return func(t *testing.T) {
 		require.NoError(t, <-retired)
@@ -305,11 +291,8 @@ const oddName = `-a/b %2F+&?#;='"$(touch pwned)` + "`x`" + ` \n{}*!~ é😀/..`
 func retiresOddNames(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	b.put(t, `{}`, "vhosts", oddName)
 	b.permit(t, oddName, "guest", ".*", ".*", ".*")
-	conn, err := amqp.DialConfig(b.broker.URI, amqp.Config{Vhost: oddName})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
 	odd := *b
-	odd.topologyBroker = &topologyBroker{t: t, conn: conn}
+	odd.topologyBroker = newTopologyBroker(t, strings.TrimSuffix(b.broker.URI, "/")+"/"+url.PathEscape(oddName))
 	odd.api.VHost = oddName
 
 	plan, err := topology.New(oddName, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
@@ -496,8 +479,7 @@ func lists(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 		q + ".retry.12s":       {"x-message-ttl": int64(12000), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q},
 		"x" + q + ".retry.13s": {"x-queue-type": "quorum", "x-message-ttl": int64(13000), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q},
 	} {
-		_, err := b.channel().QueueDeclare(name, true, false, false, false, arguments)
-		require.NoError(t, err)
+		b.Declare(name, arguments)
 	}
 	return func(t *testing.T) {
 		obsolete, err := b.api.Obsolete(t.Context(), topology.Names{}, now)

@@ -160,7 +160,7 @@ func TestCheckRouterKeepsARouterFromStarting(t *testing.T) {
 	require.ErrorAs(t, err, &mistake)
 	assert.Equal(t, "Watermill's Deduplicator", mistake.Middleware)
 	assert.Equal(t, svc.Queue, mistake.Topic)
-	assert.Equal(t, -1, svc.Broker.depth(svc.Queue))
+	assert.Equal(t, -1, svc.Broker.Depth(svc.Queue))
 }
 
 // Without the plugin a subscription that would lose messages stops with its first one, which no handler sees and nobody
@@ -209,7 +209,7 @@ func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 			require.ErrorContains(t, stops[0].Err, "protect.Deduplicator")
 			assert.Len(t, svc.Logs.with("Wrong order"), 1)
 			svc.close()
-			assert.Len(t, svc.Broker.take(svc.Queue, 20, 10*time.Second), 20, "all messages are in their queue")
+			assert.Len(t, svc.Broker.Take(svc.Queue, 20, 10*time.Second), 20, "all messages are in their queue")
 		})
 	}
 }
@@ -241,7 +241,7 @@ func TestSubscriptionBehindInstantAckStops(t *testing.T) {
 	require.Len(t, stops, 1)
 	require.ErrorContains(t, stops[0].Err, "InstantAck is outside")
 	svc.publish("ok-2")
-	stays(t, 300*time.Millisecond, func() bool { return svc.Broker.depth(svc.Queue) == 1 }, "nobody consumes")
+	stays(t, 300*time.Millisecond, func() bool { return svc.Broker.Depth(svc.Queue) == 1 }, "nobody consumes")
 }
 
 // With OrderLog the subscription goes on, and loses the message.
@@ -278,10 +278,10 @@ func TestStock_DeadlineOutside(t *testing.T) {
 	}
 	svc := start(t, c)
 	svc.publish("1")
-	svc.Broker.take(svc.dlq(), 1, 10*time.Second)
+	svc.Broker.Take(svc.dlq(), 1, 10*time.Second)
 	svc.publish("2")
-	svc.Broker.take(svc.dlq(), 1, 10*time.Second)
+	svc.Broker.Take(svc.dlq(), 1, 10*time.Second)
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("2"))
-	assert.Zero(t, svc.Broker.depth(svc.dlq()), "further copies")
+	assert.Zero(t, svc.Broker.Depth(svc.dlq()), "further copies")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -163,7 +164,7 @@ func newStageTest(t *testing.T, stage string, policy config.Policy) *stageTest {
 	}
 	s.service = start(t, c)
 	t.Cleanup(func() {
-		s.Broker.remove(s.only+".retry", s.only, s.only+".retry.100ms", s.only+".retry.1500ms", s.only+".retry.10s", s.only+".dlq")
+		s.Broker.Remove(s.only+".retry", s.only, s.only+".retry.100ms", s.only+".retry.1500ms", s.only+".retry.10s", s.only+".dlq")
 	})
 
 	return s
@@ -209,16 +210,16 @@ func (s *stageTest) handle(msg *message.Message) ([]*message.Message, error) {
 
 func (s *stageTest) run(want map[string]string) {
 	for row := range want {
-		messages := named(row)
+		messages := rabbit.Messages(row)
 		if s.stage == "the wait would outlive the deadline" {
 			messages[0].Expiration = "8000"
 		}
 		switch row {
 		case takenAway: // below
 		case leftOut:
-			s.Broker.publish(s.only, messages...)
+			s.Broker.Publish(s.only, messages...)
 		default:
-			s.Broker.publish(s.Queue, messages...)
+			s.Broker.Publish(s.Queue, messages...)
 		}
 	}
 
@@ -248,13 +249,13 @@ func (s *stageTest) run(want map[string]string) {
 	before := s.acted[takenAway].attempt
 	s.close()
 
-	back := s.Broker.take(s.Queue, 1, 10*time.Second)[0]
-	require.Equal(s.t, takenAway, uuid(back))
+	back := s.Broker.Take(s.Queue, 1, 10*time.Second)[0]
+	require.Equal(s.t, takenAway, rabbit.UUID(back))
 	count := ""
 	if before.Failures > 0 {
 		count = fmt.Sprint(before.Failures)
 	}
-	require.Equal(s.t, count, headerOf(back, header.Count), "not counted")
+	require.Equal(s.t, count, rabbit.Text(back, header.Count), "not counted")
 	require.Equal(s.t, "back in its queue, not counted", want[takenAway])
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -172,7 +173,7 @@ func TestPermissions_OwnBroker(t *testing.T) {
 	broker := brokertest.StartWithManagement(t)
 	// Else what the API says of a queue is 10 s old.
 	broker.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500).")
-	passiveIsAsked := atLeast(t, broker.URI, 4, 3)
+	passiveIsAsked := newRabbit(t, broker.URI).AtLeast(4, 3)
 	operator := &obsoleteBroker{broker: broker}
 
 	var vhosts atomic.Int64
@@ -266,20 +267,6 @@ func isRefusal(t *testing.T, role string, err error) {
 	}
 }
 
-// atLeast tells whether the broker is of that version.
-func atLeast(t *testing.T, uri string, major, minor int) bool {
-	t.Helper()
-	conn, err := amqp091.Dial(uri)
-	require.NoError(t, err)
-	defer conn.Close()
-	version, _ := conn.Properties["version"].(string)
-	var found [2]int
-	_, err = fmt.Sscanf(version, "%d.%d", &found[0], &found[1])
-	require.NoError(t, err, version)
-
-	return found[0] > major || found[0] == major && found[1] >= minor
-}
-
 func (r *roleTest) retrier(conf amqp.Config, scope config.Scope, mode topology.Mode, onEvent func(retry.Event)) *amqpretry.Retrier {
 	return newRetrier(r.t, conf, amqpretry.Options{
 		Policies: config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope}},
@@ -340,7 +327,7 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string, sco
 	if exchange == "" {
 		key = topic
 	}
-	newRabbit(r.t, r.admin).publishTo(exchange, key, named("1")...)
+	newRabbit(r.t, r.admin).PublishTo(exchange, key, rabbit.Messages("1")...)
 
 	select {
 	case e := <-outcome:
@@ -352,7 +339,7 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string, sco
 	}
 	assert.Equal(r.t, 1, <-attempts)
 	assert.Equal(r.t, 2, <-attempts, "it has come back")
-	newRabbit(r.t, r.admin).take(conf.Queue.GenerateName(topic)+".dlq", 1, 30*time.Second)
+	newRabbit(r.t, r.admin).Take(conf.Queue.GenerateName(topic)+".dlq", 1, 30*time.Second)
 
 	if mode == topology.Assume {
 		return nil
@@ -365,7 +352,7 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string, sco
 // canary handles the canary of a replay at its second attempt, and tells of it.
 func (r *roleTest) canary() error {
 	r.provision(queueConfig, "orders", config.ScopeQueue)
-	newRabbit(r.t, r.admin).publish("orders.dlq", named("1", "2")...)
+	newRabbit(r.t, r.admin).Publish("orders.dlq", rabbit.Messages("1", "2")...)
 	logged := newLogs(r.t)
 	ctx, isHeld := context.WithCancelCause(r.t.Context())
 	defer isHeld(nil)
@@ -445,7 +432,7 @@ func (r *roleTest) letters(mode topology.Mode) error {
 	if err != nil {
 		return err
 	}
-	newRabbit(r.t, r.admin).publish("orders.dlq", named("1")...)
+	newRabbit(r.t, r.admin).Publish("orders.dlq", rabbit.Messages("1")...)
 	select {
 	case letter := <-letters:
 		letter.Ack()
@@ -453,7 +440,7 @@ func (r *roleTest) letters(mode topology.Mode) error {
 		require.FailNow(r.t, "the dead letter does not come")
 	}
 	require.NoError(r.t, sub.Close())
-	assert.Equal(r.t, 0, newRabbit(r.t, r.admin).depth("orders.dlq"))
+	assert.Equal(r.t, 0, newRabbit(r.t, r.admin).Depth("orders.dlq"))
 
 	return nil
 }
@@ -461,7 +448,7 @@ func (r *roleTest) letters(mode topology.Mode) error {
 // deadLetterQueue works with a dead-letter queue that has one message.
 func (r *roleTest) deadLetterQueue(do func(*dlq.Queue) error) error {
 	r.provision(queueConfig, "orders", config.ScopeQueue)
-	newRabbit(r.t, r.admin).publish("orders.dlq", named("1")...)
+	newRabbit(r.t, r.admin).Publish("orders.dlq", rabbit.Messages("1")...)
 	client, err := dlq.Open(r.t.Context(), dlq.Config{URI: r.uri, NoDeliveryLimitPolicy: true})
 	require.NoError(r.t, err)
 	defer func() { assert.NoError(r.t, client.Close()) }()
@@ -472,8 +459,8 @@ func (r *roleTest) deadLetterQueue(do func(*dlq.Queue) error) error {
 // replay moves a dead letter to its queue, as the docs say.
 func (r *roleTest) replay() error {
 	r.provision(queueConfig, "orders", config.ScopeQueue)
-	newRabbit(r.t, r.admin).publish("orders.dlq", named("1")...)
-	err := newRabbit(r.t, r.uri).try(func(ch *amqp091.Channel) error {
+	newRabbit(r.t, r.admin).Publish("orders.dlq", rabbit.Messages("1")...)
+	err := newRabbit(r.t, r.uri).Try(func(ch *amqp091.Channel) error {
 		ctx, cancel := context.WithTimeout(r.t.Context(), 30*time.Second)
 		defer cancel()
 		if err := ch.Confirm(false); err != nil {
@@ -499,7 +486,7 @@ func (r *roleTest) replay() error {
 		return d.Ack(false)
 	})
 	if err == nil {
-		newRabbit(r.t, r.admin).take("orders", 1, 30*time.Second)
+		newRabbit(r.t, r.admin).Take("orders", 1, 30*time.Second)
 	}
 
 	return err
@@ -519,7 +506,7 @@ func (r *roleTest) publish(configure func(string) amqp.Config, topic string, mod
 	// A confirmation that never comes: watermill-amqp tells no more than that. Another client says why.
 	if err := publisher.Publish(topic, message.NewMessage("1", []byte("1"))); err != nil {
 		exchange := conf.Exchange.GenerateName(topic)
-		return errors.Join(err, newRabbit(r.t, r.uri).try(func(ch *amqp091.Channel) error {
+		return errors.Join(err, newRabbit(r.t, r.uri).Try(func(ch *amqp091.Channel) error {
 			closed := ch.NotifyClose(make(chan *amqp091.Error, 1))
 			if err := ch.PublishWithContext(r.t.Context(), exchange, topic, false, false, amqp091.Publishing{}); err != nil {
 				return err
@@ -531,7 +518,7 @@ func (r *roleTest) publish(configure func(string) amqp.Config, topic string, mod
 			return <-closed
 		}))
 	}
-	newRabbit(r.t, r.admin).take(conf.Queue.GenerateName(topic), 1, 30*time.Second)
+	newRabbit(r.t, r.admin).Take(conf.Queue.GenerateName(topic), 1, 30*time.Second)
 
 	return nil
 }

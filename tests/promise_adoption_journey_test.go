@@ -199,7 +199,7 @@ func TestP8_Journey(t *testing.T) {
 			plain := plainConfig(uri, test.queueType)
 			plain.Marshaler = test.marshaler
 			broker := newRabbit(t, uri)
-			t.Cleanup(func() { broker.removeProtected(queue) })
+			t.Cleanup(func() { removeProtected(broker, queue) })
 
 			j := &journey{bearsReturns: test.bearsReturns, calls: map[string][]string{}, done: map[string]string{}}
 			retrier := func(who string, policies config.Policies) *service {
@@ -230,7 +230,7 @@ func TestP8_Journey(t *testing.T) {
 			ask := j.publishing(t, plain, queue)
 			healthy := []string{kindOK, kindOK, kindFlaky}
 			ask <- healthy
-			until("messages wait", func() bool { return broker.depth(queue) >= 10 })
+			until("messages wait", func() bool { return broker.Depth(queue) >= 10 })
 
 			stopStock := j.stock(t, plain, queue, stockFirst)
 			stockWorks(stockFirst)
@@ -266,12 +266,12 @@ func TestP8_Journey(t *testing.T) {
 					return done == "" && len(calls) > 0 && calls[0] == policiesOn && !is(id, kindDoomed)
 				})
 
-				return left == 0 && broker.depth(queue+".retry.50ms") == 0
+				return left == 0 && broker.Depth(queue+".retry.50ms") == 0
 			})
 			until("policy off works", func() bool { return j.handledBy(offAgain) >= 10 })
 			if !j.bearsReturns {
 				ask <- nil
-				until("nothing can be returned", func() bool { return j.missing() == 0 && broker.depth(queue) == 0 })
+				until("nothing can be returned", func() bool { return j.missing() == 0 && broker.Depth(queue) == 0 })
 				off2.close()
 			}
 			stopStock = j.stock(t, plain, queue, stockAgain)
@@ -281,9 +281,9 @@ func TestP8_Journey(t *testing.T) {
 
 			ask <- nil
 			until("every message was handled", func() bool { return j.missing() == 0 })
-			until("nothing is left", func() bool { return broker.depth(queue) == 0 })
+			until("nothing is left", func() bool { return broker.Depth(queue) == 0 })
 			stopStock()
-			letters := broker.rest(queue + ".dlq")
+			letters := broker.Drain(queue + ".dlq")
 
 			j.mu.Lock()
 			defer j.mu.Unlock()

@@ -20,6 +20,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -56,7 +57,7 @@ func TestP8_ExistingQueueIsAdopted(t *testing.T) {
 			require.NoError(t, before.Close())
 			require.NoError(t, publisher.Close())
 			broker := newRabbit(t, uri)
-			eventually(t, 10*time.Second, func() bool { return broker.depth(queue) == 2 }, "both wait")
+			eventually(t, 10*time.Second, func() bool { return broker.Depth(queue) == 2 }, "both wait")
 
 			c := setup{URI: uri, Queue: queue, Handler: func(msg *message.Message) error {
 				if msg.UUID == "2" {
@@ -69,8 +70,8 @@ func TestP8_ExistingQueueIsAdopted(t *testing.T) {
 			c.Options.Policies = retries(ms(60)...)
 			svc := start(t, c)
 
-			dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-			assert.Equal(t, "2", uuid(dead))
+			dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+			assert.Equal(t, "2", rabbit.UUID(dead))
 			eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 4 }, "all is handled")
 			assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
 
@@ -113,17 +114,17 @@ func TestP8_PolicyOff(t *testing.T) {
 			for _, v := range s.of("1") {
 				assert.False(t, v.Known, "no attempts are counted")
 			}
-			assert.Equal(t, -1, svc.Broker.depth(svc.dlq()))
+			assert.Equal(t, -1, svc.Broker.Depth(svc.dlq()))
 			for _, delay := range ms(200, 1000) {
-				assert.Equal(t, -1, svc.Broker.depth(svc.retryQueue(delay)))
+				assert.Equal(t, -1, svc.Broker.Depth(svc.retryQueue(delay)))
 			}
-			err := svc.Broker.try(func(ch *amqp091.Channel) error {
+			err := svc.Broker.Try(func(ch *amqp091.Channel) error {
 				return ch.ExchangeDeclarePassive(svc.exchange(), "headers", true, false, false, false, nil)
 			})
 			var missing *amqp091.Error
 			require.ErrorAs(t, err, &missing)
 			assert.Equal(t, amqp091.NotFound, missing.Code)
-			assert.Zero(t, svc.Broker.depth(svc.Queue))
+			assert.Zero(t, svc.Broker.Depth(svc.Queue))
 			assert.Empty(t, svc.Letters())
 		})
 
@@ -138,10 +139,10 @@ func TestP8_PolicyOff(t *testing.T) {
 			require.NoError(t, err)
 			broker := svc.Broker
 			t.Cleanup(func() {
-				broker.remove(plan.RetryExchange, plan.Queue, plan.Queues[0].Name, plan.Queues[1].Name, plan.DeadLetterQueue)
+				broker.Remove(plan.RetryExchange, plan.Queue, plan.Queues[0].Name, plan.Queues[1].Name, plan.DeadLetterQueue)
 			})
 			svc.run()
-			broker.publish(svc.Queue, with("1", amqp091.Table{"n": int64(1)}))
+			broker.Publish(svc.Queue, with("1", amqp091.Table{"n": int64(1)}))
 			eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 2 }, "it fails twice, and is to wait")
 			svc.close()
 			require.Equal(t, 2, svc.Calls.count(), "closed while it waits")
@@ -156,11 +157,11 @@ func TestP8_PolicyOff(t *testing.T) {
 			assert.False(t, v.Known)
 			assert.Equal(t, message.Metadata{"n": "1"}, v.Metadata)
 			assert.Equal(t, "1", v.Payload)
-			eventually(t, 10*time.Second, func() bool { return broker.depth(svc.Queue) == 0 }, "acknowledged")
+			eventually(t, 10*time.Second, func() bool { return broker.Depth(svc.Queue) == 0 }, "acknowledged")
 
 			// What somebody moves back from the dead-letter queue as well.
 			replay := ours(svc.Queue, "-1")
-			broker.publish(svc.Queue, with("2", replay))
+			broker.Publish(svc.Queue, with("2", replay))
 			eventually(t, 10*time.Second, func() bool { return len(s.of("2")) == 1 }, "handled")
 			assert.Empty(t, ownKeys(s.of("2")[0].Metadata))
 			assert.Empty(t, leaving.Logs.with("Processing message failed"))
@@ -194,7 +195,7 @@ func TestP8_OffAndRetriesSideBySide(t *testing.T) {
 		return true
 	}
 	eventually(t, 20*time.Second, done, "every message succeeds somewhere")
-	stays(t, 200*time.Millisecond, func() bool { return svc.Broker.depth(svc.dlq()) == 0 }, "none died")
+	stays(t, 200*time.Millisecond, func() bool { return svc.Broker.Depth(svc.dlq()) == 0 }, "none died")
 	assert.NotZero(t, plain.count())
 	assert.NotZero(t, retrying.count())
 	retried := 0
@@ -272,12 +273,9 @@ func TestP8_Conflicts(t *testing.T) {
 			if test.arguments["x-dead-letter-exchange"] != nil {
 				test.arguments["x-dead-letter-routing-key"] = queue
 			}
-			broker.do(func(ch *amqp091.Channel) error {
-				_, err := ch.QueueDeclare(there, true, false, false, false, test.arguments)
-				return err
-			})
-			t.Cleanup(func() { broker.remove(queue+".retry", queue, queue+".retry.50ms", queue+".dlq") })
-			broker.publish(there, named("kept")...)
+			broker.Declare(there, test.arguments)
+			t.Cleanup(func() { broker.Remove(queue+".retry", queue, queue+".retry.50ms", queue+".dlq") })
+			broker.Publish(there, rabbit.Messages("kept")...)
 
 			err := subscribeFails(t, uri, queue, test.wanted, options)
 			var conflict *topology.ConflictError
@@ -294,7 +292,7 @@ func TestP8_Conflicts(t *testing.T) {
 			require.ErrorAs(t, err, &refused)
 			assert.Equal(t, amqp091.PreconditionFailed, refused.Code)
 
-			broker.take(there, 1, 10*time.Second) // nothing was changed
+			broker.Take(there, 1, 10*time.Second) // nothing was changed
 		})
 	}
 
@@ -302,10 +300,10 @@ func TestP8_Conflicts(t *testing.T) {
 		t.Parallel()
 
 		queue := uniqueName("q")
-		broker.do(func(ch *amqp091.Channel) error {
+		broker.Do(func(ch *amqp091.Channel) error {
 			return ch.ExchangeDeclare(queue+".retry", "direct", true, false, false, false, nil)
 		})
-		t.Cleanup(func() { broker.remove(queue+".retry", queue) })
+		t.Cleanup(func() { broker.Remove(queue+".retry", queue) })
 
 		var conflict *topology.ConflictError
 		require.ErrorAs(t, subscribeFails(t, uri, queue, nil, options), &conflict)
@@ -331,7 +329,7 @@ func TestP8_TopologyAssume(t *testing.T) {
 		subscriber, err := newRetrier(t, conf, options).NewSubscriber()
 		require.NoError(t, err)
 		require.NoError(t, subscriber.SubscribeInitialize(queue), "it has nothing to do")
-		assert.Equal(t, -1, broker.depth(queue))
+		assert.Equal(t, -1, broker.Depth(queue))
 
 		_, err = subscriber.Subscribe(t.Context(), queue)
 		require.ErrorContains(t, err, queue)
@@ -340,7 +338,7 @@ func TestP8_TopologyAssume(t *testing.T) {
 		assert.Equal(t, amqp091.NotFound, missing.Code)
 
 		for _, name := range []string{queue, queue + ".retry.50ms", queue + ".dlq"} {
-			assert.Equal(t, -1, broker.depth(name), name)
+			assert.Equal(t, -1, broker.Depth(name), name)
 		}
 	})
 
@@ -352,7 +350,7 @@ func TestP8_TopologyAssume(t *testing.T) {
 		c := setup{URI: uri, Queue: queue, Options: options, Handler: failing(9)}
 		svc := start(t, c)
 		svc.publish("1")
-		svc.Broker.take(svc.dlq(), 1, 10*time.Second)
+		svc.Broker.Take(svc.dlq(), 1, 10*time.Second)
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
 	})
 }
@@ -362,7 +360,7 @@ func provision(t *testing.T, uri, queue string, options amqpretry.Options) {
 	t.Helper()
 	plan, err := newRetrier(t, amqp.NewDurableQueueConfig(uri), options).Plan(queue)
 	require.NoError(t, err)
-	newRabbit(t, uri).do(func(ch *amqp091.Channel) error {
+	newRabbit(t, uri).Do(func(ch *amqp091.Channel) error {
 		if _, err := ch.QueueDeclare(queue, true, false, false, false, mainQueueArguments("classic")); err != nil {
 			return err
 		}
@@ -430,9 +428,9 @@ func TestP8_Permissions_OwnBroker(t *testing.T) {
 		c.Configure = func(conf *amqp.Config) { conf.Connection.AmqpURI = as("guarded") }
 		svc := start(t, c)
 		svc.publish("1")
-		dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+		dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
-		assert.Equal(t, "exhausted", headerOf(dead, header.Reason))
+		assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
 	})
 }
 

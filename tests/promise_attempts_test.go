@@ -19,6 +19,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -115,7 +116,7 @@ func ours(queue string, count any) amqp091.Table {
 
 // with is a message with more headers.
 func with(id string, headers amqp091.Table) amqp091.Publishing {
-	p := newPublishing(id, id)
+	p := rabbit.Message(id, id)
 	maps.Copy(p.Headers, headers)
 
 	return p
@@ -136,7 +137,7 @@ func TestP4_AttemptFromContext(t *testing.T) {
 
 			before := time.Now()
 			p := with("1", amqp091.Table{"kind": "order", "amount": int64(12), "nested": amqp091.Table{"a": "b"}})
-			svc.Broker.publish(svc.Queue, p)
+			svc.Broker.Publish(svc.Queue, p)
 			eventually(t, 10*time.Second, func() bool { return s.count() == 4 }, "three failures and the success")
 			stays(t, 200*time.Millisecond, func() bool { return s.count() == 4 }, "no further call")
 
@@ -205,7 +206,7 @@ func TestP4_CutConnectionDoesNotCount(t *testing.T) {
 			assert.Equal(t, "failure 1", s.of("1")[2].Attempt.LastError)
 			stays(t, 300*time.Millisecond, func() bool { return s.count() == 3 }, "the failure behind the cut left no copy")
 			assert.Len(t, svc.Logs.with("Message failed"), 1, "and none was reported")
-			assert.Zero(t, svc.Broker.depth(svc.dlq()))
+			assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 		})
 	}
 }
@@ -271,7 +272,7 @@ func TestP4_ShutdownDoesNotCountAndRestartForgetsNothing(t *testing.T) {
 			assert.Equal(t, before.of("1")[1].Attempt.FirstFailure, calls[0].Attempt.FirstFailure)
 			assert.Equal(t, 3, calls[1].Attempt.Number)
 			assert.True(t, calls[1].Attempt.Last)
-			assert.Zero(t, svc.Broker.depth(svc.dlq()))
+			assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 		})
 	}
 }
@@ -291,9 +292,9 @@ func TestP4_RestartWhileWaiting(t *testing.T) {
 
 	c.Queue, c.KeepObjects = svc.Queue, false
 	svc = start(t, c)
-	d := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+	d := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 	assert.Equal(t, []int{2}, svc.Calls.attempts("1"))
-	assert.Equal(t, "2", headerOf(d, header.Attempts))
+	assert.Equal(t, "2", rabbit.Text(d, header.Attempts))
 }
 
 // P4: a nack by somebody who took the message without the middleware is Watermill's plain nack.
@@ -323,7 +324,7 @@ func TestP4_PlainNackDoesNotCount(t *testing.T) {
 				}
 			}
 			require.NoError(t, svc.Sub.Close())
-			assert.Zero(t, svc.Broker.depth(svc.retryQueue(200*time.Millisecond)))
+			assert.Zero(t, svc.Broker.Depth(svc.retryQueue(200*time.Millisecond)))
 			require.NoError(t, svc.Retrier.Close())
 
 			c.Queue = svc.Queue
@@ -363,9 +364,9 @@ func TestP4_CountsAreClamped(t *testing.T) {
 		want[id] = test.attempts
 		messages = append(messages, with(id, ours(svc.Queue, test.count)))
 	}
-	svc.Broker.publish(svc.Queue, messages...)
+	svc.Broker.Publish(svc.Queue, messages...)
 
-	letters := svc.Broker.take(svc.dlq(), len(want), 10*time.Second)
+	letters := svc.Broker.Take(svc.dlq(), len(want), 10*time.Second)
 	for id, attempts := range want {
 		assert.Equal(t, attempts, svc.Calls.attempts(id), id)
 		assert.Equal(t, "exhausted", reasons(letters)[id], id)
@@ -407,7 +408,7 @@ func TestP4_ForgedHeadersAreFresh(t *testing.T) {
 	headers["an unknown version"]["x-death"] = death(svc.retryQueue(200 * time.Millisecond))
 
 	for id, h := range headers {
-		svc.Broker.publish(svc.Queue, with(id, h))
+		svc.Broker.Publish(svc.Queue, with(id, h))
 	}
 	eventually(t, 10*time.Second, func() bool { return s.count() == 2*len(headers) }, "each is called twice: %v", svc.Calls.ids())
 
@@ -420,7 +421,7 @@ func TestP4_ForgedHeadersAreFresh(t *testing.T) {
 		assert.Equal(t, "failure 1", calls[1].Attempt.LastError, id)
 		assert.Empty(t, ownKeys(calls[1].Metadata), id)
 	}
-	assert.Zero(t, svc.Broker.depth(svc.dlq()))
+	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 }
 
 // P4: a handler that passes its input's metadata on, as many do, does not pass the attempts on: not to the next queue,
@@ -453,10 +454,10 @@ func TestP4_CopiedMetadataStartsAnew(t *testing.T) {
 	}
 	svc := start(t, c)
 	t.Cleanup(func() {
-		svc.Broker.remove(next+".retry", next, next+".dlq", next+".retry.50ms", next+".retry.60ms", next+".retry.70ms")
+		svc.Broker.Remove(next+".retry", next, next+".dlq", next+".retry.50ms", next+".retry.60ms", next+".retry.70ms")
 	})
 
-	svc.Broker.publish(svc.Queue, with("in", amqp091.Table{"kind": "order"}))
+	svc.Broker.Publish(svc.Queue, with("in", amqp091.Table{"kind": "order"}))
 	eventually(t, 10*time.Second, func() bool { return len(s.of("out")) == 2 }, "the output fails once, and succeeds")
 
 	require.Len(t, s.of("in"), 3)
@@ -476,11 +477,7 @@ func TestP4_PublisherStripsOurKeys(t *testing.T) {
 
 	uri, queue := brokertest.URI(t), uniqueName("promise")
 	broker := newRabbit(t, uri)
-	broker.do(func(ch *amqp091.Channel) error {
-		_, err := ch.QueueDeclare(queue, true, false, false, false, nil)
-		return err
-	})
-	t.Cleanup(func() { broker.remove("", queue) })
+	broker.Declare(queue, nil)
 
 	publisher, err := amqp.NewPublisher(newRetrier(t, amqp.NewDurableQueueConfig(uri), noOptions()).Config(), watermill.NopLogger{})
 	require.NoError(t, err)
@@ -492,7 +489,7 @@ func TestP4_PublisherStripsOurKeys(t *testing.T) {
 	}
 	require.NoError(t, publisher.Publish(queue, msg))
 
-	d := broker.take(queue, 1, 10*time.Second)[0]
+	d := broker.Take(queue, 1, 10*time.Second)[0]
 	assert.Equal(t, amqp091.Table{
 		amqp.DefaultMessageUUIDHeaderKey: "1", "kind": "order", "amqpretry": "user's", "reason_poisoned": "user's",
 	}, d.Headers)
@@ -511,7 +508,7 @@ type attemptOnWire struct {
 func historyOf(t *testing.T, d amqp091.Delivery) []attemptOnWire {
 	t.Helper()
 	var history []attemptOnWire
-	require.NoError(t, json.Unmarshal([]byte(headerOf(d, header.History)), &history), headerOf(d, header.History))
+	require.NoError(t, json.Unmarshal([]byte(rabbit.Text(d, header.History)), &history), rabbit.Text(d, header.History))
 
 	return history
 }
@@ -547,14 +544,14 @@ func movedBackByHandIsAReplay(t *testing.T, run func(*testing.T, setup) *service
 	c.Options.Policies = retries(ms(60)...)
 	svc := run(t, c)
 
-	svc.Broker.publish(svc.Queue, with("1", amqp091.Table{"kind": "order"}))
-	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-	assert.Equal(t, "2", headerOf(dead, header.Attempts))
-	assert.Empty(t, headerOf(dead, header.Replays))
+	svc.Broker.Publish(svc.Queue, with("1", amqp091.Table{"kind": "order"}))
+	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+	assert.Equal(t, "2", rabbit.Text(dead, header.Attempts))
+	assert.Empty(t, rabbit.Text(dead, header.Replays))
 	require.Contains(t, dead.Headers, "reason_poisoned")
 
-	svc.Broker.publish(svc.Queue, again(dead))
-	deadAgain := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+	svc.Broker.Publish(svc.Queue, again(dead))
+	deadAgain := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 
 	calls := s.of("1")
 	require.Len(t, calls, 4)
@@ -565,9 +562,9 @@ func movedBackByHandIsAReplay(t *testing.T, run func(*testing.T, setup) *service
 		assert.Equal(t, message.Metadata{"kind": "order"}, v.Metadata, "neither our keys nor the poison keys, at call %d", i+1)
 	}
 
-	assert.Equal(t, "1", headerOf(deadAgain, header.Replays))
-	assert.Equal(t, "4", headerOf(deadAgain, header.Attempts), "handler calls over both lives")
-	assert.Equal(t, headerOf(dead, header.FirstFailure), headerOf(deadAgain, header.FirstFailure))
+	assert.Equal(t, "1", rabbit.Text(deadAgain, header.Replays))
+	assert.Equal(t, "4", rabbit.Text(deadAgain, header.Attempts), "handler calls over both lives")
+	assert.Equal(t, rabbit.Text(dead, header.FirstFailure), rabbit.Text(deadAgain, header.FirstFailure))
 	var numbers []int
 	for _, a := range historyOf(t, deadAgain) {
 		numbers = append(numbers, a.Number)
@@ -577,8 +574,8 @@ func movedBackByHandIsAReplay(t *testing.T, run func(*testing.T, setup) *service
 	earlier[1].Reason = string(retry.ReasonExhausted) // why it has died
 	assert.Equal(t, earlier, historyOf(t, deadAgain)[:2])
 
-	svc.Broker.publish(svc.Queue, again(deadAgain))
-	assert.Equal(t, "2", headerOf(svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0], header.Replays))
+	svc.Broker.Publish(svc.Queue, again(deadAgain))
+	assert.Equal(t, "2", rabbit.Text(svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0], header.Replays))
 }
 
 // P4: what a publisher has put under Watermill's poison keys is his, but on a dead letter it tells of an earlier death.
@@ -592,7 +589,7 @@ func TestP4_PoisonKeysAreDroppedOnAReplayOnly(t *testing.T) {
 	poisoned := amqp091.Table{"reason_poisoned": "earlier", "topic_poisoned": "earlier"}
 	replay := ours(svc.Queue, "-1")
 	maps.Copy(replay, poisoned)
-	svc.Broker.publish(svc.Queue, with("user's", poisoned), with("replay", replay))
+	svc.Broker.Publish(svc.Queue, with("user's", poisoned), with("replay", replay))
 	eventually(t, 10*time.Second, func() bool { return s.count() == 4 }, "both fail once")
 
 	assert.Equal(t, message.Metadata{"reason_poisoned": "earlier", "topic_poisoned": "earlier"}, s.of("user's")[1].Metadata)
@@ -617,7 +614,7 @@ func TestP4_AnotherPolicyContinuesTheCount(t *testing.T) {
 	c.KeepObjects = false
 	c.Options.Policies = retries(ms(50, 60)...)
 	svc = start(t, c)
-	t.Cleanup(func() { svc.Broker.remove("", svc.Queue+".retry.1s.classic") })
-	svc.Broker.take(svc.dlq(), 1, 10*time.Second)
+	t.Cleanup(func() { svc.Broker.Remove("", svc.Queue+".retry.1s.classic") })
+	svc.Broker.Take(svc.dlq(), 1, 10*time.Second)
 	assert.Equal(t, []int{2, 3}, svc.Calls.attempts("1"))
 }

@@ -77,7 +77,7 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 				first.publish(ids[n:]...)
 			}
 			first.close() // while some of its messages wait
-			waiting := second.Broker.depth(first.retryQueue(1200 * time.Millisecond))
+			waiting := second.Broker.Depth(first.retryQueue(1200 * time.Millisecond))
 
 			letters := doomed(ids)
 			dead := func() int { return first.deadLettered() + second.deadLettered() }
@@ -95,15 +95,15 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 				60*time.Second, 200*time.Millisecond, "every message ends")
 			second.close()
 
-			found := second.Broker.rest(second.dlq())
+			found := second.Broker.Drain(second.dlq())
 			assert.Len(t, found, len(letters), "dead letters")
 			assert.Equal(t, letters, reasons(found))
-			assert.Empty(t, second.Broker.rest(second.Queue), "nothing is left in the main queue")
+			assert.Empty(t, second.Broker.Drain(second.Queue), "nothing is left in the main queue")
 			for _, svc := range []*service{first, second} {
 				plan, err := svc.Retrier.Plan(svc.Queue)
 				require.NoError(t, err)
 				for _, q := range plan.Queues {
-					assert.Empty(t, second.Broker.rest(q.Name), q.Name)
+					assert.Empty(t, second.Broker.Drain(q.Name), q.Name)
 				}
 			}
 			s.requireAttemptsInOrder(t, ids)

@@ -8,13 +8,13 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
@@ -63,14 +63,14 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 				})
 				svc.publish(append([]string{fate}, numbered("prefetched", 9)...)...)
 				closesWithin(t, 5*time.Second, running, "the handler runs")
-				eventually(t, 5*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 0 }, "the rest is prefetched")
+				eventually(t, 5*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "the rest is prefetched")
 
 				closed := make(chan struct{})
 				go func() {
 					defer close(closed)
 					svc.close()
 				}()
-				eventually(t, 2*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 9 }, "prefetched messages go back at once")
+				eventually(t, 2*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 9 }, "prefetched messages go back at once")
 				select {
 				case <-closed:
 					t.Fatal("closed before the handler has finished")
@@ -80,20 +80,20 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 				closesWithin(t, 2*time.Second, closed, "close ends with the handler")
 
 				stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 1 }, "a handler is called after the close")
-				back := svc.Broker.take(svc.Queue, 9, 5*time.Second)
+				back := svc.Broker.Take(svc.Queue, 9, 5*time.Second)
 				for _, d := range back {
-					assert.NotEqual(t, fate, uuid(d))
+					assert.NotEqual(t, fate, rabbit.UUID(d))
 					if count, counted := d.Headers["x-delivery-count"].(int64); counted && countsFailuresOnly(t) {
 						assert.Zero(t, count, "the broker counts the prefetched as failed")
 					}
 				}
-				assert.Zero(t, svc.Broker.depth(svc.Queue), "the handled message is acknowledged")
+				assert.Zero(t, svc.Broker.Depth(svc.Queue), "the handled message is acknowledged")
 				if fate == "ok" {
-					assert.Zero(t, svc.Broker.depth(svc.retryQueue(time.Hour)))
+					assert.Zero(t, svc.Broker.Depth(svc.retryQueue(time.Hour)))
 					return
 				}
-				retry := svc.Broker.take(svc.retryQueue(time.Hour), 1, 5*time.Second)[0]
-				assert.Equal(t, "1", headerOf(retry, header.Count), "the failure is counted")
+				retry := svc.Broker.Take(svc.retryQueue(time.Hour), 1, 5*time.Second)[0]
+				assert.Equal(t, "1", rabbit.Text(retry, header.Count), "the failure is counted")
 			})
 		}
 	}
@@ -103,12 +103,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 // raises.
 func countsFailuresOnly(t *testing.T) bool {
 	t.Helper()
-	conn, err := amqp091.Dial(brokertest.URI(t))
-	require.NoError(t, err)
-	defer conn.Close()
-	version, _ := conn.Properties["version"].(string)
-
-	return version >= "4.3"
+	return newRabbit(t, brokertest.URI(t)).AtLeast(4, 3)
 }
 
 // A handler that does not finish in time: its context ends, its message goes back, and the close does not wait for it.
@@ -136,7 +131,7 @@ func TestCloseDoesNotWaitForever(t *testing.T) {
 	require.NoError(t, svc.Retrier.Close())
 	assert.InDelta(t, 0.5, time.Since(began).Seconds(), 0.45, "seconds to close")
 	require.Error(t, <-cause)
-	eventually(t, 2*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 1 }, "the message goes back")
+	eventually(t, 2*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 1 }, "the message goes back")
 	close(goOn)
 }
 
@@ -159,8 +154,8 @@ func TestCloseWhileHeld(t *testing.T) {
 			eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 23 && len(svc.Held()) > 0 }, "all are held")
 
 			assert.Less(t, svc.close(), time.Second+3*time.Second)
-			eventually(t, 5*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 3 }, "they are in their queue")
-			assert.Zero(t, svc.Broker.depth(svc.retryQueue(time.Hour)))
+			eventually(t, 5*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 3 }, "they are in their queue")
+			assert.Zero(t, svc.Broker.Depth(svc.retryQueue(time.Hour)))
 			assert.Equal(t, 23, svc.Calls.count())
 		})
 	}
@@ -186,8 +181,8 @@ func TestCloseWaitsForForwards(t *testing.T) {
 	eventually(t, 2*time.Second, func() bool { return len(svc.Logs.with("Closing router")) > 0 }, "the close has begun")
 	network.allow(forwarder)
 	closesWithin(t, 5*time.Second, closed, "the close ends when the copies are stored")
-	assert.Equal(t, 3, svc.Broker.depth(svc.retryQueue(time.Hour)))
-	assert.Empty(t, svc.Broker.rest(svc.Queue), "all acknowledged")
+	assert.Equal(t, 3, svc.Broker.Depth(svc.retryQueue(time.Hour)))
+	assert.Empty(t, svc.Broker.Drain(svc.Queue), "all acknowledged")
 }
 
 // Everything that closes may be called again, and at the same time.
@@ -219,12 +214,12 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 		defer close(closed)
 		all.Wait()
 	}()
-	eventually(t, 2*time.Second, func() bool { return svc.Broker.consumers(svc.Queue) == 0 }, "the close has begun")
+	eventually(t, 2*time.Second, func() bool { return svc.Broker.Consumers(svc.Queue) == 0 }, "the close has begun")
 	close(goOn)
 	closesWithin(t, 3*time.Second, closed, "all of them end")
 	require.NoError(t, svc.Retrier.Close())
 	require.NoError(t, svc.Sub.Close())
-	assert.Zero(t, svc.Broker.depth(svc.Queue))
+	assert.Zero(t, svc.Broker.Depth(svc.Queue))
 
 	_, err := svc.Retrier.NewSubscriber()
 	require.Error(t, err, "a closed retrier has no subscribers")
@@ -245,10 +240,10 @@ func TestCloseBySubscribeContext(t *testing.T) {
 	require.NoError(t, err)
 	svc.publish(numbered("message", 5)...)
 	msg := <-messages
-	eventually(t, 5*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 0 }, "the rest is prefetched")
+	eventually(t, 5*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "the rest is prefetched")
 
 	cancel()
-	eventually(t, 2*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 4 }, "the rest goes back")
+	eventually(t, 2*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 4 }, "the rest goes back")
 	assert.NoError(t, msg.Context().Err(), "the message in hand is not taken away")
 	msg.Ack()
 	select {
@@ -257,8 +252,8 @@ func TestCloseBySubscribeContext(t *testing.T) {
 	case <-time.After(2 * time.Second):
 		t.Fatal("the channel of messages is not closed")
 	}
-	stays(t, 300*time.Millisecond, func() bool { return svc.Broker.depth(svc.Queue) == 4 }, "the message in hand is acknowledged")
-	assert.Equal(t, 0, svc.Broker.consumers(svc.Queue))
+	stays(t, 300*time.Millisecond, func() bool { return svc.Broker.Depth(svc.Queue) == 4 }, "the message in hand is acknowledged")
+	assert.Equal(t, 0, svc.Broker.Consumers(svc.Queue))
 
 	again, err := svc.Sub.Subscribe(context.Background(), svc.Queue)
 	require.NoError(t, err, "the subscriber itself is still open")
@@ -321,12 +316,12 @@ func TestCloseWithoutABroker_OwnBroker(t *testing.T) {
 			never := services[1]
 			assert.Len(t, never.Calls.of("never"), 1)
 			eventually(t, 15*time.Second, func() bool {
-				return never.Broker.depth(never.Queue)+never.Broker.depth(never.dlq()) >= 2
+				return never.Broker.Depth(never.Queue)+never.Broker.Depth(never.dlq()) >= 2
 			}, "both messages are there")
 			found := map[string]bool{}
 			for _, queue := range []string{never.Queue, never.dlq()} {
-				for _, d := range never.Broker.rest(queue) {
-					found[uuid(d)] = true
+				for _, d := range never.Broker.Drain(queue) {
+					found[rabbit.UUID(d)] = true
 				}
 			}
 			assert.Equal(t, map[string]bool{"never": true, "prefetched": true}, found)

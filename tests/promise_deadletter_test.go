@@ -18,6 +18,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -44,11 +45,11 @@ func requireReadable(t *testing.T, d amqp091.Delivery) {
 	for key, value := range d.Headers {
 		if header.IsOwn(key) || header.IsPoison(key) {
 			require.IsType(t, "", value, key)
-			require.True(t, utf8.ValidString(headerOf(d, key)), "%s: %q", key, value)
+			require.True(t, utf8.ValidString(rabbit.Text(d, key)), "%s: %q", key, value)
 		}
 	}
-	require.LessOrEqual(t, len(headerOf(d, header.Error)), 2<<10)
-	require.LessOrEqual(t, len(headerOf(d, header.ErrorType)), 256)
+	require.LessOrEqual(t, len(rabbit.Text(d, header.Error)), 2<<10)
+	require.LessOrEqual(t, len(rabbit.Text(d, header.ErrorType)), 256)
 	require.LessOrEqual(t, added(d), 16<<10)
 }
 
@@ -72,7 +73,7 @@ func TestP9_DeadLetterExplainsItself(t *testing.T) {
 
 			before := time.Now().Add(-time.Millisecond)
 			svc.publish("1")
-			dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+			dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 			after := time.Now()
 			requireReadable(t, dead)
 
@@ -89,12 +90,12 @@ func TestP9_DeadLetterExplainsItself(t *testing.T) {
 				routermiddleware.PoisonedHandlerKey:    "pack-orders",
 				routermiddleware.PoisonedSubscriberKey: "amqpretry.Subscriber",
 			} {
-				assert.Equal(t, want, headerOf(dead, key), key)
+				assert.Equal(t, want, rabbit.Text(dead, key), key)
 			}
 			for _, key := range []string{header.Exchange, header.RoutingKey} {
 				assert.Contains(t, dead.Headers, key)
 			}
-			assert.NotEmpty(t, headerOf(dead, header.ID))
+			assert.NotEmpty(t, rabbit.Text(dead, header.ID))
 
 			history := historyOf(t, dead)
 			require.Len(t, history, 3)
@@ -106,15 +107,15 @@ func TestP9_DeadLetterExplainsItself(t *testing.T) {
 				assert.Equal(t, "*tests.orderError", a.Type)
 				assert.WithinRange(t, a.At, calls[i].At.Add(-2*time.Millisecond), calls[i].At.Add(90*time.Millisecond))
 			}
-			first, err := time.Parse(time.RFC3339, headerOf(dead, header.FirstFailure))
+			first, err := time.Parse(time.RFC3339, rabbit.Text(dead, header.FirstFailure))
 			require.NoError(t, err)
-			last, err := time.Parse(time.RFC3339, headerOf(dead, header.LastFailure))
+			last, err := time.Parse(time.RFC3339, rabbit.Text(dead, header.LastFailure))
 			require.NoError(t, err)
 			assert.Equal(t, history[0].At, first)
 			assert.Equal(t, history[2].At, last)
 			assert.WithinRange(t, first, before, after)
 			assert.Greater(t, last.Sub(first), 215*time.Millisecond)
-			assert.True(t, strings.HasSuffix(headerOf(dead, header.FirstFailure), "Z"), "UTC")
+			assert.True(t, strings.HasSuffix(rabbit.Text(dead, header.FirstFailure), "Z"), "UTC")
 
 			require.Len(t, svc.Letters(), 1)
 			letter := svc.Letters()[0]
@@ -125,7 +126,7 @@ func TestP9_DeadLetterExplainsItself(t *testing.T) {
 			assert.Equal(t, 3, letter.Calls)
 			assert.Equal(t, []string{svc.Queue, svc.Queue, "pack-orders"}, []string{letter.Queue, letter.Topic, letter.Handler})
 			svc.close()
-			assert.Empty(t, svc.Broker.rest(svc.Queue))
+			assert.Empty(t, svc.Broker.Drain(svc.Queue))
 		})
 	}
 }
@@ -140,15 +141,15 @@ func TestP9_HistoryIsBounded(t *testing.T) {
 	svc := start(t, c)
 	svc.publish("1")
 
-	dead := svc.Broker.take(svc.dlq(), 1, 20*time.Second)[0]
+	dead := svc.Broker.Take(svc.dlq(), 1, 20*time.Second)[0]
 	var numbers []int
 	for _, a := range historyOf(t, dead) {
 		numbers = append(numbers, a.Number)
 		assert.Equal(t, fmt.Sprintf("failure %d", a.Number), a.Error)
 	}
 	assert.Equal(t, []int{1, 7, 8, 9, 10, 11, 12, 13, 14, 15}, numbers)
-	assert.Equal(t, "15", headerOf(dead, header.Attempts))
-	assert.Equal(t, "failure 15", headerOf(dead, header.Error))
+	assert.Equal(t, "15", rabbit.Text(dead, header.Attempts))
+	assert.Equal(t, "failure 15", rabbit.Text(dead, header.Error))
 }
 
 type panickyError struct{ text *string }
@@ -193,29 +194,29 @@ func TestP9_ErrorTexts(t *testing.T) {
 	svc.publish(ids...)
 
 	letters := map[string]amqp091.Delivery{}
-	for _, d := range svc.Broker.take(svc.dlq(), len(ids), 20*time.Second) {
-		letters[uuid(d)] = d
+	for _, d := range svc.Broker.Take(svc.dlq(), len(ids), 20*time.Second) {
+		letters[rabbit.UUID(d)] = d
 		requireReadable(t, d)
-		assert.Equal(t, "exhausted", headerOf(d, header.Reason), uuid(d))
-		assert.Equal(t, "12", headerOf(d, header.Attempts), uuid(d))
-		assert.Equal(t, 12, svc.Calls.ids()[uuid(d)], uuid(d))
-		assert.NotEmpty(t, headerOf(d, header.ErrorType), uuid(d))
-		assert.NotEmpty(t, historyOf(t, d), uuid(d))
+		assert.Equal(t, "exhausted", rabbit.Text(d, header.Reason), rabbit.UUID(d))
+		assert.Equal(t, "12", rabbit.Text(d, header.Attempts), rabbit.UUID(d))
+		assert.Equal(t, 12, svc.Calls.ids()[rabbit.UUID(d)], rabbit.UUID(d))
+		assert.NotEmpty(t, rabbit.Text(d, header.ErrorType), rabbit.UUID(d))
+		assert.NotEmpty(t, historyOf(t, d), rabbit.UUID(d))
 		assert.Equal(t, 1, historyOf(t, d)[0].Number, "the first is kept")
-		assert.Equal(t, uuid(d), string(d.Body))
+		assert.Equal(t, rabbit.UUID(d), string(d.Body))
 	}
 	require.Len(t, letters, len(ids))
 
-	text := headerOf(letters["long"], header.Error)
+	text := rabbit.Text(letters["long"], header.Error)
 	assert.Greater(t, len(text), 2<<10-10, "as much as there is room for")
 	assert.True(t, strings.HasPrefix(mib, strings.TrimSuffix(text, "…")))
 	assert.True(t, strings.HasSuffix(text, "…"), "cut visibly")
-	assert.Equal(t, text, headerOf(letters["long"], "reason_poisoned"))
+	assert.Equal(t, text, rabbit.Text(letters["long"], "reason_poisoned"))
 	assert.Len(t, historyOf(t, letters["long"]), 10)
-	assert.Equal(t, "caf\uFFFD \uFFFD end", headerOf(letters["invalid"], header.Error))
+	assert.Equal(t, "caf\uFFFD \uFFFD end", rabbit.Text(letters["invalid"], header.Error))
 	for _, id := range []string{"panics", "panics when nil"} {
-		assert.Contains(t, headerOf(letters[id], header.Error), "panicked", id)
-		assert.Equal(t, "*tests.panickyError", headerOf(letters[id], header.ErrorType), id)
+		assert.Contains(t, rabbit.Text(letters[id], header.Error), "panicked", id)
+		assert.Equal(t, "*tests.panickyError", rabbit.Text(letters[id], header.ErrorType), id)
 	}
 	assert.Empty(t, svc.Logs.with("Connection to RabbitMQ lost"))
 	assert.Len(t, svc.Letters(), len(ids))
@@ -249,16 +250,16 @@ func TestP9_TooLarge(t *testing.T) {
 	narrow := with("narrow", amqp091.Table{"big": strings.Repeat("b", frame-3400)})
 
 	svc.publish("healthy")
-	svc.Broker.publish(svc.Queue, one, many, nested, narrow)
+	svc.Broker.Publish(svc.Queue, one, many, nested, narrow)
 	svc.publish("ordinary")
 
 	letters := map[string]amqp091.Delivery{}
-	for _, d := range svc.Broker.take(svc.dlq(), 5, 20*time.Second) {
-		letters[uuid(d)] = d
+	for _, d := range svc.Broker.Take(svc.dlq(), 5, 20*time.Second) {
+		letters[rabbit.UUID(d)] = d
 		requireReadable(t, d)
-		assert.Equal(t, uuid(d), string(d.Body))
+		assert.Equal(t, rabbit.UUID(d), string(d.Body))
 		for _, key := range []string{header.Version, header.Queue, header.FirstFailure, header.LastFailure, header.Attempts} {
-			assert.NotEmpty(t, headerOf(d, key), "%s: %s", uuid(d), key)
+			assert.NotEmpty(t, rabbit.Text(d, key), "%s: %s", rabbit.UUID(d), key)
 		}
 	}
 	assert.Equal(t, map[string]string{
@@ -267,16 +268,16 @@ func TestP9_TooLarge(t *testing.T) {
 	assert.Equal(t, map[string]int{"healthy": 1, "one": 1, "many": 1, "nested": 1, "narrow": 3, "ordinary": 3}, svc.Calls.ids())
 
 	d := letters["one"]
-	assert.Equal(t, "big", headerOf(d, header.Removed))
+	assert.Equal(t, "big", rabbit.Text(d, header.Removed))
 	assert.NotContains(t, d.Headers, "big")
 	assert.Equal(t, "kept", d.Headers["small"])
 	assert.Equal(t, int64(4), d.Headers["n"])
 	assert.Equal(t, "kept", d.CorrelationId)
-	assert.Contains(t, headerOf(d, header.Error), "it fails: why?")
+	assert.Contains(t, rabbit.Text(d, header.Error), "it fails: why?")
 	assert.Len(t, historyOf(t, d), 1)
 
 	d = letters["many"]
-	removed := strings.Split(headerOf(d, header.Removed), ", ")
+	removed := strings.Split(rabbit.Text(d, header.Removed), ", ")
 	assert.Less(t, len(removed), 40, "no more than is needed")
 	kept := theirs(t, d, true)
 	assert.Len(t, kept, 617-len(removed))
@@ -285,19 +286,19 @@ func TestP9_TooLarge(t *testing.T) {
 		assert.NotContains(t, kept, key)
 	}
 
-	assert.Equal(t, "list", headerOf(letters["nested"], header.Removed))
+	assert.Equal(t, "list", rabbit.Text(letters["nested"], header.Removed))
 	assert.Equal(t, "kept", letters["nested"].Headers["small"])
 
 	d = letters["narrow"]
 	assert.Len(t, d.Headers["big"], frame-3400, "ours give way, not the publisher's")
 	assert.NotContains(t, d.Headers, header.Removed)
-	assert.Equal(t, "3", headerOf(d, header.Attempts))
+	assert.Equal(t, "3", rabbit.Text(d, header.Attempts))
 
 	assert.Equal(t, 1, proxy.dialled(forwarder), "the connection for copies was never lost")
 	assert.Equal(t, 1, proxy.dialled(subscriber))
 	require.Len(t, svc.Letters(), 5)
 	for _, letter := range svc.Letters() {
-		assert.Equal(t, headerOf(letters[letter.Message.UUID], header.Reason), string(letter.Verdict.Reason))
+		assert.Equal(t, rabbit.Text(letters[letter.Message.UUID], header.Reason), string(letter.Verdict.Reason))
 	}
 }
 
@@ -317,7 +318,7 @@ func TestP9_NoSizeBreaksAConnection(t *testing.T) {
 	var rooms []int
 	for room := 200; room <= 4400; room += 150 {
 		rooms = append(rooms, room)
-		svc.Broker.publish(svc.Queue, with(fmt.Sprint(room), amqp091.Table{"big": strings.Repeat("b", frame-room)}))
+		svc.Broker.Publish(svc.Queue, with(fmt.Sprint(room), amqp091.Table{"big": strings.Repeat("b", frame-room)}))
 	}
 
 	eventually(t, 30*time.Second, func() bool { return len(svc.Letters()) == len(rooms) || proxy.dialled(subscriber) > 1 }, "all end")
@@ -325,7 +326,7 @@ func TestP9_NoSizeBreaksAConnection(t *testing.T) {
 	require.Equal(t, 1, proxy.dialled(forwarder), "a copy was too large for its frame")
 
 	for range 2 { // looking at dead letters must not become impossible by looking
-		svc.Broker.do(func(ch *amqp091.Channel) error {
+		svc.Broker.Do(func(ch *amqp091.Channel) error {
 			for {
 				if _, ok, err := ch.Get(svc.dlq(), false); err != nil || !ok {
 					return err
@@ -333,7 +334,7 @@ func TestP9_NoSizeBreaksAConnection(t *testing.T) {
 			}
 		})
 	}
-	found := reasons(svc.Broker.take(svc.dlq(), len(rooms), 10*time.Second))
+	found := reasons(svc.Broker.Take(svc.dlq(), len(rooms), 10*time.Second))
 	calls, last := svc.Calls.ids(), "too-large"
 	for _, room := range rooms {
 		reason, id := found[fmt.Sprint(room)], fmt.Sprint(room)
@@ -366,12 +367,12 @@ func TestP9_Redaction(t *testing.T) {
 	svc := start(t, c)
 	svc.publish("error", "panic", "undecodable")
 
-	for _, d := range svc.Broker.take(svc.dlq(), 3, 10*time.Second) {
+	for _, d := range svc.Broker.Take(svc.dlq(), 3, 10*time.Second) {
 		for key, value := range d.Headers {
 			assert.NotContains(t, fmt.Sprint(value), secret, key)
 		}
 		for _, key := range []string{header.Error, "reason_poisoned"} {
-			assert.Contains(t, headerOf(d, key), "password [redacted]", "%s: %s", uuid(d), key)
+			assert.Contains(t, rabbit.Text(d, key), "password [redacted]", "%s: %s", rabbit.UUID(d), key)
 		}
 		for _, a := range historyOf(t, d) {
 			assert.Contains(t, a.Error, "password [redacted]")
@@ -409,9 +410,9 @@ func TestP9_PanickingHooks(t *testing.T) {
 	c.Options.ErrorText = func(error) string { panic("hook's bug") }
 	svc := start(t, c)
 	svc.publish("1")
-	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-	assert.Equal(t, "exhausted", headerOf(dead, header.Reason))
-	assert.Contains(t, headerOf(dead, header.Error), "panicked")
+	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+	assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
+	assert.Contains(t, rabbit.Text(dead, header.Error), "panicked")
 }
 
 // P9: a panic is a failure like any other, its stack is shown on request only.
@@ -428,15 +429,15 @@ func TestP9_PanicStacks(t *testing.T) {
 			svc := start(t, c)
 			svc.publish("1")
 
-			dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+			dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 			requireReadable(t, dead)
-			assert.Equal(t, "panic", headerOf(dead, header.Reason))
-			assert.Equal(t, "2", headerOf(dead, header.Attempts))
-			assert.Contains(t, headerOf(dead, header.Error), "out of boxes")
-			assert.Equal(t, "*retry.PanicError", headerOf(dead, header.ErrorType))
+			assert.Equal(t, "panic", rabbit.Text(dead, header.Reason))
+			assert.Equal(t, "2", rabbit.Text(dead, header.Attempts))
+			assert.Contains(t, rabbit.Text(dead, header.Error), "out of boxes")
+			assert.Equal(t, "*retry.PanicError", rabbit.Text(dead, header.ErrorType))
 			assert.Equal(t, "panic", historyOf(t, dead)[0].Reason)
 			for _, key := range []string{header.Error, header.History, "reason_poisoned"} {
-				assert.Equal(t, stacks, strings.Contains(headerOf(dead, key), "goroutine"), key)
+				assert.Equal(t, stacks, strings.Contains(rabbit.Text(dead, key), "goroutine"), key)
 			}
 			logged := false
 			for _, entry := range svc.Logs.All() {
@@ -480,9 +481,9 @@ func TestP9_ErrorsDecide(t *testing.T) {
 	svc := start(t, c)
 	svc.publish("permanent", "wrapped permanent", "not retryable", "retryable", "panic with permanent", "drop", "other")
 
-	letters := svc.Broker.take(svc.dlq(), 6, 10*time.Second)
-	eventually(t, 10*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 0 && svc.Calls.count() == 9 }, "all handled")
-	stays(t, 150*time.Millisecond, func() bool { return svc.Calls.count() == 9 && svc.Broker.depth(svc.dlq()) == 0 }, "no more")
+	letters := svc.Broker.Take(svc.dlq(), 6, 10*time.Second)
+	eventually(t, 10*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 0 && svc.Calls.count() == 9 }, "all handled")
+	stays(t, 150*time.Millisecond, func() bool { return svc.Calls.count() == 9 && svc.Broker.Depth(svc.dlq()) == 0 }, "no more")
 	assert.Equal(t, map[string]string{
 		"permanent": "permanent", "wrapped permanent": "permanent", "not retryable": "permanent", "panic with permanent": "permanent",
 		"retryable": "exhausted", "other": "exhausted",
@@ -492,12 +493,12 @@ func TestP9_ErrorsDecide(t *testing.T) {
 	}, svc.Calls.ids())
 
 	for _, d := range letters {
-		switch uuid(d) {
+		switch rabbit.UUID(d) {
 		case "permanent", "wrapped permanent", "other":
-			assert.Equal(t, "*tests.orderError", headerOf(d, header.ErrorType), "%s: the cause, not the mark", uuid(d))
-			assert.Contains(t, headerOf(d, header.Error), "order 7 is lost")
+			assert.Equal(t, "*tests.orderError", rabbit.Text(d, header.ErrorType), "%s: the cause, not the mark", rabbit.UUID(d))
+			assert.Contains(t, rabbit.Text(d, header.Error), "order 7 is lost")
 		case "not retryable":
-			assert.Equal(t, "tests.hopeless", headerOf(d, header.ErrorType))
+			assert.Equal(t, "tests.hopeless", rabbit.Text(d, header.ErrorType))
 		}
 	}
 	dropped := svc.Logs.with("dropped")
@@ -507,7 +508,7 @@ func TestP9_ErrorsDecide(t *testing.T) {
 
 	svc.close()
 	for _, queue := range []string{svc.Queue, svc.retryQueue(30 * time.Millisecond)} {
-		assert.Zero(t, svc.Broker.depth(queue), "the dropped one is gone")
+		assert.Zero(t, svc.Broker.Depth(queue), "the dropped one is gone")
 	}
 }
 
@@ -541,18 +542,18 @@ func TestP9_PoisonAlone(t *testing.T) {
 			svc := start(t, c)
 			svc.publish("error", "panic")
 
-			letters := svc.Broker.take(svc.dlq(), 2, 10*time.Second)
+			letters := svc.Broker.Take(svc.dlq(), 2, 10*time.Second)
 			assert.Equal(t, map[string]string{"error": "exhausted", "panic": "panic"}, reasons(letters))
 			assert.Equal(t, map[string]int{"error": 1, "panic": 1}, svc.Calls.ids())
 			for _, d := range letters {
-				assert.Equal(t, "1", headerOf(d, header.Attempts))
-				assert.Equal(t, "once", headerOf(d, header.Handler))
-				assert.Equal(t, "once", headerOf(d, "handler_poisoned"))
-				assert.Equal(t, "-1", headerOf(d, header.Count))
+				assert.Equal(t, "1", rabbit.Text(d, header.Attempts))
+				assert.Equal(t, "once", rabbit.Text(d, header.Handler))
+				assert.Equal(t, "once", rabbit.Text(d, "handler_poisoned"))
+				assert.Equal(t, "-1", rabbit.Text(d, header.Count))
 				assert.Len(t, historyOf(t, d), 1)
 			}
 			require.Len(t, svc.Letters(), 2)
-			assert.Zero(t, svc.Broker.depth(svc.Queue))
+			assert.Zero(t, svc.Broker.Depth(svc.Queue))
 		})
 	}
 }
@@ -580,13 +581,13 @@ func TestP9_TheEventComesAfterIt(t *testing.T) {
 					return
 				}
 				found := false
-				_ = broker.try(func(ch *amqp091.Channel) error { // closing the channel puts back what was taken
+				_ = broker.Try(func(ch *amqp091.Channel) error { // closing the channel puts back what was taken
 					for {
 						d, ok, err := ch.Get(queue+".dlq", false)
 						if err != nil || !ok {
 							return err
 						}
-						found = found || uuid(d) == l.Message.UUID
+						found = found || rabbit.UUID(d) == l.Message.UUID
 					}
 				})
 
@@ -601,7 +602,7 @@ func TestP9_TheEventComesAfterIt(t *testing.T) {
 			runOwn(t, retrier, queue, stock, failing(9))
 			ids := []string{"1", "2", "3"}
 			for _, id := range ids { // one at a time: each looks at all that lies there
-				broker.publish(queue, named(id)...)
+				broker.Publish(queue, rabbit.Messages(id)...)
 				eventually(t, 10*time.Second, func() bool { mu.Lock(); defer mu.Unlock(); return len(there[id]) > 0 }, "the alarm")
 			}
 			stays(t, 200*time.Millisecond, func() bool { mu.Lock(); defer mu.Unlock(); return len(there) == 3 }, "no further alarm")
@@ -609,7 +610,7 @@ func TestP9_TheEventComesAfterIt(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 			assert.Equal(t, map[string][]bool{"1": {true}, "2": {true}, "3": {true}}, there)
-			assert.Equal(t, 3, broker.depth(queue+".dlq"))
+			assert.Equal(t, 3, broker.Depth(queue+".dlq"))
 		})
 	}
 }
@@ -643,6 +644,6 @@ func runOwn(t *testing.T, retrier ownRetrier, queue string, stock bool, handler 
 		for _, q := range plan.Queues {
 			queues = append(queues, q.Name)
 		}
-		broker.remove(plan.RetryExchange, queues...)
+		broker.Remove(plan.RetryExchange, queues...)
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -45,31 +46,31 @@ func TestP10_Deadline(t *testing.T) {
 	}{
 		"max age": {
 			expiring(func(p *config.Policy) { p.MaxAge = 700 * time.Millisecond }),
-			func() amqp091.Publishing { return newPublishing("1", "x") }, 700 * time.Millisecond, 4,
+			func() amqp091.Publishing { return rabbit.Message("1", "x") }, 700 * time.Millisecond, 4,
 		},
 		"expiration": {
 			expiring(func(*config.Policy) {}),
-			func() amqp091.Publishing { return expires(newPublishing("1", "x"), "700") }, 700 * time.Millisecond, 4,
+			func() amqp091.Publishing { return expires(rabbit.Message("1", "x"), "700") }, 700 * time.Millisecond, 4,
 		},
 		"the earlier of both": {
 			expiring(func(p *config.Policy) { p.MaxAge = time.Hour }),
-			func() amqp091.Publishing { return expires(newPublishing("1", "x"), "500") }, 500 * time.Millisecond, 3,
+			func() amqp091.Publishing { return expires(rabbit.Message("1", "x"), "500") }, 500 * time.Millisecond, 3,
 		},
 		"max age, from the timestamp": {
 			expiring(func(p *config.Policy) { p.MaxAge = 61200 * time.Millisecond }),
-			func() amqp091.Publishing { return aged(newPublishing("1", "x"), time.Minute) }, 2200 * time.Millisecond, 11,
+			func() amqp091.Publishing { return aged(rabbit.Message("1", "x"), time.Minute) }, 2200 * time.Millisecond, 11,
 		},
 		"a timestamp of the future": {
 			expiring(func(p *config.Policy) { p.MaxAge = 500 * time.Millisecond }),
-			func() amqp091.Publishing { return aged(newPublishing("1", "x"), -time.Hour) }, 500 * time.Millisecond, 3,
+			func() amqp091.Publishing { return aged(rabbit.Message("1", "x"), -time.Hour) }, 500 * time.Millisecond, 3,
 		},
 		"a timestamp that the expiration contradicts": {
 			expiring(func(*config.Policy) {}),
-			func() amqp091.Publishing { return expires(aged(newPublishing("1", "x"), time.Hour), "500") }, 500 * time.Millisecond, 3,
+			func() amqp091.Publishing { return expires(aged(rabbit.Message("1", "x"), time.Hour), "500") }, 500 * time.Millisecond, 3,
 		},
 		"too old before its first handler": {
 			expiring(func(p *config.Policy) { p.MaxAge = time.Minute }),
-			func() amqp091.Publishing { return aged(newPublishing("1", "x"), time.Hour) }, 0, 0,
+			func() amqp091.Publishing { return aged(rabbit.Message("1", "x"), time.Hour) }, 0, 0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -80,23 +81,23 @@ func TestP10_Deadline(t *testing.T) {
 			c.Options.Policies = test.policy
 			svc := start(t, c)
 			published := time.Now()
-			svc.Broker.publish(svc.Queue, test.msg())
+			svc.Broker.Publish(svc.Queue, test.msg())
 
-			dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+			dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 			calls := s.of("1")
 			require.LessOrEqual(t, len(calls), test.calls)
 			require.Equal(t, test.calls == 0, len(calls) == 0)
-			assert.Equal(t, "expired", headerOf(dead, header.Reason))
+			assert.Equal(t, "expired", rabbit.Text(dead, header.Reason))
 			history := historyOf(t, dead)
 			if len(calls) == 0 {
-				assert.Contains(t, headerOf(dead, header.Error), "before its handler was called")
-				assert.Equal(t, "0", headerOf(dead, header.Attempts))
+				assert.Contains(t, rabbit.Text(dead, header.Error), "before its handler was called")
+				assert.Equal(t, "0", rabbit.Text(dead, header.Attempts))
 				require.Len(t, history, 1)
 
 				return
 			}
-			assert.Contains(t, headerOf(dead, header.Error), "failure", "what it failed of before it expired")
-			deadline, err := time.Parse(time.RFC3339, headerOf(dead, header.Deadline))
+			assert.Contains(t, rabbit.Text(dead, header.Error), "failure", "what it failed of before it expired")
+			deadline, err := time.Parse(time.RFC3339, rabbit.Text(dead, header.Deadline))
 			require.NoError(t, err)
 			// The timestamp has whole seconds, so a deadline by it may be up to a second late; never early.
 			assert.WithinRange(t, deadline, published.Add(test.lasts-1010*time.Millisecond), calls[0].At.Add(test.lasts+50*time.Millisecond))
@@ -104,7 +105,7 @@ func TestP10_Deadline(t *testing.T) {
 				assert.True(t, c.At.Before(deadline.Add(20*time.Millisecond)), "no handler is called after it")
 				assert.Equal(t, deadline, c.Attempt.Deadline.UTC().Truncate(time.Millisecond))
 			}
-			last, err := time.Parse(time.RFC3339, headerOf(dead, header.LastFailure))
+			last, err := time.Parse(time.RFC3339, rabbit.Text(dead, header.LastFailure))
 			require.NoError(t, err)
 			if history[len(history)-1].Reason == "expired" { // it came back late, and was not handled any more
 				assert.False(t, last.Before(deadline))
@@ -133,8 +134,8 @@ func TestP10_DroppedOrFoundOutLate(t *testing.T) {
 		eventually(t, 10*time.Second, func() bool { return len(svc.Logs.with("expired and is dropped")) == 1 }, "dropped")
 		calls := s.count()
 		assert.LessOrEqual(t, calls, 2)
-		stays(t, 500*time.Millisecond, func() bool { return svc.Broker.depth(svc.dlq()) == 0 && s.count() == calls }, "it is gone")
-		assert.Zero(t, svc.Broker.depth(svc.Queue))
+		stays(t, 500*time.Millisecond, func() bool { return svc.Broker.Depth(svc.dlq()) == 0 && s.count() == calls }, "it is gone")
+		assert.Zero(t, svc.Broker.Depth(svc.Queue))
 		assert.Empty(t, svc.Letters())
 	})
 
@@ -152,15 +153,15 @@ func TestP10_DroppedOrFoundOutLate(t *testing.T) {
 		})}
 		c.Options.Policies = expiring(func(p *config.Policy) { p.MaxAge = 300 * time.Millisecond })
 		svc := start(t, c)
-		late := newPublishing("late", "x")
+		late := rabbit.Message("late", "x")
 		late.Timestamp = time.Now()
-		svc.Broker.publish(svc.Queue, newPublishing("slow", "x"), late)
+		svc.Broker.Publish(svc.Queue, rabbit.Message("slow", "x"), late)
 		eventually(t, 10*time.Second, func() bool { return time.Since(late.Timestamp) > 1500*time.Millisecond }, "it has become too old")
 		close(release)
 
-		dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-		assert.Equal(t, "late", uuid(dead))
-		assert.Equal(t, "expired", headerOf(dead, header.Reason))
+		dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+		assert.Equal(t, "late", rabbit.UUID(dead))
+		assert.Equal(t, "expired", rabbit.Text(dead, header.Reason))
 		assert.Empty(t, s.of("late"), "its handler was not called")
 		letters := svc.Letters()
 		require.Len(t, letters, 1)
@@ -177,17 +178,17 @@ func TestP10_ReplayBeginsAnew(t *testing.T) {
 	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
 	c.Options.Policies = expiring(func(p *config.Policy) { p.MaxAge, p.Retries = 3*time.Second, 1 })
 	svc := start(t, c)
-	first := newPublishing("1", "x")
+	first := rabbit.Message("1", "x")
 	first.Expiration, first.Timestamp = "300", time.Now()
-	svc.Broker.publish(svc.Queue, first)
-	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-	require.NotEmpty(t, headerOf(dead, header.Deadline))
+	svc.Broker.Publish(svc.Queue, first)
+	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+	require.NotEmpty(t, rabbit.Text(dead, header.Deadline))
 	before := s.count()
 
 	eventually(t, 10*time.Second, func() bool { return time.Since(first.Timestamp) > 4500*time.Millisecond }, "all its deadlines are over")
-	svc.Broker.publish(svc.Queue, amqp091.Publishing{Headers: dead.Headers, Timestamp: dead.Timestamp, Body: dead.Body})
+	svc.Broker.Publish(svc.Queue, amqp091.Publishing{Headers: dead.Headers, Timestamp: dead.Timestamp, Body: dead.Body})
 
-	again := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-	assert.Equal(t, "exhausted", headerOf(again, header.Reason))
+	again := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+	assert.Equal(t, "exhausted", rabbit.Text(again, header.Reason))
 	assert.Equal(t, before+2, s.count(), "handled, and retried")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
@@ -40,7 +41,7 @@ func TestP5_OnlyTheQueueThatFailedGetsTheRetry(t *testing.T) {
 			failTwice := failing(2)
 			broker := newRabbit(t, uri)
 			t.Cleanup(func() { // behind the services
-				_ = broker.try(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(topic, false, false) })
+				_ = broker.Try(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(topic, false, false) })
 			})
 			group("a", &a, func(msg *message.Message) error {
 				if msg.UUID == "dead" {
@@ -51,23 +52,23 @@ func TestP5_OnlyTheQueueThatFailedGetsTheRetry(t *testing.T) {
 			})
 			group("b", &b, succeed)
 
-			broker.publishTo(topic, "", named("twice", "dead", "twice-too")...)
+			broker.PublishTo(topic, "", rabbit.Messages("twice", "dead", "twice-too")...)
 			eventually(t, 10*time.Second, func() bool { return a.count() == 9 && b.count() == 3 }, "a: 9, b: 3")
-			letter := broker.take(topic+"_a.dlq", 1, 10*time.Second)[0]
+			letter := broker.Take(topic+"_a.dlq", 1, 10*time.Second)[0]
 			stays(t, 300*time.Millisecond, func() bool { return a.count() == 9 && b.count() == 3 }, "nothing more comes to either")
 
-			assert.Equal(t, "dead", uuid(letter))
-			assert.Equal(t, topic+"_a", headerOf(letter, header.Queue))
-			assert.Equal(t, topic, headerOf(letter, header.Topic))
-			assert.Equal(t, topic, headerOf(letter, header.Exchange), "it came by the fanout")
+			assert.Equal(t, "dead", rabbit.UUID(letter))
+			assert.Equal(t, topic+"_a", rabbit.Text(letter, header.Queue))
+			assert.Equal(t, topic, rabbit.Text(letter, header.Topic))
+			assert.Equal(t, topic, rabbit.Text(letter, header.Exchange), "it came by the fanout")
 			for _, id := range []string{"twice", "dead", "twice-too"} {
 				assert.Len(t, a.of(id), 3, id)
 				assert.Len(t, b.of(id), 1, id)
 				assert.Equal(t, 1, b.of(id)[0].Attempt.Number, id)
 			}
-			assert.Zero(t, broker.depth(topic+"_b.dlq"))
+			assert.Zero(t, broker.Depth(topic+"_b.dlq"))
 			for _, queue := range []string{"_a", "_b", "_a.retry.60ms", "_b.retry.60ms", "_b.retry.80ms"} {
-				assert.Zero(t, broker.depth(topic+queue), queue)
+				assert.Zero(t, broker.Depth(topic+queue), queue)
 			}
 		})
 	}

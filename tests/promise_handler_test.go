@@ -13,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -91,8 +92,8 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 			})
 			svc.publish("odd")
 
-			letters := svc.Broker.take(svc.dlq(), 1, 5*time.Second)
-			assert.Equal(t, string(test.reason), headerOf(letters[0], header.Reason))
+			letters := svc.Broker.Take(svc.dlq(), 1, 5*time.Second)
+			assert.Equal(t, string(test.reason), rabbit.Text(letters[0], header.Reason))
 			assert.Equal(t, []int{1, 2, 3}, svc.Calls.attempts("odd"))
 		})
 	}
@@ -126,7 +127,7 @@ func TestHealthyBehindASlowHandler(t *testing.T) {
 	// Close is what proves that they were acknowledged: only what was not goes back.
 	close(release)
 	svc.close()
-	assert.Zero(t, svc.Broker.depth(svc.Queue))
+	assert.Zero(t, svc.Broker.Depth(svc.Queue))
 }
 
 // P11: a subscriber that is made while the retrier closes does not outlive it.

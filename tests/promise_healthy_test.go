@@ -12,6 +12,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
@@ -35,7 +36,7 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 					Options: amqpretry.Options{Policies: retries(ms(2000)...)}, Handler: byFate,
 				})
 				svc.publish("once-warm-up") // opens the connection
-				eventually(t, 5*time.Second, func() bool { return svc.Broker.depth(svc.retryQueue(2*time.Second)) == 1 }, "a copy is stored")
+				eventually(t, 5*time.Second, func() bool { return svc.Broker.Depth(svc.retryQueue(2*time.Second)) == 1 }, "a copy is stored")
 				test.fault(network)
 
 				failing, healthy := numbered("never", 3), numbered("ok", 200)
@@ -59,7 +60,7 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 				eventually(t, 5*time.Second, func() bool { return len(svc.Held()) > 0 }, "what is held is reported")
 
 				test.repair(network)
-				assert.Len(t, reasons(svc.Broker.take(svc.dlq(), 3, 20*time.Second)), 3, "what was held goes on")
+				assert.Len(t, reasons(svc.Broker.Take(svc.dlq(), 3, 20*time.Second)), 3, "what was held goes on")
 				eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("once-warm-up")) == 2 }, "so does the first")
 				assert.Equal(t, 2+2*3+200, svc.Calls.count())
 			})
@@ -114,17 +115,17 @@ func TestHealthyBesideABrokenQueue(t *testing.T) {
 				},
 			})
 			svc.run()
-			broker.do(func(ch *amqp091.Channel) error { return test.spoil(ch, broken+".retry") })
+			broker.Do(func(ch *amqp091.Channel) error { return test.spoil(ch, broken+".retry") })
 
 			stuck := numbered("never", 5)
-			broker.publish(broken, named(stuck...)...)
+			broker.Publish(broken, rabbit.Messages(stuck...)...)
 			eventually(t, 5*time.Second, func() bool { return len(svc.Held()) > 0 }, "what cannot be forwarded is reported")
 			assert.Equal(t, broken, svc.Held()[0].Queue)
 
 			began := time.Now()
 			failing := numbered("never", 300)
 			svc.publish(failing...)
-			letters := svc.Broker.take(svc.dlq(), len(failing), 15*time.Second)
+			letters := svc.Broker.Take(svc.dlq(), len(failing), 15*time.Second)
 			t.Logf("%d failures forwarded twice in %s", len(failing), time.Since(began))
 			assert.Len(t, reasons(letters), len(failing), "each once")
 			assert.Equal(t, 2*len(failing), svc.Calls.count(), "no handler ran twice because of the other queue")
@@ -144,11 +145,8 @@ func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 
 	network.refuse(anyone)
 	retryQueue := svc.retryQueue(200 * time.Millisecond)
-	svc.Broker.remove("", retryQueue)
-	svc.Broker.do(func(ch *amqp091.Channel) error {
-		_, err := ch.QueueDeclare(retryQueue, true, false, false, false, amqp091.Table{"x-queue-type": "quorum", "x-message-ttl": int64(1)})
-		return err
-	})
+	svc.Broker.Remove("", retryQueue)
+	svc.Broker.Declare(retryQueue, amqp091.Table{"x-queue-type": "quorum", "x-message-ttl": int64(1)})
 	network.allow(anyone)
 
 	svc.publish("never-1", "ok-1", "ok-2")
@@ -160,7 +158,7 @@ func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 	}, "and why the failed one is held")
 	assert.Equal(t, []int{1}, svc.Calls.attempts("never-1"))
 
-	svc.Broker.remove("", retryQueue)
-	assert.Len(t, svc.Broker.take(svc.dlq(), 1, 30*time.Second), 1, "it goes on when the queue can be declared")
+	svc.Broker.Remove("", retryQueue)
+	assert.Len(t, svc.Broker.Take(svc.dlq(), 1, 30*time.Second), 1, "it goes on when the queue can be declared")
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("never-1"))
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -60,13 +61,13 @@ func TestNoHotLoopUndecodable(t *testing.T) {
 	ids := []string{"rejected-1", "panics-1", "nothing-1", "rejected-2", "fine", "panics-2"}
 	svc.publish(ids...)
 
-	letters := svc.Broker.take(svc.dlq(), 5, 5*time.Second)
+	letters := svc.Broker.Take(svc.dlq(), 5, 5*time.Second)
 	for id, reason := range reasons(letters) {
 		assert.Equal(t, string(retry.ReasonUndecodable), reason, id)
 	}
 	for _, d := range letters {
-		assert.Equal(t, uuid(d), string(d.Body), "as it came")
-		assert.NotEmpty(t, headerOf(d, header.Error))
+		assert.Equal(t, rabbit.UUID(d), string(d.Body), "as it came")
+		assert.NotEmpty(t, rabbit.Text(d, header.Error))
 	}
 	stays(t, 500*time.Millisecond, func() bool { return asked.Load() == 6 }, "something is decoded again")
 	assert.Equal(t, map[string]int{"fine": 1}, svc.Calls.ids())
@@ -109,14 +110,14 @@ func TestNoHotLoopForeignHeaders(t *testing.T) {
 				"ours, version 99": {header.Version: "99", header.Queue: svc.Queue, header.Count: "1"},
 			}
 			for id, headers := range forged {
-				p := newPublishing(id, id)
+				p := rabbit.Message(id, id)
 				for key, value := range headers {
 					p.Headers[key] = value
 				}
-				svc.Broker.publish(svc.Queue, p)
+				svc.Broker.Publish(svc.Queue, p)
 			}
 
-			letters := reasons(svc.Broker.take(svc.dlq(), len(forged), 10*time.Second))
+			letters := reasons(svc.Broker.Take(svc.dlq(), len(forged), 10*time.Second))
 			assert.Len(t, letters, len(forged))
 			for id := range forged {
 				assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), "attempts of %q", id)
@@ -150,7 +151,7 @@ func TestNoHotLoopPanicAndGoexit(t *testing.T) {
 
 	assert.Equal(t, map[string]string{
 		"panic": "panic", "panic nil": "panic", "panic error": "panic", "goexit": "exhausted",
-	}, reasons(svc.Broker.take(svc.dlq(), 4, 5*time.Second)))
+	}, reasons(svc.Broker.Take(svc.dlq(), 4, 5*time.Second)))
 	stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 9 }, "more handler calls")
 	for _, id := range []string{"panic", "panic nil", "panic error", "goexit"} {
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), id)
@@ -186,10 +187,10 @@ func TestNoHotLoopUnpublishableOutputs(t *testing.T) {
 	})
 	svc.publish("message", "silent")
 
-	letter := svc.Broker.take(svc.dlq(), 1, 5*time.Second)[0]
-	assert.Equal(t, "message", uuid(letter))
-	assert.Equal(t, string(retry.ReasonUnpublishable), headerOf(letter, header.Reason))
-	assert.Equal(t, "2", headerOf(letter, header.Attempts))
+	letter := svc.Broker.Take(svc.dlq(), 1, 5*time.Second)[0]
+	assert.Equal(t, "message", rabbit.UUID(letter))
+	assert.Equal(t, string(retry.ReasonUnpublishable), rabbit.Text(letter, header.Reason))
+	assert.Equal(t, "2", rabbit.Text(letter, header.Attempts))
 	stays(t, 500*time.Millisecond, func() bool { return asked.Load() == 2 && svc.Calls.count() == 3 }, "more handler calls")
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("message"))
 }
@@ -203,12 +204,12 @@ func TestNoHotLoopGhostDeliveries(t *testing.T) {
 			t.Parallel()
 			svc := start(t, setup{URI: brokertest.URI(t), QueueType: queueType, Handler: byFate})
 			for range 2 {
-				svc.Broker.remove(svc.exchange(), svc.dlq(), svc.retryQueue(200*time.Millisecond), svc.Queue)
-				eventually(t, 10*time.Second, func() bool { return svc.Broker.consumers(svc.Queue) == 1 }, "the consumer comes back")
+				svc.Broker.Remove(svc.exchange(), svc.dlq(), svc.retryQueue(200*time.Millisecond), svc.Queue)
+				eventually(t, 10*time.Second, func() bool { return svc.Broker.Consumers(svc.Queue) == 1 }, "the consumer comes back")
 			}
 			svc.publish("once", "never")
 
-			assert.Equal(t, map[string]string{"never": "exhausted"}, reasons(svc.Broker.take(svc.dlq(), 1, 10*time.Second)))
+			assert.Equal(t, map[string]string{"never": "exhausted"}, reasons(svc.Broker.Take(svc.dlq(), 1, 10*time.Second)))
 			eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 4 }, "handler calls")
 			assert.Equal(t, map[string]int{"once": 2, "never": 2}, svc.Calls.ids())
 			assert.LessOrEqual(t, len(svc.Logs.with("Consuming")), 5, "it tries again, but does not spin")
@@ -223,10 +224,7 @@ func TestNoHotLoopNothingProvisioned(t *testing.T) {
 	network := newProxy(t, uri)
 	queue := uniqueName("promise")
 	broker := newRabbit(t, uri)
-	broker.do(func(ch *amqp091.Channel) error {
-		_, err := ch.QueueDeclare(queue, true, false, false, false, mainQueueArguments("quorum"))
-		return err
-	})
+	broker.Declare(queue, mainQueueArguments("quorum"))
 	svc := start(t, setup{
 		URI: network.URI, Queue: queue, QueueType: "quorum", Prefetch: 20,
 		Options: amqpretry.Options{Policies: oneRetry, Topology: topology.Assume, Concurrency: 2}, Handler: byFate,
@@ -240,8 +238,8 @@ func TestNoHotLoopNothingProvisioned(t *testing.T) {
 
 	plan, err := svc.Retrier.Plan(queue)
 	require.NoError(t, err)
-	broker.do(func(ch *amqp091.Channel) error { return plan.Declare(ch) })
-	assert.Len(t, reasons(broker.take(svc.dlq(), 3, 15*time.Second)), 3, "once provisioned, it goes on")
+	broker.Do(func(ch *amqp091.Channel) error { return plan.Declare(ch) })
+	assert.Len(t, reasons(broker.Take(svc.dlq(), 3, 15*time.Second)), 3, "once provisioned, it goes on")
 	assert.Equal(t, 56, svc.Calls.count())
 }
 
@@ -251,7 +249,7 @@ func TestNoHotLoopQueueMissing(t *testing.T) {
 	queue := uniqueName("promise")
 	broker := newRabbit(t, brokertest.URI(t))
 	provision := func() {
-		broker.do(func(ch *amqp091.Channel) error {
+		broker.Do(func(ch *amqp091.Channel) error {
 			_, err := ch.QueueDeclare(queue, true, false, false, false, mainQueueArguments("classic"))
 			return err
 		})
@@ -261,7 +259,7 @@ func TestNoHotLoopQueueMissing(t *testing.T) {
 		URI: brokertest.URI(t), Queue: queue, Options: amqpretry.Options{Topology: topology.Assume},
 		Handler: func(*message.Message) error { return nil },
 	})
-	broker.remove("", queue)
+	broker.Remove("", queue)
 	const reported = "Cannot consume"
 	eventually(t, 5*time.Second, func() bool { return len(svc.Logs.with(reported)) > 0 }, "it is reported")
 	stays(t, 3*time.Second, func() bool { return len(svc.Logs.with(reported)) < 25 }, "more attempts than the backoff allows")
@@ -273,10 +271,10 @@ func TestNoHotLoopQueueMissing(t *testing.T) {
 }
 
 // giveBack takes a message and loses it with its channel, as a process does that dies of it.
-func giveBack(r *rabbit, queue string, times int) {
-	r.t.Helper()
+func giveBack(t *testing.T, broker *rabbit.Client, queue string, times int) {
+	t.Helper()
 	for range times {
-		r.do(func(ch *amqp091.Channel) error {
+		broker.Do(func(ch *amqp091.Channel) error {
 			deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
 			if err != nil {
 				return err
@@ -313,7 +311,7 @@ func TestNoHotLoopCrashLimit(t *testing.T) {
 			})
 			require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
 			svc.publish("killer")
-			giveBack(svc.Broker, svc.Queue, limit)
+			giveBack(t, svc.Broker, svc.Queue, limit)
 			svc.publish("harmless")
 			svc.run()
 
@@ -321,9 +319,9 @@ func TestNoHotLoopCrashLimit(t *testing.T) {
 				return len(svc.Calls.of("harmless")) == 1 && len(svc.Calls.of("killer")) == len(test.calls)
 			}, "handled")
 			if test.dead {
-				letter := svc.Broker.take(svc.dlq(), 1, 5*time.Second)[0]
-				assert.Equal(t, "killer", uuid(letter))
-				assert.Equal(t, string(retry.ReasonCrashed), headerOf(letter, header.Reason))
+				letter := svc.Broker.Take(svc.dlq(), 1, 5*time.Second)[0]
+				assert.Equal(t, "killer", rabbit.UUID(letter))
+				assert.Equal(t, string(retry.ReasonCrashed), rabbit.Text(letter, header.Reason))
 			}
 			stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 1+len(test.calls) }, "more handler calls")
 			assert.Equal(t, test.calls, svc.Calls.attempts("killer"))
@@ -365,9 +363,9 @@ func TestNoHotLoopCrashing(t *testing.T) {
 	})
 	svc.publish("killer")
 
-	letter := svc.Broker.take(svc.dlq(), 1, 30*time.Second)[0]
-	assert.Equal(t, string(retry.ReasonCrashed), headerOf(letter, header.Reason))
+	letter := svc.Broker.Take(svc.dlq(), 1, 30*time.Second)[0]
+	assert.Equal(t, string(retry.ReasonCrashed), rabbit.Text(letter, header.Reason))
 	assert.Equal(t, []int{1, 1, 1, 2, 2, 2}, svc.Calls.attempts("killer"))
-	assert.Contains(t, headerOf(letter, header.History), string(retry.ReasonCrashed))
+	assert.Contains(t, rabbit.Text(letter, header.History), string(retry.ReasonCrashed))
 	stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 2*limit }, "more handler calls")
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -148,7 +149,7 @@ func TestP6_MessageStaysItself(t *testing.T) {
 				start(t, c)
 			}
 
-			broker.do(func(ch *amqp091.Channel) error {
+			broker.Do(func(ch *amqp091.Channel) error {
 				if err := ch.ExchangeDeclare(exchange, "direct", true, false, false, false, nil); err != nil {
 					return err
 				}
@@ -161,7 +162,7 @@ func TestP6_MessageStaysItself(t *testing.T) {
 
 				return ch.QueueBind(other, "carbon", exchange, false, nil)
 			})
-			t.Cleanup(func() { broker.remove(exchange, other) })
+			t.Cleanup(func() { broker.Remove(exchange, other) })
 
 			sent := amqp091.Publishing{
 				Headers: everyType(), ContentType: "application/octet-stream", ContentEncoding: "gzip", DeliveryMode: test.mode,
@@ -171,10 +172,10 @@ func TestP6_MessageStaysItself(t *testing.T) {
 			}
 			sent.Headers["CC"] = []any{"carbon"}
 			sent.Headers["BCC"] = []any{"nobody"}
-			broker.publishTo(exchange, "orders", sent)
+			broker.PublishTo(exchange, "orders", sent)
 
-			carbon := broker.take(other, 1, 10*time.Second)[0]
-			dead := broker.take(queue+".dlq", 1, 10*time.Second)[0]
+			carbon := broker.Take(other, 1, 10*time.Second)[0]
+			dead := broker.Take(queue+".dlq", 1, 10*time.Second)[0]
 
 			// Attempts saw the same message each time.
 			calls := s.of("1")
@@ -205,14 +206,14 @@ func TestP6_MessageStaysItself(t *testing.T) {
 			}
 			assert.Empty(t, dead.Expiration)
 			assert.Empty(t, dead.UserId)
-			assert.Equal(t, "3600000", headerOf(dead, header.Expiration))
-			assert.Equal(t, "guest", headerOf(dead, header.UserID))
+			assert.Equal(t, "3600000", rabbit.Text(dead, header.Expiration))
+			assert.Equal(t, "guest", rabbit.Text(dead, header.UserID))
 			var cc []string
-			require.NoError(t, json.Unmarshal([]byte(headerOf(dead, header.CC)), &cc))
+			require.NoError(t, json.Unmarshal([]byte(rabbit.Text(dead, header.CC)), &cc))
 			assert.Equal(t, []string{"carbon"}, cc)
-			assert.Equal(t, exchange, headerOf(dead, header.Exchange))
-			assert.Equal(t, "orders", headerOf(dead, header.RoutingKey))
-			assert.Zero(t, broker.depth(other), "the carbon copy was sent once")
+			assert.Equal(t, exchange, rabbit.Text(dead, header.Exchange))
+			assert.Equal(t, "orders", rabbit.Text(dead, header.RoutingKey))
+			assert.Zero(t, broker.Depth(other), "the carbon copy was sent once")
 		})
 	}
 }
@@ -231,11 +232,11 @@ func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 	})}
 	c.Options.Policies = retries(ms(700)...)
 	svc := start(t, c)
-	messages := named("permanent", "retried")
+	messages := rabbit.Messages("permanent", "retried")
 	for i := range messages {
 		messages[i].Expiration = "1500"
 	}
-	svc.Broker.publish(svc.Queue, messages...)
+	svc.Broker.Publish(svc.Queue, messages...)
 	published := time.Now()
 
 	eventually(t, 10*time.Second, func() bool { return s.count() == 3 }, "two failures, and the success")
@@ -244,8 +245,8 @@ func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 	assert.GreaterOrEqual(t, calls[1].At.Sub(calls[0].Left), 699*time.Millisecond)
 
 	eventually(t, 10*time.Second, func() bool { return time.Since(published) > 1700*time.Millisecond }, "its expiration has passed")
-	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-	assert.Equal(t, "1500", headerOf(dead, header.Expiration))
+	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+	assert.Equal(t, "1500", rabbit.Text(dead, header.Expiration))
 	assert.Empty(t, dead.Expiration)
 }
 
@@ -267,8 +268,8 @@ func TestP6_BareMessage(t *testing.T) {
 	c.Options.Policies = retries(ms(50, 60)...)
 	svc := start(t, c)
 
-	svc.Broker.publish(svc.Queue, amqp091.Publishing{})
-	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+	svc.Broker.Publish(svc.Queue, amqp091.Publishing{})
+	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 	assert.Empty(t, dead.Body)
 	assert.Empty(t, theirs(t, dead, true))
 	assert.Equal(t, amqp091.Publishing{DeliveryMode: dead.DeliveryMode, Timestamp: time.Time{}.UTC()}, properties(dead))
@@ -279,7 +280,7 @@ func TestP6_BareMessage(t *testing.T) {
 	require.Len(t, ids, 3)
 	assert.NotEmpty(t, ids[1])
 	assert.Equal(t, ids[1], ids[2], "the same message, by its name")
-	assert.Equal(t, ids[1], headerOf(dead, header.UUID))
+	assert.Equal(t, ids[1], rabbit.Text(dead, header.UUID))
 }
 
 // P6: where the publisher gave no UUID but a message id, that is the message's name from the start.
@@ -290,8 +291,8 @@ func TestP6_MessageIDIsTheName(t *testing.T) {
 	c.Options.Policies = retries(ms(50)...)
 	svc := start(t, c)
 
-	svc.Broker.publish(svc.Queue, amqp091.Publishing{MessageId: "m1", Body: []byte("body")})
-	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+	svc.Broker.Publish(svc.Queue, amqp091.Publishing{MessageId: "m1", Body: []byte("body")})
+	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 	assert.Equal(t, map[string]int{"m1": 2}, svc.Calls.ids())
 	assert.Equal(t, "m1", dead.MessageId)
 	assert.Equal(t, "body", string(dead.Body))

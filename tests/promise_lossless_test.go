@@ -14,6 +14,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/wire"
@@ -87,10 +88,10 @@ func TestLosslessRetryTopologyDeleted(t *testing.T) {
 		name  string
 		fault func()
 	}{
-		{"exchange", func() { svc.Broker.remove(svc.exchange()) }},
-		{"retry queue", func() { svc.Broker.remove("", everything[0]) }},
-		{"dead-letter queue", func() { svc.Broker.remove("", everything[2]) }},
-		{"everything", func() { svc.Broker.remove(svc.exchange(), everything...) }},
+		{"exchange", func() { svc.Broker.Remove(svc.exchange()) }},
+		{"retry queue", func() { svc.Broker.Remove("", everything[0]) }},
+		{"dead-letter queue", func() { svc.Broker.Remove("", everything[2]) }},
+		{"everything", func() { svc.Broker.Remove(svc.exchange(), everything...) }},
 	}
 	for i, f := range faults {
 		ids := numbered(f.name, 10)
@@ -101,7 +102,7 @@ func TestLosslessRetryTopologyDeleted(t *testing.T) {
 			goOn <- struct{}{}
 		}
 
-		found := svc.Broker.take(svc.dlq(), len(ids), 10*time.Second)
+		found := svc.Broker.Take(svc.dlq(), len(ids), 10*time.Second)
 		assert.Len(t, reasons(found), len(ids), "%s deleted: every message is in the dead-letter queue", f.name)
 		for _, id := range ids {
 			assert.Equal(t, []int{1, 2, 3}, svc.Calls.attempts(id), "%s deleted: attempts of %s", f.name, id)
@@ -122,7 +123,7 @@ func TestLosslessNoAnswer(t *testing.T) {
 				Options: amqpretry.Options{Policies: retries(time.Hour)},
 				Handler: func(*message.Message) error { return errFate },
 			})
-			waiting := func() int { return svc.Broker.depth(svc.retryQueue(time.Hour)) }
+			waiting := func() int { return svc.Broker.Depth(svc.retryQueue(time.Hour)) }
 			svc.publish("first") // opens the forwarder's connection
 			eventually(t, 5*time.Second, func() bool { return waiting() == 1 }, "the first copy is stored")
 
@@ -149,7 +150,7 @@ func TestLosslessNoAnswer(t *testing.T) {
 			stays(t, time.Second, func() bool { return waiting() <= expected }, "no more copies")
 			eventually(t, 5*time.Second, func() bool { return waiting() == expected }, "copies")
 			svc.close()
-			assert.Empty(t, svc.Broker.rest(svc.Queue), "everything is acknowledged once confirmed")
+			assert.Empty(t, svc.Broker.Drain(svc.Queue), "everything is acknowledged once confirmed")
 			assert.Equal(t, 6, svc.Calls.count())
 		})
 	}
@@ -176,12 +177,12 @@ func TestLosslessConsumerCutMidHandler(t *testing.T) {
 			})
 			svc.publish("message")
 
-			letter := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-			assert.Equal(t, "2", headerOf(letter, header.Attempts))
+			letter := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+			assert.Equal(t, "2", rabbit.Text(letter, header.Attempts))
 			assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts("message"))
 			svc.close()
-			assert.Zero(t, svc.Broker.depth(svc.dlq()), "there is one copy")
-			assert.Zero(t, svc.Broker.depth(svc.Queue))
+			assert.Zero(t, svc.Broker.Depth(svc.dlq()), "there is one copy")
+			assert.Zero(t, svc.Broker.Depth(svc.Queue))
 		})
 	}
 }
@@ -209,11 +210,11 @@ func TestLosslessConsumerCutWhileHeld(t *testing.T) {
 	}, "what the broker has taken back is not held any more: never more than the prefetch")
 	network.allow(forwarder)
 
-	assert.Len(t, reasons(svc.Broker.take(svc.dlq(), 5, 10*time.Second)), 5, "dead letters")
+	assert.Len(t, reasons(svc.Broker.Take(svc.dlq(), 5, 10*time.Second)), 5, "dead letters")
 	for _, id := range ids {
 		assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts(id))
 	}
-	stays(t, 500*time.Millisecond, func() bool { return svc.Broker.depth(svc.dlq()) == 0 }, "a second copy")
+	stays(t, 500*time.Millisecond, func() bool { return svc.Broker.Depth(svc.dlq()) == 0 }, "a second copy")
 }
 
 // What happens to a whole broker, one thing after the other on a private one.
@@ -264,7 +265,7 @@ func TestLosslessBrokerFaults_OwnBroker(t *testing.T) {
 			})
 			require.NoError(t, svc.Sub.SubscribeInitialize(queue))
 			// A dead letter that was there before, and those who wait already.
-			svc.Broker.publish(fill, named("there", "there", "there")...)
+			svc.Broker.Publish(fill, rabbit.Messages("there", "there", "there")...)
 			return svc
 		}
 		retry := full(prefix+"-a", prefix+"-a.retry.1h")
@@ -276,7 +277,7 @@ func TestLosslessBrokerFaults_OwnBroker(t *testing.T) {
 		dead.run()
 		retry.publish(numbered("never", 5)...)
 		for i := range 5 { // in their last attempt already
-			dead.Broker.publish(dead.Queue, inLastAttempt(dead, fmt.Sprintf("never-%d", i)))
+			dead.Broker.Publish(dead.Queue, inLastAttempt(dead, fmt.Sprintf("never-%d", i)))
 		}
 		both := []*service{retry, dead}
 		for _, svc := range both {
@@ -286,16 +287,16 @@ func TestLosslessBrokerFaults_OwnBroker(t *testing.T) {
 		}
 		stays(t, 2*time.Second, func() bool {
 			return retry.Calls.count() == 5 && dead.Calls.count() == 5 &&
-				retry.Broker.depth(retry.retryQueue(time.Hour)) == 3 && dead.Broker.depth(dead.dlq()) == 3
+				retry.Broker.Depth(retry.retryQueue(time.Hour)) == 3 && dead.Broker.Depth(dead.dlq()) == 3
 		}, "handlers run again, or a full queue takes more")
 
 		broker.Ctl("clear_policy", prefix)
 		for svc, queue := range map[*service]string{retry: retry.retryQueue(time.Hour), dead: dead.dlq()} {
-			eventually(t, 15*time.Second, func() bool { return svc.Broker.depth(queue) == 8 }, "all copies are stored")
+			eventually(t, 15*time.Second, func() bool { return svc.Broker.Depth(queue) == 8 }, "all copies are stored")
 			svc.close()
 			assert.Equal(t, 5, svc.Calls.count())
-			assert.Equal(t, 8, svc.Broker.depth(queue))
-			assert.Empty(t, svc.Broker.rest(svc.Queue))
+			assert.Equal(t, 8, svc.Broker.Depth(queue))
+			assert.Empty(t, svc.Broker.Drain(svc.Queue))
 		}
 	})
 
@@ -316,7 +317,7 @@ func TestLosslessBrokerFaults_OwnBroker(t *testing.T) {
 			all = append(all, svc)
 		}
 		for _, svc := range all {
-			eventually(t, 10*time.Second, func() bool { return svc.Broker.depth(svc.retryQueue(3*time.Second)) > 20 }, "messages wait")
+			eventually(t, 10*time.Second, func() bool { return svc.Broker.Depth(svc.retryQueue(3*time.Second)) > 20 }, "messages wait")
 		}
 		// RabbitMQ 3.10 may leave a quorum queue that is younger without a leader for ever.
 		eventually(t, 10*time.Second, func() bool { return time.Since(began) > 3500*time.Millisecond }, "the queues have settled")
@@ -390,7 +391,7 @@ func expectedCalls(ids []string, attempts int) int {
 
 // inLastAttempt is a message as a retry queue gives it back, with its retries used up.
 func inLastAttempt(s *service, id string) amqp091.Publishing {
-	p := newPublishing(id, id)
+	p := rabbit.Message(id, id)
 	state := wire.State{Count: 1, Delay: "1h", Attempts: 1, Queue: s.Queue, Arrival: wire.NewArrival("", s.Queue, "", "", "")}
 	for key, value := range state.Headers("test") {
 		p.Headers[key] = value

@@ -23,6 +23,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -98,7 +99,7 @@ type shutdownQueue struct {
 type shutdowns struct {
 	t       *testing.T
 	uri     string
-	broker  *rabbit
+	broker  *rabbit.Client
 	outputs string
 	lives   atomic.Int32
 
@@ -178,11 +179,7 @@ func newShutdowns(t *testing.T, timeout time.Duration) *shutdowns {
 		t: t, uri: brokertest.URI(t), broker: newRabbit(t, brokertest.URI(t)), outputs: uniqueName("shutdown-outputs"),
 		times: map[string][]time.Duration{}, timeout: timeout,
 	}
-	r.broker.do(func(ch *amqp091.Channel) error {
-		_, err := ch.QueueDeclare(r.outputs, true, false, false, false, amqp091.Table{"x-queue-type": "classic"})
-		return err
-	})
-	t.Cleanup(func() { r.broker.remove("", r.outputs) })
+	r.broker.Declare(r.outputs, amqp091.Table{"x-queue-type": "classic"})
 
 	return r
 }
@@ -519,17 +516,13 @@ func (r *shutdowns) publish(q *shutdownQueue, n int) {
 	}
 	ids := shutdownFates(q.queueType, len(q.ids), n)
 	if len(q.ids) == 0 {
-		r.broker.do(func(ch *amqp091.Channel) error {
-			arguments := amqp091.Table{"x-queue-type": q.queueType}
-			if q.queueType == "quorum" {
-				arguments["x-delivery-limit"] = int64(100_000)
-			}
-			_, err := ch.QueueDeclare(q.name, true, false, false, false, arguments)
-
-			return err
-		})
+		arguments := amqp091.Table{"x-queue-type": q.queueType}
+		if q.queueType == "quorum" {
+			arguments["x-delivery-limit"] = int64(100_000)
+		}
+		r.broker.Declare(q.name, arguments)
 	}
-	r.broker.publish(q.name, named(ids...)...)
+	r.broker.Publish(q.name, rabbit.Messages(ids...)...)
 	q.ids = append(q.ids, ids...)
 }
 
@@ -554,16 +547,16 @@ func (r *shutdowns) finish(q *shutdownQueue) {
 	for _, queue := range plan.Queues {
 		queues = append(queues, queue.Name)
 	}
-	defer r.broker.remove(plan.RetryExchange, queues...)
+	defer r.broker.Remove(plan.RetryExchange, queues...)
 
 	letters := map[string]int{}
 	for _, queue := range queues {
-		for _, d := range r.broker.rest(queue) {
+		for _, d := range r.broker.Drain(queue) {
 			switch {
 			case queue == q.name+".dlq":
-				letters[uuid(d)]++
+				letters[rabbit.UUID(d)]++
 			case r.faults == nil: // else it is a duplicate
-				r.complain("%s is left in %s", uuid(d), queue)
+				r.complain("%s is left in %s", rabbit.UUID(d), queue)
 			}
 		}
 	}

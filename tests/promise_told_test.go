@@ -102,11 +102,11 @@ func TestShutdownOutputsThatCannotBePublished(t *testing.T) {
 		defer close(closed)
 		assert.NoError(t, svc.Sub.Close())
 	}()
-	eventually(t, 5*time.Second, func() bool { return svc.Broker.consumers(svc.Queue) == 0 }, "the close has begun")
+	eventually(t, 5*time.Second, func() bool { return svc.Broker.Consumers(svc.Queue) == 0 }, "the close has begun")
 	close(publisher.goOn)
 	closesWithin(t, 5*time.Second, closed, "the close ends")
 
 	assert.Len(t, svc.Events(retry.EventRequeued), 1)
 	assert.Empty(t, svc.Events(retry.EventFailed, retry.EventUnhandled, retry.EventRetried))
-	assert.Equal(t, 1, svc.Broker.depth(svc.Queue))
+	assert.Equal(t, 1, svc.Broker.Depth(svc.Queue))
 }

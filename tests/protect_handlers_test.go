@@ -21,6 +21,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
@@ -88,7 +89,7 @@ func TestCircuitBreakerPostpones(t *testing.T) {
 			done[c.ID] = true
 		}
 
-		return len(done) == 12 && svc.Broker.depth(svc.retryQueue(300*time.Millisecond)) == 0
+		return len(done) == 12 && svc.Broker.Depth(svc.retryQueue(300*time.Millisecond)) == 0
 	}, "all are handled")
 	svc.close()
 
@@ -100,8 +101,8 @@ func TestCircuitBreakerPostpones(t *testing.T) {
 		}
 	}
 	assert.GreaterOrEqual(t, untouched, 5, "probes are a few")
-	assert.Zero(t, svc.Broker.depth(svc.dlq()))
-	assert.Zero(t, svc.Broker.depth(svc.Queue))
+	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
+	assert.Zero(t, svc.Broker.Depth(svc.Queue))
 }
 
 // The rate is kept over postponed messages too, nothing is counted as a failure, and each is handled once.
@@ -128,7 +129,7 @@ func TestRateLimitPostpones(t *testing.T) {
 			assert.GreaterOrEqual(t, calls[j].At.Sub(calls[i].At)+20*time.Millisecond, least, "%d calls", j-i+1)
 		}
 	}
-	assert.Zero(t, svc.Broker.depth(svc.dlq()))
+	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 }
 
 // A shutdown ends the wait for a turn: the message goes back as it was, and is no failure.
@@ -144,9 +145,9 @@ func TestRateLimitAndClose(t *testing.T) {
 	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 1 }, "the first is handled")
 	assert.Less(t, svc.close(), 5*time.Second)
 
-	left := svc.Broker.take(svc.Queue, 1, 5*time.Second)[0]
-	assert.Equal(t, "waiting", uuid(left))
-	assert.Empty(t, headerOf(left, header.Count), "uncounted")
+	left := svc.Broker.Take(svc.Queue, 1, 5*time.Second)[0]
+	assert.Equal(t, "waiting", rabbit.UUID(left))
+	assert.Empty(t, rabbit.Text(left, header.Count), "uncounted")
 }
 
 // hasher is what a message is told by in these tests.
@@ -190,7 +191,7 @@ func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
 			stays(t, time.Second, func() bool { return svc.Calls.count() == 1 }, "and is never tried again")
 			svc.close()
 			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
-				assert.Zero(t, svc.Broker.depth(queue), queue)
+				assert.Zero(t, svc.Broker.Depth(queue), queue)
 			}
 		})
 	}
@@ -234,9 +235,9 @@ func TestDeduplicatorsThatRetry(t *testing.T) {
 					},
 				})
 				svc.publish("twice", "retried", "immediate", "postponed", "replayed")
-				letter := svc.Broker.take(svc.dlq(), 1, 5*time.Second)[0]
+				letter := svc.Broker.Take(svc.dlq(), 1, 5*time.Second)[0]
 				fixed.Store(true)
-				svc.Broker.publish(svc.Queue, republished(letter))
+				svc.Broker.Publish(svc.Queue, republished(letter))
 				calls := map[string]int{"twice": 1, "retried": 4, "immediate": 2, "postponed": 3, "replayed": 2}
 				all := func() bool {
 					for id, n := range calls {
@@ -249,14 +250,14 @@ func TestDeduplicatorsThatRetry(t *testing.T) {
 				}
 				eventually(t, 10*time.Second, all, "each is handled as often as it has to be")
 
-				again := named("twice", "twice")
+				again := rabbit.Messages("twice", "twice")
 				again[1].Headers["other"] = "a duplicate with a header of its own"
-				svc.Broker.publish(svc.Queue, again...)
-				eventually(t, 5*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 0 }, "they are consumed")
+				svc.Broker.Publish(svc.Queue, again...)
+				eventually(t, 5*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "they are consumed")
 				stays(t, 500*time.Millisecond, all, "and dropped")
 				svc.close()
-				assert.Zero(t, svc.Broker.depth(svc.Queue))
-				assert.Zero(t, svc.Broker.depth(svc.dlq()))
+				assert.Zero(t, svc.Broker.Depth(svc.Queue))
+				assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 			})
 		})
 	}
@@ -320,7 +321,7 @@ func TestDeduplicatorAndLostConnection(t *testing.T) {
 			stays(t, time.Second, func() bool { return int(calls.Load()) == test.calls }, "and no more")
 			svc.close()
 			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
-				assert.Zero(t, svc.Broker.depth(queue), queue)
+				assert.Zero(t, svc.Broker.Depth(queue), queue)
 			}
 		})
 	}

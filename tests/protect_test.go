@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
@@ -34,20 +34,6 @@ func offProtected(p config.Protection) config.Policies {
 	return config.Policies{Default: config.Policy{Mode: config.ModeOff, Protect: p}}
 }
 
-// brokerMajor is the first number of the broker's version.
-func brokerMajor(t *testing.T, uri string) int {
-	t.Helper()
-	conn, err := amqp091.Dial(uri)
-	require.NoError(t, err)
-	defer conn.Close()
-	version, _ := conn.Properties["version"].(string)
-	major, _, _ := strings.Cut(version, ".")
-	n, err := strconv.Atoi(major)
-	require.NoError(t, err, version)
-
-	return n
-}
-
 func vhostOf(t *testing.T, uri string) string {
 	t.Helper()
 	parsed, err := amqp091.ParseURI(uri)
@@ -58,10 +44,10 @@ func vhostOf(t *testing.T, uri string) string {
 
 // reject rejects what comes from a queue until it has rejected so many or nothing comes for a time, and tells how many
 // it has.
-func (r *rabbit) reject(queue string, limit int, quiet time.Duration) int {
-	r.t.Helper()
+func reject(t *testing.T, broker *rabbit.Client, queue string, limit int, quiet time.Duration) int {
+	t.Helper()
 	n := 0
-	r.do(func(ch *amqp091.Channel) error {
+	broker.Do(func(ch *amqp091.Channel) error {
 		if err := ch.Qos(1, 0, false); err != nil {
 			return err
 		}
@@ -89,10 +75,10 @@ func (r *rabbit) reject(queue string, limit int, quiet time.Duration) int {
 }
 
 // crash takes a message from a queue and dies of it, so many times.
-func (r *rabbit) crash(queue string, times int) {
-	r.t.Helper()
+func crash(t *testing.T, broker *rabbit.Client, queue string, times int) {
+	t.Helper()
 	for range times {
-		r.do(func(ch *amqp091.Channel) error {
+		broker.Do(func(ch *amqp091.Channel) error {
 			deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
 			if err != nil {
 				return err
@@ -123,9 +109,9 @@ func subscribing(t *testing.T, uri string, arguments amqp091.Table, options amqp
 	return map[string]func(string) error{"own": own.SubscribeInitialize, "stock": stock.SubscribeInitialize}
 }
 
-func (r *rabbit) removeProtected(queues ...string) {
+func removeProtected(broker *rabbit.Client, queues ...string) {
 	for _, q := range queues {
-		r.remove(q+".retry", q, q+".retry.50ms", q+".dlq")
+		broker.Remove(q+".retry", q, q+".retry.50ms", q+".dlq")
 	}
 }
 
@@ -141,7 +127,7 @@ func TestProtect_NewQueue(t *testing.T) {
 			t.Parallel()
 
 			queue := uniqueName("q")
-			t.Cleanup(func() { broker.removeProtected(queue) })
+			t.Cleanup(func() { removeProtected(broker, queue) })
 			for i, policies := range []config.Policies{
 				offProtected(config.ProtectionArguments), protected(config.ProtectionArguments), offProtected(config.ProtectionArguments),
 			} {
@@ -151,14 +137,11 @@ func TestProtect_NewQueue(t *testing.T) {
 				assert.Empty(t, logged.with(canLose))
 			}
 			// The broker refuses what differs in any of them, so it has them all.
-			broker.do(func(ch *amqp091.Channel) error {
-				_, err := ch.QueueDeclare(queue, true, false, false, false, topology.ProtectArguments(queue+".dlq"))
-				return err
-			})
+			broker.Declare(queue, topology.ProtectArguments(queue+".dlq"))
 
-			broker.publish(queue, named("poison")...)
-			assert.Equal(t, 1001, broker.reject(queue, 2000, time.Second), "one more than the limit")
-			assert.Equal(t, "poison", uuid(broker.take(queue+".dlq", 1, 10*time.Second)[0]))
+			broker.Publish(queue, rabbit.Messages("poison")...)
+			assert.Equal(t, 1001, reject(t, broker, queue, 2000, time.Second), "one more than the limit")
+			assert.Equal(t, "poison", rabbit.UUID(broker.Take(queue+".dlq", 1, 10*time.Second)[0]))
 		})
 	}
 }
@@ -184,12 +167,9 @@ func TestProtect_ExistingQueue(t *testing.T) {
 				t.Parallel()
 
 				queue := uniqueName("q")
-				t.Cleanup(func() { broker.removeProtected(queue) })
-				broker.do(func(ch *amqp091.Channel) error {
-					_, err := ch.QueueDeclare(queue, true, false, false, false, test.arguments)
-					return err
-				})
-				broker.publish(queue, named("kept")...)
+				t.Cleanup(func() { removeProtected(broker, queue) })
+				broker.Declare(queue, test.arguments)
+				broker.Publish(queue, rabbit.Messages("kept")...)
 
 				subscribe := subscribing(t, uri, nil, amqpretry.Options{Policies: protected(config.ProtectionArguments)})
 				err := subscribe[how](queue)
@@ -200,8 +180,8 @@ func TestProtect_ExistingQueue(t *testing.T) {
 				require.ErrorAs(t, err, &protection)
 				assert.ErrorContains(t, err, topology.ProtectPolicy(vhostOf(t, uri), queue, queue+".dlq").String())
 
-				broker.take(queue, 1, 10*time.Second)
-				assert.Equal(t, -1, broker.depth(queue+".dlq"), "nothing was declared")
+				broker.Take(queue, 1, 10*time.Second)
+				assert.Equal(t, -1, broker.Depth(queue+".dlq"), "nothing was declared")
 
 				// As it is, it can be used.
 				for _, protect := range []config.Protection{config.ProtectionPolicy, config.ProtectionNone} {
@@ -219,7 +199,8 @@ func TestProtect_Warning(t *testing.T) {
 	t.Parallel()
 
 	uri := brokertest.URI(t)
-	broker, since4 := newRabbit(t, uri), brokerMajor(t, uri) >= 4
+	broker := newRabbit(t, uri)
+	since4 := broker.AtLeast(4, 0)
 	quorum := func(limit any) amqp091.Table {
 		arguments := mainQueueArguments("quorum")
 		if limit != nil {
@@ -254,7 +235,7 @@ func TestProtect_Warning(t *testing.T) {
 				t.Parallel()
 
 				queue, logged := uniqueName("q"), newLogs(t)
-				t.Cleanup(func() { broker.removeProtected(queue) })
+				t.Cleanup(func() { removeProtected(broker, queue) })
 				options := amqpretry.Options{Policies: test.policies, Logger: logged}
 				if options.Policies.Default.IsZero() {
 					options.Policies = protected("")
@@ -369,7 +350,7 @@ func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 		require.NoError(t, stock.SubscribeInitialize(queue))
 	}
 	require.NoError(t, stock.Close())
-	broker.publish(name, named("there before")...)
+	broker.Publish(name, rabbit.Messages("there before")...)
 
 	// Instances with policy off are there first; they declare no dead-letter queue.
 	retrier := newRetrier(t, conf, amqpretry.Options{Policies: offProtected(config.ProtectionPolicy)})
@@ -390,17 +371,14 @@ func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 	assert.Equal(t, []string{name}, with, "the queues with the policy, of\n%s", listed)
 
 	// Beyond the limit, by rejects and by crashes: not lost, though there is no dead-letter queue yet.
-	assert.Equal(t, 4, broker.reject(name, 30, time.Second), "one more than the limit")
-	broker.publish(name, named("killer")...)
-	broker.crash(name, 4)
-	eventually(t, 10*time.Second, func() bool { return broker.depth(name) == 0 }, "both are gone from sight")
+	assert.Equal(t, 4, reject(t, broker, name, 30, time.Second), "one more than the limit")
+	broker.Publish(name, rabbit.Messages("killer")...)
+	crash(t, broker, name, 4)
+	eventually(t, 10*time.Second, func() bool { return broker.Depth(name) == 0 }, "both are gone from sight")
 	// A queue without the policy loses its message: that is what all this is about.
-	broker.do(func(ch *amqp091.Channel) error {
-		_, err := ch.QueueDeclare("unprotected", true, false, false, false, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(3)})
-		return err
-	})
-	broker.publish("unprotected", named("lost")...)
-	assert.Equal(t, 4, broker.reject("unprotected", 30, time.Second))
+	broker.Declare("unprotected", amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(3)})
+	broker.Publish("unprotected", rabbit.Messages("lost")...)
+	assert.Equal(t, 4, reject(t, broker, "unprotected", 30, time.Second))
 
 	// Policies follow, and with them the dead-letter queue.
 	c := setup{URI: uri.String(), Queue: name, QueueType: "quorum", KeepObjects: true, Handler: func(msg *message.Message) error {
@@ -409,15 +387,15 @@ func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 	c.Options.Policies = protected(config.ProtectionPolicy)
 	svc := start(t, c)
 	var ids []string
-	for _, d := range broker.take(name+".dlq", 2, 20*time.Second) {
-		ids = append(ids, uuid(d))
+	for _, d := range broker.Take(name+".dlq", 2, 20*time.Second) {
+		ids = append(ids, rabbit.UUID(d))
 	}
 	assert.ElementsMatch(t, []string{"there before", "killer"}, ids)
 	assert.Empty(t, svc.Logs.with(canLose))
 
 	// Retries go on beside it, and do not count against the limit.
 	svc.publish("fails")
-	assert.Equal(t, "exhausted", reasons(broker.take(svc.dlq(), 1, 10*time.Second))["fails"])
+	assert.Equal(t, "exhausted", reasons(broker.Take(svc.dlq(), 1, 10*time.Second))["fails"])
 
 	operator.run(policy.String()) // the line as it is printed
 	assert.Contains(t, operator.run(commentedOut(policy.String(), "list_policies")), `"delivery-limit":1000`)

@@ -39,5 +39,5 @@ func TestRateLimitKeepsItsRate(t *testing.T) {
 	assert.GreaterOrEqual(t, took, (n-1)*time.Second/perSecond*9/10)
 	// It takes 1.2 s, and 6.5 s if each message waits in the one delay that is long enough.
 	assert.Less(t, took, 4*time.Second)
-	assert.Zero(t, svc.Broker.depth(svc.dlq()))
+	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 }

@@ -157,7 +157,7 @@ func TestRedeclareHoldsUpNoOthers(t *testing.T) {
 	missing := svc.retryQueue(200 * time.Millisecond)
 	release := slow.hold(missing)
 	defer release()
-	svc.Broker.remove("", missing)
+	svc.Broker.Remove("", missing)
 
 	svc.publish("held-1", "held-2")
 	eventually(t, 10*time.Second, func() bool { return slow.Held() > 0 }, "the queue is declared again")

@@ -17,6 +17,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
@@ -59,7 +60,7 @@ func TestSubscribeRefuses(t *testing.T) {
 	t.Cleanup(func() { // behind the subscriptions
 		require.NoError(t, retrier.Close())
 		for _, q := range []string{base, base + ".fine"} {
-			broker.remove(q+".retry", q, q+".retry.50ms", q+".dlq")
+			broker.Remove(q+".retry", q, q+".retry.50ms", q+".dlq")
 		}
 	})
 
@@ -77,11 +78,11 @@ func TestSubscribeRefuses(t *testing.T) {
 	var shared *topology.SharedQueueError
 	require.ErrorAs(t, err, &shared)
 	assert.Equal(t, topology.SharedQueueError{Queue: base, Topics: [2]string{"orders", "invoices"}}, *shared)
-	assert.Equal(t, -1, broker.depth(base+".retry.60ms"), "nothing was declared")
+	assert.Equal(t, -1, broker.Depth(base+".retry.60ms"), "nothing was declared")
 
 	_, err = subscriber.Subscribe(t.Context(), "fine")
 	require.NoError(t, err)
-	assert.Equal(t, 1, broker.consumers(base+".fine"))
+	assert.Equal(t, 1, broker.Consumers(base+".fine"))
 }
 
 // Two topics may share a queue under one policy.
@@ -139,14 +140,14 @@ func TestTwoRetriersInOneRouter(t *testing.T) {
 
 			first.publish("1")
 			svc.publish("2")
-			a := svc.Broker.take(queues[0]+".dlq", 1, 10*time.Second)
-			b := svc.Broker.take(queues[1]+".dlq", 1, 10*time.Second)
+			a := svc.Broker.Take(queues[0]+".dlq", 1, 10*time.Second)
+			b := svc.Broker.Take(queues[1]+".dlq", 1, 10*time.Second)
 			assert.Equal(t, map[string]string{"1": "exhausted"}, reasons(a))
 			assert.Equal(t, map[string]string{"2": "exhausted"}, reasons(b))
 			assert.Equal(t, []int{1, 2, 3}, first.Calls.attempts("1"))
 			assert.Equal(t, []int{1}, svc.Calls.attempts("2"))
-			assert.Equal(t, queues[0], headerOf(a[0], header.Queue))
-			assert.Equal(t, queues[1], headerOf(b[0], header.Queue))
+			assert.Equal(t, queues[0], rabbit.Text(a[0], header.Queue))
+			assert.Equal(t, queues[1], rabbit.Text(b[0], header.Queue))
 			assert.Len(t, historyOf(t, a[0]), 3, "each failure was counted once")
 			assert.Len(t, first.Letters(), 1)
 			assert.Len(t, svc.Letters(), 1)
@@ -181,8 +182,8 @@ func TestMiddlewareOrderOnTheOwnSubscriber(t *testing.T) {
 	svc := start(t, c)
 	svc.publish("1")
 
-	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-	assert.Equal(t, "2", headerOf(dead, header.Attempts))
+	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+	assert.Equal(t, "2", rabbit.Text(dead, header.Attempts))
 	assert.Equal(t, 6, tries, "three immediate ones in each attempt, none by the Retry outside")
 	reported := svc.Logs.with("Wrong order of middlewares")
 	require.Len(t, reported, 1)
@@ -201,7 +202,7 @@ func TestExclusiveConsumer(t *testing.T) {
 	svc.publish("1")
 	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 2 }, "it works")
 
-	err := svc.Broker.try(func(ch *amqp091.Channel) error {
+	err := svc.Broker.Try(func(ch *amqp091.Channel) error {
 		_, err := ch.Consume(svc.Queue, "", false, false, false, false, nil)
 		return err
 	})
@@ -221,13 +222,13 @@ func TestTopicsThatShareAQueue(t *testing.T) {
 	require.NoError(t, err)
 	broker := newRabbit(t, uri)
 	t.Cleanup(func() {
-		broker.remove(topics[1])
-		broker.remove(topics[0])
-		broker.remove(queue+".retry", queue, queue+".retry.1s", queue+".retry.5s", queue+".retry.30s", queue+".retry.2m", queue+".retry.10m", queue+".dlq")
+		broker.Remove(topics[1])
+		broker.Remove(topics[0])
+		broker.Remove(queue+".retry", queue, queue+".retry.1s", queue+".retry.5s", queue+".retry.30s", queue+".retry.2m", queue+".retry.10m", queue+".dlq")
 	})
 	for _, topic := range topics {
 		require.NoError(t, sub.SubscribeInitialize(topic))
-		broker.publishTo(topic, "", amqp091.Publishing{Body: []byte(topic)})
+		broker.PublishTo(topic, "", amqp091.Publishing{Body: []byte(topic)})
 	}
-	assert.Equal(t, 2, broker.depth(queue))
+	assert.Equal(t, 2, broker.Depth(queue))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -48,7 +49,7 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 			var failed, other seen
 			broker := newRabbit(t, uri)
 			t.Cleanup(func() {
-				_ = broker.try(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(topic, false, false) })
+				_ = broker.Try(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(topic, false, false) })
 			})
 			group("a", &failed, func(msg *message.Message) error { // the first life, and the first call of the second
 				if a, _ := retry.AttemptFromContext(msg.Context()); a.Replays == 1 && a.Number == 2 {
@@ -58,7 +59,7 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 				return errors.New("not yet")
 			})
 			group("b", &other, succeed)
-			broker.publishTo(topic, "", named("1")...)
+			broker.PublishTo(topic, "", rabbit.Messages("1")...)
 			client, err := dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true})
 			require.NoError(t, err)
 			defer func() { _ = client.Close() }()
@@ -92,7 +93,7 @@ func TestReplayedMessagesDieAgain(t *testing.T) {
 	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
 	c.Options.Policies = retries(ms(40)...)
 	svc := start(t, c)
-	svc.Broker.publish(svc.Queue, named("1", "2", "3")...)
+	svc.Broker.Publish(svc.Queue, rabbit.Messages("1", "2", "3")...)
 	letters := lettersOf(t, svc, c.URI)
 	dead := func(n int) {
 		eventually(t, 20*time.Second, func() bool { depth, err := letters.Depth(t.Context()); return err == nil && depth == n }, "%d dead", n)

@@ -14,6 +14,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware/retrytest"
@@ -245,14 +246,14 @@ func (s scenario) onBroker(t *testing.T, queue string) witnessed {
 	}
 	svc := start(t, c)
 
-	p := newPublishing(faithful, "{}")
+	p := rabbit.Message(faithful, "{}")
 	if s.expiration > 0 {
 		p.Expiration = fmt.Sprint(s.expiration.Milliseconds())
 	}
 	for key, value := range s.metadata {
 		p.Headers[key] = value
 	}
-	svc.Broker.publish(queue, p)
+	svc.Broker.Publish(queue, p)
 
 	lives := 1
 	if s.replay {
@@ -261,14 +262,14 @@ func (s scenario) onBroker(t *testing.T, queue string) witnessed {
 	switch s.end {
 	case retrytest.DeadLettered:
 		for life := range lives {
-			letter := svc.Broker.take(svc.dlq(), 1, 15*time.Second)[0]
+			letter := svc.Broker.Take(svc.dlq(), 1, 15*time.Second)[0]
 			headers := map[string]string{}
 			for key := range letter.Headers {
-				headers[key] = headerOf(letter, key)
+				headers[key] = rabbit.Text(letter, key)
 			}
 			w.letter(headers)
 			if life+1 < lives {
-				svc.Broker.publish(queue, amqp091.Publishing{Headers: letter.Headers, Body: letter.Body, DeliveryMode: amqp091.Persistent})
+				svc.Broker.Publish(queue, amqp091.Publishing{Headers: letter.Headers, Body: letter.Body, DeliveryMode: amqp091.Persistent})
 			}
 		}
 	case retrytest.Dropped:
@@ -277,7 +278,7 @@ func (s scenario) onBroker(t *testing.T, queue string) witnessed {
 		eventually(t, 15*time.Second, func() bool { return len(svc.Events(retry.EventSucceeded)) == 1 }, "succeeded")
 	}
 	svc.close()
-	require.Equal(t, 0, svc.Broker.depth(queue), "that is the end of it")
+	require.Equal(t, 0, svc.Broker.Depth(queue), "that is the end of it")
 	w.logged(svc.Logs)
 	w.told(svc.Events(ofMessages...))
 	if s.undecoded {

@@ -12,6 +12,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -28,10 +29,10 @@ func shared(t *testing.T, prefix string, queueType config.QueueType, delays ...t
 	broker := newRabbit(t, brokertest.URI(t))
 	t.Cleanup(func() {
 		for _, d := range delays {
-			broker.remove("", prefix+"."+config.FormatDelay(d), prefix+"."+config.FormatDelay(d)+".classic")
+			broker.Remove("", prefix+"."+config.FormatDelay(d), prefix+"."+config.FormatDelay(d)+".classic")
 		}
 		for _, x := range []string{prefix, prefix + ".classic", prefix + ".return"} {
-			broker.remove(x)
+			broker.Remove(x)
 		}
 	})
 
@@ -72,10 +73,10 @@ func TestSharedScope(t *testing.T) {
 			}
 
 			for name, svc := range services {
-				dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
-				assert.Equal(t, "dead", uuid(dead), name)
-				assert.Equal(t, svc.Queue, headerOf(dead, header.Queue))
-				assert.Equal(t, "exhausted", headerOf(dead, header.Reason))
+				dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+				assert.Equal(t, "dead", rabbit.UUID(dead), name)
+				assert.Equal(t, svc.Queue, rabbit.Text(dead, header.Queue))
+				assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
 				view := views[name]
 				eventually(t, 10*time.Second, func() bool { return view.count() == 6 }, "%s: each three times", name)
 				plan, err := svc.Retrier.Plan(svc.Queue)
@@ -97,18 +98,14 @@ func TestSharedScope_NobodyIsReachedUnasked(t *testing.T) {
 	prefix := uniqueName("shared")
 	svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeClassic, ms(50)...), Handler: succeed})
 	outsider := uniqueName("outsider")
-	svc.Broker.do(func(ch *amqp091.Channel) error {
-		_, err := ch.QueueDeclare(outsider, true, false, false, false, nil)
-		return err
-	})
-	t.Cleanup(func() { svc.Broker.remove("", outsider) })
+	svc.Broker.Declare(outsider, nil)
 
-	forged := newPublishing("forged", "x")
+	forged := rabbit.Message("forged", "x")
 	forged.Headers[header.Delay] = "50ms"
-	svc.Broker.publishTo(prefix+".classic", outsider, forged)
-	svc.Broker.publishTo(prefix+".classic", svc.Queue, forged) // who takes part can be reached by who may publish there
+	svc.Broker.PublishTo(prefix+".classic", outsider, forged)
+	svc.Broker.PublishTo(prefix+".classic", svc.Queue, forged) // who takes part can be reached by who may publish there
 	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "the one who takes part")
-	stays(t, 300*time.Millisecond, func() bool { return svc.Broker.depth(outsider) == 0 }, "and nobody else")
+	stays(t, 300*time.Millisecond, func() bool { return svc.Broker.Depth(outsider) == 0 }, "and nobody else")
 }
 
 // What an operator deletes of what is shared is declared again, with the way back to the main queue.
@@ -137,7 +134,7 @@ func TestSharedScope_DeletedObjects(t *testing.T) {
 
 			prefix := uniqueName("shared")
 			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeQuorum, ms(100)...), Handler: failing(1)})
-			svc.Broker.do(func(ch *amqp091.Channel) error { return spoil(ch, prefix) })
+			svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix) })
 			svc.publish("1")
 			eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 2 }, "it fails, and comes back")
 		})
@@ -150,9 +147,9 @@ func TestSharedScope_DeletedObjects(t *testing.T) {
 			URI: brokertest.URI(t), Options: shared(t, uniqueName("shared"), config.QueueTypeQuorum, ms(100)...),
 			Handler: func(*message.Message) error { return retry.Permanent(errFate) },
 		})
-		svc.Broker.remove("", svc.dlq())
+		svc.Broker.Remove("", svc.dlq())
 		svc.publish("1")
-		svc.Broker.take(svc.dlq(), 1, 10*time.Second)
+		svc.Broker.Take(svc.dlq(), 1, 10*time.Second)
 	})
 }
 
@@ -167,12 +164,12 @@ func TestSharedScope_OneMissingTargetBlocksAll(t *testing.T) {
 	svc := start(t, setup{URI: brokertest.URI(t), Options: options, Handler: failing(1), Prefetch: 50})
 	require.NoError(t, gone.Sub.SubscribeInitialize(gone.Queue))
 
-	lost := named(numbered("lost", 40)...)
+	lost := rabbit.Messages(numbered("lost", 40)...)
 	for i := range lost {
 		lost[i].Headers[header.Delay] = "300ms"
 	}
-	gone.Broker.remove("", gone.Queue)
-	gone.Broker.publishTo(prefix, gone.Queue, lost...)
+	gone.Broker.Remove("", gone.Queue)
+	gone.Broker.PublishTo(prefix, gone.Queue, lost...)
 	svc.publish("1")
 	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "it fails")
 	stays(t, 1500*time.Millisecond, func() bool { return svc.Calls.count() == 1 }, "and does not come back")
@@ -198,11 +195,11 @@ func TestSharedScope_Fanout(t *testing.T) {
 		}
 		services[group] = start(t, c)
 		queue := topic + "_" + group
-		t.Cleanup(func() { newRabbit(t, brokertest.URI(t)).remove("", queue, queue+".dlq") })
+		t.Cleanup(func() { newRabbit(t, brokertest.URI(t)).Remove("", queue, queue+".dlq") })
 	}
-	t.Cleanup(func() { newRabbit(t, brokertest.URI(t)).remove(topic) })
+	t.Cleanup(func() { newRabbit(t, brokertest.URI(t)).Remove(topic) })
 
-	services["a"].Broker.publishTo(topic, "", named("1")...)
+	services["a"].Broker.PublishTo(topic, "", rabbit.Messages("1")...)
 	eventually(t, 10*time.Second, func() bool { return services["a"].Calls.count() == 2 && services["b"].Calls.count() == 1 }, "a comes again")
 	stays(t, 300*time.Millisecond, func() bool { return services["b"].Calls.count() == 1 }, "and not for b")
 }
@@ -226,8 +223,8 @@ func TestSharedScope_WayBackIsLookedAfter(t *testing.T) {
 			prefix := uniqueName("shared")
 			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeClassic, ms(18_000)...), Handler: failing(1)})
 			svc.publish("1")
-			eventually(t, 10*time.Second, func() bool { return svc.Broker.depth(prefix+".18s.classic") == 1 }, "it waits")
-			svc.Broker.do(func(ch *amqp091.Channel) error { return spoil(ch, prefix, svc.Queue) })
+			eventually(t, 10*time.Second, func() bool { return svc.Broker.Depth(prefix+".18s.classic") == 1 }, "it waits")
+			svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix, svc.Queue) })
 			eventually(t, 30*time.Second, func() bool { return svc.Calls.count() == 2 }, "it comes back")
 		})
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
@@ -76,16 +77,16 @@ func TestStock_RetriesAndDeadLetters(t *testing.T) {
 			c.Options.Policies = retries(ms(100, 150)...)
 			svc := startStock(t, c)
 
-			svc.Broker.publish(svc.Queue, with("twice", amqp091.Table{"n": int32(1)}), with("dead", nil), with("fine", nil))
-			dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+			svc.Broker.Publish(svc.Queue, with("twice", amqp091.Table{"n": int32(1)}), with("dead", nil), with("fine", nil))
+			dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 			eventually(t, 10*time.Second, func() bool { return s.count() == 7 }, "2+1, 3 and 1 calls")
 
-			assert.Equal(t, "dead", uuid(dead))
+			assert.Equal(t, "dead", rabbit.UUID(dead))
 			assert.Equal(t, "dead", string(dead.Body))
-			assert.Equal(t, "exhausted", headerOf(dead, header.Reason))
-			assert.Equal(t, "3", headerOf(dead, header.Attempts))
-			assert.Equal(t, "failure 3", headerOf(dead, header.Error))
-			assert.Equal(t, svc.Queue, headerOf(dead, header.Queue))
+			assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
+			assert.Equal(t, "3", rabbit.Text(dead, header.Attempts))
+			assert.Equal(t, "failure 3", rabbit.Text(dead, header.Error))
+			assert.Equal(t, svc.Queue, rabbit.Text(dead, header.Queue))
 			assert.Len(t, historyOf(t, dead), 3)
 
 			for _, id := range []string{"twice", "dead"} {
@@ -104,7 +105,7 @@ func TestStock_RetriesAndDeadLetters(t *testing.T) {
 			require.Len(t, svc.Letters(), 1)
 			assert.Equal(t, "dead", svc.Letters()[0].Message.UUID)
 			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
-				assert.Zero(t, svc.Broker.depth(queue))
+				assert.Zero(t, svc.Broker.Depth(queue))
 			}
 		})
 	}
@@ -144,18 +145,18 @@ func TestStock_Undecodable(t *testing.T) {
 
 			texts := map[string]string{"reject": "this is no order", "panic": "marshaler's bug", "neither": "neither a message nor an error"}
 			for body := range texts {
-				svc.Broker.publish(svc.Queue, amqp091.Publishing{Body: []byte(body), Headers: amqp091.Table{"n": int64(5)}, MessageId: body})
+				svc.Broker.Publish(svc.Queue, amqp091.Publishing{Body: []byte(body), Headers: amqp091.Table{"n": int64(5)}, MessageId: body})
 			}
 			svc.publish("fine")
 
-			for _, dead := range svc.Broker.take(svc.dlq(), 3, 10*time.Second) {
+			for _, dead := range svc.Broker.Take(svc.dlq(), 3, 10*time.Second) {
 				body := string(dead.Body)
 				assert.Equal(t, body, dead.MessageId)
 				assert.Equal(t, int64(5), dead.Headers["n"])
-				assert.Equal(t, "undecodable", headerOf(dead, header.Reason), body)
-				assert.Contains(t, headerOf(dead, header.Error), texts[body])
-				assert.Equal(t, "0", headerOf(dead, header.Attempts), "no handler was called")
-				assert.Equal(t, svc.Queue, headerOf(dead, header.Topic))
+				assert.Equal(t, "undecodable", rabbit.Text(dead, header.Reason), body)
+				assert.Contains(t, rabbit.Text(dead, header.Error), texts[body])
+				assert.Equal(t, "0", rabbit.Text(dead, header.Attempts), "no handler was called")
+				assert.Equal(t, svc.Queue, rabbit.Text(dead, header.Topic))
 				assert.Equal(t, "undecodable", historyOf(t, dead)[0].Reason)
 			}
 			eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "the next one is handled")
@@ -175,16 +176,16 @@ func TestStock_GhostReachesNoHandler(t *testing.T) {
 	svc.publish("before")
 	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "handled")
 
-	svc.Broker.do(func(ch *amqp091.Channel) error {
+	svc.Broker.Do(func(ch *amqp091.Channel) error {
 		_, err := ch.QueueDelete(svc.Queue, false, false, false)
 		return err
 	})
-	eventually(t, 10*time.Second, func() bool { return svc.Broker.consumers(svc.Queue) == 1 }, "it consumes again")
+	eventually(t, 10*time.Second, func() bool { return svc.Broker.Consumers(svc.Queue) == 1 }, "it consumes again")
 	svc.publish("after")
 	eventually(t, 10*time.Second, func() bool { return svc.Calls.ids()["after"] == 1 }, "handled")
 
 	assert.Equal(t, map[string]int{"before": 1, "after": 1}, svc.Calls.ids())
-	assert.Zero(t, svc.Broker.depth(svc.dlq()))
+	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 	assert.Empty(t, svc.Letters())
 }
 
@@ -200,7 +201,7 @@ func TestStock_UnstableNameGeneratorIsRefused(t *testing.T) {
 	broker := newRabbit(t, uri)
 	t.Cleanup(func() {
 		for _, q := range []string{topic + "-a", topic + "-b"} {
-			broker.remove(q+".retry", q, q+".dlq", q+".retry.50ms")
+			broker.Remove(q+".retry", q, q+".dlq", q+".retry.50ms")
 		}
 	})
 
@@ -213,7 +214,7 @@ func TestStock_UnstableNameGeneratorIsRefused(t *testing.T) {
 	require.NoError(t, err)
 	_, err = stock.Subscribe(t.Context(), topic)
 	require.ErrorContains(t, err, "not stable")
-	assert.Equal(t, -1, broker.depth(topic+"-b"), "nothing was declared")
+	assert.Equal(t, -1, broker.Depth(topic+"-b"), "nothing was declared")
 
 	// The retrier's own subscriber pins the name for each subscription.
 	own, err := retrier.NewSubscriber()
@@ -223,8 +224,8 @@ func TestStock_UnstableNameGeneratorIsRefused(t *testing.T) {
 		require.NoError(t, err)
 	}
 	for _, q := range []string{topic + "-c", topic + "-d"} {
-		assert.Equal(t, 1, broker.consumers(q), q)
-		broker.remove(q+".retry", q, q+".dlq", q+".retry.50ms")
+		assert.Equal(t, 1, broker.Consumers(q), q)
+		broker.Remove(q+".retry", q, q+".dlq", q+".retry.50ms")
 	}
 }
 
@@ -234,11 +235,8 @@ func TestStock_TypedErrors(t *testing.T) {
 
 	uri, queue := brokertest.URI(t), uniqueName("promise")
 	broker := newRabbit(t, uri)
-	broker.do(func(ch *amqp091.Channel) error {
-		_, err := ch.QueueDeclare(queue+".retry.50ms", true, false, false, false, amqp091.Table{"x-message-ttl": int64(7)})
-		return err
-	})
-	t.Cleanup(func() { broker.remove(queue+".retry", queue, queue+".retry.50ms", queue+".dlq") })
+	broker.Declare(queue+".retry.50ms", amqp091.Table{"x-message-ttl": int64(7)})
+	t.Cleanup(func() { broker.Remove(queue+".retry", queue, queue+".retry.50ms", queue+".dlq") })
 
 	conf := amqp.NewDurableQueueConfig(uri)
 	retrier := newRetrier(t, conf, amqpretry.Options{Policies: config.Policies{

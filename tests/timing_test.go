@@ -12,6 +12,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -54,18 +55,14 @@ func measureNoise(t *testing.T) *noise {
 	n, queue := &noise{}, uniqueName("noise")
 	broker := newRabbit(t, brokertest.URI(t))
 
-	conn, err := amqp091.Dial(broker.uri)
-	require.NoError(t, err)
-	ch, err := conn.Channel()
-	require.NoError(t, err)
-	_, err = ch.QueueDeclare(queue, true, false, false, false, nil)
-	require.NoError(t, err)
-	_, err = ch.QueueDeclare(queue+".wait", true, false, false, false, amqp091.Table{
+	broker.Declare(queue, nil)
+	broker.Declare(queue+".wait", amqp091.Table{
 		"x-message-ttl": ttl.Milliseconds(), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue,
 	})
+	conn := broker.Dial()
+	ch, err := conn.Channel()
 	require.NoError(t, err)
-	back, err := ch.Consume(queue, "", true, false, false, false, nil)
-	require.NoError(t, err)
+	back := rabbit.Consume(t, ch, queue)
 
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -98,7 +95,6 @@ func measureNoise(t *testing.T) *noise {
 		close(stop)
 		_ = conn.Close()
 		wg.Wait()
-		broker.remove("", queue, queue+".wait")
 	})
 
 	return n

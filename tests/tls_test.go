@@ -163,7 +163,7 @@ func testTLSLife(t *testing.T, broker *brokertest.Broker, authority *brokertest.
 	life := func(id string) {
 		for name, svc := range services {
 			svc.publish(id)
-			dead := svc.Broker.take(svc.dlq(), 1, 30*time.Second)
+			dead := svc.Broker.Take(svc.dlq(), 1, 30*time.Second)
 			assert.Equal(t, map[string]string{id: string(retry.ReasonExhausted)}, reasons(dead), name)
 			assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), name)
 			_, err := svc.Retrier.QueueDepths(t.Context())

@@ -17,20 +17,20 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // topologyBroker declares plans on a real broker and removes their objects when the test ends.
 type topologyBroker struct {
+	*rabbit.Client
 	t    *testing.T
 	conn *amqp.Connection
 }
 
 func newTopologyBroker(t *testing.T, uri string) *topologyBroker {
 	t.Helper()
-	conn, err := amqp.Dial(uri)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	return &topologyBroker{t: t, conn: conn}
+	client := rabbit.New(t, uri)
+	return &topologyBroker{Client: client, t: t, conn: client.Dial()}
 }
 
 // channel is a new one each time, since the broker closes a channel with every error.
@@ -49,21 +49,8 @@ func (b *topologyBroker) plan(policy config.Policy) topology.Plan {
 	queue := fmt.Sprintf("topology-%d", time.Now().UnixNano())
 	plan, err := topology.New(queue, policy, topology.Names{})
 	require.NoError(b.t, err)
-	_, err = b.channel().QueueDeclare(queue, true, false, false, false, nil)
-	require.NoError(b.t, err)
-	b.t.Cleanup(func() {
-		ch, err := b.conn.Channel()
-		require.NoError(b.t, err)
-		for _, q := range plan.Queues {
-			_, err := ch.QueueDelete(q.Name, false, false, false)
-			require.NoError(b.t, err)
-		}
-		for _, x := range plan.Exchanges {
-			require.NoError(b.t, ch.ExchangeDelete(x.Name, false, false))
-		}
-		_, err = ch.QueueDelete(queue, false, false, false)
-		require.NoError(b.t, err)
-	})
+	b.Declare(queue, nil)
+	b.t.Cleanup(func() { b.RemovePlan(plan) })
 	return plan
 }
 
@@ -165,10 +152,8 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 	})
 	t.Run("long name", func(t *testing.T) {
 		long := plan.Queue + strings.Repeat("q", 255-len(plan.Queue))
-		_, err := b.channel().QueueDeclare(long, true, false, false, false, nil)
-		require.NoError(t, err)
-		defer func() { _, _ = b.channel().QueueDelete(long, false, false, false) }()
-		err = topology.Plan{Queues: []topology.Queue{{Name: long, Arguments: amqp.Table{"x-message-ttl": int64(2000)}}}}.Declare(b.channel())
+		b.Declare(long, nil)
+		err := topology.Plan{Queues: []topology.Queue{{Name: long, Arguments: amqp.Table{"x-message-ttl": int64(2000)}}}}.Declare(b.channel())
 		var conflict *topology.ConflictError
 		require.ErrorAs(t, err, &conflict)
 		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: long, Argument: "x-message-ttl", Wanted: "2000", Err: conflict.Err}, *conflict)
@@ -292,9 +277,7 @@ func (b *topologyBroker) publish(plan topology.Plan, headers amqp.Table) (return
 
 func (b *topologyBroker) consume(queue string) <-chan amqp.Delivery {
 	b.t.Helper()
-	deliveries, err := b.channel().Consume(queue, "", true, false, false, false, nil)
-	require.NoError(b.t, err)
-	return deliveries
+	return rabbit.Consume(b.t, b.channel(), queue)
 }
 
 func (b *topologyBroker) receive(deliveries <-chan amqp.Delivery) amqp.Delivery {

@@ -16,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -34,11 +35,11 @@ func TestP2_UndecodableHasNoImmediateTries(t *testing.T) {
 		}
 		c.Configure = func(conf *amqp.Config) { conf.Marshaler = pickyMarshaler{} }
 		svc := run(t, c)
-		svc.Broker.publish(svc.Queue, newPublishing("undecodable", "late schema"))
+		svc.Broker.Publish(svc.Queue, rabbit.Message("undecodable", "late schema"))
 		svc.publish("healthy")
 
 		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "the healthy one behind it")
-		svc.Broker.take(svc.dlq(), 1, 10*time.Second)
+		svc.Broker.Take(svc.dlq(), 1, 10*time.Second)
 		assert.EqualValues(t, 3, asked.Load())
 	})
 }
@@ -60,8 +61,8 @@ func TestRetryAfterForUndecodable(t *testing.T) {
 		}
 		c.Configure = func(conf *amqp.Config) { conf.Marshaler = pickyMarshaler{} }
 		svc := run(t, c)
-		svc.Broker.publish(svc.Queue, newPublishing("undecodable", "late schema"))
-		svc.Broker.take(svc.dlq(), 1, 10*time.Second)
+		svc.Broker.Publish(svc.Queue, rabbit.Message("undecodable", "late schema"))
+		svc.Broker.Take(svc.dlq(), 1, 10*time.Second)
 
 		mu.Lock()
 		defer mu.Unlock()
@@ -105,16 +106,16 @@ func TestP2_ForgedAges(t *testing.T) {
 			c := setup{URI: brokertest.URI(t), Handler: test.handler}
 			c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100, 1000), MaxPostpone: time.Second}}
 			svc := start(t, c)
-			p := newPublishing("1", "x")
+			p := rabbit.Message("1", "x")
 			for key, value := range test.forge(svc.Queue) {
 				p.Headers[key] = value
 			}
 			p.Headers[header.Version], p.Headers[header.Queue] = header.FormatVersion, svc.Queue
-			svc.Broker.publish(svc.Queue, p)
+			svc.Broker.Publish(svc.Queue, p)
 
 			if test.reason != "" {
-				dead := svc.Broker.take(svc.dlq(), 1, 8*time.Second)[0]
-				assert.Equal(t, test.reason, headerOf(dead, header.Reason))
+				dead := svc.Broker.Take(svc.dlq(), 1, 8*time.Second)[0]
+				assert.Equal(t, test.reason, rabbit.Text(dead, header.Reason))
 
 				return
 			}
@@ -142,16 +143,16 @@ func TestP10_ExpiredInThePrefetch(t *testing.T) {
 	svc.publish("slow")
 	closesWithin(t, 10*time.Second, entered, "the slow one is in its handler")
 
-	messages := named("stamped", "bare", "patient")
+	messages := rabbit.Messages("stamped", "bare", "patient")
 	messages[0].Timestamp = time.Now()
 	messages[0].Expiration, messages[1].Expiration, messages[2].Expiration = "1000", "1000", "60000"
-	svc.Broker.publish(svc.Queue, messages...)
+	svc.Broker.Publish(svc.Queue, messages...)
 	published := time.Now()
-	eventually(t, 10*time.Second, func() bool { return svc.Broker.depth(svc.Queue) == 0 }, "delivered ahead")
+	eventually(t, 10*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "delivered ahead")
 	eventually(t, 10*time.Second, func() bool { return time.Since(published) > 2200*time.Millisecond }, "they expire")
 	close(release)
 
-	dead := reasons(svc.Broker.take(svc.dlq(), 2, 10*time.Second))
+	dead := reasons(svc.Broker.Take(svc.dlq(), 2, 10*time.Second))
 	assert.Equal(t, map[string]string{"stamped": "expired", "bare": "expired"}, dead)
 	assert.Empty(t, svc.Calls.of("stamped"))
 	assert.Empty(t, svc.Calls.of("bare"))
@@ -173,7 +174,7 @@ func TestStock_HandlerThatNacksByItself(t *testing.T) {
 	}})
 	svc.publish("1")
 	eventually(t, 10*time.Second, func() bool { return calls.Load() == 6 }, "plain nacks, as Watermill's")
-	stays(t, 500*time.Millisecond, func() bool { return calls.Load() == 6 && svc.Broker.depth(svc.dlq()) == 0 }, "one message")
+	stays(t, 500*time.Millisecond, func() bool { return calls.Load() == 6 && svc.Broker.Depth(svc.dlq()) == 0 }, "one message")
 }
 
 // P9: what goes back to its queue is logged by the router, with the text that ErrorText gives.
@@ -231,7 +232,7 @@ func TestP9_PoisonNarrowsThePolicy(t *testing.T) {
 
 	for _, id := range []string{"failing", "unpublishable"} {
 		svc.publish(id)
-		svc.Broker.take(svc.dlq(), 1, 10*time.Second)
+		svc.Broker.Take(svc.dlq(), 1, 10*time.Second)
 		require.Len(t, s.of(id), 1)
 		assert.True(t, s.of(id)[0].Attempt.Last)
 		assert.Zero(t, s.of(id)[0].Attempt.MaxRetries)

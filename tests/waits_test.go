@@ -18,6 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -56,7 +57,7 @@ func TestImmediateTries(t *testing.T) {
 		svc := run(t, c)
 		svc.publish("1")
 
-		dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+		dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 		calls := s.of("1")
 		var numbers, tries []int
 		for _, c := range calls {
@@ -68,7 +69,7 @@ func TestImmediateTries(t *testing.T) {
 		assert.GreaterOrEqual(t, g[2], 150*time.Millisecond)
 		assert.GreaterOrEqual(t, g[3], 250*time.Millisecond)
 
-		assert.Equal(t, "5", headerOf(dead, header.Attempts), "handler calls")
+		assert.Equal(t, "5", rabbit.Text(dead, header.Attempts), "handler calls")
 		assert.Len(t, historyOf(t, dead), 5)
 	})
 }
@@ -139,7 +140,7 @@ func TestAskedWaits(t *testing.T) {
 				assert.Empty(t, calls[1].Attempt.LastError)
 			}
 		}
-		assert.Zero(t, svc.Broker.depth(svc.dlq()))
+		assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 	})
 }
 
@@ -171,7 +172,7 @@ func TestAskedWaitsBeyondShortDelays(t *testing.T) {
 			assert.Equal(t, number, calls[1].Attempt.Number, id)
 			assert.Equal(t, 1, calls[1].Attempt.Calls, "waiting on is no call of a handler")
 		}
-		assert.Zero(t, svc.Broker.depth(svc.dlq()))
+		assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 	})
 }
 
@@ -193,17 +194,17 @@ func TestPostponedTooLong(t *testing.T) {
 	began := time.Now()
 	svc.publish("1", "failed before")
 
-	for _, dead := range svc.Broker.take(svc.dlq(), 2, 10*time.Second) {
+	for _, dead := range svc.Broker.Take(svc.dlq(), 2, 10*time.Second) {
 		assert.Less(t, time.Since(began), 5*time.Second)
-		assert.Equal(t, "postponed-too-long", headerOf(dead, header.Reason))
-		assert.Equal(t, "waiting for a friend: postponed for 50ms", headerOf(dead, header.Error))
-		calls := s.of(uuid(dead))
+		assert.Equal(t, "postponed-too-long", rabbit.Text(dead, header.Reason))
+		assert.Equal(t, "waiting for a friend: postponed for 50ms", rabbit.Text(dead, header.Error))
+		calls := s.of(rabbit.UUID(dead))
 		assert.Greater(t, len(calls), 1)
-		assert.Equal(t, strconv.Itoa(len(calls)), headerOf(dead, header.Attempts))
+		assert.Equal(t, strconv.Itoa(len(calls)), rabbit.Text(dead, header.Attempts))
 		last := calls[len(calls)-1]
 		assert.GreaterOrEqual(t, last.At.Sub(calls[0].At), 400*time.Millisecond)
 		history := historyOf(t, dead)
-		if uuid(dead) == "failed before" {
+		if rabbit.UUID(dead) == "failed before" {
 			require.Len(t, history, 2)
 			assert.Equal(t, 2, last.Attempt.Number)
 		} else {
@@ -238,13 +239,13 @@ func TestErrorsThatPoliciesKnow(t *testing.T) {
 		svc := run(t, c)
 
 		svc.publish("listed", "override")
-		svc.Broker.publish(svc.Queue, newPublishing("undecodable", "late schema"))
-		dead := reasons(svc.Broker.take(svc.dlq(), 2, 10*time.Second))
+		svc.Broker.Publish(svc.Queue, rabbit.Message("undecodable", "late schema"))
+		dead := reasons(svc.Broker.Take(svc.dlq(), 2, 10*time.Second))
 		assert.Equal(t, map[string]string{"listed": "permanent", "undecodable": "exhausted"}, dead)
 		assert.EqualValues(t, 2, asked.Load(), "retried once, as the policy allows")
 		eventually(t, 10*time.Second, func() bool { return len(svc.Logs.with("is dropped, as its error asks")) == 1 }, "overridden in its second attempt")
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("override"))
-		assert.Zero(t, svc.Broker.depth(svc.dlq()))
+		assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 	})
 }
 
@@ -318,13 +319,13 @@ func TestJitterLeavesNoTrace(t *testing.T) {
 	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
 	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100), Retries: 3, Jitter: 1, MaxAge: time.Hour}}
 	svc := start(t, c)
-	p := newPublishing("1", "x")
+	p := rabbit.Message("1", "x")
 	p.Expiration = strconv.Itoa(math.MaxInt32)
-	svc.Broker.publish(svc.Queue, p)
+	svc.Broker.Publish(svc.Queue, p)
 
-	dead := svc.Broker.take(svc.dlq(), 1, 10*time.Second)[0]
+	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 	assert.Empty(t, dead.Expiration)
-	assert.Equal(t, p.Expiration, headerOf(dead, header.Expiration), "as it first arrived")
-	assert.Equal(t, "exhausted", headerOf(dead, header.Reason))
+	assert.Equal(t, p.Expiration, rabbit.Text(dead, header.Expiration), "as it first arrived")
+	assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
 	assert.Len(t, s.of("1"), 4)
 }

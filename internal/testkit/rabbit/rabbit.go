@@ -1,0 +1,179 @@
+// Package rabbit is the AMQP client of the tests: it publishes, takes and counts messages straight on a broker, without
+// the library that is tested.
+package rabbit
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+)
+
+// Client works on one broker. Every operation has a connection of its own, so it works as soon as the broker does,
+// whatever has happened to the one before. Methods without an error fail the test, so they belong into its goroutine.
+type Client struct {
+	URI string
+
+	t testing.TB
+}
+
+// New returns a client of the broker at uri. It does not connect.
+func New(t testing.TB, uri string) *Client { return &Client{URI: uri, t: t} }
+
+// Try calls f with a channel, and returns its error, or why there is no channel.
+func (c *Client) Try(f func(*amqp091.Channel) error) error {
+	connection, err := amqp091.Dial(c.URI)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	channel, err := connection.Channel()
+	if err != nil {
+		return err
+	}
+
+	return f(channel)
+}
+
+// Do is [Client.Try] for what must succeed.
+func (c *Client) Do(f func(*amqp091.Channel) error) {
+	c.t.Helper()
+	require.NoError(c.t, c.Try(f))
+}
+
+// Dial opens a connection. It is closed when the test ends.
+func (c *Client) Dial() *amqp091.Connection {
+	c.t.Helper()
+	connection, err := amqp091.Dial(c.URI)
+	require.NoError(c.t, err, "dial %s", c.URI)
+	c.t.Cleanup(func() { _ = connection.Close() })
+
+	return connection
+}
+
+// Channel opens a channel on a connection of its own, which is closed when the test ends.
+func (c *Client) Channel() *amqp091.Channel {
+	c.t.Helper()
+	channel, err := c.Dial().Channel()
+	require.NoError(c.t, err)
+
+	return channel
+}
+
+// Version returns the version of the broker.
+func (c *Client) Version() string {
+	c.t.Helper()
+	connection, err := amqp091.Dial(c.URI)
+	require.NoError(c.t, err)
+	defer connection.Close()
+	version, _ := connection.Properties["version"].(string)
+
+	return version
+}
+
+// AtLeast tells whether the broker is of that version or a later one.
+func (c *Client) AtLeast(major, minor int) bool {
+	c.t.Helper()
+	var found [2]int
+	version := c.Version()
+	_, err := fmt.Sscanf(version, "%d.%d", &found[0], &found[1])
+	require.NoError(c.t, err, version)
+
+	return found[0] > major || found[0] == major && found[1] >= minor
+}
+
+// Declare declares a durable queue, and removes it when the test ends.
+func (c *Client) Declare(queue string, arguments amqp091.Table) {
+	c.t.Helper()
+	c.Do(func(channel *amqp091.Channel) error {
+		_, err := channel.QueueDeclare(queue, true, false, false, false, arguments)
+		return err
+	})
+	c.t.Cleanup(func() { c.Remove("", queue) })
+}
+
+// Remove deletes queues and an exchange (none for ""), as far as they and the broker are there.
+func (c *Client) Remove(exchange string, queues ...string) {
+	_ = c.Try(func(channel *amqp091.Channel) error {
+		for _, queue := range queues {
+			if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
+				return err
+			}
+		}
+		if exchange == "" {
+			return nil
+		}
+
+		return channel.ExchangeDelete(exchange, false, false)
+	})
+}
+
+// RemovePlan deletes a main queue and all that its plan has, as far as they and the broker are there.
+func (c *Client) RemovePlan(plan topology.Plan) {
+	queues := []string{plan.Queue}
+	for _, queue := range plan.Queues {
+		queues = append(queues, queue.Name)
+	}
+	c.Remove("", queues...)
+	for _, exchange := range plan.Exchanges {
+		c.Remove(exchange.Name)
+	}
+}
+
+// patience is how long a broker may take to count what it has, on a busy machine.
+const (
+	patience = 30 * time.Second
+	tick     = 20 * time.Millisecond
+)
+
+// Depth returns how many messages are ready in a queue; -1 when it is not there, or the broker does not answer. The
+// broker asks a quorum queue for no longer than 250 ms and then says 0, so a 0 counts only when it is said again.
+func (c *Client) Depth(queue string) int {
+	n := -1
+	_ = c.Try(func(channel *amqp091.Channel) error {
+		for range 3 {
+			found, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+			if err != nil {
+				return err
+			}
+			if n = found.Messages; n > 0 {
+				break
+			}
+		}
+
+		return nil
+	})
+
+	return n
+}
+
+// Consumers returns how many consumers a queue has; -1 when it is not there, or the broker does not answer.
+func (c *Client) Consumers(queue string) int {
+	n := -1
+	_ = c.Try(func(channel *amqp091.Channel) error {
+		found, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+		if err == nil {
+			n = found.Consumers
+		}
+
+		return err
+	})
+
+	return n
+}
+
+// Has waits until a queue has exactly n ready messages.
+func (c *Client) Has(queue string, n int) {
+	c.t.Helper()
+	require.Eventually(c.t, func() bool { return c.Depth(queue) == n }, patience, tick, "%d messages in queue %s", n, queue)
+}
+
+// Idle waits until nobody consumes from a queue.
+func (c *Client) Idle(queue string) {
+	c.t.Helper()
+	require.Eventually(c.t, func() bool { return c.Consumers(queue) == 0 }, time.Minute, tick, "queue %s has consumers", queue)
+}
