@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // realQueues are queues that a user of the examples may have, with names that the examples once took for their own.
@@ -82,20 +83,10 @@ func TestExamplesEndWhenTheyCannotSubscribe_OwnBroker(t *testing.T) {
 // fill puts messages of a user's own into his queues.
 func fill(t *testing.T, uri string) {
 	t.Helper()
-	connection, err := amqp091.Dial(uri)
-	require.NoError(t, err)
-	defer connection.Close()
-	channel, err := connection.Channel()
-	require.NoError(t, err)
-	require.NoError(t, channel.Confirm(false))
+	client := rabbit.New(t, uri)
 	for _, queue := range realQueues {
-		_, err := channel.QueueDeclare(queue, true, false, false, false, nil)
-		require.NoError(t, err)
-		for range 3 {
-			confirmation, err := channel.PublishWithDeferredConfirm("", queue, true, false, amqp091.Publishing{Body: []byte(`{"id":"real"}`)})
-			require.NoError(t, err)
-			require.True(t, confirmation.Wait())
-		}
+		client.Declare(queue, nil)
+		client.Publish(queue, slices.Repeat([]amqp091.Publishing{{Body: []byte(`{"id":"real"}`)}}, 3)...)
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // deaf is a connection on which some answers of the broker never come.
@@ -49,7 +51,7 @@ func (d *deaf) Read(p []byte) (int, error) {
 func (f *fixture) deafClient() (*dlq.Client, *atomic.Uint32) {
 	f.t.Helper()
 	silent := &atomic.Uint32{}
-	client, err := dlq.Open(f.t.Context(), dlq.Config{URI: f.uri, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{
+	client, err := dlq.Open(f.t.Context(), dlq.Config{URI: f.URI, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{
 		Dial: func(network, address string) (net.Conn, error) {
 			socket, err := amqp091.DefaultDial(30*time.Second)(network, address)
 			return &deaf{Conn: socket, method: silent}, err
@@ -114,11 +116,11 @@ func TestBrokerThatDoesNotAnswer(t *testing.T) {
 				require.Fail(t, "it hangs")
 			}
 			silent.Store(0)
-			found := bodies(f.drained(f.queue.Name(), test.letters))
+			found := rabbit.Bodies(f.drained(f.queue.Name(), test.letters))
 			if test.ordered {
-				assert.Equal(t, numbered(test.letters), found)
+				assert.Equal(t, deadletter.Bodies(test.letters), found)
 			} else {
-				assert.ElementsMatch(t, numbered(test.letters), found)
+				assert.ElementsMatch(t, deadletter.Bodies(test.letters), found)
 			}
 		})
 	}
@@ -143,7 +145,7 @@ func TestCanaryWithoutAnAnswer(t *testing.T) {
 	case <-time.After(60 * time.Second):
 		require.Fail(t, "it hangs")
 	}
-	assert.Equal(t, numbered(10), bodies(f.drained(f.queue.Name(), 10)))
+	assert.Equal(t, deadletter.Bodies(10), rabbit.Bodies(f.drained(f.queue.Name(), 10)))
 }
 
 // An answer that takes long, as it comes behind messages over a slow link, is no silence.
@@ -151,14 +153,14 @@ func TestSlowAnswers(t *testing.T) {
 	t.Parallel()
 	const letters, size = 3, 3 << 19
 	f := onBroker(t, nil)
-	for i := range letters {
-		letter := letterOf(f.main, i)
+	f.fillWith(letters, func(i int) amqp091.Publishing {
+		letter := deadletter.New(f.main, i)
 		letter.Body = bytes.Repeat([]byte("x"), size)
-		f.publish(f.queue.Name(), letter)
-	}
-	f.confirmed()
+
+		return letter
+	})
 	client, err := dlq.Open(t.Context(), dlq.Config{
-		URI: f.uri, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{Dial: network{perSecond: 1 << 20}.dial},
+		URI: f.URI, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{Dial: network{perSecond: 1 << 20}.dial},
 	})
 	require.NoError(t, err)
 	defer func() { _ = client.Close() }()

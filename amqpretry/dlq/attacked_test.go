@@ -14,6 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // within fails a test whose run does not end by itself.
@@ -38,12 +40,12 @@ func TestFailedReplayOfALongQueueEnds(t *testing.T) {
 		report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Progress: func(p dlq.Progress) {
 			if p.Done >= 200 && !deleted {
 				deleted = true
-				_, _ = f.channel.QueueDelete(f.main, false, false, false)
+				f.Remove("", f.main)
 			}
 		}})
 		missing := (*dlq.NoQueueError)(nil)
 		assert.ErrorAs(t, err, &missing)
-		f.depth(f.queue.Name(), 5000-report.Done)
+		f.Has(f.queue.Name(), 5000-report.Done)
 	})
 }
 
@@ -55,19 +57,14 @@ func TestFailureWhileTheScanWaits(t *testing.T) {
 			t.Parallel()
 			f := onBroker(t, arguments)
 			full := f.main + "-full"
-			f.declare(full, amqp091.Table{amqp091.QueueTypeArg: "classic", "x-max-length": int64(1), "x-overflow": "reject-publish"})
-			for i := range 100 {
-				p := letterOf(f.main, i)
+			f.Declare(full, amqp091.Table{amqp091.QueueTypeArg: "classic", "x-max-length": int64(1), "x-overflow": "reject-publish"})
+			f.fillWith(100, func(i int) amqp091.Publishing {
+				p := deadletter.New(f.main, i)
 				p.Body = bytes.Repeat([]byte("x"), 1200<<10)
-				f.publish(f.queue.Name(), p)
-			}
-			f.confirmed()
-			time.AfterFunc(5*time.Second, func() {
-				channel, err := f.client2().Channel()
-				if assert.NoError(t, err) {
-					_, _ = channel.QueueDelete(full, false, false, false)
-				}
+
+				return p
 			})
+			time.AfterFunc(5*time.Second, func() { f.Remove("", full) })
 			within(t, 60*time.Second, func() {
 				_, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{To: full})
 				missing := (*dlq.NoQueueError)(nil)
@@ -130,8 +127,8 @@ func TestRefusedLooksLoseNothing(t *testing.T) {
 					require.NoError(t, err)
 				}
 			}
-			f.depth(f.queue.Name(), 20)
-			assert.ElementsMatch(t, numbered(20), bodies(f.drained(f.queue.Name(), 20)), "refused %d times", refused)
+			f.Has(f.queue.Name(), 20)
+			assert.ElementsMatch(t, deadletter.Bodies(20), rabbit.Bodies(f.drained(f.queue.Name(), 20)), "refused %d times", refused)
 		})
 	}
 }
@@ -160,10 +157,10 @@ func TestTwoLooksAtOnceKeepTheOrder(t *testing.T) {
 			}
 			<-ended
 			<-ended
-			f.depth(f.queue.Name(), n)
-			got := bodies(f.drained(f.queue.Name(), n))
+			f.Has(f.queue.Name(), n)
+			got := rabbit.Bodies(f.drained(f.queue.Name(), n))
 			wrong := 0
-			for i, w := range numbered(n) {
+			for i, w := range deadletter.Bodies(n) {
 				if got[i] != w {
 					wrong++
 				}
@@ -185,9 +182,11 @@ func TestLooksWhileLettersComeKeepTheOrder(t *testing.T) {
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
+				var some []amqp091.Publishing
 				for i := before; i < all; i++ {
-					f.publish(f.queue.Name(), letterOf(f.main, i))
-					if i%25 == 0 {
+					if some = append(some, deadletter.New(f.main, i)); len(some) == 25 {
+						assert.NoError(t, f.TryPublish("", f.queue.Name(), some...))
+						some = nil
 						<-time.After(15 * time.Millisecond)
 					}
 				}
@@ -210,9 +209,8 @@ func TestLooksWhileLettersComeKeepTheOrder(t *testing.T) {
 					last = n
 				}
 			}
-			f.confirmed()
-			f.depth(f.queue.Name(), all)
-			assert.Equal(t, numbered(all), bodies(f.drained(f.queue.Name(), all)), "%d looks", looks)
+			f.Has(f.queue.Name(), all)
+			assert.Equal(t, deadletter.Bodies(all), rabbit.Bodies(f.drained(f.queue.Name(), all)), "%d looks", looks)
 		})
 	}
 }

@@ -44,5 +44,5 @@ func TestReplayInAnAlarm_OwnBroker(t *testing.T) {
 		require.Fail(t, "nobody was told of the end")
 	}
 	assert.Equal(t, 20, (<-ended).Done)
-	f.depth(f.main, 20)
+	f.Has(f.main, 20)
 }

@@ -14,17 +14,16 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 // service consumes the main queue, and says of canaries what fate gives for each, as a service with this library does.
 // It returns those without a canary's mark.
 func (f *fixture) service(fate func(number int) []wire.Outcome) (others func() int) {
-	connection := f.client2()
-	channel, err := connection.Channel()
-	require.NoError(f.t, err)
-	deliveries, err := channel.Consume(f.main, "", true, false, false, false, nil)
-	require.NoError(f.t, err)
+	channel := f.Channel()
+	deliveries := rabbit.Consume(f.t, channel, f.main)
 	var (
 		mu       sync.Mutex
 		unmarked int
@@ -67,8 +66,8 @@ func TestCanaryWithoutAConsumer(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, report.Canary.Stopped, "has no consumer")
 	assert.Zero(t, report.Done)
-	f.depth(f.main, 0)
-	f.depth(f.queue.Name(), 12)
+	f.Has(f.main, 0)
+	f.Has(f.queue.Name(), 12)
 }
 
 // Whoever consumes says nothing: it is not known that the canary was handled.
@@ -82,7 +81,7 @@ func TestCanaryThatNobodyTellsOf(t *testing.T) {
 	assert.Equal(t, `0 of 2 handled, 2 not heard of within 2s; is "`+f.main+`" consumed with this library, under a policy that is not off, by a user who may write to amq.default?`, report.Canary.Stopped)
 	assert.Equal(t, 2, report.Canary.Unresolved())
 	assert.Equal(t, 2, report.Done)
-	f.depth(f.queue.Name(), 10)
+	f.Has(f.queue.Name(), 10)
 }
 
 // The watch is shorter than the retries take.
@@ -103,7 +102,7 @@ func TestCanaryThatIsStillRetried(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "1 of 2 handled, 1 waiting for a retry within 2s", report.Canary.Stopped)
 	assert.Equal(t, "1 of 2 handled, 1 waiting for a retry", told[len(told)-1])
-	f.depth(f.queue.Name(), 10)
+	f.Has(f.queue.Name(), 10)
 }
 
 func TestCanaryStopsTheReplay(t *testing.T) {
@@ -124,7 +123,7 @@ func TestCanaryStopsTheReplay(t *testing.T) {
 			assert.NotEmpty(t, report.Canary.Stopped)
 			assert.Equal(t, 3, report.Canary.DeadLettered+report.Canary.Dropped)
 			assert.Equal(t, 5, report.Done)
-			f.depth(f.queue.Name(), 45)
+			f.Has(f.queue.Name(), 45)
 		})
 	}
 }
@@ -133,7 +132,7 @@ func TestCanaryLetsTheOthersFollow(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
 	f.fill(50)
-	f.publish(f.queue.Name(), letterOf("another", 99)) // another queue's takes no number
+	f.Publish(f.queue.Name(), deadletter.New("another", 99)) // another queue's takes no number
 	others := f.service(func(number int) []wire.Outcome {
 		if number == 3 {
 			return []wire.Outcome{wire.DeadLettered}
@@ -150,7 +149,7 @@ func TestCanaryLetsTheOthersFollow(t *testing.T) {
 	assert.Equal(t, 20, last.Done)
 	assert.Equal(t, 51, report.Total)
 	require.Eventually(t, func() bool { return others() == 15 }, 10*time.Second, 10*time.Millisecond, "the others are nobody's canaries")
-	assert.Equal(t, append(numbered(50)[20:], `{"n":99}`), bodies(f.drained(f.queue.Name(), 31)))
+	assert.Equal(t, append(deadletter.Bodies(50)[20:], `{"n":99}`), rabbit.Bodies(f.drained(f.queue.Name(), 31)))
 }
 
 // Notices that are not of this run, or nonsense, tell nothing.
@@ -159,8 +158,7 @@ func TestCanaryHearsOthers(t *testing.T) {
 	f := onBroker(t, nil)
 	f.fill(12)
 	f.service(all())
-	channel, err := f.client2().Channel()
-	require.NoError(t, err)
+	channel := f.Channel()
 	lock := f.queue.Name() + ".lock"
 	say := func(headers amqp091.Table) {
 		_ = channel.Publish("", lock, false, false, amqp091.Publishing{Headers: headers})
@@ -187,7 +185,7 @@ func TestCanaryIsInterrupted(t *testing.T) {
 	assert.Equal(t, 2, report.Done)
 	assert.Equal(t, 2, report.Canary.Unresolved())
 	assert.Equal(t, "0 of 2 handled, 2 not heard of when it was interrupted", report.Canary.Stopped)
-	f.depth(f.queue.Name(), 10)
+	f.Has(f.queue.Name(), 10)
 
 	report, err = f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, OnChange: func(dlq.CanaryReport) { _ = f.client.Close() }}})
 	require.ErrorContains(t, err, "the connection was lost")
@@ -233,12 +231,12 @@ func TestCanaryWithoutRoomForItsMark(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
 	const sizes = 100 // the mark fits into a frame beside some of them; others do not fit themselves
-	for i := range sizes {
-		p := letterOf(f.main, i)
+	f.fillWith(sizes, func(i int) amqp091.Publishing {
+		p := deadletter.New(f.main, i)
 		p.Headers["own"] = strings.Repeat("x", 128_400+18*i)
-		f.publish(f.queue.Name(), p)
-	}
-	f.confirmed()
+
+		return p
+	})
 	unmarked := f.service(all(wire.Handled))
 	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: sizes}})
 	require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -46,7 +47,7 @@ func deadLetters() (queue *dlq.Queue, done func()) {
 	}
 	_ = channel.Confirm(false)
 	for n := 1; n <= 3; n++ {
-		confirmed, err := channel.PublishWithDeferredConfirm("", queue.Name(), false, false, letterOf(name, n))
+		confirmed, err := channel.PublishWithDeferredConfirm("", queue.Name(), false, false, deadletter.New(name, n))
 		if err != nil || !confirmed.Wait() {
 			panic("not published")
 		}

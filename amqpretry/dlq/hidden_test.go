@@ -27,7 +27,7 @@ func TestHiddenMessages(t *testing.T) {
 	}))
 	defer api.Close()
 	open := func(version, url string) *dlq.Queue {
-		client, err := dlq.Open(t.Context(), dlq.Config{URI: f.uri, NoDeliveryLimitPolicy: true, Management: topology.Management{URL: url}})
+		client, err := dlq.Open(t.Context(), dlq.Config{URI: f.URI, NoDeliveryLimitPolicy: true, Management: topology.Management{URL: url}})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = client.Close() })
 		client.Pretend(version)

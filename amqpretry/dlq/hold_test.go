@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // A run at a low rate gives what stays in the queue back from time to time, as RabbitMQ would take it back after its
@@ -35,10 +37,10 @@ func TestRunThatTakesLong(t *testing.T) {
 			}
 			var replayed, stay []string
 			foreign := 0
-			for n := range letters {
-				letter := letterOf(f.main, n)
+			f.fillWith(letters, func(n int) amqp091.Publishing {
+				letter := deadletter.New(f.main, n)
 				if n%10 == 4 { // failed by another queue: it stays, and is counted once
-					letter = letterOf("another", n)
+					letter = deadletter.New("another", n)
 				}
 				switch text := fmt.Sprintf(`{"n":%d}`, n); {
 				case n%3 != 1:
@@ -49,18 +51,18 @@ func TestRunThatTakesLong(t *testing.T) {
 				default:
 					replayed = append(replayed, text)
 				}
-				f.publish(f.queue.Name(), letter)
-			}
-			f.confirmed()
+
+				return letter
+			})
 
 			report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Rate: 50})
 			require.NoError(t, err)
 			assert.Equal(t, dlq.Progress{Total: letters, Seen: letters, Matched: len(replayed) + foreign, Done: len(replayed)}, report.Progress)
 			assert.Equal(t, map[dlq.LeftReason]int{dlq.LeftForeign: foreign}, report.Left)
 
-			assert.Equal(t, replayed, bodies(f.drained(f.main, len(replayed))), "each once, in their order")
+			assert.Equal(t, replayed, rabbit.Bodies(f.drained(f.main, len(replayed))), "each once, in their order")
 			left := f.drained(f.queue.Name(), len(stay))
-			assert.Equal(t, stay, bodies(left), "and the others in theirs")
+			assert.Equal(t, stay, rabbit.Bodies(left), "and the others in theirs")
 			if name != "classic" { // classic queues count nothing
 				counted, _ := left[0].Headers["x-delivery-count"].(int64)
 				acquired, _ := left[0].Headers["x-acquired-count"].(int64)

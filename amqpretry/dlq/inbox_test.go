@@ -10,6 +10,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // Of what nobody takes there is never more in memory than there is room for, and one message.
@@ -113,16 +115,9 @@ func TestRunOfLargeMessagesGoesOn(t *testing.T) {
 
 func publishBodies(t *testing.T, q *Queue, n int, body func(int) string) {
 	t.Helper()
-	connection, err := amqp091.Dial(q.client.config.URI)
-	require.NoError(t, err)
-	defer func() { _ = connection.Close() }()
-	channel, err := connection.Channel()
-	require.NoError(t, err)
-	require.NoError(t, channel.Confirm(false))
-	var last *amqp091.DeferredConfirmation
-	for i := range n {
-		last, err = channel.PublishWithDeferredConfirm("", q.name, false, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte(body(i))})
-		require.NoError(t, err)
+	messages := make([]amqp091.Publishing, n)
+	for i := range messages {
+		messages[i] = amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte(body(i))}
 	}
-	require.True(t, last.Wait())
+	rabbit.New(t, q.client.config.URI).Publish(q.name, messages...)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 )
 
 // network is a poor one between a client and the broker: what comes does so after a delay, at so many bytes a second,
@@ -106,13 +107,13 @@ func TestPoorNetworks(t *testing.T) {
 			t.Parallel()
 			f := onBroker(t, test.queue)
 			filler := bytes.Repeat([]byte("x"), test.size)
-			for i := range test.letters {
-				letter := letterOf(f.main, i)
+			f.fillWith(test.letters, func(i int) amqp091.Publishing {
+				letter := deadletter.New(f.main, i)
 				letter.Body = fmt.Appendf(nil, "%d %s", i, filler)
-				f.publish(f.queue.Name(), letter)
-			}
-			f.confirmed()
-			client, err := dlq.Open(t.Context(), dlq.Config{URI: f.uri, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{Dial: test.network.dial}})
+
+				return letter
+			})
+			client, err := dlq.Open(t.Context(), dlq.Config{URI: f.URI, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{Dial: test.network.dial}})
 			require.NoError(t, err)
 			defer func() { _ = client.Close() }()
 			queue := client.Queue(f.main)
@@ -123,12 +124,12 @@ func TestPoorNetworks(t *testing.T) {
 			assert.Equal(t, dlq.Progress{Total: test.letters, Seen: test.letters, Matched: test.letters, Done: test.letters}, report.Progress)
 			assert.Equal(t, test.letters, bytes.Count(file.Bytes(), []byte("\n")))
 
-			f.depth(f.queue.Name(), test.letters)
+			f.Has(f.queue.Name(), test.letters)
 			replayed, err := queue.Replay(t.Context(), dlq.ReplayOptions{})
 			require.NoError(t, err)
 			assert.Equal(t, test.letters, replayed.Done)
-			f.depth(f.queue.Name(), 0)
-			f.depth(f.main, test.letters)
+			f.Has(f.queue.Name(), 0)
+			f.Has(f.main, test.letters)
 			for i, d := range f.drained(f.main, test.letters) {
 				assert.Equal(t, fmt.Sprintf("%d ", i), string(d.Body[:len(d.Body)-test.size]))
 			}

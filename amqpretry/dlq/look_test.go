@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // A long queue is held in several blocks: the first of 32, then of up to 1,000.
@@ -26,10 +28,10 @@ func TestLookingKeepsEverythingInOrder(t *testing.T) {
 					require.NoError(t, err)
 					n++
 					require.Equal(t, n, letter.Position)
-					require.Equal(t, numbered(n)[n-1], string(letter.Message.Body))
+					require.Equal(t, deadletter.Bodies(n)[n-1], string(letter.Message.Body))
 				}
 				require.Equal(t, severalBlocks, n)
-				f.depth(f.queue.Name(), severalBlocks)
+				f.Has(f.queue.Name(), severalBlocks)
 			}
 			for range 3 { // and those who leave in the middle
 				for letter, err := range f.queue.Browse(t.Context(), dlq.Filter{UUIDs: []string{"uuid-2200"}}) {
@@ -37,9 +39,9 @@ func TestLookingKeepsEverythingInOrder(t *testing.T) {
 					require.Equal(t, "uuid-2200", letter.UUID)
 					break
 				}
-				f.depth(f.queue.Name(), severalBlocks)
+				f.Has(f.queue.Name(), severalBlocks)
 			}
-			assert.Equal(t, numbered(severalBlocks), bodies(f.drained(f.queue.Name(), severalBlocks)))
+			assert.Equal(t, deadletter.Bodies(severalBlocks), rabbit.Bodies(f.drained(f.queue.Name(), severalBlocks)))
 		})
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 )
 
 func TestOddQueues(t *testing.T) {
@@ -41,20 +42,19 @@ func TestOddQueues(t *testing.T) {
 				main = test.main + watermill.NewShortUUID()[:8] // a broker may be used by several runs
 			}
 			queue := f.client.DeadLetterQueue(main+".odd", main)
-			_, err := f.channel.QueueDeclare(queue.Name(), true, false, false, false, test.arguments)
-			require.NoError(t, err)
-			defer func() { _, _ = f.channel.QueueDelete(queue.Name(), false, false, false) }()
+			f.Declare(queue.Name(), test.arguments)
 			const n = 2500
-			for i := range n {
-				f.publish(queue.Name(), letterOf(main, i))
+			letters := make([]amqp091.Publishing, n)
+			for i := range letters {
+				letters[i] = deadletter.New(main, i)
 			}
-			f.confirmed()
+			f.Publish(queue.Name(), letters...)
 			stat, err := queue.Stat(t.Context(), dlq.Filter{})
 			if unsafe := (*dlq.UnsafeError)(nil); !errors.As(err, &unsafe) || !test.unclear {
 				require.NoError(t, err)
 				assert.Equal(t, n, stat.Seen)
 			}
-			f.depth(queue.Name(), n)
+			f.Has(queue.Name(), n)
 		})
 	}
 }

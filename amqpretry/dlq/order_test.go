@@ -10,12 +10,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // who is a client of its own for the queue of a fixture.
 func (f *fixture) who(config dlq.Config) (*dlq.Queue, *dlq.Client) {
 	f.t.Helper()
-	config.URI, config.NoDeliveryLimitPolicy = f.uri, true
+	config.URI, config.NoDeliveryLimitPolicy = f.URI, true
 	client, err := dlq.Open(f.t.Context(), config)
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { _ = client.Close() })
@@ -48,17 +50,17 @@ func TestInterruptedAmongThoseThatWereReadBefore(t *testing.T) {
 			if orderTime == time.Nanosecond {
 				require.ErrorAs(t, err, &order)
 				assert.Positive(t, order.Left)
-				f.depth(f.queue.Name(), letters-report.Done)
+				f.Has(f.queue.Name(), letters-report.Done)
 				return
 			}
 			assert.NotErrorAs(t, err, &order)
 			var want []string
-			for i, body := range numbered(letters) {
+			for i, body := range deadletter.Bodies(letters) {
 				if i%2 == 0 || i >= 2*report.Done {
 					want = append(want, body)
 				}
 			}
-			assert.Equal(t, want, bodies(f.drained(f.queue.Name(), letters-report.Done)))
+			assert.Equal(t, want, rabbit.Bodies(f.drained(f.queue.Name(), letters-report.Done)))
 		})
 	}
 }
@@ -87,7 +89,7 @@ func TestLookIsToldOfThePassing(t *testing.T) {
 	assert.Zero(t, most, "who sees all passes nothing")
 	first()
 	assert.Equal(t, []int{letters - 1, letters - 1}, []int{passed, most})
-	assert.Equal(t, numbered(letters), bodies(f.drained(f.queue.Name(), letters)))
+	assert.Equal(t, deadletter.Bodies(letters), rabbit.Bodies(f.drained(f.queue.Name(), letters)))
 }
 
 // A run that has all that it wanted is not interrupted: it has all the time for the order.
@@ -102,7 +104,7 @@ func TestLimitedRunKeepsTheOrder(t *testing.T) {
 	report, err := q.Purge(t.Context(), dlq.PurgeOptions{Limit: 1})
 	require.NoError(t, err)
 	assert.Equal(t, 1, report.Done)
-	assert.Equal(t, numbered(letters)[1:], bodies(f.drained(f.queue.Name(), letters-1)))
+	assert.Equal(t, deadletter.Bodies(letters)[1:], rabbit.Bodies(f.drained(f.queue.Name(), letters-1)))
 }
 
 // A loop that was left is not called again: its error goes to the logger.
@@ -125,5 +127,5 @@ func TestLookThatWasLeftAndInterrupted(t *testing.T) {
 	logged := logger.Captured()[watermill.ErrorLogLevel]
 	require.Len(t, logged, 1)
 	assert.ErrorAs(t, logged[0].Err, new(*dlq.OrderError))
-	f.depth(f.queue.Name(), letters)
+	f.Has(f.queue.Name(), letters)
 }

@@ -7,13 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // The lock is gone with its connection, and so must be the run.
@@ -44,8 +45,8 @@ func TestRunEndsWithItsLock_OwnBroker(t *testing.T) {
 	require.Error(t, <-ended)
 	require.Eventually(t, func() bool {
 		left, err := f.queue.Depth(t.Context())
-		q, failed := f.channel.QueueDeclarePassive(f.main, true, false, false, false, nil)
-		return err == nil && failed == nil && left+q.Messages >= 60 && left+q.Messages <= 61 && q.Messages > 0
+		back := f.Depth(f.main)
+		return err == nil && left+back >= 60 && left+back <= 61 && back > 0
 	}, 20*time.Second, 50*time.Millisecond)
 }
 
@@ -75,14 +76,14 @@ func TestLookingUnderAPolicy_OwnBroker(t *testing.T) {
 		_, err = queue.Stat(t.Context(), dlq.Filter{})
 		require.ErrorAs(t, err, &unsafe)
 	}
-	f.depth(f.queue.Name(), 10)
+	f.Has(f.queue.Name(), 10)
 
 	broker.Ctl("clear_policy", "-p", "/", "limit")
 	require.Eventually(t, func() bool {
 		_, err := queue.Stat(t.Context(), dlq.Filter{})
 		return err == nil
 	}, time.Minute, 500*time.Millisecond)
-	assert.Equal(t, numbered(10), bodies(f.drained(f.queue.Name(), 10)))
+	assert.Equal(t, deadletter.Bodies(10), rabbit.Bodies(f.drained(f.queue.Name(), 10)))
 }
 
 // From 4.3 on a look counts only when its process dies. The lower one of policy and argument is the limit there as
@@ -99,8 +100,7 @@ func TestLookersThatDieUnderAPolicyUnseen_OwnBroker(t *testing.T) {
 
 	unsafe := (*dlq.UnsafeError)(nil)
 	for deaths := range 6 {
-		connection, err := amqp091.Dial(broker.URI)
-		require.NoError(t, err)
+		connection := f.Dial()
 		channel, err := connection.Channel()
 		require.NoError(t, err)
 		if _, err = client.Queue(f.main).Stat(t.Context(), dlq.Filter{}); err == nil {
@@ -111,7 +111,7 @@ func TestLookersThatDieUnderAPolicyUnseen_OwnBroker(t *testing.T) {
 			require.NoError(t, err)
 			<-deliveries
 			require.NoError(t, connection.Close())
-			f.depth(f.queue.Name(), 1)
+			f.Has(f.queue.Name(), 1)
 			continue
 		}
 		require.NoError(t, connection.Close())
@@ -124,7 +124,7 @@ func TestLookersThatDieUnderAPolicyUnseen_OwnBroker(t *testing.T) {
 		}
 	}
 	require.NotNil(t, unsafe, "refused in the end")
-	f.depth(f.queue.Name(), 1)
+	f.Has(f.queue.Name(), 1)
 }
 
 // Before 4.3 a policy that nobody sees may make looks the end of messages: so nobody looks who has not ruled that out.

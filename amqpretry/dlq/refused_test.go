@@ -17,7 +17,7 @@ import (
 func (f *fixture) full(n int) string {
 	f.t.Helper()
 	name := f.main + ".full"
-	f.declare(name, amqp091.Table{"x-queue-type": "classic", "x-max-length": int64(n), "x-overflow": "reject-publish"})
+	f.Declare(name, amqp091.Table{"x-queue-type": "classic", "x-max-length": int64(n), "x-overflow": "reject-publish"})
 
 	return name
 }
@@ -26,7 +26,7 @@ func (f *fixture) full(n int) string {
 func (f *fixture) watched() (*dlq.Queue, chan error) {
 	f.t.Helper()
 	told := make(chan error, 10)
-	client, err := dlq.Open(f.t.Context(), dlq.Config{URI: f.uri, NoDeliveryLimitPolicy: true, OnBlocked: func(why error) { told <- why }})
+	client, err := dlq.Open(f.t.Context(), dlq.Config{URI: f.URI, NoDeliveryLimitPolicy: true, OnBlocked: func(why error) { told <- why }})
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { _ = client.Close() })
 
@@ -68,8 +68,8 @@ func TestMoveToAQueueThatIsFull(t *testing.T) {
 	assert.Equal(t, 30, report.Done)
 	assert.Zero(t, report.Unsettled)
 	assert.Positive(t, report.Refused)
-	f.depth(target, 30)
-	f.depth(f.queue.Name(), 70)
+	f.Has(target, 30)
+	f.Has(f.queue.Name(), 70)
 }
 
 // When there is room again, it goes on, and says so.
@@ -87,12 +87,14 @@ func TestMoveGoesOnWhenThereIsRoom(t *testing.T) {
 		ended <- err
 	}()
 	require.ErrorContains(t, f.isTold(told), target)
-	_, err := f.channel.QueuePurge(target, false)
-	require.NoError(t, err)
+	f.Do(func(channel *amqp091.Channel) error {
+		_, err := channel.QueuePurge(target, false)
+		return err
+	})
 	require.NoError(t, f.isTold(told))
 	require.NoError(t, <-ended)
-	f.depth(target, 20)
-	f.depth(f.queue.Name(), 0)
+	f.Has(target, 20)
+	f.Has(f.queue.Name(), 0)
 }
 
 // Neither the report, nor the progress, nor how far an import is said to be counts what was refused.
@@ -122,7 +124,7 @@ func TestImportIntoAQueueThatIsFull(t *testing.T) {
 	require.ErrorContains(t, f.isTold(told), target)
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
-	f.depth(target, 300)
+	f.Has(target, 300)
 	assert.Equal(t, 300, report.Done)
 	assert.Equal(t, 300, progress.Done)
 	assert.Equal(t, 300, lines)

@@ -15,6 +15,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -27,13 +29,13 @@ func TestReplay(t *testing.T) {
 	dry, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{DryRun: true, Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}})
 	require.NoError(t, err)
 	assert.Equal(t, dlq.Progress{Total: 300, Seen: 300, Matched: 100}, dry.Progress)
-	f.depth(f.queue.Name(), 300)
+	f.Has(f.queue.Name(), 300)
 
 	var undo bytes.Buffer
 	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Undo: &undo})
 	require.NoError(t, err)
 	assert.Equal(t, dlq.Progress{Total: 300, Seen: 300, Matched: 100, Done: 100}, report.Progress)
-	f.depth(f.queue.Name(), 200)
+	f.Has(f.queue.Name(), 200)
 	assert.Equal(t, 100, strings.Count(undo.String(), "\n"))
 	assert.Equal(t, 100, strings.Count(undo.String(), fmt.Sprintf(`,"taken":{"by":"replay","to":%q,"run":%q,"at":"20`, f.main, report.Run)))
 
@@ -54,7 +56,7 @@ func TestReplay(t *testing.T) {
 		require.Equal(t, retry.ReasonExhausted, state.History[len(state.History)-1].Reason, "the earlier reason")
 		require.Equal(t, "events", state.Arrival.Exchange)
 	}
-	left := bodies(f.drained(f.queue.Name(), 200))
+	left := rabbit.Bodies(f.drained(f.queue.Name(), 200))
 	for i := range left {
 		require.Equal(t, fmt.Sprintf(`{"n":%d}`, i/2*3+i%2*2), left[i], "the others, in their order")
 	}
@@ -64,10 +66,9 @@ func TestReplayOfWhatTheBrokerHasDeadLettered(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
 	source := f.main + "-source"
-	f.declare(source, amqp091.Table{amqp091.QueueTypeArg: "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": f.queue.Name(), "x-message-ttl": int64(1)})
-	f.publish(source, amqp091.Publishing{Body: []byte("x"), Expiration: "60000", UserId: "guest", Headers: amqp091.Table{"a": int64(1)}})
-	f.confirmed()
-	f.depth(f.queue.Name(), 1)
+	f.Declare(source, amqp091.Table{amqp091.QueueTypeArg: "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": f.queue.Name(), "x-message-ttl": int64(1)})
+	f.Publish(source, amqp091.Publishing{Body: []byte("x"), Expiration: "60000", UserId: "guest", Headers: amqp091.Table{"a": int64(1)}})
+	f.Has(f.queue.Name(), 1)
 
 	queue := f.client.DeadLetterQueue(f.queue.Name(), source)
 	letter := only(t, queue)
@@ -133,8 +134,7 @@ func TestReplayEdited(t *testing.T) {
 	assert.Equal(t, "-1", d.Headers[header.Count])
 
 	// It dies again: the history is still with it.
-	f.publish(f.queue.Name(), amqp091.Publishing{Headers: d.Headers, Body: d.Body})
-	f.confirmed()
+	f.Publish(f.queue.Name(), amqp091.Publishing{Headers: d.Headers, Body: d.Body})
 	letter, err := f.queue.Get(t.Context(), "uuid-0")
 	require.NoError(t, err)
 	require.Len(t, letter.Edits, 1)
@@ -146,8 +146,7 @@ func TestReplayReportsForeign(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
 	f.fill(2)
-	f.publish(f.queue.Name(), letterOf("another", 2))
-	f.confirmed()
+	f.Publish(f.queue.Name(), deadletter.New("another", 2))
 	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, map[dlq.LeftReason]int{dlq.LeftForeign: 1}, report.Left)
@@ -162,10 +161,8 @@ func TestReplayReportsForeign(t *testing.T) {
 
 // returning puts what comes to the main queue back among the dead letters, as a service does that fails again.
 func (f *fixture) returning(ctx context.Context) {
-	channel, err := f.client2().Channel()
-	require.NoError(f.t, err)
-	deliveries, err := channel.Consume(f.main, "", true, false, false, false, nil)
-	require.NoError(f.t, err)
+	channel := f.Channel()
+	deliveries := rabbit.Consume(f.t, channel, f.main)
 	go func() {
 		for {
 			select {
@@ -189,7 +186,7 @@ func TestReplayNeverTwiceInOneRun(t *testing.T) {
 	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Rate: 400})
 	require.NoError(t, err)
 	assert.LessOrEqual(t, report.Done, 200)
-	f.depth(f.queue.Name(), 200)
+	f.Has(f.queue.Name(), 200)
 }
 
 func TestTwoReplaysAtOnce(t *testing.T) {
@@ -244,11 +241,11 @@ func TestReplayWithoutATarget(t *testing.T) {
 	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Rate: 500, Progress: func(p dlq.Progress) {
 		if p.Done >= 20 && !deleted {
 			deleted = true
-			_, _ = f.channel.QueueDelete(f.main, false, false, false)
+			f.Remove("", f.main)
 		}
 	}})
 	require.ErrorAs(t, err, &missing)
-	f.depth(f.queue.Name(), 300-report.Done)
+	f.Has(f.queue.Name(), 300-report.Done)
 	assert.Less(t, report.Done, 300)
 }
 
@@ -256,10 +253,9 @@ func TestReplayWaitsForAFullQueue(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
 	full := f.main + "-full"
-	f.declare(full, amqp091.Table{amqp091.QueueTypeArg: "quorum", "x-max-length": int64(20), "x-overflow": "reject-publish"})
+	f.Declare(full, amqp091.Table{amqp091.QueueTypeArg: "quorum", "x-max-length": int64(20), "x-overflow": "reject-publish"})
 	f.fill(200)
-	channel, err := f.client2().Channel()
-	require.NoError(t, err)
+	channel := f.Channel()
 	go func() { // takes 10 every 100 ms
 		for t.Context().Err() == nil {
 			for range 10 {
@@ -271,7 +267,7 @@ func TestReplayWaitsForAFullQueue(t *testing.T) {
 	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{To: full})
 	require.NoError(t, err)
 	assert.Equal(t, 200, report.Done)
-	f.depth(f.queue.Name(), 0)
+	f.Has(f.queue.Name(), 0)
 }
 
 func TestInterruptedReplayGoesOn(t *testing.T) {
@@ -285,10 +281,10 @@ func TestInterruptedReplayGoesOn(t *testing.T) {
 		}
 	}})
 	require.ErrorIs(t, err, context.Canceled)
-	f.depth(f.main, first.Done)
-	f.depth(f.queue.Name(), 3000-first.Done)
+	f.Has(f.main, first.Done)
+	f.Has(f.queue.Name(), 3000-first.Done)
 	second, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, 3000, first.Done+second.Done)
-	assert.Equal(t, numbered(3000), bodies(f.drained(f.main, 3000)), "each once, in order")
+	assert.Equal(t, deadletter.Bodies(3000), rabbit.Bodies(f.drained(f.main, 3000)), "each once, in order")
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -14,30 +15,17 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // filled is a quorum queue with n messages, for a client with sockets of the test's own.
 func filled(t *testing.T, n int, wrap func(net.Conn) net.Conn) *Queue {
 	t.Helper()
 	uri := brokertest.URI(t)
-	connection, err := amqp091.Dial(uri)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = connection.Close() })
-	channel, err := connection.Channel()
-	require.NoError(t, err)
-	require.NoError(t, channel.Confirm(false))
+	other := rabbit.New(t, uri)
 	main := "scan-" + watermill.NewShortUUID()
-	_, err = channel.QueueDeclare(main+".dlq", true, false, false, false, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1<<31 - 1)})
-	require.NoError(t, err)
-	t.Cleanup(func() { _, _ = channel.QueueDelete(main+".dlq", false, false, false) })
-	var last *amqp091.DeferredConfirmation
-	for range n {
-		last, err = channel.PublishWithDeferredConfirm("", main+".dlq", false, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte("x")})
-		require.NoError(t, err)
-	}
-	if n > 0 {
-		require.True(t, last.Wait())
-	}
+	other.Declare(main+".dlq", amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1<<31 - 1)})
+	other.Publish(main+".dlq", slices.Repeat([]amqp091.Publishing{{DeliveryMode: amqp091.Persistent, Body: []byte("x")}}, n)...)
 
 	client, err := Open(t.Context(), Config{URI: uri, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
 		socket, err := amqp091.DefaultDial(time.Minute)(network, address)
@@ -88,13 +76,7 @@ func TestScanMissesWhatOthersTake(t *testing.T) {
 	require.NoError(t, err)
 	f.keep()
 
-	connection, err := amqp091.Dial(brokertest.URI(t))
-	require.NoError(t, err)
-	defer func() { _ = connection.Close() }()
-	channel, err := connection.Channel()
-	require.NoError(t, err)
-	others, err := channel.Consume(q.name, "", true, false, false, false, nil)
-	require.NoError(t, err)
+	others := rabbit.Consume(t, rabbit.New(t, brokertest.URI(t)).Channel(), q.name)
 	for range n - firstPrefetch {
 		<-others
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 func TestPurge(t *testing.T) {
@@ -26,7 +28,7 @@ func TestPurge(t *testing.T) {
 	report, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{Filter: dlq.Filter{OlderThan: time.Hour}, Limit: 40, Undo: &archive})
 	require.NoError(t, err)
 	assert.Equal(t, 40, report.Done)
-	f.depth(f.queue.Name(), 60)
+	f.Has(f.queue.Name(), 60)
 
 	back, err := f.queue.Import(t.Context(), &archive, dlq.ImportOptions{})
 	require.NoError(t, err)
@@ -57,17 +59,15 @@ func TestNothingIsTakenWithoutItsUndo(t *testing.T) {
 	require.ErrorIs(t, err, errFull)
 	assert.Equal(t, 1, strings.Count(err.Error(), errFull.Error()), "once: %v", err)
 	assert.Less(t, report.Done, 200, "no more than what was written")
-	f.depth(f.queue.Name(), 2000-report.Done)
+	f.Has(f.queue.Name(), 2000-report.Done)
 
 	disk.room = 256 << 10
 	left := 2000 - report.Done
 	replayed, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Undo: disk})
 	require.ErrorIs(t, err, errFull)
 	assert.Less(t, replayed.Done, 200)
-	f.depth(f.queue.Name(), left-replayed.Done)
-	sent, err := f.channel.QueueDeclarePassive(f.main, true, false, false, false, nil)
-	require.NoError(t, err)
-	assert.Equal(t, replayed.Done+replayed.Unsettled, sent.Messages, "those that are in both are told")
+	f.Has(f.queue.Name(), left-replayed.Done)
+	assert.Equal(t, replayed.Done+replayed.Unsettled, f.Depth(f.main), "those that are in both are told")
 	assert.Positive(t, replayed.Unsettled)
 	assert.LessOrEqual(t, replayed.Unsettled, 256)
 }
@@ -76,15 +76,13 @@ func TestMove(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
 	parked := f.main + "-parked"
-	f.declare(parked, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
+	f.Declare(parked, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
 	strange := amqp091.Publishing{
 		Body: []byte{0xff, 0}, Headers: amqp091.Table{"a": amqp091.Table{"b": []any{int8(1), nil}}, "": "empty", "CC": []any{}},
-		ContentType: "x/y", ContentEncoding: "z", CorrelationId: "c", ReplyTo: "r", MessageId: "m", Type: "t", AppId: "app", Priority: 7, Timestamp: died,
+		ContentType: "x/y", ContentEncoding: "z", CorrelationId: "c", ReplyTo: "r", MessageId: "m", Type: "t", AppId: "app", Priority: 7, Timestamp: deadletter.Died,
 	}
-	want := letterOf(f.main, 0)
-	f.publish(f.queue.Name(), want)
-	f.publish(f.queue.Name(), strange)
-	f.confirmed()
+	want := deadletter.New(f.main, 0)
+	f.Publish(f.queue.Name(), want, strange)
 
 	report, err := f.queue.Move(t.Context(), dlq.MoveOptions{To: parked})
 	require.NoError(t, err)
@@ -96,7 +94,7 @@ func TestMove(t *testing.T) {
 	assert.Equal(t, strange.Headers["a"], got[1].Headers["a"])
 	assert.Equal(t, "empty", got[1].Headers[""])
 	assert.Equal(t, strange.Body, got[1].Body)
-	assert.Equal(t, []any{"x/y", "z", "c", "r", "m", "t", "app", uint8(7), died}, []any{
+	assert.Equal(t, []any{"x/y", "z", "c", "r", "m", "t", "app", uint8(7), deadletter.Died}, []any{
 		got[1].ContentType, got[1].ContentEncoding, got[1].CorrelationId, got[1].ReplyTo, got[1].MessageId, got[1].Type, got[1].AppId, got[1].Priority, got[1].Timestamp.UTC(),
 	})
 
@@ -122,7 +120,7 @@ func TestExportAndImportAreLossless(t *testing.T) {
 	report, err := f.queue.Export(t.Context(), &first, dlq.ExportOptions{})
 	require.NoError(t, err)
 	assert.Equal(t, 300, report.Done)
-	f.depth(f.queue.Name(), 300)
+	f.Has(f.queue.Name(), 300)
 	_, err = f.queue.Purge(t.Context(), dlq.PurgeOptions{})
 	require.NoError(t, err)
 
@@ -166,14 +164,14 @@ func TestImportOfWhatIsWrong(t *testing.T) {
 	require.ErrorAs(t, err, &line)
 	assert.Equal(t, 5, line.Line)
 	assert.Equal(t, 4, report.Done)
-	f.depth(f.queue.Name(), 4)
+	f.Has(f.queue.Name(), 4)
 
 	// Whoever wrote it was killed.
 	report, err = f.queue.Import(t.Context(), bytes.NewReader(lines.Bytes()[:lines.Len()-20]), dlq.ImportOptions{Skip: 4})
 	require.NoError(t, err)
 	assert.True(t, report.Truncated)
 	assert.Equal(t, 5, report.Done)
-	assert.Equal(t, numbered(9), bodies(f.drained(f.queue.Name(), 9)))
+	assert.Equal(t, deadletter.Bodies(9), rabbit.Bodies(f.drained(f.queue.Name(), 9)))
 
 	missing := (*dlq.NoQueueError)(nil)
 	_, err = f.queue.Import(t.Context(), bytes.NewReader(lines.Bytes()), dlq.ImportOptions{To: "nobody-" + f.main})
@@ -184,13 +182,12 @@ func TestStatAndGet(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
 	f.fill(90)
-	f.publish(f.queue.Name(), amqp091.Publishing{Body: []byte("by hand")})
-	f.confirmed()
+	f.Publish(f.queue.Name(), amqp091.Publishing{Body: []byte("by hand")})
 	stat, err := f.queue.Stat(t.Context(), dlq.Filter{})
 	require.NoError(t, err)
 	assert.Equal(t, []int{91, 91, 91}, []int{stat.Ready, stat.Seen, stat.Matched})
 	assert.Equal(t, map[string]int{"exhausted": 90, "": 1}, stat.ByReason.ByName)
-	assert.Equal(t, died, stat.Oldest)
+	assert.Equal(t, deadletter.Died, stat.Oldest)
 	assert.Equal(t, 1, stat.Untimed)
 
 	letter, err := f.queue.Get(t.Context(), "uuid-42")
@@ -231,7 +228,7 @@ func TestLookingAtForeignQueues(t *testing.T) {
 					assert.Equal(t, !f.countsNoLooks(), strings.Contains(unsafe.Found, "each look counts"), unsafe.Found)
 					refused = look
 				}
-				f.depth(f.queue.Name(), 20)
+				f.Has(f.queue.Name(), 20)
 			}
 			if test.refused == 0 {
 				assert.Zero(t, refused)
@@ -241,7 +238,7 @@ func TestLookingAtForeignQueues(t *testing.T) {
 			for range 5 {
 				_, _ = f.queue.Stat(t.Context(), dlq.Filter{})
 			}
-			assert.ElementsMatch(t, numbered(20), bodies(f.drained(f.queue.Name(), 20)), "nothing is lost")
+			assert.ElementsMatch(t, deadletter.Bodies(20), rabbit.Bodies(f.drained(f.queue.Name(), 20)), "nothing is lost")
 		})
 	}
 }
@@ -265,7 +262,7 @@ func TestTakingTheFirstOfMany(t *testing.T) {
 			f.fill(n)
 			var filter dlq.Filter
 			var gone, stay []string
-			for i, body := range numbered(n) {
+			for i, body := range deadletter.Bodies(n) {
 				if goes(i) {
 					filter.UUIDs, gone = append(filter.UUIDs, "uuid-"+strconv.Itoa(i)), append(gone, body)
 				} else {
@@ -275,10 +272,10 @@ func TestTakingTheFirstOfMany(t *testing.T) {
 			report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Filter: filter})
 			require.NoError(t, err)
 			assert.Equal(t, len(gone), report.Done)
-			f.depth(f.queue.Name(), len(stay))
-			f.depth(f.main, len(gone))
-			assert.Equal(t, stay, bodies(f.drained(f.queue.Name(), len(stay))))
-			assert.Equal(t, gone, bodies(f.drained(f.main, len(gone))))
+			f.Has(f.queue.Name(), len(stay))
+			f.Has(f.main, len(gone))
+			assert.Equal(t, stay, rabbit.Bodies(f.drained(f.queue.Name(), len(stay))))
+			assert.Equal(t, gone, rabbit.Bodies(f.drained(f.main, len(gone))))
 		})
 	}
 }

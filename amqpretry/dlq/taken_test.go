@@ -19,7 +19,7 @@ func TestImportOfWhatWasSentOn(t *testing.T) {
 	f := onBroker(t, nil)
 	f.fill(9)
 	other := f.main + ".other"
-	f.declare(other, nil)
+	f.Declare(other, nil)
 	began := time.Now().Truncate(time.Second)
 	var undo bytes.Buffer
 	var runs []string

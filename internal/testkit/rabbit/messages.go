@@ -69,8 +69,6 @@ var ErrUnroutable = errors.New("unroutable")
 // TryPublish publishes messages, mandatory, and waits until the broker has confirmed each.
 func (c *Client) TryPublish(exchange, key string, messages ...amqp091.Publishing) error {
 	return c.Try(func(channel *amqp091.Channel) error {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
 		if err := channel.Confirm(false); err != nil {
 			return err
 		}
@@ -84,6 +82,8 @@ func (c *Client) TryPublish(exchange, key string, messages ...amqp091.Publishing
 				return err
 			}
 		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
 		for _, confirm := range confirms {
 			switch confirmed, err := confirm.WaitContext(ctx); {
 			case err != nil:

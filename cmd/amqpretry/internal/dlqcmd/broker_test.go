@@ -17,22 +17,19 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
-	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/retry"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // place is a main queue with its dead-letter queue, and another queue, on a real broker.
 type place struct {
+	*rabbit.Client
 	t             testing.TB
-	uri           string
 	main, other   string
 	management    string
-	channel       *amqp091.Channel
 	dir           string
 	interruptible context.Context
 }
@@ -44,52 +41,29 @@ func onBroker(t testing.TB, uri string) *place {
 
 func placeFor(t testing.TB, uri, main string) *place {
 	t.Helper()
-	connection, err := amqp091.Dial(uri)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = connection.Close() })
-	channel, err := connection.Channel()
-	require.NoError(t, err)
-	require.NoError(t, channel.Confirm(false))
-	p := &place{t: t, uri: uri, main: main, other: main + ".other", channel: channel, dir: t.TempDir(), interruptible: t.Context()}
-
-	plan, err := topology.New(main, config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}, topology.Names{})
-	require.NoError(t, err)
-	quorum := amqp091.Table{amqp091.QueueTypeArg: "quorum"}
-	for name, arguments := range map[string]amqp091.Table{main: quorum, main + suffix: plan.Queues[0].Arguments, p.other: quorum} {
-		_, err := channel.QueueDeclare(name, true, false, false, false, arguments)
-		require.NoError(t, err)
-		t.Cleanup(func() { _, _ = channel.QueueDelete(name, false, false, false) })
+	p := &place{
+		Client: rabbit.New(t, uri), t: t, main: main, other: main + ".other", dir: t.TempDir(), interruptible: t.Context(),
 	}
+	quorum := amqp091.Table{amqp091.QueueTypeArg: "quorum"}
+	dead, arguments := deadletter.Queue(t, main)
+	p.Declare(main, quorum)
+	p.Declare(p.other, quorum)
+	p.Declare(dead, arguments)
 
 	return p
 }
 
-// fill puts dead letters of a queue into the dead-letter queue, numbered from n on.
+// fill puts dead letters of a queue into the dead-letter queue, numbered from n on. They died an hour ago.
 func (p *place) fill(queue string, from, to int) {
 	p.t.Helper()
-	var confirms []*amqp091.DeferredConfirmation
+	var letters []amqp091.Publishing
 	for n := from; n < to; n++ {
-		died := time.Now().Add(-time.Hour)
-		state := wire.State{
-			Count: header.CountDead, Attempts: 4, Queue: queue, Topic: "orders", Handler: "charge", Host: "host-1",
-			Arrival: wire.NewArrival("events", "order.created", "", "", ""), FirstFailure: died, LastFailure: died,
-			Reason: retry.ReasonExhausted, Error: fmt.Sprintf("card %d declined", n), ErrorType: "*cards.DeclinedError",
-			History: []retry.FailedAttempt{{Number: 1, At: died, Error: "timeout", Type: "*url.Error"}},
-		}
-		m := amqp091.Publishing{
-			DeliveryMode: amqp091.Persistent, ContentType: "application/json", Body: []byte(fmt.Sprintf(`{"n":%d}`, n)),
-			Headers: amqp091.Table{"_watermill_message_uuid": "uuid-" + strconv.Itoa(n), "tenant": int64(n % 3)},
-		}
-		for key, value := range state.Headers(strconv.Itoa(n)) {
-			m.Headers[key] = value
-		}
-		confirm, err := p.channel.PublishWithDeferredConfirm("", p.main+suffix, true, false, m)
-		require.NoError(p.t, err)
-		confirms = append(confirms, confirm)
+		state := deadletter.State(queue, n)
+		state.Topic, state.FirstFailure = "orders", time.Now().Add(-time.Hour)
+		state.LastFailure, state.History[0].At = state.FirstFailure, state.FirstFailure
+		letters = append(letters, deadletter.Of(state, n))
 	}
-	for _, confirm := range confirms {
-		require.True(p.t, confirm.Wait())
-	}
+	p.Publish(p.main+suffix, letters...)
 }
 
 // run runs a command line with the broker's address in the environment.
@@ -97,13 +71,13 @@ func (p *place) run(set func(*cli.Session), args ...string) (code int, out, errs
 	p.t.Helper()
 	var stdout, stderr bytes.Buffer
 	s := &cli.Session{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Now: time.Now, Getenv: environment(map[string]string{
-		cli.EnvURI: p.uri, cli.EnvManagement: p.management, cli.EnvNoLimitPolicy: "yes",
+		cli.EnvURI: p.URI, cli.EnvManagement: p.management, cli.EnvNoLimitPolicy: "yes",
 	})}
 	if set != nil {
 		set(s)
 	}
 	code = cli.Run(p.interruptible, s, append([]string{"dlq"}, args...), Command)
-	for _, secret := range []string{p.uri, "guest:guest"} {
+	for _, secret := range []string{p.URI, "guest:guest"} {
 		assert.NotContains(p.t, stdout.String()+stderr.String(), secret)
 	}
 
@@ -118,38 +92,11 @@ func (p *place) ok(args ...string) (out, errs string) {
 	return out, errs
 }
 
-// has waits until a queue has so many messages.
-func (p *place) has(queue string, want int) {
-	p.t.Helper()
-	require.Eventually(p.t, func() bool {
-		q, err := p.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-		require.NoError(p.t, err)
-		return q.Messages == want
-	}, 30*time.Second, 10*time.Millisecond, "%d messages in %s", want, queue)
-}
-
 // bodies takes all messages out of a queue.
 func (p *place) bodies(queue string, n int) []amqp091.Delivery {
 	p.t.Helper()
-	p.has(queue, n)
-	all := make([]amqp091.Delivery, n)
-	for i := range all {
-		d, ok, err := p.channel.Get(queue, true)
-		require.NoError(p.t, err)
-		require.True(p.t, ok)
-		all[i] = d
-	}
-
-	return all
-}
-
-// consume takes what comes to a queue, as a service does that does not know this library.
-func (p *place) consume(queue string) <-chan amqp091.Delivery {
-	p.t.Helper()
-	deliveries, err := p.channel.Consume(queue, "", true, false, false, false, nil)
-	require.NoError(p.t, err)
-
-	return deliveries
+	p.Has(queue, n)
+	return p.Take(queue, n, time.Second)
 }
 
 func (p *place) file(name string) string { return filepath.Join(p.dir, name) }
@@ -199,7 +146,7 @@ func TestReplayOnABroker(t *testing.T) {
 	out, _ := p.ok("replay", p.main)
 	assert.Contains(t, out, "12 messages, of which 12 match; 10 can be replayed to "+p.main)
 	assert.Contains(t, out, "2       failed by another queue")
-	p.has(p.main+suffix, 12)
+	p.Has(p.main+suffix, 12)
 
 	undo := p.file("undo.jsonl")
 	code, out, errs := p.run(nil, "replay", p.main, "--yes", "--undo", undo, "--rate", "1000/s")
@@ -210,7 +157,7 @@ func TestReplayOnABroker(t *testing.T) {
 		assert.Equal(t, fmt.Sprintf(`{"n":%d}`, i), string(d.Body))
 		assert.Equal(t, int64(i%3), d.Headers["tenant"])
 	}
-	p.has(p.main+suffix, 2)
+	p.Has(p.main+suffix, 2)
 
 	// Where they were sent they were taken: it is no undo any more, and says so.
 	news := undo + " has messages that were replayed to " + p.main + ", from "
@@ -218,12 +165,12 @@ func TestReplayOnABroker(t *testing.T) {
 	assert.Equal(t, cli.ExitUsage, code)
 	assert.Contains(t, errs, news)
 	assert.Contains(t, errs, "What was handled there since would be handled twice by another replay. Import them into "+p.main+suffix+"? Nobody is there to be asked: say --yes")
-	p.has(p.main+suffix, 2)
+	p.Has(p.main+suffix, 2)
 	_, errs = p.ok("import", p.main, undo, "--dry-run")
 	assert.Contains(t, errs, news)
 	_, errs = p.ok("import", p.main, undo, "--yes")
 	assert.Contains(t, errs, news)
-	p.has(p.main+suffix, 12)
+	p.Has(p.main+suffix, 12)
 	out, _ = p.ok("list", p.main, "--uuid", "uuid-7", "--json")
 	assert.Contains(t, out, `"reason":"exhausted"`, "it is a dead letter as before")
 }
@@ -240,7 +187,7 @@ func TestEditOnABroker(t *testing.T) {
 	assert.Equal(t, "me", d.Headers["who"])
 	assert.NotContains(t, d.Headers, "tenant")
 	assert.NotEmpty(t, d.Headers[header.Edits], "what was changed goes with it")
-	p.has(p.main+suffix, 2)
+	p.Has(p.main+suffix, 2)
 
 	code, _, errs := p.run(nil, "replay", p.main, "--set-header", "a=b", "--yes")
 	assert.Equal(t, cli.ExitUsage, code)
@@ -255,14 +202,14 @@ func TestCanaryOnABroker(t *testing.T) {
 	code, out, errs := p.run(nil, "replay", p.main, "--canary", "2", "--watch", "3s", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitIncomplete, code, errs)
 	assert.Equal(t, p.main+suffix+": 0 replayed to "+p.main+"\nCanary: queue \""+p.main+"\" has no consumer: nobody would handle the canary. The others are where they were\n", out)
-	p.has(p.main+suffix, 12)
+	p.Has(p.main+suffix, 12)
 
-	p.consume(p.main)
+	rabbit.Consume(t, p.Channel(), p.main)
 	code, out, errs = p.run(nil, "replay", p.main, "--canary", "2", "--watch", "3s", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitIncomplete, code, errs)
 	assert.Contains(t, out, ": 2 replayed to")
 	assert.Contains(t, out, "Canary: 0 of 2 handled, 2 not heard of within 3s; is \""+p.main+"\" consumed with this library")
-	p.has(p.main+suffix, 10)
+	p.Has(p.main+suffix, 10)
 }
 
 func TestPurgeAndMoveOnABroker(t *testing.T) {
@@ -275,11 +222,11 @@ func TestPurgeAndMoveOnABroker(t *testing.T) {
 	p.bodies(p.other, 1)
 	assert.Contains(t, out, "1 of 1 that match purged")
 	assert.Equal(t, 1, strings.Count(read(t, undo), "\n"))
-	p.has(p.main+suffix, 9)
+	p.Has(p.main+suffix, 9)
 
 	out, _ = p.ok("move", p.main, "--to", p.other, "--older-than", "30m", "--limit", "4", "--yes", "--no-undo")
 	assert.Contains(t, out, "4 moved to "+p.other+" (--limit)")
-	p.has(p.main+suffix, 5)
+	p.Has(p.main+suffix, 5)
 	for _, d := range p.bodies(p.other, 4) {
 		assert.Equal(t, "-1", d.Headers[header.Count], "a dead letter stays one")
 	}
@@ -289,7 +236,7 @@ func TestPurgeAndMoveOnABroker(t *testing.T) {
 	assert.Contains(t, errs, "there is no such queue")
 	assert.NoFileExists(t, p.file("none"))
 	p.ok("purge", p.main, "--all", "--yes", "--no-undo")
-	p.has(p.main+suffix, 0)
+	p.Has(p.main+suffix, 0)
 }
 
 func TestExportAndImportOnABroker(t *testing.T) {
@@ -319,12 +266,12 @@ func TestExportAndImportOnABroker(t *testing.T) {
 	assert.Contains(t, all[0].Broker, "@", "the name of the cluster, not the address")
 	assert.Contains(t, all[0].Broker, `virtual host "/"`)
 
-	p.has(p.main+suffix, 300)
+	p.Has(p.main+suffix, 300)
 	p.ok("purge", p.main, "--all", "--yes", "--no-undo")
 	code, _, errs = p.run(func(s *cli.Session) { s.In = strings.NewReader(read(t, file) + "nonsense\n") }, "import", p.main, "-")
 	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, errs, "-: line 301: ")
-	p.has(p.main+suffix, 300)
+	p.Has(p.main+suffix, 300)
 }
 
 // ^C comes in the middle: the run tells what it has done, and all messages are in one of the two queues.
@@ -337,8 +284,7 @@ func TestInterruptOnABroker(t *testing.T) {
 	go func() { // as soon as some have come
 		defer cancel()
 		for ctx.Err() == nil {
-			q, err := p.channel.QueueDeclarePassive(p.main, true, false, false, false, nil)
-			if err != nil || q.Messages >= 20 {
+			if p.Depth(p.main) >= 20 {
 				return
 			}
 			<-time.After(10 * time.Millisecond)
@@ -352,8 +298,8 @@ func TestInterruptOnABroker(t *testing.T) {
 	assert.Positive(t, r.Done)
 	assert.Less(t, r.Done, 500)
 	assert.Nil(t, r.Matched, "the queue was not seen to its end")
-	p.has(p.main, r.Done)
-	p.has(p.main+suffix, 500-r.Done)
+	p.Has(p.main, r.Done)
+	p.Has(p.main+suffix, 500-r.Done)
 	assert.GreaterOrEqual(t, strings.Count(read(t, p.file("undo")), "\n"), r.Done)
 }
 
@@ -361,7 +307,7 @@ func TestBusyQueue(t *testing.T) {
 	t.Parallel()
 	p := onBroker(t, brokertest.URI(t))
 	p.fill(p.main, 0, 3)
-	arrives := p.consume(p.main)
+	arrives := rabbit.Consume(t, p.Channel(), p.main)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -382,8 +328,7 @@ func TestAllDeadLetterQueuesOfABroker_OwnBroker(t *testing.T) {
 	p := onBroker(t, broker.URI)
 	p.management = broker.ManagementURL
 	p.fill(p.main, 0, 3)
-	_, err := p.channel.QueueDeclare("gone.dlq", true, false, false, false, nil)
-	require.NoError(t, err)
+	p.Declare("gone.dlq", nil)
 
 	var out string
 	require.Eventually(t, func() bool { // its numbers are some seconds old

@@ -266,7 +266,7 @@ func TestImportMendedOnABroker(t *testing.T) {
 		code, _, errs := p.run(nil, "import", p.main, file, "--to", p.other)
 		require.Equal(t, step.code, code, "step %d: %s", i, errs)
 		require.Contains(t, errs, step.says, i)
-		p.has(p.other, step.imported)
+		p.Has(p.other, step.imported)
 	}
 	for i, d := range p.bodies(p.other, 10) {
 		require.Equal(t, fmt.Sprintf(`{"n":%d}`, i), string(d.Body))

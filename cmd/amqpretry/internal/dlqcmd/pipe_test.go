@@ -28,7 +28,7 @@ func TestTheReaderGoes(t *testing.T) {
 	p := onBroker(t, brokertest.URI(t))
 	const n = 3000 // more than pipes and buffers have room for
 	p.fill(p.main, 0, n)
-	p.has(p.main+suffix, n)
+	p.Has(p.main+suffix, n)
 
 	for _, args := range [][]string{
 		{"list", p.main, "--limit", "0"}, {"list", p.main, "--limit", "0", "--json"}, {"export", p.main}, {"stat", p.main}, {"show", p.main, "uuid-2999"}, {"replay", p.main},
@@ -37,7 +37,7 @@ func TestTheReaderGoes(t *testing.T) {
 			reader, writer, err := os.Pipe()
 			require.NoError(t, err)
 			command := exec.CommandContext(t.Context(), binary, append([]string{"dlq"}, args...)...)
-			command.Env = append(os.Environ(), cli.EnvURI+"="+p.uri, cli.EnvNoLimitPolicy+"=yes")
+			command.Env = append(os.Environ(), cli.EnvURI+"="+p.URI, cli.EnvNoLimitPolicy+"=yes")
 			command.Stdout = writer
 			var errs strings.Builder
 			command.Stderr = &errs
@@ -53,7 +53,7 @@ func TestTheReaderGoes(t *testing.T) {
 		})
 	}
 
-	p.has(p.main+suffix, n)
+	p.Has(p.main+suffix, n)
 	for i, d := range p.bodies(p.main+suffix, n) {
 		require.Equal(t, `{"n":`+strconv.Itoa(i)+`}`, string(d.Body), "in order")
 	}

@@ -23,17 +23,17 @@ func TestPurgeInAnotherVirtualHost_OwnBroker(t *testing.T) {
 	usual.management = broker.ManagementURL
 	usual.fill(usual.main, 0, 3)
 	other.fill(usual.main, 0, 3)
-	usual.has(usual.main+suffix, 3)
-	other.has(usual.main+suffix, 3)
+	usual.Has(usual.main+suffix, 3)
+	other.Has(usual.main+suffix, 3)
 
 	out, _ := usual.ok("purge", usual.main, "--vhost", name, "--all", "--yes", "--no-undo")
 	assert.Contains(t, out, "3 of 3 that match purged")
-	usual.has(usual.main+suffix, 3)
-	other.has(usual.main+suffix, 0)
+	usual.Has(usual.main+suffix, 3)
+	other.Has(usual.main+suffix, 0)
 
 	out, _ = other.ok("purge", usual.main, "--vhost", "/", "--all", "--yes", "--no-undo")
 	assert.Contains(t, out, "3 of 3 that match purged")
-	usual.has(usual.main+suffix, 0)
+	usual.Has(usual.main+suffix, 0)
 
 	code, _, errs := usual.run(nil, "purge", usual.main, "--vhost", "nowhere", "--all", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitFailed, code)

@@ -19,6 +19,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/docs/shop"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 const docs = "../../../../docs"
@@ -164,23 +165,12 @@ func (w *world) fixture(name string) {
 	case "the payment provider answers":
 		w.shop.Repair()
 	case "there is a queue parked":
-		w.declare("parked")
+		rabbit.New(w.t, w.broker.URI).Declare("parked", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
 	case "statistics are up to date":
 		require.EventuallyWithT(w.t, w.statistics, 30*time.Second, 500*time.Millisecond)
 	default:
 		require.FailNow(w.t, "no such fixture", name)
 	}
-}
-
-func (w *world) declare(queue string) {
-	w.t.Helper()
-	connection, err := amqp091.Dial(w.broker.URI)
-	require.NoError(w.t, err)
-	defer connection.Close()
-	channel, err := connection.Channel()
-	require.NoError(w.t, err)
-	_, err = channel.QueueDeclare(queue, true, false, false, false, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
-	require.NoError(w.t, err)
 }
 
 // statistics holds when the management API knows what there is: its numbers are some seconds old.

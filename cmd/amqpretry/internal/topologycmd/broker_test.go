@@ -17,44 +17,32 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // lab is a broker, with queues of a test.
 type lab struct {
+	*rabbit.Client
 	t       *testing.T
 	environ map[string]string
-	channel *amqp091.Channel
+	channel *amqp091.Channel // open until the test ends, with what is exclusive to it
 	file    string
 }
 
 func newLab(t *testing.T, uri string) *lab {
 	t.Helper()
-	connection, err := amqp091.Dial(uri)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = connection.Close() })
-	channel, err := connection.Channel()
-	require.NoError(t, err)
+	client := rabbit.New(t, uri)
+	const policies = "testdata/policies.yaml"
 
-	return &lab{t, map[string]string{cli.EnvURI: uri, cli.EnvPolicies: "testdata/policies.yaml"}, channel, "testdata/policies.yaml"}
+	return &lab{client, t, map[string]string{cli.EnvURI: uri, cli.EnvPolicies: policies}, client.Channel(), policies}
 }
 
 // queue is a name of its own, of which nothing is left at the end.
 func (l *lab) queue() string {
 	name := "cli-" + strings.ToLower(rand.Text())[:10]
-	l.t.Cleanup(func() {
-		for _, queue := range []string{name, name + ".dlq", name + ".retry.1s", name + ".retry.90s"} {
-			_, _ = l.channel.QueueDelete(queue, false, false, false)
-		}
-		_ = l.channel.ExchangeDelete(name+".retry", false, false)
-	})
+	l.t.Cleanup(func() { l.Remove(name+".retry", name, name+".dlq", name+".retry.1s", name+".retry.90s") })
 
 	return name
-}
-
-func (l *lab) declare(name string, args amqp091.Table) {
-	l.t.Helper()
-	_, err := l.channel.QueueDeclare(name, true, false, false, false, args)
-	require.NoError(l.t, err)
 }
 
 func (l *lab) run(args ...string) done {
@@ -83,7 +71,7 @@ func TestPlanApplyVerify(t *testing.T) {
 	d = l.run("verify", queue)
 	assert.Equal(t, cli.ExitFound, d.code, "but it is missing")
 
-	l.declare(queue, nil)
+	l.Declare(queue, nil)
 	d = l.run("apply", queue, "--json")
 	assert.Equal(t, cli.ExitOK, d.code, d.errs)
 	assert.Empty(t, d.errs)
@@ -100,30 +88,24 @@ func TestApplyKeepsMessages(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, brokertest.URI(t))
 	queue := l.queue()
-	l.declare(queue, nil)
+	l.Declare(queue, nil)
 	require.Equal(t, cli.ExitOK, l.run("apply", queue).code)
-	require.NoError(t, l.channel.Confirm(false))
-	confirm, err := l.channel.PublishWithDeferredConfirm("", queue+".dlq", true, false, amqp091.Publishing{Body: []byte("x")})
-	require.NoError(t, err)
-	require.True(t, confirm.Wait())
+	l.Publish(queue+".dlq", amqp091.Publishing{Body: []byte("x")})
 
 	for _, command := range []string{"plan", "apply", "verify"} {
 		assert.Equal(t, cli.ExitOK, l.run(command, queue).code)
 	}
-	d, ok, err := l.channel.Get(queue+".dlq", true)
-	require.NoError(t, err)
-	assert.True(t, ok)
-	assert.Equal(t, "x", string(d.Body))
+	assert.Equal(t, []string{"x"}, rabbit.Bodies(l.Drain(queue+".dlq")))
 }
 
 func TestConflicts(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, brokertest.URI(t))
 	queue, other := l.queue(), l.queue()
-	l.declare(queue, nil)
-	l.declare(other, nil)
-	l.declare(queue+".dlq", nil)
-	l.declare(queue+".retry.1s", amqp091.Table{amqp091.QueueTypeArg: "quorum", amqp091.QueueMessageTTLArg: int64(5)})
+	l.Declare(queue, nil)
+	l.Declare(other, nil)
+	l.Declare(queue+".dlq", nil)
+	l.Declare(queue+".retry.1s", amqp091.Table{amqp091.QueueTypeArg: "quorum", amqp091.QueueMessageTTLArg: int64(5)})
 	require.NoError(t, l.channel.ExchangeDeclare(queue+".retry", "fanout", true, false, false, false, nil))
 
 	d := l.run("plan", other, queue, "--json")
@@ -169,16 +151,15 @@ func TestSharedNeedsTheMainQueue(t *testing.T) {
 	l := newLab(t, brokertest.URI(t))
 	queue, name := l.queue(), l.queue()
 	t.Cleanup(func() {
-		_, _ = l.channel.QueueDelete(name+".10s", false, false, false)
-		_ = l.channel.ExchangeDelete(name, false, false)
-		_ = l.channel.ExchangeDelete(name+".return", false, false)
+		l.Remove(name, name+".10s")
+		l.Remove(name + ".return")
 	})
 	args := []string{"shared=" + queue, "--shared-name", name}
 	d := l.run(append([]string{"apply"}, args...)...)
 	assert.Equal(t, cli.ExitFailed, d.code)
 	assert.Contains(t, d.errs, "with shared retry queues it is bound")
 
-	l.declare(queue, nil)
+	l.Declare(queue, nil)
 	d = l.run(append([]string{"apply"}, args...)...)
 	assert.Equal(t, cli.ExitOK, d.code, d.errs)
 	assert.Contains(t, d.out, fmt.Sprintf("%s.return -> %s", name, queue))
@@ -191,13 +172,8 @@ func TestOddNamesOnABroker(t *testing.T) {
 	for _, odd := range []string{` a "b" 'c' \ é日 \x1b`, "\x1b[2J\u009b\u202e", "$(x)=%2F/?#"} {
 		queue := l.queue()
 		name := queue + odd
-		t.Cleanup(func() {
-			for _, suffix := range []string{"", ".dlq", ".retry.1s", ".retry.90s"} {
-				_, _ = l.channel.QueueDelete(name+suffix, false, false, false)
-			}
-			_ = l.channel.ExchangeDelete(name+".retry", false, false)
-		})
-		l.declare(name, nil)
+		t.Cleanup(func() { l.Remove(name+".retry", name, name+".dlq", name+".retry.1s", name+".retry.90s") })
+		l.Declare(name, nil)
 		arg := "t=" + name
 		assert.Equal(t, cli.ExitFound, l.run("plan", arg).code)
 		d := l.run("apply", arg)
@@ -226,7 +202,7 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 	l := newLab(t, b.URI)
 	l.environ[cli.EnvManagement] = b.ManagementURL
 	queue := "orders"
-	l.declare(queue, nil)
+	l.Declare(queue, nil)
 	require.Equal(t, cli.ExitOK, l.run("apply", queue).code)
 
 	t.Run("who has an exclusive queue is told", func(t *testing.T) {
@@ -353,10 +329,7 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 // has asks over a channel of its own: an answer of no closes it.
 func (l *lab) has(queue string) bool {
 	l.t.Helper()
-	connection, err := amqp091.Dial(l.environ[cli.EnvURI])
-	require.NoError(l.t, err)
-	defer connection.Close()
-	found, err := (&broker{ctx: l.t.Context(), connection: connection}).hasQueue(queue)
+	found, err := (&broker{ctx: l.t.Context(), connection: l.Dial()}).hasQueue(queue)
 	require.NoError(l.t, err)
 
 	return found
