@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
@@ -57,7 +58,7 @@ const closes = 10 // of each worker
 
 // No message is handled again whose handler has succeeded before a close.
 func TestClosesLoseNoAcknowledgement(t *testing.T) {
-	version := dial(t).version
+	version := dial(t).Version()
 	table := &strings.Builder{}
 	fmt.Fprintf(table, "| RabbitMQ %s: services | closes | handled | handled twice | counted by the broker | longest close |\n|---|--:|--:|--:|--:|--:|\n", version)
 	for _, c := range closings() {
@@ -74,7 +75,7 @@ func TestClosesLoseNoAcknowledgement(t *testing.T) {
 			fmt.Fprintf(table, "| %s | %d | %d | %d | %d | %s |\n", c, c.workers*closes, len(handled), twice, counted, longest.Round(10*time.Millisecond))
 		})
 	}
-	report(t, table.String())
+	report.Write(t, table.String())
 }
 
 func (c closing) play(t *testing.T) (handled map[string]int, counted int, longest time.Duration) {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
 // cables are the connections of a service, which can be cut.
@@ -81,7 +82,7 @@ func TestCutsChargeNobody(t *testing.T) {
 	assert.Empty(t, r.dead)
 
 	table := &strings.Builder{}
-	fmt.Fprintf(table, "| RabbitMQ %s: cuts | prefetch | messages of %s | charged | dead | largest x-delivery-count | s |\n|--:|--:|--:|--:|--:|--:|--:|\n", b.version, work)
+	fmt.Fprintf(table, "| RabbitMQ %s: cuts | prefetch | messages of %s | charged | dead | largest x-delivery-count | s |\n|--:|--:|--:|--:|--:|--:|--:|\n", b.Version(), work)
 	fmt.Fprintf(table, "| %d | %d | %d | %d | %d | %d | %.0f |\n", cuts, prefetch, messages, len(r.charged), len(r.dead), r.most, took.Seconds())
-	report(t, table.String())
+	report.Write(t, table.String())
 }

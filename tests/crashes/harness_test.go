@@ -14,15 +14,15 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
-	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
-	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
-// record is what services have said.
+// record is what services have said. It is no ledger of every message: of the messages that kill their process and of
+// those beside them it counts how often each was done, charged with a crash, and dead-lettered.
 type record struct {
 	mu      sync.Mutex
 	done    map[string]int
@@ -155,9 +155,8 @@ func (f *fleet) end() {
 // ---- the broker ----------------------------------------------------------------------------------------------------
 
 type broker struct {
-	t       *testing.T
-	channel *amqp091.Channel
-	version string
+	*rabbit.Client
+	t *testing.T
 }
 
 func dial(t *testing.T) *broker {
@@ -166,18 +165,7 @@ func dial(t *testing.T) *broker {
 	return dialTo(t, brokertest.URI(t))
 }
 
-func dialTo(t *testing.T, uri string) *broker {
-	t.Helper()
-	conn, err := amqp091.Dial(uri)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	channel, err := conn.Channel()
-	require.NoError(t, err)
-	require.NoError(t, channel.Confirm(false))
-	version, _ := conn.Properties["version"].(string)
-
-	return &broker{t, channel, version}
-}
+func dialTo(t *testing.T, uri string) *broker { return &broker{rabbit.New(t, uri), t} }
 
 // declare declares the queues of a service, and removes them at the end.
 func (b *broker) declare(s service) {
@@ -190,31 +178,19 @@ func (b *broker) declare(s service) {
 		require.NoError(b.t, subscriber.SubscribeInitialize(queue))
 		plan, err := retrier.Plan(queue)
 		require.NoError(b.t, err)
-		b.t.Cleanup(func() {
-			_, _ = b.channel.QueueDelete(plan.Queue, false, false, false)
-			for _, q := range plan.Queues {
-				_, _ = b.channel.QueueDelete(q.Name, false, false, false)
-			}
-			_ = b.channel.ExchangeDelete(plan.RetryExchange, false, false)
-		})
+		b.t.Cleanup(func() { b.RemovePlan(plan) })
 	}
 	require.NoError(b.t, retrier.Close())
 }
 
-// publish publishes messages with these ids, and waits until the broker has them.
+// publish publishes messages with these ids, by which logs name them too.
 func (b *broker) publish(queue string, ids ...string) {
 	b.t.Helper()
-	var last *amqp091.DeferredConfirmation
-	for _, id := range ids {
-		var err error
-		last, err = b.channel.PublishWithDeferredConfirm("", queue, false, false, amqp091.Publishing{
-			Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: id}, MessageId: id, DeliveryMode: amqp091.Persistent,
-		})
-		require.NoError(b.t, err)
+	messages := rabbit.Messages(ids...)
+	for i, id := range ids {
+		messages[i].MessageId = id
 	}
-	if last != nil {
-		require.True(b.t, last.Wait())
-	}
+	b.Publish(queue, messages...)
 }
 
 // rest takes what is left in a queue, with how often the broker has delivered it. It waits until as many are there as
@@ -223,12 +199,9 @@ func (b *broker) rest(queue string, isMissing func(id string) bool, missing int)
 	b.t.Helper()
 	left := map[string]int64{}
 	found := map[string]bool{}
-	eventually(b.t, time.Minute, func() bool { return b.consumers(queue) == 0 }, "whoever consumed has gone")
 	for deadline := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
-		some, err := brokertest.Drain(b.channel, queue)
-		require.NoError(b.t, err)
-		for _, d := range some {
-			id, _ := d.Headers[amqp.DefaultMessageUUIDHeaderKey].(string)
+		for _, d := range b.Drain(queue) {
+			id := rabbit.UUID(d)
 			left[id], _ = d.Headers["x-delivery-count"].(int64)
 			if isMissing(id) {
 				found[id] = true
@@ -239,13 +212,6 @@ func (b *broker) rest(queue string, isMissing func(id string) bool, missing int)
 			return left
 		}
 	}
-}
-
-func (b *broker) consumers(queue string) int {
-	found, err := b.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
-	require.NoError(b.t, err)
-
-	return found.Consumers
 }
 
 func named(prefix string, n int) []string {
@@ -264,21 +230,6 @@ func queuesFor(n int) []string {
 	}
 
 	return queues
-}
-
-// report appends a table to the file that REPORT names, and logs it.
-func report(t *testing.T, table string) {
-	t.Helper()
-	t.Log("\n" + table)
-	path := os.Getenv("REPORT")
-	if path == "" {
-		return
-	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	require.NoError(t, err)
-	_, err = file.WriteString(table + "\n")
-	require.NoError(t, err)
-	require.NoError(t, file.Close())
 }
 
 // eventually waits for a condition.

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
 // killing is a combination of services and messages, some of which kill.
@@ -60,7 +61,7 @@ func killings() []killing {
 // A message that kills its process reaches the dead-letter queue, and no message that it takes along is charged for
 // that.
 func TestKillersNeighboursAreNotCharged(t *testing.T) {
-	version := dial(t).version
+	version := dial(t).Version()
 	table := &strings.Builder{}
 	fmt.Fprintf(table, "| RabbitMQ %s: services and messages | deaths | innocents charged | dead | largest x-delivery-count | s |\n|---|--:|--:|--:|--:|--:|\n", version)
 	for _, k := range killings() {
@@ -86,7 +87,7 @@ func TestKillersNeighboursAreNotCharged(t *testing.T) {
 			fmt.Fprintf(table, "| %s | %d | %d | %d | %d | %.0f |\n", k, r.deaths, charged, dead, r.most, time.Since(began).Seconds())
 		})
 	}
-	report(t, table.String())
+	report.Write(t, table.String())
 }
 
 func (k killing) play(t *testing.T) *record {

@@ -2,14 +2,12 @@ package tools
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -19,12 +17,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
-	"github.com/amqpretry/watermill-retry/internal/wire"
-	"github.com/amqpretry/watermill-retry/retry"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // binary is the command, built once for all tests.
@@ -67,31 +62,13 @@ func seeded(t *testing.T) (*rand.Rand, uint64) {
 	return rand.New(rand.NewPCG(seed, 0)), seed
 }
 
-// report logs a table in Markdown, and adds it to the file that REPORT names.
-func report(t *testing.T, title string, head []string, rows [][]string) {
-	t.Helper()
-	lines := []string{title, "", "| " + strings.Join(head, " | ") + " |", "|" + strings.Repeat("---|", len(head))}
-	for _, row := range rows {
-		lines = append(lines, "| "+strings.Join(row, " | ")+" |")
-	}
-	text := strings.Join(lines, "\n") + "\n"
-	t.Log("\n" + text)
-	path := os.Getenv("REPORT")
-	if path == "" {
-		return
-	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	require.NoError(t, err)
-	_, err = file.WriteString(text + "\n")
-	require.NoError(t, errors.Join(err, file.Close()))
-}
-
 // queues are a main queue, its dead-letter queue, and one more.
 type queues struct {
+	*rabbit.Client
 	t          *testing.T
 	main, dead string
 	parked     []string
-	connection *amqp091.Connection
+	connection *amqp091.Connection // stays open, as tests look very often
 	channel    *amqp091.Channel
 	client     *dlq.Client
 	queue      *dlq.Queue
@@ -100,55 +77,43 @@ type queues struct {
 // newQueues declares them; deadType is that of the dead-letter queue.
 func newQueues(t *testing.T, deadType string) *queues {
 	t.Helper()
-	uri := brokertest.URI(t)
-	connection, err := amqp091.Dial(uri)
-	require.NoError(t, err)
-	channel, err := connection.Channel()
-	require.NoError(t, err)
-	require.NoError(t, channel.Confirm(false))
-	client, err := dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true})
-	require.NoError(t, err)
-
-	main := "tools-" + watermill.NewShortUUID()
-	plan, err := topology.New(main, config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}, topology.Names{})
-	require.NoError(t, err)
-	dead := plan.Queues[0].Arguments
+	uri, main := brokertest.URI(t), "tools-"+watermill.NewShortUUID()
+	q := &queues{Client: rabbit.New(t, uri), t: t, main: main}
+	var arguments amqp091.Table
+	q.dead, arguments = deadletter.Queue(t, main)
 	if deadType == amqp091.QueueTypeClassic {
-		dead = amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeClassic}
+		arguments = amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeClassic}
 	}
-	q := &queues{t: t, main: main, dead: main + ".dlq", connection: connection, channel: channel, client: client, queue: client.Queue(main)}
-	for name, arguments := range map[string]amqp091.Table{
-		q.main: {amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}, q.dead: dead,
-	} {
-		_, err := channel.QueueDeclare(name, true, false, false, false, arguments)
-		require.NoError(t, err)
-	}
+	q.Declare(q.main, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
+	q.Declare(q.dead, arguments)
+
+	var err error
+	q.client, err = dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true})
+	require.NoError(t, err)
+	q.connection = q.Dial()
+	q.channel, err = q.connection.Channel()
+	require.NoError(t, err)
+	q.queue = q.client.Queue(main)
 	t.Cleanup(q.remove)
 
 	return q
+}
+
+// remove is for tests that make many of them: it does not wait until the test ends.
+func (q *queues) remove() {
+	q.Remove("", append(q.parked, q.main, q.dead)...)
+	_, _ = q.client.Close(), q.connection.Close()
 }
 
 // park declares the queue to which a call moves messages.
 func (q *queues) park(call int) string {
 	q.t.Helper()
 	name := q.main + ".parked-" + strconv.Itoa(call)
-	_, err := q.channel.QueueDeclare(name, true, false, false, false, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
-	require.NoError(q.t, err)
+	q.Declare(name, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
 	q.parked = append(q.parked, name)
 
 	return name
 }
-
-func (q *queues) remove() {
-	for _, name := range append(q.parked, q.main, q.dead) {
-		_, _ = q.channel.QueueDelete(name, false, false, false)
-	}
-	_ = q.client.Close()
-	_ = q.connection.Close()
-}
-
-// rabbitmq is the broker's version.
-func (q *queues) rabbitmq() string { return fmt.Sprint(q.connection.Properties["version"]) }
 
 // body is what tells the messages from each other.
 func body(n int) string { return fmt.Sprintf(`{"n":%d}`, n) }
@@ -166,28 +131,12 @@ func callName(call int) string { return fmt.Sprintf("call-%03d", call) }
 // fill puts n letters into the dead-letter queue, as the retrier would.
 func (q *queues) fill(n int) {
 	q.t.Helper()
-	died := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	confirmations := make([]*amqp091.DeferredConfirmation, n)
-	for i := range n {
-		state := wire.State{
-			Count: header.CountDead, Attempts: 4, Queue: q.main, Topic: q.main, Handler: "charge", FirstFailure: died, LastFailure: died.Add(time.Duration(i) * time.Second),
-			Arrival: wire.NewArrival("events", "order.created", "", "", ""), Reason: retry.ReasonExhausted, Error: "card declined", ErrorType: "*cards.DeclinedError",
-		}
-		headers := amqp091.Table{"_watermill_message_uuid": uuid(i), "tenant": tenants[i%len(tenants)], headerCall: callName(0)}
-		for key, value := range state.Headers(uuid(i)) {
-			headers[key] = value
-		}
-		var err error
-		confirmations[i], err = q.channel.PublishWithDeferredConfirm("", q.dead, true, false, amqp091.Publishing{
-			DeliveryMode: amqp091.Persistent, ContentType: "application/json", Headers: headers, Body: []byte(body(i)),
-		})
-		require.NoError(q.t, err)
+	letters := make([]amqp091.Publishing, n)
+	for i := range letters {
+		letters[i] = deadletter.Message(deadletter.State(q.main, i), uuid(i), body(i))
+		letters[i].Headers["tenant"], letters[i].Headers[headerCall] = tenants[i%len(tenants)], callName(0)
 	}
-	for _, confirmation := range confirmations {
-		acked, err := confirmation.WaitContext(q.t.Context())
-		require.NoError(q.t, err)
-		require.True(q.t, acked)
-	}
+	q.Publish(q.dead, letters...)
 	q.await(q.dead, n)
 }
 
@@ -215,7 +164,7 @@ func (q *queues) await(name string, messages int) {
 // drained takes all messages out of a queue, in their order.
 func (q *queues) drained(name string) []amqp091.Delivery {
 	q.t.Helper()
-	all, err := brokertest.Drain(q.channel, name)
+	all, err := rabbit.Drain(q.channel, name)
 	require.NoError(q.t, err)
 
 	return all

@@ -21,6 +21,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
 // window is how many messages a run may have on their way: those may be there twice after a kill.
@@ -66,8 +67,9 @@ func TestKilled(t *testing.T) {
 	random, seed := seeded(t)
 	kills := number(t, "KILLS", 6)
 
-	var rows [][]string
-	version := ""
+	table, version := report.Table{Head: []string{
+		"command", "dead-letter queue", "kills", "messages", "of them matched", "lost", "twice", "most by one kill", "kills without any",
+	}}, ""
 	for _, e := range operations {
 		for _, deadType := range []string{"quorum", "classic"} {
 			total := &tally{}
@@ -81,12 +83,11 @@ func TestKilled(t *testing.T) {
 					version = k.round(t, total)
 				}
 			})
-			rows = append(rows, append([]string{e.name, deadType}, total.row()...))
+			table.Add(append([]any{e.name, deadType}, total.row()...)...)
 		}
 	}
-	report(t, fmt.Sprintf("Tools killed at random moments: RabbitMQ %s, SEED=%d", version, seed), []string{
-		"command", "dead-letter queue", "kills", "messages", "of them matched", "lost", "twice", "most by one kill", "kills without any",
-	}, rows)
+	table.Title = fmt.Sprintf("Tools killed at random moments: RabbitMQ %s, SEED=%d", version, seed)
+	report.Write(t, table.String())
 }
 
 // tally counts over all rounds.
@@ -95,13 +96,8 @@ type tally struct {
 	most, none                            int // by one kill
 }
 
-func (t *tally) row() []string {
-	var cells []string
-	for _, n := range []int{t.kills, t.messages, t.matched, t.lost, t.twice, t.most, t.none} {
-		cells = append(cells, strconv.Itoa(n))
-	}
-
-	return cells
+func (t *tally) row() []any {
+	return []any{t.kills, t.messages, t.matched, t.lost, t.twice, t.most, t.none}
 }
 
 // killing is one round: a number of messages, and a process that is killed several times until all are where they
@@ -152,7 +148,7 @@ func (k *killing) round(t *testing.T, tally *tally) (version string) {
 		k.judgeUndo()
 	}
 
-	return k.rabbitmq()
+	return k.Version()
 }
 
 // export makes the file of an import, and empties the queue.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
 const (
@@ -43,18 +44,17 @@ func TestLooks(t *testing.T) {
 		}
 	})
 
-	var rows [][]string
-	version := ""
+	table, version := report.Table{Head: []string{
+		"dead-letter queue", "looks", "seconds", "messages", "in the end", "in their order after every look", "of the looks killed", "highest x-delivery-count", "highest x-acquired-count", "looks by kind",
+	}}, ""
 	for _, l := range all {
 		version = l.version
-		rows = append(rows, []string{
-			l.deadType, strconv.Itoa(l.looks), fmt.Sprintf("%.0f", l.took.Seconds()), strconv.Itoa(lettersLookedAt), strconv.Itoa(l.left), strconv.FormatBool(l.inOrder),
-			strconv.Itoa(l.made["killed"]), l.deliveries, l.acquired, l.spell(),
-		})
+		table.Add(
+			l.deadType, l.looks, fmt.Sprintf("%.0f", l.took.Seconds()), lettersLookedAt, l.left, l.inOrder, l.made["killed"], l.deliveries, l.acquired, l.spell(),
+		)
 	}
-	report(t, fmt.Sprintf("Looks at dead-letter queues: RabbitMQ %s, SEED=%d", version, seed), []string{
-		"dead-letter queue", "looks", "seconds", "messages", "in the end", "in their order after every look", "of the looks killed", "highest x-delivery-count", "highest x-acquired-count", "looks by kind",
-	}, rows)
+	table.Title = fmt.Sprintf("Looks at dead-letter queues: RabbitMQ %s, SEED=%d", version, seed)
+	report.Write(t, table.String())
 }
 
 // looking is many looks at one queue.
@@ -87,7 +87,7 @@ func (l *looking) spell() string {
 func (l *looking) all(t *testing.T, looks int) {
 	t.Helper()
 	l.queues = newQueues(t, l.deadType)
-	l.version = l.rabbitmq()
+	l.version = l.Version()
 	l.fill(lettersLookedAt)
 	for n := range lettersLookedAt {
 		l.order = append(l.order, body(n))
