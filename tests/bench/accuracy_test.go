@@ -15,22 +15,24 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // BenchmarkAccuracy measures how much later than its delay a retry comes, beside the broker's own share of it.
 func BenchmarkAccuracy(b *testing.B) {
-	seconds := scaled(b, 60, 2)
-	t := table{
-		title: "How late retries are",
-		notes: []string{
+	seconds := report.Scaled(b, 60, 2)
+	t := report.Table{
+		Title: "How late retries are",
+		Notes: []string{
 			fmt.Sprintf("Milliseconds from the end of the delay (%s, counted from when the handler fails) to the next call of the handler. Each message fails once; "+
 				"messages come at a steady rate for %d s, of which the first tenth is left out. A single run each.", accuracyDelay, seconds),
 			"*Bare* is the least that a TTL queue takes, at the same time and rate on the same broker: a raw amqp091 publisher, a retry queue with the retrier's arguments, " +
 				"a raw consumer. *Added* is what the retrier takes beyond it: the failure's way through the middleware and the retry exchange, and the router's on the way back.",
 		},
-		head: []string{"queues", "retries/s", "added p50", "added p99", "retrier p50", "retrier p99", "retrier max", "bare p50", "bare p99", "bare max"},
+		Head: []string{"queues", "retries/s", "added p50", "added p99", "retrier p50", "retrier p99", "retrier max", "bare p50", "bare p99", "bare max"},
 	}
 	for _, queueType := range queueTypes {
 		for _, rate := range rates(b) {
@@ -40,7 +42,7 @@ func BenchmarkAccuracy(b *testing.B) {
 					require.GreaterOrEqual(b, slices.Min(retrier), -1.0, "a retry was early, by milliseconds")
 
 					p, r := percentiles(retrier), percentiles(bare)
-					t.add(queueType, rate, p[0]-r[0], p[1]-r[1], p[0], p[1], p[2], r[0], r[1], r[2])
+					t.Add(queueType, rate, p[0]-r[0], p[1]-r[1], p[0], p[1], p[2], r[0], r[1], r[2])
 					for i, name := range []string{"p50", "p99", "max"} {
 						b.ReportMetric(p[i], "retrier:"+name+"-ms")
 						b.ReportMetric(r[i], "bare:"+name+"-ms")
@@ -49,13 +51,13 @@ func BenchmarkAccuracy(b *testing.B) {
 			})
 		}
 	}
-	t.write(b)
+	t.WriteOn(b, brokertest.URI(b))
 }
 
 // rates are the retries per second; one is enough to see that the benchmark works.
 func rates(b *testing.B) []int {
 	b.Helper()
-	if scale(b) < 0.1 {
+	if report.Scale(b) < 0.1 {
 		return []int{100}
 	}
 

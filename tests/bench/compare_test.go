@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"testing"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
 // contender is one way to do the same thing.
@@ -37,7 +39,7 @@ func compare(b *testing.B, contenders ...contender) results {
 	b.ReportMetric(0, "ns/op") // of a round it says nothing
 	for _, c := range contenders {
 		for _, unit := range slices.Sorted(maps.Keys(all[c.name][0])) {
-			b.ReportMetric(all.median(c.name, unit), metric(c.name)+":"+unit)
+			b.ReportMetric(all.median(c.name, unit), report.Unit(c.name)+":"+unit)
 		}
 	}
 

@@ -9,19 +9,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // BenchmarkConcurrency measures what more handlers at a time are worth, by how long one takes.
 func BenchmarkConcurrency(b *testing.B) {
-	t := table{
-		title: "Concurrency",
-		notes: []string{
+	t := report.Table{
+		Title: "Concurrency",
+		Notes: []string{
 			"The retrier's subscriber by Options.Concurrency, with handlers that wait for 0, 1 and 10 ms and succeed. Prefetch 100; as many messages as take " +
 				"about a second, after one for each handler as the warm-up. Ideal is one message per handler and waiting time; what handlers of 0 ms reach is " +
 				"the most that machine and broker can do.",
 		},
-		head: []string{
+		Head: []string{
 			"queue", "Concurrency", "0 ms: msg/s", "to 1", "1 ms: msg/s", "to 1", "of the ideal", "10 ms: msg/s", "to 1", "of the ideal",
 		},
 	}
@@ -47,11 +49,11 @@ func BenchmarkConcurrency(b *testing.B) {
 						row = append(row, rate*takes.Seconds()/float64(concurrency))
 					}
 				}
-				t.add(row...)
+				t.Add(row...)
 			}
 		})
 	}
-	t.write(b)
+	t.WriteOn(b, brokertest.URI(b))
 }
 
 var (
@@ -69,7 +71,7 @@ func consumeConcurrently(b *testing.B, queueType string, takes time.Duration, co
 	if takes > 0 {
 		messages = min(most, concurrency*int(time.Second/takes))
 	}
-	lap := newLap(concurrency, scaled(b, messages, 2*concurrency))
+	lap := newLap(concurrency, report.Scaled(b, messages, 2*concurrency))
 
 	policy := config.Policy{Mode: config.ModeDeadLetter}
 	queue := newQueue(b, queueType, policy)

@@ -17,6 +17,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
@@ -29,9 +31,9 @@ const failurePrefetch = 100
 
 // BenchmarkFailures is what healthy messages feel of those between them that fail for good.
 func BenchmarkFailures(b *testing.B) {
-	t := table{
-		title: "Healthy messages between failing ones",
-		notes: []string{
+	t := report.Table{
+		Title: "Healthy messages between failing ones",
+		Notes: []string{
 			"Healthy messages handled per second, as a share of what the same consumer does when none fails (retrier: the retrier's consumer; config: " +
 				"watermill-amqp's subscriber with the retrier's config and middleware; the others: watermill-amqp's subscriber). Failing ones are spread evenly " +
 				"and fail for good; three retries, 1 s apart, but for PoisonQueue and nack, which know no delay. One handler at a time, prefetch " +
@@ -46,9 +48,9 @@ func BenchmarkFailures(b *testing.B) {
 				"the prefetch allows, which with one in 100 is after 10,000 messages and so not in the table; quorum queues from RabbitMQ 4.0 on drop a failing message instead, without a trace, " +
 				"when it has come back 20 times.",
 		},
-		head: []string{"queue", "handler", "failing", "retrier", "config", "PoisonQueue", "nack", "Retry", "retrier, none failing msg/s", "stock, none failing msg/s"},
+		Head: []string{"queue", "handler", "failing", "retrier", "config", "PoisonQueue", "nack", "Retry", "retrier, none failing msg/s", "stock, none failing msg/s"},
 	}
-	defer t.write(b)
+	defer t.WriteOn(b, brokertest.URI(b))
 
 	for _, queueType := range queueTypes {
 		for _, work := range []time.Duration{time.Millisecond, 0} {
@@ -71,7 +73,7 @@ func BenchmarkFailures(b *testing.B) {
 
 						return all.ratio(among(name, every), to, healthyRate)
 					}
-					t.add(queueType, work, fmt.Sprintf("1 in %d", every), share("retrier", "retrier"),
+					t.Add(queueType, work, fmt.Sprintf("1 in %d", every), share("retrier", "retrier"),
 						share("config", "stock"), share("poison", "stock"), share("nack", "stock"), share("retry", "stock"),
 						all.median("retrier", healthyRate), all.median("stock", healthyRate))
 				}
@@ -143,7 +145,7 @@ var errFailing = errors.New("it fails for good")
 func (l load) contender(w way, check ...func(b *testing.B, queue string, handled *tally, backlog int)) func(b *testing.B) figures {
 	return func(b *testing.B) figures {
 		b.Helper()
-		scaled := func(d, least time.Duration) time.Duration { return time.Duration(scaled(b, int(d), int(least))) }
+		scaled := func(d, least time.Duration) time.Duration { return time.Duration(report.Scaled(b, int(d), int(least))) }
 		warmUp, window := scaled(l.warmUp, 0), scaled(l.window, 300*time.Millisecond)
 
 		backlog := cmp.Or(l.backlog, max(int(l.most()*(warmUp+window).Seconds()), 1000))

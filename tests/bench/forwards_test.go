@@ -16,6 +16,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -23,9 +25,9 @@ import (
 
 // BenchmarkForwards measures failing alone: every message fails once, and goes to a retry queue where it stays.
 func BenchmarkForwards(b *testing.B) {
-	t := table{
-		title: "Failures forwarded",
-		notes: []string{
+	t := report.Table{
+		Title: "Failures forwarded",
+		Notes: []string{
 			"Every message fails once: its copy goes through a headers exchange to a retry queue of 1 h, and when the broker has confirmed it, " +
 				"the original is acknowledged. Prefetch 100. The first 100 messages are the warm-up; the time is that from their last acknowledgement to the last " +
 				"of all. At the end each message is in the retry queue, once.",
@@ -34,7 +36,7 @@ func BenchmarkForwards(b *testing.B) {
 				"bare consumer and publishes the same copies; without a pool it opens a channel for each. Without confirms nobody knows what the broker has taken " +
 				"when the original is acknowledged.",
 		},
-		head: []string{"main queue", "retry queue", "forwarded by", "msg/s", "of the limit"},
+		Head: []string{"main queue", "retry queue", "forwarded by", "msg/s", "of the limit"},
 	}
 	for _, way := range []struct {
 		main    string
@@ -66,9 +68,9 @@ func BenchmarkForwards(b *testing.B) {
 			contenders := make([]contender, len(ways))
 			for i, w := range ways {
 				contenders[i] = contender{w.name, func(b *testing.B) figures {
-					lap := newLap(forwardPrefetch, scaled(b, w.messages, 50))
+					lap := newLap(forwardPrefetch, report.Scaled(b, w.messages, 50))
 					l := newBacklog(b, way.main, policy, lap.warmUp+lap.messages)
-					defer remove(b, l.plan)
+					defer newClient(b).RemovePlan(l.plan)
 					l.headers = headers
 					w.forward(b, l, lap)
 					l.verify(b)
@@ -78,11 +80,11 @@ func BenchmarkForwards(b *testing.B) {
 			}
 			all := compare(b, contenders...)
 			for _, w := range ways {
-				t.add(way.main, way.waiting, w.name, all.median(w.name, "msg/s"), all.ratio(w.name, limit, "msg/s"))
+				t.Add(way.main, way.waiting, w.name, all.median(w.name, "msg/s"), all.ratio(w.name, limit, "msg/s"))
 			}
 		})
 	}
-	t.write(b)
+	t.WriteOn(b, brokertest.URI(b))
 }
 
 // forwarder is a way to bring the messages of a backlog into their retry queue.

@@ -9,30 +9,32 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // BenchmarkHealthy is what the retrier costs while nothing fails.
 func BenchmarkHealthy(b *testing.B) {
-	t := table{
-		title: "Healthy messages",
-		notes: []string{
+	t := report.Table{
+		Title: "Healthy messages",
+		Notes: []string{
 			"A router whose handler does nothing takes a backlog from its queue: on watermill-amqp as it is (stock), on its subscriber with the retrier's config " +
 				"and middleware (config), on the retrier's consumer (retrier). One handler at a time. From the end of the first tenth, which warms up, to the last message. " +
 				"Allocations are those of the whole process for each message: AMQP client, subscriber, router, middleware.",
 			"Aims: config/stock 0.97; retrier/stock above 1 with each prefetch above 1.",
 		},
-		head: []string{
+		Head: []string{
 			"queue", "prefetch", "config/stock", "retrier/stock", "stock msg/s",
 			"stock allocs", "config allocs", "retrier allocs", "stock bytes", "config bytes", "retrier bytes",
 		},
 	}
-	defer t.write(b)
+	defer t.WriteOn(b, brokertest.URI(b))
 
 	for _, queueType := range queueTypes {
 		for _, at := range []struct{ prefetch, backlog int }{{1, 2_000}, {10, 8_000}, {100, 12_000}} { // about a second each
 			b.Run(fmt.Sprintf("%s/prefetch=%d", queueType, at.prefetch), func(b *testing.B) {
-				backlog := scaled(b, at.backlog, 100)
+				backlog := report.Scaled(b, at.backlog, 100)
 				on := func(w way) func(b *testing.B) figures {
 					return func(b *testing.B) figures { return drain(b, w, queueType, at.prefetch, backlog) }
 				}
@@ -48,7 +50,7 @@ func BenchmarkHealthy(b *testing.B) {
 						row = append(row, all.median(name, unit))
 					}
 				}
-				t.add(row...)
+				t.Add(row...)
 			})
 		}
 	}

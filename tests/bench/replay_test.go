@@ -21,26 +21,25 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // BenchmarkReplay sends dead letters back to their main queue, and compares that with what it cannot do without:
 // publishing the same messages with the broker's confirmation.
 func BenchmarkReplay(b *testing.B) {
-	messages := scaled(b, 100_000, 1000)
-	t := &table{
-		title: fmt.Sprintf("Replay of %d dead letters", messages),
-		notes: []string{fmt.Sprintf("Raw: amqp091-go publishes the same messages (%d bytes of body and the headers of a dead letter) to an empty quorum queue, mandatory "+
+	messages := report.Scaled(b, 100_000, 1000)
+	t := &report.Table{
+		Title: fmt.Sprintf("Replay of %d dead letters", messages),
+		Notes: []string{fmt.Sprintf("Raw: amqp091-go publishes the same messages (%d bytes of body and the headers of a dead letter) to an empty quorum queue, mandatory "+
 			"and confirmed, %d on their way at a time. The others take them out of a quorum dead-letter queue, and put them into an empty quorum "+
 			"queue: the library, the library with an undo file, and the command with an undo file, from its start to its end. Taking out: amqp091-go "+
 			"takes the same messages out of the quorum dead-letter queue, %d unacknowledged at a time, and does nothing with them. Who publishes all and then takes all "+
 			"out, on a machine that does one thing at a time, has the rate of both: what a replay would reach that costs nothing itself. "+
 			"Peak memory is what the heap had in use (sampled every 50 ms, after a collection before the run), of the command all that the process had resident.", len(letterBody(0)), rawWindow, takeWindow)},
-		head: []string{"way", "messages per second", "of raw", "of both", "peak memory (MiB)"},
+		Head: []string{"way", "messages per second", "of raw", "of both", "peak memory (MiB)"},
 	}
 	binary := buildCommand(b)
 
@@ -55,33 +54,25 @@ func BenchmarkReplay(b *testing.B) {
 		both := 1 / (1/all.median("raw", "msg/s") + 1/all.median("taking out", "msg/s"))
 		for _, way := range []string{"raw", "taking out", "library", "library with undo file", "command with undo file"} {
 			rate := all.median(way, "msg/s")
-			t.add(way, rate, all.ratio(way, "raw", "msg/s"), rate/both, all.median(way, "MiB"))
+			t.Add(way, rate, all.ratio(way, "raw", "msg/s"), rate/both, all.median(way, "MiB"))
 		}
 	})
-	t.write(b)
+	t.WriteOn(b, brokertest.URI(b))
 }
 
 // rawWindow is how many are on their way at a time: as many as in a replay.
 const rawWindow = 256
 
-// deadLetter is the i-th, as the retrier dead-letters it.
+// deadLetter is the i-th of 300 bytes and three attempts, as the retrier dead-letters it.
 func deadLetter(queue string, i int) amqp091.Publishing {
-	died := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	state := wire.State{
-		Count: header.CountDead, Attempts: 4, Queue: queue, Topic: queue, Handler: "charge", Host: "host-1",
-		Arrival: wire.NewArrival("events", "order.created", "", "", ""), FirstFailure: died, LastFailure: died.Add(time.Duration(i) * time.Millisecond),
-		Reason: retry.ReasonExhausted, Error: "card declined", ErrorType: "*cards.DeclinedError",
-	}
+	state := deadletter.State(queue, 0)
+	state.LastFailure = deadletter.Died.Add(time.Duration(i) * time.Millisecond)
+	state.Error, state.History = "card declined", nil
 	for n := range 3 {
-		state.History = append(state.History, retry.FailedAttempt{Number: n + 1, At: died, Error: "timeout", Type: "*url.Error"})
-	}
-	id := "uuid-" + strconv.Itoa(i)
-	headers := amqp091.Table{"_watermill_message_uuid": id}
-	for key, value := range state.Headers(id) {
-		headers[key] = value
+		state.History = append(state.History, retry.FailedAttempt{Number: n + 1, At: deadletter.Died, Error: "timeout", Type: "*url.Error"})
 	}
 
-	return amqp091.Publishing{DeliveryMode: amqp091.Persistent, ContentType: "application/json", Headers: headers, Body: letterBody(i)}
+	return deadletter.Message(state, "uuid-"+strconv.Itoa(i), string(letterBody(i)))
 }
 
 var filling = strings.Repeat("x", 300)
@@ -101,19 +92,17 @@ func newLetterQueues(b *testing.B) letterQueues {
 	channel, err := connection.Channel()
 	require.NoError(b, err)
 	main := "bench-" + watermill.NewShortUUID()
-	plan, err := topology.New(main, config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}, topology.Names{})
-	require.NoError(b, err)
-	dead := plan.Queues[0]
-	q := letterQueues{main: main, dead: dead.Name, channel: channel}
+	dead, deadArguments := deadletter.Queue(b, main)
+	q := letterQueues{main: main, dead: dead, channel: channel}
 	q.remove = sync.OnceFunc(func() {
 		_, _ = channel.QueueDelete(main, false, false, false)
-		_, _ = channel.QueueDelete(dead.Name, false, false, false)
+		_, _ = channel.QueueDelete(dead, false, false, false)
 		_ = connection.Close()
 	})
 	b.Cleanup(q.remove)
 	_, err = channel.QueueDeclare(main, true, false, false, false, arguments("quorum"))
 	require.NoError(b, err)
-	_, err = channel.QueueDeclare(dead.Name, true, false, false, false, dead.Arguments)
+	_, err = channel.QueueDeclare(dead, true, false, false, false, deadArguments)
 	require.NoError(b, err)
 
 	return q
@@ -220,7 +209,7 @@ func replay(b *testing.B, messages int, undo bool) figures {
 	publishLetters(b, q.dead, q.main, messages)
 	q.has(b, q.dead, messages)
 
-	client, err := dlq.Open(b.Context(), dlq.Config{URI: uri(b), NoDeliveryLimitPolicy: true})
+	client, err := dlq.Open(b.Context(), dlq.Config{URI: brokertest.URI(b), NoDeliveryLimitPolicy: true})
 	require.NoError(b, err)
 	defer func() { _ = client.Close() }()
 	var options dlq.ReplayOptions
@@ -291,7 +280,7 @@ func replayByCommand(b *testing.B, binary string, messages int) figures {
 	var out bytes.Buffer
 	cmd := exec.CommandContext(b.Context(), binary, "dlq", "replay", q.main, "--yes")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = b.TempDir(), &out, &out
-	cmd.Env = append(os.Environ(), "AMQP_URI="+uri(b), "AMQPRETRY_NO_DELIVERY_LIMIT_POLICY=yes")
+	cmd.Env = append(os.Environ(), "AMQP_URI="+brokertest.URI(b), "AMQPRETRY_NO_DELIVERY_LIMIT_POLICY=yes")
 	began := time.Now()
 	require.NoError(b, cmd.Start())
 	ended := make(chan error, 1)

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
@@ -16,7 +17,7 @@ import (
 // durable is the config that everybody starts from.
 func durable(b *testing.B, queueType string, prefetch int) amqp.Config {
 	b.Helper()
-	conf := amqp.NewDurableQueueConfig(uri(b))
+	conf := amqp.NewDurableQueueConfig(brokertest.URI(b))
 	conf.Queue.Arguments = arguments(queueType)
 	conf.Consume.Qos.PrefetchCount = prefetch
 

@@ -14,20 +14,22 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
 // BenchmarkTopics measures what it takes to serve many topics: the time to start, and the broker's memory.
 func BenchmarkTopics(b *testing.B) {
-	t := table{
-		title: "Very many topics",
-		notes: []string{
+	t := report.Table{
+		Title: "Very many topics",
+		Notes: []string{
 			"Seconds from making the subscriber until a message has come from the queue of each topic; all are subscribed to one after the other, as a Watermill router does. " +
 				"*First* with nothing declared, *again* when all is there. Memory is what the broker's Erlang machine has in use above what it had before, after a collection of garbage. " +
 				"Main queues are classic; the retrier has the default policy of 5 delays. A single run each, on a broker of its own.",
 		},
-		head: []string{"topics", "retry queues", "first / stock", "again / stock", "first, s", "again, s", "broker, MiB", "broker, KiB per topic", "client, KiB per topic"},
+		Head: []string{"topics", "retry queues", "first / stock", "again / stock", "first, s", "again, s", "broker, MiB", "broker, KiB per topic", "client, KiB per topic"},
 	}
 	reference := map[int]figures{}
 	for _, c := range []struct {
@@ -38,7 +40,7 @@ func BenchmarkTopics(b *testing.B) {
 		{"own", func(b *testing.B) (message.Subscriber, func() error) { return openRetrier(b, config.ScopeQueue) }},
 		{"shared", func(b *testing.B) (message.Subscriber, func() error) { return openRetrier(b, config.ScopeShared) }},
 	} {
-		b.Run(metric(c.name), func(b *testing.B) {
+		b.Run(report.Unit(c.name), func(b *testing.B) {
 			once(b, func() {
 				broker := newBroker(b)
 				_, stop := serve(b, []string{"warm-up"}, c.connect)
@@ -61,7 +63,7 @@ func BenchmarkTopics(b *testing.B) {
 					if reference[n] == nil {
 						reference[n] = f
 					}
-					t.add(n, c.name, f["first-s"]/reference[n]["first-s"], f["again-s"]/reference[n]["again-s"], f["first-s"], f["again-s"],
+					t.Add(n, c.name, f["first-s"]/reference[n]["first-s"], f["again-s"]/reference[n]["again-s"], f["first-s"], f["again-s"],
 						f["broker-MiB"], f["broker-MiB"]*1024/float64(n), f["client-KiB"])
 					for unit, value := range f {
 						b.ReportMetric(value, strconv.Itoa(n)+":"+unit)
@@ -70,13 +72,13 @@ func BenchmarkTopics(b *testing.B) {
 			})
 		})
 	}
-	t.write(b)
+	t.WriteOn(b, brokertest.URI(b))
 }
 
 // numbersOfTopics go as far as SCALE leaves time for.
 func numbersOfTopics(b *testing.B) []int {
 	b.Helper()
-	switch s := scale(b); {
+	switch s := report.Scale(b); {
 	case s >= 0.5:
 		return []int{1, 10, 100, 1000}
 	case s >= 0.1:

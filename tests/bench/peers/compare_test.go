@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"testing"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
 // contender is one way to do the same thing.
@@ -27,13 +29,13 @@ func compare(b *testing.B, unit string, contenders []contender) results {
 			if b.Failed() {
 				b.FailNow()
 			}
-			b.Logf("round %d, %s: %s %s", round+1, c.name, spell(measured), unit)
+			b.Logf("round %d, %s: %s %s", round+1, c.name, report.Cell(measured), unit)
 			all[c.name] = append(all[c.name], measured)
 		}
 	}
 	b.ReportMetric(0, "ns/op") // of a round it says nothing
 	for _, name := range slices.Sorted(maps.Keys(all)) {
-		b.ReportMetric(median(all[name]), metric(name)+":"+unit)
+		b.ReportMetric(median(all[name]), report.Unit(name)+":"+unit)
 	}
 
 	return all

@@ -10,6 +10,8 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 	"github.com/wagslane/go-rabbitmq"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // goRabbitMQ is github.com/wagslane/go-rabbitmq. It has no retries of its own. Its way to say that a message has failed
@@ -99,7 +101,7 @@ func (g goRabbitMQ) serve(ctx context.Context, uri string, q queue, c *calls) er
 // declareRetryQueue does what the client has no function for.
 func (g goRabbitMQ) declareRetryQueue(b *testing.B, uri string, q queue) {
 	b.Helper()
-	connection := dial(b, uri)
+	connection := rabbit.New(b, uri).Dial()
 	defer connection.Close()
 	channel, err := connection.Channel()
 	require.NoError(b, err)

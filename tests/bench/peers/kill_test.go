@@ -11,12 +11,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
 // benchmarkKill counts what is lost, and what is handled twice, when the broker is killed while messages fail, wait and
 // return. All contenders work side by side on the same broker, and live through the same kills: one in each round.
 func benchmarkKill(b *testing.B, peers []peer, notes []string) {
-	messages := scaled(b, 2000, 200)
+	messages := report.Scaled(b, 2000, 200)
 	var all []*survivor
 	for _, queueType := range []string{classic, quorum} {
 		for _, retryType := range []string{quorum, classic} {
@@ -34,22 +35,22 @@ func benchmarkKill(b *testing.B, peers []peer, notes []string) {
 	}
 	b.ReportMetric(0, "ns/op") // it says nothing
 
-	t := table{
-		title: "Peers: the broker is killed",
-		notes: append([]string{fmt.Sprintf("The same, of all clients at once on one broker, which is killed (SIGKILL) at a random moment before "+
+	t := report.Table{
+		Title: "Peers: the broker is killed",
+		Notes: append([]string{fmt.Sprintf("The same, of all clients at once on one broker, which is killed (SIGKILL) at a random moment before "+
 			"the first of them is done, and started again. Kills: %d, with %d confirmed persistent messages for each client. Lost: never "+
 			"succeeded, and in no queue. Late: in a queue, though nothing has moved for %s. Dead: not retried, but in the dead-letter queue. "+
 			"Twice: succeeded more than once.", kills, messages, forWaiting)},
 			notes...),
-		head: []string{"main queue", "retry queue", "client", "messages", "lost", "late", "dead", "twice"},
+		Head: []string{"main queue", "retry queue", "client", "messages", "lost", "late", "dead", "twice"},
 	}
 	for _, s := range all {
-		t.add(s.queueType, s.retryType, s.peer, kills*messages, s.fates.lost, s.fates.late, s.fates.dead, s.fates.twice)
+		t.Add(s.queueType, s.retryType, s.peer, kills*messages, s.fates.lost, s.fates.late, s.fates.dead, s.fates.twice)
 		if _, ours := s.peer.(retrier); ours && s.retryType == quorum && s.fates.lost+s.fates.dead > 0 {
 			b.Errorf("the retrier has lost messages: main queue %s, %d lost, %d dead", s.queueType, s.fates.lost, s.fates.dead)
 		}
 	}
-	t.write(b, broker.URI)
+	t.WriteOn(b, broker.URI)
 }
 
 // survivor is a contender, and the sums of what became of its messages.

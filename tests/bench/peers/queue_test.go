@@ -1,15 +1,13 @@
 package peers
 
 import (
-	"context"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
-	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 const (
@@ -59,77 +57,40 @@ func atLeastOnce(arguments amqp091.Table) {
 // confirmed them.
 func (q queue) fill(b *testing.B, uri string, arguments amqp091.Table, messages int) {
 	b.Helper()
-	connection := dial(b, uri)
-	defer connection.Close()
-	channel, err := connection.Channel()
-	require.NoError(b, err)
-	_, err = channel.QueueDeclare(q.name, true, false, false, false, arguments)
-	require.NoError(b, err)
-
-	require.NoError(b, channel.Confirm(false))
-	confirms := make([]*amqp091.DeferredConfirmation, messages)
-	for i := range messages {
+	all := make([]amqp091.Publishing, messages)
+	for i := range all {
 		id := watermill.NewUUID()
-		confirms[i], err = channel.PublishWithDeferredConfirmWithContext(b.Context(), "", q.name, false, false, amqp091.Publishing{
-			Headers:      amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: id, "kind": "order"},
-			MessageId:    id,
-			DeliveryMode: amqp091.Persistent,
-			Body:         payload,
-		})
-		require.NoError(b, err)
+		all[i] = rabbit.Message(id, "")
+		all[i].Body, all[i].MessageId, all[i].Headers["kind"] = payload, id, "order"
 	}
-	ctx, cancel := context.WithTimeout(b.Context(), time.Minute)
-	defer cancel()
-	for _, confirm := range confirms {
-		acked, err := confirm.WaitContext(ctx)
-		require.NoError(b, err)
-		require.True(b, acked)
-	}
+	client := rabbit.New(b, uri)
+	client.Declare(q.name, arguments)
+	client.Publish(q.name, all...)
 }
 
 // remove removes it, and what lies beside it.
 func (q queue) remove(b *testing.B, uri string, beside objects) {
 	b.Helper()
-	connection := dial(b, uri)
-	defer connection.Close()
-	channel, err := connection.Channel()
-	require.NoError(b, err)
+	client := rabbit.New(b, uri)
 	for _, name := range []string{q.name, beside.retry, beside.dead} {
-		if name == "" {
-			continue
+		if name != "" {
+			client.Remove("", name)
 		}
-		_, err = channel.QueueDelete(name, false, false, false)
-		require.NoError(b, err)
 	}
 	for _, name := range beside.exchanges {
-		require.NoError(b, channel.ExchangeDelete(name, false, false))
+		client.Remove(name)
 	}
 }
 
 // take takes all messages out of a queue that nobody consumes from, and returns their ids.
 func take(b *testing.B, uri, name string) []string {
 	b.Helper()
-	connection := dial(b, uri)
-	defer connection.Close()
-	channel, err := connection.Channel()
-	require.NoError(b, err)
 	var ids []string
-	for {
-		message, ok, err := channel.Get(name, true)
-		require.NoError(b, err)
-		if !ok {
-			return ids
-		}
-		ids = append(ids, message.MessageId)
+	for _, d := range rabbit.New(b, uri).Drain(name) {
+		ids = append(ids, d.MessageId)
 	}
-}
 
-func dial(b *testing.B, uri string) *amqp091.Connection {
-	b.Helper()
-	connection, err := amqp091.Dial(uri)
-	require.NoError(b, err)
-
-	return connection
+	return ids
 }
 
 // payload is what a message carries: a few fields.

@@ -9,15 +9,16 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
 // benchmarkReturn measures how many messages per second fail, wait, come back and succeed.
 func benchmarkReturn(b *testing.B, peers []peer, notes []string) {
 	uri := brokertest.URI(b)
-	messages := scaled(b, 10000, 500)
-	t := table{
-		title: "Peers: fail, wait, return",
-		notes: append([]string{
+	messages := report.Scaled(b, 10000, 500)
+	t := report.Table{
+		Title: "Peers: fail, wait, return",
+		Notes: append([]string{
 			fmt.Sprintf("%d messages lie in the main queue. Each fails once, waits %s on the broker, comes back and succeeds. Messages per "+
 				"second from the first call of the handler to the last success, less the %s that each of them waits. Prefetch %d; a handler that "+
 				"does nothing, one call at a time.", messages, wait, wait, prefetch),
@@ -25,7 +26,7 @@ func benchmarkReturn(b *testing.B, peers []peer, notes []string) {
 				" at a time, as its example has it. With go-rabbitmq it is nacked, and the broker moves it, from a quorum queue to another at least " +
 				"once. Quorum retry queues are the same for all: at-least-once and reject-publish, which the retrier sets by itself.",
 		}, notes...),
-		head: []string{"main queue", "retry queue", "client", "to the retrier", "msg/s"},
+		Head: []string{"main queue", "retry queue", "client", "to the retrier", "msg/s"},
 	}
 	for _, queueType := range []string{classic, quorum} {
 		b.Run(queueType, func(b *testing.B) {
@@ -41,12 +42,12 @@ func benchmarkReturn(b *testing.B, peers []peer, notes []string) {
 			for _, retryType := range []string{quorum, classic} {
 				for _, p := range peers {
 					name := entry(p, retryType)
-					t.add(queueType, retryType, p, all.ratio(name, entry(retrier{}, retryType)), median(all[name]))
+					t.Add(queueType, retryType, p, all.ratio(name, entry(retrier{}, retryType)), median(all[name]))
 				}
 			}
 		})
 	}
-	t.write(b, uri)
+	t.WriteOn(b, uri)
 }
 
 func entry(p peer, retryType string) string { return fmt.Sprintf("%s, retry queue %s", p, retryType) }
