@@ -2,7 +2,6 @@ package tests
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -23,6 +22,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -416,27 +416,15 @@ func closesWithin[T any](t *testing.T, within time.Duration, ch <-chan T, what s
 
 // ---- many messages of known fates ----------------------------------------------------------------------------------
 
-var errFate = errors.New("this message fails")
+var errFate = fate.Err
 
-// byFate is a handler that does with a message what its id begins with: ok, once and twice (failures before it
-// succeeds), never, panic. It decides by the attempt that the library tells, so a duplicate has the same fate.
+// byFate is a handler that does with a message what its id begins with.
 func byFate(msg *message.Message) error {
 	attempt, _ := retry.AttemptFromContext(msg.Context())
-	if succeeds(msg.UUID, attempt.Number) {
-		return nil
-	}
-	if strings.HasPrefix(msg.UUID, "panic") {
-		panic("this message panics")
-	}
-
-	return errFate
+	return fate.Handle(msg.UUID, attempt)
 }
 
-func succeeds(id string, attempt int) bool {
-	fate, _, _ := strings.Cut(id, "-")
-
-	return fate == "ok" || fate == "once" && attempt > 1 || fate == "twice" && attempt > 2
-}
+func succeeds(id string, attempt int) bool { return !fate.Of(id).Fails(attempt) }
 
 // fates gives n ids: two of five succeed at once, one after one or two failures, one never, and one panics.
 func fates(n int) []string {
@@ -453,11 +441,8 @@ func fates(n int) []string {
 func doomed(ids []string) map[string]string {
 	expected := map[string]string{}
 	for _, id := range ids {
-		switch {
-		case strings.HasPrefix(id, "never"):
-			expected[id] = string(retry.ReasonExhausted)
-		case strings.HasPrefix(id, "panic"):
-			expected[id] = string(retry.ReasonPanic)
+		if f := fate.Of(id); f.Dies() {
+			expected[id] = string(f.Reasons()[0])
 		}
 	}
 

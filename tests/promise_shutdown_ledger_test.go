@@ -1,7 +1,6 @@
 package tests
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,10 +9,15 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // shutdownLedger keeps what happened to the messages of one queue, over all the services that came and went.
+//
+// The ledgers of tests/chaos and tests/cluster follow messages through faults, which explain duplicates. This one follows
+// single calls: when each began, what its handler answered in time or late, whether the output was sent, and by which
+// event it ended. Where nothing fails but the service closes, it allows no call that repeats another.
 type shutdownLedger struct {
 	mu       sync.Mutex
 	calls    map[string][]*shutdownCall // by message, in their order
@@ -66,7 +70,7 @@ func (l *shutdownLedger) begin(life int, msg *message.Message) *shutdownCall {
 func (l *shutdownLedger) end(c *shutdownCall, msg *message.Message, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c.ended, c.err, c.inTime, c.output = true, err, msg.Context().Err() == nil, fateOf(msg.UUID) == "out"
+	c.ended, c.err, c.inTime, c.output = true, err, msg.Context().Err() == nil, fate.Of(msg.UUID) == hasOutput
 }
 
 func (l *shutdownLedger) sent(life int, id string) {
@@ -116,7 +120,7 @@ func (l *shutdownLedger) done() int {
 			n++
 			continue
 		}
-		if dooms(id) && slices.ContainsFunc(calls, func(c *shutdownCall) bool { return l.ends[c.shutdownAttempt] == retry.EventDeadLettered }) {
+		if fate.Of(id).Dies() && slices.ContainsFunc(calls, func(c *shutdownCall) bool { return l.ends[c.shutdownAttempt] == retry.EventDeadLettered }) {
 			n++
 		}
 	}
@@ -153,14 +157,14 @@ func (l *shutdownLedger) judge(ids []string, letters map[string]int, strict bool
 
 		succeeded := slices.IndexFunc(calls, (*shutdownCall).succeeded)
 		switch {
-		case dooms(id) && found == 0:
+		case fate.Of(id).Dies() && found == 0:
 			sums.Lost++
 			complain("%s is in no dead-letter queue: lost; %v", id, l.story(id))
-		case dooms(id) && found > 1 && strict:
+		case fate.Of(id).Dies() && found > 1 && strict:
 			complain("%s is dead-lettered %d times; %v", id, found, l.story(id))
-		case !dooms(id) && found > 0 && l.crashed[id] == 0:
+		case !fate.Of(id).Dies() && found > 0 && l.crashed[id] == 0:
 			complain("%s is dead-lettered, by a shutdown; %v", id, l.story(id))
-		case !dooms(id) && succeeded < 0 && found == 0:
+		case !fate.Of(id).Dies() && succeeded < 0 && found == 0:
 			sums.Lost++
 			complain("%s was never processed: lost; %v", id, l.story(id))
 		}
@@ -236,8 +240,6 @@ func (l *shutdownLedger) calledAfter(life int, closed time.Time) {
 // shutdownRetries is how many retries a message has here.
 const shutdownRetries = 2
 
-var errShutdownFate = errors.New("this message fails")
-
 // shutdownFates gives n ids. What one begins with is its fate.
 func shutdownFates(prefix string, from, n int) []string {
 	kinds := []string{"ok", "slow", "never", "once", "out", "ok", "panic", "twice", "slow", "out", "ok", "ok"}
@@ -249,27 +251,23 @@ func shutdownFates(prefix string, from, n int) []string {
 	return ids
 }
 
-func fateOf(id string) string { fate, _, _ := strings.Cut(id, "-"); return fate }
-
-func dooms(id string) bool { return fateOf(id) == "never" || fateOf(id) == "panic" }
+// hasOutput is one more fate: a handler succeeds with an output.
+const hasOutput fate.Fate = "out"
 
 // meet does with a message what its fate is. pause is how long the slow ones take.
 func meet(msg *message.Message, pause time.Duration) (outputs []*message.Message, err error) {
-	attempt, _ := retry.AttemptFromContext(msg.Context())
-	switch fate := fateOf(msg.UUID); {
-	case fate == "slow":
+	switch fate.Of(msg.UUID) {
+	case fate.Slow:
 		select {
 		case <-time.After(pause):
 		case <-msg.Context().Done():
 			return nil, msg.Context().Err()
 		}
-	case fate == "out":
-		return []*message.Message{message.NewMessage(msg.UUID, msg.Payload)}, nil
-	case fate == "panic":
-		panic("this message panics")
-	case fate == "never", fate == "once" && attempt.Number < 2, fate == "twice" && attempt.Number < 3:
-		return nil, errShutdownFate
-	}
 
-	return nil, nil
+		return nil, nil
+	case hasOutput:
+		return []*message.Message{message.NewMessage(msg.UUID, msg.Payload)}, nil
+	default:
+		return nil, byFate(msg)
+	}
 }

@@ -24,6 +24,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -126,14 +127,7 @@ func TestShutdownAtRandomMoments(t *testing.T) { // not parallel: others' gorout
 	}
 	lasted := run.all(queues, closes, seed)
 
-	report := run.report(queues, seed, lasted)
-	t.Log("\n" + report)
-	if path := os.Getenv("REPORT"); path != "" {
-		file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-		require.NoError(t, err)
-		_, err = file.WriteString(report + "\n")
-		require.NoError(t, errors.Join(err, file.Close()))
-	}
+	report.Write(t, run.report(queues, seed, lasted))
 	for i, wrong := range run.wrong {
 		if i == 20 {
 			t.Errorf("and %d more", len(run.wrong)-i)
@@ -381,7 +375,7 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 		)
 		defer func() {
 			if failed && err == nil {
-				err = errShutdownFate
+				err = errFate
 			}
 			q.ledger.end(call, msg, err)
 		}()

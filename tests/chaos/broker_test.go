@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
-	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // broker is the private RabbitMQ of a run. Unlike those of brokertest its methods return errors, as they are called
@@ -28,10 +28,7 @@ type broker struct {
 func startBroker(t *testing.T) *broker {
 	t.Helper()
 	b := &broker{Broker: brokertest.Start(t)}
-	conn, err := amqp091.Dial(b.URI)
-	require.NoError(t, err)
-	b.version, _ = conn.Properties["version"].(string)
-	require.NoError(t, conn.Close())
+	b.version = rabbit.New(t, b.URI).Version()
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the last errors in the log of RabbitMQ:\n%s", b.lastErrors())
@@ -144,7 +141,8 @@ func (b *broker) quorumServer(action, queue string) error {
 	return err
 }
 
-// drain takes all dead letters out of a queue, which may have been deleted and not been needed since.
+// drain takes all dead letters out of a queue, which may have been deleted and not been needed since. It acknowledges
+// them, unlike rabbit.Drain, as the broker may die meanwhile.
 func (b *broker) drain(topic string) ([]Letter, error) {
 	var letters []Letter
 	err := b.channel(func(ch *amqp091.Channel) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -113,7 +114,7 @@ func TestChaos_OwnBroker(t *testing.T) {
 
 	ledger := Ledger{Sent: p.sent, Records: s.read(), Letters: s.letters, Faults: s.faults, Left: left}
 	verdict := ledger.Judge()
-	report(t, s, ledger, verdict, seed, trouble)
+	writeReport(t, s, ledger, verdict, seed, trouble)
 	for i, wrong := range verdict.Wrong {
 		if i == 10 {
 			t.Errorf("and %d more", len(verdict.Wrong)-i)
@@ -230,19 +231,9 @@ func isDeadLetterQueue(queue string) bool {
 	return slices.ContainsFunc(Topics(), func(t Topic) bool { return deadLetterQueue(t.Name) == queue })
 }
 
-// report prints the tables, and appends them to the file that REPORT names.
-func report(t *testing.T, s *system, l Ledger, v Verdict, seed int64, trouble time.Duration) {
+// writeReport writes the tables, see report.Write.
+func writeReport(t *testing.T, s *system, l Ledger, v Verdict, seed int64, trouble time.Duration) {
 	t.Helper()
-	text := Report(fmt.Sprintf("RabbitMQ %s, seed %d, %d processes, %s of faults", s.broker.version, seed, len(s.workers),
-		trouble.Round(time.Second)), l, v)
-	t.Log("\n" + text)
-	path := os.Getenv("REPORT")
-	if path == "" {
-		return
-	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
-	require.NoError(t, err)
-	_, err = file.WriteString(text + "\n")
-	require.NoError(t, err)
-	require.NoError(t, file.Close())
+	report.Write(t, Report(fmt.Sprintf("RabbitMQ %s, seed %d, %d processes, %s of faults", s.broker.version, seed, len(s.workers),
+		trouble.Round(time.Second)), l, v))
 }

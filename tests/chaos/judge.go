@@ -7,6 +7,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -36,7 +37,8 @@ type Fault struct {
 	Harmless bool
 }
 
-// Ledger is everything that is known of a run.
+// Ledger is everything that is known of a run: what processes wrote down that were killed meanwhile, and what was done
+// to them. It allows a duplicate or a loss only where a fault of that time explains it.
 type Ledger struct {
 	Sent    []*Sent
 	Records []Record // in the order of their times
@@ -175,18 +177,18 @@ func (j *judge) judge(l *life) {
 
 // ends tells how a message ended, which must be as its fate says.
 func (j *judge) ends(l *life, count *Count) {
-	fate := FateOf(l.ID)
+	f := fate.Of(l.ID)
 	switch {
 	case l.returned > 0:
 		count.Processed++
-		if !fate.succeeds() {
+		if !f.Succeeds() {
 			j.wrong("%s was processed", l.ID)
 		}
 	case len(l.letters) > 0:
 		count.DeadLettered++
 	case l.dropped > 0:
 		count.Dropped++
-		if fate != Dropped {
+		if f != fate.Dropped {
 			j.wrong("%s was dropped", l.ID)
 		}
 	case l.Confirmed.IsZero(): // it never arrived, and nobody was told that it had
@@ -244,9 +246,9 @@ func lastCall(l *life) time.Time {
 
 // calls holds the calls of the handler against the attempts that the policies allow.
 func (j *judge) calls(l *life, count *Count) {
-	fate := FateOf(l.ID)
+	f := fate.Of(l.ID)
 	fewest, most := attempts()
-	if fate == Undecodable && len(l.calls) > 0 {
+	if f == fate.Undecodable && len(l.calls) > 0 {
 		j.wrong("%s: a handler saw it, and it cannot be decoded", l.ID)
 	}
 	want := digest(l.Message)
@@ -266,7 +268,7 @@ func (j *judge) calls(l *life, count *Count) {
 		}
 		seen[c.Attempt]++
 		allowed := 1
-		if fate == Postponed && c.Attempt == 1 {
+		if f == fate.Postponed && c.Attempt == 1 {
 			allowed = 2
 		}
 		// To the version with fewer retries it is the last attempt once more, where the other one had a retry left.
@@ -293,7 +295,7 @@ func (j *judge) calls(l *life, count *Count) {
 func (j *judge) delays(l *life) {
 	earliest := map[int]time.Time{}
 	for _, f := range l.failed {
-		if f.Delay == 0 || FateOf(l.ID) == Postponed {
+		if f.Delay == 0 || fate.Of(l.ID) == fate.Postponed {
 			continue
 		}
 		next, at := f.Attempt+1, f.At.Add(f.Wait-2*time.Millisecond)

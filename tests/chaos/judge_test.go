@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -62,7 +63,7 @@ func dead(s *Sent, reason retry.Reason, attempts int) Letter {
 
 // A life as it should be, of each kind.
 func goodLedger() Ledger {
-	ok, once, never := sentTo("quorum", "succeeds-1"), sentTo("classic", "once-2"), sentTo("shared", "never-3")
+	ok, once, never := sentTo("quorum", "ok-1"), sentTo("classic", "once-2"), sentTo("shared", "never-3")
 	dropped := sentTo("lossy", "dropped-4")
 
 	return Ledger{
@@ -102,24 +103,24 @@ func TestJudge_SeesWhatIsWrong(t *testing.T) {
 		spoil func(*Ledger)
 		wrong string
 	}{
-		"lost at once":         {func(l *Ledger) { l.Sent = append(l.Sent, sentTo("quorum", "succeeds-9")) }, "succeeds-9 is lost"},
+		"lost at once":         {func(l *Ledger) { l.Sent = append(l.Sent, sentTo("quorum", "ok-9")) }, "ok-9 is lost"},
 		"lost after a failure": {func(l *Ledger) { l.Records = append(l.Records[:4:4], l.Records[6:]...) }, "once-2 is lost"},
 		"lost dead letter":     {func(l *Ledger) { l.Letters = nil }, "never-3 is lost"},
 		"left":                 {func(l *Ledger) { l.Left = map[string]int{"quorum": 1} }, "1 messages are left in queue quorum"},
 		"processed though it fails": {func(l *Ledger) {
 			l.Records = append(l.Records, record(l.Sent[2], 1400, 3, Returned))
 		}, "never-3 was processed"},
-		"dropped though it is wanted": {func(l *Ledger) { l.Records[1].Kind = Kind(retry.EventDropped) }, "succeeds-1 was dropped"},
+		"dropped though it is wanted": {func(l *Ledger) { l.Records[1].Kind = Kind(retry.EventDropped) }, "ok-1 was dropped"},
 		"handled twice": {func(l *Ledger) { l.Records = append(l.Records, called(l.Sent[0], 500, 1)) },
-			"succeeds-1: attempt 1 at 12:00:00.500 was not the first"},
+			"ok-1: attempt 1 at 12:00:00.500 was not the first"},
 		"dead twice":        {func(l *Ledger) { l.Letters = append(l.Letters, l.Letters[0]) }, "never-3 has 2 dead letters"},
 		"too many attempts": {func(l *Ledger) { l.Records = append(l.Records, called(l.Sent[2], 9000, 5)) }, "never-3: attempt 5, of 4 at the most"},
 		"an attempt is missing": {func(l *Ledger) { l.Records[4].Attempt, l.Records[5].Attempt = 3, 3 },
 			"once-2: attempt 3 without attempt 2"},
 		"too early":       {func(l *Ledger) { l.Records[4].At = at(140) }, "once-2: attempt 2 came 10ms too early"},
-		"changed":         {func(l *Ledger) { l.Records[0].Digest = "other" }, "succeeds-1: the handler did not get what was sent"},
-		"another topic":   {func(l *Ledger) { l.Records[0].Topic = "classic" }, "succeeds-1 was sent to quorum, and classic was called"},
-		"nobody's call":   {func(l *Ledger) { l.Records[0].ID = "succeeds-77" }, `called of "succeeds-77", which was not sent`},
+		"changed":         {func(l *Ledger) { l.Records[0].Digest = "other" }, "ok-1: the handler did not get what was sent"},
+		"another topic":   {func(l *Ledger) { l.Records[0].Topic = "classic" }, "ok-1 was sent to quorum, and classic was called"},
+		"nobody's call":   {func(l *Ledger) { l.Records[0].ID = "ok-77" }, `called of "ok-77", which was not sent`},
 		"nobody's letter": {func(l *Ledger) { letter(l, uuidKey, "never-77") }, `a dead letter in shared that was not sent: "never-77"`},
 		"undecodable seen": {func(l *Ledger) {
 			l.Sent[0].ID = "undecodable-1"
@@ -220,7 +221,7 @@ func TestJudge_WhatFaultsExplain(t *testing.T) {
 	t.Run("what was never confirmed", func(t *testing.T) {
 		t.Parallel()
 		ledger := goodLedger()
-		never := sentTo("quorum", "succeeds-9")
+		never := sentTo("quorum", "ok-9")
 		never.Confirmed = time.Time{}
 		ledger.Sent = append(ledger.Sent, never)
 		verdict := ledger.Judge()
@@ -254,7 +255,7 @@ func TestReader_LeavesHalfALine(t *testing.T) {
 
 func TestFates_AreOneHundred(t *testing.T) {
 	t.Parallel()
-	counted := map[Fate]int{}
+	counted := map[fate.Fate]int{}
 	for n := range 100 {
 		counted[pick(n)]++
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -40,7 +41,7 @@ func digest(p amqp091.Publishing) string {
 // inspect tells what is wrong with a dead letter: it must be the message that was sent, and say whatever there is to
 // say about it.
 func inspect(sent *Sent, letter Letter) []string {
-	d, fate := letter.Message, FateOf(sent.ID)
+	d, f := letter.Message, fate.Of(sent.ID)
 	var problems []string
 	is := func(what string, ok bool) {
 		if !ok {
@@ -54,7 +55,7 @@ func inspect(sent *Sent, letter Letter) []string {
 	reason := retry.Reason(text(d, header.Reason))
 	// A message that was delivered that often, because connections were lost, counts as one that kills its process.
 	crashed := reason == retry.ReasonCrashed && mainType(sent.Topic) == "quorum"
-	is(fmt.Sprintf("reason %q", reason), slices.Contains(fate.letters(), reason) || crashed)
+	is(fmt.Sprintf("reason %q", reason), slices.Contains(f.Reasons(), reason) || crashed)
 
 	first, errFirst := time.Parse(time.RFC3339, text(d, header.FirstFailure))
 	last, errLast := time.Parse(time.RFC3339, text(d, header.LastFailure))
@@ -68,7 +69,7 @@ func inspect(sent *Sent, letter Letter) []string {
 	is("error", text(d, header.Error) != "" && text(d, header.ErrorType) != "")
 	is("arrival", d.Headers[header.Exchange] == "" && text(d, header.RoutingKey) == sent.Topic)
 	is("poison keys", text(d, header.PoisonReason) != "" && text(d, header.PoisonTopic) == sent.Topic)
-	if !crashed && fate != Undecodable {
+	if !crashed && f != fate.Undecodable {
 		is("handler", text(d, header.Handler) == sent.Topic)
 	}
 
@@ -81,7 +82,7 @@ func inspect(sent *Sent, letter Letter) []string {
 	if len(history) > 0 {
 		is("times of the history", history[0].At.Equal(first) && history[len(history)-1].At.Equal(last))
 	}
-	if fewest, most := attempts(); fate == Never && !crashed {
+	if fewest, most := attempts(); f == fate.Never && !crashed {
 		is(fmt.Sprintf("%d attempts", calls), calls >= fewest && calls <= most && len(history) == calls)
 	}
 

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 )
 
 // publisher publishes numbered messages until there are enough, confirmed and mandatory, and again where it was not
@@ -118,12 +120,32 @@ func (p *publisher) publish(messages []*Sent) (pending []*Sent) {
 	return pending
 }
 
+// fates by how common they are, of 100.
+var fates = []struct {
+	fate.Fate
+	of100 int
+}{
+	{fate.Succeeds, 47}, {fate.Slow, 6}, {fate.Once, 12}, {fate.Twice, 8}, {fate.Postponed, 5}, {fate.Never, 8}, {fate.Panics, 4},
+	{fate.Permanent, 4}, {fate.Dropped, 3}, {fate.Undecodable, 3},
+}
+
+// pick gives the fate of a number below 100.
+func pick(n int) fate.Fate {
+	for _, f := range fates {
+		if n < f.of100 {
+			return f.Fate
+		}
+		n -= f.of100
+	}
+	panic("the fates are not 100 in all")
+}
+
 // make makes a message at random.
 func (p *publisher) make(number int) *Sent {
 	r := p.random
-	fate := pick(r.IntN(100))
+	f := pick(r.IntN(100))
 	topics := Topics()
-	id := fmt.Sprintf("%s-%d", fate, number)
+	id := fmt.Sprintf("%s-%d", f, number)
 	m := amqp091.Publishing{
 		DeliveryMode: amqp091.Persistent,
 		Headers:      amqp091.Table{uuidKey: id},

@@ -19,6 +19,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
@@ -58,8 +60,14 @@ func TestCluster_OwnBroker(t *testing.T) {
 	only := strings.Fields(os.Getenv("CLUSTER"))
 
 	cluster := brokertest.StartCluster(t)
-	report := newReport(seed, cluster)
-	defer report.write(t)
+	table := &report.Table{
+		Title: fmt.Sprintf("RabbitMQ %s, three nodes, SEED=%d", strings.TrimSpace(cluster.Nodes[0].Ctl("version")), seed),
+		Head: []string{
+			"retry queues", "what happened", "messages", "calls", "lost", "handled again", "sent again by their publisher", "longest pause",
+			"all resumed after", "",
+		},
+	}
+	defer func() { report.Write(t, table.String()) }()
 	for _, retryQueues := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
 		for _, s := range scenarios {
 			name := fmt.Sprintf("%s/%s", retryQueues, s.name)
@@ -67,7 +75,9 @@ func TestCluster_OwnBroker(t *testing.T) {
 				continue
 			}
 			t.Run(name, func(t *testing.T) {
-				report.add(retryQueues, s, play(t, cluster, random, retryQueues, s))
+				o := play(t, cluster, random, retryQueues, s)
+				table.Add(retryQueues, s.what, o.Messages, o.Calls, len(o.Lost), o.Twice, o.SentTwice,
+					fmt.Sprintf("%.1f s", o.Pause.Seconds()), fmt.Sprintf("%.1f s", o.resumed.Seconds()), strings.Join(o.remarks, "; "))
 			})
 			if t.Failed() {
 				return // the cluster may not be what the next one needs
@@ -374,22 +384,24 @@ func (r *run) requireSpread() {
 
 func (r *run) remove(uri string) {
 	r.t.Helper()
-	conn, err := amqp091.Dial(uri)
-	require.NoError(r.t, err)
-	defer conn.Close()
-	ch, err := conn.Channel()
-	require.NoError(r.t, err)
-	for _, queue := range r.queues {
-		plan, err := r.services[0].retrier.Plan(queue)
-		require.NoError(r.t, err)
-		names := []string{queue}
-		for _, q := range plan.Queues {
-			names = append(names, q.Name)
-		}
-		for _, name := range names {
-			_, err := ch.QueueDelete(name, false, false, false)
+	rabbit.New(r.t, uri).Do(func(ch *amqp091.Channel) error {
+		for _, queue := range r.queues {
+			plan, err := r.services[0].retrier.Plan(queue)
 			require.NoError(r.t, err)
+			names := []string{queue}
+			for _, q := range plan.Queues {
+				names = append(names, q.Name)
+			}
+			for _, name := range names {
+				if _, err := ch.QueueDelete(name, false, false, false); err != nil {
+					return err
+				}
+			}
+			if err := ch.ExchangeDelete(plan.RetryExchange, false, false); err != nil {
+				return err
+			}
 		}
-		require.NoError(r.t, ch.ExchangeDelete(plan.RetryExchange, false, false))
-	}
+
+		return nil
+	})
 }

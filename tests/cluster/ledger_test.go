@@ -6,32 +6,21 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// A message's id begins with its fate.
-const (
-	succeeds = "ok"
-	once     = "once"  // fails once
-	twice    = "twice" // fails twice
-	never    = "never" // fails until its retries are used up
-)
-
-// fateOf says what becomes of a message at an attempt.
-func fateOf(id string, attempt int) (fails bool) {
-	fate, _, _ := strings.Cut(id, "-")
-
-	return fate == once && attempt <= 1 || fate == twice && attempt <= 2 || fate == never
-}
-
-// ledger is everything that is known of a run, outside of the brokers.
+// ledger is everything that is known of a run, outside of the brokers. A message's id begins with its fate.
+//
+// The ledger of tests/chaos holds every duplicate against the faults of its time. This one only counts duplicates, as a
+// fault of one node can touch a connection to any of them. It measures instead how long services pause, and when each
+// goes on with each queue.
 type ledger struct {
 	mu       sync.Mutex
 	sent     map[string]int       // how often it was published: again when the broker did not confirm it in time
@@ -103,13 +92,13 @@ func (l *ledger) missing() []string {
 
 	ended := map[string]bool{}
 	for _, c := range l.calls {
-		if !fateOf(c.id, c.attempt) {
+		if !fate.Of(c.id).Fails(c.attempt) {
 			ended[c.id] = true
 		}
 	}
 	var missing []string
 	for id := range l.accepted {
-		if strings.HasPrefix(id, never) && l.dead[id]+len(l.found[id]) == 0 || !strings.HasPrefix(id, never) && !ended[id] {
+		if fate.Of(id).Dies() && l.dead[id]+len(l.found[id]) == 0 || !fate.Of(id).Dies() && !ended[id] {
 			missing = append(missing, id)
 		}
 	}
@@ -180,7 +169,7 @@ func (l *ledger) judge(until time.Time) verdict {
 		}
 	}
 	for id, reasons := range l.found {
-		if !strings.HasPrefix(id, never) {
+		if !fate.Of(id).Dies() {
 			v.Wrong = append(v.Wrong, fmt.Sprintf("%s is a dead letter: %v", id, reasons))
 		}
 		for _, reason := range reasons {

@@ -20,7 +20,8 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -33,8 +34,6 @@ const (
 	concurrency = 5
 	perSecond   = 20 // of each of three publishers
 )
-
-var errFate = errors.New("this message fails")
 
 // service is what a user runs: a router with the retrier, which has a handler for each queue.
 type service struct {
@@ -76,11 +75,8 @@ func startService(t *testing.T, name string, uris []string, reconnect *amqp.Reco
 		s.router.AddConsumerHandler(name+" "+queue, queue, sub, func(msg *message.Message) error {
 			attempt, _ := retry.AttemptFromContext(msg.Context())
 			l.isCalled(name, queue, msg.UUID, attempt.Number)
-			if fateOf(msg.UUID, attempt.Number) {
-				return errFate
-			}
 
-			return nil
+			return fate.Handle(msg.UUID, attempt)
 		})
 	}
 	ended := make(chan error, 1)
@@ -142,18 +138,18 @@ func (p *publisher) run(stop <-chan struct{}, quit context.Context) {
 
 // next makes a message.
 func (p *publisher) next() (id, queue string) {
-	fate := never
+	f := fate.Never
 	switch n := p.random.IntN(100); {
 	case n < 50:
-		fate = succeeds
+		f = fate.Succeeds
 	case n < 70:
-		fate = once
+		f = fate.Once
 	case n < 85:
-		fate = twice
+		f = fate.Twice
 	}
 	p.n++
 
-	return fmt.Sprintf("%s-%s-%d", fate, p.name, p.n), p.queues[p.random.IntN(len(p.queues))]
+	return fmt.Sprintf("%s-%s-%d", f, p.name, p.n), p.queues[p.random.IntN(len(p.queues))]
 }
 
 type sending struct {
@@ -184,9 +180,7 @@ func (p *publisher) session(uri string, stop <-chan struct{}, quit context.Conte
 	send := func(id, queue string) bool {
 		p.ledger.publishes(id)
 		p.pending[id] = queue
-		done, err := ch.PublishWithDeferredConfirm("", queue, true, false, amqp091.Publishing{
-			DeliveryMode: amqp091.Persistent, Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: id}, Body: []byte(id),
-		})
+		done, err := ch.PublishWithDeferredConfirm("", queue, true, false, rabbit.Message(id, id))
 		open = append(open, sending{id, time.Now(), done})
 
 		return err == nil
@@ -210,7 +204,7 @@ func (p *publisher) session(uri string, stop <-chan struct{}, quit context.Conte
 
 		returned := map[string]bool{}
 		for len(returns) > 0 {
-			id, _ := (<-returns).Headers[amqp.DefaultMessageUUIDHeaderKey].(string)
+			id, _ := (<-returns).Headers[rabbit.UUIDHeader].(string)
 			returned[id] = true
 		}
 		still := open[:0]
@@ -285,17 +279,8 @@ func startPublishers(t *testing.T, uris, queues []string, seed uint64, l *ledger
 // letters takes everything out of a dead-letter queue.
 func letters(t *testing.T, uri, queue string, l *ledger) {
 	t.Helper()
-	conn, err := amqp091.Dial(uri)
-	require.NoError(t, err)
-	defer conn.Close()
-	ch, err := conn.Channel()
-	require.NoError(t, err)
-	found, err := brokertest.Drain(ch, queue)
-	require.NoError(t, err)
-	for _, d := range found {
-		id, _ := d.Headers[amqp.DefaultMessageUUIDHeaderKey].(string)
-		reason, _ := d.Headers[header.Reason].(string)
-		l.isFound(id, reason)
+	for _, d := range rabbit.New(t, uri).Drain(queue) {
+		l.isFound(rabbit.UUID(d), rabbit.Text(d, header.Reason))
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -157,7 +158,7 @@ func (s *service) handler(topic string) message.NoPublishHandlerFunc {
 			Kind: chaos.Called, Topic: topic, ID: msg.UUID, Attempt: attempt.Number, Digest: chaos.Digest(msg.Payload, msg.Metadata),
 		}
 		s.book.Write(record)
-		err := chaos.FateOf(msg.UUID).Handle(msg.UUID, attempt)
+		err := fate.Handle(msg.UUID, attempt)
 		if err == nil {
 			record.Kind, record.Digest = chaos.Returned, ""
 			s.book.Write(record)
@@ -197,7 +198,7 @@ type picky struct{ amqp.Marshaler }
 
 func (m picky) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 	msg, err := m.Marshaler.Unmarshal(d)
-	if err == nil && chaos.FateOf(msg.UUID) == chaos.Undecodable {
+	if err == nil && fate.Of(msg.UUID) == fate.Undecodable {
 		return nil, errors.New("this message cannot be decoded")
 	}
 
