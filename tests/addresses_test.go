@@ -53,7 +53,7 @@ func TestAddressesMoveOn(t *testing.T) {
 	assert.Empty(t, third.matching(anyone))
 
 	second.stop()
-	svc.Broker.Publish(svc.Queue, rabbit.Messages(numbered("never-again", 5)...)...)
+	svc.Broker.Publish(svc.Queue, rabbit.Messages(rabbit.Numbered("never-again", 5)...)...)
 	eventually(t, 20*time.Second, func() bool { return svc.deadLettered() == 9 }, "all is done through the third")
 	assert.NotZero(t, third.dialled(subscriber))
 	assert.NotZero(t, third.dialled(forwarder))

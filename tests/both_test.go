@@ -111,7 +111,7 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 		<-router.Running()
 	}
 
-	ids := numbered("m", 200)
+	ids := rabbit.Numbered("m", 200)
 	broker.Publish(queue, rabbit.Messages(ids...)...)
 	letters := broker.Take(queue+".dlq", len(ids), 60*time.Second)
 	for _, router := range routers {

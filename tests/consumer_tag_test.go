@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -22,7 +23,7 @@ func TestConsumerTagOfAnyLength(t *testing.T) {
 		Configure: func(c *amqp.Config) { c.Consume.Consumer = strings.Repeat("x", 255) },
 		Handler:   func(*message.Message) error { return nil },
 	})
-	svc.publish(numbered("message", 30)...)
+	svc.publish(rabbit.Numbered("message", 30)...)
 	eventually(t, 10*time.Second, func() bool { return len(svc.Calls.ids()) == 30 }, "all are handled")
 	svc.close()
 	assert.Len(t, svc.Events(retry.EventConnected), 1, "the connection is not lost")

@@ -4,10 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -32,20 +29,6 @@ import (
 // uniqueName names an object as no other test does. It is short: the broker cuts its error texts at 255 bytes.
 func uniqueName(prefix string) string {
 	return prefix + "-" + watermill.NewShortUUID()
-}
-
-// seeded makes what is random in a test, from SEED if that is set, and says from what.
-func seeded(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := rand.Uint64N(1_000_000)
-	if given := os.Getenv("SEED"); given != "" {
-		var err error
-		seed, err = strconv.ParseUint(given, 10, 64)
-		require.NoError(t, err, "SEED")
-	}
-	t.Logf("SEED=%d", seed)
-
-	return rand.New(rand.NewPCG(seed, 0))
 }
 
 // retries is a policy of short delays.
@@ -504,16 +487,6 @@ func (s *service) finish(ids []string, within time.Duration, bound int) {
 
 // newRabbit returns a client of the broker, also where the service reaches it through a proxy.
 func newRabbit(t *testing.T, uri string) *rabbit.Client { return rabbit.New(t, brokerBehind(uri)) }
-
-// numbered gives n ids: prefix-0, prefix-1, ...
-func numbered(prefix string, n int) []string {
-	ids := make([]string, n)
-	for i := range ids {
-		ids[i] = prefix + "-" + strconv.Itoa(i)
-	}
-
-	return ids
-}
 
 // reasons gives the reason of each dead letter by its UUID.
 func reasons(letters []amqp091.Delivery) map[string]string {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware"
@@ -42,7 +43,7 @@ func TestInstantAckOutside(t *testing.T) {
 			}
 			svc.Router.AddConsumerHandler(uniqueName("handler"), svc.Queue, subscriber, svc.recorded(fails))
 			svc.run()
-			ids := numbered("message", 3)
+			ids := rabbit.Numbered("message", 3)
 			svc.publish(ids...)
 
 			if own {

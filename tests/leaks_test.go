@@ -251,8 +251,8 @@ func (l *leaks) fail(t *testing.T, n int) {
 	t.Helper()
 	for topic := range leakTopics {
 		l.rounds++
-		l.Broker.Publish(topic, rabbit.Messages(numbered(fmt.Sprintf("once-%d", l.rounds), n)...)...)
-		l.Broker.Publish(topic, rabbit.Messages(numbered(fmt.Sprintf("never-%d", l.rounds), n)...)...)
+		l.Broker.Publish(topic, rabbit.Messages(rabbit.Numbered(fmt.Sprintf("once-%d", l.rounds), n)...)...)
+		l.Broker.Publish(topic, rabbit.Messages(rabbit.Numbered(fmt.Sprintf("never-%d", l.rounds), n)...)...)
 		l.failing += n
 	}
 	eventually(t, 30*time.Second, func() bool { return l.processed() == l.failing && l.deadLettered() == l.failing }, "all end")

@@ -80,7 +80,7 @@ func TestNoHotLoopWithoutMiddleware(t *testing.T) {
 			svc := start(t, c)
 			began := time.Now()
 			svc.publish("never")
-			svc.publish(numbered("ok", 20)...)
+			svc.publish(rabbit.Numbered("ok", 20)...)
 
 			eventually(t, 10*time.Second, func() bool { return len(svc.Calls.of("never")) == 5 }, "it comes back")
 			assert.GreaterOrEqual(t, time.Since(began), 1500*time.Millisecond, "after 100, 200, 400 and 800 ms")

@@ -17,6 +17,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware"
@@ -198,7 +199,7 @@ func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 			ended := make(chan error, 1)
 			go func() { ended <- svc.Router.Run(context.Background()) }()
 			<-svc.Router.Running()
-			ids := numbered("never", 20)
+			ids := rabbit.Numbered("never", 20)
 			svc.publish(ids...)
 
 			closesWithin(t, 10*time.Second, ended, "the router, which has no other handler")

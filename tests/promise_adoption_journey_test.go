@@ -17,6 +17,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
@@ -104,7 +105,7 @@ func (j *journey) publishing(t *testing.T, conf amqp.Config, queue string) (ask 
 	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
 	require.NoError(t, err)
 
-	random := seeded(t)
+	random, _ := env.Random(t)
 	kinds, ended := make(chan []string), make(chan struct{})
 	go func() {
 		defer close(ended)

@@ -182,7 +182,7 @@ func TestP8_OffAndRetriesSideBySide(t *testing.T) {
 	startStock(t, c)
 
 	const n = 60
-	ids := numbered("m", n)
+	ids := rabbit.Numbered("m", n)
 	svc.publish(ids...)
 	done := func() bool {
 		for _, id := range ids {
@@ -461,7 +461,7 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 			return failing(10)(msg)
 		})
 		svc := start(t, c)
-		svc.publish(append(numbered("dead", 3), numbered("retried", 10)...)...)
+		svc.publish(append(rabbit.Numbered("dead", 3), rabbit.Numbered("retried", 10)...)...)
 		eventually(t, 20*time.Second, func() bool { return s.count() >= 3+10*11 }, "all retries come back")
 		stays(t, 300*time.Millisecond, func() bool { return s.count() == 3+10*11 }, "none of them twice")
 		held := slices.DeleteFunc(svc.Held(), func(h *topology.HeldError) bool { return h.Exchange != "" }) // on a slow machine a retry as well

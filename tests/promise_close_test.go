@@ -61,7 +61,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 						return byFate(msg)
 					},
 				})
-				svc.publish(append([]string{fate}, numbered("prefetched", 9)...)...)
+				svc.publish(append([]string{fate}, rabbit.Numbered("prefetched", 9)...)...)
 				closesWithin(t, 5*time.Second, running, "the handler runs")
 				eventually(t, 5*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "the rest is prefetched")
 
@@ -150,7 +150,7 @@ func TestCloseWhileHeld(t *testing.T) {
 				URI: network.URI, QueueType: "quorum", Handler: byFate,
 				Options: amqpretry.Options{CloseTimeout: time.Second, Policies: retries(time.Hour)},
 			})
-			svc.publish(append(numbered("never", 3), numbered("ok", 20)...)...)
+			svc.publish(append(rabbit.Numbered("never", 3), rabbit.Numbered("ok", 20)...)...)
 			eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 23 && len(svc.Held()) > 0 }, "all are held")
 
 			assert.Less(t, svc.close(), time.Second+3*time.Second)
@@ -170,7 +170,7 @@ func TestCloseWaitsForForwards(t *testing.T) {
 		Options: amqpretry.Options{CloseTimeout: 10 * time.Second, Policies: retries(time.Hour)},
 	})
 	network.refuse(forwarder)
-	svc.publish(numbered("never", 3)...)
+	svc.publish(rabbit.Numbered("never", 3)...)
 	eventually(t, 5*time.Second, func() bool { return len(svc.Held()) > 0 && svc.Calls.count() == 3 }, "all are held")
 
 	closed := make(chan struct{})
@@ -238,7 +238,7 @@ func TestCloseBySubscribeContext(t *testing.T) {
 	defer cancel()
 	messages, err := svc.Sub.Subscribe(ctx, svc.Queue)
 	require.NoError(t, err)
-	svc.publish(numbered("message", 5)...)
+	svc.publish(rabbit.Numbered("message", 5)...)
 	msg := <-messages
 	eventually(t, 5*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "the rest is prefetched")
 

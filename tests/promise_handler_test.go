@@ -121,7 +121,7 @@ func TestHealthyBehindASlowHandler(t *testing.T) {
 	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 1 }, "the slow one is under way")
 
 	const n = 5000
-	svc.publish(numbered("ok", n)...)
+	svc.publish(rabbit.Numbered("ok", n)...)
 	eventually(t, 30*time.Second, func() bool { return svc.Calls.count() == n+1 }, "all others are handled")
 
 	// Close is what proves that they were acknowledged: only what was not goes back.

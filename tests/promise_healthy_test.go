@@ -39,7 +39,7 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 				eventually(t, 5*time.Second, func() bool { return svc.Broker.Depth(svc.retryQueue(2*time.Second)) == 1 }, "a copy is stored")
 				test.fault(network)
 
-				failing, healthy := numbered("never", 3), numbered("ok", 200)
+				failing, healthy := rabbit.Numbered("never", 3), rabbit.Numbered("ok", 200)
 				svc.publish(failing...)
 				svc.publish(healthy...)
 				eventually(t, 10*time.Second, func() bool {
@@ -117,13 +117,13 @@ func TestHealthyBesideABrokenQueue(t *testing.T) {
 			svc.run()
 			broker.Do(func(ch *amqp091.Channel) error { return test.spoil(ch, broken+".retry") })
 
-			stuck := numbered("never", 5)
+			stuck := rabbit.Numbered("never", 5)
 			broker.Publish(broken, rabbit.Messages(stuck...)...)
 			eventually(t, 5*time.Second, func() bool { return len(svc.Held()) > 0 }, "what cannot be forwarded is reported")
 			assert.Equal(t, broken, svc.Held()[0].Queue)
 
 			began := time.Now()
-			failing := numbered("never", 300)
+			failing := rabbit.Numbered("never", 300)
 			svc.publish(failing...)
 			letters := svc.Broker.Take(svc.dlq(), len(failing), 15*time.Second)
 			t.Logf("%d failures forwarded twice in %s", len(failing), time.Since(began))

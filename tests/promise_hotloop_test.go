@@ -229,8 +229,8 @@ func TestNoHotLoopNothingProvisioned(t *testing.T) {
 		URI: network.URI, Queue: queue, QueueType: "quorum", Prefetch: 20,
 		Options: amqpretry.Options{Policies: oneRetry, Topology: topology.Assume, Concurrency: 2}, Handler: byFate,
 	})
-	failing := numbered("never", 3)
-	svc.publish(append(failing, numbered("ok", 50)...)...)
+	failing := rabbit.Numbered("never", 3)
+	svc.publish(append(failing, rabbit.Numbered("ok", 50)...)...)
 	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 53 }, "each is handled once")
 	stays(t, 3*time.Second, func() bool { return svc.Calls.count() == 53 }, "a handler is called again")
 	assert.ErrorContains(t, svc.reportedHeld(3).Err, svc.exchange())

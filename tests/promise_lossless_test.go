@@ -14,6 +14,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -39,7 +40,7 @@ func TestLosslessConnectionsCut(t *testing.T) {
 			ids := fates(500)
 			svc.publish(ids...)
 
-			random := seeded(t)
+			random, _ := env.Random(t)
 			// The broker counts what it delivers again; fewer cuts than a delivery limit keep this test about cuts.
 			cuts := []func(){
 				func() { network.cut(anyone) },
@@ -94,7 +95,7 @@ func TestLosslessRetryTopologyDeleted(t *testing.T) {
 		{"everything", func() { svc.Broker.Remove(svc.exchange(), everything...) }},
 	}
 	for i, f := range faults {
-		ids := numbered(f.name, 10)
+		ids := rabbit.Numbered(f.name, 10)
 		svc.publish(ids...)
 		eventually(t, 10*time.Second, func() bool { return int(running.Load()) == (i+1)*len(ids) }, "the handlers run")
 		f.fault()
@@ -128,7 +129,7 @@ func TestLosslessNoAnswer(t *testing.T) {
 			eventually(t, 5*time.Second, func() bool { return waiting() == 1 }, "the first copy is stored")
 
 			network.stallAnswers(forwarder)
-			svc.publish(numbered("message", 5)...)
+			svc.publish(rabbit.Numbered("message", 5)...)
 			eventually(t, 5*time.Second, func() bool { return waiting() == 6 }, "all copies are stored")
 			stays(t, 3*time.Second, func() bool { return waiting() <= 6 && svc.Calls.count() == 6 },
 				"a copy was published again, or a handler called, while the first publish had no answer")
@@ -195,7 +196,7 @@ func TestLosslessConsumerCutWhileHeld(t *testing.T) {
 		URI: network.URI, QueueType: "quorum", Handler: func(*message.Message) error { return errFate },
 	})
 	network.refuse(forwarder)
-	ids := numbered("message", 5)
+	ids := rabbit.Numbered("message", 5)
 	svc.publish(ids...)
 	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 5 && len(svc.Held()) > 0 }, "all are held")
 	held := svc.Held()[0]
@@ -275,7 +276,7 @@ func TestLosslessBrokerFaults_OwnBroker(t *testing.T) {
 
 		retry.run()
 		dead.run()
-		retry.publish(numbered("never", 5)...)
+		retry.publish(rabbit.Numbered("never", 5)...)
 		for i := range 5 { // in their last attempt already
 			dead.Broker.Publish(dead.Queue, inLastAttempt(dead, fmt.Sprintf("never-%d", i)))
 		}
@@ -342,8 +343,8 @@ func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, scope config.Scope
 	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(200), Scope: scope}}
 	before := newService(t, c)
 	require.NoError(t, before.Sub.SubscribeInitialize(c.Queue))
-	failing := append(numbered("never", 3), numbered("once", 2)...)
-	ids := append(failing, numbered("ok", 300)...)
+	failing := append(rabbit.Numbered("never", 3), rabbit.Numbered("once", 2)...)
+	ids := append(failing, rabbit.Numbered("ok", 300)...)
 	before.publish(ids...) // before the alarm, which blocks every publisher
 
 	broker.Ctl("set_vm_memory_high_watermark", "0.0000001")

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -115,7 +114,7 @@ type shutdowns struct {
 
 func TestShutdownAtRandomMoments(t *testing.T) { // not parallel: others' goroutines are none of its business
 	before := goleak.IgnoreCurrent()
-	seed, closes := fromEnvironment(t, "SEED", int(time.Now().UnixNano()%1e9)), fromEnvironment(t, "CLOSES", 110)
+	seed, closes := env.Int(t, "SEED", int(time.Now().UnixNano()%1e9)), env.Int(t, "CLOSES", 110)
 	t.Logf("SEED=%d CLOSES=%d", seed, closes)
 
 	run := newShutdowns(t, shutdownTimeout)
@@ -143,7 +142,7 @@ func TestShutdownAtRandomMoments(t *testing.T) { // not parallel: others' gorout
 // it.
 func TestShutdownWhileTheBrokerIsAway(t *testing.T) {
 	t.Parallel()
-	seed, closes := fromEnvironment(t, "SEED", int(time.Now().UnixNano()%1e9)), fromEnvironment(t, "CLOSES", 40)
+	seed, closes := env.Int(t, "SEED", int(time.Now().UnixNano()%1e9)), env.Int(t, "CLOSES", 40)
 	t.Logf("SEED=%d CLOSES=%d", seed, closes)
 
 	run := newShutdowns(t, 500*time.Millisecond)
@@ -600,19 +599,6 @@ func (r *shutdowns) report(queues []*shutdownQueue, seed int, lasted time.Durati
 }
 
 // ---- small things ----------------------------------------------------------------------------------------------------
-
-// fromEnvironment gives a number from the environment, or the other.
-func fromEnvironment(t *testing.T, name string, other int) int {
-	t.Helper()
-	text := os.Getenv(name)
-	if text == "" {
-		return other
-	}
-	n, err := strconv.Atoi(text)
-	require.NoError(t, err, name)
-
-	return n
-}
 
 // firstError calls one after the other, all of them.
 func firstError(calls ...func() error) error {

@@ -74,7 +74,7 @@ func TestCircuitBreakerPostpones(t *testing.T) {
 	})
 	svc.publish("first", "second") // these open it
 	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 2 }, "both have failed")
-	late := numbered("late", 10)
+	late := rabbit.Numbered("late", 10)
 	svc.publish(late...)
 
 	postponed := func() (n int) {
@@ -116,7 +116,7 @@ func TestRateLimitPostpones(t *testing.T) {
 		Options: amqpretry.Options{Concurrency: 8, Policies: retries(ms(200, 1000)...)},
 		Route:   guarded(func(*message.Message) error { return nil }, throttle.Middleware),
 	})
-	ids := numbered("m", n)
+	ids := rabbit.Numbered("m", n)
 	svc.publish(ids...)
 	eventually(t, 30*time.Second, func() bool { return svc.Calls.count() >= n }, "all are handled")
 	stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == n }, "once")

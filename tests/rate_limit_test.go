@@ -9,6 +9,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
 )
@@ -32,7 +33,7 @@ func TestRateLimitKeepsItsRate(t *testing.T) {
 		Route:   guarded(s.handler(succeed), limit.Middleware),
 	})
 	began := time.Now()
-	svc.publish(numbered("m", n)...)
+	svc.publish(rabbit.Numbered("m", n)...)
 	eventually(t, 20*time.Second, func() bool { return s.count() == n }, "all are handled")
 	took := time.Since(began)
 

@@ -164,7 +164,7 @@ func TestSharedScope_OneMissingTargetBlocksAll(t *testing.T) {
 	svc := start(t, setup{URI: brokertest.URI(t), Options: options, Handler: failing(1), Prefetch: 50})
 	require.NoError(t, gone.Sub.SubscribeInitialize(gone.Queue))
 
-	lost := rabbit.Messages(numbered("lost", 40)...)
+	lost := rabbit.Messages(rabbit.Numbered("lost", 40)...)
 	for i := range lost {
 		lost[i].Headers[header.Delay] = "300ms"
 	}

@@ -118,7 +118,7 @@ func (n *noise) within(from, to time.Time) time.Duration {
 func measureAttempts(t *testing.T) (late []string) {
 	t.Helper()
 	delays := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
-	ids := numbered("m", 3)
+	ids := rabbit.Numbered("m", 3)
 	noise := measureNoise(t)
 
 	type run struct {

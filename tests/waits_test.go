@@ -276,8 +276,8 @@ func TestJitter(t *testing.T) {
 			svc := start(t, c)
 
 			// One burst, and then one now and then.
-			svc.publish(numbered("burst", n)...)
-			spread := numbered("spread", 8)
+			svc.publish(rabbit.Numbered("burst", n)...)
+			spread := rabbit.Numbered("spread", 8)
 			for i, id := range spread {
 				published := time.Now()
 				svc.publish(id)
@@ -296,7 +296,7 @@ func TestJitter(t *testing.T) {
 
 				return all
 			}
-			burst, alone := waits(numbered("burst", n)), waits(spread)
+			burst, alone := waits(rabbit.Numbered("burst", n)), waits(spread)
 			t.Logf("burst of %d: %s .. median %s .. %s; apart: %s .. %s", n, burst[0], burst[n/2], burst[n-1], alone[0], alone[len(alone)-1])
 			assert.GreaterOrEqual(t, min(burst[0], alone[0]), 200*time.Millisecond, "never before the shortest wait")
 			assert.Less(t, max(burst[n-1], alone[len(alone)-1]), delay+1500*time.Millisecond, "never after the whole delay, but for a busy machine")

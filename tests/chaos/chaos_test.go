@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -16,22 +15,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/retry"
 )
-
-// What make chaos sets, or its user.
-func number(t *testing.T, name string, otherwise int64) int64 {
-	t.Helper()
-	s := os.Getenv(name)
-	if s == "" {
-		return otherwise
-	}
-	n, err := strconv.ParseInt(s, 10, 64)
-	require.NoError(t, err, name)
-
-	return n
-}
 
 // system is all of a run.
 type system struct {
@@ -51,8 +38,8 @@ type system struct {
 
 // Nothing is lost, whatever fails, for as many messages as are wanted.
 func TestChaos_OwnBroker(t *testing.T) {
-	seed := number(t, "SEED", time.Now().UnixNano()%1_000_000)
-	messages := number(t, "MESSAGES", 3000)
+	seed := env.Int[int64](t, "SEED", time.Now().UnixNano()%1_000_000)
+	messages := env.Int[int64](t, "MESSAGES", 3000)
 	limit, err := time.ParseDuration(cmp.Or(os.Getenv("FOR"), "1m"))
 	require.NoError(t, err, "FOR")
 	t.Logf("SEED=%d MESSAGES=%d FOR=%s", seed, messages, limit)

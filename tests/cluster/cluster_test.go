@@ -19,6 +19,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -55,8 +56,7 @@ var scenarios = []scenario{
 // What is in the queues is led by different nodes, and the nodes fail in many ways under load. Quorum retry queues lose
 // nothing. What classic ones lose is counted: the broker says of them that they give messages back at most once.
 func TestCluster_OwnBroker(t *testing.T) {
-	seed := seed(t)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random, seed := env.Random(t)
 	only := strings.Fields(os.Getenv("CLUSTER"))
 
 	cluster := brokertest.StartCluster(t)
@@ -84,19 +84,6 @@ func TestCluster_OwnBroker(t *testing.T) {
 			}
 		}
 	}
-}
-
-func seed(t *testing.T) uint64 {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	if given := os.Getenv("SEED"); given != "" {
-		var err error
-		seed, err = strconv.ParseUint(given, 10, 64)
-		require.NoError(t, err, "SEED")
-	}
-	t.Logf("SEED=%d", seed)
-
-	return seed
 }
 
 type outcome struct {

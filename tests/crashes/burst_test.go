@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // burst is handlers that all run at the same time. The first message's ends last, which makes the acknowledgements of
@@ -59,7 +60,7 @@ func TestCloseRightBehindManyAcknowledgements(t *testing.T) {
 		const messages = 1000
 		s := service{URI: brokertest.URI(t), Queues: queuesFor(1), QueueType: "quorum", Concurrency: messages, Prefetch: messages}
 		b.declare(s)
-		b.publish(s.Queues[0], named("message", messages)...)
+		b.publish(s.Queues[0], rabbit.Numbered("message", messages)...)
 
 		handlers := newBurst(messages)
 		svc := begin(t, s, handlers.handle)
@@ -84,7 +85,7 @@ func TestCloseWaitsForTheQueue_OwnBroker(t *testing.T) {
 		URI: private.URI, Queues: queuesFor(1), QueueType: "quorum", Concurrency: messages, Prefetch: messages, CloseTimeout: 3 * time.Minute,
 	}
 	b.declare(s)
-	b.publish(s.Queues[0], named("message", messages)...)
+	b.publish(s.Queues[0], rabbit.Numbered("message", messages)...)
 
 	handlers := newBurst(messages)
 	svc := begin(t, s, handlers.handle)

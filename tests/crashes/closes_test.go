@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
@@ -89,7 +90,7 @@ func (c closing) play(t *testing.T) (handled map[string]int, counted int, longes
 		left = 400 + c.workers*closes*40
 		all  sync.WaitGroup
 	)
-	b.publish(s.Queues[0], named("message", left)...)
+	b.publish(s.Queues[0], rabbit.Numbered("message", left)...)
 
 	for range c.workers {
 		all.Add(1)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
@@ -56,7 +57,7 @@ func TestCutsChargeNobody(t *testing.T) {
 	s := service{URI: brokertest.URI(t), Queues: queuesFor(1), QueueType: "quorum", Concurrency: concurrency, Prefetch: prefetch, Dial: network.dial}
 	s.hear = r.hear
 	b.declare(s)
-	b.publish(s.Queues[0], named("innocent", messages)...)
+	b.publish(s.Queues[0], rabbit.Numbered("innocent", messages)...)
 
 	var starts atomic.Int64
 	began := time.Now()

@@ -3,7 +3,6 @@ package crashes
 import (
 	"bufio"
 	"encoding/json"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -212,15 +211,6 @@ func (b *broker) rest(queue string, isMissing func(id string) bool, missing int)
 			return left
 		}
 	}
-}
-
-func named(prefix string, n int) []string {
-	ids := make([]string, n)
-	for i := range ids {
-		ids[i] = fmt.Sprintf("%s-%d", prefix, i)
-	}
-
-	return ids
 }
 
 func queuesFor(n int) []string {

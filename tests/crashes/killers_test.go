@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
@@ -100,10 +101,10 @@ func (k killing) play(t *testing.T) *record {
 	b.declare(s)
 	published := 0
 	for i, queue := range s.Queues {
-		half := named(fmt.Sprintf("innocent-%d", i), k.innocents)
+		half := rabbit.Numbered(fmt.Sprintf("innocent-%d", i), k.innocents)
 		b.publish(queue, half[:k.innocents/2]...)
 		if i == 0 {
-			b.publish(queue, named("killer", k.killers)...)
+			b.publish(queue, rabbit.Numbered("killer", k.killers)...)
 		}
 		b.publish(queue, half[k.innocents/2:]...)
 		published += k.innocents
@@ -124,7 +125,7 @@ func (k killing) play(t *testing.T) *record {
 	for batch := 0; !r.is(executed) && time.Now().Before(bound); batch++ {
 		if n := k.perSecond / 20; n > 0 {
 			for i, queue := range s.Queues {
-				b.publish(queue, named(fmt.Sprintf("later-%d-%d", i, batch), n)...)
+				b.publish(queue, rabbit.Numbered(fmt.Sprintf("later-%d-%d", i, batch), n)...)
 				published += n
 			}
 		}

@@ -3,7 +3,6 @@ package tools
 import (
 	"bytes"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -38,28 +37,6 @@ func TestMain(m *testing.M) {
 		}
 		return m.Run()
 	}())
-}
-
-// number is one of the environment.
-func number[N int | uint64](t *testing.T, name string, without N) N {
-	t.Helper()
-	given := os.Getenv(name)
-	if given == "" {
-		return without
-	}
-	n, err := strconv.ParseUint(given, 10, 63)
-	require.NoError(t, err, name)
-
-	return N(n)
-}
-
-// seeded makes what is random in a test, from SEED if that is set, and says from what.
-func seeded(t *testing.T) (*rand.Rand, uint64) {
-	t.Helper()
-	seed := number(t, "SEED", rand.Uint64N(1_000_000))
-	t.Logf("SEED=%d", seed)
-
-	return rand.New(rand.NewPCG(seed, 0)), seed
 }
 
 // queues are a main queue, its dead-letter queue, and one more.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
@@ -64,8 +65,8 @@ const (
 // for each command.
 func TestKilled(t *testing.T) {
 	t.Parallel()
-	random, seed := seeded(t)
-	kills := number(t, "KILLS", 6)
+	random, seed := env.Random(t)
+	kills := env.Int(t, "KILLS", 6)
 
 	table, version := report.Table{Head: []string{
 		"command", "dead-letter queue", "kills", "messages", "of them matched", "lost", "twice", "most by one kill", "kills without any",

@@ -17,6 +17,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
@@ -29,8 +30,8 @@ const (
 // Any number of looks leaves every message where it is. LOOKS is how many, at each of the queues.
 func TestLooks(t *testing.T) {
 	t.Parallel()
-	random, seed := seeded(t)
-	looks := number(t, "LOOKS", 50)
+	random, seed := env.Random(t)
+	looks := env.Int(t, "LOOKS", 50)
 
 	all := make([]*looking, 0, 2)
 	t.Run("side by side", func(t *testing.T) {

@@ -12,7 +12,9 @@ import (
 
 func TestHandle(t *testing.T) {
 	t.Parallel()
-	handle := func(id string, attempt int) error { return fate.Handle(id, retry.Attempt{Number: attempt, Calls: attempt - 1}) }
+	handle := func(id string, attempt int) error {
+		return fate.Handle(id, retry.Attempt{Number: attempt, Calls: attempt - 1})
+	}
 	for id, failures := range map[string]int{"ok-1": 0, "slow-1": 0, "once-1": 1, "twice-1": 2, "never-1": 4, "nonsense": 4} {
 		for attempt := 1; attempt <= 4; attempt++ {
 			if attempt <= failures {

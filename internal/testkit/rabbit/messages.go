@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"testing"
 	"time"
 
@@ -29,6 +30,16 @@ func Messages(uuids ...string) []amqp091.Publishing {
 	}
 
 	return messages
+}
+
+// Numbered returns n UUIDs: prefix-0, prefix-1 and so on.
+func Numbered(prefix string, n int) []string {
+	uuids := make([]string, n)
+	for i := range uuids {
+		uuids[i] = prefix + "-" + strconv.Itoa(i)
+	}
+
+	return uuids
 }
 
 // UUID returns the UUID of a message as Watermill's own marshaler writes it.
