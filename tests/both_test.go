@@ -75,11 +75,7 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 		require.NoError(t, err)
 	}
 	assert.Equal(t, plans[0], plans[1], "the same topology")
-	queues := []string{queue}
-	for _, q := range plans[0].Queues {
-		queues = append(queues, q.Name)
-	}
-	t.Cleanup(func() { broker.Remove(plans[0].RetryExchange, queues...) })
+	t.Cleanup(func() { broker.RemovePlan(plans[0]) })
 
 	var (
 		mu       sync.Mutex
@@ -207,13 +203,7 @@ func TestV3_RedeliveredMessagesSaySo(t *testing.T) {
 	plan, err := retrier.Plan(queue)
 	require.NoError(t, err)
 	broker := newRabbit(t, uri)
-	t.Cleanup(func() {
-		queues := []string{queue}
-		for _, q := range plan.Queues {
-			queues = append(queues, q.Name)
-		}
-		broker.Remove(plan.RetryExchange, queues...)
-	})
+	t.Cleanup(func() { broker.RemovePlan(plan) })
 	subscriber, err := retrier.NewSubscriber()
 	require.NoError(t, err)
 	messages, err := subscriber.Subscribe(t.Context(), queue)

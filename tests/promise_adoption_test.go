@@ -138,9 +138,7 @@ func TestP8_PolicyOff(t *testing.T) {
 			plan, err := svc.Retrier.Plan(svc.Queue)
 			require.NoError(t, err)
 			broker := svc.Broker
-			t.Cleanup(func() {
-				broker.Remove(plan.RetryExchange, plan.Queue, plan.Queues[0].Name, plan.Queues[1].Name, plan.DeadLetterQueue)
-			})
+			t.Cleanup(func() { broker.RemovePlan(plan) })
 			svc.run()
 			broker.Publish(svc.Queue, with("1", amqp091.Table{"n": int64(1)}))
 			eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 2 }, "it fails twice, and is to wait")

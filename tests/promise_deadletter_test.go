@@ -639,11 +639,6 @@ func runOwn(t *testing.T, retrier ownRetrier, queue string, stock bool, handler 
 	require.NoError(t, err)
 	t.Cleanup(func() {
 		require.NoError(t, router.Close())
-		broker := newRabbit(t, retrier.Config().Connection.AmqpURI)
-		queues := []string{plan.Queue}
-		for _, q := range plan.Queues {
-			queues = append(queues, q.Name)
-		}
-		broker.Remove(plan.RetryExchange, queues...)
+		newRabbit(t, retrier.Config().Connection.AmqpURI).RemovePlan(plan)
 	})
 }

@@ -4,6 +4,7 @@ package rabbit
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -114,19 +115,24 @@ func (c *Client) Remove(exchange string, queues ...string) {
 
 // RemovePlan deletes a main queue and all that its plan has, as far as they and the broker are there.
 func (c *Client) RemovePlan(plan topology.Plan) {
-	queues := []string{plan.Queue}
-	for _, queue := range plan.Queues {
-		queues = append(queues, queue.Name)
-	}
-	c.Remove("", queues...)
-	for _, exchange := range plan.Exchanges {
-		c.Remove(exchange.Name)
-	}
+	_ = c.Try(func(channel *amqp091.Channel) error {
+		for _, queue := range slices.Concat(plan.Queues, []topology.Queue{{Name: plan.Queue}}) {
+			if _, err := channel.QueueDelete(queue.Name, false, false, false); err != nil {
+				return err
+			}
+		}
+		for _, exchange := range plan.Exchanges {
+			if err := channel.ExchangeDelete(exchange.Name, false, false); err != nil {
+				return err
+			}
+		}
+
+		return nil
+	})
 }
 
-// patience is how long a broker may take to count what it has, on a busy machine.
 const (
-	patience = 30 * time.Second
+	patience = 30 * time.Second // that a broker may take to count what it has, on a busy machine
 	tick     = 20 * time.Millisecond
 )
 
