@@ -15,9 +15,9 @@ import (
 
 // shutdownLedger keeps what happened to the messages of one queue, over all the services that came and went.
 //
-// The ledgers of tests/chaos and tests/cluster follow messages through faults, which explain duplicates. This one follows
-// single calls: when each began, what its handler answered in time or late, whether the output was sent, and by which
-// event it ended. Where nothing fails but the service closes, it allows no call that repeats another.
+// The ledgers of tests/chaos and tests/cluster follow messages through faults, which explain duplicates. This one
+// follows single calls: when each began, what its handler answered in time or late, whether the output was sent, and by
+// which event it ended. Where nothing fails but the service closes, it allows no call that repeats another.
 type shutdownLedger struct {
 	mu       sync.Mutex
 	calls    map[string][]*shutdownCall // by message, in their order
@@ -120,7 +120,8 @@ func (l *shutdownLedger) done() int {
 			n++
 			continue
 		}
-		if fate.Of(id).Dies() && slices.ContainsFunc(calls, func(c *shutdownCall) bool { return l.ends[c.shutdownAttempt] == retry.EventDeadLettered }) {
+		died := func(c *shutdownCall) bool { return l.ends[c.shutdownAttempt] == retry.EventDeadLettered }
+		if fate.Of(id).Dies() && slices.ContainsFunc(calls, died) {
 			n++
 		}
 	}

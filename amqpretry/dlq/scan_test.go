@@ -25,7 +25,8 @@ func filled(t *testing.T, n int, wrap func(net.Conn) net.Conn) *Queue {
 	other := rabbit.New(t, uri)
 	main := "scan-" + watermill.NewShortUUID()
 	other.Declare(main+".dlq", amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1<<31 - 1)})
-	other.Publish(main+".dlq", slices.Repeat([]amqp091.Publishing{{DeliveryMode: amqp091.Persistent, Body: []byte("x")}}, n)...)
+	one := amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte("x")}
+	other.Publish(main+".dlq", slices.Repeat([]amqp091.Publishing{one}, n)...)
 
 	client, err := Open(t.Context(), Config{URI: uri, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
 		socket, err := amqp091.DefaultDial(time.Minute)(network, address)

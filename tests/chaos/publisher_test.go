@@ -125,8 +125,8 @@ var fates = []struct {
 	fate.Fate
 	of100 int
 }{
-	{fate.Succeeds, 47}, {fate.Slow, 6}, {fate.Once, 12}, {fate.Twice, 8}, {fate.Postponed, 5}, {fate.Never, 8}, {fate.Panics, 4},
-	{fate.Permanent, 4}, {fate.Dropped, 3}, {fate.Undecodable, 3},
+	{fate.Succeeds, 47}, {fate.Slow, 6}, {fate.Once, 12}, {fate.Twice, 8}, {fate.Postponed, 5}, {fate.Never, 8},
+	{fate.Panics, 4}, {fate.Permanent, 4}, {fate.Dropped, 3}, {fate.Undecodable, 3},
 }
 
 // pick gives the fate of a number below 100.

@@ -60,13 +60,15 @@ func TestCluster_OwnBroker(t *testing.T) {
 	only := strings.Fields(os.Getenv("CLUSTER"))
 
 	cluster := brokertest.StartCluster(t)
+	version := strings.TrimSpace(cluster.Nodes[0].Ctl("version"))
 	table := &report.Table{
-		Title: fmt.Sprintf("RabbitMQ %s, three nodes, SEED=%d", strings.TrimSpace(cluster.Nodes[0].Ctl("version")), seed),
+		Title: fmt.Sprintf("RabbitMQ %s, three nodes, SEED=%d", version, seed),
 		Head: []string{
-			"retry queues", "what happened", "messages", "calls", "lost", "handled again", "sent again by their publisher", "longest pause",
-			"all resumed after", "",
+			"retry queues", "what happened", "messages", "calls", "lost", "handled again",
+			"sent again by their publisher", "longest pause", "all resumed after", "",
 		},
 	}
+	seconds := func(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 	defer func() { report.Write(t, table.String()) }()
 	for _, retryQueues := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
 		for _, s := range scenarios {
@@ -77,7 +79,7 @@ func TestCluster_OwnBroker(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				o := play(t, cluster, random, retryQueues, s)
 				table.Add(retryQueues, s.what, o.Messages, o.Calls, len(o.Lost), o.Twice, o.SentTwice,
-					fmt.Sprintf("%.1f s", o.Pause.Seconds()), fmt.Sprintf("%.1f s", o.resumed.Seconds()), strings.Join(o.remarks, "; "))
+					seconds(o.Pause), seconds(o.resumed), strings.Join(o.remarks, "; "))
 			})
 			if t.Failed() {
 				return // the cluster may not be what the next one needs

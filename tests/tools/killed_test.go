@@ -69,7 +69,8 @@ func TestKilled(t *testing.T) {
 	kills := env.Int(t, "KILLS", 6)
 
 	table, version := report.Table{Head: []string{
-		"command", "dead-letter queue", "kills", "messages", "of them matched", "lost", "twice", "most by one kill", "kills without any",
+		"command", "dead-letter queue", "kills", "messages", "of them matched", "lost", "twice",
+		"most by one kill", "kills without any",
 	}}, ""
 	for _, e := range operations {
 		for _, deadType := range []string{"quorum", "classic"} {

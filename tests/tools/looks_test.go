@@ -46,12 +46,14 @@ func TestLooks(t *testing.T) {
 	})
 
 	table, version := report.Table{Head: []string{
-		"dead-letter queue", "looks", "seconds", "messages", "in the end", "in their order after every look", "of the looks killed", "highest x-delivery-count", "highest x-acquired-count", "looks by kind",
+		"dead-letter queue", "looks", "seconds", "messages", "in the end", "in their order after every look",
+		"of the looks killed", "highest x-delivery-count", "highest x-acquired-count", "looks by kind",
 	}}, ""
 	for _, l := range all {
 		version = l.version
 		table.Add(
-			l.deadType, l.looks, fmt.Sprintf("%.0f", l.took.Seconds()), lettersLookedAt, l.left, l.inOrder, l.made["killed"], l.deliveries, l.acquired, l.spell(),
+			l.deadType, l.looks, fmt.Sprintf("%.0f", l.took.Seconds()), lettersLookedAt, l.left, l.inOrder,
+			l.made["killed"], l.deliveries, l.acquired, l.spell(),
 		)
 	}
 	table.Title = fmt.Sprintf("Looks at dead-letter queues: RabbitMQ %s, SEED=%d", version, seed)

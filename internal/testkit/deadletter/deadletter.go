@@ -71,7 +71,8 @@ func Bodies(n int) []string {
 // Queue returns the name and the arguments of the dead-letter queue that the library declares for a main queue.
 func Queue(t testing.TB, main string) (name string, arguments amqp091.Table) {
 	t.Helper()
-	plan, err := topology.New(main, config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}, topology.Names{})
+	onlyDead := config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}
+	plan, err := topology.New(main, onlyDead, topology.Names{})
 	require.NoError(t, err)
 
 	return plan.Queues[0].Name, plan.Queues[0].Arguments

@@ -23,8 +23,8 @@ func Int[N int | int64 | uint64](t testing.TB, name string, otherwise N) N {
 	return N(n)
 }
 
-// Random makes what is random in a test, from SEED if that is set, and logs from what: with the same seed it is the same
-// again.
+// Random returns a source of random numbers, seeded with SEED if that is set, and logs its seed: with the same seed a
+// test draws the same again.
 func Random(t testing.TB) (random *rand.Rand, seed uint64) {
 	t.Helper()
 	seed = Int(t, "SEED", rand.Uint64N(1_000_000))

@@ -15,7 +15,9 @@ func TestHandle(t *testing.T) {
 	handle := func(id string, attempt int) error {
 		return fate.Handle(id, retry.Attempt{Number: attempt, Calls: attempt - 1})
 	}
-	for id, failures := range map[string]int{"ok-1": 0, "slow-1": 0, "once-1": 1, "twice-1": 2, "never-1": 4, "nonsense": 4} {
+	for id, failures := range map[string]int{
+		"ok-1": 0, "slow-1": 0, "once-1": 1, "twice-1": 2, "never-1": 4, "nonsense": 4,
+	} {
 		for attempt := 1; attempt <= 4; attempt++ {
 			if attempt <= failures {
 				require.ErrorIs(t, handle(id, attempt), fate.Err, "%s, attempt %d", id, attempt)
@@ -30,7 +32,9 @@ func TestHandle(t *testing.T) {
 	for _, id := range []string{"permanent-1", "dropped-1", "undecodable-1"} {
 		require.Error(t, handle(id, 4), id)
 	}
-	for id, ends := range map[string][]bool{"ok-1": {true, false}, "never-1": {false, true}, "dropped-1": {false, false}} {
+	for id, ends := range map[string][]bool{
+		"ok-1": {true, false}, "never-1": {false, true}, "dropped-1": {false, false},
+	} {
 		assert.Equal(t, ends, []bool{fate.Of(id).Succeeds(), fate.Of(id).Dies()}, id)
 	}
 	assert.Equal(t, []retry.Reason{retry.ReasonPanic}, fate.Of("panic-1").Reasons())

@@ -118,7 +118,8 @@ func (c *Client) TryPublish(exchange, key string, messages ...amqp091.Publishing
 // Take waits until n messages are in a queue, which may come into being meanwhile, and takes n of them, in their order.
 func (c *Client) Take(queue string, n int, within time.Duration) []amqp091.Delivery {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool { return c.Depth(queue) >= n }, within, tick, "%d messages in queue %s", n, queue)
+	there := func() bool { return c.Depth(queue) >= n }
+	require.Eventually(c.t, there, within, tick, "%d messages in queue %s", n, queue)
 	var taken []amqp091.Delivery
 	c.Do(func(channel *amqp091.Channel) error {
 		for deadline := time.Now().Add(5 * time.Second); len(taken) < n; {

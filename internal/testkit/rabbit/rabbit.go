@@ -175,11 +175,13 @@ func (c *Client) Consumers(queue string) int {
 // Has waits until a queue has exactly n ready messages.
 func (c *Client) Has(queue string, n int) {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool { return c.Depth(queue) == n }, patience, tick, "%d messages in queue %s", n, queue)
+	there := func() bool { return c.Depth(queue) == n }
+	require.Eventually(c.t, there, patience, tick, "%d messages in queue %s", n, queue)
 }
 
 // Idle waits until nobody consumes from a queue.
 func (c *Client) Idle(queue string) {
 	c.t.Helper()
-	require.Eventually(c.t, func() bool { return c.Consumers(queue) == 0 }, time.Minute, tick, "queue %s has consumers", queue)
+	idle := func() bool { return c.Consumers(queue) == 0 }
+	require.Eventually(c.t, idle, time.Minute, tick, "queue %s has consumers", queue)
 }

@@ -42,7 +42,8 @@ func onBroker(t testing.TB, uri string) *place {
 func placeFor(t testing.TB, uri, main string) *place {
 	t.Helper()
 	p := &place{
-		Client: rabbit.New(t, uri), t: t, main: main, other: main + ".other", dir: t.TempDir(), interruptible: t.Context(),
+		Client: rabbit.New(t, uri), t: t, main: main, other: main + ".other",
+		dir: t.TempDir(), interruptible: t.Context(),
 	}
 	quorum := amqp091.Table{amqp091.QueueTypeArg: "quorum"}
 	dead, arguments := deadletter.Queue(t, main)
