@@ -35,7 +35,9 @@ func TestHandle(t *testing.T) {
 	for id, ends := range map[string][]bool{
 		"ok-1": {true, false}, "never-1": {false, true}, "dropped-1": {false, false},
 	} {
-		assert.Equal(t, ends, []bool{fate.Of(id).Succeeds(), fate.Of(id).Dies()}, id)
+		f := fate.Of(id)
+		assert.Equal(t, ends[0], f.Succeeds(), id)
+		assert.Equal(t, ends[1], f.Dies(), id)
 	}
 	assert.Equal(t, []retry.Reason{retry.ReasonPanic}, fate.Of("panic-1").Reasons())
 }

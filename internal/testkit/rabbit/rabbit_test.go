@@ -28,7 +28,7 @@ func TestClient(t *testing.T) {
 		taken := client.Take(queue, 1, 10*time.Second)
 		require.Len(t, taken, 1)
 		assert.Equal(t, "a", rabbit.UUID(taken[0]))
-		assert.EqualValues(t, amqp091.Persistent, taken[0].DeliveryMode)
+		assert.Equal(t, amqp091.Persistent, taken[0].DeliveryMode)
 		assert.Equal(t, []string{"b", "c"}, rabbit.Bodies(client.Drain(queue)))
 		client.Has(queue, 0)
 	})
