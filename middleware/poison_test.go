@@ -157,7 +157,7 @@ func TestAttemptFromContext(t *testing.T) {
 	assert.Equal(t, retry.Attempt{Number: 1, Try: 1, MaxRetries: 2, Queue: "orders"}, attempt)
 
 	deadline := time.Now().Add(time.Hour)
-	history := []retry.FailedAttempt{{Number: 9, At: first, Error: "boom"}}
+	history := []retry.FailedCall{{Number: 9, At: first, Error: "boom"}}
 	d.state = wire.State{
 		Count: 1, Attempts: 9, Replays: 3, Since: first, Deadline: deadline, FirstFailure: first, Error: "boom", History: history,
 	}

@@ -157,7 +157,7 @@ func TestFailure(t *testing.T) {
 			assert.WithinRange(t, s.State.FirstFailure, before, time.Now())
 			assert.Equal(t, s.State.FirstFailure, s.State.LastFailure)
 			require.Len(t, s.State.History, 1)
-			assert.Equal(t, retry.FailedAttempt{
+			assert.Equal(t, retry.FailedCall{
 				Number: test.failures + 1, At: s.State.LastFailure, Error: s.State.Error, Type: test.errorType, Reason: test.reason,
 			}, s.State.History[0])
 

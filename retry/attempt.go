@@ -36,7 +36,7 @@ type Attempt struct {
 	// LastError is the error text of the last failed call, empty before.
 	LastError string
 	// History has the first failed call and the last nine, with the times and the texts of their errors.
-	History []FailedAttempt
+	History []FailedCall
 	// Queue is the queue that the message was consumed from.
 	Queue string
 }

@@ -26,14 +26,14 @@ type DeadLetter struct {
 	Handler string
 	Host    string
 
-	// Attempts are the calls of a handler over all lives of the message, Replays how often it came back from the
+	// Calls is how often a handler was called over all lives of the message, Replays how often it came back from the
 	// dead-letter queue.
-	Attempts int
-	Replays  int
+	Calls   int
+	Replays int
 	// FirstFailure and LastFailure are when it failed. History has the first failed call and the last nine.
 	FirstFailure time.Time
 	LastFailure  time.Time
-	History      []FailedAttempt
+	History      []FailedCall
 	// Since is where its age counted from, Deadline when it expired or would have; zero if there was none.
 	Since    time.Time
 	Deadline time.Time

@@ -143,7 +143,7 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 			letter.Since, letter.Deadline = time.Time{}, time.Time{}
 			assert.Equal(t, retry.DeadLetter{
 				Reason: retry.ReasonExhausted, Error: errFate.Error(), ErrorType: "*errors.errorString",
-				Queue: svc.Queue, Topic: svc.Queue, Handler: handler, Attempts: 2, RoutingKey: svc.Queue,
+				Queue: svc.Queue, Topic: svc.Queue, Handler: handler, Calls: 2, RoutingKey: svc.Queue,
 			}, letter)
 
 			for id, reason := range map[string]retry.Reason{
@@ -154,7 +154,7 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 			}
 			letter, body, _ = a.get("undecodable")
 			assert.Equal(t, "reject", body)
-			assert.Zero(t, letter.Attempts)
+			assert.Zero(t, letter.Calls)
 			letter, _, _ = a.get("permanent")
 			assert.Equal(t, "*tests.orderError", letter.ErrorType)
 
@@ -342,7 +342,7 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 	again, _, _ := a.get("retried")
 	assert.Equal(t, retry.ReasonRejected, again.Reason)
 	assert.Equal(t, []string{"boom", "topic"}, []string{again.Error, again.Topic}, "what it had failed of before")
-	assert.Equal(t, 1, again.Attempts)
+	assert.Equal(t, 1, again.Calls)
 
 	lie, _, _ := a.get("forged")
 	lie.LastFailure = time.Time{}

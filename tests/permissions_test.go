@@ -97,11 +97,11 @@ var roles = map[string]func(*roleTest) error{
 	"worker-shared": func(r *roleTest) error {
 		return r.consume(queueConfig, "orders", config.ScopeShared, topology.Assume)
 	},
-	"observer":        (*roleTest).observe,
-	"letters":         func(r *roleTest) error { return r.letters(topology.Declare) },
-	"letters-assumed": func(r *roleTest) error { return r.letters(topology.Assume) },
-	"replay":          (*roleTest).replay,
-	"looker": func(r *roleTest) error {
+	"observer":             (*roleTest).observe,
+	"dead-letters":         func(r *roleTest) error { return r.deadLetters(topology.Declare) },
+	"dead-letters-assumed": func(r *roleTest) error { return r.deadLetters(topology.Assume) },
+	"replay":               (*roleTest).replay,
+	"browser": func(r *roleTest) error {
 		return r.deadLetterQueue(func(q *dlq.Queue) error {
 			stat, err := q.Stat(r.t.Context(), dlq.Filter{})
 			if err == nil {
@@ -422,7 +422,7 @@ func (r *roleTest) observe() error {
 }
 
 // letters consumes a dead letter.
-func (r *roleTest) letters(mode topology.Mode) error {
+func (r *roleTest) deadLetters(mode topology.Mode) error {
 	if mode == topology.Assume {
 		r.provision(queueConfig, "orders", config.ScopeQueue)
 	}

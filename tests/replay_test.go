@@ -109,7 +109,7 @@ func TestReplayedMessagesDieAgain(t *testing.T) {
 	for letter, err := range letters.Browse(t.Context(), dlq.Filter{MinReplays: 1}) {
 		require.NoError(t, err)
 		again++
-		assert.Equal(t, 4, letter.Attempts)
+		assert.Equal(t, 4, letter.Calls)
 		require.Len(t, letter.History, 4)
 		assert.Equal(t, retry.ReasonExhausted, letter.History[1].Reason, "the earlier reason")
 		assert.Equal(t, report.Run, letter.Message.Headers[header.Replay])

@@ -74,11 +74,11 @@ func TestBrokerThatDoesNotAnswer(t *testing.T) {
 		qos          = 60<<16 | 11
 	)
 	for name, test := range map[string]struct {
-		letters int
-		method  uint32
-		from    int // of the dead letters: from then on it does not answer
-		ordered bool
-		failed  string
+		deadLetters int
+		method      uint32
+		from        int // of the dead letters: from then on it does not answer
+		ordered     bool
+		failed      string
 	}{
 		"a close":            {10, channelClose, 10, true, ""},
 		"a close of several": {100, channelClose, 100, false, "in another order now"},
@@ -89,7 +89,7 @@ func TestBrokerThatDoesNotAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := onBroker(t, nil)
-			f.fill(test.letters)
+			f.fill(test.deadLetters)
 			client, silent := f.deafClient()
 			seen := 0
 			ended := make(chan error, 1)
@@ -116,11 +116,11 @@ func TestBrokerThatDoesNotAnswer(t *testing.T) {
 				require.Fail(t, "it hangs")
 			}
 			silent.Store(0)
-			found := rabbit.Bodies(f.drained(f.queue.Name(), test.letters))
+			found := rabbit.Bodies(f.drained(f.queue.Name(), test.deadLetters))
 			if test.ordered {
-				assert.Equal(t, deadletter.Bodies(test.letters), found)
+				assert.Equal(t, deadletter.Bodies(test.deadLetters), found)
 			} else {
-				assert.ElementsMatch(t, deadletter.Bodies(test.letters), found)
+				assert.ElementsMatch(t, deadletter.Bodies(test.deadLetters), found)
 			}
 		})
 	}
@@ -151,13 +151,13 @@ func TestCanaryWithoutAnAnswer(t *testing.T) {
 // An answer that takes long, as it comes behind messages over a slow link, is no silence.
 func TestSlowAnswers(t *testing.T) {
 	t.Parallel()
-	const letters, size = 3, 3 << 19
+	const deadLetters, size = 3, 3 << 19
 	f := onBroker(t, nil)
-	f.fillWith(letters, func(i int) amqp091.Publishing {
-		letter := deadletter.New(f.main, i)
-		letter.Body = bytes.Repeat([]byte("x"), size)
+	f.fillWith(deadLetters, func(i int) amqp091.Publishing {
+		deadLetter := deadletter.New(f.main, i)
+		deadLetter.Body = bytes.Repeat([]byte("x"), size)
 
-		return letter
+		return deadLetter
 	})
 	client, err := dlq.Open(t.Context(), dlq.Config{
 		URI: f.URI, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{Dial: network{perSecond: 1 << 20}.dial},
@@ -168,5 +168,5 @@ func TestSlowAnswers(t *testing.T) {
 
 	stat, err := client.Queue(f.main).Stat(t.Context(), dlq.Filter{})
 	require.NoError(t, err)
-	assert.Equal(t, letters, stat.Seen)
+	assert.Equal(t, deadLetters, stat.Seen)
 }

@@ -106,8 +106,8 @@ func TestConfigErrors(t *testing.T) {
 	assert.NotContains(t, err.Error(), "secret")
 }
 
-// However often somebody looks, also after it was refused.
-func TestRefusedLooksLoseNothing(t *testing.T) {
+// However often somebody browses, also after it was refused.
+func TestRefusedBrowsesLoseNothing(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]any{"4": int64(4), "none given": nil} {
 		t.Run(name, func(t *testing.T) {
@@ -133,8 +133,8 @@ func TestRefusedLooksLoseNothing(t *testing.T) {
 	}
 }
 
-// Two who look at the same time.
-func TestTwoLooksAtOnceKeepTheOrder(t *testing.T) {
+// Two who browse at the same time.
+func TestTwoBrowsesAtOnceKeepTheOrder(t *testing.T) {
 	t.Parallel()
 	for name, arguments := range map[string]amqp091.Table{"quorum": nil, "classic": classic()} {
 		t.Run(name, func(t *testing.T) {
@@ -170,8 +170,8 @@ func TestTwoLooksAtOnceKeepTheOrder(t *testing.T) {
 	}
 }
 
-// New dead letters come while somebody looks, again and again.
-func TestLooksWhileLettersComeKeepTheOrder(t *testing.T) {
+// New dead letters come while somebody browses, again and again.
+func TestBrowsesWhileDeadLettersComeKeepTheOrder(t *testing.T) {
 	t.Parallel()
 	for name, arguments := range map[string]amqp091.Table{"quorum": nil, "classic": classic()} {
 		t.Run(name, func(t *testing.T) {
@@ -191,26 +191,26 @@ func TestLooksWhileLettersComeKeepTheOrder(t *testing.T) {
 					}
 				}
 			}()
-			looks := 0
-			for going := true; going; looks++ {
+			browses := 0
+			for going := true; going; browses++ {
 				select {
 				case <-ended:
 					going = false
 				default:
 				}
 				last := -1
-				for letter, err := range f.queue.Browse(t.Context(), dlq.Filter{}) {
+				for deadLetter, err := range f.queue.Browse(t.Context(), dlq.Filter{}) {
 					require.NoError(t, err)
 					var n int
-					_, _ = fmt.Sscanf(string(letter.Message.Body), `{"n":%d}`, &n)
+					_, _ = fmt.Sscanf(string(deadLetter.Message.Body), `{"n":%d}`, &n)
 					if n != last+1 {
-						t.Fatalf("look %d: %d after %d", looks, n, last)
+						t.Fatalf("browse %d: %d after %d", browses, n, last)
 					}
 					last = n
 				}
 			}
 			f.Has(f.queue.Name(), all)
-			assert.Equal(t, deadletter.Bodies(all), rabbit.Bodies(f.drained(f.queue.Name(), all)), "%d looks", looks)
+			assert.Equal(t, deadletter.Bodies(all), rabbit.Bodies(f.drained(f.queue.Name(), all)), "%d browses", browses)
 		})
 	}
 }

@@ -124,8 +124,8 @@ func (c *canary) watch(ctx context.Context) (CanaryReport, error) {
 	watch := cmp.Or(c.Watch, defaultWatch)
 	over := time.NewTimer(watch)
 	defer over.Stop()
-	look := time.NewTicker(time.Second)
-	defer look.Stop()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
 	consumed := time.Now()
 
 	c.watched = true
@@ -145,7 +145,7 @@ func (c *canary) watch(ctx context.Context) (CanaryReport, error) {
 			if c.note(d.Headers) {
 				c.tell(c.report())
 			}
-		case <-look.C:
+		case <-tick.C:
 			consumers, err := c.consumers()
 			switch {
 			case err != nil:

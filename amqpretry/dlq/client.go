@@ -31,12 +31,12 @@ type Config struct {
 	AMQP *amqp091.Config
 	// Names must be those of the services. The zero Names are the defaults.
 	Names topology.Names
-	// Management, if its URL is set, tells what AMQP does not: the policies of the broker that make looking unsafe.
-	// Before RabbitMQ 4.3 a quorum dead-letter queue is not looked at without it, or NoDeliveryLimitPolicy. From 4.4 on
+	// Management, if its URL is set, tells what AMQP does not: the policies of the broker that make browsing unsafe.
+	// Before RabbitMQ 4.3 a quorum dead-letter queue is not read without it, or NoDeliveryLimitPolicy. From 4.4 on
 	// it counts what the broker holds back: see HiddenError. Its VHost, if empty, is that of the URI.
 	Management topology.Management
 	// NoDeliveryLimitPolicy says that no policy and no operator policy sets a delivery-limit for a dead-letter queue.
-	// Where one does, looks before RabbitMQ 4.3 lose messages. What Management tells counts more.
+	// Where one does, browsing before RabbitMQ 4.3 lose messages. What Management tells counts more.
 	NoDeliveryLimitPolicy bool
 	// UUIDHeader is where the marshaler of the services puts Watermill's UUID. Default: _watermill_message_uuid.
 	UUIDHeader string
@@ -45,10 +45,10 @@ type Config struct {
 	// run ends before because its target is full. It must not block: Import calls it from its caller's goroutine. Nil
 	// means nobody.
 	OnBlocked func(why error)
-	// OrderTime is how long a look or a run that was interrupted goes on to leave the queue in its order: see
+	// OrderTime is how long a browse or a run that was interrupted goes on to leave the queue in its order: see
 	// OrderError. Default: DefaultOrderTime.
 	OrderTime time.Duration
-	// OnOrder is told several times a second, from the goroutine of the look or the run, that it has all that it
+	// OnOrder is told several times a second, from the goroutine of the browse or the run, that it has all that it
 	// wanted, and passes messages so that their order stays as it is: how many, and of how many at the most. Short
 	// passing is not told of. Nil means nobody.
 	OnOrder func(passed, most int)
@@ -82,8 +82,8 @@ type Client struct {
 	telling     sync.Mutex // OnBlocked
 	mu          sync.Mutex
 	closed      bool
-	connections []*connection.Connection // all that are open; the first one is for looking
-	locks       *connection.Connection   // for the locks of looks
+	connections []*connection.Connection // all that are open; the first one is for browsing
+	locks       *connection.Connection   // for the locks of browses
 	places      map[string]chan struct{}
 }
 
@@ -166,7 +166,7 @@ func (c *Client) publisher(link *connection.Link) *republish.Publisher {
 	return p
 }
 
-// place is where looks at a queue wait for each other.
+// place is where browses of a queue wait for each other.
 func (c *Client) place(queue string) chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,7 +180,7 @@ func (c *Client) place(queue string) chan struct{} {
 	return c.places[queue]
 }
 
-// locking is the connection for the locks of looks.
+// locking is the connection for the locks of browses.
 func (c *Client) locking(ctx context.Context) (*connection.Link, error) {
 	c.mu.Lock()
 	connection := c.locks
@@ -209,7 +209,7 @@ func (c *Client) disconnect(connection *connection.Connection) {
 	}
 }
 
-// link is the connection for looking.
+// link is the connection for browsing.
 func (c *Client) link(ctx context.Context) (*connection.Link, error) {
 	c.mu.Lock()
 	connection := c.connections[0]

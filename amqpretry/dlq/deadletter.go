@@ -14,7 +14,7 @@ import (
 
 // DeadLetter is one message in a dead-letter queue.
 type DeadLetter struct {
-	// Position is its place in the queue when the look began, of those that could be seen; 1 is the oldest.
+	// Position is its place in the queue when the browse began, of those that could be seen; 1 is the oldest.
 	Position int
 	// UUID is Watermill's, else the one that this library has given it, else its message id; empty if it has none.
 	// Copies of one message have the same.
@@ -82,7 +82,7 @@ func newDeadLetter(d *amqp091.Delivery, unreadable, mainQueue, uuidHeader string
 func timed(l retry.DeadLetter) retry.DeadLetter {
 	l.FirstFailure, l.LastFailure = sane(l.FirstFailure), sane(l.LastFailure)
 	l.Since, l.Deadline = sane(l.Since), sane(l.Deadline)
-	if slices.ContainsFunc(l.History, func(a retry.FailedAttempt) bool { return !tellable(a.At) }) {
+	if slices.ContainsFunc(l.History, func(a retry.FailedCall) bool { return !tellable(a.At) }) {
 		l.History = slices.Clone(l.History)
 		for i := range l.History {
 			l.History[i].At = sane(l.History[i].At)

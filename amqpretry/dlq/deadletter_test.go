@@ -11,7 +11,7 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-func TestLetter(t *testing.T) {
+func TestDeadLetter(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	dead := func(queue string) amqp091.Table {
 		return amqp091.Table{
@@ -70,7 +70,7 @@ func TestLetter(t *testing.T) {
 }
 
 // Times that JSON cannot tell are forged, wherever they are.
-func TestLetterForgetsForgedTimes(t *testing.T) {
+func TestDeadLetterForgetsForgedTimes(t *testing.T) {
 	forged := "9999-12-31T23:59:59-14:00"
 	headers := amqp091.Table{
 		header.Version: header.FormatVersion, header.Count: "-1", header.Queue: "orders", header.FirstFailure: forged, header.LastFailure: forged,
@@ -79,7 +79,7 @@ func TestLetterForgetsForgedTimes(t *testing.T) {
 	}
 	l := newDeadLetter(&amqp091.Delivery{Headers: headers}, "", "orders", "", 1)
 	assert.Equal(t, retry.DeadLetter{
-		Queue: "orders", History: []retry.FailedAttempt{{Number: 1, At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, {Number: 2}},
+		Queue: "orders", History: []retry.FailedCall{{Number: 1, At: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}, {Number: 2}},
 	}, l.DeadLetter)
 	assert.Empty(t, l.Edits)
 }

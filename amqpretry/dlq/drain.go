@@ -45,7 +45,7 @@ type drain struct {
 	target string
 	// copyOf makes what is published, for a frame of limit bytes; why not, if that cannot be. Nil if they are deleted.
 	copyOf func(f *found, limit int) (amqp091.Publishing, LeftReason)
-	// passes tells dead letters that are not looked at. Nil means none.
+	// passes tells dead letters that are not filtered. Nil means none.
 	passes func(f *found) bool
 
 	progress func(Progress)
@@ -151,7 +151,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 		}
 		report.Seen = s.seen()
 
-		if d.passes != nil && d.passes(f) || !all && !d.filter.Matches(f.letter(), now) {
+		if d.passes != nil && d.passes(f) || !all && !d.filter.Matches(f.deadLetter(), now) {
 			f.keep()
 			tell(d.progress, settled.progress(report.Progress))
 			continue
@@ -415,7 +415,7 @@ func (s *acknowledger) record(batch []taken) error {
 		return nil
 	}
 	for _, t := range batch {
-		if err := s.undo.write(t.letter(), s.drain.queue.name); err != nil {
+		if err := s.undo.write(t.deadLetter(), s.drain.queue.name); err != nil {
 			return err
 		}
 	}

@@ -30,7 +30,7 @@ func (e *NoQueueError) Error() string {
 
 func (e *NoQueueError) Unwrap() error { return e.Err }
 
-// IncompleteError says that messages of a dead-letter queue could not be seen that were there when a look or a run
+// IncompleteError says that messages of a dead-letter queue could not be seen that were there when a browse or a run
 // began: somebody else has taken them, or they have expired. The report tells what was done about the others.
 type IncompleteError struct {
 	Queue string
@@ -43,7 +43,7 @@ func (e *IncompleteError) Error() string {
 		"or do they expire? What was seen was dealt with", e.Queue, e.Total, e.Missing)
 }
 
-// OrderError says that a look or a run was interrupted where it could not end in order: messages that it has passed are
+// OrderError says that a browse or a run was interrupted where it could not end in order: messages that it has passed are
 // now behind others that are younger. A quorum queue puts what it gets back behind what it got back before; see
 // Config.OrderTime. Nothing is lost.
 type OrderError struct {
@@ -57,7 +57,7 @@ func (e *OrderError) Error() string {
 		"and \"the oldest first\" does not hold of those that are there", e.Queue, e.Left)
 }
 
-// BusyError says that another run, or another look, is at work on the same dead-letter queue.
+// BusyError says that another run, or another browse, is at work on the same dead-letter queue.
 type BusyError struct {
 	Queue string
 	// Lock is the exclusive queue that the other run holds as long as it is connected.
@@ -66,13 +66,13 @@ type BusyError struct {
 }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("dead-letter queue %q: another replay, move, purge or look is at work (it holds the exclusive queue %q): "+
+	return fmt.Sprintf("dead-letter queue %q: another replay, move, purge or browse is at work (it holds the exclusive queue %q): "+
 		"wait for it, or end it; what it has not done stays where it is", e.Queue, e.Lock)
 }
 
 func (e *BusyError) Unwrap() error { return e.Err }
 
-// UnsafeError says that looking at a queue could lose messages, so that it was not looked at.
+// UnsafeError says that browsing a queue could lose messages, so it was not read.
 type UnsafeError struct {
 	Queue string
 	// Found is why, Do the ways out.
@@ -81,7 +81,7 @@ type UnsafeError struct {
 }
 
 func (e *UnsafeError) Error() string {
-	return fmt.Sprintf("dead-letter queue %q: looking at it could lose messages: %s; %s", e.Queue, e.Found, e.Do)
+	return fmt.Sprintf("dead-letter queue %q: browsing it could lose messages: %s; %s", e.Queue, e.Found, e.Do)
 }
 
 func (e *UnsafeError) Unwrap() error { return e.Err }

@@ -65,17 +65,17 @@ func deadLetters() (queue *dlq.Queue, done func()) {
 	}
 }
 
-// Looking takes nothing out, and leaves the order as it is.
+// Browsing takes nothing out, and leaves the order as it is.
 func ExampleQueue_Browse() {
 	queue, done := deadLetters()
 	defer done()
 
-	for letter, err := range queue.Browse(context.Background(), dlq.Filter{Reasons: []retry.Reason{retry.ReasonExhausted}}) {
+	for deadLetter, err := range queue.Browse(context.Background(), dlq.Filter{Reasons: []retry.Reason{retry.ReasonExhausted}}) {
 		if err != nil {
 			fmt.Println(err)
 			return
 		}
-		fmt.Println(letter.UUID, letter.Reason, letter.Attempts, letter.Error)
+		fmt.Println(deadLetter.UUID, deadLetter.Reason, deadLetter.Calls, deadLetter.Error)
 	}
 	// Output:
 	// uuid-1 exhausted 4 card 1 declined

@@ -5,7 +5,7 @@ import "time"
 // HoldFor makes the client give messages back after that time, instead of 20 minutes.
 func (c *Client) HoldFor(limit time.Duration) { c.longestHold = limit }
 
-// RoomFor bounds what is on its way to a look or a run, in bytes, instead of 64 MiB.
+// RoomFor bounds what is on its way to a browse or a run, in bytes, instead of 64 MiB.
 func (c *Client) RoomFor(bytes int) { c.room = bytes }
 
 // Impatient makes it tell of every message that it passes.

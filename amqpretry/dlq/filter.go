@@ -35,9 +35,9 @@ type Filter struct {
 	// neither.
 	OlderThan time.Duration
 	NewerThan time.Duration
-	// MinAttempts and MaxAttempts are handler calls, MinReplays and MaxReplays replays; 0 means no bound.
-	MinAttempts, MaxAttempts int
-	MinReplays, MaxReplays   int
+	// MinCalls and MaxCalls are handler calls, MinReplays and MaxReplays replays; 0 means no bound.
+	MinCalls, MaxCalls     int
+	MinReplays, MaxReplays int
 	// NeverReplayed are those without any replay.
 	NeverReplayed bool
 	// Headers are values, as text, of headers of the message, ours included: numbers in decimal, times as RFC 3339,
@@ -86,7 +86,7 @@ func (f Filter) Validate() error {
 		check(most >= 0, "Max"+name, positive, strconv.Itoa(most))
 		check(most <= 0 || least <= most, "Min"+name, fmt.Sprintf("at most Max%s (%d)", name, most), strconv.Itoa(least))
 	}
-	bounds("Attempts", f.MinAttempts, f.MaxAttempts)
+	bounds("Calls", f.MinCalls, f.MaxCalls)
 	bounds("Replays", f.MinReplays, f.MaxReplays)
 	check(!f.NeverReplayed || f.MinReplays <= 0, "MinReplays", "0 with NeverReplayed", strconv.Itoa(f.MinReplays))
 
@@ -114,7 +114,7 @@ func (f Filter) Matches(l *DeadLetter, now time.Time) bool {
 		oneOf(f.ErrorTypes, l.ErrorType) && oneOf(f.UUIDs, l.UUID) &&
 		strings.Contains(l.Error, f.ErrorContains) && (f.ErrorMatches == nil || f.ErrorMatches.MatchString(l.Error)) &&
 		f.matchesAge(l.LastFailure, now) &&
-		between(l.Attempts, f.MinAttempts, f.MaxAttempts) && between(l.Replays, f.MinReplays, f.MaxReplays) &&
+		between(l.Calls, f.MinCalls, f.MaxCalls) && between(l.Replays, f.MinReplays, f.MaxReplays) &&
 		(!f.NeverReplayed || l.Replays == 0) &&
 		f.matchesHeaders(l) && f.matchesBody(l.Message.Body) &&
 		(f.Where == nil || f.Where(l))

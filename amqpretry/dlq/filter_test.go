@@ -17,11 +17,11 @@ import (
 
 func TestFilterMatches(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	letter := DeadLetter{
+	deadLetter := DeadLetter{
 		UUID: "uuid",
 		DeadLetter: retry.DeadLetter{
 			Reason: "exhausted", Topic: "orders", Handler: "ship", Error: "Boom: no. 7", ErrorType: "*a.Error", LastFailure: now.Add(-time.Hour),
-			Attempts: 4, Replays: 2,
+			Calls: 4, Replays: 2,
 		},
 		Message: amqp091.Publishing{
 			Headers: amqp091.Table{
@@ -31,52 +31,52 @@ func TestFilterMatches(t *testing.T) {
 			Body: []byte(`{"id":17,"price":1.50,"big":9007199254740993,"ok":true,"no":null,"name":"Ann","tags":["a","b"],"items":[{"sku":"A1","n":1},{"sku":"B2","n":2}]}`),
 		},
 	}
-	timeless := letter
+	timeless := deadLetter
 	timeless.LastFailure = time.Time{}
-	fresh := letter
+	fresh := deadLetter
 	fresh.Replays = 0
 	mute := DeadLetter{}
-	noJSON := letter
+	noJSON := deadLetter
 	noJSON.Message.Body = []byte(`{"name":"Ann"`)
 
 	header := func(name, value string) Filter { return Filter{Headers: map[string]string{name: value}} }
 	field := func(path, value string) Filter { return Filter{Fields: []Field{{path, value}}} }
 
 	for name, test := range map[string]struct {
-		filter    Filter
-		yes, no   []DeadLetter
-		notLetter bool
+		filter  Filter
+		yes, no []DeadLetter
+		noMatch bool
 	}{
 		"all":                     {filter: Filter{}, yes: []DeadLetter{timeless, fresh, mute}},
 		"reason":                  {filter: Filter{Reasons: []retry.Reason{"permanent", "exhausted"}}, no: []DeadLetter{mute}},
-		"another reason":          {filter: Filter{Reasons: []retry.Reason{"permanent"}}, notLetter: true},
-		"no reason":               {filter: Filter{Reasons: []retry.Reason{""}}, notLetter: true, yes: []DeadLetter{mute}},
+		"another reason":          {filter: Filter{Reasons: []retry.Reason{"permanent"}}, noMatch: true},
+		"no reason":               {filter: Filter{Reasons: []retry.Reason{""}}, noMatch: true, yes: []DeadLetter{mute}},
 		"topic":                   {filter: Filter{Topics: []string{"orders"}}, no: []DeadLetter{mute}},
-		"another topic":           {filter: Filter{Topics: []string{"order"}}, notLetter: true},
+		"another topic":           {filter: Filter{Topics: []string{"order"}}, noMatch: true},
 		"handler":                 {filter: Filter{Handlers: []string{"bill", "ship"}}, no: []DeadLetter{mute}},
-		"another handler":         {filter: Filter{Handlers: []string{"bill"}}, notLetter: true},
+		"another handler":         {filter: Filter{Handlers: []string{"bill"}}, noMatch: true},
 		"error type":              {filter: Filter{ErrorTypes: []string{"*a.Error"}}, no: []DeadLetter{mute}},
-		"another error type":      {filter: Filter{ErrorTypes: []string{"*b.Error"}}, notLetter: true},
+		"another error type":      {filter: Filter{ErrorTypes: []string{"*b.Error"}}, noMatch: true},
 		"UUID":                    {filter: Filter{UUIDs: []string{"uuid"}}, no: []DeadLetter{mute}},
-		"another UUID":            {filter: Filter{UUIDs: []string{"uuid2"}}, notLetter: true},
+		"another UUID":            {filter: Filter{UUIDs: []string{"uuid2"}}, noMatch: true},
 		"error text":              {filter: Filter{ErrorContains: "Boom"}, no: []DeadLetter{mute}},
-		"error text, other case":  {filter: Filter{ErrorContains: "boom"}, notLetter: true},
+		"error text, other case":  {filter: Filter{ErrorContains: "boom"}, noMatch: true},
 		"error expression":        {filter: Filter{ErrorMatches: regexp.MustCompile(`no\. \d$`)}, no: []DeadLetter{mute}},
-		"another expression":      {filter: Filter{ErrorMatches: regexp.MustCompile(`^no`)}, notLetter: true},
+		"another expression":      {filter: Filter{ErrorMatches: regexp.MustCompile(`^no`)}, noMatch: true},
 		"older":                   {filter: Filter{OlderThan: 59 * time.Minute}, no: []DeadLetter{timeless}},
-		"not older":               {filter: Filter{OlderThan: time.Hour}, notLetter: true},
+		"not older":               {filter: Filter{OlderThan: time.Hour}, noMatch: true},
 		"newer":                   {filter: Filter{NewerThan: 61 * time.Minute}, no: []DeadLetter{timeless}},
-		"not newer":               {filter: Filter{NewerThan: time.Hour}, notLetter: true},
+		"not newer":               {filter: Filter{NewerThan: time.Hour}, noMatch: true},
 		"between":                 {filter: Filter{OlderThan: time.Minute, NewerThan: 2 * time.Hour}, no: []DeadLetter{timeless}},
-		"attempts":                {filter: Filter{MinAttempts: 4, MaxAttempts: 4}, no: []DeadLetter{mute}},
-		"more attempts":           {filter: Filter{MinAttempts: 5}, notLetter: true},
-		"fewer attempts":          {filter: Filter{MaxAttempts: 3}, notLetter: true, yes: []DeadLetter{mute}},
+		"calls":                   {filter: Filter{MinCalls: 4, MaxCalls: 4}, no: []DeadLetter{mute}},
+		"more calls":              {filter: Filter{MinCalls: 5}, noMatch: true},
+		"fewer calls":             {filter: Filter{MaxCalls: 3}, noMatch: true, yes: []DeadLetter{mute}},
 		"replays":                 {filter: Filter{MinReplays: 2, MaxReplays: 2}, no: []DeadLetter{fresh}},
-		"more replays":            {filter: Filter{MinReplays: 3}, notLetter: true},
-		"fewer replays":           {filter: Filter{MaxReplays: 1}, notLetter: true, yes: []DeadLetter{fresh}},
-		"never replayed":          {filter: Filter{NeverReplayed: true}, notLetter: true, yes: []DeadLetter{fresh}},
+		"more replays":            {filter: Filter{MinReplays: 3}, noMatch: true},
+		"fewer replays":           {filter: Filter{MaxReplays: 1}, noMatch: true, yes: []DeadLetter{fresh}},
+		"never replayed":          {filter: Filter{NeverReplayed: true}, noMatch: true, yes: []DeadLetter{fresh}},
 		"header text":             {filter: header("text", "a"), no: []DeadLetter{mute}},
-		"another header text":     {filter: header("text", "b"), notLetter: true},
+		"another header text":     {filter: header("text", "b"), noMatch: true},
 		"header int":              {filter: header("int", "-5")},
 		"header bool":             {filter: header("bool", "true")},
 		"header bytes":            {filter: header("bytes", "b")},
@@ -84,40 +84,40 @@ func TestFilterMatches(t *testing.T) {
 		"header float":            {filter: header("float", "1.5")},
 		"header NaN":              {filter: header("nan", "NaN")},
 		"header void":             {filter: header("void", "")},
-		"header that is missing":  {filter: header("missing", ""), notLetter: true},
+		"header that is missing":  {filter: header("missing", ""), noMatch: true},
 		"header time":             {filter: header("time", "2026-01-02T03:04:05Z")},
 		"header array":            {filter: header("array", `["a",1]`)},
 		"header table":            {filter: header("table", `{"k":"v"}`)},
 		"header decimal":          {filter: header("decimal", "0.05")},
 		"two headers":             {filter: Filter{Headers: map[string]string{"text": "a", "int": "-5"}}},
-		"two headers, one wrong":  {filter: Filter{Headers: map[string]string{"text": "a", "int": "5"}}, notLetter: true},
+		"two headers, one wrong":  {filter: Filter{Headers: map[string]string{"text": "a", "int": "5"}}, noMatch: true},
 		"field":                   {filter: field("name", "Ann"), no: []DeadLetter{mute, noJSON}},
-		"another field":           {filter: field("name", "Bob"), notLetter: true},
+		"another field":           {filter: field("name", "Bob"), noMatch: true},
 		"field number":            {filter: field("id", "17")},
 		"field number as written": {filter: field("price", "1.50")},
 		"field number in short":   {filter: field("price", "1.5")},
 		"field big number":        {filter: field("big", "9007199254740993")},
-		"field other big number":  {filter: field("big", "9007199254740992"), notLetter: true},
+		"field other big number":  {filter: field("big", "9007199254740992"), noMatch: true},
 		"field true":              {filter: field("ok", "true")},
 		"field null":              {filter: field("no", "null")},
-		"field null is not empty": {filter: field("no", ""), notLetter: true},
-		"field that is missing":   {filter: field("missing", "null"), notLetter: true},
-		"field missing, empty":    {filter: field("missing", ""), notLetter: true},
+		"field null is not empty": {filter: field("no", ""), noMatch: true},
+		"field that is missing":   {filter: field("missing", "null"), noMatch: true},
+		"field missing, empty":    {filter: field("missing", ""), noMatch: true},
 		"field in an array":       {filter: field("items.1.sku", "B2")},
 		"field by a query":        {filter: field(`items.#(sku=="B2").n`, "2")},
 		"field of any element":    {filter: field("items.#.sku", "B2")},
-		"field of no element":     {filter: field("items.#.sku", "C3"), notLetter: true},
+		"field of no element":     {filter: field("items.#.sku", "C3"), noMatch: true},
 		"any element":             {filter: field("tags", "b")},
-		"no element":              {filter: field("tags", "c"), notLetter: true},
+		"no element":              {filter: field("tags", "c"), noMatch: true},
 		"number of elements":      {filter: field("items.#", "2")},
 		"two fields":              {filter: Filter{Fields: []Field{{"id", "17"}, {"name", "Ann"}}}},
-		"two fields, one wrong":   {filter: Filter{Fields: []Field{{"id", "17"}, {"name", "Bob"}}}, notLetter: true},
+		"two fields, one wrong":   {filter: Filter{Fields: []Field{{"id", "17"}, {"name", "Bob"}}}, noMatch: true},
 		"anything":                {filter: Filter{Where: func(l *DeadLetter) bool { return l.UUID == "uuid" }}, no: []DeadLetter{mute}},
-		"one of two wrong":        {filter: Filter{Topics: []string{"orders"}, Handlers: []string{"bill"}}, notLetter: true},
+		"one of two wrong":        {filter: Filter{Topics: []string{"orders"}, Handlers: []string{"bill"}}, noMatch: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, test.filter.Validate())
-			assert.Equal(t, !test.notLetter, test.filter.Matches(&letter, now))
+			assert.Equal(t, !test.noMatch, test.filter.Matches(&deadLetter, now))
 			for _, l := range test.yes {
 				assert.True(t, test.filter.Matches(&l, now))
 			}
@@ -142,9 +142,9 @@ func TestFilterValidate(t *testing.T) {
 		"older":          {Filter{OlderThan: -1}, []fault{{"Filter.OlderThan", positive, "-1ns"}}},
 		"newer":          {Filter{NewerThan: -1}, []fault{{"Filter.NewerThan", positive, "-1ns"}}},
 		"older than new": {Filter{OlderThan: time.Hour, NewerThan: time.Hour}, []fault{{"Filter.OlderThan", "less than NewerThan (1h0m0s), as nothing is older than that and newer", "1h0m0s"}}},
-		"min attempts":   {Filter{MinAttempts: -1}, []fault{{"Filter.MinAttempts", positive, "-1"}}},
-		"max attempts":   {Filter{MaxAttempts: -1}, []fault{{"Filter.MaxAttempts", positive, "-1"}}},
-		"attempts":       {Filter{MinAttempts: 2, MaxAttempts: 1}, []fault{{"Filter.MinAttempts", "at most MaxAttempts (1)", "2"}}},
+		"min calls":      {Filter{MinCalls: -1}, []fault{{"Filter.MinCalls", positive, "-1"}}},
+		"max calls":      {Filter{MaxCalls: -1}, []fault{{"Filter.MaxCalls", positive, "-1"}}},
+		"calls":          {Filter{MinCalls: 2, MaxCalls: 1}, []fault{{"Filter.MinCalls", "at most MaxCalls (1)", "2"}}},
 		"min replays":    {Filter{MinReplays: -1}, []fault{{"Filter.MinReplays", positive, "-1"}}},
 		"max replays":    {Filter{MaxReplays: -1}, []fault{{"Filter.MaxReplays", positive, "-1"}}},
 		"replays":        {Filter{MinReplays: 3, MaxReplays: 2}, []fault{{"Filter.MinReplays", "at most MaxReplays (2)", "3"}}},
@@ -154,7 +154,7 @@ func TestFilterValidate(t *testing.T) {
 		"all at once": {Filter{OlderThan: -1, MaxReplays: -1}, []fault{
 			{"Filter.OlderThan", positive, "-1ns"}, {"Filter.MaxReplays", positive, "-1"},
 		}},
-		"what is right": {filter: Filter{OlderThan: time.Hour, NewerThan: 2 * time.Hour, MinAttempts: 1, MaxAttempts: 1, NeverReplayed: true, MaxReplays: 1}},
+		"what is right": {filter: Filter{OlderThan: time.Hour, NewerThan: 2 * time.Hour, MinCalls: 1, MaxCalls: 1, NeverReplayed: true, MaxReplays: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := test.filter.Validate()

@@ -47,8 +47,8 @@ func on(t testing.TB, uri string, dead amqp091.Table) *fixture {
 	return f
 }
 
-// countsNoLooks tells whether the broker is RabbitMQ 4.3 or later.
-func (f *fixture) countsNoLooks() bool { f.t.Helper(); return f.AtLeast(4, 3) }
+// countsNoBrowses tells whether the broker is RabbitMQ 4.3 or later.
+func (f *fixture) countsNoBrowses() bool { f.t.Helper(); return f.AtLeast(4, 3) }
 
 // fill puts n dead letters into the dead-letter queue.
 func (f *fixture) fill(n int) {
@@ -56,14 +56,14 @@ func (f *fixture) fill(n int) {
 	f.fillWith(n, func(i int) amqp091.Publishing { return deadletter.New(f.main, i) })
 }
 
-// fillWith puts n messages into the dead-letter queue, which letter makes.
-func (f *fixture) fillWith(n int, letter func(i int) amqp091.Publishing) {
+// fillWith puts the messages that of makes, for 0 to n-1, into the dead-letter queue.
+func (f *fixture) fillWith(n int, of func(i int) amqp091.Publishing) {
 	f.t.Helper()
-	letters := make([]amqp091.Publishing, n)
-	for i := range letters {
-		letters[i] = letter(i)
+	messages := make([]amqp091.Publishing, n)
+	for i := range messages {
+		messages[i] = of(i)
 	}
-	f.Publish(f.queue.Name(), letters...)
+	f.Publish(f.queue.Name(), messages...)
 }
 
 // drained takes n messages out of a queue, in their order.

@@ -31,16 +31,16 @@ func TestRunThatTakesLong(t *testing.T) {
 				f.client.HoldFor(time.Hour)
 				f.client.RoomFor(1)
 			}
-			letters := 300
+			deadLetters := 300
 			if limit == 0 { // back after each message
-				letters = 90
+				deadLetters = 90
 			}
 			var replayed, stay []string
 			foreign := 0
-			f.fillWith(letters, func(n int) amqp091.Publishing {
-				letter := deadletter.New(f.main, n)
+			f.fillWith(deadLetters, func(n int) amqp091.Publishing {
+				deadLetter := deadletter.New(f.main, n)
 				if n%10 == 4 { // failed by another queue: it stays, and is counted once
-					letter = deadletter.New("another", n)
+					deadLetter = deadletter.New("another", n)
 				}
 				switch text := fmt.Sprintf(`{"n":%d}`, n); {
 				case n%3 != 1:
@@ -52,12 +52,12 @@ func TestRunThatTakesLong(t *testing.T) {
 					replayed = append(replayed, text)
 				}
 
-				return letter
+				return deadLetter
 			})
 
 			report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Rate: 50})
 			require.NoError(t, err)
-			assert.Equal(t, dlq.Progress{Total: letters, Seen: letters, Matched: len(replayed) + foreign, Done: len(replayed)}, report.Progress)
+			assert.Equal(t, dlq.Progress{Total: deadLetters, Seen: deadLetters, Matched: len(replayed) + foreign, Done: len(replayed)}, report.Progress)
 			assert.Equal(t, map[dlq.LeftReason]int{dlq.LeftForeign: foreign}, report.Left)
 
 			assert.Equal(t, replayed, rabbit.Bodies(f.drained(f.main, len(replayed))), "each once, in their order")

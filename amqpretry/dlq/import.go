@@ -163,8 +163,8 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 	}
 	i.report.Seen++
 	d := deliveryOf(record)
-	letter := newDeadLetter(&d, "", i.queue.mainQueue, i.queue.client.config.UUIDHeader, i.lines)
-	if !i.options.Filter.Matches(&letter, now) {
+	deadLetter := newDeadLetter(&d, "", i.queue.mainQueue, i.queue.client.config.UUIDHeader, i.lines)
+	if !i.options.Filter.Matches(&deadLetter, now) {
 		i.pending = append(i.pending, imported{line: i.lines})
 		return nil
 	}

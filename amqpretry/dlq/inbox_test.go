@@ -105,10 +105,10 @@ func TestRunOfLargeMessagesGoesOn(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []int{messages, messages * 2 / 3}, []int{report.Seen, report.Done})
 	n := 0
-	for letter, err := range q.Browse(t.Context(), Filter{}) {
+	for deadLetter, err := range q.Browse(t.Context(), Filter{}) {
 		require.NoError(t, err)
 		n++
-		assert.Equal(t, fmt.Sprintf("%03d", 3*n-1), string(letter.Message.Body[:3]), "in the old order")
+		assert.Equal(t, fmt.Sprintf("%03d", 3*n-1), string(deadLetter.Message.Body[:3]), "in the old order")
 	}
 	assert.Equal(t, messages/3, n)
 }

@@ -25,13 +25,13 @@ func newLines(w io.Writer, what string) *lines {
 	return l
 }
 
-func (l *lines) write(letter *DeadLetter, queue string) error {
+func (l *lines) write(deadLetter *DeadLetter, queue string) error {
 	if l.failed != nil {
 		return l.failed
 	}
-	line, err := encodeRecord(letter, queue, l.taken)
+	line, err := encodeRecord(deadLetter, queue, l.taken)
 	if err != nil {
-		return fmt.Errorf("message %d of %q: %w", letter.Position, queue, err)
+		return fmt.Errorf("message %d of %q: %w", deadLetter.Position, queue, err)
 	}
 	_, err = l.out.Write(append(line, '\n'))
 

@@ -91,10 +91,10 @@ func TestPoorNetworks(t *testing.T) {
 	t.Parallel()
 	const mega = 1 << 20
 	for name, test := range map[string]struct {
-		network network
-		letters int
-		size    int
-		queue   amqp091.Table
+		network     network
+		deadLetters int
+		size        int
+		queue       amqp091.Table
 	}{
 		"1 MB a second":               {network{perSecond: mega}, 3, 3 * mega / 2, nil},
 		"1 MB a second, classic":      {network{perSecond: mega}, 3, 3 * mega / 2, classic()},
@@ -107,11 +107,11 @@ func TestPoorNetworks(t *testing.T) {
 			t.Parallel()
 			f := onBroker(t, test.queue)
 			filler := bytes.Repeat([]byte("x"), test.size)
-			f.fillWith(test.letters, func(i int) amqp091.Publishing {
-				letter := deadletter.New(f.main, i)
-				letter.Body = fmt.Appendf(nil, "%d %s", i, filler)
+			f.fillWith(test.deadLetters, func(i int) amqp091.Publishing {
+				deadLetter := deadletter.New(f.main, i)
+				deadLetter.Body = fmt.Appendf(nil, "%d %s", i, filler)
 
-				return letter
+				return deadLetter
 			})
 			client, err := dlq.Open(t.Context(), dlq.Config{URI: f.URI, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{Dial: test.network.dial}})
 			require.NoError(t, err)
@@ -121,16 +121,16 @@ func TestPoorNetworks(t *testing.T) {
 			var file bytes.Buffer
 			report, err := queue.Export(t.Context(), &file, dlq.ExportOptions{})
 			require.NoError(t, err)
-			assert.Equal(t, dlq.Progress{Total: test.letters, Seen: test.letters, Matched: test.letters, Done: test.letters}, report.Progress)
-			assert.Equal(t, test.letters, bytes.Count(file.Bytes(), []byte("\n")))
+			assert.Equal(t, dlq.Progress{Total: test.deadLetters, Seen: test.deadLetters, Matched: test.deadLetters, Done: test.deadLetters}, report.Progress)
+			assert.Equal(t, test.deadLetters, bytes.Count(file.Bytes(), []byte("\n")))
 
-			f.Has(f.queue.Name(), test.letters)
+			f.Has(f.queue.Name(), test.deadLetters)
 			replayed, err := queue.Replay(t.Context(), dlq.ReplayOptions{})
 			require.NoError(t, err)
-			assert.Equal(t, test.letters, replayed.Done)
+			assert.Equal(t, test.deadLetters, replayed.Done)
 			f.Has(f.queue.Name(), 0)
-			f.Has(f.main, test.letters)
-			for i, d := range f.drained(f.main, test.letters) {
+			f.Has(f.main, test.deadLetters)
+			for i, d := range f.drained(f.main, test.deadLetters) {
 				assert.Equal(t, fmt.Sprintf("%d ", i), string(d.Body[:len(d.Body)-test.size]))
 			}
 		})

@@ -63,15 +63,15 @@ func (q *Queue) tryLock(link *connection.Link) error {
 	return nil
 }
 
-// lockLook is the lock of a look. All looks of a client share a connection, and a place to wait, for each queue.
-func (q *Queue) lockLook(ctx context.Context) (unlock func(), err error) {
+// lockBrowse is the lock of a browse. All browses of a client share a connection, and a place to wait, for each queue.
+func (q *Queue) lockBrowse(ctx context.Context) (unlock func(), err error) {
 	place := q.client.place(q.name)
 	wait := time.NewTimer(lockWait)
 	defer wait.Stop()
 	select {
 	case place <- struct{}{}:
 	case <-wait.C:
-		return nil, &BusyError{Queue: q.name, Lock: lockName(q.name), Err: errOwnLook}
+		return nil, &BusyError{Queue: q.name, Lock: lockName(q.name), Err: errOwnBrowse}
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -98,4 +98,4 @@ func (q *Queue) lockLook(ctx context.Context) (unlock func(), err error) {
 	}, nil
 }
 
-var errOwnLook = errors.New("another look of this client")
+var errOwnBrowse = errors.New("another browse of this client")

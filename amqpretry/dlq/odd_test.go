@@ -44,11 +44,11 @@ func TestOddQueues(t *testing.T) {
 			queue := f.client.DeadLetterQueue(main+".odd", main)
 			f.Declare(queue.Name(), test.arguments)
 			const n = 2500
-			letters := make([]amqp091.Publishing, n)
-			for i := range letters {
-				letters[i] = deadletter.New(main, i)
+			deadLetters := make([]amqp091.Publishing, n)
+			for i := range deadLetters {
+				deadLetters[i] = deadletter.New(main, i)
 			}
-			f.Publish(queue.Name(), letters...)
+			f.Publish(queue.Name(), deadLetters...)
 			stat, err := queue.Stat(t.Context(), dlq.Filter{})
 			if unsafe := (*dlq.UnsafeError)(nil); !errors.As(err, &unsafe) || !test.unclear {
 				require.NoError(t, err)

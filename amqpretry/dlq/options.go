@@ -125,7 +125,7 @@ type ImportOptions struct {
 	// To is the queue; empty means the dead-letter queue.
 	To   string
 	Rate float64
-	// Skip is how many lines are not looked at, because an earlier run has imported them.
+	// Skip is how many lines are not read, because an earlier run has imported them.
 	Skip int
 	// Imported is told, from one goroutine and in order, how many lines from the beginning (skipped ones included) are
 	// done: confirmed, or not matched. Who stores it can go on after a crash. Nil means nobody.

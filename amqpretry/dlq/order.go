@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-// release ends the scan, and gives back what is held. Whoever looks next must find all of it.
+// release ends the scan, and gives back what is held. The next browse must find all of it.
 func (s *scan) release(ctx context.Context) error {
 	if s.released {
 		return nil
 	}
 	s.released = true
 	err := s.giveBack(ctx)
-	_ = s.asker.ask(s.looker.Close)
+	_ = s.asker.ask(s.depthChannel.Close)
 	s.links.close()
 	s.unlock()
 
@@ -55,7 +55,7 @@ const DefaultOrderTime = 10 * time.Second
 
 // complete goes on until the last block is full and its last message was never given back before, or to the end. A
 // quorum queue puts what it gets back behind what it got back before, and both before the rest: whoever stops among
-// those that other looks have given back would turn them round. And what is on its way to a consumer that is cancelled
+// those that other browses have given back would turn them round. And what is on its way to a consumer that is cancelled
 // goes back at once, before its turn: so it is taken again, by one that gets exactly as many as there are.
 func (s *scan) complete(ctx context.Context) error {
 	if !s.safety.quorum || len(s.blocks) == 0 {
@@ -83,7 +83,7 @@ func (s *scan) complete(ctx context.Context) error {
 			return nil
 		}
 		last.inbox.rest(func(a arrived) {
-			_, _ = s.found(last, a) // what must not be looked at is given back as well
+			_, _ = s.found(last, a) // what must not be seen is given back as well
 			last.keep(a.delivery.DeliveryTag)
 		})
 		last.prefetch = last.kept

@@ -29,12 +29,12 @@ func (f *fixture) who(config dlq.Config) (*dlq.Queue, *dlq.Client) {
 // on to the end of these, tells of it, and leaves the order as it was; or says that it has not.
 func TestInterruptedAmongThoseThatWereReadBefore(t *testing.T) {
 	t.Parallel()
-	const letters, limit = 4000, 50
+	const deadLetters, limit = 4000, 50
 	for name, orderTime := range map[string]time.Duration{"kept": time.Minute, "not kept": time.Nanosecond} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := onBroker(t, nil)
-			f.fill(letters)
+			f.fill(deadLetters)
 			_, err := f.queue.Stat(t.Context(), dlq.Filter{})
 			require.NoError(t, err)
 
@@ -50,34 +50,34 @@ func TestInterruptedAmongThoseThatWereReadBefore(t *testing.T) {
 			if orderTime == time.Nanosecond {
 				require.ErrorAs(t, err, &order)
 				assert.Positive(t, order.Left)
-				f.Has(f.queue.Name(), letters-report.Done)
+				f.Has(f.queue.Name(), deadLetters-report.Done)
 				return
 			}
 			assert.NotErrorAs(t, err, &order)
 			var want []string
-			for i, body := range deadletter.Bodies(letters) {
+			for i, body := range deadletter.Bodies(deadLetters) {
 				if i%2 == 0 || i >= 2*report.Done {
 					want = append(want, body)
 				}
 			}
-			assert.Equal(t, want, rabbit.Bodies(f.drained(f.queue.Name(), letters-report.Done)))
+			assert.Equal(t, want, rabbit.Bodies(f.drained(f.queue.Name(), deadLetters-report.Done)))
 		})
 	}
 }
 
-// A look that wants few of a queue that was read before passes all of it, and says so.
-func TestLookIsToldOfThePassing(t *testing.T) {
+// A browse that wants few of a queue that was read before passes all of it, and says so.
+func TestBrowseIsToldOfThePassing(t *testing.T) {
 	t.Parallel()
-	const letters = 600
+	const deadLetters = 600
 	f := onBroker(t, nil)
-	f.fill(letters)
+	f.fill(deadLetters)
 	var passed, most int
 	q, client := f.who(dlq.Config{OnOrder: func(p, m int) { passed, most = p, m }})
 	client.Impatient()
 	first := func() {
-		for letter, err := range q.Browse(t.Context(), dlq.Filter{}) {
+		for deadLetter, err := range q.Browse(t.Context(), dlq.Filter{}) {
 			require.NoError(t, err)
-			require.Equal(t, 1, letter.Position)
+			require.Equal(t, 1, deadLetter.Position)
 			break
 		}
 	}
@@ -88,31 +88,31 @@ func TestLookIsToldOfThePassing(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, most, "who sees all passes nothing")
 	first()
-	assert.Equal(t, []int{letters - 1, letters - 1}, []int{passed, most})
-	assert.Equal(t, deadletter.Bodies(letters), rabbit.Bodies(f.drained(f.queue.Name(), letters)))
+	assert.Equal(t, []int{deadLetters - 1, deadLetters - 1}, []int{passed, most})
+	assert.Equal(t, deadletter.Bodies(deadLetters), rabbit.Bodies(f.drained(f.queue.Name(), deadLetters)))
 }
 
 // A run that has all that it wanted is not interrupted: it has all the time for the order.
 func TestLimitedRunKeepsTheOrder(t *testing.T) {
 	t.Parallel()
-	const letters = 3000
+	const deadLetters = 3000
 	f := onBroker(t, nil)
-	f.fill(letters)
+	f.fill(deadLetters)
 	_, err := f.queue.Stat(t.Context(), dlq.Filter{})
 	require.NoError(t, err)
 	q, _ := f.who(dlq.Config{OrderTime: time.Nanosecond})
 	report, err := q.Purge(t.Context(), dlq.PurgeOptions{Limit: 1})
 	require.NoError(t, err)
 	assert.Equal(t, 1, report.Done)
-	assert.Equal(t, deadletter.Bodies(letters)[1:], rabbit.Bodies(f.drained(f.queue.Name(), letters-1)))
+	assert.Equal(t, deadletter.Bodies(deadLetters)[1:], rabbit.Bodies(f.drained(f.queue.Name(), deadLetters-1)))
 }
 
 // A loop that was left is not called again: its error goes to the logger.
-func TestLookThatWasLeftAndInterrupted(t *testing.T) {
+func TestBrowseThatWasLeftAndInterrupted(t *testing.T) {
 	t.Parallel()
-	const letters = 3000
+	const deadLetters = 3000
 	f := onBroker(t, nil)
-	f.fill(letters)
+	f.fill(deadLetters)
 	_, err := f.queue.Stat(t.Context(), dlq.Filter{})
 	require.NoError(t, err)
 	logger := watermill.NewCaptureLogger()
@@ -127,5 +127,5 @@ func TestLookThatWasLeftAndInterrupted(t *testing.T) {
 	logged := logger.Captured()[watermill.ErrorLogLevel]
 	require.Len(t, logged, 1)
 	assert.ErrorAs(t, logged[0].Err, new(*dlq.OrderError))
-	f.Has(f.queue.Name(), letters)
+	f.Has(f.queue.Name(), deadLetters)
 }

@@ -52,7 +52,7 @@ func TestRunEndsWithItsLock_OwnBroker(t *testing.T) {
 
 // Up to 4.2 a policy with a delivery limit wins against the argument of our dead-letter queues; only the management API
 // shows it.
-func TestLookingUnderAPolicy_OwnBroker(t *testing.T) {
+func TestBrowsingUnderAPolicy_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.StartWithManagement(t)
 	// First, as the API tells of a policy some seconds after it is set.
@@ -66,7 +66,7 @@ func TestLookingUnderAPolicy_OwnBroker(t *testing.T) {
 	queue := client.Queue(f.main)
 
 	unsafe := (*dlq.UnsafeError)(nil)
-	if f.countsNoLooks() {
+	if f.countsNoBrowses() {
 		require.Eventually(t, func() bool {
 			_, err = queue.Stat(t.Context(), dlq.Filter{})
 			return errors.As(err, &unsafe)
@@ -86,9 +86,9 @@ func TestLookingUnderAPolicy_OwnBroker(t *testing.T) {
 	assert.Equal(t, deadletter.Bodies(10), rabbit.Bodies(f.drained(f.queue.Name(), 10)))
 }
 
-// From 4.3 on a look counts only when its process dies. The lower one of policy and argument is the limit there as
+// From 4.3 on a browse counts only when its process dies. The lower one of policy and argument is the limit there as
 // well, so whoever does not see the policies goes by the counts.
-func TestLookersThatDieUnderAPolicyUnseen_OwnBroker(t *testing.T) {
+func TestBrowsersThatDieUnderAPolicyUnseen_OwnBroker(t *testing.T) {
 	t.Parallel()
 	broker := brokertest.Start(t)
 	f := on(t, broker.URI, nil)
@@ -104,8 +104,8 @@ func TestLookersThatDieUnderAPolicyUnseen_OwnBroker(t *testing.T) {
 		channel, err := connection.Channel()
 		require.NoError(t, err)
 		if _, err = client.Queue(f.main).Stat(t.Context(), dlq.Filter{}); err == nil {
-			require.True(t, f.countsNoLooks())
-			require.Less(t, deaths, 3, "looked after so many deaths")
+			require.True(t, f.countsNoBrowses())
+			require.Less(t, deaths, 3, "browsed after so many deaths")
 			require.NoError(t, channel.Qos(1, 0, false))
 			deliveries, err := channel.Consume(f.queue.Name(), "", false, false, false, false, nil)
 			require.NoError(t, err)
@@ -116,19 +116,19 @@ func TestLookersThatDieUnderAPolicyUnseen_OwnBroker(t *testing.T) {
 		}
 		require.NoError(t, connection.Close())
 		require.ErrorAs(t, err, &unsafe)
-		if f.countsNoLooks() {
+		if f.countsNoBrowses() {
 			assert.Contains(t, unsafe.Found, "from clients that died")
-			assert.NotContains(t, unsafe.Found, "each look")
+			assert.NotContains(t, unsafe.Found, "each browse")
 		} else {
-			assert.Contains(t, unsafe.Found, "counts each look")
+			assert.Contains(t, unsafe.Found, "counts each browse")
 		}
 	}
 	require.NotNil(t, unsafe, "refused in the end")
 	f.Has(f.queue.Name(), 1)
 }
 
-// Before 4.3 a policy that nobody sees may make looks the end of messages: so nobody looks who has not ruled that out.
-func TestLookingWherePoliciesAreUnseen(t *testing.T) {
+// Before 4.3 a policy that nobody sees may make browses the end of messages: so nobody browses who has not ruled that out.
+func TestBrowsingWherePoliciesAreUnseen(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
 	f.fill(3)
@@ -137,13 +137,13 @@ func TestLookingWherePoliciesAreUnseen(t *testing.T) {
 	defer func() { _ = client.Close() }()
 
 	_, err = client.Queue(f.main).Stat(t.Context(), dlq.Filter{})
-	if f.countsNoLooks() {
+	if f.countsNoBrowses() {
 		require.NoError(t, err)
 		return
 	}
 	unsafe := (*dlq.UnsafeError)(nil)
 	require.ErrorAs(t, err, &unsafe)
-	assert.Contains(t, err.Error(), "counts each look")
+	assert.Contains(t, err.Error(), "counts each browse")
 	for _, d := range f.drained(f.queue.Name(), 3) {
 		assert.NotContains(t, d.Headers, "x-delivery-count", "nothing was handed out")
 	}

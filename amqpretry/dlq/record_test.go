@@ -185,7 +185,7 @@ func TestRecordFormat(t *testing.T) {
 		Count: header.CountDead, Attempts: 4, Replays: 1, Queue: "orders", Topic: "topic", Handler: "ship", Host: "host", UUID: "uuid",
 		FirstFailure: at, LastFailure: at.Add(time.Minute), Since: at.Add(-time.Hour), Deadline: at.Add(time.Hour),
 		Reason: retry.ReasonExhausted, Error: "a < b", ErrorType: "*errors.errorString",
-		History: []retry.FailedAttempt{{Number: 1, At: at, Error: "a < b", Type: "*errors.errorString", Reason: "panic"}},
+		History: []retry.FailedCall{{Number: 1, At: at, Error: "a < b", Type: "*errors.errorString", Reason: "panic"}},
 		Arrival: wire.NewArrival("shop", "orders.eu", "5000", "ann", ""),
 		Edits:   `[{"at":"2026-01-01T00:00:00Z","by":"ann@host","headers":{"a":"b","c":null},"properties":{"type":"t"}}]`,
 	}
@@ -200,14 +200,14 @@ func TestRecordFormat(t *testing.T) {
 	}{
 		"nothing": {
 			amqp091.Delivery{},
-			`{"v":1,"queue":"orders.dlq","failure":{"queue":"orders","attempts":0,"replays":0},"came_by":{"exchange":"","routing_key":""},"properties":{}}`,
+			`{"v":1,"queue":"orders.dlq","failure":{"queue":"orders","calls":0,"replays":0},"came_by":{"exchange":"","routing_key":""},"properties":{}}`,
 		},
 		"properties": {
 			amqp091.Delivery{
 				Exchange: "x", RoutingKey: "\xff", ContentType: "text/plain", ContentEncoding: "\xff", DeliveryMode: 2, Priority: 9, CorrelationId: "c",
 				ReplyTo: "r", Expiration: "5", MessageId: "m", Timestamp: at.Truncate(time.Second), Type: "t", UserId: "u", AppId: "a", Headers: amqp091.Table{}, Body: []byte{},
 			},
-			`{"v":1,"queue":"orders.dlq","failure":{"uuid":"m","queue":"orders","attempts":0,"replays":0},` +
+			`{"v":1,"queue":"orders.dlq","failure":{"uuid":"m","queue":"orders","calls":0,"replays":0},` +
 				`"came_by":{"exchange":"x","routing_key":{"type":"string","base64":"/w=="}},"properties":{"content_type":"text/plain",` +
 				`"content_encoding":{"type":"string","base64":"/w=="},"delivery_mode":2,"priority":9,"correlation_id":"c","reply_to":"r","expiration":"5",` +
 				`"message_id":"m","timestamp":"2026-01-02T03:04:05Z","type":"t","user_id":"u","app_id":"a"},"headers":{},"body":""}`,
@@ -220,7 +220,7 @@ func TestRecordFormat(t *testing.T) {
 				"decimal": amqp091.Decimal{Scale: 2, Value: -5}, "time": at, "time*": time.Unix(1<<60, 0), "array": []any{"a", int32(1)},
 				"table": amqp091.Table{"": "b"}, "\xff": "c", "base64:": "d",
 			}},
-			`{"v":1,"queue":"orders.dlq","failure":{"queue":"orders","attempts":0,"replays":0},"came_by":{"exchange":"","routing_key":""},"properties":{},"headers":{` +
+			`{"v":1,"queue":"orders.dlq","failure":{"queue":"orders","calls":0,"replays":0},"came_by":{"exchange":"","routing_key":""},"properties":{},"headers":{` +
 				`"array":{"type":"array","value":["a",{"type":"int32","value":1}]},"base64:YmFzZTY0Og==":"d",` +
 				`"bool":{"type":"bool","value":true},"bytes":{"type":"bytes","value":"a"},"bytes*":{"type":"bytes","base64":"/w=="},` +
 				`"decimal":{"type":"decimal","value":"-0.05"},"float32":{"type":"float32","value":0.1},"float64":{"type":"float64","value":1e+100},` +
@@ -234,7 +234,7 @@ func TestRecordFormat(t *testing.T) {
 		"failure": {
 			amqp091.Delivery{Headers: headers, RoutingKey: "orders.dlq", Body: []byte("{\"id\":1}\n\u009b")},
 			`{"v":1,"queue":"orders.dlq","failure":{"uuid":"uuid","reason":"exhausted","error":"a < b","error_type":"*errors.errorString",` +
-				`"queue":"orders","topic":"topic","handler":"ship","host":"host","attempts":4,"replays":1,` +
+				`"queue":"orders","topic":"topic","handler":"ship","host":"host","calls":4,"replays":1,` +
 				`"first_failure":"2026-01-02T03:04:05.678Z","last_failure":"2026-01-02T03:05:05.678Z","since":"2026-01-02T02:04:05.678Z",` +
 				`"deadline":"2026-01-02T04:04:05.678Z","exchange":"shop","routing_key":"orders.eu","expiration":"5000","user_id":"ann","removed":"huge",` +
 				`"history":[{"number":1,"at":"2026-01-02T03:04:05.678Z","error":"a < b","error_type":"*errors.errorString","reason":"panic"}],` +

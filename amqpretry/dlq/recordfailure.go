@@ -24,7 +24,7 @@ func appendFailure(out []byte, l *DeadLetter) []byte {
 	shown("topic", d.Topic)
 	shown("handler", d.Handler)
 	shown("host", d.Host)
-	out = appendInt(appendKey(out, "attempts"), d.Attempts)
+	out = appendInt(appendKey(out, "calls"), d.Calls)
 	out = appendInt(appendKey(out, "replays"), d.Replays)
 	moment("first_failure", d.FirstFailure)
 	moment("last_failure", d.LastFailure)

@@ -27,7 +27,7 @@ func (s *scan) lost(size int) {
 
 // renew gives back all that is held, in its order, and begins anew at the head of the queue. What was passed before is
 // passed again, and nobody is told of it. unseen are those at its end that are not to be passed. What has come since is
-// not looked at.
+// not passed on.
 func (s *scan) renew(ctx context.Context, unseen int) error {
 	if s.idle != nil {
 		if err := s.idle(ctx); err != nil {

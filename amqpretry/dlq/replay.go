@@ -125,7 +125,7 @@ func (p *replay) passes(f *found) bool {
 
 func (p *replay) copyOf(f *found, frame int) (amqp091.Publishing, LeftReason) {
 	q := p.queue
-	if !wire.Carries(f.delivery.Headers, q.mainQueue) && f.letter().Queue != q.mainQueue && !p.options.Foreign {
+	if !wire.Carries(f.delivery.Headers, q.mainQueue) && f.deadLetter().Queue != q.mainQueue && !p.options.Foreign {
 		return amqp091.Publishing{}, LeftForeign
 	}
 	d, history := f.delivery, ""
@@ -164,7 +164,7 @@ func (p *replay) copyOf(f *found, frame int) (amqp091.Publishing, LeftReason) {
 // edit gives the delivery as it is after the edit, and what that was; nil if nothing has changed.
 func (p *replay) edit(f *found) (d amqp091.Delivery, what *Edit, err error) {
 	d = f.delivery
-	before := f.letter().Message
+	before := f.deadLetter().Message
 	before.Headers = wire.Strip(before.Headers, true)
 	after := before
 	after.Headers = cloneTable(before.Headers) // what is written to the undo file must not change

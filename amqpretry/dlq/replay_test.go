@@ -71,8 +71,8 @@ func TestReplayOfWhatTheBrokerHasDeadLettered(t *testing.T) {
 	f.Has(f.queue.Name(), 1)
 
 	queue := f.client.DeadLetterQueue(f.queue.Name(), source)
-	letter := only(t, queue)
-	assert.Equal(t, retry.ReasonExpired, letter.Reason)
+	deadLetter := only(t, queue)
+	assert.Equal(t, retry.ReasonExpired, deadLetter.Reason)
 	report, err := queue.Replay(t.Context(), dlq.ReplayOptions{To: f.main})
 	require.NoError(t, err)
 	assert.Equal(t, 1, report.Done)
@@ -91,9 +91,9 @@ func TestReplayOfWhatTheBrokerHasDeadLettered(t *testing.T) {
 func only(t *testing.T, queue *dlq.Queue) dlq.DeadLetter {
 	t.Helper()
 	var all []dlq.DeadLetter
-	for letter, err := range queue.Browse(t.Context(), dlq.Filter{}) {
+	for deadLetter, err := range queue.Browse(t.Context(), dlq.Filter{}) {
 		require.NoError(t, err)
-		all = append(all, letter)
+		all = append(all, deadLetter)
 	}
 	require.Len(t, all, 1)
 
@@ -135,11 +135,11 @@ func TestReplayEdited(t *testing.T) {
 
 	// It dies again: the history is still with it.
 	f.Publish(f.queue.Name(), amqp091.Publishing{Headers: d.Headers, Body: d.Body})
-	letter, err := f.queue.Get(t.Context(), "uuid-0")
+	deadLetter, err := f.queue.Get(t.Context(), "uuid-0")
 	require.NoError(t, err)
-	require.Len(t, letter.Edits, 1)
-	assert.Equal(t, "anna", letter.Edits[0].By)
-	assert.Equal(t, `{"n":0}`, letter.Edits[0].Body)
+	require.Len(t, deadLetter.Edits, 1)
+	assert.Equal(t, "anna", deadLetter.Edits[0].By)
+	assert.Equal(t, `{"n":0}`, deadLetter.Edits[0].Body)
 }
 
 func TestReplayReportsForeign(t *testing.T) {
@@ -216,7 +216,7 @@ func TestTwoReplaysAtOnce(t *testing.T) {
 	}
 	busy := (*dlq.BusyError)(nil)
 	_, err := f.queue.Stat(t.Context(), dlq.Filter{})
-	require.ErrorAs(t, err, &busy, "who looks would give messages back in another order")
+	require.ErrorAs(t, err, &busy, "another browse would give messages back in another order")
 	_, err = f.queue.Depth(t.Context())
 	require.NoError(t, err)
 	cancel()

@@ -20,12 +20,12 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
-// safety is what keeps looking from losing messages: a quorum queue counts how often a message was given back, and
+// safety is what keeps browsing from losing messages: a quorum queue counts how often a message was given back, and
 // drops it, or dead-letters it, when that is more than its delivery limit.
 type safety struct {
 	// limit of the queue; noLimit if it has none, or none that a person could reach.
 	limit int64
-	// requeue is how messages go back: see block.giveBack. Then a look counts only when its process, or its connection,
+	// requeue is how messages go back: see block.giveBack. Then a browse counts only when its process, or its connection,
 	// has died.
 	requeue bool
 	quorum  bool
@@ -35,7 +35,7 @@ type safety struct {
 
 const noLimit = math.MaxInt32
 
-// leastLimit is the least with which looking is safe at all: half of it is for lost connections, and for others.
+// leastLimit is the least with which browsing is safe at all: half of it is for lost connections, and for others.
 const leastLimit = 4
 
 // safety finds out what the delivery limit of the queue is.
@@ -60,7 +60,7 @@ func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, erro
 		s.limit, s.quorum = min(limitOf(arguments, link.Version()), policy), true
 		s.unseen = !seen && !q.client.config.NoDeliveryLimitPolicy
 		if s.unseen && !s.requeue {
-			return s, q.unseen(fmt.Sprintf("RabbitMQ %s counts each look", link.Version()))
+			return s, q.unseen(fmt.Sprintf("RabbitMQ %s counts each browse", link.Version()))
 		}
 	case amqp091.QueueTypeStream:
 		return s, fmt.Errorf("dead-letter queue %q: it is a stream, from which no message can be taken", q.name)
@@ -117,7 +117,7 @@ func (q *Queue) arguments(ctx context.Context, link *connection.Link) (arguments
 // statisticsTime is how long the management API may take to know a queue: it gets its statistics every 5 seconds.
 const statisticsTime = 15 * time.Second
 
-// unseen is the refusal of a queue that looks might empty: counted says what makes that possible.
+// unseen is the refusal of a queue that browsing might empty: counted says what makes that possible.
 func (q *Queue) unseen(counted string) error {
 	found := counted + ", and a policy with a delivery-limit, of which AMQP tells nothing, would make that the end of messages"
 	if q.client.config.Management.URL != "" {
@@ -127,18 +127,18 @@ func (q *Queue) unseen(counted string) error {
 	return &UnsafeError{Queue: q.name, Found: found, Do: "give the management API, or say that no policy sets a delivery-limit (Config.NoDeliveryLimitPolicy, --no-delivery-limit-policy)"}
 }
 
-// reachable is the refusal of a queue whose limit looks might reach.
+// reachable is the refusal of a queue whose limit browsing might reach.
 func (s safety) reachable(queue string) error {
-	counts := "each look counts"
+	counts := "each browse counts"
 	if s.requeue {
-		counts = "each look whose process or connection dies counts"
+		counts = "each browse whose process or connection dies counts"
 	}
 
 	return &UnsafeError{Queue: queue, Found: fmt.Sprintf("it has a delivery limit of %d, and %s", s.limit, counts),
 		Do: "move its messages, by a shovel, to a queue with x-delivery-limit 2147483647, or delete the policy that limits it"}
 }
 
-// check looks at the counter of a message that was handed out.
+// check judges the counter of a message that was handed out.
 func (s safety) check(q *Queue, headers amqp091.Table) error {
 	var count int64
 	switch n := headers[header.DeliveryCount].(type) {

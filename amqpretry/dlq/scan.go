@@ -44,9 +44,9 @@ type scan struct {
 	// eager acknowledges at once also what the first block has given.
 	eager bool
 
-	blocks []*block
-	looker *amqp091.Channel
-	asker  asker // of looker
+	blocks       []*block
+	depthChannel *amqp091.Channel
+	asker        asker // of depthChannel
 	// returned tells that the last message had been given back before, so that others of those may follow.
 	returned, released bool
 }
@@ -66,11 +66,11 @@ type found struct {
 	read *DeadLetter
 }
 
-// letter reads the message when somebody asks, which takes longer than to send it on.
-func (f *found) letter() *DeadLetter {
+// deadLetter reads the message when somebody asks, which takes longer than to send it on.
+func (f *found) deadLetter() *DeadLetter {
 	if f.read == nil {
-		letter := newDeadLetter(&f.delivery, f.unreadable, f.queue.mainQueue, f.queue.client.config.UUIDHeader, f.position)
-		f.read = &letter
+		deadLetter := newDeadLetter(&f.delivery, f.unreadable, f.queue.mainQueue, f.queue.client.config.UUIDHeader, f.position)
+		f.read = &deadLetter
 	}
 
 	return f.read
@@ -94,8 +94,8 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 		return nil, err
 	}
 	unlock := func() {}
-	if !locked { // two who look at the same time see a part each, and turn the order of a quorum queue
-		if unlock, err = q.lockLook(ctx); err != nil {
+	if !locked { // two browses at a time would see a part each, and turn the order of a quorum queue
+		if unlock, err = q.lockBrowse(ctx); err != nil {
 			return nil, err
 		}
 		defer func() {
@@ -117,12 +117,15 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 			return nil, err
 		}
 	}
-	looker, err := link.Channel()
+	depthChannel, err := link.Channel()
 	if err != nil {
 		return nil, err
 	}
 
-	return &scan{queue: q, hidden: hidden, links: &links{client: q.client, all: []*connection.Link{link}}, safety: safety, unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, looker: looker, asker: asker}, nil
+	return &scan{
+		queue: q, hidden: hidden, links: &links{client: q.client, all: []*connection.Link{link}}, safety: safety,
+		unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, depthChannel: depthChannel, asker: asker,
+	}, nil
 }
 
 // consumerTimeout is how long RabbitMQ lets a message be unanswered, by default 30 minutes, with room for more than
@@ -387,7 +390,7 @@ func (s *scan) ready() (int, error) {
 func (s *scan) counts() (amqp091.Queue, error) {
 	var counts amqp091.Queue
 	err := s.asker.ask(func() error {
-		q, err := s.looker.QueueDeclarePassive(s.queue.name, true, false, false, false, nil)
+		q, err := s.depthChannel.QueueDeclarePassive(s.queue.name, true, false, false, false, nil)
 		counts = q
 		return err
 	})

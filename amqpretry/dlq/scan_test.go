@@ -41,7 +41,7 @@ func filled(t *testing.T, n int, wrap func(net.Conn) net.Conn) *Queue {
 	return client.Queue(main)
 }
 
-// What is held of a channel that is gone comes again, behind the rest: nobody may take the look for a whole one.
+// What is held of a channel that is gone comes again, behind the rest: nobody may take the browse for a whole one.
 func TestScanNoticesAChannelThatIsGone(t *testing.T) {
 	t.Parallel()
 	const n = 200

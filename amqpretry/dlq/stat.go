@@ -10,7 +10,7 @@ import (
 
 // Stat counts dead letters.
 type Stat struct {
-	// Ready is how many messages the queue had to give when the look began; Seen how many of them were looked at. What
+	// Ready is how many messages the queue had to give when the browse began; Seen how many of them were looked at. What
 	// other consumers hold is in neither.
 	Ready int `json:"ready"`
 	Seen  int `json:"seen"`

@@ -15,7 +15,7 @@ import (
 
 func TestStat(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	letter := func(reason retry.Reason, topic, handler, errorType string, last time.Time, replays int, body, unreadable string) *DeadLetter {
+	deadLetter := func(reason retry.Reason, topic, handler, errorType string, last time.Time, replays int, body, unreadable string) *DeadLetter {
 		return &DeadLetter{
 			DeadLetter: retry.DeadLetter{
 				Reason: reason, Topic: topic, Handler: handler, ErrorType: errorType, LastFailure: last, Replays: replays,
@@ -26,10 +26,10 @@ func TestStat(t *testing.T) {
 
 	s := Stat{Ready: 9, Seen: 8}
 	for _, l := range []*DeadLetter{
-		letter("exhausted", "orders", "ship", "*a.Error", at, 0, "12345", ""),
-		letter("permanent", "orders", "bill", "*a.Error", at.Add(time.Hour), 2, "1", ""),
-		letter("exhausted", "", "ship", "*b.Error", at.Add(-time.Hour), 1, "", ""),
-		letter("", "", "", "", time.Time{}, 0, "", "x"),
+		deadLetter("exhausted", "orders", "ship", "*a.Error", at, 0, "12345", ""),
+		deadLetter("permanent", "orders", "bill", "*a.Error", at.Add(time.Hour), 2, "1", ""),
+		deadLetter("exhausted", "", "ship", "*b.Error", at.Add(-time.Hour), 1, "", ""),
+		deadLetter("", "", "", "", time.Time{}, 0, "", "x"),
 	} {
 		s.add(l)
 	}

@@ -190,9 +190,9 @@ func TestStatAndGet(t *testing.T) {
 	assert.Equal(t, deadletter.Died, stat.Oldest)
 	assert.Equal(t, 1, stat.Untimed)
 
-	letter, err := f.queue.Get(t.Context(), "uuid-42")
+	deadLetter, err := f.queue.Get(t.Context(), "uuid-42")
 	require.NoError(t, err)
-	assert.Equal(t, `{"n":42}`, string(letter.Message.Body))
+	assert.Equal(t, `{"n":42}`, string(deadLetter.Message.Body))
 	missing := (*dlq.NotFoundError)(nil)
 	_, err = f.queue.Get(t.Context(), "nobody")
 	require.ErrorAs(t, err, &missing)
@@ -203,12 +203,12 @@ func TestStatAndGet(t *testing.T) {
 	require.ErrorAs(t, err, &none)
 }
 
-// A quorum queue that is not declared as ours counts looks, and would drop messages.
-func TestLookingAtForeignQueues(t *testing.T) {
+// A quorum queue that is not declared as ours counts browses, and would drop messages.
+func TestBrowsingForeignQueues(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		arguments amqp091.Table
-		refused   int // after so many looks at the latest; 0: never
+		refused   int // after so many browses at the latest; 0: never
 	}{
 		"limit 20":         {amqp091.Table{"x-delivery-limit": int64(20)}, 12},
 		"limit 2":          {amqp091.Table{"x-delivery-limit": int64(2)}, 1},
@@ -221,18 +221,18 @@ func TestLookingAtForeignQueues(t *testing.T) {
 			f := onBroker(t, test.arguments)
 			f.fill(20)
 			refused := 0
-			for look := 1; look <= 40 && refused == 0; look++ {
+			for browse := 1; browse <= 40 && refused == 0; browse++ {
 				if _, err := f.queue.Stat(t.Context(), dlq.Filter{}); err != nil {
 					unsafe := (*dlq.UnsafeError)(nil)
 					require.ErrorAs(t, err, &unsafe)
-					assert.Equal(t, !f.countsNoLooks(), strings.Contains(unsafe.Found, "each look counts"), unsafe.Found)
-					refused = look
+					assert.Equal(t, !f.countsNoBrowses(), strings.Contains(unsafe.Found, "each browse counts"), unsafe.Found)
+					refused = browse
 				}
 				f.Has(f.queue.Name(), 20)
 			}
 			if test.refused == 0 {
 				assert.Zero(t, refused)
-			} else if refused > 0 { // from 4.3 on, looks do not count
+			} else if refused > 0 { // from 4.3 on, browses do not count
 				assert.LessOrEqual(t, refused, test.refused)
 			}
 			for range 5 {

@@ -22,7 +22,7 @@ type Names struct {
 	// DeadLetterQueue names the queue in which messages end. Default: orders.dlq.
 	DeadLetterQueue func(queue string) string
 	// Shared begins the names of what all main queues of the scope "shared" have in common: the retry exchange, which
-	// has just this name, the retry queues, such as retry.30s, and the exchange for the way back, retry.return.
+	// has just this name, the retry queues, such as retry.30s, and the return exchange, retry.return.
 	// Services that give it different values share nothing. Default: retry.
 	Shared string
 }

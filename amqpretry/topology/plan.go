@@ -34,7 +34,7 @@ type Plan struct {
 // Exchange is a durable exchange that is never deleted by itself.
 type Exchange struct {
 	Name string
-	// Type is headers for the retry exchange, and direct for the one of the way back in the scope "shared".
+	// Type is headers for the retry exchange, and direct for the return exchange in the scope "shared".
 	Type string
 	// Shared with other main queues.
 	Shared bool
@@ -108,7 +108,7 @@ func (p Plan) endsByDefaultExchange() bool {
 }
 
 // ReturnPath is the part of the plan that leads messages back to the main queue, as far as it could be lost without a
-// trace: in the scope "shared" the exchange for the way back with the main queue's binding, else nothing.
+// trace: in the scope "shared" the return exchange with the main queue's binding, else nothing.
 func (p Plan) ReturnPath() Plan {
 	back := Plan{Queue: p.Queue}
 	for _, b := range p.Bindings {
@@ -162,7 +162,7 @@ func (b *builder) build() {
 	case b.policy.Mode == config.ModeRetry:
 		b.exchange(Exchange{Name: b.ofType(b.names.Shared), Type: amqp.ExchangeHeaders, Shared: true}, "shared retry exchange", "Names.Shared")
 		back := Exchange{Name: b.names.returnExchange(), Type: amqp.ExchangeDirect, Shared: true}
-		b.check("exchange for the way back", back.Name, "Names.Shared")
+		b.check("return exchange", back.Name, "Names.Shared")
 		b.plan.Exchanges = append(b.plan.Exchanges, back)
 		b.retryQueues()
 		b.plan.Bindings = append(b.plan.Bindings, Binding{Exchange: back.Name, Queue: b.plan.Queue, Key: b.plan.Queue})

@@ -33,7 +33,7 @@ func fullState() wire.State {
 		Unknown: map[string]string{header.Prefix + "future": long[:wire.MaxUnknownBytes-30]},
 	}
 	for n := range 10 {
-		s.History = wire.Append(s.History, retry.FailedAttempt{Number: n, At: now, Error: long, Type: long})
+		s.History = wire.Append(s.History, retry.FailedCall{Number: n, At: now, Error: long, Type: long})
 	}
 
 	return s

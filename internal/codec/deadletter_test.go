@@ -21,7 +21,7 @@ func TestDeadLetter(t *testing.T) {
 		Count: header.CountDead, Attempts: 4, Replays: 1, Queue: "orders", Topic: "topic", Handler: "ship", Host: "host", UUID: "uuid",
 		FirstFailure: at, LastFailure: at.Add(time.Minute), Since: at.Add(-time.Hour), Deadline: at.Add(time.Hour),
 		Reason: retry.ReasonExhausted, Error: "boom", ErrorType: "*errors.errorString",
-		History: []retry.FailedAttempt{{Number: 1, At: at, Error: "boom"}},
+		History: []retry.FailedCall{{Number: 1, At: at, Error: "boom"}},
 		Arrival: wire.NewArrival("shop", "orders.eu", "5000", "ann", ""),
 	}
 	ours := amqp091.Table{header.Removed: "huge"}
@@ -30,8 +30,8 @@ func TestDeadLetter(t *testing.T) {
 	}
 	full := retry.DeadLetter{
 		Reason: retry.ReasonExhausted, Error: "boom", ErrorType: "*errors.errorString",
-		Queue: "orders", Topic: "topic", Handler: "ship", Host: "host", Attempts: 4, Replays: 1,
-		FirstFailure: at, LastFailure: at.Add(time.Minute), History: []retry.FailedAttempt{{Number: 1, At: at, Error: "boom"}},
+		Queue: "orders", Topic: "topic", Handler: "ship", Host: "host", Calls: 4, Replays: 1,
+		FirstFailure: at, LastFailure: at.Add(time.Minute), History: []retry.FailedCall{{Number: 1, At: at, Error: "boom"}},
 		Since: at.Add(-time.Hour), Deadline: at.Add(time.Hour),
 		Exchange: "shop", RoutingKey: "orders.eu", Expiration: "5000", UserID: "ann", Removed: "huge",
 	}

@@ -128,7 +128,7 @@ func FuzzDeadLetter(f *testing.F) {
 		for _, a := range l.History {
 			require.True(t, utf8.ValidString(a.Error+a.Type+string(a.Reason)))
 		}
-		require.GreaterOrEqual(t, l.Attempts, 0)
+		require.GreaterOrEqual(t, l.Calls, 0)
 		require.GreaterOrEqual(t, l.Replays, 0)
 	})
 }

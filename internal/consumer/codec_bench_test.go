@@ -139,7 +139,7 @@ func copied(d *amqp091.Delivery) amqp091.Publishing {
 	at := time.Now()
 	p, _ := codec.CopyOf(&codec.CopyRequest{Delivery: d, State: wire.State{
 		Count: 1, Delay: "1s", Attempts: 1, Queue: "orders", Topic: "orders", Handler: "charge", Host: "host", FirstFailure: at, LastFailure: at, Since: at,
-		Error: "payment refused", ErrorType: "*errors.errorString", History: wire.Append(nil, retry.FailedAttempt{Number: 1, At: at, Error: "payment refused", Type: "*errors.errorString"}),
+		Error: "payment refused", ErrorType: "*errors.errorString", History: wire.Append(nil, retry.FailedCall{Number: 1, At: at, Error: "payment refused", Type: "*errors.errorString"}),
 	}}, 128<<10)
 
 	return p

@@ -49,7 +49,7 @@ func fail(s wire.State, v retry.Verdict, f failed) wire.State {
 	if f.class != retry.ClassExpired || s.Error == "" { // else what failed before says more
 		s.Error, s.ErrorType = f.text, f.errorType
 	}
-	s.History = wire.Append(s.History, retry.FailedAttempt{
+	s.History = wire.Append(s.History, retry.FailedCall{
 		Number: s.Attempts, At: f.at, Error: f.text, Type: f.errorType, Reason: historyReason(f.class, v),
 	})
 

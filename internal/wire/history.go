@@ -26,14 +26,14 @@ type attemptJSON struct {
 }
 
 // Append returns history with a further attempt, bounded to the first and the last nine.
-func Append(history []retry.FailedAttempt, a retry.FailedAttempt) []retry.FailedAttempt {
+func Append(history []retry.FailedCall, a retry.FailedCall) []retry.FailedCall {
 	a.Error = Text(a.Error, historyErrorBytes)
 	a.Type = Text(a.Type, MaxErrorTypeBytes)
 
 	return trim(append(slices.Clone(history), a), historyLast)
 }
 
-func trim(history []retry.FailedAttempt, last int) []retry.FailedAttempt {
+func trim(history []retry.FailedCall, last int) []retry.FailedCall {
 	if len(history) <= historyFirst+last {
 		return history
 	}
@@ -43,7 +43,7 @@ func trim(history []retry.FailedAttempt, last int) []retry.FailedAttempt {
 
 // encodeHistory drops attempts behind the first until the text fits its bound: escaping can multiply an error text by
 // six.
-func encodeHistory(history []retry.FailedAttempt) string {
+func encodeHistory(history []retry.FailedCall) string {
 	for last := historyLast; len(history) > 0; last-- {
 		history = trim(history, max(last, 0))
 
@@ -67,7 +67,7 @@ func HasCrashed(headers map[string]any) bool {
 	return strings.Contains(text, `"reason":"`+string(retry.ReasonCrashed)+`"`) // in an error text the quotes are escaped
 }
 
-func marshalHistory(history []retry.FailedAttempt) string {
+func marshalHistory(history []retry.FailedCall) string {
 	out := make([]attemptJSON, len(history))
 	for i, a := range history {
 		out[i] = attemptJSON{a.Number, formatTime(a.At), a.Error, a.Type, a.Reason}
@@ -82,7 +82,7 @@ func marshalHistory(history []retry.FailedAttempt) string {
 }
 
 // decodeHistory reads what encodeHistory wrote; anything else is no history, never an error.
-func decodeHistory(text string) []retry.FailedAttempt {
+func decodeHistory(text string) []retry.FailedCall {
 	if text == "" || len(text) > MaxHistoryBytes {
 		return nil
 	}
@@ -92,9 +92,9 @@ func decodeHistory(text string) []retry.FailedAttempt {
 		return nil
 	}
 
-	var history []retry.FailedAttempt
+	var history []retry.FailedCall
 	for _, a := range in {
-		history = Append(history, retry.FailedAttempt{Number: a.Number, At: parseTime(a.At), Error: a.Error, Type: a.Type, Reason: a.Reason})
+		history = Append(history, retry.FailedCall{Number: a.Number, At: parseTime(a.At), Error: a.Error, Type: a.Type, Reason: a.Reason})
 	}
 
 	return history

@@ -193,7 +193,7 @@ func TestReadReplay(t *testing.T) {
 		Count: 0, Attempts: 7, Replays: 2, Queue: queue, UUID: "u", Error: "boom",
 		Arrival:      wire.NewArrival("", "orders.eu", "", "", ""),
 		FirstFailure: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC),
-		History:      []retry.FailedAttempt{{Number: 6, At: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC), Error: "boom", Reason: retry.ReasonExhausted}},
+		History:      []retry.FailedCall{{Number: 6, At: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC), Error: "boom", Reason: retry.ReasonExhausted}},
 	}, state, "history and first failure are kept; delay, reason and deadline are not, but the history has the reason")
 }
 
@@ -241,7 +241,7 @@ func TestReadForgedHistory(t *testing.T) {
 	}
 
 	state, _ := wire.Read(with(own("1"), header.History, `[{"n":1,"at":"yesterday","what":{}},{}]`), reading(queue+".retry.30s"))
-	assert.Equal(t, []retry.FailedAttempt{{Number: 1}, {}}, state.History, "what is known is kept")
+	assert.Equal(t, []retry.FailedCall{{Number: 1}, {}}, state.History, "what is known is kept")
 }
 
 func TestStrip(t *testing.T) {

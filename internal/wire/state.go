@@ -39,7 +39,7 @@ type State struct {
 	Error      string
 	ErrorType  string
 	Subscriber string // for Watermill's poison key only, not read back
-	History    []retry.FailedAttempt
+	History    []retry.FailedCall
 
 	// Replay names the run that has replayed it last; Edits are what was changed before replays. Both are for tools to
 	// read and carried along here.
@@ -159,7 +159,7 @@ func (s State) buried() State {
 	}
 	last := len(s.History) - 1
 	if last < 0 { // no handler has seen it
-		s.History = []retry.FailedAttempt{{Number: s.Attempts, At: s.LastFailure, Error: Text(s.Error, historyErrorBytes), Type: s.ErrorType, Reason: s.Reason}}
+		s.History = []retry.FailedCall{{Number: s.Attempts, At: s.LastFailure, Error: Text(s.Error, historyErrorBytes), Type: s.ErrorType, Reason: s.Reason}}
 		return s
 	}
 	s.History = slices.Clone(s.History)

@@ -99,7 +99,7 @@ func anyState(text *rapid.Generator[string], historyBytes int) *rapid.Generator[
 			)
 		}
 		for i := range rapid.IntRange(0, 14).Draw(t, "failures") {
-			s.History = wire.Append(s.History, retry.FailedAttempt{
+			s.History = wire.Append(s.History, retry.FailedCall{
 				Number: i + 1, At: anyTime().Draw(t, "at"), Reason: anyReason().Draw(t, "why"),
 				Error: cut(text.Draw(t, "what"), historyBytes), Type: cut(text.Draw(t, "type"), historyBytes),
 			})
@@ -223,7 +223,7 @@ func TestLargestHeaders(t *testing.T) {
 			Deadline: now, Reason: retry.ReasonPostponedTooLong, Error: long, ErrorType: long, Subscriber: long,
 		}
 		for range 20 {
-			s.History = wire.Append(s.History, retry.FailedAttempt{Number: 1, At: now, Error: long, Type: long, Reason: s.Reason})
+			s.History = wire.Append(s.History, retry.FailedCall{Number: 1, At: now, Error: long, Type: long, Reason: s.Reason})
 		}
 
 		headers := s.Headers(id)
@@ -236,9 +236,9 @@ func TestHistoryKeepsTheFirstAndTheLastNine(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		failures := rapid.IntRange(0, 40).Draw(t, "failures")
 
-		var history []retry.FailedAttempt
+		var history []retry.FailedCall
 		for n := range failures {
-			history = wire.Append(history, retry.FailedAttempt{Number: n + 1})
+			history = wire.Append(history, retry.FailedCall{Number: n + 1})
 		}
 
 		var want []int
@@ -256,16 +256,16 @@ func TestHistoryKeepsTheFirstAndTheLastNine(t *testing.T) {
 }
 
 func TestAppendLeavesItsArgumentAlone(t *testing.T) {
-	history := make([]retry.FailedAttempt, 1, 8)
-	a := wire.Append(history, retry.FailedAttempt{Number: 1})
-	b := wire.Append(history, retry.FailedAttempt{Number: 2})
+	history := make([]retry.FailedCall, 1, 8)
+	a := wire.Append(history, retry.FailedCall{Number: 1})
+	b := wire.Append(history, retry.FailedCall{Number: 2})
 
 	assert.Equal(t, []int{0, 1}, numbers(a))
 	assert.Equal(t, []int{0, 2}, numbers(b))
 }
 
 func TestAppendBoundsTexts(t *testing.T) {
-	history := wire.Append(nil, retry.FailedAttempt{Error: strings.Repeat("x", 300), Type: strings.Repeat("y", 300)})
+	history := wire.Append(nil, retry.FailedCall{Error: strings.Repeat("x", 300), Type: strings.Repeat("y", 300)})
 	assert.Equal(t, strings.Repeat("x", 253)+"…", history[0].Error)
 	assert.Equal(t, strings.Repeat("y", 253)+"…", history[0].Type)
 }
@@ -274,7 +274,7 @@ func TestAppendBoundsTexts(t *testing.T) {
 func TestHistoryThatDoesNotFit(t *testing.T) {
 	s := wire.State{Queue: queue}
 	for n := range 10 {
-		s.History = append(s.History, retry.FailedAttempt{Number: n + 1, Error: strings.Repeat("<", 256)})
+		s.History = append(s.History, retry.FailedCall{Number: n + 1, Error: strings.Repeat("<", 256)})
 	}
 
 	text := s.Headers(id)[header.History]
@@ -286,14 +286,14 @@ func TestHistoryThatDoesNotFit(t *testing.T) {
 	assert.Equal(t, []int{1, 9, 10}, []int{entries[0].N, entries[1].N, entries[2].N})
 
 	const around = len(`[{"n":1,"at":"","error":""}]`)
-	s.History = []retry.FailedAttempt{{Number: 1, Error: strings.Repeat("x", 6<<10-around)}}
+	s.History = []retry.FailedCall{{Number: 1, Error: strings.Repeat("x", 6<<10-around)}}
 	assert.Len(t, s.Headers(id)[header.History], 6<<10, "this just fits")
 
 	s.History[0].Error += "x"
 	assert.NotContains(t, s.Headers(id), header.History, "not even the first fits")
 }
 
-func numbers(history []retry.FailedAttempt) []int {
+func numbers(history []retry.FailedCall) []int {
 	var out []int
 	for _, a := range history {
 		out = append(out, a.Number)
@@ -322,13 +322,13 @@ func TestShrinkOrder(t *testing.T) {
 		Count: 2, Delay: "30s", Attempts: 2, Replays: 1, Queue: queue, Topic: "t", Handler: "h", Host: "o", UUID: "u", Subscriber: "s",
 		Arrival: wire.NewArrival("e", "r", "x", "i", "c"), Error: strings.Repeat("x", 1000), ErrorType: "E",
 		FirstFailure: time.UnixMilli(1), LastFailure: time.UnixMilli(2), Deadline: time.UnixMilli(3),
-		History: []retry.FailedAttempt{{Number: 1}, {Number: 2}, {Number: 3}, {Number: 4}},
+		History: []retry.FailedCall{{Number: 1}, {Number: 2}, {Number: 3}, {Number: 4}},
 	}
 
 	want := full
 	assert.Equal(t, want, full.Shrink(0))
 
-	want.History = []retry.FailedAttempt{{Number: 1}, {Number: 4}}
+	want.History = []retry.FailedCall{{Number: 1}, {Number: 4}}
 	assert.Equal(t, want, full.Shrink(1))
 
 	want.History = nil

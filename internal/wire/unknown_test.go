@@ -34,7 +34,7 @@ func TestAllKeysAreKnown(t *testing.T) {
 		Count: 1, Delay: "1s", Attempts: 1, Replays: 1, Queue: "q", Topic: "t", Handler: "h", Host: "h", Arrival: NewArrival("e", "k", "1", "u", "cc"), UUID: "u",
 		FirstFailure: parseTime("2026-01-01T00:00:00Z"), LastFailure: parseTime("2026-01-01T00:00:00Z"), Since: parseTime("2026-01-01T00:00:00Z"),
 		Deadline: parseTime("2026-01-01T00:00:00Z"), NotBefore: parseTime("2026-01-01T00:00:00Z"), Reason: retry.ReasonExpired, Error: "e", ErrorType: "t",
-		History: []retry.FailedAttempt{{Number: 1}}, Replay: "r", Canary: "1 r q.dlq.lock", Edits: "[]", Handled: "h",
+		History: []retry.FailedCall{{Number: 1}}, Replay: "r", Canary: "1 r q.dlq.lock", Edits: "[]", Handled: "h",
 	}
 	s.Arrival.Opt = "{}"
 	full := s.Headers("id")

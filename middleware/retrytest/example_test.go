@@ -108,7 +108,7 @@ func ExampleResult_Replay() {
 	service.ConsumerHandler = warehouse(func(string) error { return nil }).handle // repaired
 	replayed := died.Replay(service)
 
-	fmt.Println(died.End, died.DeadLetter.Attempts)
+	fmt.Println(died.End, died.DeadLetter.Calls)
 	fmt.Println(replayed.End, replayed.Steps[0].Attempt.Replays)
 	// Output:
 	// dead-lettered 3

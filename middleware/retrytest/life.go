@@ -19,8 +19,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// letter is a message as it lies in a queue.
-type letter struct {
+// queued is a message as it lies in a queue.
+type queued struct {
 	headers    map[string]any
 	payload    []byte
 	expiration string
@@ -30,9 +30,9 @@ type letter struct {
 }
 
 // texts are its headers: a life begins with texts, and ours are.
-func (l letter) texts() map[string]string {
-	texts := make(map[string]string, len(l.headers))
-	for key, value := range l.headers {
+func (q queued) texts() map[string]string {
+	texts := make(map[string]string, len(q.headers))
+	for key, value := range q.headers {
 		texts[key] = asText(value)
 	}
 
@@ -48,7 +48,7 @@ func asText(value any) string {
 const uuidKey = "_watermill_message_uuid"
 
 // publish makes of a message what a publisher of watermill-amqp makes of it, with the retrier's config.
-func publish(s Service, msg *message.Message) letter {
+func publish(s Service, msg *message.Message) queued {
 	headers := map[string]any{}
 	for key, value := range msg.Metadata {
 		headers[key] = value
@@ -61,7 +61,7 @@ func publish(s Service, msg *message.Message) letter {
 			published[key] = value
 		}
 	}
-	at := letter{headers: published, payload: slices.Clone(msg.Payload), timestamp: s.Timestamp.Truncate(time.Second)}
+	at := queued{headers: published, payload: slices.Clone(msg.Payload), timestamp: s.Timestamp.Truncate(time.Second)}
 	if s.Expiration > 0 {
 		at.expiration = strconv.FormatInt(max(1, s.Expiration.Milliseconds()), 10)
 	}
@@ -88,7 +88,7 @@ type life struct {
 }
 
 // play plays a life. The service is valid and complete.
-func play(s Service, at letter) Result {
+func play(s Service, at queued) Result {
 	l := &life{service: s, policy: s.policy(), clock: s.Clock, out: make(chan *message.Message)}
 	l.engine = &engine.Engine{
 		Logger: s.Logger, Host: s.Host,
@@ -129,7 +129,7 @@ func (l *life) unreached() error {
 }
 
 // run delivers the message to a router until it has ended.
-func (l *life) run(at letter) (err error) {
+func (l *life) run(at queued) (err error) {
 	stop, err := l.start()
 	if err != nil {
 		return err
@@ -149,7 +149,7 @@ func (l *life) run(at letter) (err error) {
 
 // deliver is the way of one delivery: read, decode, hand out, wait for the answer, settle. It gives what is in the
 // queue next.
-func (l *life) deliver(at letter) (next letter, err error) {
+func (l *life) deliver(at queued) (next queued, err error) {
 	d := l.newDelivery(l.arrive(at))
 	defer d.cancel()
 
@@ -158,7 +158,7 @@ func (l *life) deliver(at letter) (next letter, err error) {
 	l.mu.Unlock()
 
 	off := l.policy.Mode == config.ModeOff
-	fail := func(class retry.Class, err error) letter {
+	fail := func(class retry.Class, err error) queued {
 		return l.carryOut(at, d, l.engine.Judge(d, retry.Failure{Class: class, Err: err, Topic: l.service.Topic, Message: raw(at, d.arrival.State)}))
 	}
 	if d.arrival.Crash != nil {
@@ -179,7 +179,7 @@ func (l *life) deliver(at letter) (next letter, err error) {
 }
 
 // arrive reads what the message carries.
-func (l *life) arrive(at letter) engine.Arrival {
+func (l *life) arrive(at queued) engine.Arrival {
 	return engine.Arrive(l.service.Queue, &l.policy, &engine.Arriving{
 		Headers: at.headers, Expiration: at.expiration, Timestamp: at.timestamp, Waited: at.waited,
 		IsRetryQueue: func(name, delay string) bool { return name == l.retryQueue(delay) },
@@ -190,7 +190,7 @@ func (l *life) arrive(at letter) engine.Arrival {
 func (l *life) retryQueue(delay string) string { return l.service.Queue + ".retry." + delay }
 
 // raw is a message of which nothing was decoded.
-func raw(at letter, state wire.State) *message.Message {
+func raw(at queued, state wire.State) *message.Message {
 	msg := message.NewMessage(state.UUID, slices.Clone(at.payload))
 	for key, value := range wire.Strip(at.headers, false) {
 		msg.Metadata[key] = asText(value)
@@ -203,7 +203,7 @@ func raw(at letter, state wire.State) *message.Message {
 }
 
 // unmarshal makes the message that is handed out. With an error it is what can be made of it all the same.
-func (l *life) unmarshal(at letter, arrival engine.Arrival) (msg *message.Message, err error) {
+func (l *life) unmarshal(at queued, arrival engine.Arrival) (msg *message.Message, err error) {
 	msg = raw(at, arrival.State)
 	undecoded := msg.Copy()
 
@@ -235,7 +235,7 @@ var ErrUnanswered = errors.New("the handler has ended its goroutine, and under p
 	"the message stays unacknowledged until the connection is closed")
 
 // settle carries out what the middleware has left, or what the router's answer says by itself.
-func (l *life) settle(at letter, d *delivery, acked, ok bool) (letter, error) {
+func (l *life) settle(at queued, d *delivery, acked, ok bool) (queued, error) {
 	answer, fault := d.Answer(), d.lastFault()
 
 	switch {
@@ -270,7 +270,7 @@ func (l *life) settle(at letter, d *delivery, acked, ok bool) (letter, error) {
 }
 
 // carryOut does what the verdict says, and gives the message as it is in its queue after its wait.
-func (l *life) carryOut(at letter, d *delivery, s engine.Settlement) letter {
+func (l *life) carryOut(at queued, d *delivery, s engine.Settlement) queued {
 	switch s.Verdict.Action {
 	case retry.ActionRequeue:
 		l.engine.Ended(retry.EventRequeued, d, d.msg)
@@ -305,7 +305,7 @@ func (l *life) carryOut(at letter, d *delivery, s engine.Settlement) letter {
 }
 
 // copyOf is what is published in place of a delivery.
-func copyOf(at letter, queue string, replay bool, state wire.State) letter {
+func copyOf(at queued, queue string, replay bool, state wire.State) queued {
 	if !state.Arrival.Known() {
 		state.Arrival = wire.NewArrival("", queue, at.expiration, "", "")
 	}
@@ -319,11 +319,11 @@ func copyOf(at letter, queue string, replay bool, state wire.State) letter {
 		headers[key] = value
 	}
 
-	return letter{headers: headers, payload: at.payload, timestamp: at.timestamp}
+	return queued{headers: headers, payload: at.payload, timestamp: at.timestamp}
 }
 
 // carries notes the headers of a copy.
-func (l *life) carries(copied letter) {
+func (l *life) carries(copied queued) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -346,7 +346,7 @@ func (l *life) end(e End) {
 	l.result.End = e
 }
 
-func (l *life) buried(at letter) {
+func (l *life) buried(at queued) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 

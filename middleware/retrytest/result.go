@@ -55,10 +55,10 @@ type DeadLetter struct {
 	// Headers are all that it carries.
 	Headers map[string]string
 
-	letter letter
+	queued queued
 }
 
-func newDeadLetter(at letter, queue string) *DeadLetter {
+func newDeadLetter(at queued, queue string) *DeadLetter {
 	state, _ := wire.ReadDead(at.headers, queue)
 	msg := raw(at, state)
 	if uuid := msg.Metadata[uuidKey]; uuid != "" {
@@ -68,7 +68,7 @@ func newDeadLetter(at letter, queue string) *DeadLetter {
 	l := engine.DeadLetterOf(state)
 	msg.SetContext(engine.WithDeadLetter(context.Background(), l))
 
-	return &DeadLetter{DeadLetter: l, Message: msg, Headers: at.texts(), letter: at}
+	return &DeadLetter{DeadLetter: l, Message: msg, Headers: at.texts(), queued: at}
 }
 
 // EndlessError means that a life has not ended within [Service.MaxDeliveries].

@@ -73,26 +73,26 @@ func TestLifeToTheDeadLetterQueue(t *testing.T) {
 	}
 	assert.Equal(t, r.DeadLetter.Headers, r.Steps[2].Headers)
 
-	letter := r.DeadLetter
-	assert.Equal(t, "still: "+errDown.Error(), letter.Error)
-	assert.Equal(t, "*errors.errorString", letter.ErrorType)
-	assert.Equal(t, 3, letter.Attempts)
-	assert.Equal(t, 0, letter.Replays)
-	assert.Equal(t, start, letter.FirstFailure)
-	assert.Equal(t, start.Add(6*time.Second), letter.LastFailure)
-	require.Len(t, letter.History, 3)
-	assert.Equal(t, retry.FailedAttempt{
+	deadLetter := r.DeadLetter
+	assert.Equal(t, "still: "+errDown.Error(), deadLetter.Error)
+	assert.Equal(t, "*errors.errorString", deadLetter.ErrorType)
+	assert.Equal(t, 3, deadLetter.Calls)
+	assert.Equal(t, 0, deadLetter.Replays)
+	assert.Equal(t, start, deadLetter.FirstFailure)
+	assert.Equal(t, start.Add(6*time.Second), deadLetter.LastFailure)
+	require.Len(t, deadLetter.History, 3)
+	assert.Equal(t, retry.FailedCall{
 		Number: 2, At: start.Add(time.Second), Error: errDown.Error(), Type: "*errors.errorString",
-	}, letter.History[1])
+	}, deadLetter.History[1])
 
-	assert.Equal(t, "order-1", letter.Message.UUID)
-	assert.Equal(t, message.Payload("{}"), letter.Message.Payload)
+	assert.Equal(t, "order-1", deadLetter.Message.UUID)
+	assert.Equal(t, message.Payload("{}"), deadLetter.Message.Payload)
 	for key, value := range map[string]string{
 		"amqpretry-v": "1", "amqpretry-count": "-1", "amqpretry-reason": "exhausted", "amqpretry-attempts": "3", "amqpretry-queue": "orders",
 		"amqpretry-topic": "orders", "amqpretry-handler": "ship", "amqpretry-host": "host-1", "amqpretry-first-failure": "2026-03-01T12:00:00.000Z",
 		"handler_poisoned": "ship", "topic_poisoned": "orders", "subscriber_poisoned": "amqpretry.Subscriber",
 	} {
-		assert.Equal(t, value, letter.Headers[key], key)
+		assert.Equal(t, value, deadLetter.Headers[key], key)
 	}
 }
 
@@ -335,7 +335,7 @@ func TestShutdown(t *testing.T) {
 	assert.Equal(t, []error{context.Canceled, nil, context.Canceled, nil, nil}, cause)
 	r.AssertDeadLettered(t, retry.ReasonExhausted)
 	r.AssertCalls(t, 5)
-	assert.Equal(t, 3, r.DeadLetter.Attempts, "two were not counted")
+	assert.Equal(t, 3, r.DeadLetter.Calls, "two were not counted")
 	assert.Equal(t, retry.ActionRequeue, r.Steps[0].Verdict.Action)
 	require.ErrorIs(t, r.Steps[0].Err, errDown)
 	assert.Contains(t, r.String(), "taken away by a shutdown: the warehouse does not answer")
@@ -400,7 +400,7 @@ func TestReplay(t *testing.T) {
 	second := first.Replay(s)
 	second.AssertDeadLettered(t, retry.ReasonExhausted)
 	assert.Equal(t, first.Ended, second.Began)
-	assert.Equal(t, 6, second.DeadLetter.Attempts)
+	assert.Equal(t, 6, second.DeadLetter.Calls)
 	assert.Equal(t, 1, second.DeadLetter.Replays)
 	assert.Equal(t, 1, second.Steps[0].Attempt.Replays)
 	assert.Len(t, second.DeadLetter.History, 6)
@@ -613,10 +613,10 @@ func TestTheDeadLetterIsWhatItsHandlerGets(t *testing.T) {
 	require.NotNil(t, r.DeadLetter)
 
 	msg := r.DeadLetter.Message
-	letter, ok := retry.DeadLetterFromContext(msg.Context())
+	deadLetter, ok := retry.DeadLetterFromContext(msg.Context())
 	require.True(t, ok)
-	assert.Equal(t, r.DeadLetter.DeadLetter, letter)
-	assert.Equal(t, []string{"exhausted", "boom", "ship"}, []string{string(letter.Reason), letter.Error, letter.Handler})
+	assert.Equal(t, r.DeadLetter.DeadLetter, deadLetter)
+	assert.Equal(t, []string{"exhausted", "boom", "ship"}, []string{string(deadLetter.Reason), deadLetter.Error, deadLetter.Handler})
 	assert.Equal(t, message.Metadata{
 		"reason_poisoned": "boom", "topic_poisoned": "topic", "handler_poisoned": "ship", "subscriber_poisoned": "amqpretry.Subscriber",
 	}, msg.Metadata)

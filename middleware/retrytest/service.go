@@ -184,5 +184,5 @@ func (r Result) Replay(service Service) Result {
 		service.Clock = NewClock(r.Ended)
 	}
 
-	return play(service.withDefaults(), r.DeadLetter.letter)
+	return play(service.withDefaults(), r.DeadLetter.queued)
 }

@@ -69,7 +69,7 @@ func deadLetter(queue string, i int) amqp091.Publishing {
 	state.LastFailure = deadletter.Died.Add(time.Duration(i) * time.Millisecond)
 	state.Error, state.History = "card declined", nil
 	for n := range 3 {
-		failed := retry.FailedAttempt{Number: n + 1, At: deadletter.Died, Error: "timeout", Type: "*url.Error"}
+		failed := retry.FailedCall{Number: n + 1, At: deadletter.Died, Error: "timeout", Type: "*url.Error"}
 		state.History = append(state.History, failed)
 	}
 

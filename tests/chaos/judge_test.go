@@ -48,7 +48,7 @@ func dead(s *Sent, reason retry.Reason, attempts int) Letter {
 		FirstFailure: at(1), LastFailure: at(attempts),
 	}
 	for n := range attempts {
-		state.History = wire.Append(state.History, retry.FailedAttempt{Number: n + 1, At: at(n + 1), Error: "it fails"})
+		state.History = wire.Append(state.History, retry.FailedCall{Number: n + 1, At: at(n + 1), Error: "it fails"})
 	}
 	d := amqp091.Delivery{Headers: amqp091.Table{}, Body: s.Message.Body, DeliveryMode: s.Message.DeliveryMode}
 	for k, v := range s.Message.Headers {

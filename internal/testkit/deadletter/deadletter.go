@@ -29,7 +29,7 @@ func State(queue string, n int) wire.State {
 		Arrival:      wire.NewArrival("events", "order.created", "", "", ""),
 		FirstFailure: Died, LastFailure: Died.Add(time.Duration(n) * time.Second),
 		Reason: retry.ReasonExhausted, Error: fmt.Sprintf("card %d declined", n), ErrorType: "*cards.DeclinedError",
-		History: []retry.FailedAttempt{{Number: 1, At: Died, Error: "timeout", Type: "*url.Error"}},
+		History: []retry.FailedCall{{Number: 1, At: Died, Error: "timeout", Type: "*url.Error"}},
 	}
 }
 

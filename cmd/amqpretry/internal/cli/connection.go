@@ -54,7 +54,7 @@ func (s *Session) ConnectionFlags(cmd *cobra.Command) {
 	flags.StringVar(&c.management, "management-url", "", "management API, http://user:password@host:15672; better in the environment, as "+EnvManagement)
 	flags.Var(Text(&c.vhost), "vhost", "virtual host, over AMQP and over the management API (default: that of the URI)")
 	flags.BoolVar(&c.noLimitPolicy, "no-delivery-limit-policy", false, "no policy of the broker sets a delivery-limit for dead-letter queues: before RabbitMQ 4.3 "+
-		"looks at quorum queues need this, or the management API; in the environment "+EnvNoLimitPolicy+"=yes")
+		"browsing quorum queues needs this, or the management API; in the environment "+EnvNoLimitPolicy+"=yes")
 	flags.DurationVar(&c.timeout, "timeout", 30*time.Second, "how long connecting, or one request to the management API, may take, such as 10s")
 }
 

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// order tells why a look or a run still goes on that has all that it wanted.
+// order tells why a browse or a run still goes on that has all that it wanted.
 type order struct {
 	session      *Session
 	every        time.Duration

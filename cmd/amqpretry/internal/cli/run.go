@@ -159,7 +159,7 @@ func group(cmd *cobra.Command, args []string) error {
 func root(s *Session) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "amqpretry",
-		Short: "Retries and dead-letter queues on RabbitMQ: look, repair, send back",
+		Short: "Retries and dead-letter queues on RabbitMQ: browse, repair, replay",
 		Long: `amqpretry works with the retries and dead-letter queues that watermill-retry makes on RabbitMQ.
 
 A command names main queues, such as orders; their retry and dead-letter queues are found by their names.

@@ -57,14 +57,14 @@ func placeFor(t testing.TB, uri, main string) *place {
 // fill puts dead letters of a queue into the dead-letter queue, numbered from n on. They died an hour ago.
 func (p *place) fill(queue string, from, to int) {
 	p.t.Helper()
-	var letters []amqp091.Publishing
+	var deadLetters []amqp091.Publishing
 	for n := from; n < to; n++ {
 		state := deadletter.State(queue, n)
 		state.Topic, state.FirstFailure = "orders", time.Now().Add(-time.Hour)
 		state.LastFailure, state.History[0].At = state.FirstFailure, state.FirstFailure
-		letters = append(letters, deadletter.Of(state, n))
+		deadLetters = append(deadLetters, deadletter.Of(state, n))
 	}
-	p.Publish(p.main+suffix, letters...)
+	p.Publish(p.main+suffix, deadLetters...)
 }
 
 // run runs a command line with the broker's address in the environment.
@@ -102,13 +102,13 @@ func (p *place) bodies(queue string, n int) []amqp091.Delivery {
 
 func (p *place) file(name string) string { return filepath.Join(p.dir, name) }
 
-func TestLookAtABroker(t *testing.T) {
+func TestBrowseOnABroker(t *testing.T) {
 	t.Parallel()
 	p := onBroker(t, brokertest.URI(t))
 	p.fill(p.main, 0, 30)
 
 	out, errs := p.ok("list", p.main)
-	assert.Contains(t, out, "1   uuid-0   1h00m  exhausted  4         0        charge/orders  card 0 declined\n")
+	assert.Contains(t, out, "1   uuid-0   1h00m  exhausted  4      0        charge/orders  card 0 declined\n")
 	assert.Equal(t, 21, strings.Count(out, "\n"))
 	assert.Contains(t, errs, "20 of 30 messages; --limit lists more")
 	out, _ = p.ok("list", p.main, "--json-field", "n=17", "--header", "tenant=2", "--json")
@@ -260,7 +260,7 @@ func TestExportAndImportOnABroker(t *testing.T) {
 	code, _, errs := p.run(nil, "import", p.main, file, "--to", p.other)
 	assert.Equal(t, cli.ExitUsage, code)
 	assert.Contains(t, errs, "--again imports")
-	all, err := readBookmarks(file)
+	all, err := readCheckpoints(file)
 	require.NoError(t, err)
 	require.Len(t, all, 1)
 	assert.Equal(t, 300, all[0].Lines)
@@ -318,7 +318,7 @@ func TestBusyQueue(t *testing.T) {
 
 	code, _, errs := p.run(nil, "purge", p.main, "--all", "--yes", "--undo", p.file("undo"))
 	assert.Equal(t, cli.ExitFailed, code)
-	assert.Contains(t, errs, "another replay, move, purge or look is at work")
+	assert.Contains(t, errs, "another replay, move, purge or browse is at work")
 	assert.NoFileExists(t, p.file("undo"))
 	<-done
 }

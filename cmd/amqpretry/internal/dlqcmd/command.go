@@ -62,14 +62,14 @@ func open(s *cli.Session) func(context.Context, string, string) (queue, io.Close
 func (t *tool) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dlq",
-		Short: "Look into dead-letter queues, send back, delete, move, export and import what is in them",
-		Long: `Look into dead-letter queues, send back, delete, move, export and import what is in them.
+		Short: "Browse dead-letter queues; replay, purge, move, export and import what is in them",
+		Long: `Browse dead-letter queues; replay, purge, move, export and import what is in them.
 
 QUEUE is always the main queue, such as orders; its dead-letter queue is found by its name (orders.dlq), or is given with
 --dead-letter-queue.
 
-Looking (list, stat, show, export) leaves all messages where they are, in their order. While it goes on, others see the
-queue without the messages that are being looked at.
+Browsing (list, stat, show, export) leaves all messages where they are, in their order. While it goes on, others see the
+queue without the messages that it has read.
 
 What takes messages out (replay, move, purge) first counts and shows what it would do. It asks then, when it runs on a terminal,
 and else does it only with --yes. It can be interrupted at any moment: a message leaves the dead-letter queue only

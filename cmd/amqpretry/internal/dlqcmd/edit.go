@@ -93,32 +93,32 @@ func (t *tool) edit(ctx context.Context, q queue, filter dlq.Filter, e edits, c 
 		return filter, c.apply, nil
 	}
 
-	letter, err := t.only(ctx, q, filter)
+	deadLetter, err := t.only(ctx, q, filter)
 	if err != nil {
 		return filter, nil, err
 	}
 	for _, name := range c.remove {
-		if _, has := letter.Message.Headers[name]; !has {
+		if _, has := deadLetter.Message.Headers[name]; !has {
 			return filter, nil, cli.Usage("--remove-header: the message has no header %q", name)
 		}
 	}
 	if e.editor {
-		if c.body, err = t.openEditor(letter); err != nil {
+		if c.body, err = t.openEditor(deadLetter); err != nil {
 			return filter, nil, err
 		}
 		c.newBody = true
-		if bytes.Equal(c.body, letter.Message.Body) && len(c.set)+len(c.remove) == 0 {
+		if bytes.Equal(c.body, deadLetter.Message.Body) && len(c.set)+len(c.remove) == 0 {
 			return filter, nil, cli.Usage("the body was not changed, so nothing was done; without --edit it is replayed as it is")
 		}
 	}
-	filter.Where = func(l *dlq.DeadLetter) bool { return same(l, letter) }
+	filter.Where = func(l *dlq.DeadLetter) bool { return same(l, deadLetter) }
 
 	return filter, c.apply, nil
 }
 
 // same tells whether it is the dead letter that was looked at, and not another one that the filter matches meanwhile.
 func same(l *dlq.DeadLetter, seen dlq.DeadLetter) bool {
-	return l.UUID == seen.UUID && l.LastFailure.Equal(seen.LastFailure) && l.Attempts == seen.Attempts && bytes.Equal(l.Message.Body, seen.Message.Body)
+	return l.UUID == seen.UUID && l.LastFailure.Equal(seen.LastFailure) && l.Calls == seen.Calls && bytes.Equal(l.Message.Body, seen.Message.Body)
 }
 
 // maxHeaderName is how many bytes AMQP has for the name of a header.
@@ -158,7 +158,7 @@ func (e *edits) check() (*change, error) {
 // checkEditor refuses to open an editor where the work in it would be lost.
 func (t *tool) checkEditor(e edits, f operationFlags) error {
 	if e.editor && !f.yes && (f.dryRun || t.JSON || !t.InIsTerminal) {
-		return cli.Usage("--edit: this would be a dry run, and what is edited be lost: say --yes, or look at it without --edit")
+		return cli.Usage("--edit: this would be a dry run, and what is edited be lost: say --yes, or read it first with dlq show")
 	}
 	return nil
 }
@@ -176,15 +176,15 @@ func (t *tool) only(ctx context.Context, q queue, filter dlq.Filter) (dlq.DeadLe
 	if err != nil {
 		return dlq.DeadLetter{}, err
 	}
-	bar := t.Progress("look for the message in "+q.Name(), depth)
+	bar := t.Progress("find the message in "+q.Name(), depth)
 	defer bar.Close()
 	var found []dlq.DeadLetter
-	for letter, err := range q.Browse(ctx, filter) {
+	for deadLetter, err := range q.Browse(ctx, filter) {
 		if err != nil {
 			return dlq.DeadLetter{}, err
 		}
-		bar.Set(letter.Position)
-		if found = append(found, letter); len(found) > 1 {
+		bar.Set(deadLetter.Position)
+		if found = append(found, deadLetter); len(found) > 1 {
 			return dlq.DeadLetter{}, cli.Usage("an edit is for exactly one message, and more than one matches: narrow the filter, as with --uuid, or say --edit-all")
 		}
 	}
@@ -239,7 +239,7 @@ func (t *tool) openEditor(l dlq.DeadLetter) (edited []byte, err error) {
 		var any json.RawMessage
 		if err := json.Unmarshal(edited, &any); err != nil {
 			keep = true
-			return nil, fmt.Errorf("--edit: the body was JSON, and what was edited is not: %w; it is in %s: mend it there, and give it with --body; nothing was done", err, file.Name())
+			return nil, fmt.Errorf("--edit: the body was JSON, and what was edited is not: %w; it is in %s: fix it there, and give it with --body; nothing was done", err, file.Name())
 		}
 	}
 

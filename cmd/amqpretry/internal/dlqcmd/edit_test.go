@@ -24,26 +24,26 @@ func edit(t *testing.T, f *fake, set func(*world), args ...string) (code int, er
 func TestBodyAndHeaders(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "body.json", `{"n":22}`)
-	f := orders(letters(3)...)
+	f := orders(deadLetters(3)...)
 	code, errs := edit(t, f, nil, "--uuid", "uuid-2", "--body", "body.json", "--set-header", "who=me=you", "--remove-header", "tenant")
 	assert.Equal(t, cli.ExitOK, code, errs)
 	require.Len(t, f.published, 1)
 	assert.JSONEq(t, `{"n":22}`, string(f.published[0].Body))
 	assert.Equal(t, amqp091.Table{"who": "me=you", "amqpretry-count": "-1"}, f.published[0].Headers)
 
-	f = orders(letters(3)...)
+	f = orders(deadLetters(3)...)
 	code, _ = edit(t, f, func(w *world) { w.In = strings.NewReader("from a pipe") }, "--uuid", "uuid-2", "--body", "-")
 	assert.Equal(t, cli.ExitOK, code)
 	assert.Equal(t, "from a pipe", string(f.published[0].Body))
 
-	bare := letter(1)
+	bare := deadLetter(1)
 	bare.Message.Headers = nil
 	f = orders(bare)
 	code, _ = edit(t, f, nil, "--set-header", "a=")
 	assert.Equal(t, cli.ExitOK, code)
 	assert.Equal(t, amqp091.Table{"a": ""}, f.published[0].Headers)
 
-	f = orders(letters(3)...)
+	f = orders(deadLetters(3)...)
 	write(t, "empty", "")
 	code, _ = edit(t, f, nil, "--uuid", "uuid-2", "--body", "empty")
 	assert.Equal(t, cli.ExitOK, code)
@@ -67,7 +67,7 @@ func TestAnEditIsForOneMessage(t *testing.T) {
 		"no file":        {[]string{"--body", "/no/such/file", "--uuid", "uuid-1"}, "--body: open /no/such/file"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := orders(letters(3)...)
+			f := orders(deadLetters(3)...)
 			code, errs := edit(t, f, nil, test.args...)
 			assert.NotEqual(t, cli.ExitOK, code)
 			assert.Contains(t, errs, test.text)
@@ -75,7 +75,7 @@ func TestAnEditIsForOneMessage(t *testing.T) {
 		})
 	}
 
-	f := orders(letters(3)...)
+	f := orders(deadLetters(3)...)
 	code, _ := edit(t, f, nil, "--set-header", "a=b", "--edit-all")
 	assert.Equal(t, cli.ExitOK, code)
 	require.Len(t, f.published, 3)
@@ -84,10 +84,10 @@ func TestAnEditIsForOneMessage(t *testing.T) {
 	}
 }
 
-// Between the look and the replay another message may come that the filter matches.
+// Between the browse and the replay another message may come that the filter matches.
 func TestOnlyTheMessageThatWasLookedAtIsEdited(t *testing.T) {
 	t.Chdir(t.TempDir())
-	f := orders(letter(1))
+	f := orders(deadLetter(1))
 	code, _ := edit(t, f, func(w *world) {
 		w.In = readerFunc(func(p []byte) (int, error) { // the body is read first; the other one is there when it is looked for
 			return copy(p, "x"), os.ErrDeadlineExceeded
@@ -96,18 +96,18 @@ func TestOnlyTheMessageThatWasLookedAtIsEdited(t *testing.T) {
 	assert.Equal(t, cli.ExitFailed, code, "half a body is none")
 	assert.Zero(t, f.runs)
 
-	other := letter(2)
-	f = orders(letter(1))
+	other := deadLetter(2)
+	f = orders(deadLetter(1))
 	code, _ = edit(t, f, func(w *world) {
 		w.Getenv = environment(map[string]string{"EDITOR": `sh -c 'echo "{\"n\":9}" > "$1"' editor`})
 		w.Out = writerFunc(func([]byte) {})
-		f.onReplay = func() { f.letters = append(f.letters, other) }
+		f.onReplay = func() { f.deadLetters = append(f.deadLetters, other) }
 	}, "--edit")
 	assert.Equal(t, cli.ExitOK, code)
 	require.Len(t, f.published, 1)
 	assert.JSONEq(t, `{"n":9}`, string(f.published[0].Body))
-	assert.Len(t, f.letters, 1)
-	assert.Equal(t, "uuid-2", f.letters[0].UUID)
+	assert.Len(t, f.deadLetters, 1)
+	assert.Equal(t, "uuid-2", f.deadLetters[0].UUID)
 }
 
 type writerFunc func([]byte)
@@ -125,14 +125,14 @@ func TestEditor(t *testing.T) {
 		}
 	}
 	t.Run("changes", func(t *testing.T) {
-		f := orders(letters(3)...)
+		f := orders(deadLetters(3)...)
 		code, errs := edit(t, f, editor(`sed -i s/2/7/ "$1"; echo >> "$1"`), "--uuid", "uuid-2", "--edit")
 		assert.Equal(t, cli.ExitOK, code, errs)
 		require.Len(t, f.published, 1)
 		assert.Equal(t, `{"n":7}`, string(f.published[0].Body), "without the line end that editors add")
 	})
 	t.Run("does nothing", func(t *testing.T) {
-		f := orders(letters(3)...)
+		f := orders(deadLetters(3)...)
 		code, errs := edit(t, f, editor("true"), "--uuid", "uuid-2", "--edit")
 		assert.Equal(t, cli.ExitUsage, code)
 		assert.Contains(t, errs, "the body was not changed, so nothing was done")
@@ -142,31 +142,31 @@ func TestEditor(t *testing.T) {
 		assert.Equal(t, cli.ExitOK, code)
 	})
 	t.Run("fails", func(t *testing.T) {
-		f := orders(letters(3)...)
+		f := orders(deadLetters(3)...)
 		code, errs := edit(t, f, editor("exit 3"), "--uuid", "uuid-2", "--edit")
 		assert.Equal(t, cli.ExitFailed, code)
 		assert.Contains(t, errs, "exit status 3; nothing was done")
 		assert.Zero(t, f.runs)
 	})
 	t.Run("breaks the JSON", func(t *testing.T) {
-		f := orders(letters(3)...)
+		f := orders(deadLetters(3)...)
 		code, errs := edit(t, f, editor(`echo oops > "$1"`), "--uuid", "uuid-2", "--edit")
 		assert.Equal(t, cli.ExitFailed, code)
-		found := regexp.MustCompile(`it is in (\S+): mend it there`).FindStringSubmatch(errs)
+		found := regexp.MustCompile(`it is in (\S+): fix it there`).FindStringSubmatch(errs)
 		require.NotNil(t, found, errs)
 		assert.Equal(t, "oops\n", read(t, found[1])[:5], "the work is not lost")
 		require.NoError(t, os.Remove(found[1]))
 		assert.Zero(t, f.runs)
 	})
 	t.Run("no text", func(t *testing.T) {
-		l := letter(1)
+		l := deadLetter(1)
 		l.Message.Body = []byte("\x00\x01\x02")
 		code, errs := edit(t, orders(l), editor("true"), "--edit")
 		assert.Equal(t, cli.ExitUsage, code)
 		assert.Contains(t, errs, "--edit: the body is no text")
 	})
 	t.Run("unreadable", func(t *testing.T) {
-		l := letter(1)
+		l := deadLetter(1)
 		l.Unreadable = "odd"
 		code, errs := edit(t, orders(l), editor("true"), "--edit")
 		assert.Equal(t, cli.ExitFailed, code)

@@ -29,12 +29,12 @@ var now = time.Date(2026, 11, 22, 5, 12, 0, 0, time.UTC)
 // RabbitMQ.
 type fake struct {
 	name, mainQueue string
-	letters         []dlq.DeadLetter
+	deadLetters     []dlq.DeadLetter
 
 	// failAfter ends runs after so many messages, with an error.
 	failAfter int
 	failWith  error
-	// browseWith ends every look at once.
+	// browseWith ends every browse at once.
 	browseWith error
 	// unsettled is what such a run has sent and not taken out.
 	unsettled int
@@ -59,23 +59,23 @@ type fake struct {
 	opened    int
 }
 
-func letters(n int) []dlq.DeadLetter {
+func deadLetters(n int) []dlq.DeadLetter {
 	all := make([]dlq.DeadLetter, n)
 	for i := range all {
-		all[i] = letter(i + 1)
+		all[i] = deadLetter(i + 1)
 	}
 	return all
 }
 
-// letter died so many minutes ago.
-func letter(n int) dlq.DeadLetter {
+// deadLetter died so many minutes ago.
+func deadLetter(n int) dlq.DeadLetter {
 	return dlq.DeadLetter{
 		Position: n, UUID: fmt.Sprintf("uuid-%d", n),
 		DeadLetter: retry.DeadLetter{
 			Reason: "exhausted", Error: fmt.Sprintf("card %d declined", n), ErrorType: "*cards.DeclinedError",
-			Queue: "orders", Topic: "orders", Handler: "charge", Host: "host-1", Attempts: 4, Exchange: "events", RoutingKey: "order.created",
+			Queue: "orders", Topic: "orders", Handler: "charge", Host: "host-1", Calls: 4, Exchange: "events", RoutingKey: "order.created",
 			FirstFailure: now.Add(-2 * time.Hour), LastFailure: now.Add(-time.Duration(n) * time.Minute),
-			History: []retry.FailedAttempt{{Number: 1, At: now.Add(-2 * time.Hour), Error: "timeout", Type: "*url.Error"}, {Number: 4, At: now, Error: "declined"}},
+			History: []retry.FailedCall{{Number: 1, At: now.Add(-2 * time.Hour), Error: "timeout", Type: "*url.Error"}, {Number: 4, At: now, Error: "declined"}},
 		},
 		Message: amqp091.Publishing{
 			ContentType: "application/json", DeliveryMode: amqp091.Persistent, Body: []byte(fmt.Sprintf(`{"n":%d}`, n)),
@@ -85,8 +85,8 @@ func letter(n int) dlq.DeadLetter {
 	}
 }
 
-func orders(letters ...dlq.DeadLetter) *fake {
-	return &fake{name: "orders.dlq", mainQueue: "orders", letters: letters}
+func orders(deadLetters ...dlq.DeadLetter) *fake {
+	return &fake{name: "orders.dlq", mainQueue: "orders", deadLetters: deadLetters}
 }
 
 func (f *fake) Name() string      { return f.name }
@@ -96,7 +96,7 @@ func (f *fake) Ready(context.Context) (ready, hidden int, err error) {
 	if f.missing == f.name {
 		return 0, 0, &dlq.NoQueueError{Queue: f.name, What: "dead-letter queue"}
 	}
-	return len(f.letters), f.hidden, nil
+	return len(f.deadLetters), f.hidden, nil
 }
 
 func (f *fake) Browse(ctx context.Context, filter dlq.Filter) iter.Seq2[dlq.DeadLetter, error] {
@@ -109,13 +109,13 @@ func (f *fake) Browse(ctx context.Context, filter dlq.Filter) iter.Seq2[dlq.Dead
 			yield(dlq.DeadLetter{}, f.browseWith)
 			return
 		}
-		for i := range f.letters {
-			if filter.Matches(&f.letters[i], now) && !yield(f.letters[i], nil) {
+		for i := range f.deadLetters {
+			if filter.Matches(&f.deadLetters[i], now) && !yield(f.deadLetters[i], nil) {
 				return
 			}
 		}
 		if f.missed > 0 {
-			yield(dlq.DeadLetter{}, &dlq.IncompleteError{Queue: f.name, Total: len(f.letters) + f.missed, Missing: f.missed})
+			yield(dlq.DeadLetter{}, &dlq.IncompleteError{Queue: f.name, Total: len(f.deadLetters) + f.missed, Missing: f.missed})
 		}
 	}
 }
@@ -124,11 +124,11 @@ func (f *fake) Get(ctx context.Context, uuid string) (dlq.DeadLetter, error) {
 	for l, err := range f.Browse(ctx, dlq.Filter{UUIDs: []string{uuid}}) {
 		return l, err
 	}
-	return dlq.DeadLetter{}, &dlq.NotFoundError{Queue: f.name, UUID: uuid, Seen: len(f.letters)}
+	return dlq.DeadLetter{}, &dlq.NotFoundError{Queue: f.name, UUID: uuid, Seen: len(f.deadLetters)}
 }
 
 func (f *fake) Stat(ctx context.Context, filter dlq.Filter) (dlq.Stat, error) {
-	s := dlq.Stat{Ready: len(f.letters), Seen: len(f.letters)}
+	s := dlq.Stat{Ready: len(f.deadLetters), Seen: len(f.deadLetters)}
 	counts := func(c *dlq.Counts, name string) {
 		if c.ByName == nil {
 			c.ByName = map[string]int{}
@@ -152,7 +152,7 @@ func (f *fake) Stat(ctx context.Context, filter dlq.Filter) (dlq.Stat, error) {
 
 // drain takes out what matches, and gives it to send first.
 func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun bool, undo io.Writer, progress func(dlq.Progress), send func(dlq.DeadLetter) dlq.LeftReason) (dlq.Report, error) {
-	r := dlq.Report{Progress: dlq.Progress{Total: len(f.letters)}, Left: map[dlq.LeftReason]int{}}
+	r := dlq.Report{Progress: dlq.Progress{Total: len(f.deadLetters)}, Left: map[dlq.LeftReason]int{}}
 	if _, _, err := f.Ready(ctx); err != nil {
 		return r, err
 	}
@@ -163,14 +163,14 @@ func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun b
 		}
 	}
 	var kept []dlq.DeadLetter
-	defer func() { f.letters = kept }()
-	for i, l := range f.letters {
+	defer func() { f.deadLetters = kept }()
+	for i, l := range f.deadLetters {
 		sent := r.Done
 		if dryRun {
 			sent = r.Matched
 		}
 		if limit > 0 && sent >= limit || r.Done == f.failAfter && f.failWith != nil && !dryRun || ctx.Err() != nil {
-			kept = append(kept, f.letters[i:]...)
+			kept = append(kept, f.deadLetters[i:]...)
 			if ctx.Err() != nil || f.failWith != nil {
 				r.Unsettled, r.Refused = f.unsettled, f.refused
 			}
@@ -194,7 +194,7 @@ func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun b
 		}
 		if undo != nil {
 			if err := json.NewEncoder(undo).Encode(l); err != nil {
-				kept = append(kept, f.letters[i:]...)
+				kept = append(kept, f.deadLetters[i:]...)
 				return r, err
 			}
 		}
@@ -218,7 +218,7 @@ func (f *fake) Replay(ctx context.Context, o dlq.ReplayOptions) (dlq.ReplayRepor
 	limit := o.Limit
 	canary := dlq.CanaryReport{}
 	if !o.DryRun && o.Canary.Messages > 0 {
-		canary = dlq.CanaryReport{Watched: len(f.letters) > o.Canary.Messages, Sent: o.Canary.Messages, DeadLettered: f.deadAgain, Handled: o.Canary.Messages - f.deadAgain}
+		canary = dlq.CanaryReport{Watched: len(f.deadLetters) > o.Canary.Messages, Sent: o.Canary.Messages, DeadLettered: f.deadAgain, Handled: o.Canary.Messages - f.deadAgain}
 		if f.silent {
 			canary.Handled = 0
 		}
@@ -265,7 +265,7 @@ func (f *fake) Move(ctx context.Context, o dlq.MoveOptions) (dlq.Report, error) 
 }
 
 func (f *fake) Export(ctx context.Context, w io.Writer, o dlq.ExportOptions) (dlq.Report, error) {
-	r := dlq.Report{Progress: dlq.Progress{Total: len(f.letters)}}
+	r := dlq.Report{Progress: dlq.Progress{Total: len(f.deadLetters)}}
 	for l, err := range f.Browse(ctx, o.Filter) {
 		if err != nil {
 			return r, err

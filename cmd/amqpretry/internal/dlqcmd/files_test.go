@@ -18,7 +18,7 @@ import (
 
 func TestExport(t *testing.T) {
 	t.Chdir(t.TempDir())
-	f := orders(letters(3)...)
+	f := orders(deadLetters(3)...)
 	code, out, errs := f.run(t, nil, "export", "orders", "--older-than", "90s")
 	assert.Equal(t, cli.ExitOK, code)
 	assert.Equal(t, 2, strings.Count(out, "\n"))
@@ -41,7 +41,7 @@ func TestExport(t *testing.T) {
 	assert.Equal(t, cli.ExitOK, code)
 	assert.JSONEq(t, `{"queue": "orders.dlq", "file": "out.jsonl", "total": 3, "matched": 1, "done": 1}`, report)
 	assert.Equal(t, 1, strings.Count(read(t, "out.jsonl"), "\n"))
-	assert.Len(t, f.letters, 3)
+	assert.Len(t, f.deadLetters, 3)
 }
 
 // What the shell makes is not ours to change.
@@ -60,15 +60,15 @@ func TestExportIntoAFileThatOthersCanRead(t *testing.T) {
 	}
 }
 
-// In a folder of all, somebody may have put a link where the bookmark is written first.
-func TestBookmarkFollowsNoLink(t *testing.T) {
+// In a folder of all, somebody may have put a link where the checkpoint is written first.
+func TestCheckpointFollowsNoLink(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "precious", "of somebody else")
 	require.NoError(t, os.Symlink("precious", "f.imported.tmp"))
 	require.NoError(t, os.Symlink("precious", "f.imported"))
-	require.NoError(t, bookmarks{{destination: destination{Queue: "q"}, SHA256: "x"}}.write("f"))
+	require.NoError(t, checkpoints{{destination: destination{Queue: "q"}, SHA256: "x"}}.write("f"))
 	assert.Equal(t, "of somebody else", read(t, "precious"))
-	found, err := readBookmarks("f")
+	found, err := readCheckpoints("f")
 	require.NoError(t, err)
 	assert.Len(t, found, 1)
 }
@@ -76,7 +76,7 @@ func TestBookmarkFollowsNoLink(t *testing.T) {
 func TestExportThatFailsLeavesNoFile(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "old.jsonl", "old")
-	f := orders(letters(3)...)
+	f := orders(deadLetters(3)...)
 	f.failAfter, f.failWith = 2, errBroken
 	for _, args := range [][]string{{"-o", "new.jsonl"}, {"-o", "old.jsonl", "--force"}} {
 		code, _, errs := f.run(t, nil, append([]string{"export", "orders"}, args...)...)
@@ -94,11 +94,11 @@ func TestExportOverwritesNoDevices(t *testing.T) {
 	require.NoError(t, os.Symlink("elsewhere", "link"))
 	require.NoError(t, os.Mkdir("folder", 0o700))
 	for _, path := range []string{"/dev/null", "link", "folder"} {
-		code, _, errs := orders(letters(1)...).run(t, nil, "export", "orders", "-o", path, "--force")
+		code, _, errs := orders(deadLetters(1)...).run(t, nil, "export", "orders", "-o", path, "--force")
 		assert.Equal(t, cli.ExitUsage, code)
 		assert.Contains(t, errs, path+" is no regular file")
 	}
-	code, _, errs := orders(letters(1)...).run(t, nil, "export", "orders", "-o", "no/folder")
+	code, _, errs := orders(deadLetters(1)...).run(t, nil, "export", "orders", "-o", "no/folder")
 	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, errs, "--output: ")
 }
@@ -124,9 +124,9 @@ func numbered(n int) string {
 	return b.String()
 }
 
-func marked(t *testing.T) bookmark {
+func marked(t *testing.T) checkpoint {
 	t.Helper()
-	all, err := readBookmarks("f.jsonl")
+	all, err := readCheckpoints("f.jsonl")
 	require.NoError(t, err)
 	require.Len(t, all, 1)
 
@@ -210,7 +210,7 @@ func TestImportGoesOnWhereItWas(t *testing.T) {
 
 }
 
-func TestBookmarkThatCannotBeRead(t *testing.T) {
+func TestCheckpointThatCannotBeRead(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "f.jsonl", numbered(2))
 	for _, text := range []string{"", "{}", "[]", "\x00", `{"imports": []}`, `{"imports": [{"queue": "q", "sha256": "x", "lines": -1}]}`, `{"imports": [{"queue": "q", "lines": 1}]}`} {
@@ -225,7 +225,7 @@ func TestBookmarkThatCannotBeRead(t *testing.T) {
 	assert.Equal(t, cli.ExitOK, code)
 }
 
-func TestBookmarkThatCannotBeWritten(t *testing.T) {
+func TestCheckpointThatCannotBeWritten(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "f.jsonl", numbered(2))
 	require.NoError(t, os.Mkdir("f.jsonl.imported.tmp", 0o700))
@@ -238,7 +238,7 @@ func TestBookmarkThatCannotBeWritten(t *testing.T) {
 }
 
 // A process that is killed does not come to its end, so what matters is what was on the disk before.
-func TestBookmarkIsNeverFarBehindNorAhead(t *testing.T) {
+func TestCheckpointIsNeverFarBehindNorAhead(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "f.jsonl", numbered(1000))
 	f := orders()
@@ -246,7 +246,7 @@ func TestBookmarkIsNeverFarBehindNorAhead(t *testing.T) {
 	f.after = func(done int) {
 		lines := marked(t).Lines
 		require.LessOrEqual(t, lines, done, "never ahead")
-		require.Less(t, done-lines, bookmarkLines, "never far behind")
+		require.Less(t, done-lines, checkpointLines, "never far behind")
 		if lines != last {
 			writes++
 			last = lines
@@ -259,7 +259,7 @@ func TestBookmarkIsNeverFarBehindNorAhead(t *testing.T) {
 	f = orders()
 	f.after = func(done int) { require.Less(t, done-marked(t).Lines, 2, "where it is slow, at each") }
 	code, _, _ = f.run(t, func(w *world) {
-		w.Now = func() time.Time { clock = clock.Add(bookmarkPause); return clock }
+		w.Now = func() time.Time { clock = clock.Add(checkpointPause); return clock }
 	}, "import", "orders", "f.jsonl", "--again")
 	assert.Equal(t, cli.ExitOK, code)
 }

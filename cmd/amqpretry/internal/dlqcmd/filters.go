@@ -42,8 +42,8 @@ func filterFlags(cmd *cobra.Command) *filters {
 	f.flags.Var(cli.Text(&f.errorMatches), "error-matches", "regular expression that finds something in the last error's text")
 	f.flags.Var(&f.olderThan, "older-than", "last failed longer ago than this: 90s, 15m, 36h, 30d")
 	f.flags.Var(&f.newerThan, "newer-than", "last failed less long ago than this: 90s, 15m, 36h, 30d")
-	f.flags.IntVar(&f.filter.MinAttempts, "min-attempts", 0, "at least so many handler calls, over all lives of the message")
-	f.flags.IntVar(&f.filter.MaxAttempts, "max-attempts", 0, "at most so many handler calls")
+	f.flags.IntVar(&f.filter.MinCalls, "min-calls", 0, "at least so many handler calls, over all lives of the message")
+	f.flags.IntVar(&f.filter.MaxCalls, "max-calls", 0, "at most so many handler calls")
 	f.flags.IntVar(&f.filter.MinReplays, "min-replays", 0, "replayed at least so often")
 	f.flags.IntVar(&f.filter.MaxReplays, "max-replays", 0, "replayed at most so often")
 	f.flags.BoolVar(&f.filter.NeverReplayed, "never-replayed", false, "not replayed yet")
@@ -78,7 +78,7 @@ func (f *filters) build() (dlq.Filter, error) {
 		}
 	}
 	filter.OlderThan, filter.NewerThan = f.olderThan.Duration, f.newerThan.Duration
-	for _, name := range []string{"min-attempts", "max-attempts"} {
+	for _, name := range []string{"min-calls", "max-calls"} {
 		if flag := f.flags.Lookup(name); flag.Changed && flag.Value.String() == "0" {
 			wrong(name, "1 or more", "0")
 		}

@@ -23,21 +23,21 @@ func TestPurgeNeedsAFilterThatFilters(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, args := range [][]string{
 		{"--min-replays", "0"}, {"--never-replayed=false"}, {"--min-replays", "0", "--never-replayed=false"}, {},
-		{"--error", ""}, {"--error-matches", ""}, {"--error", "", "--reason", "exhausted"}, {"--uuid", ""}, {"--max-attempts", "0"}, {"--json-field", ""}, {"--header", ""},
+		{"--error", ""}, {"--error-matches", ""}, {"--error", "", "--reason", "exhausted"}, {"--uuid", ""}, {"--max-calls", "0"}, {"--json-field", ""}, {"--header", ""},
 	} {
-		f := orders(letters(3)...)
+		f := orders(deadLetters(3)...)
 		code, out, errs := f.run(t, nil, append([]string{"purge", "orders", "--yes"}, args...)...)
 		assert.Equal(t, cli.ExitUsage, code, args)
 		assert.Empty(t, out, args)
 		assert.NotEmpty(t, errs, args)
-		assert.Len(t, f.letters, 3, args)
+		assert.Len(t, f.deadLetters, 3, args)
 		assert.Zero(t, f.opened, args)
 	}
-	for _, args := range [][]string{{"--max-replays", "0"}, {"--reason", ""}, {"--topic", ""}, {"--min-attempts", "1"}} {
-		code, _, errs := orders(letters(3)...).run(t, nil, append([]string{"purge", "orders", "--yes", "--no-undo"}, args...)...)
+	for _, args := range [][]string{{"--max-replays", "0"}, {"--reason", ""}, {"--topic", ""}, {"--min-calls", "1"}} {
+		code, _, errs := orders(deadLetters(3)...).run(t, nil, append([]string{"purge", "orders", "--yes", "--no-undo"}, args...)...)
 		assert.Equal(t, cli.ExitOK, code, "%q: %s", args, errs)
 	}
-	code, _, _ := orders(letters(3)...).run(t, nil, "purge", "orders", "--all", "--min-replays", "0", "--yes", "--no-undo")
+	code, _, _ := orders(deadLetters(3)...).run(t, nil, "purge", "orders", "--all", "--min-replays", "0", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitOK, code)
 }
 
@@ -47,7 +47,7 @@ func TestEmptyTextsAreRefused(t *testing.T) {
 		{"list", "orders", "--error", ""}, {"list", "orders", "--error-matches", ""}, {"list", "orders", "--dead-letter-queue", ""},
 		{"replay", "orders", "--undo", ""}, {"replay", "orders", "--to", ""}, {"replay", "orders", "--body", ""},
 	} {
-		f := orders(letters(1)...)
+		f := orders(deadLetters(1)...)
 		code, _, errs := f.run(t, nil, args...)
 		assert.Equal(t, cli.ExitUsage, code, args)
 		assert.Contains(t, errs, args[2])
@@ -59,7 +59,7 @@ func TestEmptyTextsAreRefused(t *testing.T) {
 func TestUndoFilesAreFiles(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, args := range [][]string{{"replay", "orders"}, {"move", "orders", "--to", "parked"}, {"purge", "orders", "--all"}} {
-		f := orders(letters(1)...)
+		f := orders(deadLetters(1)...)
 		code, _, errs := f.run(t, nil, append(args, "--yes", "--undo", "-")...)
 		assert.Equal(t, cli.ExitUsage, code)
 		assert.Contains(t, errs, "--undo: must be a file")
@@ -76,7 +76,7 @@ func TestAnAddressIsNoQueue(t *testing.T) {
 			{"replay", "orders", "--to", scheme + address}, {"move", "orders", "--to", scheme + address}, {"import", "orders", "f.jsonl", "--to", scheme + address}, {"replay", scheme + address}, {"list", scheme + address},
 			{"purge", "orders", "--all", "--dead-letter-queue", scheme + address},
 		} {
-			f := orders(letters(1)...)
+			f := orders(deadLetters(1)...)
 			code, out, errs := f.run(t, nil, append(args, "--json")...)
 			assert.Equal(t, cli.ExitUsage, code, args)
 			assert.Contains(t, errs, "an address was given in place of a queue")
@@ -90,24 +90,24 @@ func TestAnAddressIsNoQueue(t *testing.T) {
 // Where the queue was not seen to its end nobody knows how many match.
 func TestHowManyMatch(t *testing.T) {
 	t.Chdir(t.TempDir())
-	code, out, errs := orders(letters(30)...).run(t, nil, "replay", "orders", "--yes", "--no-undo", "--limit", "10")
+	code, out, errs := orders(deadLetters(30)...).run(t, nil, "replay", "orders", "--yes", "--no-undo", "--limit", "10")
 	assert.Equal(t, cli.ExitOK, code, errs)
 	assert.Equal(t, "orders.dlq: 10 replayed to orders (--limit)\n", out)
 
-	_, out, _ = orders(letters(30)...).run(t, nil, "replay", "orders", "--yes", "--no-undo", "--limit", "31")
+	_, out, _ = orders(deadLetters(30)...).run(t, nil, "replay", "orders", "--yes", "--no-undo", "--limit", "31")
 	assert.Equal(t, "orders.dlq: 30 of 30 that match replayed to orders\n", out)
 
-	f := orders(letters(30)...)
-	f.letters[29].Queue = "invoices" // behind the last that can go
+	f := orders(deadLetters(30)...)
+	f.deadLetters[29].Queue = "invoices" // behind the last that can go
 	code, out, _ = f.run(t, terminal("y\n"), "replay", "orders", "--no-undo")
 	assert.Equal(t, cli.ExitIncomplete, code)
 	assert.Contains(t, out, "orders.dlq: 29 of 30 that match replayed to orders\nLEFT WHERE THEY ARE")
 
-	_, out, _ = orders(letters(30)...).run(t, terminal("y\n"), "purge", "orders", "--all", "--no-undo", "--limit", "10")
+	_, out, _ = orders(deadLetters(30)...).run(t, terminal("y\n"), "purge", "orders", "--all", "--no-undo", "--limit", "10")
 	assert.Contains(t, out, "orders.dlq: 10 purged (--limit)\n")
 
 	for args, known := range map[string]bool{"--yes": true, "--yes --limit 10": false, "--yes --limit 31": true, "--limit 10": true} {
-		_, out, _ = orders(letters(30)...).run(t, nil, append([]string{"purge", "orders", "--all", "--json", "--no-undo"}, strings.Fields(args)...)...)
+		_, out, _ = orders(deadLetters(30)...).run(t, nil, append([]string{"purge", "orders", "--all", "--json", "--no-undo"}, strings.Fields(args)...)...)
 		var report map[string]any
 		require.NoError(t, json.Unmarshal([]byte(out), &report))
 		matched, has := report["matched"]
@@ -117,7 +117,7 @@ func TestHowManyMatch(t *testing.T) {
 		}
 	}
 
-	f = orders(letters(30)...)
+	f = orders(deadLetters(30)...)
 	f.failAfter, f.failWith = 0, errBroken
 	_, out, _ = f.run(t, nil, "purge", "orders", "--json", "--all", "--yes", "--no-undo")
 	assert.NotContains(t, out, "matched")
@@ -126,9 +126,9 @@ func TestHowManyMatch(t *testing.T) {
 // A command that is printed to be pasted goes to the same virtual host.
 func TestUndoNamesTheVirtualHost(t *testing.T) {
 	t.Chdir(t.TempDir())
-	_, _, errs := orders(letters(3)...).run(t, nil, "replay", "orders", "--yes", "--undo", "a", "--vhost", "it's")
+	_, _, errs := orders(deadLetters(3)...).run(t, nil, "replay", "orders", "--yes", "--undo", "a", "--vhost", "it's")
 	assert.Contains(t, errs, `amqpretry dlq import '--vhost=it'\''s' orders a`)
-	_, _, errs = orders(letters(3)...).run(t, nil, "move", "orders", "--to", "orders", "--vhost", "v2")
+	_, _, errs = orders(deadLetters(3)...).run(t, nil, "move", "orders", "--to", "orders", "--vhost", "v2")
 	assert.Contains(t, errs, "amqpretry dlq replay --vhost=v2 orders")
 }
 
@@ -136,7 +136,7 @@ func TestUndoNamesTheVirtualHost(t *testing.T) {
 func TestUnsettled(t *testing.T) {
 	t.Chdir(t.TempDir())
 	run := func(done int, args ...string) (out, errs string) {
-		f := orders(letters(1500)...)
+		f := orders(deadLetters(1500)...)
 		f.failAfter, f.failWith, f.unsettled = done, errBroken, 200
 		code, out, errs := f.run(t, nil, append(args, "--yes")...)
 		assert.Equal(t, cli.ExitFailed, code)
@@ -147,7 +147,7 @@ func TestUnsettled(t *testing.T) {
 		"200 more may be in both queues: sent to orders, and not known to be out of orders.dlq; to run this again sends them again\n", out)
 	assert.Contains(t, errs, "back into orders.dlq, and takes nothing out of orders: amqpretry dlq import orders a\nIts last messages, up to 200, are still in orders.dlq: this would bring them there twice\n")
 
-	f := orders(letters(1500)...)
+	f := orders(deadLetters(1500)...)
 	f.failAfter, f.failWith, f.refused = 1300, errBroken, 29
 	_, out, errs = f.run(t, nil, "replay", "orders", "--undo", "e", "--yes")
 	assert.Equal(t, "orders.dlq: 1,300 replayed to orders\n29 more were refused by orders, as it is full: they are in orders.dlq only\n", out)
@@ -175,7 +175,7 @@ func TestInterruptedRunsAreNamedSo(t *testing.T) {
 			"--undo=" + args[0]: "the same command with another --undo file goes on\n", "--no-undo": "; the same command goes on\n", "--dead-letter-queue=orders.dlq": "; the same command goes on\n",
 		} {
 			ctx, cancel := context.WithCancel(t.Context())
-			f := orders(letters(10)...)
+			f := orders(deadLetters(10)...)
 			f.after = func(int) { cancel() }
 			code, out, errs := f.run(t, func(w *world) { w.ctx = ctx }, append(args, "--yes", undo)...)
 			assert.Equal(t, cli.ExitInterrupted, code, args)
@@ -194,20 +194,20 @@ func TestInterruptedRunThatHasChangedTheOrder(t *testing.T) {
 // What package dlq says of its options is said of the flags.
 func TestOptionsAreFlags(t *testing.T) {
 	wrong := func(field, wanted string) error { return &config.FieldError{Path: field, Wanted: wanted, Found: "9"} }
-	f := orders(letters(1)...)
+	f := orders(deadLetters(1)...)
 	f.failWith = fmt.Errorf("x: %w", errors.Join(wrong("ReplayOptions.Canary.Watch", "0 (1 minute) to 25m, as RabbitMQ takes back"), wrong("Filter.Fields[0].Path", "at most MaxReplays (2)")))
 	code, _, errs := f.run(t, nil, "replay", "orders", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitUsage, code)
 	assert.Contains(t, errs, "amqpretry: --watch: must be 0 (1 minute) to 25m, as RabbitMQ takes back, got 9\n--json-field: must be at most --max-replays (2), got 9\n")
 
-	code, _, errs = f.run(t, nil, "list", "orders", "--min-attempts", "3", "--max-attempts", "2")
+	code, _, errs = f.run(t, nil, "list", "orders", "--min-calls", "3", "--max-calls", "2")
 	assert.Equal(t, cli.ExitUsage, code)
-	assert.Contains(t, errs, "amqpretry: --min-attempts: must be at most --max-attempts (2), got 3\n")
+	assert.Contains(t, errs, "amqpretry: --min-calls: must be at most --max-calls (2), got 3\n")
 }
 
 // Nothing but a header would look like an empty queue.
 func TestListThatFailsAtOnce(t *testing.T) {
-	f := orders(letters(1)...)
+	f := orders(deadLetters(1)...)
 	f.browseWith = errBroken
 	code, out, errs := f.run(t, nil, "list", "orders")
 	assert.Equal(t, cli.ExitFailed, code)
@@ -216,8 +216,8 @@ func TestListThatFailsAtOnce(t *testing.T) {
 }
 
 func TestHeaderThatNoMessageHad(t *testing.T) {
-	f := orders(letters(3)...)
-	delete(f.letters[0].Message.Headers, "tenant")
+	f := orders(deadLetters(3)...)
+	delete(f.deadLetters[0].Message.Headers, "tenant")
 	code, errs := edit(t, f, nil, "--edit-all", "--remove-header", "tenent", "--remove-header", "tenant")
 	assert.Equal(t, cli.ExitOK, code)
 	assert.Contains(t, errs, "--remove-header tenent: none of the 3 messages that were replayed had it\n")
@@ -230,13 +230,13 @@ func TestNamesOfHeadersAreCheckedFirst(t *testing.T) {
 	for _, args := range [][]string{
 		{"--set-header", long + "=1"}, {"--set-header", "=1"}, {"--set-header", "a"}, {"--remove-header", long}, {"--remove-header", ""}, {"--edit-all"}, {"--set-header", "x-death=1"},
 	} {
-		f := orders(letters(1)...)
+		f := orders(deadLetters(1)...)
 		code, errs := edit(t, f, nil, args...)
 		assert.Equal(t, cli.ExitUsage, code, args)
 		assert.Less(t, len(errs), 250)
 		assert.Zero(t, f.opened, "before a broker is asked")
 	}
-	f := orders(letters(1)...)
+	f := orders(deadLetters(1)...)
 	code, errs := edit(t, f, nil, "--set-header", long[:255]+"=1")
 	assert.Equal(t, cli.ExitOK, code, errs)
 }
@@ -248,7 +248,7 @@ func TestNoEditorForADryRun(t *testing.T) {
 			if len(args) == 0 && set != nil {
 				continue // it is asked there
 			}
-			f := orders(letters(1)...)
+			f := orders(deadLetters(1)...)
 			code, _, errs := f.run(t, func(w *world) {
 				if set != nil {
 					set(w)
@@ -267,7 +267,7 @@ func TestEditorHasTheOutput(t *testing.T) {
 	out, err := os.Create(t.TempDir() + "/out")
 	require.NoError(t, err)
 	defer out.Close()
-	f := orders(letters(1)...)
+	f := orders(deadLetters(1)...)
 	code, errs := edit(t, f, func(w *world) {
 		w.Out = out
 		w.Getenv = environment(map[string]string{"EDITOR": `sh -c '[ -f /dev/stdout ] && echo "{\"n\":9}" > "$1"' editor`})
@@ -298,9 +298,9 @@ func TestTyped(t *testing.T) {
 
 func TestUndoHintCanBeTyped(t *testing.T) {
 	t.Chdir(t.TempDir())
-	_, _, errs := orders(letters(1)...).run(t, nil, "purge", "--all", "--yes", "--undo", "u", "--", "-dash")
+	_, _, errs := orders(deadLetters(1)...).run(t, nil, "purge", "--all", "--yes", "--undo", "u", "--", "-dash")
 	assert.Contains(t, errs, ": amqpretry dlq import -- -dash u\n")
-	_, _, errs = orders(letters(1)...).run(t, nil, "purge", "a\x1b]0;x", "--all", "--yes", "--undo", "v")
+	_, _, errs = orders(deadLetters(1)...).run(t, nil, "purge", "a\x1b]0;x", "--all", "--yes", "--undo", "v")
 	assert.Contains(t, errs, `: amqpretry dlq import $'a\033]0;x' v`+"\n")
 	assert.FileExists(t, "v")
 	_, err := os.Stat("u")

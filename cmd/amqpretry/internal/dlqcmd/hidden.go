@@ -5,7 +5,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 )
 
-// noteHidden says of which messages a look knows nothing.
+// noteHidden says of which messages a browse knows nothing.
 func (t *tool) noteHidden(q queue, hidden int) {
 	switch {
 	case hidden == dlq.HiddenUnknown:

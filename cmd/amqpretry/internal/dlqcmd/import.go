@@ -26,7 +26,7 @@ another queue (--to). FILE is - for standard input.
 
 FILE.imported says how far it is, for each place (broker, virtual host, queue and filters). An import that was interrupted or killed, or has
 stopped at a line that cannot be read, goes on there when it is called again: what may be there twice after a kill is what was on its way, some hundred
-messages at most. The lines behind may change before that, so a bad line can be mended; those that are imported may not. --restart begins anew. A
+messages at most. The lines behind may change before that, so a bad line can be fixed; those that are imported may not. --restart begins anew. A
 file that was imported is not imported once more, unless --again says so; lines that were appended to it since are. Standard input has no
 such memory.
 
@@ -105,24 +105,24 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 	if i.dryRun {
 		return t.importReader(ctx, q, file, i, o, t.lines(file))
 	}
-	k, err := t.keeper(ctx, q, file, i)
+	w, err := t.checkpointWriter(ctx, q, file, i)
 	if err != nil {
 		return err
 	}
-	o.Skip, o.Imported = k.mark.Lines, k.imported
+	o.Skip, o.Imported = w.reached.Lines, w.imported
 	if o.Skip > 0 {
-		t.Note("%s: going on after line %s, as %s says", i.path, thousands(o.Skip), bookmarkPath(i.path))
+		t.Note("%s: going on after line %s, as %s says", i.path, thousands(o.Skip), checkpointPath(i.path))
 	}
-	if err := k.begin(); err != nil {
+	if err := w.begin(); err != nil {
 		return err
 	}
 
 	err = t.importReader(ctx, q, file, i, o, t.lines(file))
-	if kept := k.end(err == nil); kept != nil {
+	if kept := w.end(err == nil); kept != nil {
 		return errors.Join(err, fmt.Errorf("how far it is could not be kept: %w", kept))
 	}
-	if err != nil && k.mark.Lines > 0 {
-		t.Note("%s of %s are imported; the same command goes on after them", many(k.mark.Lines, "line"), i.path)
+	if err != nil && w.reached.Lines > 0 {
+		t.Note("%s of %s are imported; the same command goes on after them", many(w.reached.Lines, "line"), i.path)
 	}
 
 	return err
@@ -149,8 +149,8 @@ func (t *tool) confirmTaken(q queue, i importing, taken dlq.Taken) error {
 	return t.Confirm(question, false)
 }
 
-// keeper finds out where the import of a file begins.
-func (t *tool) keeper(ctx context.Context, q queue, file *os.File, i importing) (*keeper, error) {
+// checkpointWriter finds out where the import of a file begins.
+func (t *tool) checkpointWriter(ctx context.Context, q queue, file *os.File, i importing) (*checkpointWriter, error) {
 	info, err := file.Stat()
 	if err != nil {
 		return nil, err
@@ -162,28 +162,28 @@ func (t *tool) keeper(ctx context.Context, q queue, file *os.File, i importing) 
 	if err != nil {
 		return nil, err
 	}
-	all, err := readBookmarks(i.path)
+	all, err := readCheckpoints(i.path)
 	if err != nil && (!i.restart || !errors.As(err, new(unknown))) {
 		return nil, err
 	}
 	d := destination{Broker: broker, Queue: cmp.Or(i.to, q.Name()), Filter: i.filters}
-	k := &keeper{file: i.path, now: t.Now, read: prefixOf(file), before: all, mark: bookmark{destination: d}}
+	w := &checkpointWriter{file: i.path, now: t.Now, read: newLineHash(file), before: all, reached: checkpoint{destination: d}}
 	if i.restart {
-		return k, nil
+		return w, nil
 	}
 	b, ok := all.of(d)
 	if !ok {
-		return k, all.allow(i.path, d)
+		return w, all.allow(i.path, d)
 	}
-	today, err := b.compare(k.read)
+	today, err := b.compare(w.read)
 	if err != nil {
 		return nil, err
 	}
-	if k.mark.Lines, err = b.resume(i.path, today, i.again); k.mark.Lines < b.Lines {
-		k.read = prefixOf(file)
+	if w.reached.Lines, err = b.resume(i.path, today, i.again); w.reached.Lines < b.Lines {
+		w.read = newLineHash(file)
 	}
 
-	return k, err
+	return w, err
 }
 
 func (t *tool) importReader(ctx context.Context, q queue, r io.Reader, i importing, o dlq.ImportOptions, lines int) error {

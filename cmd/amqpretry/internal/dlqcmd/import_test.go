@@ -90,8 +90,8 @@ func TestImportOfAFileThatIsCompleted(t *testing.T) {
 	assert.Equal(t, "{\"n\":5}\n", imported, "what was appended to a file that was imported")
 }
 
-// What is not imported yet may change: a bad line is mended, others are taken out.
-func TestImportOfAFileThatIsMended(t *testing.T) {
+// What is not imported yet may change: a bad line is fixed, others are taken out.
+func TestImportOfAFileThatIsFixed(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "f.jsonl", numbered(2)+"bad\n{\"n\":4}\n")
 	f := orders()
@@ -193,7 +193,7 @@ func TestImportOfWhatIsNoExport(t *testing.T) {
 }
 
 // Such as on a full disk.
-func TestBookmarkThatFailsLeavesNothing(t *testing.T) {
+func TestCheckpointThatFailsLeavesNothing(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "f.jsonl", numbered(2))
 	f := orders()
@@ -212,13 +212,13 @@ func TestBookmarkThatFailsLeavesNothing(t *testing.T) {
 }
 
 // A line is done with its line feed or without, however long it is.
-func TestPrefix(t *testing.T) {
+func TestLineHash(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 10_000)
 	whole := long + "\n\n" + long + "\n" + long + "\n" + "rest"
 	sums := map[string]int{}
 	for lines := range 6 {
-		p := prefixOf(strings.NewReader(whole))
+		p := newLineHash(strings.NewReader(whole))
 		require.NoError(t, p.to(lines))
 		assert.NotContains(t, sums, p.sum())
 		sums[p.sum()] = lines
@@ -226,7 +226,7 @@ func TestPrefix(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, lines < 5, more)
 	}
-	step := prefixOf(strings.NewReader(whole + "\n"))
+	step := newLineHash(strings.NewReader(whole + "\n"))
 	for lines := range 6 {
 		require.NoError(t, step.to(lines))
 		assert.Equal(t, lines, sums[step.sum()], "in steps it is the same, and with a line feed at the end")
@@ -235,7 +235,7 @@ func TestPrefix(t *testing.T) {
 }
 
 // With the lines of real messages, which are read for what they are.
-func TestImportMendedOnABroker(t *testing.T) {
+func TestImportFixedOnABroker(t *testing.T) {
 	t.Parallel()
 	p := onBroker(t, brokertest.URI(t))
 	p.fill(p.main, 0, 10)

@@ -13,7 +13,7 @@ import (
 // Where others take messages at the same time, what could be seen is there, and that it is not all is said.
 func TestSomeCouldNotBeSeen(t *testing.T) {
 	t.Chdir(t.TempDir())
-	f := orders(letters(3)...)
+	f := orders(deadLetters(3)...)
 	f.missed = 2
 	for _, test := range []struct{ args, shows string }{
 		{"stat orders", "messages    3"}, {"stat orders --json", `"seen": 3`}, {"list orders", "uuid-2"}, {"export orders", `"uuid":"uuid-2"`}, {"export orders -o f.jsonl --json", `"done": 3`},
@@ -34,7 +34,7 @@ func TestListWithHeldBackMessages(t *testing.T) {
 	assert.Empty(t, out)
 	assert.Contains(t, errs, "orders.dlq: 5 messages more, which the broker holds back until their x-opt-delivery-time")
 
-	f = orders(letters(12)...)
+	f = orders(deadLetters(12)...)
 	f.hidden = 5
 	_, _, errs = f.run(t, nil, "list", "orders", "--limit", "10")
 	assert.Contains(t, errs, "orders.dlq: 10 of 12 messages; --limit lists more\norders.dlq: 5 messages more,")

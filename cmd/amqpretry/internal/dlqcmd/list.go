@@ -23,7 +23,7 @@ func (t *tool) list() *cobra.Command {
 Without QUEUE: all dead-letter queues of the virtual host, with their main queues and how many messages they have. This needs the management
 API, whose numbers are some seconds old. A dead-letter queue is one that is called as that of a main queue: orders.dlq.
 
-With a filter, the whole queue is looked at to say how many match.
+With a filter, the whole queue is read to say how many match.
 
 What is longer than 64 characters is cut, and so are errors behind 80. --json has everything whole.
 
@@ -53,7 +53,7 @@ With --json: one line for each message (JSON Lines). Its keys are those of "dlq 
 		}
 
 		return t.with(cmd.Context(), args[0], func(q queue) error {
-			return t.letters(cmd.Context(), q, filter, filters.given(), *limit)
+			return t.deadLetters(cmd.Context(), q, filter, filters.given(), *limit)
 		})
 	}
 
@@ -63,8 +63,8 @@ With --json: one line for each message (JSON Lines). Its keys are those of "dlq 
 // block is how many dead letters are in memory for one table.
 const block = 1000
 
-// letters prints what matches, up to a limit, and counts the rest.
-func (t *tool) letters(ctx context.Context, q queue, filter dlq.Filter, filtered bool, limit int) error {
+// deadLetters prints what matches, up to a limit, and counts the rest.
+func (t *tool) deadLetters(ctx context.Context, q queue, filter dlq.Filter, filtered bool, limit int) error {
 	depth, hidden, err := q.Ready(ctx)
 	if err != nil {
 		return err
@@ -79,15 +79,15 @@ func (t *tool) letters(ctx context.Context, q queue, filter dlq.Filter, filtered
 		if len(rows) == 0 { // a header alone says nothing
 			return nil
 		}
-		err := t.Table([]string{"#", "uuid", "age", "reason", "attempts", "replays", "handler/topic", "error"}, rows)
+		err := t.Table([]string{"#", "uuid", "age", "reason", "calls", "replays", "handler/topic", "error"}, rows)
 		rows = rows[:0]
 		return err
 	}
-	for letter, err := range q.Browse(ctx, filter) {
+	for deadLetter, err := range q.Browse(ctx, filter) {
 		if err != nil {
 			return errors.Join(flush(), err)
 		}
-		bar.Set(letter.Position)
+		bar.Set(deadLetter.Position)
 		matched++
 		if limit > 0 && matched > limit {
 			if !filtered { // what is left is what the queue has
@@ -98,8 +98,8 @@ func (t *tool) letters(ctx context.Context, q queue, filter dlq.Filter, filtered
 		}
 		listed++
 		if t.JSON {
-			err = t.PrintJSONLine(letter)
-		} else if rows = append(rows, row(letter, now)); len(rows) == block {
+			err = t.PrintJSONLine(deadLetter)
+		} else if rows = append(rows, row(deadLetter, now)); len(rows) == block {
 			err = flush()
 		}
 		if err != nil {
@@ -141,7 +141,7 @@ func row(l dlq.DeadLetter, now time.Time) []string {
 
 	return []string{
 		strconv.Itoa(l.Position), shorten(cmp.Or(l.UUID, "-"), maxNameCell), since(l.LastFailure, now), cmp.Or(string(l.Reason), "-"),
-		strconv.Itoa(l.Attempts), strconv.Itoa(l.Replays), shorten(handlerAndTopic(l), maxNameCell), shorten(text, maxErrorCell),
+		strconv.Itoa(l.Calls), strconv.Itoa(l.Replays), shorten(handlerAndTopic(l), maxNameCell), shorten(text, maxErrorCell),
 	}
 }
 

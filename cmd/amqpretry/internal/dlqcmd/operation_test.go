@@ -22,11 +22,11 @@ func TestWithoutYesNothingIsDone(t *testing.T) {
 	for _, args := range [][]string{
 		{"replay", "orders"}, {"replay", "orders", "--dry-run"}, {"replay", "orders", "--json"}, {"replay", "orders", "--limit", "2"}, {"purge", "orders", "--all"}, {"move", "orders", "--to", "parked"},
 	} {
-		f := orders(letters(3)...)
+		f := orders(deadLetters(3)...)
 		code, out, errs := f.run(t, nil, args...)
 		assert.Equal(t, cli.ExitOK, code, args)
 		assert.Zero(t, f.runs, args)
-		assert.Len(t, f.letters, 3)
+		assert.Len(t, f.deadLetters, 3)
 		assert.Contains(t, out, "3")
 		assert.Contains(t, errs, "This was a dry run: nothing was ")
 	}
@@ -36,11 +36,11 @@ func TestWithoutYesNothingIsDone(t *testing.T) {
 }
 
 func TestDryRunSaysWhatCannotGo(t *testing.T) {
-	f := orders(letters(1200)...)
+	f := orders(deadLetters(1200)...)
 	for i := range 30 {
-		f.letters[i].Queue = "invoices"
+		f.deadLetters[i].Queue = "invoices"
 	}
-	f.letters[40].Unreadable = "x-odd"
+	f.deadLetters[40].Unreadable = "x-odd"
 	code, out, errs := f.run(t, nil, "replay", "orders", "--older-than", "10m", "--limit", "100")
 	assert.Equal(t, cli.ExitOK, code)
 	assert.Equal(t, `orders.dlq: 1,200 messages, of which 1,190 match; 1,169 can be replayed to orders, 100 by --limit
@@ -61,7 +61,7 @@ func TestNothingMatches(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, set := range []func(*world){nil, terminal("y\n")} {
 		for _, yes := range []string{"--yes", "--dry-run"} {
-			f := orders(letters(3)...)
+			f := orders(deadLetters(3)...)
 			code, out, errs := f.run(t, set, "purge", "orders", "--uuid", "nobody", yes)
 			assert.Equal(t, cli.ExitOK, code)
 			assert.Contains(t, out, "orders.dlq: ")
@@ -76,7 +76,7 @@ func TestNothingMatches(t *testing.T) {
 
 func TestTheTerminalIsAsked(t *testing.T) {
 	t.Chdir(t.TempDir())
-	f := orders(letters(3)...)
+	f := orders(deadLetters(3)...)
 	code, out, errs := f.run(t, terminal("n\n"), "purge", "orders", "--older-than", "90s")
 	assert.Equal(t, cli.ExitFailed, code)
 	assert.Equal(t, "orders.dlq: 3 messages, of which 2 match; 2 can be purged\n", out)
@@ -88,23 +88,23 @@ func TestTheTerminalIsAsked(t *testing.T) {
 	assert.Equal(t, cli.ExitOK, code)
 	assert.Contains(t, errs, "Replay 2 messages to repair? [y/N] ")
 	assert.Contains(t, out, "orders.dlq: 2 of 2 that match replayed to repair\n")
-	assert.Len(t, f.letters, 1)
+	assert.Len(t, f.deadLetters, 1)
 }
 
 // What has come between the question and the answer was not in the question.
 func TestOnlyWhatWasShownIsDone(t *testing.T) {
 	t.Chdir(t.TempDir())
-	f := orders(letters(3)...)
+	f := orders(deadLetters(3)...)
 	code, out, _ := f.run(t, func(w *world) {
 		terminal("")(w)
 		w.In = readerFunc(func(p []byte) (int, error) {
-			f.letters = append(f.letters, letter(4))
+			f.deadLetters = append(f.deadLetters, deadLetter(4))
 			return copy(p, "y\n"), nil
 		})
 	}, "purge", "orders", "--all")
 	assert.Equal(t, cli.ExitOK, code)
 	assert.Contains(t, out, "3 of 3 that match purged")
-	assert.Len(t, f.letters, 1)
+	assert.Len(t, f.deadLetters, 1)
 }
 
 type readerFunc func([]byte) (int, error)
@@ -122,11 +122,11 @@ func TestYesDoesIt(t *testing.T) {
 	} {
 		t.Run(test.args[0], func(t *testing.T) {
 			t.Chdir(t.TempDir())
-			f := orders(letters(3)...)
+			f := orders(deadLetters(3)...)
 			code, out, errs := f.run(t, nil, test.args...)
 			assert.Equal(t, cli.ExitOK, code)
 			assert.Equal(t, test.says, out)
-			assert.Empty(t, f.letters)
+			assert.Empty(t, f.deadLetters)
 			assert.Equal(t, 1, f.runs)
 
 			undo := "orders.dlq-" + test.args[0] + "-20261122T051200Z.jsonl"
@@ -140,11 +140,11 @@ func TestYesDoesIt(t *testing.T) {
 			require.NoError(t, err)
 			assert.Equal(t, os.FileMode(0o600), info.Mode(), "nobody else may read what is in messages")
 
-			f = orders(letters(1)...)
+			f = orders(deadLetters(1)...)
 			code, _, errs = f.run(t, nil, append(test.args, "--no-undo")...)
 			assert.Equal(t, cli.ExitOK, code)
 			assert.Empty(t, errs)
-			f = orders(letters(1)...)
+			f = orders(deadLetters(1)...)
 			code, _, errs = f.run(t, nil, append(test.args, "--undo", "it's mine.jsonl", "--dead-letter-queue", "grave")...)
 			assert.Equal(t, cli.ExitOK, code)
 			assert.Contains(t, errs, `: amqpretry dlq import --dead-letter-queue grave orders 'it'\''s mine.jsonl'`)
@@ -158,7 +158,7 @@ func TestUndoFileThatCannotBe(t *testing.T) {
 	for path, text := range map[string]string{
 		"mine.jsonl": "mine.jsonl exists, and is not overwritten", "no/such/folder.jsonl": "no such file or directory", ".": "exists",
 	} {
-		f := orders(letters(3)...)
+		f := orders(deadLetters(3)...)
 		code, out, errs := f.run(t, nil, "purge", "orders", "--all", "--yes", "--undo", path)
 		assert.NotEqual(t, cli.ExitOK, code)
 		assert.Empty(t, out)
@@ -172,7 +172,7 @@ func TestUndoFileThatCannotBe(t *testing.T) {
 func TestTwoRunsInOneSecond(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, name := range []string{"orders.dlq-purge-20261122T051200Z.jsonl", "orders.dlq-purge-20261122T051200Z-2.jsonl", "orders.dlq-purge-20261122T051200Z-3.jsonl"} {
-		code, _, errs := orders(letters(1)...).run(t, nil, "purge", "orders", "--all", "--yes")
+		code, _, errs := orders(deadLetters(1)...).run(t, nil, "purge", "orders", "--all", "--yes")
 		assert.Equal(t, cli.ExitOK, code)
 		assert.Contains(t, errs, name)
 	}
@@ -190,20 +190,20 @@ func TestNamesOfQueuesInFileNames(t *testing.T) {
 
 func TestUndoFileThatCannotGoOn(t *testing.T) {
 	t.Chdir(t.TempDir())
-	f := orders(letters(10)...)
+	f := orders(deadLetters(10)...)
 	f.failAfter, f.failWith = 4, fmt.Errorf("cannot write what is exported: %w", os.ErrClosed)
 	code, out, errs := f.run(t, nil, "purge", "orders", "--all", "--yes")
 	assert.Equal(t, cli.ExitFailed, code)
 	assert.Equal(t, "orders.dlq: 4 purged\n", out, "what was done is told, and not how many match, which is not known")
 	assert.Contains(t, errs, "cannot write what is exported")
 	assert.Contains(t, errs, "Undo file: ", "and where it is")
-	assert.Len(t, f.letters, 6)
+	assert.Len(t, f.deadLetters, 6)
 }
 
 func TestLeftIsIncomplete(t *testing.T) {
 	t.Chdir(t.TempDir())
-	f := orders(letters(3)...)
-	f.letters[1].Queue = "invoices"
+	f := orders(deadLetters(3)...)
+	f.deadLetters[1].Queue = "invoices"
 	code, out, _ := f.run(t, nil, "replay", "orders", "--yes")
 	assert.Equal(t, cli.ExitIncomplete, code)
 	assert.Equal(t, `orders.dlq: 2 of 3 that match replayed to orders
@@ -216,14 +216,14 @@ LEFT WHERE THEY ARE  WHY                      WHAT TO DO
 
 func TestCanary(t *testing.T) {
 	t.Chdir(t.TempDir())
-	f := orders(letters(10)...)
+	f := orders(deadLetters(10)...)
 	f.deadAgain = 2
 	code, out, _ := f.run(t, nil, "replay", "orders", "--yes", "--canary", "3", "--tolerate", "1", "--watch", "30s", "--rate", "600/m")
 	assert.Equal(t, cli.ExitIncomplete, code)
 	assert.Equal(t, dlq.Canary{Messages: 3, Watch: 30 * time.Second, Tolerate: 1}, f.replayed.Canary, "without a terminal nobody is told of changes")
 	assert.InDelta(t, 10, f.replayed.Rate, 1e-9)
 	assert.Contains(t, out, "Canary: 1 of 3 handled, 2 dead again. The others are where they were\n")
-	assert.Len(t, f.letters, 7)
+	assert.Len(t, f.deadLetters, 7)
 
 	code, out, _ = f.run(t, nil, "replay", "orders", "--yes", "--canary", "3", "--json")
 	assert.Equal(t, cli.ExitIncomplete, code)
@@ -239,12 +239,12 @@ func TestCanary(t *testing.T) {
 	assert.Contains(t, out, "Canary: 1 of 1 handled\n")
 	assert.Equal(t, 15*time.Minute, f.replayed.Canary.Watch)
 
-	f = orders(letters(10)...)
+	f = orders(deadLetters(10)...)
 	f.silent = true
 	code, out, _ = f.run(t, nil, "replay", "orders", "--yes", "--canary", "2")
 	assert.Equal(t, cli.ExitIncomplete, code, "not known to be handled is not handled")
 	assert.Contains(t, out, "Canary: 0 of 2 handled, 2 not heard of. The others are where they were\n")
-	assert.Len(t, f.letters, 8)
+	assert.Len(t, f.deadLetters, 8)
 }
 
 func TestCanaryLine(t *testing.T) {
@@ -259,16 +259,16 @@ func TestCanaryLine(t *testing.T) {
 func TestCanaryIsTold(t *testing.T) {
 	t.Chdir(t.TempDir())
 	onTerminal := func(w *world) { w.ErrIsTerminal = true }
-	_, _, errs := orders(letters(10)...).run(t, onTerminal, "replay", "orders", "--yes", "--canary", "2")
+	_, _, errs := orders(deadLetters(10)...).run(t, onTerminal, "replay", "orders", "--yes", "--canary", "2")
 	assert.Contains(t, errs, "Canary: 2 of 2 handled\n")
-	_, _, errs = orders(letters(10)...).run(t, onTerminal, "replay", "orders", "--yes", "--canary", "2", "--json")
+	_, _, errs = orders(deadLetters(10)...).run(t, onTerminal, "replay", "orders", "--yes", "--canary", "2", "--json")
 	assert.NotContains(t, errs, "Canary")
 }
 
 func TestInterrupt(t *testing.T) {
 	t.Chdir(t.TempDir())
 	ctx, cancel := context.WithCancel(t.Context())
-	f := orders(letters(10)...)
+	f := orders(deadLetters(10)...)
 	f.after = func(done int) {
 		if done == 4 {
 			cancel()
@@ -279,11 +279,11 @@ func TestInterrupt(t *testing.T) {
 	assert.Equal(t, "orders.dlq: 4 replayed to orders\n", out)
 	assert.Contains(t, errs, "interrupted: what is not done is where it was; the same command goes on\n")
 	assert.Contains(t, errs, "Undo file: ")
-	assert.Len(t, f.letters, 6)
+	assert.Len(t, f.deadLetters, 6)
 }
 
 func TestWhereTheyMayNotGo(t *testing.T) {
-	f := orders(letters(1)...)
+	f := orders(deadLetters(1)...)
 	for _, args := range [][]string{{"replay", "orders", "--to", "orders.dlq"}, {"move", "orders", "--to", "orders.dlq"}, {"move", "orders", "--to", "orders"}} {
 		code, _, errs := f.run(t, nil, append(args, "--yes")...)
 		assert.Equal(t, cli.ExitUsage, code)
@@ -300,7 +300,7 @@ func TestWhereTheyMayNotGo(t *testing.T) {
 
 func TestUndoFileOfARunThatFailsAtOnceIsRemoved(t *testing.T) {
 	dir := t.TempDir()
-	f := orders(letters(1)...)
+	f := orders(deadLetters(1)...)
 	f.missing = "nowhere"
 	_, _, _ = f.run(t, nil, "replay", "orders", "--to", "nowhere", "--yes", "--undo", filepath.Join(dir, "u"))
 	assert.NoFileExists(t, filepath.Join(dir, "u"))

@@ -18,7 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
-// `amqpretry ... | head -n 1`: the look ends, and gives back what it holds, in order. The command itself is run, as a
+// `amqpretry ... | head -n 1`: the browse ends, and gives back what it holds, in order. The command itself is run, as a
 // signal would end it.
 func TestTheReaderGoes(t *testing.T) {
 	t.Parallel()

@@ -24,7 +24,7 @@ func (t *tool) show() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show QUEUE [UUID]",
 		Short: "Show one dead letter whole",
-		Long: `Show one dead letter whole: its failure, all attempts that are known, properties, headers with their types, what was edited
+		Long: `Show one dead letter whole: its failure, all failed calls that are known, properties, headers with their types, what was edited
 before replays, and the body. It stays where it is.
 
 The message is named by its UUID, the oldest of those that share it, or by its place in the queue (--position, 1 is the oldest).
@@ -53,19 +53,19 @@ With --body: the body and nothing else, byte for byte, unless it goes to a termi
 		}
 
 		return t.with(cmd.Context(), args[0], func(q queue) error {
-			letter, err := find(cmd.Context(), q, args[1:], *position)
+			deadLetter, err := find(cmd.Context(), q, args[1:], *position)
 			switch {
 			case err != nil:
 				return err
 			case t.JSON:
-				return t.PrintJSON(letter)
+				return t.PrintJSON(deadLetter)
 			case *body && !t.OutIsTerminal:
-				_, err := t.Out.Write(letter.Message.Body)
+				_, err := t.Out.Write(deadLetter.Message.Body)
 				return err
 			case *body:
-				return t.printBody(letter.Message.Body)
+				return t.printBody(deadLetter.Message.Body)
 			default:
-				return t.printLetter(q, letter)
+				return t.printDeadLetter(q, deadLetter)
 			}
 		})
 	}
@@ -80,19 +80,19 @@ func find(ctx context.Context, q queue, uuid []string, position int) (dlq.DeadLe
 	}
 
 	seen := 0
-	for letter, err := range q.Browse(ctx, dlq.Filter{}) {
+	for deadLetter, err := range q.Browse(ctx, dlq.Filter{}) {
 		if err != nil {
 			return dlq.DeadLetter{}, err
 		}
-		if seen++; letter.Position == position {
-			return letter, nil
+		if seen++; deadLetter.Position == position {
+			return deadLetter, nil
 		}
 	}
 
 	return dlq.DeadLetter{}, fmt.Errorf("dead-letter queue %q: there is no message number %s: %s could be seen", q.Name(), thousands(position), thousands(seen))
 }
 
-func (t *tool) printLetter(q queue, l dlq.DeadLetter) error {
+func (t *tool) printDeadLetter(q queue, l dlq.DeadLetter) error {
 	p := &printer{tool: t}
 	p.section("Message", t.about(q, l))
 	p.table("History", []string{"call", "at", "reason", "error type", "error"}, history(l))
@@ -165,7 +165,7 @@ func (t *tool) about(q queue, l dlq.DeadLetter) [][2]string {
 		{"topic", l.Topic},
 		{"queue", l.Queue},
 		{"host", l.Host},
-		{"attempts", strconv.Itoa(l.Attempts)},
+		{"calls", strconv.Itoa(l.Calls)},
 		{"replays", strconv.Itoa(l.Replays)},
 		{"first failure", told(!l.FirstFailure.IsZero(), moment(l.FirstFailure, now))},
 		{"last failure", moment(l.LastFailure, now)},

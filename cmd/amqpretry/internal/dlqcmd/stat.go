@@ -36,7 +36,7 @@ func (t *tool) stat() *cobra.Command {
 		Short: "Count dead letters, by reason, topic, handler and type of error",
 		Long: `Count the dead letters of a queue: how many, how large, how old, and by what they died of. They stay where they are.
 
-Every message is looked at, so the numbers are exact. What other consumers hold at this moment cannot be seen, and is not counted.
+Every message is read, so the numbers are exact. What other consumers hold at this moment cannot be seen, and is not counted.
 Of each breakdown the largest numbers are printed, and what the others make together.
 
 With --json: one object with the keys of package dlq's Stat, all names included.`,
@@ -86,7 +86,7 @@ func (t *tool) printStat(q queue, s dlq.Stat, filtered bool, by []string, top in
 	now := t.Now()
 	lines := [][2]string{{"queue", q.Name()}, {"main queue", q.MainQueue()}, {"messages", thousands(s.Seen)}}
 	if s.Seen != s.Ready {
-		lines[2][1] += fmt.Sprintf(" (%s when the look began)", thousands(s.Ready))
+		lines[2][1] += fmt.Sprintf(" (%s when the browse began)", thousands(s.Ready))
 	}
 	if filtered {
 		lines = append(lines, [2]string{"matching", thousands(s.Matched)})

@@ -177,12 +177,12 @@ func (w *world) fixture(name string) {
 func (w *world) statistics(t *assert.CollectT) {
 	var report struct{ Counts map[string]int }
 	var queue struct{ Messages int }
-	var letters struct{ Ready int }
+	var deadLetters struct{ Ready int }
 	w.json(t, "amqpretry doctor --policies retry.yaml --json orders", &report)
 	w.json(t, `amqpretry dlq list --json | grep '"orders"'`, &queue)
-	w.json(t, "amqpretry dlq stat orders --json", &letters)
+	w.json(t, "amqpretry dlq stat orders --json", &deadLetters)
 	assert.Zero(t, report.Counts["unseen"])
-	assert.Equal(t, letters.Ready, queue.Messages)
+	assert.Equal(t, deadLetters.Ready, queue.Messages)
 }
 
 func (w *world) json(t *assert.CollectT, line string, into any) {

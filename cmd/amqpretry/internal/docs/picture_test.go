@@ -123,17 +123,17 @@ type run struct {
 
 func runs(line string) []run {
 	var all []run
-	letters := []rune(line)
-	for at := 0; at < len(letters); {
-		if letters[at] == ' ' {
+	deadLetters := []rune(line)
+	for at := 0; at < len(deadLetters); {
+		if deadLetters[at] == ' ' {
 			at++
 			continue
 		}
 		end := at
-		for end < len(letters) && (letters[end] != ' ' || end+1 < len(letters) && letters[end+1] != ' ') {
+		for end < len(deadLetters) && (deadLetters[end] != ' ' || end+1 < len(deadLetters) && deadLetters[end+1] != ' ') {
 			end++
 		}
-		all = append(all, run{at, string(letters[at:end])})
+		all = append(all, run{at, string(deadLetters[at:end])})
 		at = end
 	}
 
@@ -142,12 +142,12 @@ func runs(line string) []run {
 
 // wrap breaks a line as a terminal does.
 func wrap(line string, width int) []string {
-	letters := []rune(line)
+	deadLetters := []rune(line)
 	var parts []string
-	for len(letters) > width {
-		parts = append(parts, string(letters[:width]))
-		letters = letters[width:]
+	for len(deadLetters) > width {
+		parts = append(parts, string(deadLetters[:width]))
+		deadLetters = deadLetters[width:]
 	}
 
-	return append(parts, string(letters))
+	return append(parts, string(deadLetters))
 }

@@ -30,7 +30,7 @@ import (
 
 const password = "s3cret:/pa%55"
 
-// lab is a private broker on which things are made wrong, a shell in which commands that mend run, and the policies.
+// lab is a private broker on which things are made wrong, a shell in which commands that fix run, and the policies.
 type lab struct {
 	t          *testing.T
 	broker     *brokertest.Broker
@@ -208,13 +208,13 @@ func (l *lab) amqpOnly(args ...string) verdict {
 	return l.doctor(map[string]string{cli.EnvURI: l.uri}, append([]string{"--json", "--policies", l.policies}, args...)...)
 }
 
-// run runs a mend as somebody would who pastes it.
-func (l *lab) run(mend string) {
+// run runs a fix as somebody would who pastes it.
+func (l *lab) run(fix string) {
 	l.t.Helper()
-	cmd := exec.Command("sh", "-c", mend)
+	cmd := exec.Command("sh", "-c", fix)
 	cmd.Env = append(os.Environ(), "PATH="+l.bin+":"+os.Getenv("PATH"), "AMQP_URI="+l.uri, "AMQP_MANAGEMENT_URL="+l.api)
 	out, err := cmd.CombinedOutput()
-	require.NoError(l.t, err, "%s\n%s", mend, out)
+	require.NoError(l.t, err, "%s\n%s", fix, out)
 }
 
 func find(findings []Finding, check, object, part string) (Finding, bool) {
@@ -227,14 +227,14 @@ func find(findings []Finding, check, object, part string) (Finding, bool) {
 	return findings[i], true
 }
 
-// wrong is something that is made wrong, what is found then, and whether the commands that are told mend it.
+// wrong is something that is made wrong, what is found then, and whether the commands that are told fix it.
 type wrong struct {
 	queue string
 	// check and a part of what it finds, about which object.
 	check, object, found string
 	severity             Severity
 	make                 func(*lab)
-	mends                bool
+	fixes                bool
 	// amqp tells that it is found without the management API as well.
 	amqp bool
 	// on is the versions on which it is wrong; nil is all.
@@ -330,9 +330,9 @@ var wrongs = []wrong{
 		arguments["x-single-active-consumer"] = true
 		l.topic("single", arguments)
 	}, false, false, nil},
-	{"letters", "dead-letters", `"letters.dlq"`, "1 messages", Warning, func(l *lab) {
-		l.protected("letters")
-		l.publish("letters.dlq")
+	{"dead-letters", "dead-letters", `"dead-letters.dlq"`, "1 messages", Warning, func(l *lab) {
+		l.protected("dead-letters")
+		l.publish("dead-letters.dlq")
 	}, false, true, nil},
 	{"thief", "retry-consumers", `"thief.retry.1m"`, "1 consumers", Problem, func(l *lab) {
 		l.protected("thief")
@@ -347,15 +347,15 @@ var wrongs = []wrong{
 		require.NoError(l.t, err)
 		l.do(func(ch *amqp.Channel) error { return plan.Declare(ch) })
 	}, false, false, nil},
-	// The last one: it counts the queues of all others. Its mend comes first, as others need room.
+	// The last one: it counts the queues of all others. Its fix comes first, as others need room.
 	{"limits", "limits", "broker", "the virtual host may have", Problem, func(l *lab) {
 		l.protected("limits")
 		l.broker.Ctl("set_vhost_limits", `{"max-queues":10,"max-connections":100}`)
 	}, true, false, nil},
 }
 
-// Everything that is really wrong on a broker is found, and the commands that are told mend it.
-func TestDoctorFindsAndMends_OwnBroker(t *testing.T) {
+// Everything that is really wrong on a broker is found, and the commands that are told fix it.
+func TestDoctorFindsAndFixes_OwnBroker(t *testing.T) {
 	l := newLab(t)
 	l.protected("healthy")
 	l.publish("healthy")
@@ -422,16 +422,16 @@ func TestDoctorFindsAndMends_OwnBroker(t *testing.T) {
 		}
 	})
 
-	var mended []wrong
+	var fixed []wrong
 	for i := len(wrongs) - 1; i >= 0; i-- {
-		if w := wrongs[i]; w.mends && here(w) {
+		if w := wrongs[i]; w.fixes && here(w) {
 			f, _ := find(v.findings, w.check, w.object, w.found)
-			l.run(f.Mend)
-			mended = append(mended, w)
+			l.run(f.Fix)
+			fixed = append(fixed, w)
 		}
 	}
 	left := func() (names []string) {
-		for _, w := range mended {
+		for _, w := range fixed {
 			if f, found := find(v.findings, w.check, w.object, ""); found && f.Severity != Note {
 				names = append(names, w.queue+": "+f.Found)
 			}
@@ -447,7 +447,7 @@ func TestDoctorFindsAndMends_OwnBroker(t *testing.T) {
 		<-time.After(time.Second)
 	}
 	assert.Empty(t, left(), "%s", v.out)
-	// A mend takes away what is wrong and leaves the rest.
+	// A fix takes away what is wrong and leaves the rest.
 	assert.Contains(t, l.broker.Ctl("list_operator_policies"), `{"delivery-limit":50000}`)
 	assert.Contains(t, l.broker.Ctl("list_vhost_limits"), "max-connections")
 	assert.Contains(t, l.broker.Ctl("list_policies"), `"max-length":100000`)
@@ -503,13 +503,13 @@ func (l *lab) withoutPermissions(t *testing.T) {
 
 	poor[cli.EnvManagement] = l.api
 	v = l.doctor(poor, "--json", "--policies", l.policies, "healthy", "shared-a")
-	var mend string
+	var fix string
 	for _, p := range needs(topics) {
 		f, found := find(v.findings, "permissions", `user "poor"`, fmt.Sprintf("no %s permission on %s %q", p.Operation, p.Kind, p.Name))
 		assert.True(t, found, "%+v", p)
-		mend = f.Mend
+		fix = f.Fix
 	}
-	l.run(mend)
+	l.run(fix)
 	assert.Contains(t, l.broker.Ctl("list_user_permissions", "poor"), "^mine$")
 	delete(poor, cli.EnvManagement)
 	v = l.doctor(poor, "--json", "--policies", l.policies, "healthy", "shared-a")
@@ -522,7 +522,7 @@ func (l *lab) withoutPermissions(t *testing.T) {
 	}
 	for _, p := range needs(topics) {
 		if p.Kind == topology.KindQueue && p.Name == "healthy" {
-			less := strings.ReplaceAll(mend, "healthy|", "")
+			less := strings.ReplaceAll(fix, "healthy|", "")
 			l.run(less)
 			v = l.doctor(poor, "--json", "--policies", l.policies, "healthy")
 			_, found = find(v.findings, "permissions", `user "poor"`, `no read permission on queue "healthy"`)
@@ -548,7 +548,7 @@ func (l *lab) alarm(t *testing.T) {
 		f, found = find(full.findings, "alarms", "broker", "memory alarm on node")
 		return found
 	}, 30*time.Second, time.Second)
-	l.run(f.Mend)
+	l.run(f.Fix)
 	require.Eventually(t, func() bool {
 		full = l.full("healthy")
 		_, found := find(full.findings, "alarms", "", "")

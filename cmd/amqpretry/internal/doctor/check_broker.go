@@ -17,7 +17,7 @@ func lookVersion(f Facts) []Finding {
 	case !rabbitmq.AtLeast(f.Version, 3, 10):
 		return []Finding{{Severity: Problem, Object: broker, Found: "RabbitMQ " + f.Version + ", wanted 3.10 or later",
 			Means: "there is no at-least-once dead-lettering: what waits for its retry can be lost on its way back",
-			Mend:  "# upgrade, one series at a time: https://www.rabbitmq.com/docs/upgrade"}}
+			Fix:   "# upgrade, one series at a time: https://www.rabbitmq.com/docs/upgrade"}}
 	}
 	return nil
 }
@@ -39,7 +39,7 @@ func lookFeatures(f Facts) []Finding {
 				found = append(found, Finding{Severity: Problem, Object: broker,
 					Found: fmt.Sprintf("the feature flag %s is %s", flag.Name, flag.State),
 					Means: "the broker has no " + need.for_,
-					Mend:  "rabbitmqctl enable_feature_flag " + flag.Name})
+					Fix:   "rabbitmqctl enable_feature_flag " + flag.Name})
 			}
 		}
 	}
@@ -53,13 +53,13 @@ func lookAlarms(f Facts) []Finding {
 	for _, n := range f.Nodes.Value {
 		if n.MemoryAlarm != nil && *n.MemoryAlarm {
 			found = append(found, Finding{Severity: Problem, Object: broker, Found: "memory alarm on node " + n.Name, Means: means,
-				Mend: "# What uses the memory: rabbitmq-diagnostics memory_breakdown --unit MB\n" +
+				Fix: "# What uses the memory: rabbitmq-diagnostics memory_breakdown --unit MB\n" +
 					"# Consume, add memory, or raise the limit (until the next restart):\n" +
 					"rabbitmqctl --node " + shell.Quote(n.Name) + " set_vm_memory_high_watermark 0.6"})
 		}
 		if n.DiskAlarm != nil && *n.DiskAlarm {
 			found = append(found, Finding{Severity: Problem, Object: broker, Found: "disk alarm on node " + n.Name, Means: means,
-				Mend: "# Free disk space there, or lower the limit (until the next restart):\n" +
+				Fix: "# Free disk space there, or lower the limit (until the next restart):\n" +
 					"rabbitmqctl --node " + shell.Quote(n.Name) + " set_disk_free_limit 500MB"})
 		}
 	}
@@ -68,7 +68,7 @@ func lookAlarms(f Facts) []Finding {
 		return found
 	case f.Blocked.Known && f.Blocked.Value != "":
 		return []Finding{{Severity: Problem, Object: broker, Found: "the broker has blocked the connection: " + f.Blocked.Value, Means: means,
-			Mend: "rabbitmq-diagnostics alarms\nrabbitmq-diagnostics memory_breakdown --unit MB"}}
+			Fix: "rabbitmq-diagnostics alarms\nrabbitmq-diagnostics memory_breakdown --unit MB"}}
 	case !f.Blocked.Known && !f.Nodes.Known:
 		return cannotSee(blind{f.Blocked.Why: nil}, "alarms")
 	}
@@ -84,13 +84,13 @@ func lookNodes(f Facts) []Finding {
 		if !n.Running {
 			found = append(found, Finding{Severity: Warning, Object: broker, Found: fmt.Sprintf("node %s is down", n.Name),
 				Means: "quorum queues need a majority of their nodes; classic queues of that node cannot be used",
-				Mend:  "# on that machine:\nrabbitmq-server -detached"})
+				Fix:   "# on that machine:\nrabbitmq-server -detached"})
 		}
 		if len(n.Partitions) > 0 {
 			found = append(found, Finding{Severity: Problem, Object: broker,
 				Found: fmt.Sprintf("node %s is partitioned from %s", n.Name, strings.Join(n.Partitions, ", ")),
 				Means: "the cluster has come apart: declarations and classic queues can differ on both sides",
-				Mend:  "# restart the side that is to give way: https://www.rabbitmq.com/docs/partitions\nrabbitmqctl cluster_status"})
+				Fix:   "# restart the side that is to give way: https://www.rabbitmq.com/docs/partitions\nrabbitmqctl cluster_status"})
 		}
 	}
 	return found
@@ -126,7 +126,7 @@ func lookLimits(f Facts) []Finding {
 	return []Finding{{Severity: Problem, Object: broker,
 		Found: fmt.Sprintf("the virtual host may have %d queues; it has %d, and %d are missing", limit, have, missing),
 		Means: "they cannot be declared: Subscribe fails, or copies are held",
-		Mend:  f.ctl("set_vhost_limits", shell.Quote(asJSON(limits)))}}
+		Fix:   f.ctl("set_vhost_limits", shell.Quote(asJSON(limits)))}}
 }
 
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

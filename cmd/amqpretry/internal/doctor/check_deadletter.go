@@ -20,7 +20,7 @@ func lookDeliveryLimit(f Facts) []Finding {
 		}
 		return []Finding{{Severity: Problem, Found: fmt.Sprintf("delivery limit %s, and no dead-letter exchange", limit),
 			Means: "a message that returns more often is deleted, without a trace. " + counts(f.Version),
-			Mend:  f.protectCommand(o)}}
+			Fix:   f.protectCommand(o)}}
 	}, roleMain)
 }
 
@@ -87,23 +87,23 @@ func lookTargets(f Facts) []Finding {
 		switch {
 		case exchange != "" && f.Exchanges[exchange].Exists.Known && !f.Exchanges[exchange].Exists.Value:
 			return []Finding{{Severity: Problem, Found: fmt.Sprintf("its dead-letter exchange %q does not exist", exchange), Means: means,
-				Mend: f.makeExchange(o, exchange)}}
+				Fix: f.makeExchange(o, exchange)}}
 		case !targets.Known:
 			return cannotSee(blind{targets.Why: {o.Name}}, "where main queues dead-letter to")
 		case len(targets.Value) == 0:
 			return []Finding{{Severity: Problem, Found: fmt.Sprintf("its dead-letter exchange %q leads to no queue", exchange), Means: means,
-				Mend: f.makeExchange(o, exchange)}}
+				Fix: f.makeExchange(o, exchange)}}
 		}
 		var found []Finding
 		for _, target := range targets.Value {
 			switch exists := f.exists(target); {
 			case exists.Known && !exists.Value:
 				found = append(found, Finding{Severity: Problem, Found: fmt.Sprintf("it dead-letters to the queue %q, which does not exist", target),
-					Means: means, Mend: f.makeQueue(o, target)})
+					Means: means, Fix: f.makeQueue(o, target)})
 			case f.comesBack(target, q.Name):
 				found = append(found, Finding{Severity: Problem, Found: fmt.Sprintf("it dead-letters to the queue %q, which has a TTL and leads back", target),
 					Means: "RabbitMQ sees a cycle when the delivery limit is the cause, and deletes the message",
-					Mend:  f.leadElsewhere(o, q)})
+					Fix:   f.leadElsewhere(o, q)})
 			}
 		}
 		return found

@@ -27,7 +27,7 @@ func lookPolicies(f Facts) []Finding {
 		}
 		var found []Finding
 		for _, w := range weak {
-			found = append(found, Finding{Severity: w.severity, Means: w.means, Mend: f.without(q, keys),
+			found = append(found, Finding{Severity: w.severity, Means: w.means, Fix: f.without(q, keys),
 				Found: fmt.Sprintf("%s: %v, from the %s", w.key, q.Effective[w.key], f.sourceOf(q, w.key))})
 		}
 		return found

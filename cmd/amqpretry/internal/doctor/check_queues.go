@@ -58,13 +58,13 @@ func lookAvailable(f Facts) []Finding {
 		if !slices.Contains(runs, q.State) {
 			found = append(found, Finding{Severity: Problem, Found: fmt.Sprintf("it is %s, on node %s", q.State, orUnknown(q.Node)),
 				Means: "nothing goes in or out; a classic queue is back with its node, with what was stored",
-				Mend:  "# bring its node up\nrabbitmqctl cluster_status"})
+				Fix:   "# bring its node up\nrabbitmqctl cluster_status"})
 		}
 		if quorum && len(q.Members) > 0 && !q.HasMajority() {
 			found = append(found, Finding{Severity: Problem,
 				Found: fmt.Sprintf("%d of its %d nodes are there, which is no majority", len(q.Online), len(q.Members)),
 				Means: "it takes everything and answers nothing: publishes are neither confirmed nor refused. Its messages are safe: do not delete it",
-				Mend:  "# bring its nodes up\nrabbitmq-queues quorum_status --vhost " + shell.Quote(f.VHost) + " " + shell.Quote(q.Name)})
+				Fix:   "# bring its nodes up\nrabbitmq-queues quorum_status --vhost " + shell.Quote(f.VHost) + " " + shell.Quote(q.Name)})
 		}
 		running := 0
 		for _, n := range f.Nodes.Value {
@@ -75,7 +75,7 @@ func lookAvailable(f Facts) []Finding {
 		if quorum && len(q.Members) > 0 && len(q.Members) < 3 && running >= 3 {
 			found = append(found, Finding{Severity: Warning, Found: fmt.Sprintf("it is on %d of %d nodes", len(q.Members), running),
 				Means: "it is not to be reached when one of these is down, and lost with that node's disk if it is on one only",
-				Mend:  f.grow(q)})
+				Fix:   f.grow(q)})
 		}
 		return found
 	})
@@ -111,7 +111,7 @@ func lookTypes(f Facts) []Finding {
 				finding.Severity = Warning
 				finding.Found += " in front of a quorum main queue"
 				finding.Means += ", and that is so whenever the broker starts: what was due meanwhile is lost"
-				finding.Mend = "# in the policy, queue_type: quorum; the queues of before stay until they are empty. Then:\n" + f.apply(o.Topic)
+				finding.Fix = "# in the policy, queue_type: quorum; the queues of before stay until they are empty. Then:\n" + f.apply(o.Topic)
 			}
 			return []Finding{finding}
 		default:
@@ -157,12 +157,12 @@ func lookStuck(f Facts) []Finding {
 		}
 		finding := Finding{Severity: Warning, Found: fmt.Sprintf("%d messages are on their way out, and their target has not confirmed them", n),
 			Means: "it keeps them, out of sight of AMQP, and tries again every 3 minutes. It can be a moment's look: run doctor again",
-			Mend:  "rabbitmqctl list_queues --vhost " + shell.Quote(f.VHost) + " name messages messages_ready state policy"}
+			Fix:   "rabbitmqctl list_queues --vhost " + shell.Quote(f.VHost) + " name messages messages_ready state policy"}
 		if main := f.exists(o.Topic.Plan.Queue); o.Role == roleRetry && main.Known && !main.Value {
 			finding.Severity = Problem
 			finding.Found += fmt.Sprintf(": the main queue %q is not there", o.Topic.Plan.Queue)
 			finding.Means = "it keeps them, and hands them over within 3 minutes after the main queue is there again. Do not delete it: they would be gone"
-			finding.Mend = "# start the service that consumes " + shell.Quote(o.Topic.Plan.Queue) + ": it declares it with its own arguments"
+			finding.Fix = "# start the service that consumes " + shell.Quote(o.Topic.Plan.Queue) + ": it declares it with its own arguments"
 		}
 		if n >= manyStuck {
 			finding.Severity = Problem
@@ -198,7 +198,7 @@ func lookRetryConsumers(f Facts) []Finding {
 		if consumers > 0 {
 			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: fmt.Sprintf("%d consumers", consumers),
 				Means: "they take waiting messages away, before their delay is over; retry queues are for nobody",
-				Mend: "# find who it is, and end it:\n" + f.ctl("list_consumers", "queue_name", "consumer_tag", "channel_pid") +
+				Fix: "# find who it is, and end it:\n" + f.ctl("list_consumers", "queue_name", "consumer_tag", "channel_pid") +
 					"\nrabbitmqctl list_channels pid name user"})
 		}
 	}
@@ -229,7 +229,7 @@ func lookDeadLetters(f Facts) []Finding {
 		if ready > 0 {
 			found = append(found, Finding{Severity: Warning, Object: o.label(), Found: fmt.Sprintf("%d messages", ready),
 				Means: "they have failed for good, and wait for a person",
-				Mend:  f.amqpretry("dlq stat", o.Topic.Plan.Queue)})
+				Fix:   f.amqpretry("dlq stat", o.Topic.Plan.Queue)})
 		}
 	}
 	return append(found, cannotSee(hidden, "whether there are dead letters")...)

@@ -26,11 +26,11 @@ func lookExists(f Facts) []Finding {
 			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: "there is no such queue",
 				Means: "what waits in its retry queues cannot come back: they keep it, and hand over nothing else either once 32 messages are due; " +
 					"what is published to it is lost or refused",
-				Mend: "# start the service that consumes it: it declares it with its own arguments. What waits comes within 3 minutes"})
+				Fix: "# start the service that consumes it: it declares it with its own arguments. What waits comes within 3 minutes"})
 		case !exists.Value:
 			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: "there is no such queue" + f.underDefault(),
 				Means: "copies for it are returned, and their deliveries held until a service has declared it; one with TopologyAssume cannot",
-				Mend:  f.apply(o.Topic)})
+				Fix:   f.apply(o.Topic)})
 		}
 	}
 	for name, t := range f.plannedExchanges() {
@@ -41,7 +41,7 @@ func lookExists(f Facts) []Finding {
 		case !exists.Value:
 			found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name), Found: "there is no such exchange",
 				Means: "failed deliveries are held until a service has declared it; one with TopologyAssume cannot",
-				Mend:  f.apply(t)})
+				Fix:   f.apply(t)})
 		}
 	}
 	return append(found, cannotSee(hidden, "whether they exist")...)
@@ -76,7 +76,7 @@ func (f Facts) nothingOf(t Topic) Finding {
 	return Finding{Severity: Problem, Object: object{Name: t.Plan.Queue, Role: roleMain}.label(),
 		Found: fmt.Sprintf("nothing of it is in virtual host %q: neither the queue nor the %s for its retries", f.VHost, queues),
 		Means: "no service has consumed it here yet; or it is in another virtual host (--vhost), or has another name",
-		Mend:  "# the service that consumes it declares all of it. All but the main queue, before:\n" + f.apply(t)}
+		Fix:   "# the service that consumes it declares all of it. All but the main queue, before:\n" + f.apply(t)}
 }
 
 // underDefault reminds of the policy that nobody has given.
@@ -112,7 +112,7 @@ func lookArguments(f Facts) []Finding {
 		case conflict.Value != nil:
 			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: differs(conflict.Value),
 				Means: "a service that declares it fails to subscribe; one that does not meets a queue that does something else than the policy says",
-				Mend:  f.recreate(o)})
+				Fix:   f.recreate(o)})
 		}
 	}
 	for _, name := range sortedKeys(f.plannedExchanges()) {
@@ -126,7 +126,7 @@ func lookArguments(f Facts) []Finding {
 		case x.Conflict.Value != nil:
 			found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name), Found: differs(x.Conflict.Value),
 				Means: "it does not route failed messages as it should, and a service that declares it fails to subscribe",
-				Mend: "# rabbitmqctl deletes no exchanges: delete it in the management UI, if nobody else uses it, and then\n" +
+				Fix: "# rabbitmqctl deletes no exchanges: delete it in the management UI, if nobody else uses it, and then\n" +
 					f.apply(f.plannedExchanges()[name])})
 		}
 	}
@@ -175,14 +175,14 @@ func lookBindings(f Facts) []Finding {
 				found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", b.Exchange),
 					Found: fmt.Sprintf("it is not bound to queue %q", b.Queue),
 					Means: "copies for it are returned, and their deliveries held until a service has bound it; one with TopologyAssume cannot" + lostOnReturn(t, b),
-					Mend:  f.apply(t)})
+					Fix:   f.apply(t)})
 			}
 		}
 	}
 	return append(found, cannotSee(hidden, "bindings")...)
 }
 
-// lostOnWayBack is what else a missing binding of the shared exchange for the way back does.
+// lostOnReturn is what else a missing binding of the shared return exchange does.
 func lostOnReturn(t Topic, b topology.Binding) string {
 	if b.Queue != t.Plan.Queue {
 		return ""
@@ -214,7 +214,7 @@ func lookObsolete(f Facts) []Finding {
 				found = append(found, Finding{Severity: Note, Object: fmt.Sprintf("retry queue %q", q.Name),
 					Found: "no policy uses it" + f.underDefault(),
 					Means: "what waits in it still comes back; instances with an older policy may still use it",
-					Mend:  "# when no instance with an older policy runs any more:\n" + f.topology("prune", t)})
+					Fix:   "# when no instance with an older policy runs any more:\n" + f.topology("prune", t)})
 			}
 		}
 	}

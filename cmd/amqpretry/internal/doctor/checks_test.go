@@ -150,7 +150,7 @@ func TestChecks(t *testing.T) {
 		severity Severity
 		object   string
 		found    string // a part
-		mend     string // a part
+		fix      string // a part
 		make     func(*Facts)
 	}{
 		{"too old", "version", Problem, "broker", "RabbitMQ 3.9.29, wanted 3.10", "upgrade", func(f *Facts) { f.Version = "3.9.29" }},
@@ -282,11 +282,11 @@ func TestChecks(t *testing.T) {
 		{"single", "single-active-consumer", Note, `main queue "orders"`, "single active", "", func(f *Facts) {
 			f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments["x-single-active-consumer"] = true })
 		}},
-		{"letters that AMQP would not count", "dead-letters", Unseen, "broker", "orders.dlq", "", func(f *Facts) {
+		{"dead letters that AMQP would not count", "dead-letters", Unseen, "broker", "orders.dlq", "", func(f *Facts) {
 			f.Version = "4.4.0"
 			f.change(dlq, func(q *Queue, _ *management.Queue) { q.Details = unseen[management.Queue]("no API") })
 		}},
-		{"letters", "dead-letters", Warning, `dead-letter queue "orders.dlq"`, "7 messages", "amqpretry dlq stat 'orders'", func(f *Facts) { f.change(dlq, func(q *Queue, _ *management.Queue) { q.Ready = 7 }) }},
+		{"dead letters", "dead-letters", Warning, `dead-letter queue "orders.dlq"`, "7 messages", "amqpretry dlq stat 'orders'", func(f *Facts) { f.change(dlq, func(q *Queue, _ *management.Queue) { q.Ready = 7 }) }},
 		{"obsolete", "obsolete", Note, `retry queue "orders.retry.2m"`, "no policy uses it", "amqpretry topology prune", func(f *Facts) {
 			f.Obsolete.Value = []topology.ObsoleteQueue{{Queue: topology.Queue{Name: "orders.retry.2m", Arguments: amqp.Table{"x-dead-letter-routing-key": "orders"}}}}
 		}},
@@ -296,7 +296,7 @@ func TestChecks(t *testing.T) {
 			test.make(&f)
 			for _, finding := range diagnose(f) {
 				if finding.Check == test.check && finding.Severity == test.severity && finding.Object == test.object && strings.Contains(finding.Found, test.found) {
-					assert.Contains(t, finding.Mend, test.mend)
+					assert.Contains(t, finding.Fix, test.fix)
 					assert.NotEmpty(t, finding.Means)
 					return
 				}
@@ -352,7 +352,7 @@ func TestNothingOfATopic(t *testing.T) {
 	found := lookExists(f)
 	require.Len(t, found, 1)
 	assert.Equal(t, `nothing of it is in virtual host "v'2": neither the queue nor the 2 queues and 1 exchange for its retries`, found[0].Found)
-	assert.Contains(t, found[0].Mend, `amqpretry topology apply --vhost='v'\''2' --policies 'retry.yaml' 'orders'`)
+	assert.Contains(t, found[0].Fix, `amqpretry topology apply --vhost='v'\''2' --policies 'retry.yaml' 'orders'`)
 
 	assert.Equal(t, `amqpretry dlq stat --vhost='v'\''2' -- '-x'`, f.amqpretry("dlq stat", "-x"))
 	f.VHost = "/"
@@ -360,7 +360,7 @@ func TestNothingOfATopic(t *testing.T) {
 	f.VHostByFlag = true // the URI may have another one
 	assert.Equal(t, `amqpretry dlq stat --vhost='/' -- '-x'`, f.amqpretry("dlq stat", "-x"))
 	f.ByFlag = true
-	assert.Contains(t, lookExists(f)[0].Mend, "# with the same --uri\namqpretry topology apply")
+	assert.Contains(t, lookExists(f)[0].Fix, "# with the same --uri\namqpretry topology apply")
 
 	f.Queues["orders.dlq"] = Queue{Exists: seen(true)}
 	assert.Len(t, lookExists(f), 3, "main queue, retry queue, exchange")

@@ -1,5 +1,5 @@
 // Package doctor is the command doctor: it looks at a broker, and says what is wrong with it for retries, what that
-// means, and what mends it.
+// means, and what fixes it.
 //
 // Looking (gather, over AMQP and the management API) gives [Facts], plain values. Judging them (diagnose) is a table of
 // small pure functions.
@@ -27,8 +27,8 @@ func Command(s *cli.Session) *cobra.Command {
 	var shared string
 	cmd := &cobra.Command{
 		Use:   "doctor [QUEUE|TOPIC=QUEUE ...]",
-		Short: "Look for what keeps retries from being safe, and say what mends it",
-		Long: `Look at the broker and at the queues of some main queues, and tell what is wrong, what that means, and the command that mends it.
+		Short: "Look for what keeps retries from being safe, and say what fixes it",
+		Long: `Look at the broker and at the queues of some main queues, and tell what is wrong, what that means, and the command that fixes it.
 
 An argument is a main queue, or TOPIC=QUEUE where the topic, whose policy holds, has another name than its queue. Without any,
 only the broker itself is looked at.
@@ -46,16 +46,16 @@ The user is that of the broker's URI: give the one of the service, or the permis
 tells (AMQP_MANAGEMENT_URL, a user with the tag monitoring, or administrator for permissions). What could not be seen is told.
 
 A problem breaks a promise: messages can be lost, or do not move. A warning is one step from that, or work for a person. A note is
-good to know. What is in the mending lines is for a shell; read what begins with # first. rabbitmqctl is for a node of the broker.
+good to know. What is in the fixes is for a shell; read what begins with # first. rabbitmqctl is for a node of the broker.
 
 With --json: {"version", "virtual_host", "user", "counts": {"problem", "warning", "unseen", "note", "ok"}, "findings": [{"check",
-"severity", "object", "found", "means", "mend"}]}; every check has at least one finding, ok if there is nothing.
+"severity", "object", "found", "means", "fix"}]}; every check has at least one finding, ok if there is nothing.
 
 Exit codes: 0 neither a problem nor a warning; 3 a problem or a warning; 1 it could not look; 2 usage.`,
 		Example: `  amqpretry doctor
   amqpretry doctor orders payments
   AMQP_MANAGEMENT_URL=http://monitor:password@localhost:15672 amqpretry doctor --policies retry.yaml orders events=events_billing
-  amqpretry doctor --json orders | jq -r '.findings[] | select(.severity == "problem") | .mend'`,
+  amqpretry doctor --json orders | jq -r '.findings[] | select(.severity == "problem") | .fix'`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			policyFile := cmp.Or(cmd.Flag("policies").Value.String(), s.Getenv(cli.EnvPolicies))

@@ -37,18 +37,18 @@ type Finding struct {
 	// Found is what is there, Means what comes of it.
 	Found string `json:"found"`
 	Means string `json:"means,omitempty"`
-	// Mend are lines for a POSIX shell that mend it, or that let a person see what to mend. Lines that begin with # are
+	// Fix are lines for a POSIX shell that fix it, or that let a person see what to fix. Lines that begin with # are
 	// to be read.
-	Mend string `json:"mend,omitempty"`
+	Fix string `json:"fix,omitempty"`
 }
 
 // tidy drops a command that would carry what does something to a terminal, as names of others can have it. It could not
 // be pasted either, once that is spelled in another way.
 func (f Finding) tidy() Finding {
-	for line := range strings.Lines(f.Mend) {
+	for line := range strings.Lines(f.Fix) {
 		line = strings.ReplaceAll(strings.TrimSuffix(line, "\n"), "\t", "")
 		if cli.Safe(line) != line {
-			f.Mend = "# a name here has characters that no terminal takes as they are: there is no command to be pasted"
+			f.Fix = "# a name here has characters that no terminal takes as they are: there is no command to be pasted"
 		}
 	}
 	return f

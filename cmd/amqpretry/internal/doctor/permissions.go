@@ -108,10 +108,10 @@ func lookPermissions(f Facts) []Finding {
 		}
 	}
 	user := fmt.Sprintf("user %q", f.User)
-	mend := f.grant(wanted)
+	fix := f.grant(wanted)
 	var found []Finding
 	for _, p := range missing {
-		finding := Finding{Severity: Warning, Object: user, Mend: mend,
+		finding := Finding{Severity: Warning, Object: user, Fix: fix,
 			Found: fmt.Sprintf("no %s permission on %s %q", p.Operation, p.Kind, p.Name),
 			Means: "a service with this user fails at " + p.For + ", unless it declares nothing (TopologyAssume)"}
 		if p.Always {

@@ -29,7 +29,7 @@ func text(f Facts, findings []Finding) string {
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("RabbitMQ %s, virtual host %s, user %s", cli.Safe(f.Version), cli.Safe(f.VHost), cli.Safe(f.User))
 
-	object, told := "", map[string]string{} // a mend, and the object with which it is told
+	object, told := "", map[string]string{} // a fix, and the object with which it is told
 	for _, finding := range findings {
 		if finding.Severity == OK || finding.Severity == Unseen {
 			continue
@@ -42,13 +42,13 @@ func text(f Facts, findings []Finding) string {
 		if finding.Means != "" {
 			line("    means: %s", cli.Safe(finding.Means))
 		}
-		if first, again := told[finding.Mend]; again {
-			line("    mend: as for %s", cli.Safe(first))
-		} else if finding.Mend != "" {
-			told[finding.Mend] = finding.Object
-			line("    mend:")
-			for mend := range strings.Lines(finding.Mend) {
-				line("      %s", strings.TrimRight(mend, "\n")) // tidy has made it safe
+		if first, again := told[finding.Fix]; again {
+			line("    fix: as for %s", cli.Safe(first))
+		} else if finding.Fix != "" {
+			told[finding.Fix] = finding.Object
+			line("    fix:")
+			for fix := range strings.Lines(finding.Fix) {
+				line("      %s", strings.TrimRight(fix, "\n")) // tidy has made it safe
 			}
 		}
 	}

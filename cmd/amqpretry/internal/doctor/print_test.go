@@ -20,22 +20,22 @@ func TestTextForPeople(t *testing.T) {
 		{Check: "bindings", Severity: Unseen, Object: broker, Found: "not seen: bindings (x)", Means: "nobody told"},
 		{Check: "nodes", Severity: Unseen, Object: broker, Found: "not seen: nodes", Means: "nobody told"},
 		{Check: "types", Severity: Note, Object: `main queue "a"`, Found: "classic", Means: "slow"},
-		{Check: "exists", Severity: Problem, Object: `queue "b"`, Found: "gone\x1b[31m", Means: "lost", Mend: "# first\nmake it"},
-		{Check: "letters", Severity: Warning, Object: `main queue "a"`, Found: "7", Means: "look", Mend: "# first\nmake it"},
+		{Check: "exists", Severity: Problem, Object: `queue "b"`, Found: "gone\x1b[31m", Means: "lost", Fix: "# first\nmake it"},
+		{Check: "dead-letters", Severity: Warning, Object: `main queue "a"`, Found: "7", Means: "look", Fix: "# first\nmake it"},
 	})
 	assert.Equal(t, `RabbitMQ 4.0.5, virtual host /, user service
 
 queue "b"
   problem, exists: gone\x1b[31m
     means: lost
-    mend:
+    fix:
       # first
       make it
 
 main queue "a"
-  warning, letters: 7
+  warning, dead-letters: 7
     means: look
-    mend: as for queue "b"
+    fix: as for queue "b"
   note, types: classic
     means: slow
 
@@ -68,8 +68,8 @@ func TestJSONForPrograms(t *testing.T) {
 // A command never carries what a terminal acts upon.
 func TestNamesThatATerminalActsUpon(t *testing.T) {
 	for name, safe := range map[string]bool{"it's $(x)": true, "ünï": true, "a\x1b[31m": false, "a\u202eb": false, "a\x00": false} {
-		f := Finding{Mend: "rabbitmqctl x " + shell.Quote(name) + "\n\tnext"}.tidy()
-		assert.Equal(t, safe, strings.HasPrefix(f.Mend, "rabbitmqctl"), "%q", name)
-		assert.Equal(t, safe, strings.HasSuffix(f.Mend, "\tnext"), "%q", name)
+		f := Finding{Fix: "rabbitmqctl x " + shell.Quote(name) + "\n\tnext"}.tidy()
+		assert.Equal(t, safe, strings.HasPrefix(f.Fix, "rabbitmqctl"), "%q", name)
+		assert.Equal(t, safe, strings.HasSuffix(f.Fix, "\tnext"), "%q", name)
 	}
 }

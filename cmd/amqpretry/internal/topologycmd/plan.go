@@ -208,7 +208,7 @@ func conflicts(r *report, targets []target) error {
 	}
 	for i, t := range targets {
 		if t.plan.IsShared() && r.Queues[i].Objects[0].State == stateMissing {
-			errs = append(errs, fmt.Errorf("main queue %q is not there: with shared retry queues it is bound to the exchange for the way back; "+
+			errs = append(errs, fmt.Errorf("main queue %q is not there: with shared retry queues it is bound to the return exchange; "+
 				"start its service, or declare it as its service does", t.Queue))
 		}
 	}

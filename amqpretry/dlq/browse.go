@@ -17,9 +17,9 @@ import (
 // the last message that was there when it began, with the first error, or when the loop is left. If the order is
 // another one after that, see OrderError, Config.Logger is told.
 //
-// No number of looks makes the broker drop or dead-letter a message: a queue that is not declared as ours is, and
-// counts looks, is refused with an *[UnsafeError] long before its limit. If the process is killed while it looks, the
-// broker gives everything back as well; longer queues may then be in another order.
+// No number of browses makes the broker drop or dead-letter a message: a queue that is not declared as ours, and counts
+// browses, is refused with an *[UnsafeError] long before its limit. If the process is killed while it browses, the
+// broker gives everything back as well; a longer queue may then be in another order.
 func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		left := false
@@ -30,7 +30,7 @@ func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[DeadLetter,
 		switch {
 		case err == nil:
 		case left: // nobody takes it any more
-			q.client.config.Logger.Error("A look was left", err, watermill.LogFields{"amqp_queue_name": q.name})
+			q.client.config.Logger.Error("Cannot end a browse in order", err, watermill.LogFields{"amqp_queue_name": q.name})
 		default:
 			yield(DeadLetter{}, err)
 		}
@@ -59,14 +59,14 @@ func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress)
 			return err
 		}
 		f.keep()
-		matches := filter.Matches(f.letter(), now)
+		matches := filter.Matches(f.deadLetter(), now)
 		if matches {
 			matched++
 		}
 		if progress != nil {
 			progress(Progress{Total: s.first, Seen: s.seen(), Matched: matched})
 		}
-		if matches && !more(f.letter()) {
+		if matches && !more(f.deadLetter()) {
 			return nil
 		}
 	}
@@ -74,30 +74,30 @@ func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress)
 
 // Get gives the first dead letter with a UUID, and leaves it where it is. Without one the error is a *[NotFoundError].
 func (q *Queue) Get(ctx context.Context, uuid string) (DeadLetter, error) {
-	var letter DeadLetter
-	var looked *scan
+	var deadLetter DeadLetter
+	var scanned *scan
 	found := false
-	err := q.each(ctx, Filter{UUIDs: []string{uuid}}, nil, func(s *scan) { looked = s }, func(l *DeadLetter) bool {
-		letter, found = *l, true
+	err := q.each(ctx, Filter{UUIDs: []string{uuid}}, nil, func(s *scan) { scanned = s }, func(l *DeadLetter) bool {
+		deadLetter, found = *l, true
 		return false
 	})
 	if err == nil && !found {
-		err = &NotFoundError{Queue: q.name, UUID: uuid, Seen: looked.seen()}
+		err = &NotFoundError{Queue: q.name, UUID: uuid, Seen: scanned.seen()}
 	}
 
-	return letter, err
+	return deadLetter, err
 }
 
 // Stat counts the dead letters that match, and leaves all of them where they are.
 func (q *Queue) Stat(ctx context.Context, filter Filter) (Stat, error) {
 	var stat Stat
-	var looked *scan
-	err := q.each(ctx, filter, nil, func(s *scan) { looked = s }, func(l *DeadLetter) bool {
+	var scanned *scan
+	err := q.each(ctx, filter, nil, func(s *scan) { scanned = s }, func(l *DeadLetter) bool {
 		stat.add(l)
 		return true
 	})
-	if looked != nil {
-		stat.Ready, stat.Seen, stat.Hidden = looked.first, looked.seen(), looked.hidden
+	if scanned != nil {
+		stat.Ready, stat.Seen, stat.Hidden = scanned.first, scanned.seen(), scanned.hidden
 	}
 
 	return stat, err

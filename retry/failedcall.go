@@ -2,9 +2,9 @@ package retry
 
 import "time"
 
-// FailedAttempt is one failed attempt in a message's history.
-type FailedAttempt struct {
-	Number int       // of the handler call, over all lives of the message
+// FailedCall is one failed call of a handler, in a message's history.
+type FailedCall struct {
+	Number int       // counts the calls over all lives of the message, 1 for the first
 	At     time.Time // UTC, milliseconds
 	Error  string    // at most 256 bytes
 	Type   string

@@ -11,8 +11,8 @@ import (
 	"math"
 )
 
-// prefix is the beginning of a file, up to the end of a line, of which nothing but the hash is kept.
-type prefix struct {
+// lineHash reads a file from its beginning, line by line, and keeps only the hash of what it has read.
+type lineHash struct {
 	file  io.ReaderAt
 	in    *bufio.Reader
 	hash  hash.Hash
@@ -22,8 +22,8 @@ type prefix struct {
 
 var errShorter = errors.New("it has fewer lines than were read of it before")
 
-func prefixOf(file io.ReaderAt) *prefix {
-	return &prefix{file: file, in: bufio.NewReader(from(file, 0)), hash: sha256.New()}
+func newLineHash(file io.ReaderAt) *lineHash {
+	return &lineHash{file: file, in: bufio.NewReader(from(file, 0)), hash: sha256.New()}
 }
 
 func from(file io.ReaderAt, at int64) io.Reader {
@@ -31,9 +31,9 @@ func from(file io.ReaderAt, at int64) io.Reader {
 }
 
 // to goes on until it has so many lines.
-func (p *prefix) to(lines int) error {
-	for ; p.lines < lines; p.lines++ {
-		if err := p.line(); err != nil {
+func (h *lineHash) to(lines int) error {
+	for ; h.lines < lines; h.lines++ {
+		if err := h.line(); err != nil {
 			return err
 		}
 	}
@@ -42,18 +42,18 @@ func (p *prefix) to(lines int) error {
 }
 
 // line reads one more. A last one without a line feed counts like one that has it, so that more lines can follow.
-func (p *prefix) line() error {
-	for begin := p.bytes; ; {
-		part, err := p.in.ReadSlice('\n')
-		p.bytes += int64(len(part))
-		_, _ = p.hash.Write(part) // never fails
+func (h *lineHash) line() error {
+	for begin := h.bytes; ; {
+		part, err := h.in.ReadSlice('\n')
+		h.bytes += int64(len(part))
+		_, _ = h.hash.Write(part) // never fails
 		switch {
 		case err == nil:
 			return nil
-		case errors.Is(err, io.EOF) && p.bytes == begin:
+		case errors.Is(err, io.EOF) && h.bytes == begin:
 			return errShorter
 		case errors.Is(err, io.EOF):
-			_, _ = p.hash.Write([]byte{'\n'})
+			_, _ = h.hash.Write([]byte{'\n'})
 			return nil
 		case !errors.Is(err, bufio.ErrBufferFull):
 			return err
@@ -62,11 +62,11 @@ func (p *prefix) line() error {
 }
 
 // sum is the SHA-256 of its lines.
-func (p *prefix) sum() string { return hex.EncodeToString(p.hash.Sum(nil)) }
+func (h *lineHash) sum() string { return hex.EncodeToString(h.hash.Sum(nil)) }
 
 // more tells whether there is anything but blanks behind it.
-func (p *prefix) more() (bool, error) {
-	rest, buffer := from(p.file, p.bytes), make([]byte, 4<<10)
+func (h *lineHash) more() (bool, error) {
+	rest, buffer := from(h.file, h.bytes), make([]byte, 4<<10)
 	for {
 		n, err := rest.Read(buffer)
 		if len(bytes.TrimSpace(buffer[:n])) > 0 {

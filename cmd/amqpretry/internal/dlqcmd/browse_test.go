@@ -18,22 +18,22 @@ import (
 )
 
 func TestList(t *testing.T) {
-	f := orders(letters(2)...)
-	f.letters[1].Handler, f.letters[1].Topic, f.letters[1].UUID, f.letters[1].LastFailure = "", "", "", time.Time{}
-	f.letters[1].Error = "first line\nsecond line"
+	f := orders(deadLetters(2)...)
+	f.deadLetters[1].Handler, f.deadLetters[1].Topic, f.deadLetters[1].UUID, f.deadLetters[1].LastFailure = "", "", "", time.Time{}
+	f.deadLetters[1].Error = "first line\nsecond line"
 	code, out, errs := f.run(t, nil, "list", "orders")
 	assert.Equal(t, cli.ExitOK, code)
-	assert.Equal(t, `#  UUID    AGE    REASON     ATTEMPTS  REPLAYS  HANDLER/TOPIC  ERROR
-1  uuid-1  1m00s  exhausted  4         0        charge/orders  card 1 declined
-2  -       -      exhausted  4         0        -              first line …
+	assert.Equal(t, `#  UUID    AGE    REASON     CALLS  REPLAYS  HANDLER/TOPIC  ERROR
+1  uuid-1  1m00s  exhausted  4      0        charge/orders  card 1 declined
+2  -       -      exhausted  4      0        -              first line …
 `, out)
 	assert.Equal(t, "orders.dlq: 2 messages\n", errs)
 }
 
 // One long name does not push the cells of all rows out of sight.
 func TestListCutsLongNames(t *testing.T) {
-	f := orders(letters(2)...)
-	f.letters[1].UUID, f.letters[1].Handler, f.letters[1].Topic = strings.Repeat("ü", 127), strings.Repeat("h", 255), strings.Repeat("t", 255)
+	f := orders(deadLetters(2)...)
+	f.deadLetters[1].UUID, f.deadLetters[1].Handler, f.deadLetters[1].Topic = strings.Repeat("ü", 127), strings.Repeat("h", 255), strings.Repeat("t", 255)
 	code, out, _ := f.run(t, nil, "list", "orders")
 	assert.Equal(t, cli.ExitOK, code)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -63,7 +63,7 @@ func TestListSaysHowManyMore(t *testing.T) {
 		"filter, limit": {[]string{"--limit", "1", "--uuid", "uuid-1,uuid-2"}, 1, "orders.dlq: 1 of 2 messages; --limit lists more\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := orders(letters(1234)...)
+			f := orders(deadLetters(1234)...)
 			code, out, errs := f.run(t, nil, append([]string{"list", "orders"}, test.args...)...)
 			assert.Equal(t, cli.ExitOK, code)
 			assert.Equal(t, test.says, errs)
@@ -76,12 +76,12 @@ func TestListSaysHowManyMore(t *testing.T) {
 				assert.Equal(t, test.says, errs, "a program may see that these are not all")
 			}
 			for line := range strings.Lines(out) {
-				var letter struct {
+				var deadLetter struct {
 					Position int
 					Failure  struct{ UUID, Reason string }
 				}
-				require.NoError(t, json.Unmarshal([]byte(line), &letter))
-				assert.Equal(t, "exhausted", letter.Failure.Reason)
+				require.NoError(t, json.Unmarshal([]byte(line), &deadLetter))
+				assert.Equal(t, "exhausted", deadLetter.Failure.Reason)
 			}
 		})
 	}
@@ -149,7 +149,7 @@ func TestNobodyReadsOn(t *testing.T) {
 		{"list", "orders"}, {"list", "orders", "--json"}, {"export", "orders"}, {"show", "orders", "uuid-1"}, {"show", "orders", "uuid-1", "--body"},
 		{"stat", "orders"},
 	} {
-		code, _, errs := orders(letters(3)...).run(t, func(w *world) { w.Out = brokenPipe{} }, args...)
+		code, _, errs := orders(deadLetters(3)...).run(t, func(w *world) { w.Out = brokenPipe{} }, args...)
 		assert.Equal(t, cli.ExitOK, code, args)
 		assert.Empty(t, errs, args)
 	}
@@ -174,13 +174,13 @@ func TestListOfAllQueuesNeedsTheManagementAPI(t *testing.T) {
 }
 
 func TestStat(t *testing.T) {
-	f := orders(letters(1234)...)
-	for i := range f.letters {
+	f := orders(deadLetters(1234)...)
+	for i := range f.deadLetters {
 		if i%2 == 0 {
-			f.letters[i].Reason = "permanent"
+			f.deadLetters[i].Reason = "permanent"
 		}
 		if i < 10 {
-			f.letters[i].Topic = ""
+			f.deadLetters[i].Topic = ""
 		}
 	}
 	code, out, errs := f.run(t, nil, "stat", "orders", "--by", "reason,topic", "--newer-than", "700m")
@@ -224,7 +224,7 @@ func TestStatHidesNothing(t *testing.T) {
 }
 
 func TestShow(t *testing.T) {
-	l := letter(1)
+	l := deadLetter(1)
 	l.Error = "card declined\n\tat charge.go:17"
 	l.Replays, l.Expiration, l.Removed = 2, "5000", "trace"
 	before := "acme"
@@ -246,7 +246,7 @@ func TestShow(t *testing.T) {
   topic            orders
   queue            orders
   host             host-1
-  attempts         4
+  calls            4
   replays          2
   first failure    2026-11-22T03:12:00Z (2h00m ago)
   last failure     2026-11-22T05:11:00Z (1m00s ago)
@@ -297,7 +297,7 @@ func TestShowOfHugeBodies(t *testing.T) {
 		"large JSON": "[" + strings.Repeat("1,", 4_000_000) + "1]",
 		"binary":     strings.Repeat("\x00", 4_000_000),
 	} {
-		l := letter(1)
+		l := deadLetter(1)
 		l.Message.Body = []byte(body)
 		code, out, _ := orders(l).run(t, nil, "show", "orders", "uuid-1")
 		assert.Equal(t, cli.ExitOK, code)
@@ -311,7 +311,7 @@ func TestShowOfHugeBodies(t *testing.T) {
 }
 
 func TestShowByPosition(t *testing.T) {
-	f := orders(letters(3)...)
+	f := orders(deadLetters(3)...)
 	code, out, _ := f.run(t, nil, "show", "orders", "--position", "3", "--body")
 	assert.Equal(t, cli.ExitOK, code)
 	assert.Equal(t, `{"n":3}`, out, "byte for byte")
@@ -349,7 +349,7 @@ func TestBodies(t *testing.T) {
 		"right to left": {"{\"a\":\"\u202eb\"}", "{\n  \"a\": \"\\u202eb\"\n}\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := letter(1)
+			l := deadLetter(1)
 			l.Message.Body = []byte(test.body)
 			code, out, _ := orders(l).run(t, nil, "show", "orders", "uuid-1")
 			assert.Equal(t, cli.ExitOK, code)

@@ -12,8 +12,8 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 )
 
-// bookmark says how far a file is imported into one place, so that an import that was killed goes on where it was.
-type bookmark struct {
+// checkpoint says how far a file is imported into one place, so that an import that was killed goes on where it was.
+type checkpoint struct {
 	destination
 	// Lines are done, from the beginning.
 	Lines int `json:"lines"`
@@ -38,15 +38,15 @@ func (d destination) String() string {
 	return text
 }
 
-// found is how a file is today, compared with its bookmark.
+// found is how a file is today, compared with its checkpoint.
 type found struct {
 	changed bool // in what is imported
 	more    bool // behind it
 }
 
-// compare reads a file from its beginning up to the bookmark.
-func (b bookmark) compare(read *prefix) (found, error) {
-	switch err := read.to(b.Lines); {
+// compare reads a file from its beginning up to the checkpoint.
+func (c checkpoint) compare(read *lineHash) (found, error) {
+	switch err := read.to(c.Lines); {
 	case errors.Is(err, errShorter):
 		return found{changed: true}, nil
 	case err != nil:
@@ -54,94 +54,94 @@ func (b bookmark) compare(read *prefix) (found, error) {
 	}
 	more, err := read.more()
 
-	return found{read.sum() != b.SHA256, more}, err
+	return found{read.sum() != c.SHA256, more}, err
 }
 
 // resume says behind which line an import goes on.
-func (b bookmark) resume(file string, f found, again bool) (lines int, err error) {
-	imported := fmt.Sprintf("%s was imported at %s (%s into %s)", file, b.At.UTC().Format(time.RFC3339), many(b.Lines, "line"), b.destination)
+func (c checkpoint) resume(file string, f found, again bool) (lines int, err error) {
+	imported := fmt.Sprintf("%s was imported at %s (%s into %s)", file, c.At.UTC().Format(time.RFC3339), many(c.Lines, "line"), c.destination)
 	switch {
-	case b.Finished && again:
+	case c.Finished && again:
 		return 0, nil
-	case b.Finished && f.changed:
+	case c.Finished && f.changed:
 		return 0, cli.Usage("%s, and what was imported has changed since, or is another file now; --again imports all that is in it", imported)
-	case b.Finished && !f.more:
+	case c.Finished && !f.more:
 		return 0, cli.Usage("%s; --again imports all its messages once more", imported)
 	case f.changed:
 		return 0, cli.Usage("%s says that the first %s of %s are imported into %s, and something in them has changed since, so it is not known which messages are there: "+
 			"with those lines as they were, the import goes on behind them, whatever has changed there; --restart imports all that is in the file, from its first line",
-			bookmarkPath(file), many(b.Lines, "line"), file, b.destination)
+			checkpointPath(file), many(c.Lines, "line"), file, c.destination)
 	default:
-		return b.Lines, nil
+		return c.Lines, nil
 	}
 }
 
-// bookmarks are those of one file, in a file beside it: one for each place it was imported into.
-type bookmarks []bookmark
+// checkpoints are those of one file, in a file beside it: one for each place it was imported into.
+type checkpoints []checkpoint
 
-func bookmarkPath(file string) string { return file + ".imported" }
+func checkpointPath(file string) string { return file + ".imported" }
 
-// bookmarksFile is how they are written.
-type bookmarksFile struct {
-	Imports bookmarks `json:"imports"`
+// checkpointsFile is how they are written.
+type checkpointsFile struct {
+	Imports checkpoints `json:"imports"`
 }
 
-// unknown is the error of bookmarks that nobody can read.
+// unknown is the error of checkpoints that nobody can read.
 type unknown struct{ error }
 
 func (e unknown) Unwrap() error { return e.error }
 
-// readBookmarks gives none when there is no file of them.
-func readBookmarks(file string) (bookmarks, error) {
-	text, err := os.ReadFile(bookmarkPath(file))
+// readCheckpoints gives none when there is no file of them.
+func readCheckpoints(file string) (checkpoints, error) {
+	text, err := os.ReadFile(checkpointPath(file))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	var read bookmarksFile
-	wrong := func(b bookmark) bool { return b.Lines < 0 || b.Queue == "" || b.SHA256 == "" }
+	var read checkpointsFile
+	wrong := func(c checkpoint) bool { return c.Lines < 0 || c.Queue == "" || c.SHA256 == "" }
 	if err := json.Unmarshal(text, &read); err != nil || len(read.Imports) == 0 || slices.ContainsFunc(read.Imports, wrong) {
-		return nil, unknown{cli.Usage("%s cannot be read: how much of %s is imported is not known; --restart begins anew", bookmarkPath(file), file)}
+		return nil, unknown{cli.Usage("%s cannot be read: how much of %s is imported is not known; --restart begins anew", checkpointPath(file), file)}
 	}
 
 	return read.Imports, nil
 }
 
 // of is the one of a place.
-func (all bookmarks) of(d destination) (b bookmark, ok bool) {
-	i := slices.IndexFunc(all, func(b bookmark) bool { return b.destination == d })
+func (all checkpoints) of(d destination) (c checkpoint, ok bool) {
+	i := slices.IndexFunc(all, func(c checkpoint) bool { return c.destination == d })
 	if i < 0 {
-		return bookmark{}, false
+		return checkpoint{}, false
 	}
 	return all[i], true
 }
 
 // with is all of them, and this one in place of the one it follows.
-func (all bookmarks) with(b bookmark) bookmarks {
-	others := slices.DeleteFunc(slices.Clone(all), func(other bookmark) bool { return other.destination == b.destination })
-	return append(others, b)
+func (all checkpoints) with(c checkpoint) checkpoints {
+	others := slices.DeleteFunc(slices.Clone(all), func(other checkpoint) bool { return other.destination == c.destination })
+	return append(others, c)
 }
 
 // allow refuses an import into a place that is new, as long as another one is not finished: most probably that one was
 // meant.
-func (all bookmarks) allow(file string, d destination) error {
-	i := slices.IndexFunc(all, func(b bookmark) bool { return !b.Finished })
+func (all checkpoints) allow(file string, d destination) error {
+	i := slices.IndexFunc(all, func(c checkpoint) bool { return !c.Finished })
 	if i < 0 {
 		return nil
 	}
 	return cli.Usage("%s says that %s of %s are imported by another import, which is not finished: %s; now it is %s. Finish that one, or begin this one with --restart",
-		bookmarkPath(file), many(all[i].Lines, "line"), file, all[i].destination, d)
+		checkpointPath(file), many(all[i].Lines, "line"), file, all[i].destination, d)
 }
 
-// write replaces the bookmarks of a file as a whole; where there are none, there is no file of them.
-func (all bookmarks) write(file string) error {
-	path := bookmarkPath(file)
+// write replaces the checkpoints of a file as a whole; where there are none, there is no file of them.
+func (all checkpoints) write(file string) error {
+	path := checkpointPath(file)
 	if len(all) == 0 {
 		return os.Remove(path)
 	}
-	text, err := json.Marshal(bookmarksFile{all})
+	text, err := json.Marshal(checkpointsFile{all})
 	if err != nil {
 		return err
 	}

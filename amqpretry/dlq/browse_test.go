@@ -15,7 +15,7 @@ import (
 // A long queue is held in several blocks: the first of 32, then of up to 1,000.
 const severalBlocks = 2500
 
-func TestLookingKeepsEverythingInOrder(t *testing.T) {
+func TestBrowsingKeepsEverythingInOrder(t *testing.T) {
 	t.Parallel()
 	for name, arguments := range map[string]amqp091.Table{"quorum": nil, "classic": classic()} {
 		t.Run(name, func(t *testing.T) {
@@ -24,19 +24,19 @@ func TestLookingKeepsEverythingInOrder(t *testing.T) {
 			f.fill(severalBlocks)
 			for range 4 {
 				n := 0
-				for letter, err := range f.queue.Browse(t.Context(), dlq.Filter{}) {
+				for deadLetter, err := range f.queue.Browse(t.Context(), dlq.Filter{}) {
 					require.NoError(t, err)
 					n++
-					require.Equal(t, n, letter.Position)
-					require.Equal(t, deadletter.Bodies(n)[n-1], string(letter.Message.Body))
+					require.Equal(t, n, deadLetter.Position)
+					require.Equal(t, deadletter.Bodies(n)[n-1], string(deadLetter.Message.Body))
 				}
 				require.Equal(t, severalBlocks, n)
 				f.Has(f.queue.Name(), severalBlocks)
 			}
 			for range 3 { // and those who leave in the middle
-				for letter, err := range f.queue.Browse(t.Context(), dlq.Filter{UUIDs: []string{"uuid-2200"}}) {
+				for deadLetter, err := range f.queue.Browse(t.Context(), dlq.Filter{UUIDs: []string{"uuid-2200"}}) {
 					require.NoError(t, err)
-					require.Equal(t, "uuid-2200", letter.UUID)
+					require.Equal(t, "uuid-2200", deadLetter.UUID)
 					break
 				}
 				f.Has(f.queue.Name(), severalBlocks)
