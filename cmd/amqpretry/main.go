@@ -14,7 +14,9 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/topologycmd"
 )
 
-var commands = []func(*cli.Session) *cobra.Command{topologycmd.Command, dlqcmd.Command, doctor.Command, simulate.Command}
+var commands = []func(*cli.Session) *cobra.Command{
+	topologycmd.Command, dlqcmd.Command, doctor.Command, simulate.Command, cli.ConnectionTopic, dlqcmd.FiltersTopic,
+}
 
 func main() {
 	os.Exit(cli.Run(context.Background(), cli.NewSession(), os.Args[1:], commands...))

@@ -42,6 +42,10 @@ func TestHelpIsComplete(t *testing.T) {
 		if cmd.HasSubCommands() {
 			return
 		}
+		if cmd.IsAdditionalHelpTopicCommand() {
+			assert.Contains(t, cmd.Long, "\nFlags:\n      --", path)
+			return
+		}
 		assert.Contains(t, cmd.Parent().Long+cmd.Long, "Exit codes", path)
 		assert.GreaterOrEqual(t, strings.Count(cmd.Example, "  amqpretry "), 2, path)
 		cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) {
@@ -78,6 +82,39 @@ func TestExamplesCanBeTyped(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Flags that many commands have are in a help topic, which the help of each of them names in one line.
+func TestHelpNamesTopics(t *testing.T) {
+	topics := map[string][]string{
+		"connection": {"topology plan", "topology prune", "dlq", "dlq list", "dlq import", "doctor"},
+		"filters":    {"dlq list", "dlq stat", "dlq replay", "dlq purge", "dlq move", "dlq export", "dlq import"},
+	}
+	help := func(args ...string) string {
+		var out strings.Builder
+		s := cli.NewSession()
+		s.Out = &out
+		require.Equal(t, cli.ExitOK, cli.Run(t.Context(), s, append([]string{"help"}, args...), commands...))
+		return out.String()
+	}
+	for topic, users := range topics {
+		flags := regexp.MustCompile(`(?m)^ +(--[a-z-]+)`).FindAllStringSubmatch(help(topic), -1)
+		require.Greater(t, len(flags), 8)
+		for _, user := range users {
+			text := help(strings.Fields(user)...)
+			assert.Contains(t, text, `: see "amqpretry help `+topic+`"`+"\n", user)
+			for _, flag := range flags {
+				assert.NotRegexp(t, `(?m)^ +`+flag[1]+`\b[^-]`, text, user)
+			}
+			found, _, err := tree().Find(strings.Fields(user))
+			require.NoError(t, err)
+			for _, flag := range flags { // which the command still takes, and the shell completes
+				f := found.Flag(strings.TrimPrefix(flag[1], "--"))
+				require.NotNil(t, f, user+" "+flag[1])
+				assert.False(t, f.Hidden, user+" "+flag[1])
+			}
+		}
+	}
 }
 
 // An address in the environment is in no help.

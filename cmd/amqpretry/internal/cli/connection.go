@@ -15,6 +15,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
@@ -45,17 +46,31 @@ type connectionFlags struct {
 
 // ConnectionFlags adds the flags of the connection to a command and those below it.
 func (s *Session) ConnectionFlags(cmd *cobra.Command) {
-	c, flags := &s.connection, cmd.PersistentFlags()
-	flags.Var(Text(&c.uri), "uri", "broker, amqp://user:password@host:5672/vhost or amqps://; better in the environment, as "+EnvURI+": others see the flags of a process")
+	cmd.PersistentFlags().AddFlagSet(s.connectionFlagSet())
+}
+
+// ConnectionTopic is the help topic about the flags of the connection.
+func ConnectionTopic(s *Session) *cobra.Command {
+	return HelpTopic("connection", "How to reach the broker and its management API", `The broker is given by the environment variable `+EnvURI+` or --uri. The management API, which some commands
+need or see more with, is given by `+EnvManagement+` or --management-url. Passwords belong in the environment:
+other users of a machine see the flags of a process. No command prints a password.`, s.connectionFlagSet())
+}
+
+func (s *Session) connectionFlagSet() *pflag.FlagSet {
+	c, flags := &s.connection, pflag.NewFlagSet("connection", pflag.ContinueOnError)
+	flags.Var(Text(&c.uri), "uri", "broker, amqp://user:password@host:5672/vhost or amqps://; better in the environment, as "+EnvURI)
 	flags.StringArrayVar(&c.addresses, "address", nil, "further node of the cluster, `host:port` or host; can be repeated")
 	flags.StringVar(&c.caCert, "ca-cert", "", "`file` (PEM) with the certificates of the authorities that are trusted, for amqps and https")
 	flags.StringVar(&c.cert, "cert", "", "`file` (PEM) with the client's certificate, together with --key")
 	flags.StringVar(&c.key, "key", "", "`file` (PEM) with the client's private key, together with --cert")
 	flags.StringVar(&c.management, "management-url", "", "management API, http://user:password@host:15672; better in the environment, as "+EnvManagement)
 	flags.Var(Text(&c.vhost), "vhost", "virtual host, over AMQP and over the management API (default: that of the URI)")
-	flags.BoolVar(&c.noLimitPolicy, "no-delivery-limit-policy", false, "no policy of the broker sets a delivery-limit for dead-letter queues: before RabbitMQ 4.3 "+
-		"browsing quorum queues needs this, or the management API; in the environment "+EnvNoLimitPolicy+"=yes")
+	flags.BoolVar(&c.noLimitPolicy, "no-delivery-limit-policy", false, "no policy of the broker sets a delivery-limit for dead-letter queues: before RabbitMQ 4.3\n"+
+		"dlq needs this for quorum queues, or the management API; in the environment "+EnvNoLimitPolicy+"=yes")
 	flags.DurationVar(&c.timeout, "timeout", 30*time.Second, "how long connecting, or one request to the management API, may take, such as 10s")
+	DescribeInTopic(flags, "Connection flags", "connection")
+
+	return flags
 }
 
 // URI is the address of the broker, with the virtual host of --vhost if there is one. It never belongs into any output.

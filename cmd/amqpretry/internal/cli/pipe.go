@@ -34,7 +34,8 @@ func (s *Session) Stdout() io.Writer {
 	return s.Out
 }
 
-// surviveClosedPipes makes writing to a pipe that nobody reads an error. Without it the signal ends the process, // middle of a browse that holds the messages of a queue. It is not ignored but taken: programs that are started, such as
+// surviveClosedPipes makes writing to a pipe that nobody reads an error. Without it the signal ends the process, in the
+// middle of a browse that holds the messages of a queue. It is not ignored but taken: programs that are started, such as
 // editors, would inherit that it is ignored.
 func surviveClosedPipes() (stop func()) {
 	signals := make(chan os.Signal, 1)

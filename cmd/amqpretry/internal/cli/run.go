@@ -29,6 +29,7 @@ func Run(ctx context.Context, s *Session, args []string, commands ...func(*Sessi
 	r.root.SetIn(s.In)
 	r.root.SetOut(s.Out) // before the commands for completion, which keep it
 	r.root.SetErr(s.Err)
+	r.root.SetUsageFunc(usageWithTopics(r.root.UsageFunc()))
 	for _, command := range commands {
 		r.root.AddCommand(command(s))
 	}
@@ -163,8 +164,7 @@ func root(s *Session) *cobra.Command {
 		Long: `amqpretry works with the retries and dead-letter queues that watermill-retry makes on RabbitMQ.
 
 A command names main queues, such as orders; their retry and dead-letter queues are found by their names.
-The broker is given by the environment variable ` + EnvURI + ` or --uri, the management API, which some commands need or
-see more with, by ` + EnvManagement + ` or --management-url. Passwords are never printed.
+The environment variable ` + EnvURI + ` or the flag --uri has the address of the broker: see "amqpretry help connection".
 
 Exit codes:
   0    done; a check has found nothing

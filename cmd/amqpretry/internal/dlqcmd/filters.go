@@ -26,12 +26,24 @@ type filters struct {
 	headers, fields      []string
 }
 
-const filterHelp = `
+// FiltersTopic is the help topic about the filters.
+func FiltersTopic(*cli.Session) *cobra.Command {
+	return cli.HelpTopic("filters", "Which dead letters a command is about", `The filters of dlq list, stat, replay, purge, move, export and import.
 
-Which messages: a message must match all filters; of a filter that is given several times, one is enough, but for --header and
---json-field, which must all match. For messages that do not tell their reason, topic, handler or error type, that is an empty text ('--reason ""').`
+A message must match all filters. Of a filter that is given several times, one is enough, but for --header and --json-field,
+which must all match. A message that does not tell its reason, topic, handler or error type has an empty text there: --reason "".`,
+		newFilters().flags)
+}
 
 func filterFlags(cmd *cobra.Command) *filters {
+	f := newFilters()
+	cmd.Flags().AddFlagSet(f.flags)
+	_ = cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(reasons(), cobra.ShellCompDirectiveNoFileComp))
+
+	return f
+}
+
+func newFilters() *filters {
 	f := &filters{flags: pflag.NewFlagSet("filters", pflag.ContinueOnError)}
 	f.flags.Var((*words)(&f.reasons), "reason", "why they died, comma-separated: "+strings.Join(reasons(), ", "))
 	f.flags.StringArrayVar(&f.filter.Topics, "topic", nil, "topic where they failed")
@@ -49,9 +61,7 @@ func filterFlags(cmd *cobra.Command) *filters {
 	f.flags.BoolVar(&f.filter.NeverReplayed, "never-replayed", false, "not replayed yet")
 	f.flags.StringArrayVar(&f.headers, "header", nil, "value of a header, as text: tenant=acme")
 	f.flags.StringArrayVar(&f.fields, "json-field", nil, "value of a field of a JSON body: customer.id=17, items.0.sku=A1")
-	cmd.Flags().AddFlagSet(f.flags)
-	_ = cmd.RegisterFlagCompletionFunc("reason", cobra.FixedCompletions(reasons(), cobra.ShellCompDirectiveNoFileComp))
-	cmd.Long += filterHelp
+	cli.DescribeInTopic(f.flags, "Filters", "filters")
 
 	return f
 }
