@@ -259,7 +259,7 @@ func TestExportAndImportOnABroker(t *testing.T) {
 	}
 	code, _, errs := p.run(nil, "import", p.main, file, "--to", p.other)
 	assert.Equal(t, cli.ExitUsage, code)
-	assert.Contains(t, errs, "--again imports")
+	assert.Contains(t, errs, "--restart imports")
 	all, err := readCheckpoints(file)
 	require.NoError(t, err)
 	require.Len(t, all, 1)

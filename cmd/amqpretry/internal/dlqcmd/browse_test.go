@@ -129,7 +129,7 @@ func TestWrongUsageOpensNothing(t *testing.T) {
 		{"purge", "a"}, {"purge", "a", "--yes"}, {"purge", "a", "--all", "--reason", "exhausted"},
 		{"move", "a"}, {"move", "a", "--to", ""},
 		{"export"}, {"export", "a", "--limit", "-1"},
-		{"import", "a"}, {"import", "a", ""}, {"import", "a", "-", "--again"}, {"import", "a", "-", "--restart"}, {"import", "a", "x", "--to", ""},
+		{"import", "a"}, {"import", "a", ""}, {"import", "a", "-", "--restart"}, {"import", "a", "x", "--to", ""},
 	} {
 		code, out, errs := f.run(t, nil, args...)
 		assert.Equal(t, cli.ExitUsage, code, args)

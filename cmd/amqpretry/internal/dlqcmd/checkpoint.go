@@ -58,19 +58,16 @@ func (c checkpoint) compare(read *lineHash) (found, error) {
 }
 
 // resume says behind which line an import goes on.
-func (c checkpoint) resume(file string, f found, again bool) (lines int, err error) {
-	imported := fmt.Sprintf("%s was imported at %s (%s into %s)", file, c.At.UTC().Format(time.RFC3339), many(c.Lines, "line"), c.destination)
+func (c checkpoint) resume(file string, f found) (lines int, err error) {
 	switch {
-	case c.Finished && again:
-		return 0, nil
-	case c.Finished && f.changed:
-		return 0, cli.Usage("%s, and what was imported has changed since, or is another file now; --again imports all that is in it", imported)
-	case c.Finished && !f.more:
-		return 0, cli.Usage("%s; --again imports all its messages once more", imported)
 	case f.changed:
-		return 0, cli.Usage("%s says that the first %s of %s are imported into %s, and something in them has changed since, so it is not known which messages are there: "+
-			"with those lines as they were, the import goes on behind them, whatever has changed there; --restart imports all that is in the file, from its first line",
+		return 0, cli.Usage("%s says that the first %s of %s are imported into %s, and something in them has changed since, or it is another file: "+
+			"so it is not known which messages are there. With those lines as they were, the import goes on behind them; "+
+			"--restart imports all that is in the file, from its first line",
 			checkpointPath(file), many(c.Lines, "line"), file, c.destination)
+	case c.Finished && !f.more:
+		return 0, cli.Usage("%s was imported at %s (%s into %s); --restart imports all its messages once more",
+			file, c.At.UTC().Format(time.RFC3339), many(c.Lines, "line"), c.destination)
 	default:
 		return c.Lines, nil
 	}

@@ -148,10 +148,10 @@ func TestImport(t *testing.T) {
 	code, out, errs = f.run(t, nil, "import", "orders", "f.jsonl")
 	assert.Equal(t, cli.ExitUsage, code)
 	assert.Empty(t, out)
-	assert.Contains(t, errs, `f.jsonl was imported at 2026-11-22T05:12:00Z (3 lines into queue "orders.dlq" of rabbit@one); --again imports all its messages once more`)
+	assert.Contains(t, errs, `f.jsonl was imported at 2026-11-22T05:12:00Z (3 lines into queue "orders.dlq" of rabbit@one); --restart imports all its messages once more`)
 	assert.Len(t, f.imported, 3)
 
-	code, out, _ = f.run(t, nil, "import", "orders", "f.jsonl", "--again", "--json")
+	code, out, _ = f.run(t, nil, "import", "orders", "f.jsonl", "--restart", "--json")
 	assert.Equal(t, cli.ExitOK, code)
 	assert.JSONEq(t, `{"queue": "orders.dlq", "main_queue": "orders", "file": "f.jsonl", "dry_run": false, "skipped_lines": 0, "lines": 3, "matched": 3, "done": 3, "truncated": false}`, out)
 	assert.Len(t, f.imported, 6)
@@ -260,7 +260,7 @@ func TestCheckpointIsNeverFarBehindNorAhead(t *testing.T) {
 	f.after = func(done int) { require.Less(t, done-marked(t).Lines, 2, "where it is slow, at each") }
 	code, _, _ = f.run(t, func(w *world) {
 		w.Now = func() time.Time { clock = clock.Add(checkpointPause); return clock }
-	}, "import", "orders", "f.jsonl", "--again")
+	}, "import", "orders", "f.jsonl", "--restart")
 	assert.Equal(t, cli.ExitOK, code)
 }
 

@@ -24,11 +24,11 @@ func (t *tool) importing() *cobra.Command {
 		Long: `Publish the messages of a file that "dlq export" has made, or that is an undo file, into the dead-letter queue of QUEUE, or into
 another queue (--to). FILE is - for standard input.
 
-FILE.imported says how far it is, for each place (broker, virtual host, queue and filters). An import that was interrupted or killed, or has
-stopped at a line that cannot be read, goes on there when it is called again: what may be there twice after a kill is what was on its way, some hundred
-messages at most. The lines behind may change before that, so a bad line can be fixed; those that are imported may not. --restart begins anew. A
-file that was imported is not imported once more, unless --again says so; lines that were appended to it since are. Standard input has no
-such memory.
+FILE.imported says how far it is, for each place (broker, virtual host, queue and filters). An import that was interrupted or killed, or
+has stopped at a line that cannot be read, goes on there when it is called again: after a kill, some hundred messages at most may
+be there twice. The lines behind may change before that, so a bad line can be fixed; those that are imported may not. A file
+that was imported is not imported once more; lines that were appended to it since are. --restart imports all of it, from
+its first line. Standard input has no such memory.
 
 An undo file of a purge puts back what was deleted. One of a replay or a move has messages that were sent on: what has become of them there is not undone, so it
 asks first; --yes answers.
@@ -52,9 +52,8 @@ With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lin
 	)
 	cmd.Flags().StringVar(&i.to, "to", "", "queue into which they go (default: the dead-letter queue of QUEUE)")
 	cmd.Flags().Var(&pace, "rate", "how many at most: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
-	cmd.Flags().BoolVar(&i.restart, "restart", false, "begin anew, whatever FILE.imported says")
+	cmd.Flags().BoolVar(&i.restart, "restart", false, "import all of FILE from its first line, whatever FILE.imported says")
 	cmd.Flags().BoolVar(&i.yes, "yes", false, "also what a replay or a move has sent on, without asking")
-	cmd.Flags().BoolVar(&i.again, "again", false, "import a file that was imported before")
 	cmd.Flags().BoolVar(&i.dryRun, "dry-run", false, "read and count, and publish nothing")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		filter, err := filters.build()
@@ -67,8 +66,8 @@ With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lin
 			return checkQueue("--to", i.to)
 		case cmd.Flags().Changed("to") && i.to == "":
 			return cli.Usage("--to: must be the name of a queue, got an empty text")
-		case args[1] == "-" && (i.restart || i.again):
-			return cli.Usage("--restart and --again are for files: of standard input nothing is remembered")
+		case args[1] == "-" && i.restart:
+			return cli.Usage("--restart is for files: of standard input nothing is remembered")
 		}
 		i.path, i.rate, i.filter, i.filters = args[1], float64(pace), filter, filters.String()
 
@@ -80,12 +79,11 @@ With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lin
 
 // importing is what the flags of an import say.
 type importing struct {
-	path, to               string
-	rate                   float64
-	restart, again, dryRun bool
-	yes                    bool
-	filter                 dlq.Filter
-	filters                string
+	path, to             string
+	rate                 float64
+	restart, dryRun, yes bool
+	filter               dlq.Filter
+	filters              string
 }
 
 func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
@@ -122,7 +120,11 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 		return errors.Join(err, fmt.Errorf("how far it is could not be kept: %w", kept))
 	}
 	if err != nil && w.reached.Lines > 0 {
-		t.Note("%s of %s are imported; the same command goes on after them", many(w.reached.Lines, "line"), i.path)
+		same := "the same command"
+		if i.restart {
+			same += " without --restart"
+		}
+		t.Note("%s of %s are imported; %s goes on after them", many(w.reached.Lines, "line"), i.path, same)
 	}
 
 	return err
@@ -179,9 +181,7 @@ func (t *tool) checkpointWriter(ctx context.Context, q queue, file *os.File, i i
 	if err != nil {
 		return nil, err
 	}
-	if w.reached.Lines, err = b.resume(i.path, today, i.again); w.reached.Lines < b.Lines {
-		w.read = newLineHash(file)
-	}
+	w.reached.Lines, err = b.resume(i.path, today)
 
 	return w, err
 }

@@ -121,9 +121,9 @@ func TestImportOfAFileThatIsFixed(t *testing.T) {
 	write(t, "f.jsonl", strings.Replace(numbered(5), "2", "7", 1))
 	code, imported, errs = one(t, f)
 	assert.Equal(t, cli.ExitUsage, code)
-	assert.Contains(t, errs, "and what was imported has changed since, or is another file now; --again imports all that is in it")
+	assert.Contains(t, errs, "something in them has changed since, or it is another file: so it is not known")
 	assert.Empty(t, imported)
-	code, imported, errs = one(t, f, "--again")
+	code, imported, errs = one(t, f, "--restart")
 	assert.Equal(t, cli.ExitOK, code, errs)
 	assert.Equal(t, read(t, "f.jsonl"), imported)
 }
@@ -141,25 +141,24 @@ func TestImportThatBeginsAnew(t *testing.T) {
 
 	// Once more, and interrupted: it goes on like the first time.
 	f.failAfter, f.failWith = 1, errBroken
-	code, imported, _ = one(t, f, "--again")
+	code, imported, errs = one(t, f, "--restart")
 	assert.Equal(t, cli.ExitFailed, code)
 	assert.Equal(t, numbered(1), imported)
+	assert.Contains(t, errs, "1 line of f.jsonl are imported; the same command without --restart goes on after them")
 	f.failWith = nil
-	code, imported, errs = one(t, f, "--again")
+	code, imported, errs = one(t, f)
 	assert.Equal(t, cli.ExitOK, code, errs)
 	assert.Equal(t, strings.TrimPrefix(numbered(4), numbered(1)), imported)
 
 	// One that is to do it once more, and does not come to it, has forgotten nothing.
-	for _, flag := range []string{"--again", "--restart"} {
-		f.failAfter, f.failWith = 0, errBroken
-		code, _, _ = one(t, f, flag)
-		assert.Equal(t, cli.ExitFailed, code)
-		f.failWith = nil
-		code, imported, errs = one(t, f)
-		assert.Equal(t, cli.ExitUsage, code)
-		assert.Contains(t, errs, "f.jsonl was imported at ")
-		assert.Empty(t, imported)
-	}
+	f.failAfter, f.failWith = 0, errBroken
+	code, _, _ = one(t, f, "--restart")
+	assert.Equal(t, cli.ExitFailed, code)
+	f.failWith = nil
+	code, imported, errs = one(t, f)
+	assert.Equal(t, cli.ExitUsage, code)
+	assert.Contains(t, errs, "f.jsonl was imported at ")
+	assert.Empty(t, imported)
 }
 
 func TestImportOfWhatIsNoExport(t *testing.T) {
