@@ -50,15 +50,9 @@ topics:
   shared-*: {delays: [4m], scope: shared}
 `
 
-// rabbitmqctl is that of the broker, whose node may have another file system: there the file is written first.
+// rabbitmqctl is that of the broker.
 const rabbitmqctl = `#!/bin/sh
-ctl() { '%s' ctl '%s' "$@"; }
-if [ "$1" = import_definitions ]; then
-	path=$(ctl eval "{ok, Flags} = application:get_env(rabbit, feature_flags_file), File = filename:join(filename:dirname(Flags), \"definitions.json\"),
-		ok = file:write_file(File, base64:decode(\"$(base64 <"$2" | tr -d '\n')\")), list_to_binary(File)." | sed 's/^<<"//; s/">>$//') || exit
-	set -- import_definitions "$path"
-fi
-ctl "$@"
+'%s' ctl '%s' "$@"
 `
 
 func newLab(t *testing.T) *lab {
@@ -306,9 +300,9 @@ var wrongs = []wrong{
 		l.protected("shared-a")
 		l.do(func(ch *amqp.Channel) error { return ch.QueueUnbind("shared-a", "shared-a", "retry.return", nil) })
 	}, true, false, nil},
-	{"letterless", "exists", `"letterless.dlq"`, "no such queue", Problem, func(l *lab) {
-		l.protected("letterless")
-		l.deleteQueue("letterless.dlq")
+	{"dlq-less", "exists", `"dlq-less.dlq"`, "no such queue", Problem, func(l *lab) {
+		l.protected("dlq-less")
+		l.deleteQueue("dlq-less.dlq")
 	}, true, true, nil},
 	{"unexchanged", "exists", `exchange "unexchanged.retry"`, "no such exchange", Problem, func(l *lab) {
 		l.protected("unexchanged")

@@ -40,17 +40,11 @@ func (f Facts) makeDeadLetterQueue(t Topic) string {
 	if t.Plan.DeadLetterQueue != "" {
 		return f.apply(t)
 	}
-	plan, err := topology.New(t.Plan.Queue, config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}, f.Names)
-	if err != nil {
-		return "# " + err.Error() // impossible: the name was good for the mode off
-	}
-	return f.importQueue(plan.DeadLetterQueue, plan.Queues[0].Arguments)
+	return f.makeTargets(t)
 }
 
-func (f Facts) importQueue(name string, arguments amqp.Table) string {
-	return importDefinitions(map[string]any{"queues": []any{map[string]any{"name": name, "vhost": f.VHost, "durable": true,
-		"auto_delete": false, "arguments": arguments}}})
-}
+// makeTargets declares where a main queue dead-letters to by its own arguments.
+func (f Facts) makeTargets(t Topic) string { return f.topology("apply --dead-letter-targets", t) }
 
 // counts is what raises the count that the delivery limit is about.
 func counts(version string) string {
@@ -87,12 +81,12 @@ func lookTargets(f Facts) []Finding {
 		switch {
 		case exchange != "" && f.Exchanges[exchange].Exists.Known && !f.Exchanges[exchange].Exists.Value:
 			return []Finding{{Severity: Problem, Found: fmt.Sprintf("its dead-letter exchange %q does not exist", exchange), Means: means,
-				Fix: f.makeExchange(o, exchange)}}
+				Fix: f.makeTarget(o)}}
 		case !targets.Known:
 			return cannotSee(blind{targets.Why: {o.Name}}, "where main queues dead-letter to")
 		case len(targets.Value) == 0:
 			return []Finding{{Severity: Problem, Found: fmt.Sprintf("its dead-letter exchange %q leads to no queue", exchange), Means: means,
-				Fix: f.makeExchange(o, exchange)}}
+				Fix: f.makeTarget(o)}}
 		}
 		var found []Finding
 		for _, target := range targets.Value {
@@ -168,38 +162,17 @@ func (f Facts) leadElsewhere(o object, q management.Queue) string {
 		"# or with protect: arguments in the policy. Until then, what ends at the delivery limit is lost."
 }
 
-// makeExchange lets a dead-letter exchange lead to the dead-letter queue, whatever the routing key.
-func (f Facts) makeExchange(o object, exchange string) string {
-	q := o.Queue.Details.Value
-	if ofPolicy(q) {
+// makeTarget lets what a main queue dead-letters arrive somewhere.
+func (f Facts) makeTarget(o object) string {
+	if ofPolicy(o.Queue.Details.Value) {
 		return f.protectCommand(o)
 	}
-	definitions := map[string]any{}
-	var key string
-	switch f.Exchanges[exchange].Type {
-	case "": // a new one
-		definitions["exchanges"] = []any{map[string]any{"name": exchange, "vhost": f.VHost, "type": amqp.ExchangeFanout, "durable": true,
-			"auto_delete": false, "internal": false, "arguments": map[string]any{}}}
-	case amqp.ExchangeTopic:
-		key = "#"
-	case amqp.ExchangeDirect:
-		key = o.Name
-		if own, given := effective(q)["x-dead-letter-routing-key"].(string); given {
-			key = own
-		}
-	}
-	definitions["bindings"] = []any{map[string]any{"source": exchange, "vhost": f.VHost, "destination": f.deadLetterQueue(o.Topic), "destination_type": "queue",
-		"routing_key": key, "arguments": map[string]any{}}}
-	return f.withDeadLetterQueue(o, importDefinitions(definitions))
+	return f.makeTargets(o.Topic)
 }
 
 func (f Facts) makeQueue(o object, queue string) string {
-	switch {
-	case queue == f.deadLetterQueue(o.Topic):
+	if queue == f.deadLetterQueue(o.Topic) {
 		return f.makeDeadLetterQueue(o.Topic)
-	case ofPolicy(o.Queue.Details.Value):
-		return f.protectCommand(o)
-	default:
-		return f.importQueue(queue, amqp.Table{amqp.QueueTypeArg: amqp.QueueTypeQuorum})
 	}
+	return f.makeTarget(o)
 }

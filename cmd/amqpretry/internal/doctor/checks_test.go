@@ -183,9 +183,14 @@ func TestChecks(t *testing.T) {
 			f.Queues[retry] = Queue{Exists: seen(false)}
 		}},
 		{"exchange is gone", "exists", Problem, `exchange "orders.retry"`, "no such exchange", "topology apply", func(f *Facts) { f.Exchanges["orders.retry"] = Exchange{Exists: seen(false)} }},
-		{"another TTL", "arguments", Problem, `retry queue "orders.retry.1m"`, "x-message-ttl, wanted 60000, found 1", "delete_queue --vhost='/' -- 'orders.retry.1m' </dev/null\n) &&\namqpretry topology apply", func(f *Facts) {
+		{"another TTL", "arguments", Problem, `retry queue "orders.retry.1m"`, "x-message-ttl, wanted 60000, found 1", "amqpretry topology apply --recreate --policies 'retry.yaml' 'orders'", func(f *Facts) {
 			f.change(retry, func(q *Queue, _ *management.Queue) {
 				q.Conflict.Value = &topology.ConflictError{Argument: "x-message-ttl", Wanted: "60000", Found: "1"}
+			})
+		}},
+		{"another dead-letter queue", "arguments", Problem, `dead-letter queue "orders.dlq"`, "x-queue-type, wanted quorum, found classic", "amqpretry dlq purge --all --yes --undo dead-letters.jsonl 'orders' &&\nrabbitmqctl list_queues -p '/' name messages\n# If it has 0 messages: rabbitmqctl delete_queue -p '/' 'orders.dlq'", func(f *Facts) {
+			f.change(dlq, func(q *Queue, _ *management.Queue) {
+				q.Conflict.Value = &topology.ConflictError{Argument: "x-queue-type", Wanted: "quorum", Found: "classic"}
 			})
 		}},
 		{"another exchange", "arguments", Problem, `exchange "orders.retry"`, "type, wanted headers, found fanout", "", func(f *Facts) {
@@ -254,14 +259,14 @@ func TestChecks(t *testing.T) {
 			f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments = management.Arguments{} })
 			f.Queues[dlq] = Queue{Exists: seen(false)}
 		}},
-		{"exchange is not there", "dead-letter-target", Problem, `main queue "orders"`, `"nowhere" does not exist`, `rabbitmqctl import_definitions`, func(f *Facts) {
+		{"exchange is not there", "dead-letter-target", Problem, `main queue "orders"`, `"nowhere" does not exist`, "amqpretry topology apply --dead-letter-targets --policies 'retry.yaml' 'orders'", func(f *Facts) {
 			f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments["x-dead-letter-exchange"] = "nowhere" })
 			f.Exchanges["nowhere"] = Exchange{Exists: seen(false)}
 		}},
-		{"queue is not there", "dead-letter-target", Problem, `main queue "orders"`, `queue "elsewhere", which does not exist`, `{"queues":[{"arguments":{"x-queue-type":"quorum"},"auto_delete":false,"durable":true,"name":"elsewhere","vhost":"/"}]}`, func(f *Facts) {
+		{"queue is not there", "dead-letter-target", Problem, `main queue "orders"`, `queue "elsewhere", which does not exist`, "amqpretry topology apply --dead-letter-targets --policies 'retry.yaml' 'orders'", func(f *Facts) {
 			f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments["x-dead-letter-routing-key"] = "elsewhere" })
 		}},
-		{"no dead-letter queue under off", "dead-letter-target", Problem, `main queue "orders"`, `queue "orders.dlq", which does not exist`, `"x-delivery-limit":2147483647`, func(f *Facts) {
+		{"no dead-letter queue under off", "dead-letter-target", Problem, `main queue "orders"`, `queue "orders.dlq", which does not exist`, "amqpretry topology apply --dead-letter-targets --policies 'retry.yaml' 'orders'", func(f *Facts) {
 			f.Topics[0].Plan, f.Topics[0].Policy = topology.Plan{Queue: "orders"}, config.Policy{Mode: config.ModeOff}
 			f.Queues[dlq] = Queue{Exists: seen(false)}
 		}},

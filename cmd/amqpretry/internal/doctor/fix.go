@@ -2,15 +2,10 @@ package doctor
 
 import (
 	"encoding/json"
-	"fmt"
 	"maps"
 	"strings"
-	"unicode"
-
-	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
@@ -62,30 +57,19 @@ func (f Facts) amqpretry(command string, words ...string) string {
 	return text
 }
 
-// recreate deletes a queue, if it is certainly empty, and declares it as planned.
-//
-// Three counts over 12 s must say that it has no messages and no consumers: a quorum queue counts every 5 s, and until
-// the first time after a restart list_queues says 0. The whole row is compared, as a queue that is down has no numbers.
+// recreate deletes a queue and declares it as planned. A retry queue empties itself. Deleting a dead-letter queue takes a
+// person who has seen that it is empty, so that command is a comment.
 func (f Facts) recreate(o object) string {
-	if strings.ContainsFunc(o.Name+f.VHost, unicode.IsControl) {
-		return "# no shell takes a name with control characters: delete the queue over the management API"
+	if o.Role == roleRetry {
+		return f.topology("apply --recreate", o.Topic)
 	}
-	vhost, queue, options := "--vhost="+shell.Quote(f.VHost), shell.Quote(o.Name), ""
-	if o.Planned.Arguments[amqp091.QueueTypeArg] == string(config.QueueTypeClassic) { // a quorum queue has no conditions
-		options = " --if-empty --if-unused"
-	}
-
-	return `# Deletes it only if it is empty, which three looks must show; let what is in it come out before, or move it away.
-(
-  for pause in 6 6 0; do
-    rows=$(rabbitmqctl list_queues ` + vhost + ` messages consumers name </dev/null) &&
-      printf '%s\n' "$rows" | LC_ALL=C grep -qxF -e "$(printf '0\t0\t%s' ` + queue + `)" ||
-      { echo 'kept, as it is not there, not empty, in use or down' >&2; exit 1; }
-    sleep "$pause"
-  done
-  rabbitmqctl delete_queue ` + vhost + options + ` -- ` + queue + ` </dev/null
-) &&
-` + f.apply(o.Topic)
+	queue := shell.Quote(o.Topic.Plan.Queue)
+	return "# Stop the services that publish to it, and those that consume it. The undo file has its messages then:\n" +
+		f.amqpretry("dlq purge", "--all", "--yes", "--undo", "dead-letters.jsonl", o.Topic.Plan.Queue) + " &&\n" +
+		f.ctl("list_queues", "name", "messages") + "\n" +
+		"# If it has 0 messages: " + f.ctl("delete_queue", shell.Quote(o.Name)) + "\n" +
+		"# After that, apply the topology, and import the file: amqpretry topology apply " + queue +
+		", amqpretry dlq import " + queue + " dead-letters.jsonl"
 }
 
 // noLimit is in bytes more than any queue gets. It stands in a policy that must say something.
@@ -153,13 +137,6 @@ func (f Facts) deadLetterQueue(t Topic) string {
 		return t.Plan.DeadLetterQueue
 	}
 	return f.Names.WithDefaults().DeadLetterQueue(t.Plan.Queue)
-}
-
-// importDefinitions declares what rabbitmqctl has no command for. By a file: that of RabbitMQ 4.3 cannot read its input
-// everywhere. rabbitmqctl may run as another user.
-func importDefinitions(definitions map[string]any) string {
-	return fmt.Sprintf(`file=$(mktemp) && chmod 644 "$file" && printf %%s %s >"$file" && rabbitmqctl import_definitions "$file" && rm "$file"`,
-		shell.Quote(asJSON(definitions)))
 }
 
 func asJSON(v any) string {

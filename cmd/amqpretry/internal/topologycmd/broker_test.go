@@ -244,9 +244,12 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 		assert.NotContains(t, d.out+d.errs, "s3cret")
 	})
 
+	b.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500).")
+	t.Run("recreate", l.recreate)
+	t.Run("dead-letter targets", l.deadLetterTargets)
+
 	l.environ[cli.EnvPolicies] = policyFile(t, "default: {delays: [90s]}")
 	t.Run("prune", func(t *testing.T) {
-		b.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500).")
 		d := l.run("prune", queue+"-none")
 		assert.Equal(t, cli.ExitOK, d.code, d.errs)
 		assert.Equal(t, "Nothing is obsolete.\n", d.out)
@@ -341,4 +344,115 @@ func as(uri, user string) string {
 	u.User = url.UserPassword(user, "s3cret")
 
 	return u.String()
+}
+
+// recreate is for retry queues that somebody has declared otherwise: with what waits in them, and without losing it.
+func (l *lab) recreate(t *testing.T) {
+	channel := l.Channel()
+	queue := l.queue()
+	l.Declare(queue, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
+	l.Declare(queue+".retry.1s", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum, "x-message-ttl": 3000, "x-dead-letter-exchange": "",
+		"x-dead-letter-routing-key": queue, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
+	l.Declare(queue+".dlq", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeClassic})
+
+	d := l.run("apply", queue, "--recreate")
+	assert.Equal(t, cli.ExitFailed, d.code, d.out)
+	assert.Contains(t, d.errs, queue+".dlq", "a dead-letter queue is not deleted")
+	assert.True(t, l.has(queue+".dlq"))
+	assert.True(t, l.has(queue+".retry.1s"), "nor anything else then")
+	assert.False(t, l.has(queue+".retry"), "nothing was declared")
+	_, err := channel.QueueDelete(queue+".dlq", false, false, false)
+	require.NoError(t, err)
+
+	l.Declare(queue+".retry.90s", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
+	d = l.run("apply", queue, "--recreate")
+	assert.Equal(t, cli.ExitFailed, d.code, d.out)
+	assert.Contains(t, d.errs, "it has no x-message-ttl, so it is no retry queue")
+	assert.True(t, l.has(queue+".retry.90s"))
+	assert.True(t, l.has(queue+".retry.1s"))
+	_, err = channel.QueueDelete(queue+".retry.90s", false, false, false)
+	require.NoError(t, err)
+
+	require.NoError(t, channel.Publish("", queue+".retry.1s", true, false, amqp091.Publishing{Body: []byte("waits")}))
+	d = l.run("apply", queue)
+	assert.Equal(t, cli.ExitFailed, d.code, "not without the flag")
+	assert.True(t, l.has(queue+".retry.1s"))
+	d = l.run("apply", queue, "--recreate")
+	assert.Equal(t, cli.ExitOK, d.code, d.errs)
+	assert.Contains(t, d.errs, queue+".retry.1s: waiting until it is certainly empty")
+	assert.Regexp(t, `created +queue +`+queue+`\.retry\.1s`, d.out)
+	assert.Equal(t, cli.ExitOK, l.run("verify", queue).code)
+	m, ok, err := channel.Get(queue, true)
+	require.NoError(t, err)
+	require.True(t, ok)
+	assert.Equal(t, "waits", string(m.Body))
+}
+
+// deadLetterTargets are those of queues that lead nowhere, by arguments of their own.
+func (l *lab) deadLetterTargets(t *testing.T) {
+	channel := l.Channel()
+	arrives := func(queue, target string) {
+		t.Helper()
+		require.NoError(t, channel.Publish("", queue, true, false, amqp091.Publishing{Body: []byte(target)}))
+		require.Eventually(t, func() bool {
+			m, ok, err := channel.Get(queue, false)
+			return err == nil && ok && m.Reject(false) == nil
+		}, 10*time.Second, 50*time.Millisecond)
+		require.Eventually(t, func() bool {
+			m, ok, err := channel.Get(target, true)
+			return err == nil && ok && string(m.Body) == target
+		}, 10*time.Second, 50*time.Millisecond, "%s to %s", queue, target)
+	}
+	for name, test := range map[string]struct {
+		exchange, kind string // kind of one that is there
+		key, target    string
+	}{
+		"no exchange":     {exchange: "x.none", target: ".dlq"},
+		"fanout":          {exchange: "x.fanout", kind: "fanout", target: ".dlq"},
+		"direct":          {exchange: "x.direct", kind: "direct", target: ".dlq"},
+		"direct by a key": {exchange: "x.key", kind: "direct", key: "dead", target: ".dlq"},
+		"topic":           {exchange: "x.topic", kind: "topic", target: ".dlq"},
+		"no queue":        {key: ".parked", target: ".parked"},
+	} {
+		queue := l.queue()
+		arguments := amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum, "x-dead-letter-exchange": test.exchange}
+		if test.key != "" {
+			arguments["x-dead-letter-routing-key"] = test.key
+		}
+		if test.key == test.target {
+			arguments["x-dead-letter-routing-key"] = queue + test.key
+		}
+		l.Declare(queue, arguments)
+		if test.kind != "" {
+			require.NoError(t, channel.ExchangeDeclare(test.exchange, test.kind, true, false, false, false, nil))
+		}
+		d := l.run("apply", queue, "--dead-letter-targets")
+		require.Equal(t, cli.ExitOK, d.code, "%s: %s", name, d.errs)
+		require.Contains(t, d.out, string(stateCreated), name)
+		d = l.run("apply", queue, "--dead-letter-targets")
+		require.Equal(t, cli.ExitOK, d.code, "%s: %s", name, d.errs)
+		assert.NotContains(t, d.out, string(stateCreated), name)
+		arrives(queue, queue+test.target)
+	}
+
+	l.environ[cli.EnvPolicies] = policyFile(t, "default: {mode: off}")
+	queue := l.queue()
+	l.Declare(queue, topology.ProtectArguments(queue+".dlq"))
+	d := l.run("apply", queue)
+	assert.Equal(t, cli.ExitOK, d.code, d.errs)
+	assert.False(t, l.has(queue+".dlq"))
+	d = l.run("apply", queue, "--dead-letter-targets")
+	assert.Equal(t, cli.ExitOK, d.code, d.errs)
+	assert.Regexp(t, `created +queue +`+queue+`\.dlq`, d.out)
+	arrives(queue, queue+".dlq")
+	l.environ[cli.EnvPolicies] = l.file
+
+	api := l.environ[cli.EnvManagement]
+	defer func() { l.environ[cli.EnvManagement] = api }()
+	delete(l.environ, cli.EnvManagement)
+	for _, flag := range []string{"--recreate", "--dead-letter-targets"} {
+		d = l.run("apply", queue, flag)
+		assert.Equal(t, cli.ExitUsage, d.code)
+		assert.Contains(t, d.errs, flag+" needs the management API")
+	}
 }

@@ -143,39 +143,64 @@ func planned(targets []target) report {
 	return r
 }
 
+// applying is one run of apply.
+type applying struct {
+	*topologies
+	recreated, withTargets bool
+}
+
 func (c *topologies) applyCommand() *cobra.Command {
-	return &cobra.Command{
+	a := &applying{topologies: c}
+	cmd := &cobra.Command{
 		Use:   "apply QUEUE|TOPIC=QUEUE...",
 		Short: "Declare what is missing of a topology",
 		Long: `Declare the retry exchanges, retry queues, dead-letter queues and bindings of main queues. It can be repeated: what
 is there stays as it is, with its messages. If anything is in conflict, nothing at all is declared.
 
 Main queues are not declared: they belong to their services. One that is missing is told; with shared retry queues it must be there,
-as it is bound. Nothing is deleted: see prune.
+as it is bound. Without --recreate nothing is deleted: see prune.
+
+--recreate deletes a retry queue in conflict once it is certainly empty, as prune does, and declares it as planned. What waits
+in it comes back before. A retry queue with consumers stays, and so does a dead-letter queue.
+
+--dead-letter-targets is about the main queue's own x-dead-letter-exchange. A missing exchange is declared (fanout), an exchange that
+leads to no queue is bound to the dead-letter queue, and a missing queue is declared. The dead-letter queue is declared in any case,
+under the mode off too.
 
 ` + jsonHelp + ` The states are created and present (a binding that could not be seen is present, whether it was there or not).
 
 Exit codes: 0 all is there, 1 it could not be declared, 2 usage.`,
 		Example: `  amqpretry topology plan --policies retry.yaml orders
-  amqpretry topology apply --policies retry.yaml orders`,
-		RunE: func(cmd *cobra.Command, args []string) error { return c.apply(cmd.Context(), args) },
+  amqpretry topology apply --policies retry.yaml orders
+  amqpretry topology apply --policies retry.yaml --recreate orders`,
+		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), args) },
 	}
+	flags := cmd.Flags()
+	flags.BoolVar(&a.recreated, "recreate", false, "delete retry queues in conflict, and declare them again (management API)")
+	flags.BoolVar(&a.withTargets, "dead-letter-targets", false, "declare where main queues dead-letter to by themselves (management API)")
+
+	return cmd
 }
 
-func (c *topologies) apply(ctx context.Context, args []string) error {
-	targets, err := c.targets(args)
+func (a *applying) run(ctx context.Context, args []string) error {
+	targets, err := a.targets(args)
 	if err != nil {
 		return err
 	}
-	b, end, err := c.connect(ctx)
+	b, end, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer end()
 
-	r, err := c.inspectAll(ctx, b, targets)
+	r, err := a.inspectAll(ctx, b, targets)
 	if err != nil {
 		return err
+	}
+	if a.recreated {
+		if err := a.recreate(ctx, &r, targets); err != nil {
+			return err
+		}
 	}
 	if err := conflicts(&r, targets); err != nil {
 		return fmt.Errorf("nothing was declared: %w", err)
@@ -186,12 +211,17 @@ func (c *topologies) apply(ctx context.Context, args []string) error {
 		}
 		r.Queues[i].declared()
 	}
+	if a.withTargets {
+		if err := a.deadLetterTargets(ctx, b, &r, targets); err != nil {
+			return err
+		}
+	}
 
-	if err := r.print(c.session); err != nil {
+	if err := r.print(a.session); err != nil {
 		return err
 	}
 	if missing := r.mainMissing(); len(missing) > 0 {
-		c.session.Note("not there, and not declared, as its service does that: %s", joinNames(missing))
+		a.session.Note("not there, and not declared, as its service does that: %s", joinNames(missing))
 	}
 
 	return nil
