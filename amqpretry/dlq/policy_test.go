@@ -145,6 +145,6 @@ func TestBrowsingWherePoliciesAreUnseen(t *testing.T) {
 	require.ErrorAs(t, err, &unsafe)
 	assert.Contains(t, err.Error(), "counts each browse")
 	for _, d := range f.drained(f.queue.Name(), 3) {
-		assert.NotContains(t, d.Headers, "x-delivery-count", "nothing was handed out")
+		assert.Contains(t, []any{nil, int64(0)}, d.Headers["x-delivery-count"], "nothing was handed out")
 	}
 }

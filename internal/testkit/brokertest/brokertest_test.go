@@ -1,7 +1,6 @@
 package brokertest_test
 
 import (
-	"context"
 	"io"
 	"net/http"
 	"os"
@@ -14,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
 // What the fault tests build on: a broker that was killed comes back at the same address with what it had confirmed.
@@ -22,7 +22,9 @@ func TestBroker_KillAndStartKeepDataAndPort_OwnBroker(t *testing.T) {
 	broker := brokertest.Start(t)
 	uri := broker.URI
 	assert.NotEqual(t, os.Getenv("AMQP_URI"), uri, "a private broker is not the shared one")
-	publish(t, uri)
+	client := rabbit.New(t, uri)
+	client.Declare("kept", nil)
+	client.Publish("kept", rabbit.Message("1", "hello"))
 	// RabbitMQ 3.10 answers a declaration before its database has written it: killed at once, it may not know the
 	// queue.
 	broker.Ctl("eval", "mnesia:sync_log().")
@@ -33,15 +35,8 @@ func TestBroker_KillAndStartKeepDataAndPort_OwnBroker(t *testing.T) {
 
 	broker.Start()
 	require.Equal(t, uri, broker.URI)
-	connection, err := amqp.Dial(uri)
-	require.NoError(t, err)
-	defer connection.Close()
-	channel, err := connection.Channel()
-	require.NoError(t, err)
-	delivery, ok, err := channel.Get("kept", true)
-	require.NoError(t, err)
-	require.True(t, ok, "the confirmed message is lost")
-	assert.Equal(t, "hello", string(delivery.Body))
+	channel := client.Channel()
+	assert.Equal(t, []string{"hello"}, rabbit.Bodies(client.Drain("kept")), "the confirmed message is lost")
 
 	// Frozen, it answers nothing; thawed, it goes on.
 	broker.Pause()
@@ -78,24 +73,4 @@ func TestBroker_ManagementAnswersAfterEachStart_OwnBroker(t *testing.T) {
 	broker.Kill()
 	broker.Start()
 	assert.Equal(t, `200 OK {"disable_stats":false}`, overview())
-}
-
-func publish(t *testing.T, uri string) {
-	t.Helper()
-	connection, err := amqp.Dial(uri)
-	require.NoError(t, err)
-	defer connection.Close()
-	channel, err := connection.Channel()
-	require.NoError(t, err)
-	_, err = channel.QueueDeclare("kept", true, false, false, false, nil)
-	require.NoError(t, err)
-	require.NoError(t, channel.Confirm(false))
-	confirm, err := channel.PublishWithDeferredConfirm("", "kept", true, false,
-		amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("hello")})
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	acked, err := confirm.WaitContext(ctx)
-	require.NoError(t, err)
-	require.True(t, acked)
 }
