@@ -51,9 +51,11 @@ func (s *Session) ConnectionFlags(cmd *cobra.Command) {
 
 // ConnectionTopic is the help topic about the flags of the connection.
 func ConnectionTopic(s *Session) *cobra.Command {
-	return HelpTopic("connection", "How to reach the broker and its management API", `The broker is given by the environment variable `+EnvURI+` or --uri. The management API, which some commands
-need or see more with, is given by `+EnvManagement+` or --management-url. Passwords belong in the environment:
-other users of a machine see the flags of a process. No command prints a password.`, s.connectionFlagSet())
+	text := `The broker is given by the environment variable ` + EnvURI + ` or --uri. The management API, which some commands
+need or see more with, is given by ` + EnvManagement + ` or --management-url. Passwords belong in the environment:
+other users of a machine see the flags of a process. No command prints a password.`
+
+	return HelpTopic("connection", "How to reach the broker and its management API", text, s.connectionFlagSet())
 }
 
 func (s *Session) connectionFlagSet() *pflag.FlagSet {

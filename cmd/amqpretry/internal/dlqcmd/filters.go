@@ -28,11 +28,13 @@ type filters struct {
 
 // FiltersTopic is the help topic about the filters.
 func FiltersTopic(*cli.Session) *cobra.Command {
-	return cli.HelpTopic("filters", "Which dead letters a command is about", `The filters of dlq list, stat, replay, purge, move, export and import.
+	text := `The filters of dlq list, stat, replay, purge, move, export and import.
 
-A message must match all filters. Of a filter that is given several times, one is enough, but for --header and --json-field,
-which must all match. A message that does not tell its reason, topic, handler or error type has an empty text there: --reason "".`,
-		newFilters().flags)
+A message must match all filters. Of a filter that is given several times, one is enough, but for --header and
+--json-field, which must all match. A message that does not tell its reason, topic, handler or error type has an
+empty text there: --reason "".`
+
+	return cli.HelpTopic("filters", "Which dead letters a command is about", text, newFilters().flags)
 }
 
 func filterFlags(cmd *cobra.Command) *filters {

@@ -57,8 +57,8 @@ func (f Facts) amqpretry(command string, words ...string) string {
 	return text
 }
 
-// recreate deletes a queue and declares it as planned. A retry queue empties itself. Deleting a dead-letter queue takes a
-// person who has seen that it is empty, so that command is a comment.
+// recreate deletes a queue and declares it as planned. A retry queue empties itself. A dead-letter queue is deleted by a
+// person who has seen that it is empty: that command is a comment.
 func (f Facts) recreate(o object) string {
 	if o.Role == roleRetry {
 		return f.topology("apply --recreate", o.Topic)

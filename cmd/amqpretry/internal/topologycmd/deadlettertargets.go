@@ -12,7 +12,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
-// deadLetterTargets declares where main queues dead-letter to by themselves, and adds what it has declared to the report.
+// deadLetterTargets declares where main queues dead-letter to by themselves, and adds that to the report.
 func (c *topologies) deadLetterTargets(ctx context.Context, b *broker, r *report, targets []target) error {
 	_, client, err := c.management("--dead-letter-targets")
 	if err != nil {
@@ -24,16 +24,18 @@ func (c *topologies) deadLetterTargets(ctx context.Context, b *broker, r *report
 			r.Queues[i].Objects = append(r.Queues[i].Objects, o.with(stateCreated, ""))
 		}
 		if err != nil {
-			return fmt.Errorf("queue %q: not all dead-letter targets were declared; this can be repeated: %w", t.Queue, err)
+			return fmt.Errorf("cannot declare all dead-letter targets of queue %q; this can be repeated: %w", t.Queue, err)
 		}
 	}
 
 	return nil
 }
 
-// declareTargets declares the dead-letter queue under the mode off too, and what is missing on the way to which the main
-// queue's own arguments lead. What comes from a policy of the broker is for a policy to change.
-func (c *topologies) declareTargets(ctx context.Context, b *broker, client *management.Client, t target) (created []object, err error) {
+// declareTargets declares the dead-letter queue under the mode off too, and the exchange, binding or queue that the main
+// queue's own arguments name. It leaves what a policy of the broker names.
+func (c *topologies) declareTargets(
+	ctx context.Context, b *broker, client *management.Client, t target,
+) (created []object, err error) {
 	declare := func(q topology.Queue) error {
 		has, err := b.hasQueue(q.Name)
 		if err != nil || has {
@@ -44,7 +46,8 @@ func (c *topologies) declareTargets(ctx context.Context, b *broker, client *mana
 	}
 	deadLetterQueue := t.plan.DeadLetterQueue
 	if deadLetterQueue == "" {
-		plan, err := topology.New(t.Queue, config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}, c.names())
+		policy := config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}
+		plan, err := topology.New(t.Queue, policy, c.names())
 		if err != nil {
 			return nil, err
 		}
@@ -82,7 +85,9 @@ func (c *topologies) declareTargets(ctx context.Context, b *broker, client *mana
 }
 
 // leadTo declares an exchange, if it is missing, and binds a queue to it, if it leads to none.
-func leadTo(ctx context.Context, b *broker, client *management.Client, exchange, key, queue string, ownKey bool) (created []object, err error) {
+func leadTo(
+	ctx context.Context, b *broker, client *management.Client, exchange, key, queue string, ownKey bool,
+) (created []object, err error) {
 	all, err := client.Exchanges(ctx)
 	if err != nil {
 		return nil, err

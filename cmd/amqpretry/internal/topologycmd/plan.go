@@ -160,12 +160,12 @@ is there stays as it is, with its messages. If anything is in conflict, nothing 
 Main queues are not declared: they belong to their services. One that is missing is told; with shared retry queues it must be there,
 as it is bound. Without --recreate nothing is deleted: see prune.
 
---recreate deletes a retry queue in conflict once it is certainly empty, as prune does, and declares it as planned. What waits
-in it comes back before. A retry queue with consumers stays, and so does a dead-letter queue.
+--recreate deletes a retry queue in conflict once it is certainly empty, as prune does, and declares it as planned.
+What waits in it comes back before. A retry queue with consumers stays, and so does a dead-letter queue.
 
---dead-letter-targets is about the main queue's own x-dead-letter-exchange. A missing exchange is declared (fanout), an exchange that
-leads to no queue is bound to the dead-letter queue, and a missing queue is declared. The dead-letter queue is declared in any case,
-under the mode off too.
+--dead-letter-targets is about the main queue's own x-dead-letter-exchange. A missing exchange is declared (fanout),
+an exchange that leads to no queue is bound to the dead-letter queue, and a missing queue is declared. The dead-letter
+queue is declared in any case, under the mode off too.
 
 ` + jsonHelp + ` The states are created and present (a binding that could not be seen is present, whether it was there or not).
 
@@ -176,8 +176,10 @@ Exit codes: 0 all is there, 1 it could not be declared, 2 usage.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return a.run(cmd.Context(), args) },
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&a.recreated, "recreate", false, "delete retry queues in conflict, and declare them again (management API)")
-	flags.BoolVar(&a.withTargets, "dead-letter-targets", false, "declare where main queues dead-letter to by themselves (management API)")
+	flags.BoolVar(&a.recreated, "recreate", false,
+		"delete retry queues in conflict, and declare them again (management API)")
+	flags.BoolVar(&a.withTargets, "dead-letter-targets", false,
+		"declare where main queues dead-letter to by themselves (management API)")
 
 	return cmd
 }
