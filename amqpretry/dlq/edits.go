@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,17 +76,18 @@ func changedHeaders(before, after amqp091.Table) map[string]*string {
 
 // sameValue compares AMQP values with their types, bit by bit.
 func sameValue(a, b any) bool {
-	inA, errA := appendValue(nil, a)
-	inB, errB := appendValue(nil, b)
+	inA, errA := valueJSON(a)
+	inB, errB := valueJSON(b)
 
-	return errA == nil && errB == nil && bytes.Equal(inA, inB)
+	return errA == nil && errB == nil && reflect.DeepEqual(inA, inB)
 }
 
 func changedProperties(before, after amqp091.Publishing) map[string]string {
 	changed := map[string]string{}
-	for _, name := range propertyNames {
-		if was := propertyText(&before, name); was != propertyText(&after, name) {
-			changed[name] = fit(was)
+	now := properties(&after)
+	for i, property := range properties(&before) {
+		if was := property.text(); was != now[i].text() {
+			changed[property.name] = fit(was)
 		}
 	}
 	if len(changed) == 0 {
@@ -95,19 +97,20 @@ func changedProperties(before, after amqp091.Publishing) map[string]string {
 	return changed
 }
 
-// propertyText is a property as text; empty if there is none.
-func propertyText(p *amqp091.Publishing, name string) string {
-	if text := textProperty(p, name); text != nil {
-		return *text
-	}
-	if n := numberProperty(p, name); n != nil {
-		return strings.TrimPrefix(strconv.Itoa(int(*n)), "0")
-	}
-	if p.Timestamp.IsZero() {
-		return ""
+// text returns a property as text; empty if the message has none.
+func (p property) text() string {
+	switch value := p.value.(type) {
+	case *string:
+		return *value
+	case *uint8:
+		return strings.TrimPrefix(strconv.Itoa(int(*value)), "0")
+	case *time.Time:
+		if !value.IsZero() {
+			return codec.HeaderText(*value)
+		}
 	}
 
-	return codec.HeaderText(p.Timestamp)
+	return ""
 }
 
 // fit makes a text one that the history has room for.

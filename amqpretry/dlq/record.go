@@ -1,131 +1,135 @@
 package dlq
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"strconv"
-	"strings"
 	"unicode/utf8"
 
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// recordVersion is the format of a line of an export. It changes with what an older reader would misread.
+// recordVersion is the version of the format of a line. A change that an older reader would misread increments it.
 const recordVersion = 1
 
-// record is what is in a line of an export.
+// errUnreadable refuses a line that would not be the whole message.
+var errUnreadable = errors.New(
+	"the message has headers that cannot be read: a line without them would not be the message")
+
+// record is what a line of an export holds.
 type record struct {
 	Message amqp091.Publishing
 	CameBy  Route
-	// Queue it was exported from.
+	// Queue is the dead-letter queue from which the message was exported.
 	Queue string
-	Taken Taken // zero of an export
+	Taken Taken // zero in an export
 }
 
-// The members of a record. Those up to failure, and position, are for people to read and for tools to select by.
-var recordFields = []string{
-	"v", "queue", "taken", "position", "failure", "unreadable", "came_by", "properties", "headers", "body", "body_base64",
+// recordJSON is a line of an export. The members up to Failure are for people and for tools that select by them.
+type recordJSON struct {
+	Version    int            `json:"v"`
+	Queue      any            `json:"queue,omitempty"`
+	Taken      *takenJSON     `json:"taken,omitempty"`
+	Position   *int           `json:"position,omitempty"`
+	Failure    failureJSON    `json:"failure"`
+	Unreadable string         `json:"unreadable,omitempty"`
+	CameBy     map[string]any `json:"came_by"`
+	Properties propertiesJSON `json:"properties"`
+	Headers    map[string]any `json:"headers,omitzero"` // without the member, the message has no headers
+	Body       any            `json:"body,omitempty"`
+	BodyBase64 []byte         `json:"body_base64,omitempty"`
 }
 
-// errUnreadable is the refusal of a line that would not be the message.
-var errUnreadable = errors.New("the message has headers that cannot be read: a line without them would not be the message")
-
-// encodeRecord makes the line of an export: everything of a message, exactly, and what it tells of its failure.
+// encodeRecord returns the line of an export: the exact message, and a summary of its failure.
 func encodeRecord(l *DeadLetter, queue string, taken Taken) ([]byte, error) {
 	if l.Unreadable != "" {
 		return nil, errUnreadable
 	}
-	out := textField(newRecord(l), "queue", queue)
+	line, err := newRecordJSON(l)
+	if err != nil {
+		return nil, err
+	}
+	line.Queue = optionalText(queue)
 	if taken != (Taken{}) {
-		out = appendTaken(out, taken)
+		line.Taken = newTakenJSON(taken)
 	}
 
-	return appendRecord(out, l)
+	return encodeJSON(line)
 }
 
-// MarshalJSON gives what an export has in a line, with the position instead of the queue.
+// MarshalJSON returns the line of an export, with the position instead of the queue.
 func (l DeadLetter) MarshalJSON() ([]byte, error) {
-	out := appendKey(newRecord(&l), "position")
-	return appendRecord(appendInt(out, l.Position), &l)
+	line, err := newRecordJSON(&l)
+	if err != nil {
+		return nil, err
+	}
+	line.Position = &l.Position
+
+	return encodeJSON(line)
 }
 
-func newRecord(l *DeadLetter) []byte {
-	out := make([]byte, 0, 3<<10+len(l.Message.Body)+len(l.Message.Body)/3)
-	return appendInt(appendKey(append(out, '{'), "v"), recordVersion)
-}
-
-func appendRecord(out []byte, l *DeadLetter) ([]byte, error) {
-	out = appendFailure(appendKey(out, "failure"), l)
-	out = textField(out, "unreadable", l.Unreadable)
-
-	out = append(appendKey(out, "came_by"), '{')
-	out = appendString(appendKey(out, "exchange"), l.CameBy.Exchange)
-	out = append(appendString(appendKey(out, "routing_key"), l.CameBy.RoutingKey), '}')
-
+func newRecordJSON(l *DeadLetter) (*recordJSON, error) {
 	m := &l.Message
-	out = appendProperties(appendKey(out, "properties"), m)
+	line := &recordJSON{
+		Version:    recordVersion,
+		Failure:    newFailureJSON(l),
+		Unreadable: l.Unreadable,
+		CameBy:     map[string]any{"exchange": textJSON(l.CameBy.Exchange), "routing_key": textJSON(l.CameBy.RoutingKey)},
+		Properties: newPropertiesJSON(m),
+	}
 	if m.Headers != nil {
 		var err error
-		if out, err = appendTable(appendKey(out, "headers"), m.Headers); err != nil {
+		if line.Headers, err = tableJSON(m.Headers); err != nil {
 			return nil, within(".headers", err)
 		}
 	}
-	if m.Body != nil {
-		out = appendBody(out, m.Body)
+	if utf8.Valid(m.Body) && m.Body != nil {
+		line.Body = string(m.Body)
+	} else {
+		line.BodyBase64 = m.Body
 	}
 
-	return append(out, '}'), nil
+	return line, nil
 }
 
-func appendBody(out, body []byte) []byte {
-	if text, ok := appendText(appendKey(out, "body"), body); ok {
-		return text
-	}
-
-	return appendBase64(out, "body_base64", body)
-}
-
-// decodeRecord reads such a line, also one that other tools have written again (jq). What it says is all that counts:
-// the headers, not what was read from them.
+// decodeRecord reads a line of an export, also after other tools (jq) have rewritten it. It takes the message from the
+// properties, headers and body alone, not from the summary.
 func decodeRecord(line []byte) (record, error) {
-	text := string(line) // all strings of the message are parts of this one
-	if !utf8.ValidString(text) {
+	if !utf8.Valid(line) {
 		return record{}, &RecordError{Wanted: "UTF-8", Found: "other bytes"}
 	}
-	if err := checkVersion(text); err != nil {
+	if err := checkVersion(line); err != nil {
+		return record{}, err
+	}
+	value, err := decodeJSON(line, "failure", "position")
+	if err != nil {
 		return record{}, err
 	}
 
 	var read record
 	m := &read.Message
-	r := &jsonReader{data: text}
-	err := r.fields(recordFields, func(name string) (err error) {
-		switch name {
-		case "queue":
-			read.Queue, err = r.string()
-		case "taken":
-			read.Taken, err = r.taken()
-		case "unreadable":
-			err = errUnreadable
-		case "came_by":
-			read.CameBy, err = r.route()
-		case "properties":
-			err = r.properties(m)
-		case "headers":
-			m.Headers, err = r.table()
-		case "body", "body_base64":
+	err = readObject(value, []field{
+		{"v", nil},
+		{"queue", into(&read.Queue, readText)},
+		{"taken", into(&read.Taken, readTaken)},
+		{"position", nil},
+		{"failure", nil},
+		{"unreadable", func(any) error { return errUnreadable }},
+		{"came_by", into(&read.CameBy, readRoute)},
+		{"properties", func(value any) error { return readProperties(value, m) }},
+		{"headers", into(&m.Headers, readTable)},
+		{"body", into(&m.Body, readBytes)},
+		{"body_base64", func(value any) (err error) {
 			if m.Body != nil {
 				return &RecordError{Wanted: "the only body", Found: "body and body_base64"}
 			}
-			m.Body, err = r.body(name)
-		default:
-			err = r.skip()
-		}
+			m.Body, err = readBase64(value)
 
-		return err
+			return err
+		}},
 	})
-	if err == nil {
-		err = r.end()
-	}
 	if err != nil {
 		return record{}, err
 	}
@@ -133,81 +137,41 @@ func decodeRecord(line []byte) (record, error) {
 	return read, nil
 }
 
-// checkVersion comes first, as another version may have other members.
-func checkVersion(line string) error {
-	if strings.HasPrefix(line, `{"v":1,`) {
+// checkVersion checks the syntax of the whole line, and the version before all other members, as another version may
+// have others.
+func checkVersion(line []byte) error {
+	if bytes.HasPrefix(line, []byte(`{"v":1,`)) && json.Valid(line) { // as encodeRecord writes it
 		return nil
+	}
+
+	var head struct {
+		Version json.RawMessage `json:"v"`
+	}
+	err := json.Unmarshal(line, &head)
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		return &RecordError{Wanted: "JSON", Found: fmt.Sprintf("%v at byte %d", syntax, syntax.Offset)}
+	}
+	if err != nil {
+		return &RecordError{Wanted: "an object", Found: excerpt(string(line))}
 	}
 
 	const wanted = "1, the version of the format that is known here"
-	found := false
-	r := &jsonReader{data: line}
-	err := r.container('{', '}', "an object", func() error {
-		key, err := r.key()
-		if err != nil {
-			return err
-		}
-		if key != "v" {
-			return r.skip()
-		}
-		found = true
-		r.next()
-		from := r.at
-		if err := r.skip(); err != nil {
-			return err
-		}
-		if text := r.data[from:r.at]; text != strconv.Itoa(recordVersion) {
-			return &RecordError{".v", wanted, excerpt(text)}
-		}
-
+	switch version := string(head.Version); version {
+	case strconv.Itoa(recordVersion):
 		return nil
-	})
-	if err == nil && !found {
-		err = &RecordError{".v", wanted, "nothing"}
+	case "":
+		return &RecordError{".v", wanted, "nothing"}
+	default:
+		return &RecordError{".v", wanted, excerpt(version)}
 	}
-
-	return err
 }
 
-var routeFields = []string{"exchange", "routing_key"}
-
-func (r *jsonReader) route() (route Route, err error) {
-	err = r.fields(routeFields, func(name string) (err error) {
-		if name == "exchange" {
-			route.Exchange, err = r.short()
-		} else {
-			route.RoutingKey, err = r.short()
-		}
-
-		return err
+func readRoute(value any) (route Route, err error) {
+	err = readObject(value, []field{
+		{"exchange", into(&route.Exchange, readShort)},
+		{"routing_key", into(&route.RoutingKey, readShort)},
 	})
 
 	return route, err
 }
-
-func (r *jsonReader) body(name string) ([]byte, error) {
-	if name == "body_base64" {
-		return r.base64()
-	}
-	text, err := r.text()
-
-	return []byte(text), err
-}
-
-func textField(out []byte, name, text string) []byte {
-	if text == "" {
-		return out
-	}
-
-	return appendString(appendKey(out, name), text)
-}
-
-func numberField(out []byte, name string, n int) []byte {
-	if n == 0 {
-		return out
-	}
-
-	return appendInt(appendKey(out, name), n)
-}
-
-func appendInt(out []byte, n int) []byte { return strconv.AppendInt(out, int64(n), 10) }

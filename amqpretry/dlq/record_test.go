@@ -221,7 +221,7 @@ func TestRecordFormat(t *testing.T) {
 				"table": amqp091.Table{"": "b"}, "\xff": "c", "base64:": "d",
 			}},
 			`{"v":1,"queue":"orders.dlq","failure":{"queue":"orders","calls":0,"replays":0},"came_by":{"exchange":"","routing_key":""},"properties":{},"headers":{` +
-				`"array":{"type":"array","value":["a",{"type":"int32","value":1}]},"base64:YmFzZTY0Og==":"d",` +
+				`"array":{"type":"array","value":["a",{"type":"int32","value":1}]},"base64:/w==":"c","base64:YmFzZTY0Og==":"d",` +
 				`"bool":{"type":"bool","value":true},"bytes":{"type":"bytes","value":"a"},"bytes*":{"type":"bytes","base64":"/w=="},` +
 				`"decimal":{"type":"decimal","value":"-0.05"},"float32":{"type":"float32","value":0.1},"float64":{"type":"float64","value":1e+100},` +
 				`"inf":{"type":"float64","value":"-Infinity"},"int16":{"type":"int16","value":2},"int32":{"type":"int32","value":3},` +
@@ -229,7 +229,7 @@ func TestRecordFormat(t *testing.T) {
 				`"nan":{"type":"float64","value":"NaN"},"nan*":{"type":"float64","value":"NaN:7ff8000000000000"},` +
 				`"table":{"type":"table","value":{"":"b"}},"text":"a < b","time":{"type":"time","value":"2026-01-02T03:04:05Z"},` +
 				`"time*":{"type":"time","value":"@1152921504606846976"},"uint16":{"type":"uint16","value":6},"uint32":{"type":"uint32","value":7},` +
-				`"uint8":{"type":"uint8","value":5},"void":{"type":"void"},"zero":{"type":"float64","value":"-0"},"base64:/w==":"c"},"body_base64":"/w=="}`,
+				`"uint8":{"type":"uint8","value":5},"void":{"type":"void"},"zero":{"type":"float64","value":"-0"}},"body_base64":"/w=="}`,
 		},
 		"failure": {
 			amqp091.Delivery{Headers: headers, RoutingKey: "orders.dlq", Body: []byte("{\"id\":1}\n\u009b")},
@@ -260,7 +260,9 @@ func TestRecordFormat(t *testing.T) {
 }
 
 func headersJSON(t *testing.T, headers amqp091.Table) []byte {
-	text, err := appendTable(nil, headers)
+	object, err := tableJSON(headers)
+	require.NoError(t, err)
+	text, err := encodeJSON(object)
 	require.NoError(t, err)
 
 	return text
@@ -286,66 +288,78 @@ func TestRecordOfWhatIsNotAMQP(t *testing.T) {
 }
 
 func TestRecordErrors(t *testing.T) {
+	const names = "array, bool, bytes, decimal, float32, float64, int16, int32, int64, int8, string, table, time, " +
+		"uint16, uint32, uint8, void"
 	for _, test := range []struct{ line, want string }{
-		{``, `.: must be JSON, got the end at byte 1`},
+		{``, `.: must be JSON, got unexpected end of JSON input at byte 0`},
 		{`[]`, `.: must be an object, got []`},
 		{"{\"v\":1,\"body\":\"\xff\"}", `.: must be UTF-8, got other bytes`},
 		{`{}`, `.v: must be 1, the version of the format that is known here, got nothing`},
 		{`{"v":2,"payload":5}`, `.v: must be 1, the version of the format that is known here, got 2`},
 		{`{"payload":5,"v":2}`, `.v: must be 1, the version of the format that is known here, got 2`},
 		{`{"v":"1"}`, `.v: must be 1, the version of the format that is known here, got "1"`},
-		{`{"v":1`, `.: must be JSON, got the end at byte 7`},
-		{`{"v":1,"position":-`, `.position: must be JSON, got the end at byte 20`},
-		{`{"v":1,"position":1.}`, `.position: must be JSON, got "}" at byte 21`},
-		{`{"v":1,"position":1e+}`, `.position: must be JSON, got "}" at byte 22`},
-		{`{"v":1,"position":tru}`, `.position: must be JSON, got "tru}" at byte 19`},
-		{`{"v":1}x`, `.: must be JSON, got "x" at byte 8`},
-		{`{"v":1,}`, `.: must be JSON, got "}" at byte 8`},
+		{`{"v":1`, `.: must be JSON, got unexpected end of JSON input at byte 6`},
+		{`{"v":1,"position":-`, `.: must be JSON, got invalid character ' ' in numeric literal at byte 19`},
+		{`{"v":1,"position":1.}`, `.: must be JSON, got invalid character '}' after decimal point in numeric literal at byte 21`},
+		{`{"v":1,"position":1e+}`, `.: must be JSON, got invalid character '}' in exponent of numeric literal at byte 22`},
+		{`{"v":1,"position":tru}`, `.: must be JSON, got invalid character '}' in literal true (expecting 'e') at byte 22`},
+		{`{"v":1}x`, `.: must be JSON, got invalid character 'x' after top-level value at byte 8`},
+		{`{"v":1,}`, `.: must be JSON, got invalid character '}' looking for beginning of object key string at byte 8`},
 		{`{"v":1,"boddy":""}`, `.boddy: must be one of v, queue, taken, position, failure, unreadable, came_by, properties, headers, body, body_base64, got an unknown field`},
 		{`{"v":1,"body":"","body":""}`, `.body: must be there once, got it twice`},
 		{`{"v":1,"body":"","body_base64":""}`, `.body_base64: must be the only body, got body and body_base64`},
 		{`{"v":1,"body":{"id":1}}`, `.body: must be a string, got {"id":1}`},
-		{`{"v":1,"body":"\ud800"}`, `.body: must be JSON, got "\\ud800\"}" at byte 16`},
-		{`{"v":1,"body":"\ud800\u0041"}`, `.body: must be JSON, got "\\ud800\\u0041\"}" at byte 16`},
-		{"{\"v\":1,\"body\":\"\x1b[31m\"}", ".body: must be JSON, got \"\uFFFD[31m\\\"}\" at byte 16"},
-		{`{"v":1,"body":"\x"}`, `.body: must be JSON, got "\\x\"}" at byte 16`},
-		{`{"v":1,"body":"`, `.body: must be JSON, got the end at byte 16`},
+		{`{"v":1,"body":"\ud800"}`, `.: must be JSON, got half a character, \ud800, at byte 16`},
+		{`{"v":1,"body":"\ud800\u0041"}`, `.: must be JSON, got half a character, \ud800, at byte 16`},
+		{`{"v":1,"body":"\\\ud83d\ude00\\ud800\uDE00\ud83d"}`, `.: must be JSON, got half a character, \uDE00, at byte 37`},
+		{`{"v":1,"headers":{"\udbff":""}}`, `.: must be JSON, got half a character, \udbff, at byte 20`},
+		{"{\"v\":1,\"body\":\"\x1b[31m\"}", `.: must be JSON, got invalid character '\x1b' in string literal at byte 16`},
+		{`{"v":1,"body":"\x"}`, `.: must be JSON, got invalid character 'x' in string escape code at byte 17`},
+		{`{"v":1,"body":"`, `.: must be JSON, got unexpected end of JSON input at byte 15`},
 		{`{"v":1,"body_base64":"?"}`, `.body_base64: must be base64, got "?"`},
 		{`{"v":1,"came_by":{"exchange":5}}`, `.came_by.exchange: must be a string, or an object such as {"type":"int32","value":5}, got 5`},
 		{`{"v":1,"came_by":{"exchange":{"type":"bool","value":true}}}`, `.came_by.exchange: must be a string, got {"type":"bool","value":true}`},
-		{`{"v":1,"properties":{"priority":256}}`, `.properties.priority: must be uint8: an integer from 0 to 255, got 256`},
-		{`{"v":1,"properties":{"priority":1.5}}`, `.properties.priority: must be uint8: an integer from 0 to 255, got 1.5`},
+		{`{"v":1,"properties":{"priority":256}}`, `.properties.priority: must be an integer that fits uint8, got 256`},
+		{`{"v":1,"properties":{"priority":1.5}}`, `.properties.priority: must be an integer that fits uint8, got 1.5`},
 		{`{"v":1,"properties":{"timestamp":5}}`, `.properties.timestamp: must be a string, got 5`},
 		{`{"v":1,"properties":{"timestamp":"2026-01-02T03:04:05.5Z"}}`, `.properties.timestamp: must be a time in whole seconds, as RFC 3339 or as @seconds since 1970, got "2026-01-02T03:04:05.5Z"`},
 		{`{"v":1,"properties":{"type":"` + strings.Repeat("x", 256) + `"}}`, `.properties.type: must be at most 255 bytes, got 256`},
-		{`{"v":1,"properties":{"headers":{}}}`, `.properties.headers: must be one of ` + strings.Join(propertyNames, ", ") + `, got an unknown field`},
+		{`{"v":1,"properties":{"headers":{}}}`, `.properties.headers: must be one of content_type, content_encoding, delivery_mode, priority, correlation_id, ` +
+			`reply_to, expiration, message_id, timestamp, type, user_id, app_id, got an unknown field`},
 		{`{"v":1,"headers":null}`, `.headers: must be an object, got null`},
 		{`{"v":1,"headers":{"a-b":5}}`, `.headers["a-b"]: must be a string, or an object such as {"type":"int32","value":5}, got 5`},
 		{`{"v":1,"headers":{"a":"1","a":"2"}}`, `.headers.a: must be there once, got it twice`},
 		{`{"v":1,"headers":{"a":"1","base64:YQ==":"2"}}`, `.headers["base64:YQ=="]: must be there once, got it twice`},
-		{`{"v":1,"headers":{"base64:?":"2"}}`, `.headers["base64:?"]: must be a name of a header in base64 behind base64:, got "?"`},
-		{`{"v":1,"headers":{"` + strings.Repeat("x", 256) + `":""}}`, `.headers.` + strings.Repeat("x", 57) + `…: must be the name of a header, at most 255 bytes, got 256`},
-		{`{"v":1,"headers":{"a":{}}}`, `.headers.a.type: must be one of ` + kindNames + `, got ""`},
-		{`{"v":1,"headers":{"a":{"type":"int"}}}`, `.headers.a.type: must be one of ` + kindNames + `, got "int"`},
+		{`{"v":1,"headers":{"base64:?":"2"}}`, `.headers["base64:?"]: must be base64, got "?"`},
+		{`{"v":1,"headers":{"` + strings.Repeat("x", 256) + `":""}}`, `.headers.` + strings.Repeat("x", 57) + `…: must be at most 255 bytes, got 256`},
+		{`{"v":1,"headers":{"a":{}}}`, `.headers.a.type: must be one of ` + names + `, got ""`},
+		{`{"v":1,"headers":{"a":{"type":"int"}}}`, `.headers.a.type: must be one of ` + names + `, got "int"`},
 		{`{"v":1,"headers":{"a":{"type":"int8"}}}`, `.headers.a.value: must be there, got nothing`},
-		{`{"v":1,"headers":{"a":{"type":"int8","value":128}}}`, `.headers.a.value: must be int8: an integer from -128 to 127, got 128`},
-		{`{"v":1,"headers":{"a":{"type":"int8","value":true}}}`, `.headers.a.value: must be int8, got true`},
-		{`{"v":1,"headers":{"a":{"type":"int64","value":"9223372036854775808"}}}`, `.headers.a.value: must be int64: an integer from -9223372036854775808 to 9223372036854775807, got "9223372036854775808"`},
+		{`{"v":1,"headers":{"a":{"type":"int8","value":128}}}`, `.headers.a.value: must be an integer that fits int8, got 128`},
+		{`{"v":1,"headers":{"a":{"type":"int8","value":true}}}`, `.headers.a.value: must be an integer that fits int8, got true`},
+		{`{"v":1,"headers":{"a":{"type":"int64","value":"9223372036854775808"}}}`, `.headers.a.value: must be an integer that fits int64, got "9223372036854775808"`},
 		{`{"v":1,"headers":{"a":{"type":"bool","value":1}}}`, `.headers.a.value: must be true or false, got 1`},
 		{`{"v":1,"headers":{"a":{"type":"void","value":1}}}`, `.headers.a.value: must be null, got 1`},
-		{`{"v":1,"headers":{"a":{"type":"float32","value":1e39}}}`, `.headers.a.value: must be float32, got 1e39`},
-		{`{"v":1,"headers":{"a":{"type":"float64","value":01}}}`, `.headers.a: must be JSON, got "1}}}" at byte 50`},
+		{`{"v":1,"headers":{"a":{"type":"float32","value":1e39}}}`, `.headers.a.value: must be a number that fits float32, got 1e39`},
+		{`{"v":1,"headers":{"a":{"type":"float64","value":01}}}`, `.: must be JSON, got invalid character '1' after object key:value pair at byte 50`},
 		{`{"v":1,"headers":{"a":{"type":"float64","value":"NaN:1"}}}`, `.headers.a.value: must be the bits of a NaN, got "NaN:1"`},
 		{`{"v":1,"headers":{"a":{"type":"float32","value":"NaN:7f800000"}}}`, `.headers.a.value: must be the bits of a NaN, got "NaN:7f800000"`},
-		{`{"v":1,"headers":{"a":{"type":"float64","value":"one"}}}`, `.headers.a.value: must be float64, got "one"`},
+		{`{"v":1,"headers":{"a":{"type":"float64","value":"one"}}}`, `.headers.a.value: must be a number that fits float64, got "one"`},
 		{`{"v":1,"headers":{"a":{"type":"decimal","value":"1e5"}}}`, `.headers.a.value: must be a decimal such as "1.50": a 32-bit integer with at most 255 digits behind the point, got "1e5"`},
 		{`{"v":1,"headers":{"a":{"type":"array","value":["a",{"type":"table","value":{"b":5}}]}}}`, `.headers.a.value[1].value.b: must be a string, or an object such as {"type":"int32","value":5}, got 5`},
 		{`{"v":1,"headers":{"a":{"type":"bytes","value":"","base64":""}}}`, `.headers.a: must be either value or base64, got both`},
 		{`{"v":1,"headers":{"a":{"type":"time","base64":""}}}`, `.headers.a.type: must be string or bytes, where there is base64, got "time"`},
 		{`{"v":1,"headers":{"a":{"type":"bytes","base64":5}}}`, `.headers.a.base64: must be a string, got 5`},
 		{`{"v":1,"headers":{"a":{"kind":5}}}`, `.headers.a.kind: must be one of type, value, base64, got an unknown field`},
-		{`{"v":1,"failure":` + strings.Repeat("[", 1e6), `.failure: must be at most 100 deep, got more`},
-		{`{"failure":` + strings.Repeat("[", 1e6), `.: must be at most 100 deep, got more`},
+		{`{"v":1,"headers":{"a":{"type":"array","value":` + strings.Repeat("[", maxDepth) + strings.Repeat("]", maxDepth) + `}}}`,
+			`.headers.a.value` + strings.Repeat("[0]", maxDepth-3) + `: must be at most 100 deep, got more`},
+		{`{"v":1,"headers":` + strings.Repeat(`{"a":`, maxDepth) + `1` + strings.Repeat("}", maxDepth) + `}`,
+			`.headers` + strings.Repeat(".a", maxDepth-1) + `: must be at most 100 deep, got more`},
+		{`{"v":1,"failure":` + strings.Repeat("[", 1e6), `.: must be JSON, got invalid character '[' exceeded max depth at byte 10017`},
+		{`{"failure":` + strings.Repeat("[", 1e6), `.: must be JSON, got invalid character '[' exceeded max depth at byte 10011`},
+		{`{"v":2,"V":1}`, `.V: must be one of v, queue, taken, position, failure, unreadable, came_by, properties, headers, body, body_base64, got an unknown field`},
+		{`{"v":2,"v":1}`, `.v: must be there once, got it twice`},
+		{`null`, `.v: must be 1, the version of the format that is known here, got nothing`},
 	} {
 		_, err := decodeRecord([]byte(test.line))
 		require.Error(t, err, test.line)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -32,6 +33,18 @@ func within(step string, err error) error {
 	return err
 }
 
+// wrong is the error for a value that is not what was wanted.
+func wrong(value any, wanted string) error {
+	found, err := encodeJSON(value)
+	if err != nil {
+		return err
+	}
+
+	return &RecordError{Wanted: wanted, Found: excerpt(string(found))}
+}
+
+func errTwice() error { return &RecordError{Wanted: "there once", Found: "it twice"} }
+
 var identifier = regexp.MustCompile(`^[A-Za-z_][A-Za-z_0-9]*$`)
 
 // member is the step to a member of an object.
@@ -42,6 +55,9 @@ func member(key string) string {
 
 	return `["` + excerpt(key) + `"]`
 }
+
+// element is the step to an element of an array.
+func element(i int) string { return "[" + strconv.Itoa(i) + "]" }
 
 // excerpt makes foreign text fit for an error.
 func excerpt(text string) string {

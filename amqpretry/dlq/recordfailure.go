@@ -1,60 +1,59 @@
 package dlq
 
 import (
-	"strings"
 	"time"
+
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// appendFailure appends what people want to see and to select by. None of it is read again: it is in the headers.
-func appendFailure(out []byte, l *DeadLetter) []byte {
-	d := &l.DeadLetter
-	shown := func(name, text string) { out = textField(out, name, strings.ToValidUTF8(text, "\uFFFD")) }
-	moment := func(name string, at time.Time) {
-		if !at.IsZero() && tellable(at) {
-			out = append(at.UTC().AppendFormat(append(appendKey(out, name), '"'), "2006-01-02T15:04:05.999Z07:00"), '"')
-		}
+// failureJSON summarizes the headers for people and for tools that select by it. An import ignores it.
+type failureJSON struct {
+	UUID string `json:"uuid,omitempty"`
+	deadLetterJSON
+	History []callJSON `json:"history,omitempty"`
+	Edits   []editJSON `json:"edits,omitempty"`
+}
+
+// deadLetterJSON has the fields of retry.DeadLetter.
+type deadLetterJSON struct {
+	Reason       retry.Reason       `json:"reason,omitempty"`
+	Error        string             `json:"error,omitempty"`
+	ErrorType    string             `json:"error_type,omitempty"`
+	Queue        string             `json:"queue,omitempty"`
+	Topic        string             `json:"topic,omitempty"`
+	Handler      string             `json:"handler,omitempty"`
+	Host         string             `json:"host,omitempty"`
+	Calls        int                `json:"calls"`
+	Replays      int                `json:"replays"`
+	FirstFailure time.Time          `json:"first_failure,omitzero"`
+	LastFailure  time.Time          `json:"last_failure,omitzero"`
+	History      []retry.FailedCall `json:"-"`
+	Since        time.Time          `json:"since,omitzero"`
+	Deadline     time.Time          `json:"deadline,omitzero"`
+	Exchange     string             `json:"exchange,omitempty"`
+	RoutingKey   string             `json:"routing_key,omitempty"`
+	Expiration   string             `json:"expiration,omitempty"`
+	UserID       string             `json:"user_id,omitempty"`
+	Removed      string             `json:"removed,omitempty"`
+}
+
+// callJSON has the fields of retry.FailedCall.
+type callJSON struct {
+	Number int          `json:"number"`
+	At     time.Time    `json:"at,omitzero"`
+	Error  string       `json:"error,omitempty"`
+	Type   string       `json:"error_type,omitempty"`
+	Reason retry.Reason `json:"reason,omitempty"`
+}
+
+func newFailureJSON(l *DeadLetter) failureJSON {
+	failure := failureJSON{UUID: l.UUID, deadLetterJSON: deadLetterJSON(timed(l.DeadLetter))}
+	for _, a := range failure.deadLetterJSON.History {
+		failure.History = append(failure.History, callJSON(a))
+	}
+	for _, e := range l.Edits {
+		failure.Edits = append(failure.Edits, editJSON(e))
 	}
 
-	out = append(out, '{')
-	shown("uuid", l.UUID)
-	shown("reason", string(d.Reason))
-	shown("error", d.Error)
-	shown("error_type", d.ErrorType)
-	shown("queue", d.Queue)
-	shown("topic", d.Topic)
-	shown("handler", d.Handler)
-	shown("host", d.Host)
-	out = appendInt(appendKey(out, "calls"), d.Calls)
-	out = appendInt(appendKey(out, "replays"), d.Replays)
-	moment("first_failure", d.FirstFailure)
-	moment("last_failure", d.LastFailure)
-	moment("since", d.Since)
-	moment("deadline", d.Deadline)
-	shown("exchange", d.Exchange)
-	shown("routing_key", d.RoutingKey)
-	shown("expiration", d.Expiration)
-	shown("user_id", d.UserID)
-	shown("removed", d.Removed)
-
-	if len(d.History) > 0 {
-		out = append(appendKey(out, "history"), '[')
-		for i, a := range d.History {
-			if i > 0 {
-				out = append(out, ',')
-			}
-			out = append(out, '{')
-			out = appendInt(appendKey(out, "number"), a.Number)
-			moment("at", a.At)
-			shown("error", a.Error)
-			shown("error_type", a.Type)
-			shown("reason", string(a.Reason))
-			out = append(out, '}')
-		}
-		out = append(out, ']')
-	}
-	if len(l.Edits) > 0 {
-		out = append(appendKey(out, "edits"), encodeEdits(l.Edits)...)
-	}
-
-	return append(out, '}')
+	return failure
 }

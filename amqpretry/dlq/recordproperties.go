@@ -1,84 +1,71 @@
 package dlq
 
 import (
-	"math"
+	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 )
 
-const timestamp = "timestamp"
-
-// propertyNames are those of AMQP, but for the headers.
-var propertyNames = []string{
-	"content_type", "content_encoding", "delivery_mode", "priority", "correlation_id", "reply_to", "expiration", "message_id", timestamp,
-	"type", "user_id", "app_id",
+// propertiesJSON has the properties of a message in the order in which they are written.
+type propertiesJSON struct {
+	ContentType     any    `json:"content_type,omitempty"`
+	ContentEncoding any    `json:"content_encoding,omitempty"`
+	DeliveryMode    uint8  `json:"delivery_mode,omitempty"`
+	Priority        uint8  `json:"priority,omitempty"`
+	CorrelationID   any    `json:"correlation_id,omitempty"`
+	ReplyTo         any    `json:"reply_to,omitempty"`
+	Expiration      any    `json:"expiration,omitempty"`
+	MessageID       any    `json:"message_id,omitempty"`
+	Timestamp       string `json:"timestamp,omitempty"`
+	Type            any    `json:"type,omitempty"`
+	UserID          any    `json:"user_id,omitempty"`
+	AppID           any    `json:"app_id,omitempty"`
 }
 
-// textProperty is where a property is that is text; nil for another.
-func textProperty(p *amqp091.Publishing, name string) *string {
-	switch name {
-	case "content_type":
-		return &p.ContentType
-	case "content_encoding":
-		return &p.ContentEncoding
-	case "correlation_id":
-		return &p.CorrelationId
-	case "reply_to":
-		return &p.ReplyTo
-	case "expiration":
-		return &p.Expiration
-	case "message_id":
-		return &p.MessageId
-	case "type":
-		return &p.Type
-	case "user_id":
-		return &p.UserId
-	case "app_id":
-		return &p.AppId
+func newPropertiesJSON(p *amqp091.Publishing) propertiesJSON {
+	written := propertiesJSON{
+		ContentType: optionalText(p.ContentType), ContentEncoding: optionalText(p.ContentEncoding),
+		DeliveryMode: p.DeliveryMode, Priority: p.Priority, CorrelationID: optionalText(p.CorrelationId),
+		ReplyTo: optionalText(p.ReplyTo), Expiration: optionalText(p.Expiration), MessageID: optionalText(p.MessageId),
+		Type: optionalText(p.Type), UserID: optionalText(p.UserId), AppID: optionalText(p.AppId),
+	}
+	if !p.Timestamp.IsZero() {
+		written.Timestamp = timeText(p.Timestamp)
 	}
 
-	return nil
+	return written
 }
 
-// numberProperty is where a property is that is a number; nil for another.
-func numberProperty(p *amqp091.Publishing, name string) *uint8 {
-	switch name {
-	case "delivery_mode":
-		return &p.DeliveryMode
-	case "priority":
-		return &p.Priority
+// property is where a message has a property: a *string, *uint8 or *time.Time.
+type property struct {
+	name  string
+	value any
+}
+
+// properties returns all properties of AMQP except the headers.
+func properties(p *amqp091.Publishing) []property {
+	return []property{
+		{"content_type", &p.ContentType}, {"content_encoding", &p.ContentEncoding}, {"delivery_mode", &p.DeliveryMode},
+		{"priority", &p.Priority}, {"correlation_id", &p.CorrelationId}, {"reply_to", &p.ReplyTo},
+		{"expiration", &p.Expiration}, {"message_id", &p.MessageId}, {"timestamp", &p.Timestamp}, {"type", &p.Type},
+		{"user_id", &p.UserId}, {"app_id", &p.AppId},
 	}
-
-	return nil
 }
 
-func appendProperties(out []byte, p *amqp091.Publishing) []byte {
-	out = append(out, '{')
-	for _, name := range propertyNames {
-		if text := textProperty(p, name); text != nil {
-			out = textField(out, name, *text)
-		} else if n := numberProperty(p, name); n != nil {
-			out = numberField(out, name, int(*n))
-		} else if !p.Timestamp.IsZero() {
-			out = appendTime(appendKey(out, name), p.Timestamp)
+func readProperties(value any, p *amqp091.Publishing) error {
+	var fields []field
+	for _, property := range properties(p) {
+		var read func(any) error
+		switch target := property.value.(type) {
+		case *string:
+			read = into(target, readShort)
+		case *uint8:
+			read = into(target, readInteger[uint8])
+		case *time.Time:
+			read = into(target, readTime)
 		}
+		fields = append(fields, field{property.name, read})
 	}
 
-	return append(out, '}')
-}
-
-func (r *jsonReader) properties(p *amqp091.Publishing) error {
-	return r.fields(propertyNames, func(name string) (err error) {
-		if text := textProperty(p, name); text != nil {
-			*text, err = r.short()
-		} else if number := numberProperty(p, name); number != nil {
-			var n int64
-			n, err = r.integer("uint8", 0, math.MaxUint8)
-			*number = uint8(n)
-		} else {
-			p.Timestamp, err = r.time()
-		}
-
-		return err
-	})
+	return readObject(value, fields)
 }

@@ -2,7 +2,9 @@ package dlq
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -15,178 +17,361 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/codec"
 )
 
-// A value of AMQP in JSON is a string for a string, and {"type": …, "value": …} for all others: so a header reads as
-// people expect it, and keeps its type. What tools that compute with float64 would change is in quotes: integers beyond
-// 2^53, NaN, the infinities, -0. Bytes that are not UTF-8 are {"type": …, "base64": …}.
+// A string of AMQP is a JSON string, and any other value is {"type": …, "value": …}, so that a header is easy to read
+// and keeps its type. Bytes that are not UTF-8 are {"type": …, "base64": …}. Quotes protect values that tools which
+// compute with float64 would change: integers beyond 2^53, NaN, the infinities, -0.
 
-// keyBase64 begins the name of a header that is not UTF-8, in base64; and of one that begins with it.
+// keyBase64 begins the name of a header that is not UTF-8, in base64, and of one that begins with keyBase64 itself.
 const keyBase64 = "base64:"
 
-// maxShort is how long a short string of AMQP can be: a property, or the name of a header.
+// maxShort is the maximum length of a short string of AMQP: a property, or the name of a header.
 const maxShort = 255
 
-// exact is up to where every integer is a float64.
+// exact is the limit up to which float64 represents every integer.
 const exact = 1 << 53
 
-func appendString(out []byte, s string) []byte {
-	out, ok := appendText(out, s)
-	if ok {
-		return out
-	}
-	out = append(out, `{"type":"string"`...)
-
-	return append(appendBase64(out, "base64", []byte(s)), '}')
+type typedJSON struct {
+	Type   string `json:"type"`
+	Value  any    `json:"value,omitempty"`
+	Base64 []byte `json:"base64,omitempty"`
 }
 
-func appendBase64(out []byte, name string, data []byte) []byte {
-	out = append(appendKey(out, name), '"')
-
-	return append(base64.StdEncoding.AppendEncode(out, data), '"')
-}
-
-// appendValue appends a value that amqp091-go gives.
-func appendValue(out []byte, value any) ([]byte, error) {
+// valueJSON returns what encoding/json writes for a value that amqp091-go read.
+func valueJSON(value any) (any, error) {
 	switch v := value.(type) {
 	case string:
-		return appendString(out, v), nil
+		return textJSON(v), nil
 	case nil:
-		return append(out, `{"type":"void"}`...), nil
-	case bool:
-		return append(strconv.AppendBool(appendTyped(out, "bool"), v), '}'), nil
-	case int8:
-		return appendInteger(out, "int8", int64(v)), nil
-	case int16:
-		return appendInteger(out, "int16", int64(v)), nil
-	case int32:
-		return appendInteger(out, "int32", int64(v)), nil
+		return typedJSON{Type: "void"}, nil
 	case int64:
-		return appendInteger(out, "int64", v), nil
-	case uint8:
-		return appendInteger(out, "uint8", int64(v)), nil
-	case uint16:
-		return appendInteger(out, "uint16", int64(v)), nil
-	case uint32:
-		return appendInteger(out, "uint32", int64(v)), nil
+		if v < -exact || v > exact {
+			return typedJSON{Type: "int64", Value: strconv.FormatInt(v, 10)}, nil
+		}
+
+		return typedJSON{Type: "int64", Value: v}, nil
+	case bool, int8, int16, int32, uint8, uint16, uint32:
+		return typedJSON{Type: fmt.Sprintf("%T", v), Value: v}, nil
 	case float32:
-		return append(appendFloat(appendTyped(out, "float32"), float64(v), 32, uint64(math.Float32bits(v))), '}'), nil
+		return typedJSON{Type: "float32", Value: floatJSON(v, float64(v), fmt.Sprintf("NaN:%08x", math.Float32bits(v)))}, nil
 	case float64:
-		return append(appendFloat(appendTyped(out, "float64"), v, 64, math.Float64bits(v)), '}'), nil
+		return typedJSON{Type: "float64", Value: floatJSON(v, v, fmt.Sprintf("NaN:%016x", math.Float64bits(v)))}, nil
 	case amqp091.Decimal:
-		return append(append(append(appendTyped(out, "decimal"), '"'), codec.HeaderText(v)...), '"', '}'), nil
+		return typedJSON{Type: "decimal", Value: codec.HeaderText(v)}, nil
 	case time.Time:
-		return append(appendTime(appendTyped(out, "time"), v), '}'), nil
+		return typedJSON{Type: "time", Value: timeText(v)}, nil
 	case []byte:
-		if text, ok := appendText(appendTyped(out, "bytes"), v); ok {
-			return append(text, '}'), nil
+		if !utf8.Valid(v) {
+			return typedJSON{Type: "bytes", Base64: v}, nil
 		}
 
-		return append(appendBase64(append(out, `{"type":"bytes"`...), "base64", v), '}'), nil
+		return typedJSON{Type: "bytes", Value: string(v)}, nil
 	case []any:
-		out = append(appendTyped(out, "array"), '[')
-		for i, element := range v {
-			if i > 0 {
-				out = append(out, ',')
-			}
+		array := make([]any, len(v))
+		for i := range v {
 			var err error
-			if out, err = appendValue(out, element); err != nil {
-				return nil, within("["+strconv.Itoa(i)+"]", err)
+			if array[i], err = valueJSON(v[i]); err != nil {
+				return nil, within(element(i), err)
 			}
 		}
 
-		return append(out, ']', '}'), nil
+		return typedJSON{Type: "array", Value: array}, nil
 	case amqp091.Table:
-		out, err := appendTable(appendTyped(out, "table"), v)
-		return append(out, '}'), err
+		table, err := tableJSON(v)
+		return typedJSON{Type: "table", Value: table}, err
 	}
 
 	return nil, &RecordError{Wanted: "a value as amqp091-go reads it", Found: fmt.Sprintf("a %T", value)}
 }
 
-func appendTyped(out []byte, kind string) []byte {
-	out = append(append(out, `{"type":"`...), kind...)
-
-	return append(out, `","value":`...)
-}
-
-func appendInteger(out []byte, kind string, n int64) []byte {
-	out = appendTyped(out, kind)
-	if n >= -exact && n <= exact {
-		return append(strconv.AppendInt(out, n, 10), '}')
-	}
-
-	return append(strconv.AppendInt(append(out, '"'), n, 10), '"', '}')
-}
-
-// appendFloat appends the shortest number that is the same. A NaN that is not the usual one comes with its bits:
-// NaN:7ff8000000000000.
-func appendFloat(out []byte, f float64, size int, bits uint64) []byte {
-	switch {
-	case math.IsNaN(f) && bits == usualNaN(size):
-		return append(out, `"NaN"`...)
-	case math.IsNaN(f):
-		return fmt.Appendf(out, `"NaN:%0*x"`, size/4, bits)
-	case math.IsInf(f, 1):
-		return append(out, `"Infinity"`...)
-	case math.IsInf(f, -1):
-		return append(out, `"-Infinity"`...)
-	case f == 0 && math.Signbit(f):
-		return append(out, `"-0"`...)
-	}
-
-	format := byte('f')
-	if abs := math.Abs(f); abs != 0 && (abs < 1e-6 || abs >= 1e21) {
-		format = 'e'
-	}
-
-	return strconv.AppendFloat(out, f, format, -1, size)
-}
-
-func usualNaN(size int) uint64 {
-	if size == 32 {
-		return uint64(math.Float32bits(float32(math.NaN())))
-	}
-
-	return math.Float64bits(math.NaN())
-}
-
-// appendTime appends the seconds, which are all that AMQP has, as RFC 3339; as @seconds since 1970 where the year is
-// none of its.
-func appendTime(out []byte, t time.Time) []byte {
-	if !tellable(t) {
-		return append(strconv.AppendInt(append(out, '"', '@'), t.Unix(), 10), '"')
-	}
-
-	return append(t.UTC().AppendFormat(append(out, '"'), time.RFC3339), '"')
-}
-
-// appendTable appends an object, sorted by the names.
-func appendTable(out []byte, table amqp091.Table) ([]byte, error) {
-	keys := make([]string, 0, len(table))
-	for key := range table {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-
-	out = append(out, '{')
-	for _, key := range keys {
-		if out[len(out)-1] != '{' {
-			out = append(out, ',')
+func tableJSON(table amqp091.Table) (map[string]any, error) {
+	object := make(map[string]any, len(table))
+	for key, value := range table {
+		name := key
+		if !utf8.ValidString(key) || strings.HasPrefix(key, keyBase64) {
+			name = keyBase64 + base64.StdEncoding.EncodeToString([]byte(key))
 		}
-		out, _ = appendText(out, keyText(key))
-		out = append(out, ':')
 		var err error
-		if out, err = appendValue(out, table[key]); err != nil {
+		if object[name], err = valueJSON(value); err != nil {
 			return nil, within(member(key), err)
 		}
 	}
 
-	return append(out, '}'), nil
+	return object, nil
 }
 
-func keyText(key string) string {
-	if utf8.ValidString(key) && !strings.HasPrefix(key, keyBase64) {
-		return key
+func textJSON(s string) any {
+	if !utf8.ValidString(s) {
+		return typedJSON{Type: "string", Base64: []byte(s)}
 	}
 
-	return keyBase64 + base64.StdEncoding.EncodeToString([]byte(key))
+	return s
+}
+
+// optionalText returns nil for an empty string, which encoding/json omits.
+func optionalText(s string) any {
+	if s == "" {
+		return nil
+	}
+
+	return textJSON(s)
+}
+
+// floatJSON returns v, the float f, or a text if it is -0 or no JSON number. The text of a NaN is nan, which has its
+// bits, if it is not Go's NaN.
+func floatJSON(v any, f float64, nan string) any {
+	switch {
+	case math.IsNaN(f) && nan != "NaN:7fc00000" && nan != "NaN:7ff8000000000001":
+		return nan
+	case math.IsNaN(f):
+		return "NaN"
+	case math.IsInf(f, 1):
+		return "Infinity"
+	case math.IsInf(f, -1):
+		return "-Infinity"
+	case f == 0 && math.Signbit(f):
+		return "-0"
+	}
+
+	return v
+}
+
+// timeText returns a time in whole seconds, as AMQP has it: as RFC 3339, or as @seconds since 1970 if RFC 3339 does not
+// have the year.
+func timeText(t time.Time) string {
+	if !tellable(t) {
+		return "@" + strconv.FormatInt(t.Unix(), 10)
+	}
+
+	return t.UTC().Format(time.RFC3339)
+}
+
+// readValue reads what valueJSON returned.
+func readValue(value any) (any, error) {
+	switch v := value.(type) {
+	case string:
+		return v, nil
+	case map[string]any:
+		return readTyped(v)
+	}
+
+	return nil, wrong(value, `a string, or an object such as {"type":"int32","value":5}`)
+}
+
+func readTyped(object map[string]any) (any, error) {
+	var kind string
+	err := readObject(object, []field{{"type", into(&kind, readString)}, {"value", nil}, {"base64", nil}})
+	if err != nil {
+		return nil, err
+	}
+	read, known := kinds[kind]
+	value, hasValue := object["value"]
+	encoded, hasBase64 := object["base64"]
+
+	switch {
+	case !known:
+		return nil, within(".type", wrong(kind, "one of "+strings.Join(slices.Sorted(maps.Keys(kinds)), ", ")))
+	case hasValue && hasBase64:
+		return nil, &RecordError{Wanted: "either value or base64", Found: "both"}
+	case hasBase64 && kind == "bytes":
+		data, err := readBase64(encoded)
+		return data, within(".base64", err)
+	case hasBase64 && kind == "string":
+		data, err := readBase64(encoded)
+		return string(data), within(".base64", err)
+	case hasBase64:
+		return nil, within(".type", wrong(kind, "string or bytes, where there is base64"))
+	case !hasValue && kind != "void":
+		return nil, &RecordError{".value", "there", "nothing"}
+	}
+	v, err := read(value)
+
+	return v, within(".value", err)
+}
+
+// kinds read the values of each type.
+var kinds map[string]func(any) (any, error)
+
+func init() { // not above, as arrays and tables read values of all types
+	kinds = map[string]func(any) (any, error){
+		"string": toAny(readString), "bytes": toAny(readBytes), "bool": toAny(readBool), "void": readNull,
+		"int8": toAny(readInteger[int8]), "int16": toAny(readInteger[int16]), "int32": toAny(readInteger[int32]),
+		"int64": toAny(readInteger[int64]), "uint8": toAny(readInteger[uint8]),
+		"uint16": toAny(readInteger[uint16]), "uint32": toAny(readInteger[uint32]),
+		"float32": readFloat(32, func(bits uint64) float32 { return math.Float32frombits(uint32(bits)) }),
+		"float64": readFloat(64, math.Float64frombits), "decimal": toAny(readDecimal), "time": toAny(readTime),
+		"array": toAny(readArray), "table": toAny(readTable),
+	}
+}
+
+func toAny[T any](read func(any) (T, error)) func(any) (any, error) {
+	return func(value any) (any, error) { return read(value) }
+}
+
+// readArray returns nil for an array without elements, as amqp091-go does.
+func readArray(value any) (all []any, err error) {
+	array, err := as[[]any](value, "an array")
+	for i := range array {
+		v, err := readValue(array[i])
+		if err != nil {
+			return nil, within(element(i), err)
+		}
+		all = append(all, v)
+	}
+
+	return all, err
+}
+
+func readTable(value any) (amqp091.Table, error) {
+	object, err := as[map[string]any](value, "an object")
+	if err != nil {
+		return nil, err
+	}
+	table := make(amqp091.Table, len(object))
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		key, err := readKey(name)
+		if _, twice := table[key]; twice && err == nil {
+			err = errTwice()
+		}
+		if err == nil {
+			table[key], err = readValue(object[name])
+		}
+		if err != nil {
+			return nil, within(member(name), err)
+		}
+	}
+
+	return table, nil
+}
+
+func readKey(name string) (string, error) {
+	encoded, ok := strings.CutPrefix(name, keyBase64)
+	if !ok {
+		return short(name, nil)
+	}
+	data, err := readBase64(encoded)
+
+	return short(string(data), err)
+}
+
+func readNull(value any) (any, error) {
+	if value != nil {
+		return nil, wrong(value, "null")
+	}
+
+	return nil, nil
+}
+
+// numeral returns a number as it is written, which may be in quotes; nothing for any other value.
+func numeral(value any) string {
+	if number, ok := value.(json.Number); ok {
+		return number.String()
+	}
+	text, _ := value.(string)
+
+	return text
+}
+
+func readInteger[T int8 | int16 | int32 | int64 | uint8 | uint16 | uint32](value any) (T, error) {
+	n, err := strconv.ParseInt(numeral(value), 10, 64)
+	if err != nil || int64(T(n)) != n {
+		return 0, wrong(value, fmt.Sprintf("an integer that fits %T", T(0)))
+	}
+
+	return T(n), nil
+}
+
+// readFloat reads a float of 32 or 64 bits.
+func readFloat[T float32 | float64](size int, of func(bits uint64) T) func(any) (any, error) {
+	return func(value any) (any, error) {
+		text := numeral(value)
+		if hex, ok := strings.CutPrefix(text, "NaN:"); ok {
+			bits, err := strconv.ParseUint(hex, 16, size)
+			if f := of(bits); err == nil && math.IsNaN(float64(f)) {
+				return f, nil
+			}
+
+			return nil, wrong(value, "the bits of a NaN")
+		}
+		f, err := strconv.ParseFloat(text, size)
+		if err != nil {
+			return nil, wrong(value, fmt.Sprintf("a number that fits float%d", size))
+		}
+
+		return T(f), nil
+	}
+}
+
+// readDecimal reads a number with as many digits behind the point as its scale.
+func readDecimal(value any) (amqp091.Decimal, error) {
+	whole, fraction, _ := strings.Cut(numeral(value), ".")
+	n, err := strconv.ParseInt(whole+fraction, 10, 32)
+	if err != nil || len(fraction) > math.MaxUint8 {
+		return amqp091.Decimal{}, wrong(value,
+			`a decimal such as "1.50": a 32-bit integer with at most 255 digits behind the point`)
+	}
+
+	return amqp091.Decimal{Scale: uint8(len(fraction)), Value: int32(n)}, nil
+}
+
+func readTime(value any) (time.Time, error) {
+	text, err := readString(value)
+	if err != nil {
+		return time.Time{}, err
+	}
+	if seconds, ok := strings.CutPrefix(text, "@"); ok {
+		if n, err := strconv.ParseInt(seconds, 10, 64); err == nil {
+			return time.Unix(n, 0), nil
+		}
+	}
+	t, err := time.Parse(time.RFC3339, text)
+	if err != nil || t.Nanosecond() != 0 {
+		return time.Time{}, wrong(value, "a time in whole seconds, as RFC 3339 or as @seconds since 1970")
+	}
+
+	return time.Unix(t.Unix(), 0), nil
+}
+
+func readBool(value any) (bool, error) { return as[bool](value, "true or false") }
+
+func readString(value any) (string, error) { return as[string](value, "a string") }
+
+func readBytes(value any) ([]byte, error) {
+	text, err := readString(value)
+	return []byte(text), err
+}
+
+func readBase64(value any) ([]byte, error) {
+	text, err := readString(value)
+	if err != nil {
+		return nil, err
+	}
+	data, err := base64.StdEncoding.Strict().DecodeString(text)
+	if err != nil {
+		return nil, wrong(value, "base64")
+	}
+
+	return data, nil
+}
+
+// readText reads what textJSON returned.
+func readText(value any) (string, error) {
+	v, err := readValue(value)
+	text, ok := v.(string)
+	if err == nil && !ok {
+		err = wrong(value, "a string")
+	}
+
+	return text, err
+}
+
+// readShort reads a property, or a routing key.
+func readShort(value any) (string, error) { return short(readText(value)) }
+
+// short refuses a text that is no short string of AMQP.
+func short(text string, err error) (string, error) {
+	if err == nil && len(text) > maxShort {
+		err = wrong(len(text), fmt.Sprintf("at most %d bytes", maxShort))
+	}
+
+	return text, err
 }

@@ -16,32 +16,23 @@ type Taken struct {
 // IsElsewhere tells whether the message was sent somewhere: what has become of it there, an import does not undo.
 func (t Taken) IsElsewhere() bool { return t.To != "" }
 
-var takenFields = []string{"by", "to", "run", "at"}
-
-func appendTaken(out []byte, t Taken) []byte {
-	out = append(appendKey(out, "taken"), '{')
-	out = appendString(appendKey(out, "by"), t.By)
-	out = textField(out, "to", t.To)
-	out = textField(out, "run", t.Run)
-	out = appendString(appendKey(out, "at"), t.At.UTC().Format(time.RFC3339))
-
-	return append(out, '}')
+type takenJSON struct {
+	By  any    `json:"by"`
+	To  any    `json:"to,omitempty"`
+	Run any    `json:"run,omitempty"`
+	At  string `json:"at"`
 }
 
-func (r *jsonReader) taken() (t Taken, err error) {
-	err = r.fields(takenFields, func(name string) (err error) {
-		switch name {
-		case "by":
-			t.By, err = r.string()
-		case "to":
-			t.To, err = r.string()
-		case "run":
-			t.Run, err = r.string()
-		case "at":
-			t.At, err = r.time()
-		}
+func newTakenJSON(t Taken) *takenJSON {
+	return &takenJSON{textJSON(t.By), optionalText(t.To), optionalText(t.Run), t.At.UTC().Format(time.RFC3339)}
+}
 
-		return err
+func readTaken(value any) (t Taken, err error) {
+	err = readObject(value, []field{
+		{"by", into(&t.By, readText)},
+		{"to", into(&t.To, readText)},
+		{"run", into(&t.Run, readText)},
+		{"at", into(&t.At, readTime)},
 	})
 
 	return t, err
