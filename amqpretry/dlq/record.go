@@ -76,7 +76,9 @@ func newRecordJSON(l *DeadLetter) (*recordJSON, error) {
 		Version:    recordVersion,
 		Failure:    newFailureJSON(l),
 		Unreadable: l.Unreadable,
-		CameBy:     map[string]any{"exchange": textJSON(l.CameBy.Exchange), "routing_key": textJSON(l.CameBy.RoutingKey)},
+		CameBy: map[string]any{
+			"exchange": textJSON(l.CameBy.Exchange), "routing_key": textJSON(l.CameBy.RoutingKey),
+		},
 		Properties: newPropertiesJSON(m),
 	}
 	if m.Headers != nil {

@@ -65,7 +65,7 @@ func text(most int) *rapid.Generator[string] {
 		s := rapid.OneOf(
 			rapid.StringN(0, -1, most),
 			rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, most), func(b []byte) string { return string(b) }),
-			rapid.SampledFrom([]string{"", "base64:", "base64:/w==", "\u2028\u009b31m\x1b\x7f\u202e", "<&>", "\"\\\n\t\r\b\f\x00", "\xed\xa0\x80", "😀"}),
+			rapid.SampledFrom([]string{"", "base64:", "base64:/w==", "\u2028\u009b31m\x1b\x7f\u202e", "\u0080\u009f\u202a\u2066\u2069", "<&>", "\"\\\n\t\r\b\f\x00", "\xed\xa0\x80", "😀"}),
 		).Draw(t, "text")
 
 		return s[:min(len(s), most)]
@@ -145,6 +145,7 @@ func TestRecordIsLossless(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, json.Valid(line), "%s", line)
 		require.NotContains(t, string(line), "\n")
+		require.False(t, strings.ContainsAny(string(line), "\x7f\u0080\u009b\u009f\u2028\u202a\u202e\u2066\u2069"), "%s", line)
 
 		got, err := decodeRecord(line)
 		require.NoError(t, err, "%s", line)

@@ -53,7 +53,8 @@ func controlsTerminal(r rune) bool {
 // character (a lone surrogate), instead of changing the value.
 func decodeJSON(text []byte, ignored ...string) (any, error) {
 	if i := loneSurrogate(text); i >= 0 {
-		return nil, &RecordError{Wanted: "JSON", Found: fmt.Sprintf("half a character, %s, at byte %d", text[i:i+6], i+1)}
+		found := fmt.Sprintf("half a character, %s, at byte %d", text[i:i+6], i+1)
+		return nil, &RecordError{Wanted: "JSON", Found: found}
 	}
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()

@@ -52,9 +52,11 @@ func valueJSON(value any) (any, error) {
 	case bool, int8, int16, int32, uint8, uint16, uint32:
 		return typedJSON{Type: fmt.Sprintf("%T", v), Value: v}, nil
 	case float32:
-		return typedJSON{Type: "float32", Value: floatJSON(v, float64(v), fmt.Sprintf("NaN:%08x", math.Float32bits(v)))}, nil
+		nan := fmt.Sprintf("NaN:%08x", math.Float32bits(v))
+		return typedJSON{Type: "float32", Value: floatJSON(v, float64(v), nan)}, nil
 	case float64:
-		return typedJSON{Type: "float64", Value: floatJSON(v, v, fmt.Sprintf("NaN:%016x", math.Float64bits(v)))}, nil
+		nan := fmt.Sprintf("NaN:%016x", math.Float64bits(v))
+		return typedJSON{Type: "float64", Value: floatJSON(v, v, nan)}, nil
 	case amqp091.Decimal:
 		return typedJSON{Type: "decimal", Value: codec.HeaderText(v)}, nil
 	case time.Time:
@@ -188,10 +190,10 @@ func readTyped(object map[string]any) (any, error) {
 	return v, within(".value", err)
 }
 
-// kinds read the values of each type.
+// kinds has, by the name of a type, what reads its values.
 var kinds map[string]func(any) (any, error)
 
-func init() { // not above, as arrays and tables read values of all types
+func init() { // an array and a table read values of all kinds: the compiler takes that for a cycle above
 	kinds = map[string]func(any) (any, error){
 		"string": toAny(readString), "bytes": toAny(readBytes), "bool": toAny(readBool), "void": readNull,
 		"int8": toAny(readInteger[int8]), "int16": toAny(readInteger[int16]), "int32": toAny(readInteger[int32]),
