@@ -18,7 +18,8 @@ import (
 func TestAddressesAreChecked(t *testing.T) {
 	t.Parallel()
 
-	_, err := amqpretry.New(durable(), amqpretry.Options{Addresses: []string{"rabbit-2:0", "rabbit-3", "", "amqp://user:secret@rabbit-4:5672/"}})
+	_, err := amqpretry.New(durable(),
+		amqpretry.Options{Addresses: []string{"rabbit-2:0", "rabbit-3", "", "amqp://user:secret@rabbit-4:5672/"}})
 	require.Error(t, err)
 	assert.Equal(t, []string{"Options.Addresses[0]", "Options.Addresses[2]", "Options.Addresses[3]"}, paths(err))
 	assert.ErrorContains(t, err, `"rabbit-2:0"`)

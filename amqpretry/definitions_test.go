@@ -21,7 +21,8 @@ import (
 func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 	t.Parallel()
 
-	conf := amqp.NewDurablePubSubConfig("amqp://u:p@127.0.0.1:1/shop", amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
+	conf := amqp.NewDurablePubSubConfig("amqp://u:p@127.0.0.1:1/shop",
+		amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
 	conf.Queue.Arguments = amqp091.Table{"x-max-length": 5}
 	conf.Exchange.Arguments = amqp091.Table{"alternate-exchange": "alt"}
 	conf.Exchange.AutoDeleted, conf.Exchange.Internal = true, true
@@ -45,9 +46,11 @@ func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 		return topology.MainQueue{
 			Plan: plan, Arguments: arguments,
 			Exchanges: []topology.MainExchange{{
-				Name: topic, Type: "fanout", Durable: true, AutoDelete: true, Internal: true, Arguments: amqp091.Table{"alternate-exchange": "alt"},
+				Name: topic, Type: "fanout", Durable: true, AutoDelete: true, Internal: true,
+				Arguments: amqp091.Table{"alternate-exchange": "alt"},
 			}},
-			Bindings: []topology.Binding{{Exchange: topic, Queue: plan.Queue, Key: "key of " + amqp.KeyOf(topic, plan.Queue), Arguments: amqp091.Table{"n": 1}}},
+			Bindings: []topology.Binding{{Exchange: topic, Queue: plan.Queue, Key: "key of " +
+				amqp.KeyOf(topic, plan.Queue), Arguments: amqp091.Table{"n": 1}}},
 		}
 	}
 	expected, err := topology.Definitions("shop",
@@ -65,7 +68,8 @@ func TestDefinitionsAreWhatIsDeclared(t *testing.T) {
 func TestDefinitionsOfTheDefaultExchange(t *testing.T) {
 	t.Parallel()
 
-	retrier, err := amqpretry.New(durable(), amqpretry.Options{Policies: config.Policies{Default: config.Policy{Mode: config.ModeOff}}})
+	retrier, err := amqpretry.New(durable(),
+		amqpretry.Options{Policies: config.Policies{Default: config.Policy{Mode: config.ModeOff}}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 	file, err := retrier.Definitions("a")
@@ -75,7 +79,8 @@ func TestDefinitionsOfTheDefaultExchange(t *testing.T) {
 	require.NoError(t, json.Unmarshal(file, &f))
 	assert.Empty(t, f["exchanges"])
 	assert.Empty(t, f["bindings"])
-	assert.Equal(t, []map[string]any{{"name": "a", "vhost": "/", "durable": true, "auto_delete": false, "arguments": map[string]any{}}}, f["queues"])
+	assert.Equal(t, []map[string]any{{"name": "a", "vhost": "/", "durable": true, "auto_delete": false,
+		"arguments": map[string]any{}}}, f["queues"])
 }
 
 // Everything that Subscribe would refuse, and what a file cannot say, is told at once; and the queue that can lose
@@ -133,9 +138,10 @@ func TestDefinitionsTellOfDrops(t *testing.T) {
 	conf := durable()
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"}
 	logger := watermill.NewCaptureLogger()
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Logger: logger, Topology: topology.Assume, Policies: config.Policies{
-		Topics: map[string]config.Policy{"protected": {Protect: config.ProtectionArguments}},
-	}})
+	retrier, err := amqpretry.New(conf, amqpretry.Options{Logger: logger, Topology: topology.Assume,
+		Policies: config.Policies{
+			Topics: map[string]config.Policy{"protected": {Protect: config.ProtectionArguments}},
+		}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 	_, err = retrier.Definitions("a", "protected", "a")

@@ -42,7 +42,8 @@ func ExampleNew() {
 	conf.Publish.Transactional = true
 
 	_, err := amqpretry.New(conf, amqpretry.Options{
-		Policies:    config.Policies{Topics: map[string]config.Policy{"orders": {Delays: []time.Duration{time.Microsecond}}}},
+		Policies: config.Policies{
+			Topics: map[string]config.Policy{"orders": {Delays: []time.Duration{time.Microsecond}}}},
 		Concurrency: -1,
 	})
 	fmt.Println(err)
@@ -82,8 +83,9 @@ func ExampleOptions() {
 	policies := config.Policies{
 		Default: config.Policy{Delays: []time.Duration{time.Second, time.Minute}, Retries: 5},
 		Topics: map[string]config.Policy{
-			"payments": {Retries: 6, Backoff: config.Backoff{Kind: config.BackoffExponential, Initial: time.Second, Max: time.Minute}},
-			"mails":    {Mode: config.ModeDeadLetter},
+			"payments": {Retries: 6, Backoff: config.Backoff{Kind: config.BackoffExponential, Initial: time.Second,
+				Max: time.Minute}},
+			"mails": {Mode: config.ModeDeadLetter},
 		},
 	}
 

@@ -28,23 +28,27 @@ func TestNewRefusesOtherArgumentsThanTheProtection(t *testing.T) {
 
 	conf := durable()
 	conf.Queue.Arguments = amqp091.Table{
-		"x-queue-type": "classic", "x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": "any", "x-overflow": "drop-head",
+		"x-queue-type": "classic", "x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": "any",
+		"x-overflow":             "drop-head",
 		"x-dead-letter-strategy": "at-most-once", "x-delivery-limit": int64(20), "x-max-length": int64(5),
 	}
 	policies := config.Policies{
 		Default: protecting(config.ProtectionArguments),
 		Topics: map[string]config.Policy{
-			"b": protecting(config.ProtectionArguments), "a": protecting(config.ProtectionArguments), "c": protecting(config.ProtectionPolicy),
+			"b": protecting(config.ProtectionArguments), "a": protecting(config.ProtectionArguments),
+			"c": protecting(config.ProtectionPolicy),
 		},
 	}
 	_, err := amqpretry.New(conf, amqpretry.Options{Policies: policies, Concurrency: -1})
 	assert.ElementsMatch(t, []string{
 		"Options.Concurrency",
-		`Config.Queue.Arguments["x-queue-type"]`, `Config.Queue.Arguments["x-dead-letter-exchange"]`, `Config.Queue.Arguments["x-overflow"]`,
+		`Config.Queue.Arguments["x-queue-type"]`, `Config.Queue.Arguments["x-dead-letter-exchange"]`,
+		`Config.Queue.Arguments["x-overflow"]`,
 		`Config.Queue.Arguments["x-dead-letter-strategy"]`, `Config.Queue.Arguments["x-delivery-limit"]`,
 	}, paths(err))
 	for _, part := range []string{
-		`Options.Policies.Default, Options.Policies.Topics["a"], Options.Policies.Topics["b"] asks for`, `"reject-publish"`, `got "drop-head"`, "left out, or 1000, got 20", `left out, or "", got "dlx"`,
+		`Options.Policies.Default, Options.Policies.Topics["a"], Options.Policies.Topics["b"] asks for`,
+		`"reject-publish"`, `got "drop-head"`, "left out, or 1000, got 20", `left out, or "", got "dlx"`,
 	} {
 		assert.ErrorContains(t, err, part)
 	}
@@ -74,7 +78,8 @@ func (b *builds) builder() amqp.Builder {
 
 // build builds the topology of topics as a stock subscriber would, without a broker: under the mode off the plan is
 // empty.
-func build(t *testing.T, policies config.Policies, arguments amqp091.Table, refusal error, logger watermill.LoggerAdapter, topics ...string) (*builds, []error) {
+func build(t *testing.T, policies config.Policies, arguments amqp091.Table, refusal error,
+	logger watermill.LoggerAdapter, topics ...string) (*builds, []error) {
 	t.Helper()
 	b := &builds{arguments: map[string]amqp091.Table{}, err: refusal}
 	conf := durable()
@@ -102,7 +107,8 @@ func TestProtectionIsForItsTopicOnly(t *testing.T) {
 	policies := config.Policies{
 		Default: protecting(config.ProtectionNone),
 		Topics: map[string]config.Policy{
-			"a": protecting(config.ProtectionArguments), "b": protecting(config.ProtectionArguments), "c": protecting(config.ProtectionPolicy),
+			"a": protecting(config.ProtectionArguments), "b": protecting(config.ProtectionArguments),
+			"c": protecting(config.ProtectionPolicy),
 		},
 	}
 	b, errs := build(t, policies, users, nil, nil, "a", "b", "c", "d")
@@ -144,7 +150,8 @@ func TestProtectionErrorHasTheWayOut(t *testing.T) {
 	t.Parallel()
 
 	refusal := func(argument, received, current string) error {
-		return &amqp091.Error{Code: amqp091.PreconditionFailed, Reason: "PRECONDITION_FAILED - inequivalent arg '" + argument +
+		return &amqp091.Error{Code: amqp091.PreconditionFailed, Reason: "PRECONDITION_FAILED - inequivalent arg '" +
+			argument +
 			"' for queue 'q' in vhost '/': received " + received + " but current is " + current}
 	}
 	line := topology.ProtectPolicy("/", "q", "q.dlq").SetCommand()
@@ -159,10 +166,12 @@ func TestProtectionErrorHasTheWayOut(t *testing.T) {
 	}{
 		"without dead-letter exchange": {
 			arguments, refusal("x-dead-letter-exchange", "the value '' of type 'longstr'", "none"), true,
-			[]string{"x-dead-letter-exchange", `wanted "", found none`, "config.ProtectionPolicy", "replaces the policy", "\n" + line}, nil,
+			[]string{"x-dead-letter-exchange", `wanted "", found none`, "config.ProtectionPolicy",
+				"replaces the policy", "\n" + line}, nil,
 		},
 		"another limit": {
-			arguments, refusal("x-delivery-limit", "the value '1000' of type 'long'", "the value '5' of type 'signedint'"), true,
+			arguments, refusal("x-delivery-limit", "the value '1000' of type 'long'", "the value '5' of type "+
+				"'signedint'"), true,
 			[]string{"wanted 1000, found 5", line}, nil,
 		},
 		"a text that was cut": {
@@ -170,7 +179,8 @@ func TestProtectionErrorHasTheWayOut(t *testing.T) {
 			[]string{line}, nil,
 		},
 		"a classic queue": {
-			arguments, refusal("x-queue-type", "the value 'quorum' of type 'longstr'", "the value 'classic' of type 'longstr'"), true,
+			arguments, refusal("x-queue-type", "the value 'quorum' of type 'longstr'", "the value 'classic' of type "+
+				"'longstr'"), true,
 			[]string{"config.ProtectionNone", "found classic", line}, nil,
 		},
 		"an argument of the user's": {
@@ -178,25 +188,30 @@ func TestProtectionErrorHasTheWayOut(t *testing.T) {
 			[]string{"x-max-length", "ways out"}, []string{"set_policy"},
 		},
 		"another queue": {
-			arguments, &amqp091.Error{Code: amqp091.PreconditionFailed, Reason: "PRECONDITION_FAILED - inequivalent arg 'x-overflow' for queue 'other' in vhost '/': received none but current is none"}, false,
+			arguments, &amqp091.Error{Code: amqp091.PreconditionFailed, Reason: "PRECONDITION_FAILED - inequivalent " +
+				"arg 'x-overflow' for queue 'other' in vhost '/': received none but current is none"}, false,
 			nil, []string{"set_policy"},
 		},
 		"access refused": {
-			arguments, &amqp091.Error{Code: amqp091.AccessRefused, Reason: "ACCESS_REFUSED - access to queue 'q' in vhost '/' refused for user 'u'"}, false,
+			arguments, &amqp091.Error{Code: amqp091.AccessRefused, Reason: "ACCESS_REFUSED - access to queue 'q' in " +
+				"vhost '/' refused for user 'u'"}, false,
 			nil, []string{"set_policy"},
 		},
 		"no protection": {
-			none, refusal("x-dead-letter-exchange", "the value 'dlx' of type 'longstr'", "none"), false, nil, []string{"set_policy", "has to stay"},
+			none, refusal("x-dead-letter-exchange", "the value 'dlx' of type 'longstr'", "none"), false, nil,
+			[]string{"set_policy", "has to stay"},
 		},
 		"protection taken away": {
 			none, refusal("x-dead-letter-exchange", "none", "the value '' of type 'longstr'"), false,
 			[]string{"if it was declared under config.ProtectionArguments, that has to stay"}, nil,
 		},
 		"protection taken away, the limit": {
-			none, refusal("x-delivery-limit", "none", "the value '1000' of type 'signedint'"), false, []string{"has to stay"}, nil,
+			none, refusal("x-delivery-limit", "none", "the value '1000' of type 'signedint'"), false,
+			[]string{"has to stay"}, nil,
 		},
 		"another limit, no protection": {
-			none, refusal("x-delivery-limit", "none", "the value '5' of type 'signedint'"), false, nil, []string{"has to stay"},
+			none, refusal("x-delivery-limit", "none", "the value '5' of type 'signedint'"), false, nil,
+			[]string{"has to stay"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -226,7 +241,8 @@ func TestProtectionErrorHasTheWayOut(t *testing.T) {
 	}
 }
 
-const canLose = "The main queue can lose messages: it is a quorum queue without a dead-letter exchange, and drops what reaches its delivery limit"
+const canLose = "The main queue can lose messages: it is a quorum queue without a dead-letter exchange, and drops " +
+	"what reaches its delivery limit"
 
 // A main queue that can lose messages is told of, once.
 func TestDropsAreToldOnce(t *testing.T) {
@@ -235,9 +251,11 @@ func TestDropsAreToldOnce(t *testing.T) {
 	logger := watermill.NewCaptureLogger()
 	policies := config.Policies{
 		Default: protecting(config.ProtectionNone),
-		Topics:  map[string]config.Policy{"told": protecting(config.ProtectionPolicy), "done": protecting(config.ProtectionArguments)},
+		Topics: map[string]config.Policy{"told": protecting(config.ProtectionPolicy),
+			"done": protecting(config.ProtectionArguments)},
 	}
-	_, errs := build(t, policies, amqp091.Table{"x-queue-type": "quorum"}, nil, logger, "a", "a", "told", "b", "done", "a")
+	_, errs := build(t, policies, amqp091.Table{"x-queue-type": "quorum"}, nil, logger, "a", "a", "told", "b", "done",
+		"a")
 	require.NoError(t, errors.Join(errs...))
 
 	told := logger.Captured()[watermill.ErrorLogLevel]
@@ -249,14 +267,16 @@ func TestDropsAreToldOnce(t *testing.T) {
 		}, told[i].Fields)
 		for _, part := range []string{
 			"config.ProtectionArguments", "config.ProtectionPolicy", "no client can see", "replaces the policy",
-			topology.ProtectPolicy("/", queue, queue+".dlq").SetCommand(), queue + ".dlq comes with the first policy that is not off",
+			topology.ProtectPolicy("/", queue, queue+".dlq").SetCommand(), queue + ".dlq comes with the first policy " +
+				"that is not off",
 		} {
 			assert.ErrorContains(t, told[i].Err, part)
 		}
 	}
 
 	for name, arguments := range map[string]amqp091.Table{
-		"no type": nil, "classic": {"x-queue-type": "classic"}, "dead-letter exchange": {"x-queue-type": "quorum", "x-dead-letter-exchange": "x"},
+		"no type": nil, "classic": {"x-queue-type": "classic"}, "dead-letter exchange": {"x-queue-type": "quorum",
+			"x-dead-letter-exchange": "x"},
 		"unlimited": {"x-queue-type": "quorum", "x-delivery-limit": -1},
 	} {
 		logger := watermill.NewCaptureLogger()

@@ -23,10 +23,13 @@ func TestNewRefusesURIs(t *testing.T) {
 		"http://user:SECRET@h/", "user:SECRET@h", "SECRET",
 		"amqp://user:%zzSECRET@h/", "amqp://user:SEC%RET@h/", "amqp://user:SECRET@h/%zz",
 		"amqp://user:SECRET/x@h:1/", "amqp://user:SECRET?x@h", "amqp://user:SECRET#x@h", "amqp://user:SECRET",
-		"amqp://user:SECRET x@h", "amqp://user:SECRET[x@h", "amqp://user:SECRET\x01@h", "amqp://user:SECRET\n@h", "amqp://user:SECRET\"@h",
-		"amqp://user:SECRET@h:port/", "amqp://user:SECRET@h:99999999999999/", "amqp://user:SECRET@[::1/", "amqp://user:SECRET@h/?heartbeat=SECRET",
+		"amqp://user:SECRET x@h", "amqp://user:SECRET[x@h", "amqp://user:SECRET\x01@h", "amqp://user:SECRET\n@h",
+		"amqp://user:SECRET\"@h",
+		"amqp://user:SECRET@h:port/", "amqp://user:SECRET@h:99999999999999/", "amqp://user:SECRET@[::1/",
+		"amqp://user:SECRET@h/?heartbeat=SECRET",
 		// What is read, but as another port, path, query or fragment.
-		"amqp://user:12/SECRET@h", "amqp://user:12?SECRET@h", "amqp://user:12#SECRET@h", "amqp://SECRET/x@h", "amqp://user:99999999999/SECRET@h",
+		"amqp://user:12/SECRET@h", "amqp://user:12?SECRET@h", "amqp://user:12#SECRET@h", "amqp://SECRET/x@h",
+		"amqp://user:99999999999/SECRET@h",
 	} {
 		_, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
 		require.Equal(t, []string{"Config.Connection.AmqpURI"}, paths(err), uri)
@@ -39,7 +42,8 @@ func TestNewRefusesURIs(t *testing.T) {
 		}
 	}
 	for _, uri := range []string{
-		"amqp://", "amqp://h", "amqp://h/shop%40home", "amqp://u:p@h/shop@home", "amqp://u:p%2F%3F%23%40%3A%25@h:1/a?heartbeat=5", "amqps://[::1]:5671/",
+		"amqp://", "amqp://h", "amqp://h/shop%40home", "amqp://u:p@h/shop@home",
+		"amqp://u:p%2F%3F%23%40%3A%25@h:1/a?heartbeat=5", "amqps://[::1]:5671/",
 	} {
 		newRetrierOf(t, amqp.NewDurableQueueConfig(uri))
 	}
@@ -51,10 +55,13 @@ func TestRetrierPrintsNoPassword(t *testing.T) {
 
 	user := url.UserPassword("user", "SECRET/ %")
 	conf := amqp.NewDurableQueueConfig((&url.URL{Scheme: "amqp", User: user, Host: "127.0.0.1:1"}).String())
-	conf.Connection.AmqpConfig = &amqp091.Config{SASL: []amqp091.Authentication{&amqp091.PlainAuth{Username: "user", Password: "SECRET"}}}
+	conf.Connection.AmqpConfig = &amqp091.Config{SASL: []amqp091.Authentication{&amqp091.PlainAuth{Username: "user",
+		Password: "SECRET"}}}
 	retrier := newRetrierOf(t, conf)
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%d", "%x"} {
-		text := fmt.Sprintf(verb, retrier) + fmt.Sprintf(verb, *retrier) + fmt.Sprintf(verb, struct{ Retrier *amqpretry.Retrier }{retrier}) + fmt.Sprintf(verb, []any{retrier, conf.Queue.Durable})
+		text := fmt.Sprintf(verb, retrier) + fmt.Sprintf(verb, *retrier) +
+			fmt.Sprintf(verb, struct{ Retrier *amqpretry.Retrier }{retrier}) +
+			fmt.Sprintf(verb, []any{retrier, conf.Queue.Durable})
 		assert.NotContains(t, text, "SECRET", verb)
 		assert.NotContains(t, text, fmt.Sprintf("%x", "SECRET"), verb)
 		assert.Contains(t, text, "amqpretry.Retrier", verb)

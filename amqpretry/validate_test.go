@@ -79,20 +79,46 @@ func TestNewRefuses(t *testing.T) {
 		path   string
 		says   string
 	}{
-		"non-durable queues":       {config: func(c *amqp.Config) { c.Queue.Durable = false }, path: "Config.Queue.Durable", says: "must be true"},
-		"auto-delete queues":       {config: func(c *amqp.Config) { c.Queue.AutoDelete = true }, path: "Config.Queue.AutoDelete", says: "must be false"},
-		"exclusive queues":         {config: func(c *amqp.Config) { c.Queue.Exclusive = true }, path: "Config.Queue.Exclusive", says: "must be false"},
-		"transactional publishing": {config: func(c *amqp.Config) { c.Publish.Transactional = true }, path: "Config.Publish.Transactional", says: "ConfirmDelivery"},
-		"no requeue on nack":       {config: func(c *amqp.Config) { c.Consume.NoRequeueOnNack = true }, path: "Config.Consume.NoRequeueOnNack", says: "must be false"},
-		"global QoS":               {config: func(c *amqp.Config) { c.Consume.Qos.Global = true }, path: "Config.Consume.Qos.Global", says: "must be false"},
-		"a negative prefetch":      {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchCount = -1 }, path: "Config.Consume.Qos.PrefetchCount", says: "got -1"},
-		"a prefetch beyond AMQP's": {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchCount = 65536 }, path: "Config.Consume.Qos.PrefetchCount", says: "got 65536"},
-		"a prefetch in bytes":      {config: func(c *amqp.Config) { c.Consume.Qos.PrefetchSize = 1 }, path: "Config.Consume.Qos.PrefetchSize", says: "does not implement"},
-		"an option beyond it":      {option: func(o *amqpretry.Options) { o.Prefetch = 65536 }, path: "Options.Prefetch", says: "65536"},
-		"a negative option":        {option: func(o *amqpretry.Options) { o.Prefetch = -1 }, path: "Options.Prefetch", says: "-1"},
-		"a concurrency beyond it":  {option: func(o *amqpretry.Options) { o.Concurrency = 65536 }, path: "Options.Concurrency", says: "65536"},
+		"non-durable queues": {config: func(c *amqp.Config) {
+			c.Queue.Durable = false
+		}, path: "Config.Queue.Durable", says: "must be true"},
+		"auto-delete queues": {config: func(c *amqp.Config) {
+			c.Queue.AutoDelete = true
+		}, path: "Config.Queue.AutoDelete", says: "must be false"},
+		"exclusive queues": {config: func(c *amqp.Config) {
+			c.Queue.Exclusive = true
+		}, path: "Config.Queue.Exclusive", says: "must be false"},
+		"transactional publishing": {config: func(c *amqp.Config) {
+			c.Publish.Transactional = true
+		}, path: "Config.Publish.Transactional", says: "ConfirmDelivery"},
+		"no requeue on nack": {config: func(c *amqp.Config) {
+			c.Consume.NoRequeueOnNack = true
+		}, path: "Config.Consume.NoRequeueOnNack", says: "must be false"},
+		"global QoS": {config: func(c *amqp.Config) {
+			c.Consume.Qos.Global = true
+		}, path: "Config.Consume.Qos.Global", says: "must be false"},
+		"a negative prefetch": {config: func(c *amqp.Config) {
+			c.Consume.Qos.PrefetchCount = -1
+		}, path: "Config.Consume.Qos.PrefetchCount", says: "got -1"},
+		"a prefetch beyond AMQP's": {config: func(c *amqp.Config) {
+			c.Consume.Qos.PrefetchCount = 65536
+		}, path: "Config.Consume.Qos.PrefetchCount", says: "got 65536"},
+		"a prefetch in bytes": {config: func(c *amqp.Config) {
+			c.Consume.Qos.PrefetchSize = 1
+		}, path: "Config.Consume.Qos.PrefetchSize", says: "does not implement"},
+		"an option beyond it": {option: func(o *amqpretry.Options) {
+			o.Prefetch = 65536
+		}, path: "Options.Prefetch", says: "65536"},
+		"a negative option": {option: func(o *amqpretry.Options) {
+			o.Prefetch = -1
+		}, path: "Options.Prefetch", says: "-1"},
+		"a concurrency beyond it": {option: func(o *amqpretry.Options) {
+			o.Concurrency = 65536
+		}, path: "Options.Concurrency", says: "65536"},
 		"an exclusive consumer with concurrency": {
-			config: func(c *amqp.Config) { c.Consume.Exclusive = true }, option: func(o *amqpretry.Options) { o.Concurrency = 2 },
+			config: func(c *amqp.Config) {
+				c.Consume.Exclusive = true
+			}, option: func(o *amqpretry.Options) { o.Concurrency = 2 },
 			path: "Config.Consume.Exclusive", says: "Concurrency 2",
 		},
 		"TLS given twice": {config: func(c *amqp.Config) {
@@ -100,10 +126,18 @@ func TestNewRefuses(t *testing.T) {
 			c.Connection.AmqpConfig = &amqp091.Config{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 		}, path: "Config.Connection.TLSConfig", says: "TLSClientConfig"},
 
-		"a negative concurrency":   {option: func(o *amqpretry.Options) { o.Concurrency = -1 }, path: "Options.Concurrency", says: "-1"},
-		"a negative close timeout": {option: func(o *amqpretry.Options) { o.CloseTimeout = -time.Second }, path: "Options.CloseTimeout", says: "-1s"},
-		"a negative hold warning":  {option: func(o *amqpretry.Options) { o.HoldWarning = -time.Second }, path: "Options.HoldWarning", says: "-1s"},
-		"an unknown topology mode": {option: func(o *amqpretry.Options) { o.Topology = "create" }, path: "Options.Topology", says: `"create"`},
+		"a negative concurrency": {option: func(o *amqpretry.Options) {
+			o.Concurrency = -1
+		}, path: "Options.Concurrency", says: "-1"},
+		"a negative close timeout": {option: func(o *amqpretry.Options) {
+			o.CloseTimeout = -time.Second
+		}, path: "Options.CloseTimeout", says: "-1s"},
+		"a negative hold warning": {option: func(o *amqpretry.Options) {
+			o.HoldWarning = -time.Second
+		}, path: "Options.HoldWarning", says: "-1s"},
+		"an unknown topology mode": {option: func(o *amqpretry.Options) {
+			o.Topology = "create"
+		}, path: "Options.Topology", says: `"create"`},
 		"a bad default policy": {
 			option: func(o *amqpretry.Options) { o.Policies.Default.Delays = []time.Duration{time.Microsecond} },
 			path:   "Options.Policies.Default.Delays[0]", says: "1µs",
@@ -165,7 +199,8 @@ func TestNewReportsEverythingAtOnce(t *testing.T) {
 	require.Error(t, err)
 
 	assert.ElementsMatch(t, []string{
-		"Options.Policies.Default.Delays[0]", "Options.Policies.Default.Delays[2]", `Options.Policies.Topics["orders"].CrashLimit`,
+		"Options.Policies.Default.Delays[0]", "Options.Policies.Default.Delays[2]",
+		`Options.Policies.Topics["orders"].CrashLimit`,
 		"Options.Concurrency", "Options.Topology",
 		"Config.Queue.Durable", "Config.Publish.Transactional", "Config.Consume.Qos.Global",
 	}, paths(err))
@@ -255,9 +290,10 @@ func TestStockSubscribersAreRefusedBeforeTheBrokerIsTouched(t *testing.T) {
 
 		conf := durable()
 		conf.Queue.GenerateName = func(string) string { return "all" }
-		retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{Topics: map[string]config.Policy{
-			"orders": {Delays: []time.Duration{time.Second}},
-		}}})
+		retrier, err := amqpretry.New(conf,
+			amqpretry.Options{Policies: config.Policies{Topics: map[string]config.Policy{
+				"orders": {Delays: []time.Duration{time.Second}},
+			}}})
 		require.NoError(t, err)
 
 		var shared *topology.SharedQueueError
@@ -284,7 +320,8 @@ func TestStockSubscribersAreRefusedBeforeTheBrokerIsTouched(t *testing.T) {
 		retrier, err := amqpretry.New(conf, amqpretry.Options{})
 		require.NoError(t, err)
 
-		assert.ErrorContains(t, subscribed(retrier, "orders", "orders"), `topic "orders" gave "ordersx" and then "ordersxx"`)
+		assert.ErrorContains(t, subscribed(retrier, "orders", "orders"),
+			`topic "orders" gave "ordersx" and then "ordersxx"`)
 	})
 
 	t.Run("a queue that was not generated", func(t *testing.T) {
@@ -421,7 +458,8 @@ func TestWrongOrderOfMiddlewaresIsReported(t *testing.T) {
 
 	poison := func(t *testing.T) message.HandlerMiddleware {
 		t.Helper()
-		m, err := routermiddleware.PoisonQueue(gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}), "poison")
+		m, err := routermiddleware.PoisonQueue(gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}),
+			"poison")
 		require.NoError(t, err)
 
 		return m
@@ -488,7 +526,8 @@ func TestForeignMessagesPassUntouched(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
-	for name, ours := range map[string]message.HandlerMiddleware{"retry": retrier.Middleware, "poison": retrier.Poison} {
+	for name, ours := range map[string]message.HandlerMiddleware{"retry": retrier.Middleware,
+		"poison": retrier.Poison} {
 		t.Run(name, func(t *testing.T) {
 			pubSub := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
 			failed := errors.New("gochannel's own")
@@ -516,10 +555,11 @@ func TestForeignMessagesPassUntouched(t *testing.T) {
 					},
 					ours,
 				)
-				r.AddHandler("handler", "orders", pubSub, "outputs", pubSub, func(msg *message.Message) ([]*message.Message, error) {
-					_, known = retry.AttemptFromContext(msg.Context())
-					return message.Messages{message.NewMessage("output", nil)}, failed
-				})
+				r.AddHandler("handler", "orders", pubSub, "outputs", pubSub,
+					func(msg *message.Message) ([]*message.Message, error) {
+						_, known = retry.AttemptFromContext(msg.Context())
+						return message.Messages{message.NewMessage("output", nil)}, failed
+					})
 			})
 
 			sent := message.NewMessage("1", []byte("order"))
@@ -561,7 +601,8 @@ func TestGhostReachesNoHandler(t *testing.T) {
 	})
 
 	subscriber.deliveries <- amqp091.Delivery{}
-	subscriber.deliveries <- amqp091.Delivery{Acknowledger: answered, Body: []byte("order")} // taken when the ghost was answered
+	// taken when the ghost was answered
+	subscriber.deliveries <- amqp091.Delivery{Acknowledger: answered, Body: []byte("order")}
 	require.Equal(t, "ack", answered.await(t))
 	require.Len(t, handled, 1)
 	assert.Equal(t, "order", <-handled)

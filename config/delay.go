@@ -54,6 +54,7 @@ func ParseDelay(s string) (time.Duration, error) {
 		}
 		return d, nil
 	}
-	return 0, fmt.Errorf("delay %q: must be a whole number from 1ms to %s with one unit of ms, s, m, h, such as 1500ms or 90s",
+	return 0, fmt.Errorf("delay %q: must be a whole number from 1ms to %s with one unit of ms, s, m, h, such as "+
+		"1500ms or 90s",
 		s, FormatDelay(MaxDelay))
 }

@@ -79,12 +79,14 @@ func TestGlobs(t *testing.T) {
 		assert.Equal(t, test.want, find(test.topic), "%q among %q", test.topic, test.keys)
 	}
 
-	p := config.Policies{Default: config.Policy{Retries: 4}, Topics: map[string]config.Policy{"a.*": {Retries: 1}, "a.b": {}, "a.c*": {}}}
+	p := config.Policies{Default: config.Policy{Retries: 4}, Topics: map[string]config.Policy{"a.*": {Retries: 1},
+		"a.b": {}, "a.c*": {}}}
 	assert.Equal(t, 1, p.For("a.x").MaxRetries())
 	assert.Equal(t, 4, p.For("a.b").MaxRetries(), "an empty policy is the default, not the next glob")
 	assert.Equal(t, 4, p.For("a.c").MaxRetries())
 	assert.NoError(t, p.Validate())
-	assert.ErrorContains(t, config.Policies{Topics: map[string]config.Policy{"a.*": {Retries: -1}}}.Validate(), `Policies.Topics["a.*"].Retries`)
+	assert.ErrorContains(t, config.Policies{Topics: map[string]config.Policy{"a.*": {Retries: -1}}}.Validate(),
+		`Policies.Topics["a.*"].Retries`)
 }
 
 func TestGlobProperties(t *testing.T) {

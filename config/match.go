@@ -91,7 +91,8 @@ var common = []string{
 // values are no types, or interfaces, though they are what comes to mind first: no error has a type of this name.
 var values = []string{
 	"io.EOF", "io.ErrUnexpectedEOF", "sql.ErrNoRows", "sql.ErrTxDone", "context.Canceled", "context.DeadlineExceeded",
-	"fs.ErrNotExist", "fs.ErrExist", "fs.ErrPermission", "os.ErrNotExist", "os.ErrExist", "os.ErrPermission", "os.ErrDeadlineExceeded",
+	"fs.ErrNotExist", "fs.ErrExist", "fs.ErrPermission", "os.ErrNotExist", "os.ErrExist", "os.ErrPermission",
+	"os.ErrDeadlineExceeded",
 	"net.ErrClosed", "net.Error", "http.ErrServerClosed", "redis.Nil", "pgx.ErrNoRows", "gorm.ErrRecordNotFound",
 }
 
@@ -99,15 +100,19 @@ var values = []string{
 func (m ErrorMatch) validate() (problem, wanted string) {
 	switch {
 	case m.IsZero():
-		return "matches nothing", "made with config.Is, of an error that is not nil, config.As, or config.TypeName of a name"
+		return "matches nothing", "made with config.Is, of an error that is not nil, config.As, or config.TypeName " +
+			"of a name"
 	case m.name == "":
 		return "", ""
 	case slices.Contains(common, m.name):
-		return "matches errors of any kind", "the type of one kind of error; values such as io.EOF need config.Is, in code"
+		return "matches errors of any kind", "the type of one kind of error; values such as io.EOF need config.Is, " +
+			"in code"
 	case slices.Contains(values, m.name):
-		return "matches nothing: it is a value or an interface", "a type, such as *fs.PathError; values need config.Is and interfaces config.As, in code"
+		return "matches nothing: it is a value or an interface", "a type, such as *fs.PathError; values need " +
+			"config.Is and interfaces config.As, in code"
 	case !typeNameRegexp.MatchString(m.name):
-		return "matches nothing", "a type as %T prints it and dead letters show it, with the package's name and no path, such as *fs.PathError"
+		return "matches nothing", "a type as %T prints it and dead letters show it, with the package's name and no " +
+			"path, such as *fs.PathError"
 	}
 	return "", ""
 }

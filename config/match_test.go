@@ -35,9 +35,10 @@ func TestTypeName(t *testing.T) {
 		err  error
 		want bool
 	}{
-		"itself":             {"*fs.PathError", path, true},
-		"wrapped":            {"*fs.PathError", fmt.Errorf("x: %w", fmt.Errorf("y: %w", path)), true},
-		"joined":             {"*fs.PathError", errors.Join(errors.New("x"), fmt.Errorf("%w, %w", errors.New("y"), path)), true},
+		"itself":  {"*fs.PathError", path, true},
+		"wrapped": {"*fs.PathError", fmt.Errorf("x: %w", fmt.Errorf("y: %w", path)), true},
+		"joined": {"*fs.PathError",
+			errors.Join(errors.New("x"), fmt.Errorf("%w, %w", errors.New("y"), path)), true},
 		"of another library": {"*fs.PathError", pkgerrors.WithStack(pkgerrors.Wrap(path, "x")), true},
 		"in what it wraps":   {"syscall.Errno", &fs.PathError{Err: syscall.ENOENT}, true},
 		"no pointer":         {"fs.PathError", path, false},
@@ -66,13 +67,15 @@ func TestTypeNameRefuses(t *testing.T) {
 	}
 	inner := errors.New("x")
 	for _, err := range []error{
-		inner, fmt.Errorf("x"), fmt.Errorf("%w", inner), fmt.Errorf("%w, %w", inner, inner), errors.Join(inner, inner), io.EOF,
+		inner, fmt.Errorf("x"), fmt.Errorf("%w", inner), fmt.Errorf("%w, %w", inner, inner), errors.Join(inner, inner),
+		io.EOF,
 		pkgerrors.New("x"), pkgerrors.WithStack(inner), pkgerrors.WithMessage(inner, "x"), pkgerrors.Wrap(inner, "x"),
 	} {
 		refused(fmt.Sprintf("%T", err), "matches errors of any kind: must be the type of one kind of error")
 	}
 	for _, name := range []string{
-		"", " ", "*", "error", "PathError", "*PathError", "**fs.PathError", "&fs.PathError", "io/fs.PathError", "*io/fs.PathError", ".PathError", "fs.",
+		"", " ", "*", "error", "PathError", "*PathError", "**fs.PathError", "&fs.PathError", "io/fs.PathError",
+		"*io/fs.PathError", ".PathError", "fs.",
 		"*fs.PathError ", "fs.*PathError", "*fs.Path*", "a.b.c", "a.b[]", "struct { error }", "*fs.PathError\n",
 	} {
 		refused(name, "matches nothing: must be ")
@@ -82,7 +85,8 @@ func TestTypeNameRefuses(t *testing.T) {
 func TestErrorMatchText(t *testing.T) {
 	var policy config.Policy
 	require.NoError(t, json.Unmarshal([]byte(`{"never_retry": ["*fs.PathError", "", "x"]}`), &policy))
-	assert.Equal(t, []config.ErrorMatch{config.TypeName("*fs.PathError"), config.TypeName(""), config.TypeName("x")}, policy.NeverRetry)
+	assert.Equal(t, []config.ErrorMatch{config.TypeName("*fs.PathError"), config.TypeName(""), config.TypeName("x")},
+		policy.NeverRetry)
 	assert.Error(t, policy.Validate())
 	assert.True(t, policy.NeverRetry[1].IsZero())
 	assert.False(t, policy.NeverRetry[0].IsZero())
@@ -96,7 +100,8 @@ func TestErrorMatchText(t *testing.T) {
 	}
 
 	equal := func(a, b config.ErrorMatch) bool {
-		return config.Policy{NeverRetry: []config.ErrorMatch{a}}.Equal(config.Policy{NeverRetry: []config.ErrorMatch{b}})
+		return config.Policy{NeverRetry: []config.ErrorMatch{a}}.Equal(
+			config.Policy{NeverRetry: []config.ErrorMatch{b}})
 	}
 	assert.True(t, equal(config.TypeName("a.B"), config.TypeName("a.B")))
 	assert.False(t, equal(config.TypeName("a.B"), config.TypeName("a.C")))
@@ -137,11 +142,13 @@ func TestErrorMatch(t *testing.T) {
 	}
 
 	equal := func(a, b config.ErrorMatch) bool {
-		return config.Policy{NeverRetry: []config.ErrorMatch{a}}.Equal(config.Policy{NeverRetry: []config.ErrorMatch{b}})
+		return config.Policy{NeverRetry: []config.ErrorMatch{a}}.Equal(
+			config.Policy{NeverRetry: []config.ErrorMatch{b}})
 	}
 	assert.True(t, equal(config.Is(fs.ErrNotExist), config.Is(fs.ErrNotExist)))
 	assert.False(t, equal(config.Is(errors.New("same")), config.Is(errors.New("same"))), "two errors of one text")
-	assert.True(t, equal(config.Is(valueError{[]string{"a"}}), config.Is(valueError{[]string{"a"}})), "a policy is equal to itself, whatever is in it")
+	assert.True(t, equal(config.Is(valueError{[]string{"a"}}), config.Is(valueError{[]string{"a"}})),
+		"a policy is equal to itself, whatever is in it")
 	assert.False(t, equal(config.Is(valueError{}), config.Is(fs.ErrNotExist)))
 	assert.True(t, equal(config.As[net.Error](), config.As[net.Error]()))
 	assert.False(t, equal(config.As[net.Error](), config.As[*fs.PathError]()))

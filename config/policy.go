@@ -323,7 +323,8 @@ func (p Policy) DelayFor(wanted time.Duration) time.Duration {
 // Equal tells whether both policies treat every message alike, however they are written down.
 func (p Policy) Equal(o Policy) bool {
 	a, b := p.meaning(), o.meaning()
-	if !slices.EqualFunc(a.RetryOnly, b.RetryOnly, ErrorMatch.same) || !slices.EqualFunc(a.NeverRetry, b.NeverRetry, ErrorMatch.same) {
+	if !slices.EqualFunc(a.RetryOnly, b.RetryOnly, ErrorMatch.same) || !slices.EqualFunc(a.NeverRetry, b.NeverRetry,
+		ErrorMatch.same) {
 		return false
 	}
 	a.RetryOnly, a.NeverRetry, b.RetryOnly, b.NeverRetry = nil, nil, nil, nil

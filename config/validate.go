@@ -77,7 +77,8 @@ func (p Policy) validate(path string) []error {
 	p.validateAges(e)
 	p.validateMatches(e)
 	if p.CrashLimit < 0 || p.CrashLimit > MaxCrashLimit {
-		e.add("CrashLimit", "out of bounds", fmt.Sprintf("1..%d, or 0 for %d", MaxCrashLimit, DefaultCrashLimit), strconv.Itoa(p.CrashLimit))
+		e.add("CrashLimit", "out of bounds", fmt.Sprintf("1..%d, or 0 for %d", MaxCrashLimit, DefaultCrashLimit),
+			strconv.Itoa(p.CrashLimit))
 	}
 	switch p.mode() {
 	case ModeDeadLetter, ModeOff:
@@ -128,7 +129,8 @@ func (p Policy) validateNoRetries(e *problems) {
 
 func (p Policy) validateImmediate(e *problems) {
 	if p.Immediate != None && (p.Immediate < 0 || p.Immediate > MaxImmediate) {
-		e.add("Immediate", "out of bounds, as they hold up the messages behind", fmt.Sprintf("0..%d", MaxImmediate), strconv.Itoa(p.Immediate))
+		e.add("Immediate", "out of bounds, as they hold up the messages behind", fmt.Sprintf("0..%d", MaxImmediate),
+			strconv.Itoa(p.Immediate))
 	}
 }
 
@@ -138,7 +140,8 @@ func (p Policy) validateAges(e *problems) {
 		value       time.Duration
 	}{{"MaxAge", "no limit", p.MaxAge}, {"MaxPostpone", DefaultMaxPostpone.String(), p.MaxPostpone}} {
 		if age.value != 0 && age.value < MinDelay && (age.field != "MaxAge" || age.value != None) {
-			e.add(age.field, "too short", fmt.Sprintf("at least %s, or left out for %s", MinDelay, age.zero), age.value.String())
+			e.add(age.field, "too short", fmt.Sprintf("at least %s, or left out for %s", MinDelay, age.zero),
+				age.value.String())
 		}
 	}
 }
@@ -158,7 +161,8 @@ func (p Policy) validateMatches(e *problems) {
 
 func (p Policy) validateRetries(e *problems) {
 	if p.Retries < 0 || p.Retries > MaxRetries {
-		e.add("Retries", "out of bounds", fmt.Sprintf("1..%d, or 0 for one per delay", MaxRetries), strconv.Itoa(p.Retries))
+		e.add("Retries", "out of bounds", fmt.Sprintf("1..%d, or 0 for one per delay", MaxRetries),
+			strconv.Itoa(p.Retries))
 	}
 	if len(p.Delays) > 0 && !p.Backoff.IsZero() {
 		e.add("Backoff", "delays are given twice", "either delays or a backoff, not both", "both")
@@ -174,7 +178,8 @@ func (p Policy) validateRetries(e *problems) {
 		if len(p.Delays) == 0 {
 			field, wanted = "Backoff", "; a lower max or a larger growth makes fewer"
 		}
-		e.add(field, "too many different delays, each is a queue on the broker", fmt.Sprintf("at most %d%s", MaxDistinctDelays, wanted), strconv.Itoa(n))
+		e.add(field, "too many different delays, each is a queue on the broker",
+			fmt.Sprintf("at most %d%s", MaxDistinctDelays, wanted), strconv.Itoa(n))
 	}
 }
 
@@ -186,7 +191,8 @@ func (p Policy) validateDelays(e *problems) {
 		e.add("Delays", "too many", fmt.Sprintf("at most %d", MaxRetries), strconv.Itoa(n))
 	} else if p.Retries > 0 && p.Retries < n {
 		e.add("Retries", "delays that are never used",
-			fmt.Sprintf("at least %d, the number of delays, or 0 to use each once; else remove the last %d of delays", n, n-p.Retries), strconv.Itoa(p.Retries))
+			fmt.Sprintf("at least %d, the number of delays, or 0 to use each once; else remove the last %d of delays",
+				n, n-p.Retries), strconv.Itoa(p.Retries))
 	}
 }
 
@@ -198,7 +204,8 @@ func (p Policy) validateDeadline(e *problems) {
 	}
 	if p.MaxAge >= MinDelay && p.MaxAge <= first {
 		e.add("MaxAge", "over before the first retry, so that nothing is retried",
-			fmt.Sprintf("more than the first delay, %s; to retry nothing, use mode %q", first, ModeDeadLetter), p.MaxAge.String())
+			fmt.Sprintf("more than the first delay, %s; to retry nothing, use mode %q", first, ModeDeadLetter),
+			p.MaxAge.String())
 	}
 }
 
@@ -214,28 +221,33 @@ func (p Policy) validateBackoff(e *problems) {
 	delay(e, "Backoff.Initial", b.Initial)
 	if b.Step != 0 {
 		if b.Kind != BackoffLinear {
-			e.add("Backoff.Step", "ignored by the kind", fmt.Sprintf("left out unless kind is %q", BackoffLinear), b.Step.String())
+			e.add("Backoff.Step", "ignored by the kind", fmt.Sprintf("left out unless kind is %q", BackoffLinear),
+				b.Step.String())
 		}
 		delay(e, "Backoff.Step", b.Step)
 	}
 	if b.Factor != 0 {
 		if b.Kind != BackoffExponential {
-			e.add("Backoff.Factor", "ignored by the kind", fmt.Sprintf("left out unless kind is %q", BackoffExponential), number(b.Factor))
+			e.add("Backoff.Factor", "ignored by the kind", fmt.Sprintf("left out unless kind is %q",
+				BackoffExponential), number(b.Factor))
 		}
 		if !(b.Factor >= 1) || math.IsInf(b.Factor, 0) {
-			e.add("Backoff.Factor", "out of bounds", fmt.Sprintf("a finite number of at least 1, or 0 for %s", number(DefaultFactor)), number(b.Factor))
+			e.add("Backoff.Factor", "out of bounds", fmt.Sprintf("a finite number of at least 1, or 0 for %s",
+				number(DefaultFactor)), number(b.Factor))
 		}
 	}
 	if b.Max != 0 {
 		delay(e, "Backoff.Max", b.Max)
 		if b.Initial > b.Max {
-			e.add("Backoff.Max", "below the first delay", "at least the initial delay, "+b.Initial.String(), b.Max.String())
+			e.add("Backoff.Max", "below the first delay", "at least the initial delay, "+b.Initial.String(),
+				b.Max.String())
 		}
 		return
 	}
 	// A delay of many years is no wish but an exponent without a cap, so it is not capped in silence.
 	if n := p.MaxRetries(); n > 0 && b.Initial <= MaxDelay && b.uncapped(n) > float64(MaxDelay/MinDelay) {
-		e.add("Backoff.Max", "the delays grow too long", "set, or retries lower: no delay can be longer than "+FormatDelay(MaxDelay)+" (10 years)", "no cap")
+		e.add("Backoff.Max", "the delays grow too long", "set, or retries lower: no delay can be longer than "+
+			FormatDelay(MaxDelay)+" (10 years)", "no cap")
 	}
 }
 

@@ -44,10 +44,13 @@ func TestExamplesLeaveTheBrokerAsItWas_OwnBroker(t *testing.T) {
 	})
 
 	t.Run("interrupted", func(t *testing.T) {
-		command := exec.Command(filepath.Join(filepath.Dir(examples[0]), "metrics"), "-for", "10m", "-listen", "127.0.0.1:0")
+		command := exec.Command(filepath.Join(filepath.Dir(examples[0]), "metrics"), "-for", "10m", "-listen",
+			"127.0.0.1:0")
 		command.Env = append(os.Environ(), "AMQP_URI="+broker.URI)
 		require.NoError(t, command.Start())
-		require.Eventually(t, func() bool { return objects(broker) != before }, 2*time.Minute, 10*time.Millisecond, "it has declared its queues")
+		require.Eventually(t, func() bool {
+			return objects(broker) != before
+		}, 2*time.Minute, 10*time.Millisecond, "it has declared its queues")
 		require.NoError(t, command.Process.Signal(os.Interrupt))
 		_ = command.Wait() // its exit code tells of the interrupt
 		assert.Equal(t, before, objects(broker))
@@ -70,7 +73,8 @@ func TestExamplesEndWhenTheyCannotSubscribe_OwnBroker(t *testing.T) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			out, err := on(ctx, uri.String(), append([]string{example}, arguments[filepath.Base(example)]...)).CombinedOutput()
+			out, err := on(ctx, uri.String(), append([]string{example}, arguments[filepath.Base(example)]...)).
+				CombinedOutput()
 			if assert.NoError(t, ctx.Err(), "%s does not end\n%s", example, out) && err != nil {
 				assert.Regexp(t, "permission|ACCESS_REFUSED", string(out), example)
 				assert.NotContains(t, string(out), "secret")

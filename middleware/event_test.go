@@ -50,7 +50,8 @@ func TestEventsOfADeadLetter(t *testing.T) {
 
 	_, err := middleware.Retry{}.Middleware(failing(errBoom))(msg)
 	require.NoError(t, err)
-	require.Equal(t, []retry.EventKind{retry.EventAttempt, retry.EventFailed}, r.kinds(), "no more before the broker has confirmed")
+	require.Equal(t, []retry.EventKind{retry.EventAttempt, retry.EventFailed}, r.kinds(), "no more before the broker "+
+		"has confirmed")
 
 	s := settlement(t, d)
 	s.Done(s.Verdict)
@@ -86,9 +87,13 @@ func TestEventsTellWhatWasCarriedOut(t *testing.T) {
 		told  retry.Verdict
 		gives error
 	}{
-		"retried": {errBoom, func(s engine.Settlement) { s.Done(s.Verdict) }, retry.EventRetried, again(1, time.Second), errBoom},
+		"retried": {errBoom, func(s engine.Settlement) {
+			s.Done(s.Verdict)
+		}, retry.EventRetried, again(1, time.Second), errBoom},
 		"too large": {
-			errBoom, func(s engine.Settlement) { s.Done(dead("too-large")) }, retry.EventDeadLettered, dead("too-large"), errBoom,
+			errBoom, func(s engine.Settlement) {
+				s.Done(dead("too-large"))
+			}, retry.EventDeadLettered, dead("too-large"), errBoom,
 		},
 		"dropped": {
 			retry.Drop(errBoom), func(s engine.Settlement) { s.Done(s.Verdict) }, retry.EventDropped,
@@ -98,7 +103,9 @@ func TestEventsTellWhatWasCarriedOut(t *testing.T) {
 			retry.Postpone(time.Second), func(s engine.Settlement) { s.Done(s.Verdict) }, retry.EventPostponed,
 			retry.Verdict{Action: retry.ActionPostpone, Delay: time.Second}, retry.ErrPostponed,
 		},
-		"abandoned": {errBoom, func(s engine.Settlement) { s.Abandoned(gone) }, retry.EventAbandoned, again(1, time.Second), gone},
+		"abandoned": {errBoom, func(s engine.Settlement) {
+			s.Abandoned(gone)
+		}, retry.EventAbandoned, again(1, time.Second), gone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r, d := &recorder{}, newDelivery()
@@ -182,7 +189,8 @@ func TestEventsWithoutAnAttempt(t *testing.T) {
 	} {
 		t.Run(string(class), func(t *testing.T) {
 			r, d := &recorder{}, newDelivery()
-			s := r.engine().Judge(d, retry.Failure{Class: class, Err: errBoom, Topic: "topic", Message: message.NewMessage("1", nil)})
+			s := r.engine().Judge(d, retry.Failure{Class: class, Err: errBoom, Topic: "topic",
+				Message: message.NewMessage("1", nil)})
 			s.Done(s.Verdict)
 			assert.Equal(t, told, r.kinds())
 			assert.Zero(t, r.events[0].Took)

@@ -17,11 +17,12 @@ const (
 )
 
 var (
-	errForeignSubscriber = errors.New("cannot retry messages of this handler: its subscriber was not made with this retrier, so its failures " +
-		"are redelivered without count or delay; use retrier.NewSubscriber(), or amqp.NewSubscriber(retrier.Config(), logger), " +
-		"or, if it is to have no retries, add the middleware to the other handlers only (handler.AddMiddleware)")
-	errCopied = errors.New("cannot retry messages of this handler: they are copies, which have lost the delivery of the retrier's subscriber, " +
-		"so their failures are redelivered without count or delay; " +
+	errForeignSubscriber = errors.New("cannot retry messages of this handler: its subscriber was not made with this " +
+		"retrier, so its failures are redelivered without count or delay; use retrier.NewSubscriber(), or " +
+		"amqp.NewSubscriber(retrier.Config(), logger), or, if it is to have no retries, add the middleware to the " +
+		"other handlers only (handler.AddMiddleware)")
+	errCopied = errors.New("cannot retry messages of this handler: they are copies, which have lost the delivery of " +
+		"the retrier's subscriber, so their failures are redelivered without count or delay; " +
 		"hand on the message itself, or copy it with its context (message.CopyWithContext)")
 )
 

@@ -76,7 +76,8 @@ func TestImmediateTries(t *testing.T) {
 	assert.Equal(t, 1, s.State.Count)
 	assert.Zero(t, s.State.Tries)
 	require.Len(t, s.State.History, 3)
-	assert.Equal(t, []retry.Reason{"", "panic", ""}, []retry.Reason{s.State.History[0].Reason, s.State.History[1].Reason, s.State.History[2].Reason})
+	assert.Equal(t, []retry.Reason{"", "panic", ""}, []retry.Reason{s.State.History[0].Reason,
+		s.State.History[1].Reason, s.State.History[2].Reason})
 }
 
 func TestImmediateTrySucceeds(t *testing.T) {
@@ -102,11 +103,23 @@ func TestNoImmediateTry(t *testing.T) {
 		handler func(*delivery, *message.Message) error
 		want    retry.Verdict
 	}{
-		"after a wait":        {func(d *delivery) { d.state.Count = 1 }, func(*delivery, *message.Message) error { return errBoom }, again(2, 5*time.Second)},
-		"the handler acked":   {func(*delivery) {}, func(_ *delivery, msg *message.Message) error { msg.Ack(); return errBoom }, again(1, time.Second)},
-		"the handler nacked":  {func(*delivery) {}, func(_ *delivery, msg *message.Message) error { msg.Nack(); return errBoom }, again(1, time.Second)},
-		"permanent":           {func(*delivery) {}, func(*delivery, *message.Message) error { return retry.Permanent(errBoom) }, dead("permanent")},
-		"the policy has none": {func(d *delivery) { d.policy.Immediate = 0 }, func(*delivery, *message.Message) error { return errBoom }, again(1, time.Second)},
+		"after a wait": {func(d *delivery) {
+			d.state.Count = 1
+		}, func(*delivery, *message.Message) error { return errBoom }, again(2, 5*time.Second)},
+		"the handler acked": {func(*delivery) {}, func(_ *delivery, msg *message.Message) error {
+			msg.Ack()
+			return errBoom
+		}, again(1, time.Second)},
+		"the handler nacked": {func(*delivery) {}, func(_ *delivery, msg *message.Message) error {
+			msg.Nack()
+			return errBoom
+		}, again(1, time.Second)},
+		"permanent": {func(*delivery) {}, func(*delivery, *message.Message) error {
+			return retry.Permanent(errBoom)
+		}, dead("permanent")},
+		"the policy has none": {func(d *delivery) {
+			d.policy.Immediate = 0
+		}, func(*delivery, *message.Message) error { return errBoom }, again(1, time.Second)},
 		"expired meanwhile": {
 			func(d *delivery) { d.state.Deadline = time.Now().Add(time.Hour) },
 			func(d *delivery, _ *message.Message) error { d.state.Deadline = time.Now(); return errBoom },
@@ -185,7 +198,8 @@ func TestBeforeTheHandler(t *testing.T) {
 			wire.State{Count: 1, Attempts: 3, Error: "before", NotBefore: soon, Since: past, Delay: "5s"},
 		},
 		"expired before it is due": {
-			wire.State{NotBefore: soon, Deadline: past}, twoRetries, dead("expired"), wire.State{Count: -1, Deadline: past, Reason: "expired"},
+			wire.State{NotBefore: soon, Deadline: past}, twoRetries, dead("expired"),
+			wire.State{Count: -1, Deadline: past, Reason: "expired"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -221,7 +235,8 @@ func TestBeforeTheHandler(t *testing.T) {
 		policy config.Policy
 		state  wire.State
 	}{
-		"no retries":                  {config.Policy{Mode: config.ModeDeadLetter}.WithDefaults(), wire.State{NotBefore: soon, Since: past}},
+		"no retries": {config.Policy{Mode: config.ModeDeadLetter}.WithDefaults(),
+			wire.State{NotBefore: soon, Since: past}},
 		"some milliseconds of a wait": {twoRetries, wire.State{NotBefore: past, Since: past}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -232,10 +247,12 @@ func TestBeforeTheHandler(t *testing.T) {
 			assert.Equal(t, 1, d.succeeded)
 		})
 	}
-	for name, notBefore := range map[string]time.Time{"forged": soon.AddDate(900, 0, 0), "of a policy that allowed more": past.Add(2 * time.Hour)} {
+	for name, notBefore := range map[string]time.Time{"forged": soon.AddDate(900, 0, 0), "of a policy that allowed " +
+		"more": past.Add(2 * time.Hour)} {
 		t.Run("no later than the policy allows: "+name, func(t *testing.T) {
 			d := newDelivery()
-			d.policy, d.state = long, wire.State{NotBefore: notBefore, Since: past.Add(-50 * time.Hour), LastFailure: past}
+			d.policy, d.state = long, wire.State{NotBefore: notBefore, Since: past.Add(-50 * time.Hour),
+				LastFailure: past}
 			_, err := retrying(failing(nil))(messageOf(d))
 			require.NoError(t, err)
 			assert.Equal(t, past.Add(time.Hour), settlement(t, d).Verdict.NotBefore)
@@ -243,7 +260,8 @@ func TestBeforeTheHandler(t *testing.T) {
 	}
 	t.Run("not due, of an old message that failed just now", func(t *testing.T) {
 		d := newDelivery()
-		d.policy, d.state = long, wire.State{NotBefore: past.Add(time.Hour), Since: past.Add(-50 * time.Hour), LastFailure: past}
+		d.policy, d.state = long, wire.State{NotBefore: past.Add(time.Hour), Since: past.Add(-50 * time.Hour),
+			LastFailure: past}
 		_, err := retrying(failing(nil))(messageOf(d))
 		require.NoError(t, err)
 		assert.Equal(t, retry.ActionPostpone, settlement(t, d).Verdict.Action)
@@ -276,17 +294,31 @@ func TestDecisionFunction(t *testing.T) {
 		want     retry.Verdict
 		text     string
 	}{
-		"says nothing":         {func(retry.Failure) error { return nil }, errBoom, 0, again(1, time.Second), "boom"},
-		"says the same":        {func(f retry.Failure) error { return f.Err }, retry.Permanent(errBoom), 0, dead("permanent"), "boom"},
-		"permanent":            {func(f retry.Failure) error { return retry.Permanent(f.Err) }, errBoom, 0, dead("permanent"), "boom"},
-		"transient":            {func(f retry.Failure) error { return retry.Transient(f.Err) }, retry.Permanent(errBoom), 0, again(1, time.Second), "boom"},
-		"transient, none left": {func(f retry.Failure) error { return retry.Transient(f.Err) }, errBoom, 2, dead("exhausted"), "boom"},
-		"drop":                 {func(f retry.Failure) error { return retry.Drop(f.Err) }, errBoom, 0, retry.Verdict{Action: retry.ActionDrop}, "boom"},
-		"retry after":          {func(f retry.Failure) error { return retry.RetryAfter(4*time.Second, f.Err) }, errBoom, 0, again(1, 5*time.Second), "boom"},
-		"another error":        {func(retry.Failure) error { return another }, retry.Permanent(errBoom), 0, again(1, time.Second), "another"},
-		"panics":               {func(retry.Failure) error { panic("x") }, retry.Permanent(errBoom), 0, dead("permanent"), "boom"},
+		"says nothing": {func(retry.Failure) error { return nil }, errBoom, 0, again(1, time.Second), "boom"},
+		"says the same": {func(f retry.Failure) error {
+			return f.Err
+		}, retry.Permanent(errBoom), 0, dead("permanent"), "boom"},
+		"permanent": {func(f retry.Failure) error {
+			return retry.Permanent(f.Err)
+		}, errBoom, 0, dead("permanent"), "boom"},
+		"transient": {func(f retry.Failure) error {
+			return retry.Transient(f.Err)
+		}, retry.Permanent(errBoom), 0, again(1, time.Second), "boom"},
+		"transient, none left": {func(f retry.Failure) error {
+			return retry.Transient(f.Err)
+		}, errBoom, 2, dead("exhausted"), "boom"},
+		"drop": {func(f retry.Failure) error {
+			return retry.Drop(f.Err)
+		}, errBoom, 0, retry.Verdict{Action: retry.ActionDrop}, "boom"},
+		"retry after": {func(f retry.Failure) error {
+			return retry.RetryAfter(4*time.Second, f.Err)
+		}, errBoom, 0, again(1, 5*time.Second), "boom"},
+		"another error": {func(retry.Failure) error { return another }, retry.Permanent(errBoom), 0,
+			again(1, time.Second), "another"},
+		"panics": {func(retry.Failure) error { panic("x") }, retry.Permanent(errBoom), 0, dead("permanent"), "boom"},
 		"by attempt and message": {func(f retry.Failure) error {
-			if f.Attempt.Number == 2 && f.Message.UUID == "uuid" && string(f.Payload) == "payload" && f.Attempt.Queue == "orders" && f.Class == retry.ClassError {
+			if f.Attempt.Number == 2 && f.Message.UUID == "uuid" && string(f.Payload) == "payload" &&
+				f.Attempt.Queue == "orders" && f.Class == retry.ClassError {
 				return retry.Permanent(f.Err)
 			}
 
@@ -325,7 +357,8 @@ func TestPayloadsInLogs(t *testing.T) {
 		"none by default": {nil, nil},
 		"as it is shown":  {func(p []byte) string { return string(p[:3]) + "…" }, "pay…"},
 		"invalid":         {func([]byte) string { return "\xff" }, "\uFFFD"},
-		"panics":          {func([]byte) string { panic(1) }, "(the payload's text is lost: PayloadText panicked with int)"},
+		"panics": {func([]byte) string { panic(1) }, "(the payload's text is lost: PayloadText panicked " +
+			"with int)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			logger := watermill.NewCaptureLogger()

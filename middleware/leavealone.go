@@ -17,7 +17,8 @@ type failureListener interface {
 }
 
 // leaveAlone calls the handler of a message that the middleware leaves alone.
-func leaveAlone(d engine.Delivery, msg *message.Message, h message.HandlerFunc) (produced []*message.Message, err error) {
+func leaveAlone(d engine.Delivery, msg *message.Message, h message.HandlerFunc) (produced []*message.Message,
+	err error) {
 	listener, is := d.(failureListener)
 	if _, deadLetter := retry.DeadLetterFromContext(msg.Context()); !is || !deadLetter {
 		return h(msg)
@@ -29,7 +30,8 @@ func leaveAlone(d engine.Delivery, msg *message.Message, h message.HandlerFunc) 
 	defer func() {
 		if !returned {
 			if value := recover(); value != nil {
-				produced, err = nil, &retry.PanicError{Value: value, Stack: debug.Stack(), ShowStack: d.Engine().PanicStacks}
+				produced, err = nil, &retry.PanicError{Value: value, Stack: debug.Stack(),
+					ShowStack: d.Engine().PanicStacks}
 			} else { // a Goexit: this goroutine will not return to the router, so nobody else would answer
 				err = errGoexit
 				defer msg.Nack()

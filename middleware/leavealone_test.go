@@ -45,7 +45,10 @@ func TestDeadLetterFailureIsTold(t *testing.T) {
 			want: func(t *testing.T, err error) { t.Helper(); assert.ErrorAs(t, err, new(*retry.PanicError)) },
 		},
 		"goexit": {
-			handler: func(*message.Message) ([]*message.Message, error) { runtime.Goexit(); return nil, nil }, text: "redacted", nacked: true,
+			handler: func(*message.Message) ([]*message.Message, error) {
+				runtime.Goexit()
+				return nil, nil
+			}, text: "redacted", nacked: true,
 			want: func(t *testing.T, err error) { t.Helper(); assert.ErrorContains(t, err, "Goexit") },
 		},
 	} {

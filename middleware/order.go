@@ -42,6 +42,7 @@ func (e *OrderError) Error() string {
 
 func newOrderError(m *order.Mistake, handler, topic string) *OrderError {
 	return &OrderError{
-		Handler: handler, Topic: topic, Middleware: m.Middleware, Problem: m.Problem, Remedy: m.Remedy, Severe: m.Level >= order.Wrong,
+		Handler: handler, Topic: topic, Middleware: m.Middleware, Problem: m.Problem, Remedy: m.Remedy,
+		Severe: m.Level >= order.Wrong,
 	}
 }

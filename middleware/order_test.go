@@ -58,7 +58,8 @@ type outcome struct {
 
 // run handles messages in a router of Watermill with ours among its middlewares. One that is refused is acknowledged,
 // as gochannel would redeliver it for ever.
-func run(t *testing.T, judge *engine.Engine, messages int, handler message.NoPublishHandlerFunc, middlewares ...message.HandlerMiddleware) outcome {
+func run(t *testing.T, judge *engine.Engine, messages int, handler message.NoPublishHandlerFunc,
+	middlewares ...message.HandlerMiddleware) outcome {
 	t.Helper()
 
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 5 * time.Second}, watermill.NopLogger{})
@@ -140,7 +141,8 @@ func TestOrderOfMiddlewares(t *testing.T) {
 		return apply(middleware, h)
 	}
 	ignore := wmmiddleware.NewIgnoreErrors([]error{errors.New("other")}).Middleware
-	delay := (&wmmiddleware.DelayOnError{InitialInterval: time.Second, MaxInterval: time.Second, Multiplier: 2}).Middleware
+	delay := (&wmmiddleware.DelayOnError{InitialInterval: time.Second, MaxInterval: time.Second, Multiplier: 2}).
+		Middleware
 	throttle := wmmiddleware.NewThrottle(1000, time.Second).Middleware
 	own := func(h message.HandlerFunc) message.HandlerFunc { return h }
 
@@ -150,17 +152,21 @@ func TestOrderOfMiddlewares(t *testing.T) {
 		want            []string // what the log says of them
 		loses           bool
 	}{
-		"ours alone":             {nil, nil, nil, false},
-		"harmless ones outside":  {chain{wmmiddleware.Recoverer, timeout, wmmiddleware.CorrelationID, throttle, own}, nil, nil, false},
-		"harmless ones inside":   {nil, chain{wmmiddleware.Recoverer, timeout, wmmiddleware.CorrelationID, throttle, own}, nil, false},
-		"Retry outside":          {chain{retry}, nil, []string{"Retry is outside"}, false},
-		"Retry far outside":      {chain{retry, timeout, wmmiddleware.Recoverer}, nil, []string{"Retry is outside"}, false},
-		"Retry inside":           {nil, chain{retry}, nil, false},
-		"PoisonQueue outside":    {chain{poisonQueue(t)}, nil, []string{"PoisonQueue is outside"}, false},
-		"filtered outside":       {chain{filteredPoisonQueue(t)}, nil, []string{"PoisonQueue is outside"}, false},
-		"PoisonQueue inside":     {nil, chain{poisonQueue(t)}, []string{"PoisonQueue is inside"}, false},
-		"filtered inside":        {nil, chain{filteredPoisonQueue(t)}, []string{"PoisonQueue is inside"}, false},
-		"both outside":           {chain{poisonQueue(t), retry}, nil, []string{"Retry is outside", "PoisonQueue is outside"}, false},
+		"ours alone": {nil, nil, nil, false},
+		"harmless ones outside": {chain{wmmiddleware.Recoverer, timeout, wmmiddleware.CorrelationID, throttle, own},
+			nil, nil, false},
+		"harmless ones inside": {nil, chain{wmmiddleware.Recoverer, timeout, wmmiddleware.CorrelationID, throttle,
+			own}, nil, false},
+		"Retry outside": {chain{retry}, nil, []string{"Retry is outside"}, false},
+		"Retry far outside": {chain{retry, timeout, wmmiddleware.Recoverer}, nil, []string{"Retry is outside"},
+			false},
+		"Retry inside":        {nil, chain{retry}, nil, false},
+		"PoisonQueue outside": {chain{poisonQueue(t)}, nil, []string{"PoisonQueue is outside"}, false},
+		"filtered outside":    {chain{filteredPoisonQueue(t)}, nil, []string{"PoisonQueue is outside"}, false},
+		"PoisonQueue inside":  {nil, chain{poisonQueue(t)}, []string{"PoisonQueue is inside"}, false},
+		"filtered inside":     {nil, chain{filteredPoisonQueue(t)}, []string{"PoisonQueue is inside"}, false},
+		"both outside": {chain{poisonQueue(t), retry}, nil,
+			[]string{"Retry is outside", "PoisonQueue is outside"}, false},
 		"InstantAck outside":     {chain{wmmiddleware.InstantAck}, nil, []string{"InstantAck is outside"}, true},
 		"InstantAck inside":      {nil, chain{wmmiddleware.InstantAck}, nil, false},
 		"Deduplicator outside":   {chain{deduplicator}, nil, []string{"Deduplicator is outside"}, true},
@@ -174,7 +180,8 @@ func TestOrderOfMiddlewares(t *testing.T) {
 		"DelayOnError outside":   {chain{delay}, nil, []string{"DelayOnError is outside"}, false},
 		"DelayOnError inside":    {nil, chain{delay}, nil, false},
 		"twice outside":          {chain{retry, timeout, retry}, nil, []string{"Retry is outside"}, false},
-		"on either side of ours": {chain{retry}, chain{poisonQueue(t)}, []string{"PoisonQueue is inside", "Retry is outside"}, false},
+		"on either side of ours": {chain{retry}, chain{poisonQueue(t)},
+			[]string{"PoisonQueue is inside", "Retry is outside"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, mode := range []bool{false, true} {
@@ -188,7 +195,8 @@ func TestOrderOfMiddlewares(t *testing.T) {
 				for _, m := range logger.Captured()[watermill.ErrorLogLevel] {
 					var mistake *OrderError
 					if errors.As(m.Err, &mistake) {
-						got = append(got, strings.TrimPrefix(mistake.Middleware, "Watermill's ")+" is "+strings.Fields(mistake.Problem)[0])
+						got = append(got, strings.TrimPrefix(mistake.Middleware, "Watermill's ")+" is "+
+							strings.Fields(mistake.Problem)[0])
 						assert.NotEmpty(t, mistake.Remedy)
 						assert.Equal(t, strings.HasPrefix(mistake.Problem, "outside"), mistake.Handler == "handler")
 					}
@@ -212,11 +220,14 @@ func TestOrderOfMiddlewaresOnStockSubscribers(t *testing.T) {
 	msg.SetContext(engine.WithDelivery(context.Background(), stockDelivery{d}))
 
 	ours := Retry{}.Middleware
-	_, err := ours(apply(wmmiddleware.InstantAck, func(*message.Message) ([]*message.Message, error) { return nil, errors.New("boom") }))(msg)
+	_, err := ours(apply(wmmiddleware.InstantAck, func(*message.Message) ([]*message.Message, error) {
+		return nil, errors.New("boom")
+	}))(msg)
 	require.NoError(t, err)
 	assert.Len(t, d.settled, 1, "it is handled all the same")
 	require.Len(t, logger.Captured()[watermill.ErrorLogLevel], 1)
-	assert.ErrorContains(t, logger.Captured()[watermill.ErrorLogLevel][0].Err, "InstantAck is inside of the retry middleware, on a stock subscriber")
+	assert.ErrorContains(t, logger.Captured()[watermill.ErrorLogLevel][0].Err, "InstantAck is inside of the retry "+
+		"middleware, on a stock subscriber")
 }
 
 // The names of the functions on the stack end with the router's.
@@ -226,8 +237,10 @@ func TestStackHasTheRouter(t *testing.T) {
 		stack = callers()
 		return nil
 	})
-	assert.Empty(t, order.Outside(slices.Concat(stack, []string{"github.com/ThreeDotsLabs/watermill/message/router/middleware.Retry.Middleware.func1"})))
-	assert.NotEmpty(t, order.Outside([]string{"github.com/ThreeDotsLabs/watermill/message/router/middleware.Retry.Middleware.func1"}))
+	assert.Empty(t, order.Outside(slices.Concat(stack,
+		[]string{"github.com/ThreeDotsLabs/watermill/message/router/middleware.Retry.Middleware.func1"})))
+	assert.NotEmpty(t, order.Outside(
+		[]string{"github.com/ThreeDotsLabs/watermill/message/router/middleware.Retry.Middleware.func1"}))
 }
 
 // apply calls a middleware as a router does: the compiler does not inline it, which would change names.

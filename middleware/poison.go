@@ -18,7 +18,8 @@ type Poison struct {
 func (p Poison) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return handle(h, p.Of, func(d engine.Delivery) {
 		policy := *d.Policy()
-		policy.Mode, policy.Retries, policy.Delays, policy.Backoff, policy.Immediate = config.ModeDeadLetter, 0, nil, config.Backoff{}, 0
+		policy.Mode, policy.Retries, policy.Delays, policy.Backoff, policy.Immediate = config.ModeDeadLetter, 0, nil,
+			config.Backoff{}, 0
 		d.Narrow(policy)
 	})
 }

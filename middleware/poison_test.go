@@ -21,8 +21,9 @@ import (
 
 func TestPoisonAlone(t *testing.T) {
 	policies := map[string]config.Policy{
-		"delays":   twoRetries,
-		"backoff":  config.Policy{Retries: 9, Backoff: config.Backoff{Kind: config.BackoffConstant, Initial: time.Second}}.WithDefaults(),
+		"delays": twoRetries,
+		"backoff": config.Policy{Retries: 9, Backoff: config.Backoff{Kind: config.BackoffConstant,
+			Initial: time.Second}}.WithDefaults(),
 		"none":     noRetries,
 		"the zero": config.Policy{}.WithDefaults(),
 	}
@@ -63,7 +64,8 @@ func TestJudge(t *testing.T) {
 	d := newDelivery()
 	d.state.Attempts = 4
 
-	s := (&engine.Engine{Host: "host"}).Judge(d, retry.Failure{Class: retry.ClassUndecodable, Err: errBoom, Topic: "topic"})
+	s := (&engine.Engine{Host: "host"}).Judge(d, retry.Failure{Class: retry.ClassUndecodable, Err: errBoom,
+		Topic: "topic"})
 	assert.Equal(t, dead("undecodable"), s.Verdict)
 	assert.Equal(t, 4, s.State.Attempts, "no handler was called")
 	assert.Equal(t, "topic", s.State.Topic)
@@ -92,14 +94,19 @@ func TestErrorText(t *testing.T) {
 		err       error
 		want      string
 	}{
-		"the error's own":      {nil, errBoom, "boom"},
-		"redacted":             {func(error) string { return "redacted" }, errBoom, "redacted"},
-		"given the real error": {func(err error) string { return fmt.Sprint(errors.Is(err, errBoom)) }, fmt.Errorf("x: %w", errBoom), "true"},
-		"panics":               {func(error) string { panic("oh") }, errBoom, "(the error's text is lost: it panicked with string)"},
-		"the error panics":     {nil, shy{}, "(the error's text is lost: it panicked with string)"},
-		"long":                 {nil, errors.New(strings.Repeat("x", 1<<20)), strings.Repeat("x", 2045) + "…"},
-		"long, redacted":       {func(error) string { return strings.Repeat("y", 1<<20) }, errBoom, strings.Repeat("y", 2045) + "…"},
-		"invalid":              {nil, errors.New("a\xffb"), "a\uFFFDb"},
+		"the error's own": {nil, errBoom, "boom"},
+		"redacted":        {func(error) string { return "redacted" }, errBoom, "redacted"},
+		"given the real error": {func(err error) string {
+			return fmt.Sprint(errors.Is(err, errBoom))
+		}, fmt.Errorf("x: %w", errBoom), "true"},
+		"panics": {func(error) string { panic("oh") }, errBoom, "(the error's text is lost: it panicked " +
+			"with string)"},
+		"the error panics": {nil, shy{}, "(the error's text is lost: it panicked with string)"},
+		"long":             {nil, errors.New(strings.Repeat("x", 1<<20)), strings.Repeat("x", 2045) + "…"},
+		"long, redacted": {func(error) string {
+			return strings.Repeat("y", 1<<20)
+		}, errBoom, strings.Repeat("y", 2045) + "…"},
+		"invalid": {nil, errors.New("a\xffb"), "a\uFFFDb"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			logger, d := watermill.NewCaptureLogger(), newDelivery()
@@ -159,7 +166,8 @@ func TestAttemptFromContext(t *testing.T) {
 	deadline := time.Now().Add(time.Hour)
 	history := []retry.FailedCall{{Number: 9, At: first, Error: "boom"}}
 	d.state = wire.State{
-		Count: 1, Attempts: 9, Replays: 3, Since: first, Deadline: deadline, FirstFailure: first, Error: "boom", History: history,
+		Count: 1, Attempts: 9, Replays: 3, Since: first, Deadline: deadline, FirstFailure: first, Error: "boom",
+		History: history,
 	}
 	attempt, _ = retry.AttemptFromContext(messageOf(d).Context())
 	assert.Equal(t, retry.Attempt{
@@ -187,7 +195,8 @@ func TestAttemptFromContext(t *testing.T) {
 		"jitter cannot":                          {jitter, 1, time.Minute, true},
 	} {
 		other := newDelivery()
-		other.policy, other.state = test.policy, wire.State{Count: test.failures, Deadline: time.Now().Add(test.deadline)}
+		other.policy, other.state = test.policy,
+			wire.State{Count: test.failures, Deadline: time.Now().Add(test.deadline)}
 		attempt, _ = retry.AttemptFromContext(messageOf(other).Context())
 		assert.Equal(t, test.last, attempt.Last, name)
 	}

@@ -123,27 +123,39 @@ func TestFailure(t *testing.T) {
 		errorType string
 		reason    retry.Reason // in the history
 	}{
-		"error":           {failing(errBoom), 0, again(1, time.Second), "boom", "*errors.errorString", ""},
-		"second error":    {failing(errBoom), 1, again(2, 5*time.Second), "boom", "*errors.errorString", ""},
-		"last error":      {failing(errBoom), 2, dead("exhausted"), "boom", "*errors.errorString", ""},
-		"permanent":       {failing(retry.Permanent(errBoom)), 0, dead("permanent"), "boom", "*errors.errorString", "permanent"},
-		"drop":            {failing(retry.Drop(errBoom)), 0, retry.Verdict{Action: retry.ActionDrop}, "boom", "*errors.errorString", ""},
-		"not retryable":   {failing(opinion(false)), 0, dead("permanent"), "an opinion", "middleware_test.opinion", "permanent"},
-		"panic":           {panicking("boom"), 0, again(1, time.Second), "handler panicked: boom", "*retry.PanicError", "panic"},
-		"last panic":      {panicking("boom"), 2, dead("panic"), "handler panicked: boom", "*retry.PanicError", "panic"},
-		"panic, error":    {panicking(errBoom), 0, again(1, time.Second), "handler panicked: boom", "*retry.PanicError", "panic"},
-		"panic, marked":   {panicking(retry.Permanent(errBoom)), 0, dead("permanent"), "handler panicked: boom", "*retry.PanicError", "permanent"},
-		"panic, nil":      {panicking(nil), 0, again(1, time.Second), "handler panicked: panic called with nil argument", "*retry.PanicError", "panic"},
-		"wrapped":         {failing(fmt.Errorf("x: %w", pkgerrors.Wrap(opinion(true), "y"))), 0, again(1, time.Second), "x: y: an opinion", "middleware_test.opinion", ""},
-		"joined":          {failing(errors.Join(errBoom, errBoom)), 0, again(1, time.Second), "boom\nboom", "*errors.joinError", ""},
-		"context's error": {failing(context.Canceled), 0, again(1, time.Second), "context canceled", "*errors.errorString", ""},
+		"error":        {failing(errBoom), 0, again(1, time.Second), "boom", "*errors.errorString", ""},
+		"second error": {failing(errBoom), 1, again(2, 5*time.Second), "boom", "*errors.errorString", ""},
+		"last error":   {failing(errBoom), 2, dead("exhausted"), "boom", "*errors.errorString", ""},
+		"permanent": {failing(retry.Permanent(errBoom)), 0, dead("permanent"), "boom", "*errors.errorString",
+			"permanent"},
+		"drop": {failing(retry.Drop(errBoom)), 0, retry.Verdict{Action: retry.ActionDrop}, "boom",
+			"*errors.errorString", ""},
+		"not retryable": {failing(opinion(false)), 0, dead("permanent"), "an opinion", "middleware_test.opinion",
+			"permanent"},
+		"panic": {panicking("boom"), 0, again(1, time.Second), "handler panicked: boom", "*retry.PanicError",
+			"panic"},
+		"last panic": {panicking("boom"), 2, dead("panic"), "handler panicked: boom", "*retry.PanicError",
+			"panic"},
+		"panic, error": {panicking(errBoom), 0, again(1, time.Second), "handler panicked: boom", "*retry.PanicError",
+			"panic"},
+		"panic, marked": {panicking(retry.Permanent(errBoom)), 0, dead("permanent"), "handler panicked: boom",
+			"*retry.PanicError", "permanent"},
+		"panic, nil": {panicking(nil), 0, again(1, time.Second), "handler panicked: panic called with nil " +
+			"argument", "*retry.PanicError", "panic"},
+		"wrapped": {failing(fmt.Errorf("x: %w", pkgerrors.Wrap(opinion(true), "y"))), 0, again(1, time.Second),
+			"x: y: an opinion", "middleware_test.opinion", ""},
+		"joined": {failing(errors.Join(errBoom, errBoom)), 0, again(1, time.Second), "boom\nboom",
+			"*errors.joinError", ""},
+		"context's error": {failing(context.Canceled), 0, again(1, time.Second), "context canceled",
+			"*errors.errorString", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := newDelivery()
 			d.state.Count, d.state.Attempts = test.failures, test.failures
 
 			before := time.Now()
-			produced, err := middleware.Retry{}.Middleware(test.handler)(messageOf(d.under(&engine.Engine{Host: "host"})))
+			produced, err := middleware.Retry{}.Middleware(test.handler)(
+				messageOf(d.under(&engine.Engine{Host: "host"})))
 			require.NoError(t, err, "the router acknowledges, the verdict is on the message")
 			assert.Empty(t, produced, "a failed handler's outputs are not published")
 
@@ -158,7 +170,8 @@ func TestFailure(t *testing.T) {
 			assert.Equal(t, s.State.FirstFailure, s.State.LastFailure)
 			require.Len(t, s.State.History, 1)
 			assert.Equal(t, retry.FailedCall{
-				Number: test.failures + 1, At: s.State.LastFailure, Error: s.State.Error, Type: test.errorType, Reason: test.reason,
+				Number: test.failures + 1, At: s.State.LastFailure, Error: s.State.Error, Type: test.errorType,
+				Reason: test.reason,
 			}, s.State.History[0])
 
 			switch test.verdict.Action {
@@ -222,7 +235,8 @@ func TestEarlierVerdictsAreForgotten(t *testing.T) {
 func TestPanicStacks(t *testing.T) {
 	for _, show := range []bool{false, true} {
 		d := newDelivery()
-		_, err := middleware.Retry{}.Middleware(panicking("boom"))(messageOf(d.under(&engine.Engine{PanicStacks: show})))
+		_, err := middleware.Retry{}.Middleware(panicking("boom"))(
+			messageOf(d.under(&engine.Engine{PanicStacks: show})))
 		require.NoError(t, err)
 		assert.Equal(t, show, strings.Contains(settlement(t, d).State.Error, "retry_test.go"))
 	}

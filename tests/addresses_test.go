@@ -40,14 +40,17 @@ func TestAddressesMoveOn(t *testing.T) {
 
 	second, third := newProxy(t, brokertest.URI(t)), newProxy(t, brokertest.URI(t))
 	svc := start(t, setup{
-		URI:     nobody(t),
-		Options: amqpretry.Options{Policies: retries(ms(100, 100)...), Addresses: []string{address(t, second.URI), address(t, third.URI)}},
+		URI: nobody(t),
+		Options: amqpretry.Options{Policies: retries(ms(100, 100)...), Addresses: []string{address(t, second.URI),
+			address(t, third.URI)}},
 		Handler: byFate,
 	})
 	svc.Broker = newRabbit(t, brokertest.URI(t))
 
 	svc.publish(fates(10)...)
-	eventually(t, 20*time.Second, func() bool { return svc.deadLettered() == 4 && svc.processed() == 6 }, "all is done through the second")
+	eventually(t, 20*time.Second, func() bool {
+		return svc.deadLettered() == 4 && svc.processed() == 6
+	}, "all is done through the second")
 	assert.NotZero(t, second.dialled(subscriber))
 	assert.NotZero(t, second.dialled(forwarder))
 	assert.Empty(t, third.matching(anyone))
@@ -91,7 +94,9 @@ func TestAddressesMoveOnStock(t *testing.T) {
 	}()
 	arrives := func(id string, pub *amqp.Publisher) {
 		t.Helper()
-		require.Eventually(t, func() bool { return pub.Publish(queue, message.NewMessage(id, nil)) == nil }, 20*time.Second, tick)
+		require.Eventually(t, func() bool {
+			return pub.Publish(queue, message.NewMessage(id, nil)) == nil
+		}, 20*time.Second, tick)
 		eventually(t, 20*time.Second, func() bool {
 			select {
 			case found := <-got:

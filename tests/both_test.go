@@ -35,7 +35,8 @@ type either interface {
 }
 
 // eitherWay makes the retriers of both versions with the same options, and gives of each its two kinds of subscribers.
-func eitherWay(t *testing.T, uri string, options amqpretry.Options) (retriers []either, subscribers map[string]message.Subscriber) {
+func eitherWay(t *testing.T, uri string, options amqpretry.Options) (retriers []either,
+	subscribers map[string]message.Subscriber) {
 	t.Helper()
 
 	v2 := amqpv2.NewDurableQueueConfig(uri)
@@ -67,7 +68,8 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 
 	uri, queue := brokertest.URI(t), uniqueName("both")
 	broker := newRabbit(t, uri)
-	retriers, subscribers := eitherWay(t, uri, amqpretry.Options{Policies: retries(ms(50, 100)...), CloseTimeout: 5 * time.Second})
+	retriers, subscribers := eitherWay(t, uri, amqpretry.Options{Policies: retries(ms(50, 100)...),
+		CloseTimeout: 5 * time.Second})
 	plans := make([]topology.Plan, len(retriers))
 	for i, retrier := range retriers {
 		var err error
@@ -122,7 +124,8 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 		assert.Equal(t, strconv.Itoa(3), rabbit.Text(letter, header.Attempts), rabbit.UUID(letter))
 		handlers[rabbit.Text(letter, header.Handler)]++
 	}
-	assert.ElementsMatch(t, slices.Collect(maps.Keys(subscribers)), slices.Collect(maps.Keys(handlers)), "all of them had some")
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(subscribers)), slices.Collect(maps.Keys(handlers)),
+		"all of them had some")
 	shared := 0
 	for _, id := range ids {
 		assert.Equal(t, []int{1, 2, 3}, attempts[id], id)
@@ -164,8 +167,11 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, subscriber.Close()) })
 			var wg sync.WaitGroup
-			for _, topic := range []string{"orders", "invoices", "returns"} { // at once: a stock subscriber generates the name and builds in two steps
-				wg.Go(func() { assert.NoError(t, subscriber.(message.SubscribeInitializer).SubscribeInitialize(topic)) })
+			for _, topic := range []string{"orders", "invoices", "returns"} {
+				// at once: a stock subscriber generates the name and builds in two steps
+				wg.Go(func() {
+					assert.NoError(t, subscriber.(message.SubscribeInitializer).SubscribeInitialize(topic))
+				})
 			}
 			wg.Wait()
 

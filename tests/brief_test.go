@@ -36,7 +36,8 @@ func withChannels(t *testing.T, n uint16, warning time.Duration) *service {
 }
 
 // failing subscribes with a handler that always fails.
-func (s *service) failing(ctx context.Context, sub message.Subscriber, topic string) (ended <-chan struct{}, err error) {
+func (s *service) failing(ctx context.Context, sub message.Subscriber, topic string) (ended <-chan struct{},
+	err error) {
 	messages, err := sub.Subscribe(ctx, topic)
 	if err != nil {
 		return nil, err
@@ -84,7 +85,9 @@ func TestBriefQueuesLeaveNothing(t *testing.T) {
 			}
 		}
 		assert.Empty(t, svc.Held())
-		eventually(t, 5*time.Second, func() bool { return len(goroutinesOf(label)) <= early }, "goroutines: %d before", early)
+		eventually(t, 5*time.Second, func() bool {
+			return len(goroutinesOf(label)) <= early
+		}, "goroutines: %d before", early)
 		depths, err := svc.Retrier.QueueDepths(t.Context())
 		require.NoError(t, err, "a queue that is not subscribed to is not looked at")
 		assert.Empty(t, depths)
@@ -128,7 +131,9 @@ func TestNoChannelLeft(t *testing.T) {
 	assert.NotContains(t, held.Error(), "alarm")
 
 	cancel()
-	eventually(t, 15*time.Second, func() bool { return len(svc.Events(retry.EventReleased)) == 1 }, "there is a channel again")
+	eventually(t, 15*time.Second, func() bool {
+		return len(svc.Events(retry.EventReleased)) == 1
+	}, "there is a channel again")
 	assert.Len(t, svc.Letters(), channels+1)
 	svc.close()
 }

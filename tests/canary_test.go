@@ -35,7 +35,8 @@ func TestCanariesAreToldOf(t *testing.T) {
 					return retry.Permanent(errFate)
 				case msg.UUID == "2 is retried" && a.Number < 3:
 					return errFate
-				case msg.UUID == "2 is retried" && !failuresTold.Load(): // those that fail are known first: else the others may follow before
+				case msg.UUID == "2 is retried" && !failuresTold.Load():
+					// those that fail are known first: else the others may follow before
 					return retry.Postpone(100 * time.Millisecond)
 				case msg.UUID == "4 is dropped":
 					return retry.Drop(errFate)
@@ -50,9 +51,13 @@ func TestCanariesAreToldOf(t *testing.T) {
 			letters := lettersOf(t, svc, c.URI)
 			dead := func(n int) {
 				t.Helper()
-				eventually(t, 20*time.Second, func() bool { depth, err := letters.Depth(t.Context()); return err == nil && depth == n }, "%d dead letters", n)
+				eventually(t, 20*time.Second, func() bool {
+					depth, err := letters.Depth(t.Context())
+					return err == nil && depth == n
+				}, "%d dead letters", n)
 			}
-			for i, id := range []string{"1 succeeds", "2 is retried", "3 dies", "4 is dropped", "5 is postponed", "6 waits for those"} {
+			for i, id := range []string{"1 succeeds", "2 is retried", "3 dies", "4 is dropped", "5 is postponed",
+				"6 waits for those"} {
 				svc.publish(id)
 				dead(i + 1) // in this order
 			}
@@ -65,14 +70,17 @@ func TestCanariesAreToldOf(t *testing.T) {
 			}}
 			report, err := letters.Replay(t.Context(), dlq.ReplayOptions{Canary: canary})
 			require.NoError(t, err)
-			assert.Equal(t, dlq.CanaryReport{Sent: 5, Handled: 3, DeadLettered: 1, Dropped: 1, Watched: true}, report.Canary)
+			assert.Equal(t, dlq.CanaryReport{Sent: 5, Handled: 3, DeadLettered: 1, Dropped: 1, Watched: true},
+				report.Canary)
 			retried := 0
 			for _, r := range told {
 				retried = max(retried, r.Retried)
 			}
 			assert.Positive(t, retried, "it was told of retries as well: %v", told)
 			assert.Equal(t, 6, report.Done, "the other one has followed")
-			eventually(t, 10*time.Second, func() bool { return svc.told("6 waits for those") == "attempt failed dead-lettered attempt succeeded" }, "it is handled")
+			eventually(t, 10*time.Second, func() bool {
+				return svc.told("6 waits for those") == "attempt failed dead-lettered attempt succeeded"
+			}, "it is handled")
 			dead(1)
 
 			again := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
@@ -98,7 +106,8 @@ func TestForgedCanariesTellNobody(t *testing.T) {
 
 		return p
 	}
-	svc.Broker.Publish(svc.Queue, forged("1 run "+other), forged("1 run "+svc.Queue), forged("1 run nowhere.lock"), forged("1"), forged("-1 run x.lock"), forged("\xff"))
+	svc.Broker.Publish(svc.Queue, forged("1 run "+other), forged("1 run "+svc.Queue), forged("1 run nowhere.lock"),
+		forged("1"), forged("-1 run x.lock"), forged("\xff"))
 	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 6 }, "all are handled")
 	svc.publish("afterwards")
 	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 7 }, "and so is the next one")

@@ -41,9 +41,12 @@ type told struct {
 // secretsOf are all ways in which a password is written on the way to a broker.
 func secretsOf(user, password string) []string {
 	return []string{
-		password, url.QueryEscape(password), url.PathEscape(password), strings.TrimPrefix(url.UserPassword("", password).String(), ":"),
-		base64.StdEncoding.EncodeToString([]byte(user + ":" + password)), base64.StdEncoding.EncodeToString([]byte("\x00" + user + "\x00" + password)),
-		fmt.Sprintf("%x", password), fmt.Sprintf("%d", []byte(password)), strings.Trim(fmt.Sprintf("%q", password), `"`),
+		password, url.QueryEscape(password), url.PathEscape(password),
+		strings.TrimPrefix(url.UserPassword("", password).String(), ":"),
+		base64.StdEncoding.EncodeToString([]byte(user + ":" + password)),
+		base64.StdEncoding.EncodeToString([]byte("\x00" + user + "\x00" + password)),
+		fmt.Sprintf("%x", password), fmt.Sprintf("%d", []byte(password)), strings.Trim(fmt.Sprintf("%q", password),
+			`"`),
 	}
 }
 
@@ -125,7 +128,8 @@ func TestCredentials_OwnBroker(t *testing.T) {
 			b.permit(t, "/", user, ".*", ".*", ".*")
 			b.put(t, fmt.Sprintf(`{"password": %q, "tags": ""}`, password), "users", user+"-nobody")
 			b.permit(t, "/", user+"-nobody", "^$", "^$", "^$")
-			c := &credentials{told: &told{t: t, secrets: secretsOf(user, password)}, t: t, broker: broker, user: user, password: password}
+			c := &credentials{told: &told{t: t, secrets: secretsOf(user, password)}, t: t, broker: broker, user: user,
+				password: password}
 
 			t.Run("life", c.life)
 			t.Run("connecting", c.connecting)
@@ -164,7 +168,9 @@ func (c *credentials) life(t *testing.T) {
 	at := c.uri(t, func(u *url.URL) { u.Host = proxied.Host })
 	m := newMeasured(t, metrics.Config{})
 
-	s := setup{URI: network.URI, QueueType: "quorum", KeepObjects: true, Configure: func(conf *amqp.Config) { conf.Connection.AmqpURI = at }}
+	s := setup{URI: network.URI, QueueType: "quorum", KeepObjects: true, Configure: func(conf *amqp.Config) {
+		conf.Connection.AmqpURI = at
+	}}
 	s.Options.PanicStacks = true
 	s.Options.OnEvent = func(e retry.Event) {
 		c.event(e)
@@ -187,7 +193,9 @@ func (c *credentials) life(t *testing.T) {
 	}
 	network.refuse(anyone)
 	network.cut(anyone)
-	eventually(t, 30*time.Second, func() bool { return len(svc.Logs.with("Cannot connect")) > 1 }, "it tries to come back")
+	eventually(t, 30*time.Second, func() bool {
+		return len(svc.Logs.with("Cannot connect")) > 1
+	}, "it tries to come back")
 	_, err = svc.Retrier.QueueDepths(t.Context())
 	c.failed("depths", err)
 	consuming := func() int { return len(svc.Events(retry.EventConsuming)) }
@@ -285,11 +293,13 @@ func (c *credentials) try(t *testing.T, where, uri string, change func(*amqp.Con
 
 func (c *credentials) connecting(t *testing.T) {
 	for where, change := range map[string]func(*url.URL){
-		"wrong user":          func(u *url.URL) { u.User = url.UserPassword("nobody", c.password) },
-		"wrong password":      func(u *url.URL) { u.User = url.UserPassword(c.user, c.password+"x") },
-		"no such host":        func(u *url.URL) { u.Host = "no-such-host.invalid:5672" },
-		"nobody listens":      func(u *url.URL) { u.Host = "127.0.0.1:1" },
-		"no broker":           func(u *url.URL) { u.Host = strings.TrimPrefix(c.broker.ManagementURL, "http://guest:guest@") },
+		"wrong user":     func(u *url.URL) { u.User = url.UserPassword("nobody", c.password) },
+		"wrong password": func(u *url.URL) { u.User = url.UserPassword(c.user, c.password+"x") },
+		"no such host":   func(u *url.URL) { u.Host = "no-such-host.invalid:5672" },
+		"nobody listens": func(u *url.URL) { u.Host = "127.0.0.1:1" },
+		"no broker": func(u *url.URL) {
+			u.Host = strings.TrimPrefix(c.broker.ManagementURL, "http://guest:guest@")
+		},
 		"TLS where none is":   func(u *url.URL) { u.Scheme = "amqps" },
 		"no such vhost":       func(u *url.URL) { u.Path = "/nowhere" },
 		"no such certificate": func(u *url.URL) { u.Scheme, u.RawQuery = "amqps", "cacertfile=/nowhere" },
@@ -306,14 +316,19 @@ func (c *credentials) connecting(t *testing.T) {
 		conf.Connection.AmqpConfig = &amqp091.Config{SASL: []amqp091.Authentication{&amqp091.ExternalAuth{}}}
 	}, amqpretry.Options{})
 	c.try(t, "wrong password of the config", c.broker.URI, func(conf *amqp.Config) {
-		conf.Connection.AmqpConfig = &amqp091.Config{SASL: []amqp091.Authentication{&amqp091.PlainAuth{Username: "nobody", Password: c.password}}}
+		conf.Connection.AmqpConfig =
+			&amqp091.Config{SASL: []amqp091.Authentication{&amqp091.PlainAuth{Username: "nobody",
+				Password: c.password}}}
 	}, amqpretry.Options{})
-	for _, uri := range []string{"amqp://" + c.user + ":" + c.password + "@[::1", "amqp://%zz" + c.password + "@h", c.password} {
+	for _, uri := range []string{"amqp://" + c.user + ":" + c.password + "@[::1", "amqp://%zz" + c.password + "@h",
+		c.password} {
 		c.try(t, "not a URI", uri, nil, amqpretry.Options{})
 	}
 	unreachable := c.uri(t, func(u *url.URL) { u.Host = "127.0.0.1:1" })
-	c.try(t, "several nodes", unreachable, nil, amqpretry.Options{Addresses: []string{"127.0.0.1:2", "no-such-host.invalid"}})
-	c.try(t, "a URI as an address", unreachable, nil, amqpretry.Options{Addresses: []string{c.uri(t, nil), c.user + ":" + c.password + "@h:1"}})
+	c.try(t, "several nodes", unreachable, nil,
+		amqpretry.Options{Addresses: []string{"127.0.0.1:2", "no-such-host.invalid"}})
+	c.try(t, "a URI as an address", unreachable, nil,
+		amqpretry.Options{Addresses: []string{c.uri(t, nil), c.user + ":" + c.password + "@h:1"}})
 }
 
 func (c *credentials) refusals(t *testing.T) {
@@ -321,11 +336,14 @@ func (c *credentials) refusals(t *testing.T) {
 	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
 		for _, mode := range []topology.Mode{topology.Declare, topology.Assume} {
 			c.try(t, fmt.Sprintf("no permission, %s, %s", scope, mode), nobody, nil,
-				amqpretry.Options{Topology: mode, Policies: config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope}}})
+				amqpretry.Options{Topology: mode,
+					Policies: config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope}}})
 		}
 	}
 	c.try(t, "nothing is there", c.uri(t, nil), nil, amqpretry.Options{Topology: topology.Assume})
-	c.try(t, "conflict", c.uri(t, nil), func(conf *amqp.Config) { conf.Queue.Arguments = amqp091.Table{"x-queue-type": "nonsense"} }, amqpretry.Options{})
+	c.try(t, "conflict", c.uri(t, nil), func(conf *amqp.Config) {
+		conf.Queue.Arguments = amqp091.Table{"x-queue-type": "nonsense"}
+	}, amqpretry.Options{})
 	c.try(t, "exclusive consumer", c.uri(t, nil), func(conf *amqp.Config) {
 		conf.Consume.Exclusive = true
 		conf.Consume.Arguments = amqp091.Table{"x-priority": "none"}
@@ -356,8 +374,10 @@ func (c *credentials) management(t *testing.T) {
 	require.NoError(t, err)
 	plain := "http://" + c.user + ":" + c.password + "@" + api.Host
 	for where, address := range map[string]string{
-		"wrong password": (&url.URL{Scheme: "http", User: url.UserPassword(c.user, c.password+"x"), Host: api.Host}).String(),
-		"no permission":  (&url.URL{Scheme: "http", User: url.UserPassword(c.user+"-nobody", c.password), Host: api.Host}).String(),
+		"wrong password": (&url.URL{Scheme: "http", User: url.UserPassword(c.user, c.password+"x"), Host: api.Host}).
+			String(),
+		"no permission": (&url.URL{Scheme: "http", User: url.UserPassword(c.user+"-nobody", c.password),
+			Host: api.Host}).String(),
 		"nobody listens": (&url.URL{Scheme: "http", User: secret, Host: "127.0.0.1:1"}).String(),
 		"no such host":   (&url.URL{Scheme: "http", User: secret, Host: "no-such-host.invalid"}).String(),
 		"TLS":            (&url.URL{Scheme: "https", User: secret, Host: api.Host}).String(),

@@ -125,7 +125,9 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 			for _, id := range ids {
 				eventually(t, 20*time.Second, func() bool { _, _, ok := a.get(id); return ok }, "%s is filed", id)
 			}
-			eventually(t, 10*time.Second, func() bool { return svc.Broker.Depth(svc.dlq()) == 0 }, "what is filed is out of the queue")
+			eventually(t, 10*time.Second, func() bool {
+				return svc.Broker.Depth(svc.dlq()) == 0
+			}, "what is filed is out of the queue")
 
 			var handler string
 			for name := range handlers {
@@ -147,7 +149,8 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 			}, letter)
 
 			for id, reason := range map[string]retry.Reason{
-				"permanent": retry.ReasonPermanent, "panic-3": retry.ReasonPanic, "undecodable": retry.ReasonUndecodable,
+				"permanent": retry.ReasonPermanent, "panic-3": retry.ReasonPanic,
+				"undecodable": retry.ReasonUndecodable,
 			} {
 				letter, _, _ := a.get(id)
 				assert.Equal(t, reason, letter.Reason, id)
@@ -182,7 +185,10 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	began := time.Now()
 	svc.publish("never-0", "never-1", "never-2")
 	eventually(t, 10*time.Second, func() bool { _, _, ok := a.get("never-2"); return ok }, "those behind it go on")
-	eventually(t, 30*time.Second, func() bool { _, _, ok := a.get("never-1"); return ok }, "it is filed at the third time")
+	eventually(t, 30*time.Second, func() bool {
+		_, _, ok := a.get("never-1")
+		return ok
+	}, "it is filed at the third time")
 	took := time.Since(began)
 	calls := a.callsOf("never-1")
 	assert.GreaterOrEqual(t, calls[1].At.Sub(calls[0].At), 950*time.Millisecond)
@@ -201,7 +207,8 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	logged := svc.Logs.with("Handler of a dead letter has failed")
 	require.NotEmpty(t, logged)
 	assert.EqualError(t, logged[0].Err, errFate.Error())
-	assert.Equal(t, []time.Duration{time.Second, 2 * time.Second}, pauses, "it is told, as no depth shows what is set aside")
+	assert.Equal(t, []time.Duration{time.Second, 2 * time.Second}, pauses, "it is told, as no depth shows what is "+
+		"set aside")
 
 	closing := time.Now()
 	svc.close()
@@ -209,7 +216,8 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 	left := svc.Broker.Take(svc.dlq(), 1, 5*time.Second)
 	assert.Equal(t, "never-0", rabbit.UUID(left[0]), "nothing is lost")
 	if newRabbit(t, c.URI).AtLeast(4, 3) { // before, the broker counts every return
-		assert.NotContains(t, left[0].Headers, header.DeliveryCount, "a close is no failure, where a delivery limit counts those")
+		assert.NotContains(t, left[0].Headers, header.DeliveryCount, "a close is no failure, where a delivery limit "+
+			"counts those")
 	}
 	assert.Equal(t, "exhausted", rabbit.Text(left[0], header.Reason))
 	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
@@ -220,7 +228,8 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 func TestDeadLetters_MakeRoom(t *testing.T) {
 	t.Parallel()
 
-	for name, queueType := range map[string]config.QueueType{"quorum": config.QueueTypeQuorum, "classic": config.QueueTypeClassic} {
+	for name, queueType := range map[string]config.QueueType{"quorum": config.QueueTypeQuorum,
+		"classic": config.QueueTypeClassic} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
@@ -250,7 +259,9 @@ func TestDeadLetters_MakeRoom(t *testing.T) {
 			for _, id := range []string{"behind-1", "behind-2"} {
 				eventually(t, 10*time.Second, func() bool { _, _, ok := a.get(id); return ok }, "%s is filed", id)
 			}
-			eventually(t, 10*time.Second, func() bool { return len(a.callsOf("never-0")) == 3 }, "the failing ones come again")
+			eventually(t, 10*time.Second, func() bool {
+				return len(a.callsOf("never-0")) == 3
+			}, "the failing ones come again")
 			most := int(time.Since(began)/time.Second) + 2
 			for i := range failing {
 				assert.LessOrEqual(t, len(a.callsOf(fmt.Sprintf("never-%d", i))), most, "no hot loop")
@@ -259,7 +270,9 @@ func TestDeadLetters_MakeRoom(t *testing.T) {
 			require.NoError(t, router.Close())
 			require.NoError(t, <-ended)
 			require.NoError(t, retrier.Close())
-			eventually(t, 10*time.Second, func() bool { return broker.Depth(queue+".dlq") == failing }, "all that is set aside is back")
+			eventually(t, 10*time.Second, func() bool {
+				return broker.Depth(queue+".dlq") == failing
+			}, "all that is set aside is back")
 		})
 	}
 }
@@ -294,7 +307,8 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 	// Rejected by a consumer that is not ours: once fresh, and once on its way through its retries.
 	retried := rabbit.Messages("retried")[0]
 	retried.Headers[header.Version], retried.Headers[header.Queue], retried.Headers[header.Count] = "1", queue, "1"
-	retried.Headers[header.Error], retried.Headers[header.Attempts], retried.Headers[header.Topic] = "boom", "1", "topic"
+	retried.Headers[header.Error], retried.Headers[header.Attempts], retried.Headers[header.Topic] = "boom", "1",
+		"topic"
 	forged := rabbit.Messages("forged")[0]
 	forged.Headers[header.Version], forged.Headers[header.Queue], forged.Headers[header.Count] = "1", "another", "1"
 	forged.Headers[header.Error] = "a lie"
@@ -315,9 +329,11 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 		return nil
 	})
 	broker.Publish(queue+".dlq", amqp091.Publishing{Headers: amqp091.Table{
-		header.Version: "1", header.Count: "-1", header.UUID: "nameless", header.Reason: "evil", header.Error: strings.Repeat("x", 5000) + "\xff",
+		header.Version: "1", header.Count: "-1", header.UUID: "nameless", header.Reason: "evil",
+		header.Error: strings.Repeat("x", 5000) + "\xff",
 	}})
-	broker.Publish(queue+".dlq", amqp091.Publishing{MessageId: "by hand", Body: []byte("x"), Headers: amqp091.Table{"x-death": "nonsense"}})
+	broker.Publish(queue+".dlq", amqp091.Publishing{MessageId: "by hand", Body: []byte("x"),
+		Headers: amqp091.Table{"x-death": "nonsense"}})
 
 	a := &archive{}
 	dead, err := retrier.NewDeadLetterSubscriber()
@@ -346,10 +362,12 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 
 	lie, _, _ := a.get("forged")
 	lie.LastFailure = time.Time{}
-	assert.Equal(t, retry.DeadLetter{Reason: retry.ReasonRejected, Queue: queue, RoutingKey: queue}, lie, "of another queue")
+	assert.Equal(t, retry.DeadLetter{Reason: retry.ReasonRejected, Queue: queue, RoutingKey: queue}, lie,
+		"of another queue")
 
 	nameless, _, _ := a.get("nameless")
-	assert.Equal(t, []string{queue, ""}, []string{nameless.Queue, string(nameless.Reason)}, "the list of reasons is closed, and it lies here")
+	assert.Equal(t, []string{queue, ""}, []string{nameless.Queue, string(nameless.Reason)}, "the list of reasons is "+
+		"closed, and it lies here")
 	assert.Len(t, nameless.Error, wire.MaxErrorBytes)
 
 	hand, body, found := a.get("by hand")
@@ -369,7 +387,8 @@ func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
 			uri, queue := brokertest.URI(t), uniqueName("letters")
 			broker := newRabbit(t, uri)
 			t.Cleanup(func() { broker.Remove("", queue+".dlq") })
-			retrier := newRetrier(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{Policies: config.Policies{Default: policy}})
+			retrier := newRetrier(t, amqp.NewDurableQueueConfig(uri),
+				amqpretry.Options{Policies: config.Policies{Default: policy}})
 			sub, err := retrier.NewDeadLetterSubscriber()
 			require.NoError(t, err)
 			require.NoError(t, sub.SubscribeInitialize(queue))
@@ -380,7 +399,8 @@ func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
 
 			depths, err := retrier.QueueDepths(t.Context())
 			require.NoError(t, err)
-			assert.Equal(t, []retry.QueueDepth{{Queue: queue + ".dlq", Role: retry.QueueRoleDeadLetter, MainQueue: queue}}, depths)
+			assert.Equal(t, []retry.QueueDepth{{Queue: queue + ".dlq", Role: retry.QueueRoleDeadLetter,
+				MainQueue: queue}}, depths)
 
 			// It is declared as a plan declares it.
 			own, err := retrier.NewSubscriber()
@@ -392,12 +412,14 @@ func TestDeadLetters_DeclareTheirQueueOnly(t *testing.T) {
 
 	t.Run("assume", func(t *testing.T) {
 		t.Parallel()
-		retrier := newRetrier(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), amqpretry.Options{Topology: topology.Assume})
+		retrier := newRetrier(t, amqp.NewDurableQueueConfig(brokertest.URI(t)),
+			amqpretry.Options{Topology: topology.Assume})
 		sub, err := retrier.NewDeadLetterSubscriber()
 		require.NoError(t, err)
 		queue := uniqueName("letters")
 		_, err = sub.Subscribe(t.Context(), queue)
-		assert.ErrorContains(t, err, fmt.Sprintf("cannot consume from queue %q: the queue does not exist", queue+".dlq"))
+		assert.ErrorContains(t, err, fmt.Sprintf("cannot consume from queue %q: the queue does not exist", queue+
+			".dlq"))
 	})
 }
 

@@ -44,12 +44,14 @@ var provisionedServices = []provisioned{
 		name: "queues", topics: []string{"orders", "payments"}, queues: []string{"orders", "payments"},
 		configure: func(uri string) amqp.Config {
 			conf := amqp.NewDurableQueueConfig(uri)
-			conf.Queue.Arguments = amqp091.Table{"x-max-length": 100_000, "x-single-active-consumer": false} // of other types than JSON's
+			// of other types than JSON's
+			conf.Queue.Arguments = amqp091.Table{"x-max-length": 100_000, "x-single-active-consumer": false}
 			return conf
 		},
 		policies: config.Policies{
 			Default: config.Policy{Delays: ms(50, 60)},
-			Topics:  map[string]config.Policy{"payments": {Delays: ms(50), QueueType: config.QueueTypeClassic, Protect: config.ProtectionArguments}},
+			Topics: map[string]config.Policy{"payments": {Delays: ms(50), QueueType: config.QueueTypeClassic,
+				Protect: config.ProtectionArguments}},
 		},
 		write: `^(orders\.retry|payments\.retry\.classic)$`, read: `^(orders|payments)$`,
 	},
@@ -114,17 +116,20 @@ func TestDefinitions_OwnBroker(t *testing.T) {
 	// Written by the broker's node, which may have another file system.
 	file, err := json.Marshal(all)
 	require.NoError(t, err)
-	written := private.Ctl("eval", script.String()+fmt.Sprintf(`{ok, Flags} = application:get_env(rabbit, feature_flags_file), `+
-		`File = filename:join(filename:dirname(Flags), "definitions.json"), ok = file:write_file(File, base64:decode("%s")), list_to_binary(File).`,
-		base64.StdEncoding.EncodeToString(file)))
+	written := private.Ctl("eval", script.String()+
+		fmt.Sprintf(`{ok, Flags} = application:get_env(rabbit, feature_flags_file), `+
+			`File = filename:join(filename:dirname(Flags), "definitions.json"), ok = file:write_file(File, base64:decode("%s")), list_to_binary(File).`,
+			base64.StdEncoding.EncodeToString(file)))
 	_, path, _ := strings.Cut(written, `"`) // <<"path">>
 	path, _, _ = strings.Cut(path, `"`)
 	require.NotEmpty(t, path, written)
-	operator.run("rabbitmqctl import_definitions " + path + " && rabbitmqctl import_definitions " + path) // what is there already is left alone
+	// what is there already is left alone
+	operator.run("rabbitmqctl import_definitions " + path + " && rabbitmqctl import_definitions " + path)
 
 	list := func() string { // what the operator has imported
-		return operator.run(fmt.Sprintf("for what in 'queues name type durable auto_delete arguments' 'exchanges name type durable auto_delete internal arguments' "+
-			"'bindings source_name destination_name routing_key arguments'; do rabbitmqctl list_$what -p '%s' | sort; done", vhost))
+		return operator.run(fmt.Sprintf("for what in 'queues name type durable auto_delete arguments' 'exchanges "+
+			"name type durable auto_delete internal arguments' 'bindings source_name destination_name routing_key "+
+			"arguments'; do rabbitmqctl list_$what -p '%s' | sort; done", vhost))
 	}
 	imported := list()
 

@@ -26,13 +26,14 @@ func TestP6_DeliveryTimeIsKeptAside(t *testing.T) {
 			t.Parallel()
 			const far = int64(253402300799000) // year 9999
 			var s seen
-			c := setup{URI: brokertest.URI(t), QueueType: "classic", Handler: s.handler(func(msg *message.Message) error {
-				if msg.UUID == "permanent" {
-					return retry.Permanent(errors.New("at once"))
-				}
+			c := setup{URI: brokertest.URI(t), QueueType: "classic",
+				Handler: s.handler(func(msg *message.Message) error {
+					if msg.UUID == "permanent" {
+						return retry.Permanent(errors.New("at once"))
+					}
 
-				return errors.New("again")
-			})}
+					return errors.New("again")
+				})}
 			c.Options.Policies = retries(50*time.Millisecond, time.Hour)
 			var svc *service
 			if stock {
@@ -54,7 +55,8 @@ func TestP6_DeliveryTimeIsKeptAside(t *testing.T) {
 					for key := range d.Headers {
 						assert.NotContains(t, key, "x-opt-", what)
 					}
-					assert.JSONEq(t, `{"x-opt-delivery-time":"253402300799000","x-opt-more":"/w=="}`, rabbit.Text(d, header.Opt), what)
+					assert.JSONEq(t, `{"x-opt-delivery-time":"253402300799000","x-opt-more":"/w=="}`,
+						rabbit.Text(d, header.Opt), what)
 				}
 			}
 			isClean("waiting", svc.retryQueue(time.Hour))

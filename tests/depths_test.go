@@ -29,7 +29,9 @@ func TestQueueDepths(t *testing.T) {
 	c.Options.Policies = retries(time.Hour, 2*time.Hour)
 	svc := start(t, c)
 	svc.publish("1", "2", "dead")
-	eventually(t, 10*time.Second, func() bool { return len(svc.Events(retry.EventRetried, retry.EventDeadLettered)) == 3 }, "all end")
+	eventually(t, 10*time.Second, func() bool {
+		return len(svc.Events(retry.EventRetried, retry.EventDeadLettered)) == 3
+	}, "all end")
 
 	expected := []retry.QueueDepth{
 		{Queue: svc.dlq(), Role: retry.QueueRoleDeadLetter, MainQueue: svc.Queue, Messages: 1},

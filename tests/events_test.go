@@ -47,7 +47,8 @@ func documentedEvents(t *testing.T) map[string]string {
 	for _, line := range strings.Split(strings.TrimSpace(table), "\n")[2:] {
 		cells := strings.Split(strings.Trim(line, "| "), "|")
 		require.Len(t, cells, 2, line)
-		sequences[strings.TrimSpace(cells[0])] = strings.NewReplacer("`", "", "→ ", "").Replace(strings.TrimSpace(cells[1]))
+		sequences[strings.TrimSpace(cells[0])] = strings.NewReplacer("`", "", "→ ",
+			"").Replace(strings.TrimSpace(cells[1]))
 	}
 
 	return sequences
@@ -99,7 +100,8 @@ func TestEvents_OfAMessage(t *testing.T) {
 			svc := run(t, c)
 
 			here := []string{
-				"succeeds", "fails once, then succeeds", "fails for good", "panics for good", "is permanent", "is dropped",
+				"succeeds", "fails once, then succeeds", "fails for good", "panics for good", "is permanent",
+				"is dropped",
 				"is postponed, then succeeds",
 			}
 			svc.publish(here...)
@@ -108,16 +110,20 @@ func TestEvents_OfAMessage(t *testing.T) {
 
 			for _, id := range here {
 				require.Contains(t, documented, id)
-				eventually(t, 20*time.Second, func() bool { return svc.told(id) == documented[id] }, "%s: %s", id, documented[id])
+				eventually(t, 20*time.Second, func() bool {
+					return svc.told(id) == documented[id]
+				}, "%s: %s", id, documented[id])
 			}
 			svc.close()
 			for _, id := range here {
 				assert.Equal(t, documented[id], svc.told(id), id)
 			}
 
-			for _, e := range svc.Events(retry.EventAttempt, retry.EventSucceeded, retry.EventFailed, retry.EventDeadLettered) {
+			for _, e := range svc.Events(retry.EventAttempt, retry.EventSucceeded, retry.EventFailed,
+				retry.EventDeadLettered) {
 				assert.Equal(t, []string{svc.Queue, svc.Queue}, []string{e.Topic, e.Queue}, e.Kind)
-				if e.Message.UUID != "cannot be decoded" { // which the stock subscriber hands to the router all the same
+				if e.Message.UUID != "cannot be decoded" {
+					// which the stock subscriber hands to the router all the same
 					assert.True(t, strings.HasPrefix(e.Handler, "handler-"))
 				}
 				assert.False(t, e.At.IsZero())
@@ -147,7 +153,9 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 	matches := func(t *testing.T, svc *service, id string) {
 		t.Helper()
 		require.Contains(t, documented, id)
-		eventually(t, 20*time.Second, func() bool { return svc.told(id) == documented[id] }, "%s: %s", id, documented[id])
+		eventually(t, 20*time.Second, func() bool {
+			return svc.told(id) == documented[id]
+		}, "%s: %s", id, documented[id])
 	}
 
 	t.Run("immediate", func(t *testing.T) {
@@ -187,9 +195,10 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 		c := setup{URI: brokertest.URI(t)}
 		c.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}}
 		c.Route = func(s *service) {
-			s.Router.AddHandler("handler", s.Queue, s.Sub, "out", refusing{}, func(msg *message.Message) ([]*message.Message, error) {
-				return message.Messages{msg.Copy()}, nil
-			})
+			s.Router.AddHandler("handler", s.Queue, s.Sub, "out", refusing{},
+				func(msg *message.Message) ([]*message.Message, error) {
+					return message.Messages{msg.Copy()}, nil
+				})
 		}
 		svc := start(t, c)
 		svc.publish(id)
@@ -336,7 +345,9 @@ func TestEvents_OfNestedMiddlewares(t *testing.T) {
 	}}
 	c.Options.Decide = func(f retry.Failure) error {
 		asked.Add(1)
-		f.Message.Nack() // requeued at once. From the handler it could also be taken for a shutdown, which a stock subscriber's nack looks like
+		// requeued at once. From the handler it could also be taken for a shutdown, which a stock subscriber's nack
+		// looks like
+		f.Message.Nack()
 
 		return f.Err
 	}
@@ -414,7 +425,9 @@ func TestEvents_OfConnections(t *testing.T) {
 	network.allow(forwarder)
 	forwarded := append(begin, "connected forwarder")
 	until(forwarded...)
-	eventually(t, 10*time.Second, func() bool { return len(svc.Events(retry.EventReleased)) > 0 }, "it is held no longer")
+	eventually(t, 10*time.Second, func() bool {
+		return len(svc.Events(retry.EventReleased)) > 0
+	}, "it is held no longer")
 	eventually(t, 10*time.Second, func() bool { return len(svc.Letters()) > 0 }, "it is dead")
 
 	network.cut(subscriber)
@@ -429,7 +442,9 @@ func TestEvents_OfConnections(t *testing.T) {
 	svc.Broker.Remove(svc.exchange())
 	svc.publish("2")
 	until(slices.Concat(forwarded, again, []string{"topology-repaired"})...)
-	eventually(t, 20*time.Second, func() bool { return strings.HasSuffix(svc.told("2"), "dead-lettered") }, "it is dead")
+	eventually(t, 20*time.Second, func() bool {
+		return strings.HasSuffix(svc.told("2"), "dead-lettered")
+	}, "it is dead")
 
 	svc.close()
 	assert.Equal(t, "stopped-consuming", about()[len(about())-1])

@@ -24,12 +24,15 @@ func TestExclusiveToSomebodyElse(t *testing.T) {
 		owned     bool
 		says      string
 	}{
-		"an exclusive consumer":                      {there: consumes(true), says: "rabbitmqctl list_consumers -p '/'"},
-		"a consumer, and an exclusive one is wanted": {there: consumes(false), exclusive: true, says: "have neither consume exclusively"},
-		"an exclusive queue": {owned: true, says: "rabbitmqctl list_queues -p '/' name owner_pid", there: func(ch *amqp091.Channel, queue string) error {
-			_, err := ch.QueueDeclare(queue, true, false, true, false, nil)
-			return err
-		}},
+		"an exclusive consumer": {there: consumes(true), says: "rabbitmqctl list_consumers -p " +
+			"'/'"},
+		"a consumer, and an exclusive one is wanted": {there: consumes(false), exclusive: true, says: "have neither " +
+			"consume exclusively"},
+		"an exclusive queue": {owned: true, says: "rabbitmqctl list_queues -p '/' name owner_pid",
+			there: func(ch *amqp091.Channel, queue string) error {
+				_, err := ch.QueueDeclare(queue, true, false, true, false, nil)
+				return err
+			}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

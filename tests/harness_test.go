@@ -117,7 +117,8 @@ func newService(t *testing.T, s setup) *service {
 	s.Options.OnEvent = func(e retry.Event) {
 		recorded := e
 		if e.Message != nil {
-			recorded.Message = e.Message.Copy() // it is not to be kept: the next try makes it again what it was on its arrival
+			// it is not to be kept: the next try makes it again what it was on its arrival
+			recorded.Message = e.Message.Copy()
 		}
 		svc.mu.Lock()
 		svc.events = append(svc.events, recorded)
@@ -217,7 +218,8 @@ func (s *service) checkEvents() {
 				}
 			case retry.EventUnhandled:
 				outcomes++
-			case retry.EventRetried, retry.EventPostponed, retry.EventDeadLettered, retry.EventDropped, retry.EventAbandoned:
+			case retry.EventRetried, retry.EventPostponed, retry.EventDeadLettered, retry.EventDropped,
+				retry.EventAbandoned:
 				outcomes--
 			}
 		}
@@ -479,7 +481,8 @@ func (s *service) finish(ids []string, within time.Duration, bound int) {
 	left += len(s.Broker.Drain(s.Queue))
 
 	duplicates := len(found) - len(letters) + left
-	s.t.Logf("%d messages, %d calls, %d dead letters, %d duplicates", len(ids), s.Calls.count(), len(letters), duplicates)
+	s.t.Logf("%d messages, %d calls, %d dead letters, %d duplicates", len(ids), s.Calls.count(), len(letters),
+		duplicates)
 	require.LessOrEqual(s.t, duplicates, bound, "duplicates")
 }
 

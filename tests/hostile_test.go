@@ -81,15 +81,18 @@ func TestHostile_UnreadableHeaders(t *testing.T) {
 			t.Parallel()
 
 			network := newProxy(t, brokertest.URI(t))
-			svc := start(t, setup{URI: network.URI, QueueType: queueType, Prefetch: 20, Handler: func(msg *message.Message) error {
-				if strings.HasPrefix(msg.UUID, "healthy") {
-					return nil
-				}
+			svc := start(t, setup{URI: network.URI, QueueType: queueType, Prefetch: 20,
+				Handler: func(msg *message.Message) error {
+					if strings.HasPrefix(msg.UUID, "healthy") {
+						return nil
+					}
 
-				return errFate
-			}})
-			unreadable := map[string]string{"deep": "bad", "bottomless": "bad", "wide": "bad", "wide table": "bad", "many": "", "a byte too much": "big", "as large as can be published": "big"}
-			readable := map[string]string{"as deep as can be": "exhausted", "as wide as can be": "exhausted", "many, but readable": "too-large"}
+					return errFate
+				}})
+			unreadable := map[string]string{"deep": "bad", "bottomless": "bad", "wide": "bad", "wide table": "bad",
+				"many": "", "a byte too much": "big", "as large as can be published": "big"}
+			readable := map[string]string{"as deep as can be": "exhausted", "as wide as can be": "exhausted",
+				"many, but readable": "too-large"}
 			messages := []amqp091.Publishing{
 				with("deep", amqp091.Table{"bad": nested(33, "x"), "good": int64(1)}),
 				with("bottomless", amqp091.Table{"bad": nested(5000, "x"), "good": int64(1)}),
@@ -116,7 +119,8 @@ func TestHostile_UnreadableHeaders(t *testing.T) {
 					assert.Equal(t, "too-large", rabbit.Text(d, header.Reason), id)
 					assert.Contains(t, rabbit.Text(d, header.Error), "amqp091-go cannot read", id)
 					assert.Equal(t, "0", rabbit.Text(d, header.Attempts), "no handler saw %q", id)
-					assert.True(t, strings.HasPrefix(rabbit.Text(d, header.Removed), removed), "%s: %s", id, rabbit.Text(d, header.Removed))
+					assert.True(t, strings.HasPrefix(rabbit.Text(d, header.Removed), removed), "%s: %s", id,
+						rabbit.Text(d, header.Removed))
 					assert.NotContains(t, d.Headers, "bad", id)
 					if removed == "bad" {
 						assert.Equal(t, int64(1), d.Headers["good"], "the others stay")
@@ -126,12 +130,15 @@ func TestHostile_UnreadableHeaders(t *testing.T) {
 				}
 			}
 			assert.Len(t, named, len(messages))
-			eventually(t, 10*time.Second, func() bool { return svc.Calls.ids()["healthy-9"] == 1 }, "the healthy ones between them")
+			eventually(t, 10*time.Second, func() bool {
+				return svc.Calls.ids()["healthy-9"] == 1
+			}, "the healthy ones between them")
 			calls := svc.Calls.ids()
 			for i := range messages {
 				assert.Equal(t, 1, calls[fmt.Sprint("healthy-", i)])
 			}
-			assert.Equal(t, map[string]int{"as deep as can be": 2, "as wide as can be": 2, "many, but readable": 1}, except(calls, "healthy"))
+			assert.Equal(t, map[string]int{"as deep as can be": 2, "as wide as can be": 2, "many, but readable": 1},
+				except(calls, "healthy"))
 			assert.Equal(t, 1, network.dialled(subscriber), "the connection was never lost")
 			assert.Equal(t, 1, network.dialled(forwarder))
 		})
@@ -150,7 +157,8 @@ func TestHostile_UnreadableDeadLetters(t *testing.T) {
 	network := newProxy(t, brokertest.URI(t))
 	a := &archive{}
 	svc := start(t, setup{URI: network.URI, Route: func(svc *service) { svc.file(a) }})
-	svc.Broker.Publish(svc.dlq(), with("deep", amqp091.Table{"bad": nested(99, "x")}), framed(t, "large", 131080), with("plain", nil))
+	svc.Broker.Publish(svc.dlq(), with("deep", amqp091.Table{"bad": nested(99, "x")}), framed(t, "large", 131080),
+		with("plain", nil))
 
 	eventually(t, 10*time.Second, func() bool { _, _, ok := a.get("plain"); return ok }, "handled")
 	deep, body, _ := a.get("deep")
@@ -210,7 +218,8 @@ func TestHostile_EveryHeaderSize(t *testing.T) {
 						calls := svc.Calls.ids()[id]
 						if whole[size] = rabbit.Text(d, header.Reason) == "exhausted"; whole[size] {
 							require.IsType(t, "", d.Headers["big"])
-							require.Equal(t, sha256.Sum256([]byte(m.Headers["big"].(string))), sha256.Sum256([]byte(rabbit.Text(d, "big"))), "it is whole")
+							require.Equal(t, sha256.Sum256([]byte(m.Headers["big"].(string))),
+								sha256.Sum256([]byte(rabbit.Text(d, "big"))), "it is whole")
 							require.Equal(t, 2, calls)
 
 							continue
@@ -278,18 +287,25 @@ func TestHostile_Counts(t *testing.T) {
 		}{
 			"1": {"1", all}, "2": {"2", all}, // not without the broker's word
 			"-1": {"-1", all}, // a replay
-			"0":  {"0", all}, "-7": {"-7", all}, "-2": {"-2", all}, "empty": {"", all}, "word": {"one", all}, "NaN": {"NaN", all}, "float text": {"1.5", all},
-			"exponent": {"1e9", all}, "blank": {" 1", all}, "hex": {"0x1", all}, "arabic": {"٣", all}, "NUL": {"1\x00", all}, "invalid": {"\xff", all},
+			"0":  {"0", all}, "-7": {"-7", all}, "-2": {"-2", all}, "empty": {"", all}, "word": {"one", all},
+			"NaN": {"NaN", all}, "float text": {"1.5", all},
+			"exponent": {"1e9", all}, "blank": {" 1", all}, "hex": {"0x1", all}, "arabic": {"٣", all},
+			"NUL": {"1\x00", all}, "invalid": {"\xff", all},
 			"too small": {"-99999999999999999999", all}, "minus zero": {"-0", all},
-			"3": {"3", []int{3}}, "10^9": {"1000000000", []int{3}}, "too large": {"99999999999999999999", []int{3}}, "007": {"007", []int{3}}, "+1": {"+1", []int{2, 3}},
-			"int8": {int8(1), []int{2, 3}}, "int16": {int16(2), []int{3}}, "int32": {int32(-1), all}, "int64": {int64(math.MaxInt64), []int{3}},
-			"int64 min": {int64(math.MinInt64), all}, "uint8": {uint8(255), []int{3}}, "uint16": {uint16(1), []int{2, 3}}, "uint32": {uint32(math.MaxUint32), []int{3}},
+			"3": {"3", []int{3}}, "10^9": {"1000000000", []int{3}}, "too large": {"99999999999999999999", []int{3}},
+			"007": {"007", []int{3}}, "+1": {"+1", []int{2, 3}},
+			"int8": {int8(1), []int{2, 3}}, "int16": {int16(2), []int{3}}, "int32": {int32(-1), all},
+			"int64":     {int64(math.MaxInt64), []int{3}},
+			"int64 min": {int64(math.MinInt64), all}, "uint8": {uint8(255), []int{3}},
+			"uint16": {uint16(1), []int{2, 3}}, "uint32": {uint32(math.MaxUint32), []int{3}},
 			"float32": {float32(1), all}, "float64": {1e300, all}, "bool": {true, all}, "void": {nil, all},
-			"time": {time.Unix(1, 0), all}, "decimal": {amqp091.Decimal{Value: 1}, all}, "bytes": {[]byte("2"), all}, "list": {[]any{"2"}, all},
+			"time": {time.Unix(1, 0), all}, "decimal": {amqp091.Decimal{Value: 1}, all}, "bytes": {[]byte("2"), all},
+			"list":  {[]any{"2"}, all},
 			"table": {amqp091.Table{"n": int64(2)}, all}, "deep": {nested(32, "2"), all},
 		}
 		for id, test := range counts {
-			svc.Broker.Publish(svc.Queue, with("own "+id, ours(svc.Queue, test.count)), with("foreign "+id, ours("another", test.count)))
+			svc.Broker.Publish(svc.Queue, with("own "+id, ours(svc.Queue, test.count)),
+				with("foreign "+id, ours("another", test.count)))
 		}
 		svc.Broker.Publish(svc.Queue, with("none", nil))
 
@@ -317,7 +333,8 @@ func TestHostile_ForgedDeliveryCount(t *testing.T) {
 				c.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}}
 				svc := run(t, c)
 				for id, count := range map[string]any{"many": int64(math.MaxInt64), "20": int32(20), "text": "99"} {
-					svc.Broker.Publish(svc.Queue, with(id, amqp091.Table{"x-delivery-count": count, "x-acquired-count": count}))
+					svc.Broker.Publish(svc.Queue,
+						with(id, amqp091.Table{"x-delivery-count": count, "x-acquired-count": count}))
 				}
 				for id, reason := range reasons(svc.Broker.Take(svc.dlq(), 3, 10*time.Second)) {
 					assert.Equal(t, "exhausted", reason, id)
@@ -366,18 +383,26 @@ func TestHostile_Destinations(t *testing.T) {
 				t.Cleanup(func() { broker.Remove(exchange, canary) })
 
 				forged := map[string]amqp091.Table{}
-				for _, target := range []string{canary, victim.Queue, victim.dlq(), victim.retryQueue(50 * time.Millisecond)} {
-					for count, death := range map[string]string{"0": "", "-1": "", "1": svc.retryQueue(50 * time.Millisecond), "7": target} {
+				for _, target := range []string{canary, victim.Queue, victim.dlq(),
+					victim.retryQueue(50 * time.Millisecond)} {
+					for count, death := range map[string]string{"0": "", "-1": "",
+						"1": svc.retryQueue(50 * time.Millisecond), "7": target} {
 						h := amqp091.Table{
 							header.Version: "1", header.Queue: svc.Queue, header.Count: count, header.Delay: "50ms",
-							header.Exchange: exchange, header.RoutingKey: target, header.CC: `["` + target + `"]`, header.Topic: target,
-							header.Retire: target, header.Prefix + "to": target, "x-cc": []any{target}, "cc": []any{target}, "BCC": []any{},
-							"x-exchange": exchange, "x-routing-key": target, "x-to": "/queues/" + target, "x-basic-delivery-mode": uint8(1),
-							"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": target, "x-opt-to": target, "x-match": "any",
-							"x-delay": int32(1), "x-message-ttl": int64(1), "x-first-death-queue": target, "x-last-death-exchange": exchange,
+							header.Exchange: exchange, header.RoutingKey: target, header.CC: `["` + target + `"]`,
+							header.Topic:  target,
+							header.Retire: target, header.Prefix + "to": target, "x-cc": []any{target},
+							"cc": []any{target}, "BCC": []any{},
+							"x-exchange": exchange, "x-routing-key": target, "x-to": "/queues/" + target,
+							"x-basic-delivery-mode":  uint8(1),
+							"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": target, "x-opt-to": target,
+							"x-match": "any",
+							"x-delay": int32(1), "x-message-ttl": int64(1), "x-first-death-queue": target,
+							"x-last-death-exchange": exchange,
 						}
 						if death != "" {
-							h["x-death"] = []any{amqp091.Table{"queue": death, "exchange": exchange, "reason": "expired", "count": int64(1), "routing-keys": []any{target}}}
+							h["x-death"] = []any{amqp091.Table{"queue": death, "exchange": exchange,
+								"reason": "expired", "count": int64(1), "routing-keys": []any{target}}}
 						}
 						forged[fmt.Sprint(count, " to ", target)] = h
 						theirs := maps.Clone(h)
@@ -397,7 +422,9 @@ func TestHostile_Destinations(t *testing.T) {
 					assert.LessOrEqual(t, svc.Calls.ids()[id], 2, id)
 					assert.Positive(t, svc.Calls.ids()[id], id)
 				}
-				stays(t, 300*time.Millisecond, func() bool { return len(svc.Letters()) == len(forged) && broker.Depth(svc.Queue) == 0 }, "no more of them")
+				stays(t, 300*time.Millisecond, func() bool {
+					return len(svc.Letters()) == len(forged) && broker.Depth(svc.Queue) == 0
+				}, "no more of them")
 				assert.Zero(t, broker.Depth(canary), "the canary lives")
 				assert.Zero(t, victim.Calls.count(), "and so does the other service")
 				assert.Zero(t, broker.Depth(victim.dlq()))
@@ -420,19 +447,24 @@ func TestHostile_TextsAndProperties(t *testing.T) {
 		const kib100 = 100 << 10
 		forged := map[string]amqp091.Publishing{}
 		for name, text := range map[string]string{
-			"100 KiB": strings.Repeat("x", kib100), "invalid": strings.Repeat("caf\xe9", 2000), "NUL": strings.Repeat("\x00", 3000), "escape": "\x1b[31m\r\n\u2028<script>",
-			"empty": "", "no JSON": `[{"n":1},`, "wrong JSON": `{"n":[1]}`, "long JSON": "[" + strings.Repeat("{},", 900) + "{}]", "deep JSON": strings.Repeat("[", 5000),
-			"numbers": `[{"n":1e999},{"n":-1,"at":"x","error":"\ud800"}]`, "future": "9999-12-31T23:59:59.999Z", "past": "0001-01-01T00:00:00.000Z",
+			"100 KiB": strings.Repeat("x", kib100), "invalid": strings.Repeat("caf\xe9", 2000),
+			"NUL": strings.Repeat("\x00", 3000), "escape": "\x1b[31m\r\n\u2028<script>",
+			"empty": "", "no JSON": `[{"n":1},`, "wrong JSON": `{"n":[1]}`, "long JSON": "[" +
+				strings.Repeat("{},", 900) + "{}]", "deep JSON": strings.Repeat("[", 5000),
+			"numbers": `[{"n":1e999},{"n":-1,"at":"x","error":"\ud800"}]`, "future": "9999-12-31T23:59:59.999Z",
+			"past": "0001-01-01T00:00:00.000Z",
 		} {
 			h := ours(svc.Queue, "0")
 			for _, key := range []string{
-				header.Error, header.ErrorType, header.History, header.Topic, header.Handler, header.Host, header.Reason, header.Attempts, header.Replays,
+				header.Error, header.ErrorType, header.History, header.Topic, header.Handler, header.Host,
+				header.Reason, header.Attempts, header.Replays,
 			} {
 				if h[key] = text; len(text) > kib100/10 && key != header.Error { // a frame has room for one
 					h[key] = text[:1000]
 				}
 			}
-			h[header.Since], h[header.Deadline], h[header.NotBefore] = text[:min(len(text), 99)], text[:min(len(text), 99)], text[:min(len(text), 99)]
+			h[header.Since], h[header.Deadline], h[header.NotBefore] = text[:min(len(text), 99)],
+				text[:min(len(text), 99)], text[:min(len(text), 99)]
 			forged["text "+name] = with("text "+name, h)
 		}
 		property := func(name string, set func(*amqp091.Publishing)) {
@@ -447,7 +479,8 @@ func TestHostile_TextsAndProperties(t *testing.T) {
 		property("no body", func(p *amqp091.Publishing) { p.Body = nil })
 		property("names", func(p *amqp091.Publishing) {
 			long := strings.Repeat("\xff", 255)
-			p.ContentEncoding, p.ContentType, p.Type, p.AppId, p.CorrelationId, p.MessageId, p.ReplyTo = long, long, long, long, long, long, long
+			p.ContentEncoding, p.ContentType, p.Type, p.AppId, p.CorrelationId, p.MessageId, p.ReplyTo = long, long,
+				long, long, long, long, long
 		})
 		property("control characters", func(p *amqp091.Publishing) {
 			p.ContentEncoding, p.ContentType, p.Type, p.AppId = "gzip\r\n", "\x00", "\x1b[2J", "../../etc"
@@ -555,11 +588,14 @@ func TestHostile_IntoTheRetryTopology(t *testing.T) {
 		}
 
 		broker.Publish(waiting,
-			with("queue, bare", nil), with("queue, 1", headers("1")), with("queue, 2", headers("2")), with("queue, -1", headers("-1")),
-			with("queue, 99", headers("99")), with("queue, another's", ours("another", "2")), with("queue, a list", headers([]any{"1"})))
+			with("queue, bare", nil), with("queue, 1", headers("1")), with("queue, 2", headers("2")),
+			with("queue, -1", headers("-1")),
+			with("queue, 99", headers("99")), with("queue, another's", ours("another", "2")),
+			with("queue, a list", headers([]any{"1"})))
 		only := amqp091.Table{header.Delay: "60ms"}
 		both := amqp091.Table{header.Delay: "60ms", header.Count: "-1"}
-		broker.PublishTo(svc.exchange(), "nowhere", with("exchange, delay", only), with("exchange, both", both), with("exchange, 1", headers("1")))
+		broker.PublishTo(svc.exchange(), "nowhere", with("exchange, delay", only), with("exchange, both", both),
+			with("exchange, 1", headers("1")))
 		broker.Publish(svc.dlq(), with("dead, bare", nil), with("dead, 1", headers("1")))
 
 		letters := broker.Take(svc.dlq(), 13, 20*time.Second) // one of them twice: its headers match both bindings
@@ -573,12 +609,15 @@ func TestHostile_IntoTheRetryTopology(t *testing.T) {
 		assert.Equal(t, []string{""}, found["dead, 1"])
 		all := []int{1, 2, 3}
 		for id, attempts := range map[string][]int{
-			"queue, bare": all, "queue, 1": {2, 3}, "queue, 2": {3}, "queue, -1": all, "queue, 99": {3}, "queue, another's": all, "queue, a list": all,
+			"queue, bare": all, "queue, 1": {2, 3}, "queue, 2": {3}, "queue, -1": all, "queue, 99": {3},
+			"queue, another's": all, "queue, a list": all,
 			"exchange, delay": all, "exchange, both": all, "exchange, 1": {2, 3}, "dead, bare": nil, "dead, 1": nil,
 		} {
 			assert.Equal(t, attempts, svc.Calls.attempts(id), id)
 		}
-		stays(t, 300*time.Millisecond, func() bool { return broker.Depth(svc.dlq()) == 0 && broker.Depth(waiting) == 0 }, "nothing loops")
+		stays(t, 300*time.Millisecond, func() bool {
+			return broker.Depth(svc.dlq()) == 0 && broker.Depth(waiting) == 0
+		}, "nothing loops")
 	})
 }
 
@@ -591,12 +630,14 @@ func TestHostile_Ages(t *testing.T) {
 	svc := start(t, c)
 	began := time.Now()
 	ids := map[string]bool{}
-	for _, at := range []string{"9999-01-01T00:00:00.000Z", "1970-01-01T00:00:00.000Z", "0001-01-01T00:00:00.000Z", "x", ""} {
+	for _, at := range []string{"9999-01-01T00:00:00.000Z", "1970-01-01T00:00:00.000Z", "0001-01-01T00:00:00.000Z", "x",
+		""} {
 		for _, count := range []string{"0", "-1", "5"} {
 			id := count + " at " + at
 			ids[id] = true
 			h := ours(svc.Queue, count)
-			for _, key := range []string{header.Since, header.Deadline, header.LastFailure, header.FirstFailure, header.NotBefore} {
+			for _, key := range []string{header.Since, header.Deadline, header.LastFailure, header.FirstFailure,
+				header.NotBefore} {
 				h[key] = at
 			}
 			h[header.Exchange], h[header.Expiration] = "", "99999999999999999999"

@@ -27,7 +27,8 @@ func TestInstantAckOutside(t *testing.T) {
 	for name, own := range map[string]bool{"retrier": true, "stock": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			svc := newService(t, setup{URI: brokertest.URI(t), Options: amqpretry.Options{MiddlewareOrder: middleware.OrderLog}})
+			svc := newService(t,
+				setup{URI: brokertest.URI(t), Options: amqpretry.Options{MiddlewareOrder: middleware.OrderLog}})
 			var err error
 			svc.Router, err = message.NewRouter(message.RouterConfig{}, svc.Logs)
 			require.NoError(t, err)
@@ -48,9 +49,13 @@ func TestInstantAckOutside(t *testing.T) {
 
 			if own {
 				lost := func() int { return len(svc.Logs.with("Handler returned error")) }
-				eventually(t, 20*time.Second, func() bool { return len(svc.Letters())+lost() == len(ids) }, "all have failed twice, or were lost and told of")
+				eventually(t, 20*time.Second, func() bool {
+					return len(svc.Letters())+lost() == len(ids)
+				}, "all have failed twice, or were lost and told of")
 			} else {
-				eventually(t, 10*time.Second, func() bool { return len(svc.Logs.with("Handler returned error")) == len(ids) }, "all have failed")
+				eventually(t, 10*time.Second, func() bool {
+					return len(svc.Logs.with("Handler returned error")) == len(ids)
+				}, "all have failed")
 				svc.close()
 				assert.Equal(t, len(ids), svc.Calls.count())
 				assert.Empty(t, svc.Events(retry.EventRetried))
@@ -59,7 +64,8 @@ func TestInstantAckOutside(t *testing.T) {
 			}
 			logged := svc.Logs.with("Wrong order of middlewares")
 			require.NotEmpty(t, logged)
-			assert.ErrorContains(t, logged[0].Err, "those that fail are lost on a stock subscriber, and can be lost on the retrier's own")
+			assert.ErrorContains(t, logged[0].Err, "those that fail are lost on a stock subscriber, and can be lost "+
+				"on the retrier's own")
 			svc.close()
 		})
 	}

@@ -28,7 +28,8 @@ func leaderless(broker *brokertest.Broker, queue string) {
 		_ = ra_directory:unregister_name(Cluster, Old),
 		Init = maps:get(log_init_args, Config),
 		New = <<"%s">>,
-		ok = ra:start_server(Cluster, Config#{uid => New, log_init_args => Init#{uid => New}}).`, queue, watermill.NewShortUUID()))
+		ok = ra:start_server(Cluster, Config#{uid => New, log_init_args => Init#{uid => New}}).`, queue,
+		watermill.NewShortUUID()))
 }
 
 // elect lets its member become leader.
@@ -75,7 +76,8 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 	t.Run("main queue", func(t *testing.T) {
 		t.Parallel()
 		svc := newService(t, setup{
-			URI: broker.URI, QueueType: "quorum", KeepObjects: true, Handler: byFate, Options: amqpretry.Options{CloseTimeout: time.Second},
+			URI: broker.URI, QueueType: "quorum", KeepObjects: true, Handler: byFate,
+			Options: amqpretry.Options{CloseTimeout: time.Second},
 		})
 		require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
 		leaderless(broker, svc.Queue)
@@ -102,22 +104,29 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 				t.Fatal("a message was given to a consumer that nobody reads")
 			}
 		}
-		eventually(t, 10*time.Second, func() bool { return svc.Broker.Consumers(svc.Queue) == 1 }, "the consumer that was given up is gone")
+		eventually(t, 10*time.Second, func() bool {
+			return svc.Broker.Consumers(svc.Queue) == 1
+		}, "the consumer that was given up is gone")
 	})
 
 	t.Run("main queue, reconnect", func(t *testing.T) {
 		t.Parallel()
 		network := newProxy(t, broker.URI)
 		svc := start(t, setup{
-			URI: network.URI, QueueType: "quorum", KeepObjects: true, Handler: byFate, Options: amqpretry.Options{CloseTimeout: time.Second},
+			URI: network.URI, QueueType: "quorum", KeepObjects: true, Handler: byFate,
+			Options: amqpretry.Options{CloseTimeout: time.Second},
 		})
 		network.refuse(subscriber)
 		leaderless(broker, svc.Queue)
 		network.allow(subscriber)
 		eventually(t, 10*time.Second, func() bool { return network.dialled(subscriber) > 1 }, "it is connected again")
-		stays(t, time.Second, func() bool { return len(svc.Events(retry.EventConsuming)) == 1 }, "it consumes without a leader")
+		stays(t, time.Second, func() bool {
+			return len(svc.Events(retry.EventConsuming)) == 1
+		}, "it consumes without a leader")
 		elect(broker, svc.Queue)
-		eventually(t, 20*time.Second, func() bool { return len(svc.Events(retry.EventConsuming)) == 2 }, "it goes on by itself")
+		eventually(t, 20*time.Second, func() bool {
+			return len(svc.Events(retry.EventConsuming)) == 2
+		}, "it goes on by itself")
 		svc.publish("ok-0")
 		eventually(t, 10*time.Second, func() bool { return svc.processed() == 1 }, "messages are handled")
 	})
@@ -126,7 +135,8 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 		t.Parallel()
 		network := newProxy(t, broker.URI)
 		svc := start(t, setup{
-			URI: network.URI, QueueType: "quorum", KeepObjects: true, Handler: byFate, Options: amqpretry.Options{CloseTimeout: time.Second},
+			URI: network.URI, QueueType: "quorum", KeepObjects: true, Handler: byFate,
+			Options: amqpretry.Options{CloseTimeout: time.Second},
 		})
 		network.refuse(subscriber)
 		leaderless(broker, svc.Queue)

@@ -41,7 +41,8 @@ func occupiedAt(broker *brokertest.Broker) occupied {
 			{<<"connection_name">>, _, Name} <- proplists:get_value(client_properties, C, [])],
 		length(rabbit_amqqueue:consumers_all(<<"/">>))}.`)
 	var found occupied
-	roles := map[string]*open{subscriber: &found.subscriber, letters: &found.letters, forwarder: &found.forwarder, observer: &found.observer}
+	roles := map[string]*open{subscriber: &found.subscriber, letters: &found.letters, forwarder: &found.forwarder,
+		observer: &found.observer}
 	for _, m := range regexp.MustCompile(`\{<<"([^"]*)">>,\s*(\d+)\}`).FindAllStringSubmatch(said, -1) {
 		if role := roles[m[1]]; role != nil {
 			channels, _ := strconv.Atoi(m[2])
@@ -85,7 +86,8 @@ func goroutinesOf(label string) []string {
 	_ = pprof.Lookup("goroutine").WriteTo(&all, 1) // fails with its writer only
 	var found []string
 	for stack := range strings.SplitSeq(all.String(), "\n\n") {
-		if strings.Contains(stack, label) && regexp.MustCompile(`watermill-retry/(internal|amqpretry|middleware)|amqp091-go`).MatchString(stack) {
+		if strings.Contains(stack, label) &&
+			regexp.MustCompile(`watermill-retry/(internal|amqpretry|middleware)|amqp091-go`).MatchString(stack) {
 			found = append(found, stack)
 		}
 	}
@@ -122,7 +124,8 @@ func TestLeaks_OwnBroker(t *testing.T) {
 		l := &leaks{broker: broker, network: network}
 		l.service = newService(t, setup{
 			URI: network.URI, Queue: "own", QueueType: "quorum", KeepObjects: true, Route: func(*service) {},
-			Options: amqpretry.Options{Policies: config.Policies{Default: config.Policy{Delays: ms(50)}, Topics: leakTopics}},
+			Options: amqpretry.Options{Policies: config.Policies{Default: config.Policy{Delays: ms(50)},
+				Topics: leakTopics}},
 		})
 		l.live(t)
 		assert.Eventually(t, func() bool { return len(goroutinesOf(label)) == 0 }, 10*time.Second, tick)
@@ -156,7 +159,9 @@ func (l *leaks) live(t *testing.T) {
 		{"subscribed", func() {
 			for topic := range leakTopics {
 				l.handle(t, l.Sub, topic, l.Retrier.Middleware)
-				l.handle(t, dead, topic, func(message.HandlerFunc) message.HandlerFunc { return message.PassthroughHandler })
+				l.handle(t, dead, topic, func(message.HandlerFunc) message.HandlerFunc {
+					return message.PassthroughHandler
+				})
 			}
 		}, subscribed},
 		{"failures", func() { l.fail(t, 40) }, failed},
@@ -191,11 +196,15 @@ func (l *leaks) live(t *testing.T) {
 				l.again(t, 2, func() { l.Broker.Remove("", "own", "shared-classic") })
 				// Those two: RabbitMQ 4.3 may close the whole connection over a queue that is deleted while somebody
 				// begins to consume it.
-				eventually(t, 20*time.Second, func() bool { return l.Broker.Consumers("own") == 1 && l.Broker.Consumers("shared-classic") == 1 }, "the deleted queues are there again")
-				l.Broker.Remove("own.retry", "retry.50ms") // the one closes the channel of who publishes, the other returns what is published
+				eventually(t, 20*time.Second, func() bool {
+					return l.Broker.Consumers("own") == 1 && l.Broker.Consumers("shared-classic") == 1
+				}, "the deleted queues are there again")
+				// the one closes the channel of who publishes, the other returns what is published
+				l.Broker.Remove("own.retry", "retry.50ms")
 				l.fail(t, 1)
 			}
-			l.broker.Ctl("set_policy", "--apply-to", "queues", "full", `^classic\.retry\.50ms`, `{"max-length":1,"overflow":"reject-publish"}`)
+			l.broker.Ctl("set_policy", "--apply-to", "queues", "full", `^classic\.retry\.50ms`,
+				`{"max-length":1,"overflow":"reject-publish"}`)
 			l.fail(t, 3)
 		}, assumed},
 		{"reconnects", func() {
@@ -255,7 +264,9 @@ func (l *leaks) fail(t *testing.T, n int) {
 		l.Broker.Publish(topic, rabbit.Messages(rabbit.Numbered(fmt.Sprintf("never-%d", l.rounds), n)...)...)
 		l.failing += n
 	}
-	eventually(t, 30*time.Second, func() bool { return l.processed() == l.failing && l.deadLettered() == l.failing }, "all end")
+	eventually(t, 30*time.Second, func() bool {
+		return l.processed() == l.failing && l.deadLettered() == l.failing
+	}, "all end")
 }
 
 // look asks for the depths, also of a queue that is missing, and while nobody waits for the answer any more.

@@ -52,7 +52,8 @@ func (m measured) sum(name string, labels ...string) int {
 		}
 		for _, metric := range family.GetMetric() {
 			if hasLabels(metric, labels) {
-				sum += int(metric.GetCounter().GetValue()) + int(metric.GetGauge().GetValue()) + int(metric.GetHistogram().GetSampleCount())
+				sum += int(metric.GetCounter().GetValue()) + int(metric.GetGauge().GetValue()) +
+					int(metric.GetHistogram().GetSampleCount())
 			}
 		}
 	}
@@ -77,7 +78,9 @@ func hasLabels(metric *dto.Metric, wanted []string) bool {
 // becomes waits for a value.
 func (m measured) becomes(want int, name string, labels ...string) {
 	m.t.Helper()
-	eventually(m.t, 10*time.Second, func() bool { return m.sum(name, labels...) == want }, "%s%v becomes %v", name, labels, want)
+	eventually(m.t, 10*time.Second, func() bool {
+		return m.sum(name, labels...) == want
+	}, "%s%v becomes %v", name, labels, want)
 }
 
 // Messages of all fates, and what a scrape says of them.
@@ -134,8 +137,9 @@ func TestMetrics(t *testing.T) {
 
 	topic := "topic=" + svc.Queue
 	for series, want := range map[string]int{
-		"attempts_total outcome=succeeded":                         4,
-		"attempts_total outcome=error":                             2 + 3, // once: both tries; never: two tries, then the retry
+		"attempts_total outcome=succeeded": 4,
+		// once: both tries; never: two tries, then the retry
+		"attempts_total outcome=error":                             2 + 3,
 		"attempts_total outcome=panic":                             3,
 		"attempts_total outcome=permanent":                         1,
 		"attempts_total outcome=drop":                              2,
@@ -166,7 +170,8 @@ func TestMetrics(t *testing.T) {
 		parts := strings.Split(series, " ")
 		labels := parts[1:]
 		switch parts[0] {
-		case "attempts_total", "messages_total", "dead_letters_total", "attempts_until_success", "attempt_duration_seconds":
+		case "attempts_total", "messages_total", "dead_letters_total", "attempts_until_success",
+			"attempt_duration_seconds":
 			labels = append(labels, topic)
 		}
 		assert.Equal(t, want, m.sum(parts[0], labels...), series)
@@ -241,7 +246,8 @@ func TestMetrics_OfABrokerInTrouble_OwnBroker(t *testing.T) {
 	m.becomes(2, "queue_messages_ready", "queue=orders.dlq")
 
 	// The dead-letter queue takes no more.
-	broker.Ctl("set_policy", "--apply-to", "queues", "full", `^orders\.dlq$`, `{"max-length":1,"overflow":"reject-publish"}`)
+	broker.Ctl("set_policy", "--apply-to", "queues", "full", `^orders\.dlq$`,
+		`{"max-length":1,"overflow":"reject-publish"}`)
 	eventually(t, 20*time.Second, func() bool {
 		svc.publish(fmt.Sprint("more-", time.Now().UnixNano()))
 		return m.sum("held_deliveries", "queue=orders") > 0
@@ -257,7 +263,8 @@ func TestMetrics_OfABrokerInTrouble_OwnBroker(t *testing.T) {
 	assert.Less(t, time.Since(began), 10*timeout, "for ever, without a timeout")
 	assert.GreaterOrEqual(t, m.sum("queue_depths_errors_total"), 1)
 	assert.Zero(t, m.sum("queue_messages_ready"), "no number is better than an old one")
-	assert.Equal(t, 2, m.sum("connections_opened_total", "connection=subscriber")+m.sum("connections_opened_total", "connection=forwarder"))
+	assert.Equal(t, 2, m.sum("connections_opened_total", "connection=subscriber")+m.sum("connections_opened_total",
+		"connection=forwarder"))
 	broker.Resume()
 	m.becomes(1, "queue_depths_up")
 

@@ -84,7 +84,9 @@ func TestNoHotLoopWithoutMiddleware(t *testing.T) {
 
 			eventually(t, 10*time.Second, func() bool { return len(svc.Calls.of("never")) == 5 }, "it comes back")
 			assert.GreaterOrEqual(t, time.Since(began), 1500*time.Millisecond, "after 100, 200, 400 and 800 ms")
-			assert.Len(t, slices.DeleteFunc(svc.Calls.All(), func(c call) bool { return c.ID == "never" }), 20, "others pass it")
+			assert.Len(t, slices.DeleteFunc(svc.Calls.All(), func(c call) bool {
+				return c.ID == "never"
+			}), 20, "others pass it")
 			logged := svc.Logs.with(noMiddlewareLog)
 			require.Len(t, logged, 1)
 			assert.Equal(t, "error", logged[0].Level)
@@ -117,11 +119,15 @@ func TestPlainNackBesideTheMiddlewareIsNotSlowedDown(t *testing.T) {
 				return h(msg)
 			}
 		}, svc.Retrier.Middleware)
-		svc.Router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error { return nil }))
+		svc.Router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error {
+			return nil
+		}))
 	}
 	svc := start(t, c)
 	svc.publish("first")
-	eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("first")) == 1 }, "the middleware sees a message")
+	eventually(t, 5*time.Second, func() bool {
+		return len(svc.Calls.of("first")) == 1
+	}, "the middleware sees a message")
 	began := time.Now()
 	svc.publish("locked")
 	eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("locked")) == 1 }, "it gets through")
@@ -167,7 +173,9 @@ func TestForeignSubscriberIsAnError(t *testing.T) {
 	}
 	svc := start(t, c)
 	svc.publish("1", "2")
-	eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("1")) == 4 && len(svc.Calls.of("2")) == 4 }, "both are handled")
+	eventually(t, 5*time.Second, func() bool {
+		return len(svc.Calls.of("1")) == 4 && len(svc.Calls.of("2")) == 4
+	}, "both are handled")
 
 	logged := svc.Logs.with(foreignLog)
 	require.Len(t, logged, 1)

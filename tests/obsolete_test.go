@@ -100,7 +100,8 @@ func (b *obsoleteBroker) obsolete(t *testing.T, policy config.Policy) topology.O
 	return queue
 }
 
-func (b *obsoleteBroker) obsoletePlan(t *testing.T, policy config.Policy, names topology.Names) (topology.Plan, topology.ObsoleteQueue) {
+func (b *obsoleteBroker) obsoletePlan(t *testing.T, policy config.Policy, names topology.Names) (topology.Plan,
+	topology.ObsoleteQueue) {
 	t.Helper()
 	plan, err := topology.New(uniqueName("q"), policy, names)
 	require.NoError(t, err)
@@ -166,7 +167,8 @@ func (b *obsoleteBroker) exists(t *testing.T, queue string) bool {
 
 func (b *obsoleteBroker) permit(t *testing.T, vhost, user, configure, write, read string) {
 	t.Helper()
-	b.put(t, fmt.Sprintf(`{"configure": %q, "write": %q, "read": %q}`, configure, write, read), "permissions", vhost, user)
+	b.put(t, fmt.Sprintf(`{"configure": %q, "write": %q, "read": %q}`, configure, write, read), "permissions", vhost,
+		user)
 }
 
 // as is the API for another user.
@@ -225,9 +227,11 @@ func retiresAfterWhatWaits(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 }
 
 func retiresClassic(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(3000), QueueType: config.QueueTypeClassic}, topology.Names{})
+	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(3000), QueueType: config.QueueTypeClassic},
+		topology.Names{})
 	b.send(t, queue, 5)
-	_, full := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}, QueueType: config.QueueTypeClassic}, topology.Names{})
+	_, full := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}, QueueType: config.QueueTypeClassic},
+		topology.Names{})
 	b.send(t, full, 1)
 	retired, kept := b.retire(t, queue, time.Minute), b.retire(t, full, 18*time.Second) // its own time for that is 14 s
 	return func(t *testing.T) {
@@ -245,7 +249,8 @@ func retiresClassic(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 
 // AMQP says 0 ready, and a deletion "if empty" would take it away.
 func keepsUnacknowledged(t *testing.T, b *obsoleteBroker) func(*testing.T) {
-	_, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}, QueueType: config.QueueTypeClassic}, topology.Names{})
+	_, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}, QueueType: config.QueueTypeClassic},
+		topology.Names{})
 	b.send(t, queue, 1)
 	ch := b.channel()
 	_, ok, err := ch.Get(queue.Name, false)
@@ -341,7 +346,10 @@ func keepsWhatStatisticsDoNotShowYet(t *testing.T, b *obsoleteBroker) func(*test
 	}
 	require.Nil(t, said(), "a queue without statistics is not an empty one")
 	return func(t *testing.T) {
-		require.Eventually(t, func() bool { n := said(); return n != nil && *n == 0 }, 20*time.Second, 100*time.Millisecond)
+		require.Eventually(t, func() bool {
+			n := said()
+			return n != nil && *n == 0
+		}, 20*time.Second, 100*time.Millisecond)
 		b.send(t, queue, 1)
 		require.EqualValues(t, 0, *said())
 		require.Equal(t, 1, b.ready(t, queue.Name))
@@ -440,7 +448,8 @@ func keepsBoundElsewhere(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 
 func keepsOtherQueue(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
-	for argument, value := range map[string]any{"x-message-ttl": int64(1000), "x-dead-letter-routing-key": "other", "x-queue-type": "classic"} {
+	for argument, value := range map[string]any{"x-message-ttl": int64(1000), "x-dead-letter-routing-key": "other",
+		"x-queue-type": "classic"} {
 		other := queue
 		other.Arguments = maps.Clone(queue.Arguments)
 		other.Arguments[argument] = value
@@ -461,7 +470,8 @@ func lists(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	now, err := topology.New(uniqueName("q"), config.Policy{Delays: ms(5000)}, topology.Names{})
 	require.NoError(t, err)
 	q := now.Queue
-	for _, policy := range []config.Policy{{Delays: ms(5000, 1500, 3_600_000)}, {Delays: ms(2000), QueueType: config.QueueTypeClassic}} {
+	for _, policy := range []config.Policy{{Delays: ms(5000, 1500, 3_600_000)},
+		{Delays: ms(2000), QueueType: config.QueueTypeClassic}} {
 		old, err := topology.New(q, policy, topology.Names{})
 		require.NoError(t, err)
 		require.NoError(t, old.Declare(b.channel()))
@@ -471,13 +481,20 @@ func lists(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	require.NoError(t, other.Declare(b.channel()))
 	// What looks alike, and is not of the plan's making.
 	for name, arguments := range map[string]amqp.Table{
-		q + ".retry.7s":        {"x-queue-type": "classic", "x-message-ttl": int64(7000), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q},
-		q + ".retry.8s":        {"x-queue-type": "quorum", "x-message-ttl": int64(8000), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q + "2"},
-		q + ".retry.9s":        {"x-queue-type": "quorum", "x-message-ttl": int64(9001), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q},
-		q + ".retry.10s":       {"x-queue-type": "quorum", "x-message-ttl": int64(10000), "x-dead-letter-exchange": "amq.direct", "x-dead-letter-routing-key": q},
-		q + ".retry.11s":       {"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q},
-		q + ".retry.12s":       {"x-message-ttl": int64(12000), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q},
-		"x" + q + ".retry.13s": {"x-queue-type": "quorum", "x-message-ttl": int64(13000), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q},
+		q + ".retry.7s": {"x-queue-type": "classic", "x-message-ttl": int64(7000), "x-dead-letter-exchange": "",
+			"x-dead-letter-routing-key": q},
+		q + ".retry.8s": {"x-queue-type": "quorum", "x-message-ttl": int64(8000), "x-dead-letter-exchange": "",
+			"x-dead-letter-routing-key": q + "2"},
+		q + ".retry.9s": {"x-queue-type": "quorum", "x-message-ttl": int64(9001), "x-dead-letter-exchange": "",
+			"x-dead-letter-routing-key": q},
+		q + ".retry.10s": {"x-queue-type": "quorum", "x-message-ttl": int64(10000),
+			"x-dead-letter-exchange": "amq.direct", "x-dead-letter-routing-key": q},
+		q + ".retry.11s": {"x-queue-type": "quorum", "x-dead-letter-exchange": "",
+			"x-dead-letter-routing-key": q},
+		q + ".retry.12s": {"x-message-ttl": int64(12000), "x-dead-letter-exchange": "",
+			"x-dead-letter-routing-key": q},
+		"x" + q + ".retry.13s": {"x-queue-type": "quorum", "x-message-ttl": int64(13000), "x-dead-letter-exchange": "",
+			"x-dead-letter-routing-key": q},
 	} {
 		b.Declare(name, arguments)
 	}
@@ -550,7 +567,8 @@ func TestObsoleteManagementIsNotThere(t *testing.T) {
 	require.NoError(t, closed.Close())
 	amqpURI, err := url.Parse(brokertest.URI(t))
 	require.NoError(t, err)
-	for name, host := range map[string]string{"silent": silent.Addr().String(), "closed": closed.Addr().String(), "AMQP": amqpURI.Host} {
+	for name, host := range map[string]string{"silent": silent.Addr().String(), "closed": closed.Addr().String(),
+		"AMQP": amqpURI.Host} {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()

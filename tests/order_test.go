@@ -28,7 +28,8 @@ import (
 // A wrong order of middlewares is refused: at the start with the plugin, else with the first message.
 
 func watermillsDeduplicator() message.HandlerMiddleware {
-	return (&routermiddleware.Deduplicator{KeyFactory: routermiddleware.NewMessageHasherAdler32(math.MaxInt64)}).Middleware
+	return (&routermiddleware.Deduplicator{KeyFactory: routermiddleware.NewMessageHasherAdler32(math.MaxInt64)}).
+		Middleware
 }
 
 // users is a middleware that somebody has made himself, with a name like Watermill's.
@@ -63,7 +64,8 @@ func TestCheckRouter(t *testing.T) {
 	letters, err := strict.NewDeadLetterSubscriber()
 	require.NoError(t, err)
 	stock, foreign := stockOf(t, strict.Config()), stockOf(t, amqp.NewDurableQueueConfig(uri))
-	poisonQueue, err := routermiddleware.PoisonQueue(gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}), "poison")
+	poisonQueue, err := routermiddleware.PoisonQueue(gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}),
+		"poison")
 	require.NoError(t, err)
 	retry := routermiddleware.Retry{}.Middleware
 
@@ -77,27 +79,42 @@ func TestCheckRouter(t *testing.T) {
 		refused    []string
 		logged     int
 	}{
-		"right":                        {strict, "", own, chain{strict.Middleware, retry, users{}.Deduplicator}, chain{routermiddleware.Recoverer}, nil, 0},
-		"Deduplicator by attempt":      {strict, "", own, chain{strict.Middleware, protect.ByAttempt(routermiddleware.Deduplicator{})}, nil, nil, 0},
-		"protect's outside":            {strict, "", own, chain{protect.ByAttempt(routermiddleware.Deduplicator{}), strict.Middleware}, nil, []string{"package protect is outside"}, 0},
-		"users' own outside":           {strict, "", own, chain{users{}.Deduplicator, strict.Middleware}, nil, nil, 0},
-		"Deduplicator far inside":      {strict, "", own, chain{strict.Middleware, users{}.Deduplicator}, chain{watermillsDeduplicator()}, []string{"Deduplicator is inside"}, 0},
-		"on the stock subscriber":      {strict, "", stock, chain{watermillsDeduplicator(), strict.Middleware}, nil, []string{"Deduplicator is outside"}, 0},
-		"several":                      {strict, "", own, chain{retry, poisonQueue, strict.Middleware}, nil, []string{"Retry is outside", "PoisonQueue is outside"}, 0},
-		"ours is the handler's":        {strict, "", own, chain{retry}, chain{strict.Middleware}, []string{"Retry is outside"}, 0},
-		"PoisonQueue may be meant":     {strict, "", own, chain{strict.Middleware, poisonQueue}, nil, nil, 1},
-		"InstantAck inside, own":       {strict, "", own, chain{strict.Middleware, routermiddleware.InstantAck}, nil, nil, 0},
-		"InstantAck inside, stock":     {strict, "", stock, chain{strict.Middleware, routermiddleware.InstantAck}, nil, []string{"InstantAck is inside"}, 0},
-		"none of ours":                 {strict, "", own, chain{retry, routermiddleware.Recoverer}, nil, []string{"has no retry middleware"}, 0},
-		"none of ours, stock":          {strict, "", stock, nil, nil, []string{"has no retry middleware"}, 0},
-		"one that may have ours":       {strict, "", own, chain{func(h message.HandlerFunc) message.HandlerFunc { return h }}, nil, nil, 0},
-		"by hand":                      {strict, "", own, chain{middleware.Retry{}.Middleware}, nil, nil, 0},
-		"policy off":                   {strict, "off", own, chain{watermillsDeduplicator()}, nil, nil, 0},
-		"another Pub/Sub":              {strict, "", gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}), chain{watermillsDeduplicator(), strict.Middleware}, nil, nil, 0},
+		"right": {strict, "", own, chain{strict.Middleware, retry, users{}.Deduplicator},
+			chain{routermiddleware.Recoverer}, nil, 0},
+		"Deduplicator by attempt": {strict, "", own,
+			chain{strict.Middleware, protect.ByAttempt(routermiddleware.Deduplicator{})}, nil, nil, 0},
+		"protect's outside": {strict, "", own, chain{protect.ByAttempt(routermiddleware.Deduplicator{}),
+			strict.Middleware}, nil, []string{"package protect is outside"}, 0},
+		"users' own outside": {strict, "", own, chain{users{}.Deduplicator, strict.Middleware}, nil, nil, 0},
+		"Deduplicator far inside": {strict, "", own, chain{strict.Middleware, users{}.Deduplicator},
+			chain{watermillsDeduplicator()}, []string{"Deduplicator is inside"}, 0},
+		"on the stock subscriber": {strict, "", stock, chain{watermillsDeduplicator(), strict.Middleware}, nil,
+			[]string{"Deduplicator is outside"}, 0},
+		"several": {strict, "", own, chain{retry, poisonQueue, strict.Middleware}, nil,
+			[]string{"Retry is outside", "PoisonQueue is outside"}, 0},
+		"ours is the handler's": {strict, "", own, chain{retry}, chain{strict.Middleware},
+			[]string{"Retry is outside"}, 0},
+		"PoisonQueue may be meant": {strict, "", own, chain{strict.Middleware, poisonQueue}, nil, nil, 1},
+		"InstantAck inside, own": {strict, "", own, chain{strict.Middleware, routermiddleware.InstantAck}, nil,
+			nil, 0},
+		"InstantAck inside, stock": {strict, "", stock, chain{strict.Middleware, routermiddleware.InstantAck}, nil,
+			[]string{"InstantAck is inside"}, 0},
+		"none of ours": {strict, "", own, chain{retry, routermiddleware.Recoverer}, nil,
+			[]string{"has no retry middleware"}, 0},
+		"none of ours, stock": {strict, "", stock, nil, nil, []string{"has no retry middleware"}, 0},
+		"one that may have ours": {strict, "", own, chain{func(h message.HandlerFunc) message.HandlerFunc {
+			return h
+		}}, nil, nil, 0},
+		"by hand":    {strict, "", own, chain{middleware.Retry{}.Middleware}, nil, nil, 0},
+		"policy off": {strict, "off", own, chain{watermillsDeduplicator()}, nil, nil, 0},
+		"another Pub/Sub": {strict, "", gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}),
+			chain{watermillsDeduplicator(), strict.Middleware}, nil, nil, 0},
 		"a stock one that is not ours": {strict, "", foreign, chain{watermillsDeduplicator()}, nil, nil, 0},
-		"another retrier's":            {strict, "", lenientOwn, chain{watermillsDeduplicator(), lenient.Middleware}, nil, nil, 0},
-		"dead letters":                 {strict, "", letters, chain{watermillsDeduplicator()}, nil, nil, 0},
-		"only logged":                  {lenient, "", lenientOwn, chain{watermillsDeduplicator(), retry, lenient.Middleware}, nil, nil, 2},
+		"another retrier's": {strict, "", lenientOwn, chain{watermillsDeduplicator(), lenient.Middleware},
+			nil, nil, 0},
+		"dead letters": {strict, "", letters, chain{watermillsDeduplicator()}, nil, nil, 0},
+		"only logged": {lenient, "", lenientOwn, chain{watermillsDeduplicator(), retry, lenient.Middleware}, nil,
+			nil, 2},
 	} {
 		t.Run(name, func(t *testing.T) { // one after the other: they share the logs
 			router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
@@ -107,7 +124,9 @@ func TestCheckRouter(t *testing.T) {
 			if topic == "" {
 				topic = uniqueName("order")
 			}
-			router.AddConsumerHandler("ship", topic, test.subscriber, func(*message.Message) error { return nil }).AddMiddleware(test.handler...)
+			router.AddConsumerHandler("ship", topic, test.subscriber, func(*message.Message) error {
+				return nil
+			}).AddMiddleware(test.handler...)
 
 			before := len(logs.with("Wrong order"))
 			err = test.retrier.CheckRouter(router)
@@ -133,13 +152,15 @@ func TestCheckRouter(t *testing.T) {
 func TestCheckRouterKnowsWhoWrapsByHand(t *testing.T) {
 	t.Parallel()
 
-	retrier := newRetrier(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), amqpretry.Options{Logger: watermill.NopLogger{}})
+	retrier := newRetrier(t, amqp.NewDurableQueueConfig(brokertest.URI(t)),
+		amqpretry.Options{Logger: watermill.NopLogger{}})
 	own, err := retrier.NewSubscriber()
 	require.NoError(t, err)
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	require.NoError(t, err)
 	nothing := func(*message.Message) ([]*message.Message, error) { return nil, nil }
-	router.AddHandler("ship", uniqueName("order"), own, "out", gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{}), nothing)
+	router.AddHandler("ship", uniqueName("order"), own, "out", gochannel.NewGoChannel(gochannel.Config{},
+		watermill.NopLogger{}), nothing)
 
 	var missing *middleware.NoMiddlewareError
 	require.ErrorAs(t, retrier.CheckRouter(router), &missing)
@@ -257,7 +278,9 @@ func TestOrderLogOnlyLogs(t *testing.T) {
 	}
 	svc := start(t, c)
 	svc.publish("never")
-	eventually(t, 5*time.Second, func() bool { return len(svc.Events(retry.EventSucceeded)) == 1 }, "its retry is taken for a success")
+	eventually(t, 5*time.Second, func() bool {
+		return len(svc.Events(retry.EventSucceeded)) == 1
+	}, "its retry is taken for a success")
 	assert.Equal(t, 1, svc.Calls.count())
 	assert.NotEmpty(t, svc.Logs.with("Wrong order"))
 	assert.Empty(t, svc.Logs.with("Subscription stops"))
@@ -272,10 +295,11 @@ func TestStock_DeadlineOutside(t *testing.T) {
 	c.Route = func(svc *service) {
 		bare(t, svc, routermiddleware.Timeout(20*time.Millisecond), svc.Retrier.Middleware)
 		require.NoError(t, svc.Sub.Close())
-		svc.Router.AddConsumerHandler("ship", svc.Queue, stockOf(t, svc.Retrier.Config()), svc.recorded(func(msg *message.Message) error {
-			<-msg.Context().Done()
-			return errors.New("too slow")
-		}))
+		svc.Router.AddConsumerHandler("ship", svc.Queue, stockOf(t, svc.Retrier.Config()),
+			svc.recorded(func(msg *message.Message) error {
+				<-msg.Context().Done()
+				return errors.New("too slow")
+			}))
 	}
 	svc := start(t, c)
 	svc.publish("1")

@@ -145,7 +145,8 @@ type moment struct {
 }
 
 func newStageTest(t *testing.T, stage string, policy config.Policy) *stageTest {
-	s := &stageTest{stage: stage, acted: map[string]moment{}, next: map[string]moment{}, blocked: make(chan struct{}, 1)}
+	s := &stageTest{stage: stage, acted: map[string]moment{}, next: map[string]moment{},
+		blocked: make(chan struct{}, 1)}
 	queue := uniqueName("outcome")
 	s.only = queue + "-only"
 
@@ -164,7 +165,8 @@ func newStageTest(t *testing.T, stage string, policy config.Policy) *stageTest {
 	}
 	s.service = start(t, c)
 	t.Cleanup(func() {
-		s.Broker.Remove(s.only+".retry", s.only, s.only+".retry.100ms", s.only+".retry.1500ms", s.only+".retry.10s", s.only+".dlq")
+		s.Broker.Remove(s.only+".retry", s.only, s.only+".retry.100ms", s.only+".retry.1500ms", s.only+".retry.10s",
+			s.only+".dlq")
 	})
 
 	return s
@@ -242,7 +244,10 @@ func (s *stageTest) run(want map[string]string) {
 		<-time.After(tick)
 	}
 	require.Equal(s.t, want, last)
-	stays(s.t, 1800*time.Millisecond, func() bool { last = seen(); return equal(last, want) }, "that is the end of it: %v", last)
+	stays(s.t, 1800*time.Millisecond, func() bool {
+		last = seen()
+		return equal(last, want)
+	}, "that is the end of it: %v", last)
 
 	s.publish(takenAway)
 	closesWithin(s.t, 10*time.Second, s.blocked, "the last message reaches its handler")

@@ -39,7 +39,8 @@ func documentedPermissions(t *testing.T) map[string]permissions {
 	page, err := os.ReadFile("../docs/permissions.md")
 	require.NoError(t, err)
 	found := map[string]permissions{}
-	for _, m := range regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p / ([a-z-]+) '(.*)' '(.*)' '(.*)'$`).FindAllStringSubmatch(string(page), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p / ([a-z-]+) '(.*)' '(.*)' '(.*)'$`).
+		FindAllStringSubmatch(string(page), -1) {
 		require.NotContains(t, found, m[1])
 		found[m[1]] = permissions{m[2], m[3], m[4]}
 	}
@@ -195,7 +196,8 @@ func TestPermissions_OwnBroker(t *testing.T) {
 		api := operator.as(t, user, "secret")
 		api.VHost = vhost
 
-		return &roleTest{t, at(url.UserPassword("guest", "guest")), at(url.UserPassword(user, "secret")), api, passiveIsAsked}
+		return &roleTest{t, at(url.UserPassword("guest", "guest")), at(url.UserPassword(user, "secret")), api,
+			passiveIsAsked}
 	}
 
 	for role, life := range roles {
@@ -267,10 +269,12 @@ func isRefusal(t *testing.T, role string, err error) {
 	}
 }
 
-func (r *roleTest) retrier(conf amqp.Config, scope config.Scope, mode topology.Mode, onEvent func(retry.Event)) *amqpretry.Retrier {
+func (r *roleTest) retrier(conf amqp.Config, scope config.Scope, mode topology.Mode,
+	onEvent func(retry.Event)) *amqpretry.Retrier {
 	return newRetrier(r.t, conf, amqpretry.Options{
 		Policies: config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope}},
-		Topology: mode, Logger: newLogs(r.t), HoldWarning: 300 * time.Millisecond, CloseTimeout: time.Second, OnEvent: onEvent,
+		Topology: mode, Logger: newLogs(r.t), HoldWarning: 300 * time.Millisecond, CloseTimeout: time.Second,
+		OnEvent: onEvent,
 	})
 }
 
@@ -289,7 +293,8 @@ func (r *roleTest) provision(configure func(string) amqp.Config, topic string, s
 
 // consume subscribes, fails a message, gets it back, fails it again, and dead-letters it; who declares looks at the
 // depths as well.
-func (r *roleTest) consume(configure func(string) amqp.Config, topic string, scope config.Scope, mode topology.Mode) error {
+func (r *roleTest) consume(configure func(string) amqp.Config, topic string, scope config.Scope,
+	mode topology.Mode) error {
 	if mode == topology.Assume {
 		r.provision(configure, topic, scope)
 	}
@@ -391,7 +396,8 @@ func (r *roleTest) canary() error {
 	client, err := dlq.Open(r.t.Context(), dlq.Config{URI: r.admin, NoDeliveryLimitPolicy: true})
 	require.NoError(r.t, err)
 	defer func() { assert.NoError(r.t, client.Close()) }()
-	report, err := client.Queue("orders").Replay(ctx, dlq.ReplayOptions{Foreign: true, Canary: dlq.Canary{Messages: 1, Watch: 10 * time.Second}})
+	report, err := client.Queue("orders").Replay(ctx,
+		dlq.ReplayOptions{Foreign: true, Canary: dlq.Canary{Messages: 1, Watch: 10 * time.Second}})
 	if err != nil {
 		return err
 	}
@@ -475,7 +481,8 @@ func (r *roleTest) replay() error {
 		}
 		d := <-letters
 		closed := ch.NotifyClose(make(chan *amqp091.Error, 1))
-		confirm, err := ch.PublishWithDeferredConfirm("", "orders", true, false, amqp091.Publishing{Headers: d.Headers, Body: d.Body})
+		confirm, err := ch.PublishWithDeferredConfirm("", "orders", true, false, amqp091.Publishing{Headers: d.Headers,
+			Body: d.Body})
 		if err != nil {
 			return err
 		}
@@ -508,7 +515,8 @@ func (r *roleTest) publish(configure func(string) amqp.Config, topic string, mod
 		exchange := conf.Exchange.GenerateName(topic)
 		return errors.Join(err, newRabbit(r.t, r.uri).Try(func(ch *amqp091.Channel) error {
 			closed := ch.NotifyClose(make(chan *amqp091.Error, 1))
-			if err := ch.PublishWithContext(r.t.Context(), exchange, topic, false, false, amqp091.Publishing{}); err != nil {
+			if err := ch.PublishWithContext(r.t.Context(), exchange, topic, false, false,
+				amqp091.Publishing{}); err != nil {
 				return err
 			}
 			if err := ch.Qos(1, 0, false); err == nil {

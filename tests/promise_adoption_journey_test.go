@@ -239,7 +239,9 @@ func TestP8_Journey(t *testing.T) {
 			// Policy off first, beside it.
 			off1 := retrier(offFirst, off())
 			seenBefore := j.handledBy(stockFirst)
-			until("both work", func() bool { return j.handledBy(offFirst) >= 10 && j.handledBy(stockFirst) >= seenBefore+10 })
+			until("both work", func() bool {
+				return j.handledBy(offFirst) >= 10 && j.handledBy(stockFirst) >= seenBefore+10
+			})
 			stopStock()
 
 			// Policies second, beside policy off: retries come to either.

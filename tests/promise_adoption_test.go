@@ -53,7 +53,8 @@ func TestP8_ExistingQueueIsAdopted(t *testing.T) {
 			require.NoError(t, before.SubscribeInitialize(queue))
 			publisher, err := amqp.NewPublisher(plain, watermill.NopLogger{})
 			require.NoError(t, err)
-			require.NoError(t, publisher.Publish(queue, message.NewMessage("1", []byte("a")), message.NewMessage("2", []byte("b"))))
+			require.NoError(t, publisher.Publish(queue, message.NewMessage("1", []byte("a")),
+				message.NewMessage("2", []byte("b"))))
 			require.NoError(t, before.Close())
 			require.NoError(t, publisher.Close())
 			broker := newRabbit(t, uri)
@@ -141,7 +142,9 @@ func TestP8_PolicyOff(t *testing.T) {
 			t.Cleanup(func() { broker.RemovePlan(plan) })
 			svc.run()
 			broker.Publish(svc.Queue, with("1", amqp091.Table{"n": int64(1)}))
-			eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 2 }, "it fails twice, and is to wait")
+			eventually(t, 10*time.Second, func() bool {
+				return svc.Calls.count() == 2
+			}, "it fails twice, and is to wait")
 			svc.close()
 			require.Equal(t, 2, svc.Calls.count(), "closed while it waits")
 
@@ -241,7 +244,8 @@ func TestP8_Conflicts(t *testing.T) {
 		"retry queue with another ttl": {
 			there: ".retry.50ms",
 			arguments: amqp091.Table{
-				"x-queue-type": "quorum", "x-message-ttl": int64(7000), "x-dead-letter-exchange": "", "x-overflow": "reject-publish",
+				"x-queue-type": "quorum", "x-message-ttl": int64(7000), "x-dead-letter-exchange": "",
+				"x-overflow":             "reject-publish",
 				"x-dead-letter-strategy": "at-least-once", "x-queue-leader-locator": "balanced",
 			},
 			conflict: topology.ConflictError{Argument: "x-message-ttl", Wanted: "50"}, found: []string{"7000"},
@@ -260,7 +264,9 @@ func TestP8_Conflicts(t *testing.T) {
 		},
 		"main queue of another type": {
 			there: "", wanted: amqp091.Table{"x-queue-type": "quorum"},
-			conflict: topology.ConflictError{Argument: "x-queue-type", Wanted: "quorum"}, found: []string{"none", "classic"}, // before and from 4.0
+			// before and from 4.0
+			conflict: topology.ConflictError{Argument: "x-queue-type", Wanted: "quorum"},
+			found:    []string{"none", "classic"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -283,7 +289,8 @@ func TestP8_Conflicts(t *testing.T) {
 			assert.Equal(t, test.conflict.Argument, conflict.Argument)
 			assert.Equal(t, test.conflict.Wanted, conflict.Wanted)
 			assert.Contains(t, test.found, conflict.Found)
-			for _, part := range []string{there, test.conflict.Argument, test.conflict.Wanted, conflict.Found, "ways out"} {
+			for _, part := range []string{there, test.conflict.Argument, test.conflict.Wanted, conflict.Found,
+				"ways out"} {
 				assert.ErrorContains(t, err, part)
 			}
 			var refused *amqp091.Error
@@ -306,7 +313,8 @@ func TestP8_Conflicts(t *testing.T) {
 		var conflict *topology.ConflictError
 		require.ErrorAs(t, subscribeFails(t, uri, queue, nil, options), &conflict)
 		assert.Equal(t, topology.ConflictError{
-			Kind: "exchange", Name: queue + ".retry", Argument: "type", Wanted: "headers", Found: "direct", Err: conflict.Err,
+			Kind: "exchange", Name: queue + ".retry", Argument: "type", Wanted: "headers", Found: "direct",
+			Err: conflict.Err,
 		}, *conflict)
 	})
 }
@@ -436,7 +444,8 @@ func TestP8_Permissions_OwnBroker(t *testing.T) {
 // where nobody asks, one dead letter that is refused again and again takes no retry with it.
 func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 	sharing := func(mode topology.Mode) amqpretry.Options {
-		return amqpretry.Options{Topology: mode, Policies: config.Policies{Default: config.Policy{Delays: ms(50), Retries: 20, Scope: config.ScopeShared}}}
+		return amqpretry.Options{Topology: mode,
+			Policies: config.Policies{Default: config.Policy{Delays: ms(50), Retries: 20, Scope: config.ScopeShared}}}
 	}
 
 	t.Run("the default exchange may not be written to", func(t *testing.T) {
@@ -449,7 +458,8 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 	t.Run("the same, and nobody asks", func(t *testing.T) {
 		provision(t, broker.URI, "assumed", sharing(""))
 		var s seen
-		c := setup{URI: broker.URI, Queue: "assumed", Options: sharing(topology.Assume), KeepObjects: true, Prefetch: 40}
+		c := setup{URI: broker.URI, Queue: "assumed", Options: sharing(topology.Assume), KeepObjects: true,
+			Prefetch: 40}
 		c.Configure = func(conf *amqp.Config) { conf.Connection.AmqpURI = as }
 		c.Handler = s.handler(func(msg *message.Message) error {
 			if strings.HasPrefix(msg.UUID, "dead") {
@@ -462,7 +472,8 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 		svc.publish(append(rabbit.Numbered("dead", 3), rabbit.Numbered("retried", 10)...)...)
 		eventually(t, 20*time.Second, func() bool { return s.count() >= 3+10*11 }, "all retries come back")
 		stays(t, 300*time.Millisecond, func() bool { return s.count() == 3+10*11 }, "none of them twice")
-		held := slices.DeleteFunc(svc.Held(), func(h *topology.HeldError) bool { return h.Exchange != "" }) // on a slow machine a retry as well
+		// on a slow machine a retry as well
+		held := slices.DeleteFunc(svc.Held(), func(h *topology.HeldError) bool { return h.Exchange != "" })
 		require.NotEmpty(t, held, "the dead letters are held, and that is told")
 		assert.ErrorContains(t, held[0], "the default exchange")
 	})

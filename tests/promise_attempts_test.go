@@ -45,8 +45,9 @@ func (s *seen) handler(h func(*message.Message) error) func(*message.Message) er
 	return func(msg *message.Message) error {
 		attempt, known := retry.AttemptFromContext(msg.Context())
 		v := sight{
-			ID: msg.UUID, Attempt: attempt, Known: known, Metadata: maps.Clone(msg.Metadata), Payload: string(msg.Payload),
-			Queue: message.SubscribeTopicFromCtx(msg.Context()), At: time.Now(),
+			ID: msg.UUID, Attempt: attempt, Known: known, Metadata: maps.Clone(msg.Metadata),
+			Payload: string(msg.Payload),
+			Queue:   message.SubscribeTopicFromCtx(msg.Context()), At: time.Now(),
 		}
 		defer func() { // also when it panics
 			v.Left = time.Now()
@@ -151,7 +152,8 @@ func TestP4_AttemptFromContext(t *testing.T) {
 					want.LastError = fmt.Sprintf("failure %d", i)
 				}
 				assert.Equal(t, want, v.Attempt)
-				assert.WithinRange(t, v.Attempt.Since, before.Add(-time.Millisecond), s.of("1")[0].At, "its first delivery")
+				assert.WithinRange(t, v.Attempt.Since, before.Add(-time.Millisecond), s.of("1")[0].At,
+					"its first delivery")
 				require.Len(t, v.Attempt.History, i)
 				for k, h := range v.Attempt.History {
 					assert.Equal(t, fmt.Sprintf("failure %d", k+1), h.Error)
@@ -185,26 +187,31 @@ func TestP4_CutConnectionDoesNotCount(t *testing.T) {
 				entered = make(chan struct{}, 10)
 				once    sync.Once
 			)
-			svc := start(t, setup{URI: proxy.URI, QueueType: queueType, Handler: s.handler(func(msg *message.Message) error {
-				first := false
-				once.Do(func() { first = true })
-				if first {
-					entered <- struct{}{}
-					<-msg.Context().Done() // it ends with the delivery
-					return errors.New("too late: the broker has taken the message back")
-				}
+			svc := start(t, setup{URI: proxy.URI, QueueType: queueType,
+				Handler: s.handler(func(msg *message.Message) error {
+					first := false
+					once.Do(func() { first = true })
+					if first {
+						entered <- struct{}{}
+						<-msg.Context().Done() // it ends with the delivery
+						return errors.New("too late: the broker has taken the message back")
+					}
 
-				return failing(1)(msg)
-			})})
+					return failing(1)(msg)
+				})})
 
 			svc.publish("1")
 			closesOrTold(t, entered, "the handler is called")
 			require.Equal(t, 1, proxy.cut(subscriber))
 
-			eventually(t, 10*time.Second, func() bool { return s.count() == 3 }, "cut, failure, success: %v", svc.Calls.attempts("1"))
+			eventually(t, 10*time.Second, func() bool {
+				return s.count() == 3
+			}, "cut, failure, success: %v", svc.Calls.attempts("1"))
 			assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts("1"))
 			assert.Equal(t, "failure 1", s.of("1")[2].Attempt.LastError)
-			stays(t, 300*time.Millisecond, func() bool { return s.count() == 3 }, "the failure behind the cut left no copy")
+			stays(t, 300*time.Millisecond, func() bool {
+				return s.count() == 3
+			}, "the failure behind the cut left no copy")
 			assert.Len(t, svc.Logs.with("Message failed"), 1, "and none was reported")
 			assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 		})
@@ -261,7 +268,9 @@ func TestP4_ShutdownDoesNotCountAndRestartForgetsNothing(t *testing.T) {
 			second.Options.Policies = first.Options.Policies
 			second.Handler = after.handler(failing(2))
 			svc = test.run(t, second)
-			eventually(t, 10*time.Second, func() bool { return after.count() == 2 }, "the second attempt again, and the third")
+			eventually(t, 10*time.Second, func() bool {
+				return after.count() == 2
+			}, "the second attempt again, and the third")
 			stays(t, 300*time.Millisecond, func() bool { return after.count() == 2 }, "the shutdown left no copy")
 
 			calls := after.of("1")
@@ -384,7 +393,8 @@ func TestP4_ForgedHeadersAreFresh(t *testing.T) {
 
 	death := func(queue string) []any {
 		return []any{amqp091.Table{
-			"count": int64(1), "reason": "expired", "queue": queue, "exchange": "", "time": time.Now(), "routing-keys": []any{queue},
+			"count": int64(1), "reason": "expired", "queue": queue, "exchange": "", "time": time.Now(),
+			"routing-keys": []any{queue},
 		}}
 	}
 	headers := map[string]amqp091.Table{
@@ -410,12 +420,15 @@ func TestP4_ForgedHeadersAreFresh(t *testing.T) {
 	for id, h := range headers {
 		svc.Broker.Publish(svc.Queue, with(id, h))
 	}
-	eventually(t, 10*time.Second, func() bool { return s.count() == 2*len(headers) }, "each is called twice: %v", svc.Calls.ids())
+	eventually(t, 10*time.Second, func() bool {
+		return s.count() == 2*len(headers)
+	}, "each is called twice: %v", svc.Calls.ids())
 
 	for id := range headers {
 		calls := s.of(id)
 		require.Len(t, calls, 2, id)
-		assert.Equal(t, retry.Attempt{Number: 1, Try: 1, MaxRetries: 2, Queue: svc.Queue, Since: calls[0].Attempt.Since}, calls[0].Attempt, id)
+		assert.Equal(t, retry.Attempt{Number: 1, Try: 1, MaxRetries: 2, Queue: svc.Queue,
+			Since: calls[0].Attempt.Since}, calls[0].Attempt, id)
 		assert.Empty(t, ownKeys(calls[0].Metadata), id)
 		assert.Equal(t, 2, calls[1].Attempt.Number, id)
 		assert.Equal(t, "failure 1", calls[1].Attempt.LastError, id)
@@ -441,15 +454,16 @@ func TestP4_CopiedMetadataStartsAnew(t *testing.T) {
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = publisher.Close() })
 
-		svc.Router.AddHandler("copies", svc.Queue, svc.Sub, next, publisher, func(msg *message.Message) ([]*message.Message, error) {
-			if err := s.handler(failing(2))(msg); err != nil {
-				return nil, err
-			}
-			out := message.NewMessage("out", msg.Payload)
-			maps.Copy(out.Metadata, msg.Metadata)
+		svc.Router.AddHandler("copies", svc.Queue, svc.Sub, next, publisher,
+			func(msg *message.Message) ([]*message.Message, error) {
+				if err := s.handler(failing(2))(msg); err != nil {
+					return nil, err
+				}
+				out := message.NewMessage("out", msg.Payload)
+				maps.Copy(out.Metadata, msg.Metadata)
 
-			return message.Messages{out}, nil
-		})
+				return message.Messages{out}, nil
+			})
 		svc.Router.AddConsumerHandler("next", next, svc.Sub, s.handler(failing(1)))
 	}
 	svc := start(t, c)
@@ -479,7 +493,8 @@ func TestP4_PublisherStripsOurKeys(t *testing.T) {
 	broker := newRabbit(t, uri)
 	broker.Declare(queue, nil)
 
-	publisher, err := amqp.NewPublisher(newRetrier(t, amqp.NewDurableQueueConfig(uri), noOptions()).Config(), watermill.NopLogger{})
+	publisher, err := amqp.NewPublisher(newRetrier(t, amqp.NewDurableQueueConfig(uri), noOptions()).Config(),
+		watermill.NopLogger{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = publisher.Close() })
 	msg := message.NewMessage("1", []byte("body"))
@@ -516,9 +531,11 @@ func historyOf(t *testing.T, d amqp091.Delivery) []attemptOnWire {
 // again makes a publishing of a delivery as a person or a shovel does: all of it, with all headers.
 func again(d amqp091.Delivery) amqp091.Publishing {
 	return amqp091.Publishing{
-		Headers: d.Headers, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode,
-		Priority: d.Priority, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, MessageId: d.MessageId, Timestamp: d.Timestamp,
-		Type: d.Type, AppId: d.AppId, Body: d.Body,
+		Headers: d.Headers, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding,
+		DeliveryMode: d.DeliveryMode,
+		Priority:     d.Priority, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, MessageId: d.MessageId,
+		Timestamp: d.Timestamp,
+		Type:      d.Type, AppId: d.AppId, Body: d.Body,
 	}
 }
 
@@ -532,7 +549,10 @@ func TestP4_MovedBackByHandIsAReplay(t *testing.T) {
 	})
 	t.Run("stock", func(t *testing.T) {
 		t.Parallel()
-		movedBackByHandIsAReplay(t, func(t *testing.T, c setup) *service { t.Helper(); return startStock(t, c).service })
+		movedBackByHandIsAReplay(t, func(t *testing.T, c setup) *service {
+			t.Helper()
+			return startStock(t, c).service
+		})
 	})
 }
 
@@ -559,7 +579,8 @@ func movedBackByHandIsAReplay(t *testing.T, run func(*testing.T, setup) *service
 		assert.Equal(t, i%2+1, v.Attempt.Number, "count restarts")
 		assert.Equal(t, i%2 == 1, v.Attempt.Last)
 		assert.Equal(t, i/2, v.Attempt.Replays)
-		assert.Equal(t, message.Metadata{"kind": "order"}, v.Metadata, "neither our keys nor the poison keys, at call %d", i+1)
+		assert.Equal(t, message.Metadata{"kind": "order"}, v.Metadata, "neither our keys nor the poison keys, at "+
+			"call %d", i+1)
 	}
 
 	assert.Equal(t, "1", rabbit.Text(deadAgain, header.Replays))
@@ -592,7 +613,8 @@ func TestP4_PoisonKeysAreDroppedOnAReplayOnly(t *testing.T) {
 	svc.Broker.Publish(svc.Queue, with("user's", poisoned), with("replay", replay))
 	eventually(t, 10*time.Second, func() bool { return s.count() == 4 }, "both fail once")
 
-	assert.Equal(t, message.Metadata{"reason_poisoned": "earlier", "topic_poisoned": "earlier"}, s.of("user's")[1].Metadata)
+	assert.Equal(t, message.Metadata{"reason_poisoned": "earlier", "topic_poisoned": "earlier"},
+		s.of("user's")[1].Metadata)
 	assert.Empty(t, s.of("replay")[1].Metadata)
 	assert.Equal(t, 1, s.of("replay")[1].Attempt.Replays)
 }

@@ -40,11 +40,14 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 		queueType string
 		old, now  config.Policy
 	}{
-		"other delays":           {"quorum", old, config.Policy{Delays: ms(150, 100, 700, 300)}},
-		"other ages and jitter":  {"classic", old, config.Policy{Delays: ms(100, 500), Jitter: 0.5, Immediate: 1, MaxAge: 2 * time.Hour, NeverRetry: []config.ErrorMatch{config.Is(errNever)}}},
-		"other type of queues":   {"quorum", old, config.Policy{Delays: old.Delays, QueueType: config.QueueTypeClassic}},
-		"shared instead of own":  {"classic", old, config.Policy{Delays: old.Delays, Scope: config.ScopeShared}},
-		"own instead of shared":  {"quorum", config.Policy{Delays: old.Delays, Scope: config.ScopeShared, QueueType: config.QueueTypeClassic}, old},
+		"other delays": {"quorum", old, config.Policy{Delays: ms(150, 100, 700, 300)}},
+		"other ages and jitter": {"classic", old, config.Policy{Delays: ms(100, 500), Jitter: 0.5, Immediate: 1,
+			MaxAge: 2 * time.Hour, NeverRetry: []config.ErrorMatch{config.Is(errNever)}}},
+		"other type of queues": {"quorum", old,
+			config.Policy{Delays: old.Delays, QueueType: config.QueueTypeClassic}},
+		"shared instead of own": {"classic", old, config.Policy{Delays: old.Delays, Scope: config.ScopeShared}},
+		"own instead of shared": {"quorum", config.Policy{Delays: old.Delays, Scope: config.ScopeShared,
+			QueueType: config.QueueTypeClassic}, old},
 		"fewer retries than ago": {"quorum", config.Policy{Delays: ms(100, 200), Retries: 8}, old},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,7 +57,8 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 			options := shared(t, prefix, "", append(test.old.DistinctDelays(), test.now.DistinctDelays()...)...)
 			version := func(policy config.Policy, s *seen) setup {
 				c := setup{URI: brokertest.URI(t), QueueType: test.queueType, Prefetch: 30, Options: amqpretry.Options{
-					Policies: config.Policies{Default: policy}, Concurrency: 4, Names: options.Names, CloseTimeout: 10 * time.Second,
+					Policies: config.Policies{Default: policy}, Concurrency: 4, Names: options.Names,
+					CloseTimeout: 10 * time.Second,
 				}}
 				c.Handler = s.handler(byFate)
 
@@ -107,7 +111,8 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 				}
 			}
 			s.requireAttemptsInOrder(t, ids)
-			t.Logf("%d messages in %s, %d calls, %d waited when the old version ended", len(ids), lasting, s.count(), waiting)
+			t.Logf("%d messages in %s, %d calls, %d waited when the old version ended", len(ids), lasting, s.count(),
+				waiting)
 			assert.NotZero(t, second.Calls.count())
 			assert.NotZero(t, first.Calls.count())
 		})

@@ -26,12 +26,15 @@ func TestCloseLeavesNoGoroutine(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 	network := newProxy(t, brokertest.URI(t))
 	svc := start(t, setup{
-		URI: network.URI, Prefetch: 20, Options: amqpretry.Options{Policies: retries(ms(100)...), Concurrency: 4}, Handler: byFate,
+		URI: network.URI, Prefetch: 20, Options: amqpretry.Options{Policies: retries(ms(100)...), Concurrency: 4},
+		Handler: byFate,
 	})
 	svc.publish(fates(50)...)
 	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() > 30 }, "messages are handled")
 	network.cut(anyone)
-	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() > 60 }, "messages are handled after a reconnect")
+	eventually(t, 10*time.Second, func() bool {
+		return svc.Calls.count() > 60
+	}, "messages are handled after a reconnect")
 	svc.close()
 
 	network.stop()
@@ -63,14 +66,18 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 				})
 				svc.publish(append([]string{fate}, rabbit.Numbered("prefetched", 9)...)...)
 				closesWithin(t, 5*time.Second, running, "the handler runs")
-				eventually(t, 5*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "the rest is prefetched")
+				eventually(t, 5*time.Second, func() bool {
+					return svc.Broker.Depth(svc.Queue) == 0
+				}, "the rest is prefetched")
 
 				closed := make(chan struct{})
 				go func() {
 					defer close(closed)
 					svc.close()
 				}()
-				eventually(t, 2*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 9 }, "prefetched messages go back at once")
+				eventually(t, 2*time.Second, func() bool {
+					return svc.Broker.Depth(svc.Queue) == 9
+				}, "prefetched messages go back at once")
 				select {
 				case <-closed:
 					t.Fatal("closed before the handler has finished")
@@ -79,7 +86,9 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 				close(goOn)
 				closesWithin(t, 2*time.Second, closed, "close ends with the handler")
 
-				stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 1 }, "a handler is called after the close")
+				stays(t, 500*time.Millisecond, func() bool {
+					return svc.Calls.count() == 1
+				}, "a handler is called after the close")
 				back := svc.Broker.Take(svc.Queue, 9, 5*time.Second)
 				for _, d := range back {
 					assert.NotEqual(t, fate, rabbit.UUID(d))
@@ -151,10 +160,14 @@ func TestCloseWhileHeld(t *testing.T) {
 				Options: amqpretry.Options{CloseTimeout: time.Second, Policies: retries(time.Hour)},
 			})
 			svc.publish(append(rabbit.Numbered("never", 3), rabbit.Numbered("ok", 20)...)...)
-			eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 23 && len(svc.Held()) > 0 }, "all are held")
+			eventually(t, 5*time.Second, func() bool {
+				return svc.Calls.count() == 23 && len(svc.Held()) > 0
+			}, "all are held")
 
 			assert.Less(t, svc.close(), time.Second+3*time.Second)
-			eventually(t, 5*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 3 }, "they are in their queue")
+			eventually(t, 5*time.Second, func() bool {
+				return svc.Broker.Depth(svc.Queue) == 3
+			}, "they are in their queue")
 			assert.Zero(t, svc.Broker.Depth(svc.retryQueue(time.Hour)))
 			assert.Equal(t, 23, svc.Calls.count())
 		})
@@ -203,7 +216,8 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 
 	var all sync.WaitGroup
 	closed := make(chan struct{})
-	for _, end := range []func() error{svc.Retrier.Close, svc.Retrier.Close, svc.Sub.Close, svc.Sub.Close, svc.Router.Close, svc.Router.Close} {
+	for _, end := range []func() error{svc.Retrier.Close, svc.Retrier.Close, svc.Sub.Close, svc.Sub.Close,
+		svc.Router.Close, svc.Router.Close} {
 		all.Add(1)
 		go func() {
 			defer all.Done()
@@ -252,7 +266,9 @@ func TestCloseBySubscribeContext(t *testing.T) {
 	case <-time.After(2 * time.Second):
 		t.Fatal("the channel of messages is not closed")
 	}
-	stays(t, 300*time.Millisecond, func() bool { return svc.Broker.Depth(svc.Queue) == 4 }, "the message in hand is acknowledged")
+	stays(t, 300*time.Millisecond, func() bool {
+		return svc.Broker.Depth(svc.Queue) == 4
+	}, "the message in hand is acknowledged")
 	assert.Equal(t, 0, svc.Broker.Consumers(svc.Queue))
 
 	again, err := svc.Sub.Subscribe(context.Background(), svc.Queue)

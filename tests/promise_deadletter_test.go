@@ -64,10 +64,11 @@ func TestP9_DeadLetterExplainsItself(t *testing.T) {
 			c := setup{URI: brokertest.URI(t), QueueType: queueType}
 			c.Options.Policies = retries(ms(100, 120)...)
 			c.Route = func(svc *service) {
-				svc.Router.AddConsumerHandler("pack-orders", svc.Queue, svc.Sub, svc.recorded(func(msg *message.Message) error {
-					a, _ := retry.AttemptFromContext(msg.Context())
-					return fmt.Errorf("cannot pack: %w", &orderError{a.Number})
-				}))
+				svc.Router.AddConsumerHandler("pack-orders", svc.Queue, svc.Sub,
+					svc.recorded(func(msg *message.Message) error {
+						a, _ := retry.AttemptFromContext(msg.Context())
+						return fmt.Errorf("cannot pack: %w", &orderError{a.Number})
+					}))
 			}
 			svc := start(t, c)
 
@@ -82,9 +83,11 @@ func TestP9_DeadLetterExplainsItself(t *testing.T) {
 			for key, want := range map[string]string{
 				"amqpretry-v": "1", "amqpretry-count": "-1", "amqpretry-delay": "", "amqpretry-attempts": "3",
 				"amqpretry-reason": "exhausted", "amqpretry-error": "cannot pack: order 3 is lost",
-				"amqpretry-error-type": "*tests.orderError", "amqpretry-handler": "pack-orders", "amqpretry-topic": svc.Queue,
-				"amqpretry-queue": svc.Queue, "amqpretry-host": host, "amqpretry-exchange": "", "amqpretry-routing-key": svc.Queue,
-				"amqpretry-replays": "", "amqpretry-deadline": "", "amqpretry-removed": "",
+				"amqpretry-error-type": "*tests.orderError", "amqpretry-handler": "pack-orders",
+				"amqpretry-topic": svc.Queue,
+				"amqpretry-queue": svc.Queue, "amqpretry-host": host, "amqpretry-exchange": "",
+				"amqpretry-routing-key": svc.Queue,
+				"amqpretry-replays":     "", "amqpretry-deadline": "", "amqpretry-removed": "",
 				routermiddleware.ReasonForPoisonedKey:  "cannot pack: order 3 is lost",
 				routermiddleware.PoisonedTopicKey:      svc.Queue,
 				routermiddleware.PoisonedHandlerKey:    "pack-orders",
@@ -124,7 +127,8 @@ func TestP9_DeadLetterExplainsItself(t *testing.T) {
 			assert.Equal(t, 3, lost.number)
 			assert.Equal(t, retry.Verdict{Action: retry.ActionDeadLetter, Reason: "exhausted"}, letter.Verdict)
 			assert.Equal(t, 3, letter.Calls)
-			assert.Equal(t, []string{svc.Queue, svc.Queue, "pack-orders"}, []string{letter.Queue, letter.Topic, letter.Handler})
+			assert.Equal(t, []string{svc.Queue, svc.Queue, "pack-orders"}, []string{letter.Queue, letter.Topic,
+				letter.Handler})
 			svc.close()
 			assert.Empty(t, svc.Broker.Drain(svc.Queue))
 		})
@@ -190,7 +194,8 @@ func TestP9_ErrorTexts(t *testing.T) {
 		return nil
 	}
 	svc := start(t, c)
-	ids := []string{"long", "escaped", "invalid", "long and invalid", "panics", "panics when nil", "wrapped panics", "empty"}
+	ids := []string{"long", "escaped", "invalid", "long and invalid", "panics", "panics when nil", "wrapped panics",
+		"empty"}
 	svc.publish(ids...)
 
 	letters := map[string]amqp091.Delivery{}
@@ -245,7 +250,8 @@ func TestP9_TooLarge(t *testing.T) {
 	for i := range 616 { // 212 bytes each
 		many.Headers[fmt.Sprintf("h-%04d", i)] = strings.Repeat("v", 200)
 	}
-	nested := with("nested", amqp091.Table{"list": []any{strings.Repeat("l", frame/2), strings.Repeat("m", frame/2-300)}, "small": "kept"})
+	nested := with("nested", amqp091.Table{"list": []any{strings.Repeat("l", frame/2),
+		strings.Repeat("m", frame/2-300)}, "small": "kept"})
 	// Room for what is needed, not for a history and a long error text.
 	narrow := with("narrow", amqp091.Table{"big": strings.Repeat("b", frame-3400)})
 
@@ -258,14 +264,17 @@ func TestP9_TooLarge(t *testing.T) {
 		letters[rabbit.UUID(d)] = d
 		requireReadable(t, d)
 		assert.Equal(t, rabbit.UUID(d), string(d.Body))
-		for _, key := range []string{header.Version, header.Queue, header.FirstFailure, header.LastFailure, header.Attempts} {
+		for _, key := range []string{header.Version, header.Queue, header.FirstFailure, header.LastFailure,
+			header.Attempts} {
 			assert.NotEmpty(t, rabbit.Text(d, key), "%s: %s", rabbit.UUID(d), key)
 		}
 	}
 	assert.Equal(t, map[string]string{
 		"one": "too-large", "many": "too-large", "nested": "too-large", "narrow": "exhausted", "ordinary": "exhausted",
-	}, reasons([]amqp091.Delivery{letters["one"], letters["many"], letters["nested"], letters["narrow"], letters["ordinary"]}))
-	assert.Equal(t, map[string]int{"healthy": 1, "one": 1, "many": 1, "nested": 1, "narrow": 3, "ordinary": 3}, svc.Calls.ids())
+	}, reasons([]amqp091.Delivery{letters["one"], letters["many"], letters["nested"], letters["narrow"],
+		letters["ordinary"]}))
+	assert.Equal(t, map[string]int{"healthy": 1, "one": 1, "many": 1, "nested": 1, "narrow": 3, "ordinary": 3},
+		svc.Calls.ids())
 
 	d := letters["one"]
 	assert.Equal(t, "big", rabbit.Text(d, header.Removed))
@@ -321,7 +330,9 @@ func TestP9_NoSizeBreaksAConnection(t *testing.T) {
 		svc.Broker.Publish(svc.Queue, with(fmt.Sprint(room), amqp091.Table{"big": strings.Repeat("b", frame-room)}))
 	}
 
-	eventually(t, 30*time.Second, func() bool { return len(svc.Letters()) == len(rooms) || proxy.dialled(subscriber) > 1 }, "all end")
+	eventually(t, 30*time.Second, func() bool {
+		return len(svc.Letters()) == len(rooms) || proxy.dialled(subscriber) > 1
+	}, "all end")
 	require.Equal(t, 1, proxy.dialled(subscriber), "a delivery was too large for its frame")
 	require.Equal(t, 1, proxy.dialled(forwarder), "a copy was too large for its frame")
 
@@ -482,20 +493,27 @@ func TestP9_ErrorsDecide(t *testing.T) {
 	svc.publish("permanent", "wrapped permanent", "not retryable", "retryable", "panic with permanent", "drop", "other")
 
 	letters := svc.Broker.Take(svc.dlq(), 6, 10*time.Second)
-	eventually(t, 10*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 0 && svc.Calls.count() == 9 }, "all handled")
-	stays(t, 150*time.Millisecond, func() bool { return svc.Calls.count() == 9 && svc.Broker.Depth(svc.dlq()) == 0 }, "no more")
+	eventually(t, 10*time.Second, func() bool {
+		return svc.Broker.Depth(svc.Queue) == 0 && svc.Calls.count() == 9
+	}, "all handled")
+	stays(t, 150*time.Millisecond, func() bool {
+		return svc.Calls.count() == 9 && svc.Broker.Depth(svc.dlq()) == 0
+	}, "no more")
 	assert.Equal(t, map[string]string{
-		"permanent": "permanent", "wrapped permanent": "permanent", "not retryable": "permanent", "panic with permanent": "permanent",
-		"retryable": "exhausted", "other": "exhausted",
+		"permanent": "permanent", "wrapped permanent": "permanent", "not retryable": "permanent",
+		"panic with permanent": "permanent",
+		"retryable":            "exhausted", "other": "exhausted",
 	}, reasons(letters))
 	assert.Equal(t, map[string]int{
-		"permanent": 1, "wrapped permanent": 1, "not retryable": 1, "panic with permanent": 1, "drop": 1, "retryable": 2, "other": 2,
+		"permanent": 1, "wrapped permanent": 1, "not retryable": 1, "panic with permanent": 1, "drop": 1,
+		"retryable": 2, "other": 2,
 	}, svc.Calls.ids())
 
 	for _, d := range letters {
 		switch rabbit.UUID(d) {
 		case "permanent", "wrapped permanent", "other":
-			assert.Equal(t, "*tests.orderError", rabbit.Text(d, header.ErrorType), "%s: the cause, not the mark", rabbit.UUID(d))
+			assert.Equal(t, "*tests.orderError", rabbit.Text(d, header.ErrorType), "%s: the cause, not the mark",
+				rabbit.UUID(d))
 			assert.Contains(t, rabbit.Text(d, header.Error), "order 7 is lost")
 		case "not retryable":
 			assert.Equal(t, "tests.hopeless", rabbit.Text(d, header.ErrorType))
@@ -530,13 +548,14 @@ func TestP9_PoisonAlone(t *testing.T) {
 					svc.Router, err = message.NewRouter(message.RouterConfig{}, svc.Logs)
 					require.NoError(t, err)
 				}
-				h := svc.Router.AddConsumerHandler("once", queue, svc.Sub, svc.recorded(func(msg *message.Message) error {
-					if msg.UUID == "panic" {
-						panic("once")
-					}
+				h := svc.Router.AddConsumerHandler("once", queue, svc.Sub,
+					svc.recorded(func(msg *message.Message) error {
+						if msg.UUID == "panic" {
+							panic("once")
+						}
 
-					return handle(msg)
-				}))
+						return handle(msg)
+					}))
 				h.AddMiddleware(svc.Retrier.Poison)
 			}
 			svc := start(t, c)
@@ -603,9 +622,17 @@ func TestP9_TheEventComesAfterIt(t *testing.T) {
 			ids := []string{"1", "2", "3"}
 			for _, id := range ids { // one at a time: each looks at all that lies there
 				broker.Publish(queue, rabbit.Messages(id)...)
-				eventually(t, 10*time.Second, func() bool { mu.Lock(); defer mu.Unlock(); return len(there[id]) > 0 }, "the alarm")
+				eventually(t, 10*time.Second, func() bool {
+					mu.Lock()
+					defer mu.Unlock()
+					return len(there[id]) > 0
+				}, "the alarm")
 			}
-			stays(t, 200*time.Millisecond, func() bool { mu.Lock(); defer mu.Unlock(); return len(there) == 3 }, "no further alarm")
+			stays(t, 200*time.Millisecond, func() bool {
+				mu.Lock()
+				defer mu.Unlock()
+				return len(there) == 3
+			}, "no further alarm")
 
 			mu.Lock()
 			defer mu.Unlock()

@@ -58,7 +58,9 @@ func TestP10_Deadline(t *testing.T) {
 		},
 		"max age, from the timestamp": {
 			expiring(func(p *config.Policy) { p.MaxAge = 61200 * time.Millisecond }),
-			func() amqp091.Publishing { return aged(rabbit.Message("1", "x"), time.Minute) }, 2200 * time.Millisecond, 11,
+			func() amqp091.Publishing {
+				return aged(rabbit.Message("1", "x"), time.Minute)
+			}, 2200 * time.Millisecond, 11,
 		},
 		"a timestamp of the future": {
 			expiring(func(p *config.Policy) { p.MaxAge = 500 * time.Millisecond }),
@@ -66,7 +68,9 @@ func TestP10_Deadline(t *testing.T) {
 		},
 		"a timestamp that the expiration contradicts": {
 			expiring(func(*config.Policy) {}),
-			func() amqp091.Publishing { return expires(aged(rabbit.Message("1", "x"), time.Hour), "500") }, 500 * time.Millisecond, 3,
+			func() amqp091.Publishing {
+				return expires(aged(rabbit.Message("1", "x"), time.Hour), "500")
+			}, 500 * time.Millisecond, 3,
 		},
 		"too old before its first handler": {
 			expiring(func(p *config.Policy) { p.MaxAge = time.Minute }),
@@ -100,7 +104,8 @@ func TestP10_Deadline(t *testing.T) {
 			deadline, err := time.Parse(time.RFC3339, rabbit.Text(dead, header.Deadline))
 			require.NoError(t, err)
 			// The timestamp has whole seconds, so a deadline by it may be up to a second late; never early.
-			assert.WithinRange(t, deadline, published.Add(test.lasts-1010*time.Millisecond), calls[0].At.Add(test.lasts+50*time.Millisecond))
+			assert.WithinRange(t, deadline, published.Add(test.lasts-1010*time.Millisecond),
+				calls[0].At.Add(test.lasts+50*time.Millisecond))
 			for _, c := range calls {
 				assert.True(t, c.At.Before(deadline.Add(20*time.Millisecond)), "no handler is called after it")
 				assert.Equal(t, deadline, c.Attempt.Deadline.UTC().Truncate(time.Millisecond))
@@ -127,14 +132,20 @@ func TestP10_DroppedOrFoundOutLate(t *testing.T) {
 
 		var s seen
 		c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
-		c.Options.Policies = expiring(func(p *config.Policy) { p.MaxAge, p.OnExpiry = 300*time.Millisecond, config.ExpiryDrop })
+		c.Options.Policies = expiring(func(p *config.Policy) {
+			p.MaxAge, p.OnExpiry = 300*time.Millisecond, config.ExpiryDrop
+		})
 		svc := start(t, c)
 		svc.publish("1")
 
-		eventually(t, 10*time.Second, func() bool { return len(svc.Logs.with("expired and is dropped")) == 1 }, "dropped")
+		eventually(t, 10*time.Second, func() bool {
+			return len(svc.Logs.with("expired and is dropped")) == 1
+		}, "dropped")
 		calls := s.count()
 		assert.LessOrEqual(t, calls, 2)
-		stays(t, 500*time.Millisecond, func() bool { return svc.Broker.Depth(svc.dlq()) == 0 && s.count() == calls }, "it is gone")
+		stays(t, 500*time.Millisecond, func() bool {
+			return svc.Broker.Depth(svc.dlq()) == 0 && s.count() == calls
+		}, "it is gone")
 		assert.Zero(t, svc.Broker.Depth(svc.Queue))
 		assert.Empty(t, svc.Letters())
 	})
@@ -156,7 +167,9 @@ func TestP10_DroppedOrFoundOutLate(t *testing.T) {
 		late := rabbit.Message("late", "x")
 		late.Timestamp = time.Now()
 		svc.Broker.Publish(svc.Queue, rabbit.Message("slow", "x"), late)
-		eventually(t, 10*time.Second, func() bool { return time.Since(late.Timestamp) > 1500*time.Millisecond }, "it has become too old")
+		eventually(t, 10*time.Second, func() bool {
+			return time.Since(late.Timestamp) > 1500*time.Millisecond
+		}, "it has become too old")
 		close(release)
 
 		dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
@@ -185,7 +198,9 @@ func TestP10_ReplayBeginsAnew(t *testing.T) {
 	require.NotEmpty(t, rabbit.Text(dead, header.Deadline))
 	before := s.count()
 
-	eventually(t, 10*time.Second, func() bool { return time.Since(first.Timestamp) > 4500*time.Millisecond }, "all its deadlines are over")
+	eventually(t, 10*time.Second, func() bool {
+		return time.Since(first.Timestamp) > 4500*time.Millisecond
+	}, "all its deadlines are over")
 	svc.Broker.Publish(svc.Queue, amqp091.Publishing{Headers: dead.Headers, Timestamp: dead.Timestamp, Body: dead.Body})
 
 	again := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]

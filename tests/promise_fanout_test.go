@@ -55,7 +55,9 @@ func TestP5_OnlyTheQueueThatFailedGetsTheRetry(t *testing.T) {
 			broker.PublishTo(topic, "", rabbit.Messages("twice", "dead", "twice-too")...)
 			eventually(t, 10*time.Second, func() bool { return a.count() == 9 && b.count() == 3 }, "a: 9, b: 3")
 			letter := broker.Take(topic+"_a.dlq", 1, 10*time.Second)[0]
-			stays(t, 300*time.Millisecond, func() bool { return a.count() == 9 && b.count() == 3 }, "nothing more comes to either")
+			stays(t, 300*time.Millisecond, func() bool {
+				return a.count() == 9 && b.count() == 3
+			}, "nothing more comes to either")
 
 			assert.Equal(t, "dead", rabbit.UUID(letter))
 			assert.Equal(t, topic+"_a", rabbit.Text(letter, header.Queue))

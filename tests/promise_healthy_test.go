@@ -36,7 +36,9 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 					Options: amqpretry.Options{Policies: retries(ms(2000)...)}, Handler: byFate,
 				})
 				svc.publish("once-warm-up") // opens the connection
-				eventually(t, 5*time.Second, func() bool { return svc.Broker.Depth(svc.retryQueue(2*time.Second)) == 1 }, "a copy is stored")
+				eventually(t, 5*time.Second, func() bool {
+					return svc.Broker.Depth(svc.retryQueue(2*time.Second)) == 1
+				}, "a copy is stored")
 				test.fault(network)
 
 				failing, healthy := rabbit.Numbered("never", 3), rabbit.Numbered("ok", 200)
@@ -61,7 +63,9 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 
 				test.repair(network)
 				assert.Len(t, reasons(svc.Broker.Take(svc.dlq(), 3, 20*time.Second)), 3, "what was held goes on")
-				eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("once-warm-up")) == 2 }, "so does the first")
+				eventually(t, 5*time.Second, func() bool {
+					return len(svc.Calls.of("once-warm-up")) == 2
+				}, "so does the first")
 				assert.Equal(t, 2+2*3+200, svc.Calls.count())
 			})
 		}
@@ -119,7 +123,9 @@ func TestHealthyBesideABrokenQueue(t *testing.T) {
 
 			stuck := rabbit.Numbered("never", 5)
 			broker.Publish(broken, rabbit.Messages(stuck...)...)
-			eventually(t, 5*time.Second, func() bool { return len(svc.Held()) > 0 }, "what cannot be forwarded is reported")
+			eventually(t, 5*time.Second, func() bool {
+				return len(svc.Held()) > 0
+			}, "what cannot be forwarded is reported")
 			assert.Equal(t, broken, svc.Held()[0].Queue)
 
 			began := time.Now()
@@ -151,7 +157,9 @@ func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 
 	svc.publish("never-1", "ok-1", "ok-2")
 	eventually(t, 20*time.Second, func() bool { return svc.processed() == 3 }, "healthy messages are handled")
-	eventually(t, 20*time.Second, func() bool { return len(svc.Logs.with("consuming all the same")) > 0 }, "and it is said what is wrong")
+	eventually(t, 20*time.Second, func() bool {
+		return len(svc.Logs.with("consuming all the same")) > 0
+	}, "and it is said what is wrong")
 	eventually(t, 10*time.Second, func() bool { // the first report may come before it was tried
 		held := svc.reportedHeld(1)
 		return held.Err != nil && strings.Contains(held.Err.Error(), "exists with another")

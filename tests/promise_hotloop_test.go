@@ -83,29 +83,37 @@ func TestNoHotLoopForeignHeaders(t *testing.T) {
 				URI: brokertest.URI(t), QueueType: queueType, Handler: func(*message.Message) error { return errFate },
 			})
 			death := func(queue any, count int64) amqp091.Table {
-				return amqp091.Table{"queue": queue, "reason": "expired", "count": count, "exchange": "x", "routing-keys": []any{"k"}}
+				return amqp091.Table{"queue": queue, "reason": "expired", "count": count, "exchange": "x",
+					"routing-keys": []any{"k"}}
 			}
 			forged := map[string]amqp091.Table{
 				"types": {
-					"int8": int8(-1), "int16": int16(2), "int32": int32(math.MinInt32), "int64": int64(math.MaxInt64), "uint8": uint8(7),
+					"int8": int8(-1), "int16": int16(2), "int32": int32(math.MinInt32), "int64": int64(math.MaxInt64),
+					"uint8":   uint8(7),
 					"float32": float32(1.5), "float64": -2.5e300, "bool": true, "bytes": []byte{0xff, 0}, "nil": nil,
 					"time": time.Now(), "decimal": amqp091.Decimal{Scale: 2, Value: 314}, "array": []any{int32(1), "x"},
-					"table": amqp091.Table{"nested": amqp091.Table{"deep": []any{amqp091.Table{}}}}, "invalid": "\xff\xfe", "": "empty key",
+					"table":   amqp091.Table{"nested": amqp091.Table{"deep": []any{amqp091.Table{}}}},
+					"invalid": "\xff\xfe", "": "empty key",
 				},
 				"x-death a string":  {"x-death": "yesterday"},
 				"x-death a number":  {"x-death": int64(99)},
 				"x-death nested":    {"x-death": []any{[]any{death("q", 1)}, "x", death(int64(7), -5)}},
 				"x-death of others": {"x-death": []any{death(svc.Queue, 1<<40), death(svc.Queue+".retry.200ms", 99)}},
 				"a death of ours":   {"x-death": []any{death(svc.Queue+".retry.200ms", 99)}},
-				"broker's counters": {"x-acquired-count": "many", "x-first-death-queue": svc.Queue, "x-last-death-reason": int64(1)},
+				"broker's counters": {"x-acquired-count": "many", "x-first-death-queue": svc.Queue,
+					"x-last-death-reason": int64(1)},
 				"ours, of another queue": {
-					header.Version: "1", header.Queue: "other", header.Count: "1", header.Delay: "200ms", header.Attempts: "1000",
+					header.Version: "1", header.Queue: "other", header.Count: "1", header.Delay: "200ms",
+					header.Attempts: "1000",
 				},
 				"ours, without a death": {
-					header.Version: "1", header.Queue: svc.Queue, header.Count: "1", header.Delay: "200ms", header.Attempts: "1",
+					header.Version: "1", header.Queue: svc.Queue, header.Count: "1", header.Delay: "200ms",
+					header.Attempts: "1",
 				},
-				"ours, a table":    {header.Version: "1", header.Queue: svc.Queue, header.Count: amqp091.Table{"n": int64(1)}},
-				"ours, negative":   {header.Version: "1", header.Queue: svc.Queue, header.Count: "-7", header.Delay: "forever"},
+				"ours, a table": {header.Version: "1", header.Queue: svc.Queue,
+					header.Count: amqp091.Table{"n": int64(1)}},
+				"ours, negative": {header.Version: "1", header.Queue: svc.Queue, header.Count: "-7",
+					header.Delay: "forever"},
 				"ours, no version": {header.Queue: svc.Queue, header.Count: "1"},
 				"ours, version 99": {header.Version: "99", header.Queue: svc.Queue, header.Count: "1"},
 			}
@@ -123,7 +131,9 @@ func TestNoHotLoopForeignHeaders(t *testing.T) {
 				assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), "attempts of %q", id)
 				assert.Equal(t, string(retry.ReasonExhausted), letters[id], id)
 			}
-			stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 2*len(forged) }, "more handler calls")
+			stays(t, 500*time.Millisecond, func() bool {
+				return svc.Calls.count() == 2*len(forged)
+			}, "more handler calls")
 		})
 	}
 }
@@ -191,7 +201,9 @@ func TestNoHotLoopUnpublishableOutputs(t *testing.T) {
 	assert.Equal(t, "message", rabbit.UUID(letter))
 	assert.Equal(t, string(retry.ReasonUnpublishable), rabbit.Text(letter, header.Reason))
 	assert.Equal(t, "2", rabbit.Text(letter, header.Attempts))
-	stays(t, 500*time.Millisecond, func() bool { return asked.Load() == 2 && svc.Calls.count() == 3 }, "more handler calls")
+	stays(t, 500*time.Millisecond, func() bool {
+		return asked.Load() == 2 && svc.Calls.count() == 3
+	}, "more handler calls")
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("message"))
 }
 
@@ -205,11 +217,14 @@ func TestNoHotLoopGhostDeliveries(t *testing.T) {
 			svc := start(t, setup{URI: brokertest.URI(t), QueueType: queueType, Handler: byFate})
 			for range 2 {
 				svc.Broker.Remove(svc.exchange(), svc.dlq(), svc.retryQueue(200*time.Millisecond), svc.Queue)
-				eventually(t, 10*time.Second, func() bool { return svc.Broker.Consumers(svc.Queue) == 1 }, "the consumer comes back")
+				eventually(t, 10*time.Second, func() bool {
+					return svc.Broker.Consumers(svc.Queue) == 1
+				}, "the consumer comes back")
 			}
 			svc.publish("once", "never")
 
-			assert.Equal(t, map[string]string{"never": "exhausted"}, reasons(svc.Broker.Take(svc.dlq(), 1, 10*time.Second)))
+			assert.Equal(t, map[string]string{"never": "exhausted"},
+				reasons(svc.Broker.Take(svc.dlq(), 1, 10*time.Second)))
 			eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 4 }, "handler calls")
 			assert.Equal(t, map[string]int{"once": 2, "never": 2}, svc.Calls.ids())
 			assert.LessOrEqual(t, len(svc.Logs.with("Consuming")), 5, "it tries again, but does not spin")
@@ -262,7 +277,9 @@ func TestNoHotLoopQueueMissing(t *testing.T) {
 	broker.Remove("", queue)
 	const reported = "Cannot consume"
 	eventually(t, 5*time.Second, func() bool { return len(svc.Logs.with(reported)) > 0 }, "it is reported")
-	stays(t, 3*time.Second, func() bool { return len(svc.Logs.with(reported)) < 25 }, "more attempts than the backoff allows")
+	stays(t, 3*time.Second, func() bool {
+		return len(svc.Logs.with(reported)) < 25
+	}, "more attempts than the backoff allows")
 
 	provision()
 	svc.publish("message")
@@ -305,7 +322,8 @@ func TestNoHotLoopCrashLimit(t *testing.T) {
 			t.Parallel()
 			decoded := new(decoding)
 			svc := newService(t, setup{
-				URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{Policies: config.Policies{Default: test.policy}},
+				URI: brokertest.URI(t), QueueType: "quorum",
+				Options:   amqpretry.Options{Policies: config.Policies{Default: test.policy}},
 				Configure: func(c *amqp.Config) { c.Marshaler = decoded },
 				Handler:   func(*message.Message) error { return nil },
 			})
@@ -323,7 +341,9 @@ func TestNoHotLoopCrashLimit(t *testing.T) {
 				assert.Equal(t, "killer", rabbit.UUID(letter))
 				assert.Equal(t, string(retry.ReasonCrashed), rabbit.Text(letter, header.Reason))
 			}
-			stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 1+len(test.calls) }, "more handler calls")
+			stays(t, 500*time.Millisecond, func() bool {
+				return svc.Calls.count() == 1+len(test.calls)
+			}, "more handler calls")
 			assert.Equal(t, test.calls, svc.Calls.attempts("killer"))
 			assert.EqualValues(t, len(test.calls), decoded.killers.Load(), "a marshaler can be what kills")
 		})
@@ -353,7 +373,8 @@ func TestNoHotLoopCrashing(t *testing.T) {
 	network := newProxy(t, brokertest.URI(t))
 	svc := start(t, setup{
 		URI: network.URI, QueueType: "quorum", Prefetch: 1,
-		Options: amqpretry.Options{Policies: config.Policies{Default: config.Policy{Delays: ms(200), CrashLimit: limit}}},
+		Options: amqpretry.Options{Policies: config.Policies{Default: config.Policy{Delays: ms(200),
+			CrashLimit: limit}}},
 		Handler: func(msg *message.Message) error {
 			network.cut(subscriber)
 			<-msg.Context().Done()

@@ -27,7 +27,8 @@ func everyType() amqp091.Table {
 
 	return amqp091.Table{
 		"bool": true, "not": false,
-		"int8": int8(-128), "int16": int16(-32768), "int32": int32(-1 << 31), "int64": int64(-1 << 63), "max": int64(1<<63 - 1),
+		"int8": int8(-128), "int16": int16(-32768), "int32": int32(-1 << 31), "int64": int64(-1 << 63),
+		"max":   int64(1<<63 - 1),
 		"uint8": uint8(255), "uint16": uint16(65535), "uint32": uint32(1<<32 - 1),
 		"float32": float32(1.5), "float64": 0.1, "decimal": amqp091.Decimal{Scale: 2, Value: -12345},
 		"string": "text", "empty": "", "umlaut": "Grüße 🎉", "invalid": "caf\xe9\x00\xff",
@@ -165,10 +166,13 @@ func TestP6_MessageStaysItself(t *testing.T) {
 			t.Cleanup(func() { broker.Remove(exchange, other) })
 
 			sent := amqp091.Publishing{
-				Headers: everyType(), ContentType: "application/octet-stream", ContentEncoding: "gzip", DeliveryMode: test.mode,
-				Priority: 7, CorrelationId: "correlation", ReplyTo: "amq.rabbitmq.reply-to.none", Expiration: "3600000",
-				MessageId: "message", Timestamp: time.Unix(1_600_000_000, 0), Type: "order.created", UserId: "guest", AppId: "shop",
-				Body: body,
+				Headers: everyType(), ContentType: "application/octet-stream", ContentEncoding: "gzip",
+				DeliveryMode: test.mode,
+				Priority:     7, CorrelationId: "correlation", ReplyTo: "amq.rabbitmq.reply-to.none",
+				Expiration: "3600000",
+				MessageId:  "message", Timestamp: time.Unix(1_600_000_000, 0), Type: "order.created", UserId: "guest",
+				AppId: "shop",
+				Body:  body,
 			}
 			sent.Headers["CC"] = []any{"carbon"}
 			sent.Headers["BCC"] = []any{"nobody"}
@@ -197,7 +201,8 @@ func TestP6_MessageStaysItself(t *testing.T) {
 			}, properties(dead))
 
 			want, _ := utc(everyType()).(amqp091.Table)
-			maps.DeleteFunc(want, func(key string, _ any) bool { return header.IsPoison(key) }) // a dead letter has its own
+			// a dead letter has its own
+			maps.DeleteFunc(want, func(key string, _ any) bool { return header.IsPoison(key) })
 			assert.Equal(t, want, theirs(t, dead, true))
 
 			// What must not be published again is kept aside, and only there.
@@ -244,7 +249,9 @@ func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 	require.Len(t, calls, 2)
 	assert.GreaterOrEqual(t, calls[1].At.Sub(calls[0].Left), 699*time.Millisecond)
 
-	eventually(t, 10*time.Second, func() bool { return time.Since(published) > 1700*time.Millisecond }, "its expiration has passed")
+	eventually(t, 10*time.Second, func() bool {
+		return time.Since(published) > 1700*time.Millisecond
+	}, "its expiration has passed")
 	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 	assert.Equal(t, "1500", rabbit.Text(dead, header.Expiration))
 	assert.Empty(t, dead.Expiration)

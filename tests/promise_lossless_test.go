@@ -52,7 +52,9 @@ func TestLosslessConnectionsCut(t *testing.T) {
 				func() { network.cutAfter(forwarder, 1+random.Int64N(10000)) },
 			}
 			for i, cut := range cuts {
-				eventually(t, 20*time.Second, func() bool { return svc.Calls.count() > (i+1)*100 }, "messages are handled after %d cuts", i)
+				eventually(t, 20*time.Second, func() bool {
+					return svc.Calls.count() > (i+1)*100
+				}, "messages are handled after %d cuts", i)
 				cut()
 			}
 
@@ -143,7 +145,9 @@ func TestLosslessNoAnswer(t *testing.T) {
 				network.refuse(forwarder)
 				network.resume()
 				network.allow(forwarder)
-				eventually(t, 10*time.Second, func() bool { return waiting() == 11 }, "what never was confirmed is published again")
+				eventually(t, 10*time.Second, func() bool {
+					return waiting() == 11
+				}, "what never was confirmed is published again")
 				expected = 11 // nobody can know
 			} else {
 				network.resume()
@@ -318,10 +322,14 @@ func TestLosslessBrokerFaults_OwnBroker(t *testing.T) {
 			all = append(all, svc)
 		}
 		for _, svc := range all {
-			eventually(t, 10*time.Second, func() bool { return svc.Broker.Depth(svc.retryQueue(3*time.Second)) > 20 }, "messages wait")
+			eventually(t, 10*time.Second, func() bool {
+				return svc.Broker.Depth(svc.retryQueue(3*time.Second)) > 20
+			}, "messages wait")
 		}
 		// RabbitMQ 3.10 may leave a quorum queue that is younger without a leader for ever.
-		eventually(t, 10*time.Second, func() bool { return time.Since(began) > 3500*time.Millisecond }, "the queues have settled")
+		eventually(t, 10*time.Second, func() bool {
+			return time.Since(began) > 3500*time.Millisecond
+		}, "the queues have settled")
 		broker.Kill()
 		broker.Start()
 		for _, svc := range all {
@@ -371,7 +379,9 @@ func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, scope config.Scope
 
 	broker.Ctl("set_vm_memory_high_watermark", "absolute", "2GB")
 	svc.finish(ids, 20*time.Second, 0)
-	eventually(t, 10*time.Second, func() bool { return len(svc.Events(retry.EventUnblocked)) == len(blocked) }, "and that it is over")
+	eventually(t, 10*time.Second, func() bool {
+		return len(svc.Events(retry.EventUnblocked)) == len(blocked)
+	}, "and that it is over")
 	assert.Equal(t, expectedCalls(ids, 2), svc.Calls.count(), "handler calls")
 }
 
@@ -393,7 +403,8 @@ func expectedCalls(ids []string, attempts int) int {
 // inLastAttempt is a message as a retry queue gives it back, with its retries used up.
 func inLastAttempt(s *service, id string) amqp091.Publishing {
 	p := rabbit.Message(id, id)
-	state := wire.State{Count: 1, Delay: "1h", Attempts: 1, Queue: s.Queue, Arrival: wire.NewArrival("", s.Queue, "", "", "")}
+	state := wire.State{Count: 1, Delay: "1h", Attempts: 1, Queue: s.Queue, Arrival: wire.NewArrival("", s.Queue, "",
+		"", "")}
 	for key, value := range state.Headers("test") {
 		p.Headers[key] = value
 	}

@@ -46,7 +46,8 @@ type shutdownCall struct {
 
 func newShutdownLedger() *shutdownLedger {
 	return &shutdownLedger{
-		calls: map[string][]*shutdownCall{}, ends: map[shutdownAttempt]retry.EventKind{}, archived: map[string]int{}, crashed: map[string]int{},
+		calls: map[string][]*shutdownCall{}, ends: map[shutdownAttempt]retry.EventKind{}, archived: map[string]int{},
+		crashed: map[string]int{},
 	}
 }
 
@@ -191,7 +192,8 @@ func (l *shutdownLedger) judge(ids []string, letters map[string]int, strict bool
 			}
 			end := l.ends[c.shutdownAttempt]
 			switch {
-			case strict && c.ended && c.inTime && !unsent(c) && (end == retry.EventRequeued || end == retry.EventAbandoned):
+			case strict && c.ended && c.inTime && !unsent(c) &&
+				(end == retry.EventRequeued || end == retry.EventAbandoned):
 				complain("%s is given back although its handler has finished in time; %v", id, l.story(id))
 			case end == retry.EventRequeued: // not counted
 				sums.Again++
@@ -230,7 +232,8 @@ func (l *shutdownLedger) calledAfter(life int, closed time.Time) {
 	for id, calls := range l.calls {
 		for _, c := range calls {
 			if c.life == life && c.began.After(closed) {
-				l.foreign = append(l.foreign, fmt.Sprintf("%s was handed out after the service %d was closed", id, life))
+				l.foreign = append(l.foreign, fmt.Sprintf("%s was handed out after the service %d was closed", id,
+					life))
 			}
 		}
 	}

@@ -51,8 +51,12 @@ type wayToClose struct {
 }
 
 var waysToClose = []wayToClose{
-	{name: "Router.Close, Retrier.Close", close: func(s *lived) error { return firstError(s.router.Close, s.retrier.Close) }},
-	{name: "Retrier.Close, Router.Close", close: func(s *lived) error { return firstError(s.retrier.Close, s.router.Close) }},
+	{name: "Router.Close, Retrier.Close", close: func(s *lived) error {
+		return firstError(s.router.Close, s.retrier.Close)
+	}},
+	{name: "Retrier.Close, Router.Close", close: func(s *lived) error {
+		return firstError(s.retrier.Close, s.router.Close)
+	}},
 	{name: "context of Run, Retrier.Close", close: func(s *lived) error {
 		s.stop()
 		return firstError(s.ended, s.retrier.Close)
@@ -61,14 +65,21 @@ var waysToClose = []wayToClose{
 		return firstError(s.subscriber.Close, s.router.Close, s.retrier.Close)
 	}},
 	{name: "all at the same time", close: func(s *lived) error {
-		return atOnce(s.router.Close, s.retrier.Close, s.subscriber.Close, s.retrier.Close, func() error { s.stop(); return nil })
+		return atOnce(s.router.Close, s.retrier.Close, s.subscriber.Close, s.retrier.Close, func() error {
+			s.stop()
+			return nil
+		})
 	}},
 	{name: "context of Subscribe, Retrier.Close", plain: true, close: func(s *lived) error {
 		s.stop()
 		return firstError(s.ended, s.retrier.Close)
 	}},
-	{name: "Retrier.Close without router", plain: true, close: func(s *lived) error { return firstError(s.retrier.Close, s.ended) }},
-	{name: "Retrier.Close at the start", early: true, close: func(s *lived) error { return firstError(s.retrier.Close, s.leave) }},
+	{name: "Retrier.Close without router", plain: true, close: func(s *lived) error {
+		return firstError(s.retrier.Close, s.ended)
+	}},
+	{name: "Retrier.Close at the start", early: true, close: func(s *lived) error {
+		return firstError(s.retrier.Close, s.leave)
+	}},
 	{name: "context of Run at the start", early: true, close: func(s *lived) error {
 		s.stop()
 		return firstError(s.leave, s.retrier.Close)
@@ -135,7 +146,8 @@ func TestShutdownAtRandomMoments(t *testing.T) { // not parallel: others' gorout
 		t.Error(wrong)
 	}
 	// A router that could not start leaves this behind.
-	goleak.VerifyNone(t, before, goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/message.(*Router).watchAllHandlersStopped.func1"))
+	goleak.VerifyNone(t, before,
+		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/message.(*Router).watchAllHandlersStopped.func1"))
 }
 
 // Nothing hangs and nothing is lost either when the network or the broker fails before the close, or in the middle of
@@ -280,7 +292,10 @@ func (r *shutdowns) live(q *shutdownQueue, random *rand.Rand) {
 
 	if fault != nil {
 		over := make(chan struct{})
-		happens := time.AfterFunc(time.Duration(random.IntN(600))*time.Millisecond-moment, func() { fault(s.network); close(over) })
+		happens := time.AfterFunc(time.Duration(random.IntN(600))*time.Millisecond-moment, func() {
+			fault(s.network)
+			close(over)
+		})
 		defer s.network.stop()
 		defer func() {
 			if !happens.Stop() {
@@ -318,7 +333,8 @@ func (r *shutdowns) live(q *shutdownQueue, random *rand.Rand) {
 }
 
 func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), random *rand.Rand) (*lived, error) {
-	s := &lived{number: int(r.lives.Add(1)), over: make(chan error, 1), pause: time.Duration(random.IntN(500)) * time.Millisecond}
+	s := &lived{number: int(r.lives.Add(1)), over: make(chan error, 1),
+		pause: time.Duration(random.IntN(500)) * time.Millisecond}
 	uri := r.uri
 	if way.held || fault != nil {
 		s.network = newProxy(r.t, uri)
@@ -392,7 +408,8 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 }
 
 // route runs a router with a handler, that publishes.
-func (r *shutdowns) route(ctx context.Context, s *lived, q *shutdownQueue, handler message.HandlerFunc, early bool) error {
+func (r *shutdowns) route(ctx context.Context, s *lived, q *shutdownQueue, handler message.HandlerFunc,
+	early bool) error {
 	conf := s.retrier.Config()
 	conf.Connection.AmqpURI = r.uri // past the network's faults: a publisher that nobody answers keeps its handler
 	inner, err := amqp.NewPublisher(conf, watermill.NopLogger{})
@@ -404,7 +421,8 @@ func (r *shutdowns) route(ctx context.Context, s *lived, q *shutdownQueue, handl
 		return err
 	}
 	s.router.AddMiddleware(s.retrier.Middleware)
-	s.router.AddHandler("shutdown", q.name, s.subscriber, r.outputs, ledgerPublisher{inner, q.ledger, s.number}, handler)
+	s.router.AddHandler("shutdown", q.name, s.subscriber, r.outputs, ledgerPublisher{inner, q.ledger, s.number},
+		handler)
 	go func() {
 		s.over <- s.router.Run(ctx)
 		_ = inner.Close() // where the handler has not come to run
@@ -422,7 +440,8 @@ func (r *shutdowns) route(ctx context.Context, s *lived, q *shutdownQueue, handl
 }
 
 // loop does without a router: it subscribes and calls the handler by itself.
-func (r *shutdowns) loop(ctx context.Context, s *lived, q *shutdownQueue, handler message.HandlerFunc, early bool) error {
+func (r *shutdowns) loop(ctx context.Context, s *lived, q *shutdownQueue, handler message.HandlerFunc,
+	early bool) error {
 	handler = s.retrier.Middleware(handler)
 	subscribed := make(chan error, 1)
 	go func() {
@@ -466,7 +485,8 @@ func (r *shutdowns) archive(s *lived, q *shutdownQueue) error {
 	messages, err := letters.Subscribe(context.Background(), q.name) // ended by Retrier.Close
 	// RabbitMQ 3.10 answers so where a queue that was just declared has not answered in time; a service would be
 	// started again.
-	for internal := (*amqp091.Error)(nil); errors.As(err, &internal) && internal.Code == amqp091.InternalError; internal = nil {
+	for internal := (*amqp091.Error)(nil); errors.As(err, &internal) &&
+		internal.Code == amqp091.InternalError; internal = nil {
 		messages, err = letters.Subscribe(context.Background(), q.name)
 	}
 	if err != nil {
@@ -528,7 +548,9 @@ func (r *shutdowns) finish(q *shutdownQueue) {
 		r.complain("the last service on %s: %v", q.name, err)
 		return
 	}
-	assert.Eventually(r.t, func() bool { return q.ledger.done() == len(q.ids) }, 60*time.Second, 50*time.Millisecond, "everything on %s", q.name)
+	assert.Eventually(r.t, func() bool {
+		return q.ledger.done() == len(q.ids)
+	}, 60*time.Second, 50*time.Millisecond, "everything on %s", q.name)
 	if err := way.close(s); err != nil {
 		r.complain("the last service on %s: %v", q.name, err)
 	}
@@ -582,13 +604,15 @@ func (r *shutdowns) report(queues []*shutdownQueue, seed int, lasted time.Durati
 			times[len(times)/2].Round(time.Millisecond), times[len(times)-1].Round(time.Millisecond))
 	}
 	fmt.Fprintf(&b, "\n%d closes in %s, SEED=%d\n\n", total, lasted.Round(time.Second), seed)
-	fmt.Fprint(&b, "| queue | messages | calls | dead letters | lost | given back uncounted | called after success | taken for crashed |\n|---|---|---|---|---|---|---|---|\n")
+	fmt.Fprint(&b, "| queue | messages | calls | dead letters | lost | given back uncounted | called after success | "+
+		"taken for crashed |\n|---|---|---|---|---|---|---|---|\n")
 	for _, q := range queues {
 		kind := fmt.Sprintf("%s, concurrency %d", q.queueType, q.concurrency)
 		if q.stock {
 			kind = q.queueType + ", stock subscriber"
 		}
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d | %d | %d |\n", kind, q.sums.Messages, q.sums.Calls, q.sums.DeadLetters, q.sums.Lost,
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d | %d | %d |\n", kind, q.sums.Messages, q.sums.Calls,
+			q.sums.DeadLetters, q.sums.Lost,
 			q.sums.Again, q.sums.AfterSuccess, q.sums.Crashed)
 	}
 	if len(r.wrong) > 0 {

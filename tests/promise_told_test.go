@@ -50,11 +50,15 @@ func TestToldOnlyWhatTheBrokerHears(t *testing.T) {
 			t.Parallel()
 			network := newProxy(t, brokertest.URI(t))
 			slow := late{&sync.Once{}, make(chan struct{})}
-			svc := newService(t, setup{URI: network.URI, QueueType: "quorum", Handler: func(*message.Message) error { return test.outcome }})
+			svc := newService(t, setup{URI: network.URI, QueueType: "quorum", Handler: func(*message.Message) error {
+				return test.outcome
+			}})
 			router, err := message.NewRouter(message.RouterConfig{}, svc.Logs)
 			require.NoError(t, err)
 			router.AddMiddleware(slow.middleware, svc.Retrier.Middleware)
-			router.AddConsumerHandler("told", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error { return test.outcome }))
+			router.AddConsumerHandler("told", svc.Queue, svc.Sub, svc.recorded(func(*message.Message) error {
+				return test.outcome
+			}))
 			svc.Router = router
 			svc.run()
 			svc.publish("message")
@@ -62,11 +66,15 @@ func TestToldOnlyWhatTheBrokerHears(t *testing.T) {
 
 			network.refuse(subscriber)
 			network.cut(subscriber)
-			eventually(t, 5*time.Second, func() bool { return len(svc.Events(test.told)) == 1 }, "what has become of it")
+			eventually(t, 5*time.Second, func() bool {
+				return len(svc.Events(test.told)) == 1
+			}, "what has become of it")
 			assert.Empty(t, svc.Events(test.wrong))
 
 			network.allow(subscriber)
-			eventually(t, 10*time.Second, func() bool { return len(svc.Events(test.wrong)) == 1 }, "the next answer is heard")
+			eventually(t, 10*time.Second, func() bool {
+				return len(svc.Events(test.wrong)) == 1
+			}, "the next answer is heard")
 			assert.Equal(t, 2, svc.Calls.count())
 		})
 	}
@@ -90,9 +98,10 @@ func TestShutdownOutputsThatCannotBePublished(t *testing.T) {
 	t.Parallel()
 	publisher := failingPublisher{make(chan struct{}), make(chan struct{})}
 	svc := start(t, setup{URI: brokertest.URI(t), Route: func(svc *service) {
-		svc.Router.AddHandler("told", svc.Queue, svc.Sub, "outputs", publisher, func(msg *message.Message) ([]*message.Message, error) {
-			return []*message.Message{message.NewMessage("output", nil)}, nil
-		})
+		svc.Router.AddHandler("told", svc.Queue, svc.Sub, "outputs", publisher,
+			func(msg *message.Message) ([]*message.Message, error) {
+				return []*message.Message{message.NewMessage("output", nil)}, nil
+			})
 	}})
 	svc.publish("message")
 	closesWithin(t, 5*time.Second, publisher.publishing, "the handler has succeeded")

@@ -109,7 +109,8 @@ func TestCircuitBreakerPostpones(t *testing.T) {
 func TestRateLimitPostpones(t *testing.T) {
 	t.Parallel()
 	const n, limit = 30, 20
-	throttle, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: limit, Burst: 2, MaxWait: 60 * time.Millisecond})
+	throttle, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: limit, Burst: 2,
+		MaxWait: 60 * time.Millisecond})
 	require.NoError(t, err)
 	svc := start(t, setup{
 		URI: brokertest.URI(t), QueueType: "quorum", Prefetch: n,
@@ -135,7 +136,8 @@ func TestRateLimitPostpones(t *testing.T) {
 // A shutdown ends the wait for a turn: the message goes back as it was, and is no failure.
 func TestRateLimitAndClose(t *testing.T) {
 	t.Parallel()
-	limit, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: rate.Every(time.Hour), Burst: 1, MaxWait: 2 * time.Hour})
+	limit, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: rate.Every(time.Hour), Burst: 1,
+		MaxWait: 2 * time.Hour})
 	require.NoError(t, err)
 	svc := start(t, setup{
 		URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{CloseTimeout: 500 * time.Millisecond},
@@ -173,7 +175,8 @@ func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			svc := start(t, setup{
-				URI: brokertest.URI(t), Options: amqpretry.Options{Policies: retries(ms(100, 100)...), MiddlewareOrder: middleware.OrderLog},
+				URI: brokertest.URI(t), Options: amqpretry.Options{Policies: retries(ms(100, 100)...),
+					MiddlewareOrder: middleware.OrderLog},
 				Route: func(s *service) {
 					router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, s.Logs)
 					require.NoError(t, err)
@@ -182,7 +185,9 @@ func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
 						middle[0], middle[1] = middle[1], middle[0]
 					}
 					router.AddMiddleware(middle...)
-					router.AddConsumerHandler("lost", s.Queue, s.Sub, s.recorded(func(*message.Message) error { return errFate }))
+					router.AddConsumerHandler("lost", s.Queue, s.Sub, s.recorded(func(*message.Message) error {
+						return errFate
+					}))
 					s.Router = router
 				},
 			})
@@ -253,7 +258,9 @@ func TestDeduplicatorsThatRetry(t *testing.T) {
 				again := rabbit.Messages("twice", "twice")
 				again[1].Headers["other"] = "a duplicate with a header of its own"
 				svc.Broker.Publish(svc.Queue, again...)
-				eventually(t, 5*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "they are consumed")
+				eventually(t, 5*time.Second, func() bool {
+					return svc.Broker.Depth(svc.Queue) == 0
+				}, "they are consumed")
 				stays(t, 500*time.Millisecond, all, "and dropped")
 				svc.close()
 				assert.Zero(t, svc.Broker.Depth(svc.Queue))
@@ -290,7 +297,8 @@ func TestDeduplicatorAndLostConnection(t *testing.T) {
 			proxy := newProxy(t, uri)
 			release, calls, arrivals := make(chan struct{}), atomic.Int32{}, atomic.Int32{}
 			svc := start(t, setup{
-				URI: proxy.URI, QueueType: "quorum", Options: amqpretry.Options{Policies: retries(ms(100, 100)...), Concurrency: 2},
+				URI: proxy.URI, QueueType: "quorum", Options: amqpretry.Options{Policies: retries(ms(100, 100)...),
+					Concurrency: 2},
 				Route: guarded(func(msg *message.Message) error {
 					if calls.Add(1) > 1 {
 						return nil
@@ -317,7 +325,9 @@ func TestDeduplicatorAndLostConnection(t *testing.T) {
 				assert.EqualValues(t, 1, calls.Load(), "not two at a time")
 				close(release)
 			}
-			eventually(t, 10*time.Second, func() bool { return int(calls.Load()) == test.calls }, "%d calls", test.calls)
+			eventually(t, 10*time.Second, func() bool {
+				return int(calls.Load()) == test.calls
+			}, "%d calls", test.calls)
 			stays(t, time.Second, func() bool { return int(calls.Load()) == test.calls }, "and no more")
 			svc.close()
 			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
@@ -335,10 +345,11 @@ func TestDeduplicatorAndUnpublishableOutputs(t *testing.T) {
 		URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{Policies: retries(ms(100, 100)...)},
 		Route: func(s *service) {
 			s.Router.AddMiddleware(deduplicator(t))
-			s.Router.AddHandler("outputs", s.Queue, s.Sub, "out", published, func(msg *message.Message) ([]*message.Message, error) {
-				s.Calls.add(msg)
-				return []*message.Message{msg.Copy()}, nil
-			})
+			s.Router.AddHandler("outputs", s.Queue, s.Sub, "out", published,
+				func(msg *message.Message) ([]*message.Message, error) {
+					s.Calls.add(msg)
+					return []*message.Message{msg.Copy()}, nil
+				})
 		},
 	})
 	svc.publish("order")

@@ -94,7 +94,8 @@ func crash(t *testing.T, broker *rabbit.Client, queue string, times int) {
 }
 
 // subscribing makes a retrier on a config with these arguments of the main queue, and what subscribes by it.
-func subscribing(t *testing.T, uri string, arguments amqp091.Table, options amqpretry.Options) map[string]func(queue string) error {
+func subscribing(t *testing.T, uri string, arguments amqp091.Table,
+	options amqpretry.Options) map[string]func(queue string) error {
 	t.Helper()
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Queue.Arguments = arguments
@@ -129,7 +130,8 @@ func TestProtect_NewQueue(t *testing.T) {
 			queue := uniqueName("q")
 			t.Cleanup(func() { removeProtected(broker, queue) })
 			for i, policies := range []config.Policies{
-				offProtected(config.ProtectionArguments), protected(config.ProtectionArguments), offProtected(config.ProtectionArguments),
+				offProtected(config.ProtectionArguments), protected(config.ProtectionArguments),
+				offProtected(config.ProtectionArguments),
 			} {
 				logged := newLogs(t)
 				subscribe := subscribing(t, uri, nil, amqpretry.Options{Policies: policies, Logger: logged})[how]
@@ -171,7 +173,8 @@ func TestProtect_ExistingQueue(t *testing.T) {
 				broker.Declare(queue, test.arguments)
 				broker.Publish(queue, rabbit.Messages("kept")...)
 
-				subscribe := subscribing(t, uri, nil, amqpretry.Options{Policies: protected(config.ProtectionArguments)})
+				subscribe := subscribing(t, uri, nil,
+					amqpretry.Options{Policies: protected(config.ProtectionArguments)})
 				err := subscribe[how](queue)
 				var conflict *topology.ConflictError
 				require.ErrorAs(t, err, &conflict)
@@ -257,7 +260,8 @@ func TestProtect_Warning(t *testing.T) {
 				assert.Equal(t, queue, told[0].Fields["amqp_queue_name"])
 				assert.Contains(t, told[0].Fields["delivery_limit"], test.limit)
 				for _, part := range []string{
-					topology.ProtectPolicy(vhostOf(t, uri), queue, queue+".dlq").String(), "config.ProtectionPolicy", "config.ProtectionArguments", "no client can see",
+					topology.ProtectPolicy(vhostOf(t, uri), queue, queue+".dlq").String(), "config.ProtectionPolicy",
+					"config.ProtectionArguments", "no client can see",
 				} {
 					assert.ErrorContains(t, told[0].Err, part)
 				}
@@ -286,7 +290,9 @@ func TestProtect_WarningIsNotRepeated(t *testing.T) {
 	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "handled")
 	consuming := len(svc.Logs.with("Consuming"))
 	proxy.cut(anyone)
-	eventually(t, 10*time.Second, func() bool { return len(svc.Logs.with("Consuming")) > consuming }, "it consumes again")
+	eventually(t, 10*time.Second, func() bool {
+		return len(svc.Logs.with("Consuming")) > consuming
+	}, "it consumes again")
 	require.NoError(t, second.SubscribeInitialize(queue))
 	svc.publish("after")
 	eventually(t, 10*time.Second, func() bool { return svc.Calls.ids()["after"] == 1 }, "handled")
@@ -334,7 +340,8 @@ func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 	// A dead letter that finds no queue is tried again after 180 s by default.
 	private.Ctl("eval", fmt.Sprintf(`V = <<"%s"/utf8>>, ok = rabbit_vhost:add(V, <<"test">>), `+
 		`ok = rabbit_auth_backend_internal:set_permissions(<<"guest">>, V, <<".*">>, <<".*">>, <<".*">>, <<"test">>), `+
-		`application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 500).`, strings.ReplaceAll(vhost, `"`, `\"`)))
+		`application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 500).`,
+		strings.ReplaceAll(vhost, `"`, `\"`)))
 	uri, err := url.Parse(private.URI)
 	require.NoError(t, err)
 	uri.Path, uri.RawPath = "/"+vhost, "/"+url.PathEscape(vhost)
@@ -381,9 +388,10 @@ func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 	assert.Equal(t, 4, reject(t, broker, "unprotected", 30, time.Second))
 
 	// Policies follow, and with them the dead-letter queue.
-	c := setup{URI: uri.String(), Queue: name, QueueType: "quorum", KeepObjects: true, Handler: func(msg *message.Message) error {
-		return failing(9)(msg)
-	}}
+	c := setup{URI: uri.String(), Queue: name, QueueType: "quorum", KeepObjects: true,
+		Handler: func(msg *message.Message) error {
+			return failing(9)(msg)
+		}}
 	c.Options.Policies = protected(config.ProtectionPolicy)
 	svc := start(t, c)
 	var ids []string

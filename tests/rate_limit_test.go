@@ -20,7 +20,8 @@ import (
 func TestRateLimitKeepsItsRate(t *testing.T) {
 	t.Parallel()
 	const n, perSecond = 40, 40
-	limit, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: perSecond, Burst: 1, MaxWait: protect.DefaultMaxWait / 10})
+	limit, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: perSecond, Burst: 1,
+		MaxWait: protect.DefaultMaxWait / 10})
 	require.NoError(t, err)
 	policy := config.Default()
 	for i := range policy.Delays {

@@ -115,7 +115,8 @@ func (s *slowDeclares) takes(frame []byte) <-chan struct{} {
 	defer s.mu.Unlock()
 	const queueDeclare = "\x00\x32\x00\x0a"
 	payload := frame[frameHead : len(frame)-1]
-	if s.queue == "" || frame[0] != 1 || !bytes.HasPrefix(payload, []byte(queueDeclare)) || !bytes.Contains(payload, []byte(s.queue)) {
+	if s.queue == "" || frame[0] != 1 || !bytes.HasPrefix(payload, []byte(queueDeclare)) ||
+		!bytes.Contains(payload, []byte(s.queue)) {
 		return nil
 	}
 	s.held++
@@ -162,12 +163,16 @@ func TestRedeclareHoldsUpNoOthers(t *testing.T) {
 	svc.publish("held-1", "held-2")
 	eventually(t, 10*time.Second, func() bool { return slow.Held() > 0 }, "the queue is declared again")
 	svc.publish("dead", "other")
-	eventually(t, 10*time.Second, func() bool { return svc.deadLettered() == 1 && len(svc.Calls.of("other")) == 2 }, "the others go on")
+	eventually(t, 10*time.Second, func() bool {
+		return svc.deadLettered() == 1 && len(svc.Calls.of("other")) == 2
+	}, "the others go on")
 	assert.Equal(t, 1, slow.Held(), "one declaration at a time")
 	assert.Len(t, svc.Calls.of("held-1"), 1)
 	_ = svc.reportedHeld(2)
 
 	release()
-	eventually(t, 10*time.Second, func() bool { return len(svc.Calls.of("held-1")) == 2 && len(svc.Calls.of("held-2")) == 2 }, "they come back")
+	eventually(t, 10*time.Second, func() bool {
+		return len(svc.Calls.of("held-1")) == 2 && len(svc.Calls.of("held-2")) == 2
+	}, "they come back")
 	require.Len(t, svc.Events(retry.EventTopologyRepaired), 1)
 }

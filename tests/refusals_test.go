@@ -47,8 +47,10 @@ func TestSubscribeRefuses(t *testing.T) {
 	broker := newRabbit(t, uri)
 
 	queues := map[string]string{ // of each topic
-		"empty": "", "reserved": "amq." + base, "256 bytes": strings.Repeat("q", 256), "no room for a suffix": strings.Repeat("q", 250),
-		"orders": base, "invoices": base, "letters": base + ".dlq", "waiting": base + ".retry.50ms", "fine": base + ".fine",
+		"empty": "", "reserved": "amq." + base, "256 bytes": strings.Repeat("q", 256),
+		"no room for a suffix": strings.Repeat("q", 250),
+		"orders":               base, "invoices": base, "letters": base + ".dlq", "waiting": base + ".retry.50ms",
+		"fine": base + ".fine",
 	}
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Queue.GenerateName = func(topic string) string { return queues[topic] }
@@ -92,7 +94,8 @@ func TestSubscribeTakesASharedQueueUnderOnePolicy(t *testing.T) {
 	queue := uniqueName("promise")
 	c := setup{URI: brokertest.URI(t), Queue: queue, Handler: failing(1)}
 	c.Options.Policies = retries(ms(50)...)
-	c.Options.Policies.Topics = map[string]config.Policy{"other": {Retries: 1, Delays: ms(50)}} // the same, in other words
+	// the same, in other words
+	c.Options.Policies.Topics = map[string]config.Policy{"other": {Retries: 1, Delays: ms(50)}}
 	c.Configure = func(conf *amqp.Config) { conf.Queue.GenerateName = func(string) string { return queue } }
 	c.Route = func(svc *service) {
 		svc.Router.AddConsumerHandler("a", queue, svc.Sub, svc.recorded(failing(1)))
@@ -224,7 +227,8 @@ func TestTopicsThatShareAQueue(t *testing.T) {
 	t.Cleanup(func() {
 		broker.Remove(topics[1])
 		broker.Remove(topics[0])
-		broker.Remove(queue+".retry", queue, queue+".retry.1s", queue+".retry.5s", queue+".retry.30s", queue+".retry.2m", queue+".retry.10m", queue+".dlq")
+		broker.Remove(queue+".retry", queue, queue+".retry.1s", queue+".retry.5s", queue+".retry.30s", queue+
+			".retry.2m", queue+".retry.10m", queue+".dlq")
 	})
 	for _, topic := range topics {
 		require.NoError(t, sub.SubscribeInitialize(topic))

@@ -38,7 +38,8 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 			uri, topic := brokertest.URI(t), uniqueName("events")
 			group := func(name string, s *seen, h func(*message.Message) error) *service {
 				c := setup{URI: uri, Queue: topic, Handler: s.handler(h)}
-				c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60), Scope: scope, MaxAge: 2 * time.Second}}
+				c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60), Scope: scope,
+					MaxAge: 2 * time.Second}}
 				c.Options.Names.Shared = topic + "-shared"
 				c.Configure = func(conf *amqp.Config) {
 					*conf = amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(name))
@@ -65,21 +66,28 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 			defer func() { _ = client.Close() }()
 			letters := client.Queue(topic + "_a")
 			dead := func(n int) {
-				eventually(t, 20*time.Second, func() bool { depth, err := letters.Depth(t.Context()); return err == nil && depth == n }, "%d dead", n)
+				eventually(t, 20*time.Second, func() bool {
+					depth, err := letters.Depth(t.Context())
+					return err == nil && depth == n
+				}, "%d dead", n)
 			}
 			dead(1)
 			letter, err := letters.Get(t.Context(), "1")
 			require.NoError(t, err)
 			assert.Equal(t, retry.ReasonExhausted, letter.Reason)
-			stays(t, 2500*time.Millisecond, func() bool { return failed.count() == 2 }, "it gets too old for its first life")
+			stays(t, 2500*time.Millisecond, func() bool {
+				return failed.count() == 2
+			}, "it gets too old for its first life")
 
 			report, err := letters.Replay(t.Context(), dlq.ReplayOptions{})
 			require.NoError(t, err)
 			assert.Equal(t, 1, report.Done)
 			eventually(t, 20*time.Second, func() bool { return failed.count() == 4 }, "called twice again")
 			calls := failed.of("1")
-			assert.Equal(t, []int{1, 2, 1, 2}, []int{calls[0].Attempt.Number, calls[1].Attempt.Number, calls[2].Attempt.Number, calls[3].Attempt.Number})
-			assert.Equal(t, []int{0, 0, 1, 1}, []int{calls[0].Attempt.Replays, calls[1].Attempt.Replays, calls[2].Attempt.Replays, calls[3].Attempt.Replays})
+			assert.Equal(t, []int{1, 2, 1, 2}, []int{calls[0].Attempt.Number, calls[1].Attempt.Number,
+				calls[2].Attempt.Number, calls[3].Attempt.Number})
+			assert.Equal(t, []int{0, 0, 1, 1}, []int{calls[0].Attempt.Replays, calls[1].Attempt.Replays,
+				calls[2].Attempt.Replays, calls[3].Attempt.Replays})
 			assert.Empty(t, calls[2].Metadata, "neither our keys nor Watermill's")
 			assert.Equal(t, 1, other.count(), "nobody else sees it again")
 			dead(0)
@@ -96,7 +104,10 @@ func TestReplayedMessagesDieAgain(t *testing.T) {
 	svc.Broker.Publish(svc.Queue, rabbit.Messages("1", "2", "3")...)
 	letters := lettersOf(t, svc, c.URI)
 	dead := func(n int) {
-		eventually(t, 20*time.Second, func() bool { depth, err := letters.Depth(t.Context()); return err == nil && depth == n }, "%d dead", n)
+		eventually(t, 20*time.Second, func() bool {
+			depth, err := letters.Depth(t.Context())
+			return err == nil && depth == n
+		}, "%d dead", n)
 	}
 	dead(3)
 

@@ -55,17 +55,19 @@ func scenarios() map[string]scenario {
 
 	return map[string]scenario{
 		"succeeds": {policy: twice, handler: always(nil), end: retrytest.Succeeded},
-		"succeeds at last": {policy: twice, end: retrytest.Succeeded, handler: func(a retry.Attempt) ([]*message.Message, error) {
-			if a.Last {
-				return nil, nil
-			}
+		"succeeds at last": {policy: twice, end: retrytest.Succeeded,
+			handler: func(a retry.Attempt) ([]*message.Message, error) {
+				if a.Last {
+					return nil, nil
+				}
 
-			return nil, fmt.Errorf("call %d: %w", a.Calls+1, failed)
-		}},
-		"exhausted":      {policy: twice, handler: always(failed), end: retrytest.DeadLettered},
-		"long texts":     {policy: twice, handler: always(errors.New(string(long))), end: retrytest.DeadLettered},
-		"a long history": {policy: config.Policy{Delays: ms(20), Retries: 14}, handler: always(failed), end: retrytest.DeadLettered},
-		"permanent":      {policy: twice, handler: always(retry.Permanent(failed)), end: retrytest.DeadLettered},
+				return nil, fmt.Errorf("call %d: %w", a.Calls+1, failed)
+			}},
+		"exhausted":  {policy: twice, handler: always(failed), end: retrytest.DeadLettered},
+		"long texts": {policy: twice, handler: always(errors.New(string(long))), end: retrytest.DeadLettered},
+		"a long history": {policy: config.Policy{Delays: ms(20), Retries: 14}, handler: always(failed),
+			end: retrytest.DeadLettered},
+		"permanent": {policy: twice, handler: always(retry.Permanent(failed)), end: retrytest.DeadLettered},
 		"never retry": {
 			policy: config.Policy{NeverRetry: []config.ErrorMatch{config.Is(failed)}}, end: retrytest.DeadLettered,
 			handler: always(fmt.Errorf("wrapped: %w", failed)),
@@ -75,10 +77,12 @@ func scenarios() map[string]scenario {
 			policy: twice, handler: always(retry.RetryAfter(150*time.Millisecond, failed)), end: retrytest.DeadLettered,
 		},
 		"retry after more than any delay": {
-			policy: config.Policy{Delays: ms(1000), Retries: 1}, handler: always(retry.RetryAfter(1500*time.Millisecond, failed)),
-			end: retrytest.DeadLettered,
+			policy:  config.Policy{Delays: ms(1000), Retries: 1},
+			handler: always(retry.RetryAfter(1500*time.Millisecond, failed)),
+			end:     retrytest.DeadLettered,
 		},
-		"postpone": {policy: twice, end: retrytest.Succeeded, handler: func(a retry.Attempt) ([]*message.Message, error) {
+		"postpone": {policy: twice, end: retrytest.Succeeded, handler: func(a retry.Attempt) ([]*message.Message,
+			error) {
 			switch a.Calls {
 			case 0, 2:
 				return nil, retry.Postpone(50 * time.Millisecond)
@@ -93,13 +97,15 @@ func scenarios() map[string]scenario {
 			handler: always(retry.Postpone(time.Second)),
 		},
 		"immediate": {
-			policy: config.Policy{Delays: ms(100), Immediate: 2}, end: retrytest.DeadLettered, metadata: map[string]string{"tenant": "acme"},
-			handler: always(failed),
+			policy: config.Policy{Delays: ms(100), Immediate: 2}, end: retrytest.DeadLettered,
+			metadata: map[string]string{"tenant": "acme"},
+			handler:  always(failed),
 		},
 		"panic": {policy: twice, end: retrytest.DeadLettered, handler: func(retry.Attempt) ([]*message.Message, error) {
 			panic("at the disco")
 		}},
-		"without retries": {policy: config.Policy{Mode: config.ModeDeadLetter}, handler: always(failed), end: retrytest.DeadLettered},
+		"without retries": {policy: config.Policy{Mode: config.ModeDeadLetter}, handler: always(failed),
+			end: retrytest.DeadLettered},
 		"unpublishable": {
 			policy: twice, refuse: true, end: retrytest.DeadLettered,
 			handler: func(retry.Attempt) ([]*message.Message, error) {
@@ -107,28 +113,34 @@ func scenarios() map[string]scenario {
 			},
 		},
 		"expired by its policy": {
-			policy: config.Policy{Delays: ms(50, 10_000), MaxAge: 5 * time.Second}, handler: always(failed), end: retrytest.DeadLettered,
+			policy: config.Policy{Delays: ms(50, 10_000), MaxAge: 5 * time.Second}, handler: always(failed),
+			end: retrytest.DeadLettered,
 		},
 		"expired by itself": {
-			policy: config.Policy{Delays: ms(50, 10_000)}, expiration: 5 * time.Second, handler: always(failed), end: retrytest.DeadLettered,
+			policy: config.Policy{Delays: ms(50, 10_000)}, expiration: 5 * time.Second, handler: always(failed),
+			end: retrytest.DeadLettered,
 		},
 		"expired and dropped": {
-			policy: config.Policy{Delays: ms(50, 10_000), MaxAge: time.Second, OnExpiry: config.ExpiryDrop}, handler: always(failed),
-			end: retrytest.Dropped,
+			policy:  config.Policy{Delays: ms(50, 10_000), MaxAge: time.Second, OnExpiry: config.ExpiryDrop},
+			handler: always(failed),
+			end:     retrytest.Dropped,
 		},
 		"undecodable": {policy: twice, undecoded: true, end: retrytest.DeadLettered},
-		"undecodable, and tried again": {policy: twice, undecoded: true, end: retrytest.DeadLettered, decide: func(f retry.Failure) error {
-			return retry.Transient(f.Err)
-		}},
-		"decided otherwise": {policy: twice, handler: always(failed), end: retrytest.DeadLettered, decide: func(f retry.Failure) error {
-			if f.Attempt.Number == 2 {
-				return retry.Permanent(fmt.Errorf("enough: %w", f.Err))
-			}
+		"undecodable, and tried again": {policy: twice, undecoded: true, end: retrytest.DeadLettered,
+			decide: func(f retry.Failure) error {
+				return retry.Transient(f.Err)
+			}},
+		"decided otherwise": {policy: twice, handler: always(failed), end: retrytest.DeadLettered,
+			decide: func(f retry.Failure) error {
+				if f.Attempt.Number == 2 {
+					return retry.Permanent(fmt.Errorf("enough: %w", f.Err))
+				}
 
-			return nil
-		}},
+				return nil
+			}},
 		"replayed": {
-			policy: twice, replay: true, handler: always(failed), end: retrytest.DeadLettered, metadata: map[string]string{"tenant": "acme"},
+			policy: twice, replay: true, handler: always(failed), end: retrytest.DeadLettered,
+			metadata: map[string]string{"tenant": "acme"},
 		},
 	}
 }
@@ -161,14 +173,17 @@ type witnessed struct {
 }
 
 func (w *witnessed) call(msg *message.Message, a retry.Attempt) {
-	w.Calls = append(w.Calls, fmt.Sprintf("%s %v: %d/%d, try %d, failures %d, calls %d, last %t, replays %d, %q, history of %d",
-		msg.UUID, msg.Metadata, a.Number, a.MaxRetries, a.Try, a.Failures, a.Calls, a.Last, a.Replays, a.LastError, len(a.History)))
+	w.Calls = append(w.Calls, fmt.Sprintf("%s %v: %d/%d, try %d, failures %d, calls %d, last %t, replays %d, %q, "+
+		"history of %d",
+		msg.UUID, msg.Metadata, a.Number, a.MaxRetries, a.Try, a.Failures, a.Calls, a.Last, a.Replays, a.LastError,
+		len(a.History)))
 }
 
 func (w *witnessed) logged(l *logs) {
 	for _, e := range l.All() {
 		if verdict, ok := e.Fields["verdict"]; ok {
-			w.Verdicts = append(w.Verdicts, fmt.Sprintf("%s: %v, %v, attempts %v", e.Text, e.Fields["class"], verdict, e.Fields["attempts"]))
+			w.Verdicts = append(w.Verdicts, fmt.Sprintf("%s: %v, %v, attempts %v", e.Text, e.Fields["class"], verdict,
+				e.Fields["attempts"]))
 		}
 	}
 }
@@ -176,7 +191,8 @@ func (w *witnessed) logged(l *logs) {
 func (w *witnessed) told(events []retry.Event) {
 	for _, e := range events {
 		text := fmt.Sprintf("%s %s, %s, %s: attempt %d, try %d, %d calls, %s, %s, %v",
-			e.Queue, e.Handler, e.Message.UUID, e.Kind, e.Attempt.Number, e.Attempt.Try, e.Calls, e.Class, e.Verdict, e.Err)
+			e.Queue, e.Handler, e.Message.UUID, e.Kind, e.Attempt.Number, e.Attempt.Try, e.Calls, e.Class, e.Verdict,
+			e.Err)
 		switch e.Kind {
 		case retry.EventAttempt, retry.EventSucceeded, retry.EventFailed, retry.EventUnhandled, retry.EventRequeued:
 			w.Events = append(w.Events, text)
@@ -188,7 +204,8 @@ func (w *witnessed) told(events []retry.Event) {
 
 // ofMessages are the kinds of events about messages.
 var ofMessages = []retry.EventKind{
-	retry.EventAttempt, retry.EventSucceeded, retry.EventFailed, retry.EventUnhandled, retry.EventRequeued, retry.EventRetried,
+	retry.EventAttempt, retry.EventSucceeded, retry.EventFailed, retry.EventUnhandled, retry.EventRequeued,
+	retry.EventRetried,
 	retry.EventPostponed, retry.EventDeadLettered, retry.EventDropped, retry.EventAbandoned,
 }
 
@@ -269,7 +286,8 @@ func (s scenario) onBroker(t *testing.T, queue string) witnessed {
 			}
 			w.letter(headers)
 			if life+1 < lives {
-				svc.Broker.Publish(queue, amqp091.Publishing{Headers: letter.Headers, Body: letter.Body, DeliveryMode: amqp091.Persistent})
+				svc.Broker.Publish(queue, amqp091.Publishing{Headers: letter.Headers, Body: letter.Body,
+					DeliveryMode: amqp091.Persistent})
 			}
 		}
 	case retrytest.Dropped:
@@ -297,7 +315,8 @@ func (s scenario) simulated(t *testing.T, queue string) (witnessed, retrytest.Re
 	)
 	l := newLogs(t)
 	service := retrytest.Service{
-		Policy: s.policy, Topic: queue, Expiration: s.expiration, Decide: s.decide, Logger: l, Clock: retrytest.NewClock(time.Now()),
+		Policy: s.policy, Topic: queue, Expiration: s.expiration, Decide: s.decide, Logger: l,
+		Clock:   retrytest.NewClock(time.Now()),
 		OnEvent: func(e retry.Event) { events = append(events, e) },
 		Handler: func(msg *message.Message) ([]*message.Message, error) {
 			attempt, _ := retry.AttemptFromContext(msg.Context())
@@ -349,7 +368,8 @@ func TestRetrytestNames(t *testing.T) {
 			return errors.New("undecodable")
 		},
 		Decide: func(f retry.Failure) error {
-			assert.Equal(t, message.Metadata{amqp.DefaultMessageUUIDHeaderKey: faithful}, f.Message.Metadata, "it is undecoded")
+			assert.Equal(t, message.Metadata{amqp.DefaultMessageUUIDHeaderKey: faithful}, f.Message.Metadata,
+				"it is undecoded")
 			return nil
 		},
 		ConsumerHandler: func(*message.Message) error { return nil },

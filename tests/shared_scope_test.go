@@ -82,7 +82,8 @@ func TestSharedScope(t *testing.T) {
 				plan, err := svc.Retrier.Plan(svc.Queue)
 				require.NoError(t, err)
 				require.Len(t, plan.Queues, 3)
-				assert.Equal(t, prefix+".150ms"+map[config.QueueType]string{config.QueueTypeClassic: ".classic"}[queueType], plan.Queues[1].Name)
+				assert.Equal(t, prefix+".150ms"+
+					map[config.QueueType]string{config.QueueTypeClassic: ".classic"}[queueType], plan.Queues[1].Name)
 			}
 			stays(t, 300*time.Millisecond, func() bool {
 				return views["own"].count() == 6 && views["another"].count() == 6 && views["stock"].count() == 6
@@ -96,7 +97,8 @@ func TestSharedScope_NobodyIsReachedUnasked(t *testing.T) {
 	t.Parallel()
 
 	prefix := uniqueName("shared")
-	svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeClassic, ms(50)...), Handler: succeed})
+	svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeClassic, ms(50)...),
+		Handler: succeed})
 	outsider := uniqueName("outsider")
 	svc.Broker.Declare(outsider, nil)
 
@@ -113,7 +115,9 @@ func TestSharedScope_DeletedObjects(t *testing.T) {
 	t.Parallel()
 
 	for name, spoil := range map[string]func(*amqp091.Channel, string) error{
-		"retry exchange": func(ch *amqp091.Channel, prefix string) error { return ch.ExchangeDelete(prefix, false, false) },
+		"retry exchange": func(ch *amqp091.Channel, prefix string) error {
+			return ch.ExchangeDelete(prefix, false, false)
+		},
 		"retry queue": func(ch *amqp091.Channel, prefix string) error {
 			_, err := ch.QueueDelete(prefix+".100ms", false, false, false)
 			return err
@@ -133,7 +137,8 @@ func TestSharedScope_DeletedObjects(t *testing.T) {
 			t.Parallel()
 
 			prefix := uniqueName("shared")
-			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeQuorum, ms(100)...), Handler: failing(1)})
+			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeQuorum,
+				ms(100)...), Handler: failing(1)})
 			svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix) })
 			svc.publish("1")
 			eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 2 }, "it fails, and comes back")
@@ -175,7 +180,8 @@ func TestSharedScope_OneMissingTargetBlocksAll(t *testing.T) {
 	stays(t, 1500*time.Millisecond, func() bool { return svc.Calls.count() == 1 }, "and does not come back")
 
 	// With an own set it would.
-	own := start(t, setup{URI: brokertest.URI(t), Options: amqpretry.Options{Policies: retries(ms(300)...)}, Handler: failing(1)})
+	own := start(t, setup{URI: brokertest.URI(t), Options: amqpretry.Options{Policies: retries(ms(300)...)},
+		Handler: failing(1)})
 	own.publish("1")
 	eventually(t, 10*time.Second, func() bool { return own.Calls.count() == 2 }, "it comes back")
 }
@@ -188,10 +194,13 @@ func TestSharedScope_Fanout(t *testing.T) {
 	options := shared(t, prefix, config.QueueTypeQuorum, ms(100)...)
 	services := map[string]*service{}
 	for group, failures := range map[string]int{"a": 1, "b": 0} {
-		c := setup{URI: brokertest.URI(t), Queue: topic, Options: options, Handler: failing(failures), KeepObjects: true}
+		c := setup{URI: brokertest.URI(t), Queue: topic, Options: options, Handler: failing(failures),
+			KeepObjects: true}
 		c.Configure = func(conf *amqp.Config) {
-			group := amqp.NewDurablePubSubConfig(conf.Connection.AmqpURI, amqp.GenerateQueueNameTopicNameWithSuffix(group))
-			conf.Exchange, conf.Queue, conf.QueueBind, conf.Publish = group.Exchange, group.Queue, group.QueueBind, group.Publish
+			group := amqp.NewDurablePubSubConfig(conf.Connection.AmqpURI,
+				amqp.GenerateQueueNameTopicNameWithSuffix(group))
+			conf.Exchange, conf.Queue, conf.QueueBind, conf.Publish = group.Exchange, group.Queue, group.QueueBind,
+				group.Publish
 		}
 		services[group] = start(t, c)
 		queue := topic + "_" + group
@@ -200,7 +209,9 @@ func TestSharedScope_Fanout(t *testing.T) {
 	t.Cleanup(func() { newRabbit(t, brokertest.URI(t)).Remove(topic) })
 
 	services["a"].Broker.PublishTo(topic, "", rabbit.Messages("1")...)
-	eventually(t, 10*time.Second, func() bool { return services["a"].Calls.count() == 2 && services["b"].Calls.count() == 1 }, "a comes again")
+	eventually(t, 10*time.Second, func() bool {
+		return services["a"].Calls.count() == 2 && services["b"].Calls.count() == 1
+	}, "a comes again")
 	stays(t, 300*time.Millisecond, func() bool { return services["b"].Calls.count() == 1 }, "and not for b")
 }
 
@@ -221,9 +232,12 @@ func TestSharedScope_WayBackIsLookedAfter(t *testing.T) {
 			t.Parallel()
 
 			prefix := uniqueName("shared")
-			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeClassic, ms(18_000)...), Handler: failing(1)})
+			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeClassic,
+				ms(18_000)...), Handler: failing(1)})
 			svc.publish("1")
-			eventually(t, 10*time.Second, func() bool { return svc.Broker.Depth(prefix+".18s.classic") == 1 }, "it waits")
+			eventually(t, 10*time.Second, func() bool {
+				return svc.Broker.Depth(prefix+".18s.classic") == 1
+			}, "it waits")
 			svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix, svc.Queue) })
 			eventually(t, 30*time.Second, func() bool { return svc.Calls.count() == 2 }, "it comes back")
 		})

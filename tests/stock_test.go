@@ -64,20 +64,22 @@ func TestStock_RetriesAndDeadLetters(t *testing.T) {
 			t.Parallel()
 
 			var s seen
-			c := setup{URI: brokertest.URI(t), QueueType: queueType, Handler: s.handler(func(msg *message.Message) error {
-				if msg.UUID == "twice" {
-					return failing(2)(msg)
-				}
-				if msg.UUID == "fine" {
-					return nil
-				}
+			c := setup{URI: brokertest.URI(t), QueueType: queueType,
+				Handler: s.handler(func(msg *message.Message) error {
+					if msg.UUID == "twice" {
+						return failing(2)(msg)
+					}
+					if msg.UUID == "fine" {
+						return nil
+					}
 
-				return failing(9)(msg)
-			})}
+					return failing(9)(msg)
+				})}
 			c.Options.Policies = retries(ms(100, 150)...)
 			svc := startStock(t, c)
 
-			svc.Broker.Publish(svc.Queue, with("twice", amqp091.Table{"n": int32(1)}), with("dead", nil), with("fine", nil))
+			svc.Broker.Publish(svc.Queue, with("twice", amqp091.Table{"n": int32(1)}), with("dead", nil),
+				with("fine", nil))
 			dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 			eventually(t, 10*time.Second, func() bool { return s.count() == 7 }, "2+1, 3 and 1 calls")
 
@@ -143,9 +145,11 @@ func TestStock_Undecodable(t *testing.T) {
 			c.Configure = func(conf *amqp.Config) { conf.Marshaler = picky{} }
 			svc := run(t, c)
 
-			texts := map[string]string{"reject": "this is no order", "panic": "marshaler's bug", "neither": "neither a message nor an error"}
+			texts := map[string]string{"reject": "this is no order", "panic": "marshaler's bug", "neither": "neither " +
+				"a message nor an error"}
 			for body := range texts {
-				svc.Broker.Publish(svc.Queue, amqp091.Publishing{Body: []byte(body), Headers: amqp091.Table{"n": int64(5)}, MessageId: body})
+				svc.Broker.Publish(svc.Queue, amqp091.Publishing{Body: []byte(body),
+					Headers: amqp091.Table{"n": int64(5)}, MessageId: body})
 			}
 			svc.publish("fine")
 

@@ -108,7 +108,8 @@ func TestWatermillSuitePubSub(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			uri := brokertest.URI(t)
 			group := func(t *testing.T, name string) (message.Publisher, message.Subscriber) {
-				return newPubSub(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(name)), v)
+				return newPubSub(t,
+					amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(name)), v)
 			}
 			tests.TestPubSub(t, features(v, true), func(t *testing.T) (message.Publisher, message.Subscriber) {
 				return group(t, "test")

@@ -73,7 +73,8 @@ func measureNoise(t *testing.T) *noise {
 			select {
 			case <-time.After(25 * time.Millisecond):
 				due := time.Now().Add(ttl)
-				_ = ch.Publish("", queue+".wait", false, false, amqp091.Publishing{MessageId: due.Format(time.RFC3339Nano)})
+				_ = ch.Publish("", queue+".wait", false, false,
+					amqp091.Publishing{MessageId: due.Format(time.RFC3339Nano)})
 			case <-stop:
 				return
 			}
@@ -133,7 +134,9 @@ func measureAttempts(t *testing.T) (late []string) {
 	}{
 		"classic": {"classic", config.QueueTypeClassic, start},
 		"quorum":  {"quorum", config.QueueTypeQuorum, start},
-		"stock":   {"classic", config.QueueTypeQuorum, func(t *testing.T, c setup) *service { return startStock(t, c).service }},
+		"stock": {"classic", config.QueueTypeQuorum, func(t *testing.T, c setup) *service {
+			return startStock(t, c).service
+		}},
 	} {
 		s := &seen{}
 		service := setup{URI: brokertest.URI(t), QueueType: c.main}
@@ -152,7 +155,9 @@ func measureAttempts(t *testing.T) (late []string) {
 	}
 
 	for _, r := range runs {
-		eventually(t, 20*time.Second, func() bool { return r.seen.count() == len(ids)*(len(delays)+1) }, "%s: all attempts", r.name)
+		eventually(t, 20*time.Second, func() bool {
+			return r.seen.count() == len(ids)*(len(delays)+1)
+		}, "%s: all attempts", r.name)
 		for _, id := range ids {
 			attempts := r.seen.of(id)
 			require.Len(t, attempts, len(delays)+1)
@@ -162,7 +167,8 @@ func measureAttempts(t *testing.T) (late []string) {
 				// Copying takes its part as well, at the beginning of the wait.
 				disturbed := noise.within(attempts[i].At.Add(-time.Second), attempts[i+1].At)
 				if took > delay+lateness+2*disturbed {
-					late = append(late, fmt.Sprintf("%s: %s, retry %d after %s instead of %s, noise %s", r.name, id, i+1, took, delay, disturbed))
+					late = append(late, fmt.Sprintf("%s: %s, retry %d after %s instead of %s, noise %s", r.name, id,
+						i+1, took, delay, disturbed))
 				}
 			}
 		}

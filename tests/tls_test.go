@@ -62,17 +62,21 @@ func testTLSRefused(t *testing.T, broker *brokertest.Broker, authority *brokerte
 		config *tls.Config
 		says   []string // one of these: the broker's word, or where the network has lost that with the connection, ours
 	}{
-		{"the broker's authority is unknown", &tls.Config{RootCAs: stranger.Pool, Certificates: []tls.Certificate{client}}, []string{"unknown authority"}},
+		{"the broker's authority is unknown",
+			&tls.Config{RootCAs: stranger.Pool, Certificates: []tls.Certificate{client}},
+			[]string{"unknown authority"}},
 		{"no certificate", &tls.Config{RootCAs: authority.Pool}, []string{"certificate required", endedUnheard}},
 		{"certificate of an unknown authority", &tls.Config{
 			RootCAs: authority.Pool, GetClientCertificate: certificate(stranger.Client(t, "guest")),
 		}, []string{"unknown certificate authority", endedUnheard}},
-		{"certificate that has expired", &tls.Config{RootCAs: authority.Pool, Certificates: []tls.Certificate{expired}}, []string{"expired certificate", endedUnheard}},
+		{"certificate that has expired", &tls.Config{RootCAs: authority.Pool, Certificates: []tls.Certificate{expired}},
+			[]string{"expired certificate", endedUnheard}},
 		{"the broker's certificate has expired", &tls.Config{
 			RootCAs: authority.Pool, Certificates: []tls.Certificate{client},
 			Time: func() time.Time { return time.Now().Add(24 * time.Hour) },
 		}, []string{"expired"}},
-		{"another host", &tls.Config{RootCAs: authority.Pool, Certificates: []tls.Certificate{client}, ServerName: "rabbit.example"}, []string{"rabbit.example"}},
+		{"another host", &tls.Config{RootCAs: authority.Pool, Certificates: []tls.Certificate{client},
+			ServerName: "rabbit.example"}, []string{"rabbit.example"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			conf := amqp.NewDurableQueueConfig(uri.String())
@@ -98,7 +102,9 @@ func testTLSRefused(t *testing.T, broker *brokertest.Broker, authority *brokerte
 
 			_, err = retrier.NewDeadLetterSubscriber()
 			require.Error(t, err)
-			stays(t, 300*time.Millisecond, func() bool { return attempts.Load() == 2 }, "one attempt each, and none behind their back")
+			stays(t, 300*time.Millisecond, func() bool {
+				return attempts.Load() == 2
+			}, "one attempt each, and none behind their back")
 			assert.NotContains(t, err.Error(), password)
 			for _, e := range logs.All() {
 				assert.NotContains(t, e.String(), password)
@@ -148,7 +154,9 @@ func testTLSLife(t *testing.T, broker *brokertest.Broker, authority *brokertest.
 		},
 		"renewed": func(c *amqp.Config) {
 			c.Connection.TLSConfig = &tls.Config{RootCAs: authority.Pool,
-				GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return current.Load(), nil }}
+				GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+					return current.Load(), nil
+				}}
 			attempts = dials(c)
 		},
 	} {
@@ -172,7 +180,8 @@ func testTLSLife(t *testing.T, broker *brokertest.Broker, authority *brokertest.
 	}
 	life("1")
 	secured, external := 0, 0
-	for line := range strings.Lines(broker.Ctl("list_connections", "ssl", "auth_mechanism", "user", "peer_cert_subject")) {
+	for line := range strings.Lines(broker.Ctl("list_connections", "ssl", "auth_mechanism", "user",
+		"peer_cert_subject")) {
 		if strings.Contains(line, "true") && strings.Contains(line, "CN=guest") && strings.Contains(line, "guest\t") {
 			secured++
 			if strings.Contains(line, "EXTERNAL") {

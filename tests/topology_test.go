@@ -123,14 +123,16 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 		assert.Equal(t, amqp.PreconditionFailed, broker.Code)
 	})
 	t.Run("exchange", func(t *testing.T) {
-		err := topology.Plan{Exchanges: []topology.Exchange{{Name: plan.RetryExchange, Type: "fanout"}}}.Declare(b.channel())
+		err := topology.Plan{Exchanges: []topology.Exchange{{Name: plan.RetryExchange, Type: "fanout"}}}.Declare(
+			b.channel())
 		var conflict *topology.ConflictError
 		require.ErrorAs(t, err, &conflict)
 		assert.Equal(t, topology.ConflictError{Kind: "exchange", Name: plan.RetryExchange, Argument: "type",
 			Wanted: "fanout", Found: "headers", Err: conflict.Err}, *conflict)
 	})
 	t.Run("queue type", func(t *testing.T) {
-		err := topology.Plan{Queues: []topology.Queue{{Name: plan.Queue, Arguments: amqp.Table{"x-queue-type": "quorum"}}}}.Declare(b.channel())
+		err := topology.Plan{Queues: []topology.Queue{{Name: plan.Queue,
+			Arguments: amqp.Table{"x-queue-type": "quorum"}}}}.Declare(b.channel())
 		var conflict *topology.ConflictError
 		require.ErrorAs(t, err, &conflict)
 		assert.Equal(t, "quorum", conflict.Wanted)
@@ -138,28 +140,34 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 		assert.Contains(t, []string{"none", "classic"}, conflict.Found)
 	})
 	t.Run("dead-letter queue type", func(t *testing.T) {
-		err := topology.Plan{Queues: []topology.Queue{{Name: plan.DeadLetterQueue, Arguments: amqp.Table{"x-queue-type": "classic"}}}}.Declare(b.channel())
+		err := topology.Plan{Queues: []topology.Queue{{Name: plan.DeadLetterQueue,
+			Arguments: amqp.Table{"x-queue-type": "classic"}}}}.Declare(b.channel())
 		var conflict *topology.ConflictError
 		require.ErrorAs(t, err, &conflict)
 		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: plan.DeadLetterQueue, Argument: "x-queue-type",
 			Wanted: "classic", Found: "quorum", Err: conflict.Err}, *conflict)
 	})
 	t.Run("invalid argument", func(t *testing.T) {
-		err := topology.Plan{Queues: []topology.Queue{{Name: plan.Queue + ".bad", Arguments: amqp.Table{"x-queue-type": "classic", "x-delivery-limit": int64(3)}}}}.Declare(b.channel())
+		err := topology.Plan{Queues: []topology.Queue{{Name: plan.Queue + ".bad",
+			Arguments: amqp.Table{"x-queue-type": "classic", "x-delivery-limit": int64(3)}}}}.Declare(b.channel())
 		var conflict *topology.ConflictError
 		require.ErrorAs(t, err, &conflict)
-		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: plan.Queue + ".bad", Argument: "x-delivery-limit", Wanted: "3", Err: conflict.Err}, *conflict)
+		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: plan.Queue + ".bad", Argument: "x-delivery-limit",
+			Wanted: "3", Err: conflict.Err}, *conflict)
 	})
 	t.Run("long name", func(t *testing.T) {
 		long := plan.Queue + strings.Repeat("q", 255-len(plan.Queue))
 		b.Declare(long, nil)
-		err := topology.Plan{Queues: []topology.Queue{{Name: long, Arguments: amqp.Table{"x-message-ttl": int64(2000)}}}}.Declare(b.channel())
+		err := topology.Plan{Queues: []topology.Queue{{Name: long,
+			Arguments: amqp.Table{"x-message-ttl": int64(2000)}}}}.Declare(b.channel())
 		var conflict *topology.ConflictError
 		require.ErrorAs(t, err, &conflict)
-		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: long, Argument: "x-message-ttl", Wanted: "2000", Err: conflict.Err}, *conflict)
+		assert.Equal(t, topology.ConflictError{Kind: "queue", Name: long, Argument: "x-message-ttl", Wanted: "2000",
+			Err: conflict.Err}, *conflict)
 	})
 	t.Run("missing exchange", func(t *testing.T) {
-		err := topology.Plan{Bindings: []topology.Binding{{Exchange: plan.Queue + ".gone", Queue: plan.Queue}}}.Declare(b.channel())
+		err := topology.Plan{Bindings: []topology.Binding{{Exchange: plan.Queue + ".gone", Queue: plan.Queue}}}.Declare(
+			b.channel())
 		var declare *topology.DeclareError
 		require.ErrorAs(t, err, &declare)
 		assert.Equal(t, "exchange "+plan.Queue+".gone", declare.Kind+" "+declare.Name)

@@ -40,7 +40,8 @@ func TestDeclaredAgainAfterARestart_OwnBroker(t *testing.T) {
 		{"protected", "quorum", config.Policy{Delays: wait, Protect: config.ProtectionArguments}},
 		{"dead.letters", "quorum", config.Policy{Mode: config.ModeDeadLetter}},
 		{"classic", "quorum", config.Policy{Delays: wait, QueueType: config.QueueTypeClassic}},
-		{"shared.classic", "quorum", config.Policy{Delays: wait, Scope: config.ScopeShared, QueueType: config.QueueTypeClassic}},
+		{"shared.classic", "quorum", config.Policy{Delays: wait, Scope: config.ScopeShared,
+			QueueType: config.QueueTypeClassic}},
 	}
 	services := func(handler func(*message.Message) error) (all []*service) {
 		for _, k := range kinds {
@@ -98,7 +99,9 @@ func TestDeclaredAgainAfterARestart_OwnBroker(t *testing.T) {
 		default:
 			// What is due before its main queue has a leader again comes with the broker's next try, which is after 3
 			// minutes.
-			eventually(t, 4*time.Minute, func() bool { return svc.Calls.count() > 0 }, "%s: what waits comes back", svc.Queue)
+			eventually(t, 4*time.Minute, func() bool {
+				return svc.Calls.count() > 0
+			}, "%s: what waits comes back", svc.Queue)
 			assert.Equal(t, []int{2}, svc.Calls.attempts("1"), svc.Queue)
 		}
 		assert.Equal(t, dead, reasons(svc.Broker.Take(svc.dlq(), len(dead), 30*time.Second)), svc.Queue)

@@ -77,21 +77,29 @@ func TestP2_ForgedAges(t *testing.T) {
 
 	const never = "9999-01-01T00:00:00.000Z"
 	died := func(queue string) []any {
-		return []any{amqp091.Table{"queue": queue + ".retry.1s", "reason": "expired", "exchange": "", "count": int64(1)}}
+		return []any{amqp091.Table{"queue": queue + ".retry.1s", "reason": "expired", "exchange": "",
+			"count": int64(1)}}
 	}
 	for name, test := range map[string]struct {
 		forge   func(queue string) amqp091.Table
 		handler func(*message.Message) error
 		reason  string // of its end; handled where it has none
 	}{
-		"not before, count 0":   {func(string) amqp091.Table { return amqp091.Table{header.Count: "0", header.NotBefore: never} }, succeed, ""},
-		"not before, count 7":   {func(string) amqp091.Table { return amqp091.Table{header.Count: "7", header.NotBefore: never} }, succeed, ""},
-		"not before, any count": {func(string) amqp091.Table { return amqp091.Table{header.Count: "x", header.NotBefore: never} }, succeed, ""},
+		"not before, count 0": {func(string) amqp091.Table {
+			return amqp091.Table{header.Count: "0", header.NotBefore: never}
+		}, succeed, ""},
+		"not before, count 7": {func(string) amqp091.Table {
+			return amqp091.Table{header.Count: "7", header.NotBefore: never}
+		}, succeed, ""},
+		"not before, any count": {func(string) amqp091.Table {
+			return amqp091.Table{header.Count: "x", header.NotBefore: never}
+		}, succeed, ""},
 		"not before, with a death": {func(q string) amqp091.Table {
 			return amqp091.Table{header.Count: "1", header.Delay: "1s", header.NotBefore: never, "x-death": died(q)}
 		}, succeed, ""},
 		"everything, with a death": {func(q string) amqp091.Table {
-			return amqp091.Table{header.Count: "1", header.Delay: "1s", header.NotBefore: never, header.Since: never, header.LastFailure: never, "x-death": died(q)}
+			return amqp091.Table{header.Count: "1", header.Delay: "1s", header.NotBefore: never, header.Since: never,
+				header.LastFailure: never, "x-death": died(q)}
 		}, succeed, ""},
 		"since, for ever young": {func(q string) amqp091.Table {
 			return amqp091.Table{header.Count: "0", header.Delay: "1s", header.Since: never, "x-death": died(q)}
@@ -104,7 +112,8 @@ func TestP2_ForgedAges(t *testing.T) {
 			t.Parallel()
 
 			c := setup{URI: brokertest.URI(t), Handler: test.handler}
-			c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100, 1000), MaxPostpone: time.Second}}
+			c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100, 1000),
+				MaxPostpone: time.Second}}
 			svc := start(t, c)
 			p := rabbit.Message("1", "x")
 			for key, value := range test.forge(svc.Queue) {
@@ -174,7 +183,9 @@ func TestStock_HandlerThatNacksByItself(t *testing.T) {
 	}})
 	svc.publish("1")
 	eventually(t, 10*time.Second, func() bool { return calls.Load() == 6 }, "plain nacks, as Watermill's")
-	stays(t, 500*time.Millisecond, func() bool { return calls.Load() == 6 && svc.Broker.Depth(svc.dlq()) == 0 }, "one message")
+	stays(t, 500*time.Millisecond, func() bool {
+		return calls.Load() == 6 && svc.Broker.Depth(svc.dlq()) == 0
+	}, "one message")
 }
 
 // P9: what goes back to its queue is logged by the router, with the text that ErrorText gives.
@@ -223,9 +234,10 @@ func TestP9_PoisonNarrowsThePolicy(t *testing.T) {
 
 			return errFate
 		})
-		handler := svc.Router.AddHandler(uniqueName("handler"), svc.Queue, svc.Sub, "nowhere", refusing{}, func(msg *message.Message) ([]*message.Message, error) {
-			return message.Messages{message.NewMessage("output", nil)}, h(msg)
-		})
+		handler := svc.Router.AddHandler(uniqueName("handler"), svc.Queue, svc.Sub, "nowhere", refusing{},
+			func(msg *message.Message) ([]*message.Message, error) {
+				return message.Messages{message.NewMessage("output", nil)}, h(msg)
+			})
 		handler.AddMiddleware(svc.Retrier.Poison)
 	}
 	svc := start(t, c)

@@ -220,7 +220,8 @@ func TestErrorsThatPoliciesKnow(t *testing.T) {
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		var asked atomic.Int32
 		c := setup{URI: brokertest.URI(t), Prefetch: 20}
-		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60), NeverRetry: []config.ErrorMatch{config.Is(errNever)}}}
+		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60),
+			NeverRetry: []config.ErrorMatch{config.Is(errNever)}}}
 		c.Options.Decide = func(f retry.Failure) error {
 			switch {
 			case f.Class == retry.ClassUndecodable && string(f.Payload) == "late schema" && f.Topic != "":
@@ -243,7 +244,9 @@ func TestErrorsThatPoliciesKnow(t *testing.T) {
 		dead := reasons(svc.Broker.Take(svc.dlq(), 2, 10*time.Second))
 		assert.Equal(t, map[string]string{"listed": "permanent", "undecodable": "exhausted"}, dead)
 		assert.EqualValues(t, 2, asked.Load(), "retried once, as the policy allows")
-		eventually(t, 10*time.Second, func() bool { return len(svc.Logs.with("is dropped, as its error asks")) == 1 }, "overridden in its second attempt")
+		eventually(t, 10*time.Second, func() bool {
+			return len(svc.Logs.with("is dropped, as its error asks")) == 1
+		}, "overridden in its second attempt")
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("override"))
 		assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 	})
@@ -272,7 +275,8 @@ func TestJitter(t *testing.T) {
 			var s seen
 			c := setup{URI: brokertest.URI(t), Prefetch: 100, Handler: s.handler(failing(1))}
 			c.Options.Concurrency = 8
-			c.Options.Policies = config.Policies{Default: config.Policy{Delays: []time.Duration{delay}, Jitter: 0.8, QueueType: queueType}}
+			c.Options.Policies = config.Policies{Default: config.Policy{Delays: []time.Duration{delay}, Jitter: 0.8,
+				QueueType: queueType}}
 			svc := start(t, c)
 
 			// One burst, and then one now and then.
@@ -297,9 +301,11 @@ func TestJitter(t *testing.T) {
 				return all
 			}
 			burst, alone := waits(rabbit.Numbered("burst", n)), waits(spread)
-			t.Logf("burst of %d: %s .. median %s .. %s; apart: %s .. %s", n, burst[0], burst[n/2], burst[n-1], alone[0], alone[len(alone)-1])
+			t.Logf("burst of %d: %s .. median %s .. %s; apart: %s .. %s", n, burst[0], burst[n/2], burst[n-1], alone[0],
+				alone[len(alone)-1])
 			assert.GreaterOrEqual(t, min(burst[0], alone[0]), 200*time.Millisecond, "never before the shortest wait")
-			assert.Less(t, max(burst[n-1], alone[len(alone)-1]), delay+1500*time.Millisecond, "never after the whole delay, but for a busy machine")
+			assert.Less(t, max(burst[n-1], alone[len(alone)-1]), delay+1500*time.Millisecond, "never after the whole "+
+				"delay, but for a busy machine")
 			// 8 waits of 200 to 1000 ms: all above 900 would be chance of 1 in 16 million, but they wait behind each
 			// other.
 			assert.Less(t, alone[0], 900*time.Millisecond, "some come earlier")
@@ -317,7 +323,8 @@ func TestJitterLeavesNoTrace(t *testing.T) {
 
 	var s seen
 	c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(99))}
-	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100), Retries: 3, Jitter: 1, MaxAge: time.Hour}}
+	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100), Retries: 3, Jitter: 1,
+		MaxAge: time.Hour}}
 	svc := start(t, c)
 	p := rabbit.Message("1", "x")
 	p.Expiration = strconv.Itoa(math.MaxInt32)

@@ -20,7 +20,8 @@ import (
 func (r *Retrier) Config() amqp.Config {
 	c := r.config
 	connection := r.retrier.ClientConnection()
-	c.Connection.AmqpURI, c.Connection.TLSConfig, c.Connection.AmqpConfig = connection.AmqpURI, connection.TLSConfig, connection.AmqpConfig
+	c.Connection.AmqpURI, c.Connection.TLSConfig, c.Connection.AmqpConfig = connection.AmqpURI, connection.TLSConfig,
+		connection.AmqpConfig
 	c.TopologyBuilder = &builder{r.retrier}
 	c.Marshaler = r.retrier.Marshaler()
 	c.Queue.GenerateName = r.retrier.GenerateName
@@ -53,17 +54,20 @@ func translate(c amqp.Config) retrier.Config {
 	return retrier.Config{
 		Refused: c.ValidateSubscriber(),
 		Connection: retrier.Connection{
-			AmqpURI: c.Connection.AmqpURI, TLSConfig: c.Connection.TLSConfig, AmqpConfig: c.Connection.AmqpConfig, Reconnect: reconnect,
+			AmqpURI: c.Connection.AmqpURI, TLSConfig: c.Connection.TLSConfig, AmqpConfig: c.Connection.AmqpConfig,
+			Reconnect: reconnect,
 		},
 		DefaultReconnect: retrier.Reconnect(*amqp.DefaultReconnectConfig()),
 		Marshaler:        c.Marshaler,
 		Builder:          userBuilder{c},
 		Exchange: retrier.Exchange{GenerateName: c.Exchange.GenerateName, Declared: topology.MainExchange{
-			Type: c.Exchange.Type, Durable: c.Exchange.Durable, AutoDelete: c.Exchange.AutoDeleted, Internal: c.Exchange.Internal,
+			Type: c.Exchange.Type, Durable: c.Exchange.Durable, AutoDelete: c.Exchange.AutoDeleted,
+			Internal:  c.Exchange.Internal,
 			Arguments: c.Exchange.Arguments,
 		}},
 		Queue: retrier.Queue{
-			GenerateName: c.Queue.GenerateName, Durable: c.Queue.Durable, AutoDelete: c.Queue.AutoDelete, Exclusive: c.Queue.Exclusive,
+			GenerateName: c.Queue.GenerateName, Durable: c.Queue.Durable, AutoDelete: c.Queue.AutoDelete,
+			Exclusive: c.Queue.Exclusive,
 			Arguments: c.Queue.Arguments,
 		},
 		QueueBind: retrier.QueueBind{
@@ -72,7 +76,8 @@ func translate(c amqp.Config) retrier.Config {
 		},
 		Consume: retrier.Consume{
 			NoRequeueOnNack: c.Consume.NoRequeueOnNack, Consumer: c.Consume.Consumer, Exclusive: c.Consume.Exclusive,
-			NoLocal: c.Consume.NoLocal, NoWait: c.Consume.NoWait, Arguments: c.Consume.Arguments, Qos: retrier.Qos(c.Consume.Qos),
+			NoLocal: c.Consume.NoLocal, NoWait: c.Consume.NoWait, Arguments: c.Consume.Arguments,
+			Qos: retrier.Qos(c.Consume.Qos),
 		},
 		Transactional:  c.Publish.Transactional,
 		RedeliveredKey: amqp.MetadataRedeliveredKey,
@@ -88,7 +93,8 @@ func (b userBuilder) BuildTopology(
 	b.config.Queue.Arguments = arguments
 
 	return b.config.TopologyBuilder.BuildTopology(channel, amqp.BuildTopologyParams{
-		Topic: main.Topic, QueueName: main.Queue, ExchangeName: main.Exchange, RoutingKey: b.config.QueueBind.GenerateRoutingKey(main.Topic),
+		Topic: main.Topic, QueueName: main.Queue, ExchangeName: main.Exchange,
+		RoutingKey: b.config.QueueBind.GenerateRoutingKey(main.Topic),
 	}, b.config, logger)
 }
 
@@ -102,7 +108,8 @@ type builder struct{ retrier *retrier.Retrier }
 func (b *builder) BuildTopology(
 	channel *amqp091.Channel, params amqp.BuildTopologyParams, _ amqp.Config, _ watermill.LoggerAdapter,
 ) error {
-	return b.retrier.BuildTopology(channel, retrier.Main{Topic: params.Topic, Queue: params.QueueName, Exchange: params.ExchangeName})
+	return b.retrier.BuildTopology(channel, retrier.Main{Topic: params.Topic, Queue: params.QueueName,
+		Exchange: params.ExchangeName})
 }
 
 func (b *builder) ExchangeDeclare(channel *amqp091.Channel, exchange string, _ amqp.Config) error {

@@ -19,7 +19,8 @@ type builder struct {
 	params []amqp.BuildTopologyParams
 }
 
-func (b *builder) BuildTopology(_ *amqp091.Channel, params amqp.BuildTopologyParams, _ amqp.Config, _ watermill.LoggerAdapter) error {
+func (b *builder) BuildTopology(_ *amqp091.Channel, params amqp.BuildTopologyParams, _ amqp.Config,
+	_ watermill.LoggerAdapter) error {
 	b.params = append(b.params, params)
 	return nil
 }
@@ -33,7 +34,8 @@ func TestBuilderIsToldTheTopic(t *testing.T) {
 	conf := amqp.NewDurableTopicConfig(exampleURI, "shop", "shipping")
 	conf.TopologyBuilder = own
 	conf.QueueBind.GenerateRoutingKey = func(topic string) string { return "key of " + topic }
-	retrier, err := amqpretryv3.New(conf, amqpretryv3.Options{Policies: config.Policies{Default: config.Policy{Mode: config.ModeOff}}})
+	retrier, err := amqpretryv3.New(conf,
+		amqpretryv3.Options{Policies: config.Policies{Default: config.Policy{Mode: config.ModeOff}}})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
 
@@ -44,7 +46,8 @@ func TestBuilderIsToldTheTopic(t *testing.T) {
 	// The order is another than that of the names: what counts is the topic.
 	for _, topic := range []string{"paid", "returned"} {
 		require.NoError(t, stock.TopologyBuilder.BuildTopology(
-			nil, amqp.BuildTopologyParams{Topic: topic, QueueName: "shipping", ExchangeName: "shop", RoutingKey: "ignored"}, stock, nil))
+			nil, amqp.BuildTopologyParams{Topic: topic, QueueName: "shipping", ExchangeName: "shop",
+				RoutingKey: "ignored"}, stock, nil))
 	}
 	assert.Equal(t, []amqp.BuildTopologyParams{
 		{Topic: "paid", QueueName: "shipping", ExchangeName: "shop", RoutingKey: "key of paid"},

@@ -20,8 +20,9 @@ func (e *AccessError) Error() string {
 		user = fmt.Sprintf(" for user %q", a.User)
 	}
 
-	return fmt.Sprintf("%s %q: no %s permission%s: browsing a dead-letter queue takes read on it, and configure on it and on the queue of the same name with .lock behind; "+
-		"what publishes (replay, move, import) also takes write on amq.default (%v)", a.Kind, a.Name, cmp.Or(a.Permission, "sufficient"), user, a.Err)
+	return fmt.Sprintf("%s %q: no %s permission%s: browsing a dead-letter queue takes read on it, and configure on "+
+		"it and on the queue of the same name with .lock behind; what publishes (replay, move, import) also takes "+
+		"write on amq.default (%v)", a.Kind, a.Name, cmp.Or(a.Permission, "sufficient"), user, a.Err)
 }
 
 func (e *AccessError) Unwrap() error { return e.Access }

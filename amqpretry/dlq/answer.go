@@ -62,5 +62,6 @@ func (c *Client) asker(link *connection.Link) asker { return asker{link, c.answe
 type silentError struct{ limit time.Duration }
 
 func (e *silentError) Error() string {
-	return fmt.Sprintf("no answer from the broker for %s, so the connection was given up and the messages go back to the queue; see the broker's log, then try again", e.limit)
+	return fmt.Sprintf("no answer from the broker for %s, so the connection was given up and the messages go back to "+
+		"the queue; see the broker's log, then try again", e.limit)
 }

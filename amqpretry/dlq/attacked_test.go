@@ -57,7 +57,8 @@ func TestFailureWhileTheScanWaits(t *testing.T) {
 			t.Parallel()
 			f := onBroker(t, arguments)
 			full := f.main + "-full"
-			f.Declare(full, amqp091.Table{amqp091.QueueTypeArg: "classic", "x-max-length": int64(1), "x-overflow": "reject-publish"})
+			f.Declare(full, amqp091.Table{amqp091.QueueTypeArg: "classic", "x-max-length": int64(1),
+				"x-overflow": "reject-publish"})
 			f.fillWith(100, func(i int) amqp091.Publishing {
 				p := deadletter.New(f.main, i)
 				p.Body = bytes.Repeat([]byte("x"), 1200<<10)
@@ -100,7 +101,8 @@ func TestImportAtARateWithADeadline(t *testing.T) {
 
 // All that is wrong with a configuration is told at once, before the broker is touched.
 func TestConfigErrors(t *testing.T) {
-	_, err := dlq.Open(t.Context(), dlq.Config{URI: "amqp://guest:secret@127.0.0.1:1/", TLS: &tls.Config{MinVersion: tls.VersionTLS13}, Addresses: []string{"amqp://x"}})
+	_, err := dlq.Open(t.Context(), dlq.Config{URI: "amqp://guest:secret@127.0.0.1:1/",
+		TLS: &tls.Config{MinVersion: tls.VersionTLS13}, Addresses: []string{"amqp://x"}})
 	require.ErrorContains(t, err, "TLS: must be nil with a URI of amqp://, over which the password goes unencrypted")
 	require.ErrorContains(t, err, "Addresses[0]")
 	assert.NotContains(t, err.Error(), "secret")
@@ -128,7 +130,8 @@ func TestRefusedBrowsesLoseNothing(t *testing.T) {
 				}
 			}
 			f.Has(f.queue.Name(), 20)
-			assert.ElementsMatch(t, deadletter.Bodies(20), rabbit.Bodies(f.drained(f.queue.Name(), 20)), "refused %d times", refused)
+			assert.ElementsMatch(t, deadletter.Bodies(20), rabbit.Bodies(f.drained(f.queue.Name(), 20)),
+				"refused %d times", refused)
 		})
 	}
 }
@@ -210,7 +213,8 @@ func TestBrowsesWhileDeadLettersComeKeepTheOrder(t *testing.T) {
 				}
 			}
 			f.Has(f.queue.Name(), all)
-			assert.Equal(t, deadletter.Bodies(all), rabbit.Bodies(f.drained(f.queue.Name(), all)), "%d browses", browses)
+			assert.Equal(t, deadletter.Bodies(all), rabbit.Bodies(f.drained(f.queue.Name(), all)), "%d browses",
+				browses)
 		})
 	}
 }

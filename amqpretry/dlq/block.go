@@ -129,7 +129,8 @@ func (b *block) ack(tags []uint64) error {
 	b.asking.Lock()
 	defer b.asking.Unlock()
 
-	return b.ask(func() error { return b.channel.Qos(leastPrefetch, 0, false) }) // which means nothing to a consumer that is there: it is asked for its answer
+	// which means nothing to a consumer that is there: it is asked for its answer
+	return b.ask(func() error { return b.channel.Qos(leastPrefetch, 0, false) })
 }
 
 // held is how many messages go back when the channel is closed.

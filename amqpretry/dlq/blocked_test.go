@@ -18,7 +18,8 @@ func TestReplayInAnAlarm_OwnBroker(t *testing.T) {
 	f := on(t, broker.URI, nil)
 	f.fill(20)
 	told := make(chan error, 8)
-	client, err := dlq.Open(t.Context(), dlq.Config{URI: broker.URI, NoDeliveryLimitPolicy: true, OnBlocked: func(why error) { told <- why }})
+	client, err := dlq.Open(t.Context(), dlq.Config{URI: broker.URI, NoDeliveryLimitPolicy: true,
+		OnBlocked: func(why error) { told <- why }})
 	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
 

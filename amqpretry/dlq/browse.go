@@ -30,7 +30,8 @@ func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[DeadLetter,
 		switch {
 		case err == nil:
 		case left: // nobody takes it any more
-			q.client.config.Logger.Error("Cannot end a browse in order", err, watermill.LogFields{"amqp_queue_name": q.name})
+			q.client.config.Logger.Error("Cannot end a browse in order", err,
+				watermill.LogFields{"amqp_queue_name": q.name})
 		default:
 			yield(DeadLetter{}, err)
 		}
@@ -38,7 +39,8 @@ func (q *Queue) Browse(ctx context.Context, filter Filter) iter.Seq2[DeadLetter,
 }
 
 // each gives the dead letters that match, until more is false.
-func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress), begun func(*scan), more func(*DeadLetter) bool) (err error) {
+func (q *Queue) each(ctx context.Context, filter Filter, progress func(Progress), begun func(*scan),
+	more func(*DeadLetter) bool) (err error) {
 	if err := filter.Validate(); err != nil {
 		return err
 	}
@@ -108,7 +110,8 @@ func (q *Queue) Stat(ctx context.Context, filter Filter) (Stat, error) {
 // whole lines.
 func (q *Queue) Export(ctx context.Context, w io.Writer, options ExportOptions) (Report, error) {
 	if options.Limit < 0 {
-		return Report{}, &config.FieldError{Path: "ExportOptions.Limit", Wanted: "0 (all) or more", Found: itoa(options.Limit)}
+		return Report{}, &config.FieldError{Path: "ExportOptions.Limit", Wanted: "0 (all) or more",
+			Found: itoa(options.Limit)}
 	}
 	var report Report
 	var failed error

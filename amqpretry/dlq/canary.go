@@ -59,7 +59,8 @@ func (r CanaryReport) String() string {
 		n    int
 		what string
 	}{
-		{r.DeadLettered, "dead again"}, {r.Dropped, "dropped by the policy"}, {r.Retried, "waiting for a retry"}, {r.Unresolved() - r.Retried, "not heard of"},
+		{r.DeadLettered, "dead again"}, {r.Dropped, "dropped by the policy"}, {r.Retried, "waiting for a retry"},
+		{r.Unresolved() - r.Retried, "not heard of"},
 	} {
 		if p.n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", p.n, p.what))
@@ -97,10 +98,12 @@ func (r *run) listen(c Canary, q *Queue, name, target string) (*canary, error) {
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen to what becomes of the canary: %w", explainAccess(topology.KindQueue, queue, err))
+		return nil, fmt.Errorf("cannot listen to what becomes of the canary: %w",
+			explainAccess(topology.KindQueue, queue, err))
 	}
 
-	return &canary{Canary: c, run: name, target: target, queue: queue, asker: asker, notices: notices, last: map[int]wire.Outcome{}}, nil
+	return &canary{Canary: c, run: name, target: target, queue: queue, asker: asker, notices: notices,
+		last: map[int]wire.Outcome{}}, nil
 }
 
 // next is what the next message carries.
@@ -160,7 +163,8 @@ func (c *canary) watch(ctx context.Context) (CanaryReport, error) {
 		case <-over.C:
 			report.Stopped = fmt.Sprintf("%s within %s", report, watch)
 			if report.Unresolved() > report.Retried {
-				report.Stopped += fmt.Sprintf("; is %q consumed with this library, under a policy that is not off, by a user who may write to amq.default?", c.target)
+				report.Stopped += fmt.Sprintf("; is %q consumed with this library, under a policy that is not off, "+
+					"by a user who may write to amq.default?", c.target)
 			}
 			return report, nil
 		case <-ctx.Done():

@@ -62,7 +62,8 @@ func TestCanaryWithoutAConsumer(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
 	f.fill(12)
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, Watch: 3 * time.Second}})
+	report, err := f.queue.Replay(t.Context(),
+		dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, Watch: 3 * time.Second}})
 	require.NoError(t, err)
 	assert.Contains(t, report.Canary.Stopped, "has no consumer")
 	assert.Zero(t, report.Done)
@@ -76,9 +77,12 @@ func TestCanaryThatNobodyTellsOf(t *testing.T) {
 	f := onBroker(t, nil)
 	f.fill(12)
 	f.service(all())
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, Watch: 2 * time.Second}})
+	report, err := f.queue.Replay(t.Context(),
+		dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, Watch: 2 * time.Second}})
 	require.NoError(t, err)
-	assert.Equal(t, `0 of 2 handled, 2 not heard of within 2s; is "`+f.main+`" consumed with this library, under a policy that is not off, by a user who may write to amq.default?`, report.Canary.Stopped)
+	assert.Equal(t, `0 of 2 handled, 2 not heard of within 2s; is "`+f.main+
+		`" consumed with this library, under a policy that is not off, by a user who may write to amq.default?`,
+		report.Canary.Stopped)
 	assert.Equal(t, 2, report.Canary.Unresolved())
 	assert.Equal(t, 2, report.Done)
 	f.Has(f.queue.Name(), 10)
@@ -118,7 +122,8 @@ func TestCanaryStopsTheReplay(t *testing.T) {
 				}
 				return []wire.Outcome{wire.Retried, bad}
 			})
-			report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 5, Watch: time.Minute, Tolerate: 2}})
+			report, err := f.queue.Replay(t.Context(),
+				dlq.ReplayOptions{Canary: dlq.Canary{Messages: 5, Watch: time.Minute, Tolerate: 2}})
 			require.NoError(t, err)
 			assert.NotEmpty(t, report.Canary.Stopped)
 			assert.Equal(t, 3, report.Canary.DeadLettered+report.Canary.Dropped)
@@ -141,14 +146,17 @@ func TestCanaryLetsTheOthersFollow(t *testing.T) {
 	})
 	var last dlq.Progress
 	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{
-		Canary: dlq.Canary{Messages: 5, Watch: time.Minute, Tolerate: 1}, Limit: 20, Progress: func(p dlq.Progress) { last = p },
+		Canary: dlq.Canary{Messages: 5, Watch: time.Minute, Tolerate: 1}, Limit: 20, Progress: func(p dlq.Progress) {
+			last = p
+		},
 	})
 	require.NoError(t, err)
 	assert.Empty(t, report.Canary.Stopped)
 	assert.Equal(t, 20, report.Done)
 	assert.Equal(t, 20, last.Done)
 	assert.Equal(t, 51, report.Total)
-	require.Eventually(t, func() bool { return others() == 15 }, 10*time.Second, 10*time.Millisecond, "the others are nobody's canaries")
+	require.Eventually(t, func() bool { return others() == 15 }, 10*time.Second, 10*time.Millisecond,
+		"the others are nobody's canaries")
 	assert.Equal(t, append(deadletter.Bodies(50)[20:], `{"n":99}`), rabbit.Bodies(f.drained(f.queue.Name(), 31)))
 }
 
@@ -163,11 +171,13 @@ func TestCanaryHearsOthers(t *testing.T) {
 	say := func(headers amqp091.Table) {
 		_ = channel.Publish("", lock, false, false, amqp091.Publishing{Headers: headers})
 	}
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 1, Watch: 2 * time.Second, OnChange: func(dlq.CanaryReport) {
-		say(nil)
-		say(amqp091.Table{header.Canary: int64(1)})
-		say(wire.Notice{Canary: wire.Canary{Queue: lock, Run: "another", Number: 1}, Outcome: wire.Handled}.Headers())
-	}}})
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 1, Watch: 2 * time.Second,
+		OnChange: func(dlq.CanaryReport) {
+			say(nil)
+			say(amqp091.Table{header.Canary: int64(1)})
+			say(wire.Notice{Canary: wire.Canary{Queue: lock, Run: "another", Number: 1},
+				Outcome: wire.Handled}.Headers())
+		}}})
 	require.NoError(t, err)
 	assert.NotEmpty(t, report.Canary.Stopped)
 	assert.Equal(t, 1, report.Canary.Unresolved())
@@ -180,14 +190,16 @@ func TestCanaryIsInterrupted(t *testing.T) {
 	f.fill(12)
 	f.service(all())
 	ctx, cancel := context.WithCancel(t.Context())
-	report, err := f.queue.Replay(ctx, dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, OnChange: func(dlq.CanaryReport) { cancel() }}})
+	report, err := f.queue.Replay(ctx,
+		dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, OnChange: func(dlq.CanaryReport) { cancel() }}})
 	require.ErrorIs(t, err, context.Canceled)
 	assert.Equal(t, 2, report.Done)
 	assert.Equal(t, 2, report.Canary.Unresolved())
 	assert.Equal(t, "0 of 2 handled, 2 not heard of when it was interrupted", report.Canary.Stopped)
 	f.Has(f.queue.Name(), 10)
 
-	report, err = f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, OnChange: func(dlq.CanaryReport) { _ = f.client.Close() }}})
+	report, err = f.queue.Replay(t.Context(),
+		dlq.ReplayOptions{Canary: dlq.Canary{Messages: 2, OnChange: func(dlq.CanaryReport) { _ = f.client.Close() }}})
 	require.ErrorContains(t, err, "the connection was lost")
 	assert.Equal(t, "0 of 2 handled, 2 not heard of when the connection was lost", report.Canary.Stopped)
 	assert.Equal(t, 2, report.Done)
@@ -217,7 +229,8 @@ func TestUndoOfACanary(t *testing.T) {
 		return []wire.Outcome{wire.Handled}
 	})
 	var undo bytes.Buffer
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 1, Watch: time.Minute}, Undo: &undo})
+	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Canary: dlq.Canary{Messages: 1, Watch: time.Minute},
+		Undo: &undo})
 	require.NoError(t, err)
 	require.Equal(t, 6, report.Done)
 	asked := 0

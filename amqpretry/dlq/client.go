@@ -89,7 +89,8 @@ type Client struct {
 
 // Open connects.
 func Open(ctx context.Context, config Config) (*Client, error) {
-	c := &Client{config: config.withDefaults(), longestHold: defaultHold, room: defaultRoom, patience: defaultPatience, answerTime: defaultAnswerTime}
+	c := &Client{config: config.withDefaults(), longestHold: defaultHold, room: defaultRoom, patience: defaultPatience,
+		answerTime: defaultAnswerTime}
 	if err := config.validate(); err != nil {
 		return nil, err
 	}
@@ -104,11 +105,13 @@ func Open(ctx context.Context, config Config) (*Client, error) {
 func (c Config) validate() error {
 	var errs []error
 	if uri, err := connection.ParseURI(c.URI); err == nil && c.TLS != nil && uri.Scheme != "amqps" {
-		errs = append(errs, &config.FieldError{Path: "Config.TLS", Wanted: "nil with a URI of " + uri.Scheme + "://, over which the password goes unencrypted", Found: "a configuration: amqps:// uses it"})
+		errs = append(errs, &config.FieldError{Path: "Config.TLS", Wanted: "nil with a URI of " + uri.Scheme +
+			"://, over which the password goes unencrypted", Found: "a configuration: amqps:// uses it"})
 	}
 	for i, address := range c.Addresses {
 		if err := connection.CheckAddress(address); err != nil {
-			errs = append(errs, &config.FieldError{Path: fmt.Sprintf("Config.Addresses[%d]", i), Wanted: "host:port or host", Found: fmt.Sprintf("%q", address)})
+			errs = append(errs, &config.FieldError{Path: fmt.Sprintf("Config.Addresses[%d]", i),
+				Wanted: "host:port or host", Found: fmt.Sprintf("%q", address)})
 		}
 	}
 
@@ -119,8 +122,9 @@ func (c Config) validate() error {
 func (c *Client) connect(role string) *connection.Connection {
 	connection := connection.New(connection.Settings{
 		URI: c.config.URI, Addresses: c.config.Addresses, TLS: c.config.TLS, AMQP: c.config.AMQP, Role: role,
-		Reconnect: connection.Reconnect{InitialInterval: 500 * time.Millisecond, MaxInterval: 10 * time.Second, RandomizationFactor: 0.5, Multiplier: 2},
-		Emit:      c.tell,
+		Reconnect: connection.Reconnect{InitialInterval: 500 * time.Millisecond, MaxInterval: 10 * time.Second,
+			RandomizationFactor: 0.5, Multiplier: 2},
+		Emit: c.tell,
 	}, c.config.Logger)
 
 	c.mu.Lock()

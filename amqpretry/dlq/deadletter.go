@@ -69,8 +69,10 @@ func newDeadLetter(d *amqp091.Delivery, unreadable, mainQueue, uuidHeader string
 		DeadLetter: timed(dead),
 		Edits:      readEdits(text(header.Edits)),
 		Message: amqp091.Publishing{
-			Headers: d.Headers, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode,
-			Priority: d.Priority, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration, MessageId: d.MessageId,
+			Headers: d.Headers, ContentType: d.ContentType, ContentEncoding: d.ContentEncoding,
+			DeliveryMode: d.DeliveryMode,
+			Priority:     d.Priority, CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, Expiration: d.Expiration,
+			MessageId: d.MessageId,
 			Timestamp: d.Timestamp, Type: d.Type, UserId: d.UserId, AppId: d.AppId, Body: d.Body,
 		},
 		CameBy:     Route{d.Exchange, d.RoutingKey},

@@ -231,7 +231,8 @@ type acknowledger struct {
 }
 
 func newAcknowledger(ctx context.Context, d *drain, fail context.CancelCauseFunc) *acknowledger {
-	s := &acknowledger{drain: d, run: ctx, fail: fail, pending: make(chan taken, window), slots: make(chan struct{}, unsettled), freed: make(chan struct{}, 1), ended: make(chan struct{})}
+	s := &acknowledger{drain: d, run: ctx, fail: fail, pending: make(chan taken, window),
+		slots: make(chan struct{}, unsettled), freed: make(chan struct{}, 1), ended: make(chan struct{})}
 	if d.undo != nil {
 		s.undo = newLines(d.undo, "the undo file")
 		s.undo.taken = d.taken
@@ -246,7 +247,8 @@ func newAcknowledger(ctx context.Context, d *drain, fail context.CancelCauseFunc
 }
 
 // send publishes a message, when there is room in the window.
-func (s *acknowledger) send(ctx context.Context, publisher *republish.Publisher, f *found, message amqp091.Publishing) error {
+func (s *acknowledger) send(ctx context.Context, publisher *republish.Publisher, f *found,
+	message amqp091.Publishing) error {
 	t := taken{found: f, takes: max(f.size, len(message.Body))}
 	if err := s.enter(ctx, t.takes); err != nil {
 		f.keep()

@@ -38,25 +38,39 @@ func TestChanges(t *testing.T) {
 		want          Edit
 		same          bool
 	}{
-		"nothing":             {same: true},
-		"kinds of nothing":    {before: headers(), after: amqp091.Publishing{Body: []byte{}}, same: true},
-		"the same":            {before: headers("a", math.NaN(), "b", []any{int8(1)}), after: headers("a", math.NaN(), "b", []any{int8(1)}), same: true},
-		"the same moment":     {before: amqp091.Publishing{Timestamp: edited}, after: amqp091.Publishing{Timestamp: edited.Local()}, same: true},
-		"body":                {before: body("a"), after: body("b"), want: Edit{Size: 1, SHA256: sumOfA, Body: "a"}},
-		"no body before":      {before: none, after: body("b"), want: Edit{SHA256: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}},
-		"no text":             {before: body("\xff"), after: none, want: Edit{Size: 1, SHA256: "a8100ae6aa1940d0b663bb31cd466142ebbdbd5187131b92d93818987832eb89"}},
-		"a long body":         {before: body(strings.Repeat("a", maxEditsBytes+1)), after: none, want: Edit{Size: maxEditsBytes + 1, SHA256: "ba7bea600e8f3dfd3385b6bd01756500fc11dfff0a54b6b68af8cc4733b959e8"}},
-		"header changed":      {before: headers("a", "1", "b", "2"), after: headers("a", "3", "b", "2"), want: Edit{Headers: map[string]*string{"a": was("1")}}},
-		"its type changed":    {before: headers("a", int8(1)), after: headers("a", int16(1)), want: Edit{Headers: map[string]*string{"a": was("1")}}},
-		"header removed":      {before: headers("a", true), after: none, want: Edit{Headers: map[string]*string{"a": was("true")}}},
-		"header added":        {before: none, after: headers("a", "1"), want: Edit{Headers: map[string]*string{"a": nil}}},
-		"what AMQP has not":   {before: headers("a", "1"), after: headers("a", struct{}{}), want: Edit{Headers: map[string]*string{"a": was("1")}}},
-		"a long header":       {before: headers("a", strings.Repeat("b", 300)), after: none, want: Edit{Headers: map[string]*string{"a": was(strings.Repeat("b", 252) + "…")}}},
-		"a header of no text": {before: headers("\xff", "\xff"), after: none, want: Edit{Headers: map[string]*string{"\uFFFD": was("\uFFFD")}}},
+		"nothing":          {same: true},
+		"kinds of nothing": {before: headers(), after: amqp091.Publishing{Body: []byte{}}, same: true},
+		"the same": {before: headers("a", math.NaN(), "b", []any{int8(1)}),
+			after: headers("a", math.NaN(), "b", []any{int8(1)}), same: true},
+		"the same moment": {before: amqp091.Publishing{Timestamp: edited},
+			after: amqp091.Publishing{Timestamp: edited.Local()}, same: true},
+		"body": {before: body("a"), after: body("b"), want: Edit{Size: 1, SHA256: sumOfA, Body: "a"}},
+		"no body before": {before: none, after: body("b"),
+			want: Edit{SHA256: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"}},
+		"no text": {before: body("\xff"), after: none,
+			want: Edit{Size: 1, SHA256: "a8100ae6aa1940d0b663bb31cd466142ebbdbd5187131b92d93818987832eb89"}},
+		"a long body": {before: body(strings.Repeat("a", maxEditsBytes+1)), after: none,
+			want: Edit{Size: maxEditsBytes + 1,
+				SHA256: "ba7bea600e8f3dfd3385b6bd01756500fc11dfff0a54b6b68af8cc4733b959e8"}},
+		"header changed": {before: headers("a", "1", "b", "2"), after: headers("a", "3", "b", "2"),
+			want: Edit{Headers: map[string]*string{"a": was("1")}}},
+		"its type changed": {before: headers("a", int8(1)), after: headers("a", int16(1)),
+			want: Edit{Headers: map[string]*string{"a": was("1")}}},
+		"header removed": {before: headers("a", true), after: none,
+			want: Edit{Headers: map[string]*string{"a": was("true")}}},
+		"header added": {before: none, after: headers("a", "1"),
+			want: Edit{Headers: map[string]*string{"a": nil}}},
+		"what AMQP has not": {before: headers("a", "1"), after: headers("a", struct{}{}),
+			want: Edit{Headers: map[string]*string{"a": was("1")}}},
+		"a long header": {before: headers("a", strings.Repeat("b", 300)), after: none,
+			want: Edit{Headers: map[string]*string{"a": was(strings.Repeat("b", 252) + "…")}}},
+		"a header of no text": {before: headers("\xff", "\xff"), after: none,
+			want: Edit{Headers: map[string]*string{"\uFFFD": was("\uFFFD")}}},
 		"properties": {
 			before: amqp091.Publishing{ContentType: "a", DeliveryMode: 2, Timestamp: edited, AppId: "b"},
 			after:  amqp091.Publishing{ContentType: "c", DeliveryMode: 1, Priority: 4, AppId: "b"},
-			want:   Edit{Properties: map[string]string{"content_type": "a", "delivery_mode": "2", "priority": "", "timestamp": "2026-01-02T03:04:05Z"}},
+			want: Edit{Properties: map[string]string{"content_type": "a", "delivery_mode": "2", "priority": "",
+				"timestamp": "2026-01-02T03:04:05Z"}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -70,7 +84,8 @@ func TestChanges(t *testing.T) {
 
 func TestTrail(t *testing.T) {
 	was := "a<b"
-	first := Edit{At: edited, By: "ann@host", Size: 3, SHA256: "00", Body: "a<b", Headers: map[string]*string{"a": &was, "b": nil}, Properties: map[string]string{"type": ""}}
+	first := Edit{At: edited, By: "ann@host", Size: 3, SHA256: "00", Body: "a<b", Headers: map[string]*string{"a": &was,
+		"b": nil}, Properties: map[string]string{"type": ""}}
 	second := Edit{At: edited.Add(time.Hour), Headers: map[string]*string{"a": nil}}
 
 	history := appendEdit("", first)
@@ -101,15 +116,25 @@ func TestTrailGivesUp(t *testing.T) {
 	}
 
 	for name, test := range map[string]struct{ edits, want []Edit }{
-		"just fits":               {[]Edit{{Body: long(1000)}, {Body: long(900)}}, []Edit{{Body: long(1000)}, {Body: long(900)}}},
-		"the oldest body":         {[]Edit{{Body: long(1000)}, {Body: long(500)}, {Body: long(600)}}, []Edit{{}, {Body: long(500)}, {Body: long(600)}}},
-		"the next body":           {[]Edit{{Body: long(1000)}, {Body: long(500)}, {Body: long(1600)}}, []Edit{{}, {}, {Body: long(1600)}}},
-		"the new body":            {[]Edit{{Body: long(900)}, {Body: long(2048), Headers: valued(9)}}, []Edit{{}, {Headers: valued(9)}}},
-		"values of the oldest":    {[]Edit{{Headers: valued(1000)}, {Headers: valued(1200), Body: "a"}}, []Edit{{Headers: marked}, {Headers: valued(1200)}}},
-		"values of the new one":   {[]Edit{{Headers: valued(10)}, {Headers: valued(2048)}}, []Edit{{Headers: marked}, {Headers: marked}}},
-		"the oldest edit":         {[]Edit{{By: long(200), Properties: map[string]string{"type": long(900)}}, {Properties: map[string]string{"type": long(1000)}}}, []Edit{{Properties: map[string]string{"type": long(1000)}}}},
-		"names of the new one":    {[]Edit{{By: "ann"}, {Headers: many}}, []Edit{{Headers: firstHalf(firstHalf(firstHalf(many)))}}},
-		"properties of the new":   {[]Edit{{By: "ann"}, {By: "bob", Properties: map[string]string{"type": long(2048)}}}, []Edit{{By: "bob"}}},
+		"just fits": {[]Edit{{Body: long(1000)}, {Body: long(900)}},
+			[]Edit{{Body: long(1000)}, {Body: long(900)}}},
+		"the oldest body": {[]Edit{{Body: long(1000)}, {Body: long(500)}, {Body: long(600)}},
+			[]Edit{{}, {Body: long(500)}, {Body: long(600)}}},
+		"the next body": {[]Edit{{Body: long(1000)}, {Body: long(500)}, {Body: long(1600)}},
+			[]Edit{{}, {}, {Body: long(1600)}}},
+		"the new body": {[]Edit{{Body: long(900)}, {Body: long(2048), Headers: valued(9)}},
+			[]Edit{{}, {Headers: valued(9)}}},
+		"values of the oldest": {[]Edit{{Headers: valued(1000)}, {Headers: valued(1200), Body: "a"}},
+			[]Edit{{Headers: marked}, {Headers: valued(1200)}}},
+		"values of the new one": {[]Edit{{Headers: valued(10)}, {Headers: valued(2048)}},
+			[]Edit{{Headers: marked}, {Headers: marked}}},
+		"the oldest edit": {[]Edit{{By: long(200), Properties: map[string]string{"type": long(900)}},
+			{Properties: map[string]string{"type": long(1000)}}},
+			[]Edit{{Properties: map[string]string{"type": long(1000)}}}},
+		"names of the new one": {[]Edit{{By: "ann"}, {Headers: many}},
+			[]Edit{{Headers: firstHalf(firstHalf(firstHalf(many)))}}},
+		"properties of the new": {[]Edit{{By: "ann"}, {By: "bob", Properties: map[string]string{"type": long(2048)}}},
+			[]Edit{{By: "bob"}}},
 		"who is it":               {[]Edit{{By: long(2048)}}, []Edit{{By: long(252) + "…"}}},
 		"what nobody would write": {[]Edit{{SHA256: long(2048)}}, nil},
 	} {
@@ -128,7 +153,9 @@ func TestTrailGivesUp(t *testing.T) {
 }
 
 func TestTrailIsBounded(t *testing.T) {
-	texts := rapid.OneOf(text(maxEditsBytes+9), rapid.Map(rapid.IntRange(0, 3000), func(n int) string { return strings.Repeat("\x01", n) }))
+	texts := rapid.OneOf(text(maxEditsBytes+9), rapid.Map(rapid.IntRange(0, 3000), func(n int) string {
+		return strings.Repeat("\x01", n)
+	}))
 	var names []string
 	for _, property := range properties(&amqp091.Publishing{}) {
 		names = append(names, property.name)
@@ -157,7 +184,8 @@ func TestTrailIsBounded(t *testing.T) {
 
 func TestReadEditsOfNonsense(t *testing.T) {
 	for _, text := range []string{
-		"", "x", "null", "5", "{}", "[]", "[null]", "[{}]", `[5]`, `[{"at":"now"}]`, `[{"at":"9999-12-31T23:59:59-14:00"}]`, `[{"at":"2026-01-02T03:04:05Z","size":-1}]`,
+		"", "x", "null", "5", "{}", "[]", "[null]", "[{}]", `[5]`, `[{"at":"now"}]`,
+		`[{"at":"9999-12-31T23:59:59-14:00"}]`, `[{"at":"2026-01-02T03:04:05Z","size":-1}]`,
 		`[{"at":"2026-01-02T03:04:05Z"}` + strings.Repeat(" ", wire.MaxEditsBytes) + `]`, strings.Repeat("[", 2000),
 	} {
 		assert.Empty(t, readEdits(text), text)

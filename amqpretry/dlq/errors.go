@@ -13,7 +13,8 @@ type NotFoundError struct {
 }
 
 func (e *NotFoundError) Error() string {
-	return fmt.Sprintf("dead-letter queue %q: no message with the UUID %q among the %d that could be seen", e.Queue, e.UUID, e.Seen)
+	return fmt.Sprintf("dead-letter queue %q: no message with the UUID %q among the %d that could be seen", e.Queue,
+		e.UUID, e.Seen)
 }
 
 // NoQueueError says that a queue is not there.
@@ -39,8 +40,9 @@ type IncompleteError struct {
 }
 
 func (e *IncompleteError) Error() string {
-	return fmt.Sprintf("dead-letter queue %q: of the %d messages that were there in the beginning, %d could not be seen: does somebody else take messages out of it, "+
-		"or do they expire? What was seen was dealt with", e.Queue, e.Total, e.Missing)
+	return fmt.Sprintf("dead-letter queue %q: of the %d messages that were there in the beginning, %d could not be "+
+		"seen: does somebody else take messages out of it, or do they expire? What was seen was dealt with", e.Queue,
+		e.Total, e.Missing)
 }
 
 // OrderError says that a browse or a run was interrupted where it could not end in order: messages that it has passed are
@@ -53,8 +55,9 @@ type OrderError struct {
 }
 
 func (e *OrderError) Error() string {
-	return fmt.Sprintf("dead-letter queue %q: its messages are in another order now, as giving them back was interrupted %d messages before the end; nothing is lost, "+
-		"and \"the oldest first\" does not hold of those that are there", e.Queue, e.Left)
+	return fmt.Sprintf("dead-letter queue %q: its messages are in another order now, as giving them back was "+
+		"interrupted %d messages before the end; nothing is lost, and \"the oldest first\" does not hold of those "+
+		"that are there", e.Queue, e.Left)
 }
 
 // BusyError says that another run, or another browse, is at work on the same dead-letter queue.
@@ -66,8 +69,8 @@ type BusyError struct {
 }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("dead-letter queue %q: another replay, move, purge or browse is at work (it holds the exclusive queue %q): "+
-		"wait for it, or end it; what it has not done stays where it is", e.Queue, e.Lock)
+	return fmt.Sprintf("dead-letter queue %q: another replay, move, purge or browse is at work (it holds the "+
+		"exclusive queue %q): wait for it, or end it; what it has not done stays where it is", e.Queue, e.Lock)
 }
 
 func (e *BusyError) Unwrap() error { return e.Err }

@@ -70,7 +70,8 @@ func ExampleQueue_Browse() {
 	queue, done := deadLetters()
 	defer done()
 
-	for deadLetter, err := range queue.Browse(context.Background(), dlq.Filter{Reasons: []retry.Reason{retry.ReasonExhausted}}) {
+	for deadLetter, err := range queue.Browse(context.Background(),
+		dlq.Filter{Reasons: []retry.Reason{retry.ReasonExhausted}}) {
 		if err != nil {
 			fmt.Println(err)
 			return

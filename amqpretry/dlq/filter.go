@@ -79,12 +79,14 @@ func (f Filter) Validate() error {
 	check(f.OlderThan >= 0, "OlderThan", positive, f.OlderThan.String())
 	check(f.NewerThan >= 0, "NewerThan", positive, f.NewerThan.String())
 	check(f.NewerThan <= 0 || f.OlderThan < f.NewerThan, "OlderThan",
-		fmt.Sprintf("less than NewerThan (%v), as nothing is older than that and newer", f.NewerThan), f.OlderThan.String())
+		fmt.Sprintf("less than NewerThan (%v), as nothing is older than that and newer", f.NewerThan),
+		f.OlderThan.String())
 
 	bounds := func(name string, least, most int) {
 		check(least >= 0, "Min"+name, positive, strconv.Itoa(least))
 		check(most >= 0, "Max"+name, positive, strconv.Itoa(most))
-		check(most <= 0 || least <= most, "Min"+name, fmt.Sprintf("at most Max%s (%d)", name, most), strconv.Itoa(least))
+		check(most <= 0 || least <= most, "Min"+name, fmt.Sprintf("at most Max%s (%d)", name, most),
+			strconv.Itoa(least))
 	}
 	bounds("Calls", f.MinCalls, f.MaxCalls)
 	bounds("Replays", f.MinReplays, f.MaxReplays)

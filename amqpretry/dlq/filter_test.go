@@ -20,15 +20,19 @@ func TestFilterMatches(t *testing.T) {
 	deadLetter := DeadLetter{
 		UUID: "uuid",
 		DeadLetter: retry.DeadLetter{
-			Reason: "exhausted", Topic: "orders", Handler: "ship", Error: "Boom: no. 7", ErrorType: "*a.Error", LastFailure: now.Add(-time.Hour),
-			Calls: 4, Replays: 2,
+			Reason: "exhausted", Topic: "orders", Handler: "ship", Error: "Boom: no. 7", ErrorType: "*a.Error",
+			LastFailure: now.Add(-time.Hour),
+			Calls:       4, Replays: 2,
 		},
 		Message: amqp091.Publishing{
 			Headers: amqp091.Table{
-				"text": "a", "int": int32(-5), "bool": true, "bytes": []byte("b"), "raw": []byte("\xff"), "float": 1.5, "void": nil, "nan": math.NaN(),
-				"time": now, "array": []any{"a", int8(1)}, "table": amqp091.Table{"k": []byte("v")}, "decimal": amqp091.Decimal{Scale: 2, Value: 5},
+				"text": "a", "int": int32(-5), "bool": true, "bytes": []byte("b"), "raw": []byte("\xff"), "float": 1.5,
+				"void": nil, "nan": math.NaN(),
+				"time": now, "array": []any{"a", int8(1)}, "table": amqp091.Table{"k": []byte("v")},
+				"decimal": amqp091.Decimal{Scale: 2, Value: 5},
 			},
-			Body: []byte(`{"id":17,"price":1.50,"big":9007199254740993,"ok":true,"no":null,"name":"Ann","tags":["a","b"],"items":[{"sku":"A1","n":1},{"sku":"B2","n":2}]}`),
+			Body: []byte(
+				`{"id":17,"price":1.50,"big":9007199254740993,"ok":true,"no":null,"name":"Ann","tags":["a","b"],"items":[{"sku":"A1","n":1},{"sku":"B2","n":2}]}`),
 		},
 	}
 	timeless := deadLetter
@@ -47,27 +51,31 @@ func TestFilterMatches(t *testing.T) {
 		yes, no []DeadLetter
 		noMatch bool
 	}{
-		"all":                     {filter: Filter{}, yes: []DeadLetter{timeless, fresh, mute}},
-		"reason":                  {filter: Filter{Reasons: []retry.Reason{"permanent", "exhausted"}}, no: []DeadLetter{mute}},
-		"another reason":          {filter: Filter{Reasons: []retry.Reason{"permanent"}}, noMatch: true},
-		"no reason":               {filter: Filter{Reasons: []retry.Reason{""}}, noMatch: true, yes: []DeadLetter{mute}},
-		"topic":                   {filter: Filter{Topics: []string{"orders"}}, no: []DeadLetter{mute}},
-		"another topic":           {filter: Filter{Topics: []string{"order"}}, noMatch: true},
-		"handler":                 {filter: Filter{Handlers: []string{"bill", "ship"}}, no: []DeadLetter{mute}},
-		"another handler":         {filter: Filter{Handlers: []string{"bill"}}, noMatch: true},
-		"error type":              {filter: Filter{ErrorTypes: []string{"*a.Error"}}, no: []DeadLetter{mute}},
-		"another error type":      {filter: Filter{ErrorTypes: []string{"*b.Error"}}, noMatch: true},
-		"UUID":                    {filter: Filter{UUIDs: []string{"uuid"}}, no: []DeadLetter{mute}},
-		"another UUID":            {filter: Filter{UUIDs: []string{"uuid2"}}, noMatch: true},
-		"error text":              {filter: Filter{ErrorContains: "Boom"}, no: []DeadLetter{mute}},
-		"error text, other case":  {filter: Filter{ErrorContains: "boom"}, noMatch: true},
-		"error expression":        {filter: Filter{ErrorMatches: regexp.MustCompile(`no\. \d$`)}, no: []DeadLetter{mute}},
-		"another expression":      {filter: Filter{ErrorMatches: regexp.MustCompile(`^no`)}, noMatch: true},
-		"older":                   {filter: Filter{OlderThan: 59 * time.Minute}, no: []DeadLetter{timeless}},
-		"not older":               {filter: Filter{OlderThan: time.Hour}, noMatch: true},
-		"newer":                   {filter: Filter{NewerThan: 61 * time.Minute}, no: []DeadLetter{timeless}},
-		"not newer":               {filter: Filter{NewerThan: time.Hour}, noMatch: true},
-		"between":                 {filter: Filter{OlderThan: time.Minute, NewerThan: 2 * time.Hour}, no: []DeadLetter{timeless}},
+		"all": {filter: Filter{}, yes: []DeadLetter{timeless, fresh, mute}},
+		"reason": {filter: Filter{Reasons: []retry.Reason{"permanent", "exhausted"}},
+			no: []DeadLetter{mute}},
+		"another reason": {filter: Filter{Reasons: []retry.Reason{"permanent"}}, noMatch: true},
+		"no reason": {filter: Filter{Reasons: []retry.Reason{""}}, noMatch: true,
+			yes: []DeadLetter{mute}},
+		"topic":                  {filter: Filter{Topics: []string{"orders"}}, no: []DeadLetter{mute}},
+		"another topic":          {filter: Filter{Topics: []string{"order"}}, noMatch: true},
+		"handler":                {filter: Filter{Handlers: []string{"bill", "ship"}}, no: []DeadLetter{mute}},
+		"another handler":        {filter: Filter{Handlers: []string{"bill"}}, noMatch: true},
+		"error type":             {filter: Filter{ErrorTypes: []string{"*a.Error"}}, no: []DeadLetter{mute}},
+		"another error type":     {filter: Filter{ErrorTypes: []string{"*b.Error"}}, noMatch: true},
+		"UUID":                   {filter: Filter{UUIDs: []string{"uuid"}}, no: []DeadLetter{mute}},
+		"another UUID":           {filter: Filter{UUIDs: []string{"uuid2"}}, noMatch: true},
+		"error text":             {filter: Filter{ErrorContains: "Boom"}, no: []DeadLetter{mute}},
+		"error text, other case": {filter: Filter{ErrorContains: "boom"}, noMatch: true},
+		"error expression": {filter: Filter{ErrorMatches: regexp.MustCompile(`no\. \d$`)},
+			no: []DeadLetter{mute}},
+		"another expression": {filter: Filter{ErrorMatches: regexp.MustCompile(`^no`)}, noMatch: true},
+		"older":              {filter: Filter{OlderThan: 59 * time.Minute}, no: []DeadLetter{timeless}},
+		"not older":          {filter: Filter{OlderThan: time.Hour}, noMatch: true},
+		"newer":              {filter: Filter{NewerThan: 61 * time.Minute}, no: []DeadLetter{timeless}},
+		"not newer":          {filter: Filter{NewerThan: time.Hour}, noMatch: true},
+		"between": {filter: Filter{OlderThan: time.Minute, NewerThan: 2 * time.Hour},
+			no: []DeadLetter{timeless}},
 		"calls":                   {filter: Filter{MinCalls: 4, MaxCalls: 4}, no: []DeadLetter{mute}},
 		"more calls":              {filter: Filter{MinCalls: 5}, noMatch: true},
 		"fewer calls":             {filter: Filter{MaxCalls: 3}, noMatch: true, yes: []DeadLetter{mute}},
@@ -112,8 +120,10 @@ func TestFilterMatches(t *testing.T) {
 		"number of elements":      {filter: field("items.#", "2")},
 		"two fields":              {filter: Filter{Fields: []Field{{"id", "17"}, {"name", "Ann"}}}},
 		"two fields, one wrong":   {filter: Filter{Fields: []Field{{"id", "17"}, {"name", "Bob"}}}, noMatch: true},
-		"anything":                {filter: Filter{Where: func(l *DeadLetter) bool { return l.UUID == "uuid" }}, no: []DeadLetter{mute}},
-		"one of two wrong":        {filter: Filter{Topics: []string{"orders"}, Handlers: []string{"bill"}}, noMatch: true},
+		"anything": {filter: Filter{Where: func(l *DeadLetter) bool {
+			return l.UUID == "uuid"
+		}}, no: []DeadLetter{mute}},
+		"one of two wrong": {filter: Filter{Topics: []string{"orders"}, Handlers: []string{"bill"}}, noMatch: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			require.NoError(t, test.filter.Validate())
@@ -129,32 +139,41 @@ func TestFilterMatches(t *testing.T) {
 }
 
 func TestFilterValidate(t *testing.T) {
-	const known = "one of exhausted, permanent, expired, undecodable, panic, crashed, unpublishable, rejected, delivery-limit, maxlen, too-large, postponed-too-long"
+	const known = "one of exhausted, permanent, expired, undecodable, panic, crashed, unpublishable, rejected, " +
+		"delivery-limit, maxlen, too-large, postponed-too-long"
 	const positive = "0 (no bound) or more"
 	type fault struct{ path, wanted, found string }
 	for name, test := range map[string]struct {
 		filter Filter
 		want   []fault
 	}{
-		"nothing":        {},
-		"reasons":        {Filter{Reasons: []retry.Reason{"exhausted", "bored", ""}}, []fault{{"Filter.Reasons[1]", known, `"bored"`}}},
-		"UUID":           {Filter{UUIDs: []string{""}}, []fault{{"Filter.UUIDs[0]", "a UUID", `""`}}},
-		"older":          {Filter{OlderThan: -1}, []fault{{"Filter.OlderThan", positive, "-1ns"}}},
-		"newer":          {Filter{NewerThan: -1}, []fault{{"Filter.NewerThan", positive, "-1ns"}}},
-		"older than new": {Filter{OlderThan: time.Hour, NewerThan: time.Hour}, []fault{{"Filter.OlderThan", "less than NewerThan (1h0m0s), as nothing is older than that and newer", "1h0m0s"}}},
-		"min calls":      {Filter{MinCalls: -1}, []fault{{"Filter.MinCalls", positive, "-1"}}},
-		"max calls":      {Filter{MaxCalls: -1}, []fault{{"Filter.MaxCalls", positive, "-1"}}},
-		"calls":          {Filter{MinCalls: 2, MaxCalls: 1}, []fault{{"Filter.MinCalls", "at most MaxCalls (1)", "2"}}},
-		"min replays":    {Filter{MinReplays: -1}, []fault{{"Filter.MinReplays", positive, "-1"}}},
-		"max replays":    {Filter{MaxReplays: -1}, []fault{{"Filter.MaxReplays", positive, "-1"}}},
-		"replays":        {Filter{MinReplays: 3, MaxReplays: 2}, []fault{{"Filter.MinReplays", "at most MaxReplays (2)", "3"}}},
-		"never replayed": {Filter{NeverReplayed: true, MinReplays: 1}, []fault{{"Filter.MinReplays", "0 with NeverReplayed", "1"}}},
-		"header":         {Filter{Headers: map[string]string{"": "a"}}, []fault{{`Filter.Headers[""]`, "the name of a header", `""`}}},
-		"field":          {Filter{Fields: []Field{{"a", ""}, {"", "b"}}}, []fault{{"Filter.Fields[1].Path", "the path of a field, such as customer.id", `""`}}},
+		"nothing": {},
+		"reasons": {Filter{Reasons: []retry.Reason{"exhausted", "bored", ""}},
+			[]fault{{"Filter.Reasons[1]", known, `"bored"`}}},
+		"UUID":  {Filter{UUIDs: []string{""}}, []fault{{"Filter.UUIDs[0]", "a UUID", `""`}}},
+		"older": {Filter{OlderThan: -1}, []fault{{"Filter.OlderThan", positive, "-1ns"}}},
+		"newer": {Filter{NewerThan: -1}, []fault{{"Filter.NewerThan", positive, "-1ns"}}},
+		"older than new": {Filter{OlderThan: time.Hour, NewerThan: time.Hour},
+			[]fault{{"Filter.OlderThan", "less than NewerThan (1h0m0s), as nothing is older than that and newer",
+				"1h0m0s"}}},
+		"min calls":   {Filter{MinCalls: -1}, []fault{{"Filter.MinCalls", positive, "-1"}}},
+		"max calls":   {Filter{MaxCalls: -1}, []fault{{"Filter.MaxCalls", positive, "-1"}}},
+		"calls":       {Filter{MinCalls: 2, MaxCalls: 1}, []fault{{"Filter.MinCalls", "at most MaxCalls (1)", "2"}}},
+		"min replays": {Filter{MinReplays: -1}, []fault{{"Filter.MinReplays", positive, "-1"}}},
+		"max replays": {Filter{MaxReplays: -1}, []fault{{"Filter.MaxReplays", positive, "-1"}}},
+		"replays": {Filter{MinReplays: 3, MaxReplays: 2},
+			[]fault{{"Filter.MinReplays", "at most MaxReplays (2)", "3"}}},
+		"never replayed": {Filter{NeverReplayed: true, MinReplays: 1},
+			[]fault{{"Filter.MinReplays", "0 with NeverReplayed", "1"}}},
+		"header": {Filter{Headers: map[string]string{"": "a"}},
+			[]fault{{`Filter.Headers[""]`, "the name of a header", `""`}}},
+		"field": {Filter{Fields: []Field{{"a", ""}, {"", "b"}}},
+			[]fault{{"Filter.Fields[1].Path", "the path of a field, such as customer.id", `""`}}},
 		"all at once": {Filter{OlderThan: -1, MaxReplays: -1}, []fault{
 			{"Filter.OlderThan", positive, "-1ns"}, {"Filter.MaxReplays", positive, "-1"},
 		}},
-		"what is right": {filter: Filter{OlderThan: time.Hour, NewerThan: 2 * time.Hour, MinCalls: 1, MaxCalls: 1, NeverReplayed: true, MaxReplays: 1}},
+		"what is right": {filter: Filter{OlderThan: time.Hour, NewerThan: 2 * time.Hour, MinCalls: 1, MaxCalls: 1,
+			NeverReplayed: true, MaxReplays: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := test.filter.Validate()
@@ -179,7 +198,8 @@ func TestFilterValidate(t *testing.T) {
 func TestFilterOfHostileBodies(t *testing.T) {
 	filter := Filter{Fields: []Field{{"a.#.b", "c"}}}
 	for _, body := range []string{
-		strings.Repeat("[", 16<<20), strings.Repeat(`{"a":`, 4<<20), strings.Repeat("[", 5000) + strings.Repeat("]", 5000), "\xff", "", `"\ud800"`,
+		strings.Repeat("[", 16<<20), strings.Repeat(`{"a":`, 4<<20), strings.Repeat("[", 5000) +
+			strings.Repeat("]", 5000), "\xff", "", `"\ud800"`,
 	} {
 		assert.False(t, filter.Matches(&DeadLetter{Message: amqp091.Publishing{Body: []byte(body)}}, time.Now()))
 	}
@@ -191,7 +211,8 @@ func FuzzFilter(f *testing.F) {
 	f.Add("@this|@pretty.a", []byte(`[[[]]]`), "", "a", []byte{})
 	f.Add("{a,b.c}", []byte(`{"a":1e999}`), "1e999", "a", []byte{})
 	f.Fuzz(func(_ *testing.T, path string, body []byte, value, name string, header []byte) {
-		l := DeadLetter{Message: amqp091.Publishing{Body: body, Headers: amqp091.Table{name: header, value: []any{value, amqp091.Table{path: header}}}}}
+		l := DeadLetter{Message: amqp091.Publishing{Body: body, Headers: amqp091.Table{name: header,
+			value: []any{value, amqp091.Table{path: header}}}}}
 		filter := Filter{Fields: []Field{{path, value}}, OlderThan: 1}
 		_ = filter.Validate()
 		_ = filter.Matches(&l, time.Unix(0, 0))

@@ -29,8 +29,8 @@ type HiddenError struct {
 }
 
 func (e *HiddenError) Error() string {
-	return fmt.Sprintf("cannot tell that dead-letter queue %q is empty: RabbitMQ %s does not count messages in AMQP that it holds back until their "+
-		"x-opt-delivery-time, and %s; %s", e.Queue, e.Version, e.Why, e.Do)
+	return fmt.Sprintf("cannot tell that dead-letter queue %q is empty: RabbitMQ %s does not count messages in AMQP "+
+		"that it holds back until their x-opt-delivery-time, and %s; %s", e.Queue, e.Version, e.Why, e.Do)
 }
 
 // hidden returns how many messages of the queue the broker holds back, HiddenUnknown if only the management API could

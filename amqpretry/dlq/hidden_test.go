@@ -22,12 +22,14 @@ func TestHiddenMessages(t *testing.T) {
 	answer := ""
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(`{"name": "` + f.queue.Name() + `", "vhost": "/", "type": "quorum", "arguments": {"x-delivery-limit": 2147483647},
+		_, _ = w.Write([]byte(`{"name": "` + f.queue.Name() +
+			`", "vhost": "/", "type": "quorum", "arguments": {"x-delivery-limit": 2147483647},
 			"effective_policy_definition": {}` + answer + `}`))
 	}))
 	defer api.Close()
 	open := func(version, url string) *dlq.Queue {
-		client, err := dlq.Open(t.Context(), dlq.Config{URI: f.URI, NoDeliveryLimitPolicy: true, Management: topology.Management{URL: url}})
+		client, err := dlq.Open(t.Context(), dlq.Config{URI: f.URI, NoDeliveryLimitPolicy: true,
+			Management: topology.Management{URL: url}})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = client.Close() })
 		client.Pretend(version)
@@ -47,8 +49,10 @@ func TestHiddenMessages(t *testing.T) {
 		{name: "before 4.4, with the API", version: "4.3.6", api: true, answer: held, ready: 0},
 		{name: "empty, without the API", version: "4.4.0-rc.1", refused: true},
 		{name: "empty, and the API does not know", version: "4.4.0", api: true, refused: true},
-		{name: "empty, as the API says", version: "4.10.0", api: true, answer: `, "messages": 0, "messages_ready": 0, "messages_unacknowledged": 0`},
-		{name: "held back, as the API says", version: "4.4.0", api: true, answer: held + `, "messages_delayed": 3`, hidden: 3},
+		{name: "empty, as the API says", version: "4.10.0", api: true,
+			answer: `, "messages": 0, "messages_ready": 0, "messages_unacknowledged": 0`},
+		{name: "held back, as the API says", version: "4.4.0", api: true, answer: held + `, "messages_delayed": 3`,
+			hidden: 3},
 		{name: "held back, as the numbers say", version: "0.0.0", api: true, answer: held, hidden: 3},
 		{name: "some, without the API", version: "4.4.0", ready: 2, hidden: dlq.HiddenUnknown},
 		{name: "some, with the API", version: "4.4.0", api: true, answer: held, ready: 2, hidden: 3},

@@ -18,7 +18,8 @@ import (
 // consumer_timeout.
 func TestRunThatTakesLong(t *testing.T) {
 	t.Parallel()
-	for name, limit := range map[string]time.Duration{"quorum": 200 * time.Millisecond, "classic": 200 * time.Millisecond, "quorum, at once": 0, "no room": 0} {
+	for name, limit := range map[string]time.Duration{"quorum": 200 * time.Millisecond,
+		"classic": 200 * time.Millisecond, "quorum, at once": 0, "no room": 0} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			var arguments amqp091.Table
@@ -55,9 +56,11 @@ func TestRunThatTakesLong(t *testing.T) {
 				return deadLetter
 			})
 
-			report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Rate: 50})
+			report, err := f.queue.Replay(t.Context(),
+				dlq.ReplayOptions{Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Rate: 50})
 			require.NoError(t, err)
-			assert.Equal(t, dlq.Progress{Total: deadLetters, Seen: deadLetters, Matched: len(replayed) + foreign, Done: len(replayed)}, report.Progress)
+			assert.Equal(t, dlq.Progress{Total: deadLetters, Seen: deadLetters, Matched: len(replayed) + foreign,
+				Done: len(replayed)}, report.Progress)
 			assert.Equal(t, map[dlq.LeftReason]int{dlq.LeftForeign: foreign}, report.Left)
 
 			assert.Equal(t, replayed, rabbit.Bodies(f.drained(f.main, len(replayed))), "each once, in their order")

@@ -40,7 +40,8 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 		return report, err
 	}
 
-	i := &importer{queue: q, target: target, options: options, run: ctx, publisher: q.client.publisher(link), frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1), asked: map[Taken]bool{}}
+	i := &importer{queue: q, target: target, options: options, run: ctx, publisher: q.client.publisher(link),
+		frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1), asked: map[Taken]bool{}}
 	if options.Rate > 0 {
 		i.limiter.SetLimit(rate.Limit(options.Rate))
 	}
@@ -55,7 +56,8 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 func (o ImportOptions) validate() error {
 	err := errors.Join(o.Filter.Validate(), checkRun("ImportOptions", 0, o.Rate))
 	if o.Skip < 0 {
-		err = errors.Join(err, &config.FieldError{Path: "ImportOptions.Skip", Wanted: "0 or more lines", Found: itoa(o.Skip)})
+		err = errors.Join(err, &config.FieldError{Path: "ImportOptions.Skip", Wanted: "0 or more lines",
+			Found: itoa(o.Skip)})
 	}
 
 	return err
@@ -133,7 +135,8 @@ func readLine(in *bufio.Reader, longest int) (line []byte, err error) {
 	for {
 		part, err := in.ReadSlice('\n')
 		if len(line)+len(part) > longest {
-			return nil, fmt.Errorf("%w: wanted at most %d MiB; is the file an export, with a line feed behind each message?", errLongLine, longest>>20)
+			return nil, fmt.Errorf("%w: wanted at most %d MiB; is the file an export, with a line feed behind each "+
+				"message?", errLongLine, longest>>20)
 		}
 		line = append(line, part...)
 		if !errors.Is(err, bufio.ErrBufferFull) {
@@ -172,7 +175,8 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 
 	message, fits := codec.MovedOf(&d, i.queue.mainQueue, i.frame)
 	if !fits {
-		return &LineError{Line: i.lines, Err: fmt.Errorf("its headers are too large for a frame of the broker (%d bytes)", i.frame)}
+		return &LineError{Line: i.lines, Err: fmt.Errorf("its headers are too large for a frame of the broker (%d "+
+			"bytes)", i.frame)}
 	}
 	if err := i.ask(record.Taken); err != nil {
 		return err
@@ -216,8 +220,10 @@ func deliveryOf(r record) amqp091.Delivery {
 	m := r.Message
 
 	return amqp091.Delivery{
-		Headers: m.Headers, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding, DeliveryMode: m.DeliveryMode, Priority: m.Priority,
-		CorrelationId: m.CorrelationId, ReplyTo: m.ReplyTo, Expiration: m.Expiration, MessageId: m.MessageId, Timestamp: m.Timestamp, Type: m.Type,
+		Headers: m.Headers, ContentType: m.ContentType, ContentEncoding: m.ContentEncoding,
+		DeliveryMode: m.DeliveryMode, Priority: m.Priority,
+		CorrelationId: m.CorrelationId, ReplyTo: m.ReplyTo, Expiration: m.Expiration, MessageId: m.MessageId,
+		Timestamp: m.Timestamp, Type: m.Type,
 		UserId: m.UserId, AppId: m.AppId, Body: m.Body, Exchange: r.CameBy.Exchange, RoutingKey: r.CameBy.RoutingKey,
 	}
 }

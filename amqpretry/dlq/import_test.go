@@ -53,7 +53,8 @@ func (w *without) Read(p []byte) (int, error) {
 func TestCut(t *testing.T) {
 	t.Parallel()
 	line, err := encodeRecord(&DeadLetter{Message: amqp091.Publishing{
-		Body: []byte("Straße \"\\\x01 \U0001f600"), Headers: amqp091.Table{"n": int64(-12), "yes": true, "no": nil, "half": 1.5e-7, "list": []any{"a", int32(1)}},
+		Body: []byte("Straße \"\\\x01 \U0001f600"), Headers: amqp091.Table{"n": int64(-12), "yes": true, "no": nil,
+			"half": 1.5e-7, "list": []any{"a", int32(1)}},
 	}}, "orders.dlq", Taken{By: "replay", To: "orders", Run: "r", At: time.Unix(1e9, 0)})
 	require.NoError(t, err)
 	for n := 1; n < len(line); n++ {
@@ -61,7 +62,8 @@ func TestCut(t *testing.T) {
 		assert.True(t, cut(append([]byte(" \t"), line[:n]...)), "%s", line[:n])
 	}
 	for _, wrong := range []string{
-		string(line), `{"v":2}`, `{}`, `{"v":1,}`, `{"v":1 "body":`, `{v:1`, `{"v":tru?`, `{"v":"` + "\x01", `{"v":1}}`, `{"v":1} {`,
+		string(line), `{"v":2}`, `{}`, `{"v":1,}`, `{"v":1 "body":`, `{v:1`, `{"v":tru?`, `{"v":"` + "\x01", `{"v":1}}`,
+		`{"v":1} {`,
 		"garbage", "[1", `"text`, "tru", "1", "\x1f\x8b\x08", "\x00", "\ufeff{",
 	} {
 		assert.False(t, cut([]byte(wrong)), "%q", wrong)

@@ -44,7 +44,8 @@ func (b *inbox) put(d amqp091.Delivery) {
 	a := arrived{delivery: d, size: codec.SizeInMemory(&d)}
 	b.mu.Lock()
 	if b.bytes > 0 && b.bytes+a.size > b.room { // one message always has room, whatever its size
-		a.lost, a.delivery = true, amqp091.Delivery{Acknowledger: d.Acknowledger, DeliveryTag: d.DeliveryTag, Redelivered: d.Redelivered}
+		a.lost, a.delivery = true, amqp091.Delivery{Acknowledger: d.Acknowledger, DeliveryTag: d.DeliveryTag,
+			Redelivered: d.Redelivered}
 	} else {
 		b.bytes += a.size
 	}

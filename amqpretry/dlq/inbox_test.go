@@ -22,7 +22,8 @@ func TestInboxIsBounded(t *testing.T) {
 	b := newInbox(deliveries, room)
 	sizes := []int{1, room * 3, 1, room - 2000, room / 2, 1}
 	for i, size := range sizes {
-		deliveries <- amqp091.Delivery{DeliveryTag: uint64(i), Redelivered: i == 3, Body: make([]byte, size), Headers: amqp091.Table{"x": "y"}}
+		deliveries <- amqp091.Delivery{DeliveryTag: uint64(i), Redelivered: i == 3, Body: make([]byte, size),
+			Headers: amqp091.Table{"x": "y"}}
 	}
 	close(deliveries)
 	var kept []int
@@ -101,7 +102,9 @@ func TestRunOfLargeMessagesGoesOn(t *testing.T) {
 	publishBodies(t, q, messages, func(i int) string { return fmt.Sprintf("%03d", i) + string(make([]byte, size)) })
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
-	report, err := q.Purge(ctx, PurgeOptions{Filter: Filter{Where: func(l *DeadLetter) bool { return l.Position%3 != 0 }}})
+	report, err := q.Purge(ctx, PurgeOptions{Filter: Filter{Where: func(l *DeadLetter) bool {
+		return l.Position%3 != 0
+	}}})
 	require.NoError(t, err)
 	assert.Equal(t, []int{messages, messages * 2 / 3}, []int{report.Seen, report.Done})
 	n := 0

@@ -96,12 +96,13 @@ func TestPoorNetworks(t *testing.T) {
 		size        int
 		queue       amqp091.Table
 	}{
-		"1 MB a second":               {network{perSecond: mega}, 3, 3 * mega / 2, nil},
-		"1 MB a second, classic":      {network{perSecond: mega}, 3, 3 * mega / 2, classic()},
-		"1 MB a second, many":         {network{perSecond: mega}, 300, 10_000, nil},
-		"100 ms":                      {network{latency: 100 * time.Millisecond}, 300, 100, nil},
-		"stands still for 5 s":        {network{stall: 5 * time.Second}, 20, 50_000, nil},
-		"a little of all, and slower": {network{perSecond: mega / 2, latency: 200 * time.Millisecond, stall: 3 * time.Second}, 4, mega, nil},
+		"1 MB a second":          {network{perSecond: mega}, 3, 3 * mega / 2, nil},
+		"1 MB a second, classic": {network{perSecond: mega}, 3, 3 * mega / 2, classic()},
+		"1 MB a second, many":    {network{perSecond: mega}, 300, 10_000, nil},
+		"100 ms":                 {network{latency: 100 * time.Millisecond}, 300, 100, nil},
+		"stands still for 5 s":   {network{stall: 5 * time.Second}, 20, 50_000, nil},
+		"a little of all, and slower": {network{perSecond: mega / 2, latency: 200 * time.Millisecond,
+			stall: 3 * time.Second}, 4, mega, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -113,7 +114,8 @@ func TestPoorNetworks(t *testing.T) {
 
 				return deadLetter
 			})
-			client, err := dlq.Open(t.Context(), dlq.Config{URI: f.URI, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{Dial: test.network.dial}})
+			client, err := dlq.Open(t.Context(), dlq.Config{URI: f.URI, NoDeliveryLimitPolicy: true,
+				AMQP: &amqp091.Config{Dial: test.network.dial}})
 			require.NoError(t, err)
 			defer func() { _ = client.Close() }()
 			queue := client.Queue(f.main)
@@ -121,7 +123,8 @@ func TestPoorNetworks(t *testing.T) {
 			var file bytes.Buffer
 			report, err := queue.Export(t.Context(), &file, dlq.ExportOptions{})
 			require.NoError(t, err)
-			assert.Equal(t, dlq.Progress{Total: test.deadLetters, Seen: test.deadLetters, Matched: test.deadLetters, Done: test.deadLetters}, report.Progress)
+			assert.Equal(t, dlq.Progress{Total: test.deadLetters, Seen: test.deadLetters, Matched: test.deadLetters,
+				Done: test.deadLetters}, report.Progress)
 			assert.Equal(t, test.deadLetters, bytes.Count(file.Bytes(), []byte("\n")))
 
 			f.Has(f.queue.Name(), test.deadLetters)

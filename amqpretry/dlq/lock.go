@@ -49,7 +49,8 @@ func (q *Queue) lock(ctx context.Context, link *connection.Link) error {
 func (q *Queue) tryLock(link *connection.Link) error {
 	name := lockName(q.name)
 	err := q.client.asker(link).onChannel(func(channel *amqp091.Channel) error {
-		_, err := channel.QueueDeclare(name, false, true, true, false, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeClassic})
+		_, err := channel.QueueDeclare(name, false, true, true, false,
+			amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeClassic})
 		return err
 	})
 	if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.ResourceLocked {

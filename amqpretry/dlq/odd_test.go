@@ -24,15 +24,21 @@ func TestOddQueues(t *testing.T) {
 		arguments amqp091.Table
 	}{
 		"long name classic": {strings.Repeat("n", 230), false, amqp091.Table{}},
-		"long name limit":   {strings.Repeat("m", 230), true, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1<<31 - 1)}},
-		"odd name":          {"a'b in vhost '/' ü{}%s\"", false, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1<<31 - 1)}},
-		"numeric key":       {"", false, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1<<31 - 1), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "42"}},
-		"true key":          {"", true, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1<<31 - 1), "x-dead-letter-exchange": "true", "x-dead-letter-routing-key": "none"}},
-		"long dlx":          {"", true, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1<<31 - 1), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": strings.Repeat("k", 200)}},
-		"lazy":              {"", false, amqp091.Table{"x-queue-mode": "lazy", "x-max-priority": int64(5)}},
-		"short limit":       {"", true, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int16(3000)}},
-		"sac":               {"", false, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1<<31 - 1), "x-single-active-consumer": true}},
-		"sac classic":       {"", false, amqp091.Table{"x-single-active-consumer": true}},
+		"long name limit": {strings.Repeat("m", 230), true, amqp091.Table{"x-queue-type": "quorum",
+			"x-delivery-limit": int64(1<<31 - 1)}},
+		"odd name": {"a'b in vhost '/' ü{}%s\"", false, amqp091.Table{"x-queue-type": "quorum",
+			"x-delivery-limit": int64(1<<31 - 1)}},
+		"numeric key": {"", false, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1<<31 - 1),
+			"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "42"}},
+		"true key": {"", true, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1<<31 - 1),
+			"x-dead-letter-exchange": "true", "x-dead-letter-routing-key": "none"}},
+		"long dlx": {"", true, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1<<31 - 1),
+			"x-dead-letter-exchange": "", "x-dead-letter-routing-key": strings.Repeat("k", 200)}},
+		"lazy":        {"", false, amqp091.Table{"x-queue-mode": "lazy", "x-max-priority": int64(5)}},
+		"short limit": {"", true, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int16(3000)}},
+		"sac": {"", false, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(1<<31 - 1),
+			"x-single-active-consumer": true}},
+		"sac classic": {"", false, amqp091.Table{"x-single-active-consumer": true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -63,8 +69,10 @@ func TestCredentialsAreNeverShown(t *testing.T) {
 	t.Parallel()
 	shared := brokertest.URI(t)
 	for _, uri := range []string{
-		"amqp://user:secret@host:bad/", "amqp://user:secret@127.0.0.1:1/", "://user:secret@x", "amqp://user:sec ret@127.0.0.1", "amqp://user:secret@[::1",
-		"amqps://user:secret%zz@h", strings.Replace(shared, "guest:guest", "guest:secret", 1), strings.TrimRight(shared, "/") + "/secret",
+		"amqp://user:secret@host:bad/", "amqp://user:secret@127.0.0.1:1/", "://user:secret@x",
+		"amqp://user:sec ret@127.0.0.1", "amqp://user:secret@[::1",
+		"amqps://user:secret%zz@h", strings.Replace(shared, "guest:guest", "guest:secret", 1),
+		strings.TrimRight(shared, "/") + "/secret",
 	} {
 		_, err := dlq.Open(t.Context(), dlq.Config{URI: uri})
 		require.Error(t, err)
@@ -72,5 +80,6 @@ func TestCredentialsAreNeverShown(t *testing.T) {
 			assert.NotContains(t, err.Error(), "secret")
 		}
 	}
-	assert.NotContains(t, fmt.Sprintf("%v %+v %#v", dlq.Config{URI: "amqp://u:secret@h"}, dlq.Config{URI: "amqp://u:secret@h"}, dlq.Config{URI: "amqp://u:secret@h"}), "secret")
+	assert.NotContains(t, fmt.Sprintf("%v %+v %#v", dlq.Config{URI: "amqp://u:secret@h"},
+		dlq.Config{URI: "amqp://u:secret@h"}, dlq.Config{URI: "amqp://u:secret@h"}), "secret")
 }

@@ -63,7 +63,9 @@ func (s *scan) complete(ctx context.Context) error {
 	}
 	passing, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(nil)
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(s.queue.client.config.OrderTime, func() { cancel(errOrderTime) }) })()
+	defer context.AfterFunc(ctx, func() {
+		time.AfterFunc(s.queue.client.config.OrderTime, func() { cancel(errOrderTime) })
+	})()
 
 	begun, began := s.passed, time.Now()
 	for range mostRounds {

@@ -40,7 +40,9 @@ func TestInterruptedAmongThoseThatWereReadBefore(t *testing.T) {
 
 			ctx, cancel := context.WithCancel(t.Context())
 			q, _ := f.who(dlq.Config{OrderTime: orderTime})
-			report, err := q.Replay(ctx, dlq.ReplayOptions{Filter: dlq.Filter{Where: func(l *dlq.DeadLetter) bool { return l.Position%2 == 0 }}, Progress: func(p dlq.Progress) {
+			report, err := q.Replay(ctx, dlq.ReplayOptions{Filter: dlq.Filter{Where: func(l *dlq.DeadLetter) bool {
+				return l.Position%2 == 0
+			}}, Progress: func(p dlq.Progress) {
 				if p.Done >= limit {
 					cancel()
 				}

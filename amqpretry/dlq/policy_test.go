@@ -60,7 +60,8 @@ func TestBrowsingUnderAPolicy_OwnBroker(t *testing.T) {
 	f := on(t, broker.URI, nil)
 	f.fill(10)
 
-	client, err := dlq.Open(t.Context(), dlq.Config{URI: broker.URI, Management: topology.Management{URL: broker.ManagementURL}})
+	client, err := dlq.Open(t.Context(),
+		dlq.Config{URI: broker.URI, Management: topology.Management{URL: broker.ManagementURL}})
 	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
 	queue := client.Queue(f.main)

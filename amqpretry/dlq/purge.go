@@ -24,8 +24,9 @@ func (q *Queue) Purge(ctx context.Context, options PurgeOptions) (Report, error)
 	defer r.end(q.client)
 
 	return r.drain(ctx, &drain{
-		queue: q, filter: options.Filter, limit: options.Limit, dryRun: options.DryRun, undo: options.Undo, progress: options.Progress,
-		taken: Taken{By: "purge", At: time.Now()},
+		queue: q, filter: options.Filter, limit: options.Limit, dryRun: options.DryRun, undo: options.Undo,
+		progress: options.Progress,
+		taken:    Taken{By: "purge", At: time.Now()},
 	})
 }
 
@@ -33,7 +34,8 @@ func (q *Queue) Purge(ctx context.Context, options PurgeOptions) (Report, error)
 func (q *Queue) Move(ctx context.Context, options MoveOptions) (Report, error) {
 	err := errors.Join(options.Filter.Validate(), checkRun("MoveOptions", options.Limit, options.Rate))
 	if options.To == "" || options.To == q.name {
-		err = errors.Join(err, &config.FieldError{Path: "MoveOptions.To", Wanted: "the name of another queue", Found: quoted(options.To)})
+		err = errors.Join(err, &config.FieldError{Path: "MoveOptions.To", Wanted: "the name of another queue",
+			Found: quoted(options.To)})
 	}
 	if err != nil {
 		return Report{}, err
@@ -45,7 +47,8 @@ func (q *Queue) Move(ctx context.Context, options MoveOptions) (Report, error) {
 	defer r.end(q.client)
 
 	return r.drain(ctx, &drain{
-		queue: q, filter: options.Filter, limit: options.Limit, rate: options.Rate, dryRun: options.DryRun, undo: options.Undo,
+		queue: q, filter: options.Filter, limit: options.Limit, rate: options.Rate, dryRun: options.DryRun,
+		undo:  options.Undo,
 		taken: Taken{By: "move", To: options.To, At: time.Now()}, progress: options.Progress, target: options.To,
 		copyOf: func(f *found, frame int) (amqp091.Publishing, LeftReason) {
 			return fitting(codec.MovedOf(&f.delivery, q.mainQueue, frame))
@@ -68,7 +71,8 @@ func checkRun(options string, limit int, rate float64) error {
 		errs = append(errs, &config.FieldError{Path: options + ".Limit", Wanted: "0 (all) or more", Found: itoa(limit)})
 	}
 	if rate < 0 || rate != rate {
-		errs = append(errs, &config.FieldError{Path: options + ".Rate", Wanted: "0 (no limit) or more messages a second", Found: ftoa(rate)})
+		errs = append(errs, &config.FieldError{Path: options + ".Rate", Wanted: "0 (no limit) or more messages a " +
+			"second", Found: ftoa(rate)})
 	}
 
 	return errors.Join(errs...)

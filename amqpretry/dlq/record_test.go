@@ -65,7 +65,8 @@ func text(most int) *rapid.Generator[string] {
 		s := rapid.OneOf(
 			rapid.StringN(0, -1, most),
 			rapid.Map(rapid.SliceOfN(rapid.Byte(), 0, most), func(b []byte) string { return string(b) }),
-			rapid.SampledFrom([]string{"", "base64:", "base64:/w==", "\u2028\u009b31m\x1b\x7f\u202e", "\u0080\u009f\u202a\u2066\u2069", "<&>", "\"\\\n\t\r\b\f\x00", "\xed\xa0\x80", "😀"}),
+			rapid.SampledFrom([]string{"", "base64:", "base64:/w==", "\u2028\u009b31m\x1b\x7f\u202e",
+				"\u0080\u009f\u202a\u2066\u2069", "<&>", "\"\\\n\t\r\b\f\x00", "\xed\xa0\x80", "😀"}),
 		).Draw(t, "text")
 
 		return s[:min(len(s), most)]
@@ -73,7 +74,8 @@ func text(most int) *rapid.Generator[string] {
 }
 
 func moment() *rapid.Generator[time.Time] {
-	return rapid.Map(rapid.OneOf(rapid.Int64(), rapid.Int64Range(firstSecond-2, lastSecond+2)), func(s int64) time.Time { return time.Unix(s, 0) })
+	return rapid.Map(rapid.OneOf(rapid.Int64(), rapid.Int64Range(firstSecond-2, lastSecond+2)),
+		func(s int64) time.Time { return time.Unix(s, 0) })
 }
 
 func value(depth int) *rapid.Generator[any] {
@@ -81,13 +83,17 @@ func value(depth int) *rapid.Generator[any] {
 	leaf := as(
 		text(300).AsAny(), rapid.Just[any](nil), rapid.Bool().AsAny(),
 		rapid.Int8().AsAny(), rapid.Int16().AsAny(), rapid.Int32().AsAny(), rapid.Int64().AsAny(),
-		rapid.Uint8().AsAny(), rapid.Uint16().AsAny(), rapid.Uint32().AsAny(), rapid.Float32().AsAny(), rapid.Float64().AsAny(),
+		rapid.Uint8().AsAny(), rapid.Uint16().AsAny(), rapid.Uint32().AsAny(), rapid.Float32().AsAny(),
+		rapid.Float64().AsAny(),
 		rapid.Map(rapid.Uint32(), func(n uint32) any { return math.Float32frombits(n | 0x7f800000) }),
 		rapid.Map(rapid.Uint64(), func(n uint64) any { return math.Float64frombits(n | 0x7ff0000000000000) }),
 		rapid.SampledFrom([]any{
-			math.NaN(), float32(math.NaN()), math.Inf(1), math.Inf(-1), float32(math.Inf(-1)), math.Copysign(0, -1), float32(math.Copysign(0, -1)),
-			int64(1<<53 - 1), int64(1 << 53), int64(1<<53 + 1), int64(-1<<53 - 1), int64(math.MinInt64), int64(math.MaxInt64),
-			math.MaxFloat64, math.SmallestNonzeroFloat64, float32(math.MaxFloat32), float32(math.SmallestNonzeroFloat32), 1e21, 1e-7,
+			math.NaN(), float32(math.NaN()), math.Inf(1), math.Inf(-1), float32(math.Inf(-1)), math.Copysign(0, -1),
+			float32(math.Copysign(0, -1)),
+			int64(1<<53 - 1), int64(1 << 53), int64(1<<53 + 1), int64(-1<<53 - 1), int64(math.MinInt64),
+			int64(math.MaxInt64),
+			math.MaxFloat64, math.SmallestNonzeroFloat64, float32(math.MaxFloat32),
+			float32(math.SmallestNonzeroFloat32), 1e21, 1e-7,
 		}),
 		rapid.Custom(func(t *rapid.T) any {
 			return amqp091.Decimal{Scale: rapid.Uint8().Draw(t, "scale"), Value: rapid.Int32().Draw(t, "value")}
@@ -106,16 +112,21 @@ func value(depth int) *rapid.Generator[any] {
 }
 
 func table(depth int) *rapid.Generator[amqp091.Table] {
-	return rapid.Map(rapid.MapOfN(text(maxShort), value(depth), 0, 5), func(m map[string]any) amqp091.Table { return amqp091.Table(m) })
+	return rapid.Map(rapid.MapOfN(text(maxShort), value(depth), 0, 5), func(m map[string]any) amqp091.Table {
+		return amqp091.Table(m)
+	})
 }
 
 func publishing() *rapid.Generator[amqp091.Publishing] {
 	return rapid.Custom(func(t *rapid.T) amqp091.Publishing {
 		short := func(name string) string { return text(maxShort).Draw(t, name) }
 		p := amqp091.Publishing{
-			ContentType: short("content type"), ContentEncoding: short("encoding"), DeliveryMode: rapid.Uint8().Draw(t, "mode"),
-			Priority: rapid.Uint8().Draw(t, "priority"), CorrelationId: short("correlation id"), ReplyTo: short("reply to"),
-			Expiration: short("expiration"), MessageId: short("message id"), Type: short("type"), UserId: short("user id"), AppId: short("app id"),
+			ContentType: short("content type"), ContentEncoding: short("encoding"),
+			DeliveryMode: rapid.Uint8().Draw(t, "mode"),
+			Priority:     rapid.Uint8().Draw(t, "priority"), CorrelationId: short("correlation id"),
+			ReplyTo:    short("reply to"),
+			Expiration: short("expiration"), MessageId: short("message id"), Type: short("type"),
+			UserId: short("user id"), AppId: short("app id"),
 		}
 		if rapid.Bool().Draw(t, "has timestamp") {
 			p.Timestamp = moment().Draw(t, "timestamp")
@@ -145,7 +156,8 @@ func TestRecordIsLossless(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, json.Valid(line), "%s", line)
 		require.NotContains(t, string(line), "\n")
-		require.False(t, strings.ContainsAny(string(line), "\x7f\u0080\u009b\u009f\u2028\u202a\u202e\u2066\u2069"), "%s", line)
+		require.False(t, strings.ContainsAny(string(line), "\x7f\u0080\u009b\u009f\u2028\u202a\u202e\u2066\u2069"),
+			"%s", line)
 
 		got, err := decodeRecord(line)
 		require.NoError(t, err, "%s", line)
@@ -183,7 +195,8 @@ func sortedByAnotherTool(t require.TestingT, line []byte) []byte {
 func TestRecordFormat(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
 	state := wire.State{
-		Count: header.CountDead, Attempts: 4, Replays: 1, Queue: "orders", Topic: "topic", Handler: "ship", Host: "host", UUID: "uuid",
+		Count: header.CountDead, Attempts: 4, Replays: 1, Queue: "orders", Topic: "topic", Handler: "ship",
+		Host: "host", UUID: "uuid",
 		FirstFailure: at, LastFailure: at.Add(time.Minute), Since: at.Add(-time.Hour), Deadline: at.Add(time.Hour),
 		Reason: retry.ReasonExhausted, Error: "a < b", ErrorType: "*errors.errorString",
 		History: []retry.FailedCall{{Number: 1, At: at, Error: "a < b", Type: "*errors.errorString", Reason: "panic"}},
@@ -205,8 +218,10 @@ func TestRecordFormat(t *testing.T) {
 		},
 		"properties": {
 			amqp091.Delivery{
-				Exchange: "x", RoutingKey: "\xff", ContentType: "text/plain", ContentEncoding: "\xff", DeliveryMode: 2, Priority: 9, CorrelationId: "c",
-				ReplyTo: "r", Expiration: "5", MessageId: "m", Timestamp: at.Truncate(time.Second), Type: "t", UserId: "u", AppId: "a", Headers: amqp091.Table{}, Body: []byte{},
+				Exchange: "x", RoutingKey: "\xff", ContentType: "text/plain", ContentEncoding: "\xff", DeliveryMode: 2,
+				Priority: 9, CorrelationId: "c",
+				ReplyTo: "r", Expiration: "5", MessageId: "m", Timestamp: at.Truncate(time.Second), Type: "t",
+				UserId: "u", AppId: "a", Headers: amqp091.Table{}, Body: []byte{},
 			},
 			`{"v":1,"queue":"orders.dlq","failure":{"uuid":"m","queue":"orders","calls":0,"replays":0},` +
 				`"came_by":{"exchange":"x","routing_key":{"type":"string","base64":"/w=="}},"properties":{"content_type":"text/plain",` +
@@ -215,10 +230,14 @@ func TestRecordFormat(t *testing.T) {
 		},
 		"headers": {
 			amqp091.Delivery{Body: []byte("\xff"), Headers: amqp091.Table{
-				"text": "a < b", "bytes": []byte("a"), "bytes*": []byte("\xff"), "bool": true, "void": nil, "int8": int8(-1), "int16": int16(2), "int32": int32(3),
-				"int64": int64(4), "int64*": int64(math.MaxInt64), "uint8": byte(5), "uint16": uint16(6), "uint32": uint32(7), "float32": float32(0.1),
-				"float64": 1e100, "nan": math.NaN(), "nan*": math.Float64frombits(0x7ff8000000000000), "inf": math.Inf(-1), "zero": math.Copysign(0, -1),
-				"decimal": amqp091.Decimal{Scale: 2, Value: -5}, "time": at, "time*": time.Unix(1<<60, 0), "array": []any{"a", int32(1)},
+				"text": "a < b", "bytes": []byte("a"), "bytes*": []byte("\xff"), "bool": true, "void": nil,
+				"int8": int8(-1), "int16": int16(2), "int32": int32(3),
+				"int64": int64(4), "int64*": int64(math.MaxInt64), "uint8": byte(5), "uint16": uint16(6),
+				"uint32": uint32(7), "float32": float32(0.1),
+				"float64": 1e100, "nan": math.NaN(), "nan*": math.Float64frombits(0x7ff8000000000000),
+				"inf": math.Inf(-1), "zero": math.Copysign(0, -1),
+				"decimal": amqp091.Decimal{Scale: 2, Value: -5}, "time": at, "time*": time.Unix(1<<60, 0),
+				"array": []any{"a", int32(1)},
 				"table": amqp091.Table{"": "b"}, "\xff": "c", "base64:": "d",
 			}},
 			`{"v":1,"queue":"orders.dlq","failure":{"queue":"orders","calls":0,"replays":0},"came_by":{"exchange":"","routing_key":""},"properties":{},"headers":{` +
@@ -239,7 +258,9 @@ func TestRecordFormat(t *testing.T) {
 				`"first_failure":"2026-01-02T03:04:05.678Z","last_failure":"2026-01-02T03:05:05.678Z","since":"2026-01-02T02:04:05.678Z",` +
 				`"deadline":"2026-01-02T04:04:05.678Z","exchange":"shop","routing_key":"orders.eu","expiration":"5000","user_id":"ann","removed":"huge",` +
 				`"history":[{"number":1,"at":"2026-01-02T03:04:05.678Z","error":"a < b","error_type":"*errors.errorString","reason":"panic"}],` +
-				`"edits":` + state.Edits + `},"came_by":{"exchange":"","routing_key":"orders.dlq"},"properties":{},"headers":` + string(headersJSON(t, headers)) +
+				`"edits":` + state.Edits +
+				`},"came_by":{"exchange":"","routing_key":"orders.dlq"},"properties":{},"headers":` +
+				string(headersJSON(t, headers)) +
 				`,"body":"{\"id\":1}\n\u009b"}`,
 		},
 	} {
@@ -301,64 +322,94 @@ func TestRecordErrors(t *testing.T) {
 		{`{"v":"1"}`, `.v: must be 1, the version of the format that is known here, got "1"`},
 		{`{"v":1`, `.: must be JSON, got unexpected end of JSON input at byte 6`},
 		{`{"v":1,"position":-`, `.: must be JSON, got invalid character ' ' in numeric literal at byte 19`},
-		{`{"v":1,"position":1.}`, `.: must be JSON, got invalid character '}' after decimal point in numeric literal at byte 21`},
-		{`{"v":1,"position":1e+}`, `.: must be JSON, got invalid character '}' in exponent of numeric literal at byte 22`},
-		{`{"v":1,"position":tru}`, `.: must be JSON, got invalid character '}' in literal true (expecting 'e') at byte 22`},
+		{`{"v":1,"position":1.}`,
+			`.: must be JSON, got invalid character '}' after decimal point in numeric literal at byte 21`},
+		{`{"v":1,"position":1e+}`,
+			`.: must be JSON, got invalid character '}' in exponent of numeric literal at byte 22`},
+		{`{"v":1,"position":tru}`,
+			`.: must be JSON, got invalid character '}' in literal true (expecting 'e') at byte 22`},
 		{`{"v":1}x`, `.: must be JSON, got invalid character 'x' after top-level value at byte 8`},
 		{`{"v":1,}`, `.: must be JSON, got invalid character '}' looking for beginning of object key string at byte 8`},
-		{`{"v":1,"boddy":""}`, `.boddy: must be one of v, queue, taken, position, failure, unreadable, came_by, properties, headers, body, body_base64, got an unknown field`},
+		{`{"v":1,"boddy":""}`,
+			`.boddy: must be one of v, queue, taken, position, failure, unreadable, came_by, properties, headers, body, body_base64, got an unknown field`},
 		{`{"v":1,"body":"","body":""}`, `.body: must be there once, got it twice`},
 		{`{"v":1,"body":"","body_base64":""}`, `.body_base64: must be the only body, got body and body_base64`},
 		{`{"v":1,"body":{"id":1}}`, `.body: must be a string, got {"id":1}`},
 		{`{"v":1,"body":"\ud800"}`, `.: must be JSON, got half a character, \ud800, at byte 16`},
 		{`{"v":1,"body":"\ud800\u0041"}`, `.: must be JSON, got half a character, \ud800, at byte 16`},
-		{`{"v":1,"body":"\\\ud83d\ude00\\ud800\uDE00\ud83d"}`, `.: must be JSON, got half a character, \uDE00, at byte 37`},
+		{`{"v":1,"body":"\\\ud83d\ude00\\ud800\uDE00\ud83d"}`,
+			`.: must be JSON, got half a character, \uDE00, at byte 37`},
 		{`{"v":1,"headers":{"\udbff":""}}`, `.: must be JSON, got half a character, \udbff, at byte 20`},
-		{"{\"v\":1,\"body\":\"\x1b[31m\"}", `.: must be JSON, got invalid character '\x1b' in string literal at byte 16`},
+		{"{\"v\":1,\"body\":\"\x1b[31m\"}",
+			`.: must be JSON, got invalid character '\x1b' in string literal at byte 16`},
 		{`{"v":1,"body":"\x"}`, `.: must be JSON, got invalid character 'x' in string escape code at byte 17`},
 		{`{"v":1,"body":"`, `.: must be JSON, got unexpected end of JSON input at byte 15`},
 		{`{"v":1,"body_base64":"?"}`, `.body_base64: must be base64, got "?"`},
-		{`{"v":1,"came_by":{"exchange":5}}`, `.came_by.exchange: must be a string, or an object such as {"type":"int32","value":5}, got 5`},
-		{`{"v":1,"came_by":{"exchange":{"type":"bool","value":true}}}`, `.came_by.exchange: must be a string, got {"type":"bool","value":true}`},
+		{`{"v":1,"came_by":{"exchange":5}}`,
+			`.came_by.exchange: must be a string, or an object such as {"type":"int32","value":5}, got 5`},
+		{`{"v":1,"came_by":{"exchange":{"type":"bool","value":true}}}`,
+			`.came_by.exchange: must be a string, got {"type":"bool","value":true}`},
 		{`{"v":1,"properties":{"priority":256}}`, `.properties.priority: must be an integer that fits uint8, got 256`},
 		{`{"v":1,"properties":{"priority":1.5}}`, `.properties.priority: must be an integer that fits uint8, got 1.5`},
 		{`{"v":1,"properties":{"timestamp":5}}`, `.properties.timestamp: must be a string, got 5`},
-		{`{"v":1,"properties":{"timestamp":"2026-01-02T03:04:05.5Z"}}`, `.properties.timestamp: must be a time in whole seconds, as RFC 3339 or as @seconds since 1970, got "2026-01-02T03:04:05.5Z"`},
-		{`{"v":1,"properties":{"type":"` + strings.Repeat("x", 256) + `"}}`, `.properties.type: must be at most 255 bytes, got 256`},
-		{`{"v":1,"properties":{"headers":{}}}`, `.properties.headers: must be one of content_type, content_encoding, delivery_mode, priority, correlation_id, ` +
-			`reply_to, expiration, message_id, timestamp, type, user_id, app_id, got an unknown field`},
+		{`{"v":1,"properties":{"timestamp":"2026-01-02T03:04:05.5Z"}}`,
+			`.properties.timestamp: must be a time in whole seconds, as RFC 3339 or as @seconds since 1970, got "2026-01-02T03:04:05.5Z"`},
+		{`{"v":1,"properties":{"type":"` + strings.Repeat("x", 256) + `"}}`,
+			`.properties.type: must be at most 255 bytes, got 256`},
+		{`{"v":1,"properties":{"headers":{}}}`,
+			`.properties.headers: must be one of content_type, content_encoding, delivery_mode, priority, correlation_id, ` +
+				`reply_to, expiration, message_id, timestamp, type, user_id, app_id, got an unknown field`},
 		{`{"v":1,"headers":null}`, `.headers: must be an object, got null`},
-		{`{"v":1,"headers":{"a-b":5}}`, `.headers["a-b"]: must be a string, or an object such as {"type":"int32","value":5}, got 5`},
+		{`{"v":1,"headers":{"a-b":5}}`,
+			`.headers["a-b"]: must be a string, or an object such as {"type":"int32","value":5}, got 5`},
 		{`{"v":1,"headers":{"a":"1","a":"2"}}`, `.headers.a: must be there once, got it twice`},
 		{`{"v":1,"headers":{"a":"1","base64:YQ==":"2"}}`, `.headers["base64:YQ=="]: must be there once, got it twice`},
 		{`{"v":1,"headers":{"base64:?":"2"}}`, `.headers["base64:?"]: must be base64, got "?"`},
-		{`{"v":1,"headers":{"` + strings.Repeat("x", 256) + `":""}}`, `.headers.` + strings.Repeat("x", 57) + `…: must be at most 255 bytes, got 256`},
+		{`{"v":1,"headers":{"` + strings.Repeat("x", 256) + `":""}}`, `.headers.` + strings.Repeat("x", 57) +
+			`…: must be at most 255 bytes, got 256`},
 		{`{"v":1,"headers":{"a":{}}}`, `.headers.a.type: must be one of ` + names + `, got ""`},
 		{`{"v":1,"headers":{"a":{"type":"int"}}}`, `.headers.a.type: must be one of ` + names + `, got "int"`},
 		{`{"v":1,"headers":{"a":{"type":"int8"}}}`, `.headers.a.value: must be there, got nothing`},
-		{`{"v":1,"headers":{"a":{"type":"int8","value":128}}}`, `.headers.a.value: must be an integer that fits int8, got 128`},
-		{`{"v":1,"headers":{"a":{"type":"int8","value":true}}}`, `.headers.a.value: must be an integer that fits int8, got true`},
-		{`{"v":1,"headers":{"a":{"type":"int64","value":"9223372036854775808"}}}`, `.headers.a.value: must be an integer that fits int64, got "9223372036854775808"`},
+		{`{"v":1,"headers":{"a":{"type":"int8","value":128}}}`,
+			`.headers.a.value: must be an integer that fits int8, got 128`},
+		{`{"v":1,"headers":{"a":{"type":"int8","value":true}}}`,
+			`.headers.a.value: must be an integer that fits int8, got true`},
+		{`{"v":1,"headers":{"a":{"type":"int64","value":"9223372036854775808"}}}`,
+			`.headers.a.value: must be an integer that fits int64, got "9223372036854775808"`},
 		{`{"v":1,"headers":{"a":{"type":"bool","value":1}}}`, `.headers.a.value: must be true or false, got 1`},
 		{`{"v":1,"headers":{"a":{"type":"void","value":1}}}`, `.headers.a.value: must be null, got 1`},
-		{`{"v":1,"headers":{"a":{"type":"float32","value":1e39}}}`, `.headers.a.value: must be a number that fits float32, got 1e39`},
-		{`{"v":1,"headers":{"a":{"type":"float64","value":01}}}`, `.: must be JSON, got invalid character '1' after object key:value pair at byte 50`},
-		{`{"v":1,"headers":{"a":{"type":"float64","value":"NaN:1"}}}`, `.headers.a.value: must be the bits of a NaN, got "NaN:1"`},
-		{`{"v":1,"headers":{"a":{"type":"float32","value":"NaN:7f800000"}}}`, `.headers.a.value: must be the bits of a NaN, got "NaN:7f800000"`},
-		{`{"v":1,"headers":{"a":{"type":"float64","value":"one"}}}`, `.headers.a.value: must be a number that fits float64, got "one"`},
-		{`{"v":1,"headers":{"a":{"type":"decimal","value":"1e5"}}}`, `.headers.a.value: must be a decimal such as "1.50": a 32-bit integer with at most 255 digits behind the point, got "1e5"`},
-		{`{"v":1,"headers":{"a":{"type":"array","value":["a",{"type":"table","value":{"b":5}}]}}}`, `.headers.a.value[1].value.b: must be a string, or an object such as {"type":"int32","value":5}, got 5`},
-		{`{"v":1,"headers":{"a":{"type":"bytes","value":"","base64":""}}}`, `.headers.a: must be either value or base64, got both`},
-		{`{"v":1,"headers":{"a":{"type":"time","base64":""}}}`, `.headers.a.type: must be string or bytes, where there is base64, got "time"`},
+		{`{"v":1,"headers":{"a":{"type":"float32","value":1e39}}}`,
+			`.headers.a.value: must be a number that fits float32, got 1e39`},
+		{`{"v":1,"headers":{"a":{"type":"float64","value":01}}}`,
+			`.: must be JSON, got invalid character '1' after object key:value pair at byte 50`},
+		{`{"v":1,"headers":{"a":{"type":"float64","value":"NaN:1"}}}`,
+			`.headers.a.value: must be the bits of a NaN, got "NaN:1"`},
+		{`{"v":1,"headers":{"a":{"type":"float32","value":"NaN:7f800000"}}}`,
+			`.headers.a.value: must be the bits of a NaN, got "NaN:7f800000"`},
+		{`{"v":1,"headers":{"a":{"type":"float64","value":"one"}}}`,
+			`.headers.a.value: must be a number that fits float64, got "one"`},
+		{`{"v":1,"headers":{"a":{"type":"decimal","value":"1e5"}}}`,
+			`.headers.a.value: must be a decimal such as "1.50": a 32-bit integer with at most 255 digits behind the point, got "1e5"`},
+		{`{"v":1,"headers":{"a":{"type":"array","value":["a",{"type":"table","value":{"b":5}}]}}}`,
+			`.headers.a.value[1].value.b: must be a string, or an object such as {"type":"int32","value":5}, got 5`},
+		{`{"v":1,"headers":{"a":{"type":"bytes","value":"","base64":""}}}`,
+			`.headers.a: must be either value or base64, got both`},
+		{`{"v":1,"headers":{"a":{"type":"time","base64":""}}}`,
+			`.headers.a.type: must be string or bytes, where there is base64, got "time"`},
 		{`{"v":1,"headers":{"a":{"type":"bytes","base64":5}}}`, `.headers.a.base64: must be a string, got 5`},
-		{`{"v":1,"headers":{"a":{"kind":5}}}`, `.headers.a.kind: must be one of type, value, base64, got an unknown field`},
-		{`{"v":1,"headers":{"a":{"type":"array","value":` + strings.Repeat("[", maxDepth) + strings.Repeat("]", maxDepth) + `}}}`,
+		{`{"v":1,"headers":{"a":{"kind":5}}}`,
+			`.headers.a.kind: must be one of type, value, base64, got an unknown field`},
+		{`{"v":1,"headers":{"a":{"type":"array","value":` + strings.Repeat("[", maxDepth) +
+			strings.Repeat("]", maxDepth) + `}}}`,
 			`.headers.a.value` + strings.Repeat("[0]", maxDepth-3) + `: must be at most 100 deep, got more`},
 		{`{"v":1,"headers":` + strings.Repeat(`{"a":`, maxDepth) + `1` + strings.Repeat("}", maxDepth) + `}`,
 			`.headers` + strings.Repeat(".a", maxDepth-1) + `: must be at most 100 deep, got more`},
-		{`{"v":1,"failure":` + strings.Repeat("[", 1e6), `.: must be JSON, got invalid character '[' exceeded max depth at byte 10017`},
-		{`{"failure":` + strings.Repeat("[", 1e6), `.: must be JSON, got invalid character '[' exceeded max depth at byte 10011`},
-		{`{"v":2,"V":1}`, `.V: must be one of v, queue, taken, position, failure, unreadable, came_by, properties, headers, body, body_base64, got an unknown field`},
+		{`{"v":1,"failure":` + strings.Repeat("[", 1e6),
+			`.: must be JSON, got invalid character '[' exceeded max depth at byte 10017`},
+		{`{"failure":` + strings.Repeat("[", 1e6),
+			`.: must be JSON, got invalid character '[' exceeded max depth at byte 10011`},
+		{`{"v":2,"V":1}`,
+			`.V: must be one of v, queue, taken, position, failure, unreadable, came_by, properties, headers, body, body_base64, got an unknown field`},
 		{`{"v":2,"v":1}`, `.v: must be there once, got it twice`},
 		{`null`, `.v: must be 1, the version of the format that is known here, got nothing`},
 	} {
@@ -374,14 +425,22 @@ func TestRecordByHand(t *testing.T) {
 		line string
 		want amqp091.Publishing
 	}{
-		"spaces":     {" { \"v\" :\t1 ,\r\n\"body\" : \"\\u0041\\/\\ud83d\\ude00\" } ", amqp091.Publishing{Body: []byte("A/😀")}},
-		"type last":  {`{"v":1,"headers":{"a":{"value":5,"type":"int8"}}}`, amqp091.Publishing{Headers: amqp091.Table{"a": int8(5)}}},
-		"typed text": {`{"v":1,"headers":{"a":{"type":"string","value":"b"}}}`, amqp091.Publishing{Headers: amqp091.Table{"a": "b"}}},
-		"null":       {`{"v":1,"headers":{"a":{"type":"void","value":null}}}`, amqp091.Publishing{Headers: amqp091.Table{"a": nil}}},
-		"a zone":     {`{"v":1,"properties":{"timestamp":"1970-01-01T01:00:01+01:00"}}`, amqp091.Publishing{Timestamp: time.Unix(1, 0)}},
-		"quoted":     {`{"v":1,"headers":{"a":{"type":"int8","value":"5"},"b":{"type":"decimal","value":1.50}}}`, amqp091.Publishing{Headers: amqp091.Table{"a": int8(5), "b": amqp091.Decimal{Scale: 2, Value: 150}}}},
-		"deep":       {`{"v":1,"failure":` + strings.Repeat("[", maxDepth-1) + strings.Repeat("]", maxDepth-1) + `}`, amqp091.Publishing{}},
-		"a failure":  {`{"v":1,"failure":"of mine","position":[{"a":-1.5e+5,"b":[true,false,null,{}]}]}`, amqp091.Publishing{}},
+		"spaces": {" { \"v\" :\t1 ,\r\n\"body\" : \"\\u0041\\/\\ud83d\\ude00\" } ",
+			amqp091.Publishing{Body: []byte("A/😀")}},
+		"type last": {`{"v":1,"headers":{"a":{"value":5,"type":"int8"}}}`,
+			amqp091.Publishing{Headers: amqp091.Table{"a": int8(5)}}},
+		"typed text": {`{"v":1,"headers":{"a":{"type":"string","value":"b"}}}`,
+			amqp091.Publishing{Headers: amqp091.Table{"a": "b"}}},
+		"null": {`{"v":1,"headers":{"a":{"type":"void","value":null}}}`,
+			amqp091.Publishing{Headers: amqp091.Table{"a": nil}}},
+		"a zone": {`{"v":1,"properties":{"timestamp":"1970-01-01T01:00:01+01:00"}}`,
+			amqp091.Publishing{Timestamp: time.Unix(1, 0)}},
+		"quoted": {`{"v":1,"headers":{"a":{"type":"int8","value":"5"},"b":{"type":"decimal","value":1.50}}}`,
+			amqp091.Publishing{Headers: amqp091.Table{"a": int8(5), "b": amqp091.Decimal{Scale: 2, Value: 150}}}},
+		"deep": {`{"v":1,"failure":` + strings.Repeat("[", maxDepth-1) + strings.Repeat("]", maxDepth-1) + `}`,
+			amqp091.Publishing{}},
+		"a failure": {`{"v":1,"failure":"of mine","position":[{"a":-1.5e+5,"b":[true,false,null,{}]}]}`,
+			amqp091.Publishing{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			read, err := decodeRecord([]byte(test.line))
@@ -411,7 +470,8 @@ func TestRecordKeepsNothingOfTheLine(t *testing.T) {
 	read, err := decodeRecord(line)
 	require.NoError(t, err)
 	clear(line)
-	requireSame(t, amqp091.Publishing{Type: "abc", Headers: amqp091.Table{"key": "value"}, Body: []byte("body")}, read.Message)
+	requireSame(t, amqp091.Publishing{Type: "abc", Headers: amqp091.Table{"key": "value"}, Body: []byte("body")},
+		read.Message)
 }
 
 // No line can do harm, and what is read from one is read again from what we would write of it.
@@ -421,7 +481,8 @@ func FuzzRecord(f *testing.F) {
 	require.NoError(f, err)
 	f.Add(line)
 	for _, line := range []string{
-		`{"v":1}`, `{"v":1,"body":"\ud83d\ude00\n","headers":{"base64:/w==":{"type":"float32","value":"NaN:7fc00001"}}}`,
+		`{"v":1}`,
+		`{"v":1,"body":"\ud83d\ude00\n","headers":{"base64:/w==":{"type":"float32","value":"NaN:7fc00001"}}}`,
 		`{"v":1,"headers":{"a":{"type":"array","value":[{"type":"table","value":{"b":{"type":"decimal","value":"-0.05"}}},{"type":"void"}]}}}`,
 		`{"v":1,"properties":{"timestamp":"@-62135596800","priority":9},"came_by":{"exchange":{"type":"string","base64":"/w=="}}}`,
 		`{"v":1,"headers":{"t":{"type":"time","value":"0000-01-01T00:00:00+14:00"},"d":{"type":"float64","value":-1.5E-7}},"body_base64":"/w=="}`,
@@ -452,7 +513,8 @@ func FuzzRecord(f *testing.F) {
 func typicalLetter() DeadLetter {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
 	state := wire.State{
-		Count: header.CountDead, Attempts: 4, Queue: "orders", Topic: "orders", Handler: "ship-order", Host: "worker-7d9f", UUID: "3f9a0c1e-0000-4000-8000-000000000000",
+		Count: header.CountDead, Attempts: 4, Queue: "orders", Topic: "orders", Handler: "ship-order",
+		Host: "worker-7d9f", UUID: "3f9a0c1e-0000-4000-8000-000000000000",
 		FirstFailure: at, LastFailure: at.Add(time.Minute), Since: at, Reason: retry.ReasonExhausted,
 		Error: "cannot ship: dial tcp 10.0.0.1:5432: connect: connection refused", ErrorType: "*net.OpError",
 		Arrival: wire.NewArrival("shop", "orders.eu", "", "", ""),
@@ -466,7 +528,8 @@ func typicalLetter() DeadLetter {
 	headers["traceparent"] = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	d := amqp091.Delivery{
 		RoutingKey: "orders.dlq", Headers: headers, ContentType: "application/json", DeliveryMode: 2, Timestamp: at,
-		Body: []byte(`{"id":1,"customer":{"id":17,"name":"Ann"},"items":[` + strings.Repeat(`{"sku":"A1","n":2},`, 13) + `{}]}`),
+		Body: []byte(`{"id":1,"customer":{"id":17,"name":"Ann"},"items":[` + strings.Repeat(`{"sku":"A1","n":2},`, 13) +
+			`{}]}`),
 	}
 
 	return newDeadLetter(&d, "", "orders", "_watermill_message_uuid", 1)

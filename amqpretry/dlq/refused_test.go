@@ -26,7 +26,8 @@ func (f *fixture) full(n int) string {
 func (f *fixture) watched() (*dlq.Queue, chan error) {
 	f.t.Helper()
 	told := make(chan error, 10)
-	client, err := dlq.Open(f.t.Context(), dlq.Config{URI: f.URI, NoDeliveryLimitPolicy: true, OnBlocked: func(why error) { told <- why }})
+	client, err := dlq.Open(f.t.Context(), dlq.Config{URI: f.URI, NoDeliveryLimitPolicy: true,
+		OnBlocked: func(why error) { told <- why }})
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { _ = client.Close() })
 
@@ -117,7 +118,9 @@ func TestImportIntoAQueueThatIsFull(t *testing.T) {
 	go func() {
 		var err error
 		report, err = queue.Import(ctx, &file, dlq.ImportOptions{
-			To: target, Progress: func(p dlq.Progress) { progress = p }, Imported: func(n int) error { lines = n; return nil },
+			To: target, Progress: func(p dlq.Progress) {
+				progress = p
+			}, Imported: func(n int) error { lines = n; return nil },
 		})
 		ended <- err
 	}()

@@ -82,7 +82,8 @@ func (p *replay) sendCanary(ctx context.Context, r *run) (follow bool, err error
 	}
 	report.Report, err = r.drain(ctx, p.drain(first))
 	report.Canary = p.canary.report()
-	if err != nil || report.Done < options.Canary.Messages || report.Done == options.Limit || report.Seen == report.Total {
+	if err != nil || report.Done < options.Canary.Messages || report.Done == options.Limit ||
+		report.Seen == report.Total {
 		return false, err // nothing is to follow
 	}
 	report.Canary, err = p.canary.watch(ctx)
@@ -112,8 +113,10 @@ func (p *replay) drain(limit int) *drain {
 	o := p.options
 
 	return &drain{
-		queue: p.queue, filter: o.Filter, limit: limit, rate: o.Rate, dryRun: o.DryRun, undo: o.Undo, progress: o.Progress,
-		taken: Taken{By: "replay", To: p.target, Run: p.report.Run, At: p.began}, target: p.target, copyOf: p.copyOf, passes: p.passes,
+		queue: p.queue, filter: o.Filter, limit: limit, rate: o.Rate, dryRun: o.DryRun, undo: o.Undo,
+		progress: o.Progress,
+		taken:    Taken{By: "replay", To: p.target, Run: p.report.Run, At: p.began}, target: p.target, copyOf: p.copyOf,
+		passes: p.passes,
 	}
 }
 
@@ -187,8 +190,10 @@ func (p *replay) edit(f *found) (d amqp091.Delivery, what *Edit, err error) {
 		}
 	}
 	d.Headers, d.Body = headers, after.Body
-	d.ContentType, d.ContentEncoding, d.DeliveryMode, d.Priority = after.ContentType, after.ContentEncoding, after.DeliveryMode, after.Priority
-	d.CorrelationId, d.ReplyTo, d.MessageId, d.Timestamp = after.CorrelationId, after.ReplyTo, after.MessageId, after.Timestamp
+	d.ContentType, d.ContentEncoding, d.DeliveryMode, d.Priority = after.ContentType, after.ContentEncoding,
+		after.DeliveryMode, after.Priority
+	d.CorrelationId, d.ReplyTo, d.MessageId, d.Timestamp = after.CorrelationId, after.ReplyTo, after.MessageId,
+		after.Timestamp
 	d.Type, d.AppId = after.Type, after.AppId
 
 	return d, &edit, nil
@@ -240,16 +245,21 @@ func (p *replay) by() string {
 func (o ReplayOptions) validate(q *Queue, target string) error {
 	errs := []error{o.Filter.Validate(), checkRun("ReplayOptions", o.Limit, o.Rate)}
 	if target == q.name {
-		errs = append(errs, &config.FieldError{Path: "ReplayOptions.To", Wanted: "another queue than the dead-letter queue itself", Found: quoted(target)})
+		errs = append(errs, &config.FieldError{Path: "ReplayOptions.To", Wanted: "another queue than the dead-letter " +
+			"queue itself", Found: quoted(target)})
 	}
 	if o.Canary.Messages < 0 {
-		errs = append(errs, &config.FieldError{Path: "ReplayOptions.Canary.Messages", Wanted: "0 (none) or more", Found: itoa(o.Canary.Messages)})
+		errs = append(errs, &config.FieldError{Path: "ReplayOptions.Canary.Messages", Wanted: "0 (none) or more",
+			Found: itoa(o.Canary.Messages)})
 	}
 	if o.Canary.Watch < 0 {
-		errs = append(errs, &config.FieldError{Path: "ReplayOptions.Canary.Watch", Wanted: "0 (15 minutes) or more", Found: o.Canary.Watch.String()})
+		errs = append(errs, &config.FieldError{Path: "ReplayOptions.Canary.Watch", Wanted: "0 (15 minutes) or more",
+			Found: o.Canary.Watch.String()})
 	}
 	if o.Canary.Tolerate < 0 || o.Canary.Messages > 0 && o.Canary.Tolerate >= o.Canary.Messages {
-		errs = append(errs, &config.FieldError{Path: "ReplayOptions.Canary.Tolerate", Wanted: fmt.Sprintf("0 or more, and fewer than Canary.Messages (%d)", o.Canary.Messages), Found: itoa(o.Canary.Tolerate)})
+		errs = append(errs, &config.FieldError{Path: "ReplayOptions.Canary.Tolerate",
+			Wanted: fmt.Sprintf("0 or more, and fewer than Canary.Messages (%d)", o.Canary.Messages),
+			Found:  itoa(o.Canary.Tolerate)})
 	}
 
 	return errors.Join(errs...)

@@ -26,18 +26,21 @@ func TestReplay(t *testing.T) {
 	f := onBroker(t, nil)
 	f.fill(300)
 
-	dry, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{DryRun: true, Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}})
+	dry, err := f.queue.Replay(t.Context(),
+		dlq.ReplayOptions{DryRun: true, Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}})
 	require.NoError(t, err)
 	assert.Equal(t, dlq.Progress{Total: 300, Seen: 300, Matched: 100}, dry.Progress)
 	f.Has(f.queue.Name(), 300)
 
 	var undo bytes.Buffer
-	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Undo: &undo})
+	report, err := f.queue.Replay(t.Context(),
+		dlq.ReplayOptions{Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Undo: &undo})
 	require.NoError(t, err)
 	assert.Equal(t, dlq.Progress{Total: 300, Seen: 300, Matched: 100, Done: 100}, report.Progress)
 	f.Has(f.queue.Name(), 200)
 	assert.Equal(t, 100, strings.Count(undo.String(), "\n"))
-	assert.Equal(t, 100, strings.Count(undo.String(), fmt.Sprintf(`,"taken":{"by":"replay","to":%q,"run":%q,"at":"20`, f.main, report.Run)))
+	assert.Equal(t, 100, strings.Count(undo.String(), fmt.Sprintf(`,"taken":{"by":"replay","to":%q,"run":%q,"at":"20`,
+		f.main, report.Run)))
 
 	for i, d := range f.drained(f.main, 100) {
 		n := 3*i + 1
@@ -66,8 +69,10 @@ func TestReplayOfWhatTheBrokerHasDeadLettered(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
 	source := f.main + "-source"
-	f.Declare(source, amqp091.Table{amqp091.QueueTypeArg: "classic", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": f.queue.Name(), "x-message-ttl": int64(1)})
-	f.Publish(source, amqp091.Publishing{Body: []byte("x"), Expiration: "60000", UserId: "guest", Headers: amqp091.Table{"a": int64(1)}})
+	f.Declare(source, amqp091.Table{amqp091.QueueTypeArg: "classic", "x-dead-letter-exchange": "",
+		"x-dead-letter-routing-key": f.queue.Name(), "x-message-ttl": int64(1)})
+	f.Publish(source, amqp091.Publishing{Body: []byte("x"), Expiration: "60000", UserId: "guest",
+		Headers: amqp091.Table{"a": int64(1)}})
 	f.Has(f.queue.Name(), 1)
 
 	queue := f.client.DeadLetterQueue(f.queue.Name(), source)
@@ -170,7 +175,8 @@ func (f *fixture) returning(ctx context.Context) {
 				if !ok {
 					return
 				}
-				_ = channel.Publish("", f.queue.Name(), true, false, amqp091.Publishing{Headers: d.Headers, Body: d.Body})
+				_ = channel.Publish("", f.queue.Name(), true, false, amqp091.Publishing{Headers: d.Headers,
+					Body: d.Body})
 			case <-ctx.Done():
 				return
 			}
@@ -253,7 +259,8 @@ func TestReplayWaitsForAFullQueue(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
 	full := f.main + "-full"
-	f.Declare(full, amqp091.Table{amqp091.QueueTypeArg: "quorum", "x-max-length": int64(20), "x-overflow": "reject-publish"})
+	f.Declare(full, amqp091.Table{amqp091.QueueTypeArg: "quorum", "x-max-length": int64(20),
+		"x-overflow": "reject-publish"})
 	f.fill(200)
 	channel := f.Channel()
 	go func() { // takes 10 every 100 ms

@@ -44,11 +44,13 @@ func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, erro
 
 	arguments, policy, seen, err := q.arguments(ctx, link)
 	if access := (*topology.AccessError)(nil); errors.As(err, &access) {
-		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out: " + (&AccessError{Access: access}).Error(),
+		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out: " +
+			(&AccessError{Access: access}).Error(),
 			Do: "grant configure on it, or give the management API", Err: err}
 	}
 	if conflict := (*topology.ConflictError)(nil); errors.As(err, &conflict) {
-		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out by AMQP (the broker does not tell clearly what " +
+		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out by AMQP (the broker " +
+			"does not tell clearly what " +
 			conflict.Argument + " is)", Do: "give the management API", Err: err}
 	}
 	if err != nil {
@@ -77,7 +79,8 @@ func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, erro
 // arguments of the queue, and the delivery limit that a policy of the broker gives it, if that can be seen. The
 // management API tells both. AMQP has no question for either: so the queue is declared as it is believed to be, which
 // changes nothing of a queue that is there, and the broker answers with what is different. Policies stay unseen.
-func (q *Queue) arguments(ctx context.Context, link *connection.Link) (arguments amqp091.Table, policy int64, seen bool, err error) {
+func (q *Queue) arguments(ctx context.Context, link *connection.Link) (arguments amqp091.Table, policy int64, seen bool,
+	err error) {
 	api := q.client.config.Management
 	if api.URL == "" {
 		arguments, err = argumentsOf(q.client.asker(link), q.name)
@@ -89,7 +92,8 @@ func (q *Queue) arguments(ctx context.Context, link *connection.Link) (arguments
 		return nil, 0, false, err
 	}
 	found, err := client.Queue(ctx, q.name)
-	for began := time.Now(); err == nil && found.Effective == nil && time.Since(began) < statisticsTime && !rabbitmq.AtLeast(link.Version(), 4, 3); {
+	for began := time.Now(); err == nil && found.Effective == nil && time.Since(began) < statisticsTime &&
+		!rabbitmq.AtLeast(link.Version(), 4, 3); {
 		select {
 		case <-time.After(statisticsTime / 30):
 		case <-ctx.Done():
@@ -107,7 +111,8 @@ func (q *Queue) arguments(ctx context.Context, link *connection.Link) (arguments
 	if arguments[amqp091.QueueTypeArg] == nil {
 		arguments[amqp091.QueueTypeArg] = found.Type
 	}
-	if limit, ok := found.Effective["delivery-limit"].(int64); ok && (limit >= 0 || !rabbitmq.AtLeast(link.Version(), 4, 0)) {
+	if limit, ok := found.Effective["delivery-limit"].(int64); ok &&
+		(limit >= 0 || !rabbitmq.AtLeast(link.Version(), 4, 0)) {
 		policy = max(0, limit)
 	}
 
@@ -119,12 +124,15 @@ const statisticsTime = 15 * time.Second
 
 // unseen is the refusal of a queue that browsing might empty: counted says what makes that possible.
 func (q *Queue) unseen(counted string) error {
-	found := counted + ", and a policy with a delivery-limit, of which AMQP tells nothing, would make that the end of messages"
+	found := counted + ", and a policy with a delivery-limit, of which AMQP tells nothing, would make that the end " +
+		"of messages"
 	if q.client.config.Management.URL != "" {
-		found = counted + ", and the management API does not tell whether a policy limits that count (has it no statistics?)"
+		found = counted + ", and the management API does not tell whether a policy limits that count (has it no " +
+			"statistics?)"
 	}
 
-	return &UnsafeError{Queue: q.name, Found: found, Do: "give the management API, or say that no policy sets a delivery-limit (Config.NoDeliveryLimitPolicy, --no-delivery-limit-policy)"}
+	return &UnsafeError{Queue: q.name, Found: found, Do: "give the management API, or say that no policy sets a " +
+		"delivery-limit (Config.NoDeliveryLimitPolicy, --no-delivery-limit-policy)"}
 }
 
 // reachable is the refusal of a queue whose limit browsing might reach.
@@ -135,7 +143,8 @@ func (s safety) reachable(queue string) error {
 	}
 
 	return &UnsafeError{Queue: queue, Found: fmt.Sprintf("it has a delivery limit of %d, and %s", s.limit, counts),
-		Do: "move its messages, by a shovel, to a queue with x-delivery-limit 2147483647, or delete the policy that limits it"}
+		Do: "move its messages, by a shovel, to a queue with x-delivery-limit 2147483647, or delete the policy that " +
+			"limits it"}
 }
 
 // check judges the counter of a message that was handed out.
@@ -177,7 +186,8 @@ const mostArguments = 24
 
 // argumentsOf finds out the arguments of a queue that exists, beginning with those of a dead-letter queue of ours.
 func argumentsOf(a asker, queue string) (amqp091.Table, error) {
-	plan, err := topology.New("any", config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}, topology.Names{})
+	plan, err := topology.New("any", config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared},
+		topology.Names{})
 	if err != nil {
 		return nil, err
 	}
@@ -226,7 +236,8 @@ func setArgument(arguments amqp091.Table, name, found string) {
 // declareOnce has a channel of its own, as the broker closes it with a refusal.
 func declareOnce(a asker, queue string, flags map[string]bool, arguments amqp091.Table) error {
 	err := a.onChannel(func(channel *amqp091.Channel) error {
-		_, err := channel.QueueDeclare(queue, flags["durable"], flags["auto_delete"], flags["exclusive"], false, arguments)
+		_, err := channel.QueueDeclare(queue, flags["durable"], flags["auto_delete"], flags["exclusive"], false,
+			arguments)
 		return err
 	})
 

@@ -15,10 +15,12 @@ func TestLimitOf(t *testing.T) {
 		version string
 		want    int64
 	}{
-		{int64(-1), "3.10.8", 0}, {int64(-1), "3.13.7", 0}, {int64(-1), "4.0.0", noLimit}, {int64(-1), "4.3.6", noLimit},
+		{int64(-1), "3.10.8", 0}, {int64(-1), "3.13.7", 0}, {int64(-1), "4.0.0", noLimit},
+		{int64(-1), "4.3.6", noLimit},
 		{int64(0), "3.10.8", 0}, {int64(0), "4.3.6", 0},
 		{nil, "3.13.7", noLimit}, {nil, "4.0.0", 20}, {nil, "4.3.6", 20},
-		{int64(7), "3.10.8", 7}, {int64(7), "4.3.6", 7}, {int64(1<<31 - 1), "4.0.5", noLimit}, {int64(1 << 40), "4.0.5", noLimit},
+		{int64(7), "3.10.8", 7}, {int64(7), "4.3.6", 7}, {int64(1<<31 - 1), "4.0.5", noLimit},
+		{int64(1 << 40), "4.0.5", noLimit},
 	} {
 		arguments := amqp091.Table{}
 		if test.limit != nil {

@@ -69,7 +69,8 @@ type found struct {
 // deadLetter reads the message when somebody asks, which takes longer than to send it on.
 func (f *found) deadLetter() *DeadLetter {
 	if f.read == nil {
-		deadLetter := newDeadLetter(&f.delivery, f.unreadable, f.queue.mainQueue, f.queue.client.config.UUIDHeader, f.position)
+		deadLetter := newDeadLetter(&f.delivery, f.unreadable, f.queue.mainQueue, f.queue.client.config.UUIDHeader,
+			f.position)
 		f.read = &deadLetter
 	}
 
@@ -124,7 +125,8 @@ func (q *Queue) scan(ctx context.Context, locked bool) (_ *scan, err error) {
 
 	return &scan{
 		queue: q, hidden: hidden, links: &links{client: q.client, all: []*connection.Link{link}}, safety: safety,
-		unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, depthChannel: depthChannel, asker: asker,
+		unlock: unlock, began: time.Now(), first: total, total: total, most: mostPrefetch, depthChannel: depthChannel,
+		asker: asker,
 	}, nil
 }
 
@@ -232,8 +234,8 @@ func (s *scan) take(ctx context.Context) (*found, error) {
 		case ready > 0 && b.held() >= b.prefetch: // what is on its way must be acknowledged first
 			quiet.began, empty = time.Now(), time.Time{}
 		case ready > 0 && quiet.lasts() > stuckTime:
-			return nil, fmt.Errorf("dead-letter queue %q: it has %d messages and has given none for %s: has it a single active consumer "+
-				"(x-single-active-consumer), or no leader?", s.queue.name, ready, stuckTime)
+			return nil, fmt.Errorf("dead-letter queue %q: it has %d messages and has given none for %s: has it a "+
+				"single active consumer (x-single-active-consumer), or no leader?", s.queue.name, ready, stuckTime)
 		case ready > 0:
 			empty = time.Time{}
 		case empty.IsZero():
@@ -302,7 +304,8 @@ func (s *scan) block(ctx context.Context) (*block, error) {
 		if !b.isFull() {
 			return b, nil
 		}
-		if err := b.seal(); err != nil { // a full one gets nothing any more; a single active consumer makes room for the next
+		if err := b.seal(); err != nil {
+			// a full one gets nothing any more; a single active consumer makes room for the next
 			return nil, s.notSealed(b, err)
 		}
 		prefetch = prefetchFor(b.given, b.bytes)
@@ -329,7 +332,8 @@ func (s *scan) block(ctx context.Context) (*block, error) {
 
 // prefetch is how many messages a block is to get, where so many have a usual size.
 func (s *scan) prefetch(usual int) int {
-	if again := s.skip - s.passed; again > 0 { // whatever their size: nobody looks at them, and none behind them must come
+	if again := s.skip - s.passed; again > 0 {
+		// whatever their size: nobody looks at them, and none behind them must come
 		return min(again, mostPrefetch)
 	}
 	prefetch := min(usual, s.most, s.total-s.passed) // a full block is given no newer ones
@@ -415,10 +419,12 @@ func (s *scan) closed(b *block) error {
 	select {
 	case err := <-b.closes:
 		if err != nil {
-			return fmt.Errorf("dead-letter queue %q: %w (RabbitMQ also takes back what was held for longer than its consumer_timeout)", s.queue.name, err)
+			return fmt.Errorf("dead-letter queue %q: %w (RabbitMQ also takes back what was held for longer than its "+
+				"consumer_timeout)", s.queue.name, err)
 		}
 		return fmt.Errorf("dead-letter queue %q: the connection was closed", s.queue.name)
 	case <-time.After(time.Second):
-		return fmt.Errorf("dead-letter queue %q: the broker has cancelled the consumer: was the queue deleted?", s.queue.name)
+		return fmt.Errorf("dead-letter queue %q: the broker has cancelled the consumer: was the queue deleted?",
+			s.queue.name)
 	}
 }

@@ -28,13 +28,14 @@ func filled(t *testing.T, n int, wrap func(net.Conn) net.Conn) *Queue {
 	one := amqp091.Publishing{DeliveryMode: amqp091.Persistent, Body: []byte("x")}
 	other.Publish(main+".dlq", slices.Repeat([]amqp091.Publishing{one}, n)...)
 
-	client, err := Open(t.Context(), Config{URI: uri, NoDeliveryLimitPolicy: true, AMQP: &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
-		socket, err := amqp091.DefaultDial(time.Minute)(network, address)
-		if err == nil && wrap != nil {
-			socket = wrap(socket)
-		}
-		return socket, err
-	}}})
+	client, err := Open(t.Context(), Config{URI: uri, NoDeliveryLimitPolicy: true,
+		AMQP: &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
+			socket, err := amqp091.DefaultDial(time.Minute)(network, address)
+			if err == nil && wrap != nil {
+				socket = wrap(socket)
+			}
+			return socket, err
+		}}})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
 

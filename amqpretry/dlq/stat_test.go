@@ -15,10 +15,12 @@ import (
 
 func TestStat(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	deadLetter := func(reason retry.Reason, topic, handler, errorType string, last time.Time, replays int, body, unreadable string) *DeadLetter {
+	deadLetter := func(reason retry.Reason, topic, handler, errorType string, last time.Time, replays int, body,
+		unreadable string) *DeadLetter {
 		return &DeadLetter{
 			DeadLetter: retry.DeadLetter{
-				Reason: reason, Topic: topic, Handler: handler, ErrorType: errorType, LastFailure: last, Replays: replays,
+				Reason: reason, Topic: topic, Handler: handler, ErrorType: errorType, LastFailure: last,
+				Replays: replays,
 			},
 			Message: amqp091.Publishing{Body: []byte(body)}, Unreadable: unreadable,
 		}
@@ -35,7 +37,8 @@ func TestStat(t *testing.T) {
 	}
 
 	assert.Equal(t, Stat{
-		Ready: 9, Seen: 8, Matched: 4, Bytes: 6, Oldest: at.Add(-time.Hour), Newest: at.Add(time.Hour), Untimed: 1, Replayed: 2, Unreadable: 1,
+		Ready: 9, Seen: 8, Matched: 4, Bytes: 6, Oldest: at.Add(-time.Hour), Newest: at.Add(time.Hour), Untimed: 1,
+		Replayed: 2, Unreadable: 1,
 		ByReason:    Counts{ByName: map[string]int{"exhausted": 2, "permanent": 1, "": 1}},
 		ByTopic:     Counts{ByName: map[string]int{"orders": 2, "": 2}},
 		ByHandler:   Counts{ByName: map[string]int{"ship": 2, "bill": 1, "": 1}},
@@ -44,10 +47,11 @@ func TestStat(t *testing.T) {
 
 	text, err := json.Marshal(s)
 	require.NoError(t, err)
-	assert.JSONEq(t, `{"ready":9,"seen":8,"hidden":0,"matched":4,"bytes":6,"oldest":"2026-01-02T02:04:05Z","newest":"2026-01-02T04:04:05Z","untimed":1,`+
-		`"replayed":2,"unreadable":1,"by_reason":{"by_name":{"":1,"exhausted":2,"permanent":1},"others":0},`+
-		`"by_topic":{"by_name":{"":2,"orders":2},"others":0},"by_handler":{"by_name":{"":1,"bill":1,"ship":2},"others":0},`+
-		`"by_error_type":{"by_name":{"":1,"*a.Error":2,"*b.Error":1},"others":0}}`, string(text))
+	assert.JSONEq(t,
+		`{"ready":9,"seen":8,"hidden":0,"matched":4,"bytes":6,"oldest":"2026-01-02T02:04:05Z","newest":"2026-01-02T04:04:05Z","untimed":1,`+
+			`"replayed":2,"unreadable":1,"by_reason":{"by_name":{"":1,"exhausted":2,"permanent":1},"others":0},`+
+			`"by_topic":{"by_name":{"":2,"orders":2},"others":0},"by_handler":{"by_name":{"":1,"bill":1,"ship":2},"others":0},`+
+			`"by_error_type":{"by_name":{"":1,"*a.Error":2,"*b.Error":1},"others":0}}`, string(text))
 }
 
 func TestStatOfNothing(t *testing.T) {

@@ -25,7 +25,8 @@ func TestPurge(t *testing.T) {
 	f := onBroker(t, nil)
 	f.fill(100)
 	var archive bytes.Buffer
-	report, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{Filter: dlq.Filter{OlderThan: time.Hour}, Limit: 40, Undo: &archive})
+	report, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{Filter: dlq.Filter{OlderThan: time.Hour}, Limit: 40,
+		Undo: &archive})
 	require.NoError(t, err)
 	assert.Equal(t, 40, report.Done)
 	f.Has(f.queue.Name(), 60)
@@ -78,8 +79,10 @@ func TestMove(t *testing.T) {
 	parked := f.main + "-parked"
 	f.Declare(parked, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
 	strange := amqp091.Publishing{
-		Body: []byte{0xff, 0}, Headers: amqp091.Table{"a": amqp091.Table{"b": []any{int8(1), nil}}, "": "empty", "CC": []any{}},
-		ContentType: "x/y", ContentEncoding: "z", CorrelationId: "c", ReplyTo: "r", MessageId: "m", Type: "t", AppId: "app", Priority: 7, Timestamp: deadletter.Died,
+		Body: []byte{0xff, 0}, Headers: amqp091.Table{"a": amqp091.Table{"b": []any{int8(1), nil}}, "": "empty",
+			"CC": []any{}},
+		ContentType: "x/y", ContentEncoding: "z", CorrelationId: "c", ReplyTo: "r", MessageId: "m", Type: "t",
+		AppId: "app", Priority: 7, Timestamp: deadletter.Died,
 	}
 	want := deadletter.New(f.main, 0)
 	f.Publish(f.queue.Name(), want, strange)
@@ -88,14 +91,16 @@ func TestMove(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 2, report.Done)
 	got := f.drained(parked, 2)
-	slices.SortFunc(got, func(a, b amqp091.Delivery) int { return strings.Compare(a.ContentType, b.ContentType) }) // priorities count from 4.0 on
+	// priorities count from 4.0 on
+	slices.SortFunc(got, func(a, b amqp091.Delivery) int { return strings.Compare(a.ContentType, b.ContentType) })
 	assert.Equal(t, want.Headers, withoutCounters(got[0].Headers), "header by header")
 	assert.Equal(t, want.Body, got[0].Body)
 	assert.Equal(t, strange.Headers["a"], got[1].Headers["a"])
 	assert.Equal(t, "empty", got[1].Headers[""])
 	assert.Equal(t, strange.Body, got[1].Body)
 	assert.Equal(t, []any{"x/y", "z", "c", "r", "m", "t", "app", uint8(7), deadletter.Died}, []any{
-		got[1].ContentType, got[1].ContentEncoding, got[1].CorrelationId, got[1].ReplyTo, got[1].MessageId, got[1].Type, got[1].AppId, got[1].Priority, got[1].Timestamp.UTC(),
+		got[1].ContentType, got[1].ContentEncoding, got[1].CorrelationId, got[1].ReplyTo, got[1].MessageId, got[1].Type,
+		got[1].AppId, got[1].Priority, got[1].Timestamp.UTC(),
 	})
 
 	wrong := (*config.FieldError)(nil)
@@ -126,7 +131,10 @@ func TestExportAndImportAreLossless(t *testing.T) {
 
 	var done int
 	imported, err := f.queue.Import(t.Context(), bytes.NewReader(first.Bytes()), dlq.ImportOptions{
-		Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Imported: func(lines int) error { done = lines; return nil },
+		Filter: dlq.Filter{Headers: map[string]string{"tenant": "1"}}, Imported: func(lines int) error {
+			done = lines
+			return nil
+		},
 	})
 	require.NoError(t, err)
 	assert.Equal(t, 100, imported.Done)
@@ -167,7 +175,8 @@ func TestImportOfWhatIsWrong(t *testing.T) {
 	f.Has(f.queue.Name(), 4)
 
 	// Whoever wrote it was killed.
-	report, err = f.queue.Import(t.Context(), bytes.NewReader(lines.Bytes()[:lines.Len()-20]), dlq.ImportOptions{Skip: 4})
+	report, err = f.queue.Import(t.Context(), bytes.NewReader(lines.Bytes()[:lines.Len()-20]),
+		dlq.ImportOptions{Skip: 4})
 	require.NoError(t, err)
 	assert.True(t, report.Truncated)
 	assert.Equal(t, 5, report.Done)
@@ -210,9 +219,11 @@ func TestBrowsingForeignQueues(t *testing.T) {
 		arguments amqp091.Table
 		refused   int // after so many browses at the latest; 0: never
 	}{
-		"limit 20":         {amqp091.Table{"x-delivery-limit": int64(20)}, 12},
-		"limit 2":          {amqp091.Table{"x-delivery-limit": int64(2)}, 1},
-		"other arguments":  {amqp091.Table{"x-delivery-limit": int64(20), "x-max-length": int64(1000), "x-queue-leader-locator": "client-local", "x-dead-letter-exchange": "amq.fanout", "x-dead-letter-routing-key": "5"}, 12},
+		"limit 20": {amqp091.Table{"x-delivery-limit": int64(20)}, 12},
+		"limit 2":  {amqp091.Table{"x-delivery-limit": int64(2)}, 1},
+		"other arguments": {amqp091.Table{"x-delivery-limit": int64(20), "x-max-length": int64(1000),
+			"x-queue-leader-locator": "client-local", "x-dead-letter-exchange": "amq.fanout",
+			"x-dead-letter-routing-key": "5"}, 12},
 		"ours, and length": {amqp091.Table{"x-delivery-limit": int64(1 << 31), "x-max-length": int64(1000)}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -225,7 +236,8 @@ func TestBrowsingForeignQueues(t *testing.T) {
 				if _, err := f.queue.Stat(t.Context(), dlq.Filter{}); err != nil {
 					unsafe := (*dlq.UnsafeError)(nil)
 					require.ErrorAs(t, err, &unsafe)
-					assert.Equal(t, !f.countsNoBrowses(), strings.Contains(unsafe.Found, "each browse counts"), unsafe.Found)
+					assert.Equal(t, !f.countsNoBrowses(), strings.Contains(unsafe.Found, "each browse counts"),
+						unsafe.Found)
 					refused = browse
 				}
 				f.Has(f.queue.Name(), 20)
@@ -238,7 +250,8 @@ func TestBrowsingForeignQueues(t *testing.T) {
 			for range 5 {
 				_, _ = f.queue.Stat(t.Context(), dlq.Filter{})
 			}
-			assert.ElementsMatch(t, deadletter.Bodies(20), rabbit.Bodies(f.drained(f.queue.Name(), 20)), "nothing is lost")
+			assert.ElementsMatch(t, deadletter.Bodies(20), rabbit.Bodies(f.drained(f.queue.Name(), 20)),
+				"nothing is lost")
 		})
 	}
 }

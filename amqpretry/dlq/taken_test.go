@@ -48,18 +48,21 @@ func TestImportOfWhatWasSentOn(t *testing.T) {
 	report, err := f.queue.Import(t.Context(), bytes.NewReader(undo.Bytes()), dlq.ImportOptions{Taken: ask})
 	require.NoError(t, err)
 	assert.Equal(t, 9, report.Done)
-	assert.Equal(t, []dlq.Taken{{By: "replay", To: f.main, Run: runs[0]}, {By: "replay", To: f.main, Run: runs[1]}, {By: "move", To: other}}, asked)
+	assert.Equal(t, []dlq.Taken{{By: "replay", To: f.main, Run: runs[0]}, {By: "replay", To: f.main, Run: runs[1]},
+		{By: "move", To: other}}, asked)
 
 	no := errors.New("no")
-	report, err = f.queue.Import(t.Context(), bytes.NewReader(undo.Bytes()), dlq.ImportOptions{Taken: func(taken dlq.Taken) error {
-		if taken.By == "move" {
-			return no
-		}
-		return nil
-	}})
+	report, err = f.queue.Import(t.Context(), bytes.NewReader(undo.Bytes()),
+		dlq.ImportOptions{Taken: func(taken dlq.Taken) error {
+			if taken.By == "move" {
+				return no
+			}
+			return nil
+		}})
 	require.ErrorIs(t, err, no)
 	assert.Equal(t, 4, report.Done, "what was before is imported")
 
-	_, err = f.queue.Import(t.Context(), bytes.NewReader(bytes.Replace(undo.Bytes(), []byte(`"by":"replay"`), []byte(`"by":7`), 1)), dlq.ImportOptions{})
+	_, err = f.queue.Import(t.Context(),
+		bytes.NewReader(bytes.Replace(undo.Bytes(), []byte(`"by":"replay"`), []byte(`"by":7`), 1)), dlq.ImportOptions{})
 	require.ErrorContains(t, err, "line 1: .taken.by")
 }

@@ -94,7 +94,8 @@ queue retry.1500ms
   x-match string all
 binding retry.return "orders" orders
 `},
-		{"shared, classic", config.Policy{Scope: config.ScopeShared, QueueType: config.QueueTypeClassic}, `exchange retry.classic headers
+		{"shared, classic", config.Policy{Scope: config.ScopeShared, QueueType: config.QueueTypeClassic},
+			`exchange retry.classic headers
 exchange retry.return direct
 queue retry.1500ms.classic
   x-dead-letter-exchange string retry.return
@@ -105,8 +106,10 @@ queue retry.1500ms.classic
   x-match string all
 binding retry.return "orders" orders
 `},
-		{"dead letters only", config.Policy{Mode: config.ModeDeadLetter}, "exchange orders.retry headers\n" + deadLetters + fmt.Sprintf(endBinding, "orders.retry")},
-		{"dead letters only, shared", config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared}, deadLetters},
+		{"dead letters only", config.Policy{Mode: config.ModeDeadLetter}, "exchange orders.retry headers\n" +
+			deadLetters + fmt.Sprintf(endBinding, "orders.retry")},
+		{"dead letters only, shared", config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared},
+			deadLetters},
 		{"off", config.Policy{Mode: config.ModeOff}, ""},
 	} {
 		if test.policy.Mode == "" {

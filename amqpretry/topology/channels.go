@@ -12,8 +12,9 @@ type ChannelsError struct {
 }
 
 func (e *ChannelsError) Error() string {
-	return fmt.Sprintf("all %d channels of the connection are in use; end subscriptions that are not needed, spread them over several "+
-		"subscribers and retriers, or raise channel_max, the broker's and that of Config.Connection.AmqpConfig (%v)", e.Max, e.Err)
+	return fmt.Sprintf("all %d channels of the connection are in use; end subscriptions that are not needed, spread "+
+		"them over several subscribers and retriers, or raise channel_max, the broker's and that of "+
+		"Config.Connection.AmqpConfig (%v)", e.Max, e.Err)
 }
 
 // Unwrap returns amqp091.ErrChannelMax.

@@ -49,7 +49,8 @@ type MainExchange struct {
 // It reports everything at once that cannot be written, or collides.
 func Definitions(vhost string, queues ...MainQueue) ([]byte, error) {
 	d := definitions{
-		vhost: vhost, exchanges: newCollection[exchangeDefinition](), queues: newCollection[queueDefinition](), bindings: newCollection[bindingDefinition](),
+		vhost: vhost, exchanges: newCollection[exchangeDefinition](), queues: newCollection[queueDefinition](),
+		bindings: newCollection[bindingDefinition](),
 	}
 	d.text("virtual host", vhost)
 
@@ -151,7 +152,8 @@ func (d *definitions) mainExchanges(queues []MainQueue) {
 		for _, x := range q.Exchanges {
 			for _, owner := range owners[x.Name] {
 				d.errs = append(d.errs, &NameError{Queue: owner, Object: "retry exchange", Name: x.Name,
-					Problem: "is the exchange that publishers of queue " + strconv.Quote(q.Plan.Queue) + " publish to; give another name through Names"})
+					Problem: "is the exchange that publishers of queue " + strconv.Quote(q.Plan.Queue) +
+						" publish to; give another name through Names"})
 			}
 		}
 	}
@@ -186,7 +188,9 @@ func (d *definitions) binding(b Binding) {
 		Source: b.Exchange, Vhost: d.vhost, Destination: b.Queue, DestinationType: "queue", RoutingKey: b.Key,
 		Arguments: d.table(object+".arguments", b.Arguments),
 	}
-	add(d, object, &d.bindings, object+b.Key, definition, func(other bindingDefinition) bool { return reflect.DeepEqual(other, definition) })
+	add(d, object, &d.bindings, object+b.Key, definition, func(other bindingDefinition) bool {
+		return reflect.DeepEqual(other, definition)
+	})
 }
 
 // add adds what is not there yet: nothing with its key is the same. The same object twice in different ways is an
@@ -197,7 +201,8 @@ func add[T any](d *definitions, object string, to *collection[T], key string, on
 			continue
 		}
 		if !reflect.DeepEqual(to.all[i], one) {
-			d.wrong(object, "is defined in two ways", "the same for all who use it", fmt.Sprintf("%+v and %+v", to.all[i], one))
+			d.wrong(object, "is defined in two ways", "the same for all who use it",
+				fmt.Sprintf("%+v and %+v", to.all[i], one))
 		}
 		return
 	}
@@ -213,7 +218,8 @@ func (d *definitions) wrong(path, problem, wanted, found string) {
 // UTF-8.
 func (d *definitions) text(path, text string) {
 	if !utf8.ValidString(text) || len(text) > maxNameBytes {
-		d.wrong(path, "cannot be written", fmt.Sprintf("valid UTF-8 of at most %d bytes", maxNameBytes), strconv.Quote(text))
+		d.wrong(path, "cannot be written", fmt.Sprintf("valid UTF-8 of at most %d bytes", maxNameBytes),
+			strconv.Quote(text))
 	}
 }
 
@@ -252,7 +258,8 @@ func (d *definitions) value(path string, v any) any {
 		}
 		return values
 	}
-	d.wrong(path, "cannot be written to a definitions file", "text in UTF-8, a number, a bool, a list or a table of such", fmt.Sprintf("%#v", v))
+	d.wrong(path, "cannot be written to a definitions file", "text in UTF-8, a number, a bool, a list or a table of "+
+		"such", fmt.Sprintf("%#v", v))
 	return nil
 }
 

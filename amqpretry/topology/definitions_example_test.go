@@ -14,7 +14,8 @@ func ExampleDefinitions() {
 	if err != nil {
 		panic(err)
 	}
-	file, err := topology.Definitions("shop", topology.MainQueue{Plan: plan, Arguments: amqp.Table{"x-queue-type": "quorum"}})
+	file, err := topology.Definitions("shop",
+		topology.MainQueue{Plan: plan, Arguments: amqp.Table{"x-queue-type": "quorum"}})
 	if err != nil {
 		panic(err)
 	}

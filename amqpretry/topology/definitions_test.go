@@ -58,8 +58,9 @@ func TestDefinitionsHaveThePlan(t *testing.T) {
 			plan := mustPlan(t, "orders", policy)
 			file, err := topology.Definitions("vh", topology.MainQueue{
 				Plan: plan, Arguments: amqp.Table{"x-queue-type": "quorum"},
-				Exchanges: []topology.MainExchange{{Name: "events", Type: "topic", AutoDelete: true, Internal: true, Arguments: amqp.Table{"alternate-exchange": "alt"}}},
-				Bindings:  []topology.Binding{{Exchange: "events", Queue: "orders", Key: "a.*"}},
+				Exchanges: []topology.MainExchange{{Name: "events", Type: "topic", AutoDelete: true, Internal: true,
+					Arguments: amqp.Table{"alternate-exchange": "alt"}}},
+				Bindings: []topology.Binding{{Exchange: "events", Queue: "orders", Key: "a.*"}},
 			})
 			require.NoError(t, err)
 			f := readDefinitions(t, file)
@@ -73,14 +74,17 @@ func TestDefinitionsHaveThePlan(t *testing.T) {
 			assert.Equal(t, map[string]any{"alternate-exchange": "alt"}, f.Exchanges[0].Arguments)
 			for i, x := range plan.Exchanges {
 				found := f.Exchanges[i+1]
-				assert.Equal(t, []any{x.Name, x.Type, "vh", true, false, false}, []any{found.Name, found.Type, found.Vhost, found.Durable, found.AutoDelete, found.Internal})
+				assert.Equal(t, []any{x.Name, x.Type, "vh", true, false, false},
+					[]any{found.Name, found.Type, found.Vhost, found.Durable, found.AutoDelete, found.Internal})
 			}
 
 			require.Len(t, f.Queues, 1+len(plan.Queues))
 			assert.Equal(t, map[string]any{"x-queue-type": "quorum"}, f.Queues[0].Arguments)
-			for i, q := range append([]topology.Queue{{Name: "orders", Arguments: amqp.Table{"x-queue-type": "quorum"}}}, plan.Queues...) {
+			for i, q := range append([]topology.Queue{{Name: "orders",
+				Arguments: amqp.Table{"x-queue-type": "quorum"}}}, plan.Queues...) {
 				found := f.Queues[i]
-				assert.Equal(t, []any{q.Name, "vh", true, false}, []any{found.Name, found.Vhost, found.Durable, found.AutoDelete})
+				assert.Equal(t, []any{q.Name, "vh", true, false}, []any{found.Name, found.Vhost, found.Durable,
+					found.AutoDelete})
 				require.Len(t, found.Arguments, len(q.Arguments))
 				for key, value := range q.Arguments {
 					assert.EqualValues(t, value, found.Arguments[key], key)
@@ -88,7 +92,8 @@ func TestDefinitionsHaveThePlan(t *testing.T) {
 			}
 
 			require.Len(t, f.Bindings, 1+len(plan.Bindings))
-			for i, b := range append([]topology.Binding{{Exchange: "events", Queue: "orders", Key: "a.*"}}, plan.Bindings...) {
+			for i, b := range append([]topology.Binding{{Exchange: "events", Queue: "orders", Key: "a.*"}},
+				plan.Bindings...) {
 				found := f.Bindings[i]
 				assert.Equal(t, []any{b.Exchange, b.Queue, b.Key, "vh", "queue"},
 					[]any{found.Source, found.Destination, found.RoutingKey, found.Vhost, found.DestinationType})
@@ -108,9 +113,12 @@ func TestDefinitionsShareOnce(t *testing.T) {
 	more := config.Policy{Delays: []time.Duration{time.Second, time.Minute}, Scope: config.ScopeShared}
 	fanout := []topology.MainExchange{{Name: "events", Type: "fanout", Durable: true}}
 	file, err := topology.Definitions("/",
-		topology.MainQueue{Plan: mustPlan(t, "a", shared), Exchanges: fanout, Bindings: []topology.Binding{{Exchange: "events", Queue: "a"}}},
-		topology.MainQueue{Plan: mustPlan(t, "b", more), Exchanges: fanout, Bindings: []topology.Binding{{Exchange: "events", Queue: "b"}}},
-		topology.MainQueue{Plan: mustPlan(t, "a", shared), Exchanges: fanout, Bindings: []topology.Binding{{Exchange: "events", Queue: "a"}}},
+		topology.MainQueue{Plan: mustPlan(t, "a", shared), Exchanges: fanout,
+			Bindings: []topology.Binding{{Exchange: "events", Queue: "a"}}},
+		topology.MainQueue{Plan: mustPlan(t, "b", more), Exchanges: fanout,
+			Bindings: []topology.Binding{{Exchange: "events", Queue: "b"}}},
+		topology.MainQueue{Plan: mustPlan(t, "a", shared), Exchanges: fanout,
+			Bindings: []topology.Binding{{Exchange: "events", Queue: "a"}}},
 	)
 	require.NoError(t, err)
 	f := readDefinitions(t, file)
@@ -129,7 +137,8 @@ func TestDefinitionsShareOnce(t *testing.T) {
 		bindings[b.Source+" "+b.RoutingKey+" "+b.Destination]++
 	}
 	assert.Equal(t, map[string]int{
-		"events  a": 1, "events  b": 1, "retry  retry.1s": 1, "retry  retry.1m": 1, "retry.return a a": 1, "retry.return b b": 1,
+		"events  a": 1, "events  b": 1, "retry  retry.1s": 1, "retry  retry.1m": 1, "retry.return a a": 1,
+		"retry.return b b": 1,
 	}, bindings)
 }
 
@@ -138,7 +147,8 @@ func TestDefinitionsValues(t *testing.T) {
 	file, err := topology.Definitions("/", topology.MainQueue{
 		Plan: mustPlan(t, "q", config.Policy{Mode: config.ModeOff}),
 		Arguments: amqp.Table{
-			"int": 5, "int8": int8(-5), "uint16": uint16(5), "int64": int64(315_360_000_000), "max": int64(math.MaxInt64),
+			"int": 5, "int8": int8(-5), "uint16": uint16(5), "int64": int64(315_360_000_000),
+			"max":   int64(math.MaxInt64),
 			"float": 5.0, "small": 1.5e-7, "float32": float32(0.5), "text": `<"ü">`, "bool": true,
 			"list": []any{int32(1), "a", []any{}}, "table": amqp.Table{"n": int64(1)},
 		},
@@ -146,7 +156,8 @@ func TestDefinitionsValues(t *testing.T) {
 	require.NoError(t, err)
 	for _, line := range []string{
 		`"int": 5,`, `"int8": -5,`, `"uint16": 5`, `"int64": 315360000000,`, `"max": 9223372036854775807,`,
-		`"float": 5.0e+00,`, `"small": 1.5e-07,`, `"float32": 5.0e-01,`, `"text": "<\"ü\">",`, `"bool": true,`, `"n": 1`,
+		`"float": 5.0e+00,`, `"small": 1.5e-07,`, `"float32": 5.0e-01,`, `"text": "<\"ü\">",`, `"bool": true,`,
+		`"n": 1`,
 	} {
 		assert.Contains(t, string(file), line)
 	}
@@ -157,22 +168,26 @@ func TestDefinitionsValues(t *testing.T) {
 func TestDefinitionsRefuse(t *testing.T) {
 	file, err := topology.Definitions("\xff",
 		topology.MainQueue{
-			Plan:      mustPlan(t, "a", config.Policy{}),
-			Arguments: amqp.Table{"x-time": time.Now(), "x-list": []any{1, amqp.Decimal{}}, "x-table": amqp.Table{"nan": math.NaN()}},
-			Exchanges: []topology.MainExchange{{Name: "typeless"}, {Name: "twice", Type: "fanout"}, {Name: "a.retry", Type: "headers", Durable: true}},
+			Plan: mustPlan(t, "a", config.Policy{}),
+			Arguments: amqp.Table{"x-time": time.Now(), "x-list": []any{1, amqp.Decimal{}},
+				"x-table": amqp.Table{"nan": math.NaN()}},
+			Exchanges: []topology.MainExchange{{Name: "typeless"}, {Name: "twice", Type: "fanout"},
+				{Name: "a.retry", Type: "headers", Durable: true}},
 		},
 		topology.MainQueue{
 			Plan:      mustPlan(t, "a.dlq", config.Policy{}),
 			Arguments: amqp.Table{"x-void": nil},
 			Exchanges: []topology.MainExchange{{Name: "twice", Type: "direct"}},
-			Bindings:  []topology.Binding{{Exchange: "twice", Queue: "a.dlq", Key: strings.Repeat("k", 256), Arguments: amqp.Table{"bytes": []byte("b")}}},
+			Bindings: []topology.Binding{{Exchange: "twice", Queue: "a.dlq", Key: strings.Repeat("k", 256),
+				Arguments: amqp.Table{"bytes": []byte("b")}}},
 		},
 	)
 	require.Error(t, err)
 	assert.Nil(t, file)
 	for _, part := range []string{
 		`virtual host: cannot be written`,
-		`queue "a".arguments["x-time"]: cannot be written`, `queue "a".arguments["x-list"][1]`, `queue "a".arguments["x-table"]["nan"]`,
+		`queue "a".arguments["x-time"]: cannot be written`, `queue "a".arguments["x-list"][1]`,
+		`queue "a".arguments["x-table"]["nan"]`,
 		`exchange "typeless": has no type`, `exchange "twice": is defined in two ways`,
 		`retry exchange "a.retry": is the exchange that publishers of queue "a" publish to`,
 		`queue "a.dlq".arguments["x-void"]`, `belongs to the topology of queue "a.dlq"`,

@@ -22,7 +22,8 @@ queue       orders.dlq                       x-delivery-limit=2147483647 x-queue
 binding     orders.retry -> orders.retry.1s  amqpretry-delay="1s" x-match="all"
 binding     orders.retry -> orders.dlq       amqpretry-count="-1" x-match="all"
 `, plan.String())
-	assert.Equal(t, "main queue orders: nothing is declared\n", mustPlan(t, "orders", config.Policy{Mode: config.ModeOff}).String())
+	assert.Equal(t, "main queue orders: nothing is declared\n",
+		mustPlan(t, "orders", config.Policy{Mode: config.ModeOff}).String())
 }
 
 func TestMermaid(t *testing.T) {
@@ -69,7 +70,8 @@ func TestDOT(t *testing.T) {
 
 	shared := mustPlan(t, "orders", config.Policy{Delays: []time.Duration{time.Second}, Scope: config.ScopeShared})
 	for _, line := range []string{
-		`queue1 -> exchange2 [label="after 1s"]`, `exchange2 -> main [label="key orders"]`, `consumer -> queue2 [label="the end"]`,
+		`queue1 -> exchange2 [label="after 1s"]`, `exchange2 -> main [label="key orders"]`,
+		`consumer -> queue2 [label="the end"]`,
 	} {
 		assert.Contains(t, shared.DOT(), line)
 	}
@@ -80,7 +82,8 @@ func TestDOTEscapesNames(t *testing.T) {
 	plan := mustPlan(t, "a\"]; \\N &amp; <b>\x00é\u202e", config.Policy{Mode: config.ModeOff})
 	assert.Contains(t, plan.DOT(), `main [label="a\"]; \\N &amp;amp; <b>`+"\ufffd"+`é&#8238;"]`)
 
-	lines := regexp.MustCompile(`^(digraph \{|\}|    \w+=LR|    \w+( -> \w+)?( \[(label="(?:[^"\\\n]|\\["\\])*"(, )?)?(shape=\w+)?\])?)$`)
+	lines := regexp.MustCompile(
+		`^(digraph \{|\}|    \w+=LR|    \w+( -> \w+)?( \[(label="(?:[^"\\\n]|\\["\\])*"(, )?)?(shape=\w+)?\])?)$`)
 	rapid.Check(t, func(t *rapid.T) {
 		queue := rapid.StringN(1, 40, 100).Draw(t, "queue")
 		plan, err := topology.New(queue, config.Policy{}, topology.Names{})
@@ -100,7 +103,8 @@ func TestMermaidEscapesNames(t *testing.T) {
 	plan := mustPlan(t, "a\"]; end #quot; <b>`x`\x00", config.Policy{Mode: config.ModeOff})
 	assert.Contains(t, plan.Mermaid(), `main["a#34;#93;#59; end #35;quot#59; #60;b#62;#96;x#96;`+"\ufffd"+`"]`)
 
-	lines := regexp.MustCompile(`^(flowchart LR|    [\w]+([\[({]+"[^"\n<>\x60]*"[\])}]+)?( -- "[^"\n]*")?( --> \w+([\[({]+"[^"\n<>\x60]*"[\])}]+)?)?)$`)
+	lines := regexp.MustCompile(
+		`^(flowchart LR|    [\w]+([\[({]+"[^"\n<>\x60]*"[\])}]+)?( -- "[^"\n]*")?( --> \w+([\[({]+"[^"\n<>\x60]*"[\])}]+)?)?)$`)
 	rapid.Check(t, func(t *rapid.T) {
 		queue := rapid.StringN(1, 40, 100).Draw(t, "queue")
 		plan, err := topology.New(queue, config.Policy{}, topology.Names{})

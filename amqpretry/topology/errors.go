@@ -41,20 +41,23 @@ func (e *ConflictError) Error() string {
 		wanted = "unknown"
 	}
 	if strings.Contains(brokerText(e.Err), invalidArg) {
-		return fmt.Sprintf("%s %q: the broker refuses the argument %s (wanted %s): %v", e.Kind, e.Name, e.Argument, wanted, e.Err)
+		return fmt.Sprintf("%s %q: the broker refuses the argument %s (wanted %s): %v", e.Kind, e.Name, e.Argument,
+			wanted, e.Err)
 	}
 	if found == "" {
 		found = "another value"
 	}
-	return fmt.Sprintf("%s %q exists with another %s: wanted %s, found %s; %s (%v)", e.Kind, e.Name, e.Argument, wanted, found, e.waysOut(), e.Err)
+	return fmt.Sprintf("%s %q exists with another %s: wanted %s, found %s; %s (%v)", e.Kind, e.Name, e.Argument, wanted,
+		found, e.waysOut(), e.Err)
 }
 
 // waysOut are for both who may see this: the one whose own main queue is declared other than it is, and the one whose
 // retry objects somebody else declared.
 func (e *ConflictError) waysOut() string {
 	if e.Kind == KindExchange {
-		return "ways out: declare it as it is, if it is your own; give the retry exchange another name through Names; " +
-			"delete it if nobody else uses it (it is declared again); or have an operator provision it and set the topology to assume"
+		return "ways out: declare it as it is, if it is your own; give the retry exchange another name through " +
+			"Names; delete it if nobody else uses it (it is declared again); or have an operator provision it and " +
+			"set the topology to assume"
 	}
 	asItIs := "declare it as it is, if it is your main queue"
 	switch e.Argument {
@@ -62,13 +65,15 @@ func (e *ConflictError) waysOut() string {
 		asItIs += " (in Config.Queue)"
 	default:
 		if e.Found == "none" {
-			asItIs += fmt.Sprintf(" (no Config.Queue.Arguments[%q]; a policy on the broker can set it instead)", e.Argument)
+			asItIs += fmt.Sprintf(" (no Config.Queue.Arguments[%q]; a policy on the broker can set it instead)",
+				e.Argument)
 		} else {
 			asItIs += fmt.Sprintf(" (Config.Queue.Arguments[%q])", e.Argument)
 		}
 	}
 	return "ways out: " + asItIs + "; give a retry or dead-letter queue another name through Names; " +
-		"delete it once it is empty (it is declared again); or have an operator provision it and set the topology to assume"
+		"delete it once it is empty (it is declared again); or have an operator provision it and set the topology to " +
+		"assume"
 }
 
 func (e *ConflictError) Unwrap() error { return e.Err }
@@ -129,7 +134,8 @@ func explained(err error) bool {
 	var access *AccessError
 	var exclusive *ExclusiveError
 	var declare *DeclareError
-	return errors.As(err, &conflict) || errors.As(err, &access) || errors.As(err, &exclusive) || errors.As(err, &declare)
+	return errors.As(err, &conflict) || errors.As(err, &access) || errors.As(err, &exclusive) ||
+		errors.As(err, &declare)
 }
 
 func brokerCode(err error) int {

@@ -22,51 +22,66 @@ func TestExplainConflict(t *testing.T) {
 		want topology.ConflictError
 	}{
 		{
-			"PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'R' in vhost '/': received '2000' but current is '1000'",
+			"PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'R' in vhost '/': received '2000' but " +
+				"current is '1000'",
 			topology.ConflictError{Kind: "queue", Name: "R", Argument: "x-message-ttl", Wanted: "2000", Found: "1000"},
 		},
 		{
-			"PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'R' in vhost '/': received none but current is the value '1000' of type 'long'",
+			"PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'R' in vhost '/': received none but " +
+				"current is the value '1000' of type 'long'",
 			topology.ConflictError{Kind: "queue", Name: "R", Argument: "x-message-ttl", Wanted: "none", Found: "1000"},
 		},
 		{
-			"PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'R' in vhost '/': received 'o'd d' but current is ''",
-			topology.ConflictError{Kind: "queue", Name: "R", Argument: "x-dead-letter-exchange", Wanted: "o'd d", Found: `""`},
+			"PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'R' in vhost '/': received " +
+				"'o'd d' but current is ''",
+			topology.ConflictError{Kind: "queue", Name: "R", Argument: "x-dead-letter-exchange", Wanted: "o'd d",
+				Found: `""`},
 		},
 		{ // 3.10 of a queue without a type, where 4.x says 'classic'
-			"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'Q' in vhost '/': received the value 'quorum' of type 'longstr' but current is none",
+			"PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'Q' in vhost '/': received the value " +
+				"'quorum' of type 'longstr' but current is none",
 			topology.ConflictError{Kind: "queue", Name: "Q", Argument: "x-queue-type", Wanted: "quorum", Found: "none"},
 		},
 		{
-			"PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'X' in vhost 'prod': received 'headers' but current is 'fanout'",
+			"PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'X' in vhost 'prod': received 'headers' but " +
+				"current is 'fanout'",
 			topology.ConflictError{Kind: "exchange", Name: "X", Argument: "type", Wanted: "headers", Found: "fanout"},
 		},
 		{
-			"PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'Q' in vhost '/': received 'true' but current is 'false'",
+			"PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'Q' in vhost '/': received 'true' but " +
+				"current is 'false'",
 			topology.ConflictError{Kind: "queue", Name: "Q", Argument: "durable", Wanted: "true", Found: "false"},
 		},
 		{ // names may hold anything
-			"PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'a'b in vhost '/': c' in vhost '/': received the value '7' of type 'long' but current is none",
-			topology.ConflictError{Kind: "queue", Name: "a'b in vhost '/': c", Argument: "x-message-ttl", Wanted: "7", Found: "none"},
+			"PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'a'b in vhost '/': c' in vhost '/': " +
+				"received the value '7' of type 'long' but current is none",
+			topology.ConflictError{Kind: "queue", Name: "a'b in vhost '/': c", Argument: "x-message-ttl", Wanted: "7",
+				Found: "none"},
 		},
 		{
-			"PRECONDITION_FAILED - invalid arg 'x-dead-letter-strategy' for queue 'C2' in vhost '/' of queue type rabbit_classic_queue",
+			"PRECONDITION_FAILED - invalid arg 'x-dead-letter-strategy' for queue 'C2' in vhost '/' of queue type " +
+				"rabbit_classic_queue",
 			topology.ConflictError{Kind: "queue", Name: "C2", Argument: "x-dead-letter-strategy"},
 		},
 		{
-			"PRECONDITION_FAILED - invalid arg 'x-message-ttl' for queue 'C3' in vhost '/': {value_too_large,315360000001}",
+			"PRECONDITION_FAILED - invalid arg 'x-message-ttl' for queue 'C3' in vhost '/': " +
+				"{value_too_large,315360000001}",
 			topology.ConflictError{Kind: "queue", Name: "C3", Argument: "x-message-ttl"},
 		},
 		{ // the broker cuts its text at 255 bytes
-			"PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-routing-key' for queue 'R' in vhost '/': received none but current is the value 'long-na...",
-			topology.ConflictError{Kind: "queue", Name: "R", Argument: "x-dead-letter-routing-key", Wanted: "none", Found: "long-na..."},
+			"PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-routing-key' for queue 'R' in vhost '/': received " +
+				"none but current is the value 'long-na...",
+			topology.ConflictError{Kind: "queue", Name: "R", Argument: "x-dead-letter-routing-key", Wanted: "none",
+				Found: "long-na..."},
 		},
 		{
-			"PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'R' in vhost '/': received none but current is the value '7' of ty...",
+			"PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'R' in vhost '/': received none but " +
+				"current is the value '7' of ty...",
 			topology.ConflictError{Kind: "queue", Name: "R", Argument: "x-message-ttl", Wanted: "none", Found: "7"},
 		},
 		{
-			"PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'R' in vhost '/': received none but curr...",
+			"PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'R' in vhost '/': received none but " +
+				"curr...",
 			topology.ConflictError{Kind: "queue", Name: "R", Argument: "x-message-ttl"},
 		},
 		{
@@ -128,7 +143,8 @@ func TestExplainAccess(t *testing.T) {
 		assert.ErrorIs(t, err, broker)
 		test.want.Err = broker
 		assert.Equal(t, test.want, *got)
-		for _, part := range []string{got.Kind, fmt.Sprintf("%q", got.Name), got.Permission, got.User, "amq.default", "assume"} {
+		for _, part := range []string{got.Kind, fmt.Sprintf("%q", got.Name), got.Permission, got.User, "amq.default",
+			"assume"} {
 			assert.ErrorContains(t, err, part)
 		}
 	}
@@ -141,22 +157,26 @@ func TestExplainExclusive(t *testing.T) {
 		want       topology.ExclusiveError
 	}{
 		{
-			amqp.AccessRefused, "ACCESS_REFUSED - queue 'q' in vhost 'it' in exclusive use", "rabbitmqctl list_consumers -p 'it'",
+			amqp.AccessRefused, "ACCESS_REFUSED - queue 'q' in vhost 'it' in exclusive use",
+			"rabbitmqctl list_consumers -p 'it'",
 			topology.ExclusiveError{Queue: "q", VirtualHost: "it"},
 		},
 		{
-			amqp.AccessRefused, "ACCESS_REFUSED - queue '" + strings.Repeat("q", 230) + "...", "rabbitmqctl list_consumers -p '/'",
+			amqp.AccessRefused, "ACCESS_REFUSED - queue '" + strings.Repeat("q", 230) + "...",
+			"rabbitmqctl list_consumers -p '/'",
 			topology.ExclusiveError{Queue: "given"},
 		},
 		{
-			amqp.ResourceLocked, "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'q' in vhost '/'. It could be originally declared on another connection " +
-				"or the exclusive property value does not match that of the original declaration.", "rabbitmqctl list_queues -p '/' name owner_pid",
+			amqp.ResourceLocked, "RESOURCE_LOCKED - cannot obtain exclusive access to locked queue 'q' in vhost '/'. " +
+				"It could be originally declared on another connection or the exclusive property value does not " +
+				"match that of the original declaration.", "rabbitmqctl list_queues -p '/' name owner_pid",
 			topology.ExclusiveError{Queue: "q", VirtualHost: "/", Owned: true},
 		},
 	} {
 		broker := &amqp.Error{Code: test.code, Reason: test.text, Server: true}
 		for _, err := range []error{
-			topology.Explain(topology.KindQueue, "given", broker), topology.ExplainUse(topology.UseConsume, topology.KindQueue, "given", broker),
+			topology.Explain(topology.KindQueue, "given", broker), topology.ExplainUse(topology.UseConsume,
+				topology.KindQueue, "given", broker),
 		} {
 			var got *topology.ExclusiveError
 			require.ErrorAs(t, err, &got)
@@ -171,13 +191,16 @@ func TestExplainExclusive(t *testing.T) {
 
 // Who may not consume is not helped by an operator who provisions the queue.
 func TestExplainUse(t *testing.T) {
-	broker := &amqp.Error{Code: amqp.AccessRefused, Reason: "ACCESS_REFUSED - access to queue 'q' in vhost '/' refused for user 'reader'"}
-	for use, permission := range map[string]string{topology.UseConsume: "read", topology.UsePublish: "write", topology.UseLook: "sufficient"} {
+	broker := &amqp.Error{Code: amqp.AccessRefused, Reason: "ACCESS_REFUSED - access to queue 'q' in vhost '/' " +
+		"refused for user 'reader'"}
+	for use, permission := range map[string]string{topology.UseConsume: "read", topology.UsePublish: "write",
+		topology.UseLook: "sufficient"} {
 		err := topology.ExplainUse(use, topology.KindQueue, "given", broker)
 		var got *topology.AccessError
 		require.ErrorAs(t, err, &got)
 		assert.Equal(t, topology.AccessError{Kind: "queue", Name: "q", User: "reader", Use: use, Err: broker}, *got)
-		assert.ErrorContains(t, err, fmt.Sprintf(`queue "q": no %s permission for user "reader" to %s; grant it`, permission, use))
+		assert.ErrorContains(t, err, fmt.Sprintf(`queue "q": no %s permission for user "reader" to %s; grant it`,
+			permission, use))
 		assert.NotContains(t, err.Error(), "assume")
 	}
 
@@ -195,7 +218,8 @@ func TestExplainAnythingElse(t *testing.T) {
 	assert.EqualError(t, err, `queue "q": cannot declare: connection reset`)
 
 	missing := &amqp.Error{Code: amqp.NotFound, Reason: "NOT_FOUND - no exchange 'x' in vhost '/'"}
-	assert.Equal(t, &topology.DeclareError{Kind: "exchange", Name: "x", Err: missing}, topology.Explain("queue", "q", missing))
+	assert.Equal(t, &topology.DeclareError{Kind: "exchange", Name: "x", Err: missing},
+		topology.Explain("queue", "q", missing))
 
 	again := fmt.Errorf("subscribe: %w", err)
 	assert.Same(t, again, topology.Explain("queue", "other", again), "what is explained already stays as it is")
@@ -210,12 +234,17 @@ func TestErrorTextsNameTheWaysOut(t *testing.T) {
 		`give a retry or dead-letter queue another name through Names; delete it once it is empty (it is declared again); `+
 		`or have an operator provision it and set the topology to assume `+
 		`(Exception (406) Reason: "inequivalent arg 'x-queue-type' for queue 'orders' in vhost '/': received none but current is the value 'quorum' of type 'longstr'")`,
-		explain("inequivalent arg 'x-queue-type' for queue 'orders' in vhost '/': received none but current is the value 'quorum' of type 'longstr'"))
-	assert.Contains(t, explain("inequivalent arg 'x-max-length' for queue 'orders' in vhost '/': received the value '5' of type 'long' but current is none"),
+		explain("inequivalent arg 'x-queue-type' for queue 'orders' in vhost '/': received none but current is the "+
+			"value 'quorum' of type 'longstr'"))
+	assert.Contains(t, explain("inequivalent arg 'x-max-length' for queue 'orders' in vhost '/': received the value "+
+		"'5' of type 'long' but current is none"),
 		`no Config.Queue.Arguments["x-max-length"]; a policy on the broker`)
-	assert.Contains(t, explain("inequivalent arg 'durable' for queue 'orders' in vhost '/': received 'true' but current is 'false'"), `(in Config.Queue)`)
-	assert.Contains(t, explain("inequivalent arg 'type' for exchange 'x' in vhost '/': received 'headers' but current is 'fanout'"), `another name through Names`)
-	assert.Contains(t, explain("invalid arg 'x-foo' for queue 'q' in vhost '/' of queue type rabbit_classic_queue"), `refuses the argument x-foo`)
+	assert.Contains(t, explain("inequivalent arg 'durable' for queue 'orders' in vhost '/': received 'true' but "+
+		"current is 'false'"), `(in Config.Queue)`)
+	assert.Contains(t, explain("inequivalent arg 'type' for exchange 'x' in vhost '/': received 'headers' but "+
+		"current is 'fanout'"), `another name through Names`)
+	assert.Contains(t, explain("invalid arg 'x-foo' for queue 'q' in vhost '/' of queue type rabbit_classic_queue"),
+		`refuses the argument x-foo`)
 }
 
 type refusingChannel struct {
@@ -231,7 +260,8 @@ func TestDeclareKnowsWhatItWantedWhenTheBrokerCutsItsText(t *testing.T) {
 	queue := strings.Repeat("q", 240)
 	plan := mustPlan(t, queue, config.Policy{Delays: []time.Duration{time.Second}})
 	err := plan.Declare(&refusingChannel{queueErr: &amqp.Error{Code: amqp.PreconditionFailed,
-		Reason: "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue '" + strings.Repeat("q", 184) + "..."}})
+		Reason: "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue '" + strings.Repeat("q", 184) +
+			"..."}})
 	var conflict *topology.ConflictError
 	require.ErrorAs(t, err, &conflict)
 	assert.Equal(t, queue+".retry.1s", conflict.Name)

@@ -12,7 +12,8 @@ import (
 )
 
 func ExampleNew() {
-	plan, err := topology.New("orders", config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second}}, topology.Names{})
+	plan, err := topology.New("orders", config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second}},
+		topology.Names{})
 	if err != nil {
 		panic(err)
 	}

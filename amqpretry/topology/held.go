@@ -29,7 +29,8 @@ func (e *HeldError) Error() string {
 		exchange = "the default exchange" // with a dead letter, under shared retry queues
 	}
 
-	hint := " (look for an alarm, a deleted or leaderless retry queue or dead-letter queue (`rabbitmqctl list_unresponsive_queues" +
+	hint := " (look for an alarm, a deleted or leaderless retry queue or dead-letter queue (`rabbitmqctl " +
+		"list_unresponsive_queues" +
 		inVirtualHost(e.VirtualHost) + "`), or missing permissions)"
 	if errors.As(e.Err, new(*ChannelsError)) {
 		hint = "" // it is not the exchange

@@ -112,7 +112,8 @@ func (e *NameError) Error() string {
 func checkName(queue, object, name, field string) error {
 	var errs []error
 	add := func(problem string) {
-		errs = append(errs, &NameError{Queue: queue, Object: object, Name: name, Problem: problem + "; give another name through " + field})
+		errs = append(errs, &NameError{Queue: queue, Object: object, Name: name, Problem: problem + "; give another " +
+			"name through " + field})
 	}
 	switch {
 	case name == "":

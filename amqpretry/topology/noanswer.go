@@ -19,7 +19,8 @@ type NoAnswerError struct {
 func (e *NoAnswerError) Error() string {
 	return fmt.Sprintf(
 		"cannot consume from queue %q: no answer from the broker for %s, such as from a quorum queue without leader "+
-			"(ask `rabbitmq-queues quorum_status%s %s`; bring the nodes up that have its members)", e.Queue, e.For, inVirtualHost(e.VirtualHost), shell.Quote(e.Queue),
+			"(ask `rabbitmq-queues quorum_status%s %s`; bring the nodes up that have its members)", e.Queue, e.For,
+		inVirtualHost(e.VirtualHost), shell.Quote(e.Queue),
 	)
 }
 

@@ -9,7 +9,8 @@ import (
 )
 
 func ExampleObsolete() {
-	old, _ := topology.New("orders", config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second, 10 * time.Minute}}, topology.Names{})
+	old, _ := topology.New("orders",
+		config.Policy{Delays: []time.Duration{time.Second, 30 * time.Second, 10 * time.Minute}}, topology.Names{})
 	now, _ := topology.New("orders", config.Policy{Delays: []time.Duration{time.Second, time.Minute}}, topology.Names{})
 	for _, queue := range topology.Obsolete([]topology.Plan{now}, old) {
 		fmt.Println(queue.Name, queue.Delay)

@@ -16,7 +16,8 @@ func TestPlanOfFindsWhatNewMakes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		delay := time.Duration(rapid.Int64Range(1, 315_360_000_000).Draw(t, "ms")) * time.Millisecond
 		policy := config.Policy{Delays: []time.Duration{delay},
-			QueueType: rapid.SampledFrom([]config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}).Draw(t, "type")}
+			QueueType: rapid.SampledFrom([]config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}).Draw(t,
+				"type")}
 		names := Names{}
 		if rapid.Bool().Draw(t, "custom names") {
 			names.RetryQueue = func(p RetryQueueParams) string { return string(p.Type) + "/" + p.Delay + "/" + p.Queue }
@@ -34,7 +35,9 @@ func TestPlanOfFindsWhatNewMakes(t *testing.T) {
 			func() bool { _, ok := planOf("p", names, queue.Name, queue.Arguments); return ok },
 			func() bool { _, ok := planOf("q", names, queue.Name+"x", queue.Arguments); return ok },
 			func() bool {
-				_, ok := planOf("q", Names{RetryQueue: func(RetryQueueParams) string { return "other" }}, queue.Name, queue.Arguments)
+				_, ok := planOf("q", Names{RetryQueue: func(RetryQueueParams) string {
+					return "other"
+				}}, queue.Name, queue.Arguments)
 				return ok
 			},
 		} {
@@ -53,7 +56,8 @@ func TestPlanOfNeedsEveryArgument(t *testing.T) {
 		"x-dead-letter-routing-key": {nil, "", "Q", int64(0)},
 	} {
 		for _, other := range others {
-			arguments := amqp.Table{amqp.QueueTypeArg: "quorum", amqp.QueueMessageTTLArg: int64(7000), "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+			arguments := amqp.Table{amqp.QueueTypeArg: "quorum", amqp.QueueMessageTTLArg: int64(7000),
+				"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
 			_, ok := planOf("q", Names{}, "q.retry.7s", arguments)
 			assert.True(t, ok)
 			arguments[argument] = other

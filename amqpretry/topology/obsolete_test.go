@@ -48,22 +48,36 @@ func TestObsolete(t *testing.T) {
 		now, old []topology.Plan
 		want     []string
 	}{
-		"nothing":              {nil, nil, nil},
-		"no old plan":          {[]topology.Plan{plan("q", two)}, nil, nil},
-		"the same plan":        {[]topology.Plan{plan("q", two)}, []topology.Plan{plan("q", two)}, nil},
-		"more delays now":      {[]topology.Plan{plan("q", three)}, []topology.Plan{plan("q", two)}, nil},
-		"fewer delays now":     {[]topology.Plan{plan("q", two)}, []topology.Plan{plan("q", three)}, []string{"q.retry.30s"}},
-		"many old plans":       {[]topology.Plan{plan("q", config.Policy{Delays: seconds(7)})}, []topology.Plan{plan("q", two), plan("q", three)}, []string{"q.retry.1s", "q.retry.5s", "q.retry.30s"}},
-		"retries are off":      {[]topology.Plan{plan("q", config.Policy{Mode: config.ModeOff})}, []topology.Plan{plan("q", two)}, []string{"q.retry.1s", "q.retry.5s"}},
-		"only dead letters":    {[]topology.Plan{plan("q", config.Policy{Mode: config.ModeDeadLetter})}, []topology.Plan{plan("q", two)}, []string{"q.retry.1s", "q.retry.5s"}},
-		"another type":         {[]topology.Plan{plan("q", config.Policy{Delays: seconds(1, 5), QueueType: config.QueueTypeClassic})}, []topology.Plan{plan("q", two)}, []string{"q.retry.1s", "q.retry.5s"}},
-		"another main queue":   {[]topology.Plan{plan("p", two)}, []topology.Plan{plan("q", two)}, []string{"q.retry.1s", "q.retry.5s"}},
-		"a main queue now":     {[]topology.Plan{plan("q.retry.30s", two)}, []topology.Plan{plan("q", three)}, []string{"q.retry.1s", "q.retry.5s"}},
-		"a main queue before":  {nil, []topology.Plan{plan("q", two), plan("q.retry.1s", config.Policy{Mode: config.ModeOff})}, []string{"q.retry.5s"}},
-		"shared, one uses it":  {[]topology.Plan{plan("q", shared(1)), plan("p", shared(5))}, []topology.Plan{plan("q", shared(1, 5, 30))}, []string{"retry.30s"}},
-		"shared, now its own":  {[]topology.Plan{plan("q", two)}, []topology.Plan{plan("q", shared(1, 5))}, []string{"retry.1s", "retry.5s"}},
-		"its own, now shared":  {[]topology.Plan{plan("q", shared(1, 5))}, []topology.Plan{plan("q", two)}, []string{"q.retry.1s", "q.retry.5s"}},
-		"shared by two before": {nil, []topology.Plan{plan("q", shared(1)), plan("p", shared(1))}, []string{"retry.1s"}},
+		"nothing":         {nil, nil, nil},
+		"no old plan":     {[]topology.Plan{plan("q", two)}, nil, nil},
+		"the same plan":   {[]topology.Plan{plan("q", two)}, []topology.Plan{plan("q", two)}, nil},
+		"more delays now": {[]topology.Plan{plan("q", three)}, []topology.Plan{plan("q", two)}, nil},
+		"fewer delays now": {[]topology.Plan{plan("q", two)}, []topology.Plan{plan("q", three)},
+			[]string{"q.retry.30s"}},
+		"many old plans": {[]topology.Plan{plan("q", config.Policy{Delays: seconds(7)})},
+			[]topology.Plan{plan("q", two), plan("q", three)}, []string{"q.retry.1s", "q.retry.5s", "q.retry.30s"}},
+		"retries are off": {[]topology.Plan{plan("q", config.Policy{Mode: config.ModeOff})},
+			[]topology.Plan{plan("q", two)}, []string{"q.retry.1s", "q.retry.5s"}},
+		"only dead letters": {[]topology.Plan{plan("q", config.Policy{Mode: config.ModeDeadLetter})},
+			[]topology.Plan{plan("q", two)}, []string{"q.retry.1s", "q.retry.5s"}},
+		"another type": {[]topology.Plan{plan("q", config.Policy{Delays: seconds(1, 5),
+			QueueType: config.QueueTypeClassic})}, []topology.Plan{plan("q", two)},
+			[]string{"q.retry.1s", "q.retry.5s"}},
+		"another main queue": {[]topology.Plan{plan("p", two)}, []topology.Plan{plan("q", two)},
+			[]string{"q.retry.1s", "q.retry.5s"}},
+		"a main queue now": {[]topology.Plan{plan("q.retry.30s", two)}, []topology.Plan{plan("q", three)},
+			[]string{"q.retry.1s", "q.retry.5s"}},
+		"a main queue before": {nil,
+			[]topology.Plan{plan("q", two), plan("q.retry.1s", config.Policy{Mode: config.ModeOff})},
+			[]string{"q.retry.5s"}},
+		"shared, one uses it": {[]topology.Plan{plan("q", shared(1)), plan("p", shared(5))},
+			[]topology.Plan{plan("q", shared(1, 5, 30))}, []string{"retry.30s"}},
+		"shared, now its own": {[]topology.Plan{plan("q", two)}, []topology.Plan{plan("q", shared(1, 5))},
+			[]string{"retry.1s", "retry.5s"}},
+		"its own, now shared": {[]topology.Plan{plan("q", shared(1, 5))}, []topology.Plan{plan("q", two)},
+			[]string{"q.retry.1s", "q.retry.5s"}},
+		"shared by two before": {nil, []topology.Plan{plan("q", shared(1)), plan("p", shared(1))},
+			[]string{"retry.1s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var names []string
@@ -80,14 +94,18 @@ func TestObsolete(t *testing.T) {
 func TestObsoleteIsTheDifference(t *testing.T) {
 	plans := rapid.Custom(func(t *rapid.T) topology.Plan {
 		policy := config.Policy{
-			Mode:      rapid.SampledFrom([]config.Mode{config.ModeRetry, config.ModeRetry, config.ModeDeadLetter, config.ModeOff}).Draw(t, "mode"),
-			Scope:     rapid.SampledFrom([]config.Scope{config.ScopeQueue, config.ScopeShared}).Draw(t, "scope"),
-			QueueType: rapid.SampledFrom([]config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}).Draw(t, "type"),
+			Mode: rapid.SampledFrom([]config.Mode{config.ModeRetry, config.ModeRetry, config.ModeDeadLetter,
+				config.ModeOff}).Draw(t, "mode"),
+			Scope: rapid.SampledFrom([]config.Scope{config.ScopeQueue, config.ScopeShared}).Draw(t, "scope"),
+			QueueType: rapid.SampledFrom([]config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}).Draw(t,
+				"type"),
 		}
 		if policy.Mode == config.ModeRetry {
-			policy.Delays = rapid.SliceOfN(rapid.SampledFrom([]time.Duration{time.Second, time.Minute, time.Hour}), 1, 3).Draw(t, "delays")
+			policy.Delays = rapid.SliceOfN(rapid.SampledFrom([]time.Duration{time.Second, time.Minute, time.Hour}), 1,
+				3).Draw(t, "delays")
 		}
-		plan, err := topology.New(rapid.SampledFrom([]string{"q", "p", "q.retry"}).Draw(t, "queue"), policy, topology.Names{})
+		plan, err := topology.New(rapid.SampledFrom([]string{"q", "p", "q.retry"}).Draw(t, "queue"), policy,
+			topology.Names{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +113,8 @@ func TestObsoleteIsTheDifference(t *testing.T) {
 	})
 	has := func(plans []topology.Plan, name string) bool {
 		return slices.ContainsFunc(plans, func(p topology.Plan) bool {
-			return p.Queue == name || p.DeadLetterQueue == name || slices.ContainsFunc(p.Queues, func(q topology.Queue) bool { return q.Name == name })
+			return p.Queue == name || p.DeadLetterQueue == name ||
+				slices.ContainsFunc(p.Queues, func(q topology.Queue) bool { return q.Name == name })
 		})
 	}
 	routed := func(plans []topology.Plan, queue topology.ObsoleteQueue) bool {

@@ -75,10 +75,12 @@ const unlimited = int64(math.MaxInt32)
 // It reports everything at once that is wrong with the policy (*config.FieldError) and with the names (*[NameError]).
 func New(queue string, policy config.Policy, names Names) (Plan, error) {
 	if queue == "" {
-		return Plan{}, &NameError{Object: "main queue", Problem: "the name is empty; server-named queues have no name to come back to, give one through the config's queue name generator"}
+		return Plan{}, &NameError{Object: "main queue", Problem: "the name is empty; server-named queues have no " +
+			"name to come back to, give one through the config's queue name generator"}
 	}
 	invalid := policy.Validate()
-	b := builder{plan: Plan{Queue: queue}, policy: policy.WithDefaults(), names: names.WithDefaults(), owners: map[string]string{queue: "main queue"}}
+	b := builder{plan: Plan{Queue: queue}, policy: policy.WithDefaults(), names: names.WithDefaults(),
+		owners: map[string]string{queue: "main queue"}}
 	b.check("main queue", queue, "the config's queue name generator")
 	// Names for impossible delays would be errors that follow from the first one.
 	if invalid == nil {
@@ -155,12 +157,14 @@ func (b *builder) build() {
 
 	switch {
 	case b.policy.Scope != config.ScopeShared:
-		b.exchange(Exchange{Name: b.ofType(b.names.RetryExchange(b.plan.Queue)), Type: amqp.ExchangeHeaders}, "retry exchange", "Names.RetryExchange")
+		b.exchange(Exchange{Name: b.ofType(b.names.RetryExchange(b.plan.Queue)), Type: amqp.ExchangeHeaders},
+			"retry exchange", "Names.RetryExchange")
 		b.retryQueues()
 		b.queue(deadLetters, "dead-letter queue", "Names.DeadLetterQueue")
 		b.bind(deadLetters.Name, header.Count, strconv.Itoa(header.CountDead))
 	case b.policy.Mode == config.ModeRetry:
-		b.exchange(Exchange{Name: b.ofType(b.names.Shared), Type: amqp.ExchangeHeaders, Shared: true}, "shared retry exchange", "Names.Shared")
+		b.exchange(Exchange{Name: b.ofType(b.names.Shared), Type: amqp.ExchangeHeaders, Shared: true},
+			"shared retry exchange", "Names.Shared")
 		back := Exchange{Name: b.names.returnExchange(), Type: amqp.ExchangeDirect, Shared: true}
 		b.check("return exchange", back.Name, "Names.Shared")
 		b.plan.Exchanges = append(b.plan.Exchanges, back)
@@ -197,7 +201,8 @@ func (b *builder) retryQueues() {
 	for _, delay := range b.policy.DistinctDelays() {
 		spelled := config.FormatDelay(delay)
 		q := Queue{
-			Name:      b.names.retryQueue(b.policy.Scope, RetryQueueParams{Queue: b.plan.Queue, Delay: spelled, Type: b.policy.QueueType}),
+			Name: b.names.retryQueue(b.policy.Scope, RetryQueueParams{Queue: b.plan.Queue, Delay: spelled,
+				Type: b.policy.QueueType}),
 			Delay:     delay,
 			Arguments: retryArguments(delay, b.policy.QueueType),
 			Shared:    shared,
@@ -216,7 +221,8 @@ func (b *builder) retryQueues() {
 func (b *builder) queue(q Queue, object, field string) {
 	b.check(object, q.Name, field)
 	if owner, taken := b.owners[q.Name]; taken {
-		b.errs = append(b.errs, &NameError{Queue: b.plan.Queue, Object: object, Name: q.Name, Problem: "has the same name as the " + owner + "; give another name through " + field})
+		b.errs = append(b.errs, &NameError{Queue: b.plan.Queue, Object: object, Name: q.Name, Problem: "has the same " +
+			"name as the " + owner + "; give another name through " + field})
 	}
 	b.owners[q.Name] = object
 	b.plan.Queues = append(b.plan.Queues, q)
@@ -274,7 +280,8 @@ func Check(plans ...Plan) error {
 			owner = "the shared retry topology"
 		}
 		if other, taken := owners[key]; taken && owner != other {
-			errs = append(errs, &NameError{Queue: queue, Object: kind, Name: name, Problem: "belongs to " + other + "; give another name through Names"})
+			errs = append(errs, &NameError{Queue: queue, Object: kind, Name: name, Problem: "belongs to " + other +
+				"; give another name through Names"})
 			return
 		}
 		owners[key] = owner
@@ -283,7 +290,8 @@ func Check(plans ...Plan) error {
 	for _, plan := range plans {
 		if known, twice := byQueue[plan.Queue]; twice && !reflect.DeepEqual(known, plan) {
 			errs = append(errs, &NameError{Queue: plan.Queue, Object: "main queue", Name: plan.Queue,
-				Problem: "has two different topologies; all that consume one queue need the same policy and the same Names"})
+				Problem: "has two different topologies; all that consume one queue need the same policy and the same " +
+					"Names"})
 		}
 		byQueue[plan.Queue] = plan
 		claim("queue", plan.Queue, plan.Queue, false)

@@ -24,7 +24,8 @@ func mustPlan(t testing.TB, queue string, policy config.Policy) topology.Plan {
 }
 
 func TestNewRetryPlan(t *testing.T) {
-	plan := mustPlan(t, "orders", config.Policy{Delays: []time.Duration{30 * time.Second, 1500 * time.Millisecond, 30 * time.Second}})
+	plan := mustPlan(t, "orders", config.Policy{Delays: []time.Duration{30 * time.Second, 1500 * time.Millisecond,
+		30 * time.Second}})
 	retry := func(ms int64) amqp.Table {
 		return amqp.Table{
 			"x-queue-type":              "quorum",
@@ -51,9 +52,12 @@ func TestNewRetryPlan(t *testing.T) {
 			}},
 		},
 		Bindings: []topology.Binding{
-			{Exchange: "orders.retry", Queue: "orders.retry.1500ms", Arguments: amqp.Table{"x-match": "all", "amqpretry-delay": "1500ms"}},
-			{Exchange: "orders.retry", Queue: "orders.retry.30s", Arguments: amqp.Table{"x-match": "all", "amqpretry-delay": "30s"}},
-			{Exchange: "orders.retry", Queue: "orders.dlq", Arguments: amqp.Table{"x-match": "all", "amqpretry-count": "-1"}},
+			{Exchange: "orders.retry", Queue: "orders.retry.1500ms", Arguments: amqp.Table{"x-match": "all",
+				"amqpretry-delay": "1500ms"}},
+			{Exchange: "orders.retry", Queue: "orders.retry.30s", Arguments: amqp.Table{"x-match": "all",
+				"amqpretry-delay": "30s"}},
+			{Exchange: "orders.retry", Queue: "orders.dlq", Arguments: amqp.Table{"x-match": "all",
+				"amqpretry-count": "-1"}},
 		},
 	}, plan)
 }
@@ -88,7 +92,8 @@ func TestNewDefaultPolicy(t *testing.T) {
 	for _, q := range mustPlan(t, "orders", config.Policy{}).Queues {
 		names = append(names, q.Name)
 	}
-	assert.Equal(t, []string{"orders.retry.1s", "orders.retry.5s", "orders.retry.30s", "orders.retry.2m", "orders.retry.10m", "orders.dlq"}, names)
+	assert.Equal(t, []string{"orders.retry.1s", "orders.retry.5s", "orders.retry.30s", "orders.retry.2m",
+		"orders.retry.10m", "orders.dlq"}, names)
 }
 
 // Whatever the policy, a failed message finds exactly one queue: one binding per delay, one for the end, no two alike.
@@ -159,12 +164,19 @@ func TestNewRefusesNames(t *testing.T) {
 		"not UTF-8":            {"a\xff", topology.Names{}, "not valid UTF-8"},
 		"empty retry queue":    {"q", retryQueue(""), "the name is empty"},
 		"server's retry queue": {"q", retryQueue("amq.retry"), "names that begin with amq."},
-		"long retry queue":     {"q", retryQueue(strings.Repeat("é", 128)), "the name has 256 bytes, the broker takes 255"},
-		"empty retry exchange": {"q", topology.Names{RetryExchange: func(string) string { return "" }}, "Names.RetryExchange"},
-		"empty DLQ":            {"q", topology.Names{DeadLetterQueue: func(string) string { return "" }}, "Names.DeadLetterQueue"},
-		"retry = main":         {"q", retryQueue("q"), "the same name as the main queue"},
-		"retry = DLQ":          {"q", retryQueue("q.dlq"), "the same name as the retry queue for 1s"},
-		"DLQ = main":           {"q", topology.Names{DeadLetterQueue: func(q string) string { return q }}, "the same name as the main queue"},
+		"long retry queue": {"q", retryQueue(strings.Repeat("é", 128)), "the name has 256 bytes, the broker " +
+			"takes 255"},
+		"empty retry exchange": {"q", topology.Names{RetryExchange: func(string) string {
+			return ""
+		}}, "Names.RetryExchange"},
+		"empty DLQ": {"q", topology.Names{DeadLetterQueue: func(string) string {
+			return ""
+		}}, "Names.DeadLetterQueue"},
+		"retry = main": {"q", retryQueue("q"), "the same name as the main queue"},
+		"retry = DLQ":  {"q", retryQueue("q.dlq"), "the same name as the retry queue for 1s"},
+		"DLQ = main": {"q", topology.Names{DeadLetterQueue: func(q string) string {
+			return q
+		}}, "the same name as the main queue"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan, err := topology.New(test.queue, one, test.names)
@@ -177,9 +189,11 @@ func TestNewRefusesNames(t *testing.T) {
 
 func TestNewTakesNamesUpToTheBrokersBound(t *testing.T) {
 	suffix := len(".retry.1s")
-	_, err := topology.New(strings.Repeat("q", 255-suffix), config.Policy{Delays: []time.Duration{time.Second}}, topology.Names{})
+	_, err := topology.New(strings.Repeat("q", 255-suffix), config.Policy{Delays: []time.Duration{time.Second}},
+		topology.Names{})
 	require.NoError(t, err)
-	_, err = topology.New(strings.Repeat("q", 255-suffix+1), config.Policy{Delays: []time.Duration{time.Second}}, topology.Names{})
+	_, err = topology.New(strings.Repeat("q", 255-suffix+1), config.Policy{Delays: []time.Duration{time.Second}},
+		topology.Names{})
 	require.ErrorContains(t, err, "256 bytes")
 }
 
@@ -189,7 +203,8 @@ func TestNewReportsEveryNameAtOnce(t *testing.T) {
 		RetryQueue:      func(topology.RetryQueueParams) string { return "same" },
 		DeadLetterQueue: func(string) string { return "amq.dlq" },
 	})
-	assert.Equal(t, []string{"main queue amq.q", "retry exchange ", "retry queue for 1m same", "dead-letter queue amq.dlq"}, nameErrors(t, err))
+	assert.Equal(t, []string{"main queue amq.q", "retry exchange ", "retry queue for 1m same",
+		"dead-letter queue amq.dlq"}, nameErrors(t, err))
 }
 
 func TestNewReportsThePolicyWithThePath(t *testing.T) {
@@ -202,7 +217,8 @@ func TestNewReportsThePolicyWithThePath(t *testing.T) {
 
 func TestCustomNamesGetWhatTheyMustDependOn(t *testing.T) {
 	var got []topology.RetryQueueParams
-	_, err := topology.New("q", config.Policy{Delays: []time.Duration{90 * time.Second}, QueueType: config.QueueTypeClassic}, topology.Names{
+	_, err := topology.New("q", config.Policy{Delays: []time.Duration{90 * time.Second},
+		QueueType: config.QueueTypeClassic}, topology.Names{
 		RetryQueue: func(p topology.RetryQueueParams) string { got = append(got, p); return "x" },
 	})
 	require.NoError(t, err)
@@ -224,18 +240,25 @@ func TestCheck(t *testing.T) {
 		plans []topology.Plan
 		want  []string
 	}{
-		"none":                   {nil, nil},
-		"different queues":       {[]topology.Plan{plan("a", one, topology.Names{}), plan("b", one, topology.Names{})}, nil},
-		"one queue twice, alike": {[]topology.Plan{plan("a", one, topology.Names{}), plan("a", one, topology.Names{})}, nil},
+		"none": {nil, nil},
+		"different queues": {[]topology.Plan{plan("a", one, topology.Names{}), plan("b", one, topology.Names{})},
+			nil},
+		"one queue twice, alike": {[]topology.Plan{plan("a", one, topology.Names{}), plan("a", one, topology.Names{})},
+			nil},
 		"one queue, two policies": {
-			[]topology.Plan{plan("a", one, topology.Names{}), plan("a", off, topology.Names{})}, []string{"main queue a"}},
-		"shared exchange": {[]topology.Plan{plan("a", one, sharedExchange), plan("b", one, sharedExchange)}, []string{"exchange retry"}},
-		"shared DLQ":      {[]topology.Plan{plan("a", one, sharedDLQ), plan("b", one, sharedDLQ)}, []string{"queue dead"}},
-		"shared retry":    {[]topology.Plan{plan("a", one, sharedRetry), plan("b", one, sharedRetry)}, []string{"queue retry.1s"}},
+			[]topology.Plan{plan("a", one, topology.Names{}), plan("a", off, topology.Names{})},
+			[]string{"main queue a"}},
+		"shared exchange": {[]topology.Plan{plan("a", one, sharedExchange), plan("b", one, sharedExchange)},
+			[]string{"exchange retry"}},
+		"shared DLQ": {[]topology.Plan{plan("a", one, sharedDLQ), plan("b", one, sharedDLQ)}, []string{"queue dead"}},
+		"shared retry": {[]topology.Plan{plan("a", one, sharedRetry), plan("b", one, sharedRetry)},
+			[]string{"queue retry.1s"}},
 		"DLQ is another's main queue": {
-			[]topology.Plan{plan("a", one, topology.Names{}), plan("a.dlq", off, topology.Names{})}, []string{"queue a.dlq"}},
+			[]topology.Plan{plan("a", one, topology.Names{}), plan("a.dlq", off, topology.Names{})},
+			[]string{"queue a.dlq"}},
 		"retry queue is another's main queue": {
-			[]topology.Plan{plan("a.retry.1s", off, topology.Names{}), plan("a", one, topology.Names{})}, []string{"queue a.retry.1s"}},
+			[]topology.Plan{plan("a.retry.1s", off, topology.Names{}), plan("a", one, topology.Names{})},
+			[]string{"queue a.retry.1s"}},
 		"exchange and queue of one name": {
 			[]topology.Plan{plan("a", one, topology.Names{}), plan("a.retry", off, topology.Names{})}, nil},
 	} {
@@ -266,12 +289,16 @@ func (r *recorder) call(format string, args ...any) error {
 	return nil
 }
 
-func (r *recorder) ExchangeDeclare(name, kind string, durable, autoDelete, internal, noWait bool, args amqp.Table) error {
-	return r.call("exchange %s %s durable=%t %t", name, kind, durable, autoDelete || internal || noWait || len(args) > 0)
+func (r *recorder) ExchangeDeclare(name, kind string, durable, autoDelete, internal, noWait bool,
+	args amqp.Table) error {
+	return r.call("exchange %s %s durable=%t %t", name, kind, durable, autoDelete || internal || noWait ||
+		len(args) > 0)
 }
 
-func (r *recorder) QueueDeclare(name string, durable, autoDelete, exclusive, noWait bool, args amqp.Table) (amqp.Queue, error) {
-	return amqp.Queue{}, r.call("queue %s durable=%t %t args=%d", name, durable, autoDelete || exclusive || noWait, len(args))
+func (r *recorder) QueueDeclare(name string, durable, autoDelete, exclusive, noWait bool, args amqp.Table) (amqp.Queue,
+	error) {
+	return amqp.Queue{}, r.call("queue %s durable=%t %t args=%d", name, durable, autoDelete || exclusive || noWait,
+		len(args))
 }
 
 func (r *recorder) QueueBind(name, key, exchange string, noWait bool, args amqp.Table) error {
@@ -292,7 +319,8 @@ func TestDeclareOrder(t *testing.T) {
 
 func TestDeclareStopsAtTheFirstErrorAndNamesTheObject(t *testing.T) {
 	plan := mustPlan(t, "q", config.Policy{Delays: []time.Duration{time.Second}})
-	for i, want := range []string{`exchange "q.retry"`, `queue "q.retry.1s"`, `queue "q.dlq"`, `queue "q.retry.1s"`, `queue "q.dlq"`} {
+	for i, want := range []string{`exchange "q.retry"`, `queue "q.retry.1s"`, `queue "q.dlq"`, `queue "q.retry.1s"`,
+		`queue "q.dlq"`} {
 		ch := &recorder{fail: i + 1}
 		err := plan.Declare(ch)
 		require.ErrorIs(t, err, errBroken)

@@ -84,8 +84,10 @@ func (p BrokerPolicy) ClearCommand() string {
 // to know and to look at first.
 func (p BrokerPolicy) String() string {
 	return comment(
-		"A queue has one policy: of all that match, the one with the highest priority. This one replaces the policy that",
-		"applies to the queue today. Look for it, put what it sets into this definition, and if its priority is "+strconv.Itoa(p.Priority),
+		"A queue has one policy: of all that match, the one with the highest priority. This one replaces the policy "+
+			"that",
+		"applies to the queue today. Look for it, put what it sets into this definition, and if its priority is "+
+			strconv.Itoa(p.Priority),
 		"or more, use a higher one here:",
 		"  "+command("list_queues", p.Vhost, "name", "policy"),
 		"  "+command("list_policies", p.Vhost),

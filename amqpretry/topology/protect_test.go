@@ -66,7 +66,8 @@ func TestProtectConflicts(t *testing.T) {
 		"all of it": {
 			amqp.Table{"x-queue-type": "classic", "x-dead-letter-exchange": "dlx", "x-dead-letter-routing-key": "x",
 				"x-dead-letter-strategy": "at-most-once", "x-overflow": "drop-head", "x-delivery-limit": nil},
-			[]string{"x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-delivery-limit", "x-overflow", "x-queue-type"},
+			[]string{"x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy",
+				"x-delivery-limit", "x-overflow", "x-queue-type"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -88,15 +89,19 @@ func TestDropLimit(t *testing.T) {
 		arguments amqp.Table
 		limits    map[string]string // by version; "" is not told
 	}{
-		"no type":     {nil, map[string]string{"4.3.6": "", "": ""}},
-		"classic":     {amqp.Table{"x-queue-type": "classic", "x-delivery-limit": 5}, map[string]string{"4.3.6": "", "": ""}},
-		"quorum":      {quorum(), map[string]string{"3.10.8": "", "3.13.7": "", "4.0.5": byDefault, "4.1.0-beta.4": byDefault, "10.0": byDefault, "": unknown, "none": unknown}},
-		"protected":   {topology.ProtectArguments("q.dlq"), map[string]string{"3.10.8": "", "4.0.5": "", "": ""}},
-		"dead letter": {quorum("x-dead-letter-exchange", "dlx", "x-delivery-limit", 5), map[string]string{"3.10.8": "", "4.0.5": "", "": ""}},
-		"empty name":  {quorum("x-dead-letter-exchange", ""), map[string]string{"4.0.5": ""}},
-		"a limit":     {quorum("x-delivery-limit", int32(5)), map[string]string{"3.10.8": "5", "4.0.5": "5", "": "5"}},
-		"zero":        {quorum("x-delivery-limit", int64(0)), map[string]string{"3.10.8": "0", "4.0.5": "0", "": "0"}},
-		"unlimited":   {quorum("x-delivery-limit", -1), map[string]string{"3.10.8": "-1, which RabbitMQ 3.10.8 takes for 0", "4.0.5": "", "": ""}},
+		"no type": {nil, map[string]string{"4.3.6": "", "": ""}},
+		"classic": {amqp.Table{"x-queue-type": "classic", "x-delivery-limit": 5},
+			map[string]string{"4.3.6": "", "": ""}},
+		"quorum": {quorum(), map[string]string{"3.10.8": "", "3.13.7": "", "4.0.5": byDefault,
+			"4.1.0-beta.4": byDefault, "10.0": byDefault, "": unknown, "none": unknown}},
+		"protected": {topology.ProtectArguments("q.dlq"), map[string]string{"3.10.8": "", "4.0.5": "", "": ""}},
+		"dead letter": {quorum("x-dead-letter-exchange", "dlx", "x-delivery-limit", 5),
+			map[string]string{"3.10.8": "", "4.0.5": "", "": ""}},
+		"empty name": {quorum("x-dead-letter-exchange", ""), map[string]string{"4.0.5": ""}},
+		"a limit":    {quorum("x-delivery-limit", int32(5)), map[string]string{"3.10.8": "5", "4.0.5": "5", "": "5"}},
+		"zero":       {quorum("x-delivery-limit", int64(0)), map[string]string{"3.10.8": "0", "4.0.5": "0", "": "0"}},
+		"unlimited": {quorum("x-delivery-limit", -1), map[string]string{"3.10.8": "-1, which RabbitMQ 3.10.8 takes " +
+			"for 0", "4.0.5": "", "": ""}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for version, limit := range test.limits {
@@ -110,7 +115,8 @@ func TestDropLimit(t *testing.T) {
 
 // oddNames are names that the broker takes and that shells, patterns and JSON have their own ideas about.
 var oddNames = []string{
-	"orders", "it's", `"q"`, "$HOME `id` $(id)", `a.b+c*[d](e){2}|f^$?\`, "-dash", "--help", "ünï 💥", "a\\x41", "tab\tbell\x07 c1\u0085",
+	"orders", "it's", `"q"`, "$HOME `id` $(id)", `a.b+c*[d](e){2}|f^$?\`, "-dash", "--help", "ünï 💥", "a\\x41",
+	"tab\tbell\x07 c1\u0085",
 	"#hash !bang ~ %s", "a;b&c>d", "it''s", `\'`, strings.Repeat("[", 255),
 }
 
@@ -138,7 +144,8 @@ func TestPolicyCommandsInAShell(t *testing.T) {
 		if strings.HasPrefix(vhost, "-") {
 			option = []string{"--vhost=" + vhost}
 		}
-		set := append(append([]string{"set_policy"}, option...), "--priority", "100", "--apply-to", "queues", p.Name, p.Pattern, p.Definition)
+		set := append(append([]string{"set_policy"}, option...), "--priority", "100", "--apply-to", "queues", p.Name,
+			p.Pattern, p.Definition)
 		assert.Equal(t, set, words(p.SetCommand()))
 		assert.Equal(t, set, words(p.String()), "with its comments")
 		// A shell that takes pasted comments for commands finds nothing in them.
@@ -153,7 +160,8 @@ func TestPolicyCommandsInAShell(t *testing.T) {
 
 // The pattern matches the queue's name and no other.
 func TestPolicyPattern(t *testing.T) {
-	queueName := genName().Filter(func(name string) bool { return !strings.ContainsAny(name, "\r\n") }) // the broker has no others
+	// the broker has no others
+	queueName := genName().Filter(func(name string) bool { return !strings.ContainsAny(name, "\r\n") })
 	rapid.Check(t, func(t *rapid.T) {
 		name, other := queueName.Draw(t, "name"), queueName.Draw(t, "other")
 		p := topology.ProtectPolicy("/", name, name+".dlq")

@@ -23,10 +23,11 @@ func (e *ProtectionError) Error() string {
 	}
 
 	// Which argument the broker names does not tell whether the queue is a classic one.
-	return fmt.Sprintf("queue %q exists with %s than config.ProtectionArguments declares, and the broker cannot change them; ways out: "+
-		"if it is a quorum queue, config.ProtectionPolicy, with Config.Queue.Arguments as the queue has them, after an operator has run "+
-		"the line below (a dead-letter exchange among the queue's arguments would win over the policy's); if it is a classic queue, "+
-		"which has no delivery limit, config.ProtectionNone; or delete it once it is empty (it is declared again)\n%s",
+	return fmt.Sprintf("queue %q exists with %s than config.ProtectionArguments declares, and the broker cannot "+
+		"change them; ways out: if it is a quorum queue, config.ProtectionPolicy, with Config.Queue.Arguments as the "+
+		"queue has them, after an operator has run the line below (a dead-letter exchange among the queue's "+
+		"arguments would win over the policy's); if it is a classic queue, which has no delivery limit, "+
+		"config.ProtectionNone; or delete it once it is empty (it is declared again)\n%s",
 		e.Queue, differs, e.Policy)
 }
 

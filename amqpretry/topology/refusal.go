@@ -44,8 +44,8 @@ func (e *AccessError) Error() string {
 		return fmt.Sprintf("%s %q: no %s permission%s to %s; grant it with rabbitmqctl set_permissions (%v)",
 			e.Kind, e.Name, cmp.Or(e.Permission, needed[e.Use], "sufficient"), user, e.Use, e.Err)
 	}
-	return fmt.Sprintf("%s %q: no %s permission%s: declaring a topology takes configure, write and read on its queues, "+
-		"configure, write and read on the retry exchange, and write on the default exchange (amq.default); "+
+	return fmt.Sprintf("%s %q: no %s permission%s: declaring a topology takes configure, write and read on its "+
+		"queues, configure, write and read on the retry exchange, and write on the default exchange (amq.default); "+
 		"grant them, or have an operator provision it and set the topology to assume (%v)",
 		e.Kind, e.Name, cmp.Or(e.Permission, "sufficient"), user, e.Err)
 }
@@ -67,11 +67,13 @@ type ExclusiveError struct {
 func (e *ExclusiveError) Error() string {
 	vhost := shell.Quote(cmp.Or(e.VirtualHost, "/"))
 	if e.Owned {
-		return fmt.Sprintf("queue %q: another connection has declared it exclusive; find the owner with `rabbitmqctl list_queues -p %s name owner_pid` and "+
-			"`rabbitmqctl list_connections pid name user`, and end it, or use another queue (%v)", e.Queue, vhost, e.Err)
+		return fmt.Sprintf("queue %q: another connection has declared it exclusive; find the owner with `rabbitmqctl "+
+			"list_queues -p %s name owner_pid` and `rabbitmqctl list_connections pid name user`, and end it, or use "+
+			"another queue (%v)", e.Queue, vhost, e.Err)
 	}
-	return fmt.Sprintf("queue %q: another consumer has it, and one of both is exclusive; find the other with `rabbitmqctl list_consumers -p %s` "+
-		"and `rabbitmqctl list_channels pid name user`, and end it, or have neither consume exclusively (Config.Consume.Exclusive) (%v)", e.Queue, vhost, e.Err)
+	return fmt.Sprintf("queue %q: another consumer has it, and one of both is exclusive; find the other with "+
+		"`rabbitmqctl list_consumers -p %s` and `rabbitmqctl list_channels pid name user`, and end it, or have "+
+		"neither consume exclusively (Config.Consume.Exclusive) (%v)", e.Queue, vhost, e.Err)
 }
 
 func (e *ExclusiveError) Unwrap() error { return e.Err }

@@ -174,7 +174,8 @@ func (r *retirement) look(ctx context.Context) error {
 		}
 	}
 	if n := queue.Consumers; n != nil && *n > 0 {
-		return r.inUse(fmt.Sprintf("consumers on it: %d (the API's statistics may be some seconds old)", *n), "end them")
+		return r.inUse(fmt.Sprintf("consumers on it: %d (the API's statistics may be some seconds old)", *n),
+			"end them")
 	}
 	return nil
 }
@@ -302,8 +303,8 @@ func (r *retirement) notInTime(cause error) error {
 		return r.kept(cause, fmt.Sprintf("messages that wait in it: %d", *q.Messages),
 			"give it more time than its delay of "+config.FormatDelay(r.queue.Delay))
 	case !r.classic() && !q.HasMajority():
-		return r.kept(cause, fmt.Sprintf("of its members %v only %v are online, so it may yet get messages that are on "+
-			"their way", q.Members, q.Online), "bring up the nodes that it is on")
+		return r.kept(cause, fmt.Sprintf("of its members %v only %v are online, so it may yet get messages that are "+
+			"on their way", q.Members, q.Online), "bring up the nodes that it is on")
 	default:
 		return r.kept(cause, "no statistics have come that are certainly young enough to say that it is empty",
 			"give it half a minute")

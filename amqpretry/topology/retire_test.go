@@ -44,7 +44,8 @@ func TestRetireRefusesWhatIsNoRetryQueue(t *testing.T) {
 	for name, queue := range map[string]Queue{
 		"main queue":        {Name: "orders"},
 		"dead-letter queue": {Name: "orders.dlq", Arguments: deadLetterArguments()},
-		"another delay":     {Name: "orders.retry.1s", Delay: time.Second, Arguments: retryArguments(time.Minute, config.QueueTypeQuorum)},
+		"another delay": {Name: "orders.retry.1s", Delay: time.Second, Arguments: retryArguments(time.Minute,
+			config.QueueTypeQuorum)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var refused *RetireError
@@ -57,7 +58,8 @@ func TestRetireRefusesWhatIsNoRetryQueue(t *testing.T) {
 
 func TestNotInTimeSaysWhatIsThere(t *testing.T) {
 	zero, two, three := int64(0), int64(2), int64(3)
-	queue := ObsoleteQueue{Queue: Queue{Name: "orders.retry.30s", Delay: 30 * time.Second, Arguments: amqp.Table{"x-dead-letter-routing-key": "orders"}}}
+	queue := ObsoleteQueue{Queue: Queue{Name: "orders.retry.30s", Delay: 30 * time.Second,
+		Arguments: amqp.Table{"x-dead-letter-routing-key": "orders"}}}
 	for want, last := range map[string]management.Queue{
 		`retry queue "orders.retry.30s" was not deleted: the API does not say what is in it (state "down"); bring up the nodes that it is on, or wait until a broker that was just started has statistics (context deadline exceeded)`:                     {State: "down"},
 		`retry queue "orders.retry.30s" was not deleted: messages that wait in it: 3; give it more time than its delay of 30s (context deadline exceeded)`:                                                                                                 {Messages: &three, Undeliverable: &zero},

@@ -13,7 +13,8 @@ type SharedQueueError struct {
 
 func (e *SharedQueueError) Error() string {
 	return fmt.Sprintf(
-		"topics %q and %q share queue %q under different policies: give both the same policy, or each its own queue (Config.Queue.GenerateName)",
+		"topics %q and %q share queue %q under different policies: give both the same policy, or each its own queue "+
+			"(Config.Queue.GenerateName)",
 		e.Topics[0], e.Topics[1], e.Queue,
 	)
 }

@@ -41,7 +41,8 @@ func newDecoder() *decoder {
 
 func (d *decoder) fail(path string, at source, problem, wanted, found string) {
 	d.failed[path] = true
-	d.errs = append(d.errs, &config.FieldError{Line: at.line, Variable: at.variable, Path: path, Problem: problem, Wanted: wanted, Found: found})
+	d.errs = append(d.errs, &config.FieldError{Line: at.line, Variable: at.variable, Path: path, Problem: problem,
+		Wanted: wanted, Found: found})
 }
 
 func (d *decoder) wrongType(path string, at source, wanted string, n *node) {
@@ -53,7 +54,8 @@ func (d *decoder) decode(n *node, v reflect.Value, path string, at source) {
 	d.mark(v.Type(), path, at)
 	delete(d.failed, path) // it is another value now
 	if d.values++; d.values == maxFileValues {
-		d.fail("", at, "too much", fmt.Sprintf("at most %d values, with those that aliases repeat", maxFileValues), "more")
+		d.fail("", at, "too much", fmt.Sprintf("at most %d values, with those that aliases repeat", maxFileValues),
+			"more")
 	}
 	if d.values >= maxFileValues || n.kind == kindNull {
 		return
@@ -125,7 +127,8 @@ func (d *decoder) entries(n *node, path string, at source, inside func(path, key
 
 func (d *decoder) duplicates(n *node, path string, inside func(path, key string) string) {
 	for _, e := range n.twice {
-		d.fail(inside(path, e.key), source{line: e.line}, "duplicate key", fmt.Sprintf("given once; it is on line %d already", e.before), "")
+		d.fail(inside(path, e.key), source{line: e.line}, "duplicate key",
+			fmt.Sprintf("given once; it is on line %d already", e.before), "")
 	}
 	n.twice = nil // an alias does not make it one more fault
 }

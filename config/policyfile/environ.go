@@ -67,7 +67,8 @@ func (d *decoder) variable(p *config.Policies, name string, segments []string, t
 		d.set(reflect.ValueOf(&policy).Elem(), inMapping("topics", key), rest[1:], text, at)
 		p.Topics[key] = policy
 	default:
-		d.fail("", at, "unknown variable", "AMQPRETRY__DEFAULT__FIELD or AMQPRETRY__TOPICS__TOPIC__FIELD", strconv.Quote(text))
+		d.fail("", at, "unknown variable", "AMQPRETRY__DEFAULT__FIELD or AMQPRETRY__TOPICS__TOPIC__FIELD",
+			strconv.Quote(text))
 	}
 }
 
@@ -90,7 +91,8 @@ func (d *decoder) topic(keys []string, segment string, at source) (key string, o
 	case len(found) == 1:
 		return found[0], true
 	case len(found) > 1:
-		d.fail("", at, "topics of the same spelling", "about one topic; change these in the file", fmt.Sprintf("%q", found))
+		d.fail("", at, "topics of the same spelling", "about one topic; change these in the file",
+			fmt.Sprintf("%q", found))
 	case len(known) == 0:
 		d.fail("", at, "unknown topic "+segment, "about DEFAULT, as no topic has a policy of its own", "")
 	default:
@@ -116,7 +118,8 @@ func (d *decoder) set(v reflect.Value, path string, segments []string, text stri
 			known[i] = strings.ToUpper(known[i])
 		}
 		if len(segments) == 0 {
-			d.fail("", at, "not a single field", "continued with "+variableSeparator+" and one of "+strings.Join(known, ", "), strconv.Quote(text))
+			d.fail("", at, "not a single field", "continued with "+variableSeparator+" and one of "+
+				strings.Join(known, ", "), strconv.Quote(text))
 			return
 		}
 		i := slices.Index(known, segments[0])
@@ -133,7 +136,8 @@ func (d *decoder) set(v reflect.Value, path string, segments []string, text stri
 	}
 	switch n := plain(text, 0); {
 	case len(segments) > 0:
-		d.fail("", at, "nothing is below "+path, "without "+variableSeparator+strings.Join(segments, variableSeparator), "")
+		d.fail("", at, "nothing is below "+path, "without "+variableSeparator+
+			strings.Join(segments, variableSeparator), "")
 	case text == "":
 		d.fail(path, at, "empty", "a value, null to leave the field out, or a variable that is not set", "")
 	case n.kind == kindNull:

@@ -41,8 +41,10 @@ func TestTags(t *testing.T) {
 func TestNearest(t *testing.T) {
 	known := []string{"mode", "retries", "max_age", "never_retry"}
 	for name, want := range map[string]string{
-		"Mode": "mode", "retrys": "retries", "retires": "retries", "maxAge": "max_age", "max-age": "max_age", "MAX_AGE": "max_age", "neverretry": "never_retry",
-		"": "", "x": "", "delay": "", "age": "", "retries_retries_retries_retries_retries_retries_retries_retries_retries": "",
+		"Mode": "mode", "retrys": "retries", "retires": "retries", "maxAge": "max_age", "max-age": "max_age",
+		"MAX_AGE": "max_age", "neverretry": "never_retry",
+		"": "", "x": "", "delay": "", "age": "",
+		"retries_retries_retries_retries_retries_retries_retries_retries_retries": "",
 	} {
 		assert.Equal(t, want, nearest(name, known), name)
 	}

@@ -49,17 +49,21 @@ func everyFieldInCode() config.Policies {
 	return config.Policies{
 		Default: config.Policy{
 			Mode: config.ModeRetry, Retries: 6,
-			Backoff:   config.Backoff{Kind: config.BackoffExponential, Initial: time.Second, Factor: 3, Max: time.Minute},
-			Immediate: 2, Jitter: 0.2, MaxAge: 90 * time.Minute, OnExpiry: config.ExpiryDrop, MaxPostpone: 12 * time.Hour,
-			RetryOnly:  []config.ErrorMatch{config.TypeName("*url.Error"), config.TypeName("*net.OpError")},
-			NeverRetry: []config.ErrorMatch{config.TypeName("*fs.PathError")},
-			QueueType:  config.QueueTypeClassic, Scope: config.ScopeShared, Protect: config.ProtectionPolicy, CrashLimit: 5,
+			Backoff: config.Backoff{Kind: config.BackoffExponential, Initial: time.Second, Factor: 3,
+				Max: time.Minute},
+			Immediate: 2, Jitter: 0.2, MaxAge: 90 * time.Minute, OnExpiry: config.ExpiryDrop,
+			MaxPostpone: 12 * time.Hour,
+			RetryOnly:   []config.ErrorMatch{config.TypeName("*url.Error"), config.TypeName("*net.OpError")},
+			NeverRetry:  []config.ErrorMatch{config.TypeName("*fs.PathError")},
+			QueueType:   config.QueueTypeClassic, Scope: config.ScopeShared, Protect: config.ProtectionPolicy,
+			CrashLimit: 5,
 		},
 		Topics: map[string]config.Policy{
 			"orders.*": {Delays: []time.Duration{time.Second, 30 * time.Second, 5 * time.Minute}, Retries: 5},
 			"*.audit":  {Mode: config.ModeOff},
-			"emails":   {Retries: 3, Backoff: config.Backoff{Kind: config.BackoffLinear, Initial: 5 * time.Second, Step: 500 * time.Millisecond}},
-			"plain":    {},
+			"emails": {Retries: 3, Backoff: config.Backoff{Kind: config.BackoffLinear, Initial: 5 * time.Second,
+				Step: 500 * time.Millisecond}},
+			"plain": {},
 		},
 	}
 }
@@ -77,31 +81,38 @@ var files = []struct {
 	{"a document's marks", "%YAML 1.2\n---\ndefault: {retries: 2}\n...\n", nil},
 	{"byte order mark, CRLF", "\ufeffdefault:\r\n  retries: 1\r\n  max_age: 1h\r\n", nil},
 	{"keys in all ways", "\"default\": {'retries': 2}\n? topics\n: {12: {retries: 1}, true: {retries: 1}}\n", nil},
-	{"text in all ways", "default:\n  mode: \"off\"\ntopics:\n  a: {mode: 'off'}\n  b:\n    mode: >-\n      off\n", nil},
+	{"text in all ways", "default:\n  mode: \"off\"\ntopics:\n  a: {mode: 'off'}\n  b:\n    mode: >-\n      off\n",
+		nil},
 	{"editor's schema in JSON", `{"$schema": "policies.schema.json", "default": {}}`, nil},
 	{"zeros", "default: {retries: 0, jitter: 0.0, max_age: 0s, delays: []}", nil},
 
 	{"list", "- a", []string{"line 1: wrong type: must be a mapping, got a list"}},
 	{"scalar", "\n5", []string{"line 2: wrong type: must be a mapping, got 5 (a number)"}},
-	{"two documents", "default: {}\n---\ntopics: {}\n", []string{"line 3: a second document: must be one document, without another below a line of ---"}},
+	{"two documents", "default: {}\n---\ntopics: {}\n", []string{"line 3: a second document: must be one document, " +
+		"without another below a line of ---"}},
 	{"two JSON values", "{}{}", []string{"line 1: neither YAML nor JSON: value is not allowed in this context"}},
-	{"open bracket", "default:\n  delays: [1s\n", []string{"line 2: neither YAML nor JSON: sequence end token ']' not found"}},
-	{"tab", "default:\n\tretries: 5\n", []string{"line 2: neither YAML nor JSON: found character '\t' that cannot start any token"}},
+	{"open bracket", "default:\n  delays: [1s\n", []string{"line 2: neither YAML nor JSON: sequence end token ']' " +
+		"not found"}},
+	{"tab", "default:\n\tretries: 5\n", []string{"line 2: neither YAML nor JSON: found character '\t' that cannot " +
+		"start any token"}},
 	{"no UTF-8", "default:\n  mode: \xff\n", []string{"line 2: no text: must be UTF-8, got the byte 0xff"}},
 	{"UTF-16", "\xff\xfed\x00e\x00", []string{"line 1: no text: must be UTF-8, got the byte 0xff"}},
-	{"control character", "default:\n  mode: \"\x00\"\n", []string{`line 2: no text: must be without control characters, got '\x00'`}},
+	{"control character", "default:\n  mode: \"\x00\"\n",
+		[]string{`line 2: no text: must be without control characters, got '\x00'`}},
 
-	{"unknown keys", "default:\n  retires: 5\n  maxAge: 10m\n  foo: 1\n  backoff: {kind: linear, initial: 1s, maxx: 1m}\norders: {}\n", []string{
+	{"unknown keys", "default:\n  retires: 5\n  maxAge: 10m\n  foo: 1\n  backoff: {kind: linear, initial: 1s, maxx: " +
+		"1m}\norders: {}\n", []string{
 		"line 1: default.retries: missing with a backoff, which has no end of its own: must be 1..1000, got 0",
 		"line 2: default.retires: unknown key, did you mean retries?",
 		"line 3: default.maxAge: unknown key, did you mean max_age?",
-		"line 4: default.foo: unknown key: must be one of mode, retries, delays, backoff, immediate, jitter, max_age, on_expiry, max_postpone, " +
-			"retry_only, never_retry, queue_type, scope, protect, crash_limit",
+		"line 4: default.foo: unknown key: must be one of mode, retries, delays, backoff, immediate, jitter, " +
+			"max_age, on_expiry, max_postpone, retry_only, never_retry, queue_type, scope, protect, crash_limit",
 		"line 5: default.backoff.maxx: unknown key, did you mean max?",
 		"line 6: orders: unknown key: must be one of default, topics",
 	}},
 	{"capitals", "default: {Mode: off}", []string{"line 1: default.Mode: unknown key, did you mean mode?"}},
-	{"wrong types", "default:\n  mode: true\n  retries: '5'\n  delays: 5s\n  jitter: .nan\n  backoff: 5s\n  retry_only: [5, ~]\n  immediate: 010\n  crash_limit: 3.0\ntopics: [a]", []string{
+	{"wrong types", "default:\n  mode: true\n  retries: '5'\n  delays: 5s\n  jitter: .nan\n  backoff: 5s\n  " +
+		"retry_only: [5, ~]\n  immediate: 010\n  crash_limit: 3.0\ntopics: [a]", []string{
 		"line 2: default.mode: wrong type: must be text, got true (a boolean)",
 		`line 3: default.retries: wrong type: must be a whole number in decimal digits, without quotes, got "5"`,
 		`line 4: default.delays: wrong type: must be a list, got "5s"`,
@@ -109,12 +120,16 @@ var files = []struct {
 		`line 6: default.backoff: wrong type: must be a mapping, got "5s"`,
 		"line 7: default.retry_only[0]: wrong type: must be text, got 5 (a number)",
 		"line 7: default.retry_only[1]: wrong type: must be a value, got nothing",
-		"line 8: default.immediate: wrong type: must be a whole number in decimal digits, without quotes, got 010 (a number)",
-		"line 9: default.crash_limit: wrong type: must be a whole number in decimal digits, without quotes, got 3.0 (a number)",
+		"line 8: default.immediate: wrong type: must be a whole number in decimal digits, without quotes, got 010 (a " +
+			"number)",
+		"line 9: default.crash_limit: wrong type: must be a whole number in decimal digits, without quotes, got 3.0 " +
+			"(a number)",
 		"line 10: topics: wrong type: must be a mapping, got a list",
 	}},
-	{"durations", "default:\n  delays:\n  - 30\n  - 1d\n  - 1h 30m\n  - -5s\n  - 1x\n  - '0'\n  - 99999999999h\n  - {}\n", func() (want []string) {
-		const must = "must be a duration with its units, such as 500ms, 30s, 1m30s or 24h (a day has no unit of its own), got "
+	{"durations", "default:\n  delays:\n  - 30\n  - 1d\n  - 1h 30m\n  - -5s\n  - 1x\n  - '0'\n  - 99999999999h\n  - " +
+		"{}\n", func() (want []string) {
+		const must = "must be a duration with its units, such as 500ms, 30s, 1m30s or 24h (a day has no unit of its " +
+			"own), got "
 		return []string{
 			"line 3: default.delays[0]: wrong type: " + must + "30 (a number)",
 			"line 4: default.delays[1]: no duration: " + must + `"1d"`,
@@ -126,13 +141,15 @@ var files = []struct {
 			"line 10: default.delays[7]: wrong type: " + must + "a mapping",
 		}
 	}()},
-	{"numbers", "default:\n  retries: 99999999999999999999\n  jitter: 1e999\n  immediate: 0x1\n  crash_limit: 1_0\n", []string{
-		"line 2: default.retries: out of bounds: must be a smaller number, got 99999999999999999999 (a number)",
-		"line 3: default.jitter: out of bounds: must be a smaller number, got 1e999 (a number)",
-		`line 4: default.immediate: wrong type: must be a whole number in decimal digits, without quotes, got "0x1"`,
-		`line 5: default.crash_limit: wrong type: must be a whole number in decimal digits, without quotes, got "1_0"`,
-	}},
-	{"bounds", "topics:\n  orders:\n    retries: 2000\n    delays:\n      - 1s\n      - 1m\n      - 500us\n  '': {mode: Off}\n", []string{
+	{"numbers", "default:\n  retries: 99999999999999999999\n  jitter: 1e999\n  immediate: 0x1\n  crash_limit: 1_0\n",
+		[]string{
+			"line 2: default.retries: out of bounds: must be a smaller number, got 99999999999999999999 (a number)",
+			"line 3: default.jitter: out of bounds: must be a smaller number, got 1e999 (a number)",
+			`line 4: default.immediate: wrong type: must be a whole number in decimal digits, without quotes, got "0x1"`,
+			`line 5: default.crash_limit: wrong type: must be a whole number in decimal digits, without quotes, got "1_0"`,
+		}},
+	{"bounds", "topics:\n  orders:\n    retries: 2000\n    delays:\n      - 1s\n      - 1m\n      - 500us\n  '': " +
+		"{mode: Off}\n", []string{
 		`line 3: topics["orders"].retries: out of bounds: must be 1..1000, or 0 for one per delay, got 2000`,
 		`line 7: topics["orders"].delays[2]: too short: must be at least 1ms, got 500µs`,
 		`line 8: topics[""]: empty topic: must be the name of a topic; what holds for all topics goes to default, got ""`,
@@ -142,35 +159,50 @@ var files = []struct {
 		"line 1: default.retries: missing with a backoff, which has no end of its own: must be 1..1000, got 0",
 		"line 4: default.backoff.initial: too short: must be at least 1ms, got 0s",
 	}},
-	{"what is wrong already is not wrong twice", "default:\n  retries: x\n  backoff:\n    kind: linear\n    initial: 30\n", []string{
+	{"what is wrong already is not wrong twice", "default:\n  retries: x\n  backoff:\n    kind: linear\n    initial: " +
+		"30\n", []string{
 		`line 2: default.retries: wrong type: must be a whole number in decimal digits, without quotes, got "x"`,
-		"line 5: default.backoff.initial: wrong type: must be a duration with its units, such as 500ms, 30s, 1m30s or 24h (a day has no unit of its own), got 30 (a number)",
+		"line 5: default.backoff.initial: wrong type: must be a duration with its units, such as 500ms, 30s, 1m30s " +
+			"or 24h (a day has no unit of its own), got 30 (a number)",
 	}},
-	{"duplicate keys", "topics:\n  a: {retries: 1}\n  b:\n    retries: 5\n    retries: 6\n  'a': {}\nx-notes: [{c: 1, c: 2}]\ntopics: {}\n", []string{
+	{"duplicate keys", "topics:\n  a: {retries: 1}\n  b:\n    retries: 5\n    retries: 6\n  'a': {}\nx-notes: [{c: " +
+		"1, c: 2}]\ntopics: {}\n", []string{
 		`line 5: topics["b"].retries: duplicate key: must be given once; it is on line 4 already`,
 		`line 6: topics["a"]: duplicate key: must be given once; it is on line 2 already`,
 		"line 7: x-notes[0].c: duplicate key: must be given once; it is on line 7 already",
 		"line 8: topics: duplicate key: must be given once; it is on line 1 already",
 	}},
-	{"keys that are no text", "~: 1\n", []string{"line 1: cannot be a key: must be text, in quotes if need be, got nothing"}},
-	{"tag", "default:\n  retries: !!int 5\n", []string{"line 2: a tag: must be left out: what a value is, the field says, got !!int"}},
+	{"keys that are no text", "~: 1\n", []string{"line 1: cannot be a key: must be text, in quotes if need be, got " +
+		"nothing"}},
+	{"tag", "default:\n  retries: !!int 5\n", []string{"line 2: a tag: must be left out: what a value is, the field " +
+		"says, got !!int"}},
 	{"unquoted type", "default:\n  never_retry:\n  - *fs.PathError\n", []string{
-		"line 3: unknown alias: must be in quotes if it is text; an alias needs its anchor above, &fs.PathError, got *fs.PathError",
+		"line 3: unknown alias: must be in quotes if it is text; an alias needs its anchor above, &fs.PathError, got " +
+			"*fs.PathError",
 		"line 3: default.never_retry[0]: wrong type: must be a value, got nothing",
 	}},
-	{"unquoted glob", "topics:\n  *.events: {}\n", []string{"line 2: neither YAML nor JSON: value is not allowed in this context: must be in quotes where text begins with *"}},
-	{"type names", "default:\n  never_retry: ['*errors.errorString', '', PathError, a/b.C, '&fs.PathError', '**a.B']\n", []string{
-		`line 2: default.never_retry[1]: empty: must be text, or left out, got ""`,
-		"line 2: default.never_retry[0]: matches errors of any kind: must be the type of one kind of error; values such as io.EOF need config.Is, in code, got TypeName(*errors.errorString)",
-		"line 2: default.never_retry[2]: matches nothing: must be a type as %T prints it and dead letters show it, with the package's name and no path, such as *fs.PathError, got TypeName(PathError)",
-		"line 2: default.never_retry[3]: matches nothing: must be a type as %T prints it and dead letters show it, with the package's name and no path, such as *fs.PathError, got TypeName(a/b.C)",
-		"line 2: default.never_retry[4]: matches nothing: must be a type as %T prints it and dead letters show it, with the package's name and no path, such as *fs.PathError, got TypeName(&fs.PathError)",
-		"line 2: default.never_retry[5]: matches nothing: must be a type as %T prints it and dead letters show it, with the package's name and no path, such as *fs.PathError, got TypeName(**a.B)",
-	}},
-	{"lines below long values", "# a\n\nx-a: |\n  b\n\n  c\n\nx-d: \"e\n  f\"\nx-g: >-\n  h\n  i\nx-j: k\n  l\nx-m: [1,\n  2, # n\n\n  3]\nx-o: 'p\n\n  q'\n\ndefault:\n  retires: 1\n", []string{
+	{"unquoted glob", "topics:\n  *.events: {}\n", []string{"line 2: neither YAML nor JSON: value is not allowed in " +
+		"this context: must be in quotes where text begins with *"}},
+	{"type names", "default:\n  never_retry: ['*errors.errorString', '', PathError, a/b.C, '&fs.PathError', '**a.B']\n",
+		[]string{
+			`line 2: default.never_retry[1]: empty: must be text, or left out, got ""`,
+			"line 2: default.never_retry[0]: matches errors of any kind: must be the type of one kind of error; " +
+				"values such as io.EOF need config.Is, in code, got TypeName(*errors.errorString)",
+			"line 2: default.never_retry[2]: matches nothing: must be a type as %T prints it and dead letters show " +
+				"it, with the package's name and no path, such as *fs.PathError, got TypeName(PathError)",
+			"line 2: default.never_retry[3]: matches nothing: must be a type as %T prints it and dead letters show " +
+				"it, with the package's name and no path, such as *fs.PathError, got TypeName(a/b.C)",
+			"line 2: default.never_retry[4]: matches nothing: must be a type as %T prints it and dead letters show " +
+				"it, with the package's name and no path, such as *fs.PathError, got TypeName(&fs.PathError)",
+			"line 2: default.never_retry[5]: matches nothing: must be a type as %T prints it and dead letters show " +
+				"it, with the package's name and no path, such as *fs.PathError, got TypeName(**a.B)",
+		}},
+	{"lines below long values", "# a\n\nx-a: |\n  b\n\n  c\n\nx-d: \"e\n  f\"\nx-g: >-\n  h\n  i\nx-j: k\n  l\nx-m: " +
+		"[1,\n  2, # n\n\n  3]\nx-o: 'p\n\n  q'\n\ndefault:\n  retires: 1\n", []string{
 		"line 24: default.retires: unknown key, did you mean retries?",
 	}},
-	{"tabs in JSON", "{\"default\"\t:\t{\"retires\"\t: 5}}", []string{"line 1: default.retires: unknown key, did you mean retries?"}},
+	{"tabs in JSON", "{\"default\"\t:\t{\"retires\"\t: 5}}",
+		[]string{"line 1: default.retires: unknown key, did you mean retries?"}},
 	{"lines in JSON", "{\r\n\"default\":\n{\t\"mode\" :\n\"x\"\n\n,\"retires\":\n5}}", []string{
 		`line 3: default.mode: unknown: must be one of retry, dead-letter, off, got "x"`,
 		"line 6: default.retires: unknown key, did you mean retries?",
@@ -178,22 +210,29 @@ var files = []struct {
 	{"two headers of documents", "---\n# a licence\n---\ndefault: {retries: 2}\n", []string{
 		"line 3: a second document: must be one document, without another below a line of ---",
 	}},
-	{"a tab in a name", "topics:\n  ord\ters: {retries: 2}\n", []string{"line 2: a tab inside of a name or value: must be a space, or \\t in double quotes"}},
-	{"a tab in a value", "default:\n  mode: o\tff\n", []string{"line 2: a tab inside of a name or value: must be a space, or \\t in double quotes"}},
+	{"a tab in a name", "topics:\n  ord\ters: {retries: 2}\n",
+		[]string{"line 2: a tab inside of a name or value: must be a space, or \\t in double quotes"}},
+	{"a tab in a value", "default:\n  mode: o\tff\n", []string{"line 2: a tab inside of a name or value: must be a " +
+		"space, or \\t in double quotes"}},
 	{"duplicates in what is merged", "default: {<<: {retries: 1, retries: 2}}\n", []string{
 		"line 1: default.retries: duplicate key: must be given once; it is on line 1 already",
 	}},
 	{"values are no types", "default:\n  never_retry: [sql.ErrNoRows]\n", []string{
-		"line 2: default.never_retry[0]: matches nothing: it is a value or an interface: must be a type, such as *fs.PathError; values need config.Is and interfaces config.As, in code, got TypeName(sql.ErrNoRows)",
+		"line 2: default.never_retry[0]: matches nothing: it is a value or an interface: must be a type, such as " +
+			"*fs.PathError; values need config.Is and interfaces config.As, in code, got TypeName(sql.ErrNoRows)",
 	}},
 	{"odd names", "default: {\"a\\nb\": 1}\n", []string{
-		"line 1: default[\"a\\nb\"]: unknown key: must be one of mode, retries, delays, backoff, immediate, jitter, max_age, on_expiry, max_postpone, retry_only, never_retry, queue_type, scope, protect, crash_limit",
+		"line 1: default[\"a\\nb\"]: unknown key: must be one of mode, retries, delays, backoff, immediate, jitter, " +
+			"max_age, on_expiry, max_postpone, retry_only, never_retry, queue_type, scope, protect, crash_limit",
 	}},
-	{"as if octal", "default: {jitter: 01}\n", []string{"line 1: default.jitter: wrong type: must be a number in decimal digits, without quotes, got 01 (a number)"}},
-	{"delays twice", "default:\n  retries: 2\n  delays:\n    - 1s\n  backoff:\n    kind: linear\n    initial: 1s\n", []string{
-		"line 5: default.backoff: delays are given twice: must be either delays or a backoff, not both, got both",
-	}},
-	{"merged twice", "x-a: &a {retries: 1}\ndefault:\n  <<: *a\n  <<: *a\n", []string{"line 4: default.<<: duplicate key: must be given once; it is on line 3 already"}},
+	{"as if octal", "default: {jitter: 01}\n", []string{"line 1: default.jitter: wrong type: must be a number in " +
+		"decimal digits, without quotes, got 01 (a number)"}},
+	{"delays twice", "default:\n  retries: 2\n  delays:\n    - 1s\n  backoff:\n    kind: linear\n    initial: 1s\n",
+		[]string{
+			"line 5: default.backoff: delays are given twice: must be either delays or a backoff, not both, got both",
+		}},
+	{"merged twice", "x-a: &a {retries: 1}\ndefault:\n  <<: *a\n  <<: *a\n",
+		[]string{"line 4: default.<<: duplicate key: must be given once; it is on line 3 already"}},
 	{"cycle", "default: &a\n  retries: 5\n  <<: *a\n", []string{
 		"line 3: unknown alias: must be in quotes if it is text; an alias needs its anchor above, &a, got *a",
 		"line 3: cannot be merged: must be an alias of a mapping, or a list of these: <<: *name, got nothing",
@@ -202,8 +241,10 @@ var files = []struct {
 		`line 2: topics["a"].max_age: no duration: must be a duration with its units, such as 500ms, 30s, 1m30s or 24h (a day has no unit of its own), got "1d"`,
 	}},
 	{"deep", strings.Repeat("[", 20), []string{"line 1: nested too deep: must be at most 16 levels, got more"}},
-	{"deep in lines", strings.Repeat("- ", 20), []string{"line 1: nested too deep: must be at most 16 levels, got more"}},
-	{"long", "default:\n  mode: " + strings.Repeat("x", 2000), []string{"line 2: too long: must be at most 1024 bytes for one value, got more"}},
+	{"deep in lines", strings.Repeat("- ", 20), []string{"line 1: nested too deep: must be at most 16 levels, got " +
+		"more"}},
+	{"long", "default:\n  mode: " + strings.Repeat("x", 2000),
+		[]string{"line 2: too long: must be at most 1024 bytes for one value, got more"}},
 }
 
 func TestParse(t *testing.T) {
@@ -250,7 +291,8 @@ topics:
 		"as-it-is": {Retries: 3, MaxAge: time.Hour, Backoff: growing},
 		"changed":  {Retries: 2, MaxAge: time.Hour, Backoff: growing},
 		"without":  {Retries: 3, Jitter: 0.5, Backoff: growing},
-		"parts":    {Retries: 1, MaxAge: time.Hour, Backoff: config.Backoff{Kind: config.BackoffLinear, Initial: 2 * time.Second}},
+		"parts": {Retries: 1, MaxAge: time.Hour, Backoff: config.Backoff{Kind: config.BackoffLinear,
+			Initial: 2 * time.Second}},
 	}, policies.Topics)
 }
 
@@ -258,7 +300,8 @@ topics:
 func TestParseBombs(t *testing.T) {
 	lines := func(format string, n int) string { return strings.Repeat(format+"\n", n) }
 	var laughs, topics, merges, costly strings.Builder
-	costly.WriteString("x-c: &c {retries: 1000, backoff: {kind: exponential, initial: 1ms, factor: 1.02, max: 1h}}\ntopics:\n")
+	costly.WriteString("x-c: &c {retries: 1000, backoff: {kind: exponential, initial: 1ms, factor: 1.02, max: " +
+		"1h}}\ntopics:\n")
 	for i := range 11_000 {
 		costly.WriteString("  t" + itoa(i) + ": *c\n")
 	}
@@ -278,18 +321,20 @@ func TestParseBombs(t *testing.T) {
 	}
 	for name, test := range map[string]struct{ text, want string }{
 		"aliases of aliases": {laughs.String() + "default: {delays: *a40}\n", "default.delays[0]: wrong type"},
-		"aliases of lists":   {topics.String(), "too much: must be at most 100000 values, with those that aliases repeat"},
-		"merges":             {merges.String(), "merge keys repeat too much"},
-		"too long":           {strings.Repeat("#", 1<<20+1), "too long: must be at most 1048576 bytes"},
-		"many entries":       {lines("a: 1", 100_000), "too much: must be at most 50000 names, values and signs"},
-		"most entries":       {lines("a: 1", 16_600), "unknown key"},
-		"costly policies":    {costly.String(), "too many different delays"},
-		"many brackets":      {strings.Repeat("]", 50_000), "line 1: neither YAML nor JSON: a bracket is closed that was not opened, got ]"},
-		"open brackets":      {strings.Repeat("[", 1<<20), "nested too deep"},
-		"open dashes":        {strings.Repeat("- ", 1<<19), "nested too deep"},
-		"open questions":     {strings.Repeat("? ", 1<<19), "nested too deep"},
-		"stairs":             {stairs(1000), "nested too deep"},
-		"long key":           {strings.Repeat("a", 1<<19) + ": 1", "too long"},
+		"aliases of lists": {topics.String(), "too much: must be at most 100000 values, with those that aliases " +
+			"repeat"},
+		"merges":          {merges.String(), "merge keys repeat too much"},
+		"too long":        {strings.Repeat("#", 1<<20+1), "too long: must be at most 1048576 bytes"},
+		"many entries":    {lines("a: 1", 100_000), "too much: must be at most 50000 names, values and signs"},
+		"most entries":    {lines("a: 1", 16_600), "unknown key"},
+		"costly policies": {costly.String(), "too many different delays"},
+		"many brackets": {strings.Repeat("]", 50_000), "line 1: neither YAML nor JSON: a bracket is closed that " +
+			"was not opened, got ]"},
+		"open brackets":  {strings.Repeat("[", 1<<20), "nested too deep"},
+		"open dashes":    {strings.Repeat("- ", 1<<19), "nested too deep"},
+		"open questions": {strings.Repeat("? ", 1<<19), "nested too deep"},
+		"stairs":         {stairs(1000), "nested too deep"},
+		"long key":       {strings.Repeat("a", 1<<19) + ": 1", "too long"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			start := time.Now()
@@ -312,7 +357,8 @@ func TestParseTakesLargeFiles(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("topics:\n")
 	for i := range 1000 {
-		b.WriteString("  service.topic-" + itoa(i) + ".*:\n    delays: [1s, 5s, 30s, 10m]\n    max_age: 1h\n    never_retry: ['*json.SyntaxError']\n")
+		b.WriteString("  service.topic-" + itoa(i) + ".*:\n    delays: [1s, 5s, 30s, 10m]\n    max_age: 1h\n    " +
+			"never_retry: ['*json.SyntaxError']\n")
 	}
 	policies, err := policyfile.Parse([]byte(b.String()))
 	require.NoError(t, err)
@@ -345,7 +391,8 @@ func TestLoad(t *testing.T) {
 	_, err = policyfile.Load(path)
 	assert.Equal(t, []string{
 		path + ":4: default.retires: unknown key, did you mean retries?",
-		path + `:7: topics["orders.*"].jitter: out of bounds: must be 0..1, the part of each delay that is random, got 7`,
+		path +
+			`:7: topics["orders.*"].jitter: out of bounds: must be 0..1, the part of each delay that is random, got 7`,
 		"AMQPRETRY__DEFAULT__CRASH_LIMIT: default.crash_limit: out of bounds: must be 1..19, or 0 for 10, got 50",
 		"AMQPRETRY__DEFAULT__JITER: unknown field JITER, did you mean JITTER?",
 	}, faults(t, err))
@@ -356,11 +403,13 @@ func TestLoad(t *testing.T) {
 		path + `:2: default.crash_limit: wrong type: must be a whole number in decimal digits, without quotes, got "x"`,
 		"AMQPRETRY__DEFAULT__CRASH_LIMIT: default.crash_limit: out of bounds: must be 1..19, or 0 for 10, got 50",
 		"AMQPRETRY__DEFAULT__JITER: unknown field JITER, did you mean JITTER?",
-		"AMQPRETRY__TOPICS__ORDERS__DELAYS: unknown topic ORDERS: must be about DEFAULT, as no topic has a policy of its own",
+		"AMQPRETRY__TOPICS__ORDERS__DELAYS: unknown topic ORDERS: must be about DEFAULT, as no topic has a policy of " +
+			"its own",
 	}, faults(t, err))
 
 	_, err = policyfile.Load(write("default: {"))
-	assert.Equal(t, []string{path + ":1: neither YAML nor JSON: could not find flow mapping end token '}'"}, faults(t, err))
+	assert.Equal(t, []string{path + ":1: neither YAML nor JSON: could not find flow mapping end token '}'"},
+		faults(t, err))
 
 	_, err = policyfile.Load(filepath.Join(dir, "none.yaml"))
 	require.ErrorIs(t, err, fs.ErrNotExist)
@@ -372,7 +421,8 @@ func TestLoad(t *testing.T) {
 }
 
 func TestFieldErrorText(t *testing.T) {
-	e := config.FieldError{File: "retry.yaml", Line: 7, Path: `topics["orders"].delays[2]`, Problem: "too short", Wanted: "at least 1ms", Found: "500µs"}
+	e := config.FieldError{File: "retry.yaml", Line: 7, Path: `topics["orders"].delays[2]`, Problem: "too short",
+		Wanted: "at least 1ms", Found: "500µs"}
 	assert.EqualError(t, &e, `retry.yaml:7: topics["orders"].delays[2]: too short: must be at least 1ms, got 500µs`)
 	e.Line = 0
 	assert.EqualError(t, &e, `retry.yaml: topics["orders"].delays[2]: too short: must be at least 1ms, got 500µs`)
@@ -400,7 +450,8 @@ func faults(t *testing.T, err error) (texts []string) {
 
 // A 0 that is written for a topic says that there is to be none; in the default there is nothing that it could replace.
 func TestZeroIsNoneForTopics(t *testing.T) {
-	policies, err := policyfile.Parse([]byte("default: {jitter: 0.5, immediate: 2, max_age: 1h}\ntopics: {a: {jitter: 0, immediate: 0, max_age: 0s}, b: {retries: 2}}"))
+	policies, err := policyfile.Parse([]byte("default: {jitter: 0.5, immediate: 2, max_age: 1h}\ntopics: {a: " +
+		"{jitter: 0, immediate: 0, max_age: 0s}, b: {retries: 2}}"))
 	require.NoError(t, err)
 	a, b := policies.For("a"), policies.For("b")
 	assert.Zero(t, a.Jitter)

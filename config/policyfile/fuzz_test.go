@@ -65,9 +65,12 @@ func (p jsonPolicy) policy() config.Policy {
 	b := p.Backoff
 	return config.Policy{
 		Mode: p.Mode, Retries: p.Retries, Delays: delays,
-		Backoff:   config.Backoff{Kind: b.Kind, Initial: time.Duration(b.Initial), Step: time.Duration(b.Step), Factor: b.Factor, Max: time.Duration(b.Max)},
-		Immediate: p.Immediate, Jitter: p.Jitter, MaxAge: time.Duration(p.MaxAge), OnExpiry: p.OnExpiry, MaxPostpone: time.Duration(p.MaxPostpone),
-		RetryOnly: p.RetryOnly, NeverRetry: p.NeverRetry, QueueType: p.QueueType, Scope: p.Scope, Protect: p.Protect, CrashLimit: p.CrashLimit,
+		Backoff: config.Backoff{Kind: b.Kind, Initial: time.Duration(b.Initial), Step: time.Duration(b.Step),
+			Factor: b.Factor, Max: time.Duration(b.Max)},
+		Immediate: p.Immediate, Jitter: p.Jitter, MaxAge: time.Duration(p.MaxAge), OnExpiry: p.OnExpiry,
+		MaxPostpone: time.Duration(p.MaxPostpone),
+		RetryOnly:   p.RetryOnly, NeverRetry: p.NeverRetry, QueueType: p.QueueType, Scope: p.Scope, Protect: p.Protect,
+		CrashLimit: p.CrashLimit,
 	}
 }
 
@@ -79,9 +82,11 @@ func FuzzParse(f *testing.F) {
 		`{"default":{"retries":3,"delays":["1s","1m"],"jitter":0.25},"topics":{"a.*":{"mode":"off"},"b":null}}`,
 		"{\n\t\"default\": {\n\t\t\"max_age\": \"1h\", \"retry_only\": [\"*fs.PathError\"]\n\t}\n}\n",
 		`{"topics":{"\u00e9\/\ud83d\ude00":{"backoff":{"kind":"linear","initial":"1s"},"retries":2}}}`,
-		`{"default":{"retries":1,"retries":2}}`, `{"default":{"jitter":1e-1,"crash_limit":1E0}}`, `{"default":{"jitter":NaN}}`,
+		`{"default":{"retries":1,"retries":2}}`, `{"default":{"jitter":1e-1,"crash_limit":1E0}}`,
+		`{"default":{"jitter":NaN}}`,
 		"a: &a [x,x]\nb: &b [*a,*a]\nc: &c [*b,*b]\nx-d: [*c,*c]\n",
-		"x: &x\n  <<: *x\n", "? [a]\n: b\n", "default: !!binary aGk=\n", "%YAML 1.2\n---\n{}\n...\n", "- - - - a\n", "default: |\n  x\n", "\ufeff{}", "a\r\n",
+		"x: &x\n  <<: *x\n", "? [a]\n: b\n", "default: !!binary aGk=\n", "%YAML 1.2\n---\n{}\n...\n", "- - - - a\n",
+		"default: |\n  x\n", "\ufeff{}", "a\r\n",
 	} {
 		f.Add([]byte(seed))
 	}
@@ -149,5 +154,6 @@ func canonicalJSON(t *testing.T, data []byte) (canonical []byte, unusual bool) {
 	require.NoError(t, err)
 	var compact bytes.Buffer
 	require.NoError(t, json.Compact(&compact, data))
-	return canonical, bytes.Count(canonical, []byte(`":`)) != bytes.Count(compact.Bytes(), []byte(`":`)) || strings.ContainsRune(string(canonical), utf8.RuneError)
+	return canonical, bytes.Count(canonical, []byte(`":`)) != bytes.Count(compact.Bytes(), []byte(`":`)) ||
+		strings.ContainsRune(string(canonical), utf8.RuneError)
 }

@@ -20,26 +20,42 @@ type about struct {
 
 // abouts of all fields, by their path in a policy. A test sees to it that none is missing.
 var abouts = map[string]about{
-	"mode":            {"Mode", "retry; dead-letter: no retries, the first failure goes to the dead-letter queue; off: hands off.", config.ModeRetry, nil, nil},
-	"retries":         {"Retries", "How often a failed message comes back. Left out: once per delay. Must be set with a backoff.", nil, 0, config.MaxRetries},
-	"delays":          {"Delays", "The waits before retry 1, 2, …, each 1ms to 10 years; the last one repeats up to retries. At most 64 different ones: each is a queue. Instead of backoff.", durationTexts(config.Default().Delays), nil, config.MaxRetries},
+	"mode": {"Mode", "retry; dead-letter: no retries, the first failure goes to the dead-letter queue; " +
+		"off: hands off.", config.ModeRetry, nil, nil},
+	"retries": {"Retries", "How often a failed message comes back. Left out: once per delay. Must be set " +
+		"with a backoff.", nil, 0, config.MaxRetries},
+	"delays": {"Delays", "The waits before retry 1, 2, …, each 1ms to 10 years; the last one repeats up to " +
+		"retries. At most 64 different ones: each is a queue. Instead of backoff.",
+		durationTexts(config.Default().Delays), nil, config.MaxRetries},
 	"backoff":         {"Backoff", "Generates the delays. Instead of delays; needs retries.", nil, nil, nil},
 	"backoff.kind":    {"Kind", "The rule by which the delays grow. Required.", nil, nil, nil},
 	"backoff.initial": {"Initial", "The first delay. Required.", nil, nil, nil},
-	"backoff.step":    {"Step", "linear: by what each delay is longer than the one before. Left out: initial.", nil, nil, nil},
-	"backoff.factor":  {"Factor", "exponential: by what each delay is multiplied, 1 or more.", config.DefaultFactor, 0, nil},
-	"backoff.max":     {"Max", "The longest delay. Left out: no cap.", nil, nil, nil},
-	"immediate":       {"Immediate", "How often a failed handler is called again at once, before the first delayed retry.", 0, 0, config.MaxImmediate},
-	"jitter":          {"Jitter", "The part of each delay that is random: with 0.2 a delay of 30s is 24s to 30s.", 0, 0, 1},
-	"max_age":         {"Max age", "The age at which a message expires. Left out: never, but for its own expiration.", nil, nil, nil},
-	"on_expiry":       {"On expiry", "Where an expired message goes: dead-letter, or drop to forget it.", config.ExpiryDeadLetter, nil, nil},
-	"max_postpone":    {"Max postpone", "The age up to which a message can be postponed, and the longest wait that an error can ask for.", config.FormatDelay(config.DefaultMaxPostpone), nil, nil},
-	"retry_only":      {"Retry only", "The errors that are worth a retry; every other one goes to the dead-letter queue at once. Go types, as dead letters show them.", nil, nil, nil},
-	"never_retry":     {"Never retry", "Errors that go to the dead-letter queue at once. Go types, as dead letters show them.", nil, nil, nil},
-	"queue_type":      {"Queue type", "Of the retry queues.", config.QueueTypeQuorum, nil, nil},
-	"scope":           {"Scope", "queue: retry queues of its own for each main queue; shared: one set for all.", config.ScopeQueue, nil, nil},
-	"protect":         {"Protect", "What keeps a quorum main queue from dropping messages by itself: arguments declares it so, policy says that the operator has seen to it.", config.ProtectionNone, nil, nil},
-	"crash_limit":     {"Crash limit", "The deliveries without an answer that count as a failed attempt.", config.DefaultCrashLimit, 0, config.MaxCrashLimit},
+	"backoff.step": {"Step", "linear: by what each delay is longer than the one before. Left out: initial.", nil,
+		nil, nil},
+	"backoff.factor": {"Factor", "exponential: by what each delay is multiplied, 1 or more.", config.DefaultFactor, 0,
+		nil},
+	"backoff.max": {"Max", "The longest delay. Left out: no cap.", nil, nil, nil},
+	"immediate": {"Immediate", "How often a failed handler is called again at once, before the first delayed retry.",
+		0, 0, config.MaxImmediate},
+	"jitter": {"Jitter", "The part of each delay that is random: with 0.2 a delay of 30s is 24s to 30s.", 0,
+		0, 1},
+	"max_age": {"Max age", "The age at which a message expires. Left out: never, but for its own expiration.", nil,
+		nil, nil},
+	"on_expiry": {"On expiry", "Where an expired message goes: dead-letter, or drop to forget it.",
+		config.ExpiryDeadLetter, nil, nil},
+	"max_postpone": {"Max postpone", "The age up to which a message can be postponed, and the longest wait that an " +
+		"error can ask for.", config.FormatDelay(config.DefaultMaxPostpone), nil, nil},
+	"retry_only": {"Retry only", "The errors that are worth a retry; every other one goes to the dead-letter queue " +
+		"at once. Go types, as dead letters show them.", nil, nil, nil},
+	"never_retry": {"Never retry", "Errors that go to the dead-letter queue at once. Go types, as dead letters show " +
+		"them.", nil, nil, nil},
+	"queue_type": {"Queue type", "Of the retry queues.", config.QueueTypeQuorum, nil, nil},
+	"scope": {"Scope", "queue: retry queues of its own for each main queue; shared: one set for all.",
+		config.ScopeQueue, nil, nil},
+	"protect": {"Protect", "What keeps a quorum main queue from dropping messages by itself: arguments declares " +
+		"it so, policy says that the operator has seen to it.", config.ProtectionNone, nil, nil},
+	"crash_limit": {"Crash limit", "The deliveries without an answer that count as a failed attempt.",
+		config.DefaultCrashLimit, 0, config.MaxCrashLimit},
 }
 
 func durationTexts(ds []time.Duration) []string {
@@ -91,9 +107,11 @@ func JSONSchema() []byte {
 			"$schema": {Description: "What an editor checks the file against."},
 			"default": {Ref: "#/$defs/policy", Description: "For all topics that are not in topics."},
 			"topics": {
-				Description: "By topic or glob: * is any characters or none, ? is one. A topic's own name comes first, then the glob with the most literal " +
-					"characters. What a policy leaves out is taken from the default; 0 and empty lists say that there is to be none.",
-				Type: orNull("object"), PropertyNames: &schema{MinLength: 1}, AdditionalProperties: &schema{Ref: "#/$defs/policy"},
+				Description: "By topic or glob: * is any characters or none, ? is one. A topic's own name comes " +
+					"first, then the glob with the most literal characters. What a policy leaves out is taken from " +
+					"the default; 0 and empty lists say that there is to be none.",
+				Type: orNull("object"), PropertyNames: &schema{MinLength: 1},
+				AdditionalProperties: &schema{Ref: "#/$defs/policy"},
 			},
 		},
 		PatternProperties:    map[string]*schema{"^x-": {Description: "A place for anchors; not looked at."}},

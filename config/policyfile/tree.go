@@ -135,15 +135,18 @@ func readTree(data []byte) (tree *node, errs []error) {
 func checkText(data []byte) error {
 	at := func(i int) int { return 1 + bytes.Count(data[:i], []byte("\n")) }
 	if len(data) > maxFileBytes {
-		return &config.FieldError{Problem: "too long", Wanted: fmt.Sprintf("at most %d bytes", maxFileBytes), Found: "more"}
+		return &config.FieldError{Problem: "too long", Wanted: fmt.Sprintf("at most %d bytes", maxFileBytes),
+			Found: "more"}
 	}
 	for i := 0; i < len(data); {
 		r, size := utf8.DecodeRune(data[i:])
 		if r == utf8.RuneError && size == 1 {
-			return &config.FieldError{Line: at(i), Problem: "no text", Wanted: "UTF-8", Found: fmt.Sprintf("the byte %#x", data[i])}
+			return &config.FieldError{Line: at(i), Problem: "no text", Wanted: "UTF-8",
+				Found: fmt.Sprintf("the byte %#x", data[i])}
 		}
 		if r < ' ' && r != '\t' && r != '\n' {
-			return &config.FieldError{Line: at(i), Problem: "no text", Wanted: "without control characters", Found: strconv.QuoteRune(r)}
+			return &config.FieldError{Line: at(i), Problem: "no text", Wanted: "without control characters",
+				Found: strconv.QuoteRune(r)}
 		}
 		i += size
 	}
@@ -189,7 +192,8 @@ func (b *bounds) check(t *token.Token) error {
 		b.flow++
 	case t.Type == token.MappingEndType || t.Type == token.SequenceEndType:
 		b.flow--
-	case b.flow == 0 && (t.Position.Line != b.line || t.Type == token.SequenceEntryType || t.Type == token.MappingKeyType):
+	case b.flow == 0 && (t.Position.Line != b.line || t.Type == token.SequenceEntryType ||
+		t.Type == token.MappingKeyType):
 		for len(b.columns) > 0 && b.columns[len(b.columns)-1] >= t.Position.Column {
 			b.columns = b.columns[:len(b.columns)-1]
 		}
@@ -197,13 +201,17 @@ func (b *bounds) check(t *token.Token) error {
 	}
 	b.line = t.Position.Line
 	fault := func(problem string, bound int, unit string) error {
-		return &config.FieldError{Line: t.Position.Line, Problem: problem, Wanted: fmt.Sprintf("at most %d %s", bound, unit), Found: "more"}
+		return &config.FieldError{Line: t.Position.Line, Problem: problem, Wanted: fmt.Sprintf("at most %d %s", bound,
+			unit), Found: "more"}
 	}
 	switch {
 	case b.headers > 1: // the parser drops what is below the second of two without a word
-		return &config.FieldError{Line: t.Position.Line, Problem: "a second document", Wanted: "one document, without another below a line of ---"}
-	case isPlain(t) && strings.Contains(strings.TrimSpace(t.Origin), "\t") && !strings.Contains(t.Value, "\t"): // it drops the tab
-		return &config.FieldError{Line: t.Position.Line, Problem: "a tab inside of a name or value", Wanted: "a space, or \\t in double quotes"}
+		return &config.FieldError{Line: t.Position.Line, Problem: "a second document", Wanted: "one document, " +
+			"without another below a line of ---"}
+	case isPlain(t) && strings.Contains(strings.TrimSpace(t.Origin), "\t") && !strings.Contains(t.Value, "\t"):
+		// it drops the tab
+		return &config.FieldError{Line: t.Position.Line, Problem: "a tab inside of a name or value",
+			Wanted: "a space, or \\t in double quotes"}
 	case b.count > maxFileTokens:
 		return fault("too much", maxFileTokens, "names, values and signs")
 	case b.flow+len(b.columns) > maxFileDepth:
@@ -211,7 +219,8 @@ func (b *bounds) check(t *token.Token) error {
 	case len(t.Value) > maxScalarBytes:
 		return fault("too long", maxScalarBytes, "bytes for one value")
 	case b.flow < 0:
-		return &config.FieldError{Line: t.Position.Line, Problem: "neither YAML nor JSON: a bracket is closed that was not opened", Found: t.Value}
+		return &config.FieldError{Line: t.Position.Line, Problem: "neither YAML nor JSON: a bracket is closed that " +
+			"was not opened", Found: t.Value}
 	}
 	return nil
 }
@@ -241,7 +250,9 @@ func parse(tokens token.Tokens) (file *ast.File, err error) {
 		if t := at.GetToken(); t != nil && t.Position != nil {
 			fault.Line = t.Position.Line
 		}
-		if slices.ContainsFunc(tokens, func(t *token.Token) bool { return t.Type == token.AliasType && t.Position.Line == fault.Line }) {
+		if slices.ContainsFunc(tokens, func(t *token.Token) bool {
+			return t.Type == token.AliasType && t.Position.Line == fault.Line
+		}) {
 			fault.Wanted = "in quotes where text begins with *"
 		}
 	}
@@ -290,7 +301,8 @@ func (r *reader) read(n ast.Node) *node {
 		if value, ok := r.anchors[name]; ok {
 			return value
 		}
-		r.fail(line(n), "unknown alias", "in quotes if it is text; an alias needs its anchor above, &"+shortened(name), "*"+shortened(name))
+		r.fail(line(n), "unknown alias", "in quotes if it is text; an alias needs its anchor above, &"+shortened(name),
+			"*"+shortened(name))
 	case *ast.TagNode:
 		r.fail(line(n), "a tag", "left out: what a value is, the field says", n.Start.Value)
 	case *ast.StringNode:

@@ -104,7 +104,8 @@ func number(msg *message.Message) int {
 }
 
 // serve runs one version of the service.
-func serve(ctx context.Context, uri, topic string, policy config.Policy, handler message.NoPublishHandlerFunc) (stop func() error, err error) {
+func serve(ctx context.Context, uri, topic string, policy config.Policy,
+	handler message.NoPublishHandlerFunc) (stop func() error, err error) {
 	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{
 		Policies: config.Policies{Default: policy}, Logger: watermill.NopLogger{},
 	})

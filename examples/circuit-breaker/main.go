@@ -56,7 +56,8 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 		return err
 	}
 
-	options := amqpretry.Options{Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{2 * time.Second}, Retries: 2}}}
+	options := amqpretry.Options{
+		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{2 * time.Second}, Retries: 2}}}
 	defer play.Remove(uri, options, topic)
 
 	return play.Run(ctx, uri, out, options, play.Handlers{topic: handler},

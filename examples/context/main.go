@@ -51,7 +51,8 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 		return errors.New("4000123412341234 was refused")
 	}
 
-	return play.Run(ctx, uri, out, options, play.Handlers{topic: handler}, play.Message{Topic: topic, ID: "pay with 4000123412341234"})
+	return play.Run(ctx, uri, out, options, play.Handlers{topic: handler},
+		play.Message{Topic: topic, ID: "pay with 4000123412341234"})
 }
 
 // payloadLogger shows one field of what is logged.

@@ -76,7 +76,8 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	filed.Add(2)
 	router.AddConsumerHandler("file", topic, deadLetters, func(msg *message.Message) error {
 		letter, _ := retry.DeadLetterFromContext(msg.Context())
-		out.Printf("%s: %s after %d calls of %q: %s\n", msg.UUID, letter.Reason, letter.Calls, letter.Handler, letter.Error)
+		out.Printf("%s: %s after %d calls of %q: %s\n", msg.UUID, letter.Reason, letter.Calls, letter.Handler,
+			letter.Error)
 		for _, failed := range letter.History {
 			out.Printf("  call %d: %s\n", failed.Number, failed.Error)
 		}

@@ -23,7 +23,8 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	out, topic := play.To(to), "deduplicator-"+watermill.NewShortUUID()
 
 	deduplicator, err := protect.NewDeduplicator(protect.DeduplicatorConfig{
-		KeyFactory: func(msg *message.Message) (string, error) { return string(msg.Payload), nil }, // the order's number
+		// the order's number
+		KeyFactory: func(msg *message.Message) (string, error) { return string(msg.Payload), nil },
 		Window:     10 * time.Minute,
 	})
 	if err != nil {
@@ -53,7 +54,8 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 		return err
 	}
 
-	options := amqpretry.Options{Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{time.Second}}}}
+	options := amqpretry.Options{
+		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{time.Second}}}}
 	defer play.Remove(uri, options, topic)
 	for _, ids := range [][]string{{"order-1", "order-2", "order-2"}, {"order-1"}} {
 		var messages []play.Message

@@ -23,8 +23,9 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	out, topic := play.To(to), "delays-"+watermill.NewShortUUID()
 
 	policy := config.Policy{
-		Retries:   3,
-		Backoff:   config.Backoff{Kind: config.BackoffExponential, Initial: 400 * time.Millisecond}, // 400ms -> 800ms -> 1.6s
+		Retries: 3,
+		// 400ms -> 800ms -> 1.6s
+		Backoff:   config.Backoff{Kind: config.BackoffExponential, Initial: 400 * time.Millisecond},
 		Immediate: 1,
 		Jitter:    0.1,
 	}
@@ -54,7 +55,8 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	options := amqpretry.Options{Policies: config.Policies{Default: policy}}
 	defer play.Remove(uri, options, topic)
 	for _, id := range []string{"doomed", "polite", "patient"} { // one after the other, for a readable output
-		if err := play.Run(ctx, uri, out, options, play.Handlers{topic: handler}, play.Message{Topic: topic, ID: id}); err != nil {
+		if err := play.Run(ctx, uri, out, options, play.Handlers{topic: handler},
+			play.Message{Topic: topic, ID: id}); err != nil {
 			return err
 		}
 	}

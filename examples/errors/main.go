@@ -61,7 +61,8 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	options := amqpretry.Options{Policies: config.Policies{Default: policy}, Decide: decide}
 	defer play.Remove(uri, options, topic)
 	for _, id := range []string{"customer", "new-customer", "template", "duplicate", "forged", "payment"} {
-		if err := play.Run(ctx, uri, out, options, play.Handlers{topic: handler}, play.Message{Topic: topic, ID: id}); err != nil {
+		if err := play.Run(ctx, uri, out, options, play.Handlers{topic: handler},
+			play.Message{Topic: topic, ID: id}); err != nil {
 			return err
 		}
 	}

@@ -65,8 +65,9 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Consume.Qos.PrefetchCount = 200
 	options := amqpretry.Options{
-		Logger:      watermill.NopLogger{}, // the example prints what happens
-		Policies:    config.Policies{Default: config.Policy{Delays: []time.Duration{200 * time.Millisecond, time.Second}}},
+		Logger: watermill.NopLogger{}, // the example prints what happens
+		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{200 * time.Millisecond,
+			time.Second}}},
 		Concurrency: 10,
 		OnEvent: func(e retry.Event) { // OnEvent: m.OnEvent, where nothing else wants to know
 			m.OnEvent(e)
@@ -178,7 +179,8 @@ func scrape(url string, out io.Writer) error {
 
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() {
-		if line := lines.Text(); !strings.HasPrefix(line, "#") && !strings.Contains(line, "_bucket{") && !strings.HasSuffix(line, " 0") {
+		if line := lines.Text(); !strings.HasPrefix(line, "#") && !strings.Contains(line, "_bucket{") &&
+			!strings.HasSuffix(line, " 0") {
 			fmt.Fprintln(out, line)
 		}
 	}

@@ -51,7 +51,8 @@ func run(ctx context.Context, uri string, to io.Writer, file string) error {
 	options := amqpretry.Options{Policies: policies}
 	defer play.Remove(uri, options, orders, mails, audit)
 	for _, message := range []play.Message{
-		{Topic: orders, ID: "order"}, {Topic: orders, ID: "template"}, {Topic: mails, ID: "mail"}, {Topic: audit, ID: "audit"},
+		{Topic: orders, ID: "order"}, {Topic: orders, ID: "template"}, {Topic: mails, ID: "mail"},
+		{Topic: audit, ID: "audit"},
 	} {
 		handlers := play.Handlers{message.Topic: handler}
 		if err := play.Run(ctx, uri, out, options, handlers, message); err != nil {

@@ -164,11 +164,13 @@ func (p *printer) attempt(id string, a retry.Attempt, outcome string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	fmt.Fprintf(p.out, "%5.1fs  %s  attempt %d of %d  %s\n", time.Since(p.start).Seconds(), id, a.Number, a.MaxRetries+1, outcome)
+	fmt.Fprintf(p.out, "%5.1fs  %s  attempt %d of %d  %s\n", time.Since(p.start).Seconds(), id, a.Number, a.MaxRetries+
+		1, outcome)
 }
 
 // shown are those of a dead letter's headers that say most. docs/topology.md has all.
-var shown = []string{"amqpretry-reason", "amqpretry-error", "amqpretry-attempts", "amqpretry-first-failure", "amqpretry-last-failure"}
+var shown = []string{"amqpretry-reason", "amqpretry-error", "amqpretry-attempts", "amqpretry-first-failure",
+	"amqpretry-last-failure"}
 
 // deadLetters prints the first n messages of a dead-letter queue, and leaves them there.
 func (p *printer) deadLetters(uri, queue string, n int) error {

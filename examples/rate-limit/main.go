@@ -52,6 +52,7 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	defer play.Remove(uri, options, topic)
 
 	return play.Run(ctx, uri, out, options, play.Handlers{topic: handler},
-		play.Message{Topic: topic, ID: "mail-1"}, play.Message{Topic: topic, ID: "mail-2"}, play.Message{Topic: topic, ID: "mail-3"},
+		play.Message{Topic: topic, ID: "mail-1"}, play.Message{Topic: topic, ID: "mail-2"},
+		play.Message{Topic: topic, ID: "mail-3"},
 	)
 }

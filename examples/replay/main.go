@@ -70,7 +70,8 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(to, "%d of %d replayed, %d in the undo file\n", report.Done, report.Matched, bytes.Count(undo.Bytes(), []byte("\n")))
+	fmt.Fprintf(to, "%d of %d replayed, %d in the undo file\n", report.Done, report.Matched,
+		bytes.Count(undo.Bytes(), []byte("\n")))
 
 	return open(ctx, uri, orders, report.Done, to)
 }
@@ -84,7 +85,8 @@ func outage(ctx context.Context, uri, orders string) error {
 		return errors.New("the warehouse does not answer")
 	}
 	for _, id := range []string{"order-1", "order-2", "order-3"} {
-		err := play.Run(ctx, uri, play.To(io.Discard), options(), play.Handlers{orders: fail}, play.Message{Topic: orders, ID: id})
+		err := play.Run(ctx, uri, play.To(io.Discard), options(), play.Handlers{orders: fail},
+			play.Message{Topic: orders, ID: id})
 		if err != nil {
 			return err
 		}
@@ -103,12 +105,14 @@ func open(ctx context.Context, uri, orders string, replayed int, to io.Writer) e
 	return play.Run(ctx, uri, play.To(to), options(), play.Handlers{
 		orders: func(msg *message.Message) error {
 			attempt, _ := retry.AttemptFromContext(msg.Context())
-			fmt.Fprintf(to, "shipped %s: attempt %d after %d calls in its last life\n", msg.Payload, attempt.Number, attempt.Calls)
+			fmt.Fprintf(to, "shipped %s: attempt %d after %d calls in its last life\n", msg.Payload, attempt.Number,
+				attempt.Calls)
 			return nil
 		},
 	}, there...)
 }
 
 func options() amqpretry.Options {
-	return amqpretry.Options{Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond}}}}
+	return amqpretry.Options{Policies: config.Policies{
+		Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond}}}}
 }

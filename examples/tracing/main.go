@@ -48,7 +48,8 @@ func (t tracing) publish(ctx context.Context, publisher message.Publisher, topic
 // Middleware makes a span of every attempt. It belongs inside of the retry middleware.
 func (t tracing) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	return func(msg *message.Message) ([]*message.Message, error) {
-		ctx, span := t.tracer.Start(t.context(msg), message.HandlerNameFromCtx(msg.Context())+" "+msg.UUID, trace.WithSpanKind(trace.SpanKindConsumer))
+		ctx, span := t.tracer.Start(t.context(msg), message.HandlerNameFromCtx(msg.Context())+" "+msg.UUID,
+			trace.WithSpanKind(trace.SpanKindConsumer))
 		defer span.End()
 		if attempt, ok := retry.AttemptFromContext(msg.Context()); ok {
 			span.SetAttributes(attribute.Int("attempt", attempt.Number))
@@ -92,9 +93,10 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	conf.Consume.Qos.PrefetchCount = 10
 	conf.Publish.ConfirmDelivery = true
 	options := amqpretry.Options{
-		Logger:   watermill.NopLogger{}, // the example prints what happens
-		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond, 200 * time.Millisecond}}},
-		OnEvent:  traced.OnEvent,
+		Logger: watermill.NopLogger{}, // the example prints what happens
+		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond,
+			200 * time.Millisecond}}},
+		OnEvent: traced.OnEvent,
 	}
 	defer play.Remove(uri, options, topic)
 	retrier, err := amqpretry.New(conf, options)

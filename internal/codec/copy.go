@@ -92,7 +92,8 @@ func ReturnSize(plan topology.Plan) int {
 
 	added := amqp091.Table{
 		header.Death: []any{amqp091.Table{
-			"count": int64(0), "exchange": plan.RetryExchange, "queue": longest, "reason": "expired", "time": time.Time{},
+			"count": int64(0), "exchange": plan.RetryExchange, "queue": longest, "reason": "expired",
+			"time":         time.Time{},
 			"routing-keys": []any{plan.Queue}, "original-expiration": "315360000000",
 		}},
 		header.DeliveryCount: int64(0),
@@ -180,7 +181,8 @@ func removeLargest(headers amqp091.Table, state wire.State, id string, room int,
 		names = lost
 	)
 	for i, key := range keys {
-		fits := least+headerSize(header.Removed, wire.Text(names, wire.MaxRemovedBytes)) <= room && len(headers) <= mostHeaders
+		fits := least+headerSize(header.Removed, wire.Text(names, wire.MaxRemovedBytes)) <= room &&
+			len(headers) <= mostHeaders
 		if fits && (lost != "" || i > 0) {
 			break
 		}

@@ -28,8 +28,10 @@ const unlimited = 0
 func fullState() wire.State {
 	long, now := strings.Repeat("x", 10_000), time.Now()
 	s := wire.State{
-		Count: 2, Delay: "30s", Attempts: 2, Replays: 1, Queue: strings.Repeat("q", 255), Topic: long, Handler: long, Host: long,
-		UUID: long, Replay: long, Edits: long, FirstFailure: now, LastFailure: now, Deadline: now, Since: now, NotBefore: now, Error: long, ErrorType: long, Subscriber: long,
+		Count: 2, Delay: "30s", Attempts: 2, Replays: 1, Queue: strings.Repeat("q", 255), Topic: long, Handler: long,
+		Host: long,
+		UUID: long, Replay: long, Edits: long, FirstFailure: now, LastFailure: now, Deadline: now, Since: now,
+		NotBefore: now, Error: long, ErrorType: long, Subscriber: long,
 		Unknown: map[string]string{header.Prefix + "future": long[:wire.MaxUnknownBytes-30]},
 	}
 	for n := range 10 {
@@ -56,7 +58,8 @@ func TestCopyIsTheMessage(t *testing.T) {
 		before := fmt.Sprintf("%#v", d) // as text, because NaN is not equal to itself
 		replay := rapid.Bool().Draw(t, "replay")
 
-		p, state := CopyOf(&CopyRequest{Delivery: &d, State: wire.State{Count: 1, Delay: "30s", Attempts: 1, Queue: "q"}, Replay: replay}, unlimited)
+		p, state := CopyOf(&CopyRequest{Delivery: &d, State: wire.State{Count: 1, Delay: "30s", Attempts: 1,
+			Queue: "q"}, Replay: replay}, unlimited)
 
 		require.Equal(t, before, fmt.Sprintf("%#v", d), "the delivery stays as it is: it may be copied again")
 		require.Equal(t, 1, state.Count)
@@ -64,8 +67,9 @@ func TestCopyIsTheMessage(t *testing.T) {
 		id := p.Headers[header.ID]
 		require.NotEmpty(t, id)
 		want := amqp091.Table{
-			"amqpretry-v": "1", "amqpretry-id": id, "amqpretry-count": "1", "amqpretry-delay": "30s", "amqpretry-attempts": "1",
-			"amqpretry-queue": "q", "amqpretry-exchange": d.Exchange, "amqpretry-routing-key": d.RoutingKey,
+			"amqpretry-v": "1", "amqpretry-id": id, "amqpretry-count": "1", "amqpretry-delay": "30s",
+			"amqpretry-attempts": "1",
+			"amqpretry-queue":    "q", "amqpretry-exchange": d.Exchange, "amqpretry-routing-key": d.RoutingKey,
 		}
 		if d.Expiration != "" {
 			want["amqpretry-expiration"] = d.Expiration
@@ -85,8 +89,10 @@ func TestCopyIsTheMessage(t *testing.T) {
 
 		p.Headers = nil
 		require.Equal(t, amqp091.Publishing{
-			ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode, Priority: d.Priority,
-			CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, MessageId: d.MessageId, Timestamp: d.Timestamp, Type: d.Type,
+			ContentType: d.ContentType, ContentEncoding: d.ContentEncoding, DeliveryMode: d.DeliveryMode,
+			Priority:      d.Priority,
+			CorrelationId: d.CorrelationId, ReplyTo: d.ReplyTo, MessageId: d.MessageId, Timestamp: d.Timestamp,
+			Type:  d.Type,
 			AppId: d.AppId, Body: d.Body,
 		}, p, "expiration and user id are not republished")
 	})
@@ -120,7 +126,8 @@ func TestCopyKeepsTheFirstArrival(t *testing.T) {
 	want := wire.NewArrival("events", "orders.eu", "60000", "guest", `["a","b"]`)
 	assert.Equal(t, want, state.Arrival)
 
-	_, state = CopyOf(&CopyRequest{Delivery: &amqp091.Delivery{Exchange: "", RoutingKey: "q"}, State: state, Replay: false}, unlimited)
+	_, state = CopyOf(&CopyRequest{Delivery: &amqp091.Delivery{Exchange: "", RoutingKey: "q"}, State: state,
+		Replay: false}, unlimited)
 	assert.Equal(t, want, state.Arrival, "how it came back is not how it arrived")
 }
 
@@ -143,7 +150,8 @@ func TestCopyNeverExceedsTheFrame(t *testing.T) {
 		mine := wire.Strip(d.Headers, false)
 		alone := p
 		alone.Headers = mine
-		least := headerFrameSize(alone) + ownSize(withArrival(&d, full).Shrink(wire.ShrinkSteps).Headers("0123456789abcdefghijkl"))
+		least := headerFrameSize(alone) +
+			ownSize(withArrival(&d, full).Shrink(wire.ShrinkSteps).Headers("0123456789abcdefghijkl"))
 
 		removed, cut := p.Headers[header.Removed].(string)
 		if limit == unlimited || least <= limit {
@@ -181,8 +189,10 @@ func TestCopyNeverExceedsTheFrame(t *testing.T) {
 func TestLargestCopy(t *testing.T) {
 	text := strings.Repeat("p", 255)
 	d := &amqp091.Delivery{
-		Headers: amqp091.Table{"CC": []any{strings.Repeat("p", 3000)}}, DeliveryMode: 2, Priority: 1, Timestamp: time.Unix(1, 0),
-		ContentType: text, ContentEncoding: text, CorrelationId: text, ReplyTo: text, MessageId: text, Type: text, AppId: text,
+		Headers: amqp091.Table{"CC": []any{strings.Repeat("p", 3000)}}, DeliveryMode: 2, Priority: 1,
+		Timestamp:   time.Unix(1, 0),
+		ContentType: text, ContentEncoding: text, CorrelationId: text, ReplyTo: text, MessageId: text, Type: text,
+		AppId:    text,
 		Exchange: text, RoutingKey: text, UserId: text, Expiration: "60000",
 	}
 	for i := range 7 {
@@ -243,12 +253,14 @@ func TestShrinkGivesUpAsLittleAsItMust(t *testing.T) {
 func TestRemoveLargest(t *testing.T) {
 	const limit = 8 << 10
 	headers := amqp091.Table{
-		"small": "s", "b-6000": strings.Repeat("x", 6000), "a-6000": strings.Repeat("x", 6000), "5000": strings.Repeat("x", 5000),
+		"small": "s", "b-6000": strings.Repeat("x", 6000), "a-6000": strings.Repeat("x", 6000),
+		"5000": strings.Repeat("x", 5000),
 		"list": []any{strings.Repeat("x", 7000)},
 	}
 	d := &amqp091.Delivery{Headers: headers, Body: []byte("body")}
 
-	p, state := CopyOf(&CopyRequest{Delivery: d, State: wire.State{Count: 1, Delay: "30s", Attempts: 3, Queue: "q", Error: "boom"}, Replay: false}, limit)
+	p, state := CopyOf(&CopyRequest{Delivery: d, State: wire.State{Count: 1, Delay: "30s", Attempts: 3, Queue: "q",
+		Error: "boom"}, Replay: false}, limit)
 
 	assert.Equal(t, "list, a-6000, b-6000", p.Headers[header.Removed])
 	assert.Contains(t, p.Headers, "5000")
@@ -267,7 +279,8 @@ func TestRemovedNamesAreBounded(t *testing.T) {
 		headers[fmt.Sprintf("%03d%s", i, strings.Repeat("\xff世", 40))] = int64(i)
 	}
 
-	p, _ := CopyOf(&CopyRequest{Delivery: &amqp091.Delivery{Headers: headers}, State: fullState(), Replay: false}, 16<<10)
+	p, _ := CopyOf(&CopyRequest{Delivery: &amqp091.Delivery{Headers: headers}, State: fullState(), Replay: false},
+		16<<10)
 
 	removed, _ := p.Headers[header.Removed].(string)
 	assert.NotEmpty(t, removed)
@@ -302,7 +315,8 @@ func TestReturnSize(t *testing.T) {
 				"count": int64(1), "exchange": queue + ".retry", "queue": waited, "reason": "expired",
 				"routing-keys": []any{queue}, "time": time.Unix(1, 0),
 			}},
-			"x-first-death-exchange": queue + ".retry", "x-first-death-queue": waited, "x-first-death-reason": "expired",
+			"x-first-death-exchange": queue + ".retry", "x-first-death-queue": waited,
+			"x-first-death-reason":  "expired",
 			"x-last-death-exchange": queue + ".retry", "x-last-death-queue": waited, "x-last-death-reason": "expired",
 			"x-delivery-count": int64(3), "x-acquired-count": int64(3),
 		}

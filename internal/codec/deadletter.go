@@ -28,7 +28,8 @@ func deadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, s wi
 		l = engine.DeadLetterOf(s)
 		l.Queue = cmp.Or(l.Queue, mainQueue)
 	} else if another, _ := d.Headers[header.Queue].(string); another != "" && death["queue"] != mainQueue {
-		l.Queue = wire.Text(another, wire.MaxNameBytes) // somebody has moved it here, while it was between two attempts there
+		// somebody has moved it here, while it was between two attempts there
+		l.Queue = wire.Text(another, wire.MaxNameBytes)
 	}
 	// Our copies carry no x-death: where there is one of this queue, the broker has made this dead letter, maybe of a
 	// replayed one.

@@ -18,7 +18,8 @@ import (
 func TestDeadLetter(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	state := wire.State{
-		Count: header.CountDead, Attempts: 4, Replays: 1, Queue: "orders", Topic: "topic", Handler: "ship", Host: "host", UUID: "uuid",
+		Count: header.CountDead, Attempts: 4, Replays: 1, Queue: "orders", Topic: "topic", Handler: "ship",
+		Host: "host", UUID: "uuid",
 		FirstFailure: at, LastFailure: at.Add(time.Minute), Since: at.Add(-time.Hour), Deadline: at.Add(time.Hour),
 		Reason: retry.ReasonExhausted, Error: "boom", ErrorType: "*errors.errorString",
 		History: []retry.FailedCall{{Number: 1, At: at, Error: "boom"}},
@@ -31,19 +32,22 @@ func TestDeadLetter(t *testing.T) {
 	full := retry.DeadLetter{
 		Reason: retry.ReasonExhausted, Error: "boom", ErrorType: "*errors.errorString",
 		Queue: "orders", Topic: "topic", Handler: "ship", Host: "host", Calls: 4, Replays: 1,
-		FirstFailure: at, LastFailure: at.Add(time.Minute), History: []retry.FailedCall{{Number: 1, At: at, Error: "boom"}},
-		Since: at.Add(-time.Hour), Deadline: at.Add(time.Hour),
+		FirstFailure: at, LastFailure: at.Add(time.Minute),
+		History: []retry.FailedCall{{Number: 1, At: at, Error: "boom"}},
+		Since:   at.Add(-time.Hour), Deadline: at.Add(time.Hour),
 		Exchange: "shop", RoutingKey: "orders.eu", Expiration: "5000", UserID: "ann", Removed: "huge",
 	}
 
 	death := func(queue, reason string) []any {
 		return []any{amqp091.Table{
-			"queue": queue, "reason": reason, "time": at, "exchange": "shop", "routing-keys": []any{"orders.us", "cc"}, "original-expiration": "7",
+			"queue": queue, "reason": reason, "time": at, "exchange": "shop", "routing-keys": []any{"orders.us", "cc"},
+			"original-expiration": "7",
 		}}
 	}
 	byBroker := func(reason retry.Reason) retry.DeadLetter {
 		return retry.DeadLetter{
-			Reason: reason, Queue: "orders", LastFailure: at, Exchange: "shop", RoutingKey: "orders.us", Expiration: "7",
+			Reason: reason, Queue: "orders", LastFailure: at, Exchange: "shop", RoutingKey: "orders.us",
+			Expiration: "7",
 		}
 	}
 	with := func(headers amqp091.Table, key string, value any) amqp091.Table {
@@ -65,21 +69,30 @@ func TestDeadLetter(t *testing.T) {
 		headers amqp091.Table
 		want    retry.DeadLetter
 	}{
-		"ours":                          {ours, full},
-		"replayed, and then rejected":   {with(ours, header.Death, death("orders", "rejected")), rejected},
-		"ours, and another's x-death":   {with(ours, header.Death, death("another", "rejected")), full},
-		"a later version":               {with(ours, header.Version, "2"), retry.DeadLetter{Queue: "orders"}},
-		"rejected":                      {amqp091.Table{header.Death: death("orders", "rejected")}, byBroker(retry.ReasonRejected)},
-		"delivery limit":                {amqp091.Table{header.Death: death("orders", "delivery_limit")}, byBroker(retry.ReasonDeliveryLimit)},
-		"length limit":                  {amqp091.Table{header.Death: death("orders", "maxlen")}, byBroker(retry.ReasonMaxLen)},
-		"expired":                       {amqp091.Table{header.Death: death("orders", "expired")}, byBroker(retry.ReasonExpired)},
-		"a reason of a later broker":    {amqp091.Table{header.Death: death("orders", "bored")}, byBroker("")},
-		"from another queue":            {amqp091.Table{header.Death: death("another", "rejected")}, retry.DeadLetter{Queue: "orders"}},
-		"moved here between attempts":   {with(with(ours, header.Count, "2"), header.Queue, "another"), retry.DeadLetter{Queue: "another"}},
-		"passed on from another queue":  {with(amqp091.Table{header.Queue: "another"}, header.Death, death("orders", "rejected")), byBroker(retry.ReasonRejected)},
-		"by hand":                       {nil, retry.DeadLetter{Queue: "orders"}},
-		"nonsense":                      {amqp091.Table{header.Death: []any{5}, header.Count: int64(-1)}, retry.DeadLetter{Queue: "orders"}},
-		"while it was between attempts": {with(with(ours, header.Count, "2"), header.Death, death("orders", "delivery_limit")), retried},
+		"ours":                        {ours, full},
+		"replayed, and then rejected": {with(ours, header.Death, death("orders", "rejected")), rejected},
+		"ours, and another's x-death": {with(ours, header.Death, death("another", "rejected")), full},
+		"a later version":             {with(ours, header.Version, "2"), retry.DeadLetter{Queue: "orders"}},
+		"rejected": {amqp091.Table{header.Death: death("orders", "rejected")},
+			byBroker(retry.ReasonRejected)},
+		"delivery limit": {amqp091.Table{header.Death: death("orders", "delivery_limit")},
+			byBroker(retry.ReasonDeliveryLimit)},
+		"length limit": {amqp091.Table{header.Death: death("orders", "maxlen")},
+			byBroker(retry.ReasonMaxLen)},
+		"expired": {amqp091.Table{header.Death: death("orders", "expired")},
+			byBroker(retry.ReasonExpired)},
+		"a reason of a later broker": {amqp091.Table{header.Death: death("orders", "bored")}, byBroker("")},
+		"from another queue": {amqp091.Table{header.Death: death("another", "rejected")},
+			retry.DeadLetter{Queue: "orders"}},
+		"moved here between attempts": {with(with(ours, header.Count, "2"), header.Queue, "another"),
+			retry.DeadLetter{Queue: "another"}},
+		"passed on from another queue": {with(amqp091.Table{header.Queue: "another"}, header.Death,
+			death("orders", "rejected")), byBroker(retry.ReasonRejected)},
+		"by hand": {nil, retry.DeadLetter{Queue: "orders"}},
+		"nonsense": {amqp091.Table{header.Death: []any{5}, header.Count: int64(-1)},
+			retry.DeadLetter{Queue: "orders"}},
+		"while it was between attempts": {with(with(ours, header.Count, "2"), header.Death,
+			death("orders", "delivery_limit")), retried},
 	} {
 		t.Run(name, func(t *testing.T) {
 			letter, uuid := DeadLetter(&amqp091.Delivery{Headers: test.headers}, "orders")

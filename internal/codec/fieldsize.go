@@ -16,7 +16,8 @@ func headerFrameSize(p amqp091.Publishing) int {
 	size := frame + fixed + numbers + table
 
 	for _, s := range []string{
-		p.ContentType, p.ContentEncoding, p.CorrelationId, p.ReplyTo, p.Expiration, p.MessageId, p.Type, p.UserId, p.AppId,
+		p.ContentType, p.ContentEncoding, p.CorrelationId, p.ReplyTo, p.Expiration, p.MessageId, p.Type, p.UserId,
+		p.AppId,
 	} {
 		if s != "" {
 			size += 1 + len(s)

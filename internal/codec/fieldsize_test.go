@@ -43,16 +43,20 @@ func TestHeaderFrameSize(t *testing.T) {
 		p := amqp091.Publishing{
 			Headers:      hostile.AnyTable(2, 8).Draw(t, "headers"),
 			DeliveryMode: 2, Priority: 1, Timestamp: time.Unix(1, 0),
-			ContentType: hostile.AnyShort().Draw(t, "content type"), ContentEncoding: hostile.AnyShort().Draw(t, "encoding"),
+			ContentType: hostile.AnyShort().Draw(t, "content type"), ContentEncoding: hostile.AnyShort().Draw(t,
+				"encoding"),
 			CorrelationId: hostile.AnyShort().Draw(t, "correlation"), ReplyTo: hostile.AnyShort().Draw(t, "reply"),
-			Expiration: hostile.AnyShort().Draw(t, "expiration"), MessageId: hostile.AnyShort().Draw(t, "id"), Type: hostile.AnyShort().Draw(t, "type"),
-			UserId: hostile.AnyShort().Draw(t, "user"), AppId: hostile.AnyShort().Draw(t, "app"), Body: []byte("does not count"),
+			Expiration: hostile.AnyShort().Draw(t, "expiration"), MessageId: hostile.AnyShort().Draw(t, "id"),
+			Type:   hostile.AnyShort().Draw(t, "type"),
+			UserId: hostile.AnyShort().Draw(t, "user"), AppId: hostile.AnyShort().Draw(t, "app"),
+			Body: []byte("does not count"),
 		}
 		p.Headers["one"] = "at least"
 		require.Equal(t, len(fakebroker.HeaderFrame(p)), headerFrameSize(p))
 
 		p.DeliveryMode, p.Priority, p.Timestamp = 0, 0, time.Time{}
-		require.Equal(t, len(fakebroker.HeaderFrame(p))+10, headerFrameSize(p), "what is not set is counted: never too little")
+		require.Equal(t, len(fakebroker.HeaderFrame(p))+10, headerFrameSize(p), "what is not set is counted: never "+
+			"too little")
 	})
 
 	assert.Equal(t, len(fakebroker.HeaderFrame(amqp091.Publishing{}))+10+4, headerFrameSize(amqp091.Publishing{}))

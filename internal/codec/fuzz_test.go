@@ -89,7 +89,8 @@ func FuzzReadable(f *testing.F) {
 		lost := LostHeaders(d.Headers)
 		require.Equal(t, changed, lost != "")
 		if !changed && len(d.Headers) > 0 { // keys that are there twice are there once
-			require.LessOrEqual(t, len(fakebroker.HeaderFrame(amqp091.Publishing{Headers: d.Headers})), len(header.Bytes())+frameExtra)
+			require.LessOrEqual(t, len(fakebroker.HeaderFrame(amqp091.Publishing{Headers: d.Headers})),
+				len(header.Bytes())+frameExtra)
 		}
 	})
 }
@@ -104,7 +105,8 @@ func FuzzDeadLetter(f *testing.F) {
 		}
 		if c.N(2) == 1 {
 			d.Headers[header.Death] = []any{amqp091.Table{
-				"queue": "orders", "reason": c.Field(0), "exchange": c.Field(0), "routing-keys": c.Field(2), "original-expiration": c.Field(0), "time": c.Field(0),
+				"queue": "orders", "reason": c.Field(0), "exchange": c.Field(0), "routing-keys": c.Field(2),
+				"original-expiration": c.Field(0), "time": c.Field(0),
 			}}
 		}
 		l, uuid := DeadLetter(&d, "orders")
@@ -114,9 +116,12 @@ func FuzzDeadLetter(f *testing.F) {
 			text  string
 			limit int
 		}{
-			"error": {l.Error, wire.MaxErrorBytes}, "type": {l.ErrorType, wire.MaxErrorTypeBytes}, "queue": {l.Queue, 255}, "topic": {l.Topic, 255},
-			"handler": {l.Handler, 255}, "host": {l.Host, 255}, "exchange": {l.Exchange, 255}, "routing key": {l.RoutingKey, 255},
-			"expiration": {l.Expiration, 255}, "user": {l.UserID, 255}, "removed": {l.Removed, wire.MaxRemovedBytes}, "uuid": {uuid, 255},
+			"error": {l.Error, wire.MaxErrorBytes}, "type": {l.ErrorType, wire.MaxErrorTypeBytes},
+			"queue": {l.Queue, 255}, "topic": {l.Topic, 255},
+			"handler": {l.Handler, 255}, "host": {l.Host, 255}, "exchange": {l.Exchange, 255},
+			"routing key": {l.RoutingKey, 255},
+			"expiration":  {l.Expiration, 255}, "user": {l.UserID, 255}, "removed": {l.Removed, wire.MaxRemovedBytes},
+			"uuid": {uuid, 255},
 		} {
 			require.True(t, utf8.ValidString(limited.text), "%s: %q", name, limited.text)
 			require.LessOrEqual(t, len(limited.text), limited.limit, name)
@@ -157,7 +162,8 @@ func TestReadable(t *testing.T) {
 		return t
 	}
 	sized := func(n int) amqp091.Table { // with which the frame has n bytes
-		rest := len(fakebroker.HeaderFrame(amqp091.Publishing{Headers: amqp091.Table{"big": "", "small": "kept"}, MessageId: "id"}))
+		rest := len(fakebroker.HeaderFrame(amqp091.Publishing{Headers: amqp091.Table{"big": "", "small": "kept"},
+			MessageId: "id"}))
 		return amqp091.Table{"big": strings.Repeat("b", n-rest), "small": "kept"}
 	}
 
@@ -178,7 +184,8 @@ func TestReadable(t *testing.T) {
 		"as large as can be": {sized(limit), "", 2},
 		"too large":          {sized(limit + 1), "big", 1},
 		"much too large":     {sized(limit + 1<<20), "big", 1},
-		"each of them":       {amqp091.Table{"deep": nested(99, "x"), "wide": make([]any, 9999), "big": strings.Repeat("b", limit), "a": "b"}, "", 1},
+		"each of them": {amqp091.Table{"deep": nested(99, "x"), "wide": make([]any, 9999),
+			"big": strings.Repeat("b", limit), "a": "b"}, "", 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			peer := newReadablePeer(t, limit)
@@ -236,7 +243,8 @@ func TestReadableKeepsTheStream(t *testing.T) {
 // What comes without some of its headers is a dead letter, whatever was decided, and names them.
 func TestCopyOfWhatHasLostHeaders(t *testing.T) {
 	d := &amqp091.Delivery{Headers: amqp091.Table{"a": "b"}, Body: []byte("body")}
-	p, state := CopyOf(&CopyRequest{Delivery: d, State: wire.State{Count: 1, Delay: "1s", Queue: "orders", Error: "boom"}, Lost: "deep, wide"}, 128<<10)
+	p, state := CopyOf(&CopyRequest{Delivery: d, State: wire.State{Count: 1, Delay: "1s", Queue: "orders",
+		Error: "boom"}, Lost: "deep, wide"}, 128<<10)
 	assert.Equal(t, retry.ReasonTooLarge, state.Reason)
 	assert.Equal(t, "-1", p.Headers[header.Count])
 	assert.NotContains(t, p.Headers, header.Delay)
@@ -247,7 +255,8 @@ func TestCopyOfWhatHasLostHeaders(t *testing.T) {
 
 // A message with as many headers as amqp091-go reads has no room for ours: nobody could read its copy.
 func TestCopyOfManyHeaders(t *testing.T) {
-	for n, reason := range map[int]retry.Reason{mostHeaders: "", mostHeaders + 1: retry.ReasonTooLarge, maxEntries: retry.ReasonTooLarge} {
+	for n, reason := range map[int]retry.Reason{mostHeaders: "", mostHeaders + 1: retry.ReasonTooLarge,
+		maxEntries: retry.ReasonTooLarge} {
 		headers := amqp091.Table{}
 		for i := range n {
 			headers[fmt.Sprintf("%04x", i)] = nil
@@ -265,7 +274,8 @@ func TestCopyOfManyHeaders(t *testing.T) {
 
 // RabbitMQ refuses to publish the pseudo queue's own name, which a message of another protocol can carry.
 func TestCopyDoesNotAskForDirectReplies(t *testing.T) {
-	for given, want := range map[string]string{"amq.rabbitmq.reply-to": "", "amq.rabbitmq.reply-to.g1h2": "amq.rabbitmq.reply-to.g1h2", "answers": "answers"} {
+	for given, want := range map[string]string{"amq.rabbitmq.reply-to": "",
+		"amq.rabbitmq.reply-to.g1h2": "amq.rabbitmq.reply-to.g1h2", "answers": "answers"} {
 		p, _ := CopyOf(&CopyRequest{Delivery: &amqp091.Delivery{ReplyTo: given}}, unlimited)
 		assert.Equal(t, want, p.ReplyTo)
 	}

@@ -49,7 +49,8 @@ func Publish(m Marshaler, msg *message.Message) (amqp091.Publishing, error) {
 // isUnpublished tells headers that nobody publishes. CC, BCC and x-opt-* are the publisher's to use; what else is the
 // broker's own it would believe, up to 3.10.
 func isUnpublished(key string) bool {
-	return header.IsOwn(key) || header.IsBroker(key) && key != header.BrokerCC && key != header.BrokerBCC && !header.IsOpt(key)
+	return header.IsOwn(key) || header.IsBroker(key) && key != header.BrokerCC && key != header.BrokerBCC &&
+		!header.IsOpt(key)
 }
 
 // Decode makes a message of a delivery with the user's marshaler, which sees string headers only and neither ours nor

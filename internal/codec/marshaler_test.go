@@ -53,11 +53,12 @@ func TestHeaderText(t *testing.T) {
 		"below one":        {amqp091.Decimal{Scale: 2, Value: 45}, "0.45"},
 		"negative decimal": {amqp091.Decimal{Scale: 2, Value: -5}, "-0.05"},
 		"lowest decimal":   {amqp091.Decimal{Scale: 1, Value: math.MinInt32}, "-214748364.8"},
-		"list":             {[]any{"a", int64(1), nil, true, at, []byte{0xff}, []byte("x"), amqp091.Decimal{Scale: 1, Value: 5}}, `["a",1,null,true,"2026-01-02T02:04:05Z","/w==","x","0.5"]`},
-		"table":            {amqp091.Table{"b": []any{}, "a": amqp091.Table{"x": 0.5}}, `{"a":{"x":0.5},"b":[]}`},
-		"no JSON numbers":  {[]any{nan, math.Inf(1), float32(math.Inf(-1))}, `["NaN","+Inf","-Inf"]`},
-		"empty list":       {[]any{}, `[]`},
-		"empty table":      {amqp091.Table{}, `{}`},
+		"list": {[]any{"a", int64(1), nil, true, at, []byte{0xff}, []byte("x"),
+			amqp091.Decimal{Scale: 1, Value: 5}}, `["a",1,null,true,"2026-01-02T02:04:05Z","/w==","x","0.5"]`},
+		"table":           {amqp091.Table{"b": []any{}, "a": amqp091.Table{"x": 0.5}}, `{"a":{"x":0.5},"b":[]}`},
+		"no JSON numbers": {[]any{nan, math.Inf(1), float32(math.Inf(-1))}, `["NaN","+Inf","-Inf"]`},
+		"empty list":      {[]any{}, `[]`},
+		"empty table":     {amqp091.Table{}, `{}`},
 	} {
 		t.Run(name, func(t *testing.T) { assert.Equal(t, test.want, HeaderText(test.value)) })
 	}
@@ -144,12 +145,18 @@ func TestDecodeTellsEveryRejection(t *testing.T) {
 		marshaler marshalerFunc
 		want      string
 	}{
-		"error":       {func(amqp091.Delivery) (*message.Message, error) { return nil, errBad }, "bad"},
-		"both":        {func(amqp091.Delivery) (*message.Message, error) { return message.NewMessage("", nil), errBad }, "bad"},
-		"neither":     {func(amqp091.Delivery) (*message.Message, error) { return nil, nil }, "marshaler gave neither a message nor an error"},
+		"error": {func(amqp091.Delivery) (*message.Message, error) { return nil, errBad }, "bad"},
+		"both": {func(amqp091.Delivery) (*message.Message, error) {
+			return message.NewMessage("", nil), errBad
+		}, "bad"},
+		"neither": {func(amqp091.Delivery) (*message.Message, error) {
+			return nil, nil
+		}, "marshaler gave neither a message nor an error"},
 		"panic":       {func(amqp091.Delivery) (*message.Message, error) { panic("oh") }, "marshaler panicked: oh"},
 		"panic error": {func(amqp091.Delivery) (*message.Message, error) { panic(errBad) }, "marshaler panicked: bad"},
-		"panic nil":   {func(amqp091.Delivery) (*message.Message, error) { panic(nil) }, "marshaler panicked: panic called with nil argument"}, //nolint:govet // that is the case
+		"panic nil": {func(amqp091.Delivery) (*message.Message, error) {
+			panic(nil)
+		}, "marshaler panicked: panic called with nil argument"}, //nolint:govet // that is the case
 		"index": {func(d amqp091.Delivery) (*message.Message, error) {
 			return message.NewMessage(string(d.Body[9]), nil), nil
 		}, "marshaler panicked: runtime error: index out of range [9] with length 0"},
@@ -163,11 +170,13 @@ func TestDecodeTellsEveryRejection(t *testing.T) {
 
 func TestPublishStripsOurHeaders(t *testing.T) {
 	msg := message.NewMessage("uuid", []byte("x"))
-	msg.Metadata = message.Metadata{"a": "b", "amqpretry-count": "1", "amqpretry-queue": "q", "x-death": "forged", "reason_poisoned": "r"}
+	msg.Metadata = message.Metadata{"a": "b", "amqpretry-count": "1", "amqpretry-queue": "q", "x-death": "forged",
+		"reason_poisoned": "r"}
 
 	p, err := Publish(amqp.DefaultMarshaler{}, msg)
 	require.NoError(t, err)
-	assert.Equal(t, amqp091.Table{"a": "b", "reason_poisoned": "r", amqp.DefaultMessageUUIDHeaderKey: "uuid"}, p.Headers)
+	assert.Equal(t, amqp091.Table{"a": "b", "reason_poisoned": "r", amqp.DefaultMessageUUIDHeaderKey: "uuid"},
+		p.Headers)
 
 	// Without ours it is what the marshaler has made.
 	msg.Metadata = message.Metadata{"x-delay": "5"}

@@ -29,7 +29,8 @@ func TestCopiesKeepOptHeadersAside(t *testing.T) {
 
 		return d
 	}
-	failed := wire.State{Queue: "orders", Count: 1, Delay: "1s", Attempts: 1, Arrival: wire.NewArrival("", "orders", "", "", "")}
+	failed := wire.State{Queue: "orders", Count: 1, Delay: "1s", Attempts: 1, Arrival: wire.NewArrival("", "orders", "",
+		"", "")}
 	dead := failed
 	dead.Count, dead.Reason = header.CountDead, retry.ReasonExhausted
 	copied := func(d *amqp091.Delivery, s wire.State) amqp091.Publishing {
@@ -50,18 +51,21 @@ func TestCopiesKeepOptHeadersAside(t *testing.T) {
 	}
 
 	for name, p := range map[string]amqp091.Publishing{
-		"a first failure":                        copied(with(nil), wire.State{Queue: "orders", Count: 1}),
-		"a dead letter":                          copied(with(nil), wire.State{Queue: "orders", Count: header.CountDead}),
-		"a copy of an older version":             copied(with(failed.Headers("id")), failed),
-		"moved":                                  moved(with(nil)),
-		"moved, a copy of an older version":      moved(with(dead.Headers("id"))),
-		"replayed":                               replayed(with(nil)),
-		"replayed, a copy of an older version":   replayed(with(dead.Headers("id"))),
-		"a second failure":                       copied(again(copied(with(nil), wire.State{Queue: "orders", Count: 1})), failed),
-		"a dead letter that is moved":            moved(again(copied(with(nil), dead))),
-		"a dead letter that is replayed":         replayed(again(copied(with(nil), dead))),
-		"a replayed one that fails":              copied(again(replayed(again(copied(with(nil), dead)))), failed),
-		"one that was between retries elsewhere": copied(again(copied(with(nil), wire.State{Queue: "other", Count: 1})), failed),
+		"a first failure": copied(with(nil), wire.State{Queue: "orders", Count: 1}),
+		"a dead letter": copied(with(nil),
+			wire.State{Queue: "orders", Count: header.CountDead}),
+		"a copy of an older version":           copied(with(failed.Headers("id")), failed),
+		"moved":                                moved(with(nil)),
+		"moved, a copy of an older version":    moved(with(dead.Headers("id"))),
+		"replayed":                             replayed(with(nil)),
+		"replayed, a copy of an older version": replayed(with(dead.Headers("id"))),
+		"a second failure": copied(again(copied(with(nil),
+			wire.State{Queue: "orders", Count: 1})), failed),
+		"a dead letter that is moved":    moved(again(copied(with(nil), dead))),
+		"a dead letter that is replayed": replayed(again(copied(with(nil), dead))),
+		"a replayed one that fails":      copied(again(replayed(again(copied(with(nil), dead)))), failed),
+		"one that was between retries elsewhere": copied(again(copied(with(nil), wire.State{Queue: "other", Count: 1})),
+			failed),
 	} {
 		for key := range p.Headers {
 			assert.False(t, header.IsBroker(key), "%s: %s", name, key)
@@ -79,8 +83,10 @@ func again(p amqp091.Publishing) *amqp091.Delivery {
 
 // A handler sees these headers at every attempt alike.
 func TestHandlersSeeOptHeadersAtEveryAttempt(t *testing.T) {
-	first := amqp091.Table{"x-opt-delivery-time": farTime, "x-opt-float": 1e21, "x-opt-text": "\"1\"", "own": "1", "x-death": []any{}}
-	p, _ := CopyOf(&CopyRequest{Delivery: &amqp091.Delivery{Headers: first}, State: wire.State{Queue: "orders", Count: 1}}, unlimited)
+	first := amqp091.Table{"x-opt-delivery-time": farTime, "x-opt-float": 1e21, "x-opt-text": "\"1\"", "own": "1",
+		"x-death": []any{}}
+	p, _ := CopyOf(&CopyRequest{Delivery: &amqp091.Delivery{Headers: first},
+		State: wire.State{Queue: "orders", Count: 1}}, unlimited)
 
 	assert.Equal(t, amqp091.Table{
 		"x-opt-delivery-time": "253402300799000", "x-opt-float": "1e+21", "x-opt-text": "\"1\"", "own": "1",

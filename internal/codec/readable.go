@@ -312,6 +312,6 @@ func LostHeaders(headers amqp091.Table) string {
 
 // ExplainLostHeaders is why a message that came without these headers is not handled.
 func ExplainLostHeaders(names string) error {
-	return fmt.Errorf("the message has headers that amqp091-go cannot read (more than %d, deeper than %d, or too large for a frame): "+
-		"it comes without %s", maxEntries, maxDepth, names)
+	return fmt.Errorf("the message has headers that amqp091-go cannot read (more than %d, deeper than %d, or too "+
+		"large for a frame): it comes without %s", maxEntries, maxDepth, names)
 }

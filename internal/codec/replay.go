@@ -27,7 +27,8 @@ type Replay struct {
 // there: the message as it is, with our headers of a dead letter, and without what the broker or a stock consumer would
 // act on again. fits is false where the headers leave no room for ours in a frame of limit bytes.
 func ReplayOf(d *amqp091.Delivery, r Replay, limit int) (p amqp091.Publishing, fits bool) {
-	if isPlain(d) && d.Headers[header.Version] == header.FormatVersion && d.Headers[header.Count] == strconv.Itoa(header.CountDead) {
+	if isPlain(d) && d.Headers[header.Version] == header.FormatVersion &&
+		d.Headers[header.Count] == strconv.Itoa(header.CountDead) {
 		p = republished(d)
 		p.Headers = replayHeaders(d.Headers, r)
 		if limit <= 0 || headerFrameSize(p)+replayReserve <= limit {
@@ -50,7 +51,8 @@ func replayHeaders(headers amqp091.Table, r Replay) amqp091.Table {
 	out := make(amqp091.Table, len(headers)+3)
 	for key, value := range headers {
 		switch {
-		case header.IsPoison(key), key == header.Delay, key == header.Since, key == header.Deadline, key == header.NotBefore,
+		case header.IsPoison(key), key == header.Delay, key == header.Since, key == header.Deadline,
+			key == header.NotBefore,
 			key == header.Canary:
 		default:
 			out[key] = value
@@ -122,7 +124,8 @@ func withState(p amqp091.Publishing, state wire.State, limit int) (_ amqp091.Pub
 		own[header.Removed] = state.Removed
 	}
 	for key, value := range own {
-		if _, there := p.Headers[key]; !there || !header.IsPoison(key) { // those of Watermill's own poison queue stay as they are
+		if _, there := p.Headers[key]; !there || !header.IsPoison(key) {
+			// those of Watermill's own poison queue stay as they are
 			p.Headers[key] = value
 		}
 	}
@@ -144,7 +147,8 @@ func stateOfDead(d *amqp091.Delivery, mainQueue string) wire.State {
 		if exchange == "" && key == "" { // nobody knows; what it is now consumed by is not it
 			key = mainQueue
 		}
-		s.Arrival = wire.NewArrival(exchange, key, cmp.Or(letter.Expiration, d.Expiration), cmp.Or(letter.UserID, d.UserId), encodeCC(d.Headers))
+		s.Arrival = wire.NewArrival(exchange, key, cmp.Or(letter.Expiration, d.Expiration),
+			cmp.Or(letter.UserID, d.UserId), encodeCC(d.Headers))
 	}
 	s.Arrival.Opt = wire.EncodeOpt(wire.Opt(d.Headers, HeaderText))
 

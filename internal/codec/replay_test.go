@@ -14,7 +14,8 @@ import (
 // A letter of Watermill's own poison queue keeps what it tells when it is moved or imported.
 func TestMovedOfKeepsWatermillsKeys(t *testing.T) {
 	d := &amqp091.Delivery{Expiration: "60000", Headers: amqp091.Table{
-		"reason_poisoned": "boom", "topic_poisoned": "orders", "handler_poisoned": "charge", "subscriber_poisoned": "amqp.Subscriber",
+		"reason_poisoned": "boom", "topic_poisoned": "orders", "handler_poisoned": "charge",
+		"subscriber_poisoned": "amqp.Subscriber",
 	}}
 	p, fits := MovedOf(d, "orders", 0)
 	assert.True(t, fits)
@@ -34,7 +35,8 @@ func TestReplayHeadersAreThoseOfTheState(t *testing.T) {
 		d.Headers[key] = value
 	}
 
-	quick, fits := ReplayOf(d, Replay{MainQueue: state.Queue, Target: "other", Run: "run", Edits: "[]", Canary: "1 run q.lock"}, 0)
+	quick, fits := ReplayOf(d, Replay{MainQueue: state.Queue, Target: "other", Run: "run", Edits: "[]",
+		Canary: "1 run q.lock"}, 0)
 	assert.True(t, fits)
 	slow := stateOfDead(d, state.Queue).ForReplay("other", "run", "1 run q.lock")
 	slow.Edits = "[]"

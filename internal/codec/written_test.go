@@ -61,7 +61,8 @@ func TestReadsWhatWasWritten_Retry(t *testing.T) {
 	assert.Equal(t, 1, a.State.Attempts)
 	assert.Equal(t, at.Add(-time.Millisecond), a.State.Since)
 	assert.Equal(t, at.Add(48*time.Hour-time.Millisecond), a.State.Deadline)
-	assert.Equal(t, []retry.FailedCall{{Number: 1, At: at, Error: "charge: card declined: ümläut", Type: "*errors.errorString"}}, a.State.History)
+	assert.Equal(t, []retry.FailedCall{{Number: 1, At: at, Error: "charge: card declined: ümläut",
+		Type: "*errors.errorString"}}, a.State.History)
 	assert.Equal(t, "waiting", a.State.Arrival.RoutingKey)
 
 	assert.Zero(t, arrive(d, "another", "waiting.retry.1h").State.Count, "another queue's")
@@ -71,11 +72,13 @@ func TestReadsWhatWasWritten_Retry(t *testing.T) {
 func TestReadsWhatWasWritten_DeadLetter(t *testing.T) {
 	d := written(t)["dead"]
 	l, _ := DeadLetter(d, "dead")
-	first, last := time.Date(2026, 11, 23, 12, 0, 26, 500e6, time.UTC), time.Date(2026, 11, 23, 12, 0, 26, 613e6, time.UTC)
+	first, last := time.Date(2026, 11, 23, 12, 0, 26, 500e6, time.UTC), time.Date(2026, 11, 23, 12, 0, 26, 613e6,
+		time.UTC)
 
 	assert.Equal(t, retry.DeadLetter{
 		Queue: "dead", Topic: "dead", Handler: "charge-dead", Host: "host", Reason: retry.ReasonExhausted, Calls: 2,
-		Error: "charge: card declined: ümläut", ErrorType: "*errors.errorString", FirstFailure: first, LastFailure: last, Since: first.Add(-time.Millisecond), RoutingKey: "dead",
+		Error: "charge: card declined: ümläut", ErrorType: "*errors.errorString", FirstFailure: first,
+		LastFailure: last, Since: first.Add(-time.Millisecond), RoutingKey: "dead",
 		History: []retry.FailedCall{
 			{Number: 1, At: first, Error: "charge: card declined: ümläut", Type: "*errors.errorString"},
 			{Number: 2, At: last, Error: "charge: card declined: ümläut", Type: "*errors.errorString"},

@@ -103,7 +103,8 @@ func inTurn[T any](nodes []string, t *turn, over func() bool, open func(node str
 		none T
 		errs unreachable
 	)
-	first := t.next.Load() // of this attempt: others may be on their way at the same time, and must not take nodes from it
+	// of this attempt: others may be on their way at the same time, and must not take nodes from it
+	first := t.next.Load()
 	for i := range uint64(len(nodes)) {
 		t.next.Store(first + i + 1)
 		node := nodes[(first+i)%uint64(len(nodes))]
@@ -176,7 +177,8 @@ type Dialer = func(network, address string) (net.Conn, error)
 // theirs that opens a connection to one of the nodes, whatever address it is asked for. It does TLS itself, because
 // amqp091-go checks the certificate against the name of the one address; plain is the URI to go with it, which asks for
 // none.
-func DialInTurn(uri string, addresses []string, config *tls.Config, dial Dialer) (plain string, inTurnDial Dialer, err error) {
+func DialInTurn(uri string, addresses []string, config *tls.Config, dial Dialer) (plain string, inTurnDial Dialer,
+	err error) {
 	nodes, limit, err := nodesOf(uri, addresses)
 	if err != nil {
 		return "", nil, err

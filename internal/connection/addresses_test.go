@@ -24,11 +24,16 @@ func TestNodesHaveWhatTheURIHas(t *testing.T) {
 		addresses []string
 		want      []string
 	}{
-		"one":             {"amqp://u:p@a/v", nil, []string{"amqp://u:p@a/v"}},
-		"several":         {"amqp://u:p%40@a:1/v?heartbeat=5", []string{"b:2", "c"}, []string{"amqp://u:p%40@a:1/v?heartbeat=5", "amqp://u:p%40@b:2/v?heartbeat=5", "amqp://u:p%40@c:5672/v?heartbeat=5"}},
-		"TLS":             {"amqps://a/%2Fv", []string{"b", "10.0.0.1:5673"}, []string{"amqps://a/%2Fv", "amqps://b:5671/%2Fv", "amqps://10.0.0.1:5673/%2Fv"}},
-		"IPv6":            {"amqp://a", []string{"[::1]:5", "::2"}, []string{"amqp://a", "amqp://[::1]:5", "amqp://[::2]:5672"}},
-		"each only once":  {"amqp://a/v", []string{"a", "b:5672", "a:5672", "b"}, []string{"amqp://a/v", "amqp://b:5672/v"}},
+		"one": {"amqp://u:p@a/v", nil, []string{"amqp://u:p@a/v"}},
+		"several": {"amqp://u:p%40@a:1/v?heartbeat=5", []string{"b:2", "c"},
+			[]string{"amqp://u:p%40@a:1/v?heartbeat=5", "amqp://u:p%40@b:2/v?heartbeat=5",
+				"amqp://u:p%40@c:5672/v?heartbeat=5"}},
+		"TLS": {"amqps://a/%2Fv", []string{"b", "10.0.0.1:5673"},
+			[]string{"amqps://a/%2Fv", "amqps://b:5671/%2Fv", "amqps://10.0.0.1:5673/%2Fv"}},
+		"IPv6": {"amqp://a", []string{"[::1]:5", "::2"}, []string{"amqp://a", "amqp://[::1]:5",
+			"amqp://[::2]:5672"}},
+		"each only once": {"amqp://a/v", []string{"a", "b:5672", "a:5672", "b"},
+			[]string{"amqp://a/v", "amqp://b:5672/v"}},
 		"without a host":  {"amqp:///v", []string{"localhost", "b"}, []string{"amqp:///v", "amqp://b:5672/v"}},
 		"a user's of two": {"amqp://u@a", []string{"b:1"}, []string{"amqp://u@a", "amqp://u@b:1"}},
 	} {
@@ -47,7 +52,8 @@ func TestCheckAddress(t *testing.T) {
 	for _, address := range []string{"a", "a:1", "a.example:65535", "10.0.0.1", "::1", "[::1]", "[::1]:5672"} {
 		assert.NoError(t, CheckAddress(address), address)
 	}
-	for _, address := range []string{"", ":5672", "a:", "a:0", "a:65536", "a:x", "amqp://a", "amqp://u:p@a:1", "u@a", "a/v", "a b", "a:1,b:2", "a:1:2"} {
+	for _, address := range []string{"", ":5672", "a:", "a:0", "a:65536", "a:x", "amqp://a", "amqp://u:p@a:1", "u@a",
+		"a/v", "a b", "a:1,b:2", "a:1:2"} {
 		assert.Error(t, CheckAddress(address), address)
 	}
 }
@@ -85,7 +91,9 @@ func TestDialInTurnSaysWhatKeepsFromEach(t *testing.T) {
 	t.Parallel()
 
 	failed := errors.New("no route")
-	_, dial, err := DialInTurn("amqp://user:secret@a:1", []string{"b:2"}, nil, func(string, string) (net.Conn, error) { return nil, failed })
+	_, dial, err := DialInTurn("amqp://user:secret@a:1", []string{"b:2"}, nil, func(string, string) (net.Conn, error) {
+		return nil, failed
+	})
 	require.NoError(t, err)
 	_, err = dial("tcp", "a:1")
 	require.ErrorIs(t, err, failed)

@@ -208,7 +208,8 @@ func (c *Connection) connect(d *dial) {
 		}
 
 		pause := wait.NextBackOff()
-		c.logger.Error("Cannot connect to RabbitMQ, trying again", err, watermill.LogFields{"wait_time": pause.String()})
+		c.logger.Error("Cannot connect to RabbitMQ, trying again", err,
+			watermill.LogFields{"wait_time": pause.String()})
 		d = next
 
 		select {
@@ -287,7 +288,8 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 		if err != nil {
 			return nil, err
 		}
-		keep = context.AfterFunc(c.ctx, func() { _ = conn.Close() }) // a broker that says nothing must not hold up a close
+		// a broker that says nothing must not hold up a close
+		keep = context.AfterFunc(c.ctx, func() { _ = conn.Close() })
 		socket = &timedConn{Conn: conn}
 		secured, err := broker.secure(socket)
 		if err != nil {

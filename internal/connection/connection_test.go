@@ -73,11 +73,13 @@ func TestTryLinkEndsThePause(t *testing.T) {
 func TestCloseWhileABrokerSaysNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, uri := range []string{"amqp://guest:guest@a/", "amqps://guest:guest@a/"} {
-			c := New(Settings{URI: uri, Emit: func(retry.Event) {}, AMQP: &amqp091.Config{Dial: func(string, string) (net.Conn, error) {
-				client, server := net.Pipe()
-				go func() { _, _ = io.Copy(io.Discard, server) }()
-				return client, nil
-			}}, Reconnect: Reconnect{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 1}}, watermill.NopLogger{})
+			c := New(Settings{URI: uri, Emit: func(retry.Event) {},
+				AMQP: &amqp091.Config{Dial: func(string, string) (net.Conn, error) {
+					client, server := net.Pipe()
+					go func() { _, _ = io.Copy(io.Discard, server) }()
+					return client, nil
+				}}, Reconnect: Reconnect{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 1}},
+				watermill.NopLogger{})
 			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 			began := time.Now()
 			_, err := c.TryLink(ctx)
@@ -99,7 +101,8 @@ func TestConnectionTimeoutOfTheURI(t *testing.T) {
 		for _, addresses := range [][]string{nil, {"b", "c"}} {
 			c := New(Settings{
 				URI: "amqp://guest:guest@a/?connection_timeout=1500", Addresses: addresses,
-				AMQP: &amqp091.Config{Dial: silent}, Reconnect: Reconnect{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 1},
+				AMQP: &amqp091.Config{Dial: silent}, Reconnect: Reconnect{InitialInterval: time.Hour,
+					MaxInterval: time.Hour, Multiplier: 1},
 			}, watermill.NopLogger{})
 			began := time.Now()
 			_, err := c.TryLink(t.Context())
@@ -127,14 +130,20 @@ func TestWhatIsNotAMQP(t *testing.T) {
 		return listen(t, func(conn net.Conn) net.Conn { return tls.Server(conn, certificate.TLS) }, words)
 	}
 	for name, c := range map[string]struct{ uri, want string }{
-		"an HTTP server":       {"amqp://u:SECRET@" + says("HTTP/1.1 400 Bad Request\r\n\r\n"), "an HTTP server answers there, not an AMQP broker; "},
-		"HTTPS":                {"amqps://u:SECRET@" + saysByTLS("HTTP/1.1 400 Bad Request\r\n\r\n"), "an HTTP server answers there, not an AMQP broker; "},
-		"HTTP by amqps":        {"amqps://u:SECRET@" + strings.TrimPrefix(plainHTTP.URL, "http://"), "an HTTP server answers there, not an AMQP broker; "},
-		"TLS, asked without":   {"amqp://u:SECRET@" + says("\x15\x03\x03\x00\x02\x02\x46"), "the port speaks TLS; use amqps://"},
-		"AMQP, asked with TLS": {"amqps://u:SECRET@" + says("AMQP\x00\x00\x09\x01"), "the port speaks AMQP without TLS; use amqp://"},
-		"no TLS, no AMQP":      {"amqps://u:SECRET@" + says("SSH-2.0-OpenSSH_9.2\r\n"), "the port does not speak TLS; "},
-		"another version":      {"amqp://u:SECRET@" + says("AMQP\x00\x01\x00\x00"), "the broker does not speak AMQP 0-9-1; "},
-		"SSH":                  {"amqp://u:SECRET@" + says("SSH-2.0-OpenSSH_9.2\r\n"), "what answers there is not an AMQP broker; "},
+		"an HTTP server": {"amqp://u:SECRET@" + says("HTTP/1.1 400 Bad Request\r\n\r\n"),
+			"an HTTP server answers there, not an AMQP broker; "},
+		"HTTPS": {"amqps://u:SECRET@" + saysByTLS("HTTP/1.1 400 Bad Request\r\n\r\n"),
+			"an HTTP server answers there, not an AMQP broker; "},
+		"HTTP by amqps": {"amqps://u:SECRET@" + strings.TrimPrefix(plainHTTP.URL, "http://"),
+			"an HTTP server answers there, not an AMQP broker; "},
+		"TLS, asked without": {"amqp://u:SECRET@" + says("\x15\x03\x03\x00\x02\x02\x46"), "the port speaks TLS; " +
+			"use amqps://"},
+		"AMQP, asked with TLS": {"amqps://u:SECRET@" + says("AMQP\x00\x00\x09\x01"), "the port speaks AMQP without " +
+			"TLS; use amqp://"},
+		"no TLS, no AMQP": {"amqps://u:SECRET@" + says("SSH-2.0-OpenSSH_9.2\r\n"), "the port does not speak TLS; "},
+		"another version": {"amqp://u:SECRET@" + says("AMQP\x00\x01\x00\x00"), "the broker does not speak AMQP " +
+			"0-9-1; "},
+		"SSH": {"amqp://u:SECRET@" + says("SSH-2.0-OpenSSH_9.2\r\n"), "what answers there is not an AMQP broker; "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

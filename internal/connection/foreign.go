@@ -69,10 +69,12 @@ func explainDial(err error, h *heard, overTLS bool) error {
 		question = "does the broker take the client's certificate?"
 	}
 
-	return fmt.Errorf("the other side has ended the connection before it said a word: %w (%s is it a proxy that has no broker behind it?)", err, question)
+	return fmt.Errorf("the other side has ended the connection before it said a word: %w (%s is it a proxy that has "+
+		"no broker behind it?)", err, question)
 }
 
-const askForPort = "take the host and the AMQP port of a broker (5672, or 5671 with amqps://; 15672 is its management API)"
+const askForPort = "take the host and the AMQP port of a broker (5672, or 5671 with amqps://; 15672 is its " +
+	"management API)"
 
 // foreign tells what speaks there, by its first bytes, where an AMQP 0-9-1 broker would have sent a method frame; empty
 // if it is one.

@@ -35,7 +35,8 @@ type Link struct {
 func (l *Link) Received() int64 { return l.socket.received.Load() }
 
 func newLink(
-	connection *amqp091.Connection, socket *timedConn, logger watermill.LoggerAdapter, emit func(retry.EventKind, error),
+	connection *amqp091.Connection, socket *timedConn, logger watermill.LoggerAdapter,
+	emit func(retry.EventKind, error),
 ) *Link {
 	open := make(chan struct{})
 	close(open)
@@ -85,7 +86,8 @@ func (l *Link) setBlocked(b amqp091.Blocking) {
 	switch changed := l.block(b.Active); {
 	case !changed:
 	case b.Active:
-		l.logger.Error("RabbitMQ has blocked the connection, copies of failed messages wait", nil, watermill.LogFields{"reason": b.Reason})
+		l.logger.Error("RabbitMQ has blocked the connection, copies of failed messages wait", nil,
+			watermill.LogFields{"reason": b.Reason})
 		l.emit(retry.EventBlocked, fmt.Errorf("blocked by the broker: %s", b.Reason))
 	default:
 		l.logger.Info("RabbitMQ has unblocked the connection", nil)

@@ -15,8 +15,9 @@ import (
 // nobody knows what belongs to the password.
 func ParseURI(uri string) (amqp091.URI, error) {
 	if what := mistake(uri); what != "" {
-		return amqp091.URI{}, fmt.Errorf("is not an AMQP URI: %s; wanted amqp://user:password@host:5672/vhost, or amqps:// (in the user, the "+
-			"password and the virtual host, characters such as / ? # @ : %% and blanks are written as %%2F %%3F %%23 %%40 %%3A %%25 %%20)", what)
+		return amqp091.URI{}, fmt.Errorf("is not an AMQP URI: %s; wanted amqp://user:password@host:5672/vhost, or "+
+			"amqps:// (in the user, the password and the virtual host, characters such as / ? # @ : %% and blanks "+
+			"are written as %%2F %%3F %%23 %%40 %%3A %%25 %%20)", what)
 	}
 	parsed, err := amqp091.ParseURI(uri)
 	if err != nil {

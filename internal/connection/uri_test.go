@@ -42,7 +42,9 @@ func TestParseURISaysWhatIsWrong(t *testing.T) {
 
 func TestParseURITakesWhatIsRight(t *testing.T) {
 	for _, uri := range []string{
-		"amqp://", "AMQP://h", "amqp://h", "amqp://h:", "amqp://u:p@h:1/a%2Fb?heartbeat=5&connection_timeout=100&channel_max=10", "amqps://[::1]:5671/", "amqps://[::1]",
+		"amqp://", "AMQP://h", "amqp://h", "amqp://h:",
+		"amqp://u:p@h:1/a%2Fb?heartbeat=5&connection_timeout=100&channel_max=10", "amqps://[::1]:5671/",
+		"amqps://[::1]",
 		"amqp://u:p%2F%3F%23%40%3A%25@h", "amqp://u:p@h/shop@home", "amqp://u:p:q@h", "amqp:///vhost",
 	} {
 		_, err := ParseURI(uri)
@@ -52,7 +54,8 @@ func TestParseURITakesWhatIsRight(t *testing.T) {
 
 // Nothing that is refused by amqp091-go is taken for right, and nothing of what is refused is shown.
 func FuzzURI(f *testing.F) {
-	for _, uri := range []string{"amqp://user:SECRET@host:5672/vhost?heartbeat=1", "amqps://[::1]:5671", "x", "amqp://a:b@c/%41", "amqp://SECRET"} {
+	for _, uri := range []string{"amqp://user:SECRET@host:5672/vhost?heartbeat=1", "amqps://[::1]:5671", "x",
+		"amqp://a:b@c/%41", "amqp://SECRET"} {
 		f.Add(uri)
 	}
 	f.Fuzz(func(t *testing.T, uri string) {

@@ -186,7 +186,8 @@ func TestAckerNackIsNotOvertaken(t *testing.T) {
 	go func() { nacked <- a.requeue(1) }()
 	<-channel.nacking
 	a.ack(2)
-	require.Eventually(t, func() bool { return len(a.wake) == 0 }, time.Second, time.Millisecond, "it is about to be written")
+	require.Eventually(t, func() bool { return len(a.wake) == 0 }, time.Second, time.Millisecond,
+		"it is about to be written")
 	close(channel.goOn)
 	require.NoError(t, <-nacked)
 

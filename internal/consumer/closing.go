@@ -86,7 +86,8 @@ func (n *session) settleCommands(s *subscription) {
 		return
 	}
 	tag := n.tagWith("close")
-	deliveries, err := n.channel.Consume(s.queue.Name, tag, false, false, false, false, amqp091.Table{"x-priority": int32(last)})
+	deliveries, err := n.channel.Consume(s.queue.Name, tag, false, false, false, false,
+		amqp091.Table{"x-priority": int32(last)})
 	if err != nil {
 		return
 	}

@@ -68,7 +68,8 @@ func BenchmarkCopy(b *testing.B) {
 func BenchmarkReadable(b *testing.B) {
 	eachCodec(b, func(b *testing.B, _ *message.Message, d *amqp091.Delivery) {
 		header := fakebroker.HeaderFrame(amqp091.Publishing{Headers: d.Headers, DeliveryMode: amqp091.Persistent})
-		frames := bytes.Join([][]byte{fakebroker.Frame(1, 1, make([]byte, 60)), header, fakebroker.Frame(3, 1, d.Body)}, nil)
+		frames := bytes.Join([][]byte{fakebroker.Frame(1, 1, make([]byte, 60)), header, fakebroker.Frame(3, 1, d.Body)},
+			nil)
 		into := make([]byte, len(frames))
 		read := func(from io.Reader) func() error {
 			return func() error { _, err := io.ReadFull(from, into); return err }
@@ -138,8 +139,11 @@ func benchSource(b *testing.B) Queue {
 func copied(d *amqp091.Delivery) amqp091.Publishing {
 	at := time.Now()
 	p, _ := codec.CopyOf(&codec.CopyRequest{Delivery: d, State: wire.State{
-		Count: 1, Delay: "1s", Attempts: 1, Queue: "orders", Topic: "orders", Handler: "charge", Host: "host", FirstFailure: at, LastFailure: at, Since: at,
-		Error: "payment refused", ErrorType: "*errors.errorString", History: wire.Append(nil, retry.FailedCall{Number: 1, At: at, Error: "payment refused", Type: "*errors.errorString"}),
+		Count: 1, Delay: "1s", Attempts: 1, Queue: "orders", Topic: "orders", Handler: "charge", Host: "host",
+		FirstFailure: at, LastFailure: at, Since: at,
+		Error: "payment refused", ErrorType: "*errors.errorString",
+		History: wire.Append(nil, retry.FailedCall{Number: 1, At: at, Error: "payment refused",
+			Type: "*errors.errorString"}),
 	}}, 128<<10)
 
 	return p

@@ -26,8 +26,9 @@ func newTestConsumer(t *testing.T, r *fakebroker.Reluctant) *Consumer {
 			URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: r.Dial}, Emit: func(retry.Event) {},
 			Reconnect: connection.Reconnect{InitialInterval: time.Second, MaxInterval: time.Second, Multiplier: 1},
 		},
-		Logger: watermill.NopLogger{}, Consumer: "tag", Concurrency: 1, Prefetch: 1, Turns: &Turns{}, CloseTimeout: time.Second,
-		Engine: &engine.Engine{Logger: watermill.NopLogger{}},
+		Logger: watermill.NopLogger{}, Consumer: "tag", Concurrency: 1, Prefetch: 1, Turns: &Turns{},
+		CloseTimeout: time.Second,
+		Engine:       &engine.Engine{Logger: watermill.NopLogger{}},
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })

@@ -40,7 +40,8 @@ func healthy(b *testing.B, unmarshal func(amqp091.Delivery) (*message.Message, e
 	for b.Loop() {
 		d := amqp091.Delivery{
 			Acknowledger: acknowledger{}, Body: append([]byte(nil), body...),
-			Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: "0f2b2d5c-8c4f-4c8a-9d3c-0b9f0a3a5a11", "kind": "order"},
+			Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: "0f2b2d5c-8c4f-4c8a-9d3c-0b9f0a3a5a11",
+				"kind": "order"},
 		}
 		msg, err := unmarshal(d)
 		require.NoError(b, err)

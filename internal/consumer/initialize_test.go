@@ -29,16 +29,20 @@ func TestInitialize_NoAnswer(t *testing.T) {
 		want  error
 		after time.Duration
 	}{
-		"by itself":   {func(*Consumer, context.CancelCauseFunc) {}, &topology.NoAnswerError{Queue: "orders", VirtualHost: "/", For: declareTimeout}, declareTimeout},
-		"its context": {func(_ *Consumer, cancel context.CancelCauseFunc) { cancel(republish.ErrGone) }, republish.ErrGone, time.Second},
-		"Close":       {func(c *Consumer, _ context.CancelCauseFunc) { _ = c.Close() }, connection.ErrClosed, time.Second},
+		"by itself": {func(*Consumer, context.CancelCauseFunc) {}, &topology.NoAnswerError{Queue: "orders",
+			VirtualHost: "/", For: declareTimeout}, declareTimeout},
+		"its context": {func(_ *Consumer, cancel context.CancelCauseFunc) {
+			cancel(republish.ErrGone)
+		}, republish.ErrGone, time.Second},
+		"Close": {func(c *Consumer, _ context.CancelCauseFunc) { _ = c.Close() }, connection.ErrClosed, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				broker := &fakebroker.Reluctant{Willing: make(chan struct{}), Channels: map[int]bool{}}
 				c, err := New(t.Context(), Settings{
 					Connection: connection.Settings{
-						URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: broker.Dial}, Emit: func(retry.Event) {},
+						URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: broker.Dial},
+						Emit: func(retry.Event) {},
 					},
 					Logger: watermill.NopLogger{}, CloseTimeout: time.Minute,
 				})

@@ -41,7 +41,8 @@ func (n *session) consume(s *subscription, prefetch int) (consumption, error) {
 	if n.consumed > 1 {
 		tag = n.tagWith(strconv.Itoa(n.consumed))
 	}
-	deliveries, err := n.channel.Consume(s.queue.Name, tag, false, settings.Exclusive, settings.NoLocal, settings.NoWait, settings.Arguments)
+	deliveries, err := n.channel.Consume(s.queue.Name, tag, false, settings.Exclusive, settings.NoLocal,
+		settings.NoWait, settings.Arguments)
 	if err != nil {
 		return consumption{}, err
 	}
@@ -209,7 +210,8 @@ func (n *session) handOut(d received) {
 func (n *session) handOutAlone(s *subscription, d received) bool {
 	redeliveries := codec.DeliveryCount(d.Headers)
 	n.settled()
-	if n.handed.isZero() { // else a handler does not return: nothing would be alone, so other topics need not wait for it
+	if n.handed.isZero() {
+		// else a handler does not return: nothing would be alone, so other topics need not wait for it
 		give, ok := s.consumer.settings.Turns.take(redeliveries, s.queue.Policy.CrashLimit, n.hasCrashed(&d), n.stop)
 		if !ok {
 			n.returned = append(n.returned, d)

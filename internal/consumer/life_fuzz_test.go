@@ -33,8 +33,10 @@ var fuzzedPolicies = []config.Policy{
 	{Delays: []time.Duration{time.Second, 30 * time.Second}, MaxPostpone: 2 * time.Minute},
 	{Delays: []time.Duration{time.Second}, Retries: 3, Jitter: 1, MaxPostpone: time.Minute},
 	{Mode: config.ModeDeadLetter},
-	{Delays: []time.Duration{30 * time.Second}, MaxAge: 45 * time.Second, Scope: config.ScopeShared, MaxPostpone: time.Minute},
-	{Delays: []time.Duration{time.Second, 30 * time.Second}, OnExpiry: config.ExpiryDrop, QueueType: config.QueueTypeClassic, Immediate: 2, MaxPostpone: time.Minute},
+	{Delays: []time.Duration{30 * time.Second}, MaxAge: 45 * time.Second, Scope: config.ScopeShared,
+		MaxPostpone: time.Minute},
+	{Delays: []time.Duration{time.Second, 30 * time.Second}, OnExpiry: config.ExpiryDrop,
+		QueueType: config.QueueTypeClassic, Immediate: 2, MaxPostpone: time.Minute},
 }
 
 // FuzzDelivery is the life of a message of any kind, with a broker of a few lines: read, decoded, handled, failed,
@@ -45,7 +47,8 @@ func FuzzDelivery(f *testing.F) {
 		policy = policy.WithDefaults()
 		plan, err := topology.New("orders", policy, topology.Names{})
 		require.NoError(f, err)
-		queues = append(queues, Queue{Topic: "topic", Name: "orders", Policy: policy, Plan: plan, Names: topology.Names{}.WithDefaults()})
+		queues = append(queues, Queue{Topic: "topic", Name: "orders", Policy: policy, Plan: plan,
+			Names: topology.Names{}.WithDefaults()})
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		c := hostile.From(data)
@@ -90,7 +93,9 @@ func (l life) run() {
 	if l.c.N(8) == 7 {
 		marshaler = rejecting{}
 	}
-	judge := &engine.Engine{Logger: watermill.NopLogger{}, Now: func() time.Time { return l.now }, Random: func() float64 { return float64(l.c.Byte()) / 256 }}
+	judge := &engine.Engine{Logger: watermill.NopLogger{}, Now: func() time.Time {
+		return l.now
+	}, Random: func() float64 { return float64(l.c.Byte()) / 256 }}
 
 	for round := 0; ; round++ {
 		require.Less(t, round, 400, "it spins")
@@ -141,13 +146,15 @@ func (l life) run() {
 			require.Equal(t, config.ExpiryDrop, policy.OnExpiry)
 			return
 		}
-		require.Contains(t, []retry.Action{retry.ActionRetry, retry.ActionPostpone, retry.ActionDeadLetter}, settlement.Verdict.Action)
+		require.Contains(t, []retry.Action{retry.ActionRetry, retry.ActionPostpone, retry.ActionDeadLetter},
+			settlement.Verdict.Action)
 
 		limit := l.limit
 		if limit > 0 {
 			limit -= codec.ReturnSize(l.queue.Plan)
 		}
-		order := codec.CopyRequest{Delivery: &d, State: codec.Identify(settlement.State, &d, d.MessageId == ""), Wait: settlement.Verdict.Wait, Replay: a.Replay}
+		order := codec.CopyRequest{Delivery: &d, State: codec.Identify(settlement.State, &d, d.MessageId == ""),
+			Wait: settlement.Verdict.Wait, Replay: a.Replay}
 		p, state := codec.CopyOf(&order, limit)
 		l.checkCopy(p, state, limit)
 		l.checkTheirs(first, foreign, p, state, a.Replay || round > 0)
@@ -158,7 +165,8 @@ func (l life) run() {
 			letter, _ := codec.DeadLetter(&amqp091.Delivery{Headers: p.Headers}, "orders")
 			require.Equal(t, state.Reason, letter.Reason)
 			if calls == 0 {
-				require.Contains(t, []retry.Reason{retry.ReasonExpired, retry.ReasonCrashed, retry.ReasonUndecodable, retry.ReasonTooLarge, retry.ReasonPostponedTooLong}, state.Reason)
+				require.Contains(t, []retry.Reason{retry.ReasonExpired, retry.ReasonCrashed, retry.ReasonUndecodable,
+					retry.ReasonTooLarge, retry.ReasonPostponedTooLong}, state.Reason)
 			}
 
 			return
@@ -226,11 +234,13 @@ func (l life) checkCopy(p amqp091.Publishing, state wire.State, limit int) {
 }
 
 // checkTheirs: everything that is the publisher's is there, but for what is not republished.
-func (l life) checkTheirs(first amqp091.Delivery, foreign amqp091.Table, p amqp091.Publishing, state wire.State, replay bool) {
+func (l life) checkTheirs(first amqp091.Delivery, foreign amqp091.Table, p amqp091.Publishing, state wire.State,
+	replay bool) {
 	t := l.t
 	lost := 0
 	for key, value := range foreign {
-		if header.IsOwn(key) || header.IsBroker(key) || header.IsPoison(key) && (replay || state.Count == header.CountDead) {
+		if header.IsOwn(key) || header.IsBroker(key) || header.IsPoison(key) &&
+			(replay || state.Count == header.CountDead) {
 			continue
 		}
 		got, kept := p.Headers[key]
@@ -249,8 +259,10 @@ func (l life) checkTheirs(first amqp091.Delivery, foreign amqp091.Table, p amqp0
 		first.ReplyTo = ""
 	}
 	require.Equal(t, amqp091.Publishing{
-		ContentType: first.ContentType, ContentEncoding: first.ContentEncoding, DeliveryMode: first.DeliveryMode, Priority: first.Priority,
-		CorrelationId: first.CorrelationId, ReplyTo: first.ReplyTo, MessageId: first.MessageId, Timestamp: first.Timestamp, Type: first.Type,
+		ContentType: first.ContentType, ContentEncoding: first.ContentEncoding, DeliveryMode: first.DeliveryMode,
+		Priority:      first.Priority,
+		CorrelationId: first.CorrelationId, ReplyTo: first.ReplyTo, MessageId: first.MessageId,
+		Timestamp: first.Timestamp, Type: first.Type,
 		AppId: first.AppId, Body: first.Body,
 	}, p)
 }
@@ -301,12 +313,15 @@ func (l life) route(p amqp091.Publishing, state wire.State) (queue string, wait 
 // comeBack is what the broker makes of a copy whose wait is over.
 func comeBack(p amqp091.Publishing, queue string) amqp091.Delivery {
 	headers := maps.Clone(p.Headers)
-	headers["x-death"] = []any{amqp091.Table{"queue": queue, "reason": "expired", "exchange": "orders.retry", "count": int64(1)}}
+	headers["x-death"] = []any{amqp091.Table{"queue": queue, "reason": "expired", "exchange": "orders.retry",
+		"count": int64(1)}}
 	headers["x-first-death-queue"] = queue
 
 	return amqp091.Delivery{
-		Headers: headers, ContentType: p.ContentType, ContentEncoding: p.ContentEncoding, DeliveryMode: p.DeliveryMode, Priority: p.Priority,
-		CorrelationId: p.CorrelationId, ReplyTo: p.ReplyTo, MessageId: p.MessageId, Timestamp: p.Timestamp, Type: p.Type, AppId: p.AppId,
+		Headers: headers, ContentType: p.ContentType, ContentEncoding: p.ContentEncoding, DeliveryMode: p.DeliveryMode,
+		Priority:      p.Priority,
+		CorrelationId: p.CorrelationId, ReplyTo: p.ReplyTo, MessageId: p.MessageId, Timestamp: p.Timestamp,
+		Type: p.Type, AppId: p.AppId,
 		Body: p.Body, RoutingKey: "orders",
 	}
 }

@@ -29,7 +29,8 @@ func TestSubscribe_NoAnswer(t *testing.T) {
 			assert.Equal(t, "orders", noAnswer.Queue)
 			assert.Contains(t, err.Error(), "`rabbitmq-queues quorum_status -p '/' 'orders'`")
 		}
-		assert.Equal(t, openTimeout+2*declareTimeout, time.Since(began), "the others wait for the first, which might still declare")
+		assert.Equal(t, openTimeout+2*declareTimeout, time.Since(began), "the others wait for the first, which might "+
+			"still declare")
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
@@ -58,7 +59,8 @@ func TestSubscribe_NoAnswer(t *testing.T) {
 func TestSubscribe_AnswerComesLate(t *testing.T) {
 	for range 20 { // the two goroutines are in another order most of the time
 		synctest.Test(t, func(t *testing.T) {
-			broker := &fakebroker.Reluctant{Willing: make(chan struct{}), Channels: map[int]bool{}, Slow: time.Millisecond}
+			broker := &fakebroker.Reluctant{Willing: make(chan struct{}), Channels: map[int]bool{},
+				Slow: time.Millisecond}
 			c := newTestConsumer(t, broker)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()

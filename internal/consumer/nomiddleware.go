@@ -57,8 +57,8 @@ type noMiddlewareError struct{ topic string }
 
 func (e noMiddlewareError) Error() string {
 	return fmt.Sprintf(
-		"cannot retry messages of topic %q: none has reached the retry middleware, so nobody counts or delays their failures; "+
-			"add it to the router before all others (router.AddMiddleware(retrier.Middleware)), "+
+		"cannot retry messages of topic %q: none has reached the retry middleware, so nobody counts or delays their "+
+			"failures; add it to the router before all others (router.AddMiddleware(retrier.Middleware)), "+
 			"or look for a middleware or decorator outside of it that fails or hands on copies of messages", e.topic,
 	)
 }
@@ -72,7 +72,8 @@ func (n *session) nack(s *subscription, h *inFlight) {
 		pause, first = s.noMiddleware.next(time.Now())
 	}
 	if first {
-		s.logger.Error("No message reaches the retry middleware, redeliveries are slowed down", noMiddlewareError{s.queue.Topic}, nil)
+		s.logger.Error("No message reaches the retry middleware, redeliveries are slowed down",
+			noMiddlewareError{s.queue.Topic}, nil)
 	}
 	if pause == 0 || s.isClosing() {
 		n.requeue(s, h)

@@ -24,7 +24,8 @@ func TestOddHeadersNeverPanic(t *testing.T) {
 
 	rapid.Check(t, func(t *rapid.T) {
 		d := hostile.AnyDelivery(4).Draw(t, "delivery")
-		for _, key := range []string{"x-death", "x-delivery-count", "CC", header.Version, header.Queue, header.Count, header.Delay} {
+		for _, key := range []string{"x-death", "x-delivery-count", "CC", header.Version, header.Queue, header.Count,
+			header.Delay} {
 			if rapid.Bool().Draw(t, key) {
 				d.Headers[key] = hostile.AnyField(2).Draw(t, "value")
 			}
@@ -59,24 +60,34 @@ func TestArrive(t *testing.T) {
 		headers amqp091.Table
 		want    engine.Arrival
 	}{
-		"fresh":                 {nil, engine.Arrival{State: wire.State{Queue: "orders"}}},
-		"from the quorum queue": {and(state("2", "30s"), "x-death", died("orders.retry.30s")), engine.Arrival{State: wire.State{Queue: "orders", Count: 2, Delay: "30s", Attempts: 4}}},
-		"from the classic":      {and(state("2", "30s"), "x-death", died("orders.retry.30s.classic")), engine.Arrival{State: wire.State{Queue: "orders", Count: 2, Delay: "30s", Attempts: 4}}},
-		"a delay of the past":   {and(state("2", "77h"), "x-death", died("orders.retry.77h")), engine.Arrival{State: wire.State{Queue: "orders", Count: 2, Delay: "77h", Attempts: 4}}},
-		"a delay of nobody":     {and(state("2", "60s"), "x-death", died("orders.retry.60s")), engine.Arrival{State: wire.State{Queue: "orders"}}},
-		"other queue":           {and(state("2", "30s"), "x-death", died("other.retry.30s")), engine.Arrival{State: wire.State{Queue: "orders"}}},
-		"passed on":             {state("2", "30s"), engine.Arrival{State: wire.State{Queue: "orders"}}},
-		"replay":                {state("-1", ""), engine.Arrival{State: wire.State{Queue: "orders", Attempts: 4, Replays: 1}, Replay: true}},
-		"clamped":               {state("99", ""), engine.Arrival{State: wire.State{Queue: "orders", Count: 5, Attempts: 4}}},
-		"delivered 9 times":     {amqp091.Table{"x-delivery-count": int64(9)}, engine.Arrival{State: wire.State{Queue: "orders"}}},
+		"fresh": {nil, engine.Arrival{State: wire.State{Queue: "orders"}}},
+		"from the quorum queue": {and(state("2", "30s"), "x-death", died("orders.retry.30s")),
+			engine.Arrival{State: wire.State{Queue: "orders", Count: 2, Delay: "30s", Attempts: 4}}},
+		"from the classic": {and(state("2", "30s"), "x-death", died("orders.retry.30s.classic")),
+			engine.Arrival{State: wire.State{Queue: "orders", Count: 2, Delay: "30s", Attempts: 4}}},
+		"a delay of the past": {and(state("2", "77h"), "x-death", died("orders.retry.77h")),
+			engine.Arrival{State: wire.State{Queue: "orders", Count: 2, Delay: "77h", Attempts: 4}}},
+		"a delay of nobody": {and(state("2", "60s"), "x-death", died("orders.retry.60s")),
+			engine.Arrival{State: wire.State{Queue: "orders"}}},
+		"other queue": {and(state("2", "30s"), "x-death", died("other.retry.30s")),
+			engine.Arrival{State: wire.State{Queue: "orders"}}},
+		"passed on": {state("2", "30s"), engine.Arrival{State: wire.State{Queue: "orders"}}},
+		"replay": {state("-1", ""),
+			engine.Arrival{State: wire.State{Queue: "orders", Attempts: 4, Replays: 1}, Replay: true}},
+		"clamped": {state("99", ""),
+			engine.Arrival{State: wire.State{Queue: "orders", Count: 5, Attempts: 4}}},
+		"delivered 9 times": {amqp091.Table{"x-delivery-count": int64(9)},
+			engine.Arrival{State: wire.State{Queue: "orders"}}},
 		"delivered 10 times": {amqp091.Table{"x-delivery-count": int64(10)}, engine.Arrival{
-			State: wire.State{Queue: "orders"}, Crash: errors.New("delivered 10 times without an answer, the policy allows 10"),
+			State: wire.State{Queue: "orders"}, Crash: errors.New("delivered 10 times without an answer, the policy " +
+				"allows 10"),
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.want.State.Since = now // it has no timestamp
 			queue := testSource(config.Policy{})
-			assert.Equal(t, test.want, queue.arrive(&amqp091.Delivery{Headers: test.headers, Redelivered: true}, now, watermill.NopLogger{}))
+			assert.Equal(t, test.want, queue.arrive(&amqp091.Delivery{Headers: test.headers, Redelivered: true}, now,
+				watermill.NopLogger{}))
 
 			off := testSource(config.Policy{Mode: config.ModeOff})
 			assert.Zero(t, off.arrive(&amqp091.Delivery{Headers: test.headers}, now, watermill.NopLogger{}))
@@ -98,10 +109,12 @@ func TestArriveHonoursTheCrashLimit(t *testing.T) {
 
 func TestArriveLogsUnknownVersions(t *testing.T) {
 	logger := watermill.NewCaptureLogger()
-	d := &amqp091.Delivery{Headers: amqp091.Table{header.Version: []any{int64(2)}, header.Queue: "orders", header.Count: "1"}}
+	d := &amqp091.Delivery{Headers: amqp091.Table{header.Version: []any{int64(2)}, header.Queue: "orders",
+		header.Count: "1"}}
 
 	now, queue := time.Now(), testSource(config.Policy{})
-	assert.Equal(t, engine.Arrival{State: wire.State{Queue: "orders", Since: now}, Unknown: true}, queue.arrive(d, now, logger))
+	assert.Equal(t, engine.Arrival{State: wire.State{Queue: "orders", Since: now}, Unknown: true},
+		queue.arrive(d, now, logger))
 
 	logged := logger.Captured()[watermill.InfoLogLevel]
 	require.Len(t, logged, 1)

@@ -40,13 +40,16 @@ func matches(b topology.Binding, exchange, key string, headers amqp091.Table) bo
 }
 
 func anyPolicy(t *rapid.T) config.Policy {
-	delay := rapid.Map(rapid.SampledFrom([]int{1, 100, 1000, 1500, 30_000, 60_000, 90_000, 3_600_000}), func(ms int) time.Duration {
-		return time.Duration(ms) * time.Millisecond
-	})
+	delay := rapid.Map(rapid.SampledFrom([]int{1, 100, 1000, 1500, 30_000, 60_000, 90_000, 3_600_000}),
+		func(ms int) time.Duration {
+			return time.Duration(ms) * time.Millisecond
+		})
 	p := config.Policy{
-		Mode:      rapid.SampledFrom([]config.Mode{config.ModeRetry, config.ModeRetry, config.ModeDeadLetter}).Draw(t, "mode"),
-		Scope:     rapid.SampledFrom([]config.Scope{config.ScopeQueue, config.ScopeShared}).Draw(t, "scope"),
-		QueueType: rapid.SampledFrom([]config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}).Draw(t, "type"),
+		Mode: rapid.SampledFrom([]config.Mode{config.ModeRetry, config.ModeRetry, config.ModeDeadLetter}).Draw(t,
+			"mode"),
+		Scope: rapid.SampledFrom([]config.Scope{config.ScopeQueue, config.ScopeShared}).Draw(t, "scope"),
+		QueueType: rapid.SampledFrom([]config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}).Draw(t,
+			"type"),
 		OnExpiry:  rapid.SampledFrom([]config.Expiry{config.ExpiryDeadLetter, config.ExpiryDrop}).Draw(t, "on expiry"),
 		MaxAge:    rapid.SampledFrom([]time.Duration{0, time.Hour, 10 * time.Hour}).Draw(t, "max age"),
 		Immediate: rapid.IntRange(0, 2).Draw(t, "immediate"),
@@ -64,12 +67,14 @@ func anyPolicy(t *rapid.T) config.Policy {
 func anyFailure(t *rapid.T) retry.Failure {
 	wait := time.Duration(rapid.Int64Range(-1, 5_000_000).Draw(t, "asked")) * time.Millisecond
 	err := rapid.SampledFrom([]error{
-		errors.New("boom"), retry.Permanent(errors.New("boom")), retry.Transient(errors.New("boom")), &retry.PanicError{Value: 1},
+		errors.New("boom"), retry.Permanent(errors.New("boom")), retry.Transient(errors.New("boom")),
+		&retry.PanicError{Value: 1},
 		retry.RetryAfter(wait, errors.New("boom")), retry.Postpone(wait), retry.Drop(errors.New("boom")),
 		errors.New(strings.Repeat("long ", 2000)),
 	}).Draw(t, "error")
 	class := rapid.SampledFrom([]retry.Class{
-		retry.ClassError, retry.ClassError, retry.ClassUndecodable, retry.ClassCrashed, retry.ClassUnpublishable, retry.ClassExpired,
+		retry.ClassError, retry.ClassError, retry.ClassUndecodable, retry.ClassCrashed, retry.ClassUnpublishable,
+		retry.ClassExpired,
 	}).Draw(t, "class")
 
 	return retry.Failure{Class: class, Err: err, Topic: "topic"}
@@ -97,14 +102,16 @@ func TestEveryPublishMatchesExactlyOneBinding(t *testing.T) {
 		add(plan)
 		for range rapid.IntRange(0, 3).Draw(t, "other policies") {
 			other := anyPolicy(t)
-			p, err := topology.New(rapid.SampledFrom([]string{"orders", "payments"}).Draw(t, "queue"), other, topology.Names{})
+			p, err := topology.New(rapid.SampledFrom([]string{"orders", "payments"}).Draw(t, "queue"), other,
+				topology.Names{})
 			require.NoError(t, err)
 			add(p)
 		}
 
 		d := hostile.AnyDelivery(6).Draw(t, "delivery")
 		h := &inFlight{queue: &Queue{Name: "orders", Policy: policy, Plan: plan}, delivery: d}
-		h.arrival.State = wire.State{Queue: "orders", Count: rapid.IntRange(0, policy.MaxRetries()).Draw(t, "failures"), Since: time.Now()}
+		h.arrival.State = wire.State{Queue: "orders", Count: rapid.IntRange(0, policy.MaxRetries()).Draw(t, "failures"),
+			Since: time.Now()}
 		if rapid.Bool().Draw(t, "has a deadline") {
 			h.arrival.State.Deadline = time.Now().Add(time.Duration(rand.Int64N(int64(time.Minute))))
 		}

@@ -95,15 +95,18 @@ func newSession(s *subscription, channel *amqp091.Channel, version string) (*ses
 
 	const most = 1024 // behind that the stamps of a huge prefetch are late, which costs less than its memory
 	n := &session{
-		channel: channel, tag: settings.Consumer, queueName: s.queue.Name, suspectsFrom: suspectsFrom(&s.queue.Policy, version),
+		channel: channel, tag: settings.Consumer, queueName: s.queue.Name, suspectsFrom: suspectsFrom(&s.queue.Policy,
+			version),
 		countsLeft: rabbitmq.AtLeast(version, 4, 3),
-		over:       make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{}), taken: make(chan struct{}),
+		over:       make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{}),
+		taken:      make(chan struct{}),
 		deliveries: make(chan received, min(settings.Prefetch, most)), crowd: newCrowd(settings.Prefetch),
 	}
 	if n.tag == "" {
 		n.tag = "watermill-retry-" + watermill.NewShortUUID()
 	}
-	if settings.Exclusive || settings.SingleActive { // without a consumer for a moment, another process would take its place
+	if settings.Exclusive || settings.SingleActive {
+		// without a consumer for a moment, another process would take its place
 		n.suspectsFrom = never
 		n.crowd.share = math.MaxInt
 	}
@@ -133,7 +136,8 @@ func cannotConsume(queue string, err error) error {
 		err = fmt.Errorf("the queue does not exist: with topology assume, all must be provisioned before: %w", err)
 	}
 
-	return fmt.Errorf("cannot consume from queue %q: %w", queue, topology.ExplainUse(topology.UseConsume, topology.KindQueue, queue, err))
+	return fmt.Errorf("cannot consume from queue %q: %w", queue, topology.ExplainUse(topology.UseConsume,
+		topology.KindQueue, queue, err))
 }
 
 // watch tells when the session is over.
@@ -184,7 +188,8 @@ func (n *session) work(s *subscription) {
 				return
 			}
 			if !n.isGone() { // else it will come again
-				n.handle(s, &inFlight{engine: s.consumer.settings.Engine, queue: &s.queue, subscription: s, delivery: d.Delivery, consumer: d.consumer}, d.at)
+				n.handle(s, &inFlight{engine: s.consumer.settings.Engine, queue: &s.queue, subscription: s,
+					delivery: d.Delivery, consumer: d.consumer}, d.at)
 			}
 			n.handed.Done()
 		}
@@ -371,7 +376,8 @@ func (n *session) forward(s *subscription, h *inFlight, settlement engine.Settle
 
 	n.acker.ack(h.delivery.DeliveryTag)
 	settlement.Done(final(settlement.Verdict, published))
-	s.queue.tell(h.arrival.State.Canary, republish.OutcomeOf(published, settlement.Verdict.Action == retry.ActionPostpone), published)
+	s.queue.tell(h.arrival.State.Canary,
+		republish.OutcomeOf(published, settlement.Verdict.Action == retry.ActionPostpone), published)
 }
 
 // final is the verdict that was carried out: a message without room for our headers is dead-lettered instead of

@@ -63,9 +63,10 @@ func (h *inFlight) whyFailed() deadLetterFailure {
 // setAside gives a dead letter back to its queue after a pause. Those behind it go on.
 func (n *session) setAside(s *subscription, h *inFlight) {
 	wait, why, tag := pause(&h.delivery), h.whyFailed(), h.delivery.DeliveryTag
-	s.logger.Error("Handler of a dead letter has failed, it stays in the dead-letter queue", errors.New(why.text), watermill.LogFields{
-		"message_uuid": h.msg.UUID, "handler_name": why.handler, "wait_time": wait.String(),
-	})
+	s.logger.Error("Handler of a dead letter has failed, it stays in the dead-letter queue", errors.New(why.text),
+		watermill.LogFields{
+			"message_uuid": h.msg.UUID, "handler_name": why.handler, "wait_time": wait.String(),
+		})
 	s.consumer.settings.Engine.Emit(retry.Event{
 		Kind: retry.EventSetAside, Topic: s.queue.Topic, Queue: s.queue.Name, Handler: why.handler, DeadLetters: true,
 		Message: h.msg, Err: why.err, Took: wait,

@@ -71,10 +71,11 @@ func TestPause(t *testing.T) {
 		headers amqp091.Table
 		want    time.Duration
 	}{
-		"first":                     {nil, time.Second},
-		"counted":                   {amqp091.Table{"x-delivery-count": int64(1)}, 2 * time.Second},
-		"counted as RabbitMQ 4.3":   {amqp091.Table{"x-acquired-count": int64(3)}, 8 * time.Second},
-		"the larger one":            {amqp091.Table{"x-acquired-count": int64(3), "x-delivery-count": int64(2)}, 8 * time.Second},
+		"first":                   {nil, time.Second},
+		"counted":                 {amqp091.Table{"x-delivery-count": int64(1)}, 2 * time.Second},
+		"counted as RabbitMQ 4.3": {amqp091.Table{"x-acquired-count": int64(3)}, 8 * time.Second},
+		"the larger one": {amqp091.Table{"x-acquired-count": int64(3), "x-delivery-count": int64(2)},
+			8 * time.Second},
 		"at most":                   {amqp091.Table{"x-delivery-count": int64(6)}, time.Minute},
 		"for ever":                  {amqp091.Table{"x-delivery-count": int64(math.MaxInt64)}, time.Minute},
 		"forged":                    {amqp091.Table{"x-delivery-count": int64(-5)}, time.Second},

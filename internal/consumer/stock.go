@@ -142,7 +142,8 @@ type Stock struct {
 }
 
 // errGhost is what a stock subscriber hands to the router when the broker has cancelled its consumer.
-var errGhost = errors.New("not a message: the broker has cancelled the consumer, and the subscriber reconnects after this nack")
+var errGhost = errors.New("not a message: the broker has cancelled the consumer, and the subscriber reconnects after " +
+	"this nack")
 
 // Middleware puts the delivery into the context of a message, for the middlewares inside of it, and settles what is not
 // for a handler: ghosts, undecodable messages, and those that their consumers die of.
@@ -199,7 +200,8 @@ func (s *Stock) delivery(msg *message.Message, captured *capture, queue *Queue) 
 
 // fail settles a message that no handler may see.
 func (s *Stock) fail(d *stockDelivery, class retry.Class, err error) error {
-	return d.Settle(d.ctx, s.Engine.Judge(d, retry.Failure{Class: class, Err: err, Message: d.msg, Topic: d.queue.Topic}))
+	return d.Settle(d.ctx, s.Engine.Judge(d, retry.Failure{Class: class, Err: err, Message: d.msg,
+		Topic: d.queue.Topic}))
 }
 
 // handle calls the handler, and tells how an attempt has ended that has not failed: with an error the router nacks,
@@ -278,7 +280,8 @@ func (d *stockDelivery) Settle(ctx context.Context, s engine.Settlement) error {
 		return err
 	}
 	s.Done(final(s.Verdict, published))
-	d.queue.tell(d.arrival.State.Canary, republish.OutcomeOf(published, s.Verdict.Action == retry.ActionPostpone), published)
+	d.queue.tell(d.arrival.State.Canary, republish.OutcomeOf(published, s.Verdict.Action == retry.ActionPostpone),
+		published)
 
 	return nil
 }

@@ -160,10 +160,12 @@ func TestIdentify(t *testing.T) {
 	d := &amqp091.Delivery{MessageId: "id"}
 
 	assert.Equal(t, "id", codec.Identify(wire.State{}, d, true).UUID)
-	assert.Equal(t, "known", codec.Identify(wire.State{UUID: "known"}, d, true).UUID, "it stays the same over all attempts")
+	assert.Equal(t, "known", codec.Identify(wire.State{UUID: "known"}, d, true).UUID, "it stays the same over all "+
+		"attempts")
 	assert.Empty(t, codec.Identify(wire.State{}, d, false).UUID, "the publisher gave it a name of its own")
 
-	a, b := codec.Identify(wire.State{}, &amqp091.Delivery{}, true).UUID, codec.Identify(wire.State{}, &amqp091.Delivery{}, true).UUID
+	a, b := codec.Identify(wire.State{}, &amqp091.Delivery{}, true).UUID,
+		codec.Identify(wire.State{}, &amqp091.Delivery{}, true).UUID
 	assert.NotEmpty(t, a)
 	assert.NotEqual(t, a, b)
 }
@@ -190,7 +192,8 @@ func TestStockMiddlewareFindsTheDelivery(t *testing.T) {
 		assert.True(t, ok)
 		assert.WithinDuration(t, time.Now(), attempt.Since, time.Minute)
 		attempt.Since = time.Time{}
-		assert.Equal(t, retry.Attempt{Number: 2, Try: 1, Failures: 1, MaxRetries: 2, LastError: "boom", Queue: "orders"}, attempt)
+		assert.Equal(t, retry.Attempt{Number: 2, Try: 1, Failures: 1, MaxRetries: 2, LastError: "boom",
+			Queue: "orders"}, attempt)
 		assert.Equal(t, "subscriber's", msg.Context().Value(ctxKey{}))
 		assert.Equal(t, message.Metadata{}, msg.Metadata)
 
@@ -223,7 +226,8 @@ func TestStockMiddlewareLeavesOthersAlone(t *testing.T) {
 	}{
 		"not captured": {func(Stock) *message.Message { return message.NewMessage("", nil) }, config.Policy{}, false},
 		"policy off": {func(s Stock) *message.Message {
-			return s.Captures.Unmarshal(amqp.DefaultMarshaler{}, delivered(amqp091.Table{"x-delivery-count": int64(99)}))
+			return s.Captures.Unmarshal(amqp.DefaultMarshaler{},
+				delivered(amqp091.Table{"x-delivery-count": int64(99)}))
 		}, config.Policy{Mode: config.ModeOff}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -293,13 +297,15 @@ func TestWaitUntil(t *testing.T) {
 
 func TestHeldError(t *testing.T) {
 	errCause := errors.New("nacked")
-	err := fmt.Errorf("x: %w", &topology.HeldError{Queue: "q", Exchange: "q.retry", Held: 3, For: 1500 * time.Millisecond, Err: errCause})
+	err := fmt.Errorf("x: %w", &topology.HeldError{Queue: "q", Exchange: "q.retry", Held: 3,
+		For: 1500 * time.Millisecond, Err: errCause})
 
 	var held *topology.HeldError
 	require.ErrorAs(t, err, &held)
 	assert.Equal(t, 3, held.Held)
 	assert.ErrorIs(t, err, errCause)
-	assert.ErrorContains(t, err, `3 failed deliveries of queue "q" are held, one for 1.5s: exchange "q.retry" does not take their copies: nacked`)
+	assert.ErrorContains(t, err,
+		`3 failed deliveries of queue "q" are held, one for 1.5s: exchange "q.retry" does not take their copies: nacked`)
 
 	held.Err = nil
 	assert.ErrorContains(t, held, "the broker does not answer")

@@ -30,7 +30,8 @@ func TestSuspectsFrom(t *testing.T) {
 		"off: nothing is judged yet": {config.ModeOff, 10, "4.0.5", never},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, test.want, suspectsFrom(&config.Policy{Mode: test.mode, CrashLimit: test.limit}, test.version))
+			assert.Equal(t, test.want, suspectsFrom(&config.Policy{Mode: test.mode, CrashLimit: test.limit},
+				test.version))
 		})
 	}
 }
@@ -38,16 +39,20 @@ func TestSuspectsFrom(t *testing.T) {
 func TestIsSuspect(t *testing.T) {
 	n := &session{suspectsFrom: 2, queueName: "q"}
 	of := func(count int64, redelivered bool) *received {
-		return &received{Delivery: amqp091.Delivery{Redelivered: redelivered, Headers: amqp091.Table{"x-delivery-count": count}}}
+		return &received{Delivery: amqp091.Delivery{Redelivered: redelivered,
+			Headers: amqp091.Table{"x-delivery-count": count}}}
 	}
 	assert.True(t, n.isSuspect(of(2, true)))
 	assert.False(t, n.isSuspect(of(1, true)))
 	assert.False(t, n.isSuspect(of(9, false)), "a publisher's count")
-	assert.False(t, n.isSuspect(&received{Delivery: amqp091.Delivery{Redelivered: true}}), "a classic queue does not count")
+	assert.False(t, n.isSuspect(&received{Delivery: amqp091.Delivery{Redelivered: true}}), "a classic queue does not "+
+		"count")
 	crashed := func(history string) *received {
-		return &received{Delivery: amqp091.Delivery{Headers: amqp091.Table{"amqpretry-queue": "q", "amqpretry-history": history}}}
+		return &received{Delivery: amqp091.Delivery{Headers: amqp091.Table{"amqpretry-queue": "q",
+			"amqpretry-history": history}}}
 	}
-	assert.True(t, n.isSuspect(crashed(`[{"n":10,"at":"x","error":"died","reason":"crashed"}]`)), "in an earlier attempt")
+	assert.True(t, n.isSuspect(crashed(`[{"n":10,"at":"x","error":"died","reason":"crashed"}]`)),
+		"in an earlier attempt")
 	assert.False(t, n.isSuspect(crashed(`[{"n":1,"at":"x","error":"{\"reason\":\"crashed\"}"}]`)), "an error text")
 	n.queueName = "other"
 	assert.False(t, n.isSuspect(crashed(`[{"reason":"crashed"}]`)), "another queue's history")
@@ -86,10 +91,12 @@ func TestTurns(t *testing.T) {
 		turns := &Turns{}
 		assert.Equal(t, []int64{1, 2, 5}, queued(t, turns, 10, 5, 1, 2), "the least suspected comes first")
 		<-time.After(time.Minute)
-		assert.Equal(t, []int64{9, 7, 2, 6}, queued(t, turns, 10, 6, 2, 7, 9), "but for those that the next death could be one too many for")
+		assert.Equal(t, []int64{9, 7, 2, 6}, queued(t, turns, 10, 6, 2, 7, 9), "but for those that the next death "+
+			"could be one too many for")
 		<-time.After(time.Minute)
 
-		assert.Equal(t, []int64{9, 2, 12, 11}, queued(t, turns, 10, 11, 2, 12, 9), "one that has crashed before (above 10 here) comes last")
+		assert.Equal(t, []int64{9, 2, 12, 11}, queued(t, turns, 10, 11, 2, 12, 9), "one that has crashed before "+
+			"(above 10 here) comes last")
 		<-time.After(time.Minute)
 
 		firsts := map[bool]int{}

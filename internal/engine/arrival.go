@@ -53,11 +53,13 @@ func Arrive(queue string, policy *config.Policy, m *Arriving, now time.Time) (a 
 	})
 	a.State.Queue = queue
 	a.State.SetAge(wire.Age{
-		Expiration: m.Expiration, Timestamp: m.Timestamp, Kind: kind, MaxAge: policy.MaxAge, Longest: config.MaxDelay, Now: now,
+		Expiration: m.Expiration, Timestamp: m.Timestamp, Kind: kind, MaxAge: policy.MaxAge, Longest: config.MaxDelay,
+		Now: now,
 	})
 	a.Replay, a.Unknown = kind == wire.Replay, kind == wire.UnknownVersion
 	if m.Redelivered && m.Deliveries >= int64(policy.CrashLimit) {
-		a.Crash = fmt.Errorf("delivered %d times without an answer, the policy allows %d", m.Deliveries, policy.CrashLimit)
+		a.Crash = fmt.Errorf("delivered %d times without an answer, the policy allows %d", m.Deliveries,
+			policy.CrashLimit)
 	}
 
 	return a

@@ -22,8 +22,10 @@ func TestArrive_Age(t *testing.T) {
 		maxAge          time.Duration
 		since, deadline time.Time
 	}{
-		"its own expiration":             {Arriving{Timestamp: stamped, Expiration: "9000"}, time.Hour, since, since.Add(9 * time.Second)},
-		"the policy's maximum age":       {Arriving{Timestamp: stamped, Expiration: "9000"}, time.Second, since, since.Add(time.Second)},
+		"its own expiration": {Arriving{Timestamp: stamped, Expiration: "9000"}, time.Hour, since,
+			since.Add(9 * time.Second)},
+		"the policy's maximum age": {Arriving{Timestamp: stamped, Expiration: "9000"}, time.Second, since,
+			since.Add(time.Second)},
 		"a replay begins anew":           {Arriving{Timestamp: stamped, Headers: dead}, 0, now, time.Time{}},
 		"no longer than a delay can be":  {Arriving{Expiration: "99999999999999"}, 0, now, now.Add(87600 * time.Hour)},
 		"neither a timestamp nor an age": {Arriving{}, 0, now, time.Time{}},

@@ -68,7 +68,8 @@ func isFinal(d Delivery, now time.Time) bool {
 	s := d.State()
 	const shortestJitter = 1 - 1e-9
 	action := Decide(*d.Policy(), Case{
-		Class: retry.ClassError, Failures: s.Count, Tries: s.Tries, Now: now, Since: s.Since, Deadline: s.Deadline, Random: shortestJitter,
+		Class: retry.ClassError, Failures: s.Count, Tries: s.Tries, Now: now, Since: s.Since, Deadline: s.Deadline,
+		Random: shortestJitter,
 	}).Action
 
 	return action == retry.ActionDeadLetter || action == retry.ActionDrop

@@ -13,9 +13,11 @@ func DeadLetterOf(s wire.State) retry.DeadLetter {
 	return retry.DeadLetter{
 		Reason: s.Reason, Error: s.Error, ErrorType: s.ErrorType,
 		Queue: s.Queue, Topic: s.Topic, Handler: s.Handler, Host: s.Host,
-		Calls: s.Attempts, Replays: s.Replays, FirstFailure: s.FirstFailure, LastFailure: s.LastFailure, History: s.History,
-		Since: s.Since, Deadline: s.Deadline,
-		Exchange: s.Arrival.Exchange, RoutingKey: s.Arrival.RoutingKey, Expiration: s.Arrival.Expiration, UserID: s.Arrival.UserID,
+		Calls: s.Attempts, Replays: s.Replays, FirstFailure: s.FirstFailure, LastFailure: s.LastFailure,
+		History: s.History,
+		Since:   s.Since, Deadline: s.Deadline,
+		Exchange: s.Arrival.Exchange, RoutingKey: s.Arrival.RoutingKey, Expiration: s.Arrival.Expiration,
+		UserID:  s.Arrival.UserID,
 		Removed: s.Removed,
 	}
 }

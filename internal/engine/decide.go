@@ -100,7 +100,8 @@ func waitFor(policy config.Policy, c Case, v retry.Verdict) retry.Verdict {
 	after := min(c.After, maxPostpone(policy))
 	v.Delay = hopFor(policy, after)
 	if v.Delay < after {
-		v.NotBefore = c.Now.Add(after + config.MinDelay - 1).Truncate(config.MinDelay) // it is written in whole milliseconds, and not earlier
+		// it is written in whole milliseconds, and not earlier
+		v.NotBefore = c.Now.Add(after + config.MinDelay - 1).Truncate(config.MinDelay)
 	}
 
 	return unlessOutlived(policy, c, max(after, v.Delay), v)
@@ -181,7 +182,8 @@ func exhausted(class retry.Class) retry.Reason {
 		return retry.ReasonCrashed
 	case retry.ClassUnpublishable:
 		return retry.ReasonUnpublishable
-	case retry.ClassError, retry.ClassPermanent, retry.ClassDrop, retry.ClassPostponed, retry.ClassExpired, retry.ClassShutdown, retry.ClassUndecodable:
+	case retry.ClassError, retry.ClassPermanent, retry.ClassDrop, retry.ClassPostponed, retry.ClassExpired,
+		retry.ClassShutdown, retry.ClassUndecodable:
 	}
 
 	return retry.ReasonExhausted

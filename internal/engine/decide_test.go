@@ -61,13 +61,16 @@ func TestDecide(t *testing.T) {
 		"crashed, no retries": {noRetries, 0, retry.ClassCrashed, dead("crashed")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, test.want, engine.Decide(test.policy, engine.Case{Failures: test.failures, Class: test.class}))
+			assert.Equal(t, test.want,
+				engine.Decide(test.policy, engine.Case{Failures: test.failures, Class: test.class}))
 		})
 	}
 }
 
 func anyPolicy() *rapid.Generator[config.Policy] {
-	delay := rapid.Map(rapid.Int64Range(1, 1e6), func(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond })
+	delay := rapid.Map(rapid.Int64Range(1, 1e6), func(ms int64) time.Duration {
+		return time.Duration(ms) * time.Millisecond
+	})
 
 	return rapid.Custom(func(t *rapid.T) config.Policy {
 		p := config.Policy{Retries: rapid.IntRange(0, 40).Draw(t, "retries")}
@@ -82,7 +85,8 @@ func anyPolicy() *rapid.Generator[config.Policy] {
 			}
 		case 2:
 			p.Retries++
-			p.Backoff = config.Backoff{Kind: config.BackoffExponential, Initial: delay.Draw(t, "initial"), Max: 1e6 * time.Millisecond}
+			p.Backoff = config.Backoff{Kind: config.BackoffExponential, Initial: delay.Draw(t, "initial"),
+				Max: 1e6 * time.Millisecond}
 		}
 
 		return p.WithDefaults()
@@ -100,7 +104,8 @@ func TestEveryPolicyEnds(t *testing.T) {
 
 		attempts, failures := 0, 0
 		for {
-			verdict := engine.Decide(policy, engine.Case{Failures: failures, Class: rapid.SampledFrom(failing).Draw(t, "class")})
+			verdict := engine.Decide(policy, engine.Case{Failures: failures, Class: rapid.SampledFrom(failing).Draw(t,
+				"class")})
 			attempts++
 
 			if verdict.Action == retry.ActionDeadLetter {
@@ -156,19 +161,25 @@ func TestDecideOverCases(t *testing.T) {
 		c      engine.Case
 		want   retry.Verdict
 	}{
-		"retry after 0":                {plain, c{Class: failed, After: 1}, again(1, second)},
-		"retry after 1s":               {plain, c{Class: failed, After: second}, again(1, second)},
-		"retry after a little more":    {plain, c{Class: failed, After: second + 1, Now: now}, later(again(1, second), second+time.Millisecond)},
-		"retry after 5s":               {plain, c{Class: failed, After: 5 * second, Failures: 1}, again(2, 5*second)},
-		"retry after 6s":               {plain, c{Class: failed, After: 6 * second, Now: now}, later(again(1, 5*second), 6*second)},
-		"retry after 25s":              {plain, c{Class: failed, After: 25 * second}, again(1, 30*second)},
-		"retry after a minute":         {plain, c{Class: failed, After: time.Minute, Now: now}, later(again(1, 30*second), time.Minute)},
-		"retry after, many short hops": {config.Policy{Delays: []time.Duration{300 * time.Millisecond}}, c{Class: failed, After: 3500 * time.Millisecond, Now: now}, later(again(1, 300*time.Millisecond), 3500*time.Millisecond)},
-		"retry after, beyond bounds":   {hour, c{Class: failed, After: 5 * time.Hour, Now: now}, later(again(1, 30*second), time.Hour)},
-		"retry after, none left":       {plain, c{Class: failed, After: second, Failures: 3}, dead("exhausted")},
-		"retry after, no retries":      {noRetries, c{Class: failed, After: second}, dead("exhausted")},
-		"retry after is no immediate":  {immediate, c{Class: failed, After: second}, again(1, second)},
-		"retry after has no jitter":    {jitter, c{Class: failed, After: second, Random: 0.9}, again(1, second)},
+		"retry after 0":  {plain, c{Class: failed, After: 1}, again(1, second)},
+		"retry after 1s": {plain, c{Class: failed, After: second}, again(1, second)},
+		"retry after a little more": {plain, c{Class: failed, After: second + 1, Now: now},
+			later(again(1, second), second+time.Millisecond)},
+		"retry after 5s": {plain, c{Class: failed, After: 5 * second, Failures: 1}, again(2, 5*second)},
+		"retry after 6s": {plain, c{Class: failed, After: 6 * second, Now: now},
+			later(again(1, 5*second), 6*second)},
+		"retry after 25s": {plain, c{Class: failed, After: 25 * second}, again(1, 30*second)},
+		"retry after a minute": {plain, c{Class: failed, After: time.Minute, Now: now},
+			later(again(1, 30*second), time.Minute)},
+		"retry after, many short hops": {config.Policy{Delays: []time.Duration{300 * time.Millisecond}},
+			c{Class: failed, After: 3500 * time.Millisecond, Now: now}, later(again(1, 300*time.Millisecond),
+				3500*time.Millisecond)},
+		"retry after, beyond bounds": {hour, c{Class: failed, After: 5 * time.Hour, Now: now},
+			later(again(1, 30*second), time.Hour)},
+		"retry after, none left":      {plain, c{Class: failed, After: second, Failures: 3}, dead("exhausted")},
+		"retry after, no retries":     {noRetries, c{Class: failed, After: second}, dead("exhausted")},
+		"retry after is no immediate": {immediate, c{Class: failed, After: second}, again(1, second)},
+		"retry after has no jitter":   {jitter, c{Class: failed, After: second, Random: 0.9}, again(1, second)},
 
 		"immediate":                    {immediate, c{Class: failed}, now1},
 		"immediate, second":            {immediate, c{Class: failed, Tries: 1}, now1},
@@ -180,32 +191,46 @@ func TestDecideOverCases(t *testing.T) {
 		"immediate, not for permanent": {immediate, c{Class: retry.ClassPermanent}, dead("permanent")},
 		"immediate, impossible":        {immediate, c{Class: failed, Tries: config.MaxImmediate}, again(1, second)},
 
-		"postponed":                   {plain, c{Class: asks, After: 2 * second, Now: now, Since: now}, later(postponed(0, second), 2*second)},
-		"postponed, later":            {plain, c{Class: asks, After: 1, Failures: 2, Now: now, Since: now}, postponed(2, second)},
-		"postponed, last attempt":     {plain, c{Class: asks, After: second, Failures: 3, Now: now, Since: now}, postponed(3, second)},
-		"postponed for a minute":      {plain, c{Class: asks, After: time.Minute, Now: now, Since: now}, later(postponed(0, 30*second), time.Minute)},
-		"postponed, no retries":       {noRetries, c{Class: asks, After: second, Now: now}, dead("exhausted")},
-		"postponed up to its age":     {hour, c{Class: asks, After: second, Now: in(time.Hour - second), Since: now}, postponed(0, second)},
-		"postponed beyond its age":    {hour, c{Class: asks, After: second, Now: in(time.Hour - second + 1), Since: now}, dead("postponed-too-long")},
-		"postponed beyond, by delay":  {hour, c{Class: asks, After: 25 * second, Now: in(time.Hour - 29*second), Since: now}, dead("postponed-too-long")},
-		"postponed, a day by default": {plain, c{Class: asks, After: second, Now: in(24 * time.Hour), Since: now}, dead("postponed-too-long")},
-		"postponed, age unknown":      {hour, c{Class: asks, After: second, Now: now}, postponed(0, second)},
-		"postponed, then expired":     {hour, c{Class: asks, After: 2 * time.Hour, Now: now, Since: now, Deadline: in(second)}, dead("expired")},
+		"postponed": {plain, c{Class: asks, After: 2 * second, Now: now, Since: now},
+			later(postponed(0, second), 2*second)},
+		"postponed, later": {plain, c{Class: asks, After: 1, Failures: 2, Now: now, Since: now},
+			postponed(2, second)},
+		"postponed, last attempt": {plain, c{Class: asks, After: second, Failures: 3, Now: now, Since: now},
+			postponed(3, second)},
+		"postponed for a minute": {plain, c{Class: asks, After: time.Minute, Now: now, Since: now},
+			later(postponed(0, 30*second), time.Minute)},
+		"postponed, no retries": {noRetries, c{Class: asks, After: second, Now: now}, dead("exhausted")},
+		"postponed up to its age": {hour, c{Class: asks, After: second, Now: in(time.Hour - second), Since: now},
+			postponed(0, second)},
+		"postponed beyond its age": {hour, c{Class: asks, After: second, Now: in(time.Hour - second + 1),
+			Since: now}, dead("postponed-too-long")},
+		"postponed beyond, by delay": {hour, c{Class: asks, After: 25 * second, Now: in(time.Hour - 29*second),
+			Since: now}, dead("postponed-too-long")},
+		"postponed, a day by default": {plain, c{Class: asks, After: second, Now: in(24 * time.Hour), Since: now},
+			dead("postponed-too-long")},
+		"postponed, age unknown": {hour, c{Class: asks, After: second, Now: now}, postponed(0, second)},
+		"postponed, then expired": {hour, c{Class: asks, After: 2 * time.Hour, Now: now, Since: now,
+			Deadline: in(second)}, dead("expired")},
 
-		"expired":                   {plain, c{Class: retry.ClassExpired}, dead("expired")},
-		"expired, dropped":          {dropping, c{Class: retry.ClassExpired}, drop},
-		"the wait ends before":      {plain, c{Class: failed, Now: now, Deadline: in(second + 1)}, again(1, second)},
-		"the wait ends with it":     {plain, c{Class: failed, Now: now, Deadline: in(second)}, dead("expired")},
-		"the wait outlives":         {dropping, c{Class: failed, Now: now, Deadline: in(second)}, drop},
-		"retry after outlives":      {plain, c{Class: failed, After: time.Minute, Now: now, Deadline: in(time.Minute)}, dead("expired")},
+		"expired":               {plain, c{Class: retry.ClassExpired}, dead("expired")},
+		"expired, dropped":      {dropping, c{Class: retry.ClassExpired}, drop},
+		"the wait ends before":  {plain, c{Class: failed, Now: now, Deadline: in(second + 1)}, again(1, second)},
+		"the wait ends with it": {plain, c{Class: failed, Now: now, Deadline: in(second)}, dead("expired")},
+		"the wait outlives":     {dropping, c{Class: failed, Now: now, Deadline: in(second)}, drop},
+		"retry after outlives": {plain, c{Class: failed, After: time.Minute, Now: now, Deadline: in(time.Minute)},
+			dead("expired")},
 		"an immediate try does not": {immediate, c{Class: failed, Now: now, Deadline: in(1)}, now1},
 		"exhausted before expired":  {plain, c{Class: failed, Failures: 3, Now: now, Deadline: now}, dead("exhausted")},
-		"permanent before expired":  {plain, c{Class: retry.ClassPermanent, Now: now, Deadline: now}, dead("permanent")},
+		"permanent before expired": {plain, c{Class: retry.ClassPermanent, Now: now, Deadline: now},
+			dead("permanent")},
 
-		"jitter, none by chance":  {jitter, c{Class: failed, Random: 0}, again(1, second)},
-		"jitter":                  {jitter, c{Class: failed, Random: 0.5}, wait(again(1, second), 750*time.Millisecond)},
-		"jitter, most":            {jitter, c{Class: failed, Failures: 1, Random: 0.9999999999}, wait(again(2, 30*second), 15*second)},
-		"jitter makes it in time": {jitter, c{Class: failed, Random: 0.5, Now: now, Deadline: in(751 * time.Millisecond)}, wait(again(1, second), 750*time.Millisecond)},
+		"jitter, none by chance": {jitter, c{Class: failed, Random: 0}, again(1, second)},
+		"jitter": {jitter, c{Class: failed, Random: 0.5},
+			wait(again(1, second), 750*time.Millisecond)},
+		"jitter, most": {jitter, c{Class: failed, Failures: 1, Random: 0.9999999999},
+			wait(again(2, 30*second), 15*second)},
+		"jitter makes it in time": {jitter, c{Class: failed, Random: 0.5, Now: now,
+			Deadline: in(751 * time.Millisecond)}, wait(again(1, second), 750*time.Millisecond)},
 	} {
 		t.Run(name, func(t *testing.T) { assert.Equal(t, test.want, engine.Decide(test.policy, test.c)) })
 	}

@@ -39,14 +39,17 @@ func TestWays(t *testing.T) {
 		wait   time.Duration
 		want   []time.Duration
 	}{
-		"the same":             {config.Default(), 5 * second, repeated(1, 5*second)},
-		"a little less":        {config.Default(), 4 * second, repeated(1, 5*second)},
-		"much less":            {config.Default(), 3 * second, repeated(3, second)},
-		"less than all":        {config.Default(), ms, repeated(1, second)},
-		"two":                  {config.Default(), 6 * second, []time.Duration{5 * second, second}},
-		"three":                {config.Default(), 12 * second, []time.Duration{5 * second, 5 * second, second, second}},
-		"half a long one":      {config.Default(), 5 * minute, []time.Duration{2 * minute, 2 * minute, 30 * second, 30 * second}},
-		"longer than all":      {config.Default(), 25 * minute, []time.Duration{10 * minute, 10 * minute, 2 * minute, 2 * minute, 30 * second, 30 * second}},
+		"the same":      {config.Default(), 5 * second, repeated(1, 5*second)},
+		"a little less": {config.Default(), 4 * second, repeated(1, 5*second)},
+		"much less":     {config.Default(), 3 * second, repeated(3, second)},
+		"less than all": {config.Default(), ms, repeated(1, second)},
+		"two":           {config.Default(), 6 * second, []time.Duration{5 * second, second}},
+		"three": {config.Default(), 12 * second, []time.Duration{5 * second, 5 * second, second,
+			second}},
+		"half a long one": {config.Default(), 5 * minute, []time.Duration{2 * minute, 2 * minute, 30 * second,
+			30 * second}},
+		"longer than all": {config.Default(), 25 * minute, []time.Duration{10 * minute, 10 * minute, 2 * minute,
+			2 * minute, 30 * second, 30 * second}},
 		"no sooner by two":     {delays(100*ms, 200*ms), 150 * ms, repeated(1, 200*ms)},
 		"too many":             {delays(ms, time.Hour), minute, repeated(1, time.Hour)},
 		"one short delay":      {delays(300 * ms), 3500 * ms, repeated(12, 300*ms)},
@@ -61,7 +64,9 @@ func TestWays(t *testing.T) {
 // No way is shorter than asked for, none is later than the one delay that would do, and only waits beyond all delays go
 // often.
 func TestNoWayIsTooShort(t *testing.T) {
-	delay := rapid.Map(rapid.Int64Range(1, 1e6), func(ms int64) time.Duration { return time.Duration(ms) * time.Millisecond })
+	delay := rapid.Map(rapid.Int64Range(1, 1e6), func(ms int64) time.Duration {
+		return time.Duration(ms) * time.Millisecond
+	})
 	rapid.Check(t, func(t *rapid.T) {
 		policy := config.Policy{Delays: rapid.SliceOfN(delay, 1, 6).Draw(t, "delays")}
 		longest := policy.DelayFor(config.MaxDelay)
@@ -82,10 +87,12 @@ func TestNoWayIsTooShort(t *testing.T) {
 // A message that comes back before its time waits on, however short its delays are.
 func TestEarlyWaitsOn(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	w := waiting{failures: 1, now: now, since: now.Add(-time.Minute), lastFailure: now.Add(-time.Second), notBefore: now.Add(2 * time.Second)}
+	w := waiting{failures: 1, now: now, since: now.Add(-time.Minute), lastFailure: now.Add(-time.Second),
+		notBefore: now.Add(2 * time.Second)}
 	v, ok := early(config.Policy{Delays: []time.Duration{10 * time.Millisecond}}, w)
 	assert.True(t, ok)
-	assert.Equal(t, retry.Verdict{Action: retry.ActionPostpone, Count: 1, Delay: 10 * time.Millisecond, NotBefore: w.notBefore}, v)
+	assert.Equal(t, retry.Verdict{Action: retry.ActionPostpone, Count: 1, Delay: 10 * time.Millisecond,
+		NotBefore: w.notBefore}, v)
 
 	_, ok = early(config.Policy{Mode: config.ModeDeadLetter}, w)
 	assert.False(t, ok, "there is nothing to wait in")
@@ -94,6 +101,7 @@ func TestEarlyWaitsOn(t *testing.T) {
 // The time is written in whole milliseconds.
 func TestNotBeforeIsNotCut(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 999, time.UTC)
-	v := Decide(config.Policy{Delays: []time.Duration{time.Second}}, Case{Class: retry.ClassError, After: time.Minute, Now: now})
+	v := Decide(config.Policy{Delays: []time.Duration{time.Second}}, Case{Class: retry.ClassError, After: time.Minute,
+		Now: now})
 	assert.False(t, v.NotBefore.Truncate(time.Millisecond).Before(now.Add(time.Minute)))
 }

@@ -101,7 +101,8 @@ func (e *Engine) Early(d Delivery, f retry.Failure) *Settlement {
 	f.Class, f.Err = retry.ClassPostponed, nil
 	if verdict.Reason == retry.ReasonExpired {
 		f.Class = retry.ClassExpired
-		f.Err = fmt.Errorf("the message expired at %s, before its handler was called", state.Deadline.UTC().Format(time.RFC3339))
+		f.Err = fmt.Errorf("the message expired at %s, before its handler was called",
+			state.Deadline.UTC().Format(time.RFC3339))
 	}
 	s := e.settlement(d, f, verdict, failed{class: f.Class, at: now})
 	s.failure.unhandled(verdict)
@@ -135,10 +136,12 @@ func (e *Engine) settlement(d Delivery, f retry.Failure, verdict retry.Verdict, 
 	}
 	e.log(verdict, happened, next.Attempts > 0, fields)
 
-	return Settlement{Verdict: verdict, State: next, failure: failure{Engine: e, decided: happened.at, event: retry.Event{
-		Topic: next.Topic, Queue: d.Queue(), Handler: next.Handler, Message: f.Message, Attempt: attemptOf(d, happened.at), Calls: next.Attempts,
-		Class: happened.class, Err: f.Err,
-	}}}
+	return Settlement{Verdict: verdict, State: next, failure: failure{Engine: e, decided: happened.at,
+		event: retry.Event{
+			Topic: next.Topic, Queue: d.Queue(), Handler: next.Handler, Message: f.Message,
+			Attempt: attemptOf(d, happened.at), Calls: next.Attempts,
+			Class: happened.class, Err: f.Err,
+		}}}
 }
 
 func (e *Engine) log(v retry.Verdict, happened failed, handled bool, fields watermill.LogFields) {
@@ -155,7 +158,8 @@ func (e *Engine) log(v retry.Verdict, happened failed, handled bool, fields wate
 		log.Info("Message failed, it will be retried", text)
 	case retry.ActionPostpone:
 		if happened.called {
-			log.Debug("Message is postponed, as its handler asks", text) // an open circuit breaker postpones a whole queue
+			// an open circuit breaker postpones a whole queue
+			log.Debug("Message is postponed, as its handler asks", text)
 		} else {
 			log.Debug("Message is not due yet, it goes on waiting", fields)
 		}
@@ -168,7 +172,8 @@ func (e *Engine) log(v retry.Verdict, happened failed, handled bool, fields wate
 		case handled:
 			log.Info(what+" and is dropped, as its policy says", text)
 		default: // many of these show publishers whose clocks are wrong
-			log.Error(what+" and is dropped, as its policy says; no handler was ever called", loggedError(happened.text), fields)
+			log.Error(what+" and is dropped, as its policy says; no handler was ever called",
+				loggedError(happened.text), fields)
 		}
 	case retry.ActionRequeue:
 	}
@@ -250,7 +255,8 @@ func (e *Engine) decide(f retry.Failure) (err error) {
 func (e *Engine) classify(policy config.Policy, f retry.Failure) (class retry.Class, after time.Duration) {
 	defer func() {
 		if r := recover(); r != nil {
-			e.Log().Error("A handler's error panicked when it was looked at", fmt.Errorf("%T panicked with %T", f.Err, r), nil)
+			e.Log().Error("A handler's error panicked when it was looked at", fmt.Errorf("%T panicked with %T", f.Err,
+				r), nil)
 			class, after = f.Class, 0
 		}
 	}()

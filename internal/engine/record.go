@@ -59,7 +59,8 @@ func fail(s wire.State, v retry.Verdict, f failed) wire.State {
 // historyReason tells apart what the error text does not.
 func historyReason(c retry.Class, v retry.Verdict) retry.Reason {
 	switch c {
-	case retry.ClassPanic, retry.ClassCrashed, retry.ClassUnpublishable, retry.ClassPermanent, retry.ClassUndecodable, retry.ClassExpired:
+	case retry.ClassPanic, retry.ClassCrashed, retry.ClassUnpublishable, retry.ClassPermanent, retry.ClassUndecodable,
+		retry.ClassExpired:
 		return retry.Reason(c)
 	case retry.ClassPostponed:
 		return v.Reason // it counts as a failure only at the end

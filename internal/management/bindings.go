@@ -21,7 +21,8 @@ type Binding struct {
 // queue that is not there, and RabbitMQ 3.10 lists none of a classic queue whose node is down.
 func (c *Client) Bindings(ctx context.Context, queue string) ([]Binding, error) {
 	var all, bindings []Binding
-	if err := c.call(ctx, http.MethodGet, []string{"queues", c.vhost, queue, "bindings"}, "", nil, &all, ""); err != nil {
+	if err := c.call(ctx, http.MethodGet, []string{"queues", c.vhost, queue, "bindings"}, "", nil, &all,
+		""); err != nil {
 		return nil, err
 	}
 	for _, b := range all {
@@ -38,12 +39,14 @@ func (c *Client) Bindings(ctx context.Context, queue string) ([]Binding, error) 
 // Bind adds a binding; its ID does not matter.
 func (c *Client) Bind(ctx context.Context, b Binding) error {
 	body := map[string]any{"routing_key": b.Key, "arguments": b.Arguments}
-	return c.call(ctx, http.MethodPost, []string{"bindings", c.vhost, "e", b.Exchange, "q", b.Queue}, "", body, nil, bindingNeeds(b))
+	return c.call(ctx, http.MethodPost, []string{"bindings", c.vhost, "e", b.Exchange, "q", b.Queue}, "", body, nil,
+		bindingNeeds(b))
 }
 
 // Unbind removes a binding as [Client.Bindings] gave it.
 func (c *Client) Unbind(ctx context.Context, b Binding) error {
-	return c.call(ctx, http.MethodDelete, []string{"bindings", c.vhost, "e", b.Exchange, "q", b.Queue, b.ID}, "", nil, nil, bindingNeeds(b))
+	return c.call(ctx, http.MethodDelete, []string{"bindings", c.vhost, "e", b.Exchange, "q", b.Queue, b.ID}, "", nil,
+		nil, bindingNeeds(b))
 }
 
 func bindingNeeds(b Binding) string {

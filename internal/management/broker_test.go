@@ -19,7 +19,8 @@ func TestPoliciesAndLimits(t *testing.T) {
 		policies = `[{"vhost":"/","name":"p","pattern":"^q$","apply-to":"all","definition":{"message-ttl":5000},"priority":7}]`
 	)
 	client := at(t, answer(200, json, policies))
-	want := []management.Policy{{VHost: "/", Name: "p", Pattern: "^q$", ApplyTo: "all", Priority: 7, Definition: management.Arguments{"message-ttl": int64(5000)}}}
+	want := []management.Policy{{VHost: "/", Name: "p", Pattern: "^q$", ApplyTo: "all", Priority: 7,
+		Definition: management.Arguments{"message-ttl": int64(5000)}}}
 	found, err := client.Policies(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, want, found)
@@ -36,29 +37,37 @@ func TestPoliciesAndLimits(t *testing.T) {
 		assert.Equal(t, want, limits)
 	}
 
-	nodes, err := at(t, answer(200, json, `[{"name":"a","running":true,"mem_alarm":true,"disk_free_alarm":false,"partitions":["b"]},{"name":"b","running":false}]`)).Nodes(t.Context())
+	nodes, err := at(t, answer(200, json,
+		`[{"name":"a","running":true,"mem_alarm":true,"disk_free_alarm":false,"partitions":["b"]},{"name":"b","running":false}]`)).Nodes(t.Context())
 	require.NoError(t, err)
 	yes, no := true, false
-	assert.Equal(t, []management.Node{{Name: "a", Running: true, MemoryAlarm: &yes, DiskAlarm: &no, Partitions: []string{"b"}}, {Name: "b"}}, nodes)
+	assert.Equal(t, []management.Node{{Name: "a", Running: true, MemoryAlarm: &yes, DiskAlarm: &no,
+		Partitions: []string{"b"}}, {Name: "b"}}, nodes)
 
-	flags, err := at(t, answer(200, json, `[{"name":"quorum_queue","state":"enabled","stability":"stable"}]`)).FeatureFlags(t.Context())
+	flags, err := at(t, answer(200, json, `[{"name":"quorum_queue","state":"enabled","stability":"stable"}]`)).
+		FeatureFlags(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, []management.FeatureFlag{{Name: "quorum_queue", State: "enabled"}}, flags)
 
-	bindings, err := at(t, answer(200, json, `[{"source":"x","vhost":"/","destination":"q","destination_type":"queue","routing_key":"k","arguments":{}},
-		{"source":"x","vhost":"/","destination":"y","destination_type":"exchange","routing_key":"","arguments":{}}]`)).BindingsFrom(t.Context(), "x")
+	bindings, err := at(t, answer(200, json,
+		`[{"source":"x","vhost":"/","destination":"q","destination_type":"queue","routing_key":"k","arguments":{}},
+		{"source":"x","vhost":"/","destination":"y","destination_type":"exchange","routing_key":"","arguments":{}}]`)).
+		BindingsFrom(t.Context(), "x")
 	require.NoError(t, err)
-	assert.Equal(t, []management.Binding{{VHost: "/", Exchange: "x", Queue: "q", Key: "k", Arguments: management.Arguments{}}}, bindings)
+	assert.Equal(t, []management.Binding{{VHost: "/", Exchange: "x", Queue: "q", Key: "k",
+		Arguments: management.Arguments{}}}, bindings)
 }
 
 // What a queue does not tell is nil, and nothing else: no policy is not the same as no statistics.
 func TestPoliciesOfAQueue(t *testing.T) {
 	for body, effective := range map[string]management.Arguments{
 		`{"name":"q","vhost":"/"}`: nil,
-		`{"name":"q","vhost":"/","policy":null,"effective_policy_definition":{}}`:                       {},
-		`{"name":"q","vhost":"/","policy":null,"effective_policy_definition":[]}`:                       {},
-		`{"name":"q","vhost":"/","policy":"p","effective_policy_definition":{"max-length":3}}`:          {"max-length": int64(3)},
-		`{"name":"q","vhost":"/","operator_policy":"o","effective_policy_definition":{"overflow":"x"}}`: {"overflow": "x"},
+		`{"name":"q","vhost":"/","policy":null,"effective_policy_definition":{}}`: {},
+		`{"name":"q","vhost":"/","policy":null,"effective_policy_definition":[]}`: {},
+		`{"name":"q","vhost":"/","policy":"p","effective_policy_definition":{"max-length":3}}`: {
+			"max-length": int64(3)},
+		`{"name":"q","vhost":"/","operator_policy":"o","effective_policy_definition":{"overflow":"x"}}`: {
+			"overflow": "x"},
 	} {
 		q, err := at(t, answer(200, "application/json", body)).Queue(t.Context(), "q")
 		require.NoError(t, err)
@@ -69,11 +78,26 @@ func TestPoliciesOfAQueue(t *testing.T) {
 // An answer about another virtual host, or another object, is none.
 func TestAnswersAboutOthers(t *testing.T) {
 	ask := map[string]func(*management.Client) error{
-		`[{"vhost":"v","name":"p"}]`:   func(c *management.Client) error { _, err := c.Policies(t.Context()); return err },
-		`[{"vhost":"v","name":"x"}]`:   func(c *management.Client) error { _, err := c.Exchanges(t.Context()); return err },
-		`[{"vhost":"v","value":{}}]`:   func(c *management.Client) error { _, err := c.Limits(t.Context()); return err },
-		`[{"vhost":"/","source":"y"}]`: func(c *management.Client) error { _, err := c.BindingsFrom(t.Context(), "x"); return err },
-		`{"vhost":"/","user":"other"}`: func(c *management.Client) error { _, err := c.Permissions(t.Context(), "user"); return err },
+		`[{"vhost":"v","name":"p"}]`: func(c *management.Client) error {
+			_, err := c.Policies(t.Context())
+			return err
+		},
+		`[{"vhost":"v","name":"x"}]`: func(c *management.Client) error {
+			_, err := c.Exchanges(t.Context())
+			return err
+		},
+		`[{"vhost":"v","value":{}}]`: func(c *management.Client) error {
+			_, err := c.Limits(t.Context())
+			return err
+		},
+		`[{"vhost":"/","source":"y"}]`: func(c *management.Client) error {
+			_, err := c.BindingsFrom(t.Context(), "x")
+			return err
+		},
+		`{"vhost":"/","user":"other"}`: func(c *management.Client) error {
+			_, err := c.Permissions(t.Context(), "user")
+			return err
+		},
 	}
 	for body, question := range ask {
 		err := question(at(t, answer(200, "application/json", body)))

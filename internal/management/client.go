@@ -35,7 +35,8 @@ const mostWords = 1 << 10
 // one. A nil httpClient means a plain one; its redirects are not followed, as a redirected DELETE becomes a GET.
 func New(address, vhost string, httpClient *http.Client) (*Client, error) {
 	// Nothing of an address that cannot be used is in the error: nobody knows then what belongs to the password.
-	const wanted = "wanted http://user:password@host:15672 (in the user and the password, characters such as / ? # @ : %% are written as %%2F %%3F %%23 %%40 %%3A %%25)"
+	const wanted = "wanted http://user:password@host:15672 (in the user and the password, characters such as / ? # @ " +
+		": %% are written as %%2F %%3F %%23 %%40 %%3A %%25)"
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, fmt.Errorf("management API: the address is not a URL: " + wanted)
@@ -62,15 +63,18 @@ func New(address, vhost string, httpClient *http.Client) (*Client, error) {
 
 // call sends one request to the path whose segments are given unescaped, and decodes the answer unless into is nil.
 // needs says what the user must be allowed for it.
-func (c *Client) call(ctx context.Context, method string, path []string, query string, body, into any, needs string) error {
+func (c *Client) call(ctx context.Context, method string, path []string, query string, body, into any,
+	needs string) error {
 	address := c.base + "/api"
 	fail := func(status int, reason string, err error) error {
-		return &Error{Method: method, URL: address, User: c.user.Username(), VHost: c.vhost, Needs: needs, Status: status, Reason: reason, Err: err}
+		return &Error{Method: method, URL: address, User: c.user.Username(), VHost: c.vhost, Needs: needs,
+			Status: status, Reason: reason, Err: err}
 	}
 	for _, segment := range path {
 		address += "/" + url.PathEscape(segment)
 		if segment == "." || segment == ".." {
-			return fail(0, "", fmt.Errorf("the API takes the name %q for a step in the path, however it is escaped", segment))
+			return fail(0, "", fmt.Errorf("the API takes the name %q for a step in the path, however it is escaped",
+				segment))
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
@@ -98,8 +102,10 @@ func (c *Client) call(ctx context.Context, method string, path []string, query s
 	switch status := response.StatusCode; {
 	case done(method, status) && into == nil:
 		return nil
-	case !strings.HasPrefix(response.Header.Get("Content-Type"), "application/json") || status < 400 && !done(method, status):
-		return fail(status, "", &foreignError{contentType: short(response.Header.Get("Content-Type")), location: short(response.Header.Get("Location"))})
+	case !strings.HasPrefix(response.Header.Get("Content-Type"), "application/json") || status < 400 &&
+		!done(method, status):
+		return fail(status, "", &foreignError{contentType: short(response.Header.Get("Content-Type")),
+			location: short(response.Header.Get("Location"))})
 	case status >= 400:
 		var said struct{ Reason any }
 		if err := json.Unmarshal(answer, &said); err != nil || said.Reason == nil {

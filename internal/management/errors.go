@@ -27,18 +27,22 @@ func (e *Error) Error() string {
 	var foreign *foreignError
 	switch {
 	case errors.As(e.Err, &foreign):
-		return text + fmt.Sprintf("%d, and %v; check the address: is it the API itself (port 15672 by default), or a proxy's page?", e.Status, foreign)
+		return text + fmt.Sprintf("%d, and %v; check the address: is it the API itself (port 15672 by default), or a "+
+			"proxy's page?", e.Status, foreign)
 	case e.Status == 0 && e.timeout():
 		return text + fmt.Sprintf("no answer in time (%v)", e.Err)
 	case e.Status == 0:
-		return text + fmt.Sprintf("no answer: %v; check the address, and that the plugin is on (rabbitmq-plugins enable rabbitmq_management)", e.Err)
+		return text + fmt.Sprintf("no answer: %v; check the address, and that the plugin is on (rabbitmq-plugins "+
+			"enable rabbitmq_management)", e.Err)
 	case e.Err != nil:
 		return text + fmt.Sprintf("%d, %v", e.Status, e.Err)
 	case e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden:
-		return text + fmt.Sprintf("%d, %q: user %q needs the right password, the tag management, access to the virtual host %q%s",
+		return text + fmt.Sprintf("%d, %q: user %q needs the right password, the tag management, access to the "+
+			"virtual host %q%s",
 			e.Status, e.Reason, e.User, e.VHost, e.needs())
 	case e.Status == http.StatusNotFound:
-		return text + fmt.Sprintf("404, %q; RabbitMQ 4.3 also says so when user %q has no access to the virtual host %q", e.Reason, e.User, e.VHost)
+		return text + fmt.Sprintf("404, %q; RabbitMQ 4.3 also says so when user %q has no access to the virtual host "+
+			"%q", e.Reason, e.User, e.VHost)
 	default:
 		return text + fmt.Sprintf("%d, %q", e.Status, e.Reason)
 	}

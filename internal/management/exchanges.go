@@ -37,7 +37,8 @@ func (c *Client) BindingsFrom(ctx context.Context, exchange string) ([]Binding, 
 		Binding
 		DestinationType string `json:"destination_type"`
 	}
-	if err := c.call(ctx, http.MethodGet, []string{"exchanges", c.vhost, exchange, "bindings", "source"}, "", nil, &all, ""); err != nil {
+	if err := c.call(ctx, http.MethodGet, []string{"exchanges", c.vhost, exchange, "bindings", "source"}, "", nil, &all,
+		""); err != nil {
 		return nil, err
 	}
 	var bindings []Binding
@@ -54,6 +55,8 @@ func (c *Client) BindingsFrom(ctx context.Context, exchange string) ([]Binding, 
 
 // elsewhere is an answer about something else, as astray is about queues.
 func (c *Client) elsewhere(kind, vhost, name string) error {
-	return &Error{Method: http.MethodGet, URL: c.base + "/api", User: c.user.Username(), VHost: c.vhost, Status: http.StatusOK,
-		Err: fmt.Errorf("the answer is about %s %q of the virtual host %q: a proxy in between must leave %%2F in paths as it is", kind, name, vhost)}
+	return &Error{Method: http.MethodGet, URL: c.base + "/api", User: c.user.Username(), VHost: c.vhost,
+		Status: http.StatusOK,
+		Err: fmt.Errorf("the answer is about %s %q of the virtual host %q: a proxy in between must leave %%2F in "+
+			"paths as it is", kind, name, vhost)}
 }

@@ -189,7 +189,8 @@ func pages(total, deleted int) http.HandlerFunc {
 }
 
 func TestQueuesArePaged(t *testing.T) {
-	for _, test := range []struct{ total, deleted, want int }{{0, 0, 0}, {1, 0, 1}, {500, 0, 500}, {501, 0, 501}, {1234, 0, 1234}, {501, 1, 500}} {
+	for _, test := range []struct{ total, deleted, want int }{{0, 0, 0}, {1, 0, 1}, {500, 0, 500}, {501, 0, 501},
+		{1234, 0, 1234}, {501, 1, 500}} {
 		queues, err := at(t, pages(test.total, test.deleted)).Queues(t.Context())
 		require.NoError(t, err)
 		assert.Len(t, queues, test.want)
@@ -226,7 +227,8 @@ func TestAnswersAreBounded(t *testing.T) {
 	t.Run("words without an end", func(t *testing.T) {
 		long := strings.Repeat("ü", 1<<20)
 		for _, handler := range []http.HandlerFunc{
-			answer(http.StatusInternalServerError, kind, long), answer(http.StatusInternalServerError, kind, `{"reason": "`+long+`"}`),
+			answer(http.StatusInternalServerError, kind, long), answer(http.StatusInternalServerError, kind,
+				`{"reason": "`+long+`"}`),
 			answer(http.StatusOK, long[:1<<16], ""),
 		} {
 			_, err := at(t, handler).Queues(t.Context())
@@ -239,7 +241,8 @@ func TestAnswersAreBounded(t *testing.T) {
 
 func TestMissingNumbersAreNil(t *testing.T) {
 	var q management.Queue
-	require.NoError(t, json.Unmarshal([]byte(`{"name": "q", "messages": 0, "messages_ready": null, "arguments": []}`), &q))
+	require.NoError(t, json.Unmarshal([]byte(`{"name": "q", "messages": 0, "messages_ready": null, "arguments": []}`),
+		&q))
 	require.NotNil(t, q.Messages)
 	assert.Zero(t, *q.Messages)
 	for _, n := range []*int64{q.Ready, q.Unacked, q.Undeliverable, q.Consumers, q.Reductions} {
@@ -250,8 +253,10 @@ func TestMissingNumbersAreNil(t *testing.T) {
 
 func TestArgumentsKeepTheirTypes(t *testing.T) {
 	var a management.Arguments
-	require.NoError(t, json.Unmarshal([]byte(`{"n": 315360000000, "f": 1.5, "s": "5", "b": true, "z": null, "l": [1], "t": {"k": "v"}}`), &a))
-	assert.Equal(t, management.Arguments{"n": int64(315360000000), "f": 1.5, "s": "5", "b": true, "z": nil, "l": []any{1.0}, "t": map[string]any{"k": "v"}}, a)
+	require.NoError(t, json.Unmarshal(
+		[]byte(`{"n": 315360000000, "f": 1.5, "s": "5", "b": true, "z": null, "l": [1], "t": {"k": "v"}}`), &a))
+	assert.Equal(t, management.Arguments{"n": int64(315360000000), "f": 1.5, "s": "5", "b": true, "z": nil,
+		"l": []any{1.0}, "t": map[string]any{"k": "v"}}, a)
 
 	rapid.Check(t, func(t *rapid.T) {
 		want := management.Arguments{}

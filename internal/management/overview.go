@@ -31,7 +31,8 @@ type FeatureFlag struct {
 // FeatureFlags lists the feature flags of the cluster.
 func (c *Client) FeatureFlags(ctx context.Context) ([]FeatureFlag, error) {
 	var flags []FeatureFlag
-	err := c.call(ctx, http.MethodGet, []string{"feature-flags"}, "", nil, &flags, "the tag administrator (before RabbitMQ 4.0)")
+	err := c.call(ctx, http.MethodGet, []string{"feature-flags"}, "", nil, &flags, "the tag administrator (before "+
+		"RabbitMQ 4.0)")
 	return flags, err
 }
 

@@ -109,7 +109,8 @@ func (c *Client) Queues(ctx context.Context) ([]Queue, error) {
 			Items []Queue `json:"items"`
 			Pages int     `json:"page_count"`
 		}
-		query := fmt.Sprintf("?page=%d&page_size=%d&sort=name&columns=name,vhost,type,arguments,state,leader,node", page, pageSize)
+		query := fmt.Sprintf("?page=%d&page_size=%d&sort=name&columns=name,vhost,type,arguments,state,leader,node",
+			page, pageSize)
 		err := c.call(ctx, http.MethodGet, []string{"queues", c.vhost}, query, nil, &answer, "")
 		var refused *Error
 		if page > 1 && errors.As(err, &refused) && refused.Status == http.StatusBadRequest {
@@ -131,7 +132,8 @@ func (c *Client) Queues(ctx context.Context) ([]Queue, error) {
 			return queues, nil
 		}
 		if len(queues) > mostQueues {
-			return nil, fmt.Errorf("management API: it lists more than %d queues, and says that there are more: is that a broker?", mostQueues)
+			return nil, fmt.Errorf("management API: it lists more than %d queues, and says that there are more: is "+
+				"that a broker?", mostQueues)
 		}
 	}
 }
@@ -169,11 +171,14 @@ func (c *Client) DeleteQueue(ctx context.Context, name string, ifIdle bool) erro
 	if ifIdle {
 		query = "?if-empty=true&if-unused=true"
 	}
-	return c.call(ctx, http.MethodDelete, []string{"queues", c.vhost, name}, query, nil, nil, fmt.Sprintf("configure on queue %q", name))
+	return c.call(ctx, http.MethodDelete, []string{"queues", c.vhost, name}, query, nil, nil,
+		fmt.Sprintf("configure on queue %q", name))
 }
 
 // astray is an answer about something else: a proxy that takes %2F for a slash asks the API for another path.
 func (c *Client) astray(vhost, queue string) error {
-	return &Error{Method: http.MethodGet, URL: c.base + "/api/queues", User: c.user.Username(), VHost: c.vhost, Status: http.StatusOK,
-		Err: fmt.Errorf("the answer is about queue %q of the virtual host %q: a proxy in between must leave %%2F in paths as it is", queue, vhost)}
+	return &Error{Method: http.MethodGet, URL: c.base + "/api/queues", User: c.user.Username(), VHost: c.vhost,
+		Status: http.StatusOK,
+		Err: fmt.Errorf("the answer is about queue %q of the virtual host %q: a proxy in between must leave %%2F "+
+			"in paths as it is", queue, vhost)}
 }

@@ -39,7 +39,8 @@ func Find(name string, outside bool) *Mistake {
 			continue
 		}
 
-		return &Mistake{Level: e.level, Middleware: r.middleware, Problem: e.problem, Remedy: e.remedy, StockOnly: e.stock}
+		return &Mistake{Level: e.level, Middleware: r.middleware, Problem: e.problem, Remedy: e.remedy,
+			StockOnly: e.stock}
 	}
 
 	return nil
@@ -87,7 +88,8 @@ func Check(names []string, stock bool) []*Mistake {
 
 // IsRetry tells whether a function is a retry middleware of this module, whatever retrier it belongs to.
 func IsRetry(name string) bool {
-	for _, prefix := range []string{"amqpretry.", "amqpretry/amqpretryv3.", "internal/retrier.", "middleware.Retry.", "middleware.Poison."} {
+	for _, prefix := range []string{"amqpretry.", "amqpretry/amqpretryv3.", "internal/retrier.", "middleware.Retry.",
+		"middleware.Poison."} {
 		if strings.HasPrefix(name, module+prefix) {
 			return true
 		}

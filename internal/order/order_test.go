@@ -17,13 +17,15 @@ func TestOutsideEndsAtTheRouter(t *testing.T) {
 	assert.Equal(t, []string{"Watermill's Retry"}, middlewares(Outside([]string{
 		watermillPrefix + "Retry.Middleware.func1", routerName, poisonQueuePrefix + "Middleware.func1",
 	})))
-	assert.Equal(t, []string{"a middleware of package protect"}, middlewares(Outside([]string{protectPrefix + "(*Deduplicator).Middleware.func1", routerName})))
+	assert.Equal(t, []string{"a middleware of package protect"},
+		middlewares(Outside([]string{protectPrefix + "(*Deduplicator).Middleware.func1", routerName})))
 	assert.Empty(t, Outside(nil))
 }
 
 func TestCheck(t *testing.T) {
 	const (
-		ours, theirs = module + "amqpretry.(*Retrier).Middleware-fm", module + "amqpretry/amqpretryv3.(*Retrier).Poison-fm"
+		ours, theirs = module + "amqpretry.(*Retrier).Middleware-fm", module +
+			"amqpretry/amqpretryv3.(*Retrier).Poison-fm"
 		retry, dedup = watermillPrefix + "Retry.Middleware-fm", watermillPrefix + "(*Deduplicator).Middleware-fm"
 		ack, user    = watermillPrefix + "InstantAck", "example.com/shop/middleware.(*Deduplicator).Middleware-fm"
 		breaker      = watermillPrefix + "CircuitBreaker.Middleware-fm"
@@ -34,17 +36,18 @@ func TestCheck(t *testing.T) {
 		stock bool
 		want  []string
 	}{
-		"none of ours":           {[]string{retry, dedup}, true, nil},
-		"right":                  {[]string{user, ours, user, retry}, true, nil},
-		"far inside":             {[]string{ours, user, dedup}, false, []string{"Watermill's Deduplicator"}},
-		"outside":                {[]string{retry, user, ours}, false, []string{"Watermill's Retry"}},
-		"between two retriers":   {[]string{ours, retry, user, theirs}, false, nil},
-		"wrong for both":         {[]string{ours, dedup, theirs}, false, []string{"Watermill's Deduplicator"}},
-		"as an error's end":      {[]string{ours, breaker, theirs}, false, nil},
-		"stock only":             {[]string{ours, ack}, true, []string{"Watermill's InstantAck"}},
-		"harmless with our own":  {[]string{ours, ack}, false, nil},
-		"outside it loses both":  {[]string{ack, ours}, false, []string{"Watermill's InstantAck"}},
-		"several":                {[]string{poison, retry, theirs, dedup}, false, []string{"Watermill's PoisonQueue", "Watermill's Retry", "Watermill's Deduplicator"}},
+		"none of ours":          {[]string{retry, dedup}, true, nil},
+		"right":                 {[]string{user, ours, user, retry}, true, nil},
+		"far inside":            {[]string{ours, user, dedup}, false, []string{"Watermill's Deduplicator"}},
+		"outside":               {[]string{retry, user, ours}, false, []string{"Watermill's Retry"}},
+		"between two retriers":  {[]string{ours, retry, user, theirs}, false, nil},
+		"wrong for both":        {[]string{ours, dedup, theirs}, false, []string{"Watermill's Deduplicator"}},
+		"as an error's end":     {[]string{ours, breaker, theirs}, false, nil},
+		"stock only":            {[]string{ours, ack}, true, []string{"Watermill's InstantAck"}},
+		"harmless with our own": {[]string{ours, ack}, false, nil},
+		"outside it loses both": {[]string{ack, ours}, false, []string{"Watermill's InstantAck"}},
+		"several": {[]string{poison, retry, theirs, dedup}, false,
+			[]string{"Watermill's PoisonQueue", "Watermill's Retry", "Watermill's Deduplicator"}},
 		"a possible one is told": {[]string{ours, poison}, false, []string{"Watermill's PoisonQueue"}},
 	} {
 		t.Run(name, func(t *testing.T) {

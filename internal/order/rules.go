@@ -35,12 +35,14 @@ var (
 	}
 	takesRetries = func(where string) *effect {
 		return &effect{
-			level: Loses, problem: where + " of the retry middleware: it takes retries for duplicates, and they are lost",
+			level: Loses, problem: where + " of the retry middleware: it takes retries for duplicates, and they are " +
+				"lost",
 			remedy: "use protect.Deduplicator, or protect.ByAttempt(deduplicator), inside of the retry middleware",
 		}
 	}
 	failsOutside = &effect{
-		level: Loses, problem: "outside of the retry middleware: what it fails is redelivered at once, without count or delay",
+		level: Loses, problem: "outside of the retry middleware: what it fails is redelivered at once, without count " +
+			"or delay",
 		remedy: "add the retry middleware first",
 	}
 )
@@ -55,13 +57,15 @@ var rules = []rule{
 	{
 		prefix: watermillPrefix + "InstantAck", middleware: "Watermill's InstantAck",
 		outside: &effect{
-			level: Loses, problem: "outside of the retry middleware: messages are acknowledged before they are handled: those that fail are lost on a stock subscriber, and can be lost on the retrier's own",
+			level: Loses, problem: "outside of the retry middleware: messages are acknowledged before they are " +
+				"handled: those that fail are lost on a stock subscriber, and can be lost on the retrier's own",
 			remedy: "remove it, or keep its handlers on a subscriber without retries",
 		},
 		inside: &effect{
 			level: Loses, stock: true,
-			problem: "inside of the retry middleware, on a stock subscriber: failed messages are acknowledged at once, and lost",
-			remedy:  "remove it, or use retrier.NewSubscriber()",
+			problem: "inside of the retry middleware, on a stock subscriber: failed messages are acknowledged at " +
+				"once, and lost",
+			remedy: "remove it, or use retrier.NewSubscriber()",
 		},
 	},
 	{
@@ -77,7 +81,8 @@ var rules = []rule{
 	{
 		prefix: poisonQueuePrefix, middleware: "Watermill's PoisonQueue",
 		outside: &effect{
-			level: Wrong, problem: "outside of the retry middleware and sees no error but those of shutdowns, which are no failures",
+			level: Wrong, problem: "outside of the retry middleware and sees no error but those of shutdowns, which " +
+				"are no failures",
 			remedy: "remove it: dead letters go to the dead-letter queue",
 		},
 		inside: &effect{ // PoisonQueueWithFilter has the same name, and may be meant
@@ -89,7 +94,9 @@ var rules = []rule{
 		prefix: watermillPrefix + "Retry.", middleware: "Watermill's Retry",
 		outside: sees("; inside of it, Watermill's Retry makes immediate tries within one attempt"),
 	},
-	{prefix: watermillPrefix + "CircuitBreaker.", middleware: "Watermill's CircuitBreaker", outside: sees(", or use protect.CircuitBreaker inside of it")},
+	{prefix: watermillPrefix + "CircuitBreaker.", middleware: "Watermill's CircuitBreaker",
+		outside: sees(", or use protect.CircuitBreaker inside of it")},
 	{prefix: watermillPrefix + "IgnoreErrors.", middleware: "Watermill's IgnoreErrors", outside: sees("")},
-	{prefix: watermillPrefix + "(*DelayOnError).", middleware: "Watermill's DelayOnError", outside: sees(", and remove DelayOnError: policies have delays")},
+	{prefix: watermillPrefix + "(*DelayOnError).", middleware: "Watermill's DelayOnError",
+		outside: sees(", and remove DelayOnError: policies have delays")},
 }

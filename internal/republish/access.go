@@ -63,7 +63,8 @@ func (f *Forwarder) checkAccess(ctx context.Context) error {
 	defer channel.Close()
 
 	closed := channel.NotifyClose(make(chan *amqp091.Error, 1))
-	if err := channel.PublishWithContext(ctx, "", "nobody-"+watermill.NewShortUUID(), false, false, amqp091.Publishing{}); err != nil {
+	if err := channel.PublishWithContext(ctx, "", "nobody-"+watermill.NewShortUUID(), false, false,
+		amqp091.Publishing{}); err != nil {
 		return err
 	}
 	// Its answer comes after the broker has looked at the publish. It needs no permission.

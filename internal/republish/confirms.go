@@ -236,7 +236,8 @@ func untilTaken(ctx context.Context, publish func() error) error {
 	_, err := backoff.Retry(ctx, func() (struct{}, error) { return struct{}{}, publish() },
 		backoff.WithMaxElapsedTime(0), // no limit
 		backoff.WithBackOff(&backoff.ExponentialBackOff{
-			InitialInterval: 50 * time.Millisecond, MaxInterval: 5 * time.Second, Multiplier: 2, RandomizationFactor: 0.3,
+			InitialInterval: 50 * time.Millisecond, MaxInterval: 5 * time.Second, Multiplier: 2,
+			RandomizationFactor: 0.3,
 		}))
 
 	return err

@@ -127,10 +127,12 @@ func (h *heldCopy) report() {
 	}
 	held.reported, held.told = now, true
 	e := &topology.HeldError{
-		Queue: h.queue.plan.Queue, VirtualHost: settings.Connection.VirtualHost(), Exchange: h.exchange, Held: held.count, For: now.Sub(h.since), Err: err,
+		Queue: h.queue.plan.Queue, VirtualHost: settings.Connection.VirtualHost(), Exchange: h.exchange,
+		Held: held.count, For: now.Sub(h.since), Err: err,
 	}
 	held.mu.Unlock()
 
-	settings.Logger.Error("Failed deliveries are held", e, watermill.LogFields{"amqp_queue_name": e.Queue, "held": e.Held})
+	settings.Logger.Error("Failed deliveries are held", e, watermill.LogFields{"amqp_queue_name": e.Queue,
+		"held": e.Held})
 	settings.emit(retry.Event{Kind: retry.EventHeld, Queue: e.Queue, Held: e.Held, Took: e.For, Err: e})
 }

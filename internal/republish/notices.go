@@ -64,7 +64,8 @@ func (n *notices) tell(canary string, outcome wire.Outcome, published *wire.Stat
 	default:
 		n.waiting.Add(-1)
 		n.full.Do(func() {
-			n.logger.Error("Cannot tell a replay what has become of its messages", errTooManyNotices, watermill.LogFields{"amqp_queue_name": notice.Queue})
+			n.logger.Error("Cannot tell a replay what has become of its messages", errTooManyNotices,
+				watermill.LogFields{"amqp_queue_name": notice.Queue})
 		})
 	}
 }

@@ -31,7 +31,8 @@ type Publisher struct {
 // is lost.
 func NewPublisher(link *connection.Link) *Publisher { return &Publisher{link: link} }
 
-var errSilent = errors.New("the broker has not confirmed a message for a minute: has the queue no majority of its nodes?")
+var errSilent = errors.New("the broker has not confirmed a message for a minute: has the queue no majority of its " +
+	"nodes?")
 
 const (
 	// refusedFor is how long a queue may refuse a message, because it is full, before that is an error.

@@ -69,7 +69,8 @@ func (l *QueueForwarder) closeChannels() {
 }
 
 func newQueueForwarder(f *Forwarder, plan topology.Plan) *QueueForwarder {
-	return &QueueForwarder{forwarder: f, plan: plan, reserved: codec.ReturnSize(plan), turn: make(chan struct{}, 1), confirms: map[string]*confirmChannel{}}
+	return &QueueForwarder{forwarder: f, plan: plan, reserved: codec.ReturnSize(plan), turn: make(chan struct{}, 1),
+		confirms: map[string]*confirmChannel{}}
 }
 
 // Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the delivery may be

@@ -202,7 +202,8 @@ func TestHeld_ReportedOnceForAll(t *testing.T) {
 func TestLane_ClosesIdleChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
-		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, config.Policy{Delays: []time.Duration{time.Second}, Scope: config.ScopeShared}))
+		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, config.Policy{Delays: []time.Duration{time.Second},
+			Scope: config.ScopeShared}))
 		for range 3 {
 			for _, o := range []*codec.CopyRequest{failure(), death()} {
 				_, err := queue.Forward(t.Context(), o, isThere)

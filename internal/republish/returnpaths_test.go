@@ -74,7 +74,8 @@ func TestUpkeep_NoAnswer(t *testing.T) {
 		}
 		f := newTestForwarder(t, b)
 		for i := range 3 {
-			plan, err := topology.New(fmt.Sprintf("q-%d", i), config.Policy{Delays: []time.Duration{time.Hour}, Scope: config.ScopeShared}, topology.Names{})
+			plan, err := topology.New(fmt.Sprintf("q-%d", i), config.Policy{Delays: []time.Duration{time.Hour},
+				Scope: config.ScopeShared}, topology.Names{})
 			require.NoError(t, err)
 			o := failure()
 			o.State.Delay = "1h"

@@ -83,7 +83,8 @@ func (r *Retrier) deadLetters(topic string) (*consumer.Queue, error) {
 			if err := plan.Declare(channel); err != nil {
 				return fmt.Errorf("cannot declare the dead-letter queue of topic %q: %w", topic, err)
 			}
-			r.options.Logger.Debug("Dead-letter queue declared", watermill.LogFields{"topic": topic, "amqp_queue_name": queue.Name})
+			r.options.Logger.Debug("Dead-letter queue declared",
+				watermill.LogFields{"topic": topic, "amqp_queue_name": queue.Name})
 			r.engine.Emit(retry.Event{
 				Kind: retry.EventTopologyDeclared, Topic: topic, Queue: queue.Name, DeadLetters: true,
 			})

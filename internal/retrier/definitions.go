@@ -11,7 +11,8 @@ import (
 // The broker is not touched.
 func (r *Retrier) Definitions(topics ...string) ([]byte, error) {
 	if len(topics) == 0 {
-		return nil, &config.FieldError{Path: "topics", Problem: "missing", Wanted: "those to which the service subscribes"}
+		return nil, &config.FieldError{Path: "topics", Problem: "missing", Wanted: "those to which the service " +
+			"subscribes"}
 	}
 	vhost, err := vhostOf(r.config.Connection)
 	errs := []error{err}

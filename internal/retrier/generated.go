@@ -38,8 +38,9 @@ func (g *generated) add(topic, queue string, register func() (*consumer.Queue, e
 	g.latest[queue] = main
 	if before := g.topics[topic]; before != nil && before.Name != queue {
 		g.mains[main] = result{once: true, err: fmt.Errorf(
-			"the name generator of the queues is not stable: topic %q gave %q and then %q, and a message from a stock subscriber "+
-				"does not tell from which it came: use Retrier.NewSubscriber, which pins the name, or a stable name",
+			"the name generator of the queues is not stable: topic %q gave %q and then %q, and a message from a "+
+				"stock subscriber does not tell from which it came: use Retrier.NewSubscriber, which pins the name, "+
+				"or a stable name",
 			topic, before.Name, queue,
 		)}
 

@@ -70,7 +70,8 @@ func depth(channel *amqp091.Channel, queue string) (int, error) {
 }
 
 func cannotLook(queue string, err error) error {
-	return fmt.Errorf("cannot look at queue %q: %w", queue, topology.ExplainUse(topology.UseLook, topology.KindQueue, queue, err))
+	return fmt.Errorf("cannot look at queue %q: %w", queue, topology.ExplainUse(topology.UseLook, topology.KindQueue,
+		queue, err))
 }
 
 func (o *Observer) look(ctx context.Context, queues []string) (map[string]int, error) {

@@ -30,7 +30,8 @@ func (r *Retrier) CheckRouter(router *message.Router) error {
 				refused = append(refused, mistake)
 				continue
 			}
-			r.options.Logger.Error("Wrong order of middlewares", mistake, watermill.LogFields{"handler_name": h.handler, "topic": h.topic})
+			r.options.Logger.Error("Wrong order of middlewares", mistake, watermill.LogFields{"handler_name": h.handler,
+				"topic": h.topic})
 		}
 	}
 
@@ -50,7 +51,8 @@ func (r *Retrier) mistakes(h route) []error {
 	var found []error
 	for _, m := range order.Check(h.middlewares, from == stock) {
 		found = append(found, &middleware.OrderError{
-			Handler: h.handler, Topic: h.topic, Middleware: m.Middleware, Problem: m.Problem, Remedy: m.Remedy, Severe: m.Level >= order.Wrong,
+			Handler: h.handler, Topic: h.topic, Middleware: m.Middleware, Problem: m.Problem, Remedy: m.Remedy,
+			Severe: m.Level >= order.Wrong,
 		})
 	}
 

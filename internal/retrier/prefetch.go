@@ -23,7 +23,8 @@ func (r *Retrier) prefetch() int {
 func (r *Retrier) roomFor(prefetch int) int {
 	fields := watermill.LogFields{"prefetch": prefetch, "concurrency": r.options.Concurrency}
 	if prefetch < r.options.Concurrency {
-		r.options.Logger.Info("Prefetch is raised to the concurrency, which it would limit; see Options.Prefetch", fields)
+		r.options.Logger.Info("Prefetch is raised to the concurrency, which it would limit; see Options.Prefetch",
+			fields)
 		prefetch = r.options.Concurrency
 	}
 	if prefetch == r.options.Concurrency {

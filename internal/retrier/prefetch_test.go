@@ -27,7 +27,8 @@ func TestPrefetch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			p := &Retrier{options: Options{Prefetch: test.option, Concurrency: test.concurrency, Logger: watermill.NopLogger{}}}
+			p := &Retrier{options: Options{Prefetch: test.option, Concurrency: test.concurrency,
+				Logger: watermill.NopLogger{}}}
 			p.config.Consume.Qos.PrefetchCount = test.config
 			assert.Equal(t, test.want, p.roomFor(p.prefetch()))
 		})

@@ -83,10 +83,11 @@ func protectionConflicts(arguments amqp091.Table, deadLetterQueue, asking string
 	var errs []error
 	for _, key := range topology.ProtectConflicts(arguments, deadLetterQueue) {
 		errs = append(errs, &config.FieldError{
-			Path:    fmt.Sprintf("Config.Queue.Arguments[%q]", key),
-			Problem: fmt.Sprintf("differs from the protection that %s asks for (protect: %s)", asking, config.ProtectionArguments),
-			Wanted:  "left out, or " + spelled(protection[key]),
-			Found:   spelled(arguments[key]),
+			Path: fmt.Sprintf("Config.Queue.Arguments[%q]", key),
+			Problem: fmt.Sprintf("differs from the protection that %s asks for (protect: %s)", asking,
+				config.ProtectionArguments),
+			Wanted: "left out, or " + spelled(protection[key]),
+			Found:  spelled(arguments[key]),
 		})
 	}
 
@@ -167,13 +168,16 @@ func (r *Retrier) warnOfDrops(queue *consumer.Queue, version string) {
 
 	wait := ""
 	if queue.Policy.Mode == config.ModeOff {
-		wait = fmt.Sprintf(" (the dead-letter queue %s comes with the first policy that is not off; until then such messages stay, out of sight, in the main queue)",
+		wait = fmt.Sprintf(" (the dead-letter queue %s comes with the first policy that is not off; until then such "+
+			"messages stay, out of sight, in the main queue)",
 			r.options.Names.DeadLetterQueue(queue.Name))
 	}
 	r.options.Logger.Error(
-		"The main queue can lose messages: it is a quorum queue without a dead-letter exchange, and drops what reaches its delivery limit",
-		fmt.Errorf("delivery limit %s; ways out: for a new queue config.ProtectionArguments; for one that exists a policy of the broker%s, "+
-			"which no client can see: when an operator has run the line below, say so with config.ProtectionPolicy\n%s", limit, wait, policy),
+		"The main queue can lose messages: it is a quorum queue without a dead-letter exchange, and drops what "+
+			"reaches its delivery limit",
+		fmt.Errorf("delivery limit %s; ways out: for a new queue config.ProtectionArguments; for one that exists a "+
+			"policy of the broker%s, which no client can see: when an operator has run the line below, say so with "+
+			"config.ProtectionPolicy\n%s", limit, wait, policy),
 		watermill.LogFields{"topic": queue.Topic, "amqp_queue_name": queue.Name, "delivery_limit": limit},
 	)
 }

@@ -45,7 +45,8 @@ type letters struct {
 
 func newRegistry() *registry {
 	return &registry{
-		queues: map[string]*registered{}, names: newNames(), exchanges: map[string]map[string]int{}, letters: map[string]*letters{},
+		queues: map[string]*registered{}, names: newNames(), exchanges: map[string]map[string]int{},
+		letters: map[string]*letters{},
 	}
 }
 
@@ -232,7 +233,8 @@ func (r *registry) checkExchanges(main Main, plans []topology.Plan) error {
 			if taken {
 				errs = append(errs, &topology.NameError{
 					Queue: plan.Queue, Object: "retry exchange", Name: x.Name,
-					Problem: fmt.Sprintf("is the exchange that topic %q publishes to; give another name through %s", owner, field),
+					Problem: fmt.Sprintf("is the exchange that topic %q publishes to; give another name through %s",
+						owner, field),
 				})
 			}
 		}

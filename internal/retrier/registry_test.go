@@ -215,11 +215,13 @@ func TestRegistry_Collisions(t *testing.T) {
 			}
 		}
 	}
-	assert.Subset(t, slices.Collect(maps.Keys(found)), []string{"exchange", "queue", "retry"}, "there were collisions of each kind")
+	assert.Subset(t, slices.Collect(maps.Keys(found)), []string{"exchange", "queue", "retry"},
+		"there were collisions of each kind")
 }
 
 // collisions compares a topic with all others, one by one.
-func collisions(t require.TestingT, live []Main, main Main, policyOf map[string]config.Policy, names topology.Names) []string {
+func collisions(t require.TestingT, live []Main, main Main, policyOf map[string]config.Policy,
+	names topology.Names) []string {
 	plan := func(m Main) topology.Plan {
 		p, err := topology.New(m.Queue, policyOf[m.Queue], names)
 		require.NoError(t, err)
@@ -253,8 +255,9 @@ func collisions(t require.TestingT, live []Main, main Main, policyOf map[string]
 			if x.Shared {
 				field = "Names.Shared"
 			}
-			errs = append(errs, &topology.NameError{Queue: p.Queue, Object: "retry exchange", Name: x.Name, Problem: fmt.Sprintf(
-				"is the exchange that topic %q publishes to; give another name through %s", owner, field)})
+			errs = append(errs, &topology.NameError{Queue: p.Queue, Object: "retry exchange", Name: x.Name,
+				Problem: fmt.Sprintf(
+					"is the exchange that topic %q publishes to; give another name through %s", owner, field)})
 		}
 	}
 

@@ -50,7 +50,8 @@ type Retrier struct {
 // New checks the config and the options, all of both at once, and returns a retrier. The broker is not touched.
 func New(conf Config, options Options) (*Retrier, error) {
 	if err := errors.Join(
-		options.Validate(), validateConfig(conf, options.Concurrency), validateProtection(conf.Queue.Arguments, options.Policies),
+		options.Validate(), validateConfig(conf, options.Concurrency), validateProtection(conf.Queue.Arguments,
+			options.Policies),
 	); err != nil {
 		return nil, fmt.Errorf("invalid config of the retrier:\n%w", err)
 	}
@@ -146,7 +147,8 @@ func (r *Retrier) Close() error {
 
 // main generates the names of a topic.
 func (r *Retrier) main(topic string) Main {
-	return Main{Topic: topic, Queue: r.config.Queue.GenerateName(topic), Exchange: r.config.Exchange.GenerateName(topic)}
+	return Main{Topic: topic, Queue: r.config.Queue.GenerateName(topic),
+		Exchange: r.config.Exchange.GenerateName(topic)}
 }
 
 // queue registers a use of the queue of a topic, which ends with leave, and completes what is needed to consume from

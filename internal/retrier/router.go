@@ -79,7 +79,8 @@ func (r *Retrier) origin(subscriber reflect.Value) (o origin) {
 		}
 	default: // both versions of watermill-amqp keep the config, which has the retrier's marshaler
 		m := subscriber.Elem().FieldByName("config").FieldByName("Marshaler").Elem()
-		if m.Type() == reflect.TypeFor[marshaler]() && m.FieldByName("retrier").Pointer() == reflect.ValueOf(r).Pointer() {
+		if m.Type() == reflect.TypeFor[marshaler]() && m.FieldByName("retrier").Pointer() == reflect.ValueOf(r).
+			Pointer() {
 			return stock
 		}
 	}

@@ -27,7 +27,8 @@ func (o Options) Validate() error {
 	for i, address := range o.Addresses {
 		if err := connection.CheckAddress(address); err != nil {
 			wrong(fmt.Sprintf("Addresses[%d]", i), err.Error(),
-				"host:port or host, such as rabbit-2:5672: user, virtual host and TLS are those of the URI", found(address))
+				"host:port or host, such as rabbit-2:5672: user, virtual host and TLS are those of the URI",
+				found(address))
 		}
 	}
 	if o.Concurrency < 0 || o.Concurrency > maxPrefetch {
@@ -83,15 +84,25 @@ func validateConfig(c Config, concurrency int) error {
 		path    string
 		reason  string
 	}{
-		{!c.Queue.Durable, "Queue.Durable", "must be true: retries wait in durable queues and would come back to a queue that is gone"},
+		{!c.Queue.Durable, "Queue.Durable", "must be true: retries wait in durable queues and would come back to a " +
+			"queue that is gone"},
 		{c.Queue.AutoDelete, "Queue.AutoDelete", "must be false: retries would come back to a queue that is gone"},
-		{c.Queue.Exclusive, "Queue.Exclusive", "must be false: retries would come back to a queue that is gone with its connection"},
-		{c.Transactional, "Publish.Transactional", "must be false: watermill-amqp reports success for a message that it has rolled back; use ConfirmDelivery"},
-		{c.Consume.NoRequeueOnNack, "Consume.NoRequeueOnNack", "must be false: a nack is what shutdowns and lost connections use as well, their messages would be lost or dead-lettered"},
-		{c.Consume.Qos.Global, "Consume.Qos.Global", "must be false: quorum queues refuse it, and RabbitMQ 4.3 ignores it"},
-		{c.Consume.Exclusive && concurrency > 1, "Consume.Exclusive", fmt.Sprintf("must be false with Options.Concurrency %d: who wants one consumer only wants one message at a time", concurrency)},
-		{c.Consume.Qos.PrefetchCount < 0 || c.Consume.Qos.PrefetchCount > maxPrefetch, "Consume.Qos.PrefetchCount", fmt.Sprintf("must be 1..65535, or 0 for %d, got %d", DefaultPrefetch, c.Consume.Qos.PrefetchCount)},
-		{c.Consume.Qos.PrefetchSize != 0, "Consume.Qos.PrefetchSize", fmt.Sprintf("must be 0, got %d: RabbitMQ does not implement it and closes the connection", c.Consume.Qos.PrefetchSize)},
+		{c.Queue.Exclusive, "Queue.Exclusive", "must be false: retries would come back to a queue that is gone with " +
+			"its connection"},
+		{c.Transactional, "Publish.Transactional", "must be false: watermill-amqp reports success for a message that " +
+			"it has rolled back; use ConfirmDelivery"},
+		{c.Consume.NoRequeueOnNack, "Consume.NoRequeueOnNack", "must be false: a nack is what shutdowns and lost " +
+			"connections use as well, their messages would be lost or dead-lettered"},
+		{c.Consume.Qos.Global, "Consume.Qos.Global", "must be false: quorum queues refuse it, and RabbitMQ 4.3 " +
+			"ignores it"},
+		{c.Consume.Exclusive && concurrency > 1, "Consume.Exclusive",
+			fmt.Sprintf("must be false with Options.Concurrency %d: who wants one consumer only wants one message at "+
+				"a time", concurrency)},
+		{c.Consume.Qos.PrefetchCount < 0 || c.Consume.Qos.PrefetchCount > maxPrefetch, "Consume.Qos.PrefetchCount",
+			fmt.Sprintf("must be 1..65535, or 0 for %d, got %d", DefaultPrefetch, c.Consume.Qos.PrefetchCount)},
+		{c.Consume.Qos.PrefetchSize != 0, "Consume.Qos.PrefetchSize",
+			fmt.Sprintf("must be 0, got %d: RabbitMQ does not implement it and closes the connection",
+				c.Consume.Qos.PrefetchSize)},
 	} {
 		if r.refused {
 			errs = append(errs, &config.FieldError{Path: "Config." + r.path, Problem: r.reason})
@@ -102,9 +113,11 @@ func validateConfig(c Config, concurrency int) error {
 			errs = append(errs, &config.FieldError{Path: "Config.Connection.AmqpURI", Problem: err.Error()})
 		}
 	}
-	if c.Connection.TLSConfig != nil && c.Connection.AmqpConfig != nil && c.Connection.AmqpConfig.TLSClientConfig != nil {
+	if c.Connection.TLSConfig != nil && c.Connection.AmqpConfig != nil &&
+		c.Connection.AmqpConfig.TLSClientConfig != nil {
 		errs = append(errs, &config.FieldError{
-			Path: "Config.Connection.TLSConfig", Problem: "must not be set together with Config.Connection.AmqpConfig.TLSClientConfig",
+			Path: "Config.Connection.TLSConfig", Problem: "must not be set together with " +
+				"Config.Connection.AmqpConfig.TLSClientConfig",
 		})
 	}
 

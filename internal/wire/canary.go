@@ -65,7 +65,8 @@ const keyOutcome = header.Prefix + "outcome"
 // Headers spells the notice.
 func (n Notice) Headers() map[string]any {
 	return map[string]any{
-		header.Canary: n.Text(), keyOutcome: string(n.Outcome), header.Count: strconv.Itoa(n.Attempts), header.Delay: n.Delay,
+		header.Canary: n.Text(), keyOutcome: string(n.Outcome), header.Count: strconv.Itoa(n.Attempts),
+		header.Delay: n.Delay,
 	}
 }
 

@@ -19,8 +19,10 @@ import (
 // FuzzLife is what headers of any type and text make of a message, by rounds of failing, waiting and coming back: it
 // ends within the attempts of its policy, and what it carries stays within its bounds.
 func FuzzLife(f *testing.F) {
-	f.Add("1", "1", "30s", "3", `[{"n":1,"at":"2026-01-02T03:04:05.678Z","error":"x"}]`, "2026-01-02T03:04:05.678Z", "future", "x", byte(0), true)
-	f.Add("1", "-1", "", "99999999999999999999", `[{}]`, "9999-12-31T23:59:59.999+14:00", "\xff", "\xff", byte(0), false)
+	f.Add("1", "1", "30s", "3", `[{"n":1,"at":"2026-01-02T03:04:05.678Z","error":"x"}]`, "2026-01-02T03:04:05.678Z",
+		"future", "x", byte(0), true)
+	f.Add("1", "-1", "", "99999999999999999999", `[{}]`, "9999-12-31T23:59:59.999+14:00", "\xff", "\xff", byte(0),
+		false)
 	f.Add("1", "-9223372036854775808", "0s", "-1", `[`, "0000-01-01T00:00:00Z", "retire", "token", byte(5), true)
 	f.Add("1", "NaN", "1s", "1e9", "null", "now", "", "\x00", byte(17), true)
 	f.Add("1", "1000000000", "60s", "4294967295", "", "", "count ", "1", byte(9), false)
@@ -30,8 +32,10 @@ func FuzzLife(f *testing.F) {
 		const retries = 3
 		headers := map[string]any{
 			header.Version: version, header.Queue: queue, header.Count: anyType(kind, count), header.Delay: delay,
-			header.Attempts: number, header.Replays: number, header.History: history, header.Error: text, header.UUID: text,
-			header.Replay: text, header.Edits: text, header.Since: at, header.NotBefore: at, header.LastFailure: at, header.Exchange: text, header.Expiration: count,
+			header.Attempts: number, header.Replays: number, header.History: history, header.Error: text,
+			header.UUID:   text,
+			header.Replay: text, header.Edits: text, header.Since: at, header.NotBefore: at, header.LastFailure: at,
+			header.Exchange: text, header.Expiration: count,
 			header.Prefix + suffix: text, "x-death": text,
 		}
 		death := ""
@@ -87,7 +91,8 @@ func FuzzLife(f *testing.F) {
 // anyType gives a text, or something else of an AMQP type.
 func anyType(kind byte, text string) any {
 	others := []any{
-		nil, true, byte(7), int8(-1), int16(2), uint16(3), int32(-1), uint32(1e9), int64(math.MinInt64), int64(2), float32(1), math.NaN(),
+		nil, true, byte(7), int8(-1), int16(2), uint16(3), int32(-1), uint32(1e9), int64(math.MinInt64), int64(2),
+		float32(1), math.NaN(),
 		math.Inf(1), time.Unix(1, 0), []byte(text), []any{text}, map[string]any{text: text},
 	}
 	if i := int(kind) - 1; i >= 0 && i < len(others) {

@@ -64,7 +64,8 @@ func encodeHistory(history []retry.FailedCall) string {
 func HasCrashed(headers map[string]any) bool {
 	text, _ := headers[header.History].(string)
 
-	return strings.Contains(text, `"reason":"`+string(retry.ReasonCrashed)+`"`) // in an error text the quotes are escaped
+	// in an error text the quotes are escaped
+	return strings.Contains(text, `"reason":"`+string(retry.ReasonCrashed)+`"`)
 }
 
 func marshalHistory(history []retry.FailedCall) string {
@@ -94,7 +95,8 @@ func decodeHistory(text string) []retry.FailedCall {
 
 	var history []retry.FailedCall
 	for _, a := range in {
-		history = Append(history, retry.FailedCall{Number: a.Number, At: parseTime(a.At), Error: a.Error, Type: a.Type, Reason: a.Reason})
+		history = Append(history, retry.FailedCall{Number: a.Number, At: parseTime(a.At), Error: a.Error, Type: a.Type,
+			Reason: a.Reason})
 	}
 
 	return history

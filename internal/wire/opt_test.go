@@ -12,7 +12,8 @@ import (
 
 func TestOptIsBounded(t *testing.T) {
 	long := strings.Repeat("x", 600)
-	text := EncodeOpt(map[string]string{"x-opt-a": long, "x-opt-b": long, "x-opt-c": "1", "x-opt-d": strings.Repeat("\x00", 300)})
+	text := EncodeOpt(map[string]string{"x-opt-a": long, "x-opt-b": long, "x-opt-c": "1",
+		"x-opt-d": strings.Repeat("\x00", 300)})
 	assert.LessOrEqual(t, len(text), MaxOptBytes)
 	assert.Equal(t, map[string]string{"x-opt-a": long, "x-opt-c": "1"}, Opt(map[string]any{header.Opt: text}, nil),
 		"what is too large is left out, not cut")
@@ -26,7 +27,8 @@ func TestOptReadsWhatThereIs(t *testing.T) {
 		Opt(map[string]any{"x-opt-a": int64(2), header.Opt: `{"x-opt-a":"1","x-opt-b":"1","own":"1"}`}, text))
 
 	for _, forged := range []any{
-		nil, int64(1), "", "[]", "null", "{", `{"x-opt-a":1}`, `{"own":"1"}`, `{"x-opt-a":"` + strings.Repeat("x", MaxOptBytes) + `"}`,
+		nil, int64(1), "", "[]", "null", "{", `{"x-opt-a":1}`, `{"own":"1"}`, `{"x-opt-a":"` +
+			strings.Repeat("x", MaxOptBytes) + `"}`,
 	} {
 		assert.Empty(t, Opt(map[string]any{header.Opt: forged}, text), forged)
 	}

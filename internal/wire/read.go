@@ -76,7 +76,8 @@ func Read(headers map[string]any, r Reading) (State, Kind) {
 		s := decode(headers)
 		s.Count = max(0, min(count, r.MaxRetries))
 		if r.Death == "" || !r.IsRetryQueue(r.Death, delay) {
-			s.Since, s.Deadline, s.NotBefore = time.Time{}, time.Time{}, time.Time{} // it has not waited, whatever it says
+			// it has not waited, whatever it says
+			s.Since, s.Deadline, s.NotBefore = time.Time{}, time.Time{}, time.Time{}
 		}
 
 		return s, Clamped
@@ -115,7 +116,8 @@ func decode(headers map[string]any) State {
 	}
 
 	if _, known := headers[header.Exchange].(string); known {
-		s.Arrival = NewArrival(text(header.Exchange), text(header.RoutingKey), text(header.Expiration), text(header.UserID), text(header.CC))
+		s.Arrival = NewArrival(text(header.Exchange), text(header.RoutingKey), text(header.Expiration),
+			text(header.UserID), text(header.CC))
 		s.Arrival.Opt = text(header.Opt)
 	}
 
@@ -227,7 +229,8 @@ func ReadDead(headers map[string]any, queue string) (State, bool) {
 	s.Error, s.ErrorType = Text(s.Error, MaxErrorBytes), Text(s.ErrorType, MaxErrorTypeBytes)
 	from := &s.Arrival
 	for _, name := range []*string{
-		&s.Queue, &s.Topic, &s.Handler, &s.Host, &s.UUID, &s.Replay, &s.Handled, &from.Exchange, &from.RoutingKey, &from.Expiration, &from.UserID,
+		&s.Queue, &s.Topic, &s.Handler, &s.Host, &s.UUID, &s.Replay, &s.Handled, &from.Exchange, &from.RoutingKey,
+		&from.Expiration, &from.UserID,
 	} {
 		*name = Text(*name, MaxNameBytes)
 	}

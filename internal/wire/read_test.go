@@ -30,7 +30,8 @@ func own(count any) map[string]any {
 	return map[string]any{
 		header.Version: "1", header.Queue: queue, header.Delay: "30s", header.Count: count,
 		header.Attempts: "7", header.Replays: "1", header.Reason: "exhausted", header.Error: "boom",
-		header.Deadline: "2030-01-01T00:00:00.000Z", header.History: `[{"n":6,"at":"2026-01-02T03:04:05.678Z","error":"boom"}]`,
+		header.Deadline:     "2030-01-01T00:00:00.000Z",
+		header.History:      `[{"n":6,"at":"2026-01-02T03:04:05.678Z","error":"boom"}]`,
 		header.PoisonReason: "boom",
 	}
 }
@@ -73,11 +74,12 @@ func TestRead(t *testing.T) {
 		"queue in another case":         {with(own("1"), header.Queue, "Orders"), waited, wire.Fresh, 0},
 
 		// an unknown version: fresh, and told apart
-		"no version":              {without(own("1"), header.Version), waited, wire.UnknownVersion, 0},
-		"later version":           {with(own("1"), header.Version, "2"), waited, wire.UnknownVersion, 0},
-		"version is a number":     {with(own("1"), header.Version, int32(1)), waited, wire.UnknownVersion, 0},
-		"later version, dead":     {with(own("-1"), header.Version, "2"), "", wire.UnknownVersion, 0},
-		"other queue and version": {with(with(own("1"), header.Version, "2"), header.Queue, "invoices"), "", wire.Fresh, 0},
+		"no version":          {without(own("1"), header.Version), waited, wire.UnknownVersion, 0},
+		"later version":       {with(own("1"), header.Version, "2"), waited, wire.UnknownVersion, 0},
+		"version is a number": {with(own("1"), header.Version, int32(1)), waited, wire.UnknownVersion, 0},
+		"later version, dead": {with(own("-1"), header.Version, "2"), "", wire.UnknownVersion, 0},
+		"other queue and version": {with(with(own("1"), header.Version, "2"), header.Queue, "invoices"), "",
+			wire.Fresh, 0},
 
 		// own queue, count 1..n, and the broker's word: a retry
 		"first retry":               {own("1"), waited, wire.Retry, 1},
@@ -193,7 +195,8 @@ func TestReadReplay(t *testing.T) {
 		Count: 0, Attempts: 7, Replays: 2, Queue: queue, UUID: "u", Error: "boom",
 		Arrival:      wire.NewArrival("", "orders.eu", "", "", ""),
 		FirstFailure: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC),
-		History:      []retry.FailedCall{{Number: 6, At: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC), Error: "boom", Reason: retry.ReasonExhausted}},
+		History: []retry.FailedCall{{Number: 6, At: time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC), Error: "boom",
+			Reason: retry.ReasonExhausted}},
 	}, state, "history and first failure are kept; delay, reason and deadline are not, but the history has the reason")
 }
 
@@ -214,7 +217,8 @@ func TestReadForgedValues(t *testing.T) {
 	headers := own("1")
 	for _, key := range []string{
 		header.Attempts, header.Replays, header.Topic, header.Handler, header.Host, header.Exchange, header.UUID,
-		header.FirstFailure, header.LastFailure, header.Deadline, header.Reason, header.Error, header.ErrorType, header.History,
+		header.FirstFailure, header.LastFailure, header.Deadline, header.Reason, header.Error, header.ErrorType,
+		header.History,
 	} {
 		headers[key] = []any{int32(1)}
 	}
@@ -240,24 +244,28 @@ func TestReadForgedHistory(t *testing.T) {
 		assert.Empty(t, state.History, name)
 	}
 
-	state, _ := wire.Read(with(own("1"), header.History, `[{"n":1,"at":"yesterday","what":{}},{}]`), reading(queue+".retry.30s"))
+	state, _ := wire.Read(with(own("1"), header.History, `[{"n":1,"at":"yesterday","what":{}},{}]`),
+		reading(queue+".retry.30s"))
 	assert.Equal(t, []retry.FailedCall{{Number: 1}, {}}, state.History, "what is known is kept")
 }
 
 func TestStrip(t *testing.T) {
 	kept := map[string]any{
-		"a": "b", "x-custom": int64(1), "cc": "lower", "amqpretr": "", "xamqpretry-v": "", "x-deaths": "", "x-last-deat": "", "x-first-name": "",
+		"a": "b", "x-custom": int64(1), "cc": "lower", "amqpretr": "", "xamqpretry-v": "", "x-deaths": "",
+		"x-last-deat": "", "x-first-name": "",
 		"void": nil, "list": []any{"x"}, "x-stream-offset": int64(9),
 	}
 	dropped := map[string]any{
 		"x-death": []any{}, "x-first-death-queue": "q", "x-first-death-reason": "expired", "x-first-death-exchange": "",
-		"x-last-death-queue": "q", "x-last-death-reason": "expired", "x-last-death-exchange": "", "x-delivery-count": int64(1),
+		"x-last-death-queue": "q", "x-last-death-reason": "expired", "x-last-death-exchange": "",
+		"x-delivery-count": int64(1),
 		"x-acquired-count": int64(1), "CC": []any{"q"}, "BCC": []any{"q"}, "amqpretry-of-tomorrow": "1",
 	}
 	for _, key := range allKeys {
 		dropped[key] = "x"
 	}
-	poison := map[string]any{"reason_poisoned": "r", "topic_poisoned": "t", "handler_poisoned": "h", "subscriber_poisoned": "s"}
+	poison := map[string]any{"reason_poisoned": "r", "topic_poisoned": "t", "handler_poisoned": "h",
+		"subscriber_poisoned": "s"}
 
 	all := merged(kept, dropped, poison)
 	before := merged(all)
@@ -301,7 +309,8 @@ func TestKeys(t *testing.T) {
 
 func TestReasons(t *testing.T) {
 	assert.Equal(t, []retry.Reason{
-		"exhausted", "permanent", "expired", "undecodable", "panic", "crashed", "unpublishable", "rejected", "delivery-limit",
+		"exhausted", "permanent", "expired", "undecodable", "panic", "crashed", "unpublishable", "rejected",
+		"delivery-limit",
 		"maxlen", "too-large", "postponed-too-long",
 	}, retry.Reasons())
 }

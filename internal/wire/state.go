@@ -73,7 +73,8 @@ type Arrival struct {
 
 // NewArrival records how a message first arrived.
 func NewArrival(exchange, routingKey, expiration, userID, cc string) Arrival {
-	return Arrival{Exchange: exchange, RoutingKey: routingKey, Expiration: expiration, UserID: userID, CC: cc, known: true}
+	return Arrival{Exchange: exchange, RoutingKey: routingKey, Expiration: expiration, UserID: userID, CC: cc,
+		known: true}
 }
 
 // Known reports whether the arrival was recorded: the default exchange has an empty name, so the fields cannot tell.
@@ -159,7 +160,8 @@ func (s State) buried() State {
 	}
 	last := len(s.History) - 1
 	if last < 0 { // no handler has seen it
-		s.History = []retry.FailedCall{{Number: s.Attempts, At: s.LastFailure, Error: Text(s.Error, historyErrorBytes), Type: s.ErrorType, Reason: s.Reason}}
+		s.History = []retry.FailedCall{{Number: s.Attempts, At: s.LastFailure, Error: Text(s.Error, historyErrorBytes),
+			Type: s.ErrorType, Reason: s.Reason}}
 		return s
 	}
 	s.History = slices.Clone(s.History)

@@ -95,7 +95,8 @@ func anyState(text *rapid.Generator[string], historyBytes int) *rapid.Generator[
 		}
 		if rapid.Bool().Draw(t, "arrived") {
 			s.Arrival = wire.NewArrival(
-				text.Draw(t, "exchange"), text.Draw(t, "routing key"), text.Draw(t, "expiration"), text.Draw(t, "user"), text.Draw(t, "cc"),
+				text.Draw(t, "exchange"), text.Draw(t, "routing key"), text.Draw(t, "expiration"), text.Draw(t, "user"),
+				text.Draw(t, "cc"),
 			)
 		}
 		for i := range rapid.IntRange(0, 14).Draw(t, "failures") {
@@ -151,7 +152,8 @@ func TestHeadersOfTheDead(t *testing.T) {
 		LastFailure: time.Date(2026, 1, 2, 4, 4, 5, 678_900_000, time.FixedZone("", 3600)),
 	}
 	assert.Equal(t, map[string]string{
-		"amqpretry-v": "1", "amqpretry-id": "i", "amqpretry-count": "-1", "amqpretry-attempts": "6", "amqpretry-queue": queue,
+		"amqpretry-v": "1", "amqpretry-id": "i", "amqpretry-count": "-1", "amqpretry-attempts": "6",
+		"amqpretry-queue": queue,
 		"amqpretry-topic": "t", "amqpretry-handler": "h", "amqpretry-reason": "exhausted", "amqpretry-error": "boom",
 		"amqpretry-error-type": "*errors.errorString", "amqpretry-last-failure": "2026-01-02T03:04:05.678Z",
 		"reason_poisoned": "boom", "topic_poisoned": "t", "handler_poisoned": "h", "subscriber_poisoned": "s",
@@ -164,10 +166,12 @@ func TestHeadersOfTheDead(t *testing.T) {
 }
 
 func TestHeadersOfARetry(t *testing.T) {
-	s := wire.State{Count: 2, Delay: "30s", Attempts: 2, Replays: 1, Queue: queue, Arrival: wire.NewArrival("", "", "", "", "")}
+	s := wire.State{Count: 2, Delay: "30s", Attempts: 2, Replays: 1, Queue: queue, Arrival: wire.NewArrival("", "", "",
+		"", "")}
 	assert.Equal(t, map[string]string{
-		"amqpretry-v": "1", "amqpretry-id": "i", "amqpretry-count": "2", "amqpretry-delay": "30s", "amqpretry-attempts": "2",
-		"amqpretry-queue": queue, "amqpretry-replays": "1", "amqpretry-exchange": "", "amqpretry-routing-key": "",
+		"amqpretry-v": "1", "amqpretry-id": "i", "amqpretry-count": "2", "amqpretry-delay": "30s",
+		"amqpretry-attempts": "2",
+		"amqpretry-queue":    queue, "amqpretry-replays": "1", "amqpretry-exchange": "", "amqpretry-routing-key": "",
 	}, s.Headers("i"), "the default exchange has an empty name, which is worth knowing")
 }
 
@@ -218,12 +222,15 @@ func TestLargestHeaders(t *testing.T) {
 		long := strings.Repeat(c, 3000)
 		now := time.Now()
 		s := wire.State{
-			Count: header.CountDead, Attempts: 1<<31 - 1, Replays: 1<<31 - 1, Queue: strings.Repeat("q", 255), Topic: long, Handler: long,
-			Host: long, Arrival: wire.NewArrival(long, long, long, long, long), UUID: long, FirstFailure: now, LastFailure: now,
-			Deadline: now, Reason: retry.ReasonPostponedTooLong, Error: long, ErrorType: long, Subscriber: long,
+			Count: header.CountDead, Attempts: 1<<31 - 1, Replays: 1<<31 - 1, Queue: strings.Repeat("q", 255),
+			Topic: long, Handler: long,
+			Host: long, Arrival: wire.NewArrival(long, long, long, long, long), UUID: long, FirstFailure: now,
+			LastFailure: now,
+			Deadline:    now, Reason: retry.ReasonPostponedTooLong, Error: long, ErrorType: long, Subscriber: long,
 		}
 		for range 20 {
-			s.History = wire.Append(s.History, retry.FailedCall{Number: 1, At: now, Error: long, Type: long, Reason: s.Reason})
+			s.History = wire.Append(s.History, retry.FailedCall{Number: 1, At: now, Error: long, Type: long,
+				Reason: s.Reason})
 		}
 
 		headers := s.Headers(id)
@@ -319,8 +326,9 @@ func TestShrinkNeverGrows(t *testing.T) {
 
 func TestShrinkOrder(t *testing.T) {
 	full := wire.State{
-		Count: 2, Delay: "30s", Attempts: 2, Replays: 1, Queue: queue, Topic: "t", Handler: "h", Host: "o", UUID: "u", Subscriber: "s",
-		Arrival: wire.NewArrival("e", "r", "x", "i", "c"), Error: strings.Repeat("x", 1000), ErrorType: "E",
+		Count: 2, Delay: "30s", Attempts: 2, Replays: 1, Queue: queue, Topic: "t", Handler: "h", Host: "o", UUID: "u",
+		Subscriber: "s",
+		Arrival:    wire.NewArrival("e", "r", "x", "i", "c"), Error: strings.Repeat("x", 1000), ErrorType: "E",
 		FirstFailure: time.UnixMilli(1), LastFailure: time.UnixMilli(2), Deadline: time.UnixMilli(3),
 		History: []retry.FailedCall{{Number: 1}, {Number: 2}, {Number: 3}, {Number: 4}},
 	}
@@ -337,7 +345,8 @@ func TestShrinkOrder(t *testing.T) {
 	want.Error = strings.Repeat("x", 253) + "…"
 	assert.Equal(t, want, full.Shrink(3))
 
-	want.Error, want.ErrorType, want.Topic, want.Handler, want.Host, want.Subscriber, want.Arrival.CC = "", "", "", "", "", "", ""
+	want.Error, want.ErrorType, want.Topic, want.Handler, want.Host, want.Subscriber, want.Arrival.CC = "", "", "", "",
+		"", "", ""
 	assert.Equal(t, want.Headers("id"), full.Shrink(4).Headers("id"), "what the way back needs is never given up")
 
 	dead := full
@@ -436,7 +445,8 @@ func anyValue(kind byte, s string) any {
 }
 
 func FuzzRead(f *testing.F) {
-	f.Add("1", "1", "30s", "3", `[{"n":1,"at":"2026-01-02T03:04:05.678Z","error":"x"}]`, "2026-01-02T03:04:05.678Z", "boom", byte(0))
+	f.Add("1", "1", "30s", "3", `[{"n":1,"at":"2026-01-02T03:04:05.678Z","error":"x"}]`, "2026-01-02T03:04:05.678Z",
+		"boom", byte(0))
 	f.Add("1", "-1", "", "99999999999999999999", `[{}]`, "9999-12-31T23:59:59.999+14:00", "\xff", byte(0))
 	f.Add("1", "-9223372036854775808", "0s", "-1", `[`, "0000-01-01T00:00:00Z", "", byte(5))
 	f.Add("2", "1e9", "\x00", "", "null", "now", "", byte(13))

@@ -12,15 +12,19 @@ import (
 
 // What a later version has added survives an instance of this one, within bounds.
 func TestUnknownKeys(t *testing.T) {
-	headers := map[string]any{"x": "not ours", header.Prefix + "trace": "abc", header.Prefix + "number": int64(1), header.Prefix + "zzz": strings.Repeat("z", MaxUnknownBytes)}
+	headers := map[string]any{"x": "not ours", header.Prefix + "trace": "abc", header.Prefix + "number": int64(1),
+		header.Prefix + "zzz": strings.Repeat("z", MaxUnknownBytes)}
 	for key, value := range (State{Queue: "q", Count: 1, Delay: "1s"}).Headers("id") {
 		headers[key] = value
 	}
-	reading := Reading{Queue: "q", MaxRetries: 3, Death: "q.retry.1s", IsRetryQueue: func(string, string) bool { return true }}
+	reading := Reading{Queue: "q", MaxRetries: 3, Death: "q.retry.1s", IsRetryQueue: func(string, string) bool {
+		return true
+	}}
 
 	s, kind := Read(headers, reading)
 	assert.Equal(t, Retry, kind)
-	assert.Equal(t, map[string]string{header.Prefix + "trace": "abc"}, s.Unknown, "text only, and no more than there is room for")
+	assert.Equal(t, map[string]string{header.Prefix + "trace": "abc"}, s.Unknown, "text only, and no more than there "+
+		"is room for")
 	assert.Equal(t, "abc", s.Headers("id")[header.Prefix+"trace"])
 	assert.NotContains(t, s.Shrink(1).Headers("id"), header.Prefix+"trace")
 
@@ -31,9 +35,12 @@ func TestUnknownKeys(t *testing.T) {
 
 func TestAllKeysAreKnown(t *testing.T) {
 	s := State{
-		Count: 1, Delay: "1s", Attempts: 1, Replays: 1, Queue: "q", Topic: "t", Handler: "h", Host: "h", Arrival: NewArrival("e", "k", "1", "u", "cc"), UUID: "u",
-		FirstFailure: parseTime("2026-01-01T00:00:00Z"), LastFailure: parseTime("2026-01-01T00:00:00Z"), Since: parseTime("2026-01-01T00:00:00Z"),
-		Deadline: parseTime("2026-01-01T00:00:00Z"), NotBefore: parseTime("2026-01-01T00:00:00Z"), Reason: retry.ReasonExpired, Error: "e", ErrorType: "t",
+		Count: 1, Delay: "1s", Attempts: 1, Replays: 1, Queue: "q", Topic: "t", Handler: "h", Host: "h",
+		Arrival: NewArrival("e", "k", "1", "u", "cc"), UUID: "u",
+		FirstFailure: parseTime("2026-01-01T00:00:00Z"), LastFailure: parseTime("2026-01-01T00:00:00Z"),
+		Since:    parseTime("2026-01-01T00:00:00Z"),
+		Deadline: parseTime("2026-01-01T00:00:00Z"), NotBefore: parseTime("2026-01-01T00:00:00Z"),
+		Reason: retry.ReasonExpired, Error: "e", ErrorType: "t",
 		History: []retry.FailedCall{{Number: 1}}, Replay: "r", Canary: "1 r q.dlq.lock", Edits: "[]", Handled: "h",
 	}
 	s.Arrival.Opt = "{}"

@@ -84,7 +84,8 @@ func (c Config) Validate() error {
 	}
 
 	if isNil(c.Registerer) {
-		add("Registerer", "missing", "a *prometheus.Registry, or prometheus.DefaultRegisterer if the global one is meant", "nil")
+		add("Registerer", "missing", "a *prometheus.Registry, or prometheus.DefaultRegisterer if the global one is "+
+			"meant", "nil")
 	}
 	if c.Namespace != "" && !labelName.MatchString(c.Namespace) {
 		add("Namespace", "not a name", "letters, digits and _, and no digit first", strconv.Quote(c.Namespace))
@@ -95,19 +96,23 @@ func (c Config) Validate() error {
 		case !labelName.MatchString(name) || len(name) > 1 && name[:2] == "__":
 			add(field, "not a name", "letters, digits and _, and neither a digit nor __ first", strconv.Quote(name))
 		case slices.Contains(ownLabels, name):
-			add(field, "taken", fmt.Sprintf("another name than %q, which are the labels of the series", ownLabels), strconv.Quote(name))
+			add(field, "taken", fmt.Sprintf("another name than %q, which are the labels of the series", ownLabels),
+				strconv.Quote(name))
 		case !utf8.ValidString(c.ConstLabels[name]):
 			add(field, "not a text", "valid UTF-8", strconv.Quote(c.ConstLabels[name]))
 		}
 	}
 	if c.MaxHandlers < 0 {
-		add("MaxHandlers", "out of bounds", fmt.Sprintf("above 0, or 0 for %d", DefaultMaxHandlers), strconv.Itoa(c.MaxHandlers))
+		add("MaxHandlers", "out of bounds", fmt.Sprintf("above 0, or 0 for %d", DefaultMaxHandlers),
+			strconv.Itoa(c.MaxHandlers))
 	}
 	if c.MaxQueues < 0 {
-		add("MaxQueues", "out of bounds", fmt.Sprintf("above 0, or 0 for %d", DefaultMaxQueues), strconv.Itoa(c.MaxQueues))
+		add("MaxQueues", "out of bounds", fmt.Sprintf("above 0, or 0 for %d", DefaultMaxQueues),
+			strconv.Itoa(c.MaxQueues))
 	}
 	if c.DepthTimeout < 0 {
-		add("DepthTimeout", "out of bounds", fmt.Sprintf("above 0, or 0 for %s", DefaultDepthTimeout), c.DepthTimeout.String())
+		add("DepthTimeout", "out of bounds", fmt.Sprintf("above 0, or 0 for %s", DefaultDepthTimeout),
+			c.DepthTimeout.String())
 	}
 
 	return errors.Join(errs...)

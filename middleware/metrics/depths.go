@@ -106,7 +106,8 @@ func (d *depths) collect(ch chan<- prometheus.Metric) {
 	}
 
 	for l, messages := range depths {
-		ch <- prometheus.MustNewConstMetric(d.ready, prometheus.GaugeValue, float64(messages), l.queue, l.role, l.mainQueue)
+		ch <- prometheus.MustNewConstMetric(d.ready, prometheus.GaugeValue, float64(messages), l.queue, l.role,
+			l.mainQueue)
 	}
 	if len(watches) > 0 {
 		ch <- prometheus.MustNewConstMetric(d.up, prometheus.GaugeValue, up)

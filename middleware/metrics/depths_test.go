@@ -62,15 +62,21 @@ func TestDepthsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 
 	for name, broken := range map[string]metrics.QueueDepths{
-		"an error":     depthsFunc(func(context.Context) ([]retry.QueueDepth, error) { return nil, errors.New("no broker") }),
-		"a panic":      depthsFunc(func(context.Context) ([]retry.QueueDepth, error) { panic("no broker") }),
-		"a Goexit":     depthsFunc(func(context.Context) ([]retry.QueueDepth, error) { runtime.Goexit(); return nil, nil }),
+		"an error": depthsFunc(func(context.Context) ([]retry.QueueDepth, error) {
+			return nil, errors.New("no broker")
+		}),
+		"a panic": depthsFunc(func(context.Context) ([]retry.QueueDepth, error) { panic("no broker") }),
+		"a Goexit": depthsFunc(func(context.Context) ([]retry.QueueDepth, error) {
+			runtime.Goexit()
+			return nil, nil
+		}),
 		"nil":          nil,
 		"never a word": depthsFunc(func(context.Context) ([]retry.QueueDepth, error) { select {} }),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m, registry := newMetrics(t, metrics.Config{DepthTimeout: 2 * time.Second}) // a busy machine is none that does not answer
+			// a busy machine is none that does not answer
+			m, registry := newMetrics(t, metrics.Config{DepthTimeout: 2 * time.Second})
 			m.OnEvent(event(retry.EventConsuming))
 			m.Watch(broken)
 			for range 10 { // which are ready long before they are asked, if the first takes its time
@@ -82,7 +88,8 @@ func TestDepthsThatCannotBeRead(t *testing.T) {
 				equal(t, 0., got[up])
 				equal(t, float64(i+1), got[failed])
 				equal(t, 3., got[dlq], "those of the other retrier")
-				equal(t, 1., got[`amqpretry_consuming_subscriptions{topic="orders"}`], "and what has to do with no queue")
+				equal(t, 1., got[`amqpretry_consuming_subscriptions{topic="orders"}`], "and what has to do with no "+
+					"queue")
 			}
 		})
 	}
@@ -142,9 +149,12 @@ func TestDepthsThatHang(t *testing.T) {
 	assert.Equal(t, []string{"Cannot read the depths of the queues"}, logs.told())
 
 	close(thaw)
-	require.Eventually(t, func() bool { return values(t, registry, true)[up] == 1 }, 10*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool {
+		return values(t, registry, true)[up] == 1
+	}, 10*time.Second, 10*time.Millisecond)
 	equal(t, 3., values(t, registry, true)[dlq])
-	assert.Equal(t, []string{"Cannot read the depths of the queues", "The depths of the queues can be read again"}, logs.told())
+	assert.Equal(t, []string{"Cannot read the depths of the queues", "The depths of the queues can be read again"},
+		logs.told())
 }
 
 // changes keeps what is logged.

@@ -47,7 +47,8 @@ func TestDocumentation(t *testing.T) {
 
 	text, err := os.ReadFile("../../docs/metrics.md")
 	require.NoError(t, err)
-	assert.Equal(t, registered, table(string(text), "(?m)^\\| `(amqpretry_\\w+)` \\| (.*?) \\| (\\w+) \\| (.*?) \\|$"), "docs/metrics.md")
+	assert.Equal(t, registered, table(string(text), "(?m)^\\| `(amqpretry_\\w+)` \\| (.*?) \\| (\\w+) \\| (.*?) \\|$"),
+		"docs/metrics.md")
 }
 
 func table(text, line string) map[string]documented {

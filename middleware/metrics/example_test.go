@@ -48,7 +48,8 @@ func ExampleMetrics_OnEvent() {
 		}
 	}
 
-	onEvent(retry.Event{Kind: retry.EventDeadLettered, Topic: "orders", Verdict: retry.Verdict{Reason: retry.ReasonExhausted}})
+	onEvent(retry.Event{Kind: retry.EventDeadLettered, Topic: "orders",
+		Verdict: retry.Verdict{Reason: retry.ReasonExhausted}})
 	n, err := testutil.GatherAndCount(registry, "amqpretry_dead_letters_total")
 	fmt.Println(n, "series of dead letters,", err)
 	// Output:

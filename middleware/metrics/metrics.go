@@ -63,7 +63,8 @@ type RegisterError struct {
 
 func (e *RegisterError) Error() string {
 	return fmt.Sprintf("cannot register the series %s_…: %v: one Metrics serves all retriers of a registry; "+
-		"several in one registry need ConstLabels (of the same names, with other values) or a Namespace each", e.Namespace, e.Err)
+		"several in one registry need ConstLabels (of the same names, with other values) or a Namespace each",
+		e.Namespace, e.Err)
 }
 
 func (e *RegisterError) Unwrap() error { return e.Err }

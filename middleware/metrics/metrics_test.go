@@ -166,8 +166,12 @@ func TestOnEvent(t *testing.T) {
 		},
 		"a dead letter that no handler saw": {
 			[]retry.Event{
-				event(retry.EventUnhandled, class(retry.ClassUndecodable), func(e *retry.Event) { e.Handler, e.Took = "", 0 }),
-				event(retry.EventDeadLettered, reason(retry.ReasonUndecodable), func(e *retry.Event) { e.Handler = "" }),
+				event(retry.EventUnhandled, class(retry.ClassUndecodable), func(e *retry.Event) {
+					e.Handler, e.Took = "", 0
+				}),
+				event(retry.EventDeadLettered, reason(retry.ReasonUndecodable), func(e *retry.Event) {
+					e.Handler = ""
+				}),
 			},
 			map[string]float64{
 				`amqpretry_attempts_total{handler="",outcome="undecodable",topic="orders"}`:  1,
@@ -200,9 +204,12 @@ func TestOnEvent(t *testing.T) {
 		},
 		"connections": {
 			[]retry.Event{
-				{Kind: retry.EventConnected, Connection: "subscriber"}, {Kind: retry.EventConnected, Connection: "forwarder"},
-				{Kind: retry.EventBlocked, Connection: "forwarder"}, {Kind: retry.EventBlocked, Connection: "subscriber"},
-				{Kind: retry.EventDisconnected, Connection: "subscriber"}, {Kind: retry.EventUnblocked, Connection: "subscriber"},
+				{Kind: retry.EventConnected, Connection: "subscriber"},
+				{Kind: retry.EventConnected, Connection: "forwarder"},
+				{Kind: retry.EventBlocked, Connection: "forwarder"},
+				{Kind: retry.EventBlocked, Connection: "subscriber"},
+				{Kind: retry.EventDisconnected, Connection: "subscriber"},
+				{Kind: retry.EventUnblocked, Connection: "subscriber"},
 			},
 			map[string]float64{
 				`amqpretry_connections_opened_total{connection="subscriber"}`: 1,
@@ -215,7 +222,8 @@ func TestOnEvent(t *testing.T) {
 			[]retry.Event{
 				event(retry.EventConsuming), event(retry.EventConsuming), event(retry.EventStoppedConsuming),
 				event(retry.EventTopologyRepaired),
-				event(retry.EventUnhandled, class(retry.ClassExpired)), event(retry.EventUnhandled, class(retry.ClassPostponed)),
+				event(retry.EventUnhandled, class(retry.ClassExpired)),
+				event(retry.EventUnhandled, class(retry.ClassPostponed)),
 			},
 			map[string]float64{
 				`amqpretry_consuming_subscriptions{topic="orders"}`: 1,
@@ -232,12 +240,14 @@ func TestOnEvent(t *testing.T) {
 		},
 		"what is in no list": {
 			[]retry.Event{
-				event(retry.EventFailed, class("of a later version")), event(retry.EventDeadLettered, reason("rejected")),
+				event(retry.EventFailed, class("of a later version")),
+				event(retry.EventDeadLettered, reason("rejected")),
 				{Kind: retry.EventConnected, Connection: "tunnel"}, {Kind: retry.EventBlocked, Connection: "tunnel"},
 				{Kind: "of a later version"}, {},
 			},
 			map[string]float64{
-				`amqpretry_attempts_in_flight{handler="ship",topic="orders"}`:                      -1, // it never began
+				// it never began
+				`amqpretry_attempts_in_flight{handler="ship",topic="orders"}`:                      -1,
 				`amqpretry_attempts_total` + h + `outcome="other",topic="orders"}`:                 1,
 				`amqpretry_attempt_duration_seconds_count` + h + `outcome="other",topic="orders"}`: 1,
 				`amqpretry_attempt_duration_seconds_sum` + h + `outcome="other",topic="orders"}`:   .5,
@@ -293,8 +303,10 @@ func TestSeriesBeginAtZero(t *testing.T) {
 		return names
 	}
 	topical := []string{
-		`amqpretry_dead_letters_total{reason="exhausted",topic="orders"}`, `amqpretry_dead_letters_total{reason="too-large",topic="orders"}`,
-		`amqpretry_connections_lost_total{connection="forwarder"}`, `amqpretry_blocked_connections{connection="subscriber"}`,
+		`amqpretry_dead_letters_total{reason="exhausted",topic="orders"}`,
+		`amqpretry_dead_letters_total{reason="too-large",topic="orders"}`,
+		`amqpretry_connections_lost_total{connection="forwarder"}`,
+		`amqpretry_blocked_connections{connection="subscriber"}`,
 		`amqpretry_queue_depths_errors_total{}`,
 	}
 	queued := []string{`amqpretry_held_deliveries{queue="orders"}`, `amqpretry_topology_repairs_total{queue="orders"}`}
@@ -334,15 +346,17 @@ func TestConfigReportsEverythingAtOnce(t *testing.T) {
 	t.Parallel()
 
 	_, err := metrics.New(metrics.Config{
-		Namespace:   "my-service",
-		ConstLabels: prometheus.Labels{"topic": "x", "9": "x", "__name__": "x", "le": "x", "region": "\xff", "fine": "yes"},
+		Namespace: "my-service",
+		ConstLabels: prometheus.Labels{"topic": "x", "9": "x", "__name__": "x", "le": "x", "region": "\xff",
+			"fine": "yes"},
 		MaxHandlers: -1, MaxQueues: -1, DepthTimeout: -1,
 	})
 	require.Error(t, err)
 	for _, part := range []string{
 		`Config.Registerer: missing: must be a *prometheus.Registry, or prometheus.DefaultRegisterer if the global one is meant, got nil`,
 		`Config.Namespace: not a name`, `Config.ConstLabels["topic"]: taken`, `Config.ConstLabels["9"]: not a name`,
-		`Config.ConstLabels["__name__"]: not a name`, `Config.ConstLabels["le"]: taken`, `Config.ConstLabels["region"]: not a text`,
+		`Config.ConstLabels["__name__"]: not a name`, `Config.ConstLabels["le"]: taken`,
+		`Config.ConstLabels["region"]: not a text`,
 		`Config.MaxHandlers: out of bounds`, `Config.MaxQueues: out of bounds`, `Config.DepthTimeout: out of bounds`,
 	} {
 		assert.ErrorContains(t, err, part)
@@ -359,9 +373,12 @@ func TestAConflictLeavesNothingRegistered(t *testing.T) {
 	t.Parallel()
 
 	for name, taken := range map[string]prometheus.Collector{
-		"the same series":  prometheus.NewGauge(prometheus.GaugeOpts{Name: "amqpretry_queue_depths_up", Help: "1 if the last reading of the queues' depths was complete, else 0."}),
-		"another meaning":  prometheus.NewGauge(prometheus.GaugeOpts{Name: "amqpretry_queue_messages_ready", Help: "Something else."}),
-		"with more labels": prometheus.NewCounterVec(prometheus.CounterOpts{Name: "amqpretry_messages_total", Help: "x"}, []string{"shop"}),
+		"the same series": prometheus.NewGauge(prometheus.GaugeOpts{Name: "amqpretry_queue_depths_up",
+			Help: "1 if the last reading of the queues' depths was complete, else 0."}),
+		"another meaning": prometheus.NewGauge(prometheus.GaugeOpts{Name: "amqpretry_queue_messages_ready",
+			Help: "Something else."}),
+		"with more labels": prometheus.NewCounterVec(prometheus.CounterOpts{Name: "amqpretry_messages_total",
+			Help: "x"}, []string{"shop"}),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -401,7 +418,8 @@ func TestTwoInOneRegistry(t *testing.T) {
 
 	var all []*metrics.Metrics
 	for _, c := range []metrics.Config{
-		{ConstLabels: prometheus.Labels{"broker": "eu"}}, {ConstLabels: prometheus.Labels{"broker": "us"}}, {Namespace: "shop"},
+		{ConstLabels: prometheus.Labels{"broker": "eu"}}, {ConstLabels: prometheus.Labels{"broker": "us"}},
+		{Namespace: "shop"},
 	} {
 		c.Registerer = registry
 		m, err := metrics.New(c)
@@ -416,7 +434,8 @@ func TestTwoInOneRegistry(t *testing.T) {
 	equal(t, 1., got[`amqpretry_attempts_in_flight{broker="eu",handler="ship",topic="orders"}`])
 	equal(t, 2., got[`amqpretry_attempts_in_flight{broker="us",handler="ship",topic="orders"}`])
 	equal(t, 1., got[`shop_attempts_in_flight{handler="ship",topic="orders"}`])
-	equal(t, 3., got[`amqpretry_queue_messages_ready{broker="us",main_queue="orders",queue="orders.dlq",role="dead-letter"}`])
+	equal(t, 3.,
+		got[`amqpretry_queue_messages_ready{broker="us",main_queue="orders",queue="orders.dlq",role="dead-letter"}`])
 }
 
 func TestLabelsAreBounded(t *testing.T) {
@@ -453,7 +472,8 @@ func TestLabelsAreBounded(t *testing.T) {
 	before := got
 	m.OnEvent(event(retry.EventAttempt, func(e *retry.Event) { e.Topic, e.Handler = "t00049", "t00049" }))
 	equal(t, before[`amqpretry_attempts_in_flight{handler="t00049",topic="t00049"}`]+1,
-		values(t, registry, true)[`amqpretry_attempts_in_flight{handler="t00049",topic="t00049"}`], "who is in stays in")
+		values(t, registry, true)[`amqpretry_attempts_in_flight{handler="t00049",topic="t00049"}`],
+		"who is in stays in")
 }
 
 func TestInvalidUTF8(t *testing.T) {
@@ -472,7 +492,8 @@ func TestInvalidUTF8(t *testing.T) {
 		}
 	}
 	m.Watch(fixed{
-		{Queue: "a\xff", Role: "\xff", MainQueue: "\xff", Messages: 1}, {Queue: "a\xfe", Role: "\xff", MainQueue: "\xff", Messages: 2},
+		{Queue: "a\xff", Role: "\xff", MainQueue: "\xff", Messages: 1},
+		{Queue: "a\xfe", Role: "\xff", MainQueue: "\xff", Messages: 2},
 	})
 
 	got := values(t, registry, false)

@@ -26,7 +26,8 @@ const (
 )
 
 var ownLabels = []string{
-	labelTopic, labelHandler, labelOutcome, labelResult, labelReason, labelQueue, labelConnection, labelRole, labelMainQueue, "le", "quantile",
+	labelTopic, labelHandler, labelOutcome, labelResult, labelReason, labelQueue, labelConnection, labelRole,
+	labelMainQueue, "le", "quantile",
 }
 
 // The closed lists of values. Reasons that only the broker itself gives (rejected, delivery-limit, maxlen) come with no
@@ -56,7 +57,8 @@ var (
 var (
 	attemptBuckets  = []float64{1, 2, 3, 4, 5, 6, 8, 11, 16, 26, 51}
 	durationBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600}
-	recoveryBuckets = []float64{.1, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 7 * 24 * 3600}
+	recoveryBuckets = []float64{.1, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600,
+		7 * 24 * 3600}
 )
 
 // series are the vectors behind all labels.
@@ -99,7 +101,8 @@ func newSeries(c Config) series {
 		attempts: counter("attempts_total",
 			"Attempts that have ended, by how.", labelTopic, labelHandler, labelOutcome),
 		durations: histogram("attempt_duration_seconds",
-			"From the call of a handler to the end of its attempt.", durationBuckets, labelTopic, labelHandler, labelOutcome),
+			"From the call of a handler to the end of its attempt.", durationBuckets, labelTopic, labelHandler,
+			labelOutcome),
 		inFlight: gauge("attempts_in_flight",
 			"Attempts that have begun and not ended.", labelTopic, labelHandler),
 		messages: counter("messages_total",
@@ -131,7 +134,8 @@ func newSeries(c Config) series {
 
 func (s series) all() []prometheus.Collector {
 	return []prometheus.Collector{
-		s.attempts, s.durations, s.inFlight, s.messages, s.untilSuccess, s.recovery, s.deadLetters, s.setAside, s.forward, s.consuming,
+		s.attempts, s.durations, s.inFlight, s.messages, s.untilSuccess, s.recovery, s.deadLetters, s.setAside,
+		s.forward, s.consuming,
 		s.held, s.repairs, s.opened, s.lost, s.blocked,
 	}
 }

@@ -83,9 +83,11 @@ func TestBreakerTimes(t *testing.T) {
 		config protect.CircuitBreakerConfig
 		want   time.Duration
 	}{
-		"the default":          {protect.CircuitBreakerConfig{}, protect.DefaultBreakerTimeout},
-		"the breaker's":        {protect.CircuitBreakerConfig{Settings: gobreaker.Settings{Timeout: time.Second}}, time.Second},
-		"one of its own":       {protect.CircuitBreakerConfig{Postpone: time.Hour, Settings: gobreaker.Settings{Timeout: time.Second}}, time.Hour},
+		"the default": {protect.CircuitBreakerConfig{}, protect.DefaultBreakerTimeout},
+		"the breaker's": {protect.CircuitBreakerConfig{Settings: gobreaker.Settings{Timeout: time.Second}},
+			time.Second},
+		"one of its own": {protect.CircuitBreakerConfig{Postpone: time.Hour,
+			Settings: gobreaker.Settings{Timeout: time.Second}}, time.Hour},
 		"one without settings": {protect.CircuitBreakerConfig{Postpone: time.Hour}, time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -211,7 +213,8 @@ func TestWithdrawnMessagesDoNotOpen(t *testing.T) {
 // Watermill's Timeout leaves its ended context on a message that Watermill's Retry tries again: those failures count
 // all the same.
 func TestFailuresAfterATimeoutOpen(t *testing.T) {
-	for name, order := range map[string]func(breaker message.HandlerMiddleware, h message.HandlerFunc) message.HandlerFunc{
+	for name, order := range map[string]func(breaker message.HandlerMiddleware,
+		h message.HandlerFunc) message.HandlerFunc{
 		"around the breaker": func(b message.HandlerMiddleware, h message.HandlerFunc) message.HandlerFunc {
 			return wmmiddleware.Timeout(time.Minute)(b(h))
 		},
@@ -263,7 +266,8 @@ func TestBreakerPassesPanicsOn(t *testing.T) {
 		}}
 		d := newDelivery(twoRetries)
 		d.engine = engine
-		require.NoError(t, call(middleware.Retry{}.Middleware(breaker(t, afterFailures(9)).Middleware(panicsFarBelow)), newMessage(d, "")))
+		require.NoError(t, call(middleware.Retry{}.Middleware(breaker(t, afterFailures(9)).Middleware(panicsFarBelow)),
+			newMessage(d, "")))
 
 		var panicked *retry.PanicError
 		require.ErrorAs(t, failed, &panicked)
@@ -536,8 +540,10 @@ func TestBreakerConfig(t *testing.T) {
 	_, err := protect.NewCircuitBreaker(protect.CircuitBreakerConfig{
 		Postpone: -1, Settings: gobreaker.Settings{Timeout: -time.Second, Interval: -1},
 	})
-	assert.Equal(t, []string{"CircuitBreakerConfig.Postpone", "CircuitBreakerConfig.Settings.Timeout", "CircuitBreakerConfig.Settings.Interval"}, fields(t, err))
-	assert.ErrorContains(t, err, "CircuitBreakerConfig.Settings.Timeout: negative: must be more than 0, or 0 for the default, got -1s")
+	assert.Equal(t, []string{"CircuitBreakerConfig.Postpone", "CircuitBreakerConfig.Settings.Timeout",
+		"CircuitBreakerConfig.Settings.Interval"}, fields(t, err))
+	assert.ErrorContains(t, err, "CircuitBreakerConfig.Settings.Timeout: negative: must be more than 0, or 0 for the "+
+		"default, got -1s")
 }
 
 func TestPostponeOn(t *testing.T) {
@@ -557,7 +563,9 @@ func TestPostponeOn(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			outputs := []*message.Message{message.NewMessage("", nil)}
-			produced, err := middle(func(*message.Message) ([]*message.Message, error) { return outputs, test.err })(fresh())
+			produced, err := middle(func(*message.Message) ([]*message.Message, error) {
+				return outputs, test.err
+			})(fresh())
 			assert.Equal(t, outputs, produced)
 			if test.postponed {
 				assert.Equal(t, time.Minute, postponedFor(t, err))
@@ -574,7 +582,8 @@ func TestSharedBreaker(t *testing.T) {
 	settings := afterFailures(1)
 	settings.IsSuccessful = protect.IsSuccessful
 	shared := wmmiddleware.NewCircuitBreaker(settings).Middleware
-	postpone := protect.PostponeOn(30*time.Second, config.Is(gobreaker.ErrOpenState), config.Is(gobreaker.ErrTooManyRequests))
+	postpone := protect.PostponeOn(30*time.Second, config.Is(gobreaker.ErrOpenState),
+		config.Is(gobreaker.ErrTooManyRequests))
 	first := postpone(shared((&handler{err: errBoom}).handle))
 	other := &handler{}
 

@@ -47,7 +47,8 @@ type DeduplicatorConfig struct {
 func (c DeduplicatorConfig) Validate() error {
 	p := problems{path: "DeduplicatorConfig."}
 	if c.Window != 0 && c.Window < MinWindow {
-		p.add("Window", "too short", "at least "+MinWindow.String()+", or 0 for "+DefaultWindow.String(), c.Window.String())
+		p.add("Window", "too short", "at least "+MinWindow.String()+", or 0 for "+DefaultWindow.String(),
+			c.Window.String())
 	}
 	if c.MaxKeys < 0 {
 		p.add("MaxKeys", "negative", "1 or more, or 0 for "+strconv.Itoa(DefaultMaxKeys), strconv.Itoa(c.MaxKeys))

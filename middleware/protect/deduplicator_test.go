@@ -67,7 +67,10 @@ func TestWhatFailedIsNoDuplicate(t *testing.T) {
 			return nil, errBoom
 		}, nil},
 		"its outputs cannot be published": {(&handler{}).handle, func(msg *message.Message) { msg.Nack() }},
-		"nacked by its handler":           {func(msg *message.Message) ([]*message.Message, error) { msg.Nack(); return nil, nil }, nil},
+		"nacked by its handler": {func(msg *message.Message) ([]*message.Message, error) {
+			msg.Nack()
+			return nil, nil
+		}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, handled := deduplicator(t, protect.DeduplicatorConfig{}), 0
@@ -174,13 +177,16 @@ func TestKeys(t *testing.T) {
 	})
 	t.Run("that cannot be made", func(t *testing.T) {
 		h := &handler{}
-		d := deduplicator(t, protect.DeduplicatorConfig{KeyFactory: wmmiddleware.NewMessageHasherFromMetadataField("order_id")})
+		d := deduplicator(t, protect.DeduplicatorConfig{KeyFactory: wmmiddleware.NewMessageHasherFromMetadataField(
+			"order_id")})
 		require.ErrorContains(t, call(d.Middleware(h.handle), fresh()), "order_id")
 		assert.Zero(t, h.calls)
 	})
 	t.Run("of Watermill", func(t *testing.T) {
 		h := &handler{}
-		guarded := deduplicator(t, protect.DeduplicatorConfig{KeyFactory: wmmiddleware.NewMessageHasherFromMetadataField("order_id")}).Middleware(h.handle)
+		guarded := deduplicator(t,
+			protect.DeduplicatorConfig{KeyFactory: wmmiddleware.NewMessageHasherFromMetadataField("order_id")}).
+			Middleware(h.handle)
 		for _, id := range []string{"1", "2", "1"} {
 			msg := fresh()
 			msg.Metadata.Set("order_id", id)
@@ -247,7 +253,8 @@ func TestMiddlewareOutsideThatFails(t *testing.T) {
 // A message that was not handled when one with its key was need not be handled any more: whenever it has failed, be it
 // in the same millisecond. What is written on a message has no finer time.
 func TestRetryAfterDuplicateSucceeded(t *testing.T) {
-	for name, failed := range map[string]time.Duration{"before": -time.Second, "in the same millisecond": 0, "later": time.Second} {
+	for name, failed := range map[string]time.Duration{"before": -time.Second, "in the same millisecond": 0,
+		"later": time.Second} {
 		t.Run(name, func(t *testing.T) {
 			h := &handler{err: errBoom}
 			guarded := deduplicator(t, protect.DeduplicatorConfig{}).Middleware(h.handle)
@@ -309,7 +316,8 @@ func written(s wire.State) wire.State {
 func TestFirstOfTwoFails(t *testing.T) {
 	results := []chan error{make(chan error), make(chan error)}
 	inside, calls := make(chan struct{}), 0
-	guarded := deduplicator(t, protect.DeduplicatorConfig{}).Middleware(func(*message.Message) ([]*message.Message, error) {
+	guarded := deduplicator(t, protect.DeduplicatorConfig{}).Middleware(func(*message.Message) ([]*message.Message,
+		error) {
 		result := results[calls]
 		calls++
 		inside <- struct{}{}
@@ -361,7 +369,8 @@ func TestMessageWithoutChannels(t *testing.T) {
 
 func TestDeduplicatorConfig(t *testing.T) {
 	_, err := protect.NewDeduplicator(protect.DeduplicatorConfig{Window: time.Microsecond, MaxKeys: -1, Postpone: -1})
-	assert.Equal(t, []string{"DeduplicatorConfig.Window", "DeduplicatorConfig.MaxKeys", "DeduplicatorConfig.Postpone"}, fields(t, err))
+	assert.Equal(t, []string{"DeduplicatorConfig.Window", "DeduplicatorConfig.MaxKeys", "DeduplicatorConfig.Postpone"},
+		fields(t, err))
 }
 
 // Whatever happens to messages, in whatever order: nothing is lost, and what was handled within the window is not
@@ -379,12 +388,13 @@ func TestDeduplicatorLosesNothing(t *testing.T) {
 		handled, running := map[string]bool{}, map[string]int{}
 		started := make(chan *flight, 1)
 		type flightKey struct{}
-		guarded := deduplicator(r, protect.DeduplicatorConfig{}).Middleware(func(msg *message.Message) ([]*message.Message, error) {
-			f, _ := msg.Context().Value(flightKey{}).(*flight)
-			started <- f
+		guarded := deduplicator(r, protect.DeduplicatorConfig{}).
+			Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				f, _ := msg.Context().Value(flightKey{}).(*flight)
+				started <- f
 
-			return nil, <-f.end
-		})
+				return nil, <-f.end
+			})
 		key := rapid.SampledFrom([]string{"a", "b"})
 		for range rapid.IntRange(1, 30).Draw(r, "steps") {
 			switch rapid.IntRange(0, 2).Draw(r, "step") {
@@ -495,11 +505,14 @@ func TestKeyByAttempt(t *testing.T) {
 	hasher := wmmiddleware.NewMessageHasherSHA256(1 << 20)
 	plain, err := hasher(fresh())
 	require.NoError(t, err)
-	assert.Equal(t, plain, key(func(*wire.State) {}), "a fresh one has the key that publishers and others would give it")
+	assert.Equal(t, plain, key(func(*wire.State) {}), "a fresh one has the key that publishers and others would give "+
+		"it")
 	other, err := protect.KeyByAttempt(hasher)(message.NewMessage("", []byte("payload")))
 	require.NoError(t, err)
 	assert.Equal(t, plain, other)
 
-	_, err = protect.KeyByAttempt(func(*message.Message) (string, error) { return "", fmt.Errorf("no key: %w", errBoom) })(fresh())
+	_, err = protect.KeyByAttempt(func(*message.Message) (string, error) {
+		return "", fmt.Errorf("no key: %w", errBoom)
+	})(fresh())
 	assert.ErrorIs(t, err, errBoom)
 }

@@ -32,7 +32,8 @@ func ExampleCircuitBreaker() {
 	}
 	calls := 0
 	result := retrytest.Run(retrytest.Service{
-		Policy:      config.Policy{Delays: []time.Duration{time.Second, 5 * time.Second, 30 * time.Second}, MaxPostpone: 3 * time.Minute},
+		Policy: config.Policy{Delays: []time.Duration{time.Second, 5 * time.Second, 30 * time.Second},
+			MaxPostpone: 3 * time.Minute},
 		Middlewares: []message.HandlerMiddleware{breaker.Middleware},
 		ConsumerHandler: func(*message.Message) error {
 			calls++

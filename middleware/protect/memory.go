@@ -41,7 +41,8 @@ func newMemory(window time.Duration, max int) *memory {
 }
 
 // begin begins a call, if there is none with its key or admits wants it all the same.
-func (m *memory) begin(key string, msg *message.Message, admits func(callState, string) bool) (c *call, before callState) {
+func (m *memory) begin(key string, msg *message.Message, admits func(callState, string) bool) (c *call,
+	before callState) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 

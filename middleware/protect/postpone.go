@@ -57,7 +57,9 @@ func isMeant(err error, errs []config.ErrorMatch) bool {
 
 	isMark := func(mark error) bool { return errors.Is(err, mark) }
 
-	return slices.ContainsFunc(errs, func(m config.ErrorMatch) bool { return m.Match(err) }) && !slices.ContainsFunc(marks, isMark)
+	return slices.ContainsFunc(errs, func(m config.ErrorMatch) bool {
+		return m.Match(err)
+	}) && !slices.ContainsFunc(marks, isMark)
 }
 
 var marks = []error{

@@ -38,7 +38,8 @@ type RateLimitConfig struct {
 func (c RateLimitConfig) Validate() error {
 	p := problems{path: "RateLimitConfig."}
 	if !(c.Limit > 0) { // not <=: it may be no number
-		p.add("Limit", "out of bounds", "more than 0 calls in a second", strconv.FormatFloat(float64(c.Limit), 'g', -1, 64))
+		p.add("Limit", "out of bounds", "more than 0 calls in a second", strconv.FormatFloat(float64(c.Limit), 'g', -1,
+			64))
 	}
 	if c.Burst < 1 {
 		p.add("Burst", "out of bounds", "1 or more: how many calls may come at once", strconv.Itoa(c.Burst))

@@ -40,7 +40,8 @@ func TestRateLimitWaitsInPlace(t *testing.T) {
 		for range 8 {
 			require.NoError(t, call(guarded, fresh()))
 		}
-		assert.Equal(t, 500*time.Millisecond, time.Since(began).Round(time.Millisecond), "three at once, five more at their turns")
+		assert.Equal(t, 500*time.Millisecond, time.Since(began).Round(time.Millisecond), "three at once, five more "+
+			"at their turns")
 		assert.Equal(t, 8, h.calls)
 	})
 }
@@ -48,9 +49,10 @@ func TestRateLimitWaitsInPlace(t *testing.T) {
 // What comes from the handler is passed on as it is.
 func TestRateLimitPassesOn(t *testing.T) {
 	outputs := []*message.Message{message.NewMessage("", nil)}
-	guarded := limited(t, protect.RateLimitConfig{Limit: rate.Inf, Burst: 1}, func(*message.Message) ([]*message.Message, error) {
-		return outputs, errBoom
-	})
+	guarded := limited(t, protect.RateLimitConfig{Limit: rate.Inf, Burst: 1},
+		func(*message.Message) ([]*message.Message, error) {
+			return outputs, errBoom
+		})
 	for range 100 { // and a limit that is none
 		produced, err := guarded(fresh())
 		assert.Equal(t, errBoom, err)
@@ -157,7 +159,8 @@ func TestShutdownEndsTheWait(t *testing.T) {
 func TestTimeoutOutsideOfRateLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := &handler{}
-		guarded := wmmiddleware.Timeout(2 * time.Second)(limited(t, protect.RateLimitConfig{Limit: 0.1, Burst: 1, MaxWait: time.Minute}, h.handle))
+		guarded := wmmiddleware.Timeout(2 * time.Second)(limited(t, protect.RateLimitConfig{Limit: 0.1, Burst: 1,
+			MaxWait: time.Minute}, h.handle))
 		require.NoError(t, call(guarded, fresh()))
 		began := time.Now()
 		assert.Equal(t, 10*time.Second, postponedFor(t, call(guarded, fresh())))
@@ -219,7 +222,8 @@ func TestRateLimitConfig(t *testing.T) {
 	_, err := protect.NewRateLimit(protect.RateLimitConfig{})
 	assert.Equal(t, []string{"RateLimitConfig.Limit", "RateLimitConfig.Burst"}, fields(t, err))
 	_, err = protect.NewRateLimit(protect.RateLimitConfig{Limit: -1, Burst: -1, MaxWait: -1})
-	assert.Equal(t, []string{"RateLimitConfig.Limit", "RateLimitConfig.Burst", "RateLimitConfig.MaxWait"}, fields(t, err))
+	assert.Equal(t, []string{"RateLimitConfig.Limit", "RateLimitConfig.Burst", "RateLimitConfig.MaxWait"},
+		fields(t, err))
 	_, err = protect.NewRateLimit(protect.RateLimitConfig{Limit: rate.Limit(math.NaN()), Burst: 1})
 	assert.ErrorContains(t, err, "RateLimitConfig.Limit: out of bounds: must be more than 0 calls in a second, got NaN")
 }

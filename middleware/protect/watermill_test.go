@@ -57,7 +57,8 @@ func TestWatermillsThrottle(t *testing.T) {
 		began = time.Now()
 		require.NoError(t, call(retried(throttle.Middleware(h.handle)), newMessage(d, "")))
 		assert.Equal(t, 3, h.calls)
-		assert.Equal(t, 200*time.Millisecond, time.Since(began)-time.Since(began)%(100*time.Millisecond), "immediate tries wait for their turn as well")
+		assert.Equal(t, 200*time.Millisecond, time.Since(began)-time.Since(began)%(100*time.Millisecond),
+			"immediate tries wait for their turn as well")
 
 		msg := fresh()
 		ctx, cancel := context.WithCancel(msg.Context())
@@ -94,7 +95,8 @@ func TestWatermillsRetry(t *testing.T) {
 	assert.Equal(t, retry.ReasonPermanent, verdict.Reason)
 
 	quick.ShouldRetry = func(p wmmiddleware.RetryParams) bool {
-		return !errors.Is(p.Err, retry.ErrPermanent) && !errors.Is(p.Err, retry.ErrDrop) && !errors.Is(p.Err, retry.ErrPostponed)
+		return !errors.Is(p.Err, retry.ErrPermanent) && !errors.Is(p.Err, retry.ErrDrop) &&
+			!errors.Is(p.Err, retry.ErrPostponed)
 	}
 	h.calls = 0
 	verdict, _ = first(t, quick.Middleware(h.handle))

@@ -21,7 +21,8 @@ type T interface {
 func (r Result) AssertSucceeded(t T, attempt int) bool {
 	t.Helper()
 
-	return r.assert(t, r.End == Succeeded && !r.Swallowed && r.Attempts() == attempt, fmt.Sprintf("%s at attempt %d", Succeeded, attempt))
+	return r.assert(t, r.End == Succeeded && !r.Swallowed && r.Attempts() == attempt,
+		fmt.Sprintf("%s at attempt %d", Succeeded, attempt))
 }
 
 // AssertSwallowed checks that the message was acknowledged although its handler had not succeeded: by a middleware such

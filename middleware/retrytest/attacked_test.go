@@ -36,7 +36,8 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 		assert.Equal(t, "handler panicked: at the disco", r.DeadLetter.Error)
 		assert.Equal(t, retry.ReasonPanic, r.DeadLetter.History[0].Reason)
 
-		run(func(*message.Message) error { panic(nil) }).AssertDeadLettered(t, retry.ReasonPanic) //nolint:govet // nilness: that is the point
+		run(func(*message.Message) error { panic(nil) }).AssertDeadLettered(t,
+			retry.ReasonPanic) //nolint:govet // nilness: that is the point
 		run(func(*message.Message) error { panic(retry.Drop(errDown)) }).AssertDropped(t)
 	})
 
@@ -80,8 +81,14 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 		t.Parallel()
 		run(func(msg *message.Message) error { msg.Ack(); return nil }).AssertSucceeded(t, 1)
 		run(func(msg *message.Message) error { msg.Ack(); return errDown }).AssertDeadLettered(t, retry.ReasonExhausted)
-		run(func(msg *message.Message) error { msg.Nack(); return errDown }).AssertDeadLettered(t, retry.ReasonExhausted)
-		run(func(msg *message.Message) error { msg.Nack(); return nil }).AssertDeadLettered(t, retry.ReasonUnpublishable)
+		run(func(msg *message.Message) error {
+			msg.Nack()
+			return errDown
+		}).AssertDeadLettered(t, retry.ReasonExhausted)
+		run(func(msg *message.Message) error {
+			msg.Nack()
+			return nil
+		}).AssertDeadLettered(t, retry.ReasonUnpublishable)
 	})
 
 	t.Run("keeps and changes its message", func(t *testing.T) {
@@ -119,7 +126,8 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 
 	t.Run("has outputs that are none", func(t *testing.T) {
 		t.Parallel()
-		r := retrytest.Run(retrytest.Service{Policy: twoRetries(), Handler: func(*message.Message) ([]*message.Message, error) {
+		r := retrytest.Run(retrytest.Service{Policy: twoRetries(), Handler: func(*message.Message) ([]*message.Message,
+			error) {
 			return []*message.Message{nil}, nil
 		}}, newMessage())
 		r.AssertDeadLettered(t, retry.ReasonUnpublishable) // a router panics over it
@@ -141,7 +149,8 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 	t.Run("forges", func(t *testing.T) {
 		t.Parallel()
 		msg := newMessage()
-		msg.Metadata["amqpretry-v"], msg.Metadata["amqpretry-queue"], msg.Metadata["amqpretry-count"] = "1", "topic", "-1"
+		msg.Metadata["amqpretry-v"], msg.Metadata["amqpretry-queue"], msg.Metadata["amqpretry-count"] = "1", "topic",
+			"-1"
 		r := retrytest.Run(retrytest.Service{Policy: twoRetries(), ConsumerHandler: returns(errDown)}, msg)
 		assert.Equal(t, 0, r.Steps[0].Attempt.Replays, "a publisher strips it")
 	})
@@ -330,7 +339,8 @@ func TestClock(t *testing.T) {
 	assert.Greater(t, time.Until(never.Now()), 50*time.Minute)
 
 	eternal := retrytest.Run(retrytest.Service{
-		Policy: config.Policy{Delays: []time.Duration{config.MaxDelay}, Retries: 300}, ConsumerHandler: returns(errDown),
+		Policy:          config.Policy{Delays: []time.Duration{config.MaxDelay}, Retries: 300},
+		ConsumerHandler: returns(errDown),
 	}, newMessage())
 	eternal.AssertDeadLettered(t, retry.ReasonExhausted) // three thousand years later
 }

@@ -59,7 +59,8 @@ func ExampleResult_AssertDelays() {
 	})
 
 	result := retrytest.Run(
-		retrytest.Service{Policy: orders, ConsumerHandler: busy.handle}, message.NewMessage("order-1", []byte(`{"ID":"1"}`)),
+		retrytest.Service{Policy: orders, ConsumerHandler: busy.handle},
+		message.NewMessage("order-1", []byte(`{"ID":"1"}`)),
 	)
 	result.AssertDelays(t, time.Minute) // twice the longest
 	result.AssertSucceeded(t, 2)
@@ -137,7 +138,8 @@ func ExampleService_errors() {
 	policy.NeverRetry = []config.ErrorMatch{config.Is(errClosed)}
 
 	for _, err := range []error{
-		errors.New("timeout"), fmt.Errorf("order 1: %w", errClosed), retry.Drop(errClosed), retry.Transient(errClosed), nil,
+		errors.New("timeout"), fmt.Errorf("order 1: %w", errClosed), retry.Drop(errClosed), retry.Transient(errClosed),
+		nil,
 	} {
 		result := retrytest.Run(retrytest.Service{
 			Policy: policy, ConsumerHandler: func(*message.Message) error { return err },

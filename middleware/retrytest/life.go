@@ -159,7 +159,8 @@ func (l *life) deliver(at queued) (next queued, err error) {
 
 	off := l.policy.Mode == config.ModeOff
 	fail := func(class retry.Class, err error) queued {
-		return l.carryOut(at, d, l.engine.Judge(d, retry.Failure{Class: class, Err: err, Topic: l.service.Topic, Message: raw(at, d.arrival.State)}))
+		return l.carryOut(at, d, l.engine.Judge(d, retry.Failure{Class: class, Err: err, Topic: l.service.Topic,
+			Message: raw(at, d.arrival.State)}))
 	}
 	if d.arrival.Crash != nil {
 		return fail(retry.ClassCrashed, d.arrival.Crash), nil

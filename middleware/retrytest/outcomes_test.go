@@ -146,20 +146,21 @@ func playCell(row, stage string) (retrytest.Result, string) {
 		expiration = 8 * time.Second
 	}
 
-	service := retrytest.Service{Policy: policy, Clock: clock, Expiration: expiration, Handler: func(msg *message.Message) ([]*message.Message, error) {
-		attempt, _ := retry.AttemptFromContext(msg.Context())
-		call++
-		switch {
-		case call < acts:
-			return nil, errListed
-		case call > acts:
-			next = &moment{clock.Now(), attempt}
-			return nil, nil
-		}
-		then = &moment{clock.Now(), attempt}
+	service := retrytest.Service{Policy: policy, Clock: clock, Expiration: expiration,
+		Handler: func(msg *message.Message) ([]*message.Message, error) {
+			attempt, _ := retry.AttemptFromContext(msg.Context())
+			call++
+			switch {
+			case call < acts:
+				return nil, errListed
+			case call > acts:
+				next = &moment{clock.Now(), attempt}
+				return nil, nil
+			}
+			then = &moment{clock.Now(), attempt}
 
-		return message.Messages{message.NewMessage("output", nil)}, returned[row]()
-	}}
+			return message.Messages{message.NewMessage("output", nil)}, returned[row]()
+		}}
 	switch row {
 	case unpublishable:
 		service.Faults = map[int]retrytest.Fault{acts: retrytest.Unpublishable}
@@ -221,16 +222,18 @@ func TestOutcomesWithoutAHandler(t *testing.T) {
 			dead := play(s)
 			s.Policy.OnExpiry = config.ExpiryDrop
 
-			return fmt.Sprintf("dead-letter queue: `%s`, or %s with `OnExpiry: drop`", dead.DeadLetter.Reason, play(s).End)
+			return fmt.Sprintf("dead-letter queue: `%s`, or %s with `OnExpiry: drop`", dead.DeadLetter.Reason,
+				play(s).End)
 		},
 		"it is not due yet (`RetryAfter`, `Postpone` for longer than any delay)": func(t *testing.T) string {
-			r := play(retrytest.Service{Policy: config.Policy{Delays: seconds(1)}, ConsumerHandler: func(msg *message.Message) error {
-				if attempt, _ := retry.AttemptFromContext(msg.Context()); attempt.Number > 1 {
-					return nil
-				}
+			r := play(retrytest.Service{Policy: config.Policy{Delays: seconds(1)},
+				ConsumerHandler: func(msg *message.Message) error {
+					if attempt, _ := retry.AttemptFromContext(msg.Context()); attempt.Number > 1 {
+						return nil
+					}
 
-				return retry.RetryAfter(3*time.Second, errListed)
-			}})
+					return retry.RetryAfter(3*time.Second, errListed)
+				}})
 			r.AssertDelays(t, 3*time.Second)
 			assert.Len(t, r.Steps, 4, "two calls, and twice not due")
 			r.AssertSucceeded(t, 2)
@@ -254,9 +257,10 @@ func TestOutcomesWithoutAHandler(t *testing.T) {
 			return fmt.Sprintf("a failed attempt: retried, in the end dead-letter queue: `%s`", r.DeadLetter.Reason)
 		},
 		"a `Postpone` would end beyond `MaxPostpone`": func(*testing.T) string {
-			r := play(retrytest.Service{Policy: config.Policy{MaxPostpone: time.Minute}, ConsumerHandler: func(*message.Message) error {
-				return retry.Postpone(5 * time.Second)
-			}})
+			r := play(retrytest.Service{Policy: config.Policy{MaxPostpone: time.Minute},
+				ConsumerHandler: func(*message.Message) error {
+					return retry.Postpone(5 * time.Second)
+				}})
 
 			return fmt.Sprintf("dead-letter queue: `%s`", r.DeadLetter.Reason)
 		},

@@ -19,7 +19,8 @@ type End string
 
 // The ends.
 const (
-	Succeeded    End = "succeeded"     // acknowledged: the handler succeeded, and its outputs were published; or Swallowed
+	// acknowledged: the handler succeeded, and its outputs were published; or Swallowed
+	Succeeded    End = "succeeded"
 	DeadLettered End = "dead-lettered" // in the dead-letter queue
 	Dropped      End = "dropped"       // acknowledged, because the error or the policy says so
 )
@@ -79,9 +80,9 @@ type EndlessError struct {
 }
 
 func (e *EndlessError) Error() string {
-	return fmt.Sprintf("no end after %d deliveries in %s, the last verdict was %q: does the handler postpone again and again, or nack by "+
-		"itself? Under policy off, what fails comes back at once, for ever. A life that is meant to be this long needs a larger "+
-		"Service.MaxDeliveries", e.Deliveries, e.For, e.Last.Verdict)
+	return fmt.Sprintf("no end after %d deliveries in %s, the last verdict was %q: does the handler postpone again "+
+		"and again, or nack by itself? Under policy off, what fails comes back at once, for ever. A life that is "+
+		"meant to be this long needs a larger Service.MaxDeliveries", e.Deliveries, e.For, e.Last.Verdict)
 }
 
 // Calls is how often the handler was called.
@@ -173,7 +174,8 @@ func (r Result) summary() string {
 	case r.End == "":
 		return "nothing was run"
 	case r.Swallowed:
-		return fmt.Sprintf("%s: swallowed %s: a middleware has acknowledged it, and its handler has not succeeded", subject, after)
+		return fmt.Sprintf("%s: swallowed %s: a middleware has acknowledged it, and its handler has not succeeded",
+			subject, after)
 	}
 
 	return fmt.Sprintf("%s: %s %s", subject, r.End, after)

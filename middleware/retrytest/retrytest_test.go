@@ -88,9 +88,11 @@ func TestLifeToTheDeadLetterQueue(t *testing.T) {
 	assert.Equal(t, "order-1", deadLetter.Message.UUID)
 	assert.Equal(t, message.Payload("{}"), deadLetter.Message.Payload)
 	for key, value := range map[string]string{
-		"amqpretry-v": "1", "amqpretry-count": "-1", "amqpretry-reason": "exhausted", "amqpretry-attempts": "3", "amqpretry-queue": "orders",
-		"amqpretry-topic": "orders", "amqpretry-handler": "ship", "amqpretry-host": "host-1", "amqpretry-first-failure": "2026-03-01T12:00:00.000Z",
-		"handler_poisoned": "ship", "topic_poisoned": "orders", "subscriber_poisoned": "amqpretry.Subscriber",
+		"amqpretry-v": "1", "amqpretry-count": "-1", "amqpretry-reason": "exhausted", "amqpretry-attempts": "3",
+		"amqpretry-queue": "orders",
+		"amqpretry-topic": "orders", "amqpretry-handler": "ship", "amqpretry-host": "host-1",
+		"amqpretry-first-failure": "2026-03-01T12:00:00.000Z",
+		"handler_poisoned":        "ship", "topic_poisoned": "orders", "subscriber_poisoned": "amqpretry.Subscriber",
 	} {
 		assert.Equal(t, value, deadLetter.Headers[key], key)
 	}
@@ -100,7 +102,8 @@ func TestSuccess(t *testing.T) {
 	t.Parallel()
 
 	output := message.NewMessage("shipped", nil)
-	r := retrytest.Run(retrytest.Service{Policy: twoRetries(), Handler: func(msg *message.Message) ([]*message.Message, error) {
+	r := retrytest.Run(retrytest.Service{Policy: twoRetries(), Handler: func(msg *message.Message) ([]*message.Message,
+		error) {
 		if attempt, _ := retry.AttemptFromContext(msg.Context()); attempt.Number < 2 {
 			return message.Messages{message.NewMessage("not published", nil)}, errDown
 		}
@@ -128,7 +131,8 @@ func TestTheTopicsPolicyHolds(t *testing.T) {
 
 	s := retrytest.Service{
 		Policies: config.Policies{
-			Default: config.Policy{Mode: config.ModeDeadLetter}, Topics: map[string]config.Policy{"orders": twoRetries()},
+			Default: config.Policy{Mode: config.ModeDeadLetter},
+			Topics:  map[string]config.Policy{"orders": twoRetries()},
 		},
 		ConsumerHandler: returns(errDown),
 	}
@@ -193,7 +197,8 @@ func TestSwallowed(t *testing.T) {
 	} {
 		var said []string
 		r := retrytest.Run(retrytest.Service{
-			Policy: twoRetries(), Middlewares: []message.HandlerMiddleware{test.middle}, ConsumerHandler: returns(errDown, nil),
+			Policy: twoRetries(), Middlewares: []message.HandlerMiddleware{test.middle},
+			ConsumerHandler: returns(errDown, nil),
 		}, newMessage())
 		assert.Equal(t, retrytest.Succeeded, r.End, name)
 		r.AssertCalls(t, test.calls)
@@ -220,12 +225,13 @@ func TestLastAttemptByAge(t *testing.T) {
 		"long ago": retrytest.NewClock(start), "in the future": retrytest.NewClock(time.Now().Add(1000 * time.Hour)),
 	} {
 		last = nil
-		r := retrytest.Run(retrytest.Service{Policy: policy, Clock: clock, ConsumerHandler: func(msg *message.Message) error {
-			attempt, _ := retry.AttemptFromContext(msg.Context())
-			last = append(last, attempt.Last)
+		r := retrytest.Run(retrytest.Service{Policy: policy, Clock: clock,
+			ConsumerHandler: func(msg *message.Message) error {
+				attempt, _ := retry.AttemptFromContext(msg.Context())
+				last = append(last, attempt.Last)
 
-			return errDown
-		}}, newMessage())
+				return errDown
+			}}, newMessage())
 
 		r.AssertDeadLettered(t, retry.ReasonExpired)
 		assert.Equal(t, []bool{false, true}, last, name)
@@ -269,13 +275,15 @@ func TestSlowHandler(t *testing.T) {
 func TestExpirationAndTimestamp(t *testing.T) {
 	t.Parallel()
 
-	s := retrytest.Service{Policy: twoRetries(), Clock: retrytest.NewClock(start), ConsumerHandler: returns(errDown), Expiration: 3 * time.Second}
+	s := retrytest.Service{Policy: twoRetries(), Clock: retrytest.NewClock(start), ConsumerHandler: returns(errDown),
+		Expiration: 3 * time.Second}
 	r := retrytest.Run(s, newMessage())
 	r.AssertDeadLettered(t, retry.ReasonExpired)
 	r.AssertDelays(t, time.Second)
 	assert.Equal(t, "3000", r.DeadLetter.Headers["amqpretry-expiration"])
 
-	s.Clock, s.Timestamp = retrytest.NewClock(start), start.Add(-2500*time.Millisecond) // whole seconds, the broken one is the message's
+	// whole seconds, the broken one is the message's
+	s.Clock, s.Timestamp = retrytest.NewClock(start), start.Add(-2500*time.Millisecond)
 	r = retrytest.Run(s, newMessage())
 	assert.Equal(t, start.Add(-2*time.Second), r.Steps[0].Attempt.Since)
 	assert.Equal(t, start.Add(time.Second), r.Steps[0].Attempt.Deadline)
@@ -290,7 +298,8 @@ func TestCrash(t *testing.T) {
 	policy.Immediate = 1
 	var events []retry.EventKind
 	s := retrytest.Service{
-		Policy: policy, ConsumerHandler: returns(errDown, errDown, nil), Faults: map[int]retrytest.Fault{2: retrytest.Crash},
+		Policy: policy, ConsumerHandler: returns(errDown, errDown, nil),
+		Faults:  map[int]retrytest.Fault{2: retrytest.Crash},
 		Decide:  func(f retry.Failure) error { assert.ErrorIs(t, f.Err, errDown); return nil },
 		OnEvent: func(e retry.Event) { events = append(events, e.Kind) },
 	}
@@ -344,7 +353,8 @@ func TestShutdown(t *testing.T) {
 func TestUnpublishable(t *testing.T) {
 	t.Parallel()
 
-	s := retrytest.Service{Policy: twoRetries(), Faults: map[int]retrytest.Fault{retrytest.EveryCall: retrytest.Unpublishable}}
+	s := retrytest.Service{Policy: twoRetries(),
+		Faults: map[int]retrytest.Fault{retrytest.EveryCall: retrytest.Unpublishable}}
 	s.Handler = func(*message.Message) ([]*message.Message, error) {
 		return message.Messages{message.NewMessage("output", nil)}, nil
 	}
@@ -416,7 +426,8 @@ func TestReplay(t *testing.T) {
 	repaired.AssertSucceeded(t, 1)
 	assert.Equal(t, 2, repaired.Steps[0].Attempt.Replays)
 
-	assert.ErrorContains(t, repaired.Replay(s).Err, "no dead letter to replay: message \"order-1\" of topic \"topic\": succeeded after 1 call")
+	assert.ErrorContains(t, repaired.Replay(s).Err, "no dead letter to replay: message \"order-1\" of topic "+
+		"\"topic\": succeeded after 1 call")
 	assert.ErrorContains(t, second.Replay(retrytest.Service{}).Err, "Service.Handler")
 }
 
@@ -434,7 +445,8 @@ func TestMiddlewaresOfTheUsers(t *testing.T) {
 	}
 	r := retrytest.Run(retrytest.Service{
 		Policy: twoRetries(), ConsumerHandler: returns(errDown), PanicStacks: true,
-		Middlewares: []message.HandlerMiddleware{named("first"), named("second"), wmmiddleware.Retry{MaxRetries: 2}.Middleware},
+		Middlewares: []message.HandlerMiddleware{named("first"), named("second"),
+			wmmiddleware.Retry{MaxRetries: 2}.Middleware},
 	}, newMessage())
 	r.AssertCalls(t, 9)
 	assert.Equal(t, 3, r.Attempts())
@@ -460,15 +472,16 @@ func TestMiddlewaresOfTheUsers(t *testing.T) {
 func TestContextOfTheRouter(t *testing.T) {
 	t.Parallel()
 
-	retrytest.Run(retrytest.Service{Topic: "orders", HandlerName: "ship", ConsumerHandler: func(msg *message.Message) error {
-		assert.Equal(t, "orders", message.SubscribeTopicFromCtx(msg.Context()))
-		assert.Equal(t, "ship", message.HandlerNameFromCtx(msg.Context()))
-		attempt, ok := retry.AttemptFromContext(msg.Context())
-		assert.True(t, ok)
-		assert.Equal(t, "orders", attempt.Queue)
+	retrytest.Run(retrytest.Service{Topic: "orders", HandlerName: "ship",
+		ConsumerHandler: func(msg *message.Message) error {
+			assert.Equal(t, "orders", message.SubscribeTopicFromCtx(msg.Context()))
+			assert.Equal(t, "ship", message.HandlerNameFromCtx(msg.Context()))
+			attempt, ok := retry.AttemptFromContext(msg.Context())
+			assert.True(t, ok)
+			assert.Equal(t, "orders", attempt.Queue)
 
-		return nil
-	}}, newMessage()).AssertSucceeded(t, 1)
+			return nil
+		}}, newMessage()).AssertSucceeded(t, 1)
 }
 
 // Texts are cut and histories bounded, as they are on the way through a broker.
@@ -502,14 +515,19 @@ func TestEverythingThatIsWrongAtOnce(t *testing.T) {
 		Faults: map[int]retrytest.Fault{-1: "flood"},
 	}, newMessage())
 	for _, path := range []string{
-		"Service.Policy.Retries", "Service.Policies.Default.Immediate", "Service.Handler", "Service.Policy", "Service.Random", "Service.Expiration",
-		"Service.MaxDeliveries", "Service.Middlewares", "Service.Faults[-1]: no call", "Service.Faults[-1]: unknown fault",
+		"Service.Policy.Retries", "Service.Policies.Default.Immediate", "Service.Handler", "Service.Policy",
+		"Service.Random", "Service.Expiration",
+		"Service.MaxDeliveries", "Service.Middlewares", "Service.Faults[-1]: no call", "Service.Faults[-1]: unknown " +
+			"fault",
 	} {
 		assert.ErrorContains(t, r.Err, path)
 	}
 	assert.ErrorAs(t, r.Err, new(*config.FieldError))
 
-	two := retrytest.Service{ConsumerHandler: returns(nil), Handler: func(*message.Message) ([]*message.Message, error) { return nil, nil }}
+	two := retrytest.Service{ConsumerHandler: returns(nil), Handler: func(*message.Message) ([]*message.Message,
+		error) {
+		return nil, nil
+	}}
 	assert.ErrorContains(t, retrytest.Run(two, newMessage()).Err, "two handlers")
 	assert.ErrorContains(t, retrytest.Run(retrytest.Service{ConsumerHandler: returns(nil)}, nil).Err, "msg: missing")
 }
@@ -518,7 +536,8 @@ func TestEndless(t *testing.T) {
 	t.Parallel()
 
 	endless := (*retrytest.EndlessError)(nil)
-	r := retrytest.Run(retrytest.Service{ConsumerHandler: returns(retry.Postpone(time.Second)), MaxDeliveries: 100}, newMessage())
+	r := retrytest.Run(retrytest.Service{ConsumerHandler: returns(retry.Postpone(time.Second)), MaxDeliveries: 100},
+		newMessage())
 	require.ErrorAs(t, r.Err, &endless)
 	assert.Equal(t, 100, endless.Deliveries)
 	assert.Equal(t, 100*time.Second, endless.For)
@@ -568,7 +587,8 @@ func (r reporter) Errorf(format string, args ...any) {
 func TestAssertionsShowTheLife(t *testing.T) {
 	t.Parallel()
 
-	r := retrytest.Run(retrytest.Service{Policy: twoRetries(), Topic: "orders", ConsumerHandler: returns(errDown)}, newMessage())
+	r := retrytest.Run(retrytest.Service{Policy: twoRetries(), Topic: "orders", ConsumerHandler: returns(errDown)},
+		newMessage())
 	life := "\tmessage \"order-1\" of topic \"orders\": dead-lettered (exhausted) after 3 calls and 6s\n" +
 		"\t  0s  attempt 1 of 3  the warehouse does not answer  retry 1 after 1s\n" +
 		"\t  1s  attempt 2 of 3  the warehouse does not answer  retry 2 after 5s\n" +
@@ -616,8 +636,10 @@ func TestTheDeadLetterIsWhatItsHandlerGets(t *testing.T) {
 	deadLetter, ok := retry.DeadLetterFromContext(msg.Context())
 	require.True(t, ok)
 	assert.Equal(t, r.DeadLetter.DeadLetter, deadLetter)
-	assert.Equal(t, []string{"exhausted", "boom", "ship"}, []string{string(deadLetter.Reason), deadLetter.Error, deadLetter.Handler})
+	assert.Equal(t, []string{"exhausted", "boom", "ship"}, []string{string(deadLetter.Reason), deadLetter.Error,
+		deadLetter.Handler})
 	assert.Equal(t, message.Metadata{
-		"reason_poisoned": "boom", "topic_poisoned": "topic", "handler_poisoned": "ship", "subscriber_poisoned": "amqpretry.Subscriber",
+		"reason_poisoned": "boom", "topic_poisoned": "topic", "handler_poisoned": "ship",
+		"subscriber_poisoned": "amqpretry.Subscriber",
 	}, msg.Metadata)
 }

@@ -104,9 +104,11 @@ func (s Service) policy() config.Policy {
 
 // validate reports everything that is wrong at once.
 func (s Service) validate() error {
-	errs := append(config.Below("Service.Policy", s.Policy.Validate()), config.Below("Service", s.Policies.Validate())...)
+	errs := append(config.Below("Service.Policy", s.Policy.Validate()),
+		config.Below("Service", s.Policies.Validate())...)
 	add := func(field, problem, wanted, found string) {
-		errs = append(errs, &config.FieldError{Path: "Service." + field, Problem: problem, Wanted: wanted, Found: found})
+		errs = append(errs, &config.FieldError{Path: "Service." + field, Problem: problem, Wanted: wanted,
+			Found: found})
 	}
 
 	switch {
@@ -131,7 +133,8 @@ func (s Service) validate() error {
 		add("Expiration", "out of bounds", "1ms or more, or 0 for none", s.Expiration.String())
 	}
 	if s.MaxDeliveries < 0 {
-		add("MaxDeliveries", "out of bounds", fmt.Sprintf("1 or more, or 0 for %d", DefaultMaxDeliveries), fmt.Sprint(s.MaxDeliveries))
+		add("MaxDeliveries", "out of bounds", fmt.Sprintf("1 or more, or 0 for %d", DefaultMaxDeliveries),
+			fmt.Sprint(s.MaxDeliveries))
 	}
 	for _, call := range slices.Sorted(maps.Keys(s.Faults)) {
 		path := fmt.Sprintf("Faults[%d]", call)
@@ -145,7 +148,8 @@ func (s Service) validate() error {
 			}
 		case Shutdown, Crash, "":
 		default:
-			add(path, "unknown fault", fmt.Sprintf("%s, %s or %s", Shutdown, Crash, Unpublishable), fmt.Sprintf("%q", fault))
+			add(path, "unknown fault", fmt.Sprintf("%s, %s or %s", Shutdown, Crash, Unpublishable),
+				fmt.Sprintf("%q", fault))
 		}
 	}
 
@@ -163,7 +167,8 @@ func Run(service Service, msg *message.Message) Result {
 		return Result{Err: err}
 	}
 	if msg == nil {
-		return Result{Err: &config.FieldError{Path: "msg", Problem: "missing", Wanted: "the message to be published", Found: "nil"}}
+		return Result{Err: &config.FieldError{Path: "msg", Problem: "missing", Wanted: "the message to be published",
+			Found: "nil"}}
 	}
 
 	service = service.withDefaults()

@@ -57,7 +57,8 @@ func TestBubbleWithWatermillsRetry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := retrytest.Run(retrytest.Service{
 			Policy: twoRetries(), Clock: retrytest.SystemClock(),
-			Middlewares:     []message.HandlerMiddleware{wmmiddleware.Retry{MaxRetries: 1, InitialInterval: time.Second, Multiplier: 1}.Middleware},
+			Middlewares: []message.HandlerMiddleware{wmmiddleware.Retry{MaxRetries: 1, InitialInterval: time.Second,
+				Multiplier: 1}.Middleware},
 			ConsumerHandler: returns(errors.New("once"), nil),
 		}, newMessage())
 		r.AssertSucceeded(t, 1)

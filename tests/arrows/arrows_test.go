@@ -35,11 +35,14 @@ var rules = []struct {
 		"a policy file can be checked where there is neither broker nor router"},
 	{"retry", []string{amqp091, watermillAMQP, module},
 		"what a handler says and sees needs nothing of what works behind it"},
-	{"internal/engine", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/middleware", module + "/internal/codec", module + "/internal/connection"},
+	{"internal/engine", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/middleware", module +
+		"/internal/codec", module + "/internal/connection"},
 		"what happens to a message is decided without AMQP, so it is testable without a broker"},
-	{"middleware", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/codec", module + "/internal/connection"},
+	{"middleware", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/codec", module +
+		"/internal/connection"},
 		"the middlewares hand on what was decided, and know no AMQP"},
-	{"amqpretry/topology", []string{watermill, watermillAMQP, module + "/retry", module + "/middleware", module + "/internal/engine"},
+	{"amqpretry/topology", []string{watermill, watermillAMQP, module + "/retry", module + "/middleware", module +
+		"/internal/engine"},
 		"the plan is for operators' tools too, which know no Watermill"},
 	{"internal/header", []string{amqp091, watermill, watermillAMQP, module},
 		"the header keys are a leaf"},
@@ -47,11 +50,14 @@ var rules = []struct {
 		"the codec of the headers knows what is in them, and nothing of who reads it"},
 	{"internal/management", []string{amqp091, watermill, watermillAMQP, module},
 		"the management API is plain HTTP, for whoever needs it"},
-	{"internal/codec", []string{watermillAMQP, module + "/amqpretry", module + "/middleware", module + "/internal/connection", module + "/internal/republish", module + "/internal/consumer"},
+	{"internal/codec", []string{watermillAMQP, module + "/amqpretry", module + "/middleware", module +
+		"/internal/connection", module + "/internal/republish", module + "/internal/consumer"},
 		"what a message looks like is read and written without a connection"},
-	{"internal/connection", []string{watermillAMQP, module + "/amqpretry", module + "/middleware", module + "/internal/republish", module + "/internal/consumer"},
+	{"internal/connection", []string{watermillAMQP, module + "/amqpretry", module + "/middleware", module +
+		"/internal/republish", module + "/internal/consumer"},
 		"a connection does not know what it is used for"},
-	{"internal/republish", []string{watermillAMQP, module + "/amqpretry", module + "/middleware", module + "/internal/consumer"},
+	{"internal/republish", []string{watermillAMQP, module + "/amqpretry", module + "/middleware", module +
+		"/internal/consumer"},
 		"copies are published for whoever has a delivery, also for the tools"},
 	{"internal/consumer", []string{watermillAMQP, module + "/amqpretry", module + "/middleware"},
 		"the versions of watermill-amqp share it"},
@@ -63,17 +69,22 @@ var rules = []struct {
 		module + "/middleware/metrics", module + "/middleware/protect", module + "/middleware/retrytest"},
 		"the retrier does not pull in the tools that come after it"},
 	{"amqpretry", optional, "a service that does not use it does not compile it"},
-	{"middleware/retrytest", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/codec", module + "/internal/connection"},
+	{"middleware/retrytest", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/codec",
+		module + "/internal/connection"},
 		"unit tests of handlers need no AMQP"},
-	{"middleware/metrics", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/codec", module + "/internal/connection"},
+	{"middleware/metrics", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/codec", module +
+		"/internal/connection"},
 		"metrics are made of events, whoever tells them"},
-	{"middleware/protect", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/codec", module + "/internal/connection"},
+	{"middleware/protect", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/codec", module +
+		"/internal/connection"},
 		"protection is a matter of handlers"},
 	{"amqpretry/amqpretryv3", []string{watermillAMQP + "/v2", module + "/amqpretry"},
 		"users of watermill-amqp v3 never compile v2"},
 	{"amqpretry/amqpretryv3", optional, "a service that does not use it does not compile it"},
-	{"amqpretry/amqpretryv3", []string{module + "/amqpretry/dlq"}, "the retrier does not pull in the tools that come after it"},
-	{"amqpretry/dlq", []string{watermillAMQP, module + "/internal/retrier", module + "/internal/consumer", module + "/middleware", module + "/amqpretry/amqpretryv3", module + "/cmd"},
+	{"amqpretry/amqpretryv3", []string{module + "/amqpretry/dlq"}, "the retrier does not pull in the tools that come " +
+		"after it"},
+	{"amqpretry/dlq", []string{watermillAMQP, module + "/internal/retrier", module + "/internal/consumer", module +
+		"/middleware", module + "/amqpretry/amqpretryv3", module + "/cmd"},
 		"what works on dead letters needs no retrier, of whatever version"},
 	{"amqpretry/dlq", commandLine, "a program that uses the package has a command line of its own"},
 	{"internal/retrier", commandLine, "only the command has a command line"},
@@ -81,7 +92,8 @@ var rules = []struct {
 }
 
 // optional is what only users of policy files, metrics and protection compile, and the tracing example.
-var optional = []string{"github.com/goccy/go-yaml", module + "/config/policyfile", "github.com/prometheus", "github.com/sony/gobreaker", "golang.org/x/time", "go.opentelemetry.io"}
+var optional = []string{"github.com/goccy/go-yaml", module + "/config/policyfile", "github.com/prometheus",
+	"github.com/sony/gobreaker", "golang.org/x/time", "go.opentelemetry.io"}
 
 // commandLine is what only the command compiles.
 var commandLine = []string{"github.com/spf13", "github.com/schollz", "golang.org/x/term"}
@@ -92,8 +104,9 @@ var testOnly = []string{"github.com/stretchr/testify", "go.uber.org/goleak", "pg
 
 // allowed lists the exceptions: packages of the module that lie below a forbidden path and are free all the same.
 var allowed = map[string][]string{
-	"retry":                 {module + "/internal/mark", module + "/internal/contextkey"},
-	"internal/wire":         {module + "/retry", module + "/internal/header", module + "/internal/mark", module + "/internal/contextkey"},
+	"retry": {module + "/internal/mark", module + "/internal/contextkey"},
+	"internal/wire": {module + "/retry", module + "/internal/header", module + "/internal/mark", module +
+		"/internal/contextkey"},
 	"internal/codec":        {module + "/amqpretry/topology"},
 	"internal/connection":   {module + "/amqpretry/topology"},
 	"internal/republish":    {module + "/amqpretry/topology"},
@@ -115,8 +128,11 @@ func TestImportArrows(t *testing.T) {
 		}
 	}
 	for _, mustExist := range []string{
-		"config", "config/policyfile", "retry", "internal/engine", "internal/header", "middleware", "middleware/metrics", "middleware/protect", "middleware/retrytest", "amqpretry", "amqpretry/amqpretryv3", "amqpretry/topology",
-		"internal/retrier", "internal/codec", "internal/connection", "internal/republish", "internal/consumer", "internal/wire", "amqpretry/dlq", "cmd/amqpretry",
+		"config", "config/policyfile", "retry", "internal/engine", "internal/header", "middleware",
+		"middleware/metrics", "middleware/protect", "middleware/retrytest", "amqpretry", "amqpretry/amqpretryv3",
+		"amqpretry/topology",
+		"internal/retrier", "internal/codec", "internal/connection", "internal/republish", "internal/consumer",
+		"internal/wire", "amqpretry/dlq", "cmd/amqpretry",
 	} {
 		assert.Contains(t, graph, module+"/"+mustExist, "the rules must not run empty")
 	}
@@ -125,12 +141,14 @@ func TestImportArrows(t *testing.T) {
 func TestNoTestLibraryInTheLibrary(t *testing.T) {
 	graph := load(t)
 	for from, p := range graph {
-		if !below(from, []string{module}) || below(from, []string{module + "/internal/testkit", module + "/internal/versions", module + "/tests"}) {
+		if !below(from, []string{module}) ||
+			below(from, []string{module + "/internal/testkit", module + "/internal/versions", module + "/tests"}) {
 			continue
 		}
 		for _, dep := range p.Deps {
 			if below(dep, testOnly) {
-				t.Errorf("%s must not import %s, which is for tests only\n\tit does through %s", from, dep, path(graph, from, dep))
+				t.Errorf("%s must not import %s, which is for tests only\n\tit does through %s", from, dep,
+					path(graph, from, dep))
 			}
 		}
 	}

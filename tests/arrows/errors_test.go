@@ -64,7 +64,8 @@ func walk(t *testing.T, extension string, visit func(path string)) {
 		if entry.IsDir() && strings.HasPrefix(entry.Name(), ".") && path != root {
 			return filepath.SkipDir
 		}
-		if !entry.IsDir() && strings.HasSuffix(path, extension) && !strings.HasSuffix(path, "_test.go") && entry.Name() != "CHANGELOG.md" {
+		if !entry.IsDir() && strings.HasSuffix(path, extension) && !strings.HasSuffix(path, "_test.go") &&
+			entry.Name() != "CHANGELOG.md" {
 			visit(path)
 		}
 

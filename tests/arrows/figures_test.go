@@ -81,13 +81,15 @@ func TestFiguresAreThoseOfTheTables(t *testing.T) {
 	healthy := tableOf(t, "Healthy messages")
 	one := healthy.values(t, "retrier/stock", func(row map[string]string) bool { return row["prefetch"] == "1" })
 	more := healthy.values(t, "retrier/stock", func(row map[string]string) bool { return row["prefetch"] != "1" })
-	assert.Contains(t, readme, between(one)+" of what stock watermill-amqp handles with a prefetch of 1, and "+between(more)+" with one of 10 or 100")
+	assert.Contains(t, readme, between(one)+" of what stock watermill-amqp handles with a prefetch of 1, and "+
+		between(more)+" with one of 10 or 100")
 
 	failing := tableOf(t, "Healthy messages between failing ones")
 	oneInTen := func(handler string) func(map[string]string) bool {
 		return func(row map[string]string) bool { return row["handler"] == handler && row["failing"] == "1 in 10" }
 	}
-	assert.Contains(t, readme, "leaves the healthy ones "+between(failing.values(t, "retrier", oneInTen("1ms")))+" of their throughput")
+	assert.Contains(t, readme, "leaves the healthy ones "+between(failing.values(t, "retrier", oneInTen("1ms")))+
+		" of their throughput")
 	assert.Contains(t, readme, "it is "+between(failing.values(t, "retrier", oneInTen("0s"))))
 	for _, value := range failing.values(t, "Retry", oneInTen("1ms")) {
 		assert.Contains(t, readme, fmt.Sprintf("`Retry` leaves %.2f", value))
@@ -101,7 +103,8 @@ func TestFiguresAreThoseOfTheTables(t *testing.T) {
 	late := tableOf(t, "How late retries are")
 	few := late.values(t, "added p50", func(row map[string]string) bool { return row["retries/s"] != "1000" })
 	many := late.values(t, "added p50", func(row map[string]string) bool { return row["retries/s"] == "1000" })
-	assert.Contains(t, readme, fmt.Sprintf("at most %.1f ms later than a bare TTL queue makes it; at 1,000 it is up to %.1f ms", slices.Max(few), slices.Max(many)))
+	assert.Contains(t, readme, fmt.Sprintf("at most %.1f ms later than a bare TTL queue makes it; at 1,000 it is up "+
+		"to %.1f ms", slices.Max(few), slices.Max(many)))
 
 	text, err = os.ReadFile(root + "/docs/policies.md")
 	require.NoError(t, err)
@@ -111,7 +114,9 @@ func TestFiguresAreThoseOfTheTables(t *testing.T) {
 			topics[row["retry queues"]] = row
 		}
 	}
-	for title, column := range map[string]string{"first start, s": "first, s", "memory of the broker, MiB": "broker, MiB"} {
-		assert.Contains(t, string(text), fmt.Sprintf("| %s | %s | %s |", title, topics["own"][column], topics["shared"][column]))
+	for title, column := range map[string]string{"first start, s": "first, s", "memory of the broker, MiB": "broker, " +
+		"MiB"} {
+		assert.Contains(t, string(text), fmt.Sprintf("| %s | %s | %s |", title, topics["own"][column],
+			topics["shared"][column]))
 	}
 }

@@ -27,7 +27,8 @@ func TestTablesAreWhole(t *testing.T) {
 			case head == 0:
 				head = columns(line)
 			default:
-				assert.Equal(t, head, columns(line), "%s:%d: cells of a row, under a head of so many: %s", path, i+1, line)
+				assert.Equal(t, head, columns(line), "%s:%d: cells of a row, under a head of so many: %s", path, i+1,
+					line)
 			}
 		}
 	})

@@ -27,12 +27,16 @@ func BenchmarkAccuracy(b *testing.B) {
 	t := report.Table{
 		Title: "How late retries are",
 		Notes: []string{
-			fmt.Sprintf("Milliseconds from the end of the delay (%s, counted from when the handler fails) to the next call of the handler. Each message fails once; "+
-				"messages come at a steady rate for %d s, of which the first tenth is left out. A single run each.", accuracyDelay, seconds),
-			"*Bare* is the least that a TTL queue takes, at the same time and rate on the same broker: a raw amqp091 publisher, a retry queue with the retrier's arguments, " +
-				"a raw consumer. *Added* is what the retrier takes beyond it: the failure's way through the middleware and the retry exchange, and the router's on the way back.",
+			fmt.Sprintf("Milliseconds from the end of the delay (%s, counted from when the handler fails) to the "+
+				"next call of the handler. Each message fails once; messages come at a steady rate for %d s, of "+
+				"which the first tenth is left out. A single run each.", accuracyDelay, seconds),
+			"*Bare* is the least that a TTL queue takes, at the same time and rate on the same broker: a raw amqp091 " +
+				"publisher, a retry queue with the retrier's arguments, a raw consumer. *Added* is what the retrier " +
+				"takes beyond it: the failure's way through the middleware and the retry exchange, and the router's " +
+				"on the way back.",
 		},
-		Head: []string{"queues", "retries/s", "added p50", "added p99", "retrier p50", "retrier p99", "retrier max", "bare p50", "bare p99", "bare max"},
+		Head: []string{"queues", "retries/s", "added p50", "added p99", "retrier p50", "retrier p99", "retrier max",
+			"bare p50", "bare p99", "bare max"},
 	}
 	for _, queueType := range queueTypes {
 		for _, rate := range rates(b) {
@@ -90,8 +94,9 @@ func lateness(b *testing.B, queueType string, rate, messages int) (retrier, bare
 	require.NoError(b, err)
 	publish := func(queue string, i int) {
 		require.NoError(b, channel.PublishWithContext(b.Context(), "", queue, false, false, amqp091.Publishing{
-			Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: watermill.NewUUID(), numberHeader: strconv.Itoa(i)},
-			Body:    payload, DeliveryMode: amqp091.Persistent,
+			Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: watermill.NewUUID(),
+				numberHeader: strconv.Itoa(i)},
+			Body: payload, DeliveryMode: amqp091.Persistent,
 		}))
 	}
 
@@ -110,7 +115,8 @@ func lateness(b *testing.B, queueType string, rate, messages int) (retrier, bare
 }
 
 // startWaiting starts a router with the retrier whose handler fails each message once. stop stops it.
-func startWaiting(b *testing.B, queueType string, policy config.Policy, options amqpretry.Options, waits *waits) (queue string, stop func()) {
+func startWaiting(b *testing.B, queueType string, policy config.Policy, options amqpretry.Options,
+	waits *waits) (queue string, stop func()) {
 	b.Helper()
 	queue = newQueue(b, queueType, policy)
 	options.Policies.Default = policy

@@ -19,12 +19,14 @@ func BenchmarkConcurrency(b *testing.B) {
 	t := report.Table{
 		Title: "Concurrency",
 		Notes: []string{
-			"The retrier's subscriber by Options.Concurrency, with handlers that wait for 0, 1 and 10 ms and succeed. Prefetch 100; as many messages as take " +
-				"about a second, after one for each handler as the warm-up. Ideal is one message per handler and waiting time; what handlers of 0 ms reach is " +
-				"the most that machine and broker can do.",
+			"The retrier's subscriber by Options.Concurrency, with handlers that wait for 0, 1 and 10 ms and " +
+				"succeed. Prefetch 100; as many messages as take about a second, after one for each handler as the " +
+				"warm-up. Ideal is one message per handler and waiting time; what handlers of 0 ms reach is the most " +
+				"that machine and broker can do.",
 		},
 		Head: []string{
-			"queue", "Concurrency", "0 ms: msg/s", "to 1", "1 ms: msg/s", "to 1", "of the ideal", "10 ms: msg/s", "to 1", "of the ideal",
+			"queue", "Concurrency", "0 ms: msg/s", "to 1", "1 ms: msg/s", "to 1", "of the ideal", "10 ms: msg/s",
+			"to 1", "of the ideal",
 		},
 	}
 	for _, queueType := range queueTypes {
@@ -32,9 +34,10 @@ func BenchmarkConcurrency(b *testing.B) {
 			var contenders []contender
 			for _, takes := range handlerTimes {
 				for _, concurrency := range concurrencies {
-					contenders = append(contenders, contender{concurrent(takes, concurrency), func(b *testing.B) figures {
-						return consumeConcurrently(b, queueType, takes, concurrency)
-					}})
+					contenders = append(contenders, contender{concurrent(takes, concurrency),
+						func(b *testing.B) figures {
+							return consumeConcurrently(b, queueType, takes, concurrency)
+						}})
 				}
 			}
 			all := compare(b, contenders...)
@@ -76,7 +79,8 @@ func consumeConcurrently(b *testing.B, queueType string, takes time.Duration, co
 	policy := config.Policy{Mode: config.ModeDeadLetter}
 	queue := newQueue(b, queueType, policy)
 	fill(b, queue, lap.warmUp+lap.messages, nil)
-	retrier := newRetrier(b, durable(b, queueType, 100), amqpretry.Options{Policies: config.Policies{Default: policy}, Concurrency: concurrency})
+	retrier := newRetrier(b, durable(b, queueType, 100), amqpretry.Options{Policies: config.Policies{Default: policy},
+		Concurrency: concurrency})
 	defer func() { require.NoError(b, retrier.Close()) }()
 	subscriber, err := retrier.NewSubscriber()
 	require.NoError(b, err)

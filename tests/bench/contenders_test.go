@@ -51,7 +51,8 @@ func ownConfig(options amqpretry.Options) way {
 }
 
 // consume handles the messages of a queue until done is closed, for so long at the most.
-func (w way) consume(b *testing.B, conf amqp.Config, queue string, handle message.NoPublishHandlerFunc, done <-chan struct{}, within time.Duration) {
+func (w way) consume(b *testing.B, conf amqp.Config, queue string, handle message.NoPublishHandlerFunc,
+	done <-chan struct{}, within time.Duration) {
 	b.Helper()
 	router := newRouter(b)
 	subscriber, closeRetrier := w(b, router, conf)

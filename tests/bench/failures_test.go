@@ -34,21 +34,27 @@ func BenchmarkFailures(b *testing.B) {
 	t := report.Table{
 		Title: "Healthy messages between failing ones",
 		Notes: []string{
-			"Healthy messages handled per second, as a share of what the same consumer does when none fails (retrier: the retrier's consumer; config: " +
-				"watermill-amqp's subscriber with the retrier's config and middleware; the others: watermill-amqp's subscriber). Failing ones are spread evenly " +
-				"and fail for good; three retries, 1 s apart, but for PoisonQueue and nack, which know no delay. One handler at a time, prefetch " +
+			"Healthy messages handled per second, as a share of what the same consumer does when none fails " +
+				"(retrier: the retrier's consumer; config: watermill-amqp's subscriber with the retrier's config and " +
+				"middleware; the others: watermill-amqp's subscriber). Failing ones are spread evenly and fail for " +
+				"good; three retries, 1 s apart, but for PoisonQueue and nack, which know no delay. One handler at a " +
+				"time, prefetch " +
 				strconv.Itoa(failurePrefetch) + ". Aim of the retrier: 0.9.",
-			"Measured for a second over a backlog that outlasts it. With the retrier, its config and nack that second begins 3.3 s after the first message: by then " +
-				"messages of all attempts come back all the time, so it is what stays for as long as messages come, and not what a short backlog would show. " +
+			"Measured for a second over a backlog that outlasts it. With the retrier, its config and nack that " +
+				"second begins 3.3 s after the first message: by then messages of all attempts come back all the " +
+				"time, so it is what stays for as long as messages come, and not what a short backlog would show. " +
 				"With Retry it is one failing message with the healthy ones around it.",
-			"Handler 1ms: a healthy message takes a millisecond and a failing one fails at once: what is missing from 1 is what it is held up. Handler 0s: none takes any time, so that " +
-				"client and broker have all the machine to themselves, and each failing message is four calls and four copies: there " +
-				"the calls alone leave no more than 0.96 with one in 100, and 0.69 with one in 10.",
-			"PoisonQueue publishes with confirms and a pool of channels to a quorum queue, as the retrier does. Nack spins, and stands still as soon as as many messages have failed as " +
-				"the prefetch allows, which with one in 100 is after 10,000 messages and so not in the table; quorum queues from RabbitMQ 4.0 on drop a failing message instead, without a trace, " +
-				"when it has come back 20 times.",
+			"Handler 1ms: a healthy message takes a millisecond and a failing one fails at once: what is missing " +
+				"from 1 is what it is held up. Handler 0s: none takes any time, so that client and broker have all " +
+				"the machine to themselves, and each failing message is four calls and four copies: there the calls " +
+				"alone leave no more than 0.96 with one in 100, and 0.69 with one in 10.",
+			"PoisonQueue publishes with confirms and a pool of channels to a quorum queue, as the retrier does. Nack " +
+				"spins, and stands still as soon as as many messages have failed as the prefetch allows, which with " +
+				"one in 100 is after 10,000 messages and so not in the table; quorum queues from RabbitMQ 4.0 on " +
+				"drop a failing message instead, without a trace, when it has come back 20 times.",
 		},
-		Head: []string{"queue", "handler", "failing", "retrier", "config", "PoisonQueue", "nack", "Retry", "retrier, none failing msg/s", "stock, none failing msg/s"},
+		Head: []string{"queue", "handler", "failing", "retrier", "config", "PoisonQueue", "nack", "Retry",
+			"retrier, none failing msg/s", "stock, none failing msg/s"},
 	}
 	defer t.WriteOn(b, brokertest.URI(b))
 
@@ -74,7 +80,8 @@ func BenchmarkFailures(b *testing.B) {
 						return all.ratio(among(name, every), to, healthyRate)
 					}
 					t.Add(queueType, work, fmt.Sprintf("1 in %d", every), share("retrier", "retrier"),
-						share("config", "stock"), share("poison", "stock"), share("nack", "stock"), share("retry", "stock"),
+						share("config", "stock"), share("poison", "stock"), share("nack", "stock"),
+						share("retry", "stock"),
 						all.median("retrier", healthyRate), all.median("stock", healthyRate))
 				}
 			})
@@ -142,10 +149,13 @@ func poisoned(inside ...message.HandlerMiddleware) way {
 var errFailing = errors.New("it fails for good")
 
 // contender consumes in a way, and checks what is left.
-func (l load) contender(w way, check ...func(b *testing.B, queue string, handled *tally, backlog int)) func(b *testing.B) figures {
+func (l load) contender(w way, check ...func(b *testing.B, queue string, handled *tally,
+	backlog int)) func(b *testing.B) figures {
 	return func(b *testing.B) figures {
 		b.Helper()
-		scaled := func(d, least time.Duration) time.Duration { return time.Duration(report.Scaled(b, int(d), int(least))) }
+		scaled := func(d, least time.Duration) time.Duration {
+			return time.Duration(report.Scaled(b, int(d), int(least)))
+		}
 		warmUp, window := scaled(l.warmUp, 0), scaled(l.window, 300*time.Millisecond)
 
 		backlog := cmp.Or(l.backlog, max(int(l.most()*(warmUp+window).Seconds()), 1000))
@@ -190,7 +200,8 @@ func (l load) contender(w way, check ...func(b *testing.B, queue string, handled
 			rate = float64(healthy.handled()-from) / time.Since(at).Seconds()
 		}()
 		w.consume(b, durable(b, l.queueType, failurePrefetch), queue, handle, done, time.Minute)
-		require.False(b, rate == 0 && healthy.handled() == due, "the backlog is too small for a machine as fast as this one")
+		require.False(b, rate == 0 && healthy.handled() == due, "the backlog is too small for a machine as fast as "+
+			"this one")
 		for _, all := range check {
 			all(b, queue, healthy, backlog)
 		}

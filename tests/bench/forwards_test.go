@@ -28,13 +28,15 @@ func BenchmarkForwards(b *testing.B) {
 	t := report.Table{
 		Title: "Failures forwarded",
 		Notes: []string{
-			"Every message fails once: its copy goes through a headers exchange to a retry queue of 1 h, and when the broker has confirmed it, " +
-				"the original is acknowledged. Prefetch 100. The first 100 messages are the warm-up; the time is that from their last acknowledgement to the last " +
-				"of all. At the end each message is in the retry queue, once.",
-			"The limit is the same with amqp091-go alone, over two connections like the retrier's: mandatory publishes of copies that have the retrier's headers, " +
-				"pipelined up to the prefetch, and one acknowledgement for as many as are confirmed. Watermill's publisher gets its messages from the same " +
-				"bare consumer and publishes the same copies; without a pool it opens a channel for each. Without confirms nobody knows what the broker has taken " +
-				"when the original is acknowledged.",
+			"Every message fails once: its copy goes through a headers exchange to a retry queue of 1 h, and when " +
+				"the broker has confirmed it, the original is acknowledged. Prefetch 100. The first 100 messages are " +
+				"the warm-up; the time is that from their last acknowledgement to the last of all. At the end each " +
+				"message is in the retry queue, once.",
+			"The limit is the same with amqp091-go alone, over two connections like the retrier's: mandatory " +
+				"publishes of copies that have the retrier's headers, pipelined up to the prefetch, and one " +
+				"acknowledgement for as many as are confirmed. Watermill's publisher gets its messages from the same " +
+				"bare consumer and publishes the same copies; without a pool it opens a channel for each. Without " +
+				"confirms nobody knows what the broker has taken when the original is acknowledged.",
 		},
 		Head: []string{"main queue", "retry queue", "forwarded by", "msg/s", "of the limit"},
 	}
@@ -58,7 +60,8 @@ func BenchmarkForwards(b *testing.B) {
 			if way.others {
 				ways = append(ways,
 					forwarder{"Watermill's publisher, no confirms", 300, byPublisher(false, 0)},
-					forwarder{"Watermill's publisher, no confirms, pool of 8, 8 goroutines", 3000, byPublisher(false, 8)},
+					forwarder{"Watermill's publisher, no confirms, pool of 8, 8 goroutines", 3000,
+						byPublisher(false, 8)},
 					forwarder{"Watermill's publisher, confirms", 300, byPublisher(true, 0)},
 					forwarder{"Watermill's publisher, confirms, pool of 8, 8 goroutines", 3000, byPublisher(true, 8)})
 			}

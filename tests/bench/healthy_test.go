@@ -19,9 +19,11 @@ func BenchmarkHealthy(b *testing.B) {
 	t := report.Table{
 		Title: "Healthy messages",
 		Notes: []string{
-			"A router whose handler does nothing takes a backlog from its queue: on watermill-amqp as it is (stock), on its subscriber with the retrier's config " +
-				"and middleware (config), on the retrier's consumer (retrier). One handler at a time. From the end of the first tenth, which warms up, to the last message. " +
-				"Allocations are those of the whole process for each message: AMQP client, subscriber, router, middleware.",
+			"A router whose handler does nothing takes a backlog from its queue: on watermill-amqp as it is (stock), " +
+				"on its subscriber with the retrier's config and middleware (config), on the retrier's consumer " +
+				"(retrier). One handler at a time. From the end of the first tenth, which warms up, to the last " +
+				"message. Allocations are those of the whole process for each message: AMQP client, subscriber, " +
+				"router, middleware.",
 			"Aims: config/stock 0.97; retrier/stock above 1 with each prefetch above 1.",
 		},
 		Head: []string{
@@ -32,7 +34,8 @@ func BenchmarkHealthy(b *testing.B) {
 	defer t.WriteOn(b, brokertest.URI(b))
 
 	for _, queueType := range queueTypes {
-		for _, at := range []struct{ prefetch, backlog int }{{1, 2_000}, {10, 8_000}, {100, 12_000}} { // about a second each
+		for _, at := range []struct{ prefetch, backlog int }{{1, 2_000}, {10, 8_000}, {100, 12_000}} {
+			// about a second each
 			b.Run(fmt.Sprintf("%s/prefetch=%d", queueType, at.prefetch), func(b *testing.B) {
 				backlog := report.Scaled(b, at.backlog, 100)
 				on := func(w way) func(b *testing.B) figures {
@@ -44,7 +47,8 @@ func BenchmarkHealthy(b *testing.B) {
 					contender{"retrier", on(ownConsumer(amqpretry.Options{}))},
 				)
 
-				row := []any{queueType, at.prefetch, all.ratio("config", "stock", "msg/s"), all.ratio("retrier", "stock", "msg/s"), all.median("stock", "msg/s")}
+				row := []any{queueType, at.prefetch, all.ratio("config", "stock", "msg/s"),
+					all.ratio("retrier", "stock", "msg/s"), all.median("stock", "msg/s")}
 				for _, unit := range []string{"allocs/msg", "B/msg"} {
 					for _, name := range []string{"stock", "config", "retrier"} {
 						row = append(row, all.median(name, unit))

@@ -33,12 +33,15 @@ func BenchmarkReplay(b *testing.B) {
 	messages := report.Scaled(b, 100_000, 1000)
 	t := &report.Table{
 		Title: fmt.Sprintf("Replay of %d dead letters", messages),
-		Notes: []string{fmt.Sprintf("Raw: amqp091-go publishes the same messages (%d bytes of body and the headers of a dead letter) to an empty quorum queue, mandatory "+
-			"and confirmed, %d on their way at a time. The others take them out of a quorum dead-letter queue, and put them into an empty quorum "+
-			"queue: the library, the library with an undo file, and the command with an undo file, from its start to its end. Taking out: amqp091-go "+
-			"takes the same messages out of the quorum dead-letter queue, %d unacknowledged at a time, and does nothing with them. Who publishes all and then takes all "+
-			"out, on a machine that does one thing at a time, has the rate of both: what a replay would reach that costs nothing itself. "+
-			"Peak memory is what the heap had in use (sampled every 50 ms, after a collection before the run), of the command all that the process had resident.", len(letterBody(0)), rawWindow, takeWindow)},
+		Notes: []string{fmt.Sprintf("Raw: amqp091-go publishes the same messages (%d bytes of body and the headers "+
+			"of a dead letter) to an empty quorum queue, mandatory and confirmed, %d on their way at a time. The "+
+			"others take them out of a quorum dead-letter queue, and put them into an empty quorum queue: the "+
+			"library, the library with an undo file, and the command with an undo file, from its start to its end. "+
+			"Taking out: amqp091-go takes the same messages out of the quorum dead-letter queue, %d unacknowledged "+
+			"at a time, and does nothing with them. Who publishes all and then takes all out, on a machine that does "+
+			"one thing at a time, has the rate of both: what a replay would reach that costs nothing itself. Peak "+
+			"memory is what the heap had in use (sampled every 50 ms, after a collection before the run), of the "+
+			"command all that the process had resident.", len(letterBody(0)), rawWindow, takeWindow)},
 		Head: []string{"way", "messages per second", "of raw", "of both", "peak memory (MiB)"},
 	}
 	binary := buildCommand(b)
@@ -49,10 +52,13 @@ func BenchmarkReplay(b *testing.B) {
 			contender{"taking out", func(b *testing.B) figures { return takeOut(b, messages) }},
 			contender{"library", func(b *testing.B) figures { return replay(b, messages, false) }},
 			contender{"library with undo file", func(b *testing.B) figures { return replay(b, messages, true) }},
-			contender{"command with undo file", func(b *testing.B) figures { return replayByCommand(b, binary, messages) }},
+			contender{"command with undo file", func(b *testing.B) figures {
+				return replayByCommand(b, binary, messages)
+			}},
 		)
 		both := 1 / (1/all.median("raw", "msg/s") + 1/all.median("taking out", "msg/s"))
-		for _, way := range []string{"raw", "taking out", "library", "library with undo file", "command with undo file"} {
+		for _, way := range []string{"raw", "taking out", "library", "library with undo file",
+			"command with undo file"} {
 			rate := all.median(way, "msg/s")
 			t.Add(way, rate, all.ratio(way, "raw", "msg/s"), rate/both, all.median(way, "MiB"))
 		}
@@ -265,7 +271,8 @@ func peakOfHeap() func() float64 {
 func buildCommand(b *testing.B) string {
 	b.Helper()
 	path := filepath.Join(b.TempDir(), "amqpretry")
-	out, err := exec.CommandContext(b.Context(), "go", "build", "-o", path, "github.com/amqpretry/watermill-retry/cmd/amqpretry").CombinedOutput()
+	out, err := exec.CommandContext(b.Context(), "go", "build", "-o", path,
+		"github.com/amqpretry/watermill-retry/cmd/amqpretry").CombinedOutput()
 	require.NoError(b, err, string(out))
 
 	return path

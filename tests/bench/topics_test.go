@@ -25,11 +25,14 @@ func BenchmarkTopics(b *testing.B) {
 	t := report.Table{
 		Title: "Very many topics",
 		Notes: []string{
-			"Seconds from making the subscriber until a message has come from the queue of each topic; all are subscribed to one after the other, as a Watermill router does. " +
-				"*First* with nothing declared, *again* when all is there. Memory is what the broker's Erlang machine has in use above what it had before, after a collection of garbage. " +
-				"Main queues are classic; the retrier has the default policy of 5 delays. A single run each, on a broker of its own.",
+			"Seconds from making the subscriber until a message has come from the queue of each topic; all are " +
+				"subscribed to one after the other, as a Watermill router does. *First* with nothing declared, " +
+				"*again* when all is there. Memory is what the broker's Erlang machine has in use above what it had " +
+				"before, after a collection of garbage. Main queues are classic; the retrier has the default policy " +
+				"of 5 delays. A single run each, on a broker of its own.",
 		},
-		Head: []string{"topics", "retry queues", "first / stock", "again / stock", "first, s", "again, s", "broker, MiB", "broker, KiB per topic", "client, KiB per topic"},
+		Head: []string{"topics", "retry queues", "first / stock", "again / stock", "first, s", "again, s",
+			"broker, MiB", "broker, KiB per topic", "client, KiB per topic"},
 	}
 	reference := map[int]figures{}
 	for _, c := range []struct {
@@ -63,7 +66,8 @@ func BenchmarkTopics(b *testing.B) {
 					if reference[n] == nil {
 						reference[n] = f
 					}
-					t.Add(n, c.name, f["first-s"]/reference[n]["first-s"], f["again-s"]/reference[n]["again-s"], f["first-s"], f["again-s"],
+					t.Add(n, c.name, f["first-s"]/reference[n]["first-s"], f["again-s"]/reference[n]["again-s"],
+						f["first-s"], f["again-s"],
 						f["broker-MiB"], f["broker-MiB"]*1024/float64(n), f["client-KiB"])
 					for unit, value := range f {
 						b.ReportMetric(value, strconv.Itoa(n)+":"+unit)
@@ -98,7 +102,8 @@ func openStock(b *testing.B) (message.Subscriber, func() error) {
 
 func openRetrier(b *testing.B, scope config.Scope) (message.Subscriber, func() error) {
 	b.Helper()
-	retrier := newRetrier(b, durable(b, "classic", amqpretry.DefaultPrefetch), amqpretry.Options{Policies: config.Policies{Default: config.Policy{Scope: scope}}})
+	retrier := newRetrier(b, durable(b, "classic", amqpretry.DefaultPrefetch),
+		amqpretry.Options{Policies: config.Policies{Default: config.Policy{Scope: scope}}})
 	subscriber, err := retrier.NewSubscriber()
 	require.NoError(b, err)
 
@@ -106,7 +111,8 @@ func openRetrier(b *testing.B, scope config.Scope) (message.Subscriber, func() e
 }
 
 // serve subscribes to all topics and gives the seconds until a message has come from each. stop stops it.
-func serve(b *testing.B, topics []string, connect func(*testing.B) (message.Subscriber, func() error)) (seconds float64, stop func()) {
+func serve(b *testing.B, topics []string, connect func(*testing.B) (message.Subscriber, func() error)) (seconds float64,
+	stop func()) {
 	b.Helper()
 	began := time.Now()
 	subscriber, closeAll := connect(b)
@@ -141,7 +147,8 @@ func oneEach(b *testing.B, queues []string) {
 	require.NoError(b, err)
 	for _, queue := range queues {
 		require.NoError(b, channel.PublishWithContext(b.Context(), "", queue, false, false, amqp091.Publishing{
-			Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: watermill.NewUUID()}, Body: payload, DeliveryMode: amqp091.Persistent,
+			Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: watermill.NewUUID()}, Body: payload,
+			DeliveryMode: amqp091.Persistent,
 		}))
 	}
 }

@@ -20,11 +20,15 @@ func BenchmarkWaiting(b *testing.B) {
 	t := report.Table{
 		Title: "Very many messages waiting",
 		Notes: []string{
-			fmt.Sprintf("Each message is forwarded by the retrier (%d handlers at a time) while it is being published, waits, and comes back once; none is lost. *At once* is how many "+
-				"were waiting when the first came back. They come back as they went, so no faster than they were forwarded; *late* (seconds after the delay) says whether the way back kept up.",
+			fmt.Sprintf("Each message is forwarded by the retrier (%d handlers at a time) while it is being "+
+				"published, waits, and comes back once; none is lost. *At once* is how many were waiting when the "+
+				"first came back. They come back as they went, so no faster than they were forwarded; *late* "+
+				"(seconds after the delay) says whether the way back kept up.",
 				waitingConcurrency),
-			"Memory in MiB, after a collection of garbage, before, while all wait, and when all are back: the heap in use of the client, and what the Erlang machine of the broker has in use. " +
-				"A single run each, on a broker of its own. The delay is as long as it needs to be for all to wait at once, by the pace of a fiftieth of the messages before.",
+			"Memory in MiB, after a collection of garbage, before, while all wait, and when all are back: the heap " +
+				"in use of the client, and what the Erlang machine of the broker has in use. A single run each, on a " +
+				"broker of its own. The delay is as long as it needs to be for all to wait at once, by the pace of a " +
+				"fiftieth of the messages before.",
 		},
 		Head: []string{
 			"queues", "messages", "at once", "forwarded/s", "returned/s", "late p50", "late max",
@@ -42,8 +46,10 @@ func BenchmarkWaiting(b *testing.B) {
 				forwarding := time.Duration(float64(messages) / f["forwarded/s"] * float64(time.Second))
 				f = wait(b, c.queueType, messages, (forwarding*13/10 + 4*time.Second).Round(time.Second), broker)
 
-				t.Add(c.queueType, messages, int(f["at-once"]), f["forwarded/s"], f["returned/s"], f["late-p50-s"], f["late-max-s"],
-					f["client-before-MiB"], f["client-waiting-MiB"], f["client-after-MiB"], f["broker-before-MiB"], f["broker-waiting-MiB"], f["broker-after-MiB"])
+				t.Add(c.queueType, messages, int(f["at-once"]), f["forwarded/s"], f["returned/s"], f["late-p50-s"],
+					f["late-max-s"],
+					f["client-before-MiB"], f["client-waiting-MiB"], f["client-after-MiB"], f["broker-before-MiB"],
+					f["broker-waiting-MiB"], f["broker-after-MiB"])
 				for unit, value := range f {
 					b.ReportMetric(value, unit)
 				}

@@ -25,7 +25,8 @@ type waits struct {
 
 func newWaits(messages int, delay time.Duration) *waits {
 	return &waits{
-		delay: delay, began: time.Now(), failed: make([]time.Duration, messages), back: make([]time.Duration, messages), done: make(chan struct{}),
+		delay: delay, began: time.Now(), failed: make([]time.Duration, messages), back: make([]time.Duration, messages),
+		done: make(chan struct{}),
 	}
 }
 
@@ -70,7 +71,8 @@ func (w *waits) await(b *testing.B, within time.Duration) {
 	case <-time.After(within):
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		require.FailNow(b, "messages are missing", "%d of %d have failed, and %d have come back", w.waiting+w.returned, len(w.failed), w.returned)
+		require.FailNow(b, "messages are missing", "%d of %d have failed, and %d have come back", w.waiting+w.returned,
+			len(w.failed), w.returned)
 	}
 }
 

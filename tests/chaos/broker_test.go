@@ -92,13 +92,15 @@ func (b *broker) channel(use func(*amqp091.Channel) error) error {
 func (b *broker) written() error {
 	return b.channel(func(ch *amqp091.Channel) error {
 		const last = "the-last-one"
-		if _, err := ch.QueueDeclare(last, true, false, false, false, amqp091.Table{"x-queue-type": "quorum"}); err != nil {
+		if _, err := ch.QueueDeclare(last, true, false, false, false,
+			amqp091.Table{"x-queue-type": "quorum"}); err != nil {
 			return err
 		}
 		if err := ch.Confirm(false); err != nil {
 			return err
 		}
-		confirmation, err := ch.PublishWithDeferredConfirm("", last, false, false, amqp091.Publishing{DeliveryMode: amqp091.Persistent})
+		confirmation, err := ch.PublishWithDeferredConfirm("", last, false, false,
+			amqp091.Publishing{DeliveryMode: amqp091.Persistent})
 		if err != nil {
 			return err
 		}
@@ -164,7 +166,8 @@ func (b *broker) drain(topic string) ([]Letter, error) {
 					return err
 				}
 			case <-time.After(2 * time.Second):
-				_, err := ch.QueueDeclarePassive(deadLetterQueue(topic), true, false, false, false, nil) // it has read the acks
+				// it has read the acks
+				_, err := ch.QueueDeclarePassive(deadLetterQueue(topic), true, false, false, false, nil)
 				return err
 			}
 		}

@@ -69,7 +69,8 @@ func TestChaos_OwnBroker(t *testing.T) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
-	p := &publisher{broker: s.broker, wanted: int(messages), lasting: limit * 9 / 10, ahead: 3000, random: random(1), ended: s.count}
+	p := &publisher{broker: s.broker, wanted: int(messages), lasting: limit * 9 / 10, ahead: 3000, random: random(1),
+		ended: s.count}
 	var wg sync.WaitGroup
 	wg.Go(func() { p.run(ctx); cancel() })
 	wg.Go(func() { s.trouble(ctx, random(2), "process", s.processFaults(), 3*time.Second) })
@@ -163,7 +164,8 @@ func (s *system) trouble(ctx context.Context, r *rand.Rand, of string, kinds []k
 		start := Now()
 		deleted, err := k.make(r)
 		s.mu.Lock()
-		s.faults = append(s.faults, Fault{Name: k.name, Of: of, Start: start, End: Now(), Deleted: deleted, Harmless: k.harmless})
+		s.faults = append(s.faults, Fault{Name: k.name, Of: of, Start: start, End: Now(), Deleted: deleted,
+			Harmless: k.harmless})
 		if err != nil {
 			s.errs = append(s.errs, fmt.Errorf("%s: %w", k.name, err))
 		}
@@ -178,7 +180,9 @@ func (s *system) collect(topic string) error {
 	defer s.mu.Unlock()
 	for _, l := range letters {
 		// What was not acknowledged the last time comes again: the id of its publish tells.
-		if !slices.ContainsFunc(s.letters, func(known Letter) bool { return text(known.Message, idKey) == text(l.Message, idKey) }) {
+		if !slices.ContainsFunc(s.letters, func(known Letter) bool {
+			return text(known.Message, idKey) == text(l.Message, idKey)
+		}) {
 			s.letters = append(s.letters, l)
 		}
 	}
@@ -221,6 +225,7 @@ func isDeadLetterQueue(queue string) bool {
 // writeReport writes the tables, see report.Write.
 func writeReport(t *testing.T, s *system, l Ledger, v Verdict, seed int64, trouble time.Duration) {
 	t.Helper()
-	report.Write(t, Report(fmt.Sprintf("RabbitMQ %s, seed %d, %d processes, %s of faults", s.broker.version, seed, len(s.workers),
+	report.Write(t, Report(fmt.Sprintf("RabbitMQ %s, seed %d, %d processes, %s of faults", s.broker.version, seed,
+		len(s.workers),
 		trouble.Round(time.Second)), l, v))
 }

@@ -39,12 +39,15 @@ func (s *system) processFaults() []kind {
 	kinds := []kind{
 		{name: "process killed (SIGKILL)", weight: 3, make: some(func(w *worker, _ *rand.Rand) { w.kill() })},
 		{name: "process closed gracefully", weight: 3, make: some(func(w *worker, _ *rand.Rand) { w.close() })},
-		{name: "process changed to another policy", weight: 2, make: some(func(w *worker, _ *rand.Rand) { w.become(w.other()) })},
+		{name: "process changed to another policy", weight: 2, make: some(func(w *worker, _ *rand.Rand) {
+			w.become(w.other())
+		})},
 	}
 	if s.clockSteps {
-		kinds = append(kinds, kind{name: "clock stepped", weight: 1, harmless: true, make: some(func(w *worker, r *rand.Rand) {
-			w.stepClock(time.Duration(r.Int64N(int64(40*time.Minute))) - 20*time.Minute)
-		})})
+		kinds = append(kinds, kind{name: "clock stepped", weight: 1, harmless: true,
+			make: some(func(w *worker, r *rand.Rand) {
+				w.stepClock(time.Duration(r.Int64N(int64(40*time.Minute))) - 20*time.Minute)
+			})})
 	}
 
 	return kinds
@@ -103,13 +106,18 @@ func (s *system) brokerFaults() []kind {
 			_, err := b.script("resume")
 			return err
 		})},
-		{name: "connections closed by the broker", weight: 3, make: nothing(func(*rand.Rand) error { return ctl("close_all_connections", "chaos") })},
+		{name: "connections closed by the broker", weight: 3, make: nothing(func(*rand.Rand) error {
+			return ctl("close_all_connections", "chaos")
+		})},
 		{name: "memory alarm", weight: 1, make: during(
-			[]string{"set_vm_memory_high_watermark", "0.0000001"}, []string{"set_vm_memory_high_watermark", "absolute", "2GB"})},
-		{name: "disk alarm", weight: 1, make: during([]string{"set_disk_free_limit", "90000GB"}, []string{"set_disk_free_limit", "50MB"})},
+			[]string{"set_vm_memory_high_watermark", "0.0000001"}, []string{"set_vm_memory_high_watermark", "absolute",
+				"2GB"})},
+		{name: "disk alarm", weight: 1, make: during([]string{"set_disk_free_limit", "90000GB"},
+			[]string{"set_disk_free_limit", "50MB"})},
 		// Not the classic retry queues: they first drop what is beyond the limit, and then begin to refuse.
 		{name: "copies refused (reject-publish)", weight: 2, harmless: true, make: during(
-			[]string{"set_policy", "--apply-to", "queues", "refuse", `^(.+\.)?(retry\.[0-9]+m?s|dlq)$`, `{"max-length":1,"overflow":"reject-publish"}`},
+			[]string{"set_policy", "--apply-to", "queues", "refuse", `^(.+\.)?(retry\.[0-9]+m?s|dlq)$`,
+				`{"max-length":1,"overflow":"reject-publish"}`},
 			[]string{"clear_policy", "refuse"})},
 		{name: "queue without leader", weight: 2, make: s.leaderless},
 		{name: "retry exchange deleted", weight: 1, make: func(r *rand.Rand) (string, error) {
@@ -145,7 +153,8 @@ func (s *system) delete(queue string) (string, error) {
 // leaderless takes the leader of a retry queue or a dead-letter queue away: publishes into it are never answered.
 func (s *system) leaderless(r *rand.Rand) (string, error) {
 	queue := []string{
-		retryQueue("quorum", VersionA.Delays()[0]), retryQueue("classic", VersionA.Delays()[1]), deadLetterQueue("protected"),
+		retryQueue("quorum", VersionA.Delays()[0]), retryQueue("classic", VersionA.Delays()[1]),
+		deadLetterQueue("protected"),
 		retryQueue("shared", VersionA.Delays()[2]),
 	}[r.IntN(4)]
 	if err := s.broker.quorumServer("stop", queue); err != nil {

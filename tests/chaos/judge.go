@@ -213,7 +213,8 @@ func (j *judge) removed(l *life) bool {
 	}
 	last := l.failed[len(l.failed)-1]
 	for _, f := range j.Faults {
-		if f.Deleted != "" && f.Deleted == target(l.Topic, last) && !last.At.After(f.End) && !lastCall(l).After(last.At) {
+		if f.Deleted != "" && f.Deleted == target(l.Topic, last) && !last.At.After(f.End) &&
+			!lastCall(l).After(last.At) {
 			return true
 		}
 	}
@@ -280,7 +281,8 @@ func (j *judge) calls(l *life, count *Count) {
 		if seen[c.Attempt] > allowed {
 			count.Again++
 			if !j.explained(l, c.At) {
-				j.wrong("%s: attempt %d at %s was not the first, and nothing explains it\n%s", l.ID, c.Attempt, c.At.Format(clock), j.story(l))
+				j.wrong("%s: attempt %d at %s was not the first, and nothing explains it\n%s", l.ID, c.Attempt,
+					c.At.Format(clock), j.story(l))
 			}
 		}
 	}
@@ -356,14 +358,16 @@ func (j *judge) story(l *life) string {
 	}
 	for _, f := range j.Faults {
 		if f.End.After(from.Add(-time.Second)) && f.Start.Before(to.Add(time.Second)) {
-			story = append(story, Record{At: f.Start, Kind: Kind(f.Name)}, Record{At: f.End, Kind: "end of " + Kind(f.Name)})
+			story = append(story, Record{At: f.Start, Kind: Kind(f.Name)},
+				Record{At: f.End, Kind: "end of " + Kind(f.Name)})
 		}
 	}
 	slices.SortStableFunc(story, func(a, b Record) int { return a.At.Compare(b.At) })
 
 	s := fmt.Sprintf("\t%s sent to %s, %d times\n", l.Confirmed.Format(clock), l.Topic, l.Times)
 	for _, r := range story {
-		s += fmt.Sprintf("\t%s %s %s attempt %d %s %s %s\n", r.At.Format(clock), r.Process, r.Kind, r.Attempt, r.Detail, r.Reason, r.Wait)
+		s += fmt.Sprintf("\t%s %s %s attempt %d %s %s %s\n", r.At.Format(clock), r.Process, r.Kind, r.Attempt, r.Detail,
+			r.Reason, r.Wait)
 	}
 
 	return s

@@ -22,7 +22,8 @@ func at(ms int) time.Time { return noon.Add(time.Duration(ms) * time.Millisecond
 
 func sentTo(topic, id string) *Sent {
 	return &Sent{Topic: topic, ID: id, Times: 1, Confirmed: at(0), Message: amqp091.Publishing{
-		Headers: amqp091.Table{uuidKey: id, "own": "header", TypedPrefix + "n": int32(7)}, Body: []byte(id), DeliveryMode: 2,
+		Headers: amqp091.Table{uuidKey: id, "own": "header", TypedPrefix + "n": int32(7)}, Body: []byte(id),
+		DeliveryMode: 2,
 	}}
 }
 
@@ -44,7 +45,8 @@ func failed(s *Sent, ms, attempt int, delay time.Duration) Record {
 func dead(s *Sent, reason retry.Reason, attempts int) Letter {
 	state := wire.State{
 		Count: header.CountDead, Attempts: attempts, Queue: s.Topic, Topic: s.Topic, Handler: s.Topic, Host: "host",
-		Arrival: wire.NewArrival("", s.Topic, "", "", ""), Reason: reason, Error: "it fails", ErrorType: "*errors.errorString",
+		Arrival: wire.NewArrival("", s.Topic, "", "", ""), Reason: reason, Error: "it fails",
+		ErrorType:    "*errors.errorString",
 		FirstFailure: at(1), LastFailure: at(attempts),
 	}
 	for n := range attempts {
@@ -70,8 +72,10 @@ func goodLedger() Ledger {
 		Sent: []*Sent{ok, once, never, dropped},
 		Records: []Record{
 			called(ok, 1, 1), record(ok, 2, 1, Returned),
-			called(once, 1, 1), failed(once, 2, 1, 150*time.Millisecond), called(once, 153, 2), record(once, 154, 2, Returned),
-			called(never, 1, 1), failed(never, 2, 1, 250*time.Millisecond), called(never, 260, 2), failed(never, 261, 2, time.Second),
+			called(once, 1, 1), failed(once, 2, 1, 150*time.Millisecond), called(once, 153, 2),
+			record(once, 154, 2, Returned),
+			called(never, 1, 1), failed(never, 2, 1, 250*time.Millisecond), called(never, 260, 2),
+			failed(never, 261, 2, time.Second),
 			called(never, 1300, 3), failed(never, 1301, 3, 0),
 			called(dropped, 1, 1), record(dropped, 2, 1, Kind(retry.EventDropped)),
 		},
@@ -84,8 +88,9 @@ func TestJudge_AGoodRun(t *testing.T) {
 	verdict := goodLedger().Judge()
 	assert.Empty(t, verdict.Wrong)
 	assert.Equal(t, map[string]*Count{
-		"quorum": {Sent: 1, Processed: 1}, "classic": {Sent: 1, Processed: 1, Retries: 1}, "shared": {Sent: 1, DeadLettered: 1, Retries: 2},
-		"lossy": {Sent: 1, Dropped: 1},
+		"quorum": {Sent: 1, Processed: 1}, "classic": {Sent: 1, Processed: 1, Retries: 1},
+		"shared": {Sent: 1, DeadLettered: 1, Retries: 2},
+		"lossy":  {Sent: 1, Dropped: 1},
 	}, verdict.Counts)
 }
 
@@ -103,25 +108,41 @@ func TestJudge_SeesWhatIsWrong(t *testing.T) {
 		spoil func(*Ledger)
 		wrong string
 	}{
-		"lost at once":         {func(l *Ledger) { l.Sent = append(l.Sent, sentTo("quorum", "ok-9")) }, "ok-9 is lost"},
-		"lost after a failure": {func(l *Ledger) { l.Records = append(l.Records[:4:4], l.Records[6:]...) }, "once-2 is lost"},
-		"lost dead letter":     {func(l *Ledger) { l.Letters = nil }, "never-3 is lost"},
-		"left":                 {func(l *Ledger) { l.Left = map[string]int{"quorum": 1} }, "1 messages are left in queue quorum"},
+		"lost at once": {func(l *Ledger) { l.Sent = append(l.Sent, sentTo("quorum", "ok-9")) }, "ok-9 is lost"},
+		"lost after a failure": {func(l *Ledger) {
+			l.Records = append(l.Records[:4:4], l.Records[6:]...)
+		}, "once-2 is lost"},
+		"lost dead letter": {func(l *Ledger) { l.Letters = nil }, "never-3 is lost"},
+		"left": {func(l *Ledger) {
+			l.Left = map[string]int{"quorum": 1}
+		}, "1 messages are left in queue quorum"},
 		"processed though it fails": {func(l *Ledger) {
 			l.Records = append(l.Records, record(l.Sent[2], 1400, 3, Returned))
 		}, "never-3 was processed"},
-		"dropped though it is wanted": {func(l *Ledger) { l.Records[1].Kind = Kind(retry.EventDropped) }, "ok-1 was dropped"},
+		"dropped though it is wanted": {func(l *Ledger) {
+			l.Records[1].Kind = Kind(retry.EventDropped)
+		}, "ok-1 was dropped"},
 		"handled twice": {func(l *Ledger) { l.Records = append(l.Records, called(l.Sent[0], 500, 1)) },
 			"ok-1: attempt 1 at 12:00:00.500 was not the first"},
-		"dead twice":        {func(l *Ledger) { l.Letters = append(l.Letters, l.Letters[0]) }, "never-3 has 2 dead letters"},
-		"too many attempts": {func(l *Ledger) { l.Records = append(l.Records, called(l.Sent[2], 9000, 5)) }, "never-3: attempt 5, of 4 at the most"},
+		"dead twice": {func(l *Ledger) {
+			l.Letters = append(l.Letters, l.Letters[0])
+		}, "never-3 has 2 dead letters"},
+		"too many attempts": {func(l *Ledger) {
+			l.Records = append(l.Records, called(l.Sent[2], 9000, 5))
+		}, "never-3: attempt 5, of 4 at the most"},
 		"an attempt is missing": {func(l *Ledger) { l.Records[4].Attempt, l.Records[5].Attempt = 3, 3 },
 			"once-2: attempt 3 without attempt 2"},
-		"too early":       {func(l *Ledger) { l.Records[4].At = at(140) }, "once-2: attempt 2 came 10ms too early"},
-		"changed":         {func(l *Ledger) { l.Records[0].Digest = "other" }, "ok-1: the handler did not get what was sent"},
-		"another topic":   {func(l *Ledger) { l.Records[0].Topic = "classic" }, "ok-1 was sent to quorum, and classic was called"},
-		"nobody's call":   {func(l *Ledger) { l.Records[0].ID = "ok-77" }, `called of "ok-77", which was not sent`},
-		"nobody's letter": {func(l *Ledger) { letter(l, uuidKey, "never-77") }, `a dead letter in shared that was not sent: "never-77"`},
+		"too early": {func(l *Ledger) { l.Records[4].At = at(140) }, "once-2: attempt 2 came 10ms too early"},
+		"changed": {func(l *Ledger) {
+			l.Records[0].Digest = "other"
+		}, "ok-1: the handler did not get what was sent"},
+		"another topic": {func(l *Ledger) {
+			l.Records[0].Topic = "classic"
+		}, "ok-1 was sent to quorum, and classic was called"},
+		"nobody's call": {func(l *Ledger) { l.Records[0].ID = "ok-77" }, `called of "ok-77", which was not sent`},
+		"nobody's letter": {func(l *Ledger) {
+			letter(l, uuidKey, "never-77")
+		}, `a dead letter in shared that was not sent: "never-77"`},
 		"undecodable seen": {func(l *Ledger) {
 			l.Sent[0].ID = "undecodable-1"
 			l.Records[0].ID, l.Records[1].ID = "undecodable-1", "undecodable-1"
@@ -139,11 +160,15 @@ func TestJudge_SeesWhatIsWrong(t *testing.T) {
 		"letter's arrival":  {func(l *Ledger) { letter(l, header.RoutingKey, nil) }, "arrival"},
 		"letter's count":    {func(l *Ledger) { letter(l, header.Count, "3") }, "count"},
 		"letter's poison":   {func(l *Ledger) { letter(l, header.PoisonReason, nil) }, "poison keys"},
-		"letter's header":   {func(l *Ledger) { letter(l, "own", "another") }, `header "own": sent "header", got "another"`},
-		"letter's typed":    {func(l *Ledger) { letter(l, TypedPrefix+"n", int64(7)) }, `header "typed-n": sent 7, got 7`},
-		"header too many":   {func(l *Ledger) { letter(l, "foreign", "x") }, `header "foreign" was not sent`},
-		"letter's body":     {func(l *Ledger) { l.Letters[0].Message.Body = []byte("x") }, "body"},
-		"letter's mode":     {func(l *Ledger) { l.Letters[0].Message.DeliveryMode = 1 }, "delivery mode"},
+		"letter's header": {func(l *Ledger) {
+			letter(l, "own", "another")
+		}, `header "own": sent "header", got "another"`},
+		"letter's typed": {func(l *Ledger) {
+			letter(l, TypedPrefix+"n", int64(7))
+		}, `header "typed-n": sent 7, got 7`},
+		"header too many": {func(l *Ledger) { letter(l, "foreign", "x") }, `header "foreign" was not sent`},
+		"letter's body":   {func(l *Ledger) { l.Letters[0].Message.Body = []byte("x") }, "body"},
+		"letter's mode":   {func(l *Ledger) { l.Letters[0].Message.DeliveryMode = 1 }, "delivery mode"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -172,7 +197,8 @@ func TestJudge_WhatFaultsExplain(t *testing.T) {
 	t.Run("not by one before it, after it, or that can be the cause of none", func(t *testing.T) {
 		t.Parallel()
 		for _, f := range []Fault{
-			{Start: at(-500), End: at(-400)}, {Start: at(600), End: at(700)}, {Start: at(100), End: at(200), Harmless: true},
+			{Start: at(-500), End: at(-400)}, {Start: at(600), End: at(700)},
+			{Start: at(100), End: at(200), Harmless: true},
 		} {
 			ledger := goodLedger()
 			again(&ledger)
@@ -199,7 +225,8 @@ func TestJudge_WhatFaultsExplain(t *testing.T) {
 		require.Empty(t, verdict.Wrong)
 		assert.Equal(t, 1, verdict.Counts["classic"].Removed)
 		for _, other := range []Fault{
-			{Start: at(50), End: at(60), Deleted: "classic.retry.400ms"}, {Start: at(-20), End: at(-10), Deleted: "classic.retry.150ms"},
+			{Start: at(50), End: at(60), Deleted: "classic.retry.400ms"},
+			{Start: at(-20), End: at(-10), Deleted: "classic.retry.150ms"},
 		} {
 			ledger.Faults = []Fault{other}
 			assert.Len(t, ledger.Judge().Wrong, 1, "another queue, or before it was there")

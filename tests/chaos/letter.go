@@ -109,7 +109,8 @@ func changed(p amqp091.Publishing, d amqp091.Delivery) []string {
 		{"app id", p.AppId, d.AppId},
 	} {
 		if c.sent != c.come {
-			problems = append(problems, fmt.Sprintf("%s: sent %.200q, got %.200q", c.what, fmt.Sprint(c.sent), fmt.Sprint(c.come)))
+			problems = append(problems, fmt.Sprintf("%s: sent %.200q, got %.200q", c.what, fmt.Sprint(c.sent),
+				fmt.Sprint(c.come)))
 		}
 	}
 	for k, v := range p.Headers {

@@ -101,7 +101,8 @@ func (n *network) truncate(r *rand.Rand) error {
 
 // stall lets nothing pass for longer or shorter than the heartbeats allow; then all of it passes.
 func (n *network) stall(r *rand.Rand) error {
-	return n.while(time.Duration(1000+r.IntN(7000))*time.Millisecond, "latency", attributes{"latency": 60_000}, up, down)
+	return n.while(time.Duration(1000+r.IntN(7000))*time.Millisecond, "latency", attributes{"latency": 60_000}, up,
+		down)
 }
 
 // swallow takes what one side sends and delivers nothing; then the connection ends.
@@ -117,6 +118,7 @@ func (n *network) slow(r *rand.Rand) error {
 	case 1:
 		return n.while(3*time.Second, "bandwidth", attributes{"rate": 50 + r.IntN(200)}, up, down)
 	default:
-		return n.while(3*time.Second, "slicer", attributes{"average_size": 64, "size_variation": 32, "delay": 100}, up, down)
+		return n.while(3*time.Second, "slicer", attributes{"average_size": 64, "size_variation": 32, "delay": 100}, up,
+			down)
 	}
 }

@@ -208,8 +208,10 @@ func randomText(r *rand.Rand, least, most int) string {
 // typed are headers of types that Watermill's metadata does not have.
 func typed(r *rand.Rand) amqp091.Table {
 	return amqp091.Table{
-		TypedPrefix + "int32": int32(r.Uint32()), TypedPrefix + "int64": int64(r.Uint64()), TypedPrefix + "bool": r.IntN(2) == 0, TypedPrefix + "float": r.Float64(),
-		TypedPrefix + "bytes": randomBytes(r, r.IntN(20)), TypedPrefix + "time": time.Unix(int64(r.IntN(2_000_000_000)), 0),
+		TypedPrefix + "int32": int32(r.Uint32()), TypedPrefix + "int64": int64(r.Uint64()), TypedPrefix +
+			"bool": r.IntN(2) == 0, TypedPrefix + "float": r.Float64(),
+		TypedPrefix + "bytes": randomBytes(r, r.IntN(20)), TypedPrefix +
+			"time": time.Unix(int64(r.IntN(2_000_000_000)), 0),
 		TypedPrefix + "table": amqp091.Table{"nested": []any{"text", int16(r.IntN(1000)), nil}},
 	}
 }

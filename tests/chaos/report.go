@@ -11,11 +11,13 @@ import (
 func Report(title string, l Ledger, v Verdict) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "### %s\n\n", title)
-	b.WriteString("| topic | published | processed | dead-lettered | dropped | removed by an operator | lost by classic retry queues | lost | retries | handled again | dead twice |\n")
+	b.WriteString("| topic | published | processed | dead-lettered | dropped | removed by an operator | lost by " +
+		"classic retry queues | lost | retries | handled again | dead twice |\n")
 	b.WriteString("|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	all := Count{}
 	row := func(name string, c Count) {
-		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d | %d | %d | %d | %d | %d |\n", name, c.Sent, c.Processed, c.DeadLettered, c.Dropped,
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %d | %d | %d | %d | %d | %d |\n", name, c.Sent, c.Processed,
+			c.DeadLettered, c.Dropped,
 			c.Removed, c.Due, c.Lost, c.Retries, c.Again, c.TwiceDead)
 	}
 	for _, topic := range Topics() {
@@ -31,7 +33,8 @@ func Report(title string, l Ledger, v Verdict) string {
 		faults[f.Name]++
 		of[f.Of]++
 	}
-	fmt.Fprintf(&b, "\n%d faults of the broker, %d of connections, %d of processes:", of["broker"], of["connection"], of["process"])
+	fmt.Fprintf(&b, "\n%d faults of the broker, %d of connections, %d of processes:", of["broker"], of["connection"],
+		of["process"])
 	for _, name := range slices.Sorted(maps.Keys(faults)) {
 		fmt.Fprintf(&b, " %s %d,", name, faults[name])
 	}
@@ -41,7 +44,8 @@ func Report(title string, l Ledger, v Verdict) string {
 
 func (c Count) plus(d Count) Count {
 	return Count{
-		c.Sent + d.Sent, c.Processed + d.Processed, c.DeadLettered + d.DeadLettered, c.Dropped + d.Dropped, c.Removed + d.Removed,
+		c.Sent + d.Sent, c.Processed + d.Processed, c.DeadLettered + d.DeadLettered, c.Dropped + d.Dropped, c.Removed +
+			d.Removed,
 		c.Lost + d.Lost, c.Due + d.Due, c.Retries + d.Retries, c.Again + d.Again, c.TwiceDead + d.TwiceDead,
 	}
 }

@@ -88,7 +88,8 @@ func (w *worker) supervise() {
 			panic(err)
 		}
 		var stderr bytes.Buffer
-		cmd := exec.Command(w.binaries[w.life%len(w.binaries)], "-ledger", w.ledger, "-name", fmt.Sprintf("%s.%d", w.name, w.life), "-settings", string(settings))
+		cmd := exec.Command(w.binaries[w.life%len(w.binaries)], "-ledger", w.ledger, "-name",
+			fmt.Sprintf("%s.%d", w.name, w.life), "-settings", string(settings))
 		cmd.Stderr = &stderr
 		w.stdin, err = cmd.StdinPipe()
 		if err == nil {
@@ -107,7 +108,8 @@ func (w *worker) supervise() {
 		w.mu.Lock()
 		exit := (*exec.ExitError)(nil)
 		if !w.expected && (!errors.As(err, &exit) || exit.ExitCode() != notReady) {
-			w.wrong = append(w.wrong, fmt.Sprintf("%s.%d ended by itself: %v\n%s", w.name, w.life, err, tail(stderr.Bytes(), 4000)))
+			w.wrong = append(w.wrong, fmt.Sprintf("%s.%d ended by itself: %v\n%s", w.name, w.life, err,
+				tail(stderr.Bytes(), 4000)))
 		}
 		w.mu.Unlock()
 		<-time.After(300 * time.Millisecond)

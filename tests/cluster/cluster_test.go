@@ -93,7 +93,8 @@ type outcome struct {
 	*run
 }
 
-func play(t *testing.T, cluster *brokertest.Cluster, random *rand.Rand, retryQueues config.QueueType, s scenario) outcome {
+func play(t *testing.T, cluster *brokertest.Cluster, random *rand.Rand, retryQueues config.QueueType,
+	s scenario) outcome {
 	t.Helper()
 	r := &run{t: t, cluster: cluster, random: random, ledger: newLedger()}
 	for range 3 {
@@ -137,8 +138,10 @@ func play(t *testing.T, cluster *brokertest.Cluster, random *rand.Rand, retryQue
 	r.remove(uris[0])
 
 	v := r.ledger.judge(until)
-	t.Logf("%d messages, %d calls, %d dead letters, %d lost, %d handled again, %d sent twice, longest pause %s, resumed after %s; %s",
-		v.Messages, v.Calls, v.DeadLetters, len(v.Lost), v.Twice, v.SentTwice, v.Pause, r.resumed, strings.Join(r.remarks, "; "))
+	t.Logf("%d messages, %d calls, %d dead letters, %d lost, %d handled again, %d sent twice, longest pause %s, "+
+		"resumed after %s; %s",
+		v.Messages, v.Calls, v.DeadLetters, len(v.Lost), v.Twice, v.SentTwice, v.Pause, r.resumed,
+		strings.Join(r.remarks, "; "))
 	assert.Empty(t, v.Wrong)
 	if retryQueues == config.QueueTypeQuorum {
 		assert.Empty(t, v.Lost, "lost")
@@ -314,7 +317,8 @@ func (r *run) awaitEnd() {
 			return
 		}
 	}
-	r.t.Errorf("after 5 minutes %d messages have not ended and %d are still in the queues", len(r.ledger.missing()), r.waiting())
+	r.t.Errorf("after 5 minutes %d messages have not ended and %d are still in the queues", len(r.ledger.missing()),
+		r.waiting())
 }
 
 // listed is a line of rabbitmqctl list_queues.

@@ -39,7 +39,8 @@ type call struct {
 }
 
 func newLedger() *ledger {
-	return &ledger{sent: map[string]int{}, accepted: map[string]time.Time{}, dead: map[string]int{}, found: map[string][]string{}}
+	return &ledger{sent: map[string]int{}, accepted: map[string]time.Time{}, dead: map[string]int{},
+		found: map[string][]string{}}
 }
 
 func (l *ledger) publishes(id string) {
@@ -213,5 +214,6 @@ func TestLedger(t *testing.T) {
 	assert.Equal(t, 1, v.Twice)
 	assert.Equal(t, 1, v.SentTwice)
 	assert.Equal(t, 7, v.Messages)
-	assert.Len(t, v.Wrong, 4, "tried too often, twice; a dead letter that should not be, for a reason that should not be: %v", v.Wrong)
+	assert.Len(t, v.Wrong, 4, "tried too often, twice; a dead letter that should not be, for a reason that should "+
+		"not be: %v", v.Wrong)
 }

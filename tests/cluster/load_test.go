@@ -44,7 +44,8 @@ type service struct {
 }
 
 // startService starts one that begins at the first of these URIs and moves on to the others.
-func startService(t *testing.T, name string, uris []string, reconnect *amqp.ReconnectConfig, queues []string, retryQueues config.QueueType, l *ledger) *service {
+func startService(t *testing.T, name string, uris []string, reconnect *amqp.ReconnectConfig, queues []string,
+	retryQueues config.QueueType, l *ledger) *service {
 	t.Helper()
 	s := &service{name: name, logs: newLogs(t, name)}
 
@@ -161,7 +162,8 @@ type sending struct {
 // session is one connection. It reports whether all is done.
 func (p *publisher) session(uri string, stop <-chan struct{}, quit context.Context) bool {
 	const patience = 5 * time.Second
-	conn, err := amqp091.DialConfig(uri, amqp091.Config{Heartbeat: 5 * time.Second, Dial: amqp091.DefaultDial(patience)})
+	conn, err := amqp091.DialConfig(uri, amqp091.Config{Heartbeat: 5 * time.Second,
+		Dial: amqp091.DefaultDial(patience)})
 	if err != nil {
 		return false
 	}
@@ -328,7 +330,8 @@ func (l *logs) add(level, text string, err error, fields watermill.LogFields) {
 	if level == "debug" || strings.HasPrefix(text, "Message failed") {
 		return
 	}
-	l.kept.lines = append(l.kept.lines, fmt.Sprintf("%s %-5s %s %v %v", time.Now().Format("15:04:05.000"), level, text, err, all))
+	l.kept.lines = append(l.kept.lines, fmt.Sprintf("%s %-5s %s %v %v", time.Now().Format("15:04:05.000"), level, text,
+		err, all))
 }
 
 func (l *logs) Error(text string, err error, f watermill.LogFields) { l.add("error", text, err, f) }

@@ -58,7 +58,8 @@ func TestCloseRightBehindManyAcknowledgements(t *testing.T) {
 	b := dial(t)
 	for range 6 {
 		const messages = 1000
-		s := service{URI: brokertest.URI(t), Queues: queuesFor(1), QueueType: "quorum", Concurrency: messages, Prefetch: messages}
+		s := service{URI: brokertest.URI(t), Queues: queuesFor(1), QueueType: "quorum", Concurrency: messages,
+			Prefetch: messages}
 		b.declare(s)
 		b.publish(s.Queues[0], rabbit.Numbered("message", messages)...)
 
@@ -70,7 +71,9 @@ func TestCloseRightBehindManyAcknowledgements(t *testing.T) {
 		handlers.ended.Wait()
 		close(handlers.first)
 		<-closed
-		assert.Empty(t, b.rest(s.Queues[0], func(string) bool { return false }, 0), "messages that come again after a success")
+		assert.Empty(t, b.rest(s.Queues[0], func(string) bool {
+			return false
+		}, 0), "messages that come again after a success")
 	}
 }
 
@@ -82,7 +85,8 @@ func TestCloseWaitsForTheQueue_OwnBroker(t *testing.T) {
 	private := brokertest.Start(t)
 	b := dialTo(t, private.URI)
 	s := service{ // rabbitmqctl takes 10 s on a busy machine
-		URI: private.URI, Queues: queuesFor(1), QueueType: "quorum", Concurrency: messages, Prefetch: messages, CloseTimeout: 3 * time.Minute,
+		URI: private.URI, Queues: queuesFor(1), QueueType: "quorum", Concurrency: messages, Prefetch: messages,
+		CloseTimeout: 3 * time.Minute,
 	}
 	b.declare(s)
 	b.publish(s.Queues[0], rabbit.Numbered("message", messages)...)
@@ -99,7 +103,9 @@ func TestCloseWaitsForTheQueue_OwnBroker(t *testing.T) {
 	server("suspend")
 	close(handlers.others)
 	handlers.ended.Wait()
-	eventually(t, time.Minute, func() bool { return unsettled(private) == 1 }, "the broker has the acknowledgements of all others")
+	eventually(t, time.Minute, func() bool {
+		return unsettled(private) == 1
+	}, "the broker has the acknowledgements of all others")
 	close(handlers.first)
 	select {
 	case <-closed:
@@ -108,13 +114,16 @@ func TestCloseWaitsForTheQueue_OwnBroker(t *testing.T) {
 	}
 	server("resume")
 	<-closed
-	assert.Empty(t, b.rest(s.Queues[0], func(string) bool { return false }, 0), "messages that come again after a success")
+	assert.Empty(t, b.rest(s.Queues[0], func(string) bool {
+		return false
+	}, 0), "messages that come again after a success")
 }
 
 // unsettled is how many deliveries the channels of a broker still expect an answer for.
 func unsettled(broker *brokertest.Broker) int {
 	sum := 0
-	for _, count := range strings.Fields(broker.Ctl("-q", "list_channels", "messages_unacknowledged", "--no-table-headers")) {
+	for _, count := range strings.Fields(broker.Ctl("-q", "list_channels", "messages_unacknowledged",
+		"--no-table-headers")) {
 		if n, err := strconv.Atoi(count); err == nil {
 			sum += n
 		}

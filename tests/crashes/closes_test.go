@@ -61,7 +61,8 @@ const closes = 10 // of each worker
 func TestClosesLoseNoAcknowledgement(t *testing.T) {
 	version := dial(t).Version()
 	table := &strings.Builder{}
-	fmt.Fprintf(table, "| RabbitMQ %s: services | closes | handled | handled twice | counted by the broker | longest close |\n|---|--:|--:|--:|--:|--:|\n", version)
+	fmt.Fprintf(table, "| RabbitMQ %s: services | closes | handled | handled twice | counted by the broker | longest "+
+		"close |\n|---|--:|--:|--:|--:|--:|\n", version)
 	for _, c := range closings() {
 		t.Run(c.String(), func(t *testing.T) {
 			handled, counted, longest := c.play(t)
@@ -73,7 +74,8 @@ func TestClosesLoseNoAcknowledgement(t *testing.T) {
 			if version >= "4.3" {
 				assert.Zero(t, counted, "messages that a close has left to the broker")
 			}
-			fmt.Fprintf(table, "| %s | %d | %d | %d | %d | %s |\n", c, c.workers*closes, len(handled), twice, counted, longest.Round(10*time.Millisecond))
+			fmt.Fprintf(table, "| %s | %d | %d | %d | %d | %s |\n", c, c.workers*closes, len(handled), twice, counted,
+				longest.Round(10*time.Millisecond))
 		})
 	}
 	report.Write(t, table.String())
@@ -82,7 +84,8 @@ func TestClosesLoseNoAcknowledgement(t *testing.T) {
 func (c closing) play(t *testing.T) (handled map[string]int, counted int, longest time.Duration) {
 	t.Helper()
 	b := dial(t)
-	s := service{URI: brokertest.URI(t), Queues: queuesFor(1), QueueType: c.queueType, Concurrency: min(4, c.prefetch), Prefetch: c.prefetch}
+	s := service{URI: brokertest.URI(t), Queues: queuesFor(1), QueueType: c.queueType, Concurrency: min(4, c.prefetch),
+		Prefetch: c.prefetch}
 	b.declare(s)
 	handled = map[string]int{}
 	var (

@@ -54,7 +54,8 @@ func TestCutsChargeNobody(t *testing.T) {
 	}
 	b, r := dial(t), newRecord()
 	network := &cables{}
-	s := service{URI: brokertest.URI(t), Queues: queuesFor(1), QueueType: "quorum", Concurrency: concurrency, Prefetch: prefetch, Dial: network.dial}
+	s := service{URI: brokertest.URI(t), Queues: queuesFor(1), QueueType: "quorum", Concurrency: concurrency,
+		Prefetch: prefetch, Dial: network.dial}
 	s.hear = r.hear
 	b.declare(s)
 	b.publish(s.Queues[0], rabbit.Numbered("innocent", messages)...)
@@ -72,18 +73,24 @@ func TestCutsChargeNobody(t *testing.T) {
 		before := starts.Load()
 		// What is handled now was delivered after the cut before, all but one message of each worker.
 		assert.Eventually(t, func() bool {
-			return starts.Load() > before+int64(concurrency) || r.is(func(r *record) bool { return len(r.done) == messages })
+			return starts.Load() > before+int64(concurrency) || r.is(func(r *record) bool {
+				return len(r.done) == messages
+			})
 		}, 20*time.Second, 5*time.Millisecond)
 		network.cut()
 	}
-	eventually(t, 3*time.Minute, func() bool { return r.is(func(r *record) bool { return len(r.done) == messages }) }, "all are handled")
+	eventually(t, 3*time.Minute, func() bool {
+		return r.is(func(r *record) bool { return len(r.done) == messages })
+	}, "all are handled")
 	took := time.Since(began)
 	svc.close()
 	assert.Empty(t, r.charged)
 	assert.Empty(t, r.dead)
 
 	table := &strings.Builder{}
-	fmt.Fprintf(table, "| RabbitMQ %s: cuts | prefetch | messages of %s | charged | dead | largest x-delivery-count | s |\n|--:|--:|--:|--:|--:|--:|--:|\n", b.Version(), work)
-	fmt.Fprintf(table, "| %d | %d | %d | %d | %d | %d | %.0f |\n", cuts, prefetch, messages, len(r.charged), len(r.dead), r.most, took.Seconds())
+	fmt.Fprintf(table, "| RabbitMQ %s: cuts | prefetch | messages of %s | charged | dead | largest x-delivery-count "+
+		"| s |\n|--:|--:|--:|--:|--:|--:|--:|\n", b.Version(), work)
+	fmt.Fprintf(table, "| %d | %d | %d | %d | %d | %d | %.0f |\n", cuts, prefetch, messages, len(r.charged),
+		len(r.dead), r.most, took.Seconds())
 	report.Write(t, table.String())
 }

@@ -24,7 +24,8 @@ type killing struct {
 }
 
 func (k killing) String() string {
-	return fmt.Sprintf("%d workers, %d topics, concurrency %d, prefetch %d, %d innocents of %s and %d/s, %d killers after %s",
+	return fmt.Sprintf("%d workers, %d topics, concurrency %d, prefetch %d, %d innocents of %s and %d/s, %d killers "+
+		"after %s",
 		k.workers, k.topics, k.concurrency, k.prefetch, k.innocents, k.work, k.perSecond, k.killers, k.fuse)
 }
 
@@ -41,21 +42,27 @@ func killings() []killing {
 	for _, workers := range []int{1, 2, 4} {
 		for _, innocents := range []int{50, 200} {
 			for _, killers := range []int{1, 2} {
-				all = append(all, killing{workers: workers, topics: 1, concurrency: 10, prefetch: 100, innocents: innocents, killers: killers, work: 50 * ms})
+				all = append(all, killing{workers: workers, topics: 1, concurrency: 10, prefetch: 100,
+					innocents: innocents, killers: killers, work: 50 * ms})
 			}
 		}
 	}
 	for _, prefetch := range []int{1, 10, 50, 200, 1000} {
 		for _, workers := range []int{1, 4} {
-			all = append(all, killing{workers: workers, topics: 1, concurrency: min(10, prefetch), prefetch: prefetch, innocents: 200, killers: 1, work: 50 * ms, fuse: 300 * ms})
+			all = append(all, killing{workers: workers, topics: 1, concurrency: min(10, prefetch), prefetch: prefetch,
+				innocents: 200, killers: 1, work: 50 * ms, fuse: 300 * ms})
 		}
 	}
 
 	return append(all,
-		killing{workers: 4, topics: 1, concurrency: 10, prefetch: 100, innocents: 200, killers: 2, work: 50 * ms, perSecond: 200}, // the hardest
+		// the hardest
+		killing{workers: 4, topics: 1, concurrency: 10, prefetch: 100, innocents: 200, killers: 2, work: 50 * ms,
+			perSecond: 200},
 		killing{workers: 1, topics: 4, concurrency: 1, prefetch: 50, innocents: 20, killers: 1, work: 500 * ms},
-		killing{workers: 2, topics: 4, concurrency: 1, prefetch: 50, innocents: 50, killers: 1, work: 50 * ms, fuse: 300 * ms},
-		killing{workers: 2, topics: 4, concurrency: 10, prefetch: 100, innocents: 50, killers: 2, work: 50 * ms, perSecond: 50},
+		killing{workers: 2, topics: 4, concurrency: 1, prefetch: 50, innocents: 50, killers: 1, work: 50 * ms,
+			fuse: 300 * ms},
+		killing{workers: 2, topics: 4, concurrency: 10, prefetch: 100, innocents: 50, killers: 2, work: 50 * ms,
+			perSecond: 50},
 	)
 }
 
@@ -64,7 +71,8 @@ func killings() []killing {
 func TestKillersNeighboursAreNotCharged(t *testing.T) {
 	version := dial(t).Version()
 	table := &strings.Builder{}
-	fmt.Fprintf(table, "| RabbitMQ %s: services and messages | deaths | innocents charged | dead | largest x-delivery-count | s |\n|---|--:|--:|--:|--:|--:|\n", version)
+	fmt.Fprintf(table, "| RabbitMQ %s: services and messages | deaths | innocents charged | dead | largest "+
+		"x-delivery-count | s |\n|---|--:|--:|--:|--:|--:|\n", version)
 	for _, k := range killings() {
 		t.Run(k.String(), func(t *testing.T) {
 			began := time.Now()
@@ -85,7 +93,8 @@ func TestKillersNeighboursAreNotCharged(t *testing.T) {
 			}
 			assert.Zero(t, charged, "innocents that are taken for crashed")
 			assert.Zero(t, dead, "innocents in the dead-letter queue")
-			fmt.Fprintf(table, "| %s | %d | %d | %d | %d | %.0f |\n", k, r.deaths, charged, dead, r.most, time.Since(began).Seconds())
+			fmt.Fprintf(table, "| %s | %d | %d | %d | %d | %.0f |\n", k, r.deaths, charged, dead, r.most,
+				time.Since(began).Seconds())
 		})
 	}
 	report.Write(t, table.String())

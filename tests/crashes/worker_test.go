@@ -95,7 +95,8 @@ func (s *service) config() amqp.Config {
 		conf.Connection.AmqpConfig = &amqp091.Config{Dial: s.Dial, Locale: "en_US"}
 	}
 	conf.Connection.Reconnect = &amqp.ReconnectConfig{
-		BackoffInitialInterval: 20 * time.Millisecond, BackoffMultiplier: 1.5, BackoffMaxInterval: 200 * time.Millisecond,
+		BackoffInitialInterval: 20 * time.Millisecond, BackoffMultiplier: 1.5,
+		BackoffMaxInterval: 200 * time.Millisecond,
 	}
 
 	return conf

@@ -149,7 +149,8 @@ func (r registered) check(expr string) (by []string, problems []string) {
 }
 
 // promQLFunctions are those in use: the parser knows more than Prometheus does.
-var promQLFunctions = map[string]bool{"rate": true, "increase": true, "histogram_quantile": true, "round": true, "quantile_over_time": true}
+var promQLFunctions = map[string]bool{"rate": true, "increase": true, "histogram_quantile": true, "round": true,
+	"quantile_over_time": true}
 
 func checkFilter(name string, labels map[string][]string, f metricsql.LabelFilter) (problems []string) {
 	if slices.Contains(scrapeLabels, f.Label) {
@@ -233,12 +234,14 @@ func TestAlertRules(t *testing.T) {
 			assert.Contains(t, []string{"warning", "critical"}, rule.Labels["severity"], rule.Alert)
 			assert.NotEmpty(t, rule.Annotations["summary"], rule.Alert)
 			assert.Contains(t, rule.Annotations["description"], "What to do:", rule.Alert)
-			for _, use := range regexp.MustCompile(`\$labels\.(\w+)`).FindAllStringSubmatch(fmt.Sprint(rule.Annotations), -1) {
+			for _, use := range regexp.MustCompile(`\$labels\.(\w+)`).
+				FindAllStringSubmatch(fmt.Sprint(rule.Annotations), -1) {
 				assert.Contains(t, by, use[1], "%s: a label that its expression does not keep", rule.Alert)
 			}
 		}
 	}
-	assert.Subset(t, names, []string{"DeadLettersArriving", "DeadLetterQueueNotEmpty", "DeliveriesHeld", "RetriesGrowing"})
+	assert.Subset(t, names, []string{"DeadLettersArriving", "DeadLetterQueueNotEmpty", "DeliveriesHeld",
+		"RetriesGrowing"})
 
 	for _, name := range names {
 		assert.True(t, playedAlerts(t, series)[name], "alerts_test.yaml does not make %s fire", name)
@@ -340,7 +343,8 @@ func TestDashboard(t *testing.T) {
 	require.NotEmpty(t, dashboard.Panels)
 
 	// What Grafana puts in the place of its variables.
-	variables := strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h", "$job", ".*", "$topic", ".*", "$queue", ".*")
+	variables := strings.NewReplacer("$__rate_interval", "5m", "$__range", "1h", "$job", ".*", "$topic", ".*", "$queue",
+		".*")
 	ids, asked := map[int]bool{}, map[string]bool{}
 	for _, p := range dashboard.Panels {
 		assert.False(t, ids[p.ID], "%s: its id is taken", p.Title)
@@ -350,7 +354,8 @@ func TestDashboard(t *testing.T) {
 		require.NotEmpty(t, p.Targets, p.Title)
 		for _, target := range p.Targets {
 			assert.Equal(t, "${datasource}", target.Datasource.UID, p.Title)
-			assert.Empty(t, series.unchosen(target.Expr), "%s: what the dashboard is narrowed to must narrow each of its panels", p.Title)
+			assert.Empty(t, series.unchosen(target.Expr), "%s: what the dashboard is narrowed to must narrow each of "+
+				"its panels", p.Title)
 			expr := variables.Replace(target.Expr)
 			assert.NotContains(t, expr, "$", "a variable that the dashboard does not have")
 			by, problems := series.check(expr)

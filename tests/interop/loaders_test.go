@@ -109,7 +109,8 @@ func TestKoanfFaults(t *testing.T) {
 			return got, k.Unmarshal("", &got)
 		}
 		return got, k.UnmarshalWithConf("", &got, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
-			DecodeHook:  mapstructure.ComposeDecodeHookFunc(mapstructure.StringToTimeDurationHookFunc(), mapstructure.TextUnmarshallerHookFunc()),
+			DecodeHook: mapstructure.ComposeDecodeHookFunc(mapstructure.StringToTimeDurationHookFunc(),
+				mapstructure.TextUnmarshallerHookFunc()),
 			ErrorUnused: true,
 		}})
 	}
@@ -121,7 +122,8 @@ func TestKoanfFaults(t *testing.T) {
 	got, err := load("default: {max_age: 30, never_retry: ['*errors.errorString']}", false)
 	require.NoError(t, err, "30ns: a number is taken for nanoseconds")
 	err = got.Validate()
-	assert.ErrorContains(t, err, "Policies.Default.MaxAge: too short: must be at least 1ms, or left out for no limit, got 30ns")
+	assert.ErrorContains(t, err, "Policies.Default.MaxAge: too short: must be at least 1ms, or left out for no "+
+		"limit, got 30ns")
 	assert.ErrorContains(t, err, "Policies.Default.NeverRetry[0]: matches errors of any kind")
 }
 
@@ -189,7 +191,8 @@ func TestYAMLLibraries(t *testing.T) {
 // What these libraries write, Load reads.
 func TestYAMLLibrariesWrite(t *testing.T) {
 	want := servicePolicies(t)
-	for name, encode := range map[string]func(any) ([]byte, error){"go.yaml.in/yaml/v3": yaml3.Marshal, "goccy/go-yaml": goccy.Marshal} {
+	for name, encode := range map[string]func(any) ([]byte, error){"go.yaml.in/yaml/v3": yaml3.Marshal,
+		"goccy/go-yaml": goccy.Marshal} {
 		t.Run(name, func(t *testing.T) {
 			text, err := encode(want)
 			require.NoError(t, err)

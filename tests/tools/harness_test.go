@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		binary = filepath.Join(dir, "amqpretry")
-		if out, err := exec.Command("go", "build", "-o", binary, "github.com/amqpretry/watermill-retry/cmd/amqpretry").CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", "build", "-o", binary, "github.com/amqpretry/watermill-retry/cmd/amqpretry").
+			CombinedOutput(); err != nil {
 			panic(fmt.Sprintf("%v\n%s", err, out))
 		}
 		return m.Run()

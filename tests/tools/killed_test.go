@@ -81,7 +81,8 @@ func TestKilled(t *testing.T) {
 			}
 			t.Run(e.name+"/"+deadType, func(t *testing.T) {
 				for n := 0; total.kills < share && !t.Failed(); n++ {
-					k := &killing{operation: e, deadType: deadType, filter: n%2 == 1, random: rand.New(rand.NewPCG(random.Uint64(), 0)), kills: min(killsPerRound, share-total.kills)}
+					k := &killing{operation: e, deadType: deadType, filter: n%2 == 1,
+						random: rand.New(rand.NewPCG(random.Uint64(), 0)), kills: min(killsPerRound, share-total.kills)}
 					version = k.round(t, total)
 				}
 			})
@@ -271,7 +272,9 @@ func (k *killing) isDone(c *command) bool {
 // settled waits until the broker has noticed that the process is gone, and has all that this one had not taken out.
 func (k *killing) settled() {
 	k.t.Helper()
-	require.Eventually(k.t, func() bool { return k.state(k.dead).Consumers == 0 && !k.locked() }, patience, 5*time.Millisecond, "the process is gone")
+	require.Eventually(k.t, func() bool {
+		return k.state(k.dead).Consumers == 0 && !k.locked()
+	}, patience, 5*time.Millisecond, "the process is gone")
 }
 
 // locked tells whether the broker still has the lock of the process.
@@ -340,7 +343,8 @@ func (k *killing) judge(tally *tally) {
 				continue
 			}
 			twice++
-			assert.Less(k.t, len(all)-1-i, k.most, "%s was not on its way when call %d of %d was killed", text, n+1, len(calls))
+			assert.Less(k.t, len(all)-1-i, k.most, "%s was not on its way when call %d of %d was killed", text, n+1,
+				len(calls))
 		}
 		assert.LessOrEqual(k.t, twice, k.most, "twice after one kill")
 		tally.twice += twice

@@ -76,7 +76,8 @@ type looking struct {
 }
 
 // kinds of looks, the more frequent ones more often.
-var kinds = []string{"browse", "browse", "browse", "leave", "leave", "leave", "interrupt", "stat", "get", "get", "export"}
+var kinds = []string{"browse", "browse", "browse", "leave", "leave", "leave", "interrupt", "stat", "get", "get",
+	"export"}
 
 func (l *looking) spell() string {
 	var parts []string
@@ -118,7 +119,8 @@ func (l *looking) all(t *testing.T, looks int) {
 	l.left = len(in)
 	require.Equal(t, l.order, bodies(in), "and as a consumer finds them")
 	for _, d := range in {
-		deliveries, acquired = max(deliveries, count(d, "x-delivery-count")), max(acquired, count(d, "x-acquired-count"))
+		deliveries, acquired = max(deliveries, count(d, "x-delivery-count")),
+			max(acquired, count(d, "x-acquired-count"))
 	}
 	l.deliveries, l.acquired = strconv.FormatInt(deliveries, 10), strconv.FormatInt(acquired, 10)
 	l.inOrder = !t.Failed()
@@ -149,7 +151,8 @@ func (l *looking) look(kind string) {
 	case "stat":
 		stat, err := l.queue.Stat(ctx, dlq.Filter{Headers: map[string]string{"tenant": tenants[1]}})
 		require.NoError(l.t, err)
-		require.Equal(l.t, [3]int{lettersLookedAt, lettersLookedAt, lettersLookedAt / len(tenants)}, [3]int{stat.Ready, stat.Seen, stat.Matched})
+		require.Equal(l.t, [3]int{lettersLookedAt, lettersLookedAt, lettersLookedAt / len(tenants)},
+			[3]int{stat.Ready, stat.Seen, stat.Matched})
 	case "get":
 		n := l.random.IntN(lettersLookedAt)
 		letter, err := l.queue.Get(ctx, uuid(n))
@@ -214,7 +217,9 @@ func (l *looking) killed() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
-	require.Eventually(l.t, func() bool { return l.state(l.dead).Consumers > 0 }, patience, time.Millisecond, "the process looks")
+	require.Eventually(l.t, func() bool {
+		return l.state(l.dead).Consumers > 0
+	}, patience, time.Millisecond, "the process looks")
 	_, _ = io.CopyN(io.Discard, out, l.random.Int64N(60_000))
 	l.order = nil
 }

@@ -191,7 +191,8 @@ const (
 )
 
 // Grafana's classic palette.
-var palette = []string{"#56a64b", "#f2cc0c", "#3274d9", "#ff780a", "#e02f44", "#8f3bb8", "#1f78c1", "#ba43a9", "#508642", "#cca300"}
+var palette = []string{"#56a64b", "#f2cc0c", "#3274d9", "#ff780a", "#e02f44", "#8f3bb8", "#1f78c1", "#ba43a9",
+	"#508642", "#cca300"}
 
 var colors = map[string]string{"green": "#56a64b", "red": "#e02f44", "orange": "#ff780a", "blue": "#3274d9"}
 
@@ -203,9 +204,11 @@ func draw(d dashboard, p prometheus) (string, error) {
 	width, height := 24*column, header+bottom*row
 
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" font-family="Helvetica,Arial,DejaVu Sans,sans-serif" font-size="11">`+"\n",
+	fmt.Fprintf(&b,
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %.0f %.0f" width="%.0f" height="%.0f" font-family="Helvetica,Arial,DejaVu Sans,sans-serif" font-size="11">`+"\n",
 		width, height, width, height)
-	fmt.Fprintf(&b, `<rect width="100%%" height="100%%" fill="#f4f5f5"/><text x="10" y="26" font-size="18" fill="#24292e">%s</text>`+"\n", html.EscapeString(d.Title))
+	fmt.Fprintf(&b,
+		`<rect width="100%%" height="100%%" fill="#f4f5f5"/><text x="10" y="26" font-size="18" fill="#24292e">%s</text>`+"\n", html.EscapeString(d.Title))
 	fmt.Fprintf(&b, `<text x="%.0f" y="26" text-anchor="end" fill="#6e7680">%s to %s UTC</text>`+"\n", width-10,
 		p.from.UTC().Format("2006-01-02 15:04:05"), p.to.UTC().Format("15:04:05"))
 
@@ -221,8 +224,10 @@ func draw(d dashboard, p prometheus) (string, error) {
 
 		g := panel.GridPos
 		x, y, w, h := g.X*column+gap, header+g.Y*row+gap, g.W*column-2*gap, g.H*row-2*gap
-		fmt.Fprintf(&b, `<g transform="translate(%.1f %.1f)"><rect width="%.1f" height="%.1f" rx="2" fill="#fff" stroke="#dcdee0"/>`+"\n", x, y, w, h)
-		fmt.Fprintf(&b, `<text x="8" y="18" font-size="13" fill="#24292e">%s</text>`+"\n", html.EscapeString(panel.Title))
+		fmt.Fprintf(&b,
+			`<g transform="translate(%.1f %.1f)"><rect width="%.1f" height="%.1f" rx="2" fill="#fff" stroke="#dcdee0"/>`+"\n", x, y, w, h)
+		fmt.Fprintf(&b, `<text x="8" y="18" font-size="13" fill="#24292e">%s</text>`+"\n",
+			html.EscapeString(panel.Title))
 		if panel.Type == "stat" {
 			stat(&b, panel, lines, w, h)
 		} else {
@@ -247,7 +252,8 @@ func stat(b *strings.Builder, p panel, lines []line, w, h float64) {
 			}
 		}
 	}
-	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" font-size="36" text-anchor="middle" fill="%s">%s</text>`+"\n", w/2, h/2+24, color, html.EscapeString(text))
+	fmt.Fprintf(b, `<text x="%.1f" y="%.1f" font-size="36" text-anchor="middle" fill="%s">%s</text>`+"\n", w/2, h/2+24,
+		color, html.EscapeString(text))
 }
 
 func chart(b *strings.Builder, p panel, lines []line, w, h float64, times prometheus) {
@@ -268,11 +274,13 @@ func chart(b *strings.Builder, p panel, lines []line, w, h float64, times promet
 	py := func(v float64) float64 { return h - under - v/limit*(h-under-top) }
 
 	for v := 0.; v <= limit*1.001; v += each {
-		fmt.Fprintf(b, `<path d="M%.0f %.1fH%.1f" stroke="#e9edf2"/><text x="%.0f" y="%.1f" text-anchor="end" fill="#6e7680">%s</text>`+"\n",
+		fmt.Fprintf(b,
+			`<path d="M%.0f %.1fH%.1f" stroke="#e9edf2"/><text x="%.0f" y="%.1f" text-anchor="end" fill="#6e7680">%s</text>`+"\n",
 			left, py(v), w-right, left-5, py(v)+4, html.EscapeString(format(unit, v)))
 	}
 	for at := math.Ceil(from/300) * 300; at <= to; at += 300 {
-		fmt.Fprintf(b, `<path d="M%.1f %.0fV%.1f" stroke="#e9edf2"/><text x="%.1f" y="%.1f" text-anchor="middle" fill="#6e7680">%s</text>`+"\n",
+		fmt.Fprintf(b,
+			`<path d="M%.1f %.0fV%.1f" stroke="#e9edf2"/><text x="%.1f" y="%.1f" text-anchor="middle" fill="#6e7680">%s</text>`+"\n",
 			px(at), top, h-under, px(at), h-under+14, time.Unix(int64(at), 0).UTC().Format("15:04"))
 	}
 
@@ -292,8 +300,11 @@ func chart(b *strings.Builder, p panel, lines []line, w, h float64, times promet
 			before = at.at
 			fmt.Fprintf(&path, "%s%.1f %.1f", command, px(at.at), py(at.value))
 		}
-		fmt.Fprintf(b, `<path d="%s" fill="none" stroke="%s" stroke-width="1.5" stroke-linejoin="round"/>`+"\n", path.String(), color)
-		fmt.Fprintf(b, `<path d="M%.1f %.1fh12" stroke="%s" stroke-width="3"/><text x="%.1f" y="%.1f" fill="#24292e">%s</text>`+"\n",
+		fmt.Fprintf(b, `<path d="%s" fill="none" stroke="%s" stroke-width="1.5" stroke-linejoin="round"/>`+"\n",
+			path.String(), color)
+		fmt.Fprintf(b,
+			`<path d="M%.1f %.1fh12" stroke="%s" stroke-width="3"/><text x="%.1f" y="%.1f" fill="#24292e">%s</text>`+
+				"\n",
 			legend, h-11, color, legend+16, h-7, html.EscapeString(l.name))
 		legend += 28 + 5.8*float64(len(l.name))
 	}

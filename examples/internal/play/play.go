@@ -26,7 +26,8 @@ import (
 func Main(run func(ctx context.Context, uri string, out io.Writer) error) {
 	uri := os.Getenv("AMQP_URI")
 	if uri == "" {
-		log.Fatal("AMQP_URI is not set: run `scripts/broker run --private go run ./examples/NAME`, which starts a RabbitMQ for it")
+		log.Fatal("AMQP_URI is not set: run `scripts/broker run --private go run ./examples/NAME`, which starts a " +
+			"RabbitMQ for it")
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -63,7 +64,8 @@ type Message struct {
 
 // Run publishes the messages and returns when each was handled, dropped or dead-lettered. Dead letters are told of on
 // out.
-func Run(ctx context.Context, uri string, out *Writer, options amqpretry.Options, handlers Handlers, messages ...Message) error {
+func Run(ctx context.Context, uri string, out *Writer, options amqpretry.Options, handlers Handlers,
+	messages ...Message) error {
 	var open sync.WaitGroup
 	open.Add(len(messages))
 	then := options.OnEvent

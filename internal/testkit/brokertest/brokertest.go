@@ -20,7 +20,8 @@ func URI(t testing.TB) string {
 	t.Helper()
 	uri := os.Getenv("AMQP_URI")
 	if uri == "" {
-		t.Fatal("this test needs RabbitMQ: run it with `make test`, or `scripts/broker run go test ./...`, or set AMQP_URI")
+		t.Fatal("this test needs RabbitMQ: run it with `make test`, or `scripts/broker run go test ./...`, or set " +
+			"AMQP_URI")
 	}
 	return uri
 }

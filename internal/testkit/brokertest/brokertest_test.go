@@ -59,7 +59,8 @@ func TestBroker_ManagementAnswersAfterEachStart_OwnBroker(t *testing.T) {
 	broker := brokertest.StartWithManagement(t)
 	address := broker.ManagementURL
 	overview := func() string {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+"/api/overview?columns=disable_stats", nil)
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address+
+			"/api/overview?columns=disable_stats", nil)
 		require.NoError(t, err)
 		response, err := http.DefaultClient.Do(request)
 		require.NoError(t, err)

@@ -28,7 +28,8 @@ func NewPeer(t testing.TB, limit int, wrap func(net.Conn) net.Conn) *Peer {
 	t.Cleanup(func() { _, _ = client.Close(), broker.Close() })
 	go p.serve()
 
-	conn, err := amqp091.Open(wrap(client), amqp091.Config{SASL: []amqp091.Authentication{&amqp091.PlainAuth{}}, Vhost: "/", FrameSize: limit})
+	conn, err := amqp091.Open(wrap(client), amqp091.Config{SASL: []amqp091.Authentication{&amqp091.PlainAuth{}},
+		Vhost: "/", FrameSize: limit})
 	require.NoError(t, err)
 	p.channel, err = conn.Channel()
 	require.NoError(t, err)

@@ -136,7 +136,8 @@ func (b *Scripted) method(p *Peer, channel uint16, payload []byte) {
 		b.mu.Lock()
 		c := b.open[channel]
 		c.tag++
-		c.current = &Publish{At: time.Now(), Exchange: shortString(arguments[2:]), peer: p, channel: channel, tag: c.tag}
+		c.current = &Publish{At: time.Now(), Exchange: shortString(arguments[2:]), peer: p, channel: channel,
+			tag: c.tag}
 		b.mu.Unlock()
 	case 85<<16 | 10: // confirms
 		b.mu.Lock()

@@ -52,20 +52,30 @@ func (c *Choices) Uint64() uint64 {
 
 // hostileKeys are those that somebody could want to forge.
 var hostileKeys = []string{
-	header.Count, header.Queue, header.Version, header.Delay, header.Death, header.Attempts, header.Replays, header.History,
-	header.Error, header.ErrorType, header.Deadline, header.Since, header.NotBefore, header.LastFailure, header.FirstFailure,
-	header.Exchange, header.RoutingKey, header.Expiration, header.UserID, header.CC, header.UUID, header.Reason, header.Topic,
-	header.Handler, header.Host, header.Removed, header.ID, header.Retire, header.Prefix, header.Prefix + "future", header.Prefix + "\xff",
-	header.DeliveryCount, header.AcquiredCount, header.BrokerCC, header.BrokerBCC, "x-first-death-queue", "x-last-death-reason",
-	header.PoisonReason, header.PoisonTopic, header.PoisonHandler, header.PoisonSubscriber, "_watermill_message_uuid", "", "x-match",
+	header.Count, header.Queue, header.Version, header.Delay, header.Death, header.Attempts, header.Replays,
+	header.History,
+	header.Error, header.ErrorType, header.Deadline, header.Since, header.NotBefore, header.LastFailure,
+	header.FirstFailure,
+	header.Exchange, header.RoutingKey, header.Expiration, header.UserID, header.CC, header.UUID, header.Reason,
+	header.Topic,
+	header.Handler, header.Host, header.Removed, header.ID, header.Retire, header.Prefix, header.Prefix + "future",
+	header.Prefix + "\xff",
+	header.DeliveryCount, header.AcquiredCount, header.BrokerCC, header.BrokerBCC, "x-first-death-queue",
+	"x-last-death-reason",
+	header.PoisonReason, header.PoisonTopic, header.PoisonHandler, header.PoisonSubscriber, "_watermill_message_uuid",
+	"", "x-match",
 }
 
 var hostileTexts = []string{
-	"", "orders", "1", "-1", "0", "2", "3", "30s", "1s", "-7", "1000000000", "99999999999999999999", "-9223372036854775808", "NaN", "1e9", "0x1", "٣", "+1", " 1",
-	"2", "60s", "forever", "orders.retry", "orders.retry.30s", "orders.dlq", "canary", "amq.direct", "\x00", "\xff", "caf\xe9", "世",
+	"", "orders", "1", "-1", "0", "2", "3", "30s", "1s", "-7", "1000000000", "99999999999999999999",
+	"-9223372036854775808", "NaN", "1e9", "0x1", "٣", "+1", " 1",
+	"2", "60s", "forever", "orders.retry", "orders.retry.30s", "orders.dlq", "canary", "amq.direct", "\x00", "\xff",
+	"caf\xe9", "世",
 	"2026-01-01T00:00:00.000Z", "1999-01-01T00:00:00Z", "9999-12-31T23:59:59.999+14:00", "0000-01-01T00:00:00Z", "now",
-	`[{"n":1,"at":"2026-01-02T03:04:05.678Z","error":"x"}]`, `[{}]`, `[`, `[{"n":1e999}]`, "null", `[{"n":9223372036854775807,"error":"\ud800"}]`,
-	"amq.rabbitmq.reply-to", "exhausted", "too-large", "expired", "rejected", "delivery_limit", "1h", "\u2028", "<script>", "\x1b[31m",
+	`[{"n":1,"at":"2026-01-02T03:04:05.678Z","error":"x"}]`, `[{}]`, `[`, `[{"n":1e999}]`, "null",
+	`[{"n":9223372036854775807,"error":"\ud800"}]`,
+	"amq.rabbitmq.reply-to", "exhausted", "too-large", "expired", "rejected", "delivery_limit", "1h", "\u2028",
+	"<script>", "\x1b[31m",
 }
 
 // Text makes a text of the kind that breaks things.
@@ -130,7 +140,8 @@ func (c *Choices) Field(depth int) any {
 	case 15:
 		return amqp091.Decimal{Scale: c.Byte(), Value: int32(c.Uint64())}
 	case 16:
-		return []time.Time{time.Unix(int64(c.Uint64()), 0), time.Unix(math.MaxInt64, 0), time.Unix(-62135596800, 0), time.Unix(0, 0)}[c.N(4)]
+		return []time.Time{time.Unix(int64(c.Uint64()), 0), time.Unix(math.MaxInt64, 0), time.Unix(-62135596800, 0),
+			time.Unix(0, 0)}[c.N(4)]
 	case 17:
 		return []byte(c.Text())
 	case 18:
@@ -165,9 +176,12 @@ func (c *Choices) table(depth int) amqp091.Table {
 // queues.
 func (c *Choices) Delivery() amqp091.Delivery {
 	d := amqp091.Delivery{
-		DeliveryMode: c.Byte(), Priority: c.Byte(), ContentType: c.Short(), ContentEncoding: c.Short(), CorrelationId: c.Short(),
-		ReplyTo: c.Short(), Expiration: c.Short(), MessageId: c.Short(), Type: c.Short(), UserId: c.Short(), AppId: c.Short(),
-		Exchange: c.Short(), RoutingKey: c.Short(), Redelivered: c.N(4) == 3, Headers: c.table(3), Body: c.Bytes(c.N(32)),
+		DeliveryMode: c.Byte(), Priority: c.Byte(), ContentType: c.Short(), ContentEncoding: c.Short(),
+		CorrelationId: c.Short(),
+		ReplyTo:       c.Short(), Expiration: c.Short(), MessageId: c.Short(), Type: c.Short(), UserId: c.Short(),
+		AppId:    c.Short(),
+		Exchange: c.Short(), RoutingKey: c.Short(), Redelivered: c.N(4) == 3, Headers: c.table(3),
+		Body: c.Bytes(c.N(32)),
 	}
 	if c.N(2) == 1 {
 		d.Timestamp, _ = amqp091.Table{"t": time.Unix(int64(c.Uint64()>>c.N(64)), 0)}["t"].(time.Time)
@@ -186,7 +200,8 @@ func (c *Choices) Delivery() amqp091.Delivery {
 	}
 	if c.N(2) == 1 {
 		d.Headers[header.Delay] = c.Text()
-		d.Headers[header.Death] = []any{amqp091.Table{"queue": "orders.retry." + c.Text(), "reason": c.Field(0), "count": c.Field(0)}, c.Field(2)}
+		d.Headers[header.Death] = []any{amqp091.Table{"queue": "orders.retry." + c.Text(), "reason": c.Field(0),
+			"count": c.Field(0)}, c.Field(2)}
 	}
 
 	return d

@@ -14,7 +14,8 @@ func AnyKey() *rapid.Generator[string] {
 	return rapid.OneOf(
 		rapid.StringMatching(`[a-z-]{1,12}`),
 		rapid.Map(rapid.IntRange(1, 255), func(n int) string { return strings.Repeat("k", n) }),
-		rapid.SampledFrom([]string{"", "\xff", "x-death", "CC", "x-delivery-count", "reason_poisoned", "amqpretry-v", "amqpretry-queue", "世"}),
+		rapid.SampledFrom([]string{"", "\xff", "x-death", "CC", "x-delivery-count", "reason_poisoned", "amqpretry-v",
+			"amqpretry-queue", "世"}),
 	)
 }
 
@@ -23,8 +24,10 @@ func AnyField(depth int) *rapid.Generator[any] {
 	scalars := []*rapid.Generator[any]{
 		rapid.Just[any](nil),
 		rapid.Bool().AsAny(), rapid.Byte().AsAny(), rapid.Int8().AsAny(), rapid.Int16().AsAny(), rapid.Uint16().AsAny(),
-		rapid.Int32().AsAny(), rapid.Uint32().AsAny(), rapid.Int64().AsAny(), rapid.Float32().AsAny(), rapid.Float64().AsAny(),
-		rapid.SampledFrom([]any{math.NaN(), math.Inf(-1), float32(math.Inf(1)), "\xff", []byte("\xff"), []byte(nil), ""}),
+		rapid.Int32().AsAny(), rapid.Uint32().AsAny(), rapid.Int64().AsAny(), rapid.Float32().AsAny(),
+		rapid.Float64().AsAny(),
+		rapid.SampledFrom([]any{math.NaN(), math.Inf(-1), float32(math.Inf(1)), "\xff", []byte("\xff"), []byte(nil),
+			""}),
 		rapid.String().AsAny(), rapid.SliceOf(rapid.Byte()).AsAny(),
 		rapid.Custom(func(t *rapid.T) any {
 			return amqp091.Decimal{Scale: rapid.Byte().Draw(t, "scale"), Value: rapid.Int32().Draw(t, "value")}
@@ -43,7 +46,9 @@ func AnyField(depth int) *rapid.Generator[any] {
 
 // AnyTable draws headers.
 func AnyTable(depth, entries int) *rapid.Generator[amqp091.Table] {
-	return rapid.Map(rapid.MapOfN(AnyKey(), AnyField(depth), 0, entries), func(m map[string]any) amqp091.Table { return m })
+	return rapid.Map(rapid.MapOfN(AnyKey(), AnyField(depth), 0, entries), func(m map[string]any) amqp091.Table {
+		return m
+	})
 }
 
 // AnyShort draws a short string.
@@ -58,9 +63,11 @@ func AnyDelivery(headers int) *rapid.Generator[amqp091.Delivery] {
 			Headers: AnyTable(2, headers).Draw(t, "headers"), DeliveryMode: rapid.Byte().Draw(t, "mode"),
 			Priority: rapid.Byte().Draw(t, "priority"), ContentType: AnyShort().Draw(t, "content type"),
 			ContentEncoding: AnyShort().Draw(t, "encoding"), CorrelationId: AnyShort().Draw(t, "correlation"),
-			ReplyTo: AnyShort().Draw(t, "reply"), Expiration: rapid.SampledFrom([]string{"", "60000"}).Draw(t, "expiration"),
-			MessageId: AnyShort().Draw(t, "id"), Timestamp: time.Unix(rapid.Int64Range(0, 1e10).Draw(t, "timestamp"), 0),
-			Type: AnyShort().Draw(t, "type"), UserId: AnyShort().Draw(t, "user"), AppId: AnyShort().Draw(t, "app"),
+			ReplyTo: AnyShort().Draw(t, "reply"), Expiration: rapid.SampledFrom([]string{"", "60000"}).Draw(t,
+				"expiration"),
+			MessageId: AnyShort().Draw(t, "id"),
+			Timestamp: time.Unix(rapid.Int64Range(0, 1e10).Draw(t, "timestamp"), 0),
+			Type:      AnyShort().Draw(t, "type"), UserId: AnyShort().Draw(t, "user"), AppId: AnyShort().Draw(t, "app"),
 			Exchange: AnyShort().Draw(t, "exchange"), RoutingKey: AnyShort().Draw(t, "routing key"),
 			Body: []byte("body"),
 		}

@@ -33,7 +33,8 @@ var (
 const DefaultMessageUUIDHeaderKey = amqp.DefaultMessageUUIDHeaderKey
 
 // BuildTopology builds.
-func (b Builder) BuildTopology(channel *amqp091.Channel, queue, exchange string, conf Config, logger watermill.LoggerAdapter) error {
+func (b Builder) BuildTopology(channel *amqp091.Channel, queue, exchange string, conf Config,
+	logger watermill.LoggerAdapter) error {
 	return b(channel, queue, exchange, conf, logger)
 }
 

@@ -33,14 +33,16 @@ var (
 const DefaultMessageUUIDHeaderKey = amqp.DefaultMessageUUIDHeaderKey
 
 // BuildTopology builds.
-func (b Builder) BuildTopology(channel *amqp091.Channel, params amqp.BuildTopologyParams, conf Config, logger watermill.LoggerAdapter) error {
+func (b Builder) BuildTopology(channel *amqp091.Channel, params amqp.BuildTopologyParams, conf Config,
+	logger watermill.LoggerAdapter) error {
 	return b(channel, params.QueueName, params.ExchangeName, conf, logger)
 }
 
 // BuildTopology has a config's builder build as a stock subscriber does once it has generated the queue's name, without
 // a channel.
 func BuildTopology(conf Config, topic, queue string) error {
-	return conf.TopologyBuilder.BuildTopology(nil, amqp.BuildTopologyParams{Topic: topic, QueueName: queue}, conf, watermill.NopLogger{})
+	return conf.TopologyBuilder.BuildTopology(nil, amqp.BuildTopologyParams{Topic: topic, QueueName: queue}, conf,
+		watermill.NopLogger{})
 }
 
 // KeyOf is what the routing key of a binding is generated of.

@@ -37,17 +37,19 @@ func benchmarkKill(b *testing.B, peers []peer, notes []string) {
 
 	t := report.Table{
 		Title: "Peers: the broker is killed",
-		Notes: append([]string{fmt.Sprintf("The same, of all clients at once on one broker, which is killed (SIGKILL) at a random moment before "+
-			"the first of them is done, and started again. Kills: %d, with %d confirmed persistent messages for each client. Lost: never "+
-			"succeeded, and in no queue. Late: in a queue, though nothing has moved for %s. Dead: not retried, but in the dead-letter queue. "+
-			"Twice: succeeded more than once.", kills, messages, forWaiting)},
+		Notes: append([]string{fmt.Sprintf("The same, of all clients at once on one broker, which is killed "+
+			"(SIGKILL) at a random moment before the first of them is done, and started again. Kills: %d, with %d "+
+			"confirmed persistent messages for each client. Lost: never succeeded, and in no queue. Late: in a "+
+			"queue, though nothing has moved for %s. Dead: not retried, but in the dead-letter queue. Twice: "+
+			"succeeded more than once.", kills, messages, forWaiting)},
 			notes...),
 		Head: []string{"main queue", "retry queue", "client", "messages", "lost", "late", "dead", "twice"},
 	}
 	for _, s := range all {
 		t.Add(s.queueType, s.retryType, s.peer, kills*messages, s.fates.lost, s.fates.late, s.fates.dead, s.fates.twice)
 		if _, ours := s.peer.(retrier); ours && s.retryType == quorum && s.fates.lost+s.fates.dead > 0 {
-			b.Errorf("the retrier has lost messages: main queue %s, %d lost, %d dead", s.queueType, s.fates.lost, s.fates.dead)
+			b.Errorf("the retrier has lost messages: main queue %s, %d lost, %d dead", s.queueType, s.fates.lost,
+				s.fates.dead)
 		}
 	}
 	t.WriteOn(b, broker.URI)

@@ -33,7 +33,8 @@ type objects struct {
 // BenchmarkPeers has each client fail every message once, have it wait on the broker for a second, and succeed with it.
 func BenchmarkPeers(b *testing.B) {
 	peers := []peer{retrier{}, goRabbitMQ{}}
-	notes := []string{"go-rabbitmq " + versionOf("github.com/wagslane/go-rabbitmq") + " with amqp091-go " + versionOf("github.com/rabbitmq/amqp091-go") + "."}
+	notes := []string{"go-rabbitmq " + versionOf("github.com/wagslane/go-rabbitmq") + " with amqp091-go " +
+		versionOf("github.com/rabbitmq/amqp091-go") + "."}
 	node, err := newRascal(b)
 	if err == nil {
 		peers = append(peers, node)

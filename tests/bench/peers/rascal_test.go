@@ -50,15 +50,16 @@ func newRascal(b *testing.B) (rascal, error) {
 		b.Logf("npm ci: %v\n%s", err, out)
 		return rascal{}, fmt.Errorf("npm ci: %w", err)
 	}
-	node := exec.CommandContext(ctx, "node", "-p", "['rascal', 'amqplib'].map((p) => require(`./node_modules/${p}/package.json`).version)"+
-		".concat(process.version).join(' ')")
+	node := exec.CommandContext(ctx, "node", "-p", "['rascal', 'amqplib'].map((p) => "+
+		"require(`./node_modules/${p}/package.json`).version).concat(process.version).join(' ')")
 	node.Dir = dir
 	out, err := node.Output()
 	require.NoError(b, err)
 	versions := strings.Fields(string(out))
 	require.Len(b, versions, 3)
 
-	return rascal{dir: dir, version: fmt.Sprintf("%s with amqplib %s on node %s", versions[0], versions[1], versions[2])}, nil
+	return rascal{dir: dir, version: fmt.Sprintf("%s with amqplib %s on node %s", versions[0], versions[1],
+		versions[2])}, nil
 }
 
 func (rascal) String() string { return "rascal" }

@@ -39,8 +39,9 @@ func (r retrier) start(b *testing.B, uri string, q queue, c *calls) func() {
 	conf.Queue.Arguments = r.arguments(q)
 	conf.Consume.Qos.PrefetchCount = prefetch
 	own, err := amqpretry.New(conf, amqpretry.Options{
-		Logger:   watermill.NopLogger{},
-		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{wait}, QueueType: config.QueueType(q.retryType)}},
+		Logger: watermill.NopLogger{},
+		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{wait},
+			QueueType: config.QueueType(q.retryType)}},
 	})
 	require.NoError(b, err)
 	subscriber, err := own.NewSubscriber()

@@ -19,12 +19,15 @@ func benchmarkReturn(b *testing.B, peers []peer, notes []string) {
 	t := report.Table{
 		Title: "Peers: fail, wait, return",
 		Notes: append([]string{
-			fmt.Sprintf("%d messages lie in the main queue. Each fails once, waits %s on the broker, comes back and succeeds. Messages per "+
-				"second from the first call of the handler to the last success, less the %s that each of them waits. Prefetch %d; a handler that "+
-				"does nothing, one call at a time.", messages, wait, wait, prefetch),
-			"The retrier publishes a failed message to the retry queue, and acks it when that is confirmed. So does rascal, " + strconv.Itoa(channels) +
-				" at a time, as its example has it. With go-rabbitmq it is nacked, and the broker moves it, from a quorum queue to another at least " +
-				"once. Quorum retry queues are the same for all: at-least-once and reject-publish, which the retrier sets by itself.",
+			fmt.Sprintf("%d messages lie in the main queue. Each fails once, waits %s on the broker, comes back and "+
+				"succeeds. Messages per second from the first call of the handler to the last success, less the %s "+
+				"that each of them waits. Prefetch %d; a handler that does nothing, one call at a time.", messages,
+				wait, wait, prefetch),
+			"The retrier publishes a failed message to the retry queue, and acks it when that is confirmed. So does " +
+				"rascal, " + strconv.Itoa(channels) +
+				" at a time, as its example has it. With go-rabbitmq it is nacked, and the broker moves it, from a " +
+				"quorum queue to another at least once. Quorum retry queues are the same for all: at-least-once and " +
+				"reject-publish, which the retrier sets by itself.",
 		}, notes...),
 		Head: []string{"main queue", "retry queue", "client", "to the retrier", "msg/s"},
 	}

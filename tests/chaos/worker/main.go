@@ -144,7 +144,8 @@ func newService(
 	}
 	for _, topic := range chaos.Topics() {
 		if topic.Main == main {
-			router.AddConsumerHandler(topic.Name, topic.Name, subscriber, s.handler(topic.Name)).AddMiddleware(s.retrier.Middleware)
+			router.AddConsumerHandler(topic.Name, topic.Name, subscriber, s.handler(topic.Name)).
+				AddMiddleware(s.retrier.Middleware)
 		}
 	}
 
@@ -155,7 +156,8 @@ func (s *service) handler(topic string) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
 		attempt, _ := retry.AttemptFromContext(msg.Context())
 		record := chaos.Record{
-			Kind: chaos.Called, Topic: topic, ID: msg.UUID, Attempt: attempt.Number, Digest: chaos.Digest(msg.Payload, msg.Metadata),
+			Kind: chaos.Called, Topic: topic, ID: msg.UUID, Attempt: attempt.Number,
+			Digest: chaos.Digest(msg.Payload, msg.Metadata),
 		}
 		s.book.Write(record)
 		err := fate.Handle(msg.UUID, attempt)
@@ -172,7 +174,8 @@ func (s *service) handler(topic string) message.NoPublishHandlerFunc {
 func (s *service) record(e retry.Event) {
 	r := chaos.Record{Kind: chaos.Kind(e.Kind), Topic: e.Topic, Attempt: e.Attempt.Number}
 	if e.Message != nil {
-		r.ID = cmp.Or(e.Message.Metadata.Get(amqp.DefaultMessageUUIDHeaderKey), e.Message.UUID) // undecoded, it is a header like others
+		// undecoded, it is a header like others
+		r.ID = cmp.Or(e.Message.Metadata.Get(amqp.DefaultMessageUUIDHeaderKey), e.Message.UUID)
 	}
 	switch e.Kind {
 	case retry.EventFailed, retry.EventUnhandled:

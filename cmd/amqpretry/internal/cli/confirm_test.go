@@ -18,7 +18,8 @@ func TestConfirm(t *testing.T) {
 	assert.Equal(t, ExitUsage, code)
 
 	w.InIsTerminal = true
-	for answer, yes := range map[string]bool{"y\n": true, " YES \n": true, "n\n": false, "\n": false, "": false, "yesterday\n": false, "y": true} {
+	for answer, yes := range map[string]bool{"y\n": true, " YES \n": true, "n\n": false, "\n": false, "": false,
+		"yesterday\n": false, "y": true} {
 		w.In = strings.NewReader(answer)
 		assert.Equal(t, yes, w.Confirm("Delete?", false) == nil, "%q", answer)
 	}

@@ -51,7 +51,8 @@ func (s *Session) ConnectionFlags(cmd *cobra.Command) {
 
 // ConnectionTopic is the help topic about the flags of the connection.
 func ConnectionTopic(s *Session) *cobra.Command {
-	text := `The broker is given by the environment variable ` + EnvURI + ` or --uri. The management API, which some commands
+	text := `The broker is given by the environment variable ` + EnvURI +
+		` or --uri. The management API, which some commands
 need or see more with, is given by ` + EnvManagement + ` or --management-url. Passwords belong in the environment:
 other users of a machine see the flags of a process. No command prints a password.`
 
@@ -60,16 +61,22 @@ other users of a machine see the flags of a process. No command prints a passwor
 
 func (s *Session) connectionFlagSet() *pflag.FlagSet {
 	c, flags := &s.connection, pflag.NewFlagSet("connection", pflag.ContinueOnError)
-	flags.Var(Text(&c.uri), "uri", "broker, amqp://user:password@host:5672/vhost or amqps://; better in the environment, as "+EnvURI)
-	flags.StringArrayVar(&c.addresses, "address", nil, "further node of the cluster, `host:port` or host; can be repeated")
-	flags.StringVar(&c.caCert, "ca-cert", "", "`file` (PEM) with the certificates of the authorities that are trusted, for amqps and https")
+	flags.Var(Text(&c.uri), "uri", "broker, amqp://user:password@host:5672/vhost or amqps://; better in the "+
+		"environment, as "+EnvURI)
+	flags.StringArrayVar(&c.addresses, "address", nil, "further node of the cluster, `host:port` or host; can be "+
+		"repeated")
+	flags.StringVar(&c.caCert, "ca-cert", "", "`file` (PEM) with the certificates of the authorities that are "+
+		"trusted, for amqps and https")
 	flags.StringVar(&c.cert, "cert", "", "`file` (PEM) with the client's certificate, together with --key")
 	flags.StringVar(&c.key, "key", "", "`file` (PEM) with the client's private key, together with --cert")
-	flags.StringVar(&c.management, "management-url", "", "management API, http://user:password@host:15672; better in the environment, as "+EnvManagement)
+	flags.StringVar(&c.management, "management-url", "", "management API, http://user:password@host:15672; better in "+
+		"the environment, as "+EnvManagement)
 	flags.Var(Text(&c.vhost), "vhost", "virtual host, over AMQP and over the management API (default: that of the URI)")
-	flags.BoolVar(&c.noLimitPolicy, "no-delivery-limit-policy", false, "no policy of the broker sets a delivery-limit for dead-letter queues: before RabbitMQ 4.3\n"+
-		"dlq needs this for quorum queues, or the management API; in the environment "+EnvNoLimitPolicy+"=yes")
-	flags.DurationVar(&c.timeout, "timeout", 30*time.Second, "how long connecting, or one request to the management API, may take, such as 10s")
+	flags.BoolVar(&c.noLimitPolicy, "no-delivery-limit-policy", false, "no policy of the broker sets a "+
+		"delivery-limit for dead-letter queues: before RabbitMQ 4.3\ndlq needs this for quorum queues, or the "+
+		"management API; in the environment "+EnvNoLimitPolicy+"=yes")
+	flags.DurationVar(&c.timeout, "timeout", 30*time.Second, "how long connecting, or one request to the management "+
+		"API, may take, such as 10s")
 	DescribeInTopic(flags, "Connection flags", "connection")
 
 	return flags
@@ -136,7 +143,8 @@ func (s *Session) DLQ(ctx context.Context) (*dlq.Client, error) {
 				s.Note("The broker takes messages again.")
 				return
 			}
-			s.Note("Waiting: the broker takes no messages at the moment (%v). amqpretry doctor, or rabbitmqctl status, says more.", why)
+			s.Note("Waiting: the broker takes no messages at the moment (%v). amqpretry doctor, or rabbitmqctl "+
+				"status, says more.", why)
 		},
 		// Whoever does not want to wait interrupts once more, which ends the process.
 		OrderTime: 24 * time.Hour, OnOrder: (&order{session: s, every: 10 * time.Second}).tell,
@@ -164,14 +172,15 @@ func (s *Session) Dial(ctx context.Context) (*amqp091.Connection, error) {
 	bounded, cancel := s.bound(ctx)
 	defer cancel()
 	dialer := new(net.Dialer)
-	plain, dial, err := connection.DialInTurn(uri, s.connection.addresses, security, func(network, address string) (net.Conn, error) {
-		socket, err := dialer.DialContext(bounded, network, address)
-		if err != nil {
-			return nil, err
-		}
+	plain, dial, err := connection.DialInTurn(uri, s.connection.addresses, security,
+		func(network, address string) (net.Conn, error) {
+			socket, err := dialer.DialContext(bounded, network, address)
+			if err != nil {
+				return nil, err
+			}
 
-		return closedWith(ctx, bounded, socket), nil
-	})
+			return closedWith(ctx, bounded, socket), nil
+		})
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to RabbitMQ: %w", err)
 	}
@@ -204,7 +213,8 @@ func (s *Session) explain(ctx, bounded context.Context, err error) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case bounded.Err() != nil:
-		return fmt.Errorf("cannot connect to RabbitMQ: no connection within %s; check the address, or raise --timeout", s.connection.timeout)
+		return fmt.Errorf("cannot connect to RabbitMQ: no connection within %s; check the address, or raise --timeout",
+			s.connection.timeout)
 	default:
 		return err
 	}
@@ -272,8 +282,10 @@ func (s *Session) tls() (*tls.Config, error) {
 		return nil, nil
 	}
 	uri, api := cmp.Or(c.uri, s.Getenv(EnvURI)), cmp.Or(c.management, s.Getenv(EnvManagement))
-	if parsed, err := connection.ParseURI(uri); err == nil && parsed.Scheme != schemeTLS && !strings.HasPrefix(strings.ToLower(api), "https:") {
-		return nil, Usage("--ca-cert, --cert and --key are for amqps:// and https://, and the address of the broker is %s://, over which the password goes unencrypted: say %s://, or leave them out",
+	if parsed, err := connection.ParseURI(uri); err == nil && parsed.Scheme != schemeTLS &&
+		!strings.HasPrefix(strings.ToLower(api), "https:") {
+		return nil, Usage("--ca-cert, --cert and --key are for amqps:// and https://, and the address of the broker "+
+			"is %s://, over which the password goes unencrypted: say %s://, or leave them out",
 			parsed.Scheme, schemeTLS)
 	}
 	if (c.cert == "") != (c.key == "") {
@@ -288,7 +300,8 @@ func (s *Session) tls() (*tls.Config, error) {
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--ca-cert: there is no certificate in %s: wanted PEM (-----BEGIN CERTIFICATE-----)", c.caCert)
+			return nil, fmt.Errorf("--ca-cert: there is no certificate in %s: wanted PEM (-----BEGIN CERTIFICATE-----)",
+				c.caCert)
 		}
 	}
 	if c.cert != "" {

@@ -135,11 +135,14 @@ func TestManagement(t *testing.T) {
 		url     string
 		vhost   string
 	}{
-		"none":              {nil, nil, false, "", ""},
-		"environment":       {map[string]string{EnvManagement: "http://a"}, nil, true, "http://a", "/"},
-		"flag":              {map[string]string{EnvManagement: "http://a"}, []string{"--management-url", "http://b"}, true, "http://b", "/"},
-		"vhost of the URI":  {map[string]string{EnvURI: "amqp://h/v%2F1"}, []string{"--management-url", "http://b"}, true, "http://b", "v/1"},
-		"vhost of the flag": {map[string]string{EnvURI: "amqp://h/v"}, []string{"--management-url", "http://b", "--vhost", "w"}, true, "http://b", "w"},
+		"none":        {nil, nil, false, "", ""},
+		"environment": {map[string]string{EnvManagement: "http://a"}, nil, true, "http://a", "/"},
+		"flag": {map[string]string{EnvManagement: "http://a"}, []string{"--management-url", "http://b"},
+			true, "http://b", "/"},
+		"vhost of the URI": {map[string]string{EnvURI: "amqp://h/v%2F1"}, []string{"--management-url", "http://b"},
+			true, "http://b", "v/1"},
+		"vhost of the flag": {map[string]string{EnvURI: "amqp://h/v"}, []string{"--management-url", "http://b",
+			"--vhost", "w"}, true, "http://b", "w"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(test.environ)
@@ -214,9 +217,12 @@ func TestTLSFlags(t *testing.T) {
 		"no file":        {[]string{"--ca-cert", "/nowhere/ca.pem"}, "/nowhere/ca.pem", ExitFailed},
 		"no certificate": {[]string{"--ca-cert", none}, "there is no certificate in", ExitFailed},
 		"no pair":        {[]string{"--cert", none, "--key", none}, "--cert, --key", ExitFailed},
-		"without TLS":    {[]string{"--cert", none, "--key", none, "--uri", "amqp://127.0.0.1:1"}, "the password goes unencrypted: say amqps://", ExitUsage},
-		"nor http":       {[]string{"--ca-cert", none, "--uri", "amqp://127.0.0.1:1", "--management-url", "http://127.0.0.1:1"}, "say amqps://", ExitUsage},
-		"but https":      {[]string{"--ca-cert", none, "--uri", "amqp://127.0.0.1:1", "--management-url", "HTTPS://127.0.0.1:1"}, "there is no certificate in", ExitFailed},
+		"without TLS": {[]string{"--cert", none, "--key", none, "--uri", "amqp://127.0.0.1:1"},
+			"the password goes unencrypted: say amqps://", ExitUsage},
+		"nor http": {[]string{"--ca-cert", none, "--uri", "amqp://127.0.0.1:1", "--management-url",
+			"http://127.0.0.1:1"}, "say amqps://", ExitUsage},
+		"but https": {[]string{"--ca-cert", none, "--uri", "amqp://127.0.0.1:1", "--management-url",
+			"HTTPS://127.0.0.1:1"}, "there is no certificate in", ExitFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(map[string]string{EnvURI: "amqps://127.0.0.1:1"})
@@ -255,8 +261,9 @@ func TestPolicies(t *testing.T) {
 		"the default": {nil, nil, 5, nil},
 		"flag":        {map[string]string{EnvPolicies: bad}, []string{"--policies", file}, 1, nil},
 		"environment": {map[string]string{EnvPolicies: file}, nil, 1, nil},
-		"all errors":  {map[string]string{EnvPolicies: bad}, nil, 0, []string{"bad.yaml:1: default.delays[0]", "default.delays[1]", "bad.yaml:2: ", "bogus"}},
-		"no file":     {nil, []string{"--policies", "/nowhere.yaml"}, 0, []string{"/nowhere.yaml"}},
+		"all errors": {map[string]string{EnvPolicies: bad}, nil, 0, []string{"bad.yaml:1: default.delays[0]",
+			"default.delays[1]", "bad.yaml:2: ", "bogus"}},
+		"no file": {nil, []string{"--policies", "/nowhere.yaml"}, 0, []string{"/nowhere.yaml"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(test.environ)

@@ -24,7 +24,8 @@ func DescribeInTopic(flags *pflag.FlagSet, title, topic string) {
 
 // HelpTopic makes `amqpretry help NAME` print a text and flags that several commands have.
 func HelpTopic(name, short, text string, flags *pflag.FlagSet) *cobra.Command {
-	return &cobra.Command{Use: name, Short: short, Long: text + "\n\nFlags:\n" + strings.TrimRight(flags.FlagUsages(), "\n")}
+	return &cobra.Command{Use: name, Short: short, Long: text + "\n\nFlags:\n" + strings.TrimRight(flags.FlagUsages(),
+		"\n")}
 }
 
 // usageWithTopics prints the usage of a command without the flags that help topics describe, and names these topics.

@@ -29,12 +29,14 @@ func (o *order) tell(passed, most int) {
 
 	left := ""
 	if spent := now.Sub(o.began); !first && passed > 0 {
-		left = fmt.Sprintf(", about %s left", (spent * time.Duration(most-passed) / time.Duration(passed)).Round(time.Second))
+		left = fmt.Sprintf(", about %s left", (spent * time.Duration(most-passed) / time.Duration(passed)).
+			Round(time.Second))
 	}
 	how := "twice"
 	if interrupted {
 		how = "once more"
 	}
-	o.session.Note("Keeping the queue in its order: %d of at most %d messages passed%s. They were read before, and would come behind the others. "+
-		"To end it at once, and change the order, interrupt (^C) %s.", passed, most, left, how)
+	o.session.Note("Keeping the queue in its order: %d of at most %d messages passed%s. They were read before, and "+
+		"would come behind the others. To end it at once, and change the order, interrupt (^C) %s.", passed, most, left,
+		how)
 }

@@ -16,8 +16,9 @@ func TestOrderIsTold(t *testing.T) {
 	w.ctx = ctx
 	o := &order{session: w.Session, every: time.Hour}
 	o.tell(10, 1000)
-	assert.Equal(t, "Keeping the queue in its order: 10 of at most 1000 messages passed. They were read before, and would come behind the others. "+
-		"To end it at once, and change the order, interrupt (^C) twice.\n", w.err.String())
+	assert.Equal(t, "Keeping the queue in its order: 10 of at most 1000 messages passed. They were read before, and "+
+		"would come behind the others. To end it at once, and change the order, interrupt (^C) twice.\n",
+		w.err.String())
 	o.tell(20, 1000)
 	assert.Equal(t, 1, strings.Count(w.err.String(), "\n"), "not too often")
 

@@ -75,5 +75,6 @@ func cut(line string, width int) string {
 
 // Note prints a line on Err.
 func (s *Session) Note(format string, args ...any) {
-	_, _ = fmt.Fprintln(s.Err, safeLines(hideAddresses(fmt.Sprintf(format, args...)))) // nobody is left to tell of an error
+	// nobody is left to tell of an error
+	_, _ = fmt.Fprintln(s.Err, safeLines(hideAddresses(fmt.Sprintf(format, args...))))
 }

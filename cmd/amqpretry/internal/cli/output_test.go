@@ -38,7 +38,8 @@ func TestSafe(t *testing.T) {
 
 func TestTable(t *testing.T) {
 	w := newWorld(nil)
-	require.NoError(t, w.Table([]string{"queue", "messages"}, [][]string{{"orders", "1"}, {"a\tb\n\x1b[2J", "22"}, {"", ""}}))
+	require.NoError(t, w.Table([]string{"queue", "messages"}, [][]string{{"orders", "1"}, {"a\tb\n\x1b[2J", "22"},
+		{"", ""}}))
 	assert.Equal(t, "QUEUE          MESSAGES\norders         1\na\\tb\\n\\x1b[2J  22\n\n", w.out.String())
 }
 

@@ -24,8 +24,10 @@ func TestNobodyReads(t *testing.T) {
 		"wrapped": {func(s *Session) error {
 			return fmt.Errorf("cannot write: %w", errors.Join(s.PrintJSON(1), s.PrintJSON(2)))
 		}, ExitOK},
-		"and something else":  {func(s *Session) error { return errors.Join(s.PrintJSON(1), errBroken) }, ExitFailed},
-		"and an exit code":    {func(s *Session) error { return errors.Join(s.PrintJSON(1), &ExitError{Code: ExitIncomplete}) }, ExitIncomplete},
+		"and something else": {func(s *Session) error { return errors.Join(s.PrintJSON(1), errBroken) }, ExitFailed},
+		"and an exit code": {func(s *Session) error {
+			return errors.Join(s.PrintJSON(1), &ExitError{Code: ExitIncomplete})
+		}, ExitIncomplete},
 		"the broker":          {func(*Session) error { return fmt.Errorf("write tcp: %w", syscall.EPIPE) }, ExitFailed},
 		"another pipe":        {func(*Session) error { return io.ErrClosedPipe }, ExitFailed},
 		"an exit code by far": {func(*Session) error { return &ExitError{Code: ExitFound} }, ExitFound},

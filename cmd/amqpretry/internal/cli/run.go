@@ -164,7 +164,8 @@ func root(s *Session) *cobra.Command {
 		Long: `amqpretry works with the retries and dead-letter queues that watermill-retry makes on RabbitMQ.
 
 A command names main queues, such as orders; their retry and dead-letter queues are found by their names.
-The environment variable ` + EnvURI + ` or the flag --uri has the address of the broker: see "amqpretry help connection".
+The environment variable ` + EnvURI +
+			` or the flag --uri has the address of the broker: see "amqpretry help connection".
 
 Exit codes:
   0    done; a check has found nothing

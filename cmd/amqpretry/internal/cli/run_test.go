@@ -27,17 +27,24 @@ func TestExitCodes(t *testing.T) {
 		{"done", []string{"do"}, nil, ExitOK, ""},
 		{"failed", []string{"do"}, errBroken, ExitFailed, "amqpretry: broken\n"},
 		{"found", []string{"do"}, &ExitError{Code: ExitFound}, ExitFound, ""},
-		{"incomplete, with a text", []string{"do"}, fmt.Errorf("so: %w", &ExitError{Code: ExitIncomplete, Err: errBroken}), ExitIncomplete, "amqpretry: so: broken\n"},
-		{"usage of the command's own", []string{"do"}, Usage("no %s", "queue"), ExitUsage, "amqpretry: no queue\n'amqpretry do --help' says more.\n"},
-		{"unknown flag", []string{"do", "--bogus"}, nil, ExitUsage, "amqpretry: unknown flag: --bogus\n'amqpretry do --help' says more.\n"},
+		{"incomplete, with a text", []string{"do"},
+			fmt.Errorf("so: %w", &ExitError{Code: ExitIncomplete, Err: errBroken}), ExitIncomplete,
+			"amqpretry: so: broken\n"},
+		{"usage of the command's own", []string{"do"}, Usage("no %s", "queue"), ExitUsage,
+			"amqpretry: no queue\n'amqpretry do --help' says more.\n"},
+		{"unknown flag", []string{"do", "--bogus"}, nil, ExitUsage, "amqpretry: unknown flag: --bogus\n'amqpretry do " +
+			"--help' says more.\n"},
 		{"value of a flag", []string{"do", "--number", "x"}, nil, ExitUsage, ""},
 		{"too many arguments", []string{"do", "a", "b"}, nil, ExitUsage, ""},
-		{"unknown command", []string{"bogus"}, nil, ExitUsage, "amqpretry: there is no command \"bogus\" in \"amqpretry\": wanted do, version\n'amqpretry --help' says more.\n"},
-		{"nearly a command", []string{"versio"}, nil, ExitUsage, "amqpretry: there is no command \"versio\" in \"amqpretry\": wanted do, version; version?\n'amqpretry --help' says more.\n"},
+		{"unknown command", []string{"bogus"}, nil, ExitUsage, "amqpretry: there is no command \"bogus\" in " +
+			"\"amqpretry\": wanted do, version\n'amqpretry --help' says more.\n"},
+		{"nearly a command", []string{"versio"}, nil, ExitUsage, "amqpretry: there is no command \"versio\" in " +
+			"\"amqpretry\": wanted do, version; version?\n'amqpretry --help' says more.\n"},
 		{"help", []string{"do", "--help"}, errBroken, ExitOK, ""},
 		{"completion", []string{"completion", "fish"}, errBroken, ExitOK, ""},
 		{"no shell", []string{"completion", "tcsh"}, errBroken, ExitUsage, ""},
-		{"errors are safe for a terminal", []string{"do"}, errors.New("a\x1b[2J\nb\u202e"), ExitFailed, "amqpretry: a\\x1b[2J\nb\\u202e\n"},
+		{"errors are safe for a terminal", []string{"do"}, errors.New("a\x1b[2J\nb\u202e"), ExitFailed,
+			"amqpretry: a\\x1b[2J\nb\\u202e\n"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -122,16 +129,17 @@ func TestInterrupt(t *testing.T) {
 	if os.Getenv(interrupted) != "" {
 		w := newWorld(nil)
 		w.Out, w.Err = os.Stdout, os.Stderr
-		code := Run(t.Context(), w.Session, []string{"do"}, command(func(_ *Session, cmd *cobra.Command, _ []string) error {
-			fmt.Println("began")
-			<-cmd.Context().Done()
-			fmt.Println("ends")
-			if os.Getenv(interrupted) == "twice" {
-				select {} // it does not obey
-			}
+		code := Run(t.Context(), w.Session, []string{"do"},
+			command(func(_ *Session, cmd *cobra.Command, _ []string) error {
+				fmt.Println("began")
+				<-cmd.Context().Done()
+				fmt.Println("ends")
+				if os.Getenv(interrupted) == "twice" {
+					select {} // it does not obey
+				}
 
-			return fmt.Errorf("in the middle: %w", cmd.Context().Err())
-		}))
+				return fmt.Errorf("in the middle: %w", cmd.Context().Err())
+			}))
 		os.Exit(code)
 	}
 

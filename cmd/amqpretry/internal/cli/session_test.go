@@ -29,7 +29,8 @@ func newWorld(environ map[string]string) *world {
 // command makes a command "do" of a function, with the flags of the connection and of the policies.
 func command(do func(s *Session, cmd *cobra.Command, args []string) error) func(*Session) *cobra.Command {
 	return func(s *Session) *cobra.Command {
-		cmd := &cobra.Command{Use: "do QUEUE", Args: cobra.MaximumNArgs(1), RunE: func(cmd *cobra.Command, args []string) error { return do(s, cmd, args) }}
+		cmd := &cobra.Command{Use: "do QUEUE", Args: cobra.MaximumNArgs(1),
+			RunE: func(cmd *cobra.Command, args []string) error { return do(s, cmd, args) }}
 		s.ConnectionFlags(cmd)
 		s.PoliciesFlag(cmd)
 		cmd.Flags().Int("number", 0, "number")

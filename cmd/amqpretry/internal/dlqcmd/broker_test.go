@@ -71,9 +71,10 @@ func (p *place) fill(queue string, from, to int) {
 func (p *place) run(set func(*cli.Session), args ...string) (code int, out, errs string) {
 	p.t.Helper()
 	var stdout, stderr bytes.Buffer
-	s := &cli.Session{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Now: time.Now, Getenv: environment(map[string]string{
-		cli.EnvURI: p.URI, cli.EnvManagement: p.management, cli.EnvNoLimitPolicy: "yes",
-	})}
+	s := &cli.Session{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Now: time.Now,
+		Getenv: environment(map[string]string{
+			cli.EnvURI: p.URI, cli.EnvManagement: p.management, cli.EnvNoLimitPolicy: "yes",
+		})}
 	if set != nil {
 		set(s)
 	}
@@ -165,7 +166,8 @@ func TestReplayOnABroker(t *testing.T) {
 	code, _, errs = p.run(nil, "import", p.main, undo)
 	assert.Equal(t, cli.ExitUsage, code)
 	assert.Contains(t, errs, news)
-	assert.Contains(t, errs, "What was handled there since would be handled twice by another replay. Import them into "+p.main+suffix+"? Nobody is there to be asked: say --yes")
+	assert.Contains(t, errs, "What was handled there since would be handled twice by another replay. Import them into "+
+		p.main+suffix+"? Nobody is there to be asked: say --yes")
 	p.Has(p.main+suffix, 2)
 	_, errs = p.ok("import", p.main, undo, "--dry-run")
 	assert.Contains(t, errs, news)
@@ -182,7 +184,8 @@ func TestEditOnABroker(t *testing.T) {
 	p.fill(p.main, 0, 3)
 	body := p.file("body.json")
 	require.NoError(t, os.WriteFile(body, []byte(`{"n":11}`), 0o600))
-	p.ok("replay", p.main, "--uuid", "uuid-1", "--body", body, "--set-header", "who=me", "--remove-header", "tenant", "--to", p.other, "--yes", "--no-undo")
+	p.ok("replay", p.main, "--uuid", "uuid-1", "--body", body, "--set-header", "who=me", "--remove-header", "tenant",
+		"--to", p.other, "--yes", "--no-undo")
 	d := p.bodies(p.other, 1)[0]
 	assert.Equal(t, `{"n":11}`, string(d.Body))
 	assert.Equal(t, "me", d.Headers["who"])
@@ -202,14 +205,16 @@ func TestCanaryOnABroker(t *testing.T) {
 	p.fill(p.main, 0, 12)
 	code, out, errs := p.run(nil, "replay", p.main, "--canary", "2", "--watch", "3s", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitIncomplete, code, errs)
-	assert.Equal(t, p.main+suffix+": 0 replayed to "+p.main+"\nCanary: queue \""+p.main+"\" has no consumer: nobody would handle the canary. The others are where they were\n", out)
+	assert.Equal(t, p.main+suffix+": 0 replayed to "+p.main+"\nCanary: queue \""+p.main+"\" has no consumer: nobody "+
+		"would handle the canary. The others are where they were\n", out)
 	p.Has(p.main+suffix, 12)
 
 	rabbit.Consume(t, p.Channel(), p.main)
 	code, out, errs = p.run(nil, "replay", p.main, "--canary", "2", "--watch", "3s", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitIncomplete, code, errs)
 	assert.Contains(t, out, ": 2 replayed to")
-	assert.Contains(t, out, "Canary: 0 of 2 handled, 2 not heard of within 3s; is \""+p.main+"\" consumed with this library")
+	assert.Contains(t, out, "Canary: 0 of 2 handled, 2 not heard of within 3s; is \""+p.main+"\" consumed with this "+
+		"library")
 	p.Has(p.main+suffix, 10)
 }
 
@@ -269,7 +274,9 @@ func TestExportAndImportOnABroker(t *testing.T) {
 
 	p.Has(p.main+suffix, 300)
 	p.ok("purge", p.main, "--all", "--yes", "--no-undo")
-	code, _, errs = p.run(func(s *cli.Session) { s.In = strings.NewReader(read(t, file) + "nonsense\n") }, "import", p.main, "-")
+	code, _, errs = p.run(func(s *cli.Session) {
+		s.In = strings.NewReader(read(t, file) + "nonsense\n")
+	}, "import", p.main, "-")
 	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, errs, "-: line 301: ")
 	p.Has(p.main+suffix, 300)
@@ -291,7 +298,8 @@ func TestInterruptOnABroker(t *testing.T) {
 			<-time.After(10 * time.Millisecond)
 		}
 	}()
-	code, out, errs := p.run(func(s *cli.Session) { s.JSON = true }, "replay", p.main, "--yes", "--rate", "200/s", "--undo", p.file("undo"), "--json")
+	code, out, errs := p.run(func(s *cli.Session) { s.JSON = true }, "replay", p.main, "--yes", "--rate", "200/s",
+		"--undo", p.file("undo"), "--json")
 	assert.Equal(t, cli.ExitInterrupted, code)
 	assert.Contains(t, errs, "interrupted")
 	var r report
@@ -312,7 +320,8 @@ func TestBusyQueue(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_, _, _ = p.run(nil, "replay", p.main, "--canary", "1", "--watch", "12s", "--yes", "--no-undo") // longer than the other one waits
+		// longer than the other one waits
+		_, _, _ = p.run(nil, "replay", p.main, "--canary", "1", "--watch", "12s", "--yes", "--no-undo")
 	}()
 	<-arrives // the canary has gone, and is watched
 

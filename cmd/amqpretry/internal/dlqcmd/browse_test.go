@@ -19,7 +19,8 @@ import (
 
 func TestList(t *testing.T) {
 	f := orders(deadLetters(2)...)
-	f.deadLetters[1].Handler, f.deadLetters[1].Topic, f.deadLetters[1].UUID, f.deadLetters[1].LastFailure = "", "", "", time.Time{}
+	f.deadLetters[1].Handler, f.deadLetters[1].Topic, f.deadLetters[1].UUID, f.deadLetters[1].LastFailure = "", "", "",
+		time.Time{}
 	f.deadLetters[1].Error = "first line\nsecond line"
 	code, out, errs := f.run(t, nil, "list", "orders")
 	assert.Equal(t, cli.ExitOK, code)
@@ -33,7 +34,8 @@ func TestList(t *testing.T) {
 // One long name does not push the cells of all rows out of sight.
 func TestListCutsLongNames(t *testing.T) {
 	f := orders(deadLetters(2)...)
-	f.deadLetters[1].UUID, f.deadLetters[1].Handler, f.deadLetters[1].Topic = strings.Repeat("ü", 127), strings.Repeat("h", 255), strings.Repeat("t", 255)
+	f.deadLetters[1].UUID, f.deadLetters[1].Handler, f.deadLetters[1].Topic = strings.Repeat("ü", 127),
+		strings.Repeat("h", 255), strings.Repeat("t", 255)
 	code, out, _ := f.run(t, nil, "list", "orders")
 	assert.Equal(t, cli.ExitOK, code)
 	lines := strings.Split(strings.TrimSpace(out), "\n")
@@ -53,14 +55,16 @@ func TestListSaysHowManyMore(t *testing.T) {
 		rows int
 		says string
 	}{
-		"default":       {nil, 20, "orders.dlq: 20 of 1,234 messages; --limit lists more\n"},
-		"limit":         {[]string{"--limit", "3"}, 3, "orders.dlq: 3 of 1,234 messages; --limit lists more\n"},
-		"all":           {[]string{"--limit", "0"}, 1234, "orders.dlq: 1,234 messages\n"},
-		"filtered":      {[]string{"--older-than", "1000m"}, 20, "orders.dlq: 20 of 234 messages; --limit lists more\n"},
-		"all that fit":  {[]string{"--uuid", "uuid-7"}, 1, "orders.dlq: 1 message of 1,234\n"},
-		"none":          {[]string{"--uuid", "uuid-0"}, 0, "orders.dlq: no message matches, of 1,234\n"},
-		"just as many":  {[]string{"--limit", "1234"}, 1234, "orders.dlq: 1,234 messages\n"},
-		"filter, limit": {[]string{"--limit", "1", "--uuid", "uuid-1,uuid-2"}, 1, "orders.dlq: 1 of 2 messages; --limit lists more\n"},
+		"default": {nil, 20, "orders.dlq: 20 of 1,234 messages; --limit lists more\n"},
+		"limit":   {[]string{"--limit", "3"}, 3, "orders.dlq: 3 of 1,234 messages; --limit lists more\n"},
+		"all":     {[]string{"--limit", "0"}, 1234, "orders.dlq: 1,234 messages\n"},
+		"filtered": {[]string{"--older-than", "1000m"}, 20, "orders.dlq: 20 of 234 messages; --limit lists " +
+			"more\n"},
+		"all that fit": {[]string{"--uuid", "uuid-7"}, 1, "orders.dlq: 1 message of 1,234\n"},
+		"none":         {[]string{"--uuid", "uuid-0"}, 0, "orders.dlq: no message matches, of 1,234\n"},
+		"just as many": {[]string{"--limit", "1234"}, 1234, "orders.dlq: 1,234 messages\n"},
+		"filter, limit": {[]string{"--limit", "1", "--uuid", "uuid-1,uuid-2"}, 1, "orders.dlq: 1 of 2 messages; " +
+			"--limit lists more\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := orders(deadLetters(1234)...)
@@ -97,10 +101,12 @@ func TestListOfNothing(t *testing.T) {
 func TestNameOfADeadLetterQueue(t *testing.T) {
 	f := orders()
 	f.missing = "orders.dlq.dlq"
-	for _, args := range [][]string{{"list", "orders.dlq"}, {"show", "orders.dlq", "u"}, {"replay", "orders.dlq"}, {"purge", "orders.dlq", "--all"}} {
+	for _, args := range [][]string{{"list", "orders.dlq"}, {"show", "orders.dlq", "u"}, {"replay", "orders.dlq"},
+		{"purge", "orders.dlq", "--all"}} {
 		code, _, errs := f.run(t, nil, args...)
 		assert.Equal(t, cli.ExitUsage, code)
-		assert.Contains(t, errs, `"orders.dlq" looks like a dead-letter queue, and there is no "orders.dlq.dlq": QUEUE is the main queue, so give "orders"`)
+		assert.Contains(t, errs,
+			`"orders.dlq" looks like a dead-letter queue, and there is no "orders.dlq.dlq": QUEUE is the main queue, so give "orders"`)
 	}
 
 	f.missing = "order.dlq"
@@ -120,12 +126,17 @@ func TestNameOfADeadLetterQueue(t *testing.T) {
 func TestWrongUsageOpensNothing(t *testing.T) {
 	f := orders()
 	for _, args := range [][]string{
-		{"list", "--reason", "exhausted"}, {"list", "--dead-letter-queue", "x"}, {"list", "a", "b"}, {"list", "a", "--limit", "-1"}, {"list", "a", "--reason", "x"}, {"list", ""},
+		{"list", "--reason", "exhausted"}, {"list", "--dead-letter-queue", "x"}, {"list", "a", "b"},
+		{"list", "a", "--limit", "-1"}, {"list", "a", "--reason", "x"}, {"list", ""},
 		{"stat"}, {"stat", "a", "--by", "age"}, {"stat", "a", "--top", "-1"}, {"stat", "a", "--older-than", "0"},
-		{"show", "a"}, {"show", "a", ""}, {"show", "a", "u", "--position", "1"}, {"show", "a", "--position", "0"}, {"show", "a", "u", "--body", "--json"},
-		{"replay"}, {"replay", "a", "--watch", "1s"}, {"replay", "a", "--tolerate", "1"}, {"replay", "a", "--canary", "1", "--tolerate", "1"}, {"replay", "a", "--canary", "-1"},
-		{"replay", "a", "--canary", "1", "--watch", "0s"}, {"replay", "a", "--rate", "0"}, {"replay", "a", "--to", ""}, {"replay", "a", "--yes", "--dry-run"},
-		{"replay", "a", "--undo", "x", "--no-undo"}, {"replay", "a", "--body", "x", "--edit"}, {"replay", "a", "--edit", "--edit-all"},
+		{"show", "a"}, {"show", "a", ""}, {"show", "a", "u", "--position", "1"}, {"show", "a", "--position", "0"},
+		{"show", "a", "u", "--body", "--json"},
+		{"replay"}, {"replay", "a", "--watch", "1s"}, {"replay", "a", "--tolerate", "1"},
+		{"replay", "a", "--canary", "1", "--tolerate", "1"}, {"replay", "a", "--canary", "-1"},
+		{"replay", "a", "--canary", "1", "--watch", "0s"}, {"replay", "a", "--rate", "0"}, {"replay", "a", "--to", ""},
+		{"replay", "a", "--yes", "--dry-run"},
+		{"replay", "a", "--undo", "x", "--no-undo"}, {"replay", "a", "--body", "x", "--edit"},
+		{"replay", "a", "--edit", "--edit-all"},
 		{"purge", "a"}, {"purge", "a", "--yes"}, {"purge", "a", "--all", "--reason", "exhausted"},
 		{"move", "a"}, {"move", "a", "--to", ""},
 		{"export"}, {"export", "a", "--limit", "-1"},
@@ -146,7 +157,8 @@ func (brokenPipe) Write([]byte) (int, error) { return 0, io.ErrClosedPipe }
 
 func TestNobodyReadsOn(t *testing.T) {
 	for _, args := range [][]string{
-		{"list", "orders"}, {"list", "orders", "--json"}, {"export", "orders"}, {"show", "orders", "uuid-1"}, {"show", "orders", "uuid-1", "--body"},
+		{"list", "orders"}, {"list", "orders", "--json"}, {"export", "orders"}, {"show", "orders", "uuid-1"},
+		{"show", "orders", "uuid-1", "--body"},
 		{"stat", "orders"},
 	} {
 		code, _, errs := orders(deadLetters(3)...).run(t, func(w *world) { w.Out = brokenPipe{} }, args...)
@@ -216,7 +228,8 @@ MESSAGES  SHARE   TOPIC
 
 func TestStatHidesNothing(t *testing.T) {
 	counts := dlq.Counts{ByName: map[string]int{"a": 5, "b": 3, "c": 2, "d": 1}, Others: 0}
-	assert.Equal(t, [][]string{{"5", "45.5 %", "a"}, {"3", "27.3 %", "b"}, {"3", "27.3 %", "(others: 2 names; --top 0 prints all)"}}, countRows(counts, 11, 2))
+	assert.Equal(t, [][]string{{"5", "45.5 %", "a"}, {"3", "27.3 %", "b"},
+		{"3", "27.3 %", "(others: 2 names; --top 0 prints all)"}}, countRows(counts, 11, 2))
 	assert.Len(t, countRows(counts, 11, 0), 4)
 	counts.Others = 9
 	assert.Equal(t, []string{"9", "45.0 %", "(others: more than 0 names)"}, countRows(counts, 20, 0)[4])
@@ -228,7 +241,8 @@ func TestShow(t *testing.T) {
 	l.Error = "card declined\n\tat charge.go:17"
 	l.Replays, l.Expiration, l.Removed = 2, "5000", "trace"
 	before := "acme"
-	l.Edits = []dlq.Edit{{At: now, By: "ada@host", Size: 7, SHA256: "abc", Body: `{"n":0}`, Headers: map[string]*string{"tenant": &before, "new": nil}}}
+	l.Edits = []dlq.Edit{{At: now, By: "ada@host", Size: 7, SHA256: "abc", Body: `{"n":0}`,
+		Headers: map[string]*string{"tenant": &before, "new": nil}}}
 	l.Message.Headers["list"] = []any{int32(1), "two", amqp091.Table{"x": nil}}
 	l.Message.Headers["when"] = now
 	l.Message.Headers["price"] = amqp091.Decimal{Scale: 2, Value: 1234}
@@ -291,8 +305,9 @@ Body (7 bytes)
 // What is printed of a body has a bound, however it was made: each level of JSON makes each of its lines longer.
 func TestShowOfHugeBodies(t *testing.T) {
 	for name, body := range map[string]string{
-		"nested":     strings.Repeat("[", 9_999) + strings.Repeat("]", 9_999),
-		"wide":       strings.Repeat("[", maxDepth) + strings.Repeat("1,", 100_000) + "1" + strings.Repeat("]", maxDepth),
+		"nested": strings.Repeat("[", 9_999) + strings.Repeat("]", 9_999),
+		"wide": strings.Repeat("[", maxDepth) + strings.Repeat("1,", 100_000) + "1" +
+			strings.Repeat("]", maxDepth),
 		"text":       strings.Repeat("ü", 2_000_000),
 		"large JSON": "[" + strings.Repeat("1,", 4_000_000) + "1]",
 		"binary":     strings.Repeat("\x00", 4_000_000),

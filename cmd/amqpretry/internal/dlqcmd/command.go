@@ -81,7 +81,8 @@ Exit codes: 0 done, also when nothing matched; 1 failed; 2 wrong usage; 4 done i
 not be seen, or a canary has stopped the run; 130 interrupted (^C), also when a part was done.`,
 	}
 	t.ConnectionFlags(cmd)
-	cmd.PersistentFlags().Var(cli.Text(&t.deadLetterQueue), "dead-letter-queue", "name of the dead-letter queue, where it is not QUEUE.dlq")
+	cmd.PersistentFlags().Var(cli.Text(&t.deadLetterQueue), "dead-letter-queue", "name of the dead-letter queue, "+
+		"where it is not QUEUE.dlq")
 	cmd.AddCommand(t.list(), t.stat(), t.show(), t.replay(), t.purge(), t.move(), t.export(), t.importing())
 
 	return cmd
@@ -92,7 +93,8 @@ func (t *tool) with(ctx context.Context, mainQueue string, do func(queue) error)
 	if mainQueue == "" {
 		return cli.Usage("QUEUE is empty: wanted the name of a main queue, such as orders")
 	}
-	if err := errors.Join(checkQueue("QUEUE", mainQueue), checkQueue("--dead-letter-queue", t.deadLetterQueue)); err != nil {
+	if err := errors.Join(checkQueue("QUEUE", mainQueue),
+		checkQueue("--dead-letter-queue", t.deadLetterQueue)); err != nil {
 		return err
 	}
 	q, client, err := t.open(ctx, t.deadLetterQueue, mainQueue)
@@ -117,10 +119,12 @@ func (t *tool) explain(err error, q queue) error {
 		return err
 	}
 	if mainQueue, is := strings.CutSuffix(q.MainQueue(), suffix); is && mainQueue != "" {
-		return cli.Usage("%q looks like a dead-letter queue, and there is no %q: QUEUE is the main queue, so give %q", q.MainQueue(), q.Name(), mainQueue)
+		return cli.Usage("%q looks like a dead-letter queue, and there is no %q: QUEUE is the main queue, so give %q",
+			q.MainQueue(), q.Name(), mainQueue)
 	}
 
-	return &cli.ExitError{Code: cli.ExitFailed, Err: hinted{err, "; `amqpretry dlq list` shows all dead-letter queues, --dead-letter-queue takes another name"}}
+	return &cli.ExitError{Code: cli.ExitFailed, Err: hinted{err, "; `amqpretry dlq list` shows all dead-letter " +
+		"queues, --dead-letter-queue takes another name"}}
 }
 
 // isIncomplete tells whether an error only says that some messages could not be seen: the others count.

@@ -73,14 +73,16 @@ func (c *change) remarks(o outcome) []string {
 	var all []string
 	for _, name := range c.remove {
 		if o.Done > 0 && !c.removed[name] {
-			all = append(all, fmt.Sprintf("--remove-header %s: none of the %s that were replayed had it", name, many(o.Done, "message")))
+			all = append(all, fmt.Sprintf("--remove-header %s: none of the %s that were replayed had it", name,
+				many(o.Done, "message")))
 		}
 	}
 	return all
 }
 
 // edit prepares what a replay is to change, and narrows the filter to the one message that it is for.
-func (t *tool) edit(ctx context.Context, q queue, filter dlq.Filter, e edits, c *change) (_ dlq.Filter, _ func(*amqp091.Publishing) error, err error) {
+func (t *tool) edit(ctx context.Context, q queue, filter dlq.Filter, e edits, c *change) (_ dlq.Filter,
+	_ func(*amqp091.Publishing) error, err error) {
 	if !c.any() && !e.editor {
 		return filter, nil, nil
 	}
@@ -108,7 +110,8 @@ func (t *tool) edit(ctx context.Context, q queue, filter dlq.Filter, e edits, c 
 		}
 		c.newBody = true
 		if bytes.Equal(c.body, deadLetter.Message.Body) && len(c.set)+len(c.remove) == 0 {
-			return filter, nil, cli.Usage("the body was not changed, so nothing was done; without --edit it is replayed as it is")
+			return filter, nil, cli.Usage("the body was not changed, so nothing was done; without --edit it is " +
+				"replayed as it is")
 		}
 	}
 	filter.Where = func(l *dlq.DeadLetter) bool { return same(l, deadLetter) }
@@ -118,7 +121,8 @@ func (t *tool) edit(ctx context.Context, q queue, filter dlq.Filter, e edits, c 
 
 // same tells whether it is the dead letter that was looked at, and not another one that the filter matches meanwhile.
 func same(l *dlq.DeadLetter, seen dlq.DeadLetter) bool {
-	return l.UUID == seen.UUID && l.LastFailure.Equal(seen.LastFailure) && l.Calls == seen.Calls && bytes.Equal(l.Message.Body, seen.Message.Body)
+	return l.UUID == seen.UUID && l.LastFailure.Equal(seen.LastFailure) && l.Calls == seen.Calls &&
+		bytes.Equal(l.Message.Body, seen.Message.Body)
 }
 
 // maxHeaderName is how many bytes AMQP has for the name of a header.
@@ -143,9 +147,11 @@ func (e *edits) check() (*change, error) {
 		case name == "":
 			return c, cli.Usage("--remove-header: must be the name of a header, got an empty text")
 		case len(name) > maxHeaderName:
-			return c, cli.Usage("%q... is no name of a header: it has %d bytes, and AMQP has room for %d", name[:20], len(name), maxHeaderName)
+			return c, cli.Usage("%q... is no name of a header: it has %d bytes, and AMQP has room for %d", name[:20],
+				len(name), maxHeaderName)
 		case isForeign(name):
-			return c, cli.Usage("%q belongs to the retries or to the broker: only the message's own headers can be changed", name)
+			return c, cli.Usage("%q belongs to the retries or to the broker: only the message's own headers can be "+
+				"changed", name)
 		}
 	}
 	if e.all && !c.any() {
@@ -158,7 +164,8 @@ func (e *edits) check() (*change, error) {
 // checkEditor refuses to open an editor where the work in it would be lost.
 func (t *tool) checkEditor(e edits, f operationFlags) error {
 	if e.editor && !f.yes && (f.dryRun || t.JSON || !t.InIsTerminal) {
-		return cli.Usage("--edit: this would be a dry run, and what is edited be lost: say --yes, or read it first with dlq show")
+		return cli.Usage("--edit: this would be a dry run, and what is edited be lost: say --yes, or read it first " +
+			"with dlq show")
 	}
 	return nil
 }
@@ -185,14 +192,17 @@ func (t *tool) only(ctx context.Context, q queue, filter dlq.Filter) (dlq.DeadLe
 		}
 		bar.Set(deadLetter.Position)
 		if found = append(found, deadLetter); len(found) > 1 {
-			return dlq.DeadLetter{}, cli.Usage("an edit is for exactly one message, and more than one matches: narrow the filter, as with --uuid, or say --edit-all")
+			return dlq.DeadLetter{}, cli.Usage("an edit is for exactly one message, and more than one matches: " +
+				"narrow the filter, as with --uuid, or say --edit-all")
 		}
 	}
 	switch {
 	case len(found) == 0:
-		return dlq.DeadLetter{}, cli.Usage("an edit is for exactly one message, and none of %s in %q matches", thousands(depth), q.Name())
+		return dlq.DeadLetter{}, cli.Usage("an edit is for exactly one message, and none of %s in %q matches",
+			thousands(depth), q.Name())
 	case found[0].Unreadable != "":
-		return dlq.DeadLetter{}, fmt.Errorf("the message has headers that cannot be read (%s): it can be shown and counted, and nothing else", found[0].Unreadable)
+		return dlq.DeadLetter{}, fmt.Errorf("the message has headers that cannot be read (%s): it can be shown and "+
+			"counted, and nothing else", found[0].Unreadable)
 	}
 
 	return found[0], nil
@@ -239,7 +249,8 @@ func (t *tool) openEditor(l dlq.DeadLetter) (edited []byte, err error) {
 		var any json.RawMessage
 		if err := json.Unmarshal(edited, &any); err != nil {
 			keep = true
-			return nil, fmt.Errorf("--edit: the body was JSON, and what was edited is not: %w; it is in %s: fix it there, and give it with --body; nothing was done", err, file.Name())
+			return nil, fmt.Errorf("--edit: the body was JSON, and what was edited is not: %w; it is in %s: fix it "+
+				"there, and give it with --body; nothing was done", err, file.Name())
 		}
 	}
 

@@ -25,7 +25,8 @@ func TestBodyAndHeaders(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "body.json", `{"n":22}`)
 	f := orders(deadLetters(3)...)
-	code, errs := edit(t, f, nil, "--uuid", "uuid-2", "--body", "body.json", "--set-header", "who=me=you", "--remove-header", "tenant")
+	code, errs := edit(t, f, nil, "--uuid", "uuid-2", "--body", "body.json", "--set-header", "who=me=you",
+		"--remove-header", "tenant")
 	assert.Equal(t, cli.ExitOK, code, errs)
 	require.Len(t, f.published, 1)
 	assert.JSONEq(t, `{"n":22}`, string(f.published[0].Body))
@@ -55,11 +56,15 @@ func TestAnEditIsForOneMessage(t *testing.T) {
 		args []string
 		text string
 	}{
-		"several":        {[]string{"--set-header", "a=b"}, "an edit is for exactly one message, and more than one matches"},
-		"none":           {[]string{"--set-header", "a=b", "--uuid", "x"}, `an edit is for exactly one message, and none of 3 in "orders.dlq" matches`},
-		"of ours":        {[]string{"--set-header", "amqpretry-count=0", "--uuid", "uuid-1"}, `"amqpretry-count" belongs to the retries or to the broker`},
-		"of the broker":  {[]string{"--remove-header", "x-death", "--uuid", "uuid-1"}, `"x-death" belongs to`},
-		"no header":      {[]string{"--remove-header", "tenent", "--uuid", "uuid-1"}, `the message has no header "tenent"`},
+		"several": {[]string{"--set-header", "a=b"}, "an edit is for exactly one message, and more than one " +
+			"matches"},
+		"none": {[]string{"--set-header", "a=b", "--uuid", "x"},
+			`an edit is for exactly one message, and none of 3 in "orders.dlq" matches`},
+		"of ours": {[]string{"--set-header", "amqpretry-count=0", "--uuid", "uuid-1"},
+			`"amqpretry-count" belongs to the retries or to the broker`},
+		"of the broker": {[]string{"--remove-header", "x-death", "--uuid", "uuid-1"}, `"x-death" belongs to`},
+		"no header": {[]string{"--remove-header", "tenent", "--uuid", "uuid-1"},
+			`the message has no header "tenent"`},
 		"malformed":      {[]string{"--set-header", "a"}, "--set-header: must be name=value"},
 		"twice":          {[]string{"--set-header", "a=1", "--set-header", "a=2"}, `"a" is there twice`},
 		"set and remove": {[]string{"--set-header", "a=1", "--remove-header", "a"}, `"a" is there twice`},
@@ -89,7 +94,8 @@ func TestOnlyTheMessageThatWasLookedAtIsEdited(t *testing.T) {
 	t.Chdir(t.TempDir())
 	f := orders(deadLetter(1))
 	code, _ := edit(t, f, func(w *world) {
-		w.In = readerFunc(func(p []byte) (int, error) { // the body is read first; the other one is there when it is looked for
+		w.In = readerFunc(func(p []byte) (int, error) {
+			// the body is read first; the other one is there when it is looked for
 			return copy(p, "x"), os.ErrDeadlineExceeded
 		})
 	}, "--body", "-")

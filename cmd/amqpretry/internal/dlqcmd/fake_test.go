@@ -73,9 +73,11 @@ func deadLetter(n int) dlq.DeadLetter {
 		Position: n, UUID: fmt.Sprintf("uuid-%d", n),
 		DeadLetter: retry.DeadLetter{
 			Reason: "exhausted", Error: fmt.Sprintf("card %d declined", n), ErrorType: "*cards.DeclinedError",
-			Queue: "orders", Topic: "orders", Handler: "charge", Host: "host-1", Calls: 4, Exchange: "events", RoutingKey: "order.created",
+			Queue: "orders", Topic: "orders", Handler: "charge", Host: "host-1", Calls: 4, Exchange: "events",
+			RoutingKey:   "order.created",
 			FirstFailure: now.Add(-2 * time.Hour), LastFailure: now.Add(-time.Duration(n) * time.Minute),
-			History: []retry.FailedCall{{Number: 1, At: now.Add(-2 * time.Hour), Error: "timeout", Type: "*url.Error"}, {Number: 4, At: now, Error: "declined"}},
+			History: []retry.FailedCall{{Number: 1, At: now.Add(-2 * time.Hour), Error: "timeout", Type: "*url.Error"},
+				{Number: 4, At: now, Error: "declined"}},
 		},
 		Message: amqp091.Publishing{
 			ContentType: "application/json", DeliveryMode: amqp091.Persistent, Body: []byte(fmt.Sprintf(`{"n":%d}`, n)),
@@ -115,7 +117,8 @@ func (f *fake) Browse(ctx context.Context, filter dlq.Filter) iter.Seq2[dlq.Dead
 			}
 		}
 		if f.missed > 0 {
-			yield(dlq.DeadLetter{}, &dlq.IncompleteError{Queue: f.name, Total: len(f.deadLetters) + f.missed, Missing: f.missed})
+			yield(dlq.DeadLetter{}, &dlq.IncompleteError{Queue: f.name, Total: len(f.deadLetters) + f.missed,
+				Missing: f.missed})
 		}
 	}
 }
@@ -151,7 +154,8 @@ func (f *fake) Stat(ctx context.Context, filter dlq.Filter) (dlq.Stat, error) {
 }
 
 // drain takes out what matches, and gives it to send first.
-func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun bool, undo io.Writer, progress func(dlq.Progress), send func(dlq.DeadLetter) dlq.LeftReason) (dlq.Report, error) {
+func (f *fake) drain(ctx context.Context, filter dlq.Filter, limit int, dryRun bool, undo io.Writer,
+	progress func(dlq.Progress), send func(dlq.DeadLetter) dlq.LeftReason) (dlq.Report, error) {
 	r := dlq.Report{Progress: dlq.Progress{Total: len(f.deadLetters)}, Left: map[dlq.LeftReason]int{}}
 	if _, _, err := f.Ready(ctx); err != nil {
 		return r, err
@@ -218,7 +222,8 @@ func (f *fake) Replay(ctx context.Context, o dlq.ReplayOptions) (dlq.ReplayRepor
 	limit := o.Limit
 	canary := dlq.CanaryReport{}
 	if !o.DryRun && o.Canary.Messages > 0 {
-		canary = dlq.CanaryReport{Watched: len(f.deadLetters) > o.Canary.Messages, Sent: o.Canary.Messages, DeadLettered: f.deadAgain, Handled: o.Canary.Messages - f.deadAgain}
+		canary = dlq.CanaryReport{Watched: len(f.deadLetters) > o.Canary.Messages, Sent: o.Canary.Messages,
+			DeadLettered: f.deadAgain, Handled: o.Canary.Messages - f.deadAgain}
 		if f.silent {
 			canary.Handled = 0
 		}
@@ -252,7 +257,9 @@ func (f *fake) Replay(ctx context.Context, o dlq.ReplayOptions) (dlq.ReplayRepor
 }
 
 func (f *fake) Purge(ctx context.Context, o dlq.PurgeOptions) (dlq.Report, error) {
-	return f.drain(ctx, o.Filter, o.Limit, o.DryRun, o.Undo, o.Progress, func(dlq.DeadLetter) dlq.LeftReason { return "" })
+	return f.drain(ctx, o.Filter, o.Limit, o.DryRun, o.Undo, o.Progress, func(dlq.DeadLetter) dlq.LeftReason {
+		return ""
+	})
 }
 
 func (f *fake) Move(ctx context.Context, o dlq.MoveOptions) (dlq.Report, error) {
@@ -336,7 +343,9 @@ func (f *fake) run(t *testing.T, set func(*world), args ...string) (code int, ou
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	w := &world{ctx: t.Context(), broker: "rabbit@one"}
-	w.Session = cli.Session{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Getenv: func(string) string { return "" }, Now: func() time.Time { return now }}
+	w.Session = cli.Session{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Getenv: func(string) string {
+		return ""
+	}, Now: func() time.Time { return now }}
 	if set != nil {
 		set(w)
 	}

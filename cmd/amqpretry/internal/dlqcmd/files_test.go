@@ -148,12 +148,14 @@ func TestImport(t *testing.T) {
 	code, out, errs = f.run(t, nil, "import", "orders", "f.jsonl")
 	assert.Equal(t, cli.ExitUsage, code)
 	assert.Empty(t, out)
-	assert.Contains(t, errs, `f.jsonl was imported at 2026-11-22T05:12:00Z (3 lines into queue "orders.dlq" of rabbit@one); --restart imports all its messages once more`)
+	assert.Contains(t, errs,
+		`f.jsonl was imported at 2026-11-22T05:12:00Z (3 lines into queue "orders.dlq" of rabbit@one); --restart imports all its messages once more`)
 	assert.Len(t, f.imported, 3)
 
 	code, out, _ = f.run(t, nil, "import", "orders", "f.jsonl", "--restart", "--json")
 	assert.Equal(t, cli.ExitOK, code)
-	assert.JSONEq(t, `{"queue": "orders.dlq", "main_queue": "orders", "file": "f.jsonl", "dry_run": false, "skipped_lines": 0, "lines": 3, "matched": 3, "done": 3, "truncated": false}`, out)
+	assert.JSONEq(t,
+		`{"queue": "orders.dlq", "main_queue": "orders", "file": "f.jsonl", "dry_run": false, "skipped_lines": 0, "lines": 3, "matched": 3, "done": 3, "truncated": false}`, out)
 	assert.Len(t, f.imported, 6)
 }
 
@@ -164,8 +166,11 @@ func TestImportToAnotherPlaceIsAnotherImport(t *testing.T) {
 	for i, other := range []struct {
 		args   []string
 		broker string
-	}{{nil, "rabbit@one"}, {[]string{"--to", "parked"}, "rabbit@one"}, {nil, "rabbit@two"}, {[]string{"--reason", "exhausted"}, "rabbit@two"}} {
-		code, _, errs := f.run(t, func(w *world) { w.broker = other.broker }, append([]string{"import", "orders", "f.jsonl"}, other.args...)...)
+	}{{nil, "rabbit@one"}, {[]string{"--to", "parked"}, "rabbit@one"}, {nil, "rabbit@two"},
+		{[]string{"--reason", "exhausted"}, "rabbit@two"}} {
+		code, _, errs := f.run(t, func(w *world) {
+			w.broker = other.broker
+		}, append([]string{"import", "orders", "f.jsonl"}, other.args...)...)
 		assert.Equal(t, cli.ExitOK, code, errs)
 		assert.Len(t, f.imported, 2*(i+1))
 	}
@@ -189,11 +194,15 @@ func TestImportGoesOnWhereItWas(t *testing.T) {
 		broker string
 		text   string
 	}{
-		"another queue":  {[]string{"--to", "parked"}, "rabbit@one", `queue "orders.dlq" of rabbit@one; now it is queue "parked" of rabbit@one`},
+		"another queue": {[]string{"--to", "parked"}, "rabbit@one",
+			`queue "orders.dlq" of rabbit@one; now it is queue "parked" of rabbit@one`},
 		"another broker": {nil, "rabbit@two", `now it is queue "orders.dlq" of rabbit@two`},
-		"another filter": {[]string{"--reason", "exhausted"}, "rabbit@one", `now it is queue "orders.dlq" of rabbit@one, filter --reason=exhausted`},
+		"another filter": {[]string{"--reason", "exhausted"}, "rabbit@one",
+			`now it is queue "orders.dlq" of rabbit@one, filter --reason=exhausted`},
 	} {
-		code, _, errs := f.run(t, func(w *world) { w.broker = other.broker }, append([]string{"import", "orders", "f.jsonl"}, other.args...)...)
+		code, _, errs := f.run(t, func(w *world) {
+			w.broker = other.broker
+		}, append([]string{"import", "orders", "f.jsonl"}, other.args...)...)
 		assert.Equal(t, cli.ExitUsage, code, name)
 		assert.Contains(t, errs, "250 lines of f.jsonl are imported by another import, which is not finished", name)
 		assert.Contains(t, errs, other.text, name)
@@ -213,7 +222,8 @@ func TestImportGoesOnWhereItWas(t *testing.T) {
 func TestCheckpointThatCannotBeRead(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "f.jsonl", numbered(2))
-	for _, text := range []string{"", "{}", "[]", "\x00", `{"imports": []}`, `{"imports": [{"queue": "q", "sha256": "x", "lines": -1}]}`, `{"imports": [{"queue": "q", "lines": 1}]}`} {
+	for _, text := range []string{"", "{}", "[]", "\x00", `{"imports": []}`,
+		`{"imports": [{"queue": "q", "sha256": "x", "lines": -1}]}`, `{"imports": [{"queue": "q", "lines": 1}]}`} {
 		write(t, "f.jsonl.imported", text)
 		f := orders()
 		code, _, errs := f.run(t, nil, "import", "orders", "f.jsonl")
@@ -314,7 +324,8 @@ func TestImportLeavesNothingBehind(t *testing.T) {
 	require.NoError(t, err)
 	assert.Len(t, files, 1, "standard input has no memory")
 
-	for path, text := range map[string]string{"none": "no such file", ".": "no regular file", "/dev/null": "no regular file"} {
+	for path, text := range map[string]string{"none": "no such file", ".": "no regular file",
+		"/dev/null": "no regular file"} {
 		code, _, errs := f.run(t, nil, "import", "orders", path)
 		assert.Equal(t, cli.ExitFailed, code)
 		assert.Contains(t, errs, text)

@@ -53,7 +53,8 @@ func newFilters() *filters {
 	f.flags.StringArrayVar(&f.filter.ErrorTypes, "error-type", nil, "Go type of the last error, such as *net.OpError")
 	f.flags.Var((*words)(&f.filter.UUIDs), "uuid", "UUIDs, comma-separated")
 	f.flags.Var(cli.Text(&f.filter.ErrorContains), "error", "part of the last error's text")
-	f.flags.Var(cli.Text(&f.errorMatches), "error-matches", "regular expression that finds something in the last error's text")
+	f.flags.Var(cli.Text(&f.errorMatches), "error-matches", "regular expression that finds something in the last "+
+		"error's text")
 	f.flags.Var(&f.olderThan, "older-than", "last failed longer ago than this: 90s, 15m, 36h, 30d")
 	f.flags.Var(&f.newerThan, "newer-than", "last failed less long ago than this: 90s, 15m, 36h, 30d")
 	f.flags.IntVar(&f.filter.MinCalls, "min-calls", 0, "at least so many handler calls, over all lives of the message")
@@ -62,7 +63,8 @@ func newFilters() *filters {
 	f.flags.IntVar(&f.filter.MaxReplays, "max-replays", 0, "replayed at most so often")
 	f.flags.BoolVar(&f.filter.NeverReplayed, "never-replayed", false, "not replayed yet")
 	f.flags.StringArrayVar(&f.headers, "header", nil, "value of a header, as text: tenant=acme")
-	f.flags.StringArrayVar(&f.fields, "json-field", nil, "value of a field of a JSON body: customer.id=17, items.0.sku=A1")
+	f.flags.StringArrayVar(&f.fields, "json-field", nil, "value of a field of a JSON body: customer.id=17, "+
+		"items.0.sku=A1")
 	cli.DescribeInTopic(f.flags, "Filters", "filters")
 
 	return f

@@ -22,10 +22,13 @@ func parse(t *testing.T, args ...string) (*filters, error) {
 
 func TestFlagsMakeAFilter(t *testing.T) {
 	f, err := parse(t,
-		"--reason", "exhausted,permanent", "--reason", "", "--topic", "a,b", "--topic", "c", "--handler", "h", "--error-type", "*x.Error[int,string]",
-		"--uuid", "u1,u2", "--uuid", "u3", "--error", "declined", "--error-matches", "^card", "--older-than", "1d", "--newer-than", "720h",
+		"--reason", "exhausted,permanent", "--reason", "", "--topic", "a,b", "--topic", "c", "--handler", "h",
+		"--error-type", "*x.Error[int,string]",
+		"--uuid", "u1,u2", "--uuid", "u3", "--error", "declined", "--error-matches", "^card", "--older-than", "1d",
+		"--newer-than", "720h",
 		"--min-calls", "2", "--max-calls", "9", "--min-replays", "1", "--max-replays", "3",
-		"--header", "tenant=acme", "--header", "expr=a=b", "--json-field", "customer.id=17", "--json-field", `items.#(sku=="A=1").n=5`,
+		"--header", "tenant=acme", "--header", "expr=a=b", "--json-field", "customer.id=17", "--json-field",
+		`items.#(sku=="A=1").n=5`,
 	)
 	require.NoError(t, err)
 	filter, err := f.build()
@@ -34,9 +37,12 @@ func TestFlagsMakeAFilter(t *testing.T) {
 	assert.True(t, filter.ErrorMatches.MatchString("card 1"))
 	filter.ErrorMatches = nil
 	assert.Equal(t, dlq.Filter{
-		Reasons: []retry.Reason{"exhausted", "permanent", ""}, Topics: []string{"a,b", "c"}, Handlers: []string{"h"}, ErrorTypes: []string{"*x.Error[int,string]"},
-		UUIDs: []string{"u1", "u2", "u3"}, ErrorContains: "declined", OlderThan: 24 * time.Hour, NewerThan: 720 * time.Hour,
-		MinCalls: 2, MaxCalls: 9, MinReplays: 1, MaxReplays: 3, Headers: map[string]string{"tenant": "acme", "expr": "a=b"},
+		Reasons: []retry.Reason{"exhausted", "permanent", ""}, Topics: []string{"a,b", "c"}, Handlers: []string{"h"},
+		ErrorTypes: []string{"*x.Error[int,string]"},
+		UUIDs:      []string{"u1", "u2", "u3"}, ErrorContains: "declined", OlderThan: 24 * time.Hour,
+		NewerThan: 720 * time.Hour,
+		MinCalls:  2, MaxCalls: 9, MinReplays: 1, MaxReplays: 3, Headers: map[string]string{"tenant": "acme",
+			"expr": "a=b"},
 		Fields: []dlq.Field{{Path: "customer.id", Value: "17"}, {Path: `items.#(sku=="A=1").n`, Value: "5"}},
 	}, filter)
 	assert.True(t, f.given())
@@ -64,16 +70,18 @@ func TestFiltersThatCannotBe(t *testing.T) {
 		args []string
 		text string
 	}{
-		"reason":       {[]string{"--reason", "exausted"}, `--reason: must be one of exhausted, permanent`},
-		"regexp":       {[]string{"--error-matches", "("}, "--error-matches: must be a regular expression (error parsing regexp"},
+		"reason": {[]string{"--reason", "exausted"}, `--reason: must be one of exhausted, permanent`},
+		"regexp": {[]string{"--error-matches", "("}, "--error-matches: must be a regular expression (error " +
+			"parsing regexp"},
 		"header":       {[]string{"--header", "tenant"}, "--header: must be name=value"},
 		"header name":  {[]string{"--header", "=x"}, "--header: must be name=value"},
 		"header twice": {[]string{"--header", "a=1", "--header", "a=2"}, "one value for a"},
 		"field":        {[]string{"--json-field", `a.#(b=="c")`}, "--json-field: must be path=value"},
 		"zero calls":   {[]string{"--max-calls", "0"}, "--max-calls: must be 1 or more"},
 		"negative":     {[]string{"--min-replays", "-1"}, "--min-replays: must be 0 (no bound) or more, got -1"},
-		"never":        {[]string{"--older-than", "2d", "--newer-than", "1d"}, "--older-than: must be less than --newer-than (24h0m0s)"},
-		"two at once":  {[]string{"--header", "x", "--reason", "y"}, "--header: must be"},
+		"never": {[]string{"--older-than", "2d", "--newer-than", "1d"}, "--older-than: must be less than " +
+			"--newer-than (24h0m0s)"},
+		"two at once": {[]string{"--header", "x", "--reason", "y"}, "--header: must be"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, err := parse(t, test.args...)
@@ -90,8 +98,9 @@ func TestFiltersThatCannotBe(t *testing.T) {
 
 func TestCutPath(t *testing.T) {
 	for field, want := range map[string][2]string{
-		"a=b": {"a", "b"}, "a=": {"a", ""}, "a=b=c": {"a", "b=c"}, `a.#(b==")=").c=1`: {`a.#(b==")=").c`, "1"}, `a\=b=c`: {`a\=b`, "c"},
-		`x"y=1`: {`x"y`, "1"}, "a)=b": {"a)", "b"},
+		"a=b": {"a", "b"}, "a=": {"a", ""}, "a=b=c": {"a", "b=c"}, `a.#(b==")=").c=1`: {`a.#(b==")=").c`, "1"},
+		`a\=b=c`: {`a\=b`, "c"},
+		`x"y=1`:  {`x"y`, "1"}, "a)=b": {"a)", "b"},
 	} {
 		path, value, ok := cutPath(field)
 		assert.True(t, ok, field)

@@ -23,7 +23,8 @@ func TestPurgeNeedsAFilterThatFilters(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, args := range [][]string{
 		{"--min-replays", "0"}, {"--never-replayed=false"}, {"--min-replays", "0", "--never-replayed=false"}, {},
-		{"--error", ""}, {"--error-matches", ""}, {"--error", "", "--reason", "exhausted"}, {"--uuid", ""}, {"--max-calls", "0"}, {"--json-field", ""}, {"--header", ""},
+		{"--error", ""}, {"--error-matches", ""}, {"--error", "", "--reason", "exhausted"}, {"--uuid", ""},
+		{"--max-calls", "0"}, {"--json-field", ""}, {"--header", ""},
 	} {
 		f := orders(deadLetters(3)...)
 		code, out, errs := f.run(t, nil, append([]string{"purge", "orders", "--yes"}, args...)...)
@@ -34,17 +35,20 @@ func TestPurgeNeedsAFilterThatFilters(t *testing.T) {
 		assert.Zero(t, f.opened, args)
 	}
 	for _, args := range [][]string{{"--max-replays", "0"}, {"--reason", ""}, {"--topic", ""}, {"--min-calls", "1"}} {
-		code, _, errs := orders(deadLetters(3)...).run(t, nil, append([]string{"purge", "orders", "--yes", "--no-undo"}, args...)...)
+		code, _, errs := orders(deadLetters(3)...).run(t, nil, append([]string{"purge", "orders", "--yes", "--no-undo"},
+			args...)...)
 		assert.Equal(t, cli.ExitOK, code, "%q: %s", args, errs)
 	}
-	code, _, _ := orders(deadLetters(3)...).run(t, nil, "purge", "orders", "--all", "--min-replays", "0", "--yes", "--no-undo")
+	code, _, _ := orders(deadLetters(3)...).run(t, nil, "purge", "orders", "--all", "--min-replays", "0", "--yes",
+		"--no-undo")
 	assert.Equal(t, cli.ExitOK, code)
 }
 
 // Empty texts would be taken for the default.
 func TestEmptyTextsAreRefused(t *testing.T) {
 	for _, args := range [][]string{
-		{"list", "orders", "--error", ""}, {"list", "orders", "--error-matches", ""}, {"list", "orders", "--dead-letter-queue", ""},
+		{"list", "orders", "--error", ""}, {"list", "orders", "--error-matches", ""},
+		{"list", "orders", "--dead-letter-queue", ""},
 		{"replay", "orders", "--undo", ""}, {"replay", "orders", "--to", ""}, {"replay", "orders", "--body", ""},
 	} {
 		f := orders(deadLetters(1)...)
@@ -58,7 +62,8 @@ func TestEmptyTextsAreRefused(t *testing.T) {
 
 func TestUndoFilesAreFiles(t *testing.T) {
 	t.Chdir(t.TempDir())
-	for _, args := range [][]string{{"replay", "orders"}, {"move", "orders", "--to", "parked"}, {"purge", "orders", "--all"}} {
+	for _, args := range [][]string{{"replay", "orders"}, {"move", "orders", "--to", "parked"},
+		{"purge", "orders", "--all"}} {
 		f := orders(deadLetters(1)...)
 		code, _, errs := f.run(t, nil, append(args, "--yes", "--undo", "-")...)
 		assert.Equal(t, cli.ExitUsage, code)
@@ -73,7 +78,9 @@ func TestAnAddressIsNoQueue(t *testing.T) {
 	const address = "://user:s3cret@host/"
 	for _, scheme := range []string{"amqp", "amqps", "AMQP"} {
 		for _, args := range [][]string{
-			{"replay", "orders", "--to", scheme + address}, {"move", "orders", "--to", scheme + address}, {"import", "orders", "f.jsonl", "--to", scheme + address}, {"replay", scheme + address}, {"list", scheme + address},
+			{"replay", "orders", "--to", scheme + address}, {"move", "orders", "--to", scheme + address},
+			{"import", "orders", "f.jsonl", "--to", scheme + address}, {"replay", scheme + address},
+			{"list", scheme + address},
 			{"purge", "orders", "--all", "--dead-letter-queue", scheme + address},
 		} {
 			f := orders(deadLetters(1)...)
@@ -103,11 +110,14 @@ func TestHowManyMatch(t *testing.T) {
 	assert.Equal(t, cli.ExitIncomplete, code)
 	assert.Contains(t, out, "orders.dlq: 29 of 30 that match replayed to orders\nLEFT WHERE THEY ARE")
 
-	_, out, _ = orders(deadLetters(30)...).run(t, terminal("y\n"), "purge", "orders", "--all", "--no-undo", "--limit", "10")
+	_, out, _ = orders(deadLetters(30)...).run(t, terminal("y\n"), "purge", "orders", "--all", "--no-undo", "--limit",
+		"10")
 	assert.Contains(t, out, "orders.dlq: 10 purged (--limit)\n")
 
-	for args, known := range map[string]bool{"--yes": true, "--yes --limit 10": false, "--yes --limit 31": true, "--limit 10": true} {
-		_, out, _ = orders(deadLetters(30)...).run(t, nil, append([]string{"purge", "orders", "--all", "--json", "--no-undo"}, strings.Fields(args)...)...)
+	for args, known := range map[string]bool{"--yes": true, "--yes --limit 10": false, "--yes --limit 31": true,
+		"--limit 10": true} {
+		_, out, _ = orders(deadLetters(30)...).run(t, nil,
+			append([]string{"purge", "orders", "--all", "--json", "--no-undo"}, strings.Fields(args)...)...)
 		var report map[string]any
 		require.NoError(t, json.Unmarshal([]byte(out), &report))
 		matched, has := report["matched"]
@@ -144,13 +154,16 @@ func TestUnsettled(t *testing.T) {
 	}
 	out, errs := run(1300, "replay", "orders", "--undo", "a")
 	assert.Equal(t, "orders.dlq: 1,300 replayed to orders\n"+
-		"200 more may be in both queues: sent to orders, and not known to be out of orders.dlq; to run this again sends them again\n", out)
-	assert.Contains(t, errs, "back into orders.dlq, and takes nothing out of orders: amqpretry dlq import orders a\nIts last messages, up to 200, are still in orders.dlq: this would bring them there twice\n")
+		"200 more may be in both queues: sent to orders, and not known to be out of orders.dlq; to run this again "+
+		"sends them again\n", out)
+	assert.Contains(t, errs, "back into orders.dlq, and takes nothing out of orders: amqpretry dlq import orders "+
+		"a\nIts last messages, up to 200, are still in orders.dlq: this would bring them there twice\n")
 
 	f := orders(deadLetters(1500)...)
 	f.failAfter, f.failWith, f.refused = 1300, errBroken, 29
 	_, out, errs = f.run(t, nil, "replay", "orders", "--undo", "e", "--yes")
-	assert.Equal(t, "orders.dlq: 1,300 replayed to orders\n29 more were refused by orders, as it is full: they are in orders.dlq only\n", out)
+	assert.Equal(t, "orders.dlq: 1,300 replayed to orders\n29 more were refused by orders, as it is full: they are "+
+		"in orders.dlq only\n", out)
 	assert.Contains(t, errs, "Its last messages, up to 29, are still in orders.dlq")
 
 	out, _ = run(1, "move", "orders", "--to", "parked", "--undo", "b")
@@ -164,15 +177,18 @@ func TestUnsettled(t *testing.T) {
 // An undo file of a run that has taken nothing out puts nothing back.
 func TestUndoFileOfARunThatDidNothing(t *testing.T) {
 	note := operation{}.undoNote(orders(), outcome{Report: dlq.Report{Unsettled: 3}}, "u", nil)
-	assert.Equal(t, "Undo file: u. All that is in it is still in orders.dlq: importing it would bring that there twice", note)
+	assert.Equal(t, "Undo file: u. All that is in it is still in orders.dlq: importing it would bring that there twice",
+		note)
 	assert.NotContains(t, note, "puts")
 }
 
 func TestInterruptedRunsAreNamedSo(t *testing.T) {
 	t.Chdir(t.TempDir())
-	for _, args := range [][]string{{"replay", "orders"}, {"move", "orders", "--to", "parked"}, {"purge", "orders", "--all"}} {
+	for _, args := range [][]string{{"replay", "orders"}, {"move", "orders", "--to", "parked"},
+		{"purge", "orders", "--all"}} {
 		for undo, text := range map[string]string{
-			"--undo=" + args[0]: "the same command with another --undo file goes on\n", "--no-undo": "; the same command goes on\n", "--dead-letter-queue=orders.dlq": "; the same command goes on\n",
+			"--undo=" + args[0]: "the same command with another --undo file goes on\n", "--no-undo": "; the same " +
+				"command goes on\n", "--dead-letter-queue=orders.dlq": "; the same command goes on\n",
 		} {
 			ctx, cancel := context.WithCancel(t.Context())
 			f := orders(deadLetters(10)...)
@@ -187,18 +203,23 @@ func TestInterruptedRunsAreNamedSo(t *testing.T) {
 
 // Nobody is told that messages are where they were when they are not.
 func TestInterruptedRunThatHasChangedTheOrder(t *testing.T) {
-	err := interrupted(&operationFlags{}, "", errors.Join(context.Canceled, &dlq.OrderError{Queue: "orders.dlq", Left: 9}))
-	assert.EqualError(t, err, "interrupted: what is not done is in the queue, in another order; the same command goes on")
+	err := interrupted(&operationFlags{}, "",
+		errors.Join(context.Canceled, &dlq.OrderError{Queue: "orders.dlq", Left: 9}))
+	assert.EqualError(t, err, "interrupted: what is not done is in the queue, in another order; the same command "+
+		"goes on")
 }
 
 // What package dlq says of its options is said of the flags.
 func TestOptionsAreFlags(t *testing.T) {
 	wrong := func(field, wanted string) error { return &config.FieldError{Path: field, Wanted: wanted, Found: "9"} }
 	f := orders(deadLetters(1)...)
-	f.failWith = fmt.Errorf("x: %w", errors.Join(wrong("ReplayOptions.Canary.Watch", "0 (1 minute) to 25m, as RabbitMQ takes back"), wrong("Filter.Fields[0].Path", "at most MaxReplays (2)")))
+	f.failWith = fmt.Errorf("x: %w",
+		errors.Join(wrong("ReplayOptions.Canary.Watch", "0 (1 minute) to 25m, as RabbitMQ takes back"),
+			wrong("Filter.Fields[0].Path", "at most MaxReplays (2)")))
 	code, _, errs := f.run(t, nil, "replay", "orders", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitUsage, code)
-	assert.Contains(t, errs, "amqpretry: --watch: must be 0 (1 minute) to 25m, as RabbitMQ takes back, got 9\n--json-field: must be at most --max-replays (2), got 9\n")
+	assert.Contains(t, errs, "amqpretry: --watch: must be 0 (1 minute) to 25m, as RabbitMQ takes back, got "+
+		"9\n--json-field: must be at most --max-replays (2), got 9\n")
 
 	code, _, errs = f.run(t, nil, "list", "orders", "--min-calls", "3", "--max-calls", "2")
 	assert.Equal(t, cli.ExitUsage, code)
@@ -228,7 +249,8 @@ func TestHeaderThatNoMessageHad(t *testing.T) {
 func TestNamesOfHeadersAreCheckedFirst(t *testing.T) {
 	long := strings.Repeat("x", 256)
 	for _, args := range [][]string{
-		{"--set-header", long + "=1"}, {"--set-header", "=1"}, {"--set-header", "a"}, {"--remove-header", long}, {"--remove-header", ""}, {"--edit-all"}, {"--set-header", "x-death=1"},
+		{"--set-header", long + "=1"}, {"--set-header", "=1"}, {"--set-header", "a"}, {"--remove-header", long},
+		{"--remove-header", ""}, {"--edit-all"}, {"--set-header", "x-death=1"},
 	} {
 		f := orders(deadLetters(1)...)
 		code, errs := edit(t, f, nil, args...)
@@ -270,7 +292,8 @@ func TestEditorHasTheOutput(t *testing.T) {
 	f := orders(deadLetters(1)...)
 	code, errs := edit(t, f, func(w *world) {
 		w.Out = out
-		w.Getenv = environment(map[string]string{"EDITOR": `sh -c '[ -f /dev/stdout ] && echo "{\"n\":9}" > "$1"' editor`})
+		w.Getenv = environment(
+			map[string]string{"EDITOR": `sh -c '[ -f /dev/stdout ] && echo "{\"n\":9}" > "$1"' editor`})
 	}, "--edit")
 	assert.Equal(t, cli.ExitOK, code, errs)
 	require.Len(t, f.published, 1)
@@ -281,14 +304,16 @@ func TestEditorHasTheOutput(t *testing.T) {
 func TestTyped(t *testing.T) {
 	assert.Equal(t, "orders undo.jsonl", typed(nil, "orders", "undo.jsonl"))
 	assert.Equal(t, "-- -dash undo.jsonl", typed(nil, "-dash", "undo.jsonl"))
-	assert.Equal(t, "--dead-letter-queue -grave -- orders -u", typed([]string{"--dead-letter-queue", "-grave"}, "orders", "-u"))
+	assert.Equal(t, "--dead-letter-queue -grave -- orders -u", typed([]string{"--dead-letter-queue", "-grave"},
+		"orders", "-u"))
 	assert.Equal(t, `'it'\''s' $'a\033[2J\'\\\0121'`, typed(nil, "it's", "a\x1b[2J'\\\n1"))
 
 	bash, err := exec.LookPath("bash")
 	if err != nil {
 		t.Skip("there is no bash")
 	}
-	for _, word := range []string{"orders", "it's", "a b", "", "$x`y`", "a\x1b[2J'\\\n1é", "\u202e7", "\xff8", "é", "~", "#", "*"} {
+	for _, word := range []string{"orders", "it's", "a b", "", "$x`y`", "a\x1b[2J'\\\n1é", "\u202e7", "\xff8", "é", "~",
+		"#", "*"} {
 		said, err := exec.CommandContext(t.Context(), bash, "-c", "printf %s "+typed(nil, word)).Output()
 		require.NoError(t, err)
 		assert.Equal(t, word, string(said))

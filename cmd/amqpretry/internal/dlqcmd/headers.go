@@ -21,7 +21,9 @@ func headers(table amqp091.Table) [][]string {
 		}
 		return 0
 	}
-	names := slices.SortedFunc(maps.Keys(table), func(a, b string) int { return cmp.Or(added(a)-added(b), cmp.Compare(a, b)) })
+	names := slices.SortedFunc(maps.Keys(table), func(a, b string) int {
+		return cmp.Or(added(a)-added(b), cmp.Compare(a, b))
+	})
 	rows := make([][]string, len(names))
 	for i, name := range names {
 		rows[i] = []string{name, kind(table[name]), codec.HeaderText(table[name])}

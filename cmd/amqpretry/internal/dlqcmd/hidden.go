@@ -9,9 +9,11 @@ import (
 func (t *tool) noteHidden(q queue, hidden int) {
 	switch {
 	case hidden == dlq.HiddenUnknown:
-		t.Note("%s: this broker does not count messages that it holds back until their x-opt-delivery-time; set %s, or --management-url, to count them",
+		t.Note("%s: this broker does not count messages that it holds back until their x-opt-delivery-time; set %s, "+
+			"or --management-url, to count them",
 			q.Name(), cli.EnvManagement)
 	case hidden > 0:
-		t.Note("%s: %s more, which the broker holds back until their x-opt-delivery-time; nobody can see them before", q.Name(), many(hidden, "message"))
+		t.Note("%s: %s more, which the broker holds back until their x-opt-delivery-time; nobody can see them before",
+			q.Name(), many(hidden, "message"))
 	}
 }

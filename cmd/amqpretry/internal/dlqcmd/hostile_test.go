@@ -19,16 +19,22 @@ func TestNothingOfAMessageReachesTheTerminal(t *testing.T) {
 	l.Reason, l.Error, l.ErrorType, l.Queue, l.Topic, l.Handler, l.Host = evil, evil, evil, evil, evil, evil, evil
 	l.Exchange, l.RoutingKey, l.Expiration, l.UserID, l.Removed = evil, evil, evil, evil, evil
 	text := evil
-	l.Edits = []dlq.Edit{{By: evil, SHA256: evil, Body: evil, Headers: map[string]*string{evil: &text}, Properties: map[string]string{evil: evil}}}
+	l.Edits = []dlq.Edit{{By: evil, SHA256: evil, Body: evil, Headers: map[string]*string{evil: &text},
+		Properties: map[string]string{evil: evil}}}
 	l.Message = amqp091.Publishing{
-		ContentType: evil, ContentEncoding: evil, CorrelationId: evil, ReplyTo: evil, Expiration: evil, MessageId: evil, Type: evil, UserId: evil, AppId: evil,
-		Headers: amqp091.Table{evil: evil, "t": amqp091.Table{evil: evil}, "a": []any{evil, []byte(evil)}, "b": []byte(evil)}, Body: []byte(evil),
+		ContentType: evil, ContentEncoding: evil, CorrelationId: evil, ReplyTo: evil, Expiration: evil, MessageId: evil,
+		Type: evil, UserId: evil, AppId: evil,
+		Headers: amqp091.Table{evil: evil, "t": amqp091.Table{evil: evil}, "a": []any{evil, []byte(evil)},
+			"b": []byte(evil)}, Body: []byte(evil),
 	}
 	for _, args := range [][]string{
-		{"list", "q"}, {"list", "q", "--limit", "0"}, {"stat", "q"}, {"show", "q", evil}, {"show", "q", "--position", "1"}, {"show", "q", "--position", "1", "--body"},
+		{"list", "q"}, {"list", "q", "--limit", "0"}, {"stat", "q"}, {"show", "q", evil},
+		{"show", "q", "--position", "1"}, {"show", "q", "--position", "1", "--body"},
 		{"show", "q", "--position", "1", "--json"}, {"list", "q", "--json"}, {"stat", "q", "--json"},
-		{"list", evil}, {"stat", evil}, {"show", evil, "nobody" + evil}, {"replay", evil}, {"replay", evil, "--to", evil}, {"purge", evil, "--all"}, {"move", evil, "--to", "x" + evil},
-		{"replay", evil, "--uuid", evil, "--set-header", "a=b"}, {"list", "q", "--reason", evil}, {"list", "q", "--header", evil}, {"show", evil},
+		{"list", evil}, {"stat", evil}, {"show", evil, "nobody" + evil}, {"replay", evil},
+		{"replay", evil, "--to", evil}, {"purge", evil, "--all"}, {"move", evil, "--to", "x" + evil},
+		{"replay", evil, "--uuid", evil, "--set-header", "a=b"}, {"list", "q", "--reason", evil},
+		{"list", "q", "--header", evil}, {"show", evil},
 	} {
 		f := orders(l)
 		_, out, errs := f.run(t, terminal("n\n"), args...)

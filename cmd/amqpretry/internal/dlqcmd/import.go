@@ -52,7 +52,8 @@ With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lin
 	)
 	cmd.Flags().StringVar(&i.to, "to", "", "queue into which they go (default: the dead-letter queue of QUEUE)")
 	cmd.Flags().Var(&pace, "rate", "how many at most: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
-	cmd.Flags().BoolVar(&i.restart, "restart", false, "import all of FILE from its first line, whatever FILE.imported says")
+	cmd.Flags().BoolVar(&i.restart, "restart", false, "import all of FILE from its first line, whatever "+
+		"FILE.imported says")
 	cmd.Flags().BoolVar(&i.yes, "yes", false, "also what a replay or a move has sent on, without asking")
 	cmd.Flags().BoolVar(&i.dryRun, "dry-run", false, "read and count, and publish nothing")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -87,7 +88,8 @@ type importing struct {
 }
 
 func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
-	o := dlq.ImportOptions{Filter: i.filter, To: i.to, Rate: i.rate, DryRun: i.dryRun, Taken: func(taken dlq.Taken) error { return t.confirmTaken(q, i, taken) }}
+	o := dlq.ImportOptions{Filter: i.filter, To: i.to, Rate: i.rate, DryRun: i.dryRun,
+		Taken: func(taken dlq.Taken) error { return t.confirmTaken(q, i, taken) }}
 	if i.path == "-" {
 		return t.importReader(ctx, q, t.In, i, o, 0)
 	}
@@ -137,7 +139,8 @@ func (t *tool) confirmTaken(q queue, i importing, taken dlq.Taken) error {
 	if taken.By == "move" {
 		what, then = "moved", "What nobody has taken from there would be in both queues."
 	}
-	news := fmt.Sprintf("%s has messages that were %s to %s, from %s on. %s", i.path, what, taken.To, taken.At.UTC().Format(time.RFC3339), then)
+	news := fmt.Sprintf("%s has messages that were %s to %s, from %s on. %s", i.path, what, taken.To,
+		taken.At.UTC().Format(time.RFC3339), then)
 	if i.yes || i.dryRun {
 		t.Note("%s", news)
 		return nil
@@ -169,7 +172,8 @@ func (t *tool) checkpointWriter(ctx context.Context, q queue, file *os.File, i i
 		return nil, err
 	}
 	d := destination{Broker: broker, Queue: cmp.Or(i.to, q.Name()), Filter: i.filters}
-	w := &checkpointWriter{file: i.path, now: t.Now, read: newLineHash(file), before: all, reached: checkpoint{destination: d}}
+	w := &checkpointWriter{file: i.path, now: t.Now, read: newLineHash(file), before: all,
+		reached: checkpoint{destination: d}}
 	if i.restart {
 		return w, nil
 	}
@@ -186,7 +190,8 @@ func (t *tool) checkpointWriter(ctx context.Context, q queue, file *os.File, i i
 	return w, err
 }
 
-func (t *tool) importReader(ctx context.Context, q queue, r io.Reader, i importing, o dlq.ImportOptions, lines int) error {
+func (t *tool) importReader(ctx context.Context, q queue, r io.Reader, i importing, o dlq.ImportOptions,
+	lines int) error {
 	in := bufio.NewReader(r)
 	if err := isExport(in, q, i.path); err != nil {
 		return err
@@ -204,7 +209,8 @@ func (t *tool) importReader(ctx context.Context, q queue, r io.Reader, i importi
 	case failed != nil && ctx.Err() != nil:
 		return cli.Interrupted("interrupted")
 	case errors.Is(failed, cli.ErrDeclined) && report.Done > 0:
-		return fmt.Errorf("%s: not confirmed, so nothing was done after %s that needed no question, or had got a yes", i.path, many(report.Done, "message"))
+		return fmt.Errorf("%s: not confirmed, so nothing was done after %s that needed no question, or had got a yes",
+			i.path, many(report.Done, "message"))
 	case failed != nil:
 		return fmt.Errorf("%s: %w", i.path, failed)
 	case report.Truncated:
@@ -225,9 +231,11 @@ func isExport(in *bufio.Reader, q queue, path string) error {
 		if path != "-" {
 			unpack += " -c " + quote(path)
 		}
-		return fmt.Errorf("%s is compressed by gzip. Unpacked it can be read: %s | amqpretry dlq import %s -, with the other flags", path, unpack, quote(q.MainQueue()))
+		return fmt.Errorf("%s is compressed by gzip. Unpacked it can be read: %s | amqpretry dlq import %s -, with "+
+			"the other flags", path, unpack, quote(q.MainQueue()))
 	case len(text) > 0 && text[0] != '{':
-		return fmt.Errorf("%s is no export: wanted a JSON object in each line, which begins with {, found %q", path, text[:min(len(text), 20)])
+		return fmt.Errorf("%s is no export: wanted a JSON object in each line, which begins with {, found %q", path,
+			text[:min(len(text), 20)])
 	default:
 		return nil
 	}
@@ -250,12 +258,15 @@ func (t *tool) printImport(q queue, i importing, skipped int, r dlq.Report) erro
 	}
 	var err error
 	if i.dryRun {
-		err = t.printSafe("%s: %s, of which %s match and can go into %s. This was a dry run", i.path, many(r.Seen, "message"), thousands(r.Matched), target)
+		err = t.printSafe("%s: %s, of which %s match and can go into %s. This was a dry run", i.path,
+			many(r.Seen, "message"), thousands(r.Matched), target)
 	} else {
-		err = t.printSafe("%s: %s, of which %s match; %s imported into %s", i.path, many(r.Seen, "message"), thousands(r.Matched), thousands(r.Done), target)
+		err = t.printSafe("%s: %s, of which %s match; %s imported into %s", i.path, many(r.Seen, "message"),
+			thousands(r.Matched), thousands(r.Done), target)
 	}
 	if err == nil && r.Truncated {
-		err = t.printSafe("The last line has no end, and was not imported: whoever wrote the file was stopped. Where it is an undo file, that message is still in its queue")
+		err = t.printSafe("The last line has no end, and was not imported: whoever wrote the file was stopped. Where " +
+			"it is an undo file, that message is still in its queue")
 	}
 
 	return err

@@ -102,12 +102,14 @@ func TestImportOfAFileThatIsFixed(t *testing.T) {
 	f.failWith = nil
 
 	for name, text := range map[string]string{
-		"another line": strings.Replace(numbered(4), "2", "7", 1), "one less": "{\"n\":1}\n", "one more": "\n" + numbered(4), "nothing": "",
+		"another line": strings.Replace(numbered(4), "2", "7", 1), "one less": "{\"n\":1}\n", "one more": "\n" +
+			numbered(4), "nothing": "",
 	} {
 		write(t, "f.jsonl", text)
 		code, imported, errs := one(t, f)
 		assert.Equal(t, cli.ExitUsage, code, name)
-		assert.Contains(t, errs, `f.jsonl.imported says that the first 2 lines of f.jsonl are imported into queue "orders.dlq" of rabbit@one, and something in them has changed since`, name)
+		assert.Contains(t, errs,
+			`f.jsonl.imported says that the first 2 lines of f.jsonl are imported into queue "orders.dlq" of rabbit@one, and something in them has changed since`, name)
 		assert.Contains(t, errs, "--restart imports all that is in the file", name)
 		assert.Empty(t, imported, name)
 	}
@@ -164,7 +166,8 @@ func TestImportThatBeginsAnew(t *testing.T) {
 func TestImportOfWhatIsNoExport(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for text, wanted := range map[string]string{
-		"\x1f\x8b\x08\x00rest":   "f.jsonl is compressed by gzip. Unpacked it can be read: gunzip -c f.jsonl | amqpretry dlq import orders -",
+		"\x1f\x8b\x08\x00rest": "f.jsonl is compressed by gzip. Unpacked it can be read: gunzip -c f.jsonl | " +
+			"amqpretry dlq import orders -",
 		"PK\x03\x04":             `f.jsonl is no export: wanted a JSON object in each line, which begins with {, found "PK\x03\x04"`,
 		"uuid,reason\n1,2\n":     `f.jsonl is no export`,
 		"\ufeff \n[1]":           `f.jsonl is no export`,
@@ -180,7 +183,9 @@ func TestImportOfWhatIsNoExport(t *testing.T) {
 			assert.NoFileExists(t, "f.jsonl.imported")
 		}
 	}
-	code, _, errs := orders().run(t, func(w *world) { w.In = strings.NewReader("\x1f\x8b\x08") }, "import", "orders", "-")
+	code, _, errs := orders().run(t, func(w *world) {
+		w.In = strings.NewReader("\x1f\x8b\x08")
+	}, "import", "orders", "-")
 	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, errs, "gunzip | amqpretry dlq import orders -")
 
@@ -252,7 +257,8 @@ func TestImportFixedOnABroker(t *testing.T) {
 		{lines[0][:40], cli.ExitIncomplete, 0, ""},
 		{until(3) + lines[3][:40], cli.ExitIncomplete, 3, "3 lines of "},
 		{until(3) + "garbage", cli.ExitFailed, 3, "line 4: "},
-		{until(3) + strings.Replace(lines[3], `"v":1`, `"v":2`, 1) + strings.Join(lines[4:], ""), cli.ExitFailed, 3, "line 4: "},
+		{until(3) + strings.Replace(lines[3], `"v":1`, `"v":2`, 1) + strings.Join(lines[4:], ""), cli.ExitFailed, 3,
+			"line 4: "},
 		{until(3) + strings.TrimSpace(strings.Replace(lines[3], `"v":1`, `"v":2`, 1)), cli.ExitFailed, 3, "line 4: "},
 		{strings.TrimSpace(until(6)), cli.ExitOK, 6, ""},
 		{until(6), cli.ExitUsage, 6, " was imported at "},

@@ -16,7 +16,8 @@ func TestSomeCouldNotBeSeen(t *testing.T) {
 	f := orders(deadLetters(3)...)
 	f.missed = 2
 	for _, test := range []struct{ args, shows string }{
-		{"stat orders", "messages    3"}, {"stat orders --json", `"seen": 3`}, {"list orders", "uuid-2"}, {"export orders", `"uuid":"uuid-2"`}, {"export orders -o f.jsonl --json", `"done": 3`},
+		{"stat orders", "messages    3"}, {"stat orders --json", `"seen": 3`}, {"list orders", "uuid-2"},
+		{"export orders", `"uuid":"uuid-2"`}, {"export orders -o f.jsonl --json", `"done": 3`},
 	} {
 		code, out, errs := f.run(t, nil, strings.Fields(test.args)...)
 		assert.Equal(t, cli.ExitIncomplete, code, test.args)

@@ -140,8 +140,10 @@ func row(l dlq.DeadLetter, now time.Time) []string {
 	}
 
 	return []string{
-		strconv.Itoa(l.Position), shorten(cmp.Or(l.UUID, "-"), maxNameCell), since(l.LastFailure, now), cmp.Or(string(l.Reason), "-"),
-		strconv.Itoa(l.Calls), strconv.Itoa(l.Replays), shorten(handlerAndTopic(l), maxNameCell), shorten(text, maxErrorCell),
+		strconv.Itoa(l.Position), shorten(cmp.Or(l.UUID, "-"), maxNameCell), since(l.LastFailure, now),
+		cmp.Or(string(l.Reason), "-"),
+		strconv.Itoa(l.Calls), strconv.Itoa(l.Replays), shorten(handlerAndTopic(l), maxNameCell),
+		shorten(text, maxErrorCell),
 	}
 }
 

@@ -47,14 +47,17 @@ confirmed its copy.` + operationJSON,
 			case q.Name():
 				return cli.Usage("--to: %q is the dead-letter queue itself", *to)
 			case q.MainQueue():
-				return cli.Usage("--to: %q is the main queue: `amqpretry dlq replay %s` sends them back to it", *to, typed(t.Again(), *to))
+				return cli.Usage("--to: %q is the main queue: `amqpretry dlq replay %s` sends them back to it", *to,
+					typed(t.Again(), *to))
 			}
-			return t.run(cmd.Context(), q, operation{verb: "move", past: "moved", to: *to, do: func(ctx context.Context, s step) (outcome, error) {
-				r, err := q.Move(ctx, dlq.MoveOptions{
-					Filter: filter, To: *to, Limit: s.limit, Rate: float64(pace), DryRun: s.dryRun, Undo: s.undo, Progress: s.progress,
-				})
-				return outcome{Report: r}, err
-			}}, &flags)
+			return t.run(cmd.Context(), q, operation{verb: "move", past: "moved", to: *to,
+				do: func(ctx context.Context, s step) (outcome, error) {
+					r, err := q.Move(ctx, dlq.MoveOptions{
+						Filter: filter, To: *to, Limit: s.limit, Rate: float64(pace), DryRun: s.dryRun, Undo: s.undo,
+						Progress: s.progress,
+					})
+					return outcome{Report: r}, err
+				}}, &flags)
 		})
 	}
 

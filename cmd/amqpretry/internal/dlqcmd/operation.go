@@ -220,7 +220,8 @@ func (t *tool) printPlan(q queue, e operation, o outcome, limit int) error {
 	if o.Matched == 0 {
 		return t.printSafe("%s: %s, and none matches", q.Name(), many(o.Total, "message"))
 	}
-	text := fmt.Sprintf("%s: %s, of which %s match; %s can be %s%s", q.Name(), many(o.Total, "message"), thousands(o.Matched),
+	text := fmt.Sprintf("%s: %s, of which %s match; %s can be %s%s", q.Name(), many(o.Total, "message"),
+		thousands(o.Matched),
 		thousands(o.can()), e.past, e.where())
 	if limit > 0 && o.can() > limit {
 		text += fmt.Sprintf(", %s by --limit", thousands(limit))
@@ -266,7 +267,8 @@ func (t *tool) printDone(q queue, e operation, o outcome, undo string) error {
 		err = t.printSafe("%s", e.unsettled(q, o.Unsettled))
 	}
 	if err == nil && o.Refused > 0 {
-		err = t.printSafe("%s more were refused by %s, as it is full: they are in %s only", thousands(o.Refused), e.to, q.Name())
+		err = t.printSafe("%s more were refused by %s, as it is full: they are in %s only", thousands(o.Refused), e.to,
+			q.Name())
 	}
 	if err == nil && o.canary != nil {
 		err = t.printSafe("%s", canaryLine(*o.canary))
@@ -283,13 +285,15 @@ func (e operation) unsettled(q queue, n int) string {
 	if e.to == "" {
 		return fmt.Sprintf("%s more: only written to the undo file, and still in %s", thousands(n), q.Name())
 	}
-	return fmt.Sprintf("%s more may be in both queues: sent to %s, and not known to be out of %s; to run this again sends them again", thousands(n), e.to, q.Name())
+	return fmt.Sprintf("%s more may be in both queues: sent to %s, and not known to be out of %s; to run this again "+
+		"sends them again", thousands(n), e.to, q.Name())
 }
 
 // undoNote says what an undo file is good for.
 func (e operation) undoNote(q queue, o outcome, path string, flags []string) string {
 	if o.Done == 0 {
-		return fmt.Sprintf("Undo file: %s. All that is in it is still in %s: importing it would bring that there twice", path, q.Name())
+		return fmt.Sprintf("Undo file: %s. All that is in it is still in %s: importing it would bring that there twice",
+			path, q.Name())
 	}
 	if q.Name() != q.MainQueue()+suffix {
 		flags = append(flags, "--dead-letter-queue", q.Name())
@@ -298,9 +302,11 @@ func (e operation) undoNote(q queue, o outcome, path string, flags []string) str
 	if e.to != "" {
 		what = fmt.Sprintf("brings what is in it back into %s, and takes nothing out of %s", q.Name(), e.to)
 	}
-	note := fmt.Sprintf("Undo file: %s. This %s: amqpretry dlq import %s", path, what, typed(flags, q.MainQueue(), path))
+	note := fmt.Sprintf("Undo file: %s. This %s: amqpretry dlq import %s", path, what,
+		typed(flags, q.MainQueue(), path))
 	if n := o.Unsettled + o.Refused; n > 0 {
-		note += fmt.Sprintf("\nIts last messages, up to %s, are still in %s: this would bring them there twice", thousands(n), q.Name())
+		note += fmt.Sprintf("\nIts last messages, up to %s, are still in %s: this would bring them there twice",
+			thousands(n), q.Name())
 	}
 
 	return note
@@ -343,7 +349,9 @@ func leftBehind(o outcome) []left {
 			all = append(all, left{why, n})
 		}
 	}
-	slices.SortFunc(all, func(a, b left) int { return cmp.Or(cmp.Compare(b.Messages, a.Messages), cmp.Compare(a.Why, b.Why)) })
+	slices.SortFunc(all, func(a, b left) int {
+		return cmp.Or(cmp.Compare(b.Messages, a.Messages), cmp.Compare(a.Why, b.Why))
+	})
 
 	return all
 }
@@ -375,7 +383,8 @@ func result(q queue, e operation, o outcome, undo string, dryRun bool) report {
 	}
 
 	return report{
-		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen, Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Refused: o.Refused, Hidden: o.Hidden,
+		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen,
+		Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Refused: o.Refused, Hidden: o.Hidden,
 		Left: leftBehind(o), Undo: undo, Run: o.run, Canary: canaryResult(o.canary),
 	}
 }

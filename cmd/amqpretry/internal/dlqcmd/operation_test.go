@@ -20,7 +20,8 @@ import (
 func TestWithoutYesNothingIsDone(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for _, args := range [][]string{
-		{"replay", "orders"}, {"replay", "orders", "--dry-run"}, {"replay", "orders", "--json"}, {"replay", "orders", "--limit", "2"}, {"purge", "orders", "--all"}, {"move", "orders", "--to", "parked"},
+		{"replay", "orders"}, {"replay", "orders", "--dry-run"}, {"replay", "orders", "--json"},
+		{"replay", "orders", "--limit", "2"}, {"purge", "orders", "--all"}, {"move", "orders", "--to", "parked"},
 	} {
 		f := orders(deadLetters(3)...)
 		code, out, errs := f.run(t, nil, args...)
@@ -52,7 +53,8 @@ CANNOT  WHY                          WHAT TO DO
 
 	code, out, errs = f.run(t, nil, "replay", "orders", "--to", "elsewhere", "--foreign", "--json", "--dry-run")
 	assert.Equal(t, cli.ExitOK, code)
-	assert.JSONEq(t, `{"queue": "orders.dlq", "main_queue": "orders", "to": "elsewhere", "dry_run": true, "total": 1200, "seen": 1200, "matched": 1200, "done": 0, "unsettled": 0, "refused": 0, "hidden": 0,
+	assert.JSONEq(t,
+		`{"queue": "orders.dlq", "main_queue": "orders", "to": "elsewhere", "dry_run": true, "total": 1200, "seen": 1200, "matched": 1200, "done": 0, "unsettled": 0, "refused": 0, "hidden": 0,
 		"left": [{"why": "headers that cannot be read", "messages": 1}], "run": "RUN"}`, out)
 	assert.Contains(t, errs, "dry run")
 }
@@ -131,7 +133,8 @@ func TestYesDoesIt(t *testing.T) {
 
 			undo := "orders.dlq-" + test.args[0] + "-20261122T051200Z.jsonl"
 			what := map[string]string{
-				"purge": "puts what is in it back into orders.dlq", "replay": "brings what is in it back into orders.dlq, and takes nothing out of orders",
+				"purge": "puts what is in it back into orders.dlq", "replay": "brings what is in it back into " +
+					"orders.dlq, and takes nothing out of orders",
 				"move": "brings what is in it back into orders.dlq, and takes nothing out of parked",
 			}[test.args[0]]
 			assert.Equal(t, "Undo file: "+undo+". This "+what+": amqpretry dlq import orders "+undo+"\n", errs)
@@ -145,7 +148,8 @@ func TestYesDoesIt(t *testing.T) {
 			assert.Equal(t, cli.ExitOK, code)
 			assert.Empty(t, errs)
 			f = orders(deadLetters(1)...)
-			code, _, errs = f.run(t, nil, append(test.args, "--undo", "it's mine.jsonl", "--dead-letter-queue", "grave")...)
+			code, _, errs = f.run(t, nil, append(test.args, "--undo", "it's mine.jsonl", "--dead-letter-queue",
+				"grave")...)
 			assert.Equal(t, cli.ExitOK, code)
 			assert.Contains(t, errs, `: amqpretry dlq import --dead-letter-queue grave orders 'it'\''s mine.jsonl'`)
 		})
@@ -156,7 +160,8 @@ func TestUndoFileThatCannotBe(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "mine.jsonl", "dear")
 	for path, text := range map[string]string{
-		"mine.jsonl": "mine.jsonl exists, and is not overwritten", "no/such/folder.jsonl": "no such file or directory", ".": "exists",
+		"mine.jsonl": "mine.jsonl exists, and is not overwritten", "no/such/folder.jsonl": "no such file or directory",
+		".": "exists",
 	} {
 		f := orders(deadLetters(3)...)
 		code, out, errs := f.run(t, nil, "purge", "orders", "--all", "--yes", "--undo", path)
@@ -171,7 +176,8 @@ func TestUndoFileThatCannotBe(t *testing.T) {
 
 func TestTwoRunsInOneSecond(t *testing.T) {
 	t.Chdir(t.TempDir())
-	for _, name := range []string{"orders.dlq-purge-20261122T051200Z.jsonl", "orders.dlq-purge-20261122T051200Z-2.jsonl", "orders.dlq-purge-20261122T051200Z-3.jsonl"} {
+	for _, name := range []string{"orders.dlq-purge-20261122T051200Z.jsonl",
+		"orders.dlq-purge-20261122T051200Z-2.jsonl", "orders.dlq-purge-20261122T051200Z-3.jsonl"} {
 		code, _, errs := orders(deadLetters(1)...).run(t, nil, "purge", "orders", "--all", "--yes")
 		assert.Equal(t, cli.ExitOK, code)
 		assert.Contains(t, errs, name)
@@ -180,7 +186,8 @@ func TestTwoRunsInOneSecond(t *testing.T) {
 
 func TestNamesOfQueuesInFileNames(t *testing.T) {
 	for queue, want := range map[string]string{
-		"orders.dlq": "orders.dlq-purge-20261122T051200Z.jsonl", "../../etc/x": "_.._etc_x-purge-20261122T051200Z.jsonl", "-rf /": "rf_-purge-20261122T051200Z.jsonl",
+		"orders.dlq":  "orders.dlq-purge-20261122T051200Z.jsonl",
+		"../../etc/x": "_.._etc_x-purge-20261122T051200Z.jsonl", "-rf /": "rf_-purge-20261122T051200Z.jsonl",
 		"": "-purge-20261122T051200Z.jsonl", strings.Repeat("é", 120): "_-purge-20261122T051200Z.jsonl",
 	} {
 		assert.Equal(t, want, undoName(queue, "purge", now, ""), queue)
@@ -218,9 +225,11 @@ func TestCanary(t *testing.T) {
 	t.Chdir(t.TempDir())
 	f := orders(deadLetters(10)...)
 	f.deadAgain = 2
-	code, out, _ := f.run(t, nil, "replay", "orders", "--yes", "--canary", "3", "--tolerate", "1", "--watch", "30s", "--rate", "600/m")
+	code, out, _ := f.run(t, nil, "replay", "orders", "--yes", "--canary", "3", "--tolerate", "1", "--watch", "30s",
+		"--rate", "600/m")
 	assert.Equal(t, cli.ExitIncomplete, code)
-	assert.Equal(t, dlq.Canary{Messages: 3, Watch: 30 * time.Second, Tolerate: 1}, f.replayed.Canary, "without a terminal nobody is told of changes")
+	assert.Equal(t, dlq.Canary{Messages: 3, Watch: 30 * time.Second, Tolerate: 1}, f.replayed.Canary,
+		"without a terminal nobody is told of changes")
 	assert.InDelta(t, 10, f.replayed.Rate, 1e-9)
 	assert.Contains(t, out, "Canary: 1 of 3 handled, 2 dead again. The others are where they were\n")
 	assert.Len(t, f.deadLetters, 7)
@@ -229,7 +238,8 @@ func TestCanary(t *testing.T) {
 	assert.Equal(t, cli.ExitIncomplete, code)
 	var report map[string]any
 	require.NoError(t, json.Unmarshal([]byte(out), &report))
-	canary := map[string]any{"sent": 3.0, "handled": 1.0, "dead_lettered": 2.0, "dropped": 0.0, "unresolved": 0.0, "retried": 0.0, "watched": true, "stopped": "1 of 3 handled, 2 dead again"}
+	canary := map[string]any{"sent": 3.0, "handled": 1.0, "dead_lettered": 2.0, "dropped": 0.0, "unresolved": 0.0,
+		"retried": 0.0, "watched": true, "stopped": "1 of 3 handled, 2 dead again"}
 	assert.Equal(t, canary, report["canary"])
 	assert.NotEmpty(t, report["undo"])
 
@@ -250,8 +260,10 @@ func TestCanary(t *testing.T) {
 func TestCanaryLine(t *testing.T) {
 	t.Parallel()
 	assert.Equal(t, "Canary: 4 of 10 handled, 6 not heard of when it was interrupted. The others are where they were",
-		canaryLine(dlq.CanaryReport{Sent: 10, Handled: 4, Watched: true, Stopped: "4 of 10 handled, 6 not heard of when it was interrupted"}))
-	assert.Equal(t, "Canary: 4 of 5 handled, 1 not heard of", canaryLine(dlq.CanaryReport{Sent: 5, Handled: 4, Watched: true}), "one was tolerated")
+		canaryLine(dlq.CanaryReport{Sent: 10, Handled: 4, Watched: true, Stopped: "4 of 10 handled, 6 not heard of " +
+			"when it was interrupted"}))
+	assert.Equal(t, "Canary: 4 of 5 handled, 1 not heard of",
+		canaryLine(dlq.CanaryReport{Sent: 5, Handled: 4, Watched: true}), "one was tolerated")
 	assert.Equal(t, "Canary: not watched, as no others were to follow", canaryLine(dlq.CanaryReport{Sent: 5}))
 }
 
@@ -284,7 +296,8 @@ func TestInterrupt(t *testing.T) {
 
 func TestWhereTheyMayNotGo(t *testing.T) {
 	f := orders(deadLetters(1)...)
-	for _, args := range [][]string{{"replay", "orders", "--to", "orders.dlq"}, {"move", "orders", "--to", "orders.dlq"}, {"move", "orders", "--to", "orders"}} {
+	for _, args := range [][]string{{"replay", "orders", "--to", "orders.dlq"},
+		{"move", "orders", "--to", "orders.dlq"}, {"move", "orders", "--to", "orders"}} {
 		code, _, errs := f.run(t, nil, append(args, "--yes")...)
 		assert.Equal(t, cli.ExitUsage, code)
 		assert.Contains(t, errs, "--to: ")

@@ -27,7 +27,8 @@ func (t *tool) overview(ctx context.Context) error {
 		return err
 	}
 	if !ok {
-		return cli.Usage("only the management API knows which queues there are: set %s, or --management-url, or name a QUEUE", cli.EnvManagement)
+		return cli.Usage("only the management API knows which queues there are: set %s, or --management-url, or name "+
+			"a QUEUE", cli.EnvManagement)
 	}
 	client, err := management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
 	if err != nil {
@@ -66,7 +67,8 @@ func deadLetterQueues(queues []management.Queue) []line {
 
 	var lines []line
 	for _, q := range queues {
-		if mainQueue, is := strings.CutSuffix(q.Name, suffix); is && mainQueue != "" && names.DeadLetterQueue(mainQueue) == q.Name {
+		if mainQueue, is := strings.CutSuffix(q.Name, suffix); is && mainQueue != "" &&
+			names.DeadLetterQueue(mainQueue) == q.Name {
 			lines = append(lines, line{Queue: q.Name, MainQueue: mainQueue, MainQueueExists: exists[mainQueue]})
 		}
 	}

@@ -31,7 +31,8 @@ func TestTheReaderGoes(t *testing.T) {
 	p.Has(p.main+suffix, n)
 
 	for _, args := range [][]string{
-		{"list", p.main, "--limit", "0"}, {"list", p.main, "--limit", "0", "--json"}, {"export", p.main}, {"stat", p.main}, {"show", p.main, "uuid-2999"}, {"replay", p.main},
+		{"list", p.main, "--limit", "0"}, {"list", p.main, "--limit", "0", "--json"}, {"export", p.main},
+		{"stat", p.main}, {"show", p.main, "uuid-2999"}, {"replay", p.main},
 	} {
 		t.Run(args[0], func(t *testing.T) {
 			reader, writer, err := os.Pipe()

@@ -42,10 +42,12 @@ Retention: "--older-than 30d --yes" in a daily job keeps a month; the undo files
 		}
 
 		return t.with(cmd.Context(), args[0], func(q queue) error {
-			return t.run(cmd.Context(), q, operation{verb: "purge", past: "purged", do: func(ctx context.Context, s step) (outcome, error) {
-				r, err := q.Purge(ctx, dlq.PurgeOptions{Filter: filter, Limit: s.limit, DryRun: s.dryRun, Undo: s.undo, Progress: s.progress})
-				return outcome{Report: r}, err
-			}}, &flags)
+			return t.run(cmd.Context(), q, operation{verb: "purge", past: "purged",
+				do: func(ctx context.Context, s step) (outcome, error) {
+					r, err := q.Purge(ctx, dlq.PurgeOptions{Filter: filter, Limit: s.limit, DryRun: s.dryRun,
+						Undo: s.undo, Progress: s.progress})
+					return outcome{Report: r}, err
+				}}, &flags)
 		})
 	}
 

@@ -29,7 +29,9 @@ func quote(word string) string {
 	switch {
 	case cli.Safe(word) != word:
 		return "$'" + escaped(word) + "'"
-	case word != "" && !strings.ContainsFunc(word, func(r rune) bool { return r > 0x7e || !strings.ContainsRune(plain, r) }):
+	case word != "" && !strings.ContainsFunc(word, func(r rune) bool {
+		return r > 0x7e || !strings.ContainsRune(plain, r)
+	}):
 		return word
 	default:
 		return shell.Quote(word)

@@ -48,8 +48,10 @@ Further keys: "run" (in the header amqpretry-replay of what was replayed), "cana
 	cmd.Flags().Var(cli.Text(&o.To), "to", "queue to which they go (default: QUEUE)")
 	cmd.Flags().Var(&pace, "rate", "how many at most: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
 	cmd.Flags().IntVar(&o.Canary.Messages, "canary", 0, "how many go first, to see what becomes of them")
-	cmd.Flags().DurationVar(&o.Canary.Watch, "watch", 15*time.Minute, "with --canary: how long to wait until it is known what has become of them")
-	cmd.Flags().IntVar(&o.Canary.Tolerate, "tolerate", 0, "with --canary: how many may be dead-lettered again, or dropped")
+	cmd.Flags().DurationVar(&o.Canary.Watch, "watch", 15*time.Minute, "with --canary: how long to wait until it is "+
+		"known what has become of them")
+	cmd.Flags().IntVar(&o.Canary.Tolerate, "tolerate", 0, "with --canary: how many may be dead-lettered again, or "+
+		"dropped")
 	cmd.Flags().BoolVar(&o.Foreign, "foreign", false, "also those whose headers say that another queue has failed them")
 	edits.add(cmd)
 	flags.add(cmd)
@@ -86,14 +88,15 @@ Further keys: "run" (in the header amqpretry-replay of what was replayed), "cana
 }
 
 func replaying(q queue, o dlq.ReplayOptions) operation {
-	return operation{verb: "replay", past: "replayed", to: cmp.Or(o.To, q.MainQueue()), do: func(ctx context.Context, s step) (outcome, error) {
-		o.DryRun, o.Limit, o.Undo, o.Progress = s.dryRun, s.limit, s.undo, s.progress
-		r, err := q.Replay(ctx, o)
-		done := outcome{Report: r.Report, run: r.Run, editing: r.EditError}
-		if o.Canary.Messages > 0 && !s.dryRun {
-			done.canary = &r.Canary
-		}
+	return operation{verb: "replay", past: "replayed", to: cmp.Or(o.To, q.MainQueue()),
+		do: func(ctx context.Context, s step) (outcome, error) {
+			o.DryRun, o.Limit, o.Undo, o.Progress = s.dryRun, s.limit, s.undo, s.progress
+			r, err := q.Replay(ctx, o)
+			done := outcome{Report: r.Report, run: r.Run, editing: r.EditError}
+			if o.Canary.Messages > 0 && !s.dryRun {
+				done.canary = &r.Canary
+			}
 
-		return done, err
-	}}
+			return done, err
+		}}
 }

@@ -47,7 +47,8 @@ With --body: the body and nothing else, byte for byte, unless it goes to a termi
 		case byPosition && *position < 1:
 			return cli.Usage("--position: must be 1 or more, got %d", *position)
 		case !byPosition && (len(args) < 2 || args[1] == ""):
-			return cli.Usage("which message? wanted its UUID, or --position; `amqpretry dlq list %s` shows both", args[0])
+			return cli.Usage("which message? wanted its UUID, or --position; `amqpretry dlq list %s` shows both",
+				args[0])
 		case *body && t.JSON:
 			return cli.Usage("one of --body and --json, not both")
 		}
@@ -89,7 +90,8 @@ func find(ctx context.Context, q queue, uuid []string, position int) (dlq.DeadLe
 		}
 	}
 
-	return dlq.DeadLetter{}, fmt.Errorf("dead-letter queue %q: there is no message number %s: %s could be seen", q.Name(), thousands(position), thousands(seen))
+	return dlq.DeadLetter{}, fmt.Errorf("dead-letter queue %q: there is no message number %s: %s could be seen",
+		q.Name(), thousands(position), thousands(seen))
 }
 
 func (t *tool) printDeadLetter(q queue, l dlq.DeadLetter) error {
@@ -176,7 +178,8 @@ func (t *tool) about(q queue, l dlq.DeadLetter) [][2]string {
 		{"user id", l.UserID},
 		{"came here by", route(l.CameBy)},
 		{"removed headers", l.Removed},
-		{"cannot be read", told(l.Unreadable != "", l.Unreadable+" (headers: they are not shown, and the message cannot be copied)")},
+		{"cannot be read", told(l.Unreadable != "", l.Unreadable+" (headers: they are not shown, and the message "+
+			"cannot be copied)")},
 	}
 }
 
@@ -204,7 +207,8 @@ func history(l dlq.DeadLetter) [][]string {
 		if i > 0 && attempt.Number > l.History[i-1].Number+1 {
 			rows = append(rows, []string{"…", "", "", "", ""})
 		}
-		rows = append(rows, []string{strconv.Itoa(attempt.Number), cmp.Or(stamp(attempt.At, timeFormat), "-"), cmp.Or(string(attempt.Reason), "-"), cmp.Or(attempt.Type, "-"), attempt.Error})
+		rows = append(rows, []string{strconv.Itoa(attempt.Number), cmp.Or(stamp(attempt.At, timeFormat), "-"),
+			cmp.Or(string(attempt.Reason), "-"), cmp.Or(attempt.Type, "-"), attempt.Error})
 	}
 	return rows
 }
@@ -219,7 +223,8 @@ func properties(m *amqp091.Publishing) [][2]string {
 	return [][2]string{
 		{"content type", m.ContentType},
 		{"content encoding", m.ContentEncoding},
-		{"delivery mode", map[uint8]string{amqp091.Transient: "1 (transient)", amqp091.Persistent: "2 (persistent)"}[m.DeliveryMode]},
+		{"delivery mode", map[uint8]string{amqp091.Transient: "1 (transient)", amqp091.Persistent: "2 " +
+			"(persistent)"}[m.DeliveryMode]},
 		{"priority", number(m.Priority)},
 		{"correlation id", m.CorrelationId},
 		{"reply to", m.ReplyTo},
@@ -245,7 +250,8 @@ func edited(e dlq.Edit) [][2]string {
 		lines = append(lines, [2]string{"header " + name + " before", before})
 	}
 	for _, name := range sortedKeys(e.Properties) {
-		lines = append(lines, [2]string{strings.ReplaceAll(name, "_", " ") + " before", cmp.Or(e.Properties[name], "(it was not there)")})
+		lines = append(lines, [2]string{strings.ReplaceAll(name, "_", " ") + " before",
+			cmp.Or(e.Properties[name], "(it was not there)")})
 	}
 	if e.Body != "" {
 		lines = append(lines, [2]string{"text before", e.Body})

@@ -114,7 +114,8 @@ func (t *tool) printStat(q queue, s dlq.Stat, filtered bool, by []string, top in
 		if _, err := fmt.Fprintln(t.Out); err != nil {
 			return err
 		}
-		if err := t.Table([]string{"messages", "share", strings.ReplaceAll(b.name, "-", " ")}, countRows(b.of(&s), s.Matched, top)); err != nil {
+		if err := t.Table([]string{"messages", "share", strings.ReplaceAll(b.name, "-", " ")},
+			countRows(b.of(&s), s.Matched, top)); err != nil {
 			return err
 		}
 	}

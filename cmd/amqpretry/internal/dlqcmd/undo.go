@@ -28,7 +28,8 @@ type undoFlags struct {
 }
 
 func (f *undoFlags) add(cmd *cobra.Command) {
-	cmd.Flags().Var(cli.Text(&f.path), "undo", "undo `file`, which must not exist (default: QUEUE.dlq-"+cmd.Name()+"-TIME.jsonl)")
+	cmd.Flags().Var(cli.Text(&f.path), "undo", "undo `file`, which must not exist (default: QUEUE.dlq-"+cmd.Name()+
+		"-TIME.jsonl)")
 	cmd.Flags().BoolVar(&f.none, "no-undo", false, "write no undo file")
 	cmd.MarkFlagsMutuallyExclusive("undo", "no-undo")
 	_ = cmd.MarkFlagFilename("undo", "jsonl")
@@ -44,7 +45,8 @@ type undo struct {
 // check looks at the flags.
 func (f *undoFlags) check() error {
 	if f.path == "-" {
-		return cli.Usage("--undo: must be a file, which can be on disk before a message is taken out; ./- is one of that name")
+		return cli.Usage("--undo: must be a file, which can be on disk before a message is taken out; ./- is one of " +
+			"that name")
 	}
 	return nil
 }
@@ -64,9 +66,11 @@ func (f *undoFlags) create(verb string, q queue, now time.Time) (*undo, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return nil, cli.Usage("undo file: %s exists, and is not overwritten: give another name with --undo; nothing was taken out of %q", path, q.Name())
+		return nil, cli.Usage("undo file: %s exists, and is not overwritten: give another name with --undo; nothing "+
+			"was taken out of %q", path, q.Name())
 	case err != nil:
-		return nil, fmt.Errorf("undo file: %w; give another place with --undo, or go without (--no-undo); nothing was taken out of %q", err, q.Name())
+		return nil, fmt.Errorf("undo file: %w; give another place with --undo, or go without (--no-undo); nothing "+
+			"was taken out of %q", err, q.Name())
 	}
 	syncFolder(filepath.Dir(path))
 

@@ -11,14 +11,16 @@ import (
 func TestAge(t *testing.T) {
 	for text, want := range map[string]time.Duration{
 		"90s": 90 * time.Second, "15m": 15 * time.Minute, "36h": 36 * time.Hour, "1h30m": 90 * time.Minute,
-		"30d": 720 * time.Hour, "1d12h": 36 * time.Hour, "0.5d": 12 * time.Hour, "1d1ms": 24*time.Hour + time.Millisecond,
+		"30d": 720 * time.Hour, "1d12h": 36 * time.Hour, "0.5d": 12 * time.Hour, "1d1ms": 24*time.Hour +
+			time.Millisecond,
 		"100000d": 2_400_000 * time.Hour,
 	} {
 		var a age
 		require.NoError(t, a.Set(text), text)
 		assert.Equal(t, want, a.Duration, text)
 	}
-	for _, text := range []string{"", "0", "0d", "30", "-1h", "-1d", "1d-2h", "d", "1dd", "1h1d", "1 d", "999999999d", "1e3d", "1w", "0d0s", "∞"} {
+	for _, text := range []string{"", "0", "0d", "30", "-1h", "-1d", "1d-2h", "d", "1dd", "1h1d", "1 d", "999999999d",
+		"1e3d", "1w", "0d0s", "∞"} {
 		var a age
 		assert.ErrorIs(t, a.Set(text), errAge, "%q", text)
 		assert.Zero(t, a.Duration, text)
@@ -44,7 +46,8 @@ func TestNumbersAndTimesForPeople(t *testing.T) {
 	} {
 		assert.Equal(t, want, elapsed(d), d.String())
 	}
-	for n, want := range map[int]string{0: "0", 7: "7", 999: "999", 1000: "1,000", 1234567: "1,234,567", -1000: "-1,000", -100: "-100"} {
+	for n, want := range map[int]string{0: "0", 7: "7", 999: "999", 1000: "1,000", 1234567: "1,234,567",
+		-1000: "-1,000", -100: "-100"} {
 		assert.Equal(t, want, thousands(n))
 	}
 	assert.Equal(t, "1 message", many(1, "message"))

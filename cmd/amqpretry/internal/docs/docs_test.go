@@ -47,7 +47,8 @@ func TestCommandLine_OwnBroker(t *testing.T) {
 					outputs[c] = output
 					continue
 				}
-				assert.Equal(t, normal(wanted), normal(output), "%s:%d: $ %s\nUPDATE=yes writes what it prints now into the page", path, c.from, c.line)
+				assert.Equal(t, normal(wanted), normal(output), "%s:%d: $ %s\nUPDATE=yes writes what it prints now "+
+					"into the page", path, c.from, c.line)
 			case s.file != "":
 				w.write(s.file, s.content)
 			case s.fixture != "":
@@ -97,7 +98,8 @@ func newWorld(t *testing.T) *world {
 
 	w := &world{t: t, broker: brokertest.StartWithManagement(t), dir: t.TempDir()}
 	// Else what the API says of a queue is up to 10 s old.
-	w.broker.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500), application:set_env(rabbit, collect_statistics_interval, 500).")
+	w.broker.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500), application:set_env(rabbit, "+
+		"collect_statistics_interval, 500).")
 	for _, entry := range os.Environ() {
 		if !strings.HasPrefix(entry, "AMQP") {
 			w.env = append(w.env, entry)

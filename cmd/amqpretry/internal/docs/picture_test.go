@@ -89,7 +89,8 @@ func draw(session []command) string {
 			// own.
 			for _, run := range runs(part) {
 				fmt.Fprintf(&body, "<text x=\"%.1f\" y=\"%d\" textLength=\"%.1f\" class=\"%s\">%s</text>\n",
-					x+charWidth*float64(run.at), y, charWidth*float64(len([]rune(run.text))), class, html.EscapeString(run.text))
+					x+charWidth*float64(run.at), y, charWidth*float64(len([]rune(run.text))), class,
+					html.EscapeString(run.text))
 			}
 			y += lineHigh
 			lines++
@@ -130,7 +131,8 @@ func runs(line string) []run {
 			continue
 		}
 		end := at
-		for end < len(deadLetters) && (deadLetters[end] != ' ' || end+1 < len(deadLetters) && deadLetters[end+1] != ' ') {
+		for end < len(deadLetters) && (deadLetters[end] != ' ' || end+1 < len(deadLetters) &&
+			deadLetters[end+1] != ' ') {
 			end++
 		}
 		all = append(all, run{at, string(deadLetters[at:end])})

@@ -22,7 +22,8 @@ var variable = []struct {
 	{regexp.MustCompile(`\b[A-Z2-7]{26}\b`), "ID"},                      // of a message or a run
 	{regexp.MustCompile(`RabbitMQ \d+\.\d+\.\d+`), "RabbitMQ VERSION"},
 	{regexp.MustCompile(`(?m)^amqpretry \S+,.*$`), "amqpretry VERSION"},
-	{regexp.MustCompile(`\b\d+ checks found nothing`), "N checks found nothing"}, // a broker of another version has other checks
+	// a broker of another version has other checks
+	{regexp.MustCompile(`\b\d+ checks found nothing`), "N checks found nothing"},
 	{regexp.MustCompile(`sha256 [0-9a-f]{64}`), "SHA256"},
 	{regexp.MustCompile(` +`), " "}, // tables are as wide as what varies
 	{regexp.MustCompile(`(?m) $`), ""},
@@ -45,7 +46,8 @@ func presentable(output string) string {
 	}
 	output = regexp.MustCompile(`\btest\d+@[\w.-]+`).ReplaceAllString(output, "rabbit@broker-1")
 	output = strings.ReplaceAll(output, name+"@"+host, "eve@desk")
-	output = regexp.MustCompile(`(host +|"host": ?")`+regexp.QuoteMeta(host)+`\b`).ReplaceAllString(output, "${1}shop-1")
+	output = regexp.MustCompile(`(host +|"host": ?")`+regexp.QuoteMeta(host)+`\b`).ReplaceAllString(output,
+		"${1}shop-1")
 	lines := strings.Split(strings.TrimRight(output, "\n"), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimRight(line, " ")

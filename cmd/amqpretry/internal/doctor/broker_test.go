@@ -66,7 +66,8 @@ func newLab(t *testing.T) *lab {
 	l.policies = filepath.Join(t.TempDir(), "it's retry.yaml")
 	require.NoError(t, os.WriteFile(l.policies, []byte(policyFile), 0o600))
 
-	out, err := exec.Command("go", "build", "-o", filepath.Join(l.bin, "amqpretry"), "github.com/amqpretry/watermill-retry/cmd/amqpretry").CombinedOutput()
+	out, err := exec.Command("go", "build", "-o", filepath.Join(l.bin, "amqpretry"),
+		"github.com/amqpretry/watermill-retry/cmd/amqpretry").CombinedOutput()
 	require.NoError(t, err, string(out))
 	script, err := filepath.Abs("../../../../scripts/broker")
 	require.NoError(t, err)
@@ -165,10 +166,13 @@ type verdict struct {
 func (l *lab) doctor(env map[string]string, args ...string) verdict {
 	l.t.Helper()
 	var out, err bytes.Buffer
-	s := &cli.Session{In: strings.NewReader(""), Out: &out, Err: &err, Now: time.Now, Getenv: func(name string) string { return env[name] }}
+	s := &cli.Session{In: strings.NewReader(""), Out: &out, Err: &err, Now: time.Now, Getenv: func(name string) string {
+		return env[name]
+	}}
 	code := cli.Run(l.t.Context(), s, append([]string{"doctor"}, args...), Command)
 	v := verdict{code: code, out: out.String(), err: err.String()}
-	for _, form := range []string{password, url.QueryEscape(password), url.PathEscape(password), url.UserPassword("", password).String()} {
+	for _, form := range []string{password, url.QueryEscape(password), url.PathEscape(password),
+		url.UserPassword("", password).String()} {
 		assert.NotContains(l.t, v.out+v.err, form)
 	}
 	if slices.Contains(args, "--json") && out.Len() > 0 {
@@ -185,21 +189,24 @@ func (l *lab) unread(queues ...string) int {
 	reader, writer := io.Pipe()
 	require.NoError(l.t, reader.Close())
 	env := map[string]string{cli.EnvURI: l.uri, cli.EnvManagement: l.api}
-	s := &cli.Session{In: strings.NewReader(""), Out: writer, Err: io.Discard, Now: time.Now, Getenv: func(name string) string { return env[name] }}
+	s := &cli.Session{In: strings.NewReader(""), Out: writer, Err: io.Discard, Now: time.Now,
+		Getenv: func(name string) string { return env[name] }}
 
 	return cli.Run(l.t.Context(), s, append([]string{"doctor", "--policies", l.policies}, queues...), Command)
 }
 
 func (l *lab) full(args ...string) verdict {
 	l.t.Helper()
-	v := l.doctor(map[string]string{cli.EnvURI: l.uri, cli.EnvManagement: l.api}, append([]string{"--json", "--policies", l.policies}, args...)...)
+	v := l.doctor(map[string]string{cli.EnvURI: l.uri, cli.EnvManagement: l.api},
+		append([]string{"--json", "--policies", l.policies}, args...)...)
 	require.Empty(l.t, v.err)
 	return v
 }
 
 func (l *lab) amqpOnly(args ...string) verdict {
 	l.t.Helper()
-	return l.doctor(map[string]string{cli.EnvURI: l.uri}, append([]string{"--json", "--policies", l.policies}, args...)...)
+	return l.doctor(map[string]string{cli.EnvURI: l.uri}, append([]string{"--json", "--policies", l.policies},
+		args...)...)
 }
 
 // run runs a fix as somebody would who pastes it.
@@ -213,7 +220,8 @@ func (l *lab) run(fix string) {
 
 func find(findings []Finding, check, object, part string) (Finding, bool) {
 	i := slices.IndexFunc(findings, func(f Finding) bool {
-		return f.Check == check && strings.Contains(f.Object, object) && f.Severity != OK && strings.Contains(f.Found, part)
+		return f.Check == check && strings.Contains(f.Object, object) && f.Severity != OK &&
+			strings.Contains(f.Found, part)
 	})
 	if i < 0 {
 		return Finding{}, false
@@ -242,7 +250,8 @@ func since(major, minor int) func(string) bool {
 var wrongs = []wrong{
 	{"ttl", "policies", `"ttl.retry.1m"`, `message-ttl: 5000, from the operator policy "short"`, Problem, func(l *lab) {
 		l.protected("ttl")
-		l.broker.Ctl("set_operator_policy", "short", "^ttl\\.retry\\.", `{"message-ttl":5000,"delivery-limit":50000}`, "--apply-to", "queues", "--priority", "7")
+		l.broker.Ctl("set_operator_policy", "short", "^ttl\\.retry\\.", `{"message-ttl":5000,"delivery-limit":50000}`,
+			"--apply-to", "queues", "--priority", "7")
 	}, true, false, nil},
 	{"overflow", "policies", `"overflow.retry.2m"`, "overflow: drop-head", Problem, func(l *lab) {
 		l.protected("overflow")
@@ -260,42 +269,52 @@ var wrongs = []wrong{
 		l.protected("le'ng $(th)")
 		l.broker.Ctl("set_policy", "ten", "^le'ng.*\\.retry\\.1m", `{"max-length":10}`)
 	}, true, false, nil},
-	{"stuck", "stuck", `"stuck.retry.200ms"`, `1 messages are on their way out, and their target has not confirmed them: the main queue "stuck" is not there`, Problem, func(l *lab) {
-		l.protected("stuck")
-		l.deleteQueue("stuck")
-		l.publish("stuck.retry.200ms")
-	}, false, false, nil},
+	{"stuck", "stuck", `"stuck.retry.200ms"`,
+		`1 messages are on their way out, and their target has not confirmed them: the main queue "stuck" is not there`,
+		Problem, func(l *lab) {
+			l.protected("stuck")
+			l.deleteQueue("stuck")
+			l.publish("stuck.retry.200ms")
+		}, false, false, nil},
 	{"gone", "exists", `main queue "gone"`, "no such queue", Problem, func(l *lab) {
 		l.protected("gone")
 		l.deleteQueue("gone")
 	}, false, true, nil},
 	{"nowhere", "dead-letter-target", `"nowhere"`, `exchange "not.there" does not exist`, Problem, func(l *lab) {
-		l.topic("nowhere", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "not.there", "x-delivery-limit": 20})
+		l.topic("nowhere", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "not.there",
+			"x-delivery-limit": 20})
 	}, true, false, nil},
-	{"nowhere-policy", "dead-letter-target", `"nowhere-policy"`, `exchange "not.there.either" does not exist`, Problem, func(l *lab) {
-		l.topic("nowhere-policy", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 20})
-		l.broker.Ctl("set_policy", "dlx", "^nowhere-policy$", `{"dead-letter-exchange":"not.there.either"}`, "--priority", "200")
-	}, true, false, nil},
+	{"nowhere-policy", "dead-letter-target", `"nowhere-policy"`, `exchange "not.there.either" does not exist`, Problem,
+		func(l *lab) {
+			l.topic("nowhere-policy", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 20})
+			l.broker.Ctl("set_policy", "dlx", "^nowhere-policy$", `{"dead-letter-exchange":"not.there.either"}`,
+				"--priority", "200")
+		}, true, false, nil},
 	{"unled", "dead-letter-target", `"unled"`, `leads to no queue`, Problem, func(l *lab) {
 		l.do(func(ch *amqp.Channel) error {
 			return ch.ExchangeDeclare("unled.dlx", "direct", true, false, false, false, nil)
 		})
-		l.topic("unled", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "unled.dlx", "x-dead-letter-routing-key": "dead", "x-delivery-limit": 20})
+		l.topic("unled", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "unled.dlx",
+			"x-dead-letter-routing-key": "dead", "x-delivery-limit": 20})
 	}, true, false, nil},
 	{"cycle", "dead-letter-target", `"cycle"`, "has a TTL and leads back", Problem, func(l *lab) {
-		l.topic("cycle", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "cycle.retry.1m"})
+		l.topic("cycle", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "",
+			"x-dead-letter-routing-key": "cycle.retry.1m"})
 	}, false, false, nil},
 	{"byhand", "arguments", `"byhand.retry.1m"`, "x-message-ttl, wanted 60000, found 61000", Problem, func(l *lab) {
-		l.declare("byhand.retry.1m", amqp.Table{"x-queue-type": "quorum", "x-message-ttl": 61000, "x-dead-letter-exchange": "",
-			"x-dead-letter-routing-key": "byhand", "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
+		l.declare("byhand.retry.1m", amqp.Table{"x-queue-type": "quorum", "x-message-ttl": 61000,
+			"x-dead-letter-exchange":    "",
+			"x-dead-letter-routing-key": "byhand", "x-dead-letter-strategy": "at-least-once",
+			"x-overflow":             "reject-publish",
 			"x-queue-leader-locator": "balanced"})
 		l.declare("byhand", topology.ProtectArguments("byhand.dlq"))
 	}, true, true, nil},
-	{"un'bo $(und)", "bindings", `"un'bo $(und).retry"`, `not bound to queue "un'bo $(und).dlq"`, Problem, func(l *lab) {
-		plan := l.protected("un'bo $(und)")
-		b := plan.Bindings[len(plan.Bindings)-1]
-		l.do(func(ch *amqp.Channel) error { return ch.QueueUnbind(b.Queue, b.Key, b.Exchange, b.Arguments) })
-	}, true, false, nil},
+	{"un'bo $(und)", "bindings", `"un'bo $(und).retry"`, `not bound to queue "un'bo $(und).dlq"`, Problem,
+		func(l *lab) {
+			plan := l.protected("un'bo $(und)")
+			b := plan.Bindings[len(plan.Bindings)-1]
+			l.do(func(ch *amqp.Channel) error { return ch.QueueUnbind(b.Queue, b.Key, b.Exchange, b.Arguments) })
+		}, true, false, nil},
 	{"shared-a", "bindings", `"retry.return"`, `not bound to queue "shared-a"`, Problem, func(l *lab) {
 		l.protected("shared-a")
 		l.do(func(ch *amqp.Channel) error { return ch.QueueUnbind("shared-a", "shared-a", "retry.return", nil) })
@@ -313,12 +332,16 @@ var wrongs = []wrong{
 	}, true, false, since(4, 0)},
 	{"low-limit", "delivery-limit", `"low-limit"`, "delivery limit 3", Problem, func(l *lab) {
 		l.topic("low-limit", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 12})
-		l.broker.Ctl("set_policy", "three", "^low-limit$", `{"delivery-limit":3,"max-length":100000,"overflow":"reject-publish"}`, "--priority", "150")
+		l.broker.Ctl("set_policy", "three", "^low-limit$",
+			`{"delivery-limit":3,"max-length":100000,"overflow":"reject-publish"}`, "--priority", "150")
 	}, true, false, nil},
-	{"classic", "types", `"classic"`, "classic queue", Note, func(l *lab) { l.topic("classic", amqp.Table{"x-queue-type": "classic"}) }, false, false, nil},
-	{"classic-retry", "types", `"classic-retry.retry.1m.classic"`, "in front of a quorum main queue", Warning, func(l *lab) {
-		l.protected("classic-retry")
+	{"classic", "types", `"classic"`, "classic queue", Note, func(l *lab) {
+		l.topic("classic", amqp.Table{"x-queue-type": "classic"})
 	}, false, false, nil},
+	{"classic-retry", "types", `"classic-retry.retry.1m.classic"`, "in front of a quorum main queue", Warning,
+		func(l *lab) {
+			l.protected("classic-retry")
+		}, false, false, nil},
 	{"single", "single-active-consumer", `"single"`, "single active consumer", Note, func(l *lab) {
 		arguments := topology.ProtectArguments("single.dlq")
 		arguments["x-single-active-consumer"] = true
@@ -411,7 +434,8 @@ func TestDoctorFindsAndFixes_OwnBroker(t *testing.T) {
 			f, found := find(over.findings, w.check, w.object, w.found)
 			assert.Equal(t, w.amqp, found, "%s: %+v", w.queue, f)
 		}
-		for _, check := range []string{"nodes", "policies", "bindings", "delivery-limit", "dead-letter-target", "stuck"} {
+		for _, check := range []string{"nodes", "policies", "bindings", "delivery-limit", "dead-letter-target",
+			"stuck"} {
 			assert.Contains(t, unseenOf(over.findings), check)
 		}
 	})
@@ -451,7 +475,8 @@ func TestDoctorFindsAndFixes_OwnBroker(t *testing.T) {
 	t.Run("unreachable", func(t *testing.T) {
 		v := l.doctor(map[string]string{cli.EnvURI: l.as("nobody-known")}, "healthy")
 		assert.Equal(t, cli.ExitFailed, v.code)
-		v = l.doctor(map[string]string{cli.EnvURI: l.uri, cli.EnvManagement: "http://x:" + url.QueryEscape(password) + "@127.0.0.1:1"}, "--policies", l.policies, "healthy")
+		v = l.doctor(map[string]string{cli.EnvURI: l.uri, cli.EnvManagement: "http://x:" + url.QueryEscape(password) +
+			"@127.0.0.1:1"}, "--policies", l.policies, "healthy")
 		assert.Equal(t, cli.ExitOK, v.code, v.out)
 		assert.Equal(t, 1, strings.Count(v.out, "no answer"), v.out)
 	})
@@ -490,7 +515,8 @@ func (l *lab) withoutPermissions(t *testing.T) {
 	v := l.doctor(poor, "--json", "--policies", l.policies, "healthy", "shared-a")
 	assert.Equal(t, cli.ExitFound, v.code)
 	for _, p := range needs(topics) {
-		_, found := find(v.findings, "permissions", `user "poor"`, fmt.Sprintf("no %s permission on %s %q", p.Operation, p.Kind, p.Name))
+		_, found := find(v.findings, "permissions", `user "poor"`, fmt.Sprintf("no %s permission on %s %q", p.Operation,
+			p.Kind, p.Name))
 		// To bind takes two permissions, and the broker asks for that on the queue first.
 		assert.Equal(t, p.Operation != read || p.Kind != topology.KindExchange, found, "%+v", p)
 	}
@@ -499,7 +525,8 @@ func (l *lab) withoutPermissions(t *testing.T) {
 	v = l.doctor(poor, "--json", "--policies", l.policies, "healthy", "shared-a")
 	var fix string
 	for _, p := range needs(topics) {
-		f, found := find(v.findings, "permissions", `user "poor"`, fmt.Sprintf("no %s permission on %s %q", p.Operation, p.Kind, p.Name))
+		f, found := find(v.findings, "permissions", `user "poor"`, fmt.Sprintf("no %s permission on %s %q", p.Operation,
+			p.Kind, p.Name))
 		assert.True(t, found, "%+v", p)
 		fix = f.Fix
 	}

@@ -13,7 +13,8 @@ import (
 func lookVersion(f Facts) []Finding {
 	switch {
 	case f.Version == "":
-		return []Finding{{Severity: Unseen, Object: broker, Found: "not seen: the version", Means: "the broker does not tell it"}}
+		return []Finding{{Severity: Unseen, Object: broker, Found: "not seen: the version", Means: "the broker does " +
+			"not tell it"}}
 	case !rabbitmq.AtLeast(f.Version, 3, 10):
 		return []Finding{{Severity: Problem, Object: broker, Found: "RabbitMQ " + f.Version + ", wanted 3.10 or later",
 			Means: "there is no at-least-once dead-lettering: what waits for its retry can be lost on its way back",
@@ -48,17 +49,19 @@ func lookFeatures(f Facts) []Finding {
 
 func lookAlarms(f Facts) []Finding {
 	var found []Finding
-	const means = "while it lasts, the broker takes no message from anybody, in the whole cluster: publishers wait, and failed deliveries are held " +
-		"until their copies are taken; nothing is lost"
+	const means = "while it lasts, the broker takes no message from anybody, in the whole cluster: publishers wait, " +
+		"and failed deliveries are held until their copies are taken; nothing is lost"
 	for _, n := range f.Nodes.Value {
 		if n.MemoryAlarm != nil && *n.MemoryAlarm {
-			found = append(found, Finding{Severity: Problem, Object: broker, Found: "memory alarm on node " + n.Name, Means: means,
+			found = append(found, Finding{Severity: Problem, Object: broker, Found: "memory alarm on node " + n.Name,
+				Means: means,
 				Fix: "# What uses the memory: rabbitmq-diagnostics memory_breakdown --unit MB\n" +
 					"# Consume, add memory, or raise the limit (until the next restart):\n" +
 					"rabbitmqctl --node " + shell.Quote(n.Name) + " set_vm_memory_high_watermark 0.6"})
 		}
 		if n.DiskAlarm != nil && *n.DiskAlarm {
-			found = append(found, Finding{Severity: Problem, Object: broker, Found: "disk alarm on node " + n.Name, Means: means,
+			found = append(found, Finding{Severity: Problem, Object: broker, Found: "disk alarm on node " + n.Name,
+				Means: means,
 				Fix: "# Free disk space there, or lower the limit (until the next restart):\n" +
 					"rabbitmqctl --node " + shell.Quote(n.Name) + " set_disk_free_limit 500MB"})
 		}
@@ -67,7 +70,8 @@ func lookAlarms(f Facts) []Finding {
 	case len(found) > 0:
 		return found
 	case f.Blocked.Known && f.Blocked.Value != "":
-		return []Finding{{Severity: Problem, Object: broker, Found: "the broker has blocked the connection: " + f.Blocked.Value, Means: means,
+		return []Finding{{Severity: Problem, Object: broker, Found: "the broker has blocked the connection: " +
+			f.Blocked.Value, Means: means,
 			Fix: "rabbitmq-diagnostics alarms\nrabbitmq-diagnostics memory_breakdown --unit MB"}}
 	case !f.Blocked.Known && !f.Nodes.Known:
 		return cannotSee(blind{f.Blocked.Why: nil}, "alarms")
@@ -82,7 +86,8 @@ func lookNodes(f Facts) []Finding {
 	var found []Finding
 	for _, n := range f.Nodes.Value {
 		if !n.Running {
-			found = append(found, Finding{Severity: Warning, Object: broker, Found: fmt.Sprintf("node %s is down", n.Name),
+			found = append(found, Finding{Severity: Warning, Object: broker, Found: fmt.Sprintf("node %s is down",
+				n.Name),
 				Means: "quorum queues need a majority of their nodes; classic queues of that node cannot be used",
 				Fix:   "# on that machine:\nrabbitmq-server -detached"})
 		}
@@ -90,7 +95,8 @@ func lookNodes(f Facts) []Finding {
 			found = append(found, Finding{Severity: Problem, Object: broker,
 				Found: fmt.Sprintf("node %s is partitioned from %s", n.Name, strings.Join(n.Partitions, ", ")),
 				Means: "the cluster has come apart: declarations and classic queues can differ on both sides",
-				Fix:   "# restart the side that is to give way: https://www.rabbitmq.com/docs/partitions\nrabbitmqctl cluster_status"})
+				Fix: "# restart the side that is to give way: " +
+					"https://www.rabbitmq.com/docs/partitions\nrabbitmqctl cluster_status"})
 		}
 	}
 	return found

@@ -18,7 +18,8 @@ func lookDeliveryLimit(f Facts) []Finding {
 		if !drops {
 			return nil
 		}
-		return []Finding{{Severity: Problem, Found: fmt.Sprintf("delivery limit %s, and no dead-letter exchange", limit),
+		return []Finding{{Severity: Problem, Found: fmt.Sprintf("delivery limit %s, and no dead-letter exchange",
+			limit),
 			Means: "a message that returns more often is deleted, without a trace. " + counts(f.Version),
 			Fix:   f.protectCommand(o)}}
 	}, roleMain)
@@ -50,7 +51,8 @@ func (f Facts) makeTargets(t Topic) string { return f.topology("apply --dead-let
 func counts(version string) string {
 	const libraryForwards = "The library's own retries are no returns"
 	if rabbitmq.AtLeast(version, 4, 3) {
-		return libraryForwards + ". What counts are rejects, killed consumers and lost connections; a nack does not count since RabbitMQ 4.3, so a consumer that nacks is given the same message for ever"
+		return libraryForwards + ". What counts are rejects, killed consumers and lost connections; a nack does not " +
+			"count since RabbitMQ 4.3, so a consumer that nacks is given the same message for ever"
 	}
 	return libraryForwards + ". What counts are nacks, rejects, killed consumers and lost connections"
 }
@@ -60,7 +62,8 @@ func lookNackRule(f Facts) []Finding {
 		if q.Type != string(config.QueueTypeQuorum) {
 			return nil
 		}
-		return []Finding{{Severity: Note, Found: "RabbitMQ " + f.Version + " counts deliveries of this quorum queue", Means: counts(f.Version)}}
+		return []Finding{{Severity: Note, Found: "RabbitMQ " + f.Version + " counts deliveries of this quorum queue",
+			Means: counts(f.Version)}}
 	}, roleMain)
 }
 
@@ -75,29 +78,36 @@ func lookTargets(f Facts) []Finding {
 		}
 		means := "what the queue dead-letters is lost"
 		if arguments["x-dead-letter-strategy"] == "at-least-once" {
-			means = "what the queue dead-letters stays in it, out of sight, and with 32 such messages nothing else is dead-lettered"
+			means = "what the queue dead-letters stays in it, out of sight, and with 32 such messages nothing else " +
+				"is dead-lettered"
 		}
 		targets := f.targets(q, arguments)
 		switch {
 		case exchange != "" && f.Exchanges[exchange].Exists.Known && !f.Exchanges[exchange].Exists.Value:
-			return []Finding{{Severity: Problem, Found: fmt.Sprintf("its dead-letter exchange %q does not exist", exchange), Means: means,
+			return []Finding{{Severity: Problem, Found: fmt.Sprintf("its dead-letter exchange %q does not exist",
+				exchange), Means: means,
 				Fix: f.makeTarget(o)}}
 		case !targets.Known:
 			return cannotSee(blind{targets.Why: {o.Name}}, "where main queues dead-letter to")
 		case len(targets.Value) == 0:
-			return []Finding{{Severity: Problem, Found: fmt.Sprintf("its dead-letter exchange %q leads to no queue", exchange), Means: means,
+			return []Finding{{Severity: Problem, Found: fmt.Sprintf("its dead-letter exchange %q leads to no queue",
+				exchange), Means: means,
 				Fix: f.makeTarget(o)}}
 		}
 		var found []Finding
 		for _, target := range targets.Value {
 			switch exists := f.exists(target); {
 			case exists.Known && !exists.Value:
-				found = append(found, Finding{Severity: Problem, Found: fmt.Sprintf("it dead-letters to the queue %q, which does not exist", target),
-					Means: means, Fix: f.makeQueue(o, target)})
+				found = append(found,
+					Finding{Severity: Problem, Found: fmt.Sprintf("it dead-letters to the queue %q, which does not "+
+						"exist", target),
+						Means: means, Fix: f.makeQueue(o, target)})
 			case f.comesBack(target, q.Name):
-				found = append(found, Finding{Severity: Problem, Found: fmt.Sprintf("it dead-letters to the queue %q, which has a TTL and leads back", target),
-					Means: "RabbitMQ sees a cycle when the delivery limit is the cause, and deletes the message",
-					Fix:   f.leadElsewhere(o, q)})
+				found = append(found,
+					Finding{Severity: Problem, Found: fmt.Sprintf("it dead-letters to the queue %q, which has a TTL "+
+						"and leads back", target),
+						Means: "RabbitMQ sees a cycle when the delivery limit is the cause, and deletes the message",
+						Fix:   f.leadElsewhere(o, q)})
 			}
 		}
 		return found
@@ -121,7 +131,8 @@ func (f Facts) targets(q management.Queue, arguments amqp.Table) Seen[[]string] 
 	var queues []string
 	for _, b := range bindings.Value {
 		// A binding with another key leads nowhere in direct exchanges; the others' keys and headers are not read here.
-		if f.Exchanges[exchange].Type == amqp.ExchangeDirect && hasKey && b.Key != key || slices.Contains(queues, b.Queue) {
+		if f.Exchanges[exchange].Type == amqp.ExchangeDirect && hasKey && b.Key != key ||
+			slices.Contains(queues, b.Queue) {
 			continue
 		}
 		queues = append(queues, b.Queue)
@@ -158,8 +169,9 @@ func (f Facts) leadElsewhere(o object, q management.Queue) string {
 	if ofPolicy(q) {
 		return f.protectCommand(o)
 	}
-	return "# An argument of the queue leads there, which nothing can change: move to a queue that is declared without x-dead-letter-exchange,\n" +
-		"# or with protect: arguments in the policy. Until then, what ends at the delivery limit is lost."
+	return "# An argument of the queue leads there, which nothing can change: move to a queue that is declared " +
+		"without x-dead-letter-exchange,\n# or with protect: arguments in the policy. Until then, what ends at the " +
+		"delivery limit is lost."
 }
 
 // makeTarget lets what a main queue dead-letters arrive somewhere.

@@ -55,13 +55,16 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 
 	switch o.Role {
 	case roleRetry:
-		found("expires", Problem, "the queue is deleted when nobody has consumed from it that long, which nobody does, with all that waits in it")
+		found("expires", Problem, "the queue is deleted when nobody has consumed from it that long, which nobody "+
+			"does, with all that waits in it")
 		if number("message-ttl") < o.Planned.Delay.Milliseconds() {
-			found("message-ttl", Problem, fmt.Sprintf("messages come back after %d ms instead of %s: the smaller one of policy and argument counts",
+			found("message-ttl", Problem, fmt.Sprintf("messages come back after %d ms instead of %s: the smaller one "+
+				"of policy and argument counts",
 				number("message-ttl"), config.FormatDelay(o.Planned.Delay)))
 		}
 		if q.Type == string(config.QueueTypeQuorum) && dropsHead {
-			found("overflow", Problem, "the queue hands messages back at most once instead of at least once, and has deleted what it had not handed over")
+			found("overflow", Problem, "the queue hands messages back at most once instead of at least once, and has "+
+				"deleted what it had not handed over")
 		}
 		if dropsHead {
 			lengths(Problem, "when it is full, the oldest messages come back before their delay is over")
@@ -69,15 +72,18 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 			lengths(Warning, "when it is full, it refuses copies, and the deliveries are held until there is room")
 		}
 		if _, own := q.Arguments["x-dead-letter-routing-key"]; !own {
-			found("dead-letter-routing-key", Problem, "what has waited goes there instead of back to the queue that has failed it")
+			found("dead-letter-routing-key", Problem, "what has waited goes there instead of back to the queue that "+
+				"has failed it")
 		}
 	case roleDeadLetter:
-		found("expires", Problem, "the queue is deleted when nobody has consumed from it that long, with all dead letters")
+		found("expires", Problem, "the queue is deleted when nobody has consumed from it that long, with all dead "+
+			"letters")
 		found("message-ttl", Problem, "dead letters are deleted at that age, whether anybody has looked at them or not")
 		if dropsHead {
 			lengths(Problem, "when it is full, the oldest dead letters are deleted")
 		} else {
-			lengths(Warning, "when it is full, it refuses dead letters, and their deliveries are held until there is room")
+			lengths(Warning, "when it is full, it refuses dead letters, and their deliveries are held until there is "+
+				"room")
 		}
 		// A negative one is none, from 4.0 on.
 		own, _ := q.Arguments["x-delivery-limit"].(int64)
@@ -89,13 +95,17 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 			found("delivery-limit", Problem, "the lower one of policy and argument counts: "+counted+" is deleted")
 		}
 	case roleMain:
-		found("expires", Problem, "the queue is deleted when nobody has consumed from it that long, with all its messages")
-		found("message-ttl", Warning, "messages that are not handled in time leave the queue unhandled, and are gone where it has no dead-letter exchange")
+		found("expires", Problem, "the queue is deleted when nobody has consumed from it that long, with all its "+
+			"messages")
+		found("message-ttl", Warning, "messages that are not handled in time leave the queue unhandled, and are gone "+
+			"where it has no dead-letter exchange")
 		if q.Type == string(config.QueueTypeQuorum) && in["x-dead-letter-strategy"] == "at-least-once" && dropsHead {
-			found("overflow", Problem, "the queue dead-letters at most once instead of at least once: what reaches the delivery limit can be lost")
+			found("overflow", Problem, "the queue dead-letters at most once instead of at least once: what reaches "+
+				"the delivery limit can be lost")
 		}
 		if dropsHead {
-			lengths(Warning, "when it is full, the oldest messages leave it unhandled, and are gone where it has no dead-letter exchange")
+			lengths(Warning, "when it is full, the oldest messages leave it unhandled, and are gone where it has no "+
+				"dead-letter exchange")
 		} else {
 			lengths(Note, "when it is full, it refuses messages: retries come back late, when there is room")
 		}

@@ -25,7 +25,8 @@ func (f Facts) withPolicies(what string, look func(object, management.Queue) []F
 	return f.each(what, true, look, roles...)
 }
 
-func (f Facts) each(what string, policies bool, look func(object, management.Queue) []Finding, roles ...role) []Finding {
+func (f Facts) each(what string, policies bool, look func(object, management.Queue) []Finding,
+	roles ...role) []Finding {
 	var found []Finding
 	hidden := blind{}
 	for _, o := range f.objects(roles...) {
@@ -56,15 +57,18 @@ func lookAvailable(f Facts) []Finding {
 		var found []Finding
 		quorum := q.Type == string(config.QueueTypeQuorum)
 		if !slices.Contains(runs, q.State) {
-			found = append(found, Finding{Severity: Problem, Found: fmt.Sprintf("it is %s, on node %s", q.State, orUnknown(q.Node)),
+			found = append(found, Finding{Severity: Problem, Found: fmt.Sprintf("it is %s, on node %s", q.State,
+				orUnknown(q.Node)),
 				Means: "nothing goes in or out; a classic queue is back with its node, with what was stored",
 				Fix:   "# bring its node up\nrabbitmqctl cluster_status"})
 		}
 		if quorum && len(q.Members) > 0 && !q.HasMajority() {
 			found = append(found, Finding{Severity: Problem,
 				Found: fmt.Sprintf("%d of its %d nodes are there, which is no majority", len(q.Online), len(q.Members)),
-				Means: "it takes everything and answers nothing: publishes are neither confirmed nor refused. Its messages are safe: do not delete it",
-				Fix:   "# bring its nodes up\nrabbitmq-queues quorum_status --vhost " + shell.Quote(f.VHost) + " " + shell.Quote(q.Name)})
+				Means: "it takes everything and answers nothing: publishes are neither confirmed nor refused. Its " +
+					"messages are safe: do not delete it",
+				Fix: "# bring its nodes up\nrabbitmq-queues quorum_status --vhost " + shell.Quote(f.VHost) + " " +
+					shell.Quote(q.Name)})
 		}
 		running := 0
 		for _, n := range f.Nodes.Value {
@@ -73,9 +77,11 @@ func lookAvailable(f Facts) []Finding {
 			}
 		}
 		if quorum && len(q.Members) > 0 && len(q.Members) < 3 && running >= 3 {
-			found = append(found, Finding{Severity: Warning, Found: fmt.Sprintf("it is on %d of %d nodes", len(q.Members), running),
-				Means: "it is not to be reached when one of these is down, and lost with that node's disk if it is on one only",
-				Fix:   f.grow(q)})
+			found = append(found,
+				Finding{Severity: Warning, Found: fmt.Sprintf("it is on %d of %d nodes", len(q.Members), running),
+					Means: "it is not to be reached when one of these is down, and lost with that node's disk if it " +
+						"is on one only",
+					Fix: f.grow(q)})
 		}
 		return found
 	})
@@ -89,7 +95,8 @@ func (f Facts) grow(q management.Queue) string {
 			if lines != "" {
 				lines += "\n"
 			}
-			lines += "rabbitmq-queues add_member --vhost " + shell.Quote(f.VHost) + " " + shell.Quote(q.Name) + " " + shell.Quote(n.Name)
+			lines += "rabbitmq-queues add_member --vhost " + shell.Quote(f.VHost) + " " + shell.Quote(q.Name) + " " +
+				shell.Quote(n.Name)
 		}
 	}
 	return lines
@@ -103,15 +110,18 @@ func lookTypes(f Facts) []Finding {
 		switch o.Role {
 		case roleMain:
 			return []Finding{{Severity: Note, Found: "it is a classic queue",
-				Means: "it is on one node, and cannot be reached while that is down; it does not count deliveries, so a message that kills its process is handed out for ever"}}
+				Means: "it is on one node, and cannot be reached while that is down; it does not count deliveries, " +
+					"so a message that kills its process is handed out for ever"}}
 		case roleRetry:
 			finding := Finding{Severity: Note, Found: "it is a classic queue",
 				Means: "it hands messages back at most once: what is due is lost while the main queue cannot take it"}
-			if main := f.Queues[o.Topic.Plan.Queue].Details; main.Known && main.Value.Type == string(config.QueueTypeQuorum) {
+			if main := f.Queues[o.Topic.Plan.Queue].Details; main.Known &&
+				main.Value.Type == string(config.QueueTypeQuorum) {
 				finding.Severity = Warning
 				finding.Found += " in front of a quorum main queue"
 				finding.Means += ", and that is so whenever the broker starts: what was due meanwhile is lost"
-				finding.Fix = "# in the policy, queue_type: quorum; the queues of before stay until they are empty. Then:\n" + f.apply(o.Topic)
+				finding.Fix = "# in the policy, queue_type: quorum; the queues of before stay until they are empty. " +
+					"Then:\n" + f.apply(o.Topic)
 			}
 			return []Finding{finding}
 		default:
@@ -155,14 +165,19 @@ func lookStuck(f Facts) []Finding {
 		if n <= 0 {
 			return nil
 		}
-		finding := Finding{Severity: Warning, Found: fmt.Sprintf("%d messages are on their way out, and their target has not confirmed them", n),
-			Means: "it keeps them, out of sight of AMQP, and tries again every 3 minutes. It can be a moment's look: run doctor again",
-			Fix:   "rabbitmqctl list_queues --vhost " + shell.Quote(f.VHost) + " name messages messages_ready state policy"}
+		finding := Finding{Severity: Warning, Found: fmt.Sprintf("%d messages are on their way out, and their target "+
+			"has not confirmed them", n),
+			Means: "it keeps them, out of sight of AMQP, and tries again every 3 minutes. It can be a moment's look: " +
+				"run doctor again",
+			Fix: "rabbitmqctl list_queues --vhost " + shell.Quote(f.VHost) + " name messages messages_ready state " +
+				"policy"}
 		if main := f.exists(o.Topic.Plan.Queue); o.Role == roleRetry && main.Known && !main.Value {
 			finding.Severity = Problem
 			finding.Found += fmt.Sprintf(": the main queue %q is not there", o.Topic.Plan.Queue)
-			finding.Means = "it keeps them, and hands them over within 3 minutes after the main queue is there again. Do not delete it: they would be gone"
-			finding.Fix = "# start the service that consumes " + shell.Quote(o.Topic.Plan.Queue) + ": it declares it with its own arguments"
+			finding.Means = "it keeps them, and hands them over within 3 minutes after the main queue is there " +
+				"again. Do not delete it: they would be gone"
+			finding.Fix = "# start the service that consumes " + shell.Quote(o.Topic.Plan.Queue) + ": it declares it " +
+				"with its own arguments"
 		}
 		if n >= manyStuck {
 			finding.Severity = Problem
@@ -177,7 +192,8 @@ func stuck(q management.Queue) int64 {
 	switch {
 	case q.Undeliverable != nil && *q.Undeliverable > 0:
 		return *q.Undeliverable
-	case q.Undeliverable == nil && q.Messages != nil && q.Ready != nil && q.Unacked != nil && q.Type == string(config.QueueTypeQuorum):
+	case q.Undeliverable == nil && q.Messages != nil && q.Ready != nil && q.Unacked != nil &&
+		q.Type == string(config.QueueTypeQuorum):
 		stuck := *q.Messages - *q.Ready - *q.Unacked
 		if q.Delayed != nil {
 			stuck -= *q.Delayed
@@ -196,9 +212,11 @@ func lookRetryConsumers(f Facts) []Finding {
 			consumers = max(consumers, *told)
 		}
 		if consumers > 0 {
-			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: fmt.Sprintf("%d consumers", consumers),
+			found = append(found, Finding{Severity: Problem, Object: o.label(),
+				Found: fmt.Sprintf("%d consumers", consumers),
 				Means: "they take waiting messages away, before their delay is over; retry queues are for nobody",
-				Fix: "# find who it is, and end it:\n" + f.ctl("list_consumers", "queue_name", "consumer_tag", "channel_pid") +
+				Fix: "# find who it is, and end it:\n" + f.ctl("list_consumers", "queue_name", "consumer_tag",
+					"channel_pid") +
 					"\nrabbitmqctl list_channels pid name user"})
 		}
 	}
@@ -211,7 +229,8 @@ func lookSingleActive(f Facts) []Finding {
 			return nil
 		}
 		return []Finding{{Severity: Note, Found: "it has a single active consumer, as those have who rely on order",
-			Means: "a retry comes back behind later messages: with retries there is no order. Of several instances only one works at a time"}}
+			Means: "a retry comes back behind later messages: with retries there is no order. Of several instances " +
+				"only one works at a time"}}
 	}, roleMain)
 }
 
@@ -220,14 +239,17 @@ func lookDeadLetters(f Facts) []Finding {
 	hidden := blind{}
 	for _, o := range f.objects(roleDeadLetter) {
 		ready := int64(o.Queue.Ready)
-		if exists := f.exists(o.Name); rabbitmq.HoldsBack(f.Version) && !o.Queue.Details.Known && ready == 0 && (!exists.Known || exists.Value) {
-			hidden.add(o.Queue.Details.Why+" (RabbitMQ "+f.Version+" may hold messages back, which AMQP does not count)", o.Name)
+		if exists := f.exists(o.Name); rabbitmq.HoldsBack(f.Version) && !o.Queue.Details.Known && ready == 0 &&
+			(!exists.Known || exists.Value) {
+			hidden.add(o.Queue.Details.Why+" (RabbitMQ "+f.Version+" may hold messages back, which AMQP does not "+
+				"count)", o.Name)
 		}
 		if told := o.Queue.Details.Value.Messages; told != nil {
 			ready = max(ready, *told)
 		}
 		if ready > 0 {
-			found = append(found, Finding{Severity: Warning, Object: o.label(), Found: fmt.Sprintf("%d messages", ready),
+			found = append(found, Finding{Severity: Warning, Object: o.label(),
+				Found: fmt.Sprintf("%d messages", ready),
 				Means: "they have failed for good, and wait for a person",
 				Fix:   f.amqpretry("dlq stat", o.Topic.Plan.Queue)})
 		}

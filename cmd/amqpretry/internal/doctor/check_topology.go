@@ -24,13 +24,16 @@ func lookExists(f Facts) []Finding {
 			hidden.add(exists.Why, o.Name)
 		case !exists.Value && o.Role == roleMain:
 			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: "there is no such queue",
-				Means: "what waits in its retry queues cannot come back: they keep it, and hand over nothing else either once 32 messages are due; " +
-					"what is published to it is lost or refused",
-				Fix: "# start the service that consumes it: it declares it with its own arguments. What waits comes within 3 minutes"})
+				Means: "what waits in its retry queues cannot come back: they keep it, and hand over nothing else " +
+					"either once 32 messages are due; what is published to it is lost or refused",
+				Fix: "# start the service that consumes it: it declares it with its own arguments. What waits comes " +
+					"within 3 minutes"})
 		case !exists.Value:
-			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: "there is no such queue" + f.underDefault(),
-				Means: "copies for it are returned, and their deliveries held until a service has declared it; one with TopologyAssume cannot",
-				Fix:   f.apply(o.Topic)})
+			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: "there is no such queue" +
+				f.underDefault(),
+				Means: "copies for it are returned, and their deliveries held until a service has declared it; one " +
+					"with TopologyAssume cannot",
+				Fix: f.apply(o.Topic)})
 		}
 	}
 	for name, t := range f.plannedExchanges() {
@@ -39,7 +42,8 @@ func lookExists(f Facts) []Finding {
 		case !exists.Known:
 			hidden.add(exists.Why, name)
 		case !exists.Value:
-			found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name), Found: "there is no such exchange",
+			found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name),
+				Found: "there is no such exchange",
 				Means: "failed deliveries are held until a service has declared it; one with TopologyAssume cannot",
 				Fix:   f.apply(t)})
 		}
@@ -74,7 +78,8 @@ func (f Facts) nothingOf(t Topic) Finding {
 	}
 
 	return Finding{Severity: Problem, Object: object{Name: t.Plan.Queue, Role: roleMain}.label(),
-		Found: fmt.Sprintf("nothing of it is in virtual host %q: neither the queue nor the %s for its retries", f.VHost, queues),
+		Found: fmt.Sprintf("nothing of it is in virtual host %q: neither the queue nor the %s for its retries", f.VHost,
+			queues),
 		Means: "no service has consumed it here yet; or it is in another virtual host (--vhost), or has another name",
 		Fix:   "# the service that consumes it declares all of it. All but the main queue, before:\n" + f.apply(t)}
 }
@@ -111,8 +116,9 @@ func lookArguments(f Facts) []Finding {
 			hidden.add(conflict.Why, o.Name)
 		case conflict.Value != nil:
 			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: differs(conflict.Value),
-				Means: "a service that declares it fails to subscribe; one that does not meets a queue that does something else than the policy says",
-				Fix:   f.recreate(o)})
+				Means: "a service that declares it fails to subscribe; one that does not meets a queue that does " +
+					"something else than the policy says",
+				Fix: f.recreate(o)})
 		}
 	}
 	for _, name := range sortedKeys(f.plannedExchanges()) {
@@ -124,9 +130,12 @@ func lookArguments(f Facts) []Finding {
 		case !x.Conflict.Known:
 			hidden.add(x.Conflict.Why, name)
 		case x.Conflict.Value != nil:
-			found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name), Found: differs(x.Conflict.Value),
-				Means: "it does not route failed messages as it should, and a service that declares it fails to subscribe",
-				Fix: "# rabbitmqctl deletes no exchanges: delete it in the management UI, if nobody else uses it, and then\n" +
+			found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name),
+				Found: differs(x.Conflict.Value),
+				Means: "it does not route failed messages as it should, and a service that declares it fails to " +
+					"subscribe",
+				Fix: "# rabbitmqctl deletes no exchanges: delete it in the management UI, if nobody else uses it, " +
+					"and then\n" +
 					f.apply(f.plannedExchanges()[name])})
 		}
 	}
@@ -174,8 +183,9 @@ func lookBindings(f Facts) []Finding {
 			case !slices.ContainsFunc(x.Bindings.Value, func(a management.Binding) bool { return sameBinding(a, b) }):
 				found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", b.Exchange),
 					Found: fmt.Sprintf("it is not bound to queue %q", b.Queue),
-					Means: "copies for it are returned, and their deliveries held until a service has bound it; one with TopologyAssume cannot" + lostOnReturn(t, b),
-					Fix:   f.apply(t)})
+					Means: "copies for it are returned, and their deliveries held until a service has bound it; one " +
+						"with TopologyAssume cannot" + lostOnReturn(t, b),
+					Fix: f.apply(t)})
 			}
 		}
 	}
@@ -187,7 +197,8 @@ func lostOnReturn(t Topic, b topology.Binding) string {
 	if b.Queue != t.Plan.Queue {
 		return ""
 	}
-	return "; what waits for this queue in shared retry queues cannot come back, and after 32 such messages nobody's can"
+	return "; what waits for this queue in shared retry queues cannot come back, and after 32 such messages nobody's " +
+		"can"
 }
 
 func sameBinding(a management.Binding, b topology.Binding) bool {

@@ -29,12 +29,15 @@ func healthyUnder(t *testing.T, policy config.Policy) Facts {
 	require.NoError(t, err)
 	f := Facts{
 		VHost: "/", User: "service", Version: "4.0.5", PolicyFile: "retry.yaml",
-		Topics:           []Topic{{"orders", policy, plan}},
-		Blocked:          seen(""),
-		Refused:          seen[[]Permission](nil),
-		Granted:          seen(management.Permissions{User: "service", VHost: "/", Configure: ".*", Write: ".*", Read: ".*"}),
-		Nodes:            seen([]management.Node{{Name: "a", Running: true, MemoryAlarm: ptr(false), DiskAlarm: ptr(false)}}),
-		Flags:            seen([]management.FeatureFlag{{Name: "quorum_queue", State: "enabled"}, {Name: "stream_queue", State: "enabled"}}),
+		Topics:  []Topic{{"orders", policy, plan}},
+		Blocked: seen(""),
+		Refused: seen[[]Permission](nil),
+		Granted: seen(management.Permissions{User: "service", VHost: "/", Configure: ".*", Write: ".*",
+			Read: ".*"}),
+		Nodes: seen([]management.Node{{Name: "a", Running: true, MemoryAlarm: ptr(false),
+			DiskAlarm: ptr(false)}}),
+		Flags: seen([]management.FeatureFlag{{Name: "quorum_queue", State: "enabled"},
+			{Name: "stream_queue", State: "enabled"}}),
 		Limits:           seen(map[string]int64{}),
 		Policies:         seen[[]management.Policy](nil),
 		OperatorPolicies: seen[[]management.Policy](nil),
@@ -42,8 +45,10 @@ func healthyUnder(t *testing.T, policy config.Policy) Facts {
 		Queues:           map[string]Queue{}, Exchanges: map[string]Exchange{},
 	}
 	put := func(name string, arguments amqp.Table) {
-		q := management.Queue{Name: name, VHost: "/", Type: arguments[amqp.QueueTypeArg].(string), State: "running", Arguments: management.Arguments(arguments),
-			Members: []string{"a"}, Online: []string{"a"}, Messages: ptr[int64](0), Ready: ptr[int64](0), Unacked: ptr[int64](0), Undeliverable: ptr[int64](0),
+		q := management.Queue{Name: name, VHost: "/", Type: arguments[amqp.QueueTypeArg].(string), State: "running",
+			Arguments: management.Arguments(arguments),
+			Members:   []string{"a"}, Online: []string{"a"}, Messages: ptr[int64](0), Ready: ptr[int64](0),
+			Unacked: ptr[int64](0), Undeliverable: ptr[int64](0),
 			Consumers: ptr[int64](0), Effective: management.Arguments{}}
 		f.Queues[name] = Queue{Exists: seen(true), Conflict: seen[*topology.ConflictError](nil), Details: seen(q)}
 		f.All = seen(append(f.All.Value, q))
@@ -56,11 +61,13 @@ func healthyUnder(t *testing.T, policy config.Policy) Facts {
 		put("orders.dlq", amqp.Table{"x-queue-type": "quorum"})
 	}
 	for _, x := range plan.Exchanges {
-		found := Exchange{Exists: seen(true), Conflict: seen[*topology.ConflictError](nil), Type: x.Type, Bindings: seen[[]management.Binding](nil)}
+		found := Exchange{Exists: seen(true), Conflict: seen[*topology.ConflictError](nil), Type: x.Type,
+			Bindings: seen[[]management.Binding](nil)}
 		for _, b := range plan.Bindings {
 			if b.Exchange == x.Name {
 				found.Bindings.Value = append(found.Bindings.Value,
-					management.Binding{VHost: "/", Exchange: b.Exchange, Queue: b.Queue, Key: b.Key, Arguments: management.Arguments(b.Arguments)})
+					management.Binding{VHost: "/", Exchange: b.Exchange, Queue: b.Queue, Key: b.Key,
+						Arguments: management.Arguments(b.Arguments)})
 			}
 		}
 		f.Exchanges[x.Name] = found
@@ -77,7 +84,8 @@ func (f Facts) change(queue string, how func(*Queue, *management.Queue)) {
 }
 
 func TestNothingIsFoundWhereNothingIsWrong(t *testing.T) {
-	for _, policy := range []config.Policy{{}, {Scope: config.ScopeShared}, {Mode: config.ModeDeadLetter}, {Mode: config.ModeOff}} {
+	for _, policy := range []config.Policy{{}, {Scope: config.ScopeShared}, {Mode: config.ModeDeadLetter},
+		{Mode: config.ModeOff}} {
 		for _, version := range []string{"3.10.8", "4.0.5", "4.3.6"} {
 			f := healthyUnder(t, policy)
 			f.Version = version
@@ -99,15 +107,19 @@ func TestNothingCouldBeSeen(t *testing.T) {
 	f := healthy(t)
 	blindFacts := Facts{Topics: f.Topics, VHost: "/", User: "service", PolicyFile: "retry.yaml"}
 	const why = "nobody told"
-	blindFacts.Blocked, blindFacts.Refused, blindFacts.Granted = unseen[string](why), unseen[[]Permission](why), unseen[management.Permissions](why)
+	blindFacts.Blocked, blindFacts.Refused, blindFacts.Granted = unseen[string](why), unseen[[]Permission](why),
+		unseen[management.Permissions](why)
 	blindFacts.Nodes, blindFacts.Flags = unseen[[]management.Node](why), unseen[[]management.FeatureFlag](why)
-	blindFacts.Limits, blindFacts.All, blindFacts.Obsolete = unseen[map[string]int64](why), unseen[[]management.Queue](why), unseen[[]topology.ObsoleteQueue](why)
+	blindFacts.Limits, blindFacts.All, blindFacts.Obsolete = unseen[map[string]int64](why),
+		unseen[[]management.Queue](why), unseen[[]topology.ObsoleteQueue](why)
 	blindFacts.Queues, blindFacts.Exchanges = map[string]Queue{}, map[string]Exchange{}
 	for name := range f.Queues {
-		blindFacts.Queues[name] = Queue{Exists: unseen[bool](why), Conflict: unseen[*topology.ConflictError](why), Details: unseen[management.Queue](why)}
+		blindFacts.Queues[name] = Queue{Exists: unseen[bool](why), Conflict: unseen[*topology.ConflictError](why),
+			Details: unseen[management.Queue](why)}
 	}
 	for name := range f.Exchanges {
-		blindFacts.Exchanges[name] = Exchange{Exists: unseen[bool](why), Conflict: unseen[*topology.ConflictError](why), Bindings: unseen[[]management.Binding](why)}
+		blindFacts.Exchanges[name] = Exchange{Exists: unseen[bool](why), Conflict: unseen[*topology.ConflictError](why),
+			Bindings: unseen[[]management.Binding](why)}
 	}
 	unseenOnes := map[string]bool{}
 	for _, finding := range diagnose(blindFacts) {
@@ -153,137 +165,215 @@ func TestChecks(t *testing.T) {
 		fix      string // a part
 		make     func(*Facts)
 	}{
-		{"too old", "version", Problem, "broker", "RabbitMQ 3.9.29, wanted 3.10", "upgrade", func(f *Facts) { f.Version = "3.9.29" }},
-		{"feature", "features", Problem, "broker", "stream_queue is disabled", "rabbitmqctl enable_feature_flag stream_queue", func(f *Facts) {
+		{"too old", "version", Problem, "broker", "RabbitMQ 3.9.29, wanted 3.10", "upgrade", func(f *Facts) {
+			f.Version = "3.9.29"
+		}},
+		{"feature", "features", Problem, "broker", "stream_queue is disabled", "rabbitmqctl enable_feature_flag " +
+			"stream_queue", func(f *Facts) {
 			f.Version = "3.10.8"
 			f.Flags.Value[1].State = "disabled"
 		}},
-		{"memory", "alarms", Problem, "broker", "memory alarm on node a", "rabbitmqctl --node 'a' set_vm_memory_high_watermark", func(f *Facts) { f.Nodes.Value[0].MemoryAlarm = ptr(true) }},
-		{"disk", "alarms", Problem, "broker", "disk alarm on node a", "rabbitmqctl --node 'a' set_disk_free_limit", func(f *Facts) { f.Nodes.Value[0].DiskAlarm = ptr(true) }},
-		{"blocked", "alarms", Problem, "broker", "low on memory", "rabbitmq-diagnostics alarms", func(f *Facts) { f.Nodes, f.Blocked = unseen[[]management.Node]("x"), seen("low on memory") }},
-		{"down", "nodes", Warning, "broker", "node b is down", "", func(f *Facts) { f.Nodes.Value = append(f.Nodes.Value, management.Node{Name: "b"}) }},
-		{"apart", "nodes", Problem, "broker", "node a is partitioned from b", "", func(f *Facts) { f.Nodes.Value[0].Partitions = []string{"b"} }},
-		{"room", "limits", Problem, "broker", "may have 2 queues; it has 2, and 1 are missing", `rabbitmqctl set_vhost_limits -p '/' '{"max-connections":5,"max-queues":3}'`, func(f *Facts) {
-			f.Limits.Value = map[string]int64{"max-queues": 2, "max-connections": 5}
-			f.All.Value = f.All.Value[:2]
-			f.Queues[dlq] = Queue{Exists: seen(false)}
+		{"memory", "alarms", Problem, "broker", "memory alarm on node a", "rabbitmqctl --node 'a' " +
+			"set_vm_memory_high_watermark", func(f *Facts) { f.Nodes.Value[0].MemoryAlarm = ptr(true) }},
+		{"disk", "alarms", Problem, "broker", "disk alarm on node a", "rabbitmqctl --node 'a' set_disk_free_limit",
+			func(f *Facts) { f.Nodes.Value[0].DiskAlarm = ptr(true) }},
+		{"blocked", "alarms", Problem, "broker", "low on memory", "rabbitmq-diagnostics alarms", func(f *Facts) {
+			f.Nodes, f.Blocked = unseen[[]management.Node]("x"), seen("low on memory")
 		}},
-		{"refused", "permissions", Problem, `user "service"`, `no read permission on queue "orders"`, "", func(f *Facts) { f.Refused = seen([]Permission{{read, "queue", "orders", "x", true}}) }},
-		{"not granted", "permissions", Warning, `user "service"`, `no configure permission on queue "orders"`, "'(^mine$)|^(orders|orders\\.retry|", func(f *Facts) { f.Granted.Value.Configure, f.Refused = "^mine$", unseen[[]Permission]("x") }},
-		{"cannot bind", "permissions", Warning, `user "service"`, `no read permission on exchange "orders.retry"`, "'(^orders$)|^(", func(f *Facts) { f.Granted.Value.Read = "^orders$" }},
-		{"granted nothing", "permissions", Problem, `user "service"`, `no write permission on exchange "orders.retry"`, "list_user_permissions", func(f *Facts) {
-			f.Granted = unseen[management.Permissions]("x")
-			f.Refused = seen(needs(f.Topics))
+		{"down", "nodes", Warning, "broker", "node b is down", "", func(f *Facts) {
+			f.Nodes.Value = append(f.Nodes.Value, management.Node{Name: "b"})
 		}},
+		{"apart", "nodes", Problem, "broker", "node a is partitioned from b", "", func(f *Facts) {
+			f.Nodes.Value[0].Partitions = []string{"b"}
+		}},
+		{"room", "limits", Problem, "broker", "may have 2 queues; it has 2, and 1 are missing",
+			`rabbitmqctl set_vhost_limits -p '/' '{"max-connections":5,"max-queues":3}'`, func(f *Facts) {
+				f.Limits.Value = map[string]int64{"max-queues": 2, "max-connections": 5}
+				f.All.Value = f.All.Value[:2]
+				f.Queues[dlq] = Queue{Exists: seen(false)}
+			}},
+		{"refused", "permissions", Problem, `user "service"`, `no read permission on queue "orders"`, "",
+			func(f *Facts) { f.Refused = seen([]Permission{{read, "queue", "orders", "x", true}}) }},
+		{"not granted", "permissions", Warning, `user "service"`, `no configure permission on queue "orders"`,
+			"'(^mine$)|^(orders|orders\\.retry|", func(f *Facts) {
+				f.Granted.Value.Configure, f.Refused = "^mine$", unseen[[]Permission]("x")
+			}},
+		{"cannot bind", "permissions", Warning, `user "service"`, `no read permission on exchange "orders.retry"`,
+			"'(^orders$)|^(", func(f *Facts) { f.Granted.Value.Read = "^orders$" }},
+		{"granted nothing", "permissions", Problem, `user "service"`, `no write permission on exchange "orders.retry"`,
+			"list_user_permissions", func(f *Facts) {
+				f.Granted = unseen[management.Permissions]("x")
+				f.Refused = seen(needs(f.Topics))
+			}},
 
-		{"main is gone", "exists", Problem, `main queue "orders"`, "no such queue", "start the service", func(f *Facts) { f.Queues["orders"] = Queue{Exists: seen(false)} }},
-		{"retry is gone", "exists", Problem, `retry queue "orders.retry.1m"`, "no such queue", "amqpretry topology apply --policies 'retry.yaml' 'orders'", func(f *Facts) { f.Queues[retry] = Queue{Exists: seen(false)} }},
-		{"the default policy", "exists", Problem, `retry queue "orders.retry.1m"`, "give yours with --policies", "amqpretry topology apply 'orders'", func(f *Facts) {
-			f.PolicyFile = ""
-			f.Queues[retry] = Queue{Exists: seen(false)}
-		}},
-		{"exchange is gone", "exists", Problem, `exchange "orders.retry"`, "no such exchange", "topology apply", func(f *Facts) { f.Exchanges["orders.retry"] = Exchange{Exists: seen(false)} }},
-		{"another TTL", "arguments", Problem, `retry queue "orders.retry.1m"`, "x-message-ttl, wanted 60000, found 1", "amqpretry topology apply --recreate --policies 'retry.yaml' 'orders'", func(f *Facts) {
-			f.change(retry, func(q *Queue, _ *management.Queue) {
-				q.Conflict.Value = &topology.ConflictError{Argument: "x-message-ttl", Wanted: "60000", Found: "1"}
-			})
-		}},
-		{"another dead-letter queue", "arguments", Problem, `dead-letter queue "orders.dlq"`, "x-queue-type, wanted quorum, found classic", "amqpretry dlq purge --all --yes --undo dead-letters.jsonl 'orders' &&\nrabbitmqctl list_queues -p '/' name messages\n# If it has 0 messages: rabbitmqctl delete_queue -p '/' 'orders.dlq'", func(f *Facts) {
+		{"main is gone", "exists", Problem, `main queue "orders"`, "no such queue", "start the service",
+			func(f *Facts) { f.Queues["orders"] = Queue{Exists: seen(false)} }},
+		{"retry is gone", "exists", Problem, `retry queue "orders.retry.1m"`, "no such queue", "amqpretry topology " +
+			"apply --policies 'retry.yaml' 'orders'", func(f *Facts) { f.Queues[retry] = Queue{Exists: seen(false)} }},
+		{"the default policy", "exists", Problem, `retry queue "orders.retry.1m"`, "give yours with --policies",
+			"amqpretry topology apply 'orders'", func(f *Facts) {
+				f.PolicyFile = ""
+				f.Queues[retry] = Queue{Exists: seen(false)}
+			}},
+		{"exchange is gone", "exists", Problem, `exchange "orders.retry"`, "no such exchange", "topology apply",
+			func(f *Facts) { f.Exchanges["orders.retry"] = Exchange{Exists: seen(false)} }},
+		{"another TTL", "arguments", Problem, `retry queue "orders.retry.1m"`, "x-message-ttl, wanted 60000, found 1",
+			"amqpretry topology apply --recreate --policies 'retry.yaml' 'orders'", func(f *Facts) {
+				f.change(retry, func(q *Queue, _ *management.Queue) {
+					q.Conflict.Value = &topology.ConflictError{Argument: "x-message-ttl", Wanted: "60000", Found: "1"}
+				})
+			}},
+		{"another dead-letter queue", "arguments", Problem, `dead-letter queue "orders.dlq"`, "x-queue-type, wanted " +
+			"quorum, found classic", "amqpretry dlq purge --all --yes --undo dead-letters.jsonl 'orders' " +
+			"&&\nrabbitmqctl list_queues -p '/' name messages\n# If it has 0 messages: rabbitmqctl delete_queue -p " +
+			"'/' 'orders.dlq'", func(f *Facts) {
 			f.change(dlq, func(q *Queue, _ *management.Queue) {
 				q.Conflict.Value = &topology.ConflictError{Argument: "x-queue-type", Wanted: "quorum", Found: "classic"}
 			})
 		}},
-		{"another exchange", "arguments", Problem, `exchange "orders.retry"`, "type, wanted headers, found fanout", "", func(f *Facts) {
-			x := f.Exchanges["orders.retry"]
-			x.Conflict = seen(&topology.ConflictError{Argument: "type", Wanted: "headers", Found: "fanout"})
-			f.Exchanges["orders.retry"] = x
-		}},
-		{"unbound", "bindings", Problem, `exchange "orders.retry"`, `not bound to queue "orders.dlq"`, "topology apply", func(f *Facts) {
-			x := f.Exchanges["orders.retry"]
-			x.Bindings.Value = x.Bindings.Value[:1]
-			f.Exchanges["orders.retry"] = x
-		}},
-		{"bound otherwise", "bindings", Problem, `exchange "orders.retry"`, `not bound to queue "orders.retry.1m"`, "topology apply", func(f *Facts) {
-			f.Exchanges["orders.retry"].Bindings.Value[0].Arguments = management.Arguments{"x-match": "any", "amqpretry-delay": "1m"}
-		}},
-		{"bound to less", "bindings", Problem, `exchange "orders.retry"`, `not bound to queue "orders.retry.1m"`, "topology apply", func(f *Facts) {
-			f.Exchanges["orders.retry"].Bindings.Value[0].Arguments = management.Arguments{"x-match": "all", "amqpretry-delay": "1m", "colour": "red"}
-		}},
+		{"another exchange", "arguments", Problem, `exchange "orders.retry"`, "type, wanted headers, found fanout", "",
+			func(f *Facts) {
+				x := f.Exchanges["orders.retry"]
+				x.Conflict = seen(&topology.ConflictError{Argument: "type", Wanted: "headers", Found: "fanout"})
+				f.Exchanges["orders.retry"] = x
+			}},
+		{"unbound", "bindings", Problem, `exchange "orders.retry"`, `not bound to queue "orders.dlq"`, "topology apply",
+			func(f *Facts) {
+				x := f.Exchanges["orders.retry"]
+				x.Bindings.Value = x.Bindings.Value[:1]
+				f.Exchanges["orders.retry"] = x
+			}},
+		{"bound otherwise", "bindings", Problem, `exchange "orders.retry"`, `not bound to queue "orders.retry.1m"`,
+			"topology apply", func(f *Facts) {
+				f.Exchanges["orders.retry"].Bindings.Value[0].Arguments = management.Arguments{"x-match": "any",
+					"amqpretry-delay": "1m"}
+			}},
+		{"bound to less", "bindings", Problem, `exchange "orders.retry"`, `not bound to queue "orders.retry.1m"`,
+			"topology apply", func(f *Facts) {
+				f.Exchanges["orders.retry"].Bindings.Value[0].Arguments = management.Arguments{"x-match": "all",
+					"amqpretry-delay": "1m", "colour": "red"}
+			}},
 
-		{"queue is down", "available", Problem, `main queue "orders"`, "it is down", "", func(f *Facts) { f.change("orders", func(_ *Queue, q *management.Queue) { q.State = "down" }) }},
-		{"no majority", "available", Problem, `dead-letter queue "orders.dlq"`, "1 of its 3 nodes", "rabbitmq-queues quorum_status --vhost '/' 'orders.dlq'", func(f *Facts) {
-			f.change(dlq, func(_ *Queue, q *management.Queue) { q.Members = []string{"a", "b", "c"} })
+		{"queue is down", "available", Problem, `main queue "orders"`, "it is down", "", func(f *Facts) {
+			f.change("orders", func(_ *Queue, q *management.Queue) { q.State = "down" })
 		}},
-		{"one of three", "available", Warning, `main queue "orders"`, "on 1 of 3 nodes", "rabbitmq-queues add_member --vhost '/' 'orders' 'b'", func(f *Facts) {
-			f.Nodes.Value = append(f.Nodes.Value, management.Node{Name: "b", Running: true}, management.Node{Name: "c", Running: true})
+		{"no majority", "available", Problem, `dead-letter queue "orders.dlq"`, "1 of its 3 nodes",
+			"rabbitmq-queues quorum_status --vhost '/' 'orders.dlq'", func(f *Facts) {
+				f.change(dlq, func(_ *Queue, q *management.Queue) { q.Members = []string{"a", "b", "c"} })
+			}},
+		{"one of three", "available", Warning, `main queue "orders"`, "on 1 of 3 nodes", "rabbitmq-queues add_member " +
+			"--vhost '/' 'orders' 'b'", func(f *Facts) {
+			f.Nodes.Value = append(f.Nodes.Value, management.Node{Name: "b", Running: true},
+				management.Node{Name: "c", Running: true})
 		}},
-		{"classic main", "types", Note, `main queue "orders"`, "classic", "", func(f *Facts) { f.change("orders", func(_ *Queue, q *management.Queue) { q.Type = "classic" }) }},
-		{"classic retry", "types", Warning, `retry queue "orders.retry.1m"`, "classic queue in front of a quorum", "queue_type: quorum", func(f *Facts) { f.change(retry, func(_ *Queue, q *management.Queue) { q.Type = "classic" }) }},
+		{"classic main", "types", Note, `main queue "orders"`, "classic", "", func(f *Facts) {
+			f.change("orders", func(_ *Queue, q *management.Queue) { q.Type = "classic" })
+		}},
+		{"classic retry", "types", Warning, `retry queue "orders.retry.1m"`, "classic queue in front of a quorum",
+			"queue_type: quorum", func(f *Facts) {
+				f.change(retry, func(_ *Queue, q *management.Queue) { q.Type = "classic" })
+			}},
 
-		{"operator's TTL", "policies", Problem, `retry queue "orders.retry.1m"`, `message-ttl: 5, from the operator policy "p"`,
+		{"operator's TTL", "policies", Problem, `retry queue "orders.retry.1m"`,
+			`message-ttl: 5, from the operator policy "p"`,
 			`rabbitmqctl set_operator_policy -p '/' --priority 4 --apply-to queues 'amqpretry.orders.retry.1m' '^orders\.retry\.1m$' '{"max-length-bytes":1000000000000000}'`,
 			func(f *Facts) { under(f, retry, true, management.Arguments{"message-ttl": int64(5)}) }},
-		{"drop-head", "policies", Problem, `retry queue "orders.retry.1m"`, `overflow: drop-head, from the policy "p"`, `rabbitmqctl set_policy -p '/' --priority 4`,
+		{"drop-head", "policies", Problem, `retry queue "orders.retry.1m"`, `overflow: drop-head, from the policy "p"`,
+			`rabbitmqctl set_policy -p '/' --priority 4`,
 			func(f *Facts) { under(f, retry, false, management.Arguments{"overflow": "drop-head"}) }},
 		{"both keys go", "policies", Problem, `retry queue "orders.retry.1m"`, "expires", `'{"consumer-timeout":9}'`,
 			func(f *Facts) {
-				under(f, retry, false, management.Arguments{"overflow": "drop-head", "expires": int64(7), "consumer-timeout": int64(9)})
+				under(f, retry, false, management.Arguments{"overflow": "drop-head", "expires": int64(7),
+					"consumer-timeout": int64(9)})
 			}},
-		{"full", "policies", Warning, `retry queue "orders.retry.1m"`, "max-length: 9", "set_policy", func(f *Facts) { under(f, retry, false, management.Arguments{"max-length": int64(9)}) }},
+		{"full", "policies", Warning, `retry queue "orders.retry.1m"`, "max-length: 9", "set_policy", func(f *Facts) {
+			under(f, retry, false, management.Arguments{"max-length": int64(9)})
+		}},
 		{"full and early", "policies", Problem, `retry queue "orders.retry.1m"`, "max-length: 9", "set_policy",
 			func(f *Facts) {
 				under(f, retry, false, management.Arguments{"max-length": int64(9), "overflow": "drop-head"})
 			}},
-		{"nobody's policy", "policies", Problem, `retry queue "orders.retry.1m"`, "expires: 7, from the policies of the broker", "rabbitmqctl list_policies -p '/'", func(f *Facts) {
+		{"nobody's policy", "policies", Problem, `retry queue "orders.retry.1m"`, "expires: 7, from the policies of " +
+			"the broker", "rabbitmqctl list_policies -p '/'", func(f *Facts) {
 			under(f, retry, false, management.Arguments{"expires": int64(7)})
 			f.Policies = unseen[[]management.Policy]("x")
 		}},
-		{"dead letters expire", "policies", Problem, `dead-letter queue "orders.dlq"`, "message-ttl: 5", "set_policy", func(f *Facts) { under(f, dlq, false, management.Arguments{"message-ttl": int64(5)}) }},
-		{"dead letters pushed out", "policies", Problem, `dead-letter queue "orders.dlq"`, "max-length-bytes: 5", "set_policy", func(f *Facts) { under(f, dlq, false, management.Arguments{"max-length-bytes": int64(5)}) }},
-		{"looking kills", "policies", Problem, `dead-letter queue "orders.dlq"`, "delivery-limit: 5", "set_policy", func(f *Facts) { under(f, dlq, false, management.Arguments{"delivery-limit": int64(5)}) }},
-		{"main expires", "policies", Problem, `main queue "orders"`, "expires: 5", "set_policy", func(f *Facts) { under(f, "orders", false, management.Arguments{"expires": int64(5)}) }},
-		{"main's TTL", "policies", Warning, `main queue "orders"`, "message-ttl: 5", "set_policy", func(f *Facts) { under(f, "orders", false, management.Arguments{"message-ttl": int64(5)}) }},
-		{"main at most once", "policies", Problem, `main queue "orders"`, "overflow: drop-head", "set_policy", func(f *Facts) { under(f, "orders", false, management.Arguments{"overflow": "drop-head"}) }},
-		{"main refuses", "policies", Note, `main queue "orders"`, "max-length: 5", "set_policy", func(f *Facts) { under(f, "orders", false, management.Arguments{"max-length": int64(5)}) }},
+		{"dead letters expire", "policies", Problem, `dead-letter queue "orders.dlq"`, "message-ttl: 5", "set_policy",
+			func(f *Facts) { under(f, dlq, false, management.Arguments{"message-ttl": int64(5)}) }},
+		{"dead letters pushed out", "policies", Problem, `dead-letter queue "orders.dlq"`, "max-length-bytes: 5",
+			"set_policy", func(f *Facts) { under(f, dlq, false, management.Arguments{"max-length-bytes": int64(5)}) }},
+		{"looking kills", "policies", Problem, `dead-letter queue "orders.dlq"`, "delivery-limit: 5", "set_policy",
+			func(f *Facts) { under(f, dlq, false, management.Arguments{"delivery-limit": int64(5)}) }},
+		{"main expires", "policies", Problem, `main queue "orders"`, "expires: 5", "set_policy", func(f *Facts) {
+			under(f, "orders", false, management.Arguments{"expires": int64(5)})
+		}},
+		{"main's TTL", "policies", Warning, `main queue "orders"`, "message-ttl: 5", "set_policy", func(f *Facts) {
+			under(f, "orders", false, management.Arguments{"message-ttl": int64(5)})
+		}},
+		{"main at most once", "policies", Problem, `main queue "orders"`, "overflow: drop-head", "set_policy",
+			func(f *Facts) { under(f, "orders", false, management.Arguments{"overflow": "drop-head"}) }},
+		{"main refuses", "policies", Note, `main queue "orders"`, "max-length: 5", "set_policy", func(f *Facts) {
+			under(f, "orders", false, management.Arguments{"max-length": int64(5)})
+		}},
 
-		{"drops at 20", "delivery-limit", Problem, `main queue "orders"`, "delivery limit 20, the default", "set_policy -p '/' --priority 100", func(f *Facts) {
-			f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments = management.Arguments{"x-queue-type": "quorum"} })
-		}},
-		{"drops at its policy's", "delivery-limit", Problem, `main queue "orders"`, "delivery limit 4", `--priority 100 --apply-to queues 'amqpretry.orders' '^orders$' '{"dead-letter-exchange":"","dead-letter-routing-key":"orders.dlq","dead-letter-strategy":"at-least-once","delivery-limit":1000,"max-priority":3`, func(f *Facts) {
-			f.change("orders", func(_ *Queue, q *management.Queue) {
-				q.Arguments = management.Arguments{"x-queue-type": "quorum", "x-delivery-limit": int64(9)}
-			})
-			under(f, "orders", false, management.Arguments{"delivery-limit": int64(4), "max-priority": int64(3)})
-		}},
-		{"drops with no queue behind", "delivery-limit", Problem, `main queue "orders"`, "delivery limit 20", "amqpretry topology apply --policies 'retry.yaml' 'orders' &&\nrabbitmqctl set_policy", func(f *Facts) {
-			f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments = management.Arguments{} })
-			f.Queues[dlq] = Queue{Exists: seen(false)}
-		}},
-		{"exchange is not there", "dead-letter-target", Problem, `main queue "orders"`, `"nowhere" does not exist`, "amqpretry topology apply --dead-letter-targets --policies 'retry.yaml' 'orders'", func(f *Facts) {
-			f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments["x-dead-letter-exchange"] = "nowhere" })
-			f.Exchanges["nowhere"] = Exchange{Exists: seen(false)}
-		}},
-		{"queue is not there", "dead-letter-target", Problem, `main queue "orders"`, `queue "elsewhere", which does not exist`, "amqpretry topology apply --dead-letter-targets --policies 'retry.yaml' 'orders'", func(f *Facts) {
-			f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments["x-dead-letter-routing-key"] = "elsewhere" })
-		}},
-		{"no dead-letter queue under off", "dead-letter-target", Problem, `main queue "orders"`, `queue "orders.dlq", which does not exist`, "amqpretry topology apply --dead-letter-targets --policies 'retry.yaml' 'orders'", func(f *Facts) {
-			f.Topics[0].Plan, f.Topics[0].Policy = topology.Plan{Queue: "orders"}, config.Policy{Mode: config.ModeOff}
-			f.Queues[dlq] = Queue{Exists: seen(false)}
-		}},
-		{"cycle", "dead-letter-target", Problem, `main queue "orders"`, `"orders.retry.1m", which has a TTL and leads back`, "An argument of the queue", func(f *Facts) {
-			f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments["x-dead-letter-routing-key"] = retry })
-		}},
+		{"drops at 20", "delivery-limit", Problem, `main queue "orders"`, "delivery limit 20, the default",
+			"set_policy -p '/' --priority 100", func(f *Facts) {
+				f.change("orders", func(_ *Queue, q *management.Queue) {
+					q.Arguments = management.Arguments{"x-queue-type": "quorum"}
+				})
+			}},
+		{"drops at its policy's", "delivery-limit", Problem, `main queue "orders"`, "delivery limit 4",
+			`--priority 100 --apply-to queues 'amqpretry.orders' '^orders$' '{"dead-letter-exchange":"","dead-letter-routing-key":"orders.dlq","dead-letter-strategy":"at-least-once","delivery-limit":1000,"max-priority":3`, func(f *Facts) {
+				f.change("orders", func(_ *Queue, q *management.Queue) {
+					q.Arguments = management.Arguments{"x-queue-type": "quorum", "x-delivery-limit": int64(9)}
+				})
+				under(f, "orders", false, management.Arguments{"delivery-limit": int64(4), "max-priority": int64(3)})
+			}},
+		{"drops with no queue behind", "delivery-limit", Problem, `main queue "orders"`, "delivery limit 20",
+			"amqpretry topology apply --policies 'retry.yaml' 'orders' &&\nrabbitmqctl set_policy", func(f *Facts) {
+				f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments = management.Arguments{} })
+				f.Queues[dlq] = Queue{Exists: seen(false)}
+			}},
+		{"exchange is not there", "dead-letter-target", Problem, `main queue "orders"`, `"nowhere" does not exist`,
+			"amqpretry topology apply --dead-letter-targets --policies 'retry.yaml' 'orders'", func(f *Facts) {
+				f.change("orders", func(_ *Queue, q *management.Queue) {
+					q.Arguments["x-dead-letter-exchange"] = "nowhere"
+				})
+				f.Exchanges["nowhere"] = Exchange{Exists: seen(false)}
+			}},
+		{"queue is not there", "dead-letter-target", Problem, `main queue "orders"`,
+			`queue "elsewhere", which does not exist`, "amqpretry topology apply --dead-letter-targets --policies " +
+				"'retry.yaml' 'orders'", func(f *Facts) {
+				f.change("orders", func(_ *Queue, q *management.Queue) {
+					q.Arguments["x-dead-letter-routing-key"] = "elsewhere"
+				})
+			}},
+		{"no dead-letter queue under off", "dead-letter-target", Problem, `main queue "orders"`,
+			`queue "orders.dlq", which does not exist`, "amqpretry topology apply --dead-letter-targets --policies " +
+				"'retry.yaml' 'orders'", func(f *Facts) {
+				f.Topics[0].Plan, f.Topics[0].Policy = topology.Plan{Queue: "orders"},
+					config.Policy{Mode: config.ModeOff}
+				f.Queues[dlq] = Queue{Exists: seen(false)}
+			}},
+		{"cycle", "dead-letter-target", Problem, `main queue "orders"`,
+			`"orders.retry.1m", which has a TTL and leads back`, "An argument of the queue", func(f *Facts) {
+				f.change("orders", func(_ *Queue, q *management.Queue) {
+					q.Arguments["x-dead-letter-routing-key"] = retry
+				})
+			}},
 		{"stuck", "stuck", Warning, `retry queue "orders.retry.1m"`, "3 messages", "list_queues", func(f *Facts) {
 			f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable = ptr[int64](3) })
 		}},
-		{"stuck for good", "stuck", Problem, `retry queue "orders.retry.1m"`, `the main queue "orders" is not there`, "start the service", func(f *Facts) {
-			f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable = ptr[int64](3) })
-			f.Queues["orders"] = Queue{Exists: seen(false)}
-		}},
+		{"stuck for good", "stuck", Problem, `retry queue "orders.retry.1m"`, `the main queue "orders" is not there`,
+			"start the service", func(f *Facts) {
+				f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable = ptr[int64](3) })
+				f.Queues["orders"] = Queue{Exists: seen(false)}
+			}},
 		{"stuck and stopped", "stuck", Problem, `retry queue "orders.retry.1m"`, "32 messages", "", func(f *Facts) {
 			f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable, q.Messages = nil, ptr[int64](32) })
 		}},
-		{"thief", "retry-consumers", Problem, `retry queue "orders.retry.1m"`, "2 consumers", "list_consumers -p '/'", func(f *Facts) { f.change(retry, func(q *Queue, _ *management.Queue) { q.Consumers = 2 }) }},
+		{"thief", "retry-consumers", Problem, `retry queue "orders.retry.1m"`, "2 consumers", "list_consumers -p '/'",
+			func(f *Facts) { f.change(retry, func(q *Queue, _ *management.Queue) { q.Consumers = 2 }) }},
 		{"single", "single-active-consumer", Note, `main queue "orders"`, "single active", "", func(f *Facts) {
 			f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments["x-single-active-consumer"] = true })
 		}},
@@ -291,16 +381,22 @@ func TestChecks(t *testing.T) {
 			f.Version = "4.4.0"
 			f.change(dlq, func(q *Queue, _ *management.Queue) { q.Details = unseen[management.Queue]("no API") })
 		}},
-		{"dead letters", "dead-letters", Warning, `dead-letter queue "orders.dlq"`, "7 messages", "amqpretry dlq stat 'orders'", func(f *Facts) { f.change(dlq, func(q *Queue, _ *management.Queue) { q.Ready = 7 }) }},
-		{"obsolete", "obsolete", Note, `retry queue "orders.retry.2m"`, "no policy uses it", "amqpretry topology prune", func(f *Facts) {
-			f.Obsolete.Value = []topology.ObsoleteQueue{{Queue: topology.Queue{Name: "orders.retry.2m", Arguments: amqp.Table{"x-dead-letter-routing-key": "orders"}}}}
-		}},
+		{"dead letters", "dead-letters", Warning, `dead-letter queue "orders.dlq"`, "7 messages",
+			"amqpretry dlq stat 'orders'", func(f *Facts) {
+				f.change(dlq, func(q *Queue, _ *management.Queue) { q.Ready = 7 })
+			}},
+		{"obsolete", "obsolete", Note, `retry queue "orders.retry.2m"`, "no policy uses it", "amqpretry topology prune",
+			func(f *Facts) {
+				f.Obsolete.Value = []topology.ObsoleteQueue{{Queue: topology.Queue{Name: "orders.retry.2m",
+					Arguments: amqp.Table{"x-dead-letter-routing-key": "orders"}}}}
+			}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := healthy(t)
 			test.make(&f)
 			for _, finding := range diagnose(f) {
-				if finding.Check == test.check && finding.Severity == test.severity && finding.Object == test.object && strings.Contains(finding.Found, test.found) {
+				if finding.Check == test.check && finding.Severity == test.severity && finding.Object == test.object &&
+					strings.Contains(finding.Found, test.found) {
 					assert.Contains(t, finding.Fix, test.fix)
 					assert.NotEmpty(t, finding.Means)
 					return
@@ -340,7 +436,8 @@ func TestPermissionsThatTheBrokerGives(t *testing.T) {
 	f := healthy(t)
 	f.Granted.Value.Configure = "^mine$"
 	assert.Empty(t, lookPermissions(f))
-	assert.Empty(t, lacking(needs(f.Topics), management.Permissions{Configure: "(?=x)", Write: "(?>x)", Read: "(?<!x)y"}), "Go cannot read them")
+	assert.Empty(t, lacking(needs(f.Topics), management.Permissions{Configure: "(?=x)", Write: "(?>x)",
+		Read: "(?<!x)y"}), "Go cannot read them")
 	assert.Len(t, lacking(needs(f.Topics), management.Permissions{}), len(needs(f.Topics)))
 }
 
@@ -356,7 +453,9 @@ func TestNothingOfATopic(t *testing.T) {
 	}
 	found := lookExists(f)
 	require.Len(t, found, 1)
-	assert.Equal(t, `nothing of it is in virtual host "v'2": neither the queue nor the 2 queues and 1 exchange for its retries`, found[0].Found)
+	assert.Equal(t,
+		`nothing of it is in virtual host "v'2": neither the queue nor the 2 queues and 1 exchange for its retries`,
+		found[0].Found)
 	assert.Contains(t, found[0].Fix, `amqpretry topology apply --vhost='v'\''2' --policies 'retry.yaml' 'orders'`)
 
 	assert.Equal(t, `amqpretry dlq stat --vhost='v'\''2' -- '-x'`, f.amqpretry("dlq stat", "-x"))
@@ -383,17 +482,23 @@ func TestChecksOfVersions(t *testing.T) {
 		}
 		return ""
 	}
-	for version, counted := range map[string]string{"3.10.8": "gives back that often", "4.2.1": "gives back that often", "4.3.0": "clients that died had that often"} {
+	for version, counted := range map[string]string{"3.10.8": "gives back that often", "4.2.1": "gives back that often",
+		"4.3.0": "clients that died had that often"} {
 		f := healthy(t)
 		f.Version = version
-		f.change("orders.dlq", func(_ *Queue, q *management.Queue) { q.Effective = management.Arguments{"delivery-limit": int64(5)} })
+		f.change("orders.dlq", func(_ *Queue, q *management.Queue) {
+			q.Effective = management.Arguments{"delivery-limit": int64(5)}
+		})
 		assert.Equal(t, Problem, find(f, "policies"), version)
 		assert.Contains(t, lookPolicies(f)[0].Means, counted, version)
 	}
-	for version, severity := range map[string]Severity{"3.10.8": Problem, "4.0.5": OK, "4.3.6": OK} { // from 4.0 on a negative limit is none
+	for version, severity := range map[string]Severity{"3.10.8": Problem, "4.0.5": OK, "4.3.6": OK} {
+		// from 4.0 on a negative limit is none
 		f := healthy(t)
 		f.Version = version
-		f.change("orders.dlq", func(_ *Queue, q *management.Queue) { q.Effective = management.Arguments{"delivery-limit": int64(-1)} })
+		f.change("orders.dlq", func(_ *Queue, q *management.Queue) {
+			q.Effective = management.Arguments{"delivery-limit": int64(-1)}
+		})
 		assert.Equal(t, severity, find(f, "policies"), version)
 	}
 	for version, severity := range map[string]Severity{"3.10.8": OK, "4.0.5": Problem, "4.3.6": Problem} {

@@ -59,12 +59,14 @@ Exit codes: 0 neither a problem nor a warning; 3 a problem or a warning; 1 it co
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			policyFile := cmp.Or(cmd.Flag("policies").Value.String(), s.Getenv(cli.EnvPolicies))
-			return run(cmd.Context(), s, Facts{ByFlag: cmd.Flags().Changed("uri"), VHostByFlag: len(s.Again()) > 0, PolicyFile: policyFile, Names: topology.Names{Shared: shared}}, args)
+			return run(cmd.Context(), s, Facts{ByFlag: cmd.Flags().Changed("uri"), VHostByFlag: len(s.Again()) > 0,
+				PolicyFile: policyFile, Names: topology.Names{Shared: shared}}, args)
 		},
 	}
 	s.ConnectionFlags(cmd)
 	s.PoliciesFlag(cmd)
-	cmd.Flags().StringVar(&shared, "shared-name", "", "what the names of shared retry queues begin with: Names.Shared of the services (default retry)")
+	cmd.Flags().StringVar(&shared, "shared-name", "", "what the names of shared retry queues begin with: "+
+		"Names.Shared of the services (default retry)")
 
 	return cmd
 }
@@ -82,7 +84,8 @@ func run(ctx context.Context, s *cli.Session, f Facts, args []string) error {
 	}
 
 	findings := diagnose(f)
-	if err := report(s, f, findings); err != nil && !errors.Is(err, cli.ErrNobodyReads) { // the exit code is asked for as well
+	if err := report(s, f, findings); err != nil && !errors.Is(err, cli.ErrNobodyReads) {
+		// the exit code is asked for as well
 		return err
 	}
 	if n := count(findings); n[Problem]+n[Warning] > 0 {

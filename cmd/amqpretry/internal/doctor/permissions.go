@@ -85,7 +85,8 @@ func needs(topics []Topic) []Permission {
 func lacking(wanted []Permission, granted management.Permissions) []Permission {
 	var missing []Permission
 	for _, p := range wanted {
-		pattern := map[string]string{configure: granted.Configure, write: granted.Write, read: granted.Read}[p.Operation]
+		pattern := map[string]string{configure: granted.Configure, write: granted.Write,
+			read: granted.Read}[p.Operation]
 		expression, err := regexp.Compile(pattern)
 		if pattern == "" || err == nil && !expression.MatchString(p.Name) { // an empty pattern matches nothing
 			missing = append(missing, p)
@@ -148,7 +149,8 @@ func (f Facts) grant(wanted []Permission) string {
 		return shell.Quote(all)
 	}
 	g := f.Granted.Value
-	command := f.ctl("set_permissions", shell.Quote(f.User), pattern(configure, g.Configure), pattern(write, g.Write), pattern(read, g.Read))
+	command := f.ctl("set_permissions", shell.Quote(f.User), pattern(configure, g.Configure), pattern(write, g.Write),
+		pattern(read, g.Read))
 	if !f.Granted.Known {
 		return "# It replaces what is granted today; look for that, and put it into the patterns:\n" +
 			"#   rabbitmqctl list_user_permissions " + shell.Quote(f.User) + "\n" + command

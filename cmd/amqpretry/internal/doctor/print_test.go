@@ -20,8 +20,10 @@ func TestTextForPeople(t *testing.T) {
 		{Check: "bindings", Severity: Unseen, Object: broker, Found: "not seen: bindings (x)", Means: "nobody told"},
 		{Check: "nodes", Severity: Unseen, Object: broker, Found: "not seen: nodes", Means: "nobody told"},
 		{Check: "types", Severity: Note, Object: `main queue "a"`, Found: "classic", Means: "slow"},
-		{Check: "exists", Severity: Problem, Object: `queue "b"`, Found: "gone\x1b[31m", Means: "lost", Fix: "# first\nmake it"},
-		{Check: "dead-letters", Severity: Warning, Object: `main queue "a"`, Found: "7", Means: "look", Fix: "# first\nmake it"},
+		{Check: "exists", Severity: Problem, Object: `queue "b"`, Found: "gone\x1b[31m", Means: "lost",
+			Fix: "# first\nmake it"},
+		{Check: "dead-letters", Severity: Warning, Object: `main queue "a"`, Found: "7", Means: "look",
+			Fix: "# first\nmake it"},
 	})
 	assert.Equal(t, `RabbitMQ 4.0.5, virtual host /, user service
 
@@ -60,14 +62,16 @@ func TestJSONForPrograms(t *testing.T) {
 	decoder := json.NewDecoder(&out)
 	decoder.DisallowUnknownFields()
 	require.NoError(t, decoder.Decode(&answer))
-	assert.Equal(t, map[string]int{"problem": 0, "warning": 0, "unseen": 0, "note": 1, "ok": len(checks) - 1}, answer.Counts)
+	assert.Equal(t, map[string]int{"problem": 0, "warning": 0, "unseen": 0, "note": 1, "ok": len(checks) - 1},
+		answer.Counts)
 	assert.Len(t, answer.Findings, len(checks))
 	assert.Equal(t, "/", answer.VirtualHost)
 }
 
 // A command never carries what a terminal acts upon.
 func TestNamesThatATerminalActsUpon(t *testing.T) {
-	for name, safe := range map[string]bool{"it's $(x)": true, "ünï": true, "a\x1b[31m": false, "a\u202eb": false, "a\x00": false} {
+	for name, safe := range map[string]bool{"it's $(x)": true, "ünï": true, "a\x1b[31m": false, "a\u202eb": false,
+		"a\x00": false} {
 		f := Finding{Fix: "rabbitmqctl x " + shell.Quote(name) + "\n\tnext"}.tidy()
 		assert.Equal(t, safe, strings.HasPrefix(f.Fix, "rabbitmqctl"), "%q", name)
 		assert.Equal(t, safe, strings.HasSuffix(f.Fix, "\tnext"), "%q", name)

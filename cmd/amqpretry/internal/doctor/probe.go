@@ -90,7 +90,8 @@ func (p *prober) queue(o object) Queue {
 		_, err := ch.QueueDeclare(o.Name, true, false, false, false, o.Planned.Arguments)
 		return err
 	}))
-	if c := q.Conflict.Value; c != nil && c.Wanted == "" && o.Planned.Arguments[c.Argument] != nil { // the broker cuts its text
+	if c := q.Conflict.Value; c != nil && c.Wanted == "" && o.Planned.Arguments[c.Argument] != nil {
+		// the broker cuts its text
 		c.Wanted = fmt.Sprint(o.Planned.Arguments[c.Argument])
 	}
 	return q
@@ -145,7 +146,8 @@ func about(need Permission, err error) bool {
 		return true // the broker calls it by other names
 	}
 	var refusal *topology.AccessError
-	return errors.As(topology.Explain(need.Kind, need.Name, err), &refusal) && refusal.Kind == need.Kind && refusal.Name == need.Name
+	return errors.As(topology.Explain(need.Kind, need.Name, err), &refusal) && refusal.Kind == need.Kind &&
+		refusal.Name == need.Name
 }
 
 func (p *prober) ask(need Permission, all []Permission) error {
@@ -160,7 +162,8 @@ func (p *prober) ask(need Permission, all []Permission) error {
 		})
 	case configure + " " + topology.KindExchange:
 		return on(p.connection, func(ch *amqp.Channel) error {
-			return ch.ExchangeDeclare(need.Name, amqp.ExchangeHeaders, true, false, false, false, amqp.Table{"alternate-exchange": int64(0)})
+			return ch.ExchangeDeclare(need.Name, amqp.ExchangeHeaders, true, false, false, false,
+				amqp.Table{"alternate-exchange": int64(0)})
 		})
 	case read + " " + topology.KindQueue:
 		return on(p.connection, func(ch *amqp.Channel) error {
@@ -198,7 +201,8 @@ func (p *prober) publish(exchange, key string) error {
 	if exchange == defaultExchange {
 		exchange = ""
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), publisherTimeout, errors.New("the broker does not answer"))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), publisherTimeout,
+		errors.New("the broker does not answer"))
 	defer cancel()
 	answer := make(chan error, 1)
 	go func() {
@@ -211,7 +215,8 @@ func (p *prober) publish(exchange, key string) error {
 				return err
 			}
 			if err := ch.TxRollback(); err != nil {
-				if reason := <-closed; reason != nil { // the broker's words, also if the channel was closed before the call
+				if reason := <-closed; reason != nil {
+					// the broker's words, also if the channel was closed before the call
 					return reason
 				}
 				return err

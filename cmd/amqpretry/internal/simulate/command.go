@@ -51,7 +51,8 @@ Exit codes: 0 played, whatever the end; 1 the policy file cannot be used; 2 usag
 	flags := cmd.Flags()
 	flags.StringVar(&o.topic, "topic", "orders", "topic whose policy holds")
 	flags.StringVar(&o.queue, "queue", "", "main queue (default: named as the topic)")
-	flags.StringVar(&o.shared, "shared-name", "", "what the names of shared retry queues begin with: Names.Shared of the services (default retry)")
+	flags.StringVar(&o.shared, "shared-name", "", "what the names of shared retry queues begin with: Names.Shared of "+
+		"the services (default retry)")
 	flags.StringVar(&o.errorText, "error", "simulated error", "text of the handler's error")
 	flags.StringVar(&o.errorType, "error-type", "", "type of the handler's error, for the policy's lists of errors")
 	flags.IntVar(&o.permanentAt, "permanent-at", 0, "number of the attempt whose error is permanent, 1 for the first")

@@ -52,9 +52,11 @@ func run(s *cli.Session, o options) error {
 // printOff says what a life without end would not show.
 func printOff(s *cli.Session, o options) error {
 	if s.JSON {
-		return s.PrintJSON(timeline{Topic: o.topic, Queue: o.queue, Mode: config.ModeOff, Steps: []step{}, End: endless})
+		return s.PrintJSON(timeline{Topic: o.topic, Queue: o.queue, Mode: config.ModeOff, Steps: []step{},
+			End: endless})
 	}
-	_, err := fmt.Fprintf(s.Out, "The policy of topic %s is off: a message that fails goes back to queue %s at once, again and again, without end.\n",
+	_, err := fmt.Fprintf(s.Out, "The policy of topic %s is off: a message that fails goes back to queue %s at once, "+
+		"again and again, without end.\n",
 		cli.Safe(o.topic), cli.Safe(o.queue))
 
 	return err
@@ -121,10 +123,12 @@ func (t timeline) notes(o options, policy config.Policy) []string {
 		notes[0] += fmt.Sprintf("; it lies in %s", t.Steps[len(t.Steps)-1].Queue)
 	}
 	if t.differs {
-		notes = append(notes, "Jitter: with the shortest waits it lives through another number of steps before it expires. Shown are the longest waits.")
+		notes = append(notes, "Jitter: with the shortest waits it lives through another number of steps before it "+
+			"expires. Shown are the longest waits.")
 	}
 	if len(policy.RetryOnly)+len(policy.NeverRetry) > 0 && o.errorType == "" {
-		notes = append(notes, "The policy has lists of errors (retry_only, never_retry), which --error-type NAME takes into account.")
+		notes = append(notes, "The policy has lists of errors (retry_only, never_retry), which --error-type NAME "+
+			"takes into account.")
 	}
 
 	return notes

@@ -117,16 +117,17 @@ func TestUsage(t *testing.T) {
 		code int
 		errs []string
 	}{
-		"beyond the last attempt": {[]string{"--succeed-at", "7"}, cli.ExitUsage, []string{"--succeed-at: wanted 1 to 6", `topic "orders"`, "found 7"}},
-		"before the first":        {[]string{"--permanent-at", "-1"}, cli.ExitUsage, []string{"--permanent-at"}},
-		"time":                    {[]string{"--at", "noon"}, cli.ExitUsage, []string{"2026-01-31T12:00:00Z", `"noon"`}},
-		"expiration":              {[]string{"--expiration", "-1s"}, cli.ExitUsage, []string{"--expiration"}},
-		"handler":                 {[]string{"--handler-time", "-1s"}, cli.ExitUsage, []string{"--handler-time"}},
-		"no topic":                {[]string{"--topic", ""}, cli.ExitUsage, []string{"--topic"}},
-		"an argument":             {[]string{"orders"}, cli.ExitUsage, []string{`"orders"`}},
-		"a bad name":              {[]string{"--queue", "a\nb"}, cli.ExitUsage, []string{"line break"}},
-		"a bad file":              {[]string{"--policies", bad}, cli.ExitFailed, []string{"bad.yaml:1", "bad.yaml:2"}},
-		"no file":                 {[]string{"--policies", "/nowhere"}, cli.ExitFailed, []string{"/nowhere"}},
+		"beyond the last attempt": {[]string{"--succeed-at", "7"}, cli.ExitUsage,
+			[]string{"--succeed-at: wanted 1 to 6", `topic "orders"`, "found 7"}},
+		"before the first": {[]string{"--permanent-at", "-1"}, cli.ExitUsage, []string{"--permanent-at"}},
+		"time":             {[]string{"--at", "noon"}, cli.ExitUsage, []string{"2026-01-31T12:00:00Z", `"noon"`}},
+		"expiration":       {[]string{"--expiration", "-1s"}, cli.ExitUsage, []string{"--expiration"}},
+		"handler":          {[]string{"--handler-time", "-1s"}, cli.ExitUsage, []string{"--handler-time"}},
+		"no topic":         {[]string{"--topic", ""}, cli.ExitUsage, []string{"--topic"}},
+		"an argument":      {[]string{"orders"}, cli.ExitUsage, []string{`"orders"`}},
+		"a bad name":       {[]string{"--queue", "a\nb"}, cli.ExitUsage, []string{"line break"}},
+		"a bad file":       {[]string{"--policies", bad}, cli.ExitFailed, []string{"bad.yaml:1", "bad.yaml:2"}},
+		"no file":          {[]string{"--policies", "/nowhere"}, cli.ExitFailed, []string{"/nowhere"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out, errs := simulate(t, test.args...)

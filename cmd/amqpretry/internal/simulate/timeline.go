@@ -81,7 +81,8 @@ func timelineOf(o options, plan topology.Plan, policy config.Policy, long, short
 			line.Error = s.Err.Error()
 		}
 		if !t.differs {
-			line.ShortestAfter, line.ShortestWait = millis(short.Steps[i].At.Sub(short.Began)), millis(short.Steps[i].Waited)
+			line.ShortestAfter, line.ShortestWait = millis(short.Steps[i].At.Sub(short.Began)),
+				millis(short.Steps[i].Waited)
 		}
 		t.Steps = append(t.Steps, line)
 		t.Reason = string(s.Verdict.Reason)

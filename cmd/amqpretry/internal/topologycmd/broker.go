@@ -59,7 +59,8 @@ func (b *broker) do(kind, name string, ask func(*amqp091.Channel) error) error {
 	case <-b.ctx.Done():
 		return context.Cause(b.ctx)
 	case <-time.After(patience):
-		return fmt.Errorf("%s %q: no answer from the broker within %s: is it a queue whose nodes are down?", kind, name, patience)
+		return fmt.Errorf("%s %q: no answer from the broker within %s: is it a queue whose nodes are down?", kind, name,
+			patience)
 	}
 }
 
@@ -67,14 +68,16 @@ func (b *broker) do(kind, name string, ask func(*amqp091.Channel) error) error {
 var _ topology.Channel = (*broker)(nil)
 
 // ExchangeDeclare declares.
-func (b *broker) ExchangeDeclare(name, kind string, durable, autoDelete, internal, noWait bool, args amqp091.Table) error {
+func (b *broker) ExchangeDeclare(name, kind string, durable, autoDelete, internal, noWait bool,
+	args amqp091.Table) error {
 	return b.do(kindExchange, name, func(ch *amqp091.Channel) error {
 		return ch.ExchangeDeclare(name, kind, durable, autoDelete, internal, noWait, args)
 	})
 }
 
 // QueueDeclare declares.
-func (b *broker) QueueDeclare(name string, durable, autoDelete, exclusive, noWait bool, args amqp091.Table) (amqp091.Queue, error) {
+func (b *broker) QueueDeclare(name string, durable, autoDelete, exclusive, noWait bool,
+	args amqp091.Table) (amqp091.Queue, error) {
 	return amqp091.Queue{Name: name}, b.do(kindQueue, name, func(ch *amqp091.Channel) error {
 		_, err := ch.QueueDeclare(name, durable, autoDelete, exclusive, noWait, args)
 		return err
@@ -83,7 +86,9 @@ func (b *broker) QueueDeclare(name string, durable, autoDelete, exclusive, noWai
 
 // QueueBind binds.
 func (b *broker) QueueBind(name, key, exchange string, noWait bool, args amqp091.Table) error {
-	return b.do(kindQueue, name, func(ch *amqp091.Channel) error { return ch.QueueBind(name, key, exchange, noWait, args) })
+	return b.do(kindQueue, name, func(ch *amqp091.Channel) error {
+		return ch.QueueBind(name, key, exchange, noWait, args)
+	})
 }
 
 // hasQueue asks whether a queue is there.

@@ -64,7 +64,8 @@ func TestPlanApplyVerify(t *testing.T) {
 	d = l.run("apply", queue)
 	assert.Equal(t, cli.ExitOK, d.code, d.errs)
 	golden(t, "apply", strings.ReplaceAll(d.out, queue, "cli-0123456789"))
-	assert.Contains(t, d.errs, fmt.Sprintf("not there, and not declared, as its service does that: main queue %q", queue))
+	assert.Contains(t, d.errs, fmt.Sprintf("not there, and not declared, as its service does that: main queue %q",
+		queue))
 
 	d = l.run("plan", queue)
 	assert.Equal(t, cli.ExitOK, d.code, "a main queue is not for apply to make")
@@ -118,7 +119,8 @@ func TestConflicts(t *testing.T) {
 	assert.Equal(t, []string{"x-queue-type", "quorum"}, []string{found[".dlq"].Argument, found[".dlq"].Wanted})
 	assert.Equal(t, stateConflict, found[".retry.1s"].State)
 	assert.Equal(t, stateConflict, found[".retry"].State)
-	assert.Equal(t, []string{"type", "headers", "fanout"}, []string{found[".retry"].Argument, found[".retry"].Wanted, found[".retry"].Found})
+	assert.Equal(t, []string{"type", "headers", "fanout"}, []string{found[".retry"].Argument, found[".retry"].Wanted,
+		found[".retry"].Found})
 	assert.Equal(t, stateMissing, found[".retry.90s"].State)
 
 	d = l.run("verify", queue)
@@ -211,7 +213,8 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 		require.NoError(t, err)
 		require.Eventually(t, func() bool { // the API knows connections some seconds later
 			d := l.run("plan", other)
-			return strings.Contains(d.out, "it is the exclusive queue of another connection (127.0.0.1:") && d.code == cli.ExitFound
+			return strings.Contains(d.out, "it is the exclusive queue of another connection (127.0.0.1:") &&
+				d.code == cli.ExitFound
 		}, 30*time.Second, 200*time.Millisecond)
 	})
 
@@ -220,7 +223,8 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 		assert.Equal(t, cli.ExitOK, d.code, d.errs)
 		assert.Contains(t, d.out, "\n8 present.\n")
 
-		require.NoError(t, l.channel.QueueUnbind(queue+".retry.1s", "", queue+".retry", amqp091.Table{"x-match": "all", "amqpretry-delay": "1s"}))
+		require.NoError(t, l.channel.QueueUnbind(queue+".retry.1s", "", queue+".retry",
+			amqp091.Table{"x-match": "all", "amqpretry-delay": "1s"}))
 		d = l.run("verify", queue)
 		assert.Equal(t, cli.ExitFound, d.code, d.errs)
 		assert.Contains(t, d.out, "\n7 present, 1 missing.\n")
@@ -351,7 +355,8 @@ func (l *lab) recreate(t *testing.T) {
 	channel := l.Channel()
 	queue := l.queue()
 	l.Declare(queue, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
-	l.Declare(queue+".retry.1s", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum, "x-message-ttl": 3000, "x-dead-letter-exchange": "",
+	l.Declare(queue+".retry.1s", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum, "x-message-ttl": 3000,
+		"x-dead-letter-exchange":    "",
 		"x-dead-letter-routing-key": queue, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"})
 	l.Declare(queue+".dlq", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeClassic})
 
@@ -415,7 +420,8 @@ func (l *lab) deadLetterTargets(t *testing.T) {
 		"no queue":        {key: ".parked", target: ".parked"},
 	} {
 		queue := l.queue()
-		arguments := amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum, "x-dead-letter-exchange": test.exchange}
+		arguments := amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum,
+			"x-dead-letter-exchange": test.exchange}
 		if test.key != "" {
 			arguments["x-dead-letter-routing-key"] = test.key
 		}

@@ -28,7 +28,8 @@ provision it, and for monitoring. Main queues are never declared, changed or del
 	}
 	s.ConnectionFlags(cmd)
 	s.PoliciesFlag(cmd)
-	cmd.PersistentFlags().StringVar(&c.shared, "shared-name", "", "what the names of shared retry queues begin with: Names.Shared of the services (default retry)")
+	cmd.PersistentFlags().StringVar(&c.shared, "shared-name", "", "what the names of shared retry queues begin with: "+
+		"Names.Shared of the services (default retry)")
 	cmd.AddCommand(c.planCommand(), c.applyCommand(), c.verifyCommand(), c.graphCommand(), c.pruneCommand())
 
 	return cmd

@@ -24,7 +24,8 @@ func (c *topologies) deadLetterTargets(ctx context.Context, b *broker, r *report
 			r.Queues[i].Objects = append(r.Queues[i].Objects, o.with(stateCreated, ""))
 		}
 		if err != nil {
-			return fmt.Errorf("cannot declare all dead-letter targets of queue %q; this can be repeated: %w", t.Queue, err)
+			return fmt.Errorf("cannot declare all dead-letter targets of queue %q; this can be repeated: %w", t.Queue,
+				err)
 		}
 	}
 

@@ -64,9 +64,11 @@ Exit codes: 0 done, 1 it cannot be drawn, 2 usage.`,
 		},
 	}
 	cmd.Flags().StringVar(&format, "format", "mermaid", "mermaid, dot, text or definitions")
-	cmd.Flags().StringVar(&mainQueueType, "main-queue-type", "classic", "type of the main queues in the definitions: classic (no argument, as the library's configs), or quorum")
+	cmd.Flags().StringVar(&mainQueueType, "main-queue-type", "classic", "type of the main queues in the definitions: "+
+		"classic (no argument, as the library's configs), or quorum")
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("main-queue-type", cobra.FixedCompletions(mainQueueTypes, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("main-queue-type", cobra.FixedCompletions(mainQueueTypes,
+		cobra.ShellCompDirectiveNoFileComp))
 
 	return cmd
 }

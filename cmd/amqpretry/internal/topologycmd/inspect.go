@@ -217,7 +217,8 @@ func (r *report) addObsolete(q topology.ObsoleteQueue) {
 	main, _ := q.Arguments["x-dead-letter-routing-key"].(string)
 	for i := range r.Queues {
 		if r.Queues[i].Queue == main {
-			o := queueObject(q.Queue).with(stateObsolete, fmt.Sprintf("no policy has its delay of %s: 'amqpretry topology prune' deletes it", delayText(q.Queue)))
+			o := queueObject(q.Queue).with(stateObsolete,
+				fmt.Sprintf("no policy has its delay of %s: 'amqpretry topology prune' deletes it", delayText(q.Queue)))
 			r.Queues[i].Objects = append(r.Queues[i].Objects, o)
 
 			return

@@ -65,7 +65,8 @@ func queueObject(q topology.Queue) object {
 		detail = fmt.Sprintf("%s, waits %s, then back to %s", queueType, delayText(q), backTo(q))
 	}
 
-	return object{Kind: kindQueue, Name: q.Name, Type: queueType, Arguments: q.Arguments, Detail: details(detail, q.Shared)}
+	return object{Kind: kindQueue, Name: q.Name, Type: queueType, Arguments: q.Arguments,
+		Detail: details(detail, q.Shared)}
 }
 
 // backTo is where the messages of a retry queue go.

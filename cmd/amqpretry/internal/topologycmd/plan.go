@@ -85,7 +85,8 @@ func (c *topologies) check(ctx context.Context, args []string, differs func(*rep
 	if err != nil {
 		return err
 	}
-	if err := r.print(c.session); err != nil && !errors.Is(err, cli.ErrNobodyReads) { // the exit code is asked for as well
+	if err := r.print(c.session); err != nil && !errors.Is(err, cli.ErrNobodyReads) {
+		// the exit code is asked for as well
 		return err
 	}
 	if differs(&r) {
@@ -167,7 +168,8 @@ What waits in it comes back before. A retry queue with consumers stays, and so d
 an exchange that leads to no queue is bound to the dead-letter queue, and a missing queue is declared. The dead-letter
 queue is declared in any case, under the mode off too.
 
-` + jsonHelp + ` The states are created and present (a binding that could not be seen is present, whether it was there or not).
+` + jsonHelp +
+			` The states are created and present (a binding that could not be seen is present, whether it was there or not).
 
 Exit codes: 0 all is there, 1 it could not be declared, 2 usage.`,
 		Example: `  amqpretry topology plan --policies retry.yaml orders
@@ -209,7 +211,8 @@ func (a *applying) run(ctx context.Context, args []string) error {
 	}
 	for i, t := range targets {
 		if err := t.plan.Declare(b); err != nil {
-			return fmt.Errorf("queue %q: not all was declared, and what was stays; this can be repeated: %w", t.Queue, err)
+			return fmt.Errorf("queue %q: not all was declared, and what was stays; this can be repeated: %w", t.Queue,
+				err)
 		}
 		r.Queues[i].declared()
 	}
@@ -240,8 +243,8 @@ func conflicts(r *report, targets []target) error {
 	}
 	for i, t := range targets {
 		if t.plan.IsShared() && r.Queues[i].Objects[0].State == stateMissing {
-			errs = append(errs, fmt.Errorf("main queue %q is not there: with shared retry queues it is bound to the return exchange; "+
-				"start its service, or declare it as its service does", t.Queue))
+			errs = append(errs, fmt.Errorf("main queue %q is not there: with shared retry queues it is bound to the "+
+				"return exchange; start its service, or declare it as its service does", t.Queue))
 		}
 	}
 

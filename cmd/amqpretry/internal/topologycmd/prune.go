@@ -54,7 +54,8 @@ Exit codes: 0 listed, or all are deleted; 4 some were kept; 1 the API could not 
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&p.yes, "yes", false, "delete them")
-	flags.StringVar(&p.oldPolicies, "old-policies", "", "policy `file` of before, whose retry queues are looked for as well")
+	flags.StringVar(&p.oldPolicies, "old-policies", "", "policy `file` of before, whose retry queues are looked for "+
+		"as well")
 	_ = cmd.MarkFlagFilename("old-policies", "yaml", "yml", "json")
 
 	return cmd
@@ -74,7 +75,8 @@ func (p *prune) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if !ok {
-		return cli.Usage("no management API was given, which alone tells what a queue still holds: set %s, or --management-url",
+		return cli.Usage("no management API was given, which alone tells what a queue still holds: set %s, or "+
+			"--management-url",
 			cli.EnvManagement)
 	}
 
@@ -146,7 +148,8 @@ const (
 )
 
 // list says of each obsolete queue what the broker knows. What old policies had and the broker has not is left out.
-func (p *prune) list(ctx context.Context, api topology.Management, obsolete []topology.ObsoleteQueue) (lines []*pruned, err error) {
+func (p *prune) list(ctx context.Context, api topology.Management, obsolete []topology.ObsoleteQueue) (lines []*pruned,
+	err error) {
 	client, err := management.New(api.URL, cmp.Or(api.VHost, "/"), api.HTTPClient)
 	if err != nil {
 		return nil, err
@@ -171,7 +174,8 @@ func (p *prune) list(ctx context.Context, api topology.Management, obsolete []to
 }
 
 // retire deletes all of them at the same time, as each waits for its own messages and statistics.
-func (p *prune) retire(ctx context.Context, api topology.Management, obsolete []topology.ObsoleteQueue, lines []*pruned) error {
+func (p *prune) retire(ctx context.Context, api topology.Management, obsolete []topology.ObsoleteQueue,
+	lines []*pruned) error {
 	var wg sync.WaitGroup
 	var mu sync.Mutex // of Note
 	note := func(format string, args ...any) {
@@ -203,7 +207,8 @@ func (p *prune) retire(ctx context.Context, api topology.Management, obsolete []
 	}
 	wg.Wait()
 
-	if err := p.report(lines, true); err != nil && !errors.Is(err, cli.ErrNobodyReads) { // the exit code is asked for as well
+	if err := p.report(lines, true); err != nil && !errors.Is(err, cli.ErrNobodyReads) {
+		// the exit code is asked for as well
 		return err
 	}
 	for _, line := range lines {
@@ -250,7 +255,8 @@ func (p *prune) report(lines []*pruned, deleted bool) error {
 		}
 		rows[i] = []string{l.State, l.Name, l.Queue, l.Delay, l.Type, messages, l.Detail}
 	}
-	if err := p.session.Table([]string{"state", "retry queue", "main queue", "delay", "type", "messages", "detail"}, rows); err != nil {
+	if err := p.session.Table([]string{"state", "retry queue", "main queue", "delay", "type", "messages", "detail"},
+		rows); err != nil {
 		return err
 	}
 	if !deleted {

@@ -20,7 +20,8 @@ func (c *topologies) management(flag string) (topology.Management, *management.C
 		return m, nil, err
 	}
 	if !ok {
-		return m, nil, cli.Usage("%s needs the management API, and none was given: set %s, or --management-url", flag, cli.EnvManagement)
+		return m, nil, cli.Usage("%s needs the management API, and none was given: set %s, or --management-url", flag,
+			cli.EnvManagement)
 	}
 	client, err := management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
 
@@ -80,14 +81,16 @@ func plannedQueue(plan topology.Plan, name string) (topology.Queue, bool) {
 }
 
 // asDeclared is a planned retry queue with the delay and the arguments that it has.
-func asDeclared(ctx context.Context, client *management.Client, plan topology.Plan, q topology.Queue) (topology.ObsoleteQueue, error) {
+func asDeclared(ctx context.Context, client *management.Client, plan topology.Plan,
+	q topology.Queue) (topology.ObsoleteQueue, error) {
 	found, err := client.Queue(ctx, q.Name)
 	if err != nil {
 		return topology.ObsoleteQueue{}, err
 	}
 	ttl, ok := found.Arguments[amqp091.QueueMessageTTLArg].(int64)
 	if !ok || ttl < 1 {
-		return topology.ObsoleteQueue{}, fmt.Errorf("it has no %s, so it is no retry queue: delete it by hand, if nobody needs it",
+		return topology.ObsoleteQueue{}, fmt.Errorf("it has no %s, so it is no retry queue: delete it by hand, if "+
+			"nobody needs it",
 			amqp091.QueueMessageTTLArg)
 	}
 	q.Delay, q.Arguments = time.Duration(ttl)*time.Millisecond, amqp091.Table(found.Arguments)

@@ -125,14 +125,16 @@ func (r *report) conflicts() []string {
 // summary is the report in one line.
 func (r *report) summary() string {
 	var parts []string
-	for _, s := range []state{statePresent, stateCreated, statePlanned, stateMissing, stateConflict, stateUnseen, stateObsolete} {
+	for _, s := range []state{statePresent, stateCreated, statePlanned, stateMissing, stateConflict, stateUnseen,
+		stateObsolete} {
 		if n := r.Summary[s]; n > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", n, s))
 		}
 	}
 	text := strings.Join(parts, ", ") + "."
 	if !r.API && r.Summary[stateUnseen] > 0 {
-		text += fmt.Sprintf(" AMQP shows neither bindings nor obsolete retry queues: set %s, or --management-url.", cli.EnvManagement)
+		text += fmt.Sprintf(" AMQP shows neither bindings nor obsolete retry queues: set %s, or --management-url.",
+			cli.EnvManagement)
 	}
 
 	return text

@@ -108,7 +108,8 @@ func (s *Shop) bill(msg *message.Message) error {
 func (s *Shop) Place() error {
 	for _, body := range orders {
 		s.placed++
-		if err := s.publisher.Publish(Topic, message.NewMessage(fmt.Sprintf("order-%d", s.placed), []byte(body))); err != nil {
+		if err := s.publisher.Publish(Topic, message.NewMessage(fmt.Sprintf("order-%d", s.placed),
+			[]byte(body))); err != nil {
 			return err
 		}
 	}
