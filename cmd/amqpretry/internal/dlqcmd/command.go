@@ -65,20 +65,23 @@ func (t *tool) command() *cobra.Command {
 		Short: "Browse dead-letter queues; replay, purge, move, export and import what is in them",
 		Long: `Browse dead-letter queues; replay, purge, move, export and import what is in them.
 
-QUEUE is always the main queue, such as orders; its dead-letter queue is found by its name (orders.dlq), or is given with
---dead-letter-queue.
+QUEUE is always the main queue, such as orders; its dead-letter queue is found by its name
+(orders.dlq), or is given with --dead-letter-queue.
 
-Browsing (list, stat, show, export) leaves all messages where they are, in their order. While it goes on, others see the
-queue without the messages that it has read.
+Browsing (list, stat, show, export) leaves all messages where they are, in their order. While it
+goes on, others see the queue without the messages that it has read.
 
-What takes messages out (replay, move, purge) first counts and shows what it would do. It asks then, when it runs on a terminal,
-and else does it only with --yes. It can be interrupted at any moment: a message leaves the dead-letter queue only
-when the broker has confirmed its copy, or when the undo file has it. Only one such run works on a queue at a time.
+What takes messages out (replay, move, purge) first counts and shows what it would do. It asks then,
+when it runs on a terminal, and else does it only with --yes. It can be interrupted at any moment: a
+message leaves the dead-letter queue only when the broker has confirmed its copy, or when the undo
+file has it. Only one such run works on a queue at a time.
 
-Times and durations: 90s, 15m, 36h, 30d. Texts from messages are printed with their control characters escaped.
+Times and durations: 90s, 15m, 36h, 30d. Texts from messages are printed with their control
+characters escaped.
 
-Exit codes: 0 done, also when nothing matched; 1 failed; 2 wrong usage; 4 done in part: some messages that matched were left, or could
-not be seen, or a canary has stopped the run; 130 interrupted (^C), also when a part was done.`,
+Exit codes: 0 done, also when nothing matched; 1 failed; 2 wrong usage; 4 done in part: some
+messages that matched were left, or could not be seen, or a canary has stopped the run; 130
+interrupted (^C), also when a part was done.`,
 	}
 	t.ConnectionFlags(cmd)
 	cmd.PersistentFlags().Var(cli.Text(&t.deadLetterQueue), "dead-letter-queue", "name of the dead-letter queue, "+

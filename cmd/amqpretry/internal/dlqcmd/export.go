@@ -19,11 +19,12 @@ func (t *tool) export() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export QUEUE",
 		Short: "Write dead letters as JSON Lines, with everything that they have",
-		Long: `Write dead letters as JSON Lines: one line for each, with body, properties, and headers with their types, so that "dlq import" makes the same
-messages of it. They stay where they are.
+		Long: `Write dead letters as JSON Lines: one line for each, with body, properties, and headers with their
+types, so that "dlq import" makes the same messages of it. They stay where they are.
 
-With -o the file appears when it is complete, for your eyes only (mode 0600); one that exists is not overwritten without --force. A file
-that the shell makes (> FILE) has the mode that your umask gives it, often one that others can read.
+With -o the file appears when it is complete, for your eyes only (mode 0600); one that exists is not
+overwritten without --force. A file that the shell makes (> FILE) has the mode that your umask gives
+it, often one that others can read.
 
 With -o and --json: one object on standard output, {"queue", "file", "total", "matched", "done"}.`,
 		Example: `  amqpretry dlq export orders -o orders.jsonl

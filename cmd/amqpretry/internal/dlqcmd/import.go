@@ -21,19 +21,21 @@ func (t *tool) importing() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import QUEUE FILE",
 		Short: "Publish exported dead letters",
-		Long: `Publish the messages of a file that "dlq export" has made, or that is an undo file, into the dead-letter queue of QUEUE, or into
-another queue (--to). FILE is - for standard input.
+		Long: `Publish the messages of a file that "dlq export" has made, or that is an undo file, into the
+dead-letter queue of QUEUE, or into another queue (--to). FILE is - for standard input.
 
-FILE.imported says how far it is, for each place (broker, virtual host, queue and filters). An import that was
-interrupted or killed, or has stopped at a line that cannot be read, goes on there when it is called again: after a
-kill, some hundred messages at most may be there twice. The lines behind may change before that, so a bad line can be
-fixed; those that are imported may not. A file that was imported is not imported once more; lines that were appended
-to it since are. --restart imports all of it, from its first line. Standard input has no such memory.
+FILE.imported says how far it is, for each place (broker, virtual host, queue and filters). An
+import that was interrupted or killed, or has stopped at a line that cannot be read, goes on there
+when it is called again: after a kill, some hundred messages at most may be there twice. The lines
+behind may change before that, so a bad line can be fixed; those that are imported may not. A file
+that was imported is not imported once more; lines that were appended to it since are. --restart
+imports all of it, from its first line. Standard input has no such memory.
 
-An undo file of a purge puts back what was deleted. One of a replay or a move has messages that were sent on: what has become of them there is not undone, so it
-asks first; --yes answers.
+An undo file of a purge puts back what was deleted. One of a replay or a move has messages that were
+sent on: what has become of them there is not undone, so it asks first; --yes answers.
 
-With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lines", "lines", "matched", "done", "truncated"}.`,
+With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lines", "lines",
+"matched", "done", "truncated"}.`,
 		Example: `  amqpretry dlq import orders orders.jsonl
   amqpretry dlq import orders orders.dlq-purge-20261122T051200Z.jsonl --reason exhausted
   gunzip < orders.jsonl.gz | amqpretry dlq import orders --to orders.parked -`,

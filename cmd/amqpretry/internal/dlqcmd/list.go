@@ -20,15 +20,17 @@ func (t *tool) list() *cobra.Command {
 		Short: "List dead letters, or all dead-letter queues",
 		Long: `List the dead letters of a queue, the oldest first. They stay where they are.
 
-Without QUEUE: all dead-letter queues of the virtual host, with their main queues and how many messages they have. This needs the management
-API, whose numbers are some seconds old. A dead-letter queue is one that is called as that of a main queue: orders.dlq.
+Without QUEUE: all dead-letter queues of the virtual host, with their main queues and how many
+messages they have. This needs the management API, whose numbers are some seconds old. A dead-letter
+queue is one that is called as that of a main queue: orders.dlq.
 
 With a filter, the whole queue is read to say how many match.
 
 What is longer than 64 characters is cut, and so are errors behind 80. --json has everything whole.
 
-With --json: one line for each message (JSON Lines). Its keys are those of "dlq show --json". Without QUEUE: one line for each queue,
-{"queue", "main_queue", "main_queue_exists", "messages", "ready", "unacked"}; numbers that are not known are null.`,
+With --json: one line for each message (JSON Lines). Its keys are those of "dlq show --json".
+Without QUEUE: one line for each queue, {"queue", "main_queue", "main_queue_exists", "messages",
+"ready", "unacked"}; numbers that are not known are null.`,
 		Example: `  amqpretry dlq list
   amqpretry dlq list orders
   amqpretry dlq list orders --reason exhausted --newer-than 1h --limit 100

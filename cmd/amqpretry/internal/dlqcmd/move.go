@@ -14,10 +14,11 @@ func (t *tool) move() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "move QUEUE --to QUEUE",
 		Short: "Move dead letters to another queue, as they are",
-		Long: `Move dead letters to another queue, as they are: they stay dead letters, with all their headers. To try them again, use "dlq replay".
+		Long: `Move dead letters to another queue, as they are: they stay dead letters, with all their headers. To
+try them again, use "dlq replay".
 
-First it says how many match. On a terminal it asks then; else nothing is done without --yes. A message leaves the dead-letter queue when the broker has
-confirmed its copy.` + operationJSON,
+First it says how many match. On a terminal it asks then; else nothing is done without --yes. A
+message leaves the dead-letter queue when the broker has confirmed its copy.` + operationJSON,
 		Example: `  amqpretry dlq move orders --to parked --error-type '*billing.OutageError'
   amqpretry dlq move orders --to orders.parked --older-than 7d --yes`,
 		Args: cobra.ExactArgs(1),

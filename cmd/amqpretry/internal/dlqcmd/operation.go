@@ -90,10 +90,13 @@ func (f *operationFlags) add(cmd *cobra.Command) {
 
 const operationJSON = `
 
-With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen", "matched", "done", "unsettled", "refused", "hidden", "left":
-[{"why", "messages"}], "undo"}; nobody is asked then, so without --yes it is a dry run. "matched" is there when the queue was seen to its end: not when --limit or an interrupt has
-ended it. "unsettled" were sent, or written to the undo file, and are still in the queue. "refused" were sent to a queue that was full to the end, and are still where they were. "hidden" are held back by the broker until their x-opt-delivery-time
-(RabbitMQ 4.4 and later), -1 if only the management API could tell.`
+With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen", "matched",
+"done", "unsettled", "refused", "hidden", "left": [{"why", "messages"}], "undo"}; nobody is asked
+then, so without --yes it is a dry run. "matched" is there when the queue was seen to its end: not
+when --limit or an interrupt has ended it. "unsettled" were sent, or written to the undo file, and
+are still in the queue. "refused" were sent to a queue that was full to the end, and are still where
+they were. "hidden" are held back by the broker until their x-opt-delivery-time (RabbitMQ 4.4 and
+later), -1 if only the management API could tell.`
 
 // interrupted is what is said after ^C. The undo file of a run is not overwritten by the next one.
 func interrupted(f *operationFlags, undo string, failed error) error {

@@ -15,7 +15,8 @@ func (t *tool) purge() *cobra.Command {
 		Short: "Delete dead letters, those that match or all",
 		Long: `Delete dead letters. It needs a filter, or --all.
 
-First it says how many match. On a terminal it asks then; else nothing is done without --yes. A message is deleted when the undo file has it on disk.
+First it says how many match. On a terminal it asks then; else nothing is done without --yes. A
+message is deleted when the undo file has it on disk.
 
 Retention: "--older-than 30d --yes" in a daily job keeps a month; the undo files are the archive.` + operationJSON,
 		Example: `  amqpretry dlq purge orders --reason permanent --topic orders.test

@@ -16,22 +16,28 @@ func (t *tool) replay() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay QUEUE",
 		Short: "Send dead letters back to the queue that has failed them",
-		Long: `Send dead letters back to the queue that has failed them, or to another one (--to). They begin a new life there: at the first attempt,
-without deadline, with the history of before. Other subscribers of the topic do not see them again.
+		Long: `Send dead letters back to the queue that has failed them, or to another one (--to). They begin a new
+life there: at the first attempt, without deadline, with the history of before. Other subscribers of
+the topic do not see them again.
 
-First it says how many match, how many can go, and which cannot and why. On a terminal it asks then; else nothing is done without --yes.
-A message leaves the dead-letter queue when the broker has confirmed its copy. A message that is killed in between is in both queues.
+First it says how many match, how many can go, and which cannot and why. On a terminal it asks then;
+else nothing is done without --yes. A message leaves the dead-letter queue when the broker has
+confirmed its copy. A message that is killed in between is in both queues.
 
---canary 10 sends ten first. The others follow when it is known that all of them but --tolerate were handled: whoever consumes the queue with watermill-retry
-says so, also after retries. It stops when more than that have failed for good, when --watch is over and too few are known to be handled, or when nobody consumes
-the queue. --watch should be longer than all delays of the policy together; it is over as soon as all is known. The others are not watched.
+--canary 10 sends ten first. The others follow when it is known that all of them but --tolerate were
+handled: whoever consumes the queue with watermill-retry says so, also after retries. It stops when
+more than that have failed for good, when --watch is over and too few are known to be handled, or
+when nobody consumes the queue. --watch should be longer than all delays of the policy together; it
+is over as soon as all is known. The others are not watched.
 
 A message whose headers say that another queue has failed it is left, unless --foreign is given.
 
---edit opens the body of one message in $VISUAL or $EDITOR; --body takes it from a file, or from standard input (-); --set-header and --remove-header change
-headers. The filter must match exactly one message then; --edit-all allows more (not with --edit). What was changed goes with the message, for "dlq show".` + operationJSON + `
-Further keys: "run" (in the header amqpretry-replay of what was replayed), "canary": {"sent", "handled", "dead_lettered", "dropped",
-"unresolved", "retried" (of those), "stopped" (why)}.`,
+--edit opens the body of one message in $VISUAL or $EDITOR; --body takes it from a file, or from
+standard input (-); --set-header and --remove-header change headers. The filter must match exactly
+one message then; --edit-all allows more (not with --edit). What was changed goes with the message,
+for "dlq show".` + operationJSON + `
+Further keys: "run" (in the header amqpretry-replay of what was replayed), "canary": {"sent",
+"handled", "dead_lettered", "dropped", "unresolved", "retried" (of those), "stopped" (why)}.`,
 		Example: `  amqpretry dlq replay orders --reason exhausted --newer-than 2h
   amqpretry dlq replay orders --canary 10 --rate 100/s --yes
   amqpretry dlq replay orders --uuid 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10 --edit

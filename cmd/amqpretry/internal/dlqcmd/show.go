@@ -24,14 +24,15 @@ func (t *tool) show() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show QUEUE [UUID]",
 		Short: "Show one dead letter whole",
-		Long: `Show one dead letter whole: its failure, all failed calls that are known, properties, headers with their types, what was edited
-before replays, and the body. It stays where it is.
+		Long: `Show one dead letter whole: its failure, all failed calls that are known, properties, headers with
+their types, what was edited before replays, and the body. It stays where it is.
 
-The message is named by its UUID, the oldest of those that share it, or by its place in the queue (--position, 1 is the oldest).
-Bodies that are JSON are printed indented (up to 256 KiB and 64 levels), other text as it is, up to 256 KiB of it, and the rest as a hex dump
-of its first 4 KiB.
+The message is named by its UUID, the oldest of those that share it, or by its place in the queue
+(--position, 1 is the oldest). Bodies that are JSON are printed indented (up to 256 KiB and 64
+levels), other text as it is, up to 256 KiB of it, and the rest as a hex dump of its first 4 KiB.
 
-With --body: the body and nothing else, byte for byte, unless it goes to a terminal. With --json: one object.`,
+With --body: the body and nothing else, byte for byte, unless it goes to a terminal. With --json:
+one object.`,
 		Example: `  amqpretry dlq show orders 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10
   amqpretry dlq show orders --position 1
   amqpretry dlq show orders 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10 --body > order.json`,

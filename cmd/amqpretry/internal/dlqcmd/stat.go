@@ -34,10 +34,12 @@ func (t *tool) stat() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat QUEUE",
 		Short: "Count dead letters, by reason, topic, handler and type of error",
-		Long: `Count the dead letters of a queue: how many, how large, how old, and by what they died of. They stay where they are.
+		Long: `Count the dead letters of a queue: how many, how large, how old, and by what they died of. They stay
+where they are.
 
-Every message is read, so the numbers are exact. What other consumers hold at this moment cannot be seen, and is not counted.
-Of each breakdown the largest numbers are printed, and what the others make together.
+Every message is read, so the numbers are exact. What other consumers hold at this moment cannot be
+seen, and is not counted. Of each breakdown the largest numbers are printed, and what the others
+make together.
 
 With --json: one object with the keys of package dlq's Stat, all names included.`,
 		Example: `  amqpretry dlq stat orders

@@ -18,8 +18,9 @@ import (
 
 const undoHelp = `
 
-Every message is written to the undo file as it was before it is taken out: QUEUE.dlq-%s-20261122T051200Z.jsonl in the current folder, for
-your eyes only (mode 0600), in the format of "dlq export". "dlq import" puts back what is in it.`
+Every message is written to the undo file as it was before it is taken out:
+QUEUE.dlq-%s-20261122T051200Z.jsonl in the current folder, for your eyes only (mode 0600), in the
+format of "dlq export". "dlq import" puts back what is in it.`
 
 // undoFlags say which file gets the messages as they were.
 type undoFlags struct {

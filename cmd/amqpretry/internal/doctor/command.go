@@ -28,30 +28,37 @@ func Command(s *cli.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor [QUEUE|TOPIC=QUEUE ...]",
 		Short: "Look for what keeps retries from being safe, and say what fixes it",
-		Long: `Look at the broker and at the queues of some main queues, and tell what is wrong, what that means, and the command that fixes it.
+		Long: `Look at the broker and at the queues of some main queues, and tell what is wrong, what that means,
+and the command that fixes it.
 
-An argument is a main queue, or TOPIC=QUEUE where the topic, whose policy holds, has another name than its queue. Without any,
-only the broker itself is looked at.
+An argument is a main queue, or TOPIC=QUEUE where the topic, whose policy holds, has another name
+than its queue. Without any, only the broker itself is looked at.
 
-It looks at: version and features of the broker; alarms and nodes; the permissions of the user; limits of the virtual host; whether
-all queues, exchanges and bindings are there, with the arguments of the policy file; whether they run, with a majority of their nodes;
-classic queues on the way; policies and operator policies that weaken a promise (message-ttl, overflow, expires, max-length,
-delivery-limit); delivery limits of main queues, and what counts against them; dead-letter exchanges that lead nowhere or back;
-messages that are stuck; consumers on retry queues; dead letters; and retry queues that no policy uses any more.
+It looks at: version and features of the broker; alarms and nodes; the permissions of the user;
+limits of the virtual host; whether all queues, exchanges and bindings are there, with the arguments
+of the policy file; whether they run, with a majority of their nodes; classic queues on the way;
+policies and operator policies that weaken a promise (message-ttl, overflow, expires, max-length,
+delivery-limit); delivery limits of main queues, and what counts against them; dead-letter exchanges
+that lead nowhere or back; messages that are stuck; consumers on retry queues; dead letters; and
+retry queues that no policy uses any more.
 
-It changes nothing. What is declared exists already, in which case a declaration only compares; what it publishes, to be told
-of permissions and alarms, is rolled back.
+It changes nothing. What is declared exists already, in which case a declaration only compares; what
+it publishes, to be told of permissions and alarms, is rolled back.
 
-The user is that of the broker's URI: give the one of the service, or the permissions are another's. Most of it only the management API
-tells (AMQP_MANAGEMENT_URL, a user with the tag monitoring, or administrator for permissions). What could not be seen is told.
+The user is that of the broker's URI: give the one of the service, or the permissions are another's.
+Most of it only the management API tells (AMQP_MANAGEMENT_URL, a user with the tag monitoring, or
+administrator for permissions). What could not be seen is told.
 
-A problem breaks a promise: messages can be lost, or do not move. A warning is one step from that, or work for a person. A note is
-good to know. What is in the fixes is for a shell; read what begins with # first. rabbitmqctl is for a node of the broker.
+A problem breaks a promise: messages can be lost, or do not move. A warning is one step from that,
+or work for a person. A note is good to know. What is in the fixes is for a shell; read what begins
+with # first. rabbitmqctl is for a node of the broker.
 
-With --json: {"version", "virtual_host", "user", "counts": {"problem", "warning", "unseen", "note", "ok"}, "findings": [{"check",
-"severity", "object", "found", "means", "fix"}]}; every check has at least one finding, ok if there is nothing.
+With --json: {"version", "virtual_host", "user", "counts": {"problem", "warning", "unseen", "note",
+"ok"}, "findings": [{"check", "severity", "object", "found", "means", "fix"}]}; every check has at
+least one finding, ok if there is nothing.
 
-Exit codes: 0 neither a problem nor a warning; 3 a problem or a warning; 1 it could not look; 2 usage.`,
+Exit codes: 0 neither a problem nor a warning; 3 a problem or a warning; 1 it could not look; 2
+usage.`,
 		Example: `  amqpretry doctor
   amqpretry doctor orders payments
   AMQP_MANAGEMENT_URL=http://monitor:password@localhost:15672 amqpretry doctor --policies retry.yaml orders events=events_billing

@@ -25,19 +25,22 @@ func Command(s *cli.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate",
 		Short: "Show what a policy does to a message that fails, without a broker",
-		Long: `Play the life of one message whose handler fails again and again: when each attempt is, in which queue it lies meanwhile,
-for how long, which headers it carries, and where it ends. No broker is asked and nothing is waited for.
+		Long: `Play the life of one message whose handler fails again and again: when each attempt is, in which
+queue it lies meanwhile, for how long, which headers it carries, and where it ends. No broker is
+asked and nothing is waited for.
 
-It is not a second implementation: the message goes through the retry middleware itself, and its headers are written by the
-code that writes them on a broker. Times are those of an idle broker and, without --handler-time, of a handler that takes no
-time: a wait is a minimum. With a policy that has jitter, times are the shortest and the longest.
+It is not a second implementation: the message goes through the retry middleware itself, and its
+headers are written by the code that writes them on a broker. Times are those of an idle broker and,
+without --handler-time, of a handler that takes no time: a wait is a minimum. With a policy that has
+jitter, times are the shortest and the longest.
 
-The error is one that the policy retries, whatever its lists retry_only and never_retry say. With --error-type NAME (as %T
-prints it, such as *fs.PathError) it is of this type, and the lists count.
+The error is one that the policy retries, whatever its lists retry_only and never_retry say. With
+--error-type NAME (as %T prints it, such as *fs.PathError) it is of this type, and the lists count.
 
-With --json: {"topic", "queue", "mode", "steps": [{"after_ms", "shortest_after_ms", "attempt", "attempts", "try", "outcome", "error",
-"verdict", "queue", "wait_ms", "shortest_wait_ms", "headers"}], "end", "reason", "calls", "total_ms", "shortest_total_ms"}, where an
-end is succeeded, dead-lettered, dropped, or endless under the mode off.
+With --json: {"topic", "queue", "mode", "steps": [{"after_ms", "shortest_after_ms", "attempt",
+"attempts", "try", "outcome", "error", "verdict", "queue", "wait_ms", "shortest_wait_ms",
+"headers"}], "end", "reason", "calls", "total_ms", "shortest_total_ms"}, where an end is succeeded,
+dead-lettered, dropped, or endless under the mode off.
 
 Exit codes: 0 played, whatever the end; 1 the policy file cannot be used; 2 usage.`,
 		Example: `  amqpretry simulate

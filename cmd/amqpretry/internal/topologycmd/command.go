@@ -18,13 +18,15 @@ func Command(s *cli.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "topology",
 		Short: "Plan, apply, check, draw and prune what the broker holds for retries",
-		Long: `Retry exchanges, retry queues, dead-letter queues and their bindings, from a policy file and the names of main queues.
+		Long: `Retry exchanges, retry queues, dead-letter queues and their bindings, from a policy file and the
+names of main queues.
 
-An argument is a main queue, or TOPIC=QUEUE where the topic, whose policy holds, has another name than its queue:
-with a fanout exchange, events=events_billing. The first = divides them.
+An argument is a main queue, or TOPIC=QUEUE where the topic, whose policy holds, has another name
+than its queue: with a fanout exchange, events=events_billing. The first = divides them.
 
-Services declare their topology themselves. These commands are for looking at it before and after, for operators who
-provision it, and for monitoring. Main queues are never declared, changed or deleted: they belong to their services.`,
+Services declare their topology themselves. These commands are for looking at it before and after,
+for operators who provision it, and for monitoring. Main queues are never declared, changed or
+deleted: they belong to their services.`,
 	}
 	s.ConnectionFlags(cmd)
 	s.PoliciesFlag(cmd)

@@ -17,16 +17,19 @@ func (c *topologies) planCommand() *cobra.Command {
 		Short: "Show what the broker has of a topology, and what apply would change",
 		Long: `Compare the topology of main queues with what the broker has, and change nothing.
 
-The states: present (as planned), missing (apply would create it, unless it is a main queue, which its service declares),
-conflict (there, but with another argument: which, wanted and found are said), unseen (it could not be looked at), obsolete
-(a retry queue whose delay no policy has any more).
+The states: present (as planned), missing (apply would create it, unless it is a main queue, which
+its service declares), conflict (there, but with another argument: which, wanted and found are
+said), unseen (it could not be looked at), obsolete (a retry queue whose delay no policy has any
+more).
 
-AMQP compares arguments only by declaring, so this is done with objects that are there already, which changes nothing, and
-takes the permissions of a service that declares. AMQP shows no bindings and no obsolete queues: for these give the management API.
+AMQP compares arguments only by declaring, so this is done with objects that are there already,
+which changes nothing, and takes the permissions of a service that declares. AMQP shows no bindings
+and no obsolete queues: for these give the management API.
 
 ` + jsonHelp + `
 
-Exit codes: 0 nothing would change, 3 something is missing or in conflict, 1 the broker could not be asked, 2 usage.`,
+Exit codes: 0 nothing would change, 3 something is missing or in conflict, 1 the broker could not be
+asked, 2 usage.`,
 		Example: `  amqpretry topology plan orders
   amqpretry topology plan --policies retry.yaml orders events=events_billing
   amqpretry topology plan --policies retry.yaml --management-url http://localhost:15672 --json orders
@@ -50,15 +53,17 @@ func (c *topologies) verifyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "verify QUEUE|TOPIC=QUEUE...",
 		Short: "Check that the broker has a topology, for monitoring and pipelines",
-		Long: `Check that the main queues and their topology are there, as planned. Nothing is made or changed: see plan, which
-prints the same. A missing main queue counts as well.
+		Long: `Check that the main queues and their topology are there, as planned. Nothing is made or changed: see
+plan, which prints the same. A missing main queue counts as well.
 
-What could not be seen is told and does not count: bindings without the management API, and arguments of objects that
-the user may not declare. With the management API nothing stays unseen but for permissions.
+What could not be seen is told and does not count: bindings without the management API, and
+arguments of objects that the user may not declare. With the management API nothing stays unseen but
+for permissions.
 
 ` + jsonHelp + `
 
-Exit codes: 0 all is there, 3 something is missing or in conflict, 1 the broker could not be asked, 2 usage.`,
+Exit codes: 0 all is there, 3 something is missing or in conflict, 1 the broker could not be asked,
+2 usage.`,
 		Example: `  amqpretry topology verify --policies retry.yaml orders
   amqpretry topology verify --policies retry.yaml --json orders payments || notify`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -155,18 +160,21 @@ func (c *topologies) applyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply QUEUE|TOPIC=QUEUE...",
 		Short: "Declare what is missing of a topology",
-		Long: `Declare the retry exchanges, retry queues, dead-letter queues and bindings of main queues. It can be repeated: what
-is there stays as it is, with its messages. If anything is in conflict, nothing at all is declared.
+		Long: `Declare the retry exchanges, retry queues, dead-letter queues and bindings of main queues. It can be
+repeated: what is there stays as it is, with its messages. If anything is in conflict, nothing at
+all is declared.
 
-Main queues are not declared: they belong to their services. One that is missing is told; with shared retry queues it must be there,
-as it is bound. Without --recreate nothing is deleted: see prune.
+Main queues are not declared: they belong to their services. One that is missing is told; with
+shared retry queues it must be there, as it is bound. Without --recreate nothing is deleted: see
+prune.
 
---recreate deletes a retry queue in conflict once it is certainly empty, as prune does, and declares it as planned.
-What waits in it comes back before. A retry queue with consumers stays, and so does a dead-letter queue.
+--recreate deletes a retry queue in conflict once it is certainly empty, as prune does, and declares
+it as planned. What waits in it comes back before. A retry queue with consumers stays, and so does a
+dead-letter queue.
 
---dead-letter-targets is about the main queue's own x-dead-letter-exchange. A missing exchange is declared (fanout),
-an exchange that leads to no queue is bound to the dead-letter queue, and a missing queue is declared. The dead-letter
-queue is declared in any case, under the mode off too.
+--dead-letter-targets is about the main queue's own x-dead-letter-exchange. A missing exchange is
+declared (fanout), an exchange that leads to no queue is bound to the dead-letter queue, and a
+missing queue is declared. The dead-letter queue is declared in any case, under the mode off too.
 
 ` + jsonHelp +
 			` The states are created and present (a binding that could not be seen is present, whether it was there or not).

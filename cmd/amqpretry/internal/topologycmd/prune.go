@@ -29,22 +29,27 @@ func (c *topologies) pruneCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prune QUEUE|TOPIC=QUEUE...",
 		Short: "Delete retry queues whose delays no policy has any more, once they are certainly empty",
-		Long: `Find the retry queues of main queues that their policies do not use any more, and delete those that are certainly empty.
-Without --yes nothing is deleted: they are listed. It takes the management API, as AMQP neither lists queues nor tells
-whether one is really empty.
+		Long: `Find the retry queues of main queues that their policies do not use any more, and delete those that
+are certainly empty. Without --yes nothing is deleted: they are listed. It takes the management API,
+as AMQP neither lists queues nor tells whether one is really empty.
 
-A queue is first unbound, so that nobody routes into it, then it is waited for until what waits in it has gone back to its main
-queue and statistics that are certainly younger say that it is empty, and then it is deleted: some 20 seconds, and up to its delay
-and 4 minutes. All queues are waited for at the same time. An instance with the old policy that uses a queue meanwhile binds it again,
-and the queue stays. So does one with a consumer, a foreign binding, or another queue of the name. It can be interrupted, and repeated.
+A queue is first unbound, so that nobody routes into it, then it is waited for until what waits in
+it has gone back to its main queue and statistics that are certainly younger say that it is empty,
+and then it is deleted: some 20 seconds, and up to its delay and 4 minutes. All queues are waited
+for at the same time. An instance with the old policy that uses a queue meanwhile binds it again,
+and the queue stays. So does one with a consumer, a foreign binding, or another queue of the name.
+It can be interrupted, and repeated.
 
-The policies must be those of all that consume these main queues. End instances with old policies before.
+The policies must be those of all that consume these main queues. End instances with old policies
+before.
 
-Queues of the scope "shared" are not found by looking, as services that were not named may use them. With --old-policies FILE, what the
-old policies have and the new ones have not is added to the list, shared ones as well: name all topics of all services then.
+Queues of the scope "shared" are not found by looking, as services that were not named may use them.
+With --old-policies FILE, what the old policies have and the new ones have not is added to the list,
+shared ones as well: name all topics of all services then.
 
-With --json: {"deleted": bool, "queues": [{"name", "queue", "delay", "type", "messages", "state", "detail"}]}, where a state is obsolete
-(listed), deleted or kept, and messages is there when the broker has said a number.
+With --json: {"deleted": bool, "queues": [{"name", "queue", "delay", "type", "messages", "state",
+"detail"}]}, where a state is obsolete (listed), deleted or kept, and messages is there when the
+broker has said a number.
 
 Exit codes: 0 listed, or all are deleted; 4 some were kept; 1 the API could not be asked; 2 usage.`,
 		Example: `  amqpretry topology prune --policies retry.yaml orders
