@@ -151,9 +151,8 @@ func (r *retirement) check(ctx context.Context) error {
 	return nil
 }
 
-func (r *retirement) classic() bool {
-	return r.queue.Arguments[amqp.QueueTypeArg] == string(config.QueueTypeClassic)
-}
+// classic reports the type that the queue has: without an argument it is the default of the virtual host.
+func (r *retirement) classic() bool { return r.last.Type == string(config.QueueTypeClassic) }
 
 // look asks for the queue. It must be the one that is meant, and nobody may consume from it.
 func (r *retirement) look(ctx context.Context) error {

@@ -378,6 +378,9 @@ func (l *lab) recreate(t *testing.T) {
 	_, err = channel.QueueDelete(queue+".retry.90s", false, false, false)
 	require.NoError(t, err)
 
+	l.Declare(queue+".retry.90s", amqp091.Table{ // of the type that the virtual host gives it
+		"x-message-ttl": 3000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue,
+	})
 	require.NoError(t, channel.Publish("", queue+".retry.1s", true, false, amqp091.Publishing{Body: []byte("waits")}))
 	d = l.run("apply", queue)
 	assert.Equal(t, cli.ExitFailed, d.code, "not without the flag")
@@ -386,6 +389,7 @@ func (l *lab) recreate(t *testing.T) {
 	assert.Equal(t, cli.ExitOK, d.code, d.errs)
 	assert.Contains(t, d.errs, queue+".retry.1s: waiting until it is certainly empty")
 	assert.Regexp(t, `created +queue +`+queue+`\.retry\.1s`, d.out)
+	assert.Regexp(t, `created +queue +`+queue+`\.retry\.90s`, d.out)
 	assert.Equal(t, cli.ExitOK, l.run("verify", queue).code)
 	m, ok, err := channel.Get(queue, true)
 	require.NoError(t, err)
