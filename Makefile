@@ -6,7 +6,7 @@ GO    ?= go
 LINT  := $(GO) tool -modfile=tools/go.mod golangci-lint
 
 # Tests wait for delays and brokers more than they compute, so more of them than cores may run at a time.
-TESTFLAGS ?= -timeout=20m -p=2 -parallel=8
+TESTFLAGS ?= -timeout=20m -p=2 -parallel=16
 # The longest come first, and the others beside them.
 PACKAGES  ?= all
 TESTED     = $(if $(filter all,$(PACKAGES)),./tests $$($(GO) list ./...),$(PACKAGES))

@@ -92,6 +92,7 @@ func newPubSub(t *testing.T, config amqp.Config, v variant) (message.Publisher, 
 
 // TestWatermillSuiteQueue runs Watermill's own suite over the durable queue config.
 func TestWatermillSuiteQueue(t *testing.T) {
+	t.Parallel()
 	for _, v := range variants() {
 		t.Run(v.name, func(t *testing.T) {
 			uri := brokertest.URI(t)
@@ -104,6 +105,7 @@ func TestWatermillSuiteQueue(t *testing.T) {
 
 // TestWatermillSuitePubSub runs it over the durable pub/sub config with consumer groups.
 func TestWatermillSuitePubSub(t *testing.T) {
+	t.Parallel()
 	for _, v := range variants() {
 		t.Run(v.name, func(t *testing.T) {
 			uri := brokertest.URI(t)
