@@ -68,7 +68,7 @@ func durationTexts(ds []time.Duration) []string {
 
 const (
 	schemaDialect = "https://json-schema.org/draft/2020-12/schema"
-	schemaID      = "https://raw.githubusercontent.com/amqpretry/watermill-retry/main/config/policyfile/policies.schema.json"
+	schemaID      = "https://raw.githubusercontent.com/amqpretry/watermill-retry/main/config/policyfile/policies.schema.json" //nolint:lll // an address
 )
 
 // schema is what is used of JSON Schema.

@@ -155,8 +155,8 @@ func TestDecodeTellsEveryRejection(t *testing.T) {
 		"panic":       {func(amqp091.Delivery) (*message.Message, error) { panic("oh") }, "marshaler panicked: oh"},
 		"panic error": {func(amqp091.Delivery) (*message.Message, error) { panic(errBad) }, "marshaler panicked: bad"},
 		"panic nil": {func(amqp091.Delivery) (*message.Message, error) {
-			panic(nil)
-		}, "marshaler panicked: panic called with nil argument"}, //nolint:govet // that is the case
+			panic(nil) //nolint:govet // that is the case
+		}, "marshaler panicked: panic called with nil argument"},
 		"index": {func(d amqp091.Delivery) (*message.Message, error) {
 			return message.NewMessage(string(d.Body[9]), nil), nil
 		}, "marshaler panicked: runtime error: index out of range [9] with length 0"},

@@ -36,8 +36,8 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 		assert.Equal(t, "handler panicked: at the disco", r.DeadLetter.Error)
 		assert.Equal(t, retry.ReasonPanic, r.DeadLetter.History[0].Reason)
 
-		run(func(*message.Message) error { panic(nil) }).AssertDeadLettered(t,
-			retry.ReasonPanic) //nolint:govet // nilness: that is the point
+		panicking := func(*message.Message) error { panic(nil) } //nolint:govet // nilness: that is the point
+		run(panicking).AssertDeadLettered(t, retry.ReasonPanic)
 		run(func(*message.Message) error { panic(retry.Drop(errDown)) }).AssertDropped(t)
 	})
 

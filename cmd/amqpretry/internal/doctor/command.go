@@ -61,7 +61,8 @@ Exit codes: 0 neither a problem nor a warning; 3 a problem or a warning; 1 it co
 usage.`,
 		Example: `  amqpretry doctor
   amqpretry doctor orders payments
-  AMQP_MANAGEMENT_URL=http://monitor:password@localhost:15672 amqpretry doctor --policies retry.yaml orders events=events_billing
+  export AMQP_MANAGEMENT_URL=http://monitor:password@localhost:15672
+  amqpretry doctor --policies retry.yaml orders events=events_billing
   amqpretry doctor --json orders | jq -r '.findings[] | select(.severity == "problem") | .fix'`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -29,10 +29,11 @@ func (c *topologies) graphCommand() *cobra.Command {
   mermaid      a Mermaid flowchart of each queue, for Markdown
   dot          a graph of each queue in the language of Graphviz
   text         one line for each object
-  definitions  a file for 'rabbitmqctl import_definitions' with everything that a service declares: the main queue as well, which the
-               library declares on the default exchange. For fanout exchanges the service's own Retrier.Definitions knows more.
-               The virtual host is that of --vhost, else of the URI, else /. If the policy has "protect: arguments", the
-               main queue has its arguments, and is a quorum queue.
+  definitions  a file for 'rabbitmqctl import_definitions' with everything that a service declares:
+               the main queue as well, which the library declares on the default exchange. For
+               fanout exchanges the service's own Retrier.Definitions knows more. The virtual host
+               is that of --vhost, else of the URI, else /. If the policy has "protect: arguments",
+               the main queue has its arguments, and is a quorum queue.
 
 With --json: the objects, as plan --offline --json prints them; definitions are JSON anyway.
 
