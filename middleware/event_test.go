@@ -50,7 +50,7 @@ func TestEventsOfADeadLetter(t *testing.T) {
 
 	_, err := middleware.Retry{}.Middleware(failing(errBoom))(msg)
 	require.NoError(t, err)
-	require.Equal(t, []retry.EventKind{retry.EventAttempt, retry.EventFailed}, r.kinds(), "no more before the broker "+
+	require.Equal(t, []retry.EventKind{retry.EventCall, retry.EventFailed}, r.kinds(), "no more before the broker "+
 		"has confirmed")
 
 	s := settlement(t, d)
@@ -64,7 +64,7 @@ func TestEventsOfADeadLetter(t *testing.T) {
 		r.events[i].At, r.events[i].Took = time.Time{}, 0
 	}
 	assert.Equal(t, []retry.Event{
-		{Kind: retry.EventAttempt, Queue: "orders", Message: msg, Attempt: attempt, Calls: 2},
+		{Kind: retry.EventCall, Queue: "orders", Message: msg, Attempt: attempt, Calls: 2},
 		{
 			Kind: retry.EventFailed, Queue: "orders", Message: msg, Attempt: attempt, Calls: 3,
 			Class: retry.ClassError, Verdict: verdict, Err: errBoom,
@@ -113,7 +113,7 @@ func TestEventsTellWhatWasCarriedOut(t *testing.T) {
 			require.NoError(t, err)
 			test.carry(settlement(t, d))
 
-			require.Equal(t, []retry.EventKind{retry.EventAttempt, retry.EventFailed, test.kind}, r.kinds())
+			require.Equal(t, []retry.EventKind{retry.EventCall, retry.EventFailed, test.kind}, r.kinds())
 			assert.Equal(t, test.told, r.events[2].Verdict)
 			assert.ErrorIs(t, r.events[2].Err, test.gives)
 			assert.Equal(t, time.Second, r.events[2].Took, "since it was decided")
@@ -136,7 +136,7 @@ func TestEventsOfImmediateTries(t *testing.T) {
 	})(messageOf(d.under(engine)))
 	require.NoError(t, err)
 
-	require.Equal(t, []retry.EventKind{retry.EventAttempt, retry.EventFailed, retry.EventAttempt}, r.kinds(),
+	require.Equal(t, []retry.EventKind{retry.EventCall, retry.EventFailed, retry.EventCall}, r.kinds(),
 		"whether the last has succeeded is known when its outputs are published")
 	assert.Equal(t, retry.ActionRetryNow, r.events[1].Verdict.Action)
 	assert.Equal(t, []int{1, 1, 2}, []int{r.events[0].Attempt.Try, r.events[1].Attempt.Try, r.events[2].Attempt.Try})
@@ -157,7 +157,7 @@ func TestEventsOfNestedMiddlewares(t *testing.T) {
 			if name == "fails" {
 				ended = retry.EventFailed
 			}
-			assert.Equal(t, []retry.EventKind{retry.EventAttempt, ended}, r.kinds())
+			assert.Equal(t, []retry.EventKind{retry.EventCall, ended}, r.kinds())
 		})
 	}
 }
@@ -173,7 +173,7 @@ func TestEventsOfAShutdown(t *testing.T) {
 	engine.Ended(retry.EventRequeued, d, msg)
 	engine.Ended(retry.EventRequeued, d, msg)
 
-	require.Equal(t, []retry.EventKind{retry.EventAttempt, retry.EventRequeued}, r.kinds())
+	require.Equal(t, []retry.EventKind{retry.EventCall, retry.EventRequeued}, r.kinds())
 	assert.Equal(t, 0, r.events[1].Calls, "it was not counted")
 
 	d.withdrawn = false
@@ -225,7 +225,7 @@ func TestOnEventPanics(t *testing.T) {
 	require.NoError(t, err)
 	require.NotPanics(t, func() { settlement(t, d).Done(dead("exhausted")) })
 
-	for i, kind := range []string{"attempt", "failed", "dead-lettered"} {
+	for i, kind := range []string{"call", "failed", "dead-lettered"} {
 		panicked := logger.Captured()[watermill.ErrorLogLevel]
 		at := []int{0, 2, 3}[i] // between them it is logged that the message is dead-lettered
 		require.Greater(t, len(panicked), at)

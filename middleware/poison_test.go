@@ -138,7 +138,7 @@ func TestLogsShowTheRedactedText(t *testing.T) {
 			assert.EqualError(t, logged[0].Err, "redacted")
 			assert.Equal(t, "uuid", logged[0].Fields["message_uuid"])
 			assert.Equal(t, "orders", logged[0].Fields["queue"])
-			assert.Equal(t, 1, logged[0].Fields["attempts"])
+			assert.Equal(t, 1, logged[0].Fields["calls"])
 		})
 	}
 }

@@ -9,24 +9,25 @@ import (
 // EventKind says what has happened.
 type EventKind string
 
-// The kinds of events about a message. An attempt begins with EventAttempt and ends with exactly one of EventSucceeded,
-// EventFailed and EventRequeued; immediate tries are attempts of their own here. A message that no handler may see is
-// told of with EventUnhandled. EventFailed and EventUnhandled are followed by what was done about them: by exactly one
-// of EventRetried, EventPostponed, EventDeadLettered, EventDropped and EventAbandoned, or, where the verdict is to call
-// the handler again at once, by the next EventAttempt, unless a shutdown comes in between.
+// The kinds of events about a message. A call of a handler begins with EventCall and ends with exactly one of
+// EventSucceeded, EventFailed and EventRequeued; an attempt has several calls where a policy has immediate tries. A
+// message that no handler may see is told of with EventUnhandled. EventFailed and EventUnhandled are followed by what
+// was done about them: by exactly one of EventRetried, EventPostponed, EventDeadLettered, EventDropped and
+// EventAbandoned, or, where the verdict is to call the handler again at once, by the next EventCall, unless a shutdown
+// comes in between.
 const (
-	// EventAttempt fires before a handler is called.
-	EventAttempt EventKind = "attempt"
+	// EventCall fires before a handler is called.
+	EventCall EventKind = "call"
 	// EventSucceeded fires when the handler has succeeded and its outputs are published: the message is being
 	// acknowledged. On a stock subscriber it fires when the handler has returned.
 	EventSucceeded EventKind = "succeeded"
-	// EventFailed fires when it is decided what is to happen after a failed attempt, or one that postpones: see Class,
+	// EventFailed fires when it is decided what is to happen after a failed call, or one that postpones: see Class,
 	// Err and Verdict. A shutdown is none.
 	EventFailed EventKind = "failed"
 	// EventUnhandled fires when it is decided what is to happen to a message that no handler may see: it cannot be
 	// decoded, its consumers die of it, it has expired, or it is not due yet and goes on waiting.
 	EventUnhandled EventKind = "unhandled"
-	// EventRequeued fires when an attempt ends uncounted and the message goes back to its queue: a shutdown, a lost
+	// EventRequeued fires when a call ends uncounted and the message goes back to its queue: a shutdown, a lost
 	// connection.
 	EventRequeued EventKind = "requeued"
 	// EventRetried fires when the broker has confirmed the copy that waits for its retry.
@@ -96,7 +97,7 @@ type Event struct {
 	// crashed), or one still has it (requeued, as a close has waited long enough), it is what could be made of the
 	// delivery: its payload, its string headers, its id.
 	Message *message.Message
-	// Attempt is where the message stood when the attempt began.
+	// Attempt is where the message stood when the call began.
 	Attempt Attempt
 	// Calls of a handler over all lives of the message, with this one if it has ended.
 	Calls int
@@ -107,7 +108,7 @@ type Event struct {
 	Verdict Verdict
 	// Err is the error itself, with a text that nobody has redacted; that of a failure also with the events after it.
 	Err error
-	// Took is how long it took: an attempt, from the call of the handler; what was done about a failure, since it was
+	// Took is how long it took: a call of a handler; what was done about a failure, since it was
 	// decided, which is how long the broker took to confirm the copy. With EventHeld, how long the copy that it reports
 	// has been waiting.
 	Took time.Duration

@@ -119,7 +119,7 @@ func TestEvents_OfAMessage(t *testing.T) {
 				assert.Equal(t, documented[id], svc.told(id), id)
 			}
 
-			for _, e := range svc.Events(retry.EventAttempt, retry.EventSucceeded, retry.EventFailed,
+			for _, e := range svc.Events(retry.EventCall, retry.EventSucceeded, retry.EventFailed,
 				retry.EventDeadLettered) {
 				assert.Equal(t, []string{svc.Queue, svc.Queue}, []string{e.Topic, e.Queue}, e.Kind)
 				if e.Message.UUID != "cannot be decoded" {
@@ -357,7 +357,7 @@ func TestEvents_OfNestedMiddlewares(t *testing.T) {
 	svc.publish("1")
 	// The broker delivers it again while the first attempt is still being told of.
 	told := func() []string { return slices.Sorted(slices.Values(strings.Fields(svc.told("1")))) }
-	expected := []string{"abandoned", "attempt", "attempt", "failed", "succeeded"}
+	expected := []string{"abandoned", "call", "call", "failed", "succeeded"}
 	assert.Eventually(t, func() bool { return slices.Equal(expected, told()) }, 10*time.Second, tick)
 	svc.close()
 	assert.Equal(t, expected, told())

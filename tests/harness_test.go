@@ -207,7 +207,7 @@ func (s *service) checkEvents() {
 		attempts, outcomes := 0, 0
 		for _, e := range s.Events() {
 			switch e.Kind {
-			case retry.EventAttempt:
+			case retry.EventCall:
 				attempts++
 			case retry.EventSucceeded, retry.EventRequeued:
 				attempts--

@@ -131,22 +131,22 @@ func TestMetrics(t *testing.T) {
 	m.becomes(3, "dead_letters_total")
 	m.becomes(3, "messages_total", "result=succeeded") // ok, once, later
 	m.becomes(2, "messages_total", "result=dropped")
-	m.becomes(1, "attempts_in_flight")
+	m.becomes(1, "calls_in_flight")
 	close(proceed)
-	m.becomes(0, "attempts_in_flight")
+	m.becomes(0, "calls_in_flight")
 
 	topic := "topic=" + svc.Queue
 	for series, want := range map[string]int{
-		"attempts_total outcome=succeeded": 4,
+		"calls_total outcome=succeeded": 4,
 		// once: both tries; never: two tries, then the retry
-		"attempts_total outcome=error":                             2 + 3,
-		"attempts_total outcome=panic":                             3,
-		"attempts_total outcome=permanent":                         1,
-		"attempts_total outcome=drop":                              2,
-		"attempts_total outcome=drop handler=":                     1,
-		"attempts_total outcome=postponed":                         1,
-		"attempts_total outcome=requeued":                          0,
-		"attempt_duration_seconds":                                 15, // all but the undecodable one
+		"calls_total outcome=error":                                2 + 3,
+		"calls_total outcome=panic":                                3,
+		"calls_total outcome=permanent":                            1,
+		"calls_total outcome=drop":                                 2,
+		"calls_total outcome=drop handler=":                        1,
+		"calls_total outcome=postponed":                            1,
+		"calls_total outcome=requeued":                             0,
+		"call_duration_seconds":                                    15, // all but the undecodable one
 		"messages_total result=succeeded":                          4,
 		"messages_total result=retried":                            3,
 		"messages_total result=postponed":                          1,
@@ -170,8 +170,8 @@ func TestMetrics(t *testing.T) {
 		parts := strings.Split(series, " ")
 		labels := parts[1:]
 		switch parts[0] {
-		case "attempts_total", "messages_total", "dead_letters_total", "attempts_until_success",
-			"attempt_duration_seconds":
+		case "calls_total", "messages_total", "dead_letters_total", "attempts_until_success",
+			"call_duration_seconds":
 			labels = append(labels, topic)
 		}
 		assert.Equal(t, want, m.sum(parts[0], labels...), series)
@@ -191,14 +191,14 @@ func TestMetrics_OfAClose(t *testing.T) {
 		Handler: func(*message.Message) error { <-released; return errors.New("too late") },
 	})
 	svc.publish("slow")
-	m.becomes(1, "attempts_in_flight")
+	m.becomes(1, "calls_in_flight")
 
 	time.AfterFunc(time.Second, func() { close(released) }) // later than the retrier waits, sooner than the router does
 	svc.close()
-	assert.Zero(t, m.sum("attempts_in_flight"))
+	assert.Zero(t, m.sum("calls_in_flight"))
 	assert.Equal(t, 1, m.sum("messages_total", "result=requeued"))
 	assert.Equal(t, 1, m.sum("messages_total"))
-	assert.Equal(t, 1, m.sum("attempts_total"))
+	assert.Equal(t, 1, m.sum("calls_total"))
 }
 
 // Two retriers of a process share retry queues: both see them, and a scrape has each queue once.
@@ -252,7 +252,7 @@ func TestMetrics_OfABrokerInTrouble_OwnBroker(t *testing.T) {
 		svc.publish(fmt.Sprint("more-", time.Now().UnixNano()))
 		return m.sum("held_deliveries", "queue=orders") > 0
 	}, "deliveries are held")
-	m.becomes(0, "attempts_in_flight") // what is held is in no handler's hands
+	m.becomes(0, "calls_in_flight") // what is held is in no handler's hands
 	broker.Ctl("clear_policy", "full")
 	m.becomes(0, "held_deliveries")
 
@@ -270,7 +270,7 @@ func TestMetrics_OfABrokerInTrouble_OwnBroker(t *testing.T) {
 
 	// An alarm blocks who publishes, and the depths can be read all the same.
 	svc.publish("in an alarm")
-	m.becomes(1, "attempts_in_flight")
+	m.becomes(1, "calls_in_flight")
 	broker.Ctl("set_vm_memory_high_watermark", "0.00001")
 	close(alarm)
 	m.becomes(1, "blocked_connections", "connection=forwarder")

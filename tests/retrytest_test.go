@@ -182,8 +182,8 @@ func (w *witnessed) call(msg *message.Message, a retry.Attempt) {
 func (w *witnessed) logged(l *logs) {
 	for _, e := range l.All() {
 		if verdict, ok := e.Fields["verdict"]; ok {
-			w.Verdicts = append(w.Verdicts, fmt.Sprintf("%s: %v, %v, attempts %v", e.Text, e.Fields["class"], verdict,
-				e.Fields["attempts"]))
+			w.Verdicts = append(w.Verdicts, fmt.Sprintf("%s: %v, %v, calls %v", e.Text, e.Fields["class"], verdict,
+				e.Fields["calls"]))
 		}
 	}
 }
@@ -194,7 +194,7 @@ func (w *witnessed) told(events []retry.Event) {
 			e.Queue, e.Handler, e.Message.UUID, e.Kind, e.Attempt.Number, e.Attempt.Try, e.Calls, e.Class, e.Verdict,
 			e.Err)
 		switch e.Kind {
-		case retry.EventAttempt, retry.EventSucceeded, retry.EventFailed, retry.EventUnhandled, retry.EventRequeued:
+		case retry.EventCall, retry.EventSucceeded, retry.EventFailed, retry.EventUnhandled, retry.EventRequeued:
 			w.Events = append(w.Events, text)
 		default:
 			w.Done = append(w.Done, text)
@@ -204,7 +204,7 @@ func (w *witnessed) told(events []retry.Event) {
 
 // ofMessages are the kinds of events about messages.
 var ofMessages = []retry.EventKind{
-	retry.EventAttempt, retry.EventSucceeded, retry.EventFailed, retry.EventUnhandled, retry.EventRequeued,
+	retry.EventCall, retry.EventSucceeded, retry.EventFailed, retry.EventUnhandled, retry.EventRequeued,
 	retry.EventRetried,
 	retry.EventPostponed, retry.EventDeadLettered, retry.EventDropped, retry.EventAbandoned,
 }

@@ -16,9 +16,9 @@ import (
 
 // Of 500 messages five fail, one of them for ever: seven failures, six retries, one dead letter.
 var output = []string{
-	`amqpretry_attempts_total{handler="ship",outcome="error",topic="orders"} 7`,
-	`amqpretry_attempts_total{handler="ship",outcome="succeeded",topic="orders"} 499`,
-	`amqpretry_attempt_duration_seconds_count{handler="ship",outcome="succeeded",topic="orders"} 499`,
+	`amqpretry_calls_total{handler="ship",outcome="error",topic="orders"} 7`,
+	`amqpretry_calls_total{handler="ship",outcome="succeeded",topic="orders"} 499`,
+	`amqpretry_call_duration_seconds_count{handler="ship",outcome="succeeded",topic="orders"} 499`,
 	`amqpretry_messages_total{handler="ship",result="succeeded",topic="orders"} 499`,
 	`amqpretry_messages_total{handler="ship",result="retried",topic="orders"} 6`,
 	`amqpretry_messages_total{handler="ship",result="dead-lettered",topic="orders"} 1`,

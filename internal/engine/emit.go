@@ -51,7 +51,7 @@ func (e *Engine) tellOfBegin(d Delivery, msg *message.Message) {
 	now := e.Time()
 	attempt := attemptOf(d, now)
 	event := &retry.Event{
-		Kind: retry.EventAttempt, At: now, Topic: message.SubscribeTopicFromCtx(msg.Context()), Queue: d.Queue(),
+		Kind: retry.EventCall, At: now, Topic: message.SubscribeTopicFromCtx(msg.Context()), Queue: d.Queue(),
 		Handler: message.HandlerNameFromCtx(msg.Context()), Message: msg, Attempt: attempt, Calls: attempt.Calls,
 	}
 	if d.Begin(now, event) {

@@ -127,7 +127,7 @@ func (e *Engine) settlement(d Delivery, f retry.Failure, verdict retry.Verdict, 
 		"queue":        d.Queue(),
 		"topic":        next.Topic,
 		"handler_name": next.Handler,
-		"attempts":     next.Attempts,
+		"calls":        next.Attempts,
 		"class":        string(happened.class),
 		"verdict":      verdict.String(),
 	}

@@ -12,9 +12,9 @@
 //
 // What an event is about is in the labels topic and handler; handler is empty where no handler was called.
 //
-//	amqpretry_attempts_total{topic, handler, outcome}                     counter    attempts that have ended, by how
-//	amqpretry_attempt_duration_seconds{topic, handler, outcome}           histogram  from the call of a handler to the end of its attempt
-//	amqpretry_attempts_in_flight{topic, handler}                          gauge      attempts that have begun and not ended
+//	amqpretry_calls_total{topic, handler, outcome}                        counter    calls of handlers that have ended, by how
+//	amqpretry_call_duration_seconds{topic, handler, outcome}              histogram  from the call of a handler to the end of it
+//	amqpretry_calls_in_flight{topic, handler}                             gauge      calls of handlers that have begun and not ended
 //	amqpretry_messages_total{topic, handler, result}                      counter    deliveries of messages, by what became of them
 //	amqpretry_attempts_until_success{topic, handler}                      histogram  number of the attempt that succeeded, 1 for the first
 //	amqpretry_recovery_duration_seconds{topic, handler}                   histogram  from a message's first failure to its success
@@ -46,9 +46,9 @@
 //
 // Topics, handlers and queues are as many as the service subscribes to, and no more than Config.MaxHandlers and
 // Config.MaxQueues: what comes after these is counted under "other". The series of a topic begin at 0 when its topology
-// is declared or a subscription begins to consume, those of a handler with its first attempt: so an alert on an
+// is declared or a subscription begins to consume, those of a handler with its first call: so an alert on an
 // increase sees the first dead letter as well.
 //
-// Each try of a handler counts in amqpretry_attempts_total, immediate ones too. In amqpretry_attempts_until_success an
-// attempt is what retry.Attempt calls its Number: immediate tries are part of one, and postponing uses none up.
+// Each call of a handler counts in amqpretry_calls_total, also those that are tried again at once. In
+// amqpretry_attempts_until_success these are part of one attempt, see retry.Attempt, and postponing uses none up.
 package metrics

@@ -72,22 +72,22 @@ func (e *RegisterError) Unwrap() error { return e.Err }
 // OnEvent counts an event. It is what amqpretry.Options.OnEvent is to be, or to call.
 func (m *Metrics) OnEvent(e retry.Event) {
 	switch e.Kind {
-	case retry.EventAttempt:
+	case retry.EventCall:
 		m.handled(&e).inFlight.Inc()
 	case retry.EventSucceeded:
 		m.succeeded(&e)
 	case retry.EventRequeued:
 		h := m.handled(&e)
-		h.attempts.inc(string(e.Kind))
+		h.calls.inc(string(e.Kind))
 		h.ended(string(e.Kind), e.Took)
 		h.messages.inc(string(e.Kind))
 	case retry.EventFailed:
 		h := m.handled(&e)
-		h.attempts.inc(string(e.Class))
+		h.calls.inc(string(e.Class))
 		h.ended(string(e.Class), e.Took)
 	case retry.EventUnhandled:
 		if e.Class != retry.ClassExpired && e.Class != retry.ClassPostponed { // which are no failures of anybody
-			m.handled(&e).attempts.inc(string(e.Class))
+			m.handled(&e).calls.inc(string(e.Class))
 		}
 	case retry.EventRetried, retry.EventPostponed:
 		m.handled(&e).messages.inc(string(e.Kind))
@@ -135,7 +135,7 @@ func (m *Metrics) OnEvent(e retry.Event) {
 
 func (m *Metrics) succeeded(e *retry.Event) {
 	h := m.handled(e)
-	h.attempts.inc(string(e.Kind))
+	h.calls.inc(string(e.Kind))
 	h.ended(string(e.Kind), e.Took)
 	h.messages.inc(string(e.Kind))
 	h.untilSuccess.Observe(float64(max(e.Attempt.Number, 1)))

@@ -74,7 +74,7 @@ var now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
 func event(kind retry.EventKind, change ...func(*retry.Event)) retry.Event {
 	e := retry.Event{Kind: kind, At: now, Topic: "orders", Queue: "orders", Handler: "ship"}
 	switch kind {
-	case retry.EventAttempt, retry.EventDropped, retry.EventAbandoned:
+	case retry.EventCall, retry.EventDropped, retry.EventAbandoned:
 	default:
 		e.Took = 500 * time.Millisecond
 	}
@@ -106,62 +106,62 @@ func TestOnEvent(t *testing.T) {
 		want   map[string]float64
 	}{
 		"an attempt that goes on": {
-			[]retry.Event{event(retry.EventAttempt)},
-			map[string]float64{`amqpretry_attempts_in_flight{handler="ship",topic="orders"}`: 1},
+			[]retry.Event{event(retry.EventCall)},
+			map[string]float64{`amqpretry_calls_in_flight{handler="ship",topic="orders"}`: 1},
 		},
 		"a success at the third attempt": {
-			[]retry.Event{event(retry.EventAttempt), event(retry.EventSucceeded, func(e *retry.Event) {
+			[]retry.Event{event(retry.EventCall), event(retry.EventSucceeded, func(e *retry.Event) {
 				e.Attempt = retry.Attempt{Number: 3, Calls: 7, FirstFailure: now.Add(-20 * time.Second)}
 			})},
 			map[string]float64{
-				`amqpretry_attempts_total` + h + `outcome="succeeded",topic="orders"}`:                 1,
-				`amqpretry_attempt_duration_seconds_count` + h + `outcome="succeeded",topic="orders"}`: 1,
-				`amqpretry_attempt_duration_seconds_sum` + h + `outcome="succeeded",topic="orders"}`:   .5,
-				`amqpretry_messages_total` + h + `result="succeeded",topic="orders"}`:                  1,
-				`amqpretry_attempts_until_success_count` + h + `topic="orders"}`:                       1,
-				`amqpretry_attempts_until_success_sum` + h + `topic="orders"}`:                         3,
-				`amqpretry_recovery_duration_seconds_count` + h + `topic="orders"}`:                    1,
-				`amqpretry_recovery_duration_seconds_sum` + h + `topic="orders"}`:                      20,
+				`amqpretry_calls_total` + h + `outcome="succeeded",topic="orders"}`:                 1,
+				`amqpretry_call_duration_seconds_count` + h + `outcome="succeeded",topic="orders"}`: 1,
+				`amqpretry_call_duration_seconds_sum` + h + `outcome="succeeded",topic="orders"}`:   .5,
+				`amqpretry_messages_total` + h + `result="succeeded",topic="orders"}`:               1,
+				`amqpretry_attempts_until_success_count` + h + `topic="orders"}`:                    1,
+				`amqpretry_attempts_until_success_sum` + h + `topic="orders"}`:                      3,
+				`amqpretry_recovery_duration_seconds_count` + h + `topic="orders"}`:                 1,
+				`amqpretry_recovery_duration_seconds_sum` + h + `topic="orders"}`:                   20,
 			},
 		},
 		"a first failure in the future of a slow clock": {
-			[]retry.Event{event(retry.EventAttempt), event(retry.EventSucceeded, func(e *retry.Event) {
+			[]retry.Event{event(retry.EventCall), event(retry.EventSucceeded, func(e *retry.Event) {
 				e.Attempt.FirstFailure = now.Add(time.Minute)
 			})},
 			map[string]float64{
-				`amqpretry_attempts_total` + h + `outcome="succeeded",topic="orders"}`:                 1,
-				`amqpretry_attempt_duration_seconds_count` + h + `outcome="succeeded",topic="orders"}`: 1,
-				`amqpretry_attempt_duration_seconds_sum` + h + `outcome="succeeded",topic="orders"}`:   .5,
-				`amqpretry_messages_total` + h + `result="succeeded",topic="orders"}`:                  1,
-				`amqpretry_attempts_until_success_count` + h + `topic="orders"}`:                       1,
-				`amqpretry_attempts_until_success_sum` + h + `topic="orders"}`:                         1,
-				`amqpretry_recovery_duration_seconds_count` + h + `topic="orders"}`:                    1,
+				`amqpretry_calls_total` + h + `outcome="succeeded",topic="orders"}`:                 1,
+				`amqpretry_call_duration_seconds_count` + h + `outcome="succeeded",topic="orders"}`: 1,
+				`amqpretry_call_duration_seconds_sum` + h + `outcome="succeeded",topic="orders"}`:   .5,
+				`amqpretry_messages_total` + h + `result="succeeded",topic="orders"}`:               1,
+				`amqpretry_attempts_until_success_count` + h + `topic="orders"}`:                    1,
+				`amqpretry_attempts_until_success_sum` + h + `topic="orders"}`:                      1,
+				`amqpretry_recovery_duration_seconds_count` + h + `topic="orders"}`:                 1,
 			},
 		},
 		"a shutdown": {
-			[]retry.Event{event(retry.EventAttempt), event(retry.EventRequeued)},
+			[]retry.Event{event(retry.EventCall), event(retry.EventRequeued)},
 			map[string]float64{
-				`amqpretry_attempts_total` + h + `outcome="requeued",topic="orders"}`:                 1,
-				`amqpretry_attempt_duration_seconds_count` + h + `outcome="requeued",topic="orders"}`: 1,
-				`amqpretry_attempt_duration_seconds_sum` + h + `outcome="requeued",topic="orders"}`:   .5,
-				`amqpretry_messages_total` + h + `result="requeued",topic="orders"}`:                  1,
+				`amqpretry_calls_total` + h + `outcome="requeued",topic="orders"}`:                 1,
+				`amqpretry_call_duration_seconds_count` + h + `outcome="requeued",topic="orders"}`: 1,
+				`amqpretry_call_duration_seconds_sum` + h + `outcome="requeued",topic="orders"}`:   .5,
+				`amqpretry_messages_total` + h + `result="requeued",topic="orders"}`:               1,
 			},
 		},
 		"an immediate try that fails, then a retry": {
 			[]retry.Event{
-				event(retry.EventAttempt), event(retry.EventFailed, class(retry.ClassError)),
-				event(retry.EventAttempt), event(retry.EventFailed, class(retry.ClassPanic)), event(retry.EventRetried),
+				event(retry.EventCall), event(retry.EventFailed, class(retry.ClassError)),
+				event(retry.EventCall), event(retry.EventFailed, class(retry.ClassPanic)), event(retry.EventRetried),
 			},
 			map[string]float64{
-				`amqpretry_attempts_total` + h + `outcome="error",topic="orders"}`:                 1,
-				`amqpretry_attempt_duration_seconds_count` + h + `outcome="error",topic="orders"}`: 1,
-				`amqpretry_attempt_duration_seconds_sum` + h + `outcome="error",topic="orders"}`:   .5,
-				`amqpretry_attempts_total` + h + `outcome="panic",topic="orders"}`:                 1,
-				`amqpretry_attempt_duration_seconds_count` + h + `outcome="panic",topic="orders"}`: 1,
-				`amqpretry_attempt_duration_seconds_sum` + h + `outcome="panic",topic="orders"}`:   .5,
-				`amqpretry_messages_total` + h + `result="retried",topic="orders"}`:                1,
-				`amqpretry_forward_duration_seconds_count{topic="orders"}`:                         1,
-				`amqpretry_forward_duration_seconds_sum{topic="orders"}`:                           .5,
+				`amqpretry_calls_total` + h + `outcome="error",topic="orders"}`:                 1,
+				`amqpretry_call_duration_seconds_count` + h + `outcome="error",topic="orders"}`: 1,
+				`amqpretry_call_duration_seconds_sum` + h + `outcome="error",topic="orders"}`:   .5,
+				`amqpretry_calls_total` + h + `outcome="panic",topic="orders"}`:                 1,
+				`amqpretry_call_duration_seconds_count` + h + `outcome="panic",topic="orders"}`: 1,
+				`amqpretry_call_duration_seconds_sum` + h + `outcome="panic",topic="orders"}`:   .5,
+				`amqpretry_messages_total` + h + `result="retried",topic="orders"}`:             1,
+				`amqpretry_forward_duration_seconds_count{topic="orders"}`:                      1,
+				`amqpretry_forward_duration_seconds_sum{topic="orders"}`:                        .5,
 			},
 		},
 		"a dead letter that no handler saw": {
@@ -174,7 +174,7 @@ func TestOnEvent(t *testing.T) {
 				}),
 			},
 			map[string]float64{
-				`amqpretry_attempts_total{handler="",outcome="undecodable",topic="orders"}`:  1,
+				`amqpretry_calls_total{handler="",outcome="undecodable",topic="orders"}`:     1,
 				`amqpretry_messages_total{handler="",result="dead-lettered",topic="orders"}`: 1,
 				`amqpretry_dead_letters_total{reason="undecodable",topic="orders"}`:          1,
 				`amqpretry_forward_duration_seconds_count{topic="orders"}`:                   1,
@@ -183,7 +183,7 @@ func TestOnEvent(t *testing.T) {
 		},
 		"one that no handler saw, and that Decide wants retried": {
 			[]retry.Event{event(retry.EventUnhandled, class(retry.ClassError))},
-			map[string]float64{`amqpretry_attempts_total` + h + `outcome="error",topic="orders"}`: 1},
+			map[string]float64{`amqpretry_calls_total` + h + `outcome="error",topic="orders"}`: 1},
 		},
 		"postponed, dropped, abandoned": {
 			[]retry.Event{event(retry.EventPostponed), event(retry.EventDropped), event(retry.EventAbandoned)},
@@ -247,31 +247,31 @@ func TestOnEvent(t *testing.T) {
 			},
 			map[string]float64{
 				// it never began
-				`amqpretry_attempts_in_flight{handler="ship",topic="orders"}`:                      -1,
-				`amqpretry_attempts_total` + h + `outcome="other",topic="orders"}`:                 1,
-				`amqpretry_attempt_duration_seconds_count` + h + `outcome="other",topic="orders"}`: 1,
-				`amqpretry_attempt_duration_seconds_sum` + h + `outcome="other",topic="orders"}`:   .5,
-				`amqpretry_messages_total` + h + `result="dead-lettered",topic="orders"}`:          1,
-				`amqpretry_dead_letters_total{reason="other",topic="orders"}`:                      1,
-				`amqpretry_forward_duration_seconds_count{topic="orders"}`:                         1,
-				`amqpretry_forward_duration_seconds_sum{topic="orders"}`:                           .5,
-				`amqpretry_connections_opened_total{connection="other"}`:                           1,
-				`amqpretry_blocked_connections{connection="other"}`:                                1,
+				`amqpretry_calls_in_flight{handler="ship",topic="orders"}`:                      -1,
+				`amqpretry_calls_total` + h + `outcome="other",topic="orders"}`:                 1,
+				`amqpretry_call_duration_seconds_count` + h + `outcome="other",topic="orders"}`: 1,
+				`amqpretry_call_duration_seconds_sum` + h + `outcome="other",topic="orders"}`:   .5,
+				`amqpretry_messages_total` + h + `result="dead-lettered",topic="orders"}`:       1,
+				`amqpretry_dead_letters_total{reason="other",topic="orders"}`:                   1,
+				`amqpretry_forward_duration_seconds_count{topic="orders"}`:                      1,
+				`amqpretry_forward_duration_seconds_sum{topic="orders"}`:                        .5,
+				`amqpretry_connections_opened_total{connection="other"}`:                        1,
+				`amqpretry_blocked_connections{connection="other"}`:                             1,
 			},
 		},
 		"zero values": {
 			[]retry.Event{
-				{Kind: retry.EventAttempt}, {Kind: retry.EventSucceeded}, {Kind: retry.EventHeld},
+				{Kind: retry.EventCall}, {Kind: retry.EventSucceeded}, {Kind: retry.EventHeld},
 				{Kind: retry.EventTopologyDeclared}, {Kind: retry.EventRetried},
 			},
 			map[string]float64{
-				`amqpretry_attempts_total{handler="",outcome="succeeded",topic=""}`:                 1,
-				`amqpretry_attempt_duration_seconds_count{handler="",outcome="succeeded",topic=""}`: 1,
-				`amqpretry_messages_total{handler="",result="succeeded",topic=""}`:                  1,
-				`amqpretry_messages_total{handler="",result="retried",topic=""}`:                    1,
-				`amqpretry_attempts_until_success_count{handler="",topic=""}`:                       1,
-				`amqpretry_attempts_until_success_sum{handler="",topic=""}`:                         1,
-				`amqpretry_forward_duration_seconds_count{topic=""}`:                                1,
+				`amqpretry_calls_total{handler="",outcome="succeeded",topic=""}`:                 1,
+				`amqpretry_call_duration_seconds_count{handler="",outcome="succeeded",topic=""}`: 1,
+				`amqpretry_messages_total{handler="",result="succeeded",topic=""}`:               1,
+				`amqpretry_messages_total{handler="",result="retried",topic=""}`:                 1,
+				`amqpretry_attempts_until_success_count{handler="",topic=""}`:                    1,
+				`amqpretry_attempts_until_success_sum{handler="",topic=""}`:                      1,
+				`amqpretry_forward_duration_seconds_count{topic=""}`:                             1,
 			},
 		},
 	} {
@@ -313,8 +313,8 @@ func TestSeriesBeginAtZero(t *testing.T) {
 
 	assert.Subset(t, zero(event(retry.EventTopologyDeclared)), slices.Concat(topical, queued))
 	assert.Subset(t, zero(event(retry.EventConsuming)), slices.Concat(topical, queued))
-	assert.Subset(t, zero(event(retry.EventAttempt)), slices.Concat(topical, []string{
-		`amqpretry_attempts_total{handler="ship",outcome="error",topic="orders"}`,
+	assert.Subset(t, zero(event(retry.EventCall)), slices.Concat(topical, []string{
+		`amqpretry_calls_total{handler="ship",outcome="error",topic="orders"}`,
 		`amqpretry_messages_total{handler="ship",result="dead-lettered",topic="orders"}`,
 	}))
 }
@@ -333,7 +333,7 @@ func everything(t *testing.T) (*metrics.Metrics, *prometheus.Registry) {
 	t.Helper()
 	m, registry := newMetrics(t, metrics.Config{})
 	for _, e := range []retry.Event{
-		event(retry.EventTopologyDeclared), event(retry.EventAttempt), event(retry.EventSucceeded),
+		event(retry.EventTopologyDeclared), event(retry.EventCall), event(retry.EventSucceeded),
 	} {
 		m.OnEvent(e)
 	}
@@ -407,7 +407,7 @@ func TestAConflictLeavesNothingRegistered(t *testing.T) {
 	assert.ErrorContains(t, err, "one Metrics serves all retriers of a registry")
 
 	assert.True(t, registry.Unregister(first))
-	first.OnEvent(event(retry.EventAttempt)) // goes nowhere
+	first.OnEvent(event(retry.EventCall)) // goes nowhere
 	_, err = metrics.New(metrics.Config{Registerer: registry})
 	assert.NoError(t, err)
 }
@@ -424,16 +424,16 @@ func TestTwoInOneRegistry(t *testing.T) {
 		c.Registerer = registry
 		m, err := metrics.New(c)
 		require.NoError(t, err)
-		m.OnEvent(event(retry.EventAttempt))
+		m.OnEvent(event(retry.EventCall))
 		m.Watch(fixed{{Queue: "orders.dlq", Role: retry.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3}})
 		all = append(all, m)
 	}
-	all[1].OnEvent(event(retry.EventAttempt))
+	all[1].OnEvent(event(retry.EventCall))
 
 	got := values(t, registry, true)
-	equal(t, 1., got[`amqpretry_attempts_in_flight{broker="eu",handler="ship",topic="orders"}`])
-	equal(t, 2., got[`amqpretry_attempts_in_flight{broker="us",handler="ship",topic="orders"}`])
-	equal(t, 1., got[`shop_attempts_in_flight{handler="ship",topic="orders"}`])
+	equal(t, 1., got[`amqpretry_calls_in_flight{broker="eu",handler="ship",topic="orders"}`])
+	equal(t, 2., got[`amqpretry_calls_in_flight{broker="us",handler="ship",topic="orders"}`])
+	equal(t, 1., got[`shop_calls_in_flight{handler="ship",topic="orders"}`])
 	equal(t, 3.,
 		got[`amqpretry_queue_messages_ready{broker="us",main_queue="orders",queue="orders.dlq",role="dead-letter"}`])
 }
@@ -446,7 +446,7 @@ func TestLabelsAreBounded(t *testing.T) {
 	for i := range 10_000 {
 		name := fmt.Sprintf("t%05d", i)
 		m.OnEvent(event(retry.EventTopologyDeclared, func(e *retry.Event) { e.Topic, e.Queue = name, name }))
-		m.OnEvent(event(retry.EventAttempt, func(e *retry.Event) { e.Topic, e.Handler = name, name }))
+		m.OnEvent(event(retry.EventCall, func(e *retry.Event) { e.Topic, e.Handler = name, name }))
 		m.OnEvent(event(retry.EventHeld, func(e *retry.Event) { e.Queue, e.Held = name, 1 }))
 		flood = append(flood, retry.QueueDepth{Queue: name, Role: retry.QueueRoleRetry, MainQueue: name, Messages: 1})
 	}
@@ -462,17 +462,17 @@ func TestLabelsAreBounded(t *testing.T) {
 
 		return n
 	}
-	assert.Equal(t, 51, count("amqpretry_attempts_in_flight"))
-	equal(t, 9_950., got[`amqpretry_attempts_in_flight{handler="other",topic="other"}`])
+	assert.Equal(t, 51, count("amqpretry_calls_in_flight"))
+	equal(t, 9_950., got[`amqpretry_calls_in_flight{handler="other",topic="other"}`])
 	assert.Equal(t, 51, count("amqpretry_consuming_subscriptions"))
 	assert.Equal(t, 31, count("amqpretry_held_deliveries"))
 	assert.Equal(t, 31, count("amqpretry_queue_messages_ready"))
 	equal(t, 9_970., got[`amqpretry_queue_messages_ready{main_queue="other",queue="other",role="retry"}`])
 
 	before := got
-	m.OnEvent(event(retry.EventAttempt, func(e *retry.Event) { e.Topic, e.Handler = "t00049", "t00049" }))
-	equal(t, before[`amqpretry_attempts_in_flight{handler="t00049",topic="t00049"}`]+1,
-		values(t, registry, true)[`amqpretry_attempts_in_flight{handler="t00049",topic="t00049"}`],
+	m.OnEvent(event(retry.EventCall, func(e *retry.Event) { e.Topic, e.Handler = "t00049", "t00049" }))
+	equal(t, before[`amqpretry_calls_in_flight{handler="t00049",topic="t00049"}`]+1,
+		values(t, registry, true)[`amqpretry_calls_in_flight{handler="t00049",topic="t00049"}`],
 		"who is in stays in")
 }
 
@@ -485,7 +485,7 @@ func TestInvalidUTF8(t *testing.T) {
 			e.Verdict.Reason = retry.Reason(bad)
 		}
 		for _, kind := range []retry.EventKind{
-			retry.EventAttempt, retry.EventFailed, retry.EventDeadLettered, retry.EventHeld,
+			retry.EventCall, retry.EventFailed, retry.EventDeadLettered, retry.EventHeld,
 			retry.EventConnected, retry.EventBlocked, retry.EventConsuming,
 		} {
 			m.OnEvent(event(kind, all))
@@ -497,7 +497,7 @@ func TestInvalidUTF8(t *testing.T) {
 	})
 
 	got := values(t, registry, false)
-	equal(t, 2., got[`amqpretry_attempts_total{handler="a�",outcome="other",topic="a�"}`])
+	equal(t, 2., got[`amqpretry_calls_total{handler="a�",outcome="other",topic="a�"}`])
 	equal(t, 2., got[`amqpretry_consuming_subscriptions{topic="a�"}`])
 	equal(t, 3., got[`amqpretry_queue_messages_ready{main_queue="�",queue="a�",role="other"}`])
 }
@@ -514,7 +514,7 @@ func TestConcurrentUse(t *testing.T) {
 			defer wg.Done()
 			for i := range each {
 				about := func(e *retry.Event) { e.Topic = fmt.Sprint((worker + i) % 30) }
-				m.OnEvent(event(retry.EventAttempt, about))
+				m.OnEvent(event(retry.EventCall, about))
 				m.OnEvent(event(retry.EventSucceeded, about))
 				if i%500 == 0 {
 					stop := m.Watch(fixed{{Queue: "q", Role: retry.QueueRoleRetry, Messages: worker}})
@@ -540,7 +540,7 @@ func TestConcurrentUse(t *testing.T) {
 }
 
 func BenchmarkOnEvent(b *testing.B) {
-	attempt := event(retry.EventAttempt)
+	attempt := event(retry.EventCall)
 	succeeded := event(retry.EventSucceeded)
 	failed, retried := event(retry.EventFailed, class(retry.ClassError)), event(retry.EventRetried)
 	dead := event(retry.EventDeadLettered, reason(retry.ReasonExhausted))
@@ -582,7 +582,7 @@ func BenchmarkOnEvent(b *testing.B) {
 
 func TestASuccessAllocatesNothing(t *testing.T) {
 	m, _ := newMetrics(t, metrics.Config{})
-	attempt, succeeded := event(retry.EventAttempt), event(retry.EventSucceeded, func(e *retry.Event) {
+	attempt, succeeded := event(retry.EventCall), event(retry.EventSucceeded, func(e *retry.Event) {
 		e.Attempt.FirstFailure = now
 	})
 	assert.Zero(t, testing.AllocsPerRun(1000, func() {

@@ -52,7 +52,7 @@ var (
 	connections = []string{"subscriber", "dead-letter subscriber", "forwarder", "observer"}
 )
 
-// Buckets: an attempt takes from a millisecond to minutes, a confirmation likewise until deliveries are held, and a
+// Buckets: a call takes from a millisecond to minutes, a confirmation likewise until deliveries are held, and a
 // recovery as long as a policy says.
 var (
 	attemptBuckets  = []float64{1, 2, 3, 4, 5, 6, 8, 11, 16, 26, 51}
@@ -63,7 +63,7 @@ var (
 
 // series are the vectors behind all labels.
 type series struct {
-	attempts     *prometheus.CounterVec
+	calls        *prometheus.CounterVec
 	durations    *prometheus.HistogramVec
 	inFlight     *prometheus.GaugeVec
 	messages     *prometheus.CounterVec
@@ -98,13 +98,13 @@ func newSeries(c Config) series {
 	}
 
 	return series{
-		attempts: counter("attempts_total",
-			"Attempts that have ended, by how.", labelTopic, labelHandler, labelOutcome),
-		durations: histogram("attempt_duration_seconds",
-			"From the call of a handler to the end of its attempt.", durationBuckets, labelTopic, labelHandler,
+		calls: counter("calls_total",
+			"Calls of handlers that have ended, by how.", labelTopic, labelHandler, labelOutcome),
+		durations: histogram("call_duration_seconds",
+			"From the call of a handler to the end of it.", durationBuckets, labelTopic, labelHandler,
 			labelOutcome),
-		inFlight: gauge("attempts_in_flight",
-			"Attempts that have begun and not ended.", labelTopic, labelHandler),
+		inFlight: gauge("calls_in_flight",
+			"Calls of handlers that have begun and not ended.", labelTopic, labelHandler),
 		messages: counter("messages_total",
 			"Deliveries of messages, by what became of them.", labelTopic, labelHandler, labelResult),
 		untilSuccess: histogram("attempts_until_success",
@@ -134,7 +134,7 @@ func newSeries(c Config) series {
 
 func (s series) all() []prometheus.Collector {
 	return []prometheus.Collector{
-		s.attempts, s.durations, s.inFlight, s.messages, s.untilSuccess, s.recovery, s.deadLetters, s.setAside,
+		s.calls, s.durations, s.inFlight, s.messages, s.untilSuccess, s.recovery, s.deadLetters, s.setAside,
 		s.forward, s.consuming,
 		s.held, s.repairs, s.opened, s.lost, s.blocked,
 	}
@@ -171,7 +171,7 @@ func (c counters) inc(value string) {
 
 // handled are the series of a topic and a handler.
 type handled struct {
-	attempts     counters
+	calls        counters
 	messages     counters
 	inFlight     prometheus.Gauge
 	untilSuccess prometheus.Observer
@@ -187,7 +187,7 @@ func (s series) handled(key handlerKey) *handled {
 	durations := s.durations.MustCurryWith(prometheus.Labels{labelTopic: topic, labelHandler: handler})
 
 	return &handled{
-		attempts:     newCounters(s.attempts, outcomes, topic, handler),
+		calls:        newCounters(s.calls, outcomes, topic, handler),
 		messages:     newCounters(s.messages, results, topic, handler),
 		inFlight:     s.inFlight.WithLabelValues(topic, handler),
 		untilSuccess: s.untilSuccess.WithLabelValues(topic, handler),
@@ -197,11 +197,11 @@ func (s series) handled(key handlerKey) *handled {
 	}
 }
 
-// ended counts the end of an attempt that had begun.
+// ended counts the end of a call that had begun.
 func (h *handled) ended(outcome string, took time.Duration) {
 	h.inFlight.Dec()
 
-	switch _, known := h.attempts.by[outcome]; {
+	switch _, known := h.calls.by[outcome]; {
 	case outcome == string(retry.EventSucceeded):
 		h.succeeded.Observe(seconds(took))
 	case known:

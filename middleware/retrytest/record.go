@@ -54,7 +54,7 @@ func (l *life) note(e retry.Event) bool {
 	}
 
 	switch e.Kind {
-	case retry.EventAttempt:
+	case retry.EventCall:
 		l.add(Step{At: e.At, Attempt: e.Attempt})
 		l.open = true
 	case retry.EventSucceeded:

@@ -311,8 +311,8 @@ func TestCrash(t *testing.T) {
 	assert.Equal(t, retrytest.Crash, r.Steps[1].Fault)
 	assert.Equal(t, retry.ClassCrashed, r.Steps[1].Class)
 	assert.Equal(t, []retry.EventKind{
-		retry.EventAttempt, retry.EventFailed, retry.EventAttempt, // and no more of this process
-		retry.EventAttempt, retry.EventSucceeded,
+		retry.EventCall, retry.EventFailed, retry.EventCall, // and no more of this process
+		retry.EventCall, retry.EventSucceeded,
 	}, events)
 
 	s.ConsumerHandler, s.Decide = func(*message.Message) error { panic("out of memory") }, nil
@@ -567,10 +567,10 @@ func TestEventsAreThoseOfTheMiddleware(t *testing.T) {
 		},
 	}, newMessage()).AssertDeadLettered(t, retry.ReasonExhausted)
 	assert.Equal(t, []retry.EventKind{
-		retry.EventAttempt, retry.EventFailed, retry.EventRetried,
+		retry.EventCall, retry.EventFailed, retry.EventRetried,
 		retry.EventUnhandled, retry.EventPostponed, // not due yet
-		retry.EventAttempt, retry.EventFailed, retry.EventRetried,
-		retry.EventAttempt, retry.EventFailed, retry.EventDeadLettered,
+		retry.EventCall, retry.EventFailed, retry.EventRetried,
+		retry.EventCall, retry.EventFailed, retry.EventDeadLettered,
 	}, kinds)
 }
 

@@ -42,7 +42,7 @@ func register(t *testing.T) registered {
 	require.NoError(t, err)
 
 	about := retry.Event{At: time.Now(), Topic: "orders", Queue: "orders", Handler: "ship", Took: time.Second}
-	for _, kind := range []retry.EventKind{retry.EventTopologyDeclared, retry.EventAttempt, retry.EventSucceeded} {
+	for _, kind := range []retry.EventKind{retry.EventTopologyDeclared, retry.EventCall, retry.EventSucceeded} {
 		e := about
 		e.Kind = kind
 		m.OnEvent(e)
@@ -191,7 +191,7 @@ func TestSeriesCheck(t *testing.T) {
 		`rate(amqpretry_dead_letters_total{handler="ship"}[5m])`:                  `has no label "handler"`,
 		`sum by (handler) (amqpretry_dead_letters_total)`:                         `by (handler)`,
 		`amqpretry_messages_total{result="dead_lettered"}`:                        `result is never "dead_lettered"`,
-		`amqpretry_attempts_total{outcome!~"succeeded|ok"}`:                       `outcome is never "succeeded|ok"`,
+		`amqpretry_calls_total{outcome!~"succeeded|ok"}`:                          `outcome is never "succeeded|ok"`,
 		`amqpretry_attempts_until_success_bucket{le="7"}`:                         `le is never "7"`,
 		`amqpretry_held_deliveries / on (topic) amqpretry_topology_repairs_total`: `on (topic)`,
 		`rate_over_sum(amqpretry_messages_total[5m])`:                             `not known to be a function`,
