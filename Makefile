@@ -85,11 +85,11 @@ bench: ## the retrier measured against what one would do without it: make bench 
 	cd tests/bench/peers && $(PROOF) SCALE=$(SCALE) ../../../scripts/broker run $(GO) test -tags "$(TAGS)" -run '^$$' -bench '$(BENCH)' -benchtime=$(ROUNDS)x -v -timeout=2h .
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem ./internal/consumer
 
-# Commands are killed KILLS times each, and dead-letter queues of both types are looked at LOOKS times each.
+# Commands are killed KILLS times each, and dead-letter queues of both types are browsed BROWSES times each.
 KILLS ?= 100
-LOOKS ?= 10000
-tools: ## the dead-letter tools killed at random moments, and thousands of looks: make tools KILLS=100 LOOKS=10000 SEED=1 REPORT=report.md
-	$(PROOF) KILLS="$(KILLS)" LOOKS="$(LOOKS)" scripts/broker run $(GO) test -count=1 -v -timeout=2h -parallel=1 ./tests/tools
+BROWSES ?= 10000
+tools: ## the dead-letter tools killed at random moments, and thousands of browses: make tools KILLS=100 BROWSES=10000 SEED=1 REPORT=report.md
+	$(PROOF) KILLS="$(KILLS)" BROWSES="$(BROWSES)" scripts/broker run $(GO) test -count=1 -v -timeout=2h -parallel=1 ./tests/tools
 
 FUZZ    ?= 3m
 FUZZERS := config/policyfile:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzRead internal/wire:FuzzLife \

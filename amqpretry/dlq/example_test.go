@@ -3,6 +3,7 @@ package dlq_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -38,9 +39,11 @@ func deadLetters() (queue *dlq.Queue, done func()) {
 	if err != nil {
 		panic(err)
 	}
-	main := amqp091.Table{amqp091.QueueTypeArg: "quorum"}
-	if _, err := channel.QueueDeclare(name, true, false, false, false, main); err != nil {
-		panic(err)
+	quorum := amqp091.Table{amqp091.QueueTypeArg: "quorum"}
+	for _, q := range []string{name, parked(queue)} {
+		if _, err := channel.QueueDeclare(q, true, false, false, false, quorum); err != nil {
+			panic(err)
+		}
 	}
 	if err := plan.Declare(channel); err != nil {
 		panic(err)
@@ -55,6 +58,7 @@ func deadLetters() (queue *dlq.Queue, done func()) {
 
 	return queue, func() {
 		_, _ = channel.QueueDelete(name, false, false, false)
+		_, _ = channel.QueueDelete(parked(queue), false, false, false)
 		for _, q := range plan.Queues {
 			_, _ = channel.QueueDelete(q.Name, false, false, false)
 		}
@@ -64,6 +68,9 @@ func deadLetters() (queue *dlq.Queue, done func()) {
 		_, _ = client.Close(), connection.Close()
 	}
 }
+
+// parked is another queue, for dead letters that are out of the way.
+func parked(queue *dlq.Queue) string { return queue.Name() + ".parked" }
 
 // Browsing takes nothing out, and leaves the order as it is.
 func ExampleQueue_Browse() {
@@ -82,6 +89,37 @@ func ExampleQueue_Browse() {
 	// uuid-1 exhausted 4 card 1 declined
 	// uuid-2 exhausted 4 card 2 declined
 	// uuid-3 exhausted 4 card 3 declined
+}
+
+// Get finds one dead letter by its UUID, and leaves it where it is.
+func ExampleQueue_Get() {
+	queue, done := deadLetters()
+	defer done()
+
+	deadLetter, err := queue.Get(context.Background(), "uuid-2")
+	fmt.Println(deadLetter.Position, deadLetter.Error, deadLetter.History[0].Error, err)
+
+	_, err = queue.Get(context.Background(), "uuid-9")
+	var notFound *dlq.NotFoundError
+	fmt.Println(errors.As(err, &notFound))
+	// Output:
+	// 2 card 2 declined timeout <nil>
+	// true
+}
+
+// Move takes dead letters out of the way, with everything that they have: they can be moved back.
+func ExampleQueue_Move() {
+	queue, done := deadLetters()
+	defer done()
+
+	report, err := queue.Move(context.Background(), dlq.MoveOptions{To: parked(queue), Limit: 2})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	stat, err := queue.Stat(context.Background(), dlq.Filter{})
+	fmt.Println(report.Done, stat.Seen, err)
+	// Output: 2 1 <nil>
 }
 
 // What there is, by reason, handler and error type.

@@ -46,7 +46,7 @@ type queues struct {
 	t          *testing.T
 	main, dead string
 	parked     []string
-	connection *amqp091.Connection // stays open, as tests look very often
+	connection *amqp091.Connection // stays open, as tests browse very often
 	channel    *amqp091.Channel
 	client     *dlq.Client
 	queue      *dlq.Queue

@@ -22,64 +22,64 @@ import (
 )
 
 const (
-	lettersLookedAt = 200
-	// killedLooks is how often a process that looks is killed: one in so many.
-	killedLooks = 100
+	browsedDeadLetters = 200
+	// killedBrowses is how often a process that browses is killed: one in so many.
+	killedBrowses = 100
 )
 
-// Any number of looks leaves every message where it is. LOOKS is how many, at each of the queues.
-func TestLooks(t *testing.T) {
+// Any number of browses leaves every message where it is. BROWSES is how many, at each of the queues.
+func TestBrowses(t *testing.T) {
 	t.Parallel()
 	random, seed := env.Random(t)
-	looks := env.Int(t, "LOOKS", 50)
+	browses := env.Int(t, "BROWSES", 50)
 
-	all := make([]*looking, 0, 2)
+	all := make([]*browsing, 0, 2)
 	t.Run("side by side", func(t *testing.T) {
 		for _, deadType := range []string{"quorum", "classic"} {
-			l := &looking{deadType: deadType, random: rand.New(rand.NewPCG(random.Uint64(), 0)), made: map[string]int{}}
+			l := &browsing{deadType: deadType, random: rand.New(rand.NewPCG(random.Uint64(), 0)), made: map[string]int{}}
 			all = append(all, l)
 			t.Run(deadType, func(t *testing.T) {
 				t.Parallel()
-				l.all(t, looks)
+				l.all(t, browses)
 			})
 		}
 	})
 
 	table, version := report.Table{Head: []string{
-		"dead-letter queue", "looks", "seconds", "messages", "in the end", "in their order after every look",
-		"of the looks killed", "highest x-delivery-count", "highest x-acquired-count", "looks by kind",
+		"dead-letter queue", "browses", "seconds", "messages", "in the end", "in their order after every browse",
+		"of the browses killed", "highest x-delivery-count", "highest x-acquired-count", "browses by kind",
 	}}, ""
 	for _, l := range all {
 		version = l.version
 		table.Add(
-			l.deadType, l.looks, fmt.Sprintf("%.0f", l.took.Seconds()), lettersLookedAt, l.left, l.inOrder,
+			l.deadType, l.browses, fmt.Sprintf("%.0f", l.took.Seconds()), browsedDeadLetters, l.left, l.inOrder,
 			l.made["killed"], l.deliveries, l.acquired, l.spell(),
 		)
 	}
-	table.Title = fmt.Sprintf("Looks at dead-letter queues: RabbitMQ %s, SEED=%d", version, seed)
+	table.Title = fmt.Sprintf("Browses of dead-letter queues: RabbitMQ %s, SEED=%d", version, seed)
 	report.Write(t, table.String())
 }
 
-// looking is many looks at one queue.
-type looking struct {
+// browsing is many browses of one queue.
+type browsing struct {
 	deadType string
 	random   *rand.Rand
 	*queues
 	order []string // bodies, the oldest first; nil when a kill may have changed it
 
 	version              string
-	looks, left          int
+	browses, left        int
 	took                 time.Duration
 	inOrder              bool
-	made                 map[string]int // looks by kind
+	made                 map[string]int // browses by kind
 	deliveries, acquired string
 }
 
-// kinds of looks, the more frequent ones more often.
+// kinds of browses, the more frequent ones more often.
 var kinds = []string{"browse", "browse", "browse", "leave", "leave", "leave", "interrupt", "stat", "get", "get",
 	"export"}
 
-func (l *looking) spell() string {
+func (l *browsing) spell() string {
 	var parts []string
 	for _, kind := range []string{"browse", "leave", "interrupt", "stat", "get", "export", "killed"} {
 		parts = append(parts, fmt.Sprintf("%s %d", kind, l.made[kind]))
@@ -88,28 +88,28 @@ func (l *looking) spell() string {
 	return strings.Join(parts, ", ")
 }
 
-func (l *looking) all(t *testing.T, looks int) {
+func (l *browsing) all(t *testing.T, browses int) {
 	t.Helper()
 	l.queues = newQueues(t, l.deadType)
 	l.version = l.Version()
-	l.fill(lettersLookedAt)
-	for n := range lettersLookedAt {
+	l.fill(browsedDeadLetters)
+	for n := range browsedDeadLetters {
 		l.order = append(l.order, body(n))
 	}
 
 	began := time.Now()
-	for n := range looks {
+	for n := range browses {
 		kind := kinds[l.random.IntN(len(kinds))]
-		if n%killedLooks == killedLooks/2-1 {
+		if n%killedBrowses == killedBrowses/2-1 {
 			kind = "killed"
 		}
 		if l.order == nil {
 			kind = "browse" // takes the order anew
 		}
-		l.look(kind)
+		l.one(kind)
 		l.made[kind]++
-		l.looks++
-		l.await(l.dead, lettersLookedAt)
+		l.browses++
+		l.await(l.dead, browsedDeadLetters)
 	}
 	l.browse()
 	l.took = time.Since(began)
@@ -131,14 +131,14 @@ func count(d amqp091.Delivery, header string) int64 {
 	return n
 }
 
-func (l *looking) look(kind string) {
+func (l *browsing) one(kind string) {
 	l.t.Helper()
 	ctx := l.t.Context()
 	switch kind {
 	case "browse":
 		l.browse()
 	case "leave": // in the middle
-		n, last := 0, 1+l.random.IntN(lettersLookedAt)
+		n, last := 0, 1+l.random.IntN(browsedDeadLetters)
 		for letter, err := range l.queue.Browse(ctx, dlq.Filter{}) {
 			require.NoError(l.t, err)
 			require.Equal(l.t, l.order[n], string(letter.Message.Body))
@@ -151,10 +151,10 @@ func (l *looking) look(kind string) {
 	case "stat":
 		stat, err := l.queue.Stat(ctx, dlq.Filter{Headers: map[string]string{"tenant": tenants[1]}})
 		require.NoError(l.t, err)
-		require.Equal(l.t, [3]int{lettersLookedAt, lettersLookedAt, lettersLookedAt / len(tenants)},
+		require.Equal(l.t, [3]int{browsedDeadLetters, browsedDeadLetters, browsedDeadLetters / len(tenants)},
 			[3]int{stat.Ready, stat.Seen, stat.Matched})
 	case "get":
-		n := l.random.IntN(lettersLookedAt)
+		n := l.random.IntN(browsedDeadLetters)
 		letter, err := l.queue.Get(ctx, uuid(n))
 		require.NoError(l.t, err)
 		require.Equal(l.t, body(n), string(letter.Message.Body))
@@ -163,36 +163,36 @@ func (l *looking) look(kind string) {
 		var out bytes.Buffer
 		exported, err := l.queue.Export(ctx, &out, dlq.ExportOptions{})
 		require.NoError(l.t, err)
-		require.Equal(l.t, lettersLookedAt, exported.Done)
-		require.Equal(l.t, lettersLookedAt, strings.Count(out.String(), "\n"))
+		require.Equal(l.t, browsedDeadLetters, exported.Done)
+		require.Equal(l.t, browsedDeadLetters, strings.Count(out.String(), "\n"))
 	case "killed":
 		l.killed()
 	}
 }
 
-// browse looks at all of them, and at their order.
-func (l *looking) browse() {
+// browse reads all of them, and checks their order.
+func (l *browsing) browse() {
 	l.t.Helper()
-	found, different := make([]string, 0, lettersLookedAt), map[string]bool{}
+	found, different := make([]string, 0, browsedDeadLetters), map[string]bool{}
 	for letter, err := range l.queue.Browse(l.t.Context(), dlq.Filter{}) {
 		require.NoError(l.t, err)
 		require.Equal(l.t, len(found)+1, letter.Position)
 		found = append(found, string(letter.Message.Body))
 		different[string(letter.Message.Body)] = true
 	}
-	require.Len(l.t, different, lettersLookedAt)
+	require.Len(l.t, different, browsedDeadLetters)
 	if l.order == nil {
 		l.order = found
 	}
-	require.Equal(l.t, l.order, found, "after %d looks", l.looks)
+	require.Equal(l.t, l.order, found, "after %d browses", l.browses)
 }
 
-// interrupt cancels a look, which goes on a little for the sake of the order.
-func (l *looking) interrupt(ctx context.Context) {
+// interrupt cancels a browse, which goes on a little for the sake of the order.
+func (l *browsing) interrupt(ctx context.Context) {
 	l.t.Helper()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	n, last := 0, 1+l.random.IntN(lettersLookedAt)
+	n, last := 0, 1+l.random.IntN(browsedDeadLetters)
 	for letter, err := range l.queue.Browse(ctx, dlq.Filter{}) {
 		if err != nil {
 			require.ErrorIs(l.t, err, context.Canceled)
@@ -206,7 +206,7 @@ func (l *looking) interrupt(ctx context.Context) {
 }
 
 // killed is a process that holds messages when it is killed: nobody reads what it writes.
-func (l *looking) killed() {
+func (l *browsing) killed() {
 	l.t.Helper()
 	cmd := exec.Command(binary, "dlq", "export", l.main)
 	cmd.Env = append(cmd.Environ(), "AMQP_URI="+brokertest.URI(l.t), "AMQPRETRY_NO_DELIVERY_LIMIT_POLICY=yes")
@@ -219,7 +219,7 @@ func (l *looking) killed() {
 	}()
 	require.Eventually(l.t, func() bool {
 		return l.state(l.dead).Consumers > 0
-	}, patience, time.Millisecond, "the process looks")
+	}, patience, time.Millisecond, "the process browses")
 	_, _ = io.CopyN(io.Discard, out, l.random.Int64N(60_000))
 	l.order = nil
 }
