@@ -79,7 +79,7 @@ func TestCanariesAreToldOf(t *testing.T) {
 			assert.Positive(t, retried, "it was told of retries as well: %v", told)
 			assert.Equal(t, 6, report.Done, "the other one has followed")
 			eventually(t, 10*time.Second, func() bool {
-				return svc.told("6 waits for those") == "attempt failed dead-lettered attempt succeeded"
+				return svc.told("6 waits for those") == "call failed dead-lettered call succeeded"
 			}, "it is handled")
 			dead(1)
 

@@ -274,7 +274,7 @@ func TestEvents_OfAClose(t *testing.T) {
 		require.NoError(t, svc.Retrier.Close())
 		close(goOn)
 		svc.close()
-		assert.Equal(t, "attempt failed abandoned", svc.told("never-0"))
+		assert.Equal(t, "call failed abandoned", svc.told("never-0"))
 	})
 
 	t.Run("between immediate tries", func(t *testing.T) {
@@ -295,7 +295,7 @@ func TestEvents_OfAClose(t *testing.T) {
 		require.NoError(t, svc.Retrier.Close())
 		close(goOn)
 		svc.close()
-		assert.Equal(t, "attempt requeued", svc.told("1"))
+		assert.Equal(t, "call requeued", svc.told("1"))
 		assert.Equal(t, 1, svc.Calls.count(), "its message is the broker's again")
 	})
 
@@ -327,7 +327,7 @@ func TestEvents_OfAClose(t *testing.T) {
 		close(stop)
 		<-stopped
 		svc.close()
-		assert.Equal(t, "attempt requeued", svc.told("1"))
+		assert.Equal(t, "call requeued", svc.told("1"))
 	})
 }
 
@@ -378,7 +378,7 @@ func TestEvents_OfWaiting(t *testing.T) {
 	c.Options.Policies = retries(time.Second)
 	svc := start(t, c)
 	svc.publish("1")
-	const told = "attempt failed retried unhandled postponed attempt succeeded"
+	const told = "call failed retried unhandled postponed call succeeded"
 	eventually(t, 20*time.Second, func() bool { return svc.told("1") == told }, told)
 	for _, e := range svc.Events(retry.EventUnhandled, retry.EventPostponed) {
 		assert.Equal(t, retry.ClassPostponed, e.Class)
