@@ -496,3 +496,12 @@ func (s *acknowledger) wait() (done int, err error) {
 
 	return s.done, s.err
 }
+
+// fitting says why a copy that does not fit into a frame stays.
+func fitting(p amqp091.Publishing, fits bool) (amqp091.Publishing, LeftReason) {
+	if !fits {
+		return p, LeftTooLarge
+	}
+
+	return p, ""
+}

@@ -1,9 +1,12 @@
 package dlq
 
 import (
+	"errors"
 	"io"
 
 	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/config"
 )
 
 // Progress says how far a run is.
@@ -136,4 +139,18 @@ type ImportOptions struct {
 	Taken    func(Taken) error
 	DryRun   bool
 	Progress func(Progress)
+}
+
+// checkRun checks what the options of all runs have.
+func checkRun(options string, limit int, rate float64) error {
+	var errs []error
+	if limit < 0 {
+		errs = append(errs, &config.FieldError{Path: options + ".Limit", Wanted: "0 (all) or more", Found: itoa(limit)})
+	}
+	if rate < 0 || rate != rate {
+		errs = append(errs, &config.FieldError{Path: options + ".Rate", Wanted: "0 (no limit) or more messages a " +
+			"second", Found: ftoa(rate)})
+	}
+
+	return errors.Join(errs...)
 }
