@@ -2,8 +2,10 @@ package tests
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/pprof"
+	"slices"
 	"testing"
 	"time"
 
@@ -125,14 +127,23 @@ func TestNoChannelLeft(t *testing.T) {
 	_, err = svc.failing(t.Context(), other, last)
 	require.NoError(t, err)
 	svc.Broker.Publish(last, rabbit.Messages(last)...)
-	held := svc.reportedHeld(1)
-	require.ErrorAs(t, held, &none)
+	// On a busy machine others may be held as well, and this one may first be held for something else.
+	of := func(kind retry.EventKind) func(retry.Event) bool {
+		return func(e retry.Event) bool { return e.Kind == kind && e.Queue == last }
+	}
+	var held error
+	eventually(t, 15*time.Second, func() bool {
+		return slices.ContainsFunc(svc.Events(retry.EventHeld), func(e retry.Event) bool {
+			held = e.Err
+			return of(retry.EventHeld)(e) && errors.As(e.Err, &none)
+		})
+	}, "it is held for want of a channel")
 	require.ErrorIs(t, held, amqp091.ErrChannelMax)
 	assert.NotContains(t, held.Error(), "alarm")
 
 	cancel()
 	eventually(t, 15*time.Second, func() bool {
-		return len(svc.Events(retry.EventReleased)) == 1
+		return slices.ContainsFunc(svc.Events(retry.EventReleased), of(retry.EventReleased))
 	}, "there is a channel again")
 	assert.Len(t, svc.Letters(), channels+1)
 	svc.close()

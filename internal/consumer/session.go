@@ -314,7 +314,7 @@ func (n *session) settle(s *subscription, h *inFlight, acked bool) {
 	}
 }
 
-// ended tells of an attempt that has not failed.
+// ended tells of a call that has not failed.
 func (n *session) ended(s *subscription, h *inFlight, kind retry.EventKind) {
 	s.consumer.settings.Engine.Ended(kind, h, h.msg)
 }

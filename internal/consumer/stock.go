@@ -204,7 +204,7 @@ func (s *Stock) fail(d *stockDelivery, class retry.Class, err error) error {
 		Topic: d.queue.Topic}))
 }
 
-// handle calls the handler, and tells how an attempt has ended that has not failed: with an error the router nacks,
+// handle calls the handler, and tells how a call has ended that has not failed: with an error the router nacks,
 // which requeues.
 func (s *Stock) handle(d *stockDelivery, h message.HandlerFunc) (produced []*message.Message, err error) {
 	end := retry.EventRequeued // also if the handler ends its goroutine

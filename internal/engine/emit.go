@@ -38,7 +38,7 @@ func (e *Engine) Emit(event retry.Event) {
 	returned = true
 }
 
-// Begin tells that an attempt begins, unless it has begun before: in a middleware outside of this one.
+// Begin tells that a call begins, unless it has begun before: in a middleware outside of this one.
 func (e *Engine) Begin(d Delivery, msg *message.Message) {
 	if e.OnEvent == nil {
 		d.Begin(e.Time(), nil)
@@ -59,7 +59,7 @@ func (e *Engine) tellOfBegin(d Delivery, msg *message.Message) {
 	}
 }
 
-// Ended tells that an attempt has ended without a failure, if there is one: kind is EventSucceeded or EventRequeued.
+// Ended tells that a call has ended without a failure, if there is one: kind is EventSucceeded or EventRequeued.
 func (e *Engine) Ended(kind retry.EventKind, d Delivery, msg *message.Message) {
 	if began, attempt, ok := d.End(); ok && attempt != nil {
 		e.tellOfEnd(kind, began, attempt, msg)
@@ -80,12 +80,12 @@ func (e *Engine) tellOfEnd(kind retry.EventKind, began time.Time, attempt *retry
 type failure struct {
 	*Engine
 	event   retry.Event // the fields that all of them have
-	untold  bool        // its attempt has ended before, so that it is no news
+	untold  bool        // its call has ended before, so that it is no news
 	decided time.Time
 }
 
-// attempt tells of the verdict over an attempt that began then.
-func (f failure) attempt(v retry.Verdict, began time.Time) {
+// call tells of the verdict over a call that began then.
+func (f failure) call(v retry.Verdict, began time.Time) {
 	event := f.event
 	event.Kind, event.Verdict, event.At, event.Took = retry.EventFailed, v, f.decided, f.decided.Sub(began)
 	f.Emit(event)

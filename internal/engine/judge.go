@@ -56,7 +56,7 @@ func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) Settlement {
 		if attempt != nil { // the handler may have changed the context since
 			s.failure.event.Topic, s.failure.event.Handler = attempt.Topic, attempt.Handler
 		}
-		s.failure.attempt(verdict, began)
+		s.failure.call(verdict, began)
 	} else if f.Class == retry.ClassCrashed || f.Class == retry.ClassUndecodable {
 		s.failure.unhandled(verdict)
 	} else {

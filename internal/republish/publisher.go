@@ -83,9 +83,15 @@ func (u *Published) send(ctx context.Context) (err error) {
 // or not, unless Refused reports true.
 func (u *Published) Wait(ctx, retry context.Context) error {
 	began, tries := time.Now(), 0
+	pauses, cancel := context.WithCancelCause(retry)
+	defer cancel(nil)
+	defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
 
-	return untilTaken(retry, func() error {
+	return untilTaken(pauses, func() error {
 		if tries++; tries > 1 { // Publish was the first
+			if ctx.Err() != nil { // the last publish was refused, and is the last
+				return backoff.Permanent(context.Cause(ctx))
+			}
 			if err := u.send(ctx); err != nil {
 				return backoff.Permanent(err)
 			}

@@ -95,23 +95,33 @@ func TestPublisher_RefusedForAWhile(t *testing.T) {
 	})
 }
 
-// When retry ends, a refused message is not published again, also by another Wait.
+// When retry or ctx ends, a refused message is not published again, also by another Wait.
 func TestPublisher_RetryEnds(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newTestBroker()
-		b.OnPublish = (*fakebroker.Publish).Nack
-		p, _ := newTestPublisher(t, b)
-		published, err := p.Publish(t.Context(), "target", amqp091.Publishing{Body: []byte("x")})
-		require.NoError(t, err)
-		retry, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		require.ErrorIs(t, published.Wait(t.Context(), retry), context.DeadlineExceeded)
-		publishes := len(b.Publishes())
+	for name, wait := range map[string]func(u *Published, going, ends context.Context) error{
+		"retry": func(u *Published, going, ends context.Context) error { return u.Wait(going, ends) },
+		"ctx":   func(u *Published, going, ends context.Context) error { return u.Wait(ends, going) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b := newTestBroker()
+				b.OnPublish = (*fakebroker.Publish).Nack
+				p, _ := newTestPublisher(t, b)
+				published, err := p.Publish(t.Context(), "target", amqp091.Publishing{Body: []byte("x")})
+				require.NoError(t, err)
+				began := time.Now()
+				ends, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+				defer cancel()
+				require.ErrorIs(t, wait(published, t.Context(), ends), context.DeadlineExceeded)
+				assert.Equal(t, 2*time.Second, time.Since(began), "at once")
+				assert.True(t, published.Refused())
+				publishes := len(b.Publishes())
 
-		require.ErrorIs(t, published.Wait(retry, retry), context.DeadlineExceeded)
-		assert.True(t, published.Refused())
-		assert.Len(t, b.Publishes(), publishes)
-	})
+				require.ErrorIs(t, published.Wait(ends, ends), context.DeadlineExceeded)
+				assert.True(t, published.Refused())
+				assert.Len(t, b.Publishes(), publishes)
+			})
+		})
+	}
 }
 
 // A return has no id here: it may be of any message before the channel ends.

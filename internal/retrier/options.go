@@ -90,7 +90,7 @@ type Options struct {
 	// should not.
 	PanicStacks bool
 
-	// OnEvent is told of everything that happens: attempts, retries, dead letters, deliveries that are held,
+	// OnEvent is told of everything that happens: calls of handlers, retries, dead letters, deliveries that are held,
 	// connections. It is the place for metrics and alarms, see retry.Event. It must not block. Optional.
 	OnEvent func(retry.Event)
 }

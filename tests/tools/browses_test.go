@@ -36,7 +36,8 @@ func TestBrowses(t *testing.T) {
 	all := make([]*browsing, 0, 2)
 	t.Run("side by side", func(t *testing.T) {
 		for _, deadType := range []string{"quorum", "classic"} {
-			l := &browsing{deadType: deadType, random: rand.New(rand.NewPCG(random.Uint64(), 0)), made: map[string]int{}}
+			l := &browsing{deadType: deadType, random: rand.New(rand.NewPCG(random.Uint64(), 0)),
+				made: map[string]int{}}
 			all = append(all, l)
 			t.Run(deadType, func(t *testing.T) {
 				t.Parallel()

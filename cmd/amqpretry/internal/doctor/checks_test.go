@@ -225,12 +225,15 @@ func TestChecks(t *testing.T) {
 			}},
 		{"another dead-letter queue", "arguments", Problem, `dead-letter queue "orders.dlq"`, "x-queue-type, wanted " +
 			"quorum, found classic", "amqpretry dlq purge --all --yes --undo dead-letters.jsonl 'orders' " +
-			"&&\nrabbitmqctl list_queues -p '/' name messages\n# If it has 0 messages: rabbitmqctl delete_queue -p " +
-			"'/' 'orders.dlq'", func(f *Facts) {
-			f.change(dlq, func(q *Queue, _ *management.Queue) {
-				q.Conflict.Value = &topology.ConflictError{Argument: "x-queue-type", Wanted: "quorum", Found: "classic"}
-			})
-		}},
+			"&&\nrabbitmqctl list_queues -p '/' name messages\n# If it has 0 messages, delete it, declare it as " +
+			"planned, and put the messages back:\n#   rabbitmqctl delete_queue -p '/' 'orders.dlq'\n#   amqpretry " +
+			"topology apply --policies 'retry.yaml' 'orders'\n#   amqpretry dlq import 'orders' dead-letters.jsonl",
+			func(f *Facts) {
+				f.change(dlq, func(q *Queue, _ *management.Queue) {
+					q.Conflict.Value = &topology.ConflictError{Argument: "x-queue-type", Wanted: "quorum",
+						Found: "classic"}
+				})
+			}},
 		{"another exchange", "arguments", Problem, `exchange "orders.retry"`, "type, wanted headers, found fanout", "",
 			func(f *Facts) {
 				x := f.Exchanges["orders.retry"]

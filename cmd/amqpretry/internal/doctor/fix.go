@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
@@ -63,13 +64,21 @@ func (f Facts) recreate(o object) string {
 	if o.Role == roleRetry {
 		return f.topology("apply --recreate", o.Topic)
 	}
-	queue := shell.Quote(o.Topic.Plan.Queue)
+	queue := o.Topic.Plan.Queue
+	deletion := f.ctl("delete_queue", shell.Quote(o.Name))
+	if o.Queue.Details.Value.Type == string(config.QueueTypeClassic) { // a quorum queue knows no conditions
+		deletion += " --if-empty --if-unused"
+	}
 	return "# Stop the services that publish to it, and those that consume it. The undo file has its messages then:\n" +
-		f.amqpretry("dlq purge", "--all", "--yes", "--undo", "dead-letters.jsonl", o.Topic.Plan.Queue) + " &&\n" +
+		f.amqpretry("dlq purge", "--all", "--yes", "--undo", "dead-letters.jsonl", queue) + " &&\n" +
 		f.ctl("list_queues", "name", "messages") + "\n" +
-		"# If it has 0 messages: " + f.ctl("delete_queue", shell.Quote(o.Name)) + "\n" +
-		"# After that, apply the topology, and import the file: amqpretry topology apply " + queue +
-		", amqpretry dlq import " + queue + " dead-letters.jsonl"
+		"# If it has 0 messages, delete it, declare it as planned, and put the messages back:\n" +
+		commented(deletion, f.apply(o.Topic), f.amqpretry("dlq import", queue)+" dead-letters.jsonl")
+}
+
+// commented are commands for a person who has read what is above them.
+func commented(commands ...string) string {
+	return "#   " + strings.ReplaceAll(strings.Join(commands, "\n"), "\n", "\n#   ")
 }
 
 // noLimit is in bytes more than any queue gets. It stands in a policy that must say something.

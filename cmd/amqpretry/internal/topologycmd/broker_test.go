@@ -16,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
@@ -395,6 +396,35 @@ func (l *lab) recreate(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, ok)
 	assert.Equal(t, "waits", string(m.Body))
+
+	// What leads elsewhere is not waited for: its messages would be gone.
+	again := func(arguments amqp091.Table) {
+		_, err := channel.QueueDelete(queue+".retry.1s", false, false, false)
+		require.NoError(t, err)
+		l.Declare(queue+".retry.1s", arguments)
+		require.NoError(t, channel.QueueBind(queue+".retry.1s", queue, queue+".retry", false,
+			amqp091.Table{"x-match": "all", header.Delay: "1s"}))
+	}
+	leads := func() error {
+		return l.TryPublish(queue+".retry", queue, amqp091.Publishing{Headers: amqp091.Table{header.Delay: "1s"}})
+	}
+	again(amqp091.Table{"x-message-ttl": 60_000, "x-dead-letter-exchange": "elsewhere"})
+	require.NoError(t, leads())
+	require.Eventually(t, func() bool {
+		d = l.run("apply", queue, "--recreate")
+		return strings.Contains(d.errs, "move its messages by hand first")
+	}, 20*time.Second, time.Second, "the API counts late")
+	assert.NoError(t, leads(), "it is still bound")
+
+	// An interrupt leaves a queue that is in use as it was.
+	again(amqp091.Table{"x-message-ttl": 60_000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue})
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	defer cancel()
+	require.NoError(t, leads())
+	d = execute(ctx, t, l.environ, "apply", queue, "--recreate")
+	assert.NotEqual(t, cli.ExitOK, d.code)
+	assert.Contains(t, d.errs, "it is still there, and bound as before")
+	assert.NoError(t, leads(), "it is bound again")
 }
 
 // deadLetterTargets are those of queues that lead nowhere, by arguments of their own.

@@ -210,7 +210,7 @@ func (a *applying) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if a.recreated {
-		if err := a.recreate(ctx, &r, targets); err != nil {
+		if err := a.recreate(ctx, b, &r, targets); err != nil {
 			return err
 		}
 	}

@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
@@ -30,13 +32,16 @@ func (c *topologies) management(flag string) (topology.Management, *management.C
 
 // recreate deletes the retry queues in conflict, once they are certainly empty: they are missing then. Where anything else
 // is in conflict too, nothing is deleted.
-func (c *topologies) recreate(ctx context.Context, r *report, targets []target) error {
+func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets []target) error {
 	api, client, err := c.management("--recreate")
 	if err != nil {
 		return err
 	}
 	obsolete := map[string]topology.ObsoleteQueue{}
 	for i, t := range targets {
+		if t.plan.IsShared() && r.Queues[i].Objects[0].State == stateMissing {
+			return nil // which is told: nothing can be declared
+		}
 		for _, o := range r.Queues[i].Objects {
 			if o.State != stateConflict {
 				continue
@@ -46,7 +51,7 @@ func (c *topologies) recreate(ctx context.Context, r *report, targets []target) 
 				return nil // which is told: an exchange, somebody's exclusive queue, or a dead-letter queue
 			}
 			if obsolete[q.Name], err = asDeclared(ctx, client, t.plan, q); err != nil {
-				return fmt.Errorf("cannot recreate queue %q, which is still there: %w", q.Name, err)
+				return fmt.Errorf("cannot recreate queue %q, nothing was changed: %w", q.Name, err)
 			}
 		}
 	}
@@ -56,18 +61,65 @@ func (c *topologies) recreate(ctx context.Context, r *report, targets []target) 
 				continue
 			}
 			if old, left := obsolete[o.Name]; left { // a shared queue belongs to several targets
-				c.session.Note("%s: waiting until it is certainly empty, 20s or more", o.Name)
+				c.session.Note("%s: waiting until it is certainly empty: 20s or more, and up to its delay of %s and 4 "+
+					"minutes", o.Name, config.FormatDelay(old.Delay))
 				if err := api.Retire(ctx, old); err != nil {
-					return fmt.Errorf("cannot recreate queue %q, which is still there: %w", o.Name, err)
+					return fmt.Errorf("cannot recreate queue %q: %w; %s", o.Name, err, c.bindAgain(ctx, t.plan, o.Name))
 				}
 				delete(obsolete, o.Name)
 			}
 			q, _ := plannedQueue(t.plan, o.Name)
+			if err := partOf(t.plan, q).Declare(b); err != nil { // at once: another queue may stop this
+				return fmt.Errorf("queue %q was deleted, and cannot be declared; apply can be repeated: %w", o.Name,
+					err)
+			}
 			r.Queues[i].Objects[n] = queueObject(q).with(stateMissing, "")
 		}
 	}
 
 	return nil
+}
+
+// partOf is a plan of one queue, with the exchange and the bindings that lead to it.
+func partOf(plan topology.Plan, queues ...topology.Queue) topology.Plan {
+	part := topology.Plan{Queue: plan.Queue, Exchanges: plan.Exchanges, Queues: queues}
+	for _, b := range plan.Bindings {
+		if slices.ContainsFunc(queues, func(q topology.Queue) bool { return q.Name == b.Queue }) {
+			part.Bindings = append(part.Bindings, b)
+		}
+	}
+
+	return part
+}
+
+// bindAgain undoes what Retire does first, also after an interrupt: the queue is still in use, so copies must be routed
+// to it. It returns what has become of that.
+func (c *topologies) bindAgain(ctx context.Context, plan topology.Plan, queue string) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
+	defer cancel()
+	cannot := func(err error) string {
+		return fmt.Sprintf("it may be without its binding, so that copies for it are held, and cannot be bound: %v",
+			err)
+	}
+	b, end, err := c.connect(ctx) // the other connection has ended with an interrupt
+	if err != nil {
+		return cannot(err)
+	}
+	defer end()
+	there, err := b.hasQueue(queue)
+	if err == nil && !there {
+		return "it is not there any more; apply declares it"
+	}
+	if err == nil {
+		part := partOf(plan, topology.Queue{Name: queue})
+		part.Queues = nil // it is declared otherwise
+		err = part.Declare(b)
+	}
+	if err != nil {
+		return cannot(err)
+	}
+
+	return "it is still there, and bound as before"
 }
 
 func plannedQueue(plan topology.Plan, name string) (topology.Queue, bool) {
@@ -92,6 +144,13 @@ func asDeclared(ctx context.Context, client *management.Client, plan topology.Pl
 		return topology.ObsoleteQueue{}, fmt.Errorf("it has no %s, so it is no retry queue: delete it by hand, if "+
 			"nobody needs it",
 			amqp091.QueueMessageTTLArg)
+	}
+	for _, argument := range []string{"x-dead-letter-exchange", "x-dead-letter-routing-key"} {
+		wanted, has := q.Arguments[argument], found.Arguments[argument]
+		if wanted != has && (found.Messages == nil || *found.Messages > 0) {
+			return topology.ObsoleteQueue{}, fmt.Errorf("what waits in it does not go back to queue %q, as its %s is "+
+				"%#v instead of %#v: move its messages by hand first", plan.Queue, argument, has, wanted)
+		}
 	}
 	q.Delay, q.Arguments = time.Duration(ttl)*time.Millisecond, amqp091.Table(found.Arguments)
 
