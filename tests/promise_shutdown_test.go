@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -118,6 +119,7 @@ type shutdowns struct {
 	times map[string][]time.Duration // of the closes, by way
 	wrong []string
 
+	stock   stockSockets
 	timeout time.Duration // CloseTimeout
 	most    time.Duration // what a close may take
 	faults  []func(*proxy)
@@ -145,6 +147,7 @@ func TestShutdownAtRandomMoments(t *testing.T) { // not parallel: others' gorout
 		}
 		t.Error(wrong)
 	}
+	run.stock.close()
 	// A router that could not start leaves this behind.
 	goleak.VerifyNone(t, before,
 		goleak.IgnoreAnyFunction("github.com/ThreeDotsLabs/watermill/message.(*Router).watchAllHandlersStopped.func1"))
@@ -175,6 +178,40 @@ func TestShutdownWhileTheBrokerIsAway(t *testing.T) {
 	t.Log("\n" + run.report(queues, seed, lasted))
 	for _, wrong := range run.wrong {
 		t.Error(wrong)
+	}
+}
+
+// stockSockets are those of watermill-amqp's own publishers and subscribers. One that is closed right after it was made
+// may take its own close for a loss, connect again, and leave that connection behind.
+type stockSockets struct {
+	mu   sync.Mutex
+	open []net.Conn
+}
+
+// dialling returns the config with a Dial whose sockets are known.
+func (k *stockSockets) dialling(conf amqp.Config) amqp.Config {
+	conf.Connection.AmqpConfig = &amqp091.Config{
+		Heartbeat: 10 * time.Second, Locale: "en_US",
+		Dial: func(network, address string) (net.Conn, error) {
+			conn, err := amqp091.DefaultDial(30*time.Second)(network, address)
+			if err == nil {
+				k.mu.Lock()
+				defer k.mu.Unlock()
+				k.open = append(k.open, conn)
+			}
+
+			return conn, err
+		},
+	}
+
+	return conf
+}
+
+func (k *stockSockets) close() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, conn := range k.open {
+		_ = conn.Close()
 	}
 }
 
@@ -366,7 +403,7 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 		return nil, err
 	}
 	if q.stock {
-		s.subscriber, err = amqp.NewSubscriber(s.retrier.Config(), watermill.NopLogger{})
+		s.subscriber, err = amqp.NewSubscriber(r.stock.dialling(s.retrier.Config()), watermill.NopLogger{})
 	} else {
 		s.subscriber, err = s.retrier.NewSubscriber()
 	}
@@ -410,7 +447,7 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 // route runs a router with a handler, that publishes.
 func (r *shutdowns) route(ctx context.Context, s *lived, q *shutdownQueue, handler message.HandlerFunc,
 	early bool) error {
-	conf := s.retrier.Config()
+	conf := r.stock.dialling(s.retrier.Config())
 	conf.Connection.AmqpURI = r.uri // past the network's faults: a publisher that nobody answers keeps its handler
 	inner, err := amqp.NewPublisher(conf, watermill.NopLogger{})
 	if err != nil {
