@@ -151,7 +151,8 @@ func TestTwoBrowsesAtOnceKeepTheOrder(t *testing.T) {
 					defer func() { ended <- struct{}{} }()
 					for range 5 {
 						for _, err := range f.queue.Browse(t.Context(), dlq.Filter{}) {
-							if !assert.NoError(t, err) {
+							busy := (*dlq.BusyError)(nil) // on a busy machine the other one takes longer than this waits
+							if !errors.As(err, &busy) && !assert.NoError(t, err) {
 								return
 							}
 						}
