@@ -151,7 +151,8 @@ func TestTwoBrowsesAtOnceKeepTheOrder(t *testing.T) {
 					defer func() { ended <- struct{}{} }()
 					for range 5 {
 						for _, err := range f.queue.Browse(t.Context(), dlq.Filter{}) {
-							busy := (*dlq.BusyError)(nil) // on a busy machine the other one takes longer than this waits
+							// on a busy machine the other one takes longer than this waits
+							busy := (*dlq.BusyError)(nil)
 							if !errors.As(err, &busy) && !assert.NoError(t, err) {
 								return
 							}
