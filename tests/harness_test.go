@@ -377,20 +377,10 @@ func (c *calls) ids() map[string]int {
 
 const tick = 20 * time.Millisecond
 
-// patient makes a bound longer: what comes true late, on a machine that has other work for its cores, has come true.
-// What must be in time is measured, or has a bound below 5 s.
-func patient(within time.Duration) time.Duration {
-	if within < 5*time.Second {
-		return within
-	}
-
-	return 4 * within
-}
-
-// eventually waits for a condition.
+// eventually waits for a condition, as long as [rabbit.Patient] says.
 func eventually(t *testing.T, within time.Duration, condition func() bool, message string, args ...any) {
 	t.Helper()
-	require.Eventually(t, condition, patient(within), tick, append([]any{message}, args...)...)
+	require.Eventually(t, condition, rabbit.Patient(within), tick, append([]any{message}, args...)...)
 }
 
 // stays requires that a condition holds all the time.

@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -145,23 +146,32 @@ func TestTwoBrowsesAtOnceKeepTheOrder(t *testing.T) {
 			f := onBroker(t, arguments)
 			const n = 1000
 			f.fill(n)
-			ended := make(chan struct{})
+			ended, whole := make(chan struct{}), atomic.Int32{}
 			for range 2 {
 				go func() {
 					defer func() { ended <- struct{}{} }()
 					for range 5 {
+						seen := 0
 						for _, err := range f.queue.Browse(t.Context(), dlq.Filter{}) {
 							// on a busy machine the other one takes longer than this waits
 							busy := (*dlq.BusyError)(nil)
-							if !errors.As(err, &busy) && !assert.NoError(t, err) {
+							if errors.As(err, &busy) {
+								break
+							}
+							if !assert.NoError(t, err) {
 								return
 							}
+							seen++
+						}
+						if seen == n {
+							whole.Add(1)
 						}
 					}
 				}()
 			}
 			<-ended
 			<-ended
+			assert.GreaterOrEqual(t, whole.Load(), int32(2), "browses that have seen all")
 			f.Has(f.queue.Name(), n)
 			got := rabbit.Bodies(f.drained(f.queue.Name(), n))
 			wrong := 0

@@ -476,7 +476,7 @@ func TestRecordKeepsNothingOfTheLine(t *testing.T) {
 
 // No line can do harm, and what is read from one is read again from what we would write of it.
 func FuzzRecord(f *testing.F) {
-	typical := typicalLetter()
+	typical := typicalDeadLetter()
 	line, err := encodeRecord(&typical, "orders.dlq", Taken{})
 	require.NoError(f, err)
 	f.Add(line)
@@ -509,8 +509,8 @@ func FuzzRecord(f *testing.F) {
 	})
 }
 
-// typicalLetter has what an ordinary message has that has failed four times: 4 headers of its own and ours.
-func typicalLetter() DeadLetter {
+// typicalDeadLetter has what an ordinary message has that has failed four times: 4 headers of its own and ours.
+func typicalDeadLetter() DeadLetter {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 678e6, time.UTC)
 	state := wire.State{
 		Count: header.CountDead, Attempts: 4, Queue: "orders", Topic: "orders", Handler: "ship-order",
@@ -536,7 +536,7 @@ func typicalLetter() DeadLetter {
 }
 
 func BenchmarkRecord(b *testing.B) {
-	l := typicalLetter()
+	l := typicalDeadLetter()
 	line, err := encodeRecord(&l, "orders.dlq", Taken{})
 	require.NoError(b, err)
 	b.Logf("%d headers, body of %d bytes, line of %d bytes", len(l.Message.Headers), len(l.Message.Body), len(line))

@@ -199,7 +199,7 @@ func TestHeld_ReportedOnceForAll(t *testing.T) {
 
 // A forwarder of a queue has a channel open for a minute or two after its last copy, and opens another one for the
 // next.
-func TestLane_ClosesIdleChannels(t *testing.T) {
+func TestQueueForwarder_ClosesIdleChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
 		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, config.Policy{Delays: []time.Duration{time.Second},
@@ -225,7 +225,7 @@ func TestLane_ClosesIdleChannels(t *testing.T) {
 }
 
 // However long the broker does not answer a publish, its channel stays: others would come to it.
-func TestLane_KeepsChannelsThatAreWaitedFor(t *testing.T) {
+func TestQueueForwarder_KeepsChannelsThatAreWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
 		b.OnPublish = func(*fakebroker.Publish) {}
@@ -247,7 +247,7 @@ func TestLane_KeepsChannelsThatAreWaitedFor(t *testing.T) {
 
 // One that is given up closes its channels at once when nothing is in flight, and else after the last copy. It takes
 // copies all the same.
-func TestLane_Retire(t *testing.T) {
+func TestQueueForwarder_Retire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
 		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, retryOnce))
@@ -288,7 +288,7 @@ func TestLane_Retire(t *testing.T) {
 }
 
 // A copy whose context has ended keeps no channel open.
-func TestLane_RetireAfterAnEndedContext(t *testing.T) {
+func TestQueueForwarder_RetireAfterAnEndedContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
 		b.OnPublish = func(*fakebroker.Publish) {}

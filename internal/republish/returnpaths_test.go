@@ -19,7 +19,7 @@ import (
 
 // The return path of shared retry queues is declared again and again as long as a copy waits, whatever was published
 // since, and not any longer.
-func TestUpkeep_LastsAsLongAsCopiesWait(t *testing.T) {
+func TestReturnPaths_LastsAsLongAsCopiesWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
 		policy := config.Policy{Delays: []time.Duration{10 * time.Minute, time.Second}, Scope: config.ScopeShared}
@@ -63,7 +63,7 @@ func TestUpkeep_LastsAsLongAsCopiesWait(t *testing.T) {
 }
 
 // A return path that the broker does not answer for keeps no other from being declared, and costs one channel.
-func TestUpkeep_NoAnswer(t *testing.T) {
+func TestReturnPaths_NoAnswer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newTestBroker()
 		silent, answer := context.WithCancel(t.Context())

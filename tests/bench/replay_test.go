@@ -125,8 +125,8 @@ func (q letterQueues) has(b *testing.B, name string, messages int) {
 	}, time.Minute, 20*time.Millisecond, "%d messages in %s", messages, name)
 }
 
-// publishLetters publishes messages as fast as their confirms come.
-func publishLetters(b *testing.B, queue, mainQueue string, messages int) time.Duration {
+// publishDeadLetters publishes messages as fast as their confirms come.
+func publishDeadLetters(b *testing.B, queue, mainQueue string, messages int) time.Duration {
 	b.Helper()
 	letters := make([]amqp091.Publishing, messages)
 	for i := range letters {
@@ -171,7 +171,7 @@ func publishRaw(b *testing.B, messages int) figures {
 	b.Helper()
 	q := newLetterQueues(b)
 	defer q.remove()
-	took := publishLetters(b, q.main, q.main, messages)
+	took := publishDeadLetters(b, q.main, q.main, messages)
 	q.has(b, q.main, messages)
 
 	return figures{"msg/s": float64(messages) / took.Seconds(), "MiB": 0}
@@ -185,7 +185,7 @@ func takeOut(b *testing.B, messages int) figures {
 	b.Helper()
 	q := newLetterQueues(b)
 	defer q.remove()
-	publishLetters(b, q.dead, q.main, messages)
+	publishDeadLetters(b, q.dead, q.main, messages)
 	q.has(b, q.dead, messages)
 
 	connection := dial(b)
@@ -213,7 +213,7 @@ func replay(b *testing.B, messages int, undo bool) figures {
 	b.Helper()
 	q := newLetterQueues(b)
 	defer q.remove()
-	publishLetters(b, q.dead, q.main, messages)
+	publishDeadLetters(b, q.dead, q.main, messages)
 	q.has(b, q.dead, messages)
 
 	client, err := dlq.Open(b.Context(), dlq.Config{URI: brokertest.URI(b), NoDeliveryLimitPolicy: true})
@@ -282,7 +282,7 @@ func replayByCommand(b *testing.B, binary string, messages int) figures {
 	b.Helper()
 	q := newLetterQueues(b)
 	defer q.remove()
-	publishLetters(b, q.dead, q.main, messages)
+	publishDeadLetters(b, q.dead, q.main, messages)
 	q.has(b, q.dead, messages)
 
 	var out bytes.Buffer

@@ -222,9 +222,16 @@ func TestAlertRules(t *testing.T) {
 	require.NoError(t, yaml.UnmarshalWithOptions(text, &file, yaml.Strict()))
 
 	var names []string
+	played := playedAlerts(t, series)
 	for _, group := range file.Groups {
 		for _, rule := range group.Rules {
 			names = append(names, rule.Alert)
+			assert.NotEmpty(t, played[rule.Alert], "alerts_test.yaml does not make %s fire", rule.Alert)
+			for _, annotations := range played[rule.Alert] {
+				for key, text := range annotations {
+					assert.Regexp(t, rendered(rule.Annotations[key]), text, "%s in alerts_test.yaml", rule.Alert)
+				}
+			}
 			by, problems := series.check(rule.Expr)
 			assert.Empty(t, problems, "%s: %s", rule.Alert, rule.Expr)
 			if rule.For != "" {
@@ -243,10 +250,6 @@ func TestAlertRules(t *testing.T) {
 	assert.Subset(t, names, []string{"DeadLettersArriving", "DeadLetterQueueNotEmpty", "DeliveriesHeld",
 		"RetriesGrowing"})
 
-	for _, name := range names {
-		assert.True(t, playedAlerts(t, series)[name], "alerts_test.yaml does not make %s fire", name)
-	}
-
 	documented, err := os.ReadFile("../../docs/metrics.md")
 	require.NoError(t, err)
 	for _, name := range names {
@@ -254,9 +257,19 @@ func TestAlertRules(t *testing.T) {
 	}
 }
 
-// playedAlerts are those that promtool's test file makes fire. That they do is for promtool to say; its series must be
-// ours.
-func playedAlerts(t *testing.T, series registered) map[string]bool {
+// rendered returns a pattern for the texts that Prometheus makes of an annotation: anything in the place of a template.
+func rendered(annotation string) string {
+	fixed := regexp.MustCompile(`\{\{.*?\}\}`).Split(strings.TrimSpace(annotation), -1)
+	for i := range fixed {
+		fixed[i] = regexp.QuoteMeta(fixed[i])
+	}
+
+	return "^" + strings.Join(fixed, ".*") + "$"
+}
+
+// playedAlerts returns the annotations of the alerts that promtool's test file expects to fire. Only promtool can say
+// whether they do; their series must be ours.
+func playedAlerts(t *testing.T, series registered) map[string][]map[string]string {
 	t.Helper()
 
 	var file struct {
@@ -279,14 +292,16 @@ func playedAlerts(t *testing.T, series registered) map[string]bool {
 	require.NoError(t, err)
 	require.NoError(t, yaml.UnmarshalWithOptions(text, &file, yaml.Strict()))
 
-	fired := map[string]bool{}
+	fired := map[string][]map[string]string{}
 	for _, test := range file.Tests {
 		for _, input := range test.InputSeries {
 			_, problems := series.check(input.Series)
 			assert.Empty(t, problems, "%s: %s", test.Name, input.Series)
 		}
 		for _, alert := range test.AlertRuleTest {
-			fired[alert.Alertname] = fired[alert.Alertname] || len(alert.ExpAlerts) > 0
+			for _, expected := range alert.ExpAlerts {
+				fired[alert.Alertname] = append(fired[alert.Alertname], expected.ExpAnnotations)
+			}
 		}
 	}
 

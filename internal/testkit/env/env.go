@@ -1,4 +1,4 @@
-// Package env reads what whoever runs the tests has set in the environment.
+// Package env reads the settings of a test run from the environment.
 package env
 
 import (

@@ -1,5 +1,5 @@
-// Package fate says what becomes of the messages of a test. The id of a message begins with its fate, so whoever has
-// the id knows what a handler does with it and how it must end, and a duplicate has the same fate.
+// Package fate decides how the messages of a test end. The id of a message begins with its fate: it tells what a handler
+// does with the message and how the message must end. A duplicate has the same fate.
 package fate
 
 import (
@@ -58,7 +58,7 @@ func (f Fate) Dies() bool { return len(f.Reasons()) > 0 }
 // Succeeds tells whether messages of a fate are to be processed in the end.
 func (f Fate) Succeeds() bool { return !f.Dies() && f != Dropped }
 
-// Fails tells whether an attempt at a message fails. What is no fate always fails.
+// Fails reports whether an attempt at a message fails. A message without a known fate always fails.
 func (f Fate) Fails(attempt int) bool {
 	switch f {
 	case Succeeds, Slow, Postponed:

@@ -116,11 +116,11 @@ func (c *Client) TryPublish(exchange, key string, messages ...amqp091.Publishing
 }
 
 // Take waits until n messages are in a queue, which may come into being meanwhile, and takes n of them, in their order.
-// It waits four times as long as it is told: on a machine that has other work they come late.
+// It waits as long as [Patient] says.
 func (c *Client) Take(queue string, n int, within time.Duration) []amqp091.Delivery {
 	c.t.Helper()
 	there := func() bool { return c.Depth(queue) >= n }
-	require.Eventually(c.t, there, 4*within, tick, "%d messages in queue %s", n, queue)
+	require.Eventually(c.t, there, Patient(within), tick, "%d messages in queue %s", n, queue)
 	var taken []amqp091.Delivery
 	c.Do(func(channel *amqp091.Channel) error {
 		for deadline := time.Now().Add(5 * time.Second); len(taken) < n; {
