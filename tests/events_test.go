@@ -3,6 +3,7 @@ package tests
 import (
 	"context"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -370,7 +371,7 @@ func TestEvents_OfWaiting(t *testing.T) {
 
 	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
 		if attempt, _ := retry.AttemptFromContext(msg.Context()); attempt.Number == 1 {
-			return retry.RetryAfter(1500*time.Millisecond, errFate)
+			return retry.RetryAfter(5*time.Second, errFate)
 		}
 
 		return nil
@@ -378,8 +379,9 @@ func TestEvents_OfWaiting(t *testing.T) {
 	c.Options.Policies = retries(time.Second)
 	svc := start(t, c)
 	svc.publish("1")
-	const told = "call failed retried unhandled postponed call succeeded"
-	eventually(t, 20*time.Second, func() bool { return svc.told("1") == told }, told)
+	// A busy machine is late, and waits less often.
+	const told = "^call failed retried( unhandled postponed){1,5} call succeeded$"
+	eventually(t, 20*time.Second, func() bool { return regexp.MustCompile(told).MatchString(svc.told("1")) }, told)
 	for _, e := range svc.Events(retry.EventUnhandled, retry.EventPostponed) {
 		assert.Equal(t, retry.ClassPostponed, e.Class)
 		assert.Equal(t, retry.ActionPostpone, e.Verdict.Action)

@@ -239,7 +239,7 @@ func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 	svc := start(t, c)
 	messages := rabbit.Messages("permanent", "retried")
 	for i := range messages {
-		messages[i].Expiration = "1500"
+		messages[i].Expiration = "6000"
 	}
 	svc.Broker.Publish(svc.Queue, messages...)
 	published := time.Now()
@@ -250,10 +250,10 @@ func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 	assert.GreaterOrEqual(t, calls[1].At.Sub(calls[0].Left), 699*time.Millisecond)
 
 	eventually(t, 10*time.Second, func() bool {
-		return time.Since(published) > 1700*time.Millisecond
+		return time.Since(published) > 6200*time.Millisecond
 	}, "its expiration has passed")
 	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
-	assert.Equal(t, "1500", rabbit.Text(dead, header.Expiration))
+	assert.Equal(t, "6000", rabbit.Text(dead, header.Expiration))
 	assert.Empty(t, dead.Expiration)
 }
 

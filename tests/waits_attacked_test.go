@@ -154,11 +154,11 @@ func TestP10_ExpiredInThePrefetch(t *testing.T) {
 
 	messages := rabbit.Messages("stamped", "bare", "patient")
 	messages[0].Timestamp = time.Now()
-	messages[0].Expiration, messages[1].Expiration, messages[2].Expiration = "1000", "1000", "60000"
+	messages[0].Expiration, messages[1].Expiration, messages[2].Expiration = "4000", "4000", "60000"
 	svc.Broker.Publish(svc.Queue, messages...)
 	published := time.Now()
 	eventually(t, 10*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "delivered ahead")
-	eventually(t, 10*time.Second, func() bool { return time.Since(published) > 2200*time.Millisecond }, "they expire")
+	eventually(t, 10*time.Second, func() bool { return time.Since(published) > 5200*time.Millisecond }, "they expire")
 	close(release)
 
 	dead := reasons(svc.Broker.Take(svc.dlq(), 2, 10*time.Second))

@@ -30,9 +30,8 @@ func (s *scan) giveBack(ctx context.Context) error {
 	}
 	err := s.complete(ctx)
 	for _, b := range s.blocks {
-		if !b.isFull() { // or it would be given what the others give back
-			_ = b.seal() // if it fails, its channel is gone
-		}
+		// Else one that is not full would be given what the others give back, and who consumes besides could not be told.
+		_ = b.seal() // if it fails, its channel is gone
 	}
 	deadline := time.Now().Add(time.Minute)
 	returned, _ := s.ready()
