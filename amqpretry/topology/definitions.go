@@ -16,6 +16,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // MainQueue is a durable main queue as its own service declares it, with what leads to it, and the plan for its
@@ -233,7 +234,7 @@ func (d *definitions) table(path string, t amqp.Table) map[string]any {
 }
 
 func (d *definitions) value(path string, v any) any {
-	if n, ok := integer(v); ok {
+	if n, ok := rabbitmq.Integer(v); ok {
 		return n
 	}
 	switch v := v.(type) {

@@ -16,6 +16,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 func TestProtectArguments(t *testing.T) {
@@ -27,6 +28,8 @@ func TestProtectArguments(t *testing.T) {
 		"x-overflow":                "reject-publish",
 		"x-delivery-limit":          int64(1000),
 	}, topology.ProtectArguments("orders.dlq"))
+	_, drops := rabbitmq.DropLimit(topology.ProtectArguments("orders.dlq"), "")
+	assert.False(t, drops)
 }
 
 // The policy and the arguments say the same.
@@ -72,43 +75,6 @@ func TestProtectConflicts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			assert.Equal(t, test.conflicts, topology.ProtectConflicts(test.arguments, "q.dlq"))
-		})
-	}
-}
-
-func TestDropLimit(t *testing.T) {
-	quorum := func(more ...any) amqp.Table {
-		arguments := amqp.Table{"x-queue-type": "quorum"}
-		for i := 0; i < len(more); i += 2 {
-			arguments[more[i].(string)] = more[i+1]
-		}
-		return arguments
-	}
-	const byDefault, unknown = "20, the default since RabbitMQ 4.0", "20 on RabbitMQ 4.0 and later"
-	for name, test := range map[string]struct {
-		arguments amqp.Table
-		limits    map[string]string // by version; "" is not told
-	}{
-		"no type": {nil, map[string]string{"4.3.6": "", "": ""}},
-		"classic": {amqp.Table{"x-queue-type": "classic", "x-delivery-limit": 5},
-			map[string]string{"4.3.6": "", "": ""}},
-		"quorum": {quorum(), map[string]string{"3.10.8": "", "3.13.7": "", "4.0.5": byDefault,
-			"4.1.0-beta.4": byDefault, "10.0": byDefault, "": unknown, "none": unknown}},
-		"protected": {topology.ProtectArguments("q.dlq"), map[string]string{"3.10.8": "", "4.0.5": "", "": ""}},
-		"dead letter": {quorum("x-dead-letter-exchange", "dlx", "x-delivery-limit", 5),
-			map[string]string{"3.10.8": "", "4.0.5": "", "": ""}},
-		"empty name": {quorum("x-dead-letter-exchange", ""), map[string]string{"4.0.5": ""}},
-		"a limit":    {quorum("x-delivery-limit", int32(5)), map[string]string{"3.10.8": "5", "4.0.5": "5", "": "5"}},
-		"zero":       {quorum("x-delivery-limit", int64(0)), map[string]string{"3.10.8": "0", "4.0.5": "0", "": "0"}},
-		"unlimited": {quorum("x-delivery-limit", -1), map[string]string{"3.10.8": "-1, which RabbitMQ 3.10.8 takes " +
-			"for 0", "4.0.5": "", "": ""}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for version, limit := range test.limits {
-				found, drops := topology.DropLimit(test.arguments, version)
-				assert.Equal(t, limit, found, "version %q", version)
-				assert.Equal(t, limit != "", drops, "version %q", version)
-			}
 		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/consumer"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // ProtectPolicy is the policy of the broker that keeps an existing quorum main queue from losing messages. Its String
@@ -154,7 +155,7 @@ func (r *Retrier) warnOfDrops(queue *consumer.Queue, version string) {
 	if queue.Policy.Protect == config.ProtectionPolicy {
 		return
 	}
-	limit, drops := topology.DropLimit(r.mainArguments(queue.Name, queue.Policy), version)
+	limit, drops := rabbitmq.DropLimit(r.mainArguments(queue.Name, queue.Policy), version)
 	if !drops {
 		return
 	}

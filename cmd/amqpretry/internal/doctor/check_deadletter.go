@@ -6,7 +6,6 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
@@ -14,7 +13,7 @@ import (
 
 func lookDeliveryLimit(f Facts) []Finding {
 	return f.withPolicies("delivery limits of main queues", func(o object, q management.Queue) []Finding {
-		limit, drops := topology.DropLimit(effective(q), f.Version)
+		limit, drops := rabbitmq.DropLimit(effective(q), f.Version)
 		if !drops {
 			return nil
 		}

@@ -1,0 +1,63 @@
+package rabbitmq
+
+import (
+	"fmt"
+	"strconv"
+
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// DropLimit tells whether a queue with these arguments loses messages, because they reach a delivery limit and there is
+// no dead-letter exchange, and which limit that is. A policy of the broker can set both and cannot be seen.
+//
+// version is the broker's, such as 4.0.5. Without one it is taken to be 4.0 or later, where there is a limit by
+// default, and one below 0 means none; before it meant 0.
+func DropLimit(arguments amqp091.Table, version string) (limit string, drops bool) {
+	if arguments[amqp091.QueueTypeArg] != amqp091.QueueTypeQuorum {
+		return "", false
+	}
+	if _, given := arguments["x-dead-letter-exchange"]; given {
+		return "", false
+	}
+	value, given := arguments["x-delivery-limit"]
+	n, _ := Integer(value)
+	major, _, known := parse(version)
+	switch {
+	case given && n >= 0:
+		return strconv.FormatInt(n, 10), true
+	case given && known && major < 4:
+		return fmt.Sprintf("%d, which RabbitMQ %s takes for 0", n, version), true
+	case given:
+		return "", false
+	case !known:
+		return "20 on RabbitMQ 4.0 and later", true
+	case major >= 4:
+		return "20, the default since RabbitMQ 4.0", true
+	default:
+		return "", false
+	}
+}
+
+// Integer is the value of an argument that is an integer of any width, which the broker does not look at.
+func Integer(v any) (int64, bool) {
+	switch n := v.(type) {
+	case int:
+		return int64(n), true
+	case int8:
+		return int64(n), true
+	case int16:
+		return int64(n), true
+	case int32:
+		return int64(n), true
+	case int64:
+		return n, true
+	case uint8:
+		return int64(n), true
+	case uint16:
+		return int64(n), true
+	case uint32:
+		return int64(n), true
+	default:
+		return 0, false
+	}
+}
