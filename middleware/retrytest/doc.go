@@ -2,7 +2,7 @@
 //
 //	result := retrytest.Run(retrytest.Service{Policy: policy, ConsumerHandler: handler}, message.NewMessage("1", payload))
 //	result.AssertDelays(t, time.Second, 5*time.Second)
-//	result.AssertDeadLettered(t, wire.ReasonExhausted)
+//	result.AssertDeadLettered(t, retry.ReasonExhausted)
 //
 // [Run] calls the handler as often as the service would, advances a [Clock] by each wait, and gives the whole life:
 // each call with its time, error and verdict, the waits, the end, and what the dead letter carries. When an assertion
