@@ -31,17 +31,22 @@ func encodeJSON(value any) ([]byte, error) {
 type terminalSafe []byte
 
 func (t *terminalSafe) Write(data []byte) (int, error) {
-	out, rest := slices.Grow(*t, len(data)), data
-	for {
-		i := bytes.IndexFunc(rest, controlsTerminal)
-		if i < 0 {
-			*t = append(out, rest...)
-			return len(data), nil
+	out, written := slices.Grow(*t, len(data)), 0
+	for i := 0; i < len(data); {
+		if data[i] < 0x7f { // ASCII, in which most lines are, must cost next to nothing
+			i++
+			continue
 		}
-		r, size := utf8.DecodeRune(rest[i:])
-		out = fmt.Appendf(append(out, rest[:i]...), `\u%04x`, r)
-		rest = rest[i+size:]
+		r, size := utf8.DecodeRune(data[i:])
+		if controlsTerminal(r) {
+			out = fmt.Appendf(append(out, data[written:i]...), `\u%04x`, r)
+			written = i + size
+		}
+		i += size
 	}
+	*t = append(out, data[written:]...)
+
+	return len(data), nil
 }
 
 func controlsTerminal(r rune) bool {
