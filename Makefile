@@ -23,7 +23,7 @@ SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
 .DEFAULT_GOAL := help
-.PHONY: help mirror demo test test-brokers test-v3 test-race matrix soak chaos cluster shutdown crashes bench tools fuzz examples record lint vet fmt
+.PHONY: help mirror demo test test-brokers test-v3 test-race matrix soak chaos cluster shutdown crashes bench tools fuzz examples record lint prose vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -111,6 +111,11 @@ lint: ## linters and formatting (the first time it builds the linter: some minut
 	scripts/mirror --check
 	$(LINT) run && $(LINT) run --build-tags amqpv3 ./internal/versions/... ./amqpretry/... ./tests
 	set -e; for module in tests/interop tests/chaos tests/bench/peers; do (cd $$module && $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run); done
+
+PAGES ?= $(filter-out CHANGELOG.md,$(wildcard *.md)) $(wildcard docs/*.md)
+WORST ?= 20
+prose: ## how hard README and docs are to read, and their worst sentences: make prose PAGES=docs/policies.md WORST=50
+	cd tools && $(GO) run ./prose -worst $(WORST) $(addprefix ../,$(PAGES))
 
 vet: ## go vet, and no files that patches and merges have left behind
 	@if left=$$(git ls-files | grep -E '\.(orig|rej)$$'); then echo "cannot vet: tracked leftovers of a patch or merge; git rm them:" $$left; exit 1; fi
