@@ -115,7 +115,7 @@ lint: ## linters and formatting (the first time it builds the linter: some minut
 PAGES ?= $(filter-out CHANGELOG.md,$(wildcard *.md)) $(wildcard docs/*.md)
 WORST ?= 20
 prose: ## how hard README and docs are to read, and their worst sentences: make prose PAGES=docs/policies.md WORST=50
-	cd tools && $(GO) run ./prose -worst $(WORST) $(addprefix ../,$(PAGES))
+	cd tools && $(GO) vet ./prose && $(GO) test ./prose && $(GO) run ./prose -worst $(WORST) $(addprefix ../,$(PAGES))
 
 vet: ## go vet, and no files that patches and merges have left behind
 	@if left=$$(git ls-files | grep -E '\.(orig|rej)$$'); then echo "cannot vet: tracked leftovers of a patch or merge; git rm them:" $$left; exit 1; fi

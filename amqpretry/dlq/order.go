@@ -30,7 +30,8 @@ func (s *scan) giveBack(ctx context.Context) error {
 	}
 	err := s.complete(ctx)
 	for _, b := range s.blocks {
-		// Else one that is not full would be given what the others give back, and who consumes besides could not be told.
+		// An open consumer with room would receive what the others give back. One without room receives nothing, but
+		// the broker counts it, and await would take it for somebody else's.
 		_ = b.seal() // if it fails, its channel is gone
 	}
 	deadline := time.Now().Add(time.Minute)

@@ -33,7 +33,7 @@ type terminalSafe []byte
 func (t *terminalSafe) Write(data []byte) (int, error) {
 	out, written := slices.Grow(*t, len(data)), 0
 	for i := 0; i < len(data); {
-		if data[i] < 0x7f { // ASCII, in which most lines are, must cost next to nothing
+		if data[i] < 0x7f { // most lines are ASCII: decoding each character would take two fifths of the time
 			i++
 			continue
 		}
