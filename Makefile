@@ -112,9 +112,9 @@ lint: ## linters and formatting (the first time it builds the linter: some minut
 	$(LINT) run && $(LINT) run --build-tags amqpv3 ./internal/versions/... ./amqpretry/... ./tests
 	set -e; for module in tests/interop tests/chaos tests/bench/peers; do (cd $$module && $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run); done
 
-PAGES ?= $(filter-out CHANGELOG.md,$(wildcard *.md)) $(wildcard docs/*.md)
+PAGES ?= $(filter-out CHANGELOG.md,$(wildcard *.md)) $(wildcard docs/*.md docs/*/*.md docs/*/*/*.md)
 WORST ?= 20
-prose: ## how hard README and docs are to read, and their worst sentences: make prose PAGES=docs/policies.md WORST=50
+prose: ## how hard README and docs are to read, and their worst sentences: make prose PAGES=docs/reference/policies.md WORST=50
 	cd tools && $(GO) vet ./prose && $(GO) test ./prose && $(GO) run ./prose -worst $(WORST) $(addprefix ../,$(PAGES))
 
 vet: ## go vet, and no files that patches and merges have left behind

@@ -33,7 +33,7 @@
 // # Two ways to consume
 //
 // Retrier.NewSubscriber is the retrier's own consumer, which keeps all promises. A stock
-// amqp.NewSubscriber(retrier.Config(), logger) works too; docs/guarantees.md has the table of what it cannot promise.
+// amqp.NewSubscriber(retrier.Config(), logger) works too; docs/concepts/guarantees.md has the table of what it cannot promise.
 //
 // # What happens, and what is left
 //

@@ -15,7 +15,7 @@ import (
 func TestOptionsAreDocumented(t *testing.T) {
 	t.Parallel()
 
-	page, err := os.ReadFile("../docs/options.md")
+	page, err := os.ReadFile("../docs/reference/options.md")
 	require.NoError(t, err)
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[amqpretry.Options]()) {
 		assert.Contains(t, string(page), "\n| `"+field.Name+"` | ")

@@ -23,7 +23,7 @@
 //
 // A handler that panics with an error is taken at that error's word. The outputs of a failed handler are not published.
 // A shutdown is told by the message's context as it was before the handler ran, never by the error: a handler may
-// return context.Canceled for reasons of its own. docs/outcomes.md has a table of what happens when.
+// return context.Canceled for reasons of its own. docs/reference/outcomes.md has a table of what happens when.
 //
 // # What a handler can ask
 //

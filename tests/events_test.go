@@ -38,7 +38,7 @@ func (s *service) told(id string) string {
 // documentedEvents reads the table of the docs: the events of a message, by what happens to it.
 func documentedEvents(t *testing.T) map[string]string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/events.md")
+	text, err := os.ReadFile("../docs/reference/events.md")
 	require.NoError(t, err)
 	_, table, found := strings.Cut(string(text), "<!-- sequences -->\n")
 	require.True(t, found)

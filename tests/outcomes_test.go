@@ -66,7 +66,7 @@ var stages = map[string]config.Policy{
 // documented reads the table of the docs: what is to happen, by row and column.
 func documented(t *testing.T) map[string]map[string]string {
 	t.Helper()
-	text, err := os.ReadFile("../docs/outcomes.md")
+	text, err := os.ReadFile("../docs/reference/outcomes.md")
 	require.NoError(t, err)
 	_, table, found := strings.Cut(string(text), "<!-- outcomes -->\n")
 	require.True(t, found)

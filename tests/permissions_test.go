@@ -33,10 +33,10 @@ type permissions [3]string
 
 var permissionNames = [3]string{"configure", "write", "read"}
 
-// documentedPermissions are those of docs/permissions.md, by role.
+// documentedPermissions are those of docs/how-to/permissions.md, by role.
 func documentedPermissions(t *testing.T) map[string]permissions {
 	t.Helper()
-	page, err := os.ReadFile("../docs/permissions.md")
+	page, err := os.ReadFile("../docs/how-to/permissions.md")
 	require.NoError(t, err)
 	found := map[string]permissions{}
 	for _, m := range regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p / ([a-z-]+) '(.*)' '(.*)' '(.*)'$`).
@@ -204,7 +204,7 @@ func TestPermissions_OwnBroker(t *testing.T) {
 		t.Run(role, func(t *testing.T) {
 			t.Parallel() // above all retire, which takes its time
 			all, isDocumented := documented[role]
-			require.True(t, isDocumented, "a line in docs/permissions.md")
+			require.True(t, isDocumented, "a line in docs/how-to/permissions.md")
 			enough := enter(t, role, all)
 			less := map[string]*roleTest{}
 			for missing, p := range all.narrowed(t) {

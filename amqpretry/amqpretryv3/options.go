@@ -23,7 +23,7 @@ const (
 	DefaultPrefetch = 50
 )
 
-// Options say what a retrier does. The zero value is useful: every topic under config.Default. docs/options.md has a
+// Options say what a retrier does. The zero value is useful: every topic under config.Default. docs/reference/options.md has a
 // table of them.
 type Options struct {
 	// Policies say how often and after which delays messages are retried. The zero value means config.Default for every

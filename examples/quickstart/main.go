@@ -168,7 +168,7 @@ func (p *printer) attempt(id string, a retry.Attempt, outcome string) {
 		1, outcome)
 }
 
-// shown are those of a dead letter's headers that say most. docs/topology.md has all.
+// shown are those of a dead letter's headers that say most. docs/reference/topology.md has all.
 var shown = []string{"amqpretry-reason", "amqpretry-error", "amqpretry-attempts", "amqpretry-first-failure",
 	"amqpretry-last-failure"}
 

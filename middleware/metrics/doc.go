@@ -5,7 +5,7 @@
 //	retrier, err := amqpretry.New(conf, amqpretry.Options{OnEvent: m.OnEvent})
 //	m.Watch(retrier)
 //
-// One Metrics serves any number of retriers. docs/metrics.md has a dashboard, alert rules, and what the numbers cannot
+// One Metrics serves any number of retriers. docs/reference/metrics.md has a dashboard, alert rules, and what the numbers cannot
 // see.
 //
 // # Series

@@ -23,7 +23,7 @@ type documented struct {
 	meaning string
 }
 
-// TestDocumentation compares what is registered with the package doc and with docs/metrics.md.
+// TestDocumentation compares what is registered with the package doc and with docs/reference/metrics.md.
 func TestDocumentation(t *testing.T) {
 	t.Parallel()
 
@@ -45,10 +45,10 @@ func TestDocumentation(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, registered, table(file.Doc.Text(), `(?m)^\t(amqpretry_\w+)\{(.*?)\} +(\w+) +(.*)$`), "package doc")
 
-	text, err := os.ReadFile("../../docs/metrics.md")
+	text, err := os.ReadFile("../../docs/reference/metrics.md")
 	require.NoError(t, err)
 	assert.Equal(t, registered, table(string(text), "(?m)^\\| `(amqpretry_\\w+)` \\| (.*?) \\| (\\w+) \\| (.*?) \\|$"),
-		"docs/metrics.md")
+		"docs/reference/metrics.md")
 }
 
 func table(text, line string) map[string]documented {

@@ -166,7 +166,7 @@ func TestSettingsDecideWhatCounts(t *testing.T) {
 func TestSettingsAskThePolicy(t *testing.T) {
 	policy := config.Policy{NeverRetry: []config.ErrorMatch{config.Is(errBoom)}}
 	settings := afterFailures(1)
-	settings.IsSuccessful = func(err error) bool { // as in docs/protection.md
+	settings.IsSuccessful = func(err error) bool { // as in docs/how-to/protect-a-dependency.md
 		class, _ := engine.Classify(policy, retry.ClassError, err)
 		return err == nil || class == retry.ClassPermanent
 	}

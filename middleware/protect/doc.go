@@ -10,5 +10,5 @@
 // router keeps its handlers apart. All of it is in this process: instances of a service know nothing of each other.
 //
 // Under a policy without retries there is nothing to wait in, and of the messages of others nothing is known:
-// docs/protection.md says what each of them does then, with the order of middlewares and every bound.
+// docs/how-to/protect-a-dependency.md says what each of them does then, with the order of middlewares and every bound.
 package protect

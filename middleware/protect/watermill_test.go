@@ -19,7 +19,7 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// These tests are the rows of the table "Watermill's middlewares" in docs/protection.md.
+// These tests are the rows of the table "Watermill's middlewares" in docs/how-to/protect-a-dependency.md.
 
 // first handles a message for the first time, and gives the verdict.
 func first(t *testing.T, h message.HandlerFunc) (retry.Verdict, *delivery) {

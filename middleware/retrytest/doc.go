@@ -14,7 +14,7 @@
 // name and topic in its context, and through the real retry middleware. Between two deliveries it is nothing but its
 // payload and its headers, spelled and read by the code that does so on a broker: texts are cut, histories bounded,
 // counts clamped and times rounded to milliseconds as there. Age, expiration and deadline are counted by the same
-// function. The project's tests play docs/outcomes.md here, word for word, as they do on a broker, and compare lives in
+// function. The project's tests play docs/reference/outcomes.md here, word for word, as they do on a broker, and compare lives in
 // both.
 //
 // # What it does not show
@@ -23,5 +23,5 @@
 // delay that begins behind a longer one under jitter), lost connections, copies that are not confirmed, delivery limits
 // of queues, headers that leave no room in a frame (reason "too-large"), retry queues and permissions that are missing.
 // It is the retrier's own subscriber on a quorum queue of RabbitMQ 4.3: a stock subscriber does not see that outputs
-// could not be published, and classic queues count no crashes. See docs/guarantees.md, and docs/testing.md for a tour.
+// could not be published, and classic queues count no crashes. See docs/concepts/guarantees.md, and docs/how-to/test-handlers.md for a tour.
 package retrytest

@@ -12,13 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// table is one of docs/performance.md: rows of cells by the head of their column.
+// table is one of docs/project/benchmarks.md: rows of cells by the head of their column.
 type table []map[string]string
 
 // tableOf reads the first table below a heading.
 func tableOf(t *testing.T, heading string) table {
 	t.Helper()
-	text, err := os.ReadFile(root + "/docs/performance.md")
+	text, err := os.ReadFile(root + "/docs/project/benchmarks.md")
 	require.NoError(t, err)
 	_, behind, found := strings.Cut(string(text), "\n## "+heading+"\n")
 	require.True(t, found, heading)
@@ -106,7 +106,7 @@ func TestFiguresAreThoseOfTheTables(t *testing.T) {
 	assert.Contains(t, readme, fmt.Sprintf("at most %.1f ms later than a bare TTL queue makes it; at 1,000 it is up "+
 		"to %.1f ms", slices.Max(few), slices.Max(many)))
 
-	text, err = os.ReadFile(root + "/docs/policies.md")
+	text, err = os.ReadFile(root + "/docs/reference/policies.md")
 	require.NoError(t, err)
 	topics := map[string]map[string]string{}
 	for _, row := range tableOf(t, "Many topics") {

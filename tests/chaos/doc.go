@@ -6,5 +6,5 @@
 //	              killed,       cut,        killed,                                                      ▼
 //	              frozen, …   stalled, …   closed, …                          what was sent  ──►  judge  ──► report
 //
-// It is a module of its own, so that nobody who uses the library gets the proxy. See docs/proof.md.
+// It is a module of its own, so that nobody who uses the library gets the proxy. See docs/project/proof.md.
 package chaos

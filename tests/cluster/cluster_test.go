@@ -104,7 +104,7 @@ func play(t *testing.T, cluster *brokertest.Cluster, random *rand.Rand, retryQue
 	for i := range uris {
 		uris[i] = cluster.Nodes[i].URI
 	}
-	// The first as it comes, the other one as docs/clusters.md has it.
+	// The first as it comes, the other one as docs/how-to/clusters.md has it.
 	quick := amqp.DefaultReconnectConfig()
 	quick.BackoffMaxInterval = 2 * time.Second
 	r.services = []*service{

@@ -6,5 +6,5 @@
 //	           ──► node 3 ─┘  dead-letter queues└─► service B (nodes 3, 1, 2)
 //
 // Its tests take minutes and need a rabbitmq-server on this machine: `make cluster` runs them, which sets the build tag
-// cluster. See docs/clusters.md.
+// cluster. See docs/how-to/clusters.md.
 package cluster

@@ -14,28 +14,30 @@ import (
 	"github.com/amqpretry/watermill-retry/config/policyfile"
 )
 
-// fences are the code blocks of a page in Markdown, with the word behind the fence.
-var fences = regexp.MustCompile("(?ms)^```([a-z]+)[^\n]*\n(.*?)^```$")
+// fences are the code blocks of a page in Markdown, with the words behind the fence.
+var fences = regexp.MustCompile("(?ms)^```([a-z]+)([^\n]*)\n(.*?)^```$")
 
-// documented lists the policy files that the docs and the examples show: all blocks of YAML and JSON in any page, and
-// all files of the examples.
+// documented lists the policy files that the docs and the examples show: all blocks of YAML and JSON in any page that
+// name no other kind of file behind the fence (```yaml kubernetes), and the files retry.* of the examples.
 func documented(t *testing.T) (texts []string) {
 	t.Helper()
-	pages, err := filepath.Glob("../../docs/*.md")
+	pages, err := filepath.Glob("../../docs/*/*.md")
 	require.NoError(t, err)
+	require.NotEmpty(t, pages)
 	for _, path := range append(pages, "../../README.md") {
 		page, err := os.ReadFile(path)
 		require.NoError(t, err)
 		for _, block := range fences.FindAllStringSubmatch(string(page), -1) {
-			if block[1] == "yaml" || block[1] == "json" {
-				texts = append(texts, block[2])
+			if (block[1] == "yaml" || block[1] == "json") && block[2] == "" {
+				texts = append(texts, block[3])
 			}
 		}
 	}
 	require.GreaterOrEqual(t, len(texts), 7, "there are more, so they are not found")
 	files := 0
 	require.NoError(t, filepath.WalkDir("../../examples", func(path string, _ fs.DirEntry, err error) error {
-		if ext := filepath.Ext(path); err != nil || (ext != ".yaml" && ext != ".yml" && ext != ".json") {
+		ext := filepath.Ext(path)
+		if err != nil || filepath.Base(path) != "retry"+ext || (ext != ".yaml" && ext != ".yml" && ext != ".json") {
 			return err
 		}
 		text, err := os.ReadFile(path)
@@ -57,7 +59,7 @@ func TestDocumentedFiles(t *testing.T) {
 
 // The page's full sample has every field, so that none is left out when one is added.
 func TestDocumentedFieldsAreComplete(t *testing.T) {
-	page, err := os.ReadFile("../../docs/policy-files.md")
+	page, err := os.ReadFile("../../docs/how-to/policy-files.md")
 	require.NoError(t, err)
 	document := string(policyfile.JSONSchema())
 	names := regexp.MustCompile(`(?m)^ {8,12}"([a-z_]+)": \{$`).FindAllStringSubmatch(document, -1)

@@ -1,4 +1,4 @@
-// Package docs runs the command lines of docs/command-line.md and docs/dead-letter-queue.md.
+// Package docs runs the command lines of docs/reference/command-line.md and docs/reference/package-dlq.md.
 package docs
 
 import (
@@ -30,7 +30,7 @@ var update = os.Getenv("UPDATE") != ""
 // Every command line of these pages is run as it is there, in the order of the pages, and prints what is there.
 func TestCommandLine_OwnBroker(t *testing.T) {
 	w := newWorld(t)
-	for _, name := range []string{"command-line.md", "dead-letter-queue.md"} {
+	for _, name := range []string{"reference/command-line.md", "reference/package-dlq.md"} {
 		path := filepath.Join(docs, name)
 		page := read(t, path)
 		outputs := map[*command]string{}

@@ -37,7 +37,7 @@ func (p Permission) same(q Permission) bool {
 	return p.Operation == q.Operation && p.Kind == q.Kind && p.Name == q.Name
 }
 
-// needs lists what the consumers of these topics must be allowed, as docs/permissions.md says; each once.
+// needs lists what the consumers of these topics must be allowed, as docs/how-to/permissions.md says; each once.
 func needs(topics []Topic) []Permission {
 	var all []Permission
 	add := func(operation, kind, name, why string, always bool) {
