@@ -1,0 +1,256 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/requeuer"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+)
+
+// alternative is one way to deal with a message whose handler fails.
+type alternative struct {
+	name string
+	// circulates says that the message goes from one queue to the other and back.
+	circulates bool
+	// since is the first version of RabbitMQ that has it.
+	since [2]int
+	// quorum says that only quorum queues have it.
+	quorum bool
+	// arguments are those that the main queue gets beside its type. Optional.
+	arguments amqp091.Table
+	// route changes the router, and returns its subscriber; nil: watermill-amqp's own.
+	route func(t *testing.T, a *alternativeRun)
+}
+
+// alternativeRun is a service that deals with failures in one of these ways.
+type alternativeRun struct {
+	queue      string
+	poison     string // where the way puts what it gives up; empty: nowhere
+	conf       amqp.Config
+	router     *message.Router
+	subscriber message.Subscriber
+	logs       *logs
+	stop       func() // ends what runs beside the router
+}
+
+var alternatives = []alternative{
+	{name: "a plain nack"},
+	{name: "Watermill's `Retry`: 3 retries, 1 s apart", route: func(_ *testing.T, a *alternativeRun) {
+		a.router.AddMiddleware(middleware.Retry{
+			MaxRetries: 3, InitialInterval: time.Second, Multiplier: 1}.Middleware)
+	}},
+	{name: "Watermill's `PoisonQueue`", route: poisoned},
+	{name: "`PoisonQueue` with Watermill's `requeuer`: a delay of 1 s", circulates: true, route: func(t *testing.T, a *alternativeRun) {
+		poisoned(t, a)
+		subscriber, err := amqp.NewSubscriber(a.conf, a.logs)
+		require.NoError(t, err)
+		publisher, err := amqp.NewPublisher(a.conf, a.logs)
+		require.NoError(t, err)
+		requeue, err := requeuer.NewRequeuer(requeuer.Config{Subscriber: subscriber, SubscribeTopic: a.poison,
+			Publisher: publisher, Delay: time.Second,
+			GeneratePublishTopic: func(requeuer.GeneratePublishTopicParams) (string, error) { return a.queue, nil },
+		}, a.logs)
+		require.NoError(t, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- requeue.Run(ctx) }()
+		a.stop = func() {
+			cancel()
+			assert.NoError(t, <-ended)
+			assert.NoError(t, subscriber.Close())
+			assert.NoError(t, publisher.Close())
+		}
+	}},
+	{name: "RabbitMQ's own delayed retry: 1 s", since: [2]int{4, 3}, quorum: true, arguments: delayedRetry},
+	{name: "the same, with a marshaler that takes the broker's headers", since: [2]int{4, 3}, quorum: true,
+		arguments: delayedRetry, route: func(t *testing.T, a *alternativeRun) {
+			policies := config.Policies{Default: config.Policy{Mode: config.ModeOff}}
+			a.conf = newRetrier(t, a.conf, amqpretry.Options{Policies: policies, Logger: a.logs}).Config()
+		}},
+	{name: "**watermill-retry**: 3 retries, 1 s apart", route: func(t *testing.T, a *alternativeRun) {
+		options := amqpretry.Options{Policies: retries(ms(1000, 1000, 1000)...), Logger: a.logs}
+		retrier := newRetrier(t, a.conf, options)
+		plan, err := retrier.Plan(a.queue)
+		require.NoError(t, err)
+		broker := newRabbit(t, a.conf.Connection.AmqpURI)
+		t.Cleanup(func() { broker.RemovePlan(plan) })
+		a.router.AddMiddleware(retrier.Middleware)
+		a.subscriber, err = retrier.NewSubscriber()
+		require.NoError(t, err)
+		a.poison = a.queue + ".dlq"
+	}},
+}
+
+var delayedRetry = amqp091.Table{"x-delayed-retry-type": "all", "x-delayed-retry-min": int64(1000)}
+
+func poisoned(t *testing.T, a *alternativeRun) {
+	t.Helper()
+	publisher, err := amqp.NewPublisher(a.conf, a.logs)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
+	a.poison = a.queue + ".poison"
+	poison, err := middleware.PoisonQueue(publisher, a.poison)
+	require.NoError(t, err)
+	a.router.AddMiddleware(poison)
+}
+
+// The table of docs/concepts/comparison.md: one message that fails for good comes before five healthy ones, and all ways
+// to deal with it are watched for 6 s.
+func TestAlternatives(t *testing.T) {
+	t.Parallel()
+
+	text, err := os.ReadFile("../docs/concepts/comparison.md")
+	require.NoError(t, err)
+	uri := brokertest.URI(t)
+	broker := newRabbit(t, uri)
+	for _, queueType := range []string{"classic", "quorum"} {
+		for _, a := range alternatives {
+			if a.quorum && queueType != "quorum" || !broker.AtLeast(a.since[0], a.since[1]) {
+				continue
+			}
+			queue := queueType
+			switch {
+			case queueType == "classic":
+			case broker.AtLeast(4, 3):
+				queue = "quorum, 4.3 and later"
+			case broker.AtLeast(4, 0):
+				queue = "quorum, 4.0 to 4.2"
+			default:
+				queue = "quorum, before 4.0"
+			}
+			t.Run(a.name+", "+queue, func(t *testing.T) {
+				t.Parallel()
+				row := fmt.Sprintf("| %s | %s | %s |", a.name, queue, a.watch(t, uri, queueType))
+				assert.Contains(t, string(text), row, "a row of the page")
+			})
+		}
+	}
+}
+
+// watch tells in words what happens to a message that fails and to those behind it.
+func (a alternative) watch(t *testing.T, uri, queueType string) string {
+	t.Helper()
+	run := a.start(t, uri, queueType)
+	broker := newRabbit(t, uri)
+	var calls calls
+	run.router.AddConsumerHandler(uniqueName("handler"), run.queue, run.subscriber, func(msg *message.Message) error {
+		calls.add(msg)
+		if msg.UUID == "fails" {
+			return errors.New("it fails")
+		}
+		return nil
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- run.router.Run(context.Background()) }()
+	<-run.router.Running()
+
+	began := time.Now()
+	healthy := rabbit.Numbered("healthy", 5)
+	broker.Publish(run.queue, rabbit.Messages(append([]string{"fails"}, healthy...)...)...)
+	<-time.After(time.Until(began.Add(6 * time.Second)))
+	seen := calls.All()
+	require.NoError(t, run.router.Close())
+	require.NoError(t, <-ended)
+	if s, ok := run.subscriber.(*amqp.Subscriber); ok {
+		require.NoError(t, s.Close())
+	}
+	run.stop()
+
+	failed, last := 0, time.Duration(0)
+	handled := map[string]bool{}
+	for _, c := range seen {
+		if c.ID == "fails" {
+			failed++
+			continue
+		}
+		handled[c.ID] = true
+		last = max(last, c.At.Sub(began))
+	}
+
+	return strings.Join([]string{timesCalled(failed), othersMeanwhile(len(handled), last), run.where(broker, a.circulates)}, " | ")
+}
+
+func (a alternative) start(t *testing.T, uri, queueType string) *alternativeRun {
+	t.Helper()
+	run := &alternativeRun{queue: uniqueName("alternative"), logs: newLogs(t), stop: func() {}}
+	run.conf = amqp.NewDurableQueueConfig(uri)
+	run.conf.Queue.Arguments = mainQueueArguments(queueType)
+	maps.Copy(run.conf.Queue.Arguments, a.arguments)
+	broker := newRabbit(t, uri)
+	broker.Declare(run.queue, run.conf.Queue.Arguments)
+	broker.Declare(run.queue+".poison", run.conf.Queue.Arguments)
+
+	var err error
+	run.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, run.logs)
+	require.NoError(t, err)
+	if a.route != nil {
+		a.route(t, run)
+	}
+	if run.subscriber == nil {
+		run.subscriber, err = amqp.NewSubscriber(run.conf, run.logs)
+		require.NoError(t, err)
+	}
+
+	return run
+}
+
+func timesCalled(n int) string {
+	switch {
+	case n == 1:
+		return "once"
+	case n > 4:
+		return "again and again"
+	default:
+		return fmt.Sprint(n, " times")
+	}
+}
+
+func othersMeanwhile(handled int, last time.Duration) string {
+	switch {
+	case handled == 0:
+		return "none is handled"
+	case handled < 5:
+		return fmt.Sprintf("%d of 5 are handled", handled)
+	case last < 2500*time.Millisecond:
+		return "go on"
+	default:
+		return "wait for its retries"
+	}
+}
+
+// where finds the message that fails.
+func (a *alternativeRun) where(broker *rabbit.Client, circulates bool) string {
+	has := func(queue string) bool {
+		return queue != "" && slices.ContainsFunc(broker.Drain(queue), func(d amqp091.Delivery) bool {
+			return rabbit.UUID(d) == "fails"
+		})
+	}
+	switch inMain := has(a.queue); {
+	case circulates && (inMain || has(a.poison)):
+		return "on its way round"
+	case inMain:
+		return "in the main queue"
+	case has(a.poison):
+		return "in " + strings.Replace(strings.TrimPrefix(a.poison, a.queue), ".", "`Q.", 1) + "`"
+	default:
+		return "**lost**"
+	}
+}
