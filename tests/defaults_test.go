@@ -31,6 +31,7 @@ import (
 	"context"
 	"errors"
 	"log"
+	"log/slog"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -41,6 +42,7 @@ import (
 
 func main() {
 	uri := %q
+	logger := watermill.NewSlogLogger(slog.Default())
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	if err != nil {
 		log.Fatal(err)
