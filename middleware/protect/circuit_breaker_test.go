@@ -167,8 +167,8 @@ func TestSettingsAskThePolicy(t *testing.T) {
 	policy := config.Policy{NeverRetry: []config.ErrorMatch{config.Is(errBoom)}}
 	settings := afterFailures(1)
 	settings.IsSuccessful = func(err error) bool { // as in docs/how-to/protect-a-dependency.md
-		class, _ := engine.Classify(policy, retry.ClassError, err)
-		return err == nil || class == retry.ClassPermanent
+		return protect.IsSuccessful(err) ||
+			slices.ContainsFunc(policy.NeverRetry, func(m config.ErrorMatch) bool { return m.Match(err) })
 	}
 	h := &handler{err: errBoom}
 	guarded := breaker(t, settings).Middleware(h.handle)

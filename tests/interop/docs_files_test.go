@@ -59,7 +59,7 @@ func TestDocumentedFiles(t *testing.T) {
 
 // The page's full sample has every field, so that none is left out when one is added.
 func TestDocumentedFieldsAreComplete(t *testing.T) {
-	page, err := os.ReadFile("../../docs/how-to/policy-files.md")
+	page, err := os.ReadFile("../../docs/reference/policy-files.md")
 	require.NoError(t, err)
 	document := string(policyfile.JSONSchema())
 	names := regexp.MustCompile(`(?m)^ {8,12}"([a-z_]+)": \{$`).FindAllStringSubmatch(document, -1)

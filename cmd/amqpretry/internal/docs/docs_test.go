@@ -1,4 +1,4 @@
-// Package docs runs the command lines of docs/reference/command-line.md and docs/reference/package-dlq.md.
+// Package docs runs the command lines of docs/reference/command-line and docs/reference/package-dlq.md.
 package docs
 
 import (
@@ -24,13 +24,18 @@ import (
 
 const docs = "../../../../docs"
 
+// pages are those with command lines, in the order in which they are run: each finds what the one before has left.
+var pages = []string{"reference/command-line/README.md", "reference/command-line/browse.md",
+	"reference/command-line/change.md", "reference/command-line/topology.md", "reference/command-line/doctor.md",
+	"reference/package-dlq.md", "how-to/work-with-dead-letters.md"}
+
 // update writes what the commands have printed into the page, and draws the pictures anew.
 var update = os.Getenv("UPDATE") != ""
 
 // Every command line of these pages is run as it is there, in the order of the pages, and prints what is there.
 func TestCommandLine_OwnBroker(t *testing.T) {
 	w := newWorld(t)
-	for _, name := range []string{"reference/command-line.md", "reference/package-dlq.md"} {
+	for _, name := range pages {
 		path := filepath.Join(docs, name)
 		page := read(t, path)
 		outputs := map[*command]string{}

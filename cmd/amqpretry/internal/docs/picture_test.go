@@ -17,7 +17,7 @@ func TestPictures(t *testing.T) {
 	if update {
 		t.Skip("they are drawn by TestCommandLine_OwnBroker")
 	}
-	drawn := pictures(read(t, filepath.Join(docs, "reference/command-line.md")))
+	drawn := pictures(read(t, filepath.Join(docs, "reference/command-line/README.md")))
 	require.NotEmpty(t, drawn)
 	for name, wanted := range drawn {
 		found, err := os.ReadFile(filepath.Join(docs, name))

@@ -1,4 +1,4 @@
-// Package shop is the service of which the examples in docs/reference/command-line.md tell: it bills orders, and its payment
+// Package shop is the service of which the examples in docs/reference/command-line tell: it bills orders, and its payment
 // provider does not always answer.
 package shop
 

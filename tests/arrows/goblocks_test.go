@@ -1,0 +1,211 @@
+package arrows
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	wmModule  = "github.com/ThreeDotsLabs/watermill"
+	ourModule = "github.com/amqpretry/watermill-retry"
+)
+
+// usual are the packages that a block uses without importing them, by the name that it uses.
+var usual = map[string]string{
+	"amqp": wmModule + "-amqp/v2/pkg/amqp", "message": wmModule + "/message", "watermill": wmModule,
+	"wmmiddleware": wmModule + "/message/router/middleware", "plugin": wmModule + "/message/router/plugin",
+	"amqp091": "github.com/rabbitmq/amqp091-go", "prometheus": "github.com/prometheus/client_golang/prometheus",
+	"promhttp": "github.com/prometheus/client_golang/prometheus/promhttp", "gobreaker": "github.com/sony/gobreaker",
+	"amqpretry": ourModule + "/amqpretry", "topology": ourModule + "/amqpretry/topology", "dlq": ourModule + "/amqpretry/dlq",
+	"config": ourModule + "/config", "policyfile": ourModule + "/config/policyfile", "retry": ourModule + "/retry",
+	"middleware": ourModule + "/middleware", "metrics": ourModule + "/middleware/metrics",
+	"protect": ourModule + "/middleware/protect", "retrytest": ourModule + "/middleware/retrytest",
+	"context": "context", "errors": "errors", "fmt": "fmt", "http": "net/http", "io": "io", "json": "encoding/json",
+	"log": "log", "os": "os", "signal": "os/signal", "slices": "slices", "sql": "database/sql", "strings": "strings",
+	"syscall": "syscall", "testing": "testing", "time": "time", "tls": "crypto/tls", "fs": "io/fs",
+	"rate": "golang.org/x/time/rate", "synctest": "testing/synctest",
+	"require": "github.com/stretchr/testify/require", "assert": "github.com/stretchr/testify/assert",
+}
+
+// given are the variables that a block may use without declaring them, and the functions of the reader's own.
+const given = `
+var (
+	ctx        context.Context
+	uri        string
+	conf       amqp.Config
+	logger     watermill.LoggerAdapter
+	router     *message.Router
+	retrier    *amqpretry.Retrier
+	subscriber message.Subscriber
+	publisher  message.Publisher
+	policies   config.Policies
+	policy     config.Policy
+	options    amqpretry.Options
+	handler    *message.Handler
+	msg        *message.Message
+	err        error
+	client     *dlq.Client
+	undoFile   *os.File
+	current    []topology.Plan
+	old        []topology.Plan
+	t          *testing.T
+	registry   *prometheus.Registry
+	bank       interface {
+		Charge(ctx context.Context, payload []byte) error
+	}
+	errCardExpired, errRateLimited, errAlreadyCharged, errNotYetOpen, errDraft error
+)
+
+func ship(*message.Message) error { return nil }
+func alarm(any ...any)      {}
+func file(any ...any) error { return nil }
+`
+
+// A block of Go in README or the docs compiles: as a file, as declarations, or as statements of a function.
+func TestGoBlocksCompile(t *testing.T) {
+	t.Parallel()
+
+	exports := exportData(t)
+	fence := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
+	blocks := 0
+	walk(t, ".md", func(path string) {
+		text, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, at := range fence.FindAllSubmatchIndex(text, -1) {
+			blocks++
+			line := strings.Count(string(text[:at[0]]), "\n") + 1
+			for _, problem := range compile(string(text[at[2]:at[3]]), exports) {
+				assert.Fail(t, "a Go block does not compile", "%s:%d: %s", path, line, problem)
+			}
+		}
+	})
+	assert.Greater(t, blocks, 25)
+	assert.NotEmpty(t, compile("retrier.Clothe()\n", exports), "a mistake is found")
+	assert.NotEmpty(t, compile("retrier := amqpretry.New(conf)\n", exports), "a mistake is found")
+}
+
+// exportData finds compiled packages by their import paths.
+func exportData(t *testing.T) map[string]string {
+	t.Helper()
+	list := exec.CommandContext(t.Context(), "go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Export"},
+		slices.Sorted(func(yield func(string) bool) {
+			for _, path := range usual {
+				if !yield(path) {
+					return
+				}
+			}
+		})...)...)
+	list.Dir = root
+	list.Stderr = os.Stderr
+	output, err := list.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, list.Start())
+	found := map[string]string{}
+	for decoder := json.NewDecoder(output); ; {
+		var p struct{ ImportPath, Export string }
+		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else {
+			require.NoError(t, err)
+		}
+		found[p.ImportPath] = p.Export
+	}
+	require.NoError(t, list.Wait())
+
+	return found
+}
+
+// compile returns what is wrong with a block.
+func compile(block string, exports map[string]string) (problems []string) {
+	best := []string{"it is neither a file, nor declarations, nor statements"}
+	for _, source := range []string{
+		block,
+		"package p\n" + block + given,
+		"package p\nfunc _() error {\n" + block + "\nreturn nil\n}\n" + given,
+		"package p\nvar _ = " + block + given,
+	} {
+		problems, parsed := check(source, exports)
+		if len(problems) == 0 {
+			return nil
+		}
+		if parsed {
+			best = problems
+		}
+	}
+
+	return best
+}
+
+func check(source string, exports map[string]string) (problems []string, parsed bool) {
+	fset := token.NewFileSet()
+	syntax, err := parser.ParseFile(fset, "block.go", source, parser.SkipObjectResolution)
+	if err != nil {
+		return []string{err.Error()}, false
+	}
+	imports := importsOf(syntax)
+	if imports != "" { // they stand behind the package clause
+		head, rest, _ := strings.Cut(source[syntax.Name.Pos()-1:], "\n")
+		if syntax, err = parser.ParseFile(fset, "block.go", "package "+head+imports+"\n"+rest, 0); err != nil {
+			return []string{err.Error()}, false
+		}
+	}
+	conf := types.Config{
+		Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
+			if exports[path] == "" {
+				return nil, fmt.Errorf("no package %s", path)
+			}
+
+			return os.Open(exports[path])
+		}),
+		Error: func(err error) {
+			// What is declared and not used, or imported and not used, is used by what comes after the block.
+			var problem types.Error
+			if errors.As(err, &problem) && !problem.Soft {
+				problems = append(problems, problem.Msg)
+			}
+		},
+	}
+	_, _ = conf.Check("p", fset, []*ast.File{syntax}, nil)
+
+	return problems, true
+}
+
+// importsOf imports the usual packages that a file uses and does not import.
+func importsOf(file *ast.File) string {
+	if len(file.Imports) > 0 {
+		return ""
+	}
+	var imports strings.Builder
+	seen := map[string]bool{}
+	ast.Inspect(file, func(n ast.Node) bool {
+		selector, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		name, ok := selector.X.(*ast.Ident)
+		if ok && usual[name.Name] != "" && !seen[name.Name] {
+			seen[name.Name] = true
+			fmt.Fprintf(&imports, "; import %s %q", name.Name, usual[name.Name])
+		}
+
+		return true
+	})
+
+	return imports.String()
+}
