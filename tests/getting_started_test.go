@@ -51,7 +51,7 @@ func TestGettingStarted_OwnBroker(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []string{"WAREHOUSE=closed go run .", "go run . order-1", "amqpretry dlq list orders", "go run .",
-		"amqpretry dlq replay orders", "amqpretry dlq replay orders --yes", "amqpretry dlq list orders"}, tour.ran)
+		"amqpretry dlq replay orders", "amqpretry dlq replay orders --undo replay.jsonl --yes", "amqpretry dlq list orders"}, tour.ran)
 }
 
 // without takes the age of a message out of a line, as it is another one in every run.

@@ -153,7 +153,7 @@ func TestReplayOnABroker(t *testing.T) {
 	undo := p.file("undo.jsonl")
 	code, out, errs := p.run(nil, "replay", p.main, "--yes", "--undo", undo, "--rate", "1000/s")
 	assert.Equal(t, cli.ExitIncomplete, code, errs)
-	assert.Contains(t, out, "10 of 12 that match replayed to "+p.main)
+	assert.Contains(t, out, "10 of 12 matching messages replayed to "+p.main)
 	assert.Contains(t, errs, undo)
 	for i, d := range p.bodies(p.main, 10) {
 		assert.Equal(t, fmt.Sprintf(`{"n":%d}`, i), string(d.Body))
@@ -226,7 +226,7 @@ func TestPurgeAndMoveOnABroker(t *testing.T) {
 	out, _ := p.ok("purge", p.main, "--json-field", "n=3", "--json-field", "n=3", "--yes", "--undo", undo)
 	p.ok("import", p.main, undo, "--to", p.other) // nothing is to be asked
 	p.bodies(p.other, 1)
-	assert.Contains(t, out, "1 of 1 that match purged")
+	assert.Contains(t, out, "1 of 1 matching message purged")
 	assert.Equal(t, 1, strings.Count(read(t, undo), "\n"))
 	p.Has(p.main+suffix, 9)
 

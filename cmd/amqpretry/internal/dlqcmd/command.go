@@ -87,6 +87,9 @@ interrupted (^C), also when a part was done.`,
 	cmd.PersistentFlags().Var(cli.Text(&t.deadLetterQueue), "dead-letter-queue", "name of the dead-letter queue, "+
 		"where it is not QUEUE.dlq")
 	cmd.AddCommand(t.list(), t.stat(), t.show(), t.replay(), t.purge(), t.move(), t.export(), t.importing())
+	for _, child := range cmd.Commands() {
+		t.CompleteQueues(child, false, mainQueuesWithDeadLetters)
+	}
 
 	return cmd
 }
@@ -110,6 +113,18 @@ func (t *tool) with(ctx context.Context, mainQueue string, do func(queue) error)
 }
 
 const suffix = ".dlq"
+
+// mainQueuesWithDeadLetters are those that have a dead-letter queue.
+func mainQueuesWithDeadLetters(queues []string) []string {
+	var names []string
+	for _, name := range queues {
+		if mainQueue, is := strings.CutSuffix(name, suffix); is && mainQueue != "" {
+			names = append(names, mainQueue)
+		}
+	}
+
+	return names
+}
 
 // explain adds what most probably went wrong to an error about the queue itself.
 func (t *tool) explain(err error, q queue) error {

@@ -102,13 +102,13 @@ func TestHowManyMatch(t *testing.T) {
 	assert.Equal(t, "orders.dlq: 10 replayed to orders (--limit)\n", out)
 
 	_, out, _ = orders(deadLetters(30)...).run(t, nil, "replay", "orders", "--yes", "--no-undo", "--limit", "31")
-	assert.Equal(t, "orders.dlq: 30 of 30 that match replayed to orders\n", out)
+	assert.Equal(t, "orders.dlq: 30 of 30 matching messages replayed to orders\n", out)
 
 	f := orders(deadLetters(30)...)
 	f.deadLetters[29].Queue = "invoices" // behind the last that can go
 	code, out, _ = f.run(t, terminal("y\n"), "replay", "orders", "--no-undo")
 	assert.Equal(t, cli.ExitIncomplete, code)
-	assert.Contains(t, out, "orders.dlq: 29 of 30 that match replayed to orders\nLEFT WHERE THEY ARE")
+	assert.Contains(t, out, "orders.dlq: 29 of 30 matching messages replayed to orders\nLEFT WHERE THEY ARE")
 
 	_, out, _ = orders(deadLetters(30)...).run(t, terminal("y\n"), "purge", "orders", "--all", "--no-undo", "--limit",
 		"10")

@@ -260,11 +260,11 @@ func (t *tool) printImport(q queue, i importing, skipped int, r dlq.Report) erro
 	}
 	var err error
 	if i.dryRun {
-		err = t.printSafe("%s: %s, of which %s match and can go into %s. This was a dry run", i.path,
-			many(r.Seen, "message"), thousands(r.Matched), target)
+		err = t.printSafe("%s: %s, of which %s and can go into %s. This was a dry run", i.path,
+			many(r.Seen, "message"), matching(r.Matched), target)
 	} else {
-		err = t.printSafe("%s: %s, of which %s match; %s imported into %s", i.path, many(r.Seen, "message"),
-			thousands(r.Matched), thousands(r.Done), target)
+		err = t.printSafe("%s: %s, of which %s; %s imported into %s", i.path, many(r.Seen, "message"),
+			matching(r.Matched), thousands(r.Done), target)
 	}
 	if err == nil && r.Truncated {
 		err = t.printSafe("The last line has no end, and was not imported: whoever wrote the file was stopped. Where " +

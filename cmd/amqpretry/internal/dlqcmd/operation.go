@@ -223,8 +223,7 @@ func (t *tool) printPlan(q queue, e operation, o outcome, limit int) error {
 	if o.Matched == 0 {
 		return t.printSafe("%s: %s, and none matches", q.Name(), many(o.Total, "message"))
 	}
-	text := fmt.Sprintf("%s: %s, of which %s match; %s can be %s%s", q.Name(), many(o.Total, "message"),
-		thousands(o.Matched),
+	text := fmt.Sprintf("%s: %s, of which %s; %s can be %s%s", q.Name(), many(o.Total, "message"), matching(o.Matched),
 		thousands(o.can()), e.past, e.where())
 	if limit > 0 && o.can() > limit {
 		text += fmt.Sprintf(", %s by --limit", thousands(limit))
@@ -260,7 +259,7 @@ func (t *tool) printDone(q queue, e operation, o outcome, undo string) error {
 	}
 	of, why := "", ""
 	if o.whole {
-		of = fmt.Sprintf(" of %s that match", thousands(o.Matched))
+		of = " of " + many(o.Matched, "matching message")
 	}
 	if o.limited {
 		why = " (--limit)"

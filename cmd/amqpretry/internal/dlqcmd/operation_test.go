@@ -89,7 +89,7 @@ func TestTheTerminalIsAsked(t *testing.T) {
 	code, out, errs = f.run(t, terminal("y\n"), "replay", "orders", "--older-than", "90s", "--to", "repair")
 	assert.Equal(t, cli.ExitOK, code)
 	assert.Contains(t, errs, "Replay 2 messages to repair? [y/N] ")
-	assert.Contains(t, out, "orders.dlq: 2 of 2 that match replayed to repair\n")
+	assert.Contains(t, out, "orders.dlq: 2 of 2 matching messages replayed to repair\n")
 	assert.Len(t, f.deadLetters, 1)
 }
 
@@ -105,7 +105,7 @@ func TestOnlyWhatWasShownIsDone(t *testing.T) {
 		})
 	}, "purge", "orders", "--all")
 	assert.Equal(t, cli.ExitOK, code)
-	assert.Contains(t, out, "3 of 3 that match purged")
+	assert.Contains(t, out, "3 of 3 matching messages purged")
 	assert.Len(t, f.deadLetters, 1)
 }
 
@@ -118,9 +118,9 @@ func TestYesDoesIt(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"replay", "orders", "--yes"}, "orders.dlq: 3 of 3 that match replayed to orders\n"},
-		{[]string{"purge", "orders", "--all", "--yes"}, "orders.dlq: 3 of 3 that match purged\n"},
-		{[]string{"move", "orders", "--to", "parked", "--yes"}, "orders.dlq: 3 of 3 that match moved to parked\n"},
+		{[]string{"replay", "orders", "--yes"}, "orders.dlq: 3 of 3 matching messages replayed to orders\n"},
+		{[]string{"purge", "orders", "--all", "--yes"}, "orders.dlq: 3 of 3 matching messages purged\n"},
+		{[]string{"move", "orders", "--to", "parked", "--yes"}, "orders.dlq: 3 of 3 matching messages moved to parked\n"},
 	} {
 		t.Run(test.args[0], func(t *testing.T) {
 			t.Chdir(t.TempDir())
@@ -213,7 +213,7 @@ func TestLeftIsIncomplete(t *testing.T) {
 	f.deadLetters[1].Queue = "invoices"
 	code, out, _ := f.run(t, nil, "replay", "orders", "--yes")
 	assert.Equal(t, cli.ExitIncomplete, code)
-	assert.Equal(t, `orders.dlq: 2 of 3 that match replayed to orders
+	assert.Equal(t, `orders.dlq: 2 of 3 matching messages replayed to orders
 LEFT WHERE THEY ARE  WHY                      WHAT TO DO
 1                    failed by another queue  --foreign replays them as well; are they in the right queue?
 `, out)

@@ -125,3 +125,11 @@ func many(n int, thing string) string {
 	}
 	return thousands(n) + " " + thing + "s"
 }
+
+// matching prints how many match: 1 matches, 2 match.
+func matching(n int) string {
+	if n == 1 {
+		return "1 matches"
+	}
+	return thousands(n) + " match"
+}

@@ -27,12 +27,12 @@ func TestPurgeInAnotherVirtualHost_OwnBroker(t *testing.T) {
 	other.Has(usual.main+suffix, 3)
 
 	out, _ := usual.ok("purge", usual.main, "--vhost", name, "--all", "--yes", "--no-undo")
-	assert.Contains(t, out, "3 of 3 that match purged")
+	assert.Contains(t, out, "3 of 3 matching messages purged")
 	usual.Has(usual.main+suffix, 3)
 	other.Has(usual.main+suffix, 0)
 
 	out, _ = other.ok("purge", usual.main, "--vhost", "/", "--all", "--yes", "--no-undo")
-	assert.Contains(t, out, "3 of 3 that match purged")
+	assert.Contains(t, out, "3 of 3 matching messages purged")
 	usual.Has(usual.main+suffix, 0)
 
 	code, _, errs := usual.run(nil, "purge", usual.main, "--vhost", "nowhere", "--all", "--yes", "--no-undo")

@@ -171,6 +171,9 @@ func (w *world) fixture(name string) {
 		require.NoError(w.t, w.shop.Dead(ctx, shop.Placed))
 	case "the payment provider answers":
 		w.shop.Repair()
+	case "the dead-letter queue is empty":
+		out, exit := w.shell("amqpretry dlq purge orders --all --no-undo --yes")
+		require.Zero(w.t, exit, out)
 	case "there is a queue parked":
 		rabbit.New(w.t, w.broker.URI).Declare("parked", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
 	case "statistics are up to date":

@@ -71,6 +71,7 @@ usage.`,
 				PolicyFile: policyFile, Names: topology.Names{Shared: shared}}, args)
 		},
 	}
+	s.CompleteQueues(cmd, true, cli.MainQueues)
 	s.ConnectionFlags(cmd)
 	s.PoliciesFlag(cmd)
 	cmd.Flags().StringVar(&shared, "shared-name", "", "what the names of shared retry queues begin with: "+

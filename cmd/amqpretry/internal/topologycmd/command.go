@@ -33,6 +33,9 @@ deleted: they belong to their services.`,
 	cmd.PersistentFlags().StringVar(&c.shared, "shared-name", "", "what the names of shared retry queues begin with: "+
 		"Names.Shared of the services (default retry)")
 	cmd.AddCommand(c.planCommand(), c.applyCommand(), c.verifyCommand(), c.graphCommand(), c.pruneCommand())
+	for _, child := range cmd.Commands() {
+		s.CompleteQueues(child, true, cli.MainQueues)
+	}
 
 	return cmd
 }

@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/internal/management"
+)
+
+// completionTime is how long a shell waits for names at most.
+const completionTime = 2 * time.Second
+
+// CompleteQueues completes the first argument of a command, or all with many, with names of queues that choose takes
+// from all queues of the virtual host. Further arguments are completed as before. Without the management API, or
+// where it does not answer in time, there are no names, and nobody is told: a shell has no place for an error.
+func (s *Session) CompleteQueues(cmd *cobra.Command, many bool, choose func(queues []string) []string) {
+	further := cmd.ValidArgsFunction
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 && !many {
+			if further != nil {
+				return further(cmd, args, typed)
+			}
+
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		names := slices.DeleteFunc(choose(s.queueNames(cmd.Context())), func(name string) bool {
+			return !strings.HasPrefix(name, typed) || slices.Contains(args, name) || !isPlain(name)
+		})
+
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// isPlain tells names that a shell takes as they are: it may not quote what a completion gives.
+func isPlain(name string) bool {
+	return !strings.ContainsFunc(name, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("._-:/@+=,%", r)
+	})
+}
+
+// queueNames lists all queues of the virtual host; none if nobody tells.
+func (s *Session) queueNames(ctx context.Context) []string {
+	m, ok, err := s.Management()
+	if err != nil || !ok {
+		return nil
+	}
+	client, err := management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
+	if err != nil {
+		return nil
+	}
+	if ctx == nil { // cobra completes without one
+		ctx = context.Background()
+	}
+	ctx, cancel := context.WithTimeout(ctx, completionTime)
+	defer cancel()
+	queues, err := client.Queues(ctx)
+	if err != nil {
+		return nil
+	}
+	names := make([]string, len(queues))
+	for i, q := range queues {
+		names[i] = q.Name
+	}
+
+	return names
+}
+
+// MainQueues leaves out the queues that this library declares beside main queues.
+func MainQueues(queues []string) []string {
+	return slices.DeleteFunc(queues, func(name string) bool {
+		return strings.Contains(name, ".retry.") || strings.HasPrefix(name, "retry.") ||
+			strings.HasSuffix(name, ".dlq") || strings.HasSuffix(name, ".lock")
+	})
+}

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestCompleteQueues(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"page_count":1,"items":[{"name":"orders","vhost":"/"},{"name":"orders.dlq","vhost":"/"},
+			{"name":"orders.retry.1s","vhost":"/"},{"name":"payments","vhost":"/"},
+			{"name":"two words","vhost":"/"},{"name":"$(reboot)","vhost":"/"},{"name":"a\u001b[2J","vhost":"/"}]}`))
+	}))
+	t.Cleanup(api.Close)
+	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	t.Cleanup(hangs.CloseClientConnections)
+
+	completed := func(t *testing.T, environ map[string]string, many bool, args ...string) string {
+		t.Helper()
+		w := newWorld(environ)
+		code := w.run(t, func(s *Session) *cobra.Command {
+			cmd := command(nothing)(s)
+			cmd.Args = cobra.ArbitraryArgs
+			s.CompleteQueues(cmd, many, MainQueues)
+
+			return cmd
+		}, append([]string{"__complete", "do"}, args...)...)
+		require.Equal(t, ExitOK, code)
+		names, _, _ := strings.Cut(w.out.String(), ":4\n") // no files
+
+		return names
+	}
+	there := map[string]string{EnvManagement: api.URL}
+
+	assert.Equal(t, "orders\npayments\n", completed(t, there, false, ""), "main queues that a shell takes as they are")
+	assert.Equal(t, "payments\n", completed(t, there, false, "pay"))
+	assert.Empty(t, completed(t, there, false, "orders", ""), "one is enough")
+	assert.Equal(t, "payments\n", completed(t, there, true, "orders", ""), "not twice")
+	assert.Equal(t, "orders\npayments\n", completed(t, nil, false, "--management-url", api.URL, ""), "by the flag")
+	assert.Empty(t, completed(t, nil, false, ""), "nobody tells")
+	assert.Empty(t, completed(t, map[string]string{EnvManagement: "http://127.0.0.1:1"}, false, ""), "nobody is there")
+	began := time.Now()
+	assert.Empty(t, completed(t, map[string]string{EnvManagement: hangs.URL}, false, ""), "it does not answer")
+	assert.Less(t, time.Since(began), 5*completionTime)
+}
