@@ -24,9 +24,9 @@ func TestChoosingAPolicy(t *testing.T) {
 		policy config.Policy
 		waits  string
 	}{
-		"default":                          {config.Policy{}, "12 min 36 s"},
-		"`Delays: 1s, 1m`, `Retries: 5`":   {config.Policy{Delays: []time.Duration{second, minute}, Retries: 5}, "4 min 1 s"},
-		"`Immediate: 2`, `Delays: 1s, 1m`": {config.Policy{Delays: []time.Duration{second, minute}, Immediate: 2}, "1 min 1 s"},
+		"default":                                        {config.Policy{}, "12 min 36 s"},
+		"`Delays: 1s, 1m`, `Retries: 5`":                 {config.Policy{Delays: []time.Duration{second, minute}, Retries: 5}, "4 min 1 s"},
+		"`Immediate: 2`, `Delays: 1s, 1m`":               {config.Policy{Delays: []time.Duration{second, minute}, Immediate: 2}, "1 min 1 s"},
 		"`Backoff: exponential, 1s to 1m`, `Retries: 8`": {config.Policy{Backoff: exponential, Retries: 8}, "3 min 3 s"},
 	} {
 		policy := config.Policies{Default: row.policy}.For("orders")
@@ -35,6 +35,6 @@ func TestChoosingAPolicy(t *testing.T) {
 			row.waits))
 		wait := policy.TotalWait()
 		assert.Equal(t, row.waits, fmt.Sprintf("%.0f min %.0f s", wait.Truncate(minute).Minutes(),
-			(wait % minute).Seconds()), name)
+			(wait%minute).Seconds()), name)
 	}
 }

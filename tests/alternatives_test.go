@@ -185,7 +185,8 @@ func (a alternative) watch(t *testing.T, uri, queueType string) string {
 		last = max(last, c.At.Sub(began))
 	}
 
-	return strings.Join([]string{timesCalled(failed), othersMeanwhile(len(handled), last), run.where(broker, a.circulates)}, " | ")
+	return strings.Join([]string{timesCalled(failed), othersMeanwhile(len(handled), last),
+		run.where(broker, a.circulates)}, " | ")
 }
 
 func (a alternative) start(t *testing.T, uri, queueType string) *alternativeRun {

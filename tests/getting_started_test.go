@@ -51,7 +51,8 @@ func TestGettingStarted_OwnBroker(t *testing.T) {
 		}
 	}
 	assert.Equal(t, []string{"WAREHOUSE=closed go run .", "go run . order-1", "amqpretry dlq list orders", "go run .",
-		"amqpretry dlq replay orders", "amqpretry dlq replay orders --undo replay.jsonl --yes", "amqpretry dlq list orders"}, tour.ran)
+		"amqpretry dlq replay orders", "amqpretry dlq replay orders --undo replay.jsonl --yes",
+		"amqpretry dlq list orders"}, tour.ran)
 }
 
 // without takes the age of a message out of a line, as it is another one in every run.
@@ -74,7 +75,8 @@ func (r *tutorial) build(source string) {
 	root, err := filepath.Abs("..")
 	require.NoError(r.t, err)
 	require.NoError(r.t, os.WriteFile(filepath.Join(r.dir, "main.go"), []byte(source), 0o600))
-	for binary, source := range map[string]string{"shop": filepath.Join(r.dir, "main.go"), "amqpretry": "./cmd/amqpretry"} {
+	sources := map[string]string{"shop": filepath.Join(r.dir, "main.go"), "amqpretry": "./cmd/amqpretry"}
+	for binary, source := range sources {
 		build := exec.CommandContext(r.t.Context(), "go", "build", "-o", filepath.Join(r.dir, binary), source)
 		build.Dir = root
 		output, err := build.CombinedOutput()

@@ -192,8 +192,6 @@ func (m bearing) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
 // route is a way to retries and back, for one kind of main queue.
 type route struct {
 	queueType string
-	// arguments are those that the queue has from its first day on. Optional.
-	arguments amqp091.Table
 	marshaler amqp.Marshaler
 	protect   config.Protection
 	// bearsReturns tells whether stock services bear a message that comes a second time.
@@ -227,8 +225,8 @@ func TestP8_Journey(t *testing.T) {
 		"quorum with a marshaler of its own": {queueType: "quorum", marshaler: bearing{}, bearsReturns: true,
 			rolls: true},
 		"quorum, with a pause": {queueType: "quorum", marshaler: amqp.DefaultMarshaler{}},
-		"quorum, protected from its first day on, with a pause": {queueType: "quorum", marshaler: amqp.DefaultMarshaler{},
-			protect: config.ProtectionArguments},
+		"quorum, protected from its first day on, with a pause": {queueType: "quorum",
+			marshaler: amqp.DefaultMarshaler{}, protect: config.ProtectionArguments},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -244,13 +242,14 @@ func TestP8_RollingUpdateOfQuorumQueue_OwnBroker(t *testing.T) {
 	t.Parallel()
 
 	broker := brokertest.Start(t)
-	for name, protect := range map[string]config.Protection{"": config.ProtectionNone, "protected": config.ProtectionPolicy} {
-		t.Run("with a higher limit, "+name, func(t *testing.T) {
+	for _, protect := range []config.Protection{config.ProtectionNone, config.ProtectionPolicy} {
+		t.Run(fmt.Sprintf("with a higher limit, Protect %s", protect), func(t *testing.T) {
 			queue := uniqueName("journey")
 			r := route{queueType: "quorum", marshaler: amqp.DefaultMarshaler{}, rolls: true, protect: protect}
 			protection := topology.ProtectPolicy("/", queue, queue+".dlq")
 			set := func(name, definition string) {
-				broker.Ctl("set_policy", "--priority", "100", "--apply-to", "queues", name, protection.Pattern, definition)
+				broker.Ctl("set_policy", "--priority", "100", "--apply-to", "queues", name, protection.Pattern,
+					definition)
 			}
 			r.operator = func(step string) {
 				switch {

@@ -10,6 +10,7 @@ import (
 	"go/token"
 	"go/types"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
@@ -32,7 +33,8 @@ var usual = map[string]string{
 	"wmmiddleware": wmModule + "/message/router/middleware", "plugin": wmModule + "/message/router/plugin",
 	"amqp091": "github.com/rabbitmq/amqp091-go", "prometheus": "github.com/prometheus/client_golang/prometheus",
 	"promhttp": "github.com/prometheus/client_golang/prometheus/promhttp", "gobreaker": "github.com/sony/gobreaker",
-	"amqpretry": ourModule + "/amqpretry", "topology": ourModule + "/amqpretry/topology", "dlq": ourModule + "/amqpretry/dlq",
+	"amqpretry": ourModule + "/amqpretry", "topology": ourModule + "/amqpretry/topology",
+	"dlq":    ourModule + "/amqpretry/dlq",
 	"config": ourModule + "/config", "policyfile": ourModule + "/config/policyfile", "retry": ourModule + "/retry",
 	"middleware": ourModule + "/middleware", "metrics": ourModule + "/middleware/metrics",
 	"protect": ourModule + "/middleware/protect", "retrytest": ourModule + "/middleware/retrytest",
@@ -103,14 +105,8 @@ func TestGoBlocksCompile(t *testing.T) {
 // exportData finds compiled packages by their import paths.
 func exportData(t *testing.T) map[string]string {
 	t.Helper()
-	list := exec.CommandContext(t.Context(), "go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Export"},
-		slices.Sorted(func(yield func(string) bool) {
-			for _, path := range usual {
-				if !yield(path) {
-					return
-				}
-			}
-		})...)...)
+	arguments := []string{"list", "-export", "-deps", "-json=ImportPath,Export"}
+	list := exec.CommandContext(t.Context(), "go", slices.AppendSeq(arguments, maps.Values(usual))...)
 	list.Dir = root
 	list.Stderr = os.Stderr
 	output, err := list.StdoutPipe()

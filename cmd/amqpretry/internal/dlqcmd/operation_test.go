@@ -120,7 +120,8 @@ func TestYesDoesIt(t *testing.T) {
 	}{
 		{[]string{"replay", "orders", "--yes"}, "orders.dlq: 3 of 3 matching messages replayed to orders\n"},
 		{[]string{"purge", "orders", "--all", "--yes"}, "orders.dlq: 3 of 3 matching messages purged\n"},
-		{[]string{"move", "orders", "--to", "parked", "--yes"}, "orders.dlq: 3 of 3 matching messages moved to parked\n"},
+		{[]string{"move", "orders", "--to", "parked", "--yes"},
+			"orders.dlq: 3 of 3 matching messages moved to parked\n"},
 	} {
 		t.Run(test.args[0], func(t *testing.T) {
 			t.Chdir(t.TempDir())
