@@ -237,21 +237,24 @@ func othersMeanwhile(handled int, last time.Duration) string {
 	}
 }
 
-// where finds the message that fails.
+// where finds the message that fails. A queue that delays its own retries shows it only after the delay.
 func (a *alternativeRun) where(broker *rabbit.Client, circulates bool) string {
 	has := func(queue string) bool {
 		return queue != "" && slices.ContainsFunc(broker.Drain(queue), func(d amqp091.Delivery) bool {
 			return rabbit.UUID(d) == "fails"
 		})
 	}
-	switch inMain := has(a.queue); {
-	case circulates && (inMain || has(a.poison)):
-		return "on its way round"
-	case inMain:
-		return "in the main queue"
-	case has(a.poison):
-		return "in " + strings.Replace(strings.TrimPrefix(a.poison, a.queue), ".", "`Q.", 1) + "`"
-	default:
-		return "**lost**"
+	for range 10 {
+		switch inMain := has(a.queue); {
+		case circulates && (inMain || has(a.poison)):
+			return "on its way round"
+		case inMain:
+			return "in the main queue"
+		case has(a.poison):
+			return "in " + strings.Replace(strings.TrimPrefix(a.poison, a.queue), ".", "`Q.", 1) + "`"
+		}
+		<-time.After(300 * time.Millisecond)
 	}
+
+	return "**lost**"
 }
