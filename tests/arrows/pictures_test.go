@@ -1,0 +1,25 @@
+package arrows
+
+import (
+	"os"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The picture for light pages and the one for dark pages differ in their colours only.
+func TestPicturesAreAlike(t *testing.T) {
+	t.Parallel()
+
+	colour := regexp.MustCompile(`#[0-9a-f]{6}\b`)
+	drawn := map[string]string{}
+	for _, name := range []string{"light", "dark"} {
+		text, err := os.ReadFile(root + "/docs/img/message-" + name + ".svg")
+		require.NoError(t, err)
+		require.Regexp(t, colour, string(text))
+		drawn[name] = colour.ReplaceAllString(string(text), "COLOUR")
+	}
+	assert.Equal(t, drawn["light"], drawn["dark"])
+}
