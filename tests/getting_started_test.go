@@ -67,6 +67,7 @@ type tutorial struct {
 	env     []string
 	service *exec.Cmd
 	output  output
+	log     output
 	ran     []string
 }
 
@@ -133,9 +134,13 @@ func (r *tutorial) serve(line string) {
 	r.t.Helper()
 	r.ran = append(r.ran, line)
 	r.output.Reset()
+	r.log.Reset()
 	r.service = r.command(line)
-	r.service.Stdout = &r.output
+	r.service.Stdout, r.service.Stderr = &r.output, &r.log
 	require.NoError(r.t, r.service.Start())
+	// as the page says; a message that comes before the queue is lost
+	eventually(r.t, 20*time.Second, func() bool { return strings.Contains(r.log.String(), "Consuming topic=orders") },
+		"the log of the service is\n%s", &r.log)
 }
 
 // stop ends the service as Ctrl-C does.

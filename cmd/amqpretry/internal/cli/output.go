@@ -46,8 +46,12 @@ func (s *Session) Table(header []string, rows [][]string) error {
 	}
 	_ = w.Flush()
 
+	head := true
 	for row := range strings.Lines(text.String()) {
 		row = cut(strings.TrimRight(row, " \n"), s.Width)
+		if head {
+			row, head = s.Paint(Heading, row), false
+		}
 		if _, err := fmt.Fprintln(s.Out, row); err != nil {
 			return err
 		}
@@ -76,5 +80,19 @@ func cut(line string, width int) string {
 // Note prints a line on Err.
 func (s *Session) Note(format string, args ...any) {
 	// nobody is left to tell of an error
-	_, _ = fmt.Fprintln(s.Err, safeLines(hideAddresses(fmt.Sprintf(format, args...))))
+	_, _ = fmt.Fprintln(s.Err, note(format, args...))
+}
+
+// Warn is [Session.Note] in the style of a warning.
+func (s *Session) Warn(format string, args ...any) {
+	_, _ = fmt.Fprintln(s.Err, s.PaintErr(Warn, note(format, args...)))
+}
+
+// Fail is [Session.Note] for what has failed.
+func (s *Session) Fail(name string, err error) {
+	_, _ = fmt.Fprintln(s.Err, s.PaintErr(Bad, name+":"), note("%v", err))
+}
+
+func note(format string, args ...any) string {
+	return safeLines(hideAddresses(fmt.Sprintf(format, args...)))
 }

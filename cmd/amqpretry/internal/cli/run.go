@@ -57,7 +57,7 @@ func Run(ctx context.Context, s *Session, args []string, commands ...func(*Sessi
 		}
 	}
 
-	s.Note("amqpretry: %v", err)
+	s.Fail("amqpretry", err)
 	if code == ExitUsage {
 		s.Note("'%s --help' says more.", used.CommandPath())
 	}
@@ -184,6 +184,7 @@ Exit codes:
 		SilenceUsage:  true,
 	}
 	root.PersistentFlags().BoolVar(&s.JSON, "json", false, "print JSON for programs")
+	s.colorFlag(root)
 	root.SetVersionTemplate("amqpretry {{.Version}}\n")
 
 	return root

@@ -23,6 +23,7 @@ type Session struct {
 	// JSON is the flag --json: one JSON value on Out instead of text for people.
 	JSON bool
 
+	color      string
 	connection connectionFlags
 	policies   string
 	ctx        context.Context // of Run, for Confirm: reading a terminal has no context of its own

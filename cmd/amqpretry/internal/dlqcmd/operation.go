@@ -132,7 +132,7 @@ func (t *tool) run(ctx context.Context, q queue, e operation, f *operationFlags)
 		case planned.can() == 0:
 			return nil
 		case f.dryRun || t.JSON || !t.InIsTerminal:
-			t.Note("This was a dry run: nothing was %s. --yes does it.", e.past)
+			t.Warn("This was a dry run: nothing was %s. --yes does it.", e.past)
 			return nil
 		}
 		// Those that were shown, and none that has come meanwhile.

@@ -522,5 +522,5 @@ func TestTheBrokerAlone(t *testing.T) {
 		assert.Equal(t, OK, finding.Severity, "%+v", finding)
 		assert.Contains(t, []string{"version", "features", "alarms", "nodes", "limits"}, finding.Check)
 	}
-	assert.Contains(t, text(f, diagnose(f)), "No queue was named")
+	assert.Contains(t, text(f, diagnose(f), plain), "No queue was named")
 }

@@ -19,12 +19,15 @@ func report(s *cli.Session, f Facts, findings []Finding) error {
 			Findings    []Finding        `json:"findings"`
 		}{f.Version, f.VHost, f.User, count(findings), findings})
 	}
-	_, err := fmt.Fprint(s.Out, text(f, findings))
+	_, err := fmt.Fprint(s.Out, text(f, findings, s.Paint))
 	return err
 }
 
+// styles are those of the severities that are printed.
+var styles = map[Severity]cli.Style{Problem: cli.Bad, Warning: cli.Warn, Note: cli.Minor}
+
 // text is for people: by object, the worst first.
-func text(f Facts, findings []Finding) string {
+func text(f Facts, findings []Finding, paint func(cli.Style, string) string) string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	line("RabbitMQ %s, virtual host %s, user %s", cli.Safe(f.Version), cli.Safe(f.VHost), cli.Safe(f.User))
@@ -36,9 +39,9 @@ func text(f Facts, findings []Finding) string {
 		}
 		if finding.Object != object {
 			object = finding.Object
-			line("\n%s", cli.Safe(object))
+			line("\n%s", paint(cli.Heading, cli.Safe(object)))
 		}
-		line("  %s, %s: %s", finding.Severity, finding.Check, cli.Safe(finding.Found))
+		line("  %s, %s: %s", paint(styles[finding.Severity], string(finding.Severity)), finding.Check, cli.Safe(finding.Found))
 		if finding.Means != "" {
 			line("    means: %s", cli.Safe(finding.Means))
 		}

@@ -45,7 +45,7 @@ not seen: bindings (x); nodes
   as: nobody told
 
 1 problem, 1 warning, 1 note; 1 check found nothing; not all was seen of: bindings, nodes
-`, text(f, findings))
+`, text(f, findings, plain))
 }
 
 func TestJSONForPrograms(t *testing.T) {
@@ -77,3 +77,5 @@ func TestNamesThatATerminalActsUpon(t *testing.T) {
 		assert.Equal(t, safe, strings.HasSuffix(f.Fix, "\tnext"), "%q", name)
 	}
 }
+
+func plain(_ cli.Style, text string) string { return text }
