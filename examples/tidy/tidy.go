@@ -1,0 +1,59 @@
+// Package tidy deletes what an example has declared, so that it leaves no queues on your broker. No service does that.
+package tidy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+)
+
+// Up deletes the queues and exchanges of topics, with the messages that are left in them. It asks the retrier for their
+// names, and prints an error to the standard error. Call it when nothing consumes from them any more.
+func Up(uri string, retrier *amqpretry.Retrier, topics ...string) {
+	if err := up(uri, retrier, topics); err != nil {
+		fmt.Fprintf(os.Stderr, "cannot remove what the example has declared for %q: %v\n", topics, err)
+	}
+}
+
+func up(uri string, retrier *amqpretry.Retrier, topics []string) error {
+	connection, err := amqp091.Dial(uri)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	channel, err := connection.Channel()
+	if err != nil {
+		return err
+	}
+
+	var errs []error
+	for _, topic := range topics {
+		plan, err := retrier.Plan(topic)
+		if err != nil {
+			return err
+		}
+		errs = append(errs, remove(channel, plan))
+	}
+
+	return errors.Join(errs...)
+}
+
+// remove deletes what a plan has. RabbitMQ does not mind if something is missing.
+func remove(channel *amqp091.Channel, plan topology.Plan) error {
+	_, err := channel.QueueDelete(plan.Queue, false, false, false)
+	errs := []error{err}
+	for _, queue := range plan.Queues {
+		_, err := channel.QueueDelete(queue.Name, false, false, false)
+		errs = append(errs, err)
+	}
+	for _, exchange := range plan.Exchanges {
+		errs = append(errs, channel.ExchangeDelete(exchange.Name, false, false))
+	}
+
+	return errors.Join(errs...)
+}
