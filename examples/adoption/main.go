@@ -49,7 +49,7 @@ func main() {
 func run(ctx context.Context, uri string, out io.Writer) error {
 	conf := amqp.NewDurableQueueConfig(uri)
 	topic := "orders-" + watermill.NewShortUUID()
-	defer cleanUp(conf, topic)
+	defer tidy.Topic(uri, topic, retries) // no service deletes its queues
 
 	for _, step := range steps {
 		if err := publish(conf, topic, step.order); err != nil {
@@ -146,14 +146,4 @@ func publish(conf amqp.Config, topic, id string) error {
 	}
 
 	return errors.Join(publisher.Publish(topic, message.NewMessage(id, []byte(id))), publisher.Close())
-}
-
-// cleanUp deletes the queues, which no service does.
-func cleanUp(conf amqp.Config, topic string) {
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{Default: retries}})
-	if err != nil {
-		return // nothing was declared with it either
-	}
-	defer retrier.Close()
-	tidy.Up(conf.Connection.AmqpURI, retrier, topic)
 }

@@ -44,7 +44,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	conf := amqp.NewDurableQueueConfig(uri)
 	id := watermill.NewShortUUID()
 	topic := "orders-" + id
-	defer cleanUp(conf, topic)
+	defer tidy.Topic(uri, topic, before, after) // no service deletes its queues
 	if err := publish(conf, topic, "an order"); err != nil {
 		return err
 	}
@@ -136,16 +136,4 @@ func publish(conf amqp.Config, topic, id string) error {
 	}
 
 	return errors.Join(publisher.Publish(topic, message.NewMessage(id, []byte(id))), publisher.Close())
-}
-
-// cleanUp deletes the queues of both policies, which no service does.
-func cleanUp(conf amqp.Config, topic string) {
-	for _, policy := range []config.Policy{before, after} {
-		retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{Default: policy}})
-		if err != nil {
-			return // nothing was declared with it either
-		}
-		tidy.Up(conf.Connection.AmqpURI, retrier, topic)
-		retrier.Close()
-	}
 }

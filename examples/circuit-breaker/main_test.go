@@ -3,13 +3,13 @@ package main
 import (
 	"testing"
 
-	"github.com/amqpretry/watermill-retry/examples/internal/check"
+	"github.com/amqpretry/watermill-retry/internal/testkit/exampletest"
 )
 
 func TestOutput(t *testing.T) {
 	t.Parallel()
 
-	check.Output(t, run, `order-1: attempt 1, failed
+	exampletest.Output(t, run, `order-1: attempt 1, failed
 order-2: attempt 1, failed
 the breaker was closed and is open
 order-3: postponed

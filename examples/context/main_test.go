@@ -3,13 +3,13 @@ package main
 import (
 	"testing"
 
-	"github.com/amqpretry/watermill-retry/examples/internal/check"
+	"github.com/amqpretry/watermill-retry/internal/testkit/exampletest"
 )
 
 func TestOutput(t *testing.T) {
 	t.Parallel()
 
-	check.Output(t, run, `pay: attempt 1 of 3, last: false
+	exampletest.Output(t, run, `pay: attempt 1 of 3, last: false
 log: retry 1 after 100ms: pay with [card]
 pay: attempt 2 of 3, last: false
 pay:   call 1: [card] was refused

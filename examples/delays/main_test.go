@@ -3,13 +3,13 @@ package main
 import (
 	"testing"
 
-	"github.com/amqpretry/watermill-retry/examples/internal/check"
+	"github.com/amqpretry/watermill-retry/internal/testkit/exampletest"
 )
 
 func TestOutput(t *testing.T) {
 	t.Parallel()
 
-	check.Output(t, run, `doomed: attempt 1, call 1
+	exampletest.Output(t, run, `doomed: attempt 1, call 1
 doomed: attempt 1, call 2
 doomed: waits 400ms
 doomed: attempt 2, call 1

@@ -3,13 +3,13 @@ package main
 import (
 	"testing"
 
-	"github.com/amqpretry/watermill-retry/examples/internal/check"
+	"github.com/amqpretry/watermill-retry/internal/testkit/exampletest"
 )
 
 func TestOutput(t *testing.T) {
 	t.Parallel()
 
-	check.Output(t, run, `customer: billing: no such customer: dead letter, permanent
+	exampletest.Output(t, run, `customer: billing: no such customer: dead letter, permanent
 new-customer: billing: no such customer: try again
 new-customer: billing: no such customer: dead letter, exhausted
 template: open invoice.tmpl: file does not exist: dead letter, permanent

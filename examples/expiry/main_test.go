@@ -3,13 +3,13 @@ package main
 import (
 	"testing"
 
-	"github.com/amqpretry/watermill-retry/examples/internal/check"
+	"github.com/amqpretry/watermill-retry/internal/testkit/exampletest"
 )
 
 func TestOutput(t *testing.T) {
 	t.Parallel()
 
-	check.Output(t, run, `price: attempt 1, time for another one: true
+	exampletest.Output(t, run, `price: attempt 1, time for another one: true
 price: attempt 2, time for another one: true
 price: attempt 3, time for another one: true
 price: attempt 4, time for another one: false

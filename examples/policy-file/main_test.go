@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/examples/internal/check"
+	"github.com/amqpretry/watermill-retry/internal/testkit/exampletest"
 )
 
 const rest = `template: attempt 1
@@ -24,7 +24,7 @@ func play(ctx context.Context, uri string, out io.Writer) error {
 }
 
 func TestOutput(t *testing.T) {
-	check.Output(t, play, `orders.eu: [100ms 200ms]
+	exampletest.Output(t, play, `orders.eu: [100ms 200ms]
 mails.eu: [100ms]
 orders.audit: [100ms 200ms]
 order: attempt 1
@@ -36,7 +36,7 @@ order: dead letter, exhausted, calls: 3
 
 func TestOutputWithTheEnvironment(t *testing.T) {
 	t.Setenv("AMQPRETRY__TOPICS__ORDERS__DELAYS", "150ms")
-	check.Output(t, play, `orders.eu: [150ms]
+	exampletest.Output(t, play, `orders.eu: [150ms]
 mails.eu: [100ms]
 orders.audit: [150ms]
 order: attempt 1

@@ -82,7 +82,7 @@ func main() {
 func run(ctx context.Context, uri string, out io.Writer) error {
 	conf := amqp.NewDurableQueueConfig(uri)
 	orders := "orders-" + watermill.NewShortUUID()
-	defer cleanUp(conf, orders)
+	defer tidy.Topic(uri, orders, policy) // no service deletes its queues
 	for _, id := range []string{"order-1", "order-2", "order-3"} {
 		if err := publish(conf, orders, id); err != nil {
 			return err
@@ -167,14 +167,4 @@ func publish(conf amqp.Config, topic, id string) error {
 	}
 
 	return errors.Join(publisher.Publish(topic, message.NewMessage(id, []byte(id))), publisher.Close())
-}
-
-// cleanUp deletes the queues, which no service does.
-func cleanUp(conf amqp.Config, topic string) {
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{Default: policy}})
-	if err != nil {
-		return // nothing was declared with it either
-	}
-	defer retrier.Close()
-	tidy.Up(conf.Connection.AmqpURI, retrier, topic)
 }

@@ -3,13 +3,13 @@ package main
 import (
 	"testing"
 
-	"github.com/amqpretry/watermill-retry/examples/internal/check"
+	"github.com/amqpretry/watermill-retry/internal/testkit/exampletest"
 )
 
 func TestOutput(t *testing.T) {
 	t.Parallel()
 
-	check.Output(t, run, `order-1: exhausted, the warehouse does not answer
+	exampletest.Output(t, run, `order-1: exhausted, the warehouse does not answer
 order-2: permanent, no such customer
 order-3: exhausted, the warehouse does not answer
 2 of 3 are exhausted

@@ -3,13 +3,13 @@ package main
 import (
 	"testing"
 
-	"github.com/amqpretry/watermill-retry/examples/internal/check"
+	"github.com/amqpretry/watermill-retry/internal/testkit/exampletest"
 )
 
 func TestOutput(t *testing.T) {
 	t.Parallel()
 
-	check.Output(t, run, `orders: uses the queue retry.100ms
+	exampletest.Output(t, run, `orders: uses the queue retry.100ms
 orders: uses the queue retry.300ms
 orders: uses the queue orders.dlq
 payments: uses the queue retry.100ms

@@ -6,10 +6,13 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
 )
 
 // Up deletes the queues and exchanges of topics, with the messages that are left in them. It asks the retrier for their
@@ -17,6 +20,24 @@ import (
 func Up(uri string, retrier *amqpretry.Retrier, topics ...string) {
 	if err := up(uri, retrier, topics); err != nil {
 		fmt.Fprintf(os.Stderr, "cannot remove what the example has declared for %q: %v\n", topics, err)
+	}
+}
+
+// Topic is [Up] for a topic under policies, without a retrier of yours. No policy means the default one.
+func Topic(uri, topic string, policies ...config.Policy) {
+	if len(policies) == 0 {
+		policies = []config.Policy{{}}
+	}
+	for _, policy := range policies {
+		retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{
+			Policies: config.Policies{Default: policy}, Logger: watermill.NopLogger{},
+		})
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "cannot remove what the example has declared for %q: %v\n", topic, err)
+			return
+		}
+		Up(uri, retrier, topic)
+		_ = retrier.Close() // it has no connection
 	}
 }
 

@@ -1,5 +1,5 @@
-// Package check runs an example and compares its output.
-package check
+// Package exampletest runs an example and compares its output.
+package exampletest
 
 import (
 	"context"
