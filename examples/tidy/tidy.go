@@ -15,9 +15,14 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 )
 
+// Planner is a retrier, for any version of watermill-amqp.
+type Planner interface {
+	Plan(topic string) (topology.Plan, error)
+}
+
 // Up deletes the queues and exchanges of topics, with the messages that are left in them. It asks the retrier for their
 // names, and prints an error to the standard error. Call it when nothing consumes from them any more.
-func Up(uri string, retrier *amqpretry.Retrier, topics ...string) {
+func Up(uri string, retrier Planner, topics ...string) {
 	if err := up(uri, retrier, topics); err != nil {
 		fmt.Fprintf(os.Stderr, "cannot remove what the example has declared for %q: %v\n", topics, err)
 	}
@@ -41,7 +46,7 @@ func Topic(uri, topic string, policies ...config.Policy) {
 	}
 }
 
-func up(uri string, retrier *amqpretry.Retrier, topics []string) error {
+func up(uri string, retrier Planner, topics []string) error {
 	connection, err := amqp091.Dial(uri)
 	if err != nil {
 		return err
