@@ -62,7 +62,8 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 				return errors.New("not yet")
 			}
 			attempt, counted := retry.AttemptFromContext(msg.Context())
-			fmt.Fprintf(out, "%s: %s failed once; attempt %d, counted: %t\n", step.name, msg.UUID, attempt.Number, counted)
+			fmt.Fprintf(out, "%s: %s failed once; attempt %d, counted: %t\n", step.name, msg.UUID, attempt.Number,
+				counted)
 			done()
 
 			return nil
@@ -106,7 +107,8 @@ func forOperators(conf amqp.Config, out io.Writer) error {
 
 // serve runs one version of the service until its handler has called done, or ctx ends.
 func serve(
-	ctx context.Context, conf amqp.Config, topic string, policy config.Policy, ship func(*message.Message, func()) error,
+	ctx context.Context, conf amqp.Config, topic string, policy config.Policy,
+	ship func(*message.Message, func()) error,
 ) error {
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	if err != nil {

@@ -96,7 +96,8 @@ func number(msg *message.Message) int {
 
 // serve runs one version of the service until its handler has called done, or ctx ends.
 func serve(
-	ctx context.Context, conf amqp.Config, topic string, policy config.Policy, ship func(*message.Message, func()) error,
+	ctx context.Context, conf amqp.Config, topic string, policy config.Policy,
+	ship func(*message.Message, func()) error,
 ) error {
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	if err != nil {

@@ -84,7 +84,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var ended atomic.Int64
-	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: policies, Logger: logger, OnEvent: func(e retry.Event) {
+	report := func(e retry.Event) {
 		if e.Kind == retry.EventDeadLettered {
 			fmt.Fprintf(out, "an envelope: dead letter, %s: %v\n", e.Verdict.Reason, e.Err)
 		}
@@ -92,7 +92,8 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		if (e.Kind == retry.EventSucceeded || e.Kind == retry.EventDeadLettered) && ended.Add(1) == 2 {
 			stop()
 		}
-	}})
+	}
+	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: policies, Logger: logger, OnEvent: report})
 	if err != nil {
 		return err
 	}

@@ -32,8 +32,8 @@ func TestExamplesCanBeCopied(t *testing.T) {
 		}
 		examples++
 		name := filepath.Base(filepath.Dir(path))
-		assert.True(t, strings.HasPrefix(string(text), "// "+strings.ToUpper(name[:1])+name[1:]+" "), "%s begins with its name",
-			path)
+		assert.True(t, strings.HasPrefix(string(text), "// "+strings.ToUpper(name[:1])+name[1:]+" "),
+			"%s begins with its name", path)
 		assert.Contains(t, string(text), "func run(ctx context.Context", path)
 		assert.Contains(t, string(list), "]("+strings.TrimPrefix(path, "examples/")+")", "the list of the examples")
 	})
