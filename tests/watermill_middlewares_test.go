@@ -12,8 +12,11 @@ import (
 	"testing"
 	"time"
 
+	wmmetrics "github.com/ThreeDotsLabs/watermill/components/metrics"
 	"github.com/ThreeDotsLabs/watermill/message"
 	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/sony/gobreaker"
 	"github.com/stretchr/testify/assert"
@@ -184,6 +187,13 @@ var watermillsMiddlewares = []watermills{
 
 		return nil, nil
 	}},
+	{name: "components/metrics", middleware: func(_ *testing.T, p *play) chained {
+		p.registry = prometheus.NewRegistry()
+		return chained{wmmetrics.NewPrometheusMetricsBuilder(p.registry, "", "").NewRouterMiddleware().Middleware}
+	}, also: func(p *play) string {
+		successes, failures := p.histogram()
+		return fmt.Sprintf("histogram: %s, %s", several(successes, "success"), several(failures, "failure"))
+	}},
 }
 
 // TestWatermillsMiddlewares plays one message with each of Watermill's middlewares inside and outside of the retry
@@ -296,6 +306,7 @@ type play struct {
 	turns    atomic.Int32 // that Throttle has given
 	late     atomic.Int32 // calls whose context had ended
 	letters  []amqp091.Delivery
+	registry *prometheus.Registry
 	checked  *message.Router // the same for CheckRouter, which knows middlewares by their names
 	stopped  bool            // the subscription has stopped by itself
 }
@@ -439,6 +450,10 @@ func several(n int, what string) string {
 		return "1 " + what
 	}
 
+	if strings.HasSuffix(what, "s") {
+		what += "e"
+	}
+
 	return fmt.Sprint(n, " ", what, "s")
 }
 
@@ -492,6 +507,26 @@ func (p *play) letter(key string) string {
 	}
 
 	return rabbit.Text(p.letters[0], key)
+}
+
+// histogram counts what components/metrics have seen.
+func (p *play) histogram() (successes, failures int) {
+	p.t.Helper()
+	families, err := p.registry.Gather()
+	require.NoError(p.t, err)
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			if slices.ContainsFunc(m.GetLabel(), func(l *dto.LabelPair) bool {
+				return l.GetName() == "success" && l.GetValue() == "true"
+			}) {
+				successes += int(m.GetHistogram().GetSampleCount())
+			} else {
+				failures += int(m.GetHistogram().GetSampleCount())
+			}
+		}
+	}
+
+	return successes, failures
 }
 
 func (p *play) publisher(t *testing.T) message.Publisher {
