@@ -103,14 +103,22 @@ func objects(broker *brokertest.Broker) string {
 	return strings.Join(lines, "\n")
 }
 
-// build builds the examples and gives the paths of the commands.
+// build builds the examples and gives the paths of the commands: that of the folder examples/a/b ends with a-b.
 func build(t *testing.T) []string {
 	t.Helper()
+	const module = "github.com/amqpretry/watermill-retry/examples/"
 	folder := t.TempDir()
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", folder, "./...").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	built, err := filepath.Glob(filepath.Join(folder, "*"))
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{if eq .Name "main"}}{{.ImportPath}}{{end}}`,
+		"./...").Output()
 	require.NoError(t, err)
+
+	var built []string
+	for _, example := range strings.Fields(string(out)) {
+		path := filepath.Join(folder, strings.ReplaceAll(strings.TrimPrefix(example, module), "/", "-"))
+		out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, example).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		built = append(built, path)
+	}
 	require.Greater(t, len(built), 10)
 
 	return built

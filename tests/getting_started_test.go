@@ -139,7 +139,7 @@ func (r *tutorial) serve(line string) {
 	r.service.Stdout, r.service.Stderr = &r.output, &r.log
 	require.NoError(r.t, r.service.Start())
 	// as the page says; a message that comes before the queue is lost
-	eventually(r.t, 20*time.Second, func() bool { return strings.Contains(r.log.String(), "Consuming topic=orders") },
+	eventually(r.t, 20*time.Second, func() bool { return strings.Contains(r.log.String(), " Consuming ") },
 		"the log of the service is\n%s", &r.log)
 }
 

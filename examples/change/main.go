@@ -1,5 +1,8 @@
-// Change shows a policy that changes while messages wait: the new version continues what waits under the old one, and
-// what is left of the old one is found and can be retired.
+// Change shows a policy that changes while messages wait: the new version continues what waits under the old one. Look
+// at
+//
+//   - before and after, the two policies,
+//   - the end of run: the retry queues that no policy uses any more. topology.Management.Retire deletes them.
 package main
 
 import (
@@ -7,6 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
+	"os"
+	"os/signal"
 	"strings"
 	"time"
 
@@ -17,82 +23,67 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/examples/internal/play"
+	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-func main() { play.Main(run) }
+var (
+	before = config.Policy{Delays: []time.Duration{2 * time.Second, 10 * time.Second}}
+	after  = config.Policy{Delays: []time.Duration{500 * time.Millisecond}, Retries: 3}
+)
 
-func run(ctx context.Context, uri string, to io.Writer) error {
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, uri string, out io.Writer) error {
+	conf := amqp.NewDurableQueueConfig(uri)
 	id := watermill.NewShortUUID()
-	out, topic := play.To(to), "orders-"+id
-
-	old := config.Policy{Delays: []time.Duration{2 * time.Second, 10 * time.Second}}
-	now := config.Policy{Delays: []time.Duration{500 * time.Millisecond}, Retries: 3}
-	for _, policy := range []config.Policy{old, now} {
-		defer play.Remove(uri, amqpretry.Options{Policies: config.Policies{Default: policy}}, topic)
+	topic := "orders-" + id
+	defer tidy.Topic(uri, topic, before, after) // no service deletes its queues
+	if err := publish(conf, topic, "an order"); err != nil {
+		return err
 	}
 
-	// The old version fails the message once, and ends while it waits.
-	failed := make(chan struct{})
-	stopOld, err := serve(ctx, uri, topic, old, func(msg *message.Message) error {
-		out.Printf("old version: attempt %d\n", number(msg))
-		close(failed)
+	// The old version fails the order once, and ends while it waits.
+	old := func(msg *message.Message, done func()) error {
+		fmt.Fprintf(out, "old version: attempt %d\n", number(msg))
+		done()
 
 		return errors.New("not yet")
-	})
-	if err != nil {
-		return err
 	}
-	publisher, err := amqp.NewPublisher(amqp.NewDurableQueueConfig(uri), watermill.NopLogger{})
-	if err != nil {
-		return err
-	}
-	defer publisher.Close()
-	if err := publisher.Publish(topic, message.NewMessage("1", []byte("an order"))); err != nil {
-		return err
-	}
-	select {
-	case <-failed:
-	case <-ctx.Done():
-	}
-	if err := stopOld(); err != nil {
+	if err := serve(ctx, conf, topic, before, old); err != nil || ctx.Err() != nil {
 		return err
 	}
 
-	// The new version may as well have been there before: versions with different policies run side by side.
-	handled := make(chan struct{})
-	stopNew, err := serve(ctx, uri, topic, now, func(msg *message.Message) error {
-		out.Printf("new version: attempt %d\n", number(msg))
+	// The new version could have been there before: versions with different policies run side by side.
+	now := func(msg *message.Message, done func()) error {
+		fmt.Fprintf(out, "new version: attempt %d\n", number(msg))
 		if number(msg) < 3 {
 			return errors.New("not yet")
 		}
-		close(handled)
+		done()
 
 		return nil
-	})
-	if err != nil {
-		return err
 	}
-	select {
-	case <-handled:
-	case <-ctx.Done():
-	}
-	if err := stopNew(); err != nil {
+	if err := serve(ctx, conf, topic, after, now); err != nil || ctx.Err() != nil {
 		return err
 	}
 
-	// These retry queues of the old policy are not used any more. topology.Management.Retire deletes them.
-	before, err := topology.New(topic, old, topology.Names{})
+	oldPlan, err := topology.New(topic, before, topology.Names{})
 	if err != nil {
 		return err
 	}
-	after, err := topology.New(topic, now, topology.Names{})
+	newPlan, err := topology.New(topic, after, topology.Names{})
 	if err != nil {
 		return err
 	}
-	for _, queue := range topology.Obsolete([]topology.Plan{after}, before) {
-		out.Printf("obsolete: %s\n", strings.ReplaceAll(queue.Name, "-"+id, ""))
+	for _, queue := range topology.Obsolete([]topology.Plan{newPlan}, oldPlan) {
+		fmt.Fprintf(out, "obsolete: %s\n", strings.ReplaceAll(queue.Name, "-"+id, ""))
 	}
 
 	return nil
@@ -103,33 +94,47 @@ func number(msg *message.Message) int {
 	return attempt.Number
 }
 
-// serve runs one version of the service.
-func serve(ctx context.Context, uri, topic string, policy config.Policy,
-	handler message.NoPublishHandlerFunc) (stop func() error, err error) {
-	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{
+// serve runs one version of the service until its handler has called done, or ctx ends.
+func serve(
+	ctx context.Context, conf amqp.Config, topic string, policy config.Policy,
+	ship func(*message.Message, func()) error,
+) error {
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	retrier, err := amqpretry.New(conf, amqpretry.Options{
 		Policies: config.Policies{Default: policy}, Logger: watermill.NopLogger{},
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
+	defer retrier.Close()
+	router.AddMiddleware(retrier.Middleware)
+	router.AddPlugin(retrier.CheckRouter)
 	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	done := func() { go router.Close() }
+	router.AddConsumerHandler("ship", topic, subscriber, func(msg *message.Message) error { return ship(msg, done) })
+
+	return router.Run(ctx)
+}
+
+// publish is a stock service: it declares the queue and sends an order.
+func publish(conf amqp.Config, topic, id string) error {
+	subscriber, err := amqp.NewSubscriber(conf, watermill.NopLogger{})
 	if err != nil {
-		return nil, err
+		return err
 	}
-	router.AddMiddleware(retrier.Middleware)
-	router.AddConsumerHandler("orders", topic, subscriber, handler)
-
-	ended := make(chan error, 1)
-	go func() { ended <- router.Run(ctx) }()
-	select {
-	case <-router.Running():
-	case err := <-ended:
-		return nil, fmt.Errorf("the service does not run: %w", err)
+	if err := errors.Join(subscriber.SubscribeInitialize(topic), subscriber.Close()); err != nil {
+		return err
+	}
+	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	if err != nil {
+		return err
 	}
 
-	return func() error { return errors.Join(router.Close(), retrier.Close()) }, nil
+	return errors.Join(publisher.Publish(topic, message.NewMessage(id, []byte(id))), publisher.Close())
 }

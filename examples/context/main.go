@@ -1,48 +1,40 @@
-// Context shows what a handler can know of its message's past, and the hooks that keep secrets out of dead letters and
-// logs.
+// Context shows what a handler can know of its message's past, and keeps secrets out of dead letters and logs. Look at
+//
+//   - pay, the handler: number and history of its attempts,
+//   - redact, which the options give to errors and to logged payloads.
 package main
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log"
+	"os"
+	"os/signal"
 	"regexp"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/examples/internal/play"
+	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-func main() { play.Main(run) }
+var policies = config.Policies{Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond}, Retries: 2}}
 
-var cardNumber = regexp.MustCompile(`\d{12,19}`)
-
-func redact(text string) string { return cardNumber.ReplaceAllString(text, "[card]") }
-
-func run(ctx context.Context, uri string, to io.Writer) error {
-	out, topic := play.To(to), "cards-"+watermill.NewShortUUID()
-
-	options := amqpretry.Options{
-		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond}, Retries: 2}},
-		// The text of every error, before it is written on a message or logged.
-		ErrorText: func(err error) string { return redact(err.Error()) },
-		// Payloads are logged only with this, as it shows them.
-		PayloadText: func(payload []byte) string { return redact(string(payload)) },
-		// PanicStacks: true adds the stack to the text of a panic.
-		Logger: payloadLogger{out: out},
-	}
-	defer play.Remove(uri, options, topic)
-
-	handler := func(msg *message.Message) error {
+// pay is the handler. It always fails, once by a panic.
+func pay(out io.Writer) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
 		attempt, _ := retry.AttemptFromContext(msg.Context())
-		out.Printf("attempt %d of %d, last: %t\n", attempt.Number, attempt.MaxRetries+1, attempt.Last)
+		fmt.Fprintf(out, "pay: attempt %d of %d, last: %t\n", attempt.Number, attempt.MaxRetries+1, attempt.Last)
 		for _, failed := range attempt.History {
-			out.Printf("  call %d: %s\n", failed.Number, failed.Error)
+			fmt.Fprintf(out, "pay:   call %d: %s\n", failed.Number, failed.Error)
 		}
 		if attempt.Number == 2 {
 			panic("no connection for 4000123412341234")
@@ -50,21 +42,107 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 
 		return errors.New("4000123412341234 was refused")
 	}
-
-	return play.Run(ctx, uri, out, options, play.Handlers{topic: handler},
-		play.Message{Topic: topic, ID: "pay with 4000123412341234"})
 }
 
-// payloadLogger shows one field of what is logged.
-type payloadLogger struct {
-	watermill.NopLogger
-	out *play.Writer
-}
+var cardNumber = regexp.MustCompile(`\d{12,19}`)
 
-func (l payloadLogger) Info(_ string, fields watermill.LogFields) {
-	if payload, ok := fields["payload"]; ok {
-		l.out.Printf("log: %s: %s\n", fields["verdict"], payload)
+// redact hides numbers of cards.
+func redact(text string) string { return cardNumber.ReplaceAllString(text, "[card]") }
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+		log.Fatal(err)
 	}
 }
 
-func (l payloadLogger) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+func run(ctx context.Context, uri string, out io.Writer) error {
+	conf := amqp.NewDurableQueueConfig(uri)
+	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
+	topic := "context-" + watermill.NewShortUUID()
+	ids := []string{"pay with 4000123412341234"}
+
+	router, err := message.NewRouter(message.RouterConfig{}, logger)
+	if err != nil {
+		return err
+	}
+	retrier, err := amqpretry.New(conf, amqpretry.Options{
+		Policies: policies,
+		// The text of every error, before it is written on a message or logged.
+		ErrorText: func(err error) string { return redact(err.Error()) },
+		// Logs have payloads only with this function.
+		PayloadText: func(payload []byte) string { return redact(string(payload)) },
+		// PanicStacks: true adds the stack to the text of a panic.
+		OnEvent: untilDone(router, int64(len(ids)), out), Logger: payloads{out: out},
+	})
+	if err != nil {
+		return err
+	}
+	defer retrier.Close()
+	defer tidy.Up(uri, retrier, topic) // no service deletes its queues
+	router.AddMiddleware(retrier.Middleware)
+	router.AddPlugin(retrier.CheckRouter)
+	subscriber, err := retrier.NewSubscriber()
+	if err != nil {
+		return err
+	}
+	router.AddConsumerHandler("pay", topic, subscriber, pay(out))
+
+	if err := publish(conf, subscriber, topic, ids...); err != nil {
+		return err
+	}
+
+	return router.Run(ctx)
+}
+
+// payloads is a logger that prints the payloads of failed messages.
+type payloads struct {
+	watermill.NopLogger
+	out io.Writer
+}
+
+func (l payloads) Info(_ string, fields watermill.LogFields) {
+	if payload, ok := fields["payload"]; ok {
+		fmt.Fprintf(l.out, "log: %s: %s\n", fields["verdict"], payload)
+	}
+}
+
+func (l payloads) With(watermill.LogFields) watermill.LoggerAdapter { return l }
+
+// untilDone prints the end of each message, and closes the router after the last of n.
+func untilDone(router *message.Router, n int64, out io.Writer) func(retry.Event) {
+	var ended atomic.Int64
+
+	return func(event retry.Event) {
+		switch event.Kind {
+		case retry.EventSucceeded:
+		case retry.EventDeadLettered:
+			fmt.Fprintf(out, "%s: dead letter, %s, calls: %d\n", event.Message.UUID, event.Verdict.Reason, event.Calls)
+		default:
+			return
+		}
+		if ended.Add(1) == n {
+			go router.Close()
+		}
+	}
+}
+
+// publish sends a message for each id, once the queue exists.
+func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+	if err := subscriber.SubscribeInitialize(topic); err != nil {
+		return err
+	}
+	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+	for _, id := range ids {
+		if err := publisher.Publish(topic, message.NewMessage(id, []byte(id))); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}

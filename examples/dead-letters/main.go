@@ -1,5 +1,7 @@
-// Dead-letters shows a handler that is fed from a dead-letter queue, in the router of the service itself: an archive
-// that is told why each message has failed.
+// Dead-letters shows a handler for dead letters in the router of the service itself: an archive. Look at
+//
+//   - file, the handler: it knows why each message has failed,
+//   - run: NewDeadLetterSubscriber feeds it. The topic is that of the messages.
 package main
 
 import (
@@ -8,7 +10,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
+	"log"
+	"os"
+	"os/signal"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -17,30 +22,65 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/examples/internal/play"
+	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-func main() { play.Main(run) }
+var policies = config.Policies{Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond}}}
 
-// order is what the messages carry.
+// order is the body of a message.
 type order struct{ Customer string }
 
-func run(ctx context.Context, uri string, to io.Writer) error {
-	out, topic := play.To(to), "orders-"+watermill.NewShortUUID()
-
-	conf := amqp.NewDurableQueueConfig(uri)
-	conf.Publish.ConfirmDelivery = true
-	options := amqpretry.Options{
-		Logger:   watermill.NopLogger{}, // the example prints what happens
-		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond}}},
+// ship is the handler of the messages.
+func ship(msg *message.Message) error {
+	var o order
+	if err := json.Unmarshal(msg.Payload, &o); err != nil {
+		return retry.Permanent(fmt.Errorf("no order: %w", err))
 	}
-	defer play.Remove(uri, options, topic)
-	retrier, err := amqpretry.New(conf, options)
+
+	return errors.New("the warehouse does not answer")
+}
+
+// file is the handler of the dead letters. A success takes a dead letter out of its queue. A failure leaves it there,
+// and file gets it again after a pause.
+func file(out io.Writer) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		letter, _ := retry.DeadLetterFromContext(msg.Context())
+		fmt.Fprintf(out, "%s: %s after %d calls of %q: %s\n", msg.UUID, letter.Reason, letter.Calls, letter.Handler,
+			letter.Error)
+		for _, failed := range letter.History {
+			fmt.Fprintf(out, "%s:   call %d: %s\n", msg.UUID, failed.Number, failed.Error)
+		}
+
+		return nil
+	}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, uri string, out io.Writer) error {
+	conf := amqp.NewDurableQueueConfig(uri)
+	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
+	topic := "orders-" + watermill.NewShortUUID()
+
+	router, err := message.NewRouter(message.RouterConfig{}, logger)
+	if err != nil {
+		return err
+	}
+	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: policies, Logger: logger})
 	if err != nil {
 		return err
 	}
 	defer retrier.Close()
+	defer tidy.Up(uri, retrier, topic) // no service deletes its queues
+	router.AddMiddleware(retrier.Middleware)
+	router.AddPlugin(retrier.CheckRouter)
 	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
 		return err
@@ -49,62 +89,39 @@ func run(ctx context.Context, uri string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(retrier.Config(), watermill.NopLogger{})
+	router.AddConsumerHandler("ship", topic, subscriber, ship)
+
+	// The program ends with the second dead letter.
+	var filed atomic.Int64
+	router.AddConsumerHandler("file", topic, deadLetters, func(msg *message.Message) error {
+		defer func() {
+			if filed.Add(1) == 2 {
+				go router.Close()
+			}
+		}()
+
+		return file(out)(msg)
+	})
+
+	if err := publish(conf, subscriber, topic); err != nil {
+		return err
+	}
+
+	return router.Run(ctx)
+}
+
+// publish sends two orders, once the queue exists.
+func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic string) error {
+	if err := subscriber.SubscribeInitialize(topic); err != nil {
+		return err
+	}
+	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
 	if err != nil {
 		return err
 	}
 	defer publisher.Close()
 
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	if err != nil {
-		return err
-	}
-	router.AddMiddleware(retrier.Middleware)
-
-	router.AddConsumerHandler("ship", topic, subscriber, func(msg *message.Message) error {
-		var o order
-		if err := json.Unmarshal(msg.Payload, &o); err != nil {
-			return retry.Permanent(fmt.Errorf("no order: %w", err))
-		}
-
-		return errors.New("the warehouse does not answer")
-	})
-
-	// The topic is that of the messages. What this handler has filed is out of the dead-letter queue; what it fails to
-	// file stays there, and is handed out again after a pause.
-	var filed sync.WaitGroup
-	filed.Add(2)
-	router.AddConsumerHandler("file", topic, deadLetters, func(msg *message.Message) error {
-		letter, _ := retry.DeadLetterFromContext(msg.Context())
-		out.Printf("%s: %s after %d calls of %q: %s\n", msg.UUID, letter.Reason, letter.Calls, letter.Handler,
-			letter.Error)
-		for _, failed := range letter.History {
-			out.Printf("  call %d: %s\n", failed.Number, failed.Error)
-		}
-		filed.Done()
-
-		return nil
-	})
-
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(ctx) }()
-	select {
-	case <-router.Running():
-	case err := <-stopped:
-		return err
-	}
-
-	err = publisher.Publish(topic,
+	return publisher.Publish(topic,
 		message.NewMessage("order-1", []byte(`not JSON`)),
-		message.NewMessage("order-2", []byte(`{"Customer":"ann"}`)),
-	)
-	if err != nil {
-		return err
-	}
-	waited := play.Wait(ctx, &filed)
-	if err := router.Close(); err != nil {
-		return err
-	}
-
-	return errors.Join(waited, <-stopped)
+		message.NewMessage("order-2", []byte(`{"Customer":"ann"}`)))
 }

@@ -1,33 +1,21 @@
 package main
 
 import (
-	"bytes"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
-	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/exampletest"
 )
-
-const output = `customer: attempt 1
-customer: dead-letter queue, permanent, calls: 1
-new-customer: attempt 1
-new-customer: attempt 2
-new-customer: dead-letter queue, exhausted, calls: 2
-template: attempt 1
-template: dead-letter queue, permanent, calls: 1
-duplicate: attempt 1
-forged: attempt 1
-forged: dead-letter queue, permanent, calls: 1
-payment: attempt 1
-payment: attempt 2
-payment: dead-letter queue, exhausted, calls: 2
-`
 
 func TestOutput(t *testing.T) {
 	t.Parallel()
 
-	var out bytes.Buffer
-	require.NoError(t, run(t.Context(), brokertest.URI(t), &out))
-	require.Equal(t, output, out.String())
+	exampletest.Output(t, run, `customer: billing: no such customer: dead letter, permanent
+new-customer: billing: no such customer: try again
+new-customer: billing: no such customer: dead letter, exhausted
+template: open invoice.tmpl: file does not exist: dead letter, permanent
+duplicate: was billed before: dropped
+forged: the signature is wrong: dead letter, permanent
+payment: the bank does not answer: try again
+payment: the bank does not answer: dead letter, exhausted
+`)
 }

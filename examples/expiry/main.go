@@ -1,43 +1,122 @@
-// Expiry shows messages that are worth nothing when they are late: a maximum age by the policy of each topic, and where
-// a message goes that has outlived it. The expiration property of a message is honoured in the same way.
+// Expiry shows messages that are worth nothing when they are late. Look at
+//
+//   - policies: MaxAge ends the retries of a message, however many are left,
+//   - show, the handler: it knows the deadline.
+//
+// The expiration property of a message is honoured in the same way.
 package main
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log"
+	"os"
+	"os/signal"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/examples/internal/play"
+	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-func main() { play.Main(run) }
+var policies = config.Policies{Default: config.Policy{
+	Delays: []time.Duration{500 * time.Millisecond}, Retries: 100, MaxAge: 2 * time.Second,
+	// OnExpiry: config.ExpiryDrop acknowledges it instead of keeping a dead letter.
+}}
 
-func run(ctx context.Context, uri string, to io.Writer) error {
-	out, topic := play.To(to), "prices-"+watermill.NewShortUUID()
-
-	policies := config.Policies{Topics: map[string]config.Policy{
-		// Retried for two seconds, then no more, however many retries are left.
-		topic: {Delays: []time.Duration{500 * time.Millisecond}, Retries: 100, MaxAge: 2 * time.Second},
-		// topic: {…, OnExpiry: config.ExpiryDrop} would acknowledge it instead.
-	}}
-
-	handler := func(msg *message.Message) error {
+// show is the handler.
+func show(out io.Writer) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
 		attempt, _ := retry.AttemptFromContext(msg.Context())
 		fits := time.Until(attempt.Deadline) > 500*time.Millisecond
-		out.Printf("%s: attempt %d, time for another one: %t\n", msg.UUID, attempt.Number, fits)
+		fmt.Fprintf(out, "%s: attempt %d, time for another one: %t\n", msg.UUID, attempt.Number, fits)
 
 		return errors.New("the display is off")
 	}
+}
 
-	options := amqpretry.Options{Policies: policies}
-	defer play.Remove(uri, options, topic)
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
 
-	return play.Run(ctx, uri, out, options, play.Handlers{topic: handler}, play.Message{Topic: topic, ID: "price"})
+func run(ctx context.Context, uri string, out io.Writer) error {
+	conf := amqp.NewDurableQueueConfig(uri)
+	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
+	topic := "prices-" + watermill.NewShortUUID()
+	ids := []string{"price"}
+
+	router, err := message.NewRouter(message.RouterConfig{}, logger)
+	if err != nil {
+		return err
+	}
+	retrier, err := amqpretry.New(conf, amqpretry.Options{
+		Policies: policies, OnEvent: untilDone(router, int64(len(ids)), out), Logger: logger,
+	})
+	if err != nil {
+		return err
+	}
+	defer retrier.Close()
+	defer tidy.Up(uri, retrier, topic) // no service deletes its queues
+	router.AddMiddleware(retrier.Middleware)
+	router.AddPlugin(retrier.CheckRouter)
+	subscriber, err := retrier.NewSubscriber()
+	if err != nil {
+		return err
+	}
+	router.AddConsumerHandler("show", topic, subscriber, show(out))
+
+	if err := publish(conf, subscriber, topic, ids...); err != nil {
+		return err
+	}
+
+	return router.Run(ctx)
+}
+
+// untilDone prints the end of each message, and closes the router after the last of n.
+func untilDone(router *message.Router, n int64, out io.Writer) func(retry.Event) {
+	var ended atomic.Int64
+
+	return func(event retry.Event) {
+		switch event.Kind {
+		case retry.EventSucceeded:
+		case retry.EventDeadLettered:
+			fmt.Fprintf(out, "%s: dead letter, %s, calls: %d\n", event.Message.UUID, event.Verdict.Reason, event.Calls)
+		default:
+			return
+		}
+		if ended.Add(1) == n {
+			go router.Close()
+		}
+	}
+}
+
+// publish sends a message for each id, once the queue exists.
+func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+	if err := subscriber.SubscribeInitialize(topic); err != nil {
+		return err
+	}
+	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+	for _, id := range ids {
+		if err := publisher.Publish(topic, message.NewMessage(id, []byte(id))); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }

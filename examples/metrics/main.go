@@ -1,5 +1,5 @@
-// Metrics is a service that fails 1 % of its messages once and every 500th for ever, with its series at /metrics. At
-// its end it prints what Prometheus gets there. To look at it for longer:
+// Metrics is a service with its series at /metrics. It fails 1 % of its messages once, and every 500th for ever. At its
+// end it prints the series. Look at the lines with m in run. To watch it for longer:
 //
 //	scripts/broker run --private go run ./examples/metrics -for 10m
 package main
@@ -11,9 +11,12 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"log"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"os"
+	"os/signal"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,7 +30,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/examples/internal/play"
+	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -46,9 +49,11 @@ func main() {
 	flag.DurationVar(&l.For, "for", 10*time.Second, "for how long")
 	flag.Parse()
 
-	play.Main(func(ctx context.Context, uri string, out io.Writer) error {
-		return run(ctx, uri, "metrics-"+watermill.NewShortUUID(), l, out)
-	})
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Getenv("AMQP_URI"), "metrics-"+watermill.NewShortUUID(), l, os.Stdout); err != nil {
+		log.Fatal(err)
+	}
 }
 
 func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
@@ -64,7 +69,7 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Consume.Qos.PrefetchCount = 200
-	options := amqpretry.Options{
+	retrier, err := amqpretry.New(conf, amqpretry.Options{
 		Logger: watermill.NopLogger{}, // the example prints what happens
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{200 * time.Millisecond,
 			time.Second}}},
@@ -75,14 +80,13 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 				open.Done()
 			}
 		},
-	}
-	defer play.Remove(uri, options, topic)
-	retrier, err := amqpretry.New(conf, options)
+	})
 	if err != nil {
 		return err
 	}
 	defer retrier.Close()
-	defer m.Watch(retrier)() // the depths of its queues, until it is closed
+	defer tidy.Up(uri, retrier, topic) // no service deletes its queues
+	defer m.Watch(retrier)()           // the depths of its queues, until it is closed
 
 	listener, err := net.Listen("tcp", l.Listen)
 	if err != nil {
@@ -115,7 +119,7 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 	if err := publish(ctx, retrier.Config(), topic, messages, l.PerSecond); err != nil {
 		return err
 	}
-	if err := play.Wait(ctx, &open); err != nil {
+	if err := wait(ctx, &open); err != nil {
 		return err
 	}
 
@@ -127,6 +131,21 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 	}
 
 	return <-stopped
+}
+
+// wait waits until all messages have come to their end, or ctx ends.
+func wait(ctx context.Context, open *sync.WaitGroup) error {
+	done := make(chan struct{})
+	go func() {
+		open.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // ship takes some milliseconds. It fails every 100th order once, and every 500th for ever.

@@ -1,7 +1,10 @@
 // Quickstart shows the life of messages under a retry policy: some succeed, some fail twice and then succeed, one never
-// does, and one cannot be decoded. At the end it prints what lies in the dead-letter queue.
+// does, and one cannot be decoded. At the end it prints the dead letters. Look at
 //
-//	make demo
+//   - ship, the handler,
+//   - run: the policy, and the lines with the retrier.
+//
+// "make demo" runs it.
 package main
 
 import (
@@ -10,7 +13,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
+	"os"
+	"os/signal"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -20,11 +27,17 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/examples/internal/play"
+	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-func main() { play.Main(run) }
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
 
 // order is the body of a message. FailuresLeft says how its handler is to fail: that often, for ever below zero.
 type order struct {
@@ -52,76 +65,77 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		},
 	}
 
-	var finished sync.WaitGroup // one for each message: handled, or dead
-
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Marshaler = jsonMarshaler{}
 	conf.Consume.Qos.PrefetchCount = 10
 	conf.Publish.ConfirmDelivery = true
 
-	options := amqpretry.Options{
-		Logger:   watermill.NopLogger{}, // it prints what happens; a service leaves this out, and finds it in its logs
-		Policies: policies,
-		OnEvent: func(e retry.Event) {
-			if e.Kind == retry.EventDeadLettered {
-				finished.Done()
-			}
-		},
+	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
+
+	router, err := message.NewRouter(message.RouterConfig{}, logger)
+	if err != nil {
+		return err
 	}
-	defer play.Remove(uri, options, topic)
-	retrier, err := amqpretry.New(conf, options)
+	retrier, err := amqpretry.New(conf, amqpretry.Options{
+		Policies: policies, OnEvent: untilDone(router, int64(len(bodies))), Logger: logger,
+	})
 	if err != nil {
 		return err
 	}
 	defer retrier.Close()
-
+	defer tidy.Up(uri, retrier, topic) // no service deletes its queues
+	router.AddMiddleware(retrier.Middleware)
+	router.AddPlugin(retrier.CheckRouter)
 	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
 		return err
 	}
-	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
-	if err != nil {
+	router.AddConsumerHandler("ship", topic, subscriber, ship(p))
+
+	if err := publish(conf, subscriber, topic); err != nil {
 		return err
 	}
-	router.AddMiddleware(retrier.Middleware)
-
-	router.AddConsumerHandler("ship", topic, subscriber, ship(p, finished.Done))
-
-	publisher, err := amqp.NewPublisher(retrier.Config(), watermill.NopLogger{})
-	if err != nil {
-		return err
-	}
-	defer publisher.Close()
-
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(ctx) }()
-	select {
-	case <-router.Running():
-	case err := <-stopped:
-		return err
-	}
-
-	finished.Add(len(bodies))
 	p.start = time.Now()
-	for _, body := range bodies {
-		if err := publisher.Publish(topic, message.NewMessage(watermill.NewUUID(), []byte(body))); err != nil {
-			return err
-		}
-	}
-	waited := play.Wait(ctx, &finished)
-
-	if err := router.Close(); err != nil {
-		return err
-	}
-	if err := errors.Join(waited, <-stopped); err != nil {
+	if err := router.Run(ctx); err != nil || ctx.Err() != nil {
 		return err
 	}
 
 	return p.deadLetters(uri, topic+".dlq", 2)
 }
 
+// untilDone closes the router after the end of the last of n messages: it is handled, or dead.
+func untilDone(router *message.Router, n int64) func(retry.Event) {
+	var ended atomic.Int64
+
+	return func(event retry.Event) {
+		ends := event.Kind == retry.EventSucceeded || event.Kind == retry.EventDeadLettered
+		if ends && ended.Add(1) == n {
+			go router.Close()
+		}
+	}
+}
+
+// publish sends the orders, once the queue exists.
+func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic string) error {
+	if err := subscriber.SubscribeInitialize(topic); err != nil {
+		return err
+	}
+	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+	for _, body := range bodies {
+		if err := publisher.Publish(topic, message.NewMessage(watermill.NewUUID(), []byte(body))); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
 // ship returns the handler: it fails as often as the order says, or always.
-func ship(p *printer, shipped func()) message.NoPublishHandlerFunc {
+func ship(p *printer) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
 		var o order
 		if err := json.Unmarshal(msg.Payload, &o); err != nil {
@@ -136,7 +150,6 @@ func ship(p *printer, shipped func()) message.NoPublishHandlerFunc {
 			return err
 		}
 		p.attempt(o.ID, attempt, "shipped")
-		shipped()
 
 		return nil
 	}

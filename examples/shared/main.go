@@ -1,12 +1,21 @@
-// Shared shows two topics that share one set of retry queues. Each gets back what is its own, and each has a
-// dead-letter queue of its own.
+// Shared shows two topics that share one set of retry queues. Look at
+//
+//   - policies: the scope; the name of the shared queues is in the options,
+//   - the plans that run prints: each topic has a dead-letter queue of its own.
+//
+// Each handler gets back only its own messages.
 package main
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log"
+	"os"
+	"os/signal"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -15,56 +24,114 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/examples/internal/play"
+	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-func main() { play.Main(run) }
+var policies = config.Policies{Default: config.Policy{
+	Delays: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond},
+	Scope:  config.ScopeShared,
+}}
 
-func run(ctx context.Context, uri string, to io.Writer) error {
+// handle is the handler of both topics.
+func handle(name string, out io.Writer) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		attempt, _ := retry.AttemptFromContext(msg.Context())
+		fmt.Fprintf(out, "%s: attempt %d, in the handler of %s\n", msg.UUID, attempt.Number, name)
+		if attempt.Number < 3 {
+			return errors.New("not yet")
+		}
+
+		return nil
+	}
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, uri string, out io.Writer) error {
+	conf := amqp.NewDurableQueueConfig(uri)
+	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
 	id := watermill.NewShortUUID()
-	out, orders, payments := play.To(to), "orders-"+id, "payments-"+id
+	orders, payments := "orders-"+id, "payments-"+id
 
-	options := amqpretry.Options{Logger: watermill.NopLogger{}, Policies: config.Policies{Default: config.Policy{
-		Delays: []time.Duration{100 * time.Millisecond, 300 * time.Millisecond},
-		Scope:  config.ScopeShared,
-	}}}
-	options.Names.Shared = "retry-" + id // "retry" by default: then all services share
-	defer play.Remove(uri, options, orders, payments)
-
-	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), options)
+	router, err := message.NewRouter(message.RouterConfig{}, logger)
 	if err != nil {
 		return err
 	}
-	for _, topic := range []string{orders, payments} {
+	options := amqpretry.Options{Policies: policies, OnEvent: untilDone(router, 2, out), Logger: logger}
+	options.Names.Shared = "retry-" + id // "retry" by default: then all services share
+	retrier, err := amqpretry.New(conf, options)
+	if err != nil {
+		return err
+	}
+	defer retrier.Close()
+	defer tidy.Up(uri, retrier, orders, payments) // no service deletes its queues
+	for name, topic := range map[string]string{"orders": orders, "payments": payments} {
 		plan, err := retrier.Plan(topic)
 		if err != nil {
 			return err
 		}
-		for _, q := range plan.Queues {
-			out.Printf("%s\n", strings.ReplaceAll(q.Name, "-"+id, ""))
+		for _, queue := range plan.Queues {
+			fmt.Fprintf(out, "%s: uses the queue %s\n", name, strings.ReplaceAll(queue.Name, "-"+id, ""))
 		}
 	}
-	if err := retrier.Close(); err != nil {
+
+	router.AddMiddleware(retrier.Middleware)
+	router.AddPlugin(retrier.CheckRouter)
+	subscriber, err := retrier.NewSubscriber()
+	if err != nil {
+		return err
+	}
+	router.AddConsumerHandler("ship", orders, subscriber, handle("orders", out))
+	router.AddConsumerHandler("charge", payments, subscriber, handle("payments", out))
+
+	err = errors.Join(publish(conf, subscriber, orders, "an order"), publish(conf, subscriber, payments, "a payment"))
+	if err != nil {
 		return err
 	}
 
-	handler := func(name string) message.NoPublishHandlerFunc {
-		return func(msg *message.Message) error {
-			attempt, _ := retry.AttemptFromContext(msg.Context())
-			out.Printf("%s: %s: attempt %d\n", name, msg.UUID, attempt.Number)
-			if attempt.Number < 3 {
-				return errors.New("not yet")
-			}
+	return router.Run(ctx)
+}
 
-			return nil
+// untilDone prints the end of each message, and closes the router after the last of n.
+func untilDone(router *message.Router, n int64, out io.Writer) func(retry.Event) {
+	var ended atomic.Int64
+
+	return func(event retry.Event) {
+		switch event.Kind {
+		case retry.EventSucceeded:
+		case retry.EventDeadLettered:
+			fmt.Fprintf(out, "%s: dead letter, %s, calls: %d\n", event.Message.UUID, event.Verdict.Reason, event.Calls)
+		default:
+			return
+		}
+		if ended.Add(1) == n {
+			go router.Close()
 		}
 	}
-	if err := play.Run(ctx, uri, out, options, play.Handlers{orders: handler("orders"), payments: handler("payments")},
-		play.Message{Topic: orders, ID: "an order"}); err != nil {
+}
+
+// publish sends a message for each id, once the queue exists.
+func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}
+	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+	for _, id := range ids {
+		if err := publisher.Publish(topic, message.NewMessage(id, []byte(id))); err != nil {
+			return err
+		}
+	}
 
-	return play.Run(ctx, uri, out, options, play.Handlers{orders: handler("orders"), payments: handler("payments")},
-		play.Message{Topic: payments, ID: "a payment"})
+	return nil
 }

@@ -1,5 +1,5 @@
-// Tracing shows that the trace context in a message's metadata survives all hops: one trace has the publish, every
-// attempt, and the end. OpenTelemetry's propagator writes and reads it; the retrier needs nothing for it.
+// Tracing shows one trace for a message: its publish, each attempt, and its end. Look at type tracing, which is the part
+// to copy. The trace context travels in the metadata, and the retrier keeps it.
 package main
 
 import (
@@ -8,8 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
+	"os"
+	"os/signal"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -24,13 +27,19 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/examples/internal/play"
+	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-func main() { play.Main(run) }
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
 
-// tracing is the part to copy: the trace context travels in the metadata.
+// tracing writes and reads the trace context by OpenTelemetry's propagator.
 type tracing struct {
 	tracer     trace.Tracer
 	propagator propagation.TraceContext
@@ -92,18 +101,17 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Consume.Qos.PrefetchCount = 10
 	conf.Publish.ConfirmDelivery = true
-	options := amqpretry.Options{
-		Logger: watermill.NopLogger{}, // the example prints what happens
+	retrier, err := amqpretry.New(conf, amqpretry.Options{
+		Logger: watermill.NopLogger{}, // this program prints what happens; a service logs it
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond,
 			200 * time.Millisecond}}},
 		OnEvent: traced.OnEvent,
-	}
-	defer play.Remove(uri, options, topic)
-	retrier, err := amqpretry.New(conf, options)
+	})
 	if err != nil {
 		return err
 	}
 	defer retrier.Close()
+	defer tidy.Up(uri, retrier, topic) // no service deletes its queues
 	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
 		return err
@@ -112,7 +120,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(retrier.Config(), watermill.NopLogger{})
+	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
 	if err != nil {
 		return err
 	}
@@ -122,40 +130,38 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var finished sync.WaitGroup // one for each message: shipped, or filed
-	finished.Add(2)
 	router.AddMiddleware(retrier.Middleware, traced.Middleware)
+	router.AddPlugin(retrier.CheckRouter)
+
+	var finished atomic.Int64 // one for each message: shipped, or filed
+	finish := func() {
+		if finished.Add(1) == 2 {
+			go router.Close()
+		}
+	}
 	router.AddConsumerHandler("ship", topic, subscriber, func(msg *message.Message) error {
 		attempt, _ := retry.AttemptFromContext(msg.Context())
 		if msg.UUID == "order-1" && attempt.Number == 2 {
-			finished.Done()
+			finish()
 			return nil
 		}
 
 		return errors.New("the warehouse does not answer")
 	})
 	router.AddConsumerHandler("file", topic, deadLetters, func(*message.Message) error {
-		finished.Done()
+		finish()
 		return nil
 	})
-	stopped := make(chan error, 1)
-	go func() { stopped <- router.Run(ctx) }()
-	select {
-	case <-router.Running():
-	case err := <-stopped:
+
+	if err := subscriber.SubscribeInitialize(topic); err != nil { // so that the queue exists
 		return err
 	}
-
 	for _, id := range []string{"order-1", "order-2"} {
 		if err := traced.publish(ctx, publisher, topic, message.NewMessage(id, nil)); err != nil {
 			return err
 		}
 	}
-	waited := play.Wait(ctx, &finished)
-	if err := router.Close(); err != nil {
-		return err
-	}
-	if err := errors.Join(waited, <-stopped); err != nil {
+	if err := router.Run(ctx); err != nil {
 		return err
 	}
 	show(out, spans.Ended())

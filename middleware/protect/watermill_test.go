@@ -19,7 +19,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// These tests are the rows of the table "Watermill's middlewares" in docs/how-to/protect-a-dependency.md.
+// These tests look at single calls with the middlewares of docs/reference/watermill-middlewares.md, whose table is tested in
+// tests/watermill_middlewares_test.go.
 
 // first handles a message for the first time, and gives the verdict.
 func first(t *testing.T, h message.HandlerFunc) (retry.Verdict, *delivery) {

@@ -38,7 +38,8 @@ func TestColors(t *testing.T) {
 			if test.colours {
 				head = bold + head + end
 			}
-			assert.Equal(t, head+"\na\\x1b[2Jb  1\n", w.out.String(), "as wide as without, and control characters stay escaped")
+			assert.Equal(t, head+"\na\\x1b[2Jb  1\n", w.out.String(),
+				"as wide as without, and control characters stay escaped")
 		})
 	}
 

@@ -41,7 +41,8 @@ func text(f Facts, findings []Finding, paint func(cli.Style, string) string) str
 			object = finding.Object
 			line("\n%s", paint(cli.Heading, cli.Safe(object)))
 		}
-		line("  %s, %s: %s", paint(styles[finding.Severity], string(finding.Severity)), finding.Check, cli.Safe(finding.Found))
+		severity := paint(styles[finding.Severity], string(finding.Severity))
+		line("  %s, %s: %s", severity, finding.Check, cli.Safe(finding.Found))
 		if finding.Means != "" {
 			line("    means: %s", cli.Safe(finding.Means))
 		}

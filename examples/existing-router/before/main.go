@@ -1,0 +1,92 @@
+// Before is a service as many are: a router, a subscriber, a handler. While the bank is closed, RabbitMQ delivers the
+// payment again and again, as fast as it can. The folder after has the same service with retries.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"os/signal"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/message/router/middleware"
+
+	"github.com/amqpretry/watermill-retry/examples/tidy"
+)
+
+// bank is closed for half a second after the first call.
+type bank struct {
+	calls  int
+	opens  time.Time
+	opened func()
+}
+
+// charge is the handler.
+func (b *bank) charge(*message.Message) error {
+	if b.calls++; b.calls == 1 {
+		b.opens = time.Now().Add(500 * time.Millisecond)
+	}
+	if time.Now().Before(b.opens) {
+		return errors.New("the bank is closed")
+	}
+	b.opened()
+
+	return nil
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	if err := run(ctx, os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, uri string, out io.Writer) error {
+	conf := amqp.NewDurableQueueConfig(uri)
+	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
+	topic := "payments-" + watermill.NewShortUUID()
+	defer tidy.Topic(uri, topic) // no service deletes its queues
+
+	router, err := message.NewRouter(message.RouterConfig{}, logger)
+	if err != nil {
+		return err
+	}
+	router.AddMiddleware(middleware.Recoverer)
+	subscriber, err := amqp.NewSubscriber(conf, logger)
+	if err != nil {
+		return err
+	}
+	b := &bank{opened: func() { go router.Close() }} // the program ends with the payment
+	router.AddConsumerHandler("charge", topic, subscriber, b.charge)
+
+	if err := publish(conf, subscriber, topic, "42 EUR"); err != nil {
+		return err
+	}
+	if err := router.Run(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "the bank was called %d times\n", b.calls)
+
+	return nil
+}
+
+// publish sends a payment, once the queue exists.
+func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic, payment string) error {
+	if err := subscriber.SubscribeInitialize(topic); err != nil {
+		return err
+	}
+	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+
+	return publisher.Publish(topic, message.NewMessage(watermill.NewUUID(), []byte(payment)))
+}

@@ -1,0 +1,158 @@
+// Graceful-shutdown shows the end of a pod: it gets SIGTERM while a handler runs, lets it finish, and leaves the rest on
+// the broker, uncounted. Look at
+//
+//   - pack, the handler: it ends early when the time for the shutdown is over,
+//   - run: what is closed, in which order,
+//   - kubernetes.yaml beside this file: its times fit those here.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/examples/tidy"
+)
+
+// The times of a shutdown: a handler may take as long as the retrier waits, the router waits longer, and Kubernetes
+// longer than both together.
+const (
+	handlersEnd = 20 * time.Second // Options.CloseTimeout
+	routerEnds  = 30 * time.Second // RouterConfig.CloseTimeout
+)
+
+// pack is the handler. It takes a while.
+func pack(out io.Writer, terminate func()) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		fmt.Fprintf(out, "%s: packing\n", msg.UUID)
+		if msg.UUID == "order-2" {
+			terminate()
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+			fmt.Fprintf(out, "%s: packed\n", msg.UUID)
+			return nil
+		case <-msg.Context().Done(): // the time is over: the order goes back to its queue, uncounted
+			return msg.Context().Err()
+		}
+	}
+}
+
+func main() {
+	if err := run(context.Background(), os.Getenv("AMQP_URI"), os.Stdout); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, uri string, out io.Writer) error {
+	signals, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	conf := amqp.NewDurableQueueConfig(uri)
+	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
+	topic := "orders-" + watermill.NewShortUUID()
+
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: routerEnds}, logger)
+	if err != nil {
+		return err
+	}
+	retrier, err := amqpretry.New(conf, amqpretry.Options{CloseTimeout: handlersEnd, Logger: logger})
+	if err != nil {
+		return err
+	}
+	defer tidy.Topic(uri, topic) // no service deletes its queues
+	router.AddMiddleware(retrier.Middleware)
+	router.AddPlugin(retrier.CheckRouter)
+	subscriber, err := retrier.NewSubscriber()
+	if err != nil {
+		return errors.Join(err, retrier.Close())
+	}
+	router.AddConsumerHandler("pack", topic, subscriber, pack(out, terminate))
+	if err := publish(conf, subscriber, topic, "order-1", "order-2", "order-3"); err != nil {
+		return errors.Join(err, retrier.Close())
+	}
+
+	probes := &http.Server{Addr: "127.0.0.1:0", Handler: probesOf(router), ReadHeaderTimeout: time.Second} // ":8080"
+	go func() { _ = probes.ListenAndServe() }()
+	defer probes.Close()
+
+	go func() {
+		<-signals.Done()
+		fmt.Fprintln(out, "SIGTERM: closing")
+		_ = router.Close() // waits for the handlers that run
+	}()
+	// Not the context of the signals: its end would end the contexts of the handlers at once.
+	err = router.Run(context.Background())
+	err = errors.Join(err, retrier.Close()) // after the router: copies of failed messages go over its connection
+	left, leftErr := ready(uri, topic)
+	fmt.Fprintf(out, "closed: %d order is left for the next pod\n", left)
+
+	return errors.Join(err, leftErr)
+}
+
+// probesOf are for kubernetes.yaml. Live does not ask the broker: a restart brings no broker back.
+func probesOf(router *message.Router) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/live", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/ready", func(w http.ResponseWriter, _ *http.Request) {
+		if !router.IsRunning() {
+			http.Error(w, "not consuming", http.StatusServiceUnavailable)
+		}
+	})
+
+	return mux
+}
+
+// terminate does what Kubernetes does at the end of a pod.
+func terminate() {
+	if self, err := os.FindProcess(os.Getpid()); err == nil {
+		_ = self.Signal(syscall.SIGTERM)
+	}
+}
+
+// ready counts the messages that wait for a consumer.
+func ready(uri, queue string) (int, error) {
+	connection, err := amqp091.Dial(uri)
+	if err != nil {
+		return 0, err
+	}
+	defer connection.Close()
+	channel, err := connection.Channel()
+	if err != nil {
+		return 0, err
+	}
+	state, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+
+	return state.Messages, err
+}
+
+// publish sends a message for each id, once the queue exists.
+func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+	if err := subscriber.SubscribeInitialize(topic); err != nil {
+		return err
+	}
+	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	defer publisher.Close()
+	for _, id := range ids {
+		if err := publisher.Publish(topic, message.NewMessage(id, []byte(id))); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}

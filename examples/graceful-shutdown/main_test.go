@@ -1,0 +1,79 @@
+package main
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/goccy/go-yaml"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/exampletest"
+)
+
+// Not parallel: the signal is for the whole process.
+func TestOutput(t *testing.T) {
+	exampletest.Output(t, run, `order-1: packing
+order-1: packed
+order-2: packing
+SIGTERM: closing
+order-2: packed
+closed: 1 order is left for the next pod
+`)
+}
+
+type probe struct {
+	HTTPGet struct {
+		Path string
+		Port int
+	} `yaml:"httpGet"`
+}
+
+// The manifest's times and paths are those of the program, and the page of the docs has the same manifest.
+func TestManifest(t *testing.T) {
+	file, err := os.ReadFile("kubernetes.yaml")
+	require.NoError(t, err)
+	var manifest struct {
+		Spec struct {
+			Template struct {
+				Spec struct {
+					Grace      int `yaml:"terminationGracePeriodSeconds"`
+					Containers []struct {
+						Readiness probe `yaml:"readinessProbe"`
+						Liveness  probe `yaml:"livenessProbe"`
+					}
+				}
+			}
+		}
+	}
+	require.NoError(t, yaml.Unmarshal(file, &manifest))
+	pod := manifest.Spec.Template.Spec
+	assert.Greater(t, time.Duration(pod.Grace)*time.Second, handlersEnd+routerEnds)
+	assert.Greater(t, routerEnds, handlersEnd)
+
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	get := func(path string) int {
+		answer := httptest.NewRecorder()
+		probesOf(router).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, path, nil))
+		return answer.Code
+	}
+	require.Len(t, pod.Containers, 1)
+	assert.Equal(t, http.StatusServiceUnavailable, get(pod.Containers[0].Readiness.HTTPGet.Path), "does not run yet")
+	assert.Equal(t, http.StatusOK, get(pod.Containers[0].Liveness.HTTPGet.Path))
+
+	page, err := os.ReadFile("../../docs/how-to/kubernetes.md")
+	require.NoError(t, err)
+	_, block, found := strings.Cut(string(page), "```yaml kubernetes\n")
+	require.True(t, found)
+	block, _, _ = strings.Cut(block, "```")
+	_, same, found := strings.Cut(string(file), "\n") // without the comment
+	require.True(t, found)
+	assert.Equal(t, same, block)
+}

@@ -1,0 +1,85 @@
+// Package tidy deletes what an example has declared, so that it leaves no queues on your broker. No service does that.
+package tidy
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+)
+
+// Planner is a retrier, for any version of watermill-amqp.
+type Planner interface {
+	Plan(topic string) (topology.Plan, error)
+}
+
+// Up deletes the queues and exchanges of topics, with the messages that are left in them. It asks the retrier for their
+// names, and prints an error to the standard error. Call it when nothing consumes from them any more.
+func Up(uri string, retrier Planner, topics ...string) {
+	if err := up(uri, retrier, topics); err != nil {
+		fmt.Fprintf(os.Stderr, "cannot remove what the example has declared for %q: %v\n", topics, err)
+	}
+}
+
+// Topic is [Up] for a topic under policies, without a retrier of yours. No policy means the default one.
+func Topic(uri, topic string, policies ...config.Policy) {
+	if len(policies) == 0 {
+		policies = []config.Policy{{}}
+	}
+	for _, policy := range policies {
+		retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{
+			Policies: config.Policies{Default: policy}, Logger: watermill.NopLogger{},
+		})
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "cannot remove what the example has declared for %q: %v\n", topic, err)
+			return
+		}
+		Up(uri, retrier, topic)
+		_ = retrier.Close() // it has no connection
+	}
+}
+
+func up(uri string, retrier Planner, topics []string) error {
+	connection, err := amqp091.Dial(uri)
+	if err != nil {
+		return err
+	}
+	defer connection.Close()
+	channel, err := connection.Channel()
+	if err != nil {
+		return err
+	}
+
+	var errs []error
+	for _, topic := range topics {
+		plan, err := retrier.Plan(topic)
+		if err != nil {
+			return err
+		}
+		errs = append(errs, remove(channel, plan))
+	}
+
+	return errors.Join(errs...)
+}
+
+// remove deletes what a plan has. RabbitMQ does not mind if something is missing.
+func remove(channel *amqp091.Channel, plan topology.Plan) error {
+	_, err := channel.QueueDelete(plan.Queue, false, false, false)
+	errs := []error{err}
+	for _, queue := range plan.Queues {
+		_, err := channel.QueueDelete(queue.Name, false, false, false)
+		errs = append(errs, err)
+	}
+	for _, exchange := range plan.Exchanges {
+		errs = append(errs, channel.ExchangeDelete(exchange.Name, false, false))
+	}
+
+	return errors.Join(errs...)
+}

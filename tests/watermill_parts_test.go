@@ -1,0 +1,477 @@
+package tests
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/components/fanin"
+	wmforwarder "github.com/ThreeDotsLabs/watermill/components/forwarder"
+	"github.com/ThreeDotsLabs/watermill/components/requeuer"
+	"github.com/ThreeDotsLabs/watermill/message"
+	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/message/router/plugin"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// These tests hold what docs/how-to/use-watermill-parts.md says of the forwarder, the requeuer and smaller parts.
+
+// downFor is a publisher that fails the first messages for a topic, and hands all others on.
+type downFor struct {
+	message.Publisher
+	topic string
+
+	mu    sync.Mutex
+	times int
+}
+
+func (p *downFor) Publish(topic string, messages ...*message.Message) error {
+	p.mu.Lock()
+	refuse := topic == p.topic && p.times > 0
+	if refuse {
+		p.times--
+	}
+	p.mu.Unlock()
+	if refuse {
+		return errors.New("it is down")
+	}
+
+	return p.Publisher.Publish(topic, messages...)
+}
+
+// runs runs a component with a router of its own until the test ends.
+func runs(t *testing.T, run func(context.Context) error, running <-chan struct{}, shut func() error) {
+	t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- run(context.Background()) }()
+	t.Cleanup(func() {
+		assert.NoError(t, shut())
+		assert.NoError(t, <-ended)
+	})
+	closesWithin(t, 10*time.Second, running, "the start")
+}
+
+// envelope is a message in the outbox, as the forwarder's own publisher makes it.
+func envelope(t *testing.T, uuid, topic string) amqp091.Publishing {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{"destination_topic": topic, "uuid": uuid, "payload": []byte(uuid),
+		"metadata": map[string]string{"kind": "order"}})
+	require.NoError(t, err)
+
+	return rabbit.Message("envelope-"+uuid, string(body))
+}
+
+// A forwarder on a router with the middleware: what cannot be forwarded is retried, and is a dead letter of the outbox
+// that can be replayed.
+func TestForwarder(t *testing.T) {
+	t.Parallel()
+
+	a := newPartsApp(t)
+	outbox, fine, broken := a.topic("outbox"), a.topic("fine"), a.topic("broken")
+	retrier := a.queues(outbox)
+	a.broker.Declare(fine, mainQueueArguments("classic"))
+	a.broker.Declare(broken, mainQueueArguments("classic"))
+	subscriber, err := retrier.NewSubscriber()
+	require.NoError(t, err)
+	out := &downFor{Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), topic: broken, times: 3}
+	_, err = wmforwarder.NewForwarder(subscriber, out, a.logs, wmforwarder.Config{ForwarderTopic: outbox, Router: a.router})
+	require.NoError(t, err)
+	a.run()
+	sender := wmforwarder.NewPublisher(a.publisher(retrier.Config()), wmforwarder.PublisherConfig{ForwarderTopic: outbox})
+	for _, topic := range []string{broken, fine} {
+		msg := message.NewMessage(topic, []byte("body"))
+		msg.Metadata.Set("kind", "order")
+		require.NoError(t, sender.Publish(topic, msg))
+	}
+	a.ends(1, 1)
+
+	forwarded := a.broker.Drain(fine)
+	require.Len(t, forwarded, 1)
+	assert.Equal(t, []string{"_watermill_message_uuid", "kind"}, slices.Sorted(maps.Keys(forwarded[0].Headers)))
+	client, err := dlq.Open(t.Context(), dlq.Config{URI: a.uri, NoDeliveryLimitPolicy: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	for letter, err := range client.Queue(outbox).Browse(t.Context(), dlq.Filter{}) {
+		require.NoError(t, err)
+		assert.Equal(t, retry.ReasonExhausted, letter.Reason)
+		assert.Equal(t, 3, letter.Calls)
+		assert.Contains(t, letter.Error, "it is down")
+	}
+	report, err := client.Queue(outbox).Replay(t.Context(), dlq.ReplayOptions{})
+	require.NoError(t, err)
+	assert.Equal(t, 1, report.Done)
+	a.ends(2, 1)
+	assert.Equal(t, []string{"body"}, rabbit.Bodies(a.broker.Drain(broken)), "a replay forwards it")
+}
+
+// A message that is no envelope is a dead letter at once under NeverRetry, or lost with AckWhenCannotUnwrap.
+func TestForwarder_NoEnvelope(t *testing.T) {
+	t.Parallel()
+
+	for name, acked := range map[string]bool{"dead letter": false, "AckWhenCannotUnwrap": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			a := newPartsApp(t)
+			outbox := a.topic("outbox")
+			subscriber, err := a.queues(outbox).NewSubscriber()
+			require.NoError(t, err)
+			_, err = wmforwarder.NewForwarder(subscriber, a.publisher(amqp.NewDurableQueueConfig(a.uri)), a.logs,
+				wmforwarder.Config{ForwarderTopic: outbox, Router: a.router, AckWhenCannotUnwrap: acked})
+			require.NoError(t, err)
+			a.run()
+			a.broker.Publish(outbox, rabbit.Message("1", "no envelope"))
+			if acked {
+				a.ends(1, 0)
+				return
+			}
+			a.ends(0, 1)
+			letter := a.letter(outbox)
+			assert.Equal(t, "permanent", rabbit.Text(letter, header.Reason))
+			assert.Equal(t, "1", rabbit.Text(letter, header.Attempts))
+		})
+	}
+}
+
+// A forwarder with a router of its own needs the middleware in its config; without it nothing is counted.
+func TestForwarder_OwnRouter(t *testing.T) {
+	t.Parallel()
+
+	for name, forgotten := range map[string]bool{"with the middleware": false, "without": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			a := newPartsApp(t)
+			outbox, broken := a.topic("outbox"), a.topic("broken")
+			retrier := a.queues(outbox)
+			subscriber, err := retrier.NewSubscriber()
+			require.NoError(t, err)
+			out := &downFor{Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), topic: broken, times: 1000}
+			conf := wmforwarder.Config{ForwarderTopic: outbox}
+			if !forgotten {
+				conf.Middlewares = []message.HandlerMiddleware{retrier.Middleware}
+			}
+			f, err := wmforwarder.NewForwarder(subscriber, out, a.logs, conf)
+			require.NoError(t, err)
+			runs(t, f.Run, f.Running(), f.Close)
+			a.broker.Publish(outbox, envelope(t, "1", broken))
+			if !forgotten {
+				a.ends(0, 1)
+				return
+			}
+			eventually(t, 10*time.Second, func() bool {
+				return len(a.logs.with("Handler returned error")) >= 4
+			}, "it comes back")
+			assert.Len(t, a.logs.with(noMiddlewareLog), 1)
+			assert.Zero(t, a.count(retry.EventCall), "nothing is counted")
+			assert.Zero(t, a.broker.Depth(outbox+".dlq"))
+		})
+	}
+}
+
+// requeue runs a requeuer that takes from a topic and publishes to a queue.
+func (a *partsApp) requeue(subscriber message.Subscriber, from, to string) {
+	a.t.Helper()
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, a.logs)
+	require.NoError(a.t, err)
+	r, err := requeuer.NewRequeuer(requeuer.Config{Subscriber: subscriber, SubscribeTopic: from, Router: router,
+		Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), Delay: 10 * time.Millisecond,
+		GeneratePublishTopic: func(requeuer.GeneratePublishTopicParams) (string, error) { return to, nil },
+	}, a.logs)
+	require.NoError(a.t, err)
+	runs(a.t, r.Run, router.Running(), router.Close)
+}
+
+// A requeuer sends dead letters back for ever. From the retrier's dead-letter subscriber each life begins without what is
+// known of those before; read as they are in the queue, they count as replays. A replay gives one life.
+func TestRequeuer(t *testing.T) {
+	t.Parallel()
+
+	for name, stock := range map[string]bool{"dead-letter subscriber": false, "stock subscriber": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			a := newPartsApp(t)
+			queue := a.topic("orders")
+			retrier := a.queues(queue)
+			s := a.failing(retrier, queue)
+			a.run()
+			if stock {
+				conf := amqp.NewDurableQueueConfig(a.uri)
+				plan, err := retrier.Plan(queue)
+				require.NoError(t, err)
+				for _, q := range plan.Queues {
+					if q.Name == queue+".dlq" {
+						conf.Queue.Arguments = q.Arguments
+					}
+				}
+				a.requeue(stockOf(t, conf), queue+".dlq", queue)
+			} else {
+				letters, err := retrier.NewDeadLetterSubscriber()
+				require.NoError(t, err)
+				a.requeue(letters, queue, queue)
+			}
+			a.broker.Publish(queue, rabbit.Message("1", "body"))
+			eventually(t, 10*time.Second, func() bool { return len(s.of("1")) >= 9 }, "three lives, and no end")
+
+			for i, v := range s.of("1")[:9] {
+				life := i / 3
+				assert.Equal(t, i%3+1, v.Attempt.Number, "each has all attempts")
+				replays := 0
+				if stock {
+					replays = life
+				}
+				assert.Equal(t, replays, v.Attempt.Replays)
+				assert.Equal(t, map[bool]string{true: "", false: strconv.Itoa(life)}[life == 0],
+					v.Metadata[requeuer.RetriesKey])
+				_, poisoned := v.Metadata[wmmiddleware.ReasonForPoisonedKey]
+				assert.Equal(t, life > 0 && !stock, poisoned, "Watermill's metadata of a dead letter")
+			}
+		})
+	}
+}
+
+func TestReplayWhereARequeuerLoops(t *testing.T) {
+	t.Parallel()
+
+	a := newPartsApp(t)
+	queue := a.topic("orders")
+	s := a.failing(a.queues(queue), queue)
+	a.run()
+	a.broker.Publish(queue, rabbit.Message("1", "body"))
+	a.ends(0, 1)
+	client, err := dlq.Open(t.Context(), dlq.Config{URI: a.uri, NoDeliveryLimitPolicy: true})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	_, err = client.Queue(queue).Replay(t.Context(), dlq.ReplayOptions{})
+	require.NoError(t, err)
+	a.ends(0, 2)
+	assert.Len(t, s.of("1"), 6, "one more life")
+	assert.Empty(t, s.of("1")[3].Metadata, "as it was published")
+	letter, err := client.Queue(queue).Get(t.Context(), "1")
+	require.NoError(t, err)
+	assert.Equal(t, 1, letter.Replays)
+	assert.Equal(t, 6, letter.Calls)
+}
+
+// failing adds a handler that fails.
+func (a *partsApp) failing(retrier *amqpretry.Retrier, queue string) *seen {
+	a.t.Helper()
+	subscriber, err := retrier.NewSubscriber()
+	require.NoError(a.t, err)
+	s := &seen{}
+	a.router.AddConsumerHandler("handler", queue, subscriber, s.handler(func(*message.Message) error {
+		return errHandler
+	}))
+
+	return s
+}
+
+// A delay in the metadata delays nothing on RabbitMQ.
+func TestDelayMetadata(t *testing.T) {
+	t.Parallel()
+
+	a := newPartsApp(t)
+	queue := a.topic("orders")
+	retrier := a.queues(queue)
+	subscriber, err := retrier.NewSubscriber()
+	require.NoError(t, err)
+	var s seen
+	a.router.AddConsumerHandler("handler", queue, subscriber, s.handler(succeed))
+	a.run()
+	publisher, err := delay.NewPublisher(a.publisher(retrier.Config()), delay.PublisherConfig{})
+	require.NoError(t, err)
+	msg := message.NewMessage("1", nil)
+	msg.SetContext(delay.WithContext(t.Context(), delay.For(time.Hour)))
+	require.NoError(t, publisher.Publish(queue, msg))
+	a.ends(1, 0)
+	assert.Equal(t, "1h0m0s", s.of("1")[0].Metadata[delay.DelayedForKey])
+}
+
+// Fan-in from a plain subscriber is right: retries begin at its target. From the retrier's subscriber it is a router
+// without the middleware.
+func TestFanIn(t *testing.T) {
+	t.Parallel()
+
+	a := newPartsApp(t)
+	one, two, all := a.topic("one"), a.topic("two"), a.topic("all")
+	retrier := a.queues(all)
+	for _, queue := range []string{one, two} {
+		a.broker.Declare(queue, mainQueueArguments("quorum"))
+	}
+	conf := amqp.NewDurableQueueConfig(a.uri)
+	conf.Queue.Arguments = mainQueueArguments("quorum")
+	f, err := fanin.NewFanIn(stockOf(t, conf), a.publisher(retrier.Config()), fanin.Config{
+		SourceTopics: []string{one, two}, TargetTopic: all}, a.logs)
+	require.NoError(t, err)
+	subscriber, err := retrier.NewSubscriber()
+	require.NoError(t, err)
+	var s seen
+	a.router.AddConsumerHandler("handler", all, subscriber, s.handler(func(msg *message.Message) error {
+		if msg.UUID == "1" {
+			return errHandler
+		}
+
+		return nil
+	}))
+	a.run()
+	runs(t, f.Run, f.Running(), f.Close)
+	a.broker.Publish(one, rabbit.Message("1", ""))
+	a.broker.Publish(two, rabbit.Message("2", ""))
+	a.ends(1, 1)
+	assert.Len(t, s.of("1"), 3)
+	assert.Len(t, s.of("2"), 1)
+	assert.Equal(t, all, rabbit.Text(a.letter(all), header.Queue))
+}
+
+func TestFanIn_FromTheRetriersSubscriber(t *testing.T) {
+	t.Parallel()
+
+	a := newPartsApp(t)
+	one, all := a.topic("one"), a.topic("all")
+	retrier := a.queues(one)
+	subscriber, err := retrier.NewSubscriber()
+	require.NoError(t, err)
+	out := &downFor{Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), topic: all, times: 1000}
+	f, err := fanin.NewFanIn(subscriber, out, fanin.Config{SourceTopics: []string{one}, TargetTopic: all}, a.logs)
+	require.NoError(t, err)
+	runs(t, f.Run, f.Running(), f.Close)
+	a.broker.Publish(one, rabbit.Message("1", ""))
+	eventually(t, 10*time.Second, func() bool {
+		return len(a.logs.with("Publishing produced messages failed")) >= 4
+	}, "it comes back")
+	assert.Len(t, a.logs.with(noMiddlewareLog), 1)
+	assert.Zero(t, a.broker.Depth(one+".dlq"))
+}
+
+// Deduplicator.PublisherDecorator takes an output for published before it is: the output of the retry is dropped, and
+// the message is acknowledged as a success.
+func TestPublisherDecoratorLosesOutputs(t *testing.T) {
+	t.Parallel()
+
+	for name, published := range map[string]int{"without": 1, "with": 0} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			a := newPartsApp(t)
+			queue, outputs := a.topic("orders"), a.topic("outputs")
+			retrier := a.queues(queue)
+			a.broker.Declare(outputs, mainQueueArguments("classic"))
+			subscriber, err := retrier.NewSubscriber()
+			require.NoError(t, err)
+			if published == 0 {
+				a.router.AddPublisherDecorators((&wmmiddleware.Deduplicator{}).PublisherDecorator())
+			}
+			a.router.AddHandler("handler", queue, subscriber, outputs,
+				&downFor{Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), topic: outputs, times: 1},
+				func(msg *message.Message) ([]*message.Message, error) {
+					return []*message.Message{message.NewMessage("output", []byte("output"))},
+						a.called(msg.Context(), "handler", nil)
+				})
+			a.run()
+			a.broker.Publish(queue, rabbit.Message("1", ""))
+			a.ends(1, 0)
+			assert.Equal(t, []int{1, 2}, a.attemptsOf("handler"))
+			assert.Len(t, a.broker.Drain(outputs), published)
+		})
+	}
+}
+
+// signalled is the queue of the service that TestSignalsHandler runs in a process of its own.
+const signalled = "AMQPRETRY_TEST_SIGNALLED"
+
+// Watermill's plugin closes the router on SIGTERM: the handler that runs ends its work, and Run returns.
+func TestSignalsHandler(t *testing.T) {
+	t.Parallel()
+
+	if queue := os.Getenv(signalled); queue != "" {
+		servesUntilSignalled(t, queue)
+		return
+	}
+
+	a := newPartsApp(t)
+	queue := a.topic("orders")
+	a.queues(queue)                                                                                  // for the clean-up
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSignalsHandler$", "-test.v") //nolint:gosec // this test itself
+	cmd.Env = append(os.Environ(), signalled+"="+queue)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	var said []string
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		said = append(said, lines.Text())
+		switch lines.Text() {
+		case "it runs":
+			a.broker.Publish(queue, rabbit.Messages("fails")...)
+		case "fails":
+			eventually(t, 10*time.Second, func() bool { return a.broker.Depth(queue+".retry.1h") == 1 }, "it waits")
+			a.broker.Publish(queue, rabbit.Messages("slow", "next")...)
+		case "slow":
+			require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		}
+	}
+	require.NoError(t, cmd.Wait(), strings.Join(said, "\n"))
+
+	assert.Subset(t, said, []string{"slow has ended", "Run has returned", "the retrier is closed"})
+	assert.NotContains(t, said, "next")
+	assert.Equal(t, []string{"next"}, rabbit.Bodies(a.broker.Take(queue, 1, 10*time.Second)))
+	a.broker.Has(queue+".retry.1h", 1)
+	assert.Zero(t, a.broker.Depth(queue+".dlq"))
+}
+
+// servesUntilSignalled is the service, which tells its parent what happens in it.
+func servesUntilSignalled(t *testing.T, queue string) {
+	t.Helper()
+	conf := amqp.NewDurableQueueConfig(brokertest.URI(t))
+	conf.Queue.Arguments = mainQueueArguments("quorum")
+	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: retries(time.Hour), Prefetch: 1})
+	require.NoError(t, err)
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	require.NoError(t, err)
+	router.AddMiddleware(retrier.Middleware)
+	router.AddPlugin(plugin.SignalsHandler, retrier.CheckRouter)
+	subscriber, err := retrier.NewSubscriber()
+	require.NoError(t, err)
+	router.AddConsumerHandler("handler", queue, subscriber, func(msg *message.Message) error {
+		fmt.Println(msg.UUID)
+		if msg.UUID == "fails" {
+			return errHandler
+		}
+		<-time.After(500 * time.Millisecond)
+		fmt.Println(msg.UUID, "has ended")
+
+		return nil
+	})
+	go func() {
+		<-router.Running()
+		fmt.Println("it runs")
+	}()
+	require.NoError(t, router.Run(context.Background()))
+	fmt.Println("Run has returned")
+	require.NoError(t, retrier.Close())
+	fmt.Println("the retrier is closed")
+}
