@@ -26,9 +26,9 @@
 // # Why it is safe
 //
 // The consumer alone acknowledges, and never before the handler succeeded or the copy is confirmed and was not
-// returned. What cannot be confirmed is held unacknowledged: the handler is not run again, other messages go on, up to
-// the prefetch. Copies go over a connection of their own, one confirm channel for each main queue and exchange, so a
-// blocked publisher stops no acknowledgement and a broken queue stops no other.
+// returned. A copy without a confirmation keeps its delivery unacknowledged: the handler is not run again, other
+// messages go on, up to the prefetch. Copies go over a connection of their own, one confirm channel for each main
+// queue and exchange, so a blocked publisher stops no acknowledgement and a broken queue stops no other.
 //
 // # Two ways to consume
 //

@@ -24,8 +24,8 @@ var delayUnits = []struct {
 //	1500 * time.Millisecond "1500ms"
 //	2 * time.Hour           "2h"
 //
-// The spelling is part of queue names and of messages that wait on the broker, so it never changes.
-// What is no valid delay is spelled as the nearest one, never shorter than 1ms.
+// The spelling is part of queue names and of messages that wait on the broker, so it never changes. A duration that
+// is no valid delay is spelled as the nearest one, never shorter than 1ms.
 func FormatDelay(d time.Duration) string {
 	d = max(MinDelay, min(d.Round(MinDelay), MaxDelay))
 	for _, u := range delayUnits {

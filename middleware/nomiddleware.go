@@ -5,6 +5,7 @@ import (
 )
 
 // NoMiddlewareError reports a handler that is fed by a subscriber of the retrier, and has no retry middleware.
+// Handler is the name of the handler, Topic the one that it consumes.
 type NoMiddlewareError struct{ Handler, Topic string }
 
 func (e *NoMiddlewareError) Error() string {

@@ -66,9 +66,9 @@ func AttemptFromContext(ctx context.Context) (Attempt, bool) {
 	return d.Attempt()
 }
 
-// Withdrawn tells whether the message whose context ctx is was taken away from its handler: by a close that has waited
-// long enough, or a lost connection. What the handler then returns counts for nothing, as the broker delivers the
-// message again. It is false for messages that do not come from a retrier.
+// Withdrawn tells whether the message whose context ctx is was taken away from its handler: by a close that has
+// waited long enough, or a lost connection. The result of the handler then counts for nothing, as the broker delivers
+// the message again. It is false for messages that do not come from a retrier.
 func Withdrawn(ctx context.Context) bool {
 	d := deliveryFrom(ctx)
 	return d != nil && d.Withdrawn()

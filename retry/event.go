@@ -82,8 +82,10 @@ const (
 // safe for concurrent use: the events of one delivery come one after the other and in order, those of others at the
 // same time.
 type Event struct {
+	// Kind tells what has happened.
 	Kind EventKind
-	At   time.Time
+	// At is when it has happened.
+	At time.Time
 
 	// Topic that was subscribed to, its Queue, and the Handler's name: where the event is about one.
 	Topic   string

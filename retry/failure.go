@@ -4,10 +4,10 @@ import "github.com/ThreeDotsLabs/watermill/message"
 
 // Failure is what happened to a message.
 //
-// A decision function gets it, and returns the error as it is to be taken: Err itself for what the policy says, or Err
-// marked with Permanent, Drop, Transient, RetryAfter or Postpone, which outranks everything that the policy and the
-// error itself say; or another error, whose text is then the one that is kept. nil means Err. What it cannot override
-// are the bounds: retries, ages and the deadline; and a shutdown, which is no failure.
+// A decision function gets it, and returns the error as it is to be taken: Err itself for what the policy says, or
+// Err marked with Permanent, Drop, Transient, RetryAfter or Postpone, which outranks everything that the policy and
+// the error itself say; or another error, whose text is then the one that is kept. nil means Err. It cannot override
+// the bounds: retries, ages and the deadline; and a shutdown, which is no failure.
 //
 //	func(f retry.Failure) error {
 //		if f.Class == retry.ClassUndecodable && f.Topic == "orders" {

@@ -14,8 +14,10 @@ const (
 // consumer has not acknowledged neither. Nor is one that RabbitMQ 4.4 or later holds back until its
 // x-opt-delivery-time: a 0 does not prove that a queue is empty.
 type QueueDepth struct {
+	// Queue is the name of the queue.
 	Queue string
-	Role  QueueRole
+	// Role tells what the queue is for.
+	Role QueueRole
 	// MainQueue that it belongs to; empty for retry queues that main queues share.
 	MainQueue string
 	Messages  int

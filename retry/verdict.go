@@ -20,6 +20,7 @@ const (
 
 // Verdict is the decision over one message.
 type Verdict struct {
+	// Action is what is done with the message.
 	Action Action
 	Count  int           // retry, postpone: failures so far, with this one if it is one
 	Delay  time.Duration // retry, postpone: in which of the policy's delays it waits

@@ -10,8 +10,8 @@
 // It is package amqpretry for the other version of watermill-amqp, and all that is said there holds here: the same
 // options, the same topology, the same messages. A queue may be served by services on v2 and on v3 at the same time.
 //
-// What is different is different in watermill-amqp itself: the routing key of a binding is generated of the topic and
-// not of the queue; a TopologyBuilder is told the topic; and messages that were delivered before have
+// The differences are those of watermill-amqp itself: the routing key of a binding is generated of the topic and not
+// of the queue; a TopologyBuilder is told the topic; and messages that were delivered before have
 // amqp.MetadataRedeliveredKey in their metadata, from the retrier's own subscriber as from the stock one.
 //
 // A service that imports this package does not compile watermill-amqp v2, and one that imports package amqpretry does

@@ -52,8 +52,8 @@ type Options struct {
 	// the queue. Prefetch: 1 asks for it. Stock subscribers keep the config's.
 	Prefetch int
 
-	// CloseTimeout is how long closing a subscriber waits for handlers and copies. What is not done then goes back to
-	// its queue. Defaults to 10s; leave it below the router's own CloseTimeout, which is 30s by default.
+	// CloseTimeout is how long closing a subscriber waits for handlers and copies. Messages that are not done then go
+	// back to their queue. Defaults to 10s; leave it below the router's own CloseTimeout, which is 30s by default.
 	CloseTimeout time.Duration
 
 	// HoldWarning is how long a failed delivery is held, because the broker does not confirm its copy, before that is

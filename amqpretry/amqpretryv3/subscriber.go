@@ -51,8 +51,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 // *topology.NoAnswerError when the broker has not answered for 2 minutes.
 func (s *Subscriber) SubscribeInitialize(topic string) error { return s.own.SubscribeInitialize(topic) }
 
-// Close stops consuming and waits until what was handed out is settled, for CloseTimeout at the longest. What is not
-// done then goes back to its queue. It is safe to call it again, and at the same time.
+// Close stops consuming and waits until what was handed out is settled, for CloseTimeout at the longest. Messages
+// that are not done then go back to their queue. It is safe to call it again, and at the same time.
 func (s *Subscriber) Close() error { return s.own.Close() }
 
 // String names the subscriber for Watermill, which writes that on messages and metrics: the same for all versions of
@@ -102,8 +102,8 @@ func (s *DeadLetterSubscriber) SubscribeInitialize(topic string) error {
 	return s.own.SubscribeInitialize(topic)
 }
 
-// Close stops consuming and waits until what was handed out is settled, for CloseTimeout at the longest. What is not
-// done then goes back to its queue. It is safe to call it again, and at the same time.
+// Close stops consuming and waits until what was handed out is settled, for CloseTimeout at the longest. Messages
+// that are not done then go back to their queue. It is safe to call it again, and at the same time.
 func (s *DeadLetterSubscriber) Close() error { return s.own.Close() }
 
 // String names the subscriber for Watermill.

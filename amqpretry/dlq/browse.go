@@ -106,8 +106,8 @@ func (q *Queue) Stat(ctx context.Context, filter Filter) (Stat, error) {
 }
 
 // Export writes dead letters as JSON Lines, and leaves all of them where they are. Each line has everything of one
-// message: its body, its properties and its headers with their AMQP types. What was written when an error comes is
-// whole lines.
+// message: its body, its properties and its headers with their AMQP types. It writes whole lines only, also before an
+// error.
 func (q *Queue) Export(ctx context.Context, w io.Writer, options ExportOptions) (Report, error) {
 	if options.Limit < 0 {
 		return Report{}, &config.FieldError{Path: "ExportOptions.Limit", Wanted: "0 (all) or more",

@@ -38,6 +38,7 @@ type Canary struct {
 // CanaryReport is what has become of a canary. Those that are none of Handled, DeadLettered and Dropped are not
 // resolved.
 type CanaryReport struct {
+	// Sent is the number of messages that were sent first.
 	Sent, Handled, DeadLettered, Dropped int
 	// Retried are those not resolved that have failed, or were postponed, and wait for another attempt.
 	Retried int

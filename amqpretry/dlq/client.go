@@ -36,7 +36,7 @@ type Config struct {
 	// it counts what the broker holds back: see HiddenError. Its VHost, if empty, is that of the URI.
 	Management topology.Management
 	// NoDeliveryLimitPolicy says that no policy and no operator policy sets a delivery-limit for a dead-letter queue.
-	// Where one does, browsing before RabbitMQ 4.3 lose messages. What Management tells counts more.
+	// Where one does, browsing before RabbitMQ 4.3 lose messages. The answer of Management counts more.
 	NoDeliveryLimitPolicy bool
 	// UUIDHeader is where the marshaler of the services puts Watermill's UUID. Default: _watermill_message_uuid.
 	UUIDHeader string

@@ -34,6 +34,7 @@ type DeadLetter struct {
 }
 
 // Route is an exchange and a routing key.
+// Exchange and RoutingKey are those that the message was published with.
 type Route struct{ Exchange, RoutingKey string }
 
 // Edit is what was changed before a replay.

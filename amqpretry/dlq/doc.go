@@ -6,7 +6,7 @@
 //
 // Why it is safe:
 //   - A message leaves the queue only when the broker has confirmed, and not returned, its copy; of what is deleted, when the
-//     undo file has it. Who is killed in between leaves it in both places, never in none.
+//     undo file has it. A process that is killed in between leaves it in both places, never in none.
 //   - Browsing takes no message out and keeps their order, however often: see [Queue.Browse].
 //   - A replay goes to the queue that has failed the message and to nobody else, and that queue is told by whoever runs it,
 //     never by a header.

@@ -7,6 +7,7 @@ import (
 
 // NotFoundError says that there is no dead letter with this UUID among those that could be seen.
 type NotFoundError struct {
+	// Queue is the name of the queue.
 	Queue, UUID string
 	// Seen is how many there were.
 	Seen int
@@ -19,8 +20,9 @@ func (e *NotFoundError) Error() string {
 
 // NoQueueError says that a queue is not there.
 type NoQueueError struct {
+	// Queue is the name of the queue.
 	Queue string
-	// What it is in the run: dead-letter queue, target.
+	// The part that it has in the run is the text What: dead-letter queue or target.
 	What string
 	Err  error
 }
@@ -34,6 +36,7 @@ func (e *NoQueueError) Unwrap() error { return e.Err }
 // IncompleteError says that messages of a dead-letter queue could not be seen that were there when a browse or a run
 // began: somebody else has taken them, or they have expired. The report tells what was done about the others.
 type IncompleteError struct {
+	// Queue is the name of the queue.
 	Queue string
 	// Total is how many there were, Missing how many of them could not be seen.
 	Total, Missing int
@@ -41,14 +44,16 @@ type IncompleteError struct {
 
 func (e *IncompleteError) Error() string {
 	return fmt.Sprintf("dead-letter queue %q: of the %d messages that were there in the beginning, %d could not be "+
-		"seen: does somebody else take messages out of it, or do they expire? What was seen was dealt with", e.Queue,
-		e.Total, e.Missing)
+		"seen: does somebody else take messages out of it, or do they expire? The messages that were seen were dealt "+
+		"with",
+		e.Queue, e.Total, e.Missing)
 }
 
 // OrderError says that a browse or a run was interrupted where it could not end in order: messages that it has passed are
 // now behind others that are younger. A quorum queue puts what it gets back behind what it got back before; see
 // Config.OrderTime. Nothing is lost.
 type OrderError struct {
+	// Queue is the name of the queue.
 	Queue string
 	// Left is how many messages there were to pass at the most.
 	Left int
@@ -62,6 +67,7 @@ func (e *OrderError) Error() string {
 
 // BusyError says that another run, or another browse, is at work on the same dead-letter queue.
 type BusyError struct {
+	// Queue is the name of the queue.
 	Queue string
 	// Lock is the exclusive queue that the other run holds as long as it is connected.
 	Lock string
@@ -77,6 +83,7 @@ func (e *BusyError) Unwrap() error { return e.Err }
 
 // UnsafeError says that browsing a queue could lose messages, so it was not read.
 type UnsafeError struct {
+	// Queue is the name of the queue.
 	Queue string
 	// Found is why, Do the ways out.
 	Found, Do string

@@ -19,6 +19,7 @@ const HiddenUnknown = -1
 // 4.4 and later hold a message with the header x-opt-delivery-time back until that time, and AMQP does not count it.
 // The management API does.
 type HiddenError struct {
+	// Queue is the name of the queue.
 	Queue string
 	// Version of the server.
 	Version string

@@ -19,9 +19,9 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
-// Import publishes exported dead letters, to the dead-letter queue or another one, in the order of the file. What
-// RabbitMQ would act on again, or refuse, is not published as it was (x-death, CC, expiration, user id) but told in our
-// headers; the rest is the same, byte by byte.
+// Import publishes exported dead letters, to the dead-letter queue or another one, in the order of the file.
+// Properties and headers that RabbitMQ would act on again, or refuse (x-death, CC, expiration, user id), are told in
+// our headers instead; the rest is the same, byte by byte.
 //
 // It stops at the first line that cannot be read, or is longer than 192 MiB, with a *[LineError]: what was before it is
 // imported.

@@ -19,6 +19,7 @@ type Progress struct {
 
 // ReplayOptions say what is replayed, where to, and how carefully.
 type ReplayOptions struct {
+	// Filter selects the messages. The zero value selects all.
 	Filter Filter
 	// To is the queue to which the messages go; empty means the main queue, which has failed them.
 	To string
@@ -55,7 +56,7 @@ type ReplayReport struct {
 	EditError error
 }
 
-// Report is what became of a run. What is not Done is where it was.
+// Report is what became of a run. A message that is not Done is where it was.
 type Report struct {
 	Progress
 	// Left are those that matched and could not go, by why.
@@ -92,6 +93,7 @@ const (
 
 // PurgeOptions say what is deleted.
 type PurgeOptions struct {
+	// Filter selects the messages. The zero value selects all.
 	Filter Filter
 	// Limit is how many at most; 0 means all that match.
 	Limit int
@@ -104,6 +106,7 @@ type PurgeOptions struct {
 
 // MoveOptions say what is moved, as it is: a dead letter stays one, with its headers.
 type MoveOptions struct {
+	// Filter selects the messages. The zero value selects all.
 	Filter Filter
 	// To is the queue to which they go.
 	To       string
@@ -116,6 +119,7 @@ type MoveOptions struct {
 
 // ExportOptions say what is written.
 type ExportOptions struct {
+	// Filter selects the messages. The zero value selects all.
 	Filter Filter
 	// Limit is how many at most; 0 means all that match.
 	Limit    int
@@ -124,6 +128,7 @@ type ExportOptions struct {
 
 // ImportOptions say where exported messages go.
 type ImportOptions struct {
+	// Filter selects the messages. The zero value selects all.
 	Filter Filter
 	// To is the queue; empty means the dead-letter queue.
 	To   string
@@ -131,7 +136,7 @@ type ImportOptions struct {
 	// Skip is how many lines are not read, because an earlier run has imported them.
 	Skip int
 	// Imported is told, from one goroutine and in order, how many lines from the beginning (skipped ones included) are
-	// done: confirmed, or not matched. Who stores it can go on after a crash. Nil means nobody.
+	// done: confirmed, or not matched. A program that stores it can go on after a crash. Nil means nobody.
 	Imported func(lines int) error
 	// Taken is asked once for each replay and move whose undo file is imported, before the first of its messages: where
 	// it has sent them they may have been handled, and whoever replays what the import brings back has them handled

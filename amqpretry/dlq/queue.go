@@ -22,8 +22,8 @@ func (q *Queue) Name() string { return q.name }
 func (q *Queue) MainQueue() string { return q.mainQueue }
 
 // Depth is how many messages it has to give, with those that the broker holds back until their x-opt-delivery-time as
-// far as Config.Management tells. What consumers hold is not among them. With none that can be counted, and RabbitMQ
-// 4.4 or later without the management API, it is a *[HiddenError].
+// far as Config.Management tells. Messages that consumers hold are not among them. With none that can be counted, and
+// RabbitMQ 4.4 or later without the management API, it is a *[HiddenError].
 func (q *Queue) Depth(ctx context.Context) (int, error) {
 	ready, hidden, err := q.Ready(ctx)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 
 // Stat counts dead letters.
 type Stat struct {
-	// Ready is how many messages the queue had to give when the browse began; Seen how many of them were looked at. What
-	// other consumers hold is in neither.
+	// Ready is how many messages the queue had to give when the browse began; Seen how many of them were looked at.
+	// Messages that other consumers hold are in neither.
 	Ready int `json:"ready"`
 	Seen  int `json:"seen"`
 	// Hidden is how many messages the broker holds back until their x-opt-delivery-time (RabbitMQ 4.4 and later): no
@@ -28,7 +28,7 @@ type Stat struct {
 	// Replayed is how many have been replayed before; Unreadable how many have headers that cannot be read.
 	Replayed   int `json:"replayed"`
 	Unreadable int `json:"unreadable"`
-	// By reason, topic, handler and type of error. What a dead letter does not tell is counted under "".
+	// By reason, topic, handler and type of error. A dead letter without it counts under "".
 	ByReason    Counts `json:"by_reason"`
 	ByTopic     Counts `json:"by_topic"`
 	ByHandler   Counts `json:"by_handler"`
@@ -37,6 +37,7 @@ type Stat struct {
 
 // Counts are numbers by name. The sum of all is the number of dead letters that matched.
 type Counts struct {
+	// ByName has the number of messages for each name.
 	ByName map[string]int `json:"by_name"`
 	// Others is how many had further names, beyond the first MaxNames different ones.
 	Others int `json:"others"`
@@ -48,8 +49,10 @@ const MaxNames = 10_000
 
 // Count is how many have a name.
 type Count struct {
+	// Name is the reason, topic, handler or type of error.
 	Name string `json:"name"`
-	N    int    `json:"n"`
+	// N is the number of its messages.
+	N int `json:"n"`
 }
 
 // Sorted gives the names, the most frequent first and equally frequent ones by name. Others are not among them.

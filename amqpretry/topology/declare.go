@@ -9,6 +9,7 @@ import (
 
 // Channel is what [Plan.Declare] needs of an *amqp091.Channel.
 type Channel interface {
+	// ExchangeDeclare, QueueDeclare and QueueBind are those of *amqp091.Channel.
 	ExchangeDeclare(name, kind string, durable, autoDelete, internal, noWait bool, args amqp.Table) error
 	QueueDeclare(name string, durable, autoDelete, exclusive, noWait bool, args amqp.Table) (amqp.Queue, error)
 	QueueBind(name, key, exchange string, noWait bool, args amqp.Table) error

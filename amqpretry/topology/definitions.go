@@ -34,9 +34,12 @@ type MainQueue struct {
 
 // MainExchange is an exchange that is not of our making, and can have any properties.
 type MainExchange struct {
-	Name, Type                    string
+	// Name and Type are those of the exchange, such as "orders" and "fanout".
+	Name, Type string
+	// Durable, AutoDelete and Internal are its properties.
 	Durable, AutoDelete, Internal bool
-	Arguments                     amqp.Table
+	// Arguments are optional.
+	Arguments amqp.Table
 }
 
 // Definitions is a file for `rabbitmqctl import_definitions`, with which an operator provisions a virtual host:

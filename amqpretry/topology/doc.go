@@ -15,6 +15,7 @@
 //   - Retry queues are quorum queues that hand over at least once: they keep a message until the main queue has it.
 //   - The main queue gets no argument, unless its policy asks for protection: an existing one can be adopted, and left again.
 //
-// What a plan cannot do by itself is here as well: [Definitions] for an operator who provisions it, [ProtectPolicy] for
-// a main queue that exists, and [Obsolete] with [Management.Retire] for the retry queues that no policy uses any more.
+// The package also has what a plan cannot do by itself: [Definitions] for an operator who provisions it,
+// [ProtectPolicy] for a main queue that exists, and [Obsolete] with [Management.Retire] for the retry queues that no
+// policy uses any more.
 package topology

@@ -80,8 +80,10 @@ func (e *ConflictError) Unwrap() error { return e.Err }
 
 // DeclareError is every other reason for which an object could not be declared, such as a lost connection.
 type DeclareError struct {
+	// Kind and Name tell the object: KindQueue or KindExchange.
 	Kind, Name string
-	Err        error
+	// Err is the broker's error.
+	Err error
 }
 
 func (e *DeclareError) Error() string {

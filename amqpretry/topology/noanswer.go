@@ -10,6 +10,7 @@ import (
 // NoAnswerError reports a queue that the broker does not let us consume from: it takes the request and does not answer
 // it.
 type NoAnswerError struct {
+	// Queue is the name of the queue.
 	Queue string
 	// VirtualHost of the queue.
 	VirtualHost string

@@ -14,7 +14,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
-// ObsoleteQueue is a retry queue whose delay no policy uses any more. What waits in it still comes back.
+// ObsoleteQueue is a retry queue whose delay no policy uses any more. Messages that wait in it still come back.
 //
 // When the delays of a policy change, the new delays get new queues. The old queues stay, since messages wait in them
 // and old instances may still use them. [Management.Retire] deletes them.

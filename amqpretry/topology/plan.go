@@ -33,6 +33,7 @@ type Plan struct {
 
 // Exchange is a durable exchange that is never deleted by itself.
 type Exchange struct {
+	// Name of the exchange.
 	Name string
 	// Type is headers for the retry exchange, and direct for the return exchange in the scope "shared".
 	Type string
@@ -42,6 +43,7 @@ type Exchange struct {
 
 // Queue is a durable queue that is never deleted by itself.
 type Queue struct {
+	// Name of the queue.
 	Name string
 	// Delay for which messages wait here; 0 for the dead-letter queue.
 	Delay     time.Duration

@@ -7,6 +7,7 @@ import (
 // ProtectionError is returned by Subscribe when a main queue exists without the arguments of
 // config.ProtectionArguments, which the broker cannot add to it. Unwrap reaches the *ConflictError.
 type ProtectionError struct {
+	// Queue is the name of the queue.
 	Queue string
 	// Policy of the broker that does the same for the queue as it is.
 	Policy BrokerPolicy

@@ -25,7 +25,7 @@ type AccessError struct {
 	Err error
 }
 
-// What else than declaring the broker can refuse, in errors.
+// The broker can refuse these too, beside declarations.
 const (
 	UseConsume = "consume"
 	UsePublish = "publish"
@@ -55,6 +55,7 @@ func (e *AccessError) Unwrap() error { return e.Err }
 // ExclusiveError says that somebody else has the queue for himself. No permission helps. Unwrap reaches the
 // *amqp091.Error (403 or 405).
 type ExclusiveError struct {
+	// Queue is the name of the queue.
 	Queue string
 	// VirtualHost of the queue. Empty when the broker did not say.
 	VirtualHost string

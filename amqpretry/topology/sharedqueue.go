@@ -7,7 +7,9 @@ import (
 // SharedQueueError is returned by Subscribe when two topics share a queue under different policies: a message does not
 // say for which topic it is in the queue, so only one policy can hold.
 type SharedQueueError struct {
-	Queue  string
+	// Queue is the name of the queue.
+	Queue string
+	// Topics are those that share it.
 	Topics [2]string
 }
 

@@ -3,5 +3,5 @@
 //
 //	policies, err := policyfile.Load("retry.yaml") // file, environment, bounds: everything that is wrong is in err
 //
-// Whoever does not import it does not compile a parser of YAML.
+// A program that does not import it compiles no parser of YAML.
 package policyfile

@@ -14,8 +14,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// QueueDepths tells how many messages lie ready in the queues beside main queues. A retrier does. What it returns with
-// an error counts all the same.
+// QueueDepths tells how many messages lie ready in the queues beside main queues. A retrier does. Depths that it
+// returns with an error count all the same.
 type QueueDepths interface {
 	QueueDepths(ctx context.Context) ([]retry.QueueDepth, error)
 }

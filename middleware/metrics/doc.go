@@ -10,7 +10,7 @@
 //
 // # Series
 //
-// What an event is about is in the labels topic and handler; handler is empty where no handler was called.
+// The labels topic and handler tell the subject of an event; handler is empty where no handler was called.
 //
 //	amqpretry_calls_total{topic, handler, outcome}                        counter    calls of handlers that have ended, by how
 //	amqpretry_call_duration_seconds{topic, handler, outcome}              histogram  from the call of a handler to the end of it

@@ -57,8 +57,10 @@ func New(c Config) (*Metrics, error) {
 
 // RegisterError says that the registry refuses the series. None of them is registered.
 type RegisterError struct {
+	// Namespace is the one that Config.Namespace gave, or the default.
 	Namespace string
-	Err       error
+	// Err is Prometheus' error.
+	Err error
 }
 
 func (e *RegisterError) Error() string {

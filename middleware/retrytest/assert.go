@@ -11,7 +11,9 @@ import (
 
 // T is what an assertion needs of a *testing.T.
 type T interface {
+	// Helper marks the caller as a helper, as testing.T does.
 	Helper()
+	// Errorf reports a failure, as testing.T does.
 	Errorf(format string, args ...any)
 }
 

@@ -10,12 +10,12 @@
 //
 // # Why it can be believed
 //
-// What decides is not rebuilt here. The message goes through a real message.Router of Watermill, with the handler's
-// name and topic in its context, and through the real retry middleware. Between two deliveries it is nothing but its
-// payload and its headers, spelled and read by the code that does so on a broker: texts are cut, histories bounded,
-// counts clamped and times rounded to milliseconds as there. Age, expiration and deadline are counted by the same
-// function. The project's tests play docs/reference/outcomes.md here, word for word, as they do on a broker, and compare lives in
-// both.
+// The package does not rebuild the decisions. The message goes through a real message.Router of Watermill, with the
+// handler's name and topic in its context, and through the real retry middleware. Between two deliveries it is
+// nothing but its payload and its headers, spelled and read by the code that does so on a broker: texts are cut,
+// histories bounded, counts clamped and times rounded to milliseconds as there. Age, expiration and deadline are
+// counted by the same function. The project's tests play docs/reference/outcomes.md here, word for word, as they do
+// on a broker, and compare lives in both.
 //
 // # What it does not show
 //

@@ -19,7 +19,7 @@ type End string
 
 // The ends.
 const (
-	// acknowledged: the handler succeeded, and its outputs were published; or Swallowed
+	// Succeeded means acknowledged: the handler succeeded, and its outputs were published; or Swallowed.
 	Succeeded    End = "succeeded"
 	DeadLettered End = "dead-lettered" // in the dead-letter queue
 	Dropped      End = "dropped"       // acknowledged, because the error or the policy says so

@@ -157,7 +157,7 @@ func (s Service) validate() error {
 }
 
 // Run plays the life of a message, from its publishing to its end. msg itself is not changed, and nobody acknowledges
-// it. What is wrong with the service is the Err of the result, and every assertion reports it.
+// it. The Err of the result tells a mistake of the service, and every assertion reports it.
 //
 // The handler is called in a goroutine of the router, as in a service. So what ends its goroutine, such as t.FailNow or
 // require, is a failed attempt: the test fails, and the life goes on. Run returns when the life has ended, and does not
