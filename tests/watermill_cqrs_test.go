@@ -211,7 +211,8 @@ func (a *partsApp) commands(change func(*cqrs.CommandProcessorConfig)) (*cqrs.Co
 	}
 	bus := cqrs.CommandBusConfig{Marshaler: marshaler, GeneratePublishTopic: func(
 		p cqrs.CommandBusGeneratePublishTopicParams) (string, error) {
-		return conf.GenerateSubscribeTopic(cqrs.CommandProcessorGenerateSubscribeTopicParams{CommandName: p.CommandName})
+		params := cqrs.CommandProcessorGenerateSubscribeTopicParams{CommandName: p.CommandName}
+		return conf.GenerateSubscribeTopic(params)
 	}}
 	if change != nil {
 		change(&conf)
@@ -348,7 +349,8 @@ func (a *partsApp) eventBus(conf amqp.Config, topic func(event string) string) *
 }
 
 // onEvents adds event handlers, each with the subscriber that its name has.
-func (a *partsApp) onEvents(subscribers func(handler string) (message.Subscriber, error), topic func(event string) string,
+func (a *partsApp) onEvents(
+	subscribers func(handler string) (message.Subscriber, error), topic func(event string) string,
 	ackUnknown bool, handlers ...cqrs.EventHandler) {
 	a.t.Helper()
 	processor, err := cqrs.NewEventProcessorWithConfig(a.router, cqrs.EventProcessorConfig{

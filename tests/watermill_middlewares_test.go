@@ -174,7 +174,9 @@ var watermillsMiddlewares = []watermills{
 	{name: "`RandomPanic(1)`", handler: "works", handle: works, random: wmmiddleware.RandomPanic},
 	{name: "`CircuitBreaker`, opens after 1 failure",
 		middleware: func(*testing.T, *play) chained {
-			return chained{wmmiddleware.NewCircuitBreaker(gobreaker.Settings{ReadyToTrip: func(c gobreaker.Counts) bool {
+			return chained{wmmiddleware.NewCircuitBreaker(gobreaker.Settings{ReadyToTrip: func(
+				c gobreaker.Counts,
+			) bool {
 				return c.ConsecutiveFailures >= 1
 			}}).Middleware}
 		}},

@@ -98,10 +98,12 @@ func TestForwarder(t *testing.T) {
 	subscriber, err := retrier.NewSubscriber()
 	require.NoError(t, err)
 	out := &downFor{Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), topic: broken, times: 3}
-	_, err = wmforwarder.NewForwarder(subscriber, out, a.logs, wmforwarder.Config{ForwarderTopic: outbox, Router: a.router})
+	_, err = wmforwarder.NewForwarder(subscriber, out, a.logs,
+		wmforwarder.Config{ForwarderTopic: outbox, Router: a.router})
 	require.NoError(t, err)
 	a.run()
-	sender := wmforwarder.NewPublisher(a.publisher(retrier.Config()), wmforwarder.PublisherConfig{ForwarderTopic: outbox})
+	sender := wmforwarder.NewPublisher(a.publisher(retrier.Config()),
+		wmforwarder.PublisherConfig{ForwarderTopic: outbox})
 	for _, topic := range []string{broken, fine} {
 		msg := message.NewMessage(topic, []byte("body"))
 		msg.Metadata.Set("kind", "order")
@@ -415,8 +417,9 @@ func TestSignalsHandler(t *testing.T) {
 
 	a := newPartsApp(t)
 	queue := a.topic("orders")
-	a.queues(queue)                                                                                  // for the clean-up
-	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSignalsHandler$", "-test.v") //nolint:gosec // this test itself
+	a.queues(queue) // for the clean-up
+	//nolint:gosec // this test itself
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestSignalsHandler$", "-test.v")
 	cmd.Env = append(os.Environ(), signalled+"="+queue)
 	out, err := cmd.StdoutPipe()
 	require.NoError(t, err)

@@ -393,8 +393,8 @@ func (s source) sentences(node ast.Node, whole string, docs ...*ast.CommentGroup
 	for _, doc := range docs {
 		for _, sentence := range hard(doc.Text()) {
 			word, _, _ := strings.Cut(sentence, " ")
-			problems = append(problems, s.problem(node, "the comment of %s: the sentence %q begins with %s", whole, sentence,
-				word))
+			problems = append(problems, s.problem(node, "the comment of %s: the sentence %q begins with %s", whole,
+				sentence, word))
 		}
 	}
 
@@ -551,7 +551,8 @@ func (s source) badTexts() []string {
 		}
 		for _, sentence := range hard(text.value) {
 			word, _, _ := strings.Cut(sentence, " ")
-			problems = append(problems, s.problem(text.node, "%q: the sentence %q begins with %s", text.value, sentence, word))
+			problems = append(problems, s.problem(text.node, "%q: the sentence %q begins with %s", text.value,
+				sentence, word))
 		}
 	}
 
