@@ -173,6 +173,7 @@ func run(ctx context.Context, uri string, out io.Writer) (err error) {
 	if s.router, err = message.NewRouter(message.RouterConfig{}, logger); err != nil {
 		return err
 	}
+	defer tidy.Exchanges(uri, "OrderShipped-"+s.id)
 	defer func() {
 		for _, retrier := range s.retriers {
 			tidy.Up(uri, retrier, "ShipOrder-"+s.id, "OrderShipped-"+s.id) // no service deletes its queues

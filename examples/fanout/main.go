@@ -46,6 +46,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	topic := "order-shipped-" + watermill.NewShortUUID()
+	defer tidy.Exchanges(uri, topic)
 
 	var ready, running sync.WaitGroup
 	for name, handler := range services {

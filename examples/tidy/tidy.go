@@ -20,7 +20,7 @@ type Planner interface {
 	Plan(topic string) (topology.Plan, error)
 }
 
-// Up deletes the queues and exchanges of topics, with the messages that are left in them. It asks the retrier for their
+// Up deletes the queues and retry exchanges of topics, with the messages that are left in them. It asks the retrier for their
 // names, and prints an error to the standard error. Call it when nothing consumes from them any more.
 func Up(uri string, retrier Planner, topics ...string) {
 	if err := up(uri, retrier, topics); err != nil {
@@ -46,7 +46,38 @@ func Topic(uri, topic string, policies ...config.Policy) {
 	}
 }
 
+// Exchanges deletes the exchanges that publishers send to. They belong to all services of a topic, so that [Up] leaves
+// them alone.
+func Exchanges(uri string, names ...string) {
+	err := with(uri, func(channel *amqp091.Channel) error {
+		var errs []error
+		for _, name := range names {
+			errs = append(errs, channel.ExchangeDelete(name, false, false))
+		}
+
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "cannot remove the exchanges %q: %v\n", names, err)
+	}
+}
+
 func up(uri string, retrier Planner, topics []string) error {
+	return with(uri, func(channel *amqp091.Channel) error {
+		var errs []error
+		for _, topic := range topics {
+			plan, err := retrier.Plan(topic)
+			if err != nil {
+				return err
+			}
+			errs = append(errs, remove(channel, plan))
+		}
+
+		return errors.Join(errs...)
+	})
+}
+
+func with(uri string, work func(*amqp091.Channel) error) error {
 	connection, err := amqp091.Dial(uri)
 	if err != nil {
 		return err
@@ -57,16 +88,7 @@ func up(uri string, retrier Planner, topics []string) error {
 		return err
 	}
 
-	var errs []error
-	for _, topic := range topics {
-		plan, err := retrier.Plan(topic)
-		if err != nil {
-			return err
-		}
-		errs = append(errs, remove(channel, plan))
-	}
-
-	return errors.Join(errs...)
+	return work(channel)
 }
 
 // remove deletes what a plan has. RabbitMQ does not mind if something is missing.
