@@ -31,7 +31,8 @@ const (
 var usual = map[string]string{
 	"amqp": wmModule + "-amqp/v2/pkg/amqp", "message": wmModule + "/message", "watermill": wmModule,
 	"wmmiddleware": wmModule + "/message/router/middleware", "plugin": wmModule + "/message/router/plugin",
-	"amqp091": "github.com/rabbitmq/amqp091-go", "prometheus": "github.com/prometheus/client_golang/prometheus",
+	"cqrs": wmModule + "/components/cqrs", "fanin": wmModule + "/components/fanin",
+	"forwarder": wmModule + "/components/forwarder", "amqp091": "github.com/rabbitmq/amqp091-go", "prometheus": "github.com/prometheus/client_golang/prometheus",
 	"promhttp": "github.com/prometheus/client_golang/prometheus/promhttp", "gobreaker": "github.com/sony/gobreaker",
 	"amqpretry": ourModule + "/amqpretry", "topology": ourModule + "/amqpretry/topology",
 	"dlq":    ourModule + "/amqpretry/dlq",
