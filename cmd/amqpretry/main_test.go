@@ -39,6 +39,7 @@ func TestHelpIsComplete(t *testing.T) {
 		assert.NotEmpty(t, cmd.Short, path)
 		assert.NotEmpty(t, cmd.Long, path)
 		assert.False(t, strings.HasSuffix(cmd.Short, "."), path)
+		assert.NotRegexp(t, `(?m)(^|[.;] )(What|Who)(ever)? `, cmd.Short+"\n"+cmd.Long, path+": name the subject")
 		if cmd.HasSubCommands() {
 			return
 		}
@@ -51,6 +52,7 @@ func TestHelpIsComplete(t *testing.T) {
 		cmd.LocalFlags().VisitAll(func(flag *pflag.Flag) {
 			assert.NotEmpty(t, flag.Usage, path+" --"+flag.Name)
 			assert.Regexp(t, kebab, flag.Name, path)
+			assert.NotRegexp(t, `^(what|who|how|why|whether) `, flag.Usage, path+" --"+flag.Name+": name the value")
 		})
 	})
 }

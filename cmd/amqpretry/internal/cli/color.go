@@ -57,7 +57,7 @@ func (s *Session) paint(terminal bool, style Style, text string) string {
 func (s *Session) colorFlag(cmd *cobra.Command) {
 	s.color = colorAuto
 	cmd.PersistentFlags().Var((*colorValue)(&s.color), "color",
-		"auto, always or never; auto is for terminals, and not where NO_COLOR is set")
+		"auto, always or never; auto colors terminals, unless NO_COLOR is set")
 	_ = cmd.RegisterFlagCompletionFunc("color", cobra.FixedCompletions([]string{colorAuto, colorAlways, colorNever},
 		cobra.ShellCompDirectiveNoFileComp))
 }

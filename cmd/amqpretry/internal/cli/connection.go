@@ -51,32 +51,31 @@ func (s *Session) ConnectionFlags(cmd *cobra.Command) {
 
 // ConnectionTopic is the help topic about the flags of the connection.
 func ConnectionTopic(s *Session) *cobra.Command {
-	text := `The broker is given by the environment variable ` + EnvURI +
-		` or --uri. The management API, which some commands
-need or see more with, is given by ` + EnvManagement + ` or --management-url. Passwords belong in the environment:
-other users of a machine see the flags of a process. No command prints a password.`
+	text := `Set the address of the broker in the environment variable ` + EnvURI +
+		` or with --uri. Some commands need the
+management API, others report more with it: set ` + EnvManagement + ` or --management-url. Keep passwords in the
+environment: other users of the machine can see the flags of a process. No command prints a password.`
 
 	return HelpTopic("connection", "How to reach the broker and its management API", text, s.connectionFlagSet())
 }
 
 func (s *Session) connectionFlagSet() *pflag.FlagSet {
 	c, flags := &s.connection, pflag.NewFlagSet("connection", pflag.ContinueOnError)
-	flags.Var(Text(&c.uri), "uri", "broker, amqp://user:password@host:5672/vhost or amqps://; better in the "+
-		"environment, as "+EnvURI)
-	flags.StringArrayVar(&c.addresses, "address", nil, "further node of the cluster, `host:port` or host; can be "+
-		"repeated")
-	flags.StringVar(&c.caCert, "ca-cert", "", "`file` (PEM) with the certificates of the authorities that are "+
-		"trusted, for amqps and https")
-	flags.StringVar(&c.cert, "cert", "", "`file` (PEM) with the client's certificate, together with --key")
-	flags.StringVar(&c.key, "key", "", "`file` (PEM) with the client's private key, together with --cert")
-	flags.StringVar(&c.management, "management-url", "", "management API, http://user:password@host:15672; better in "+
-		"the environment, as "+EnvManagement)
-	flags.Var(Text(&c.vhost), "vhost", "virtual host, over AMQP and over the management API (default: that of the URI)")
-	flags.BoolVar(&c.noLimitPolicy, "no-delivery-limit-policy", false, "no policy of the broker sets a "+
-		"delivery-limit for dead-letter queues: before RabbitMQ 4.3\ndlq needs this for quorum queues, or the "+
-		"management API; in the environment "+EnvNoLimitPolicy+"=yes")
-	flags.DurationVar(&c.timeout, "timeout", 30*time.Second, "how long connecting, or one request to the management "+
-		"API, may take, such as 10s")
+	flags.Var(Text(&c.uri), "uri", "address of the broker, amqp://user:password@host:5672/vhost or amqps://; "+
+		"prefer the environment variable "+EnvURI)
+	flags.StringArrayVar(&c.addresses, "address", nil, "another node of the cluster, `host:port` or host; "+
+		"repeatable")
+	flags.StringVar(&c.caCert, "ca-cert", "", "PEM `file` with trusted certificate authorities, for amqps and https")
+	flags.StringVar(&c.cert, "cert", "", "PEM `file` with the client certificate; needs --key")
+	flags.StringVar(&c.key, "key", "", "PEM `file` with the client's private key; needs --cert")
+	flags.StringVar(&c.management, "management-url", "", "address of the management API, http://user:password@host:15672; "+
+		"prefer the environment variable "+EnvManagement)
+	flags.Var(Text(&c.vhost), "vhost", "virtual host (default: the one in the URI)")
+	flags.BoolVar(&c.noLimitPolicy, "no-delivery-limit-policy", false, "confirm that no policy of the broker sets "+
+		"a delivery-limit for dead-letter queues. Before RabbitMQ 4.3,\ndlq needs this for quorum queues, or the "+
+		"management API; in the environment: "+EnvNoLimitPolicy+"=yes")
+	flags.DurationVar(&c.timeout, "timeout", 30*time.Second, "timeout of a connection attempt, and of a "+
+		"request to the management API, such as 10s")
 	DescribeInTopic(flags, "Connection flags", "connection")
 
 	return flags

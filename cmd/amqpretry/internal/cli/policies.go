@@ -17,8 +17,8 @@ const EnvPolicies = "AMQPRETRY_POLICIES"
 // PoliciesFlag adds the flag of the policy file to a command and those below it.
 func (s *Session) PoliciesFlag(cmd *cobra.Command) {
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&s.policies, "policies", "", "policy `file`, YAML or JSON (environment: "+EnvPolicies+
-		"; without one: the default policy)")
+	flags.StringVar(&s.policies, "policies", "", "policy `file`, YAML or JSON; also in the environment, as "+
+		EnvPolicies+" (default: the default policy for all topics)")
 	_ = cmd.MarkPersistentFlagFilename("policies", "yaml", "yml", "json") // it fails for flags that are not there
 }
 

@@ -160,20 +160,20 @@ func group(cmd *cobra.Command, args []string) error {
 func root(s *Session) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "amqpretry",
-		Short: "Retries and dead-letter queues on RabbitMQ: browse, repair, replay",
-		Long: `amqpretry works with the retries and dead-letter queues that watermill-retry makes on RabbitMQ.
+		Short: "Inspect and operate retry queues and dead-letter queues on RabbitMQ",
+		Long: `amqpretry inspects and operates the retry queues and dead-letter queues of watermill-retry on RabbitMQ.
 
-A command names main queues, such as orders; their retry and dead-letter queues are found by their names.
-The environment variable ` + EnvURI +
-			` or the flag --uri has the address of the broker: see "amqpretry help connection".
+Commands take the names of main queues, such as orders. amqpretry derives the names of their retry queues and
+dead-letter queues. Set the address of the broker in the environment variable ` + EnvURI +
+			` or with --uri: see "amqpretry help connection".
 
 Exit codes:
-  0    done; a check has found nothing
-  1    it could not be done
-  2    the command line was not understood, nothing was done
-  3    a check has found a difference or a problem
-  4    something of what was asked is left: messages that could not go, a stopped canary
-  130  interrupted (^C), perhaps after a part was done. A second ^C ends the process at once, which loses nothing either`,
+  0    done; a check found nothing
+  1    failed
+  2    wrong usage, nothing was done
+  3    a check found a difference or a problem
+  4    done in part: some messages were left, or a canary stopped the run
+  130  interrupted (^C), possibly after a part was done. A second ^C ends the process at once, and loses nothing either`,
 		Example: `  export ` + EnvURI + `=amqp://user:password@localhost:5672/
   amqpretry dlq stat orders
   amqpretry topology plan --policies retry.yaml orders
@@ -183,7 +183,7 @@ Exit codes:
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
-	root.PersistentFlags().BoolVar(&s.JSON, "json", false, "print JSON for programs")
+	root.PersistentFlags().BoolVar(&s.JSON, "json", false, "print JSON")
 	s.colorFlag(root)
 	root.SetVersionTemplate("amqpretry {{.Version}}\n")
 

@@ -62,8 +62,8 @@ func versionOf(info *debug.BuildInfo) Version {
 func version(s *Session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
-		Short: "Print what this program was built of",
-		Long: `Print the version of this program, the revision of its source, and the version of Go that has built it.
+		Short: "Print the version",
+		Long: `Print the version of amqpretry, the revision of its source, and the version of Go that built it.
 
 With --json: {"version", "revision", "time", "modified", "go"}.`,
 		Example: "  amqpretry version\n  amqpretry version --json",

@@ -62,30 +62,29 @@ func open(s *cli.Session) func(context.Context, string, string) (queue, io.Close
 func (t *tool) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dlq",
-		Short: "Browse dead-letter queues; replay, purge, move, export and import what is in them",
-		Long: `Browse dead-letter queues; replay, purge, move, export and import what is in them.
+		Short: "Browse dead-letter queues, and replay, move, purge, export or import their messages",
+		Long: `Browse dead-letter queues, and replay, move, purge, export or import their messages.
 
-QUEUE is always the main queue, such as orders; its dead-letter queue is found by its name
-(orders.dlq), or is given with --dead-letter-queue.
+QUEUE is the main queue, such as orders. Its dead-letter queue is orders.dlq; --dead-letter-queue
+sets another name.
 
-Browsing (list, stat, show, export) leaves all messages where they are, in their order. While it
-goes on, others see the queue without the messages that it has read.
+list, stat, show and export leave all messages in the queue, in order. While they read, other
+consumers do not see the messages that were read.
 
-What takes messages out (replay, move, purge) first counts and shows what it would do. It asks then,
-when it runs on a terminal, and else does it only with --yes. It can be interrupted at any moment: a
-message leaves the dead-letter queue only when the broker has confirmed its copy, or when the undo
-file has it. Only one such run works on a queue at a time.
+replay, move and purge first print what they would do. On a terminal they then ask for
+confirmation; elsewhere they need --yes. You can interrupt them at any moment: a message leaves the
+dead-letter queue after the broker has confirmed its copy, or after it is in the undo file. Only one
+such run works on a queue at a time.
 
-Times and durations: 90s, 15m, 36h, 30d. Texts from messages are printed with their control
-characters escaped.
+Write times and durations as 90s, 15m, 36h or 30d. Control characters in texts are printed escaped.
 
 Exit codes: 0 done, also when nothing matched; 1 failed; 2 wrong usage; 4 done in part: some
-messages that matched were left, or could not be seen, or a canary has stopped the run; 130
-interrupted (^C), also when a part was done.`,
+matching messages were left or not visible, or a canary stopped the run; 130 interrupted (^C),
+possibly after a part was done.`,
 	}
 	t.ConnectionFlags(cmd)
-	cmd.PersistentFlags().Var(cli.Text(&t.deadLetterQueue), "dead-letter-queue", "name of the dead-letter queue, "+
-		"where it is not QUEUE.dlq")
+	cmd.PersistentFlags().Var(cli.Text(&t.deadLetterQueue), "dead-letter-queue", "name of the dead-letter queue "+
+		"(default: QUEUE.dlq)")
 	cmd.AddCommand(t.list(), t.stat(), t.show(), t.replay(), t.purge(), t.move(), t.export(), t.importing())
 	for _, child := range cmd.Commands() {
 		t.CompleteQueues(child, false, mainQueuesWithDeadLetters)

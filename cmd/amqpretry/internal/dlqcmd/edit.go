@@ -27,11 +27,11 @@ type edits struct {
 }
 
 func (e *edits) add(cmd *cobra.Command) {
-	cmd.Flags().Var(cli.Text(&e.body), "body", "`file` with the body that it gets; - is standard input")
+	cmd.Flags().Var(cli.Text(&e.body), "body", "`file` with the new body; - is standard input")
 	cmd.Flags().BoolVar(&e.editor, "edit", false, "open the body in $VISUAL or $EDITOR")
-	cmd.Flags().StringArrayVar(&e.set, "set-header", nil, "header that it gets, `name=value`, as text")
-	cmd.Flags().StringArrayVar(&e.remove, "remove-header", nil, "header that it loses, by its `name`")
-	cmd.Flags().BoolVar(&e.all, "edit-all", false, "edit all messages that match, not just one")
+	cmd.Flags().StringArrayVar(&e.set, "set-header", nil, "header to set, `name=value`, as text; repeatable")
+	cmd.Flags().StringArrayVar(&e.remove, "remove-header", nil, "`name` of a header to remove; repeatable")
+	cmd.Flags().BoolVar(&e.all, "edit-all", false, "allow the edit of several messages")
 	cmd.MarkFlagsMutuallyExclusive("body", "edit")
 	cmd.MarkFlagsMutuallyExclusive("edit", "edit-all")
 }

@@ -18,13 +18,14 @@ import (
 func (t *tool) export() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export QUEUE",
-		Short: "Write dead letters as JSON Lines, with everything that they have",
-		Long: `Write dead letters as JSON Lines: one line for each, with body, properties, and headers with their
-types, so that "dlq import" makes the same messages of it. They stay where they are.
+		Short: "Export dead letters as JSON Lines, with all properties and headers",
+		Long: `Write dead letters as JSON Lines, one line for each message, with its body, its properties, and its
+headers with their types. "dlq import" publishes them again as they were. The messages stay in the
+queue.
 
-With -o the file appears when it is complete, for your eyes only (mode 0600); one that exists is not
-overwritten without --force. A file that the shell makes (> FILE) has the mode that your umask gives
-it, often one that others can read.
+With -o, the file appears when it is complete, and only you can read it (mode 0600). An existing file
+is overwritten only with --force. A file that the shell creates (> FILE) has the mode of your umask,
+which often lets others read it.
 
 With -o and --json: one object on standard output, {"queue", "file", "total", "matched", "done"}.`,
 		Example: `  amqpretry dlq export orders -o orders.jsonl
@@ -33,9 +34,9 @@ With -o and --json: one object on standard output, {"queue", "file", "total", "m
 		Args: cobra.ExactArgs(1),
 	}
 	filters := filterFlags(cmd)
-	output := cmd.Flags().StringP("output", "o", "", "`file` (default: standard output)")
-	force := cmd.Flags().Bool("force", false, "overwrite the file")
-	limit := cmd.Flags().Int("limit", 0, "how many messages at most, the oldest first; 0 means all that match")
+	output := cmd.Flags().StringP("output", "o", "", "output `file` (default: standard output)")
+	force := cmd.Flags().Bool("force", false, "overwrite an existing file")
+	limit := cmd.Flags().Int("limit", 0, "maximum number of messages, oldest first; 0 means all matches")
 	_ = cmd.MarkFlagFilename("output", "jsonl")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		filter, err := filters.build()

@@ -343,8 +343,8 @@ func (f *fake) run(t *testing.T, set func(*world), args ...string) (code int, ou
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	w := &world{ctx: t.Context(), broker: "rabbit@one"}
-	w.Session = cli.Session{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Getenv: func(string) string {
-		return ""
+	w.Session = cli.Session{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Getenv: func(name string) string {
+		return map[string]string{"NO_COLOR": "1"}[name]
 	}, Now: func() time.Time { return now }}
 	if set != nil {
 		set(w)

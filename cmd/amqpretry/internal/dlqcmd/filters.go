@@ -28,13 +28,12 @@ type filters struct {
 
 // FiltersTopic is the help topic about the filters.
 func FiltersTopic(*cli.Session) *cobra.Command {
-	text := `The filters of dlq list, stat, replay, purge, move, export and import.
+	text := `These filters select messages in dlq list, stat, replay, purge, move, export and import.
 
-A message must match all filters. Of a filter that is given several times, one is enough, but for --header and
---json-field, which must all match. A message that does not tell its reason, topic, handler or error type has an
-empty text there: --reason "".`
+A message must match every filter. If you repeat a filter, one match is enough, except for --header and --json-field,
+which must all match. A message without a reason, topic, handler or error type matches an empty text: --reason "".`
 
-	return cli.HelpTopic("filters", "Which dead letters a command is about", text, newFilters().flags)
+	return cli.HelpTopic("filters", "How to select dead letters", text, newFilters().flags)
 }
 
 func filterFlags(cmd *cobra.Command) *filters {
@@ -47,21 +46,21 @@ func filterFlags(cmd *cobra.Command) *filters {
 
 func newFilters() *filters {
 	f := &filters{flags: pflag.NewFlagSet("filters", pflag.ContinueOnError)}
-	f.flags.Var((*words)(&f.reasons), "reason", "why they died, comma-separated: "+strings.Join(reasons(), ", "))
-	f.flags.StringArrayVar(&f.filter.Topics, "topic", nil, "topic where they failed")
-	f.flags.StringArrayVar(&f.filter.Handlers, "handler", nil, "handler that failed")
+	f.flags.Var((*words)(&f.reasons), "reason", "reason, comma-separated: "+strings.Join(reasons(), ", "))
+	f.flags.StringArrayVar(&f.filter.Topics, "topic", nil, "topic of the failed handler")
+	f.flags.StringArrayVar(&f.filter.Handlers, "handler", nil, "name of the failed handler")
 	f.flags.StringArrayVar(&f.filter.ErrorTypes, "error-type", nil, "Go type of the last error, such as *net.OpError")
 	f.flags.Var((*words)(&f.filter.UUIDs), "uuid", "UUIDs, comma-separated")
 	f.flags.Var(cli.Text(&f.filter.ErrorContains), "error", "part of the last error's text")
-	f.flags.Var(cli.Text(&f.errorMatches), "error-matches", "regular expression that finds something in the last "+
-		"error's text")
-	f.flags.Var(&f.olderThan, "older-than", "last failed longer ago than this: 90s, 15m, 36h, 30d")
-	f.flags.Var(&f.newerThan, "newer-than", "last failed less long ago than this: 90s, 15m, 36h, 30d")
-	f.flags.IntVar(&f.filter.MinCalls, "min-calls", 0, "at least so many handler calls, over all lives of the message")
-	f.flags.IntVar(&f.filter.MaxCalls, "max-calls", 0, "at most so many handler calls")
-	f.flags.IntVar(&f.filter.MinReplays, "min-replays", 0, "replayed at least so often")
-	f.flags.IntVar(&f.filter.MaxReplays, "max-replays", 0, "replayed at most so often")
-	f.flags.BoolVar(&f.filter.NeverReplayed, "never-replayed", false, "not replayed yet")
+	f.flags.Var(cli.Text(&f.errorMatches), "error-matches", "regular expression that matches a part of the "+
+		"last error's text")
+	f.flags.Var(&f.olderThan, "older-than", "last failure longer ago than this: 90s, 15m, 36h, 30d")
+	f.flags.Var(&f.newerThan, "newer-than", "last failure more recent than this: 90s, 15m, 36h, 30d")
+	f.flags.IntVar(&f.filter.MinCalls, "min-calls", 0, "minimum number of handler calls, those before replays included")
+	f.flags.IntVar(&f.filter.MaxCalls, "max-calls", 0, "maximum number of handler calls")
+	f.flags.IntVar(&f.filter.MinReplays, "min-replays", 0, "minimum number of replays")
+	f.flags.IntVar(&f.filter.MaxReplays, "max-replays", 0, "maximum number of replays")
+	f.flags.BoolVar(&f.filter.NeverReplayed, "never-replayed", false, "only messages that were never replayed")
 	f.flags.StringArrayVar(&f.headers, "header", nil, "value of a header, as text: tenant=acme")
 	f.flags.StringArrayVar(&f.fields, "json-field", nil, "value of a field of a JSON body: customer.id=17, "+
 		"items.0.sku=A1")

@@ -1,6 +1,7 @@
 package dlqcmd
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 	"unicode"
@@ -11,6 +12,9 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 )
+
+// colors are the sequences of the command's own styles.
+var colors = regexp.MustCompile("\x1b\\[(0|1|2|22|33|31;1|0;22|0;22;0)m")
 
 // Whoever may publish can write anything into a message, and the names of queues come from others as well.
 func TestNothingOfAMessageReachesTheTerminal(t *testing.T) {
@@ -37,8 +41,8 @@ func TestNothingOfAMessageReachesTheTerminal(t *testing.T) {
 		{"list", "q", "--header", evil}, {"show", evil},
 	} {
 		f := orders(l)
-		_, out, errs := f.run(t, terminal("n\n"), args...)
-		for _, r := range strings.ReplaceAll(out+errs, "\n", "") {
+		_, out, errs := f.run(t, terminal("n\n"), append(args, "--color", "always")...)
+		for _, r := range colors.ReplaceAllString(strings.ReplaceAll(out+errs, "\n", ""), "") {
 			require.True(t, unicode.IsGraphic(r), "%q of %q in\n%q", r, args, out+errs)
 		}
 		assert.NotContains(t, out+errs, "\xff")

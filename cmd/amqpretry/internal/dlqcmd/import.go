@@ -20,19 +20,19 @@ import (
 func (t *tool) importing() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "import QUEUE FILE",
-		Short: "Publish exported dead letters",
-		Long: `Publish the messages of a file that "dlq export" has made, or that is an undo file, into the
-dead-letter queue of QUEUE, or into another queue (--to). FILE is - for standard input.
+		Short: "Publish exported dead letters again",
+		Long: `Publish the messages of a file from "dlq export", or of an undo file, to the dead-letter queue of
+QUEUE, or to another queue (--to). FILE is - for standard input.
 
-FILE.imported says how far it is, for each place (broker, virtual host, queue and filters). An
-import that was interrupted or killed, or has stopped at a line that cannot be read, goes on there
-when it is called again: after a kill, some hundred messages at most may be there twice. The lines
-behind may change before that, so a bad line can be fixed; those that are imported may not. A file
-that was imported is not imported once more; lines that were appended to it since are. --restart
-imports all of it, from its first line. Standard input has no such memory.
+FILE.imported records the progress, separately for each broker, virtual host, queue and set of
+filters. Run the same command again after an interruption, a kill, or an unreadable line: it
+continues there. After a kill, up to some hundred messages may be in the queue twice. You may fix or
+append lines after that position, but not change those before it. A second import of a complete file
+publishes only appended lines; --restart publishes all lines. Standard input has no such record.
 
-An undo file of a purge puts back what was deleted. One of a replay or a move has messages that were
-sent on: what has become of them there is not undone, so it asks first; --yes answers.
+An undo file of a purge puts deleted messages back. An undo file of a replay or a move contains
+messages that were sent to another queue, where they may have been handled: the command asks first,
+and --yes answers.
 
 With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lines", "lines",
 "matched", "done", "truncated"}.`,
@@ -52,12 +52,11 @@ With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lin
 		pace rate
 		i    importing
 	)
-	cmd.Flags().StringVar(&i.to, "to", "", "queue into which they go (default: the dead-letter queue of QUEUE)")
-	cmd.Flags().Var(&pace, "rate", "how many at most: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
-	cmd.Flags().BoolVar(&i.restart, "restart", false, "import all of FILE from its first line, whatever "+
-		"FILE.imported says")
-	cmd.Flags().BoolVar(&i.yes, "yes", false, "also what a replay or a move has sent on, without asking")
-	cmd.Flags().BoolVar(&i.dryRun, "dry-run", false, "read and count, and publish nothing")
+	cmd.Flags().StringVar(&i.to, "to", "", "target queue (default: the dead-letter queue of QUEUE)")
+	cmd.Flags().Var(&pace, "rate", "maximum rate: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
+	cmd.Flags().BoolVar(&i.restart, "restart", false, "import all lines of FILE, and ignore FILE.imported")
+	cmd.Flags().BoolVar(&i.yes, "yes", false, "import the undo file of a replay or a move without asking")
+	cmd.Flags().BoolVar(&i.dryRun, "dry-run", false, "read and count the messages, and publish nothing")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		filter, err := filters.build()
 		switch {

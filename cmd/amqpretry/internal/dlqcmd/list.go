@@ -18,19 +18,19 @@ func (t *tool) list() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list [QUEUE]",
 		Short: "List dead letters, or all dead-letter queues",
-		Long: `List the dead letters of a queue, the oldest first. They stay where they are.
+		Long: `List the dead letters of a queue, oldest first. They stay in the queue.
 
-Without QUEUE: all dead-letter queues of the virtual host, with their main queues and how many
-messages they have. This needs the management API, whose numbers are some seconds old. A dead-letter
-queue is one that is called as that of a main queue: orders.dlq.
+Without QUEUE, list all dead-letter queues of the virtual host, with their main queues and depths.
+This needs the management API, whose numbers are some seconds old. It recognizes a dead-letter queue
+by its name: orders.dlq is that of orders.
 
-With a filter, the whole queue is read to say how many match.
+With a filter, the command reads the whole queue to count the matches.
 
-What is longer than 64 characters is cut, and so are errors behind 80. --json has everything whole.
+Names longer than 64 characters and errors longer than 80 are cut. --json prints them whole.
 
-With --json: one line for each message (JSON Lines). Its keys are those of "dlq show --json".
+With --json: one line for each message (JSON Lines), with the keys of "dlq show --json".
 Without QUEUE: one line for each queue, {"queue", "main_queue", "main_queue_exists", "messages",
-"ready", "unacked"}; numbers that are not known are null.`,
+"ready", "unacked"}; unknown numbers are null.`,
 		Example: `  amqpretry dlq list
   amqpretry dlq list orders
   amqpretry dlq list orders --reason exhausted --newer-than 1h --limit 100
@@ -38,7 +38,7 @@ Without QUEUE: one line for each queue, {"queue", "main_queue", "main_queue_exis
 		Args: cobra.MaximumNArgs(1),
 	}
 	filters := filterFlags(cmd)
-	limit := cmd.Flags().Int("limit", 20, "how many messages are listed at most; 0 means all")
+	limit := cmd.Flags().Int("limit", 20, "maximum number of messages to list; 0 means all")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		filter, err := filters.build()
 		if err != nil {

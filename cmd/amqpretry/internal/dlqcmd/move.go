@@ -13,12 +13,13 @@ import (
 func (t *tool) move() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "move QUEUE --to QUEUE",
-		Short: "Move dead letters to another queue, as they are",
-		Long: `Move dead letters to another queue, as they are: they stay dead letters, with all their headers. To
-try them again, use "dlq replay".
+		Short: "Move dead letters to another queue, unchanged",
+		Long: `Move dead letters to another queue, unchanged. They stay dead letters, with all their headers. To try
+them again, use "dlq replay".
 
-First it says how many match. On a terminal it asks then; else nothing is done without --yes. A
-message leaves the dead-letter queue when the broker has confirmed its copy.` + operationJSON,
+The command first prints how many messages match. On a terminal it then asks for confirmation;
+elsewhere it needs --yes. A message leaves the dead-letter queue after the broker has confirmed its
+copy.` + operationJSON,
 		Example: `  amqpretry dlq move orders --to parked --error-type '*billing.OutageError'
   amqpretry dlq move orders --to orders.parked --older-than 7d --yes`,
 		Args: cobra.ExactArgs(1),
@@ -28,8 +29,8 @@ message leaves the dead-letter queue when the broker has confirmed its copy.` + 
 		flags operationFlags
 		pace  rate
 	)
-	to := cmd.Flags().String("to", "", "queue to which they go")
-	cmd.Flags().Var(&pace, "rate", "how many at most: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
+	to := cmd.Flags().String("to", "", "target queue")
+	cmd.Flags().Var(&pace, "rate", "maximum rate: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
 	flags.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		filter, err := filters.build()

@@ -81,9 +81,9 @@ type operationFlags struct {
 }
 
 func (f *operationFlags) add(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.yes, "yes", false, "do it, without asking")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only say what would be done, and do not ask")
-	cmd.Flags().IntVar(&f.limit, "limit", 0, "how many messages at most, the oldest first; 0 means all that match")
+	cmd.Flags().BoolVar(&f.yes, "yes", false, "run without asking for confirmation")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what the command would do, and stop")
+	cmd.Flags().IntVar(&f.limit, "limit", 0, "maximum number of messages, oldest first; 0 means all matches")
 	cmd.MarkFlagsMutuallyExclusive("yes", "dry-run")
 	f.undoFlags.add(cmd)
 }
@@ -91,12 +91,13 @@ func (f *operationFlags) add(cmd *cobra.Command) {
 const operationJSON = `
 
 With --json: one object, {"queue", "main_queue", "to", "dry_run", "total", "seen", "matched",
-"done", "unsettled", "refused", "hidden", "left": [{"why", "messages"}], "undo"}; nobody is asked
-then, so without --yes it is a dry run. "matched" is there when the queue was seen to its end: not
-when --limit or an interrupt has ended it. "unsettled" were sent, or written to the undo file, and
-are still in the queue. "refused" were sent to a queue that was full to the end, and are still where
-they were. "hidden" are held back by the broker until their x-opt-delivery-time (RabbitMQ 4.4 and
-later), -1 if only the management API could tell.`
+"done", "unsettled", "refused", "hidden", "left": [{"why", "messages"}], "undo"}. Without --yes it is
+a dry run. Absent or special values:
+  matched    absent when --limit or an interrupt ended the run before the end of the queue
+  unsettled  messages that were sent or written to the undo file, and are still in the queue
+  refused    messages that a full queue rejected; they are still in the dead-letter queue
+  hidden     messages that the broker holds until their x-opt-delivery-time (RabbitMQ 4.4 and
+             later); -1 if only the management API could tell`
 
 // interrupted is what is said after ^C. The undo file of a run is not overwritten by the next one.
 func interrupted(f *operationFlags, undo string, failed error) error {

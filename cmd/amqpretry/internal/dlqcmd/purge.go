@@ -12,13 +12,13 @@ import (
 func (t *tool) purge() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "purge QUEUE",
-		Short: "Delete dead letters, those that match or all",
-		Long: `Delete dead letters. It needs a filter, or --all.
+		Short: "Delete dead letters that match a filter, or all",
+		Long: `Delete dead letters. The command needs a filter, or --all.
 
-First it says how many match. On a terminal it asks then; else nothing is done without --yes. A
-message is deleted when the undo file has it on disk.
+It first prints how many messages match. On a terminal it then asks for confirmation; elsewhere it
+needs --yes. A message is deleted after it is in the undo file, on disk.
 
-Retention: "--older-than 30d --yes" in a daily job keeps a month; the undo files are the archive.` + operationJSON,
+For retention, run it with "--older-than 30d --yes" in a daily job; the undo files are the archive.` + operationJSON,
 		Example: `  amqpretry dlq purge orders --reason permanent --topic orders.test
   amqpretry dlq purge orders --older-than 30d --undo archive/orders-november.jsonl --yes
   amqpretry dlq purge orders --all --yes`,
@@ -26,7 +26,7 @@ Retention: "--older-than 30d --yes" in a daily job keeps a month; the undo files
 	}
 	filters := filterFlags(cmd)
 	var flags operationFlags
-	all := cmd.Flags().Bool("all", false, "all messages, where there is no filter")
+	all := cmd.Flags().Bool("all", false, "delete all messages; not with a filter")
 	flags.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		filter, err := filters.build()

@@ -15,29 +15,30 @@ import (
 func (t *tool) replay() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay QUEUE",
-		Short: "Send dead letters back to the queue that has failed them",
-		Long: `Send dead letters back to the queue that has failed them, or to another one (--to). They begin a new
-life there: at the first attempt, without deadline, with the history of before. Other subscribers of
-the topic do not see them again.
+		Short: "Send dead letters back to the queue where they failed",
+		Long: `Send dead letters back to the queue where they failed, or to another one (--to). They start again
+with the first attempt and without a deadline, and keep their history. Other subscribers of the topic
+do not receive them.
 
-First it says how many match, how many can go, and which cannot and why. On a terminal it asks then;
-else nothing is done without --yes. A message leaves the dead-letter queue when the broker has
-confirmed its copy. A message that is killed in between is in both queues.
+The command first prints how many messages match, how many of them it can send, and why it cannot
+send the others. On a terminal it then asks for confirmation; elsewhere it needs --yes. A message
+leaves the dead-letter queue after the broker has confirmed its copy. If the command is killed in
+between, a message can be in both queues.
 
---canary 10 sends ten first. The others follow when it is known that all of them but --tolerate were
-handled: whoever consumes the queue with watermill-retry says so, also after retries. It stops when
-more than that have failed for good, when --watch is over and too few are known to be handled, or
-when nobody consumes the queue. --watch should be longer than all delays of the policy together; it
-is over as soon as all is known. The others are not watched.
+--canary 10 sends ten messages first. It sends the others after those ten were handled, retries
+included; --tolerate allows some to fail. Consumers with watermill-retry report the results. The
+canary stops the run when more messages have failed for good, when nobody consumes the queue, or when
+--watch is over and too few results are known. Make --watch longer than the sum of the policy's
+delays; it ends as soon as all results are known.
 
-A message whose headers say that another queue has failed it is left, unless --foreign is given.
+A message that failed in another queue, by its headers, is left in place unless --foreign is set.
 
---edit opens the body of one message in $VISUAL or $EDITOR; --body takes it from a file, or from
-standard input (-); --set-header and --remove-header change headers. The filter must match exactly
-one message then; --edit-all allows more (not with --edit). What was changed goes with the message,
-for "dlq show".` + operationJSON + `
-Further keys: "run" (in the header amqpretry-replay of what was replayed), "canary": {"sent",
-"handled", "dead_lettered", "dropped", "unresolved", "retried" (of those), "stopped" (why)}.`,
+--edit opens the body in $VISUAL or $EDITOR. --body reads it from a file, or from standard input (-).
+--set-header and --remove-header change headers. The filter must match exactly one message, unless
+--edit-all is set (not with --edit). The message keeps a record of the edit for "dlq show".` + operationJSON + `
+Further keys: "run", the value of the header amqpretry-replay in the replayed messages; "canary":
+{"sent", "handled", "dead_lettered", "dropped", "unresolved", "retried", "stopped"}, where "retried"
+counts those in "handled" that needed retries, and "stopped" has the cause.`,
 		Example: `  amqpretry dlq replay orders --reason exhausted --newer-than 2h
   amqpretry dlq replay orders --canary 10 --rate 100/s --yes
   amqpretry dlq replay orders --uuid 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10 --edit
@@ -51,14 +52,13 @@ Further keys: "run" (in the header amqpretry-replay of what was replayed), "cana
 		pace  rate
 		o     dlq.ReplayOptions
 	)
-	cmd.Flags().Var(cli.Text(&o.To), "to", "queue to which they go (default: QUEUE)")
-	cmd.Flags().Var(&pace, "rate", "how many at most: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
-	cmd.Flags().IntVar(&o.Canary.Messages, "canary", 0, "how many go first, to see what becomes of them")
-	cmd.Flags().DurationVar(&o.Canary.Watch, "watch", 15*time.Minute, "with --canary: how long to wait until it is "+
-		"known what has become of them")
-	cmd.Flags().IntVar(&o.Canary.Tolerate, "tolerate", 0, "with --canary: how many may be dead-lettered again, or "+
-		"dropped")
-	cmd.Flags().BoolVar(&o.Foreign, "foreign", false, "also those whose headers say that another queue has failed them")
+	cmd.Flags().Var(cli.Text(&o.To), "to", "target queue (default: QUEUE)")
+	cmd.Flags().Var(&pace, "rate", "maximum rate: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
+	cmd.Flags().IntVar(&o.Canary.Messages, "canary", 0, "number of messages to send first; the others wait for their results")
+	cmd.Flags().DurationVar(&o.Canary.Watch, "watch", 15*time.Minute, "with --canary: maximum wait for the results")
+	cmd.Flags().IntVar(&o.Canary.Tolerate, "tolerate", 0, "with --canary: number of messages that may be "+
+		"dead-lettered again or dropped")
+	cmd.Flags().BoolVar(&o.Foreign, "foreign", false, "include messages that failed in another queue, by their headers")
 	edits.add(cmd)
 	flags.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -23,23 +23,22 @@ import (
 func (t *tool) show() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show QUEUE [UUID]",
-		Short: "Show one dead letter whole",
-		Long: `Show one dead letter whole: its failure, all failed calls that are known, properties, headers with
-their types, what was edited before replays, and the body. It stays where it is.
+		Short: "Show one dead letter in full",
+		Long: `Show one dead letter: its failure, the recorded failed calls, its properties, its headers with their
+types, the edits before replays, and the body. It stays in the queue.
 
-The message is named by its UUID, the oldest of those that share it, or by its place in the queue
-(--position, 1 is the oldest). Bodies that are JSON are printed indented (up to 256 KiB and 64
-levels), other text as it is, up to 256 KiB of it, and the rest as a hex dump of its first 4 KiB.
+Select the message by its UUID (the oldest one, if several share it) or by its position in the queue
+(--position, 1 is the oldest). JSON bodies up to 256 KiB and 64 levels are printed indented. Of other
+texts the first 256 KiB are printed, and of binary bodies a hex dump of the first 4 KiB.
 
-With --body: the body and nothing else, byte for byte, unless it goes to a terminal. With --json:
-one object.`,
+With --body: only the body, byte for byte unless it goes to a terminal. With --json: one object.`,
 		Example: `  amqpretry dlq show orders 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10
   amqpretry dlq show orders --position 1
   amqpretry dlq show orders 4f6c8a52-9d0e-4b2b-a1de-7a8a3f1c2b10 --body > order.json`,
 		Args: cobra.RangeArgs(1, 2),
 	}
-	position := cmd.Flags().Int("position", 0, "place in the queue; 1 is the oldest")
-	body := cmd.Flags().Bool("body", false, "print the body and nothing else")
+	position := cmd.Flags().Int("position", 0, "position in the queue; 1 is the oldest")
+	body := cmd.Flags().Bool("body", false, "print only the body")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		byPosition := cmd.Flags().Changed("position")
 		switch {

@@ -33,15 +33,15 @@ func (t *tool) stat() *cobra.Command {
 	var by words
 	cmd := &cobra.Command{
 		Use:   "stat QUEUE",
-		Short: "Count dead letters, by reason, topic, handler and type of error",
-		Long: `Count the dead letters of a queue: how many, how large, how old, and by what they died of. They stay
-where they are.
+		Short: "Count dead letters by reason, topic, handler and error type",
+		Long: `Count the dead letters of a queue: number, size, age, and breakdowns by reason, topic, handler and
+error type. They stay in the queue.
 
-Every message is read, so the numbers are exact. What other consumers hold at this moment cannot be
-seen, and is not counted. Of each breakdown the largest numbers are printed, and what the others
-make together.
+The command reads every message, so the numbers are exact. It cannot see messages that other
+consumers hold at this moment, and does not count them. Each breakdown prints the largest numbers,
+and the sum of the others.
 
-With --json: one object with the keys of package dlq's Stat, all names included.`,
+With --json: one object with the keys of package dlq's Stat, with all names.`,
 		Example: `  amqpretry dlq stat orders
   amqpretry dlq stat orders --by reason,error-type --newer-than 1d
   amqpretry dlq stat orders --json`,
@@ -49,7 +49,7 @@ With --json: one object with the keys of package dlq's Stat, all names included.
 	}
 	filters := filterFlags(cmd)
 	cmd.Flags().Var(&by, "by", "breakdowns, comma-separated, of "+strings.Join(all, ", ")+" (default: all)")
-	top := cmd.Flags().Int("top", 20, "how many names of each breakdown are printed; 0 means all")
+	top := cmd.Flags().Int("top", 20, "maximum number of names to print in each breakdown; 0 means all")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		filter, err := filters.build()
 		if err != nil {

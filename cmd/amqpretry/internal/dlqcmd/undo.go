@@ -18,9 +18,9 @@ import (
 
 const undoHelp = `
 
-Every message is written to the undo file as it was before it is taken out:
-QUEUE.dlq-%s-20261122T051200Z.jsonl in the current folder, for your eyes only (mode 0600), in the
-format of "dlq export". "dlq import" puts back what is in it.`
+The undo file gets every message, unchanged, before it leaves the queue. Its default is
+QUEUE.dlq-%s-20261122T051200Z.jsonl in the current folder, in the format of "dlq export"; only you
+can read it (mode 0600). "dlq import" puts its messages back.`
 
 // undoFlags say which file gets the messages as they were.
 type undoFlags struct {
@@ -29,9 +29,8 @@ type undoFlags struct {
 }
 
 func (f *undoFlags) add(cmd *cobra.Command) {
-	cmd.Flags().Var(cli.Text(&f.path), "undo", "undo `file`, which must not exist (default: QUEUE.dlq-"+cmd.Name()+
-		"-TIME.jsonl)")
-	cmd.Flags().BoolVar(&f.none, "no-undo", false, "write no undo file")
+	cmd.Flags().Var(cli.Text(&f.path), "undo", "new undo `file` (default: QUEUE.dlq-"+cmd.Name()+"-TIME.jsonl)")
+	cmd.Flags().BoolVar(&f.none, "no-undo", false, "do not write an undo file")
 	cmd.MarkFlagsMutuallyExclusive("undo", "no-undo")
 	_ = cmd.MarkFlagFilename("undo", "jsonl")
 	cmd.Long += fmt.Sprintf(undoHelp, cmd.Name())

@@ -27,38 +27,37 @@ func Command(s *cli.Session) *cobra.Command {
 	var shared string
 	cmd := &cobra.Command{
 		Use:   "doctor [QUEUE|TOPIC=QUEUE ...]",
-		Short: "Look for what keeps retries from being safe, and say what fixes it",
-		Long: `Look at the broker and at the queues of some main queues, and tell what is wrong, what that means,
-and the command that fixes it.
+		Short: "Find problems of the broker and the queues, and print their fixes",
+		Long: `Check the broker and the queues of main queues. For each problem, print what it means and the
+command that fixes it. Nothing is changed.
 
-An argument is a main queue, or TOPIC=QUEUE where the topic, whose policy holds, has another name
-than its queue. Without any, only the broker itself is looked at.
+An argument is a main queue, or TOPIC=QUEUE if the topic of the policy has another name than the
+queue. Without arguments, doctor checks only the broker.
 
-It looks at: version and features of the broker; alarms and nodes; the permissions of the user;
-limits of the virtual host; whether all queues, exchanges and bindings are there, with the arguments
-of the policy file; whether they run, with a majority of their nodes; classic queues on the way;
-policies and operator policies that weaken a promise (message-ttl, overflow, expires, max-length,
-delivery-limit); delivery limits of main queues, and what counts against them; dead-letter exchanges
-that lead nowhere or back; messages that are stuck; consumers on retry queues; dead letters; and
-retry queues that no policy uses any more.
+It checks:
+  broker       version, features, alarms, nodes, limits of the virtual host, permissions of the user
+  topology     queues, exchanges and bindings, compared with the policy file; leaders and majorities
+  protection   classic queues, policies and operator policies that weaken a promise (message-ttl,
+               overflow, expires, max-length, delivery-limit), delivery limits of main queues,
+               dead-letter exchanges that lead nowhere or form a cycle
+  messages     stuck messages, consumers on retry queues, dead letters
+  leftovers    retry queues that no policy uses
 
-It changes nothing. What is declared exists already, in which case a declaration only compares; what
-it publishes, to be told of permissions and alarms, is rolled back.
+To compare arguments and to check permissions and alarms, doctor declares objects that already exist,
+and publishes messages that it rolls back. It checks the permissions of the user in the broker's URI:
+use the service's user. Most checks need the management API (AMQP_MANAGEMENT_URL, a user with the tag
+monitoring, or administrator for permissions). doctor lists the checks that it could not make.
 
-The user is that of the broker's URI: give the one of the service, or the permissions are another's.
-Most of it only the management API tells (AMQP_MANAGEMENT_URL, a user with the tag monitoring, or
-administrator for permissions). What could not be seen is told.
-
-A problem breaks a promise: messages can be lost, or do not move. A warning is one step from that,
-or work for a person. A note is good to know. What is in the fixes is for a shell; read what begins
-with # first. rabbitmqctl is for a node of the broker.
+Severities: a problem breaks a promise, so messages can be lost or stop moving. A warning is one step
+away from a problem, or needs a person. A note is information. Fixes are shell commands; read lines
+that begin with # first. Run rabbitmqctl on a node of the broker.
 
 With --json: {"version", "virtual_host", "user", "counts": {"problem", "warning", "unseen", "note",
 "ok"}, "findings": [{"check", "severity", "object", "found", "means", "fix"}]}; every check has at
-least one finding, ok if there is nothing.
+least one finding, with the severity ok if there is nothing.
 
-Exit codes: 0 neither a problem nor a warning; 3 a problem or a warning; 1 it could not look; 2
-usage.`,
+Exit codes: 0 no problem and no warning; 1 the checks failed to run; 2 wrong usage; 3 a problem or a
+warning.`,
 		Example: `  amqpretry doctor
   amqpretry doctor orders payments
   export AMQP_MANAGEMENT_URL=http://monitor:password@localhost:15672
@@ -74,7 +73,7 @@ usage.`,
 	s.CompleteQueues(cmd, true, cli.MainQueues)
 	s.ConnectionFlags(cmd)
 	s.PoliciesFlag(cmd)
-	cmd.Flags().StringVar(&shared, "shared-name", "", "what the names of shared retry queues begin with: "+
+	cmd.Flags().StringVar(&shared, "shared-name", "", "prefix of the names of shared retry queues, as in "+
 		"Names.Shared of the services (default retry)")
 
 	return cmd

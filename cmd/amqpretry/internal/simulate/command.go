@@ -24,25 +24,24 @@ func Command(s *cli.Session) *cobra.Command {
 	o := options{}
 	cmd := &cobra.Command{
 		Use:   "simulate",
-		Short: "Show what a policy does to a message that fails, without a broker",
-		Long: `Play the life of one message whose handler fails again and again: when each attempt is, in which
-queue it lies meanwhile, for how long, which headers it carries, and where it ends. No broker is
-asked and nothing is waited for.
+		Short: "Show the retries of a failing message under a policy, without a broker",
+		Long: `Show the life of a message whose handler fails again and again: the time of each attempt, the queue
+where the message waits and for how long, its headers, and its end. It needs no broker and does not
+wait.
 
-It is not a second implementation: the message goes through the retry middleware itself, and its
-headers are written by the code that writes them on a broker. Times are those of an idle broker and,
-without --handler-time, of a handler that takes no time: a wait is a minimum. With a policy that has
-jitter, times are the shortest and the longest.
+simulate runs the retry middleware itself, and the code that writes headers on a broker. Times are
+minimums: they assume an idle broker, and a handler that takes --handler-time (default 0). If the
+policy has jitter, the shortest and longest times are printed.
 
-The error is one that the policy retries, whatever its lists retry_only and never_retry say. With
---error-type NAME (as %T prints it, such as *fs.PathError) it is of this type, and the lists count.
+By default the policy retries the error, whatever retry_only and never_retry say. With --error-type
+NAME, the error has that type (as %T prints it, such as *fs.PathError), and the lists apply.
 
 With --json: {"topic", "queue", "mode", "steps": [{"after_ms", "shortest_after_ms", "attempt",
 "attempts", "try", "outcome", "error", "verdict", "queue", "wait_ms", "shortest_wait_ms",
-"headers"}], "end", "reason", "calls", "total_ms", "shortest_total_ms"}, where an end is succeeded,
+"headers"}], "end", "reason", "calls", "total_ms", "shortest_total_ms"}; "end" is succeeded,
 dead-lettered, dropped, or endless under the mode off.
 
-Exit codes: 0 played, whatever the end; 1 the policy file cannot be used; 2 usage.`,
+Exit codes: 0 done, whatever the end; 1 the policy file is invalid; 2 wrong usage.`,
 		Example: `  amqpretry simulate
   amqpretry simulate --policies retry.yaml --topic orders --headers
   amqpretry simulate --policies retry.yaml --topic orders --succeed-at 3
@@ -52,18 +51,18 @@ Exit codes: 0 played, whatever the end; 1 the policy file cannot be used; 2 usag
 	}
 	s.PoliciesFlag(cmd)
 	flags := cmd.Flags()
-	flags.StringVar(&o.topic, "topic", "orders", "topic whose policy holds")
-	flags.StringVar(&o.queue, "queue", "", "main queue (default: named as the topic)")
-	flags.StringVar(&o.shared, "shared-name", "", "what the names of shared retry queues begin with: Names.Shared of "+
+	flags.StringVar(&o.topic, "topic", "orders", "topic, which selects the policy")
+	flags.StringVar(&o.queue, "queue", "", "main queue (default: the name of the topic)")
+	flags.StringVar(&o.shared, "shared-name", "", "prefix of the names of shared retry queues, as in Names.Shared of "+
 		"the services (default retry)")
 	flags.StringVar(&o.errorText, "error", "simulated error", "text of the handler's error")
-	flags.StringVar(&o.errorType, "error-type", "", "type of the handler's error, for the policy's lists of errors")
-	flags.IntVar(&o.permanentAt, "permanent-at", 0, "number of the attempt whose error is permanent, 1 for the first")
-	flags.IntVar(&o.succeedAt, "succeed-at", 0, "number of the attempt at which the handler succeeds, 1 for the first")
-	flags.DurationVar(&o.expiration, "expiration", 0, "expiration that the message is published with, such as 5m")
-	flags.DurationVar(&o.handlerTime, "handler-time", 0, "how long each call of the handler takes, such as 200ms")
+	flags.StringVar(&o.errorType, "error-type", "", "type of the handler's error, which the policy's lists match")
+	flags.IntVar(&o.permanentAt, "permanent-at", 0, "attempt whose error is permanent; 1 is the first")
+	flags.IntVar(&o.succeedAt, "succeed-at", 0, "attempt in which the handler succeeds; 1 is the first")
+	flags.DurationVar(&o.expiration, "expiration", 0, "expiration of the published message, such as 5m")
+	flags.DurationVar(&o.handlerTime, "handler-time", 0, "duration of each handler call, such as 200ms")
 	flags.StringVar(&o.at, "at", "", "time of the first delivery, such as 2026-01-31T12:00:00Z (default: now)")
-	flags.BoolVar(&o.headers, "headers", false, "print the headers at each step")
+	flags.BoolVar(&o.headers, "headers", false, "print the headers of each step")
 
 	return cmd
 }

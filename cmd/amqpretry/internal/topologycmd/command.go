@@ -17,20 +17,20 @@ func Command(s *cli.Session) *cobra.Command {
 	c := &topologies{session: s}
 	cmd := &cobra.Command{
 		Use:   "topology",
-		Short: "Plan, apply, check, draw and prune what the broker holds for retries",
-		Long: `Retry exchanges, retry queues, dead-letter queues and their bindings, from a policy file and the
-names of main queues.
+		Short: "Plan, declare, check, draw and prune retry queues and dead-letter queues",
+		Long: `Plan, declare, check, draw and prune retry exchanges, retry queues, dead-letter queues and their
+bindings, from a policy file and the names of main queues.
 
-An argument is a main queue, or TOPIC=QUEUE where the topic, whose policy holds, has another name
-than its queue: with a fanout exchange, events=events_billing. The first = divides them.
+An argument is a main queue, or TOPIC=QUEUE if the topic of the policy has another name than the
+queue, as with a fanout exchange: events=events_billing. The first = separates the two.
 
-Services declare their topology themselves. These commands are for looking at it before and after,
-for operators who provision it, and for monitoring. Main queues are never declared, changed or
-deleted: they belong to their services.`,
+Services declare their topology themselves. These commands are for checks before and after a change,
+for operators who provision the broker, and for monitoring. They never declare, change or delete a
+main queue: it belongs to its service.`,
 	}
 	s.ConnectionFlags(cmd)
 	s.PoliciesFlag(cmd)
-	cmd.PersistentFlags().StringVar(&c.shared, "shared-name", "", "what the names of shared retry queues begin with: "+
+	cmd.PersistentFlags().StringVar(&c.shared, "shared-name", "", "prefix of the names of shared retry queues, as in "+
 		"Names.Shared of the services (default retry)")
 	cmd.AddCommand(c.planCommand(), c.applyCommand(), c.verifyCommand(), c.graphCommand(), c.pruneCommand())
 	for _, child := range cmd.Commands() {

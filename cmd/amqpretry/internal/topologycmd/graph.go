@@ -23,21 +23,20 @@ func (c *topologies) graphCommand() *cobra.Command {
 	var format, mainQueueType string
 	cmd := &cobra.Command{
 		Use:   "graph QUEUE|TOPIC=QUEUE...",
-		Short: "Draw a topology, or write it as RabbitMQ's definitions, without a broker",
-		Long: `Print the topology of main queues. No broker is asked.
+		Short: "Draw a topology, or write it as RabbitMQ definitions, without a broker",
+		Long: `Print the topology of main queues. The command needs no broker.
 
   mermaid      a Mermaid flowchart of each queue, for Markdown
-  dot          a graph of each queue in the language of Graphviz
+  dot          a Graphviz graph of each queue
   text         one line for each object
-  definitions  a file for 'rabbitmqctl import_definitions' with everything that a service declares:
-               the main queue as well, which the library declares on the default exchange. For
-               fanout exchanges the service's own Retrier.Definitions knows more. The virtual host
-               is that of --vhost, else of the URI, else /. If the policy has "protect: arguments",
-               the main queue has its arguments, and is a quorum queue.
+  definitions  a file for 'rabbitmqctl import_definitions' with all objects of a service. It contains
+               the main queue on the default exchange; for fanout exchanges use Retrier.Definitions
+               in the service. The virtual host comes from --vhost, else from the URI, else it is /.
+               Under "protect: arguments" the main queue is a quorum queue with these arguments.
 
-With --json: the objects, as plan --offline --json prints them; definitions are JSON anyway.
+With --json: the objects, as plan --offline --json prints them. Definitions are always JSON.
 
-Exit codes: 0 done, 1 it cannot be drawn, 2 usage.`,
+Exit codes: 0 done; 1 the topology cannot be drawn; 2 wrong usage.`,
 		Example: `  amqpretry topology graph --policies retry.yaml orders
   amqpretry topology graph --format dot orders | dot -Tsvg > orders.svg
   amqpretry topology graph --format definitions --main-queue-type quorum orders > definitions.json`,
@@ -66,7 +65,7 @@ Exit codes: 0 done, 1 it cannot be drawn, 2 usage.`,
 	}
 	cmd.Flags().StringVar(&format, "format", "mermaid", "mermaid, dot, text or definitions")
 	cmd.Flags().StringVar(&mainQueueType, "main-queue-type", "classic", "type of the main queues in the definitions: "+
-		"classic (no argument, as the library's configs), or quorum")
+		"classic (no argument, as in watermill-amqp's configs) or quorum")
 	_ = cmd.RegisterFlagCompletionFunc("format", cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("main-queue-type", cobra.FixedCompletions(mainQueueTypes,
 		cobra.ShellCompDirectiveNoFileComp))

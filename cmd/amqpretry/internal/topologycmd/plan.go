@@ -14,22 +14,24 @@ func (c *topologies) planCommand() *cobra.Command {
 	offline := false
 	cmd := &cobra.Command{
 		Use:   "plan QUEUE|TOPIC=QUEUE...",
-		Short: "Show what the broker has of a topology, and what apply would change",
-		Long: `Compare the topology of main queues with what the broker has, and change nothing.
+		Short: "Compare a topology with the broker, and show what apply would change",
+		Long: `Compare the topology of main queues with the broker. Nothing is changed.
 
-The states: present (as planned), missing (apply would create it, unless it is a main queue, which
-its service declares), conflict (there, but with another argument: which, wanted and found are
-said), unseen (it could not be looked at), obsolete (a retry queue whose delay no policy has any
-more).
+Each object has one of these states:
+  present   it exists as planned
+  missing   apply would create it; a missing main queue is created by its service
+  conflict  it exists with another argument; wanted and found are printed
+  unseen    the command could not check it
+  obsolete  a retry queue with a delay that no policy has
 
-AMQP compares arguments only by declaring, so this is done with objects that are there already,
-which changes nothing, and takes the permissions of a service that declares. AMQP shows no bindings
-and no obsolete queues: for these give the management API.
+AMQP compares arguments only in a declaration. The command declares objects that already exist, which
+changes nothing, and needs the permissions of a service that declares. AMQP does not show bindings
+and obsolete queues: use the management API for those.
 
 ` + jsonHelp + `
 
-Exit codes: 0 nothing would change, 3 something is missing or in conflict, 1 the broker could not be
-asked, 2 usage.`,
+Exit codes: 0 nothing would change; 1 the broker could not be reached; 2 wrong usage; 3 objects are
+missing or in conflict.`,
 		Example: `  amqpretry topology plan orders
   amqpretry topology plan --policies retry.yaml orders events=events_billing
   amqpretry topology plan --policies retry.yaml --management-url http://localhost:15672 --json orders
@@ -44,7 +46,7 @@ asked, 2 usage.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&offline, "offline", false, "print the plan, and ask no broker")
+	cmd.Flags().BoolVar(&offline, "offline", false, "print the plan without connecting to a broker")
 
 	return cmd
 }
@@ -52,18 +54,18 @@ asked, 2 usage.`,
 func (c *topologies) verifyCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "verify QUEUE|TOPIC=QUEUE...",
-		Short: "Check that the broker has a topology, for monitoring and pipelines",
-		Long: `Check that the main queues and their topology are there, as planned. Nothing is made or changed: see
-plan, which prints the same. A missing main queue counts as well.
+		Short: "Check that a topology exists on the broker, for monitoring and pipelines",
+		Long: `Check that the main queues and their topology exist as planned. Nothing is changed. The output is
+that of plan, and a missing main queue is a difference as well.
 
-What could not be seen is told and does not count: bindings without the management API, and
-arguments of objects that the user may not declare. With the management API nothing stays unseen but
-for permissions.
+Unseen objects are listed, and are no difference: bindings without the management API, and arguments
+of objects that the user may not declare. With the management API, only missing permissions leave
+objects unseen.
 
 ` + jsonHelp + `
 
-Exit codes: 0 all is there, 3 something is missing or in conflict, 1 the broker could not be asked,
-2 usage.`,
+Exit codes: 0 everything exists; 1 the broker could not be reached; 2 wrong usage; 3 objects are
+missing or in conflict.`,
 		Example: `  amqpretry topology verify --policies retry.yaml orders
   amqpretry topology verify --policies retry.yaml --json orders payments || notify`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -159,27 +161,27 @@ func (c *topologies) applyCommand() *cobra.Command {
 	a := &applying{topologies: c}
 	cmd := &cobra.Command{
 		Use:   "apply QUEUE|TOPIC=QUEUE...",
-		Short: "Declare what is missing of a topology",
-		Long: `Declare the retry exchanges, retry queues, dead-letter queues and bindings of main queues. It can be
-repeated: what is there stays as it is, with its messages. If anything is in conflict, nothing at
-all is declared.
+		Short: "Declare the missing objects of a topology",
+		Long: `Declare the retry exchanges, retry queues, dead-letter queues and bindings of main queues. Existing
+objects stay as they are, with their messages, so the command is repeatable. If any object is in
+conflict, nothing is declared.
 
-Main queues are not declared: they belong to their services. One that is missing is told; with
-shared retry queues it must be there, as it is bound. Without --recreate nothing is deleted: see
-prune.
+The command does not declare main queues, which belong to their services, and lists missing ones.
+With shared retry queues the main queue must exist, because it is bound. Only --recreate deletes
+anything; see also prune.
 
---recreate deletes a retry queue in conflict once it is certainly empty, as prune does, and declares
-it as planned. What waits in it comes back before. A retry queue with consumers stays, and so does a
-dead-letter queue.
+--recreate deletes a retry queue in conflict after it is proven empty, as prune does, and declares it
+as planned. Its waiting messages return to their main queue before that. It never deletes a retry
+queue with consumers, or a dead-letter queue.
 
---dead-letter-targets is about the main queue's own x-dead-letter-exchange. A missing exchange is
-declared (fanout), an exchange that leads to no queue is bound to the dead-letter queue, and a
-missing queue is declared. The dead-letter queue is declared in any case, under the mode off too.
+--dead-letter-targets completes the main queue's own x-dead-letter-exchange: it declares a missing
+exchange (fanout) and a missing queue, and binds an exchange without queues to the dead-letter queue.
+It declares the dead-letter queue in any case, under the mode off too.
 
 ` + jsonHelp +
-			` The states are created and present (a binding that could not be seen is present, whether it was there or not).
+			` The states are created and present. A binding that could not be seen is present in either case.
 
-Exit codes: 0 all is there, 1 it could not be declared, 2 usage.`,
+Exit codes: 0 everything exists; 1 a declaration failed; 2 wrong usage.`,
 		Example: `  amqpretry topology plan --policies retry.yaml orders
   amqpretry topology apply --policies retry.yaml orders
   amqpretry topology apply --policies retry.yaml --recreate orders`,
@@ -187,9 +189,9 @@ Exit codes: 0 all is there, 1 it could not be declared, 2 usage.`,
 	}
 	flags := cmd.Flags()
 	flags.BoolVar(&a.recreated, "recreate", false,
-		"delete retry queues in conflict, and declare them again (management API)")
+		"delete retry queues in conflict, and declare them as planned (needs the management API)")
 	flags.BoolVar(&a.withTargets, "dead-letter-targets", false,
-		"declare where main queues dead-letter to by themselves (management API)")
+		"declare the targets of the main queues' own dead-lettering (needs the management API)")
 
 	return cmd
 }

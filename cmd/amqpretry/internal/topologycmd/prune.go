@@ -28,39 +28,41 @@ func (c *topologies) pruneCommand() *cobra.Command {
 	p := &prune{topologies: c}
 	cmd := &cobra.Command{
 		Use:   "prune QUEUE|TOPIC=QUEUE...",
-		Short: "Delete retry queues whose delays no policy has any more, once they are certainly empty",
-		Long: `Find the retry queues of main queues that their policies do not use any more, and delete those that
-are certainly empty. Without --yes nothing is deleted: they are listed. It takes the management API,
-as AMQP neither lists queues nor tells whether one is really empty.
+		Short: "Delete retry queues with delays that no policy has, after they are proven empty",
+		Long: `List the retry queues that the policies of their main queues do not use, and with --yes delete those
+that are proven empty. The command needs the management API: AMQP does not list queues, and does not
+show whether a queue is really empty.
 
-A queue is first unbound, so that nobody routes into it, then it is waited for until what waits in
-it has gone back to its main queue and statistics that are certainly younger say that it is empty,
-and then it is deleted: some 20 seconds, and up to its delay and 4 minutes. All queues are waited
-for at the same time. An instance with the old policy that uses a queue meanwhile binds it again,
-and the queue stays. So does one with a consumer, a foreign binding, or another queue of the name.
-It can be interrupted, and repeated.
+For each queue, prune removes the binding, so that no message can enter. It waits until the waiting
+messages have returned to their main queue, and until newer statistics of the broker say that the
+queue is empty. Then it deletes the queue. This takes about 20 seconds, and at most the delay of the
+queue and 4 minutes. It handles all queues at the same time.
 
-The policies must be those of all that consume these main queues. End instances with old policies
-before.
+A queue stays if it has a consumer or a foreign binding, or if another queue took its name. It stays,
+too, if an instance with the old policy uses it meanwhile and binds it again. You can interrupt and
+repeat the command.
 
-Queues of the scope "shared" are not found by looking, as services that were not named may use them.
-With --old-policies FILE, what the old policies have and the new ones have not is added to the list,
-shared ones as well: name all topics of all services then.
+Pass the policies of all services that consume these main queues, and end instances with old policies
+first.
+
+prune does not search for queues of the scope "shared", because other services may use them.
+--old-policies FILE adds the queues of the old policies that the new policies do not have, shared
+ones included. Then name all topics of all services.
 
 With --json: {"deleted": bool, "queues": [{"name", "queue", "delay", "type", "messages", "state",
-"detail"}]}, where a state is obsolete (listed), deleted or kept, and messages is there when the
-broker has said a number.
+"detail"}]}; "state" is obsolete (listed), deleted or kept, and "messages" is absent when unknown.
 
-Exit codes: 0 listed, or all are deleted; 4 some were kept; 1 the API could not be asked; 2 usage.`,
+Exit codes: 0 listed, or all deleted; 1 the management API could not be reached; 2 wrong usage; 4 some
+queues were kept.`,
 		Example: `  amqpretry topology prune --policies retry.yaml orders
   amqpretry topology prune --policies retry.yaml --yes orders events=events_billing
   amqpretry topology prune --policies new.yaml --old-policies old.yaml orders`,
 		RunE: func(cmd *cobra.Command, args []string) error { return p.run(cmd.Context(), args) },
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&p.yes, "yes", false, "delete them")
-	flags.StringVar(&p.oldPolicies, "old-policies", "", "policy `file` of before, whose retry queues are looked for "+
-		"as well")
+	flags.BoolVar(&p.yes, "yes", false, "delete the listed queues")
+	flags.StringVar(&p.oldPolicies, "old-policies", "", "earlier policy `file`, whose retry queues are checked as "+
+		"well")
 	_ = cmd.MarkFlagFilename("old-policies", "yaml", "yml", "json")
 
 	return cmd

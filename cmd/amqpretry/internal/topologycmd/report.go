@@ -27,8 +27,8 @@ type queueReport struct {
 // jsonHelp is the documentation of the report.
 const jsonHelp = `With --json: {"queues": [{"topic", "queue", "objects": [{"kind", "name", "state", "type",
 "arguments", "argument", "wanted", "found", "detail"}]}], "management_api", "summary": {state:
-number}}, where a kind is main queue, exchange, queue or binding, type and arguments are as planned,
-and argument, wanted and found are those of a conflict.`
+number}}. "kind" is main queue, exchange, queue or binding; "type" and "arguments" are the planned
+ones; "argument", "wanted" and "found" describe a conflict.`
 
 // count counts the objects of all states; what several main queues share counts once.
 func (r *report) count() {
