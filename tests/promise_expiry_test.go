@@ -117,7 +117,8 @@ func TestP10_Deadline(t *testing.T) {
 				return
 			}
 			// It was found out when the next wait would have outlived it, not when it was over.
-			assert.True(t, last.Before(deadline))
+			// The last call began before the deadline; on a busy machine it may have failed after it.
+			assert.True(t, calls[len(calls)-1].At.Before(deadline))
 			assert.True(t, last.Add(200*time.Millisecond).After(deadline.Add(-time.Millisecond)))
 		})
 	}
