@@ -17,7 +17,7 @@ func (s *Session) Confirm(question string, yes bool) error {
 		return nil
 	}
 	if !s.InIsTerminal {
-		return Usage("%s Nobody is there to be asked: say --yes", question)
+		return Usage("%s There is no terminal to ask: add --yes", question)
 	}
 	if _, err := fmt.Fprintf(s.Err, "%s [y/N] ", safeLines(hideAddresses(question))); err != nil {
 		return err

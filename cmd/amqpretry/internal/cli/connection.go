@@ -68,8 +68,8 @@ func (s *Session) connectionFlagSet() *pflag.FlagSet {
 	flags.StringVar(&c.caCert, "ca-cert", "", "PEM `file` with trusted certificate authorities, for amqps and https")
 	flags.StringVar(&c.cert, "cert", "", "PEM `file` with the client certificate; needs --key")
 	flags.StringVar(&c.key, "key", "", "PEM `file` with the client's private key; needs --cert")
-	flags.StringVar(&c.management, "management-url", "", "address of the management API, http://user:password@host:15672; "+
-		"prefer the environment variable "+EnvManagement)
+	flags.StringVar(&c.management, "management-url", "", "address of the management API, "+
+		"http://user:password@host:15672; prefer the environment variable "+EnvManagement)
 	flags.Var(Text(&c.vhost), "vhost", "virtual host (default: the one in the URI)")
 	flags.BoolVar(&c.noLimitPolicy, "no-delivery-limit-policy", false, "confirm that no policy of the broker sets "+
 		"a delivery-limit for dead-letter queues. Before RabbitMQ 4.3,\ndlq needs this for quorum queues, or the "+
@@ -85,7 +85,7 @@ func (s *Session) connectionFlagSet() *pflag.FlagSet {
 func (s *Session) URI() (string, error) {
 	uri := cmp.Or(s.connection.uri, s.Getenv(EnvURI))
 	if uri == "" {
-		return "", Usage("no broker was given: set %s, or --uri", EnvURI)
+		return "", Usage("no broker address: set %s, or --uri", EnvURI)
 	}
 	parsed, err := connection.ParseURI(uri)
 	if err != nil {
@@ -96,7 +96,7 @@ func (s *Session) URI() (string, error) {
 	case vhost == "" || vhost == parsed.Vhost:
 		return uri, nil
 	case s.connection.uri != "" && namesVHost(uri):
-		return "", Usage("two virtual hosts: --uri says %q and --vhost %q: leave one out", parsed.Vhost, vhost)
+		return "", Usage("two virtual hosts: --uri has %q and --vhost %q: omit one of them", parsed.Vhost, vhost)
 	}
 
 	return withVHost(uri, vhost)
@@ -139,11 +139,11 @@ func (s *Session) DLQ(ctx context.Context) (*dlq.Client, error) {
 		NoDeliveryLimitPolicy: s.connection.noLimitPolicy || s.Getenv(EnvNoLimitPolicy) == "yes",
 		OnBlocked: func(why error) {
 			if why == nil {
-				s.Note("The broker takes messages again.")
+				s.Note("The broker accepts messages again.")
 				return
 			}
-			s.Note("Waiting: the broker takes no messages at the moment (%v). amqpretry doctor, or rabbitmqctl "+
-				"status, says more.", why)
+			s.Note("Waiting: the broker accepts no messages at the moment (%v). Run amqpretry doctor, or rabbitmqctl "+
+				"status.", why)
 		},
 		// Whoever does not want to wait interrupts once more, which ends the process.
 		OrderTime: 24 * time.Hour, OnOrder: (&order{session: s, every: 10 * time.Second}).tell,
@@ -283,12 +283,12 @@ func (s *Session) tls() (*tls.Config, error) {
 	uri, api := cmp.Or(c.uri, s.Getenv(EnvURI)), cmp.Or(c.management, s.Getenv(EnvManagement))
 	if parsed, err := connection.ParseURI(uri); err == nil && parsed.Scheme != schemeTLS &&
 		!strings.HasPrefix(strings.ToLower(api), "https:") {
-		return nil, Usage("--ca-cert, --cert and --key are for amqps:// and https://, and the address of the broker "+
-			"is %s://, over which the password goes unencrypted: say %s://, or leave them out",
+		return nil, Usage("--ca-cert, --cert and --key need amqps:// or https://, and the address of the broker has "+
+			"%s://, which sends the password unencrypted: use %s://, or omit them",
 			parsed.Scheme, schemeTLS)
 	}
 	if (c.cert == "") != (c.key == "") {
-		return nil, Usage("--cert and --key go together: the client's certificate and its private key")
+		return nil, Usage("--cert and --key need each other: the client certificate and its private key")
 	}
 
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
@@ -299,7 +299,7 @@ func (s *Session) tls() (*tls.Config, error) {
 		}
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("--ca-cert: there is no certificate in %s: wanted PEM (-----BEGIN CERTIFICATE-----)",
+			return nil, fmt.Errorf("--ca-cert: no certificate in %s: wanted PEM (-----BEGIN CERTIFICATE-----)",
 				c.caCert)
 		}
 	}

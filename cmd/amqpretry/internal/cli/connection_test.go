@@ -108,7 +108,7 @@ func TestURI(t *testing.T) {
 		uri     string
 		err     string
 	}{
-		"none":         {nil, nil, "", "no broker was given: set AMQP_URI, or --uri"},
+		"none":         {nil, nil, "", "no broker address: set AMQP_URI, or --uri"},
 		"environment":  {map[string]string{EnvURI: "amqp://a"}, nil, "amqp://a", ""},
 		"flag":         {nil, []string{"--uri", "amqp://b"}, "amqp://b", ""},
 		"both":         {map[string]string{EnvURI: "amqp://a"}, []string{"--uri", "amqp://b"}, "amqp://b", ""},
@@ -213,16 +213,16 @@ func TestTLSFlags(t *testing.T) {
 		err  string
 		code int
 	}{
-		"half a pair":    {[]string{"--cert", "a"}, "--cert and --key go together", ExitUsage},
+		"half a pair":    {[]string{"--cert", "a"}, "--cert and --key need each other", ExitUsage},
 		"no file":        {[]string{"--ca-cert", "/nowhere/ca.pem"}, "/nowhere/ca.pem", ExitFailed},
-		"no certificate": {[]string{"--ca-cert", none}, "there is no certificate in", ExitFailed},
+		"no certificate": {[]string{"--ca-cert", none}, "no certificate in", ExitFailed},
 		"no pair":        {[]string{"--cert", none, "--key", none}, "--cert, --key", ExitFailed},
 		"without TLS": {[]string{"--cert", none, "--key", none, "--uri", "amqp://127.0.0.1:1"},
-			"the password goes unencrypted: say amqps://", ExitUsage},
+			"sends the password unencrypted: use amqps://", ExitUsage},
 		"nor http": {[]string{"--ca-cert", none, "--uri", "amqp://127.0.0.1:1", "--management-url",
-			"http://127.0.0.1:1"}, "say amqps://", ExitUsage},
+			"http://127.0.0.1:1"}, "use amqps://", ExitUsage},
 		"but https": {[]string{"--ca-cert", none, "--uri", "amqp://127.0.0.1:1", "--management-url",
-			"HTTPS://127.0.0.1:1"}, "there is no certificate in", ExitFailed},
+			"HTTPS://127.0.0.1:1"}, "no certificate in", ExitFailed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(map[string]string{EnvURI: "amqps://127.0.0.1:1"})

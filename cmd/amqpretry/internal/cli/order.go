@@ -36,7 +36,8 @@ func (o *order) tell(passed, most int) {
 	if interrupted {
 		how = "once more"
 	}
-	o.session.Note("Keeping the queue in its order: %d of at most %d messages passed%s. They were read before, and "+
-		"would come behind the others. To end it at once, and change the order, interrupt (^C) %s.", passed, most, left,
+	o.session.Note("Restoring the order of the queue: %d of at most %d messages done%s. Messages that were read "+
+		"before would otherwise be behind the others. To stop "+
+		"at once, and change the order, interrupt (^C) %s.", passed, most, left,
 		how)
 }

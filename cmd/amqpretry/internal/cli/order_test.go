@@ -16,8 +16,8 @@ func TestOrderIsTold(t *testing.T) {
 	w.ctx = ctx
 	o := &order{session: w.Session, every: time.Hour}
 	o.tell(10, 1000)
-	assert.Equal(t, "Keeping the queue in its order: 10 of at most 1000 messages passed. They were read before, and "+
-		"would come behind the others. To end it at once, and change the order, interrupt (^C) twice.\n",
+	assert.Equal(t, "Restoring the order of the queue: 10 of at most 1000 messages done. Messages that were read "+
+		"before would otherwise be behind the others. To stop at once, and change the order, interrupt (^C) twice.\n",
 		w.err.String())
 	o.tell(20, 1000)
 	assert.Equal(t, 1, strings.Count(w.err.String(), "\n"), "not too often")
@@ -26,7 +26,7 @@ func TestOrderIsTold(t *testing.T) {
 	w.err.Reset()
 	o.began = time.Now().Add(-10 * time.Second)
 	o.tell(200, 1000)
-	assert.Contains(t, w.err.String(), "200 of at most 1000 messages passed, about 40s left.")
+	assert.Contains(t, w.err.String(), "200 of at most 1000 messages done, about 40s left.")
 	assert.Contains(t, w.err.String(), "interrupt (^C) once more.\n")
 	o.tell(300, 1000)
 	assert.Equal(t, 1, strings.Count(w.err.String(), "\n"))
@@ -38,5 +38,5 @@ func TestOrderIsTold(t *testing.T) {
 	w.err.Reset()
 	o.every = time.Hour
 	o.tell(1, 50)
-	assert.Contains(t, w.err.String(), "1 of at most 50 messages passed. They", "another one")
+	assert.Contains(t, w.err.String(), "1 of at most 50 messages done. Messages", "another one")
 }

@@ -39,7 +39,7 @@ type Target struct{ Topic, Queue string }
 // Targets reads arguments that are QUEUE, whose topic has the same name, or TOPIC=QUEUE.
 func Targets(args []string) ([]Target, error) {
 	if len(args) == 0 {
-		return nil, Usage("no queue was given: wanted QUEUE, or TOPIC=QUEUE where the topic has another name")
+		return nil, Usage("no queue: wanted QUEUE, or TOPIC=QUEUE if the topic has another name")
 	}
 
 	var errs []error
@@ -51,7 +51,7 @@ func Targets(args []string) ([]Target, error) {
 		}
 		switch {
 		case strings.Contains(arg, "://"):
-			errs = append(errs, Usage("an address was given in place of a queue: set %s, or --uri", EnvURI))
+			errs = append(errs, Usage("found an address instead of a queue: set %s, or --uri", EnvURI))
 		case topic == "" || queue == "":
 			errs = append(errs, Usage("%q: wanted QUEUE, or TOPIC=QUEUE", arg))
 		}

@@ -149,7 +149,7 @@ func group(cmd *cobra.Command, args []string) error {
 		}
 	}
 	cmd.SuggestionsMinimumDistance = 2
-	text := fmt.Sprintf("there is no command %q in %q: wanted %s", args[0], cmd.CommandPath(), strings.Join(all, ", "))
+	text := fmt.Sprintf("unknown command %q in %q: wanted %s", args[0], cmd.CommandPath(), strings.Join(all, ", "))
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
 		text += "; " + near[0] + "?"
 	}

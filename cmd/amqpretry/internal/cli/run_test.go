@@ -36,9 +36,9 @@ func TestExitCodes(t *testing.T) {
 			"--help' says more.\n"},
 		{"value of a flag", []string{"do", "--number", "x"}, nil, ExitUsage, ""},
 		{"too many arguments", []string{"do", "a", "b"}, nil, ExitUsage, ""},
-		{"unknown command", []string{"bogus"}, nil, ExitUsage, "amqpretry: there is no command \"bogus\" in " +
+		{"unknown command", []string{"bogus"}, nil, ExitUsage, "amqpretry: unknown command \"bogus\" in " +
 			"\"amqpretry\": wanted do, version\n'amqpretry --help' says more.\n"},
-		{"nearly a command", []string{"versio"}, nil, ExitUsage, "amqpretry: there is no command \"versio\" in " +
+		{"nearly a command", []string{"versio"}, nil, ExitUsage, "amqpretry: unknown command \"versio\" in " +
 			"\"amqpretry\": wanted do, version; version?\n'amqpretry --help' says more.\n"},
 		{"help", []string{"do", "--help"}, errBroken, ExitOK, ""},
 		{"completion", []string{"completion", "fish"}, errBroken, ExitOK, ""},

@@ -81,7 +81,7 @@ func TestTwoVHosts(t *testing.T) {
 			return err
 		}), "do", "--uri", uri, "--vhost", "staging")
 		assert.Equal(t, ExitUsage, code)
-		assert.Regexp(t, `two virtual hosts: --uri says "(production|/)" and --vhost "staging"`, w.err.String())
+		assert.Regexp(t, `two virtual hosts: --uri has "(production|/)" and --vhost "staging"`, w.err.String())
 		assert.NotContains(t, w.err.String(), secret)
 	}
 }

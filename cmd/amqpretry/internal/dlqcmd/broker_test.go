@@ -133,7 +133,7 @@ func TestBrowseOnABroker(t *testing.T) {
 
 	code, _, errs := p.run(nil, "stat", p.main+suffix)
 	assert.Equal(t, cli.ExitUsage, code)
-	assert.Contains(t, errs, "so give "+strconv.Quote(p.main))
+	assert.Contains(t, errs, "so pass "+strconv.Quote(p.main))
 	code, _, errs = p.run(nil, "list", "no-such-queue")
 	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, errs, `dead-letter queue "no-such-queue.dlq": there is no such queue`)
@@ -162,12 +162,12 @@ func TestReplayOnABroker(t *testing.T) {
 	p.Has(p.main+suffix, 2)
 
 	// Where they were sent they were taken: it is no undo any more, and says so.
-	news := undo + " has messages that were replayed to " + p.main + ", from "
+	news := undo + " contains messages that were replayed to " + p.main + ", from "
 	code, _, errs = p.run(nil, "import", p.main, undo)
 	assert.Equal(t, cli.ExitUsage, code)
 	assert.Contains(t, errs, news)
-	assert.Contains(t, errs, "What was handled there since would be handled twice by another replay. Import them into "+
-		p.main+suffix+"? Nobody is there to be asked: say --yes")
+	assert.Contains(t, errs, "If they were handled there, another replay handles them twice. Import them into "+
+		p.main+suffix+"? There is no terminal to ask: add --yes")
 	p.Has(p.main+suffix, 2)
 	_, errs = p.ok("import", p.main, undo, "--dry-run")
 	assert.Contains(t, errs, news)
@@ -195,7 +195,7 @@ func TestEditOnABroker(t *testing.T) {
 
 	code, _, errs := p.run(nil, "replay", p.main, "--set-header", "a=b", "--yes")
 	assert.Equal(t, cli.ExitUsage, code)
-	assert.Contains(t, errs, "more than one matches")
+	assert.Contains(t, errs, "several match")
 }
 
 // A canary that is not known to be handled has not passed: nobody consumes, or somebody who says nothing of it.
@@ -206,7 +206,7 @@ func TestCanaryOnABroker(t *testing.T) {
 	code, out, errs := p.run(nil, "replay", p.main, "--canary", "2", "--watch", "3s", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitIncomplete, code, errs)
 	assert.Equal(t, p.main+suffix+": 0 replayed to "+p.main+"\nCanary: queue \""+p.main+"\" has no consumer: nobody "+
-		"would handle the canary. The others are where they were\n", out)
+		"would handle the canary. The other messages were not sent\n", out)
 	p.Has(p.main+suffix, 12)
 
 	rabbit.Consume(t, p.Channel(), p.main)

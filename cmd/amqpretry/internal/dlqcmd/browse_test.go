@@ -106,14 +106,14 @@ func TestNameOfADeadLetterQueue(t *testing.T) {
 		code, _, errs := f.run(t, nil, args...)
 		assert.Equal(t, cli.ExitUsage, code)
 		assert.Contains(t, errs,
-			`"orders.dlq" looks like a dead-letter queue, and there is no "orders.dlq.dlq": QUEUE is the main queue, so give "orders"`)
+			`"orders.dlq" looks like a dead-letter queue, and "orders.dlq.dlq" does not exist: QUEUE is the main queue, so pass "orders"`)
 	}
 
 	f.missing = "order.dlq"
 	code, _, errs := f.run(t, nil, "list", "order")
 	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, errs, `there is no such queue`)
-	assert.Contains(t, errs, "`amqpretry dlq list` shows all dead-letter queues")
+	assert.Contains(t, errs, "`amqpretry dlq list` lists all dead-letter queues")
 
 	f.missing = ""
 	code, _, _ = f.run(t, nil, "list", "orders.dlq")
@@ -333,7 +333,7 @@ func TestShowByPosition(t *testing.T) {
 
 	code, _, errs := f.run(t, nil, "show", "orders", "--position", "4")
 	assert.Equal(t, cli.ExitFailed, code)
-	assert.Contains(t, errs, "there is no message number 4: 3 could be seen")
+	assert.Contains(t, errs, "has no message at position 4: 3 are visible")
 
 	code, _, errs = f.run(t, nil, "show", "orders", "uuid-4")
 	assert.Equal(t, cli.ExitFailed, code)

@@ -10,7 +10,7 @@ import (
 func checkCanary(cmd *cobra.Command, c *dlq.Canary) error {
 	switch {
 	case c.Messages == 0 && (cmd.Flags().Changed("watch") || cmd.Flags().Changed("tolerate")):
-		return cli.Usage("--watch and --tolerate are for --canary: how many messages are to go first?")
+		return cli.Usage("--watch and --tolerate need --canary, the number of messages to send first")
 	case c.Messages < 0:
 		return cli.Usage("--canary: must be 0 or more, got %d", c.Messages)
 	case c.Messages == 0:
@@ -34,9 +34,9 @@ func (t *tool) tellOfCanary(c *dlq.Canary) {
 func canaryLine(r dlq.CanaryReport) string {
 	switch {
 	case r.Stopped != "":
-		return "Canary: " + r.Stopped + ". The others are where they were"
+		return "Canary: " + r.Stopped + ". The other messages were not sent"
 	case !r.Watched:
-		return "Canary: not watched, as no others were to follow"
+		return "Canary: not watched, because no other messages were to follow"
 	default:
 		return "Canary: " + r.String()
 	}

@@ -61,12 +61,12 @@ func (c checkpoint) compare(read *lineHash) (found, error) {
 func (c checkpoint) resume(file string, f found) (lines int, err error) {
 	switch {
 	case f.changed:
-		return 0, cli.Usage("%s says that the first %s of %s are imported into %s, and something in them has changed "+
-			"since, or it is another file: so it is not known which messages are there. With those lines as they "+
-			"were, the import goes on behind them; --restart imports all that is in the file, from its first line",
+		return 0, cli.Usage("%s says that the first %s of %s were imported into %s, but these lines have changed "+
+			"since, or it is another file. Restore them to continue behind them, or import the whole file with "+
+			"--restart",
 			checkpointPath(file), many(c.Lines, "line"), file, c.destination)
 	case c.Finished && !f.more:
-		return 0, cli.Usage("%s was imported at %s (%s into %s); --restart imports all its messages once more",
+		return 0, cli.Usage("%s was already imported at %s (%s into %s); --restart imports all its messages again",
 			file, c.At.UTC().Format(time.RFC3339), many(c.Lines, "line"), c.destination)
 	default:
 		return c.Lines, nil
@@ -101,8 +101,8 @@ func readCheckpoints(file string) (checkpoints, error) {
 	wrong := func(c checkpoint) bool { return c.Lines < 0 || c.Queue == "" || c.SHA256 == "" }
 	if err := json.Unmarshal(text, &read); err != nil || len(read.Imports) == 0 ||
 		slices.ContainsFunc(read.Imports, wrong) {
-		return nil, unknown{cli.Usage("%s cannot be read: how much of %s is imported is not known; --restart begins "+
-			"anew", checkpointPath(file), file)}
+		return nil, unknown{cli.Usage("cannot read %s, so the progress of the import of %s is unknown; --restart "+
+			"starts with its first line", checkpointPath(file), file)}
 	}
 
 	return read.Imports, nil
@@ -132,8 +132,8 @@ func (all checkpoints) allow(file string, d destination) error {
 	if i < 0 {
 		return nil
 	}
-	return cli.Usage("%s says that %s of %s are imported by another import, which is not finished: %s; now it is %s. "+
-		"Finish that one, or begin this one with --restart",
+	return cli.Usage("%s says that %s of %s were imported by another import, which is not finished: %s; this one "+
+		"goes to %s. Finish that import, or start this one with --restart",
 		checkpointPath(file), many(all[i].Lines, "line"), file, all[i].destination, d)
 }
 

@@ -26,8 +26,8 @@ type checkpointWriter struct {
 func (w *checkpointWriter) begin() error {
 	w.begun = w.reached.Lines
 	if err := w.write(); err != nil {
-		return fmt.Errorf("beside the file, %s has to say how far the import is: %w; to go without, give the file as "+
-			"standard input (-)", checkpointPath(w.file), err)
+		return fmt.Errorf("cannot record the progress of the import in %s: %w; to import without it, pass the file "+
+			"as standard input (-)", checkpointPath(w.file), err)
 	}
 	return nil
 }

@@ -136,12 +136,13 @@ func (t *tool) explain(err error, q queue) error {
 		return err
 	}
 	if mainQueue, is := strings.CutSuffix(q.MainQueue(), suffix); is && mainQueue != "" {
-		return cli.Usage("%q looks like a dead-letter queue, and there is no %q: QUEUE is the main queue, so give %q",
+		return cli.Usage("%q looks like a dead-letter queue, and %q does not exist: QUEUE is the main queue, so pass "+
+			"%q",
 			q.MainQueue(), q.Name(), mainQueue)
 	}
 
-	return &cli.ExitError{Code: cli.ExitFailed, Err: hinted{err, "; `amqpretry dlq list` shows all dead-letter " +
-		"queues, --dead-letter-queue takes another name"}}
+	return &cli.ExitError{Code: cli.ExitFailed, Err: hinted{err, "; `amqpretry dlq list` lists all dead-letter " +
+		"queues, --dead-letter-queue sets another name"}}
 }
 
 // isIncomplete tells whether an error only says that some messages could not be seen: the others count.

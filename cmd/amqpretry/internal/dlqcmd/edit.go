@@ -73,7 +73,7 @@ func (c *change) remarks(o outcome) []string {
 	var all []string
 	for _, name := range c.remove {
 		if o.Done > 0 && !c.removed[name] {
-			all = append(all, fmt.Sprintf("--remove-header %s: none of the %s that were replayed had it", name,
+			all = append(all, fmt.Sprintf("--remove-header %s: none of the %s had it", name,
 				many(o.Done, "message")))
 		}
 	}
@@ -110,8 +110,8 @@ func (t *tool) edit(ctx context.Context, q queue, filter dlq.Filter, e edits, c 
 		}
 		c.newBody = true
 		if bytes.Equal(c.body, deadLetter.Message.Body) && len(c.set)+len(c.remove) == 0 {
-			return filter, nil, cli.Usage("the body was not changed, so nothing was done; without --edit it is " +
-				"replayed as it is")
+			return filter, nil, cli.Usage("the body was not changed, so nothing was done; to replay it unchanged, " +
+				"omit --edit")
 		}
 	}
 	filter.Where = func(l *dlq.DeadLetter) bool { return same(l, deadLetter) }
@@ -147,15 +147,16 @@ func (e *edits) check() (*change, error) {
 		case name == "":
 			return c, cli.Usage("--remove-header: must be the name of a header, got an empty text")
 		case len(name) > maxHeaderName:
-			return c, cli.Usage("%q... is no name of a header: it has %d bytes, and AMQP has room for %d", name[:20],
+			return c, cli.Usage("%q... is too long for the name of a "+
+				"header: it has %d bytes, and AMQP allows %d", name[:20],
 				len(name), maxHeaderName)
 		case isForeign(name):
-			return c, cli.Usage("%q belongs to the retries or to the broker: only the message's own headers can be "+
-				"changed", name)
+			return c, cli.Usage("%q belongs to watermill-retry or to the "+
+				"broker: only other headers can be changed", name)
 		}
 	}
 	if e.all && !c.any() {
-		return c, cli.Usage("--edit-all: what is to be changed? wanted --body, --set-header or --remove-header")
+		return c, cli.Usage("--edit-all: wanted a change: --body, --set-header or --remove-header")
 	}
 
 	return c, nil
@@ -164,8 +165,7 @@ func (e *edits) check() (*change, error) {
 // checkEditor refuses to open an editor where the work in it would be lost.
 func (t *tool) checkEditor(e edits, f operationFlags) error {
 	if e.editor && !f.yes && (f.dryRun || t.JSON || !t.InIsTerminal) {
-		return cli.Usage("--edit: this would be a dry run, and what is edited be lost: say --yes, or read it first " +
-			"with dlq show")
+		return cli.Usage("--edit: a dry run would discard the edit: add --yes, or read the message with dlq show")
 	}
 	return nil
 }
@@ -192,17 +192,17 @@ func (t *tool) only(ctx context.Context, q queue, filter dlq.Filter) (dlq.DeadLe
 		}
 		bar.Set(deadLetter.Position)
 		if found = append(found, deadLetter); len(found) > 1 {
-			return dlq.DeadLetter{}, cli.Usage("an edit is for exactly one message, and more than one matches: " +
-				"narrow the filter, as with --uuid, or say --edit-all")
+			return dlq.DeadLetter{}, cli.Usage("an edit changes exactly one message, and several match: narrow the " +
+				"filter, for example with --uuid, or add --edit-all")
 		}
 	}
 	switch {
 	case len(found) == 0:
-		return dlq.DeadLetter{}, cli.Usage("an edit is for exactly one message, and none of %s in %q matches",
+		return dlq.DeadLetter{}, cli.Usage("an edit changes exactly one message, and none of %s in %q matches",
 			thousands(depth), q.Name())
 	case found[0].Unreadable != "":
-		return dlq.DeadLetter{}, fmt.Errorf("the message has headers that cannot be read (%s): it can be shown and "+
-			"counted, and nothing else", found[0].Unreadable)
+		return dlq.DeadLetter{}, fmt.Errorf("the message has unreadable headers (%s), so it can only be shown and "+
+			"counted", found[0].Unreadable)
 	}
 
 	return found[0], nil
@@ -249,8 +249,8 @@ func (t *tool) openEditor(l dlq.DeadLetter) (edited []byte, err error) {
 		var any json.RawMessage
 		if err := json.Unmarshal(edited, &any); err != nil {
 			keep = true
-			return nil, fmt.Errorf("--edit: the body was JSON, and what was edited is not: %w; it is in %s: fix it "+
-				"there, and give it with --body; nothing was done", err, file.Name())
+			return nil, fmt.Errorf("--edit: the body was JSON, and the edited text is not: %w; nothing was done. The "+
+				"text is in %s: fix it, and pass it with --body", err, file.Name())
 		}
 	}
 

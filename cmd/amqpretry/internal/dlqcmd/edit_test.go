@@ -56,19 +56,18 @@ func TestAnEditIsForOneMessage(t *testing.T) {
 		args []string
 		text string
 	}{
-		"several": {[]string{"--set-header", "a=b"}, "an edit is for exactly one message, and more than one " +
-			"matches"},
+		"several": {[]string{"--set-header", "a=b"}, "an edit changes exactly one message, and several match"},
 		"none": {[]string{"--set-header", "a=b", "--uuid", "x"},
-			`an edit is for exactly one message, and none of 3 in "orders.dlq" matches`},
+			`an edit changes exactly one message, and none of 3 in "orders.dlq" matches`},
 		"of ours": {[]string{"--set-header", "amqpretry-count=0", "--uuid", "uuid-1"},
-			`"amqpretry-count" belongs to the retries or to the broker`},
+			`"amqpretry-count" belongs to watermill-retry or to the broker`},
 		"of the broker": {[]string{"--remove-header", "x-death", "--uuid", "uuid-1"}, `"x-death" belongs to`},
 		"no header": {[]string{"--remove-header", "tenent", "--uuid", "uuid-1"},
 			`the message has no header "tenent"`},
 		"malformed":      {[]string{"--set-header", "a"}, "--set-header: must be name=value"},
 		"twice":          {[]string{"--set-header", "a=1", "--set-header", "a=2"}, `"a" is there twice`},
 		"set and remove": {[]string{"--set-header", "a=1", "--remove-header", "a"}, `"a" is there twice`},
-		"no edit":        {[]string{"--edit-all"}, "--edit-all: what is to be changed?"},
+		"no edit":        {[]string{"--edit-all"}, "--edit-all: wanted a change"},
 		"no file":        {[]string{"--body", "/no/such/file", "--uuid", "uuid-1"}, "--body: open /no/such/file"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +157,7 @@ func TestEditor(t *testing.T) {
 		f := orders(deadLetters(3)...)
 		code, errs := edit(t, f, editor(`echo oops > "$1"`), "--uuid", "uuid-2", "--edit")
 		assert.Equal(t, cli.ExitFailed, code)
-		found := regexp.MustCompile(`it is in (\S+): fix it there`).FindStringSubmatch(errs)
+		found := regexp.MustCompile(`The text is in (\S+): fix it`).FindStringSubmatch(errs)
 		require.NotNil(t, found, errs)
 		assert.Equal(t, "oops\n", read(t, found[1])[:5], "the work is not lost")
 		require.NoError(t, os.Remove(found[1]))
@@ -176,6 +175,6 @@ func TestEditor(t *testing.T) {
 		l.Unreadable = "odd"
 		code, errs := edit(t, orders(l), editor("true"), "--edit")
 		assert.Equal(t, cli.ExitFailed, code)
-		assert.Contains(t, errs, "headers that cannot be read (odd)")
+		assert.Contains(t, errs, "unreadable headers (odd)")
 	})
 }

@@ -149,7 +149,7 @@ func TestImport(t *testing.T) {
 	assert.Equal(t, cli.ExitUsage, code)
 	assert.Empty(t, out)
 	assert.Contains(t, errs,
-		`f.jsonl was imported at 2026-11-22T05:12:00Z (3 lines into queue "orders.dlq" of rabbit@one); --restart imports all its messages once more`)
+		`f.jsonl was already imported at 2026-11-22T05:12:00Z (3 lines into queue "orders.dlq" of rabbit@one); --restart imports all its messages again`)
 	assert.Len(t, f.imported, 3)
 
 	code, out, _ = f.run(t, nil, "import", "orders", "f.jsonl", "--restart", "--json")
@@ -184,7 +184,7 @@ func TestImportGoesOnWhereItWas(t *testing.T) {
 	code, out, errs := f.run(t, nil, "import", "orders", "f.jsonl")
 	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, errs, "f.jsonl: "+errBroken.Error())
-	assert.Contains(t, errs, "250 lines of f.jsonl are imported; the same command goes on after them")
+	assert.Contains(t, errs, "250 lines of f.jsonl imported; the same command continues after them")
 	assert.Contains(t, out, "250 imported")
 	assert.Equal(t, 250, marked(t).Lines)
 	assert.False(t, marked(t).Finished)
@@ -195,16 +195,16 @@ func TestImportGoesOnWhereItWas(t *testing.T) {
 		text   string
 	}{
 		"another queue": {[]string{"--to", "parked"}, "rabbit@one",
-			`queue "orders.dlq" of rabbit@one; now it is queue "parked" of rabbit@one`},
-		"another broker": {nil, "rabbit@two", `now it is queue "orders.dlq" of rabbit@two`},
+			`queue "orders.dlq" of rabbit@one; this one goes to queue "parked" of rabbit@one`},
+		"another broker": {nil, "rabbit@two", `this one goes to queue "orders.dlq" of rabbit@two`},
 		"another filter": {[]string{"--reason", "exhausted"}, "rabbit@one",
-			`now it is queue "orders.dlq" of rabbit@one, filter --reason=exhausted`},
+			`this one goes to queue "orders.dlq" of rabbit@one, filter --reason=exhausted`},
 	} {
 		code, _, errs := f.run(t, func(w *world) {
 			w.broker = other.broker
 		}, append([]string{"import", "orders", "f.jsonl"}, other.args...)...)
 		assert.Equal(t, cli.ExitUsage, code, name)
-		assert.Contains(t, errs, "250 lines of f.jsonl are imported by another import, which is not finished", name)
+		assert.Contains(t, errs, "250 lines of f.jsonl were imported by another import, which is not finished", name)
 		assert.Contains(t, errs, other.text, name)
 	}
 	assert.Len(t, f.imported, 250)
@@ -212,7 +212,7 @@ func TestImportGoesOnWhereItWas(t *testing.T) {
 	f.failWith = nil
 	code, out, errs = f.run(t, nil, "import", "orders", "f.jsonl")
 	assert.Equal(t, cli.ExitOK, code)
-	assert.Equal(t, "f.jsonl: going on after line 250, as f.jsonl.imported says\n", errs)
+	assert.Equal(t, "f.jsonl: continues after line 250, by f.jsonl.imported\n", errs)
 	assert.Contains(t, out, "750 imported")
 	assert.Equal(t, numbered(1000), strings.Join(f.imported, "\n")+"\n", "each once, in order")
 	assert.True(t, marked(t).Finished)
@@ -228,7 +228,7 @@ func TestCheckpointThatCannotBeRead(t *testing.T) {
 		f := orders()
 		code, _, errs := f.run(t, nil, "import", "orders", "f.jsonl")
 		assert.Equal(t, cli.ExitUsage, code, text)
-		assert.Contains(t, errs, "f.jsonl.imported cannot be read")
+		assert.Contains(t, errs, "cannot read f.jsonl.imported")
 		assert.Empty(t, f.imported)
 	}
 	code, _, _ := orders().run(t, nil, "import", "orders", "f.jsonl", "--restart")
@@ -243,7 +243,7 @@ func TestCheckpointThatCannotBeWritten(t *testing.T) {
 	f := orders()
 	code, _, errs := f.run(t, nil, "import", "orders", "f.jsonl")
 	assert.Equal(t, cli.ExitFailed, code)
-	assert.Contains(t, errs, "f.jsonl.imported has to say how far the import is")
+	assert.Contains(t, errs, "cannot record the progress of the import in f.jsonl.imported")
 	assert.Empty(t, f.imported, "before anything is imported")
 }
 
@@ -287,7 +287,7 @@ func TestImportInterrupted(t *testing.T) {
 	code, out, errs := f.run(t, func(w *world) { w.ctx = ctx }, "import", "orders", "f.jsonl")
 	assert.Equal(t, cli.ExitInterrupted, code)
 	assert.Contains(t, out, "4 imported")
-	assert.Contains(t, errs, "4 lines of f.jsonl are imported; the same command goes on after them")
+	assert.Contains(t, errs, "4 lines of f.jsonl imported; the same command continues after them")
 	assert.Equal(t, 4, marked(t).Lines)
 }
 
@@ -297,7 +297,7 @@ func TestImportWithoutEnd(t *testing.T) {
 	f := orders()
 	code, out, _ := f.run(t, nil, "import", "orders", "f.jsonl")
 	assert.Equal(t, cli.ExitIncomplete, code)
-	assert.Contains(t, out, "2 imported into orders.dlq\nThe last line has no end, and was not imported")
+	assert.Contains(t, out, "2 imported into orders.dlq\nThe last line is incomplete and was not imported")
 	assert.False(t, marked(t).Finished)
 }
 
@@ -313,7 +313,8 @@ func TestImportLeavesNothingBehind(t *testing.T) {
 	f.failWith = nil
 	code, out, _ := f.run(t, nil, "import", "orders", "f.jsonl", "--dry-run")
 	assert.Equal(t, cli.ExitOK, code)
-	assert.Equal(t, "f.jsonl: 2 messages, of which 2 match and can go into orders.dlq. This was a dry run\n", out)
+	assert.Equal(t, "f.jsonl: 2 messages, of which 2 match and can be imported into orders.dlq. This was a dry "+
+		"run\n", out)
 	assert.Empty(t, f.imported)
 	assert.NoFileExists(t, "f.jsonl.imported")
 
@@ -340,7 +341,7 @@ func TestTwoImportsOfOneFile(t *testing.T) {
 		if done == 1 {
 			code, _, errs := orders().run(t, nil, "import", "orders", "f.jsonl")
 			assert.Equal(t, cli.ExitUsage, code)
-			assert.Contains(t, errs, "f.jsonl: another import of it is at work")
+			assert.Contains(t, errs, "f.jsonl: another import of this file is running")
 		}
 	}
 	code, _, _ := f.run(t, nil, "import", "orders", "f.jsonl")

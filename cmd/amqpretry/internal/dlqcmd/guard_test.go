@@ -86,7 +86,7 @@ func TestAnAddressIsNoQueue(t *testing.T) {
 			f := orders(deadLetters(1)...)
 			code, out, errs := f.run(t, nil, append(args, "--json")...)
 			assert.Equal(t, cli.ExitUsage, code, args)
-			assert.Contains(t, errs, "an address was given in place of a queue")
+			assert.Contains(t, errs, "found an address instead of a queue")
 			assert.NotContains(t, out+errs, "s3cret")
 			assert.NotContains(t, out+errs, "host")
 			assert.Zero(t, f.opened)
@@ -108,7 +108,7 @@ func TestHowManyMatch(t *testing.T) {
 	f.deadLetters[29].Queue = "invoices" // behind the last that can go
 	code, out, _ = f.run(t, terminal("y\n"), "replay", "orders", "--no-undo")
 	assert.Equal(t, cli.ExitIncomplete, code)
-	assert.Contains(t, out, "orders.dlq: 29 of 30 matching messages replayed to orders\nLEFT WHERE THEY ARE")
+	assert.Contains(t, out, "orders.dlq: 29 of 30 matching messages replayed to orders\nLEFT")
 
 	_, out, _ = orders(deadLetters(30)...).run(t, terminal("y\n"), "purge", "orders", "--all", "--no-undo", "--limit",
 		"10")
@@ -154,22 +154,22 @@ func TestUnsettled(t *testing.T) {
 	}
 	out, errs := run(1300, "replay", "orders", "--undo", "a")
 	assert.Equal(t, "orders.dlq: 1,300 replayed to orders\n"+
-		"200 more may be in both queues: sent to orders, and not known to be out of orders.dlq; to run this again "+
-		"sends them again\n", out)
-	assert.Contains(t, errs, "back into orders.dlq, and takes nothing out of orders: amqpretry dlq import orders "+
-		"a\nIts last messages, up to 200, are still in orders.dlq: this would bring them there twice\n")
+		"200 more may be in both queues: they were sent to orders, and their removal from orders.dlq is not "+
+		"confirmed; the next run sends them again\n", out)
+	assert.Contains(t, errs, "back into orders.dlq, and removes none from orders: amqpretry dlq import orders "+
+		"a\nUp to 200 of its last messages are still in orders.dlq: an import would duplicate them\n")
 
 	f := orders(deadLetters(1500)...)
 	f.failAfter, f.failWith, f.refused = 1300, errBroken, 29
 	_, out, errs = f.run(t, nil, "replay", "orders", "--undo", "e", "--yes")
-	assert.Equal(t, "orders.dlq: 1,300 replayed to orders\n29 more were refused by orders, as it is full: they are "+
-		"in orders.dlq only\n", out)
-	assert.Contains(t, errs, "Its last messages, up to 29, are still in orders.dlq")
+	assert.Equal(t, "orders.dlq: 1,300 replayed to orders\n29 more were rejected by orders, which is full: they are "+
+		"still in orders.dlq\n", out)
+	assert.Contains(t, errs, "Up to 29 of its last messages are still in orders.dlq")
 
 	out, _ = run(1, "move", "orders", "--to", "parked", "--undo", "b")
-	assert.Contains(t, out, "200 more may be in both queues: sent to parked, and")
+	assert.Contains(t, out, "200 more may be in both queues: they were sent to parked, and")
 	out, _ = run(1, "purge", "orders", "--all", "--undo", "c")
-	assert.Contains(t, out, "1 purged\n200 more: only written to the undo file, and still in orders.dlq\n")
+	assert.Contains(t, out, "1 purged\n200 more are in the undo file and still in orders.dlq\n")
 	out, _ = run(1, "purge", "orders", "--all", "--undo", "d", "--json")
 	assert.Contains(t, out, `"unsettled": 200`)
 }
@@ -177,7 +177,7 @@ func TestUnsettled(t *testing.T) {
 // An undo file of a run that has taken nothing out puts nothing back.
 func TestUndoFileOfARunThatDidNothing(t *testing.T) {
 	note := operation{}.undoNote(orders(), outcome{Report: dlq.Report{Unsettled: 3}}, "u", nil)
-	assert.Equal(t, "Undo file: u. All that is in it is still in orders.dlq: importing it would bring that there twice",
+	assert.Equal(t, "Undo file: u. All its messages are still in orders.dlq: an import would duplicate them",
 		note)
 	assert.NotContains(t, note, "puts")
 }
@@ -187,8 +187,9 @@ func TestInterruptedRunsAreNamedSo(t *testing.T) {
 	for _, args := range [][]string{{"replay", "orders"}, {"move", "orders", "--to", "parked"},
 		{"purge", "orders", "--all"}} {
 		for undo, text := range map[string]string{
-			"--undo=" + args[0]: "the same command with another --undo file goes on\n", "--no-undo": "; the same " +
-				"command goes on\n", "--dead-letter-queue=orders.dlq": "; the same command goes on\n",
+			"--undo=" + args[0]:              "run the same command with another --undo file to continue\n",
+			"--no-undo":                      "; run the same command to continue\n",
+			"--dead-letter-queue=orders.dlq": "; run the same command to continue\n",
 		} {
 			ctx, cancel := context.WithCancel(t.Context())
 			f := orders(deadLetters(10)...)
@@ -205,8 +206,8 @@ func TestInterruptedRunsAreNamedSo(t *testing.T) {
 func TestInterruptedRunThatHasChangedTheOrder(t *testing.T) {
 	err := interrupted(&operationFlags{}, "",
 		errors.Join(context.Canceled, &dlq.OrderError{Queue: "orders.dlq", Left: 9}))
-	assert.EqualError(t, err, "interrupted: what is not done is in the queue, in another order; the same command "+
-		"goes on")
+	assert.EqualError(t, err, "interrupted: the remaining messages are in the queue, in another order; run the same "+
+		"command to continue")
 }
 
 // What package dlq says of its options is said of the flags.
@@ -241,7 +242,7 @@ func TestHeaderThatNoMessageHad(t *testing.T) {
 	delete(f.deadLetters[0].Message.Headers, "tenant")
 	code, errs := edit(t, f, nil, "--edit-all", "--remove-header", "tenent", "--remove-header", "tenant")
 	assert.Equal(t, cli.ExitOK, code)
-	assert.Contains(t, errs, "--remove-header tenent: none of the 3 messages that were replayed had it\n")
+	assert.Contains(t, errs, "--remove-header tenent: none of the 3 messages had it\n")
 	assert.NotContains(t, errs, "tenant:")
 	assert.Len(t, f.published, 3)
 }
@@ -278,7 +279,7 @@ func TestNoEditorForADryRun(t *testing.T) {
 				w.Getenv = environment(map[string]string{"EDITOR": "false"})
 			}, append([]string{"replay", "orders", "--edit"}, args...)...)
 			assert.Equal(t, cli.ExitUsage, code)
-			assert.Contains(t, errs, "--edit: this would be a dry run")
+			assert.Contains(t, errs, "--edit: a dry run would discard the edit")
 			assert.Zero(t, f.opened)
 		}
 	}

@@ -9,11 +9,11 @@ import (
 func (t *tool) noteHidden(q queue, hidden int) {
 	switch {
 	case hidden == dlq.HiddenUnknown:
-		t.Note("%s: this broker does not count messages that it holds back until their x-opt-delivery-time; set %s, "+
-			"or --management-url, to count them",
+		t.Note("%s: this broker does not count the messages that it holds until their x-opt-delivery-time; to count "+
+			"them, set %s, or --management-url",
 			q.Name(), cli.EnvManagement)
 	case hidden > 0:
-		t.Note("%s: %s more, which the broker holds back until their x-opt-delivery-time; nobody can see them before",
+		t.Note("%s: %s more, which the broker holds until their x-opt-delivery-time; they are not visible before",
 			q.Name(), many(hidden, "message"))
 	}
 }

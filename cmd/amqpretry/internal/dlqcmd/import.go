@@ -69,7 +69,7 @@ With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lin
 		case cmd.Flags().Changed("to") && i.to == "":
 			return cli.Usage("--to: must be the name of a queue, got an empty text")
 		case args[1] == "-" && i.restart:
-			return cli.Usage("--restart is for files: of standard input nothing is remembered")
+			return cli.Usage("--restart needs a file: standard input has no record of earlier imports")
 		}
 		i.path, i.rate, i.filter, i.filters = args[1], float64(pace), filter, filters.String()
 
@@ -101,7 +101,7 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 	}
 	defer func() { _ = file.Close() }()
 	if err := lock(file); err != nil {
-		return cli.Usage("%s: another import of it is at work: %v", i.path, err)
+		return cli.Usage("%s: another import of this file is running: %v", i.path, err)
 	}
 	if i.dryRun {
 		return t.importReader(ctx, q, file, i, o, t.lines(file))
@@ -112,7 +112,7 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 	}
 	o.Skip, o.Imported = w.reached.Lines, w.imported
 	if o.Skip > 0 {
-		t.Note("%s: going on after line %s, as %s says", i.path, thousands(o.Skip), checkpointPath(i.path))
+		t.Note("%s: continues after line %s, by %s", i.path, thousands(o.Skip), checkpointPath(i.path))
 	}
 	if err := w.begin(); err != nil {
 		return err
@@ -120,14 +120,14 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 
 	err = t.importReader(ctx, q, file, i, o, t.lines(file))
 	if kept := w.end(err == nil); kept != nil {
-		return errors.Join(err, fmt.Errorf("how far it is could not be kept: %w", kept))
+		return errors.Join(err, fmt.Errorf("cannot record the progress: %w", kept))
 	}
 	if err != nil && w.reached.Lines > 0 {
 		same := "the same command"
 		if i.restart {
 			same += " without --restart"
 		}
-		t.Note("%s of %s are imported; %s goes on after them", many(w.reached.Lines, "line"), i.path, same)
+		t.Note("%s of %s imported; %s continues after them", many(w.reached.Lines, "line"), i.path, same)
 	}
 
 	return err
@@ -136,11 +136,11 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 // confirmTaken asks whether to import what a replay or a move has sent on: that is no undo of what has become of it
 // there.
 func (t *tool) confirmTaken(q queue, i importing, taken dlq.Taken) error {
-	what, then := "replayed", "What was handled there since would be handled twice by another replay."
+	what, then := "replayed", "If they were handled there, another replay handles them twice."
 	if taken.By == "move" {
-		what, then = "moved", "What nobody has taken from there would be in both queues."
+		what, then = "moved", "If they are still there, they will be in both queues."
 	}
-	news := fmt.Sprintf("%s has messages that were %s to %s, from %s on. %s", i.path, what, taken.To,
+	news := fmt.Sprintf("%s contains messages that were %s to %s, from %s on. %s", i.path, what, taken.To,
 		taken.At.UTC().Format(time.RFC3339), then)
 	if i.yes || i.dryRun {
 		t.Note("%s", news)
@@ -149,7 +149,7 @@ func (t *tool) confirmTaken(q queue, i importing, taken dlq.Taken) error {
 
 	question := fmt.Sprintf("%s Import them into %s?", news, cmp.Or(i.to, q.Name()))
 	if t.JSON {
-		return cli.Usage("%s With --json nobody is asked: say --yes", question)
+		return cli.Usage("%s With --json there is no question: add --yes", question)
 	}
 
 	return t.Confirm(question, false)
@@ -259,15 +259,15 @@ func (t *tool) printImport(q queue, i importing, skipped int, r dlq.Report) erro
 	}
 	var err error
 	if i.dryRun {
-		err = t.printSafe("%s: %s, of which %s and can go into %s. This was a dry run", i.path,
+		err = t.printSafe("%s: %s, of which %s and can be imported into %s. This was a dry run", i.path,
 			many(r.Seen, "message"), matching(r.Matched), target)
 	} else {
 		err = t.printSafe("%s: %s, of which %s; %s imported into %s", i.path, many(r.Seen, "message"),
 			matching(r.Matched), thousands(r.Done), target)
 	}
 	if err == nil && r.Truncated {
-		err = t.printSafe("The last line has no end, and was not imported: whoever wrote the file was stopped. Where " +
-			"it is an undo file, that message is still in its queue")
+		err = t.printSafe("The last line is incomplete and was not imported, because the writer of the file was " +
+			"interrupted. If this is an undo file, that message is still in its queue")
 	}
 
 	return err

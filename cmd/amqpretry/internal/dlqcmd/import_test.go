@@ -40,7 +40,7 @@ func TestImportRemembersEachPlace(t *testing.T) {
 	for _, place := range places {
 		code, imported, errs := one(t, f, place...)
 		assert.Equal(t, cli.ExitUsage, code, place)
-		assert.Contains(t, errs, "f.jsonl was imported at ", place)
+		assert.Contains(t, errs, "f.jsonl was already imported at ", place)
 		assert.Empty(t, imported, place)
 	}
 }
@@ -54,7 +54,7 @@ func TestImportGoesOnInEachPlace(t *testing.T) {
 	_, _, _ = one(t, f)
 	f.failAfter = 5
 	_, _, errs := one(t, f, "--to", "parked", "--restart")
-	assert.Contains(t, errs, "5 lines of f.jsonl are imported")
+	assert.Contains(t, errs, "5 lines of f.jsonl imported")
 	f.failWith = nil
 
 	_, imported, errs := one(t, f)
@@ -72,7 +72,7 @@ func TestImportOfAFileThatIsCompleted(t *testing.T) {
 		code, imported, errs := one(t, f)
 		assert.Equal(t, cli.ExitIncomplete, code)
 		assert.Equal(t, []string{numbered(2), ""}[i], imported)
-		assert.Contains(t, errs, "2 lines of f.jsonl are imported; the same command goes on after them")
+		assert.Contains(t, errs, "2 lines of f.jsonl imported; the same command continues after them")
 	}
 	write(t, "f.jsonl", numbered(4))
 	code, imported, errs := one(t, f)
@@ -82,7 +82,7 @@ func TestImportOfAFileThatIsCompleted(t *testing.T) {
 	write(t, "f.jsonl", numbered(4)+"\n  \n")
 	code, _, errs = one(t, f)
 	assert.Equal(t, cli.ExitUsage, code, "blanks are no messages")
-	assert.Contains(t, errs, "f.jsonl was imported at ")
+	assert.Contains(t, errs, "f.jsonl was already imported at ")
 
 	write(t, "f.jsonl", numbered(5))
 	code, imported, errs = one(t, f)
@@ -109,21 +109,21 @@ func TestImportOfAFileThatIsFixed(t *testing.T) {
 		code, imported, errs := one(t, f)
 		assert.Equal(t, cli.ExitUsage, code, name)
 		assert.Contains(t, errs,
-			`f.jsonl.imported says that the first 2 lines of f.jsonl are imported into queue "orders.dlq" of rabbit@one, and something in them has changed since`, name)
-		assert.Contains(t, errs, "--restart imports all that is in the file", name)
+			`f.jsonl.imported says that the first 2 lines of f.jsonl were imported into queue "orders.dlq" of rabbit@one, but these lines have changed since`, name)
+		assert.Contains(t, errs, "import the whole file with --restart", name)
 		assert.Empty(t, imported, name)
 	}
 
 	write(t, "f.jsonl", numbered(5))
 	code, imported, errs := one(t, f)
 	assert.Equal(t, cli.ExitOK, code)
-	assert.Equal(t, "f.jsonl: going on after line 2, as f.jsonl.imported says\n", errs)
+	assert.Equal(t, "f.jsonl: continues after line 2, by f.jsonl.imported\n", errs)
 	assert.Equal(t, strings.TrimPrefix(numbered(5), numbered(2)), imported)
 
 	write(t, "f.jsonl", strings.Replace(numbered(5), "2", "7", 1))
 	code, imported, errs = one(t, f)
 	assert.Equal(t, cli.ExitUsage, code)
-	assert.Contains(t, errs, "something in them has changed since, or it is another file: so it is not known")
+	assert.Contains(t, errs, "these lines have changed since, or it is another file")
 	assert.Empty(t, imported)
 	code, imported, errs = one(t, f, "--restart")
 	assert.Equal(t, cli.ExitOK, code, errs)
@@ -146,7 +146,7 @@ func TestImportThatBeginsAnew(t *testing.T) {
 	code, imported, errs = one(t, f, "--restart")
 	assert.Equal(t, cli.ExitFailed, code)
 	assert.Equal(t, numbered(1), imported)
-	assert.Contains(t, errs, "1 line of f.jsonl are imported; the same command without --restart goes on after them")
+	assert.Contains(t, errs, "1 line of f.jsonl imported; the same command without --restart continues after them")
 	f.failWith = nil
 	code, imported, errs = one(t, f)
 	assert.Equal(t, cli.ExitOK, code, errs)
@@ -159,7 +159,7 @@ func TestImportThatBeginsAnew(t *testing.T) {
 	f.failWith = nil
 	code, imported, errs = one(t, f)
 	assert.Equal(t, cli.ExitUsage, code)
-	assert.Contains(t, errs, "f.jsonl was imported at ")
+	assert.Contains(t, errs, "f.jsonl was already imported at ")
 	assert.Empty(t, imported)
 }
 
@@ -210,7 +210,7 @@ func TestCheckpointThatFailsLeavesNothing(t *testing.T) {
 	}
 	code, imported, errs := one(t, f)
 	assert.Equal(t, cli.ExitFailed, code)
-	assert.Contains(t, errs, "how far it is could not be kept")
+	assert.Contains(t, errs, "cannot record the progress")
 	assert.Equal(t, numbered(2), imported)
 	assert.NoFileExists(t, "f.jsonl.imported.tmp")
 }
@@ -261,10 +261,10 @@ func TestImportFixedOnABroker(t *testing.T) {
 			"line 4: "},
 		{until(3) + strings.TrimSpace(strings.Replace(lines[3], `"v":1`, `"v":2`, 1)), cli.ExitFailed, 3, "line 4: "},
 		{strings.TrimSpace(until(6)), cli.ExitOK, 6, ""},
-		{until(6), cli.ExitUsage, 6, " was imported at "},
+		{until(6), cli.ExitUsage, 6, " was already imported at "},
 		{until(8) + lines[8][:1], cli.ExitIncomplete, 8, "8 lines of "},
-		{whole, cli.ExitOK, 10, "going on after line 8"},
-		{whole, cli.ExitUsage, 10, " was imported at "},
+		{whole, cli.ExitOK, 10, "continues after line 8"},
+		{whole, cli.ExitUsage, 10, " was already imported at "},
 	}
 	for i, step := range steps {
 		write(t, file, step.text)

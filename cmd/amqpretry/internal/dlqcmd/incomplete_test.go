@@ -33,7 +33,7 @@ func TestListWithHeldBackMessages(t *testing.T) {
 	f.hidden = 5
 	_, out, errs := f.run(t, nil, "list", "orders")
 	assert.Empty(t, out)
-	assert.Contains(t, errs, "orders.dlq: 5 messages more, which the broker holds back until their x-opt-delivery-time")
+	assert.Contains(t, errs, "orders.dlq: 5 messages more, which the broker holds until their x-opt-delivery-time")
 
 	f = orders(deadLetters(12)...)
 	f.hidden = 5
@@ -41,5 +41,5 @@ func TestListWithHeldBackMessages(t *testing.T) {
 	assert.Contains(t, errs, "orders.dlq: 10 of 12 messages; --limit lists more\norders.dlq: 5 messages more,")
 	f.hidden = dlq.HiddenUnknown
 	_, _, errs = f.run(t, nil, "list", "orders")
-	assert.Contains(t, errs, "this broker does not count messages that it holds back")
+	assert.Contains(t, errs, "this broker does not count the messages that it holds")
 }

@@ -49,7 +49,7 @@ Without QUEUE: one line for each queue, {"queue", "main_queue", "main_queue_exis
 		}
 		if len(args) == 0 {
 			if filters.given() || t.deadLetterQueue != "" {
-				return cli.Usage("which queue? filters and --dead-letter-queue need QUEUE, the name of a main queue")
+				return cli.Usage("filters and --dead-letter-queue need QUEUE, the name of a main queue")
 			}
 			return t.overview(cmd.Context())
 		}

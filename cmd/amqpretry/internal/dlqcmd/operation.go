@@ -101,7 +101,7 @@ a dry run. Absent or special values:
 
 // interrupted is what is said after ^C. The undo file of a run is not overwritten by the next one.
 func interrupted(f *operationFlags, undo string, failed error) error {
-	where, next := "where it was", "the same command"
+	where, next := "still in the queue", "the same command"
 	if errors.As(failed, new(*dlq.OrderError)) {
 		where = "in the queue, in another order"
 	}
@@ -109,7 +109,7 @@ func interrupted(f *operationFlags, undo string, failed error) error {
 		next += " with another --undo file"
 	}
 
-	return cli.Interrupted("interrupted: what is not done is %s; %s goes on", where, next)
+	return cli.Interrupted("interrupted: the remaining messages are %s; run %s to continue", where, next)
 }
 
 // run does an operation, or says what it would do.
@@ -270,14 +270,15 @@ func (t *tool) printDone(q queue, e operation, o outcome, undo string) error {
 		err = t.printSafe("%s", e.unsettled(q, o.Unsettled))
 	}
 	if err == nil && o.Refused > 0 {
-		err = t.printSafe("%s more were refused by %s, as it is full: they are in %s only", thousands(o.Refused), e.to,
+		err = t.printSafe("%s more were rejected by %s, which "+
+			"is full: they are still in %s", thousands(o.Refused), e.to,
 			q.Name())
 	}
 	if err == nil && o.canary != nil {
 		err = t.printSafe("%s", canaryLine(*o.canary))
 	}
 	if err == nil {
-		err = t.printLeft(o, "left where they are")
+		err = t.printLeft(o, "left")
 	}
 
 	return err
@@ -286,29 +287,29 @@ func (t *tool) printDone(q queue, e operation, o outcome, undo string) error {
 // unsettled says where messages are that were on their way when a run has ended.
 func (e operation) unsettled(q queue, n int) string {
 	if e.to == "" {
-		return fmt.Sprintf("%s more: only written to the undo file, and still in %s", thousands(n), q.Name())
+		return fmt.Sprintf("%s more are in the undo file and still in %s", thousands(n), q.Name())
 	}
-	return fmt.Sprintf("%s more may be in both queues: sent to %s, and not known to be out of %s; to run this again "+
-		"sends them again", thousands(n), e.to, q.Name())
+	return fmt.Sprintf("%s more may be in both queues: they were sent to %s, and their removal from %s is not "+
+		"confirmed; the next run sends them again", thousands(n), e.to, q.Name())
 }
 
 // undoNote says what an undo file is good for.
 func (e operation) undoNote(q queue, o outcome, path string, flags []string) string {
 	if o.Done == 0 {
-		return fmt.Sprintf("Undo file: %s. All that is in it is still in %s: importing it would bring that there twice",
+		return fmt.Sprintf("Undo file: %s. All its messages are still in %s: an import would duplicate them",
 			path, q.Name())
 	}
 	if q.Name() != q.MainQueue()+suffix {
 		flags = append(flags, "--dead-letter-queue", q.Name())
 	}
-	what := "puts what is in it back into " + q.Name()
+	what := "puts its messages back into " + q.Name()
 	if e.to != "" {
-		what = fmt.Sprintf("brings what is in it back into %s, and takes nothing out of %s", q.Name(), e.to)
+		what = fmt.Sprintf("puts its messages back into %s, and removes none from %s", q.Name(), e.to)
 	}
 	note := fmt.Sprintf("Undo file: %s. This %s: amqpretry dlq import %s", path, what,
 		typed(flags, q.MainQueue(), path))
 	if n := o.Unsettled + o.Refused; n > 0 {
-		note += fmt.Sprintf("\nIts last messages, up to %s, are still in %s: this would bring them there twice",
+		note += fmt.Sprintf("\nUp to %s of its last messages are still in %s: an import would duplicate them",
 			thousands(n), q.Name())
 	}
 
@@ -317,8 +318,8 @@ func (e operation) undoNote(q queue, o outcome, path string, flags []string) str
 
 // ways are what can be done about what cannot go.
 var ways = map[dlq.LeftReason]string{
-	dlq.LeftForeign:    "--foreign replays them as well; are they in the right queue?",
-	dlq.LeftUnreadable: "they can be shown and counted, and nothing else",
+	dlq.LeftForeign:    "--foreign replays them too; check that this is the right queue",
+	dlq.LeftUnreadable: "they can only be shown and counted",
 	dlq.LeftEdit:       "another edit",
 	dlq.LeftTooLarge:   "--remove-header makes room",
 }
@@ -336,7 +337,7 @@ func (t *tool) printLeft(o outcome, what string) error {
 		return err
 	}
 
-	return t.printSafe("The first that could not be edited: %v", o.editing)
+	return t.printSafe("The first message that could not be edited: %v", o.editing)
 }
 
 // left is how many could not go, and why.

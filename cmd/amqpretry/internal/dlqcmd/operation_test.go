@@ -46,8 +46,8 @@ func TestDryRunSaysWhatCannotGo(t *testing.T) {
 	assert.Equal(t, cli.ExitOK, code)
 	assert.Equal(t, `orders.dlq: 1,200 messages, of which 1,190 match; 1,169 can be replayed to orders, 100 by --limit
 CANNOT  WHY                          WHAT TO DO
-20      failed by another queue      --foreign replays them as well; are they in the right queue?
-1       headers that cannot be read  they can be shown and counted, and nothing else
+20      failed by another queue      --foreign replays them too; check that this is the right queue
+1       headers that cannot be read  they can only be shown and counted
 `, out)
 	assert.Equal(t, "This was a dry run: nothing was replayed. --yes does it.\n", errs)
 
@@ -134,9 +134,9 @@ func TestYesDoesIt(t *testing.T) {
 
 			undo := "orders.dlq-" + test.args[0] + "-20261122T051200Z.jsonl"
 			what := map[string]string{
-				"purge": "puts what is in it back into orders.dlq", "replay": "brings what is in it back into " +
-					"orders.dlq, and takes nothing out of orders",
-				"move": "brings what is in it back into orders.dlq, and takes nothing out of parked",
+				"purge": "puts its messages back into orders.dlq", "replay": "puts its messages back into " +
+					"orders.dlq, and removes none from orders",
+				"move": "puts its messages back into orders.dlq, and removes none from parked",
 			}[test.args[0]]
 			assert.Equal(t, "Undo file: "+undo+". This "+what+": amqpretry dlq import orders "+undo+"\n", errs)
 			assert.Equal(t, 3, strings.Count(read(t, undo), "\n"))
@@ -161,7 +161,7 @@ func TestUndoFileThatCannotBe(t *testing.T) {
 	t.Chdir(t.TempDir())
 	write(t, "mine.jsonl", "dear")
 	for path, text := range map[string]string{
-		"mine.jsonl": "mine.jsonl exists, and is not overwritten", "no/such/folder.jsonl": "no such file or directory",
+		"mine.jsonl": "mine.jsonl already exists", "no/such/folder.jsonl": "no such file or directory",
 		".": "exists",
 	} {
 		f := orders(deadLetters(3)...)
@@ -169,7 +169,7 @@ func TestUndoFileThatCannotBe(t *testing.T) {
 		assert.NotEqual(t, cli.ExitOK, code)
 		assert.Empty(t, out)
 		assert.Contains(t, errs, text)
-		assert.Contains(t, errs, `nothing was taken out of "orders.dlq"`)
+		assert.Contains(t, errs, `nothing was removed from "orders.dlq"`)
 		assert.Zero(t, f.runs, "before anything is touched")
 	}
 	assert.Equal(t, "dear", read(t, "mine.jsonl"))
@@ -215,8 +215,8 @@ func TestLeftIsIncomplete(t *testing.T) {
 	code, out, _ := f.run(t, nil, "replay", "orders", "--yes")
 	assert.Equal(t, cli.ExitIncomplete, code)
 	assert.Equal(t, `orders.dlq: 2 of 3 matching messages replayed to orders
-LEFT WHERE THEY ARE  WHY                      WHAT TO DO
-1                    failed by another queue  --foreign replays them as well; are they in the right queue?
+LEFT  WHY                      WHAT TO DO
+1     failed by another queue  --foreign replays them too; check that this is the right queue
 `, out)
 	code, _, _ = f.run(t, nil, "replay", "orders", "--yes", "--foreign")
 	assert.Equal(t, cli.ExitOK, code)
@@ -232,7 +232,7 @@ func TestCanary(t *testing.T) {
 	assert.Equal(t, dlq.Canary{Messages: 3, Watch: 30 * time.Second, Tolerate: 1}, f.replayed.Canary,
 		"without a terminal nobody is told of changes")
 	assert.InDelta(t, 10, f.replayed.Rate, 1e-9)
-	assert.Contains(t, out, "Canary: 1 of 3 handled, 2 dead again. The others are where they were\n")
+	assert.Contains(t, out, "Canary: 1 of 3 handled, 2 dead again. The other messages were not sent\n")
 	assert.Len(t, f.deadLetters, 7)
 
 	code, out, _ = f.run(t, nil, "replay", "orders", "--yes", "--canary", "3", "--json")
@@ -254,18 +254,19 @@ func TestCanary(t *testing.T) {
 	f.silent = true
 	code, out, _ = f.run(t, nil, "replay", "orders", "--yes", "--canary", "2")
 	assert.Equal(t, cli.ExitIncomplete, code, "not known to be handled is not handled")
-	assert.Contains(t, out, "Canary: 0 of 2 handled, 2 not heard of. The others are where they were\n")
+	assert.Contains(t, out, "Canary: 0 of 2 handled, 2 not heard of. The other messages were not sent\n")
 	assert.Len(t, f.deadLetters, 8)
 }
 
 func TestCanaryLine(t *testing.T) {
 	t.Parallel()
-	assert.Equal(t, "Canary: 4 of 10 handled, 6 not heard of when it was interrupted. The others are where they were",
+	assert.Equal(t, "Canary: 4 of 10 handled, 6 not heard of when it was interrupted. The other messages were not sent",
 		canaryLine(dlq.CanaryReport{Sent: 10, Handled: 4, Watched: true, Stopped: "4 of 10 handled, 6 not heard of " +
 			"when it was interrupted"}))
 	assert.Equal(t, "Canary: 4 of 5 handled, 1 not heard of",
 		canaryLine(dlq.CanaryReport{Sent: 5, Handled: 4, Watched: true}), "one was tolerated")
-	assert.Equal(t, "Canary: not watched, as no others were to follow", canaryLine(dlq.CanaryReport{Sent: 5}))
+	assert.Equal(t, "Canary: not watched, because no other messages were to follow",
+		canaryLine(dlq.CanaryReport{Sent: 5}))
 }
 
 // On a terminal somebody waits for it.
@@ -290,7 +291,8 @@ func TestInterrupt(t *testing.T) {
 	code, out, errs := f.run(t, func(w *world) { w.ctx = ctx }, "replay", "orders", "--yes")
 	assert.Equal(t, cli.ExitInterrupted, code)
 	assert.Equal(t, "orders.dlq: 4 replayed to orders\n", out)
-	assert.Contains(t, errs, "interrupted: what is not done is where it was; the same command goes on\n")
+	assert.Contains(t, errs, "interrupted: the remaining messages are still in the queue; run the same "+
+		"command to continue\n")
 	assert.Contains(t, errs, "Undo file: ")
 	assert.Len(t, f.deadLetters, 6)
 }

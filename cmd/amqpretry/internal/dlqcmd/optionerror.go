@@ -74,7 +74,7 @@ func optionErrors(err error) []*config.FieldError {
 // checkQueue refuses a name of a queue that is an address: it would be printed, with its password.
 func checkQueue(flag, name string) error {
 	if scheme := strings.ToLower(name); strings.HasPrefix(scheme, "amqp://") || strings.HasPrefix(scheme, "amqps://") {
-		return cli.Usage("%s: an address was given in place of a queue: set %s, or --uri", flag, cli.EnvURI)
+		return cli.Usage("%s: found an address instead of a queue: set %s, or --uri", flag, cli.EnvURI)
 	}
 	return nil
 }

@@ -27,8 +27,8 @@ func (t *tool) overview(ctx context.Context) error {
 		return err
 	}
 	if !ok {
-		return cli.Usage("only the management API knows which queues there are: set %s, or --management-url, or name "+
-			"a QUEUE", cli.EnvManagement)
+		return cli.Usage("listing all dead-letter queues needs the management API: set %s, or --management-url, or "+
+			"name a QUEUE", cli.EnvManagement)
 	}
 	client, err := management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
 	if err != nil {

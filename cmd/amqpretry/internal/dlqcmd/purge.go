@@ -34,9 +34,9 @@ For retention, run it with "--older-than 30d --yes" in a daily job; the undo fil
 		case err != nil:
 			return err
 		case *all && filters.given():
-			return cli.Usage("one of --all and filters, not both: found --all %s", filters)
+			return cli.Usage("--all and filters exclude each other: found --all %s", filters)
 		case !*all && !filters.given():
-			return cli.Usage("which messages? wanted a filter, such as --older-than 30d, or --all")
+			return cli.Usage("wanted a filter, such as --older-than 30d, or --all")
 		}
 		if err := flags.check(); err != nil {
 			return err

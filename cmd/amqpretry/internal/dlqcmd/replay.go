@@ -54,7 +54,8 @@ counts those in "handled" that needed retries, and "stopped" has the cause.`,
 	)
 	cmd.Flags().Var(cli.Text(&o.To), "to", "target queue (default: QUEUE)")
 	cmd.Flags().Var(&pace, "rate", "maximum rate: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
-	cmd.Flags().IntVar(&o.Canary.Messages, "canary", 0, "number of messages to send first; the others wait for their results")
+	cmd.Flags().IntVar(&o.Canary.Messages, "canary", 0, "number of messages to send first; the others wait for "+
+		"their results")
 	cmd.Flags().DurationVar(&o.Canary.Watch, "watch", 15*time.Minute, "with --canary: maximum wait for the results")
 	cmd.Flags().IntVar(&o.Canary.Tolerate, "tolerate", 0, "with --canary: number of messages that may be "+
 		"dead-lettered again or dropped")

@@ -43,14 +43,14 @@ With --body: only the body, byte for byte unless it goes to a terminal. With --j
 		byPosition := cmd.Flags().Changed("position")
 		switch {
 		case byPosition && len(args) == 2:
-			return cli.Usage("one of UUID and --position, not both")
+			return cli.Usage("UUID and --position exclude each other")
 		case byPosition && *position < 1:
 			return cli.Usage("--position: must be 1 or more, got %d", *position)
 		case !byPosition && (len(args) < 2 || args[1] == ""):
-			return cli.Usage("which message? wanted its UUID, or --position; `amqpretry dlq list %s` shows both",
+			return cli.Usage("wanted a UUID or --position; `amqpretry dlq list %s` shows both",
 				args[0])
 		case *body && t.JSON:
-			return cli.Usage("one of --body and --json, not both")
+			return cli.Usage("--body and --json exclude each other")
 		}
 
 		return t.with(cmd.Context(), args[0], func(q queue) error {
@@ -90,7 +90,7 @@ func find(ctx context.Context, q queue, uuid []string, position int) (dlq.DeadLe
 		}
 	}
 
-	return dlq.DeadLetter{}, fmt.Errorf("dead-letter queue %q: there is no message number %s: %s could be seen",
+	return dlq.DeadLetter{}, fmt.Errorf("dead-letter queue %q has no message at position %s: %s are visible",
 		q.Name(), thousands(position), thousands(seen))
 }
 

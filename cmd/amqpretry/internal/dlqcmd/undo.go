@@ -45,8 +45,7 @@ type undo struct {
 // check looks at the flags.
 func (f *undoFlags) check() error {
 	if f.path == "-" {
-		return cli.Usage("--undo: must be a file, which can be on disk before a message is taken out; ./- is one of " +
-			"that name")
+		return cli.Usage("--undo: must be a file on disk; for a file with the name -, write ./-")
 	}
 	return nil
 }
@@ -66,11 +65,11 @@ func (f *undoFlags) create(verb string, q queue, now time.Time) (*undo, error) {
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return nil, cli.Usage("undo file: %s exists, and is not overwritten: give another name with --undo; nothing "+
-			"was taken out of %q", path, q.Name())
+		return nil, cli.Usage("undo file: %s already exists: pass another name with --undo; nothing was removed from "+
+			"%q", path, q.Name())
 	case err != nil:
-		return nil, fmt.Errorf("undo file: %w; give another place with --undo, or go without (--no-undo); nothing "+
-			"was taken out of %q", err, q.Name())
+		return nil, fmt.Errorf("undo file: %w; pass another place with --undo, or --no-undo; nothing was removed "+
+			"from %q", err, q.Name())
 	}
 	syncFolder(filepath.Dir(path))
 

@@ -270,7 +270,7 @@ var wrongs = []wrong{
 		l.broker.Ctl("set_policy", "ten", "^le'ng.*\\.retry\\.1m", `{"max-length":10}`)
 	}, true, false, nil},
 	{"stuck", "stuck", `"stuck.retry.200ms"`,
-		`1 messages are on their way out, and their target has not confirmed them: the main queue "stuck" is not there`,
+		`1 dead-lettered message, not confirmed by the target: the main queue "stuck" does not exist`,
 		Problem, func(l *lab) {
 			l.protected("stuck")
 			l.deleteQueue("stuck")
@@ -297,7 +297,7 @@ var wrongs = []wrong{
 		l.topic("unled", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "unled.dlx",
 			"x-dead-letter-routing-key": "dead", "x-delivery-limit": 20})
 	}, true, false, nil},
-	{"cycle", "dead-letter-target", `"cycle"`, "has a TTL and leads back", Problem, func(l *lab) {
+	{"cycle", "dead-letter-target", `"cycle"`, "has a TTL and dead-letters back", Problem, func(l *lab) {
 		l.topic("cycle", amqp.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "",
 			"x-dead-letter-routing-key": "cycle.retry.1m"})
 	}, false, false, nil},
@@ -347,11 +347,11 @@ var wrongs = []wrong{
 		arguments["x-single-active-consumer"] = true
 		l.topic("single", arguments)
 	}, false, false, nil},
-	{"dead-letters", "dead-letters", `"dead-letters.dlq"`, "1 messages", Warning, func(l *lab) {
+	{"dead-letters", "dead-letters", `"dead-letters.dlq"`, "1 message", Warning, func(l *lab) {
 		l.protected("dead-letters")
 		l.publish("dead-letters.dlq")
 	}, false, true, nil},
-	{"thief", "retry-consumers", `"thief.retry.1m"`, "1 consumers", Problem, func(l *lab) {
+	{"thief", "retry-consumers", `"thief.retry.1m"`, "1 consumer", Problem, func(l *lab) {
 		l.protected("thief")
 		ch, err := l.connection.Channel()
 		require.NoError(l.t, err)
@@ -365,7 +365,7 @@ var wrongs = []wrong{
 		l.do(func(ch *amqp.Channel) error { return plan.Declare(ch) })
 	}, false, false, nil},
 	// The last one: it counts the queues of all others. Its fix comes first, as others need room.
-	{"limits", "limits", "broker", "the virtual host may have", Problem, func(l *lab) {
+	{"limits", "limits", "broker", "the virtual host is limited to", Problem, func(l *lab) {
 		l.protected("limits")
 		l.broker.Ctl("set_vhost_limits", `{"max-queues":10,"max-connections":100}`)
 	}, true, false, nil},

@@ -14,10 +14,10 @@ func lookVersion(f Facts) []Finding {
 	switch {
 	case f.Version == "":
 		return []Finding{{Severity: Unseen, Object: broker, Found: "not seen: the version", Means: "the broker does " +
-			"not tell it"}}
+			"not report it"}}
 	case !rabbitmq.AtLeast(f.Version, 3, 10):
 		return []Finding{{Severity: Problem, Object: broker, Found: "RabbitMQ " + f.Version + ", wanted 3.10 or later",
-			Means: "there is no at-least-once dead-lettering: what waits for its retry can be lost on its way back",
+			Means: "this version has no at-least-once dead-lettering, so waiting messages can be lost on their return",
 			Fix:   "# upgrade, one series at a time: https://www.rabbitmq.com/docs/upgrade"}}
 	}
 	return nil
@@ -32,8 +32,8 @@ func lookFeatures(f Facts) []Finding {
 	}
 	var found []Finding
 	for _, need := range []struct{ flag, for_ string }{
-		{"quorum_queue", "quorum queues, of which retry queues and dead-letter queues are"},
-		{"stream_queue", "at-least-once dead-lettering, by which retry queues hand messages back"},
+		{"quorum_queue", "quorum queues, which retry queues and dead-letter queues are"},
+		{"stream_queue", "at-least-once dead-lettering, which retry queues use to return messages"},
 	} {
 		for _, flag := range f.Flags.Value {
 			if flag.Name == need.flag && flag.State != "enabled" {
@@ -49,13 +49,13 @@ func lookFeatures(f Facts) []Finding {
 
 func lookAlarms(f Facts) []Finding {
 	var found []Finding
-	const means = "while it lasts, the broker takes no message from anybody, in the whole cluster: publishers wait, " +
-		"and failed deliveries are held until their copies are taken; nothing is lost"
+	const means = "during the alarm the whole cluster accepts no messages: publishers wait, and failed deliveries " +
+		"are held until the broker accepts their copies. Nothing is lost"
 	for _, n := range f.Nodes.Value {
 		if n.MemoryAlarm != nil && *n.MemoryAlarm {
 			found = append(found, Finding{Severity: Problem, Object: broker, Found: "memory alarm on node " + n.Name,
 				Means: means,
-				Fix: "# What uses the memory: rabbitmq-diagnostics memory_breakdown --unit MB\n" +
+				Fix: "# Find what uses the memory: rabbitmq-diagnostics memory_breakdown --unit MB\n" +
 					"# Consume, add memory, or raise the limit (until the next restart):\n" +
 					"rabbitmqctl --node " + shell.Quote(n.Name) + " set_vm_memory_high_watermark 0.6"})
 		}
@@ -88,14 +88,14 @@ func lookNodes(f Facts) []Finding {
 		if !n.Running {
 			found = append(found, Finding{Severity: Warning, Object: broker, Found: fmt.Sprintf("node %s is down",
 				n.Name),
-				Means: "quorum queues need a majority of their nodes; classic queues of that node cannot be used",
+				Means: "quorum queues need a majority of their nodes. Classic queues of that node are not available",
 				Fix:   "# on that machine:\nrabbitmq-server -detached"})
 		}
 		if len(n.Partitions) > 0 {
 			found = append(found, Finding{Severity: Problem, Object: broker,
 				Found: fmt.Sprintf("node %s is partitioned from %s", n.Name, strings.Join(n.Partitions, ", ")),
-				Means: "the cluster has come apart: declarations and classic queues can differ on both sides",
-				Fix: "# restart the side that is to give way: " +
+				Means: "the cluster is split: declarations and classic queues can differ between the two sides",
+				Fix: "# restart the side whose changes you give up: " +
 					"https://www.rabbitmq.com/docs/partitions\nrabbitmqctl cluster_status"})
 		}
 	}
@@ -130,8 +130,9 @@ func lookLimits(f Facts) []Finding {
 	limits := maps.Clone(f.Limits.Value)
 	limits[maxQueues] = int64(have + missing)
 	return []Finding{{Severity: Problem, Object: broker,
-		Found: fmt.Sprintf("the virtual host may have %d queues; it has %d, and %d are missing", limit, have, missing),
-		Means: "they cannot be declared: Subscribe fails, or copies are held",
+		Found: fmt.Sprintf("the virtual host is limited to %d queues; it has %d, and %d are missing", limit,
+			have, missing),
+		Means: "nobody can declare them: Subscribe fails, or copies are held",
 		Fix:   f.ctl("set_vhost_limits", shell.Quote(asJSON(limits)))}}
 }
 

@@ -19,7 +19,7 @@ func lookDeliveryLimit(f Facts) []Finding {
 		}
 		return []Finding{{Severity: Problem, Found: fmt.Sprintf("delivery limit %s, and no dead-letter exchange",
 			limit),
-			Means: "a message that returns more often is deleted, without a trace. " + counts(f.Version),
+			Means: "the broker deletes a message that returns more often. " + counts(f.Version),
 			Fix:   f.protectCommand(o)}}
 	}, roleMain)
 }
@@ -48,12 +48,12 @@ func (f Facts) makeTargets(t Topic) string { return f.topology("apply --dead-let
 
 // counts is what raises the count that the delivery limit is about.
 func counts(version string) string {
-	const libraryForwards = "The library's own retries are no returns"
+	const libraryForwards = "Retries of this library do not count as returns"
 	if rabbitmq.AtLeast(version, 4, 3) {
-		return libraryForwards + ". What counts are rejects, killed consumers and lost connections; a nack does not " +
-			"count since RabbitMQ 4.3, so a consumer that nacks is given the same message for ever"
+		return libraryForwards + ". Rejects, killed consumers and lost connections count. Since RabbitMQ 4.3 a nack " +
+			"does not count, so a consumer that nacks gets the same message for ever"
 	}
-	return libraryForwards + ". What counts are nacks, rejects, killed consumers and lost connections"
+	return libraryForwards + ". Nacks, rejects, killed consumers and lost connections count"
 }
 
 func lookNackRule(f Facts) []Finding {
@@ -75,10 +75,10 @@ func lookTargets(f Facts) []Finding {
 		if !set {
 			return nil
 		}
-		means := "what the queue dead-letters is lost"
+		means := "messages that the queue dead-letters are lost"
 		if arguments["x-dead-letter-strategy"] == "at-least-once" {
-			means = "what the queue dead-letters stays in it, out of sight, and with 32 such messages nothing else " +
-				"is dead-lettered"
+			means = "messages that the queue dead-letters stay in it, invisible to AMQP. After 32 of them it " +
+				"dead-letters nothing else"
 		}
 		targets := f.targets(q, arguments)
 		switch {
@@ -104,9 +104,10 @@ func lookTargets(f Facts) []Finding {
 			case f.comesBack(target, q.Name):
 				found = append(found,
 					Finding{Severity: Problem, Found: fmt.Sprintf("it dead-letters to the queue %q, which has a TTL "+
-						"and leads back", target),
-						Means: "RabbitMQ sees a cycle when the delivery limit is the cause, and deletes the message",
-						Fix:   f.leadElsewhere(o, q)})
+						"and dead-letters back", target),
+						Means: "when a message reaches the delivery limit, RabbitMQ detects a cycle and deletes the " +
+							"message",
+						Fix: f.leadElsewhere(o, q)})
 			}
 		}
 		return found
@@ -168,9 +169,9 @@ func (f Facts) leadElsewhere(o object, q management.Queue) string {
 	if ofPolicy(q) {
 		return f.protectCommand(o)
 	}
-	return "# An argument of the queue leads there, which nothing can change: move to a queue that is declared " +
-		"without x-dead-letter-exchange,\n# or with protect: arguments in the policy. Until then, what ends at the " +
-		"delivery limit is lost."
+	return "# An argument of the queue sets this target, and RabbitMQ cannot change arguments. Move to a queue that " +
+		"is declared without x-dead-letter-exchange,\n# or with protect: arguments in the policy. Until then, " +
+		"messages that reach the delivery limit are lost."
 }
 
 // makeTarget lets what a main queue dead-letters arrive somewhere.

@@ -55,59 +55,60 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 
 	switch o.Role {
 	case roleRetry:
-		found("expires", Problem, "the queue is deleted when nobody has consumed from it that long, which nobody "+
-			"does, with all that waits in it")
+		found("expires", Problem, "the broker deletes the queue after that time without a consumer, with all waiting "+
+			"messages. Retry queues never have consumers")
 		if number("message-ttl") < o.Planned.Delay.Milliseconds() {
-			found("message-ttl", Problem, fmt.Sprintf("messages come back after %d ms instead of %s: the smaller one "+
-				"of policy and argument counts",
+			found("message-ttl", Problem, fmt.Sprintf("messages return after %d ms instead of %s: the smaller value "+
+				"of policy and argument applies",
 				number("message-ttl"), config.FormatDelay(o.Planned.Delay)))
 		}
 		if q.Type == string(config.QueueTypeQuorum) && dropsHead {
-			found("overflow", Problem, "the queue hands messages back at most once instead of at least once, and has "+
-				"deleted what it had not handed over")
+			found("overflow", Problem, "the queue returns messages at most once instead of at least once. Messages "+
+				"that it had not returned were deleted")
 		}
 		if dropsHead {
-			lengths(Problem, "when it is full, the oldest messages come back before their delay is over")
+			lengths(Problem, "a full queue returns its oldest messages before their delay is over")
 		} else {
-			lengths(Warning, "when it is full, it refuses copies, and the deliveries are held until there is room")
+			lengths(Warning, "a full queue rejects copies, and their deliveries are held until there is room")
 		}
 		if _, own := q.Arguments["x-dead-letter-routing-key"]; !own {
-			found("dead-letter-routing-key", Problem, "what has waited goes there instead of back to the queue that "+
-				"has failed it")
+			found("dead-letter-routing-key", Problem, "messages go there after their delay, instead of to the queue "+
+				"where they failed")
 		}
 	case roleDeadLetter:
-		found("expires", Problem, "the queue is deleted when nobody has consumed from it that long, with all dead "+
+		found("expires", Problem, "the broker deletes the queue after that time without a consumer, with all dead "+
 			"letters")
-		found("message-ttl", Problem, "dead letters are deleted at that age, whether anybody has looked at them or not")
+		found("message-ttl", Problem, "the broker deletes dead letters at that age, whether somebody has read them "+
+			"or not")
 		if dropsHead {
-			lengths(Problem, "when it is full, the oldest dead letters are deleted")
+			lengths(Problem, "a full queue deletes its oldest dead letters")
 		} else {
-			lengths(Warning, "when it is full, it refuses dead letters, and their deliveries are held until there is "+
-				"room")
+			lengths(Warning, "a full queue rejects dead letters, and their deliveries are held until there is room")
 		}
 		// A negative one is none, from 4.0 on.
 		own, _ := q.Arguments["x-delivery-limit"].(int64)
 		if limit := number("delivery-limit"); limit < own && (limit >= 0 || !rabbitmq.AtLeast(version, 4, 0)) {
-			counted := "what a consumer of dead letters, or somebody who looks, gives back that often"
+			counted := "messages that a consumer or a browser of dead letters has returned that often are deleted"
 			if rabbitmq.AtLeast(version, 4, 3) {
-				counted = "what clients that died had that often, or consumers have rejected with requeue,"
+				counted = "messages that were in flight to dying clients that often, or that consumers rejected with " +
+					"requeue that often, are deleted"
 			}
-			found("delivery-limit", Problem, "the lower one of policy and argument counts: "+counted+" is deleted")
+			found("delivery-limit", Problem, "the lower value of policy and argument applies: "+counted)
 		}
 	case roleMain:
-		found("expires", Problem, "the queue is deleted when nobody has consumed from it that long, with all its "+
+		found("expires", Problem, "the broker deletes the queue after that time without a consumer, with all its "+
 			"messages")
-		found("message-ttl", Warning, "messages that are not handled in time leave the queue unhandled, and are gone "+
-			"where it has no dead-letter exchange")
+		found("message-ttl", Warning, "the queue removes messages that are not handled in time. Without a "+
+			"dead-letter exchange they are lost")
 		if q.Type == string(config.QueueTypeQuorum) && in["x-dead-letter-strategy"] == "at-least-once" && dropsHead {
-			found("overflow", Problem, "the queue dead-letters at most once instead of at least once: what reaches "+
-				"the delivery limit can be lost")
+			found("overflow", Problem, "the queue dead-letters at most once instead of at least once, so messages "+
+				"that reach the delivery limit can be lost")
 		}
 		if dropsHead {
-			lengths(Warning, "when it is full, the oldest messages leave it unhandled, and are gone where it has no "+
-				"dead-letter exchange")
+			lengths(Warning, "a full queue removes its oldest messages unhandled. Without a dead-letter exchange "+
+				"they are lost")
 		} else {
-			lengths(Note, "when it is full, it refuses messages: retries come back late, when there is room")
+			lengths(Note, "a full queue rejects messages, so retries return late, when there is room")
 		}
 	}
 	return all

@@ -13,7 +13,8 @@ import (
 )
 
 // noStatistics is why policies cannot be told of a queue that is there.
-const noStatistics = "the management API has no statistics of them yet, or keeps none: ask again in 10 seconds"
+const noStatistics = "the management API has no statistics of them yet, or collects none: run doctor again in 10 " +
+	"seconds"
 
 // detailed calls look for every queue that is there and of which the management API has told, and collects why not.
 func (f Facts) detailed(what string, look func(object, management.Queue) []Finding, roles ...role) []Finding {
@@ -59,15 +60,17 @@ func lookAvailable(f Facts) []Finding {
 		if !slices.Contains(runs, q.State) {
 			found = append(found, Finding{Severity: Problem, Found: fmt.Sprintf("it is %s, on node %s", q.State,
 				orUnknown(q.Node)),
-				Means: "nothing goes in or out; a classic queue is back with its node, with what was stored",
-				Fix:   "# bring its node up\nrabbitmqctl cluster_status"})
+				Means: "the queue accepts and delivers nothing. A classic queue returns with its node, and with its " +
+					"durable messages",
+				Fix: "# start its node\nrabbitmqctl cluster_status"})
 		}
 		if quorum && len(q.Members) > 0 && !q.HasMajority() {
 			found = append(found, Finding{Severity: Problem,
-				Found: fmt.Sprintf("%d of its %d nodes are there, which is no majority", len(q.Online), len(q.Members)),
-				Means: "it takes everything and answers nothing: publishes are neither confirmed nor refused. Its " +
-					"messages are safe: do not delete it",
-				Fix: "# bring its nodes up\nrabbitmq-queues quorum_status --vhost " + shell.Quote(f.VHost) + " " +
+				Found: fmt.Sprintf("%d of its %d nodes are available, which is no majority", len(q.Online),
+					len(q.Members)),
+				Means: "the queue neither confirms nor rejects publishes, and delivers nothing. Its messages are " +
+					"safe: do not delete the queue",
+				Fix: "# start its nodes\nrabbitmq-queues quorum_status --vhost " + shell.Quote(f.VHost) + " " +
 					shell.Quote(q.Name)})
 		}
 		running := 0
@@ -79,8 +82,8 @@ func lookAvailable(f Facts) []Finding {
 		if quorum && len(q.Members) > 0 && len(q.Members) < 3 && running >= 3 {
 			found = append(found,
 				Finding{Severity: Warning, Found: fmt.Sprintf("it is on %d of %d nodes", len(q.Members), running),
-					Means: "it is not to be reached when one of these is down, and lost with that node's disk if it " +
-						"is on one only",
+					Means: "the queue is not available while one of these nodes is down, and is lost with the disk " +
+						"of its only node",
 					Fix: f.grow(q)})
 		}
 		return found
@@ -110,17 +113,18 @@ func lookTypes(f Facts) []Finding {
 		switch o.Role {
 		case roleMain:
 			return []Finding{{Severity: Note, Found: "it is a classic queue",
-				Means: "it is on one node, and cannot be reached while that is down; it does not count deliveries, " +
-					"so a message that kills its process is handed out for ever"}}
+				Means: "the queue is on one node, and not available while that node is down. It does not count " +
+					"deliveries, so a message that kills its process is delivered for ever"}}
 		case roleRetry:
 			finding := Finding{Severity: Note, Found: "it is a classic queue",
-				Means: "it hands messages back at most once: what is due is lost while the main queue cannot take it"}
+				Means: "the queue returns messages at most once. Messages that are due while the main queue is not " +
+					"available are lost"}
 			if main := f.Queues[o.Topic.Plan.Queue].Details; main.Known &&
 				main.Value.Type == string(config.QueueTypeQuorum) {
 				finding.Severity = Warning
 				finding.Found += " in front of a quorum main queue"
-				finding.Means += ", and that is so whenever the broker starts: what was due meanwhile is lost"
-				finding.Fix = "# in the policy, queue_type: quorum; the queues of before stay until they are empty. " +
+				finding.Means += ", as at each start of the broker"
+				finding.Fix = "# set queue_type: quorum in the policy; the old queues stay until they are empty. " +
 					"Then:\n" + f.apply(o.Topic)
 			}
 			return []Finding{finding}
@@ -165,23 +169,23 @@ func lookStuck(f Facts) []Finding {
 		if n <= 0 {
 			return nil
 		}
-		finding := Finding{Severity: Warning, Found: fmt.Sprintf("%d messages are on their way out, and their target "+
-			"has not confirmed them", n),
-			Means: "it keeps them, out of sight of AMQP, and tries again every 3 minutes. It can be a moment's look: " +
+		finding := Finding{Severity: Warning, Found: times(n, "dead-lettered message") +
+			", not confirmed by the target",
+			Means: "the queue keeps them, invisible to AMQP, and tries again every 3 minutes. This may be temporary: " +
 				"run doctor again",
 			Fix: "rabbitmqctl list_queues --vhost " + shell.Quote(f.VHost) + " name messages messages_ready state " +
 				"policy"}
 		if main := f.exists(o.Topic.Plan.Queue); o.Role == roleRetry && main.Known && !main.Value {
 			finding.Severity = Problem
-			finding.Found += fmt.Sprintf(": the main queue %q is not there", o.Topic.Plan.Queue)
-			finding.Means = "it keeps them, and hands them over within 3 minutes after the main queue is there " +
-				"again. Do not delete it: they would be gone"
+			finding.Found += fmt.Sprintf(": the main queue %q does not exist", o.Topic.Plan.Queue)
+			finding.Means = "the queue keeps them, and returns them within 3 minutes after the main queue exists " +
+				"again. Do not delete it: its messages would be lost"
 			finding.Fix = "# start the service that consumes " + shell.Quote(o.Topic.Plan.Queue) + ": it declares it " +
 				"with its own arguments"
 		}
 		if n >= manyStuck {
 			finding.Severity = Problem
-			finding.Means += fmt.Sprintf(". With %d or more of them it hands over nothing else", manyStuck)
+			finding.Means += fmt.Sprintf(". With %d or more of them it returns nothing else", manyStuck)
 		}
 		return []Finding{finding}
 	})
@@ -213,9 +217,10 @@ func lookRetryConsumers(f Facts) []Finding {
 		}
 		if consumers > 0 {
 			found = append(found, Finding{Severity: Problem, Object: o.label(),
-				Found: fmt.Sprintf("%d consumers", consumers),
-				Means: "they take waiting messages away, before their delay is over; retry queues are for nobody",
-				Fix: "# find who it is, and end it:\n" + f.ctl("list_consumers", "queue_name", "consumer_tag",
+				Found: times(consumers, "consumer"),
+				Means: "they take waiting messages before their delay is over. Nothing should consume from retry " +
+					"queues",
+				Fix: "# find the consumers, and stop them:\n" + f.ctl("list_consumers", "queue_name", "consumer_tag",
 					"channel_pid") +
 					"\nrabbitmqctl list_channels pid name user"})
 		}
@@ -228,9 +233,9 @@ func lookSingleActive(f Facts) []Finding {
 		if q.Arguments["x-single-active-consumer"] != true {
 			return nil
 		}
-		return []Finding{{Severity: Note, Found: "it has a single active consumer, as those have who rely on order",
-			Means: "a retry comes back behind later messages: with retries there is no order. Of several instances " +
-				"only one works at a time"}}
+		return []Finding{{Severity: Note, Found: "it has a single active consumer, which suggests that order matters",
+			Means: "a retried message returns behind later ones, so retries change the order. Only one instance " +
+				"consumes at a time"}}
 	}, roleMain)
 }
 
@@ -241,16 +246,16 @@ func lookDeadLetters(f Facts) []Finding {
 		ready := int64(o.Queue.Ready)
 		if exists := f.exists(o.Name); rabbitmq.HoldsBack(f.Version) && !o.Queue.Details.Known && ready == 0 &&
 			(!exists.Known || exists.Value) {
-			hidden.add(o.Queue.Details.Why+" (RabbitMQ "+f.Version+" may hold messages back, which AMQP does not "+
-				"count)", o.Name)
+			hidden.add(o.Queue.Details.Why+" (RabbitMQ "+f.Version+" may hold messages, "+
+				"which AMQP does not count)", o.Name)
 		}
 		if told := o.Queue.Details.Value.Messages; told != nil {
 			ready = max(ready, *told)
 		}
 		if ready > 0 {
 			found = append(found, Finding{Severity: Warning, Object: o.label(),
-				Found: fmt.Sprintf("%d messages", ready),
-				Means: "they have failed for good, and wait for a person",
+				Found: times(ready, "message"),
+				Means: "they failed for good, and need a decision: replay, move or purge",
 				Fix:   f.amqpretry("dlq stat", o.Topic.Plan.Queue)})
 		}
 	}

@@ -24,15 +24,15 @@ func lookExists(f Facts) []Finding {
 			hidden.add(exists.Why, o.Name)
 		case !exists.Value && o.Role == roleMain:
 			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: "there is no such queue",
-				Means: "what waits in its retry queues cannot come back: they keep it, and hand over nothing else " +
-					"either once 32 messages are due; what is published to it is lost or refused",
-				Fix: "# start the service that consumes it: it declares it with its own arguments. What waits comes " +
-					"within 3 minutes"})
+				Means: "waiting messages cannot return: the retry queues keep them, and after 32 due messages they " +
+					"return nothing else. Messages published to the main queue are lost or rejected",
+				Fix: "# start the service that consumes it, which declares it with its own arguments. Waiting " +
+					"messages return within 3 minutes"})
 		case !exists.Value:
 			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: "there is no such queue" +
 				f.underDefault(),
-				Means: "copies for it are returned, and their deliveries held until a service has declared it; one " +
-					"with TopologyAssume cannot",
+				Means: "the broker returns its copies, and their deliveries are held until a service declares the " +
+					"queue. Services with topology.Assume do not",
 				Fix: f.apply(o.Topic)})
 		}
 	}
@@ -44,8 +44,9 @@ func lookExists(f Facts) []Finding {
 		case !exists.Value:
 			found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name),
 				Found: "there is no such exchange",
-				Means: "failed deliveries are held until a service has declared it; one with TopologyAssume cannot",
-				Fix:   f.apply(t)})
+				Means: "failed deliveries are held until a service declares the exchange. Services with " +
+					"topology.Assume do not",
+				Fix: f.apply(t)})
 		}
 	}
 	return append(found, cannotSee(hidden, "whether they exist")...)
@@ -78,16 +79,17 @@ func (f Facts) nothingOf(t Topic) Finding {
 	}
 
 	return Finding{Severity: Problem, Object: object{Name: t.Plan.Queue, Role: roleMain}.label(),
-		Found: fmt.Sprintf("nothing of it is in virtual host %q: neither the queue nor the %s for its retries", f.VHost,
+		Found: fmt.Sprintf("virtual host %q has neither the queue nor the %s for its retries", f.VHost,
 			queues),
-		Means: "no service has consumed it here yet; or it is in another virtual host (--vhost), or has another name",
-		Fix:   "# the service that consumes it declares all of it. All but the main queue, before:\n" + f.apply(t)}
+		Means: "no service has consumed it here yet, or it is in another virtual host (--vhost), or has another name",
+		Fix: "# the service that consumes it declares all of " +
+			"it. To declare all but the main queue now:\n" + f.apply(t)}
 }
 
 // underDefault reminds of the policy that nobody has given.
 func (f Facts) underDefault() string {
 	if f.PolicyFile == "" {
-		return " (looked for under the library's default policy: give yours with --policies)"
+		return " (by the library's default policy: pass yours with --policies)"
 	}
 	return ""
 }
@@ -116,8 +118,8 @@ func lookArguments(f Facts) []Finding {
 			hidden.add(conflict.Why, o.Name)
 		case conflict.Value != nil:
 			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: differs(conflict.Value),
-				Means: "a service that declares it fails to subscribe; one that does not meets a queue that does " +
-					"something else than the policy says",
+				Means: "a service that declares the queue fails to subscribe. With topology.Assume, the queue " +
+					"behaves differently from the policy",
 				Fix: f.recreate(o)})
 		}
 	}
@@ -132,10 +134,10 @@ func lookArguments(f Facts) []Finding {
 		case x.Conflict.Value != nil:
 			found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name),
 				Found: differs(x.Conflict.Value),
-				Means: "it does not route failed messages as it should, and a service that declares it fails to " +
-					"subscribe",
-				Fix: "# rabbitmqctl deletes no exchanges: delete it in the management UI, if nobody else uses it, " +
-					"and then\n" +
+				Means: "the exchange does not route failed messages as planned, and a service that declares it fails " +
+					"to subscribe",
+				Fix: "# rabbitmqctl cannot delete exchanges: if nothing else uses it, delete it in the management " +
+					"UI, and then run\n" +
 					f.apply(f.plannedExchanges()[name])})
 		}
 	}
@@ -143,7 +145,7 @@ func lookArguments(f Facts) []Finding {
 }
 
 func differs(c *topology.ConflictError) string {
-	text := "declared otherwise than planned"
+	text := "not declared as planned"
 	if c.Argument != "" {
 		text += ": " + c.Argument
 	}
@@ -183,8 +185,8 @@ func lookBindings(f Facts) []Finding {
 			case !slices.ContainsFunc(x.Bindings.Value, func(a management.Binding) bool { return sameBinding(a, b) }):
 				found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", b.Exchange),
 					Found: fmt.Sprintf("it is not bound to queue %q", b.Queue),
-					Means: "copies for it are returned, and their deliveries held until a service has bound it; one " +
-						"with TopologyAssume cannot" + lostOnReturn(t, b),
+					Means: "the broker returns its copies, and their deliveries are held until a service binds the " +
+						"queue. Services with topology.Assume do not" + lostOnReturn(t, b),
 					Fix: f.apply(t)})
 			}
 		}
@@ -197,8 +199,7 @@ func lostOnReturn(t Topic, b topology.Binding) string {
 	if b.Queue != t.Plan.Queue {
 		return ""
 	}
-	return "; what waits for this queue in shared retry queues cannot come back, and after 32 such messages nobody's " +
-		"can"
+	return ". Messages for this queue in shared retry queues cannot return, and after 32 such messages no others can"
 }
 
 func sameBinding(a management.Binding, b topology.Binding) bool {
@@ -224,8 +225,8 @@ func lookObsolete(f Facts) []Finding {
 			if t.Plan.Queue == main {
 				found = append(found, Finding{Severity: Note, Object: fmt.Sprintf("retry queue %q", q.Name),
 					Found: "no policy uses it" + f.underDefault(),
-					Means: "what waits in it still comes back; instances with an older policy may still use it",
-					Fix:   "# when no instance with an older policy runs any more:\n" + f.topology("prune", t)})
+					Means: "its waiting messages still return; instances with an older policy may still use it",
+					Fix:   "# after all instances with an older policy have ended:\n" + f.topology("prune", t)})
 			}
 		}
 	}

@@ -17,24 +17,24 @@ type check struct {
 
 // checks are all, in the order in which they are told.
 var checks = []check{
-	{"version", "RabbitMQ is a version that is supported", false, lookVersion},
-	{"features", "quorum queues and at-least-once dead-lettering are there", false, lookFeatures},
+	{"version", "RabbitMQ has a supported version", false, lookVersion},
+	{"features", "quorum queues and at-least-once dead-lettering are available", false, lookFeatures},
 	{"alarms", "no memory or disk alarm", false, lookAlarms},
 	{"nodes", "all nodes run and see each other", false, lookNodes},
-	{"permissions", "the user may do what a consumer does", true, lookPermissions},
+	{"permissions", "the user has the permissions of a consumer", true, lookPermissions},
 	{"limits", "the virtual host has room for the queues", false, lookLimits},
 
-	{"exists", "all queues and exchanges are there", true, lookExists},
+	{"exists", "all queues and exchanges exist", true, lookExists},
 	{"arguments", "queues and exchanges are declared as the policies say", true, lookArguments},
 	{"bindings", "the retry exchanges lead to all queues", true, lookBindings},
 
 	{"available", "all queues run, with a majority of their nodes", true, lookAvailable},
-	{"types", "no classic queue on the way", true, lookTypes},
+	{"types", "no classic queues", true, lookTypes},
 	{"policies", "no policy of the broker weakens a promise", true, lookPolicies},
-	{"delivery-limit", "no main queue drops what it has delivered too often", true, lookDeliveryLimit},
+	{"delivery-limit", "no main queue drops messages at its delivery limit", true, lookDeliveryLimit},
 	{"nack-rule", "no quorum main queue", true, lookNackRule},
-	{"dead-letter-target", "what a queue dead-letters arrives somewhere", true, lookTargets},
-	{"stuck", "nothing is stuck on its way out of a queue", true, lookStuck},
+	{"dead-letter-target", "messages that a main queue dead-letters reach a queue", true, lookTargets},
+	{"stuck", "no messages are stuck on their way out of a queue", true, lookStuck},
 	{"retry-consumers", "nobody consumes from retry queues", true, lookRetryConsumers},
 	{"single-active-consumer", "no main queue relies on order", true, lookSingleActive},
 	{"dead-letters", "no dead letters", true, lookDeadLetters},

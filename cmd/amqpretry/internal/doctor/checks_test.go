@@ -186,7 +186,7 @@ func TestChecks(t *testing.T) {
 		{"apart", "nodes", Problem, "broker", "node a is partitioned from b", "", func(f *Facts) {
 			f.Nodes.Value[0].Partitions = []string{"b"}
 		}},
-		{"room", "limits", Problem, "broker", "may have 2 queues; it has 2, and 1 are missing",
+		{"room", "limits", Problem, "broker", "is limited to 2 queues; it has 2, and 1 are missing",
 			`rabbitmqctl set_vhost_limits -p '/' '{"max-connections":5,"max-queues":3}'`, func(f *Facts) {
 				f.Limits.Value = map[string]int64{"max-queues": 2, "max-connections": 5}
 				f.All.Value = f.All.Value[:2]
@@ -210,7 +210,7 @@ func TestChecks(t *testing.T) {
 			func(f *Facts) { f.Queues["orders"] = Queue{Exists: seen(false)} }},
 		{"retry is gone", "exists", Problem, `retry queue "orders.retry.1m"`, "no such queue", "amqpretry topology " +
 			"apply --policies 'retry.yaml' 'orders'", func(f *Facts) { f.Queues[retry] = Queue{Exists: seen(false)} }},
-		{"the default policy", "exists", Problem, `retry queue "orders.retry.1m"`, "give yours with --policies",
+		{"the default policy", "exists", Problem, `retry queue "orders.retry.1m"`, "pass yours with --policies",
 			"amqpretry topology apply 'orders'", func(f *Facts) {
 				f.PolicyFile = ""
 				f.Queues[retry] = Queue{Exists: seen(false)}
@@ -359,20 +359,20 @@ func TestChecks(t *testing.T) {
 				f.Queues[dlq] = Queue{Exists: seen(false)}
 			}},
 		{"cycle", "dead-letter-target", Problem, `main queue "orders"`,
-			`"orders.retry.1m", which has a TTL and leads back`, "An argument of the queue", func(f *Facts) {
+			`"orders.retry.1m", which has a TTL and dead-letters back`, "An argument of the queue", func(f *Facts) {
 				f.change("orders", func(_ *Queue, q *management.Queue) {
 					q.Arguments["x-dead-letter-routing-key"] = retry
 				})
 			}},
-		{"stuck", "stuck", Warning, `retry queue "orders.retry.1m"`, "3 messages", "list_queues", func(f *Facts) {
+		{"stuck", "stuck", Warning, `retry queue "orders.retry.1m"`, "3 dead-lettered messages", "list_queues", func(f *Facts) {
 			f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable = ptr[int64](3) })
 		}},
-		{"stuck for good", "stuck", Problem, `retry queue "orders.retry.1m"`, `the main queue "orders" is not there`,
+		{"stuck for good", "stuck", Problem, `retry queue "orders.retry.1m"`, `the main queue "orders" does not exist`,
 			"start the service", func(f *Facts) {
 				f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable = ptr[int64](3) })
 				f.Queues["orders"] = Queue{Exists: seen(false)}
 			}},
-		{"stuck and stopped", "stuck", Problem, `retry queue "orders.retry.1m"`, "32 messages", "", func(f *Facts) {
+		{"stuck and stopped", "stuck", Problem, `retry queue "orders.retry.1m"`, "32 dead-lettered messages", "", func(f *Facts) {
 			f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable, q.Messages = nil, ptr[int64](32) })
 		}},
 		{"thief", "retry-consumers", Problem, `retry queue "orders.retry.1m"`, "2 consumers", "list_consumers -p '/'",
@@ -457,7 +457,7 @@ func TestNothingOfATopic(t *testing.T) {
 	found := lookExists(f)
 	require.Len(t, found, 1)
 	assert.Equal(t,
-		`nothing of it is in virtual host "v'2": neither the queue nor the 2 queues and 1 exchange for its retries`,
+		`virtual host "v'2" has neither the queue nor the 2 queues and 1 exchange for its retries`,
 		found[0].Found)
 	assert.Contains(t, found[0].Fix, `amqpretry topology apply --vhost='v'\''2' --policies 'retry.yaml' 'orders'`)
 
@@ -485,8 +485,9 @@ func TestChecksOfVersions(t *testing.T) {
 		}
 		return ""
 	}
-	for version, counted := range map[string]string{"3.10.8": "gives back that often", "4.2.1": "gives back that often",
-		"4.3.0": "clients that died had that often"} {
+	for version, counted := range map[string]string{"3.10.8": "has returned that often",
+		"4.2.1": "has returned that often",
+		"4.3.0": "dying clients that often"} {
 		f := healthy(t)
 		f.Version = version
 		f.change("orders.dlq", func(_ *Queue, q *management.Queue) {
@@ -510,8 +511,8 @@ func TestChecksOfVersions(t *testing.T) {
 		f.change("orders", func(_ *Queue, q *management.Queue) { q.Arguments = management.Arguments{} })
 		assert.Equal(t, severity, find(f, "delivery-limit"), version)
 	}
-	assert.Contains(t, counts("4.3.6"), "a nack does not count since")
-	assert.Contains(t, counts("4.2.9"), "What counts are nacks")
+	assert.Contains(t, counts("4.3.6"), "Since RabbitMQ 4.3 a nack does not count")
+	assert.Contains(t, counts("4.2.9"), ". Nacks, rejects")
 }
 
 // Without queues nothing is said of queues.

@@ -69,7 +69,7 @@ func (f Facts) recreate(o object) string {
 	if o.Queue.Details.Value.Type == string(config.QueueTypeClassic) { // a quorum queue knows no conditions
 		deletion += " --if-empty --if-unused"
 	}
-	return "# Stop the services that publish to it, and those that consume it. The undo file has its messages then:\n" +
+	return "# Stop its publishers and consumers. The undo file then has its messages:\n" +
 		f.amqpretry("dlq purge", "--all", "--yes", "--undo", "dead-letters.jsonl", queue) + " &&\n" +
 		f.ctl("list_queues", "name", "messages") + "\n" +
 		"# If it has 0 messages, delete it, declare it as planned, and put the messages back:\n" +

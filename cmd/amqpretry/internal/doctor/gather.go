@@ -10,7 +10,7 @@ import (
 )
 
 // noAPI is why things that only the management API tells are not seen.
-const noAPI = "only the management API tells: set AMQP_MANAGEMENT_URL, or --management-url"
+const noAPI = "this needs the management API: set AMQP_MANAGEMENT_URL, or --management-url"
 
 // api is what is asked of the management API.
 type api struct {

@@ -114,12 +114,12 @@ func lookPermissions(f Facts) []Finding {
 	for _, p := range missing {
 		finding := Finding{Severity: Warning, Object: user, Fix: fix,
 			Found: fmt.Sprintf("no %s permission on %s %q", p.Operation, p.Kind, p.Name),
-			Means: "a service with this user fails at " + p.For + ", unless it declares nothing (TopologyAssume)"}
+			Means: "a service with this user fails at " + p.For + ", unless it declares nothing (topology.Assume)"}
 		if p.Always {
 			finding.Severity = Problem
 			finding.Means = "a service with this user fails at " + p.For
 			if p.Operation == write {
-				finding.Means += ": its failed deliveries are held, and do not end"
+				finding.Means += ": its failed deliveries stay held"
 			}
 		}
 		found = append(found, finding)
@@ -152,8 +152,8 @@ func (f Facts) grant(wanted []Permission) string {
 	command := f.ctl("set_permissions", shell.Quote(f.User), pattern(configure, g.Configure), pattern(write, g.Write),
 		pattern(read, g.Read))
 	if !f.Granted.Known {
-		return "# It replaces what is granted today; look for that, and put it into the patterns:\n" +
-			"#   rabbitmqctl list_user_permissions " + shell.Quote(f.User) + "\n" + command
+		return "# This replaces the present permissions. List them, and add them to the patterns:\n#   rabbitmqctl " +
+			"list_user_permissions " + shell.Quote(f.User) + "\n" + command
 	}
 	return command
 }

@@ -60,13 +60,13 @@ func text(f Facts, findings []Finding, paint func(cli.Style, string) string) str
 	n := count(findings)
 	whys, hidden := unseenByReason(findings)
 	for _, why := range whys {
-		line("\nnot seen: %s\n  as: %s", cli.Safe(strings.Join(hidden[why], "; ")), cli.Safe(why))
+		line("\nnot checked: %s\n  because: %s", cli.Safe(strings.Join(hidden[why], "; ")), cli.Safe(why))
 	}
 	if len(f.Topics) == 0 {
-		line("\nNo queue was named, so only the broker itself was looked at.")
+		line("\nNo queue was named, so only the broker was checked.")
 	}
 	line("\n%s, %s, %s; %s; %s", times(n[Problem], "problem"), times(n[Warning], "warning"), times(n[Note], "note"),
-		times(n[OK], "check")+" found nothing", unseenChecks(findings))
+		times(n[OK], "check")+" without findings", unseenChecks(findings))
 	return b.String()
 }
 
@@ -88,7 +88,7 @@ func unseenByReason(findings []Finding) (whys []string, hidden map[string][]stri
 	return whys, hidden
 }
 
-func times(n int, what string) string {
+func times[N int | int64](n N, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}
@@ -106,7 +106,7 @@ func unseenChecks(findings []Finding) string {
 		}
 	}
 	if len(names) == 0 {
-		return "everything was seen"
+		return "all checks are complete"
 	}
-	return "not all was seen of: " + strings.Join(names, ", ")
+	return "incomplete checks: " + strings.Join(names, ", ")
 }

@@ -41,10 +41,10 @@ main queue "a"
   note, types: classic
     means: slow
 
-not seen: bindings (x); nodes
-  as: nobody told
+not checked: bindings (x); nodes
+  because: nobody told
 
-1 problem, 1 warning, 1 note; 1 check found nothing; not all was seen of: bindings, nodes
+1 problem, 1 warning, 1 note; 1 check without findings; incomplete checks: bindings, nodes
 `, text(f, findings, plain))
 }
 

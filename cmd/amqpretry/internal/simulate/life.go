@@ -69,8 +69,8 @@ func (o options) check(policy config.Policy, now time.Time) (options, time.Time,
 	attempts := policy.MaxRetries() + 1
 	for flag, number := range map[string]int{"--permanent-at": o.permanentAt, "--succeed-at": o.succeedAt} {
 		if number < 0 || number > attempts {
-			return o, now, cli.Usage("%s: wanted 1 to %d, which is how many attempts the policy of topic %q allows, "+
-				"found %d", flag, attempts, o.topic, number)
+			return o, now, cli.Usage("%s: wanted 1 to %d, the number of attempts under the policy of topic %q, found "+
+				"%d", flag, attempts, o.topic, number)
 		}
 	}
 	switch {

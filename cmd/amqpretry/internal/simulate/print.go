@@ -55,8 +55,8 @@ func printOff(s *cli.Session, o options) error {
 		return s.PrintJSON(timeline{Topic: o.topic, Queue: o.queue, Mode: config.ModeOff, Steps: []step{},
 			End: endless})
 	}
-	_, err := fmt.Fprintf(s.Out, "The policy of topic %s is off: a message that fails goes back to queue %s at once, "+
-		"again and again, without end.\n",
+	_, err := fmt.Fprintf(s.Out, "The policy of topic %s is off: the broker returns a failed message to queue %s at "+
+		"once, again and again.\n",
 		cli.Safe(o.topic), cli.Safe(o.queue))
 
 	return err
@@ -77,7 +77,7 @@ func (t timeline) print(s *cli.Session, o options, policy config.Policy) error {
 			between(step.ShortestAfter, step.After), step.number(), step.Outcome, step.Verdict, step.Queue, step.wait(),
 		}
 	}
-	if err := s.Table([]string{"after", "attempt", "outcome", "then", "lies in", "for"}, rows); err != nil {
+	if err := s.Table([]string{"after", "attempt", "outcome", "then", "queue", "for"}, rows); err != nil {
 		return err
 	}
 	for _, text := range t.notes(o, policy) {
@@ -120,15 +120,15 @@ func (t timeline) notes(o options, policy config.Policy) []string {
 	}
 	notes := []string{fmt.Sprintf("%s after %s and %s of the handler", end, between(t.ShortestTotal, t.Total), calls)}
 	if t.End == string(retrytest.DeadLettered) {
-		notes[0] += fmt.Sprintf("; it lies in %s", t.Steps[len(t.Steps)-1].Queue)
+		notes[0] += fmt.Sprintf("; it is in %s", t.Steps[len(t.Steps)-1].Queue)
 	}
 	if t.differs {
-		notes = append(notes, "Jitter: with the shortest waits it lives through another number of steps before it "+
-			"expires. Shown are the longest waits.")
+		notes = append(notes, "Jitter: with the shortest waits, the number of steps before it expires differs. These "+
+			"are the longest waits.")
 	}
 	if len(policy.RetryOnly)+len(policy.NeverRetry) > 0 && o.errorType == "" {
-		notes = append(notes, "The policy has lists of errors (retry_only, never_retry), which --error-type NAME "+
-			"takes into account.")
+		notes = append(notes, "The policy has lists of errors (retry_only, never_retry). Use --error-type NAME to "+
+			"apply them.")
 	}
 
 	return notes
@@ -148,7 +148,7 @@ func (s step) wait() string {
 	case retry.ActionRetry, retry.ActionPostpone:
 		return between(s.ShortestWait, s.Wait)
 	case retry.ActionDeadLetter:
-		return "until somebody looks"
+		return "until replay or purge"
 	default:
 		return ""
 	}

@@ -72,7 +72,7 @@ func inspectMain(b *broker, queue string) (object, error) {
 	case err != nil:
 		return o.unseen(err)
 	case found:
-		return o.with(statePresent, "as its service declares it"), nil
+		return o.with(statePresent, "declared by its service"), nil
 	default:
 		return o.with(stateMissing, "its service declares it"), nil
 	}

@@ -136,7 +136,7 @@ func (o object) judged(err error, planned amqp091.Table) object {
 	case errors.As(err, &exclusive):
 		o.State, o.err, o.Detail = stateConflict, err, "it is the exclusive queue of another connection"
 	case errors.As(err, &access):
-		o.State, o.Detail = stateUnseen, "it is there, but not compared: "+missingPermission(access)
+		o.State, o.Detail = stateUnseen, "exists, but was not compared: "+missingPermission(access)
 	default:
 		o.State, o.Detail = stateUnseen, err.Error()
 	}
@@ -162,7 +162,7 @@ func orUnknown(text string) string {
 
 func missingPermission(e *topology.AccessError) string {
 	if e.Permission == "" {
-		return fmt.Sprintf("the user may not declare it (%s %q)", e.Kind, e.Name)
+		return fmt.Sprintf("the user has no permission to declare it (%s %q)", e.Kind, e.Name)
 	}
 
 	return fmt.Sprintf("the user has no %s permission on %s %q", e.Permission, e.Kind, e.Name)

@@ -63,7 +63,7 @@ func TestUsage(t *testing.T) {
 	}{
 		"no command":      {nil, cli.ExitUsage, []string{"Available Commands:"}},
 		"unknown command": {[]string{"aply"}, cli.ExitUsage, []string{`"aply"`, "apply?"}},
-		"no queue":        {[]string{"plan", "--offline"}, cli.ExitUsage, []string{"no queue was given"}},
+		"no queue":        {[]string{"plan", "--offline"}, cli.ExitUsage, []string{"no queue: wanted"}},
 		"no broker":       {[]string{"plan", "orders"}, cli.ExitUsage, []string{"AMQP_URI"}},
 		"all names":       {[]string{"graph", "a\nb", "amq.x"}, cli.ExitUsage, []string{"line break", "amq."}},
 		"collision":       {[]string{"graph", "orders", "orders.dlq"}, cli.ExitUsage, []string{"orders.dlq"}},
@@ -87,7 +87,7 @@ func TestUsage(t *testing.T) {
 		"apply, down": {[]string{"apply", "--uri", "amqp://user:s3cret@127.0.0.1:1/", "orders"}, cli.ExitFailed,
 			[]string{"cannot connect to RabbitMQ"}},
 		"address as a queue": {[]string{"verify", "amqp://user:s3cret@host"}, cli.ExitUsage,
-			[]string{"an address was given in place of a queue"}},
+			[]string{"found an address instead of a queue"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := offline(t, test.args...)

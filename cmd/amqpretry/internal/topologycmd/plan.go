@@ -221,7 +221,8 @@ func (a *applying) run(ctx context.Context, args []string) error {
 	}
 	for i, t := range targets {
 		if err := t.plan.Declare(b); err != nil {
-			return fmt.Errorf("queue %q: not all was declared, and what was stays; this can be repeated: %w", t.Queue,
+			return fmt.Errorf("queue %q: some objects were not declared; fix "+
+				"the cause and run the command again: %w", t.Queue,
 				err)
 		}
 		r.Queues[i].declared()
@@ -236,7 +237,7 @@ func (a *applying) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if missing := r.mainMissing(); len(missing) > 0 {
-		a.session.Note("not there, and not declared, as its service does that: %s", joinNames(missing))
+		a.session.Note("missing main queues, which their services declare: %s", joinNames(missing))
 	}
 
 	return nil
@@ -253,8 +254,8 @@ func conflicts(r *report, targets []target) error {
 	}
 	for i, t := range targets {
 		if t.plan.IsShared() && r.Queues[i].Objects[0].State == stateMissing {
-			errs = append(errs, fmt.Errorf("main queue %q is not there: with shared retry queues it is bound to the "+
-				"return exchange; start its service, or declare it as its service does", t.Queue))
+			errs = append(errs, fmt.Errorf("main queue %q does not exist, and shared retry queues need it; start its "+
+				"service, or declare it as its service does", t.Queue))
 		}
 	}
 

@@ -82,8 +82,7 @@ func (p *prune) run(ctx context.Context, args []string) error {
 		return err
 	}
 	if !ok {
-		return cli.Usage("no management API was given, which alone tells what a queue still holds: set %s, or "+
-			"--management-url",
+		return cli.Usage("prune needs the management API: set %s, or --management-url",
 			cli.EnvManagement)
 	}
 
@@ -201,7 +200,7 @@ func (p *prune) retire(ctx context.Context, api topology.Management, obsolete []
 			turns <- struct{}{}
 			defer func() { <-turns }()
 
-			note("%s: waiting until it is certainly empty, 20s or more", q.Name)
+			note("%s: waiting until it is proven empty, 20s or more", q.Name)
 			if err := api.Retire(ctx, q); err != nil {
 				lines[i].State, lines[i].Detail = stateKept, keptText(ctx, err)
 				note("%s: kept: %s", q.Name, lines[i].Detail)
@@ -229,7 +228,7 @@ func (p *prune) retire(ctx context.Context, api topology.Management, obsolete []
 
 func keptText(ctx context.Context, err error) string {
 	if ctx.Err() != nil {
-		return "interrupted: it is unbound, unless an instance with the old policy has bound it again"
+		return "interrupted: the queue is unbound, unless an instance with the old policy has bound it again"
 	}
 
 	return err.Error()
@@ -247,7 +246,7 @@ func (p *prune) report(lines []*pruned, deleted bool) error {
 		}{deleted, lines})
 	}
 	if len(lines) == 0 {
-		_, err := fmt.Fprintln(p.session.Out, "Nothing is obsolete.")
+		_, err := fmt.Fprintln(p.session.Out, "No obsolete retry queues.")
 		return err
 	}
 
@@ -267,7 +266,8 @@ func (p *prune) report(lines []*pruned, deleted bool) error {
 		return err
 	}
 	if !deleted {
-		_, err := fmt.Fprintln(p.session.Out, "\nNothing was deleted: --yes does that, once each is certainly empty.")
+		_, err := fmt.Fprintln(p.session.Out, "\nNothing was deleted. --yes deletes each queue after it is proven "+
+			"empty.")
 		return err
 	}
 

@@ -22,7 +22,7 @@ func (c *topologies) management(flag string) (topology.Management, *management.C
 		return m, nil, err
 	}
 	if !ok {
-		return m, nil, cli.Usage("%s needs the management API, and none was given: set %s, or --management-url", flag,
+		return m, nil, cli.Usage("%s needs the management API: set %s, or --management-url", flag,
 			cli.EnvManagement)
 	}
 	client, err := management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
@@ -61,7 +61,7 @@ func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets
 				continue
 			}
 			if old, left := obsolete[o.Name]; left { // a shared queue belongs to several targets
-				c.session.Note("%s: waiting until it is certainly empty: 20s or more, and up to its delay of %s and 4 "+
+				c.session.Note("%s: waiting until it is proven empty: 20s or more, and up to its delay of %s and 4 "+
 					"minutes", o.Name, config.FormatDelay(old.Delay))
 				if err := api.Retire(ctx, old); err != nil {
 					return fmt.Errorf("cannot recreate queue %q: %w; %s", o.Name, err, c.bindAgain(ctx, t.plan, o.Name))
@@ -70,7 +70,7 @@ func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets
 			}
 			q, _ := plannedQueue(t.plan, o.Name)
 			if err := partOf(t.plan, q).Declare(b); err != nil { // at once: another queue may stop this
-				return fmt.Errorf("queue %q was deleted, and cannot be declared; apply can be repeated: %w", o.Name,
+				return fmt.Errorf("queue %q was deleted and cannot be declared; run apply again: %w", o.Name,
 					err)
 			}
 			r.Queues[i].Objects[n] = queueObject(q).with(stateMissing, "")
@@ -98,7 +98,7 @@ func (c *topologies) bindAgain(ctx context.Context, plan topology.Plan, queue st
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 	defer cancel()
 	cannot := func(err error) string {
-		return fmt.Sprintf("it may be without its binding, so that copies for it are held, and cannot be bound: %v",
+		return fmt.Sprintf("its binding may be missing, so that copies for it are held, and it cannot be bound: %v",
 			err)
 	}
 	b, end, err := c.connect(ctx) // the other connection has ended with an interrupt
@@ -108,7 +108,7 @@ func (c *topologies) bindAgain(ctx context.Context, plan topology.Plan, queue st
 	defer end()
 	there, err := b.hasQueue(queue)
 	if err == nil && !there {
-		return "it is not there any more; apply declares it"
+		return "it does not exist any more; apply declares it"
 	}
 	if err == nil {
 		part := partOf(plan, topology.Queue{Name: queue})
@@ -119,7 +119,7 @@ func (c *topologies) bindAgain(ctx context.Context, plan topology.Plan, queue st
 		return cannot(err)
 	}
 
-	return "it is still there, and bound as before"
+	return "it still exists, and is bound as before"
 }
 
 func plannedQueue(plan topology.Plan, name string) (topology.Queue, bool) {
@@ -141,15 +141,15 @@ func asDeclared(ctx context.Context, client *management.Client, plan topology.Pl
 	}
 	ttl, ok := found.Arguments[amqp091.QueueMessageTTLArg].(int64)
 	if !ok || ttl < 1 {
-		return topology.ObsoleteQueue{}, fmt.Errorf("it has no %s, so it is no retry queue: delete it by hand, if "+
-			"nobody needs it",
+		return topology.ObsoleteQueue{}, fmt.Errorf("it has no %s, so it is no retry queue: delete it yourself, if "+
+			"nothing needs it",
 			amqp091.QueueMessageTTLArg)
 	}
 	for _, argument := range []string{"x-dead-letter-exchange", "x-dead-letter-routing-key"} {
 		wanted, has := q.Arguments[argument], found.Arguments[argument]
 		if wanted != has && (found.Messages == nil || *found.Messages > 0) {
-			return topology.ObsoleteQueue{}, fmt.Errorf("what waits in it does not go back to queue %q, as its %s is "+
-				"%#v instead of %#v: move its messages by hand first", plan.Queue, argument, has, wanted)
+			return topology.ObsoleteQueue{}, fmt.Errorf("its waiting messages do not return to queue %q, because its "+
+				"%s is %#v instead of %#v: move them first", plan.Queue, argument, has, wanted)
 		}
 	}
 	q.Delay, q.Arguments = time.Duration(ttl)*time.Millisecond, amqp091.Table(found.Arguments)

@@ -134,7 +134,8 @@ func (r *report) summary() string {
 	}
 	text := strings.Join(parts, ", ") + "."
 	if !r.API && r.Summary[stateUnseen] > 0 {
-		text += fmt.Sprintf(" AMQP shows neither bindings nor obsolete retry queues: set %s, or --management-url.",
+		text += fmt.Sprintf(" Bindings and obsolete retry queues need the management API: set %s, or "+
+			"--management-url.",
 			cli.EnvManagement)
 	}
 
