@@ -87,7 +87,7 @@ func TestObsolete_OwnBroker(t *testing.T) {
 		var uncertain *topology.RetireError
 		require.ErrorAs(t, <-b.retire(t, queue, time.Minute), &uncertain)
 		assert.False(t, uncertain.InUse)
-		assert.Contains(t, uncertain.Found, "the broker keeps no statistics")
+		assert.Contains(t, uncertain.Found, "the broker collects no statistics")
 		assert.True(t, b.exists(t, queue.Name))
 		assert.Len(t, b.bindings(t, queue.Name), 1, "nothing was changed")
 	})
@@ -330,7 +330,7 @@ func keepsUndeliverable(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 		assert.False(t, stuck.InUse)
 		require.ErrorIs(t, stuck, context.DeadlineExceeded)
 		assert.EqualValues(t, 3, stuck.Messages)
-		assert.Contains(t, stuck.Found, fmt.Sprintf("not taken by %q, where they go back to: 3", plan.Queue))
+		assert.Contains(t, stuck.Found, fmt.Sprintf("not accepted by %q, where they return to: 3", plan.Queue))
 		assert.Zero(t, b.ready(t, queue.Name))
 		assert.Empty(t, b.bindings(t, queue.Name), "the mark is taken away")
 	}

@@ -129,7 +129,7 @@ func TestP2_ForgedAges(t *testing.T) {
 				return
 			}
 			eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 1 }, "handled")
-			assert.LessOrEqual(t, len(svc.Logs.with("goes on waiting")), 2)
+			assert.LessOrEqual(t, len(svc.Logs.with("it waits again")), 2)
 		})
 	}
 }

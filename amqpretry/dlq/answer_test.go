@@ -81,7 +81,7 @@ func TestBrokerThatDoesNotAnswer(t *testing.T) {
 		failed      string
 	}{
 		"a close":            {10, channelClose, 10, true, ""},
-		"a close of several": {100, channelClose, 100, false, "in another order now"},
+		"a close of several": {100, channelClose, 100, false, "order of its messages has changed"},
 		"a cancel":           {100, cancel, 10, true, "no answer from the broker"},
 		"how many there are": {10, declare, 10, true, ""},
 		"a further consumer": {100, qos, 10, true, "no answer from the broker"},

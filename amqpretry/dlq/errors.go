@@ -43,9 +43,8 @@ type IncompleteError struct {
 }
 
 func (e *IncompleteError) Error() string {
-	return fmt.Sprintf("dead-letter queue %q: of the %d messages that were there in the beginning, %d could not be "+
-		"seen: does somebody else take messages out of it, or do they expire? The messages that were seen were dealt "+
-		"with",
+	return fmt.Sprintf("dead-letter queue %q: of %d messages, %d were not visible: another consumer takes them, or "+
+		"they expire. All visible messages were processed",
 		e.Queue, e.Total, e.Missing)
 }
 
@@ -60,9 +59,9 @@ type OrderError struct {
 }
 
 func (e *OrderError) Error() string {
-	return fmt.Sprintf("dead-letter queue %q: its messages are in another order now, as giving them back was "+
-		"interrupted %d messages before the end; nothing is lost, and \"the oldest first\" does not hold of those "+
-		"that are there", e.Queue, e.Left)
+	return fmt.Sprintf("dead-letter queue %q: the order of its messages has changed, because returning them was "+
+		"interrupted up to %d messages before the end. No message "+
+		"is lost, but the oldest one is no longer first", e.Queue, e.Left)
 }
 
 // BusyError says that another run, or another browse, is at work on the same dead-letter queue.

@@ -29,7 +29,7 @@ func (l *links) forChannel(ctx context.Context) (*connection.Link, error) {
 	l.own = append(l.own, connection)
 	link, err := connection.TryLink(ctx)
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("no further connection for what is held of a long queue"), err)
+		return nil, errors.Join(fmt.Errorf("cannot open another connection for the held messages of a long queue"), err)
 	}
 	l.all, l.used = append(l.all, link), 1
 

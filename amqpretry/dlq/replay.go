@@ -72,7 +72,7 @@ func (p *replay) sendCanary(ctx context.Context, r *run) (follow bool, err error
 		return false, err
 	}
 	if consumers == 0 {
-		report.Canary.Stopped = fmt.Sprintf("queue %q has no consumer: nobody would handle the canary", p.target)
+		report.Canary.Stopped = fmt.Sprintf("queue %q has no consumer to handle the canary", p.target)
 		return false, nil
 	}
 

@@ -46,12 +46,12 @@ func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, erro
 	if access := (*topology.AccessError)(nil); errors.As(err, &access) {
 		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out: " +
 			(&AccessError{Access: access}).Error(),
-			Do: "grant configure on it, or give the management API", Err: err}
+			Do: "grant configure on it, or configure the management API", Err: err}
 	}
 	if conflict := (*topology.ConflictError)(nil); errors.As(err, &conflict) {
 		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out by AMQP (the broker " +
 			"does not tell clearly what " +
-			conflict.Argument + " is)", Do: "give the management API", Err: err}
+			conflict.Argument + " is)", Do: "configure the management API", Err: err}
 	}
 	if err != nil {
 		return s, err
@@ -124,15 +124,14 @@ const statisticsTime = 15 * time.Second
 
 // unseen is the refusal of a queue that browsing might empty: counted says what makes that possible.
 func (q *Queue) unseen(counted string) error {
-	found := counted + ", and a policy with a delivery-limit, of which AMQP tells nothing, would make that the end " +
-		"of messages"
+	found := counted + ", and a policy with a delivery-limit, which AMQP does not show, would then drop messages"
 	if q.client.config.Management.URL != "" {
-		found = counted + ", and the management API does not tell whether a policy limits that count (has it no " +
-			"statistics?)"
+		found = counted + ", and the management API does not show whether a policy limits that count (it may have no " +
+			"statistics)"
 	}
 
-	return &UnsafeError{Queue: q.name, Found: found, Do: "give the management API, or say that no policy sets a " +
-		"delivery-limit (Config.NoDeliveryLimitPolicy, --no-delivery-limit-policy)"}
+	return &UnsafeError{Queue: q.name, Found: found, Do: "configure the management API, or confirm that no policy " +
+		"sets a delivery-limit (Config.NoDeliveryLimitPolicy, --no-delivery-limit-policy)"}
 }
 
 // reachable is the refusal of a queue whose limit browsing might reach.

@@ -55,9 +55,8 @@ func (e *ConflictError) Error() string {
 // retry objects somebody else declared.
 func (e *ConflictError) waysOut() string {
 	if e.Kind == KindExchange {
-		return "ways out: declare it as it is, if it is your own; give the retry exchange another name through " +
-			"Names; delete it if nobody else uses it (it is declared again); or have an operator provision it and " +
-			"set the topology to assume"
+		return "ways out: declare it as it is, if it is yours; set another name in Names; delete it if nothing else " +
+			"uses it (it is declared again); or let an operator provision it, and set the topology to assume"
 	}
 	asItIs := "declare it as it is, if it is your main queue"
 	switch e.Argument {
@@ -71,9 +70,9 @@ func (e *ConflictError) waysOut() string {
 			asItIs += fmt.Sprintf(" (Config.Queue.Arguments[%q])", e.Argument)
 		}
 	}
-	return "ways out: " + asItIs + "; give a retry or dead-letter queue another name through Names; " +
-		"delete it once it is empty (it is declared again); or have an operator provision it and set the topology to " +
-		"assume"
+	return "ways out: " + asItIs + "; set another name for a retry or dead-letter queue in Names; " +
+		"delete it after it is empty (it is declared again); or let an operator provision it, and set the topology " +
+		"to assume"
 }
 
 func (e *ConflictError) Unwrap() error { return e.Err }

@@ -231,8 +231,8 @@ func TestErrorTextsNameTheWaysOut(t *testing.T) {
 	}
 	assert.Equal(t, `queue "orders" exists with another x-queue-type: wanted none, found quorum; ways out: `+
 		`declare it as it is, if it is your main queue (Config.Queue.Arguments["x-queue-type"]); `+
-		`give a retry or dead-letter queue another name through Names; delete it once it is empty (it is declared again); `+
-		`or have an operator provision it and set the topology to assume `+
+		`set another name for a retry or dead-letter queue in Names; delete it after it is empty (it is declared again); `+
+		`or let an operator provision it, and set the topology to assume `+
 		`(Exception (406) Reason: "inequivalent arg 'x-queue-type' for queue 'orders' in vhost '/': received none but current is the value 'quorum' of type 'longstr'")`,
 		explain("inequivalent arg 'x-queue-type' for queue 'orders' in vhost '/': received none but current is the "+
 			"value 'quorum' of type 'longstr'"))
@@ -242,7 +242,7 @@ func TestErrorTextsNameTheWaysOut(t *testing.T) {
 	assert.Contains(t, explain("inequivalent arg 'durable' for queue 'orders' in vhost '/': received 'true' but "+
 		"current is 'false'"), `(in Config.Queue)`)
 	assert.Contains(t, explain("inequivalent arg 'type' for exchange 'x' in vhost '/': received 'headers' but "+
-		"current is 'fanout'"), `another name through Names`)
+		"current is 'fanout'"), `another name in Names`)
 	assert.Contains(t, explain("invalid arg 'x-foo' for queue 'q' in vhost '/' of queue type rabbit_classic_queue"),
 		`refuses the argument x-foo`)
 }

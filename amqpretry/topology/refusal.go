@@ -29,7 +29,7 @@ type AccessError struct {
 const (
 	UseConsume = "consume"
 	UsePublish = "publish"
-	UseLook    = "look at its depth"
+	UseLook    = "read its depth"
 )
 
 // needed is the permission that a use takes, for brokers that do not say it.

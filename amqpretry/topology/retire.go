@@ -49,7 +49,7 @@ func (e *RetireError) Error() string {
 // Unwrap returns what ended the wait.
 func (e *RetireError) Unwrap() error { return e.Err }
 
-// Retire deletes an obsolete retry queue once it is certainly empty:
+// Retire deletes an obsolete retry queue once it is proven empty:
 //
 //  1. It removes the queue's binding, so nobody can route into it any more.
 //  2. It waits until the management API says, in statistics that are certainly younger, that the queue has no messages.
@@ -101,7 +101,7 @@ type retirement struct {
 	marked bool             // perhaps: the request was sent
 }
 
-// awaitEmpty unbinds the queue and returns nil when it was certainly empty since, and nobody has used it.
+// awaitEmpty unbinds the queue and returns nil when it was proven empty since, and nobody has used it.
 func (r *retirement) awaitEmpty(ctx context.Context) error {
 	if err := r.check(ctx); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (r *retirement) check(ctx context.Context) error {
 	if disabled, err := r.client.StatisticsDisabled(ctx); err != nil {
 		return err
 	} else if disabled {
-		return r.kept(nil, "the broker keeps no statistics, so the API does not say what is in it", "remove "+
+		return r.kept(nil, "the broker collects no statistics, so the API does not show its messages", "remove "+
 			"management_agent.disable_metrics_collector and management.disable_stats from its configuration")
 	}
 	if err := r.look(ctx); err != nil {
@@ -195,7 +195,7 @@ func (r *retirement) unbind(ctx context.Context) error {
 			routes = append(routes, b)
 		default:
 			return r.inUse(fmt.Sprintf("it is bound to exchange %q, which is not the retry exchange %q",
-				b.Exchange, r.queue.RetryExchange), "remove that binding, if nobody needs it")
+				b.Exchange, r.queue.RetryExchange), "remove that binding, if nothing needs it")
 		}
 	}
 	if err := r.mark(ctx); err != nil {
@@ -288,24 +288,24 @@ func (r *retirement) notInTime(cause error) error {
 	some := func(n *int64) bool { return n != nil && *n > 0 }
 	switch {
 	case q.Messages == nil:
-		return r.kept(cause, fmt.Sprintf("the API does not say what is in it (state %q)", q.State),
-			"bring up the nodes that it is on, or wait until a broker that was just started has statistics")
+		return r.kept(cause, fmt.Sprintf("the API does not show its messages (state %q)", q.State),
+			"start its nodes, or wait until a broker that was just started has statistics")
 	case some(q.Undeliverable):
 		target := cmp.Or(r.queue.Arguments["x-dead-letter-routing-key"], r.queue.Arguments["x-dead-letter-exchange"])
-		return r.kept(cause, fmt.Sprintf("messages in it: %d; of these not taken by %q, where they go back to: %d",
+		return r.kept(cause, fmt.Sprintf("messages in it: %d; not accepted by %q, where they return to: %d",
 			*q.Messages, target, *q.Undeliverable),
-			"if that is gone, declare it again, and they come within 3 minutes; or move them by hand")
+			"if that queue is missing, declare it again, and they return within 3 minutes; or move them by hand")
 	case some(q.Delayed):
-		return r.kept(cause, fmt.Sprintf("messages in it: %d; of these held back until their x-opt-delivery-time: %d",
+		return r.kept(cause, fmt.Sprintf("messages in it: %d; held by the broker until their x-opt-delivery-time: %d",
 			*q.Messages, *q.Delayed), "wait until then")
 	case some(q.Messages):
-		return r.kept(cause, fmt.Sprintf("messages that wait in it: %d", *q.Messages),
+		return r.kept(cause, fmt.Sprintf("waiting messages: %d", *q.Messages),
 			"give it more time than its delay of "+config.FormatDelay(r.queue.Delay))
 	case !r.classic() && !q.HasMajority():
-		return r.kept(cause, fmt.Sprintf("of its members %v only %v are online, so it may yet get messages that are "+
-			"on their way", q.Members, q.Online), "bring up the nodes that it is on")
+		return r.kept(cause, fmt.Sprintf("of its members %v only %v are online, so messages may still be on "+
+			"their way to it", q.Members, q.Online), "start its nodes")
 	default:
-		return r.kept(cause, "no statistics have come that are certainly young enough to say that it is empty",
+		return r.kept(cause, "no statistics yet that are new enough to prove it empty",
 			"give it half a minute")
 	}
 }

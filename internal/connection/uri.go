@@ -51,7 +51,7 @@ func mistake(uri string) string {
 		// amqp://u:12/34@host would be read as port 12 of host u, and errors would show it.
 		return "a / ? or # comes before the @, so the user or the password ends there"
 	case !isPort(authority):
-		return "what is behind the last : of the host is not a port from 1 to 65535"
+		return "the port after the last : of the host is not a number from 1 to 65535"
 	}
 
 	parsed, err := url.Parse(uri)

@@ -5,6 +5,6 @@ import (
 )
 
 var (
-	errRequeued = errors.New("the handler has nacked the message by itself, and the stock subscriber has requeued it " +
-		"at once")
+	errRequeued = errors.New("the handler has nacked the message itself, and the stock subscriber has requeued it at " +
+		"once")
 )

@@ -165,7 +165,7 @@ func (n *session) again(s *subscription, c consumption, suspect *received, prefe
 	next, err := n.consume(s, prefetch)
 	if err != nil {
 		if !n.isGone() {
-			s.logger.Error("Cannot go on consuming", cannotConsume(s.queue.Name, err), nil)
+			s.logger.Error("Cannot continue to consume", cannotConsume(s.queue.Name, err), nil)
 			_ = n.channel.Close()
 		}
 
@@ -184,7 +184,7 @@ func (n *session) reportNoAnswer(s *subscription) (stop func()) {
 		for {
 			select {
 			case <-warning.C:
-				s.logger.Error("Cannot go on consuming yet", s.consumer.noAnswer(s.queue.Name, openTimeout), nil)
+				s.logger.Error("Cannot continue to consume yet", s.consumer.noAnswer(s.queue.Name, openTimeout), nil)
 			case <-over:
 				return
 			}

@@ -57,9 +57,9 @@ type noMiddlewareError struct{ topic string }
 
 func (e noMiddlewareError) Error() string {
 	return fmt.Sprintf(
-		"cannot retry messages of topic %q: none has reached the retry middleware, so nobody counts or delays their "+
-			"failures; add it to the router before all others (router.AddMiddleware(retrier.Middleware)), "+
-			"or look for a middleware or decorator outside of it that fails or hands on copies of messages", e.topic,
+		"cannot retry messages of topic %q: none has reached the retry middleware, so their failures are neither "+
+			"counted nor delayed; add it to the router before all others (router.AddMiddleware(retrier.Middleware)), "+
+			"or look for a middleware or decorator outside of it that fails or passes on copies of messages", e.topic,
 	)
 }
 

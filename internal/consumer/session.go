@@ -217,7 +217,7 @@ func (n *session) handle(s *subscription, h *inFlight, arrived time.Time) {
 	msg, err := codec.Decode(settings.Marshaler, d)
 	if h.lost != "" {
 		if lost := codec.ExplainLostHeaders(h.lost); off {
-			s.logger.Error("Message is handed out without some of its headers", lost, nil)
+			s.logger.Error("Handler gets the message without some of its headers", lost, nil)
 		} else {
 			err = lost // what is left of it may mean something else
 		}

@@ -161,7 +161,7 @@ func (e *Engine) log(v retry.Verdict, happened failed, handled bool, fields wate
 			// an open circuit breaker postpones a whole queue
 			log.Debug("Message is postponed, as its handler asks", text)
 		} else {
-			log.Debug("Message is not due yet, it goes on waiting", fields)
+			log.Debug("Message is not due yet, it waits again", fields)
 		}
 	case retry.ActionDeadLetter:
 		log.Error(what+", it goes to the dead-letter queue", loggedError(happened.text), fields)

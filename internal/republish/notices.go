@@ -70,7 +70,7 @@ func (n *notices) tell(canary string, outcome wire.Outcome, published *wire.Stat
 	}
 }
 
-var errTooManyNotices = errors.New("too many wait to be told of")
+var errTooManyNotices = errors.New("too many pending notices")
 
 // flush gives what waits a moment to be sent, before the forwarder closes.
 func (n *notices) flush(deadline time.Time) {

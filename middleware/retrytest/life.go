@@ -232,8 +232,8 @@ func (l *life) unmarshal(at queued, arrival engine.Arrival) (msg *message.Messag
 
 // ErrUnanswered means that nobody will ever answer for the message: its handler has ended its goroutine under policy
 // "off". A broker waits for the answer until the connection is closed.
-var ErrUnanswered = errors.New("the handler has ended its goroutine, and under policy off nobody answers for it: " +
-	"the message stays unacknowledged until the connection is closed")
+var ErrUnanswered = errors.New("the handler has ended its goroutine, and under policy off nothing answers for it: " +
+	"the message stays unacknowledged until the connection closes")
 
 // settle carries out what the middleware has left, or what the router's answer says by itself.
 func (l *life) settle(at queued, d *delivery, acked, ok bool) (queued, error) {

@@ -80,9 +80,9 @@ type EndlessError struct {
 }
 
 func (e *EndlessError) Error() string {
-	return fmt.Sprintf("no end after %d deliveries in %s, the last verdict was %q: does the handler postpone again "+
-		"and again, or nack by itself? Under policy off, what fails comes back at once, for ever. A life that is "+
-		"meant to be this long needs a larger Service.MaxDeliveries", e.Deliveries, e.For, e.Last.Verdict)
+	return fmt.Sprintf("no end after %d deliveries in %s, the last verdict was %q. The handler may postpone or nack "+
+		"again and again; under policy off, failed messages return at once, for ever. For a longer life, raise "+
+		"Service.MaxDeliveries", e.Deliveries, e.For, e.Last.Verdict)
 }
 
 // Calls is how often the handler was called.

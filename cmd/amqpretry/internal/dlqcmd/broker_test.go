@@ -205,8 +205,8 @@ func TestCanaryOnABroker(t *testing.T) {
 	p.fill(p.main, 0, 12)
 	code, out, errs := p.run(nil, "replay", p.main, "--canary", "2", "--watch", "3s", "--yes", "--no-undo")
 	assert.Equal(t, cli.ExitIncomplete, code, errs)
-	assert.Equal(t, p.main+suffix+": 0 replayed to "+p.main+"\nCanary: queue \""+p.main+"\" has no consumer: nobody "+
-		"would handle the canary. The other messages were not sent\n", out)
+	assert.Equal(t, p.main+suffix+": 0 replayed to "+p.main+"\nCanary: queue \""+p.main+"\" has no consumer to "+
+		"handle the canary. The other messages were not sent\n", out)
 	p.Has(p.main+suffix, 12)
 
 	rabbit.Consume(t, p.Channel(), p.main)

@@ -22,7 +22,7 @@ func TestSomeCouldNotBeSeen(t *testing.T) {
 		code, out, errs := f.run(t, nil, strings.Fields(test.args)...)
 		assert.Equal(t, cli.ExitIncomplete, code, test.args)
 		assert.Contains(t, out, test.shows, test.args)
-		assert.Contains(t, errs, "of the 5 messages that were there in the beginning, 2 could not be seen", test.args)
+		assert.Contains(t, errs, "of 5 messages, 2 were not visible", test.args)
 	}
 	assert.Equal(t, 3, strings.Count(read(t, "f.jsonl"), "\n"))
 }

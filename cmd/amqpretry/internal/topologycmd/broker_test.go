@@ -242,7 +242,7 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 		guard.environ = map[string]string{cli.EnvURI: as(b.URI, "guard"), cli.EnvPolicies: l.file}
 		d := guard.run("verify", queue)
 		assert.Equal(t, cli.ExitOK, d.code, d.errs)
-		assert.Contains(t, d.out, "it is there, but not compared")
+		assert.Contains(t, d.out, "exists, but was not compared")
 		d = guard.run("apply", queue)
 		assert.Equal(t, cli.ExitFailed, d.code)
 		assert.Contains(t, d.errs, `for user "guard"`)
@@ -257,7 +257,7 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 	t.Run("prune", func(t *testing.T) {
 		d := l.run("prune", queue+"-none")
 		assert.Equal(t, cli.ExitOK, d.code, d.errs)
-		assert.Equal(t, "Nothing is obsolete.\n", d.out)
+		assert.Equal(t, "No obsolete retry queues.\n", d.out)
 
 		d = l.run("plan", queue)
 		assert.Equal(t, cli.ExitOK, d.code, "obsolete is no difference")
@@ -280,7 +280,7 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 		assert.Equal(t, cli.ExitIncomplete, d.code, d.out+d.errs)
 		assert.Regexp(t, `deleted +orders\.retry\.1s`, d.out)
 		assert.Regexp(t, `kept +orders\.retry\.2s .*consumers on it`, d.out)
-		assert.Contains(t, d.errs, "orders.retry.1s: waiting until it is certainly empty")
+		assert.Contains(t, d.errs, "orders.retry.1s: waiting until it is proven empty")
 		assert.Contains(t, d.errs, "orders.retry.1s: deleted")
 		assert.False(t, l.has("orders.retry.1s"))
 		assert.True(t, l.has("orders.retry.2s"))
@@ -388,7 +388,7 @@ func (l *lab) recreate(t *testing.T) {
 	assert.True(t, l.has(queue+".retry.1s"))
 	d = l.run("apply", queue, "--recreate")
 	assert.Equal(t, cli.ExitOK, d.code, d.errs)
-	assert.Contains(t, d.errs, queue+".retry.1s: waiting until it is certainly empty")
+	assert.Contains(t, d.errs, queue+".retry.1s: waiting until it is proven empty")
 	assert.Regexp(t, `created +queue +`+queue+`\.retry\.1s`, d.out)
 	assert.Regexp(t, `created +queue +`+queue+`\.retry\.90s`, d.out)
 	assert.Equal(t, cli.ExitOK, l.run("verify", queue).code)

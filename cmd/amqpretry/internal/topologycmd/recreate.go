@@ -30,7 +30,7 @@ func (c *topologies) management(flag string) (topology.Management, *management.C
 	return m, client, err
 }
 
-// recreate deletes the retry queues in conflict, once they are certainly empty: they are missing then. Where anything else
+// recreate deletes the retry queues in conflict, once they are proven empty: they are missing then. Where anything else
 // is in conflict too, nothing is deleted.
 func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets []target) error {
 	api, client, err := c.management("--recreate")
