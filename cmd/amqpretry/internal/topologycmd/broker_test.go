@@ -299,7 +299,7 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 		time.AfterFunc(1500*time.Millisecond, cancel)
 		d := execute(ctx, t, l.environ, "prune", queue, "--yes")
 		assert.Equal(t, cli.ExitIncomplete, d.code, d.errs)
-		assert.Regexp(t, `kept +orders\.retry\.3s .* interrupted: it is unbound`, d.out)
+		assert.Regexp(t, `kept +orders\.retry\.3s .* interrupted: the queue is unbound`, d.out)
 		assert.True(t, l.has("orders.retry.3s"))
 	})
 
@@ -412,7 +412,7 @@ func (l *lab) recreate(t *testing.T) {
 	require.NoError(t, leads())
 	require.Eventually(t, func() bool {
 		d = l.run("apply", queue, "--recreate")
-		return strings.Contains(d.errs, "move its messages by hand first")
+		return strings.Contains(d.errs, "move them first")
 	}, 20*time.Second, time.Second, "the API counts late")
 	assert.NoError(t, leads(), "it is still bound")
 
@@ -423,7 +423,7 @@ func (l *lab) recreate(t *testing.T) {
 	require.NoError(t, leads())
 	d = execute(ctx, t, l.environ, "apply", queue, "--recreate")
 	assert.NotEqual(t, cli.ExitOK, d.code)
-	assert.Contains(t, d.errs, "it is still there, and bound as before")
+	assert.Contains(t, d.errs, "it still exists, and is bound as before")
 	assert.NoError(t, leads(), "it is bound again")
 }
 
