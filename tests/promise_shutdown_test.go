@@ -607,7 +607,7 @@ func (r *shutdowns) finish(q *shutdownQueue) {
 			switch {
 			case queue == q.name+".dlq":
 				letters[rabbit.UUID(d)]++
-			case r.faults == nil: // else it is a duplicate
+			case r.faults == nil && !q.stock: // else it is a duplicate: its first copy has met its fate
 				r.complain("%s is left in %s", rabbit.UUID(d), queue)
 			}
 		}
