@@ -112,8 +112,10 @@ func TestP10_Deadline(t *testing.T) {
 			}
 			last, err := time.Parse(time.RFC3339, rabbit.Text(dead, header.LastFailure))
 			require.NoError(t, err)
-			if history[len(history)-1].Reason == "expired" { // it came back late, and was not handled any more
+			if n := len(history); history[n-1].Reason == "expired" { // it came back late, and was not handled any more
 				assert.False(t, last.Before(deadline))
+				assert.False(t, history[n-2].At.Add(200*time.Millisecond).After(deadline.Add(time.Millisecond)),
+					"no wait begins that would outlive the deadline")
 				return
 			}
 			// It was found out when the next wait would have outlived it. On a busy machine the last call, which began

@@ -130,6 +130,18 @@ func (l *shutdownLedger) done() int {
 	return n
 }
 
+// count counts the calls of handlers.
+func (l *shutdownLedger) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := 0
+	for _, calls := range l.calls {
+		n += len(calls)
+	}
+
+	return n
+}
+
 // shutdownSums is what a report shows of a queue.
 type shutdownSums struct {
 	Messages, Calls, DeadLetters, Lost int

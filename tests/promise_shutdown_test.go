@@ -588,17 +588,20 @@ func (r *shutdowns) finish(q *shutdownQueue) {
 	assert.Eventually(r.t, func() bool {
 		return q.ledger.done() == len(q.ids)
 	}, 60*time.Second, 50*time.Millisecond, "everything on %s", q.name)
-	if err := way.close(s); err != nil {
-		r.complain("the last service on %s: %v", q.name, err)
-	}
-	s.stop()
-
 	plan, err := s.retrier.Plan(q.name)
 	require.NoError(r.t, err)
 	queues := []string{q.name}
 	for _, queue := range plan.Queues {
 		queues = append(queues, queue.Name)
 	}
+	if q.stock && r.faults == nil {
+		r.settle(q, queues)
+	}
+	if err := way.close(s); err != nil {
+		r.complain("the last service on %s: %v", q.name, err)
+	}
+	s.stop()
+
 	defer r.broker.Remove(plan.RetryExchange, queues...)
 
 	letters := map[string]int{}
@@ -607,7 +610,7 @@ func (r *shutdowns) finish(q *shutdownQueue) {
 			switch {
 			case queue == q.name+".dlq":
 				letters[rabbit.UUID(d)]++
-			case r.faults == nil && !q.stock: // else it is a duplicate: its first copy has met its fate
+			case r.faults == nil: // else it is a duplicate
 				r.complain("%s is left in %s", rabbit.UUID(d), queue)
 			}
 		}
@@ -621,6 +624,20 @@ func (r *shutdowns) finish(q *shutdownQueue) {
 	defer r.mu.Unlock()
 	r.wrong = append(r.wrong, wrong...)
 	q.sums = sums
+}
+
+// settle waits until the duplicates have met their fate, too: a stock subscriber that closes gives back messages whose
+// copies the broker has confirmed.
+func (r *shutdowns) settle(q *shutdownQueue, queues []string) {
+	waits := func(queue string) bool { return queue != q.name+".dlq" && r.broker.Depth(queue) > 0 }
+	calls, since := -1, time.Now()
+	assert.Eventually(r.t, func() bool {
+		if n := q.ledger.count(); n != calls || slices.ContainsFunc(queues, waits) {
+			calls, since = n, time.Now()
+		}
+
+		return time.Since(since) > time.Second // longer than every delay and every call
+	}, 60*time.Second, 50*time.Millisecond, "duplicates on %s", q.name)
 }
 
 func (r *shutdowns) complain(format string, args ...any) {
