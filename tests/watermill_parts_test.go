@@ -350,6 +350,32 @@ func TestFanIn(t *testing.T) {
 	assert.Equal(t, all, rabbit.Text(a.letter(all), header.Queue))
 }
 
+// Handlers that pass messages on take the place of a fan-in: a message that cannot be published is retried, and is a dead
+// letter of its source.
+func TestFanIn_ByHandlers(t *testing.T) {
+	t.Parallel()
+
+	a := newPartsApp(t)
+	one, two, all := a.topic("one"), a.topic("two"), a.topic("all")
+	a.broker.Declare(all, mainQueueArguments("quorum"))
+	subscriber, err := a.queues(one, two).NewSubscriber()
+	require.NoError(t, err)
+	out := &downFor{Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), topic: all, times: 4}
+	for _, source := range []string{one, two} {
+		a.router.AddHandler("fan-in-"+source, source, subscriber, all, out, message.PassthroughHandler)
+	}
+	a.run()
+	a.broker.Publish(one, rabbit.Message("1", "")) // four refusals are one life, and one attempt of the next message
+	a.ends(0, 1)
+	a.broker.Publish(two, rabbit.Message("2", ""))
+	a.ends(1, 1)
+	assert.Equal(t, one, rabbit.Text(a.letter(one), header.Queue))
+	assert.Zero(t, a.broker.Depth(two+".dlq"))
+	arrived := a.broker.Drain(all)
+	require.Len(t, arrived, 1)
+	assert.Equal(t, "2", rabbit.UUID(arrived[0]))
+}
+
 func TestFanIn_FromTheRetriersSubscriber(t *testing.T) {
 	t.Parallel()
 

@@ -20,8 +20,8 @@ type Planner interface {
 	Plan(topic string) (topology.Plan, error)
 }
 
-// Up deletes the queues and retry exchanges of topics, with the messages that are left in them. It asks the retrier for their
-// names, and prints an error to the standard error. Call it when nothing consumes from them any more.
+// Up deletes the queues and retry exchanges of topics, with the messages that are left in them. It asks the retrier for
+// their names, and prints an error to the standard error. Call it when nothing consumes from them any more.
 func Up(uri string, retrier Planner, topics ...string) {
 	if err := up(uri, retrier, topics); err != nil {
 		fmt.Fprintf(os.Stderr, "cannot remove what the example has declared for %q: %v\n", topics, err)

@@ -35,8 +35,8 @@ func (o *Observer) Depths(ctx context.Context, queues []string) (map[string]int,
 	select {
 	case o.turn <- struct{}{}:
 	case <-ctx.Done():
-		return nil, fmt.Errorf("cannot read queue depths while the "+
-			"previous request has no answer: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("cannot read queue depths while the previous request has no answer: %w",
+			context.Cause(ctx))
 	}
 
 	type result struct {
@@ -71,9 +71,8 @@ func depth(channel *amqp091.Channel, queue string) (int, error) {
 }
 
 func cannotLook(queue string, err error) error {
-	return fmt.Errorf("cannot read the depth "+
-		"of queue %q: %w", queue, topology.ExplainUse(topology.UseLook, topology.KindQueue,
-		queue, err))
+	return fmt.Errorf("cannot read the depth of queue %q: %w", queue,
+		topology.ExplainUse(topology.UseLook, topology.KindQueue, queue, err))
 }
 
 func (o *Observer) look(ctx context.Context, queues []string) (map[string]int, error) {

@@ -147,12 +147,11 @@ func (e *edits) check() (*change, error) {
 		case name == "":
 			return c, cli.Usage("--remove-header: must be the name of a header, got an empty text")
 		case len(name) > maxHeaderName:
-			return c, cli.Usage("%q... is too long for the name of a "+
-				"header: it has %d bytes, and AMQP allows %d", name[:20],
-				len(name), maxHeaderName)
+			return c, cli.Usage("%q... is too long for the name of a header: it has %d bytes, and AMQP allows %d",
+				name[:20], len(name), maxHeaderName)
 		case isForeign(name):
-			return c, cli.Usage("%q belongs to watermill-retry or to the "+
-				"broker: only other headers can be changed", name)
+			return c, cli.Usage("%q belongs to watermill-retry or to the broker: only other headers can be changed",
+				name)
 		}
 	}
 	if e.all && !c.any() {

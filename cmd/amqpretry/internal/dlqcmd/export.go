@@ -68,8 +68,8 @@ func (t *tool) noteReaders() {
 		return
 	}
 	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
-		t.Note("Others can read the output file (mode %04o), and "+
-			"the messages in it. Use umask 077, or -o FILE.", info.Mode().Perm())
+		t.Note("Others can read the output file (mode %04o), and the messages in it. Use umask 077, or -o FILE.",
+			info.Mode().Perm())
 	}
 }
 

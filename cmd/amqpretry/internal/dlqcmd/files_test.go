@@ -212,7 +212,7 @@ func TestImportGoesOnWhereItWas(t *testing.T) {
 	f.failWith = nil
 	code, out, errs = f.run(t, nil, "import", "orders", "f.jsonl")
 	assert.Equal(t, cli.ExitOK, code)
-	assert.Equal(t, "f.jsonl: continues after line 250, by f.jsonl.imported\n", errs)
+	assert.Equal(t, "f.jsonl: continues after line 250, as recorded in f.jsonl.imported\n", errs)
 	assert.Contains(t, out, "750 imported")
 	assert.Equal(t, numbered(1000), strings.Join(f.imported, "\n")+"\n", "each once, in order")
 	assert.True(t, marked(t).Finished)

@@ -117,7 +117,7 @@ func TestImportOfAFileThatIsFixed(t *testing.T) {
 	write(t, "f.jsonl", numbered(5))
 	code, imported, errs := one(t, f)
 	assert.Equal(t, cli.ExitOK, code)
-	assert.Equal(t, "f.jsonl: continues after line 2, by f.jsonl.imported\n", errs)
+	assert.Equal(t, "f.jsonl: continues after line 2, as recorded in f.jsonl.imported\n", errs)
 	assert.Equal(t, strings.TrimPrefix(numbered(5), numbered(2)), imported)
 
 	write(t, "f.jsonl", strings.Replace(numbered(5), "2", "7", 1))

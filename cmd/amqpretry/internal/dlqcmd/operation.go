@@ -270,9 +270,8 @@ func (t *tool) printDone(q queue, e operation, o outcome, undo string) error {
 		err = t.printSafe("%s", e.unsettled(q, o.Unsettled))
 	}
 	if err == nil && o.Refused > 0 {
-		err = t.printSafe("%s more were rejected by %s, which "+
-			"is full: they are still in %s", thousands(o.Refused), e.to,
-			q.Name())
+		err = t.printSafe("%s more were rejected by %s, which is full: they are still in %s", thousands(o.Refused),
+			e.to, q.Name())
 	}
 	if err == nil && o.canary != nil {
 		err = t.printSafe("%s", canaryLine(*o.canary))

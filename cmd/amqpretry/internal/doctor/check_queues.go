@@ -246,8 +246,8 @@ func lookDeadLetters(f Facts) []Finding {
 		ready := int64(o.Queue.Ready)
 		if exists := f.exists(o.Name); rabbitmq.HoldsBack(f.Version) && !o.Queue.Details.Known && ready == 0 &&
 			(!exists.Known || exists.Value) {
-			hidden.add(o.Queue.Details.Why+" (RabbitMQ "+f.Version+" may hold messages, "+
-				"which AMQP does not count)", o.Name)
+			hidden.add(o.Queue.Details.Why+" (RabbitMQ "+f.Version+" may hold messages, which AMQP does not count)",
+				o.Name)
 		}
 		if told := o.Queue.Details.Value.Messages; told != nil {
 			ready = max(ready, *told)

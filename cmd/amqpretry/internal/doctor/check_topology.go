@@ -82,8 +82,8 @@ func (f Facts) nothingOf(t Topic) Finding {
 		Found: fmt.Sprintf("virtual host %q has neither the queue nor the %s for its retries", f.VHost,
 			queues),
 		Means: "no service has consumed it here yet, or it is in another virtual host (--vhost), or has another name",
-		Fix: "# the service that consumes it declares all of " +
-			"it. To declare all but the main queue now:\n" + f.apply(t)}
+		Fix: "# the service that consumes it declares all of it. To declare all but the main queue now:\n" +
+			f.apply(t)}
 }
 
 // underDefault reminds of the policy that nobody has given.

@@ -36,7 +36,7 @@ queue. Without arguments, doctor checks only the broker.
 
 It checks:
   broker       version, features, alarms, nodes, limits of the virtual host, permissions of the user
-  topology     queues, exchanges and bindings, compared with the policy file; leaders and majorities
+  topology     queues, exchanges and bindings, compared with the policy file; majorities of their nodes
   protection   classic queues, policies and operator policies that weaken a promise (message-ttl,
                overflow, expires, max-length, delivery-limit), delivery limits of main queues,
                dead-letter exchanges that lead nowhere or form a cycle

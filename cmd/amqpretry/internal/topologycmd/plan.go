@@ -221,9 +221,8 @@ func (a *applying) run(ctx context.Context, args []string) error {
 	}
 	for i, t := range targets {
 		if err := t.plan.Declare(b); err != nil {
-			return fmt.Errorf("queue %q: some objects were not declared; fix "+
-				"the cause and run the command again: %w", t.Queue,
-				err)
+			return fmt.Errorf("queue %q: some objects were not declared; fix the cause and run the command again: %w",
+				t.Queue, err)
 		}
 		r.Queues[i].declared()
 	}
