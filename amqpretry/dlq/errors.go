@@ -60,7 +60,8 @@ type OrderError struct {
 
 func (e *OrderError) Error() string {
 	return fmt.Sprintf("dead-letter queue %q: the order of its messages has changed, because returning them was "+
-		"interrupted up to %d messages before the end. No message is lost, but the oldest may not be the first", e.Queue, e.Left)
+		"interrupted up to %d messages before the end. No message is lost, but the oldest may not be the first",
+		e.Queue, e.Left)
 }
 
 // BusyError says that another run, or another browse, is at work on the same dead-letter queue.

@@ -37,6 +37,6 @@ func (o *order) tell(passed, most int) {
 		how = "once more"
 	}
 	o.session.Note("Restoring the order of the queue: %d of at most %d messages done%s. Messages that were read "+
-		"before would otherwise be behind the others. To stop at once, and change the order, interrupt (^C) %s.", passed,
-		most, left, how)
+		"before would otherwise be behind the others. To stop at once, and change the order, interrupt (^C) %s.",
+		passed, most, left, how)
 }
