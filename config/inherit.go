@@ -17,8 +17,11 @@ func (p Policy) over(d Policy) Policy {
 		p.Mode = ModeRetry // it says how
 	}
 	p.Mode = cmp.Or(p.Mode, d.Mode)
-	p.QueueType = cmp.Or(p.QueueType, d.QueueType)
-	p.Scope = cmp.Or(p.Scope, d.Scope)
+	if p.DelayMode = cmp.Or(p.DelayMode, d.DelayMode); p.DelayMode != DelayExact { // else it has no retry queues
+		p.QueueType = cmp.Or(p.QueueType, d.QueueType)
+		p.Scope = cmp.Or(p.Scope, d.Scope)
+	}
+	p.Ladder = p.Ladder.Or(d.Ladder)
 	p.Protect = cmp.Or(p.Protect, d.Protect)
 	p.CrashLimit = cmp.Or(p.CrashLimit, d.CrashLimit)
 	if p.mode() == ModeOff {

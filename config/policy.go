@@ -142,11 +142,10 @@ type Policy struct {
 	// attempt: only when the last of them has failed does the attempt count as failed. A mode without retries has them,
 	// too.
 	Immediate int `yaml:"immediate,omitempty" json:"immediate,omitzero" koanf:"immediate" mapstructure:"immediate"`
-	// Jitter shortens each of the policy's own delays by a random part, so that what fails now and then does not fall
-	// into step: with 0.2 a delay of 30s is 24s to 30s. 0..1, default 0. No queue is added. But a message never
-	// overtakes one that went into the same retry queue before it, so those behind a longer wait come later, though
-	// never after the whole delay: of a burst most come back near its end, in the order and at the pace in which they
-	// failed.
+	// Jitter shortens each of the policy's own delays by a random part: with 0.2 a delay of 30s is 24s to 30s. 0..1,
+	// default 0. No queue is added. With DelayExact it spreads bursts as well. With DelayTiers it spreads sporadic
+	// failures only: a message never overtakes one that went into the same retry queue before it, so of a burst most
+	// come back near the end of the delay.
 	Jitter float64 `yaml:"jitter,omitempty" json:"jitter,omitzero" koanf:"jitter" mapstructure:"jitter"`
 	// MaxAge is the age at which a message expires: it is handled no more, and no wait begins that would last longer.
 	// It counts from the message's timestamp property, else from its first delivery. It must be longer than the first
@@ -162,6 +161,10 @@ type Policy struct {
 	RetryOnly []ErrorMatch `yaml:"retry_only,omitempty" json:"retry_only,omitzero" koanf:"retry_only" mapstructure:"retry_only"`
 	// NeverRetry are errors that go to the dead-letter queue at once, also when RetryOnly has them.
 	NeverRetry []ErrorMatch `yaml:"never_retry,omitempty" json:"never_retry,omitzero" koanf:"never_retry" mapstructure:"never_retry"`
+	// DelayMode says in what failed messages wait; defaults to DelayTiers.
+	DelayMode DelayMode `yaml:"delay_mode,omitempty" json:"delay_mode,omitzero" koanf:"delay_mode" mapstructure:"delay_mode"`
+	// Ladder is what they wait in with DelayExact; defaults to RetryLadder. All that use one share its queues.
+	Ladder Ladder `yaml:"ladder,omitempty" json:"ladder,omitzero" koanf:"ladder" mapstructure:"ladder"`
 	// QueueType of the retry queues; defaults to QueueTypeQuorum.
 	QueueType QueueType `yaml:"queue_type,omitempty" json:"queue_type,omitzero" koanf:"queue_type" mapstructure:"queue_type"`
 	// Scope of the retry queues; defaults to ScopeQueue.
@@ -188,6 +191,7 @@ func Default() Policy {
 		Delays:      slices.Clone(defaultDelays),
 		OnExpiry:    ExpiryDeadLetter,
 		MaxPostpone: DefaultMaxPostpone,
+		DelayMode:   DelayTiers,
 		QueueType:   QueueTypeQuorum,
 		Scope:       ScopeQueue,
 		Protect:     ProtectionNone,
@@ -200,7 +204,7 @@ func (p Policy) IsZero() bool {
 	return p.Mode == "" && p.Retries == 0 && len(p.Delays) == 0 && p.Backoff.IsZero() &&
 		p.Immediate == 0 && p.Jitter == 0 && p.MaxAge == 0 && p.OnExpiry == "" && p.MaxPostpone == 0 &&
 		len(p.RetryOnly) == 0 && len(p.NeverRetry) == 0 &&
-		p.QueueType == "" && p.Scope == "" && p.Protect == "" && p.CrashLimit == 0
+		p.DelayMode == "" && p.Ladder.IsZero() && p.QueueType == "" && p.Scope == "" && p.Protect == "" && p.CrashLimit == 0
 }
 
 // WithDefaults returns a copy in which everything that was left out is filled in; a zero Policy becomes [Default].
@@ -214,6 +218,10 @@ func (p Policy) WithDefaults() Policy {
 	if p.Mode == ModeRetry {
 		p.MaxPostpone = cmp.Or(p.MaxPostpone, DefaultMaxPostpone)
 	}
+	p.DelayMode = cmp.Or(p.DelayMode, DelayTiers)
+	if p.IsExact() {
+		p.Ladder = p.Ladder.WithDefaults()
+	}
 	p.QueueType = cmp.Or(p.QueueType, QueueTypeQuorum)
 	p.Scope = cmp.Or(p.Scope, ScopeQueue)
 	p.Protect = cmp.Or(p.Protect, ProtectionNone)
@@ -224,6 +232,9 @@ func (p Policy) WithDefaults() Policy {
 	p.Backoff = p.Backoff.withDefaults()
 	return p
 }
+
+// IsExact tells whether failed messages wait in the policy's [Ladder].
+func (p Policy) IsExact() bool { return p.DelayMode == DelayExact && p.mode() == ModeRetry }
 
 func (p Policy) mode() Mode {
 	if p.Mode == "" {
@@ -258,7 +269,8 @@ func (p Policy) MaxRetries() int {
 }
 
 // Delay is the wait before the given retry, 1 being the first. Beyond the last retry it is the last one's, before the
-// first the first one's. It is 0 only for a policy that retries nothing.
+// first the first one's. With DelayExact it is rounded up to the ladder's unit. It is 0 only for a policy that retries
+// nothing.
 func (p Policy) Delay(retry int) time.Duration {
 	n := p.MaxRetries()
 	if n == 0 {
@@ -267,16 +279,28 @@ func (p Policy) Delay(retry int) time.Duration {
 	retry = max(1, min(retry, n))
 	delays := p.delays()
 	if len(delays) == 0 {
-		return p.Backoff.delay(retry)
+		return p.available(p.Backoff.delay(retry))
 	}
-	return delays[min(retry, len(delays))-1]
+	return p.available(delays[min(retry, len(delays))-1])
+}
+
+// available is a delay as messages can wait for it.
+func (p Policy) available(delay time.Duration) time.Duration {
+	if p.IsExact() {
+		return p.Ladder.RoundUp(delay)
+	}
+	return delay
 }
 
 // Schedule lists the wait before retry 1, 2, …, [Policy.MaxRetries]. It is empty for the modes dead-letter and off.
 func (p Policy) Schedule() []time.Duration {
 	n := p.MaxRetries()
 	if n > 0 && len(p.delays()) == 0 {
-		return p.Backoff.schedule(n)
+		schedule := p.Backoff.schedule(n)
+		for i, delay := range schedule {
+			schedule[i] = p.available(delay)
+		}
+		return schedule
 	}
 	schedule := make([]time.Duration, n)
 	for i := range schedule {
@@ -285,7 +309,7 @@ func (p Policy) Schedule() []time.Duration {
 	return schedule
 }
 
-// DistinctDelays lists each delay of the schedule once, shortest first: one retry queue each.
+// DistinctDelays lists each delay of the schedule once, shortest first: with DelayTiers, one retry queue each.
 func (p Policy) DistinctDelays() []time.Duration {
 	delays := p.Schedule()
 	slices.Sort(delays)
@@ -306,9 +330,12 @@ func (p Policy) TotalWait() time.Duration {
 	return total
 }
 
-// DelayFor is the shortest delay of the policy that is not shorter than wanted, or the longest where there is none. It
-// is 0 only for a policy that retries nothing.
+// DelayFor is the shortest available delay that is not shorter than wanted, or the longest where there is none: one of
+// the policy's delays, or with DelayExact any of the ladder. It is 0 only for a policy that retries nothing.
 func (p Policy) DelayFor(wanted time.Duration) time.Duration {
+	if p.IsExact() {
+		return p.Ladder.RoundUp(wanted)
+	}
 	var found, longest time.Duration
 	for retry := range p.MaxRetries() {
 		d := p.Delay(retry + 1)
@@ -339,7 +366,12 @@ func (p Policy) meaning() Policy {
 	}
 	p.Delays, p.Backoff, p.Retries = p.Schedule(), Backoff{}, 0
 	if p.Mode == ModeDeadLetter { // no retry queues, whose type could differ
-		p.QueueType = ""
+		p.QueueType, p.DelayMode = "", ""
+	}
+	if p.IsExact() {
+		p.QueueType, p.Scope = "", ""
+	} else {
+		p.Ladder = Ladder{}
 	}
 	return p
 }

@@ -73,6 +73,8 @@ func (p Policy) validate(path string) []error {
 	oneOf(e, "OnExpiry", p.OnExpiry, true)
 	oneOf(e, "Scope", p.Scope, true)
 	oneOf(e, "Protect", p.Protect, true)
+	oneOf(e, "DelayMode", p.DelayMode, true)
+	p.validateLadder(e)
 	p.validateImmediate(e)
 	p.validateAges(e)
 	p.validateMatches(e)
@@ -173,13 +175,48 @@ func (p Policy) validateRetries(e *problems) {
 	if !(p.Jitter >= 0 && p.Jitter <= 1 || p.Jitter == None) {
 		e.add("Jitter", "out of bounds", "0..1, the part of each delay that is random", number(p.Jitter))
 	}
-	if n := len(p.DistinctDelays()); n > MaxDistinctDelays {
+	if n := len(p.DistinctDelays()); n > MaxDistinctDelays && !p.IsExact() {
 		field, wanted := "Delays", ""
 		if len(p.Delays) == 0 {
 			field, wanted = "Backoff", "; a lower max or a larger growth makes fewer"
 		}
 		e.add(field, "too many different delays, each is a queue on the broker",
 			fmt.Sprintf("at most %d%s", MaxDistinctDelays, wanted), strconv.Itoa(n))
+	}
+}
+
+// validateLadder refuses what the ladder cannot do, and what the retry queues that it replaces would be.
+func (p Policy) validateLadder(e *problems) {
+	given := len(e.errs)
+	p.Ladder.validate(e, "Ladder.")
+	if !p.IsExact() {
+		return
+	}
+	wanted := fmt.Sprintf("left out with delay mode %q, which has no retry queues; to have them, use delay mode %q",
+		DelayExact, DelayTiers)
+	if p.QueueType == QueueTypeClassic {
+		e.add("QueueType", "ignored by the delay mode", wanted, strconv.Quote(string(p.QueueType)))
+	}
+	if p.Scope == ScopeShared {
+		e.add("Scope", "ignored by the delay mode", wanted, strconv.Quote(string(p.Scope)))
+	}
+	if len(e.errs) > given {
+		return
+	}
+	longest := p.Ladder.Longest()
+	tooLong := func(field string, d time.Duration) {
+		e.add(field, "longer than the longest delay of the ladder", "at most "+longest.String()+
+			", or Ladder.Levels higher", d.String())
+	}
+	for i, d := range p.Delays {
+		if d > longest && d <= MaxDelay {
+			tooLong(inList("Delays", i), d)
+		}
+	}
+	if n := p.MaxRetries(); n > 0 && len(p.delays()) == 0 && p.Backoff.Initial > 0 {
+		if d := slices.Max(p.Backoff.schedule(n)); d > longest {
+			tooLong("Backoff", d)
+		}
 	}
 }
 

@@ -1,5 +1,7 @@
 package retry
 
+import "time"
+
 // QueueRole says what a queue beside a main queue is for.
 type QueueRole string
 
@@ -7,6 +9,12 @@ type QueueRole string
 const (
 	QueueRoleRetry      QueueRole = "retry"
 	QueueRoleDeadLetter QueueRole = "dead-letter"
+	// QueueRoleDelay is a queue in which messages with exact delays wait. All main queues share it.
+	QueueRoleDelay QueueRole = "delay"
+	// QueueRoleLanding is a queue of messages whose delay is over, and which their main queue does not take.
+	QueueRoleLanding QueueRole = "landing"
+	// QueueRoleUnroutable is the queue of delayed messages that no target takes.
+	QueueRoleUnroutable QueueRole = "unroutable"
 )
 
 // QueueDepth is how many messages lie ready in a queue beside a main queue. A message that a retry queue has handed
@@ -18,7 +26,10 @@ type QueueDepth struct {
 	Queue string
 	// Role tells what the queue is for.
 	Role QueueRole
-	// MainQueue that it belongs to; empty for retry queues that main queues share.
+	// MainQueue that it belongs to; empty for queues that main queues share.
 	MainQueue string
 	Messages  int
+	// Wait is how long the messages in the queue wait at most until they go to their main queues, if nothing is down or
+	// full; 0 where they do not wait for a time.
+	Wait time.Duration
 }

@@ -9,8 +9,9 @@ import (
 
 // Channel is what [Plan.Declare] needs of an *amqp091.Channel.
 type Channel interface {
-	// ExchangeDeclare, QueueDeclare and QueueBind are those of *amqp091.Channel.
+	// ExchangeDeclare, ExchangeBind, QueueDeclare and QueueBind are those of *amqp091.Channel.
 	ExchangeDeclare(name, kind string, durable, autoDelete, internal, noWait bool, args amqp.Table) error
+	ExchangeBind(destination, key, source string, noWait bool, args amqp.Table) error
 	QueueDeclare(name string, durable, autoDelete, exclusive, noWait bool, args amqp.Table) (amqp.Queue, error)
 	QueueBind(name, key, exchange string, noWait bool, args amqp.Table) error
 }
@@ -21,8 +22,18 @@ type Channel interface {
 // The first error ends it, as the broker then closes the channel: a *[ConflictError], *[AccessError] or
 // *[DeclareError].
 func (p Plan) Declare(ch Channel) error {
+	if p.Backend != nil {
+		if err := p.Backend.Shared().Declare(ch); err != nil {
+			return err
+		}
+	}
+	return p.DeclareOwn(ch)
+}
+
+// DeclareOwn is Declare without what a [Backend] shares, which must be there.
+func (p Plan) DeclareOwn(ch Channel) error {
 	for _, x := range p.Exchanges {
-		if err := ch.ExchangeDeclare(x.Name, x.Type, true, false, false, false, nil); err != nil {
+		if err := ch.ExchangeDeclare(x.Name, x.Type, true, false, false, false, x.Arguments); err != nil {
 			return Explain(KindExchange, x.Name, err)
 		}
 	}
@@ -39,6 +50,12 @@ func (p Plan) Declare(ch Channel) error {
 		}
 	}
 	for _, b := range p.Bindings {
+		if b.ToExchange != "" {
+			if err := ch.ExchangeBind(b.ToExchange, b.Key, b.Exchange, false, b.Arguments); err != nil {
+				return Explain(KindExchange, b.ToExchange, err)
+			}
+			continue
+		}
 		if err := ch.QueueBind(b.Queue, b.Key, b.Exchange, false, b.Arguments); err != nil {
 			return Explain(KindQueue, b.Queue, err)
 		}

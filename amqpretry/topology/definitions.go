@@ -125,6 +125,9 @@ type collection[T any] struct {
 func newCollection[T any]() collection[T] { return collection[T]{all: []T{}, at: map[string][]int{}} }
 
 func (d *definitions) mainQueue(q MainQueue) {
+	if q.Plan.Backend != nil {
+		d.plan(q.Plan.Backend.Shared())
+	}
 	d.queue(q.Plan.Queue, q.Arguments)
 	for _, x := range q.Exchanges {
 		d.exchange(x)
@@ -132,13 +135,17 @@ func (d *definitions) mainQueue(q MainQueue) {
 	for _, b := range q.Bindings {
 		d.binding(b)
 	}
-	for _, x := range q.Plan.Exchanges {
-		d.exchange(MainExchange{Name: x.Name, Type: x.Type, Durable: true})
+	d.plan(q.Plan)
+}
+
+func (d *definitions) plan(p Plan) {
+	for _, x := range p.Exchanges {
+		d.exchange(MainExchange{Name: x.Name, Type: x.Type, Durable: true, Arguments: x.Arguments})
 	}
-	for _, pq := range q.Plan.Queues {
-		d.queue(pq.Name, pq.Arguments)
+	for _, q := range p.Queues {
+		d.queue(q.Name, q.Arguments)
 	}
-	for _, b := range q.Plan.Bindings {
+	for _, b := range p.Bindings {
 		d.binding(b)
 	}
 }
@@ -186,10 +193,13 @@ func (d *definitions) queue(name string, arguments amqp.Table) {
 }
 
 func (d *definitions) binding(b Binding) {
-	object := fmt.Sprintf("binding of queue %q to exchange %q", b.Queue, b.Exchange)
+	object, kind := fmt.Sprintf("binding of queue %q to exchange %q", b.Queue, b.Exchange), KindQueue
+	if b.ToExchange != "" {
+		object, kind = fmt.Sprintf("binding of exchange %q to exchange %q", b.ToExchange, b.Exchange), KindExchange
+	}
 	d.text(object+".routing_key", b.Key)
 	definition := bindingDefinition{
-		Source: b.Exchange, Vhost: d.vhost, Destination: b.Queue, DestinationType: "queue", RoutingKey: b.Key,
+		Source: b.Exchange, Vhost: d.vhost, Destination: b.Queue + b.ToExchange, DestinationType: kind, RoutingKey: b.Key,
 		Arguments: d.table(object+".arguments", b.Arguments),
 	}
 	add(d, object, &d.bindings, object+b.Key, definition, func(other bindingDefinition) bool {

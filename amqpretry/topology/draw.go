@@ -24,9 +24,14 @@ func (p Plan) String() string {
 	if p.IsEmpty() {
 		return fmt.Sprintf("main queue %s: nothing is declared\n", p.Queue)
 	}
-	line("main queue", p.Queue, "as its own config says")
+	if p.Queue != "" { // else it is what a backend shares
+		line("main queue", p.Queue, "as its own config says")
+	}
+	if p.Backend != nil {
+		line("delays", p.Backend.Name(), "shared by all queues with exact delays")
+	}
 	for _, x := range p.Exchanges {
-		line("exchange", x.Name, x.Type)
+		line("exchange", x.Name, strings.TrimSpace(x.Type+" "+arguments(x.Arguments)))
 	}
 	for _, q := range p.Queues {
 		line("queue", q.Name, arguments(q.Arguments))
@@ -36,7 +41,7 @@ func (p Plan) String() string {
 		if x.Key != "" {
 			matches = "key " + x.Key
 		}
-		line("binding", x.Exchange+" -> "+x.Queue, matches)
+		line("binding", x.Exchange+" -> "+x.Queue+x.ToExchange, matches)
 	}
 	_ = w.Flush()
 	return b.String()
@@ -98,11 +103,19 @@ const (
 // draw draws what the plan declares, behind the main queue "main" and its "consumer".
 func (p Plan) draw(node func(id, name string, s shape), edge func(from, text, to string)) {
 	queues, exchanges := map[string]string{p.Queue: "main"}, map[string]string{}
+	if p.Backend != nil {
+		node("delays", p.Backend.Name(), retryShape)
+		edge("consumer", "failed", "delays")
+	}
 	for i, x := range p.Exchanges {
 		id := fmt.Sprintf("exchange%d", i+1)
 		exchanges[x.Name] = id
 		node(id, x.Name, exchangeShape)
-		if x.Name == p.RetryExchange {
+		switch {
+		case x.Name != p.RetryExchange:
+		case p.Backend != nil:
+			edge("consumer", "the end", id)
+		default:
 			edge("consumer", "failed", id)
 		}
 	}
@@ -114,6 +127,10 @@ func (p Plan) draw(node func(id, name string, s shape), edge func(from, text, to
 			back, _ := q.Arguments["x-dead-letter-exchange"].(string)
 			node(id, q.Name, retryShape)
 			edge(id, "after "+config.FormatDelay(q.Delay), cmp.Or(exchanges[back], "main"))
+		case q.Landing:
+			node(id, q.Name, retryShape)
+			edge("delays", "after any delay", id)
+			edge(id, "at once", "main")
 		case p.endsByDefaultExchange():
 			node(id, q.Name, endShape)
 			edge("consumer", "the end", id)
@@ -122,6 +139,9 @@ func (p Plan) draw(node func(id, name string, s shape), edge func(from, text, to
 		}
 	}
 	for _, x := range p.Bindings {
+		if exchanges[x.Exchange] == "" {
+			continue // it is the backend's
+		}
 		matches := headers(x.Arguments)
 		if x.Key != "" {
 			matches = "key " + x.Key

@@ -21,6 +21,10 @@ type Names struct {
 	RetryQueue func(RetryQueueParams) string
 	// DeadLetterQueue names the queue in which messages end. Default: orders.dlq.
 	DeadLetterQueue func(queue string) string
+	// Landing names the queue through which messages with exact delays come to a target. Default: orders.landing for the
+	// queue orders, orders.exchange.landing for the exchange orders, and orders.exchange.paid.landing for that exchange
+	// with the routing key paid.
+	Landing func(Target) string
 	// Shared begins the names of what all main queues of the scope "shared" have in common: the retry exchange, which
 	// has just this name, the retry queues, such as retry.30s, and the return exchange, retry.return.
 	// Services that give it different values share nothing. Default: retry.
@@ -48,6 +52,9 @@ func (n Names) WithDefaults() Names {
 	if n.DeadLetterQueue == nil {
 		n.DeadLetterQueue = func(queue string) string { return queue + ".dlq" }
 	}
+	if n.Landing == nil {
+		n.Landing = defaultLanding
+	}
 	if n.Shared == "" {
 		n.Shared = "retry"
 	}
@@ -56,6 +63,17 @@ func (n Names) WithDefaults() Names {
 
 // classicSuffix ends the names of what exists for classic retry queues.
 const classicSuffix = ".classic"
+
+func defaultLanding(t Target) string {
+	switch {
+	case t.Exchange == "":
+		return t.Key + ".landing"
+	case t.Key == "":
+		return t.Exchange + ".exchange.landing"
+	default:
+		return t.Exchange + ".exchange." + t.Key + ".landing"
+	}
+}
 
 func defaultRetryQueue(p RetryQueueParams) string { return retryQueueName(p.Queue+".retry", p) }
 
@@ -77,10 +95,10 @@ func (n Names) retryQueue(scope config.Scope, p RetryQueueParams) string {
 }
 
 // RetryQueues lists the names of all queues from which a message can come back to a main queue after a delay: of both
-// types and both scopes, since it may have begun to wait under another policy.
+// types and both scopes, and the landing queue, since it may have begun to wait under another policy.
 func (n Names) RetryQueues(queue, delay string) []string {
 	n = n.WithDefaults()
-	var names []string
+	names := []string{n.Landing(QueueTarget(queue))}
 	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
 		for _, t := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
 			names = append(names, n.retryQueue(scope, RetryQueueParams{Queue: queue, Delay: delay, Type: t}))

@@ -25,6 +25,10 @@ type Plan struct {
 	// DeadLetterQueue is where they end. Empty under the mode off.
 	DeadLetterQueue string
 
+	// Backend is what messages wait in with config.DelayExact; nil with config.DelayTiers. What it shares is not in the
+	// following, but Declare declares it.
+	Backend Backend
+
 	// Exchanges, Queues and Bindings in the order in which they are declared. All empty under the mode off.
 	Exchanges []Exchange
 	Queues    []Queue
@@ -35,8 +39,10 @@ type Plan struct {
 type Exchange struct {
 	// Name of the exchange.
 	Name string
-	// Type is headers for the retry exchange, and direct for the return exchange in the scope "shared".
-	Type string
+	// Type is headers for the retry exchange, direct for the return exchange in the scope "shared", and topic or fanout
+	// in a [Ladder].
+	Type      string
+	Arguments amqp.Table
 	// Shared with other main queues.
 	Shared bool
 }
@@ -45,9 +51,11 @@ type Exchange struct {
 type Queue struct {
 	// Name of the queue.
 	Name string
-	// Delay for which messages wait here; 0 for the dead-letter queue.
+	// Delay for which messages wait here; 0 for the dead-letter queue and a landing queue.
 	Delay     time.Duration
 	Arguments amqp.Table
+	// Landing tells that it is where messages with exact delays wait for the main queue to take them.
+	Landing bool
 	// Shared with other main queues.
 	Shared bool
 }
@@ -55,6 +63,8 @@ type Queue struct {
 // Binding routes what is published to Exchange with Key, or with the headers in Arguments, to Queue.
 type Binding struct {
 	Exchange, Queue string
+	// ToExchange is the destination of a binding to an exchange. Queue is then empty.
+	ToExchange string
 	// Key is empty for headers exchanges.
 	Key       string
 	Arguments amqp.Table
@@ -67,6 +77,7 @@ const unlimited = int64(math.MaxInt32)
 // New plans the retries of a main queue under a policy, whose defaults are applied:
 //
 //	mode retry        retry exchange, one queue and binding per distinct delay, dead-letter queue and its binding
+//	  delays exact    retry exchange, landing queue and its binding, dead-letter queue and its binding
 //	mode dead-letter  retry exchange, dead-letter queue and its binding
 //	mode off          nothing
 //
@@ -94,13 +105,21 @@ func New(queue string, policy config.Policy, names Names) (Plan, error) {
 	return b.plan, nil
 }
 
-// Route is where a copy with this count is published: to the retry exchange to wait, and to the end with the count -1.
-func (p Plan) Route(count int) (exchange, key string) {
-	if count == header.CountDead && p.endsByDefaultExchange() {
+// Route is where a copy with this count and delay is published: to the retry exchange or the [Backend] to wait, and to
+// the end with the count -1. It changes a message that a backend gets, see [Backend.Address].
+func (p Plan) Route(count int, delay time.Duration, message *amqp.Publishing) (exchange, key string) {
+	switch {
+	case count != header.CountDead && p.Backend != nil:
+		return p.Backend.Address(QueueTarget(p.Queue), delay, message)
+	case count == header.CountDead && p.endsByDefaultExchange():
 		return "", p.DeadLetterQueue
+	default:
+		return p.RetryExchange, p.Queue
 	}
-	return p.RetryExchange, p.Queue
 }
+
+// End is where a dead letter is published.
+func (p Plan) End() (exchange, key string) { return p.Route(header.CountDead, 0, nil) }
 
 func (p Plan) endsByDefaultExchange() bool {
 	for _, b := range p.Bindings {
@@ -112,11 +131,17 @@ func (p Plan) endsByDefaultExchange() bool {
 }
 
 // ReturnPath is the part of the plan that leads messages back to the main queue, as far as it could be lost without a
-// trace: in the scope "shared" the return exchange with the main queue's binding, else nothing.
+// trace: in the scope "shared" the return exchange with the main queue's binding, with a [Backend] the landing queue
+// with its binding, else nothing.
 func (p Plan) ReturnPath() Plan {
 	back := Plan{Queue: p.Queue}
+	for _, q := range p.Queues {
+		if q.Landing {
+			back.Queues = append(back.Queues, q)
+		}
+	}
 	for _, b := range p.Bindings {
-		if b.Queue == p.Queue {
+		if b.Queue == p.Queue || len(back.Queues) > 0 && b.Queue == back.Queues[0].Name {
 			back.Bindings = append(back.Bindings, b)
 		}
 	}
@@ -161,7 +186,11 @@ func (b *builder) build() {
 	case b.policy.Scope != config.ScopeShared:
 		b.exchange(Exchange{Name: b.ofType(b.names.RetryExchange(b.plan.Queue)), Type: amqp.ExchangeHeaders},
 			"retry exchange", "Names.RetryExchange")
-		b.retryQueues()
+		if b.policy.IsExact() {
+			b.landing()
+		} else {
+			b.retryQueues()
+		}
 		b.queue(deadLetters, "dead-letter queue", "Names.DeadLetterQueue")
 		b.bind(deadLetters.Name, header.Count, strconv.Itoa(header.CountDead))
 	case b.policy.Mode == config.ModeRetry:
@@ -218,6 +247,25 @@ func (b *builder) retryQueues() {
 		b.queue(q, "retry queue for "+spelled, field)
 		b.bind(q.Name, header.Delay, spelled)
 	}
+}
+
+// landing adds the part of the backend that is this queue's.
+func (b *builder) landing() {
+	ladder, err := NewLadder(b.policy.Ladder)
+	if err != nil {
+		b.errs = append(b.errs, err)
+		return
+	}
+	own, err := ladder.Of(QueueTarget(b.plan.Queue), b.names)
+	if err != nil {
+		b.errs = append(b.errs, err)
+		return
+	}
+	b.plan.Backend = ladder
+	for _, q := range own.Queues {
+		b.queue(q, "landing queue", "Names.Landing")
+	}
+	b.plan.Bindings = append(b.plan.Bindings, own.Bindings...)
 }
 
 func (b *builder) queue(q Queue, object, field string) {
@@ -298,12 +346,20 @@ func Check(plans ...Plan) error {
 		byQueue[plan.Queue] = plan
 		claim("queue", plan.Queue, plan.Queue, false)
 	}
+	backends := map[string]bool{}
 	for _, plan := range plans {
 		for _, exchange := range plan.Exchanges {
 			claim("exchange", exchange.Name, plan.Queue, exchange.Shared)
 		}
 		for _, queue := range plan.Queues {
 			claim("queue", queue.Name, plan.Queue, queue.Shared)
+		}
+		if plan.Backend == nil || backends[plan.Backend.Name()] {
+			continue
+		}
+		backends[plan.Backend.Name()] = true
+		for _, queue := range plan.Backend.Shared().Queues {
+			claim("queue", queue.Name, plan.Queue, true)
 		}
 	}
 	return errors.Join(errs...)

@@ -295,6 +295,10 @@ func (r *recorder) ExchangeDeclare(name, kind string, durable, autoDelete, inter
 		len(args) > 0)
 }
 
+func (r *recorder) ExchangeBind(destination, key, source string, noWait bool, args amqp.Table) error {
+	return r.call("bind exchange %s %s %s %t args=%d", destination, key, source, noWait, len(args))
+}
+
 func (r *recorder) QueueDeclare(name string, durable, autoDelete, exclusive, noWait bool, args amqp.Table) (amqp.Queue,
 	error) {
 	return amqp.Queue{}, r.call("queue %s durable=%t %t args=%d", name, durable, autoDelete || exclusive || noWait,

@@ -27,7 +27,8 @@ func TestTags(t *testing.T) {
 				assert.Contains(t, abouts, inside, "the schema says nothing about it")
 				seen[inside] = true
 			}
-			if fieldType := typ.Field(i).Type; fieldType == reflect.TypeFor[config.Backoff]() {
+			switch fieldType := typ.Field(i).Type; fieldType {
+			case reflect.TypeFor[config.Backoff](), reflect.TypeFor[config.Ladder]():
 				check(fieldType, inside)
 			}
 		}

@@ -49,7 +49,17 @@ var abouts = map[string]about{
 		"at once. Go types, as dead letters show them.", nil, nil, nil},
 	"never_retry": {"Never retry", "Errors that go to the dead-letter queue at once. Go types, as dead letters show " +
 		"them.", nil, nil, nil},
-	"queue_type": {"Queue type", "Of the retry queues.", config.QueueTypeQuorum, nil, nil},
+	"delay_mode": {"Delay mode", "tiers: a retry queue for each delay; exact: messages wait in a ladder, for any delay.",
+		config.DelayTiers, nil, nil},
+	"ladder": {"Ladder", "What messages wait in with the delay mode exact. All that use one share its queues.", nil,
+		nil, nil},
+	"ladder.prefix": {"Prefix", "Of the names of its exchanges and queues.", config.DefaultLadderPrefix, nil, nil},
+	"ladder.unit": {"Unit", "The shortest delay, to whose multiples all others are rounded up, 1ms to 1h.",
+		config.FormatDelay(config.RetryLadder().Unit), nil, nil},
+	"ladder.radix": {"Radix", "How many different digits there are: a queue for each but 0 at each level.",
+		config.RetryLadder().Radix, 0, 16},
+	"ladder.levels": {"Levels", "How many digits a delay has.", config.RetryLadder().Levels, 0, 32},
+	"queue_type":    {"Queue type", "Of the retry queues.", config.QueueTypeQuorum, nil, nil},
 	"scope": {"Scope", "queue: retry queues of its own for each main queue; shared: one set for all.",
 		config.ScopeQueue, nil, nil},
 	"protect": {"Protect", "What keeps a quorum main queue from dropping messages by itself: arguments declares " +
@@ -165,6 +175,8 @@ func valueSchema(t reflect.Type, path string) *schema {
 		return &schema{Type: orNull("string"), Pattern: durationPattern}
 	case config.ErrorMatch:
 		return &schema{Type: orNull("string"), Pattern: config.TypeNamePattern}
+	case string:
+		return &schema{Type: orNull("string")}
 	case int:
 		return &schema{Type: orNull("integer")}
 	case float64:

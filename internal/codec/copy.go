@@ -29,6 +29,10 @@ func CopyOf(o *CopyRequest, limit int) (amqp091.Publishing, wire.State) {
 	d, state := o.Delivery, withArrival(o.Delivery, o.State)
 
 	p := republished(d)
+	p.Priority = max(d.Priority, state.Arrival.Priority)
+	if state.Arrival.Priority = 0; o.LowerPriority && state.Count != header.CountDead {
+		state.Arrival.Priority = p.Priority
+	}
 	p.Headers = wire.Strip(d.Headers, o.Replay)
 	id := rand.Text() // Watermill's short UUIDs take two thirds of the allocations of a whole copy
 
@@ -85,22 +89,34 @@ func replyTo(d *amqp091.Delivery) string {
 func ReturnSize(plan topology.Plan) int {
 	longest := plan.Queue
 	for _, q := range plan.Queues {
-		if len(q.Name) > len(longest) {
-			longest = q.Name
+		longest = longer(longest, q.Name)
+	}
+
+	exchange, key, hops := plan.RetryExchange, plan.Queue, 1
+	if plan.Backend != nil {
+		hops = plan.Backend.Hops()
+		_, key = plan.Backend.Address(topology.QueueTarget(plan.Queue), 0, &amqp091.Publishing{})
+		shared := plan.Backend.Shared()
+		for _, x := range shared.Exchanges {
+			exchange = longer(exchange, x.Name)
+		}
+		for _, q := range shared.Queues {
+			longest = longer(longest, q.Name)
 		}
 	}
 
+	death := amqp091.Table{
+		"count": int64(0), "exchange": exchange, "queue": longest, "reason": "expired",
+		"time":         time.Time{},
+		"routing-keys": []any{key}, "original-expiration": "315360000000",
+	}
 	added := amqp091.Table{
-		header.Death: []any{amqp091.Table{
-			"count": int64(0), "exchange": plan.RetryExchange, "queue": longest, "reason": "expired",
-			"time":         time.Time{},
-			"routing-keys": []any{plan.Queue}, "original-expiration": "315360000000",
-		}},
+		header.Death:         slices.Repeat([]any{death}, hops),
 		header.DeliveryCount: int64(0),
 		header.AcquiredCount: int64(0),
 	}
 	for _, which := range []string{"x-first-death-", "x-last-death-"} {
-		added[which+"exchange"], added[which+"queue"], added[which+"reason"] = plan.RetryExchange, longest, "expired"
+		added[which+"exchange"], added[which+"queue"], added[which+"reason"] = exchange, longest, "expired"
 	}
 
 	size := 0
@@ -109,6 +125,14 @@ func ReturnSize(plan topology.Plan) int {
 	}
 
 	return size
+}
+
+func longer(a, b string) string {
+	if len(b) > len(a) {
+		return b
+	}
+
+	return a
 }
 
 // withArrival records how a message first arrived, at its first failure. Copies of older versions may have x-opt-*

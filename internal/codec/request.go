@@ -16,6 +16,9 @@ type CopyRequest struct {
 	Wait time.Duration
 	// Replay drops Watermill's poison keys, which an earlier death has left.
 	Replay bool
+	// LowerPriority tells that the copy waits with a lower priority than its own, if that is above
+	// header.MaxWaitingPriority.
+	LowerPriority bool
 	// Lost are the names of headers that the delivery came without: see LostHeaders. Its copy is a dead letter.
 	Lost string
 }

@@ -283,7 +283,7 @@ func fieldBytes(value any) string {
 // route is where the broker puts a copy, and for how long: to one queue of the plan, which no header of a publisher
 // chooses.
 func (l life) route(p amqp091.Publishing, state wire.State) (queue string, wait time.Duration) {
-	exchange, key := l.queue.Plan.Route(state.Count)
+	exchange, key := l.queue.Plan.Route(state.Count, 0, &p)
 	if exchange == "" {
 		return key, 0
 	}

@@ -58,6 +58,7 @@ func (s *Queue) arrive(d *amqp091.Delivery, now time.Time, logger watermill.Logg
 		m.Waited, m.IsRetryQueue = codec.NewestDeath(d.Headers), s.isRetryQueue
 	}
 	a := engine.Arrive(s.Name, &s.Policy, &m, now)
+	d.Priority = max(d.Priority, a.State.Arrival.Priority) // it may have been lower while it waited
 	if a.Unknown {
 		logger.Info("Message carries retry headers of an unknown version, it is treated as fresh", watermill.LogFields{
 			"amqp_queue_name": s.Name, "version": codec.HeaderText(d.Headers[header.Version]),

@@ -123,7 +123,7 @@ func TestEveryPublishMatchesExactlyOneBinding(t *testing.T) {
 
 		limit := rapid.SampledFrom([]int{0, 128 << 10, 4 << 10, 1 << 10}).Draw(t, "frame")
 		publishing, state := codec.CopyOf(&codec.CopyRequest{Delivery: &d, State: s.State, Wait: s.Verdict.Wait}, limit)
-		exchange, key := plan.Route(state.Count)
+		exchange, key := plan.Route(state.Count, 0, &publishing)
 
 		var found []string
 		if exchange == "" {

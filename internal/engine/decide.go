@@ -69,7 +69,11 @@ func Decide(policy config.Policy, c Case) retry.Verdict {
 	if policy.Jitter > 0 {
 		wait -= time.Duration(policy.Jitter * c.Random * float64(v.Delay))
 		wait = max(wait.Round(config.MinDelay), config.MinDelay)
-		if wait < v.Delay {
+		switch {
+		case policy.IsExact(): // it can wait for just that
+			wait = policy.DelayFor(wait)
+			v.Delay = wait
+		case wait < v.Delay:
 			v.Wait = wait
 		}
 	}

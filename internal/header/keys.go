@@ -27,7 +27,8 @@ const (
 	Expiration   = Prefix + "expiration"
 	UserID       = Prefix + "user-id"
 	CC           = Prefix + "cc"
-	Opt          = Prefix + "opt" // the x-opt-* headers that it first arrived with
+	Priority     = Prefix + "priority" // that it first arrived with, where it is lower while it waits
+	Opt          = Prefix + "opt"      // the x-opt-* headers that it first arrived with
 	UUID         = Prefix + "uuid"
 	FirstFailure = Prefix + "first-failure"
 	LastFailure  = Prefix + "last-failure"
@@ -50,7 +51,8 @@ const (
 var Known = map[string]bool{
 	Version: true, ID: true, Count: true, Delay: true, Attempts: true, Queue: true, Topic: true,
 	Handler: true, Host: true, Exchange: true, RoutingKey: true, Expiration: true, UserID: true, CC: true,
-	Opt: true, UUID: true, FirstFailure: true, LastFailure: true, Since: true, Deadline: true, NotBefore: true,
+	Priority: true,
+	Opt:      true, UUID: true, FirstFailure: true, LastFailure: true, Since: true, Deadline: true, NotBefore: true,
 	Handled: true, Reason: true, Error: true, ErrorType: true, History: true, Replays: true, Replay: true, Edits: true,
 	Removed: true, Canary: true,
 }
@@ -66,6 +68,11 @@ const (
 	PoisonHandler    = "handler_poisoned"
 	PoisonSubscriber = "subscriber_poisoned"
 )
+
+// MaxWaitingPriority is the highest priority of a message that waits for an exact delay. RabbitMQ 4.0 treats all up to it
+// alike in a quorum queue; with higher ones beside them, it would hold up messages without a priority by as much as they
+// wait.
+const MaxWaitingPriority = 4
 
 // CountDead is the count of a message in the dead-letter queue.
 const CountDead = -1

@@ -9,7 +9,6 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 // accessTimeout is how long the broker may take to say whether the default exchange may be written to.
@@ -25,7 +24,7 @@ var errBlocked = errors.New("the broker has blocked the connection")
 // blocks the connection of whoever publishes, which must not be that of the acknowledgements. Where it cannot be found
 // out, nothing is wrong.
 func (f *Forwarder) CheckAccess(plan topology.Plan) error {
-	if exchange, queue := plan.Route(header.CountDead); exchange != "" || queue == "" {
+	if exchange, queue := plan.End(); exchange != "" || queue == "" {
 		return nil
 	}
 

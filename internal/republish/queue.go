@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/header"
@@ -33,7 +34,7 @@ type QueueForwarder struct {
 	// while the broker does not answer. Nobody declares with it: one queue that is not available would stop all other
 	// copies.
 	turn chan struct{}
-	// confirms are by exchange, guarded by turn: an exchange that may not be written to closes its channel at each
+	// confirms are by exchange or backend, see channelOf, guarded by turn: an exchange that may not be written to closes its channel at each
 	// publish, and must not take those with it that go by another one.
 	confirms map[string]*confirmChannel
 
@@ -81,8 +82,7 @@ func (l *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGo
 	defer cancel(nil)
 	defer context.AfterFunc(l.forwarder.ctx, func() { cancel(connection.ErrClosed) })()
 
-	exchange, _ := l.plan.Route(o.State.Count)
-	h := l.hold(exchange, func() {
+	h := l.hold(l.channelOf(&o.State), func() {
 		if isGone() { // where no context tells
 			cancel(ErrGone)
 		}
@@ -120,6 +120,26 @@ func (l *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGo
 	return state, nil
 }
 
+// channelOf names the channel for a copy: the exchange to which it goes, or the backend, whose exchanges share one.
+func (l *QueueForwarder) channelOf(state *wire.State) string {
+	switch {
+	case state.Count == header.CountDead:
+		exchange, _ := l.plan.End()
+		return exchange
+	case l.plan.Backend != nil:
+		return l.plan.Backend.Name()
+	default:
+		return l.plan.RetryExchange
+	}
+}
+
+// delayOf is the delay of a copy that is to wait.
+func delayOf(state *wire.State) time.Duration {
+	delay, _ := config.ParseDelay(state.Delay) // the engine has spelled it
+
+	return delay
+}
+
 // await returns the outcome of a publish, or the cause of the end of ctx.
 func await(ctx context.Context, p *inFlight) error {
 	select {
@@ -147,7 +167,9 @@ func (l *QueueForwarder) publish(
 	if limit > 0 {
 		limit -= l.reserved
 	}
-	publishing, state := codec.CopyOf(o, limit) // before its turn: nobody else needs to wait for it
+	request := *o
+	request.LowerPriority = l.plan.Backend != nil
+	publishing, state := codec.CopyOf(&request, limit) // before its turn: nobody else needs to wait for it
 
 	if err := l.take(ctx); err != nil {
 		return nil, nil, err
@@ -158,13 +180,14 @@ func (l *QueueForwarder) publish(
 		return nil, nil, ErrGone
 	}
 
-	exchange, key := l.plan.Route(state.Count)
-	confirms, err := reserveConfirms(link, l.confirms[exchange])
+	of := l.channelOf(&state)
+	confirms, err := reserveConfirms(link, l.confirms[of])
 	if err != nil {
 		return nil, nil, err
 	}
-	l.confirms[exchange] = confirms
+	l.confirms[of] = confirms
 
+	exchange, key := l.plan.Route(state.Count, delayOf(&state), &publishing)
 	copied, err := confirms.publish(exchange, key, publishing)
 	if err != nil {
 		return nil, nil, err

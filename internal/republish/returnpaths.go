@@ -1,8 +1,10 @@
 package republish
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -10,7 +12,6 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
@@ -18,22 +19,27 @@ import (
 const (
 	// returnPathInterval is how often the return paths are declared again while messages wait that need them.
 	returnPathInterval = 15 * time.Second
+	// backendInterval is how often that is done with what a backend shares, which is more than a hundred declarations.
+	backendInterval = time.Minute
 	// returnPathWait is how long one of them keeps the others waiting when the broker does not answer.
 	returnPathWait = 2 * time.Second
 )
 
-// returnPaths are the ways from shared retry queues back to main queues. When somebody deletes the exchange that leads
-// back, or the binding of a main queue, then no publish fails, nothing is returned, and nobody would notice: what comes
-// out of a quorum retry queue stays there, and what comes out of a classic one is lost. So they are declared again and
-// again, over one channel, as long as copies wait that this process has published.
+// returnPaths are the ways from shared retry queues and backends back to main queues. When somebody deletes the
+// exchange that leads back, or the binding of a main queue, then no publish fails, nothing is returned, and nobody
+// would notice: what comes out of a quorum retry queue stays there, and what comes out of a classic one is lost. The
+// same holds for the lower levels of a ladder. So they are declared again and again, over one channel, as long as copies
+// wait that this process has published.
 type returnPaths struct {
 	mu    sync.Mutex
-	paths map[string]*returnPath // by main queue
+	paths map[string]*returnPath // by main queue, or backend
 	timer *time.Timer
 }
 
 type returnPath struct {
 	plan      topology.Plan
+	interval  time.Duration
+	next      time.Time // when it is declared again
 	until     time.Time // when the last copy that waits is due
 	failed    bool      // and that was told
 	declaring flight
@@ -41,28 +47,33 @@ type returnPath struct {
 
 // keepReturnPath is called for every copy that has begun to wait.
 func (f *Forwarder) keepReturnPath(plan topology.Plan, published *wire.State) {
-	if !plan.IsShared() || !f.settings.Redeclare || published.Count == header.CountDead {
+	if !plan.IsShared() && plan.Backend == nil || !f.settings.Redeclare || published.Count == header.CountDead {
 		return
-	}
-	delay, err := config.ParseDelay(published.Delay)
-	if err != nil {
-		return // impossible: it was routed by it
 	}
 
 	u := &f.returnPaths
 	u.mu.Lock()
 	defer u.mu.Unlock()
 
-	w := u.paths[plan.Queue]
-	if w == nil {
-		w = &returnPath{plan: plan.ReturnPath()}
-		u.paths[plan.Queue] = w
+	due := time.Now().Add(delayOf(published))
+	if plan.Backend != nil {
+		u.keep("backend "+plan.Backend.Name(), plan.Backend.Shared, backendInterval, due)
 	}
-	if due := time.Now().Add(delay); due.After(w.until) {
-		w.until = due
-	}
+	u.keep("queue "+plan.Queue, plan.ReturnPath, returnPathInterval, due)
 	if u.timer == nil {
 		u.timer = time.AfterFunc(returnPathInterval, f.keepDeclared)
+	}
+}
+
+// keep notes that a path is needed until a copy is due. mu is held.
+func (u *returnPaths) keep(name string, plan func() topology.Plan, interval time.Duration, due time.Time) {
+	w := u.paths[name]
+	if w == nil {
+		w = &returnPath{plan: plan(), interval: interval, next: time.Now().Add(interval)}
+		u.paths[name] = w
+	}
+	if due.After(w.until) {
+		w.until = due
 	}
 }
 
@@ -98,12 +109,18 @@ func (u *returnPaths) needed(now time.Time) []*returnPath {
 	defer u.mu.Unlock()
 
 	var needed []*returnPath
-	for queue, w := range u.paths {
+	for name, w := range u.paths {
+		if now.Before(w.next) {
+			continue
+		}
 		needed = append(needed, w) // the last one once more: its messages may be due just now
+		w.next = now.Add(w.interval)
 		if now.After(w.until) {
-			delete(u.paths, queue)
+			delete(u.paths, name)
 		}
 	}
+	// What a backend shares comes first, as the others need it.
+	slices.SortFunc(needed, func(a, b *returnPath) int { return cmp.Compare(a.plan.Queue, b.plan.Queue) })
 
 	return needed
 }
@@ -127,7 +144,7 @@ func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) 
 
 		err := w.declare(f.ctx, channel)
 		if err != nil && !w.failed && f.ctx.Err() == nil {
-			f.settings.Logger.Error("Cannot declare the return path of the shared retry queues", err,
+			f.settings.Logger.Error("Cannot declare the return path of messages that wait", err,
 				watermill.LogFields{"amqp_queue_name": w.plan.Queue})
 		}
 		w.failed = err != nil

@@ -29,19 +29,42 @@ func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 
 // depthsOf are the queues beside the main queues, by name.
 func depthsOf(plans []topology.Plan) map[string]retry.QueueDepth {
-	queues := map[string]retry.QueueDepth{}
+	queues, backends := map[string]retry.QueueDepth{}, map[string]bool{}
 	for _, plan := range plans {
 		for _, q := range plan.Queues {
-			depth := retry.QueueDepth{Queue: q.Name, Role: retry.QueueRoleRetry, MainQueue: plan.Queue}
-			if q.Name == plan.DeadLetterQueue {
+			depth := retry.QueueDepth{Queue: q.Name, Role: retry.QueueRoleRetry, MainQueue: plan.Queue, Wait: q.Delay}
+			switch {
+			case q.Name == plan.DeadLetterQueue:
 				depth.Role = retry.QueueRoleDeadLetter
+			case q.Landing:
+				depth.Role = retry.QueueRoleLanding
 			}
 			if q.Shared {
 				depth.MainQueue = ""
 			}
 			queues[q.Name] = depth
 		}
+		if plan.Backend != nil && !backends[plan.Backend.Name()] {
+			backends[plan.Backend.Name()] = true
+			for _, depth := range BackendDepths(plan.Backend) {
+				queues[depth.Queue] = depth
+			}
+		}
 	}
 
 	return queues
+}
+
+// BackendDepths are the queues that a backend shares.
+func BackendDepths(backend topology.Backend) []retry.QueueDepth {
+	var depths []retry.QueueDepth
+	for _, q := range backend.Shared().Queues {
+		depth := retry.QueueDepth{Queue: q.Name, Role: retry.QueueRoleDelay, Wait: backend.Remaining(q)}
+		if q.Delay == 0 {
+			depth.Role = retry.QueueRoleUnroutable
+		}
+		depths = append(depths, depth)
+	}
+
+	return depths
 }

@@ -36,6 +36,7 @@ type Retrier struct {
 	stock     consumer.Stock
 	engine    *engine.Engine
 	turns     consumer.Turns
+	backends  backends
 
 	ctx   context.Context // ends when Close begins
 	close context.CancelCauseFunc
@@ -190,7 +191,7 @@ func (r *Retrier) declare(channel *amqp091.Channel, queue *consumer.Queue, excha
 	if err != nil {
 		return fmt.Errorf("cannot declare the topology of topic %q: %w", queue.Topic, r.explainMain(queue, err))
 	}
-	if err := queue.Plan.Declare(channel); err != nil {
+	if err := r.backends.declare(channel, queue.Plan); err != nil {
 		return fmt.Errorf("cannot declare the retry topology of topic %q: %w", queue.Topic, err)
 	}
 	if err := r.forwarder.CheckAccess(queue.Plan); err != nil {

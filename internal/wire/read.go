@@ -58,7 +58,7 @@ func Read(headers map[string]any, r Reading) (State, Kind) {
 	case exact && count == header.CountDead:
 		s := decode(headers).buried()
 		s.Count, s.Replays = 0, min(s.Replays+1, math.MaxInt32)
-		s.Delay, s.Reason = "", ""
+		s.Delay, s.Reason, s.Arrival.Priority = "", "", 0                        // it has its priority in its properties
 		s.Since, s.Deadline, s.NotBefore = time.Time{}, time.Time{}, time.Time{} // it begins a new life
 
 		return s, Replay
@@ -119,6 +119,7 @@ func decode(headers map[string]any) State {
 		s.Arrival = NewArrival(text(header.Exchange), text(header.RoutingKey), text(header.Expiration),
 			text(header.UserID), text(header.CC))
 		s.Arrival.Opt = text(header.Opt)
+		s.Arrival.Priority = uint8(min(number(text(header.Priority)), math.MaxUint8)) //nolint:gosec // in its bounds
 	}
 
 	return s

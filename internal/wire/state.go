@@ -67,6 +67,9 @@ type Arrival struct {
 	Exchange, RoutingKey, Expiration, UserID, CC string
 	// Opt are the x-opt-* headers, as JSON of at most MaxOptBytes.
 	Opt string
+	// Priority is the message's own where it waits with a lower one, which is where it is above
+	// header.MaxWaitingPriority.
+	Priority uint8
 
 	known bool
 }
@@ -116,6 +119,9 @@ func (s State) Headers(id string) map[string]string {
 		set(header.UserID, s.Arrival.UserID, MaxNameBytes)
 		set(header.CC, s.Arrival.CC, MaxCCBytes)
 		set(header.Opt, s.Arrival.Opt, MaxOptBytes)
+		if s.Arrival.Priority > header.MaxWaitingPriority {
+			h[header.Priority] = strconv.Itoa(int(s.Arrival.Priority))
+		}
 	}
 
 	set(header.FirstFailure, formatTime(s.FirstFailure), MaxNameBytes)

@@ -43,7 +43,7 @@ func TestAllKeysAreKnown(t *testing.T) {
 		Reason: retry.ReasonExpired, Error: "e", ErrorType: "t",
 		History: []retry.FailedCall{{Number: 1}}, Replay: "r", Canary: "1 r q.dlq.lock", Edits: "[]", Handled: "h",
 	}
-	s.Arrival.Opt = "{}"
+	s.Arrival.Opt, s.Arrival.Priority = "{}", 9
 	full := s.Headers("id")
 	for key := range full {
 		assert.True(t, header.Known[key], key)

@@ -123,10 +123,17 @@ func (c *Client) Remove(exchange string, queues ...string) {
 	})
 }
 
-// RemovePlan deletes a main queue and all that its plan has, as far as they and the broker are there.
+// RemovePlan deletes a main queue and all that its plan has, with what its backend shares, as far as they and the broker
+// are there.
 func (c *Client) RemovePlan(plan topology.Plan) {
+	if plan.Backend != nil {
+		c.RemovePlan(plan.Backend.Shared())
+	}
 	_ = c.Try(func(channel *amqp091.Channel) error {
 		for _, queue := range slices.Concat(plan.Queues, []topology.Queue{{Name: plan.Queue}}) {
+			if queue.Name == "" { // of what a backend shares
+				continue
+			}
 			if _, err := channel.QueueDelete(queue.Name, false, false, false); err != nil {
 				return err
 			}

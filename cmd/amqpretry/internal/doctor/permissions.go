@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
-	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/management"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
@@ -56,7 +55,7 @@ func needs(topics []Topic) []Permission {
 		if plan.RetryExchange != "" {
 			add(write, topology.KindExchange, plan.RetryExchange, "publishing the copies of failed messages", true)
 		}
-		if exchange, _ := plan.Route(header.CountDead); exchange == "" && plan.DeadLetterQueue != "" {
+		if exchange, _ := plan.End(); exchange == "" && plan.DeadLetterQueue != "" {
 			add(write, topology.KindExchange, defaultExchange, "publishing dead letters", true)
 		}
 		add(configure, topology.KindQueue, plan.Queue, "declaring it", false)

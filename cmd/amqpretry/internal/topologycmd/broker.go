@@ -84,6 +84,13 @@ func (b *broker) QueueDeclare(name string, durable, autoDelete, exclusive, noWai
 	})
 }
 
+// ExchangeBind binds.
+func (b *broker) ExchangeBind(destination, key, source string, noWait bool, args amqp091.Table) error {
+	return b.do(kindExchange, destination, func(ch *amqp091.Channel) error {
+		return ch.ExchangeBind(destination, key, source, noWait, args)
+	})
+}
+
 // QueueBind binds.
 func (b *broker) QueueBind(name, key, exchange string, noWait bool, args amqp091.Table) error {
 	return b.do(kindQueue, name, func(ch *amqp091.Channel) error {
