@@ -65,14 +65,17 @@ func (n Names) WithDefaults() Names {
 const classicSuffix = ".classic"
 
 func defaultLanding(t Target) string {
-	switch {
-	case t.Exchange == "":
-		return t.Key + ".landing"
-	case t.Key == "":
-		return t.Exchange + ".exchange.landing"
-	default:
-		return t.Exchange + ".exchange." + t.Key + ".landing"
+	name := t.Key
+	if t.Exchange != "" {
+		name = t.Exchange + ".exchange"
+		if strings.HasPrefix(name, "amq.") { // such names are the broker's own
+			name = "exchange." + t.Exchange
+		}
+		if t.Key != "" {
+			name += "." + t.Key
+		}
 	}
+	return name + ".landing"
 }
 
 func defaultRetryQueue(p RetryQueueParams) string { return retryQueueName(p.Queue+".retry", p) }
