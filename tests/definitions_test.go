@@ -75,6 +75,13 @@ var provisionedServices = []provisioned{
 		// The end of the scope "shared" is reached through the default exchange.
 		write: `^(retry|amq\.default)$`, read: `^s[12]$`,
 	},
+	{
+		name: "exact", topics: []string{"e1", "e.2"}, queues: []string{"e1", "e.2"},
+		configure: amqp.NewDurableQueueConfig,
+		policies: config.Policies{Default: config.Policy{Delays: ms(100, 300), DelayMode: config.DelayExact,
+			Ladder: config.Ladder{Levels: 2}}},
+		write: `^(e1|e\.2)\.retry$|^amqpretry\.delay\.v1\.100ms\.10x2\.level-[01]$`, read: `^(e1|e\.2)$`,
+	},
 }
 
 // P8: an operator provisions from the printed file; a user who may configure nothing retries and dead-letters; and who

@@ -1,15 +1,22 @@
 package tests
 
 import (
+	"fmt"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -57,4 +64,148 @@ func TestExactDelays(t *testing.T) {
 			}
 		}
 	})
+}
+
+// Whoever publishes to the ladder reaches only targets that take part: what is for others ends in the unroutable queue,
+// and holds nobody up.
+func TestExact_NobodyElse(t *testing.T) {
+	t.Parallel()
+	var s seen
+	c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: s.handler(failing(1))}
+	c.Options.Policies = exact(ms(300)...)
+	svc := start(t, c)
+	ladder := c.Options.Policies.Default.Ladder
+	backend, err := topology.NewLadder(ladder)
+	require.NoError(t, err)
+
+	stranger := uniqueName("stranger")
+	svc.Broker.Declare(stranger, mainQueueArguments("quorum"))
+	const forged = 100 // more than a queue has under way at a time
+	exchange, key := backend.Address(topology.QueueTarget(stranger), 200*time.Millisecond, &amqp091.Publishing{})
+	svc.Broker.PublishTo(exchange, key, slices.Repeat([]amqp091.Publishing{{Body: []byte("forged")}}, forged)...)
+	// A key that says nothing, on the same way.
+	svc.Broker.PublishTo(exchange, "0.0.2.nobody."+svc.Queue, amqp091.Publishing{})
+
+	svc.publish("1")
+	eventually(t, 10*time.Second, func() bool { return s.count() == 2 }, "others wait for their delay only")
+	assert.Less(t, gaps(s.of("1"))[0], 10*time.Second)
+	svc.Broker.Has(backend.Unroutable(), forged+1)
+	assert.Zero(t, svc.Broker.Depth(stranger))
+	left := svc.Broker.Drain(backend.Unroutable())
+	assert.Equal(t, key, left[0].RoutingKey, "the key is there, for whoever looks")
+}
+
+// P1, P6: a priority that would hold up others on RabbitMQ 4.0 is lower while a message waits, and is the message's own
+// again for its handler, its next copy and its dead letter.
+func TestExact_Priority(t *testing.T) {
+	t.Parallel()
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		var s seen
+		c := setup{URI: brokertest.URI(t), QueueType: "quorum", Prefetch: 200, Handler: s.handler(failing(99))}
+		c.Options.Policies = exact(ms(300, 500)...)
+		svc := run(t, c)
+		var messages []amqp091.Publishing
+		for i := range 60 {
+			m := rabbit.Messages(fmt.Sprintf("%d", i))[0]
+			m.Priority = uint8(i % 2 * 9)
+			messages = append(messages, m)
+		}
+		svc.Broker.Publish(svc.Queue, messages...)
+		dead := svc.Broker.Take(svc.dlq(), len(messages), 30*time.Second)
+		for _, d := range dead {
+			n, err := strconv.Atoi(rabbit.UUID(d))
+			require.NoError(t, err)
+			assert.EqualValues(t, n%2*9, d.Priority)
+			assert.NotContains(t, d.Headers, header.Priority)
+		}
+		for id := range 60 {
+			g := gaps(s.of(strconv.Itoa(id)))
+			require.Len(t, g, 2, id)
+			assert.GreaterOrEqual(t, g[0], 300*time.Millisecond)
+			assert.GreaterOrEqual(t, g[1], 500*time.Millisecond)
+		}
+	})
+}
+
+// P1: somebody deletes all that the ladder has, with a message in it; what fails later declares it again.
+func TestExact_LadderDeleted(t *testing.T) {
+	t.Parallel()
+	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
+		var s seen
+		c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: s.handler(failing(1))}
+		c.Options.Policies = exact(ms(300)...)
+		svc := run(t, c)
+		svc.publish("before")
+		eventually(t, 10*time.Second, func() bool { return s.count() == 2 }, "a ladder is there")
+
+		plan, err := svc.Retrier.Plan(svc.Queue)
+		require.NoError(t, err)
+		shared := plan.Backend.Shared()
+		for _, q := range shared.Queues {
+			svc.Broker.Remove("", q.Name)
+		}
+		svc.publish("without queues")
+		eventually(t, 10*time.Second, func() bool { return len(s.of("without queues")) == 2 }, "declared again")
+
+		for _, x := range shared.Exchanges {
+			svc.Broker.Remove(x.Name)
+		}
+		svc.publish("without exchanges")
+		eventually(t, 10*time.Second, func() bool { return len(s.of("without exchanges")) == 2 }, "declared again")
+		assert.NotEmpty(t, svc.Events(retry.EventTopologyRepaired))
+
+		svc.Broker.Remove("", svc.Queue+".landing")
+		svc.publish("without a landing queue")
+		svc.Broker.Has(topology.Ladder{Config: c.Options.Policies.Default.Ladder}.Unroutable(), 1)
+		eventually(t, 30*time.Second, func() bool { return svc.Broker.Depth(svc.Queue+".landing") == 0 },
+			"it is declared again while something waits")
+	})
+}
+
+// Two queues share a ladder. One of them is full; the retries of the other are on time, and nothing is lost.
+func TestExact_FullQueueHoldsUpNobody(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+	policies := exact(ms(300)...)
+	var s seen
+	c := setup{URI: uri, QueueType: "quorum", Prefetch: 200, Handler: s.handler(failing(1))}
+	c.Options.Policies = policies
+	healthy := start(t, c)
+
+	full := uniqueName("full")
+	plan, err := topology.New(full, policies.Default, topology.Names{})
+	require.NoError(t, err)
+	healthy.Broker.Declare(full, amqp091.Table{"x-queue-type": "quorum", "x-max-length": int64(5),
+		"x-overflow": "reject-publish"})
+	require.NoError(t, plan.Declare(healthy.Broker.Channel()))
+	t.Cleanup(func() {
+		healthy.Broker.Remove("", full+".landing", full+".dlq")
+		healthy.Broker.Remove(full + ".retry")
+	})
+	const waiting = 200
+	exchange, key := plan.Route(1, 200*time.Millisecond, &amqp091.Publishing{})
+	healthy.Broker.PublishTo(exchange, key, rabbit.Messages(numbers(waiting)...)...)
+	<-time.After(time.Second) // until they are in the landing queue
+
+	ids := numbers(100)
+	healthy.publish(ids...)
+	eventually(t, 10*time.Second, func() bool { return s.count() == 2*len(ids) }, "the other queue has its retries")
+	for _, id := range ids {
+		assert.Less(t, gaps(s.of(id))[0], 5*time.Second, "nobody waits for the full queue")
+	}
+	// With room in the queue, all come: the broker tries again after its confirm timeout, 3 minutes by default.
+	taken := map[string]bool{}
+	for _, d := range healthy.Broker.Drain(full) {
+		taken[rabbit.UUID(d)] = true
+	}
+	assert.GreaterOrEqual(t, len(taken), 5)
+}
+
+func numbers(n int) []string {
+	ids := make([]string, n)
+	for i := range ids {
+		ids[i] = strconv.Itoa(i)
+	}
+
+	return ids
 }

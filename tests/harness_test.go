@@ -302,6 +302,7 @@ func (s *service) Letters() []retry.Event { return s.Events(retry.EventDeadLette
 // newRetrier makes a retrier that is closed when the test ends.
 func newRetrier(t *testing.T, conf amqp.Config, options amqpretry.Options) *amqpretry.Retrier {
 	t.Helper()
+	options.Policies = withDelayMode(options.Policies)
 	retrier, err := amqpretry.New(conf, options)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })

@@ -49,6 +49,13 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 		"own instead of shared": {"quorum", config.Policy{Delays: old.Delays, Scope: config.ScopeShared,
 			QueueType: config.QueueTypeClassic}, old},
 		"fewer retries than ago": {"quorum", config.Policy{Delays: ms(100, 200), Retries: 8}, old},
+		"exact instead of tiers": {"quorum", old, config.Policy{Delays: ms(100, 1200), Jitter: 0.3,
+			DelayMode: config.DelayExact, Ladder: testLadder()}},
+		"tiers instead of exact": {"classic", config.Policy{Delays: ms(100, 1200), DelayMode: config.DelayExact,
+			Ladder: testLadder()}, old},
+		"another ladder": {"quorum", config.Policy{Delays: ms(100, 1200), DelayMode: config.DelayExact,
+			Ladder: testLadder()}, config.Policy{Delays: ms(100, 1200), DelayMode: config.DelayExact,
+			Ladder: config.Ladder{Prefix: uniqueName("ladder"), Unit: 50 * time.Millisecond, Radix: 4, Levels: 4}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -106,7 +113,11 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 			for _, svc := range []*service{first, second} {
 				plan, err := svc.Retrier.Plan(svc.Queue)
 				require.NoError(t, err)
-				for _, q := range plan.Queues {
+				queues := plan.Queues
+				if plan.Backend != nil {
+					queues = append(queues, plan.Backend.Shared().Queues...)
+				}
+				for _, q := range queues {
 					assert.Empty(t, second.Broker.Drain(q.Name), q.Name)
 				}
 			}

@@ -1,0 +1,77 @@
+package tests
+
+import (
+	"maps"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+)
+
+// With DELAY_MODE=exact, services of the tests have exact delays, unless their test is about tiers. They share a ladder,
+// as services of one virtual host do.
+var exactMode = os.Getenv("DELAY_MODE") == string(config.DelayExact)
+
+var exactModeLadder = config.Ladder{Prefix: uniqueName("exact-mode"), Unit: 10 * time.Millisecond, Levels: 8}
+
+// withDelayMode makes the policies of a test exact, as far as they say nothing of retry queues.
+func withDelayMode(p config.Policies) config.Policies {
+	if !exactMode {
+		return p
+	}
+	exact := func(policy config.Policy) config.Policy {
+		if policy.DelayMode == "" {
+			policy.DelayMode = config.DelayExact
+			if policy.QueueType == config.QueueTypeClassic || policy.Scope == config.ScopeShared {
+				policy.DelayMode = config.DelayTiers
+			}
+		}
+		if policy.Ladder.IsZero() {
+			policy.Ladder = exactModeLadder
+		}
+
+		return policy
+	}
+	p.Default = exact(p.Default)
+	p.Topics = maps.Clone(p.Topics)
+	for topic, policy := range p.Topics {
+		if policy.QueueType != "" || policy.Scope != "" {
+			p.Topics[topic] = exact(policy)
+		}
+	}
+
+	return p
+}
+
+func TestMain(m *testing.M) {
+	ladder := topology.Ladder{Config: exactModeLadder}
+	rabbit.SharedBackend = ladder.Name()
+	code := m.Run()
+	if uri := os.Getenv("AMQP_URI"); exactMode && uri != "" {
+		removeLadder(uri, ladder.Shared())
+	}
+	os.Exit(code)
+}
+
+func removeLadder(uri string, shared topology.Plan) {
+	connection, err := amqp091.Dial(uri)
+	if err != nil {
+		return
+	}
+	defer connection.Close()
+	channel, err := connection.Channel()
+	if err != nil {
+		return
+	}
+	for _, q := range shared.Queues {
+		_, _ = channel.QueueDelete(q.Name, false, false, false)
+	}
+	for _, x := range shared.Exchanges {
+		_ = channel.ExchangeDelete(x.Name, false, false)
+	}
+}
