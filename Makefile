@@ -23,7 +23,7 @@ SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
 .DEFAULT_GOAL := help
-.PHONY: help mirror demo test test-brokers test-v3 test-race matrix soak chaos cluster shutdown crashes bench tools fuzz examples record lint prose vet fmt
+.PHONY: help mirror demo test test-brokers test-v3 test-exact test-race matrix soak chaos cluster shutdown crashes bench tools fuzz examples record lint prose vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-12s %s\n", $$1, $$2 }'
@@ -43,6 +43,11 @@ test-brokers: ## tests that kill, freeze or fill brokers, each one of its own
 # What does not depend on the version is not run again.
 test-v3: ## Watermill's suite and the promise tests over watermill-amqp v3
 	scripts/broker run $(GO) test -tags amqpv3 -short $(TESTFLAGS) -skip '$(OWN)' ./amqpretry ./amqpretry/amqpretryv3 ./internal/codec ./internal/connection ./internal/republish ./internal/consumer ./tests
+
+# Tests about retry queues, which exact delays have none of.
+TIERS := TestStock_TypedErrors|TestP8_Conflicts|TestOutcomes|TestRetrytestIsFaithful|TestTopicsThatShareAQueue|TestSubscribeRefuses
+test-exact: ## Watermill's suite and the promise tests with exact delays, in their short form
+	DELAY_MODE=exact scripts/broker run $(GO) test -tags "$(TAGS)" -count=1 -short $(TESTFLAGS) -skip '$(OWN)|$(TIERS)' ./tests
 
 test-race: ## make test, in its short form, with the race detector
 	scripts/broker run $(GO) test -tags "$(TAGS)" -race -short $(TESTFLAGS) -skip '$(OWN)' $(TESTED)

@@ -26,7 +26,7 @@ func TestP6_DeliveryTimeIsKeptAside(t *testing.T) {
 			t.Parallel()
 			const far = int64(253402300799000) // year 9999
 			var s seen
-			c := setup{URI: brokertest.URI(t), QueueType: "classic",
+			c := setup{Tiers: true, URI: brokertest.URI(t), QueueType: "classic",
 				Handler: s.handler(func(msg *message.Message) error {
 					if msg.UUID == "permanent" {
 						return retry.Permanent(errors.New("at once"))

@@ -19,7 +19,7 @@ import (
 func TestQueueDepths(t *testing.T) {
 	t.Parallel()
 
-	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+	c := setup{Tiers: true, URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
 		if msg.UUID == "dead" {
 			return retry.Permanent(errFate)
 		}
@@ -90,7 +90,7 @@ func TestQueueDepths_NoAnswer(t *testing.T) {
 	t.Parallel()
 
 	network := newProxy(t, brokertest.URI(t))
-	svc := start(t, setup{URI: network.URI, Handler: succeed})
+	svc := start(t, setup{Tiers: true, URI: network.URI, Handler: succeed})
 	_, err := svc.Retrier.QueueDepths(t.Context())
 	require.NoError(t, err)
 

@@ -369,7 +369,7 @@ func TestEvents_OfNestedMiddlewares(t *testing.T) {
 func TestEvents_OfWaiting(t *testing.T) {
 	t.Parallel()
 
-	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+	c := setup{Tiers: true, URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
 		if attempt, _ := retry.AttemptFromContext(msg.Context()); attempt.Number == 1 {
 			return retry.RetryAfter(5*time.Second, errFate)
 		}

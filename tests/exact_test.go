@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -17,6 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -208,4 +211,37 @@ func numbers(n int) []string {
 	}
 
 	return ids
+}
+
+// Where nothing may be declared, a landing queue that is missing is an error at once: messages would be unroutable.
+func TestExact_NotProvisioned(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+	broker := newRabbit(t, uri)
+	queue, policies := uniqueName("promise"), exact(ms(200)...)
+	broker.Declare(queue, mainQueueArguments("quorum"))
+	options := amqpretry.Options{Policies: policies, Topology: topology.Assume, Logger: newLogs(t)}
+	conf := amqp.NewDurableQueueConfig(uri)
+	conf.Queue.Arguments = mainQueueArguments("quorum")
+
+	retrier := newRetrier(t, conf, options)
+	subscriber, err := retrier.NewSubscriber()
+	require.NoError(t, err)
+	_, err = subscriber.Subscribe(t.Context(), queue)
+	require.ErrorContains(t, err, `its landing queue is not provisioned`)
+	var missing *topology.DeclareError
+	require.ErrorAs(t, err, &missing)
+	assert.Equal(t, queue+".landing", missing.Name)
+	stock, err := amqp.NewSubscriber(retrier.Config(), watermill.NopLogger{})
+	require.NoError(t, err)
+	defer stock.Close()
+	_, err = stock.Subscribe(t.Context(), queue)
+	require.ErrorContains(t, err, `its landing queue is not provisioned`)
+
+	plan, err := retrier.Plan(queue)
+	require.NoError(t, err)
+	require.NoError(t, plan.Declare(broker.Channel()))
+	t.Cleanup(func() { broker.RemovePlan(plan) })
+	_, err = subscriber.Subscribe(t.Context(), queue)
+	require.NoError(t, err)
 }

@@ -52,6 +52,7 @@ type setup struct {
 	Queue     string // main queue and topic; a unique name by default
 	QueueType string // of the main queue: classic (default) or quorum
 	Prefetch  int    // 10 by default
+	Tiers     bool   // the test is about retry queues: see withDelayMode
 	// Options are those of the retrier. Policies default to one retry after 200 ms; Logger is taken by the service,
 	// and so is OnEvent, which is called after the event was recorded.
 	Options amqpretry.Options
@@ -102,6 +103,9 @@ func newService(t *testing.T, s setup) *service {
 	}
 	if s.Options.Policies.Default.IsZero() && s.Options.Policies.Topics == nil {
 		s.Options.Policies = retries(ms(200)...)
+	}
+	if s.Tiers {
+		s.Options.Policies.Default.DelayMode = config.DelayTiers
 	}
 	if s.Options.CloseTimeout == 0 {
 		s.Options.CloseTimeout = 3 * time.Second

@@ -180,7 +180,7 @@ func TestHostile_EveryHeaderSize(t *testing.T) {
 			t.Parallel()
 
 			network := newProxy(t, brokertest.URI(t))
-			c := setup{URI: network.URI, QueueType: queueType, Prefetch: 20, Handler: alwaysFails}
+			c := setup{Tiers: true, URI: network.URI, QueueType: queueType, Prefetch: 20, Handler: alwaysFails}
 			c.Options.Policies = retries(ms(20)...)
 			svc := start(t, c)
 
@@ -576,7 +576,7 @@ func TestHostile_IntoTheRetryTopology(t *testing.T) {
 
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		const delay = 60 * time.Millisecond
-		c := setup{URI: brokertest.URI(t), Prefetch: 20, Handler: alwaysFails}
+		c := setup{Tiers: true, URI: brokertest.URI(t), Prefetch: 20, Handler: alwaysFails}
 		c.Options.Policies = retries(ms(60, 70)...)
 		svc := run(t, c)
 		waiting, broker := svc.retryQueue(delay), svc.Broker

@@ -315,7 +315,7 @@ func TestP4_PlainNackDoesNotCount(t *testing.T) {
 			t.Parallel()
 
 			var s seen
-			c := setup{URI: brokertest.URI(t), QueueType: queueType, Handler: s.handler(failing(1))}
+			c := setup{Tiers: true, URI: brokertest.URI(t), QueueType: queueType, Handler: s.handler(failing(1))}
 			svc := newService(t, c)
 			messages, err := svc.Sub.Subscribe(t.Context(), svc.Queue)
 			require.NoError(t, err)

@@ -50,7 +50,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 			t.Run(queueType+"/"+fate, func(t *testing.T) {
 				t.Parallel()
 				running, goOn := make(chan struct{}), make(chan struct{})
-				svc := start(t, setup{
+				svc := start(t, setup{Tiers: true,
 					URI: brokertest.URI(t), QueueType: queueType, Prefetch: 10,
 					Options: amqpretry.Options{Policies: retries(time.Hour)},
 					Handler: func(msg *message.Message) error {
@@ -157,7 +157,7 @@ func TestCloseWhileHeld(t *testing.T) {
 			t.Parallel()
 			network := newProxy(t, brokertest.URI(t))
 			fault(network)
-			svc := start(t, setup{
+			svc := start(t, setup{Tiers: true,
 				URI: network.URI, QueueType: "quorum", Handler: byFate,
 				Options: amqpretry.Options{CloseTimeout: time.Second, Policies: retries(time.Hour)},
 			})
@@ -180,7 +180,7 @@ func TestCloseWhileHeld(t *testing.T) {
 func TestCloseWaitsForForwards(t *testing.T) {
 	t.Parallel()
 	network := newProxy(t, brokertest.URI(t))
-	svc := start(t, setup{
+	svc := start(t, setup{Tiers: true,
 		URI: network.URI, QueueType: "quorum", Handler: byFate,
 		Options: amqpretry.Options{CloseTimeout: 10 * time.Second, Policies: retries(time.Hour)},
 	})

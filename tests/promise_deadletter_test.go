@@ -468,7 +468,7 @@ func (e hopeless) Retryable() bool { return e.retryable }
 func TestP9_ErrorsDecide(t *testing.T) {
 	t.Parallel()
 
-	c := setup{URI: brokertest.URI(t), Prefetch: 20}
+	c := setup{Tiers: true, URI: brokertest.URI(t), Prefetch: 20}
 	c.Options.Policies = retries(ms(30)...)
 	c.Handler = func(msg *message.Message) error {
 		lost := &orderError{7}

@@ -27,7 +27,7 @@ func TestP5_OnlyTheQueueThatFailedGetsTheRetry(t *testing.T) {
 
 			uri, topic := brokertest.URI(t), uniqueName("events")
 			group := func(name string, s *seen, h func(*message.Message) error) *service {
-				c := setup{URI: uri, Queue: topic, Handler: s.handler(h)}
+				c := setup{Tiers: true, URI: uri, Queue: topic, Handler: s.handler(h)}
 				c.Options.Policies = retries(ms(60, 80)...)
 				c.Configure = func(conf *amqp.Config) {
 					*conf = amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(name))

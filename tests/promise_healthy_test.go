@@ -31,7 +31,7 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 			t.Run(queueType+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				network := newProxy(t, brokertest.URI(t))
-				svc := start(t, setup{
+				svc := start(t, setup{Tiers: true,
 					URI: network.URI, QueueType: queueType, Prefetch: 20,
 					Options: amqpretry.Options{Policies: retries(ms(2000)...)}, Handler: byFate,
 				})
@@ -102,12 +102,12 @@ func TestHealthyBesideABrokenQueue(t *testing.T) {
 
 			// Everything is provisioned by a service that declares, and spoiled before the real one starts.
 			for _, queue := range []string{broken, sound} {
-				svc := newService(t, setup{URI: uri, Queue: queue, Options: options, Handler: byFate})
+				svc := newService(t, setup{Tiers: true, URI: uri, Queue: queue, Options: options, Handler: byFate})
 				require.NoError(t, svc.Sub.SubscribeInitialize(queue))
 			}
 			options.Topology = test.mode
 			var other *calls
-			svc := newService(t, setup{
+			svc := newService(t, setup{Tiers: true,
 				URI: uri, Queue: sound, Prefetch: 10, Options: options, KeepObjects: true,
 				Route: func(s *service) {
 					other = &calls{}
@@ -145,7 +145,7 @@ func TestHealthyBesideABrokenQueue(t *testing.T) {
 func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	network := newProxy(t, brokertest.URI(t))
-	svc := start(t, setup{URI: network.URI, QueueType: "quorum", Handler: byFate})
+	svc := start(t, setup{Tiers: true, URI: network.URI, QueueType: "quorum", Handler: byFate})
 	svc.publish("ok-before")
 	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "it consumes")
 

@@ -240,7 +240,7 @@ func TestNoHotLoopNothingProvisioned(t *testing.T) {
 	queue := uniqueName("promise")
 	broker := newRabbit(t, uri)
 	broker.Declare(queue, mainQueueArguments("quorum"))
-	svc := start(t, setup{
+	svc := start(t, setup{Tiers: true,
 		URI: network.URI, Queue: queue, QueueType: "quorum", Prefetch: 20,
 		Options: amqpretry.Options{Policies: oneRetry, Topology: topology.Assume, Concurrency: 2}, Handler: byFate,
 	})

@@ -121,7 +121,7 @@ func TestLosslessNoAnswer(t *testing.T) {
 		t.Run(then, func(t *testing.T) {
 			t.Parallel()
 			network := newProxy(t, brokertest.URI(t))
-			svc := start(t, setup{
+			svc := start(t, setup{Tiers: true,
 				URI: network.URI, QueueType: "quorum",
 				Options: amqpretry.Options{Policies: retries(time.Hour)},
 				Handler: func(*message.Message) error { return errFate },

@@ -60,7 +60,7 @@ func TestCircuitBreakerPostpones(t *testing.T) {
 			return produced, err
 		}
 	}
-	svc := start(t, setup{
+	svc := start(t, setup{Tiers: true,
 		URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{Policies: config.Policies{
 			Default: config.Policy{Retries: 9, Delays: ms(300)},
 		}},
@@ -296,7 +296,7 @@ func TestDeduplicatorAndLostConnection(t *testing.T) {
 			t.Parallel()
 			proxy := newProxy(t, uri)
 			release, calls, arrivals := make(chan struct{}), atomic.Int32{}, atomic.Int32{}
-			svc := start(t, setup{
+			svc := start(t, setup{Tiers: true,
 				URI: proxy.URI, QueueType: "quorum", Options: amqpretry.Options{Policies: retries(ms(100, 100)...),
 					Concurrency: 2},
 				Route: guarded(func(msg *message.Message) error {

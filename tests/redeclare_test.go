@@ -137,7 +137,7 @@ func (c *slowConn) release(channel uint16, gate <-chan struct{}) {
 func TestRedeclareHoldsUpNoOthers(t *testing.T) {
 	t.Parallel()
 	var slow slowDeclares
-	svc := start(t, setup{
+	svc := start(t, setup{Tiers: true,
 		URI:       brokertest.URI(t),
 		Configure: func(c *amqp.Config) { c.Connection.AmqpConfig = &amqp091.Config{Dial: slow.dial} },
 		Options:   amqpretry.Options{Policies: retries(ms(200, 400)...)},

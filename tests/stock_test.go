@@ -64,7 +64,7 @@ func TestStock_RetriesAndDeadLetters(t *testing.T) {
 			t.Parallel()
 
 			var s seen
-			c := setup{URI: brokertest.URI(t), QueueType: queueType,
+			c := setup{Tiers: true, URI: brokertest.URI(t), QueueType: queueType,
 				Handler: s.handler(func(msg *message.Message) error {
 					if msg.UUID == "twice" {
 						return failing(2)(msg)

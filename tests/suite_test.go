@@ -11,6 +11,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -59,17 +60,18 @@ func queueArguments(queueType string) amqp091.Table {
 	return amqp091.Table{"x-queue-type": "classic"}
 }
 
-func newPubSub(t *testing.T, config amqp.Config, v variant) (message.Publisher, message.Subscriber) {
+func newPubSub(t *testing.T, conf amqp.Config, v variant) (message.Publisher, message.Subscriber) {
 	t.Helper()
 
-	config.Queue.Arguments = queueArguments(v.queueType)
+	conf.Queue.Arguments = queueArguments(v.queueType)
 	// Without confirms, watermill-amqp's publisher closes its channel right behind a message; a quorum queue that was
 	// declared a moment ago may then lose it, which the suite would blame on the subscriber.
-	config.Publish.ConfirmDelivery = true
+	conf.Publish.ConfirmDelivery = true
 	logger := watermill.NopLogger{}
 
-	retrier, err := amqpretry.New(config, amqpretry.Options{
+	retrier, err := amqpretry.New(conf, amqpretry.Options{
 		Logger: logger, Concurrency: v.concurrency, CloseTimeout: 3 * time.Second,
+		Policies: withDelayMode(config.Policies{}),
 	})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })

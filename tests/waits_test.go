@@ -81,7 +81,7 @@ func TestAskedWaits(t *testing.T) {
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		failed := errors.New("later")
 		var s seen
-		c := setup{URI: brokertest.URI(t), Prefetch: 20, Handler: s.handler(func(msg *message.Message) error {
+		c := setup{Tiers: true, URI: brokertest.URI(t), Prefetch: 20, Handler: s.handler(func(msg *message.Message) error {
 			attempt, _ := retry.AttemptFromContext(msg.Context())
 			if attempt.Calls > 0 {
 				return nil

@@ -167,10 +167,13 @@ func (r *Retrier) queue(main Main) (*consumer.Queue, error) {
 
 	queue := *known // the topic and the exchange are those of this call
 	queue.Topic = main.Topic
-	if r.options.Topology == topology.Declare {
+	switch {
+	case r.options.Topology == topology.Declare:
 		queue.Declare = func(channel *amqp091.Channel, version string) error {
 			return r.declare(channel, &queue, main.Exchange, version)
 		}
+	case queue.Plan.Backend != nil:
+		queue.Declare = func(channel *amqp091.Channel, _ string) error { return checkProvisioned(channel, &queue) }
 	}
 
 	return &queue, nil

@@ -24,11 +24,14 @@ func (r *Retrier) BuildTopology(channel *amqp091.Channel, main Main) error {
 	if err != nil {
 		return err
 	}
-	if queue.Declare == nil {
+	switch {
+	case queue.Declare == nil:
 		return nil
+	case r.options.Topology == topology.Assume:
+		return queue.Declare(channel, "")
+	default: // the exchange is that of this call
+		return r.declare(channel, queue, main.Exchange, "")
 	}
-
-	return r.declare(channel, queue, main.Exchange, "")
 }
 
 // ExchangeDeclare declares the exchange of a topic for stock publishers.
