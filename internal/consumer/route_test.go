@@ -59,6 +59,9 @@ func anyPolicy(t *rapid.T) config.Policy {
 		p.Retries = len(p.Delays) + rapid.IntRange(0, 3).Draw(t, "more")
 		p.Jitter = rapid.SampledFrom([]float64{0, 0.5, 1}).Draw(t, "jitter")
 		p.MaxAge = min(p.MaxAge, 1) * (p.Delay(1) + time.Second)
+		if rapid.Bool().Draw(t, "exact") {
+			p.DelayMode, p.Scope, p.QueueType = config.DelayExact, "", ""
+		}
 	}
 
 	return p.WithDefaults()
@@ -123,7 +126,16 @@ func TestEveryPublishMatchesExactlyOneBinding(t *testing.T) {
 
 		limit := rapid.SampledFrom([]int{0, 128 << 10, 4 << 10, 1 << 10}).Draw(t, "frame")
 		publishing, state := codec.CopyOf(&codec.CopyRequest{Delivery: &d, State: s.State, Wait: s.Verdict.Wait}, limit)
-		exchange, key := plan.Route(state.Count, 0, &publishing)
+		exchange, key := plan.Route(state.Count, s.Verdict.Delay, &publishing)
+		if plan.Backend != nil && state.Count != header.CountDead {
+			target, delay, ok := plan.Backend.(topology.Ladder).ParseKey(key)
+			require.True(t, ok)
+			require.Equal(t, topology.QueueTarget("orders"), target)
+			require.Equal(t, s.Verdict.Delay, delay)
+			require.Empty(t, publishing.Expiration)
+			require.LessOrEqual(t, publishing.Priority, uint8(4))
+			return
+		}
 
 		var found []string
 		if exchange == "" {

@@ -95,3 +95,32 @@ func TestReturnPaths_NoAnswer(t *testing.T) {
 		assert.Equal(t, 2, b.Binds("q-1"))
 	})
 }
+
+// What leads back from a ladder is declared again, too: the landing queue often, the ladder itself, which is large, less
+// often, and once for all queues.
+func TestReturnPaths_Backend(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker()
+		f := newTestForwarder(t, b)
+		policy := config.Policy{DelayMode: config.DelayExact}
+		for _, queue := range []string{"q-0", "q-1"} {
+			plan, err := topology.New(queue, policy, topology.Names{})
+			require.NoError(t, err)
+			o := failure()
+			o.State.Delay = "10m"
+			_, err = f.ForQueue(plan).Forward(t.Context(), o, isThere)
+			require.NoError(t, err)
+		}
+		level := topology.Ladder{}.WaitQueue(2, 3)
+
+		pass(4*backendInterval + time.Second)
+		for _, landing := range []string{"q-0.landing", "q-1.landing"} {
+			assert.InDelta(t, 4*int(backendInterval/returnPathInterval), b.Binds(landing), 1)
+		}
+		assert.InDelta(t, 4, b.Binds(level), 1)
+		pass(7 * backendInterval)
+		before := b.Binds(level)
+		pass(10 * backendInterval)
+		assert.Equal(t, before, b.Binds(level), "nothing waits any more")
+	})
+}

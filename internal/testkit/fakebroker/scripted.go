@@ -128,9 +128,11 @@ func (b *Scripted) method(p *Peer, channel uint16, payload []byte) {
 		p.Method(channel, 20, 41, "")
 	case 40<<16 | 10: // declare an exchange
 		p.Method(channel, 40, 11, "")
+	case 40<<16 | 30: // bind an exchange
+		p.Method(channel, 40, 31, "")
 	case 50<<16 | 10: // declare a queue
 		b.declare(p, channel, shortString(arguments[2:]))
-	case 50<<16 | 20: // bind
+	case 50<<16 | 20: // bind a queue
 		b.bind(p, channel, shortString(arguments[2:]))
 	case 60<<16 | 40: // publish
 		b.mu.Lock()
