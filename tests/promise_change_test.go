@@ -13,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
@@ -114,7 +115,7 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 				plan, err := svc.Retrier.Plan(svc.Queue)
 				require.NoError(t, err)
 				queues := plan.Queues
-				if plan.Backend != nil {
+				if plan.Backend != nil && plan.Backend.Name() != rabbit.SharedBackend {
 					queues = append(queues, plan.Backend.Shared().Queues...)
 				}
 				for _, q := range queues {

@@ -23,8 +23,8 @@ type Backend interface {
 	Address(target Target, delay time.Duration, message *amqp.Publishing) (exchange, key string)
 	// Remaining is how long a message in one of the shared queues waits at most until its target gets it.
 	Remaining(q Queue) time.Duration
-	// Hops is how often a message moves at most between its publish and the target.
-	Hops() int
+	// Hops is in how many queues a message with this delay waits, its target's own included.
+	Hops(delay time.Duration) int
 }
 
 // Target is where delayed messages go when they are due: an exchange with a routing key. The default exchange has an

@@ -62,8 +62,16 @@ func (l Ladder) Delivery() string { return l.Name() + ".delivery" }
 // Unroutable is the name of the exchange and of the queue for what no target takes.
 func (l Ladder) Unroutable() string { return l.Name() + ".unroutable" }
 
-// Hops counts the levels and the landing queue.
-func (l Ladder) Hops() int { return l.Config.WithDefaults().Levels + 1 }
+// Hops counts the digits that are not 0, and the landing queue.
+func (l Ladder) Hops(delay time.Duration) int {
+	hops := 1
+	for _, digit := range l.Config.Digits(delay) {
+		if digit != 0 {
+			hops++
+		}
+	}
+	return hops
+}
 
 // Remaining is the queue's own delay, and the longest that the levels below can add.
 func (l Ladder) Remaining(q Queue) time.Duration {

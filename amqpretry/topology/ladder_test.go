@@ -19,7 +19,8 @@ import (
 func TestLadderDeclares(t *testing.T) {
 	ladder, err := topology.NewLadder(config.Ladder{Prefix: "p", Unit: 500 * time.Millisecond, Radix: 3, Levels: 2})
 	require.NoError(t, err)
-	assert.Equal(t, 3, ladder.Hops())
+	assert.Equal(t, 2, ladder.Hops(time.Second))
+	assert.Equal(t, 3, ladder.Hops(2*time.Second))
 
 	assert.Equal(t, oneSpace(`
 exchange p.v1.500ms.3x2.unroutable fanout
@@ -117,10 +118,11 @@ func TestLadderRoutes(t *testing.T) {
 		require.Equal(t, ladder.Config.RoundUp(delay), rounded)
 
 		var waited time.Duration
-		for hops := 0; ; hops++ {
-			require.LessOrEqual(t, hops, ladder.Hops())
+		for hops := 1; ; hops++ {
+			require.LessOrEqual(t, hops, ladder.Hops(delay))
 			queue := route(t, plan, exchange, key)
 			if queue.Landing {
+				require.Equal(t, ladder.Hops(delay), hops)
 				require.Equal(t, rounded, waited)
 				require.Equal(t, target.Exchange, queue.Arguments["x-dead-letter-exchange"])
 				require.Equal(t, target.Key, queue.Arguments["x-dead-letter-routing-key"])

@@ -83,18 +83,21 @@ func replyTo(d *amqp091.Delivery) string {
 	return d.ReplyTo
 }
 
-// ReturnSize is what the broker adds to the headers of a message that comes back from a retry queue of the plan.
-// amqp091-go gives up the whole connection when a frame arrives that is larger than negotiated, so a copy must leave
-// room for it.
-func ReturnSize(plan topology.Plan) int {
+// Returns is what the broker adds to the headers of messages that come back from their waits under a plan. amqp091-go
+// gives up the whole connection when a frame arrives that is larger than negotiated, so a copy must leave room for it.
+type Returns struct {
+	plan      topology.Plan
+	once, hop int // bytes: for each message, and for each queue that it waits in
+}
+
+// NewReturns returns the sizes under a plan.
+func NewReturns(plan topology.Plan) Returns {
 	longest := plan.Queue
 	for _, q := range plan.Queues {
 		longest = longer(longest, q.Name)
 	}
-
-	exchange, key, hops := plan.RetryExchange, plan.Queue, 1
+	exchange, key := plan.RetryExchange, plan.Queue
 	if plan.Backend != nil {
-		hops = plan.Backend.Hops()
 		_, key = plan.Backend.Address(topology.QueueTarget(plan.Queue), 0, &amqp091.Publishing{})
 		shared := plan.Backend.Shared()
 		for _, x := range shared.Exchanges {
@@ -110,21 +113,27 @@ func ReturnSize(plan topology.Plan) int {
 		"time":         time.Time{},
 		"routing-keys": []any{key}, "original-expiration": "315360000000",
 	}
-	added := amqp091.Table{
-		header.Death:         slices.Repeat([]any{death}, hops),
-		header.DeliveryCount: int64(0),
-		header.AcquiredCount: int64(0),
-	}
+	once := amqp091.Table{header.Death: []any{}, header.DeliveryCount: int64(0), header.AcquiredCount: int64(0)}
 	for _, which := range []string{"x-first-death-", "x-last-death-"} {
-		added[which+"exchange"], added[which+"queue"], added[which+"reason"] = exchange, longest, "expired"
+		once[which+"exchange"], once[which+"queue"], once[which+"reason"] = exchange, longest, "expired"
 	}
 
-	size := 0
-	for key, value := range added {
-		size += headerSize(key, value)
+	r := Returns{plan: plan, hop: headerSize("", []any{death}) - headerSize("", []any{})}
+	for key, value := range once {
+		r.once += headerSize(key, value)
 	}
 
-	return size
+	return r
+}
+
+// Size is what is added to a message with this delay.
+func (r Returns) Size(delay time.Duration) int {
+	hops := 1
+	if r.plan.Backend != nil {
+		hops = r.plan.Backend.Hops(delay)
+	}
+
+	return r.once + hops*r.hop
 }
 
 func longer(a, b string) string {

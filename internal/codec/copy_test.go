@@ -2,6 +2,7 @@ package codec
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -304,29 +305,41 @@ func TestEncodeCC(t *testing.T) {
 }
 
 // What a broker adds on the way back, as it encodes it, fits into what is kept free for it.
-func TestReturnSize(t *testing.T) {
+func TestReturns(t *testing.T) {
+	death := func(exchange, queue, key string) amqp091.Table {
+		return amqp091.Table{"count": int64(1), "exchange": exchange, "queue": queue, "reason": "expired",
+			"routing-keys": []any{key}, "time": time.Unix(1, 0)}
+	}
+	frame := func(added amqp091.Table) int {
+		headers := amqp091.Table{"a": "b"}
+		maps.Copy(headers, added)
+
+		return len(fakebroker.HeaderFrame(amqp091.Publishing{Headers: headers}))
+	}
+
 	for _, queue := range []string{"orders", strings.Repeat("q", 200)} {
-		plan, err := topology.New(queue, config.Policy{}.WithDefaults(), topology.Names{})
-		require.NoError(t, err)
+		for mode, way := range map[config.DelayMode][]any{
+			config.DelayTiers: {death(queue+".retry", queue+".retry.10m", queue)},
+			config.DelayExact: {
+				death("amqpretry.delay.v1.100ms.10x6.delivery", queue+".landing", "0.0.0.3.7.0.q."+queue),
+				death("amqpretry.delay.v1.100ms.10x6.level-1", "amqpretry.delay.v1.100ms.10x6.7s", "0.0.0.3.7.0.q."+queue),
+				death("amqpretry.delay.v1.100ms.10x6.level-2", "amqpretry.delay.v1.100ms.10x6.30s", "0.0.0.3.7.0.q."+queue),
+			},
+		} {
+			plan, err := topology.New(queue, config.Policy{DelayMode: mode}, topology.Names{})
+			require.NoError(t, err)
+			first, last := way[len(way)-1].(amqp091.Table), way[0].(amqp091.Table)
+			added := frame(amqp091.Table{
+				"x-death":                way,
+				"x-first-death-exchange": first["exchange"], "x-first-death-queue": first["queue"],
+				"x-first-death-reason": "expired", "x-last-death-exchange": last["exchange"],
+				"x-last-death-queue": last["queue"], "x-last-death-reason": "expired",
+				"x-delivery-count": int64(3), "x-acquired-count": int64(3),
+			}) - frame(nil)
 
-		waited := queue + ".retry.10m"
-		added := amqp091.Table{
-			"x-death": []any{amqp091.Table{
-				"count": int64(1), "exchange": queue + ".retry", "queue": waited, "reason": "expired",
-				"routing-keys": []any{queue}, "time": time.Unix(1, 0),
-			}},
-			"x-first-death-exchange": queue + ".retry", "x-first-death-queue": waited,
-			"x-first-death-reason":  "expired",
-			"x-last-death-exchange": queue + ".retry", "x-last-death-queue": waited, "x-last-death-reason": "expired",
-			"x-delivery-count": int64(3), "x-acquired-count": int64(3),
+			kept := NewReturns(plan).Size(37 * time.Second)
+			assert.LessOrEqual(t, added, kept)
+			assert.Less(t, kept, 2*added, "and not much more")
 		}
-
-		before := amqp091.Publishing{Headers: amqp091.Table{"a": "b"}}
-		after := amqp091.Publishing{Headers: amqp091.Table{"a": "b"}}
-		for key, value := range added {
-			after.Headers[key] = value
-		}
-		assert.LessOrEqual(t, len(fakebroker.HeaderFrame(after))-len(fakebroker.HeaderFrame(before)), ReturnSize(plan))
-		assert.Less(t, ReturnSize(plan), 4<<10, "there is room left for a message")
 	}
 }

@@ -151,7 +151,7 @@ func (l life) run() {
 
 		limit := l.limit
 		if limit > 0 {
-			limit -= codec.ReturnSize(l.queue.Plan)
+			limit -= codec.NewReturns(l.queue.Plan).Size(0)
 		}
 		order := codec.CopyRequest{Delivery: &d, State: codec.Identify(settlement.State, &d, d.MessageId == ""),
 			Wait: settlement.Verdict.Wait, Replay: a.Replay}

@@ -28,7 +28,7 @@ import (
 type QueueForwarder struct {
 	forwarder *Forwarder
 	plan      topology.Plan
-	reserved  int // of the header frame, for what the broker adds
+	returns   codec.Returns // what the broker adds to a header frame
 
 	// turn is a lock that can be waited for with a context: whoever has it opens channels and publishes, which can hang
 	// while the broker does not answer. Nobody declares with it: one queue that is not available would stop all other
@@ -70,7 +70,7 @@ func (l *QueueForwarder) closeChannels() {
 }
 
 func newQueueForwarder(f *Forwarder, plan topology.Plan) *QueueForwarder {
-	return &QueueForwarder{forwarder: f, plan: plan, reserved: codec.ReturnSize(plan), turn: make(chan struct{}, 1),
+	return &QueueForwarder{forwarder: f, plan: plan, returns: codec.NewReturns(plan), turn: make(chan struct{}, 1),
 		confirms: map[string]*confirmChannel{}}
 }
 
@@ -165,7 +165,7 @@ func (l *QueueForwarder) publish(
 	}
 	limit := link.FrameSize()
 	if limit > 0 {
-		limit -= l.reserved
+		limit -= l.returns.Size(delayOf(&o.State))
 	}
 	request := *o
 	request.LowerPriority = l.plan.Backend != nil
