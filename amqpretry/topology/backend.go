@@ -11,6 +11,9 @@ import (
 //
 // A target takes part by declaring its part of the backend. What is addressed to any other target ends where an
 // operator finds it, and reaches nobody.
+//
+// A backend that needs more than RabbitMQ 3.10 must find out by a trial whether a broker can do that, and never by a
+// version: the nodes of a cluster may have different ones.
 type Backend interface {
 	// Name tells backends apart: those of one name share their messages.
 	Name() string

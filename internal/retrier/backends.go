@@ -27,26 +27,37 @@ func (b *backends) declare(channel topology.Channel, plan topology.Plan) error {
 	if plan.Backend == nil {
 		return plan.Declare(channel)
 	}
-
-	b.mu.Lock() // those that come meanwhile wait for it
-	defer b.mu.Unlock()
-
-	name, now := plan.Backend.Name(), time.Now()
-	if now.Sub(b.declared[name]) > backendAge {
-		if err := plan.Backend.Shared().Declare(channel); err != nil {
-			return err
-		}
-		if b.declared == nil {
-			b.declared = map[string]time.Time{}
-		}
-		b.declared[name] = now
+	if err := b.share(channel, plan.Backend); err != nil {
+		return err
 	}
 	err := plan.DeclareOwn(channel)
 	if err != nil {
-		delete(b.declared, name)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		delete(b.declared, plan.Backend.Name())
 	}
 
 	return err
+}
+
+// share declares what a backend shares. Those that come meanwhile wait for it.
+func (b *backends) share(channel topology.Channel, backend topology.Backend) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	name, now := backend.Name(), time.Now()
+	if now.Sub(b.declared[name]) < backendAge {
+		return nil
+	}
+	if err := backend.Shared().Declare(channel); err != nil {
+		return err
+	}
+	if b.declared == nil {
+		b.declared = map[string]time.Time{}
+	}
+	b.declared[name] = now
+
+	return nil
 }
 
 // checkProvisioned looks for the landing queue of a main queue, where an operator provisions it. A missing retry queue
