@@ -44,8 +44,8 @@ test-brokers: ## tests that kill, freeze or fill brokers, each one of its own
 test-v3: ## Watermill's suite and the promise tests over watermill-amqp v3
 	scripts/broker run $(GO) test -tags amqpv3 -short $(TESTFLAGS) -skip '$(OWN)' ./amqpretry ./amqpretry/amqpretryv3 ./internal/codec ./internal/connection ./internal/republish ./internal/consumer ./tests
 
-# Tests about retry queues, which exact delays have none of.
-TIERS := TestQueueDepths|TestMetrics|TestWatermillsDeduplicatorLosesRetries|TestP8_Journey|TestStock_TypedErrors|TestP8_Conflicts|TestOutcomes|TestRetrytestIsFaithful|TestTopicsThatShareAQueue|TestSubscribeRefuses
+# Tests about retry queues, which exact delays have none of, and about topology that is not provisioned.
+TIERS := TestProtect_Warning|TestP8_TopologyAssume|TestQueueDepths|TestMetrics|TestWatermillsDeduplicatorLosesRetries|TestP8_Journey|TestStock_TypedErrors|TestP8_Conflicts|TestOutcomes|TestRetrytestIsFaithful|TestTopicsThatShareAQueue|TestSubscribeRefuses
 test-exact: ## Watermill's suite and the promise tests with exact delays, in their short form
 	DELAY_MODE=exact scripts/broker run $(GO) test -tags "$(TAGS)" -count=1 -short $(TESTFLAGS) -skip '$(OWN)|$(TIERS)' ./tests
 

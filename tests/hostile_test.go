@@ -625,7 +625,7 @@ func TestHostile_IntoTheRetryTopology(t *testing.T) {
 func TestHostile_Ages(t *testing.T) {
 	t.Parallel()
 
-	c := setup{URI: brokertest.URI(t), Handler: func(*message.Message) error { return retry.Postpone(0) }}
+	c := setup{Tiers: true, URI: brokertest.URI(t), Handler: func(*message.Message) error { return retry.Postpone(0) }}
 	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100), MaxAge: 700 * time.Millisecond}}
 	svc := start(t, c)
 	began := time.Now()

@@ -270,7 +270,7 @@ func TestNoHotLoopQueueMissing(t *testing.T) {
 		})
 	}
 	provision()
-	svc := start(t, setup{
+	svc := start(t, setup{Tiers: true,
 		URI: brokertest.URI(t), Queue: queue, Options: amqpretry.Options{Topology: topology.Assume},
 		Handler: func(*message.Message) error { return nil },
 	})
