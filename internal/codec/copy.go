@@ -73,10 +73,12 @@ func republished(d *amqp091.Delivery) amqp091.Publishing {
 	}
 }
 
+const directReply = "amq.rabbitmq.reply-to"
+
 // replyTo is where an answer is to go. RabbitMQ refuses a copy that says "to whom I am": it has put the asker's address
 // in its place where a message came the usual way, but not in one that came by another protocol.
 func replyTo(d *amqp091.Delivery) string {
-	if d.ReplyTo == "amq.rabbitmq.reply-to" {
+	if d.ReplyTo == directReply {
 		return ""
 	}
 
@@ -92,19 +94,30 @@ func ReturnSize(plan topology.Plan) int {
 		longest = longer(longest, q.Name)
 	}
 
-	exchange, key, hops := plan.RetryExchange, plan.Queue, 1
 	if plan.Backend != nil {
-		hops = plan.Backend.Hops()
-		_, key = plan.Backend.Address(topology.QueueTarget(plan.Queue), 0, &amqp091.Publishing{})
-		shared := plan.Backend.Shared()
-		for _, x := range shared.Exchanges {
-			exchange = longer(exchange, x.Name)
-		}
-		for _, q := range shared.Queues {
-			longest = longer(longest, q.Name)
-		}
+		return BackendReturnSize(plan.Backend, topology.QueueTarget(plan.Queue), longest)
 	}
 
+	return returnSize(plan.RetryExchange, plan.Queue, longest, 1)
+}
+
+// BackendReturnSize is [ReturnSize] for a message that comes through a backend to a target, whose landing queue and main
+// queue have names no longer than longest.
+func BackendReturnSize(backend topology.Backend, target topology.Target, longest string) int {
+	exchange, key := backend.Address(target, 0, &amqp091.Publishing{})
+	shared := backend.Shared()
+	for _, x := range shared.Exchanges {
+		exchange = longer(exchange, x.Name)
+	}
+	for _, q := range shared.Queues {
+		longest = longer(longest, q.Name)
+	}
+
+	return returnSize(exchange, key, longest, backend.Hops())
+}
+
+// returnSize is that of a message that was dead-lettered so often, with the longest names on its way.
+func returnSize(exchange, key, longest string, hops int) int {
 	death := amqp091.Table{
 		"count": int64(0), "exchange": exchange, "queue": longest, "reason": "expired",
 		"time":         time.Time{},
