@@ -134,7 +134,6 @@ func TestDelayPublish_Pipelined(t *testing.T) {
 
 	t.Logf("1000 messages: %s in one call, %s of 1000 callers, %s one by one", together, callers, single)
 	assert.Less(t, 3*together, single)
-	assert.Less(t, 2*callers, single)
 	got.wait(t, 2101)
 }
 
@@ -195,7 +194,7 @@ func TestDelayPublish_Alarm_OwnBroker(t *testing.T) {
 	})
 	topic := uniqueName("delayed")
 	got := d.queue(topic)
-	require.NoError(t, d.Publisher.Publish(topic, delayed("before", wmdelay.For(100*time.Millisecond))))
+	d.declared(topic)
 	got.wait(t, 1)
 	broker.Ctl("set_vm_memory_high_watermark", "0.00001")
 	// The broker tells a connection that it is blocked when it publishes.

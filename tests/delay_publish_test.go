@@ -135,6 +135,14 @@ func (d *delays) queue(topic string) *arrivals {
 	return collect(messages)
 }
 
+// declared publishes until the ladder is declared, which may take longer than a short PublishTimeout.
+func (d *delays) declared(topic string) {
+	d.t.Helper()
+	eventually(d.t, 20*time.Second, func() bool {
+		return d.Publisher.Publish(topic, delayed("declared", wmdelay.For(100*time.Millisecond))) == nil
+	}, "the ladder is declared")
+}
+
 // removeTopic removes all that the topic may have at the end of the test.
 func (d *delays) removeTopic(topic string) {
 	d.t.Helper()
@@ -531,7 +539,7 @@ func TestDelayPublish_NoAnswer(t *testing.T) {
 	})
 	topic := uniqueName("delayed")
 	got := d.queue(topic)
-	require.NoError(t, d.Publisher.Publish(topic, delayed("before", wmdelay.For(100*time.Millisecond))))
+	d.declared(topic)
 	got.wait(t, 1)
 	for name, fault := range map[string]func(string){"silent": proxy.stallAnswers, "gone": proxy.refuse} {
 		fault(delayer)

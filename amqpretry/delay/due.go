@@ -29,7 +29,7 @@ func Due(metadata message.Metadata, now time.Time) (due time.Time, delayed bool,
 		if writtenFor == "" {
 			return first, true, nil
 		}
-		last = first.Truncate(time.Second).Add(time.Second - time.Millisecond)
+		last = first.Truncate(time.Second).Add(time.Second - 1)
 	}
 
 	duration, err := time.ParseDuration(writtenFor)
