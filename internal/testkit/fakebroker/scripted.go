@@ -128,6 +128,8 @@ func (b *Scripted) method(p *Peer, channel uint16, payload []byte) {
 		p.Method(channel, 20, 41, "")
 	case 40<<16 | 10: // declare an exchange
 		p.Method(channel, 40, 11, "")
+	case 40<<16 | 30: // bind it
+		p.Method(channel, 40, 31, "")
 	case 50<<16 | 10: // declare a queue
 		b.declare(p, channel, shortString(arguments[2:]))
 	case 50<<16 | 20: // bind
