@@ -33,12 +33,12 @@
 // message's context ends. It then names the messages in an [UnconfirmedError]. Duplicates are possible, losses are not:
 // all queues on the way are quorum queues that dead-letter at least once.
 //
-// Whatever an operator deletes is declared again at the next publish that misses it. A queue that does not exist is a
-// [NoQueueError], since a confirm only says that the ladder has the message.
+// An operator may delete the ladder: the next publish that misses it declares it again. If the topic's queue does not
+// exist, Publish returns a [NoQueueError], since a confirm only says that the ladder has the message.
 //
-// No message reaches a queue that takes no part: a target has its part of the ladder since the first message was
-// published to it. What is for any other target goes to the ladder's queue "unroutable". A target that is full or down
-// keeps nobody waiting: its messages wait in its landing queue, which has no limit.
+// No message reaches a queue that takes no part: a target takes part from the first message on that is published to it
+// with a delay. Messages for any other target go to the ladder's queue "unroutable". A target that is full or down keeps
+// nobody waiting: its messages wait in its landing queue, which has no limit.
 //
 // The broker believes some headers, so they are removed: x-death and the like, CC, BCC, and x-opt-*. So are the
 // expiration and the retrier's own headers, but for a new amqpretry-id. The priority is at most 4, as RabbitMQ 4.0 would
@@ -49,11 +49,10 @@
 // Consumers need the retrier's subscriber, or its marshaler with a stock one (config.ModeOff is enough): a message that
 // has waited has an x-death header, over which watermill-amqp's own marshaler fails.
 //
-// Nobody can tell whether a queue is bound to an exchange when a message will be due. If none is, the message waits in
-// the landing queue. After a queue was bound it can take dead_letter_worker_publisher_confirm_timeout, 3 minutes by
-// default, until the broker tries again.
+// A message that is due at an exchange without queues waits in the landing queue until a queue is bound. The broker tries
+// again after dead_letter_worker_publisher_confirm_timeout, which is 3 minutes by default.
 //
-// There is no way to cancel a message that waits. Give it an id, and let the handler look whether it is still wanted.
+// A message that waits cannot be cancelled. Let the handler look whether it is still wanted.
 //
 // Retrier.QueueDepths counts what waits. With topology.Assume an operator provides the ladder, the landing queues and
 // the exchanges: [topology.Ladder] has them as values.

@@ -38,7 +38,7 @@ func (e *TooLongError) Error() string {
 }
 
 // TooLargeError says that the headers of a message do not fit into what the broker or its consumers take, whatever its
-// payload is. No message of the call was published, unless the broker's limit was not known before.
+// payload is. No message of the call was published.
 type TooLargeError struct {
 	// Topic and UUID tell the message.
 	Topic, UUID string
@@ -81,8 +81,9 @@ func (e *NoQueueError) Error() string {
 func (e *NoQueueError) Unwrap() error { return e.Err }
 
 // UnconfirmedError says that the broker has not confirmed messages within [Options.PublishTimeout], or before their
-// contexts ended or the publisher was closed. The broker may have each of them or not: publish them again, and expect
-// duplicates. It has all other messages of the call that have a delay, and those without one were not published.
+// contexts ended or the publisher was closed, or that it refuses them for good. The broker may have each of them or not:
+// publish them again, and expect duplicates. It has all other messages of the call that have a delay, and those without
+// one were not published.
 type UnconfirmedError struct {
 	// Topic to which the messages were to be published.
 	Topic string

@@ -15,7 +15,7 @@ const DefaultPublishTimeout = 30 * time.Second
 
 // Options say how messages with a delay are published. The zero value is useful.
 type Options struct {
-	// Ladder is what the messages wait in. What is left out is that of config.ScheduleLadder: units of 1s, and delays up
+	// Ladder is what the messages wait in. Defaults to config.ScheduleLadder, field by field: units of 1s, and delays up
 	// to 3.1 years. A delay is rounded up to the unit. All services of a virtual host that use the same ladder share it.
 	Ladder config.Ladder
 
