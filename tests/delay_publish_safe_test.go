@@ -74,7 +74,7 @@ func TestDelayPublish_HostilePublisher(t *testing.T) {
 	for _, m := range taken {
 		assert.Equal(t, []any{int64(1), "two"}, m.Headers["kept"])
 		assert.LessOrEqual(t, m.Priority, uint8(4))
-		assert.Equal(t, uint8(amqp091.Persistent), m.DeliveryMode)
+		assert.Equal(t, amqp091.Persistent, m.DeliveryMode)
 		assert.Empty(t, m.ReplyTo)
 		assert.NotContains(t, m.Headers, "x-opt-delivery-time")
 		assert.NotContains(t, m.Headers, "CC")
@@ -83,7 +83,7 @@ func TestDelayPublish_HostilePublisher(t *testing.T) {
 		assert.NotEmpty(t, m.Headers[header.ID])
 		deaths, _ := m.Headers["x-death"].([]any)
 		for _, death := range deaths {
-			assert.NotEqual(t, "", death.(amqp091.Table)["exchange"], "the broker's own, of the ladder")
+			assert.NotEmpty(t, death.(amqp091.Table)["exchange"], "the broker's own, of the ladder")
 		}
 	}
 	assert.Equal(t, 0, d.Broker.Depth(other))
@@ -194,7 +194,7 @@ func TestDelayPublish_Alarm_OwnBroker(t *testing.T) {
 	})
 	topic := uniqueName("delayed")
 	got := d.queue(topic)
-	d.declared(topic)
+	d.publishes(topic, "before")
 	got.wait(t, 1)
 	broker.Ctl("set_vm_memory_high_watermark", "0.00001")
 	// The broker tells a connection that it is blocked when it publishes.

@@ -135,11 +135,11 @@ func (d *delays) queue(topic string) *arrivals {
 	return collect(messages)
 }
 
-// declared publishes until the ladder is declared, which may take longer than a short PublishTimeout.
-func (d *delays) declared(topic string) {
+// publishes publishes a message until the ladder is declared, which may take longer than a short PublishTimeout.
+func (d *delays) publishes(topic, uuid string) {
 	d.t.Helper()
 	eventually(d.t, 20*time.Second, func() bool {
-		return d.Publisher.Publish(topic, delayed("declared", wmdelay.For(100*time.Millisecond))) == nil
+		return d.Publisher.Publish(topic, delayed(uuid, wmdelay.For(100*time.Millisecond))) == nil
 	}, "the ladder is declared")
 }
 
@@ -333,7 +333,8 @@ func TestDelayPublish_NothingBound(t *testing.T) {
 	err := d.Publisher.Publish(topic, delayed("past", wmdelay.For(-time.Second)))
 	var noQueue *delay.NoQueueError
 	require.ErrorAs(t, err, &noQueue)
-	assert.Equal(t, delay.NoQueueError{Topic: topic, Exchange: topic, UUIDs: []string{"past"}, Err: noQueue.Err}, *noQueue)
+	assert.Equal(t, &delay.NoQueueError{Topic: topic, Exchange: topic, UUIDs: []string{"past"}, Err: noQueue.Err},
+		noQueue)
 
 	require.NoError(t, d.Publisher.Publish(topic, delayed("waits", wmdelay.For(200*time.Millisecond))))
 	stays(t, time.Second, func() bool { return d.Broker.Depth(d.Ladder.Unroutable()) == 0 }, "it has a landing queue")
@@ -386,7 +387,7 @@ func TestDelayPublish_Refused(t *testing.T) {
 
 		return msg
 	}
-	soon := wmdelay.For(time.Millisecond)
+	soon, never := wmdelay.For(time.Millisecond), wmdelay.Until(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))
 	for name, test := range map[string]struct {
 		bad *message.Message
 		as  any
@@ -394,7 +395,7 @@ func TestDelayPublish_Refused(t *testing.T) {
 		"no duration": {with(wmdelay.DelayedForKey, "soon"), new(*delay.MetadataError)},
 		"no time":     {with(wmdelay.DelayedUntilKey, "tomorrow"), new(*delay.MetadataError)},
 		"too long":    {delayed("bad", wmdelay.For(100*time.Second)), new(*delay.TooLongError)},
-		"for ever":    {delayed("bad", wmdelay.Until(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))), new(*delay.TooLongError)},
+		"for ever":    {delayed("bad", never), new(*delay.TooLongError)},
 		"too large": {func() *message.Message {
 			msg := delayed("bad", soon)
 			msg.Metadata["large"] = strings.Repeat("x", 128<<10)
@@ -408,7 +409,8 @@ func TestDelayPublish_Refused(t *testing.T) {
 			return msg
 		}(), new(*delay.TooLargeError)},
 	} {
-		err := d.Publisher.Publish(topic, delayed("good", soon), test.bad, delayed("good", soon), message.NewMessage("none", nil))
+		err := d.Publisher.Publish(topic, delayed("good", soon), test.bad, delayed("good", soon),
+			message.NewMessage("none", nil))
 		require.ErrorAs(t, err, test.as, name)
 		assert.ErrorContains(t, err, `cannot publish message "bad" to topic "`+topic+`": `, name)
 	}
@@ -452,6 +454,31 @@ func TestDelayPublish_LadderDeleted(t *testing.T) {
 	assert.Equal(t, 1, d.Events(retry.EventConnected)-1, "the subscriber's and one of the publisher's")
 }
 
+// Where an operator provides the ladder, nothing is declared, also when a part of it is missing.
+func TestDelayPublish_Assume(t *testing.T) {
+	t.Parallel()
+
+	conf := amqp.NewDurableQueueConfig(brokertest.URI(t))
+	operator := newDelays(t, conf, nil)
+	topic := uniqueName("delayed")
+	got := operator.queue(topic)
+	service := newDelays(t, conf, func(o *delay.Options, r *amqpretry.Options) {
+		r.Topology, o.Ladder, o.PublishTimeout = topology.Assume, operator.Options.Ladder, 5*time.Second
+	})
+	err := service.Publisher.Publish(topic, delayed("missing", wmdelay.For(400*time.Millisecond)))
+	var unconfirmed *delay.UnconfirmedError
+	require.ErrorAs(t, err, &unconfirmed)
+	require.ErrorContains(t, err, service.Ladder.Level(0))
+	assert.Equal(t, -1, service.Broker.Depth(topic+".landing"))
+
+	operator.publishes(topic, "operator")
+	now := time.Now()
+	require.NoError(t, service.Publisher.Publish(topic, delayed("there", wmdelay.For(400*time.Millisecond))))
+	all := got.wait(t, 2)
+	due(t, all["there"], now.Add(400*time.Millisecond))
+	assert.Equal(t, 0, service.Events(retry.EventTopologyRepaired))
+}
+
 // The connection is cut again and again while many publish: each message that Publish has returned nil for arrives, and
 // each that has not arrived is named in an error.
 func TestDelayPublish_ConnectionCut(t *testing.T) {
@@ -481,7 +508,8 @@ func TestDelayPublish_ConnectionCut(t *testing.T) {
 				}
 				var batch []*message.Message
 				for i := range 20 {
-					batch = append(batch, delayed(fmt.Sprintf("%d-%d-%d", worker, n, i), wmdelay.For(300*time.Millisecond)))
+					uuid := fmt.Sprintf("%d-%d-%d", worker, n, i)
+					batch = append(batch, delayed(uuid, wmdelay.For(300*time.Millisecond)))
 				}
 				at := time.Now()
 				if assert.NoError(t, d.Publisher.Publish(topic, batch...), "20 s are enough to connect again") {
@@ -539,7 +567,7 @@ func TestDelayPublish_NoAnswer(t *testing.T) {
 	})
 	topic := uniqueName("delayed")
 	got := d.queue(topic)
-	d.declared(topic)
+	d.publishes(topic, "before")
 	got.wait(t, 1)
 	for name, fault := range map[string]func(string){"silent": proxy.stallAnswers, "gone": proxy.refuse} {
 		fault(delayer)
@@ -565,8 +593,8 @@ func TestDelayPublish_NoAnswer(t *testing.T) {
 	}
 	assert.Empty(t, d.Wrapped.got())
 
-	require.NoError(t, d.Publisher.Publish(topic, delayed("after", wmdelay.For(100*time.Millisecond))))
-	eventually(t, 10*time.Second, func() bool { return len(got.of("after")) == 1 }, "it goes on")
+	d.publishes(topic, "after")
+	eventually(t, 10*time.Second, func() bool { return len(got.of("after")) > 0 }, "it goes on")
 	assert.Empty(t, got.of("gone timeout"), "what was never sent does not come later")
 }
 
@@ -615,7 +643,9 @@ func TestDelayPublish_Names(t *testing.T) {
 	exchanges := newDelays(t, conf, func(o *delay.Options, _ *amqpretry.Options) { o.Ladder = queues.Options.Ladder })
 
 	got := map[string]*arrivals{}
-	names := []string{base, base + ".eu", "eu." + base, base + ".*", base + ".#", base + ".%2A", base + ".a b/ü", base + ".%"}
+	names := []string{
+		base, base + ".eu", "eu." + base, base + ".*", base + ".#", base + ".%2A", base + ".a b/ü", base + ".%",
+	}
 	for _, name := range names {
 		got["q "+name] = queues.queue(name)
 		for _, key := range []string{"", "*", "#", "a.b", "eu." + base} {

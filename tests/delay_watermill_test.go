@@ -34,7 +34,9 @@ func TestDelayPublish_WatermillsPublisher(t *testing.T) {
 
 		return publisher
 	}
-	byDefault := func(wmdelay.DefaultDelayGeneratorParams) (wmdelay.Delay, error) { return wmdelay.For(time.Second), nil }
+	byDefault := func(wmdelay.DefaultDelayGeneratorParams) (wmdelay.Delay, error) {
+		return wmdelay.For(time.Second), nil
+	}
 	ours := d.Options
 	ours.DefaultDelayGenerator = byDefault
 	ourDefault, err := d.Retrier.NewDelayPublisher(d.Wrapped, ours)
@@ -93,7 +95,8 @@ func TestDelayPublish_WatermillsPublisher(t *testing.T) {
 	for id, one := range all {
 		// A message is made just after the time that was noted.
 		due(t, arrived[id], one.at.Add(one.delay))
-		delayedFor, delayedUntil := arrived[id].Metadata[wmdelay.DelayedForKey], arrived[id].Metadata[wmdelay.DelayedUntilKey]
+		metadata := arrived[id].Metadata
+		delayedFor, delayedUntil := metadata[wmdelay.DelayedForKey], metadata[wmdelay.DelayedUntilKey]
 		if one.delay == 0 {
 			assert.Empty(t, delayedFor+delayedUntil, id)
 			continue
@@ -122,7 +125,9 @@ func TestDelayPublish_Requeuer(t *testing.T) {
 	require.NoError(t, err)
 	poison, err := wmmiddleware.PoisonQueue(d.Publisher, requeue)
 	require.NoError(t, err)
-	delays := wmmiddleware.DelayOnError{InitialInterval: 300 * time.Millisecond, MaxInterval: time.Second, Multiplier: 2}
+	delays := wmmiddleware.DelayOnError{
+		InitialInterval: 300 * time.Millisecond, MaxInterval: time.Second, Multiplier: 2,
+	}
 	router.AddMiddleware(d.Retrier.Middleware)
 	router.AddPlugin(d.Retrier.CheckRouter)
 	subscriber, err := d.Retrier.NewSubscriber()

@@ -17,25 +17,28 @@ func TestDue(t *testing.T) {
 	t.Parallel()
 
 	now := time.Date(2026, 3, 4, 5, 6, 7, int(400*time.Millisecond), time.UTC)
+	const ninth = "2026-03-04T05:06:09Z" // 1.6s later
 	at := func(d time.Duration) time.Time { return now.Add(d) }
+	last := at(2600*time.Millisecond - 1) // of that second
 	for name, test := range map[string]struct {
 		until, duration string
 		due             time.Time
 		none            bool
 	}{
-		"no delay":                      {none: true},
-		"only for":                      {duration: "1.25s", due: at(1250 * time.Millisecond)},
-		"only for, in the past":         {duration: "-3s", due: at(-3 * time.Second)},
-		"only until":                    {until: "2026-03-04T05:07:00Z", due: at(52600 * time.Millisecond)},
-		"both, at once":                 {until: "2026-03-04T05:06:09Z", duration: "1.9s", due: at(1900 * time.Millisecond)},
-		"both, in another zone":         {until: "2026-03-04T06:06:09+01:00", duration: "1.9s", due: at(1900 * time.Millisecond)},
-		"both, published late":          {until: "2026-03-04T05:06:09Z", duration: "20s", due: at(2600*time.Millisecond - 1)},
-		"both, the clock is behind":     {until: "2026-03-04T05:06:09Z", duration: "1s", due: at(1600 * time.Millisecond)},
-		"both, of an older message":     {until: "2026-03-04T05:00:00Z", duration: "1m", due: at(-366400*time.Millisecond - 1)},
-		"a fraction that others wrote":  {until: "2026-03-04T05:06:09.5Z", duration: "1s", due: at(2100 * time.Millisecond)},
-		"a fraction, published late":    {until: "2026-03-04T05:06:09.5Z", duration: "1h", due: at(2600*time.Millisecond - 1)},
-		"the zero delay of Watermill":   {until: "0001-01-01T00:00:00Z", duration: "0s", due: time.Time{}.Add(time.Second - 1)},
-		"longer than a duration can be": {until: "9000-01-01T00:00:00Z", duration: "2562047h47m16.854775807s", due: time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC)},
+		"no delay":                     {none: true},
+		"only for":                     {duration: "1.25s", due: at(1250 * time.Millisecond)},
+		"only for, in the past":        {duration: "-3s", due: at(-3 * time.Second)},
+		"only until":                   {until: ninth, due: at(1600 * time.Millisecond)},
+		"both, at once":                {until: ninth, duration: "1.9s", due: at(1900 * time.Millisecond)},
+		"both, in another zone":        {"2026-03-04T06:06:09+01:00", "1.9s", at(1900 * time.Millisecond), false},
+		"both, published late":         {until: ninth, duration: "20s", due: last},
+		"both, the clock is behind":    {until: ninth, duration: "1s", due: at(1600 * time.Millisecond)},
+		"both, of an older message":    {"2026-03-04T05:00:00Z", "1m", at(-366400*time.Millisecond - 1), false},
+		"a fraction that others wrote": {"2026-03-04T05:06:09.5Z", "1s", at(2100 * time.Millisecond), false},
+		"a fraction, published late":   {until: "2026-03-04T05:06:09.5Z", duration: "1h", due: last},
+		"the zero delay of Watermill":  {"0001-01-01T00:00:00Z", "0s", time.Time{}.Add(time.Second - 1), false},
+		"longer than a duration can be": {"9000-01-01T00:00:00Z", "2562047h47m16.854775807s",
+			time.Date(9000, 1, 1, 0, 0, 0, 0, time.UTC), false},
 	} {
 		metadata := message.Metadata{}
 		if test.until != "" {

@@ -85,8 +85,8 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, 
 func (p *Publisher) newBatch(topic string) (*batch, error) {
 	target := p.settings.Target(topic)
 	if target == (topology.Target{}) {
-		return nil, &topology.NameError{Object: "queue of the topic " + topic, Problem: "the name is empty; give it one " +
-			"through the config's Publish.GenerateRoutingKey"}
+		return nil, &topology.NameError{Object: "queue of the topic " + topic, Problem: "the name is empty; give it " +
+			"one through the config's Publish.GenerateRoutingKey"}
 	}
 	plan, err := p.backend.Of(target, p.settings.Names)
 	if err != nil {

@@ -44,8 +44,8 @@ var rules = []struct {
 	{"amqpretry/topology", []string{watermill, watermillAMQP, module + "/retry", module + "/middleware", module +
 		"/internal/engine"},
 		"the plan is for operators' tools too, which know no Watermill"},
-	{"amqpretry/delay", []string{watermillAMQP, module + "/retry", module + "/middleware", module + "/internal", module +
-		"/amqpretry"},
+	{"amqpretry/delay", []string{watermillAMQP, module + "/retry", module + "/middleware", module + "/internal",
+		module + "/amqpretry"},
 		"delays are for every version of watermill-amqp, and their due times are calculated without a broker"},
 	{"internal/delayed", []string{watermillAMQP, module + "/amqpretry", module + "/middleware", module +
 		"/internal/consumer"},
