@@ -84,7 +84,8 @@ func (r *Retrier) ProtectPolicy(topic string) (topology.BrokerPolicy, error) {
 }
 
 // QueueDepths returns the number of ready messages in the retry queues and the dead-letter queues of all topics that
-// are subscribed to through this retrier, under their present policies, sorted by name. It asks the broker over AMQP,
+// are subscribed to through this retrier, under their present policies, and in the queues that its delay publishers have
+// used, sorted by name. It asks the broker over AMQP,
 // by a connection of its own that the first call opens: the management plugin is not needed. A topic counts until its
 // last subscription ends; with a stock subscriber, which does not tell that, until Close.
 //
@@ -94,9 +95,9 @@ func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	return r.retrier.QueueDepths(ctx)
 }
 
-// Close closes the subscribers that are still open, and then the connection for copies. Close it after the router. It
-// takes CloseTimeout at the longest for handlers and copies, and some seconds more if the broker does not answer at
-// all.
+// Close closes the subscribers that are still open, then the delay publishers, and then the connection for copies. Close
+// it after the router. It takes CloseTimeout at the longest for handlers and copies, as long again for delayed messages,
+// and some seconds more if the broker does not answer at all.
 func (r *Retrier) Close() error { return r.retrier.Close() }
 
 // Format prints what it is, under any verb: the config has the password of the broker's user in it.

@@ -57,8 +57,8 @@ const (
 	// EventTopologyDeclared fires when the topology of a topic was declared: by Subscribe, and again after each
 	// reconnect.
 	EventTopologyDeclared EventKind = "topology-declared"
-	// EventTopologyRepaired fires when the retry topology of a queue was declared again because a part of it was
-	// missing.
+	// EventTopologyRepaired fires when the retry topology of a queue, or what a delayed message waits in, was declared
+	// again because a part of it was missing.
 	EventTopologyRepaired EventKind = "topology-repaired"
 	// EventConsuming fires when a subscription of the retrier's own subscriber has begun to consume, also after each
 	// reconnect.
@@ -118,7 +118,7 @@ type Event struct {
 	// Held is how many failed deliveries of the queue wait for their copies to be confirmed.
 	Held int
 
-	// Connection is which: "subscriber", "dead-letter subscriber", "forwarder", which publishes the copies, or
-	// "observer", which looks at queue depths.
+	// Connection is which: "subscriber", "dead-letter subscriber", "forwarder", which publishes the copies, "delay
+	// publisher", or "observer", which looks at queue depths.
 	Connection string
 }

@@ -17,6 +17,7 @@ const (
 	forwarder  = "watermill-retry forwarder"
 	observer   = "watermill-retry observer"
 	letters    = "watermill-retry dead-letter subscriber"
+	delayer    = "watermill-retry delay publisher"
 )
 
 // proxy stands between a service and the broker and makes the network's faults. It tells connections apart by their
@@ -174,7 +175,7 @@ func (p *proxy) recognise(f *flow, b []byte) {
 	if known {
 		return
 	}
-	for _, name := range []string{subscriber, forwarder, observer, letters} {
+	for _, name := range []string{subscriber, forwarder, observer, letters, delayer} {
 		if bytes.Contains(b, []byte(name)) {
 			f.mu.Lock()
 			f.name = name

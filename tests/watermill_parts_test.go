@@ -293,7 +293,7 @@ func (a *partsApp) failing(retrier *amqpretry.Retrier, queue string) *seen {
 	return s
 }
 
-// A delay in the metadata delays nothing on RabbitMQ.
+// A delay in the metadata delays nothing on RabbitMQ, without the retrier's delay publisher.
 func TestDelayMetadata(t *testing.T) {
 	t.Parallel()
 

@@ -79,6 +79,9 @@ func translate(c amqp.Config) retrier.Config {
 			NoLocal: c.Consume.NoLocal, NoWait: c.Consume.NoWait, Arguments: c.Consume.Arguments,
 			Qos: retrier.Qos(c.Consume.Qos),
 		},
+		Publish: retrier.Publish{
+			Refused: c.ValidatePublisher(), GenerateRoutingKey: c.Publish.GenerateRoutingKey,
+		},
 		Transactional:  c.Publish.Transactional,
 		RedeliveredKey: amqp.MetadataRedeliveredKey,
 	}

@@ -62,6 +62,28 @@ func Exchanges(uri string, names ...string) {
 	}
 }
 
+// Ladder deletes a ladder, with the landing queues of topics that are queues or exchanges: for one that nobody else uses.
+func Ladder(uri string, ladder config.Ladder, topics ...string) {
+	err := with(uri, func(channel *amqp091.Channel) error {
+		backend, err := topology.NewLadder(ladder)
+		if err != nil {
+			return err
+		}
+		errs := []error{remove(channel, backend.Shared())}
+		for _, topic := range topics {
+			for _, target := range []topology.Target{topology.QueueTarget(topic), {Exchange: topic}} {
+				own, err := backend.Of(target, topology.Names{})
+				errs = append(errs, err, remove(channel, own))
+			}
+		}
+
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "cannot remove the ladder %q: %v\n", ladder.Prefix, err)
+	}
+}
+
 func up(uri string, retrier Planner, topics []string) error {
 	return with(uri, func(channel *amqp091.Channel) error {
 		var errs []error
@@ -93,8 +115,11 @@ func with(uri string, work func(*amqp091.Channel) error) error {
 
 // remove deletes what a plan has. RabbitMQ does not mind if something is missing.
 func remove(channel *amqp091.Channel, plan topology.Plan) error {
-	_, err := channel.QueueDelete(plan.Queue, false, false, false)
-	errs := []error{err}
+	var errs []error
+	if plan.Queue != "" {
+		_, err := channel.QueueDelete(plan.Queue, false, false, false)
+		errs = append(errs, err)
+	}
 	for _, queue := range plan.Queues {
 		_, err := channel.QueueDelete(queue.Name, false, false, false)
 		errs = append(errs, err)

@@ -73,21 +73,23 @@ func republished(d *amqp091.Delivery) amqp091.Publishing {
 	}
 }
 
+const directReply = "amq.rabbitmq.reply-to"
+
 // replyTo is where an answer is to go. RabbitMQ refuses a copy that says "to whom I am": it has put the asker's address
 // in its place where a message came the usual way, but not in one that came by another protocol.
 func replyTo(d *amqp091.Delivery) string {
-	if d.ReplyTo == "amq.rabbitmq.reply-to" {
+	if d.ReplyTo == directReply {
 		return ""
 	}
 
 	return d.ReplyTo
 }
 
-// Returns is what the broker adds to the headers of messages that come back from their waits under a plan. amqp091-go
-// gives up the whole connection when a frame arrives that is larger than negotiated, so a copy must leave room for it.
+// Returns is what the broker adds to the headers of messages that come back from their waits. amqp091-go gives up the
+// whole connection when a frame arrives that is larger than negotiated, so what is published must leave room for it.
 type Returns struct {
-	plan      topology.Plan
-	once, hop int // bytes: for each message, and for each queue that it waits in
+	backend   topology.Backend // nil for retry queues, in one of which a message waits
+	once, hop int              // bytes: for each message, and for each queue that it waits in
 }
 
 // NewReturns returns the sizes under a plan.
@@ -96,18 +98,32 @@ func NewReturns(plan topology.Plan) Returns {
 	for _, q := range plan.Queues {
 		longest = longer(longest, q.Name)
 	}
-	exchange, key := plan.RetryExchange, plan.Queue
 	if plan.Backend != nil {
-		_, key = plan.Backend.Address(topology.QueueTarget(plan.Queue), 0, &amqp091.Publishing{})
-		shared := plan.Backend.Shared()
-		for _, x := range shared.Exchanges {
-			exchange = longer(exchange, x.Name)
-		}
-		for _, q := range shared.Queues {
-			longest = longer(longest, q.Name)
-		}
+		return NewBackendReturns(plan.Backend, topology.QueueTarget(plan.Queue), longest)
 	}
 
+	return returns(plan.RetryExchange, plan.Queue, longest)
+}
+
+// NewBackendReturns returns the sizes of messages that come through a backend to a target, whose landing queue and main
+// queue have names no longer than longest.
+func NewBackendReturns(backend topology.Backend, target topology.Target, longest string) Returns {
+	exchange, key := backend.Address(target, 0, &amqp091.Publishing{})
+	shared := backend.Shared()
+	for _, x := range shared.Exchanges {
+		exchange = longer(exchange, x.Name)
+	}
+	for _, q := range shared.Queues {
+		longest = longer(longest, q.Name)
+	}
+	r := returns(exchange, key, longest)
+	r.backend = backend
+
+	return r
+}
+
+// returns has the sizes of the longest names on the way.
+func returns(exchange, key, longest string) Returns {
 	death := amqp091.Table{
 		"count": int64(0), "exchange": exchange, "queue": longest, "reason": "expired",
 		"time":         time.Time{},
@@ -118,7 +134,7 @@ func NewReturns(plan topology.Plan) Returns {
 		once[which+"exchange"], once[which+"queue"], once[which+"reason"] = exchange, longest, "expired"
 	}
 
-	r := Returns{plan: plan, hop: headerSize("", []any{death}) - headerSize("", []any{})}
+	r := Returns{hop: headerSize("", []any{death}) - headerSize("", []any{})}
 	for key, value := range once {
 		r.once += headerSize(key, value)
 	}
@@ -129,8 +145,8 @@ func NewReturns(plan topology.Plan) Returns {
 // Size is what is added to a message with this delay.
 func (r Returns) Size(delay time.Duration) int {
 	hops := 1
-	if r.plan.Backend != nil {
-		hops = r.plan.Backend.Hops(delay)
+	if r.backend != nil {
+		hops = r.backend.Hops(delay)
 	}
 
 	return r.once + hops*r.hop

@@ -86,7 +86,7 @@ func (l *Link) setBlocked(b amqp091.Blocking) {
 	switch changed := l.block(b.Active); {
 	case !changed:
 	case b.Active:
-		l.logger.Error("RabbitMQ has blocked the connection, copies of failed messages wait", nil,
+		l.logger.Error("RabbitMQ has blocked the connection, what is to be published waits", nil,
 			watermill.LogFields{"reason": b.Reason})
 		l.emit(retry.EventBlocked, fmt.Errorf("blocked by the broker: %s", b.Reason))
 	default:

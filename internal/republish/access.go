@@ -31,7 +31,7 @@ func (f *Forwarder) CheckAccess(plan topology.Plan) error {
 	ctx, cancel := context.WithTimeoutCause(f.ctx, accessTimeout, errors.New("the broker does not answer"))
 	defer cancel()
 
-	err := f.checking.do(ctx, time.Now(), func() error { return f.checkAccess(ctx) })
+	err := f.checking.Do(ctx, time.Now(), func() error { return f.checkAccess(ctx) })
 
 	access := (*topology.AccessError)(nil)
 	if err != nil && !errors.As(err, &access) {

@@ -11,10 +11,10 @@ import (
 // RabbitMQ from 4.0 on takes a minute to tell that the node of a classic queue is down.
 const declareWait = 30 * time.Second
 
-// flight runs one declaration, or one question, at a time. Each has a goroutine of its own and ends with the broker's
+// Flight runs one declaration, or one question, at a time. Each has a goroutine of its own and ends with the broker's
 // answer or the connection, so a broker that does not answer keeps one channel, and callers wait for as long as they
 // like.
-type flight struct {
+type Flight struct {
 	mu        sync.Mutex
 	running   *attempt
 	succeeded time.Time
@@ -26,8 +26,8 @@ type attempt struct {
 	err  error // read after done
 }
 
-// do runs declare, or joins the one that runs. It does nothing if one has succeeded since then.
-func (f *flight) do(ctx context.Context, since time.Time, declare func() error) error {
+// Do runs declare, or joins the one that runs. It does nothing if one has succeeded since then.
+func (f *Flight) Do(ctx context.Context, since time.Time, declare func() error) error {
 	f.mu.Lock()
 	if f.succeeded.After(since) {
 		f.mu.Unlock()
@@ -53,7 +53,7 @@ func (f *flight) do(ctx context.Context, since time.Time, declare func() error) 
 	}
 }
 
-func (f *flight) run(a *attempt, declare func() error) {
+func (f *Flight) run(a *attempt, declare func() error) {
 	defer close(a.done)
 	a.err = declare()
 
@@ -67,7 +67,7 @@ func (f *flight) run(a *attempt, declare func() error) {
 }
 
 // current returns the declaration that the broker has not answered yet; nil if there is none.
-func (f *flight) current() *attempt {
+func (f *Flight) current() *attempt {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 

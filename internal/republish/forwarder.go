@@ -36,7 +36,7 @@ type Forwarder struct {
 	returnPaths returnPaths
 	notices     *notices
 
-	checking   flight                          // whether dead letters may be published by the default exchange
+	checking   Flight                          // whether dead letters may be published by the default exchange
 	accessible atomic.Pointer[connection.Link] // on which they may
 }
 

@@ -38,7 +38,7 @@ type QueueForwarder struct {
 	// publish, and must not take those with it that go by another one.
 	confirms map[string]*confirmChannel
 
-	repair flight
+	repair Flight
 	held   heldCopies
 }
 
@@ -218,7 +218,7 @@ func (l *QueueForwarder) redeclare(ctx context.Context, sent time.Time) error {
 		return err
 	}
 
-	return l.repair.do(ctx, sent, func() error { return l.declare(link) })
+	return l.repair.Do(ctx, sent, func() error { return l.declare(link) })
 }
 
 func (l *QueueForwarder) declare(link *connection.Link) error {

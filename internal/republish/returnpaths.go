@@ -42,7 +42,7 @@ type returnPath struct {
 	next      time.Time // when it is declared again
 	until     time.Time // when the last copy that waits is due
 	failed    bool      // and that was told
-	declaring flight
+	declaring Flight
 }
 
 // keepReturnPath is called for every copy that has begun to wait.
@@ -164,7 +164,7 @@ func (w *returnPath) declare(ctx context.Context, channel *amqp091.Channel) erro
 	ctx, cancel := context.WithTimeoutCause(ctx, returnPathWait, errors.New("the broker has not answered"))
 	defer cancel()
 
-	return w.declaring.do(ctx, time.Now(), func() error { return w.plan.Declare(channel) })
+	return w.declaring.Do(ctx, time.Now(), func() error { return w.plan.Declare(channel) })
 }
 
 func closeAfter(channel *amqp091.Channel, a *attempt) {

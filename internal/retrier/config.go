@@ -26,6 +26,7 @@ type Config struct {
 	Queue     Queue
 	QueueBind QueueBind
 	Consume   Consume
+	Publish   Publish
 
 	// Transactional is config.Publish.Transactional.
 	Transactional bool
@@ -80,6 +81,13 @@ type Queue struct {
 type QueueBind struct {
 	GenerateRoutingKey func(Main) string
 	Arguments          amqp091.Table
+}
+
+// Publish says how to publish.
+type Publish struct {
+	// Refused is what watermill-amqp itself says against the config of a publisher.
+	Refused            error
+	GenerateRoutingKey func(topic string) string
 }
 
 // Consume says how to consume.

@@ -41,8 +41,9 @@ type Retrier struct {
 	ctx   context.Context // ends when Close begins
 	close context.CancelCauseFunc
 
-	mu        sync.Mutex
-	consumers map[*consumer.Consumer]struct{}
+	mu         sync.Mutex
+	consumers  map[*consumer.Consumer]struct{}
+	publishers map[*DelayPublisher]struct{}
 
 	wrapped   atomic.Bool // a handler has been given a middleware of this retrier
 	dropsTold sync.Map    // main queues of which it was told that they can lose messages, as long as they are used
@@ -62,14 +63,15 @@ func New(conf Config, options Options) (*Retrier, error) {
 
 	ctx, cancel := context.WithCancelCause(context.Background())
 	p := &Retrier{
-		ctx:       ctx,
-		close:     cancel,
-		config:    conf,
-		options:   options,
-		registry:  newRegistry(),
-		generated: newGenerated(),
-		captures:  consumer.NewCaptures(),
-		consumers: map[*consumer.Consumer]struct{}{},
+		ctx:        ctx,
+		close:      cancel,
+		config:     conf,
+		options:    options,
+		registry:   newRegistry(),
+		generated:  newGenerated(),
+		captures:   consumer.NewCaptures(),
+		consumers:  map[*consumer.Consumer]struct{}{},
+		publishers: map[*DelayPublisher]struct{}{},
 	}
 
 	host, err := os.Hostname()
@@ -120,9 +122,9 @@ func (r *Retrier) Plan(topic string) (topology.Plan, error) {
 	return topology.New(r.config.Queue.GenerateName(topic), r.options.Policies.For(topic), r.options.Names)
 }
 
-// Close closes the subscribers that are still open, and then the connection for copies. Close it after the router. It
-// takes CloseTimeout at the longest for handlers and copies, and some seconds more if the broker does not answer at
-// all.
+// Close closes the subscribers that are still open, then the delay publishers, which their handlers may use, and then
+// the connection for copies. Close it after the router. It takes CloseTimeout at the longest for handlers and copies, as
+// long again for delayed messages, and some seconds more if the broker does not answer at all.
 func (r *Retrier) Close() error {
 	r.close(fmt.Errorf("the retrier is %w", connection.ErrClosed))
 
@@ -140,6 +142,7 @@ func (r *Retrier) Close() error {
 	}
 	wg.Wait()
 
+	r.closePublishers()
 	r.forwarder.Close(time.Now().Add(time.Second))
 	r.observer.Close(time.Now().Add(time.Second))
 

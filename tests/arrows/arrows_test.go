@@ -44,6 +44,12 @@ var rules = []struct {
 	{"amqpretry/topology", []string{watermill, watermillAMQP, module + "/retry", module + "/middleware", module +
 		"/internal/engine"},
 		"the plan is for operators' tools too, which know no Watermill"},
+	{"amqpretry/delay", []string{watermillAMQP, module + "/retry", module + "/middleware", module + "/internal",
+		module + "/amqpretry"},
+		"delays are for every version of watermill-amqp, and their due times are calculated without a broker"},
+	{"internal/delayed", []string{watermillAMQP, module + "/amqpretry", module + "/middleware", module +
+		"/internal/consumer"},
+		"the versions of watermill-amqp share it"},
 	{"internal/header", []string{amqp091, watermill, watermillAMQP, module},
 		"the header keys are a leaf"},
 	{"internal/wire", []string{amqp091, watermillAMQP, module},
@@ -65,7 +71,7 @@ var rules = []struct {
 		"the versions of watermill-amqp share it"},
 	{"amqpretry", []string{watermillAMQP + "/v3", module + "/amqpretry/amqpretryv3"},
 		"users of watermill-amqp v2 never compile v3"},
-	{"amqpretry", []string{module + "/amqpretry/dlq", module + "/amqpretry/delay", module + "/tests",
+	{"amqpretry", []string{module + "/amqpretry/dlq", module + "/tests",
 		module + "/middleware/metrics", module + "/middleware/protect", module + "/middleware/retrytest"},
 		"the retrier does not pull in the tools that come after it"},
 	{"amqpretry", optional, "a service that does not use it does not compile it"},
@@ -107,11 +113,13 @@ var allowed = map[string][]string{
 	"retry": {module + "/internal/mark", module + "/internal/contextkey"},
 	"internal/wire": {module + "/retry", module + "/internal/header", module + "/internal/mark", module +
 		"/internal/contextkey"},
+	"amqpretry/delay":       {module + "/amqpretry/topology", module + "/internal/header", module + "/internal/shell"},
+	"internal/delayed":      {module + "/amqpretry/topology", module + "/amqpretry/delay"},
 	"internal/codec":        {module + "/amqpretry/topology"},
 	"internal/connection":   {module + "/amqpretry/topology"},
 	"internal/republish":    {module + "/amqpretry/topology"},
 	"internal/consumer":     {module + "/amqpretry/topology"},
-	"amqpretry/amqpretryv3": {module + "/amqpretry/topology"},
+	"amqpretry/amqpretryv3": {module + "/amqpretry/topology", module + "/amqpretry/delay"},
 }
 
 func TestImportArrows(t *testing.T) {
@@ -130,7 +138,7 @@ func TestImportArrows(t *testing.T) {
 	for _, mustExist := range []string{
 		"config", "config/policyfile", "retry", "internal/engine", "internal/header", "middleware",
 		"middleware/metrics", "middleware/protect", "middleware/retrytest", "amqpretry", "amqpretry/amqpretryv3",
-		"amqpretry/topology",
+		"amqpretry/topology", "amqpretry/delay", "internal/delayed",
 		"internal/retrier", "internal/codec", "internal/connection", "internal/republish", "internal/consumer",
 		"internal/wire", "amqpretry/dlq", "cmd/amqpretry",
 	} {

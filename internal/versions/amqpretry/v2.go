@@ -6,6 +6,7 @@ import "github.com/amqpretry/watermill-retry/amqpretry"
 
 type (
 	DeadLetterSubscriber = amqpretry.DeadLetterSubscriber
+	DelayPublisher       = amqpretry.DelayPublisher
 	Options              = amqpretry.Options
 	Retrier              = amqpretry.Retrier
 	Subscriber           = amqpretry.Subscriber

@@ -6,6 +6,7 @@ import amqpretry "github.com/amqpretry/watermill-retry/amqpretry/amqpretryv3"
 
 type (
 	DeadLetterSubscriber = amqpretry.DeadLetterSubscriber
+	DelayPublisher       = amqpretry.DelayPublisher
 	Options              = amqpretry.Options
 	Retrier              = amqpretry.Retrier
 	Subscriber           = amqpretry.Subscriber

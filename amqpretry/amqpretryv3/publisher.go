@@ -1,0 +1,53 @@
+// Code generated from amqpretry/publisher.go by scripts/mirror; DO NOT EDIT.
+
+package amqpretryv3
+
+import (
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/delay"
+	"github.com/amqpretry/watermill-retry/internal/retrier"
+)
+
+// DelayPublisher is a message.Publisher for messages with a delay of Watermill's components/delay, and for all others.
+// Package delay says what happens to them, and why none is lost.
+type DelayPublisher struct{ own *retrier.DelayPublisher }
+
+var _ message.Publisher = (*DelayPublisher)(nil)
+
+// NewDelayPublisher returns a publisher that publishes messages with a delay itself, over a connection of its own that
+// the first of them opens. It hands all others to the publisher that it wraps, such as one of
+// amqp.NewPublisher(retrier.Config(), logger). The broker is not touched. Retrier.Close closes it if it is still open.
+//
+// The exchange and the routing key of a topic, and the marshaler, are those of the retrier's config.
+func (r *Retrier) NewDelayPublisher(publisher message.Publisher, options delay.Options) (*DelayPublisher, error) {
+	own, err := r.retrier.NewDelayPublisher(publisher, options)
+	if err != nil {
+		return nil, err
+	}
+
+	return &DelayPublisher{own}, nil
+}
+
+// Publish publishes messages to a topic. It returns when the broker has confirmed those with a delay, and the wrapped
+// publisher has returned for the others. It is safe for concurrent use.
+//
+// All messages are checked first: with a *delay.MetadataError, a *delay.TooLongError, a *delay.TooLargeError or a
+// *topology.NameError nothing was published. Those with a delay are then published before the others. A
+// *delay.NoQueueError says that no queue would get a message, and a *delay.UnconfirmedError which messages the broker has
+// not confirmed in time, or why it refuses them for good: *topology.ConflictError or *topology.AccessError.
+func (p *DelayPublisher) Publish(topic string, messages ...*message.Message) error {
+	return p.own.Publish(topic, messages...)
+}
+
+// Close waits for calls of Publish for CloseTimeout at the longest, and closes the wrapped publisher. Publish then fails
+// with ErrClosed. It is safe to call it again, and at the same time.
+func (p *DelayPublisher) Close() error { return p.own.Close() }
+
+// String names the publisher for Watermill.
+func (p *DelayPublisher) String() string { return p.own.String() }
+
+// Format prints what it is, under any verb: it has the password of the broker's user in it.
+func (p *DelayPublisher) Format(f fmt.State, verb rune) { p.own.Format(f, verb) }

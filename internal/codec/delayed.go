@@ -1,0 +1,84 @@
+package codec
+
+import (
+	"fmt"
+	"maps"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/header"
+)
+
+// maxShortString is what AMQP has room for in a property or the key of a header. Over a longer one amqp091-go closes the
+// whole connection.
+const maxShortString = 255
+
+// Delayed makes a message with a delay of one that was marshaled with [Publish]: its headers are its own, so an id can be
+// added. It is persistent, as it waits in quorum queues whatever the marshaler thinks. No answer could come to the
+// asker's address on the connection that publishes it, and the broker would refuse it.
+func Delayed(p amqp091.Publishing) amqp091.Publishing {
+	p.Headers = maps.Clone(p.Headers)
+	if p.Headers == nil {
+		p.Headers = amqp091.Table{}
+	}
+	p.DeliveryMode = amqp091.Persistent
+	if p.ReplyTo == directReply {
+		p.ReplyTo = ""
+	}
+
+	return p
+}
+
+// Part is a part of a message that is larger than the protocol allows.
+type Part struct {
+	Name string
+	// Size in bytes, and the most that it can have.
+	Size, Most int
+}
+
+// TooLarge finds the first part of a message that is too large for its connection, where a header frame can have limit
+// bytes, 0 for no limit. It is nil if there is none.
+func TooLarge(p amqp091.Publishing, limit int) *Part {
+	for name, value := range map[string]string{
+		"content type": p.ContentType, "content encoding": p.ContentEncoding, "correlation id": p.CorrelationId,
+		"reply-to": p.ReplyTo, "message id": p.MessageId, "type": p.Type, "user id": p.UserId, "app id": p.AppId,
+	} {
+		if len(value) > maxShortString {
+			return &Part{"property " + name, len(value), maxShortString}
+		}
+	}
+	if key := longKey(p.Headers); key != "" {
+		return &Part{fmt.Sprintf("name of the header %q…", key[:20]), len(key), maxShortString}
+	}
+	if size := headerFrameSize(p) + headerSize(header.ID, idOfThisLength); limit > 0 && size > limit {
+		return &Part{"headers", size, limit}
+	}
+
+	return nil
+}
+
+// idOfThisLength is as long as those of rand.Text.
+const idOfThisLength = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+// longKey finds the key of a header that is too long.
+func longKey(value any) string {
+	switch v := value.(type) {
+	case []any:
+		for _, element := range v {
+			if key := longKey(element); key != "" {
+				return key
+			}
+		}
+	case amqp091.Table:
+		for key, element := range v {
+			if len(key) > maxShortString {
+				return key
+			}
+			if key := longKey(element); key != "" {
+				return key
+			}
+		}
+	}
+
+	return ""
+}

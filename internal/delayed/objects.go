@@ -1,0 +1,188 @@
+package delayed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+const (
+	// targetAge is how long what belongs to a target is taken to be there: the queue, and what was declared.
+	targetAge = 30 * time.Second
+	// sharedAge is that for what all targets share. No publish tells that a lower level is missing.
+	sharedAge = 10 * time.Minute
+)
+
+// errNoQueue means that the queue of a target does not exist.
+var errNoQueue = errors.New("the queue does not exist")
+
+// objects declare what messages with a delay need, each once for all that wait for it.
+type objects struct {
+	settings Settings
+	backend  topology.Backend
+
+	mu        sync.Mutex
+	link      *connection.Link // on which everything was declared
+	since     time.Time        // it is used
+	shared    *republish.Flight
+	exchanges map[string]*republish.Flight
+	targets   map[topology.Target]*target
+}
+
+type target struct {
+	republish.Flight
+	plan topology.Plan
+	used bool // something has waited for it
+}
+
+func newObjects(settings Settings, backend topology.Backend) objects {
+	return objects{settings: settings, backend: backend, shared: &republish.Flight{},
+		exchanges: map[string]*republish.Flight{}, targets: map[topology.Target]*target{}}
+}
+
+// plans are the parts of the backend that were used.
+func (o *objects) plans() []topology.Plan {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	var plans []topology.Plan
+	for _, t := range o.targets {
+		if t.used {
+			plans = append(plans, t.plan)
+		}
+	}
+
+	return plans
+}
+
+// of returns what a batch needs, and since when a link is used: what was declared before counts no more.
+func (o *objects) of(link *connection.Link, b *batch) (exchange *republish.Flight, t *target, since time.Time) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	if o.link != link {
+		o.link, o.since = link, time.Now()
+	}
+	if exchange = o.exchanges[b.target.Exchange]; exchange == nil {
+		exchange = &republish.Flight{}
+		o.exchanges[b.target.Exchange] = exchange
+	}
+	if t = o.targets[b.target]; t == nil {
+		t = &target{plan: b.plan}
+		o.targets[b.target] = t
+	}
+
+	return exchange, t, o.since
+}
+
+// ensure declares what a batch needs, unless that was done on this link a short time ago, and after something was
+// missing.
+func (o *objects) ensure(ctx context.Context, link *connection.Link, b *batch, missing time.Time) error {
+	exchange, target, since := o.of(link, b)
+	if missing.After(since) {
+		since = missing
+	}
+	if b.target.Exchange != "" && o.settings.Declare {
+		err := exchange.Do(ctx, since, func() error { return o.declareExchange(link, b.target.Exchange) })
+		if err != nil {
+			return err
+		}
+	}
+	if !b.waits() {
+		return nil
+	}
+	now := time.Now()
+	err := target.Do(ctx, latest(since, now.Add(-targetAge)), func() error {
+		// The queue comes first: nothing is declared for one that does not exist.
+		if err := o.checkQueue(link, b.target); err != nil || !o.settings.Declare {
+			return err
+		}
+		// Without the end of the first caller: others wait for this as well.
+		if err := o.shared.Do(context.WithoutCancel(ctx), latest(since, now.Add(-sharedAge)), func() error {
+			return o.with(link, func(channel *amqp091.Channel) error { return o.backend.Shared().Declare(channel) })
+		}); err != nil {
+			return err
+		}
+		if err := o.with(link, func(channel *amqp091.Channel) error {
+			return target.plan.DeclareOwn(channel)
+		}); err != nil {
+			return err
+		}
+		if !missing.IsZero() {
+			o.settings.Connection.Emit(retry.Event{Kind: retry.EventTopologyRepaired, Topic: b.topic,
+				Queue: b.target.String()})
+		}
+
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	target.used = true
+
+	return nil
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+
+	return b
+}
+
+func (o *objects) declareExchange(link *connection.Link, exchange string) error {
+	return o.with(link, func(channel *amqp091.Channel) error {
+		return topology.Explain(topology.KindExchange, exchange, o.settings.DeclareExchange(channel, exchange))
+	})
+}
+
+// checkQueue finds out whether a target's queue exists: its messages are confirmed by the backend, whose broker knows
+// only later that nobody gets them. A queue that is down, or that may not be looked at, is taken to exist.
+func (o *objects) checkQueue(link *connection.Link, target topology.Target) error {
+	if target.Exchange != "" {
+		return nil
+	}
+	err := o.with(link, func(channel *amqp091.Channel) error {
+		_, err := channel.QueueDeclarePassive(target.Key, true, false, false, false, nil)
+		return err
+	})
+	reason := brokerError(err)
+	switch {
+	case err == nil:
+		return nil
+	case reason == nil || reason.Code == amqp091.ChannelError || link.IsClosed():
+		return err
+	case reason.Code == amqp091.NotFound && strings.Contains(reason.Reason, "no queue '"):
+		return fmt.Errorf("%w: %w", errNoQueue, err)
+	default:
+		o.settings.Logger.Info("Cannot find out whether the queue of a delayed message exists", watermill.LogFields{
+			"amqp_queue_name": target.Key, "err": err.Error(),
+		})
+		return nil
+	}
+}
+
+// with calls do with a channel of its own, as the broker closes it at the first error.
+func (o *objects) with(link *connection.Link, do func(*amqp091.Channel) error) error {
+	channel, err := link.Channel()
+	if err != nil {
+		return fmt.Errorf("cannot open a channel: %w", err)
+	}
+	defer channel.Close()
+
+	return do(channel)
+}

@@ -1,0 +1,150 @@
+package delayed
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wmdelay "github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/delay"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/republish"
+)
+
+// Settings say how and where messages with a delay are published.
+type Settings struct {
+	Connection   connection.Settings
+	Logger       watermill.LoggerAdapter
+	Options      delay.Options
+	Names        topology.Names
+	CloseTimeout time.Duration
+	// Declare is false when nothing may be declared.
+	Declare bool
+
+	Marshaler codec.Marshaler
+	// Target is where the messages of a topic go.
+	Target func(topic string) topology.Target
+	// DeclareExchange declares the exchange of a target as the config's builder does.
+	DeclareExchange func(channel *amqp091.Channel, exchange string) error
+}
+
+// Publisher is a message.Publisher that publishes messages with a delay itself, and hands on all others.
+type Publisher struct {
+	settings  Settings
+	publisher message.Publisher // gets messages without a delay
+	stamping  message.Publisher // Watermill's own: it writes all delays into the metadata
+
+	backend    topology.Backend
+	connection *connection.Connection
+	sender     *republish.Sender
+	objects    objects
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelCauseFunc
+
+	mu      sync.Mutex
+	closed  bool
+	running sync.WaitGroup // calls of Publish
+	closing sync.Once
+	failure error // of Close
+}
+
+// NewPublisher returns a publisher that is not connected yet. The options must be valid.
+func NewPublisher(publisher message.Publisher, settings Settings) (*Publisher, error) {
+	settings.Options = settings.Options.WithDefaults()
+	backend, err := topology.NewLadder(settings.Options.Ladder)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	p := &Publisher{
+		settings:   settings,
+		publisher:  publisher,
+		backend:    backend,
+		connection: connection.New(settings.Connection, settings.Logger),
+		sender:     republish.NewSender(),
+		objects:    newObjects(settings, backend),
+		ctx:        ctx,
+		cancel:     cancel,
+	}
+	p.stamping, err = wmdelay.NewPublisher(stamped{p}, wmdelay.PublisherConfig{
+		DefaultDelayGenerator: settings.Options.DefaultDelayGenerator, AllowNoDelay: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	return p, nil
+}
+
+// Publish publishes messages to a topic, each when it is due.
+func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return fmt.Errorf("cannot publish to topic %q: the delay publisher is %w", topic, connection.ErrClosed)
+	}
+	p.running.Add(1)
+	p.mu.Unlock()
+	defer p.running.Done()
+
+	return p.stamping.Publish(topic, messages...)
+}
+
+// stamped gets messages whose delays are in their metadata.
+type stamped struct{ *Publisher }
+
+func (s stamped) Publish(topic string, messages ...*message.Message) error {
+	b, others, err := s.prepare(topic, messages)
+	if err != nil {
+		return err
+	}
+	if b != nil {
+		if err := s.send(b); err != nil {
+			return err
+		}
+		if len(others) == 0 {
+			return nil
+		}
+	}
+
+	return s.publisher.Publish(topic, others...)
+}
+
+// Plans are the parts of the backend that this publisher has used, one for each target.
+func (p *Publisher) Plans() []topology.Plan { return p.objects.plans() }
+
+// Close waits for calls of Publish until CloseTimeout, ends those that are left, and closes the wrapped publisher. It
+// returns some seconds later at the latest, whatever the broker and that publisher do.
+func (p *Publisher) Close() error {
+	p.closing.Do(func() {
+		p.mu.Lock()
+		p.closed = true
+		p.mu.Unlock()
+
+		connection.WaitUntil(time.Now().Add(p.settings.CloseTimeout), p.running.Wait)
+		p.cancel(connection.ErrClosed)
+		connection.WaitUntil(time.Now().Add(time.Second), p.running.Wait)
+		p.connection.Close(time.Now().Add(time.Second))
+
+		closed := make(chan error, 1)
+		go func() { closed <- p.publisher.Close() }()
+		timeout := time.NewTimer(p.settings.CloseTimeout)
+		defer timeout.Stop()
+		select {
+		case p.failure = <-closed:
+		case <-timeout.C:
+			p.failure = fmt.Errorf("cannot close the publisher that the delay publisher wraps: it does not return "+
+				"within %s; look at its broker", p.settings.CloseTimeout)
+		}
+	})
+
+	return p.failure
+}

@@ -1,0 +1,206 @@
+package delayed
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wmdelay "github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/delay"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/testkit/fakebroker"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// plainMarshaler publishes the payload.
+type plainMarshaler struct{}
+
+func (plainMarshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	return amqp091.Publishing{Body: msg.Payload}, nil
+}
+
+func (plainMarshaler) Unmarshal(amqp091.Delivery) (*message.Message, error) {
+	return nil, errors.New("not asked for")
+}
+
+// idle is a publisher whose Close returns when its channel is closed.
+type idle chan struct{}
+
+func (idle) Publish(string, ...*message.Message) error { return nil }
+func (i idle) Close() error                            { <-i; return nil }
+
+var errStop = errors.New("stop")
+
+// newTestPublisher returns a publisher to a queue of each topic's name on a scripted broker.
+func newTestPublisher(t *testing.T, b *fakebroker.Scripted) *Publisher {
+	t.Helper()
+	b.OnDeclare = func(string) { <-time.After(time.Microsecond) } // so that time passes
+	wrapped := make(idle)
+	close(wrapped)
+	p, err := NewPublisher(wrapped, Settings{
+		Connection: connection.Settings{URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: b.Dial},
+			Emit: func(retry.Event) {}},
+		Logger: watermill.NopLogger{}, CloseTimeout: 5 * time.Second, Declare: true, Marshaler: plainMarshaler{},
+		Options: delay.Options{Ladder: config.Ladder{Levels: 2}}, Target: topology.QueueTarget,
+	})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = p.Close() })
+
+	return p
+}
+
+func inMinutes(bodies ...string) []*message.Message {
+	var messages []*message.Message
+	for _, body := range bodies {
+		msg := message.NewMessage(body, []byte(body))
+		wmdelay.Message(msg, wmdelay.For(time.Minute))
+		messages = append(messages, msg)
+	}
+
+	return messages
+}
+
+// count is how many publishes carried a body.
+func count(b *fakebroker.Scripted, body string) int {
+	n := 0
+	for _, publish := range b.Publishes() {
+		if publish.Carries(body) {
+			n++
+		}
+	}
+
+	return n
+}
+
+// Only what was refused is published again, with pauses, and until PublishTimeout. The error names it.
+func TestPublisher_Refused(t *testing.T) {
+	for name, takes := range map[string]time.Duration{"for a while": 5 * time.Second, "for ever": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				b, began := fakebroker.NewScripted(), time.Now()
+				b.OnPublish = func(u *fakebroker.Publish) {
+					if u.Carries("bad") && time.Since(began) < takes {
+						u.Nack()
+					} else {
+						u.Ack()
+					}
+				}
+				p := newTestPublisher(t, b)
+				err := p.Publish("q", inMinutes("good1", "bad1", "good2", "bad2")...)
+				if takes < time.Hour {
+					require.NoError(t, err)
+				} else {
+					var unconfirmed *delay.UnconfirmedError
+					require.ErrorAs(t, err, &unconfirmed)
+					assert.Equal(t, []string{"bad1", "bad2"}, unconfirmed.UUIDs)
+					assert.Equal(t, 4, unconfirmed.Of)
+					assert.InDelta(t, delay.DefaultPublishTimeout, time.Since(began), float64(time.Millisecond))
+					require.ErrorContains(t, err, "tried for 30s: the broker refused the message (nack)")
+				}
+				assert.Equal(t, 1, count(b, "good1"))
+				assert.Equal(t, 1, count(b, "good2"))
+				assert.Greater(t, count(b, "bad1"), 4)
+				assert.Less(t, count(b, "bad1"), 20, "with pauses")
+			})
+		})
+	}
+}
+
+// A returned message means that a part of the ladder is missing: all of it is declared again, at once, and only once
+// for all that miss it.
+func TestPublisher_Returned(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, began := fakebroker.NewScripted(), time.Now()
+		var returns atomic.Int64
+		b.OnPublish = func(u *fakebroker.Publish) {
+			if u.Carries("lost") && returns.Add(1) <= 20 {
+				u.Return()
+			} else {
+				u.Ack()
+			}
+		}
+		p := newTestPublisher(t, b)
+		require.NoError(t, p.Publish("q", inMinutes("before")...))
+		assert.Equal(t, 1, b.Declares("q.landing"))
+		require.NoError(t, p.Publish("q", inMinutes(strings.Split(strings.Repeat("lost ", 20)+"good", " ")...)...))
+		assert.Equal(t, 2, b.Declares("q.landing"))
+		ladder, _ := p.backend.(topology.Ladder)
+		assert.Equal(t, 2, b.Declares(ladder.WaitQueue(0, 1)))
+		assert.Equal(t, 1, count(b, "good"))
+		assert.Less(t, time.Since(began), 50*time.Millisecond, "without a pause")
+	})
+}
+
+// What belongs to a target is declared again after half a minute, and the ladder after ten.
+func TestPublisher_DeclaresAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakebroker.NewScripted()
+		p := newTestPublisher(t, b)
+		ladder, _ := p.backend.(topology.Ladder)
+		for i, pause := range []time.Duration{0, targetAge - time.Second, 2 * time.Second, sharedAge} {
+			<-time.After(pause)
+			require.NoError(t, p.Publish("q", inMinutes("a")...))
+			assert.Equal(t, []int{1, 1, 2, 3}[i], b.Declares("q.landing"))
+			assert.Equal(t, []int{1, 1, 1, 2}[i], b.Declares(ladder.WaitQueue(0, 1)))
+		}
+		require.NoError(t, p.Publish("other", inMinutes("a")...))
+		assert.Equal(t, 2, b.Declares(ladder.WaitQueue(0, 1)), "once for all targets")
+	})
+}
+
+// A message whose context ends is given up alone, and the call does not wait for it.
+func TestPublisher_ContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, began := fakebroker.NewScripted(), time.Now()
+		b.OnPublish = func(u *fakebroker.Publish) {
+			if !u.Carries("silent") {
+				time.AfterFunc(3*time.Second, u.Ack)
+			}
+		}
+		p := newTestPublisher(t, b)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		messages := inMinutes("silent", "slow")
+		messages[0].SetContext(ctx)
+		time.AfterFunc(time.Second, func() { cancel(errStop) })
+		err := p.Publish("q", messages...)
+		var unconfirmed *delay.UnconfirmedError
+		require.ErrorAs(t, err, &unconfirmed)
+		require.ErrorIs(t, err, errStop)
+		assert.Equal(t, []string{"silent"}, unconfirmed.UUIDs)
+		assert.InDelta(t, 3*time.Second, time.Since(began), float64(time.Millisecond))
+		assert.Equal(t, 1, count(b, "slow"))
+		require.ErrorIs(t, p.Publish("q", messages[0]), errStop, "it had ended before")
+		assert.Equal(t, 1, count(b, "silent"))
+	})
+}
+
+// Close waits for its timeout, and no longer for a wrapped publisher that hangs.
+func TestPublisher_CloseIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakebroker.NewScripted()
+		b.OnPublish = func(*fakebroker.Publish) {}
+		p := newTestPublisher(t, b)
+		stuck := make(idle)
+		defer close(stuck)
+		p.publisher = stuck
+		hangs := make(chan error, 1)
+		go func() { hangs <- p.Publish("q", inMinutes("a")...) }()
+		synctest.Wait()
+		began := time.Now()
+		require.ErrorContains(t, p.Close(), "does not return within 5s")
+		assert.LessOrEqual(t, time.Since(began), 12*time.Second)
+		require.ErrorIs(t, <-hangs, connection.ErrClosed)
+	})
+}

@@ -1,0 +1,709 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	wmdelay "github.com/ThreeDotsLabs/watermill/components/delay"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/delay"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// delays is a service that publishes with delays, and a ladder of its own: units of 100 ms, up to 99.9 s.
+type delays struct {
+	t         *testing.T
+	Retrier   *amqpretry.Retrier
+	Publisher *amqpretry.DelayPublisher
+	Wrapped   *wrapped
+	Sub       *amqpretry.Subscriber
+	Ladder    topology.Ladder
+	Broker    *rabbit.Client
+	Options   delay.Options
+	Events    func(retry.EventKind) int
+}
+
+// wrapped counts what reaches the wrapped publisher.
+type wrapped struct {
+	message.Publisher
+
+	mu     sync.Mutex
+	uuids  []string
+	closed int
+}
+
+func (w *wrapped) Publish(topic string, messages ...*message.Message) error {
+	w.mu.Lock()
+	for _, msg := range messages {
+		w.uuids = append(w.uuids, msg.UUID)
+	}
+	w.mu.Unlock()
+
+	return w.Publisher.Publish(topic, messages...)
+}
+
+func (w *wrapped) Close() error {
+	w.mu.Lock()
+	w.closed++
+	w.mu.Unlock()
+
+	return w.Publisher.Close()
+}
+
+// got are the messages that reached it.
+func (w *wrapped) got() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return slices.Clone(w.uuids)
+}
+
+// testLadderOptions are options with a ladder of the test's own.
+func testLadderOptions() delay.Options {
+	return delay.Options{Ladder: config.Ladder{
+		Prefix: uniqueName("ladder"), Unit: 100 * time.Millisecond, Radix: 10, Levels: 3,
+	}, PublishTimeout: 20 * time.Second}
+}
+
+// newDelays makes a retrier with a delay publisher. configure may be nil.
+func newDelays(t *testing.T, conf amqp.Config, configure func(*delay.Options, *amqpretry.Options)) *delays {
+	t.Helper()
+	conf.Connection.Reconnect = fastReconnect()
+	d := &delays{t: t, Broker: newRabbit(t, conf.Connection.AmqpURI), Options: testLadderOptions()}
+	var mu sync.Mutex
+	events := map[retry.EventKind]int{}
+	d.Events = func(kind retry.EventKind) int {
+		mu.Lock()
+		defer mu.Unlock()
+
+		return events[kind]
+	}
+	options := amqpretry.Options{Logger: newLogs(t), CloseTimeout: 3 * time.Second, OnEvent: func(e retry.Event) {
+		mu.Lock()
+		defer mu.Unlock()
+		events[e.Kind]++
+	}}
+	options.Policies = retries(ms(200)...)
+	if configure != nil {
+		configure(&d.Options, &options)
+	}
+	ladder, err := topology.NewLadder(d.Options.Ladder)
+	require.NoError(t, err)
+	d.Ladder = ladder
+	t.Cleanup(func() { d.Broker.RemovePlan(ladder.Shared()) })
+
+	d.Retrier = newRetrier(t, conf, options)
+	stock := d.Retrier.Config()
+	stock.Connection.AmqpURI = brokerBehind(conf.Connection.AmqpURI)
+	publisher, err := amqp.NewPublisher(stock, options.Logger)
+	require.NoError(t, err)
+	d.Wrapped = &wrapped{Publisher: publisher}
+	d.Publisher, err = d.Retrier.NewDelayPublisher(d.Wrapped, d.Options)
+	require.NoError(t, err)
+
+	return d
+}
+
+// queue gives a queue with its topic, and what comes to it.
+func (d *delays) queue(topic string) *arrivals {
+	d.t.Helper()
+	if d.Sub == nil {
+		var err error
+		d.Sub, err = d.Retrier.NewSubscriber()
+		require.NoError(d.t, err)
+	}
+	d.removeTopic(topic)
+	messages, err := d.Sub.Subscribe(context.Background(), topic)
+	require.NoError(d.t, err)
+
+	return collect(messages)
+}
+
+// publishes publishes a message until the ladder is declared, which may take longer than a short PublishTimeout.
+func (d *delays) publishes(topic, uuid string) {
+	d.t.Helper()
+	eventually(d.t, 20*time.Second, func() bool {
+		return d.Publisher.Publish(topic, delayed(uuid, wmdelay.For(100*time.Millisecond))) == nil
+	}, "the ladder is declared")
+}
+
+// removeTopic removes all that the topic may have at the end of the test.
+func (d *delays) removeTopic(topic string) {
+	d.t.Helper()
+	plan, err := d.Retrier.Plan(topic)
+	require.NoError(d.t, err)
+	d.t.Cleanup(func() {
+		d.Broker.RemovePlan(plan)
+		d.Broker.Remove("", topic+".landing", topic+".exchange.landing")
+		d.Broker.Remove(topic)
+	})
+}
+
+// arrivals are the messages that a subscription gets.
+type arrivals struct {
+	mu  sync.Mutex
+	all []arrival
+}
+
+type arrival struct {
+	At       time.Time
+	UUID     string
+	Metadata message.Metadata
+	Payload  string
+}
+
+// collect acknowledges everything.
+func collect(messages <-chan *message.Message) *arrivals {
+	a := &arrivals{}
+	go func() {
+		for msg := range messages {
+			a.mu.Lock()
+			a.all = append(a.all, arrival{time.Now(), msg.UUID, msg.Metadata, string(msg.Payload)})
+			a.mu.Unlock()
+			msg.Ack()
+		}
+	}()
+
+	return a
+}
+
+func (a *arrivals) All() []arrival {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	return slices.Clone(a.all)
+}
+
+func (a *arrivals) of(uuid string) []arrival {
+	return slices.DeleteFunc(a.All(), func(one arrival) bool { return one.UUID != uuid })
+}
+
+// wait waits until n messages have come, and gives them by their UUIDs.
+func (a *arrivals) wait(t *testing.T, n int) map[string]arrival {
+	t.Helper()
+	eventually(t, 20*time.Second, func() bool { return len(a.All()) >= n }, "%d messages arrive", n)
+	byUUID := map[string]arrival{}
+	for _, one := range a.All() {
+		byUUID[one.UUID] = one
+	}
+	require.Len(t, byUUID, n)
+
+	return byUUID
+}
+
+// due requires that a message came when it was due: never early, and not much later.
+func due(t *testing.T, one arrival, at time.Time) {
+	t.Helper()
+	assert.False(t, one.At.Before(at), "%s came %s early", one.UUID, at.Sub(one.At))
+	assert.Less(t, one.At.Sub(at), rabbit.Patient(5*time.Second), "%s came late", one.UUID)
+}
+
+func delayed(uuid string, d wmdelay.Delay) *message.Message {
+	msg := message.NewMessage(uuid, []byte(uuid))
+	wmdelay.Message(msg, d)
+
+	return msg
+}
+
+// A message is due when its metadata, its context or the generator says; one without a delay goes to the wrapped
+// publisher.
+func TestDelayPublish_Ways(t *testing.T) {
+	t.Parallel()
+
+	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), nil)
+	topic, generated := uniqueName("delayed"), uniqueName("delayed")
+	got := d.queue(topic)
+
+	expected := map[string]time.Time{}
+	now := time.Now()
+	until := now.Add(2300 * time.Millisecond)
+	inContext := message.NewMessage("context", []byte("context"))
+	inContext.SetContext(wmdelay.WithContext(t.Context(), wmdelay.For(700*time.Millisecond)))
+	onlyFor := message.NewMessage("only-for", []byte("only-for"))
+	onlyFor.Metadata.Set(wmdelay.DelayedForKey, "1.2s")
+	onlyUntil := message.NewMessage("only-until", []byte("only-until"))
+	onlyUntil.Metadata.Set(wmdelay.DelayedUntilKey, until.Add(time.Second).Format(time.RFC3339))
+	expected["for"], expected["until"] = now.Add(1500*time.Millisecond), until
+	expected["context"], expected["only-for"] = now.Add(700*time.Millisecond), now.Add(1200*time.Millisecond)
+	expected["only-until"] = until.Add(time.Second).Truncate(time.Second)
+	expected["none"], expected["past"] = now, now
+	past := delayed("past", wmdelay.Until(now.Add(-time.Hour)))
+	require.NoError(t, d.Publisher.Publish(topic, delayed("for", wmdelay.For(1500*time.Millisecond)),
+		delayed("until", wmdelay.Until(until)), inContext, onlyFor, onlyUntil,
+		message.NewMessage("none", []byte("none")), past))
+	took := time.Since(now)
+
+	all := got.wait(t, len(expected))
+	for uuid, at := range expected {
+		due(t, all[uuid], at)
+		assert.Equal(t, uuid, all[uuid].Payload)
+		for key := range all[uuid].Metadata {
+			assert.False(t, header.IsOwn(key) || header.IsBroker(key), "%s: %s", uuid, key)
+		}
+	}
+	assert.Equal(t, []string{"none"}, d.Wrapped.got())
+	assert.Less(t, all["past"].At.Sub(now), took+time.Second, "a past delay is published at once")
+	assert.Equal(t, onlyUntil.Metadata, all["only-until"].Metadata, "the metadata stays on the message")
+	assert.Equal(t, inContext.Metadata, all["context"].Metadata, "as Watermill's publisher has written it")
+	assert.Equal(t, "700ms", all["context"].Metadata[wmdelay.DelayedForKey])
+	assert.Equal(t, past.Metadata, all["past"].Metadata)
+
+	// The generator gives a delay to those that have none.
+	options := d.Options
+	var asked []string
+	options.DefaultDelayGenerator = func(p wmdelay.DefaultDelayGeneratorParams) (wmdelay.Delay, error) {
+		asked = append(asked, p.Topic+" "+p.Message.UUID)
+		if p.Message.UUID == "refused" {
+			return wmdelay.Delay{}, errFate
+		}
+
+		return wmdelay.For(600 * time.Millisecond), nil
+	}
+	second, err := d.Retrier.NewDelayPublisher(d.Wrapped, options)
+	require.NoError(t, err)
+	got = d.queue(generated)
+	now = time.Now()
+	require.NoError(t, second.Publish(generated, message.NewMessage("default", nil),
+		delayed("own", wmdelay.For(300*time.Millisecond))))
+	all = got.wait(t, 2)
+	due(t, all["default"], now.Add(600*time.Millisecond))
+	due(t, all["own"], now.Add(300*time.Millisecond))
+	assert.Equal(t, []string{generated + " default"}, asked)
+	require.ErrorIs(t, second.Publish(generated, delayed("before", wmdelay.For(time.Millisecond)),
+		message.NewMessage("refused", nil)), errFate)
+	stays(t, 600*time.Millisecond, func() bool { return len(got.All()) == 2 }, "nothing of the call was published")
+}
+
+// An event comes to each queue that is bound to the topic's exchange, once and when it is due, also to one that is bound
+// while it waits.
+func TestDelayPublish_FanOut(t *testing.T) {
+	t.Parallel()
+
+	uri, topic := brokertest.URI(t), uniqueName("event")
+	broker := newRabbit(t, uri)
+	a := newDelays(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("a")), nil)
+	b := newDelays(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("b")), nil)
+	now := time.Now()
+	require.NoError(t, a.Publisher.Publish(topic, delayed("early", wmdelay.For(20*time.Second))),
+		"nobody has declared the exchange before")
+	t.Cleanup(func() { broker.Remove(topic, topic+".exchange.landing") })
+	gotA, gotB := a.queue(topic), b.queue(topic)
+	for _, got := range []*arrivals{gotA, gotB} {
+		require.Empty(t, got.All())
+	}
+	early := now.Add(20 * time.Second)
+
+	now = time.Now()
+	require.NoError(t, a.Publisher.Publish(topic, delayed("1", wmdelay.For(800*time.Millisecond)),
+		delayed("2", wmdelay.For(1400*time.Millisecond)), delayed("past", wmdelay.For(-time.Minute))))
+	for _, got := range []*arrivals{gotA, gotB} {
+		all := got.wait(t, 4)
+		due(t, all["early"], early)
+		due(t, all["1"], now.Add(800*time.Millisecond))
+		due(t, all["2"], now.Add(1400*time.Millisecond))
+		due(t, all["past"], now)
+	}
+	stays(t, 300*time.Millisecond, func() bool { return len(gotA.All()) == 4 && len(gotB.All()) == 4 }, "once each")
+	assert.Equal(t, 0, broker.Depth(a.Ladder.Unroutable()))
+}
+
+// Messages for an exchange to which nothing is bound wait in its landing queue. One that is due at once is refused.
+func TestDelayPublish_NothingBound(t *testing.T) {
+	t.Parallel()
+
+	uri, topic := brokertest.URI(t), uniqueName("event")
+	d := newDelays(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("a")), nil)
+	t.Cleanup(func() { d.Broker.Remove(topic, topic+".exchange.landing") })
+	err := d.Publisher.Publish(topic, delayed("past", wmdelay.For(-time.Second)))
+	var noQueue *delay.NoQueueError
+	require.ErrorAs(t, err, &noQueue)
+	assert.Equal(t, &delay.NoQueueError{Topic: topic, Exchange: topic, UUIDs: []string{"past"}, Err: noQueue.Err},
+		noQueue)
+
+	require.NoError(t, d.Publisher.Publish(topic, delayed("waits", wmdelay.For(200*time.Millisecond))))
+	stays(t, time.Second, func() bool { return d.Broker.Depth(d.Ladder.Unroutable()) == 0 }, "it has a landing queue")
+	depths, err := d.Retrier.QueueDepths(t.Context())
+	require.NoError(t, err)
+	waits := map[retry.QueueRole]int{}
+	for _, depth := range depths {
+		waits[depth.Role]++
+	}
+	assert.Equal(t, map[retry.QueueRole]int{retry.QueueRoleDelay: 27, retry.QueueRoleLanding: 1,
+		retry.QueueRoleUnroutable: 1}, waits)
+}
+
+// A queue that does not exist is an error at once, as the broker would only find out when the message is due.
+func TestDelayPublish_NoQueue(t *testing.T) {
+	t.Parallel()
+
+	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), nil)
+	topic := uniqueName("missing")
+	for _, after := range []time.Duration{time.Minute, -time.Minute} {
+		err := d.Publisher.Publish(topic, delayed("a", wmdelay.For(after)), delayed("b", wmdelay.For(after)),
+			message.NewMessage("none", nil))
+		var noQueue *delay.NoQueueError
+		require.ErrorAs(t, err, &noQueue)
+		assert.Equal(t, []string{"a", "b"}, noQueue.UUIDs)
+		assert.Equal(t, topic, noQueue.Key)
+		assert.ErrorContains(t, err, `cannot publish 2 messages "a", "b" to topic "`+topic+`": the queue "`+topic+
+			`" does not exist`)
+	}
+	assert.Empty(t, d.Wrapped.got(), "those without a delay come last")
+	assert.Equal(t, -1, d.Broker.Depth(topic+".landing"), "nothing is declared for it")
+	assert.Equal(t, -1, d.Broker.Depth(d.Ladder.Unroutable()), "nor the ladder")
+
+	got := d.queue(topic)
+	now := time.Now()
+	require.NoError(t, d.Publisher.Publish(topic, delayed("a", wmdelay.For(400*time.Millisecond))), "now it is there")
+	due(t, got.wait(t, 1)["a"], now.Add(400*time.Millisecond))
+}
+
+// What is wrong with one message of a call is found before any is published.
+func TestDelayPublish_Refused(t *testing.T) {
+	t.Parallel()
+
+	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), nil)
+	topic := uniqueName("delayed")
+	got := d.queue(topic)
+	with := func(key, value string) *message.Message {
+		msg := message.NewMessage("bad", nil)
+		msg.Metadata.Set(key, value)
+
+		return msg
+	}
+	soon, never := wmdelay.For(time.Millisecond), wmdelay.Until(time.Date(9999, 1, 1, 0, 0, 0, 0, time.UTC))
+	for name, test := range map[string]struct {
+		bad *message.Message
+		as  any
+	}{
+		"no duration": {with(wmdelay.DelayedForKey, "soon"), new(*delay.MetadataError)},
+		"no time":     {with(wmdelay.DelayedUntilKey, "tomorrow"), new(*delay.MetadataError)},
+		"too long":    {delayed("bad", wmdelay.For(100*time.Second)), new(*delay.TooLongError)},
+		"for ever":    {delayed("bad", never), new(*delay.TooLongError)},
+		"too large": {func() *message.Message {
+			msg := delayed("bad", soon)
+			msg.Metadata["large"] = strings.Repeat("x", 128<<10)
+
+			return msg
+		}(), new(*delay.TooLargeError)},
+		"a long key": {func() *message.Message {
+			msg := delayed("bad", soon)
+			msg.Metadata[strings.Repeat("k", 256)] = "x"
+
+			return msg
+		}(), new(*delay.TooLargeError)},
+	} {
+		err := d.Publisher.Publish(topic, delayed("good", soon), test.bad, delayed("good", soon),
+			message.NewMessage("none", nil))
+		require.ErrorAs(t, err, test.as, name)
+		assert.ErrorContains(t, err, `cannot publish message "bad" to topic "`+topic+`": `, name)
+	}
+	stays(t, 500*time.Millisecond, func() bool { return len(got.All()) == 0 }, "nothing was published")
+	assert.Empty(t, d.Wrapped.got())
+	assert.LessOrEqual(t, d.Events(retry.EventDisconnected), 0, "no connection was lost over it")
+
+	now := time.Now()
+	require.NoError(t, d.Publisher.Publish(topic, delayed("longest", wmdelay.For(99900*time.Millisecond)),
+		delayed("shortest", wmdelay.For(time.Nanosecond))))
+	due(t, got.wait(t, 1)["shortest"], now)
+
+	_, err := d.Retrier.NewDelayPublisher(nil, delay.Options{Ladder: config.Ladder{Levels: 99}, PublishTimeout: -1})
+	for _, path := range []string{"publisher: missing", "Options.Ladder.Levels: ", "Options.PublishTimeout: negative"} {
+		assert.ErrorContains(t, err, path)
+	}
+}
+
+// An operator deletes the ladder between two publishes: it is declared again, and no message is lost.
+func TestDelayPublish_LadderDeleted(t *testing.T) {
+	t.Parallel()
+
+	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), nil)
+	topic := uniqueName("delayed")
+	got := d.queue(topic)
+	shared := d.Ladder.Shared()
+	for i, remove := range []func(){
+		func() {}, // the first time nothing is there
+		func() { d.Broker.RemovePlan(shared) },
+		func() { d.Broker.Remove("", d.Ladder.WaitQueue(0, 5)) }, // of the delay below: the publish is returned
+		func() { d.Broker.Remove(d.Ladder.Level(0)) },            // an error closes the channel
+		func() { d.Broker.RemovePlan(shared); d.Broker.Remove("", topic+".landing") },
+	} {
+		remove()
+		uuid := fmt.Sprint(i)
+		now := time.Now()
+		require.NoError(t, d.Publisher.Publish(topic, delayed(uuid, wmdelay.For(450*time.Millisecond))))
+		due(t, got.wait(t, i+1)[uuid], now.Add(450*time.Millisecond))
+	}
+	assert.Equal(t, 4, d.Events(retry.EventTopologyRepaired))
+	assert.Equal(t, 1, d.Events(retry.EventConnected)-1, "the subscriber's and one of the publisher's")
+}
+
+// Where an operator provides the ladder, nothing is declared, also when a part of it is missing.
+func TestDelayPublish_Assume(t *testing.T) {
+	t.Parallel()
+
+	conf := amqp.NewDurableQueueConfig(brokertest.URI(t))
+	operator := newDelays(t, conf, nil)
+	topic := uniqueName("delayed")
+	got := operator.queue(topic)
+	service := newDelays(t, conf, func(o *delay.Options, r *amqpretry.Options) {
+		r.Topology, o.Ladder, o.PublishTimeout = topology.Assume, operator.Options.Ladder, 5*time.Second
+	})
+	err := service.Publisher.Publish(topic, delayed("missing", wmdelay.For(400*time.Millisecond)))
+	var unconfirmed *delay.UnconfirmedError
+	require.ErrorAs(t, err, &unconfirmed)
+	require.ErrorContains(t, err, service.Ladder.Level(0))
+	assert.Equal(t, -1, service.Broker.Depth(topic+".landing"))
+
+	operator.publishes(topic, "operator")
+	now := time.Now()
+	require.NoError(t, service.Publisher.Publish(topic, delayed("there", wmdelay.For(400*time.Millisecond))))
+	all := got.wait(t, 2)
+	due(t, all["there"], now.Add(400*time.Millisecond))
+	assert.Equal(t, 0, service.Events(retry.EventTopologyRepaired))
+}
+
+// The connection is cut again and again while many publish: each message that Publish has returned nil for arrives, and
+// each that has not arrived is named in an error.
+func TestDelayPublish_ConnectionCut(t *testing.T) {
+	t.Parallel()
+
+	proxy := newProxy(t, brokertest.URI(t))
+	d := newDelays(t, amqp.NewDurableQueueConfig(proxy.URI), nil)
+	topic := uniqueName("delayed")
+	got := d.queue(topic)
+	require.NoError(t, d.Publisher.Publish(topic, delayed("first", wmdelay.For(100*time.Millisecond))))
+
+	stop := make(chan struct{})
+	var (
+		wg   sync.WaitGroup
+		mu   sync.Mutex
+		sure = map[string]time.Time{"first": {}}
+	)
+	for worker := range 4 {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for n := 0; ; n++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				var batch []*message.Message
+				for i := range 20 {
+					uuid := fmt.Sprintf("%d-%d-%d", worker, n, i)
+					batch = append(batch, delayed(uuid, wmdelay.For(300*time.Millisecond)))
+				}
+				at := time.Now()
+				if assert.NoError(t, d.Publisher.Publish(topic, batch...), "20 s are enough to connect again") {
+					mu.Lock()
+					for _, msg := range batch {
+						sure[msg.UUID] = at.Add(300 * time.Millisecond)
+					}
+					mu.Unlock()
+				}
+			}
+		}()
+	}
+	cuts := 0
+	for i := range 8 {
+		<-time.After(150 * time.Millisecond)
+		if i%2 == 0 {
+			cuts += proxy.cut(delayer)
+		} else {
+			proxy.cutAfter(delayer, int64(1000+997*i)) // in the middle of a frame
+			cuts++
+		}
+	}
+	close(stop)
+	wg.Wait()
+	require.Greater(t, cuts, 4)
+
+	eventually(t, 30*time.Second, func() bool {
+		arrived := map[string]bool{}
+		for _, one := range got.All() {
+			arrived[one.UUID] = true
+		}
+		for uuid := range sure {
+			if !arrived[uuid] {
+				return false
+			}
+		}
+
+		return true
+	}, "all %d messages arrive", len(sure))
+	for _, one := range got.All() {
+		assert.False(t, one.At.Before(sure[one.UUID]), "%s is never early", one.UUID)
+	}
+	t.Logf("%d messages, %d duplicates, %d connections", len(sure), len(got.All())-len(sure), proxy.dialled(delayer))
+	require.Greater(t, proxy.dialled(delayer), 3)
+	assert.Equal(t, 0, d.Broker.Depth(d.Ladder.Unroutable()))
+}
+
+// While the broker does not answer, Publish returns in time, names the messages, and buffers nothing for later.
+func TestDelayPublish_NoAnswer(t *testing.T) {
+	t.Parallel()
+
+	proxy := newProxy(t, brokertest.URI(t))
+	d := newDelays(t, amqp.NewDurableQueueConfig(proxy.URI), func(o *delay.Options, _ *amqpretry.Options) {
+		o.PublishTimeout = time.Second
+	})
+	topic := uniqueName("delayed")
+	got := d.queue(topic)
+	d.publishes(topic, "before")
+	got.wait(t, 1)
+	for name, fault := range map[string]func(string){"silent": proxy.stallAnswers, "gone": proxy.refuse} {
+		fault(delayer)
+		for _, bounded := range []string{"timeout", "context"} {
+			msg := delayed(name+" "+bounded, wmdelay.For(100*time.Millisecond))
+			ctx, cancel := context.WithCancelCause(t.Context())
+			if bounded == "context" {
+				msg.SetContext(ctx)
+				time.AfterFunc(300*time.Millisecond, func() { cancel(errFate) })
+			}
+			began := time.Now()
+			err := d.Publisher.Publish(topic, msg, message.NewMessage("none", nil))
+			var unconfirmed *delay.UnconfirmedError
+			require.ErrorAs(t, err, &unconfirmed)
+			assert.Equal(t, []string{msg.UUID}, unconfirmed.UUIDs)
+			assert.Equal(t, 1, unconfirmed.Of)
+			assert.Equal(t, bounded == "context", errors.Is(err, errFate), err)
+			assert.Less(t, time.Since(began), 3*time.Second)
+			cancel(nil)
+		}
+		proxy.resume()
+		proxy.allow(delayer)
+	}
+	assert.Empty(t, d.Wrapped.got())
+
+	d.publishes(topic, "after")
+	eventually(t, 10*time.Second, func() bool { return len(got.of("after")) > 0 }, "it goes on")
+	assert.Empty(t, got.of("gone timeout"), "what was never sent does not come later")
+}
+
+// Whoever may publish to the ladder cannot reach a queue that takes no part.
+func TestDelayPublish_ForgedKey(t *testing.T) {
+	t.Parallel()
+
+	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), nil)
+	topic, other := uniqueName("delayed"), uniqueName("other")
+	got := d.queue(topic)
+	d.Broker.Declare(other, nil)
+	require.NoError(t, d.Publisher.Publish(topic, delayed("1", wmdelay.For(100*time.Millisecond))))
+	got.wait(t, 1)
+	for _, target := range []topology.Target{topology.QueueTarget(other), {Exchange: "amq.fanout"}, {Exchange: topic}} {
+		message := rabbit.Message("forged", "forged")
+		exchange, key := d.Ladder.Address(target, 200*time.Millisecond, &message)
+		d.Broker.PublishTo(exchange, key, message)
+	}
+	d.Broker.PublishTo(d.Ladder.Level(0), "0.0.1.q", rabbit.Message("forged", "forged"))
+	d.Broker.PublishTo(d.Ladder.Level(0), "0.0.1.q."+topic+".x", rabbit.Message("forged", "forged"))
+	d.Broker.PublishTo(d.Ladder.Level(0), "0.0.1.x.q."+topic, rabbit.Message("forged", "forged"))
+	d.Broker.Has(d.Ladder.Unroutable(), 6)
+	assert.Equal(t, 0, d.Broker.Depth(other))
+	assert.Len(t, got.All(), 1)
+}
+
+// Names with characters that a topic exchange knows reach their own queue and no other.
+func TestDelayPublish_Names(t *testing.T) {
+	t.Parallel()
+
+	uri := brokertest.URI(t)
+	base := uniqueName("n")
+	queues := newDelays(t, amqp.NewDurableQueueConfig(uri), nil)
+	keyOf := func(topic string) string { _, key, _ := strings.Cut(topic, "|"); return key }
+	conf := amqp.NewDurablePubSubConfig(uri, nil)
+	conf.Exchange.Type = "direct"
+	conf.Exchange.GenerateName = func(topic string) string { name, _, _ := strings.Cut(topic, "|"); return name }
+	conf.Publish.GenerateRoutingKey = keyOf
+	conf.Queue.GenerateName = func(topic string) string { return strings.ReplaceAll(topic, "|", "-of-") }
+	// v2 gives the generator of a binding's key the queue, v3 the topic
+	conf.QueueBind.GenerateRoutingKey = func(of string) string {
+		_, key, _ := strings.Cut(strings.ReplaceAll(of, "-of-", "|"), "|")
+
+		return key
+	}
+	exchanges := newDelays(t, conf, func(o *delay.Options, _ *amqpretry.Options) { o.Ladder = queues.Options.Ladder })
+
+	got := map[string]*arrivals{}
+	names := []string{
+		base, base + ".eu", "eu." + base, base + ".*", base + ".#", base + ".%2A", base + ".a b/ü", base + ".%",
+	}
+	for _, name := range names {
+		got["q "+name] = queues.queue(name)
+		for _, key := range []string{"", "*", "#", "a.b", "eu." + base} {
+			topic := name + "|" + key // an exchange and a queue of the same name
+			got["x "+topic] = exchanges.queue(topic)
+			t.Cleanup(func() {
+				landing := topology.Names{}.WithDefaults().Landing(topology.Target{Exchange: name, Key: key})
+				queues.Broker.Remove(name, landing)
+			})
+		}
+	}
+	now := time.Now()
+	for of := range got {
+		kind, topic, _ := strings.Cut(of, " ")
+		d := map[string]*delays{"q": queues, "x": exchanges}[kind]
+		require.NoError(t, d.Publisher.Publish(topic, delayed(of, wmdelay.For(300*time.Millisecond))), of)
+	}
+	for of, arrived := range got {
+		due(t, arrived.wait(t, 1)[of], now.Add(300*time.Millisecond))
+	}
+	stays(t, 300*time.Millisecond, func() bool {
+		for _, arrived := range got {
+			if len(arrived.All()) != 1 {
+				return false
+			}
+		}
+
+		return true
+	}, "each to its own queue, once")
+	assert.Equal(t, 0, queues.Broker.Depth(queues.Ladder.Unroutable()))
+}
+
+// A routing key has room for 255 bytes. A longer one is refused before it could close the connection.
+func TestDelayPublish_LongNames(t *testing.T) {
+	t.Parallel()
+
+	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), func(o *delay.Options, r *amqpretry.Options) {
+		short := func(queue string) string { return queue[:40] }
+		r.Names = topology.Names{
+			RetryExchange:   func(queue string) string { return short(queue) + ".retry" },
+			RetryQueue:      func(p topology.RetryQueueParams) string { return short(p.Queue) + ".retry." + p.Delay },
+			DeadLetterQueue: func(queue string) string { return short(queue) + ".dlq" },
+			Landing:         func(target topology.Target) string { return short(target.Key) + ".landing" },
+		}
+	})
+	const digits = len("0.0.0.") + len("q.")
+	base := uniqueName("long") + strings.Repeat("n", 300)
+	longest, tooLong := base[:255-digits], base[:255-digits+1]
+	got := d.queue(longest)
+	now := time.Now()
+	require.NoError(t, d.Publisher.Publish(longest, delayed("1", wmdelay.For(300*time.Millisecond))))
+	due(t, got.wait(t, 1)["1"], now.Add(300*time.Millisecond))
+	for _, after := range []time.Duration{300 * time.Millisecond, -time.Second} {
+		for _, topic := range []string{tooLong, base} {
+			var name *topology.NameError
+			require.ErrorAs(t, d.Publisher.Publish(topic, delayed("2", wmdelay.For(after))), &name)
+		}
+	}
+	assert.Equal(t, 0, d.Events(retry.EventDisconnected))
+	d.Broker.Remove("", longest[:40]+".landing")
+}
