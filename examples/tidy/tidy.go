@@ -62,6 +62,34 @@ func Exchanges(uri string, names ...string) {
 	}
 }
 
+// Ladder deletes the exchanges and queues of a ladder, with the messages that wait in them. A ladder with the default
+// prefix belongs to all services of the virtual host, so it refuses that one, and Up leaves ladders alone.
+func Ladder(uri string, ladder config.Ladder) {
+	err := with(uri, func(channel *amqp091.Channel) error {
+		if ladder.WithDefaults().Prefix == config.DefaultLadderPrefix {
+			return errors.New("others may use it")
+		}
+		backend, err := topology.NewLadder(ladder)
+		if err != nil {
+			return err
+		}
+		var errs []error
+		shared := backend.Shared()
+		for _, queue := range shared.Queues {
+			_, err := channel.QueueDelete(queue.Name, false, false, false)
+			errs = append(errs, err)
+		}
+		for _, exchange := range shared.Exchanges {
+			errs = append(errs, channel.ExchangeDelete(exchange.Name, false, false))
+		}
+
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "cannot remove the ladder %q: %v\n", ladder.Prefix, err)
+	}
+}
+
 func up(uri string, retrier Planner, topics []string) error {
 	return with(uri, func(channel *amqp091.Channel) error {
 		var errs []error
