@@ -42,7 +42,9 @@ func TestExactDelays_UnroutableByHand(t *testing.T) {
 		if rabbit.UUID(d) == "landing" {
 			key = landing
 		}
-		second.Broker.PublishTo("", key, amqp091.Publishing{Headers: d.Headers, DeliveryMode: d.DeliveryMode, Body: d.Body})
+		second.Broker.PublishTo("", key, amqp091.Publishing{
+			Headers: d.Headers, DeliveryMode: d.DeliveryMode, Body: d.Body,
+		})
 	}
 	eventually(t, 15*time.Second, func() bool { return len(second.Calls.All()) == 2 }, "both arrive")
 	assert.Equal(t, []int{2}, second.Calls.attempts("landing"), "a retry")
