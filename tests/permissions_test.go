@@ -78,6 +78,7 @@ type roleTest struct {
 	admin, uri     string // of the virtual host, for one who may do everything and for the role
 	api            topology.Management
 	passiveIsAsked bool // the broker asks for a permission for a passive declaration
+	delays         config.DelayMode
 }
 
 // roles are the lives: each does all that its role is for and gives the first refusal.
@@ -87,6 +88,10 @@ var roles = map[string]func(*roleTest) error{
 	},
 	"consumer-shared": func(r *roleTest) error {
 		return r.consume(queueConfig, "orders", config.ScopeShared, topology.Declare)
+	},
+	"consumer-exact": func(r *roleTest) error {
+		r.delays = config.DelayExact
+		return r.consume(queueConfig, "orders", config.ScopeQueue, topology.Declare)
 	},
 	"consumer-fanout": func(r *roleTest) error {
 		return r.consume(billing, "events", config.ScopeQueue, topology.Declare)
@@ -98,7 +103,15 @@ var roles = map[string]func(*roleTest) error{
 	"worker-shared": func(r *roleTest) error {
 		return r.consume(queueConfig, "orders", config.ScopeShared, topology.Assume)
 	},
-	"observer":             (*roleTest).observe,
+	"worker-exact": func(r *roleTest) error {
+		r.delays = config.DelayExact
+		return r.consume(queueConfig, "orders", config.ScopeQueue, topology.Assume)
+	},
+	"observer": func(r *roleTest) error { return r.observe(2) },
+	"observer-exact": func(r *roleTest) error {
+		r.delays = config.DelayExact
+		return r.observe(57) // those of the ladder with its unroutable queue, the landing queue, the dead-letter queue
+	},
 	"dead-letters":         func(r *roleTest) error { return r.deadLetters(topology.Declare) },
 	"dead-letters-assumed": func(r *roleTest) error { return r.deadLetters(topology.Assume) },
 	"replay":               (*roleTest).replay,
@@ -197,7 +210,7 @@ func TestPermissions_OwnBroker(t *testing.T) {
 		api.VHost = vhost
 
 		return &roleTest{t, at(url.UserPassword("guest", "guest")), at(url.UserPassword(user, "secret")), api,
-			passiveIsAsked}
+			passiveIsAsked, config.DelayTiers}
 	}
 
 	for role, life := range roles {
@@ -235,6 +248,8 @@ func TestPermissions_OwnBroker(t *testing.T) {
 // passiveOnly is what is only needed to declare passively, for which older brokers ask for nothing.
 var passiveOnly = map[string][]string{
 	"observer": {`write orders\.retry\..*`, `write orders\.dlq`},
+	"observer-exact": {`write amqpretry\.delay\..*[smh]`, `write amqpretry\.delay\..*\.unroutable`,
+		`write orders\.landing`, `write orders\.dlq`},
 	"replayer": {`write orders`},
 	"importer": {`write orders\.dlq`},
 }
@@ -272,7 +287,7 @@ func isRefusal(t *testing.T, role string, err error) {
 func (r *roleTest) retrier(conf amqp.Config, scope config.Scope, mode topology.Mode,
 	onEvent func(retry.Event)) *amqpretry.Retrier {
 	return newRetrier(r.t, conf, amqpretry.Options{
-		Policies: config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope}},
+		Policies: config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope, DelayMode: r.delays}},
 		Topology: mode, Logger: newLogs(r.t), HoldWarning: 300 * time.Millisecond, CloseTimeout: time.Second,
 		OnEvent: onEvent,
 	})
@@ -413,7 +428,7 @@ func (r *roleTest) canary() error {
 }
 
 // observe only looks at the depths.
-func (r *roleTest) observe() error {
+func (r *roleTest) observe(queues int) error {
 	r.provision(queueConfig, "orders", config.ScopeQueue)
 	retrier := r.retrier(queueConfig(r.uri), config.ScopeQueue, topology.Assume, nil)
 	sub, err := retrier.NewSubscriber()
@@ -421,7 +436,7 @@ func (r *roleTest) observe() error {
 	require.NoError(r.t, sub.SubscribeInitialize("orders"))
 	depths, err := retrier.QueueDepths(r.t.Context())
 	if err == nil {
-		assert.Len(r.t, depths, 2)
+		assert.Len(r.t, depths, queues)
 	}
 
 	return err

@@ -9,8 +9,8 @@ import (
 // Backend holds messages on the broker, each for any delay, and then hands them to their targets. [Ladder] is the only
 // one there is. A backend is a comparable value.
 //
-// A target takes part by declaring its part of the backend. What is addressed to any other target ends where an
-// operator finds it, and reaches nobody.
+// A target takes part by declaring its part of the backend. Messages for any other target end where an operator finds
+// them, and reach nobody.
 //
 // A backend that needs more than RabbitMQ 3.10 must find out by a trial whether a broker can do that, and never by a
 // version: the nodes of a cluster may have different ones.
@@ -33,7 +33,10 @@ type Backend interface {
 // Target is where delayed messages go when they are due: an exchange with a routing key. The default exchange has an
 // empty name, and its routing key is a queue.
 type Target struct {
-	Exchange, Key string
+	// Exchange is empty for the default exchange.
+	Exchange string
+	// Key is the routing key, and with the default exchange the name of the queue.
+	Key string
 }
 
 // QueueTarget is the target that is a queue.

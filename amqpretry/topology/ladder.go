@@ -24,9 +24,13 @@ import (
 //	                            level 1 ─ *.*.*.*.7.# ─► 7s ─► level 0 ─ *.*.*.*.*.0.# ─┘                      ▼
 //	                                                                                                        orders
 //
-// All queues are quorum queues that dead-letter at least once. What no target takes goes to the queue "unroutable". A
-// landing queue for each target has no limit, so that a target that is full or down keeps nobody else waiting.
-type Ladder struct{ Config config.Ladder }
+// All queues are quorum queues that dead-letter at least once. The queue "unroutable" gets the
+// messages that no target takes. A landing queue for each target has no limit, so that a target that is full or down keeps
+// nobody else waiting.
+type Ladder struct {
+	// Config has the names and sizes; see [NewLadder].
+	Config config.Ladder
+}
 
 var _ Backend = Ladder{}
 

@@ -25,8 +25,8 @@ type Plan struct {
 	// DeadLetterQueue is where they end. Empty under the mode off.
 	DeadLetterQueue string
 
-	// Backend is what messages wait in with config.DelayExact; nil with config.DelayTiers. What it shares is not in the
-	// following, but Declare declares it.
+	// Backend is what messages wait in with config.DelayExact; nil with config.DelayTiers. Its shared objects are not in
+	// the following, but Declare declares them.
 	Backend Backend
 
 	// Exchanges, Queues and Bindings in the order in which they are declared. All empty under the mode off.

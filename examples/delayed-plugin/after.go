@@ -15,7 +15,7 @@ import (
 
 // after is the service with the retrier. The delays are the same. Nothing is declared with the plugin's type, and a
 // message that is given up is in the dead-letter queue.
-func after(ctx context.Context, conf amqp.Config, topic string, out io.Writer) error {
+func after(ctx context.Context, conf amqp.Config, topic string, policy config.Policy, out io.Writer) error {
 	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
 	router, err := message.NewRouter(message.RouterConfig{}, logger)
 	if err != nil {

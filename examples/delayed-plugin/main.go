@@ -2,10 +2,10 @@
 //
 //   - before.go, how such a service delays a message. It is compiled but not run here: the plugin is archived, and
 //     RabbitMQ 4.3 cannot load it,
-//   - after.go, the service with the retrier.
+//   - after.go, the service with the retrier: each retry waits exactly as long as with the plugin.
 //
-// Switch the plugin off only after its exchange has delivered everything: messages that wait in it are in no queue, and
-// are lost with it. "rabbitmqctl list_exchanges name messages_delayed" counts them where the plugin is loaded.
+// docs/how-to/leave-the-delayed-plugin.md has the steps. Switch the plugin off only after its exchange has delivered
+// everything: messages that wait in it are in no queue, and are lost with it. The management UI shows their number.
 package main
 
 import (
@@ -37,15 +37,20 @@ func main() {
 func run(ctx context.Context, uri string, out io.Writer) error {
 	conf := amqp.NewDurableQueueConfig(uri)
 	topic := "orders-" + watermill.NewShortUUID()
-	defer tidy.Topic(uri, topic, policy) // no service deletes its queues
+	// A service leaves Ladder out, and shares the default one. This program deletes its own at its end.
+	policy := policy
+	policy.Ladder = config.Ladder{Prefix: topic + ".delay", Levels: 2}
+	defer tidy.Ladder(uri, policy.Ladder) // no service deletes its queues
+	defer tidy.Topic(uri, topic, policy)
 
-	return after(ctx, conf, topic, out)
+	return after(ctx, conf, topic, policy, out)
 }
 
 // delays are those after the first, second and third failure.
 var delays = []time.Duration{100 * time.Millisecond, 200 * time.Millisecond, 400 * time.Millisecond}
 
-var policy = config.Policy{Delays: delays}
+// policy has the plugin's delays. Exact means that any of them works, as with the plugin, and none needs a queue.
+var policy = config.Policy{Delays: delays, DelayMode: config.DelayExact}
 
 // ship is the handler. It fails twice.
 func ship(out io.Writer, attempt int, msg *message.Message) error {

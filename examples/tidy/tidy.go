@@ -62,9 +62,14 @@ func Exchanges(uri string, names ...string) {
 	}
 }
 
-// Ladder deletes a ladder, with the landing queues of topics that are queues or exchanges: for one that nobody else uses.
+// Ladder deletes a ladder with the messages that wait in it, and the landing queues of topics that are queues or
+// exchanges. A ladder with the default prefix belongs to all services of the virtual host, so it refuses that one, and Up
+// leaves ladders alone.
 func Ladder(uri string, ladder config.Ladder, topics ...string) {
 	err := with(uri, func(channel *amqp091.Channel) error {
+		if ladder.WithDefaults().Prefix == config.DefaultLadderPrefix {
+			return errors.New("others may use it")
+		}
 		backend, err := topology.NewLadder(ladder)
 		if err != nil {
 			return err

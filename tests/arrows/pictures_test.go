@@ -14,12 +14,14 @@ func TestPicturesAreAlike(t *testing.T) {
 	t.Parallel()
 
 	colour := regexp.MustCompile(`#[0-9a-f]{6}\b`)
-	drawn := map[string]string{}
-	for _, name := range []string{"light", "dark"} {
-		text, err := os.ReadFile(root + "/docs/img/message-" + name + ".svg")
-		require.NoError(t, err)
-		require.Regexp(t, colour, string(text))
-		drawn[name] = colour.ReplaceAllString(string(text), "COLOUR")
+	for _, picture := range []string{"message", "ladder"} {
+		drawn := map[string]string{}
+		for _, name := range []string{"light", "dark"} {
+			text, err := os.ReadFile(root + "/docs/img/" + picture + "-" + name + ".svg")
+			require.NoError(t, err)
+			require.Regexp(t, colour, string(text))
+			drawn[name] = colour.ReplaceAllString(string(text), "COLOUR")
+		}
+		assert.Equal(t, drawn["light"], drawn["dark"], picture)
 	}
-	assert.Equal(t, drawn["light"], drawn["dark"])
 }

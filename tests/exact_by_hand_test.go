@@ -1,0 +1,52 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+)
+
+// What docs/how-to/operate-exact-delays.md says of unroutable messages: they come without a landing queue, and go on by
+// hand, as retries through the landing queue, and as fresh messages straight to the main queue.
+func TestExactDelays_UnroutableByHand(t *testing.T) {
+	t.Parallel()
+	c := setup{URI: brokertest.URI(t), Queue: uniqueName("promise")}
+	c.Options.Policies = exact(5 * time.Second) // long enough to delete the landing queue meanwhile
+	c.Handler = func(*message.Message) error { return errNever }
+	first := start(t, c)
+	first.publish("landing", "direct")
+	eventually(t, 10*time.Second, func() bool { return len(first.Calls.All()) == 2 }, "both fail")
+	plan, err := first.Retrier.Plan(c.Queue)
+	require.NoError(t, err)
+	landing, unroutable := c.Queue+".landing", plan.Backend.Name()+".unroutable"
+	first.close()
+	first.Broker.Do(func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDelete(landing, false, false, false)
+		return err
+	})
+
+	stuck := first.Broker.Take(unroutable, 2, 15*time.Second)
+	require.Len(t, stuck, 2)
+	c.Handler = func(*message.Message) error { return nil }
+	second := start(t, c) // declares the landing queue again
+	for _, d := range stuck {
+		assert.Regexp(t, `^0\.5\.0\.q\.`+c.Queue+`$`, d.RoutingKey, "it names the target")
+		key := c.Queue
+		if rabbit.UUID(d) == "landing" {
+			key = landing
+		}
+		second.Broker.PublishTo("", key, amqp091.Publishing{
+			Headers: d.Headers, DeliveryMode: d.DeliveryMode, Body: d.Body,
+		})
+	}
+	eventually(t, 15*time.Second, func() bool { return len(second.Calls.All()) == 2 }, "both arrive")
+	assert.Equal(t, []int{2}, second.Calls.attempts("landing"), "a retry")
+	assert.Equal(t, []int{1}, second.Calls.attempts("direct"), "a fresh message")
+}
