@@ -13,11 +13,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	amqpdelay "github.com/amqpretry/watermill-retry/amqpretry/delay"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
@@ -160,6 +162,8 @@ var roles = map[string]func(*roleTest) error{
 	"publisher-fanout": func(r *roleTest) error {
 		return r.publish(billing, "events", topology.Declare)
 	},
+	"delay-publisher":          func(r *roleTest) error { return r.publishLater(topology.Declare) },
+	"delay-publisher-assumed":  func(r *roleTest) error { return r.publishLater(topology.Assume) },
 	"publisher-fanout-assumed": func(r *roleTest) error { return r.publish(billing, "events", topology.Assume) },
 	"retire":                   (*roleTest).retire,
 }
@@ -542,6 +546,36 @@ func (r *roleTest) publish(configure func(string) amqp.Config, topic string, mod
 		}))
 	}
 	newRabbit(r.t, r.admin).Take(conf.Queue.GenerateName(topic), 1, 30*time.Second)
+
+	return nil
+}
+
+// publishLater publishes a message that waits for a second, and one that is due already.
+func (r *roleTest) publishLater(mode topology.Mode) error {
+	r.provision(queueConfig, "orders", config.ScopeQueue)
+	if mode == topology.Assume {
+		ladder, err := topology.NewLadder(config.ScheduleLadder())
+		require.NoError(r.t, err)
+		plan, err := ladder.Of(topology.QueueTarget("orders"), topology.Names{})
+		require.NoError(r.t, err)
+		plan.Backend = ladder
+		newRabbit(r.t, r.admin).Do(func(ch *amqp091.Channel) error { return plan.Declare(ch) })
+	}
+	conf := queueConfig(r.uri)
+	retrier := r.retrier(conf, config.ScopeQueue, mode, nil)
+	publisher, err := amqp.NewPublisher(retrier.Config(), newLogs(r.t))
+	require.NoError(r.t, err)
+	later, err := retrier.NewDelayPublisher(publisher, amqpdelay.Options{PublishTimeout: 20 * time.Second})
+	require.NoError(r.t, err)
+	defer func() { assert.NoError(r.t, later.Close()) }()
+	for id, wait := range map[string]time.Duration{"waits": time.Second, "due": -time.Second} {
+		msg := message.NewMessage(id, []byte(id))
+		delay.Message(msg, delay.For(wait))
+		if err := later.Publish("orders", msg); err != nil {
+			return err
+		}
+	}
+	newRabbit(r.t, r.admin).Take("orders", 2, 30*time.Second)
 
 	return nil
 }

@@ -2,13 +2,18 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
+	"sync/atomic"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	amqpdelay "github.com/amqpretry/watermill-retry/amqpretry/delay"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -33,11 +38,12 @@ func after(ctx context.Context, conf amqp.Config, topic string, policy config.Po
 	if err != nil {
 		return err
 	}
+	var shipped atomic.Int64
 	router.AddConsumerHandler("ship", topic, subscriber, func(msg *message.Message) error {
 		attempt, _ := retry.AttemptFromContext(msg.Context())
 		err := ship(out, attempt.Number, msg)
-		if err == nil {
-			go router.Close() // the program ends with its order
+		if err == nil && shipped.Add(1) == 2 {
+			go router.Close() // the program ends with its orders
 		}
 
 		return err
@@ -45,8 +51,33 @@ func after(ctx context.Context, conf amqp.Config, topic string, policy config.Po
 	if err := publish(conf, subscriber, topic, "order-1"); err != nil {
 		return err
 	}
+	if err := publishLater(retrier, conf, topic, policy.Ladder, "order-2", 500*time.Millisecond, out); err != nil {
+		return err
+	}
 
 	return router.Run(ctx)
+}
+
+// publishLater takes the place of a publish with the header x-delay. It returns when the broker has the message. A
+// service makes the publisher once, and leaves the ladder out.
+func publishLater(
+	retrier *amqpretry.Retrier, conf amqp.Config, topic string, ladder config.Ladder, id string, after time.Duration,
+	out io.Writer,
+) error {
+	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{}) // for messages without a delay
+	if err != nil {
+		return err
+	}
+	later, err := retrier.NewDelayPublisher(publisher, amqpdelay.Options{Ladder: ladder})
+	if err != nil {
+		return err
+	}
+	defer later.Close()
+	msg := message.NewMessage(id, []byte(id))
+	delay.Message(msg, delay.For(after))
+	fmt.Fprintf(out, "%s: published, due in %v\n", id, after)
+
+	return later.Publish(topic, msg)
 }
 
 // publish sends a message for each id, once the queue exists.

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"context"
 	"strconv"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
@@ -41,4 +43,11 @@ func retryByPlugin(channel *amqp091.Channel, queue string) message.HandlerMiddle
 	}
 }
 
-var _ = []any{declareDelayed, retryByPlugin}
+// publishLaterByPlugin publishes a message that the exchange holds for a delay.
+func publishLaterByPlugin(ctx context.Context, channel *amqp091.Channel, queue, id string, after time.Duration) error {
+	return channel.PublishWithContext(ctx, "delayed", queue, false, false, amqp091.Publishing{
+		DeliveryMode: amqp091.Persistent, Body: []byte(id), Headers: amqp091.Table{"x-delay": after.Milliseconds()},
+	})
+}
+
+var _ = []any{declareDelayed, retryByPlugin, publishLaterByPlugin}

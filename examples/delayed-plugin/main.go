@@ -2,7 +2,8 @@
 //
 //   - before.go, how such a service delays a message. It is compiled but not run here: the plugin is archived, and
 //     RabbitMQ 4.3 cannot load it,
-//   - after.go, the service with the retrier: each retry waits exactly as long as with the plugin.
+//   - after.go, the service with the retrier: each retry waits exactly as long as with the plugin, and order-2 is
+//     published with a delay.
 //
 // docs/how-to/leave-the-delayed-plugin.md has the steps. Switch the plugin off only after its exchange has delivered
 // everything: messages that wait in it are in no queue, and are lost with it. The management UI shows their number.
@@ -39,7 +40,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	topic := "orders-" + watermill.NewShortUUID()
 	// A service leaves Ladder out, and shares the default one. This program deletes its own at its end.
 	policy := policy
-	policy.Ladder = config.Ladder{Prefix: topic + ".delay", Levels: 2}
+	policy.Ladder = config.Ladder{Prefix: topic + ".delay", Unit: 100 * time.Millisecond, Radix: 10, Levels: 2}
 	defer tidy.Ladder(uri, policy.Ladder) // no service deletes its queues
 	defer tidy.Topic(uri, topic, policy)
 

@@ -31,6 +31,7 @@ const (
 var usual = map[string]string{
 	"amqp": wmModule + "-amqp/v2/pkg/amqp", "message": wmModule + "/message", "watermill": wmModule,
 	"wmmiddleware": wmModule + "/message/router/middleware", "plugin": wmModule + "/message/router/plugin",
+	"delay": wmModule + "/components/delay", "amqpdelay": ourModule + "/amqpretry/delay",
 	"cqrs":      wmModule + "/components/cqrs",
 	"forwarder": wmModule + "/components/forwarder", "amqp091": "github.com/rabbitmq/amqp091-go",
 	"prometheus": "github.com/prometheus/client_golang/prometheus",
