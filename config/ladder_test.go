@@ -110,6 +110,9 @@ func TestExactPolicy(t *testing.T) {
 			`higher, got 28h0m0s`: {DelayMode: config.DelayExact, Delays: []time.Duration{1000, 28 * time.Hour}},
 		`Backoff: longer than the longest delay of the ladder`: {DelayMode: config.DelayExact, Retries: 3,
 			Backoff: config.Backoff{Kind: config.BackoffConstant, Initial: 28 * time.Hour}},
+		`Ladder.Levels: the default delays are longer than the longest delay of the ladder: must be higher, or Delays ` +
+			`given; the longest default delay is 10m0s, got 9.9s`: {DelayMode: config.DelayExact,
+			Ladder: config.Ladder{Levels: 2}},
 		`DelayMode: unknown: must be one of tiers, exact, got "ladder"`: {DelayMode: "ladder"},
 		`Ladder.Radix: out of bounds`:                                   {Ladder: config.Ladder{Radix: 1}},
 	} {

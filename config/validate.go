@@ -213,7 +213,15 @@ func (p Policy) validateLadder(e *problems) {
 			tooLong(inList("Delays", i), d)
 		}
 	}
-	if n := p.MaxRetries(); n > 0 && len(p.delays()) == 0 && p.Backoff.Initial > 0 {
+	if len(p.Delays) > 0 {
+		return
+	}
+	if p.Backoff.IsZero() {
+		if d := slices.Max(p.delays()); d > longest {
+			e.add("Ladder.Levels", "the default delays are longer than the longest delay of the ladder",
+				"higher, or Delays given; the longest default delay is "+d.String(), longest.String())
+		}
+	} else if n := p.MaxRetries(); n > 0 && p.Backoff.Initial > 0 {
 		if d := slices.Max(p.Backoff.schedule(n)); d > longest {
 			tooLong("Backoff", d)
 		}

@@ -128,7 +128,9 @@ func (d *definitions) mainQueue(q MainQueue) {
 	if q.Plan.Backend != nil {
 		d.plan(q.Plan.Backend.Shared())
 	}
-	d.queue(q.Plan.Queue, q.Arguments)
+	if q.Plan.Queue != "" { // else it is a part of a backend
+		d.queue(q.Plan.Queue, q.Arguments)
+	}
 	for _, x := range q.Exchanges {
 		d.exchange(x)
 	}

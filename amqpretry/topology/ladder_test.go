@@ -41,7 +41,8 @@ binding p.v1.500ms.3x2.level-1 -> p.v1.500ms.3x2.1500ms key 1.#
 binding p.v1.500ms.3x2.level-1 -> p.v1.500ms.3x2.3s key 2.#`),
 		oneSpace(ladder.Shared().String()))
 
-	plan, err := topology.New("orders", config.Policy{DelayMode: config.DelayExact, Ladder: ladder.Config},
+	plan, err := topology.New("orders", config.Policy{DelayMode: config.DelayExact, Ladder: ladder.Config,
+		Delays: []time.Duration{time.Second}},
 		topology.Names{})
 	require.NoError(t, err)
 	assert.Equal(t, oneSpace(`
@@ -223,7 +224,8 @@ func TestLadderAddress(t *testing.T) {
 }
 
 func TestLadderDefinitions(t *testing.T) {
-	policy := config.Policy{DelayMode: config.DelayExact, Ladder: config.Ladder{Levels: 2, Radix: 2}}
+	policy := config.Policy{DelayMode: config.DelayExact, Delays: []time.Duration{100 * time.Millisecond},
+		Ladder: config.Ladder{Levels: 2, Radix: 2}}
 	var queues []topology.MainQueue
 	for _, queue := range []string{"orders", "payments"} {
 		plan, err := topology.New(queue, policy, topology.Names{})
@@ -237,6 +239,10 @@ func TestLadderDefinitions(t *testing.T) {
 	assert.Contains(t, text, `"alternate-exchange": "amqpretry.delay.v1.100ms.2x2.unroutable"`)
 	assert.Equal(t, 2, strings.Count(text, `"destination_type": "exchange"`))
 	assert.Contains(t, text, `"routing_key": "*.*.q.payments"`)
+
+	file, err = topology.Definitions("/", topology.MainQueue{Plan: topology.Ladder{}.Shared()})
+	require.NoError(t, err)
+	assert.NotContains(t, string(file), `"name": ""`, "a ladder alone has no main queue")
 }
 
 func TestLadderIsDrawn(t *testing.T) {
