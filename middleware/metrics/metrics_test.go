@@ -427,7 +427,7 @@ func TestTwoInOneRegistry(t *testing.T) {
 		require.NoError(t, err)
 		m.OnEvent(event(retry.EventCall))
 		m.Watch(fixed{{Queue: "orders.dlq", Role: retry.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3},
-		{Queue: "l.30s", Role: retry.QueueRoleDelay, Messages: 1, Wait: 30 * time.Second}})
+			{Queue: "l.30s", Role: retry.QueueRoleDelay, Messages: 1, Wait: 30 * time.Second}})
 		all = append(all, m)
 	}
 	all[1].OnEvent(event(retry.EventCall))
