@@ -405,7 +405,7 @@ func (s *stat) until(at time.Time) string {
 	if at.IsZero() {
 		return "-"
 	}
-	left := at.Sub(s.Now()).Round(100 * time.Millisecond)
+	left := at.Sub(s.Now()).Round(time.Second)
 
 	return fmt.Sprintf("%s (%s)", at.Format(time.RFC3339), left)
 }
