@@ -16,7 +16,8 @@ import (
 )
 
 var commands = []func(*cli.Session) *cobra.Command{
-	topologycmd.Command, dlqcmd.Command, delayscmd.Command, doctor.Command, simulate.Command, cli.ConnectionTopic, dlqcmd.FiltersTopic,
+	topologycmd.Command, dlqcmd.Command, delayscmd.Command, doctor.Command, simulate.Command, cli.ConnectionTopic,
+	dlqcmd.FiltersTopic,
 }
 
 func main() {

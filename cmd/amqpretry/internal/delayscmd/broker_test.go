@@ -325,8 +325,8 @@ func TestSeveralLadders(t *testing.T) {
 	assert.Contains(t, d.errs, other.ladder.Name())
 	l.ok("discard", "--all", "--yes", "--ladder", other.ladder.Name())
 
-	for _, wrong := range []string{"x", "orders.v1.1s.10x99", "orders.v1.7.10x6", "orders.v2.100ms.10x6", "a.v1.1s.010x6",
-		"amqp://me:secret@host"} {
+	for _, wrong := range []string{"x", "orders.v1.1s.10x99", "orders.v1.7.10x6", "orders.v2.100ms.10x6",
+		"a.v1.1s.010x6", "amqp://me:secret@host"} {
 		d = l.run("show", "--ladder", wrong)
 		assert.Equal(t, cli.ExitUsage, d.code, wrong)
 		assert.Contains(t, d.errs, "--ladder")

@@ -379,7 +379,8 @@ func (s *stat) printLadder(l *ladderReport, api bool) error {
 		if len(of.Queues) == 0 { // all are missing
 			continue
 		}
-		row := []string{fmt.Sprint(of.Level), short(of.Queues[0].delay) + " to " + short(of.Queues[len(of.Queues)-1].delay),
+		last := of.Queues[len(of.Queues)-1]
+		row := []string{fmt.Sprint(of.Level), short(of.Queues[0].delay) + " to " + short(last.delay),
 			fmt.Sprint(of.Messages), s.until(of.Until)}
 		if api {
 			row = append(row, number(of.Undelivered))
@@ -429,8 +430,8 @@ func (s *stat) printLanding(r report) error {
 		return err
 	}
 	if len(full) > 0 {
-		s.Warn("%s: if these messages stay, their target is missing, full or down: declare it (start its service), drain "+
-			"it, or start its nodes. The messages follow within 3 minutes. They cannot be consumed, and deleting the "+
+		s.Warn("%s: if these messages stay, their target is missing, full or down: declare it (start its service), "+
+			"drain it, or start its nodes. The messages follow within 3 minutes. They cannot be consumed, and deleting the "+
 			"landing queue discards them", strings.Join(full, ", "))
 	}
 	switch {

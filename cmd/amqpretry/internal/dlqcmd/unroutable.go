@@ -122,8 +122,8 @@ func (u *unroutable) one(ctx context.Context) (topology.Ladder, error) {
 }
 
 func noLadder() error {
-	return fmt.Errorf("there is no ladder on this virtual host; pass the policy file that has it (--policies), or its " +
-		"name (--ladder)")
+	return fmt.Errorf("there is no ladder on this virtual host; pass the policy file that has it (--policies), or " +
+		"its name (--ladder)")
 }
 
 // withUnroutable does something with the unroutable queue of a ladder. Without a main queue each message tells its own.

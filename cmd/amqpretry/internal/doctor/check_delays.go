@@ -42,13 +42,14 @@ func (f Facts) keeps(landing object) (_ Severity, why, fix string) {
 			"# start the service that consumes " + shell.Quote(name) + ": it declares it with its own arguments"
 	case main.Known && (!slices.Contains(runs, main.Value.State) || main.Value.Type == string(config.QueueTypeQuorum) &&
 		len(main.Value.Members) > 0 && !main.Value.HasMajority()):
-		return Problem, fmt.Sprintf("and the main queue %q is down", name), "# start its nodes\nrabbitmqctl cluster_status"
+		return Problem, fmt.Sprintf("and the main queue %q is down", name),
+			"# start its nodes\nrabbitmqctl cluster_status"
 	case main.Known && full(main.Value):
 		return Warning, fmt.Sprintf("and the main queue %q is full", name),
 			"# consume from it, or raise its limit\n" + f.ctl("list_queues", "name", "messages", "consumers", "policy")
 	default:
-		return Warning, fmt.Sprintf("which the main queue %q has not confirmed. This may be temporary: run doctor again",
-			name), "rabbitmqctl list_queues --vhost " + shell.Quote(f.VHost) + " name messages messages_ready state policy"
+		return Warning, fmt.Sprintf("which the main queue %q has not confirmed. This may be temporary: run doctor "+
+			"again", name), f.ctl("list_queues", "name", "messages", "messages_ready", "state", "policy")
 	}
 }
 
@@ -80,8 +81,8 @@ func lookUnroutable(f Facts) []Finding {
 		}
 		finding := Finding{Severity: Warning, Object: ladderLabel(o.Ladder),
 			Found: times(n, "message") + " that no target takes" + f.forTargets(o.Name),
-			Means: "their delay is over, and their main queue, its landing queue or its binding was deleted. They stay " +
-				"until somebody sends them on or discards them",
+			Means: "their delay is over, and their main queue, its landing queue or its binding was deleted. They " +
+				"stay until somebody sends them on or discards them",
 			Fix: "# declare the target first (start its service). These show them, and send those of a queue on:\n" +
 				f.amqpretry("delays show", "--ladder", o.Ladder) + "\n" +
 				commented(f.amqpretry("delays send", "--ladder="+shell.Quote(o.Ladder), "--target", "QUEUE"))}
@@ -120,10 +121,10 @@ func lookConfirmTimeout(f Facts) []Finding {
 		return nil
 	}
 	return []Finding{{Severity: Note, Object: broker,
-		Found: "dead_letter_worker_publisher_confirm_timeout is 3 minutes, unless somebody has set it: the broker does not " +
-			"tell",
-		Means: "after a main queue was missing, full or down, and after a broker with many queues was killed, messages " +
-			"that are due wait up to that long. 5 to 10 seconds are better",
+		Found: "dead_letter_worker_publisher_confirm_timeout is 3 minutes, unless somebody has set it: the broker does " +
+			"not tell",
+		Means: "after a main queue was missing, full or down, and after a broker with many queues was killed, " +
+			"messages that are due wait up to that long. 5 to 10 seconds are better",
 		Fix: "# in advanced.config of each node, in milliseconds; it takes effect at the next start:\n" +
 			"#   [{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}]."}}
 }

@@ -55,14 +55,7 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 
 	switch o.Role {
 	case roleLanding:
-		found("expires", Problem, "the broker deletes the queue after that time without a consumer, and then messages "+
-			"that are due go to the queue for unroutable messages. Landing queues never have consumers")
-		if dropsHead {
-			lengths(Problem, "a full queue hands over at most once, so messages are lost while the main queue takes none")
-		} else {
-			lengths(Problem, "a full queue takes none from the ladder. After 32 such messages a level of the ladder stops "+
-				"for all its targets")
-		}
+		landingWeaknesses(found, lengths, dropsHead)
 	case roleRetry, roleDelay:
 		found("expires", Problem, "the broker deletes the queue after that time without a consumer, with all waiting "+
 			"messages. Retry queues never have consumers")
@@ -121,6 +114,21 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 		}
 	}
 	return all
+}
+
+// landingWeaknesses are those of a landing queue, which must have no limit.
+func landingWeaknesses(
+	found func(key string, severity Severity, means string), lengths func(Severity, string), dropsHead bool,
+) {
+	found("expires", Problem, "the broker deletes the queue after that time without a consumer, and then messages "+
+		"that are due go to the queue for unroutable messages. Landing queues never have consumers")
+	if dropsHead {
+		lengths(Problem, "a full queue hands over at most once, so messages are lost while the main queue takes "+
+			"none")
+	} else {
+		lengths(Problem, "a full queue takes none from the ladder. After 32 such messages a level of the ladder "+
+			"stops for all its targets")
+	}
 }
 
 // sourceOf names the policies that say something of a queue.

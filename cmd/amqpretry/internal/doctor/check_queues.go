@@ -176,8 +176,8 @@ func lookStuck(f Facts) []Finding {
 			Fix: "rabbitmqctl list_queues --vhost " + shell.Quote(f.VHost) + " name messages messages_ready state " +
 				"policy"}
 		if o.Role == roleDelay {
-			finding.Means = "they are due, and the next exchange of the ladder does not take them: an exchange, a queue " +
-				"or a binding is missing, or a landing queue is down. This may be temporary: run doctor again"
+			finding.Means = "they are due, and the next exchange of the ladder does not take them: an exchange, a " +
+				"queue or a binding is missing, or a landing queue is down. This may be temporary: run doctor again"
 		}
 		if main := f.exists(o.Topic.Plan.Queue); o.Role == roleRetry && main.Known && !main.Value {
 			finding.Severity = Problem
@@ -222,8 +222,8 @@ func lookRetryConsumers(f Facts) []Finding {
 		if consumers > 0 {
 			found = append(found, o.about(Finding{Severity: Problem,
 				Found: times(consumers, "consumer"),
-				Means: "they take waiting messages before their delay is over. Nothing should consume from the queues " +
-					"in which messages wait",
+				Means: "they take waiting messages before their delay is over. Nothing should consume from the " +
+					"queues in which messages wait",
 				Fix: "# find the consumers, and stop them:\n" + f.ctl("list_consumers", "queue_name", "consumer_tag",
 					"channel_pid") +
 					"\nrabbitmqctl list_channels pid name user"}))

@@ -61,14 +61,14 @@ func (f Facts) missing(o object) Finding {
 		finding.Means = "waiting messages cannot return: the retry queues keep them, and after 32 due messages they " +
 			"return nothing else. Messages published to the main queue are lost or rejected"
 		if o.Topic.Plan.Backend != nil {
-			finding.Means = "messages that are due stay in the landing queue. Messages published to the main queue are " +
-				"lost or rejected"
+			finding.Means = "messages that are due stay in the landing queue. Messages published to the main queue " +
+				"are lost or rejected"
 		}
 		finding.Fix = "# start the service that consumes it, which declares it with its own arguments. Waiting " +
 			"messages return within 3 minutes"
 	case roleLanding:
-		finding.Means = "messages whose delay is over go to the queue for unroutable messages, until a service declares " +
-			"the landing queue"
+		finding.Means = "messages whose delay is over go to the queue for unroutable messages, until a service " +
+			"declares the landing queue"
 	case roleUnroutable:
 		finding.Means = "messages that no target takes stop a level of the ladder for all, until a service declares it"
 	case roleDelay:
@@ -246,7 +246,8 @@ func lookBindings(f Facts) []Finding {
 		for _, b := range l.of.Shared().Bindings {
 			look(b, func() Finding {
 				return Finding{Severity: Problem, Found: "it is missing", Means: ladderLacks, Fix: f.apply(l.topic),
-					of: ladderLabel(l.name), part: fmt.Sprintf("the binding of %q to %q", b.Queue+b.ToExchange, b.Exchange)}
+					of:   ladderLabel(l.name),
+					part: fmt.Sprintf("the binding of %q to %q", b.Queue+b.ToExchange, b.Exchange)}
 			})
 		}
 	}

@@ -82,7 +82,9 @@ func TestChecksOfExactDelays(t *testing.T) {
 				}
 			}},
 		"a level is gone": {"exists", Problem, theLadder, `exchange "amqpretry.delay.v1.100ms.10x6.level-2": there is no`,
-			"topology apply", func(f *Facts, l topology.Ladder) { f.Exchanges[l.Level(2)] = Exchange{Exists: seen(false)} }},
+			"topology apply", func(f *Facts, l topology.Ladder) {
+				f.Exchanges[l.Level(2)] = Exchange{Exists: seen(false)}
+			}},
 		"landing queue is gone": {"exists", Problem, `landing queue "orders.landing"`, "no such queue", "topology apply",
 			func(f *Facts, _ topology.Ladder) { f.Queues[landing] = Queue{Exists: seen(false)} }},
 		"another TTL": {"arguments", Problem, theLadder, `delay queue "amqpretry.delay.v1.100ms.10x6.30s": not declared as ` +

@@ -106,7 +106,9 @@ func entrances(backend topology.Backend) []string {
 	shared := backend.Shared()
 	var all []string
 	for _, b := range shared.Bindings {
-		delays := slices.ContainsFunc(shared.Queues, func(q topology.Queue) bool { return q.Name == b.Queue && q.Delay > 0 })
+		delays := slices.ContainsFunc(shared.Queues, func(q topology.Queue) bool {
+			return q.Name == b.Queue && q.Delay > 0
+		})
 		if delays && !slices.Contains(all, b.Exchange) {
 			all = append(all, b.Exchange)
 		}

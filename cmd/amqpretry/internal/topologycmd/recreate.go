@@ -53,7 +53,8 @@ func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets
 			}
 			q, found := plannedQueue(t.plan, o.Name)
 			if o.Kind != kindQueue || o.Argument == "" || !found || q.Delay == 0 {
-				return nil // which is told: an exchange, somebody's exclusive queue, a dead-letter queue or a landing queue
+				// which is told: an exchange, somebody's exclusive queue, a dead-letter queue or a landing queue
+				return nil
 			}
 			if obsolete[q.Name], err = asDeclared(ctx, client, t.plan, q); err != nil {
 				return fmt.Errorf("cannot recreate queue %q, nothing was changed: %w", q.Name, err)
