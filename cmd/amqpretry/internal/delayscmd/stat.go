@@ -431,8 +431,8 @@ func (s *stat) printLanding(r report) error {
 	}
 	if len(full) > 0 {
 		s.Warn("%s: if these messages stay, their target is missing, full or down: declare it (start its service), "+
-			"drain it, or start its nodes. The messages follow within 3 minutes. They cannot be consumed, and deleting "+
-			"the landing queue discards them", strings.Join(full, ", "))
+			"drain it, or start its nodes. The messages follow within 3 minutes. They cannot be consumed, and "+
+			"deleting the landing queue discards them", strings.Join(full, ", "))
 	}
 	switch {
 	case len(unknown) > 0 && !r.API:
