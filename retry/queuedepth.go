@@ -11,8 +11,6 @@ const (
 	QueueRoleDeadLetter QueueRole = "dead-letter"
 	// QueueRoleDelay is a queue in which messages with exact delays wait. All main queues share it.
 	QueueRoleDelay QueueRole = "delay"
-	// QueueRoleLanding is a queue of messages whose delay is over, and which their main queue does not take.
-	QueueRoleLanding QueueRole = "landing"
 	// QueueRoleUnroutable is the queue of delayed messages that no target takes.
 	QueueRoleUnroutable QueueRole = "unroutable"
 )
@@ -20,7 +18,8 @@ const (
 // QueueDepth is how many messages lie ready in a queue beside a main queue. A message that a retry queue has handed
 // back but not delivered yet (its dead-lettering is at least once) is in no count that AMQP shows, and one that a
 // consumer has not acknowledged neither. Nor is one that RabbitMQ 4.4 or later holds back until its
-// x-opt-delivery-time: a 0 does not prove that a queue is empty.
+// x-opt-delivery-time: a 0 does not prove that a queue is empty. A landing queue is left out, as its messages are never
+// ready; the management API counts them.
 type QueueDepth struct {
 	// Queue is the name of the queue.
 	Queue string

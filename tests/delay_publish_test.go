@@ -344,8 +344,7 @@ func TestDelayPublish_NothingBound(t *testing.T) {
 	for _, depth := range depths {
 		waits[depth.Role]++
 	}
-	assert.Equal(t, map[retry.QueueRole]int{retry.QueueRoleDelay: 27, retry.QueueRoleLanding: 1,
-		retry.QueueRoleUnroutable: 1}, waits)
+	assert.Equal(t, map[retry.QueueRole]int{retry.QueueRoleDelay: 27, retry.QueueRoleUnroutable: 1}, waits)
 }
 
 // A queue that does not exist is an error at once, as the broker would only find out when the message is due.

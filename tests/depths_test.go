@@ -35,8 +35,9 @@ func TestQueueDepths(t *testing.T) {
 
 	expected := []retry.QueueDepth{
 		{Queue: svc.dlq(), Role: retry.QueueRoleDeadLetter, MainQueue: svc.Queue, Messages: 1},
-		{Queue: svc.retryQueue(time.Hour), Role: retry.QueueRoleRetry, MainQueue: svc.Queue, Messages: 2},
-		{Queue: svc.retryQueue(2 * time.Hour), Role: retry.QueueRoleRetry, MainQueue: svc.Queue, Messages: 0},
+		{Queue: svc.retryQueue(time.Hour), Role: retry.QueueRoleRetry, MainQueue: svc.Queue, Messages: 2,
+			Wait: time.Hour},
+		{Queue: svc.retryQueue(2 * time.Hour), Role: retry.QueueRoleRetry, MainQueue: svc.Queue, Wait: 2 * time.Hour},
 	}
 	var depths []retry.QueueDepth
 	require.Eventually(t, func() bool { // a quorum queue may not have counted yet

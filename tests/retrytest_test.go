@@ -38,6 +38,11 @@ func always(err error) func(retry.Attempt) ([]*message.Message, error) {
 	return func(retry.Attempt) ([]*message.Message, error) { return nil, err }
 }
 
+func postponedUpTo(policy config.Policy, age time.Duration) config.Policy {
+	policy.MaxPostpone = age
+	return policy
+}
+
 var errUndecoded = errors.New("no such schema")
 
 // undecoding is a marshaler that understands nothing.
@@ -138,6 +143,26 @@ func scenarios() map[string]scenario {
 
 				return nil
 			}},
+		"exact": {policy: exact(ms(100, 300)...).Default, handler: always(failed), end: retrytest.DeadLettered},
+		"exact, retry after": {
+			policy:  exact(ms(100, 300)...).Default,
+			handler: always(retry.RetryAfter(1234*time.Millisecond, failed)), end: retrytest.DeadLettered,
+		},
+		"exact, postpone": {policy: exact(ms(100, 200)...).Default, end: retrytest.Succeeded,
+			handler: func(a retry.Attempt) ([]*message.Message, error) {
+				switch a.Calls {
+				case 0, 2:
+					return nil, retry.Postpone(450 * time.Millisecond)
+				case 1:
+					return nil, failed
+				}
+
+				return nil, nil
+			}},
+		"exact, postponed too long": {
+			policy: postponedUpTo(exact(ms(100)...).Default, 90*time.Millisecond), end: retrytest.DeadLettered,
+			handler: always(retry.Postpone(time.Second)),
+		},
 		"replayed": {
 			policy: twice, replay: true, handler: always(failed), end: retrytest.DeadLettered,
 			metadata: map[string]string{"tenant": "acme"},

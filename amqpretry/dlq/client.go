@@ -245,7 +245,8 @@ func (c *Client) Queue(mainQueue string) *Queue {
 	return c.DeadLetterQueue(c.config.Names.DeadLetterQueue(mainQueue), mainQueue)
 }
 
-// DeadLetterQueue is a dead-letter queue of any name, with the main queue that it belongs to.
+// DeadLetterQueue is a dead-letter queue of any name, with the main queue that it belongs to. For one that has messages
+// of several main queues that may be empty: each message then tells its own.
 func (c *Client) DeadLetterQueue(name, mainQueue string) *Queue {
 	return &Queue{client: c, name: name, mainQueue: mainQueue}
 }

@@ -58,11 +58,11 @@ type Edit struct {
 // newDeadLetter reads what a delivery from the dead-letter queue of a main queue tells. unreadable names the headers
 // that it came without.
 func newDeadLetter(d *amqp091.Delivery, unreadable, mainQueue, uuidHeader string, position int) DeadLetter {
-	dead, uuid := codec.DeadLetter(d, mainQueue)
 	text := func(key string) string {
 		s, _ := d.Headers[key].(string)
 		return s
 	}
+	dead, uuid := codec.DeadLetter(d, cmp.Or(mainQueue, text(header.Queue)))
 
 	return DeadLetter{
 		Position:   position,

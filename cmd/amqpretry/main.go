@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/delayscmd"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/dlqcmd"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/doctor"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/simulate"
@@ -15,7 +16,8 @@ import (
 )
 
 var commands = []func(*cli.Session) *cobra.Command{
-	topologycmd.Command, dlqcmd.Command, doctor.Command, simulate.Command, cli.ConnectionTopic, dlqcmd.FiltersTopic,
+	topologycmd.Command, dlqcmd.Command, delayscmd.Command, doctor.Command, simulate.Command, cli.ConnectionTopic,
+	dlqcmd.FiltersTopic,
 }
 
 func main() {

@@ -6,13 +6,15 @@ import (
 	"net/http"
 )
 
-// Binding routes what is published to an exchange to a queue.
+// Binding routes what is published to an exchange to a queue, or to another exchange.
 type Binding struct {
-	VHost     string    `json:"vhost"`
-	Exchange  string    `json:"source"`
-	Queue     string    `json:"destination"`
-	Key       string    `json:"routing_key"`
-	Arguments Arguments `json:"arguments"`
+	VHost    string `json:"vhost"`
+	Exchange string `json:"source"`
+	Queue    string `json:"destination"`
+	// ToExchange is the destination of a binding to an exchange. Queue is then empty.
+	ToExchange string    `json:"-"`
+	Key        string    `json:"routing_key"`
+	Arguments  Arguments `json:"arguments"`
 	// ID is what the API tells bindings between the same two by.
 	ID string `json:"properties_key"`
 }

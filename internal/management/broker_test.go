@@ -49,13 +49,17 @@ func TestPoliciesAndLimits(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, []management.FeatureFlag{{Name: "quorum_queue", State: "enabled"}}, flags)
 
-	bindings, err := at(t, answer(200, json,
+	client = at(t, answer(200, json,
 		`[{"source":"x","vhost":"/","destination":"q","destination_type":"queue","routing_key":"k","arguments":{}},
-		{"source":"x","vhost":"/","destination":"y","destination_type":"exchange","routing_key":"","arguments":{}}]`)).
-		BindingsFrom(t.Context(), "x")
+		{"source":"x","vhost":"/","destination":"y","destination_type":"exchange","routing_key":"","arguments":{}}]`))
+	toQueue := management.Binding{VHost: "/", Exchange: "x", Queue: "q", Key: "k", Arguments: management.Arguments{}}
+	toExchange := management.Binding{VHost: "/", Exchange: "x", ToExchange: "y", Arguments: management.Arguments{}}
+	bindings, err := client.BindingsFrom(t.Context(), "x")
 	require.NoError(t, err)
-	assert.Equal(t, []management.Binding{{VHost: "/", Exchange: "x", Queue: "q", Key: "k",
-		Arguments: management.Arguments{}}}, bindings)
+	assert.Equal(t, []management.Binding{toQueue}, bindings)
+	bindings, err = client.RoutesFrom(t.Context(), "x")
+	require.NoError(t, err)
+	assert.Equal(t, []management.Binding{toQueue, toExchange}, bindings)
 }
 
 // What a queue does not tell is nil, and nothing else: no policy is not the same as no statistics.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 )
 
 // Exchange is an exchange of the virtual host.
@@ -33,6 +34,13 @@ func (c *Client) Exchanges(ctx context.Context) ([]Exchange, error) {
 
 // BindingsFrom lists the queues to which an exchange routes. There are none of an exchange that is not there.
 func (c *Client) BindingsFrom(ctx context.Context, exchange string) ([]Binding, error) {
+	all, err := c.RoutesFrom(ctx, exchange)
+	return slices.DeleteFunc(all, func(b Binding) bool { return b.Queue == "" }), err
+}
+
+// RoutesFrom lists the queues and the exchanges to which an exchange routes. There are none of an exchange that is not
+// there.
+func (c *Client) RoutesFrom(ctx context.Context, exchange string) ([]Binding, error) {
 	var all []struct {
 		Binding
 		DestinationType string `json:"destination_type"`
@@ -46,9 +54,10 @@ func (c *Client) BindingsFrom(ctx context.Context, exchange string) ([]Binding, 
 		if b.Exchange != exchange || b.VHost != c.vhost {
 			return nil, c.elsewhere("exchange", b.VHost, b.Exchange)
 		}
-		if b.DestinationType == "queue" {
-			bindings = append(bindings, b.Binding)
+		if b.DestinationType != "queue" {
+			b.Queue, b.ToExchange = "", b.Queue
 		}
+		bindings = append(bindings, b.Binding)
 	}
 	return bindings, nil
 }

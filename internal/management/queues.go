@@ -103,14 +103,24 @@ const mostQueues = 1_000_000
 
 // Queues lists all queues of the virtual host by name, with their state and without statistics.
 func (c *Client) Queues(ctx context.Context) ([]Queue, error) {
+	return c.list(ctx, "name,vhost,type,arguments,state,leader,node")
+}
+
+// Counts lists all queues of the virtual host by name, with the numbers of their messages and consumers.
+func (c *Client) Counts(ctx context.Context) ([]Queue, error) {
+	return c.list(ctx, "name,vhost,type,arguments,state,messages,messages_ready,messages_unacknowledged,messages_dlx,"+
+		"messages_delayed,consumers")
+}
+
+// list lists all queues of the virtual host by name, with these columns.
+func (c *Client) list(ctx context.Context, columns string) ([]Queue, error) {
 	var queues []Queue
 	for page := 1; ; page++ {
 		var answer struct {
 			Items []Queue `json:"items"`
 			Pages int     `json:"page_count"`
 		}
-		query := fmt.Sprintf("?page=%d&page_size=%d&sort=name&columns=name,vhost,type,arguments,state,leader,node",
-			page, pageSize)
+		query := fmt.Sprintf("?page=%d&page_size=%d&sort=name&columns=%s", page, pageSize, columns)
 		err := c.call(ctx, http.MethodGet, []string{"queues", c.vhost}, query, nil, &answer, "")
 		var refused *Error
 		if page > 1 && errors.As(err, &refused) && refused.Status == http.StatusBadRequest {

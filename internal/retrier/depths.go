@@ -32,12 +32,12 @@ func depthsOf(plans []topology.Plan) map[string]retry.QueueDepth {
 	queues, backends := map[string]retry.QueueDepth{}, map[string]bool{}
 	for _, plan := range plans {
 		for _, q := range plan.Queues {
+			if q.Landing {
+				continue // AMQP says that it is empty, whatever it holds
+			}
 			depth := retry.QueueDepth{Queue: q.Name, Role: retry.QueueRoleRetry, MainQueue: plan.Queue, Wait: q.Delay}
-			switch {
-			case q.Name == plan.DeadLetterQueue:
+			if q.Name == plan.DeadLetterQueue {
 				depth.Role = retry.QueueRoleDeadLetter
-			case q.Landing:
-				depth.Role = retry.QueueRoleLanding
 			}
 			if q.Shared {
 				depth.MainQueue = ""

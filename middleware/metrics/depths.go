@@ -32,6 +32,7 @@ var errTimeout = errors.New("reading the depths of the queues takes too long")
 // depths makes series of the queues' depths as they are at the time of a scrape.
 type depths struct {
 	ready  *prometheus.Desc
+	wait   *prometheus.Desc
 	up     *prometheus.Desc
 	failed prometheus.Counter
 
@@ -49,7 +50,9 @@ func newDepths(c Config) *depths {
 	}
 
 	return &depths{
-		ready: desc("queue_messages_ready", "Messages that lie ready in a retry or dead-letter queue.",
+		ready: desc("queue_messages_ready", "Messages that lie ready in a queue beside a main queue.",
+			labelQueue, labelRole, labelMainQueue),
+		wait: desc("queue_wait_seconds", "Longest wait of the messages that lie in a queue, where it has any.",
 			labelQueue, labelRole, labelMainQueue),
 		up: desc("queue_depths_up", "1 if the last reading of the queues' depths was complete, else 0."),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{
@@ -79,6 +82,7 @@ func (d *depths) watch(queues QueueDepths) (stop func()) {
 
 func (d *depths) describe(ch chan<- *prometheus.Desc) {
 	ch <- d.ready
+	ch <- d.wait
 	ch <- d.up
 	d.failed.Describe(ch)
 }
@@ -94,7 +98,7 @@ func (d *depths) collect(ch chan<- prometheus.Metric) {
 		readings[i] = w.read(d.timeout)
 	}
 
-	depths, up := map[depthLabels]int{}, 1.
+	depths, up := map[depthLabels]depth{}, 1.
 	for i, r := range readings {
 		found, err := r.wait()
 		d.tell(watches[i], err)
@@ -105,9 +109,13 @@ func (d *depths) collect(ch chan<- prometheus.Metric) {
 		merge(depths, found, d.labels)
 	}
 
-	for l, messages := range depths {
-		ch <- prometheus.MustNewConstMetric(d.ready, prometheus.GaugeValue, float64(messages), l.queue, l.role,
+	for l, of := range depths {
+		ch <- prometheus.MustNewConstMetric(d.ready, prometheus.GaugeValue, float64(of.messages), l.queue, l.role,
 			l.mainQueue)
+		if of.wait > 0 {
+			ch <- prometheus.MustNewConstMetric(d.wait, prometheus.GaugeValue, of.wait.Seconds(), l.queue, l.role,
+				l.mainQueue)
+		}
 	}
 	if len(watches) > 0 {
 		ch <- prometheus.MustNewConstMetric(d.up, prometheus.GaugeValue, up)
@@ -130,7 +138,8 @@ type depthLabels struct{ queue, role, mainQueue string }
 
 func (d *depths) labels(q retry.QueueDepth) depthLabels {
 	l := depthLabels{queue: d.names.of(q.Queue), role: other, mainQueue: text(q.MainQueue)}
-	if q.Role == retry.QueueRoleRetry || q.Role == retry.QueueRoleDeadLetter {
+	switch q.Role {
+	case retry.QueueRoleRetry, retry.QueueRoleDeadLetter, retry.QueueRoleDelay, retry.QueueRoleUnroutable:
 		l.role = string(q.Role)
 	}
 	if l.queue == other {
@@ -140,15 +149,28 @@ func (d *depths) labels(q retry.QueueDepth) depthLabels {
 	return l
 }
 
+// depth is how many messages are in a queue, and how long they wait at most; 0 where there are none.
+type depth struct {
+	messages int
+	wait     time.Duration
+}
+
 // merge adds what one retrier has found to what the others have. Two that look at the same queue see it at different
 // moments: the larger number counts.
-func merge(all map[depthLabels]int, found []retry.QueueDepth, labels func(retry.QueueDepth) depthLabels) {
-	sums := map[depthLabels]int{} // of a retrier: queues beyond the limit share their labels
+func merge(all map[depthLabels]depth, found []retry.QueueDepth, labels func(retry.QueueDepth) depthLabels) {
+	sums := map[depthLabels]depth{} // of a retrier: queues beyond the limit share their labels
 	for _, q := range found {
-		sums[labels(q)] += q.Messages
+		l := labels(q)
+		sum := sums[l]
+		sum.messages += q.Messages
+		if q.Messages > 0 {
+			sum.wait = max(sum.wait, q.Wait)
+		}
+		sums[l] = sum
 	}
-	for l, messages := range sums {
-		all[l] = max(all[l], messages)
+	for l, sum := range sums {
+		known := all[l]
+		all[l] = depth{max(known.messages, sum.messages), max(known.wait, sum.wait)}
 	}
 }
 

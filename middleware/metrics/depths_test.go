@@ -58,6 +58,28 @@ func TestDepths(t *testing.T) {
 	assert.Empty(t, values(t, registry, false))
 }
 
+// The roles of exact delays are label values, and queues in which messages wait tell for how long at most.
+func TestDepthsOfExactDelays(t *testing.T) {
+	t.Parallel()
+	m, registry := newMetrics(t, metrics.Config{})
+	m.Watch(fixed{
+		{Queue: "l.30s", Role: retry.QueueRoleDelay, Messages: 2, Wait: 39900 * time.Millisecond},
+		{Queue: "l.40s", Role: retry.QueueRoleDelay, Wait: 49900 * time.Millisecond},
+		{Queue: "l.unroutable", Role: retry.QueueRoleUnroutable, Messages: 1},
+		{Queue: "x", Role: "another", Messages: 7},
+	})
+	m.Watch(fixed{{Queue: "l.30s", Role: retry.QueueRoleDelay, Messages: 3, Wait: 39900 * time.Millisecond}})
+
+	const ready, wait = "amqpretry_queue_messages_ready", "amqpretry_queue_wait_seconds"
+	assert.Equal(t, map[string]float64{
+		up: 1,
+		ready + `{main_queue="",queue="l.30s",role="delay"}`:             3,
+		wait + `{main_queue="",queue="l.30s",role="delay"}`:              39.9,
+		ready + `{main_queue="",queue="l.unroutable",role="unroutable"}`: 1,
+		ready + `{main_queue="",queue="x",role="other"}`:                 7,
+	}, values(t, registry, false), "and nothing waits in an empty queue")
+}
+
 func TestDepthsThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 

@@ -1,5 +1,5 @@
 // Package metrics makes Prometheus series from the events of a retrier, and reads the depths of its retry and
-// dead-letter queues.
+// dead-letter queues, and of the queues of exact delays.
 //
 //	m, err := metrics.New(metrics.Config{Registerer: registry})
 //	retrier, err := amqpretry.New(conf, amqpretry.Options{OnEvent: m.OnEvent})
@@ -27,7 +27,8 @@
 //	amqpretry_connections_opened_total{connection}                        counter    connections to the broker, the first and those after a loss
 //	amqpretry_connections_lost_total{connection}                          counter    connections to the broker that were lost
 //	amqpretry_blocked_connections{connection}                             gauge      connections that the broker blocks, for a memory or disk alarm
-//	amqpretry_queue_messages_ready{queue, role, main_queue}               gauge      messages that lie ready in a retry or dead-letter queue
+//	amqpretry_queue_messages_ready{queue, role, main_queue}               gauge      messages that lie ready in a queue beside a main queue
+//	amqpretry_queue_wait_seconds{queue, role, main_queue}                 gauge      longest wait of the messages that lie in a queue, where it has any
 //	amqpretry_queue_depths_up{}                                           gauge      1 if the last reading of the queues' depths was complete, else 0
 //	amqpretry_queue_depths_errors_total{}                                 counter    readings of queues' depths that failed or took too long
 //
@@ -38,11 +39,12 @@
 //	result      succeeded, retried, postponed, dead-lettered, dropped, requeued, abandoned
 //	reason      exhausted, permanent, expired, undecodable, panic, crashed, unpublishable, too-large, postponed-too-long;
 //	            other for anything else
-//	connection  subscriber, dead-letter subscriber, forwarder (publishes the copies), observer (reads the depths); other for
-//	            anything else
-//	role        retry, dead-letter
-//	queue       the main queue; with amqpretry_queue_messages_ready the retry or dead-letter queue itself
-//	main_queue  the queue it belongs to; empty for retry queues that main queues share
+//	connection  subscriber, dead-letter subscriber, forwarder (publishes the copies), delay publisher, observer (reads the
+//	            depths); other for anything else
+//	role        retry, dead-letter; with exact delays also delay (messages wait) and unroutable (no
+//	            target takes them); other for anything else
+//	queue       the main queue; with amqpretry_queue_messages_ready and amqpretry_queue_wait_seconds the queue beside it
+//	main_queue  the queue it belongs to; empty for queues that main queues share
 //
 // Topics, handlers and queues are as many as the service subscribes to, and no more than Config.MaxHandlers and
 // Config.MaxQueues: what comes after these is counted under "other". The series of a topic begin at 0 when its topology

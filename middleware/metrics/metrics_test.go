@@ -337,7 +337,8 @@ func everything(t *testing.T) (*metrics.Metrics, *prometheus.Registry) {
 	} {
 		m.OnEvent(e)
 	}
-	m.Watch(fixed{{Queue: "orders.dlq", Role: retry.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3}})
+	m.Watch(fixed{{Queue: "orders.dlq", Role: retry.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3},
+		{Queue: "l.30s", Role: retry.QueueRoleDelay, Messages: 1, Wait: 30 * time.Second}})
 
 	return m, registry
 }
@@ -425,7 +426,8 @@ func TestTwoInOneRegistry(t *testing.T) {
 		m, err := metrics.New(c)
 		require.NoError(t, err)
 		m.OnEvent(event(retry.EventCall))
-		m.Watch(fixed{{Queue: "orders.dlq", Role: retry.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3}})
+		m.Watch(fixed{{Queue: "orders.dlq", Role: retry.QueueRoleDeadLetter, MainQueue: "orders", Messages: 3},
+			{Queue: "l.30s", Role: retry.QueueRoleDelay, Messages: 1, Wait: 30 * time.Second}})
 		all = append(all, m)
 	}
 	all[1].OnEvent(event(retry.EventCall))

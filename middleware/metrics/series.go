@@ -49,7 +49,7 @@ var (
 		string(retry.ReasonUndecodable), string(retry.ReasonPanic), string(retry.ReasonCrashed),
 		string(retry.ReasonUnpublishable), string(retry.ReasonTooLarge), string(retry.ReasonPostponedTooLong),
 	}
-	connections = []string{"subscriber", "dead-letter subscriber", "forwarder", "observer"}
+	connections = []string{"subscriber", "dead-letter subscriber", "forwarder", "delay publisher", "observer"}
 )
 
 // Buckets: a call takes from a millisecond to minutes, a confirmation likewise until deliveries are held, and a

@@ -72,16 +72,25 @@ func register(t *testing.T) registered {
 		found[family.GetName()+"_bucket"] = withBuckets
 	}
 	require.NotEmpty(t, found)
+	for _, name := range brokerSeries {
+		found[name] = map[string][]string{"vhost": {"/"}, "queue": {"orders.landing"}}
+	}
 
 	return found
 }
+
+// brokerSeries are those of RabbitMQ's own plugin rabbitmq_prometheus, with the endpoints /metrics/per-object and
+// /metrics/detailed, that alerts ask for.
+var brokerSeries = []string{"rabbitmq_queue_messages", "rabbitmq_detailed_queue_messages"}
 
 type depths struct{}
 
 func (depths) QueueDepths(context.Context) ([]retry.QueueDepth, error) {
 	return []retry.QueueDepth{
 		{Queue: "orders.dlq", Role: retry.QueueRoleDeadLetter, MainQueue: "orders"},
-		{Queue: "orders.retry.1s", Role: retry.QueueRoleRetry, MainQueue: "orders"},
+		{Queue: "orders.retry.1s", Role: retry.QueueRoleRetry, MainQueue: "orders", Messages: 1, Wait: time.Second},
+		{Queue: "ladder.30s", Role: retry.QueueRoleDelay, Messages: 1, Wait: 39900 * time.Millisecond},
+		{Queue: "ladder.unroutable", Role: retry.QueueRoleUnroutable},
 	}, nil
 }
 
@@ -150,7 +159,7 @@ func (r registered) check(expr string) (by []string, problems []string) {
 
 // promQLFunctions are those in use: the parser knows more than Prometheus does.
 var promQLFunctions = map[string]bool{"rate": true, "increase": true, "histogram_quantile": true, "round": true,
-	"quantile_over_time": true}
+	"quantile_over_time": true, "min_over_time": true, "resets": true}
 
 func checkFilter(name string, labels map[string][]string, f metricsql.LabelFilter) (problems []string) {
 	if slices.Contains(scrapeLabels, f.Label) {
@@ -248,7 +257,7 @@ func TestAlertRules(t *testing.T) {
 		}
 	}
 	assert.Subset(t, names, []string{"DeadLettersArriving", "DeadLetterQueueNotEmpty", "DeliveriesHeld",
-		"RetriesGrowing"})
+		"RetriesGrowing", "DelayedMessagesUnroutable", "LandingQueueNotDraining"})
 
 	documented, err := os.ReadFile("../../docs/how-to/monitor.md")
 	require.NoError(t, err)
@@ -397,7 +406,8 @@ func TestDashboard(t *testing.T) {
 
 	for name := range series {
 		name = regexp.MustCompile(`_(bucket|sum|count)$`).ReplaceAllString(name, "")
-		if !slices.Contains([]string{"amqpretry_queue_depths_up", "amqpretry_queue_depths_errors_total"}, name) {
+		if !slices.Contains(append(brokerSeries, "amqpretry_queue_depths_up", "amqpretry_queue_depths_errors_total"),
+			name) {
 			assert.True(t, asked[name], "%s is in no panel", name)
 		}
 	}

@@ -3,6 +3,7 @@ package cli
 import (
 	"cmp"
 	"context"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -75,6 +76,10 @@ func (s *Session) queueNames(ctx context.Context) []string {
 func MainQueues(queues []string) []string {
 	return slices.DeleteFunc(queues, func(name string) bool {
 		return strings.Contains(name, ".retry.") || strings.HasPrefix(name, "retry.") ||
-			strings.HasSuffix(name, ".dlq") || strings.HasSuffix(name, ".lock")
+			strings.HasSuffix(name, ".dlq") || strings.HasSuffix(name, ".lock") ||
+			strings.HasSuffix(name, ".landing") || ofLadder.MatchString(name)
 	})
 }
+
+// ofLadder matches the names of the queues of ladders, such as amqpretry.delay.v1.100ms.10x6.30s.
+var ofLadder = regexp.MustCompile(`\.v[0-9]+\.[0-9]+m?[smh]\.[0-9]+x[0-9]+\.[^.]+$`)

@@ -3,6 +3,7 @@ package cli
 import (
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +11,20 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
 )
+
+func TestMainQueues(t *testing.T) {
+	ladder := topology.Ladder{Config: config.ScheduleLadder()}
+	queues := []string{"orders", "orders.retry.1s", "retry.1s", "orders.dlq", "orders.dlq.lock", "orders.landing",
+		"events.exchange.paid.landing", "v1.100ms.10x6", "orders.v1.3x4"}
+	for _, q := range slices.Concat(ladder.Shared().Queues, topology.Ladder{}.Shared().Queues) {
+		queues = append(queues, q.Name)
+	}
+	assert.Equal(t, []string{"orders", "v1.100ms.10x6", "orders.v1.3x4"}, MainQueues(queues))
+}
 
 func TestCompleteQueues(t *testing.T) {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

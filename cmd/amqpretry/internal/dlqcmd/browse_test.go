@@ -169,7 +169,8 @@ func TestNobodyReadsOn(t *testing.T) {
 
 func TestDeadLetterQueuesAreFoundByName(t *testing.T) {
 	var queues []management.Queue
-	for _, name := range []string{"a", "a.dlq", "a.dlq.dlq", "gone.dlq", ".dlq", "b", "b.retry.30s", "dlq"} {
+	for _, name := range []string{"a", "a.dlq", "a.dlq.dlq", "gone.dlq", ".dlq", "b", "b.retry.30s", "dlq", "a.landing",
+		"a.dlq.landing", "amqpretry.delay.v1.100ms.10x6.unroutable", "amqpretry.delay.v1.100ms.10x6.30s"} {
 		queues = append(queues, management.Queue{Name: name})
 	}
 	assert.Equal(t, []line{

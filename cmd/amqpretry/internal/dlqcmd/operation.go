@@ -80,12 +80,15 @@ type operationFlags struct {
 	limit       int
 }
 
-func (f *operationFlags) add(cmd *cobra.Command) {
+func (f *operationFlags) add(cmd *cobra.Command) { f.addFor(cmd, "QUEUE"+suffix) }
+
+// addFor adds them to a command about a queue whose name is written like that in the help.
+func (f *operationFlags) addFor(cmd *cobra.Command, queue string) {
 	cmd.Flags().BoolVar(&f.yes, "yes", false, "run without asking for confirmation")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what the command would do, and stop")
 	cmd.Flags().IntVar(&f.limit, "limit", 0, "maximum number of messages, oldest first; 0 means all matches")
 	cmd.MarkFlagsMutuallyExclusive("yes", "dry-run")
-	f.undoFlags.add(cmd)
+	f.undoFlags.add(cmd, queue)
 }
 
 const operationJSON = `

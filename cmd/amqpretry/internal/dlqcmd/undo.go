@@ -19,7 +19,7 @@ import (
 const undoHelp = `
 
 The undo file gets every message, unchanged, before it leaves the queue. Its default is
-QUEUE.dlq-%s-20261122T051200Z.jsonl in the current folder, in the format of "dlq export"; only you
+%s-%s-20261122T051200Z.jsonl in the current folder, in the format of "dlq export"; only you
 can read it (mode 0600). "dlq import" puts its messages back.`
 
 // undoFlags say which file gets the messages as they were.
@@ -28,12 +28,13 @@ type undoFlags struct {
 	none bool
 }
 
-func (f *undoFlags) add(cmd *cobra.Command) {
-	cmd.Flags().Var(cli.Text(&f.path), "undo", "new undo `file` (default: QUEUE.dlq-"+cmd.Name()+"-TIME.jsonl)")
+// add adds them to a command about a queue whose name is written like that in the help.
+func (f *undoFlags) add(cmd *cobra.Command, queue string) {
+	cmd.Flags().Var(cli.Text(&f.path), "undo", "new undo `file` (default: "+queue+"-"+cmd.Name()+"-TIME.jsonl)")
 	cmd.Flags().BoolVar(&f.none, "no-undo", false, "do not write an undo file")
 	cmd.MarkFlagsMutuallyExclusive("undo", "no-undo")
 	_ = cmd.MarkFlagFilename("undo", "jsonl")
-	cmd.Long += fmt.Sprintf(undoHelp, cmd.Name())
+	cmd.Long += fmt.Sprintf(undoHelp, queue, cmd.Name())
 }
 
 // undo is an undo file that is being written. A nil one is none.

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/docs/shop"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -27,7 +28,7 @@ const docs = "../../../../docs"
 // pages are those with command lines, in the order in which they are run: each finds what the one before has left.
 var pages = []string{"reference/command-line/README.md", "reference/command-line/browse.md",
 	"reference/command-line/change.md", "reference/command-line/topology.md", "reference/command-line/doctor.md",
-	"reference/package-dlq.md", "how-to/work-with-dead-letters.md"}
+	"reference/command-line/delays.md", "reference/package-dlq.md", "how-to/work-with-dead-letters.md"}
 
 // update writes what the commands have printed into the page, and draws the pictures anew.
 var update = os.Getenv("UPDATE") != ""
@@ -176,10 +177,32 @@ func (w *world) fixture(name string) {
 		require.Zero(w.t, exit, out)
 	case "there is a queue parked":
 		rabbit.New(w.t, w.broker.URI).Declare("parked", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
+	case "invoices wait":
+		w.delay(topology.QueueTarget("invoices"), 5*time.Minute, "invoice-1", "invoice-2")
+		w.delay(topology.QueueTarget("reports"), time.Second, "invoice-3")
+		rabbit.New(w.t, w.broker.URI).Has(topology.Ladder{}.Unroutable(), 1)
+		require.EventuallyWithT(w.t, func(t *assert.CollectT) {
+			var stat struct{ Landing []struct{ Messages *int } }
+			w.json(t, "amqpretry delays stat --policies exact.yaml --json invoices", &stat)
+			assert.Len(t, stat.Landing, 1)
+			assert.True(t, len(stat.Landing) == 1 && stat.Landing[0].Messages != nil)
+		}, 30*time.Second, 500*time.Millisecond)
+	case "there is a queue reports":
+		rabbit.New(w.t, w.broker.URI).Declare("reports", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
 	case "statistics are up to date":
 		require.EventuallyWithT(w.t, w.statistics, 30*time.Second, 500*time.Millisecond)
 	default:
 		require.FailNow(w.t, "no such fixture", name)
+	}
+}
+
+// delay publishes messages that wait for a target.
+func (w *world) delay(target topology.Target, delay time.Duration, ids ...string) {
+	w.t.Helper()
+	for _, id := range ids {
+		m := amqp091.Publishing{MessageId: id, Body: []byte("{}"), DeliveryMode: amqp091.Persistent}
+		exchange, key := topology.Ladder{}.Address(target, delay, &m)
+		require.NoError(w.t, rabbit.New(w.t, w.broker.URI).TryPublish(exchange, key, m))
 	}
 }
 

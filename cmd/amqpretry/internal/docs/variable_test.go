@@ -18,8 +18,9 @@ var variable = []struct {
 	{regexp.MustCompile(`\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z`), "TIME"},
 	{regexp.MustCompile(`\d{8}T\d{6}Z`), "STAMP"},
 	{regexp.MustCompile(`\(\d+[sm] ago\)`), "(AGE ago)"},
-	{regexp.MustCompile(`(?m)^(\d+ +order-\d+ +)\d+[sm] `), "${1}AGE "}, // in a list
-	{regexp.MustCompile(`\b[A-Z2-7]{26}\b`), "ID"},                      // of a message or a run
+	{regexp.MustCompile(`(?m)^(\d+ +order-\d+ +)\d+[sm] `), "${1}AGE "},                // in a list
+	{regexp.MustCompile(`(?m)^(\d+ +\w+ +\w+ +)\d+[sm]( +invoice-\d+ )`), "${1}AGE$2"}, // in a list of delays
+	{regexp.MustCompile(`\b[A-Z2-7]{26}\b`), "ID"},                                     // of a message or a run
 	{regexp.MustCompile(`RabbitMQ \d+\.\d+\.\d+`), "RabbitMQ VERSION"},
 	{regexp.MustCompile(`(?m)^amqpretry \S+,.*$`), "amqpretry VERSION"},
 	// a broker of another version has other checks
@@ -61,6 +62,7 @@ func TestNormal(t *testing.T) {
 	for _, same := range [][2]string{
 		{"oldest  2026-11-22T06:35:20Z (20s ago)", "oldest  2027-01-01T00:00:00Z (1m ago)"},
 		{"1  order-3  3s   panic", "1  order-3  12s  panic"},
+		{"1  reports  1s     3s   invoice-3  -", "1  reports  1s     12s  invoice-3  -"},
 		{"RabbitMQ 3.10.8, virtual host /", "RabbitMQ 4.3.6, virtual host /"},
 		{"amqpretry (devel), go1.26.8", "amqpretry v1.2.3, revision 0123456, go1.25.0"},
 	} {
@@ -69,6 +71,7 @@ func TestNormal(t *testing.T) {
 	for _, different := range [][2]string{
 		{"messages  5", "messages  6"},
 		{"1  order-3  3s   panic", "1  order-4  3s   panic"},
+		{"1  reports  1s     3s   invoice-3  -", "1  reports  2s     3s   invoice-3  -"},
 		{"0s     1 of 3   failed", "1s     1 of 3   failed"},
 		{"orders.retry.1s", "orders.retry.2s"},
 		{"", "# exit 1"},

@@ -130,6 +130,9 @@ func (f Facts) targets(q management.Queue, arguments amqp.Table) Seen[[]string] 
 	}
 	var queues []string
 	for _, b := range bindings.Value {
+		if b.Queue == "" { // it leads on to an exchange, which is not followed
+			continue
+		}
 		// A binding with another key leads nowhere in direct exchanges; the others' keys and headers are not read here.
 		if f.Exchanges[exchange].Type == amqp.ExchangeDirect && hasKey && b.Key != key ||
 			slices.Contains(queues, b.Queue) {

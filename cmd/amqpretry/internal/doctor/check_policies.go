@@ -54,7 +54,9 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 	}
 
 	switch o.Role {
-	case roleRetry:
+	case roleLanding:
+		landingWeaknesses(found, lengths, dropsHead)
+	case roleRetry, roleDelay:
 		found("expires", Problem, "the broker deletes the queue after that time without a consumer, with all waiting "+
 			"messages. Retry queues never have consumers")
 		if number("message-ttl") < o.Planned.Delay.Milliseconds() {
@@ -75,10 +77,10 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 			found("dead-letter-routing-key", Problem, "messages go there after their delay, instead of to the queue "+
 				"where they failed")
 		}
-	case roleDeadLetter:
-		found("expires", Problem, "the broker deletes the queue after that time without a consumer, with all dead "+
-			"letters")
-		found("message-ttl", Problem, "the broker deletes dead letters at that age, whether somebody has read them "+
+	case roleDeadLetter, roleUnroutable:
+		found("expires", Problem, "the broker deletes the queue after that time without a consumer, with all its "+
+			"messages")
+		found("message-ttl", Problem, "the broker deletes its messages at that age, whether somebody has read them "+
 			"or not")
 		if dropsHead {
 			lengths(Problem, "a full queue deletes its oldest dead letters")
@@ -112,6 +114,21 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 		}
 	}
 	return all
+}
+
+// landingWeaknesses are those of a landing queue, which must have no limit.
+func landingWeaknesses(
+	found func(key string, severity Severity, means string), lengths func(Severity, string), dropsHead bool,
+) {
+	found("expires", Problem, "the broker deletes the queue after that time without a consumer, and then messages "+
+		"that are due go to the queue for unroutable messages. Landing queues never have consumers")
+	if dropsHead {
+		lengths(Problem, "a full queue hands over at most once, so messages are lost while the main queue takes "+
+			"none")
+	} else {
+		lengths(Problem, "a full queue takes none from the ladder. After 32 such messages a level of the ladder "+
+			"stops for all its targets")
+	}
 }
 
 // sourceOf names the policies that say something of a queue.

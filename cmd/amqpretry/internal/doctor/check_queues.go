@@ -41,7 +41,7 @@ func (f Facts) each(what string, policies bool, look func(object, management.Que
 		default:
 			for _, finding := range look(o, o.Queue.Details.Value) {
 				if finding.Object == "" {
-					finding.Object = o.label()
+					finding = o.about(finding)
 				}
 				found = append(found, finding)
 			}
@@ -166,7 +166,7 @@ const manyStuck = 32
 func lookStuck(f Facts) []Finding {
 	return f.detailed("messages on their way out", func(o object, q management.Queue) []Finding {
 		n := stuck(q)
-		if n <= 0 {
+		if n <= 0 || o.Role == roleLanding { // which has a check of its own
 			return nil
 		}
 		finding := Finding{Severity: Warning, Found: times(n, "dead-lettered message") +
@@ -175,6 +175,10 @@ func lookStuck(f Facts) []Finding {
 				"run doctor again",
 			Fix: "rabbitmqctl list_queues --vhost " + shell.Quote(f.VHost) + " name messages messages_ready state " +
 				"policy"}
+		if o.Role == roleDelay {
+			finding.Means = "they are due, and the next exchange of the ladder does not take them: an exchange, a " +
+				"queue or a binding is missing, or a landing queue is down. This may be temporary: run doctor again"
+		}
 		if main := f.exists(o.Topic.Plan.Queue); o.Role == roleRetry && main.Known && !main.Value {
 			finding.Severity = Problem
 			finding.Found += fmt.Sprintf(": the main queue %q does not exist", o.Topic.Plan.Queue)
@@ -210,19 +214,19 @@ func stuck(q management.Queue) int64 {
 
 func lookRetryConsumers(f Facts) []Finding {
 	var found []Finding
-	for _, o := range f.objects(roleRetry) {
+	for _, o := range f.objects(roleRetry, roleDelay, roleLanding) {
 		consumers := int64(o.Queue.Consumers)
 		if told := o.Queue.Details.Value.Consumers; told != nil {
 			consumers = max(consumers, *told)
 		}
 		if consumers > 0 {
-			found = append(found, Finding{Severity: Problem, Object: o.label(),
+			found = append(found, o.about(Finding{Severity: Problem,
 				Found: times(consumers, "consumer"),
-				Means: "they take waiting messages before their delay is over. Nothing should consume from retry " +
-					"queues",
+				Means: "they take waiting messages before their delay is over. Nothing should consume from the " +
+					"queues in which messages wait",
 				Fix: "# find the consumers, and stop them:\n" + f.ctl("list_consumers", "queue_name", "consumer_tag",
 					"channel_pid") +
-					"\nrabbitmqctl list_channels pid name user"})
+					"\nrabbitmqctl list_channels pid name user"}))
 		}
 	}
 	return found

@@ -19,37 +19,65 @@ func lookExists(f Facts) []Finding {
 	}
 	for _, o := range f.objects() {
 		switch exists := f.exists(o.Name); {
-		case nowhere[o.Topic.Plan.Queue]: // told as a whole
+		case nowhere[o.Topic.Plan.Queue] && o.Ladder == "": // told as a whole
 		case !exists.Known:
 			hidden.add(exists.Why, o.Name)
-		case !exists.Value && o.Role == roleMain:
-			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: "there is no such queue",
-				Means: "waiting messages cannot return: the retry queues keep them, and after 32 due messages they " +
-					"return nothing else. Messages published to the main queue are lost or rejected",
-				Fix: "# start the service that consumes it, which declares it with its own arguments. Waiting " +
-					"messages return within 3 minutes"})
 		case !exists.Value:
-			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: "there is no such queue" +
-				f.underDefault(),
-				Means: "the broker returns its copies, and their deliveries are held until a service declares the " +
-					"queue. Services with topology.Assume do not",
-				Fix: f.apply(o.Topic)})
+			found = append(found, o.about(f.missing(o)))
 		}
 	}
-	for name, t := range f.plannedExchanges() {
+	planned := f.plannedExchanges()
+	for _, name := range sortedKeys(planned) {
+		x := planned[name]
 		switch exists := f.Exchanges[name].Exists; {
-		case nowhere[t.Plan.Queue]:
+		case nowhere[x.topic.Plan.Queue] && x.ladder == "":
 		case !exists.Known:
 			hidden.add(exists.Why, name)
 		case !exists.Value:
-			found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name),
+			finding := Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name),
 				Found: "there is no such exchange",
 				Means: "failed deliveries are held until a service declares the exchange. Services with " +
 					"topology.Assume do not",
-				Fix: f.apply(t)})
+				Fix: f.apply(x.topic)}
+			if x.ladder != "" {
+				finding.of, finding.part, finding.Means = ladderLabel(x.ladder), finding.Object, ladderLacks
+			}
+			found = append(found, finding)
 		}
 	}
 	return append(found, cannotSee(hidden, "whether they exist")...)
+}
+
+// ladderLacks is what comes of a missing part of a ladder.
+const ladderLacks = "messages that need it stay at the level above, or their deliveries are held, until a service " +
+	"declares it: at its start, and each minute while messages of it wait. Services with topology.Assume do not"
+
+// missing is the finding about a queue that is not there.
+func (f Facts) missing(o object) Finding {
+	finding := Finding{Severity: Problem, Found: "there is no such queue" + f.underDefault(), Fix: f.apply(o.Topic)}
+	switch o.Role {
+	case roleMain:
+		finding.Found = "there is no such queue"
+		finding.Means = "waiting messages cannot return: the retry queues keep them, and after 32 due messages they " +
+			"return nothing else. Messages published to the main queue are lost or rejected"
+		if o.Topic.Plan.Backend != nil {
+			finding.Means = "messages that are due stay in the landing queue. Messages published to the main queue " +
+				"are lost or rejected"
+		}
+		finding.Fix = "# start the service that consumes it, which declares it with its own arguments. Waiting " +
+			"messages return within 3 minutes"
+	case roleLanding:
+		finding.Means = "messages whose delay is over go to the queue for unroutable messages, until a service " +
+			"declares the landing queue"
+	case roleUnroutable:
+		finding.Means = "messages that no target takes stop a level of the ladder for all, until a service declares it"
+	case roleDelay:
+		finding.Means = ladderLacks
+	case roleRetry, roleDeadLetter:
+		finding.Means = "the broker returns its copies, and their deliveries are held until a service declares the " +
+			"queue. Services with topology.Assume do not"
+	}
+	return finding
 }
 
 // absent tells whether nothing of a topic is there, neither its main queue nor anything for its retries.
@@ -94,13 +122,28 @@ func (f Facts) underDefault() string {
 	return ""
 }
 
-func (f Facts) plannedExchanges() map[string]Topic {
-	all := map[string]Topic{}
+// plannedExchange is one of a topic, or of a ladder.
+type plannedExchange struct {
+	topology.Exchange
+	topic  Topic
+	ladder string
+}
+
+func (f Facts) plannedExchanges() map[string]plannedExchange {
+	all := map[string]plannedExchange{}
+	add := func(x topology.Exchange, t Topic, ladder string) {
+		if _, known := all[x.Name]; !known {
+			all[x.Name] = plannedExchange{x, t, ladder}
+		}
+	}
 	for _, t := range f.Topics {
 		for _, x := range t.Plan.Exchanges {
-			if _, known := all[x.Name]; !known {
-				all[x.Name] = t
-			}
+			add(x, t, "")
+		}
+	}
+	for _, l := range f.ladders() {
+		for _, x := range l.of.Shared().Exchanges {
+			add(x, l.topic, l.name)
 		}
 	}
 	return all
@@ -109,7 +152,7 @@ func (f Facts) plannedExchanges() map[string]Topic {
 func lookArguments(f Facts) []Finding {
 	var found []Finding
 	hidden := blind{}
-	for _, o := range f.objects(roleRetry, roleDeadLetter) {
+	for _, o := range f.objects(roleRetry, roleDeadLetter, roleLanding, roleDelay, roleUnroutable) {
 		if exists := f.exists(o.Name); exists.Known && !exists.Value {
 			continue
 		}
@@ -117,13 +160,14 @@ func lookArguments(f Facts) []Finding {
 		case !conflict.Known:
 			hidden.add(conflict.Why, o.Name)
 		case conflict.Value != nil:
-			found = append(found, Finding{Severity: Problem, Object: o.label(), Found: differs(conflict.Value),
+			found = append(found, o.about(Finding{Severity: Problem, Found: differs(conflict.Value),
 				Means: "a service that declares the queue fails to subscribe. With topology.Assume, the queue " +
 					"behaves differently from the policy",
-				Fix: f.recreate(o)})
+				Fix: f.recreate(o)}))
 		}
 	}
-	for _, name := range sortedKeys(f.plannedExchanges()) {
+	planned := f.plannedExchanges()
+	for _, name := range sortedKeys(planned) {
 		x := f.Exchanges[name]
 		if !x.Exists.Known || !x.Exists.Value {
 			continue
@@ -132,13 +176,17 @@ func lookArguments(f Facts) []Finding {
 		case !x.Conflict.Known:
 			hidden.add(x.Conflict.Why, name)
 		case x.Conflict.Value != nil:
-			found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name),
+			finding := Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", name),
 				Found: differs(x.Conflict.Value),
 				Means: "the exchange does not route failed messages as planned, and a service that declares it fails " +
 					"to subscribe",
 				Fix: "# rabbitmqctl cannot delete exchanges: if nothing else uses it, delete it in the management " +
 					"UI, and then run\n" +
-					f.apply(f.plannedExchanges()[name])})
+					f.apply(planned[name].topic)}
+			if l := planned[name].ladder; l != "" {
+				finding.of, finding.part = ladderLabel(l), finding.Object
+			}
+			found = append(found, finding)
 		}
 	}
 	return append(found, cannotSee(hidden, "arguments")...)
@@ -166,32 +214,58 @@ func lookBindings(f Facts) []Finding {
 	var found []Finding
 	hidden := blind{}
 	told := map[string]bool{}
+	look := func(b topology.Binding, missing func() Finding) {
+		id := fmt.Sprint(b)
+		x := f.Exchanges[b.Exchange]
+		if told[id] || x.Exists.Known && !x.Exists.Value { // the exchange is missing: told already
+			return
+		}
+		told[id] = true
+		exists := f.Exchanges[b.ToExchange].Exists
+		if b.ToExchange == "" {
+			exists = f.exists(b.Queue)
+		}
+		if exists.Known && !exists.Value {
+			return
+		}
+		switch {
+		case !x.Bindings.Known:
+			if !slices.Contains(hidden[x.Bindings.Why], b.Exchange) {
+				hidden.add(x.Bindings.Why, b.Exchange)
+			}
+		case !slices.ContainsFunc(x.Bindings.Value, func(a management.Binding) bool { return sameBinding(a, b) }):
+			found = append(found, missing())
+		}
+	}
 	for _, t := range f.Topics {
 		for _, b := range t.Plan.Bindings {
-			id := fmt.Sprint(b)
-			x := f.Exchanges[b.Exchange]
-			if told[id] || x.Exists.Known && !x.Exists.Value { // the exchange is missing: told already
-				continue
-			}
-			told[id] = true
-			if exists := f.exists(b.Queue); exists.Known && !exists.Value {
-				continue
-			}
-			switch {
-			case !x.Bindings.Known:
-				if !slices.Contains(hidden[x.Bindings.Why], b.Exchange) {
-					hidden.add(x.Bindings.Why, b.Exchange)
-				}
-			case !slices.ContainsFunc(x.Bindings.Value, func(a management.Binding) bool { return sameBinding(a, b) }):
-				found = append(found, Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", b.Exchange),
-					Found: fmt.Sprintf("it is not bound to queue %q", b.Queue),
-					Means: "the broker returns its copies, and their deliveries are held until a service binds the " +
-						"queue. Services with topology.Assume do not" + lostOnReturn(t, b),
-					Fix: f.apply(t)})
-			}
+			look(b, func() Finding { return f.unbound(t, b) })
+		}
+	}
+	for _, l := range f.ladders() {
+		for _, b := range l.of.Shared().Bindings {
+			look(b, func() Finding {
+				return Finding{Severity: Problem, Found: "it is missing", Means: ladderLacks, Fix: f.apply(l.topic),
+					of:   ladderLabel(l.name),
+					part: fmt.Sprintf("the binding of %q to %q", b.Queue+b.ToExchange, b.Exchange)}
+			})
 		}
 	}
 	return append(found, cannotSee(hidden, "bindings")...)
+}
+
+// unbound is the finding about a missing binding of a topic.
+func (f Facts) unbound(t Topic, b topology.Binding) Finding {
+	finding := Finding{Severity: Problem, Object: fmt.Sprintf("exchange %q", b.Exchange),
+		Found: fmt.Sprintf("it is not bound to queue %q", b.Queue),
+		Means: "the broker returns its copies, and their deliveries are held until a service binds the " +
+			"queue. Services with topology.Assume do not" + lostOnReturn(t, b),
+		Fix: f.apply(t)}
+	if b.Exchange != t.Plan.RetryExchange && t.Plan.Backend != nil {
+		finding.Means = fmt.Sprintf("messages for queue %q whose delay is over go to the queue for unroutable "+
+			"messages, until a service binds the landing queue", t.Plan.Queue)
+	}
+	return finding
 }
 
 // lostOnReturn is what else a missing binding of the shared return exchange does.
@@ -203,7 +277,7 @@ func lostOnReturn(t Topic, b topology.Binding) string {
 }
 
 func sameBinding(a management.Binding, b topology.Binding) bool {
-	if a.Queue != b.Queue || a.Key != b.Key || len(a.Arguments) != len(b.Arguments) {
+	if a.Queue != b.Queue || a.ToExchange != b.ToExchange || a.Key != b.Key || len(a.Arguments) != len(b.Arguments) {
 		return false
 	}
 	for key, value := range b.Arguments {

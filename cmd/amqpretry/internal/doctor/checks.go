@@ -35,6 +35,10 @@ var checks = []check{
 	{"nack-rule", "no quorum main queue", true, lookNackRule},
 	{"dead-letter-target", "messages that a main queue dead-letters reach a queue", true, lookTargets},
 	{"stuck", "no messages are stuck on their way out of a queue", true, lookStuck},
+	{"landing", "no landing queue holds messages that are due", true, lookLanding},
+	{"unroutable", "no delayed message without a target", true, lookUnroutable},
+	{"confirm-timeout", "no at-least-once dead-lettering, which this setting of the broker is about", true,
+		lookConfirmTimeout},
 	{"retry-consumers", "nobody consumes from retry queues", true, lookRetryConsumers},
 	{"single-active-consumer", "no main queue relies on order", true, lookSingleActive},
 	{"dead-letters", "no dead letters", true, lookDeadLetters},
@@ -49,7 +53,7 @@ func diagnose(f Facts) []Finding {
 		if c.queues && len(f.Topics) == 0 {
 			continue
 		}
-		found := c.look(f)
+		found := merged(c.look(f))
 		if len(found) == 0 {
 			found = []Finding{{Severity: OK, Object: broker, Found: c.fine}}
 		}
@@ -65,6 +69,18 @@ func diagnose(f Facts) []Finding {
 const broker = "broker"
 
 func (o object) label() string { return fmt.Sprintf("%s %q", o.Role, o.Name) }
+
+// about makes a finding one about the object, or about its ladder, of which it is a part.
+func (o object) about(f Finding) Finding {
+	if o.Ladder == "" {
+		f.Object = o.label()
+		return f
+	}
+	f.of, f.part = ladderLabel(o.Ladder), o.label()
+	return f
+}
+
+func ladderLabel(name string) string { return fmt.Sprintf("ladder %q", name) }
 
 // cannotSee is the finding of a check that could not look, once for each reason.
 func cannotSee(whys map[string][]string, what string) []Finding {

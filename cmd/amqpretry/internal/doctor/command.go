@@ -9,10 +9,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/internal/connection"
@@ -40,8 +42,12 @@ It checks:
   protection   classic queues, policies and operator policies that weaken a promise (message-ttl,
                overflow, expires, max-length, delivery-limit), delivery limits of main queues,
                dead-letter exchanges that lead nowhere or form a cycle
-  messages     stuck messages, consumers on retry queues, dead letters
+  messages     stuck messages, consumers on retry queues, dead letters; with exact delays messages that no
+               target takes, and landing queues that do not drain
   leftovers    retry queues that no policy uses
+
+With exact delays, doctor checks the ladder once, and reports many parts of it with the same problem as
+one. It reads up to 1000 unroutable messages for their targets; they stay in their queue, in order.
 
 To compare arguments and to check permissions and alarms, doctor declares objects that already exist,
 and publishes messages that it rolls back. It checks the permissions of the user in the broker's URI:
@@ -162,11 +168,60 @@ func look(ctx context.Context, s *cli.Session, f Facts) (Facts, error) {
 
 	f.Version, _ = connection.Properties["version"].(string)
 	f = gather(bounded, f, newProber(connection, publisher), a)
+	f.Unroutable = browse(bounded, s, f)
 	if ctx.Err() != nil {
 		return f, context.Cause(ctx)
 	}
 
 	return f, nil
+}
+
+// mostBrowsed is how many unroutable messages are read at most.
+const mostBrowsed = 1000
+
+// browse looks into the queues for unroutable messages, where that is safe: it leaves the messages there, in order.
+func browse(ctx context.Context, s *cli.Session, f Facts) map[string]Seen[map[string]int] {
+	found := map[string]Seen[map[string]int]{}
+	for _, l := range f.ladders() {
+		of, is := l.of.(topology.Ladder)
+		if !is || f.Queues[of.Unroutable()].Ready == 0 {
+			continue
+		}
+		targets, err := targetsIn(ctx, s, of)
+		if err != nil {
+			found[of.Unroutable()] = unseen[map[string]int](err.Error())
+			continue
+		}
+		found[of.Unroutable()] = seen(targets)
+	}
+
+	return found
+}
+
+// targetsIn counts the unroutable messages of a ladder by the targets of their routing keys.
+func targetsIn(ctx context.Context, s *cli.Session, l topology.Ladder) (map[string]int, error) {
+	client, err := s.DLQ(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = client.Close() }()
+
+	targets := map[string]int{}
+	for letter, err := range client.DeadLetterQueue(l.Unroutable(), "").Browse(ctx, dlq.Filter{}) {
+		if err != nil {
+			return nil, err
+		}
+		name := "no known target"
+		if target, _, ok := l.ParseKey(letter.CameBy.RoutingKey); ok {
+			name = fmt.Sprintf("%q", target.String())
+		}
+		targets[name]++
+		if letter.Position >= mostBrowsed {
+			break
+		}
+	}
+
+	return targets, nil
 }
 
 // openAPI is nil where no management API was given.

@@ -54,6 +54,9 @@ type Facts struct {
 	Queues map[string]Queue
 	// Exchanges are those of the topics, and those by which main queues and these others dead-letter.
 	Exchanges map[string]Exchange
+	// Unroutable are how many messages of the queues for unroutable messages are for which target, by queue, as far as
+	// anybody has looked into them.
+	Unroutable map[string]Seen[map[string]int]
 }
 
 // Topic is a main queue with its policy and its plan.
@@ -79,7 +82,7 @@ type Exchange struct {
 	Conflict Seen[*topology.ConflictError]
 	// Type as the management API tells it; "" when it does not, or there is none.
 	Type string
-	// Bindings to queues.
+	// Bindings to queues and exchanges.
 	Bindings Seen[[]management.Binding]
 }
 
@@ -90,6 +93,10 @@ const (
 	roleMain       role = "main queue"
 	roleRetry      role = "retry queue"
 	roleDeadLetter role = "dead-letter queue"
+	roleLanding    role = "landing queue"
+	// roleDelay and roleUnroutable are those of a ladder.
+	roleDelay      role = "delay queue"
+	roleUnroutable role = "queue for unroutable messages"
 )
 
 // object is a queue of a topic.
@@ -100,6 +107,8 @@ type object struct {
 	// Planned is what the plan says of it; nil for the main queue, of which it says nothing.
 	Planned *topology.Queue
 	Queue   Queue
+	// Ladder is the name of the one that it is a part of; empty for queues of a topic.
+	Ladder string
 }
 
 // objects lists the queues of all topics; one that topics share is there once, with the first of them.
@@ -118,11 +127,44 @@ func (f Facts) objects(roles ...role) []object {
 		add(object{Name: t.Plan.Queue, Role: roleMain, Topic: t})
 		for i, q := range t.Plan.Queues {
 			planned := object{Name: q.Name, Role: roleRetry, Topic: t, Planned: &t.Plan.Queues[i]}
-			if q.Name == t.Plan.DeadLetterQueue {
+			switch {
+			case q.Name == t.Plan.DeadLetterQueue:
 				planned.Role = roleDeadLetter
+			case q.Landing:
+				planned.Role = roleLanding
 			}
 			add(planned)
 		}
+	}
+	for _, l := range f.ladders() {
+		queues := l.of.Shared().Queues
+		for i, q := range queues {
+			planned := object{Name: q.Name, Role: roleDelay, Topic: l.topic, Planned: &queues[i], Ladder: l.name}
+			if q.Delay == 0 {
+				planned.Role = roleUnroutable
+			}
+			add(planned)
+		}
+	}
+	return all
+}
+
+// ladder is what topics with exact delays share.
+type ladder struct {
+	name  string
+	topic Topic // the first of them
+	of    topology.Backend
+}
+
+// ladders lists those of all topics, each once.
+func (f Facts) ladders() []ladder {
+	var all []ladder
+	for _, t := range f.Topics {
+		backend := t.Plan.Backend
+		if backend == nil || slices.ContainsFunc(all, func(l ladder) bool { return l.name == backend.Name() }) {
+			continue
+		}
+		all = append(all, ladder{backend.Name(), t, backend})
 	}
 	return all
 }

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -40,6 +41,38 @@ type Finding struct {
 	// Fix are lines for a POSIX shell that fix it, or that let a person see what to fix. Lines that begin with # are
 	// to be read.
 	Fix string `json:"fix,omitempty"`
+
+	// of and part make one finding of many that are alike: of is the object of it, and part what this one is about.
+	of, part string
+}
+
+// mostParts is how many parts of a merged finding are named.
+const mostParts = 3
+
+// merged makes one finding of those about parts of one object that have found the same: a ladder has more than fifty
+// queues.
+func merged(findings []Finding) []Finding {
+	var all []Finding
+	parts := map[[3]string][]string{}
+	for _, f := range findings {
+		key := [3]string{f.of, string(f.Severity), f.Found}
+		if f.of == "" || len(parts[key]) == 0 {
+			all = append(all, f)
+		}
+		parts[key] = append(parts[key], f.part)
+	}
+	for i, f := range all {
+		if f.of == "" {
+			continue
+		}
+		names := parts[[3]string{f.of, string(f.Severity), f.Found}]
+		shown := strings.Join(names[:min(len(names), mostParts)], ", ")
+		if n := len(names); n > mostParts {
+			shown = fmt.Sprintf("%d objects (%s, …)", n, shown)
+		}
+		all[i].Object, all[i].Found = f.of, shown+": "+f.Found
+	}
+	return all
 }
 
 // tidy drops a command that would carry what does something to a terminal, as names of others can have it. It could not

@@ -3,6 +3,7 @@ package doctor
 import (
 	"encoding/json"
 	"maps"
+	"regexp"
 	"strings"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
@@ -61,19 +62,45 @@ func (f Facts) amqpretry(command string, words ...string) string {
 // recreate deletes a queue and declares it as planned. A retry queue empties itself. A dead-letter queue is deleted by a
 // person who has seen that it is empty: that command is a comment.
 func (f Facts) recreate(o object) string {
-	if o.Role == roleRetry {
+	switch o.Role {
+	case roleRetry:
 		return f.topology("apply --recreate", o.Topic)
+	case roleDelay, roleLanding:
+		return f.redeclare(o)
 	}
 	queue := o.Topic.Plan.Queue
+	purge := f.amqpretry("dlq purge", "--all", "--yes", "--undo", "dead-letters.jsonl", queue)
+	restore := f.amqpretry("dlq import", queue) + " dead-letters.jsonl"
+	if o.Role == roleUnroutable {
+		purge = f.amqpretry("dlq purge", "--all", "--yes", "--undo", "dead-letters.jsonl", "--dead-letter-queue",
+			shell.Quote(o.Name), queue)
+		restore = f.amqpretry("dlq import", "--dead-letter-queue", shell.Quote(o.Name), queue) + " dead-letters.jsonl"
+	}
 	deletion := f.ctl("delete_queue", shell.Quote(o.Name))
 	if o.Queue.Details.Value.Type == string(config.QueueTypeClassic) { // a quorum queue knows no conditions
 		deletion += " --if-empty --if-unused"
 	}
 	return "# Stop its publishers and consumers. The undo file then has its messages:\n" +
-		f.amqpretry("dlq purge", "--all", "--yes", "--undo", "dead-letters.jsonl", queue) + " &&\n" +
+		purge + " &&\n" +
 		f.ctl("list_queues", "name", "messages") + "\n" +
 		"# If it has 0 messages, delete it, declare it as planned, and put the messages back:\n" +
-		commented(deletion, f.apply(o.Topic), f.amqpretry("dlq import", queue)+" dead-letters.jsonl")
+		commented(deletion, f.apply(o.Topic), restore)
+}
+
+// redeclare is for the queues of exact delays, whose messages nobody can take out: a person waits until they are gone.
+func (f Facts) redeclare(o object) string {
+	return "# Stop the services that use it, and wait until it is empty: deleting it discards its messages.\n" +
+		f.amqpretry("delays stat", f.policies(o.Topic.Plan.Queue)...) + "\n" +
+		"# If it has 0 messages, delete it, and declare it as planned:\n" +
+		commented(f.ctl("delete_queue", shell.Quote(o.Name)), f.apply(o.Topic))
+}
+
+// policies are the words of a command that take the policy file.
+func (f Facts) policies(words ...string) []string {
+	if f.PolicyFile == "" {
+		return words
+	}
+	return append([]string{"--policies", shell.Quote(f.PolicyFile)}, words...)
 }
 
 // commented are commands for a person who has read what is above them.
@@ -122,6 +149,9 @@ func (f Facts) protect(o object) string {
 
 func (f Facts) setPolicy(queue string, definition map[string]any, priority int) string {
 	p := topology.ProtectPolicy(f.VHost, queue, "")
+	if ladder := f.ladderOf(queue); ladder != "" { // one for all of its queues
+		p.Name, p.Pattern = "amqpretry."+ladder, "^"+regexp.QuoteMeta(ladder+".")
+	}
 	p.Priority, p.Definition = priority, asJSON(definition)
 	return p.SetCommand()
 }

@@ -32,7 +32,8 @@ func gather(ctx context.Context, f Facts, p *prober, a *api) Facts {
 	}
 	planned := f.plannedExchanges()
 	for _, name := range sortedKeys(planned) {
-		f.Exchanges[name] = f.exchange(ctx, a, p, name, planned[name])
+		x := planned[name].Exchange
+		f.Exchanges[name] = f.exchange(ctx, a, p, name, &x)
 	}
 	f.follow(ctx, a, p)
 
@@ -85,9 +86,10 @@ func details(ctx context.Context, a *api, queue string) Seen[management.Queue] {
 	})
 }
 
-func (f *Facts) exchange(ctx context.Context, a *api, p *prober, name string, t Topic) Exchange {
-	x := p.exchange(name, t)
-	x.Bindings = ask(a, func() ([]management.Binding, error) { return a.client.BindingsFrom(ctx, name) })
+// exchange looks at one; planned is nil for those that no plan has.
+func (f *Facts) exchange(ctx context.Context, a *api, p *prober, name string, planned *topology.Exchange) Exchange {
+	x := p.exchange(name, planned)
+	x.Bindings = ask(a, func() ([]management.Binding, error) { return a.client.RoutesFrom(ctx, name) })
 	return x
 }
 
@@ -112,7 +114,7 @@ func (f *Facts) follow(ctx context.Context, a *api, p *prober) {
 				if kinds == nil {
 					kinds = ask(a, func() ([]management.Exchange, error) { return a.client.Exchanges(ctx) }).Value
 				}
-				x := f.exchange(ctx, a, p, name, Topic{})
+				x := f.exchange(ctx, a, p, name, nil)
 				if i := slices.IndexFunc(kinds, func(k management.Exchange) bool { return k.Name == name }); i >= 0 {
 					x.Type = kinds[i].Type
 				}

@@ -49,6 +49,7 @@ func needs(topics []Topic) []Permission {
 			all[i] = p
 		}
 	}
+	ladders := map[string]bool{}
 	for _, t := range topics {
 		plan := t.Plan
 		add(read, topology.KindQueue, plan.Queue, "consuming from it", true)
@@ -59,22 +60,57 @@ func needs(topics []Topic) []Permission {
 			add(write, topology.KindExchange, defaultExchange, "publishing dead letters", true)
 		}
 		add(configure, topology.KindQueue, plan.Queue, "declaring it", false)
-		for _, x := range plan.Exchanges {
-			add(configure, topology.KindExchange, x.Name, "declaring it", false)
-		}
-		for _, q := range plan.Queues {
-			add(configure, topology.KindQueue, q.Name, "declaring it", false)
-			if exchange, deadLetters := q.Arguments["x-dead-letter-exchange"].(string); deadLetters {
-				if exchange == "" {
-					exchange = defaultExchange
-				}
-				add(read, topology.KindQueue, q.Name, "declaring it, as it dead-letters", false)
-				add(write, topology.KindExchange, exchange, "declaring queues that dead-letter to it", false)
+		if plan.Backend != nil && !ladders[plan.Backend.Name()] {
+			ladders[plan.Backend.Name()] = true
+			for _, exchange := range entrances(plan.Backend) {
+				add(write, topology.KindExchange, exchange, "publishing the copies of failed messages", true)
 			}
+			declares(plan.Backend.Shared(), add)
 		}
-		for _, b := range plan.Bindings {
+		declares(plan, add)
+	}
+	return all
+}
+
+// declares adds what it takes to declare a plan.
+func declares(plan topology.Plan, add func(operation, kind, name, why string, always bool)) {
+	for _, x := range plan.Exchanges {
+		add(configure, topology.KindExchange, x.Name, "declaring it", false)
+		if alternate, has := x.Arguments["alternate-exchange"].(string); has {
+			add(read, topology.KindExchange, x.Name, "declaring it, as it has an alternate exchange", false)
+			add(write, topology.KindExchange, alternate, "declaring exchanges whose alternate exchange it is", false)
+		}
+	}
+	for _, q := range plan.Queues {
+		add(configure, topology.KindQueue, q.Name, "declaring it", false)
+		if exchange, deadLetters := q.Arguments["x-dead-letter-exchange"].(string); deadLetters {
+			if exchange == "" {
+				exchange = defaultExchange
+			}
+			add(read, topology.KindQueue, q.Name, "declaring it, as it dead-letters", false)
+			add(write, topology.KindExchange, exchange, "declaring queues that dead-letter to it", false)
+		}
+	}
+	for _, b := range plan.Bindings {
+		if b.ToExchange != "" {
+			add(write, topology.KindExchange, b.ToExchange, "binding it", false)
+		} else {
 			add(write, topology.KindQueue, b.Queue, "binding it", false)
-			add(read, topology.KindExchange, b.Exchange, "binding queues to it", false)
+		}
+		add(read, topology.KindExchange, b.Exchange, "binding queues to it", false)
+	}
+}
+
+// entrances are the exchanges to which a service publishes what is to wait: those from which delay queues are reached.
+func entrances(backend topology.Backend) []string {
+	shared := backend.Shared()
+	var all []string
+	for _, b := range shared.Bindings {
+		delays := slices.ContainsFunc(shared.Queues, func(q topology.Queue) bool {
+			return q.Name == b.Queue && q.Delay > 0
+		})
+		if delays && !slices.Contains(all, b.Exchange) {
+			all = append(all, b.Exchange)
 		}
 	}
 	return all
@@ -121,6 +157,10 @@ func lookPermissions(f Facts) []Finding {
 				finding.Means += ": its failed deliveries stay held"
 			}
 		}
+		if f.ladderOf(p.Name) != "" {
+			finding.of, finding.part = user, fmt.Sprintf("%s %q", p.Kind, p.Name)
+			finding.Found = fmt.Sprintf("no %s permission", p.Operation)
+		}
 		found = append(found, finding)
 	}
 	if len(found) == 0 && !f.Refused.Known && !f.Granted.Known {
@@ -129,12 +169,30 @@ func lookPermissions(f Facts) []Finding {
 	return found
 }
 
+// ladderOf is the name of the ladder of which something is a part; empty for anything else.
+func (f Facts) ladderOf(name string) string {
+	for _, l := range f.ladders() {
+		if strings.HasPrefix(name, l.name+".") {
+			return l.name
+		}
+	}
+	return ""
+}
+
+// pattern matches a name; of a ladder, all that it has: there are more than fifty.
+func (f Facts) pattern(name string) string {
+	if l := f.ladderOf(name); l != "" {
+		return regexp.QuoteMeta(l+".") + ".*"
+	}
+	return regexp.QuoteMeta(name)
+}
+
 // grant gives the user what is wanted, beside what is granted.
 func (f Facts) grant(wanted []Permission) string {
 	pattern := func(operation, granted string) string {
 		var names []string
 		for _, p := range wanted {
-			if name := regexp.QuoteMeta(p.Name); p.Operation == operation && !slices.Contains(names, name) {
+			if name := f.pattern(p.Name); p.Operation == operation && !slices.Contains(names, name) {
 				names = append(names, name)
 			}
 		}

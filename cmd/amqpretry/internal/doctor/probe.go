@@ -97,22 +97,21 @@ func (p *prober) queue(o object) Queue {
 	return q
 }
 
-func (p *prober) exchange(name string, t Topic) Exchange {
+func (p *prober) exchange(name string, planned *topology.Exchange) Exchange {
 	var x Exchange
 	x.Exists = exists(on(p.connection, func(ch *amqp.Channel) error {
 		return ch.ExchangeDeclarePassive(name, amqp.ExchangeHeaders, true, false, false, false, nil)
 	}))
-	planned := slices.IndexFunc(t.Plan.Exchanges, func(x topology.Exchange) bool { return x.Name == name })
-	if planned < 0 {
+	if planned == nil {
 		return x
 	}
 	if !x.Exists.Known || !x.Exists.Value {
 		x.Conflict = unseen[*topology.ConflictError](orElse(x.Exists.Why, "there is no such exchange"))
 		return x
 	}
-	x.Type = t.Plan.Exchanges[planned].Type
+	x.Type = planned.Type
 	x.Conflict = conflict(topology.KindExchange, name, on(p.connection, func(ch *amqp.Channel) error {
-		return ch.ExchangeDeclare(name, x.Type, true, false, false, false, nil)
+		return ch.ExchangeDeclare(name, x.Type, true, false, false, false, planned.Arguments)
 	}))
 	return x
 }

@@ -15,6 +15,7 @@ type options struct {
 	errorText, errorType    string
 	permanentAt, succeedAt  int
 	expiration, handlerTime time.Duration
+	retryAfter, postpone    time.Duration
 	at                      string
 	headers                 bool
 }
@@ -31,10 +32,13 @@ wait.
 
 simulate runs the retry middleware itself, and the code that writes headers on a broker. Times are
 minimums: they assume an idle broker, and a handler that takes --handler-time (default 0). If the
-policy has jitter, the shortest and longest times are printed.
+policy has jitter, the shortest and longest times are printed. With exact delays, the place where a
+message waits is the ladder, of which it takes one or more queues.
 
 By default the policy retries the error, whatever retry_only and never_retry say. With --error-type
-NAME, the error has that type (as %T prints it, such as *fs.PathError), and the lists apply.
+NAME, the error has that type (as %T prints it, such as *fs.PathError), and the lists apply. With
+--retry-after each error asks for that wait (retry.RetryAfter). With --postpone the first call of the
+handler asks for that wait, and for no attempt (retry.Postpone).
 
 With --json: {"topic", "queue", "mode", "steps": [{"after_ms", "shortest_after_ms", "attempt",
 "attempts", "try", "outcome", "error", "verdict", "queue", "wait_ms", "shortest_wait_ms",
@@ -45,6 +49,7 @@ Exit codes: 0 done, whatever the end; 1 the policy file is invalid; 2 wrong usag
 		Example: `  amqpretry simulate
   amqpretry simulate --policies retry.yaml --topic orders --headers
   amqpretry simulate --policies retry.yaml --topic orders --succeed-at 3
+  amqpretry simulate --policies retry.yaml --topic orders --retry-after 37s
   amqpretry simulate --policies retry.yaml --topic orders --error "no such customer" --error-type '*orders.UnknownError' --json`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return run(s, o) },
@@ -61,6 +66,8 @@ Exit codes: 0 done, whatever the end; 1 the policy file is invalid; 2 wrong usag
 	flags.IntVar(&o.succeedAt, "succeed-at", 0, "attempt in which the handler succeeds; 1 is the first")
 	flags.DurationVar(&o.expiration, "expiration", 0, "expiration of the published message, such as 5m")
 	flags.DurationVar(&o.handlerTime, "handler-time", 0, "duration of each handler call, such as 200ms")
+	flags.DurationVar(&o.retryAfter, "retry-after", 0, "wait that each error asks for, such as 37s")
+	flags.DurationVar(&o.postpone, "postpone", 0, "wait for which the first call postpones the message, such as 37s")
 	flags.StringVar(&o.at, "at", "", "time of the first delivery, such as 2026-01-31T12:00:00Z (default: now)")
 	flags.BoolVar(&o.headers, "headers", false, "print the headers of each step")
 

@@ -26,7 +26,7 @@ func play(o options, policy config.Policy, start time.Time, dice float64) (retry
 			clock.Advance(o.handlerTime)
 			attempt, _ := retry.AttemptFromContext(msg.Context())
 
-			return o.failure(policy, attempt.Number)
+			return o.failure(policy, attempt)
 		},
 	}, message.NewMessage("simulated-message", []byte("{}")))
 
@@ -34,13 +34,17 @@ func play(o options, policy config.Policy, start time.Time, dice float64) (retry
 }
 
 // failure is what the handler returns at an attempt.
-func (o options) failure(policy config.Policy, attempt int) error {
+func (o options) failure(policy config.Policy, attempt retry.Attempt) error {
 	err := errors.New(o.errorText)
 	switch {
-	case attempt == o.succeedAt:
+	case o.postpone > 0 && attempt.Calls == 0:
+		return retry.Postpone(o.postpone)
+	case attempt.Number == o.succeedAt:
 		return nil
-	case attempt == o.permanentAt, o.errorType != "" && !retries(policy, o.errorType):
+	case attempt.Number == o.permanentAt, o.errorType != "" && !retries(policy, o.errorType):
 		return retry.Permanent(err)
+	case o.retryAfter > 0:
+		return retry.RetryAfter(o.retryAfter, retry.Transient(err))
 	default:
 		return retry.Transient(err) // whatever the lists of the policy say of its type
 	}
@@ -80,6 +84,10 @@ func (o options) check(policy config.Policy, now time.Time) (options, time.Time,
 		return o, now, cli.Usage("--expiration: wanted 1ms or more, found %s", o.expiration)
 	case o.handlerTime < 0:
 		return o, now, cli.Usage("--handler-time: wanted 0 or more, found %s", o.handlerTime)
+	case o.retryAfter < 0:
+		return o, now, cli.Usage("--retry-after: wanted 1ms or more, found %s", o.retryAfter)
+	case o.postpone < 0:
+		return o, now, cli.Usage("--postpone: wanted 1ms or more, found %s", o.postpone)
 	case o.at == "":
 		return o, now.UTC().Truncate(time.Second), nil
 	}

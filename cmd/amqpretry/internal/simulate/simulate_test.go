@@ -56,6 +56,11 @@ func TestGolden(t *testing.T) {
 		"json":          {"--json", "--succeed-at", "2"},
 		"json-jitter":   append(file, "--topic", "orders", "--json", "--permanent-at", "2"),
 		"first-success": {"--succeed-at", "1"},
+		"exact":         append(file, "--topic", "exact"),
+		"exact-jitter":  append(file, "--topic", "exact-jitter"),
+		"exact-after": append(file, "--topic", "exact", "--retry-after", "37s", "--postpone", "90500ms",
+			"--permanent-at", "3"),
+		"tiers-after": append(file, "--topic", "plain", "--retry-after", "37s", "--postpone", "90500ms"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out, errs := simulate(t, args...)
@@ -76,7 +81,7 @@ func TestGolden(t *testing.T) {
 func TestTimesAreThoseOfTheSchedule(t *testing.T) {
 	policies, err := policyfile.Load("testdata/policies.yaml")
 	require.NoError(t, err)
-	for _, topic := range []string{"orders", "plain", "shared", "never"} {
+	for _, topic := range []string{"orders", "plain", "shared", "never", "exact"} {
 		policy := policies.For(topic)
 		code, out, errs := simulate(t, "--policies", "testdata/policies.yaml", "--topic", topic, "--json")
 		require.Equal(t, cli.ExitOK, code, errs)
@@ -123,6 +128,8 @@ func TestUsage(t *testing.T) {
 		"time":             {[]string{"--at", "noon"}, cli.ExitUsage, []string{"2026-01-31T12:00:00Z", `"noon"`}},
 		"expiration":       {[]string{"--expiration", "-1s"}, cli.ExitUsage, []string{"--expiration"}},
 		"handler":          {[]string{"--handler-time", "-1s"}, cli.ExitUsage, []string{"--handler-time"}},
+		"retry after":      {[]string{"--retry-after", "-1s"}, cli.ExitUsage, []string{"--retry-after"}},
+		"postpone":         {[]string{"--postpone", "-1s"}, cli.ExitUsage, []string{"--postpone"}},
 		"no topic":         {[]string{"--topic", ""}, cli.ExitUsage, []string{"--topic"}},
 		"an argument":      {[]string{"orders"}, cli.ExitUsage, []string{`"orders"`}},
 		"a bad name":       {[]string{"--queue", "a\nb"}, cli.ExitUsage, []string{"line break"}},

@@ -104,12 +104,16 @@ func outcome(s retrytest.Step) string {
 	}
 }
 
-// place is the queue in which a message lies after a verdict.
+// place is the queue in which a message lies after a verdict; with exact delays the ladder, of which it has one or more
+// queues.
 func place(plan topology.Plan, v retry.Verdict) string {
 	switch v.Action {
 	case retry.ActionDeadLetter:
 		return plan.DeadLetterQueue
 	case retry.ActionRetry, retry.ActionPostpone:
+		if plan.Backend != nil {
+			return plan.Backend.Name()
+		}
 		i := slices.IndexFunc(plan.Queues, func(q topology.Queue) bool { return q.Delay == v.Delay })
 		if i >= 0 {
 			return plan.Queues[i].Name

@@ -24,6 +24,10 @@ bindings, from a policy file and the names of main queues.
 An argument is a main queue, or TOPIC=QUEUE if the topic of the policy has another name than the
 queue, as with a fanout exchange: events=events_billing. The first = separates the two.
 
+With exact delays (delay_mode: exact) a main queue has a landing queue in place of retry queues, and
+messages wait in a ladder: more than a hundred objects that all services of a virtual host share. The
+commands look at it once, and print it in one line with what is missing or in conflict.
+
 Services declare their topology themselves. These commands are for checks before and after a change,
 for operators who provision the broker, and for monitoring. They never declare, change or delete a
 main queue: it belongs to its service.`,
@@ -93,6 +97,20 @@ func plans(targets []target) []topology.Plan {
 	all := make([]topology.Plan, len(targets))
 	for i, t := range targets {
 		all[i] = t.plan
+	}
+
+	return all
+}
+
+// backends are what the exact delays of all targets need, each once.
+func backends(targets []target) []topology.Backend {
+	var all []topology.Backend
+	known := map[string]bool{}
+	for _, t := range targets {
+		if backend := t.plan.Backend; backend != nil && !known[backend.Name()] {
+			known[backend.Name()] = true
+			all = append(all, backend)
+		}
 	}
 
 	return all

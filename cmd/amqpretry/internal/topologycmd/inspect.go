@@ -14,11 +14,11 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
-// bindings tells what is bound to a queue. It is nil without the management API: AMQP does not tell.
-type bindings func(queue string) ([]management.Binding, error)
+// bindings tells whether a binding is there. It is nil without the management API: AMQP does not tell.
+type bindings func(topology.Binding) (bool, error)
 
 // inspect compares a plan with the broker, and changes nothing. AMQP compares the arguments of an object only by
-// declaring it, so that is done with objects that are there already.
+// declaring it, so that is done with objects that are there already. What a backend shares has no main queue.
 func inspect(b *broker, bound bindings, plan topology.Plan) ([]object, error) {
 	objects, missing := []object{}, map[string]bool{}
 	add := func(o object, err error) error {
@@ -28,10 +28,12 @@ func inspect(b *broker, bound bindings, plan topology.Plan) ([]object, error) {
 		return err
 	}
 
-	if err := add(inspectMain(b, plan.Queue)); err != nil {
-		return nil, err
+	if plan.Queue != "" {
+		if err := add(inspectMain(b, plan.Queue)); err != nil {
+			return nil, err
+		}
+		missing[kindQueue+plan.Queue] = objects[0].State == stateMissing
 	}
-	missing[kindQueue+plan.Queue] = objects[0].State == stateMissing
 	for _, x := range plan.Exchanges {
 		if err := add(inspectExchange(b, x)); err != nil {
 			return nil, err
@@ -45,17 +47,17 @@ func inspect(b *broker, bound bindings, plan topology.Plan) ([]object, error) {
 	for _, x := range plan.Bindings {
 		o := bindingObject(x)
 		switch {
-		case missing[kindExchange+x.Exchange] || missing[kindQueue+x.Queue]:
+		case missing[kindExchange+x.Exchange], missing[kindQueue+x.Queue], missing[kindExchange+x.ToExchange]:
 			o.State = stateMissing
 		case bound == nil:
 			o.State = stateUnseen
 		default:
-			found, err := bound(x.Queue)
+			found, err := bound(x)
 			if err != nil {
 				return nil, err
 			}
 			o.State = stateMissing
-			if contains(found, x) {
+			if found {
 				o.State = statePresent
 			}
 		}
@@ -130,7 +132,8 @@ func (o object) compared(err error, planned amqp091.Table) (object, error) {
 // contains tells whether a binding is among those that the broker has.
 func contains(found []management.Binding, wanted topology.Binding) bool {
 	for _, b := range found {
-		if b.Exchange == wanted.Exchange && b.Key == wanted.Key && sameArguments(b.Arguments, wanted.Arguments) {
+		if b.Exchange == wanted.Exchange && b.Queue == wanted.Queue && b.ToExchange == wanted.ToExchange &&
+			b.Key == wanted.Key && sameArguments(b.Arguments, wanted.Arguments) {
 			return true
 		}
 	}
@@ -153,17 +156,25 @@ func (c *topologies) api(ctx context.Context) (bindings, *topology.Management, *
 		return nil, nil, nil, err
 	}
 
+	return knownBindings(ctx, client), &m, client, nil
+}
+
+// knownBindings asks once for each exchange, as a ladder has many bindings of each.
+func knownBindings(ctx context.Context, client *management.Client) bindings {
 	known := map[string][]management.Binding{}
 
-	return func(queue string) ([]management.Binding, error) {
-		if found, ok := known[queue]; ok {
-			return found, nil
+	return func(b topology.Binding) (bool, error) {
+		found, asked := known[b.Exchange]
+		if !asked {
+			var err error
+			if found, err = client.RoutesFrom(ctx, b.Exchange); err != nil {
+				return false, err
+			}
+			known[b.Exchange] = found
 		}
-		found, err := client.Bindings(ctx, queue)
-		known[queue] = found
 
-		return found, err
-	}, &m, client, nil
+		return contains(found, b), nil
+	}
 }
 
 // tellOwners completes what is said of exclusive queues of other connections. The API may not know them yet.
@@ -196,6 +207,13 @@ func (c *topologies) inspectAll(ctx context.Context, b *broker, targets []target
 			tellOwners(ctx, client, objects)
 		}
 		r.Queues = append(r.Queues, queueReport{Topic: t.Topic, Queue: t.Queue, Objects: objects})
+	}
+	for _, backend := range backends(targets) {
+		objects, err := inspect(b, bound, backend.Shared())
+		if err != nil {
+			return report{}, err
+		}
+		r.Ladders = append(r.Ladders, ladderReport{Name: backend.Name(), Objects: objects})
 	}
 	if api == nil {
 		return r, nil

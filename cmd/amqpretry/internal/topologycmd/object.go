@@ -60,32 +60,40 @@ func exchangeObject(x topology.Exchange) object {
 
 func queueObject(q topology.Queue) object {
 	queueType, _ := q.Arguments[amqp091.QueueTypeArg].(string)
-	detail := queueType + ", dead letters"
-	if q.Delay > 0 {
-		detail = fmt.Sprintf("%s, waits %s, then back to %s", queueType, delayText(q), backTo(q))
-	}
 
 	return object{Kind: kindQueue, Name: q.Name, Type: queueType, Arguments: q.Arguments,
-		Detail: details(detail, q.Shared)}
+		Detail: details(queueType+", "+purpose(q), q.Shared)}
 }
 
-// backTo is where the messages of a retry queue go.
-func backTo(q topology.Queue) string {
-	if queue, ok := q.Arguments["x-dead-letter-routing-key"].(string); ok {
-		return queue
-	}
+// purpose is what a queue is for.
+func purpose(q topology.Queue) string {
 	exchange, _ := q.Arguments["x-dead-letter-exchange"].(string)
-
-	return "exchange " + exchange
+	queue, back := q.Arguments["x-dead-letter-routing-key"].(string)
+	switch {
+	case q.Landing:
+		return "messages that are due, for " + topology.Target{Exchange: exchange, Key: queue}.String()
+	case q.Delay > 0 && back:
+		return fmt.Sprintf("waits %s, then back to %s", delayText(q), queue)
+	case q.Delay > 0:
+		return fmt.Sprintf("waits %s, then on to exchange %s", delayText(q), exchange)
+	case q.Shared:
+		return "messages that no target takes"
+	default:
+		return "dead letters"
+	}
 }
 
 func bindingObject(b topology.Binding) object {
 	detail := "key " + b.Key
-	if b.Key == "" {
+	switch {
+	case b.Key == "" && len(b.Arguments) == 0:
+		detail = "all messages"
+	case b.Key == "":
 		detail = "headers " + argumentsText(b.Arguments)
 	}
 
-	return object{Kind: kindBinding, Name: b.Exchange + " -> " + b.Queue, Arguments: b.Arguments, Detail: detail}
+	return object{Kind: kindBinding, Name: b.Exchange + " -> " + b.Queue + b.ToExchange, Arguments: b.Arguments,
+		Detail: detail}
 }
 
 func details(text string, shared bool) string {

@@ -24,6 +24,8 @@ func TestGolden(t *testing.T) {
 		"graph-json":     with("graph", "--json", "orders"),
 		"definitions": with("graph", "--format", "definitions", "--vhost", "v 1", "orders",
 			"events=events_billing"),
+		"exact":              {"plan", "--offline", "--policies", "testdata/exact.yaml", "orders", "payments"},
+		"exact-mermaid":      {"graph", "--policies", "testdata/exact.yaml", "orders"},
 		"definitions-quorum": with("graph", "--format", "definitions", "--main-queue-type", "quorum", "dead"),
 	} {
 		t.Run(name, func(t *testing.T) {

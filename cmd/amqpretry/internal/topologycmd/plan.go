@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 )
 
@@ -124,6 +125,11 @@ func (c *topologies) offline(args []string) error {
 			return err
 		}
 	}
+	for _, ladder := range r.Ladders {
+		if _, err := fmt.Fprintf(c.session.Out, "\n%s\n", cli.Safe(ladder.summary())); err != nil {
+			return err
+		}
+	}
 
 	return nil
 }
@@ -132,23 +138,37 @@ func (c *topologies) offline(args []string) error {
 func planned(targets []target) report {
 	var r report
 	for _, t := range targets {
-		objects := []object{mainQueue(t.Queue)}
-		for _, x := range t.plan.Exchanges {
-			objects = append(objects, exchangeObject(x))
-		}
-		for _, q := range t.plan.Queues {
-			objects = append(objects, queueObject(q))
-		}
-		for _, b := range t.plan.Bindings {
-			objects = append(objects, bindingObject(b))
-		}
+		objects := append([]object{mainQueue(t.Queue)}, objectsOf(t.plan)...)
 		for i := range objects {
 			objects[i].State = statePlanned
 		}
 		r.Queues = append(r.Queues, queueReport{Topic: t.Topic, Queue: t.Queue, Objects: objects})
 	}
+	for _, backend := range backends(targets) {
+		ladder := ladderReport{Name: backend.Name(), Objects: objectsOf(backend.Shared())}
+		for i := range ladder.Objects {
+			ladder.Objects[i].State = statePlanned
+		}
+		r.Ladders = append(r.Ladders, ladder)
+	}
 
 	return r
+}
+
+// objectsOf are those that a plan declares.
+func objectsOf(plan topology.Plan) []object {
+	var objects []object
+	for _, x := range plan.Exchanges {
+		objects = append(objects, exchangeObject(x))
+	}
+	for _, q := range plan.Queues {
+		objects = append(objects, queueObject(q))
+	}
+	for _, b := range plan.Bindings {
+		objects = append(objects, bindingObject(b))
+	}
+
+	return objects
 }
 
 // applying is one run of apply.
@@ -162,9 +182,9 @@ func (c *topologies) applyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "apply QUEUE|TOPIC=QUEUE...",
 		Short: "Declare the missing objects of a topology",
-		Long: `Declare the retry exchanges, retry queues, dead-letter queues and bindings of main queues. Existing
-objects stay as they are, with their messages, so the command is repeatable. If any object is in
-conflict, nothing is declared.
+		Long: `Declare the retry exchanges, retry queues, dead-letter queues and bindings of main queues, and for
+exact delays landing queues and the ladder. Existing objects stay as they are, with their messages, so
+the command is repeatable. If any object is in conflict, nothing is declared.
 
 The command does not declare main queues, which belong to their services, and lists missing ones.
 With shared retry queues the main queue must exist, because it is bound. Only --recreate deletes
@@ -172,7 +192,7 @@ anything; see also prune.
 
 --recreate deletes a retry queue in conflict after it is proven empty, as prune does, and declares it
 as planned. Its waiting messages return to their main queue before that. It never deletes a retry
-queue with consumers, or a dead-letter queue.
+queue with consumers, a dead-letter queue, a landing queue or anything of a ladder.
 
 --dead-letter-targets completes the main queue's own x-dead-letter-exchange: it declares a missing
 exchange (fanout) and a missing queue, and binds an exchange without queues to the dead-letter queue.
@@ -219,12 +239,8 @@ func (a *applying) run(ctx context.Context, args []string) error {
 	if err := conflicts(&r, targets); err != nil {
 		return fmt.Errorf("nothing was declared: %w", err)
 	}
-	for i, t := range targets {
-		if err := t.plan.Declare(b); err != nil {
-			return fmt.Errorf("queue %q: some objects were not declared; fix the cause and run the command again: %w",
-				t.Queue, err)
-		}
-		r.Queues[i].declared()
+	if err := declareAll(b, &r, targets); err != nil {
+		return err
 	}
 	if a.withTargets {
 		if err := a.deadLetterTargets(ctx, b, &r, targets); err != nil {
@@ -237,6 +253,26 @@ func (a *applying) run(ctx context.Context, args []string) error {
 	}
 	if missing := r.mainMissing(); len(missing) > 0 {
 		a.session.Note("missing main queues, which their services declare: %s", joinNames(missing))
+	}
+
+	return nil
+}
+
+// declareAll declares the ladders, which the plans need, and then the plans.
+func declareAll(b *broker, r *report, targets []target) error {
+	for i, backend := range backends(targets) {
+		if err := backend.Shared().Declare(b); err != nil {
+			return fmt.Errorf("ladder %q: some objects were not declared; fix the cause and run the command again: %w",
+				backend.Name(), err)
+		}
+		declared(r.Ladders[i].Objects)
+	}
+	for i, t := range targets {
+		if err := t.plan.DeclareOwn(b); err != nil {
+			return fmt.Errorf("queue %q: some objects were not declared; fix the cause and run the command again: %w",
+				t.Queue, err)
+		}
+		declared(r.Queues[i].Objects)
 	}
 
 	return nil
@@ -262,14 +298,14 @@ func conflicts(r *report, targets []target) error {
 }
 
 // declared is what has become of what was missing, or not seen, by a declaration that has succeeded.
-func (q *queueReport) declared() {
-	for i, o := range q.Objects {
+func declared(objects []object) {
+	for i, o := range objects {
 		switch {
 		case o.Kind == kindMain:
 		case o.State == stateMissing:
-			q.Objects[i].State = stateCreated
+			objects[i].State = stateCreated
 		case o.State == stateUnseen: // it was there or not; now it is
-			q.Objects[i].State = statePresent
+			objects[i].State = statePresent
 		}
 	}
 }

@@ -37,6 +37,11 @@ func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets
 	if err != nil {
 		return err
 	}
+	for _, ladder := range r.Ladders {
+		if len(inState(ladder.Objects, stateConflict)) > 0 {
+			return nil // which is told: all services share it, and nothing of it is ever deleted
+		}
+	}
 	obsolete := map[string]topology.ObsoleteQueue{}
 	for i, t := range targets {
 		if t.plan.IsShared() && r.Queues[i].Objects[0].State == stateMissing {
@@ -48,7 +53,8 @@ func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets
 			}
 			q, found := plannedQueue(t.plan, o.Name)
 			if o.Kind != kindQueue || o.Argument == "" || !found || q.Delay == 0 {
-				return nil // which is told: an exchange, somebody's exclusive queue, or a dead-letter queue
+				// which is told: an exchange, somebody's exclusive queue, a dead-letter queue or a landing queue
+				return nil
 			}
 			if obsolete[q.Name], err = asDeclared(ctx, client, t.plan, q); err != nil {
 				return fmt.Errorf("cannot recreate queue %q, nothing was changed: %w", q.Name, err)

@@ -1,0 +1,379 @@
+package delayscmd
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/dlqcmd"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+)
+
+// lab is a broker with a ladder of the test's own: units of 100 ms, three levels with three digits, up to 2.6 s.
+type lab struct {
+	*rabbit.Client
+	t       *testing.T
+	ladder  topology.Ladder
+	queue   string // a main queue, which nobody has declared
+	environ map[string]string
+}
+
+func newLab(t *testing.T, uri string) *lab {
+	t.Helper()
+	return newLabOf(t, uri, config.Ladder{Levels: 3, Radix: 3})
+}
+
+func newLabOf(t *testing.T, uri string, c config.Ladder) *lab {
+	t.Helper()
+	c.Prefix = "delays-" + strings.ToLower(rand.Text())[:10]
+	l := &lab{Client: rabbit.New(t, uri), t: t, queue: c.Prefix + "-orders"}
+	var err error
+	l.ladder, err = topology.NewLadder(c)
+	require.NoError(t, err)
+	t.Cleanup(func() { l.RemovePlan(l.ladder.Shared()) })
+	l.Do(func(channel *amqp091.Channel) error { return l.ladder.Shared().Declare(channel) })
+
+	c = l.ladder.Config
+	policies := filepath.Join(t.TempDir(), "policies.yaml")
+	text := fmt.Sprintf("default: {delays: [100ms], delay_mode: exact, ladder: {prefix: %q, unit: %s, levels: %d, "+
+		"radix: %d}}\n", c.Prefix, config.FormatDelay(c.Unit), c.Levels, c.Radix)
+	require.NoError(t, os.WriteFile(policies, []byte(text), 0o600))
+	l.environ = map[string]string{cli.EnvURI: uri, cli.EnvPolicies: policies, cli.EnvNoLimitPolicy: "yes"}
+
+	return l
+}
+
+// delay publishes messages that wait for a target.
+func (l *lab) delay(target topology.Target, delay time.Duration, bodies ...string) {
+	l.t.Helper()
+	for _, body := range bodies {
+		m := amqp091.Publishing{Body: []byte(body), DeliveryMode: amqp091.Persistent, MessageId: "id-" + body}
+		exchange, key := l.ladder.Address(target, delay, &m)
+		l.publish(exchange, key, m)
+	}
+}
+
+func (l *lab) publish(exchange, key string, m amqp091.Publishing) {
+	l.t.Helper()
+	l.Do(func(channel *amqp091.Channel) error {
+		if err := channel.Confirm(false); err != nil {
+			return err
+		}
+		c, err := channel.PublishWithDeferredConfirm(exchange, key, true, false, m)
+		if err == nil && !c.Wait() {
+			err = fmt.Errorf("refused")
+		}
+		return err
+	})
+}
+
+// land declares the landing queue of the main queue.
+func (l *lab) land(target topology.Target) string {
+	l.t.Helper()
+	own, err := l.ladder.Of(target, topology.Names{})
+	require.NoError(l.t, err)
+	l.Do(func(channel *amqp091.Channel) error { return own.Declare(channel) })
+	l.t.Cleanup(func() { l.Remove("", own.Queues[0].Name) })
+
+	return own.Queues[0].Name
+}
+
+type done struct {
+	code      int
+	out, errs string
+}
+
+func (l *lab) run(args ...string) done {
+	l.t.Helper()
+	command := Command
+	if args[0] == "dlq" {
+		command = dlqcmd.Command
+	} else {
+		args = append([]string{"delays"}, args...)
+	}
+	d := l.execute(command, args...)
+	for _, unsafe := range []string{"\x1b", "guest:guest"} {
+		assert.NotContains(l.t, d.out+d.errs, unsafe)
+	}
+
+	return d
+}
+
+func (l *lab) execute(command func(*cli.Session) *cobra.Command, args ...string) done {
+	var stdout, stderr bytes.Buffer
+	s := &cli.Session{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Now: time.Now,
+		Getenv: func(key string) string { return l.environ[key] }}
+	code := cli.Run(l.t.Context(), s, args, command)
+
+	return done{code, stdout.String(), stderr.String()}
+}
+
+func (l *lab) ok(args ...string) done {
+	l.t.Helper()
+	d := l.run(args...)
+	require.Equal(l.t, cli.ExitOK, d.code, "%q: %s%s", args, d.out, d.errs)
+
+	return d
+}
+
+// stat is what stat --json tells of the only ladder.
+func (l *lab) stat(args ...string) (report, *ladderReport) {
+	l.t.Helper()
+	var r report
+	d := l.ok(append([]string{"stat", "--json", "--ladder", l.ladder.Name()}, args...)...)
+	require.NoError(l.t, json.Unmarshal([]byte(d.out), &r), d.out)
+	require.Len(l.t, r.Ladders, 1)
+
+	return r, r.Ladders[0]
+}
+
+// Messages are counted by level, and none waits longer than what is told.
+func TestStat(t *testing.T) {
+	t.Parallel()
+	l := newLabOf(t, brokertest.URI(t), config.Ladder{Unit: time.Minute, Levels: 3, Radix: 3})
+	nobody := topology.QueueTarget(l.queue)
+	l.delay(nobody, time.Minute, "a")                      // 0.0.1
+	l.delay(nobody, 5*time.Minute, "b", "c")               // 0.1.2
+	l.delay(nobody, 26*time.Minute, "d", "e", "f", "long") // 2.2.2
+	l.Has(l.ladder.WaitQueue(2, 2), 4)
+	l.Has(l.ladder.WaitQueue(1, 1), 2)
+
+	before := time.Now()
+	_, ladder := l.stat()
+	assert.True(t, ladder.Exists)
+	assert.EqualValues(t, 7, ladder.Messages)
+	assert.EqualValues(t, 0, ladder.Unroutable.Messages)
+	assert.Empty(t, ladder.Missing)
+	require.Len(t, ladder.Levels, 3)
+	for level, want := range []struct {
+		messages int64
+		wait     time.Duration // the longest that can be left, with all lower levels
+	}{{1, time.Minute}, {2, 5 * time.Minute}, {4, 26 * time.Minute}} {
+		got := ladder.Levels[level]
+		assert.Equal(t, want.messages, got.Messages, "level %d", level)
+		assert.Nil(t, got.Undelivered, "which AMQP does not tell")
+		assert.False(t, got.Until.Before(before.Add(want.wait)), "never too early")
+		assert.WithinDuration(t, before.Add(want.wait), got.Until, time.Minute)
+	}
+	assert.Equal(t, ladder.Levels[2].Until, ladder.Until)
+
+	d := l.ok("stat", l.queue)
+	assert.Contains(t, d.out, "ladder "+l.ladder.Name()+": 7 messages, at most until ")
+	assert.Regexp(t, `(?m)^1 +3m to 6m +2 +\S+Z \(5m0s\)$`, d.out)
+	assert.Regexp(t, `(?m)^\S+landing +`+l.queue+` +does not exist$`, d.out)
+
+	// Somebody has deleted a part.
+	l.Remove(l.ladder.Level(0), l.ladder.WaitQueue(1, 2), l.ladder.Unroutable())
+	_, ladder = l.stat()
+	assert.Equal(t, []string{l.ladder.Unroutable(), l.ladder.WaitQueue(1, 2)}, ladder.Missing)
+	assert.EqualValues(t, 7, ladder.Messages)
+	d = l.ok("stat")
+	assert.Contains(t, d.errs, "2 queues missing, such as "+l.ladder.Unroutable())
+	d = l.run("show", "--ladder", l.ladder.Name())
+	assert.Equal(t, cli.ExitFailed, d.code)
+	assert.Contains(t, d.errs, l.ladder.Unroutable())
+}
+
+func TestStatOfNothing(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, brokertest.URI(t))
+	l.RemovePlan(l.ladder.Shared())
+	d := l.ok("stat")
+	assert.Contains(t, d.out, "ladder "+l.ladder.Name()+": it does not exist")
+	_, ladder := l.stat()
+	assert.False(t, ladder.Exists)
+}
+
+const odd = "x\x1b[2J\u202e.é"
+
+// What no target takes is shown by target, and goes where a person says, and nowhere else.
+func TestUnroutable(t *testing.T) {
+	t.Parallel()
+	l := newLab(t, brokertest.URI(t))
+	oddTarget, exchange := topology.QueueTarget(odd), topology.Target{Exchange: "events.x", Key: "paid.*"}
+	l.delay(topology.QueueTarget(l.queue), 100*time.Millisecond, "a", "b")
+	l.Has(l.ladder.Unroutable(), 2)
+	l.delay(oddTarget, 200*time.Millisecond, "odd")
+	l.Has(l.ladder.Unroutable(), 3)
+	l.delay(exchange, 100*time.Millisecond, "exchange")
+	l.Has(l.ladder.Unroutable(), 4)
+	// Whoever may write to the exchange can forge anything: a garbage key, and headers that say where it belongs.
+	forged := amqp091.Table{"amqpretry-queue": l.queue, "amqpretry-v": "1", "amqpretry-count": "1",
+		"CC": []any{l.queue}}
+	l.publish(l.ladder.Unroutable(), "garbage\x1b[31m", amqp091.Publishing{Body: []byte("foreign"), Headers: forged})
+	l.Has(l.ladder.Unroutable(), 5)
+
+	_, ladder := l.stat()
+	assert.EqualValues(t, 5, ladder.Unroutable.Messages)
+	d := l.ok("show")
+	assert.Contains(t, d.out, "MESSAGES  TARGET\n2         "+l.queue+"\n")
+	assert.Regexp(t, `(?m)^1 +x\\x1b\[2J\\u202e\.é$`, d.out)
+	assert.Regexp(t, `(?m)^1 +events\.x with key paid\.\*$`, d.out)
+	assert.Regexp(t, `(?m)^5 +- +- +- +- +- +7$`, d.out)
+	assert.Regexp(t, `(?m)^3 +\S+ +200ms +\S+ +id-odd +- +3$`, d.out)
+	assert.Contains(t, d.errs, l.ladder.Unroutable()+": 5 messages")
+	assert.Contains(t, l.ok("show", "--target", odd).errs, "1 message of 5")
+	assert.Contains(t, l.ok("show", "--limit", "1").errs, "1 of 5 messages; --limit lists more")
+	d = l.ok("show", "--position", "5", "--ladder", l.ladder.Name())
+	assert.Contains(t, d.out, `routing key "garbage\x1b[31m"`)
+	assert.Contains(t, d.out, "Body (7 bytes)\nforeign\n")
+
+	var shown delayedJSON
+	d = l.ok("show", "--json", "--target-exchange", "events.x", "--target-key", "paid.*")
+	require.NoError(t, json.Unmarshal([]byte(d.out), &shown), d.out)
+	assert.Equal(t, targetJSON{"events.x", "paid.*"}, shown.Target)
+	assert.EqualValues(t, 100, shown.DelayMS)
+	assert.WithinDuration(t, time.Now(), shown.Due, time.Minute)
+
+	for _, args := range [][]string{
+		{"send"}, {"discard"}, {"send", "--foreign"}, {"send", "--target-exchange", "events.x"},
+		{"send", "--target", l.queue, "--foreign"}, {"discard", "--all", "--foreign"}, {"show", "--target-key", "x"},
+		{"send", "--target", l.queue, "--to", l.ladder.Unroutable()}, {"show", "--position", "1", "--foreign"},
+		{"send", "--target", "amqp://me:secret@host"}, {"stat", "amqp://me:secret@host"}, {"stat", ""},
+	} {
+		d = l.run(append(args, "--ladder", l.ladder.Name())...)
+		assert.Equal(t, cli.ExitUsage, d.code, "%q: %s", args, d.errs)
+		assert.NotContains(t, d.errs, "secret")
+	}
+
+	undo := filepath.Join(t.TempDir(), "undo.jsonl")
+	d = l.run("send", "--target", l.queue, "--yes", "--ladder", l.ladder.Name())
+	assert.Equal(t, cli.ExitFailed, d.code, "there is no such queue")
+	l.Has(l.ladder.Unroutable(), 5)
+	l.Declare(l.queue, nil)
+	d = l.ok("send", "--target", l.queue, "--ladder", l.ladder.Name())
+	assert.Contains(t, d.out, "5 messages, of which 2 match; 2 can be sent to "+l.queue)
+	assert.Contains(t, d.errs, "This was a dry run: nothing was sent. --yes does it.")
+	l.Has(l.ladder.Unroutable(), 5)
+	d = l.ok("send", "--target", l.queue, "--yes", "--undo", undo, "--ladder", l.ladder.Name())
+	assert.Contains(t, d.out, "2 of 2 matching messages sent to "+l.queue)
+	assert.Equal(t, []string{"a", "b"}, rabbit.Bodies(l.Take(l.queue, 2, 10*time.Second)))
+	l.Has(l.ladder.Unroutable(), 3)
+
+	other := l.queue + "-other"
+	l.Declare(other, nil)
+	l.ok("send", "--foreign", "--to", other, "--yes", "--no-undo", "--ladder", l.ladder.Name())
+	assert.Equal(t, []string{"foreign"}, rabbit.Bodies(l.Take(other, 1, 10*time.Second)))
+	l.Has(l.queue, 0) // no header has sent it there
+	l.ok("send", "--target-exchange", "events.x", "--target-key", "paid.*", "--to", other, "--yes", "--no-undo",
+		"--ladder", l.ladder.Name())
+	assert.Equal(t, []string{"exchange"}, rabbit.Bodies(l.Take(other, 1, 10*time.Second)))
+	l.Has(l.ladder.Unroutable(), 1)
+
+	l.undone(undo)
+}
+
+// delayedJSON is a line of show --json.
+type delayedJSON struct {
+	Position int
+	Target   targetJSON
+	DelayMS  int64 `json:"delay_ms"`
+	Due      time.Time
+}
+
+// undone discards what is left, and shows that undo files bring back everything with its target.
+func (l *lab) undone(sent string) {
+	t := l.t
+	discarded := filepath.Join(t.TempDir(), "discarded.jsonl")
+	d := l.ok("discard", "--target", odd, "--ladder", l.ladder.Name(), "--json")
+	assert.Contains(t, d.out, `"dry_run": true`)
+	l.Has(l.ladder.Unroutable(), 1)
+	d = l.ok("discard", "--target", odd, "--yes", "--undo", discarded, "--ladder", l.ladder.Name())
+	assert.Contains(t, d.out, "1 of 1 matching message discarded")
+	assert.Contains(t, d.errs, "amqpretry dlq import --dead-letter-queue "+l.ladder.Unroutable())
+	l.Has(l.ladder.Unroutable(), 0)
+
+	l.ok("dlq", "import", "--dead-letter-queue", l.ladder.Unroutable(), odd, discarded)
+	l.ok("dlq", "import", "--dead-letter-queue", l.ladder.Unroutable(), l.queue, sent, "--yes")
+	l.Has(l.ladder.Unroutable(), 3)
+	assert.Contains(t, l.ok("show", "--target", odd).errs, "1 message of 3")
+	assert.Contains(t, l.ok("show", "--target", l.queue).errs, "2 messages of 3")
+	l.ok("discard", "--all", "--yes", "--no-undo", "--ladder", l.ladder.Name())
+	l.Has(l.ladder.Unroutable(), 0)
+}
+
+// With several ladders, what changes something is told which one.
+func TestSeveralLadders(t *testing.T) {
+	t.Parallel()
+	l, other := newLab(t, brokertest.URI(t)), newLab(t, brokertest.URI(t))
+	text := fmt.Sprintf("default: {delays: [100ms], delay_mode: exact, ladder: {prefix: %q, levels: 3, radix: 3}}\n"+
+		"topics: {other: {ladder: {prefix: %q}}}\n", l.ladder.Config.Prefix, other.ladder.Config.Prefix)
+	require.NoError(t, os.WriteFile(l.environ[cli.EnvPolicies], []byte(text), 0o600))
+	d := l.ok("stat")
+	assert.Contains(t, d.out, "ladder "+l.ladder.Name())
+	assert.Contains(t, d.out, "ladder "+other.ladder.Name())
+	d = l.run("discard", "--all", "--yes")
+	assert.Equal(t, cli.ExitUsage, d.code)
+	assert.Contains(t, d.errs, "name one with --ladder, of")
+	assert.Contains(t, d.errs, other.ladder.Name())
+	l.ok("discard", "--all", "--yes", "--ladder", other.ladder.Name())
+
+	for _, wrong := range []string{"x", "orders.v1.1s.10x99", "orders.v1.7.10x6", "orders.v2.100ms.10x6",
+		"a.v1.1s.010x6", "amqp://me:secret@host"} {
+		d = l.run("show", "--ladder", wrong)
+		assert.Equal(t, cli.ExitUsage, d.code, wrong)
+		assert.Contains(t, d.errs, "--ladder")
+		assert.NotContains(t, d.errs, "secret")
+	}
+}
+
+// What the broker is about to hand over to a main queue that is not there is counted with the management API only.
+func TestLanding_OwnBroker(t *testing.T) {
+	t.Parallel()
+	b := brokertest.StartWithManagement(t)
+	b.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500), application:set_env(rabbit, "+
+		"collect_statistics_interval, 500).")
+	l := newLab(t, b.URI)
+	target := topology.QueueTarget(l.queue)
+	landing := l.land(target)
+	l.delay(target, 100*time.Millisecond, "a", "b", "c")
+
+	d := l.ok("stat", l.queue)
+	assert.Regexp(t, `(?m)^`+landing+` +`+l.queue+` +\?$`, d.out)
+	assert.Contains(t, d.errs, "AMQP does not tell what landing queues hold")
+
+	l.environ[cli.EnvManagement] = b.ManagementURL
+	require.Eventually(t, func() bool {
+		r, _ := l.stat()
+		return len(r.Landing) == 1 && r.Landing[0].Messages != nil && *r.Landing[0].Messages == 3 &&
+			r.Landing[0].Target.Key == l.queue
+	}, 30*time.Second, 500*time.Millisecond, "also without being asked")
+	d = l.ok("stat")
+	assert.Regexp(t, `(?m)^`+landing+` +`+l.queue+` +3$`, d.out)
+	assert.Contains(t, d.errs, "deleting the landing queue discards them")
+	_, ladder := l.stat()
+	assert.EqualValues(t, 0, *ladder.Levels[0].Undelivered)
+
+	exchange := topology.Target{Exchange: "events", Key: "paid"}
+	l.land(exchange)
+	l.delay(exchange, 100*time.Millisecond, "d")
+	require.Eventually(t, func() bool {
+		return regexp.MustCompile(`(?m)^events.exchange.paid.landing +events with key paid +1$`).
+			MatchString(l.ok("stat").out)
+	}, 30*time.Second, 500*time.Millisecond)
+
+	// Overdue messages of a level whose way on is gone.
+	l.Remove(l.ladder.Delivery())
+	l.delay(target, 200*time.Millisecond, "stuck", "stuck too")
+	require.Eventually(t, func() bool {
+		_, ladder := l.stat()
+		return *ladder.Levels[0].Undelivered == 2 && ladder.Levels[0].Messages == 2
+	}, 30*time.Second, 500*time.Millisecond)
+}

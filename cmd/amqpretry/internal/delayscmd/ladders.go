@@ -1,0 +1,172 @@
+package delayscmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config"
+)
+
+// ladders are those that the commands are about.
+type ladders struct {
+	session *cli.Session
+	name    string // flag
+}
+
+// candidate is a ladder that may be there. One that is wanted is told of when it is not.
+type candidate struct {
+	topology.Ladder
+	wanted bool
+}
+
+// candidates are the ladder that is named, or else those of the policies and the default ones.
+func (l *ladders) candidates() ([]candidate, error) {
+	if l.name != "" {
+		ladder, err := parseName(l.name)
+		if err != nil {
+			return nil, err
+		}
+		return []candidate{{ladder, true}}, nil
+	}
+	policies, err := l.session.Policies()
+	if err != nil {
+		return nil, err
+	}
+
+	var all []candidate
+	add := func(c config.Ladder, wanted bool) error {
+		ladder, err := topology.NewLadder(c)
+		if err == nil && !slices.ContainsFunc(all, func(c candidate) bool { return c.Name() == ladder.Name() }) {
+			all = append(all, candidate{ladder, wanted})
+		}
+		return err
+	}
+	used := []config.Policy{policies.For("")}
+	for topic := range policies.Topics {
+		used = append(used, policies.For(topic))
+	}
+	for _, policy := range used {
+		if policy.IsExact() {
+			err = errors.Join(err, add(policy.Ladder, true))
+		}
+	}
+	err = errors.Join(err, add(config.RetryLadder(), false), add(config.ScheduleLadder(), false))
+	slices.SortStableFunc(all, func(a, b candidate) int { return strings.Compare(a.Name(), b.Name()) })
+
+	return all, err
+}
+
+// ladderName is how the objects of a ladder begin: prefix, version, unit, radix and levels.
+var ladderName = regexp.MustCompile(`(?s)^(.+)\.v[0-9]+\.([^.]+)\.([0-9]+)x([0-9]+)$`)
+
+// parseName reads the name of a ladder.
+func parseName(name string) (topology.Ladder, error) {
+	wrong := func(why string) error {
+		return cli.Usage("--ladder: %q is not the name of a ladder (%s): wanted a name such as %s", name, why,
+			topology.Ladder{}.Name())
+	}
+	parts := ladderName.FindStringSubmatch(name)
+	if parts == nil {
+		return topology.Ladder{}, wrong("its form is PREFIX.v1.UNIT.RADIXxLEVELS")
+	}
+	unit, err := config.ParseDelay(parts[2])
+	if err != nil {
+		return topology.Ladder{}, wrong(err.Error())
+	}
+	radix, _ := strconv.Atoi(parts[3]) // at worst the bounds are wrong
+	levels, _ := strconv.Atoi(parts[4])
+	ladder, err := topology.NewLadder(config.Ladder{Prefix: parts[1], Unit: unit, Radix: radix, Levels: levels})
+	if err != nil {
+		return topology.Ladder{}, wrong(err.Error())
+	}
+	if ladder.Name() != name {
+		return topology.Ladder{}, wrong("that would be " + ladder.Name())
+	}
+
+	return ladder, nil
+}
+
+// withUnroutable are the candidates whose queue for unroutable messages is there, and the one that is named.
+func (l *ladders) withUnroutable(ctx context.Context) ([]topology.Ladder, error) {
+	all, err := l.candidates()
+	if err != nil {
+		return nil, err
+	}
+	if l.name != "" {
+		return []topology.Ladder{all[0].Ladder}, nil
+	}
+	b, err := connect(ctx, l.session)
+	if err != nil {
+		return nil, err
+	}
+	defer b.close()
+
+	var found []topology.Ladder
+	for _, c := range all {
+		switch _, there, err := b.ready(c.Unroutable()); {
+		case err != nil:
+			return nil, err
+		case there:
+			found = append(found, c.Ladder)
+		}
+	}
+
+	return found, nil
+}
+
+// broker is asked one thing after the other, and does not wait for ever.
+type broker struct {
+	connection *amqp091.Connection
+	channel    *amqp091.Channel
+	end        context.CancelFunc
+}
+
+func connect(ctx context.Context, s *cli.Session) (*broker, error) {
+	ctx, end := context.WithTimeoutCause(ctx, patience, fmt.Errorf("no answer from the broker within %s", patience))
+	connection, err := s.Dial(ctx)
+	if err != nil {
+		end()
+		return nil, err
+	}
+
+	return &broker{connection: connection, end: end}, nil
+}
+
+func (b *broker) close() {
+	_ = b.connection.Close()
+	b.end() // which closes the socket in any case
+}
+
+// ready is how many messages of a queue are ready, if it is there. The broker asks a quorum queue for no longer than
+// 250 ms and then says 0, so a 0 counts only when it is said again.
+func (b *broker) ready(queue string) (messages int, there bool, err error) {
+	for range 2 {
+		if b.channel == nil || b.channel.IsClosed() { // after a refusal
+			if b.channel, err = b.connection.Channel(); err != nil {
+				return 0, false, err
+			}
+		}
+		found, err := b.channel.QueueDeclarePassive(queue, true, false, false, false, nil)
+		var refused *amqp091.Error
+		switch {
+		case errors.As(err, &refused) && refused.Code == amqp091.NotFound:
+			return 0, false, nil
+		case err != nil:
+			return 0, false, fmt.Errorf("cannot count the messages of queue %q: %w", queue,
+				topology.Explain(topology.KindQueue, queue, err))
+		case found.Messages > 0:
+			return found.Messages, true, nil
+		}
+	}
+
+	return 0, true, nil
+}

@@ -1,0 +1,473 @@
+package delayscmd
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/management"
+)
+
+// patience is how long the broker may take for all answers.
+const patience = 2 * time.Minute
+
+func statCommand(s *cli.Session, l *ladders) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "stat [QUEUE...]",
+		Short: "Count the messages that wait for an exact delay, by level, and until when",
+		Long: `Count the messages with exact delays: those that wait, by level of their ladder, with the latest time
+until which they wait; those that no target takes; and those that are due and wait in the landing queue
+of their target.
+
+The times are upper bounds: a message may have come into its queue just now, and may have to wait once
+more at each lower level. They hold if nothing is down or full.
+
+QUEUE is a main queue, such as orders, whose landing queue is printed even if it is empty. AMQP does not
+tell what a landing queue holds. Without the management API its number is unknown, and other landing
+queues are not listed. The numbers of the management API are some seconds old.
+
+With --json: {"ladders": [{"name", "exists", "messages", "until", "levels": [{"level", "messages",
+"until", "undelivered", "queues": [{"queue", "delay", "messages", "until", "undelivered"}]}],
+"unroutable": {"queue", "messages"}, "missing": [queue]}], "landing": [{"queue", "target": {"exchange",
+"key"}, "exists", "messages"}], "management_api"}. "until" is absent for an empty queue. "undelivered"
+counts messages that a queue has not handed over although they are due; it and the "messages" of landing
+queues are null without the management API.`,
+		Example: `  amqpretry delays stat
+  amqpretry delays stat --policies retry.yaml orders payments
+  amqpretry delays stat --json | jq '.ladders[].unroutable'`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error { return (&stat{s, l}).run(cmd.Context(), args) },
+	}
+	s.CompleteQueues(cmd, true, cli.MainQueues)
+
+	return cmd
+}
+
+// stat is one run.
+type stat struct {
+	*cli.Session
+	ladders *ladders
+}
+
+// report is what is printed.
+type report struct {
+	Ladders []*ladderReport  `json:"ladders"`
+	Landing []*landingReport `json:"landing"`
+	API     bool             `json:"management_api"`
+}
+
+type ladderReport struct {
+	Name     string         `json:"name"`
+	Exists   bool           `json:"exists"`
+	Messages int64          `json:"messages"`
+	Until    time.Time      `json:"until,omitzero"`
+	Levels   []*levelReport `json:"levels"`
+	// Unroutable are those that no target takes.
+	Unroutable struct {
+		Queue    string `json:"queue"`
+		Messages int64  `json:"messages"`
+	} `json:"unroutable"`
+	// Missing are queues that are not there, of a ladder that is.
+	Missing []string `json:"missing"`
+}
+
+type levelReport struct {
+	Level int `json:"level"`
+	waiting
+	Queues []queueReport `json:"queues"`
+}
+
+type queueReport struct {
+	Queue string `json:"queue"`
+	Delay string `json:"delay"`
+	waiting
+
+	delay time.Duration
+}
+
+// waiting is how many messages wait, and until when at most.
+type waiting struct {
+	Messages int64     `json:"messages"`
+	Until    time.Time `json:"until,omitzero"`
+	// Undelivered are those that are due and were not handed over; nil if nobody has told.
+	Undelivered *int64 `json:"undelivered"`
+}
+
+func (w *waiting) add(o waiting) {
+	w.Messages += o.Messages
+	w.Until = later(w.Until, o.Until)
+	if o.Undelivered != nil {
+		sum := *o.Undelivered
+		if w.Undelivered != nil {
+			sum += *w.Undelivered
+		}
+		w.Undelivered = &sum
+	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+type landingReport struct {
+	Queue  string     `json:"queue"`
+	Target targetJSON `json:"target"`
+	Exists bool       `json:"exists"`
+	// Messages is nil if nobody has told.
+	Messages *int64 `json:"messages"`
+
+	target topology.Target
+}
+
+type targetJSON struct {
+	Exchange string `json:"exchange"`
+	Key      string `json:"key"`
+}
+
+func (s *stat) run(ctx context.Context, queues []string) error {
+	if i := slices.Index(queues, ""); i >= 0 {
+		return cli.Usage("QUEUE is empty: wanted the name of a main queue, such as orders")
+	}
+	if slices.ContainsFunc(queues, func(queue string) bool { return strings.Contains(queue, "://") }) {
+		return cli.Usage("found an address instead of a queue: set %s, or --uri", cli.EnvURI)
+	}
+	candidates, err := s.ladders.candidates()
+	if err != nil {
+		return err
+	}
+	api, err := s.api()
+	if err != nil {
+		return err
+	}
+	b, err := connect(ctx, s.Session)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+
+	r, err := s.look(ctx, b, api, candidates, queues)
+	if err != nil {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		return err
+	}
+	if s.JSON {
+		return s.PrintJSON(r)
+	}
+
+	return s.print(r)
+}
+
+// api is the management API; nil without one.
+func (s *stat) api() (*management.Client, error) {
+	m, ok, err := s.Management()
+	if err != nil || !ok {
+		return nil, err
+	}
+
+	return management.New(m.URL, cmp.Or(m.VHost, "/"), m.HTTPClient)
+}
+
+// counts are the numbers of the management API, by queue; nil without one.
+type counts map[string]management.Queue
+
+func (s *stat) look(ctx context.Context, b *broker, api *management.Client, candidates []candidate,
+	queues []string) (report, error) {
+	r := report{Ladders: []*ladderReport{}, Landing: []*landingReport{}, API: api != nil}
+	var told counts
+	if api != nil {
+		all, err := api.Counts(ctx)
+		if err != nil {
+			return r, err
+		}
+		told = counts{}
+		for _, q := range all {
+			told[q.Name] = q
+		}
+	}
+	for _, c := range candidates {
+		ladder, err := s.ladder(b, told, c.Ladder)
+		if err != nil {
+			return r, err
+		}
+		if ladder.Exists || c.wanted {
+			r.Ladders = append(r.Ladders, ladder)
+		}
+		if api == nil || !ladder.Exists {
+			continue
+		}
+		landing, err := bound(ctx, api, c.Ladder)
+		if err != nil {
+			return r, err
+		}
+		r.addLanding(landing...)
+	}
+	for _, queue := range queues {
+		target := topology.QueueTarget(queue)
+		r.addLanding(&landingReport{Queue: topology.Names{}.WithDefaults().Landing(target), target: target})
+	}
+
+	return r, r.count(b, told, queues)
+}
+
+// ladder counts what waits in one. One of which neither the queue for unroutable messages nor the longest one is there
+// is taken to be not there: to ask for fifty others would be fifty errors in the log of the broker.
+func (s *stat) ladder(b *broker, told counts, l topology.Ladder) (*ladderReport, error) {
+	r := &ladderReport{Name: l.Name(), Levels: []*levelReport{}, Missing: []string{}}
+	r.Unroutable.Queue = l.Unroutable()
+	c := l.Config
+	for _, queue := range []string{l.Unroutable(), l.WaitQueue(c.Levels-1, c.Radix-1), l.WaitQueue(0, 1)} {
+		_, there, err := b.ready(queue)
+		if err != nil {
+			return nil, err
+		}
+		r.Exists = r.Exists || there
+	}
+	if !r.Exists {
+		return r, nil
+	}
+
+	n, there, err := b.ready(l.Unroutable())
+	if err != nil {
+		return nil, err
+	}
+	r.Unroutable.Messages = int64(n)
+	if !there {
+		r.Missing = append(r.Missing, l.Unroutable())
+	}
+	all := l.Shared().Queues
+	for level := range c.Levels {
+		of := &levelReport{Level: level}
+		for digit := 1; digit < c.Radix; digit++ {
+			name := l.WaitQueue(level, digit)
+			q := all[slices.IndexFunc(all, func(q topology.Queue) bool { return q.Name == name })]
+			n, there, err := b.ready(name)
+			if err != nil {
+				return nil, err
+			}
+			if !there {
+				r.Missing = append(r.Missing, name)
+				continue
+			}
+			w := waiting{Messages: int64(n), Undelivered: told[name].Undeliverable}
+			if w.Undelivered != nil {
+				w.Messages += *w.Undelivered
+			}
+			if w.Messages > 0 {
+				w.Until = s.Now().Add(l.Remaining(q)).UTC()
+			}
+			of.add(w)
+			of.Queues = append(of.Queues, queueReport{name, config.FormatDelay(q.Delay), w, q.Delay})
+		}
+		r.Levels = append(r.Levels, of)
+		r.Messages += of.Messages
+		r.Until = later(r.Until, of.Until)
+	}
+
+	return r, nil
+}
+
+// bound are the landing queues of a ladder, by the bindings of its delivery exchange.
+func bound(ctx context.Context, api *management.Client, l topology.Ladder) ([]*landingReport, error) {
+	bindings, err := api.BindingsFrom(ctx, l.Delivery())
+	if err != nil {
+		return nil, err
+	}
+	var all []*landingReport
+	for _, b := range bindings {
+		// The pattern of a target is its key with any digits.
+		levels := l.Config.Levels
+		if rest, is := strings.CutPrefix(b.Key, strings.Repeat("*.", levels)); is {
+			if target, _, ok := l.ParseKey(strings.Repeat("0.", levels) + rest); ok {
+				all = append(all, &landingReport{Queue: b.Queue, target: target})
+			}
+		}
+	}
+
+	return all, nil
+}
+
+func (r *report) addLanding(landing ...*landingReport) {
+	for _, l := range landing {
+		l.Target = targetJSON{l.target.Exchange, l.target.Key}
+		if !slices.ContainsFunc(r.Landing, func(o *landingReport) bool { return o.Queue == l.Queue }) {
+			r.Landing = append(r.Landing, l)
+		}
+	}
+}
+
+// count counts what lies in landing queues, and leaves out empty ones of which nobody has asked.
+func (r *report) count(b *broker, told counts, queues []string) error {
+	kept := []*landingReport{}
+	for _, l := range r.Landing {
+		asked := l.target.Exchange == "" && slices.Contains(queues, l.target.Key)
+		found, known := told[l.Queue]
+		if l.Messages, l.Exists = found.Messages, known; told == nil || !known {
+			var err error // it may be newer than the list
+			if _, l.Exists, err = b.ready(l.Queue); err != nil {
+				return err
+			}
+		}
+		if asked || l.Messages != nil && *l.Messages > 0 {
+			kept = append(kept, l)
+		}
+	}
+	slices.SortFunc(kept, func(a, b *landingReport) int { return strings.Compare(a.Queue, b.Queue) })
+	r.Landing = kept
+
+	return nil
+}
+
+func (s *stat) print(r report) error {
+	if len(r.Ladders) == 0 {
+		s.Note("there is no ladder on this virtual host; pass the policy file that has it (--policies), or its name " +
+			"(--ladder)")
+	}
+	for i, l := range r.Ladders {
+		if i > 0 {
+			if _, err := fmt.Fprintln(s.Out); err != nil {
+				return err
+			}
+		}
+		if err := s.printLadder(l, r.API); err != nil {
+			return err
+		}
+	}
+	if len(r.Landing) == 0 {
+		return nil
+	}
+	if len(r.Ladders) > 0 {
+		if _, err := fmt.Fprintln(s.Out); err != nil {
+			return err
+		}
+	}
+
+	return s.printLanding(r)
+}
+
+func (s *stat) printLadder(l *ladderReport, api bool) error {
+	if !l.Exists {
+		_, err := fmt.Fprintf(s.Out, "ladder %s: it does not exist; its services declare it, or `amqpretry topology "+
+			"apply`\n", cli.Safe(l.Name))
+		return err
+	}
+	text := fmt.Sprintf("ladder %s: %s", l.Name, times(l.Messages, "message"))
+	if l.Messages > 0 {
+		text += fmt.Sprintf(", at most until %s", l.Until.Format(time.RFC3339))
+	}
+	if _, err := fmt.Fprintln(s.Out, cli.Safe(text)); err != nil {
+		return err
+	}
+	header := []string{"level", "delays", "messages", "at most until"}
+	if api {
+		header = append(header, "overdue")
+	}
+	var rows [][]string
+	for _, of := range l.Levels {
+		if len(of.Queues) == 0 { // all are missing
+			continue
+		}
+		last := of.Queues[len(of.Queues)-1]
+		row := []string{fmt.Sprint(of.Level), short(of.Queues[0].delay) + " to " + short(last.delay),
+			fmt.Sprint(of.Messages), s.until(of.Until)}
+		if api {
+			row = append(row, number(of.Undelivered))
+		}
+		rows = append(rows, row)
+	}
+	if err := s.Table(header, rows); err != nil {
+		return err
+	}
+	if n := l.Unroutable.Messages; n > 0 {
+		s.Warn("%s: %s that no target takes; `amqpretry delays show` lists them", l.Unroutable.Queue,
+			times(n, "message"))
+	}
+	if n := len(l.Missing); n > 0 {
+		s.Warn("%s: %s missing, such as %s; `amqpretry topology apply` declares what is missing", l.Name,
+			times(int64(n), "queue"), l.Missing[0])
+	}
+
+	return nil
+}
+
+func (s *stat) until(at time.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	left := at.Sub(s.Now()).Round(time.Second)
+
+	return fmt.Sprintf("%s (%s)", at.Format(time.RFC3339), left)
+}
+
+func (s *stat) printLanding(r report) error {
+	var rows [][]string
+	var full, unknown []string
+	for _, l := range r.Landing {
+		messages := number(l.Messages)
+		switch {
+		case !l.Exists:
+			messages = "does not exist"
+		case l.Messages == nil:
+			unknown = append(unknown, l.Queue)
+		case *l.Messages > 0:
+			full = append(full, l.Queue)
+		}
+		rows = append(rows, []string{l.Queue, l.target.String(), messages})
+	}
+	if err := s.Table([]string{"landing queue", "target", "messages"}, rows); err != nil {
+		return err
+	}
+	if len(full) > 0 {
+		s.Warn("%s: if these messages stay, their target is missing, full or down: declare it (start its service), "+
+			"drain it, or start its nodes. The messages follow within 3 minutes. They cannot be consumed, and "+
+			"deleting the landing queue discards them", strings.Join(full, ", "))
+	}
+	switch {
+	case len(unknown) > 0 && !r.API:
+		s.Note("AMQP does not tell what landing queues hold: set %s, or --management-url", cli.EnvManagement)
+	case len(unknown) > 0:
+		s.Note("%s: the management API has no statistics yet: run the command again in 10 seconds",
+			strings.Join(unknown, ", "))
+	}
+
+	return nil
+}
+
+// short leaves out what is zero: 2m instead of 2m0s.
+func short(d time.Duration) string {
+	text := strings.TrimSuffix(d.String(), "0s")
+	if text == "" || !strings.HasSuffix(text, "m") {
+		return d.String()
+	}
+	if hours, whole := strings.CutSuffix(text, "h0m"); whole {
+		return hours + "h"
+	}
+
+	return text
+}
+
+func number(n *int64) string {
+	if n == nil {
+		return "?"
+	}
+	return fmt.Sprint(*n)
+}
+
+func times(n int64, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,285 @@
+package dlqcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/header"
+)
+
+// unroutable are the commands about delayed messages that no target takes. They lie in a queue of a ladder, and the same
+// is done with them as with dead letters, by the same code.
+type unroutable struct {
+	*tool
+	// ladders gives those that the command is about, and that the broker has.
+	ladders func(context.Context) ([]topology.Ladder, error)
+}
+
+// Unroutable are the commands show, send and discard of the command delays. ladders gives the ladders that the broker
+// has.
+func Unroutable(s *cli.Session, ladders func(context.Context) ([]topology.Ladder, error)) []*cobra.Command {
+	u := &unroutable{&tool{Session: s, open: open(s), broker: broker(s)}, ladders}
+
+	return []*cobra.Command{u.show(), u.send(), u.discard()}
+}
+
+// selection are the flags that say which messages.
+type selection struct {
+	queue, exchange, key string
+	foreign              bool
+}
+
+func (f *selection) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.Var(cli.Text(&f.queue), "target", "target `queue` of the messages, such as orders")
+	flags.Var(cli.Text(&f.exchange), "target-exchange", "target `exchange` of the messages")
+	flags.Var(cli.Text(&f.key), "target-key", "routing `key` of the target exchange")
+	flags.BoolVar(&f.foreign, "foreign", false, "messages whose routing key names no target")
+	cmd.MarkFlagsMutuallyExclusive("target", "target-exchange", "foreign")
+}
+
+// given tells whether there is a selection.
+func (f *selection) given() bool { return f.queue != "" || f.exchange != "" || f.foreign }
+
+func (f *selection) check() error {
+	if f.key != "" && f.exchange == "" {
+		return cli.Usage("--target-key needs --target-exchange, the exchange whose routing key it is")
+	}
+	return checkQueue("--target", f.queue)
+}
+
+// target is the one that is named; false for messages without one.
+func (f *selection) target() (topology.Target, bool) {
+	if f.queue != "" {
+		return topology.QueueTarget(f.queue), true
+	}
+	return topology.Target{Exchange: f.exchange, Key: f.key}, f.exchange != ""
+}
+
+// mainQueue is the queue that has the messages, as package dlq is told: the target, or the unroutable queue itself.
+func (f *selection) mainQueue(ladder topology.Ladder) string {
+	if f.queue != "" {
+		return f.queue
+	}
+	return ladder.Unroutable()
+}
+
+// filter matches the messages of a ladder that are selected.
+func (f *selection) filter(ladder topology.Ladder) dlq.Filter {
+	if !f.given() {
+		return dlq.Filter{}
+	}
+	wanted, named := f.target()
+
+	return dlq.Filter{Where: func(l *dlq.DeadLetter) bool {
+		target, known := targetOf(ladder, l)
+		return known == named && target == wanted
+	}}
+}
+
+// targetOf is where a message was to go, by the routing key with which it came through the ladder. An import of an undo
+// file has lost that, and the header of the queue tells. Both are anybody's words, and only say what to show: where a
+// message is sent is named by a person.
+func targetOf(ladder topology.Ladder, l *dlq.DeadLetter) (target topology.Target, known bool) {
+	if target, _, ok := ladder.ParseKey(l.CameBy.RoutingKey); ok {
+		return target, true
+	}
+	imported := l.CameBy == dlq.Route{RoutingKey: ladder.Unroutable()}
+	queue, _ := l.Message.Headers[header.Queue].(string)
+	if imported && queue != "" && queue != ladder.Unroutable() {
+		return topology.QueueTarget(queue), true
+	}
+
+	return topology.Target{}, false
+}
+
+// one is the only ladder that there is.
+func (u *unroutable) one(ctx context.Context) (topology.Ladder, error) {
+	ladders, err := u.ladders(ctx)
+	switch {
+	case err != nil:
+		return topology.Ladder{}, err
+	case len(ladders) == 0:
+		return topology.Ladder{}, noLadder()
+	case len(ladders) > 1:
+		names := make([]string, len(ladders))
+		for i, l := range ladders {
+			names[i] = l.Name()
+		}
+		return topology.Ladder{}, cli.Usage("there are several ladders: name one with --ladder, of %s",
+			strings.Join(names, ", "))
+	default:
+		return ladders[0], nil
+	}
+}
+
+func noLadder() error {
+	return fmt.Errorf("there is no ladder on this virtual host; pass the policy file that has it (--policies), or " +
+		"its name (--ladder)")
+}
+
+// withUnroutable does something with the unroutable queue of a ladder. Without a main queue each message tells its own.
+func (u *unroutable) withUnroutable(ctx context.Context, ladder topology.Ladder, mainQueue string,
+	do func(queue) error) error {
+	u.deadLetterQueue = ladder.Unroutable()
+	q, client, err := u.open(ctx, u.deadLetterQueue, mainQueue)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+
+	return u.explain(do(q), q)
+}
+
+const sendHelp = `Send delayed messages that no target takes to a queue, after it was declared: mostly to their target,
+whose delay is over. They begin with the first attempt, as after a "dlq replay", and keep their
+history. Declare the landing queue of the target first ("amqpretry topology apply", or its service),
+or more messages become unroutable.
+
+You name the target. Its messages are found by their routing keys, and are sent to no other queue
+than --to, or --target without it. A target that is an exchange needs --to: messages go to a queue,
+not through the exchange.
+
+The command first prints how many messages match. On a terminal it then asks for confirmation;
+elsewhere it needs --yes. A message leaves the unroutable queue after the broker has confirmed its
+copy. If the command is killed in between, a message can be in both queues.`
+
+func (u *unroutable) send() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "send --target QUEUE",
+		Short: "Send delayed messages on that no target took",
+		Long:  sendHelp + operationJSON,
+		Example: `  amqpretry delays show
+  amqpretry delays send --target orders --dry-run
+  amqpretry delays send --target orders --to orders.repair --yes
+  amqpretry delays send --target-exchange events --target-key paid --to billing`,
+		Args: cobra.NoArgs,
+	}
+	var (
+		chosen selection
+		flags  operationFlags
+		pace   rate
+	)
+	chosen.add(cmd)
+	to := cmd.Flags().String("to", "", "`queue` to which the messages go (default: that of --target)")
+	cmd.Flags().Var(&pace, "rate", "maximum rate: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
+	flags.addFor(cmd, "LADDER.unroutable")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if !chosen.given() {
+			return cli.Usage("wanted --target QUEUE, --target-exchange EXCHANGE or --foreign; `amqpretry delays show` " +
+				"lists the targets")
+		}
+		if err := errors.Join(chosen.check(), checkQueue("--to", *to), flags.check()); err != nil {
+			return err
+		}
+		if *to == "" {
+			*to = chosen.queue
+		}
+		if *to == "" {
+			return cli.Usage("--to: wanted a queue, as the messages were for no queue")
+		}
+		ladder, err := u.one(cmd.Context())
+		if err != nil {
+			return err
+		}
+		if *to == ladder.Unroutable() {
+			return cli.Usage("--to: %q is the unroutable queue itself", *to)
+		}
+
+		return u.withUnroutable(cmd.Context(), ladder, chosen.mainQueue(ladder), func(q queue) error {
+			return u.run(cmd.Context(), q, sending(q, dlq.ReplayOptions{
+				Filter: chosen.filter(ladder), To: *to, Rate: float64(pace), Foreign: true,
+			}), &flags)
+		})
+	}
+
+	return cmd
+}
+
+func sending(q queue, o dlq.ReplayOptions) operation {
+	e := replaying(q, o)
+	e.verb, e.past = "send", "sent"
+
+	return e
+}
+
+func (u *unroutable) discard() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "discard --target QUEUE",
+		Short: "Delete delayed messages that no target takes",
+		Long: `Delete delayed messages that no target takes: those of a target that is gone for good, or --all.
+
+The command first prints how many messages match. On a terminal it then asks for confirmation;
+elsewhere it needs --yes. A message is deleted after it is in the undo file, on disk.` + operationJSON,
+		Example: `  amqpretry delays discard --target orders --dry-run
+  amqpretry delays discard --foreign --undo foreign.jsonl --yes`,
+		Args: cobra.NoArgs,
+	}
+	var (
+		chosen selection
+		flags  operationFlags
+	)
+	chosen.add(cmd)
+	all := cmd.Flags().Bool("all", false, "delete all unroutable messages of the ladder")
+	cmd.MarkFlagsMutuallyExclusive("all", "target")
+	cmd.MarkFlagsMutuallyExclusive("all", "target-exchange")
+	cmd.MarkFlagsMutuallyExclusive("all", "foreign")
+	flags.addFor(cmd, "LADDER.unroutable")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if !chosen.given() && !*all {
+			return cli.Usage("wanted --target QUEUE, --target-exchange EXCHANGE, --foreign or --all")
+		}
+		if err := errors.Join(chosen.check(), flags.check()); err != nil {
+			return err
+		}
+		ladder, err := u.one(cmd.Context())
+		if err != nil {
+			return err
+		}
+
+		return u.withUnroutable(cmd.Context(), ladder, chosen.mainQueue(ladder), func(q queue) error {
+			return u.run(cmd.Context(), q, operation{verb: "discard", past: "discarded",
+				do: func(ctx context.Context, s step) (outcome, error) {
+					r, err := q.Purge(ctx, dlq.PurgeOptions{Filter: chosen.filter(ladder), Limit: s.limit,
+						DryRun: s.dryRun, Undo: s.undo, Progress: s.progress})
+					return outcome{Report: r}, err
+				}}, &flags)
+		})
+	}
+
+	return cmd
+}
+
+// counted are targets with how many messages are for each, the most first.
+type counted struct {
+	names []string
+	n     map[string]int
+}
+
+func (c *counted) add(name string) {
+	if c.n == nil {
+		c.n = map[string]int{}
+	}
+	if c.n[name] == 0 && len(c.n) >= dlq.MaxNames { // whoever makes up names cannot fill the memory
+		name = otherTargets
+	}
+	if c.n[name] == 0 {
+		c.names = append(c.names, name)
+	}
+	c.n[name]++
+}
+
+const otherTargets = "(others)"
+
+func (c *counted) sorted() []string {
+	slices.SortStableFunc(c.names, func(a, b string) int { return c.n[b] - c.n[a] })
+	return c.names
+}

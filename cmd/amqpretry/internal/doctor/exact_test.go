@@ -1,0 +1,310 @@
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/management"
+)
+
+// exactly is a healthy main queue "orders" with exact delays, on the default ladder.
+func exactly(t *testing.T) (Facts, topology.Ladder) {
+	t.Helper()
+	ladder, err := topology.NewLadder(config.RetryLadder())
+	require.NoError(t, err)
+	return healthyUnder(t, config.Policy{DelayMode: config.DelayExact}), ladder
+}
+
+const theLadder = `ladder "amqpretry.delay.v1.100ms.10x6"`
+
+func TestChecksOfExactDelays(t *testing.T) {
+	const landing = "orders.landing"
+	holds := func(f *Facts, queue string, n int64) {
+		f.change(queue, func(_ *Queue, q *management.Queue) { q.Messages, q.Undeliverable = &n, &n })
+	}
+	for name, test := range map[string]struct {
+		check    string
+		severity Severity
+		object   string
+		found    string // a part
+		fix      string // a part
+		make     func(*Facts, topology.Ladder)
+	}{
+		"due, main queue is gone": {"landing", Problem, `landing queue "orders.landing"`,
+			`7 messages due, and the main queue "orders" does not exist`, "start the service",
+			func(f *Facts, _ topology.Ladder) {
+				f.Queues["orders"] = Queue{Exists: seen(false)}
+				holds(f, landing, 7)
+			}},
+		"due, main queue is down": {"landing", Problem, `landing queue "orders.landing"`, "is down", "start its nodes",
+			func(f *Facts, _ topology.Ladder) {
+				holds(f, landing, 1)
+				f.change("orders", func(_ *Queue, q *management.Queue) { q.Members = []string{"a", "b", "c"} })
+			}},
+		"due, main queue is full": {"landing", Warning, `landing queue "orders.landing"`, "is full", "consume from it",
+			func(f *Facts, _ topology.Ladder) {
+				holds(f, landing, 1)
+				f.change("orders", func(_ *Queue, q *management.Queue) {
+					q.Messages, q.Effective = ptr[int64](5), management.Arguments{"max-length": int64(5),
+						"overflow": "reject-publish"}
+				})
+			}},
+		"due": {"landing", Warning, `landing queue "orders.landing"`, "may be temporary", "list_queues",
+			func(f *Facts, _ topology.Ladder) { holds(f, landing, 1) }},
+		"unroutable": {"unroutable", Warning, theLadder, `3 messages that no target takes: 2 for "gone", 1 for no known`,
+			"amqpretry delays show --ladder 'amqpretry.delay.v1.100ms.10x6'", func(f *Facts, l topology.Ladder) {
+				f.change(l.Unroutable(), func(_ *Queue, q *management.Queue) { q.Messages = ptr[int64](3) })
+				f.Unroutable = map[string]Seen[map[string]int]{
+					l.Unroutable(): seen(map[string]int{`"gone"`: 2, "no known target": 1})}
+			}},
+		"unroutable, and nobody has looked": {"unroutable", Warning, theLadder, "3 messages that no target takes", "",
+			func(f *Facts, l topology.Ladder) {
+				f.change(l.Unroutable(), func(q *Queue, _ *management.Queue) { q.Ready = 3 })
+				f.Unroutable = map[string]Seen[map[string]int]{l.Unroutable(): unseen[map[string]int]("unsafe")}
+			}},
+		"half of the ladder is gone": {"exists", Problem, theLadder, "27 objects (delay queue", "topology apply",
+			func(f *Facts, l topology.Ladder) {
+				for level := range 3 {
+					for digit := 1; digit < 10; digit++ {
+						f.Queues[l.WaitQueue(level, digit)] = Queue{Exists: seen(false)}
+					}
+				}
+			}},
+		"a level is gone": {"exists", Problem, theLadder, `exchange "amqpretry.delay.v1.100ms.10x6.level-2": there is no`,
+			"topology apply", func(f *Facts, l topology.Ladder) {
+				f.Exchanges[l.Level(2)] = Exchange{Exists: seen(false)}
+			}},
+		"landing queue is gone": {"exists", Problem, `landing queue "orders.landing"`, "no such queue", "topology apply",
+			func(f *Facts, _ topology.Ladder) { f.Queues[landing] = Queue{Exists: seen(false)} }},
+		"another TTL": {"arguments", Problem, theLadder, `delay queue "amqpretry.delay.v1.100ms.10x6.30s": not declared as ` +
+			"planned: x-message-ttl", "amqpretry delays stat --policies 'retry.yaml' 'orders'\n# If it has 0 messages",
+			func(f *Facts, l topology.Ladder) {
+				f.change(l.WaitQueue(2, 3), func(q *Queue, _ *management.Queue) {
+					q.Conflict.Value = &topology.ConflictError{Argument: "x-message-ttl", Wanted: "30000", Found: "1"}
+				})
+			}},
+		"levels are unbound": {"bindings", Problem, theLadder, "9 objects (the binding of", "topology apply",
+			func(f *Facts, l topology.Ladder) {
+				x := f.Exchanges[l.Level(1)]
+				x.Bindings.Value = x.Bindings.Value[:1] // that to the level below
+				f.Exchanges[l.Level(1)] = x
+			}},
+		"a level is unbound": {"bindings", Problem, theLadder,
+			`the binding of "amqpretry.delay.v1.100ms.10x6.level-0" to "amqpretry.delay.v1.100ms.10x6.level-1": it is missing`,
+			"topology apply", func(f *Facts, l topology.Ladder) {
+				x := f.Exchanges[l.Level(1)]
+				x.Bindings.Value = slices.DeleteFunc(slices.Clone(x.Bindings.Value),
+					func(b management.Binding) bool { return b.ToExchange != "" })
+				f.Exchanges[l.Level(1)] = x
+			}},
+		"landing queue is unbound": {"bindings", Problem, `exchange "amqpretry.delay.v1.100ms.10x6.delivery"`,
+			`not bound to queue "orders.landing"`, "topology apply", func(f *Facts, l topology.Ladder) {
+				x := f.Exchanges[l.Delivery()]
+				x.Bindings.Value = nil
+				f.Exchanges[l.Delivery()] = x
+			}},
+		"a policy of all": {"policies", Problem, theLadder, "55 objects (queue for unroutable",
+			`'amqpretry.amqpretry.delay.v1.100ms.10x6' '^amqpretry\.delay\.v1\.100ms\.10x6\.' '{`,
+			func(f *Facts, l topology.Ladder) {
+				f.Policies = seen([]management.Policy{{VHost: "/", Name: "p", Definition: management.Arguments{
+					"expires": int64(7)}}})
+				for _, q := range l.Shared().Queues {
+					f.change(q.Name, func(_ *Queue, d *management.Queue) {
+						d.Policy, d.Effective = ptr("p"), management.Arguments{"expires": int64(7)}
+					})
+				}
+			}},
+		"a bounded landing queue": {"policies", Problem, `landing queue "orders.landing"`, "max-length: 9", "list_policies",
+			func(f *Facts, _ topology.Ladder) {
+				f.change(landing, func(_ *Queue, d *management.Queue) {
+					d.Effective = management.Arguments{"max-length": int64(9)}
+				})
+			}},
+		"a level is stuck": {"stuck", Problem, theLadder, "32 dead-lettered messages", "",
+			func(f *Facts, l topology.Ladder) { holds(f, l.WaitQueue(0, 1), 32) }},
+		"a thief": {"retry-consumers", Problem, theLadder, "1 consumer", "list_consumers",
+			func(f *Facts, l topology.Ladder) {
+				f.change(l.WaitQueue(0, 1), func(q *Queue, _ *management.Queue) { q.Consumers = 1 })
+			}},
+		"no permissions": {"permissions", Problem, `user "service"`,
+			`6 objects (exchange "amqpretry.delay.v1.100ms.10x6.level-0", exchange`,
+			`|amqpretry\.delay\.v1\.100ms\.10x6\..*|`, func(f *Facts, _ topology.Ladder) {
+				f.Granted = unseen[management.Permissions]("x")
+				f.Refused = seen(needs(f.Topics))
+			}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, ladder := exactly(t)
+			test.make(&f, ladder)
+			found, ok := find(diagnose(f), test.check, test.object, test.found)
+			require.True(t, ok, "%+v", diagnose(f))
+			assert.Equal(t, test.severity, found.Severity)
+			assert.Equal(t, test.object, found.Object)
+			assert.Contains(t, found.Fix, test.fix)
+			assert.NotEmpty(t, found.Means)
+		})
+	}
+}
+
+// The timeout of the broker matters wherever it dead-letters at least once, and nowhere else.
+func TestConfirmTimeout(t *testing.T) {
+	for name, test := range map[string]struct {
+		policy config.Policy
+		told   bool
+	}{
+		"tiers":      {config.Policy{}, true},
+		"exact":      {config.Policy{DelayMode: config.DelayExact}, true},
+		"classic":    {config.Policy{QueueType: config.QueueTypeClassic}, false},
+		"no retries": {config.Policy{Mode: config.ModeDeadLetter}, false},
+		"off":        {config.Policy{Mode: config.ModeOff}, false},
+	} {
+		found, told := find(diagnose(healthyUnder(t, test.policy)), "confirm-timeout", broker, "confirm_timeout")
+		assert.Equal(t, test.told, told, name)
+		if told {
+			assert.Equal(t, Note, found.Severity)
+			assert.Contains(t, found.Fix, "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}].")
+		}
+	}
+}
+
+// exact makes the delays of all topics exact, on a small ladder.
+func (l *lab) exact() topology.Ladder {
+	l.t.Helper()
+	const text = "default: {delays: [200ms], delay_mode: exact, ladder: {prefix: lad, levels: 2, radix: 3}}\n"
+	require.NoError(l.t, os.WriteFile(l.policies, []byte(text), 0o600))
+	ladder, err := topology.NewLadder(config.Ladder{Prefix: "lad", Levels: 2, Radix: 3})
+	require.NoError(l.t, err)
+	return ladder
+}
+
+// What is wrong with a ladder on a broker is found, told as one, and fixed by the commands that are told.
+func TestDoctorOfExactDelays_OwnBroker(t *testing.T) {
+	l := newLab(t)
+	ladder := l.exact()
+	send := func(exchange, key string, m amqp.Publishing) {
+		l.do(func(ch *amqp.Channel) error { return ch.PublishWithContext(t.Context(), exchange, key, true, false, m) })
+	}
+	delay := func(queue string) {
+		m := amqp.Publishing{DeliveryMode: amqp.Persistent}
+		exchange, key := ladder.Address(topology.QueueTarget(queue), 100*time.Millisecond, &m)
+		send(exchange, key, m)
+	}
+	full := topology.ProtectArguments("full.dlq")
+	full["x-max-length"], full["x-overflow"] = 1, "reject-publish"
+	for queue, arguments := range map[string]amqp.Table{"orders": topology.ProtectArguments("orders.dlq"),
+		"gone": topology.ProtectArguments("gone.dlq"), "full": full} {
+		plan, err := topology.New(queue, config.Policy{DelayMode: config.DelayExact, Ladder: ladder.Config,
+			Delays: []time.Duration{200 * time.Millisecond}}, topology.Names{})
+		require.NoError(t, err)
+		l.declare(queue, arguments)
+		l.do(func(ch *amqp.Channel) error { return plan.Declare(ch) })
+	}
+	l.await("healthy", func() bool {
+		v := l.full("orders", "gone", "full")
+		return v.code == cli.ExitOK && len(unseenOf(v.findings)) == 0
+	})
+
+	l.deleteQueue("gone")
+	delay("gone")
+	for range 60 { // it takes up to 32 more than its length, as many as can be on their way
+		delay("full")
+	}
+	delay("nobody\x1b[2J")
+	send(ladder.Unroutable(), "garbage", amqp.Publishing{DeliveryMode: amqp.Persistent})
+	var v verdict
+	has := func(check, object, part string) bool {
+		_, found := find(v.findings, check, object, part)
+		return found
+	}
+	l.await("messages", func() bool {
+		v = l.full("orders", "gone", "full")
+		return has("landing", "gone.landing", `1 message due, and the main queue "gone" does not exist`) &&
+			has("landing", "full.landing", `and the main queue "full" is full`) &&
+			has("unroutable", `ladder "lad.v1.100ms.3x2"`, "2 messages that no target takes: 1 for ")
+	})
+	assert.NotContains(t, v.out, "\x1b")
+	text := l.doctor(map[string]string{cli.EnvURI: l.uri, cli.EnvManagement: l.api}, "--policies", l.policies, "orders")
+	assert.NotContains(t, text.out, "\x1b")
+	v = l.amqpOnly("orders")
+	assert.True(t, has("unroutable", `ladder "lad.v1.100ms.3x2"`, "2 messages that no target takes"), v.out)
+
+	l.break_(ladder)
+	l.await("broken", func() bool {
+		v = l.full("orders")
+		return has("exists", "ladder", "delay queue \"lad.v1.100ms.3x2.300ms\": there is no such queue") &&
+			has("exists", "ladder", "exchange \"lad.v1.100ms.3x2.level-0\": there is no such exchange") &&
+			has("policies", "ladder", "4 objects (queue for unroutable") && has("arguments", "ladder", "x-message-ttl")
+	})
+	conflict, _ := find(v.findings, "arguments", "ladder", "x-message-ttl")
+	policy, _ := find(v.findings, "policies", "ladder", "4 objects")
+	for _, fix := range []string{uncommented(conflict.Fix), policy.Fix} {
+		l.run(fix)
+	}
+	l.broker.Ctl("clear_policy", "idle")
+	l.await("fixed", func() bool {
+		v = l.full("orders")
+		return !slices.ContainsFunc(v.findings, func(f Finding) bool {
+			return f.Severity == Problem && strings.Contains(f.Object, "ladder")
+		})
+	})
+}
+
+// break_ breaks a ladder: a level and a queue are gone, a queue is another, and a policy applies to all.
+func (l *lab) break_(ladder topology.Ladder) {
+	l.do(func(ch *amqp.Channel) error { return ch.ExchangeDelete(ladder.Level(0), false, false) })
+	l.deleteQueue(ladder.WaitQueue(1, 1))
+	l.deleteQueue(ladder.WaitQueue(1, 2))
+	l.declare(ladder.WaitQueue(1, 2), amqp.Table{"x-queue-type": "quorum", "x-message-ttl": 7,
+		"x-dead-letter-exchange": ladder.Level(0), "x-dead-letter-strategy": "at-least-once",
+		"x-overflow": "reject-publish", "x-queue-leader-locator": "balanced"})
+	l.broker.Ctl("set_policy", "idle", "^lad[.]", `{"expires":3600000}`)
+}
+
+// uncommented are the commands of a fix that a person runs after having read it.
+func uncommented(fix string) string { return strings.ReplaceAll(fix, "\n#   ", "\n") }
+
+func (l *lab) await(what string, is func() bool) {
+	l.t.Helper()
+	require.Eventually(l.t, is, 2*time.Minute, time.Second, what) // statistics are up to 10 s old
+}
+
+// A user who lacks permissions on a ladder is told in a few lines, and gets them by the command that is told.
+func TestDoctorOfPermissionsOnALadder_OwnBroker(t *testing.T) {
+	l := newLab(t)
+	l.exact()
+	l.declare("orders", topology.ProtectArguments("orders.dlq"))
+	l.run(fmt.Sprintf("amqpretry topology apply --policies \"%s\" orders", l.policies))
+	l.broker.Ctl("add_user", "guard", password)
+	l.broker.Ctl("set_permissions", "guard", "^orders", "^(orders|amq[.]default)", "^orders")
+	guard := *l
+	guard.uri = l.as("guard")
+	v := guard.full("orders")
+	write, found := find(v.findings, "permissions", `user "guard"`, "no write permission")
+	require.True(t, found, v.out)
+	assert.Equal(t, Problem, write.Severity, "not even a service that declares nothing works")
+	var told int
+	for _, f := range v.findings {
+		if f.Check == "permissions" {
+			told++
+		}
+	}
+	assert.Less(t, told, 8, "not one for each object: %s", v.out)
+	l.run(write.Fix)
+	v = guard.full("orders")
+	_, found = find(v.findings, "permissions", `user "guard"`, "")
+	assert.False(t, found, v.out)
+	// And they are enough: the user declares all of it.
+	l.broker.Ctl("delete_queue", "lad.v1.100ms.3x2.100ms")
+	guard.run(fmt.Sprintf("amqpretry topology apply --policies \"%s\" orders", l.policies))
+}
