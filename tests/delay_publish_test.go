@@ -37,6 +37,8 @@ type delays struct {
 	Broker    *rabbit.Client
 	Options   delay.Options
 	Events    func(retry.EventKind) int
+
+	topics []string // to be removed
 }
 
 // wrapped counts what reaches the wrapped publisher.
@@ -106,7 +108,17 @@ func newDelays(t *testing.T, conf amqp.Config, configure func(*delay.Options, *a
 	ladder, err := topology.NewLadder(d.Options.Ladder)
 	require.NoError(t, err)
 	d.Ladder = ladder
-	t.Cleanup(func() { d.Broker.RemovePlan(ladder.Shared()) })
+	// Registered before the retrier is closed, so that it comes after that: a subscriber would declare its queue again.
+	t.Cleanup(func() {
+		for _, topic := range d.topics {
+			plan, err := d.Retrier.Plan(topic)
+			require.NoError(t, err)
+			d.Broker.RemovePlan(plan)
+			d.Broker.Remove("", topic+".landing", topic+".exchange.landing")
+			d.Broker.Remove(topic)
+		}
+		d.Broker.RemovePlan(ladder.Shared())
+	})
 
 	d.Retrier = newRetrier(t, conf, options)
 	stock := d.Retrier.Config()
@@ -144,16 +156,7 @@ func (d *delays) publishes(topic, uuid string) {
 }
 
 // removeTopic removes all that the topic may have at the end of the test.
-func (d *delays) removeTopic(topic string) {
-	d.t.Helper()
-	plan, err := d.Retrier.Plan(topic)
-	require.NoError(d.t, err)
-	d.t.Cleanup(func() {
-		d.Broker.RemovePlan(plan)
-		d.Broker.Remove("", topic+".landing", topic+".exchange.landing")
-		d.Broker.Remove(topic)
-	})
-}
+func (d *delays) removeTopic(topic string) { d.topics = append(d.topics, topic) }
 
 // arrivals are the messages that a subscription gets.
 type arrivals struct {
