@@ -1,7 +1,6 @@
 package config_test
 
 import (
-	"errors"
 	"math"
 	"testing"
 	"time"
@@ -118,7 +117,7 @@ func TestExactPolicy(t *testing.T) {
 	} {
 		assert.ErrorContains(t, policy.Validate(), want)
 		var fault *config.FieldError
-		assert.True(t, errors.As(policy.Validate(), &fault))
+		assert.ErrorAs(t, policy.Validate(), &fault)
 	}
 }
 

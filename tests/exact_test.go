@@ -239,7 +239,7 @@ func TestExact_NotProvisioned(t *testing.T) {
 	assert.Equal(t, queue+".landing", missing.Name)
 	stock, err := amqp.NewSubscriber(retrier.Config(), watermill.NopLogger{})
 	require.NoError(t, err)
-	defer stock.Close()
+	t.Cleanup(func() { assert.NoError(t, stock.Close()) })
 	_, err = stock.Subscribe(t.Context(), queue)
 	require.ErrorContains(t, err, `its landing queue is not provisioned`)
 

@@ -81,7 +81,8 @@ func TestAskedWaits(t *testing.T) {
 	bothSubscribers(t, func(t *testing.T, run func(*testing.T, setup) *service) {
 		failed := errors.New("later")
 		var s seen
-		c := setup{Tiers: true, URI: brokertest.URI(t), Prefetch: 20, Handler: s.handler(func(msg *message.Message) error {
+		c := setup{Tiers: true, URI: brokertest.URI(t), Prefetch: 20}
+		c.Handler = s.handler(func(msg *message.Message) error {
 			attempt, _ := retry.AttemptFromContext(msg.Context())
 			if attempt.Calls > 0 {
 				return nil
@@ -100,7 +101,7 @@ func TestAskedWaits(t *testing.T) {
 			default:
 				return retry.Postpone(1100 * time.Millisecond)
 			}
-		})}
+		})
 		c.Options.Policies = retries(ms(1000, 100, 200)...)
 		svc := run(t, c)
 		waits := map[string]struct{ least, first int }{ // in ms: how long at least, and the delay that it takes first

@@ -63,7 +63,7 @@ binding orders.retry -> orders.dlq amqpretry-count="-1" x-match="all"
 	require.NoError(t, plan.Declare(&channel))
 	whole := len(channel.calls)
 	require.NoError(t, plan.DeclareOwn(&channel))
-	assert.Equal(t, whole+5, len(channel.calls))
+	assert.Len(t, channel.calls, whole+5)
 	assert.Equal(t, 4+5+7+5, whole, "with what the ladder shares")
 }
 

@@ -49,8 +49,8 @@ var abouts = map[string]about{
 		"at once. Go types, as dead letters show them.", nil, nil, nil},
 	"never_retry": {"Never retry", "Errors that go to the dead-letter queue at once. Go types, as dead letters show " +
 		"them.", nil, nil, nil},
-	"delay_mode": {"Delay mode", "tiers: a retry queue for each delay; exact: messages wait in a ladder, for any delay.",
-		config.DelayTiers, nil, nil},
+	"delay_mode": {"Delay mode", "tiers: a retry queue for each delay; exact: messages wait in a ladder, for any " +
+		"delay.", config.DelayTiers, nil, nil},
 	"ladder": {"Ladder", "What messages wait in with the delay mode exact. All that use one share its queues.", nil,
 		nil, nil},
 	"ladder.prefix": {"Prefix", "Of the names of its exchanges and queues.", config.DefaultLadderPrefix, nil, nil},

@@ -310,6 +310,7 @@ func TestReturns(t *testing.T) {
 		return amqp091.Table{"count": int64(1), "exchange": exchange, "queue": queue, "reason": "expired",
 			"routing-keys": []any{key}, "time": time.Unix(1, 0)}
 	}
+	const ladder = "amqpretry.delay.v1.100ms.10x6"
 	frame := func(added amqp091.Table) int {
 		headers := amqp091.Table{"a": "b"}
 		maps.Copy(headers, added)
@@ -321,9 +322,9 @@ func TestReturns(t *testing.T) {
 		for mode, way := range map[config.DelayMode][]any{
 			config.DelayTiers: {death(queue+".retry", queue+".retry.10m", queue)},
 			config.DelayExact: {
-				death("amqpretry.delay.v1.100ms.10x6.delivery", queue+".landing", "0.0.0.3.7.0.q."+queue),
-				death("amqpretry.delay.v1.100ms.10x6.level-1", "amqpretry.delay.v1.100ms.10x6.7s", "0.0.0.3.7.0.q."+queue),
-				death("amqpretry.delay.v1.100ms.10x6.level-2", "amqpretry.delay.v1.100ms.10x6.30s", "0.0.0.3.7.0.q."+queue),
+				death(ladder+".delivery", queue+".landing", "0.0.0.3.7.0.q."+queue),
+				death(ladder+".level-1", ladder+".7s", "0.0.0.3.7.0.q."+queue),
+				death(ladder+".level-2", ladder+".30s", "0.0.0.3.7.0.q."+queue),
 			},
 		} {
 			plan, err := topology.New(queue, config.Policy{DelayMode: mode}, topology.Names{})

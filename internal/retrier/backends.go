@@ -68,8 +68,8 @@ func checkProvisioned(channel *amqp091.Channel, queue *consumer.Queue) error {
 		_, err := channel.QueueDeclarePassive(q.Name, true, false, false, false, nil)
 		var refused *amqp091.Error
 		if errors.As(err, &refused) && refused.Code == amqp091.NotFound {
-			return fmt.Errorf("cannot consume topic %q with exact delays: its landing queue is not provisioned; import "+
-				"the file that Retrier.Definitions prints: %w", queue.Topic,
+			return fmt.Errorf("cannot consume topic %q with exact delays: its landing queue is not provisioned; "+
+				"import the file that Retrier.Definitions prints: %w", queue.Topic,
 				topology.Explain(topology.KindQueue, q.Name, err))
 		}
 	}
