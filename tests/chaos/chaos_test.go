@@ -179,6 +179,9 @@ func (s *system) trouble(ctx context.Context, r *rand.Rand, of string, kinds []k
 		k := drawn(r, kinds)
 		start := Now()
 		deleted, err := k.make(r)
+		if took := Now().Sub(start); took > time.Minute {
+			s.t.Logf("%s took %s", k.name, took)
+		}
 		s.mu.Lock()
 		s.faults = append(s.faults, Fault{Name: k.name, Of: of, Start: start, End: Now(), Deleted: deleted,
 			Harmless: k.harmless})
