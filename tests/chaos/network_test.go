@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/url"
 	"testing"
@@ -65,8 +66,8 @@ func (n *network) cure() error {
 	})
 }
 
-// unlessStuck changes the toxics. Toxiproxy 2.12 can deadlock when a connection is just ending: then another proxy takes
-// its place, and what was connected is cut.
+// unlessStuck changes the toxics. Toxiproxy 2.12 can deadlock when a connection is just ending, and Stop then waits for
+// ever, after it has stopped listening. Another proxy takes its place; those that were connected miss the heartbeats.
 func (n *network) unlessStuck(change func(*toxiproxy.Proxy) error) error {
 	proxy, changed := n.proxy, make(chan error, 1)
 	go func() { changed <- change(proxy) }()
@@ -74,9 +75,21 @@ func (n *network) unlessStuck(change func(*toxiproxy.Proxy) error) error {
 	case err := <-changed:
 		return err
 	case <-time.After(3 * time.Second):
-		proxy.Stop()
-		return n.start()
+		go proxy.Stop()
 	}
+
+	return n.replace(10 * time.Second)
+}
+
+// replace starts another proxy as soon as the address is free.
+func (n *network) replace(within time.Duration) (err error) {
+	for end := time.Now().Add(within); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
+		if err = n.start(); err == nil {
+			return nil
+		}
+	}
+
+	return fmt.Errorf("cannot replace the proxy %s: %w", n.name, err)
 }
 
 // while poisons both directions, or one, for a time.
