@@ -38,11 +38,13 @@ func TestExactDelays_BlockedQueue_OwnBroker(t *testing.T) {
 	broker := brokertest.Start(t)
 	table := report.Table{
 		Title: "Retries of others while a main queue is blocked",
-		Head:  []string{"meanwhile", "p50, ms", "p99, ms", "max, ms", "retries that wait for it", "all of them back, s"},
+		Head: []string{"meanwhile", "p50, ms", "p99, ms", "max, ms", "retries that wait for it",
+			"all of them back, s"},
 	}
 	b := &blocked{t: t, broker: broker, policies: exact(ms(100)...), table: &table}
 	b.others = start(t, setup{
-		URI: broker.URI, QueueType: "quorum", Prefetch: 100, Options: amqpretry.Options{Policies: b.policies}, Handler: b.askOnce,
+		URI: broker.URI, QueueType: "quorum", Prefetch: 100, Options: amqpretry.Options{Policies: b.policies},
+		Handler: b.askOnce,
 	})
 
 	late := b.measure("nothing")
@@ -64,8 +66,8 @@ func TestExactDelays_BlockedQueue_OwnBroker(t *testing.T) {
 	}, func(queue string) {
 		newRabbit(t, broker.URI).Declare(queue, mainQueueArguments("quorum"))
 	})
-	report.Write(t, fmt.Sprintf("%s\nRabbitMQ %s, confirm timeout %s.\n", table.String(), newRabbit(t, broker.URI).Version(),
-		confirmTimeout))
+	report.Write(t, fmt.Sprintf("%s\nRabbitMQ %s, confirm timeout %s.\n", table.String(),
+		newRabbit(t, broker.URI).Version(), confirmTimeout))
 }
 
 type blocked struct {
@@ -132,8 +134,9 @@ func (b *blocked) during(name string, configure func(*amqp.Config), block, unblo
 	b.t.Helper()
 	const messages = 200
 	c := setup{
-		URI: b.broker.URI, QueueType: "quorum", Prefetch: 100, Queue: uniqueName("blocked"), Options: amqpretry.Options{Policies: b.policies},
-		Handler: func(*message.Message) error { return nil }, Configure: configure,
+		URI: b.broker.URI, QueueType: "quorum", Prefetch: 100, Queue: uniqueName("blocked"),
+		Options: amqpretry.Options{Policies: b.policies}, Handler: func(*message.Message) error { return nil },
+		Configure: configure,
 	}
 	first := start(b.t, c)
 	plan, err := first.Retrier.Plan(c.Queue)

@@ -51,12 +51,12 @@ func BenchmarkCost(b *testing.B) {
 	t := report.Table{
 		Title: "What exact delays cost the broker",
 		Notes: []string{
-			fmt.Sprintf("Processor time of the broker for a message, in microseconds, and in ratio to one retry queue in "+
-				"the same round. %d messages at a time. What the idle broker takes is subtracted.", messages),
+			fmt.Sprintf("Processor time of the broker for a message, in microseconds, and in ratio to one retry queue "+
+				"in the same round. %d messages at a time. What the idle broker takes is subtracted.", messages),
 			"*Wait*: amqp091-go publishes a message with confirms, and the broker moves it to the main queue when it " +
 				"is due. *Retry*: the retrier's way of a message that fails once, from its publish to its success. " +
-				"Main queues are quorum queues. The ladder has 6 levels of radix 10, as the default, but units of 1 ms; " +
-				"behind it every message passes its landing queue.",
+				"Main queues are quorum queues. The ladder has 6 levels of radix 10, as the default, but units of " +
+				"1 ms; behind it every message passes its landing queue.",
 		},
 		Head: []string{"delay", "wait", "to one retry queue", "retry", "to one retry queue"},
 	}
@@ -107,8 +107,8 @@ type costRun struct {
 	delay    time.Duration
 }
 
-// perMessage is the broker's processor time for a message, in microseconds, while something is done. What an idle broker
-// takes meanwhile is subtracted.
+// perMessage is the broker's processor time for a message, in microseconds, while something is done. What an idle
+// broker takes meanwhile is subtracted.
 func (r costRun) perMessage(b *testing.B, do func()) float64 {
 	b.Helper()
 	idleFor := time.Duration(report.Scaled(b, int(3*time.Second), int(500*time.Millisecond)))

@@ -27,8 +27,8 @@ type waits struct {
 
 func newWaits(messages int, delays ...time.Duration) *waits {
 	return &waits{
-		delays: delays, began: time.Now(), failed: make([]time.Duration, messages), back: make([]time.Duration, messages),
-		done: make(chan struct{}),
+		delays: delays, began: time.Now(), failed: make([]time.Duration, messages),
+		back: make([]time.Duration, messages), done: make(chan struct{}),
 	}
 }
 

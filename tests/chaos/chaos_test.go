@@ -209,8 +209,8 @@ func (s *system) collect(topic string) error {
 	return err
 }
 
-// settle waits until nothing is on its way any more. A broker that could not hand back what was due tries again after its
-// confirm timeout, and a message with an exact delay waits in several queues.
+// settle waits until nothing is on its way any more. A broker that could not hand back what was due tries again after
+// its confirm timeout, and a message with an exact delay waits in several queues.
 func (s *system) settle() {
 	quiet, last := time.Now(), -1
 	within := 8*time.Minute + 4*s.broker.confirmTimeout

@@ -116,7 +116,8 @@ func (s *system) brokerFaults() []kind {
 			[]string{"set_disk_free_limit", "50MB"})},
 		// Not the classic retry queues: they first drop what is beyond the limit, and then begin to refuse.
 		{name: "copies refused (reject-publish)", weight: 2, harmless: true, make: during(
-			[]string{"set_policy", "--apply-to", "queues", "refuse", `^((.+\.)?(retry\.[0-9]+m?s|dlq)|.+\.landing|amqpretry\.delay\..+\.[0-9]+m?s)$`,
+			[]string{"set_policy", "--apply-to", "queues", "refuse",
+				`^((.+\.)?(retry\.[0-9]+m?s|dlq)|.+\.landing|amqpretry\.delay\..+\.[0-9]+m?s)$`,
 				`{"max-length":1,"overflow":"reject-publish"}`},
 			[]string{"clear_policy", "refuse"})},
 		{name: "queue without leader", weight: 2, make: s.leaderless},
@@ -157,8 +158,8 @@ func (s *system) delete(queue string) (string, error) {
 	})
 }
 
-// leaderless takes the leader of a retry queue, a landing queue or a dead-letter queue away: publishes into it are never
-// answered.
+// leaderless takes the leader of a retry queue, a landing queue or a dead-letter queue away: publishes into it are
+// never answered.
 func (s *system) leaderless(r *rand.Rand) (string, error) {
 	queue := []string{
 		retryQueue("quorum", VersionA.Delays()[0]), retryQueue("classic", VersionA.Delays()[1]),

@@ -86,8 +86,8 @@ var ladder = topology.Ladder{Config: config.RetryLadder()}
 // leastAsked is the shortest wait that a handler asks for.
 const leastAsked = 100 * time.Millisecond
 
-// Asked is how long the handler asks a message to wait after a failed attempt, and 0 for what the policy says: that is a
-// third of them. All magnitudes from 100 ms to longest are alike. A version with retry queues asks for nothing: such
+// Asked is how long the handler asks a message to wait after a failed attempt, and 0 for what the policy says: that is
+// a third of them. All magnitudes from 100 ms to longest are alike. A version with retry queues asks for nothing: such
 // waits end by the clock of a process, which steps.
 func Asked(topic string, v Version, id string, attempt int, longest time.Duration) time.Duration {
 	if !slices.Contains(find(topic).Exact, v) || longest <= leastAsked {
