@@ -63,8 +63,14 @@ soak: ## a change of policies under load, for minutes: make soak SOAK=10m
 # Everything fails, at random, while processes of a service work: nothing may be lost. The same SEED gives the same faults and messages.
 MESSAGES ?= 10000
 FOR      ?= 3m
+# Only topics and faults whose names match, as TOPICS='^exact' FAULTS=SIGKILL; and the setting of the broker that says
+# after how long a queue that dead-letters at least once tries again (5s; RabbitMQ's own default is 3m).
+TOPICS   ?=
+FAULTS   ?=
+CONFIRM_TIMEOUT ?=
 chaos: ## processes, connections and a broker fail: make chaos MESSAGES=20000 FOR=10m SEED=1 REPORT=report.md
-	cd tests/chaos && $(PROOF) MESSAGES="$(MESSAGES)" FOR="$(FOR)" CLOCK_STEPS=yes \
+	cd tests/chaos && $(PROOF) MESSAGES="$(MESSAGES)" FOR="$(FOR)" TOPICS="$(TOPICS)" FAULTS="$(FAULTS)" \
+		CONFIRM_TIMEOUT="$(CONFIRM_TIMEOUT)" CLOCK_STEPS=yes \
 		../../scripts/broker run --own $(GO) test -count=1 -v -timeout=2h -run 'TestChaos_' .
 
 CLOSES ?= 3000

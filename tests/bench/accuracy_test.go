@@ -86,19 +86,13 @@ func lateness(b *testing.B, queueType string, rate, messages int) (retrier, bare
 
 	queue, stop := startWaiting(b, queueType, policy, amqpretry.Options{}, forRetrier)
 	defer stop()
-	retryQueue := startBare(b, queueType, policy, forBare)
+	retryQueue := startBare(b, queueType, policy, forBare)(accuracyDelay)
 
 	connection := dial(b)
 	defer connection.Close()
 	channel, err := connection.Channel()
 	require.NoError(b, err)
-	publish := func(queue string, i int) {
-		require.NoError(b, channel.PublishWithContext(b.Context(), "", queue, false, false, amqp091.Publishing{
-			Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: watermill.NewUUID(),
-				numberHeader: strconv.Itoa(i)},
-			Body: payload, DeliveryMode: amqp091.Persistent,
-		}))
-	}
+	publish := func(queue string, i int) { publishNumbered(b, channel, queue, i) }
 
 	tick := time.NewTicker(time.Second / time.Duration(rate))
 	defer tick.Stop()
@@ -114,6 +108,15 @@ func lateness(b *testing.B, queueType string, rate, messages int) (retrier, bare
 	return forRetrier.milliseconds(messages / 10), forBare.milliseconds(messages / 10)
 }
 
+// publishNumbered publishes one message, and does not wait for a confirm.
+func publishNumbered(b *testing.B, channel *amqp091.Channel, queue string, i int) {
+	b.Helper()
+	require.NoError(b, channel.PublishWithContext(b.Context(), "", queue, false, false, amqp091.Publishing{
+		Headers: amqp091.Table{amqp.DefaultMessageUUIDHeaderKey: watermill.NewUUID(), numberHeader: strconv.Itoa(i)},
+		Body:    payload, DeliveryMode: amqp091.Persistent,
+	}))
+}
+
 // startWaiting starts a router with the retrier whose handler fails each message once. stop stops it.
 func startWaiting(b *testing.B, queueType string, policy config.Policy, options amqpretry.Options,
 	waits *waits) (queue string, stop func()) {
@@ -127,11 +130,12 @@ func startWaiting(b *testing.B, queueType string, policy config.Policy, options 
 	router := newRouter(b)
 	router.AddMiddleware(retrier.Middleware)
 	router.AddConsumerHandler("orders", queue, subscriber, func(msg *message.Message) error {
-		if waits.called(b, numberOf(msg)) {
+		i := numberOf(msg)
+		if waits.called(b, i) {
 			return nil
 		}
 
-		return errRefused
+		return waits.failure(i)
 	})
 	stopRouter := start(b, router)
 
@@ -141,8 +145,11 @@ func startWaiting(b *testing.B, queueType string, policy config.Policy, options 
 	}
 }
 
-// startBare declares the retry queue that the retrier would, consumes what comes back from it, and gives its name.
-func startBare(b *testing.B, queueType string, policy config.Policy, waits *waits) string {
+// startBare declares the retry queues that the retrier would, and consumes what comes back from them. It gives the name
+// of the one for a delay.
+func startBare(
+	b *testing.B, queueType string, policy config.Policy, waits *waits,
+) (retryQueue func(time.Duration) string) {
 	b.Helper()
 	queue := newQueue(b, queueType, policy)
 	plan, err := topology.New(queue, policy.WithDefaults(), topology.Names{})
@@ -167,5 +174,8 @@ func startBare(b *testing.B, queueType string, policy config.Policy, waits *wait
 		}
 	}()
 
-	return plan.Queues[0].Name
+	return func(delay time.Duration) string {
+		i := slices.IndexFunc(plan.Queues, func(q topology.Queue) bool { return q.Delay == delay })
+		return plan.Queues[i].Name
+	}
 }

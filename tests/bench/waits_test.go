@@ -9,12 +9,14 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // waits are those of numbered messages that fail once each. It takes all of its memory at the beginning.
 type waits struct {
-	delay time.Duration
-	began time.Time
+	delays []time.Duration // of the first message, of the second …, and so on from the beginning
+	began  time.Time
 
 	mu           sync.Mutex
 	failed, back []time.Duration // since it began; 0 for not yet
@@ -23,11 +25,22 @@ type waits struct {
 	done         chan struct{}
 }
 
-func newWaits(messages int, delay time.Duration) *waits {
+func newWaits(messages int, delays ...time.Duration) *waits {
 	return &waits{
-		delay: delay, began: time.Now(), failed: make([]time.Duration, messages), back: make([]time.Duration, messages),
-		done: make(chan struct{}),
+		delays: delays, began: time.Now(), failed: make([]time.Duration, messages),
+		back: make([]time.Duration, messages), done: make(chan struct{}),
 	}
+}
+
+func (w *waits) delayOf(i int) time.Duration { return w.delays[i%len(w.delays)] }
+
+// failure is the error of a message's first call. Where messages have different delays, it asks for this one's.
+func (w *waits) failure(i int) error {
+	if len(w.delays) == 1 {
+		return errRefused
+	}
+
+	return retry.RetryAfter(w.delayOf(i), errRefused)
 }
 
 // called notes a call for a message. It tells whether it is the second; a third is a failure of the benchmark.
@@ -80,10 +93,22 @@ func (w *waits) await(b *testing.B, within time.Duration) {
 func (w *waits) milliseconds(without int) []float64 {
 	late := make([]float64, 0, len(w.back))
 	for i := range w.back {
-		late = append(late, float64(w.back[i]-w.failed[i]-w.delay)/float64(time.Millisecond))
+		late = append(late, float64(w.back[i]-w.failed[i]-w.delayOf(i))/float64(time.Millisecond))
 	}
 
 	return late[without:]
+}
+
+// millisecondsOf are those of the messages with one of several delays.
+func (w *waits) millisecondsOf(delay time.Duration, without int) []float64 {
+	var late []float64
+	for i, by := range w.milliseconds(without) {
+		if w.delayOf(i+without) == delay {
+			late = append(late, by)
+		}
+	}
+
+	return late
 }
 
 // perSecond is how many there are in a second between the first and the last.

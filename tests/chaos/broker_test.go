@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -23,11 +25,21 @@ import (
 type broker struct {
 	*brokertest.Broker
 	version string
+	// confirmTimeout is after how long a queue that dead-letters at least once tries again.
+	confirmTimeout time.Duration
 }
 
 func startBroker(t *testing.T) *broker {
 	t.Helper()
-	b := &broker{Broker: brokertest.Start(t)}
+	// RabbitMQ's own 3 minutes would be most of the time of a run.
+	timeout, err := time.ParseDuration(cmp.Or(os.Getenv("CONFIRM_TIMEOUT"), "5s"))
+	require.NoError(t, err, "CONFIRM_TIMEOUT")
+	settings := filepath.Join(t.TempDir(), "advanced.config")
+	require.NoError(t, os.WriteFile(settings, fmt.Appendf(nil,
+		"[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, %d}]}].\n", timeout.Milliseconds()), 0o600))
+	t.Setenv("BROKER_ADVANCED", settings) // also for later starts
+
+	b := &broker{Broker: brokertest.Start(t), confirmTimeout: timeout}
 	b.version = rabbit.New(t, b.URI).Version()
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"sync"
 	"testing"
@@ -42,7 +43,9 @@ func TestChaos_OwnBroker(t *testing.T) {
 	messages := env.Int[int64](t, "MESSAGES", 3000)
 	limit, err := time.ParseDuration(cmp.Or(os.Getenv("FOR"), "1m"))
 	require.NoError(t, err, "FOR")
-	t.Logf("SEED=%d MESSAGES=%d FOR=%s", seed, messages, limit)
+	longest := min(20*time.Second, limit/9) // so that the last of them do not make the run much longer
+	t.Logf("SEED=%d MESSAGES=%d FOR=%s TOPICS=%q FAULTS=%q CONFIRM_TIMEOUT=%s", seed, messages, limit,
+		os.Getenv("TOPICS"), os.Getenv("FAULTS"), os.Getenv("CONFIRM_TIMEOUT"))
 	random := func(stream uint64) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), stream)) }
 
 	s := &system{t: t, clockSteps: os.Getenv("CLOCK_STEPS") != "", ended: map[string]bool{}}
@@ -51,7 +54,7 @@ func TestChaos_OwnBroker(t *testing.T) {
 	folder := t.TempDir()
 	for i, version := range []Version{VersionA, VersionB, VersionA} {
 		both := []string{binaries[i%2], binaries[1-i%2]} // so that the same queues are served by both
-		w := startWorker(t, fmt.Sprintf("worker-%d", i+1), both, folder, s.broker, version)
+		w := startWorker(t, fmt.Sprintf("worker-%d", i+1), both, folder, s.broker, version, longest)
 		s.workers = append(s.workers, w)
 		s.readers = append(s.readers, &Reader{Path: filepath.Join(folder, w.name)})
 	}
@@ -70,12 +73,15 @@ func TestChaos_OwnBroker(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	p := &publisher{broker: s.broker, wanted: int(messages), lasting: limit * 9 / 10, ahead: 3000, random: random(1),
-		ended: s.count}
+		topics: chosen(t, Topics(), "TOPICS", func(topic Topic) string { return topic.Name }), ended: s.count}
+	some := func(kinds []kind) []kind {
+		return chosen(t, kinds, "FAULTS", func(k kind) string { return k.name })
+	}
 	var wg sync.WaitGroup
 	wg.Go(func() { p.run(ctx); cancel() })
-	wg.Go(func() { s.trouble(ctx, random(2), "process", s.processFaults(), 3*time.Second) })
-	wg.Go(func() { s.trouble(ctx, random(3), "connection", s.networkFaults(), 2*time.Second) })
-	wg.Go(func() { s.trouble(ctx, random(4), "broker", s.brokerFaults(), 4*time.Second) })
+	wg.Go(func() { s.trouble(ctx, random(2), "process", some(s.processFaults()), 3*time.Second) })
+	wg.Go(func() { s.trouble(ctx, random(3), "connection", some(s.networkFaults()), 2*time.Second) })
+	wg.Go(func() { s.trouble(ctx, random(4), "broker", some(s.brokerFaults()), 4*time.Second) })
 	wg.Wait()
 	trouble := time.Since(began)
 	t.Logf("the trouble is over after %s: %d messages, %d faults", trouble.Round(time.Second), p.count(), len(s.faults))
@@ -100,7 +106,8 @@ func TestChaos_OwnBroker(t *testing.T) {
 		t.Errorf("a fault could not be made: %v", err)
 	}
 
-	ledger := Ledger{Sent: p.sent, Records: s.read(), Letters: s.letters, Faults: s.faults, Left: left}
+	ledger := Ledger{Sent: p.sent, Records: s.read(), Letters: s.letters, Faults: s.faults, Left: left,
+		Longest: longest}
 	verdict := ledger.Judge()
 	writeReport(t, s, ledger, verdict, seed, trouble)
 	for i, wrong := range verdict.Wrong {
@@ -111,6 +118,15 @@ func TestChaos_OwnBroker(t *testing.T) {
 		t.Error(wrong)
 	}
 	assert.NotEmpty(t, ledger.Faults)
+}
+
+// chosen are those whose name matches the regular expression in an environment variable; all of them without one.
+func chosen[T any](t *testing.T, all []T, variable string, name func(T) string) []T {
+	t.Helper()
+	pattern, err := regexp.Compile(os.Getenv(variable))
+	require.NoError(t, err, variable)
+
+	return slices.DeleteFunc(slices.Clone(all), func(one T) bool { return !pattern.MatchString(name(one)) })
 }
 
 // await waits for a condition.
@@ -154,7 +170,7 @@ func (s *system) count() int {
 
 // trouble makes faults, one after the other, until the context ends.
 func (s *system) trouble(ctx context.Context, r *rand.Rand, of string, kinds []kind, pause time.Duration) {
-	for {
+	for len(kinds) > 0 {
 		select {
 		case <-ctx.Done():
 			return
@@ -163,6 +179,9 @@ func (s *system) trouble(ctx context.Context, r *rand.Rand, of string, kinds []k
 		k := drawn(r, kinds)
 		start := Now()
 		deleted, err := k.make(r)
+		if took := Now().Sub(start); took > time.Minute {
+			s.t.Logf("%s took %s", k.name, took)
+		}
 		s.mu.Lock()
 		s.faults = append(s.faults, Fault{Name: k.name, Of: of, Start: start, End: Now(), Deleted: deleted,
 			Harmless: k.harmless})
@@ -190,11 +209,12 @@ func (s *system) collect(topic string) error {
 	return err
 }
 
-// settle waits until nothing is on its way any more. A broker that could not hand back what was due tries again after 3
-// minutes.
+// settle waits until nothing is on its way any more. A broker that could not hand back what was due tries again after
+// its confirm timeout, and a message with an exact delay waits in several queues.
 func (s *system) settle() {
 	quiet, last := time.Now(), -1
-	for end := time.Now().Add(8 * time.Minute); time.Now().Before(end); {
+	within := 8*time.Minute + 4*s.broker.confirmTimeout
+	for end := time.Now().Add(within); time.Now().Before(end); {
 		<-time.After(2 * time.Second)
 		depths, err := s.broker.depths()
 		if err != nil {
@@ -215,7 +235,8 @@ func (s *system) settle() {
 			return
 		}
 	}
-	s.t.Errorf("messages are still on their way after 8 minutes")
+	depths, err := s.broker.depths()
+	s.t.Errorf("messages are still on their way after %s: %v %v", within, depths, err)
 }
 
 func isDeadLetterQueue(queue string) bool {

@@ -116,20 +116,28 @@ func (s *system) brokerFaults() []kind {
 			[]string{"set_disk_free_limit", "50MB"})},
 		// Not the classic retry queues: they first drop what is beyond the limit, and then begin to refuse.
 		{name: "copies refused (reject-publish)", weight: 2, harmless: true, make: during(
-			[]string{"set_policy", "--apply-to", "queues", "refuse", `^(.+\.)?(retry\.[0-9]+m?s|dlq)$`,
+			[]string{"set_policy", "--apply-to", "queues", "refuse",
+				`^((.+\.)?(retry\.[0-9]+m?s|dlq)|.+\.landing|amqpretry\.delay\..+\.[0-9]+m?s)$`,
 				`{"max-length":1,"overflow":"reject-publish"}`},
 			[]string{"clear_policy", "refuse"})},
 		{name: "queue without leader", weight: 2, make: s.leaderless},
 		{name: "retry exchange deleted", weight: 1, make: func(r *rand.Rand) (string, error) {
 			t := s.topic(r)
 			exchange := t.Name + ".retry"
-			if t.Scope != "" {
+			switch {
+			case t.Scope != "":
 				exchange = "retry"
+			case len(t.Exact) > 0:
+				exchange = ladder.Level(r.IntN(3))
 			}
 			return "", b.channel(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(exchange, false, false) })
 		}},
 		{name: "retry queue deleted", weight: 1, make: func(r *rand.Rand) (string, error) {
-			return s.delete(retryQueue(s.topic(r).Name, VersionA.Delays()[r.IntN(2)]))
+			t := s.topic(r)
+			if len(t.Exact) > 0 {
+				return s.delete(ladder.WaitQueue(r.IntN(3), 1+r.IntN(9)))
+			}
+			return s.delete(retryQueue(t.Name, VersionA.Delays()[r.IntN(2)]))
 		}},
 		{name: "dead-letter queue deleted", weight: 1, make: func(r *rand.Rand) (string, error) {
 			t := s.topic(r)
@@ -150,13 +158,15 @@ func (s *system) delete(queue string) (string, error) {
 	})
 }
 
-// leaderless takes the leader of a retry queue or a dead-letter queue away: publishes into it are never answered.
+// leaderless takes the leader of a retry queue, a landing queue or a dead-letter queue away: publishes into it are
+// never answered.
 func (s *system) leaderless(r *rand.Rand) (string, error) {
 	queue := []string{
 		retryQueue("quorum", VersionA.Delays()[0]), retryQueue("classic", VersionA.Delays()[1]),
 		deadLetterQueue("protected"),
 		retryQueue("shared", VersionA.Delays()[2]),
-	}[r.IntN(4)]
+		ladder.WaitQueue(r.IntN(3), 1+r.IntN(9)), landingQueue("exact"),
+	}[r.IntN(6)]
 	if err := s.broker.quorumServer("stop", queue); err != nil {
 		return "", fmt.Errorf("queue %s: %w", queue, err)
 	}

@@ -45,6 +45,7 @@ type Ledger struct {
 	Letters []Letter
 	Faults  []Fault
 	Left    map[string]int // messages that still were in the queues when all had been quiet for a time
+	Longest time.Duration  // wait that handlers asked for, see [Asked]
 }
 
 // Count of what became of the messages of one topic.
@@ -64,6 +65,8 @@ type Count struct {
 // Verdict of a run.
 type Verdict struct {
 	Counts map[string]*Count // by topic
+	// Late is by how much retries came after the end of their delay, by topic.
+	Late map[string][]time.Duration
 	// Wrong is what must not be. Empty: the promises were kept.
 	Wrong []string
 }
@@ -91,7 +94,7 @@ type incident struct{ start, end time.Time }
 // Judge holds the ledger against the promises.
 func (l Ledger) Judge() Verdict {
 	j := judge{Ledger: l, lives: map[string]*life{}}
-	j.Counts = map[string]*Count{}
+	j.Counts, j.Late = map[string]*Count{}, map[string][]time.Duration{}
 	j.gather()
 	for _, s := range l.Sent {
 		j.judge(j.lives[s.ID])
@@ -213,7 +216,7 @@ func (j *judge) removed(l *life) bool {
 	}
 	last := l.failed[len(l.failed)-1]
 	for _, f := range j.Faults {
-		if f.Deleted != "" && f.Deleted == target(l.Topic, last) && !last.At.After(f.End) &&
+		if f.Deleted != "" && slices.Contains(targets(l.Topic, last), f.Deleted) && !last.At.After(f.End) &&
 			!lastCall(l).After(last.At) {
 			return true
 		}
@@ -293,8 +296,9 @@ func (j *judge) calls(l *life, count *Count) {
 	}
 }
 
-// delays: whoever comes back has waited. The broker counts in milliseconds.
+// delays: whoever comes back has waited, for as long as its handler asked. The broker counts in milliseconds.
 func (j *judge) delays(l *life) {
+	j.asked(l)
 	earliest := map[int]time.Time{}
 	for _, f := range l.failed {
 		if f.Delay == 0 || fate.Of(l.ID) == fate.Postponed {
@@ -305,9 +309,32 @@ func (j *judge) delays(l *life) {
 			earliest[next] = at
 		}
 	}
+	back := map[int]bool{}
 	for _, c := range l.calls {
-		if at, ok := earliest[c.Attempt]; ok && c.At.Before(at) {
+		at, ok := earliest[c.Attempt]
+		if ok && c.At.Before(at) {
 			j.wrong("%s: attempt %d came %s too early\n%s", l.ID, c.Attempt, at.Sub(c.At), j.story(l))
+		}
+		if ok && !back[c.Attempt] {
+			back[c.Attempt] = true
+			j.Late[l.Topic] = append(j.Late[l.Topic], max(0, c.At.Sub(at)))
+		}
+	}
+}
+
+// asked holds the waits of a message with exact delays against what its handler asked for.
+func (j *judge) asked(l *life) {
+	asks := []fate.Fate{fate.Once, fate.Twice, fate.Never}
+	if len(find(l.Topic).Exact) < 2 || !slices.Contains(asks, fate.Of(l.ID)) {
+		return // or nobody knows which version it was
+	}
+	for _, f := range l.failed {
+		asked := Asked(l.Topic, VersionA, l.ID, f.Attempt, j.Longest)
+		if f.Kind != Kind(retry.EventFailed) || f.Delay == 0 || asked == 0 {
+			continue
+		}
+		if want := ladder.Config.RoundUp(asked); f.Delay != want {
+			j.wrong("%s: attempt %d was to wait for %s, and waits for %s", l.ID, f.Attempt, want, f.Delay)
 		}
 	}
 }

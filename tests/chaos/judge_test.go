@@ -1,6 +1,8 @@
 package chaos
 
 import (
+	"math"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -113,6 +115,14 @@ func TestJudge_SeesWhatIsWrong(t *testing.T) {
 			l.Records = append(l.Records[:4:4], l.Records[6:]...)
 		}, "once-2 is lost"},
 		"lost dead letter": {func(l *Ledger) { l.Letters = nil }, "never-3 is lost"},
+		"another wait than asked for": {func(l *Ledger) {
+			l.Longest = 20 * time.Second
+			once := sentTo("exact", "once-6")
+			l.Sent = append(l.Sent, once)
+			asked := ladder.Config.RoundUp(Asked("exact", VersionA, once.ID, 1, l.Longest))
+			l.Records = append(l.Records, called(once, 1, 1), failed(once, 2, 1, asked+100*time.Millisecond),
+				called(once, 60_000, 2), record(once, 60_001, 2, Returned))
+		}, "once-6: attempt 1 was to wait for"},
 		"left": {func(l *Ledger) {
 			l.Left = map[string]int{"quorum": 1}
 		}, "1 messages are left in queue quorum"},
@@ -232,6 +242,21 @@ func TestJudge_WhatFaultsExplain(t *testing.T) {
 			assert.Len(t, ledger.Judge().Wrong, 1, "another queue, or before it was there")
 		}
 	})
+	t.Run("what was on its way through a queue of the ladder that was deleted", func(t *testing.T) {
+		t.Parallel()
+		once := sentTo("exact", "once-6")
+		ledger := Ledger{
+			Sent: []*Sent{once}, Records: []Record{called(once, 1, 1), failed(once, 2, 1, 12300*time.Millisecond)},
+		}
+		for _, waits := range []string{"10s", "2s", "300ms"} {
+			ledger.Faults = []Fault{{Start: at(50), End: at(60), Deleted: ladder.Name() + "." + waits}}
+			verdict := ledger.Judge()
+			require.Empty(t, verdict.Wrong, waits)
+			assert.Equal(t, 1, verdict.Counts["exact"].Removed)
+		}
+		ledger.Faults = []Fault{{Start: at(50), End: at(60), Deleted: ladder.Name() + ".1s"}}
+		assert.Len(t, ledger.Judge().Wrong, 1, "a queue through which it does not go")
+	})
 	t.Run("classic retry queues when the broker dies", func(t *testing.T) {
 		t.Parallel()
 		lost := sentTo("lossy", "once-9")
@@ -255,6 +280,34 @@ func TestJudge_WhatFaultsExplain(t *testing.T) {
 		assert.Empty(t, verdict.Wrong)
 		assert.Equal(t, 1, verdict.Counts["quorum"].Sent)
 	})
+}
+
+// Handlers ask for waits of all magnitudes, the same each time, and in no version that has retry queues.
+func TestFates_WhatHandlersAskFor(t *testing.T) {
+	t.Parallel()
+	const longest = 20 * time.Second
+	below, policy := map[time.Duration]int{}, 0
+	for n := range 3000 {
+		id := "once-" + strconv.Itoa(n)
+		asked := Asked("exact", VersionA, id, 1, longest)
+		require.Equal(t, asked, Asked("exact", VersionA, id, 1, longest))
+		assert.Zero(t, Asked("quorum", VersionA, id, 1, longest))
+		assert.Zero(t, Asked("mixed", VersionA, id, 1, longest))
+		if asked == 0 {
+			policy++
+			continue
+		}
+		require.GreaterOrEqual(t, asked, leastAsked)
+		require.LessOrEqual(t, asked, longest)
+		for _, bound := range []time.Duration{time.Second, 10 * time.Second} {
+			if asked < bound {
+				below[bound]++
+			}
+		}
+	}
+	assert.InDelta(t, 1000, policy, 155, "six times the standard deviation")
+	assert.InDelta(t, 2000*math.Log(10)/math.Log(200), below[time.Second], 150, "six times the standard deviation")
+	assert.InDelta(t, 2000*math.Log(100)/math.Log(200), below[10*time.Second], 150, "more than that")
 }
 
 // What a killed process has written is read, but for the line in the middle of which it died.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/url"
 	"testing"
@@ -51,26 +52,44 @@ func (n *network) poison(kind, stream string, a attributes) error {
 	if err != nil {
 		return err
 	}
-	_, err = n.proxy.Toxics.AddToxicJson(bytes.NewReader(toxic))
-
-	return err
+	return n.unlessStuck(func(proxy *toxiproxy.Proxy) error {
+		_, err := proxy.Toxics.AddToxicJson(bytes.NewReader(toxic))
+		return err
+	})
 }
 
-// cure makes it a good network again. Toxiproxy 2.12 can deadlock when it removes a toxic from a connection that is
-// just ending: then another proxy takes its place, and what was connected is cut.
+// cure makes it a good network again.
 func (n *network) cure() error {
-	cured := make(chan struct{})
-	go func() {
-		defer close(cured)
-		n.proxy.Toxics.ResetToxics(context.Background())
-	}()
-	select {
-	case <-cured:
+	return n.unlessStuck(func(proxy *toxiproxy.Proxy) error {
+		proxy.Toxics.ResetToxics(context.Background())
 		return nil
+	})
+}
+
+// unlessStuck changes the toxics. Toxiproxy 2.12 can deadlock when a connection is just ending, and Stop then waits for
+// ever, after it has stopped listening. Another proxy takes its place; those that were connected miss the heartbeats.
+func (n *network) unlessStuck(change func(*toxiproxy.Proxy) error) error {
+	proxy, changed := n.proxy, make(chan error, 1)
+	go func() { changed <- change(proxy) }()
+	select {
+	case err := <-changed:
+		return err
 	case <-time.After(3 * time.Second):
-		n.proxy.Stop()
-		return n.start()
+		go proxy.Stop()
 	}
+
+	return n.replace(10 * time.Second)
+}
+
+// replace starts another proxy as soon as the address is free.
+func (n *network) replace(within time.Duration) (err error) {
+	for end := time.Now().Add(within); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
+		if err = n.start(); err == nil {
+			return nil
+		}
+	}
+
+	return fmt.Errorf("cannot replace the proxy %s: %w", n.name, err)
 }
 
 // while poisons both directions, or one, for a time.

@@ -22,6 +22,7 @@ type publisher struct {
 	lasting time.Duration // over which they are spread
 	ahead   int           // of what has ended, at the most
 	random  *rand.Rand
+	topics  []Topic
 	ended   func() int
 
 	mu   sync.Mutex
@@ -144,7 +145,6 @@ func pick(n int) fate.Fate {
 func (p *publisher) make(number int) *Sent {
 	r := p.random
 	f := pick(r.IntN(100))
-	topics := Topics()
 	id := fmt.Sprintf("%s-%d", f, number)
 	m := amqp091.Publishing{
 		DeliveryMode: amqp091.Persistent,
@@ -165,7 +165,7 @@ func (p *publisher) make(number int) *Sent {
 		maps.Copy(m.Headers, typed(r))
 	}
 
-	return &Sent{Topic: topics[r.IntN(len(topics))].Name, ID: id, Message: m}
+	return &Sent{Topic: p.topics[r.IntN(len(p.topics))].Name, ID: id, Message: m}
 }
 
 // size of a body: most are small, some are larger than a frame.

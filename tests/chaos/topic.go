@@ -1,8 +1,13 @@
 package chaos
 
 import (
+	"fmt"
+	"hash/fnv"
+	"math"
+	"slices"
 	"time"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 )
 
@@ -14,6 +19,8 @@ type Topic struct {
 	// Lossy is true where classic retry queues are used, which lose what is due while the broker comes up: counted, not
 	// forbidden.
 	Lossy bool
+	// Exact are the versions that have exact delays for it. The others have retry queues.
+	Exact []Version
 }
 
 // Topics are those of a run, with policies that differ in what can make a difference to faults.
@@ -24,6 +31,9 @@ func Topics() []Topic {
 		{Name: "classic", Main: "classic"},
 		{Name: "shared", Main: "quorum", Policy: config.Policy{Scope: config.ScopeShared}},
 		{Name: "lossy", Main: "classic", Policy: config.Policy{QueueType: config.QueueTypeClassic}, Lossy: true},
+		{Name: "exact", Main: "quorum", Exact: []Version{VersionA, VersionB}},
+		{Name: "exact-classic", Main: "classic", Exact: []Version{VersionA, VersionB}},
+		{Name: "mixed", Main: "quorum", Exact: []Version{VersionB}},
 	}
 }
 
@@ -61,10 +71,38 @@ func Policies(v Version, main string) config.Policies {
 		p := t.Policy
 		p.Delays = v.Delays()
 		p.MaxAge = 6 * time.Hour // beyond all steps of the clock
+		if slices.Contains(t.Exact, v) {
+			p.DelayMode, p.Jitter = config.DelayExact, 0.5
+		}
 		topics[t.Name] = p
 	}
 
 	return config.Policies{Topics: topics}
+}
+
+// ladder is what messages with exact delays wait in: the default, whose queues all topics share.
+var ladder = topology.Ladder{Config: config.RetryLadder()}
+
+// leastAsked is the shortest wait that a handler asks for.
+const leastAsked = 100 * time.Millisecond
+
+// Asked is how long the handler asks a message to wait after a failed attempt, and 0 for what the policy says: that is
+// a third of them. All magnitudes from 100 ms to longest are alike. A version with retry queues asks for nothing: such
+// waits end by the clock of a process, which steps.
+func Asked(topic string, v Version, id string, attempt int, longest time.Duration) time.Duration {
+	if !slices.Contains(find(topic).Exact, v) || longest <= leastAsked {
+		return 0
+	}
+	h := fnv.New64a()
+	_, _ = fmt.Fprintf(h, "%s, attempt %d", id, attempt)
+	n := h.Sum64()
+	if n%3 == 0 {
+		return 0
+	}
+	part := float64(n/3%1000) / 1000
+
+	return time.Duration(float64(leastAsked) * math.Pow(float64(longest)/float64(leastAsked), part)).
+		Round(time.Millisecond)
 }
 
 func find(topic string) Topic {
@@ -95,11 +133,24 @@ func retryQueue(topic string, delay time.Duration) string {
 	return topic + ".retry." + name
 }
 
-// target is the queue into which a failed message is copied.
-func target(topic string, failed Record) string {
-	if failed.Delay > 0 {
-		return retryQueue(topic, failed.Delay)
+func landingQueue(topic string) string { return topic + ".landing" }
+
+// targets are the queues through which the copy of a failed message goes.
+func targets(topic string, failed Record) []string {
+	if failed.Delay == 0 {
+		return []string{deadLetterQueue(topic)}
+	}
+	exact := find(topic).Exact
+	if len(exact) == 0 {
+		return []string{retryQueue(topic, failed.Delay)}
+	}
+	queues := []string{retryQueue(topic, failed.Delay), landingQueue(topic)}
+	digits := ladder.Config.Digits(failed.Delay)
+	for i, digit := range digits {
+		if digit != 0 {
+			queues = append(queues, ladder.WaitQueue(len(digits)-1-i, digit))
+		}
 	}
 
-	return deadLetterQueue(topic)
+	return queues
 }

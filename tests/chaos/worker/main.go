@@ -105,14 +105,15 @@ func obey(in *os.File) {
 
 // service is one retrier with its subscriber, and a handler for each topic.
 type service struct {
-	retrier *amqpretry.Retrier
-	book    *chaos.Book
+	settings chaos.Settings
+	retrier  *amqpretry.Retrier
+	book     *chaos.Book
 }
 
 func newService(
 	settings chaos.Settings, main string, book *chaos.Book, logger watermill.LoggerAdapter, router *message.Router,
 ) (*service, error) {
-	s := &service{book: book}
+	s := &service{settings: settings, book: book}
 
 	conf := amqp.NewDurableQueueConfig(settings.URI)
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": main}
@@ -164,6 +165,11 @@ func (s *service) handler(topic string) message.NoPublishHandlerFunc {
 		if err == nil {
 			record.Kind, record.Digest = chaos.Returned, ""
 			s.book.Write(record)
+			return nil
+		}
+		asked := chaos.Asked(topic, s.settings.Version, msg.UUID, attempt.Number, s.settings.Longest)
+		if asked > 0 && errors.Is(err, fate.Err) {
+			return retry.RetryAfter(asked, err)
 		}
 
 		return err

@@ -1,0 +1,196 @@
+package tests
+
+import (
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// confirmTimeout is after how long the broker of the following test tries again to hand back what a queue did not take.
+const confirmTimeout = 10 * time.Second
+
+// A main queue that is full, or was deleted, keeps its own retries waiting and nobody else's, which go through the same
+// queues of the ladder. It gets them when it can take them.
+func TestExactDelays_BlockedQueue_OwnBroker(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "advanced.config")
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil,
+		"[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, %d}]}].\n", confirmTimeout.Milliseconds()), 0o600))
+	t.Setenv("BROKER_ADVANCED", file)
+	broker := brokertest.Start(t)
+	table := report.Table{
+		Title: "Retries of others while a main queue is blocked",
+		Head: []string{"meanwhile", "p50, ms", "p99, ms", "max, ms", "retries that wait for it",
+			"all of them back, s"},
+	}
+	b := &blocked{t: t, broker: broker, policies: exact(ms(100)...), table: &table}
+	b.others = start(t, setup{
+		URI: broker.URI, QueueType: "quorum", Prefetch: 100, Options: amqpretry.Options{Policies: b.policies},
+		Handler: b.askOnce,
+	})
+
+	late := b.measure("nothing")
+	table.Add("nothing is blocked", late[0], late[1], late[2], 0, "")
+
+	full := func(conf *amqp.Config) {
+		conf.Queue.Arguments = amqp091.Table{
+			"x-queue-type": "quorum", "x-max-length": int32(5), "x-overflow": "reject-publish",
+		}
+	}
+	b.during("a full main queue", full, func(queue string) { // more than it can hold, and than a queue sends at once
+		client := newRabbit(t, broker.URI)
+		require.Eventually(t, func() bool {
+			return client.TryPublish("", queue, rabbit.Messages("fill")...) != nil
+		}, 30*time.Second, time.Millisecond, "queue %s is full", queue)
+	}, func(string) {})
+	b.during("a deleted main queue", nil, func(queue string) {
+		newRabbit(t, broker.URI).Remove("", queue)
+	}, func(queue string) {
+		newRabbit(t, broker.URI).Declare(queue, mainQueueArguments("quorum"))
+	})
+	report.Write(t, fmt.Sprintf("%s\nRabbitMQ %s, confirm timeout %s.\n", table.String(),
+		newRabbit(t, broker.URI).Version(), confirmTimeout))
+}
+
+type blocked struct {
+	t        *testing.T
+	broker   *brokertest.Broker
+	policies config.Policies
+	others   *service
+	table    *report.Table
+}
+
+// askedFor is the wait for a message with a number: so many that all messages go through the same few queues.
+func askedFor(id string) time.Duration {
+	_, number, _ := strings.Cut(id, "-")
+	n, _ := strconv.Atoi(number)
+
+	return time.Second + time.Duration(n%20)*100*time.Millisecond
+}
+
+func (b *blocked) askOnce(msg *message.Message) error {
+	if a, _ := retry.AttemptFromContext(msg.Context()); a.Number == 1 {
+		return retry.RetryAfter(askedFor(msg.UUID), errFate)
+	}
+
+	return nil
+}
+
+// measure fails messages of the others over some seconds, and gives how late they came back.
+func (b *blocked) measure(name string) [3]float64 {
+	b.t.Helper()
+	const messages = 300
+	name = strings.ReplaceAll(name, " ", "_")
+	before := b.others.Calls.count()
+	for i := range messages {
+		b.others.publish(fmt.Sprintf("%s-%d", name, i))
+		<-time.After(10 * time.Millisecond)
+	}
+	eventually(b.t, 30*time.Second, func() bool {
+		return b.others.Calls.count() >= before+2*messages
+	}, "the others are back")
+
+	failed := map[string]time.Time{}
+	var late []float64
+	for _, c := range b.others.Calls.All() {
+		switch {
+		case !strings.HasPrefix(c.ID, name+"-"):
+		case c.Attempt == 1:
+			failed[c.ID] = c.At
+		default:
+			by := c.At.Sub(failed[c.ID]) - askedFor(c.ID)
+			assert.GreaterOrEqual(b.t, by, -rounding, "early")
+			assert.Less(b.t, by, confirmTimeout/2, "%s has waited for somebody else's queue", c.ID)
+			late = append(late, float64(by)/float64(time.Millisecond))
+		}
+	}
+	require.Len(b.t, late, messages)
+	slices.Sort(late)
+
+	return [3]float64{late[messages/2], late[messages*99/100], late[messages-1]}
+}
+
+// during has retries of a queue wait that is blocked meanwhile, measures those of the others, and then lets the queue
+// have its own.
+func (b *blocked) during(name string, configure func(*amqp.Config), block, unblock func(queue string)) {
+	b.t.Helper()
+	const messages = 200
+	c := setup{
+		URI: b.broker.URI, QueueType: "quorum", Prefetch: 100, Queue: uniqueName("blocked"),
+		Options: amqpretry.Options{Policies: b.policies}, Handler: func(*message.Message) error { return nil },
+		Configure: configure,
+	}
+	first := start(b.t, c)
+	plan, err := first.Retrier.Plan(c.Queue)
+	require.NoError(b.t, err)
+	first.close()
+	block(c.Queue)
+
+	all := map[string]bool{}
+	newRabbit(b.t, b.broker.URI).Do(func(channel *amqp091.Channel) error { // due while the others' are measured
+		for i := range messages {
+			id := fmt.Sprintf("own-%d", i)
+			m := rabbit.Message(id, "")
+			all[id] = true
+			exchange, key := plan.Route(1, askedFor(id), &m)
+			if err := channel.PublishWithContext(b.t.Context(), exchange, key, true, false, m); err != nil {
+				return err
+			}
+		}
+		_, err := channel.QueueDeclarePassive(c.Queue+".landing", true, false, false, false, nil) // all were taken
+
+		return err
+	})
+	late := b.measure(name)
+	<-time.After(3 * time.Second) // all are due
+	waiting := b.depth(c.Queue + ".landing")
+	assert.Greater(b.t, waiting, messages/2, "retries wait in the landing queue of their own")
+
+	unblock(c.Queue)
+	began := time.Now()
+	second := start(b.t, c)
+	eventually(b.t, 2*confirmTimeout, func() bool {
+		missing := maps.Clone(all)
+		for _, call := range second.Calls.All() {
+			delete(missing, call.ID)
+		}
+
+		return len(missing) == 0
+	}, "all retries of the queue come")
+	b.table.Add(name, late[0], late[1], late[2], waiting, time.Since(began).Seconds())
+	second.close()
+}
+
+// depth counts also what a queue holds to hand it on.
+func (b *blocked) depth(queue string) int {
+	b.t.Helper()
+	for line := range strings.Lines(b.broker.Ctl("list_queues", "name", "messages")) {
+		if name, n, _ := strings.Cut(strings.TrimSpace(line), "\t"); name == queue {
+			depth, err := strconv.Atoi(n)
+			require.NoError(b.t, err)
+
+			return depth
+		}
+	}
+	b.t.Fatalf("queue %s is not there", queue)
+
+	return 0
+}
