@@ -17,7 +17,7 @@ func (p Policy) over(d Policy) Policy {
 		p.Mode = ModeRetry // it says how
 	}
 	p.Mode = cmp.Or(p.Mode, d.Mode)
-	if p.DelayMode = cmp.Or(p.DelayMode, d.DelayMode); p.DelayMode != DelayExact { // else it has no retry queues
+	if p.DelayMode = cmp.Or(p.DelayMode, d.DelayMode); !p.IsExact() { // else it has no retry queues
 		p.QueueType = cmp.Or(p.QueueType, d.QueueType)
 		p.Scope = cmp.Or(p.Scope, d.Scope)
 	}

@@ -132,6 +132,8 @@ func TestExactPolicyInherits(t *testing.T) {
 	assert.True(t, exact.IsExact())
 	assert.Equal(t, config.Ladder{Prefix: "ours", Unit: 100 * time.Millisecond, Radix: 10, Levels: 5}, exact.Ladder)
 	assert.False(t, policies.For("another").IsExact())
+	policies.Topics["dead"] = config.Policy{Mode: config.ModeDeadLetter, DelayMode: config.DelayExact}
+	assert.Equal(t, config.ScopeShared, policies.For("dead").Scope, "without retries, nothing is exact")
 
 	assert.True(t, exact.Equal(exact.WithDefaults()))
 	assert.False(t, exact.Equal(policies.For("another")))

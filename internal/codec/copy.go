@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"encoding/json"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -141,6 +142,9 @@ func returns(exchange, key, longest string) Returns {
 
 	return r
 }
+
+// Most is what is added at most, whatever the delay.
+func (r Returns) Most() int { return r.Size(math.MaxInt64) }
 
 // Size is what is added to a message with this delay.
 func (r Returns) Size(delay time.Duration) int {

@@ -135,13 +135,11 @@ func (b *batch) check(limit int) error {
 			longest = q.Name
 		}
 	}
-	returns := codec.NewBackendReturns(b.plan.Backend, b.target, longest)
+	if limit > 0 { // a shorter delay, at the publish, can have more digits than the present one
+		limit -= codec.NewBackendReturns(b.plan.Backend, b.target, longest).Most()
+	}
 	for _, m := range b.messages {
-		room := limit
-		if limit > 0 {
-			room -= returns.Size(time.Until(m.due))
-		}
-		if part := codec.TooLarge(m.message, room); part != nil {
+		if part := codec.TooLarge(m.message, limit); part != nil {
 			return &delay.TooLargeError{Topic: b.topic, UUID: m.uuid, Part: part.Name, Size: part.Size, Most: part.Most}
 		}
 	}

@@ -56,6 +56,9 @@ type Publisher struct {
 	failure error // of Close
 }
 
+// closeGrace is how long the wrapped publisher has at least to close.
+const closeGrace = time.Second
+
 // NewPublisher returns a publisher that is not connected yet. The options must be valid.
 func NewPublisher(publisher message.Publisher, settings Settings) (*Publisher, error) {
 	settings.Options = settings.Options.WithDefaults()
@@ -121,22 +124,23 @@ func (s stamped) Publish(topic string, messages ...*message.Message) error {
 // Plans are the parts of the backend that this publisher has used, one for each target.
 func (p *Publisher) Plans() []topology.Plan { return p.objects.plans() }
 
-// Close waits for calls of Publish until CloseTimeout, ends those that are left, and closes the wrapped publisher. It
-// returns some seconds later at the latest, whatever the broker and that publisher do.
+// Close waits for calls of Publish, ends those that are left, and closes the wrapped publisher. It takes CloseTimeout at
+// the longest, and some seconds more if the broker or that publisher does not answer at all.
 func (p *Publisher) Close() error {
 	p.closing.Do(func() {
 		p.mu.Lock()
 		p.closed = true
 		p.mu.Unlock()
 
-		connection.WaitUntil(time.Now().Add(p.settings.CloseTimeout), p.running.Wait)
+		deadline := time.Now().Add(p.settings.CloseTimeout)
+		connection.WaitUntil(deadline, p.running.Wait)
 		p.cancel(connection.ErrClosed)
 		connection.WaitUntil(time.Now().Add(time.Second), p.running.Wait)
 		p.connection.Close(time.Now().Add(time.Second))
 
 		closed := make(chan error, 1)
 		go func() { closed <- p.publisher.Close() }()
-		timeout := time.NewTimer(p.settings.CloseTimeout)
+		timeout := time.NewTimer(max(time.Until(deadline), closeGrace))
 		defer timeout.Stop()
 		select {
 		case p.failure = <-closed:

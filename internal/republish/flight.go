@@ -49,7 +49,7 @@ func (f *Flight) Do(ctx context.Context, since time.Time, declare func() error) 
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-timeout.C:
-		return fmt.Errorf("cannot declare the missing topology again: the broker has not answered for %s", declareWait)
+		return fmt.Errorf("cannot declare what is missing: the broker has not answered for %s", declareWait)
 	}
 }
 

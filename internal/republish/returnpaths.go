@@ -23,6 +23,8 @@ const (
 	backendInterval = time.Minute
 	// returnPathWait is how long one of them keeps the others waiting when the broker does not answer.
 	returnPathWait = 2 * time.Second
+	// backendWait is the same for what a backend shares.
+	backendWait = 10 * time.Second
 )
 
 // returnPaths are the ways from shared retry queues and backends back to main queues. When somebody deletes the
@@ -37,6 +39,7 @@ type returnPaths struct {
 }
 
 type returnPath struct {
+	name      string
 	plan      topology.Plan
 	interval  time.Duration
 	next      time.Time // when it is declared again
@@ -69,7 +72,8 @@ func (f *Forwarder) keepReturnPath(plan topology.Plan, published *wire.State) {
 func (u *returnPaths) keep(name string, plan func() topology.Plan, interval time.Duration, due time.Time) {
 	w := u.paths[name]
 	if w == nil {
-		w = &returnPath{plan: plan(), interval: interval, next: time.Now().Add(interval)}
+		// With a short interval at the next tick: that of another path may be on its way.
+		w = &returnPath{name: name, plan: plan(), interval: interval, next: time.Now().Add(interval - returnPathInterval)}
 		u.paths[name] = w
 	}
 	if due.After(w.until) {
@@ -82,12 +86,18 @@ func (f *Forwarder) keepDeclared() {
 	ctx, cancel := context.WithTimeout(f.ctx, returnPathInterval)
 	defer cancel()
 
-	f.declareReturnPaths(ctx, f.returnPaths.needed(time.Now()))
+	u, now := &f.returnPaths, time.Now()
+	tried := f.declareReturnPaths(ctx, u.needed(now))
 
-	u := &f.returnPaths
 	u.mu.Lock()
 	defer u.mu.Unlock()
 
+	for _, w := range tried {
+		w.next = now.Add(w.interval - returnPathInterval/2) // a tick may come a little early
+		if now.After(w.until) {
+			delete(u.paths, w.name)
+		}
+	}
 	u.timer = nil
 	if f.ctx.Err() == nil && len(u.paths) > 0 {
 		u.timer = time.AfterFunc(returnPathInterval, f.keepDeclared)
@@ -103,32 +113,29 @@ func (u *returnPaths) stop() {
 	}
 }
 
-// needed forgets the return paths on which nothing waits any more, and gives the others.
+// needed returns the paths that are to be declared again. One on which nothing waits any more is declared once more:
+// its messages may be due just now.
 func (u *returnPaths) needed(now time.Time) []*returnPath {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 
 	var needed []*returnPath
-	for name, w := range u.paths {
-		if now.Before(w.next) {
-			continue
-		}
-		needed = append(needed, w) // the last one once more: its messages may be due just now
-		w.next = now.Add(w.interval)
-		if now.After(w.until) {
-			delete(u.paths, name)
+	for _, w := range u.paths {
+		if !now.Before(w.next) {
+			needed = append(needed, w)
 		}
 	}
-	// What a backend shares comes first, as the others need it.
+	// A backend comes first, as the others need it.
 	slices.SortFunc(needed, func(a, b *returnPath) int { return cmp.Compare(a.plan.Queue, b.plan.Queue) })
 
 	return needed
 }
 
-func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) {
+// declareReturnPaths declares paths, and returns those that it has tried to.
+func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) (tried []*returnPath) {
 	link, err := f.connection.Link(ctx)
 	if err != nil {
-		return // it is down, and so is what could be declared
+		return nil // it is down, and so is what could be declared
 	}
 
 	var channel *amqp091.Channel
@@ -138,14 +145,15 @@ func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) 
 		}
 		if channel == nil || channel.IsClosed() { // the broker closes it with each error
 			if channel, err = link.Channel(); err != nil {
-				return
+				return tried
 			}
 		}
 
+		tried = append(tried, w)
 		err := w.declare(f.ctx, channel)
 		if err != nil && !w.failed && f.ctx.Err() == nil {
 			f.settings.Logger.Error("Cannot declare the return path of messages that wait", err,
-				watermill.LogFields{"amqp_queue_name": w.plan.Queue})
+				watermill.LogFields{"return_path": w.name})
 		}
 		w.failed = err != nil
 
@@ -157,11 +165,17 @@ func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) 
 	if channel != nil {
 		_ = channel.Close() // fails after an error of the broker
 	}
+
+	return tried
 }
 
 // declare declares the return path. It does not wait long for an answer.
 func (w *returnPath) declare(ctx context.Context, channel *amqp091.Channel) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, returnPathWait, errors.New("the broker has not answered"))
+	wait := returnPathWait
+	if w.interval > returnPathInterval { // a backend
+		wait = backendWait
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, wait, errors.New("the broker has not answered"))
 	defer cancel()
 
 	return w.declaring.Do(ctx, time.Now(), func() error { return w.plan.Declare(channel) })

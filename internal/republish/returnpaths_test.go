@@ -124,3 +124,25 @@ func TestReturnPaths_Backend(t *testing.T) {
 		assert.Equal(t, before, b.Binds(level), "nothing waits any more")
 	})
 }
+
+// A path is declared again within the interval after its first copy, whenever the timer began for others.
+func TestReturnPaths_BeginAtAnyTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker()
+		f := newTestForwarder(t, b)
+		policy := config.Policy{Delays: []time.Duration{20 * time.Second}, Scope: config.ScopeShared}
+		forward := func(queue string) {
+			plan, err := topology.New(queue, policy, topology.Names{})
+			require.NoError(t, err)
+			o := failure()
+			o.State.Delay = "20s"
+			_, err = f.ForQueue(plan).Forward(t.Context(), o, isThere)
+			require.NoError(t, err)
+		}
+		forward("q-0")
+		pass(time.Second)
+		forward("q-1")
+		pass(returnPathInterval)
+		assert.Equal(t, 1, b.Binds("q-1"), "before the copy is due")
+	})
+}

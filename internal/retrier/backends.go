@@ -1,6 +1,7 @@
 package retrier
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/consumer"
+	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
 // backendAge is how long what was declared of a backend is taken to be there.
@@ -17,47 +19,54 @@ const backendAge = time.Minute
 
 // backends declares what backends share: more than a hundred objects, so not for each queue that has a part in one.
 type backends struct {
-	mu       sync.Mutex
-	declared map[string]time.Time // when, by name
+	mu     sync.Mutex
+	shared map[string]*sharedBackend // by name
+}
+
+// sharedBackend is the declaration of one of them.
+type sharedBackend struct {
+	republish.Flight
+	missed time.Time // when a part of a plan could not be declared last, guarded by backends.mu
 }
 
 // declare declares a plan, with what its backend shares unless that was declared a moment ago. After an error the whole
-// is declared next time.
-func (b *backends) declare(channel topology.Channel, plan topology.Plan) error {
+// is declared next time. It waits until ctx ends for a declaration that others have begun.
+func (b *backends) declare(ctx context.Context, channel topology.Channel, plan topology.Plan) error {
 	if plan.Backend == nil {
 		return plan.Declare(channel)
 	}
-	if err := b.share(channel, plan.Backend); err != nil {
+
+	shared, since := b.of(plan.Backend.Name())
+	if err := shared.Do(ctx, since, func() error { return plan.Backend.Shared().Declare(channel) }); err != nil {
 		return err
 	}
 	err := plan.DeclareOwn(channel)
 	if err != nil {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		delete(b.declared, plan.Backend.Name())
+		shared.missed = time.Now()
 	}
 
 	return err
 }
 
-// share declares what a backend shares. Those that come meanwhile wait for it.
-func (b *backends) share(channel topology.Channel, backend topology.Backend) error {
+// of returns a backend, and since when it must have been declared.
+func (b *backends) of(name string) (shared *sharedBackend, since time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	name, now := backend.Name(), time.Now()
-	if now.Sub(b.declared[name]) < backendAge {
-		return nil
+	if b.shared == nil {
+		b.shared = map[string]*sharedBackend{}
 	}
-	if err := backend.Shared().Declare(channel); err != nil {
-		return err
+	if b.shared[name] == nil {
+		b.shared[name] = &sharedBackend{}
 	}
-	if b.declared == nil {
-		b.declared = map[string]time.Time{}
+	shared, since = b.shared[name], time.Now().Add(-backendAge)
+	if shared.missed.After(since) {
+		since = shared.missed
 	}
-	b.declared[name] = now
 
-	return nil
+	return shared, since
 }
 
 // checkProvisioned looks for the landing queue of a main queue, where an operator provisions it. A missing retry queue

@@ -11,10 +11,15 @@ import (
 )
 
 // QueueDepths returns the number of ready messages in the retry queues and the dead-letter queues of all topics that
-// are subscribed to, and of what delay publishers have used. Where some of it cannot be found out, it returns the rest and an error.
+// are subscribed to, and of the ladders of delay publishers. Where some of it cannot be found out, it returns the rest
+// and an error.
 func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	queues := depthsOf(append(r.delayPlans(), r.registry.plans()...))
-	counts, err := r.observer.Depths(ctx, slices.Sorted(maps.Keys(queues)))
+	// In time for some only, it is the dead letters that count most. A backend has many queues, which come last.
+	names := slices.SortedFunc(maps.Keys(queues), func(a, b string) int {
+		return cmp.Or(cmp.Compare(rank(queues[a].Role), rank(queues[b].Role)), cmp.Compare(a, b))
+	})
+	counts, err := r.observer.Depths(ctx, names)
 
 	var depths []retry.QueueDepth
 	for name, messages := range counts {
@@ -25,6 +30,17 @@ func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	slices.SortFunc(depths, func(a, b retry.QueueDepth) int { return cmp.Compare(a.Queue, b.Queue) })
 
 	return depths, err
+}
+
+func rank(role retry.QueueRole) int {
+	switch role {
+	case retry.QueueRoleDeadLetter, retry.QueueRoleUnroutable:
+		return 0
+	case retry.QueueRoleRetry:
+		return 1
+	default:
+		return 2
+	}
 }
 
 // depthsOf are the queues beside the main queues, by name.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -29,7 +31,7 @@ func NewObserver(settings connection.Settings, logger watermill.LoggerAdapter) *
 // Close closes the connection. It returns at the deadline at the latest.
 func (o *Observer) Close(deadline time.Time) { o.connection.Close(deadline) }
 
-// Depths tells how many messages are ready in each queue. Those that are missing, and what else went wrong, are the
+// Depths tells how many messages are ready in each queue, and asks in their order. Those that are missing, and what else went wrong, are the
 // error: the map has what could be found out. It returns at the end of ctx at the latest.
 func (o *Observer) Depths(ctx context.Context, queues []string) (map[string]int, error) {
 	select {
@@ -39,23 +41,39 @@ func (o *Observer) Depths(ctx context.Context, queues []string) (map[string]int,
 			context.Cause(ctx))
 	}
 
-	type result struct {
-		depths map[string]int
-		err    error
-	}
-	answer := make(chan result, 1)
+	found := &found{depths: make(map[string]int, len(queues))}
+	answer := make(chan error, 1)
 	go func() {
 		defer func() { <-o.turn }()
-		depths, err := o.look(ctx, queues)
-		answer <- result{depths, err}
+		answer <- o.look(ctx, queues, found)
 	}()
 
 	select {
-	case r := <-answer:
-		return r.depths, r.err
+	case err := <-answer:
+		return found.all(), err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("no answer about queues: %w", context.Cause(ctx))
+		return found.all(), fmt.Errorf("no answer about queues: %w", context.Cause(ctx))
 	}
+}
+
+// found are the depths so far.
+type found struct {
+	mu     sync.Mutex
+	depths map[string]int
+}
+
+func (f *found) add(queue string, messages int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	f.depths[queue] = messages
+}
+
+func (f *found) all() map[string]int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	return maps.Clone(f.depths)
 }
 
 // depth asks a second time after a 0: RabbitMQ says that as well when a quorum queue has not answered it within 250 ms.
@@ -75,15 +93,14 @@ func cannotLook(queue string, err error) error {
 		topology.ExplainUse(topology.UseLook, topology.KindQueue, queue, err))
 }
 
-func (o *Observer) look(ctx context.Context, queues []string) (map[string]int, error) {
+func (o *Observer) look(ctx context.Context, queues []string, found *found) error {
 	link, err := o.connection.TryLink(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 
 	var (
 		channel *amqp091.Channel
-		depths  = make(map[string]int, len(queues))
 		errs    []error
 	)
 	for _, queue := range queues {
@@ -102,11 +119,11 @@ func (o *Observer) look(ctx context.Context, queues []string) (map[string]int, e
 			errs = append(errs, cannotLook(queue, err))
 			continue
 		}
-		depths[queue] = n
+		found.add(queue, n)
 	}
 	if channel != nil {
 		_ = channel.Close()
 	}
 
-	return depths, errors.Join(errs...)
+	return errors.Join(errs...)
 }

@@ -197,7 +197,7 @@ func (r *Retrier) declare(channel *amqp091.Channel, queue *consumer.Queue, excha
 	if err != nil {
 		return fmt.Errorf("cannot declare the topology of topic %q: %w", queue.Topic, r.explainMain(queue, err))
 	}
-	if err := r.backends.declare(channel, queue.Plan); err != nil {
+	if err := r.backends.declare(r.ctx, channel, queue.Plan); err != nil {
 		return fmt.Errorf("cannot declare the retry topology of topic %q: %w", queue.Topic, err)
 	}
 	if err := r.forwarder.CheckAccess(queue.Plan); err != nil {
