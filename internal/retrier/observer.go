@@ -41,39 +41,39 @@ func (o *Observer) Depths(ctx context.Context, queues []string) (map[string]int,
 			context.Cause(ctx))
 	}
 
-	found := &found{depths: make(map[string]int, len(queues))}
+	counted := &counts{depths: make(map[string]int, len(queues))}
 	answer := make(chan error, 1)
 	go func() {
 		defer func() { <-o.turn }()
-		answer <- o.look(ctx, queues, found)
+		answer <- o.look(ctx, queues, counted)
 	}()
 
 	select {
 	case err := <-answer:
-		return found.all(), err
+		return counted.all(), err
 	case <-ctx.Done():
-		return found.all(), fmt.Errorf("no answer about queues: %w", context.Cause(ctx))
+		return counted.all(), fmt.Errorf("no answer about queues: %w", context.Cause(ctx))
 	}
 }
 
-// found are the depths so far.
-type found struct {
+// counts are the depths so far.
+type counts struct {
 	mu     sync.Mutex
 	depths map[string]int
 }
 
-func (f *found) add(queue string, messages int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (c *counts) add(queue string, messages int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	f.depths[queue] = messages
+	c.depths[queue] = messages
 }
 
-func (f *found) all() map[string]int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+func (c *counts) all() map[string]int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 
-	return maps.Clone(f.depths)
+	return maps.Clone(c.depths)
 }
 
 // depth asks a second time after a 0: RabbitMQ says that as well when a quorum queue has not answered it within 250 ms.
@@ -93,7 +93,7 @@ func cannotLook(queue string, err error) error {
 		topology.ExplainUse(topology.UseLook, topology.KindQueue, queue, err))
 }
 
-func (o *Observer) look(ctx context.Context, queues []string, found *found) error {
+func (o *Observer) look(ctx context.Context, queues []string, counted *counts) error {
 	link, err := o.connection.TryLink(ctx)
 	if err != nil {
 		return err
@@ -119,7 +119,7 @@ func (o *Observer) look(ctx context.Context, queues []string, found *found) erro
 			errs = append(errs, cannotLook(queue, err))
 			continue
 		}
-		found.add(queue, n)
+		counted.add(queue, n)
 	}
 	if channel != nil {
 		_ = channel.Close()
