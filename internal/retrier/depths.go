@@ -11,7 +11,8 @@ import (
 )
 
 // QueueDepths returns the number of ready messages in the retry queues and the dead-letter queues of all topics that
-// are subscribed to, and of what delay publishers have used. Where some of it cannot be found out, it returns the rest and an error.
+// are subscribed to, and in the queues that delay publishers have used. Where some of it cannot be found out, it returns
+// the rest and an error.
 func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	queues := depthsOf(append(r.delayPlans(), r.registry.plans()...))
 	counts, err := r.observer.Depths(ctx, slices.Sorted(maps.Keys(queues)))
