@@ -18,7 +18,8 @@ const (
 	// DelayTiers has one retry queue for each distinct delay of the policy. A wait that an error asks for takes one or
 	// more of these delays. The zero value means this.
 	DelayTiers DelayMode = "tiers"
-	// DelayExact has no retry queues: messages wait in a [Ladder], each for as long as it is to, to the ladder's unit.
+	// DelayExact has no retry queues: messages wait in a [Ladder], each for its own delay, rounded up to the ladder's
+	// unit.
 	DelayExact DelayMode = "exact"
 )
 
@@ -28,7 +29,7 @@ func (DelayMode) Choices() []string { return texts(DelayTiers, DelayExact) }
 // Ladder names and measures a set of queues in which messages wait for any delay. All services of a virtual host that
 // use the same values share one. Its zero value is the default, [RetryLadder].
 //
-// A delay is written as a number of units with so many digits as there are levels. Each level has a queue for each of
+// A delay is written as a number of units with as many digits as there are levels. Each level has a queue for each of
 // its digits but 0, and a message waits once for each digit of its delay that is not 0. With the defaults there are 54
 // queues, for delays up to 27h46m39.9s; 30s is one wait, 37s are two, and 12.3s are three.
 type Ladder struct {

@@ -396,7 +396,8 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 
 	var err error
 	s.retrier, err = amqpretry.New(conf, amqpretry.Options{
-		Policies: policies, Logger: watermill.NopLogger{}, Concurrency: q.concurrency, CloseTimeout: r.timeout,
+		Policies: withDelayMode(policies), Logger: watermill.NopLogger{}, Concurrency: q.concurrency,
+		CloseTimeout: r.timeout,
 		OnEvent: func(e retry.Event) { q.ledger.hear(s.number, e) },
 	})
 	if err != nil {

@@ -35,9 +35,11 @@ func (r *Retrier) NewDelayPublisher(publisher message.Publisher, options delay.O
 // publisher has returned for the others. It is safe for concurrent use.
 //
 // All messages are checked first: with a *delay.MetadataError, a *delay.TooLongError, a *delay.TooLargeError or a
-// *topology.NameError nothing was published. Those with a delay are then published before the others. A
-// *delay.NoQueueError says that no queue would get a message, and a *delay.UnconfirmedError which messages the broker has
-// not confirmed in time, or why it refuses them for good: *topology.ConflictError or *topology.AccessError.
+// *topology.NameError nothing was published. Those with a delay are then published before the others.
+//
+// A *delay.NoQueueError says that no queue would get a message. A *delay.UnconfirmedError names the messages that the
+// broker has not confirmed in time. If the broker refuses them for good, it wraps the reason: a *topology.ConflictError
+// or a *topology.AccessError.
 func (p *DelayPublisher) Publish(topic string, messages ...*message.Message) error {
 	return p.own.Publish(topic, messages...)
 }

@@ -85,11 +85,13 @@ func (r *Retrier) ProtectPolicy(topic string) (topology.BrokerPolicy, error) {
 	return r.retrier.ProtectPolicy(topic)
 }
 
-// QueueDepths returns the number of ready messages in the retry queues and the dead-letter queues of all topics that
-// are subscribed to through this retrier, under their present policies, and in the queues that its delay publishers have
-// used, sorted by name. It asks the broker over AMQP,
-// by a connection of its own that the first call opens: the management plugin is not needed. A topic counts until its
-// last subscription ends; with a stock subscriber, which does not tell that, until Close.
+// QueueDepths returns the number of ready messages in queues of the retrier, sorted by name. These are the retry queues
+// and dead-letter queues of all topics that are subscribed to through this retrier, under their present policies. The
+// queues that its delay publishers have used come with them.
+//
+// It asks the broker over AMQP, by a connection of its own that the first call opens: the management plugin is not
+// needed. A topic counts until its last subscription ends; with a stock subscriber, which does not tell that, until
+// Close.
 //
 // Where some of it cannot be found out, it gives the rest and an error; at the end of ctx it returns, whatever the
 // broker does. middleware/metrics asks it at each scrape.
@@ -98,8 +100,10 @@ func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 }
 
 // Close closes the subscribers that are still open, then the delay publishers, and then the connection for copies. Close
-// it after the router. It takes CloseTimeout at the longest for handlers and copies, as long again for delayed messages,
-// and some seconds more if the broker does not answer at all.
+// it after the router.
+//
+// It takes CloseTimeout at the longest for handlers and copies, and as long again for delayed messages. If the broker
+// does not answer at all, it takes some seconds more.
 func (r *Retrier) Close() error { return r.retrier.Close() }
 
 // Format prints what it is, under any verb: the config has the password of the broker's user in it.

@@ -80,10 +80,11 @@ func (e *NoQueueError) Error() string {
 
 func (e *NoQueueError) Unwrap() error { return e.Err }
 
-// UnconfirmedError says that the broker has not confirmed messages within [Options.PublishTimeout], or before their
-// contexts ended or the publisher was closed, or that it refuses them for good. The broker may have each of them or not:
-// publish them again, and expect duplicates. It has all other messages of the call that have a delay, and those without
-// one were not published.
+// UnconfirmedError says that the broker has not confirmed messages within [Options.PublishTimeout], or refuses them for
+// good. It is also returned when their contexts end, or the publisher is closed, before that.
+//
+// The broker may have each of them or not: publish them again, and expect duplicates. It has all other messages of the
+// call that have a delay. Messages without a delay were not published.
 type UnconfirmedError struct {
 	// Topic to which the messages were to be published.
 	Topic string

@@ -22,7 +22,8 @@ type Backend interface {
 	// Of is what a target declares beside Shared, as a plan without a main queue.
 	Of(target Target, names Names) (Plan, error)
 	// Address makes a message ready to wait for a delay, and returns where it is published. It changes message: what
-	// the broker would act on while it waits is removed.
+	// the broker would act on while it waits is removed. A delay beyond the longest of the backend is shortened to
+	// that one without an error, so callers check first.
 	Address(target Target, delay time.Duration, message *amqp.Publishing) (exchange, key string)
 	// Remaining is how long a message in one of the shared queues waits at most until its target gets it.
 	Remaining(q Queue) time.Duration

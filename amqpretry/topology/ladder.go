@@ -24,9 +24,8 @@ import (
 //	                            level 1 ─ *.*.*.*.7.# ─► 7s ─► level 0 ─ *.*.*.*.*.0.# ─┘                      ▼
 //	                                                                                                        orders
 //
-// All queues are quorum queues that dead-letter at least once. The queue "unroutable" gets the
-// messages that no target takes. A landing queue for each target has no limit, so that a target that is full or down keeps
-// nobody else waiting.
+// All queues are quorum queues that dead-letter at least once. The queue "unroutable" gets the messages that no target
+// takes. A landing queue for each target has no limit, so that a target that is full or down keeps nobody else waiting.
 type Ladder struct {
 	// Config has the names and sizes; see [NewLadder].
 	Config config.Ladder
@@ -98,8 +97,8 @@ func (l Ladder) below(level int) string {
 	return l.Level(level - 1)
 }
 
-// Shared has a topic exchange and a queue for each digit for each level, the exchange for targets, and the exchange and
-// the queue for what no target takes. The lowest objects come first.
+// Shared has a topic exchange for each level, and a queue for each of its digits but 0. It also has the exchange for
+// targets, and the exchange and the queue for unroutable messages. The lowest objects come first.
 func (l Ladder) Shared() Plan {
 	c := l.Config.WithDefaults()
 	p := Plan{
@@ -160,8 +159,11 @@ func (l Ladder) pattern(target Target) string {
 	return strings.Repeat("*.", l.Config.WithDefaults().Levels) + address(target)
 }
 
-// Address removes from a message what the broker would act on while it waits (the broker's own headers, CC, BCC, and
-// the expiration), and lowers its priority to 4: with higher ones, RabbitMQ 4.0 would hold up messages without a priority.
+// Address returns the exchange and the routing key under which a message is published to wait for a delay. It shortens a
+// delay beyond [config.Ladder.Longest] to that one, so callers check first.
+//
+// The broker would act on its own headers, CC, BCC and the expiration while the message waits: Address removes them. It
+// lowers a priority above 4 to 4. With higher ones, RabbitMQ 4.0 would hold up messages without a priority.
 func (l Ladder) Address(target Target, delay time.Duration, message *amqp.Publishing) (exchange, key string) {
 	message.Expiration = ""
 	message.Priority = min(message.Priority, header.MaxWaitingPriority)

@@ -34,8 +34,8 @@ type QueueForwarder struct {
 	// while the broker does not answer. Nobody declares with it: one queue that is not available would stop all other
 	// copies.
 	turn chan struct{}
-	// confirms are by exchange or backend, see channelOf, guarded by turn: an exchange that may not be written to closes its channel at each
-	// publish, and must not take those with it that go by another one.
+	// confirms are by exchange or backend, see channelOf, guarded by turn: an exchange that may not be written to closes
+	// its channel at each publish, and must not take those with it that go by another one.
 	confirms map[string]*confirmChannel
 
 	repair Flight
