@@ -22,8 +22,9 @@ func BenchmarkBurst(b *testing.B) {
 		Notes: []string{
 			fmt.Sprintf("Messages that lie in the queue fail one after the other as fast as they can, each once, "+
 				"under a delay of %s with Jitter %v. The share of them, in percent, that came back so many "+
-				"milliseconds after they failed, over all rounds; *all in one 100 ms* is the largest share. A perfect spread is "+
-				"12.5 in each column from 300 to 1000: exact delays are rounded up to the ladder's 100 ms.",
+				"milliseconds after they failed, over all rounds; *all in one 100 ms* is the largest share. A "+
+				"perfect spread is 12.5 in each column from 300 to 1000: exact delays are rounded up to the "+
+				"ladder's 100 ms.",
 				config.FormatDelay(delay), jitter),
 		},
 		Head: []string{"failing together", "delays", "200", "300", "400", "500", "600", "700", "800", "900", "1000",
