@@ -170,7 +170,8 @@ func TestExact_LadderDeleted(t *testing.T) {
 	})
 }
 
-// Two queues share a ladder. One of them is full; the retries of the other are on time, and nothing is lost.
+// Two queues share a ladder. One of them is full; the retries of the other are on time. With a broker of its own,
+// TestExactDelays_BlockedQueue_OwnBroker counts those of the full queue as well.
 func TestExact_FullQueueHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	uri := brokertest.URI(t)
@@ -201,12 +202,6 @@ func TestExact_FullQueueHoldsUpNobody(t *testing.T) {
 	for _, id := range ids {
 		assert.Less(t, gaps(s.of(id))[0], 5*time.Second, "nobody waits for the full queue")
 	}
-	// With room in the queue, all come: the broker tries again after its confirm timeout, 3 minutes by default.
-	taken := map[string]bool{}
-	for _, d := range healthy.Broker.Drain(full) {
-		taken[rabbit.UUID(d)] = true
-	}
-	assert.GreaterOrEqual(t, len(taken), 5)
 }
 
 func numbers(n int) []string {
