@@ -398,7 +398,7 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 	s.retrier, err = amqpretry.New(conf, amqpretry.Options{
 		Policies: withDelayMode(policies), Logger: watermill.NopLogger{}, Concurrency: q.concurrency,
 		CloseTimeout: r.timeout,
-		OnEvent: func(e retry.Event) { q.ledger.hear(s.number, e) },
+		OnEvent:      func(e retry.Event) { q.ledger.hear(s.number, e) },
 	})
 	if err != nil {
 		return nil, err

@@ -201,8 +201,8 @@ func (d *definitions) binding(b Binding) {
 	}
 	d.text(object+".routing_key", b.Key)
 	definition := bindingDefinition{
-		Source: b.Exchange, Vhost: d.vhost, Destination: b.Queue + b.ToExchange, DestinationType: kind, RoutingKey: b.Key,
-		Arguments: d.table(object+".arguments", b.Arguments),
+		Source: b.Exchange, Vhost: d.vhost, Destination: b.Queue + b.ToExchange, DestinationType: kind,
+		RoutingKey: b.Key, Arguments: d.table(object+".arguments", b.Arguments),
 	}
 	add(d, object, &d.bindings, object+b.Key, definition, func(other bindingDefinition) bool {
 		return reflect.DeepEqual(other, definition)

@@ -120,7 +120,8 @@ func (l Ladder) Shared() Plan {
 			arguments := retryArguments(ttl, config.QueueTypeQuorum)
 			arguments["x-dead-letter-exchange"] = l.below(level)
 			p.Queues = append(p.Queues, Queue{Name: queue, Delay: ttl, Arguments: arguments, Shared: true})
-			p.Bindings = append(p.Bindings, Binding{Exchange: exchange, Queue: queue, Key: before + spell(digit) + ".#"})
+			key := before + spell(digit) + ".#"
+			p.Bindings = append(p.Bindings, Binding{Exchange: exchange, Queue: queue, Key: key})
 		}
 	}
 	return p

@@ -73,7 +73,8 @@ func (u *returnPaths) keep(name string, plan func() topology.Plan, interval time
 	w := u.paths[name]
 	if w == nil {
 		// With a short interval at the next tick: that of another path may be on its way.
-		w = &returnPath{name: name, plan: plan(), interval: interval, next: time.Now().Add(interval - returnPathInterval)}
+		next := time.Now().Add(interval - returnPathInterval)
+		w = &returnPath{name: name, plan: plan(), interval: interval, next: next}
 		u.paths[name] = w
 	}
 	if due.After(w.until) {

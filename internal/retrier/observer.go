@@ -31,8 +31,8 @@ func NewObserver(settings connection.Settings, logger watermill.LoggerAdapter) *
 // Close closes the connection. It returns at the deadline at the latest.
 func (o *Observer) Close(deadline time.Time) { o.connection.Close(deadline) }
 
-// Depths tells how many messages are ready in each queue, and asks in their order. Those that are missing, and what else went wrong, are the
-// error: the map has what could be found out. It returns at the end of ctx at the latest.
+// Depths tells how many messages are ready in each queue, and asks in their order. With an error, such as for a missing
+// queue, the map has what could be found out. It returns at the end of ctx at the latest.
 func (o *Observer) Depths(ctx context.Context, queues []string) (map[string]int, error) {
 	select {
 	case o.turn <- struct{}{}:

@@ -59,7 +59,7 @@ func Read(headers map[string]any, r Reading) (State, Kind) {
 		s := decode(headers).buried()
 		s.Count, s.Replays = 0, min(s.Replays+1, math.MaxInt32)
 		s.Delay, s.Reason = "", ""
-		s.Arrival.Priority = 0                                                   // the dead letter has it in its properties
+		s.Arrival.Priority = 0                                                   // it has its own in its properties
 		s.Since, s.Deadline, s.NotBefore = time.Time{}, time.Time{}, time.Time{} // it begins a new life
 
 		return s, Replay
