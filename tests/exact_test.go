@@ -170,6 +170,22 @@ func TestExact_LadderDeleted(t *testing.T) {
 	})
 }
 
+// P1: somebody deletes the exchange to which all targets are bound, while a message waits. It comes back with the binding
+// of the message's queue, so the message is not taken for unroutable.
+func TestExact_DeliveryDeleted(t *testing.T) {
+	t.Parallel()
+	var s seen
+	c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: s.handler(failing(1))}
+	c.Options.Policies = exact(17 * time.Second) // the return path is declared again after 15 s
+	svc := start(t, c)
+	svc.publish("1")
+	eventually(t, 5*time.Second, func() bool { return len(svc.Events(retry.EventRetried)) == 1 }, "it waits")
+	ladder := topology.Ladder{Config: c.Options.Policies.Default.Ladder}
+	svc.Broker.Remove(ladder.Delivery())
+	eventually(t, 25*time.Second, func() bool { return s.count() == 2 }, "it comes back")
+	assert.Zero(t, svc.Broker.Depth(ladder.Unroutable()))
+}
+
 // Two queues share a ladder. One of them is full; the retries of the other are on time. With a broker of its own,
 // TestExactDelays_BlockedQueue_OwnBroker counts those of the full queue as well.
 func TestExact_FullQueueHoldsUpNobody(t *testing.T) {

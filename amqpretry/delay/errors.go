@@ -49,7 +49,8 @@ type TooLargeError struct {
 }
 
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("cannot publish message %q to topic %q: the %s has %d bytes, and the most is %d; give it less "+
+	return fmt.Sprintf("cannot publish message %q to topic %q: the size of the %s is %d bytes, and "+
+		"the most is %d; give it less "+
 		"metadata", e.UUID, e.Topic, e.Part, e.Size, e.Most)
 }
 

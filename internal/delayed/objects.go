@@ -105,8 +105,11 @@ func (o *objects) ensure(ctx context.Context, link *connection.Link, b *batch, m
 	now := time.Now()
 	err := target.Do(ctx, latest(since, now.Add(-targetAge)), func() error {
 		// The queue comes first: nothing is declared for one that does not exist.
-		if err := o.checkQueue(link, b.target); err != nil || !o.settings.Declare {
+		if err := o.checkQueue(link, b.target); err != nil {
 			return err
+		}
+		if !o.settings.Declare {
+			return o.checkLanding(link, target.plan)
 		}
 		// Without the end of the first caller: others wait for this as well.
 		if err := o.shared.Do(context.WithoutCancel(ctx), latest(since, now.Add(-sharedAge)), func() error {
@@ -174,6 +177,22 @@ func (o *objects) checkQueue(link *connection.Link, target topology.Target) erro
 		})
 		return nil
 	}
+}
+
+// checkLanding finds out whether an operator has provisioned the landing queue of a target: without it, its messages are
+// unroutable, and no publish tells. One that may not be looked at is taken to exist.
+func (o *objects) checkLanding(link *connection.Link, plan topology.Plan) error {
+	for _, q := range plan.Queues {
+		err := o.with(link, func(channel *amqp091.Channel) error {
+			_, err := channel.QueueDeclarePassive(q.Name, true, false, false, false, nil)
+			return err
+		})
+		if reason := brokerError(err); reason != nil && reason.Code == amqp091.NotFound {
+			return fmt.Errorf("the landing queue %q is not provisioned: %w", q.Name, err)
+		}
+	}
+
+	return nil
 }
 
 // with calls do with a channel of its own, as the broker closes it at the first error.

@@ -173,11 +173,11 @@ func (p *Publisher) publish(ctx context.Context, link *connection.Link, b *batch
 			return
 		}
 		message := m.message
-		exchange, key := p.backend.Address(b.target, time.Until(m.due), &message)
-		channel := p.backend.Name()
-		if m.past {
-			exchange, key = b.target.Exchange, b.target.Key
-			channel = "exchange " + exchange
+		exchange, key := b.target.Exchange, b.target.Key
+		channel := "exchange " + exchange
+		if !m.past { // else it keeps its expiration, its priority and its CC
+			exchange, key = p.backend.Address(b.target, time.Until(m.due), &message)
+			channel = p.backend.Name()
 		}
 		var err error
 		if m.sent, err = p.sender.Send(ctx, link, channel, exchange, key, message); err != nil {

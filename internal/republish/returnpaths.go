@@ -25,6 +25,8 @@ const (
 	returnPathWait = 2 * time.Second
 	// backendWait is the same for what a backend shares.
 	backendWait = 10 * time.Second
+	// failedFor is how long after the last message was due a path is still declared that could not be declared.
+	failedFor = 10 * time.Minute
 )
 
 // returnPaths are the ways from shared retry queues and backends back to main queues. When somebody deletes the
@@ -41,6 +43,7 @@ type returnPaths struct {
 type returnPath struct {
 	name      string
 	plan      topology.Plan
+	backend   topology.Backend // that the plan needs; nil for a backend's own path
 	interval  time.Duration
 	next      time.Time // when it is declared again
 	until     time.Time // when the last copy that waits is due
@@ -62,14 +65,16 @@ func (f *Forwarder) keepReturnPath(plan topology.Plan, published *wire.State) {
 	if plan.Backend != nil {
 		u.keep("backend "+plan.Backend.Name(), plan.Backend.Shared, backendInterval, due)
 	}
-	u.keep("queue "+plan.Queue, plan.ReturnPath, returnPathInterval, due)
+	u.keep("queue "+plan.Queue, plan.ReturnPath, returnPathInterval, due).backend = plan.Backend
 	if u.timer == nil {
 		u.timer = time.AfterFunc(returnPathInterval, f.keepDeclared)
 	}
 }
 
 // keep notes that a path is needed until a copy is due. mu is held.
-func (u *returnPaths) keep(name string, plan func() topology.Plan, interval time.Duration, due time.Time) {
+func (u *returnPaths) keep(
+	name string, plan func() topology.Plan, interval time.Duration, due time.Time,
+) *returnPath {
 	w := u.paths[name]
 	if w == nil {
 		// With a short interval at the next tick: that of another path may be on its way.
@@ -80,6 +85,8 @@ func (u *returnPaths) keep(name string, plan func() topology.Plan, interval time
 	if due.After(w.until) {
 		w.until = due
 	}
+
+	return w
 }
 
 // keepDeclared declares all return paths that are needed, and comes again while there are any.
@@ -95,6 +102,9 @@ func (f *Forwarder) keepDeclared() {
 
 	for _, w := range tried {
 		w.next = now.Add(w.interval - returnPathInterval/2) // a tick may come a little early
+		if w.failed && now.Before(w.until.Add(failedFor)) {
+			continue // its messages may wait for it
+		}
 		if now.After(w.until) {
 			delete(u.paths, w.name)
 		}
@@ -151,7 +161,17 @@ func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) 
 		}
 
 		tried = append(tried, w)
-		err := w.declare(f.ctx, channel)
+		err := w.declare(f.ctx, channel, w.plan)
+		if isMissing(err) && w.backend != nil {
+			// The exchange of all targets is gone. Back without the queue's binding, it would take its messages for
+			// unroutable, so both are declared together.
+			if channel, err = link.Channel(); err != nil {
+				return tried
+			}
+			whole := w.plan
+			whole.Backend = w.backend
+			err = w.declare(f.ctx, channel, whole)
+		}
 		if err != nil && !w.failed && f.ctx.Err() == nil {
 			f.settings.Logger.Error("Cannot declare the return path of messages that wait", err,
 				watermill.LogFields{"return_path": w.name})
@@ -171,15 +191,15 @@ func (f *Forwarder) declareReturnPaths(ctx context.Context, ways []*returnPath) 
 }
 
 // declare declares the return path. It does not wait long for an answer.
-func (w *returnPath) declare(ctx context.Context, channel *amqp091.Channel) error {
+func (w *returnPath) declare(ctx context.Context, channel *amqp091.Channel, plan topology.Plan) error {
 	wait := returnPathWait
-	if w.interval > returnPathInterval { // a backend
+	if plan.Backend != nil || w.interval > returnPathInterval {
 		wait = backendWait
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, wait, errors.New("the broker has not answered"))
 	defer cancel()
 
-	return w.declaring.Do(ctx, time.Now(), func() error { return w.plan.Declare(channel) })
+	return w.declaring.Do(ctx, time.Now(), func() error { return plan.Declare(channel) })
 }
 
 func closeAfter(channel *amqp091.Channel, a *attempt) {
