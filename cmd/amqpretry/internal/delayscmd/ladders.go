@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -65,31 +63,12 @@ func (l *ladders) candidates() ([]candidate, error) {
 	return all, err
 }
 
-// ladderName is how the objects of a ladder begin: prefix, version, unit, radix and levels.
-var ladderName = regexp.MustCompile(`(?s)^(.+)\.v[0-9]+\.([^.]+)\.([0-9]+)x([0-9]+)$`)
-
 // parseName reads the name of a ladder.
 func parseName(name string) (topology.Ladder, error) {
-	wrong := func(why string) error {
-		return cli.Usage("--ladder: %q is not the name of a ladder (%s): wanted a name such as %s", name, why,
+	ladder, err := topology.ParseLadderName(name)
+	if err != nil {
+		return ladder, cli.Usage("--ladder: %q is not the name of a ladder (%v): wanted a name such as %s", name, err,
 			topology.Ladder{}.Name())
-	}
-	parts := ladderName.FindStringSubmatch(name)
-	if parts == nil {
-		return topology.Ladder{}, wrong("its form is PREFIX.v1.UNIT.RADIXxLEVELS")
-	}
-	unit, err := config.ParseDelay(parts[2])
-	if err != nil {
-		return topology.Ladder{}, wrong(err.Error())
-	}
-	radix, _ := strconv.Atoi(parts[3]) // at worst the bounds are wrong
-	levels, _ := strconv.Atoi(parts[4])
-	ladder, err := topology.NewLadder(config.Ladder{Prefix: parts[1], Unit: unit, Radix: radix, Levels: levels})
-	if err != nil {
-		return topology.Ladder{}, wrong(err.Error())
-	}
-	if ladder.Name() != name {
-		return topology.Ladder{}, wrong("that would be " + ladder.Name())
 	}
 
 	return ladder, nil

@@ -72,9 +72,9 @@ func (f Facts) recreate(o object) string {
 	purge := f.amqpretry("dlq purge", "--all", "--yes", "--undo", "dead-letters.jsonl", queue)
 	restore := f.amqpretry("dlq import", queue) + " dead-letters.jsonl"
 	if o.Role == roleUnroutable {
-		purge = f.amqpretry("dlq purge", "--all", "--yes", "--undo", "dead-letters.jsonl", "--dead-letter-queue",
-			shell.Quote(o.Name), queue)
-		restore = f.amqpretry("dlq import", "--dead-letter-queue", shell.Quote(o.Name), queue) + " dead-letters.jsonl"
+		// They have many targets: none of them is the main queue of all.
+		purge = f.amqpretry("delays discard", "--all", "--yes", "--undo", "unroutable.jsonl", "--ladder", o.Ladder)
+		restore = f.amqpretry("dlq import", "--dead-letter-queue", shell.Quote(o.Name), o.Name) + " unroutable.jsonl"
 	}
 	deletion := f.ctl("delete_queue", shell.Quote(o.Name))
 	if o.Queue.Details.Value.Type == string(config.QueueTypeClassic) { // a quorum queue knows no conditions
