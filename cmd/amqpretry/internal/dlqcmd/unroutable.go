@@ -123,8 +123,9 @@ func (u *unroutable) withUnroutable(ctx context.Context, ladder topology.Ladder,
 
 const sendHelp = `Send delayed messages that no target takes to a queue, after it was declared: mostly to their target,
 whose delay is over. They begin with the first attempt, as after a "dlq replay", and keep their
-history. Declare the landing queue of the target first ("amqpretry topology apply", or its service),
-or more messages become unroutable.
+history. Declare the landing queue of the target first, or more messages become unroutable. For
+retries, "amqpretry topology apply" or the service of the queue does that; for delayed publishing, the
+next delayed publish to the target, after 30 s at most.
 
 You name the target. Its messages are found by their routing keys, and are sent to no other queue
 than --to, or --target without it. A target that is an exchange needs --to: messages go to a queue,
