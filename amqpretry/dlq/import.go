@@ -52,8 +52,9 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 		}
 	}
 
-	i := &importer{queue: q, target: target, asTaken: asTaken, options: options, run: ctx, publisher: q.client.publisher(link),
-		frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1), asked: map[Taken]bool{}}
+	i := &importer{queue: q, target: target, asTaken: asTaken, options: options, run: ctx,
+		publisher: q.client.publisher(link),
+		frame:     link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1), asked: map[Taken]bool{}}
 	if options.Rate > 0 {
 		i.limiter.SetLimit(rate.Limit(options.Rate))
 	}

@@ -30,8 +30,8 @@ func lookLanding(f Facts) []Finding {
 			target = "exchange"
 		}
 		return []Finding{{Severity: severity, Found: times(n, "message") + " due, " + why,
-			Means: "the landing queue keeps them, and hands them over within 3 minutes after the " + target + " takes " +
-				"messages again. Other queues are not affected. Do not delete it: its messages would be lost",
+			Means: "the landing queue keeps them, and hands them over within 3 minutes after the " + target +
+				" takes messages again. Other queues are not affected. Do not delete it: its messages would be lost",
 			Fix: fix}}
 	}, roleLanding)
 	for _, l := range f.Defaults {
@@ -49,8 +49,9 @@ func lookLanding(f Facts) []Finding {
 // keeps is what keeps the target of a landing queue from taking messages.
 func (f Facts) keeps(landing object) (_ Severity, why, fix string) {
 	if x := landing.Target.Exchange; x != "" {
-		return Warning, fmt.Sprintf("and no queue behind the exchange %q has confirmed them, or there is none. This may "+
-			"be temporary: run doctor again", x), f.ctl("list_bindings", "source_name", "destination_name", "routing_key")
+		return Warning, fmt.Sprintf("and no queue behind the exchange %q has confirmed them, or there is none. This "+
+				"may be temporary: run doctor again", x), f.ctl("list_bindings", "source_name", "destination_name",
+				"routing_key")
 	}
 	name := landing.Target.Key
 	exists, main := f.exists(name), f.Queues[name].Details

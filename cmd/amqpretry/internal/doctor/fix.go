@@ -25,8 +25,8 @@ func (f Facts) ctl(command string, args ...string) string {
 // apply declares what is missing of a topic's plan, or of a default ladder if there is no topic.
 func (f Facts) apply(t Topic) string {
 	if t.Plan.Queue == "" {
-		return "# publish a message with a delay: its publisher declares the ladder, at most 10 minutes after the last " +
-			"time.\n# At once: start the publisher again, and publish"
+		return "# publish a message with a delay: its publisher declares the ladder, at most 10 minutes after the " +
+			"last time.\n# At once: start the publisher again, and publish"
 	}
 	return f.topology("apply", t)
 }
