@@ -49,9 +49,8 @@ type TooLargeError struct {
 }
 
 func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("cannot publish message %q to topic %q: the size of the %s is %d bytes, and "+
-		"the most is %d; give it less "+
-		"metadata", e.UUID, e.Topic, e.Part, e.Size, e.Most)
+	return fmt.Sprintf("cannot publish message %q to topic %q: the size of the %s is %d bytes, and the most "+
+		"is %d; give it less metadata", e.UUID, e.Topic, e.Part, e.Size, e.Most)
 }
 
 // NoQueueError says that no queue would get a message: the topic's queue does not exist, or for a message that is due

@@ -246,7 +246,11 @@ func (c *Client) Queue(mainQueue string) *Queue {
 }
 
 // DeadLetterQueue is a dead-letter queue of any name, with the main queue that it belongs to. For one that has messages
-// of several main queues that may be empty: each message then tells its own.
+// of several main queues that may be empty: each message then tells its own. The name of the dead-letter queue itself
+// counts as empty.
 func (c *Client) DeadLetterQueue(name, mainQueue string) *Queue {
+	if mainQueue == name {
+		mainQueue = ""
+	}
 	return &Queue{client: c, name: name, mainQueue: mainQueue}
 }

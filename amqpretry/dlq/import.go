@@ -14,6 +14,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"golang.org/x/time/rate"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/republish"
@@ -22,6 +23,10 @@ import (
 // Import publishes exported dead letters, to the dead-letter queue or another one, in the order of the file.
 // Properties and headers that RabbitMQ would act on again, or refuse (x-death, CC, expiration, user id), are told in
 // our headers instead; the rest is the same, byte by byte.
+//
+// Into the queue of a ladder for unroutable messages (topology.Ladder.Unroutable), messages go by the exchange of the same
+// name, with the routing key that they had, so they keep target and delay. They are no dead letters: all their headers
+// stay the same, except those of the broker.
 //
 // It stops at the first line that cannot be read, or is longer than 192 MiB, with a *[LineError]: what was before it is
 // imported.
@@ -40,8 +45,16 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 		return report, err
 	}
 
-	i := &importer{queue: q, target: target, options: options, run: ctx, publisher: q.client.publisher(link),
-		frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1), asked: map[Taken]bool{}}
+	asTaken := topology.IsUnroutable(target)
+	if asTaken {
+		if err := checkExchange(q.client.asker(link), target); err != nil {
+			return report, err
+		}
+	}
+
+	i := &importer{queue: q, target: target, asTaken: asTaken, options: options, run: ctx,
+		publisher: q.client.publisher(link),
+		frame:     link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1), asked: map[Taken]bool{}}
 	if options.Rate > 0 {
 		i.limiter.SetLimit(rate.Limit(options.Rate))
 	}
@@ -51,6 +64,19 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 	err = errors.Join(err, i.settle(settle, 0))
 
 	return i.report, err
+}
+
+// checkExchange checks that an exchange is there: a publish to a missing one closes the channel.
+func checkExchange(a asker, name string) error {
+	err := a.onChannel(func(channel *amqp091.Channel) error {
+		return channel.ExchangeDeclarePassive(name, amqp091.ExchangeFanout, true, false, false, false, nil)
+	})
+	if e := (*amqp091.Error)(nil); errors.As(err, &e) && e.Code == amqp091.NotFound {
+		return fmt.Errorf("cannot import into queue %q: the exchange of the same name does not exist; declare the "+
+			"ladder first: %w", name, err)
+	}
+
+	return explainAccess(topology.KindExchange, name, err)
 }
 
 func (o ImportOptions) validate() error {
@@ -71,6 +97,7 @@ type importer struct {
 	queue     *Queue
 	run       context.Context
 	target    string
+	asTaken   bool // by the exchange of the target, with the routing key of before
 	options   ImportOptions
 	publisher *republish.Publisher
 	frame     int
@@ -173,7 +200,7 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 	}
 	i.report.Matched++
 
-	message, fits := codec.MovedOf(&d, i.queue.mainQueue, i.frame)
+	message, fits := i.copyOf(&d)
 	if !fits {
 		return &LineError{Line: i.lines, Err: fmt.Errorf("its headers are too large for a frame of the broker (%d "+
 			"bytes)", i.frame)}
@@ -187,13 +214,37 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 	if err := i.limiter.Wait(ctx); err != nil {
 		return cmp.Or(context.Cause(ctx), err)
 	}
-	published, err := i.publisher.Publish(ctx, i.target, message)
+	exchange, key := "", i.target
+	if i.asTaken {
+		exchange, key = i.target, d.RoutingKey
+	}
+	published, err := i.publisher.PublishTo(ctx, exchange, key, message)
 	if err != nil {
-		return explain(i.target, err)
+		return i.explain(err)
 	}
 	i.pending = append(i.pending, imported{i.lines, published})
 
 	return nil
+}
+
+func (i *importer) copyOf(d *amqp091.Delivery) (message amqp091.Publishing, fits bool) {
+	if i.asTaken {
+		return codec.AsTaken(d, i.frame)
+	}
+
+	return codec.MovedOf(d, i.queue.mainQueue, i.frame)
+}
+
+func (i *importer) explain(err error) error {
+	switch {
+	case !i.asTaken || errors.Is(err, republish.ErrRefused):
+		return explain(i.target, err)
+	case errors.Is(err, republish.ErrReturned):
+		return fmt.Errorf("cannot import into queue %q: the exchange of the same name is not bound to it; declare the "+
+			"ladder first: %w", i.target, err)
+	default:
+		return explainAccess(topology.KindExchange, i.target, err)
+	}
 }
 
 // ask asks whether a message may be imported that was sent on.
@@ -246,7 +297,7 @@ func (i *importer) settle(ctx context.Context, most int) error {
 		i.bytes = 0
 	}
 	if failed != nil {
-		failed, i.pending = explain(i.target, failed), nil // nobody knows of the others
+		failed, i.pending = i.explain(failed), nil // nobody knows of the others
 	}
 	if done > 0 {
 		tell(i.options.Progress, i.report.Progress)

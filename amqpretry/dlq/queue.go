@@ -18,7 +18,7 @@ type Queue struct {
 // Name of the dead-letter queue.
 func (q *Queue) Name() string { return q.name }
 
-// MainQueue is the queue whose dead letters lie in it.
+// MainQueue is the queue whose dead letters lie in it; empty if each message tells its own.
 func (q *Queue) MainQueue() string { return q.mainQueue }
 
 // Depth is how many messages it has to give, with those that the broker holds back until their x-opt-delivery-time as

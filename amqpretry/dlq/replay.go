@@ -244,6 +244,10 @@ func (p *replay) by() string {
 
 func (o ReplayOptions) validate(q *Queue, target string) error {
 	errs := []error{o.Filter.Validate(), checkRun("ReplayOptions", o.Limit, o.Rate)}
+	if target == "" {
+		errs = append(errs, &config.FieldError{Path: "ReplayOptions.To", Wanted: "a queue, as the dead-letter queue " +
+			"has no main queue", Found: quoted(target)})
+	}
 	if target == q.name {
 		errs = append(errs, &config.FieldError{Path: "ReplayOptions.To", Wanted: "another queue than the dead-letter " +
 			"queue itself", Found: quoted(target)})

@@ -3,6 +3,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,6 +45,42 @@ func NewLadder(c config.Ladder) (Ladder, error) {
 	return Ladder{c.WithDefaults()}, nil
 }
 
+// ladderName has the prefix, the unit, the radix and the levels.
+var ladderName = regexp.MustCompile(`(?s)^(.+)\.v[0-9]+\.([^.]+)\.([0-9]+)x([0-9]+)$`)
+
+// ParseLadderName returns the ladder with this [Ladder.Name].
+func ParseLadderName(name string) (Ladder, error) {
+	parts := ladderName.FindStringSubmatch(name)
+	if parts == nil {
+		return Ladder{}, errors.New("its form is PREFIX.v1.UNIT.RADIXxLEVELS")
+	}
+	unit, err := config.ParseDelay(parts[2])
+	if err != nil {
+		return Ladder{}, err
+	}
+	radix, _ := strconv.Atoi(parts[3]) // at worst the bounds are wrong
+	levels, _ := strconv.Atoi(parts[4])
+	ladder, err := NewLadder(config.Ladder{Prefix: parts[1], Unit: unit, Radix: radix, Levels: levels})
+	if err == nil && ladder.Name() != name {
+		err = errors.New("that would be " + ladder.Name())
+	}
+
+	return ladder, err
+}
+
+// IsUnroutable reports whether a queue is the [Ladder.Unroutable] of a ladder, by its name.
+func IsUnroutable(queue string) bool {
+	name, is := strings.CutSuffix(queue, unroutableSuffix)
+	if is {
+		_, err := ParseLadderName(name)
+		is = err == nil
+	}
+
+	return is
+}
+
+const unroutableSuffix = ".unroutable"
+
 // Name begins the names of its exchanges and queues, such as amqpretry.delay.v1.100ms.10x6.
 func (l Ladder) Name() string {
 	c := l.Config.WithDefaults()
@@ -63,7 +100,7 @@ func (l Ladder) WaitQueue(level, digit int) string {
 func (l Ladder) Delivery() string { return l.Name() + ".delivery" }
 
 // Unroutable is the name of the exchange and of the queue for what no target takes.
-func (l Ladder) Unroutable() string { return l.Name() + ".unroutable" }
+func (l Ladder) Unroutable() string { return l.Name() + unroutableSuffix }
 
 // Hops counts the digits that are not 0, and the landing queue.
 func (l Ladder) Hops(delay time.Duration) int {

@@ -14,7 +14,8 @@ import (
 // replayReserve is kept free in a header frame for what the broker adds when it hands the message out.
 const replayReserve = 512
 
-// Replay says what a dead letter of a main queue is to carry to its target.
+// Replay says what a dead letter of a main queue is to carry to its target. Without a MainQueue, the headers of the dead
+// letter name it.
 type Replay struct {
 	MainQueue, Target, Run string
 	// Edits are what was changed; empty if nothing was, ever.
@@ -36,7 +37,7 @@ func ReplayOf(d *amqp091.Delivery, r Replay, limit int) (p amqp091.Publishing, f
 		}
 	}
 
-	state := stateOfDead(d, r.MainQueue).ForReplay(r.Target, r.Run, r.Canary)
+	state := stateOfDead(d, cmp.Or(r.MainQueue, ownQueue(d), r.Target)).ForReplay(r.Target, r.Run, r.Canary)
 	state.Edits = r.Edits
 
 	p = republished(d)
@@ -70,7 +71,8 @@ func replayHeaders(headers amqp091.Table, r Replay) amqp091.Table {
 }
 
 // MovedOf makes what is published in place of a dead letter that stays one. One of ours is the same, header by header;
-// of others, what the broker knew of them is in our headers, as it must not be published again.
+// of others, what the broker knew of them is in our headers, as it must not be published again. Without a main queue,
+// the headers of the dead letter name it.
 func MovedOf(d *amqp091.Delivery, mainQueue string, limit int) (p amqp091.Publishing, fits bool) {
 	p = republished(d)
 	if isPlain(d) || isOfAnotherVersion(d) {
@@ -79,7 +81,22 @@ func MovedOf(d *amqp091.Delivery, mainQueue string, limit int) (p amqp091.Publis
 	}
 	p.Headers = wire.Strip(d.Headers, false)
 
-	return withState(p, stateOfDead(d, mainQueue), limit)
+	return withState(p, stateOfDead(d, cmp.Or(mainQueue, ownQueue(d))), limit)
+}
+
+// AsTaken makes what puts a message back that was no dead letter: it has the same headers, ours among them. Only what
+// the broker would act on again, or refuse, is left out.
+func AsTaken(d *amqp091.Delivery, limit int) (p amqp091.Publishing, fits bool) {
+	p = republished(d)
+	p.Headers = withoutBrokers(d.Headers)
+
+	return p, limit <= 0 || headerFrameSize(p)+replayReserve <= limit
+}
+
+// ownQueue is the main queue that the headers of a message name; empty without one.
+func ownQueue(d *amqp091.Delivery) string {
+	queue, _ := d.Headers[header.Queue].(string)
+	return queue
 }
 
 // isPlain tells whether everything of a dead letter can be published again as it is.

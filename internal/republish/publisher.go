@@ -1,6 +1,7 @@
 package republish
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,7 +45,8 @@ const (
 // Published is a publish that is perhaps not resolved yet.
 type Published struct {
 	publisher *Publisher
-	queue     string
+	exchange  string // empty for the default exchange
+	key       string
 	message   amqp091.Publishing
 	sent      *inFlight    // nil if the publish itself failed
 	outcome   func() error // of sent
@@ -53,7 +55,13 @@ type Published struct {
 
 // Publish sends a message to a queue. It waits while the broker blocks the connection.
 func (p *Publisher) Publish(ctx context.Context, queue string, message amqp091.Publishing) (*Published, error) {
-	u := &Published{publisher: p, queue: queue, message: message}
+	return p.PublishTo(ctx, "", queue, message)
+}
+
+// PublishTo is Publish by an exchange, whose name OnRefused then gets instead of a queue.
+func (p *Publisher) PublishTo(ctx context.Context, exchange, key string, message amqp091.Publishing) (*Published,
+	error) {
+	u := &Published{publisher: p, exchange: exchange, key: key, message: message}
 
 	return u, u.send(ctx)
 }
@@ -71,7 +79,7 @@ func (u *Published) send(ctx context.Context) (err error) {
 		return err
 	}
 	p.confirms, u.refused = confirms, false
-	if u.sent, err = confirms.publish("", u.queue, u.message); err == nil {
+	if u.sent, err = confirms.publish(u.exchange, u.key, u.message); err == nil {
 		u.outcome = sync.OnceValue(u.sent.outcome)
 	}
 
@@ -101,7 +109,7 @@ func (u *Published) Wait(ctx, retry context.Context) error {
 		}
 		err := u.outcome()
 		u.refused = errors.Is(err, ErrRefused)
-		u.publisher.tell(u.queue, u.refused, time.Since(began))
+		u.publisher.tell(cmp.Or(u.exchange, u.key), u.refused, time.Since(began))
 		switch {
 		case !u.refused:
 			return backoff.Permanent(err)

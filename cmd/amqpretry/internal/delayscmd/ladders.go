@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -26,6 +24,32 @@ type ladders struct {
 type candidate struct {
 	topology.Ladder
 	wanted bool
+	use    use
+}
+
+// use is what a ladder is for, as far as that is known.
+type use int
+
+const (
+	unknown use = iota // named with a flag
+	retries            // of the policy file
+	delayed            // a default one that the policy file does not have
+)
+
+// declare says what declares the ladder.
+func (c candidate) declare() string {
+	const (
+		apply   = "`amqpretry topology apply` declares it, and so do its services"
+		publish = "the next delayed publish declares it, at most 10 minutes after the last time"
+	)
+	switch c.use {
+	case retries:
+		return apply
+	case delayed:
+		return publish
+	default:
+		return "for a ladder of the policy file, " + apply + "; for delayed publishing, " + publish
+	}
 }
 
 // candidates are the ladder that is named, or else those of the policies and the default ones.
@@ -35,7 +59,7 @@ func (l *ladders) candidates() ([]candidate, error) {
 		if err != nil {
 			return nil, err
 		}
-		return []candidate{{ladder, true}}, nil
+		return []candidate{{ladder, true, unknown}}, nil
 	}
 	policies, err := l.session.Policies()
 	if err != nil {
@@ -43,10 +67,10 @@ func (l *ladders) candidates() ([]candidate, error) {
 	}
 
 	var all []candidate
-	add := func(c config.Ladder, wanted bool) error {
+	add := func(c config.Ladder, use use) error {
 		ladder, err := topology.NewLadder(c)
 		if err == nil && !slices.ContainsFunc(all, func(c candidate) bool { return c.Name() == ladder.Name() }) {
-			all = append(all, candidate{ladder, wanted})
+			all = append(all, candidate{ladder, use == retries, use})
 		}
 		return err
 	}
@@ -56,40 +80,21 @@ func (l *ladders) candidates() ([]candidate, error) {
 	}
 	for _, policy := range used {
 		if policy.IsExact() {
-			err = errors.Join(err, add(policy.Ladder, true))
+			err = errors.Join(err, add(policy.Ladder, retries))
 		}
 	}
-	err = errors.Join(err, add(config.RetryLadder(), false), add(config.ScheduleLadder(), false))
+	err = errors.Join(err, add(config.RetryLadder(), delayed), add(config.ScheduleLadder(), delayed))
 	slices.SortStableFunc(all, func(a, b candidate) int { return strings.Compare(a.Name(), b.Name()) })
 
 	return all, err
 }
 
-// ladderName is how the objects of a ladder begin: prefix, version, unit, radix and levels.
-var ladderName = regexp.MustCompile(`(?s)^(.+)\.v[0-9]+\.([^.]+)\.([0-9]+)x([0-9]+)$`)
-
 // parseName reads the name of a ladder.
 func parseName(name string) (topology.Ladder, error) {
-	wrong := func(why string) error {
-		return cli.Usage("--ladder: %q is not the name of a ladder (%s): wanted a name such as %s", name, why,
+	ladder, err := topology.ParseLadderName(name)
+	if err != nil {
+		return ladder, cli.Usage("--ladder: %q is not the name of a ladder (%v): wanted a name such as %s", name, err,
 			topology.Ladder{}.Name())
-	}
-	parts := ladderName.FindStringSubmatch(name)
-	if parts == nil {
-		return topology.Ladder{}, wrong("its form is PREFIX.v1.UNIT.RADIXxLEVELS")
-	}
-	unit, err := config.ParseDelay(parts[2])
-	if err != nil {
-		return topology.Ladder{}, wrong(err.Error())
-	}
-	radix, _ := strconv.Atoi(parts[3]) // at worst the bounds are wrong
-	levels, _ := strconv.Atoi(parts[4])
-	ladder, err := topology.NewLadder(config.Ladder{Prefix: parts[1], Unit: unit, Radix: radix, Levels: levels})
-	if err != nil {
-		return topology.Ladder{}, wrong(err.Error())
-	}
-	if ladder.Name() != name {
-		return topology.Ladder{}, wrong("that would be " + ladder.Name())
 	}
 
 	return ladder, nil

@@ -77,6 +77,8 @@ type ladderReport struct {
 	} `json:"unroutable"`
 	// Missing are queues that are not there, of a ladder that is.
 	Missing []string `json:"missing"`
+
+	declare string // what declares it
 }
 
 type levelReport struct {
@@ -202,6 +204,7 @@ func (s *stat) look(ctx context.Context, b *broker, api *management.Client, cand
 		if err != nil {
 			return r, err
 		}
+		ladder.declare = c.declare()
 		if ladder.Exists || c.wanted {
 			r.Ladders = append(r.Ladders, ladder)
 		}
@@ -222,8 +225,8 @@ func (s *stat) look(ctx context.Context, b *broker, api *management.Client, cand
 	return r, r.count(b, told, queues)
 }
 
-// ladder counts what waits in one. One of which neither the queue for unroutable messages nor the longest one is there
-// is taken to be not there: to ask for fifty others would be fifty errors in the log of the broker.
+// ladder counts the messages that wait in a ladder. A ladder without three of its queues is taken to be missing: asking
+// for the fifty others would be fifty errors in the log of the broker.
 func (s *stat) ladder(b *broker, told counts, l topology.Ladder) (*ladderReport, error) {
 	r := &ladderReport{Name: l.Name(), Levels: []*levelReport{}, Missing: []string{}}
 	r.Unroutable.Queue = l.Unroutable()
@@ -308,7 +311,7 @@ func (r *report) addLanding(landing ...*landingReport) {
 	}
 }
 
-// count counts what lies in landing queues, and leaves out empty ones of which nobody has asked.
+// count counts what lies in landing queues, and leaves out empty ones, unless their queue was named.
 func (r *report) count(b *broker, told counts, queues []string) error {
 	kept := []*landingReport{}
 	for _, l := range r.Landing {
@@ -359,8 +362,7 @@ func (s *stat) print(r report) error {
 
 func (s *stat) printLadder(l *ladderReport, api bool) error {
 	if !l.Exists {
-		_, err := fmt.Fprintf(s.Out, "ladder %s: it does not exist; its services declare it, or `amqpretry topology "+
-			"apply`\n", cli.Safe(l.Name))
+		_, err := fmt.Fprintf(s.Out, "ladder %s: it does not exist; %s\n", cli.Safe(l.Name), l.declare)
 		return err
 	}
 	text := fmt.Sprintf("ladder %s: %s", l.Name, times(l.Messages, "message"))
@@ -395,8 +397,7 @@ func (s *stat) printLadder(l *ladderReport, api bool) error {
 			times(n, "message"))
 	}
 	if n := len(l.Missing); n > 0 {
-		s.Warn("%s: %s missing, such as %s; `amqpretry topology apply` declares what is missing", l.Name,
-			times(int64(n), "queue"), l.Missing[0])
+		s.Warn("%s: %s missing, such as %s; %s", l.Name, times(int64(n), "queue"), l.Missing[0], l.declare)
 	}
 
 	return nil

@@ -34,6 +34,9 @@ An undo file of a purge puts deleted messages back. An undo file of a replay or 
 messages that were sent to another queue, where they may have been handled: the command asks first,
 and --yes answers.
 
+Messages of a ladder's queue for unroutable messages keep their target, delay and headers if they are
+imported into that queue again (--dead-letter-queue).
+
 With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lines", "lines",
 "matched", "done", "truncated"}.`,
 		Example: `  amqpretry dlq import orders orders.jsonl
@@ -233,7 +236,7 @@ func isExport(in *bufio.Reader, q queue, path string) error {
 			unpack += " -c " + quote(path)
 		}
 		return fmt.Errorf("%s is compressed by gzip. Unpacked it can be read: %s | amqpretry dlq import %s -, with "+
-			"the other flags", path, unpack, quote(q.MainQueue()))
+			"the other flags", path, unpack, quote(cmp.Or(q.MainQueue(), q.Name())))
 	case len(text) > 0 && text[0] != '{':
 		return fmt.Errorf("%s is no export: wanted a JSON object in each line, which begins with {, found %q", path,
 			text[:min(len(text), 20)])

@@ -309,7 +309,7 @@ func (e operation) undoNote(q queue, o outcome, path string, flags []string) str
 		what = fmt.Sprintf("puts its messages back into %s, and removes none from %s", q.Name(), e.to)
 	}
 	note := fmt.Sprintf("Undo file: %s. This %s: amqpretry dlq import %s", path, what,
-		typed(flags, q.MainQueue(), path))
+		typed(flags, cmp.Or(q.MainQueue(), q.Name()), path))
 	if n := o.Unsettled + o.Refused; n > 0 {
 		note += fmt.Sprintf("\nUp to %s of its last messages are still in %s: an import would duplicate them",
 			thousands(n), q.Name())

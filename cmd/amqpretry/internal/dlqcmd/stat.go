@@ -86,7 +86,8 @@ With --json: one object with the keys of package dlq's Stat, with all names.`,
 
 func (t *tool) printStat(q queue, s dlq.Stat, filtered bool, by []string, top int) error {
 	now := t.Now()
-	lines := [][2]string{{"queue", q.Name()}, {"main queue", q.MainQueue()}, {"messages", thousands(s.Seen)}}
+	lines := [][2]string{{"queue", q.Name()}, {"main queue", cmp.Or(q.MainQueue(), "-")},
+		{"messages", thousands(s.Seen)}}
 	if s.Seen != s.Ready {
 		lines[2][1] += fmt.Sprintf(" (%s when the browse began)", thousands(s.Ready))
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
-	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 // unroutable are the commands about delayed messages that no target takes. They lie in a queue of a ladder, and the same
@@ -64,14 +63,6 @@ func (f *selection) target() (topology.Target, bool) {
 	return topology.Target{Exchange: f.exchange, Key: f.key}, f.exchange != ""
 }
 
-// mainQueue is the queue that has the messages, as package dlq is told: the target, or the unroutable queue itself.
-func (f *selection) mainQueue(ladder topology.Ladder) string {
-	if f.queue != "" {
-		return f.queue
-	}
-	return ladder.Unroutable()
-}
-
 // filter matches the messages of a ladder that are selected.
 func (f *selection) filter(ladder topology.Ladder) dlq.Filter {
 	if !f.given() {
@@ -85,20 +76,11 @@ func (f *selection) filter(ladder topology.Ladder) dlq.Filter {
 	}}
 }
 
-// targetOf is where a message was to go, by the routing key with which it came through the ladder. An import of an undo
-// file has lost that, and the header of the queue tells. Both are anybody's words, and only say what to show: where a
-// message is sent is named by a person.
+// targetOf is where a message was to go, by the routing key with which it came through the ladder. Anybody can have
+// written that, so it only selects messages: a person names where they are sent.
 func targetOf(ladder topology.Ladder, l *dlq.DeadLetter) (target topology.Target, known bool) {
-	if target, _, ok := ladder.ParseKey(l.CameBy.RoutingKey); ok {
-		return target, true
-	}
-	imported := l.CameBy == dlq.Route{RoutingKey: ladder.Unroutable()}
-	queue, _ := l.Message.Headers[header.Queue].(string)
-	if imported && queue != "" && queue != ladder.Unroutable() {
-		return topology.QueueTarget(queue), true
-	}
-
-	return topology.Target{}, false
+	target, _, known = ladder.ParseKey(l.CameBy.RoutingKey)
+	return target, known
 }
 
 // one is the only ladder that there is.
@@ -141,8 +123,9 @@ func (u *unroutable) withUnroutable(ctx context.Context, ladder topology.Ladder,
 
 const sendHelp = `Send delayed messages that no target takes to a queue, after it was declared: mostly to their target,
 whose delay is over. They begin with the first attempt, as after a "dlq replay", and keep their
-history. Declare the landing queue of the target first ("amqpretry topology apply", or its service),
-or more messages become unroutable.
+history. Declare the landing queue of the target first, or more messages become unroutable. For
+retries, "amqpretry topology apply" or the service of the queue does that; for delayed publishing, the
+next delayed publish to the target, after 30 s at most.
 
 You name the target. Its messages are found by their routing keys, and are sent to no other queue
 than --to, or --target without it. A target that is an exchange needs --to: messages go to a queue,
@@ -194,7 +177,7 @@ func (u *unroutable) send() *cobra.Command {
 			return cli.Usage("--to: %q is the unroutable queue itself", *to)
 		}
 
-		return u.withUnroutable(cmd.Context(), ladder, chosen.mainQueue(ladder), func(q queue) error {
+		return u.withUnroutable(cmd.Context(), ladder, chosen.queue, func(q queue) error {
 			return u.run(cmd.Context(), q, sending(q, dlq.ReplayOptions{
 				Filter: chosen.filter(ladder), To: *to, Rate: float64(pace), Foreign: true,
 			}), &flags)
@@ -245,7 +228,7 @@ elsewhere it needs --yes. A message is deleted after it is in the undo file, on 
 			return err
 		}
 
-		return u.withUnroutable(cmd.Context(), ladder, chosen.mainQueue(ladder), func(q queue) error {
+		return u.withUnroutable(cmd.Context(), ladder, chosen.queue, func(q queue) error {
 			return u.run(cmd.Context(), q, operation{verb: "discard", past: "discarded",
 				do: func(ctx context.Context, s step) (outcome, error) {
 					r, err := q.Purge(ctx, dlq.PurgeOptions{Filter: chosen.filter(ladder), Limit: s.limit,

@@ -16,7 +16,7 @@ import (
 
 // lookLanding looks for messages that are due and that their main queue does not take.
 func lookLanding(f Facts) []Finding {
-	return f.detailed("whether landing queues drain", func(o object, q management.Queue) []Finding {
+	found := f.detailed("whether landing queues drain", func(o object, q management.Queue) []Finding {
 		var n int64
 		if q.Messages != nil {
 			n = *q.Messages
@@ -25,16 +25,35 @@ func lookLanding(f Facts) []Finding {
 			return nil
 		}
 		severity, why, fix := f.keeps(o)
+		target := "main queue"
+		if o.Target.Exchange != "" {
+			target = "exchange"
+		}
 		return []Finding{{Severity: severity, Found: times(n, "message") + " due, " + why,
-			Means: "the landing queue keeps them, and hands them over within 3 minutes after the main queue takes " +
-				"messages again. Other queues are not affected. Do not delete it: its messages would be lost",
+			Means: "the landing queue keeps them, and hands them over within 3 minutes after the " + target +
+				" takes messages again. Other queues are not affected. Do not delete it: its messages would be lost",
 			Fix: fix}}
 	}, roleLanding)
+	for _, l := range f.Defaults {
+		switch bindings := f.Exchanges[l.Delivery()].Bindings; {
+		case !bindings.Known:
+			found = append(found, cannotSee(blind{bindings.Why: {"of " + l.Name()}}, "landing queues")...)
+		case len(f.landing(l)) == mostLanding:
+			why := fmt.Sprintf("doctor looks at %d of a ladder; amqpretry delays stat counts all", mostLanding)
+			found = append(found, cannotSee(blind{why: {"of " + l.Name()}}, "further landing queues")...)
+		}
+	}
+	return found
 }
 
-// keeps is what keeps the main queue of a landing queue from taking messages.
+// keeps is what keeps the target of a landing queue from taking messages.
 func (f Facts) keeps(landing object) (_ Severity, why, fix string) {
-	name := landing.Topic.Plan.Queue
+	if x := landing.Target.Exchange; x != "" {
+		return Warning, fmt.Sprintf("and no queue behind the exchange %q has confirmed them, or there is none. This "+
+				"may be temporary: run doctor again", x), f.ctl("list_bindings", "source_name", "destination_name",
+				"routing_key")
+	}
+	name := landing.Target.Key
 	exists, main := f.exists(name), f.Queues[name].Details
 	switch {
 	case exists.Known && !exists.Value:
@@ -113,7 +132,7 @@ func (f Facts) forTargets(queue string) string {
 
 // lookConfirmTimeout reminds of a setting of the broker that nobody can read from outside.
 func lookConfirmTimeout(f Facts) []Finding {
-	used := slices.ContainsFunc(f.Topics, func(t Topic) bool {
+	used := len(f.Defaults) > 0 || slices.ContainsFunc(f.Topics, func(t Topic) bool {
 		return t.Plan.Backend != nil || t.Policy.WithDefaults().Mode == config.ModeRetry &&
 			t.Policy.WithDefaults().QueueType == config.QueueTypeQuorum
 	})
@@ -124,7 +143,7 @@ func lookConfirmTimeout(f Facts) []Finding {
 		Found: "dead_letter_worker_publisher_confirm_timeout is 3 minutes, unless somebody has set it: the broker " +
 			"does not tell",
 		Means: "after a main queue was missing, full or down, and after a broker with many queues was killed, " +
-			"messages that are due wait up to that long. 5 to 10 seconds are better",
+			"messages that are due wait up to that long. 5 seconds are better",
 		Fix: "# in advanced.config of each node, in milliseconds; it takes effect at the next start:\n" +
 			"#   [{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}]."}}
 }

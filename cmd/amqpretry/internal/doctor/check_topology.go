@@ -54,7 +54,10 @@ const ladderLacks = "messages that need it stay at the level above, or their del
 
 // missing is the finding about a queue that is not there.
 func (f Facts) missing(o object) Finding {
-	finding := Finding{Severity: Problem, Found: "there is no such queue" + f.underDefault(), Fix: f.apply(o.Topic)}
+	finding := Finding{Severity: Problem, Found: "there is no such queue", Fix: f.apply(o.Topic)}
+	if o.Topic.Plan.Queue != "" {
+		finding.Found += f.underDefault()
+	}
 	switch o.Role {
 	case roleMain:
 		finding.Found = "there is no such queue"

@@ -10,47 +10,56 @@ type check struct {
 	name string
 	// fine is what is so when it finds nothing.
 	fine string
-	// queues is true if there is nothing to look at without topics.
-	queues bool
-	look   func(Facts) []Finding
+	// of is what there must be for it to have something to look at.
+	of   scope
+	look func(Facts) []Finding
 }
+
+// scope is what a check is about.
+type scope int
+
+const (
+	ofBroker scope = iota
+	// ofTopics needs topics, and ofLadders topics or a ladder.
+	ofTopics
+	ofLadders
+)
 
 // checks are all, in the order in which they are told.
 var checks = []check{
-	{"version", "RabbitMQ has a supported version", false, lookVersion},
-	{"features", "quorum queues and at-least-once dead-lettering are available", false, lookFeatures},
-	{"alarms", "no memory or disk alarm", false, lookAlarms},
-	{"nodes", "all nodes run and see each other", false, lookNodes},
-	{"permissions", "the user has the permissions of a consumer", true, lookPermissions},
-	{"limits", "the virtual host has room for the queues", false, lookLimits},
+	{"version", "RabbitMQ has a supported version", ofBroker, lookVersion},
+	{"features", "quorum queues and at-least-once dead-lettering are available", ofBroker, lookFeatures},
+	{"alarms", "no memory or disk alarm", ofBroker, lookAlarms},
+	{"nodes", "all nodes run and see each other", ofBroker, lookNodes},
+	{"permissions", "the user has the permissions of a consumer", ofTopics, lookPermissions},
+	{"limits", "the virtual host has room for the queues", ofBroker, lookLimits},
 
-	{"exists", "all queues and exchanges exist", true, lookExists},
-	{"arguments", "queues and exchanges are declared as the policies say", true, lookArguments},
-	{"bindings", "the retry exchanges lead to all queues", true, lookBindings},
+	{"exists", "all queues and exchanges exist", ofLadders, lookExists},
+	{"arguments", "queues and exchanges are declared as the policies say", ofLadders, lookArguments},
+	{"bindings", "the retry exchanges lead to all queues", ofLadders, lookBindings},
 
-	{"available", "all queues run, with a majority of their nodes", true, lookAvailable},
-	{"types", "no classic queues", true, lookTypes},
-	{"policies", "no policy of the broker weakens a promise", true, lookPolicies},
-	{"delivery-limit", "no main queue drops messages at its delivery limit", true, lookDeliveryLimit},
-	{"nack-rule", "no quorum main queue", true, lookNackRule},
-	{"dead-letter-target", "messages that a main queue dead-letters reach a queue", true, lookTargets},
-	{"stuck", "no messages are stuck on their way out of a queue", true, lookStuck},
-	{"landing", "no landing queue holds messages that are due", true, lookLanding},
-	{"unroutable", "no delayed message without a target", true, lookUnroutable},
-	{"confirm-timeout", "no at-least-once dead-lettering, which this setting of the broker is about", true,
+	{"available", "all queues run, with a majority of their nodes", ofLadders, lookAvailable},
+	{"types", "no classic queues", ofTopics, lookTypes},
+	{"policies", "no policy of the broker weakens a promise", ofLadders, lookPolicies},
+	{"delivery-limit", "no main queue drops messages at its delivery limit", ofTopics, lookDeliveryLimit},
+	{"nack-rule", "no quorum main queue", ofTopics, lookNackRule},
+	{"dead-letter-target", "messages that a main queue dead-letters reach a queue", ofTopics, lookTargets},
+	{"stuck", "no messages are stuck on their way out of a queue", ofLadders, lookStuck},
+	{"landing", "no landing queue holds messages that are due", ofLadders, lookLanding},
+	{"unroutable", "no delayed message without a target", ofLadders, lookUnroutable},
+	{"confirm-timeout", "no at-least-once dead-lettering, which this setting of the broker is about", ofLadders,
 		lookConfirmTimeout},
-	{"retry-consumers", "nobody consumes from retry queues", true, lookRetryConsumers},
-	{"single-active-consumer", "no main queue relies on order", true, lookSingleActive},
-	{"dead-letters", "no dead letters", true, lookDeadLetters},
-	{"obsolete", "no retry queue that no policy uses", true, lookObsolete},
+	{"retry-consumers", "nobody consumes from retry queues", ofLadders, lookRetryConsumers},
+	{"single-active-consumer", "no main queue relies on order", ofTopics, lookSingleActive},
+	{"dead-letters", "no dead letters", ofTopics, lookDeadLetters},
+	{"obsolete", "no retry queue that no policy uses", ofTopics, lookObsolete},
 }
 
-// diagnose judges what is known. It gives at least one finding for each check, but for those about queues where none
-// was named.
+// diagnose judges what is known. It gives at least one finding for each check that has something to look at.
 func diagnose(f Facts) []Finding {
 	var all []Finding
 	for _, c := range checks {
-		if c.queues && len(f.Topics) == 0 {
+		if c.of != ofBroker && len(f.Topics) == 0 && (c.of == ofTopics || len(f.Defaults) == 0) {
 			continue
 		}
 		found := merged(c.look(f))
@@ -70,7 +79,7 @@ const broker = "broker"
 
 func (o object) label() string { return fmt.Sprintf("%s %q", o.Role, o.Name) }
 
-// about makes a finding one about the object, or about its ladder, of which it is a part.
+// about makes a finding one about the object, or about the ladder that it belongs to.
 func (o object) about(f Finding) Finding {
 	if o.Ladder == "" {
 		f.Object = o.label()

@@ -34,7 +34,7 @@ func Command(s *cli.Session) *cobra.Command {
 command that fixes it. Nothing is changed.
 
 An argument is a main queue, or TOPIC=QUEUE if the topic of the policy has another name than the
-queue. Without arguments, doctor checks only the broker.
+queue. Without arguments, doctor checks only the broker, and the default ladders.
 
 It checks:
   broker       version, features, alarms, nodes, limits of the virtual host, permissions of the user
@@ -47,7 +47,8 @@ It checks:
   leftovers    retry queues that no policy uses
 
 With exact delays, doctor checks the ladder once, and reports many parts of it with the same problem as
-one. It reads up to 1000 unroutable messages for their targets; they stay in their queue, in order.
+one. It also checks the two default ladders, which delayed publishing uses, if they exist. It reads
+up to 1000 unroutable messages for their targets; they stay in their queue, in order.
 
 To compare arguments and to check permissions and alarms, doctor declares objects that already exist,
 and publishes messages that it rolls back. It checks the permissions of the user in the broker's URI:

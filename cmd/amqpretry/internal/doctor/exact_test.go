@@ -260,6 +260,110 @@ func TestDoctorOfExactDelays_OwnBroker(t *testing.T) {
 	})
 }
 
+// The ladder of delayed publishing is in no policy: doctor finds it on the broker, whatever queues are named, and its
+// commands bring back the messages of all targets.
+func TestDoctorOfDelayedPublishing_OwnBroker(t *testing.T) {
+	l := newLab(t)
+	ladder := topology.Ladder{Config: config.ScheduleLadder()}
+	name := ladder.Name()
+	l.do(func(ch *amqp.Channel) error { return ladder.Shared().Declare(ch) })
+	l.declare("orders", topology.ProtectArguments("orders.dlq"))
+	for _, target := range []topology.Target{topology.QueueTarget("gone"), {Exchange: "events", Key: "paid"}} {
+		plan, err := ladder.Of(target, topology.Names{})
+		require.NoError(t, err)
+		l.do(func(ch *amqp.Channel) error { return plan.Declare(ch) })
+	}
+	var keys []string
+	delay := func(target topology.Target, headers amqp.Table) {
+		m := amqp.Publishing{DeliveryMode: amqp.Persistent, Headers: headers}
+		exchange, key := ladder.Address(target, time.Second, &m)
+		l.do(func(ch *amqp.Channel) error { return ch.PublishWithContext(t.Context(), exchange, key, true, false, m) })
+		keys = append(keys, key)
+	}
+	delay(topology.QueueTarget("gone"), nil)
+	delay(topology.Target{Exchange: "events", Key: "paid"}, nil)
+	keys = nil
+	delay(topology.QueueTarget("one"), nil)
+	delay(topology.QueueTarget("two"), amqp.Table{"amqpretry-queue": "two", "amqpretry-v": "1", "amqpretry-uuid": "u1"})
+	delay(topology.Target{Exchange: "nobody", Key: "paid"}, nil)
+
+	// A part is gone, one is another, and a policy of the broker applies.
+	l.broker.Ctl("set_policy", "idle", "^amqpretry[.]delay.*[.]1s$", `{"expires":3600000}`)
+	l.deleteQueue(ladder.WaitQueue(7, 9))
+	var v verdict
+	has := func(check, object, part string) bool {
+		_, found := find(v.findings, check, object, part)
+		return found
+	}
+	broken := func() bool {
+		return has("landing", "gone.landing", `1 message due, and the main queue "gone" does not exist`) &&
+			has("landing", "events.exchange.paid.landing", `behind the exchange "events"`) &&
+			has("unroutable", name, "3 messages that no target takes: 1 for ") &&
+			has("exists", name, ladder.WaitQueue(7, 9)) && has("policies", name, "expires: 3600000")
+	}
+	l.await("without queues", func() bool { v = l.full(); return broken() })
+	v = l.full("orders") // of a policy with tiers
+	assert.True(t, broken(), v.out)
+	assert.False(t, has("permissions", "", ""), "nobody named its publishers")
+	v = l.amqpOnly()
+	assert.True(t, has("unroutable", name, "3 messages that no target takes"), v.out)
+
+	l.sameUnroutable(ladder, keys)
+}
+
+// sameUnroutable makes the queue for unroutable messages another one, and runs the commands that doctor prints.
+func (l *lab) sameUnroutable(ladder topology.Ladder, keys []string) {
+	t, queue := l.t, ladder.Unroutable()
+	take := func() (all []amqp.Delivery) {
+		l.do(func(ch *amqp.Channel) error {
+			for {
+				d, ok, err := ch.Get(queue, true)
+				if err != nil || !ok {
+					return err
+				}
+				all = append(all, d)
+			}
+		})
+		return all
+	}
+	messages := take()
+	require.Len(t, messages, len(keys))
+	l.deleteQueue(queue)
+	l.declare(queue, amqp.Table{"x-queue-type": "quorum", "x-max-length": 1000})
+	l.do(func(ch *amqp.Channel) error { return ch.QueueBind(queue, "", queue, false, nil) })
+	for _, d := range messages {
+		m := amqp.Publishing{Headers: d.Headers, DeliveryMode: amqp.Persistent}
+		delete(m.Headers, "x-death")
+		l.do(func(ch *amqp.Channel) error {
+			return ch.PublishWithContext(t.Context(), queue, d.RoutingKey, true, false, m)
+		})
+	}
+	var conflict Finding
+	l.await("conflict", func() (found bool) {
+		conflict, found = find(l.full().findings, "arguments", ladder.Name(), queue)
+		return found
+	})
+	assert.NotContains(t, conflict.Fix, "dlq purge")
+	t.Chdir(t.TempDir())
+	taking, restoring, _ := strings.Cut(conflict.Fix, "\n# If it has 0 messages")
+	l.run(taking)
+	fix := strings.Split(uncommented(restoring), "\n")
+	l.run(fix[1])                                                             // delete it
+	l.do(func(ch *amqp.Channel) error { return ladder.Shared().Declare(ch) }) // as the publisher does
+	l.run(fix[len(fix)-1])                                                    // the import
+	var got []string
+	for _, d := range take() {
+		got = append(got, d.RoutingKey)
+		if strings.HasSuffix(d.RoutingKey, ".q.two") {
+			assert.Equal(t, "two", d.Headers["amqpretry-queue"])
+			assert.Equal(t, "u1", d.Headers["amqpretry-uuid"])
+		}
+	}
+	assert.ElementsMatch(t, keys, got)
+	_, found := find(l.full().findings, "arguments", ladder.Name(), "")
+	assert.False(t, found)
+}
+
 // break_ breaks a ladder: a level and a queue are gone, a queue is another, and a policy applies to all.
 func (l *lab) break_(ladder topology.Ladder) {
 	l.do(func(ch *amqp.Channel) error { return ch.ExchangeDelete(ladder.Level(0), false, false) })

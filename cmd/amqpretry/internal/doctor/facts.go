@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
@@ -33,6 +34,8 @@ type Facts struct {
 	// Names of the services.
 	Names  topology.Names
 	Topics []Topic
+	// Defaults are the default ladders that the broker has and no policy of Topics uses: those of delayed publishing.
+	Defaults []topology.Ladder
 
 	// Blocked is why the broker takes no messages; "" when it does.
 	Blocked Seen[string]
@@ -104,9 +107,12 @@ type object struct {
 	Name  string
 	Role  role
 	Topic Topic
-	// Planned is what the plan says of it; nil for the main queue, of which it says nothing.
+	// Planned is its part of the plan; nil for the main queue, which no plan has.
 	Planned *topology.Queue
 	Queue   Queue
+	// Target of a landing queue, and the name of its ladder if no topic has it.
+	Target        topology.Target
+	LandingLadder string
 	// Ladder is the name of the one that it is a part of; empty for queues of a topic.
 	Ladder string
 }
@@ -131,7 +137,7 @@ func (f Facts) objects(roles ...role) []object {
 			case q.Name == t.Plan.DeadLetterQueue:
 				planned.Role = roleDeadLetter
 			case q.Landing:
-				planned.Role = roleLanding
+				planned.Role, planned.Target = roleLanding, topology.QueueTarget(t.Plan.Queue)
 			}
 			add(planned)
 		}
@@ -146,17 +152,51 @@ func (f Facts) objects(roles ...role) []object {
 			add(planned)
 		}
 	}
+	for _, l := range f.Defaults {
+		for _, o := range f.landing(l) {
+			add(o)
+		}
+	}
 	return all
 }
 
-// ladder is what topics with exact delays share.
+// landing are the landing queues of a ladder, by the bindings of its delivery exchange, up to mostLanding.
+func (f Facts) landing(l topology.Ladder) []object {
+	var all []object
+	levels := l.Config.Levels
+	for _, b := range f.Exchanges[l.Delivery()].Bindings.Value {
+		// The key of a binding is that of a message with any digits.
+		rest, is := strings.CutPrefix(b.Key, strings.Repeat("*.", levels))
+		target, _, known := l.ParseKey(strings.Repeat("0.", levels) + rest)
+		if !is || !known || b.Queue == "" {
+			continue
+		}
+		plan, err := l.Of(target, f.Names)
+		if err != nil { // no service can declare it
+			continue
+		}
+		planned := plan.Queues[0]
+		planned.Name = b.Queue // services may have other Names
+		all = append(all, object{Name: b.Queue, Role: roleLanding, Planned: &planned, Target: target,
+			LandingLadder: l.Name()})
+		if len(all) == mostLanding {
+			break
+		}
+	}
+	return all
+}
+
+// mostLanding is how many landing queues of a ladder are looked at: each takes several questions.
+const mostLanding = 200
+
+// ladder is what topics with exact delays, or publishers of messages with a delay, share.
 type ladder struct {
 	name  string
-	topic Topic // the first of them
+	topic Topic // the first of them; zero for a default ladder that no policy uses
 	of    topology.Backend
 }
 
-// ladders lists those of all topics, each once.
+// ladders lists those of all topics, each once, and Defaults.
 func (f Facts) ladders() []ladder {
 	var all []ladder
 	for _, t := range f.Topics {
@@ -165,6 +205,9 @@ func (f Facts) ladders() []ladder {
 			continue
 		}
 		all = append(all, ladder{backend.Name(), t, backend})
+	}
+	for _, l := range f.Defaults {
+		all = append(all, ladder{name: l.Name(), of: l})
 	}
 	return all
 }

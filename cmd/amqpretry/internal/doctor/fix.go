@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"regexp"
@@ -21,8 +22,14 @@ func (f Facts) ctl(command string, args ...string) string {
 	return strings.Join(append([]string{"rabbitmqctl", command, option}, args...), " ")
 }
 
-// apply declares what is missing of a topic's plan.
-func (f Facts) apply(t Topic) string { return f.topology("apply", t) }
+// apply declares what is missing of a topic's plan, or of a default ladder if there is no topic.
+func (f Facts) apply(t Topic) string {
+	if t.Plan.Queue == "" {
+		return "# publish a message with a delay: its publisher declares the ladder, at most 10 minutes after the " +
+			"last time.\n# At once: start the publisher again, and publish"
+	}
+	return f.topology("apply", t)
+}
 
 // topology is a command about the topology of a topic.
 func (f Facts) topology(command string, t Topic) string {
@@ -72,9 +79,9 @@ func (f Facts) recreate(o object) string {
 	purge := f.amqpretry("dlq purge", "--all", "--yes", "--undo", "dead-letters.jsonl", queue)
 	restore := f.amqpretry("dlq import", queue) + " dead-letters.jsonl"
 	if o.Role == roleUnroutable {
-		purge = f.amqpretry("dlq purge", "--all", "--yes", "--undo", "dead-letters.jsonl", "--dead-letter-queue",
-			shell.Quote(o.Name), queue)
-		restore = f.amqpretry("dlq import", "--dead-letter-queue", shell.Quote(o.Name), queue) + " dead-letters.jsonl"
+		// They have many targets: none of them is the main queue of all.
+		purge = f.amqpretry("delays discard", "--all", "--yes", "--undo", "unroutable.jsonl", "--ladder", o.Ladder)
+		restore = f.amqpretry("dlq import", "--dead-letter-queue", shell.Quote(o.Name), o.Name) + " unroutable.jsonl"
 	}
 	deletion := f.ctl("delete_queue", shell.Quote(o.Name))
 	if o.Queue.Details.Value.Type == string(config.QueueTypeClassic) { // a quorum queue knows no conditions
@@ -90,9 +97,17 @@ func (f Facts) recreate(o object) string {
 // redeclare is for the queues of exact delays, whose messages nobody can take out: a person waits until they are gone.
 func (f Facts) redeclare(o object) string {
 	return "# Stop the services that use it, and wait until it is empty: deleting it discards its messages.\n" +
-		f.amqpretry("delays stat", f.policies(o.Topic.Plan.Queue)...) + "\n" +
+		f.amqpretry("delays stat", f.waiting(o)...) + "\n" +
 		"# If it has 0 messages, delete it, and declare it as planned:\n" +
 		commented(f.ctl("delete_queue", shell.Quote(o.Name)), f.apply(o.Topic))
+}
+
+// waiting are the words of a command that counts the messages in a queue of exact delays.
+func (f Facts) waiting(o object) []string {
+	if o.Topic.Plan.Queue != "" {
+		return f.policies(o.Topic.Plan.Queue)
+	}
+	return []string{"--ladder", cmp.Or(o.Ladder, o.LandingLadder)}
 }
 
 // policies are the words of a command that take the policy file.

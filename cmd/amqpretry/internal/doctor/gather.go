@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
@@ -24,22 +25,64 @@ type api struct {
 func gather(ctx context.Context, f Facts, p *prober, a *api) Facts {
 	f.Queues, f.Exchanges = map[string]Queue{}, map[string]Exchange{}
 	f.overview(ctx, a)
+	f.Defaults = f.defaults(p)
 
-	for _, o := range f.objects() {
-		q := p.queue(o)
-		q.Details = details(ctx, a, o.Name)
-		f.Queues[o.Name] = q
-	}
+	f.lookAt(ctx, a, p, f.objects())
 	planned := f.plannedExchanges()
 	for _, name := range sortedKeys(planned) {
 		x := planned[name].Exchange
 		f.Exchanges[name] = f.exchange(ctx, a, p, name, &x)
 	}
 	f.follow(ctx, a, p)
+	for _, l := range f.Defaults {
+		all := f.landing(l)
+		f.lookAt(ctx, a, p, all)
+		for _, o := range all { // the main queues behind them
+			if o.Target.Exchange == "" {
+				f.lookAt(ctx, a, p, []object{{Name: o.Target.Key}})
+			}
+		}
+	}
 
 	f.Refused = p.refused(needs(f.Topics))
 	f.Blocked = p.blocked()
 	return f
+}
+
+// lookAt looks at those of the queues that were not looked at before.
+func (f *Facts) lookAt(ctx context.Context, a *api, p *prober, queues []object) {
+	for _, o := range queues {
+		if _, looked := f.Queues[o.Name]; looked {
+			continue
+		}
+		q := p.queue(o)
+		q.Details = details(ctx, a, o.Name)
+		f.Queues[o.Name] = q
+	}
+}
+
+// defaults are the default ladders that the broker has and no topic uses. One without all of three queues is taken to
+// be missing: asking for all of them would be an error each in the log of the broker.
+func (f *Facts) defaults(p *prober) []topology.Ladder {
+	var found []topology.Ladder
+	used := f.ladders()
+	for _, c := range []config.Ladder{config.RetryLadder(), config.ScheduleLadder()} {
+		l := topology.Ladder{Config: c}
+		if slices.ContainsFunc(used, func(u ladder) bool { return u.name == l.Name() }) {
+			continue
+		}
+		for _, queue := range []string{l.Unroutable(), l.WaitQueue(c.Levels-1, c.Radix-1), l.WaitQueue(0, 1)} {
+			exists := f.exists(queue)
+			if !exists.Known {
+				exists = p.queue(object{Name: queue}).Exists
+			}
+			if exists.Known && exists.Value {
+				found = append(found, l)
+				break
+			}
+		}
+	}
+	return found
 }
 
 func (f *Facts) overview(ctx context.Context, a *api) {

@@ -169,7 +169,7 @@ func lookPermissions(f Facts) []Finding {
 	return found
 }
 
-// ladderOf is the name of the ladder of which something is a part; empty for anything else.
+// ladderOf is the name of the ladder that an object belongs to; empty for any other object.
 func (f Facts) ladderOf(name string) string {
 	for _, l := range f.ladders() {
 		if strings.HasPrefix(name, l.name+".") {

@@ -63,7 +63,11 @@ func text(f Facts, findings []Finding, paint func(cli.Style, string) string) str
 		line("\nnot checked: %s\n  because: %s", cli.Safe(strings.Join(hidden[why], "; ")), cli.Safe(why))
 	}
 	if len(f.Topics) == 0 {
-		line("\nNo queue was named, so only the broker was checked.")
+		ladders := ""
+		if len(f.Defaults) > 0 {
+			ladders = " and the default ladders"
+		}
+		line("\nNo queue was named, so only the broker%s was checked.", ladders)
 	}
 	line("\n%s, %s, %s; %s; %s", times(n[Problem], "problem"), times(n[Warning], "warning"), times(n[Note], "note"),
 		times(n[OK], "check")+" without findings", unseenChecks(findings))

@@ -18,7 +18,8 @@ import (
 type bindings func(topology.Binding) (bool, error)
 
 // inspect compares a plan with the broker, and changes nothing. AMQP compares the arguments of an object only by
-// declaring it, so that is done with objects that are there already. What a backend shares has no main queue.
+// declaring it, so that is done with objects that are there already. The shared plan of a backend has no main
+// queue.
 func inspect(b *broker, bound bindings, plan topology.Plan) ([]object, error) {
 	objects, missing := []object{}, map[string]bool{}
 	add := func(o object, err error) error {
