@@ -112,7 +112,7 @@ var roles = map[string]func(*roleTest) error{
 	"observer": func(r *roleTest) error { return r.observe(2) },
 	"observer-exact": func(r *roleTest) error {
 		r.delays = config.DelayExact
-		return r.observe(57) // those of the ladder with its unroutable queue, the landing queue, the dead-letter queue
+		return r.observe(56) // those of the ladder with its unroutable queue, and the dead-letter queue
 	},
 	"dead-letters":         func(r *roleTest) error { return r.deadLetters(topology.Declare) },
 	"dead-letters-assumed": func(r *roleTest) error { return r.deadLetters(topology.Assume) },
@@ -253,7 +253,7 @@ func TestPermissions_OwnBroker(t *testing.T) {
 var passiveOnly = map[string][]string{
 	"observer": {`write orders\.retry\..*`, `write orders\.dlq`},
 	"observer-exact": {`write amqpretry\.delay\..*[smh]`, `write amqpretry\.delay\..*\.unroutable`,
-		`write orders\.landing`, `write orders\.dlq`},
+		`write orders\.dlq`},
 	"replayer": {`write orders`},
 	"importer": {`write orders\.dlq`},
 }
