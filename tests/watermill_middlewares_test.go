@@ -390,6 +390,9 @@ func (p *play) counting(n *atomic.Int32) message.HandlerMiddleware {
 	}
 }
 
+// waits tells whether a retry has not come back yet: on a busy machine it may take a while.
+func (p *play) waits() bool { return len(p.svc.Events(retry.EventRetried)) >= int(p.arrivals.Load()) }
+
 // watch runs the service until nothing happens any more, and says what has.
 func (p *play) watch() string {
 	p.t.Helper()
@@ -407,7 +410,11 @@ func (p *play) watch() string {
 	p.svc.Broker.Publish(p.svc.Queue, m)
 	eventually(p.t, 20*time.Second, func() bool { return p.arrivals.Load() > 0 || len(ended) > 0 }, "it arrives")
 
-	for seen, since := -1, time.Now(); time.Since(since) < 1200*time.Millisecond && p.arrivals.Load() < often; {
+	for seen, since := -1, time.Now(); p.arrivals.Load() < often; {
+		quiet := time.Since(since)
+		if quiet > 20*time.Second || quiet > 1200*time.Millisecond && !p.waits() {
+			break
+		}
 		if n := int(p.arrivals.Load()) + p.svc.Calls.count() + len(p.svc.Events()); n != seen {
 			seen, since = n, time.Now()
 		}

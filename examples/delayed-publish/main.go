@@ -117,6 +117,8 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		}
 	}
 
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	sent := make(chan error, 1)
 	go func() {
 		select {
@@ -130,8 +132,6 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 			sent <- nil
 		}
 	}()
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	if err := router.Run(ctx); err != nil {
 		return err
 	}
