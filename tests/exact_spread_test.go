@@ -52,7 +52,9 @@ func TestExactDelays_JitterSpreadsABurst(t *testing.T) {
 	})
 	t.Run("tiers", func(t *testing.T) {
 		t.Parallel()
-		all := failTogether(t, policy, messages)
+		tiers := policy
+		tiers.DelayMode = config.DelayTiers
+		all := failTogether(t, tiers, messages)
 		assert.Less(t, all.backBy(6*time.Second), messages/4, "back after half of the time")
 		assert.Greater(t, all.dueBy(6*time.Second), messages/4, "due after half of the time")
 	})
