@@ -51,6 +51,8 @@ func main() {
 func run(settings chaos.Settings, book *chaos.Book) error {
 	stop, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer cancel()
+	connected := make(chan struct{})
+	go endBefore(stop, connected)
 
 	logger := watermill.NewStdLoggerWithOut(os.Stderr, false, false)
 	services := []*service{}
@@ -66,6 +68,7 @@ func run(settings chaos.Settings, book *chaos.Book) error {
 		services = append(services, s)
 	}
 	go obey(os.Stdin)
+	close(connected)
 
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.Background()) }()
@@ -88,6 +91,16 @@ func run(settings chaos.Settings, book *chaos.Book) error {
 	book.Write(chaos.Record{Kind: chaos.Closed})
 
 	return nil
+}
+
+// endBefore ends the process when it is told to before it has connected: nothing is in flight yet, and a proxy that is
+// stuck may hold up the connection for long.
+func endBefore(stop context.Context, connected <-chan struct{}) {
+	select {
+	case <-stop.Done():
+		os.Exit(notReady)
+	case <-connected:
+	}
 }
 
 // obey carries out the commands "clock DURATION", which steps the clock.
