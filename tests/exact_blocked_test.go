@@ -28,6 +28,10 @@ import (
 // confirmTimeout is after how long the broker of the following test tries again to hand back what a queue did not take.
 const confirmTimeout = 10 * time.Second
 
+// blockedOwn is how many retries a blocked queue has: more than the broker hands back at once, and no more than the
+// queue can hold once it is empty, or the last ones would wait as often as it is full again.
+const blockedOwn = 200
+
 // A main queue that is full, or was deleted, keeps its own retries waiting and nobody else's, which go through the same
 // queues of the ladder. It gets them when it can take them.
 func TestExactDelays_BlockedQueue_OwnBroker(t *testing.T) {
@@ -52,11 +56,12 @@ func TestExactDelays_BlockedQueue_OwnBroker(t *testing.T) {
 
 	full := func(conf *amqp.Config) {
 		conf.Queue.Arguments = amqp091.Table{
-			"x-queue-type": "quorum", "x-max-length": int32(5), "x-overflow": "reject-publish",
+			"x-queue-type": "quorum", "x-max-length": int32(blockedOwn), "x-overflow": "reject-publish",
 		}
 	}
-	b.during("a full main queue", full, func(queue string) { // more than it can hold, and than a queue sends at once
+	b.during("a full main queue", full, func(queue string) {
 		client := newRabbit(t, broker.URI)
+		client.Publish(queue, rabbit.Messages(rabbit.Numbered("fill", blockedOwn)...)...)
 		require.Eventually(t, func() bool {
 			return client.TryPublish("", queue, rabbit.Messages("fill")...) != nil
 		}, 30*time.Second, time.Millisecond, "queue %s is full", queue)
@@ -132,7 +137,6 @@ func (b *blocked) measure(name string) [3]float64 {
 // have its own.
 func (b *blocked) during(name string, configure func(*amqp.Config), block, unblock func(queue string)) {
 	b.t.Helper()
-	const messages = 200
 	c := setup{
 		URI: b.broker.URI, QueueType: "quorum", Prefetch: 100, Queue: uniqueName("blocked"),
 		Options: amqpretry.Options{Policies: b.policies}, Handler: func(*message.Message) error { return nil },
@@ -145,36 +149,34 @@ func (b *blocked) during(name string, configure func(*amqp.Config), block, unblo
 	block(c.Queue)
 
 	all := map[string]bool{}
-	newRabbit(b.t, b.broker.URI).Do(func(channel *amqp091.Channel) error { // due while the others' are measured
-		for i := range messages {
-			id := fmt.Sprintf("own-%d", i)
-			m := rabbit.Message(id, "")
-			all[id] = true
-			exchange, key := plan.Route(1, askedFor(id), &m)
-			if err := channel.PublishWithContext(b.t.Context(), exchange, key, true, false, m); err != nil {
-				return err
-			}
-		}
-		_, err := channel.QueueDeclarePassive(c.Queue+".landing", true, false, false, false, nil) // all were taken
-
-		return err
-	})
+	client := newRabbit(b.t, b.broker.URI)
+	for i := range blockedOwn { // due while the others' are measured
+		id := fmt.Sprintf("own-%d", i)
+		m := rabbit.Message(id, "")
+		all[id] = true
+		exchange, key := plan.Route(1, askedFor(id), &m)
+		client.PublishTo(exchange, key, m)
+	}
 	late := b.measure(name)
 	<-time.After(3 * time.Second) // all are due
 	waiting := b.depth(c.Queue + ".landing")
-	assert.Greater(b.t, waiting, messages/2, "retries wait in the landing queue of their own")
+	assert.Equal(b.t, blockedOwn, waiting, "retries wait in the landing queue of their own")
 
 	unblock(c.Queue)
 	began := time.Now()
 	second := start(b.t, c)
-	eventually(b.t, 2*confirmTimeout, func() bool {
+	missing := func() map[string]bool {
 		missing := maps.Clone(all)
-		for _, call := range second.Calls.All() {
-			delete(missing, call.ID)
+		for id := range second.Calls.ids() {
+			delete(missing, id)
 		}
 
-		return len(missing) == 0
-	}, "all retries of the queue come")
+		return missing
+	}
+	if !assert.Eventually(b.t, func() bool { return len(missing()) == 0 }, rabbit.Patient(2*confirmTimeout), tick) {
+		b.t.Fatalf("%d retries of the queue have not come, %d are in its landing queue", len(missing()),
+			b.depth(c.Queue+".landing"))
+	}
 	b.table.Add(name, late[0], late[1], late[2], waiting, time.Since(began).Seconds())
 	second.close()
 }

@@ -28,18 +28,54 @@ type attempt struct {
 
 // Do runs declare, or joins the one that runs. It does nothing if one has succeeded since then.
 func (f *Flight) Do(ctx context.Context, since time.Time, declare func() error) error {
-	f.mu.Lock()
-	if f.succeeded.After(since) {
-		f.mu.Unlock()
-		return nil
-	}
-	if f.running == nil {
-		f.running = &attempt{done: make(chan struct{})}
-		go f.run(f.running, declare)
-	}
-	a := f.running
-	f.mu.Unlock()
+	a, _ := f.join(since, declare)
 
+	return a.wait(ctx)
+}
+
+// DoWith is [Flight.Do] for a declaration over a channel that the caller closes afterwards: who has begun one waits for
+// its end, which that of the connection is as well. Only those who join give up.
+func (f *Flight) DoWith(ctx context.Context, since time.Time, declare func() error) error {
+	a, begun := f.join(since, declare)
+	if begun {
+		<-a.done
+	}
+
+	return a.wait(ctx)
+}
+
+// join returns the attempt to wait for, and whether it runs declare.
+func (f *Flight) join(since time.Time, declare func() error) (a *attempt, begun bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+
+	if f.succeeded.After(since) {
+		return succeeded, false
+	}
+	if f.running != nil {
+		return f.running, false
+	}
+	f.running = &attempt{done: make(chan struct{})}
+	go f.run(f.running, declare)
+
+	return f.running, true
+}
+
+// succeeded is an attempt that has.
+var succeeded = func() *attempt {
+	a := &attempt{done: make(chan struct{})}
+	close(a.done)
+
+	return a
+}()
+
+// wait returns the result of an attempt, unless ctx ends or the broker does not answer before.
+func (a *attempt) wait(ctx context.Context) error {
+	select {
+	case <-a.done: // also when ctx has ended
+		return a.err
+	default:
+	}
 	timeout := time.NewTimer(declareWait)
 	defer timeout.Stop()
 

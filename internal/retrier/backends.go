@@ -30,14 +30,14 @@ type sharedBackend struct {
 }
 
 // declare declares a plan, with what its backend shares unless that was declared a moment ago. After an error the whole
-// is declared next time. It waits until ctx ends for a declaration that others have begun.
+// is declared next time. For a declaration that others have begun it waits until ctx ends.
 func (b *backends) declare(ctx context.Context, channel topology.Channel, plan topology.Plan) error {
 	if plan.Backend == nil {
 		return plan.Declare(channel)
 	}
 
 	shared, since := b.of(plan.Backend.Name())
-	if err := shared.Do(ctx, since, func() error { return plan.Backend.Shared().Declare(channel) }); err != nil {
+	if err := shared.DoWith(ctx, since, func() error { return plan.Backend.Shared().Declare(channel) }); err != nil {
 		return err
 	}
 	err := plan.DeclareOwn(channel)
