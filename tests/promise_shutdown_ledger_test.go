@@ -108,7 +108,11 @@ func (l *shutdownLedger) hear(life int, e retry.Event) {
 	default:
 		return
 	}
-	l.ends[shutdownAttempt{life, e.Message.UUID, e.Attempt.Number}] = e.Kind
+	attempt := shutdownAttempt{life, e.Message.UUID, e.Attempt.Number}
+	if l.ends[attempt] == retry.EventRetried || l.ends[attempt] == retry.EventDeadLettered {
+		return // a stock subscriber can call a handler twice for one attempt: that is what became of it, of both
+	}
+	l.ends[attempt] = e.Kind
 }
 
 // done counts the messages that are processed or given up.
