@@ -128,7 +128,8 @@ func TestLosslessNoAnswer(t *testing.T) {
 			})
 			waiting := func() int { return svc.Broker.Depth(svc.retryQueue(time.Hour)) }
 			svc.publish("first") // opens the forwarder's connection
-			eventually(t, 5*time.Second, func() bool { return waiting() == 1 }, "the first copy is stored")
+			eventually(t, 5*time.Second, func() bool { return len(svc.Events(retry.EventRetried)) == 1 },
+				"the first copy is confirmed")
 
 			network.stallAnswers(forwarder)
 			svc.publish(rabbit.Numbered("message", 5)...)
