@@ -660,13 +660,15 @@ func TestDelayPublish_Names(t *testing.T) {
 			})
 		}
 	}
-	for of := range got { // each declares its target, which takes a while
+	at := map[string]time.Time{}
+	for of := range got { // each publish declares its target, which takes a while
+		at[of] = time.Now()
 		kind, topic, _ := strings.Cut(of, " ")
 		d := map[string]*delays{"q": queues, "x": exchanges}[kind]
 		require.NoError(t, d.Publisher.Publish(topic, delayed(of, wmdelay.For(300*time.Millisecond))), of)
 	}
 	for of, arrived := range got {
-		assert.Contains(t, arrived.wait(t, 1), of)
+		due(t, arrived.wait(t, 1)[of], at[of].Add(300*time.Millisecond))
 	}
 	stays(t, 300*time.Millisecond, func() bool {
 		for _, arrived := range got {

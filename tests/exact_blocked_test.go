@@ -28,8 +28,9 @@ import (
 // confirmTimeout is after how long the broker of the following test tries again to hand back what a queue did not take.
 const confirmTimeout = 10 * time.Second
 
-// blockedOwn is how many retries a blocked queue has: more than the broker hands back at once, and no more than the
-// queue can hold once it is empty, or the last ones would wait as often as it is full again.
+// blockedOwn is the number of retries of the blocked queue, and the length limit of the queue that is full. It is more
+// than the 32 that the broker hands back at a time. With a lower limit the queue would fill up again, and the remaining
+// retries would wait for another confirmTimeout.
 const blockedOwn = 200
 
 // A main queue that is full, or was deleted, keeps its own retries waiting and nobody else's, which go through the same

@@ -110,7 +110,7 @@ func (l *shutdownLedger) hear(life int, e retry.Event) {
 	}
 	attempt := shutdownAttempt{life, e.Message.UUID, e.Attempt.Number}
 	if l.ends[attempt] == retry.EventRetried || l.ends[attempt] == retry.EventDeadLettered {
-		return // a stock subscriber can call a handler twice for one attempt: that is what became of it, of both
+		return // a stock subscriber can call a handler twice for one attempt, which then has this end
 	}
 	l.ends[attempt] = e.Kind
 }

@@ -21,11 +21,17 @@ func TestInboxIsBounded(t *testing.T) {
 	deliveries := make(chan amqp091.Delivery)
 	b := newInbox(deliveries, room)
 	sizes := []int{1, room * 3, 1, room - 3000, room / 2, 1}
-	for i, size := range sizes { // all of them before the first is taken, which makes room
-		b.put(amqp091.Delivery{DeliveryTag: uint64(i), Redelivered: i == 3, Body: make([]byte, size),
-			Headers: amqp091.Table{"x": "y"}})
+	for i, size := range sizes {
+		deliveries <- amqp091.Delivery{DeliveryTag: uint64(i), Redelivered: i == 3, Body: make([]byte, size),
+			Headers: amqp091.Table{"x": "y"}}
 	}
 	close(deliveries)
+	require.Eventually(t, func() bool { // taking one would make room for those that have not arrived
+		b.mu.Lock()
+		defer b.mu.Unlock()
+
+		return len(b.waiting) == len(sizes)
+	}, 10*time.Second, time.Millisecond)
 	var kept []int
 	b.rest(func(a arrived) {
 		assert.Equal(t, uint64(len(kept)), a.delivery.DeliveryTag)

@@ -33,8 +33,8 @@ func (f *Flight) Do(ctx context.Context, since time.Time, declare func() error) 
 	return a.wait(ctx)
 }
 
-// DoWith is [Flight.Do] for a declaration over a channel that the caller closes afterwards: who has begun one waits for
-// its end, which that of the connection is as well. Only those who join give up.
+// DoWith is [Flight.Do] for a declaration over a channel that the caller closes afterwards. A caller whose declaration
+// runs waits until it ends: with the broker's answer, or with the connection. A caller who joins waits as with Do.
 func (f *Flight) DoWith(ctx context.Context, since time.Time, declare func() error) error {
 	a, begun := f.join(since, declare)
 	if begun {
@@ -44,7 +44,7 @@ func (f *Flight) DoWith(ctx context.Context, since time.Time, declare func() err
 	return a.wait(ctx)
 }
 
-// join returns the attempt to wait for, and whether it runs declare.
+// join starts an attempt that runs declare, unless one runs or has succeeded since then.
 func (f *Flight) join(since time.Time, declare func() error) (a *attempt, begun bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,7 +61,7 @@ func (f *Flight) join(since time.Time, declare func() error) (a *attempt, begun 
 	return f.running, true
 }
 
-// succeeded is an attempt that has.
+// succeeded is an attempt that has ended without an error.
 var succeeded = func() *attempt {
 	a := &attempt{done: make(chan struct{})}
 	close(a.done)

@@ -15,7 +15,7 @@ import (
 
 var errEnded = errors.New("ended")
 
-// Who has begun a declaration over his channel closes it as soon as DoWith returns: so never before the declaration ends.
+// A caller closes the channel as soon as DoWith returns. So DoWith must not return before the caller's declaration ends.
 func TestFlight_DoWithWaitsForItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -30,7 +30,7 @@ type sharedBackend struct {
 }
 
 // declare declares a plan, with what its backend shares unless that was declared a moment ago. After an error the whole
-// is declared next time. For a declaration that others have begun it waits until ctx ends.
+// is declared next time. It waits no longer than ctx for a declaration that another caller has started.
 func (b *backends) declare(ctx context.Context, channel topology.Channel, plan topology.Plan) error {
 	if plan.Backend == nil {
 		return plan.Declare(channel)

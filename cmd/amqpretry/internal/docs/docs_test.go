@@ -190,7 +190,8 @@ func (w *world) fixture(name string) {
 	case "there is a queue reports":
 		rabbit.New(w.t, w.broker.URI).Declare("reports", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
 	case "statistics are up to date":
-		<-time.After(3 * statisticsInterval) // of what the last command has held, until all know that it is back
+		// The last command may have taken messages. Its statistics must be over before the new ones are read.
+		<-time.After(3 * statisticsInterval)
 		require.EventuallyWithT(w.t, w.statistics, 30*time.Second, statisticsInterval)
 	default:
 		require.FailNow(w.t, "no such fixture", name)
@@ -207,11 +208,12 @@ func (w *world) delay(target topology.Target, delay time.Duration, ids ...string
 	}
 }
 
-// statisticsInterval is how often the broker of this test tells the management API of its queues. By default what the API
-// says is up to 10 s old.
+// statisticsInterval is how often the broker of this test updates the statistics of its queues. With the broker's
+// defaults they are up to 10 s old.
 const statisticsInterval = 500 * time.Millisecond
 
-// statistics holds when the management API knows what there is. It takes no message: the API would tell of that as well.
+// statistics checks that the management API shows the present state. It takes no messages, since the API would show them
+// as unacknowledged.
 func (w *world) statistics(t *assert.CollectT) {
 	var report struct{ Counts map[string]int }
 	var queue struct{ Messages, Ready int }

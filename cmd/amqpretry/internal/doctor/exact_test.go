@@ -329,7 +329,7 @@ func (l *lab) sameUnroutable(ladder topology.Ladder, keys []string) {
 	messages := take()
 	require.Len(t, messages, len(keys))
 	l.deleteQueue(queue)
-	// With the default delivery limit of RabbitMQ 4.0 and later, its messages would not be taken: each look would count.
+	// RabbitMQ 4.0 and later have a default delivery limit, with which the command refuses to browse the queue.
 	l.declare(queue, amqp.Table{"x-queue-type": "quorum", "x-max-length": 1000, "x-delivery-limit": int64(2147483647)})
 	l.do(func(ch *amqp.Channel) error { return ch.QueueBind(queue, "", queue, false, nil) })
 	for _, d := range messages {
