@@ -45,9 +45,9 @@ test-v3: ## Watermill's suite and the promise tests over watermill-amqp v3
 	scripts/broker run $(GO) test -tags amqpv3 -short $(TESTFLAGS) -skip '$(OWN)' ./amqpretry ./amqpretry/amqpretryv3 ./internal/codec ./internal/connection ./internal/republish ./internal/consumer ./tests
 
 # Tests about retry queues, which exact delays have none of, and about topology that is not provisioned.
-TIERS := TestProtect_Warning|TestP8_TopologyAssume|TestQueueDepths|TestMetrics|TestWatermillsDeduplicatorLosesRetries|TestP8_Journey|TestStock_TypedErrors|TestP8_Conflicts|TestOutcomes|TestRetrytestIsFaithful|TestTopicsThatShareAQueue|TestSubscribeRefuses
+TIERS := TestProtect_Warning|TestP8_TopologyAssume|TestWatermillsDeduplicatorLosesRetries|TestStock_TypedErrors|TestP8_Conflicts|TestOutcomes|TestRetrytestIsFaithful|TestSubscribeRefuses
 test-exact: ## Watermill's suite and the promise tests with exact delays, in their short form
-	DELAY_MODE=exact scripts/broker run $(GO) test -tags "$(TAGS)" -count=1 -short $(TESTFLAGS) -skip '$(OWN)|$(TIERS)' ./tests
+	DELAY_MODE=exact scripts/broker run $(GO) test -tags "$(TAGS)" -count=1 -short $(TESTFLAGS) -skip '$(OWN)|$(TIERS)' ./tests ./tests/crashes
 
 test-race: ## make test, in its short form, with the race detector
 	scripts/broker run $(GO) test -tags "$(TAGS)" -race -short $(TESTFLAGS) -skip '$(OWN)' $(TESTED)
@@ -81,7 +81,7 @@ shutdown: ## services closed at random moments: make shutdown CLOSES=3000 SEED=1
 crashes: ## services that die, are closed and lose their connections, in every combination: make crashes REPORT=report.md
 	$(PROOF) CRASHES=all scripts/broker run $(GO) test -count=1 -v -timeout=1h ./tests/crashes
 
-# CLUSTER="leaders quorum/minority": only these scenarios
+# CLUSTER="leaders quorum/minority exact": only these scenarios
 CLUSTER ?=
 cluster: ## nodes of a cluster are killed, stopped, frozen and cut off under load: make cluster SEED=42 REPORT=report.md
 	$(PROOF) CLUSTER="$(CLUSTER)" \

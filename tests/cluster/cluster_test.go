@@ -38,6 +38,20 @@ type run struct {
 	remarks  []string
 }
 
+// wait is what the messages of a run wait in.
+type wait struct {
+	name   string
+	policy config.Policy
+}
+
+var waits = []wait{
+	{"quorum", config.Policy{Delays: delays}},
+	{"exact", config.Policy{Delays: delays, DelayMode: config.DelayExact}},
+	{"classic", config.Policy{Delays: delays, QueueType: config.QueueTypeClassic}},
+}
+
+func (w wait) atLeastOnce() bool { return w.policy.QueueType != config.QueueTypeClassic }
+
 type scenario struct {
 	name   string
 	what   string // in the report
@@ -53,39 +67,71 @@ var scenarios = []scenario{
 	{"all", "all three nodes killed, back after 5 s", (*run).all},
 }
 
-// What is in the queues is led by different nodes, and the nodes fail in many ways under load. Quorum retry queues lose
-// nothing. What classic ones lose is counted: the broker says of them that they give messages back at most once.
+// The queues have leaders on different nodes, and the nodes fail in many ways under load. Quorum retry queues and the
+// ladder of exact delays lose nothing. The test counts what classic retry queues lose: the broker hands on their
+// messages at most once.
 func TestCluster_OwnBroker(t *testing.T) {
 	random, seed := env.Random(t)
-	only := strings.Fields(os.Getenv("CLUSTER"))
+	chosen := chosenScenarios(t, os.Getenv("CLUSTER"))
 
 	cluster := brokertest.StartCluster(t)
 	version := strings.TrimSpace(cluster.Nodes[0].Ctl("version"))
 	table := &report.Table{
 		Title: fmt.Sprintf("RabbitMQ %s, three nodes, SEED=%d", version, seed),
 		Head: []string{
-			"retry queues", "what happened", "messages", "calls", "lost", "handled again",
+			"retries wait in", "what happened", "messages", "calls", "lost", "handled again",
 			"sent again by their publisher", "longest pause", "all resumed after", "",
 		},
 	}
 	seconds := func(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 	defer func() { report.Write(t, table.String()) }()
-	for _, retryQueues := range []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic} {
+	for _, c := range chosen {
+		t.Run(c.name(), func(t *testing.T) {
+			o := play(t, cluster, random, c.wait, c.scenario)
+			table.Add(c.wait.name, c.scenario.what, o.Messages, o.Calls, len(o.Lost), o.Twice, o.SentTwice,
+				seconds(o.Pause), seconds(o.resumed), strings.Join(o.remarks, "; "))
+		})
+		if t.Failed() {
+			return // the cluster may not be what the next one needs
+		}
+	}
+}
+
+// choice is a scenario with what its messages wait in.
+type choice struct {
+	wait     wait
+	scenario scenario
+}
+
+func (c choice) name() string { return c.wait.name + "/" + c.scenario.name }
+
+// chosenScenarios are those that a word of names names: quorum, leaders, quorum/leaders. No word names all.
+func chosenScenarios(t *testing.T, names string) []choice {
+	t.Helper()
+	unused := map[string]bool{}
+	for _, word := range strings.Fields(names) {
+		unused[word] = true
+	}
+	all := len(unused) == 0
+	var chosen []choice
+	for _, w := range waits {
 		for _, s := range scenarios {
-			name := fmt.Sprintf("%s/%s", retryQueues, s.name)
-			if len(only) > 0 && !slices.Contains(only, name) && !slices.Contains(only, s.name) {
-				continue
+			c, is := choice{w, s}, all
+			for _, word := range []string{w.name, s.name, c.name()} {
+				if _, named := unused[word]; named {
+					unused[word], is = false, true
+				}
 			}
-			t.Run(name, func(t *testing.T) {
-				o := play(t, cluster, random, retryQueues, s)
-				table.Add(retryQueues, s.what, o.Messages, o.Calls, len(o.Lost), o.Twice, o.SentTwice,
-					seconds(o.Pause), seconds(o.resumed), strings.Join(o.remarks, "; "))
-			})
-			if t.Failed() {
-				return // the cluster may not be what the next one needs
+			if is {
+				chosen = append(chosen, c)
 			}
 		}
 	}
+	for word, isUnused := range unused {
+		require.False(t, isUnused, "CLUSTER has %q, which names no scenario", word)
+	}
+
+	return chosen
 }
 
 type outcome struct {
@@ -93,8 +139,7 @@ type outcome struct {
 	*run
 }
 
-func play(t *testing.T, cluster *brokertest.Cluster, random *rand.Rand, retryQueues config.QueueType,
-	s scenario) outcome {
+func play(t *testing.T, cluster *brokertest.Cluster, random *rand.Rand, w wait, s scenario) outcome {
 	t.Helper()
 	r := &run{t: t, cluster: cluster, random: random, ledger: newLedger()}
 	for range 3 {
@@ -108,14 +153,14 @@ func play(t *testing.T, cluster *brokertest.Cluster, random *rand.Rand, retryQue
 	quick := amqp.DefaultReconnectConfig()
 	quick.BackoffMaxInterval = 2 * time.Second
 	r.services = []*service{
-		startService(t, "A", uris, nil, r.queues, retryQueues, r.ledger),
-		startService(t, "B", []string{uris[2], uris[0], uris[1]}, quick, r.queues, retryQueues, r.ledger),
+		startService(t, "A", uris, nil, r.queues, w.policy, r.ledger),
+		startService(t, "B", []string{uris[2], uris[0], uris[1]}, quick, r.queues, w.policy, r.ledger),
 	}
 	stop := startPublishers(t, uris, r.queues, random.Uint64(), r.ledger)
 	r.load(3 * time.Second)
 	r.resumes("at the beginning", time.Now(), 30*time.Second)
 	r.resumed = 0
-	if retryQueues == config.QueueTypeQuorum {
+	if w.atLeastOnce() {
 		r.requireSpread()
 	}
 
@@ -143,7 +188,7 @@ func play(t *testing.T, cluster *brokertest.Cluster, random *rand.Rand, retryQue
 		v.Messages, v.Calls, v.DeadLetters, len(v.Lost), v.Twice, v.SentTwice, v.Pause, r.resumed,
 		strings.Join(r.remarks, "; "))
 	assert.Empty(t, v.Wrong)
-	if retryQueues == config.QueueTypeQuorum {
+	if w.atLeastOnce() {
 		assert.Empty(t, v.Lost, "lost")
 	}
 	// What was in flight at each fault, and what a service had been given.
@@ -333,18 +378,18 @@ func (r *run) list() []listed {
 	out := r.cluster.Nodes[0].Ctl("list_queues", "--no-table-headers", "name", "messages", "leader")
 	for line := range strings.Lines(out) {
 		fields := append(strings.Split(strings.TrimRight(line, "\n"), "\t"), "", "")
-		for _, queue := range r.queues {
-			if strings.HasPrefix(fields[0], queue) {
-				n, _ := strconv.Atoi(fields[1])
-				all = append(all, listed{fields[0], fields[2], n})
-			}
+		isOfRun := func(queue string) bool { return strings.HasPrefix(fields[0], queue) }
+		if slices.ContainsFunc(r.queues, isOfRun) || isOfRun(ladder.Name()) {
+			n, _ := strconv.Atoi(fields[1])
+			all = append(all, listed{fields[0], fields[2], n})
 		}
 	}
 
 	return all
 }
 
-// waiting is how many messages are in the main and retry queues, those included that have not been given back yet.
+// waiting is how many messages are in the main queues, the retry queues and the ladder, with those that the broker has
+// not handed on yet.
 func (r *run) waiting() int {
 	n := 0
 	for _, q := range r.list() {
@@ -356,23 +401,26 @@ func (r *run) waiting() int {
 	return n
 }
 
-// requireSpread requires that main, retry and dead-letter queues are led by different nodes, and each node leads some.
+// requireSpread requires that the leaders of a main queue and of the queues that its messages pass are on different
+// nodes, and that each node has leaders.
 func (r *run) requireSpread() {
 	r.t.Helper()
-	leads := map[string]int{}
+	all, leads := r.list(), map[string]int{}
+	for _, q := range all {
+		require.NotEmpty(r.t, q.leader, "leader of %s", q.name)
+		leads[q.leader]++
+	}
+	r.t.Logf("leaders: %v", leads)
+	assert.Len(r.t, leads, len(r.cluster.Nodes), "nodes with leaders")
 	for _, queue := range r.queues {
 		of := map[string]bool{}
-		for _, q := range r.list() {
-			if strings.HasPrefix(q.name, queue) {
-				require.NotEmpty(r.t, q.leader, "leader of %s", q.name)
-				leads[q.leader]++
+		for _, q := range all {
+			if strings.HasPrefix(q.name, queue) || strings.HasPrefix(q.name, ladder.Name()) {
 				of[q.leader] = true
 			}
 		}
-		assert.Greater(r.t, len(of), 1, "nodes that lead %s and its retry and dead-letter queues", queue)
+		assert.Greater(r.t, len(of), 1, "nodes with leaders of %s and the queues that its messages pass", queue)
 	}
-	r.t.Logf("leaders: %v", leads)
-	assert.Len(r.t, leads, len(r.cluster.Nodes), "nodes that lead queues")
 }
 
 func (r *run) remove(uri string) {

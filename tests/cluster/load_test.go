@@ -18,6 +18,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
@@ -27,7 +28,11 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-var delays = []time.Duration{500 * time.Millisecond, 3 * time.Second}
+// delays take one and two waits in the ladder.
+var delays = []time.Duration{500 * time.Millisecond, 3200 * time.Millisecond}
+
+// ladder is that of the exact delays.
+var ladder = topology.Ladder{Config: config.RetryLadder()}
 
 const (
 	prefetch    = 10
@@ -45,7 +50,7 @@ type service struct {
 
 // startService starts one that begins at the first of these URIs and moves on to the others.
 func startService(t *testing.T, name string, uris []string, reconnect *amqp.ReconnectConfig, queues []string,
-	retryQueues config.QueueType, l *ledger) *service {
+	policy config.Policy, l *ledger) *service {
 	t.Helper()
 	s := &service{name: name, logs: newLogs(t, name)}
 
@@ -56,7 +61,7 @@ func startService(t *testing.T, name string, uris []string, reconnect *amqp.Reco
 	var err error
 	s.retrier, err = amqpretry.New(conf, amqpretry.Options{
 		Addresses:    addresses(t, uris[1:]),
-		Policies:     config.Policies{Default: config.Policy{Delays: delays, QueueType: retryQueues}},
+		Policies:     config.Policies{Default: policy},
 		Concurrency:  concurrency,
 		CloseTimeout: 15 * time.Second,
 		Logger:       s.logs,

@@ -102,9 +102,19 @@ func (s *service) config() amqp.Config {
 	return conf
 }
 
+// policy has exact delays with DELAY_MODE=exact. Each service has a ladder of its own, which its test removes.
+func (s *service) policy() config.Policy {
+	policy := config.Policy{Delays: []time.Duration{200 * time.Millisecond}}
+	if os.Getenv("DELAY_MODE") == string(config.DelayExact) {
+		policy.DelayMode, policy.Ladder = config.DelayExact, config.Ladder{Prefix: s.Queues[0], Levels: 2}
+	}
+
+	return policy
+}
+
 func (s *service) options() amqpretry.Options {
 	return amqpretry.Options{
-		Policies:     config.Policies{Default: config.Policy{Delays: []time.Duration{200 * time.Millisecond}}},
+		Policies:     config.Policies{Default: s.policy()},
 		Concurrency:  s.Concurrency,
 		Prefetch:     s.Prefetch,
 		CloseTimeout: s.CloseTimeout,
