@@ -77,6 +77,10 @@ const (
 	writeTimeout = 30 * time.Second
 )
 
+// hurriedPause is the longest pause before an attempt that somebody asks for with [Connection.TryLink]. Without a pause,
+// a service that publishes 200 messages a second would dial a broker that is starting 1000 times a second.
+const hurriedPause = time.Second
+
 // ErrClosed is returned after Close.
 var ErrClosed = errors.New("closed")
 
@@ -100,7 +104,7 @@ type Connection struct {
 
 // dial is one attempt, or one series of attempts, that all who wait for a connection share.
 type dial struct {
-	wanted chan struct{} // closed when somebody waits for this attempt only: no pause comes before it then
+	wanted chan struct{} // closed when somebody waits for this attempt only: just a hurriedPause comes before it then
 	once   sync.Once
 	done   chan struct{}
 	err    error
@@ -122,7 +126,8 @@ func New(settings Settings, logger watermill.LoggerAdapter) *Connection {
 	}
 }
 
-// TryLink gives the live link, or tries to connect once, at once: the pause that others wait for ends.
+// TryLink returns the live link, or tries to connect once. It ends the pause that others wait for, but for a second: any
+// number of callers makes one attempt a second at most.
 func (c *Connection) TryLink(ctx context.Context) (*Link, error) { return c.get(ctx, false) }
 
 // Link gives the live link, or connects with backoff until it succeeds, ctx ends or the connection is closed.
@@ -211,17 +216,32 @@ func (c *Connection) connect(d *dial) {
 		c.logger.Error("Cannot connect to RabbitMQ, trying again", err,
 			watermill.LogFields{"wait_time": pause.String()})
 		d = next
-
-		select {
-		case <-time.After(pause):
-		case <-d.wanted:
-		case <-c.ctx.Done():
+		if !c.pause(pause, d.wanted) {
 			d.err = ErrClosed
 			close(d.done)
 
 			return
 		}
 	}
+}
+
+// pause waits before an attempt: for a hurriedPause at most if the attempt is wanted. It returns false when the
+// connection is closed.
+func (c *Connection) pause(pause time.Duration, wanted <-chan struct{}) bool {
+	least, whole := time.After(min(pause, hurriedPause)), time.After(pause)
+	select {
+	case <-least:
+	case <-c.ctx.Done():
+		return false
+	}
+	select {
+	case <-whole:
+	case <-wanted:
+	case <-c.ctx.Done():
+		return false
+	}
+
+	return true
 }
 
 // open makes one attempt, at each node of the cluster if it needs to be.
@@ -355,11 +375,11 @@ func (c *Connection) Close(deadline time.Time) {
 	WaitUntil(deadline, c.wg.Wait)
 }
 
-// timedConn is a socket whose writes cannot block for ever. It counts what it reads.
+// timedConn is a socket whose writes cannot block for ever. It counts what it reads and writes.
 type timedConn struct {
 	net.Conn
 
-	received atomic.Int64
+	received, sent atomic.Int64
 }
 
 func (c *timedConn) Read(b []byte) (int, error) {
@@ -369,12 +389,22 @@ func (c *timedConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-func (c *timedConn) Write(b []byte) (int, error) {
-	if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
-		return 0, err
-	}
+// writeSize is how much is written at a time: a frame of 128 KiB takes seconds on a slow line, and the count of what is
+// sent must tell such a line from one on which nothing moves.
+const writeSize = 16 << 10
 
-	return c.Conn.Write(b)
+func (c *timedConn) Write(b []byte) (written int, err error) {
+	for {
+		if err := c.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+			return written, err
+		}
+		n, err := c.Conn.Write(b[written:min(len(b), written+writeSize)])
+		c.sent.Add(int64(n))
+		written += n
+		if err != nil || written == len(b) {
+			return written, err
+		}
+	}
 }
 
 // WaitUntil runs wait in a goroutine and reports whether it returned before the deadline.

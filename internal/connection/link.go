@@ -34,6 +34,9 @@ type Link struct {
 // Received is how many bytes have come from the broker: where it grows, something is on its way.
 func (l *Link) Received() int64 { return l.socket.received.Load() }
 
+// Sent is how many bytes have gone to the broker: while it grows, the broker takes what is written.
+func (l *Link) Sent() int64 { return l.socket.sent.Load() }
+
 func newLink(
 	connection *amqp091.Connection, socket *timedConn, logger watermill.LoggerAdapter,
 	emit func(retry.EventKind, error),
