@@ -53,6 +53,23 @@ func (e *TooLargeError) Error() string {
 		"is %d; give it less metadata", e.UUID, e.Topic, e.Part, e.Size, e.Most)
 }
 
+// RefusedError says that the broker refuses a message for good: its payload is larger than the broker's
+// max_message_size, its expiration is no number, or its user id is not that of the connection. The message was not
+// published. The other messages of the call that have a delay were, but for those that other errors name.
+type RefusedError struct {
+	// Topic and UUID tell the message.
+	Topic, UUID string
+	// Err is the broker's answer.
+	Err error
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("cannot publish message %q to topic %q: the broker refuses it: %v; do not publish it again "+
+		"unchanged", e.UUID, e.Topic, e.Err)
+}
+
+func (e *RefusedError) Unwrap() error { return e.Err }
+
 // NoQueueError says that no queue would get a message: the topic's queue does not exist, or for a message that is due
 // at once, nothing is bound to the topic's exchange. The message was not published.
 type NoQueueError struct {
@@ -91,13 +108,21 @@ type UnconfirmedError struct {
 	// UUIDs of the messages that were not confirmed, and the number of delayed messages in the call.
 	UUIDs []string
 	Of    int
+	// Final says that another attempt fails as well until somebody has removed the reason: a permission or a provisioned
+	// queue is missing, or an object differs.
+	Final bool
 	// Err is the last reason.
 	Err error
 }
 
 func (e *UnconfirmedError) Error() string {
-	return fmt.Sprintf("cannot publish to topic %q: the broker has not confirmed %s, of %d: %v; publish them again",
-		e.Topic, named(e.UUIDs), e.Of, e.Err)
+	then := "publish them again"
+	if e.Final {
+		then = "remove the reason, and publish them again"
+	}
+
+	return fmt.Sprintf("cannot publish to topic %q: the broker has not confirmed %s, of %d: %v; %s",
+		e.Topic, named(e.UUIDs), e.Of, e.Err, then)
 }
 
 func (e *UnconfirmedError) Unwrap() error { return e.Err }

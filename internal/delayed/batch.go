@@ -22,6 +22,8 @@ type batch struct {
 	plan     topology.Plan // the target's part of the backend
 	messages []*outgoing
 	checked  bool // their sizes, against what the connection takes
+	oneByOne bool // they are published one by one, to find the one that the broker refuses for good
+	final    bool // another attempt would have the same end
 }
 
 // outgoing is a message on its way to the broker.
@@ -136,7 +138,7 @@ func (b *batch) check(limit int) error {
 		}
 	}
 	if limit > 0 { // a shorter delay, at the publish, can have more digits than the present one
-		limit -= codec.NewBackendReturns(b.plan.Backend, b.target, longest).Most()
+		limit = max(1, limit-codec.NewBackendReturns(b.plan.Backend, b.target, longest).Most()) // 0 is no limit
 	}
 	for _, m := range b.messages {
 		if part := codec.TooLarge(m.message, limit); part != nil {
@@ -150,20 +152,22 @@ func (b *batch) check(limit int) error {
 
 // result is the error of the call: nil if the broker has confirmed everything.
 func (b *batch) result() error {
-	unconfirmed := &delay.UnconfirmedError{Topic: b.topic, Of: len(b.messages)}
+	unconfirmed := &delay.UnconfirmedError{Topic: b.topic, Of: len(b.messages), Final: b.final}
 	noQueue := &delay.NoQueueError{Topic: b.topic, Exchange: b.target.Exchange, Key: b.target.Key}
+	var errs []error
 	for _, m := range b.messages {
 		if large := (*delay.TooLargeError)(nil); errors.As(m.err, &large) {
 			return large
 		}
-		switch {
+		switch refused := (*delay.RefusedError)(nil); {
+		case errors.As(m.err, &refused):
+			errs = append(errs, refused)
 		case m.noQueue:
 			noQueue.UUIDs, noQueue.Err = append(noQueue.UUIDs, m.uuid), m.err
 		case !m.resolved:
 			unconfirmed.UUIDs, unconfirmed.Err = append(unconfirmed.UUIDs, m.uuid), m.err
 		}
 	}
-	var errs []error
 	if len(unconfirmed.UUIDs) > 0 {
 		errs = append(errs, unconfirmed)
 	}

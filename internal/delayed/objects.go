@@ -24,8 +24,12 @@ const (
 	sharedAge = 10 * time.Minute
 )
 
-// errNoQueue means that the queue of a target does not exist.
-var errNoQueue = errors.New("the queue does not exist")
+var (
+	// errNoQueue means that the queue of a target does not exist.
+	errNoQueue = errors.New("the queue does not exist")
+	// errNoLanding means that an operator has not provisioned the landing queue of a target.
+	errNoLanding = errors.New("the landing queue is not provisioned; declare what topology.Definitions prints")
+)
 
 // objects declare what messages with a delay need, each once for all that wait for it.
 type objects struct {
@@ -89,12 +93,15 @@ func (o *objects) of(link *connection.Link, b *batch) (exchange *republish.Fligh
 // ensure declares what a batch needs, unless that was done on this link a short time ago, and after something was
 // missing.
 func (o *objects) ensure(ctx context.Context, link *connection.Link, b *batch, missing time.Time) error {
+	now := time.Now()
 	exchange, target, since := o.of(link, b)
 	if missing.After(since) {
 		since = missing
 	}
 	if b.target.Exchange != "" && o.settings.Declare {
-		err := exchange.Do(ctx, since, func() error { return o.declareExchange(link, b.target.Exchange) })
+		err := exchange.Do(ctx, latest(since, now.Add(-targetAge)), func() error {
+			return o.declareExchange(link, b.target.Exchange)
+		})
 		if err != nil {
 			return err
 		}
@@ -102,7 +109,6 @@ func (o *objects) ensure(ctx context.Context, link *connection.Link, b *batch, m
 	if !b.waits() {
 		return nil
 	}
-	now := time.Now()
 	err := target.Do(ctx, latest(since, now.Add(-targetAge)), func() error {
 		// The queue comes first: nothing is declared for one that does not exist.
 		if err := o.checkQueue(link, b.target); err != nil {
@@ -111,15 +117,11 @@ func (o *objects) ensure(ctx context.Context, link *connection.Link, b *batch, m
 		if !o.settings.Declare {
 			return o.checkLanding(link, target.plan)
 		}
-		// Without the end of the first caller: others wait for this as well.
-		if err := o.shared.Do(context.WithoutCancel(ctx), latest(since, now.Add(-sharedAge)), func() error {
-			return o.with(link, func(channel *amqp091.Channel) error { return o.backend.Shared().Declare(channel) })
-		}); err != nil {
-			return err
+		err := o.declare(ctx, link, target.plan, latest(since, now.Add(-sharedAge)))
+		if republish.IsMissing(err) { // a part of what all targets share, to which the landing queue is bound
+			err = o.declare(ctx, link, target.plan, time.Now())
 		}
-		if err := o.with(link, func(channel *amqp091.Channel) error {
-			return target.plan.DeclareOwn(channel)
-		}); err != nil {
+		if err != nil {
 			return err
 		}
 		if !missing.IsZero() {
@@ -137,6 +139,18 @@ func (o *objects) ensure(ctx context.Context, link *connection.Link, b *batch, m
 	target.used = true
 
 	return nil
+}
+
+// declare declares what all targets share, unless that was done since then, and a target's part.
+func (o *objects) declare(ctx context.Context, link *connection.Link, part topology.Plan, since time.Time) error {
+	// Without the end of the first caller: others wait for this as well.
+	if err := o.shared.Do(context.WithoutCancel(ctx), since, func() error {
+		return o.with(link, func(channel *amqp091.Channel) error { return o.backend.Shared().Declare(channel) })
+	}); err != nil {
+		return err
+	}
+
+	return o.with(link, func(channel *amqp091.Channel) error { return part.DeclareOwn(channel) })
 }
 
 func latest(a, b time.Time) time.Time {
@@ -188,7 +202,7 @@ func (o *objects) checkLanding(link *connection.Link, plan topology.Plan) error 
 			return err
 		})
 		if reason := brokerError(err); reason != nil && reason.Code == amqp091.NotFound {
-			return fmt.Errorf("the landing queue %q is not provisioned: %w", q.Name, err)
+			return fmt.Errorf("%w: %w", errNoLanding, topology.Explain(topology.KindQueue, q.Name, err))
 		}
 	}
 

@@ -2,6 +2,7 @@ package delayed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -78,13 +79,35 @@ func NewPublisher(publisher message.Publisher, settings Settings) (*Publisher, e
 		cancel:     cancel,
 	}
 	p.stamping, err = wmdelay.NewPublisher(stamped{p}, wmdelay.PublisherConfig{
-		DefaultDelayGenerator: settings.Options.DefaultDelayGenerator, AllowNoDelay: true,
+		DefaultDelayGenerator: forThoseWithout(settings.Options.DefaultDelayGenerator), AllowNoDelay: true,
 	})
 	if err != nil {
 		return nil, err
 	}
 
 	return p, nil
+}
+
+type delayGenerator = func(wmdelay.DefaultDelayGeneratorParams) (wmdelay.Delay, error)
+
+// forThoseWithout keeps a generator of default delays from messages that have a due time in their metadata and no
+// duration: Watermill's publisher looks for the duration only.
+func forThoseWithout(generator delayGenerator) delayGenerator {
+	if generator == nil {
+		return nil
+	}
+
+	return func(params wmdelay.DefaultDelayGeneratorParams) (wmdelay.Delay, error) {
+		due, delayed, err := delay.Due(params.Message.Metadata, time.Now())
+		if malformed := (*delay.MetadataError)(nil); errors.As(err, &malformed) {
+			malformed.Topic, malformed.UUID = params.Topic, params.Message.UUID
+		}
+		if err != nil || delayed {
+			return wmdelay.Until(due), err
+		}
+
+		return generator(params)
+	}
 }
 
 // Publish publishes messages to a topic, each when it is due.

@@ -3,6 +3,7 @@ package delayed
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -140,6 +141,167 @@ func TestPublisher_Returned(t *testing.T) {
 		assert.Equal(t, 2, b.Declares(ladder.WaitQueue(0, 1)))
 		assert.Equal(t, 1, count(b, "good"))
 		assert.Less(t, time.Since(began), 50*time.Millisecond, "without a pause")
+	})
+}
+
+// A message that the broker refuses for good is found, and named alone. The others of its call, and of calls beside it,
+// are published twice at most.
+func TestPublisher_RefusedForGood(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, began := fakebroker.NewScripted(), time.Now()
+		b.OnPublish = func(u *fakebroker.Publish) {
+			if u.Carries("bad") {
+				u.Refuse(amqp091.PreconditionFailed, "PRECONDITION_FAILED - message size 17 is larger than 16")
+			} else {
+				time.AfterFunc(time.Millisecond, u.Ack)
+			}
+		}
+		p := newTestPublisher(t, b)
+		beside := make(chan error, 1)
+		go func() { beside <- p.Publish("q", inMinutes("beside")...) }()
+		err := p.Publish("q", inMinutes("good1", "bad1", "good2", "bad2", "good3")...)
+		require.NoError(t, <-beside)
+		for _, bad := range []string{"bad1", "bad2"} {
+			require.ErrorContains(t, err, `cannot publish message "`+bad+`" to topic "q": the broker refuses it: `)
+			assert.LessOrEqual(t, count(b, bad), 2)
+		}
+		var (
+			refused     *delay.RefusedError
+			unconfirmed *delay.UnconfirmedError
+		)
+		require.ErrorAs(t, err, &refused)
+		assert.False(t, errors.As(err, &unconfirmed), "%v", err)
+		for _, good := range []string{"good1", "good2", "good3", "beside"} {
+			assert.LessOrEqual(t, count(b, good), 2, good)
+			assert.NotContains(t, err.Error(), good)
+		}
+		assert.Less(t, time.Since(began), time.Second)
+		<-time.After(time.Second)
+		assert.LessOrEqual(t, b.Open(), 2, "the channels that find it are closed")
+	})
+}
+
+// An exchange to which the user may not write fails its own messages, and takes no others with it.
+func TestPublisher_OneLevelIsForbidden(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakebroker.NewScripted()
+		p := newTestPublisher(t, b)
+		ladder, _ := p.backend.(topology.Ladder)
+		b.OnPublish = func(u *fakebroker.Publish) {
+			if u.Exchange == ladder.Level(1) {
+				u.Refuse(amqp091.AccessRefused, "ACCESS_REFUSED - write access to exchange '"+u.Exchange+
+					"' in vhost '/' refused for user 'guest'")
+			} else {
+				time.AfterFunc(time.Second, u.Ack)
+			}
+		}
+		allowed := make(chan error, 1)
+		short := message.NewMessage("short", []byte("short"))
+		wmdelay.Message(short, wmdelay.For(5*time.Second))
+		go func() { allowed <- p.Publish("q", short) }()
+		synctest.Wait()
+		err := p.Publish("q", inMinutes("minute")...)
+		var (
+			access      *topology.AccessError
+			unconfirmed *delay.UnconfirmedError
+		)
+		require.ErrorAs(t, err, &access)
+		assert.Equal(t, ladder.Level(1), access.Name)
+		require.ErrorAs(t, err, &unconfirmed)
+		assert.True(t, unconfirmed.Final)
+		require.ErrorContains(t, err, "; remove the reason, and publish them again")
+		require.NoError(t, <-allowed)
+		assert.Equal(t, 1, count(b, "short"))
+	})
+}
+
+// The last real reason is in the error, also when the time is over while the next attempt is on its way.
+func TestPublisher_LastReason(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakebroker.NewScripted()
+		dials := 0
+		p := newTestPublisher(t, b)
+		p.connection = connection.New(connection.Settings{URI: "amqp://guest:guest@broker/", Emit: func(retry.Event) {},
+			AMQP: &amqp091.Config{Dial: func(string, string) (net.Conn, error) {
+				if dials++; dials == 1 {
+					return nil, errStop
+				}
+				client, _ := net.Pipe() // it never answers
+				return client, nil
+			}}}, watermill.NopLogger{})
+		p.settings.Options.PublishTimeout = 10 * time.Second
+		err := p.Publish("q", inMinutes("a")...)
+		require.ErrorContains(t, err, "tried for 10s: ")
+		require.ErrorIs(t, err, errStop)
+	})
+}
+
+// A large message on a slow line is no reason to give up the connection, also when its context has ended.
+func TestPublisher_SlowLine(t *testing.T) {
+	t.Parallel() // in real time: who waits for amqp091-go's lock would stop a fake clock
+
+	b := fakebroker.NewScripted()
+	var dials atomic.Int64
+	p := newTestPublisher(t, b)
+	p.connection = connection.New(connection.Settings{URI: "amqp://guest:guest@broker/", Emit: func(retry.Event) {},
+		AMQP: &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
+			dials.Add(1)
+			conn, err := b.Dial(network, address)
+
+			return &slowConn{conn, 500 << 10}, err
+		}}}, watermill.NopLogger{})
+	require.NoError(t, p.Publish("q", inMinutes("first")...))
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	large := inMinutes("large")
+	large[0].Payload = make([]byte, 1<<20)
+	large[0].SetContext(ctx)
+	began := time.Now()
+	if err := p.Publish("q", large...); err != nil { // it may be confirmed at once when it is written
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	}
+	assert.Greater(t, time.Since(began), 3*stuckFor/2, "written in pieces")
+	require.NoError(t, p.Publish("q", inMinutes("next")...))
+	assert.EqualValues(t, 1, dials.Load(), "connections")
+	assert.Equal(t, 1, count(b, "next"))
+}
+
+// slowConn takes so many bytes a second.
+type slowConn struct {
+	net.Conn
+	perSecond int
+}
+
+func (c *slowConn) Write(p []byte) (int, error) {
+	<-time.After(time.Second * time.Duration(len(p)) / time.Duration(c.perSecond))
+	return c.Conn.Write(p)
+}
+
+// A due time in the metadata counts more than the default of the options.
+func TestPublisher_DefaultDelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakebroker.NewScripted()
+		p := newTestPublisher(t, b)
+		defaults := forThoseWithout(func(wmdelay.DefaultDelayGeneratorParams) (wmdelay.Delay, error) {
+			return wmdelay.For(time.Second), nil
+		})
+		var err error
+		p.stamping, err = wmdelay.NewPublisher(stamped{p}, wmdelay.PublisherConfig{DefaultDelayGenerator: defaults})
+		require.NoError(t, err)
+		ladder, _ := p.backend.(topology.Ladder)
+
+		msg := message.NewMessage("until", []byte("until"))
+		msg.Metadata.Set(wmdelay.DelayedUntilKey, time.Now().Add(time.Minute).UTC().Format(time.RFC3339))
+		require.NoError(t, p.Publish("q", msg, message.NewMessage("none", []byte("none"))))
+		for _, publish := range b.Publishes() {
+			level := map[bool]int{true: 1, false: 0}[publish.Carries("until")]
+			assert.Equal(t, ladder.Level(level), publish.Exchange)
+		}
+		msg = message.NewMessage("malformed", nil)
+		msg.Metadata.Set(wmdelay.DelayedUntilKey, "tomorrow")
+		var malformed *delay.MetadataError
+		require.ErrorAs(t, p.Publish("q", msg), &malformed)
+		assert.Equal(t, "malformed", malformed.UUID)
 	})
 }
 

@@ -16,8 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
-// stuckFor is how long a write may go on after its caller has given up. Then the connection is given up as well: its
-// broker takes nothing.
+// stuckFor is how long nothing may move on a connection while a caller that has given up still writes. Then the
+// connection is given up as well: its broker takes nothing.
 const stuckFor = time.Second
 
 // send publishes a batch until the broker has confirmed all of it, the PublishTimeout or the contexts of the messages
@@ -37,10 +37,14 @@ func (p *Publisher) send(b *batch) error {
 		open := b.open()
 		for _, m := range open {
 			if err != nil {
-				m.err, m.noQueue = err, errors.Is(err, errNoQueue)
+				m.err, m.noQueue = withReason(ctx, err, m.err), errors.Is(err, errNoQueue)
 			}
 		}
-		if isFinal(err) || !wanted(open) {
+		if isFinal(err) {
+			b.final = true
+			return b.result()
+		}
+		if !wanted(open) {
 			return b.result()
 		}
 		if err == nil && before.IsZero() && !missing.IsZero() && p.settings.Declare {
@@ -59,28 +63,35 @@ func (p *Publisher) send(b *batch) error {
 	}
 }
 
-// wanted tells whether the context of a message has not ended.
+// wanted tells whether the context of a message has not ended. If all have, it adds their ends to what was wrong before.
 func wanted(open []*outgoing) bool {
 	for _, m := range open {
 		if m.ctx.Err() == nil {
 			return true
 		}
 	}
+	for _, m := range open {
+		m.err = because(m.ctx, m.err)
+	}
 
 	return false
 }
 
 // because adds to the end of a context what was wrong before.
-func because(ctx context.Context, err error) error {
-	cause := context.Cause(ctx)
-	switch {
-	case err == nil:
-		return cause
-	case errors.Is(err, cause):
-		return err
-	}
+func because(ctx context.Context, before error) error {
+	return withReason(ctx, context.Cause(ctx), before)
+}
 
-	return fmt.Errorf("%w: %w", cause, err)
+// withReason adds what was wrong before to an error that says only that ctx has ended.
+func withReason(ctx context.Context, err, before error) error {
+	switch end := context.Cause(ctx); {
+	case end == nil || err != end || before == nil: //nolint:errorlint // an error that wraps the end says more
+		return err
+	case errors.Is(before, end):
+		return before
+	default:
+		return fmt.Errorf("%w: %w", end, before)
+	}
 }
 
 // bound returns the context of all attempts to publish a batch. It ends when those of all messages have ended.
@@ -112,7 +123,8 @@ func (p *Publisher) bound(b *batch) (context.Context, context.CancelFunc) {
 	}
 }
 
-// isFinal tells errors that another attempt cannot mend: of what is declared, may not be written to, or is too large.
+// isFinal tells errors that another attempt does not end: an object is missing, differs or may not be used, or a message
+// is too large.
 func isFinal(err error) bool {
 	var (
 		conflict  *topology.ConflictError
@@ -121,7 +133,7 @@ func isFinal(err error) bool {
 		large     *delay.TooLargeError
 	)
 
-	return errors.Is(err, errNoQueue) || errors.As(err, &conflict) || errors.As(err, &access) ||
+	return errors.Is(err, errNoQueue) || errors.Is(err, errNoLanding) || errors.As(err, &conflict) || errors.As(err, &access) ||
 		errors.As(err, &exclusive) || errors.As(err, &large)
 }
 
@@ -130,7 +142,7 @@ func isFinal(err error) bool {
 func (p *Publisher) try(ctx context.Context, b *batch, missing *time.Time) error {
 	link, err := p.connection.TryLink(ctx)
 	if err != nil {
-		return err
+		return withReason(ctx, err, p.connection.Failure())
 	}
 	if err := link.WaitUnblocked(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -144,52 +156,100 @@ func (p *Publisher) try(ctx context.Context, b *batch, missing *time.Time) error
 	if err := p.objects.ensure(ctx, link, b, *missing); err != nil {
 		return err
 	}
+	if b.oneByOne {
+		return p.publishOneByOne(ctx, link, b, missing)
+	}
 	p.publish(ctx, link, b)
 
 	return p.await(ctx, b, missing)
 }
 
-// publish sends what is open, without waiting for answers. A message waits for what is left of its delay, so that one
-// that is published again is not late.
+// publish sends what is open, without waiting for answers.
 func (p *Publisher) publish(ctx context.Context, link *connection.Link, b *batch) {
-	written := make(chan struct{})
-	defer close(written)
-	defer context.AfterFunc(ctx, func() {
-		stuck := time.NewTimer(stuckFor)
-		defer stuck.Stop()
-		select {
-		case <-written:
-		case <-stuck.C:
-			link.Abandon()
-		}
-	})()
+	defer abandonIfStuck(ctx, link)()
 
 	for _, m := range b.open() {
-		if m.ctx.Err() != nil {
-			m.err = context.Cause(m.ctx)
-			continue
-		}
-		if ctx.Err() != nil {
+		if !p.sendTo(ctx, link, p.sender, b.target, m) {
 			return
-		}
-		message := m.message
-		exchange, key := b.target.Exchange, b.target.Key
-		channel := "exchange " + exchange
-		if !m.past { // else it keeps its expiration, its priority and its CC
-			exchange, key = p.backend.Address(b.target, time.Until(m.due), &message)
-			channel = p.backend.Name()
-		}
-		var err error
-		if m.sent, err = p.sender.Send(ctx, link, channel, exchange, key, message); err != nil {
-			m.err = topology.ExplainUse(topology.UsePublish, topology.KindExchange, exchange, err)
-			return // the channel or the connection is gone, and so it is for the others
 		}
 	}
 }
 
-// await waits for the answers to what was sent.
+// publishOneByOne publishes what is open, each message after the broker's answer to the one before, on a channel that
+// nobody else uses: if the broker closes it, it refuses this message.
+func (p *Publisher) publishOneByOne(ctx context.Context, link *connection.Link, b *batch, missing *time.Time) error {
+	defer abandonIfStuck(ctx, link)()
+	sender := republish.NewSender()
+	defer sender.Retire()
+
+	for _, m := range b.open() {
+		if !p.sendTo(ctx, link, sender, b.target, m) {
+			return nil
+		}
+		if err := p.await(ctx, b, missing); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// sendTo sends one message. A message waits for the rest of its delay, so a second publish does not make it late. It
+// returns false if no further message can be sent: the channel or the connection is gone, or ctx has ended.
+func (p *Publisher) sendTo(
+	ctx context.Context, link *connection.Link, sender *republish.Sender, target topology.Target, m *outgoing,
+) bool {
+	if m.ctx.Err() != nil {
+		m.err = because(m.ctx, m.err)
+		return true
+	}
+	if ctx.Err() != nil {
+		return false
+	}
+	message := m.message
+	exchange, key := target.Exchange, target.Key
+	if !m.past { // else it keeps its expiration, its priority and its CC
+		exchange, key = p.backend.Address(target, time.Until(m.due), &message)
+	}
+	var err error
+	if m.sent, err = sender.Send(ctx, link, exchange, key, message); err != nil {
+		m.err = topology.ExplainUse(topology.UsePublish, topology.KindExchange, exchange, err)
+	}
+
+	return err == nil
+}
+
+// abandonIfStuck gives the connection up when ctx has ended and nothing moves on it any more, until the function that it
+// returns is called. A large message on a slow line is no reason: others would lose their publishes with the connection.
+func abandonIfStuck(ctx context.Context, link *connection.Link) (done func()) {
+	written := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		for before := link.Sent(); ; {
+			select {
+			case <-written:
+				return
+			case <-time.After(stuckFor):
+			}
+			sent := link.Sent()
+			if sent == before {
+				link.Abandon()
+				return
+			}
+			before = sent
+		}
+	})
+
+	return func() {
+		stop()
+		close(written)
+	}
+}
+
+// await waits for the answers to what was sent. After a publish that the broker refuses for good, all that it took down
+// with its channel goes one by one: then the answer tells which message it is.
 func (p *Publisher) await(ctx context.Context, b *batch, missing *time.Time) error {
 	var final error
+	oneByOne := b.oneByOne
 	for _, m := range b.messages {
 		if m.sent == nil {
 			continue
@@ -197,8 +257,8 @@ func (p *Publisher) await(ctx context.Context, b *batch, missing *time.Time) err
 		sent := m.sent
 		m.sent = nil
 		err := outcome(ctx, m, sent)
-		m.err = err
-		switch {
+		m.err = withReason(ctx, err, m.err)
+		switch reason := brokerError(err); {
 		case err == nil:
 			m.resolved = true
 		case errors.Is(err, republish.ErrReturned) && m.past:
@@ -207,6 +267,10 @@ func (p *Publisher) await(ctx context.Context, b *batch, missing *time.Time) err
 			if sent.At().After(*missing) {
 				*missing = sent.At()
 			}
+		case reason != nil && reason.Code == amqp091.PreconditionFailed && oneByOne:
+			m.resolved, m.err = true, &delay.RefusedError{Topic: b.topic, UUID: m.uuid, Err: reason}
+		case reason != nil && reason.Code == amqp091.PreconditionFailed:
+			b.oneByOne = true
 		default:
 			refused := topology.ExplainUse(topology.UsePublish, topology.KindExchange, "", err)
 			if isFinal(refused) {

@@ -34,8 +34,8 @@ type QueueForwarder struct {
 	// while the broker does not answer. Nobody declares with it: one queue that is not available would stop all other
 	// copies.
 	turn chan struct{}
-	// confirms are by exchange or backend, see channelOf, guarded by turn: an exchange that may not be written to closes
-	// its channel at each publish, and must not take those with it that go by another one.
+	// confirms are by exchange, guarded by turn: an exchange that may not be written to closes its channel at each
+	// publish, and must not take those with it that go by another one.
 	confirms map[string]*confirmChannel
 
 	repair Flight
@@ -82,7 +82,7 @@ func (l *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGo
 	defer cancel(nil)
 	defer context.AfterFunc(l.forwarder.ctx, func() { cancel(connection.ErrClosed) })()
 
-	h := l.hold(l.channelOf(&o.State), func() {
+	h := l.hold(l.exchangeOf(&o.State), func() {
 		if isGone() { // where no context tells
 			cancel(ErrGone)
 		}
@@ -120,17 +120,10 @@ func (l *QueueForwarder) Forward(ctx context.Context, o *codec.CopyRequest, isGo
 	return state, nil
 }
 
-// channelOf names the channel for a copy: the exchange to which it goes, or the backend, whose exchanges share one.
-func (l *QueueForwarder) channelOf(state *wire.State) string {
-	switch {
-	case state.Count == header.CountDead:
-		exchange, _ := l.plan.End()
-		return exchange
-	case l.plan.Backend != nil:
-		return l.plan.Backend.Name()
-	default:
-		return l.plan.RetryExchange
-	}
+// exchangeOf is where a copy is published.
+func (l *QueueForwarder) exchangeOf(state *wire.State) string {
+	exchange, _ := l.plan.Route(state.Count, delayOf(state), &amqp091.Publishing{})
+	return exchange
 }
 
 // delayOf is the delay of a copy that is to wait.
@@ -165,7 +158,7 @@ func (l *QueueForwarder) publish(
 	}
 	limit := link.FrameSize()
 	if limit > 0 {
-		limit -= l.returns.Size(delayOf(&o.State))
+		limit = max(1, limit-l.returns.Size(delayOf(&o.State))) // 0 is no limit
 	}
 	request := *o
 	request.LowerPriority = l.plan.Backend != nil
@@ -180,14 +173,13 @@ func (l *QueueForwarder) publish(
 		return nil, nil, ErrGone
 	}
 
-	of := l.channelOf(&state)
-	confirms, err := reserveConfirms(link, l.confirms[of])
+	exchange, key := l.plan.Route(state.Count, delayOf(&state), &publishing)
+	confirms, err := reserveConfirms(link, l.confirms[exchange])
 	if err != nil {
 		return nil, nil, err
 	}
-	l.confirms[of] = confirms
+	l.confirms[exchange] = confirms
 
-	exchange, key := l.plan.Route(state.Count, delayOf(&state), &publishing)
 	copied, err := confirms.publish(exchange, key, publishing)
 	if err != nil {
 		return nil, nil, err

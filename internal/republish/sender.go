@@ -11,13 +11,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
-// Sender publishes for any number of callers at a time: mandatory, confirmed and pipelined. Each of its channels is for
-// one exchange, or for exchanges that are there together: one that may not be written to closes its channel at each
-// publish, and must not take those with it that go elsewhere.
+// Sender publishes for any number of callers at a time: mandatory, confirmed and pipelined. Each exchange has a channel
+// of its own: one that may not be written to closes its channel at each publish, and must not take those with it that go
+// elsewhere.
 type Sender struct {
 	// turn is a lock that can be waited for with a context, since opening a channel can hang. Nobody publishes with it.
 	turn     chan struct{}
-	confirms map[string]*confirmChannel
+	confirms map[string]*confirmChannel // by exchange
 }
 
 // NewSender returns a sender without channels.
@@ -28,11 +28,18 @@ func NewSender() *Sender {
 // Sent is a publish that is perhaps not resolved yet. Its Outcome must be asked for once.
 type Sent struct{ publish *inFlight }
 
-// Send publishes a message on the channel of this name, and gives it an id of ours. It writes into the headers.
+// Retire closes the channels when nobody waits for an answer on them any more.
+func (s *Sender) Retire() {
+	for _, c := range s.confirms {
+		c.retire()
+	}
+}
+
+// Send publishes a message, and gives it an id of ours. It writes into the headers.
 func (s *Sender) Send(
-	ctx context.Context, link *connection.Link, channel, exchange, key string, message amqp091.Publishing,
+	ctx context.Context, link *connection.Link, exchange, key string, message amqp091.Publishing,
 ) (*Sent, error) {
-	confirms, err := s.reserve(ctx, link, channel)
+	confirms, err := s.reserve(ctx, link, exchange)
 	if err != nil {
 		return nil, err
 	}
@@ -47,7 +54,7 @@ func (s *Sender) Send(
 	return &Sent{sent}, nil
 }
 
-func (s *Sender) reserve(ctx context.Context, link *connection.Link, channel string) (*confirmChannel, error) {
+func (s *Sender) reserve(ctx context.Context, link *connection.Link, exchange string) (*confirmChannel, error) {
 	select {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
@@ -55,11 +62,11 @@ func (s *Sender) reserve(ctx context.Context, link *connection.Link, channel str
 		return nil, context.Cause(ctx)
 	}
 
-	confirms, err := reserveConfirms(link, s.confirms[channel])
+	confirms, err := reserveConfirms(link, s.confirms[exchange])
 	if err != nil {
 		return nil, err
 	}
-	s.confirms[channel] = confirms
+	s.confirms[exchange] = confirms
 
 	return confirms, nil
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -29,8 +30,9 @@ type Scripted struct {
 
 type openChannel struct {
 	peer    *Peer
-	tag     uint64   // of the last publish
-	current *Publish // whose frames are arriving
+	tag     uint64      // of the last publish
+	current *Publish    // whose frames are arriving
+	refused atomic.Bool // it is closed by the broker, which answers nothing more on it
 }
 
 // Publish is one that the broker has received.
@@ -40,6 +42,7 @@ type Publish struct {
 
 	peer    *Peer
 	channel uint16
+	on      *openChannel
 	tag     uint64
 	frames  []byte // header and body
 	left    int    // bytes of the body that are missing
@@ -93,9 +96,50 @@ func (b *Scripted) Confirms() int {
 // Dial connects to it.
 func (b *Scripted) Dial(string, string) (net.Conn, error) {
 	client, broker := net.Pipe()
-	go b.serve(NewServerPeer(broker))
+	go b.serve(NewServerPeer(newUnhurried(broker)))
 
 	return client, nil
+}
+
+// unhurried writes in a goroutine of its own: whoever writes to a pipe waits for the reader, which may be waiting for
+// its own turn to write.
+type unhurried struct {
+	net.Conn
+	writes chan []byte
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newUnhurried(conn net.Conn) *unhurried {
+	u := &unhurried{Conn: conn, writes: make(chan []byte, 10_000), closed: make(chan struct{})}
+	go func() {
+		for {
+			select {
+			case frame := <-u.writes:
+				if _, err := conn.Write(frame); err != nil {
+					return
+				}
+			case <-u.closed:
+				return
+			}
+		}
+	}()
+
+	return u
+}
+
+func (u *unhurried) Write(b []byte) (int, error) {
+	select {
+	case u.writes <- bytes.Clone(b):
+		return len(b), nil
+	case <-u.closed:
+		return 0, net.ErrClosed
+	}
+}
+
+func (u *unhurried) Close() error {
+	u.once.Do(func() { close(u.closed) })
+	return u.Conn.Close()
 }
 
 func (b *Scripted) serve(p *Peer) {
@@ -126,6 +170,10 @@ func (b *Scripted) method(p *Peer, channel uint16, payload []byte) {
 		delete(b.open, channel)
 		b.mu.Unlock()
 		p.Method(channel, 20, 41, "")
+	case 20<<16 | 41: // confirm that the broker has closed it
+		b.mu.Lock()
+		delete(b.open, channel)
+		b.mu.Unlock()
 	case 40<<16 | 10: // declare an exchange
 		p.Method(channel, 40, 11, "")
 	case 40<<16 | 30: // bind an exchange
@@ -139,7 +187,7 @@ func (b *Scripted) method(p *Peer, channel uint16, payload []byte) {
 		c := b.open[channel]
 		c.tag++
 		c.current = &Publish{At: time.Now(), Exchange: shortString(arguments[2:]), peer: p, channel: channel,
-			tag: c.tag}
+			on: c, tag: c.tag}
 		b.mu.Unlock()
 	case 85<<16 | 10: // confirms
 		b.mu.Lock()
@@ -191,6 +239,9 @@ func (b *Scripted) content(channel uint16, frame []byte) {
 		u.left -= len(frame) - extraBytes
 	}
 	complete := u.left == 0
+	if c.refused.Load() {
+		complete = false
+	}
 	if complete {
 		b.publishes = append(b.publishes, u)
 	}
@@ -219,7 +270,20 @@ func (u *Publish) Return() {
 	u.write(append(Frame(1, u.channel, e.Bytes()), u.frames...), 80, "\x00")
 }
 
+// Refuse closes the channel over it, with all publishes on it that are not confirmed.
+func (u *Publish) Refuse(code uint16, text string) {
+	u.on.refused.Store(true)
+	var e Encoder
+	e.Number(code)
+	e.Short(text)
+	e.Number(uint16(60), uint16(40))
+	u.peer.Method(u.channel, 20, 40, e.String())
+}
+
 func (u *Publish) write(before []byte, method uint16, bits string) {
+	if u.on.refused.Load() {
+		return
+	}
 	var e Encoder
 	e.Number(uint16(60), method, u.tag)
 	e.WriteString(bits)
