@@ -12,6 +12,7 @@ import (
 
 	wmdelay "github.com/ThreeDotsLabs/watermill/components/delay"
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -457,6 +458,63 @@ func TestDelayPublish_LadderDeleted(t *testing.T) {
 	assert.Equal(t, 1, d.Events(retry.EventConnected)-1, "the subscriber's and one of the publisher's")
 }
 
+// An operator deletes the exchange of all targets. The first message of another topic brings it back, with the bindings
+// of the topics that the publisher has used: what waits for these is not unroutable.
+func TestDelayPublish_DeliveryDeleted(t *testing.T) {
+	t.Parallel()
+
+	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), nil)
+	used, other := uniqueName("delayed"), uniqueName("delayed")
+	ofUsed, ofOther := d.queue(used), d.queue(other)
+	d.publishes(used, "before")
+	ofUsed.wait(t, 1)
+	require.NoError(t, d.Publisher.Publish(used, delayed("waits", wmdelay.For(5*time.Second))))
+	d.Broker.Remove(d.Ladder.Delivery())
+	now := time.Now()
+	require.NoError(t, d.Publisher.Publish(other, delayed("other", wmdelay.For(500*time.Millisecond))))
+	due(t, ofOther.wait(t, 1)["other"], now.Add(500*time.Millisecond))
+	due(t, ofUsed.wait(t, 2)["waits"], now.Add(4900*time.Millisecond))
+	assert.Zero(t, d.Broker.Depth(d.Ladder.Unroutable()))
+}
+
+// A message that the broker refuses for good does not take those with it that are published beside it.
+func TestDelayPublish_RefusedForGood(t *testing.T) {
+	t.Parallel()
+
+	conf := amqp.NewDurableQueueConfig(brokertest.URI(t))
+	conf.Marshaler = amqp.DefaultMarshaler{PostprocessPublishing: func(p amqp091.Publishing) amqp091.Publishing {
+		if string(p.Body) == "bad" {
+			p.UserId = "somebody-else"
+		}
+
+		return p
+	}}
+	d := newDelays(t, conf, nil)
+	topic := uniqueName("delayed")
+	got := d.queue(topic)
+	d.publishes(topic, "first")
+	var batch []*message.Message
+	for i := range 100 {
+		batch = append(batch, delayed(fmt.Sprint("good", i), wmdelay.For(300*time.Millisecond)))
+	}
+	batch[70] = delayed("bad", wmdelay.For(300*time.Millisecond))
+	began := time.Now()
+	err := d.Publisher.Publish(topic, batch...)
+	var refused *delay.RefusedError
+	require.ErrorAs(t, err, &refused)
+	assert.Equal(t, "bad", refused.UUID)
+	assert.NotContains(t, err.Error(), "good")
+	assert.Less(t, time.Since(began), rabbit.Patient(5*time.Second))
+	for _, msg := range batch {
+		if msg.UUID != "bad" {
+			eventually(t, 20*time.Second, func() bool { return len(got.of(msg.UUID)) > 0 }, "%s arrives", msg.UUID)
+		}
+	}
+	for _, msg := range batch {
+		assert.LessOrEqual(t, len(got.of(msg.UUID)), 2, "once before it was found, and once after")
+	}
+}
+
 // Where an operator provides the ladder, nothing is declared, also when a part of it is missing.
 func TestDelayPublish_Assume(t *testing.T) {
 	t.Parallel()
@@ -471,7 +529,9 @@ func TestDelayPublish_Assume(t *testing.T) {
 	err := service.Publisher.Publish(topic, delayed("missing", wmdelay.For(400*time.Millisecond)))
 	var unconfirmed *delay.UnconfirmedError
 	require.ErrorAs(t, err, &unconfirmed)
-	require.ErrorContains(t, err, `the landing queue "`+topic+`.landing" is not provisioned`)
+	assert.True(t, unconfirmed.Final)
+	require.ErrorContains(t, err, `the landing queue is not provisioned; declare what topology.Definitions prints: queue "`+
+		topic+`.landing": `)
 	assert.Equal(t, -1, service.Broker.Depth(topic+".landing"))
 
 	operator.publishes(topic, "operator")

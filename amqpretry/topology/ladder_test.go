@@ -263,3 +263,44 @@ func TestLadderIsDrawn(t *testing.T) {
 `, plan.Mermaid())
 	assert.Contains(t, plan.DOT(), `label="amqpretry.delay.v1.100ms.10x6"`)
 }
+
+// A service can have exact retries and delayed publishing for the same queue, and publish with delays to several
+// exchanges. These are no collisions, and one file defines all of it.
+func TestDefinitions_OfSeveralTargets(t *testing.T) {
+	t.Parallel()
+
+	ladder, err := topology.NewLadder(config.ScheduleLadder())
+	require.NoError(t, err)
+	part := func(target topology.Target) topology.MainQueue {
+		plan, err := ladder.Of(target, topology.Names{})
+		require.NoError(t, err)
+		plan.Backend = ladder
+		if target.Exchange == "" {
+			plan.Queue = target.Key
+		}
+
+		return topology.MainQueue{Plan: plan, Arguments: amqp.Table{"x-queue-type": "quorum"}}
+	}
+	retries, err := topology.New("orders", config.Policy{DelayMode: config.DelayExact}, topology.Names{})
+	require.NoError(t, err)
+	orders := topology.MainQueue{Plan: retries, Arguments: amqp.Table{"x-queue-type": "quorum"}}
+	later := part(topology.QueueTarget("orders"))
+	file, err := topology.Definitions("/", orders, later, part(topology.Target{Exchange: "events"}),
+		part(topology.Target{Exchange: "news"}))
+	require.NoError(t, err)
+	for _, queue := range []string{"orders", "orders.landing", "events.exchange.landing", "news.exchange.landing"} {
+		assert.Equal(t, 1, strings.Count(string(file), `"name": "`+queue+`"`), queue)
+	}
+	require.NoError(t, topology.Check(later.Plan, retries))
+
+	clash, err := ladder.Of(topology.QueueTarget("other"), topology.Names{
+		Landing: func(topology.Target) string { return "orders.landing" }})
+	require.NoError(t, err)
+	clash.Backend, clash.Queue = ladder, "other"
+	require.ErrorContains(t, topology.Check(retries, clash),
+		`queue "orders.landing": belongs to the topology of queue "orders"; give another name through Names`)
+
+	own, err := topology.New(ladder.WaitQueue(0, 1), config.Policy{}, topology.Names{})
+	require.NoError(t, err)
+	require.ErrorContains(t, topology.Check(own, later.Plan), "and is a queue of the ladder; give it another name")
+}

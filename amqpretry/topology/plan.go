@@ -319,48 +319,94 @@ func deadLetterArguments() amqp.Table {
 
 // Check reports all collisions between the plans of one broker, as joined *[NameError]s: two main queues whose objects
 // share a name, one main queue with two different plans, and a main queue that is another's retry or dead-letter queue.
-// Equal plans are no collision.
+// Equal plans are no collision. Neither is what one main queue has for its retries and for delayed publishing.
 func Check(plans ...Plan) error {
-	type object struct{ kind, name string }
-	byQueue, owners := map[string]Plan{}, map[object]string{}
-	var errs []error
-	claim := func(kind, name, queue string, shared bool) {
-		key, owner := object{kind, name}, fmt.Sprintf("the topology of queue %q", queue)
-		if shared {
-			owner = "the shared retry topology"
-		}
-		if other, taken := owners[key]; taken && owner != other {
-			errs = append(errs, &NameError{Queue: queue, Object: kind, Name: name, Problem: "belongs to " + other +
-				"; give another name through Names"})
-			return
-		}
-		owners[key] = owner
-	}
+	c := collisions{plans: map[string]Plan{}, owners: map[object]string{}, landings: map[string]Queue{}}
 	// Main queues first: of two that meet, it is the other one that can be named otherwise.
 	for _, plan := range plans {
-		if known, twice := byQueue[plan.Queue]; twice && !reflect.DeepEqual(known, plan) {
-			errs = append(errs, &NameError{Queue: plan.Queue, Object: "main queue", Name: plan.Queue,
-				Problem: "has two different topologies; all that consume one queue need the same policy and the same " +
-					"Names"})
-		}
-		byQueue[plan.Queue] = plan
-		claim("queue", plan.Queue, plan.Queue, false)
+		c.mainQueue(plan)
 	}
 	backends := map[string]bool{}
 	for _, plan := range plans {
-		for _, exchange := range plan.Exchanges {
-			claim("exchange", exchange.Name, plan.Queue, exchange.Shared)
-		}
-		for _, queue := range plan.Queues {
-			claim("queue", queue.Name, plan.Queue, queue.Shared)
-		}
+		c.objects(plan)
 		if plan.Backend == nil || backends[plan.Backend.Name()] {
 			continue
 		}
 		backends[plan.Backend.Name()] = true
 		for _, queue := range plan.Backend.Shared().Queues {
-			claim("queue", queue.Name, plan.Queue, true)
+			c.claim(KindQueue, queue.Name, plan.Queue, "the ladder",
+				", and is a queue of the ladder; give it another name, or the ladder another Prefix")
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(c.errs...)
+}
+
+type object struct{ kind, name string }
+
+// collisions collects who owns which object.
+type collisions struct {
+	plans    map[string]Plan // by main queue
+	owners   map[object]string
+	landings map[string]Queue
+	errs     []error
+}
+
+func (c *collisions) claim(kind, name, queue, owner, wayOut string) {
+	key := object{kind, name}
+	if other, taken := c.owners[key]; taken && owner != other {
+		c.errs = append(c.errs, &NameError{Queue: queue, Object: kind, Name: name,
+			Problem: "belongs to " + other + wayOut})
+		return
+	}
+	c.owners[key] = owner
+}
+
+func (c *collisions) mainQueue(plan Plan) {
+	if plan.Queue == "" {
+		return
+	}
+	if !plan.isPart() {
+		if known, twice := c.plans[plan.Queue]; twice && !reflect.DeepEqual(known, plan) {
+			c.errs = append(c.errs, &NameError{Queue: plan.Queue, Object: "main queue", Name: plan.Queue,
+				Problem: "has two different topologies; all that consume one queue need the same policy and the same " +
+					"Names"})
+		}
+		c.plans[plan.Queue] = plan
+	}
+	c.claim(KindQueue, plan.Queue, plan.Queue, plan.owner(), otherNames)
+}
+
+func (c *collisions) objects(plan Plan) {
+	owner := func(shared bool) string {
+		if shared {
+			return "the shared retry topology"
+		}
+		return plan.owner()
+	}
+	for _, exchange := range plan.Exchanges {
+		c.claim(KindExchange, exchange.Name, plan.Queue, owner(exchange.Shared), otherNames)
+	}
+	for _, queue := range plan.Queues {
+		if queue.Landing {
+			if known, twice := c.landings[queue.Name]; twice && reflect.DeepEqual(known, queue) {
+				continue // of the same target
+			}
+			c.landings[queue.Name] = queue
+		}
+		c.claim(KindQueue, queue.Name, plan.Queue, owner(queue.Shared), otherNames)
+	}
+}
+
+const otherNames = "; give another name through Names"
+
+// isPart tells a plan that has only what a target declares beside a backend.
+func (p Plan) isPart() bool {
+	return p.Backend != nil && p.RetryExchange == "" && p.DeadLetterQueue == ""
+}
+
+func (p Plan) owner() string {
+	if p.Queue == "" && len(p.Queues) > 0 { // an exchange is the target
+		return fmt.Sprintf("the topology of %q", p.Queues[0].Name)
+	}
+	return fmt.Sprintf("the topology of queue %q", p.Queue)
 }

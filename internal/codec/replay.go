@@ -42,6 +42,9 @@ func ReplayOf(d *amqp091.Delivery, r Replay, limit int) (p amqp091.Publishing, f
 
 	p = republished(d)
 	p.Headers = wire.Strip(d.Headers, true)
+	if lowered := state.Arrival.Priority; lowered > p.Priority { // it has waited for an exact delay
+		p.Priority, state.Arrival.Priority = lowered, 0
+	}
 
 	return withState(p, state, limit)
 }

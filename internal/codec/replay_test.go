@@ -2,10 +2,14 @@ package codec
 
 import (
 	"testing"
+	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -46,4 +50,26 @@ func TestReplayHeadersAreThoseOfTheState(t *testing.T) {
 	}
 	quick.Headers[header.ID] = "id"
 	assert.Equal(t, want, quick.Headers)
+}
+
+// A message that waits for an exact delay has a lower priority, and its own in a header. Sent on by hand it has its own
+// again.
+func TestReplayOfAWaitingMessageRestoresItsPriority(t *testing.T) {
+	policy := config.Policy{DelayMode: config.DelayExact, Delays: []time.Duration{time.Second}}
+	plan, err := topology.New("orders", policy, topology.Names{})
+	require.NoError(t, err)
+	for own, waits := range map[uint8]uint8{9: header.MaxWaitingPriority, 3: 3, 0: 0} {
+		waiting, _ := CopyOf(&CopyRequest{
+			Delivery: &amqp091.Delivery{Priority: own, Headers: amqp091.Table{}, RoutingKey: "orders"},
+			State:    wire.State{Queue: "orders", Count: 1, Delay: "1s"}, LowerPriority: true,
+		}, 0)
+		_, key := plan.Route(1, time.Second, &waiting)
+		assert.Equal(t, waits, waiting.Priority)
+		waiting.Headers["x-death"] = []any{amqp091.Table{"queue": "a level", "reason": "expired"}}
+		sent, fits := ReplayOf(&amqp091.Delivery{Priority: waiting.Priority, Headers: waiting.Headers, RoutingKey: key},
+			Replay{MainQueue: "orders", Target: "orders", Run: "run"}, 0)
+		assert.True(t, fits)
+		assert.Equal(t, own, sent.Priority)
+		assert.NotContains(t, sent.Headers, header.Priority)
+	}
 }

@@ -118,8 +118,14 @@ func (o *objects) ensure(ctx context.Context, link *connection.Link, b *batch, m
 			return o.checkLanding(link, target.plan)
 		}
 		err := o.declare(ctx, link, target.plan, latest(since, now.Add(-sharedAge)))
-		if republish.IsMissing(err) { // a part of what all targets share, to which the landing queue is bound
-			err = o.declare(ctx, link, target.plan, time.Now())
+		if republish.IsMissing(err) {
+			// The exchange of all targets is gone. Back without the bindings of others, it would take their messages
+			// for unroutable, so these come back with it.
+			var errs []error
+			for _, part := range append(o.plans(), target.plan) {
+				errs = append(errs, o.declare(ctx, link, part, now))
+			}
+			err = errors.Join(errs...)
 		}
 		if err != nil {
 			return err
