@@ -515,6 +515,36 @@ func TestDelayPublish_RefusedForGood(t *testing.T) {
 	}
 }
 
+// A process that has published nothing with a delay counts what waits in its ladder for others: a delay can outlive the
+// process that asked for it.
+func TestDelayPublish_DepthsOfOthers(t *testing.T) {
+	t.Parallel()
+
+	conf := amqp.NewDurableQueueConfig(brokertest.URI(t))
+	others := newDelays(t, conf, nil)
+	quiet := newDelays(t, conf, func(o *delay.Options, _ *amqpretry.Options) { o.Ladder = others.Options.Ladder })
+	depths, err := quiet.Retrier.QueueDepths(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, depths, "nobody has declared the ladder")
+
+	topic := uniqueName("delayed")
+	others.queue(topic)
+	others.publishes(topic, "first")
+	others.Broker.PublishTo(others.Ladder.Delivery(), "of.nobody", rabbit.Message("stray", "stray"))
+	eventually(t, 10*time.Second, func() bool {
+		depths, err = quiet.Retrier.QueueDepths(t.Context())
+		for _, q := range depths {
+			if q.Role == retry.QueueRoleUnroutable && q.Messages == 1 {
+				return true
+			}
+		}
+
+		return false
+	}, "it counts what no target takes")
+	require.NoError(t, err)
+	assert.Len(t, depths, len(others.Ladder.Shared().Queues))
+}
+
 // Where an operator provides the ladder, nothing is declared, also when a part of it is missing.
 func TestDelayPublish_Assume(t *testing.T) {
 	t.Parallel()

@@ -144,6 +144,9 @@ func (s stamped) Publish(topic string, messages ...*message.Message) error {
 	return s.publisher.Publish(topic, others...)
 }
 
+// Backend is what delayed messages wait in.
+func (p *Publisher) Backend() topology.Backend { return p.backend }
+
 // Plans are the parts of the backend that this publisher has used, one for each target.
 func (p *Publisher) Plans() []topology.Plan { return p.objects.plans() }
 

@@ -3,18 +3,62 @@ package retrier
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
+
+	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // QueueDepths returns the number of ready messages in the retry queues and the dead-letter queues of all topics that
-// are subscribed to, and of the ladders of delay publishers. Where some of it cannot be found out, it returns the rest
-// and an error.
+// are subscribed to, and of the ladders of delay publishers as far as they are declared. Where some of it cannot be
+// found out, it returns the rest and an error.
 func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
-	queues := depthsOf(append(r.delayPlans(), r.registry.plans()...))
+	used := append(r.delayPlans(), r.registry.plans()...)
+	depths, err := r.depthsOf(ctx, queuesOf(used))
+	errs := []error{err}
+	for _, backend := range r.unusedBackends(used) {
+		queues := queuesOf([]topology.Plan{{Backend: backend}})
+		unroutable := maps.Clone(queues)
+		maps.DeleteFunc(unroutable, func(_ string, q retry.QueueDepth) bool {
+			return q.Role != retry.QueueRoleUnroutable
+		})
+		_, err := r.depthsOf(ctx, unroutable)
+		if reason := (*amqp091.Error)(nil); errors.As(err, &reason) && reason.Code == amqp091.NotFound {
+			continue // nobody has ever published with a delay
+		}
+		more, err := r.depthsOf(ctx, queues)
+		depths, errs = append(depths, more...), append(errs, err)
+	}
+	slices.SortFunc(depths, func(a, b retry.QueueDepth) int { return cmp.Compare(a.Queue, b.Queue) })
+
+	return depths, errors.Join(errs...)
+}
+
+// unusedBackends are those of delay publishers that have not waited for a message since they were made: it may be years
+// since others did, and their messages are still there.
+func (r *Retrier) unusedBackends(used []topology.Plan) []topology.Backend {
+	known := map[string]bool{}
+	for _, plan := range used {
+		if plan.Backend != nil {
+			known[plan.Backend.Name()] = true
+		}
+	}
+	var unused []topology.Backend
+	for _, p := range r.openPublishers() {
+		if backend := p.own.Backend(); !known[backend.Name()] {
+			known[backend.Name()] = true
+			unused = append(unused, backend)
+		}
+	}
+
+	return unused
+}
+
+func (r *Retrier) depthsOf(ctx context.Context, queues map[string]retry.QueueDepth) ([]retry.QueueDepth, error) {
 	// In time for some only, it is the dead letters that count most. A backend has many queues, which come last.
 	names := slices.SortedFunc(maps.Keys(queues), func(a, b string) int {
 		return cmp.Or(cmp.Compare(rank(queues[a].Role), rank(queues[b].Role)), cmp.Compare(a, b))
@@ -27,7 +71,6 @@ func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 		depth.Messages = messages
 		depths = append(depths, depth)
 	}
-	slices.SortFunc(depths, func(a, b retry.QueueDepth) int { return cmp.Compare(a.Queue, b.Queue) })
 
 	return depths, err
 }
@@ -43,8 +86,8 @@ func rank(role retry.QueueRole) int {
 	}
 }
 
-// depthsOf are the queues beside the main queues, by name.
-func depthsOf(plans []topology.Plan) map[string]retry.QueueDepth {
+// queuesOf are the queues beside the main queues, by name.
+func queuesOf(plans []topology.Plan) map[string]retry.QueueDepth {
 	queues, backends := map[string]retry.QueueDepth{}, map[string]bool{}
 	for _, plan := range plans {
 		for _, q := range plan.Queues {
