@@ -34,7 +34,7 @@ type TooLongError struct {
 
 func (e *TooLongError) Error() string {
 	return fmt.Sprintf("cannot publish message %q to topic %q: its delay of %s is too long; it must be at most %s, or "+
-		"Options.Ladder must have more levels", e.UUID, e.Topic, e.Delay, e.Longest)
+		"Options.Ladder must have a larger Unit or more Levels", e.UUID, e.Topic, e.Delay, e.Longest)
 }
 
 // TooLargeError says that the headers of a message do not fit into what the broker or its consumers take, whatever its

@@ -63,9 +63,9 @@ func (f *Forwarder) keepReturnPath(plan topology.Plan, published *wire.State) {
 
 	due := time.Now().Add(delayOf(published))
 	if plan.Backend != nil {
-		u.keep("backend "+plan.Backend.Name(), plan.Backend.Shared, backendInterval, due)
+		u.keep("backend "+plan.Backend.Name(), nil, plan.Backend.Shared, backendInterval, due)
 	}
-	u.keep("queue "+plan.Queue, plan.ReturnPath, returnPathInterval, due).backend = plan.Backend
+	u.keep("queue "+plan.Queue, plan.Backend, plan.ReturnPath, returnPathInterval, due)
 	if u.timer == nil {
 		u.timer = time.AfterFunc(returnPathInterval, f.keepDeclared)
 	}
@@ -73,20 +73,18 @@ func (f *Forwarder) keepReturnPath(plan topology.Plan, published *wire.State) {
 
 // keep notes that a path is needed until a copy is due. mu is held.
 func (u *returnPaths) keep(
-	name string, plan func() topology.Plan, interval time.Duration, due time.Time,
-) *returnPath {
+	name string, backend topology.Backend, plan func() topology.Plan, interval time.Duration, due time.Time,
+) {
 	w := u.paths[name]
 	if w == nil {
 		// With a short interval at the next tick: that of another path may be on its way.
 		next := time.Now().Add(interval - returnPathInterval)
-		w = &returnPath{name: name, plan: plan(), interval: interval, next: next}
+		w = &returnPath{name: name, plan: plan(), backend: backend, interval: interval, next: next}
 		u.paths[name] = w
 	}
 	if due.After(w.until) {
 		w.until = due
 	}
-
-	return w
 }
 
 // keepDeclared declares all return paths that are needed, and comes again while there are any.
