@@ -37,10 +37,10 @@ func lookLanding(f Facts) []Finding {
 	for _, l := range f.Defaults {
 		switch bindings := f.Exchanges[l.Delivery()].Bindings; {
 		case !bindings.Known:
-			found = append(found, cannotSee(blind{bindings.Why: {"of " + l.Name()}}, "landing queues")...)
+			found = append(found, f.cannotSee(blind{bindings.Why: {"of " + l.Name()}}, "landing queues")...)
 		case len(f.landing(l)) == mostLanding:
 			why := fmt.Sprintf("doctor looks at %d of a ladder; amqpretry delays stat counts all", mostLanding)
-			found = append(found, cannotSee(blind{why: {"of " + l.Name()}}, "further landing queues")...)
+			found = append(found, f.cannotSee(blind{why: {"of " + l.Name()}}, "further landing queues")...)
 		}
 	}
 	return found
@@ -107,7 +107,7 @@ func lookUnroutable(f Facts) []Finding {
 				commented(f.amqpretry("delays send", "--ladder="+shell.Quote(o.Ladder), "--target", "QUEUE"))}
 		found = append(found, finding)
 	}
-	return append(found, cannotSee(hidden, "whether delayed messages are unroutable")...)
+	return append(found, f.cannotSee(hidden, "whether delayed messages are unroutable")...)
 }
 
 // forTargets is how many are for which target, as far as anybody has looked.

@@ -45,7 +45,7 @@ func lookExists(f Facts) []Finding {
 			found = append(found, finding)
 		}
 	}
-	return append(found, cannotSee(hidden, "whether they exist")...)
+	return append(found, f.cannotSee(hidden, "whether they exist")...)
 }
 
 // ladderLacks is what comes of a missing part of a ladder.
@@ -192,7 +192,7 @@ func lookArguments(f Facts) []Finding {
 			found = append(found, finding)
 		}
 	}
-	return append(found, cannotSee(hidden, "arguments")...)
+	return append(found, f.cannotSee(hidden, "arguments")...)
 }
 
 func differs(c *topology.ConflictError) string {
@@ -254,7 +254,7 @@ func lookBindings(f Facts) []Finding {
 			})
 		}
 	}
-	return append(found, cannotSee(hidden, "bindings")...)
+	return append(found, f.cannotSee(hidden, "bindings")...)
 }
 
 // unbound is the finding about a missing binding of a topic.
@@ -293,7 +293,7 @@ func sameBinding(a management.Binding, b topology.Binding) bool {
 
 func lookObsolete(f Facts) []Finding {
 	if !f.Obsolete.Known {
-		return cannotSee(blind{f.Obsolete.Why: nil}, "retry queues that no policy uses any more")
+		return f.cannotSee(blind{f.Obsolete.Why: nil}, "retry queues that no policy uses any more")
 	}
 	var found []Finding
 	for _, q := range f.Obsolete.Value {

@@ -164,7 +164,7 @@ func lookPermissions(f Facts) []Finding {
 		found = append(found, finding)
 	}
 	if len(found) == 0 && !f.Refused.Known && !f.Granted.Known {
-		return cannotSee(blind{f.Refused.Why: nil}, "permissions")
+		return f.cannotSee(blind{f.Refused.Why: nil}, "permissions")
 	}
 	return found
 }
