@@ -166,12 +166,18 @@ func (b *broker) ready(queue string) (messages int, there bool, err error) {
 		case errors.As(err, &refused) && refused.Code == amqp091.NotFound:
 			return 0, false, nil
 		case err != nil:
-			return 0, false, fmt.Errorf("cannot count the messages of queue %q: %w", queue,
-				topology.Explain(topology.KindQueue, queue, err))
+			return 0, false, notCounted(queue, err)
 		case found.Messages > 0:
 			return found.Messages, true, nil
 		}
 	}
 
 	return 0, true, nil
+}
+
+// notCounted explains why the broker did not say how many messages of a queue are ready. RabbitMQ 4.3 and later refuse
+// users without permissions on the queue.
+func notCounted(queue string, err error) error {
+	return fmt.Errorf("cannot count the messages of queue %q: %w", queue,
+		topology.ExplainUse(topology.UseLook, topology.KindQueue, queue, err))
 }
