@@ -143,7 +143,7 @@ func lookConfirmTimeout(f Facts) []Finding {
 		Found: "dead_letter_worker_publisher_confirm_timeout is 3 minutes, unless somebody has set it: the broker " +
 			"does not tell",
 		Means: "after a main queue was missing, full or down, and after a broker with many queues was killed, " +
-			"messages that are due wait up to that long. 5 seconds are better",
+			"messages that are due wait up to that long. 5 to 10 seconds are better",
 		Fix: "# in advanced.config of each node, in milliseconds; it takes effect at the next start:\n" +
 			"#   [{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}]."}}
 }

@@ -207,6 +207,7 @@ func TestConfirmTimeout(t *testing.T) {
 		assert.Equal(t, test.told, told, name)
 		if told {
 			assert.Equal(t, Note, found.Severity)
+			assert.Contains(t, found.Means, "5 to 10 seconds")
 			assert.Contains(t, found.Fix, "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}].")
 		}
 	}
