@@ -165,7 +165,7 @@ func lookArguments(f Facts) []Finding {
 		case conflict.Value != nil:
 			found = append(found, o.about(Finding{Severity: Problem, Found: differs(conflict.Value),
 				Means: "a service that declares the queue fails to subscribe. With topology.Assume, the queue " +
-					"behaves differently from the policy",
+					"behaves differently from the policy" + limited(o),
 				Fix: f.recreate(o)}))
 		}
 	}

@@ -131,6 +131,18 @@ func TestChecksOfExactDelays(t *testing.T) {
 					d.Effective = management.Arguments{"max-length": int64(9)}
 				})
 			}},
+		"a bounded queue for unroutable messages": {"policies", Problem, theLadder, "max-length: 9", "list_policies",
+			func(f *Facts, l topology.Ladder) {
+				f.change(l.Unroutable(), func(_ *Queue, d *management.Queue) {
+					d.Effective = management.Arguments{"max-length": int64(9), "overflow": "reject-publish"}
+				})
+			}},
+		"a bounded delay queue": {"policies", Problem, theLadder, "max-length-bytes: 9", "list_policies",
+			func(f *Facts, l topology.Ladder) {
+				f.change(l.WaitQueue(0, 1), func(_ *Queue, d *management.Queue) {
+					d.Effective = management.Arguments{"max-length-bytes": int64(9)}
+				})
+			}},
 		"a level is stuck": {"stuck", Problem, theLadder, "32 dead-lettered messages", "",
 			func(f *Facts, l topology.Ladder) { holds(f, l.WaitQueue(0, 1), 32) }},
 		"a thief": {"retry-consumers", Problem, theLadder, "1 consumer", "list_consumers",
@@ -155,6 +167,61 @@ func TestChecksOfExactDelays(t *testing.T) {
 			assert.NotEmpty(t, found.Means)
 		})
 	}
+}
+
+// A full queue of a ladder concerns all services, whether a policy or an argument limits it.
+func TestLimitsOfALadder(t *testing.T) {
+	const drop, reject = "drop-head", "reject-publish"
+	f, ladder := exactly(t)
+	wait := ladder.WaitQueue(2, 3)
+	for _, test := range []struct {
+		queue, overflow string
+		means           string // a part
+	}{
+		{ladder.Unroutable(), reject, "After 32 messages that no target takes, a queue of the ladder stops for all services"},
+		{ladder.Unroutable(), drop, "messages that no target takes are lost"},
+		{wait, reject, "takes none from the levels above it. After 32 such messages a queue there stops for all services"},
+		{wait, drop, "before their delay is over"},
+		{"orders.landing", reject, "a level of the ladder stops for all its targets"},
+		{"orders.landing", drop, "messages are lost"},
+	} {
+		f, _ := exactly(t)
+		f.change(test.queue, func(_ *Queue, d *management.Queue) {
+			d.Effective = management.Arguments{"max-length": int64(9), "overflow": test.overflow}
+		})
+		found, _ := find(diagnose(f), "policies", "", "max-length: 9")
+		assert.Equal(t, Problem, found.Severity, "%+v", test)
+		assert.Contains(t, found.Means, test.means)
+
+		f, _ = exactly(t)
+		f.change(test.queue, func(q *Queue, d *management.Queue) {
+			d.Arguments["x-max-length"], d.Arguments["x-overflow"] = int64(9), test.overflow
+			q.Conflict.Value = &topology.ConflictError{Argument: "x-max-length", Wanted: "none", Found: "9"}
+		})
+		found, _ = find(diagnose(f), "arguments", "", "x-max-length")
+		assert.Equal(t, Problem, found.Severity)
+		assert.Contains(t, found.Means, test.means)
+
+		f.change(test.queue, func(q *Queue, _ *management.Queue) { q.Details = unseen[management.Queue](noAPI) })
+		found, _ = find(diagnose(f), "arguments", "", "x-max-length")
+		assert.Contains(t, found.Means, test.means, "nobody tells what a full queue does")
+	}
+
+	// One policy for all: each kind of queue has its meaning, and one command removes all keys.
+	f.Policies = seen([]management.Policy{{VHost: "/", Name: "p", Definition: management.Arguments{
+		"max-length": int64(9), "overflow": drop}}})
+	for _, q := range ladder.Shared().Queues {
+		f.change(q.Name, func(_ *Queue, d *management.Queue) {
+			d.Policy, d.Effective = ptr("p"), f.Policies.Value[0].Definition
+		})
+	}
+	unroutable, _ := find(diagnose(f), "policies", theLadder, `queue for unroutable messages "`+ladder.Unroutable()+
+		`": max-length: 9`)
+	waiting, _ := find(diagnose(f), "policies", theLadder, "54 objects (delay queue")
+	assert.Contains(t, unroutable.Means, "are lost")
+	assert.Equal(t, Problem, waiting.Severity)
+	assert.Equal(t, unroutable.Fix, waiting.Fix)
+	assert.NotContains(t, unroutable.Fix, drop)
 }
 
 // A ladder stands for its objects that could not be seen, once for each check and reason. A few objects are named.
