@@ -34,7 +34,7 @@ func lookLanding(f Facts) []Finding {
 				" takes messages again. Other queues are not affected. Do not delete it: its messages would be lost",
 			Fix: fix}}
 	}, roleLanding)
-	for _, l := range f.Defaults {
+	for _, l := range f.Others {
 		switch bindings := f.Exchanges[l.Delivery()].Bindings; {
 		case !bindings.Known:
 			found = append(found, f.cannotSee(blind{bindings.Why: {"of " + l.Name()}}, "landing queues")...)
@@ -132,7 +132,7 @@ func (f Facts) forTargets(queue string) string {
 
 // lookConfirmTimeout reminds of a setting of the broker that nobody can read from outside.
 func lookConfirmTimeout(f Facts) []Finding {
-	used := len(f.Defaults) > 0 || slices.ContainsFunc(f.Topics, func(t Topic) bool {
+	used := len(f.Others) > 0 || slices.ContainsFunc(f.Topics, func(t Topic) bool {
 		return t.Plan.Backend != nil || t.Policy.WithDefaults().Mode == config.ModeRetry &&
 			t.Policy.WithDefaults().QueueType == config.QueueTypeQuorum
 	})

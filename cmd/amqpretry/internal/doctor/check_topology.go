@@ -11,6 +11,9 @@ import (
 func lookExists(f Facts) []Finding {
 	var found []Finding
 	hidden, nowhere := blind{}, map[string]bool{}
+	if f.Absent {
+		found = append(found, f.nothingOfNamed())
+	}
 	for _, t := range f.Topics {
 		if f.absent(t) {
 			nowhere[t.Plan.Queue] = true
@@ -115,6 +118,13 @@ func (f Facts) nothingOf(t Topic) Finding {
 		Means: "no service has consumed it here yet, or it is in another virtual host (--vhost), or has another name",
 		Fix: "# the service that consumes it declares all of it. To declare all but the main queue now:\n" +
 			f.apply(t)}
+}
+
+func (f Facts) nothingOfNamed() Finding {
+	return Finding{Severity: Problem, Object: ladderLabel(f.Named.Name()),
+		Found: fmt.Sprintf("virtual host %q has nothing of this ladder", f.VHost),
+		Means: "nobody has declared it here yet, or it is in another virtual host (--vhost), or has another name",
+		Fix:   f.apply(Topic{})}
 }
 
 // underDefault reminds of the policy that nobody has given.

@@ -26,6 +26,11 @@ const (
 	ofLadders
 )
 
+// has tells whether there is something of a scope to look at.
+func (f Facts) has(of scope) bool {
+	return of == ofBroker || len(f.Topics) > 0 || of == ofLadders && len(f.Others) > 0
+}
+
 // checks are all, in the order in which they are told.
 var checks = []check{
 	{"version", "RabbitMQ has a supported version", ofBroker, lookVersion},
@@ -60,7 +65,7 @@ var checks = []check{
 func diagnose(f Facts) []Finding {
 	var all []Finding
 	for _, c := range checks {
-		if c.of != ofBroker && len(f.Topics) == 0 && (c.of == ofTopics || len(f.Defaults) == 0) {
+		if !f.has(c.of) && (c.name != "exists" || !f.Absent) {
 			continue
 		}
 		found := merged(c.look(f))

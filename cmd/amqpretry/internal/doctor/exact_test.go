@@ -224,6 +224,34 @@ func TestLimitsOfALadder(t *testing.T) {
 	assert.NotContains(t, unroutable.Fix, drop)
 }
 
+// A ladder that the user names and the broker does not have is one problem, with and without queues.
+func TestNamedLadderThatIsAbsent(t *testing.T) {
+	f, ladder := exactly(t)
+	own := topology.Ladder{Config: config.Ladder{Prefix: "own"}.WithDefaults()}
+	f.Named, f.Absent = &own, true
+	for range 2 {
+		var told []Finding
+		for _, finding := range diagnose(f) {
+			if strings.Contains(finding.Object, own.Name()) {
+				told = append(told, finding)
+			}
+		}
+		require.Len(t, told, 1)
+		assert.Equal(t, "exists", told[0].Check)
+		assert.Equal(t, Problem, told[0].Severity)
+		assert.Contains(t, told[0].Means, "--vhost")
+		assert.Contains(t, told[0].Fix, "publish a message with a delay")
+		f.Topics = nil
+	}
+	assert.Contains(t, text(f, diagnose(f), plain), "No queue was named, so only the broker was checked.")
+	f.Absent, f.Named, f.Others = false, &ladder, []topology.Ladder{ladder}
+	found := diagnose(f)
+	assert.Contains(t, text(f, found, plain), "so only the broker and the "+theLadder+" were checked.")
+	for _, finding := range found {
+		assert.Contains(t, []Severity{OK, Note}, finding.Severity, "%+v", finding)
+	}
+}
+
 // A ladder stands for its objects that could not be seen, once for each check and reason. A few objects are named.
 func TestLadderThatCouldNotBeSeen(t *testing.T) {
 	f, ladder := exactly(t)
@@ -411,6 +439,37 @@ func TestDoctorOfDelayedPublishing_OwnBroker(t *testing.T) {
 	assert.True(t, has("unroutable", name, "3 messages that no target takes"), v.out)
 
 	l.sameUnroutable(ladder, keys)
+	l.named()
+}
+
+// named is about a ladder that is neither a default one nor in a policy: doctor finds what is wrong with it if it is
+// named.
+func (l *lab) named() {
+	ladder := topology.Ladder{Config: config.Ladder{Prefix: "own", Levels: 2, Radix: 3}.WithDefaults()}
+	name := ladder.Name()
+	absent, found := find(l.full("--ladder", name).findings, "exists", name, "nothing of this ladder")
+	require.True(l.t, found)
+	assert.Equal(l.t, Problem, absent.Severity)
+
+	l.do(func(ch *amqp.Channel) error { return ladder.Shared().Declare(ch) })
+	l.await("no problem", func() bool {
+		v := l.full("--ladder", name) // and none of the default ladder, whose landing queues hold messages
+		return v.code == cli.ExitOK && len(unseenOf(v.findings)) == 0
+	})
+	l.deleteQueue(ladder.WaitQueue(1, 2))
+	l.do(func(ch *amqp.Channel) error {
+		return ch.PublishWithContext(l.t.Context(), ladder.Unroutable(), "x", true, false, amqp.Publishing{})
+	})
+	for _, args := range [][]string{{}, {"orders"}} {
+		assert.NotContains(l.t, l.amqpOnly(args...).out, name, "nobody named it")
+		v := l.amqpOnly(append(args, "--ladder", name)...)
+		_, found = find(v.findings, "exists", name, ladder.WaitQueue(1, 2))
+		assert.True(l.t, found, v.out)
+		_, found = find(v.findings, "unroutable", name, "1 message that no target takes")
+		assert.True(l.t, found, v.out)
+	}
+	assert.Equal(l.t, cli.ExitUsage, l.doctor(map[string]string{cli.EnvURI: l.uri}, "--ladder", "orders").code)
+	assert.Equal(l.t, cli.ExitUsage, l.doctor(map[string]string{cli.EnvURI: l.uri}, "--ladder", "").code)
 }
 
 // sameUnroutable makes the queue for unroutable messages another one, and runs the commands that doctor prints.
