@@ -123,7 +123,8 @@ func expires(o object) string {
 func whenFull(of role, dropsHead bool) (Severity, string) {
 	switch {
 	case of == roleMain && dropsHead:
-		return Warning, "a full queue removes its oldest messages unhandled. Without a dead-letter exchange they are lost"
+		return Warning, "a full queue removes its oldest messages unhandled. Without a dead-letter exchange they " +
+			"are lost"
 	case of == roleMain:
 		return Note, "a full queue rejects messages, so retries return late, when there is room"
 	case of == roleRetry && dropsHead:
@@ -147,8 +148,8 @@ func whenFull(of role, dropsHead bool) (Severity, string) {
 	case dropsHead: // of a ladder, as what follows
 		return Problem, "a full queue hands on its oldest messages before their delay is over, at most once"
 	default:
-		return Problem, "a full queue takes none from the levels above it. After 32 such messages a queue there stops for " +
-			"all services. The queue also rejects copies, and their deliveries are held"
+		return Problem, "a full queue takes none from the levels above it. After 32 such messages a queue there " +
+			"stops for all services. The queue also rejects copies, and their deliveries are held"
 	}
 }
 

@@ -178,9 +178,9 @@ func TestLimitsOfALadder(t *testing.T) {
 		queue, overflow string
 		means           string // a part
 	}{
-		{ladder.Unroutable(), reject, "After 32 messages that no target takes, a queue of the ladder stops for all services"},
+		{ladder.Unroutable(), reject, "no target takes, a queue of the ladder stops for all services"},
 		{ladder.Unroutable(), drop, "messages that no target takes are lost"},
-		{wait, reject, "takes none from the levels above it. After 32 such messages a queue there stops for all services"},
+		{wait, reject, "After 32 such messages a queue there stops for all services"},
 		{wait, drop, "before their delay is over"},
 		{"orders.landing", reject, "a level of the ladder stops for all its targets"},
 		{"orders.landing", drop, "messages are lost"},
@@ -269,8 +269,8 @@ func TestLadderThatCouldNotBeSeen(t *testing.T) {
 			found[finding.Check] += finding.Found
 		}
 	}
-	assert.Equal(t, "not seen: policies of the broker (orders, orders.landing, orders.dlq, 55 objects of "+theLadder+")",
-		found["policies"])
+	assert.Equal(t, "not seen: policies of the broker (orders, orders.landing, orders.dlq, 55 objects of "+
+		theLadder+")", found["policies"])
 	assert.Equal(t, "not seen: bindings (8 objects of "+theLadder+", orders.retry)", found["bindings"])
 	for _, check := range []string{"arguments", "available", "types", "stuck"} {
 		assert.Equal(t, 1, strings.Count(found[check], ladder.Name()), found[check])

@@ -25,11 +25,11 @@ func (f Facts) ctl(command string, args ...string) string {
 // apply declares what is missing of a topic's plan, or of a ladder of Others if there is no topic.
 func (f Facts) apply(t Topic) string {
 	if t.Plan.Queue == "" {
-		publish := "# publish a message with a delay: its publisher declares the ladder, at most 10 minutes after the " +
-			"last time.\n# At once: start the publisher again, and publish"
+		publish := "# publish a message with a delay: its publisher declares the ladder, at most 10 minutes after " +
+			"the last time.\n# At once: start the publisher again, and publish"
 		if f.Named != nil { // policies may use it
-			publish += "\n# A ladder of the policy file: amqpretry topology apply, with one of its queues, declares it " +
-				"as well"
+			publish += "\n# A ladder of the policy file: amqpretry topology apply, with one of its queues, declares " +
+				"it as well"
 		}
 		return publish
 	}
