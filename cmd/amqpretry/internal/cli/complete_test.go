@@ -26,6 +26,32 @@ func TestMainQueues(t *testing.T) {
 	assert.Equal(t, []string{"orders", "v1.100ms.10x6", "orders.v1.3x4"}, MainQueues(queues))
 }
 
+func TestCompleteLadder(t *testing.T) {
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"page_count":1,"items":[{"name":"orders","vhost":"/"},{"name":"orders.unroutable",
+			"vhost":"/"},{"name":"own.v1.1s.10x3.unroutable","vhost":"/"},{"name":"own.v1.1s.10x3.1s","vhost":"/"},
+			{"name":"amqpretry.delay.v1.100ms.10x6.unroutable","vhost":"/"},
+			{"name":"$(reboot).v1.1s.10x3.unroutable","vhost":"/"}]}`))
+	}))
+	t.Cleanup(api.Close)
+	completed := func(typed string) string {
+		w := newWorld(map[string]string{EnvManagement: api.URL})
+		code := w.run(t, func(s *Session) *cobra.Command {
+			cmd := command(nothing)(s)
+			s.LadderFlag(cmd, "")
+
+			return cmd
+		}, "__complete", "do", "--ladder", typed)
+		require.Equal(t, ExitOK, code)
+		names, _, _ := strings.Cut(w.out.String(), ":4\n") // no files
+
+		return names
+	}
+	assert.Equal(t, "own.v1.1s.10x3\namqpretry.delay.v1.100ms.10x6\n", completed(""))
+	assert.Equal(t, "own.v1.1s.10x3\n", completed("own"))
+}
+
 func TestCompleteQueues(t *testing.T) {
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

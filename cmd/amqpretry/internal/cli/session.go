@@ -26,6 +26,7 @@ type Session struct {
 	color      string
 	connection connectionFlags
 	policies   string
+	ladder     string
 	ctx        context.Context // of Run, for Confirm: reading a terminal has no context of its own
 }
 

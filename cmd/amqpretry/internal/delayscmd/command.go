@@ -11,7 +11,7 @@ import (
 
 // Command is the command.
 func Command(s *cli.Session) *cobra.Command {
-	l := &ladders{session: s}
+	l := &ladders{s}
 	cmd := &cobra.Command{
 		Use:   "delays",
 		Short: "Count messages with exact delays, and show, send on or discard those that no target takes",
@@ -34,7 +34,7 @@ messages were left or not visible; 130 interrupted (^C), possibly after a part w
 	}
 	s.ConnectionFlags(cmd)
 	s.PoliciesFlag(cmd)
-	cmd.PersistentFlags().Var(cli.Text(&l.name), "ladder", "`name` of the only ladder that the command is about")
+	s.LadderFlag(cmd, "")
 	cmd.AddCommand(statCommand(s, l))
 	cmd.AddCommand(dlqcmd.Unroutable(s, l.withUnroutable)...)
 

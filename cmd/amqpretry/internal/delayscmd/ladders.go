@@ -15,10 +15,7 @@ import (
 )
 
 // ladders are those that the commands are about.
-type ladders struct {
-	session *cli.Session
-	name    string // flag
-}
+type ladders struct{ session *cli.Session }
 
 // candidate is a ladder that may be there. One that is wanted is told of when it is not.
 type candidate struct {
@@ -54,11 +51,9 @@ func (c candidate) declare() string {
 
 // candidates are the ladder that is named, or else those of the policies and the default ones.
 func (l *ladders) candidates() ([]candidate, error) {
-	if l.name != "" {
-		ladder, err := parseName(l.name)
-		if err != nil {
-			return nil, err
-		}
+	if ladder, named, err := l.session.Ladder(); err != nil {
+		return nil, err
+	} else if named {
 		return []candidate{{ladder, true, unknown}}, nil
 	}
 	policies, err := l.session.Policies()
@@ -89,24 +84,13 @@ func (l *ladders) candidates() ([]candidate, error) {
 	return all, err
 }
 
-// parseName reads the name of a ladder.
-func parseName(name string) (topology.Ladder, error) {
-	ladder, err := topology.ParseLadderName(name)
-	if err != nil {
-		return ladder, cli.Usage("--ladder: %q is not the name of a ladder (%v): wanted a name such as %s", name, err,
-			topology.Ladder{}.Name())
-	}
-
-	return ladder, nil
-}
-
 // withUnroutable are the candidates whose queue for unroutable messages is there, and the one that is named.
 func (l *ladders) withUnroutable(ctx context.Context) ([]topology.Ladder, error) {
 	all, err := l.candidates()
 	if err != nil {
 		return nil, err
 	}
-	if l.name != "" {
+	if all[0].use == unknown { // it is named
 		return []topology.Ladder{all[0].Ladder}, nil
 	}
 	b, err := connect(ctx, l.session)
@@ -166,12 +150,18 @@ func (b *broker) ready(queue string) (messages int, there bool, err error) {
 		case errors.As(err, &refused) && refused.Code == amqp091.NotFound:
 			return 0, false, nil
 		case err != nil:
-			return 0, false, fmt.Errorf("cannot count the messages of queue %q: %w", queue,
-				topology.Explain(topology.KindQueue, queue, err))
+			return 0, false, notCounted(queue, err)
 		case found.Messages > 0:
 			return found.Messages, true, nil
 		}
 	}
 
 	return 0, true, nil
+}
+
+// notCounted explains why the broker did not say how many messages of a queue are ready. RabbitMQ 4.3 and later refuse
+// users without permissions on the queue.
+func notCounted(queue string, err error) error {
+	return fmt.Errorf("cannot count the messages of queue %q: %w", queue,
+		topology.ExplainUse(topology.UseLook, topology.KindQueue, queue, err))
 }

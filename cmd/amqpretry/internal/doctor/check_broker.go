@@ -28,7 +28,7 @@ func lookFeatures(f Facts) []Finding {
 		return nil
 	}
 	if !f.Flags.Known {
-		return cannotSee(blind{f.Flags.Why: nil}, "feature flags")
+		return f.cannotSee(blind{f.Flags.Why: nil}, "feature flags")
 	}
 	var found []Finding
 	for _, need := range []struct{ flag, for_ string }{
@@ -74,14 +74,14 @@ func lookAlarms(f Facts) []Finding {
 			f.Blocked.Value, Means: means,
 			Fix: "rabbitmq-diagnostics alarms\nrabbitmq-diagnostics memory_breakdown --unit MB"}}
 	case !f.Blocked.Known && !f.Nodes.Known:
-		return cannotSee(blind{f.Blocked.Why: nil}, "alarms")
+		return f.cannotSee(blind{f.Blocked.Why: nil}, "alarms")
 	}
 	return nil
 }
 
 func lookNodes(f Facts) []Finding {
 	if !f.Nodes.Known {
-		return cannotSee(blind{f.Nodes.Why: nil}, "the nodes of the cluster")
+		return f.cannotSee(blind{f.Nodes.Why: nil}, "the nodes of the cluster")
 	}
 	var found []Finding
 	for _, n := range f.Nodes.Value {
@@ -111,7 +111,7 @@ func lookLimits(f Facts) []Finding {
 		if f.Limits.Known {
 			why = f.All.Why
 		}
-		return cannotSee(blind{why: nil}, "limits of the virtual host")
+		return f.cannotSee(blind{why: nil}, "limits of the virtual host")
 	}
 	limit, set := f.Limits.Value[maxQueues]
 	if !set || limit < 0 {

@@ -87,7 +87,7 @@ func lookTargets(f Facts) []Finding {
 				exchange), Means: means,
 				Fix: f.makeTarget(o)}}
 		case !targets.Known:
-			return cannotSee(blind{targets.Why: {o.Name}}, "where main queues dead-letter to")
+			return f.cannotSee(blind{targets.Why: {o.Name}}, "where main queues dead-letter to")
 		case len(targets.Value) == 0:
 			return []Finding{{Severity: Problem, Found: fmt.Sprintf("its dead-letter exchange %q leads to no queue",
 				exchange), Means: means,

@@ -34,13 +34,13 @@ func lookLanding(f Facts) []Finding {
 				" takes messages again. Other queues are not affected. Do not delete it: its messages would be lost",
 			Fix: fix}}
 	}, roleLanding)
-	for _, l := range f.Defaults {
+	for _, l := range f.Others {
 		switch bindings := f.Exchanges[l.Delivery()].Bindings; {
 		case !bindings.Known:
-			found = append(found, cannotSee(blind{bindings.Why: {"of " + l.Name()}}, "landing queues")...)
+			found = append(found, f.cannotSee(blind{bindings.Why: {"of " + l.Name()}}, "landing queues")...)
 		case len(f.landing(l)) == mostLanding:
 			why := fmt.Sprintf("doctor looks at %d of a ladder; amqpretry delays stat counts all", mostLanding)
-			found = append(found, cannotSee(blind{why: {"of " + l.Name()}}, "further landing queues")...)
+			found = append(found, f.cannotSee(blind{why: {"of " + l.Name()}}, "further landing queues")...)
 		}
 	}
 	return found
@@ -107,7 +107,7 @@ func lookUnroutable(f Facts) []Finding {
 				commented(f.amqpretry("delays send", "--ladder="+shell.Quote(o.Ladder), "--target", "QUEUE"))}
 		found = append(found, finding)
 	}
-	return append(found, cannotSee(hidden, "whether delayed messages are unroutable")...)
+	return append(found, f.cannotSee(hidden, "whether delayed messages are unroutable")...)
 }
 
 // forTargets is how many are for which target, as far as anybody has looked.
@@ -132,7 +132,7 @@ func (f Facts) forTargets(queue string) string {
 
 // lookConfirmTimeout reminds of a setting of the broker that nobody can read from outside.
 func lookConfirmTimeout(f Facts) []Finding {
-	used := len(f.Defaults) > 0 || slices.ContainsFunc(f.Topics, func(t Topic) bool {
+	used := len(f.Others) > 0 || slices.ContainsFunc(f.Topics, func(t Topic) bool {
 		return t.Plan.Backend != nil || t.Policy.WithDefaults().Mode == config.ModeRetry &&
 			t.Policy.WithDefaults().QueueType == config.QueueTypeQuorum
 	})
@@ -143,7 +143,7 @@ func lookConfirmTimeout(f Facts) []Finding {
 		Found: "dead_letter_worker_publisher_confirm_timeout is 3 minutes, unless somebody has set it: the broker " +
 			"does not tell",
 		Means: "after a main queue was missing, full or down, and after a broker with many queues was killed, " +
-			"messages that are due wait up to that long. 5 seconds are better",
+			"messages that are due wait up to that long. 5 to 10 seconds are better",
 		Fix: "# in advanced.config of each node, in milliseconds; it takes effect at the next start:\n" +
 			"#   [{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}]."}}
 }

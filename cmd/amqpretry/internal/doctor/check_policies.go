@@ -1,7 +1,9 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -19,15 +21,21 @@ type weakness struct {
 }
 
 func lookPolicies(f Facts) []Finding {
-	return f.withPolicies("policies of the broker", func(o object, q management.Queue) []Finding {
-		weak := weaknesses(o, q, f.Version)
-		keys := map[string]bool{}
-		for _, w := range weak {
-			keys[w.key] = true
+	keys := map[string]map[string]bool{} // by queue; by ladder, as the fix is one policy for all of its queues
+	for _, o := range f.objects() {
+		of := cmp.Or(o.Ladder, o.Name)
+		if keys[of] == nil {
+			keys[of] = map[string]bool{}
 		}
+		for _, w := range weaknesses(o, o.Queue.Details.Value, f.Version) {
+			keys[of][w.key] = true
+		}
+	}
+	return f.withPolicies("policies of the broker", func(o object, q management.Queue) []Finding {
 		var found []Finding
-		for _, w := range weak {
-			found = append(found, Finding{Severity: w.severity, Means: w.means, Fix: f.without(q, keys),
+		for _, w := range weaknesses(o, q, f.Version) {
+			found = append(found, Finding{Severity: w.severity, Means: w.means,
+				Fix:   f.without(q, keys[cmp.Or(o.Ladder, o.Name)]),
 				Found: fmt.Sprintf("%s: %v, from the %s", w.key, q.Effective[w.key], f.sourceOf(q, w.key))})
 		}
 		return found
@@ -44,21 +52,14 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 		}
 	}
 	number := func(key string) int64 { n, _ := q.Effective[key].(int64); return n }
-	dropsHead := in[amqp.QueueOverflowArg] == nil || in[amqp.QueueOverflowArg] == "drop-head"
-	lengths := func(severity Severity, means string) {
-		for _, key := range []string{"max-length", "max-length-bytes"} {
-			if number(key) < noLimit {
-				found(key, severity, means)
-			}
-		}
-	}
+	dropsHead := dropsHead(in)
 
 	switch o.Role {
 	case roleLanding:
-		landingWeaknesses(found, lengths, dropsHead)
+		found("expires", Problem, "the broker deletes the queue after that time without a consumer, and then messages "+
+			"that are due go to the queue for unroutable messages. Landing queues never have consumers")
 	case roleRetry, roleDelay:
-		found("expires", Problem, "the broker deletes the queue after that time without a consumer, with all waiting "+
-			"messages. Retry queues never have consumers")
+		found("expires", Problem, expires(o))
 		if number("message-ttl") < o.Planned.Delay.Milliseconds() {
 			found("message-ttl", Problem, fmt.Sprintf("messages return after %d ms instead of %s: the smaller value "+
 				"of policy and argument applies",
@@ -68,25 +69,14 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 			found("overflow", Problem, "the queue returns messages at most once instead of at least once. Messages "+
 				"that it had not returned were deleted")
 		}
-		if dropsHead {
-			lengths(Problem, "a full queue returns its oldest messages before their delay is over")
-		} else {
-			lengths(Warning, "a full queue rejects copies, and their deliveries are held until there is room")
-		}
 		if _, own := q.Arguments["x-dead-letter-routing-key"]; !own {
 			found("dead-letter-routing-key", Problem, "messages go there after their delay, instead of to the queue "+
 				"where they failed")
 		}
 	case roleDeadLetter, roleUnroutable:
-		found("expires", Problem, "the broker deletes the queue after that time without a consumer, with all its "+
-			"messages")
+		found("expires", Problem, expires(o))
 		found("message-ttl", Problem, "the broker deletes its messages at that age, whether somebody has read them "+
 			"or not")
-		if dropsHead {
-			lengths(Problem, "a full queue deletes its oldest dead letters")
-		} else {
-			lengths(Warning, "a full queue rejects dead letters, and their deliveries are held until there is room")
-		}
 		// A negative one is none, from 4.0 on.
 		own, _ := q.Arguments["x-delivery-limit"].(int64)
 		if limit := number("delivery-limit"); limit < own && (limit >= 0 || !rabbitmq.AtLeast(version, 4, 0)) {
@@ -98,37 +88,98 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 			found("delivery-limit", Problem, "the lower value of policy and argument applies: "+counted)
 		}
 	case roleMain:
-		found("expires", Problem, "the broker deletes the queue after that time without a consumer, with all its "+
-			"messages")
+		found("expires", Problem, expires(o))
 		found("message-ttl", Warning, "the queue removes messages that are not handled in time. Without a "+
 			"dead-letter exchange they are lost")
 		if q.Type == string(config.QueueTypeQuorum) && in["x-dead-letter-strategy"] == "at-least-once" && dropsHead {
 			found("overflow", Problem, "the queue dead-letters at most once instead of at least once, so messages "+
 				"that reach the delivery limit can be lost")
 		}
-		if dropsHead {
-			lengths(Warning, "a full queue removes its oldest messages unhandled. Without a dead-letter exchange "+
-				"they are lost")
-		} else {
-			lengths(Note, "a full queue rejects messages, so retries return late, when there is room")
+	}
+	severity, means := whenFull(o.Role, dropsHead)
+	for _, key := range []string{"max-length", "max-length-bytes"} {
+		if number(key) < noLimit {
+			found(key, severity, means)
 		}
 	}
 	return all
 }
 
-// landingWeaknesses are those of a landing queue, which must have no limit.
-func landingWeaknesses(
-	found func(key string, severity Severity, means string), lengths func(Severity, string), dropsHead bool,
-) {
-	found("expires", Problem, "the broker deletes the queue after that time without a consumer, and then messages "+
-		"that are due go to the queue for unroutable messages. Landing queues never have consumers")
-	if dropsHead {
-		lengths(Problem, "a full queue hands over at most once, so messages are lost while the main queue takes "+
-			"none")
-	} else {
-		lengths(Problem, "a full queue takes none from the ladder. After 32 such messages a level of the ladder "+
-			"stops for all its targets")
+// expires says what it means that the broker deletes an unused queue.
+func expires(o object) string {
+	const means = "the broker deletes the queue after that time without a consumer, with all its messages"
+	switch {
+	case o.Ladder != "":
+		return means + ". Queues of a ladder have no consumers"
+	case o.Role == roleRetry:
+		return means + ". Retry queues never have consumers"
+	default:
+		return means
 	}
+}
+
+// whenFull says what a length limit of a queue means. All services share the queues of a ladder: one queue that rejects
+// messages stops the queues before it.
+func whenFull(of role, dropsHead bool) (Severity, string) {
+	switch {
+	case of == roleMain && dropsHead:
+		return Warning, "a full queue removes its oldest messages unhandled. Without a dead-letter exchange they " +
+			"are lost"
+	case of == roleMain:
+		return Note, "a full queue rejects messages, so retries return late, when there is room"
+	case of == roleRetry && dropsHead:
+		return Problem, "a full queue returns its oldest messages before their delay is over"
+	case of == roleRetry:
+		return Warning, "a full queue rejects copies, and their deliveries are held until there is room"
+	case of == roleDeadLetter && dropsHead:
+		return Problem, "a full queue deletes its oldest dead letters"
+	case of == roleDeadLetter:
+		return Warning, "a full queue rejects dead letters, and their deliveries are held until there is room"
+	case of == roleLanding && dropsHead:
+		return Problem, "a full queue hands over at most once, so messages are lost while the main queue takes none"
+	case of == roleLanding:
+		return Problem, "a full queue takes none from the ladder. After 32 such messages a level of the ladder stops " +
+			"for all its targets"
+	case of == roleUnroutable && dropsHead:
+		return Problem, "a full queue deletes its oldest messages: messages that no target takes are lost"
+	case of == roleUnroutable:
+		return Problem, "a full queue takes none from the ladder. After 32 messages that no target takes, a queue of " +
+			"the ladder stops for all services"
+	case dropsHead: // of a ladder, as what follows
+		return Problem, "a full queue hands on its oldest messages before their delay is over, at most once"
+	default:
+		return Problem, "a full queue takes none from the levels above it. After 32 such messages a queue there " +
+			"stops for all services. The queue also rejects copies, and their deliveries are held"
+	}
+}
+
+// limited says what the limit means that a queue of exact delays has among its arguments; empty if it has none.
+func limited(o object) string {
+	details, conflict := o.Queue.Details, o.Queue.Conflict.Value
+	limits := []string{"x-max-length", "x-max-length-bytes"}
+	has := conflict != nil && slices.Contains(limits, conflict.Argument)
+	for _, argument := range limits {
+		n, set := details.Value.Arguments[argument].(int64)
+		has = has || set && n < noLimit
+	}
+	if o.Ladder == "" && o.Role != roleLanding || !has {
+		return ""
+	}
+	_, rejects := whenFull(o.Role, false)
+	_, drops := whenFull(o.Role, true)
+	switch {
+	case !details.Known:
+		return fmt.Sprintf(". With reject-publish %s. With drop-head %s", rejects, drops)
+	case dropsHead(effective(details.Value)):
+		return ". " + drops
+	default:
+		return ". " + rejects
+	}
+}
+
+// dropsHead tells whether a full queue with these arguments makes room.
+func dropsHead(arguments amqp.Table) bool {
+	return arguments[amqp.QueueOverflowArg] == nil || arguments[amqp.QueueOverflowArg] == "drop-head"
 }
 
 // sourceOf names the policies that say something of a queue.

@@ -47,7 +47,7 @@ func (f Facts) each(what string, policies bool, look func(object, management.Que
 			}
 		}
 	}
-	return append(found, cannotSee(hidden, what)...)
+	return append(found, f.cannotSee(hidden, what)...)
 }
 
 // runs are the states of a queue that works.
@@ -263,5 +263,5 @@ func lookDeadLetters(f Facts) []Finding {
 				Fix:   f.amqpretry("dlq stat", o.Topic.Plan.Queue)})
 		}
 	}
-	return append(found, cannotSee(hidden, "whether there are dead letters")...)
+	return append(found, f.cannotSee(hidden, "whether there are dead letters")...)
 }

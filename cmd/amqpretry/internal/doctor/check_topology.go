@@ -11,6 +11,9 @@ import (
 func lookExists(f Facts) []Finding {
 	var found []Finding
 	hidden, nowhere := blind{}, map[string]bool{}
+	if f.Absent {
+		found = append(found, f.nothingOfNamed())
+	}
 	for _, t := range f.Topics {
 		if f.absent(t) {
 			nowhere[t.Plan.Queue] = true
@@ -45,7 +48,7 @@ func lookExists(f Facts) []Finding {
 			found = append(found, finding)
 		}
 	}
-	return append(found, cannotSee(hidden, "whether they exist")...)
+	return append(found, f.cannotSee(hidden, "whether they exist")...)
 }
 
 // ladderLacks is what comes of a missing part of a ladder.
@@ -117,6 +120,13 @@ func (f Facts) nothingOf(t Topic) Finding {
 			f.apply(t)}
 }
 
+func (f Facts) nothingOfNamed() Finding {
+	return Finding{Severity: Problem, Object: ladderLabel(f.Named.Name()),
+		Found: fmt.Sprintf("virtual host %q has nothing of this ladder", f.VHost),
+		Means: "nobody has declared it here yet, or it is in another virtual host (--vhost), or has another name",
+		Fix:   f.apply(Topic{})}
+}
+
 // underDefault reminds of the policy that nobody has given.
 func (f Facts) underDefault() string {
 	if f.PolicyFile == "" {
@@ -165,7 +175,7 @@ func lookArguments(f Facts) []Finding {
 		case conflict.Value != nil:
 			found = append(found, o.about(Finding{Severity: Problem, Found: differs(conflict.Value),
 				Means: "a service that declares the queue fails to subscribe. With topology.Assume, the queue " +
-					"behaves differently from the policy",
+					"behaves differently from the policy" + limited(o),
 				Fix: f.recreate(o)}))
 		}
 	}
@@ -192,7 +202,7 @@ func lookArguments(f Facts) []Finding {
 			found = append(found, finding)
 		}
 	}
-	return append(found, cannotSee(hidden, "arguments")...)
+	return append(found, f.cannotSee(hidden, "arguments")...)
 }
 
 func differs(c *topology.ConflictError) string {
@@ -254,7 +264,7 @@ func lookBindings(f Facts) []Finding {
 			})
 		}
 	}
-	return append(found, cannotSee(hidden, "bindings")...)
+	return append(found, f.cannotSee(hidden, "bindings")...)
 }
 
 // unbound is the finding about a missing binding of a topic.
@@ -293,7 +303,7 @@ func sameBinding(a management.Binding, b topology.Binding) bool {
 
 func lookObsolete(f Facts) []Finding {
 	if !f.Obsolete.Known {
-		return cannotSee(blind{f.Obsolete.Why: nil}, "retry queues that no policy uses any more")
+		return f.cannotSee(blind{f.Obsolete.Why: nil}, "retry queues that no policy uses any more")
 	}
 	var found []Finding
 	for _, q := range f.Obsolete.Value {

@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -24,6 +25,11 @@ const (
 	ofTopics
 	ofLadders
 )
+
+// has tells whether there is something of a scope to look at.
+func (f Facts) has(of scope) bool {
+	return of == ofBroker || len(f.Topics) > 0 || of == ofLadders && len(f.Others) > 0
+}
 
 // checks are all, in the order in which they are told.
 var checks = []check{
@@ -59,7 +65,7 @@ var checks = []check{
 func diagnose(f Facts) []Finding {
 	var all []Finding
 	for _, c := range checks {
-		if c.of != ofBroker && len(f.Topics) == 0 && (c.of == ofTopics || len(f.Defaults) == 0) {
+		if !f.has(c.of) && (c.name != "exists" || !f.Absent) {
 			continue
 		}
 		found := merged(c.look(f))
@@ -92,11 +98,11 @@ func (o object) about(f Finding) Finding {
 func ladderLabel(name string) string { return fmt.Sprintf("ladder %q", name) }
 
 // cannotSee is the finding of a check that could not look, once for each reason.
-func cannotSee(whys map[string][]string, what string) []Finding {
+func (f Facts) cannotSee(whys blind, what string) []Finding {
 	var all []Finding
 	for _, why := range sortedKeys(whys) {
 		found := what
-		if names := whys[why]; len(names) > 0 && names[0] != "" {
+		if names := f.withoutParts(whys[why]); len(names) > 0 && names[0] != "" {
 			found += " (" + strings.Join(names, ", ") + ")"
 		}
 		all = append(all, Finding{Severity: Unseen, Object: broker, Found: "not seen: " + found, Means: why})
@@ -104,7 +110,26 @@ func cannotSee(whys map[string][]string, what string) []Finding {
 	return all
 }
 
-// blind collects what could not be seen, by reason.
+// withoutParts puts a ladder in the place of its objects if there are many of them.
+func (f Facts) withoutParts(names []string) []string {
+	parts := map[string]int{}
+	for _, name := range names {
+		parts[f.ladderOf(name)]++
+	}
+	var all []string
+	for _, name := range names {
+		ladder := f.ladderOf(name)
+		if n := parts[ladder]; ladder != "" && n > mostParts {
+			name = fmt.Sprintf("%d objects of %s", n, ladderLabel(ladder))
+		}
+		if !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// blind collects the names of what could not be seen, by reason.
 type blind map[string][]string
 
 func (b blind) add(why, name string) { b[why] = append(b[why], name) }

@@ -34,7 +34,8 @@ func Command(s *cli.Session) *cobra.Command {
 command that fixes it. Nothing is changed.
 
 An argument is a main queue, or TOPIC=QUEUE if the topic of the policy has another name than the
-queue. Without arguments, doctor checks only the broker, and the default ladders.
+queue. Without arguments, doctor checks only the broker, and the default ladders or the one that
+--ladder names.
 
 It checks:
   broker       version, features, alarms, nodes, limits of the virtual host, permissions of the user
@@ -47,8 +48,9 @@ It checks:
   leftovers    retry queues that no policy uses
 
 With exact delays, doctor checks the ladder once, and reports many parts of it with the same problem as
-one. It also checks the two default ladders, which delayed publishing uses, if they exist. It reads
-up to 1000 unroutable messages for their targets; they stay in their queue, in order.
+one. It also checks the two default ladders, which delayed publishing uses, if they exist. --ladder
+names another one in their place by the name of its objects, such as amqpretry.delay.v1.100ms.10x6.
+doctor reads up to 1000 unroutable messages for their targets; they stay in their queue, in order.
 
 To compare arguments and to check permissions and alarms, doctor declares objects that already exist,
 and publishes messages that it rolls back. It checks the permissions of the user in the broker's URI:
@@ -69,6 +71,7 @@ warning.`,
   amqpretry doctor orders payments
   export AMQP_MANAGEMENT_URL=http://monitor:password@localhost:15672
   amqpretry doctor --policies retry.yaml orders events=events_billing
+  amqpretry doctor --ladder reminders.v1.1s.10x6
   amqpretry doctor --json orders | jq -r '.findings[] | select(.severity == "problem") | .fix'`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -80,6 +83,7 @@ warning.`,
 	s.CompleteQueues(cmd, true, cli.MainQueues)
 	s.ConnectionFlags(cmd)
 	s.PoliciesFlag(cmd)
+	s.LadderFlag(cmd, ", beside those of the policies of QUEUE")
 	cmd.Flags().StringVar(&shared, "shared-name", "", "prefix of the names of shared retry queues, as in "+
 		"Names.Shared of the services (default retry)")
 
@@ -93,6 +97,11 @@ func run(ctx context.Context, s *cli.Session, f Facts, args []string) error {
 		return err
 	}
 	f.Topics = topics
+	if ladder, named, err := s.Ladder(); err != nil {
+		return err
+	} else if named {
+		f.Named = &ladder
+	}
 	f, err = look(ctx, s, f)
 	if err != nil {
 		return err

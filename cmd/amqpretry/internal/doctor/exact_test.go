@@ -131,6 +131,18 @@ func TestChecksOfExactDelays(t *testing.T) {
 					d.Effective = management.Arguments{"max-length": int64(9)}
 				})
 			}},
+		"a bounded queue for unroutable messages": {"policies", Problem, theLadder, "max-length: 9", "list_policies",
+			func(f *Facts, l topology.Ladder) {
+				f.change(l.Unroutable(), func(_ *Queue, d *management.Queue) {
+					d.Effective = management.Arguments{"max-length": int64(9), "overflow": "reject-publish"}
+				})
+			}},
+		"a bounded delay queue": {"policies", Problem, theLadder, "max-length-bytes: 9", "list_policies",
+			func(f *Facts, l topology.Ladder) {
+				f.change(l.WaitQueue(0, 1), func(_ *Queue, d *management.Queue) {
+					d.Effective = management.Arguments{"max-length-bytes": int64(9)}
+				})
+			}},
 		"a level is stuck": {"stuck", Problem, theLadder, "32 dead-lettered messages", "",
 			func(f *Facts, l topology.Ladder) { holds(f, l.WaitQueue(0, 1), 32) }},
 		"a thief": {"retry-consumers", Problem, theLadder, "1 consumer", "list_consumers",
@@ -157,6 +169,123 @@ func TestChecksOfExactDelays(t *testing.T) {
 	}
 }
 
+// A full queue of a ladder concerns all services, whether a policy or an argument limits it.
+func TestLimitsOfALadder(t *testing.T) {
+	const drop, reject = "drop-head", "reject-publish"
+	f, ladder := exactly(t)
+	wait := ladder.WaitQueue(2, 3)
+	for _, test := range []struct {
+		queue, overflow string
+		means           string // a part
+	}{
+		{ladder.Unroutable(), reject, "no target takes, a queue of the ladder stops for all services"},
+		{ladder.Unroutable(), drop, "messages that no target takes are lost"},
+		{wait, reject, "After 32 such messages a queue there stops for all services"},
+		{wait, drop, "before their delay is over"},
+		{"orders.landing", reject, "a level of the ladder stops for all its targets"},
+		{"orders.landing", drop, "messages are lost"},
+	} {
+		f, _ := exactly(t)
+		f.change(test.queue, func(_ *Queue, d *management.Queue) {
+			d.Effective = management.Arguments{"max-length": int64(9), "overflow": test.overflow}
+		})
+		found, _ := find(diagnose(f), "policies", "", "max-length: 9")
+		assert.Equal(t, Problem, found.Severity, "%+v", test)
+		assert.Contains(t, found.Means, test.means)
+
+		f, _ = exactly(t)
+		f.change(test.queue, func(q *Queue, d *management.Queue) {
+			d.Arguments["x-max-length"], d.Arguments["x-overflow"] = int64(9), test.overflow
+			q.Conflict.Value = &topology.ConflictError{Argument: "x-max-length", Wanted: "none", Found: "9"}
+		})
+		found, _ = find(diagnose(f), "arguments", "", "x-max-length")
+		assert.Equal(t, Problem, found.Severity)
+		assert.Contains(t, found.Means, test.means)
+
+		f.change(test.queue, func(q *Queue, _ *management.Queue) { q.Details = unseen[management.Queue](noAPI) })
+		found, _ = find(diagnose(f), "arguments", "", "x-max-length")
+		assert.Contains(t, found.Means, test.means, "nobody tells what a full queue does")
+	}
+
+	// One policy for all: each kind of queue has its meaning, and one command removes all keys.
+	f.Policies = seen([]management.Policy{{VHost: "/", Name: "p", Definition: management.Arguments{
+		"max-length": int64(9), "overflow": drop}}})
+	for _, q := range ladder.Shared().Queues {
+		f.change(q.Name, func(_ *Queue, d *management.Queue) {
+			d.Policy, d.Effective = ptr("p"), f.Policies.Value[0].Definition
+		})
+	}
+	unroutable, _ := find(diagnose(f), "policies", theLadder, `queue for unroutable messages "`+ladder.Unroutable()+
+		`": max-length: 9`)
+	waiting, _ := find(diagnose(f), "policies", theLadder, "54 objects (delay queue")
+	assert.Contains(t, unroutable.Means, "are lost")
+	assert.Equal(t, Problem, waiting.Severity)
+	assert.Equal(t, unroutable.Fix, waiting.Fix)
+	assert.NotContains(t, unroutable.Fix, drop)
+}
+
+// A ladder that the user names and the broker does not have is one problem, with and without queues.
+func TestNamedLadderThatIsAbsent(t *testing.T) {
+	f, ladder := exactly(t)
+	own := topology.Ladder{Config: config.Ladder{Prefix: "own"}.WithDefaults()}
+	f.Named, f.Absent = &own, true
+	for range 2 {
+		var told []Finding
+		for _, finding := range diagnose(f) {
+			if strings.Contains(finding.Object, own.Name()) {
+				told = append(told, finding)
+			}
+		}
+		require.Len(t, told, 1)
+		assert.Equal(t, "exists", told[0].Check)
+		assert.Equal(t, Problem, told[0].Severity)
+		assert.Contains(t, told[0].Means, "--vhost")
+		assert.Contains(t, told[0].Fix, "publish a message with a delay")
+		f.Topics = nil
+	}
+	assert.Contains(t, text(f, diagnose(f), plain), "No queue was named, so only the broker was checked.")
+	f.Absent, f.Named, f.Others = false, &ladder, []topology.Ladder{ladder}
+	found := diagnose(f)
+	assert.Contains(t, text(f, found, plain), "so only the broker and the "+theLadder+" were checked.")
+	for _, finding := range found {
+		assert.Contains(t, []Severity{OK, Note}, finding.Severity, "%+v", finding)
+	}
+}
+
+// A ladder stands for its objects that could not be seen, once for each check and reason. A few objects are named.
+func TestLadderThatCouldNotBeSeen(t *testing.T) {
+	f, ladder := exactly(t)
+	for name, q := range f.Queues {
+		q.Conflict, q.Details = unseen[*topology.ConflictError](noAPI), unseen[management.Queue](noAPI)
+		f.Queues[name] = q
+	}
+	for name, x := range f.Exchanges {
+		x.Bindings = unseen[[]management.Binding](noAPI)
+		f.Exchanges[name] = x
+	}
+	found := map[string]string{}
+	for _, finding := range diagnose(f) {
+		if finding.Severity == Unseen {
+			found[finding.Check] += finding.Found
+		}
+	}
+	assert.Equal(t, "not seen: policies of the broker (orders, orders.landing, orders.dlq, 55 objects of "+
+		theLadder+")", found["policies"])
+	assert.Equal(t, "not seen: bindings (8 objects of "+theLadder+", orders.retry)", found["bindings"])
+	for _, check := range []string{"arguments", "available", "types", "stuck"} {
+		assert.Equal(t, 1, strings.Count(found[check], ladder.Name()), found[check])
+	}
+	assert.Less(t, len(text(f, diagnose(f), plain)), 2500)
+
+	f, ladder = exactly(t)
+	for digit := 1; digit <= mostParts; digit++ {
+		f.change(ladder.WaitQueue(0, digit), func(_ *Queue, q *management.Queue) { q.Effective = nil })
+	}
+	unknown, _ := find(diagnose(f), "policies", broker, "")
+	assert.Equal(t, "not seen: policies of the broker ("+ladder.WaitQueue(0, 1)+", "+ladder.WaitQueue(0, 2)+", "+
+		ladder.WaitQueue(0, 3)+")", unknown.Found)
+}
+
 // The timeout of the broker matters wherever it dead-letters at least once, and nowhere else.
 func TestConfirmTimeout(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -173,6 +302,7 @@ func TestConfirmTimeout(t *testing.T) {
 		assert.Equal(t, test.told, told, name)
 		if told {
 			assert.Equal(t, Note, found.Severity)
+			assert.Contains(t, found.Means, "5 to 10 seconds")
 			assert.Contains(t, found.Fix, "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}].")
 		}
 	}
@@ -309,6 +439,37 @@ func TestDoctorOfDelayedPublishing_OwnBroker(t *testing.T) {
 	assert.True(t, has("unroutable", name, "3 messages that no target takes"), v.out)
 
 	l.sameUnroutable(ladder, keys)
+	l.named()
+}
+
+// named is about a ladder that is neither a default one nor in a policy: doctor finds what is wrong with it if it is
+// named.
+func (l *lab) named() {
+	ladder := topology.Ladder{Config: config.Ladder{Prefix: "own", Levels: 2, Radix: 3}.WithDefaults()}
+	name := ladder.Name()
+	absent, found := find(l.full("--ladder", name).findings, "exists", name, "nothing of this ladder")
+	require.True(l.t, found)
+	assert.Equal(l.t, Problem, absent.Severity)
+
+	l.do(func(ch *amqp.Channel) error { return ladder.Shared().Declare(ch) })
+	l.await("no problem", func() bool {
+		v := l.full("--ladder", name) // and none of the default ladder, whose landing queues hold messages
+		return v.code == cli.ExitOK && len(unseenOf(v.findings)) == 0
+	})
+	l.deleteQueue(ladder.WaitQueue(1, 2))
+	l.do(func(ch *amqp.Channel) error {
+		return ch.PublishWithContext(l.t.Context(), ladder.Unroutable(), "x", true, false, amqp.Publishing{})
+	})
+	for _, args := range [][]string{{}, {"orders"}} {
+		assert.NotContains(l.t, l.amqpOnly(args...).out, name, "nobody named it")
+		v := l.amqpOnly(append(args, "--ladder", name)...)
+		_, found = find(v.findings, "exists", name, ladder.WaitQueue(1, 2))
+		assert.True(l.t, found, v.out)
+		_, found = find(v.findings, "unroutable", name, "1 message that no target takes")
+		assert.True(l.t, found, v.out)
+	}
+	assert.Equal(l.t, cli.ExitUsage, l.doctor(map[string]string{cli.EnvURI: l.uri}, "--ladder", "orders").code)
+	assert.Equal(l.t, cli.ExitUsage, l.doctor(map[string]string{cli.EnvURI: l.uri}, "--ladder", "").code)
 }
 
 // sameUnroutable makes the queue for unroutable messages another one, and runs the commands that doctor prints.
@@ -405,6 +566,9 @@ func TestDoctorOfPermissionsOnALadder_OwnBroker(t *testing.T) {
 		}
 	}
 	assert.Less(t, told, 8, "not one for each object: %s", v.out)
+	env := map[string]string{cli.EnvURI: guard.uri} // RabbitMQ 4.3 and later do not even tell whether a queue exists
+	assert.LessOrEqual(t, strings.Count(guard.doctor(env, "--policies", l.policies, "orders").out, "because: "), 2,
+		"nor a reason for each object")
 	l.run(write.Fix)
 	v = guard.full("orders")
 	_, found = find(v.findings, "permissions", `user "guard"`, "")

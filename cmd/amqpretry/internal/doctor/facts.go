@@ -34,8 +34,13 @@ type Facts struct {
 	// Names of the services.
 	Names  topology.Names
 	Topics []Topic
-	// Defaults are the default ladders that the broker has and no policy of Topics uses: those of delayed publishing.
-	Defaults []topology.Ladder
+	// Named is the ladder that --ladder names; nil without it.
+	Named *topology.Ladder
+	// Others are the ladders to check that no policy of Topics uses, such as those of delayed publishing: Named, or else
+	// the default ladders that the broker has.
+	Others []topology.Ladder
+	// Absent is true if the broker has nothing of Named.
+	Absent bool
 
 	// Blocked is why the broker takes no messages; "" when it does.
 	Blocked Seen[string]
@@ -152,7 +157,7 @@ func (f Facts) objects(roles ...role) []object {
 			add(planned)
 		}
 	}
-	for _, l := range f.Defaults {
+	for _, l := range f.Others {
 		for _, o := range f.landing(l) {
 			add(o)
 		}
@@ -192,11 +197,11 @@ const mostLanding = 200
 // ladder is what topics with exact delays, or publishers of messages with a delay, share.
 type ladder struct {
 	name  string
-	topic Topic // the first of them; zero for a default ladder that no policy uses
+	topic Topic // the first of them; zero for those of Others
 	of    topology.Backend
 }
 
-// ladders lists those of all topics, each once, and Defaults.
+// ladders lists those of all topics, each once, and Others.
 func (f Facts) ladders() []ladder {
 	var all []ladder
 	for _, t := range f.Topics {
@@ -206,7 +211,7 @@ func (f Facts) ladders() []ladder {
 		}
 		all = append(all, ladder{backend.Name(), t, backend})
 	}
-	for _, l := range f.Defaults {
+	for _, l := range f.Others {
 		all = append(all, ladder{name: l.Name(), of: l})
 	}
 	return all

@@ -49,13 +49,14 @@ type Finding struct {
 // mostParts is how many parts of a merged finding are named.
 const mostParts = 3
 
-// merged makes one finding of those about parts of one object that have found the same: a ladder has more than fifty
-// queues.
+// merged makes one finding of those about parts of one object that have found the same, with the same meaning: a ladder
+// has more than fifty queues.
 func merged(findings []Finding) []Finding {
 	var all []Finding
-	parts := map[[3]string][]string{}
+	parts := map[[4]string][]string{}
+	same := func(f Finding) [4]string { return [4]string{f.of, string(f.Severity), f.Found, f.Means} }
 	for _, f := range findings {
-		key := [3]string{f.of, string(f.Severity), f.Found}
+		key := same(f)
 		if f.of == "" || len(parts[key]) == 0 {
 			all = append(all, f)
 		}
@@ -65,7 +66,7 @@ func merged(findings []Finding) []Finding {
 		if f.of == "" {
 			continue
 		}
-		names := parts[[3]string{f.of, string(f.Severity), f.Found}]
+		names := parts[same(f)]
 		shown := strings.Join(names[:min(len(names), mostParts)], ", ")
 		if n := len(names); n > mostParts {
 			shown = fmt.Sprintf("%d objects (%s, …)", n, shown)

@@ -22,11 +22,16 @@ func (f Facts) ctl(command string, args ...string) string {
 	return strings.Join(append([]string{"rabbitmqctl", command, option}, args...), " ")
 }
 
-// apply declares what is missing of a topic's plan, or of a default ladder if there is no topic.
+// apply declares what is missing of a topic's plan, or of a ladder of Others if there is no topic.
 func (f Facts) apply(t Topic) string {
 	if t.Plan.Queue == "" {
-		return "# publish a message with a delay: its publisher declares the ladder, at most 10 minutes after the " +
-			"last time.\n# At once: start the publisher again, and publish"
+		publish := "# publish a message with a delay: its publisher declares the ladder, at most 10 minutes after " +
+			"the last time.\n# At once: start the publisher again, and publish"
+		if f.Named != nil { // policies may use it
+			publish += "\n# A ladder of the policy file: amqpretry topology apply, with one of its queues, declares " +
+				"it as well"
+		}
+		return publish
 	}
 	return f.topology("apply", t)
 }

@@ -25,7 +25,7 @@ type api struct {
 func gather(ctx context.Context, f Facts, p *prober, a *api) Facts {
 	f.Queues, f.Exchanges = map[string]Queue{}, map[string]Exchange{}
 	f.overview(ctx, a)
-	f.Defaults = f.defaults(p)
+	f.Others = f.others(p)
 
 	f.lookAt(ctx, a, p, f.objects())
 	planned := f.plannedExchanges()
@@ -34,7 +34,7 @@ func gather(ctx context.Context, f Facts, p *prober, a *api) Facts {
 		f.Exchanges[name] = f.exchange(ctx, a, p, name, &x)
 	}
 	f.follow(ctx, a, p)
-	for _, l := range f.Defaults {
+	for _, l := range f.Others {
 		all := f.landing(l)
 		f.lookAt(ctx, a, p, all)
 		for _, o := range all { // the main queues behind them
@@ -61,28 +61,45 @@ func (f *Facts) lookAt(ctx context.Context, a *api, p *prober, queues []object) 
 	}
 }
 
-// defaults are the default ladders that the broker has and no topic uses. One without all of three queues is taken to
-// be missing: asking for all of them would be an error each in the log of the broker.
-func (f *Facts) defaults(p *prober) []topology.Ladder {
+// others are the ladders of Facts.Others. It sets Absent.
+func (f *Facts) others(p *prober) []topology.Ladder {
+	candidates := []topology.Ladder{{Config: config.RetryLadder()}, {Config: config.ScheduleLadder()}}
+	if f.Named != nil {
+		candidates = []topology.Ladder{*f.Named}
+	}
 	var found []topology.Ladder
 	used := f.ladders()
-	for _, c := range []config.Ladder{config.RetryLadder(), config.ScheduleLadder()} {
-		l := topology.Ladder{Config: c}
+	for _, l := range candidates {
 		if slices.ContainsFunc(used, func(u ladder) bool { return u.name == l.Name() }) {
 			continue
 		}
-		for _, queue := range []string{l.Unroutable(), l.WaitQueue(c.Levels-1, c.Radix-1), l.WaitQueue(0, 1)} {
-			exists := f.exists(queue)
-			if !exists.Known {
-				exists = p.queue(object{Name: queue}).Exists
-			}
-			if exists.Known && exists.Value {
-				found = append(found, l)
-				break
-			}
+		switch there := f.there(p, l); {
+		case there.Known && there.Value, !there.Known && f.Named != nil: // then its checks say what is unknown
+			found = append(found, l)
+		default:
+			f.Absent = f.Named != nil
 		}
 	}
 	return found
+}
+
+// there tells whether the broker has a ladder. One without all of three queues is taken to be missing: asking for all
+// of them would be an error each in the log of the broker.
+func (f *Facts) there(p *prober, l topology.Ladder) Seen[bool] {
+	there, c := seen(false), l.Config
+	for _, queue := range []string{l.Unroutable(), l.WaitQueue(c.Levels-1, c.Radix-1), l.WaitQueue(0, 1)} {
+		exists := f.exists(queue)
+		if !exists.Known {
+			exists = p.queue(object{Name: queue}).Exists
+		}
+		switch {
+		case !exists.Known:
+			there = exists
+		case exists.Value:
+			return exists
+		}
+	}
+	return there
 }
 
 func (f *Facts) overview(ctx context.Context, a *api) {

@@ -147,6 +147,10 @@ func lookPermissions(f Facts) []Finding {
 	fix := f.grant(wanted)
 	var found []Finding
 	for _, p := range missing {
+		ofLadder := f.ladderOf(p.Name) != ""
+		if ofLadder && !p.Always {
+			p.For = "declaring the ladder"
+		}
 		finding := Finding{Severity: Warning, Object: user, Fix: fix,
 			Found: fmt.Sprintf("no %s permission on %s %q", p.Operation, p.Kind, p.Name),
 			Means: "a service with this user fails at " + p.For + ", unless it declares nothing (topology.Assume)"}
@@ -157,14 +161,14 @@ func lookPermissions(f Facts) []Finding {
 				finding.Means += ": its failed deliveries stay held"
 			}
 		}
-		if f.ladderOf(p.Name) != "" {
+		if ofLadder {
 			finding.of, finding.part = user, fmt.Sprintf("%s %q", p.Kind, p.Name)
 			finding.Found = fmt.Sprintf("no %s permission", p.Operation)
 		}
 		found = append(found, finding)
 	}
 	if len(found) == 0 && !f.Refused.Known && !f.Granted.Known {
-		return cannotSee(blind{f.Refused.Why: nil}, "permissions")
+		return f.cannotSee(blind{f.Refused.Why: nil}, "permissions")
 	}
 	return found
 }

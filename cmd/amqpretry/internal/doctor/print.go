@@ -63,11 +63,14 @@ func text(f Facts, findings []Finding, paint func(cli.Style, string) string) str
 		line("\nnot checked: %s\n  because: %s", cli.Safe(strings.Join(hidden[why], "; ")), cli.Safe(why))
 	}
 	if len(f.Topics) == 0 {
-		ladders := ""
-		if len(f.Defaults) > 0 {
-			ladders = " and the default ladders"
+		checked := "the broker was"
+		switch {
+		case f.Named != nil && !f.Absent:
+			checked = "the broker and the " + ladderLabel(f.Named.Name()) + " were"
+		case len(f.Others) > 0:
+			checked = "the broker and the default ladders were"
 		}
-		line("\nNo queue was named, so only the broker%s was checked.", ladders)
+		line("\nNo queue was named, so only %s checked.", cli.Safe(checked))
 	}
 	line("\n%s, %s, %s; %s; %s", times(n[Problem], "problem"), times(n[Warning], "warning"), times(n[Note], "note"),
 		times(n[OK], "check")+" without findings", unseenChecks(findings))

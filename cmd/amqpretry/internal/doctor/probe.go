@@ -47,6 +47,9 @@ func code(err error) int {
 	return 0
 }
 
+// notPermitted is why a refused question has no answer. It names no object, so all refused objects have one reason.
+const notPermitted = "the user lacks permissions on them"
+
 // exists reads the answer to a passive declaration.
 func exists(err error) Seen[bool] {
 	switch {
@@ -54,6 +57,8 @@ func exists(err error) Seen[bool] {
 		return seen(true)
 	case code(err) == amqp.NotFound:
 		return seen(false)
+	case code(err) == amqp.AccessRefused: // RabbitMQ 4.3 and later
+		return unseen[bool](notPermitted)
 	default:
 		return unseen[bool](err.Error())
 	}
@@ -62,11 +67,14 @@ func exists(err error) Seen[bool] {
 // conflict reads the answer to the declaration of an object that is there, which changes nothing of it.
 func conflict(kind, name string, err error) Seen[*topology.ConflictError] {
 	var found *topology.ConflictError
+	var refused *topology.AccessError
 	switch err = topology.Explain(kind, name, err); {
 	case err == nil:
 		return seen[*topology.ConflictError](nil)
 	case errors.As(err, &found):
 		return seen(found)
+	case errors.As(err, &refused):
+		return unseen[*topology.ConflictError](notPermitted)
 	default:
 		return unseen[*topology.ConflictError](err.Error())
 	}
