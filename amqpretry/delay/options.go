@@ -25,7 +25,7 @@ type Options struct {
 
 	// PublishTimeout is how long Publish tries until the broker has confirmed the messages with a delay: while it is not
 	// reachable, refuses them, or blocks the connection because of an alarm. The context of a message can end it earlier.
-	// Defaults to 30s.
+	// Publish returns later only while a message is being written on a slow line. Defaults to 30s.
 	PublishTimeout time.Duration
 }
 
