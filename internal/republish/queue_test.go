@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/header"
@@ -221,6 +222,40 @@ func TestQueueForwarder_ClosesIdleChannels(t *testing.T) {
 			pass(2*idleAfter + time.Second)
 			assert.Zero(t, b.Open())
 		}
+	})
+}
+
+// A level of the ladder to which the user may not write closes its own channel only.
+func TestForward_OneLevelIsForbidden(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newTestBroker()
+		ladder := topology.Ladder{}
+		b.OnPublish = func(u *fakebroker.Publish) {
+			if u.Exchange == ladder.Level(3) {
+				u.Refuse(403, "ACCESS_REFUSED - write access to exchange '"+u.Exchange+"' in vhost '/' refused")
+			} else {
+				time.AfterFunc(time.Minute, u.Ack)
+			}
+		}
+		queue := newTestForwarder(t, b).ForQueue(scriptedPlan(t, config.Policy{DelayMode: config.DelayExact}))
+		forbidden, allowed := failure(), failure()
+		forbidden.State.Delay, allowed.State.Delay = "10m", "1s"
+		ctx, cancel := context.WithCancelCause(t.Context())
+		var forwards sync.WaitGroup
+		forwards.Go(func() {
+			_, err := queue.Forward(ctx, forbidden, isThere)
+			assert.ErrorContains(t, err, "over")
+		})
+		_, err := queue.Forward(t.Context(), allowed, isThere)
+		require.NoError(t, err)
+		cancel(errors.New("over"))
+		forwards.Wait()
+		published := map[string]int{}
+		for _, u := range b.Publishes() {
+			published[u.Exchange]++
+		}
+		assert.Equal(t, 1, published[ladder.Level(1)])
+		assert.Greater(t, published[ladder.Level(3)], 5, "tried again and again meanwhile")
 	})
 }
 
