@@ -310,6 +310,43 @@ func (l *lab) undone(sent string) {
 	l.Has(l.ladder.Unroutable(), 0)
 }
 
+// While another run works on the unroutable queue, a command says that it waits, and calls the queue by its name.
+func TestUnroutableIsBusy(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+	l := newLab(t, uri)
+	name := "--ladder=" + l.ladder.Name()
+	d := l.run("show", "--position", "1", name)
+	assert.Equal(t, cli.ExitFailed, d.code)
+	assert.Contains(t, d.errs, `unroutable queue "`+l.ladder.Unroutable()+`" has no message at position 1`)
+	assert.NotContains(t, d.errs, "dead-letter")
+
+	l.publish(l.ladder.Unroutable(), "0.0.1.q.", amqp091.Publishing{Body: []byte("empty")})
+	l.Has(l.ladder.Unroutable(), 1)
+	assert.Regexp(t, `(?m)^1 +- +100ms `, l.ok("show", name).out)
+	assert.Contains(t, l.ok("show", "--foreign", name).errs, "1 message of 1")
+
+	other, err := amqp091.Dial(uri)
+	require.NoError(t, err)
+	defer other.Close()
+	channel, err := other.Channel()
+	require.NoError(t, err)
+	_, err = channel.QueueDeclare(l.ladder.Unroutable()+".lock", false, true, true, false, nil)
+	require.NoError(t, err)
+	const waiting = ": waiting to begin: another command may be working on this queue"
+	d = l.run("discard", "--foreign", "--yes", "--no-undo", name)
+	assert.Equal(t, cli.ExitFailed, d.code)
+	assert.Contains(t, d.errs, l.ladder.Unroutable()+waiting)
+	assert.Contains(t, d.errs, "another send, discard or show is at work")
+	assert.NotContains(t, d.errs, "dead-letter")
+
+	ended := time.AfterFunc(2*time.Second, func() { _ = other.Close() })
+	defer ended.Stop()
+	d = l.ok("discard", "--foreign", "--yes", "--no-undo", name)
+	assert.Contains(t, d.errs, waiting)
+	assert.Contains(t, d.out, "1 of 1 matching message discarded")
+}
+
 // undo does what a command has said of its undo file.
 func (l *lab) undo(d done) {
 	l.t.Helper()

@@ -30,13 +30,15 @@ type use int
 const (
 	unknown use = iota // named with a flag
 	retries            // of the policy file
-	delayed            // a default one that the policy file does not have
+	either             // the default one for retries, which the policy file does not have
+	delayed            // the default one for delayed publishing, which the policy file does not have
 )
 
 // declare says what declares the ladder.
 func (c candidate) declare() string {
 	const (
-		apply   = "`amqpretry topology apply` declares it, and so do its services"
+		apply = "`amqpretry topology apply` declares it, and so do its services: at their start, and each minute " +
+			"while messages of it wait"
 		publish = "the next delayed publish declares it, at most 10 minutes after the last time"
 	)
 	switch c.use {
@@ -45,7 +47,7 @@ func (c candidate) declare() string {
 	case delayed:
 		return publish
 	default:
-		return "for a ladder of the policy file, " + apply + "; for delayed publishing, " + publish
+		return "for exact retries, " + apply + "; for delayed publishing, " + publish
 	}
 }
 
@@ -78,7 +80,7 @@ func (l *ladders) candidates() ([]candidate, error) {
 			err = errors.Join(err, add(policy.Ladder, retries))
 		}
 	}
-	err = errors.Join(err, add(config.RetryLadder(), delayed), add(config.ScheduleLadder(), delayed))
+	err = errors.Join(err, add(config.RetryLadder(), either), add(config.ScheduleLadder(), delayed))
 	slices.SortStableFunc(all, func(a, b candidate) int { return strings.Compare(a.Name(), b.Name()) })
 
 	return all, err

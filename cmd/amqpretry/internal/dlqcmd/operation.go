@@ -8,6 +8,8 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -188,7 +190,10 @@ func (t *tool) step(ctx context.Context, q queue, e operation, s step) (outcome,
 	}
 	bar := t.Progress(title+" "+q.Name(), 0)
 	defer bar.Close()
+	begun := t.tellOfWait(q)
+	defer begun()
 	s.progress = func(p dlq.Progress) {
+		begun()
 		if s.limit > 0 && !s.dryRun {
 			bar.SetTotal(min(s.limit, p.Total))
 			bar.Set(p.Done)
@@ -199,6 +204,23 @@ func (t *tool) step(ctx context.Context, q queue, e operation, s step) (outcome,
 	}
 
 	return e.do(ctx, s)
+}
+
+// startWait is how long a run may take to its first message before the user is told.
+const startWait = time.Second
+
+// tellOfWait tells that a run has not begun, unless begun is called soon: runs on a queue wait for each other.
+func (t *tool) tellOfWait(q queue) (begun func()) {
+	told := make(chan struct{})
+	timer := time.AfterFunc(startWait, func() {
+		defer close(told)
+		t.Note("%s: waiting to begin: another command may be working on this queue", q.Name())
+	})
+	return sync.OnceFunc(func() {
+		if !timer.Stop() {
+			<-told
+		}
+	})
 }
 
 // question is what is asked before it is done.

@@ -80,7 +80,7 @@ func (f *selection) filter(ladder topology.Ladder) dlq.Filter {
 // written that, so it only selects messages: a person names where they are sent.
 func targetOf(ladder topology.Ladder, l *dlq.DeadLetter) (target topology.Target, known bool) {
 	target, _, known = ladder.ParseKey(l.CameBy.RoutingKey)
-	return target, known
+	return target, known && target != topology.Target{} // a queue has a name
 }
 
 // one is the only ladder that there is.
@@ -118,8 +118,25 @@ func (u *unroutable) withUnroutable(ctx context.Context, ladder topology.Ladder,
 	}
 	defer func() { _ = client.Close() }()
 
-	return u.explain(do(q), q)
+	if err := u.explain(do(q), q); err != nil {
+		return unroutableError{err}
+	}
+	return nil
 }
+
+// unroutableError is an error of the code for dead letters, in the words of the command delays.
+type unroutableError struct{ error }
+
+func (e unroutableError) Error() string {
+	return strings.NewReplacer(
+		"a dead-letter queue", "an unroutable queue",
+		"dead-letter queue", "unroutable queue",
+		"replay, move, purge or browse", "send, discard or show",
+		"(replay, move, import)", "(send)",
+	).Replace(e.error.Error())
+}
+
+func (e unroutableError) Unwrap() error { return e.error }
 
 const sendHelp = `Send delayed messages that no target takes to a queue, after it was declared: mostly to their target,
 whose delay is over. They begin with the first attempt, as after a "dlq replay", and keep their

@@ -12,20 +12,30 @@ import (
 )
 
 func lookDeliveryLimit(f Facts) []Finding {
-	return f.withPolicies("delivery limits of main queues", func(o object, q management.Queue) []Finding {
-		limit, drops := rabbitmq.DropLimit(effective(q), f.Version)
-		if !drops {
-			return nil
-		}
-		return []Finding{{Severity: Problem, Found: fmt.Sprintf("delivery limit %s, and no dead-letter exchange",
-			limit),
-			Means: "the broker deletes a message that returns more often. " + counts(f.Version),
-			Fix:   f.protectCommand(o)}}
-	}, roleMain)
+	return f.withPolicies("delivery limits of main queues", f.dropsAtLimit, roleMain)
 }
 
-// protectCommand is what protects a main queue.
-func (f Facts) protectCommand(o object) string { return f.withDeadLetterQueue(o, f.protect(o)) }
+func (f Facts) dropsAtLimit(o object, q management.Queue) []Finding {
+	limit, drops := rabbitmq.DropLimit(effective(q), f.Version)
+	if !drops {
+		return nil
+	}
+	return []Finding{{Severity: Problem, Found: fmt.Sprintf("delivery limit %s, and no dead-letter exchange", limit),
+		Means: "the broker deletes a message that returns more often. " + counts(f.Version),
+		Fix:   f.protectCommand(o)}}
+}
+
+// protectCommand is what protects a main queue, and takes the harmful keys from its policies.
+func (f Facts) protectCommand(o object) string {
+	return f.withDeadLetterQueue(o, f.policyFix([]object{o}, true))
+}
+
+// lacksProtection tells whether a finding about a main queue is fixed by protectCommand.
+func (f Facts) lacksProtection(o object, q management.Queue) bool {
+	protects := f.protectCommand(o)
+	return slices.ContainsFunc(append(f.dropsAtLimit(o, q), f.deadLettersTo(o, q)...),
+		func(found Finding) bool { return found.Fix == protects })
+}
 
 // withDeadLetterQueue puts before a command what it takes to have the dead-letter queue.
 func (f Facts) withDeadLetterQueue(o object, command string) string {
@@ -69,49 +79,51 @@ func lookNackRule(f Facts) []Finding {
 // lookTargets follows what main queues dead-letter by themselves: where it goes, and whether it comes back without
 // anybody's doing.
 func lookTargets(f Facts) []Finding {
-	return f.withPolicies("where main queues dead-letter to", func(o object, q management.Queue) []Finding {
-		arguments := effective(q)
-		exchange, set := arguments["x-dead-letter-exchange"].(string)
-		if !set {
-			return nil
+	return f.withPolicies("where main queues dead-letter to", f.deadLettersTo, roleMain)
+}
+
+func (f Facts) deadLettersTo(o object, q management.Queue) []Finding {
+	arguments := effective(q)
+	exchange, set := arguments["x-dead-letter-exchange"].(string)
+	if !set {
+		return nil
+	}
+	means := "messages that the queue dead-letters are lost"
+	if arguments["x-dead-letter-strategy"] == "at-least-once" {
+		means = "messages that the queue dead-letters stay in it, invisible to AMQP. After 32 of them it " +
+			"dead-letters nothing else"
+	}
+	targets := f.targets(q, arguments)
+	switch {
+	case exchange != "" && f.Exchanges[exchange].Exists.Known && !f.Exchanges[exchange].Exists.Value:
+		return []Finding{{Severity: Problem, Found: fmt.Sprintf("its dead-letter exchange %q does not exist",
+			exchange), Means: means,
+			Fix: f.makeTarget(o)}}
+	case !targets.Known:
+		return f.cannotSee(blind{targets.Why: {o.Name}}, "where main queues dead-letter to")
+	case len(targets.Value) == 0:
+		return []Finding{{Severity: Problem, Found: fmt.Sprintf("its dead-letter exchange %q leads to no queue",
+			exchange), Means: means,
+			Fix: f.makeTarget(o)}}
+	}
+	var found []Finding
+	for _, target := range targets.Value {
+		switch exists := f.exists(target); {
+		case exists.Known && !exists.Value:
+			found = append(found,
+				Finding{Severity: Problem, Found: fmt.Sprintf("it dead-letters to the queue %q, which does not "+
+					"exist", target),
+					Means: means, Fix: f.makeQueue(o, target)})
+		case f.comesBack(target, q.Name):
+			found = append(found,
+				Finding{Severity: Problem, Found: fmt.Sprintf("it dead-letters to the queue %q, which has a TTL "+
+					"and dead-letters back", target),
+					Means: "when a message reaches the delivery limit, RabbitMQ detects a cycle and deletes the " +
+						"message",
+					Fix: f.leadElsewhere(o, q)})
 		}
-		means := "messages that the queue dead-letters are lost"
-		if arguments["x-dead-letter-strategy"] == "at-least-once" {
-			means = "messages that the queue dead-letters stay in it, invisible to AMQP. After 32 of them it " +
-				"dead-letters nothing else"
-		}
-		targets := f.targets(q, arguments)
-		switch {
-		case exchange != "" && f.Exchanges[exchange].Exists.Known && !f.Exchanges[exchange].Exists.Value:
-			return []Finding{{Severity: Problem, Found: fmt.Sprintf("its dead-letter exchange %q does not exist",
-				exchange), Means: means,
-				Fix: f.makeTarget(o)}}
-		case !targets.Known:
-			return f.cannotSee(blind{targets.Why: {o.Name}}, "where main queues dead-letter to")
-		case len(targets.Value) == 0:
-			return []Finding{{Severity: Problem, Found: fmt.Sprintf("its dead-letter exchange %q leads to no queue",
-				exchange), Means: means,
-				Fix: f.makeTarget(o)}}
-		}
-		var found []Finding
-		for _, target := range targets.Value {
-			switch exists := f.exists(target); {
-			case exists.Known && !exists.Value:
-				found = append(found,
-					Finding{Severity: Problem, Found: fmt.Sprintf("it dead-letters to the queue %q, which does not "+
-						"exist", target),
-						Means: means, Fix: f.makeQueue(o, target)})
-			case f.comesBack(target, q.Name):
-				found = append(found,
-					Finding{Severity: Problem, Found: fmt.Sprintf("it dead-letters to the queue %q, which has a TTL "+
-						"and dead-letters back", target),
-						Means: "when a message reaches the delivery limit, RabbitMQ detects a cycle and deletes the " +
-							"message",
-						Fix: f.leadElsewhere(o, q)})
-			}
-		}
-		return found
-	}, roleMain)
+	}
+	return found
 }
 
 // targets are the queues to which a queue with these arguments dead-letters.

@@ -99,7 +99,7 @@ func lookUnroutable(f Facts) []Finding {
 			continue
 		}
 		finding := Finding{Severity: Warning, Object: ladderLabel(o.Ladder),
-			Found: times(n, "message") + " that no target takes" + f.forTargets(o.Name),
+			Found: times(n, "message") + " that no target takes" + f.forTargets(o.Name, n),
 			Means: "their delay is over, and their main queue, its landing queue or its binding was deleted. They " +
 				"stay until somebody sends them on or discards them",
 			Fix: "# declare the target first (start its service). These show them, and send those of a queue on:\n" +
@@ -110,8 +110,8 @@ func lookUnroutable(f Facts) []Finding {
 	return append(found, f.cannotSee(hidden, "whether delayed messages are unroutable")...)
 }
 
-// forTargets is how many are for which target, as far as anybody has looked.
-func (f Facts) forTargets(queue string) string {
+// forTargets is how many of n messages are for which target, as far as anybody has looked.
+func (f Facts) forTargets(queue string, n int64) string {
 	targets := f.Unroutable[queue]
 	if !targets.Known || len(targets.Value) == 0 {
 		return ""
@@ -119,6 +119,14 @@ func (f Facts) forTargets(queue string) string {
 	names := slices.SortedFunc(maps.Keys(targets.Value), func(a, b string) int {
 		return cmp.Or(cmp.Compare(targets.Value[b], targets.Value[a]), strings.Compare(a, b))
 	})
+	var read int64
+	for _, count := range targets.Value {
+		read += int64(count)
+	}
+	of := ": "
+	if read < n {
+		of = fmt.Sprintf(": of the first %d: ", read)
+	}
 	var parts []string
 	for i, name := range names {
 		if i == mostParts {
@@ -127,7 +135,7 @@ func (f Facts) forTargets(queue string) string {
 		}
 		parts = append(parts, fmt.Sprintf("%d for %s", targets.Value[name], name))
 	}
-	return ": " + strings.Join(parts, ", ")
+	return of + strings.Join(parts, ", ")
 }
 
 // lookConfirmTimeout reminds of a setting of the broker that nobody can read from outside.

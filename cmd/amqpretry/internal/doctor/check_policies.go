@@ -8,6 +8,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
@@ -18,25 +19,37 @@ type weakness struct {
 	key      string
 	severity Severity
 	means    string
+	// meansOfAll is Finding.meansOfAll.
+	meansOfAll string
 }
 
 func lookPolicies(f Facts) []Finding {
-	keys := map[string]map[string]bool{} // by queue; by ladder, as the fix is one policy for all of its queues
+	groups := map[string][]object{} // by queue; by ladder, as the fix is one policy for all of its queues
 	for _, o := range f.objects() {
 		of := cmp.Or(o.Ladder, o.Name)
-		if keys[of] == nil {
-			keys[of] = map[string]bool{}
+		groups[of] = append(groups[of], o)
+	}
+	fixes := map[string]string{}
+	fix := func(o object, q management.Queue) string {
+		of := cmp.Or(o.Ladder, o.Name)
+		if _, known := fixes[of]; !known {
+			if o.Role == roleMain && f.lacksProtection(o, q) {
+				fixes[of] = f.protectCommand(o)
+			} else {
+				fixes[of] = f.policyFix(groups[of], false)
+			}
 		}
-		for _, w := range weaknesses(o, o.Queue.Details.Value, f.Version) {
-			keys[of][w.key] = true
-		}
+		return fixes[of]
 	}
 	return f.withPolicies("policies of the broker", func(o object, q management.Queue) []Finding {
 		var found []Finding
 		for _, w := range weaknesses(o, q, f.Version) {
-			found = append(found, Finding{Severity: w.severity, Means: w.means,
-				Fix:   f.without(q, keys[cmp.Or(o.Ladder, o.Name)]),
-				Found: fmt.Sprintf("%s: %v, from the %s", w.key, q.Effective[w.key], f.sourceOf(q, w.key))})
+			finding := Finding{Severity: w.severity, Means: w.means, meansOfAll: w.meansOfAll,
+				Found: fmt.Sprintf("%s: %v, from the %s", w.key, q.Effective[w.key], f.sourceOf(q, w.key))}
+			if w.severity != Note { // which is as its owner may want it
+				finding.Fix = fix(o, q)
+			}
+			found = append(found, finding)
 		}
 		return found
 	})
@@ -48,7 +61,7 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 	var all []weakness
 	found := func(key string, severity Severity, means string) {
 		if _, set := q.Effective[key]; set {
-			all = append(all, weakness{key, severity, means})
+			all = append(all, weakness{key: key, severity: severity, means: means})
 		}
 	}
 	number := func(key string) int64 { n, _ := q.Effective[key].(int64); return n }
@@ -60,18 +73,21 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 			"that are due go to the queue for unroutable messages. Landing queues never have consumers")
 	case roleRetry, roleDelay:
 		found("expires", Problem, expires(o))
-		if number("message-ttl") < o.Planned.Delay.Milliseconds() {
-			found("message-ttl", Problem, fmt.Sprintf("messages return after %d ms instead of %s: the smaller value "+
-				"of policy and argument applies",
-				number("message-ttl"), config.FormatDelay(o.Planned.Delay)))
+		if ttl := number("message-ttl"); ttl < o.Planned.Delay.Milliseconds() {
+			const why = ": the smaller value of policy and argument applies"
+			found("message-ttl", Problem, fmt.Sprintf("messages return after %d ms instead of %s", ttl,
+				config.FormatDelay(o.Planned.Delay))+why)
+			if last := len(all) - 1; o.Ladder != "" && last >= 0 && all[last].key == "message-ttl" {
+				all[last].meansOfAll = fmt.Sprintf("messages return after %d ms instead of the time that the name of "+
+					"the queue ends in", ttl) + why
+			}
 		}
 		if q.Type == string(config.QueueTypeQuorum) && dropsHead {
 			found("overflow", Problem, "the queue returns messages at most once instead of at least once. Messages "+
 				"that it had not returned were deleted")
 		}
 		if _, own := q.Arguments["x-dead-letter-routing-key"]; !own {
-			found("dead-letter-routing-key", Problem, "messages go there after their delay, instead of to the queue "+
-				"where they failed")
+			found("dead-letter-routing-key", Problem, rerouted(o))
 		}
 	case roleDeadLetter, roleUnroutable:
 		found("expires", Problem, expires(o))
@@ -115,6 +131,19 @@ func expires(o object) string {
 		return means + ". Retry queues never have consumers"
 	default:
 		return means
+	}
+}
+
+// rerouted says what it means that a policy sets the routing key of what a queue hands on.
+func rerouted(o object) string {
+	switch ladder, err := topology.ParseLadderName(o.Ladder); {
+	case o.Ladder == "" || err != nil:
+		return "messages go there after their delay, instead of to the queue where they failed"
+	case o.Planned.Arguments["x-dead-letter-exchange"] == ladder.Delivery():
+		return "messages of level 0 lose their target: after their delay they go to the queue for unroutable messages"
+	default:
+		return "messages above level 0 stand still: the level below does not route that key, so they stay in their " +
+			"queue"
 	}
 }
 
@@ -195,27 +224,4 @@ func (f Facts) sourceOf(q management.Queue, key string) string {
 		return "policies of the broker"
 	}
 	return strings.Join(sources, " and the ")
-}
-
-// without are the commands that take these keys from a queue's policies, and leave other queues as they are.
-func (f Facts) without(q management.Queue, keys map[string]bool) string {
-	var lines []string
-	says := func(p management.Policy) bool {
-		for key := range p.Definition {
-			if keys[key] {
-				return true
-			}
-		}
-		return false
-	}
-	if p, known := named(f.OperatorPolicies.Value, q.OperatorPolicy); known && says(p) {
-		lines = append(lines, f.ownPolicy(q.Name, p, true, keys))
-	}
-	if p, known := f.policyOf(q); known && says(p) {
-		lines = append(lines, f.ownPolicy(q.Name, p, false, keys))
-	}
-	if len(lines) == 0 {
-		return f.ctl("list_policies") + "\n" + f.ctl("list_operator_policies")
-	}
-	return strings.Join(lines, "\n")
 }

@@ -333,7 +333,7 @@ func TestChecks(t *testing.T) {
 		}},
 		{"main at most once", "policies", Problem, `main queue "orders"`, "overflow: drop-head", "set_policy",
 			func(f *Facts) { under(f, "orders", false, management.Arguments{"overflow": "drop-head"}) }},
-		{"main refuses", "policies", Note, `main queue "orders"`, "max-length: 5", "set_policy", func(f *Facts) {
+		{"main refuses", "policies", Note, `main queue "orders"`, "max-length: 5", "", func(f *Facts) {
 			under(f, "orders", false, management.Arguments{"max-length": int64(5)})
 		}},
 

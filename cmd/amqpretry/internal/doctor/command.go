@@ -222,7 +222,7 @@ func targetsIn(ctx context.Context, s *cli.Session, l topology.Ladder) (map[stri
 			return nil, err
 		}
 		name := "no known target"
-		if target, _, ok := l.ParseKey(letter.CameBy.RoutingKey); ok {
+		if target, _, ok := l.ParseKey(letter.CameBy.RoutingKey); ok && target != (topology.Target{}) {
 			name = fmt.Sprintf("%q", target.String())
 		}
 		targets[name]++

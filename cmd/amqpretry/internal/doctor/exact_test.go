@@ -352,6 +352,7 @@ func TestDoctorOfExactDelays_OwnBroker(t *testing.T) {
 	}
 	delay("nobody\x1b[2J")
 	send(ladder.Unroutable(), "garbage", amqp.Publishing{DeliveryMode: amqp.Persistent})
+	send(ladder.Unroutable(), "0.1.q.", amqp.Publishing{DeliveryMode: amqp.Persistent}) // a queue has a name
 	var v verdict
 	has := func(check, object, part string) bool {
 		_, found := find(v.findings, check, object, part)
@@ -361,13 +362,13 @@ func TestDoctorOfExactDelays_OwnBroker(t *testing.T) {
 		v = l.full("orders", "gone", "full")
 		return has("landing", "gone.landing", `1 message due, and the main queue "gone" does not exist`) &&
 			has("landing", "full.landing", `and the main queue "full" is full`) &&
-			has("unroutable", `ladder "lad.v1.100ms.3x2"`, "2 messages that no target takes: 1 for ")
+			has("unroutable", `ladder "lad.v1.100ms.3x2"`, "3 messages that no target takes: 2 for no known target, 1 for ")
 	})
 	assert.NotContains(t, v.out, "\x1b")
 	text := l.doctor(map[string]string{cli.EnvURI: l.uri, cli.EnvManagement: l.api}, "--policies", l.policies, "orders")
 	assert.NotContains(t, text.out, "\x1b")
 	v = l.amqpOnly("orders")
-	assert.True(t, has("unroutable", `ladder "lad.v1.100ms.3x2"`, "2 messages that no target takes"), v.out)
+	assert.True(t, has("unroutable", `ladder "lad.v1.100ms.3x2"`, "3 messages that no target takes"), v.out)
 
 	l.break_(ladder)
 	l.await("broken", func() bool {

@@ -44,6 +44,8 @@ type Finding struct {
 
 	// of and part make one finding of many that are alike: of is the object of it, and part what this one is about.
 	of, part string
+	// meansOfAll takes the place of Means if it is about several parts, whose own Means differ; empty if they do not.
+	meansOfAll string
 }
 
 // mostParts is how many parts of a merged finding are named.
@@ -54,7 +56,9 @@ const mostParts = 3
 func merged(findings []Finding) []Finding {
 	var all []Finding
 	parts := map[[4]string][]string{}
-	same := func(f Finding) [4]string { return [4]string{f.of, string(f.Severity), f.Found, f.Means} }
+	same := func(f Finding) [4]string {
+		return [4]string{f.of, string(f.Severity), f.Found, cmp.Or(f.meansOfAll, f.Means)}
+	}
 	for _, f := range findings {
 		key := same(f)
 		if f.of == "" || len(parts[key]) == 0 {
@@ -67,6 +71,9 @@ func merged(findings []Finding) []Finding {
 			continue
 		}
 		names := parts[same(f)]
+		if len(names) > 1 {
+			all[i].Means = cmp.Or(f.meansOfAll, f.Means)
+		}
 		shown := strings.Join(names[:min(len(names), mostParts)], ", ")
 		if n := len(names); n > mostParts {
 			shown = fmt.Sprintf("%d objects (%s, …)", n, shown)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
@@ -131,46 +132,105 @@ func commented(commands ...string) string {
 // noLimit is in bytes more than any queue gets. It stands in a policy that must say something.
 const noLimit = 1_000_000_000_000_000
 
-// ownPolicy is a policy of the broker for one queue that takes the place of another: with what that says but for some
-// keys.
-func (f Facts) ownPolicy(queue string, of management.Policy, operator bool, without map[string]bool) string {
-	definition := map[string]any{}
-	for key, value := range of.Definition {
-		if !without[key] {
-			definition[key] = value
+// policyFix returns the commands that take harmful keys from the policies of a queue, or of all queues of a ladder:
+// one for the user's policies, one for the operator's. A second command for the same queues would undo the first. With
+// protect, the user's policy also keeps a main queue from dropping messages. All other keys stay.
+func (f Facts) policyFix(of []object, protect bool) string {
+	user, userPriority := combined(of, f.Policies.Value, func(q management.Queue) *string { return q.Policy })
+	operator, operatorPriority := combined(of, f.OperatorPolicies.Value,
+		func(q management.Queue) *string { return q.OperatorPolicy })
+	harmful := map[string]bool{}
+	add := func(o object, q management.Queue) {
+		for _, w := range weaknesses(o, q, f.Version) {
+			harmful[w.key] = harmful[w.key] || w.severity != Note
 		}
 	}
-	if len(definition) == 0 { // RabbitMQ takes none that is empty
-		definition["max-length-bytes"] = noLimit
+	if protect {
+		userPriority = max(userPriority, 100)
+		maps.Copy(user, f.protection(of[0]))
 	}
-	command := f.setPolicy(queue, definition, of.Priority+1)
-	if operator {
-		command = strings.Replace(command, "set_policy", "set_operator_policy", 1)
+	both := together(user, operator)
+	for _, o := range of {
+		q := o.Queue.Details.Value
+		if !protect {
+			add(o, q)
+		}
+		// The policy of one queue is about to apply to others as well, and with protection a full queue rejects.
+		if q.Effective = both; o.Queue.Details.Known {
+			add(o, q)
+		}
 	}
-	return command
+
+	var lines []string
+	if drop(user, harmful) || protect {
+		lines = append(lines, f.setPolicy(of[0].Name, user, userPriority))
+	}
+	if drop(operator, harmful) {
+		command := f.setPolicy(of[0].Name, operator, operatorPriority)
+		lines = append(lines, strings.Replace(command, "set_policy", "set_operator_policy", 1))
+	}
+	if len(lines) == 0 {
+		return f.ctl("list_policies") + "\n" + f.ctl("list_operator_policies")
+	}
+	return strings.Join(lines, " &&\n")
 }
 
-// protect is the policy that keeps a main queue from dropping messages, with all else that the queue's policy says
-// today.
-func (f Facts) protect(o object) string {
-	definition, priority := map[string]any{}, 100
-	if p, found := f.policyOf(o.Queue.Details.Value); found {
+// combined returns what the policies of queues say, and a priority above all of them. Where they differ, the policy
+// with the highest priority wins.
+func combined(of []object, policies []management.Policy, name func(management.Queue) *string) (map[string]any, int) {
+	var all []management.Policy
+	for _, o := range of {
+		p, found := named(policies, name(o.Queue.Details.Value))
+		if found && !slices.ContainsFunc(all, func(other management.Policy) bool { return other.Name == p.Name }) {
+			all = append(all, p)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b management.Policy) int { return cmp.Compare(a.Priority, b.Priority) })
+	definition, priority := map[string]any{}, 0
+	for i, p := range all {
 		maps.Copy(definition, p.Definition)
-		priority = max(priority, p.Priority+1)
+		if i == len(all)-1 {
+			priority = p.Priority + 1
+		}
 	}
-	var protection map[string]any
+	return definition, priority
+}
+
+// together is what applies under a user's and an operator's policy: of two numbers the smaller one.
+func together(user, operator map[string]any) management.Arguments {
+	all := management.Arguments(maps.Clone(user))
+	for key, value := range operator {
+		own, given := all[key].(int64)
+		if n, isNumber := value.(int64); isNumber && given {
+			value = min(own, n)
+		}
+		all[key] = value
+	}
+	return all
+}
+
+// drop deletes keys from a definition, and tells whether there were any.
+func drop(definition map[string]any, keys map[string]bool) bool {
+	before := len(definition)
+	maps.DeleteFunc(definition, func(key string, _ any) bool { return keys[key] })
+	return len(definition) < before
+}
+
+// protection is what a policy says that keeps a main queue from dropping messages.
+func (f Facts) protection(o object) map[string]any {
+	var definition management.Arguments
 	wanted := topology.ProtectPolicy(f.VHost, o.Name, f.deadLetterQueue(o.Topic)).Definition
-	if err := json.Unmarshal([]byte(wanted), &protection); err != nil {
-		return "# " + err.Error() // impossible: it is JSON
-	}
-	maps.Copy(definition, protection)
-	return f.setPolicy(o.Name, definition, priority)
+	_ = json.Unmarshal([]byte(wanted), &definition) // it is JSON
+	return definition
 }
 
 func (f Facts) setPolicy(queue string, definition map[string]any, priority int) string {
 	p := topology.ProtectPolicy(f.VHost, queue, "")
 	if ladder := f.ladderOf(queue); ladder != "" { // one for all of its queues
 		p.Name, p.Pattern = "amqpretry."+ladder, "^"+regexp.QuoteMeta(ladder+".")
+	}
+	if len(definition) == 0 { // RabbitMQ takes none that is empty
+		definition = map[string]any{"max-length-bytes": int64(noLimit)}
 	}
 	p.Priority, p.Definition = priority, asJSON(definition)
 	return p.SetCommand()
