@@ -1,6 +1,7 @@
 // Package delay publishes messages with a delay, on any RabbitMQ from 3.10 on and without a plugin: a second, a weekend or
 // three years. It takes the delays of Watermill's components/delay, so cqrs, requeuer, DelayOnError and code that was
-// written for the SQL Pub/Subs work unchanged.
+// written for the SQL Pub/Subs work unchanged. In the code below, delay is this package, and wmdelay is an alias for
+// Watermill's, which has the same name.
 //
 //	publisher, err := retrier.NewDelayPublisher(stock, delay.Options{}) // stock gets messages without a delay
 //
@@ -30,19 +31,24 @@
 //
 // Publish returns nil when the broker has confirmed all messages with a delay. Confirms are pipelined: a call with 1,000
 // messages waits once. Publish publishes again after a lost connection or a refusal, until Options.PublishTimeout or the
-// message's context ends. It then names the messages in an [UnconfirmedError]. Duplicates are possible, losses are not:
-// all queues on the way are quorum queues that dead-letter at least once.
+// message's context ends. It then names the messages in an [UnconfirmedError]. A [RefusedError] names a message that the
+// broker refuses for good. Duplicates are possible, losses are not: all queues on the way are quorum queues that
+// dead-letter at least once.
 //
 // An operator may delete the ladder: the next publish that misses it declares it again. If the topic's queue does not
 // exist, Publish returns a [NoQueueError], since a confirm only says that the ladder has the message.
+//
+// A single node that is killed right after the first delayed publish to a topic can start with a landing queue without
+// leader (RabbitMQ 3.10 and 4.0). Later messages of the topic then wait until an operator deletes that queue:
+// https://github.com/amqpretry/watermill-retry/blob/main/docs/project/lost-leaders.md#landing-queues.
 //
 // No message reaches a queue that takes no part: a target takes part from the first message on that is published to it
 // with a delay. Messages for any other target go to the ladder's queue "unroutable". A target that is full or down keeps
 // nobody waiting: its messages wait in its landing queue, which has no limit.
 //
 // The broker believes some headers, so they are removed: x-death and the like, CC, BCC, and x-opt-*. So are the
-// expiration and the retrier's own headers, but for a new amqpretry-id. The priority is at most 4, as RabbitMQ 4.0 would
-// hold up others for higher ones.
+// expiration, the reply-to amq.rabbitmq.reply-to and the retrier's own headers, but for a new amqpretry-id. The priority
+// is at most 4, as RabbitMQ 4.0 would hold up others for higher ones. Nothing of this comes back on arrival.
 //
 // # What to know
 //
