@@ -47,7 +47,7 @@ func TestEmptyTarget(t *testing.T) {
 func TestTellOfWait(t *testing.T) {
 	for wait, told := range map[time.Duration]bool{0: false, startWait + 500*time.Millisecond: true} {
 		f := orders(deadLetters(1)...)
-		f.onReplay = func() { time.Sleep(wait) }
+		f.onReplay = func() { <-time.After(wait) }
 		_, _, errs := f.run(t, nil, "purge", "orders", "--all", "--yes", "--no-undo")
 		if told {
 			assert.Equal(t, "orders.dlq: waiting to begin: another command may be working on this queue\n", errs)
