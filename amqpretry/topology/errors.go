@@ -71,9 +71,9 @@ func (e *ConflictError) waysOut() string {
 			asItIs += fmt.Sprintf(" (Config.Queue.Arguments[%q])", e.Argument)
 		}
 	}
-	return "ways out: " + asItIs + "; set another name for a retry or dead-letter queue in Names, or another Prefix for a " +
-		"ladder; delete it after it is empty (it is declared again); or let an operator provision it, and set the topology " +
-		"to assume"
+	return "ways out: " + asItIs + "; set another name for a retry or dead-letter queue in Names, or another " +
+		"Prefix for a ladder; delete it after it is empty (it is declared again); or let an operator provision it, " +
+		"and set the topology to assume"
 }
 
 func (e *ConflictError) Unwrap() error { return e.Err }

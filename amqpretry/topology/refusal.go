@@ -45,7 +45,8 @@ func (e *AccessError) Error() string {
 			e.Kind, e.Name, cmp.Or(e.Permission, needed[e.Use], "sufficient"), user, e.Use, e.Err)
 	}
 	return fmt.Sprintf("%s %q: no %s permission%s: declaring a topology takes configure, write and read on its "+
-		"queues and exchanges, and write on the default exchange (amq.default); grant them, or have an operator provision it and set the topology to assume (%v)",
+		"queues and exchanges, and write on the default exchange (amq.default); grant them, or have an operator "+
+		"provision it and set the topology to assume (%v)",
 		e.Kind, e.Name, cmp.Or(e.Permission, "sufficient"), user, e.Err)
 }
 

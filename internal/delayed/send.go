@@ -133,8 +133,8 @@ func isFinal(err error) bool {
 		large     *delay.TooLargeError
 	)
 
-	return errors.Is(err, errNoQueue) || errors.Is(err, errNoLanding) || errors.As(err, &conflict) || errors.As(err, &access) ||
-		errors.As(err, &exclusive) || errors.As(err, &large)
+	return errors.Is(err, errNoQueue) || errors.Is(err, errNoLanding) ||
+		errors.As(err, &conflict) || errors.As(err, &access) || errors.As(err, &exclusive) || errors.As(err, &large)
 }
 
 // try makes one attempt to publish what is open. The outcome of a message is in itself; an error means that this was

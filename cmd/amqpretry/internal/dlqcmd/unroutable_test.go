@@ -24,7 +24,8 @@ func TestErrorsOfTheUnroutableQueue(t *testing.T) {
 	assert.NotContains(t, err.Error(), "dead-letter")
 	assert.ErrorIs(t, err, refused)
 
-	err = unroutableError{&cli.ExitError{Code: cli.ExitIncomplete, Err: &dlq.BusyError{Queue: "l.unroutable", Lock: "k"}}}
+	busy := &dlq.BusyError{Queue: "l.unroutable", Lock: "k"}
+	err = unroutableError{&cli.ExitError{Code: cli.ExitIncomplete, Err: busy}}
 	assert.ErrorContains(t, err, `unroutable queue "l.unroutable": another send, discard or show is at work`)
 	var exit *cli.ExitError
 	assert.ErrorAs(t, err, &exit)
@@ -33,8 +34,9 @@ func TestErrorsOfTheUnroutableQueue(t *testing.T) {
 // A routing key with an empty target names none.
 func TestEmptyTarget(t *testing.T) {
 	ladder := topology.Ladder{Config: config.Ladder{Levels: 2, Radix: 3}.WithDefaults()}
-	for key, known := range map[string]bool{"0.1.q.orders": true, "0.1.q.": false, "0.1.x.": false, "0.1.x.events.": true,
-		"garbage": false} {
+	for key, known := range map[string]bool{
+		"0.1.q.orders": true, "0.1.q.": false, "0.1.x.": false, "0.1.x.events.": true, "garbage": false,
+	} {
 		l := dlq.DeadLetter{CameBy: dlq.Route{RoutingKey: key}}
 		_, got := targetOf(ladder, &l)
 		assert.Equal(t, known, got, key)

@@ -155,10 +155,7 @@ func TestDoctorsFixesOfPolicies_OwnBroker(t *testing.T) {
 
 	harmful := func() (found []Finding) {
 		for _, f := range l.full("orders", "bare").findings {
-			switch {
-			case f.Severity == Unseen:
-				found = append(found, f)
-			case f.Severity == Problem || f.Severity == Warning:
+			if slices.Contains([]Severity{Unseen, Problem, Warning}, f.Severity) {
 				found = append(found, f)
 			}
 		}
@@ -181,8 +178,8 @@ func TestDoctorsFixesOfPolicies_OwnBroker(t *testing.T) {
 	for _, match := range policyName.FindAllStringSubmatch(v.out, -1) {
 		printed[match[1]+match[2]]++
 	}
-	assert.Equal(t, map[string]int{"amqpretry." + name: 1, "operator_amqpretry." + name: 1, "amqpretry.bare": 1}, printed,
-		v.out)
+	once := map[string]int{"amqpretry." + name: 1, "operator_amqpretry." + name: 1, "amqpretry.bare": 1}
+	assert.Equal(t, once, printed, v.out)
 
 	for _, fix := range fixesOf(found, "policies", "delivery-limit", "dead-letter-target") {
 		l.run(fix)
