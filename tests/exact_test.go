@@ -176,13 +176,13 @@ func TestExact_DeliveryDeleted(t *testing.T) {
 	t.Parallel()
 	var s seen
 	c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: s.handler(failing(1))}
-	c.Options.Policies = exact(17 * time.Second) // the return path is declared again after 15 s
+	c.Options.Policies = exact(30 * time.Second) // the return path is declared again after 15 s, which can take seconds
 	svc := start(t, c)
 	svc.publish("1")
 	eventually(t, 5*time.Second, func() bool { return len(svc.Events(retry.EventRetried)) == 1 }, "it waits")
 	ladder := topology.Ladder{Config: c.Options.Policies.Default.Ladder}
 	svc.Broker.Remove(ladder.Delivery())
-	eventually(t, 25*time.Second, func() bool { return s.count() == 2 }, "it comes back")
+	eventually(t, 40*time.Second, func() bool { return s.count() == 2 }, "it comes back")
 	assert.Zero(t, svc.Broker.Depth(ladder.Unroutable()))
 }
 
