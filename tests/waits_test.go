@@ -92,21 +92,21 @@ func TestAskedWaits(t *testing.T) {
 				return retry.RetryAfter(0, failed)
 			case "after 150":
 				return retry.RetryAfter(150*time.Millisecond, failed)
-			case "after 1100":
-				return retry.RetryAfter(1100*time.Millisecond, failed)
+			case "after 1080":
+				return retry.RetryAfter(1080*time.Millisecond, failed)
 			case "postpone 0":
 				return retry.Postpone(0)
 			case "postpone 150":
 				return fmt.Errorf("not yet: %w", retry.Postpone(150*time.Millisecond))
 			default:
-				return retry.Postpone(1100 * time.Millisecond)
+				return retry.Postpone(1080 * time.Millisecond)
 			}
 		})
 		c.Options.Policies = retries(ms(1000, 100, 200)...)
 		svc := run(t, c)
 		waits := map[string]struct{ least, first int }{ // in ms: how long at least, and the delay that it takes first
-			"after 0": {100, 100}, "after 150": {200, 200}, "after 1100": {1100, 1000},
-			"postpone 0": {100, 100}, "postpone 150": {200, 200}, "postpone 1100": {1100, 1000},
+			"after 0": {100, 100}, "after 150": {200, 200}, "after 1080": {1080, 1000},
+			"postpone 0": {100, 100}, "postpone 150": {200, 200}, "postpone 1080": {1080, 1000},
 		}
 		ids := keys(waits)
 		svc.publish(ids...)
@@ -123,7 +123,7 @@ func TestAskedWaits(t *testing.T) {
 			require.Len(t, calls, 2, id)
 			assert.GreaterOrEqual(t, gaps(calls)[0], time.Duration(waits[id].least)*time.Millisecond, id)
 			// The delays tell the upper bound, as a busy machine may be late. What is left after the first one takes the
-			// shortest, unless it was so late that nothing is left.
+			// shortest, unless it was so late that nothing is left. 80 ms leave room for times in whole milliseconds.
 			first := time.Duration(waits[id].first) * time.Millisecond
 			if waits[id].least == waits[id].first {
 				assert.Equal(t, []time.Duration{first}, delays[id], id)
