@@ -121,11 +121,12 @@ func (o *objects) ensure(ctx context.Context, link *connection.Link, b *batch, m
 		if republish.IsMissing(err) {
 			// The exchange of all targets is gone. Back without the bindings of others, it would take their messages
 			// for unroutable, so these come back with it.
-			var errs []error
-			for _, part := range append(o.plans(), target.plan) {
-				errs = append(errs, o.declare(ctx, link, part, now))
+			for _, part := range o.plans() {
+				if err := o.declare(ctx, link, part, now); err != nil {
+					o.settings.Logger.Error("Cannot declare the landing queue of another topic", err, nil)
+				}
 			}
-			err = errors.Join(errs...)
+			err = o.declare(ctx, link, target.plan, now)
 		}
 		if err != nil {
 			return err

@@ -236,6 +236,26 @@ func TestPublisher_LastReason(t *testing.T) {
 	})
 }
 
+// uncomparable is an error that == cannot compare.
+type uncomparable []string
+
+func (e uncomparable) Error() string { return strings.Join(e, " ") }
+
+// The cause of a context can be any error.
+func TestPublisher_ContextEndsWithAnyError(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakebroker.NewScripted()
+		b.OnPublish = func(u *fakebroker.Publish) { u.Nack() }
+		p := newTestPublisher(t, b)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		messages := inMinutes("refused")
+		messages[0].SetContext(ctx)
+		time.AfterFunc(time.Second, func() { cancel(uncomparable{"stop", "now"}) })
+		var end uncomparable
+		require.ErrorAs(t, p.Publish("q", messages...), &end)
+	})
+}
+
 // A large message on a slow line is no reason to give up the connection, also when its context has ended.
 func TestPublisher_SlowLine(t *testing.T) {
 	t.Parallel() // in real time: who waits for amqp091-go's lock would stop a fake clock

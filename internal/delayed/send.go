@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync/atomic"
 	"time"
 
@@ -85,7 +86,9 @@ func because(ctx context.Context, before error) error {
 // withReason adds what was wrong before to an error that says only that ctx has ended.
 func withReason(ctx context.Context, err, before error) error {
 	switch end := context.Cause(ctx); {
-	case end == nil || err != end || before == nil: //nolint:errorlint // an error that wraps the end says more
+	case end == nil || before == nil || !reflect.ValueOf(end).Comparable(): // to compare the last kind would panic
+		return err
+	case err != end: //nolint:errorlint // an error that wraps the end says more
 		return err
 	case errors.Is(before, end):
 		return before
