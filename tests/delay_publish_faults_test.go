@@ -119,7 +119,9 @@ func TestDelayPublish_RefusedForGood(t *testing.T) {
 func TestDelayPublish_LadderDeleted(t *testing.T) {
 	t.Parallel()
 
-	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), nil)
+	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), func(o *delay.Options, _ *amqpretry.Options) {
+		o.PublishTimeout = time.Minute // declaring all of it again takes long on a busy machine
+	})
 	topic := uniqueName("delayed")
 	got := d.queue(topic)
 	shared := d.Ladder.Shared()
@@ -145,7 +147,9 @@ func TestDelayPublish_LadderDeleted(t *testing.T) {
 func TestDelayPublish_DeliveryDeleted(t *testing.T) {
 	t.Parallel()
 
-	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), nil)
+	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), func(o *delay.Options, _ *amqpretry.Options) {
+		o.PublishTimeout = time.Minute // declaring all of it again takes long on a busy machine
+	})
 	used, other := uniqueName("delayed"), uniqueName("delayed")
 	ofUsed, ofOther := d.queue(used), d.queue(other)
 	d.publishes(used, "before")
