@@ -94,6 +94,14 @@ func (b *block) seal() error {
 	return b.cancel()
 }
 
+// sealAll ends the consumer before its messages are given back. It also counts the messages that nobody has come to:
+// they go back with the others, and the broker counts them again only after it has ended the channel.
+func (b *block) sealAll() {
+	if !b.sealed && b.seal() == nil { // if it fails, the channel is gone
+		b.inbox.rest(func(arrived) { b.given++ })
+	}
+}
+
 // end seals it and does not wait: what is on its way still comes, over a slow link for long, and only then is the end
 // of the deliveries.
 func (b *block) end() {

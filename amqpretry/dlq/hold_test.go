@@ -74,3 +74,29 @@ func TestRunThatTakesLong(t *testing.T) {
 		})
 	}
 }
+
+// A run that gives back what it holds may have been sent messages that it has not come to. It waits until the broker
+// has counted these, too: else it would take them for messages that somebody else has taken.
+func TestRunGivesBackWhatItHasNotComeTo(t *testing.T) {
+	t.Parallel()
+	for name, arguments := range map[string]amqp091.Table{"quorum": nil, "classic": classic()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const deadLetters = 400
+			f := onBroker(t, arguments)
+			f.client.HoldFor(0) // it gives back after each message
+			f.fillWith(deadLetters, func(n int) amqp091.Publishing {
+				if n == 0 { // stays, so that there is something to give back
+					return deadletter.New("another", n)
+				}
+
+				return deadletter.New(f.main, n)
+			})
+
+			report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Rate: 100, Limit: 120})
+			require.NoError(t, err)
+			assert.Equal(t, 120, report.Done)
+			f.Has(f.queue.Name(), deadLetters-120)
+		})
+	}
+}
