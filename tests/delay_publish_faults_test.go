@@ -154,12 +154,13 @@ func TestDelayPublish_DeliveryDeleted(t *testing.T) {
 	ofUsed, ofOther := d.queue(used), d.queue(other)
 	d.publishes(used, "before")
 	ofUsed.wait(t, 1)
-	require.NoError(t, d.Publisher.Publish(used, delayed("waits", wmdelay.For(15*time.Second))))
+	published := time.Now()
+	require.NoError(t, d.Publisher.Publish(used, delayed("waits", wmdelay.For(30*time.Second))))
 	d.Broker.Remove(d.Ladder.Delivery())
 	now := time.Now()
 	require.NoError(t, d.Publisher.Publish(other, delayed("other", wmdelay.For(500*time.Millisecond))))
 	due(t, ofOther.wait(t, 1)["other"], now.Add(500*time.Millisecond))
-	due(t, ofUsed.wait(t, 2)["waits"], now.Add(14900*time.Millisecond))
+	due(t, ofUsed.wait(t, 2)["waits"], published.Add(30*time.Second))
 	assert.Zero(t, d.Broker.Depth(d.Ladder.Unroutable()))
 }
 

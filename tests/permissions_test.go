@@ -565,7 +565,7 @@ func (r *roleTest) publishLater(mode topology.Mode) error {
 	retrier := r.retrier(conf, config.ScopeQueue, mode, nil)
 	publisher, err := amqp.NewPublisher(retrier.Config(), newLogs(r.t))
 	require.NoError(r.t, err)
-	later, err := retrier.NewDelayPublisher(publisher, amqpdelay.Options{PublishTimeout: 20 * time.Second})
+	later, err := retrier.NewDelayPublisher(publisher, amqpdelay.Options{PublishTimeout: 2 * time.Minute})
 	require.NoError(r.t, err)
 	defer func() { assert.NoError(r.t, later.Close()) }()
 	for id, wait := range map[string]time.Duration{"waits": time.Second, "due": -time.Second} {

@@ -157,6 +157,9 @@ func (p *Publisher) try(ctx context.Context, b *batch, missing *time.Time) error
 		return err
 	}
 	if err := p.objects.ensure(ctx, link, b, *missing); err != nil {
+		if end := context.Cause(ctx); end != nil && errors.Is(err, end) {
+			err = fmt.Errorf("the broker has not yet declared the queues for the delay: %w", err)
+		}
 		return err
 	}
 	if b.oneByOne {
