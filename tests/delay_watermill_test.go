@@ -140,7 +140,8 @@ func TestDelayPublish_Requeuer(t *testing.T) {
 
 		return nil
 	}))
-	handler.AddMiddleware(poison, delays.Middleware)
+	// Timeout ends the message's context when the handler returns, before the message is published again.
+	handler.AddMiddleware(poison, delays.Middleware, wmmiddleware.Timeout(time.Minute))
 	back, err := d.Retrier.NewSubscriber()
 	require.NoError(t, err)
 	r, err := requeuer.NewRequeuer(requeuer.Config{

@@ -24,8 +24,9 @@ type Options struct {
 	DefaultDelayGenerator func(delay.DefaultDelayGeneratorParams) (delay.Delay, error)
 
 	// PublishTimeout is how long Publish tries until the broker has confirmed the messages with a delay: while it is not
-	// reachable, refuses them, or blocks the connection because of an alarm. The context of a message can end it earlier.
-	// Publish returns later only while a message is being written on a slow line. Defaults to 30s.
+	// reachable, refuses them, or blocks the connection because of an alarm. The context of a message can end it earlier,
+	// unless it has ended before Publish is called, as Watermill's Timeout leaves it. Publish returns later only while a
+	// message is being written on a slow line. Defaults to 30s.
 	PublishTimeout time.Duration
 }
 

@@ -77,11 +77,21 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, 
 				return nil, nil, err
 			}
 		}
-		b.messages = append(b.messages, &outgoing{uuid: msg.UUID, ctx: msg.Context(), due: due, past: !due.After(now),
+		b.messages = append(b.messages, &outgoing{uuid: msg.UUID, ctx: live(msg.Context()), due: due, past: !due.After(now),
 			message: codec.Delayed(marshaled)})
 	}
 
 	return b, others, nil
+}
+
+// live returns a context that has not ended. Watermill's Timeout ends the context of a message when its handler returns,
+// and the message, or an output that has its context, is published after that.
+func live(ctx context.Context) context.Context {
+	if ctx.Err() != nil {
+		return context.WithoutCancel(ctx)
+	}
+
+	return ctx
 }
 
 func (p *Publisher) newBatch(topic string) (*batch, error) {
