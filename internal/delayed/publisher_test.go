@@ -215,6 +215,33 @@ func TestPublisher_OneLevelIsForbidden(t *testing.T) {
 	})
 }
 
+// A permission may allow some routing keys of an exchange only. The broker's refusal of one takes down the channel that
+// all share, and fails only its own message.
+func TestPublisher_OneKeyIsForbidden(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakebroker.NewScripted()
+		p := newTestPublisher(t, b)
+		b.OnPublish = func(u *fakebroker.Publish) {
+			if u.Carries("forbidden") {
+				u.Refuse(amqp091.AccessRefused, "ACCESS_REFUSED - write access to topic 'x' in exchange '"+u.Exchange+
+					"' in vhost '/' refused for user 'guest'")
+			} else {
+				time.AfterFunc(time.Second, u.Ack)
+			}
+		}
+		allowed := make(chan error, 1)
+		go func() { allowed <- p.Publish("q", inMinutes("allowed")...) }()
+		<-time.After(500 * time.Millisecond) // it is published, and not confirmed yet
+		require.Equal(t, 1, count(b, "allowed"))
+		err := p.Publish("other", inMinutes("forbidden")...)
+		var unconfirmed *delay.UnconfirmedError
+		require.ErrorAs(t, err, &unconfirmed)
+		assert.True(t, unconfirmed.Final)
+		require.ErrorAs(t, err, new(*topology.AccessError))
+		require.NoError(t, <-allowed)
+	})
+}
+
 // The last real reason is in the error, also when the time is over while the next attempt is on its way.
 func TestPublisher_LastReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -251,8 +251,8 @@ func abandonIfStuck(ctx context.Context, link *connection.Link) (done func()) {
 	}
 }
 
-// await waits for the answers to what was sent. After a publish that the broker refuses for good, all that it took down
-// with its channel goes one by one: then the answer tells which message it is.
+// await waits for the answers to what was sent. After a publish that the broker refuses for good, or for want of a
+// permission, all that it took down with its channel goes one by one: then the answer tells which message it is.
 func (p *Publisher) await(ctx context.Context, b *batch, missing *time.Time) error {
 	var final error
 	oneByOne := b.oneByOne
@@ -275,7 +275,8 @@ func (p *Publisher) await(ctx context.Context, b *batch, missing *time.Time) err
 			}
 		case reason != nil && reason.Code == amqp091.PreconditionFailed && oneByOne:
 			m.resolved, m.err = true, &delay.RefusedError{Topic: b.topic, UUID: m.uuid, Err: reason}
-		case reason != nil && reason.Code == amqp091.PreconditionFailed:
+		case reason != nil && reason.Code == amqp091.PreconditionFailed,
+			reason != nil && reason.Code == amqp091.AccessRefused && !oneByOne:
 			b.oneByOne = true
 		default:
 			refused := topology.ExplainUse(topology.UsePublish, topology.KindExchange, "", err)
