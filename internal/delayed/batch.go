@@ -77,8 +77,8 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, 
 				return nil, nil, err
 			}
 		}
-		b.messages = append(b.messages, &outgoing{uuid: msg.UUID, ctx: live(msg.Context()), due: due, past: !due.After(now),
-			message: codec.Delayed(marshaled)})
+		b.messages = append(b.messages, &outgoing{uuid: msg.UUID, ctx: live(msg.Context()), due: due,
+			past: !due.After(now), message: codec.Delayed(marshaled)})
 	}
 
 	return b, others, nil
