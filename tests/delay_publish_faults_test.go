@@ -66,6 +66,7 @@ func TestDelayPublish_Refused(t *testing.T) {
 	assert.Empty(t, d.Wrapped.got())
 	assert.LessOrEqual(t, d.Events(retry.EventDisconnected), 0, "no connection was lost over it")
 
+	d.declareLadder()
 	now := time.Now()
 	require.NoError(t, d.Publisher.Publish(topic, delayed("longest", wmdelay.For(99900*time.Millisecond)),
 		delayed("shortest", wmdelay.For(time.Nanosecond))))
@@ -136,7 +137,8 @@ func TestDelayPublish_LadderDeleted(t *testing.T) {
 		uuid := fmt.Sprint(i)
 		now := time.Now()
 		require.NoError(t, d.Publisher.Publish(topic, delayed(uuid, wmdelay.For(450*time.Millisecond))))
-		due(t, got.wait(t, i+1)[uuid], now.Add(450*time.Millisecond))
+		published := time.Now()
+		dueAfter(t, got.wait(t, i+1)[uuid], now.Add(450*time.Millisecond), published)
 	}
 	assert.Equal(t, 4, d.Events(retry.EventTopologyRepaired))
 	assert.Equal(t, 1, d.Events(retry.EventConnected)-1, "the subscriber's and one of the publisher's")
@@ -159,7 +161,8 @@ func TestDelayPublish_DeliveryDeleted(t *testing.T) {
 	d.Broker.Remove(d.Ladder.Delivery())
 	now := time.Now()
 	require.NoError(t, d.Publisher.Publish(other, delayed("other", wmdelay.For(500*time.Millisecond))))
-	due(t, ofOther.wait(t, 1)["other"], now.Add(500*time.Millisecond))
+	back := time.Now()
+	dueAfter(t, ofOther.wait(t, 1)["other"], now.Add(500*time.Millisecond), back)
 	due(t, ofUsed.wait(t, 2)["waits"], published.Add(30*time.Second))
 	assert.Zero(t, d.Broker.Depth(d.Ladder.Unroutable()))
 }

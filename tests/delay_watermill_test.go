@@ -26,6 +26,7 @@ func TestDelayPublish_WatermillsPublisher(t *testing.T) {
 	t.Parallel()
 
 	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), nil)
+	d.declareLadder()
 	topic := uniqueName("delayed")
 	got := d.queue(topic)
 	over := func(config wmdelay.PublisherConfig) message.Publisher {

@@ -94,9 +94,9 @@ func (b *block) seal() error {
 	return b.cancel()
 }
 
-// sealAll ends the consumer before its messages are given back. It also counts the messages that nobody has come to:
+// sealAndCount ends the consumer before its messages are given back. It also counts the messages that nobody has come to:
 // they go back with the others, and the broker counts them again only after it has ended the channel.
-func (b *block) sealAll() {
+func (b *block) sealAndCount() {
 	if !b.sealed && b.seal() == nil { // if it fails, the channel is gone
 		b.inbox.rest(func(arrived) { b.given++ })
 	}

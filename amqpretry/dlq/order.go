@@ -32,7 +32,7 @@ func (s *scan) giveBack(ctx context.Context) error {
 	for _, b := range s.blocks {
 		// An open consumer with room would receive what the others give back. One without room receives nothing, but
 		// the broker counts it, and await would take it for somebody else's.
-		b.sealAll()
+		b.sealAndCount()
 	}
 	deadline := time.Now().Add(time.Minute)
 	returned, _ := s.ready()

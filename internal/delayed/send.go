@@ -251,8 +251,8 @@ func abandonIfStuck(ctx context.Context, link *connection.Link) (done func()) {
 	}
 }
 
-// await waits for the answers to what was sent. After a publish that the broker refuses for good, or for want of a
-// permission, all that it took down with its channel goes one by one: then the answer tells which message it is.
+// await waits for the answers to what was sent. The broker closes the channel over a publish that it refuses for good, or
+// that lacks a permission. Then all that was on the channel goes one by one, and the answer tells which message it is.
 func (p *Publisher) await(ctx context.Context, b *batch, missing *time.Time) error {
 	var final error
 	oneByOne := b.oneByOne
