@@ -162,7 +162,7 @@ func (j *journey) stock(t *testing.T, conf amqp.Config, queue, who string, spins
 	require.NoError(t, err)
 	router.AddConsumerHandler(who, queue, subscriber, j.handler(who))
 	go func() { assert.NoError(t, router.Run(context.Background())) }()
-	closesWithin(t, 10*time.Second, router.Running(), "the stock service runs")
+	closesWithin(t, rabbit.Patient(10*time.Second), router.Running(), "the stock service runs")
 	stop = sync.OnceFunc(func() {
 		assert.NoError(t, router.Close())
 		if !spins {
@@ -284,7 +284,7 @@ func TestP8_StockInstancesCannotReadWhatOthersReturn(t *testing.T) {
 		require.NoError(t, err)
 		router.AddConsumerHandler("stock", queue, subscriber, handler)
 		go func() { assert.NoError(t, router.Run(context.Background())) }()
-		closesWithin(t, 10*time.Second, router.Running(), "the stock service runs")
+		closesWithin(t, rabbit.Patient(10*time.Second), router.Running(), "the stock service runs")
 
 		return router, logged
 	}

@@ -65,7 +65,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 					},
 				})
 				svc.publish(append([]string{fate}, rabbit.Numbered("prefetched", 9)...)...)
-				closesWithin(t, 5*time.Second, running, "the handler runs")
+				closesWithin(t, rabbit.Patient(5*time.Second), running, "the handler runs")
 				eventually(t, 5*time.Second, func() bool {
 					return svc.Broker.Depth(svc.Queue) == 0
 				}, "the rest is prefetched")
@@ -134,7 +134,7 @@ func TestCloseDoesNotWaitForever(t *testing.T) {
 		cause <- context.Cause(msg.Context())
 		<-goOn // it ignores that
 	}()
-	closesWithin(t, 5*time.Second, running, "the handler runs")
+	closesWithin(t, rabbit.Patient(5*time.Second), running, "the handler runs")
 
 	began := time.Now()
 	require.NoError(t, svc.Retrier.Close())
@@ -214,7 +214,7 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 		},
 	})
 	svc.publish("message")
-	closesWithin(t, 5*time.Second, running, "the handler runs")
+	closesWithin(t, rabbit.Patient(5*time.Second), running, "the handler runs")
 
 	var all sync.WaitGroup
 	closed := make(chan struct{})

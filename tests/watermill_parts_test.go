@@ -72,7 +72,7 @@ func runs(t *testing.T, run func(context.Context) error, running <-chan struct{}
 		assert.NoError(t, shut())
 		assert.NoError(t, <-ended)
 	})
-	closesWithin(t, 10*time.Second, running, "the start")
+	closesWithin(t, rabbit.Patient(10*time.Second), running, "the start")
 }
 
 // envelope is a message in the outbox, as the forwarder's own publisher makes it.
