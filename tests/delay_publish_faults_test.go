@@ -121,7 +121,7 @@ func TestDelayPublish_LadderDeleted(t *testing.T) {
 	t.Parallel()
 
 	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), func(o *delay.Options, _ *amqpretry.Options) {
-		o.PublishTimeout = time.Minute // declaring all of it again takes long on a busy machine
+		o.Ladder, o.PublishTimeout = ownLadder(), time.Minute // declaring all of it again takes long on a busy machine
 	})
 	topic := uniqueName("delayed")
 	got := d.queue(topic)
@@ -150,7 +150,7 @@ func TestDelayPublish_DeliveryDeleted(t *testing.T) {
 	t.Parallel()
 
 	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), func(o *delay.Options, _ *amqpretry.Options) {
-		o.PublishTimeout = time.Minute // declaring all of it again takes long on a busy machine
+		o.Ladder, o.PublishTimeout = ownLadder(), time.Minute // declaring all of it again takes long on a busy machine
 	})
 	used, other := uniqueName("delayed"), uniqueName("delayed")
 	ofUsed, ofOther := d.queue(used), d.queue(other)
@@ -173,7 +173,7 @@ func TestDelayPublish_DepthsOfOthers(t *testing.T) {
 	t.Parallel()
 
 	conf := amqp.NewDurableQueueConfig(brokertest.URI(t))
-	others := newDelays(t, conf, nil)
+	others := newDelays(t, conf, withOwnLadder)
 	quiet := newDelays(t, conf, func(o *delay.Options, _ *amqpretry.Options) { o.Ladder = others.Options.Ladder })
 	depths, err := quiet.Retrier.QueueDepths(t.Context())
 	require.NoError(t, err)

@@ -53,7 +53,7 @@ func TestDelayPublish_HostilePublisher(t *testing.T) {
 	conf := amqp.NewDurableQueueConfig(brokertest.URI(t))
 	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum"}
 	conf.Marshaler = hostileMarshaler{}
-	d := newDelays(t, conf, nil)
+	d := newDelays(t, conf, withOwnLadder)
 	topic, other := uniqueName("delayed"), uniqueName("other")
 	d.removeTopic(topic)
 	d.Broker.Declare(topic, conf.Queue.Arguments)
@@ -128,7 +128,7 @@ func TestDelayPublish_PastKeepsItsProperties(t *testing.T) {
 func TestDelayPublish_Pipelined(t *testing.T) {
 	t.Parallel()
 
-	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), nil)
+	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), withOwnLadder)
 	topic := uniqueName("delayed")
 	got := d.queue(topic)
 	batch := func(prefix string, n int) []*message.Message {

@@ -77,18 +77,16 @@ func (w *wrapped) got() []string {
 	return slices.Clone(w.uuids)
 }
 
-// testLadderOptions are options with a ladder of the test's own.
-func testLadderOptions() delay.Options {
-	return delay.Options{Ladder: config.Ladder{
-		Prefix: uniqueName("ladder"), Unit: 100 * time.Millisecond, Radix: 10, Levels: 3,
-	}, PublishTimeout: 2 * time.Minute} // the first publish declares the ladder, which takes long on a busy machine
-}
+// withOwnLadder is for newDelays, see [ownLadder].
+func withOwnLadder(o *delay.Options, _ *amqpretry.Options) { o.Ladder = ownLadder() }
 
-// newDelays makes a retrier with a delay publisher. configure may be nil.
+// newDelays makes a retrier with a delay publisher that uses [commonLadder]. configure may be nil.
 func newDelays(t *testing.T, conf amqp.Config, configure func(*delay.Options, *amqpretry.Options)) *delays {
 	t.Helper()
 	conf.Connection.Reconnect = fastReconnect()
-	d := &delays{t: t, Broker: newRabbit(t, conf.Connection.AmqpURI), Options: testLadderOptions()}
+	d := &delays{t: t, Broker: newRabbit(t, conf.Connection.AmqpURI), Options: delay.Options{
+		Ladder: commonLadder, PublishTimeout: 2 * time.Minute, // the first publish may declare the ladder
+	}}
 	var mu sync.Mutex
 	events := map[retry.EventKind]int{}
 	d.Events = func(kind retry.EventKind) int {
@@ -119,7 +117,9 @@ func newDelays(t *testing.T, conf amqp.Config, configure func(*delay.Options, *a
 			d.Broker.Remove("", topic+".landing", topic+".exchange.landing")
 			d.Broker.Remove(topic)
 		}
-		d.Broker.RemovePlan(ladder.Shared())
+		if !rabbit.IsShared(ladder) {
+			d.Broker.RemovePlan(ladder.Shared())
+		}
 	})
 
 	d.Retrier = newRetrier(t, conf, options)
@@ -320,8 +320,9 @@ func TestDelayPublish_FanOut(t *testing.T) {
 
 	uri, topic := brokertest.URI(t), uniqueName("event")
 	broker := newRabbit(t, uri)
-	a := newDelays(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("a")), nil)
-	b := newDelays(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("b")), nil)
+	a := newDelays(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("a")), withOwnLadder)
+	b := newDelays(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("b")),
+		func(o *delay.Options, _ *amqpretry.Options) { o.Ladder = a.Options.Ladder })
 	a.declareLadder()
 	now := time.Now()
 	require.NoError(t, a.Publisher.Publish(topic, delayed("early", wmdelay.For(40*time.Second))),
@@ -352,7 +353,7 @@ func TestDelayPublish_NothingBound(t *testing.T) {
 	t.Parallel()
 
 	uri, topic := brokertest.URI(t), uniqueName("event")
-	d := newDelays(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("a")), nil)
+	d := newDelays(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("a")), withOwnLadder)
 	t.Cleanup(func() { d.Broker.Remove(topic, topic+".exchange.landing") })
 	err := d.Publisher.Publish(topic, delayed("past", wmdelay.For(-time.Second)))
 	var noQueue *delay.NoQueueError
@@ -375,7 +376,7 @@ func TestDelayPublish_NothingBound(t *testing.T) {
 func TestDelayPublish_NoQueue(t *testing.T) {
 	t.Parallel()
 
-	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), nil)
+	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), withOwnLadder)
 	topic := uniqueName("missing")
 	for _, after := range []time.Duration{time.Minute, -time.Minute} {
 		err := d.Publisher.Publish(topic, delayed("a", wmdelay.For(after)), delayed("b", wmdelay.For(after)),
@@ -404,7 +405,7 @@ func TestDelayPublish_ConnectionCut(t *testing.T) {
 	t.Parallel()
 
 	proxy := newProxy(t, brokertest.URI(t))
-	d := newDelays(t, amqp.NewDurableQueueConfig(proxy.URI), nil)
+	d := newDelays(t, amqp.NewDurableQueueConfig(proxy.URI), withOwnLadder)
 	topic := uniqueName("delayed")
 	got := d.queue(topic)
 	require.NoError(t, d.Publisher.Publish(topic, delayed("first", wmdelay.For(100*time.Millisecond))))
@@ -521,7 +522,7 @@ func TestDelayPublish_NoAnswer(t *testing.T) {
 func TestDelayPublish_ForgedKey(t *testing.T) {
 	t.Parallel()
 
-	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), nil)
+	d := newDelays(t, amqp.NewDurableQueueConfig(brokertest.URI(t)), withOwnLadder)
 	topic, other := uniqueName("delayed"), uniqueName("other")
 	got := d.queue(topic)
 	d.Broker.Declare(other, nil)
@@ -546,7 +547,7 @@ func TestDelayPublish_Names(t *testing.T) {
 
 	uri := brokertest.URI(t)
 	base := uniqueName("n")
-	queues := newDelays(t, amqp.NewDurableQueueConfig(uri), nil)
+	queues := newDelays(t, amqp.NewDurableQueueConfig(uri), withOwnLadder)
 	keyOf := func(topic string) string { _, key, _ := strings.Cut(topic, "|"); return key }
 	conf := amqp.NewDurablePubSubConfig(uri, nil)
 	conf.Exchange.Type = "direct"

@@ -19,6 +19,7 @@ func TestExactDelays_UnroutableByHand(t *testing.T) {
 	t.Parallel()
 	c := setup{URI: brokertest.URI(t), Queue: uniqueName("promise")}
 	c.Options.Policies = exact(5 * time.Second) // long enough to delete the landing queue meanwhile
+	c.Options.Policies.Default.Ladder = ownLadder()
 	c.Handler = func(*message.Message) error { return errNever }
 	first := start(t, c)
 	first.publish("landing", "direct")

@@ -49,11 +49,15 @@ func withDelayMode(p config.Policies) config.Policies {
 }
 
 func TestMain(m *testing.M) {
-	ladder := topology.Ladder{Config: exactModeLadder}
-	rabbit.SharedBackend = ladder.Name()
+	ladders := []topology.Ladder{{Config: exactModeLadder}, {Config: commonLadder}}
+	for _, ladder := range ladders {
+		rabbit.SharedBackends = append(rabbit.SharedBackends, ladder.Name())
+	}
 	code := m.Run()
-	if uri := os.Getenv("AMQP_URI"); exactMode && uri != "" {
-		removeLadder(uri, ladder.Shared())
+	if uri := os.Getenv("AMQP_URI"); uri != "" {
+		for _, ladder := range ladders {
+			removeLadder(uri, ladder.Shared())
+		}
 	}
 	os.Exit(code)
 }

@@ -28,7 +28,7 @@ func TestExactDelays_JitterSpreadsABurst(t *testing.T) {
 	t.Run("exact", func(t *testing.T) {
 		t.Parallel()
 		policy := policy
-		policy.DelayMode, policy.Ladder = config.DelayExact, testLadder()
+		policy.DelayMode, policy.Ladder = config.DelayExact, ownLadder()
 		all := failTogether(t, policy, messages)
 
 		var due [buckets]int

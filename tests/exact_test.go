@@ -22,13 +22,19 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// exact are retries with exact delays, on a ladder of the test's own: units of 100 ms, up to 99.9 s.
+// commonLadder is what most tests of exact delays use, as services of one virtual host do: units of 100 ms, up to 99.9 s.
+// A ladder for each test would be more than a thousand quorum queues.
+var commonLadder = ownLadder()
+
+// exact are retries with exact delays.
 func exact(delays ...time.Duration) config.Policies {
-	return config.Policies{Default: config.Policy{Delays: delays, DelayMode: config.DelayExact, Ladder: testLadder()}}
+	return config.Policies{Default: config.Policy{Delays: delays, DelayMode: config.DelayExact, Ladder: commonLadder}}
 }
 
-// testLadder is small, and nobody else's.
-func testLadder() config.Ladder { return config.Ladder{Prefix: uniqueName("ladder"), Levels: 3} }
+// ownLadder is for a test that deletes a ladder, floods it, or looks into the queues that all share.
+func ownLadder() config.Ladder {
+	return config.Ladder{Prefix: uniqueName("ladder"), Unit: 100 * time.Millisecond, Radix: 10, Levels: 3}
+}
 
 // A retry waits what the policy or the handler asks for, to the unit, in no queue of its own.
 func TestExactDelays(t *testing.T) {
@@ -75,6 +81,7 @@ func TestExact_NobodyElse(t *testing.T) {
 	var s seen
 	c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: s.handler(failing(1))}
 	c.Options.Policies = exact(ms(300)...)
+	c.Options.Policies.Default.Ladder = ownLadder()
 	svc := start(t, c)
 	ladder := c.Options.Policies.Default.Ladder
 	backend, err := topology.NewLadder(ladder)
@@ -142,6 +149,7 @@ func TestExact_LadderDeleted(t *testing.T) {
 		var s seen
 		c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: s.handler(failing(1))}
 		c.Options.Policies = exact(ms(300)...)
+		c.Options.Policies.Default.Ladder = ownLadder()
 		svc := run(t, c)
 		svc.publish("before")
 		eventually(t, 10*time.Second, func() bool { return s.count() == 2 }, "a ladder is there")
@@ -177,6 +185,7 @@ func TestExact_DeliveryDeleted(t *testing.T) {
 	var s seen
 	c := setup{URI: brokertest.URI(t), QueueType: "quorum", Handler: s.handler(failing(1))}
 	c.Options.Policies = exact(30 * time.Second) // the return path is declared again after 15 s, which can take seconds
+	c.Options.Policies.Default.Ladder = ownLadder()
 	svc := start(t, c)
 	svc.publish("1")
 	eventually(t, 5*time.Second, func() bool { return len(svc.Events(retry.EventRetried)) == 1 }, "it waits")

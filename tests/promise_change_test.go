@@ -51,11 +51,11 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 			QueueType: config.QueueTypeClassic}, old},
 		"fewer retries than ago": {"quorum", config.Policy{Delays: ms(100, 200), Retries: 8}, old},
 		"exact instead of tiers": {"quorum", old, config.Policy{Delays: ms(100, 1200), Jitter: 0.3,
-			DelayMode: config.DelayExact, Ladder: testLadder()}},
+			DelayMode: config.DelayExact, Ladder: ownLadder()}},
 		"tiers instead of exact": {"classic", config.Policy{Delays: ms(100, 1200), DelayMode: config.DelayExact,
-			Ladder: testLadder()}, old},
+			Ladder: ownLadder()}, old},
 		"another ladder": {"quorum", config.Policy{Delays: ms(100, 1200), DelayMode: config.DelayExact,
-			Ladder: testLadder()}, config.Policy{Delays: ms(100, 1200), DelayMode: config.DelayExact,
+			Ladder: ownLadder()}, config.Policy{Delays: ms(100, 1200), DelayMode: config.DelayExact,
 			Ladder: config.Ladder{Prefix: uniqueName("ladder"), Unit: 50 * time.Millisecond, Radix: 4, Levels: 4}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -115,7 +115,7 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 				plan, err := svc.Retrier.Plan(svc.Queue)
 				require.NoError(t, err)
 				queues := plan.Queues
-				if plan.Backend != nil && plan.Backend.Name() != rabbit.SharedBackend {
+				if plan.Backend != nil && !rabbit.IsShared(plan.Backend) {
 					queues = append(queues, plan.Backend.Shared().Queues...)
 				}
 				for _, q := range queues {

@@ -123,13 +123,16 @@ func (c *Client) Remove(exchange string, queues ...string) {
 	})
 }
 
-// SharedBackend is the name of a backend that RemovePlan leaves, because other tests use it.
-var SharedBackend string
+// SharedBackends are the names of backends that RemovePlan leaves, because other tests use them.
+var SharedBackends []string
+
+// IsShared reports whether a backend is one of [SharedBackends].
+func IsShared(backend topology.Backend) bool { return slices.Contains(SharedBackends, backend.Name()) }
 
 // RemovePlan deletes a main queue and all that its plan has, with what its backend shares, as far as they and the broker
 // are there.
 func (c *Client) RemovePlan(plan topology.Plan) {
-	if plan.Backend != nil && plan.Backend.Name() != SharedBackend {
+	if plan.Backend != nil && !IsShared(plan.Backend) {
 		c.RemovePlan(plan.Backend.Shared())
 	}
 	_ = c.Try(func(channel *amqp091.Channel) error {
