@@ -45,6 +45,7 @@ func CopyOf(o *CopyRequest, limit int) (amqp091.Publishing, wire.State) {
 	own, fits := shrink(state, id, room)
 	if !fits || len(p.Headers) > mostHeaders || o.Lost != "" {
 		state.Count, state.Delay, state.Reason, state.Canary = header.CountDead, "", retry.ReasonTooLarge, ""
+		state.Arrival.Priority = 0 // it has its own priority again
 		own = removeLargest(p.Headers, state, id, room, o.Lost)
 	}
 	for key, value := range own {

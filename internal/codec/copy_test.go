@@ -225,6 +225,16 @@ func TestCopyOfTooLargeDoesNotExpire(t *testing.T) {
 	}
 }
 
+// A copy that became a dead letter has its own priority, and no header that says so.
+func TestCopyOfTooLargeHasItsPriority(t *testing.T) {
+	d := amqp091.Delivery{Headers: amqp091.Table{"large": strings.Repeat("x", 10_000)}, Priority: 9}
+	o := &CopyRequest{Delivery: &d, State: wire.State{Queue: "q", Count: 1, Delay: "30s"}, LowerPriority: true}
+	p, state := CopyOf(o, 4096)
+	assert.Equal(t, retry.ReasonTooLarge, state.Reason)
+	assert.EqualValues(t, 9, p.Priority)
+	assert.NotContains(t, p.Headers, header.Priority)
+}
+
 // Ours give way first, in the order of the wire format, and not earlier than they must.
 func TestShrinkGivesUpAsLittleAsItMust(t *testing.T) {
 	state := fullState()

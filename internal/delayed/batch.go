@@ -20,6 +20,7 @@ type batch struct {
 	topic    string
 	target   topology.Target
 	plan     topology.Plan // the target's part of the backend
+	added    int           // bytes that the broker adds to the headers on the way, at most
 	messages []*outgoing
 	checked  bool // their sizes, against what the connection takes
 	oneByOne bool // they are published one by one, to find the one that the broker refuses for good
@@ -109,7 +110,25 @@ func (p *Publisher) newBatch(topic string) (*batch, error) {
 		plan.Queue = target.Key
 	}
 
-	return &batch{topic: topic, target: target, plan: plan}, nil
+	return &batch{topic: topic, target: target, plan: plan, added: p.added(target, plan)}, nil
+}
+
+// added is how many bytes the broker adds to the headers of a message on its way to a target, at most. It is worked out
+// once for each target: it takes the names of all objects of the backend.
+func (p *Publisher) added(target topology.Target, plan topology.Plan) int {
+	if known, ok := p.addedTo.Load(target); ok {
+		return known.(int)
+	}
+	longest := target.Key
+	for _, q := range plan.Queues {
+		if len(q.Name) > len(longest) {
+			longest = q.Name
+		}
+	}
+	added := codec.NewBackendReturns(p.backend, target, longest).Most()
+	p.addedTo.Store(target, added)
+
+	return added
 }
 
 // open are the messages that are not resolved.
@@ -141,14 +160,8 @@ func (b *batch) check(limit int) error {
 	if b.checked {
 		return nil
 	}
-	longest := b.target.Key
-	for _, q := range b.plan.Queues {
-		if len(q.Name) > len(longest) {
-			longest = q.Name
-		}
-	}
 	if limit > 0 { // a shorter delay, at the publish, can have more digits than the present one
-		limit = max(1, limit-codec.NewBackendReturns(b.plan.Backend, b.target, longest).Most()) // 0 is no limit
+		limit = max(1, limit-b.added) // 0 is no limit
 	}
 	for _, m := range b.messages {
 		if part := codec.TooLarge(m.message, limit); part != nil {

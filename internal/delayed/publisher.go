@@ -46,6 +46,7 @@ type Publisher struct {
 	connection *connection.Connection
 	sender     *republish.Sender
 	objects    objects
+	addedTo    sync.Map // int by topology.Target, see added
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
