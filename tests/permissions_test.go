@@ -319,8 +319,9 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string, sco
 	}
 	outcome := make(chan retry.Event, 100)
 	retrier := r.retrier(configure(r.uri), scope, mode, func(e retry.Event) {
-		if e.Kind == retry.EventHeld || e.Kind == retry.EventDeadLettered {
-			outcome <- e
+		var refused *amqp091.Error
+		if e.Kind == retry.EventDeadLettered || e.Kind == retry.EventHeld && errors.As(e.Err, &refused) {
+			outcome <- e // what is held without a reason waits for a busy broker
 		}
 	})
 	sub, err := retrier.NewSubscriber()
