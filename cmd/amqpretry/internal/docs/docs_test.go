@@ -193,6 +193,15 @@ func (w *world) fixture(name string) {
 		// The last command may have taken messages. Its statistics must be over before the new ones are read.
 		<-time.After(3 * statisticsInterval)
 		require.EventuallyWithT(w.t, w.statistics, 30*time.Second, statisticsInterval)
+	case "the obsolete queue is empty": // also by the statistics
+		require.EventuallyWithT(w.t, func(t *assert.CollectT) {
+			var report struct{ Queues []struct{ Messages *int } }
+			w.json(t, "amqpretry topology prune --policies new.yaml --json orders", &report)
+			assert.Len(t, report.Queues, 1)
+			for _, q := range report.Queues {
+				assert.True(t, q.Messages != nil && *q.Messages == 0)
+			}
+		}, 30*time.Second, statisticsInterval)
 	default:
 		require.FailNow(w.t, "no such fixture", name)
 	}
