@@ -50,6 +50,12 @@ func TestDelayPublish_Refused(t *testing.T) {
 
 			return msg
 		}(), new(*delay.TooLargeError)},
+		"too large for its consumers": {func() *message.Message { // with what the broker adds on the way
+			msg := delayed("bad", soon)
+			msg.Metadata["large"] = strings.Repeat("x", 128<<10-700)
+
+			return msg
+		}(), new(*delay.TooLargeError)},
 		"a long key": {func() *message.Message {
 			msg := delayed("bad", soon)
 			msg.Metadata[strings.Repeat("k", 256)] = "x"

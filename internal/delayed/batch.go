@@ -113,8 +113,8 @@ func (p *Publisher) newBatch(topic string) (*batch, error) {
 	return &batch{topic: topic, target: target, plan: plan, added: p.added(target, plan)}, nil
 }
 
-// added is how many bytes the broker adds to the headers of a message on its way to a target, at most. It is worked out
-// once for each target: it takes the names of all objects of the backend.
+// added is how many bytes the broker adds to the headers of a message on its way to a target, at most. It depends on the
+// names of all objects of the backend, so it is computed once for each target.
 func (p *Publisher) added(target topology.Target, plan topology.Plan) int {
 	if known, ok := p.addedTo.Load(target); ok {
 		return known.(int)
