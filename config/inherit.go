@@ -22,7 +22,10 @@ func (p Policy) over(d Policy) Policy {
 		p.Scope = cmp.Or(p.Scope, d.Scope)
 	}
 	p.Ladder = p.Ladder.Or(d.Ladder)
-	p.Protect = cmp.Or(p.Protect, d.Protect)
+	if p.mode() == ModeRetry {
+		p.Strategy = cmp.Or(p.Strategy, d.Strategy)
+	}
+	p.Protect = cmp.Or(p.Protect, p.protectOf(d))
 	p.CrashLimit = cmp.Or(p.CrashLimit, d.CrashLimit)
 	if p.mode() == ModeOff {
 		return p
@@ -78,4 +81,13 @@ func (p Policy) withoutNone() Policy {
 	}
 
 	return p
+}
+
+// protectOf is the protection that another policy has, if it is one that goes with the strategy.
+func (p Policy) protectOf(d Policy) Protection {
+	if p.BrokerDriven() && (d.Protect == ProtectionNone || p.Strategy == StrategyCycle) {
+		return ""
+	}
+
+	return d.Protect
 }

@@ -124,8 +124,8 @@ const (
 //
 // The handler runs once more than there are retries, and once more for each immediate try.
 //
-// Everything but Protect, which is about the main queue, is free to change at any time, also while versions with
-// different policies run side by side.
+// Everything but Protect and Strategy, which are about the main queue, is free to change at any time, also while versions
+// with different policies run side by side.
 type Policy struct {
 	// Mode defaults to ModeRetry.
 	Mode Mode `yaml:"mode,omitempty" json:"mode,omitzero" koanf:"mode" mapstructure:"mode"`
@@ -161,6 +161,9 @@ type Policy struct {
 	RetryOnly []ErrorMatch `yaml:"retry_only,omitempty" json:"retry_only,omitzero" koanf:"retry_only" mapstructure:"retry_only"`
 	// NeverRetry are errors that go to the dead-letter queue at once, also when RetryOnly has them.
 	NeverRetry []ErrorMatch `yaml:"never_retry,omitempty" json:"never_retry,omitzero" koanf:"never_retry" mapstructure:"never_retry"`
+	// Strategy says by whom failed messages are brought back; defaults to StrategyCopy. To change it is to change the
+	// arguments of the main queue.
+	Strategy Strategy `yaml:"strategy,omitempty" json:"strategy,omitzero" koanf:"strategy" mapstructure:"strategy"`
 	// DelayMode says in what failed messages wait; defaults to DelayTiers.
 	DelayMode DelayMode `yaml:"delay_mode,omitempty" json:"delay_mode,omitzero" koanf:"delay_mode" mapstructure:"delay_mode"`
 	// Ladder is what they wait in with DelayExact; defaults to RetryLadder. All that use one share its queues.
@@ -169,10 +172,13 @@ type Policy struct {
 	QueueType QueueType `yaml:"queue_type,omitempty" json:"queue_type,omitzero" koanf:"queue_type" mapstructure:"queue_type"`
 	// Scope of the retry queues; defaults to ScopeQueue.
 	Scope Scope `yaml:"scope,omitempty" json:"scope,omitzero" koanf:"scope" mapstructure:"scope"`
-	// Protect keeps a quorum main queue from dropping messages by itself; defaults to ProtectionNone.
+	// Protect keeps a quorum main queue from dropping messages by itself; defaults to ProtectionNone. With a strategy
+	// other than StrategyCopy it says who gives the main queue what the strategy needs, and defaults to
+	// ProtectionArguments.
 	Protect Protection `yaml:"protect,omitempty" json:"protect,omitzero" koanf:"protect" mapstructure:"protect"`
 	// CrashLimit is the broker's delivery count at which a delivery counts as a failed attempt although no handler
-	// lived to report one: 1..19, default 10. Only quorum queues count deliveries.
+	// lived to report one: 1..19, default 10. Only quorum queues count deliveries. The strategies redelivery and native
+	// do not use it: each return is an attempt.
 	CrashLimit int `yaml:"crash_limit,omitempty" json:"crash_limit,omitzero" koanf:"crash_limit" mapstructure:"crash_limit"`
 }
 
@@ -191,6 +197,7 @@ func Default() Policy {
 		Delays:      slices.Clone(defaultDelays),
 		OnExpiry:    ExpiryDeadLetter,
 		MaxPostpone: DefaultMaxPostpone,
+		Strategy:    StrategyCopy,
 		DelayMode:   DelayTiers,
 		QueueType:   QueueTypeQuorum,
 		Scope:       ScopeQueue,
@@ -204,7 +211,7 @@ func (p Policy) IsZero() bool {
 	return p.Mode == "" && p.Retries == 0 && len(p.Delays) == 0 && p.Backoff.IsZero() &&
 		p.Immediate == 0 && p.Jitter == 0 && p.MaxAge == 0 && p.OnExpiry == "" && p.MaxPostpone == 0 &&
 		len(p.RetryOnly) == 0 && len(p.NeverRetry) == 0 &&
-		p.DelayMode == "" && p.Ladder.IsZero() && p.QueueType == "" && p.Scope == "" && p.Protect == "" &&
+		p.Strategy == "" && p.DelayMode == "" && p.Ladder.IsZero() && p.QueueType == "" && p.Scope == "" && p.Protect == "" &&
 		p.CrashLimit == 0
 }
 
@@ -219,12 +226,16 @@ func (p Policy) WithDefaults() Policy {
 	if p.Mode == ModeRetry {
 		p.MaxPostpone = cmp.Or(p.MaxPostpone, DefaultMaxPostpone)
 	}
+	p.Strategy = cmp.Or(p.Strategy, StrategyCopy)
 	p.DelayMode = cmp.Or(p.DelayMode, DelayTiers)
 	if p.IsExact() {
 		p.Ladder = p.Ladder.WithDefaults()
 	}
 	p.QueueType = cmp.Or(p.QueueType, QueueTypeQuorum)
 	p.Scope = cmp.Or(p.Scope, ScopeQueue)
+	if p.BrokerDriven() {
+		p.Protect = cmp.Or(p.Protect, ProtectionArguments)
+	}
 	p.Protect = cmp.Or(p.Protect, ProtectionNone)
 	p.CrashLimit = cmp.Or(p.CrashLimit, DefaultCrashLimit)
 	if p.Mode == ModeRetry && p.Retries == 0 {
@@ -368,6 +379,9 @@ func (p Policy) meaning() Policy {
 	p.Delays, p.Backoff, p.Retries = p.Schedule(), Backoff{}, 0
 	if p.Mode == ModeDeadLetter { // no retry queues, whose type could differ
 		p.QueueType, p.DelayMode = "", ""
+	}
+	if p.CountsReturns() {
+		p.CrashLimit = 0
 	}
 	if p.IsExact() {
 		p.QueueType, p.Scope = "", ""

@@ -74,6 +74,7 @@ func (p Policy) validate(path string) []error {
 	oneOf(e, "Scope", p.Scope, true)
 	oneOf(e, "Protect", p.Protect, true)
 	oneOf(e, "DelayMode", p.DelayMode, true)
+	oneOf(e, "Strategy", p.Strategy, true)
 	p.validateLadder(e)
 	p.validateImmediate(e)
 	p.validateAges(e)
@@ -88,6 +89,7 @@ func (p Policy) validate(path string) []error {
 	default:
 		p.validateRetries(e)
 	}
+	p.validateStrategy(e)
 	return e.errs
 }
 

@@ -3,6 +3,7 @@ package topology
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"strings"
 	"unicode/utf8"
 
@@ -19,6 +20,11 @@ type Names struct {
 	// RetryQueue names the queue in which messages wait for one delay.
 	// Default: orders.retry.30s, and orders.retry.30s.classic for classic ones.
 	RetryQueue func(RetryQueueParams) string
+	// Rejected names the exchange to which a main queue with the strategy dead-letter-cycle dead-letters. Its bindings
+	// are for one retry queue and one dead-letter queue, so the name must depend on everything that theirs do. Default:
+	// orders.rejected.30s, with .classic and .shared added for such retry queues, and with eight digits more where
+	// RetryQueue, Shared or DeadLetterQueue give other names than by default.
+	Rejected func(RejectedParams) string
 	// DeadLetterQueue names the queue in which messages end. Default: orders.dlq.
 	DeadLetterQueue func(queue string) string
 	// Landing names the queue through which messages with exact delays come to a target. Default: orders.landing for the
@@ -41,6 +47,15 @@ type RetryQueueParams struct {
 	Type config.QueueType
 }
 
+// RejectedParams are what the name of a rejected exchange must depend on.
+type RejectedParams struct {
+	RetryQueueParams
+	// Scope of the retry queue.
+	Scope config.Scope
+	// RetryQueue and DeadLetterQueue are the names of the queues to which the exchange leads.
+	RetryQueue, DeadLetterQueue string
+}
+
 // WithDefaults returns a copy in which no function is nil.
 func (n Names) WithDefaults() Names {
 	if n.RetryExchange == nil {
@@ -48,6 +63,9 @@ func (n Names) WithDefaults() Names {
 	}
 	if n.RetryQueue == nil {
 		n.RetryQueue = defaultRetryQueue
+	}
+	if n.Rejected == nil {
+		n.Rejected = defaultRejected
 	}
 	if n.DeadLetterQueue == nil {
 		n.DeadLetterQueue = func(queue string) string { return queue + ".dlq" }
@@ -84,6 +102,22 @@ func retryQueueName(prefix string, p RetryQueueParams) string {
 	name := prefix + "." + p.Delay
 	if p.Type == config.QueueTypeClassic {
 		name += classicSuffix
+	}
+	return name
+}
+
+// defaultRejected has a hash of the names that are not the default ones: two services may name their queues differently.
+func defaultRejected(p RejectedParams) string {
+	name := retryQueueName(p.Queue+".rejected", p.RetryQueueParams)
+	defaults := Names{}.WithDefaults()
+	if p.Scope == config.ScopeShared {
+		name += ".shared"
+	}
+	if p.RetryQueue != defaults.retryQueue(p.Scope, p.RetryQueueParams) ||
+		p.DeadLetterQueue != defaults.DeadLetterQueue(p.Queue) {
+		hash := fnv.New32a()
+		_, _ = fmt.Fprintf(hash, "%q %q", p.RetryQueue, p.DeadLetterQueue) // never fails
+		name += fmt.Sprintf(".%08x", hash.Sum32())
 	}
 	return name
 }

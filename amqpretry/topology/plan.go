@@ -25,6 +25,11 @@ type Plan struct {
 	// DeadLetterQueue is where they end. Empty under the mode off.
 	DeadLetterQueue string
 
+	// Strategy by which the broker brings failed messages back; empty for config.StrategyCopy.
+	// MainArguments are those that the main queue needs for it; nil where it needs none.
+	Strategy      config.Strategy
+	MainArguments amqp.Table
+
 	// Backend is what messages wait in with config.DelayExact; nil with config.DelayTiers. Its shared objects are not in
 	// the following, but Declare declares them.
 	Backend Backend
@@ -39,8 +44,8 @@ type Plan struct {
 type Exchange struct {
 	// Name of the exchange.
 	Name string
-	// Type is headers for the retry exchange, direct for the return exchange in the scope "shared", and topic or fanout
-	// in a [Ladder].
+	// Type is headers for the retry exchange and the rejected exchange, direct for the return exchange in the scope
+	// "shared", and topic or fanout in a [Ladder].
 	Type      string
 	Arguments amqp.Table
 	// Shared with other main queues.
@@ -78,6 +83,7 @@ const unlimited = int64(math.MaxInt32)
 //
 //	mode retry        retry exchange, one queue and binding per distinct delay, dead-letter queue and its binding
 //	  delays exact    retry exchange, landing queue and its binding, dead-letter queue and its binding
+//	  dead-letter-cycle   the same with the rejected exchange and its bindings
 //	mode dead-letter  retry exchange, dead-letter queue and its binding
 //	mode off          nothing
 //
@@ -123,7 +129,7 @@ func (p Plan) End() (exchange, key string) { return p.Route(header.CountDead, 0,
 
 func (p Plan) endsByDefaultExchange() bool {
 	for _, b := range p.Bindings {
-		if b.Queue == p.DeadLetterQueue {
+		if b.Queue == p.DeadLetterQueue && b.Exchange == p.RetryExchange {
 			return false
 		}
 	}
@@ -205,6 +211,7 @@ func (b *builder) build() {
 	default:
 		b.queue(deadLetters, "dead-letter queue", "Names.DeadLetterQueue")
 	}
+	b.strategy()
 }
 
 // ofType keeps the retry queues of both types apart: with one exchange, a delay that has a queue of each, because the

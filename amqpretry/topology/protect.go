@@ -12,6 +12,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
@@ -59,7 +60,11 @@ type BrokerPolicy struct {
 //
 // It does not apply to classic queues, which have no delivery limit: the broker leaves them without it.
 func ProtectPolicy(vhost, queue, deadLetterQueue string) BrokerPolicy {
-	definition, _ := json.Marshal(protection(deadLetterQueue)) // strings and a number
+	return brokerPolicy(vhost, queue, protection(deadLetterQueue))
+}
+
+func brokerPolicy(vhost, queue string, keys map[string]any) BrokerPolicy {
+	definition, _ := json.Marshal(keys) // strings and numbers
 	return BrokerPolicy{
 		Vhost:      vhost,
 		Queue:      queue,
@@ -68,6 +73,22 @@ func ProtectPolicy(vhost, queue, deadLetterQueue string) BrokerPolicy {
 		Priority:   100,
 		Definition: inJSON(string(definition)),
 	}
+}
+
+// MainPolicy is the policy that does for a quorum queue that exists what MainArguments do for a new one. ok is false for
+// a strategy that cannot have it by a policy, as nobody could see that it is not there: dead-letter-cycle; and for
+// copies, which need none.
+func (p Plan) MainPolicy(vhost string) (policy BrokerPolicy, ok bool) {
+	if p.Strategy != config.StrategyRedelivery && p.Strategy != config.StrategyNative {
+		return BrokerPolicy{}, false
+	}
+	definition := map[string]any{}
+	for key, value := range p.MainArguments {
+		if key != amqp.QueueTypeArg {
+			definition[strings.TrimPrefix(key, "x-")] = value
+		}
+	}
+	return brokerPolicy(vhost, p.Queue, definition), true
 }
 
 // SetCommand is the line that sets the policy, for any POSIX shell.

@@ -106,7 +106,7 @@ var files = []struct {
 		"line 2: default.retires: unknown key, did you mean retries?",
 		"line 3: default.maxAge: unknown key, did you mean max_age?",
 		"line 4: default.foo: unknown key: must be one of mode, retries, delays, backoff, immediate, jitter, " +
-			"max_age, on_expiry, max_postpone, retry_only, never_retry, delay_mode, ladder, " +
+			"max_age, on_expiry, max_postpone, retry_only, never_retry, strategy, delay_mode, ladder, " +
 			"queue_type, scope, protect, crash_limit",
 		"line 5: default.backoff.maxx: unknown key, did you mean max?",
 		"line 6: orders: unknown key: must be one of default, topics",
@@ -224,7 +224,7 @@ var files = []struct {
 	}},
 	{"odd names", "default: {\"a\\nb\": 1}\n", []string{
 		"line 1: default[\"a\\nb\"]: unknown key: must be one of mode, retries, delays, backoff, immediate, jitter, " +
-			"max_age, on_expiry, max_postpone, retry_only, never_retry, delay_mode, ladder, " +
+			"max_age, on_expiry, max_postpone, retry_only, never_retry, strategy, delay_mode, ladder, " +
 			"queue_type, scope, protect, crash_limit",
 	}},
 	{"as if octal", "default: {jitter: 01}\n", []string{"line 1: default.jitter: wrong type: must be a number in " +

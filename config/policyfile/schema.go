@@ -49,6 +49,9 @@ var abouts = map[string]about{
 		"at once. Go types, as dead letters show them.", nil, nil, nil},
 	"never_retry": {"Never retry", "Errors that go to the dead-letter queue at once. Go types, as dead letters show " +
 		"them.", nil, nil, nil},
+	"strategy": {"Strategy", "By whom failed messages are brought back. copy: a copy waits in a retry queue; " +
+		"dead-letter-cycle: the broker sends a rejected message there; redelivery: the broker delivers it again at " +
+		"once; native: after a delay, from RabbitMQ 4.3 on.", config.StrategyCopy, nil, nil},
 	"delay_mode": {"Delay mode", "tiers: a retry queue for each delay; exact: messages wait in a ladder, for any " +
 		"delay.", config.DelayTiers, nil, nil},
 	"ladder": {"Ladder", "What messages wait in with the delay mode exact. All that use one share its queues.", nil,

@@ -1,0 +1,140 @@
+package topology
+
+import (
+	"maps"
+	"slices"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
+)
+
+// strategy adds what a broker-driven strategy needs beside the retry queues, in which copies wait.
+func (b *builder) strategy() {
+	if !b.policy.BrokerDriven() {
+		return
+	}
+	b.plan.Strategy = b.policy.Strategy
+	if b.policy.Strategy == config.StrategyCycle {
+		b.rejected()
+		return
+	}
+	arguments := ProtectArguments(b.plan.DeadLetterQueue)
+	if b.policy.Strategy == config.StrategyNative {
+		shortest, longest, _ := b.policy.NativeDelays() // the policy is valid
+		// "failed" leaves what a closing consumer gives back where it is.
+		arguments["x-delayed-retry-type"] = "failed"
+		arguments["x-delayed-retry-min"] = shortest.Milliseconds()
+		arguments["x-delayed-retry-max"] = longest.Milliseconds()
+	}
+	b.plan.MainArguments = arguments
+}
+
+// rejected adds the exchange to which the main queue dead-letters. Only what a consumer has rejected may go to the
+// retry queue: of a message that comes back to a queue without a rejection on its way, the broker thinks that it goes
+// round in circles, and drops it, or keeps it from then on where it is. All other reasons lead to the dead-letter
+// queue. Each reason must lead somewhere: 32 messages that lead nowhere stop the dead-lettering of their queue.
+//
+// The first reason stays when a message comes round again, so what was rejected once must not die of anything else: see
+// cycleArguments.
+func (b *builder) rejected() {
+	delay := b.policy.Delay(1)
+	params := RetryQueueParams{Queue: b.plan.Queue, Delay: config.FormatDelay(delay), Type: b.policy.QueueType}
+	retryQueue := b.names.retryQueue(b.policy.Scope, params)
+	name := b.names.Rejected(RejectedParams{RetryQueueParams: params, Scope: b.policy.Scope, RetryQueue: retryQueue,
+		DeadLetterQueue: b.plan.DeadLetterQueue})
+	b.check("rejected exchange", name, "Names.Rejected")
+	if name == b.plan.RetryExchange || name == b.names.returnExchange() {
+		b.errs = append(b.errs, &NameError{Queue: b.plan.Queue, Object: "rejected exchange", Name: name,
+			Problem: "has the same name as another exchange of the plan; give another name through Names.Rejected"})
+	}
+	other := params
+	other.Delay = config.FormatDelay(delay + config.MinDelay)
+	if name != "" && name == b.names.Rejected(RejectedParams{RetryQueueParams: other, Scope: b.policy.Scope,
+		RetryQueue: b.names.retryQueue(b.policy.Scope, other), DeadLetterQueue: b.plan.DeadLetterQueue}) {
+		b.errs = append(b.errs, &NameError{Queue: b.plan.Queue, Object: "rejected exchange", Name: name,
+			Problem: "does not depend on the delay; under another delay its bindings would lead to two retry queues, " +
+				"and double each message; use RejectedParams in Names.Rejected"})
+	}
+
+	b.plan.Exchanges = append(b.plan.Exchanges, Exchange{Name: name, Type: amqp.ExchangeHeaders})
+	for _, reason := range DeathReasons() {
+		queue := b.plan.DeadLetterQueue
+		if reason == Rejected {
+			queue = retryQueue
+		}
+		b.plan.Bindings = append(b.plan.Bindings, Binding{Exchange: name, Queue: queue, Arguments: amqp.Table{
+			"x-match": "all-with-x", "x-first-death-reason": reason,
+		}})
+	}
+	b.plan.MainArguments = cycleArguments(name, b.plan.Queue)
+}
+
+// Rejected is the reason of a death that a consumer has asked for.
+const Rejected = "rejected"
+
+// DeathReasons are all reasons for which a broker dead-letters.
+func DeathReasons() []string { return []string{Rejected, "expired", "maxlen", "delivery_limit"} }
+
+// cycleArguments are those of a main queue that dead-letters to its rejected exchange. The delivery limit is too high to
+// be reached: what has reached it would come to the retry queue as well, and be lost there. A queue in the scope
+// "shared" needs its own name as the key, by which it comes back.
+func cycleArguments(exchange, queue string) amqp.Table {
+	return amqp.Table{
+		amqp.QueueTypeArg:           amqp.QueueTypeQuorum,
+		"x-dead-letter-exchange":    exchange,
+		"x-dead-letter-routing-key": queue,
+		"x-dead-letter-strategy":    "at-least-once",
+		amqp.QueueOverflowArg:       amqp.QueueOverflowRejectPublish,
+		"x-delivery-limit":          unlimited,
+	}
+}
+
+// WithMainArguments adds what the plan's strategy needs to the arguments that a main queue has anyway. These are not
+// changed; where they say otherwise, the strategy wins: see [Plan.MainConflicts].
+func (p Plan) WithMainArguments(arguments amqp.Table) amqp.Table {
+	if p.MainArguments == nil {
+		return arguments
+	}
+	all := amqp.Table{}
+	maps.Copy(all, arguments)
+	maps.Copy(all, p.MainArguments)
+	return all
+}
+
+// MainConflicts lists in order the arguments of a main queue that say otherwise than its strategy needs, or that it
+// cannot work with.
+func (p Plan) MainConflicts(arguments amqp.Table) []string {
+	var conflicts []string
+	for key, value := range arguments {
+		wanted, needed := p.MainArguments[key]
+		switch {
+		case p.MainArguments == nil:
+		case needed && !sameArgument(value, wanted), !needed && p.refuses(key):
+			conflicts = append(conflicts, key)
+		}
+	}
+	slices.Sort(conflicts)
+	return conflicts
+}
+
+// refuses tells of arguments with which the strategy would lose messages: in a cycle, what expires in its main queue
+// after a rejection would be taken for rejected, and be lost in the retry queue; and a delayed retry that the policy
+// does not ask for would double each wait.
+func (p Plan) refuses(key string) bool {
+	switch key {
+	case amqp.QueueMessageTTLArg, "x-expires":
+		return p.Strategy == config.StrategyCycle
+	case "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max":
+		return p.Strategy != config.StrategyNative
+	}
+	return false
+}
+
+// DelaysRetries tells whether a main queue with these arguments has the delayed retry of RabbitMQ 4.3.
+func DelaysRetries(arguments amqp.Table) bool {
+	kind, _ := arguments["x-delayed-retry-type"].(string)
+	least, _ := rabbitmq.Integer(arguments["x-delayed-retry-min"])
+	return kind != "" && kind != "disabled" && least > 0
+}
