@@ -53,7 +53,18 @@ type returnPath struct {
 
 // keepReturnPath is called for every copy that has begun to wait.
 func (f *Forwarder) keepReturnPath(plan topology.Plan, published *wire.State) {
-	if !plan.IsShared() && plan.Backend == nil || !f.settings.Redeclare || published.Count == header.CountDead {
+	if published.Count != header.CountDead {
+		f.keepReturnPathFor(plan, delayOf(published))
+	}
+}
+
+// KeepReturnPath is called for every message that the broker has sent to wait.
+func (l *QueueForwarder) KeepReturnPath(delay time.Duration) {
+	l.forwarder.keepReturnPathFor(l.plan, delay)
+}
+
+func (f *Forwarder) keepReturnPathFor(plan topology.Plan, delay time.Duration) {
+	if !plan.IsShared() && plan.Backend == nil || !f.settings.Redeclare {
 		return
 	}
 
@@ -61,7 +72,7 @@ func (f *Forwarder) keepReturnPath(plan topology.Plan, published *wire.State) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 
-	due := time.Now().Add(delayOf(published))
+	due := time.Now().Add(delay)
 	if plan.Backend != nil {
 		u.keep("backend "+plan.Backend.Name(), nil, plan.Backend.Shared, backendInterval, due)
 	}
