@@ -114,7 +114,7 @@ func TestArriveLogsUnknownVersions(t *testing.T) {
 
 	now, queue := time.Now(), testSource(config.Policy{})
 	assert.Equal(t, engine.Arrival{State: wire.State{Queue: "orders", Since: now}, Unknown: true},
-		queue.arrive(d, now, logger))
+		queue.arrive(d, now, broker{}, logger))
 
 	logged := logger.Captured()[watermill.InfoLogLevel]
 	require.Len(t, logged, 1)

@@ -57,8 +57,9 @@ func needsCopy(policy *config.Policy, m *Arriving, kind wire.Kind, s *wire.State
 	case policy.MaxAge > 0 && (m.Timestamp.Unix() <= 0 || kind == wire.Replay):
 		return true // its age would begin anew with each delivery
 	case policy.Strategy == config.StrategyCycle:
-		// Its expiration is gone when it comes back; and a copy has waited, so that it could not be told by what.
-		return m.Expiration != "" || isCopy(kind)
+		// Its expiration is gone when it comes back. And headers of ours are believed when it has waited: those of a
+		// copy that has waited again by the broker would be counted twice, and forged ones would be taken for a copy's.
+		return m.Expiration != "" || kind != wire.Replay && wire.Carries(m.Headers, s.Queue)
 	default:
 		return m.Returned.Uncounted || m.Deliveries >= mostReturns || isCopy(kind) && policy.IsLinear()
 	}

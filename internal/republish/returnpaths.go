@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
@@ -64,7 +65,8 @@ func (l *QueueForwarder) KeepReturnPath(delay time.Duration) {
 }
 
 func (f *Forwarder) keepReturnPathFor(plan topology.Plan, delay time.Duration) {
-	if !plan.IsShared() && plan.Backend == nil || !f.settings.Redeclare {
+	needed := plan.IsShared() || plan.Backend != nil || plan.Strategy == config.StrategyCycle
+	if !needed || !f.settings.Redeclare {
 		return
 	}
 
