@@ -35,7 +35,7 @@ demo: ## messages that succeed, are retried, and end in the dead-letter queue; o
 test: ## what to run before a commit: all tests of library and command, but for test-brokers
 	scripts/broker run $(GO) test -tags "$(TAGS)" $(TESTFLAGS) -skip '$(OWN)' $(TESTED)
 	$(if $(filter all,$(PACKAGES)),cd tests/interop && $(GO) test -count=1 ./...)
-	$(if $(filter all,$(PACKAGES)),cd tests/chaos && $(GO) test -run 'TestJudge|TestReader|TestFates' ./...)
+	$(if $(filter all,$(PACKAGES)),cd tests/chaos && $(GO) test -run 'TestJudge|TestReader|TestFates|TestTopics' ./...)
 
 test-brokers: ## tests that kill, freeze or fill brokers, each one of its own
 	scripts/broker run $(GO) test -tags "$(TAGS)" $(TESTFLAGS) -run '$(OWN)' $(TESTED)
