@@ -60,6 +60,19 @@ func withStrategy(conf amqp.Config, o amqpretry.Options) amqpretry.Options {
 	return o
 }
 
+// withoutStrategy is for services whose subscriber has no strategy but copies.
+func withoutStrategy(p config.Policies) config.Policies {
+	if strategyMode == "" || p.Default.Strategy != "" {
+		return p
+	}
+	if p.Default.IsZero() && p.Topics == nil {
+		p = retries(ms(200)...) // as newService has it
+	}
+	p.Default.Strategy = config.StrategyCopy
+
+	return p
+}
+
 func isOpen(p config.Policy) bool {
 	return p.Strategy == "" && p.DelayMode == "" && (p.Mode == "" || p.Mode == config.ModeRetry)
 }

@@ -91,18 +91,12 @@ func inspect(sent *Sent, letter Letter, returned bool) []string {
 }
 
 // areAttempts tells whether a message that has failed until the end can have failed so often. The broker keeps no
-// history of what it brings back by itself. Where it counts returns, the version with fewer retries takes what the other
-// one has returned once more for one whose last attempt nobody has lived to settle: that, and the attempt after it, come
-// on top.
+// history of what it brings back by itself. Where it counts returns, some of them can be attempts that nobody has made.
 func areAttempts(topic Topic, calls, history int, returned bool) bool {
 	fewest, most := attempts()
 	if !topic.BrokerDriven() {
 		return calls >= fewest && calls <= most && history == calls
 	}
-	if topic.CountsReturns() {
-		most += 2
-	}
-
 	return calls >= fewest && (calls <= most || returned) && history >= 1 && history <= calls
 }
 
