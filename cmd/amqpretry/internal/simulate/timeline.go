@@ -21,8 +21,10 @@ type timeline struct {
 	Topic string      `json:"topic"`
 	Queue string      `json:"queue"`
 	Mode  config.Mode `json:"mode"`
-	Steps []step      `json:"steps"`
-	End   string      `json:"end"`
+	// Strategy by which failed messages are brought back.
+	Strategy config.Strategy `json:"strategy"`
+	Steps    []step          `json:"steps"`
+	End      string          `json:"end"`
 	// Reason of a dead letter, or of dropping.
 	Reason string `json:"reason,omitempty"`
 	// Calls of the handler.
@@ -46,8 +48,9 @@ type step struct {
 	Outcome       string `json:"outcome"`
 	Error         string `json:"error,omitempty"`
 	Verdict       string `json:"verdict"`
-	// Queue in which it lies then; empty when it is gone.
+	// Queue in which it lies then; empty when it is gone. By whom it is brought there: the broker, or a copy.
 	Queue        string            `json:"queue,omitempty"`
+	By           string            `json:"by,omitempty"`
 	Wait         millis            `json:"wait_ms"`
 	ShortestWait millis            `json:"shortest_wait_ms"`
 	Headers      map[string]string `json:"headers,omitempty"`
@@ -65,24 +68,30 @@ func (m millis) MarshalJSON() ([]byte, error) {
 
 // timelineOf puts together the lives with the longest and with the shortest waits.
 func timelineOf(o options, plan topology.Plan, policy config.Policy, long, short retrytest.Result) timeline {
+	moves, ended := carried(o, policy, long)
+	shortMoves, shortEnded := carried(o, policy, short)
 	t := timeline{
-		Topic: o.topic, Queue: o.queue, Mode: policy.Mode, End: string(long.End), Calls: long.Calls(),
-		Total: millis(long.Ended.Sub(long.Began)), ShortestTotal: millis(short.Ended.Sub(short.Began)),
+		Topic: o.topic, Queue: o.queue, Mode: policy.Mode, Strategy: policy.Strategy,
+		End: string(long.End), Calls: long.Calls(),
+		Total: millis(ended.Sub(long.Began)), ShortestTotal: millis(shortEnded.Sub(short.Began)),
 		differs: len(long.Steps) != len(short.Steps) || long.End != short.End,
 	}
 	for i, s := range long.Steps {
+		m := moves[i]
 		line := step{
-			After: millis(s.At.Sub(long.Began)), ShortestAfter: millis(s.At.Sub(long.Began)),
+			After: millis(m.at.Sub(long.Began)), ShortestAfter: millis(m.at.Sub(long.Began)),
 			Attempt: s.Attempt.Number, Attempts: s.Attempt.MaxRetries + 1, Try: s.Attempt.Try,
-			Outcome: outcome(s), Verdict: text(s.Verdict), Queue: place(plan, s.Verdict),
-			Wait: millis(s.Waited), ShortestWait: millis(s.Waited), Headers: o.typed(s.Headers), verdict: s.Verdict,
+			Outcome: outcome(s), Verdict: text(s.Verdict), Queue: place(plan, s.Verdict), By: m.by,
+			Wait: millis(m.wait), ShortestWait: millis(m.wait), Headers: o.typed(m.headers), verdict: s.Verdict,
+		}
+		if m.by == byBroker && policy.Strategy != config.StrategyCycle {
+			line.Queue = o.queue // which it does not leave
 		}
 		if s.Err != nil {
 			line.Error = s.Err.Error()
 		}
 		if !t.differs {
-			line.ShortestAfter, line.ShortestWait = millis(short.Steps[i].At.Sub(short.Began)),
-				millis(short.Steps[i].Waited)
+			line.ShortestAfter, line.ShortestWait = millis(shortMoves[i].at.Sub(short.Began)), millis(shortMoves[i].wait)
 		}
 		t.Steps = append(t.Steps, line)
 		t.Reason = string(s.Verdict.Reason)
