@@ -91,7 +91,8 @@ func timelineOf(o options, plan topology.Plan, policy config.Policy, long, short
 			line.Error = s.Err.Error()
 		}
 		if !t.differs {
-			line.ShortestAfter, line.ShortestWait = millis(shortMoves[i].at.Sub(short.Began)), millis(shortMoves[i].wait)
+			line.ShortestAfter = millis(shortMoves[i].at.Sub(short.Began))
+			line.ShortestWait = millis(shortMoves[i].wait)
 		}
 		t.Steps = append(t.Steps, line)
 		t.Reason = string(s.Verdict.Reason)
