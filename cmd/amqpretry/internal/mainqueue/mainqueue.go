@@ -60,6 +60,9 @@ func (d Difference) String() string {
 	return text
 }
 
+// FromPolicy tells whether a policy of the broker makes the difference.
+func (d Difference) FromPolicy() bool { return d.ByPolicy && d.Found != nil }
+
 // Spelled is a value as conflicts of the broker spell it.
 func Spelled(value any) string {
 	switch value {

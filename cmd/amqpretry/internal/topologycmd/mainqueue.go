@@ -58,7 +58,7 @@ func (c *topologies) compareByAPI(ctx context.Context, client *management.Client
 		o.Argument, o.Wanted = first.Argument, mainqueue.Spelled(first.Wanted)
 		o.Found = mainqueue.Spelled(first.Found)
 		for _, d := range differences {
-			if d.ByPolicy && d.Found != nil {
+			if d.FromPolicy() {
 				o.Fix = "# A policy of the broker says otherwise. This prints the command that corrects it:\n" +
 					c.amqpretry("doctor", c.policyWords(t.asArgument())...)
 				return o, nil
