@@ -156,7 +156,8 @@ func (d *definitions) strategy(q MainQueue) {
 	}
 	for _, key := range q.Plan.MainConflicts(q.Arguments) {
 		if _, needed := q.Plan.MainArguments[key]; !needed {
-			d.wrong(fmt.Sprintf("%s[%q]", object, key), fmt.Sprintf("not possible with the strategy %s", q.Plan.Strategy),
+			d.wrong(fmt.Sprintf("%s[%q]", object, key), fmt.Sprintf("not possible with the strategy %s",
+				q.Plan.Strategy),
 				"left out", fmt.Sprintf("%#v", q.Arguments[key]))
 		}
 	}

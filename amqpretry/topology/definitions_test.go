@@ -243,6 +243,7 @@ func TestDefinitionsUnderStrategies(t *testing.T) {
 	assert.ErrorContains(t, err, `["x-message-ttl"]: not possible with the strategy dead-letter-cycle`)
 
 	redelivery := strategyPlan(t, config.Policy{Strategy: config.StrategyRedelivery}, topology.Names{})
-	_, err = topology.Definitions("vh", topology.MainQueue{Plan: redelivery, Arguments: amqp.Table{"x-queue-type": "quorum"}})
+	_, err = topology.Definitions("vh", topology.MainQueue{Plan: redelivery,
+		Arguments: amqp.Table{"x-queue-type": "quorum"}})
 	require.NoError(t, err, "a policy of the broker may do it")
 }

@@ -72,8 +72,8 @@ func (m Management) RetireExchange(ctx context.Context, exchange ObsoleteExchang
 		return err
 	}
 	if by != "" {
-		return &RetireError{Exchange: exchange.Name, InUse: true, Messages: -1, Found: by, Do: "leave it as long as that " +
-			"is so: rejected messages would stay in their queue"}
+		return &RetireError{Exchange: exchange.Name, InUse: true, Messages: -1, Found: by, Do: "leave it as long " +
+			"as that is so: rejected messages would stay in their queue"}
 	}
 	if err := client.DeleteExchange(ctx, exchange.Name); err != nil && !management.NotFound(err) {
 		return err
@@ -129,7 +129,8 @@ func usesOf(ctx context.Context, client *management.Client) (*uses, error) {
 func (u *uses) delays() []time.Duration {
 	var all []time.Duration
 	for _, q := range u.queues {
-		if ms, _ := q.Arguments[amqp.QueueMessageTTLArg].(int64); ms > 0 && ms <= int64(config.MaxDelay/config.MinDelay) {
+		if ms, _ := q.Arguments[amqp.QueueMessageTTLArg].(int64); ms > 0 &&
+			ms <= int64(config.MaxDelay/config.MinDelay) {
 			all = append(all, time.Duration(ms)*config.MinDelay)
 		}
 	}

@@ -72,9 +72,11 @@ func TestObsoleteExchanges(t *testing.T) {
 		"in use":           {30 * time.Second, fakeAPI{exchanges: []item{headers(old)}}, "", ""},
 		"of another queue": {0, fakeAPI{exchanges: []item{headers("payments.rejected.30s")}}, "", ""},
 		"of another type":  {0, fakeAPI{exchanges: []item{{"name": old, "type": "fanout"}}}, "", ""},
-		"another exchange": {0, fakeAPI{exchanges: []item{headers("orders.retry"), headers("orders.rejected")}}, "", ""},
+		"another exchange": {0, fakeAPI{exchanges: []item{headers("orders.retry"), headers("orders.rejected")}},
+			"", ""},
 		"still named": {time.Minute, fakeAPI{exchanges: []item{headers(old)}, queues: []item{
-			{"name": "orders", "arguments": item{"x-dead-letter-exchange": old}}}}, "", `queue "orders" dead-letters to it`},
+			{"name": "orders", "arguments": item{"x-dead-letter-exchange": old}}}}, "", `queue "orders" ` +
+			`dead-letters to it`},
 		"named by another queue": {time.Minute, fakeAPI{exchanges: []item{headers(old)}, queues: []item{
 			{"name": "payments", "arguments": item{"x-dead-letter-exchange": old}}}}, "", `queue "payments"`},
 		"named by a policy": {time.Minute, fakeAPI{exchanges: []item{headers(old)}, policies: []item{
@@ -84,7 +86,8 @@ func TestObsoleteExchanges(t *testing.T) {
 		"alternate exchange": {time.Minute, fakeAPI{exchanges: []item{headers(old), {"name": "x", "type": "direct",
 			"arguments": item{"alternate-exchange": old}}}}, "", `alternate exchange of "x"`},
 		"behind another exchange": {time.Minute, fakeAPI{exchanges: []item{headers(old)}, to: []item{
-			{"source": "events", "destination": old, "destination_type": "exchange"}}}, "", `bound to the exchange "events"`},
+			{"source": "events", "destination": old, "destination_type": "exchange"}}}, "", `bound to the exchange ` +
+			`"events"`},
 		"with a foreign binding": {time.Minute, fakeAPI{exchanges: []item{headers(old)}, from: []item{binding,
 			{"source": old, "destination": "mine", "destination_type": "queue", "arguments": item{"x-match": "all"}}}},
 			"", `"mine" is bound to it`},
@@ -98,7 +101,8 @@ func TestObsoleteExchanges(t *testing.T) {
 				policy = cycle("")
 				policy.Delays = []time.Duration{test.delay}
 			}
-			found, err := api.ObsoleteExchanges(t.Context(), topology.Names{}, strategyPlan(t, policy, topology.Names{}))
+			found, err := api.ObsoleteExchanges(t.Context(), topology.Names{}, strategyPlan(t, policy,
+				topology.Names{}))
 			require.NoError(t, err)
 			if test.found == "" {
 				assert.Empty(t, found)

@@ -199,8 +199,8 @@ func (r *retirement) unbind(ctx context.Context) error {
 		case b.Exchange == r.queue.RetryExchange:
 			routes = append(routes, b)
 		case b.Arguments[firstReason] != nil:
-			return r.inUse(fmt.Sprintf("the rejected exchange %q leads to it", b.Exchange), "recreate the main queue that "+
-				"dead-letters to that exchange, then retire the exchange first")
+			return r.inUse(fmt.Sprintf("the rejected exchange %q leads to it", b.Exchange), "recreate the main "+
+				"queue that dead-letters to that exchange, then retire the exchange first")
 		default:
 			return r.inUse(fmt.Sprintf("it is bound to exchange %q, which is not the retry exchange %q",
 				b.Exchange, r.queue.RetryExchange), "remove that binding, if nothing needs it")

@@ -21,8 +21,9 @@ func lookStrategy(f Facts) []Finding {
 		if t.Plan.Strategy == config.StrategyNative && f.Version != "" && !rabbitmq.AtLeast(f.Version, 4, 3) {
 			found = append(found, Finding{Severity: Problem, Object: object{Name: t.Plan.Queue, Role: roleMain}.label(),
 				Found: "its strategy native needs RabbitMQ 4.3 or later, found " + f.Version,
-				Means: "the broker accepts the arguments and ignores them: failed messages return at once, without a delay",
-				Fix:   "# upgrade the broker, or set another strategy in the policy of this topic"})
+				Means: "the broker accepts the arguments and ignores them: failed messages return at once, without " +
+					"a delay",
+				Fix: "# upgrade the broker, or set another strategy in the policy of this topic"})
 		}
 	}
 	return append(found, f.withPolicies("what strategies need of main queues", f.asStrategyNeeds, roleMain)...)
@@ -56,7 +57,8 @@ func differences(o object, q management.Queue) []mainqueue.Difference {
 
 func protection(o object) config.Protection { return o.Topic.Policy.WithDefaults().Protect }
 
-// lacks is the finding about a main queue that was not declared with what its strategy needs, and has it from no policy.
+// lacks is the finding about a main queue that was not declared with what its strategy needs, and has it from no
+// policy.
 func (f Facts) lacks(o object, q management.Queue, declared []mainqueue.Difference) Finding {
 	texts := make([]string, len(declared))
 	for i, d := range declared {
@@ -75,8 +77,8 @@ func (f Facts) lacks(o object, q management.Queue, declared []mainqueue.Differen
 		finding.Fix = "# set protect: policy in the policy of this topic"
 	case possible:
 		finding.Means = refused + ". Else " + withoutArguments(plan.Strategy, q)
-		finding.Fix = "# RabbitMQ cannot change arguments. Either set protect: policy in the policy of this topic, and run " +
-			"doctor again:\n# it prints a policy of the broker. Or recreate the queue:\n" + f.recreateMain(o)
+		finding.Fix = "# RabbitMQ cannot change arguments. Either set protect: policy in the policy of this topic, " +
+			"and run doctor again:\n# it prints a policy of the broker. Or recreate the queue:\n" + f.recreateMain(o)
 	default:
 		finding.Means = refused + ". Else " + withoutArguments(plan.Strategy, q)
 		finding.Fix = "# RabbitMQ cannot change arguments. To recreate the queue:\n" + f.recreateMain(o)
@@ -99,13 +101,14 @@ func withoutArguments(strategy config.Strategy, q management.Queue) string {
 	case strategy == config.StrategyNative && !topology.DelaysRetries(arguments):
 		return "failed messages return at once, without a delay"
 	default:
-		return "a message that reaches the delivery limit can be lost, or failed messages do not wait as the policy says"
+		return "a message that reaches the delivery limit can be lost, or failed messages do not wait as the " +
+			"policy says"
 	}
 }
 
 // hanging is what comes of a delayed retry in a queue that makes room.
-const hanging = "when more messages wait for their retry than the queue may have, the queue hangs for good: it confirms " +
-	"and delivers nothing until it is deleted, also after a restart"
+const hanging = "when more messages wait for their retry than the queue may have, the queue hangs for good: it " +
+	"confirms and delivers nothing until it is deleted, also after a restart"
 
 // hangs tells whether a queue has a delayed retry, and a length limit at which it drops its oldest messages.
 func hangs(q management.Queue) bool {
@@ -150,17 +153,18 @@ func againstStrategy(strategy config.Strategy, key string, q management.Queue) s
 	case key == "message-ttl":
 		return "a message that expires here after it was rejected is taken for rejected, and lost in the retry queue"
 	case key == "delivery-limit" && cycle:
-		return "a message that reaches the limit after it was rejected is taken for rejected, and lost in the retry queue"
+		return "a message that reaches the limit after it was rejected is taken for rejected, and lost in the " +
+			"retry queue"
 	case key == "delivery-limit":
-		return "the lower value of policy and argument applies: a message that returns more often does not get all of its " +
-			"attempts"
+		return "the lower value of policy and argument applies: a message that returns more often does not get all " +
+			"of its attempts"
 	case strings.HasPrefix(key, "delayed-retry") && hangs(q), key == "overflow" && hangs(q):
 		return hanging
 	case strings.HasPrefix(key, "delayed-retry"):
 		return "failed messages do not wait as the policy of the topic says"
 	case cycle && (key == "overflow" || key == "dead-letter-strategy"):
-		return "the queue dead-letters at most once instead of at least once: rejected messages can be lost on their way " +
-			"to the retry queue"
+		return "the queue dead-letters at most once instead of at least once: rejected messages can be lost on " +
+			"their way to the retry queue"
 	case cycle:
 		return "rejected messages do not return to this queue, or are lost"
 	default:
@@ -197,6 +201,6 @@ func rejected(plan topology.Plan) string {
 }
 
 // rejectedStay is what comes of a missing rejected exchange, or of a missing binding of it.
-const rejectedStay = "messages that the exchange cannot route stay in the main queue, invisible to AMQP. After 32 of them " +
-	"the queue dead-letters nothing else, so no failed message returns. They go on within 3 minutes after a service " +
-	"declares what is missing"
+const rejectedStay = "messages that the exchange cannot route stay in the main queue, invisible to AMQP. After 32 " +
+	"of them the queue dead-letters nothing else, so no failed message returns. They go on within 3 minutes after " +
+	"a service declares what is missing"

@@ -318,8 +318,8 @@ func lookObsolete(f Facts) []Finding {
 			if t.Plan.Queue == x.Queue {
 				found = append(found, Finding{Severity: Note, Object: fmt.Sprintf("exchange %q", x.Name),
 					Found: "nothing dead-letters to it" + f.underDefault(),
-					Means: "it is that of another delay, or of another strategy; instances with an older policy declare " +
-						"it again",
+					Means: "it is that of another delay, or of another strategy; instances with an older policy " +
+						"declare it again",
 					Fix: "# after all instances with an older policy have ended:\n" + f.topology("prune", t)})
 			}
 		}

@@ -220,7 +220,8 @@ func drop(definition map[string]any, keys map[string]bool) bool {
 	return len(definition) < before
 }
 
-// protection is what a policy says that keeps a main queue from dropping messages, and gives it what its strategy needs.
+// protection is what a policy says that keeps a main queue from dropping messages, and gives it what its strategy
+// needs.
 func (f Facts) protection(o object) map[string]any {
 	var definition management.Arguments
 	wanted := topology.ProtectPolicy(f.VHost, o.Name, f.deadLetterQueue(o.Topic))

@@ -64,7 +64,8 @@ func needs(topics []Topic) []Permission {
 		add(configure, topology.KindQueue, plan.Queue, "declaring it", false)
 		exchange, deadLetters := plan.MainArguments["x-dead-letter-exchange"].(string)
 		if deadLetters && t.Policy.WithDefaults().Protect != config.ProtectionPolicy {
-			add(write, topology.KindExchange, cmp.Or(exchange, defaultExchange), "declaring queues that dead-letter to it",
+			add(write, topology.KindExchange, cmp.Or(exchange, defaultExchange), "declaring queues that "+
+				"dead-letter to it",
 				false)
 		}
 		if plan.Backend != nil && !ladders[plan.Backend.Name()] {

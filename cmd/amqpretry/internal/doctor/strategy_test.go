@@ -67,7 +67,8 @@ func TestStrategyCheck(t *testing.T) {
 		fix      string
 	}{
 		"rejected messages are dropped": {cycle, "", bare, Problem,
-			"not as its strategy dead-letter-cycle needs it: x-dead-letter-exchange: wanted orders.rejected.10s, found none",
+			"not as its strategy dead-letter-cycle needs it: x-dead-letter-exchange: wanted orders.rejected.10s, " +
+				"found none",
 			"Else the broker deletes rejected messages", recreate},
 		"of another delay": {cycle, "", func(a, _ management.Arguments) {
 			a["x-dead-letter-exchange"] = "orders.rejected.30s"
@@ -86,10 +87,12 @@ func TestStrategyCheck(t *testing.T) {
 		"a lower limit": {cycle, "", func(_, p management.Arguments) { p["delivery-limit"] = int64(20) }, Problem,
 			`delivery-limit: 20, from the policy "p"`, "lost in the retry queue", "set_policy"},
 		"nothing by arguments": {redelivery, "", bare, Problem,
-			`not as its strategy redelivery needs it: x-dead-letter-exchange: wanted "", found none`, "fails to subscribe",
+			`not as its strategy redelivery needs it: x-dead-letter-exchange: wanted "", found none`, "fails to " +
+				"subscribe",
 			"# RabbitMQ cannot change arguments. Either set protect: policy"},
 		"a policy, and arguments are wanted": {redelivery, "", byPolicy, Problem, "found none",
-			"a policy of the broker gives the queue what it needs", "# set protect: policy in the policy of this topic"},
+			"a policy of the broker gives the queue what it needs", "# set protect: policy in the policy of this " +
+				"topic"},
 		"no policy": {native, config.ProtectionPolicy, bare, Problem, "x-delayed-retry-type: wanted failed, found none",
 			"without a delay", `--priority 100 --apply-to queues 'amqpretry.orders' '^orders$' ` +
 				`'{"dead-letter-exchange":"","dead-letter-routing-key":"orders.dlq","dead-letter-strategy":"at-least-once",` +
@@ -111,7 +114,8 @@ func TestStrategyCheck(t *testing.T) {
 		}, Problem, `delayed-retry-type: all, from the policy "p"`, "do not wait as the policy", "set_policy"},
 		"a delay for copies": {config.StrategyCopy, "", func(_, p management.Arguments) {
 			p["delayed-retry-type"], p["delayed-retry-min"] = "all", int64(5)
-		}, Warning, `delayed-retry-type: all, from the policy "p"`, "wait before they are delivered again", "set_policy"},
+		}, Warning, `delayed-retry-type: all, from the policy "p"`, "wait before they are delivered again",
+			"set_policy"},
 		"a delay for copies hangs": {config.StrategyCopy, "", func(a, p management.Arguments) {
 			p["delayed-retry-type"], p["delayed-retry-min"], p["max-length"] = "all", int64(5), int64(5)
 			delete(a, "x-overflow")
@@ -251,17 +255,22 @@ func TestDoctorFindsAndFixesStrategies_OwnBroker(t *testing.T) {
 		{"redelivery-healthy", "", "", "", declared(nil), false},
 		{"cycle-bare", "strategy", `"cycle-bare"`, "x-dead-letter-exchange: wanted cycle-bare.rejected.1m, found none",
 			func(queue string, _ topology.Plan) { l.topic(queue, amqp.Table{"x-queue-type": "quorum"}) }, false},
-		{"cycle-head", "strategy", `"cycle-head"`, "overflow: drop-head", policy("cycle-head", `{"overflow":"drop-head"}`), true},
-		{"cycle-ttl", "strategy", `"cycle-ttl"`, "message-ttl: 3600000", policy("cycle-ttl", `{"message-ttl":3600000}`), true},
-		{"cycle-limit", "strategy", `"cycle-limit"`, "delivery-limit: 30, from the operator policy", func(q string, p topology.Plan) {
+		{"cycle-head", "strategy", `"cycle-head"`, "overflow: drop-head", policy("cycle-head",
+			`{"overflow":"drop-head"}`), true},
+		{"cycle-ttl", "strategy", `"cycle-ttl"`, "message-ttl: 3600000", policy("cycle-ttl", `{"message-ttl":3600000}`),
+			true},
+		{"cycle-limit", "strategy", `"cycle-limit"`, "delivery-limit: 30, from the operator policy", func(
+			q string, p topology.Plan) {
 			declared(nil)(q, p)
 			l.broker.Ctl("set_operator_policy", "thirty", "^cycle-limit$", `{"delivery-limit":30}`)
 		}, true},
-		{"cycle-gone", "exists", `exchange "cycle-gone.rejected.1m"`, "no such exchange", func(q string, p topology.Plan) {
+		{"cycle-gone", "exists", `exchange "cycle-gone.rejected.1m"`, "no such exchange", func(
+			q string, p topology.Plan) {
 			declared(nil)(q, p)
 			l.do(func(ch *amqp.Channel) error { return ch.ExchangeDelete("cycle-gone.rejected.1m", false, false) })
 		}, true},
-		{"cycle-unbound", "bindings", `exchange "cycle-unbound.rejected.1m"`, "for maxlen", func(q string, p topology.Plan) {
+		{"cycle-unbound", "bindings", `exchange "cycle-unbound.rejected.1m"`, "for maxlen", func(
+			q string, p topology.Plan) {
 			declared(nil)(q, p)
 			l.do(func(ch *amqp.Channel) error {
 				return ch.QueueUnbind("cycle-unbound.dlq", "", "cycle-unbound.rejected.1m",
@@ -282,13 +291,16 @@ func TestDoctorFindsAndFixesStrategies_OwnBroker(t *testing.T) {
 		all = append(all,
 			is{"native-hangs", "strategy", `"native-hangs"`, "overflow: drop-head", policy("native-hangs",
 				`{"overflow":"drop-head","max-length":100}`), true},
-			is{"copies-late", "strategy", `"copies-late"`, "delayed-retry-type: all", func(queue string, _ topology.Plan) {
+			is{"copies-late", "strategy", `"copies-late"`, "delayed-retry-type: all", func(
+				queue string, _ topology.Plan) {
 				l.topic(queue, topology.ProtectArguments(queue+".dlq"))
-				l.broker.Ctl("set_policy", queue, "^copies-late$", `{"delayed-retry-type":"all","delayed-retry-min":500}`)
+				l.broker.Ctl("set_policy", queue, "^copies-late$",
+					`{"delayed-retry-type":"all","delayed-retry-min":500}`)
 			}, true},
 			is{"native-healthy", "", "", "", declared(nil), false})
 	} else {
-		all = append(all, is{"native-old", "strategy", `"native-old"`, "needs RabbitMQ 4.3 or later", declared(nil), false})
+		all = append(all, is{"native-old", "strategy", `"native-old"`, "needs RabbitMQ 4.3 or later",
+			declared(nil), false})
 	}
 	queues := []string{}
 	for _, w := range all {

@@ -75,8 +75,8 @@ func Spelled(value any) string {
 	}
 }
 
-// Differences lists in order what of a main queue, its arguments and its policies taken together, is not as the strategy
-// of its plan needs it. Nothing is missing where the plan has no such strategy.
+// Differences lists in order what of a main queue, its arguments and its policies taken together, is not as the
+// strategy of its plan needs it. Nothing is missing where the plan has no such strategy.
 //
 // With config.ProtectionArguments the service declares the arguments, and fails if the queue has others.
 func Differences(plan topology.Plan, protect config.Protection, q management.Queue) []Difference {

@@ -51,9 +51,11 @@ func TestDifferences(t *testing.T) {
 		change   func(arguments, effective management.Arguments)
 		wanted   []string
 	}{
-		"as declared":      {cycle, byArguments, nil, nil},
-		"by a policy":      {native, byPolicy, asPolicy, nil},
-		"its own argument": {redelivery, byArguments, func(a, _ management.Arguments) { a["x-max-length"] = int64(5) }, nil},
+		"as declared": {cycle, byArguments, nil, nil},
+		"by a policy": {native, byPolicy, asPolicy, nil},
+		"its own argument": {redelivery, byArguments, func(a, _ management.Arguments) {
+			a["x-max-length"] = int64(5)
+		}, nil},
 		"a policy instead of arguments": {redelivery, byArguments, asPolicy, []string{
 			`x-dead-letter-exchange: wanted "", found none`, `x-dead-letter-routing-key: wanted orders.dlq, found none`,
 			`x-dead-letter-strategy: wanted at-least-once, found none`, `x-delivery-limit: wanted 1000, found none`,
@@ -64,12 +66,16 @@ func TestDifferences(t *testing.T) {
 			[]string{"x-overflow: wanted reject-publish, found drop-head, from a policy of the broker"}},
 		"TTL by a policy": {cycle, byArguments, func(_, e management.Arguments) { e["message-ttl"] = int64(5) },
 			[]string{"x-message-ttl: wanted none, found 5, from a policy of the broker"}},
-		"TTL without a cycle": {redelivery, byArguments, func(_, e management.Arguments) { e["message-ttl"] = int64(5) }, nil},
+		"TTL without a cycle": {redelivery, byArguments, func(_, e management.Arguments) {
+			e["message-ttl"] = int64(5)
+		}, nil},
 		"expires": {cycle, byArguments, func(a, _ management.Arguments) { a["x-expires"] = int64(5) },
 			[]string{"x-expires: wanted none, found 5"}},
 		"a lower limit": {cycle, byArguments, func(_, e management.Arguments) { e["delivery-limit"] = int64(20) },
 			[]string{"x-delivery-limit: wanted 2147483647, found 20, from a policy of the broker"}},
-		"a higher limit": {redelivery, byPolicy, func(a, _ management.Arguments) { a["x-delivery-limit"] = int64(2000) }, nil},
+		"a higher limit": {redelivery, byPolicy, func(a, _ management.Arguments) {
+			a["x-delivery-limit"] = int64(2000)
+		}, nil},
 		"the argument wins": {cycle, byArguments, func(_, e management.Arguments) { e["dead-letter-exchange"] = "x" },
 			nil},
 		"another exchange": {cycle, byArguments, func(a, _ management.Arguments) { a["x-dead-letter-exchange"] = "x" },

@@ -67,7 +67,8 @@ func (c *topologies) compareByAPI(ctx context.Context, client *management.Client
 
 		return c.explained(t, q, o)
 	case q.Effective == nil:
-		return o.with(stateUnseen, "exists; the management API has no statistics of it yet, which tell its policies"), nil
+		return o.with(stateUnseen, "exists; the management API has no statistics of it yet, which tell its "+
+			"policies"), nil
 	default:
 		return o, nil
 	}
@@ -94,15 +95,15 @@ func (c *topologies) explained(t target, q management.Queue, o object) (object, 
 	case t.policy.Protect == config.ProtectionPolicy:
 		o.Fix = policy.String()
 	default:
-		o.Fix = "# The broker cannot change the arguments of a queue. Either set protect: policy in the policy file, and " +
-			"give it a policy of the broker:\n" + policy.String() + "\n# Or recreate it:\n" + recreate
+		o.Fix = "# The broker cannot change the arguments of a queue. Either set protect: policy in the policy " +
+			"file, and give it a policy of the broker:\n" + policy.String() + "\n# Or recreate it:\n" + recreate
 	}
 
 	return o, nil
 }
 
-// amqpretry is a command of this program for the same virtual host; the last word is the name of a queue, or an argument
-// that has one.
+// amqpretry is a command of this program for the same virtual host; the last word is the name of a queue, or an
+// argument that has one.
 func (c *topologies) amqpretry(command string, words ...string) string {
 	line := []string{"amqpretry", command}
 	for _, flag := range c.session.Again() {

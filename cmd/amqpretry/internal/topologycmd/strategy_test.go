@@ -77,7 +77,8 @@ func TestMainQueuesUnderStrategies(t *testing.T) {
 	d = l.run("apply", queue)
 	assert.Equal(t, cli.ExitOK, d.code, "which is the first step: %s", d.errs)
 	assert.Regexp(t, `created +exchange +`+queue+`\.rejected\.1s +type headers`, d.out)
-	assert.Regexp(t, `created +binding +`+queue+`\.rejected\.1s -> `+queue+`\.dlq +headers x-first-death-reason: maxlen`, d.out)
+	assert.Regexp(t, `created +binding +`+queue+`\.rejected\.1s -> `+queue+`\.dlq +headers x-first-death-reason: `+
+		`maxlen`, d.out)
 	assert.Contains(t, d.out, `is not as its strategy needs it`)
 	assert.Equal(t, cli.ExitFound, l.run("verify", queue).code)
 
@@ -207,7 +208,8 @@ func (l *lab) changeStrategy(t *testing.T) {
 	assert.Equal(t, cli.ExitIncomplete, d.code, d.out+d.errs)
 	assert.Regexp(t, `deleted +changing\.rejected\.[12]s +changing`, d.out)
 	assert.Regexp(t, `deleted +changing\.retry\.[12]s`, d.out)
-	assert.Regexp(t, `kept +changing\.retry\.[12]s .*the rejected exchange "changing\.rejected\.[12]s" leads to it`, d.out)
+	assert.Regexp(t, `kept +changing\.retry\.[12]s .*the rejected exchange "changing\.rejected\.[12]s" leads to `+
+		`it`, d.out)
 	_, err := l.Channel().QueueDelete(queue, false, false, false)
 	require.NoError(t, err)
 	l.Declare(queue, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
