@@ -153,7 +153,7 @@ func copies(policy config.Policy) string {
 	}
 	switch {
 	case policy.Strategy == config.StrategyCycle:
-		reasons = append(reasons, "crashed messages", "messages with an x-death from elsewhere",
+		reasons = append(reasons, "crashed messages", "messages with an expiration or an x-death from elsewhere",
 			"what a copy has brought back before")
 	case policy.IsLinear():
 		reasons = append(reasons, "what a copy has brought back before")

@@ -62,6 +62,7 @@ func TestGolden(t *testing.T) {
 			"--permanent-at", "3"),
 		"cycle":                  append(file, "--topic", "cycle", "--headers"),
 		"cycle-postpone":         append(file, "--topic", "cycle", "--postpone", "30s"),
+		"cycle-expiration":       append(file, "--topic", "cycle", "--expiration", "1h"),
 		"redelivery":             append(file, "--topic", "redelivery", "--handler-time", "200ms", "--headers"),
 		"redelivery-json":        append(file, "--topic", "redelivery", "--succeed-at", "2", "--json"),
 		"redelivery-after":       append(file, "--topic", "redelivery", "--retry-after", "37s"),

@@ -102,7 +102,9 @@ func (c *carrier) returned(v retry.Verdict) bool {
 		return false
 	case c.policy.CountsReturns() && c.returns >= mostReturns:
 		return false
-	case c.policy.Strategy == config.StrategyCycle, c.policy.IsLinear():
+	case c.policy.Strategy == config.StrategyCycle: // which takes an expiration away
+		return !c.copied && c.expiration == 0
+	case c.policy.IsLinear():
 		return !c.copied
 	default:
 		return true
