@@ -100,6 +100,8 @@ func withoutArguments(strategy config.Strategy, q management.Queue) string {
 		return "the queue counts no returns, so a message that fails returns for ever"
 	case strategy == config.StrategyNative && !topology.DelaysRetries(arguments):
 		return "failed messages return at once, without a delay"
+	case !deadLetters:
+		return "the broker deletes a message that reaches the delivery limit"
 	default:
 		return "a message that reaches the delivery limit can be lost, or failed messages do not wait as the " +
 			"policy says"
