@@ -18,9 +18,6 @@ const almostOne = 1 - 1e-9
 
 // play plays the life of a message; dice are from 0, for the longest waits of jitter, to almostOne, for the shortest.
 func play(o options, policy config.Policy, start time.Time, dice float64) (retrytest.Result, error) {
-	if policy.BrokerDriven() { // which has no jitter
-		policy, dice = played(policy)
-	}
 	clock := retrytest.NewClock(start)
 	result := retrytest.Run(retrytest.Service{
 		Policy: policy, Topic: o.topic, Queue: o.queue, Host: "simulated-host",

@@ -159,7 +159,7 @@ func copies(policy config.Policy) string {
 		reasons = append(reasons, "what a copy has brought back before")
 	}
 	if policy.CountsReturns() {
-		reasons = append(reasons, fmt.Sprintf("messages that were returned %d times", mostReturns))
+		reasons = append(reasons, "messages that were returned 18 times")
 	}
 
 	return "By a copy, with the delays of the policy: " + strings.Join(reasons, ", ") + ". Dead letters are copies."

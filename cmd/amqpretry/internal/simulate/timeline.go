@@ -35,6 +35,12 @@ type timeline struct {
 	differs bool
 }
 
+// By whom a message is brought to where it waits.
+const (
+	byBroker = "broker"
+	byCopy   = "copy"
+)
+
 // endless is the end under the mode off.
 const endless = "endless"
 
@@ -68,31 +74,34 @@ func (m millis) MarshalJSON() ([]byte, error) {
 
 // timelineOf puts together the lives with the longest and with the shortest waits.
 func timelineOf(o options, plan topology.Plan, policy config.Policy, long, short retrytest.Result) timeline {
-	moves, ended := carried(o, policy, long)
-	shortMoves, shortEnded := carried(o, policy, short)
 	t := timeline{
 		Topic: o.topic, Queue: o.queue, Mode: policy.Mode, Strategy: policy.Strategy,
 		End: string(long.End), Calls: long.Calls(),
-		Total: millis(ended.Sub(long.Began)), ShortestTotal: millis(shortEnded.Sub(short.Began)),
+		Total: millis(long.Ended.Sub(long.Began)), ShortestTotal: millis(short.Ended.Sub(short.Began)),
 		differs: len(long.Steps) != len(short.Steps) || long.End != short.End,
 	}
 	for i, s := range long.Steps {
-		m := moves[i]
 		line := step{
-			After: millis(m.at.Sub(long.Began)), ShortestAfter: millis(m.at.Sub(long.Began)),
+			After: millis(s.At.Sub(long.Began)), ShortestAfter: millis(s.At.Sub(long.Began)),
 			Attempt: s.Attempt.Number, Attempts: s.Attempt.MaxRetries + 1, Try: s.Attempt.Try,
-			Outcome: outcome(s), Verdict: text(s.Verdict), Queue: place(plan, s.Verdict), By: m.by,
-			Wait: millis(m.wait), ShortestWait: millis(m.wait), Headers: o.typed(m.headers), verdict: s.Verdict,
+			Outcome: outcome(s), Verdict: text(s.Verdict), Queue: place(plan, s.Verdict),
+			Wait: millis(s.Waited), ShortestWait: millis(s.Waited), verdict: s.Verdict,
 		}
-		if m.by == byBroker && policy.Strategy != config.StrategyCycle {
-			line.Queue = o.queue // which it does not leave
+		switch {
+		case s.Verdict.ByBroker:
+			line.By = byBroker
+			if policy.CountsReturns() {
+				line.Queue = o.queue // which it does not leave
+			}
+		case s.Headers != nil:
+			line.By, line.Headers = byCopy, o.typed(s.Headers)
 		}
 		if s.Err != nil {
 			line.Error = s.Err.Error()
 		}
 		if !t.differs {
-			line.ShortestAfter = millis(shortMoves[i].at.Sub(short.Began))
-			line.ShortestWait = millis(shortMoves[i].wait)
+			line.ShortestAfter, line.ShortestWait = millis(short.Steps[i].At.Sub(short.Began)),
+				millis(short.Steps[i].Waited)
 		}
 		t.Steps = append(t.Steps, line)
 		t.Reason = string(s.Verdict.Reason)
