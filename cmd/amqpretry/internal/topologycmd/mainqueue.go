@@ -49,11 +49,13 @@ func (c *topologies) compareByAPI(ctx context.Context, client *management.Client
 	differences := mainqueue.Differences(t.plan, t.policy.Protect, q)
 	switch {
 	case len(differences) > 0 && (q.Effective != nil || t.policy.Protect != config.ProtectionPolicy):
-		texts := make([]string, len(differences))
-		for i, d := range differences {
-			texts[i] = d.String()
+		for _, d := range differences {
+			o.Differences = append(o.Differences, d.String())
 		}
-		o = o.with(stateConflict, strings.Join(texts, "; "))
+		o = o.with(stateConflict, o.Differences[0])
+		if more := len(differences) - 1; more > 0 {
+			o.Detail += fmt.Sprintf("; and %d more", more)
+		}
 		first := differences[0]
 		o.Argument, o.Wanted = first.Argument, mainqueue.Spelled(first.Wanted)
 		o.Found = mainqueue.Spelled(first.Found)

@@ -48,8 +48,9 @@ type object struct {
 	Found    string `json:"found,omitempty"`
 	// Detail in words.
 	Detail string `json:"detail,omitempty"`
-	// Fix are lines for a shell that end a conflict of a main queue.
-	Fix string `json:"fix,omitempty"`
+	// Differences of a main queue from what its strategy needs, and Fix, lines for a shell that end the conflict.
+	Differences []string `json:"differences,omitempty"`
+	Fix         string   `json:"fix,omitempty"`
 
 	err error // of the conflict, with the ways out
 }

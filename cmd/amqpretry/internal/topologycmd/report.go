@@ -33,11 +33,11 @@ type ladderReport struct {
 
 // jsonHelp is the documentation of the report.
 const jsonHelp = `With --json: {"queues": [{"topic", "queue", "objects": [{"kind", "name", "state", "type",
-"arguments", "argument", "wanted", "found", "detail", "fix"}]}], "ladders": [{"name", "objects"}],
-"management_api", "summary": {state: number}}. "kind" is main queue, exchange, queue or binding; "type"
-and "arguments" are the planned ones, for a main queue those of its strategy; "argument", "wanted" and
-"found" describe a conflict, and "fix" ends that of a main queue. "ladders" is absent without exact
-delays.`
+"arguments", "argument", "wanted", "found", "detail", "differences", "fix"}]}], "ladders": [{"name",
+"objects"}], "management_api", "summary": {state: number}}. "kind" is main queue, exchange, queue or
+binding; "type" and "arguments" are the planned ones, for a main queue those of its strategy;
+"argument", "wanted" and "found" describe a conflict, "differences" all of a main queue, and "fix" ends
+them. "ladders" is absent without exact delays.`
 
 // all are the objects of all queues and ladders.
 func (r *report) all() []object {
@@ -188,8 +188,12 @@ func (r *report) conflicts() []string {
 	for _, o := range r.in(stateConflict) {
 		switch {
 		case o.Kind == kindMain && o.Fix != "":
-			lines = append(lines, fmt.Sprintf("conflict: main queue %q is not as its strategy needs it: %s\n%s", o.Name,
-				o.Detail, o.Fix))
+			found := o.Differences
+			if len(found) == 0 {
+				found = []string{o.Detail}
+			}
+			lines = append(lines, fmt.Sprintf("conflict: main queue %q is not as its strategy needs it:\n  %s\n%s", o.Name,
+				strings.Join(found, "\n  "), o.Fix))
 		case o.err != nil:
 			lines = append(lines, "conflict: "+oneLine(o.err.Error()))
 		}
