@@ -154,14 +154,16 @@ type Commands struct {
 }
 
 // Recreate are the lines that give a main queue the arguments of its plan, and keep its messages. The deletion is a
-// comment, for a person who has seen that the queue is empty.
+// comment, for a person who has seen that the queue is empty. RabbitMQ 4.0 to 4.2 count each look at a message, so there
+// the command refuses a queue with a delivery limit.
 func (c Commands) Recreate(queue string) string {
 	const file = "main-queue.jsonl"
 	indented := func(command string) string { return "#   " + strings.ReplaceAll(command, "\n", "\n#   ") }
 	named := []string{"--dead-letter-queue", shell.Quote(queue)}
 	purge := c.AMQPRetry("dlq purge", append(named, "--all", "--yes", "--undo", file, queue)...)
 	restore := c.AMQPRetry("dlq import", append(named, queue)...) + " " + file
-	return "# Stop all that publish to the queue and consume from it. This takes its messages into a file:\n" +
+	return "# Stop all that publish to the queue, let the service handle its messages, and stop the service. This takes " +
+		"what\n# is left into a file (RabbitMQ 4.0 to 4.2: from a queue without a delivery limit; else use a shovel):\n" +
 		purge + " &&\n" +
 		c.Ctl("list_queues", "name", "messages") + "\n" +
 		"# If it has 0 messages, delete it, start the service, which declares it, and put the messages back:\n" +

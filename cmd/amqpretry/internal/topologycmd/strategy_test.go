@@ -161,9 +161,11 @@ func (l *lab) changeStrategy(t *testing.T) {
 	const queue = "changing"
 	l.Declare(queue, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
 	bodies := []string{"a", "b", "c"}
+	var messages []amqp091.Publishing
 	for _, body := range bodies {
-		l.Publish(queue, amqp091.Publishing{Body: []byte(body), Headers: amqp091.Table{"n": int32(7)}})
+		messages = append(messages, amqp091.Publishing{Body: []byte(body), Headers: amqp091.Table{"n": int32(7)}})
 	}
+	l.Publish(queue, messages...)
 	for _, delay := range []string{"1s", "2s"} {
 		policy := strings.Replace(cyclePolicy, "1s", delay, 1)
 		l := l.under(policy)
@@ -174,7 +176,12 @@ func (l *lab) changeStrategy(t *testing.T) {
 		fix := d.report(t).Queues[0].Objects[0].Fix
 		folder := t.TempDir()
 		purge := regexp.MustCompile(`(?m)^amqpretry dlq purge .*?( &&)$`).FindString(fix)
-		l.shell(t, folder, strings.TrimSuffix(purge, " &&"))
+		limited := delay == "1s" && l.AtLeast(4, 0) && !l.AtLeast(4, 3) // a shovel has to do it
+		if limited {
+			require.Len(t, l.Drain(queue), len(bodies))
+		} else {
+			l.shell(t, folder, strings.TrimSuffix(purge, " &&"))
+		}
 		_, err := l.Channel().QueueDelete(queue, false, false, false)
 		require.NoError(t, err)
 		every, err := time.ParseDuration(delay)
@@ -185,7 +192,11 @@ func (l *lab) changeStrategy(t *testing.T) {
 		l.Declare(queue, plan.MainArguments) // as its service does
 		restore := regexp.MustCompile(`(?m)^#   (amqpretry dlq import .*)$`).FindStringSubmatch(fix)
 		require.NotNil(t, restore, fix)
-		l.shell(t, folder, restore[1])
+		if limited {
+			l.Publish(queue, messages...)
+		} else {
+			l.shell(t, folder, restore[1])
+		}
 		require.Eventually(t, func() bool {
 			d = l.run("verify", queue)
 			return d.code == cli.ExitOK && !strings.Contains(d.out, "unseen")
