@@ -65,7 +65,7 @@ func (b *builder) rejected() {
 			queue = retryQueue
 		}
 		b.plan.Bindings = append(b.plan.Bindings, Binding{Exchange: name, Queue: queue, Arguments: amqp.Table{
-			"x-match": "all-with-x", "x-first-death-reason": reason,
+			"x-match": "all-with-x", firstReason: reason,
 		}})
 	}
 	b.plan.MainArguments = cycleArguments(name, b.plan.Queue)
@@ -73,6 +73,9 @@ func (b *builder) rejected() {
 
 // Rejected is the reason of a death that a consumer has asked for.
 const Rejected = "rejected"
+
+// firstReason is the broker's header by which a rejected exchange routes.
+const firstReason = "x-first-death-reason"
 
 // DeathReasons are all reasons for which a broker dead-letters.
 func DeathReasons() []string { return []string{Rejected, "expired", "maxlen", "delivery_limit"} }
