@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -232,12 +233,14 @@ func TestProcessorCommand_Killed(t *testing.T) {
 	published := make(chan struct{})
 	go func() {
 		defer close(published)
-		for i := range dead {
-			broker.Publish(q.Main, foreigns(dead[i], once[i])...)
+		for i := 0; i < len(dead); i += 20 {
+			broker.Publish(q.Main, foreigns(slices.Concat(dead[i:i+20], once[i:i+20])...)...)
+			<-time.After(200 * time.Millisecond)
 		}
 	}()
 	kills := 0
 	for publishing := true; publishing; {
+		<-time.After(time.Duration(rand.IntN(300)) * time.Millisecond)
 		victim.kill()
 		kills++
 		victim = start()

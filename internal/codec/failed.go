@@ -12,8 +12,8 @@ type Failed struct {
 	// Queue that has dead-lettered it last, and the broker's word for why. Empty for a message that was published to
 	// the failed queue.
 	Queue, Reason string
-	// Waited is the queue in which it has expired before it came to Queue; empty if it has not waited.
-	Waited string
+	// Waited are the queues in which it has expired since it was published last, before it came to Queue.
+	Waited []string
 }
 
 // ReadFailed reads it. A delivery that Queue main has dead-lettered gets back the exchange, the routing key and the
@@ -27,10 +27,14 @@ func ReadFailed(d *amqp091.Delivery, main string) Failed {
 		return f
 	}
 
-	// Who waits dies there first and in the main queue next, so the wait is the entry behind. An older one proves
-	// nothing: the copy of each failure begins without x-death.
-	if before := deathAt(d.Headers, 1); before["reason"] == "expired" {
-		f.Waited, _ = before["queue"].(string)
+	// The copy of each failure begins without x-death, so all further entries are of the present wait. Their order means
+	// nothing: RabbitMQ 3.10 mixes those of one second.
+	deaths, _ := d.Headers[header.Death].([]any)
+	for i := 1; i < len(deaths); i++ {
+		before := deathAt(d.Headers, i)
+		if queue, _ := before["queue"].(string); before["reason"] == "expired" && queue != "" {
+			f.Waited = append(f.Waited, queue)
+		}
 	}
 	d.Exchange, _ = death["exchange"].(string)
 	d.RoutingKey = ""

@@ -34,7 +34,7 @@ func (n *session) handleFailed(s *subscription, h *inFlight, arrived time.Time) 
 }
 
 // arriveFailed reads what a delivery carries of its earlier failures. Its headers count only if the broker says that it
-// has waited in a retry queue of the main queue, and nowhere since; or if it was replayed, which begins a new life.
+// has waited in a retry queue of the main queue, or if it was replayed, which begins a new life.
 func (s *Queue) arriveFailed(
 	d *amqp091.Delivery, failed codec.Failed, now time.Time, logger watermill.LoggerAdapter,
 ) engine.Arrival {
@@ -43,8 +43,10 @@ func (s *Queue) arriveFailed(
 	main.Name = s.FailedOf
 	if wire.Carries(d.Headers, main.Name) {
 		delay, _ := d.Headers[header.Delay].(string)
-		if main.isRetryQueue(failed.Waited, delay) {
-			m.Waited, m.IsRetryQueue = failed.Waited, main.isRetryQueue
+		for _, queue := range failed.Waited {
+			if main.isRetryQueue(queue, delay) {
+				m.Waited, m.IsRetryQueue = queue, main.isRetryQueue
+			}
 		}
 		if m.Waited != "" || codec.IsReplay(d.Headers, main.Name) {
 			m.Headers = d.Headers

@@ -72,42 +72,55 @@ func newTarget(pair Pair, policy config.Policy, names topology.Names, listed boo
 
 // refuseCollisions finds queues with two meanings: one from which the processor would consume what it has published.
 func refuseCollisions(targets map[string]target) {
-	failed := slices.Sorted(maps.Keys(targets))
-	plans, owners := map[string]topology.Plan{}, map[string]string{}
-	for _, name := range failed {
-		t := targets[name]
-		if t.err != nil {
-			continue
-		}
-		plans[t.Main] = t.plan
+	owners := map[string]string{} // main queues, by the names of their retry queues and dead-letter queues
+	for _, t := range targets {
 		for _, q := range t.plan.Queues {
 			owners[q.Name] = t.Main
 		}
 	}
+	plans := map[string]topology.Plan{}
+	for name, t := range targets {
+		if t.err != nil {
+			continue
+		}
+		what, queue := "it", name
+		if owners[queue] == "" {
+			what, queue = "its main queue", t.Main
+		}
+		if owner := owners[queue]; owner != "" {
+			t.err = fmt.Errorf("%s is a retry queue or the dead-letter queue of %q: give the failed queue another "+
+				"name, or those another one through Names", what, owner)
+		}
+		targets[name] = t
+		if t.err == nil {
+			plans[t.Main] = t.plan
+		}
+	}
 
-	collisions := map[string][]error{}
-	ordered := make([]topology.Plan, 0, len(plans))
-	for _, main := range slices.Sorted(maps.Keys(plans)) {
-		ordered = append(ordered, plans[main])
-	}
-	all := topology.Check(ordered...)
-	if joined, ok := all.(interface{ Unwrap() []error }); ok { //nolint:errorlint // it joins one for each plan
-		for _, err := range joined.Unwrap() {
-			var name *topology.NameError
-			if errors.As(err, &name) {
-				collisions[name.Queue] = append(collisions[name.Queue], err)
-			}
-		}
-	}
-	for _, name := range failed {
-		t := targets[name]
-		if owner, taken := owners[name]; taken && t.err == nil {
-			t.err = fmt.Errorf("it is a retry queue or the dead-letter queue of %q: give the failed queue another "+
-				"name, or those another one through Names", owner)
-		}
+	collisions := namesTaken(plans)
+	for name, t := range targets {
 		if t.err == nil {
 			t.err = errors.Join(collisions[t.Main]...)
 		}
 		targets[name] = t
 	}
+}
+
+// namesTaken finds plans that have a name in common, and returns the errors by main queue.
+func namesTaken(plans map[string]topology.Plan) map[string][]error {
+	ordered := make([]topology.Plan, 0, len(plans))
+	for _, main := range slices.Sorted(maps.Keys(plans)) {
+		ordered = append(ordered, plans[main])
+	}
+	all, found := topology.Check(ordered...), map[string][]error{}
+	if joined, ok := all.(interface{ Unwrap() []error }); ok { //nolint:errorlint // it joins one for each plan
+		for _, err := range joined.Unwrap() {
+			var name *topology.NameError
+			if errors.As(err, &name) {
+				found[name.Queue] = append(found[name.Queue], err)
+			}
+		}
+	}
+
+	return found
 }
