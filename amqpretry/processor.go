@@ -157,7 +157,9 @@ func (p *Processor) Ready() error { return p.own.Ready() }
 // QueueDepths returns the number of ready messages in the failed queues that the processor consumes from, and in the
 // retry queues and dead-letter queues of their main queues, sorted by name. middleware/metrics asks it at each scrape.
 // Where it cannot read some of them, it returns the rest and an error.
-func (p *Processor) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) { return p.own.QueueDepths(ctx) }
+func (p *Processor) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
+	return p.own.QueueDepths(ctx)
+}
 
 // Format prints what it is, under any verb: the config has a password.
 func (p *Processor) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "*amqpretry.Processor(%p)", p) }

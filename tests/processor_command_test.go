@@ -130,7 +130,7 @@ func (c *command) ready() {
 func (c *command) kill() {
 	c.t.Helper()
 	require.NoError(c.t, c.cmd.Process.Kill())
-	<-c.ended
+	require.Error(c.t, <-c.ended, "it was killed")
 }
 
 // exit sends a signal and waits for the end, which must be a success.

@@ -557,7 +557,7 @@ func TestProcessor_BrokerRestart_OwnBroker(t *testing.T) {
 			require.NoError(t, (<-deliveries).Nack(false, false))
 		}
 		end()
-		eventually(t, 10*time.Second, func() bool { return p.Ready() != nil }, "it is not ready without a broker (%d)", i)
+		eventually(t, 10*time.Second, func() bool { return p.Ready() != nil }, "not ready without a broker (%d)", i)
 		require.NoError(t, p.Healthy())
 		own.Start()
 		p.ready()

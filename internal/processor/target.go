@@ -61,8 +61,8 @@ func newTarget(pair Pair, policy config.Policy, names topology.Names, listed boo
 	case policy.Mode == config.ModeOff:
 		t.err = fmt.Errorf("the policy of %q has the mode off: its messages could go nowhere", pair.Main)
 	case policy.BrokerDriven():
-		t.err = fmt.Errorf("the policy of %q has the strategy %s: a processor needs %s, as the main queue dead-letters "+
-			"to the failed queue", pair.Main, policy.Strategy, config.StrategyCopy)
+		t.err = fmt.Errorf("the policy of %q has the strategy %s: a processor needs %s, as the main queue "+
+			"dead-letters to the failed queue", pair.Main, policy.Strategy, config.StrategyCopy)
 	default:
 		t.plan, t.err = topology.New(pair.Main, policy, names)
 	}
@@ -113,7 +113,7 @@ func namesTaken(plans map[string]topology.Plan) map[string][]error {
 		ordered = append(ordered, plans[main])
 	}
 	all, found := topology.Check(ordered...), map[string][]error{}
-	if joined, ok := all.(interface{ Unwrap() []error }); ok { //nolint:errorlint // it joins one for each plan
+	if joined, ok := all.(interface{ Unwrap() []error }); ok {
 		for _, err := range joined.Unwrap() {
 			var name *topology.NameError
 			if errors.As(err, &name) {

@@ -14,7 +14,8 @@ import (
 func TestPattern(t *testing.T) {
 	t.Parallel()
 	for text, names := range map[string]map[string]string{
-		"*.failed":   {"orders.failed": "orders", "a.b.failed": "a.b", ".failed": "", "orders.failed.x": "", "failed": ""},
+		"*.failed": {"orders.failed": "orders", "a.b.failed": "a.b", ".failed": "", "orders.failed.x": "",
+			"failed": ""},
 		"failed.*":   {"failed.orders": "orders", "failed.": "", "orders": ""},
 		"dead-*-end": {"dead-orders-end": "orders", "dead-end": "", "dead--end": "", "dead-a": ""},
 	} {
@@ -68,7 +69,8 @@ func TestResolve(t *testing.T) {
 	assert.Contains(t, errs["b"], "its own failed queue")
 	assert.Contains(t, errs["native.failed"], "strategy redelivery")
 	assert.Contains(t, errs["orders.dlq"], `the dead-letter queue of "orders"`)
-	assert.Contains(t, errs["orders.retry.1s.failed"], `its main queue is a retry queue or the dead-letter queue of "orders"`)
+	assert.Contains(t, errs["orders.retry.1s.failed"],
+		`its main queue is a retry queue or the dead-letter queue of "orders"`)
 	assert.NotContains(t, errs, "orders.failed")
 	assert.NotContains(t, errs, "mails.failed")
 	assert.NotContains(t, errs, "deadly.failed")

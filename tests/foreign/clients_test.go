@@ -70,8 +70,8 @@ func javascript(t *testing.T) client {
 	require.NoError(t, err)
 	path := filepath.Join(dir, "consumer.js") // it looks for modules beside itself
 	require.NoError(t, os.WriteFile(path, script, 0o600))
-	if err := run(dir, nil, []string{"npm", "install", "--no-audit", "--no-fund", "--prefix", dir, "amqplib@" + amqplib},
-		[]string{"node", "--version"}); err != nil {
+	install := []string{"npm", "install", "--no-audit", "--no-fund", "--prefix", dir, "amqplib@" + amqplib}
+	if err := run(dir, nil, install, []string{"node", "--version"}); err != nil {
 		t.Fatalf("cannot install amqplib for the consumer in JavaScript: make foreign needs node and npm, and a "+
 			"registry of packages:\n%v", err)
 	}

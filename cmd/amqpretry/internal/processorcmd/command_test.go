@@ -24,7 +24,7 @@ func TestUsage(t *testing.T) {
 	invalid := file("invalid.yaml", "default: {delays: [0ms]}")
 	redelivery := file("redelivery.yaml", "topics: {orders: {strategy: redelivery, delays: [1s]}}")
 	off := file("off.yaml", "topics: {orders: {mode: off}}")
-	const queues = "--queues=orders.failed=orders"
+	const queues, api = "--queues=orders.failed=orders", "--management-url=http://h:1"
 	for name, test := range map[string]struct {
 		args []string
 		want string
@@ -36,8 +36,8 @@ func TestUsage(t *testing.T) {
 		"an address":    {[]string{"--queues", "amqp://u:s3cret@h=a"}, "found an address", cli.ExitUsage},
 		"an argument":   {[]string{"orders"}, "unknown command", cli.ExitUsage},
 		"no API":        {[]string{"--match", "*.failed"}, "--match needs the management API", cli.ExitUsage},
-		"star missing":  {[]string{"--match", "orders.failed", "--management-url", "http://h:1"}, "exactly one *", cli.ExitUsage},
-		"only a star":   {[]string{"--match", "*", "--management-url", "http://h:1"}, "matches all queues", cli.ExitUsage},
+		"star missing":  {[]string{"--match", "orders.failed", api}, "exactly one *", cli.ExitUsage},
+		"only a star":   {[]string{"--match", "*", api}, "matches all queues", cli.ExitUsage},
 		"itself":        {[]string{"--queues", "orders=orders"}, "its own failed queue", cli.ExitUsage},
 		"own dlq":       {[]string{"--queues", "orders.dlq=orders"}, "the dead-letter queue of", cli.ExitUsage},
 		"two mains":     {[]string{queues, "--queues=orders.failed=mails"}, "two main queues", cli.ExitUsage},
