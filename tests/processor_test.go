@@ -1,8 +1,12 @@
 package tests
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -573,4 +578,67 @@ func TestProcessor_BrokerRestart_OwnBroker(t *testing.T) {
 		return !slices.ContainsFunc(ids, func(id string) bool { return !letters[id] && service.handled(id) == 0 })
 	}, "each message is handled or a dead letter")
 	broker.Has(q.Failed, 0)
+}
+
+// The documented permissions are enough, and with any name less something is refused and says so.
+func TestProcessor_Permissions_OwnBroker(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/how-to/serve-other-languages.md")
+	require.NoError(t, err)
+	line := regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p / processor '(.*)' '(.*)' '(.*)'$`).
+		FindStringSubmatch(string(page))
+	require.NotNil(t, line)
+	all := permissions{line[1], line[2], line[3]}
+	own := brokertest.StartWithManagement(t)
+	operator := &obsoleteBroker{broker: own}
+
+	life := func(t *testing.T, p permissions) *processed {
+		t.Helper()
+		vhost := uniqueName("v")
+		operator.put(t, `{}`, "vhosts", vhost)
+		operator.put(t, `{"password": "secret", "tags": "management"}`, "users", vhost)
+		operator.permit(t, vhost, vhost, p[0], p[1], p[2])
+		operator.permit(t, vhost, "guest", ".*", ".*", ".*")
+		uri, err := url.Parse(own.URI)
+		require.NoError(t, err)
+		uri.Path = "/" + vhost
+		broker := newRabbit(t, uri.String())
+		q := declareForeign(t, broker, "orders")
+		consumeForeign(t, broker, q.Main)
+		uri.User = url.UserPassword(vhost, "secret")
+		management, err := url.Parse(own.ManagementURL)
+		require.NoError(t, err)
+		management.User = uri.User
+		conf := amqpretry.ProcessorConfig{URI: uri.String(), Match: []string{"*.failed"}}
+		conf.Management.URL = management.String()
+		r := newProcessor(t, conf, amqpretry.ProcessorOptions{Policies: retries(ms(50)...),
+			PollInterval: 200 * time.Millisecond, CloseTimeout: time.Second})
+		r.run()
+		broker.Publish(q.Main, foreign("never-1"))
+
+		return r
+	}
+	t.Run("enough", func(t *testing.T) {
+		t.Parallel()
+		p := life(t, all)
+		eventually(t, 20*time.Second, func() bool { return len(p.Events(retry.EventDeadLettered)) == 1 }, "a dead letter")
+		assert.Len(t, p.Events(retry.EventRetried), 1)
+	})
+	for missing, p := range all.narrowed(t) {
+		t.Run("without "+missing, func(t *testing.T) {
+			t.Parallel()
+			r := life(t, p)
+			eventually(t, 20*time.Second, func() bool {
+				var refused *amqp091.Error
+				for _, e := range r.Events(retry.EventHeld) {
+					if errors.As(e.Err, &refused) && refused.Code == amqp091.AccessRefused {
+						return true
+					}
+				}
+				queues := r.Queues()
+				return len(queues) == 1 && errors.As(queues[0].Err, new(*topology.AccessError))
+			}, "it is refused")
+			assert.Empty(t, r.Events(retry.EventDeadLettered))
+		})
+	}
 }
