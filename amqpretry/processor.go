@@ -78,9 +78,10 @@ type ProcessorOptions struct {
 
 	// Logger gets what the processor logs. Defaults to slog.Default(). watermill.NopLogger{} logs nothing.
 	Logger watermill.LoggerAdapter
-	// OnEvent is told of everything that happens, see retry.Event. The topic of an event is the main queue. A rejected
-	// message has an EventUnhandled with retry.ClassRejected and a *retry.RejectedError, and then the event of its
-	// outcome. It must not block. Optional.
+	// OnEvent is told of everything that happens, see retry.Event. The Topic of an event is the main queue. Queue is the
+	// failed queue, and with events about the topology or held deliveries the main queue. A rejected message has an
+	// EventUnhandled with retry.ClassRejected and a *retry.RejectedError, and then the event of its outcome. It must
+	// not block. Optional.
 	OnEvent func(retry.Event)
 }
 

@@ -89,7 +89,7 @@ func New(conf Config, options Options) (*Processor, error) {
 	observed := conf.settings("observer")
 	observed.Emit = p.engine.Emit
 	p.observer = retrier.NewObserver(observed, options.Logger)
-	p.shards = &shards{conf: conf, options: options, engine: p.engine}
+	p.shards = &shards{conf: conf, options: options, engine: p.engine, size: queuesPerShard}
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 
 	return p, nil

@@ -35,6 +35,8 @@ type shards struct {
 	engine  *engine.Engine
 	turns   consumer.Turns
 
+	size int // queues of a shard at most
+
 	// mu is held while a shard connects. Events come meanwhile: no other lock is held when it is taken.
 	mu     sync.Mutex
 	all    []*shard
@@ -48,7 +50,7 @@ func (s *shards) reserve(ctx context.Context) (*shard, error) {
 	defer s.mu.Unlock()
 
 	for _, shard := range s.all {
-		if shard.queues < queuesPerShard && !shard.full {
+		if shard.queues < s.size && !shard.full {
 			shard.queues++
 			return shard, nil
 		}
