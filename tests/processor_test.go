@@ -621,7 +621,8 @@ func TestProcessor_Permissions_OwnBroker(t *testing.T) {
 	t.Run("enough", func(t *testing.T) {
 		t.Parallel()
 		p := life(t, all)
-		eventually(t, 20*time.Second, func() bool { return len(p.Events(retry.EventDeadLettered)) == 1 }, "a dead letter")
+		dead := func() bool { return len(p.Events(retry.EventDeadLettered)) == 1 }
+		eventually(t, 20*time.Second, dead, "a dead letter")
 		assert.Len(t, p.Events(retry.EventRetried), 1)
 	})
 	for missing, p := range all.narrowed(t) {

@@ -51,8 +51,10 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	defer tidy.Topic(uri, orders, policy) // no service deletes its queues
-	defer channel.QueueDelete(failed, false, false, false)
+	defer func() { // no service deletes its queues
+		tidy.Topic(uri, orders, policy)
+		_, _ = channel.QueueDelete(failed, false, false, false)
+	}()
 	if err := declare(channel, orders, failed); err != nil {
 		return err
 	}
