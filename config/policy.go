@@ -177,8 +177,8 @@ type Policy struct {
 	// ProtectionArguments.
 	Protect Protection `yaml:"protect,omitempty" json:"protect,omitzero" koanf:"protect" mapstructure:"protect"`
 	// CrashLimit is the broker's delivery count at which a delivery counts as a failed attempt although no handler
-	// lived to report one: 1..19, default 10. Only quorum queues count deliveries. The strategies redelivery and native
-	// do not use it: each return is an attempt.
+	// lived to report one: 1..19, default 10. Only quorum queues count deliveries. With the strategies
+	// redelivery and native each return is an attempt, and this holds for the last one only.
 	CrashLimit int `yaml:"crash_limit,omitempty" json:"crash_limit,omitzero" koanf:"crash_limit" mapstructure:"crash_limit"`
 }
 
@@ -379,9 +379,6 @@ func (p Policy) meaning() Policy {
 	p.Delays, p.Backoff, p.Retries = p.Schedule(), Backoff{}, 0
 	if p.Mode == ModeDeadLetter { // no retry queues, whose type could differ
 		p.QueueType, p.DelayMode = "", ""
-	}
-	if p.CountsReturns() {
-		p.CrashLimit = 0
 	}
 	if p.IsExact() {
 		p.QueueType, p.Scope = "", ""

@@ -107,7 +107,6 @@ func TestStrategyIsInherited(t *testing.T) {
 func TestStrategiesAreDifferentPolicies(t *testing.T) {
 	redelivery := config.Policy{Strategy: config.StrategyRedelivery}
 	assert.False(t, redelivery.Equal(config.Policy{Protect: config.ProtectionArguments}))
-	assert.True(t, redelivery.Equal(config.Policy{Strategy: config.StrategyRedelivery, CrashLimit: 5}), "it has no use for it")
 	assert.False(t, config.Policy{CrashLimit: 5}.Equal(config.Policy{}))
 	assert.False(t, redelivery.IsZero())
 }

@@ -330,8 +330,8 @@ func getOne(channel *amqp091.Channel, queue string) (amqp091.Delivery, error) {
 	return amqp091.Delivery{}, errors.New("no message")
 }
 
-// P9: what its consumers die of ends in the dead-letter queue. Where a return is an attempt, the last one is made once
-// more, by a copy.
+// P9: what its consumers die of ends in the dead-letter queue. Where a return is an attempt, the deaths of all attempts
+// but the last use one up each.
 func TestStrategy_Killer(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
 		policy.CrashLimit, policy.Retries = 3, 2
@@ -353,11 +353,42 @@ func TestStrategy_Killer(t *testing.T) {
 		assert.Equal(t, []string{"killer", "crashed"}, []string{rabbit.UUID(letter), rabbit.Text(letter, header.Reason)})
 		want := policy.CrashLimit * (policy.MaxRetries() + 1)
 		if policy.CountsReturns() {
-			want = policy.MaxRetries() + 2
+			want = policy.MaxRetries() + policy.CrashLimit // one cannot be told from the other
 		}
 		assert.Len(t, svc.Calls.of("killer"), want)
 		eventually(t, 10*time.Second, func() bool { return svc.Calls.ids()["a"] > 0 && svc.Calls.ids()["b"] > 0 }, "the others")
 		assert.Zero(t, svc.Broker.Depth(svc.Queue))
+	})
+}
+
+// The neighbours of a message that its consumers die of live on: after a death, those that were in hand are handled one at
+// a time.
+func TestStrategy_Neighbours(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		policy.Delays, policy.CrashLimit = policy.Delays[:1], 10
+		s := withPolicy(t, policy)
+		network := newProxy(t, s.URI)
+		s.URI, s.Prefetch = network.URI, 20
+		s.Handler = func(msg *message.Message) error {
+			if msg.UUID == "killer" {
+				network.cut(subscriber)
+				<-msg.Context().Done()
+				return nil
+			}
+			select {
+			case <-time.After(10 * time.Millisecond):
+			case <-msg.Context().Done():
+			}
+			return nil
+		}
+		svc := newService(t, s)
+		require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
+		ids := rabbit.Numbered("m", 60)
+		svc.publish(slices.Concat(ids[:30], []string{"killer"}, ids[30:])...)
+		svc.run()
+		eventually(t, 60*time.Second, func() bool { return len(svc.Letters()) > 0 && svc.Broker.Depth(svc.Queue) == 0 },
+			"the killer's end")
+		assert.Equal(t, map[string]string{"killer": "crashed"}, reasons(svc.Broker.Drain(svc.dlq())))
 	})
 }
 

@@ -19,8 +19,8 @@ type Returned struct {
 	TooLarge bool
 }
 
-// mostReturns is from how many returns on a copy takes the place of a message, with which the broker counts anew: it
-// has a delivery limit of 20 by default since RabbitMQ 4.0, and an operator can set one that no client sees.
+// mostReturns is from how many returns on a copy takes the place of a message that fails, with which the broker counts
+// anew: it has a delivery limit of 20 by default since RabbitMQ 4.0, and an operator can set one that no client sees.
 const mostReturns = 18
 
 // returned completes the arrival of a message that the broker may have brought back.
@@ -35,16 +35,20 @@ func (a *Arrival) returned(policy *config.Policy, m *Arriving, kind wire.Kind) {
 	total := a.State.Count + failures
 	a.State.Attempts += failures
 	a.State.Count = min(total, retries)
-	if !policy.CountsReturns() || total <= retries {
+	if !policy.CountsReturns() {
 		return
 	}
 
-	// After its last attempt it would have been published to the dead-letter queue. That it is here tells that nobody
-	// lived to do that, or that a return was counted which was no failure: before RabbitMQ 4.3, that of a consumer that
-	// closes. So the last attempt is made once more, as a copy, whose count begins anew.
-	a.Crash = fmt.Errorf("delivered %d times and not handled, the policy allows %d attempts", failures+1, retries+1)
-	if kind != wire.Retry && kind != wire.Clamped {
-		a.State.Count = retries - 1
+	// When the last attempt has failed, the message is published to the dead-letter queue. So what was returned more
+	// often was returned for other reasons: its consumers have died, or, before RabbitMQ 4.3, have only closed.
+	deaths := total - retries
+	switch {
+	case deaths >= policy.CrashLimit:
+		a.Crash = fmt.Errorf("delivered %d times without an answer in its last attempt, the policy allows %d", deaths,
+			policy.CrashLimit)
+	case m.Redelivered && m.Deliveries > mostReturns && total > 0:
+		a.Crash = fmt.Errorf("delivered %d times without an answer that would have made it a copy", m.Deliveries)
+		a.State.Count-- // this return is no further failure
 	}
 }
 
