@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Strategy says by whom a failed message is brought back. Whatever it is, the policy is the same, and so are the
-// dead-letter queue and the tools. What the broker cannot do by itself is done by a copy.
+// Strategy says who brings a failed message back. The fields of the policy, the dead-letter queue and the tools are the
+// same under each strategy. A copy does what the broker cannot do.
 type Strategy string
 
 const (
