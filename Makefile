@@ -23,7 +23,11 @@ SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help mirror demo test test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster shutdown crashes bench tools fuzz examples record lint prose vet fmt
+=======
+.PHONY: help mirror demo test test-brokers test-v3 test-exact test-race matrix soak chaos cluster shutdown crashes bench tools foreign fuzz examples record lint prose vet fmt
+>>>>>>> main
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -118,6 +122,11 @@ BROWSES ?= 10000
 tools: ## the dead-letter tools killed at random moments, and thousands of browses: make tools KILLS=100 BROWSES=10000 SEED=1 REPORT=report.md
 	$(PROOF) KILLS="$(KILLS)" BROWSES="$(BROWSES)" scripts/broker run $(GO) test -count=1 -v -timeout=2h -parallel=1 ./tests/tools
 
+# Installs pika and amqplib into a temporary folder. MESSAGES for each language, 2000 without it.
+foreign: ## the processor with consumers in Python and JavaScript, while its processes are killed: make foreign SEED=1 REPORT=report.md
+	$(PROOF) MESSAGES="$(if $(filter command line,$(origin MESSAGES)),$(MESSAGES))" \
+		scripts/broker run $(GO) test -tags foreign -count=1 -v -timeout=30m ./tests/foreign
+
 FUZZ    ?= 3m
 FUZZERS := config/policyfile:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzRead internal/wire:FuzzLife \
 	internal/consumer:FuzzDelivery internal/codec:FuzzReadable internal/codec:FuzzFrame internal/codec:FuzzDeadLetter internal/connection:FuzzURI \
@@ -146,7 +155,7 @@ prose: ## how hard README and docs are to read, and their worst sentences: make 
 
 vet: ## go vet, and no files that patches and merges have left behind
 	@if left=$$(git ls-files | grep -E '\.(orig|rej)$$'); then echo "cannot vet: tracked leftovers of a patch or merge; git rm them:" $$left; exit 1; fi
-	$(GO) vet ./... && $(GO) vet -tags cluster ./tests/cluster && $(GO) vet -tags amqpv3,cluster ./...
+	$(GO) vet ./... && $(GO) vet -tags cluster ./tests/cluster && $(GO) vet -tags foreign ./tests/foreign && $(GO) vet -tags amqpv3,cluster ./...
 	set -e; for module in tests/interop tests/chaos tests/bench/peers; do (cd $$module && $(GO) vet ./...); done
 
 fmt: ## format the code
