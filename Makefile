@@ -23,11 +23,7 @@ SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help mirror demo test test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster shutdown crashes bench tools fuzz examples record lint prose vet fmt
-=======
-.PHONY: help mirror demo test test-brokers test-v3 test-exact test-race matrix soak chaos cluster shutdown crashes bench tools foreign fuzz examples record lint prose vet fmt
->>>>>>> main
+.PHONY: help mirror demo test test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster shutdown crashes bench tools foreign fuzz examples record lint prose vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-16s %s\n", $$1, $$2 }'
