@@ -80,7 +80,8 @@ const firstReason = "x-first-death-reason"
 // DeathReasons are all reasons for which a broker dead-letters.
 func DeathReasons() []string { return []string{Rejected, "expired", "maxlen", "delivery_limit"} }
 
-// cycleArguments are those of a main queue that dead-letters to its rejected exchange. The delivery limit is too high to
+// cycleArguments are those of a main queue that dead-letters to its rejected exchange. The delivery limit is too high
+// to
 // be reached: what has reached it would come to the retry queue as well, and be lost there. A queue in the scope
 // "shared" needs its own name as the key, by which it comes back.
 func cycleArguments(exchange, queue string) amqp.Table {
