@@ -147,14 +147,13 @@ func (t timeline) notes(o options, policy config.Policy) []string {
 
 // copies says what goes by a copy under a strategy by which the broker brings messages back.
 func copies(policy config.Policy) string {
-	reasons := []string{"waits that an error asks for", "messages with an x-death from elsewhere"}
+	reasons := []string{"waits that an error asks for", "messages with an expiration or an x-death from elsewhere"}
 	if policy.MaxAge > 0 {
 		reasons = append(reasons, "messages without a timestamp, as here, under max_age")
 	}
 	switch {
 	case policy.Strategy == config.StrategyCycle:
-		reasons = append(reasons, "crashed messages", "messages with an expiration",
-			"what a copy has brought back before")
+		reasons = append(reasons, "crashed messages", "what a copy has brought back before")
 	case policy.IsLinear():
 		reasons = append(reasons, "what a copy has brought back before")
 	}
