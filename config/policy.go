@@ -177,8 +177,8 @@ type Policy struct {
 	// ProtectionArguments.
 	Protect Protection `yaml:"protect,omitempty" json:"protect,omitzero" koanf:"protect" mapstructure:"protect"`
 	// CrashLimit is the broker's delivery count at which a delivery counts as a failed attempt although no handler
-	// lived to report one: 1..19, default 10. Only quorum queues count deliveries. The strategies redelivery and native
-	// do not use it: each return is an attempt.
+	// lived to report one: 1..19, default 10. Only quorum queues count deliveries. With the strategies
+	// redelivery and native each return is an attempt, and this holds for the last one only.
 	CrashLimit int `yaml:"crash_limit,omitempty" json:"crash_limit,omitzero" koanf:"crash_limit" mapstructure:"crash_limit"`
 }
 
@@ -211,8 +211,8 @@ func (p Policy) IsZero() bool {
 	return p.Mode == "" && p.Retries == 0 && len(p.Delays) == 0 && p.Backoff.IsZero() &&
 		p.Immediate == 0 && p.Jitter == 0 && p.MaxAge == 0 && p.OnExpiry == "" && p.MaxPostpone == 0 &&
 		len(p.RetryOnly) == 0 && len(p.NeverRetry) == 0 &&
-		p.Strategy == "" && p.DelayMode == "" && p.Ladder.IsZero() && p.QueueType == "" && p.Scope == "" && p.Protect == "" &&
-		p.CrashLimit == 0
+		p.Strategy == "" && p.DelayMode == "" && p.Ladder.IsZero() && p.QueueType == "" && p.Scope == "" &&
+		p.Protect == "" && p.CrashLimit == 0
 }
 
 // WithDefaults returns a copy in which everything that was left out is filled in; a zero Policy becomes [Default].
@@ -379,9 +379,6 @@ func (p Policy) meaning() Policy {
 	p.Delays, p.Backoff, p.Retries = p.Schedule(), Backoff{}, 0
 	if p.Mode == ModeDeadLetter { // no retry queues, whose type could differ
 		p.QueueType, p.DelayMode = "", ""
-	}
-	if p.CountsReturns() {
-		p.CrashLimit = 0
 	}
 	if p.IsExact() {
 		p.QueueType, p.Scope = "", ""

@@ -36,6 +36,7 @@ type stockDelivery struct{ engine.Delivery }
 
 func (d *played) Engine() *engine.Engine { return d.engine }
 func (*played) Queue() string            { return "queue" }
+func (*played) NeedsCopy() bool          { return false }
 func (*played) Succeeded()               {}
 func (*played) Enter()                   {}
 func (*played) Leave()                   {}

@@ -50,6 +50,7 @@ func (d *delivery) Narrow(p config.Policy) { d.policy = p }
 func (d *delivery) Enter()                 { d.inside++ }
 func (d *delivery) Leave()                 { d.inside-- }
 func (d *delivery) Withdrawn() bool        { return d.withdrawn }
+func (d *delivery) NeedsCopy() bool        { return false }
 func (d *delivery) Succeeded()             { d.succeeded++ }
 
 func (d *delivery) Begin(at time.Time, e *retry.Event) bool { return d.attempt.Begin(at, e) }

@@ -25,6 +25,9 @@ type Verdict struct {
 	Count  int           // retry, postpone: failures so far, with this one if it is one
 	Delay  time.Duration // retry, postpone: in which of the policy's delays it waits
 	Wait   time.Duration // retry: how long, where jitter makes that shorter than the delay; else 0
+	// ByBroker tells that the broker brings the message itself back, by the strategy of its policy. The Delay is 0 if
+	// that is at once. Without it, a copy waits.
+	ByBroker bool
 	// NotBefore is when it may be handled again, where that is more than one delay away: until then it is sent on to
 	// wait.
 	NotBefore time.Time
@@ -34,6 +37,12 @@ type Verdict struct {
 func (v Verdict) String() string {
 	switch v.Action {
 	case ActionRetry:
+		switch {
+		case v.ByBroker && v.Delay == 0:
+			return fmt.Sprintf("retry %d at once, by the broker", v.Count)
+		case v.ByBroker:
+			return fmt.Sprintf("retry %d after %s, by the broker", v.Count, v.Delay)
+		}
 		return fmt.Sprintf("retry %d after %s%s", v.Count, v.Delay, v.further())
 	case ActionPostpone:
 		return fmt.Sprintf("postpone for %s%s", v.Delay, v.further())

@@ -81,6 +81,7 @@ type roleTest struct {
 	api            topology.Management
 	passiveIsAsked bool // the broker asks for a permission for a passive declaration
 	delays         config.DelayMode
+	strategy       config.Strategy
 }
 
 // roles are the lives: each does all that its role is for and gives the first refusal.
@@ -93,6 +94,10 @@ var roles = map[string]func(*roleTest) error{
 	},
 	"consumer-exact": func(r *roleTest) error {
 		r.delays = config.DelayExact
+		return r.consume(queueConfig, "orders", config.ScopeQueue, topology.Declare)
+	},
+	"consumer-cycle": func(r *roleTest) error {
+		r.strategy = config.StrategyCycle
 		return r.consume(queueConfig, "orders", config.ScopeQueue, topology.Declare)
 	},
 	"consumer-fanout": func(r *roleTest) error {
@@ -214,7 +219,7 @@ func TestPermissions_OwnBroker(t *testing.T) {
 		api.VHost = vhost
 
 		return &roleTest{t, at(url.UserPassword("guest", "guest")), at(url.UserPassword(user, "secret")), api,
-			passiveIsAsked, config.DelayTiers}
+			passiveIsAsked, config.DelayTiers, config.StrategyCopy}
 	}
 
 	for role, life := range roles {
@@ -291,7 +296,8 @@ func isRefusal(t *testing.T, role string, err error) {
 func (r *roleTest) retrier(conf amqp.Config, scope config.Scope, mode topology.Mode,
 	onEvent func(retry.Event)) *amqpretry.Retrier {
 	return newRetrier(r.t, conf, amqpretry.Options{
-		Policies: config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope, DelayMode: r.delays}},
+		Policies: config.Policies{Default: config.Policy{Delays: ms(50), Scope: scope, DelayMode: r.delays,
+			Strategy: r.strategy}},
 		Topology: mode, Logger: newLogs(r.t), HoldWarning: 300 * time.Millisecond, CloseTimeout: time.Second,
 		OnEvent: onEvent,
 	})

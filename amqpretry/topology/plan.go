@@ -138,9 +138,13 @@ func (p Plan) endsByDefaultExchange() bool {
 
 // ReturnPath is the part of the plan that leads messages back to the main queue, as far as it could be lost without a
 // trace: in the scope "shared" the return exchange with the main queue's binding, with a [Backend] the landing queue
-// with its binding, else nothing.
+// with its binding, with the strategy dead-letter-cycle all that the plan declares, else nothing.
 func (p Plan) ReturnPath() Plan {
 	back := Plan{Queue: p.Queue}
+	if p.Strategy == config.StrategyCycle {
+		back.Exchanges, back.Queues, back.Bindings = p.Exchanges, p.Queues, p.Bindings
+		return back
+	}
 	for _, q := range p.Queues {
 		if q.Landing {
 			back.Queues = append(back.Queues, q)

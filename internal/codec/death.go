@@ -40,3 +40,69 @@ func Counter(v any) int64 {
 
 	return 0
 }
+
+// Rejections are how often consumers of a queue have rejected the message, by the broker's word, since it was
+// published. ok is false for a message with a past that is none of a dead-letter cycle of this queue: its counters, and
+// the reason for which it is routed, would be those of another queue.
+func Rejections(headers amqp091.Table, queue string) (n int64, ok bool) {
+	if !HasDied(headers) {
+		return 0, true
+	}
+	deaths, _ := headers[header.Death].([]any)
+	if headers[header.FirstDeathQueue] != queue || headers[header.FirstDeathReason] != rejected || len(deaths) == 0 {
+		return 0, false
+	}
+	for _, d := range deaths {
+		death, _ := d.(amqp091.Table)
+		switch {
+		case death["queue"] == queue && death["reason"] == rejected:
+			n = Counter(death["count"])
+		case death["reason"] != expired || death["queue"] == queue:
+			return 0, false
+		}
+	}
+	if n < 1 || newest(headers)["reason"] != expired { // it has waited, as far as is known
+		return 0, false
+	}
+
+	return n, true
+}
+
+const (
+	rejected = "rejected"
+	expired  = "expired"
+)
+
+// HasDied tells whether a message carries what a broker adds when it dead-letters.
+func HasDied(headers amqp091.Table) bool {
+	for _, key := range []string{header.Death, header.FirstDeathQueue, header.FirstDeathReason} {
+		if _, found := headers[key]; found {
+			return true
+		}
+	}
+
+	return false
+}
+
+// IsCounted tells whether the broker counts the deliveries of a message that it has delivered before.
+func IsCounted(headers amqp091.Table) bool {
+	_, deliveries := headers[header.DeliveryCount]
+	_, acquired := headers[header.AcquiredCount]
+
+	return deliveries || acquired
+}
+
+// Fits tells whether a delivery that the broker brings back fits into a frame with what it adds.
+func (r Returns) Fits(d *amqp091.Delivery, limit int) bool {
+	const deaths = 2 // of the main queue, and of the retry queue
+
+	return limit <= 0 || headerFrameSize(returning(d))+r.once+deaths*r.hop <= limit
+}
+
+// returning is a delivery as the broker publishes it again.
+func returning(d *amqp091.Delivery) amqp091.Publishing {
+	p := republished(d)
+	p.Headers, p.Expiration, p.UserId, p.ReplyTo = d.Headers, d.Expiration, d.UserId, d.ReplyTo
+
+	return p
+}

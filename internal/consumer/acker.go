@@ -31,6 +31,7 @@ type acker struct {
 type ackChannel interface {
 	Ack(tag uint64, multiple bool) error
 	Nack(tag uint64, multiple, requeue bool) error
+	Reject(tag uint64, requeue bool) error
 }
 
 // tags are delivery tags from first to last.
@@ -67,19 +68,38 @@ func (a *acker) ack(tag uint64) {
 	}
 }
 
-// requeue gives a delivery back to its queue at once. It counts as settled only when that is written: an
-// acknowledgement of everything up to a later delivery would otherwise overtake it, and the message would be lost.
-// After close it does nothing, like ack.
+// requeue gives a delivery back to its queue at once. After close it does nothing, like ack.
 func (a *acker) requeue(tag uint64) error {
+	_, err := a.giveBack(func() error { return a.channel.Nack(tag, false, true) }, tag)
+	return err
+}
+
+// reject hands a delivery back to the broker at once, which counts that: to its queue, or to where that dead-letters.
+// done is false after close: then the broker gets it with the channel.
+//
+// RabbitMQ 4.3 counts a reject as a failed attempt, and a nack not: that is what a queue wants that counts failures,
+// and what a dead-letter cycle does not, where counts travel along and come nearer to a delivery limit.
+func (a *acker) reject(tag uint64, requeue bool) (done bool, err error) {
+	return a.giveBack(func() error {
+		if requeue {
+			return a.channel.Reject(tag, true)
+		}
+		return a.channel.Nack(tag, false, false)
+	}, tag)
+}
+
+// giveBack writes what gives a delivery back. It counts as settled only when that is written: an acknowledgement of
+// everything up to a later delivery would otherwise overtake it, and the message would be lost.
+func (a *acker) giveBack(write func() error, tag uint64) (done bool, err error) {
 	a.writing.Lock()
 	defer a.writing.Unlock()
 
 	if a.isClosed() {
-		return nil
+		return false, nil
 	}
 	a.commands++
-	if err := a.channel.Nack(tag, false, true); err != nil {
-		return err
+	if err := write(); err != nil {
+		return false, err
 	}
 
 	a.mu.Lock()
@@ -87,7 +107,7 @@ func (a *acker) requeue(tag uint64) error {
 
 	a.settle(tag)
 
-	return nil
+	return true, nil
 }
 
 func (a *acker) isClosed() bool {

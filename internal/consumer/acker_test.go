@@ -168,6 +168,8 @@ func (c *slowChannel) Ack(tag uint64, multiple bool) error {
 	return nil
 }
 
+func (c *slowChannel) Reject(tag uint64, requeue bool) error { return c.Nack(tag, false, requeue) }
+
 func (c *slowChannel) Nack(tag uint64, _, _ bool) error {
 	close(c.nacking)
 	<-c.goOn
@@ -214,6 +216,7 @@ type brokenChannel struct{}
 
 func (brokenChannel) Ack(uint64, bool) error        { return amqp091.ErrClosed }
 func (brokenChannel) Nack(uint64, bool, bool) error { return amqp091.ErrClosed }
+func (brokenChannel) Reject(uint64, bool) error     { return amqp091.ErrClosed }
 
 // Room for more is there when something is settled.
 func TestAckerWaitBelow(t *testing.T) {

@@ -40,14 +40,14 @@ func BenchmarkUnmarshal(b *testing.B) {
 	queue := benchSource(b)
 	decoded := func(d *amqp091.Delivery) func() error {
 		return func() error {
-			queue.arrive(d, time.Now(), watermill.NopLogger{})
+			queue.arrive(d, time.Now(), broker{}, watermill.NopLogger{})
 			_, err := codec.Decode(amqp.DefaultMarshaler{}, d)
 			return err
 		}
 	}
 	eachCodec(b, func(b *testing.B, _ *message.Message, d *amqp091.Delivery) {
 		retry := comeBack(copied(d), "orders.retry.1s")
-		require.Equal(b, 1, queue.arrive(&retry, time.Now(), watermill.NopLogger{}).State.Count)
+		require.Equal(b, 1, queue.arrive(&retry, time.Now(), broker{}, watermill.NopLogger{}).State.Count)
 
 		measure(b, "stock", func() error { _, err := amqp.DefaultMarshaler{}.Unmarshal(*d); return err })
 		measure(b, "retrier", decoded(d))

@@ -38,6 +38,9 @@ var _ engine.Delivery = (*inFlight)(nil)
 func (h *inFlight) Engine() *engine.Engine { return h.engine }
 func (h *inFlight) Queue() string          { return h.queue.Name }
 
+// NeedsCopy is also true for a message whose handler has succeeded by a mark: only a copy carries it.
+func (h *inFlight) NeedsCopy() bool { return h.arrival.ByCopy || h.State().Handled != "" }
+
 func (h *inFlight) Withdrawn() bool { return h.ctx.Err() != nil }
 
 // Refuse stops the subscription, and makes the consumer give the message back, unless it is too late for that.

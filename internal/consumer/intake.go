@@ -85,11 +85,11 @@ func (n *session) take(s *subscription, c consumption) {
 			going = false
 		case d == nil:
 			c, going = n.again(s, c, nil, full)
-		case n.isSuspect(d) && c.prefetch == 1:
+		case n.isSuspectNow(d, false) && c.prefetch == 1:
 			if !n.handOutAlone(s, *d) {
 				c, going = n.again(s, c, nil, 1)
 			}
-		case n.isSuspect(d):
+		case n.isSuspectNow(d, true):
 			c, going = n.again(s, c, d, 1)
 		default:
 			n.handOut(*d)
@@ -139,7 +139,7 @@ func (n *session) again(s *subscription, c consumption, suspect *received, prefe
 	}
 	for delivery := range c.deliveries {
 		switch d := n.receive(delivery); {
-		case !n.isSuspect(d):
+		case !n.isSuspectNow(d, c.prefetch > 1):
 			n.handOut(*d)
 		case suspect == nil:
 			suspect = d

@@ -100,7 +100,7 @@ func (l life) run() {
 	for round := 0; ; round++ {
 		require.Less(t, round, 400, "it spins")
 
-		a := l.queue.arrive(&d, l.now, watermill.NopLogger{})
+		a := l.queue.arrive(&d, l.now, broker{}, watermill.NopLogger{})
 		require.Equal(t, "orders", a.State.Queue)
 		require.GreaterOrEqual(t, a.State.Count, 0)
 		require.LessOrEqual(t, a.State.Count, policy.MaxRetries())

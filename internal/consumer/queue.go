@@ -51,11 +51,23 @@ func (s *Queue) tell(canary string, outcome wire.Outcome, published *wire.State)
 	}
 }
 
+// broker is what is to be known of the one that delivers; zero if nothing is.
+type broker struct {
+	version   string
+	frameSize int // 0 for no limit
+	returns   codec.Returns
+}
+
 // arrive reads what a delivery carries.
-func (s *Queue) arrive(d *amqp091.Delivery, now time.Time, logger watermill.LoggerAdapter) engine.Arrival {
+func (s *Queue) arrive(
+	d *amqp091.Delivery, now time.Time, from broker, logger watermill.LoggerAdapter,
+) engine.Arrival {
 	m := engine.Arriving{
 		Headers: d.Headers, Expiration: d.Expiration, Timestamp: d.Timestamp,
-		Redelivered: d.Redelivered, Deliveries: codec.DeliveryCount(d.Headers),
+		Redelivered: d.Redelivered, Deliveries: s.deaths(d, from.version),
+	}
+	if s.Policy.BrokerDriven() {
+		m.Returned = s.returned(d, m.Deliveries, from)
 	}
 	if wire.Carries(d.Headers, s.Name) {
 		m.Waited, m.IsRetryQueue = codec.NewestDeath(d.Headers), s.isRetryQueue

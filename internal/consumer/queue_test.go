@@ -31,7 +31,7 @@ func TestOddHeadersNeverPanic(t *testing.T) {
 			}
 		}
 
-		a := queue.arrive(&d, time.Now(), watermill.NopLogger{})
+		a := queue.arrive(&d, time.Now(), broker{}, watermill.NopLogger{})
 		require.Equal(t, "orders", a.State.Queue)
 		require.Zero(t, a.State.Count, "no chance value is trusted")
 	})
@@ -86,11 +86,12 @@ func TestArrive(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			test.want.State.Since = now // it has no timestamp
 			queue := testSource(config.Policy{})
-			assert.Equal(t, test.want, queue.arrive(&amqp091.Delivery{Headers: test.headers, Redelivered: true}, now,
+			assert.Equal(t, test.want, queue.arrive(&amqp091.Delivery{Headers: test.headers, Redelivered: true},
+				now, broker{},
 				watermill.NopLogger{}))
 
 			off := testSource(config.Policy{Mode: config.ModeOff})
-			assert.Zero(t, off.arrive(&amqp091.Delivery{Headers: test.headers}, now, watermill.NopLogger{}))
+			assert.Zero(t, off.arrive(&amqp091.Delivery{Headers: test.headers}, now, broker{}, watermill.NopLogger{}))
 		})
 	}
 }
@@ -100,10 +101,11 @@ func TestArriveHonoursTheCrashLimit(t *testing.T) {
 
 	for count, want := range map[int64]bool{0: false, 2: false, 3: true, 4: true, -1: false} {
 		d := &amqp091.Delivery{Headers: amqp091.Table{"x-delivery-count": count}, Redelivered: true}
-		assert.Equal(t, want, queue.arrive(d, time.Now(), watermill.NopLogger{}).Crash != nil, count)
+		assert.Equal(t, want, queue.arrive(d, time.Now(), broker{}, watermill.NopLogger{}).Crash != nil, count)
 
 		d.Redelivered = false
-		assert.NoError(t, queue.arrive(d, time.Now(), watermill.NopLogger{}).Crash, "%d, given by a publisher", count)
+		assert.NoError(t, queue.arrive(d, time.Now(), broker{}, watermill.NopLogger{}).Crash,
+			"%d, given by a publisher", count)
 	}
 }
 
@@ -114,7 +116,7 @@ func TestArriveLogsUnknownVersions(t *testing.T) {
 
 	now, queue := time.Now(), testSource(config.Policy{})
 	assert.Equal(t, engine.Arrival{State: wire.State{Queue: "orders", Since: now}, Unknown: true},
-		queue.arrive(d, now, logger))
+		queue.arrive(d, now, broker{}, logger))
 
 	logged := logger.Captured()[watermill.InfoLogLevel]
 	require.Len(t, logged, 1)

@@ -37,7 +37,7 @@ type session struct {
 	stop chan struct{} // closed when nothing more may be handed out: it is over, or the subscription closes
 
 	// Of the goroutine that takes deliveries from the broker, see intake.go.
-	queueName    string
+	queue        *Queue
 	suspectsFrom int64 // x-delivery-count; never for none
 	tag          string
 	consumed     int // how many consumers there were
@@ -46,6 +46,8 @@ type session struct {
 	crowd        crowd
 	taken        chan struct{}
 	returned     []received // delivered and handed to nobody; read after taken
+
+	broker broker // whose messages these are
 
 	countsLeft bool // the broker counts what a closing channel leaves behind, and not what is given back before
 
@@ -77,7 +79,7 @@ func beginSession(s *subscription, link *connection.Link) (*session, error) {
 		return nil, fmt.Errorf("cannot open a channel: %w", err)
 	}
 
-	session, err := newSession(s, channel, link.Version())
+	session, err := newSession(s, channel, broker{link.Version(), link.FrameSize(), codec.NewReturns(s.queue.Plan)})
 	if err != nil {
 		s.consumer.queues.forget(s.queue.Name) // it may have been deleted
 		_ = channel.Close()
@@ -88,17 +90,17 @@ func beginSession(s *subscription, link *connection.Link) (*session, error) {
 	return session, nil
 }
 
-func newSession(s *subscription, channel *amqp091.Channel, version string) (*session, error) {
+func newSession(s *subscription, channel *amqp091.Channel, of broker) (*session, error) {
 	settings := s.consumer.settings
 	closes := channel.NotifyClose(make(chan *amqp091.Error, 1))
 	cancels := channel.NotifyCancel(make(chan string, 1))
 
 	const most = 1024 // behind that the stamps of a huge prefetch are late, which costs less than its memory
 	n := &session{
-		channel: channel, tag: settings.Consumer, queueName: s.queue.Name, suspectsFrom: suspectsFrom(&s.queue.Policy,
-			version),
-		countsLeft: rabbitmq.AtLeast(version, 4, 3),
-		over:       make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{}),
+		channel: channel, tag: settings.Consumer, queue: &s.queue, broker: of,
+		suspectsFrom: suspectsFrom(&s.queue.Policy, of.version),
+		countsLeft:   rabbitmq.AtLeast(of.version, 4, 3),
+		over:         make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{}),
 		taken:      make(chan struct{}),
 		deliveries: make(chan received, min(settings.Prefetch, most)), crowd: newCrowd(settings.Prefetch),
 	}
@@ -210,7 +212,7 @@ func (n *session) handle(s *subscription, h *inFlight, arrived time.Time) {
 		n.handleFailed(s, h, arrived)
 		return
 	}
-	h.arrival = s.queue.arrive(d, arrived, s.logger)
+	h.arrival = s.queue.arrive(d, arrived, n.broker, s.logger)
 	h.Arrive(&s.queue.Policy, &h.arrival.State)
 
 	if h.arrival.Crash != nil {
@@ -348,6 +350,10 @@ func (n *session) carryOut(s *subscription, h *inFlight, settlement engine.Settl
 		settlement.Done(settlement.Verdict)
 		s.queue.tell(h.arrival.State.Canary, wire.Dropped, nil)
 	case retry.ActionRetry, retry.ActionPostpone, retry.ActionDeadLetter:
+		if settlement.Verdict.ByBroker {
+			n.reject(s, h, settlement)
+			return
+		}
 		n.forwards.Add(1)
 		go func() {
 			defer n.forwards.Done()
@@ -383,6 +389,22 @@ func (n *session) forward(s *subscription, h *inFlight, settlement engine.Settle
 	settlement.Done(final(settlement.Verdict, published))
 	s.queue.tell(h.arrival.State.Canary,
 		republish.OutcomeOf(published, settlement.Verdict.Action == retry.ActionPostpone), published)
+}
+
+// reject leaves it to the broker to bring a message back.
+func (n *session) reject(s *subscription, h *inFlight, settlement engine.Settlement) {
+	done, err := n.acker.reject(h.delivery.DeliveryTag, s.queue.Policy.Strategy != config.StrategyCycle)
+	if err != nil && !n.isGone() {
+		s.logger.Error("Cannot give a failed message back to the broker", err, nil)
+	}
+	if !done { // the broker has it back with the channel
+		settlement.Abandoned(cmp.Or[error](err, republish.ErrGone))
+		return
+	}
+	if s.queue.Policy.Strategy == config.StrategyCycle {
+		s.queue.Forwarder.KeepReturnPath(settlement.Verdict.Delay)
+	}
+	settlement.Done(settlement.Verdict)
 }
 
 // final is the verdict that was carried out: a message without room for our headers is dead-lettered instead of

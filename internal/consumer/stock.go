@@ -192,7 +192,7 @@ func (s *Stock) serve(msg *message.Message, captured *capture, h message.Handler
 
 func (s *Stock) delivery(msg *message.Message, captured *capture, queue *Queue) *stockDelivery {
 	d := &stockDelivery{msg: msg, engine: s.Engine, queue: queue, captured: captured, ctx: msg.Context()}
-	d.arrival = queue.arrive(&captured.delivery, time.Now(), s.Logger)
+	d.arrival = queue.arrive(&captured.delivery, time.Now(), broker{}, s.Logger)
 	d.Arrive(&queue.Policy, &d.arrival.State)
 
 	return d
@@ -240,6 +240,9 @@ func (d *stockDelivery) Queue() string          { return d.queue.Name }
 // Enter and Leave are of no use here: a stock subscriber carries an answer out at once.
 func (d *stockDelivery) Enter() {}
 func (d *stockDelivery) Leave() {}
+
+// NeedsCopy is always true: a stock subscriber carries out nothing but an acknowledgement and a return to the queue.
+func (d *stockDelivery) NeedsCopy() bool { return true }
 
 // Withdrawn tells a stock subscriber's end of the message from the deadline of a Timeout outside of ours.
 func (d *stockDelivery) Withdrawn() bool { return errors.Is(d.ctx.Err(), context.Canceled) }

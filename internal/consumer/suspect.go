@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
@@ -59,9 +58,20 @@ func (n *session) isSuspect(d *received) bool {
 		return false
 	}
 
-	return d.Redelivered && codec.DeliveryCount(d.Headers) >= n.suspectsFrom || n.hasCrashed(d)
+	return d.Redelivered && n.queue.deaths(&d.Delivery, n.broker.version) >= n.suspectsFrom || n.hasCrashed(d)
 }
 
 func (n *session) hasCrashed(d *received) bool {
-	return wire.Carries(d.Headers, n.queueName) && wire.HasCrashed(d.Headers)
+	return wire.Carries(d.Headers, n.queue.Name) && wire.HasCrashed(d.Headers)
+}
+
+// isSuspectNow tells whether a message is a suspect for a consumer that is open, or not. Where each failure is a return
+// to the queue, all that have failed would be, and an open consumer would be careful all the time: there, only those of
+// a consumer that has just started are. That is when a process may have died.
+func (n *session) isSuspectNow(d *received, isOpen bool) bool {
+	if isOpen && n.queue.Policy.CountsReturns() {
+		return n.suspectsFrom != never && n.hasCrashed(d)
+	}
+
+	return n.isSuspect(d)
 }

@@ -27,6 +27,8 @@ type Arriving struct {
 	// delivered was given its count by a publisher.
 	Redelivered bool
 	Deliveries  int64
+	// Returned is asked for under broker-driven strategies only.
+	Returned Returned
 }
 
 // Arrival is what a message turns out to be when it arrives.
@@ -38,6 +40,8 @@ type Arrival struct {
 	Unknown bool
 	// Crash is why no handler, and no marshaler, may see it: its consumers die of it. Nil for all others.
 	Crash error
+	// ByCopy tells that the broker cannot bring it back by itself.
+	ByCopy bool
 }
 
 // Arrive reads our headers by the rules of the wire format, and the broker's counters. Under policy off nothing is
@@ -57,7 +61,11 @@ func Arrive(queue string, policy *config.Policy, m *Arriving, now time.Time) (a 
 		Now: now,
 	})
 	a.Replay, a.Unknown = kind == wire.Replay, kind == wire.UnknownVersion
-	if m.Redelivered && m.Deliveries >= int64(policy.CrashLimit) {
+	if policy.BrokerDriven() {
+		a.returned(policy, m, kind)
+	}
+	counted := policy.CountsReturns() && !m.Returned.Foreign // each is an attempt
+	if m.Redelivered && m.Deliveries >= int64(policy.CrashLimit) && !counted {
 		a.Crash = fmt.Errorf("delivered %d times without an answer, the policy allows %d", m.Deliveries,
 			policy.CrashLimit)
 	}

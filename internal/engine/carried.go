@@ -69,7 +69,7 @@ func isFinal(d Delivery, now time.Time) bool {
 	const shortestJitter = 1 - 1e-9
 	action := Decide(*d.Policy(), Case{
 		Class: retry.ClassError, Failures: s.Count, Tries: s.Tries, Now: now, Since: s.Since, Deadline: s.Deadline,
-		Random: shortestJitter,
+		Random: shortestJitter, Copy: d.NeedsCopy(),
 	}).Action
 
 	return action == retry.ActionDeadLetter || action == retry.ActionDrop

@@ -21,6 +21,8 @@ type Case struct {
 	Now, Since, Deadline time.Time
 	// Random is in [0, 1), for jitter.
 	Random float64
+	// Copy tells that the broker cannot bring the message back by itself.
+	Copy bool
 }
 
 // Decide is the whole of the retry logic: what happens to a message with a failure, under a policy. It is a pure
@@ -64,6 +66,13 @@ func Decide(policy config.Policy, c Case) retry.Verdict {
 		return waitFor(policy, c, v)
 	}
 
+	if byBroker(policy, c) {
+		if v.ByBroker = true; policy.Strategy != config.StrategyRedelivery {
+			v.Delay = policy.Delay(count)
+		}
+		return unlessOutlived(policy, c, v.Delay, v)
+	}
+
 	v.Delay = policy.Delay(count)
 	wait := v.Delay
 	if policy.Jitter > 0 {
@@ -79,6 +88,12 @@ func Decide(policy config.Policy, c Case) retry.Verdict {
 	}
 
 	return unlessOutlived(policy, c, wait, v)
+}
+
+// byBroker tells whether the broker brings a failed message back. One that its consumers have died of comes back by a
+// copy, which carries that.
+func byBroker(policy config.Policy, c Case) bool {
+	return policy.BrokerDriven() && !c.Copy && c.Class != retry.ClassCrashed
 }
 
 func postpone(policy config.Policy, c Case) retry.Verdict {

@@ -31,6 +31,8 @@ type Delivery interface {
 	// Withdrawn reports whether the message was taken away from its handler: a close that has waited long enough, or a
 	// lost connection. What the handler then returns is no failure.
 	Withdrawn() bool
+	// NeedsCopy tells that only a copy can bring the message back, whatever the strategy of its policy.
+	NeedsCopy() bool
 	// Succeeded notes that the handler succeeded: if the message is nacked all the same, outside a shutdown, its
 	// outputs could not be published, and that is a failed attempt.
 	Succeeded()

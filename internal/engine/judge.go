@@ -45,7 +45,7 @@ func (e *Engine) Fail(d Delivery, f retry.Failure, last bool) Settlement {
 
 	verdict := Decide(*policy, Case{
 		Class: class, After: after, Failures: state.Count, Tries: tries,
-		Now: now, Since: state.Since, Deadline: state.Deadline, Random: e.random(),
+		Now: now, Since: state.Since, Deadline: state.Deadline, Random: e.random(), Copy: d.NeedsCopy(),
 	})
 	if verdict.Action == retry.ActionRequeue {
 		return Settlement{Verdict: verdict}

@@ -98,6 +98,9 @@ const (
 	AcquiredCount = "x-acquired-count"
 	BrokerCC      = "CC"
 	BrokerBCC     = "BCC"
+
+	FirstDeathQueue  = "x-first-death-queue"
+	FirstDeathReason = "x-first-death-reason"
 )
 
 // IsBroker reports whether key is written by the broker (or steers it) and must not be republished.

@@ -12,6 +12,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
@@ -53,7 +54,19 @@ type returnPath struct {
 
 // keepReturnPath is called for every copy that has begun to wait.
 func (f *Forwarder) keepReturnPath(plan topology.Plan, published *wire.State) {
-	if !plan.IsShared() && plan.Backend == nil || !f.settings.Redeclare || published.Count == header.CountDead {
+	if published.Count != header.CountDead {
+		f.keepReturnPathFor(plan, delayOf(published))
+	}
+}
+
+// KeepReturnPath is called for every message that the broker has sent to wait.
+func (l *QueueForwarder) KeepReturnPath(delay time.Duration) {
+	l.forwarder.keepReturnPathFor(l.plan, delay)
+}
+
+func (f *Forwarder) keepReturnPathFor(plan topology.Plan, delay time.Duration) {
+	needed := plan.IsShared() || plan.Backend != nil || plan.Strategy == config.StrategyCycle
+	if !needed || !f.settings.Redeclare {
 		return
 	}
 
@@ -61,7 +74,7 @@ func (f *Forwarder) keepReturnPath(plan topology.Plan, published *wire.State) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 
-	due := time.Now().Add(delayOf(published))
+	due := time.Now().Add(delay)
 	if plan.Backend != nil {
 		u.keep("backend "+plan.Backend.Name(), nil, plan.Backend.Shared, backendInterval, due)
 	}

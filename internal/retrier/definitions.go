@@ -42,7 +42,7 @@ func (r *Retrier) Definitions(topics ...string) ([]byte, error) {
 
 // mainQueue is what amqp.DefaultTopologyBuilder declares.
 func (r *Retrier) mainQueue(main Main, plan topology.Plan, policy config.Policy) topology.MainQueue {
-	q := topology.MainQueue{Plan: plan, Arguments: r.mainArguments(main.Queue, policy)}
+	q := topology.MainQueue{Plan: plan, Arguments: r.mainArguments(main.Queue, policy, plan)}
 	if main.Exchange == "" {
 		return q
 	}

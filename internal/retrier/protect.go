@@ -48,7 +48,10 @@ func vhostOf(c Connection) (string, error) {
 }
 
 // mainArguments are those that a main queue is declared with.
-func (r *Retrier) mainArguments(queue string, policy config.Policy) amqp091.Table {
+func (r *Retrier) mainArguments(queue string, policy config.Policy, plan topology.Plan) amqp091.Table {
+	if policy.BrokerDriven() && policy.Protect == config.ProtectionArguments {
+		return plan.WithMainArguments(r.config.Queue.Arguments)
+	}
 	if policy.Protect != config.ProtectionArguments {
 		return r.config.Queue.Arguments
 	}
@@ -60,11 +63,11 @@ func (r *Retrier) mainArguments(queue string, policy config.Policy) amqp091.Tabl
 // but one: the name of the dead-letter queue depends on the topic, see checkProtection.
 func validateProtection(arguments amqp091.Table, policies config.Policies) error {
 	asking := []string{}
-	if policies.Default.Protect == config.ProtectionArguments {
+	if policies.Default.Protect == config.ProtectionArguments && !policies.Default.BrokerDriven() {
 		asking = append(asking, "Options.Policies.Default")
 	}
 	for _, topic := range slices.Sorted(maps.Keys(policies.Topics)) {
-		if policies.Topics[topic].Protect == config.ProtectionArguments {
+		if policies.Topics[topic].Protect == config.ProtectionArguments && !policies.For(topic).BrokerDriven() {
 			asking = append(asking, fmt.Sprintf("Options.Policies.Topics[%q]", topic))
 		}
 	}
@@ -105,7 +108,7 @@ func spelled(v any) string {
 
 // checkProtection is the part of the validation that depends on the topic.
 func (r *Retrier) checkProtection(topic, queue string, policy config.Policy) error {
-	if policy.Protect != config.ProtectionArguments {
+	if policy.Protect != config.ProtectionArguments || policy.BrokerDriven() {
 		return nil
 	}
 
@@ -128,6 +131,10 @@ func (r *Retrier) explainMain(queue *consumer.Queue, err error) error {
 		return err
 	}
 
+	if _, needed := queue.Plan.MainArguments[conflict.Argument]; needed || queue.Plan.MainArguments != nil &&
+		conflict.Argument == "" {
+		return r.explainStrategy(queue, conflict)
+	}
 	protection := topology.ProtectArguments(r.options.Names.DeadLetterQueue(queue.Name))
 	value, ofProtection := protection[conflict.Argument]
 	switch {
@@ -155,7 +162,7 @@ func (r *Retrier) warnOfDrops(queue *consumer.Queue, version string) {
 	if queue.Policy.Protect == config.ProtectionPolicy {
 		return
 	}
-	limit, drops := rabbitmq.DropLimit(r.mainArguments(queue.Name, queue.Policy), version)
+	limit, drops := rabbitmq.DropLimit(r.mainArguments(queue.Name, queue.Policy, queue.Plan), version)
 	if !drops {
 		return
 	}

@@ -37,6 +37,7 @@ type Retrier struct {
 	engine    *engine.Engine
 	turns     consumer.Turns
 	backends  backends
+	delays    delayedRetries
 
 	ctx   context.Context // ends when Close begins
 	close context.CancelCauseFunc
@@ -53,7 +54,7 @@ type Retrier struct {
 func New(conf Config, options Options) (*Retrier, error) {
 	if err := errors.Join(
 		options.Validate(), validateConfig(conf, options.Concurrency), validateProtection(conf.Queue.Arguments,
-			options.Policies),
+			options.Policies), validateStrategies(conf.Queue.Arguments, options),
 	); err != nil {
 		return nil, fmt.Errorf("invalid config of the retrier:\n%w", err)
 	}
@@ -168,6 +169,11 @@ func (r *Retrier) queue(main Main) (*consumer.Queue, error) {
 		return nil, err
 	}
 
+	if err := r.checkStrategy(main.Topic, policy, known.Plan); err != nil {
+		r.registry.leave(main)
+		return nil, err
+	}
+
 	queue := *known // the topic and the exchange are those of this call
 	queue.Topic = main.Topic
 	switch {
@@ -193,7 +199,13 @@ func (r *Retrier) leave(main Main) {
 // is the broker's, or empty.
 func (r *Retrier) declare(channel *amqp091.Channel, queue *consumer.Queue, exchange, version string) error {
 	main := Main{Topic: queue.Topic, Queue: queue.Name, Exchange: exchange}
-	err := r.config.Builder.BuildTopology(channel, main, r.mainArguments(queue.Name, queue.Policy), r.options.Logger)
+	ctx, cancel := context.WithTimeout(r.ctx, nativeTimeout)
+	defer cancel()
+	if err := r.checkNative(ctx, queue, version); err != nil {
+		return fmt.Errorf("cannot declare the topology of topic %q: %w", queue.Topic, err)
+	}
+	err := r.config.Builder.BuildTopology(channel, main, r.mainArguments(queue.Name, queue.Policy, queue.Plan),
+		r.options.Logger)
 	if err != nil {
 		return fmt.Errorf("cannot declare the topology of topic %q: %w", queue.Topic, r.explainMain(queue, err))
 	}

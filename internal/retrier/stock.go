@@ -25,6 +25,8 @@ func (r *Retrier) BuildTopology(channel *amqp091.Channel, main Main) error {
 		return err
 	}
 	switch {
+	case queue.Plan.Strategy != "":
+		return &topology.StockStrategyError{Queue: queue.Name, Strategy: queue.Plan.Strategy}
 	case queue.Declare == nil:
 		return nil
 	case r.options.Topology == topology.Assume:

@@ -49,6 +49,7 @@ func (l *life) newDelivery(arrival engine.Arrival) *delivery {
 func (d *delivery) Engine() *engine.Engine { return d.engine }
 func (d *delivery) Queue() string          { return d.queue }
 func (d *delivery) Withdrawn() bool        { return d.ctx.Err() != nil }
+func (d *delivery) NeedsCopy() bool        { return d.arrival.ByCopy || d.State().Handled != "" }
 
 // answered waits until the router has answered and the middleware is done with the message. ok is false if nobody ever
 // will.

@@ -1,0 +1,521 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// The policies of broker-driven strategies, with three retries each.
+func cyclePolicy() config.Policy {
+	return config.Policy{Strategy: config.StrategyCycle, Delays: ms(200), Retries: 3}
+}
+
+func redeliveryPolicy() config.Policy {
+	return config.Policy{Strategy: config.StrategyRedelivery, Delays: ms(200), Retries: 3}
+}
+
+func nativePolicy() config.Policy {
+	return config.Policy{Strategy: config.StrategyNative, Delays: ms(200), Retries: 3}
+}
+
+// hasNative tells whether the broker has the delayed retry of the strategy native.
+func hasNative(t *testing.T) bool {
+	t.Helper()
+	return rabbit.New(t, brokertest.URI(t)).AtLeast(4, 3)
+}
+
+// eachStrategy runs a test with each strategy that the broker has. TestStrategy_NativeIsRefused is what an older one
+// has instead of native.
+func eachStrategy(t *testing.T, test func(t *testing.T, policy config.Policy)) {
+	t.Helper()
+	t.Parallel()
+	shared, linear := cyclePolicy(), nativePolicy()
+	shared.Scope = config.ScopeShared
+	linear.Delays = ms(150, 300, 450)
+	policies := map[string]config.Policy{"cycle": cyclePolicy(), "cycle shared": shared,
+		"redelivery": redeliveryPolicy()}
+	if hasNative(t) {
+		policies["native"], policies["native linear"] = nativePolicy(), linear
+	}
+	for name, policy := range policies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, policy)
+		})
+	}
+}
+
+func withPolicy(t *testing.T, policy config.Policy) setup {
+	t.Helper()
+	s := setup{URI: brokertest.URI(t), QueueType: "quorum", Options: amqpretry.Options{
+		Policies: config.Policies{Default: policy}, Concurrency: 4}}
+	s.Options.Names.Shared = uniqueName("shared") // the test removes what it has declared
+
+	return s
+}
+
+// byBroker and byCopy count the retries of either kind.
+func (s *service) byBroker() int {
+	return len(slices.DeleteFunc(s.Events(retry.EventRetried), func(e retry.Event) bool { return !e.Verdict.ByBroker }))
+}
+
+func (s *service) byCopy() int { return len(s.Events(retry.EventRetried)) - s.byBroker() }
+
+// P1 and P2: every message meets its fate, after the attempts of its policy, and no copy is published before the end.
+func TestStrategy_Fates(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		s := withPolicy(t, policy)
+		s.Handler = byFate
+		svc := start(t, s)
+		ids := fates(100)
+		svc.publish(ids...)
+		svc.finish(ids, time.Minute, 0)
+		for _, id := range ids {
+			attempts := svc.Calls.attempts(id)
+			assert.Equal(t, numbersTo(len(attempts)), attempts, id)
+			if !slices.Contains([]string{"ok", "once", "twice"}, strings.Split(id, "-")[0]) {
+				assert.Len(t, attempts, policy.MaxRetries()+1, id)
+			}
+		}
+		assert.Zero(t, svc.byCopy(), "retries by copies")
+		assert.NotZero(t, svc.byBroker())
+	})
+}
+
+func numbersTo(n int) []int {
+	numbers := make([]int, n)
+	for i := range numbers {
+		numbers[i] = i + 1
+	}
+
+	return numbers
+}
+
+// P3: a retry comes when its delay is over, and not before; a redelivery at once.
+func TestStrategy_Delays(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		policy.Delays = slices.Clone(policy.Delays)
+		for i := range policy.Delays {
+			policy.Delays[i] *= 4
+		}
+		s := withPolicy(t, policy)
+		s.Handler = func(*message.Message) error { return errFate }
+		svc := start(t, s)
+		svc.publish("a")
+		svc.Broker.Has(svc.dlq(), 1)
+		calls := svc.Calls.of("a")
+		require.Len(t, calls, 4)
+		for i := range 3 {
+			waited := calls[i+1].At.Sub(calls[i].At)
+			if policy.Strategy == config.StrategyRedelivery {
+				assert.Less(t, waited, 400*time.Millisecond)
+				continue
+			}
+			assert.GreaterOrEqual(t, waited, policy.Delay(i+1)-5*time.Millisecond)
+			assert.Less(t, waited, policy.Delay(i+1)+600*time.Millisecond)
+		}
+	})
+}
+
+// P4 and P6: the dead letter is the message, with what it died of; what the broker cannot know is left out.
+func TestStrategy_DeadLetter(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		s := withPolicy(t, policy)
+		var lasts []bool
+		s.Handler = func(msg *message.Message) error {
+			attempt, _ := retry.AttemptFromContext(msg.Context())
+			lasts = append(lasts, attempt.Last)
+			return fmt.Errorf("failure %d", attempt.Number)
+		}
+		s.Options.Concurrency = 1
+		svc := start(t, s)
+		published := rabbit.Message("a", "body")
+		published.Headers["mine"], published.MessageId, published.ContentType = "kept", "id-a", "text/x-own"
+		svc.Broker.Publish(svc.Queue, published)
+		letter := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+		assert.Equal(t, []string{"body", "kept", "id-a", "text/x-own"},
+			[]string{string(letter.Body), rabbit.Text(letter, "mine"), letter.MessageId, letter.ContentType})
+		assert.Equal(t, []string{"-1", "4", "exhausted", "failure 4", svc.Queue}, []string{
+			rabbit.Text(letter, header.Count), rabbit.Text(letter, header.Attempts), rabbit.Text(letter, header.Reason),
+			rabbit.Text(letter, header.Error), rabbit.Text(letter, header.RoutingKey)})
+		assert.Equal(t, []bool{false, false, false, true}, lasts)
+		assert.Equal(t, 3, svc.byBroker())
+	})
+}
+
+// A permanent failure is the end at once; a dropped message is gone; a panic is a failure.
+func TestStrategy_Errors(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		s := withPolicy(t, policy)
+		s.Handler = func(msg *message.Message) error {
+			switch msg.UUID {
+			case "permanent":
+				return retry.Permanent(errFate)
+			case "drop":
+				return retry.Drop(errFate)
+			default:
+				panic("oops")
+			}
+		}
+		svc := start(t, s)
+		svc.publish("permanent", "drop", "panic")
+		svc.Broker.Has(svc.dlq(), 2)
+		assert.Zero(t, svc.Broker.Depth(svc.Queue))
+		assert.Equal(t, map[string]string{"permanent": "permanent", "panic": "panic"},
+			reasons(svc.Broker.Drain(svc.dlq())))
+		assert.Equal(t, map[string]int{"permanent": 1, "drop": 1, "panic": 4}, svc.Calls.ids())
+	})
+}
+
+// What the broker cannot do is done by a copy, and the attempts go on counting.
+func TestStrategy_Copies(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		s := withPolicy(t, policy)
+		s.Handler = func(msg *message.Message) error {
+			attempt, _ := retry.AttemptFromContext(msg.Context())
+			switch {
+			case msg.UUID == "after" && attempt.Number == 2:
+				return retry.RetryAfter(policy.Delay(1), errFate)
+			case msg.UUID == "postponed" && attempt.Calls < 2:
+				return retry.Postpone(policy.Delay(1))
+			default:
+				return errFate
+			}
+		}
+		svc := start(t, s)
+		svc.publish("after", "postponed")
+		svc.Broker.Has(svc.dlq(), 2)
+		assert.Equal(t, []int{1, 2, 3, 4}, svc.Calls.attempts("after"))
+		assert.Equal(t, []int{1, 1, 1, 2, 3, 4}, svc.Calls.attempts("postponed"))
+		assert.Len(t, svc.Events(retry.EventPostponed), 2)
+		assert.NotZero(t, svc.byCopy())
+		assert.NotZero(t, svc.byBroker())
+	})
+}
+
+// P5: a message expires by its age, also if the broker brings it back, and also if only a copy can tell its age.
+func TestStrategy_MaxAge(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		policy.MaxAge, policy.Retries = 2500*time.Millisecond, 30
+		policy.Delays = policy.Delays[:1]
+		s := withPolicy(t, policy)
+		s.Handler = func(*message.Message) error {
+			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // a handler at work
+			return errFate
+		}
+		svc := start(t, s)
+		stamped := rabbit.Message("stamped", "")
+		stamped.Timestamp = time.Now()
+		svc.Broker.Publish(svc.Queue, stamped, rabbit.Message("plain", ""))
+		svc.Broker.Has(svc.dlq(), 2)
+		assert.Equal(t, map[string]string{"stamped": "expired", "plain": "expired"},
+			reasons(svc.Broker.Drain(svc.dlq())))
+	})
+}
+
+// A replayed dead letter has all its attempts again, and its story goes on.
+func TestStrategy_Replay(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		s := withPolicy(t, policy)
+		s.Handler = func(*message.Message) error { return errFate }
+		svc := start(t, s)
+		svc.publish("a")
+		svc.Broker.Has(svc.dlq(), 1)
+		letters := lettersOf(t, svc, s.URI)
+		report, err := letters.Replay(t.Context(), dlq.ReplayOptions{})
+		require.NoError(t, err)
+		require.Equal(t, 1, report.Done)
+		eventually(t, 10*time.Second, func() bool { return len(svc.Letters()) == 2 }, "it dies again")
+		letter := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+		assert.Equal(t, []string{"8", "1"}, []string{rabbit.Text(letter, header.Attempts), rabbit.Text(letter,
+			header.Replays)})
+		assert.Equal(t, []int{1, 2, 3, 4, 1, 2, 3, 4}, svc.Calls.attempts("a"))
+	})
+}
+
+// A publisher's x-death and counts are worth nothing, and nothing is lost or stuck because of them.
+func TestStrategy_ForgedHeaders(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		s := withPolicy(t, policy)
+		s.Handler = func(*message.Message) error { return errFate }
+		svc := start(t, s)
+		deaths := func(deaths ...amqp091.Table) []any {
+			list := []any{}
+			for _, d := range deaths {
+				d["exchange"], d["routing-keys"], d["time"] = "", []any{svc.Queue}, time.Now()
+				list = append(list, d)
+			}
+			return list
+		}
+		forged := map[string]amqp091.Table{
+			"counts": {"x-delivery-count": int64(100), "x-acquired-count": int64(100)},
+			"deaths of another queue": {"x-death": deaths(amqp091.Table{"queue": "other", "reason": "expired",
+				"count": int64(7)}),
+				"x-first-death-queue": "other", "x-first-death-reason": "expired"},
+			"an unknown reason": {"x-death": deaths(amqp091.Table{"queue": svc.Queue, "reason": "bored",
+				"count": int64(7)}),
+				"x-first-death-queue": svc.Queue, "x-first-death-reason": "bored", "x-first-death-exchange": ""},
+			"no deaths at all": {"x-death": "none", "x-first-death-reason": int32(5)},
+			"our headers": {header.Version: "1", header.Count: "3", header.Queue: svc.Queue,
+				header.Delay: "200ms"},
+			"the queue's own past": {"x-death": deaths(amqp091.Table{"queue": svc.Queue, "reason": "expired",
+				"count": int64(9)}),
+				"x-first-death-queue": svc.Queue, "x-first-death-reason": "expired", "x-first-death-exchange": ""},
+		}
+		for id, headers := range forged {
+			m := rabbit.Message(id, "")
+			for key, value := range headers {
+				m.Headers[key] = value
+			}
+			svc.Broker.Publish(svc.Queue, m)
+		}
+		svc.Broker.Has(svc.dlq(), len(forged))
+		assert.Zero(t, svc.Broker.Depth(svc.Queue))
+		for id := range forged {
+			assert.Equal(t, []int{1, 2, 3, 4}, svc.Calls.attempts(id), id)
+		}
+		// what was not forged takes its way all the same
+		svc.publish("honest")
+		svc.Broker.Has(svc.dlq(), len(forged)+1)
+	})
+}
+
+// A message that other services have dead-lettered into the queue has no failures here.
+func TestStrategy_DeadLetteredInto(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		s := withPolicy(t, policy)
+		s.Handler = func(*message.Message) error { return errFate }
+		svc := start(t, s)
+		from := uniqueName("from")
+		svc.Broker.Declare(from, amqp091.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": "",
+			"x-dead-letter-routing-key": svc.Queue})
+		svc.Broker.Publish(from, rabbit.Message("a", ""))
+		svc.Broker.Do(func(channel *amqp091.Channel) error {
+			for range 6 { // returned, which counts, and rejected at last
+				d, err := getOne(channel, from)
+				if err != nil {
+					return err
+				}
+				if err := d.Reject(true); err != nil {
+					return err
+				}
+			}
+			d, err := getOne(channel, from)
+			if err != nil {
+				return err
+			}
+			return d.Reject(false)
+		})
+		svc.Broker.Has(svc.dlq(), 1)
+		assert.Equal(t, []int{1, 2, 3, 4}, svc.Calls.attempts("a"))
+	})
+}
+
+func getOne(channel *amqp091.Channel, queue string) (amqp091.Delivery, error) {
+	for began := time.Now(); time.Since(began) < 10*time.Second; <-time.After(tick) {
+		if d, ok, err := channel.Get(queue, false); err != nil || ok {
+			return d, err
+		}
+	}
+
+	return amqp091.Delivery{}, errors.New("no message")
+}
+
+// P9: what its consumers die of ends in the dead-letter queue. Where a return is an attempt, the deaths of all attempts
+// but the last use one up each.
+func TestStrategy_Killer(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		policy.CrashLimit, policy.Retries = 3, 2
+		policy.Delays = policy.Delays[:1]
+		s := withPolicy(t, policy)
+		network := newProxy(t, s.URI)
+		s.URI, s.Options.Concurrency = network.URI, 1
+		s.Handler = func(msg *message.Message) error {
+			if msg.UUID == "killer" {
+				network.cut(subscriber) // as if the process had died
+				<-msg.Context().Done()
+			}
+			return nil
+		}
+		svc := start(t, s)
+		svc.publish("killer", "a", "b")
+		eventually(t, 30*time.Second, func() bool { return len(svc.Letters()) == 1 }, "its end")
+		letter := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+		assert.Equal(t, []string{"killer", "crashed"}, []string{rabbit.UUID(letter), rabbit.Text(letter,
+			header.Reason)})
+		want := policy.CrashLimit * (policy.MaxRetries() + 1)
+		if policy.CountsReturns() {
+			want = policy.MaxRetries() + policy.CrashLimit // one cannot be told from the other
+		}
+		assert.Len(t, svc.Calls.of("killer"), want)
+		eventually(t, 10*time.Second, func() bool { return svc.Calls.ids()["a"] > 0 && svc.Calls.ids()["b"] > 0 },
+			"the others")
+		assert.Zero(t, svc.Broker.Depth(svc.Queue))
+	})
+}
+
+// The neighbours of a message that its consumers die of live on: after a death, those that were in hand are handled one
+// at
+// a time.
+func TestStrategy_Neighbours(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		policy.Delays, policy.CrashLimit = policy.Delays[:1], 10
+		s := withPolicy(t, policy)
+		network := newProxy(t, s.URI)
+		s.URI, s.Prefetch = network.URI, 20
+		s.Handler = func(msg *message.Message) error {
+			if msg.UUID == "killer" {
+				network.cut(subscriber)
+				<-msg.Context().Done()
+				return nil
+			}
+			select {
+			case <-time.After(10 * time.Millisecond):
+			case <-msg.Context().Done():
+			}
+			return nil
+		}
+		svc := newService(t, s)
+		require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
+		ids := rabbit.Numbered("m", 60)
+		svc.publish(slices.Concat(ids[:30], []string{"killer"}, ids[30:])...)
+		svc.run()
+		eventually(t, 60*time.Second, func() bool { return len(svc.Letters()) > 0 && svc.Broker.Depth(svc.Queue) == 0 },
+			"the killer's end")
+		assert.Equal(t, map[string]string{"killer": "crashed"}, reasons(svc.Broker.Drain(svc.dlq())))
+	})
+}
+
+// The rejections of a cycle are no deaths, however many there are: RabbitMQ 4.0 to 4.2 count both, and the counts
+// travel
+// along.
+func TestStrategy_CycleRejectionsAreNoCrashes(t *testing.T) {
+	t.Parallel()
+	policy := cyclePolicy()
+	policy.Delays, policy.Retries, policy.CrashLimit = ms(20), 25, 2
+	s := withPolicy(t, policy)
+	s.Handler = func(*message.Message) error { return errFate }
+	svc := start(t, s)
+	svc.publish("a")
+	svc.Broker.Has(svc.dlq(), 1)
+	assert.Equal(t, map[string]string{"a": "exhausted"}, reasons(svc.Broker.Drain(svc.dlq())))
+	assert.Equal(t, numbersTo(26), svc.Calls.attempts("a"))
+	assert.Equal(t, 25, svc.byBroker())
+}
+
+// A redelivery has more attempts than the broker's own delivery limit allows, which nobody has set here.
+func TestStrategy_MoreReturnsThanTheLimit(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		policy.Delays, policy.Retries = ms(20), 45
+		s := withPolicy(t, policy)
+		s.Handler = func(*message.Message) error { return errFate }
+		svc := start(t, s)
+		svc.publish("a")
+		eventually(t, 30*time.Second, func() bool { return len(svc.Letters()) == 1 }, "its end")
+		assert.Equal(t, numbersTo(46), svc.Calls.attempts("a"))
+		if policy.CountsReturns() {
+			assert.Equal(t, 2, svc.byCopy(), "with each the broker counts anew")
+		}
+	})
+}
+
+// Only what was rejected goes round: what has died of anything else is a dead letter, and the queue goes on.
+func TestStrategy_CycleOfOtherDeaths(t *testing.T) {
+	t.Parallel()
+	for _, scope := range []config.Scope{config.ScopeQueue, config.ScopeShared} {
+		policy := cyclePolicy()
+		policy.Scope = scope
+		s := withPolicy(t, policy)
+		s.Handler = func(*message.Message) error { return errFate }
+		svc := newService(t, s)
+		require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
+		var ids []string
+		for i := range 50 { // more than would stop the queue's dead-lettering if they led nowhere
+			m := rabbit.Message(fmt.Sprintf("late-%d", i), "")
+			m.Expiration = "1"
+			svc.Broker.Publish(svc.Queue, m)
+			ids = append(ids, m.MessageId)
+		}
+		svc.Broker.Has(svc.dlq(), len(ids))
+		svc.publish("a")
+		svc.run()
+		svc.Broker.Has(svc.dlq(), len(ids)+1)
+		assert.Equal(t, []int{1, 2, 3, 4}, svc.Calls.attempts("a"))
+		assert.Len(t, svc.Calls.ids(), 1)
+
+		soon := rabbit.Message("soon", "")
+		soon.Expiration = "60000"
+		svc.Broker.Publish(svc.Queue, soon)
+		svc.Broker.Has(svc.dlq(), len(ids)+2)
+		assert.Equal(t, []int{1, 2, 3, 4}, svc.Calls.attempts("soon"))
+		svc.close()
+	}
+}
+
+// A header frame that would become too large on its way back goes by a copy, which makes room.
+func TestStrategy_LargeHeaders(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		s := withPolicy(t, policy)
+		s.Handler = func(*message.Message) error { return errFate }
+		svc := start(t, s)
+		large := rabbit.Message("large", "")
+		large.Headers["large"] = strings.Repeat("x", 131072-450)
+		svc.Broker.Publish(svc.Queue, large)
+		svc.publish("small")
+		svc.Broker.Has(svc.dlq(), 2)
+		assert.Equal(t, map[string]string{"large": "too-large", "small": "exhausted"},
+			reasons(svc.Broker.Drain(svc.dlq())))
+		assert.Empty(t, svc.Logs.with("Channel closed"))
+	})
+}
+
+// P11: a service that closes rejects nothing: what it has in hand is handled later, or by others.
+func TestStrategy_Close(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		s := withPolicy(t, policy)
+		s.Options.Concurrency, s.Options.CloseTimeout = 4, 300*time.Millisecond
+		release := make(chan struct{})
+		t.Cleanup(func() { close(release) })
+		s.Handler = func(msg *message.Message) error {
+			select {
+			case <-msg.Context().Done():
+				return msg.Context().Err()
+			case <-release:
+				return nil
+			}
+		}
+		svc := start(t, s)
+		ids := rabbit.Numbered("m", 20)
+		svc.publish(ids...)
+		eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 4 }, "four are in hand")
+		svc.close()
+		eventually(t, 10*time.Second, func() bool {
+			return svc.Broker.Depth(svc.Queue) == 20 || policy.Strategy ==
+				config.StrategyNative && len(svc.Broker.Drain(svc.Queue)) > 0
+		}, "all go back")
+		assert.Zero(t, svc.Broker.Depth(svc.dlq()))
+		plan, err := svc.Retrier.Plan(svc.Queue)
+		require.NoError(t, err)
+		for _, q := range plan.Queues {
+			assert.Zero(t, svc.Broker.Depth(q.Name), "rejected into %s", q.Name)
+		}
+		assert.Empty(t, svc.Events(retry.EventFailed))
+	})
+}
