@@ -230,6 +230,36 @@ func TestStrategy_MaxAge(t *testing.T) {
 	})
 }
 
+// P10: a message with an expiration waits as a copy: its queue would drop it without a word of what it has failed of.
+func TestStrategy_Expiration(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		policy.Retries = 30
+		policy.Delays = []time.Duration{policy.Delays[0]}
+		s := withPolicy(t, policy)
+		s.Handler = func(*message.Message) error { return errFate }
+		svc := start(t, s)
+		svc.publish("first") // so that the consumer is there
+		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() > 0 }, "it consumes")
+		expires := rabbit.Message("expires", "")
+		expires.Expiration = "2000"
+		svc.Broker.Publish(svc.Queue, expires)
+		eventually(t, 20*time.Second, func() bool {
+			return slices.ContainsFunc(svc.Letters(), func(e retry.Event) bool { return e.Message.UUID == "expires" })
+		}, "it dies")
+		reason := "expired"
+		if policy.Strategy == config.StrategyRedelivery {
+			reason = "exhausted" // once it is a copy, the broker brings it back without a wait
+		}
+		for _, letter := range svc.Broker.Drain(svc.dlq()) {
+			if rabbit.UUID(letter) == "expires" {
+				assert.Equal(t, []string{reason, errFate.Error()}, []string{rabbit.Text(letter, header.Reason),
+					rabbit.Text(letter, header.Error)})
+			}
+		}
+		assert.Greater(t, len(svc.Calls.of("expires")), 1)
+	})
+}
+
 // A replayed dead letter has all its attempts again, and its story goes on.
 func TestStrategy_Replay(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {

@@ -69,6 +69,7 @@ func TestArriveOfReturnedMessages(t *testing.T) {
 		"rejected too often": {cycle, Arriving{Waited: "1s", Returned: Returned{Failures: 300}}, 3, false, false},
 		"rejected and crashed": {cycle, Arriving{Waited: "1s", Redelivered: true, Deliveries: 5,
 			Returned: Returned{Failures: 1}}, 1, crashed, false},
+		"expires, redelivered":  {redelivery, Arriving{Expiration: "60000"}, 0, false, byCopy},
 		"expires":               {cycle, Arriving{Expiration: "60000"}, 0, false, byCopy},
 		"forged headers":        {cycle, Arriving{Headers: copied}, 0, false, byCopy},
 		"replayed into a cycle": {cycle, Arriving{Headers: dead}, 0, false, false},
