@@ -23,10 +23,10 @@ SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
 .DEFAULT_GOAL := help
-.PHONY: help mirror demo test test-brokers test-v3 test-exact test-race matrix soak chaos cluster shutdown crashes bench tools fuzz examples record lint prose vet fmt
+.PHONY: help mirror demo test test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster shutdown crashes bench tools foreign fuzz examples record lint prose vet fmt
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-16s %s\n", $$1, $$2 }'
 
 # AMQP_URI may be set for a service, so only a URI in this command's line is asked for the demo.
 demo: ## messages that succeed, are retried, and end in the dead-letter queue; on another broker: make demo URI=amqp://…
@@ -35,7 +35,7 @@ demo: ## messages that succeed, are retried, and end in the dead-letter queue; o
 test: ## what to run before a commit: all tests of library and command, but for test-brokers
 	scripts/broker run $(GO) test -tags "$(TAGS)" $(TESTFLAGS) -skip '$(OWN)' $(TESTED)
 	$(if $(filter all,$(PACKAGES)),cd tests/interop && $(GO) test -count=1 ./...)
-	$(if $(filter all,$(PACKAGES)),cd tests/chaos && $(GO) test -run 'TestJudge|TestReader|TestFates' ./...)
+	$(if $(filter all,$(PACKAGES)),cd tests/chaos && $(GO) test -run 'TestJudge|TestReader|TestFates|TestTopics' ./...)
 
 test-brokers: ## tests that kill, freeze or fill brokers, each one of its own
 	scripts/broker run $(GO) test -tags "$(TAGS)" $(TESTFLAGS) -run '$(OWN)' $(TESTED)
@@ -48,6 +48,20 @@ test-v3: ## Watermill's suite and the promise tests over watermill-amqp v3
 TIERS := TestProtect_Warning|TestP8_TopologyAssume|TestWatermillsDeduplicatorLosesRetries|TestStock_TypedErrors|TestP8_Conflicts|TestOutcomes|TestRetrytestIsFaithful|TestSubscribeRefuses
 test-exact: ## Watermill's suite and the promise tests with exact delays, in their short form
 	DELAY_MODE=exact scripts/broker run $(GO) test -tags "$(TAGS)" -count=1 -short $(TESTFLAGS) -skip '$(OWN)|$(TIERS)' ./tests ./tests/crashes
+
+# make test-strategies STRATEGIES=native: with RabbitMQ 4.3 or later
+STRATEGIES ?= dead-letter-cycle redelivery
+PROMISES   := ^Test(P[1-79]_|P10_|Lossless|NoHotLoop|Healthy|Close|Hostile|Replayed)
+# Tests about what only copies have: the error and the history of each attempt, a name for a message without one, a
+# place among those that are held, main queues that are classic or keep their arguments when the delays change. So are
+# the tests of P8: no queue that exists can adopt a strategy as it is.
+COPIES     := TestP9_HistoryIsBounded|TestP9_ErrorTexts|TestP9_DeadLetterExplainsItself|TestP4_MovedBackByHandIsAReplay|TestReplayedMessagesDieAgain|TestP4_ForgedHeadersAreFresh|TestP10_Deadline|TestP6_BareMessage|TestLosslessConsumerCutWhileHeld|TestCloseTwiceAndConcurrently|TestP4_AnotherPolicyContinuesTheCount
+# Tests in which a lost connection is no attempt, or a retry waits.
+UNCOUNTED_dead-letter-cycle :=
+UNCOUNTED_native     := |TestP4_CutConnectionDoesNotCount|TestNoHotLoopCrashing|TestLosslessConsumerCutMidHandler
+UNCOUNTED_redelivery := $(UNCOUNTED_native)|TestP6_ExpirationEndsNeitherWaitNorDeadLetter
+test-strategies: ## the promise tests with broker-driven strategies, in their short form
+	$(foreach strategy,$(STRATEGIES),STRATEGY=$(strategy) scripts/broker run $(GO) test -tags "$(TAGS)" -count=1 -short $(TESTFLAGS) -run '$(PROMISES)' -skip '$(OWN)|$(COPIES)$(UNCOUNTED_$(strategy))' ./tests &&) true
 
 test-race: ## make test, in its short form, with the race detector
 	scripts/broker run $(GO) test -tags "$(TAGS)" -race -short $(TESTFLAGS) -skip '$(OWN)' $(TESTED)
@@ -102,6 +116,11 @@ BROWSES ?= 10000
 tools: ## the dead-letter tools killed at random moments, and thousands of browses: make tools KILLS=100 BROWSES=10000 SEED=1 REPORT=report.md
 	$(PROOF) KILLS="$(KILLS)" BROWSES="$(BROWSES)" scripts/broker run $(GO) test -count=1 -v -timeout=2h -parallel=1 ./tests/tools
 
+# Installs pika and amqplib into a temporary folder. MESSAGES for each language, 2000 without it.
+foreign: ## the processor with consumers in Python and JavaScript, while its processes are killed: make foreign SEED=1 REPORT=report.md
+	$(PROOF) MESSAGES="$(if $(filter command line,$(origin MESSAGES)),$(MESSAGES))" \
+		scripts/broker run $(GO) test -tags foreign -count=1 -v -timeout=30m ./tests/foreign
+
 FUZZ    ?= 3m
 FUZZERS := config/policyfile:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzRead internal/wire:FuzzLife \
 	internal/consumer:FuzzDelivery internal/codec:FuzzReadable internal/codec:FuzzFrame internal/codec:FuzzDeadLetter internal/connection:FuzzURI \
@@ -130,7 +149,7 @@ prose: ## how hard README and docs are to read, and their worst sentences: make 
 
 vet: ## go vet, and no files that patches and merges have left behind
 	@if left=$$(git ls-files | grep -E '\.(orig|rej)$$'); then echo "cannot vet: tracked leftovers of a patch or merge; git rm them:" $$left; exit 1; fi
-	$(GO) vet ./... && $(GO) vet -tags cluster ./tests/cluster && $(GO) vet -tags amqpv3,cluster ./...
+	$(GO) vet ./... && $(GO) vet -tags cluster ./tests/cluster && $(GO) vet -tags foreign ./tests/foreign && $(GO) vet -tags amqpv3,cluster ./...
 	set -e; for module in tests/interop tests/chaos tests/bench/peers; do (cd $$module && $(GO) vet ./...); done
 
 fmt: ## format the code

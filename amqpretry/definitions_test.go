@@ -180,3 +180,43 @@ func TestDefinitionsOfManyTopics(t *testing.T) {
 	}
 	assert.Less(t, many, 10*few, "with 250 topics: %s", few)
 }
+
+// A main queue is defined with what its strategy needs, unless a policy of the broker gives it.
+func TestDefinitionsUnderStrategies(t *testing.T) {
+	t.Parallel()
+
+	one := []time.Duration{time.Second}
+	conf := durable()
+	conf.Queue.Arguments = amqp091.Table{"x-queue-type": "quorum", "x-max-length": 5}
+	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: config.Policies{Topics: map[string]config.Policy{
+		"cycle":      {Strategy: config.StrategyCycle, Delays: one},
+		"redelivery": {Strategy: config.StrategyRedelivery},
+		"native":     {Strategy: config.StrategyNative, Delays: one},
+		"policy":     {Strategy: config.StrategyNative, Delays: one, Protect: config.ProtectionPolicy},
+	}}})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, retrier.Close()) })
+	file, err := retrier.Definitions("cycle", "redelivery", "native", "policy")
+	require.NoError(t, err)
+
+	var f struct {
+		Queues []struct {
+			Name      string
+			Arguments amqp091.Table
+		}
+	}
+	require.NoError(t, json.Unmarshal(file, &f))
+	found := map[string]amqp091.Table{}
+	for _, q := range f.Queues {
+		found[q.Name] = q.Arguments
+	}
+	for topic, wanted := range map[string][2]any{"cycle": {"x-dead-letter-exchange", "cycle.rejected.1s"},
+		"redelivery": {"x-dead-letter-routing-key", "redelivery.dlq"}, "native": {"x-delayed-retry-type", "failed"}} {
+		assert.Equal(t, wanted[1], found[topic][wanted[0].(string)], topic)
+		assert.InDelta(t, 5, found[topic]["x-max-length"], 0, topic)
+		plan, err := retrier.Plan(topic)
+		require.NoError(t, err)
+		assert.Len(t, found[topic], len(plan.MainArguments)+1, topic)
+	}
+	assert.Len(t, found["policy"], 2, "as its own config says")
+}

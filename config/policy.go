@@ -211,8 +211,8 @@ func (p Policy) IsZero() bool {
 	return p.Mode == "" && p.Retries == 0 && len(p.Delays) == 0 && p.Backoff.IsZero() &&
 		p.Immediate == 0 && p.Jitter == 0 && p.MaxAge == 0 && p.OnExpiry == "" && p.MaxPostpone == 0 &&
 		len(p.RetryOnly) == 0 && len(p.NeverRetry) == 0 &&
-		p.Strategy == "" && p.DelayMode == "" && p.Ladder.IsZero() && p.QueueType == "" && p.Scope == "" && p.Protect == "" &&
-		p.CrashLimit == 0
+		p.Strategy == "" && p.DelayMode == "" && p.Ladder.IsZero() && p.QueueType == "" && p.Scope == "" &&
+		p.Protect == "" && p.CrashLimit == 0
 }
 
 // WithDefaults returns a copy in which everything that was left out is filled in; a zero Policy becomes [Default].

@@ -86,8 +86,9 @@ func (p Policy) validateStrategy(e *problems) {
 			DelayTiers, StrategyCopy), strconv.Quote(string(p.DelayMode)))
 	}
 	if p.Jitter != 0 && p.Jitter != None {
-		e.add("Jitter", "not possible with the strategy "+string(p.Strategy), fmt.Sprintf("left out, or the strategy %q: "+
-			"the broker's delays are not random", StrategyCopy), number(p.Jitter))
+		e.add("Jitter", "not possible with the strategy "+string(p.Strategy),
+			fmt.Sprintf("left out, or the strategy %q: "+
+				"the broker's delays are not random", StrategyCopy), number(p.Jitter))
 	}
 	p.validateStrategyProtect(e)
 	if len(e.errs) > given || p.MaxRetries() == 0 {
@@ -123,7 +124,8 @@ func (p Policy) validateStrategyDelays(e *problems) {
 	case StrategyNative:
 		if _, _, ok := p.NativeDelays(); !ok {
 			e.add(field, "the strategy native has delays that are constant or grow by the first one",
-				"such as 10s, 10s, 10s, or 10s, 20s, 30s; a Backoff of the kind constant or linear, without another Step; "+
+				"such as 10s, 10s, 10s, or 10s, 20s, 30s; a Backoff of the kind constant or linear, without "+
+					"another Step; "+
 					"or the strategy copy", durations(p.Schedule()))
 		}
 	case StrategyCopy, StrategyRedelivery:

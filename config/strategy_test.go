@@ -13,7 +13,8 @@ import (
 func TestStrategyIsValidated(t *testing.T) {
 	one := []time.Duration{30 * time.Second}
 	for wanted, policy := range map[string]config.Policy{
-		`Strategy: unknown: must be one of copy, dead-letter-cycle, redelivery, native, got "cycle"`: {Strategy: "cycle"},
+		`Strategy: unknown: must be one of copy, dead-letter-cycle, redelivery, native, got ` +
+			`"cycle"`: {Strategy: "cycle"},
 		`Strategy: ignored by the mode: must be left out with mode "dead-letter"`: {
 			Mode: config.ModeDeadLetter, Strategy: config.StrategyNative},
 		`DelayMode: not possible with the strategy redelivery`: {
@@ -22,7 +23,8 @@ func TestStrategyIsValidated(t *testing.T) {
 			Strategy: config.StrategyCycle, Delays: one, Jitter: 0.5},
 		`Protect: not possible with the strategy redelivery: must be left out for "arguments": the main queue needs ` +
 			`arguments, got "none"`: {Strategy: config.StrategyRedelivery, Protect: config.ProtectionNone},
-		`Protect: not possible with the strategy dead-letter-cycle: must be left out for "arguments": a client cannot ` +
+		`Protect: not possible with the strategy dead-letter-cycle: must be left out for "arguments": a client ` +
+			`cannot ` +
 			`see a policy`: {Strategy: config.StrategyCycle, Delays: one, Protect: config.ProtectionPolicy},
 		`Delays: the strategy dead-letter-cycle has one delay, as a queue has one dead-letter exchange: must be one ` +
 			`delay, such as 30s, and Retries for how often it repeats, got 5 delays`: {Strategy: config.StrategyCycle},
@@ -36,11 +38,12 @@ func TestStrategyIsValidated(t *testing.T) {
 		assert.ErrorContains(t, policy.Validate(), wanted)
 	}
 	for name, policy := range map[string]config.Policy{
-		"cycle":          {Strategy: config.StrategyCycle, Delays: one, Retries: 5},
-		"cycle constant": {Strategy: config.StrategyCycle, Retries: 5, Backoff: config.Backoff{Kind: config.BackoffConstant, Initial: time.Second}},
-		"redelivery":     {Strategy: config.StrategyRedelivery},
-		"by a policy":    {Strategy: config.StrategyRedelivery, Protect: config.ProtectionPolicy},
-		"native":         {Strategy: config.StrategyNative, Delays: one, Retries: 5, Protect: config.ProtectionPolicy},
+		"cycle": {Strategy: config.StrategyCycle, Delays: one, Retries: 5},
+		"cycle constant": {Strategy: config.StrategyCycle, Retries: 5,
+			Backoff: config.Backoff{Kind: config.BackoffConstant, Initial: time.Second}},
+		"redelivery":  {Strategy: config.StrategyRedelivery},
+		"by a policy": {Strategy: config.StrategyRedelivery, Protect: config.ProtectionPolicy},
+		"native":      {Strategy: config.StrategyNative, Delays: one, Retries: 5, Protect: config.ProtectionPolicy},
 	} {
 		require.NoError(t, policy.Validate(), name)
 		require.NoError(t, policy.WithDefaults().Validate(), name)
@@ -53,22 +56,25 @@ func TestStrategyIsValidated(t *testing.T) {
 func TestNativeDelays(t *testing.T) {
 	const s = time.Second
 	linear := func(retries int, most time.Duration) config.Policy {
-		return config.Policy{Retries: retries, Backoff: config.Backoff{Kind: config.BackoffLinear, Initial: s, Max: most}}
+		return config.Policy{Retries: retries, Backoff: config.Backoff{Kind: config.BackoffLinear, Initial: s,
+			Max: most}}
 	}
 	for name, test := range map[string]struct {
 		policy            config.Policy
 		shortest, longest time.Duration // zero if it is not possible
 	}{
-		"constant":         {config.Policy{Delays: []time.Duration{s}, Retries: 4}, s, s},
-		"a list":           {config.Policy{Delays: []time.Duration{s, 2 * s, 3 * s}}, s, 3 * s},
-		"a capped list":    {config.Policy{Delays: []time.Duration{10 * s, 15 * s, 15 * s}}, 10 * s, 15 * s},
-		"linear":           {linear(4, 0), s, 4 * s},
-		"capped":           {linear(9, 3*s), s, 3 * s},
-		"grows otherwise":  {config.Policy{Delays: []time.Duration{s, 3 * s}}, s, 3 * s}, // one step, and not of s: below
-		"falls":            {config.Policy{Delays: []time.Duration{2 * s, s}}, 0, 0},
-		"the default":      {config.Policy{}, 0, 0},
-		"no retries":       {config.Policy{Mode: config.ModeDeadLetter}, 0, 0},
-		"longest possible": {config.Policy{Delays: []time.Duration{config.MaxDelay}, Retries: 1000}, config.MaxDelay, config.MaxDelay},
+		"constant":        {config.Policy{Delays: []time.Duration{s}, Retries: 4}, s, s},
+		"a list":          {config.Policy{Delays: []time.Duration{s, 2 * s, 3 * s}}, s, 3 * s},
+		"a capped list":   {config.Policy{Delays: []time.Duration{10 * s, 15 * s, 15 * s}}, 10 * s, 15 * s},
+		"linear":          {linear(4, 0), s, 4 * s},
+		"capped":          {linear(9, 3*s), s, 3 * s},
+		"grows otherwise": {config.Policy{Delays: []time.Duration{s, 3 * s}}, s, 3 * s},
+		// one step, and not of s: below
+		"falls":       {config.Policy{Delays: []time.Duration{2 * s, s}}, 0, 0},
+		"the default": {config.Policy{}, 0, 0},
+		"no retries":  {config.Policy{Mode: config.ModeDeadLetter}, 0, 0},
+		"longest possible": {config.Policy{Delays: []time.Duration{config.MaxDelay}, Retries: 1000},
+			config.MaxDelay, config.MaxDelay},
 	} {
 		if name == "grows otherwise" {
 			test.shortest, test.longest = 0, 0
@@ -83,7 +89,8 @@ func TestNativeDelays(t *testing.T) {
 
 func TestStrategyIsInherited(t *testing.T) {
 	one := []time.Duration{time.Second}
-	policies := config.Policies{Default: config.Policy{Strategy: config.StrategyRedelivery, Protect: config.ProtectionPolicy},
+	policies := config.Policies{Default: config.Policy{Strategy: config.StrategyRedelivery,
+		Protect: config.ProtectionPolicy},
 		Topics: map[string]config.Policy{
 			"plain": {Retries: 2},
 			"dead":  {Mode: config.ModeDeadLetter},
@@ -94,7 +101,8 @@ func TestStrategyIsInherited(t *testing.T) {
 	assert.Equal(t, config.StrategyRedelivery, policies.For("plain").Strategy)
 	assert.Equal(t, config.ProtectionPolicy, policies.For("plain").Protect)
 	assert.Equal(t, config.StrategyCopy, policies.For("dead").Strategy)
-	assert.Equal(t, config.ProtectionArguments, policies.For("cycle").Protect, "nobody can see whether there is a policy")
+	assert.Equal(t, config.ProtectionArguments, policies.For("cycle").Protect,
+		"nobody can see whether there is a policy")
 	assert.Equal(t, config.StrategyCopy, policies.For("copy").Strategy)
 
 	unprotected := config.Policies{Default: config.Default(), Topics: map[string]config.Policy{

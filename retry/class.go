@@ -15,4 +15,5 @@ const (
 	ClassCrashed       Class = "crashed"       // the broker counted too many deliveries without an answer
 	ClassUndecodable   Class = "undecodable"   // the marshaler rejected it; no handler was called
 	ClassUnpublishable Class = "unpublishable" // the handler succeeded, its outputs could not be published
+	ClassRejected      Class = "rejected"      // a consumer outside of this module rejected it: see RejectedError
 )

@@ -25,7 +25,8 @@ const (
 	// Err and Verdict. A shutdown is none.
 	EventFailed EventKind = "failed"
 	// EventUnhandled fires when it is decided what is to happen to a message that no handler may see: it cannot be
-	// decoded, its consumers die of it, it has expired, or it is not due yet and goes on waiting.
+	// decoded, its consumers die of it, it has expired, or it is not due yet and goes on waiting. With a processor, no
+	// handler is here: a consumer elsewhere has rejected it.
 	EventUnhandled EventKind = "unhandled"
 	// EventRequeued fires when a call ends uncounted and the message goes back to its queue: a shutdown, a lost
 	// connection.
@@ -119,6 +120,6 @@ type Event struct {
 	Held int
 
 	// Connection is which: "subscriber", "dead-letter subscriber", "forwarder", which publishes the copies, "delay
-	// publisher", or "observer", which looks at queue depths.
+	// publisher", "observer", which looks at queue depths, or "processor", which consumes from failed queues.
 	Connection string
 }

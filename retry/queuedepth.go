@@ -13,6 +13,8 @@ const (
 	QueueRoleDelay QueueRole = "delay"
 	// QueueRoleUnroutable is the queue of delayed messages that no target takes.
 	QueueRoleUnroutable QueueRole = "unroutable"
+	// QueueRoleFailed is a failed queue, into which the consumers of other languages reject. A processor drains it.
+	QueueRoleFailed QueueRole = "failed"
 )
 
 // QueueDepth is how many messages lie ready in a queue beside a main queue. A message that a retry queue has handed

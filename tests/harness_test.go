@@ -50,9 +50,9 @@ func ms(n ...int) []time.Duration {
 type setup struct {
 	URI       string
 	Queue     string // main queue and topic; a unique name by default
-	QueueType string // of the main queue: classic (default) or quorum
+	QueueType string // of the main queue: classic (default, but for the strategy mode) or quorum
 	Prefetch  int    // 10 by default
-	Tiers     bool   // the test is about retry queues: see withDelayMode
+	Tiers     bool   // the test is about retry queues: see withDelayMode and withStrategy
 	// Options are those of the retrier. Policies default to one retry after 200 ms; Logger is taken by the service,
 	// and so is OnEvent, which is called after the event was recorded.
 	Options amqpretry.Options
@@ -84,7 +84,10 @@ type service struct {
 
 // mainQueueArguments are those of a main queue as people have them: nothing but the type.
 func mainQueueArguments(queueType string) amqp091.Table {
-	if queueType == "" {
+	switch {
+	case queueType == "" && strategyMode != "":
+		queueType = "quorum"
+	case queueType == "":
 		queueType = "classic"
 	}
 
@@ -307,6 +310,7 @@ func (s *service) Letters() []retry.Event { return s.Events(retry.EventDeadLette
 func newRetrier(t *testing.T, conf amqp.Config, options amqpretry.Options) *amqpretry.Retrier {
 	t.Helper()
 	options.Policies = withDelayMode(options.Policies)
+	options = withStrategy(conf, options)
 	retrier, err := amqpretry.New(conf, options)
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, retrier.Close()) })

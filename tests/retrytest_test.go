@@ -3,6 +3,7 @@ package tests
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"testing"
 	"time"
 
@@ -49,6 +50,44 @@ var errUndecoded = errors.New("no such schema")
 type undecoding struct{ amqp.DefaultMarshaler }
 
 func (undecoding) Unmarshal(amqp091.Delivery) (*message.Message, error) { return nil, errUndecoded }
+
+// strategyScenarios are those of what the broker brings back.
+func strategyScenarios(t *testing.T) map[string]scenario {
+	t.Helper()
+	failed := errors.New("the warehouse does not answer")
+	all := map[string]scenario{}
+	policies := map[string]config.Policy{"cycle": cyclePolicy(), "redelivery": redeliveryPolicy()}
+	if hasNative(t) {
+		policies["native"] = nativePolicy()
+	}
+	for name, policy := range policies {
+		aged := policy
+		aged.MaxAge = time.Hour
+		all[name+", exhausted"] = scenario{policy: policy, handler: always(failed), end: retrytest.DeadLettered}
+		all[name+", by its age"] = scenario{policy: aged, handler: always(failed), end: retrytest.DeadLettered}
+		all[name+", expiring"] = scenario{policy: policy, expiration: time.Hour, handler: always(failed),
+			end: retrytest.DeadLettered}
+		all[name+", replayed"] = scenario{policy: policy, replay: true, handler: always(failed),
+			end: retrytest.DeadLettered}
+		all[name+", retry after and postpone"] = scenario{policy: policy, end: retrytest.Succeeded,
+			handler: func(a retry.Attempt) ([]*message.Message, error) {
+				switch a.Calls {
+				case 0:
+					return nil, failed
+				case 1:
+					return nil, retry.RetryAfter(150*time.Millisecond, failed)
+				case 2:
+					return nil, retry.Postpone(50 * time.Millisecond)
+				case 3:
+					return nil, failed
+				}
+
+				return nil, nil
+			}}
+	}
+
+	return all
+}
 
 func scenarios() map[string]scenario {
 	failed := errors.New("the warehouse does not answer")
@@ -174,7 +213,9 @@ func scenarios() map[string]scenario {
 func TestRetrytestIsFaithful(t *testing.T) {
 	t.Parallel()
 
-	for name, s := range scenarios() {
+	all := scenarios()
+	maps.Copy(all, strategyScenarios(t))
+	for name, s := range all {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			queue := uniqueName("faithful")
@@ -264,6 +305,9 @@ const faithful = "faithful-1"
 func (s scenario) onBroker(t *testing.T, queue string) witnessed {
 	var w witnessed
 	c := setup{URI: brokertest.URI(t), Queue: queue}
+	if s.policy.BrokerDriven() {
+		c.QueueType = "quorum"
+	}
 	c.Options.Policies = config.Policies{Default: s.policy}
 	c.Options.Decide = s.decide
 	c.Configure = func(conf *amqp.Config) {

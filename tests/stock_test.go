@@ -33,6 +33,7 @@ func newStock(t *testing.T, c setup) stockService {
 
 	var s stockService
 	handler := c.Handler
+	c.Options.Policies = withoutStrategy(c.Options.Policies)
 	c.Route = func(svc *service) {
 		// The retrier's own subscriber, which the harness makes, stays unused.
 		require.NoError(t, svc.Sub.Close())

@@ -33,10 +33,12 @@ func TestStrategy_Refused(t *testing.T) {
 		Topics: map[string]config.Policy{"cycle": cyclePolicy(), "policy": {Strategy: config.StrategyRedelivery,
 			Protect: config.ProtectionPolicy}},
 	}
-	_, err := amqpretry.New(conf(amqp091.Table{"x-queue-type": "classic", "x-overflow": "drop-head", "x-message-ttl": 5}),
+	_, err := amqpretry.New(conf(amqp091.Table{"x-queue-type": "classic", "x-overflow": "drop-head",
+		"x-message-ttl": 5}),
 		amqpretry.Options{Policies: policies, Topology: topology.Assume})
 	for _, wanted := range []string{
-		`Options.Topology: not possible with the strategy redelivery of Options.Policies.Default: nobody could see whether ` +
+		`Options.Topology: not possible with the strategy redelivery of Options.Policies.Default: nobody could ` +
+			`see whether ` +
 			`the main queue has what it needs, and its messages could be lost: must be "declare", got "assume"`,
 		`Config.Queue.Arguments["x-queue-type"]: differs from what is needed by the strategy redelivery of ` +
 			`Options.Policies.Default: must be left out, or "quorum", got "classic"`,
@@ -48,8 +50,9 @@ func TestStrategy_Refused(t *testing.T) {
 		require.ErrorContains(t, err, wanted)
 	}
 	_, err = amqpretry.New(conf(nil), amqpretry.Options{Policies: policies})
-	require.ErrorContains(t, err, `Config.Queue.Arguments["x-queue-type"]: a policy of the broker cannot set it, and it is `+
-		`needed by the strategy redelivery of Options.Policies.Topics["policy"]: must be "quorum", got "none"`)
+	require.ErrorContains(t, err,
+		`Config.Queue.Arguments["x-queue-type"]: a policy of the broker cannot set it, and it is `+
+			`needed by the strategy redelivery of Options.Policies.Topics["policy"]: must be "quorum", got "none"`)
 
 	retrier := newRetrier(t, conf(amqp091.Table{"x-dead-letter-routing-key": "elsewhere"}), amqpretry.Options{
 		Policies: config.Policies{Default: cyclePolicy()}})
@@ -68,8 +71,9 @@ func TestStrategy_QueueExists(t *testing.T) {
 		_, err := svc.Sub.Subscribe(t.Context(), svc.Queue)
 		var conflict *topology.ConflictError
 		require.ErrorAs(t, err, &conflict)
-		require.ErrorContains(t, err, fmt.Sprintf("queue %q exists without what the strategy %s of topic %q needs", svc.Queue,
-			policy.Strategy, svc.Queue))
+		require.ErrorContains(t, err,
+			fmt.Sprintf("queue %q exists without what the strategy %s of topic %q needs", svc.Queue,
+				policy.Strategy, svc.Queue))
 		if policy.Strategy == config.StrategyCycle {
 			assert.NotContains(t, err.Error(), "set_policy", "nobody could see whether it is there")
 		} else {
@@ -94,7 +98,8 @@ func TestStrategy_StockSubscriberIsRefused(t *testing.T) {
 	})
 }
 
-// A broker that would accept the arguments of the strategy native and ignore them is found out at the start; what it was
+// A broker that would accept the arguments of the strategy native and ignore them is found out at the start; what it
+// was
 // tried with is gone.
 func TestStrategy_NativeIsTried(t *testing.T) {
 	t.Parallel()
@@ -274,7 +279,7 @@ func TestStrategy_CloseWhileFailing(t *testing.T) {
 		}
 		assert.Equal(t, dead, found, "dead letters, each once")
 		for _, id := range ids {
-			assert.True(t, handled[id] != (dead[id] > 0), "%s: handled %v, dead %d", id, handled[id], dead[id])
+			assert.NotEqual(t, handled[id], dead[id] > 0, "%s: handled %v, dead %d", id, handled[id], dead[id])
 		}
 		plan, err := last.Retrier.Plan(queue)
 		require.NoError(t, err)

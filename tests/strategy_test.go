@@ -49,7 +49,8 @@ func eachStrategy(t *testing.T, test func(t *testing.T, policy config.Policy)) {
 	shared, linear := cyclePolicy(), nativePolicy()
 	shared.Scope = config.ScopeShared
 	linear.Delays = ms(150, 300, 450)
-	policies := map[string]config.Policy{"cycle": cyclePolicy(), "cycle shared": shared, "redelivery": redeliveryPolicy()}
+	policies := map[string]config.Policy{"cycle": cyclePolicy(), "cycle shared": shared,
+		"redelivery": redeliveryPolicy()}
 	if hasNative(t) {
 		policies["native"], policies["native linear"] = nativePolicy(), linear
 	}
@@ -177,7 +178,8 @@ func TestStrategy_Errors(t *testing.T) {
 		svc.publish("permanent", "drop", "panic")
 		svc.Broker.Has(svc.dlq(), 2)
 		assert.Zero(t, svc.Broker.Depth(svc.Queue))
-		assert.Equal(t, map[string]string{"permanent": "permanent", "panic": "panic"}, reasons(svc.Broker.Drain(svc.dlq())))
+		assert.Equal(t, map[string]string{"permanent": "permanent", "panic": "panic"},
+			reasons(svc.Broker.Drain(svc.dlq())))
 		assert.Equal(t, map[string]int{"permanent": 1, "drop": 1, "panic": 4}, svc.Calls.ids())
 	})
 }
@@ -223,7 +225,38 @@ func TestStrategy_MaxAge(t *testing.T) {
 		stamped.Timestamp = time.Now()
 		svc.Broker.Publish(svc.Queue, stamped, rabbit.Message("plain", ""))
 		svc.Broker.Has(svc.dlq(), 2)
-		assert.Equal(t, map[string]string{"stamped": "expired", "plain": "expired"}, reasons(svc.Broker.Drain(svc.dlq())))
+		assert.Equal(t, map[string]string{"stamped": "expired", "plain": "expired"},
+			reasons(svc.Broker.Drain(svc.dlq())))
+	})
+}
+
+// P10: a message with an expiration waits as a copy: its queue would drop it without a word of what it has failed of.
+func TestStrategy_Expiration(t *testing.T) {
+	eachStrategy(t, func(t *testing.T, policy config.Policy) {
+		policy.Retries = 30
+		policy.Delays = []time.Duration{policy.Delays[0]}
+		s := withPolicy(t, policy)
+		s.Handler = func(*message.Message) error { return errFate }
+		svc := start(t, s)
+		svc.publish("first") // so that the consumer is there
+		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() > 0 }, "it consumes")
+		expires := rabbit.Message("expires", "")
+		expires.Expiration = "2000"
+		svc.Broker.Publish(svc.Queue, expires)
+		eventually(t, 20*time.Second, func() bool {
+			return slices.ContainsFunc(svc.Letters(), func(e retry.Event) bool { return e.Message.UUID == "expires" })
+		}, "it dies")
+		reason := "expired"
+		if policy.Strategy == config.StrategyRedelivery {
+			reason = "exhausted" // once it is a copy, the broker brings it back without a wait
+		}
+		for _, letter := range svc.Broker.Drain(svc.dlq()) {
+			if rabbit.UUID(letter) == "expires" {
+				assert.Equal(t, []string{reason, errFate.Error()}, []string{rabbit.Text(letter, header.Reason),
+					rabbit.Text(letter, header.Error)})
+			}
+		}
+		assert.Greater(t, len(svc.Calls.of("expires")), 1)
 	})
 }
 
@@ -241,7 +274,8 @@ func TestStrategy_Replay(t *testing.T) {
 		require.Equal(t, 1, report.Done)
 		eventually(t, 10*time.Second, func() bool { return len(svc.Letters()) == 2 }, "it dies again")
 		letter := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
-		assert.Equal(t, []string{"8", "1"}, []string{rabbit.Text(letter, header.Attempts), rabbit.Text(letter, header.Replays)})
+		assert.Equal(t, []string{"8", "1"}, []string{rabbit.Text(letter, header.Attempts), rabbit.Text(letter,
+			header.Replays)})
 		assert.Equal(t, []int{1, 2, 3, 4, 1, 2, 3, 4}, svc.Calls.attempts("a"))
 	})
 }
@@ -262,13 +296,17 @@ func TestStrategy_ForgedHeaders(t *testing.T) {
 		}
 		forged := map[string]amqp091.Table{
 			"counts": {"x-delivery-count": int64(100), "x-acquired-count": int64(100)},
-			"deaths of another queue": {"x-death": deaths(amqp091.Table{"queue": "other", "reason": "expired", "count": int64(7)}),
+			"deaths of another queue": {"x-death": deaths(amqp091.Table{"queue": "other", "reason": "expired",
+				"count": int64(7)}),
 				"x-first-death-queue": "other", "x-first-death-reason": "expired"},
-			"an unknown reason": {"x-death": deaths(amqp091.Table{"queue": svc.Queue, "reason": "bored", "count": int64(7)}),
+			"an unknown reason": {"x-death": deaths(amqp091.Table{"queue": svc.Queue, "reason": "bored",
+				"count": int64(7)}),
 				"x-first-death-queue": svc.Queue, "x-first-death-reason": "bored", "x-first-death-exchange": ""},
 			"no deaths at all": {"x-death": "none", "x-first-death-reason": int32(5)},
-			"our headers":      {header.Version: "1", header.Count: "3", header.Queue: svc.Queue, header.Delay: "200ms"},
-			"the queue's own past": {"x-death": deaths(amqp091.Table{"queue": svc.Queue, "reason": "expired", "count": int64(9)}),
+			"our headers": {header.Version: "1", header.Count: "3", header.Queue: svc.Queue,
+				header.Delay: "200ms"},
+			"the queue's own past": {"x-death": deaths(amqp091.Table{"queue": svc.Queue, "reason": "expired",
+				"count": int64(9)}),
 				"x-first-death-queue": svc.Queue, "x-first-death-reason": "expired", "x-first-death-exchange": ""},
 		}
 		for id, headers := range forged {
@@ -350,18 +388,21 @@ func TestStrategy_Killer(t *testing.T) {
 		svc.publish("killer", "a", "b")
 		eventually(t, 30*time.Second, func() bool { return len(svc.Letters()) == 1 }, "its end")
 		letter := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
-		assert.Equal(t, []string{"killer", "crashed"}, []string{rabbit.UUID(letter), rabbit.Text(letter, header.Reason)})
+		assert.Equal(t, []string{"killer", "crashed"}, []string{rabbit.UUID(letter), rabbit.Text(letter,
+			header.Reason)})
 		want := policy.CrashLimit * (policy.MaxRetries() + 1)
 		if policy.CountsReturns() {
 			want = policy.MaxRetries() + policy.CrashLimit // one cannot be told from the other
 		}
 		assert.Len(t, svc.Calls.of("killer"), want)
-		eventually(t, 10*time.Second, func() bool { return svc.Calls.ids()["a"] > 0 && svc.Calls.ids()["b"] > 0 }, "the others")
+		eventually(t, 10*time.Second, func() bool { return svc.Calls.ids()["a"] > 0 && svc.Calls.ids()["b"] > 0 },
+			"the others")
 		assert.Zero(t, svc.Broker.Depth(svc.Queue))
 	})
 }
 
-// The neighbours of a message that its consumers die of live on: after a death, those that were in hand are handled one at
+// The neighbours of a message that its consumers die of live on: after a death, those that were in hand are handled one
+// at
 // a time.
 func TestStrategy_Neighbours(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
@@ -392,7 +433,8 @@ func TestStrategy_Neighbours(t *testing.T) {
 	})
 }
 
-// The rejections of a cycle are no deaths, however many there are: RabbitMQ 4.0 to 4.2 count both, and the counts travel
+// The rejections of a cycle are no deaths, however many there are: RabbitMQ 4.0 to 4.2 count both, and the counts
+// travel
 // along.
 func TestStrategy_CycleRejectionsAreNoCrashes(t *testing.T) {
 	t.Parallel()
@@ -446,7 +488,7 @@ func TestStrategy_CycleOfOtherDeaths(t *testing.T) {
 		svc.run()
 		svc.Broker.Has(svc.dlq(), len(ids)+1)
 		assert.Equal(t, []int{1, 2, 3, 4}, svc.Calls.attempts("a"))
-		assert.Equal(t, 1, len(svc.Calls.ids()))
+		assert.Len(t, svc.Calls.ids(), 1)
 
 		soon := rabbit.Message("soon", "")
 		soon.Expiration = "60000"
@@ -468,7 +510,8 @@ func TestStrategy_LargeHeaders(t *testing.T) {
 		svc.Broker.Publish(svc.Queue, large)
 		svc.publish("small")
 		svc.Broker.Has(svc.dlq(), 2)
-		assert.Equal(t, map[string]string{"large": "too-large", "small": "exhausted"}, reasons(svc.Broker.Drain(svc.dlq())))
+		assert.Equal(t, map[string]string{"large": "too-large", "small": "exhausted"},
+			reasons(svc.Broker.Drain(svc.dlq())))
 		assert.Empty(t, svc.Logs.with("Channel closed"))
 	})
 }

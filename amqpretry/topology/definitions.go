@@ -129,6 +129,7 @@ func (d *definitions) mainQueue(q MainQueue) {
 		d.plan(q.Plan.Backend.Shared())
 	}
 	if q.Plan.Queue != "" { // else it is a part of a backend
+		d.strategy(q)
 		d.queue(q.Plan.Queue, q.Arguments)
 	}
 	for _, x := range q.Exchanges {
@@ -138,6 +139,28 @@ func (d *definitions) mainQueue(q MainQueue) {
 		d.binding(b)
 	}
 	d.plan(q.Plan)
+}
+
+// strategy refuses a main queue without what its strategy needs, where a policy of the broker cannot give it: rejected
+// messages would be lost.
+func (d *definitions) strategy(q MainQueue) {
+	if q.Plan.Strategy != config.StrategyCycle {
+		return
+	}
+	object := fmt.Sprintf("queue %q.arguments", q.Plan.Queue)
+	for _, key := range slices.Sorted(maps.Keys(q.Plan.MainArguments)) {
+		if wanted := q.Plan.MainArguments[key]; !sameArgument(q.Arguments[key], wanted) {
+			d.wrong(fmt.Sprintf("%s[%q]", object, key), fmt.Sprintf("not as the strategy %s needs it", q.Plan.Strategy),
+				fmt.Sprintf("%#v, as Plan.WithMainArguments adds it", wanted), fmt.Sprintf("%#v", q.Arguments[key]))
+		}
+	}
+	for _, key := range q.Plan.MainConflicts(q.Arguments) {
+		if _, needed := q.Plan.MainArguments[key]; !needed {
+			d.wrong(fmt.Sprintf("%s[%q]", object, key), fmt.Sprintf("not possible with the strategy %s",
+				q.Plan.Strategy),
+				"left out", fmt.Sprintf("%#v", q.Arguments[key]))
+		}
+	}
 }
 
 func (d *definitions) plan(p Plan) {

@@ -215,3 +215,35 @@ func TestDefinitionsLeaveTheBrokersExchanges(t *testing.T) {
 	assert.Equal(t, "amq.topic", f.Bindings[0].Source)
 	assert.NotContains(t, string(file), "null", "an empty list is one, for the broker's sake")
 }
+
+// A main queue without what a cycle needs would lose what is rejected.
+func TestDefinitionsUnderStrategies(t *testing.T) {
+	plan := strategyPlan(t, cycle(""), topology.Names{})
+	file, err := topology.Definitions("vh", topology.MainQueue{Plan: plan, Arguments: plan.WithMainArguments(nil)})
+	require.NoError(t, err)
+	f := readDefinitions(t, file)
+	assert.Equal(t, "orders.rejected.30s", f.Queues[0].Arguments["x-dead-letter-exchange"])
+	reasons := map[string]string{}
+	for _, b := range f.Bindings {
+		if b.Source == "orders.rejected.30s" {
+			assert.Equal(t, "all-with-x", b.Arguments["x-match"])
+			reasons[b.Arguments["x-first-death-reason"].(string)] = b.Destination
+		}
+	}
+	assert.Equal(t, map[string]string{"rejected": "orders.retry.30s", "expired": "orders.dlq", "maxlen": "orders.dlq",
+		"delivery_limit": "orders.dlq"}, reasons)
+
+	arguments := plan.WithMainArguments(amqp.Table{"x-message-ttl": 5})
+	delete(arguments, "x-dead-letter-exchange")
+	arguments["x-overflow"] = "drop-head"
+	_, err = topology.Definitions("vh", topology.MainQueue{Plan: plan, Arguments: arguments})
+	assert.ErrorContains(t, err, `queue "orders".arguments["x-dead-letter-exchange"]: not as the strategy `+
+		`dead-letter-cycle needs it: must be "orders.rejected.30s", as Plan.WithMainArguments adds it, got <nil>`)
+	assert.ErrorContains(t, err, `["x-overflow"]: not as the strategy`)
+	assert.ErrorContains(t, err, `["x-message-ttl"]: not possible with the strategy dead-letter-cycle`)
+
+	redelivery := strategyPlan(t, config.Policy{Strategy: config.StrategyRedelivery}, topology.Names{})
+	_, err = topology.Definitions("vh", topology.MainQueue{Plan: redelivery,
+		Arguments: amqp.Table{"x-queue-type": "quorum"}})
+	require.NoError(t, err, "a policy of the broker may do it")
+}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
+	"time"
 	"unicode"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -25,7 +26,11 @@ func (p Plan) String() string {
 		return fmt.Sprintf("main queue %s: nothing is declared\n", p.Queue)
 	}
 	if p.Queue != "" { // else it is what a backend shares
-		line("main queue", p.Queue, "as its own config says")
+		own := "as its own config says"
+		if p.MainArguments != nil {
+			own += ", with " + arguments(p.MainArguments)
+		}
+		line("main queue", p.Queue, own)
 	}
 	if p.Backend != nil {
 		line("delays", p.Backend.Name(), "shared by all queues with exact delays")
@@ -100,6 +105,44 @@ const (
 	endShape
 )
 
+// failed is the way of a copy. With a broker-driven strategy the broker brings back most of what has failed.
+func (p Plan) failed() string {
+	if p.Strategy != "" {
+		return "failed: by a copy"
+	}
+	return "failed"
+}
+
+// drawStrategy draws the way of what the broker brings back. deadLetters is the id of the dead-letter queue.
+func (p Plan) drawStrategy(exchanges map[string]string, deadLetters string, edge func(from, text, to string)) {
+	switch p.Strategy {
+	case config.StrategyCycle:
+		rejected, _ := p.MainArguments["x-dead-letter-exchange"].(string)
+		edge("consumer", "failed: rejected", "main")
+		edge("main", "dead-lettered", exchanges[rejected])
+	case config.StrategyRedelivery:
+		edge("consumer", "failed: returned at once", "main")
+		edge("main", "delivery limit", deadLetters)
+	case config.StrategyNative:
+		edge("consumer", "failed: returned after "+p.nativeDelays(), "main")
+		edge("main", "delivery limit", deadLetters)
+	case config.StrategyCopy:
+	}
+}
+
+// nativeDelays are the delays of the main queue: "10s", or "10s to 30s".
+func (p Plan) nativeDelays() string {
+	of := func(argument string) string {
+		ms, _ := p.MainArguments[argument].(int64)
+		return config.FormatDelay(time.Duration(ms) * config.MinDelay)
+	}
+	shortest, longest := of("x-delayed-retry-min"), of("x-delayed-retry-max")
+	if shortest == longest {
+		return shortest
+	}
+	return shortest + " to " + longest
+}
+
 // draw draws what the plan declares, behind the main queue "main" and its "consumer".
 func (p Plan) draw(node func(id, name string, s shape), edge func(from, text, to string)) {
 	queues, exchanges := map[string]string{p.Queue: "main"}, map[string]string{}
@@ -116,7 +159,7 @@ func (p Plan) draw(node func(id, name string, s shape), edge func(from, text, to
 		case p.Backend != nil:
 			edge("consumer", "the end", id)
 		default:
-			edge("consumer", "failed", id)
+			edge("consumer", p.failed(), id)
 		}
 	}
 	for i, q := range p.Queues {
@@ -138,6 +181,7 @@ func (p Plan) draw(node func(id, name string, s shape), edge func(from, text, to
 			node(id, q.Name, endShape)
 		}
 	}
+	p.drawStrategy(exchanges, queues[p.DeadLetterQueue], edge)
 	for _, x := range p.Bindings {
 		if exchanges[x.Exchange] == "" {
 			continue // it is the backend's
@@ -154,7 +198,7 @@ func (p Plan) draw(node func(id, name string, s shape), edge func(from, text, to
 func headers(table amqp.Table) string {
 	var pairs []string
 	for _, key := range slices.Sorted(maps.Keys(table)) {
-		if header.IsOwn(key) {
+		if header.IsOwn(key) || key == firstReason {
 			pairs = append(pairs, fmt.Sprintf("%s: %v", key, table[key]))
 		}
 	}

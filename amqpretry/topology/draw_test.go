@@ -118,3 +118,32 @@ func TestMermaidEscapesNames(t *testing.T) {
 		}
 	})
 }
+
+func TestStrategiesAreDrawn(t *testing.T) {
+	native := config.Policy{Strategy: config.StrategyNative, Delays: []time.Duration{10 * time.Second}, Retries: 2}
+	linear := config.Policy{Strategy: config.StrategyNative, Delays: []time.Duration{10 * time.Second, 20 * time.Second}}
+	for wanted, policy := range map[string]config.Policy{
+		`    consumer -- "failed: rejected" --> main
+    main -- "dead-lettered" --> exchange2
+`: cycle(""),
+		`    exchange2 -- "x-first-death-reason: rejected" --> queue1
+    exchange2 -- "x-first-death-reason: expired" --> queue2
+    exchange2 -- "x-first-death-reason: maxlen" --> queue2
+    exchange2 -- "x-first-death-reason: delivery_limit" --> queue2
+`: cycle(""),
+		`    consumer -- "failed: returned at once" --> main
+    main -- "delivery limit" --> queue2
+`: {Strategy: config.StrategyRedelivery, Delays: []time.Duration{time.Second}},
+		`    consumer -- "failed: returned after 10s" --> main
+    main -- "delivery limit" --> queue2
+`: native,
+		`    consumer -- "failed: returned after 10s to 20s" --> main
+    main -- "delivery limit" --> queue3
+`: linear,
+	} {
+		plan := mustPlan(t, "orders", policy)
+		assert.Contains(t, plan.Mermaid(), wanted)
+		assert.Contains(t, plan.Mermaid(), `consumer -- "failed: by a copy" --> exchange1`)
+		assert.Regexp(t, `^main queue  orders +as its own config says, with x-dead-letter-exchange=`, plan.String())
+	}
+}

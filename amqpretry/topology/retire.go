@@ -27,10 +27,11 @@ const (
 	classicLag = 12 * time.Second // of the statistics of a classic queue: 5 s to report, 5 s to collect, and some
 )
 
-// RetireError says why a retry queue was not deleted. It has lost nothing: what waits in it still comes back. It may be
-// unbound by now, which an instance that still needs it undoes by itself.
+// RetireError says why a retry queue, or a rejected exchange, was not deleted. It has lost nothing: what waits in it
+// still comes back. A queue may be unbound by now, which an instance that still needs it undoes by itself.
 type RetireError struct {
-	Queue    string // that was to be retired
+	Queue    string // that was to be retired; empty for an exchange
+	Exchange string // that was to be retired; empty for a queue
 	InUse    bool   // somebody uses it, or it is another queue; else it was not empty in time
 	Messages int64  // in the queue, as the management API last said; -1 if it did not say
 	Found    string // what shows the use, or what is in the queue
@@ -39,7 +40,11 @@ type RetireError struct {
 }
 
 func (e *RetireError) Error() string {
-	text := fmt.Sprintf("retry queue %q was not deleted: %s; %s", e.Queue, e.Found, e.Do)
+	object := fmt.Sprintf("retry queue %q", e.Queue)
+	if e.Exchange != "" {
+		object = fmt.Sprintf("rejected exchange %q", e.Exchange)
+	}
+	text := fmt.Sprintf("%s was not deleted: %s; %s", object, e.Found, e.Do)
 	if e.Err != nil {
 		text += fmt.Sprintf(" (%v)", e.Err)
 	}
@@ -193,6 +198,9 @@ func (r *retirement) unbind(ctx context.Context) error {
 			marks = append(marks, b)
 		case b.Exchange == r.queue.RetryExchange:
 			routes = append(routes, b)
+		case b.Arguments[firstReason] != nil:
+			return r.inUse(fmt.Sprintf("the rejected exchange %q leads to it", b.Exchange), "recreate the main "+
+				"queue that dead-letters to that exchange, then retire the exchange first")
 		default:
 			return r.inUse(fmt.Sprintf("it is bound to exchange %q, which is not the retry exchange %q",
 				b.Exchange, r.queue.RetryExchange), "remove that binding, if nothing needs it")

@@ -65,7 +65,7 @@ func (b *builder) rejected() {
 			queue = retryQueue
 		}
 		b.plan.Bindings = append(b.plan.Bindings, Binding{Exchange: name, Queue: queue, Arguments: amqp.Table{
-			"x-match": "all-with-x", "x-first-death-reason": reason,
+			"x-match": "all-with-x", firstReason: reason,
 		}})
 	}
 	b.plan.MainArguments = cycleArguments(name, b.plan.Queue)
@@ -74,10 +74,14 @@ func (b *builder) rejected() {
 // Rejected is the reason of a death that a consumer has asked for.
 const Rejected = "rejected"
 
+// firstReason is the broker's header by which a rejected exchange routes.
+const firstReason = "x-first-death-reason"
+
 // DeathReasons are all reasons for which a broker dead-letters.
 func DeathReasons() []string { return []string{Rejected, "expired", "maxlen", "delivery_limit"} }
 
-// cycleArguments are those of a main queue that dead-letters to its rejected exchange. The delivery limit is too high to
+// cycleArguments are those of a main queue that dead-letters to its rejected exchange. The delivery limit is too high
+// to
 // be reached: what has reached it would come to the retry queue as well, and be lost there. A queue in the scope
 // "shared" needs its own name as the key, by which it comes back.
 func cycleArguments(exchange, queue string) amqp.Table {

@@ -20,7 +20,8 @@ func strategyPlan(t *testing.T, policy config.Policy, names topology.Names) topo
 }
 
 func cycle(scope config.Scope) config.Policy {
-	return config.Policy{Strategy: config.StrategyCycle, Delays: []time.Duration{30 * time.Second}, Retries: 3, Scope: scope}
+	return config.Policy{Strategy: config.StrategyCycle, Delays: []time.Duration{30 * time.Second}, Retries: 3,
+		Scope: scope}
 }
 
 func TestCyclePlan(t *testing.T) {
@@ -38,7 +39,8 @@ func TestCyclePlan(t *testing.T) {
 				routes[b.Arguments["x-first-death-reason"].(string)] = b.Queue
 			}
 		}
-		assert.Equal(t, map[string]string{"rejected": wanted.retryQueue, "expired": "orders.dlq", "maxlen": "orders.dlq",
+		assert.Equal(t, map[string]string{"rejected": wanted.retryQueue, "expired": "orders.dlq",
+			"maxlen":         "orders.dlq",
 			"delivery_limit": "orders.dlq"}, routes, "a reason without a binding would stop the dead-lettering")
 		assert.Equal(t, amqp091.Table{"x-queue-type": "quorum", "x-dead-letter-exchange": wanted.exchange,
 			"x-dead-letter-routing-key": "orders", "x-dead-letter-strategy": "at-least-once",
@@ -47,7 +49,8 @@ func TestCyclePlan(t *testing.T) {
 		assert.False(t, ok)
 
 		// copies take the same way as without the strategy
-		copied := strategyPlan(t, config.Policy{Delays: []time.Duration{30 * time.Second}, Scope: scope}, topology.Names{})
+		copied := strategyPlan(t, config.Policy{Delays: []time.Duration{30 * time.Second}, Scope: scope},
+			topology.Names{})
 		exchange, key := plan.End()
 		wantedExchange, wantedKey := copied.End()
 		assert.Equal(t, []string{wantedExchange, wantedKey}, []string{exchange, key})
@@ -66,11 +69,13 @@ func TestRedeliveryAndNativePlans(t *testing.T) {
 	native := strategyPlan(t, config.Policy{Strategy: config.StrategyNative, Retries: 3, Backoff: config.Backoff{
 		Kind: config.BackoffLinear, Initial: 10 * time.Second}}, topology.Names{})
 	wanted := topology.ProtectArguments("orders.dlq")
-	wanted["x-delayed-retry-type"], wanted["x-delayed-retry-min"], wanted["x-delayed-retry-max"] = "failed", int64(10000), int64(30000)
+	wanted["x-delayed-retry-type"], wanted["x-delayed-retry-min"], wanted["x-delayed-retry-max"] = "failed",
+		int64(10000), int64(30000)
 	assert.Equal(t, wanted, native.MainArguments)
 	policy, ok = native.MainPolicy("/")
 	assert.True(t, ok)
-	assert.Contains(t, policy.Definition, `"delayed-retry-max":30000,"delayed-retry-min":10000,"delayed-retry-type":"failed"`)
+	assert.Contains(t, policy.Definition,
+		`"delayed-retry-max":30000,"delayed-retry-min":10000,"delayed-retry-type":"failed"`)
 	assert.True(t, topology.DelaysRetries(native.MainArguments))
 	assert.False(t, topology.DelaysRetries(redelivery.MainArguments))
 }
@@ -82,7 +87,8 @@ func TestMainConflicts(t *testing.T) {
 			"x-max-length": 5, "x-dead-letter-exchange": "dlx", "x-delivery-limit": int32(2147483647)}))
 	assert.Equal(t, amqp091.Table{"x-max-length": 5, "x-queue-type": "quorum",
 		"x-dead-letter-exchange": "orders.rejected.30s", "x-dead-letter-routing-key": "orders",
-		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": int64(2147483647)},
+		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
+		"x-delivery-limit": int64(2147483647)},
 		plan.WithMainArguments(amqp091.Table{"x-max-length": 5}))
 
 	redelivery := strategyPlan(t, config.Policy{Strategy: config.StrategyRedelivery}, topology.Names{})
@@ -101,9 +107,11 @@ func TestRejectedExchangeIsNamedByItsBindings(t *testing.T) {
 	assert.NotEqual(t, other, names(topology.Names{DeadLetterQueue: func(string) string { return "cemetery" }}))
 	classic := cycle("")
 	classic.QueueType = config.QueueTypeClassic
-	assert.Equal(t, "orders.rejected.30s.classic", strategyPlan(t, classic, topology.Names{}).MainArguments["x-dead-letter-exchange"])
+	assert.Equal(t, "orders.rejected.30s.classic", strategyPlan(t, classic,
+		topology.Names{}).MainArguments["x-dead-letter-exchange"])
 
-	_, err := topology.New("orders", cycle(""), topology.Names{Rejected: func(topology.RejectedParams) string { return "x" }})
+	_, err := topology.New("orders", cycle(""),
+		topology.Names{Rejected: func(topology.RejectedParams) string { return "x" }})
 	var name *topology.NameError
 	require.ErrorAs(t, err, &name)
 	assert.ErrorContains(t, err, `rejected exchange "x": does not depend on the delay`)

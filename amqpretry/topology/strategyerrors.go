@@ -14,7 +14,8 @@ type StockStrategyError struct {
 }
 
 func (e *StockStrategyError) Error() string {
-	return fmt.Sprintf("queue %q: the strategy %s needs a subscriber that rejects failed messages and drains when it closes; "+
+	return fmt.Sprintf("queue %q: the strategy %s needs a subscriber that rejects failed messages and drains when "+
+		"it closes; "+
 		"use Retrier.NewSubscriber, or the strategy %s", e.Queue, e.Strategy, config.StrategyCopy)
 }
 
@@ -26,7 +27,8 @@ type NoDelayedRetryError struct {
 }
 
 func (e *NoDelayedRetryError) Error() string {
-	return fmt.Sprintf("queue %q has the strategy native, which needs the delayed retry of RabbitMQ 4.3 or later; this "+
+	return fmt.Sprintf("queue %q has the strategy native, which needs the delayed retry of RabbitMQ 4.3 or later; "+
+		"this "+
 		"broker, %s, does not have it: it would bring failed messages back at once. Use the strategy %s or %s", e.Queue,
 		e.Version, config.StrategyCopy, config.StrategyCycle)
 }

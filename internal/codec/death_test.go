@@ -1,57 +1,68 @@
 package codec
 
 import (
-	"math"
+	"strings"
 	"testing"
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
 )
 
-func TestNewestDeath(t *testing.T) {
-	death := func(queue any) amqp091.Table { return amqp091.Table{"queue": queue, "reason": "expired"} }
-
-	for name, test := range map[string]struct {
-		value any
-		want  string
-	}{
-		"one":             {[]any{death("a")}, "a"},
-		"the first":       {[]any{death("a"), death("b")}, "a"},
-		"void":            {nil, ""},
-		"empty":           {[]any{}, ""},
-		"text":            {"a", ""},
-		"a table":         {death("a"), ""},
-		"texts":           {[]any{"a", death("b")}, ""},
-		"no queue":        {[]any{amqp091.Table{}, death("b")}, ""},
-		"queue of bytes":  {[]any{death([]byte("a"))}, ""},
-		"queue is a list": {[]any{death([]any{"a"})}, ""},
-		"void inside":     {[]any{nil}, ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, test.want, NewestDeath(amqp091.Table{"x-death": test.value}))
-		})
+func TestRejections(t *testing.T) {
+	death := func(queue, reason string, count any) amqp091.Table {
+		return amqp091.Table{"queue": queue, "reason": reason, "count": count}
 	}
-	assert.Empty(t, NewestDeath(nil))
-	assert.Empty(t, NewestDeath(amqp091.Table{"x-first-death-queue": "a"}))
+	died := func(queue, reason string, deaths ...any) amqp091.Table {
+		return amqp091.Table{"x-death": deaths, "x-first-death-queue": queue, "x-first-death-reason": reason}
+	}
+	back, away := death("orders.retry.30s", "expired", int64(2)), death("orders", "rejected", int64(2))
+	for name, test := range map[string]struct {
+		headers amqp091.Table
+		n       int64
+		ok      bool
+	}{
+		"fresh":              {amqp091.Table{"mine": 1}, 0, true},
+		"rejected twice":     {died("orders", "rejected", back, away), 2, true},
+		"counted in 32 bits": {died("orders", "rejected", back, death("orders", "rejected", int32(3))), 3, true},
+		"by two retry queues": {died("orders", "rejected", back, away, death("orders.retry.5s", "expired",
+			int64(1))), 2, true},
+		"not back yet":         {died("orders", "rejected", away, back), 0, false},
+		"never rejected":       {died("orders", "rejected", back), 0, false},
+		"first died elsewhere": {died("other", "rejected", back, away), 0, false},
+		"first died otherwise": {died("orders", "expired", back, away), 0, false},
+		"expired in the main queue": {died("orders", "rejected", back, away, death("orders", "expired",
+			int64(1))), 0, false},
+		"rejected elsewhere": {died("orders", "rejected", back, away, death("other", "rejected",
+			int64(1))), 0, false},
+		"reached a limit": {died("orders", "rejected", back, away, death("orders", "delivery_limit",
+			int64(1))), 0, false},
+		"no table": {died("orders", "rejected", "expired"), 0, false},
+		"no list": {amqp091.Table{"x-death": "x", "x-first-death-queue": "orders",
+			"x-first-death-reason": "rejected"}, 0, false},
+		"a first death only": {amqp091.Table{"x-first-death-reason": "rejected"}, 0, false},
+		"other types": {amqp091.Table{"x-first-death-queue": []any{},
+			"x-first-death-reason": amqp091.Table{}}, 0, false},
+		"no count": {died("orders", "rejected", back, death("orders", "rejected", "2")), 0, false},
+	} {
+		n, ok := Rejections(test.headers, "orders")
+		assert.Equal(t, test.n, n, name)
+		assert.Equal(t, test.ok, ok, name)
+	}
 }
 
-func TestDeliveryCount(t *testing.T) {
-	for name, test := range map[string]struct {
-		value any
-		want  int64
-	}{
-		"int64":    {int64(7), 7},
-		"int32":    {int32(7), 7},
-		"highest":  {int64(math.MaxInt64), math.MaxInt64},
-		"negative": {int64(-1), -1},
-		"void":     {nil, 0},
-		"text":     {"7", 0},
-		"float":    {7.0, 0},
-		"list":     {[]any{int64(7)}, 0},
-	} {
-		t.Run(name, func(t *testing.T) {
-			assert.Equal(t, test.want, DeliveryCount(amqp091.Table{"x-delivery-count": test.value}))
-		})
-	}
-	assert.Zero(t, DeliveryCount(nil))
+func TestFits(t *testing.T) {
+	plan, err := topology.New("orders", config.Policy{}, topology.Names{})
+	require.NoError(t, err)
+	returns := NewReturns(plan)
+	d := amqp091.Delivery{Headers: amqp091.Table{"large": strings.Repeat("x", 3000)}, UserId: "me"}
+	assert.True(t, returns.Fits(&d, 0), "no limit")
+	size := headerFrameSize(returning(&d)) + returns.once + 2*returns.hop
+	assert.True(t, returns.Fits(&d, size))
+	assert.False(t, returns.Fits(&d, size-1))
+	d.UserId = "somebody"
+	assert.False(t, returns.Fits(&d, size))
 }

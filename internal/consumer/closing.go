@@ -36,7 +36,9 @@ func (n *session) close(s *subscription) {
 	if !s.isClosing() { // cancelled by the broker
 		// RabbitMQ closes the connection, with all other sessions, when a method follows the channel's close.
 		connection.WaitUntil(time.Now().Add(closeGrace), func() { <-n.taken })
-		n.shut(s, time.Now().Add(closeGrace))
+		// The queue applies nothing any more. From 4.3 on, to consume from one that is being deleted would close the
+		// connection as well.
+		n.shut(time.Now().Add(closeGrace), func() {})
 
 		return
 	}
@@ -54,15 +56,16 @@ func (n *session) close(s *subscription) {
 		}
 	}
 	connection.WaitUntil(s.deadline, inFlight)
-	n.shut(s, latest(s.deadline, time.Now().Add(closeGrace)))
+	n.shut(latest(s.deadline, time.Now().Add(closeGrace)), func() { n.settleCommands(s) })
 }
 
 // shut writes the last acknowledgements, gives back whatever is not settled, and closes the channel: from 4.3 on the
-// broker counts as failed what a closing channel leaves behind, and an explicit nack not.
-func (n *session) shut(s *subscription, deadline time.Time) {
+// broker counts as failed what a closing channel leaves behind, and an explicit nack not. settle makes the queue apply
+// what was written before.
+func (n *session) shut(deadline time.Time, settle func()) {
 	connection.WaitUntil(deadline, func() {
 		if n.acker.close() > safeCommands || n.countsLeft {
-			n.settleCommands(s)
+			settle()
 		}
 		_ = n.channel.Nack(0, true, true) // zero stands for all; the last tag may be settled, and is unknown then
 		_ = n.channel.Close()

@@ -28,6 +28,9 @@ type Queue struct {
 	Declare func(channel *amqp091.Channel, version string) error
 	// DeadLettersOf is the main queue whose dead letters lie in Queue; empty for a main queue.
 	DeadLettersOf string
+	// FailedOf is the main queue whose rejected messages lie in Queue; empty for all other queues. Plan and Forwarder
+	// are those of the main queue, and no handler gets a message.
+	FailedOf string
 	// Forwarder takes the failed messages; nil under policy off.
 	Forwarder *republish.QueueForwarder
 	// Ended is called when a subscription that Subscribe has returned is over, before its messages' channel is closed.

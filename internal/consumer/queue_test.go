@@ -86,7 +86,8 @@ func TestArrive(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			test.want.State.Since = now // it has no timestamp
 			queue := testSource(config.Policy{})
-			assert.Equal(t, test.want, queue.arrive(&amqp091.Delivery{Headers: test.headers, Redelivered: true}, now, broker{},
+			assert.Equal(t, test.want, queue.arrive(&amqp091.Delivery{Headers: test.headers, Redelivered: true},
+				now, broker{},
 				watermill.NopLogger{}))
 
 			off := testSource(config.Policy{Mode: config.ModeOff})
@@ -103,7 +104,8 @@ func TestArriveHonoursTheCrashLimit(t *testing.T) {
 		assert.Equal(t, want, queue.arrive(d, time.Now(), broker{}, watermill.NopLogger{}).Crash != nil, count)
 
 		d.Redelivered = false
-		assert.NoError(t, queue.arrive(d, time.Now(), broker{}, watermill.NopLogger{}).Crash, "%d, given by a publisher", count)
+		assert.NoError(t, queue.arrive(d, time.Now(), broker{}, watermill.NopLogger{}).Crash,
+			"%d, given by a publisher", count)
 	}
 }
 

@@ -107,8 +107,9 @@ func newSession(s *subscription, channel *amqp091.Channel, of broker) (*session,
 	if n.tag == "" {
 		n.tag = "watermill-retry-" + watermill.NewShortUUID()
 	}
-	if settings.Exclusive || settings.SingleActive {
-		// without a consumer for a moment, another process would take its place
+	if settings.Exclusive || settings.SingleActive || s.queue.FailedOf != "" {
+		// Without a consumer for a moment, another process would take its place. The messages of a failed queue run no
+		// handler, and carry the counts of their main queue.
 		n.suspectsFrom = never
 		n.crowd.share = math.MaxInt
 	}
@@ -207,6 +208,10 @@ func (n *session) handle(s *subscription, h *inFlight, arrived time.Time) {
 	settings := &s.consumer.settings
 
 	h.lost = codec.LostHeaders(d.Headers)
+	if s.queue.FailedOf != "" {
+		n.handleFailed(s, h, arrived)
+		return
+	}
 	h.arrival = s.queue.arrive(d, arrived, n.broker, s.logger)
 	h.Arrive(&s.queue.Policy, &h.arrival.State)
 

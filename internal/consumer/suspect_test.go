@@ -37,7 +37,7 @@ func TestSuspectsFrom(t *testing.T) {
 }
 
 func TestIsSuspect(t *testing.T) {
-	n := &session{suspectsFrom: 2, queueName: "q"}
+	n := &session{suspectsFrom: 2, queue: &Queue{Name: "q"}}
 	of := func(count int64, redelivered bool) *received {
 		return &received{Delivery: amqp091.Delivery{Redelivered: redelivered,
 			Headers: amqp091.Table{"x-delivery-count": count}}}
@@ -54,7 +54,7 @@ func TestIsSuspect(t *testing.T) {
 	assert.True(t, n.isSuspect(crashed(`[{"n":10,"at":"x","error":"died","reason":"crashed"}]`)),
 		"in an earlier attempt")
 	assert.False(t, n.isSuspect(crashed(`[{"n":1,"at":"x","error":"{\"reason\":\"crashed\"}"}]`)), "an error text")
-	n.queueName = "other"
+	n.queue.Name = "other"
 	assert.False(t, n.isSuspect(crashed(`[{"reason":"crashed"}]`)), "another queue's history")
 	n.suspectsFrom = never
 	assert.False(t, n.isSuspect(of(2, true)))
@@ -172,7 +172,8 @@ func TestStuckHandlersTakeOneTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		turns := &Turns{}
 		s := &subscription{consumer: &Consumer{settings: Settings{Turns: turns}}, logger: watermill.NopLogger{}}
-		n := &session{acker: newAcker(brokenChannel{}), deliveries: make(chan received, 3), stop: make(chan struct{})}
+		n := &session{queue: &Queue{}, acker: newAcker(brokenChannel{}), deliveries: make(chan received, 3),
+			stop: make(chan struct{})}
 		defer n.acker.close()
 
 		other := make(chan time.Duration, 1)
@@ -190,4 +191,37 @@ func TestStuckHandlersTakeOneTurn(t *testing.T) {
 		}
 		assert.Equal(t, aloneLimit, <-other)
 	})
+}
+
+// Where each failure is a return, what has failed is a suspect for a consumer that has just started only.
+func TestIsSuspectNow(t *testing.T) {
+	returned := &received{Delivery: amqp091.Delivery{Redelivered: true, Headers: amqp091.Table{
+		"x-delivery-count": int64(3)}}}
+	crashed := &received{Delivery: amqp091.Delivery{Headers: amqp091.Table{"amqpretry-queue": "q",
+		"amqpretry-history": `[{"reason":"crashed"}]`}}}
+	for strategy, open := range map[config.Strategy]bool{config.StrategyCopy: true, config.StrategyCycle: true,
+		config.StrategyRedelivery: false, config.StrategyNative: false} {
+		n := &session{suspectsFrom: 2, queue: &Queue{Name: "q", Policy: config.Policy{Strategy: strategy}}}
+		assert.True(t, n.isSuspectNow(returned, false), strategy)
+		assert.Equal(t, open, n.isSuspectNow(returned, true), strategy)
+		assert.True(t, n.isSuspectNow(crashed, true), strategy)
+	}
+}
+
+// RabbitMQ 4.0 to 4.2 count the rejections of a cycle as deliveries without an answer.
+func TestDeaths(t *testing.T) {
+	queue := &Queue{Name: "q", Policy: config.Policy{Strategy: config.StrategyCycle, Retries: 3,
+		Delays: []time.Duration{time.Second}}}
+	rejected := func(rejections int64) *amqp091.Delivery {
+		return &amqp091.Delivery{Headers: amqp091.Table{"x-delivery-count": int64(5), "x-first-death-queue": "q",
+			"x-first-death-reason": "rejected", "x-death": []any{
+				amqp091.Table{"queue": "q.retry.1s", "reason": "expired", "count": rejections},
+				amqp091.Table{"queue": "q", "reason": "rejected", "count": rejections}}}}
+	}
+	for version, want := range map[string]int64{"3.10.8": 5, "3.13.7": 5, "4.0.5": 3, "4.2.1": 3, "4.3.6": 5, "": 5} {
+		assert.Equal(t, want, queue.deaths(rejected(2), version), version)
+	}
+	assert.EqualValues(t, 1, queue.deaths(rejected(100), "4.0.5"), "more than the policy allows are none of ours")
+	queue.Policy.Strategy = config.StrategyCopy
+	assert.EqualValues(t, 5, queue.deaths(rejected(2), "4.0.5"))
 }

@@ -53,7 +53,7 @@ func Decide(policy config.Policy, c Case) retry.Verdict {
 		if c.Failures == 0 && c.Tries < policy.Immediate && c.After == 0 {
 			return retry.Verdict{Action: retry.ActionRetryNow}
 		}
-	case retry.ClassCrashed, retry.ClassUnpublishable:
+	case retry.ClassCrashed, retry.ClassUnpublishable, retry.ClassRejected:
 	}
 
 	count := c.Failures + 1
@@ -201,6 +201,8 @@ func exhausted(class retry.Class) retry.Reason {
 		return retry.ReasonCrashed
 	case retry.ClassUnpublishable:
 		return retry.ReasonUnpublishable
+	case retry.ClassRejected:
+		return retry.ReasonRejected
 	case retry.ClassError, retry.ClassPermanent, retry.ClassDrop, retry.ClassPostponed, retry.ClassExpired,
 		retry.ClassShutdown, retry.ClassUndecodable:
 	}

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -62,6 +63,8 @@ func historyReason(c retry.Class, v retry.Verdict) retry.Reason {
 	case retry.ClassPanic, retry.ClassCrashed, retry.ClassUnpublishable, retry.ClassPermanent, retry.ClassUndecodable,
 		retry.ClassExpired:
 		return retry.Reason(c)
+	case retry.ClassRejected:
+		return cmp.Or(v.Reason, retry.ReasonRejected)
 	case retry.ClassPostponed:
 		return v.Reason // it counts as a failure only at the end
 	case retry.ClassError, retry.ClassDrop, retry.ClassShutdown:

@@ -60,10 +60,14 @@ func needsCopy(policy *config.Policy, m *Arriving, kind wire.Kind, s *wire.State
 		return true
 	case policy.MaxAge > 0 && (m.Timestamp.Unix() <= 0 || kind == wire.Replay):
 		return true // its age would begin anew with each delivery
+	case m.Expiration != "":
+		// In a cycle it is gone when the message comes back. Elsewhere the message would expire while it waits: a dead
+		// letter of the broker's, which does not tell what it has failed of.
+		return true
 	case policy.Strategy == config.StrategyCycle:
-		// Its expiration is gone when it comes back. And headers of ours are believed when it has waited: those of a
-		// copy that has waited again by the broker would be counted twice, and forged ones would be taken for a copy's.
-		return m.Expiration != "" || kind != wire.Replay && wire.Carries(m.Headers, s.Queue)
+		// Headers of ours are believed when it has waited: those of a copy that has waited again by the broker would be
+		// counted twice, and forged ones would be taken for a copy's.
+		return kind != wire.Replay && wire.Carries(m.Headers, s.Queue)
 	default:
 		return m.Returned.Uncounted || m.Deliveries >= mostReturns || isCopy(kind) && policy.IsLinear()
 	}

@@ -62,6 +62,28 @@ func (c *Client) RoutesFrom(ctx context.Context, exchange string) ([]Binding, er
 	return bindings, nil
 }
 
+// RoutesTo lists what routes to an exchange. There are none of an exchange that is not there.
+func (c *Client) RoutesTo(ctx context.Context, exchange string) ([]Binding, error) {
+	var all []Binding
+	if err := c.call(ctx, http.MethodGet, []string{"exchanges", c.vhost, exchange, "bindings", "destination"}, "", nil,
+		&all, ""); err != nil {
+		return nil, err
+	}
+	for i, b := range all {
+		if b.Queue != exchange || b.VHost != c.vhost {
+			return nil, c.elsewhere("exchange", b.VHost, b.Queue)
+		}
+		all[i].Queue, all[i].ToExchange = "", exchange
+	}
+	return all, nil
+}
+
+// DeleteExchange deletes an exchange with its bindings.
+func (c *Client) DeleteExchange(ctx context.Context, name string) error {
+	return c.call(ctx, http.MethodDelete, []string{"exchanges", c.vhost, name}, "", nil, nil,
+		fmt.Sprintf("configure on exchange %q", name))
+}
+
 // elsewhere is an answer about something else, as astray is about queues.
 func (c *Client) elsewhere(kind, vhost, name string) error {
 	return &Error{Method: http.MethodGet, URL: c.base + "/api", User: c.user.Username(), VHost: c.vhost,

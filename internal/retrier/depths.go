@@ -18,7 +18,7 @@ import (
 // found out, it returns the rest and an error.
 func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	used := append(r.delayPlans(), r.registry.plans()...)
-	depths, err := r.depthsOf(ctx, queuesOf(used))
+	depths, err := r.observer.depthsOf(ctx, queuesOf(used))
 	errs := []error{err}
 	for _, backend := range r.unusedBackends(used) {
 		queues := queuesOf([]topology.Plan{{Backend: backend}})
@@ -26,11 +26,11 @@ func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 		maps.DeleteFunc(unroutable, func(_ string, q retry.QueueDepth) bool {
 			return q.Role != retry.QueueRoleUnroutable
 		})
-		_, err := r.depthsOf(ctx, unroutable)
+		_, err := r.observer.depthsOf(ctx, unroutable)
 		if reason := (*amqp091.Error)(nil); errors.As(err, &reason) && reason.Code == amqp091.NotFound {
 			continue // nobody has ever published with a delay
 		}
-		more, err := r.depthsOf(ctx, queues)
+		more, err := r.observer.depthsOf(ctx, queues)
 		depths, errs = append(depths, more...), append(errs, err)
 	}
 	slices.SortFunc(depths, func(a, b retry.QueueDepth) int { return cmp.Compare(a.Queue, b.Queue) })
@@ -58,12 +58,12 @@ func (r *Retrier) unusedBackends(used []topology.Plan) []topology.Backend {
 	return unused
 }
 
-func (r *Retrier) depthsOf(ctx context.Context, queues map[string]retry.QueueDepth) ([]retry.QueueDepth, error) {
+func (o *Observer) depthsOf(ctx context.Context, queues map[string]retry.QueueDepth) ([]retry.QueueDepth, error) {
 	// In time for some only, it is the dead letters that count most. A backend has many queues, which come last.
 	names := slices.SortedFunc(maps.Keys(queues), func(a, b string) int {
 		return cmp.Or(cmp.Compare(rank(queues[a].Role), rank(queues[b].Role)), cmp.Compare(a, b))
 	})
-	counts, err := r.observer.Depths(ctx, names)
+	counts, err := o.Depths(ctx, names)
 
 	var depths []retry.QueueDepth
 	for name, messages := range counts {
@@ -77,7 +77,7 @@ func (r *Retrier) depthsOf(ctx context.Context, queues map[string]retry.QueueDep
 
 func rank(role retry.QueueRole) int {
 	switch role {
-	case retry.QueueRoleDeadLetter, retry.QueueRoleUnroutable:
+	case retry.QueueRoleDeadLetter, retry.QueueRoleUnroutable, retry.QueueRoleFailed:
 		return 0
 	case retry.QueueRoleRetry:
 		return 1

@@ -29,8 +29,10 @@ func validateStrategies(arguments amqp091.Table, o Options) error {
 		}
 		if o.Topology == topology.Assume {
 			errs = append(errs, &config.FieldError{
-				Path: "Options.Topology", Problem: fmt.Sprintf("not possible with the strategy %s of %s: nobody could see "+
-					"whether the main queue has what it needs, and its messages could be lost", p.policy.Strategy, p.path),
+				Path: "Options.Topology",
+				Problem: fmt.Sprintf("not possible with the strategy %s of %s: nobody could see "+
+					"whether the main queue has what it needs, and its messages could be lost", p.policy.Strategy,
+					p.path),
 				Wanted: strconv.Quote(string(topology.Declare)), Found: strconv.Quote(string(o.Topology)),
 			})
 		}
@@ -83,7 +85,8 @@ func strategyConflicts(
 		}
 	}
 	if _, given := arguments[amqp091.QueueTypeArg]; !given && of.policy.Protect == config.ProtectionPolicy {
-		add(amqp091.QueueTypeArg, "a policy of the broker cannot set it, and it is needed by", spelled(amqp091.QueueTypeQuorum),
+		add(amqp091.QueueTypeArg, "a policy of the broker cannot set it, and it is needed by",
+			spelled(amqp091.QueueTypeQuorum),
 			"none")
 	}
 
@@ -110,7 +113,8 @@ func (r *Retrier) explainStrategy(queue *consumer.Queue, conflict *topology.Conf
 		}
 	}
 
-	return fmt.Errorf("queue %q exists without what the strategy %s of topic %q needs, and the broker cannot change the "+
+	return fmt.Errorf("queue %q exists without what the strategy %s of topic %q needs, and the broker cannot "+
+		"change the "+
 		"arguments of a queue: %w; %s", queue.Name, queue.Plan.Strategy, queue.Topic, conflict, ways)
 }
 
@@ -139,9 +143,10 @@ func (r *Retrier) checkNative(ctx context.Context, queue *consumer.Queue, versio
 	delays, err := r.forwarder.DelaysRetries(ctx, queue.Name)
 	switch {
 	case err != nil: // by a user who may not try
-		r.options.Logger.Info("Cannot find out whether the broker delays retries, its version says so", watermill.LogFields{
-			"amqp_queue_name": queue.Name, "version": version, "err": err.Error(),
-		})
+		r.options.Logger.Info("Cannot find out whether the broker delays retries, its version says so",
+			watermill.LogFields{
+				"amqp_queue_name": queue.Name, "version": version, "err": err.Error(),
+			})
 		return nil
 	case !delays:
 		return &topology.NoDelayedRetryError{Queue: queue.Name, Version: version}

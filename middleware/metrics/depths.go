@@ -139,7 +139,8 @@ type depthLabels struct{ queue, role, mainQueue string }
 func (d *depths) labels(q retry.QueueDepth) depthLabels {
 	l := depthLabels{queue: d.names.of(q.Queue), role: other, mainQueue: text(q.MainQueue)}
 	switch q.Role {
-	case retry.QueueRoleRetry, retry.QueueRoleDeadLetter, retry.QueueRoleDelay, retry.QueueRoleUnroutable:
+	case retry.QueueRoleRetry, retry.QueueRoleDeadLetter, retry.QueueRoleDelay, retry.QueueRoleUnroutable,
+		retry.QueueRoleFailed:
 		l.role = string(q.Role)
 	}
 	if l.queue == other {

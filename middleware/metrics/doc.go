@@ -35,14 +35,15 @@
 // # Values of labels
 //
 //	outcome     succeeded, requeued, or the class of the failure: error, panic, permanent, drop, postponed, unpublishable,
-//	            crashed, undecodable; other for anything else
+//	            crashed, undecodable, rejected (by a consumer in another language, see amqpretry.Processor); other for
+//	            anything else
 //	result      succeeded, retried, postponed, dead-lettered, dropped, requeued, abandoned
 //	reason      exhausted, permanent, expired, undecodable, panic, crashed, unpublishable, too-large, postponed-too-long;
-//	            other for anything else
+//	            of a processor also rejected, delivery-limit, maxlen; other for anything else
 //	connection  subscriber, dead-letter subscriber, forwarder (publishes the copies), delay publisher, observer (reads the
-//	            depths); other for anything else
+//	            depths), processor; other for anything else
 //	role        retry, dead-letter; with exact delays also delay (messages wait) and unroutable (no
-//	            target takes them); other for anything else
+//	            target takes them); of a processor also failed (it drains them); other for anything else
 //	queue       the main queue; with amqpretry_queue_messages_ready and amqpretry_queue_wait_seconds the queue beside it
 //	main_queue  the queue it belongs to; empty for queues that main queues share
 //

@@ -54,7 +54,7 @@ func ExampleMetrics_OnEvent() {
 	fmt.Println(n, "series of dead letters,", err)
 	// Output:
 	// a dead letter of orders because it is exhausted
-	// 9 series of dead letters, <nil>
+	// 12 series of dead letters, <nil>
 }
 
 func ExampleNew_invalid() {

@@ -241,7 +241,7 @@ func TestOnEvent(t *testing.T) {
 		"what is in no list": {
 			[]retry.Event{
 				event(retry.EventFailed, class("of a later version")),
-				event(retry.EventDeadLettered, reason("rejected")),
+				event(retry.EventDeadLettered, reason("of a later version")),
 				{Kind: retry.EventConnected, Connection: "tunnel"}, {Kind: retry.EventBlocked, Connection: "tunnel"},
 				{Kind: "of a later version"}, {},
 			},

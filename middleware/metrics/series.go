@@ -30,14 +30,14 @@ var ownLabels = []string{
 	labelMainQueue, "le", "quantile",
 }
 
-// The closed lists of values. Reasons that only the broker itself gives (rejected, delivery-limit, maxlen) come with no
-// event.
+// The closed lists of values. Reasons that the broker gives (rejected, delivery-limit, maxlen) come with the events of a
+// processor only.
 var (
 	outcomes = []string{
 		string(retry.EventSucceeded), string(retry.EventRequeued),
 		string(retry.ClassError), string(retry.ClassPanic), string(retry.ClassPermanent), string(retry.ClassDrop),
 		string(retry.ClassPostponed), string(retry.ClassUnpublishable), string(retry.ClassCrashed),
-		string(retry.ClassUndecodable),
+		string(retry.ClassUndecodable), string(retry.ClassRejected),
 	}
 	results = []string{
 		string(retry.EventSucceeded), string(retry.EventRetried), string(retry.EventPostponed),
@@ -48,8 +48,10 @@ var (
 		string(retry.ReasonExhausted), string(retry.ReasonPermanent), string(retry.ReasonExpired),
 		string(retry.ReasonUndecodable), string(retry.ReasonPanic), string(retry.ReasonCrashed),
 		string(retry.ReasonUnpublishable), string(retry.ReasonTooLarge), string(retry.ReasonPostponedTooLong),
+		string(retry.ReasonRejected), string(retry.ReasonDeliveryLimit), string(retry.ReasonMaxLen),
 	}
-	connections = []string{"subscriber", "dead-letter subscriber", "forwarder", "delay publisher", "observer"}
+	connections = []string{"subscriber", "dead-letter subscriber", "forwarder", "delay publisher", "observer",
+		"processor"}
 )
 
 // Buckets: a call takes from a millisecond to minutes, a confirmation likewise until deliveries are held, and a

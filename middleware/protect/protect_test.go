@@ -47,6 +47,7 @@ func (d *delivery) End() (time.Time, *retry.Event, bool) { return time.Time{}, n
 func (d *delivery) Enter()                               {}
 func (d *delivery) Leave()                               {}
 func (d *delivery) Withdrawn() bool                      { return d.withdrawn }
+func (d *delivery) NeedsCopy() bool                      { return false }
 func (d *delivery) Succeeded()                           { d.succeeded = true }
 
 func (d *delivery) Settle(_ context.Context, s engine.Settlement) error {

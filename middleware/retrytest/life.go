@@ -27,6 +27,7 @@ type queued struct {
 	timestamp  time.Time
 	waited     string // the retry queue that it comes from, as the broker tells
 	deliveries int    // without an answer, as the broker counts them
+	rejections int    // of a dead-letter cycle, as the broker counts them
 }
 
 // texts are its headers: a life begins with texts, and ours are.
@@ -185,7 +186,17 @@ func (l *life) arrive(at queued) engine.Arrival {
 		Headers: at.headers, Expiration: at.expiration, Timestamp: at.timestamp, Waited: at.waited,
 		IsRetryQueue: func(name, delay string) bool { return name == l.retryQueue(delay) },
 		Redelivered:  at.deliveries > 0, Deliveries: int64(at.deliveries),
+		Returned: engine.Returned{Failures: int64(l.failures(at))},
 	}, l.clock.Now())
+}
+
+// failures are those that the broker tells of, under a broker-driven strategy.
+func (l *life) failures(at queued) int {
+	if l.policy.CountsReturns() {
+		return at.deliveries
+	}
+
+	return at.rejections
 }
 
 func (l *life) retryQueue(delay string) string { return l.service.Queue + ".retry." + delay }
@@ -286,6 +297,10 @@ func (l *life) carryOut(at queued, d *delivery, s engine.Settlement) queued {
 		panic("unreachable: only a middleware that calls the handler again is given this")
 	}
 
+	if s.Verdict.ByBroker {
+		return l.brought(at, s)
+	}
+
 	copied := copyOf(at, l.service.Queue, d.arrival.Replay, s.State)
 	s.Done(s.Verdict)
 	l.carries(copied)
@@ -303,6 +318,21 @@ func (l *life) carryOut(at queued, d *delivery, s engine.Settlement) queued {
 	copied.waited = l.retryQueue(s.State.Delay)
 
 	return copied
+}
+
+// brought gives the message as the broker brings it back by itself.
+func (l *life) brought(at queued, s engine.Settlement) queued {
+	s.Done(s.Verdict)
+	l.carries(at)
+	l.waits(s.Verdict.Delay)
+	if l.policy.CountsReturns() {
+		at.deliveries++
+		return at
+	}
+	at.rejections++
+	at.deliveries, at.waited = 0, l.retryQueue(config.FormatDelay(s.Verdict.Delay))
+
+	return at
 }
 
 // copyOf is what is published in place of a delivery.

@@ -27,7 +27,7 @@ func newQueue(b *testing.B, queueType string, policy config.Policy) string {
 	plan, err := topology.New(name, policy.WithDefaults(), topology.Names{})
 	require.NoError(b, err)
 	client := newClient(b)
-	client.Declare(name, arguments(queueType))
+	client.Declare(name, plan.WithMainArguments(arguments(queueType)))
 	b.Cleanup(func() { client.RemovePlan(plan) })
 
 	return name

@@ -139,7 +139,7 @@ func (b *broker) depths() (map[string]int, error) {
 			depths[name] = depth
 		}
 	}
-	for _, t := range Topics() {
+	for _, t := range TopicsOn(b.version) {
 		if _, ok := depths[t.Name]; !ok {
 			return nil, fmt.Errorf("queue %s is not in the list:\n%s", t.Name, out)
 		}

@@ -25,6 +25,7 @@ import (
 type system struct {
 	t          *testing.T
 	broker     *broker
+	topics     []Topic // to which messages are sent
 	workers    []*worker
 	readers    []*Reader
 	clockSteps bool
@@ -51,6 +52,7 @@ func TestChaos_OwnBroker(t *testing.T) {
 	s := &system{t: t, clockSteps: os.Getenv("CLOCK_STEPS") != "", ended: map[string]bool{}}
 	binaries := buildWorkers(t, s.clockSteps)
 	s.broker = startBroker(t)
+	s.topics = chosen(t, TopicsOn(s.broker.version), "TOPICS", func(topic Topic) string { return topic.Name })
 	folder := t.TempDir()
 	for i, version := range []Version{VersionA, VersionB, VersionA} {
 		both := []string{binaries[i%2], binaries[1-i%2]} // so that the same queues are served by both
@@ -73,7 +75,7 @@ func TestChaos_OwnBroker(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	p := &publisher{broker: s.broker, wanted: int(messages), lasting: limit * 9 / 10, ahead: 3000, random: random(1),
-		topics: chosen(t, Topics(), "TOPICS", func(topic Topic) string { return topic.Name }), ended: s.count}
+		topics: s.topics, ended: s.count}
 	some := func(kinds []kind) []kind {
 		return chosen(t, kinds, "FAULTS", func(k kind) string { return k.name })
 	}
@@ -89,7 +91,7 @@ func TestChaos_OwnBroker(t *testing.T) {
 	settled := time.Now()
 	s.settle()
 	t.Logf("everything has ended after another %s", time.Since(settled).Round(time.Second))
-	for _, topic := range Topics() {
+	for _, topic := range TopicsOn(s.broker.version) {
 		require.NoError(t, s.collect(topic.Name))
 	}
 	left, err := s.broker.depths()

@@ -122,14 +122,7 @@ func (s *system) brokerFaults() []kind {
 			[]string{"clear_policy", "refuse"})},
 		{name: "queue without leader", weight: 2, make: s.leaderless},
 		{name: "retry exchange deleted", weight: 1, make: func(r *rand.Rand) (string, error) {
-			t := s.topic(r)
-			exchange := t.Name + ".retry"
-			switch {
-			case t.Scope != "":
-				exchange = "retry"
-			case len(t.Exact) > 0:
-				exchange = ladder.Level(r.IntN(3))
-			}
+			exchange := anyOf(r, exchanges(s.topic(r)))
 			return "", b.channel(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(exchange, false, false) })
 		}},
 		{name: "retry queue deleted", weight: 1, make: func(r *rand.Rand) (string, error) {
@@ -137,7 +130,7 @@ func (s *system) brokerFaults() []kind {
 			if len(t.Exact) > 0 {
 				return s.delete(ladder.WaitQueue(r.IntN(3), 1+r.IntN(9)))
 			}
-			return s.delete(retryQueue(t.Name, VersionA.Delays()[r.IntN(2)]))
+			return s.delete(retryQueue(t.Name, anyOf(r, VersionA.delaysOf(t))))
 		}},
 		{name: "dead-letter queue deleted", weight: 1, make: func(r *rand.Rand) (string, error) {
 			t := s.topic(r)
@@ -149,7 +142,9 @@ func (s *system) brokerFaults() []kind {
 	}
 }
 
-func (s *system) topic(r *rand.Rand) Topic { return Topics()[r.IntN(len(Topics()))] }
+func (s *system) topic(r *rand.Rand) Topic { return anyOf(r, s.topics) }
+
+func anyOf[T any](r *rand.Rand, all []T) T { return all[r.IntN(len(all))] }
 
 func (s *system) delete(queue string) (string, error) {
 	return queue, s.broker.channel(func(ch *amqp091.Channel) error {
@@ -161,12 +156,21 @@ func (s *system) delete(queue string) (string, error) {
 // leaderless takes the leader of a retry queue, a landing queue or a dead-letter queue away: publishes into it are
 // never answered.
 func (s *system) leaderless(r *rand.Rand) (string, error) {
-	queue := []string{
-		retryQueue("quorum", VersionA.Delays()[0]), retryQueue("classic", VersionA.Delays()[1]),
-		deadLetterQueue("protected"),
-		retryQueue("shared", VersionA.Delays()[2]),
-		ladder.WaitQueue(r.IntN(3), 1+r.IntN(9)), landingQueue("exact"),
-	}[r.IntN(6)]
+	of := map[string][]string{
+		"quorum": {retryQueue("quorum", VersionA.Delays()[0])}, "classic": {retryQueue("classic", VersionA.Delays()[1])},
+		"protected": {deadLetterQueue("protected")}, "shared": {retryQueue("shared", VersionA.Delays()[2])},
+		"exact":      {ladder.WaitQueue(r.IntN(3), 1+r.IntN(9)), landingQueue("exact")},
+		"cycle":      {retryQueue("cycle", VersionA.delaysOf(find("cycle"))[0])},
+		"redelivery": {deadLetterQueue("redelivery")}, "native": {deadLetterQueue("native")},
+	}
+	var queues []string
+	for _, t := range s.topics {
+		queues = append(queues, of[t.Name]...)
+	}
+	if len(queues) == 0 {
+		queues = of["exact"] // which all of the others with exact delays use
+	}
+	queue := anyOf(r, queues)
 	if err := s.broker.quorumServer("stop", queue); err != nil {
 		return "", fmt.Errorf("queue %s: %w", queue, err)
 	}

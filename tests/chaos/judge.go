@@ -16,6 +16,7 @@ type Sent struct {
 	Topic     string
 	ID        string
 	Message   amqp091.Publishing
+	Published time.Time // for the first time
 	Times     int       // more than once where the broker did not confirm it before the connection was lost
 	Confirmed time.Time // by the broker; only then it may not be lost
 }
@@ -80,6 +81,9 @@ type life struct {
 	failed   []Record // decisions
 	letters  []Letter
 }
+
+// isRetried tells of a failure after which the message comes back.
+func (r Record) isRetried() bool { return r.Delay > 0 || r.ByBroker }
 
 // judge holds a ledger against the promises.
 type judge struct {
@@ -172,8 +176,13 @@ func (j *judge) judge(l *life) {
 		}
 	}
 	for _, letter := range l.letters {
-		for _, problem := range inspect(l.Sent, letter) {
-			j.wrong("dead letter %s: %s", l.ID, problem)
+		for _, problem := range inspect(l.Sent, letter, j.returned(l, Now())) {
+			j.wrong("dead letter %s: %s\n%s", l.ID, problem, j.story(l))
+		}
+		if fewest, _ := attempts(); isExhausted(letter) && !slices.ContainsFunc(l.calls, func(c Record) bool {
+			return c.Attempt >= fewest
+		}) {
+			j.wrong("dead letter %s: exhausted, and its last attempt was not made\n%s", l.ID, j.story(l))
 		}
 	}
 }
@@ -277,7 +286,7 @@ func (j *judge) calls(l *life, count *Count) {
 		}
 		// To the version with fewer retries it is the last attempt once more, where the other one had a retry left.
 		if c.Attempt == fewest && slices.ContainsFunc(l.failed, func(f Record) bool {
-			return f.Attempt == fewest && f.Delay > 0 && f.At.Before(c.At)
+			return f.Attempt == fewest && f.isRetried() && f.At.Before(c.At)
 		}) {
 			allowed++
 		}
@@ -290,7 +299,7 @@ func (j *judge) calls(l *life, count *Count) {
 		}
 	}
 	for n := range seen {
-		if n > 1 && seen[n-1] == 0 && !j.explained(l, time.Time{}) {
+		if n > 1 && seen[n-1] == 0 && !j.explained(l, time.Time{}) && !j.returned(l, Now()) {
 			j.wrong("%s: attempt %d without attempt %d", l.ID, n, n-1)
 		}
 	}
@@ -301,7 +310,7 @@ func (j *judge) delays(l *life) {
 	j.asked(l)
 	earliest := map[int]time.Time{}
 	for _, f := range l.failed {
-		if f.Delay == 0 || fate.Of(l.ID) == fate.Postponed {
+		if !f.isRetried() || fate.Of(l.ID) == fate.Postponed {
 			continue
 		}
 		next, at := f.Attempt+1, f.At.Add(f.Wait-2*time.Millisecond)
@@ -312,7 +321,7 @@ func (j *judge) delays(l *life) {
 	back := map[int]bool{}
 	for _, c := range l.calls {
 		at, ok := earliest[c.Attempt]
-		if ok && c.At.Before(at) {
+		if ok && c.At.Before(at) && !j.returned(l, c.At) {
 			j.wrong("%s: attempt %d came %s too early\n%s", l.ID, c.Attempt, at.Sub(c.At), j.story(l))
 		}
 		if ok && !back[c.Attempt] {
@@ -356,6 +365,12 @@ func (j *judge) explained(l *life, at time.Time) bool {
 	return j.incident(from, at)
 }
 
+// returned tells whether the broker may have counted an attempt by that time that nobody has made: a consumer died of
+// something else while it had the message, or closed. Nothing has waited then. For topics where it counts returns only.
+func (j *judge) returned(l *life, at time.Time) bool {
+	return find(l.Topic).CountsReturns() && (l.Times > 1 || j.incident(l.Published, at))
+}
+
 func (j *judge) incident(from, to time.Time) bool {
 	for _, i := range j.incidents {
 		if i.start.After(to) {
@@ -394,7 +409,7 @@ func (j *judge) story(l *life) string {
 	s := fmt.Sprintf("\t%s sent to %s, %d times\n", l.Confirmed.Format(clock), l.Topic, l.Times)
 	for _, r := range story {
 		s += fmt.Sprintf("\t%s %s %s attempt %d %s %s %s\n", r.At.Format(clock), r.Process, r.Kind, r.Attempt, r.Detail,
-			r.Reason, r.Wait)
+			r.Reason, r.waiting())
 	}
 
 	return s

@@ -2,6 +2,7 @@ package chaos
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 	"github.com/amqpretry/watermill-retry/internal/wire"
@@ -23,7 +25,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 func at(ms int) time.Time { return noon.Add(time.Duration(ms) * time.Millisecond) }
 
 func sentTo(topic, id string) *Sent {
-	return &Sent{Topic: topic, ID: id, Times: 1, Confirmed: at(0), Message: amqp091.Publishing{
+	return &Sent{Topic: topic, ID: id, Times: 1, Published: at(-1), Confirmed: at(0), Message: amqp091.Publishing{
 		Headers: amqp091.Table{uuidKey: id, "own": "header", TypedPrefix + "n": int32(7)}, Body: []byte(id),
 		DeliveryMode: 2,
 	}}
@@ -40,6 +42,14 @@ func record(s *Sent, ms, attempt int, kind Kind) Record {
 func failed(s *Sent, ms, attempt int, delay time.Duration) Record {
 	r := record(s, ms, attempt, Kind(retry.EventFailed))
 	r.Delay, r.Wait = delay, delay
+
+	return r
+}
+
+// failedByBroker is a failure after which the broker brings the message back.
+func failedByBroker(s *Sent, ms, attempt int, delay time.Duration) Record {
+	r := failed(s, ms, attempt, delay)
+	r.ByBroker = true
 
 	return r
 }
@@ -280,6 +290,132 @@ func TestJudge_WhatFaultsExplain(t *testing.T) {
 		assert.Empty(t, verdict.Wrong)
 		assert.Equal(t, 1, verdict.Counts["quorum"].Sent)
 	})
+}
+
+// brokerDriven is a message that fails until the end, in a topic whose strategy is the broker's.
+func brokerDriven(topic string, delay time.Duration) (*Sent, Ledger) {
+	never, wait := sentTo(topic, "never-1"), int(delay.Milliseconds())
+
+	return never, Ledger{Sent: []*Sent{never}, Records: []Record{
+		called(never, 1, 1), failedByBroker(never, 2, 1, delay),
+		called(never, 10+wait, 2), failedByBroker(never, 11+wait, 2, delay),
+		called(never, 20+2*wait, 3), failed(never, 21+2*wait, 3, 0),
+	}, Letters: []Letter{exhausted(never, 3)}}
+}
+
+// exhausted is a dead letter that the broker has brought back: of all attempts but the last it knows the number only.
+func exhausted(s *Sent, attempts int) Letter {
+	letter := dead(s, retry.ReasonExhausted, attempts)
+	state := wire.State{History: []retry.FailedCall{{Number: attempts, At: at(attempts), Error: "it fails"}}}
+	letter.Message.Headers[header.History] = state.Headers("publish")[header.History]
+	letter.Message.Headers[header.FirstFailure] = letter.Message.Headers[header.LastFailure]
+
+	return letter
+}
+
+// What is allowed where the broker brings messages back, and only there, and only for the reasons that there are.
+func TestJudge_BrokerDrivenStrategies(t *testing.T) {
+	t.Parallel()
+	killed := []Fault{{Name: "process killed", Start: at(3), End: at(4)}}
+	delays := map[string]time.Duration{"cycle": 250 * time.Millisecond, "redelivery": 0, "native": 250 * time.Millisecond}
+	each := func(name string, test func(t *testing.T, topic string, countsReturns bool, s *Sent, l Ledger)) {
+		for topic, delay := range delays {
+			t.Run(name+"/"+topic, func(t *testing.T) {
+				t.Parallel()
+				s, l := brokerDriven(topic, delay)
+				test(t, topic, topic != "cycle", s, l)
+			})
+		}
+	}
+	allowed := func(t *testing.T, l Ledger, allowed bool, wrong string) {
+		t.Helper()
+		if all := l.Judge().Wrong; allowed {
+			assert.Empty(t, all)
+		} else {
+			assert.Contains(t, strings.Join(all, "\n"), wrong)
+		}
+	}
+
+	each("a good run", func(t *testing.T, topic string, _ bool, _ *Sent, l Ledger) {
+		verdict := l.Judge()
+		assert.Empty(t, verdict.Wrong)
+		assert.Equal(t, Count{Sent: 1, DeadLettered: 1, Retries: 2}, *verdict.Counts[topic])
+		assert.Len(t, verdict.Late[topic], 2)
+	})
+	each("no call of an attempt", func(t *testing.T, _ string, countsReturns bool, _ *Sent, l Ledger) {
+		l.Records = l.Records[2:]
+		allowed(t, l, false, "attempt 2 without attempt 1")
+		l.Faults = []Fault{{Name: "process killed", Start: at(0), End: at(1)}} // before any call
+		allowed(t, l, countsReturns, "attempt 2 without attempt 1")
+	})
+	each("early", func(t *testing.T, topic string, countsReturns bool, _ *Sent, l Ledger) {
+		if topic == "redelivery" {
+			return // it has no delays
+		}
+		l.Records[2].At = at(10)
+		allowed(t, l, false, "attempt 2 came")
+		l.Faults = killed
+		allowed(t, l, countsReturns, "attempt 2 came")
+	})
+	each("more attempts than calls", func(t *testing.T, _ string, countsReturns bool, s *Sent, l Ledger) {
+		l.Letters = []Letter{exhausted(s, 4)}
+		allowed(t, l, true, "")
+		l.Letters = []Letter{exhausted(s, 5)}
+		allowed(t, l, false, "5 attempts, 1 in the history")
+		l.Faults = killed
+		allowed(t, l, countsReturns, "5 attempts, 1 in the history")
+	})
+	each("fewer attempts than the policy has", func(t *testing.T, _ string, _ bool, s *Sent, l Ledger) {
+		l.Records, l.Faults = l.Records[:4], killed
+		l.Letters = []Letter{exhausted(s, 2)}
+		allowed(t, l, false, "2 attempts, 1 in the history")
+		l.Letters = []Letter{exhausted(s, 3)}
+		allowed(t, l, false, "its last attempt was not made")
+	})
+	each("an attempt that no policy has", func(t *testing.T, _ string, _ bool, s *Sent, l Ledger) {
+		l.Faults = killed
+		l.Records = append(l.Records, called(s, 5000, 5))
+		allowed(t, l, false, "attempt 5, of 4 at the most")
+	})
+	each("lost", func(t *testing.T, _ string, _ bool, _ *Sent, l Ledger) {
+		l.Faults, l.Letters = killed, nil
+		allowed(t, l, false, "never-1 is lost")
+	})
+	each("lost in a queue that was deleted", func(t *testing.T, topic string, countsReturns bool, _ *Sent, l Ledger) {
+		l.Letters, l.Records = nil, l.Records[:2]
+		l.Faults = []Fault{{Start: at(5), End: at(6), Deleted: retryQueue(topic, 250*time.Millisecond)}}
+		allowed(t, l, !countsReturns, "never-1 is lost")
+	})
+	t.Run("elsewhere", func(t *testing.T) {
+		t.Parallel()
+		l := goodLedger()
+		l.Faults = []Fault{{Name: "process killed", Start: at(3), End: at(4)}}
+		l.Records[4].At = at(140)
+		allowed(t, l, false, "once-2: attempt 2 came 10ms too early")
+		l = goodLedger()
+		l.Letters[0] = exhausted(l.Sent[2], 3)
+		allowed(t, l, false, "3 attempts, 1 in the history")
+	})
+}
+
+// A broker has the strategies of its version, and versions of a service differ in no argument of a main queue.
+func TestTopics_OfStrategies(t *testing.T) {
+	t.Parallel()
+	for broker, want := range map[string]bool{"3.10.8": false, "4.0.5": false, "4.3.6": true} {
+		assert.Equal(t, want, slices.ContainsFunc(TopicsOn(broker), func(t Topic) bool { return t.Name == "native" }))
+		for _, topic := range TopicsOn(broker) {
+			var arguments []amqp091.Table
+			for _, v := range []Version{VersionA, VersionB} {
+				policy := Policies(v, topic.Main, broker).For(topic.Name)
+				require.NoError(t, policy.Validate(), topic.Name)
+				assert.Equal(t, topic.BrokerDriven(), policy.BrokerDriven(), topic.Name)
+				plan, err := topology.New(topic.Name, policy, topology.Names{})
+				require.NoError(t, err, topic.Name)
+				arguments = append(arguments, plan.MainArguments)
+			}
+			assert.Equal(t, arguments[0], arguments[1], topic.Name)
+		}
+	}
 }
 
 // Handlers ask for waits of all magnitudes, the same each time, and in no version that has retry queues.

@@ -39,8 +39,8 @@ func digest(p amqp091.Publishing) string {
 }
 
 // inspect tells what is wrong with a dead letter: it must be the message that was sent, and say whatever there is to
-// say about it.
-func inspect(sent *Sent, letter Letter) []string {
+// say about it. returned tells that attempts can have been counted that nobody has made.
+func inspect(sent *Sent, letter Letter, returned bool) []string {
 	d, f := letter.Message, fate.Of(sent.ID)
 	var problems []string
 	is := func(what string, ok bool) {
@@ -82,11 +82,26 @@ func inspect(sent *Sent, letter Letter) []string {
 	if len(history) > 0 {
 		is("times of the history", history[0].At.Equal(first) && history[len(history)-1].At.Equal(last))
 	}
-	if fewest, most := attempts(); f == fate.Never && !crashed {
-		is(fmt.Sprintf("%d attempts", calls), calls >= fewest && calls <= most && len(history) == calls)
+	if f == fate.Never && !crashed {
+		is(fmt.Sprintf("%d attempts, %d in the history", calls, len(history)), areAttempts(find(sent.Topic), calls,
+			len(history), returned))
 	}
 
 	return problems
+}
+
+// areAttempts tells whether a message that has failed until the end can have failed so often. The broker keeps no
+// history of what it brings back by itself. Where it counts returns, some of them can be attempts that nobody has made.
+func areAttempts(topic Topic, calls, history int, returned bool) bool {
+	fewest, most := attempts()
+	if !topic.BrokerDriven() {
+		return calls >= fewest && calls <= most && history == calls
+	}
+	return calls >= fewest && (calls <= most || returned) && history >= 1 && history <= calls
+}
+
+func isExhausted(letter Letter) bool {
+	return text(letter.Message, header.Reason) == string(retry.ReasonExhausted)
 }
 
 // changed tells what is not as it was sent.

@@ -88,6 +88,9 @@ func (p *publisher) publish(messages []*Sent) (pending []*Sent) {
 	confirmations := make([]*amqp091.DeferredConfirmation, len(messages))
 	for i, m := range messages {
 		m.Times++
+		if m.Times == 1 {
+			m.Published = Now()
+		}
 		if confirmations[i], err = ch.PublishWithDeferredConfirm("", m.Topic, true, false, m.Message); err != nil {
 			break
 		}

@@ -37,8 +37,19 @@ type Record struct {
 	Wait    time.Duration `json:"w,omitempty"` // failed: how long it is to wait
 	Delay   time.Duration `json:"d,omitempty"` // failed: in which retry queue
 	Reason  string        `json:"r,omitempty"`
-	Digest  string        `json:"h,omitempty"` // called: of the message as the handler has it
-	Detail  string        `json:"x,omitempty"`
+	// ByBroker tells that the broker brings the message itself back, and no copy waits.
+	ByBroker bool   `json:"b,omitempty"`
+	Digest   string `json:"h,omitempty"` // called: of the message as the handler has it
+	Detail   string `json:"x,omitempty"`
+}
+
+// waiting is for a story.
+func (r Record) waiting() string {
+	if r.ByBroker {
+		return r.Wait.String() + " by the broker"
+	}
+
+	return r.Wait.String()
 }
 
 // Book writes the records of one process. What it has written outlives a SIGKILL.

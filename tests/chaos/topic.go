@@ -9,6 +9,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // Topic is one of the queues that a run uses, all at the same time.
@@ -34,7 +35,17 @@ func Topics() []Topic {
 		{Name: "exact", Main: "quorum", Exact: []Version{VersionA, VersionB}},
 		{Name: "exact-classic", Main: "classic", Exact: []Version{VersionA, VersionB}},
 		{Name: "mixed", Main: "quorum", Exact: []Version{VersionB}},
+		{Name: "cycle", Main: "quorum", Policy: config.Policy{Strategy: config.StrategyCycle}},
+		{Name: "redelivery", Main: "quorum", Policy: config.Policy{Strategy: config.StrategyRedelivery}},
+		{Name: "native", Main: "quorum", Policy: config.Policy{Strategy: config.StrategyNative}},
 	}
+}
+
+// TopicsOn are those that a broker of a version can have.
+func TopicsOn(broker string) []Topic {
+	return slices.DeleteFunc(Topics(), func(t Topic) bool {
+		return t.Strategy == config.StrategyNative && !rabbitmq.AtLeast(broker, 4, 3)
+	})
 }
 
 // Version of a service. They run side by side, and processes change from one to the other.
@@ -61,16 +72,30 @@ func attempts() (fewest, most int) {
 	return min(a, b), max(a, b)
 }
 
+// delaysOf are those of a version for a topic. Where the delay is an argument of the main queue, all versions have the
+// same one.
+func (v Version) delaysOf(t Topic) []time.Duration {
+	if t.Strategy == config.StrategyCycle || t.Strategy == config.StrategyNative {
+		return []time.Duration{250 * time.Millisecond}
+	}
+
+	return v.Delays()
+}
+
 // Policies of a version, for the topics whose main queues have a type.
-func Policies(v Version, main string) config.Policies {
+func Policies(v Version, main, broker string) config.Policies {
 	topics := map[string]config.Policy{}
-	for _, t := range Topics() {
+	for _, t := range TopicsOn(broker) {
 		if t.Main != main {
 			continue
 		}
 		p := t.Policy
-		p.Delays = v.Delays()
-		p.MaxAge = 6 * time.Hour // beyond all steps of the clock
+		p.Delays, p.Retries = v.delaysOf(t), len(v.Delays())
+		// Broker-driven strategies retry a message without a timestamp by copies because of it: most of them, in one of
+		// the versions.
+		if !t.BrokerDriven() || v == VersionB {
+			p.MaxAge = 6 * time.Hour // beyond all steps of the clock
+		}
 		if slices.Contains(t.Exact, v) {
 			p.DelayMode, p.Jitter = config.DelayExact, 0.5
 		}
@@ -135,8 +160,25 @@ func retryQueue(topic string, delay time.Duration) string {
 
 func landingQueue(topic string) string { return topic + ".landing" }
 
-// targets are the queues through which the copy of a failed message goes.
+// exchanges are those through which a topic's failed messages go. One of them is deleted now and then.
+func exchanges(t Topic) []string {
+	switch {
+	case t.Scope == config.ScopeShared:
+		return []string{"retry"}
+	case len(t.Exact) > 0:
+		return []string{ladder.Level(0), ladder.Level(1), ladder.Level(2)}
+	case t.Strategy == config.StrategyCycle:
+		return []string{t.Name + ".retry", t.Name + ".rejected." + config.FormatDelay(VersionA.delaysOf(t)[0])}
+	}
+
+	return []string{t.Name + ".retry"}
+}
+
+// targets are the queues through which a failed message goes, or its copy.
 func targets(topic string, failed Record) []string {
+	if failed.ByBroker && find(topic).CountsReturns() {
+		return nil // it stays in its own
+	}
 	if failed.Delay == 0 {
 		return []string{deadLetterQueue(topic)}
 	}

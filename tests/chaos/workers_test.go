@@ -29,6 +29,7 @@ type worker struct {
 	name, ledger string
 	binaries     []string // each life has the next one
 	network      *network
+	broker       string        // version
 	longest      time.Duration // wait that its handlers ask for
 
 	mu       sync.Mutex
@@ -68,7 +69,7 @@ func startWorker(t *testing.T, name string, binaries []string, folder string, b 
 	t.Helper()
 	w := &worker{
 		name: name, binaries: binaries, ledger: filepath.Join(folder, name), version: version,
-		network: newNetwork(t, name, b.URI), longest: longest, done: make(chan struct{}),
+		network: newNetwork(t, name, b.URI), broker: b.version, longest: longest, done: make(chan struct{}),
 	}
 	require.NoError(t, os.WriteFile(w.ledger, nil, 0o600))
 	go w.supervise()
@@ -86,8 +87,8 @@ func (w *worker) supervise() {
 			return
 		}
 		w.life++
-		settings, err := json.Marshal(Settings{URI: w.network.uri, Version: w.version, Prefetch: 20, Concurrency: 4,
-			Longest: w.longest})
+		settings, err := json.Marshal(Settings{URI: w.network.uri, Version: w.version, Broker: w.broker,
+			Prefetch: 20, Concurrency: 4, Longest: w.longest})
 		if err != nil {
 			panic(err)
 		}

@@ -141,7 +141,7 @@ func newService(
 
 	var err error
 	s.retrier, err = amqpretry.New(conf, amqpretry.Options{
-		Policies:     chaos.Policies(settings.Version, main),
+		Policies:     chaos.Policies(settings.Version, main, settings.Broker),
 		Logger:       logger,
 		Concurrency:  settings.Concurrency,
 		Prefetch:     settings.Prefetch, // a config's 1 would not be taken
@@ -156,7 +156,7 @@ func newService(
 	if err != nil {
 		return nil, err
 	}
-	for _, topic := range chaos.Topics() {
+	for _, topic := range chaos.TopicsOn(settings.Broker) {
 		if topic.Main == main {
 			router.AddConsumerHandler(topic.Name, topic.Name, subscriber, s.handler(topic.Name)).
 				AddMiddleware(s.retrier.Middleware)
@@ -203,7 +203,7 @@ func (s *service) record(e retry.Event) {
 			r.Wait = e.Verdict.Wait
 		}
 		r.Reason = string(e.Verdict.Reason)
-		r.Detail = string(e.Verdict.Action)
+		r.Detail, r.ByBroker = string(e.Verdict.Action), e.Verdict.ByBroker
 	case retry.EventDeadLettered, retry.EventDropped:
 		r.Reason = string(e.Verdict.Reason)
 	case retry.EventRetried, retry.EventPostponed, retry.EventAbandoned, retry.EventRequeued:

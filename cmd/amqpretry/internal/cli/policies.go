@@ -25,13 +25,16 @@ func (s *Session) PoliciesFlag(cmd *cobra.Command) {
 // Policies loads the policy file, with what the environment overrides, as services do. Without a file it is the default
 // policy for every topic.
 func (s *Session) Policies() (config.Policies, error) {
-	file := cmp.Or(s.policies, s.Getenv(EnvPolicies))
+	file := s.PolicyFile()
 	if file == "" {
 		return config.Policies{}, nil
 	}
 
 	return policyfile.Load(file)
 }
+
+// PolicyFile is the name of the policy file; empty if there is none.
+func (s *Session) PolicyFile() string { return cmp.Or(s.policies, s.Getenv(EnvPolicies)) }
 
 // Target is a main queue, with the topic whose policy holds for it.
 type Target struct{ Topic, Queue string }

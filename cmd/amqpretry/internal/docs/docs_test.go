@@ -175,6 +175,8 @@ func (w *world) fixture(name string) {
 	case "the dead-letter queue is empty":
 		out, exit := w.shell("amqpretry dlq purge orders --all --no-undo --yes")
 		require.Zero(w.t, exit, out)
+	case "a queue audit without arguments":
+		rabbit.New(w.t, w.broker.URI).Declare("audit", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
 	case "there is a queue parked":
 		rabbit.New(w.t, w.broker.URI).Declare("parked", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
 	case "invoices wait":

@@ -38,8 +38,9 @@ type lab struct {
 	version    string
 	// uri and api have a user and a password that must never be printed.
 	uri, api string
-	policies string
-	bin      string
+	// policies is the name of a file with the policies of text.
+	policies, text string
+	bin            string
 }
 
 const policyFile = `default:
@@ -64,7 +65,7 @@ func newLab(t *testing.T) *lab {
 	l.uri, l.api = l.as("doctor"), asUser(t, broker.ManagementURL, "doctor")
 
 	l.policies = filepath.Join(t.TempDir(), "it's retry.yaml")
-	require.NoError(t, os.WriteFile(l.policies, []byte(policyFile), 0o600))
+	l.write(policyFile)
 
 	out, err := exec.Command("go", "build", "-o", filepath.Join(l.bin, "amqpretry"),
 		"github.com/amqpretry/watermill-retry/cmd/amqpretry").CombinedOutput()
@@ -79,6 +80,13 @@ func newLab(t *testing.T) *lab {
 	t.Cleanup(func() { _ = l.connection.Close() })
 	l.version, _ = l.connection.Properties["version"].(string)
 	return l
+}
+
+// write writes the policies.
+func (l *lab) write(text string) {
+	l.t.Helper()
+	l.text = text
+	require.NoError(l.t, os.WriteFile(l.policies, []byte(text), 0o600))
 }
 
 func (l *lab) as(user string) string { return asUser(l.t, l.broker.URI, user) }
@@ -110,11 +118,18 @@ func (l *lab) declare(queue string, arguments amqp.Table) {
 func (l *lab) topic(name string, arguments amqp.Table) topology.Plan {
 	l.t.Helper()
 	l.declare(name, arguments)
-	policies, err := policyfile.Parse([]byte(policyFile))
+	plan := l.plan(name)
+	l.do(func(ch *amqp.Channel) error { return plan.Declare(ch) })
+	return plan
+}
+
+// plan is that of a main queue.
+func (l *lab) plan(name string) topology.Plan {
+	l.t.Helper()
+	policies, err := policyfile.Parse([]byte(l.text))
 	require.NoError(l.t, err)
 	plan, err := topology.New(name, policies.For(name), topology.Names{})
 	require.NoError(l.t, err)
-	l.do(func(ch *amqp.Channel) error { return plan.Declare(ch) })
 	return plan
 }
 

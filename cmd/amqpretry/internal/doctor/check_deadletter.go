@@ -17,7 +17,7 @@ func lookDeliveryLimit(f Facts) []Finding {
 
 func (f Facts) dropsAtLimit(o object, q management.Queue) []Finding {
 	limit, drops := rabbitmq.DropLimit(effective(q), f.Version)
-	if !drops {
+	if !drops || o.Topic.Plan.MainArguments != nil { // which the check of strategies compares
 		return nil
 	}
 	return []Finding{{Severity: Problem, Found: fmt.Sprintf("delivery limit %s, and no dead-letter exchange", limit),
@@ -85,8 +85,8 @@ func lookTargets(f Facts) []Finding {
 func (f Facts) deadLettersTo(o object, q management.Queue) []Finding {
 	arguments := effective(q)
 	exchange, set := arguments["x-dead-letter-exchange"].(string)
-	if !set {
-		return nil
+	if !set || o.Topic.Plan.Strategy == config.StrategyCycle {
+		return nil // under a cycle the checks of strategies, exchanges and bindings tell
 	}
 	means := "messages that the queue dead-letters are lost"
 	if arguments["x-dead-letter-strategy"] == "at-least-once" {

@@ -21,6 +21,8 @@ type weakness struct {
 	means    string
 	// meansOfAll is Finding.meansOfAll.
 	meansOfAll string
+	// ofStrategy tells that the check of strategies reports it.
+	ofStrategy bool
 }
 
 func lookPolicies(f Facts) []Finding {
@@ -33,8 +35,8 @@ func lookPolicies(f Facts) []Finding {
 	fix := func(o object, q management.Queue) string {
 		of := cmp.Or(o.Ladder, o.Name)
 		if _, known := fixes[of]; !known {
-			if o.Role == roleMain && f.lacksProtection(o, q) {
-				fixes[of] = f.protectCommand(o)
+			if o.Role == roleMain {
+				fixes[of] = f.mainPolicyFix(o, q)
 			} else {
 				fixes[of] = f.policyFix(groups[of], false)
 			}
@@ -44,6 +46,9 @@ func lookPolicies(f Facts) []Finding {
 	return f.withPolicies("policies of the broker", func(o object, q management.Queue) []Finding {
 		var found []Finding
 		for _, w := range weaknesses(o, q, f.Version) {
+			if w.ofStrategy {
+				continue
+			}
 			finding := Finding{Severity: w.severity, Means: w.means, meansOfAll: w.meansOfAll,
 				Found: fmt.Sprintf("%s: %v, from the %s", w.key, q.Effective[w.key], f.sourceOf(q, w.key))}
 			if w.severity != Note { // which is as its owner may want it
@@ -111,6 +116,12 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 			found("overflow", Problem, "the queue dead-letters at most once instead of at least once, so messages "+
 				"that reach the delivery limit can be lost")
 		}
+	}
+	if o.Role == roleMain {
+		own := strategyWeaknesses(o, q)
+		all = append(own, slices.DeleteFunc(all, func(w weakness) bool {
+			return slices.ContainsFunc(own, func(other weakness) bool { return other.key == w.key })
+		})...)
 	}
 	severity, means := whenFull(o.Role, dropsHead)
 	for _, key := range []string{"max-length", "max-length-bytes"} {

@@ -6,6 +6,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/mainqueue"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
@@ -134,31 +135,8 @@ func lookTypes(f Facts) []Finding {
 	})
 }
 
-// effective are the arguments of a queue as they are in force, as far as its policies change them: of two limits the
-// lower one counts, and a dead-letter exchange among the arguments wins over that of a policy.
-func effective(q management.Queue) amqp.Table {
-	arguments := amqp.Table{}
-	for key, value := range q.Arguments {
-		arguments[key] = value
-	}
-	arguments[amqp.QueueTypeArg] = q.Type
-	for key, value := range q.Effective {
-		argument := "x-" + key
-		own, given := arguments[argument].(int64)
-		n, isNumber := value.(int64)
-		switch {
-		case isNumber && given && own >= 0:
-			arguments[argument] = min(own, n)
-		case isNumber, key == "overflow": // which on quorum queues wins from a policy
-			arguments[argument] = value
-		default:
-			if _, given := arguments[argument]; !given {
-				arguments[argument] = value
-			}
-		}
-	}
-	return arguments
-}
+// effective are the arguments of a queue as they are in force.
+func effective(q management.Queue) amqp.Table { return mainqueue.Effective(q) }
 
 // manyStuck is how many messages that cannot be handed over keep all others of a queue from it.
 const manyStuck = 32

@@ -45,6 +45,9 @@ func lookExists(f Facts) []Finding {
 			if x.ladder != "" {
 				finding.of, finding.part, finding.Means = ladderLabel(x.ladder), finding.Object, ladderLacks
 			}
+			if name == rejected(x.topic.Plan) {
+				finding.Means = rejectedStay
+			}
 			found = append(found, finding)
 		}
 	}
@@ -274,6 +277,10 @@ func (f Facts) unbound(t Topic, b topology.Binding) Finding {
 		Means: "the broker returns its copies, and their deliveries are held until a service binds the " +
 			"queue. Services with topology.Assume do not" + lostOnReturn(t, b),
 		Fix: f.apply(t)}
+	if b.Exchange == rejected(t.Plan) {
+		finding.Found = fmt.Sprintf("it is not bound to queue %q for %v", b.Queue, b.Arguments["x-first-death-reason"])
+		finding.Means = rejectedStay
+	}
 	if b.Exchange != t.Plan.RetryExchange && t.Plan.Backend != nil {
 		finding.Means = fmt.Sprintf("messages for queue %q whose delay is over go to the queue for unroutable "+
 			"messages, until a service binds the landing queue", t.Plan.Queue)
@@ -306,6 +313,17 @@ func lookObsolete(f Facts) []Finding {
 		return f.cannotSee(blind{f.Obsolete.Why: nil}, "retry queues that no policy uses any more")
 	}
 	var found []Finding
+	for _, x := range f.ObsoleteExchanges.Value {
+		for _, t := range f.Topics {
+			if t.Plan.Queue == x.Queue {
+				found = append(found, Finding{Severity: Note, Object: fmt.Sprintf("exchange %q", x.Name),
+					Found: "nothing dead-letters to it" + f.underDefault(),
+					Means: "it is that of another delay, or of another strategy; instances with an older policy " +
+						"declare it again",
+					Fix: "# after all instances with an older policy have ended:\n" + f.topology("prune", t)})
+			}
+		}
+	}
 	for _, q := range f.Obsolete.Value {
 		main, _ := q.Arguments["x-dead-letter-routing-key"].(string)
 		for _, t := range f.Topics {

@@ -48,6 +48,7 @@ var checks = []check{
 	{"types", "no classic queues", ofTopics, lookTypes},
 	{"policies", "no policy of the broker weakens a promise", ofLadders, lookPolicies},
 	{"delivery-limit", "no main queue drops messages at its delivery limit", ofTopics, lookDeliveryLimit},
+	{"strategy", "all main queues are as the strategies of their policies need them", ofTopics, lookStrategy},
 	{"nack-rule", "no quorum main queue", ofTopics, lookNackRule},
 	{"dead-letter-target", "messages that a main queue dead-letters reach a queue", ofTopics, lookTargets},
 	{"stuck", "no messages are stuck on their way out of a queue", ofLadders, lookStuck},
@@ -58,7 +59,7 @@ var checks = []check{
 	{"retry-consumers", "nobody consumes from retry queues", ofLadders, lookRetryConsumers},
 	{"single-active-consumer", "no main queue relies on order", ofTopics, lookSingleActive},
 	{"dead-letters", "no dead letters", ofTopics, lookDeadLetters},
-	{"obsolete", "no retry queue that no policy uses", ofTopics, lookObsolete},
+	{"obsolete", "no retry queue and no rejected exchange that no policy uses", ofTopics, lookObsolete},
 }
 
 // diagnose judges what is known. It gives at least one finding for each check that has something to look at.

@@ -42,7 +42,9 @@ func healthyUnder(t *testing.T, policy config.Policy) Facts {
 		Policies:         seen[[]management.Policy](nil),
 		OperatorPolicies: seen[[]management.Policy](nil),
 		Obsolete:         seen[[]topology.ObsoleteQueue](nil),
-		Queues:           map[string]Queue{}, Exchanges: map[string]Exchange{},
+
+		ObsoleteExchanges: seen[[]topology.ObsoleteExchange](nil),
+		Queues:            map[string]Queue{}, Exchanges: map[string]Exchange{},
 	}
 	put := func(name string, arguments amqp.Table) {
 		q := management.Queue{Name: name, VHost: "/", Type: arguments[amqp.QueueTypeArg].(string), State: "running",
@@ -53,7 +55,7 @@ func healthyUnder(t *testing.T, policy config.Policy) Facts {
 		f.Queues[name] = Queue{Exists: seen(true), Conflict: seen[*topology.ConflictError](nil), Details: seen(q)}
 		f.All = seen(append(f.All.Value, q))
 	}
-	put("orders", topology.ProtectArguments("orders.dlq"))
+	put("orders", plan.WithMainArguments(topology.ProtectArguments("orders.dlq")))
 	for _, q := range plan.Queues {
 		put(q.Name, maps.Clone(q.Arguments))
 	}
@@ -107,6 +109,29 @@ func TestNothingIsFoundWhereNothingIsWrong(t *testing.T) {
 				assert.Equal(t, OK, finding.Severity, "%+v", finding)
 			}
 			assert.Len(t, told, len(checks), "each check tells something")
+		}
+	}
+}
+
+func TestNothingIsFoundWhereStrategiesHaveWhatTheyNeed(t *testing.T) {
+	one := []time.Duration{10 * time.Second}
+	for _, policy := range []config.Policy{{Strategy: config.StrategyCycle, Delays: one},
+		{Strategy: config.StrategyCycle, Delays: one, Scope: config.ScopeShared}, {Strategy: config.StrategyRedelivery},
+		{Strategy: config.StrategyNative, Delays: one},
+		{Strategy: config.StrategyNative, Delays: one, Protect: config.ProtectionPolicy}} {
+		for _, version := range []string{"3.10.8", "4.3.6"} {
+			f := healthyUnder(t, policy)
+			f.Version = version
+			for _, finding := range diagnose(f) {
+				switch {
+				case finding.Check == "nack-rule" || finding.Check == "confirm-timeout":
+				case policy.Strategy == config.StrategyNative && version == "3.10.8" && finding.Check == "strategy":
+					assert.Equal(t, Problem, finding.Severity)
+					assert.Equal(t, "its strategy native needs RabbitMQ 4.3 or later, found 3.10.8", finding.Found)
+				default:
+					assert.Equal(t, OK, finding.Severity, "%s %s %+v", policy.Strategy, version, finding)
+				}
+			}
 		}
 	}
 }

@@ -43,9 +43,11 @@ It checks:
   protection   classic queues, policies and operator policies that weaken a promise (message-ttl,
                overflow, expires, max-length, delivery-limit), delivery limits of main queues,
                dead-letter exchanges that lead nowhere or form a cycle
+  strategy     main queues without what the strategy of their policy needs, by arguments or policies; the
+               strategy native on a broker that ignores it
   messages     stuck messages, consumers on retry queues, dead letters; with exact delays messages that no
                target takes, and landing queues that do not drain
-  leftovers    retry queues that no policy uses
+  leftovers    retry queues and rejected exchanges that no policy uses
 
 With exact delays, doctor checks the ladder once, and reports many parts of it with the same problem as
 one. It also checks the two default ladders, which delayed publishing uses, if they exist. --ladder

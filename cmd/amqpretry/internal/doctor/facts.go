@@ -57,6 +57,8 @@ type Facts struct {
 	All Seen[[]management.Queue]
 	// Obsolete are retry queues that no policy of Topics uses.
 	Obsolete Seen[[]topology.ObsoleteQueue]
+	// ObsoleteExchanges are rejected exchanges that nothing uses.
+	ObsoleteExchanges Seen[[]topology.ObsoleteExchange]
 
 	// Queues are those of the topics, and those to which main queues dead-letter.
 	Queues map[string]Queue

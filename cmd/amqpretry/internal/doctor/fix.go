@@ -145,9 +145,11 @@ func (f Facts) policyFix(of []object, protect bool) string {
 			harmful[w.key] = harmful[w.key] || w.severity != Note
 		}
 	}
+	protects := map[string]any{}
 	if protect {
 		userPriority = max(userPriority, 100)
-		maps.Copy(user, f.protection(of[0]))
+		protects = f.protection(of[0])
+		maps.Copy(user, protects)
 	}
 	both := together(user, operator)
 	for _, o := range of {
@@ -161,8 +163,10 @@ func (f Facts) policyFix(of []object, protect bool) string {
 		}
 	}
 
+	ofUser := maps.Clone(harmful)
+	maps.DeleteFunc(ofUser, func(key string, _ bool) bool { _, needed := protects[key]; return needed })
 	var lines []string
-	if drop(user, harmful) || protect {
+	if drop(user, ofUser) || protect {
 		lines = append(lines, f.setPolicy(of[0].Name, user, userPriority))
 	}
 	if drop(operator, harmful) {
@@ -216,11 +220,15 @@ func drop(definition map[string]any, keys map[string]bool) bool {
 	return len(definition) < before
 }
 
-// protection is what a policy says that keeps a main queue from dropping messages.
+// protection is what a policy says that keeps a main queue from dropping messages, and gives it what its strategy
+// needs.
 func (f Facts) protection(o object) map[string]any {
 	var definition management.Arguments
-	wanted := topology.ProtectPolicy(f.VHost, o.Name, f.deadLetterQueue(o.Topic)).Definition
-	_ = json.Unmarshal([]byte(wanted), &definition) // it is JSON
+	wanted := topology.ProtectPolicy(f.VHost, o.Name, f.deadLetterQueue(o.Topic))
+	if policy, ok := o.Topic.Plan.MainPolicy(f.VHost); ok {
+		wanted = policy
+	}
+	_ = json.Unmarshal([]byte(wanted.Definition), &definition) // it is JSON
 	return definition
 }
 

@@ -113,12 +113,15 @@ func (f *Facts) overview(ctx context.Context, a *api) {
 	f.Policies = ask(a, func() ([]management.Policy, error) { return a.client.Policies(ctx) })
 	f.OperatorPolicies = ask(a, func() ([]management.Policy, error) { return a.client.OperatorPolicies(ctx) })
 	f.Granted = ask(a, func() (management.Permissions, error) { return a.client.Permissions(ctx, f.User) })
+	plans := make([]topology.Plan, len(f.Topics))
+	for i, t := range f.Topics {
+		plans[i] = t.Plan
+	}
 	f.Obsolete = ask(a, func() ([]topology.ObsoleteQueue, error) {
-		plans := make([]topology.Plan, len(f.Topics))
-		for i, t := range f.Topics {
-			plans[i] = t.Plan
-		}
 		return a.management.Obsolete(ctx, f.Names, plans...)
+	})
+	f.ObsoleteExchanges = ask(a, func() ([]topology.ObsoleteExchange, error) {
+		return a.management.ObsoleteExchanges(ctx, f.Names, plans...)
 	})
 }
 

@@ -1,12 +1,14 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
@@ -60,6 +62,12 @@ func needs(topics []Topic) []Permission {
 			add(write, topology.KindExchange, defaultExchange, "publishing dead letters", true)
 		}
 		add(configure, topology.KindQueue, plan.Queue, "declaring it", false)
+		exchange, deadLetters := plan.MainArguments["x-dead-letter-exchange"].(string)
+		if deadLetters && t.Policy.WithDefaults().Protect != config.ProtectionPolicy {
+			add(write, topology.KindExchange, cmp.Or(exchange, defaultExchange), "declaring queues that "+
+				"dead-letter to it",
+				false)
+		}
 		if plan.Backend != nil && !ladders[plan.Backend.Name()] {
 			ladders[plan.Backend.Name()] = true
 			for _, exchange := range entrances(plan.Backend) {

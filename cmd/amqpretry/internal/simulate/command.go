@@ -40,10 +40,14 @@ NAME, the error has that type (as %T prints it, such as *fs.PathError), and the 
 --retry-after each error asks for that wait (retry.RetryAfter). With --postpone the first call of the
 handler asks for that wait, and for no attempt (retry.Postpone).
 
-With --json: {"topic", "queue", "mode", "steps": [{"after_ms", "shortest_after_ms", "attempt",
-"attempts", "try", "outcome", "error", "verdict", "queue", "wait_ms", "shortest_wait_ms",
-"headers"}], "end", "reason", "calls", "total_ms", "shortest_total_ms"}; "end" is succeeded,
-dead-lettered, dropped, or endless under the mode off.
+If the policy has a strategy other than copy, the last column is by whom the message is brought to its
+queue: by the broker, or by a copy that the consumer publishes. A message that the broker brings back
+carries no headers of the library, so a dead letter has the last error only.
+
+With --json: {"topic", "queue", "mode", "strategy", "steps": [{"after_ms", "shortest_after_ms",
+"attempt", "attempts", "try", "outcome", "error", "verdict", "queue", "by", "wait_ms",
+"shortest_wait_ms", "headers"}], "end", "reason", "calls", "total_ms", "shortest_total_ms"}; "end" is
+succeeded, dead-lettered, dropped, or endless under the mode off, and "by" is broker or copy.
 
 Exit codes: 0 done, whatever the end; 1 the policy file is invalid; 2 wrong usage.`,
 		Example: `  amqpretry simulate

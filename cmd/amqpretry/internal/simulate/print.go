@@ -52,8 +52,8 @@ func run(s *cli.Session, o options) error {
 // printOff says what a life without end would not show.
 func printOff(s *cli.Session, o options) error {
 	if s.JSON {
-		return s.PrintJSON(timeline{Topic: o.topic, Queue: o.queue, Mode: config.ModeOff, Steps: []step{},
-			End: endless})
+		return s.PrintJSON(timeline{Topic: o.topic, Queue: o.queue, Mode: config.ModeOff,
+			Strategy: config.StrategyCopy, Steps: []step{}, End: endless})
 	}
 	_, err := fmt.Fprintf(s.Out, "The policy of topic %s is off: the broker returns a failed message to queue %s at "+
 		"once, again and again.\n",
@@ -67,17 +67,25 @@ func (t timeline) print(s *cli.Session, o options, policy config.Policy) error {
 		_, err := fmt.Fprintf(s.Out, format+"\n", args...)
 		return err
 	}
-	if err := line("topic %s, queue %s, mode %s", cli.Safe(t.Topic), cli.Safe(t.Queue), t.Mode); err != nil {
+	heading := fmt.Sprintf("topic %s, queue %s, mode %s", cli.Safe(t.Topic), cli.Safe(t.Queue), t.Mode)
+	columns := []string{"after", "attempt", "outcome", "then", "queue", "for"}
+	if policy.BrokerDriven() {
+		heading += fmt.Sprintf(", strategy %s", t.Strategy)
+		columns = append(columns, "by")
+	}
+	if err := line("%s", heading); err != nil {
 		return err
 	}
 
 	rows := make([][]string, len(t.Steps))
 	for i, step := range t.Steps {
-		rows[i] = []string{
+		row := []string{
 			between(step.ShortestAfter, step.After), step.number(), step.Outcome, step.Verdict, step.Queue, step.wait(),
+			step.By,
 		}
+		rows[i] = row[:len(columns)]
 	}
-	if err := s.Table([]string{"after", "attempt", "outcome", "then", "queue", "for"}, rows); err != nil {
+	if err := s.Table(columns, rows); err != nil {
 		return err
 	}
 	for _, text := range t.notes(o, policy) {
@@ -126,12 +134,35 @@ func (t timeline) notes(o options, policy config.Policy) []string {
 		notes = append(notes, "Jitter: with the shortest waits, the number of steps before it expires differs. These "+
 			"are the longest waits.")
 	}
+	if policy.BrokerDriven() {
+		notes = append(notes, copies(policy))
+	}
 	if len(policy.RetryOnly)+len(policy.NeverRetry) > 0 && o.errorType == "" {
 		notes = append(notes, "The policy has lists of errors (retry_only, never_retry). Use --error-type NAME to "+
 			"apply them.")
 	}
 
 	return notes
+}
+
+// copies says what goes by a copy under a strategy by which the broker brings messages back.
+func copies(policy config.Policy) string {
+	reasons := []string{"waits that an error asks for", "messages with an x-death from elsewhere"}
+	if policy.MaxAge > 0 {
+		reasons = append(reasons, "messages without a timestamp, as here, under max_age")
+	}
+	switch {
+	case policy.Strategy == config.StrategyCycle:
+		reasons = append(reasons, "crashed messages", "messages with an expiration",
+			"what a copy has brought back before")
+	case policy.IsLinear():
+		reasons = append(reasons, "what a copy has brought back before")
+	}
+	if policy.CountsReturns() {
+		reasons = append(reasons, "messages that were returned 18 times")
+	}
+
+	return "By a copy, with the delays of the policy: " + strings.Join(reasons, ", ") + ". Dead letters are copies."
 }
 
 func (s step) number() string {
@@ -146,6 +177,10 @@ func (s step) number() string {
 func (s step) wait() string {
 	switch s.verdict.Action {
 	case retry.ActionRetry, retry.ActionPostpone:
+		if s.Wait == 0 {
+			return "at once"
+		}
+
 		return between(s.ShortestWait, s.Wait)
 	case retry.ActionDeadLetter:
 		return "until replay or purge"

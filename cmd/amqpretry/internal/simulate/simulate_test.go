@@ -60,7 +60,20 @@ func TestGolden(t *testing.T) {
 		"exact-jitter":  append(file, "--topic", "exact-jitter"),
 		"exact-after": append(file, "--topic", "exact", "--retry-after", "37s", "--postpone", "90500ms",
 			"--permanent-at", "3"),
-		"tiers-after": append(file, "--topic", "plain", "--retry-after", "37s", "--postpone", "90500ms"),
+		"cycle":                  append(file, "--topic", "cycle", "--headers"),
+		"cycle-postpone":         append(file, "--topic", "cycle", "--postpone", "30s"),
+		"cycle-expiration":       append(file, "--topic", "cycle", "--expiration", "1h"),
+		"redelivery":             append(file, "--topic", "redelivery", "--handler-time", "200ms", "--headers"),
+		"redelivery-json":        append(file, "--topic", "redelivery", "--succeed-at", "2", "--json"),
+		"redelivery-after":       append(file, "--topic", "redelivery", "--retry-after", "37s"),
+		"redelivery-postpone":    append(file, "--topic", "redelivery", "--postpone", "1s", "--headers"),
+		"redelivery-permanent":   append(file, "--topic", "redelivery", "--permanent-at", "3"),
+		"redelivery-often":       append(file, "--topic", "often"),
+		"redelivery-age":         append(file, "--topic", "aged"),
+		"native":                 append(file, "--topic", "native"),
+		"native-linear":          append(file, "--topic", "linear"),
+		"native-linear-postpone": append(file, "--topic", "linear", "--postpone", "10s"),
+		"tiers-after":            append(file, "--topic", "plain", "--retry-after", "37s", "--postpone", "90500ms"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			code, out, errs := simulate(t, args...)
@@ -103,6 +116,39 @@ func TestTimesAreThoseOfTheSchedule(t *testing.T) {
 		assert.Equal(t, policy.Schedule(), waits)
 		assert.Equal(t, policy.TotalWait().Milliseconds(), life.Total)
 		assert.Equal(t, "-1", life.Steps[len(life.Steps)-1].Own[header.Count])
+	}
+}
+
+// The broker's waits are those of the strategy: none, or the policy's.
+func TestTimesUnderStrategies(t *testing.T) {
+	for topic, wanted := range map[string]struct{ total, broker, copies int64 }{
+		"cycle":      {90_000, 3, 1},
+		"redelivery": {0, 3, 1},
+		"often":      {60_000, 19, 2}, // one copy in between, and the dead letter
+		"aged":       {7_000, 0, 4},
+		"native":     {30_000, 3, 1},
+		"linear":     {60_000, 3, 1},
+	} {
+		code, out, errs := simulate(t, "--policies", "testdata/policies.yaml", "--topic", topic, "--json")
+		require.Equal(t, cli.ExitOK, code, errs)
+		var life timeline
+		require.NoError(t, json.Unmarshal([]byte(out), &life))
+		assert.Equal(t, wanted.total, int64(life.Total), topic)
+		assert.Equal(t, life.Total, life.ShortestTotal, topic)
+		var broker, copies, waits int64
+		for _, s := range life.Steps {
+			assert.Equal(t, waits, int64(s.After), topic)
+			waits += int64(s.Wait)
+			if s.By == byBroker {
+				broker++
+				assert.Empty(t, s.Headers, topic)
+			} else {
+				copies++
+				assert.Equal(t, byCopy, s.By, topic)
+				assert.NotEmpty(t, s.Headers, topic)
+			}
+		}
+		assert.Equal(t, []int64{wanted.total, wanted.broker, wanted.copies}, []int64{waits, broker, copies}, topic)
 	}
 }
 

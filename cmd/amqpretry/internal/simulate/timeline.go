@@ -21,8 +21,10 @@ type timeline struct {
 	Topic string      `json:"topic"`
 	Queue string      `json:"queue"`
 	Mode  config.Mode `json:"mode"`
-	Steps []step      `json:"steps"`
-	End   string      `json:"end"`
+	// Strategy by which failed messages are brought back.
+	Strategy config.Strategy `json:"strategy"`
+	Steps    []step          `json:"steps"`
+	End      string          `json:"end"`
 	// Reason of a dead letter, or of dropping.
 	Reason string `json:"reason,omitempty"`
 	// Calls of the handler.
@@ -32,6 +34,12 @@ type timeline struct {
 	// Differs is that with the shortest waits more attempts have time before the message expires.
 	differs bool
 }
+
+// By whom a message is brought to where it waits.
+const (
+	byBroker = "broker"
+	byCopy   = "copy"
+)
 
 // endless is the end under the mode off.
 const endless = "endless"
@@ -46,8 +54,9 @@ type step struct {
 	Outcome       string `json:"outcome"`
 	Error         string `json:"error,omitempty"`
 	Verdict       string `json:"verdict"`
-	// Queue in which it lies then; empty when it is gone.
+	// Queue in which it lies then; empty when it is gone. By whom it is brought there: the broker, or a copy.
 	Queue        string            `json:"queue,omitempty"`
+	By           string            `json:"by,omitempty"`
 	Wait         millis            `json:"wait_ms"`
 	ShortestWait millis            `json:"shortest_wait_ms"`
 	Headers      map[string]string `json:"headers,omitempty"`
@@ -66,7 +75,8 @@ func (m millis) MarshalJSON() ([]byte, error) {
 // timelineOf puts together the lives with the longest and with the shortest waits.
 func timelineOf(o options, plan topology.Plan, policy config.Policy, long, short retrytest.Result) timeline {
 	t := timeline{
-		Topic: o.topic, Queue: o.queue, Mode: policy.Mode, End: string(long.End), Calls: long.Calls(),
+		Topic: o.topic, Queue: o.queue, Mode: policy.Mode, Strategy: policy.Strategy,
+		End: string(long.End), Calls: long.Calls(),
 		Total: millis(long.Ended.Sub(long.Began)), ShortestTotal: millis(short.Ended.Sub(short.Began)),
 		differs: len(long.Steps) != len(short.Steps) || long.End != short.End,
 	}
@@ -75,7 +85,16 @@ func timelineOf(o options, plan topology.Plan, policy config.Policy, long, short
 			After: millis(s.At.Sub(long.Began)), ShortestAfter: millis(s.At.Sub(long.Began)),
 			Attempt: s.Attempt.Number, Attempts: s.Attempt.MaxRetries + 1, Try: s.Attempt.Try,
 			Outcome: outcome(s), Verdict: text(s.Verdict), Queue: place(plan, s.Verdict),
-			Wait: millis(s.Waited), ShortestWait: millis(s.Waited), Headers: o.typed(s.Headers), verdict: s.Verdict,
+			Wait: millis(s.Waited), ShortestWait: millis(s.Waited), verdict: s.Verdict,
+		}
+		switch {
+		case s.Verdict.ByBroker:
+			line.By = byBroker
+			if policy.CountsReturns() {
+				line.Queue = o.queue // which it does not leave
+			}
+		case s.Headers != nil:
+			line.By, line.Headers = byCopy, o.typed(s.Headers)
 		}
 		if s.Err != nil {
 			line.Error = s.Err.Error()

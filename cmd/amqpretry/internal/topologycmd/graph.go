@@ -32,7 +32,8 @@ func (c *topologies) graphCommand() *cobra.Command {
   definitions  a file for 'rabbitmqctl import_definitions' with all objects of a service. It contains
                the main queue on the default exchange; for fanout exchanges use Retrier.Definitions
                in the service. The virtual host comes from --vhost, else from the URI, else it is /.
-               Under "protect: arguments" the main queue is a quorum queue with these arguments.
+               Under "protect: arguments" the main queue is a quorum queue with these arguments, and under
+               a strategy other than copy with those that it needs.
 
 With --json: the objects, as plan --offline --json prints them. Definitions are always JSON.
 
@@ -129,11 +130,14 @@ func (c *topologies) definitions(mainQueueType string, targets []target) (string
 // mainArguments are those with which a service declares its main queue.
 func mainArguments(queueType string, t target, names topology.Names) amqp091.Table {
 	arguments := amqp091.Table{}
-	if queueType == string(config.QueueTypeQuorum) {
-		arguments[amqp091.QueueTypeArg] = queueType
+	if queueType == string(config.QueueTypeQuorum) || t.policy.BrokerDriven() {
+		arguments[amqp091.QueueTypeArg] = amqp091.QueueTypeQuorum
 	}
-	if t.policy.Protect != config.ProtectionArguments {
+	switch {
+	case t.policy.Protect != config.ProtectionArguments:
 		return arguments
+	case t.policy.BrokerDriven():
+		return t.plan.WithMainArguments(arguments)
 	}
 
 	return topology.Protect(arguments, cmp.Or(t.plan.DeadLetterQueue, names.WithDefaults().DeadLetterQueue(t.Queue)))

@@ -30,7 +30,7 @@ func inspect(b *broker, bound bindings, plan topology.Plan) ([]object, error) {
 	}
 
 	if plan.Queue != "" {
-		if err := add(inspectMain(b, plan.Queue)); err != nil {
+		if err := add(inspectMain(b, plan)); err != nil {
 			return nil, err
 		}
 		missing[kindQueue+plan.Queue] = objects[0].State == stateMissing
@@ -68,9 +68,9 @@ func inspect(b *broker, bound bindings, plan topology.Plan) ([]object, error) {
 	return objects, nil
 }
 
-func inspectMain(b *broker, queue string) (object, error) {
-	o := mainQueue(queue)
-	found, err := b.hasQueue(queue)
+func inspectMain(b *broker, plan topology.Plan) (object, error) {
+	o := mainQueue(plan)
+	found, err := b.hasQueue(plan.Queue)
 	switch {
 	case err != nil:
 		return o.unseen(err)
@@ -207,6 +207,9 @@ func (c *topologies) inspectAll(ctx context.Context, b *broker, targets []target
 		if client != nil {
 			tellOwners(ctx, client, objects)
 		}
+		if objects[0], err = c.compareMain(ctx, b, client, t, objects[0]); err != nil {
+			return report{}, err
+		}
 		r.Queues = append(r.Queues, queueReport{Topic: t.Topic, Queue: t.Queue, Objects: objects})
 	}
 	for _, backend := range backends(targets) {
@@ -227,6 +230,14 @@ func (c *topologies) inspectAll(ctx context.Context, b *broker, targets []target
 	for _, o := range obsolete {
 		r.addObsolete(o)
 	}
+	exchanges, err := api.ObsoleteExchanges(ctx, c.names(), plans(targets)...)
+	if err != nil {
+		return report{}, err
+	}
+	for _, x := range exchanges {
+		o := object{Kind: kindExchange, Name: x.Name, Type: amqp091.ExchangeHeaders}
+		r.add(x.Queue, o.with(stateObsolete, "nothing dead-letters to it: 'amqpretry topology prune' deletes it"))
+	}
 
 	return r, nil
 }
@@ -234,12 +245,15 @@ func (c *topologies) inspectAll(ctx context.Context, b *broker, targets []target
 // addObsolete adds a retry queue to the main queue to which it leads back.
 func (r *report) addObsolete(q topology.ObsoleteQueue) {
 	main, _ := q.Arguments["x-dead-letter-routing-key"].(string)
+	r.add(main, queueObject(q.Queue).with(stateObsolete,
+		fmt.Sprintf("no policy has its delay of %s: 'amqpretry topology prune' deletes it", delayText(q.Queue))))
+}
+
+// add adds an object to those of a main queue.
+func (r *report) add(main string, o object) {
 	for i := range r.Queues {
 		if r.Queues[i].Queue == main {
-			o := queueObject(q.Queue).with(stateObsolete,
-				fmt.Sprintf("no policy has its delay of %s: 'amqpretry topology prune' deletes it", delayText(q.Queue)))
 			r.Queues[i].Objects = append(r.Queues[i].Objects, o)
-
 			return
 		}
 	}

@@ -21,7 +21,7 @@ const (
 	stateMissing  state = "missing"  // apply would create it, unless it is a main queue
 	stateConflict state = "conflict" // it is there, and different
 	stateUnseen   state = "unseen"   // it could not be seen whether it is there, or whether it is as planned
-	stateObsolete state = "obsolete" // a retry queue that the policies do not use: see prune
+	stateObsolete state = "obsolete" // a retry queue or a rejected exchange that nothing uses: see prune
 	stateCreated  state = "created"
 	statePlanned  state = "planned" // nobody has looked
 )
@@ -48,11 +48,17 @@ type object struct {
 	Found    string `json:"found,omitempty"`
 	// Detail in words.
 	Detail string `json:"detail,omitempty"`
+	// Differences of a main queue from what its strategy needs, and Fix, lines for a shell that end the conflict.
+	Differences []string `json:"differences,omitempty"`
+	Fix         string   `json:"fix,omitempty"`
 
 	err error // of the conflict, with the ways out
 }
 
-func mainQueue(queue string) object { return object{Kind: kindMain, Name: queue} }
+// mainQueue is a main queue with the arguments that its strategy needs.
+func mainQueue(plan topology.Plan) object {
+	return object{Kind: kindMain, Name: plan.Queue, Arguments: plan.MainArguments}
+}
 
 func exchangeObject(x topology.Exchange) object {
 	return object{Kind: kindExchange, Name: x.Name, Type: x.Type, Detail: details("type "+x.Type, x.Shared)}
@@ -107,7 +113,7 @@ func details(text string, shared bool) string {
 func argumentsText(table amqp091.Table) string {
 	pairs := make([]string, 0, len(table))
 	for _, key := range slices.Sorted(maps.Keys(table)) {
-		if key != "x-match" { // all of them, always
+		if key != "x-match" { // all of them, in each binding
 			pairs = append(pairs, fmt.Sprintf("%s: %v", key, table[key]))
 		}
 	}

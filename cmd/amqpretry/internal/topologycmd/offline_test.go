@@ -24,8 +24,16 @@ func TestGolden(t *testing.T) {
 		"graph-json":     with("graph", "--json", "orders"),
 		"definitions": with("graph", "--format", "definitions", "--vhost", "v 1", "orders",
 			"events=events_billing"),
-		"exact":              {"plan", "--offline", "--policies", "testdata/exact.yaml", "orders", "payments"},
-		"exact-mermaid":      {"graph", "--policies", "testdata/exact.yaml", "orders"},
+		"exact":         {"plan", "--offline", "--policies", "testdata/exact.yaml", "orders", "payments"},
+		"exact-mermaid": {"graph", "--policies", "testdata/exact.yaml", "orders"},
+		"strategies": {"plan", "--offline", "--policies", "testdata/strategies.yaml", "cycle", "redelivery",
+			"linear"},
+		"strategies-json": {"plan", "--offline", "--json", "--policies", "testdata/strategies.yaml", "redelivery"},
+		"strategies-mermaid": {"graph", "--policies", "testdata/strategies.yaml", "cycle", "shared", "redelivery",
+			"native", "linear"},
+		"strategies-dot": {"graph", "--format", "dot", "--policies", "testdata/strategies.yaml", "cycle"},
+		"strategies-definitions": {"graph", "--format", "definitions", "--policies", "testdata/strategies.yaml",
+			"cycle", "redelivery", "native", "policy"},
 		"definitions-quorum": with("graph", "--format", "definitions", "--main-queue-type", "quorum", "dead"),
 	} {
 		t.Run(name, func(t *testing.T) {

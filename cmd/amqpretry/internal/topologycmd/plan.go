@@ -21,13 +21,14 @@ func (c *topologies) planCommand() *cobra.Command {
 Each object has one of these states:
   present   it exists as planned
   missing   apply would create it; a missing main queue is created by its service
-  conflict  it exists with another argument; wanted and found are printed
+  conflict  it exists with another argument; wanted and found are printed. For a main queue: without what
+            the strategy of its policy needs, by arguments or by a policy of the broker
   unseen    the command could not check it
-  obsolete  a retry queue with a delay that no policy has
+  obsolete  a retry queue with a delay that no policy has, or a rejected exchange that nothing uses
 
 AMQP compares arguments only in a declaration. The command declares objects that already exist, which
-changes nothing, and needs the permissions of a service that declares. AMQP does not show bindings
-and obsolete queues: use the management API for those.
+changes nothing, and needs the permissions of a service that declares. AMQP does not show bindings,
+obsolete queues and policies of the broker: use the management API for those.
 
 ` + jsonHelp + `
 
@@ -43,7 +44,7 @@ missing or in conflict.`,
 			}
 
 			return c.check(cmd.Context(), args, func(r *report) bool {
-				return len(r.in(stateMissing)) > len(r.mainMissing()) || r.Summary[stateConflict] > 0
+				return len(r.in(stateMissing)) > len(r.mains(stateMissing)) || r.Summary[stateConflict] > 0
 			})
 		},
 	}
@@ -138,7 +139,7 @@ func (c *topologies) offline(args []string) error {
 func planned(targets []target) report {
 	var r report
 	for _, t := range targets {
-		objects := append([]object{mainQueue(t.Queue)}, objectsOf(t.plan)...)
+		objects := append([]object{mainQueue(t.plan)}, objectsOf(t.plan)...)
 		for i := range objects {
 			objects[i].State = statePlanned
 		}
@@ -187,8 +188,9 @@ exact delays landing queues and the ladder. Existing objects stay as they are, w
 the command is repeatable. If any object is in conflict, nothing is declared.
 
 The command does not declare main queues, which belong to their services, and lists missing ones.
-With shared retry queues the main queue must exist, because it is bound. Only --recreate deletes
-anything; see also prune.
+With shared retry queues the main queue must exist, because it is bound. A main queue that lacks what
+its strategy needs stops nothing; plan prints how to change it. Only --recreate deletes anything; see
+also prune.
 
 --recreate deletes a retry queue in conflict after it is proven empty, as prune does, and declares it
 as planned. Its waiting messages return to their main queue before that. It never deletes a retry
@@ -251,7 +253,7 @@ func (a *applying) run(ctx context.Context, args []string) error {
 	if err := r.print(a.session); err != nil {
 		return err
 	}
-	if missing := r.mainMissing(); len(missing) > 0 {
+	if missing := r.mains(stateMissing); len(missing) > 0 {
 		a.session.Note("missing main queues, which their services declare: %s", joinNames(missing))
 	}
 
@@ -282,6 +284,9 @@ func declareAll(b *broker, r *report, targets []target) error {
 func conflicts(r *report, targets []target) error {
 	var errs []error
 	for _, o := range r.in(stateConflict) {
+		if o.Kind == kindMain { // which nobody declares here: a change of the strategy may be about to begin
+			continue
+		}
 		if o.err == nil {
 			o.err = fmt.Errorf("%s %q: %s", o.Kind, o.Name, o.Detail)
 		}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -49,11 +50,15 @@ prune does not search for queues of the scope "shared", because other services m
 --old-policies FILE adds the queues of the old policies that the new policies do not have, shared
 ones included. Then name all topics of all services.
 
-With --json: {"deleted": bool, "queues": [{"name", "queue", "delay", "type", "messages", "state",
-"detail"}]}; "state" is obsolete (listed), deleted or kept, and "messages" is absent when unknown.
+Under the strategy dead-letter-cycle, another delay has another rejected exchange. prune lists and
+deletes those to which no queue and no policy of the broker dead-letters any more, before the queues.
+
+With --json: {"deleted": bool, "exchanges": [{"name", "queue", "state", "detail"}], "queues": [{"name",
+"queue", "delay", "type", "messages", "state", "detail"}]}; "state" is obsolete (listed), deleted or
+kept, "messages" is absent when unknown, and "exchanges" when there are none.
 
 Exit codes: 0 listed, or all deleted; 1 the management API could not be reached; 2 wrong usage; 4 some
-queues were kept.`,
+queues or exchanges were kept.`,
 		Example: `  amqpretry topology prune --policies retry.yaml orders
   amqpretry topology prune --policies retry.yaml --yes orders events=events_billing
   amqpretry topology prune --policies new.yaml --old-policies old.yaml orders`,
@@ -96,11 +101,35 @@ func (p *prune) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+	unused, err := api.ObsoleteExchanges(ctx, p.names(), plans(targets)...)
+	if err != nil {
+		return err
+	}
+	exchanges := make([]*prunedExchange, len(unused))
+	for i, x := range unused {
+		exchanges[i] = &prunedExchange{Name: x.Name, Queue: x.Queue, State: string(stateObsolete)}
+	}
 	if !p.yes {
-		return p.report(lines, false)
+		return p.report(exchanges, lines, false)
 	}
 
-	return p.retire(ctx, api, obsolete, lines)
+	for i, x := range unused { // before the queues to which they lead
+		exchanges[i].State = stateDeleted
+		if err := api.RetireExchange(ctx, x); err != nil {
+			exchanges[i].State, exchanges[i].Detail = stateKept, err.Error()
+		}
+		p.session.Note("%s: %s", x.Name, exchanges[i].State)
+	}
+
+	return p.retire(ctx, api, obsolete, exchanges, lines)
+}
+
+// prunedExchange is one rejected exchange of a report.
+type prunedExchange struct {
+	Name   string `json:"name"`
+	Queue  string `json:"queue"`
+	State  string `json:"state"`
+	Detail string `json:"detail,omitempty"`
 }
 
 // oldPlans are those of the policies of before, for the same main queues.
@@ -181,7 +210,7 @@ func (p *prune) list(ctx context.Context, api topology.Management, obsolete []to
 
 // retire deletes all of them at the same time, as each waits for its own messages and statistics.
 func (p *prune) retire(ctx context.Context, api topology.Management, obsolete []topology.ObsoleteQueue,
-	lines []*pruned) error {
+	exchanges []*prunedExchange, lines []*pruned) error {
 	var wg sync.WaitGroup
 	var mu sync.Mutex // of Note
 	note := func(format string, args ...any) {
@@ -213,14 +242,14 @@ func (p *prune) retire(ctx context.Context, api topology.Management, obsolete []
 	}
 	wg.Wait()
 
-	if err := p.report(lines, true); err != nil && !errors.Is(err, cli.ErrNobodyReads) {
+	if err := p.report(exchanges, lines, true); err != nil && !errors.Is(err, cli.ErrNobodyReads) {
 		// the exit code is asked for as well
 		return err
 	}
-	for _, line := range lines {
-		if line.State == stateKept {
-			return &cli.ExitError{Code: cli.ExitIncomplete}
-		}
+	kept := slices.ContainsFunc(lines, func(l *pruned) bool { return l.State == stateKept }) ||
+		slices.ContainsFunc(exchanges, func(x *prunedExchange) bool { return x.State == stateKept })
+	if kept {
+		return &cli.ExitError{Code: cli.ExitIncomplete}
 	}
 
 	return nil
@@ -234,22 +263,57 @@ func keptText(ctx context.Context, err error) string {
 	return err.Error()
 }
 
-func (p *prune) report(lines []*pruned, deleted bool) error {
+func (p *prune) report(exchanges []*prunedExchange, lines []*pruned, deleted bool) error {
 	if p.session.JSON {
 		if lines == nil {
 			lines = []*pruned{}
 		}
 
 		return p.session.PrintJSON(struct {
-			Deleted bool      `json:"deleted"`
-			Queues  []*pruned `json:"queues"`
-		}{deleted, lines})
+			Deleted   bool              `json:"deleted"`
+			Exchanges []*prunedExchange `json:"exchanges,omitempty"`
+			Queues    []*pruned         `json:"queues"`
+		}{deleted, exchanges, lines})
 	}
-	if len(lines) == 0 {
+	if len(lines)+len(exchanges) == 0 {
 		_, err := fmt.Fprintln(p.session.Out, "No obsolete retry queues.")
 		return err
 	}
+	if err := p.printExchanges(exchanges, len(lines) > 0); err != nil {
+		return err
+	}
+	if err := p.printQueues(lines); err != nil {
+		return err
+	}
+	if !deleted {
+		_, err := fmt.Fprintln(p.session.Out, "\nNothing was deleted. --yes deletes each queue after it is proven "+
+			"empty.")
+		return err
+	}
 
+	return nil
+}
+
+func (p *prune) printExchanges(exchanges []*prunedExchange, more bool) error {
+	if len(exchanges) == 0 {
+		return nil
+	}
+	rows := make([][]string, len(exchanges))
+	for i, x := range exchanges {
+		rows[i] = []string{x.State, x.Name, x.Queue, x.Detail}
+	}
+	err := p.session.Table([]string{"state", "rejected exchange", "main queue", "detail"}, rows)
+	if err == nil && more {
+		_, err = fmt.Fprintln(p.session.Out)
+	}
+
+	return err
+}
+
+func (p *prune) printQueues(lines []*pruned) error {
+	if len(lines) == 0 {
+		return nil
+	}
 	rows := make([][]string, len(lines))
 	for i, l := range lines {
 		messages := "?"
@@ -261,15 +325,6 @@ func (p *prune) report(lines []*pruned, deleted bool) error {
 		}
 		rows[i] = []string{l.State, l.Name, l.Queue, l.Delay, l.Type, messages, l.Detail}
 	}
-	if err := p.session.Table([]string{"state", "retry queue", "main queue", "delay", "type", "messages", "detail"},
-		rows); err != nil {
-		return err
-	}
-	if !deleted {
-		_, err := fmt.Fprintln(p.session.Out, "\nNothing was deleted. --yes deletes each queue after it is proven "+
-			"empty.")
-		return err
-	}
 
-	return nil
+	return p.session.Table([]string{"state", "retry queue", "main queue", "delay", "type", "messages", "detail"}, rows)
 }

@@ -48,7 +48,7 @@ func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets
 			return nil // which is told: nothing can be declared
 		}
 		for _, o := range r.Queues[i].Objects {
-			if o.State != stateConflict {
+			if o.State != stateConflict || o.Kind == kindMain { // which is not of the plan
 				continue
 			}
 			q, found := plannedQueue(t.plan, o.Name)
@@ -63,7 +63,7 @@ func (c *topologies) recreate(ctx context.Context, b *broker, r *report, targets
 	}
 	for i, t := range targets {
 		for n, o := range r.Queues[i].Objects {
-			if o.State != stateConflict {
+			if o.State != stateConflict || o.Kind == kindMain {
 				continue
 			}
 			if old, left := obsolete[o.Name]; left { // a shared queue belongs to several targets

@@ -33,10 +33,11 @@ type ladderReport struct {
 
 // jsonHelp is the documentation of the report.
 const jsonHelp = `With --json: {"queues": [{"topic", "queue", "objects": [{"kind", "name", "state", "type",
-"arguments", "argument", "wanted", "found", "detail"}]}], "ladders": [{"name", "objects"}],
-"management_api", "summary": {state: number}}. "kind" is main queue, exchange, queue or binding; "type"
-and "arguments" are the planned ones; "argument", "wanted" and "found" describe a conflict. "ladders" is
-absent without exact delays.`
+"arguments", "argument", "wanted", "found", "detail", "differences", "fix"}]}], "ladders": [{"name",
+"objects"}], "management_api", "summary": {state: number}}. "kind" is main queue, exchange, queue or
+binding; "type" and "arguments" are the planned ones, for a main queue those of its strategy;
+"argument", "wanted" and "found" describe a conflict, "differences" all of a main queue, and "fix" ends
+them. "ladders" is absent without exact delays.`
 
 // all are the objects of all queues and ladders.
 func (r *report) all() []object {
@@ -77,10 +78,10 @@ func inState(objects []object, s state) []object {
 	return all
 }
 
-// mainMissing lists the main queues that are not there.
-func (r *report) mainMissing() []object {
+// mains lists the main queues in a state.
+func (r *report) mains(s state) []object {
 	var all []object
-	for _, o := range r.in(stateMissing) {
+	for _, o := range r.in(s) {
 		if o.Kind == kindMain {
 			all = append(all, o)
 		}
@@ -114,8 +115,8 @@ func (r *report) print(s *cli.Session) error {
 			return err
 		}
 	}
-	for _, line := range append(r.conflicts(), r.summary()) {
-		if _, err := fmt.Fprintf(s.Out, "\n%s\n", cli.Safe(line)); err != nil {
+	for _, text := range append(r.conflicts(), r.summary()) {
+		if _, err := fmt.Fprintf(s.Out, "\n%s", safeLines(text)); err != nil {
 			return err
 		}
 	}
@@ -185,13 +186,24 @@ func nameOf(q queueReport) string {
 func (r *report) conflicts() []string {
 	var lines []string
 	for _, o := range r.in(stateConflict) {
-		if o.err != nil {
-			lines = append(lines, "conflict: "+o.err.Error())
+		switch {
+		case o.Kind == kindMain && o.Fix != "":
+			found := o.Differences
+			if len(found) == 0 {
+				found = []string{o.Detail}
+			}
+			lines = append(lines, fmt.Sprintf("conflict: main queue %q is not as its strategy needs it:\n  %s\n%s", o.Name,
+				strings.Join(found, "\n  "), o.Fix))
+		case o.err != nil:
+			lines = append(lines, "conflict: "+oneLine(o.err.Error()))
 		}
 	}
 
 	return lines
 }
+
+// oneLine is a text whose line breaks come from names.
+func oneLine(text string) string { return strings.ReplaceAll(text, "\n", `\n`) }
 
 // summary is the report in one line.
 func (r *report) summary() string {

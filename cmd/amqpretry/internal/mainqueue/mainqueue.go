@@ -1,0 +1,172 @@
+// Package mainqueue compares a main queue, as the broker has it, with what the strategy of its plan needs.
+package mainqueue
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
+	"github.com/amqpretry/watermill-retry/internal/shell"
+)
+
+// Effective are the arguments of a queue as they are in force, as far as its policies change them: of two limits the
+// lower one counts, and a dead-letter exchange among the arguments wins over that of a policy.
+func Effective(q management.Queue) amqp.Table {
+	arguments := amqp.Table{}
+	for key, value := range q.Arguments {
+		arguments[key] = value
+	}
+	arguments[amqp.QueueTypeArg] = q.Type
+	for key, value := range q.Effective {
+		argument := "x-" + key
+		own, given := arguments[argument].(int64)
+		n, isNumber := value.(int64)
+		switch {
+		case isNumber && given && own >= 0:
+			arguments[argument] = min(own, n)
+		case isNumber, key == "overflow", key == "delayed-retry-type": // which on quorum queues win from a policy
+			arguments[argument] = value
+		default:
+			if _, given := arguments[argument]; !given {
+				arguments[argument] = value
+			}
+		}
+	}
+	return arguments
+}
+
+// Difference is an argument that is not as a strategy needs it.
+type Difference struct {
+	// Argument such as x-overflow. Wanted and Found are nil for none.
+	Argument      string
+	Wanted, Found any
+	// ByPolicy is true if a policy of the broker says Found.
+	ByPolicy bool
+}
+
+// String is the difference in words.
+func (d Difference) String() string {
+	text := fmt.Sprintf("%s: wanted %s, found %s", d.Argument, Spelled(d.Wanted), Spelled(d.Found))
+	if d.ByPolicy {
+		text += ", from a policy of the broker"
+	}
+	return text
+}
+
+// FromPolicy tells whether a policy of the broker makes the difference.
+func (d Difference) FromPolicy() bool { return d.ByPolicy && d.Found != nil }
+
+// Spelled is a value as conflicts of the broker spell it.
+func Spelled(value any) string {
+	switch value {
+	case nil:
+		return "none"
+	case "":
+		return `""`
+	default:
+		return fmt.Sprint(value)
+	}
+}
+
+// Differences lists in order what of a main queue, its arguments and its policies taken together, is not as the
+// strategy of its plan needs it. Nothing is missing where the plan has no such strategy.
+//
+// With config.ProtectionArguments the service declares the arguments, and fails if the queue has others.
+func Differences(plan topology.Plan, protect config.Protection, q management.Queue) []Difference {
+	if plan.MainArguments == nil {
+		return nil
+	}
+	own := amqp.Table{}
+	maps.Copy(own, q.Arguments)
+	if q.Type != "" {
+		own[amqp.QueueTypeArg] = q.Type
+	}
+	inForce := Effective(q)
+
+	var all []Difference
+	for _, argument := range slices.Sorted(maps.Keys(plan.MainArguments)) {
+		wanted := plan.MainArguments[argument]
+		only := amqp.Table{argument: wanted}
+		_, byPolicy := q.Effective[strings.TrimPrefix(argument, "x-")]
+		found := inForce[argument]
+		switch declared := own[argument]; {
+		case protect != config.ProtectionPolicy && !contains(only, argument, declared):
+			all = append(all, Difference{Argument: argument, Wanted: wanted, Found: declared})
+		case argument == "x-delivery-limit" && isEnough(wanted, found):
+		case !contains(only, argument, found):
+			all = append(all, Difference{Argument: argument, Wanted: wanted, Found: found, ByPolicy: byPolicy})
+		}
+	}
+	for _, argument := range plan.MainConflicts(inForce) {
+		if _, needed := plan.MainArguments[argument]; needed {
+			continue
+		}
+		_, declared := own[argument]
+		all = append(all, Difference{Argument: argument, Found: inForce[argument], ByPolicy: !declared})
+	}
+	return all
+}
+
+// contains tells whether a table has just this value.
+func contains(table amqp.Table, argument string, value any) bool {
+	if n, is := rabbitmq.Integer(table[argument]); is {
+		m, is := rabbitmq.Integer(value)
+		return is && n == m
+	}
+	return table[argument] == value
+}
+
+// isEnough tells of a delivery limit that is higher than the wanted one.
+func isEnough(wanted, found any) bool {
+	n, _ := rabbitmq.Integer(wanted)
+	m, given := rabbitmq.Integer(found)
+	return given && m >= n
+}
+
+// Policy is the policy of the broker that gives a main queue all that its strategy needs. ok is false if no policy can:
+// for the strategy dead-letter-cycle, for a queue of another type, and where an argument of the queue says otherwise.
+func Policy(plan topology.Plan, vhost string, q management.Queue) (policy topology.BrokerPolicy, ok bool) {
+	if q.Type != amqp.QueueTypeQuorum {
+		return topology.BrokerPolicy{}, false
+	}
+	for argument, wanted := range plan.MainArguments {
+		declared, given := q.Arguments[argument]
+		if given && argument != amqp.QueueTypeArg && !contains(amqp.Table{argument: wanted}, argument, declared) {
+			return topology.BrokerPolicy{}, false
+		}
+	}
+	return plan.MainPolicy(vhost)
+}
+
+// Commands write command lines for the virtual host of the queue.
+type Commands struct {
+	// AMQPRetry is a command of this program; the last word is the name of a queue, and is quoted.
+	AMQPRetry func(command string, words ...string) string
+	// Ctl is one of rabbitmqctl.
+	Ctl func(command string, words ...string) string
+}
+
+// Recreate are the lines that give a main queue the arguments of its plan, and keep its messages. The deletion is a
+// comment, for a person who has seen that the queue is empty. RabbitMQ 4.0 to 4.2 count each look at a message, so there
+// the command refuses a queue with a delivery limit.
+func (c Commands) Recreate(queue string) string {
+	const file = "main-queue.jsonl"
+	indented := func(command string) string { return "#   " + strings.ReplaceAll(command, "\n", "\n#   ") }
+	named := []string{"--dead-letter-queue", shell.Quote(queue)}
+	purge := c.AMQPRetry("dlq purge", append(named, "--all", "--yes", "--undo", file, queue)...)
+	restore := c.AMQPRetry("dlq import", append(named, queue)...) + " " + file
+	return "# Stop all that publish to the queue, let the service handle its messages, and stop the service. This takes " +
+		"what\n# is left into a file (RabbitMQ 4.0 to 4.2: from a queue without a delivery limit; else use a shovel):\n" +
+		purge + " &&\n" +
+		c.Ctl("list_queues", "name", "messages") + "\n" +
+		"# If it has 0 messages, delete it, start the service, which declares it, and put the messages back:\n" +
+		indented(c.Ctl("delete_queue", shell.Quote(queue))) + "\n" +
+		indented(restore)
+}

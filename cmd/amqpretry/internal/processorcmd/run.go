@@ -1,0 +1,82 @@
+package processorcmd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+func run(ctx context.Context, s *cli.Session, o options) error {
+	log, err := logger(s, o)
+	if err != nil {
+		return err
+	}
+	conf, err := config(s, o)
+	if err != nil {
+		return err
+	}
+	policies, err := s.Policies()
+	if err != nil {
+		return usage(err)
+	}
+	m, err := newMonitor(o.listen, log)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	processor, err := amqpretry.NewProcessor(conf, amqpretry.ProcessorOptions{
+		Policies: policies, Names: topology.Names{Shared: o.shared}, Topology: topology.Mode(o.topology),
+		Prefetch: o.prefetch, PollInterval: o.poll, CloseTimeout: o.close,
+		Logger: watermill.NewSlogLogger(log), OnEvent: m.onEvent,
+	})
+	if err != nil {
+		return usage(err)
+	}
+	defer func() { _ = processor.Close() }()
+
+	m.serve(processor)
+	defer reload(s, processor, log)()
+
+	err = processor.Run(ctx)
+	log.Info("Processor ended")
+
+	return errors.Join(err, m.failed())
+}
+
+// reload reads the policy file again at each SIGHUP, until it is stopped.
+func reload(s *cli.Session, processor *amqpretry.Processor, log *slog.Logger) (stop func()) {
+	signals, done := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(signals, syscall.SIGHUP)
+	go func() {
+		for {
+			select {
+			case <-signals:
+			case <-done:
+				return
+			}
+			policies, err := s.Policies()
+			if err == nil {
+				err = processor.SetPolicies(policies)
+			}
+			if err != nil {
+				log.Error("Policies not changed, the present ones stay", "err", err)
+				continue
+			}
+			log.Info("Policies read again")
+		}
+	}()
+
+	return func() {
+		signal.Stop(signals)
+		close(done)
+	}
+}

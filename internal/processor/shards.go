@@ -1,0 +1,133 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/consumer"
+	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/republish"
+)
+
+// queuesPerShard is how many failed queues share a pair of connections. Each takes a channel to consume, another one
+// while its topology is declared, and one or two for its copies; a connection has 2047 by default.
+const queuesPerShard = 500
+
+// shard is a connection to consume from some of the queues, and one for their copies: a blocked publisher stops no
+// acknowledgement.
+type shard struct {
+	consumer  *consumer.Consumer
+	forwarder *republish.Forwarder
+	queues    int
+	full      bool // the broker allows fewer channels
+}
+
+// shards are opened as queues need them.
+type shards struct {
+	conf    Config
+	options Options
+	engine  *engine.Engine
+	turns   consumer.Turns
+
+	size int // queues of a shard at most
+
+	// mu is held while a shard connects. Events come meanwhile: no other lock is held when it is taken.
+	mu     sync.Mutex
+	all    []*shard
+	closed bool
+	opened atomic.Int64 // how many there are
+}
+
+// reserve returns a shard with room for another queue. Each ends with release.
+func (s *shards) reserve(ctx context.Context) (*shard, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	for _, shard := range s.all {
+		if shard.queues < s.size && !shard.full {
+			shard.queues++
+			return shard, nil
+		}
+	}
+	if s.closed {
+		return nil, connection.ErrClosed
+	}
+	opened, err := s.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	opened.queues++
+	s.all = append(s.all, opened)
+	s.opened.Add(1)
+
+	return opened, nil
+}
+
+// release gives the room back. An error of the subscription tells whether the shard has channels left.
+func (s *shards) release(shard *shard, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	shard.queues--
+	if channels := (*topology.ChannelsError)(nil); errors.As(err, &channels) && shard.queues > 0 {
+		shard.full = true
+	}
+}
+
+// open connects.
+func (s *shards) open(ctx context.Context) (*shard, error) {
+	settings := func(role string) connection.Settings {
+		c := s.conf.settings(role)
+		c.Emit = s.engine.Emit
+		return c
+	}
+	c, err := consumer.New(ctx, consumer.Settings{
+		Connection: settings(roleProcessor), Logger: s.options.Logger, Engine: s.engine, Turns: &s.turns,
+		Concurrency: 1, Prefetch: s.options.Prefetch, CloseTimeout: s.options.CloseTimeout,
+	})
+	if err != nil {
+		return nil, err
+	}
+
+	return &shard{consumer: c, forwarder: republish.NewForwarder(republish.Settings{
+		Connection: settings("forwarder"), Logger: s.options.Logger, HoldWarning: s.options.HoldWarning,
+		Redeclare: s.options.Topology == topology.Declare,
+	})}, nil
+}
+
+// roleProcessor is the role of the connections that consume.
+const roleProcessor = "processor"
+
+// close lets the copies in flight be confirmed, and closes all connections.
+func (s *shards) close() {
+	s.mu.Lock()
+	s.closed = true
+	all := s.all
+	s.mu.Unlock()
+
+	var wg sync.WaitGroup
+	for _, shard := range all {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			_ = shard.consumer.Close()
+			shard.forwarder.Close(time.Now().Add(time.Second))
+		}()
+	}
+	wg.Wait()
+}
+
+func newEngine(options Options, onEvent func(event)) *engine.Engine {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "" // it only helps to find the instance
+	}
+
+	return &engine.Engine{Logger: options.Logger, Host: host, OnEvent: onEvent}
+}

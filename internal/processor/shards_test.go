@@ -1,0 +1,106 @@
+package processor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+)
+
+// More queues than one connection has room for get further ones, and a close leaves nothing behind.
+func TestShards(t *testing.T) {
+	broker := rabbit.New(t, brokertest.URI(t))
+	policies := config.Policies{Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond}}}
+	conf := Config{URI: broker.URI}
+	for i := range 5 {
+		main := fmt.Sprintf("shards-%d-%s", i, watermill.NewShortUUID())
+		broker.Declare(main+".failed", nil)
+		broker.Declare(main, amqp091.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": main + ".failed"})
+		plan, err := topology.New(main, policies.Default, topology.Names{})
+		require.NoError(t, err)
+		t.Cleanup(func() { broker.RemovePlan(plan) })
+		conf.Queues = append(conf.Queues, Pair{main + ".failed", main})
+	}
+	channel := broker.Channel()
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+
+	p, err := New(conf, Options{Policies: policies, Logger: watermill.NopLogger{}})
+	require.NoError(t, err)
+	p.shards.size = 2
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(context.WithoutCancel(t.Context())) }()
+	require.Eventually(t, func() bool { return p.Ready() == nil }, 30*time.Second, 10*time.Millisecond)
+	assert.EqualValues(t, 3, p.shards.opened.Load())
+	for _, q := range p.Queues() {
+		assert.True(t, q.Consuming, q.Failed)
+		assert.NoError(t, q.Err)
+	}
+	for _, pair := range conf.Queues {
+		broker.Publish(pair.Main, amqp091.Publishing{MessageId: "m", Body: []byte("body")})
+		d, ok, err := channel.Get(pair.Main, false)
+		require.NoError(t, err)
+		require.True(t, ok)
+		require.NoError(t, d.Nack(false, false))
+		retried := broker.Take(pair.Main, 1, 10*time.Second)[0]
+		assert.Equal(t, "1", rabbit.Text(retried, "amqpretry-count"))
+	}
+	require.NoError(t, p.Close())
+	require.NoError(t, <-ended)
+	require.NoError(t, p.Close(), "again")
+	require.Empty(t, p.running)
+}
+
+// A connection that has no more channels gets no more queues.
+func TestFullShard(t *testing.T) {
+	t.Parallel()
+	one := &shard{queues: 3}
+	s := &shards{all: []*shard{one}, size: 10, closed: true}
+	s.release(one, fmt.Errorf("cannot consume: %w", &topology.ChannelsError{Max: 5}))
+	_, err := s.reserve(t.Context())
+	require.Error(t, err)
+
+	one = &shard{queues: 3}
+	s = &shards{all: []*shard{one}, size: 10, closed: true}
+	s.release(one, errors.New("no permission"))
+	found, err := s.reserve(t.Context())
+	require.NoError(t, err)
+	assert.Same(t, one, found)
+}
+
+// A processor that never ran can be closed.
+func TestCloseBeforeRun(t *testing.T) {
+	t.Parallel()
+	p, err := New(Config{URI: "amqp://localhost:1", Queues: []Pair{{"f", "m"}}}, Options{Logger: watermill.NopLogger{}})
+	require.NoError(t, err)
+	require.NoError(t, p.Close())
+	require.Error(t, p.Run(t.Context()))
+	require.Error(t, p.Ready())
+	require.Error(t, p.Healthy())
+}
+
+// Without a broker a processor waits for one, is alive and not ready, and can be ended.
+func TestNoBroker(t *testing.T) {
+	t.Parallel()
+	p, err := New(Config{URI: "amqp://127.0.0.1:1", Queues: []Pair{{"f", "m"}}}, Options{Logger: watermill.NopLogger{}})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }()
+	require.Never(t, func() bool { return p.Healthy() != nil || p.Ready() == nil }, 500*time.Millisecond,
+		10*time.Millisecond)
+	cancel()
+	require.NoError(t, <-ended)
+	require.NoError(t, p.Close())
+}

@@ -1,0 +1,101 @@
+package processor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// Status is that of a failed queue.
+type Status struct {
+	Pair
+	Consuming bool
+	Err       error
+}
+
+// Queues returns the failed queues that the processor knows, sorted by name.
+func (p *Processor) Queues() []Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	all := make([]Status, 0, len(p.running)+len(p.refused))
+	for _, t := range p.refused {
+		all = append(all, Status{Pair: t.Pair, Err: t.err})
+	}
+	for name, s := range p.running {
+		all = append(all, Status{Pair: s.target.Pair, Consuming: p.consuming[name], Err: s.err})
+	}
+	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Failed, b.Failed) })
+
+	return all
+}
+
+// Healthy returns an error when Run has ended, or does nothing any more: the process should be restarted. That the
+// broker is down is no such error.
+func (p *Processor) Healthy() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	switch stuck := max(10*p.options.PollInterval, 5*time.Minute); {
+	case p.state == ended:
+		return errors.New("the processor has ended")
+	case p.state != notStarted && time.Since(p.turned) > stuck:
+		return fmt.Errorf("the processor has not looked for queues for %s", time.Since(p.turned).Round(time.Second))
+	default:
+		return nil
+	}
+}
+
+// Ready returns an error unless the processor is connected, knows its queues, and consumes from all of them. A queue
+// that a pattern has found and that has an error of its own does not count.
+func (p *Processor) Ready() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	switch {
+	case p.state == ended:
+		return errors.New("the processor has ended")
+	case p.state == notStarted:
+		return errors.New("the processor does not run yet")
+	case p.connections < max(1, int(p.shards.opened.Load())):
+		return errors.New("not connected to the broker")
+	case p.state == starting:
+		return errors.Join(errors.New("the queues are not listed yet"), p.listed)
+	}
+	for _, name := range slices.Sorted(maps.Keys(p.running)) {
+		switch s := p.running[name]; {
+		case p.consuming[name]:
+		case s.err != nil && !s.target.listed:
+		case s.err != nil:
+			return fmt.Errorf("cannot consume from failed queue %q: %w", name, s.err)
+		default:
+			return fmt.Errorf("not consuming from failed queue %q yet", name)
+		}
+	}
+
+	return nil
+}
+
+// QueueDepths returns the number of ready messages in the failed queues, and in the retry queues and dead-letter queues
+// of their main queues.
+func (p *Processor) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
+	p.mu.Lock()
+	plans, failed := map[string]topology.Plan{}, []retry.QueueDepth(nil)
+	for name, s := range p.running {
+		if !p.consuming[name] {
+			continue // a part may not be there yet, or not any more
+		}
+		plans[s.target.Main] = s.target.plan
+		failed = append(failed, retry.QueueDepth{Queue: name, Role: retry.QueueRoleFailed, MainQueue: s.target.Main})
+	}
+	p.mu.Unlock()
+
+	return p.observer.PlanDepths(ctx, slices.Collect(maps.Values(plans)), failed...)
+}

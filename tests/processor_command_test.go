@@ -1,0 +1,278 @@
+package tests
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+)
+
+// buildCommand builds the command amqpretry once for all tests.
+var buildCommand = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "amqpretry-command-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "amqpretry")
+	out, err := exec.Command("go", "build", "-o", path, "../cmd/amqpretry").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+
+	return path, nil
+})
+
+// command is a process of amqpretry processor.
+type command struct {
+	t       *testing.T
+	cmd     *exec.Cmd
+	address string // of its probes and metrics
+	ended   chan error
+
+	mu    sync.Mutex
+	lines []string
+}
+
+// runProcessor starts a process, and waits until it serves its probes.
+func runProcessor(t *testing.T, uri string, args ...string) *command {
+	t.Helper()
+	path, err := buildCommand()
+	require.NoError(t, err)
+	c := &command{t: t, ended: make(chan error, 1)}
+	c.cmd = exec.Command(path, append([]string{"processor", "--listen", "127.0.0.1:0"}, args...)...)
+	c.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(entry string) bool {
+		return strings.HasPrefix(entry, "AMQP")
+	}), "AMQP_URI="+uri)
+	stderr, err := c.cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, c.cmd.Start())
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			c.mu.Lock()
+			c.lines = append(c.lines, lines.Text())
+			c.mu.Unlock()
+		}
+	}()
+	go func() {
+		<-read
+		c.ended <- c.cmd.Wait()
+	}()
+	t.Cleanup(func() {
+		_ = c.cmd.Process.Kill()
+		if t.Failed() {
+			logged := c.logged()
+			t.Logf("the end of its log:\n%s", strings.Join(logged[max(0, len(logged)-20):], "\n"))
+		}
+	})
+	eventually(t, 20*time.Second, func() bool {
+		for _, line := range c.logged() {
+			if _, address, found := strings.Cut(line, "Serving probes and metrics\" address="); found {
+				c.address = address
+				return true
+			}
+		}
+		return false
+	}, "it serves its probes")
+
+	return c
+}
+
+func (c *command) logged(parts ...string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return slices.DeleteFunc(slices.Clone(c.lines), func(line string) bool {
+		return slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
+	})
+}
+
+// get is the answer of its HTTP server; 0 without one.
+func (c *command) get(path string) (int, string) {
+	response, err := http.Get("http://" + c.address + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = response.Body.Close() }()
+	body, err := io.ReadAll(response.Body)
+	require.NoError(c.t, err)
+
+	return response.StatusCode, string(body)
+}
+
+func (c *command) ready() {
+	c.t.Helper()
+	eventually(c.t, 20*time.Second, func() bool {
+		status, _ := c.get("/readyz")
+		return status == http.StatusOK
+	}, "it is ready")
+}
+
+func (c *command) kill() {
+	c.t.Helper()
+	require.NoError(c.t, c.cmd.Process.Kill())
+	require.Error(c.t, <-c.ended, "it was killed")
+}
+
+// exit sends a signal and waits for the end, which must be a success.
+func (c *command) exit(signal os.Signal) {
+	c.t.Helper()
+	require.NoError(c.t, c.cmd.Process.Signal(signal))
+	select {
+	case err := <-c.ended:
+		require.NoError(c.t, err)
+	case <-time.After(30 * time.Second):
+		c.t.Fatal("it does not end")
+	}
+}
+
+func policyFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "retry.yaml")
+	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+
+	return path
+}
+
+// The command processes, answers probes, shows its series, reads its policies again, and ends with a signal.
+func TestProcessorCommand(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+	broker := newRabbit(t, uri)
+	q := declareForeign(t, broker, uniqueName("proc"))
+	for _, delay := range ms(100, 250) {
+		removeTopology(t, broker, q.Main, amqpretry.ProcessorOptions{Policies: retries(delay)})
+	}
+	policies := policyFile(t, "default: {delays: [100ms]}")
+	_, management := newListing(t, q.Failed, q.Main)
+	c := runProcessor(t, uri, "--policies", policies, "--match", "*.failed", "--management-url", management.URL)
+	c.ready()
+	service := consumeForeign(t, broker, q.Main)
+	broker.Publish(q.Main, foreigns("once-1", "never-1")...)
+	broker.Has(q.Main+".dlq", 1)
+	eventually(t, 10*time.Second, func() bool { return service.handled("once-1") == 1 }, "a retry")
+
+	status, body := c.get("/healthz")
+	assert.Equal(t, []any{200, "ok\n"}, []any{status, body})
+	status, body = c.get("/metrics")
+	assert.Equal(t, 200, status)
+	for _, line := range []string{
+		`amqpretry_dead_letters_total{reason="rejected",topic="` + q.Main + `"} 1`,
+		`amqpretry_messages_total{handler="",result="retried",topic="` + q.Main + `"} 2`,
+		`amqpretry_calls_total{handler="",outcome="rejected",topic="` + q.Main + `"} 3`,
+		`amqpretry_consuming_subscriptions{topic="` + q.Main + `"} 1`,
+		`amqpretry_queue_messages_ready{main_queue="` + q.Main + `",queue="` + q.Main + `.dlq",role="dead-letter"} 1`,
+		`amqpretry_queue_messages_ready{main_queue="` + q.Main + `",queue="` + q.Failed + `",role="failed"} 0`,
+		`amqpretry_connections_opened_total{connection="processor"} 1`,
+	} {
+		assert.Contains(t, body, line+"\n")
+	}
+
+	require.NoError(t, os.WriteFile(policies, []byte("default: {delays: [100ms, oops]}"), 0o600))
+	require.NoError(t, c.cmd.Process.Signal(syscall.SIGHUP))
+	eventually(t, 10*time.Second, func() bool {
+		return len(c.logged("level=ERROR", "the present ones stay", "oops")) == 1
+	}, "it keeps its policies")
+	require.NoError(t, os.WriteFile(policies, []byte("default: {delays: [250ms]}"), 0o600))
+	require.NoError(t, c.cmd.Process.Signal(syscall.SIGHUP))
+	eventually(t, 10*time.Second, func() bool { return broker.Depth(q.Main+".retry.250ms") == 0 }, "new policies")
+	c.ready()
+	broker.Publish(q.Main, foreign("once-2"))
+	eventually(t, 10*time.Second, func() bool { return service.handled("once-2") == 1 }, "a retry")
+	deliveries := service.of("once-2")
+	assert.GreaterOrEqual(t, deliveries[1].At.Sub(deliveries[0].At), 250*time.Millisecond)
+
+	c.exit(syscall.SIGTERM)
+	assert.Len(t, c.logged("Processor ended"), 1)
+	status, _ = c.get("/healthz")
+	assert.Zero(t, status)
+	broker.Has(q.Failed, 0)
+	assert.Empty(t, c.logged("guest:guest"), "no password")
+}
+
+// Two processes side by side share the work. Killing one costs no message, and at most its deliveries in flight are
+// doubled, which keep their message ids.
+func TestProcessorCommand_Killed(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+	broker := newRabbit(t, uri)
+	q := declareForeign(t, broker, uniqueName("proc"))
+	options := amqpretry.ProcessorOptions{Policies: retries(ms(100, 300)...)}
+	removeTopology(t, broker, q.Main, options)
+	args := []string{"--policies", policyFile(t, "default: {delays: [100ms, 300ms]}"), "--queues",
+		q.Failed + "=" + q.Main, "--log-level", "warn", "--prefetch", "20"}
+	start := func() *command {
+		c := runProcessor(t, uri, append(slices.Clone(args), "--log-level", "info")...)
+		c.ready()
+		return c
+	}
+	survivor := start()
+	victim := start()
+	service := consumeForeign(t, broker, q.Main)
+
+	dead, once := rabbit.Numbered("never", 600), rabbit.Numbered("twice", 600)
+	published := make(chan struct{})
+	go func() {
+		defer close(published)
+		for i := 0; i < len(dead); i += 20 {
+			broker.Publish(q.Main, foreigns(slices.Concat(dead[i:i+20], once[i:i+20])...)...)
+			<-time.After(200 * time.Millisecond)
+		}
+	}()
+	kills := 0
+	for publishing := true; publishing; {
+		<-time.After(time.Duration(rand.IntN(300)) * time.Millisecond)
+		victim.kill()
+		kills++
+		victim = start()
+		select {
+		case <-published:
+			publishing = false
+		default:
+		}
+	}
+
+	letters := map[string]int{}
+	eventually(t, time.Minute, func() bool {
+		for _, d := range broker.Drain(q.Main + ".dlq") {
+			letters[d.MessageId]++
+			assert.Equal(t, []string{"rejected", "3"}, []string{rabbit.Text(d, header.Reason), rabbit.Text(d,
+				header.Attempts)})
+		}
+		handled := func(id string) bool { return service.handled(id) > 0 }
+		return len(letters) >= len(dead) && !slices.ContainsFunc(once, func(id string) bool { return !handled(id) })
+	}, "each message comes to its end")
+	doubled := 0
+	for _, id := range dead {
+		require.NotZero(t, letters[id], id)
+		doubled += letters[id] - 1
+	}
+	for _, id := range once {
+		require.Zero(t, letters[id], id)
+		doubled += service.handled(id) - 1
+	}
+	t.Logf("%d kills, %d doubled", kills, doubled)
+	assert.LessOrEqual(t, doubled, kills*20)
+	broker.Has(q.Failed, 0)
+	survivor.exit(os.Interrupt)
+	victim.exit(syscall.SIGTERM)
+}

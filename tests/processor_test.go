@@ -1,0 +1,645 @@
+package tests
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// What a consumer in another language rejects is retried after each delay, and ends in the dead-letter queue: with the
+// counts, the reason and everything that the message was.
+func TestProcessor_RetriesThenDeadLetters(t *testing.T) {
+	t.Parallel()
+	policies := map[string]config.Policy{
+		"tiers":   {Delays: ms(200, 400)},
+		"classic": {Delays: ms(200, 400), QueueType: config.QueueTypeClassic},
+		"shared":  {Delays: ms(200, 400), Scope: config.ScopeShared},
+		"exact":   {Delays: ms(200, 400), DelayMode: config.DelayExact, Ladder: commonLadder},
+		"jitter":  {Delays: ms(200, 400), Jitter: 0.5},
+	}
+	for name, policy := range policies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			broker := newRabbit(t, brokertest.URI(t))
+			q := declareForeign(t, broker, uniqueName("proc"))
+			options := amqpretry.ProcessorOptions{Policies: config.Policies{Default: policy}}
+			options.Names.Shared = uniqueName("proc-shared")
+			removeTopology(t, broker, q.Main, options)
+			p := process(t, of(t, q), options)
+			service := consumeForeign(t, broker, q.Main)
+
+			exchange := uniqueName("proc-exchange")
+			broker.Do(func(c *amqp091.Channel) error {
+				if err := c.ExchangeDeclare(exchange, "topic", true, false, false, false, nil); err != nil {
+					return err
+				}
+				return c.QueueBind(q.Main, "orders.#", exchange, false, nil)
+			})
+			t.Cleanup(func() { broker.Remove(exchange) })
+			published := foreign("never-1")
+			published.CorrelationId, published.Type, published.AppId = "c-1", "order.created", "shop"
+			published.Priority, published.Timestamp = 3, time.Unix(1_700_000_000, 0)
+			published.Headers["nested"] = amqp091.Table{"n": int64(1), "list": []any{"a", int32(2)}}
+			broker.PublishTo(exchange, "orders.new", foreigns("ok-1", "once-1", "twice-1")...)
+			broker.PublishTo(exchange, "orders.new", published)
+
+			letter := broker.Take(q.Main+".dlq", 1, 20*time.Second)[0]
+			eventually(t, 10*time.Second, func() bool {
+				return service.handled("ok-1")+service.handled("once-1")+service.handled("twice-1") == 3
+			}, "the others are handled")
+			assert.Equal(t, []string{""}, service.counts("ok-1"))
+			assert.Equal(t, []string{"", "1"}, service.counts("once-1"))
+			assert.Equal(t, []string{"", "1", "2"}, service.counts("twice-1"))
+			assert.Equal(t, []string{"", "1", "2"}, service.counts("never-1"))
+			deliveries := service.of("never-1")
+			if policy.Jitter == 0 {
+				assert.GreaterOrEqual(t, deliveries[1].At.Sub(deliveries[0].At), 200*time.Millisecond)
+				assert.GreaterOrEqual(t, deliveries[2].At.Sub(deliveries[1].At), 400*time.Millisecond)
+			}
+			for _, d := range append([]amqp091.Delivery{letter}, deliveries[1].Delivery, deliveries[2].Delivery) {
+				assert.Equal(t, published.Body, d.Body)
+				assert.Equal(t, []any{"never-1", "c-1", "order.created", "shop", "application/json"},
+					[]any{d.MessageId, d.CorrelationId, d.Type, d.AppId, d.ContentType})
+				assert.Equal(t, []any{uint8(3), amqp091.Persistent, int64(1_700_000_000)},
+					[]any{d.Priority, d.DeliveryMode, d.Timestamp.Unix()})
+				assert.Equal(t, published.Headers["nested"], d.Headers["nested"])
+				assert.Equal(t, "acme", rabbit.Text(d, "tenant"))
+			}
+			for key, want := range map[string]string{
+				header.Count: "-1", header.Attempts: "3", header.Reason: "rejected", header.Queue: q.Main,
+				header.Topic: q.Main, header.Exchange: exchange, header.RoutingKey: "orders.new",
+				header.Error:     fmt.Sprintf("rejected by a consumer of queue %q", q.Main),
+				header.ErrorType: "*retry.RejectedError", header.UUID: "never-1",
+				header.PoisonTopic: q.Main,
+			} {
+				assert.Equal(t, want, rabbit.Text(letter, key), key)
+			}
+			assert.Equal(t, 3, strings.Count(rabbit.Text(letter, header.History), `"reason":"rejected"`))
+			assert.NotContains(t, letter.Headers, header.Death)
+			if broker.AtLeast(4, 0) { // before, each delivery of a quorum queue has one
+				assert.NotContains(t, letter.Headers, header.DeliveryCount)
+			}
+
+			broker.Has(q.Failed, 0)
+			assert.Len(t, p.Events(retry.EventRetried), 5)
+			dead := p.Events(retry.EventDeadLettered)
+			require.Len(t, dead, 1)
+			assert.Equal(t, []any{q.Main, retry.ClassRejected, retry.ReasonRejected, "never-1"},
+				[]any{dead[0].Topic, dead[0].Class, dead[0].Verdict.Reason, dead[0].Message.UUID})
+			var rejected *retry.RejectedError
+			require.ErrorAs(t, dead[0].Err, &rejected)
+			assert.Equal(t, retry.RejectedError{Queue: q.Main, Reason: retry.ReasonRejected}, *rejected)
+		})
+	}
+}
+
+// Headers of a publisher give a message neither more nor fewer retries.
+func TestProcessor_TrustsTheBrokerOnly(t *testing.T) {
+	t.Parallel()
+	broker := newRabbit(t, brokertest.URI(t))
+	q := declareForeign(t, broker, uniqueName("proc"))
+	options := amqpretry.ProcessorOptions{Policies: retries(ms(100, 100)...)}
+	removeTopology(t, broker, q.Main, options)
+	process(t, of(t, q), options)
+	service := consumeForeign(t, broker, q.Main)
+
+	own := func(count any) amqp091.Table {
+		return amqp091.Table{header.Version: "1", header.Queue: q.Main, header.Count: count, header.Delay: "100ms",
+			header.Attempts: "7"}
+	}
+	another := own("2")
+	another[header.Queue] = "elsewhere"
+	died := func(queue, reason string) amqp091.Table {
+		table := own("2")
+		table[header.Death] = []any{amqp091.Table{"queue": queue, "reason": reason, "count": int64(1),
+			"exchange": "", "routing-keys": []any{"x"}, "time": time.Unix(1_700_000_000, 0)}}
+		return table
+	}
+	forged := map[string]amqp091.Table{
+		"never-count":    own("2"),
+		"never-huge":     own("1000000000"),
+		"never-zero":     own("0"),
+		"never-negative": own("-7"),
+		"never-number":   own(int64(2)),
+		"never-list":     own([]any{"2"}),
+		"never-another":  another,
+		"never-version":  {header.Version: "99", header.Queue: q.Main, header.Count: "2"},
+		"never-death":    died("some.queue", "expired"),
+		"never-rejected": died(q.Main, "rejected"),
+	}
+	if broker.AtLeast(4, 0) { // before, the broker believes a publisher's x-death, and its queues can die of it
+		forged["never-waited"] = died(q.Main+".retry.100ms", "expired")
+		forged["never-text"] = amqp091.Table{header.Death: "not a list"}
+		forged["never-empty"] = amqp091.Table{header.Death: []any{}}
+		forged["never-odd"] = amqp091.Table{header.Death: []any{"text", amqp091.Table{"queue": int64(1)}}}
+	}
+	for id, headers := range forged {
+		message := foreign(id)
+		message.Headers = headers
+		broker.Publish(q.Main, message)
+	}
+
+	letters := broker.Take(q.Main+".dlq", len(forged), 30*time.Second)
+	for _, d := range letters {
+		// What came with it is nobody's business but the publisher's: the first delivery shows it.
+		counts := service.counts(d.MessageId)
+		require.Len(t, counts, 3, d.MessageId)
+		assert.Equal(t, []string{"1", "2"}, counts[1:], d.MessageId)
+		assert.Equal(t, "3", rabbit.Text(d, header.Attempts), d.MessageId)
+		assert.Equal(t, "rejected", rabbit.Text(d, header.Reason), d.MessageId)
+	}
+	broker.Has(q.Failed, 0)
+}
+
+// A dead letter that somebody has replayed begins a new life.
+func TestProcessor_Replay(t *testing.T) {
+	t.Parallel()
+	broker := newRabbit(t, brokertest.URI(t))
+	q := declareForeign(t, broker, uniqueName("proc"))
+	options := amqpretry.ProcessorOptions{Policies: retries(ms(100)...)}
+	removeTopology(t, broker, q.Main, options)
+	process(t, of(t, q), options)
+	service := consumeForeign(t, broker, q.Main)
+	broker.Publish(q.Main, foreign("never-1"))
+	letter := broker.Take(q.Main+".dlq", 1, 10*time.Second)[0]
+
+	broker.Publish(q.Main, amqp091.Publishing{MessageId: letter.MessageId, Headers: letter.Headers, Body: letter.Body,
+		DeliveryMode: amqp091.Persistent})
+	letter = broker.Take(q.Main+".dlq", 1, 10*time.Second)[0]
+	assert.Equal(t, []string{"", "1", "-1", "1"}, service.counts("never-1"))
+	assert.Equal(t, "1", rabbit.Text(letter, header.Replays))
+	assert.Equal(t, "4", rabbit.Text(letter, header.Attempts))
+}
+
+// What the broker itself has taken out of a main queue is not retried.
+func TestProcessor_DeathsByTheBroker(t *testing.T) {
+	t.Parallel()
+	broker := newRabbit(t, brokertest.URI(t))
+	expired := declareForeign(t, broker, uniqueName("proc"))
+	full := declareForeign(t, broker, uniqueName("proc"), amqp091.Table{
+		"x-max-length": int64(1), "x-overflow": "drop-head", "x-dead-letter-strategy": nil})
+	limited := declareForeign(t, broker, uniqueName("proc"), amqp091.Table{"x-delivery-limit": int64(2)})
+	options := amqpretry.ProcessorOptions{Policies: retries(ms(100)...)}
+	for _, q := range []foreignQueue{expired, full, limited} {
+		removeTopology(t, broker, q.Main, options)
+	}
+	process(t, of(t, expired, full, limited), options)
+
+	short := foreign("expired-1")
+	short.Expiration = "50"
+	broker.Publish(expired.Main, short)
+	letter := broker.Take(expired.Main+".dlq", 1, 10*time.Second)[0]
+	assert.Equal(t, "expired", rabbit.Text(letter, header.Reason))
+	assert.Equal(t, "50", rabbit.Text(letter, header.Expiration))
+	assert.Equal(t, "0", rabbit.Text(letter, header.Attempts))
+	assert.Contains(t, rabbit.Text(letter, header.Error), "expired in queue")
+	assert.Empty(t, letter.Expiration)
+
+	broker.Publish(full.Main, foreigns("full-1", "full-2")...)
+	letter = broker.Take(full.Main+".dlq", 1, 10*time.Second)[0]
+	assert.Equal(t, []string{"full-1", "maxlen", "0"},
+		[]string{letter.MessageId, rabbit.Text(letter, header.Reason), rabbit.Text(letter, header.Attempts)})
+	assert.Contains(t, rabbit.Text(letter, header.Error), "length limit of queue")
+
+	broker.Publish(limited.Main, foreign("limited-1"))
+	channel := broker.Channel()
+	deliveries, err := channel.Consume(limited.Main, "", false, false, false, false, nil)
+	require.NoError(t, err)
+	for range 3 {
+		d := <-deliveries
+		// From 4.3 on a reject counts, and a nack does not.
+		require.NoError(t, d.Reject(true))
+	}
+	letter = broker.Take(limited.Main+".dlq", 1, 10*time.Second)[0]
+	assert.Equal(t, []string{"delivery-limit", "1"},
+		[]string{rabbit.Text(letter, header.Reason), rabbit.Text(letter, header.Attempts)})
+	assert.Contains(t, rabbit.Text(letter, header.Error), "delivery limit")
+}
+
+// A message in a failed queue that its main queue has not put there is a dead letter, and not lost.
+func TestProcessor_MessagesOfOtherOrigin(t *testing.T) {
+	t.Parallel()
+	broker := newRabbit(t, brokertest.URI(t))
+	q := declareForeign(t, broker, uniqueName("proc"))
+	other := uniqueName("proc-other")
+	broker.Declare(other, amqp091.Table{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": q.Failed})
+	options := amqpretry.ProcessorOptions{Policies: retries(ms(100)...)}
+	removeTopology(t, broker, q.Main, options)
+	process(t, of(t, q), options)
+	consumeForeign(t, broker, other)
+
+	broker.Publish(q.Failed, foreign("by-hand"))
+	letter := broker.Take(q.Main+".dlq", 1, 10*time.Second)[0]
+	assert.Equal(t, []string{"by-hand", "permanent", fmt.Sprintf(
+		"the message was published to the failed queue %q: no queue has dead-lettered it", q.Failed)},
+		[]string{letter.MessageId, rabbit.Text(letter, header.Reason), rabbit.Text(letter, header.Error)})
+
+	broker.Publish(other, foreign("never-1"))
+	letter = broker.Take(q.Main+".dlq", 1, 10*time.Second)[0]
+	assert.Equal(t, []string{"never-1", "permanent"}, []string{letter.MessageId, rabbit.Text(letter, header.Reason)})
+	assert.Contains(t, rabbit.Text(letter, header.Error), fmt.Sprintf("by queue %q and not by", other))
+	broker.Has(q.Failed, 0)
+}
+
+// The policy's age limit and the expiration of a message hold over all retries.
+func TestProcessor_Expiry(t *testing.T) {
+	t.Parallel()
+	broker := newRabbit(t, brokertest.URI(t))
+	aged, own := declareForeign(t, broker, uniqueName("proc")), declareForeign(t, broker, uniqueName("proc"))
+	options := amqpretry.ProcessorOptions{Policies: config.Policies{
+		Default: config.Policy{Delays: ms(400, 400, 400, 400, 400)},
+		Topics:  map[string]config.Policy{aged.Main: {MaxAge: time.Second}},
+	}}
+	removeTopology(t, broker, aged.Main, options)
+	removeTopology(t, broker, own.Main, options)
+	process(t, of(t, aged, own), options)
+	service := consumeForeign(t, broker, aged.Main, own.Main)
+
+	message := foreign("never-own")
+	message.Expiration = "1000"
+	broker.Publish(own.Main, message)
+	broker.Publish(aged.Main, foreign("never-aged"))
+	for _, q := range []foreignQueue{aged, own} {
+		letter := broker.Take(q.Main+".dlq", 1, 20*time.Second)[0]
+		assert.Equal(t, "expired", rabbit.Text(letter, header.Reason), q.Main)
+		n := len(service.of(letter.MessageId))
+		assert.True(t, n >= 2 && n <= 3, "%s had %d attempts", letter.MessageId, n)
+	}
+}
+
+// Each topic has its own policy, and policies can change while messages wait.
+func TestProcessor_PoliciesChange(t *testing.T) {
+	t.Parallel()
+	broker := newRabbit(t, brokertest.URI(t))
+	q := declareForeign(t, broker, uniqueName("proc"))
+	before := amqpretry.ProcessorOptions{Policies: retries(ms(1500, 1500, 1500)...)}
+	after := retries(ms(100)...)
+	removeTopology(t, broker, q.Main, before)
+	removeTopology(t, broker, q.Main, amqpretry.ProcessorOptions{Policies: after})
+	p := process(t, of(t, q), before)
+	service := consumeForeign(t, broker, q.Main)
+	broker.Publish(q.Main, foreign("never-1"))
+	broker.Has(q.Main+".retry.1500ms", 1)
+
+	wrong := config.Policies{Default: config.Policy{Retries: -1}}
+	require.Error(t, p.SetPolicies(wrong))
+	broken := config.Policies{Default: config.Policy{Delays: ms(100), Strategy: config.StrategyRedelivery}}
+	require.ErrorContains(t, p.SetPolicies(broken), "strategy")
+	require.NoError(t, p.SetPolicies(after))
+	broker.Publish(q.Main, foreign("never-2"))
+	letter := broker.Take(q.Main+".dlq", 1, 10*time.Second)[0]
+	assert.Equal(t, "never-2", letter.MessageId)
+	letter = broker.Take(q.Main+".dlq", 1, 10*time.Second)[0]
+	assert.Equal(t, "never-1", letter.MessageId)
+	assert.Equal(t, []string{"", "1"}, service.counts("never-1"))
+	assert.Equal(t, []string{"", "1"}, service.counts("never-2"))
+	p.ready()
+}
+
+// Failed queues that match a pattern are found while the processor runs, and those that are deleted are left.
+func TestProcessor_FindsQueues(t *testing.T) {
+	t.Parallel()
+	broker := newRabbit(t, brokertest.URI(t))
+	prefix := uniqueName("proc")
+	first := declareForeign(t, broker, prefix+"-first")
+	options := amqpretry.ProcessorOptions{PollInterval: 200 * time.Millisecond, Policies: config.Policies{
+		Default: config.Policy{Delays: ms(100)},
+		Topics:  map[string]config.Policy{prefix + "-off": {Mode: config.ModeOff}},
+	}}
+	all := []string{first.Failed, first.Main, prefix + "-off.failed", prefix + "-missing.failed"}
+	api, management := newListing(t, all...)
+	conf := amqpretry.ProcessorConfig{URI: brokertest.URI(t), Match: []string{"*.failed"}, Management: management}
+	removeTopology(t, broker, first.Main, options)
+	p := process(t, conf, options)
+	service := consumeForeign(t, broker, first.Main)
+	broker.Publish(first.Main, foreign("once-1"))
+	eventually(t, 10*time.Second, func() bool { return service.handled("once-1") == 1 }, "a retry")
+	require.Len(t, p.Queues(), 2, "the one with policy off is left alone")
+	missing := p.Queues()[1]
+	assert.Equal(t, prefix+"-missing.failed", missing.Name)
+	eventually(t, 5*time.Second, func() bool { return p.Queues()[1].Err != nil }, "its main queue is missing")
+	assert.ErrorContains(t, p.Queues()[1].Err, fmt.Sprintf("main queue %q does not exist", prefix+"-missing"))
+
+	second := declareForeign(t, broker, prefix+"-second")
+	removeTopology(t, broker, second.Main, options)
+	api.set(first.Failed, second.Failed)
+	service2 := consumeForeign(t, broker, second.Main)
+	broker.Publish(second.Main, foreign("once-2"))
+	eventually(t, 10*time.Second, func() bool { return service2.handled("once-2") == 1 }, "a new queue is processed")
+	eventually(t, 5*time.Second, func() bool { return len(p.Queues()) == 2 }, "the missing one is forgotten")
+	assert.True(t, p.Queues()[0].Consuming && p.Queues()[1].Consuming)
+
+	api.fail(true)
+	eventually(t, 5*time.Second, func() bool { return len(p.Logs.with("Cannot list the queues")) == 1 }, "it says so")
+	stays(t, time.Second, func() bool { return p.Ready() == nil }, "known queues go on")
+	api.fail(false)
+
+	broker.Remove("", first.Failed)
+	api.set(second.Failed)
+	eventually(t, 10*time.Second, func() bool {
+		return len(p.Queues()) == 1 && p.Queues()[0].MainQueue == second.Main && p.Ready() == nil
+	}, "a deleted queue is left")
+	api.set()
+	eventually(t, 10*time.Second, func() bool { return broker.Consumers(second.Failed) == 0 }, "it is left")
+	eventually(t, 10*time.Second, func() bool { return len(p.Queues()) == 0 }, "it is forgotten")
+	assert.Len(t, p.Logs.with("Cannot list the queues"), 1)
+	assert.Empty(t, p.Events(retry.EventDisconnected), "a deleted queue costs the others nothing")
+}
+
+// A listed queue that is not there yet is waited for; until then the processor is not ready.
+func TestProcessor_WaitsForQueues(t *testing.T) {
+	t.Parallel()
+	broker := newRabbit(t, brokertest.URI(t))
+	main := uniqueName("proc")
+	q := foreignQueue{main, main + ".failed"}
+	options := amqpretry.ProcessorOptions{PollInterval: 200 * time.Millisecond, Policies: retries(ms(100)...)}
+	p := newProcessor(t, of(t, q), options)
+	require.ErrorContains(t, p.Ready(), "does not run yet")
+	require.NoError(t, p.Healthy())
+	p.run()
+	eventually(t, 10*time.Second, func() bool { return len(p.Queues()) == 1 && p.Queues()[0].Err != nil }, "an error")
+	require.ErrorContains(t, p.Ready(), fmt.Sprintf("main queue %q does not exist", main))
+	require.NoError(t, p.Healthy())
+
+	declareForeign(t, broker, main)
+	removeTopology(t, broker, main, options)
+	p.ready()
+	assert.Equal(t, []amqpretry.ProcessedQueue{{FailedQueue: amqpretry.FailedQueue{Name: q.Failed, MainQueue: main},
+		Consuming: true}}, p.Queues())
+	assert.Len(t, p.Logs.with("Cannot consume from a failed queue"), 1)
+
+	broker.Publish(main, foreigns("a", "b")...)
+	broker.Publish(main+".dlq", foreign("c"))
+	broker.Has(main+".dlq", 1)
+	depths, err := p.QueueDepths(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []retry.QueueDepth{
+		{Queue: main + ".dlq", Role: retry.QueueRoleDeadLetter, MainQueue: main, Messages: 1},
+		{Queue: q.Failed, Role: retry.QueueRoleFailed, MainQueue: main},
+		{Queue: main + ".retry.100ms", Role: retry.QueueRoleRetry, MainQueue: main, Wait: 100 * time.Millisecond},
+	}, depths)
+
+	p.stop()
+	require.Error(t, p.Healthy())
+	require.Error(t, p.Ready())
+	require.NoError(t, p.Close())
+	require.Error(t, p.Run(t.Context()), "it cannot run twice")
+}
+
+// A retry topology that somebody deletes comes back with the next failure.
+func TestProcessor_RepairsTopology(t *testing.T) {
+	t.Parallel()
+	broker := newRabbit(t, brokertest.URI(t))
+	q := declareForeign(t, broker, uniqueName("proc"))
+	options := amqpretry.ProcessorOptions{Policies: retries(ms(100)...)}
+	removeTopology(t, broker, q.Main, options)
+	p := process(t, of(t, q), options)
+	service := consumeForeign(t, broker, q.Main)
+	broker.Remove(q.Main+".retry", q.Main+".retry.100ms", q.Main+".dlq")
+	broker.Publish(q.Main, foreigns("once-1", "never-1")...)
+	eventually(t, 10*time.Second, func() bool { return service.handled("once-1") == 1 }, "a retry")
+	broker.Take(q.Main+".dlq", 1, 10*time.Second)
+	assert.NotEmpty(t, p.Events(retry.EventTopologyRepaired))
+}
+
+// Shutdowns at any moment, with others beside, lose no message and double none.
+func TestProcessor_GracefulClose(t *testing.T) {
+	t.Parallel()
+	broker := newRabbit(t, brokertest.URI(t))
+	q := declareForeign(t, broker, uniqueName("proc"))
+	options := amqpretry.ProcessorOptions{Policies: retries(ms(100, 200)...)}
+	removeTopology(t, broker, q.Main, options)
+	process(t, of(t, q), options)
+	service := consumeForeign(t, broker, q.Main)
+
+	ids := rabbit.Numbered("twice", 1000)
+	dead := rabbit.Numbered("never", 500)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		broker.Publish(q.Main, foreigns(slices.Concat(ids, dead)...)...)
+	}()
+	for closes := 0; ; closes++ {
+		select {
+		case <-done:
+			done = nil
+		default:
+		}
+		if done == nil && closes > 10 {
+			t.Logf("%d closes", closes)
+			break
+		}
+		other := process(t, of(t, q), options)
+		<-time.After(time.Duration(rand.IntN(150)) * time.Millisecond)
+		other.stop()
+	}
+
+	found := map[string]int{}
+	for _, d := range broker.Take(q.Main+".dlq", len(dead), time.Minute) {
+		found[d.MessageId]++
+	}
+	for _, id := range dead {
+		assert.Equal(t, 1, found[id], id)
+		assert.Equal(t, []string{"", "1", "2"}, service.counts(id), id)
+	}
+	eventually(t, time.Minute, func() bool {
+		return !slices.ContainsFunc(ids, func(id string) bool { return service.handled(id) == 0 })
+	}, "all are handled")
+	for _, id := range ids {
+		assert.Equal(t, []string{"", "1", "2"}, service.counts(id), id)
+	}
+	broker.Has(q.Main+".dlq", 0)
+	broker.Has(q.Failed, 0)
+}
+
+// Five hundred queues are consumed from within seconds.
+func TestProcessor_ManyQueues(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("declares 500 main queues")
+	}
+	broker := newRabbit(t, brokertest.URI(t))
+	prefix := uniqueName("proc-many")
+	options := amqpretry.ProcessorOptions{Policies: config.Policies{
+		Default: config.Policy{Delays: ms(300), Scope: config.ScopeShared},
+	}}
+	options.Names.Shared = prefix + "-shared"
+	// Classic queues: the test is about the processor, and the broker starts a cluster for each quorum queue.
+	conf, mains := of(t), []string{}
+	t.Cleanup(func() {
+		_ = broker.Try(func(c *amqp091.Channel) error {
+			for _, main := range mains {
+				for _, queue := range []string{main, main + ".failed", main + ".dlq"} {
+					if _, err := c.QueueDelete(queue, false, false, false); err != nil {
+						return err
+					}
+				}
+			}
+			return nil
+		})
+	})
+	broker.Do(func(c *amqp091.Channel) error {
+		for i := range 500 {
+			main := fmt.Sprintf("%s-%d", prefix, i)
+			mains = append(mains, main)
+			conf.Queues = append(conf.Queues, amqpretry.FailedQueue{Name: main + ".failed", MainQueue: main})
+			if _, err := c.QueueDeclare(main+".failed", true, false, false, false, nil); err != nil {
+				return err
+			}
+			if _, err := c.QueueDeclare(main, true, false, false, false, amqp091.Table{
+				"x-dead-letter-exchange": "", "x-dead-letter-routing-key": main + ".failed"}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	removeTopology(t, broker, mains[0], options)
+	process(t, conf, options).stop() // declares what is new
+
+	began := time.Now()
+	p := process(t, conf, options)
+	took := time.Since(began)
+	t.Logf("ready after %s", took)
+	assert.Less(t, took, rabbit.Patient(15*time.Second))
+	connections := map[string]int{}
+	for _, e := range p.Events(retry.EventConnected) {
+		connections[e.Connection]++
+	}
+	assert.Equal(t, 1, connections["processor"])
+
+	service := consumeForeign(t, broker, mains...)
+	broker.Do(func(c *amqp091.Channel) error {
+		for _, main := range mains {
+			if err := c.Publish("", main, true, false, foreign("once-"+main)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	eventually(t, 30*time.Second, func() bool {
+		return !slices.ContainsFunc(mains, func(main string) bool { return service.handled("once-"+main) != 1 })
+	}, "one retry in each queue")
+}
+
+// A broker that is restarted, or killed, costs no message.
+func TestProcessor_BrokerRestart_OwnBroker(t *testing.T) {
+	t.Parallel()
+	own := brokertest.StartWithManagement(t)
+	broker := newRabbit(t, own.URI)
+	q := declareForeign(t, broker, "orders")
+	options := amqpretry.ProcessorOptions{PollInterval: time.Second, Policies: retries(ms(500, 1000)...)}
+	conf := amqpretry.ProcessorConfig{URI: own.URI, Match: []string{"*.failed"}}
+	conf.Management.URL = own.ManagementURL
+	p := process(t, conf, options)
+
+	ids := slices.Concat(rabbit.Numbered("never", 300), rabbit.Numbered("once", 300))
+	broker.Publish(q.Main, foreigns(ids...)...)
+	for i, end := range []func(){own.Stop, own.Kill} {
+		channel := broker.Channel()
+		require.NoError(t, channel.Qos(20, 0, false))
+		deliveries, err := channel.Consume(q.Main, "", false, false, false, false, nil)
+		require.NoError(t, err)
+		for range 100 {
+			require.NoError(t, (<-deliveries).Nack(false, false))
+		}
+		end()
+		eventually(t, 10*time.Second, func() bool { return p.Ready() != nil }, "not ready without a broker (%d)", i)
+		require.NoError(t, p.Healthy())
+		own.Start()
+		p.ready()
+	}
+
+	service := consumeForeign(t, broker, q.Main)
+	letters := map[string]bool{}
+	eventually(t, 2*time.Minute, func() bool {
+		for _, d := range broker.Drain(q.Main + ".dlq") {
+			letters[d.MessageId] = true
+			assert.Equal(t, "rejected", rabbit.Text(d, header.Reason))
+		}
+		return !slices.ContainsFunc(ids, func(id string) bool { return !letters[id] && service.handled(id) == 0 })
+	}, "each message is handled or a dead letter")
+	broker.Has(q.Failed, 0)
+}
+
+// The documented permissions are enough, and with any name less something is refused and says so.
+func TestProcessor_Permissions_OwnBroker(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/how-to/serve-other-languages.md")
+	require.NoError(t, err)
+	line := regexp.MustCompile(`(?m)^rabbitmqctl set_permissions -p / processor '(.*)' '(.*)' '(.*)'$`).
+		FindStringSubmatch(string(page))
+	require.NotNil(t, line)
+	all := permissions{line[1], line[2], line[3]}
+	own := brokertest.StartWithManagement(t)
+	operator := &obsoleteBroker{broker: own}
+
+	life := func(t *testing.T, p permissions) *processed {
+		t.Helper()
+		vhost := uniqueName("v")
+		operator.put(t, `{}`, "vhosts", vhost)
+		operator.put(t, `{"password": "secret", "tags": "management"}`, "users", vhost)
+		operator.permit(t, vhost, vhost, p[0], p[1], p[2])
+		operator.permit(t, vhost, "guest", ".*", ".*", ".*")
+		uri, err := url.Parse(own.URI)
+		require.NoError(t, err)
+		uri.Path = "/" + vhost
+		broker := newRabbit(t, uri.String())
+		q := declareForeign(t, broker, "orders")
+		consumeForeign(t, broker, q.Main)
+		uri.User = url.UserPassword(vhost, "secret")
+		management, err := url.Parse(own.ManagementURL)
+		require.NoError(t, err)
+		management.User = uri.User
+		conf := amqpretry.ProcessorConfig{URI: uri.String(), Match: []string{"*.failed"}}
+		conf.Management.URL = management.String()
+		r := newProcessor(t, conf, amqpretry.ProcessorOptions{Policies: retries(ms(50)...),
+			PollInterval: 200 * time.Millisecond, CloseTimeout: time.Second})
+		r.run()
+		broker.Publish(q.Main, foreign("never-1"))
+
+		return r
+	}
+	t.Run("enough", func(t *testing.T) {
+		t.Parallel()
+		p := life(t, all)
+		dead := func() bool { return len(p.Events(retry.EventDeadLettered)) == 1 }
+		eventually(t, 20*time.Second, dead, "a dead letter")
+		assert.Len(t, p.Events(retry.EventRetried), 1)
+	})
+	for missing, p := range all.narrowed(t) {
+		t.Run("without "+missing, func(t *testing.T) {
+			t.Parallel()
+			r := life(t, p)
+			eventually(t, 20*time.Second, func() bool {
+				var refused *amqp091.Error
+				for _, e := range r.Events(retry.EventHeld) {
+					if errors.As(e.Err, &refused) && refused.Code == amqp091.AccessRefused {
+						return true
+					}
+				}
+				queues := r.Queues()
+				return len(queues) == 1 && errors.As(queues[0].Err, new(*topology.AccessError))
+			}, "it is refused")
+			assert.Empty(t, r.Events(retry.EventDeadLettered))
+		})
+	}
+}
