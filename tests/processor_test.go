@@ -291,20 +291,22 @@ func TestProcessor_PoliciesChange(t *testing.T) {
 	t.Parallel()
 	broker := newRabbit(t, brokertest.URI(t))
 	q := declareForeign(t, broker, uniqueName("proc"))
-	before := amqpretry.ProcessorOptions{Policies: retries(ms(1500, 1500, 1500)...)}
+	before := amqpretry.ProcessorOptions{Policies: retries(ms(4000, 4000, 4000)...)}
 	after := retries(ms(100)...)
 	removeTopology(t, broker, q.Main, before)
 	removeTopology(t, broker, q.Main, amqpretry.ProcessorOptions{Policies: after})
 	p := process(t, of(t, q), before)
 	service := consumeForeign(t, broker, q.Main)
 	broker.Publish(q.Main, foreign("never-1"))
-	broker.Has(q.Main+".retry.1500ms", 1)
+	broker.Has(q.Main+".retry.4s", 1)
 
 	wrong := config.Policies{Default: config.Policy{Retries: -1}}
 	require.Error(t, p.SetPolicies(wrong))
 	broken := config.Policies{Default: config.Policy{Delays: ms(100), Strategy: config.StrategyRedelivery}}
 	require.ErrorContains(t, p.SetPolicies(broken), "strategy")
 	require.NoError(t, p.SetPolicies(after))
+	eventually(t, 10*time.Second, func() bool { return broker.Depth(q.Main+".retry.100ms") == 0 }, "they are applied")
+	p.ready()
 	broker.Publish(q.Main, foreign("never-2"))
 	letter := broker.Take(q.Main+".dlq", 1, 10*time.Second)[0]
 	assert.Equal(t, "never-2", letter.MessageId)

@@ -134,8 +134,8 @@ func untilDone(router *message.Router, topics map[string]string, out io.Writer) 
 		case event.Kind == retry.EventFailed && verdict.Action == retry.ActionRetry:
 			fmt.Fprintf(out, "%s: failed, a copy waits for %v\n", topics[event.Topic], verdict.Delay)
 		case event.Kind == retry.EventDeadLettered:
-			fmt.Fprintf(out, "%s: dead letter, %s after %d calls: %v\n", topics[event.Topic], verdict.Reason, event.Calls,
-				event.Err)
+			fmt.Fprintf(out, "%s: dead letter, %s after %d calls: %v\n", topics[event.Topic], verdict.Reason,
+				event.Calls, event.Err)
 			if ended.Add(1) == int64(len(topics)) {
 				go router.Close()
 			}

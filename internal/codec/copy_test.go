@@ -152,7 +152,7 @@ func TestCopyNeverExceedsTheFrame(t *testing.T) {
 		alone := p
 		alone.Headers = mine
 		least := headerFrameSize(alone) +
-			ownSize(withArrival(&d, full).Shrink(wire.ShrinkSteps).Headers("0123456789abcdefghijkl"))
+			ownSize(withArrival(&d, full).Shrink(wire.ShrinkSteps).Headers(idOfThisLength))
 
 		removed, cut := p.Headers[header.Removed].(string)
 		if limit == unlimited || least <= limit {

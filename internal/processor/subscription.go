@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -20,6 +21,8 @@ type subscription struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it is over
+
+	mayNotLook atomic.Bool // the broker does not tell whether the main queue exists
 
 	err error // why it does not consume; guarded by Processor.mu
 }
@@ -84,9 +87,6 @@ func (p *Processor) subscribe(s *subscription) error {
 	}
 	defer open()
 
-	if err := p.checkMain(s.ctx, s.target.Main); err != nil {
-		return err
-	}
 	shard, err := p.shards.reserve(s.ctx)
 	if err != nil {
 		return err
@@ -99,10 +99,12 @@ func (p *Processor) subscribe(s *subscription) error {
 		Topic: s.target.Main, Name: s.target.Failed, FailedOf: s.target.Main, Policy: s.target.policy,
 		Plan: s.target.plan, Names: p.options.Names, Forwarder: forwarder,
 	}
-	if p.options.Topology == topology.Declare {
-		queue.Declare = func(channel *amqp091.Channel, _ string) error { return p.declare(channel, shard, s.target) }
-	}
+	queue.Declare = func(channel *amqp091.Channel, _ string) error { return p.declare(channel, shard, s) }
 	messages, err := shard.consumer.Subscribe(s.ctx, queue)
+	if errors.Is(err, errMayNotLook) {
+		s.mayNotLook.Store(true)
+		messages, err = shard.consumer.Subscribe(s.ctx, queue)
+	}
 	if err != nil {
 		return err
 	}
@@ -117,25 +119,36 @@ func (p *Processor) subscribe(s *subscription) error {
 	return nil
 }
 
-// mainPatience is how long the broker may take to tell whether a main queue exists.
-const mainPatience = 30 * time.Second
+// errMayNotLook says that the broker does not tell whether a main queue exists. Its error has closed the channel.
+var errMayNotLook = errors.New("cannot look for the main queue")
 
-// checkMain fails if a main queue is missing: its messages would wait for it in their retry queues. A user who may not
-// look sees nothing wrong.
-func (p *Processor) checkMain(ctx context.Context, main string) error {
-	ctx, cancel := context.WithTimeout(ctx, mainPatience)
-	defer cancel()
-
-	_, err := p.observer.Depths(ctx, []string{main})
-	if broker := (*amqp091.Error)(nil); errors.As(err, &broker) && broker.Code == amqp091.NotFound {
+// checkMain fails if a main queue is missing: its messages would wait for it in their retry queues.
+func checkMain(channel *amqp091.Channel, main string) error {
+	_, err := channel.QueueDeclarePassive(main, true, false, false, false, nil)
+	broker := (*amqp091.Error)(nil)
+	switch {
+	case !errors.As(err, &broker):
+		return err
+	case broker.Code == amqp091.NotFound:
 		return fmt.Errorf("its main queue %q does not exist", main)
+	case broker.Code == amqp091.AccessRefused, broker.Code == amqp091.ResourceLocked:
+		return errMayNotLook
+	default:
+		return err
 	}
-
-	return nil
 }
 
-// declare declares the topology of a main queue.
-func (p *Processor) declare(channel *amqp091.Channel, shard *shard, t target) error {
+// declare declares the topology of a main queue, if it exists. A user who may not look for it sees nothing wrong.
+func (p *Processor) declare(channel *amqp091.Channel, shard *shard, s *subscription) error {
+	t := s.target
+	if !s.mayNotLook.Load() {
+		if err := checkMain(channel, t.Main); err != nil {
+			return err
+		}
+	}
+	if p.options.Topology != topology.Declare {
+		return nil
+	}
 	if err := p.backends.Declare(p.ctx, channel, t.plan); err != nil {
 		return fmt.Errorf("cannot declare the retry topology of queue %q: %w", t.Main, err)
 	}

@@ -162,9 +162,9 @@ func (c Commands) Recreate(queue string) string {
 	named := []string{"--dead-letter-queue", shell.Quote(queue)}
 	purge := c.AMQPRetry("dlq purge", append(named, "--all", "--yes", "--undo", file, queue)...)
 	restore := c.AMQPRetry("dlq import", append(named, queue)...) + " " + file
-	return "# Stop all that publish to the queue, let the service handle its messages, and stop the service. This takes " +
-		"what\n# is left into a file (RabbitMQ 4.0 to 4.2: from a queue without a delivery limit; else use a shovel):\n" +
-		purge + " &&\n" +
+	return "# Stop all that publish to the queue, let the service handle its messages, and stop the service. This " +
+		"takes what\n# is left into a file (RabbitMQ 4.0 to 4.2: from a queue without a delivery limit; else use a " +
+		"shovel):\n" + purge + " &&\n" +
 		c.Ctl("list_queues", "name", "messages") + "\n" +
 		"# If it has 0 messages, delete it, start the service, which declares it, and put the messages back:\n" +
 		indented(c.Ctl("delete_queue", shell.Quote(queue))) + "\n" +

@@ -69,6 +69,7 @@ func TestGolden(t *testing.T) {
 		"redelivery-postpone":    append(file, "--topic", "redelivery", "--postpone", "1s", "--headers"),
 		"redelivery-permanent":   append(file, "--topic", "redelivery", "--permanent-at", "3"),
 		"redelivery-often":       append(file, "--topic", "often"),
+		"redelivery-expiration":  append(file, "--topic", "redelivery", "--expiration", "5s"),
 		"redelivery-age":         append(file, "--topic", "aged"),
 		"native":                 append(file, "--topic", "native"),
 		"native-linear":          append(file, "--topic", "linear"),

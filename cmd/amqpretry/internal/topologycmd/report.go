@@ -192,8 +192,8 @@ func (r *report) conflicts() []string {
 			if len(found) == 0 {
 				found = []string{o.Detail}
 			}
-			lines = append(lines, fmt.Sprintf("conflict: main queue %q is not as its strategy needs it:\n  %s\n%s", o.Name,
-				strings.Join(found, "\n  "), o.Fix))
+			lines = append(lines, fmt.Sprintf("conflict: main queue %q is not as its strategy needs it:\n  %s\n%s",
+				o.Name, strings.Join(found, "\n  "), o.Fix))
 		case o.err != nil:
 			lines = append(lines, "conflict: "+oneLine(o.err.Error()))
 		}
