@@ -22,8 +22,8 @@ func BenchmarkStrategies(b *testing.B) {
 	t := report.Table{
 		Title: "Strategies",
 		Notes: []string{
-			"Messages per second, as a share of what the same consumer does with the strategy copy. Higher is better. " +
-				"Quorum queues, one handler at a time that takes no time, prefetch " + strconv.Itoa(failurePrefetch) +
+			"Messages per second, as a share of what the same consumer does with the strategy copy. Higher is " +
+				"better. Quorum queues, one handler at a time that takes no time, prefetch " + strconv.Itoa(failurePrefetch) +
 				", three retries, 100 ms apart; a redelivery has no delay.",
 			"*Healthy*: none fails. *Fail once*: each message fails once and is handled then. *Fail for good*: each " +
 				"message fails four times and ends in the dead-letter queue. *Between*: healthy messages per second " +
