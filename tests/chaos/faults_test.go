@@ -157,11 +157,14 @@ func (s *system) delete(queue string) (string, error) {
 // never answered.
 func (s *system) leaderless(r *rand.Rand) (string, error) {
 	of := map[string][]string{
-		"quorum": {retryQueue("quorum", VersionA.Delays()[0])}, "classic": {retryQueue("classic", VersionA.Delays()[1])},
-		"protected": {deadLetterQueue("protected")}, "shared": {retryQueue("shared", VersionA.Delays()[2])},
+		"quorum":     {retryQueue("quorum", VersionA.Delays()[0])},
+		"classic":    {retryQueue("classic", VersionA.Delays()[1])},
+		"protected":  {deadLetterQueue("protected")},
+		"shared":     {retryQueue("shared", VersionA.Delays()[2])},
 		"exact":      {ladder.WaitQueue(r.IntN(3), 1+r.IntN(9)), landingQueue("exact")},
 		"cycle":      {retryQueue("cycle", VersionA.delaysOf(find("cycle"))[0])},
-		"redelivery": {deadLetterQueue("redelivery")}, "native": {deadLetterQueue("native")},
+		"redelivery": {deadLetterQueue("redelivery")},
+		"native":     {deadLetterQueue("native")},
 	}
 	var queues []string
 	for _, t := range s.topics {

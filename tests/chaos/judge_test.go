@@ -317,7 +317,8 @@ func exhausted(s *Sent, attempts int) Letter {
 func TestJudge_BrokerDrivenStrategies(t *testing.T) {
 	t.Parallel()
 	killed := []Fault{{Name: "process killed", Start: at(3), End: at(4)}}
-	delays := map[string]time.Duration{"cycle": 250 * time.Millisecond, "redelivery": 0, "native": 250 * time.Millisecond}
+	const delay = 250 * time.Millisecond
+	delays := map[string]time.Duration{"cycle": delay, "redelivery": 0, "native": delay}
 	each := func(name string, test func(t *testing.T, topic string, countsReturns bool, s *Sent, l Ledger)) {
 		for topic, delay := range delays {
 			t.Run(name+"/"+topic, func(t *testing.T) {
@@ -383,7 +384,7 @@ func TestJudge_BrokerDrivenStrategies(t *testing.T) {
 	})
 	each("lost in a queue that was deleted", func(t *testing.T, topic string, countsReturns bool, _ *Sent, l Ledger) {
 		l.Letters, l.Records = nil, l.Records[:2]
-		l.Faults = []Fault{{Start: at(5), End: at(6), Deleted: retryQueue(topic, 250*time.Millisecond)}}
+		l.Faults = []Fault{{Start: at(5), End: at(6), Deleted: retryQueue(topic, delay)}}
 		allowed(t, l, !countsReturns, "never-1 is lost")
 	})
 	t.Run("elsewhere", func(t *testing.T) {
