@@ -156,7 +156,8 @@ func TestProcessorCommand(t *testing.T) {
 	}
 	policies := policyFile(t, "default: {delays: [100ms]}")
 	_, management := newListing(t, q.Failed, q.Main)
-	c := runProcessor(t, buildCommand(t), uri, "--policies", policies, "--match", "*.failed", "--management-url", management.URL)
+	c := runProcessor(t, buildCommand(t), uri, "--policies", policies, "--match", "*.failed",
+		"--management-url", management.URL)
 	c.ready()
 	service := consumeForeign(t, broker, q.Main)
 	broker.Publish(q.Main, foreigns("once-1", "never-1")...)
