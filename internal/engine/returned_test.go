@@ -71,7 +71,6 @@ func TestArriveOfReturnedMessages(t *testing.T) {
 			Returned: Returned{Failures: 1}}, 1, crashed, false},
 		"expires, redelivered":  {redelivery, Arriving{Expiration: "60000"}, 0, false, byCopy},
 		"expires":               {cycle, Arriving{Expiration: "60000"}, 0, false, byCopy},
-		"expires, redelivery":   {redelivery, Arriving{Expiration: "60000"}, 0, false, byCopy},
 		"expires, native":       {native, Arriving{Expiration: "60000"}, 0, false, byCopy},
 		"forged headers":        {cycle, Arriving{Headers: copied}, 0, false, byCopy},
 		"replayed into a cycle": {cycle, Arriving{Headers: dead}, 0, false, false},
