@@ -2,7 +2,6 @@ package tests
 
 import (
 	"bufio"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
@@ -25,20 +24,15 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// buildCommand builds the command amqpretry once for all tests.
-var buildCommand = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "amqpretry-command-")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "amqpretry")
+// buildCommand builds the command amqpretry.
+func buildCommand(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "amqpretry")
 	out, err := exec.Command("go", "build", "-o", path, "../cmd/amqpretry").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
+	require.NoError(t, err, string(out))
 
-	return path, nil
-})
+	return path
+}
 
 // command is a process of amqpretry processor.
 type command struct {
@@ -52,10 +46,8 @@ type command struct {
 }
 
 // runProcessor starts a process, and waits until it serves its probes.
-func runProcessor(t *testing.T, uri string, args ...string) *command {
+func runProcessor(t *testing.T, path, uri string, args ...string) *command {
 	t.Helper()
-	path, err := buildCommand()
-	require.NoError(t, err)
 	c := &command{t: t, ended: make(chan error, 1)}
 	c.cmd = exec.Command(path, append([]string{"processor", "--listen", "127.0.0.1:0"}, args...)...)
 	c.cmd.Env = append(slices.DeleteFunc(os.Environ(), func(entry string) bool {
@@ -164,7 +156,8 @@ func TestProcessorCommand(t *testing.T) {
 	}
 	policies := policyFile(t, "default: {delays: [100ms]}")
 	_, management := newListing(t, q.Failed, q.Main)
-	c := runProcessor(t, uri, "--policies", policies, "--match", "*.failed", "--management-url", management.URL)
+	c := runProcessor(t, buildCommand(t), uri, "--policies", policies, "--match", "*.failed",
+		"--management-url", management.URL)
 	c.ready()
 	service := consumeForeign(t, broker, q.Main)
 	broker.Publish(q.Main, foreigns("once-1", "never-1")...)
@@ -220,8 +213,9 @@ func TestProcessorCommand_Killed(t *testing.T) {
 	removeTopology(t, broker, q.Main, options)
 	args := []string{"--policies", policyFile(t, "default: {delays: [100ms, 300ms]}"), "--queues",
 		q.Failed + "=" + q.Main, "--log-level", "warn", "--prefetch", "20"}
+	path := buildCommand(t)
 	start := func() *command {
-		c := runProcessor(t, uri, append(slices.Clone(args), "--log-level", "info")...)
+		c := runProcessor(t, path, uri, append(slices.Clone(args), "--log-level", "info")...)
 		c.ready()
 		return c
 	}

@@ -52,6 +52,7 @@ func Rejections(headers amqp091.Table, queue string) (n int64, ok bool) {
 	if headers[header.FirstDeathQueue] != queue || headers[header.FirstDeathReason] != rejected || len(deaths) == 0 {
 		return 0, false
 	}
+	waited := false // RabbitMQ 3.10 mixes the order of deaths within a second, so that the newest says little
 	for _, d := range deaths {
 		death, _ := d.(amqp091.Table)
 		switch {
@@ -59,9 +60,11 @@ func Rejections(headers amqp091.Table, queue string) (n int64, ok bool) {
 			n = Counter(death["count"])
 		case death["reason"] != expired || death["queue"] == queue:
 			return 0, false
+		default:
+			waited = true
 		}
 	}
-	if n < 1 || newest(headers)["reason"] != expired { // it has waited, as far as is known
+	if n < 1 || !waited {
 		return 0, false
 	}
 

@@ -32,6 +32,9 @@ type subscription struct {
 	// when the time to close is over.
 	ctx   context.Context
 	abort context.CancelCauseFunc
+	// leave ends the subscription's claim on what is known of its queue. It is called when ctx ends, and again before
+	// out is closed: whoever subscribes next declares anew, perhaps under another policy.
+	leave func()
 
 	offers  chan *session // the session of the time, for a worker that has none
 	workers sync.WaitGroup
@@ -44,7 +47,8 @@ type subscription struct {
 
 func newSubscription(ctx context.Context, c *Consumer, queue Queue) *subscription {
 	inner, abort := context.WithCancelCause(context.WithoutCancel(ctx))
-	context.AfterFunc(inner, c.queues.use(&queue).leave)
+	leave := sync.OnceFunc(c.queues.use(&queue).leave)
+	context.AfterFunc(inner, leave)
 
 	return &subscription{
 		consumer: c,
@@ -53,6 +57,7 @@ func newSubscription(ctx context.Context, c *Consumer, queue Queue) *subscriptio
 		out:      make(chan *message.Message),
 		ctx:      inner,
 		abort:    abort,
+		leave:    leave,
 		offers:   make(chan *session),
 		closing:  make(chan struct{}),
 		done:     make(chan struct{}),
@@ -80,6 +85,7 @@ func (s *subscription) start(ctx context.Context, first *session, ended func()) 
 		s.run(first)
 		s.workers.Wait()
 		s.abort(connection.ErrClosed)
+		s.leave()
 		s.queue.end()
 	}()
 }

@@ -23,7 +23,8 @@ func BenchmarkStrategies(b *testing.B) {
 		Title: "Strategies",
 		Notes: []string{
 			"Messages per second, as a share of what the same consumer does with the strategy copy. Higher is " +
-				"better. Quorum queues, one handler at a time that takes no time, prefetch " + strconv.Itoa(failurePrefetch) +
+				"better. " +
+				"Quorum queues, one handler at a time that takes no time, prefetch " + strconv.Itoa(failurePrefetch) +
 				", three retries, 100 ms apart; a redelivery has no delay.",
 			"*Healthy*: none fails. *Fail once*: each message fails once and is handled then. *Fail for good*: each " +
 				"message fails four times and ends in the dead-letter queue. *Between*: healthy messages per second " +
@@ -66,7 +67,8 @@ const strategyRate = "msg/s"
 type strategyLoad struct {
 	name     string
 	messages int
-	// failures is how often the i-th message fails; more often than the policy allows for one that ends as a dead letter.
+	// failures is how often the i-th message fails; more often than the policy allows for one that ends as a dead
+	// letter.
 	failures func(i int) int
 	// counts tells whether the i-th message is one of those whose rate is measured. The others have to end as well.
 	counts func(i int) bool
