@@ -246,14 +246,15 @@ func TestStrategy_Expiration(t *testing.T) {
 		eventually(t, 20*time.Second, func() bool {
 			return slices.ContainsFunc(svc.Letters(), func(e retry.Event) bool { return e.Message.UUID == "expires" })
 		}, "it dies")
-		reason := "expired"
+		reasons := []string{"expired"}
 		if policy.Strategy == config.StrategyRedelivery {
-			reason = "exhausted" // once it is a copy, the broker brings it back without a wait
+			// once it is a copy, the broker brings it back without a wait: whichever comes first
+			reasons = append(reasons, "exhausted")
 		}
 		for _, letter := range svc.Broker.Drain(svc.dlq()) {
 			if rabbit.UUID(letter) == "expires" {
-				assert.Equal(t, []string{reason, errFate.Error()}, []string{rabbit.Text(letter, header.Reason),
-					rabbit.Text(letter, header.Error)})
+				assert.Contains(t, reasons, rabbit.Text(letter, header.Reason))
+				assert.Equal(t, errFate.Error(), rabbit.Text(letter, header.Error))
 			}
 		}
 		assert.Greater(t, len(svc.Calls.of("expires")), 1)
