@@ -25,6 +25,9 @@ func withDelayMode(p config.Policies) config.Policies {
 		return p
 	}
 	exact := func(policy config.Policy) config.Policy {
+		if policy.BrokerDriven() {
+			return policy
+		}
 		if policy.DelayMode == "" {
 			policy.DelayMode = config.DelayExact
 			if policy.QueueType == config.QueueTypeClassic || policy.Scope == config.ScopeShared {
