@@ -58,7 +58,7 @@ PROMISES   := ^Test(P[1-79]_|P10_|Lossless|NoHotLoop|Healthy|Close|Hostile|Repla
 COPIES     := TestP9_HistoryIsBounded|TestP9_ErrorTexts|TestP9_DeadLetterExplainsItself|TestP4_MovedBackByHandIsAReplay|TestReplayedMessagesDieAgain|TestP4_ForgedHeadersAreFresh|TestP10_Deadline|TestP6_BareMessage|TestLosslessConsumerCutWhileHeld|TestCloseTwiceAndConcurrently|TestP4_AnotherPolicyContinuesTheCount
 # Tests in which a lost connection or a close is no attempt, an attempt knows the error before it, versions of a service
 # have main queues with the same arguments, and, for redelivery, a retry waits or needs room for headers.
-RETURNS                     := TestNoHotLoopCrashing|TestLosslessConsumerCutMidHandler|TestP4_CutConnectionDoesNotCount|TestP4_ShutdownDoesNotCount|TestP4_AttemptFromContext|TestP7_TwoVersions
+RETURNS                     := TestNoHotLoopCrashing|TestLosslessConsumerCutMidHandler|TestP4_CutConnectionDoesNotCount|TestP4_ShutdownDoesNotCount|TestP4_AttemptFromContext|TestP7_TwoVersions|TestP4_RestartWhileWaiting
 COPIES_of_dead-letter-cycle := $(COPIES)
 COPIES_of_native            := $(COPIES)|$(RETURNS)
 COPIES_of_redelivery        := $(COPIES)|$(RETURNS)|TestP6_ExpirationEndsNeitherWaitNorDeadLetter|TestHostile_UnreadableHeaders
