@@ -93,8 +93,7 @@ func (n *session) take(s *subscription, c consumption) {
 			c, going = n.again(s, c, d, 1)
 		case c.prefetch < full && n.queue.Policy.CountsReturns():
 			// It is handed out after the change of consumers: what comes back to one that is being cancelled is given
-			// back
-			// by the broker, which counts that before RabbitMQ 4.3.
+			// back by the broker, which counts that before RabbitMQ 4.3.
 			c, going = n.again(s, c, nil, full)
 			n.handOut(*d)
 		default:
