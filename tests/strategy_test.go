@@ -410,8 +410,7 @@ func TestStrategy_Neighbours(t *testing.T) {
 		policy.Delays, policy.CrashLimit = policy.Delays[:1], 10
 		if policy.Strategy == config.StrategyRedelivery {
 			// The next death that counts against a neighbour would be its end. Not so under native, where all of them
-			// come
-			// back later, when the consumer has begun to take others.
+			// come back later, when the consumer has begun to take others.
 			policy.Retries, policy.CrashLimit = 1, 1
 		}
 		s := withPolicy(t, policy)
