@@ -99,8 +99,7 @@ func TestStrategy_StockSubscriberIsRefused(t *testing.T) {
 }
 
 // A broker that would accept the arguments of the strategy native and ignore them is found out at the start; what it
-// was
-// tried with is gone.
+// was tried with is gone.
 func TestStrategy_NativeIsTried(t *testing.T) {
 	t.Parallel()
 	s := withPolicy(t, nativePolicy())

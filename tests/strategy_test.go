@@ -217,7 +217,7 @@ func TestStrategy_MaxAge(t *testing.T) {
 		policy.Delays = policy.Delays[:1]
 		s := withPolicy(t, policy)
 		s.Handler = func(*message.Message) error {
-			time.Sleep(100 * time.Millisecond) //nolint:forbidigo // a handler at work
+			wait(100 * time.Millisecond)
 			return errFate
 		}
 		svc := start(t, s)
@@ -403,8 +403,7 @@ func TestStrategy_Killer(t *testing.T) {
 }
 
 // The neighbours of a message that its consumers die of live on: after a death, those that were in hand are handled one
-// at
-// a time.
+// at a time.
 func TestStrategy_Neighbours(t *testing.T) {
 	eachStrategy(t, func(t *testing.T, policy config.Policy) {
 		policy.Delays, policy.CrashLimit = policy.Delays[:1], 10

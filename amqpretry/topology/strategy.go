@@ -32,9 +32,8 @@ func (b *builder) strategy() {
 }
 
 // rejected adds the exchange to which the main queue dead-letters. Only what a consumer has rejected may go to the
-// retry queue: of a message that comes back to a queue without a rejection on its way, the broker thinks that it goes
-// round in circles, and drops it, or keeps it from then on where it is. All other reasons lead to the dead-letter
-// queue. Each reason must lead somewhere: 32 messages that lead nowhere stop the dead-lettering of their queue.
+// retry queue: when a message comes back to a queue without a rejection on its way, the broker sees a cycle, and drops
+// the message or holds it where it is. All other reasons lead to the dead-letter queue. Each reason must lead somewhere: 32 messages that lead nowhere stop the dead-lettering of their queue.
 //
 // The first reason stays when a message comes round again, so what was rejected once must not die of anything else: see
 // cycleArguments.
@@ -81,8 +80,7 @@ const firstReason = "x-first-death-reason"
 func DeathReasons() []string { return []string{Rejected, "expired", "maxlen", "delivery_limit"} }
 
 // cycleArguments are those of a main queue that dead-letters to its rejected exchange. The delivery limit is too high
-// to
-// be reached: what has reached it would come to the retry queue as well, and be lost there. A queue in the scope
+// to be reached: what has reached it would come to the retry queue as well, and be lost there. A queue in the scope
 // "shared" needs its own name as the key, by which it comes back.
 func cycleArguments(exchange, queue string) amqp.Table {
 	return amqp.Table{
