@@ -144,8 +144,8 @@ func (r *Retrier) checkNative(ctx context.Context, queue *consumer.Queue, versio
 	switch {
 	case err != nil && !rabbitmq.AtLeast(version, 4, 3):
 		return fmt.Errorf("cannot find out whether the broker delays retries, as the strategy %s of queue %q "+
-			"needs, and its version, %q, does not tell: let the user declare, write and read queues named %s.trial.*, or use the "+
-			"strategy %s: %w",
+			"needs, and its version, %q, does not tell: let the user declare, write and read queues named %s.trial.*, "+
+			"or use the strategy %s: %w",
 			config.StrategyNative, queue.Name, version, queue.Name, config.StrategyCopy, err)
 	case err != nil: // by a user who may not try
 		r.options.Logger.Info("Cannot find out whether the broker delays retries, its version says so",
