@@ -140,21 +140,16 @@ func (r *Retrier) checkNative(ctx context.Context, queue *consumer.Queue, versio
 	if r.delays.seen[version] {
 		return nil
 	}
-	delays, err := r.forwarder.DelaysRetries(ctx, queue.Name)
-	switch {
-	case err != nil && !rabbitmq.AtLeast(version, 4, 3):
-		return fmt.Errorf("cannot find out whether the broker delays retries, as the strategy %s of queue %q "+
-			"needs, and its version, %q, does not tell: let the user declare, write and read queues named %s.trial.*, "+
-			"or use the strategy %s: %w",
-			config.StrategyNative, queue.Name, version, queue.Name, config.StrategyCopy, err)
-	case err != nil: // by a user who may not try
+	delays, untried := r.forwarder.DelaysRetries(ctx, queue.Name)
+	if err := nativeError(queue.Name, version, delays, untried); err != nil {
+		return err
+	}
+	if untried != nil { // by a user who may not try
 		r.options.Logger.Info("Cannot find out whether the broker delays retries, its version says so",
 			watermill.LogFields{
-				"amqp_queue_name": queue.Name, "version": version, "err": err.Error(),
+				"amqp_queue_name": queue.Name, "version": version, "err": untried.Error(),
 			})
 		return nil
-	case !delays:
-		return &topology.NoDelayedRetryError{Queue: queue.Name, Version: version}
 	}
 	if r.delays.seen == nil {
 		r.delays.seen = map[string]bool{}
@@ -162,6 +157,23 @@ func (r *Retrier) checkNative(ctx context.Context, queue *consumer.Queue, versio
 	r.delays.seen[version] = true
 
 	return nil
+}
+
+// nativeError tells what is wrong with a broker of this version ("" for unknown) where a trial saw it delay a retry, or
+// not, or could not be made. Without a trial the version has to tell: a broker that ignores the arguments redelivers
+// at once.
+func nativeError(queue, version string, delays bool, untried error) error {
+	switch {
+	case untried == nil && !delays:
+		return &topology.NoDelayedRetryError{Queue: queue, Version: version}
+	case untried != nil && !rabbitmq.AtLeast(version, 4, 3):
+		return fmt.Errorf("cannot find out whether the broker delays retries, as the strategy %s of queue %q "+
+			"needs, and its version, %q, does not tell: let the user declare, write and read queues named %s.trial.*, "+
+			"or use the strategy %s: %w",
+			config.StrategyNative, queue, version, queue, config.StrategyCopy, untried)
+	default:
+		return nil
+	}
 }
 
 // nativeTimeout is how long the trial may take.
