@@ -28,6 +28,8 @@ type Filter struct {
 	Handlers   []string
 	ErrorTypes []string
 	UUIDs      []string
+	// Fingerprints are IDs: see Fingerprint.
+	Fingerprints []string
 	// ErrorContains is a part of the error text, in its case; ErrorMatches an expression that finds something in it.
 	ErrorContains string
 	ErrorMatches  *regexp.Regexp
@@ -74,6 +76,10 @@ func (f Filter) Validate() error {
 	for i, uuid := range f.UUIDs {
 		check(uuid != "", fmt.Sprintf("UUIDs[%d]", i), "a UUID", `""`)
 	}
+	for i, id := range f.Fingerprints {
+		check(isFingerprint(id), fmt.Sprintf("Fingerprints[%d]", i), "12 hexadecimal digits in lower case, as `stat "+
+			"--by fingerprint` prints them", strconv.Quote(id))
+	}
 
 	const positive = "0 (no bound) or more"
 	check(f.OlderThan >= 0, "OlderThan", positive, f.OlderThan.String())
@@ -118,6 +124,7 @@ func (f Filter) Matches(l *DeadLetter, now time.Time) bool {
 		f.matchesAge(l.LastFailure, now) &&
 		between(l.Calls, f.MinCalls, f.MaxCalls) && between(l.Replays, f.MinReplays, f.MaxReplays) &&
 		(!f.NeverReplayed || l.Replays == 0) &&
+		(len(f.Fingerprints) == 0 || slices.Contains(f.Fingerprints, l.Fingerprint().ID)) &&
 		f.matchesHeaders(l) && f.matchesBody(l.Message.Body) &&
 		(f.Where == nil || f.Where(l))
 }

@@ -33,6 +33,9 @@ type Stat struct {
 	ByTopic     Counts `json:"by_topic"`
 	ByHandler   Counts `json:"by_handler"`
 	ByErrorType Counts `json:"by_error_type"`
+	// ByFingerprint counts their IDs, and Fingerprints tells what each of them stands for.
+	ByFingerprint Counts                 `json:"by_fingerprint"`
+	Fingerprints  map[string]Fingerprint `json:"fingerprints,omitempty"`
 }
 
 // Counts are numbers by name. The sum of all is the number of dead letters that matched.
@@ -78,15 +81,19 @@ func (c Counts) MarshalJSON() ([]byte, error) {
 	return json.Marshal(plain(c))
 }
 
-func (c *Counts) add(name string) {
-	if _, known := c.ByName[name]; !known && len(c.ByName) >= MaxNames {
+// add tells whether the name is new among those that are counted by themselves.
+func (c *Counts) add(name string) (isNew bool) {
+	_, known := c.ByName[name]
+	if !known && len(c.ByName) >= MaxNames {
 		c.Others++
-		return
+		return false
 	}
 	if c.ByName == nil {
 		c.ByName = map[string]int{}
 	}
 	c.ByName[name]++
+
+	return !known
 }
 
 // add counts a dead letter that matched.
@@ -116,4 +123,11 @@ func (s *Stat) add(l *DeadLetter) {
 	s.ByTopic.add(l.Topic)
 	s.ByHandler.add(l.Handler)
 	s.ByErrorType.add(l.ErrorType)
+	fingerprint := l.Fingerprint()
+	if s.ByFingerprint.add(fingerprint.ID) {
+		if s.Fingerprints == nil {
+			s.Fingerprints = map[string]Fingerprint{}
+		}
+		s.Fingerprints[fingerprint.ID] = fingerprint
+	}
 }

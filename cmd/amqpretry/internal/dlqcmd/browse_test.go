@@ -216,6 +216,23 @@ MESSAGES  SHARE   TOPIC
 10        1.4 %   (not told)
 `, out)
 
+	for i, text := range map[int]string{3: "order 17 is gone", 5: "order 18 is gone"} {
+		l := &f.deadLetters[i]
+		l.Error, l.ErrorType, l.Handler = text, "*x.Error", "bill"
+	}
+	id := f.deadLetters[3].Fingerprint().ID
+	code, out, _ = f.run(t, nil, "stat", "orders", "--by", "fingerprint", "--fingerprint", id)
+	assert.Equal(t, cli.ExitOK, code)
+	_, table, _ := strings.Cut(out, "\n\n")
+	assert.Equal(t, "MESSAGES  SHARE    FINGERPRINT   ERROR TYPE  HANDLER  ERROR\n"+
+		"2         100.0 %  "+id+"  *x.Error    bill     order <n> is gone\n", table)
+	code, out, _ = f.run(t, nil, "stat", "orders", "--by", "fingerprint", "--top", "1")
+	assert.Equal(t, cli.ExitOK, code)
+	assert.Contains(t, out, "(others: 1 name; --top 0 prints all)\n")
+	code, _, errs = f.run(t, nil, "stat", "orders", "--fingerprint", "12")
+	assert.Equal(t, cli.ExitUsage, code)
+	assert.Contains(t, errs, `12 hexadecimal digits in lower case`)
+
 	code, out, _ = f.run(t, nil, "stat", "orders", "--json")
 	assert.Equal(t, cli.ExitOK, code)
 	var stat map[string]any
@@ -257,6 +274,7 @@ func TestShow(t *testing.T) {
   error            card declined
                    \tat charge.go:17
   error type       *cards.DeclinedError
+  fingerprint      0f58f7e6d601
   handler          charge
   topic            orders
   queue            orders

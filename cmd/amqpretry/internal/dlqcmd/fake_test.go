@@ -131,7 +131,7 @@ func (f *fake) Get(ctx context.Context, uuid string) (dlq.DeadLetter, error) {
 }
 
 func (f *fake) Stat(ctx context.Context, filter dlq.Filter) (dlq.Stat, error) {
-	s := dlq.Stat{Ready: len(f.deadLetters), Seen: len(f.deadLetters)}
+	s := dlq.Stat{Ready: len(f.deadLetters), Seen: len(f.deadLetters), Fingerprints: map[string]dlq.Fingerprint{}}
 	counts := func(c *dlq.Counts, name string) {
 		if c.ByName == nil {
 			c.ByName = map[string]int{}
@@ -149,6 +149,9 @@ func (f *fake) Stat(ctx context.Context, filter dlq.Filter) (dlq.Stat, error) {
 		counts(&s.ByTopic, l.Topic)
 		counts(&s.ByHandler, l.Handler)
 		counts(&s.ByErrorType, l.ErrorType)
+		fingerprint := l.Fingerprint()
+		counts(&s.ByFingerprint, fingerprint.ID)
+		s.Fingerprints[fingerprint.ID] = fingerprint
 	}
 	return s, nil
 }

@@ -50,6 +50,8 @@ func newFilters() *filters {
 	f.flags.StringArrayVar(&f.filter.Topics, "topic", nil, "topic of the failed handler")
 	f.flags.StringArrayVar(&f.filter.Handlers, "handler", nil, "name of the failed handler")
 	f.flags.StringArrayVar(&f.filter.ErrorTypes, "error-type", nil, "Go type of the last error, such as *net.OpError")
+	f.flags.Var((*words)(&f.filter.Fingerprints), "fingerprint", "fingerprints, comma-separated, as \"dlq stat "+
+		"--by fingerprint\" prints them")
 	f.flags.Var((*words)(&f.filter.UUIDs), "uuid", "UUIDs, comma-separated")
 	f.flags.Var(cli.Text(&f.filter.ErrorContains), "error", "part of the last error's text")
 	f.flags.Var(cli.Text(&f.errorMatches), "error-matches", "regular expression that matches a part of the "+

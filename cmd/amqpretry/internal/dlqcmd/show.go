@@ -163,6 +163,7 @@ func (t *tool) about(q queue, l dlq.DeadLetter) [][2]string {
 		{"reason", cmp.Or(string(l.Reason), "-")},
 		{"error", l.Error},
 		{"error type", l.ErrorType},
+		{"fingerprint", l.Fingerprint().ID},
 		{"handler", l.Handler},
 		{"topic", l.Topic},
 		{"queue", l.Queue},

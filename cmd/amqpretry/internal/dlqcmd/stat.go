@@ -23,7 +23,10 @@ var breakdowns = []struct {
 	{"topic", func(s *dlq.Stat) dlq.Counts { return s.ByTopic }},
 	{"handler", func(s *dlq.Stat) dlq.Counts { return s.ByHandler }},
 	{"error-type", func(s *dlq.Stat) dlq.Counts { return s.ByErrorType }},
+	{byFingerprint, func(s *dlq.Stat) dlq.Counts { return s.ByFingerprint }},
 }
+
+const byFingerprint = "fingerprint"
 
 func (t *tool) stat() *cobra.Command {
 	all := make([]string, len(breakdowns))
@@ -33,9 +36,13 @@ func (t *tool) stat() *cobra.Command {
 	var by words
 	cmd := &cobra.Command{
 		Use:   "stat QUEUE",
-		Short: "Count dead letters by reason, topic, handler and error type",
-		Long: `Count the dead letters of a queue: number, size, age, and breakdowns by reason, topic, handler and
-error type. They stay in the queue.
+		Short: "Count dead letters by reason, topic, handler, error type and fingerprint",
+		Long: `Count the dead letters of a queue: number, size, age, and breakdowns by reason, topic, handler, error
+type and fingerprint. They stay in the queue.
+
+Messages with the same fingerprint have the same error type, handler and error text, apart from
+numbers, UUIDs, hexadecimal values, long IDs and quoted values. --fingerprint selects them in other
+commands.
 
 The command reads every message, so the numbers are exact. It cannot see messages that other
 consumers hold at this moment, and does not count them. Each breakdown prints the largest numbers,
@@ -44,6 +51,7 @@ and the sum of the others.
 With --json: one object with the keys of package dlq's Stat, with all names.`,
 		Example: `  amqpretry dlq stat orders
   amqpretry dlq stat orders --by reason,error-type --newer-than 1d
+  amqpretry dlq stat orders --by fingerprint
   amqpretry dlq stat orders --json`,
 		Args: cobra.ExactArgs(1),
 	}
@@ -117,13 +125,28 @@ func (t *tool) printStat(q queue, s dlq.Stat, filtered bool, by []string, top in
 		if _, err := fmt.Fprintln(t.Out); err != nil {
 			return err
 		}
-		if err := t.Table([]string{"messages", "share", strings.ReplaceAll(b.name, "-", " ")},
-			countRows(b.of(&s), s.Matched, top)); err != nil {
+		columns, rows := []string{"messages", "share", strings.ReplaceAll(b.name, "-", " ")},
+			countRows(b.of(&s), s.Matched, top)
+		if b.name == byFingerprint {
+			columns, rows = append(columns, "error type", "handler", "error"), withCauses(rows, s.Fingerprints)
+		}
+		if err := t.Table(columns, rows); err != nil {
 			return err
 		}
 	}
 
 	return nil
+}
+
+// withCauses adds what fingerprints stand for to the rows of countRows.
+func withCauses(rows [][]string, fingerprints map[string]dlq.Fingerprint) [][]string {
+	for i, row := range rows {
+		if cause, ok := fingerprints[row[len(row)-1]]; ok {
+			rows[i] = append(row, cmp.Or(cause.ErrorType, "-"), cmp.Or(cause.Handler, "-"), cmp.Or(cause.Pattern, "-"))
+		}
+	}
+
+	return rows
 }
 
 // countRows are the names by how many they have, the largest first, so many of them, and the rest in one number.
