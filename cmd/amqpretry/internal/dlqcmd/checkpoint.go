@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
 // checkpoint says how far a file is imported into one place, so that an import that was killed goes on where it was.
@@ -64,10 +65,10 @@ func (c checkpoint) resume(file string, f found) (lines int, err error) {
 		return 0, cli.Usage("%s says that the first %s of %s were imported into %s, but these lines have changed "+
 			"since, or it is another file. Restore them to continue behind them, or import the whole file with "+
 			"--restart",
-			checkpointPath(file), many(c.Lines, "line"), file, c.destination)
+			checkpointPath(file), units.Many(c.Lines, "line"), file, c.destination)
 	case c.Finished && !f.more:
 		return 0, cli.Usage("%s was already imported at %s (%s into %s); --restart imports all its messages again",
-			file, c.At.UTC().Format(time.RFC3339), many(c.Lines, "line"), c.destination)
+			file, c.At.UTC().Format(time.RFC3339), units.Many(c.Lines, "line"), c.destination)
 	default:
 		return c.Lines, nil
 	}
@@ -134,7 +135,7 @@ func (all checkpoints) allow(file string, d destination) error {
 	}
 	return cli.Usage("%s says that %s of %s were imported by another import, which is not finished: %s; this one "+
 		"goes to %s. Finish that import, or start this one with --restart",
-		checkpointPath(file), many(all[i].Lines, "line"), file, all[i].destination, d)
+		checkpointPath(file), units.Many(all[i].Lines, "line"), file, all[i].destination, d)
 }
 
 // write replaces the checkpoints of a file as a whole; where there are none, there is no file of them.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
 // edits are what a replay is to change.
@@ -74,7 +75,7 @@ func (c *change) remarks(o outcome) []string {
 	for _, name := range c.remove {
 		if o.Done > 0 && !c.removed[name] {
 			all = append(all, fmt.Sprintf("--remove-header %s: none of the %s had it", name,
-				many(o.Done, "message")))
+				units.Many(o.Done, "message")))
 		}
 	}
 	return all
@@ -198,7 +199,7 @@ func (t *tool) only(ctx context.Context, q queue, filter dlq.Filter) (dlq.DeadLe
 	switch {
 	case len(found) == 0:
 		return dlq.DeadLetter{}, cli.Usage("an edit changes exactly one message, and none of %s in %q matches",
-			thousands(depth), q.Name())
+			units.Thousands(depth), q.Name())
 	case found[0].Unreadable != "":
 		return dlq.DeadLetter{}, fmt.Errorf("the message has unreadable headers (%s), so it can only be shown and "+
 			"counted", found[0].Unreadable)

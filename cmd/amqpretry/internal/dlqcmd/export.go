@@ -13,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
 func (t *tool) export() *cobra.Command {
@@ -86,10 +87,10 @@ func (t *tool) exportTo(ctx context.Context, q queue, w io.Writer, o dlq.ExportO
 		return report, err
 	}
 	bar.Close()
-	t.Note("%s: %s of %s exported", q.Name(), thousands(report.Done), many(report.Total, "message"))
+	t.Note("%s: %s of %s exported", q.Name(), units.Thousands(report.Done), units.Many(report.Total, "message"))
 	t.noteHidden(q, report.Hidden)
 	for _, l := range leftBehind(outcome{Report: report}) {
-		t.Note("%s not: %s", many(l.Messages, "message"), l.Why)
+		t.Note("%s not: %s", units.Many(l.Messages, "message"), l.Why)
 	}
 	if err == nil && len(report.Left) > 0 {
 		err = &cli.ExitError{Code: cli.ExitIncomplete}

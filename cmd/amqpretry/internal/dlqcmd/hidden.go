@@ -3,6 +3,7 @@ package dlqcmd
 import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
 // noteHidden says of which messages a browse knows nothing.
@@ -14,6 +15,6 @@ func (t *tool) noteHidden(q queue, hidden int) {
 			q.Name(), cli.EnvManagement)
 	case hidden > 0:
 		t.Note("%s: %s more, which the broker holds until their x-opt-delivery-time; they are not visible before",
-			q.Name(), many(hidden, "message"))
+			q.Name(), units.Many(hidden, "message"))
 	}
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
 func (t *tool) importing() *cobra.Command {
@@ -115,7 +116,7 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 	}
 	o.Skip, o.Imported = w.reached.Lines, w.imported
 	if o.Skip > 0 {
-		t.Note("%s: continues after line %s, as recorded in %s", i.path, thousands(o.Skip), checkpointPath(i.path))
+		t.Note("%s: continues after line %s, as recorded in %s", i.path, units.Thousands(o.Skip), checkpointPath(i.path))
 	}
 	if err := w.begin(); err != nil {
 		return err
@@ -130,7 +131,7 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 		if i.restart {
 			same += " without --restart"
 		}
-		t.Note("%s of %s imported; %s continues after them", many(w.reached.Lines, "line"), i.path, same)
+		t.Note("%s of %s imported; %s continues after them", units.Many(w.reached.Lines, "line"), i.path, same)
 	}
 
 	return err
@@ -214,7 +215,7 @@ func (t *tool) importReader(ctx context.Context, q queue, r io.Reader, i importi
 		return cli.Interrupted("interrupted")
 	case errors.Is(failed, cli.ErrDeclined) && report.Done > 0:
 		return fmt.Errorf("%s: not confirmed, so nothing was done after %s that needed no question, or had got a yes",
-			i.path, many(report.Done, "message"))
+			i.path, units.Many(report.Done, "message"))
 	case failed != nil:
 		return fmt.Errorf("%s: %w", i.path, failed)
 	case report.Truncated:
@@ -263,10 +264,10 @@ func (t *tool) printImport(q queue, i importing, skipped int, r dlq.Report) erro
 	var err error
 	if i.dryRun {
 		err = t.printSafe("%s: %s, of which %s and can be imported into %s. This was a dry run", i.path,
-			many(r.Seen, "message"), matching(r.Matched), target)
+			units.Many(r.Seen, "message"), matching(r.Matched), target)
 	} else {
-		err = t.printSafe("%s: %s, of which %s; %s imported into %s", i.path, many(r.Seen, "message"),
-			matching(r.Matched), thousands(r.Done), target)
+		err = t.printSafe("%s: %s, of which %s; %s imported into %s", i.path, units.Many(r.Seen, "message"),
+			matching(r.Matched), units.Thousands(r.Done), target)
 	}
 	if err == nil && r.Truncated {
 		err = t.printSafe("The last line is incomplete and was not imported, because the writer of the file was " +

@@ -12,6 +12,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
 func (t *tool) list() *cobra.Command {
@@ -113,15 +114,15 @@ func (t *tool) deadLetters(ctx context.Context, q queue, filter dlq.Filter, filt
 	}
 	defer t.noteHidden(q, hidden)
 
-	switch what := many(matched, "message"); {
+	switch what := units.Many(matched, "message"); {
 	case matched == 0 && filtered:
-		t.Note("%s: no message matches, of %s", q.Name(), thousands(depth))
+		t.Note("%s: no message matches, of %s", q.Name(), units.Thousands(depth))
 	case matched == 0:
 		t.Note("%s: no messages", q.Name())
 	case listed < matched:
-		t.Note("%s: %s of %s; --limit lists more", q.Name(), thousands(listed), what)
+		t.Note("%s: %s of %s; --limit lists more", q.Name(), units.Thousands(listed), what)
 	case !t.JSON && filtered:
-		t.Note("%s: %s of %s", q.Name(), what, thousands(max(depth, matched)))
+		t.Note("%s: %s of %s", q.Name(), what, units.Thousands(max(depth, matched)))
 	case !t.JSON:
 		t.Note("%s: %s", q.Name(), what)
 	}

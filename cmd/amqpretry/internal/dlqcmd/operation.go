@@ -15,6 +15,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
 // operation takes messages out of a dead-letter queue: a replay, a move, a purge. First it is done dry, to show what it
@@ -227,9 +228,9 @@ func (t *tool) tellOfWait(q queue) (begun func()) {
 func (e operation) question(n int) string {
 	verb := strings.ToUpper(e.verb[:1]) + e.verb[1:]
 	if e.to == "" {
-		return fmt.Sprintf("%s %s?", verb, many(n, "message"))
+		return fmt.Sprintf("%s %s?", verb, units.Many(n, "message"))
 	}
-	return fmt.Sprintf("%s %s to %s?", verb, many(n, "message"), e.to)
+	return fmt.Sprintf("%s %s to %s?", verb, units.Many(n, "message"), e.to)
 }
 
 // where is " to orders".
@@ -247,12 +248,12 @@ func (t *tool) printPlan(q queue, e operation, o outcome, limit int) error {
 		return t.PrintJSON(result(q, e, o, "", true))
 	}
 	if o.Matched == 0 {
-		return t.printSafe("%s: %s, and none matches", q.Name(), many(o.Total, "message"))
+		return t.printSafe("%s: %s, and none matches", q.Name(), units.Many(o.Total, "message"))
 	}
-	text := fmt.Sprintf("%s: %s, of which %s; %s can be %s%s", q.Name(), many(o.Total, "message"), matching(o.Matched),
-		thousands(o.can()), e.past, e.where())
+	text := fmt.Sprintf("%s: %s, of which %s; %s can be %s%s", q.Name(), units.Many(o.Total, "message"), matching(o.Matched),
+		units.Thousands(o.can()), e.past, e.where())
 	if limit > 0 && o.can() > limit {
-		text += fmt.Sprintf(", %s by --limit", thousands(limit))
+		text += fmt.Sprintf(", %s by --limit", units.Thousands(limit))
 	}
 	if err := t.printSafe("%s", text); err != nil {
 		return err
@@ -281,21 +282,21 @@ func (t *tool) printDone(q queue, e operation, o outcome, undo string) error {
 		return t.PrintJSON(result(q, e, o, undo, false))
 	}
 	if o.Matched == 0 && o.whole {
-		return t.printSafe("%s: no message matches, of %s", q.Name(), thousands(o.Total))
+		return t.printSafe("%s: no message matches, of %s", q.Name(), units.Thousands(o.Total))
 	}
 	of, why := "", ""
 	if o.whole {
-		of = " of " + many(o.Matched, "matching message")
+		of = " of " + units.Many(o.Matched, "matching message")
 	}
 	if o.limited {
 		why = " (--limit)"
 	}
-	err := t.printSafe("%s: %s%s %s%s%s", q.Name(), thousands(o.Done), of, e.past, e.where(), why)
+	err := t.printSafe("%s: %s%s %s%s%s", q.Name(), units.Thousands(o.Done), of, e.past, e.where(), why)
 	if err == nil && o.Unsettled > 0 {
 		err = t.printSafe("%s", e.unsettled(q, o.Unsettled))
 	}
 	if err == nil && o.Refused > 0 {
-		err = t.printSafe("%s more were rejected by %s, which is full: they are still in %s", thousands(o.Refused),
+		err = t.printSafe("%s more were rejected by %s, which is full: they are still in %s", units.Thousands(o.Refused),
 			e.to, q.Name())
 	}
 	if err == nil && o.canary != nil {
@@ -311,10 +312,10 @@ func (t *tool) printDone(q queue, e operation, o outcome, undo string) error {
 // unsettled says where messages are that were on their way when a run has ended.
 func (e operation) unsettled(q queue, n int) string {
 	if e.to == "" {
-		return fmt.Sprintf("%s more are in the undo file and still in %s", thousands(n), q.Name())
+		return fmt.Sprintf("%s more are in the undo file and still in %s", units.Thousands(n), q.Name())
 	}
 	return fmt.Sprintf("%s more may be in both queues: they were sent to %s, and their removal from %s is not "+
-		"confirmed; the next run sends them again", thousands(n), e.to, q.Name())
+		"confirmed; the next run sends them again", units.Thousands(n), e.to, q.Name())
 }
 
 // undoNote says what an undo file is good for.
@@ -334,7 +335,7 @@ func (e operation) undoNote(q queue, o outcome, path string, flags []string) str
 		typed(flags, cmp.Or(q.MainQueue(), q.Name()), path))
 	if n := o.Unsettled + o.Refused; n > 0 {
 		note += fmt.Sprintf("\nUp to %s of its last messages are still in %s: an import would duplicate them",
-			thousands(n), q.Name())
+			units.Thousands(n), q.Name())
 	}
 
 	return note
@@ -354,7 +355,7 @@ func (t *tool) printLeft(o outcome, what string) error {
 	}
 	var rows [][]string
 	for _, l := range leftBehind(o) {
-		rows = append(rows, []string{thousands(l.Messages), string(l.Why), ways[l.Why]})
+		rows = append(rows, []string{units.Thousands(l.Messages), string(l.Why), ways[l.Why]})
 	}
 
 	if err := t.Table([]string{what, "why", "what to do"}, rows); err != nil || o.editing == nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
 // line is one dead-letter queue among all.
@@ -94,7 +95,7 @@ func (t *tool) printOverview(lines []line) error {
 		if n == nil {
 			return "?"
 		}
-		return thousands(*n)
+		return units.Thousands(*n)
 	}
 	rows := make([][]string, len(lines))
 	for i, l := range lines {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
 func (t *tool) show() *cobra.Command {
@@ -91,7 +92,7 @@ func find(ctx context.Context, q queue, uuid []string, position int) (dlq.DeadLe
 	}
 
 	return dlq.DeadLetter{}, fmt.Errorf("dead-letter queue %q has no message at position %s: %s are visible",
-		q.Name(), thousands(position), thousands(seen))
+		q.Name(), units.Thousands(position), units.Thousands(seen))
 }
 
 func (t *tool) printDeadLetter(q queue, l dlq.DeadLetter) error {
@@ -103,7 +104,7 @@ func (t *tool) printDeadLetter(q queue, l dlq.DeadLetter) error {
 	for _, edit := range l.Edits {
 		p.section("Edited before a replay", edited(edit))
 	}
-	p.title(fmt.Sprintf("Body (%s)", many(len(l.Message.Body), "byte")))
+	p.title(fmt.Sprintf("Body (%s)", units.Many(len(l.Message.Body), "byte")))
 	if p.err == nil {
 		p.err = t.printBody(l.Message.Body)
 	}
@@ -159,7 +160,7 @@ func (t *tool) about(q queue, l dlq.DeadLetter) [][2]string {
 	now := t.Now()
 	return [][2]string{
 		{"uuid", cmp.Or(l.UUID, "-")},
-		{"place", fmt.Sprintf("%s of %s", thousands(l.Position), q.Name())},
+		{"place", fmt.Sprintf("%s of %s", units.Thousands(l.Position), q.Name())},
 		{"reason", cmp.Or(string(l.Reason), "-")},
 		{"error", l.Error},
 		{"error type", l.ErrorType},
@@ -241,7 +242,7 @@ func properties(m *amqp091.Publishing) [][2]string {
 func edited(e dlq.Edit) [][2]string {
 	lines := [][2]string{{"at", stamp(e.At, timeFormat)}, {"by", e.By}}
 	if e.SHA256 != "" {
-		lines = append(lines, [2]string{"body before", fmt.Sprintf("%s, SHA-256 %s", many(e.Size, "byte"), e.SHA256)})
+		lines = append(lines, [2]string{"body before", fmt.Sprintf("%s, SHA-256 %s", units.Many(e.Size, "byte"), e.SHA256)})
 	}
 	for _, name := range sortedKeys(e.Headers) {
 		before := "(it was not there)"
@@ -287,7 +288,7 @@ func (t *tool) printBody(body []byte) error {
 		text = strings.ToValidUTF8(string(body[:shown]), "")
 	}
 	if rest := len(body) - shown; rest > 0 {
-		text += fmt.Sprintf("\n… %s more: --body gives all of it to a file or a pipe", many(rest, "byte"))
+		text += fmt.Sprintf("\n… %s more: --body gives all of it to a file or a pipe", units.Many(rest, "byte"))
 	}
 	_, err := fmt.Fprintln(t.Out, strings.TrimSuffix(safeLines(text), "\n"))
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
 // breakdowns are what dead letters can be counted by.
@@ -95,22 +96,22 @@ With --json: one object with the keys of package dlq's Stat, with all names.`,
 func (t *tool) printStat(q queue, s dlq.Stat, filtered bool, by []string, top int) error {
 	now := t.Now()
 	lines := [][2]string{{"queue", q.Name()}, {"main queue", cmp.Or(q.MainQueue(), "-")},
-		{"messages", thousands(s.Seen)}}
+		{"messages", units.Thousands(s.Seen)}}
 	if s.Seen != s.Ready {
-		lines[2][1] += fmt.Sprintf(" (%s when the browse began)", thousands(s.Ready))
+		lines[2][1] += fmt.Sprintf(" (%s when the browse began)", units.Thousands(s.Ready))
 	}
 	if filtered {
-		lines = append(lines, [2]string{"matching", thousands(s.Matched)})
+		lines = append(lines, [2]string{"matching", units.Thousands(s.Matched)})
 	}
 	if s.Matched > 0 {
-		lines = append(lines, [2]string{"bodies", thousands(s.Bytes) + " bytes"},
+		lines = append(lines, [2]string{"bodies", units.Thousands(s.Bytes) + " bytes"},
 			[2]string{"oldest", moment(s.Oldest, now)}, [2]string{"newest", moment(s.Newest, now)})
 		for _, line := range []struct {
 			name string
 			n    int
 		}{{"without time", s.Untimed}, {"replayed before", s.Replayed}, {"headers that cannot be read", s.Unreadable}} {
 			if line.n > 0 {
-				lines = append(lines, [2]string{line.name, thousands(line.n)})
+				lines = append(lines, [2]string{line.name, units.Thousands(line.n)})
 			}
 		}
 	}
@@ -153,7 +154,7 @@ func withCauses(rows [][]string, fingerprints map[string]dlq.Fingerprint) [][]st
 func countRows(counts dlq.Counts, total, top int) [][]string {
 	var rows [][]string
 	add := func(n int, name string) {
-		rows = append(rows, []string{thousands(n), fmt.Sprintf("%.1f %%", 100*float64(n)/float64(max(total, 1))), name})
+		rows = append(rows, []string{units.Thousands(n), fmt.Sprintf("%.1f %%", 100*float64(n)/float64(max(total, 1))), name})
 	}
 	rest, further := counts.Others, 0
 	for i, count := range counts.Sorted() {
@@ -167,9 +168,9 @@ func countRows(counts dlq.Counts, total, top int) [][]string {
 	switch {
 	case rest == 0:
 	case counts.Others > 0:
-		add(rest, fmt.Sprintf("(others: more than %s)", many(further, "name")))
+		add(rest, fmt.Sprintf("(others: more than %s)", units.Many(further, "name")))
 	default:
-		add(rest, fmt.Sprintf("(others: %s; --top 0 prints all)", many(further, "name")))
+		add(rest, fmt.Sprintf("(others: %s; --top 0 prints all)", units.Many(further, "name")))
 	}
 
 	return rows
@@ -180,5 +181,5 @@ func moment(at, now time.Time) string {
 	if at.IsZero() {
 		return "-"
 	}
-	return fmt.Sprintf("%s (%s ago)", at.UTC().Format(time.RFC3339), elapsed(now.Sub(at)))
+	return fmt.Sprintf("%s (%s ago)", at.UTC().Format(time.RFC3339), units.Elapsed(now.Sub(at)))
 }

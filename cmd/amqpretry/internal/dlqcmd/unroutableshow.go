@@ -16,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/units"
 )
 
 func (u *unroutable) show() *cobra.Command {
@@ -124,12 +125,12 @@ func (u *unroutable) list(ctx context.Context, q queue, ladder topology.Ladder, 
 			return err
 		}
 	}
-	text := many(matched, "message")
+	text := units.Many(matched, "message")
 	if chosen.given() {
-		text += " of " + thousands(depth)
+		text += " of " + units.Thousands(depth)
 	}
 	if limit > 0 && matched > limit {
-		text = fmt.Sprintf("%s of %s; --limit lists more", thousands(limit), text)
+		text = fmt.Sprintf("%s of %s; --limit lists more", units.Thousands(limit), text)
 	}
 	u.Note("%s: %s", q.Name(), text)
 
@@ -142,7 +143,7 @@ func (u *unroutable) printListed(targets *counted, rows [][]string) error {
 	}
 	var counts [][]string
 	for _, name := range targets.sorted() {
-		counts = append(counts, []string{thousands(targets.n[name]), shorten(name, maxErrorCell)})
+		counts = append(counts, []string{units.Thousands(targets.n[name]), shorten(name, maxErrorCell)})
 	}
 	if err := u.Table([]string{"messages", "target"}, counts); err != nil {
 		return err
@@ -210,7 +211,7 @@ func (d delayed) row(now time.Time) []string {
 	return []string{
 		strconv.Itoa(d.Position), shorten(d.targetText(), maxNameCell), d.delayText(), since(d.Due, now),
 		shorten(cmp.Or(d.Message.UUID, "-"), maxNameCell), shorten(cmp.Or(d.Message.Topic, "-"), maxNameCell),
-		thousands(len(d.Message.Message.Body)),
+		units.Thousands(len(d.Message.Message.Body)),
 	}
 }
 
@@ -239,7 +240,7 @@ func (u *unroutable) printOne(q queue, d delayed) error {
 	p := &printer{tool: u.tool}
 	p.section("Message", [][2]string{
 		{"uuid", cmp.Or(l.UUID, "-")},
-		{"place", fmt.Sprintf("%s of %s", thousands(l.Position), q.Name())},
+		{"place", fmt.Sprintf("%s of %s", units.Thousands(l.Position), q.Name())},
 		{"target", d.targetText()},
 		{"delay", d.delayText()},
 		{"due", moment(d.Due, u.Now())},
@@ -255,7 +256,7 @@ func (u *unroutable) printOne(q queue, d delayed) error {
 	p.table("History", []string{"call", "at", "reason", "error type", "error"}, history(l))
 	p.section("Properties", properties(&l.Message))
 	p.table("Headers", []string{"name", "type", "value"}, headers(l.Message.Headers))
-	p.title(fmt.Sprintf("Body (%s)", many(len(l.Message.Body), "byte")))
+	p.title(fmt.Sprintf("Body (%s)", units.Many(len(l.Message.Body), "byte")))
 	if p.err == nil {
 		p.err = u.printBody(l.Message.Body)
 	}
