@@ -1,6 +1,7 @@
 package dlq
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,6 +34,8 @@ type Filter struct {
 	// ErrorContains is a part of the error text, in its case; ErrorMatches an expression that finds something in it.
 	ErrorContains string
 	ErrorMatches  *regexp.Regexp
+	// Text is a part of the error text, of a header's value or of the body, in any case.
+	Text string
 	// OlderThan and NewerThan are about the time since the last failure. A dead letter that does not tell it is
 	// neither.
 	OlderThan time.Duration
@@ -125,7 +128,7 @@ func (f Filter) Matches(l *DeadLetter, now time.Time) bool {
 		between(l.Calls, f.MinCalls, f.MaxCalls) && between(l.Replays, f.MinReplays, f.MaxReplays) &&
 		(!f.NeverReplayed || l.Replays == 0) &&
 		(len(f.Fingerprints) == 0 || slices.Contains(f.Fingerprints, l.Fingerprint().ID)) &&
-		f.matchesHeaders(l) && f.matchesBody(l.Message.Body) &&
+		f.matchesHeaders(l) && f.matchesBody(l.Message.Body) && f.matchesText(l) &&
 		(f.Where == nil || f.Where(l))
 }
 
@@ -155,6 +158,24 @@ func (f Filter) matchesHeaders(l *DeadLetter) bool {
 	}
 
 	return true
+}
+
+func (f Filter) matchesText(l *DeadLetter) bool {
+	if f.Text == "" {
+		return true
+	}
+	wanted := strings.ToLower(f.Text)
+	if strings.Contains(strings.ToLower(l.Error), wanted) ||
+		bytes.Contains(bytes.ToLower(l.Message.Body), []byte(wanted)) {
+		return true
+	}
+	for _, value := range l.Message.Headers {
+		if strings.Contains(strings.ToLower(codec.HeaderText(value)), wanted) {
+			return true
+		}
+	}
+
+	return false
 }
 
 // matchesBody uses encoding/json to see whether the body is JSON: gjson's own check is recursive without a bound, and

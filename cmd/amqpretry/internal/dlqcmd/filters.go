@@ -56,6 +56,8 @@ func newFilters() *filters {
 	f.flags.Var(cli.Text(&f.filter.ErrorContains), "error", "part of the last error's text")
 	f.flags.Var(cli.Text(&f.errorMatches), "error-matches", "regular expression that matches a part of the "+
 		"last error's text")
+	f.flags.Var(cli.Text(&f.filter.Text), "text", "part of the last error's text, of a header's value or of the body, "+
+		"in any case")
 	f.flags.Var(&f.olderThan, "older-than", "last failure longer ago than this: 90s, 15m, 36h, 30d")
 	f.flags.Var(&f.newerThan, "newer-than", "last failure more recent than this: 90s, 15m, 36h, 30d")
 	f.flags.IntVar(&f.filter.MinCalls, "min-calls", 0, "minimum number of handler calls, those before replays included")
