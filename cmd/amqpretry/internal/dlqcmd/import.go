@@ -116,7 +116,8 @@ func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
 	}
 	o.Skip, o.Imported = w.reached.Lines, w.imported
 	if o.Skip > 0 {
-		t.Note("%s: continues after line %s, as recorded in %s", i.path, units.Thousands(o.Skip), checkpointPath(i.path))
+		t.Note("%s: continues after line %s, as recorded in %s", i.path, units.Thousands(o.Skip),
+			checkpointPath(i.path))
 	}
 	if err := w.begin(); err != nil {
 		return err

@@ -250,8 +250,8 @@ func (t *tool) printPlan(q queue, e operation, o outcome, limit int) error {
 	if o.Matched == 0 {
 		return t.printSafe("%s: %s, and none matches", q.Name(), units.Many(o.Total, "message"))
 	}
-	text := fmt.Sprintf("%s: %s, of which %s; %s can be %s%s", q.Name(), units.Many(o.Total, "message"), matching(o.Matched),
-		units.Thousands(o.can()), e.past, e.where())
+	text := fmt.Sprintf("%s: %s, of which %s; %s can be %s%s", q.Name(), units.Many(o.Total, "message"),
+		matching(o.Matched), units.Thousands(o.can()), e.past, e.where())
 	if limit > 0 && o.can() > limit {
 		text += fmt.Sprintf(", %s by --limit", units.Thousands(limit))
 	}
@@ -296,8 +296,8 @@ func (t *tool) printDone(q queue, e operation, o outcome, undo string) error {
 		err = t.printSafe("%s", e.unsettled(q, o.Unsettled))
 	}
 	if err == nil && o.Refused > 0 {
-		err = t.printSafe("%s more were rejected by %s, which is full: they are still in %s", units.Thousands(o.Refused),
-			e.to, q.Name())
+		err = t.printSafe("%s more were rejected by %s, which is full: they are still in %s",
+			units.Thousands(o.Refused), e.to, q.Name())
 	}
 	if err == nil && o.canary != nil {
 		err = t.printSafe("%s", canaryLine(*o.canary))

@@ -242,7 +242,8 @@ func properties(m *amqp091.Publishing) [][2]string {
 func edited(e dlq.Edit) [][2]string {
 	lines := [][2]string{{"at", stamp(e.At, timeFormat)}, {"by", e.By}}
 	if e.SHA256 != "" {
-		lines = append(lines, [2]string{"body before", fmt.Sprintf("%s, SHA-256 %s", units.Many(e.Size, "byte"), e.SHA256)})
+		size := units.Many(e.Size, "byte")
+		lines = append(lines, [2]string{"body before", fmt.Sprintf("%s, SHA-256 %s", size, e.SHA256)})
 	}
 	for _, name := range sortedKeys(e.Headers) {
 		before := "(it was not there)"

@@ -154,7 +154,8 @@ func withCauses(rows [][]string, fingerprints map[string]dlq.Fingerprint) [][]st
 func countRows(counts dlq.Counts, total, top int) [][]string {
 	var rows [][]string
 	add := func(n int, name string) {
-		rows = append(rows, []string{units.Thousands(n), fmt.Sprintf("%.1f %%", 100*float64(n)/float64(max(total, 1))), name})
+		share := fmt.Sprintf("%.1f %%", 100*float64(n)/float64(max(total, 1)))
+		rows = append(rows, []string{units.Thousands(n), share, name})
 	}
 	rest, further := counts.Others, 0
 	for i, count := range counts.Sorted() {
