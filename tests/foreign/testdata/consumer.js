@@ -17,12 +17,12 @@ async function main () {
     const failures = Number(headers['amqpretry-count'] || 0)
     const needed = failuresOf[id.split('-')[0]]
     const done = needed !== undefined && failures >= needed
-    if (done) channel.ack(message)
-    else channel.nack(message, false, false)
-    // One synchronous write: nothing is buffered if the process is killed next.
+    // Told in one write, and before it is done: if the process is killed next, it is not lost unheard.
     fs.writeSync(1, JSON.stringify({
       id, failures, done, body: message.content.toString(), tenant: headers.tenant
     }) + '\n')
+    if (done) channel.ack(message)
+    else channel.nack(message, false, false)
   })
   fs.writeSync(2, 'amqplib ' + require('amqplib/package.json').version + '\n')
 }

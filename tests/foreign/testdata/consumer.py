@@ -14,14 +14,14 @@ def on_message(channel, method, properties, body):
     failures = int(headers.get("amqpretry-count", 0))
     fate = properties.message_id.split("-")[0]
     done = failures >= FAILURES.get(fate, sys.maxsize)
+    # Told in one write, and before it is done: if the process is killed next, it is not lost unheard.
+    line = {"id": properties.message_id, "failures": failures, "done": done, "body": body.decode(),
+            "tenant": headers.get("tenant")}
+    os.write(1, (json.dumps(line) + "\n").encode())
     if done:
         channel.basic_ack(method.delivery_tag)
     else:
         channel.basic_nack(method.delivery_tag, requeue=False)
-    # One write: nothing is buffered if the process is killed next.
-    line = {"id": properties.message_id, "failures": failures, "done": done, "body": body.decode(),
-            "tenant": headers.get("tenant")}
-    os.write(1, (json.dumps(line) + "\n").encode())
 
 
 connection = pika.BlockingConnection(pika.URLParameters(sys.argv[1]))
