@@ -20,7 +20,7 @@ func TestExactDelays_JitterSpreadsABurst(t *testing.T) {
 	t.Parallel()
 	const (
 		messages = 600
-		buckets  = 8 // of a second each, from the end of the second to that of the tenth
+		buckets  = 8               // of a second each, from the end of the second to that of the tenth
 		late     = 5 * time.Second // on a busy machine; those of a retry queue come up to 8 s later
 	)
 	policy := config.Policy{Delays: []time.Duration{10 * time.Second}, Jitter: 0.8}
