@@ -23,6 +23,7 @@ require (
 	go.opentelemetry.io/otel/sdk v1.40.0
 	go.opentelemetry.io/otel/trace v1.40.0
 	go.uber.org/goleak v1.3.0
+	golang.org/x/crypto v0.47.0
 	golang.org/x/term v0.39.0
 	golang.org/x/time v0.14.0
 	pgregory.net/rapid v1.3.0

@@ -91,7 +91,7 @@ type Client struct {
 func Open(ctx context.Context, config Config) (*Client, error) {
 	c := &Client{config: config.withDefaults(), longestHold: defaultHold, room: defaultRoom, patience: defaultPatience,
 		answerTime: defaultAnswerTime}
-	if err := config.validate(); err != nil {
+	if err := config.Validate(); err != nil {
 		return nil, err
 	}
 	if _, err := c.connect("dead letters").TryLink(ctx); err != nil {
@@ -102,9 +102,12 @@ func Open(ctx context.Context, config Config) (*Client, error) {
 	return c, nil
 }
 
-func (c Config) validate() error {
+// Validate reports everything that cannot be right, before anything is asked of a broker.
+func (c Config) Validate() error {
 	var errs []error
-	if uri, err := connection.ParseURI(c.URI); err == nil && c.TLS != nil && uri.Scheme != "amqps" {
+	if uri, err := connection.ParseURI(c.URI); err != nil {
+		errs = append(errs, &config.FieldError{Path: "Config.URI", Problem: err.Error()})
+	} else if c.TLS != nil && uri.Scheme != "amqps" {
 		errs = append(errs, &config.FieldError{Path: "Config.TLS", Wanted: "nil with a URI of " + uri.Scheme +
 			"://, over which the password goes unencrypted", Found: "a configuration: amqps:// uses it"})
 	}

@@ -63,6 +63,29 @@ type Field struct {
 	Value string
 }
 
+// ParseField reads path=value. It cuts at the first = that is not within a query of the path, as in
+// items.#(sku=="A1").price=5.
+func ParseField(text string) (Field, bool) {
+	depth, quoted := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '\\':
+			i++
+		case c == '"' && depth > 0:
+			quoted = !quoted
+		case quoted:
+		case c == '(':
+			depth++
+		case c == ')':
+			depth--
+		case c == '=' && depth <= 0:
+			return Field{Path: text[:i], Value: text[i+1:]}, i > 0
+		}
+	}
+
+	return Field{}, false
+}
+
 // Validate reports everything that cannot be right, as joined *[config.FieldError]s.
 func (f Filter) Validate() error {
 	var all []error

@@ -231,3 +231,21 @@ func FuzzFilter(f *testing.F) {
 		_ = Filter{Headers: map[string]string{name: value, value: value}}.Matches(&l, time.Unix(0, 0))
 	})
 }
+
+func TestParseField(t *testing.T) {
+	t.Parallel()
+
+	for text, want := range map[string]Field{
+		"a=b": {"a", "b"}, "a=": {"a", ""}, "a=b=c": {"a", "b=c"}, `a.#(b==")=").c=1`: {`a.#(b==")=").c`, "1"},
+		`a\=b=c`: {`a\=b`, "c"},
+		`x"y=1`:  {`x"y`, "1"}, "a)=b": {"a)", "b"},
+	} {
+		field, ok := ParseField(text)
+		assert.True(t, ok, text)
+		assert.Equal(t, want, field, text)
+	}
+	for _, text := range []string{"", "=b", "a", `a.#(b="c")`, `a\=`} {
+		_, ok := ParseField(text)
+		assert.False(t, ok, text)
+	}
+}

@@ -12,13 +12,14 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/dlqcmd"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/doctor"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/processorcmd"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/servecmd"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/simulate"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/topologycmd"
 )
 
 var commands = []func(*cli.Session) *cobra.Command{
-	topologycmd.Command, dlqcmd.Command, delayscmd.Command, processorcmd.Command, doctor.Command, simulate.Command,
-	cli.ConnectionTopic, dlqcmd.FiltersTopic,
+	topologycmd.Command, dlqcmd.Command, delayscmd.Command, processorcmd.Command, servecmd.Command, doctor.Command,
+	simulate.Command, cli.ConnectionTopic, dlqcmd.FiltersTopic,
 }
 
 func main() {

@@ -93,6 +93,12 @@ var rules = []struct {
 		"/middleware", module + "/amqpretry/amqpretryv3", module + "/cmd"},
 		"what works on dead letters needs no retrier, of whatever version"},
 	{"amqpretry/dlq", commandLine, "a program that uses the package has a command line of its own"},
+	{"amqpretry/dlqweb", []string{watermillAMQP, module + "/internal/retrier", module + "/internal/consumer", module +
+		"/middleware", module + "/amqpretry/amqpretryv3", module + "/cmd"}, "the console rests on package dlq alone"},
+	{"amqpretry/dlqweb", append([]string{"github.com/prometheus"}, commandLine...),
+		"a service that mounts the console compiles nothing new"},
+	{"amqpretry", []string{module + "/amqpretry/dlqweb"}, "the retrier does not pull in the console"},
+	{"amqpretry/amqpretryv3", []string{module + "/amqpretry/dlqweb"}, "the retrier does not pull in the console"},
 	{"internal/retrier", commandLine, "only the command has a command line"},
 	{"cmd/amqpretry", []string{watermillAMQP + "/v3"}, "one version of watermill-amqp at most"},
 }
@@ -102,7 +108,7 @@ var optional = []string{"github.com/goccy/go-yaml", module + "/config/policyfile
 	"github.com/sony/gobreaker", "golang.org/x/time", "go.opentelemetry.io"}
 
 // commandLine is what only the command compiles.
-var commandLine = []string{"github.com/spf13", "github.com/schollz", "golang.org/x/term"}
+var commandLine = []string{"github.com/spf13", "github.com/schollz", "golang.org/x/term", "golang.org/x/crypto"}
 
 // testOnly is what a user of the library must never compile.
 var testOnly = []string{"github.com/stretchr/testify", "go.uber.org/goleak", "pgregory.net/rapid", "testing",
@@ -140,7 +146,7 @@ func TestImportArrows(t *testing.T) {
 		"middleware/metrics", "middleware/protect", "middleware/retrytest", "amqpretry", "amqpretry/amqpretryv3",
 		"amqpretry/topology", "amqpretry/delay", "internal/delayed",
 		"internal/retrier", "internal/codec", "internal/connection", "internal/republish", "internal/consumer",
-		"internal/wire", "amqpretry/dlq", "cmd/amqpretry",
+		"internal/wire", "amqpretry/dlq", "amqpretry/dlqweb", "cmd/amqpretry",
 	} {
 		assert.Contains(t, graph, module+"/"+mustExist, "the rules must not run empty")
 	}

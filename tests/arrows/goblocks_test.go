@@ -37,7 +37,7 @@ var usual = map[string]string{
 	"prometheus": "github.com/prometheus/client_golang/prometheus",
 	"promhttp":   "github.com/prometheus/client_golang/prometheus/promhttp", "gobreaker": "github.com/sony/gobreaker",
 	"amqpretry": ourModule + "/amqpretry", "topology": ourModule + "/amqpretry/topology",
-	"dlq":    ourModule + "/amqpretry/dlq",
+	"dlq": ourModule + "/amqpretry/dlq", "dlqweb": ourModule + "/amqpretry/dlqweb", "slog": "log/slog",
 	"config": ourModule + "/config", "policyfile": ourModule + "/config/policyfile", "retry": ourModule + "/retry",
 	"middleware": ourModule + "/middleware", "metrics": ourModule + "/middleware/metrics",
 	"protect": ourModule + "/middleware/protect", "retrytest": ourModule + "/middleware/retrytest",

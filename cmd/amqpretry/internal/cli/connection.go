@@ -113,44 +113,44 @@ func (s *Session) Again() []string {
 
 // DLQ connects to work with dead letters.
 func (s *Session) DLQ(ctx context.Context) (*dlq.Client, error) {
-	uri, err := s.URI()
+	conf, err := s.DLQConfig()
 	if err != nil {
 		return nil, err
 	}
-	security, err := s.tls()
-	if err != nil {
-		return nil, err
+	conf.OnBlocked = func(why error) {
+		if why == nil {
+			s.Note("The broker accepts messages again.")
+			return
+		}
+		s.Note("Waiting: the broker accepts no messages at the moment (%v). Run amqpretry doctor, or rabbitmqctl "+
+			"status.", why)
 	}
-	if parsed, _ := connection.ParseURI(uri); parsed.Scheme != schemeTLS {
-		security = nil // it is for the management API
-	}
-	management, _, err := s.Management()
-	if err != nil {
-		return nil, err
-	}
-	if err := s.checkAddresses(); err != nil {
-		return nil, err
-	}
+	// Whoever does not want to wait interrupts once more, which ends the process.
+	conf.OrderTime, conf.OnOrder = 24*time.Hour, (&order{session: s, every: 10 * time.Second}).tell
 
 	bounded, cancel := s.bound(ctx)
 	defer cancel()
-	client, err := dlq.Open(bounded, dlq.Config{
-		URI: uri, Addresses: s.connection.addresses, TLS: security, Management: management,
-		NoDeliveryLimitPolicy: s.connection.noLimitPolicy || s.Getenv(EnvNoLimitPolicy) == "yes",
-		OnBlocked: func(why error) {
-			if why == nil {
-				s.Note("The broker accepts messages again.")
-				return
-			}
-			s.Note("Waiting: the broker accepts no messages at the moment (%v). Run amqpretry doctor, or rabbitmqctl "+
-				"status.", why)
-		},
-		// Whoever does not want to wait interrupts once more, which ends the process.
-		OrderTime: 24 * time.Hour, OnOrder: (&order{session: s, every: 10 * time.Second}).tell,
-		AMQP: &amqp091.Config{Locale: "en_US", Properties: properties()},
-	})
+	client, err := dlq.Open(bounded, conf)
 
 	return client, s.explain(ctx, bounded, err)
+}
+
+// DLQConfig is what the flags and the environment say of the way to dead letters.
+func (s *Session) DLQConfig() (dlq.Config, error) {
+	broker, err := s.Broker()
+	if err != nil {
+		return dlq.Config{}, err
+	}
+	management, _, err := s.Management()
+	if err != nil {
+		return dlq.Config{}, err
+	}
+
+	return dlq.Config{
+		URI: broker.URI, Addresses: broker.Addresses, TLS: broker.TLS, Management: management,
+		NoDeliveryLimitPolicy: s.connection.noLimitPolicy || s.Getenv(EnvNoLimitPolicy) == "yes",
+		AMQP:                  &amqp091.Config{Locale: "en_US", Properties: properties()},
+	}, nil
 }
 
 // Dial connects for a command that speaks AMQP itself. When ctx ends, the connection does, and with it whatever waits

@@ -125,12 +125,12 @@ func (f *filters) build() (dlq.Filter, error) {
 		filter.Headers[name] = value
 	}
 	for _, field := range f.fields {
-		path, value, ok := cutPath(field)
-		if !ok || path == "" {
+		parsed, ok := dlq.ParseField(field)
+		if !ok {
 			wrong("json-field", "path=value", field)
 			continue
 		}
-		filter.Fields = append(filter.Fields, dlq.Field{Path: path, Value: value})
+		filter.Fields = append(filter.Fields, parsed)
 	}
 	if err := filter.Validate(); err != nil && len(errs) == 0 {
 		errs = append(errs, err)
@@ -158,27 +158,6 @@ func (f *filters) String() string {
 		}
 	})
 	return strings.Join(all, " ")
-}
-
-// cutPath cuts at the first = that is not within a query of the path, as in items.#(sku=="A1").price=5.
-func cutPath(field string) (path, value string, ok bool) {
-	depth, quoted := 0, false
-	for i := 0; i < len(field); i++ {
-		switch c := field[i]; {
-		case c == '\\':
-			i++
-		case c == '"' && depth > 0:
-			quoted = !quoted
-		case quoted:
-		case c == '(':
-			depth++
-		case c == ')':
-			depth--
-		case c == '=' && depth <= 0:
-			return field[:i], field[i+1:], true
-		}
-	}
-	return "", "", false
 }
 
 // words is a flag that can be given several times, and with commas. An empty one is one empty text.

@@ -95,19 +95,3 @@ func TestFiltersThatCannotBe(t *testing.T) {
 		assert.Error(t, err, args)
 	}
 }
-
-func TestCutPath(t *testing.T) {
-	for field, want := range map[string][2]string{
-		"a=b": {"a", "b"}, "a=": {"a", ""}, "a=b=c": {"a", "b=c"}, `a.#(b==")=").c=1`: {`a.#(b==")=").c`, "1"},
-		`a\=b=c`: {`a\=b`, "c"},
-		`x"y=1`:  {`x"y`, "1"}, "a)=b": {"a)", "b"},
-	} {
-		path, value, ok := cutPath(field)
-		assert.True(t, ok, field)
-		assert.Equal(t, want, [2]string{path, value}, field)
-	}
-	for _, field := range []string{"", "a", `a.#(b="c")`, `a\=`} {
-		_, _, ok := cutPath(field)
-		assert.False(t, ok, field)
-	}
-}

@@ -1,0 +1,187 @@
+package dlqweb
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+)
+
+func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }
+
+// apiQueues lists the dead-letter queues.
+func (c *Console) apiQueues(r *http.Request, _ visitor) (any, error) {
+	o := c.sampler.overview(r.Context())
+	if o.Err != nil && o.At.IsZero() {
+		return nil, o.Err
+	}
+	c.seen(o.Queues)
+	queues := o.Queues
+	if queues == nil {
+		queues = []queueState{}
+	}
+
+	return struct {
+		At     time.Time    `json:"at"`
+		Whole  bool         `json:"whole_virtual_host"`
+		Queues []queueState `json:"queues"`
+	}{o.At, o.Managed, queues}, nil
+}
+
+// apiPatience is how long a look may take until the answer is that it goes on.
+const apiPatience = 25 * time.Second
+
+// lookAt waits for a look.
+func (c *Console) lookAt(r *http.Request, who visitor) (viewOf, *look, error) {
+	query := r.URL.Query()
+	query.Set("queue", r.PathValue("queue"))
+	v, pending, err := c.view(query, who)
+	if err != nil {
+		return v, nil, err
+	}
+	pending.wait(r.Context(), apiPatience)
+	switch {
+	case !pending.ended():
+		p := pending.Progress()
+		return v, nil, &problem{Status: http.StatusServiceUnavailable, Title: "The look goes on",
+			Detail: strconv.Itoa(p.Seen) + " of " + strconv.Itoa(p.Total) + " messages were seen.", Do: "Ask again."}
+	case pending.err != nil:
+		return v, nil, pending.err
+	default:
+		return v, pending.look.forRole(who), nil
+	}
+}
+
+// apiQueue counts the dead letters of a queue, as dlq stat does, and groups them by fingerprint.
+func (c *Console) apiQueue(r *http.Request, who visitor) (any, error) {
+	v, k, err := c.lookAt(r, who)
+	if err != nil {
+		return nil, err
+	}
+	groups := k.Groups
+	if groups == nil {
+		groups = []*group{}
+	}
+
+	return struct {
+		Queue     string    `json:"queue"`
+		MainQueue string    `json:"main_queue"`
+		At        time.Time `json:"at"`
+		numbers
+		Groups []*group `json:"groups"`
+		Others int      `json:"others"`
+	}{v.Queue, v.MainQueue, k.Began, k.numbers, groups, k.Others}, nil
+}
+
+// apiDeadLetters lists dead letters, the oldest first.
+func (c *Console) apiDeadLetters(r *http.Request, who visitor) (any, error) {
+	v, k, err := c.lookAt(r, who)
+	if err != nil {
+		return nil, err
+	}
+	list := struct {
+		Queue       string    `json:"queue"`
+		Matched     int       `json:"matched"`
+		DeadLetters []summary `json:"dead_letters"`
+		// Next is what to give as after for those that follow; absent if there are none.
+		Next int `json:"next,omitempty"`
+	}{Queue: v.Queue, Matched: k.Matched, DeadLetters: k.Page}
+	if list.DeadLetters == nil {
+		list.DeadLetters = []summary{}
+	}
+	if k.More {
+		list.Next = k.Next
+	}
+
+	return list, nil
+}
+
+// apiDeadLetter gives one, as dlq show --json does.
+func (c *Console) apiDeadLetter(r *http.Request, who visitor) (any, error) {
+	if err := who.needs(RoleView); err != nil {
+		return nil, err
+	}
+	t, err := c.target(r.PathValue("queue"), r.URL.Query().Get("main-queue"))
+	if err != nil {
+		return nil, err
+	}
+	var l *dlq.DeadLetter
+	if l, err = c.messageAt(r.Context(), t, r.PathValue("uuid"), ""); err != nil {
+		return nil, err
+	}
+
+	return l, nil
+}
+
+func (c *Console) apiRuns(_ *http.Request, who visitor) (any, error) {
+	if err := who.needs(RoleView); err != nil {
+		return nil, err
+	}
+
+	return struct {
+		Runs []Run `json:"runs"`
+	}{c.runs.list()}, nil
+}
+
+func (c *Console) apiRun(r *http.Request, who visitor) (any, error) {
+	if err := who.needs(RoleView); err != nil {
+		return nil, err
+	}
+	found, err := c.runs.find(r.PathValue("id"))
+	if err != nil {
+		return nil, err
+	}
+
+	return found.snapshot(), nil
+}
+
+// apiPlan plans a run: it counts, and waits for somebody to confirm it.
+func (c *Console) apiPlan(r *http.Request, who visitor) (any, error) {
+	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
+		return nil, &problem{Status: http.StatusUnsupportedMediaType, Title: "A run is planned with JSON",
+			Do: "Send it with Content-Type: application/json."}
+	}
+	var wanted wish
+	decoder := json.NewDecoder(r.Body)
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(&wanted)
+	if err == nil {
+		if _, more := decoder.Token(); !errors.Is(more, io.EOF) {
+			err = errors.New("something follows the object")
+		}
+	}
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		return nil, err
+	}
+	if err != nil {
+		return nil, badRequest("body", "a run as the OpenAPI document has it", err.Error())
+	}
+	if wanted.Kind == kindImport {
+		return nil, badRequest("kind", "another kind: the pages import files, and POST /runs/{id}/undo undo files",
+			"import")
+	}
+	run, err := c.planRun(r.Context(), wanted, who, nil)
+
+	return created{run, "runs/" + run.ID}, err
+}
+
+func (c *Console) apiConfirm(r *http.Request, who visitor) (any, error) {
+	return c.runs.confirm(r.Context(), r.PathValue("id"), who)
+}
+
+func (c *Console) apiUndo(r *http.Request, who visitor) (any, error) {
+	run, err := c.undoRun(r.Context(), r.PathValue("id"), who)
+
+	return created{run, "../" + run.ID}, err
+}
+
+func (c *Console) apiStop(r *http.Request, who visitor) (any, error) {
+	return c.runs.end(r.Context(), r.PathValue("id"), who)
+}

@@ -1,0 +1,187 @@
+package dlqweb
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+)
+
+// Console is the web console. It is an [http.Handler].
+type Console struct {
+	config  Config
+	vhost   string
+	handler http.Handler
+
+	ctx     context.Context // of what goes on in the background
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	opening chan struct{} // who has put something in it may use opened
+	opened  *dlq.Client
+
+	looks   *looks
+	runs    *runs
+	sampler *sampler
+}
+
+// New makes a console. It connects when it is first asked, and keeps going until it is closed.
+func New(config Config) (*Console, error) {
+	config = config.withDefaults()
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	uri, err := connection.ParseURI(config.Broker.URI)
+	if err != nil {
+		return nil, err
+	}
+	folder := config.Folder
+	if !config.acts() {
+		folder = ""
+	}
+	journal, err := openJournal(folder)
+	if err != nil {
+		return nil, err
+	}
+
+	c := &Console{config: config, vhost: cmp.Or(config.Broker.Management.VHost, uri.Vhost, "/"),
+		opening: make(chan struct{}, 1)}
+	told := c.config.Broker.OnBlocked
+	c.config.Broker.OnBlocked = func(why error) {
+		c.runs.blocked(why)
+		if told != nil {
+			told(why)
+		}
+	}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.looks = &looks{console: c}
+	c.runs = &runs{console: c, journal: journal}
+	c.sampler = &sampler{console: c, depth: map[string]int64{}, deaths: map[string]deaths{},
+		looked: map[string]lookedAt{}, first: make(chan struct{})}
+	if err := c.runs.restore(); err != nil {
+		journal.close()
+		return nil, err
+	}
+	c.handler = c.routes()
+	c.running.Go(func() { c.sampler.run(c.ctx) })
+
+	return c, nil
+}
+
+// Close stops the runs, waits for what they have on its way, and closes the connections. A run that was stopped this
+// way is told as stopped when the console is started again.
+func (c *Console) Close() error {
+	c.cancel()
+	c.running.Wait()
+	c.opening <- struct{}{}
+	defer func() { <-c.opening }()
+	if c.opened != nil {
+		_ = c.opened.Close()
+	}
+	c.runs.journal.close()
+
+	return nil
+}
+
+const (
+	// mostForm is how much of a form or a JSON object is read; mostUpload how much of a file.
+	mostForm   = 20 << 20
+	mostUpload = 8 << 30
+	// requestTime is how long a request may take, but for files that go up or down.
+	requestTime = 60 * time.Second
+)
+
+// ServeHTTP serves the console.
+func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "+
+		"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cross-Origin-Opener-Policy", "same-origin")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+
+	inside, below := strings.CutPrefix(r.URL.Path, c.config.Prefix)
+	switch {
+	case !below || inside != "" && inside[0] != '/':
+		http.NotFound(w, r)
+		return
+	case inside == "": // relative links need the slash
+		h.Set("Location", "./"+url.PathEscape(lastSegment(r))+"/")
+		w.WriteHeader(http.StatusSeeOther)
+		return
+	}
+	inner := r.Clone(r.Context())
+	inner.URL.Path = inside
+	inner.URL.RawPath = strings.TrimPrefix(r.URL.RawPath, c.config.Prefix)
+	c.handler.ServeHTTP(w, inner)
+}
+
+// lastSegment is that of the path that the client has asked for, which http.StripPrefix leaves in RequestURI.
+func lastSegment(r *http.Request) string {
+	asked := r.URL.Path
+	if uri, err := url.ParseRequestURI(r.RequestURI); err == nil {
+		asked = uri.Path
+	}
+
+	return path.Base(asked)
+}
+
+// routes are all there is. What changes something is not there where the console only shows.
+func (c *Console) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /static/", c.static())
+	page := func(pattern string, do func(http.ResponseWriter, *http.Request, visitor) error) {
+		mux.Handle(pattern, c.html(do))
+	}
+	api := func(pattern string, do func(*http.Request, visitor) (any, error)) {
+		mux.Handle(pattern, c.json(do))
+	}
+
+	page("GET /{$}", c.pageOverview)
+	page("GET /queue", c.pageQueue)
+	page("GET /message", c.pageMessage)
+	page("GET /body", c.getBody)
+	api("GET /api/v1/queues", c.apiQueues)
+	api("GET /api/v1/queues/{queue}", c.apiQueue)
+	api("GET /api/v1/queues/{queue}/dead-letters", c.apiDeadLetters)
+	api("GET /api/v1/queues/{queue}/dead-letters/{uuid}", c.apiDeadLetter)
+	mux.Handle("GET /api/v1/openapi.json", c.openAPI())
+	if c.config.acts() {
+		page("GET /runs", c.pageRuns)
+		page("GET /run", c.pageRun)
+		page("GET /run/file", c.getFile)
+		page("GET /plan", c.pagePlan)
+		page("POST /plan", c.postPlan)
+		page("POST /diff", c.postDiff)
+		page("POST /run/confirm", c.postConfirm)
+		page("POST /run/stop", c.postStop)
+		page("POST /run/undo", c.postUndo)
+		api("GET /api/v1/runs", c.apiRuns)
+		api("POST /api/v1/runs", c.apiPlan)
+		api("GET /api/v1/runs/{id}", c.apiRun)
+		api("POST /api/v1/runs/{id}/confirm", c.apiConfirm)
+		api("POST /api/v1/runs/{id}/undo", c.apiUndo)
+		api("DELETE /api/v1/runs/{id}", c.apiStop)
+	}
+	mux.Handle("/", c.html(func(http.ResponseWriter, *http.Request, visitor) error { return notFound("This page") }))
+
+	protection := http.NewCrossOriginProtection()
+	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c.answer(w, r, visitor{}, &problem{Status: http.StatusForbidden, Title: "This request came from another site",
+			Detail: "The console takes forms from its own pages only.",
+			Do: "Open the console itself. Behind a reverse proxy, see that it passes the headers Host, Origin and " +
+				"Sec-Fetch-Site on."})
+	}))
+
+	return protection.Handler(mux)
+}

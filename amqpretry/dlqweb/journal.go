@@ -1,0 +1,192 @@
+package dlqweb
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The folder has a folder for each run:
+//
+//	20261122T051200Z-k3v9…/run.json      what it is, and how far it came
+//	                       undo.jsonl    what it has taken out
+//	                       export.jsonl  what it has exported
+//	                       import.jsonl  what it imports
+const (
+	fileRun    = "run.json"
+	fileUndo   = "undo.jsonl"
+	fileExport = "export.jsonl"
+	fileImport = "import.jsonl"
+)
+
+// journal keeps runs in a folder. Without a folder there are none.
+type journal struct {
+	folder string
+	lock   *os.File
+}
+
+// openJournal makes the folder if it is not there, and sees to it that no other console uses it.
+func openJournal(folder string) (*journal, error) {
+	if folder == "" {
+		return nil, nil
+	}
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, fmt.Errorf("the folder of the runs: %w", err)
+	}
+	file, err := os.OpenFile(filepath.Join(folder, "lock"), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("the folder of the runs: %w", err)
+	}
+	if err := lockFile(file); err != nil {
+		_ = file.Close()
+		return nil, fmt.Errorf("the folder of the runs, %s, is used by another console: give each a folder of its own",
+			folder)
+	}
+
+	return &journal{folder, file}, nil
+}
+
+func (j *journal) close() {
+	if j != nil {
+		_ = j.lock.Close()
+	}
+}
+
+// newID gives an ID that sorts by time.
+func newID(now time.Time) string {
+	const random = 10
+	return now.UTC().Format("20060102T150405Z") + "-" + strings.ToLower(rand.Text()[:random])
+}
+
+func (j *journal) path(id, file string) string { return filepath.Join(j.folder, id, file) }
+
+// create makes the folder of a run.
+func (j *journal) create(r Run) error {
+	if err := os.Mkdir(filepath.Join(j.folder, r.ID), 0o700); err != nil {
+		return err
+	}
+	if err := j.save(r); err != nil {
+		return err
+	}
+
+	return syncFolder(j.folder)
+}
+
+// save replaces what is known of a run: whoever reads it reads the old or the new one, also after a crash.
+func (j *journal) save(r Run) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	path := j.path(r.ID, fileRun)
+	file, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.Write(append(text, '\n'))
+	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+
+	return syncFolder(filepath.Dir(path))
+}
+
+// mostRuns is how many are remembered, the youngest.
+const mostRuns = 500
+
+// load reads the runs of before, the oldest first.
+func (j *journal) load() ([]Run, error) {
+	entries, err := os.ReadDir(j.folder)
+	if err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, entry := range entries {
+		if entry.IsDir() && isID(entry.Name()) {
+			ids = append(ids, entry.Name())
+		}
+	}
+	slices.Sort(ids)
+	ids = ids[max(0, len(ids)-mostRuns):]
+
+	var runs []Run
+	for _, id := range ids {
+		text, err := os.ReadFile(j.path(id, fileRun))
+		if errors.Is(err, fs.ErrNotExist) { // killed between its two steps: nothing was done
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		var r Run
+		if err := json.Unmarshal(text, &r); err != nil || r.ID != id {
+			return nil, fmt.Errorf("%s is no run of this console: %w", j.path(id, fileRun), err)
+		}
+		runs = append(runs, r)
+	}
+
+	return runs, nil
+}
+
+// isID tells the name of a run's folder.
+func isID(name string) bool {
+	at, random, ok := strings.Cut(name, "-")
+	_, err := time.Parse("20060102T150405Z", at)
+
+	return ok && err == nil && random != "" && strings.Trim(random, "abcdefghijklmnopqrstuvwxyz234567") == ""
+}
+
+// has tells whether a run has a file with something in it.
+func (j *journal) has(id, file string) bool {
+	info, err := os.Stat(j.path(id, file))
+	return err == nil && info.Size() > 0
+}
+
+// newFile makes a file of a run.
+func (j *journal) newFile(id, name string) (*os.File, error) {
+	return os.OpenFile(j.path(id, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+}
+
+// wholeLines is how many bytes of a file are whole lines: a process that was killed leaves a part of one.
+func wholeLines(file *os.File) (int64, error) {
+	info, err := file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	end := info.Size()
+	chunk := make([]byte, 64<<10)
+	for end > 0 {
+		n := min(end, int64(len(chunk)))
+		if _, err := file.ReadAt(chunk[:n], end-n); err != nil {
+			return 0, err
+		}
+		if i := bytes.LastIndexByte(chunk[:n], '\n'); i >= 0 {
+			return end - n + int64(i) + 1, nil
+		}
+		end -= n
+	}
+
+	return 0, nil
+}
+
+// syncFolder makes a new name outlive a crash, where the system can do that.
+func syncFolder(path string) error {
+	folder, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	_ = folder.Sync()
+
+	return folder.Close()
+}

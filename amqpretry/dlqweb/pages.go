@@ -1,0 +1,489 @@
+package dlqweb
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/units"
+)
+
+// patience is how long a page waits for a look before it is sent without.
+const patience = 1500 * time.Millisecond
+
+// mostCards is how many queues are shown with their life, mostQueues how many in all.
+const (
+	mostCards  = 12
+	mostQueues = 200
+)
+
+// overviewData is what the first page has.
+type overviewData struct {
+	overview
+	Messages int64
+	Full     int
+	Unknown  bool
+	Problem  *problem
+	Runs     []Run
+	// Cards are queues with messages, the fullest first; Others are the rest, up to mostQueues; More are not shown.
+	Cards, Others []queueState
+	More          int
+	Name          string
+}
+
+func (c *Console) pageOverview(w http.ResponseWriter, r *http.Request, who visitor) error {
+	ctx, cancel := context.WithTimeout(r.Context(), requestTime)
+	defer cancel()
+	c.sampler.visitedNow()
+	o := c.sampler.overview(ctx)
+	o.Queues = slices.Clone(o.Queues)
+	c.seen(o.Queues)
+	data := overviewData{overview: o, Name: r.URL.Query().Get("name")}
+	data.sort()
+	if o.Err != nil {
+		data.Problem = problemOf(o.Err)
+	}
+	if who.CanView() {
+		for _, run := range c.runs.list() {
+			if run.State.IsBusy() {
+				data.Runs = append(data.Runs, run)
+			}
+		}
+	}
+
+	return c.render(w, http.StatusOK, "overview", page{Title: "Queues", Visitor: who, Live: true, Data: data})
+}
+
+// sort counts the queues and chooses which are shown.
+func (d *overviewData) sort() {
+	for _, q := range d.Queues {
+		switch {
+		case q.Messages == nil:
+			d.Unknown = d.Unknown || !q.Missing
+		case *q.Messages > 0:
+			d.Messages += *q.Messages
+			d.Full++
+		}
+		if !strings.Contains(q.Queue, d.Name) {
+			continue
+		}
+		if q.IsFull() {
+			d.Cards = append(d.Cards, q)
+		} else {
+			d.Others = append(d.Others, q)
+		}
+	}
+	slices.SortStableFunc(d.Cards, func(a, b queueState) int { return cmp.Compare(*b.Messages, *a.Messages) })
+	if len(d.Cards) > mostCards {
+		d.Others = slices.Concat(d.Cards[mostCards:], d.Others)
+		d.Cards = d.Cards[:mostCards]
+	}
+	if len(d.Others) > mostQueues {
+		d.More = len(d.Others) - mostQueues
+		d.Others = d.Others[:mostQueues]
+	}
+}
+
+// seen adds what looks have found out.
+func (c *Console) seen(queues []queueState) {
+	c.looks.mu.Lock()
+	defer c.looks.mu.Unlock()
+	for i := range queues {
+		q := &queues[i]
+		for _, p := range c.looks.all {
+			if p.target.Queue == q.Queue && p.whole && p.ended() && p.err == nil && p.look.Ended.After(q.LookedAt) {
+				q.Oldest, q.Newest, q.LookedAt = p.look.Oldest, p.look.Newest, p.look.Ended
+			}
+		}
+	}
+}
+
+// viewOf is a page's view: the queue, the filters, and where the list begins.
+type viewOf struct {
+	target
+	Filter url.Values
+	After  int
+}
+
+// Query is the view as a query.
+func (v viewOf) Query() url.Values {
+	query := url.Values{"queue": {v.Queue}}
+	for key, values := range v.Filter {
+		query[key] = values
+	}
+
+	return query
+}
+
+// view reads a view and begins to look, or goes on with a look.
+func (c *Console) view(query url.Values, who visitor) (viewOf, *pending, error) {
+	t, err := c.targetOf(query)
+	if err != nil {
+		return viewOf{}, nil, err
+	}
+	v := viewOf{target: t, Filter: filterValues(query)}
+	filter, err := parseFilter(v.Filter, who)
+	if err != nil {
+		return v, nil, err
+	}
+	if text := query.Get("after"); text != "" {
+		if v.After, err = strconv.Atoi(text); err != nil || v.After < 0 {
+			return v, nil, badRequest("after", "a position, 0 or more", strconv.Quote(text))
+		}
+	}
+
+	return v, c.looks.at(t, v.Filter, v.After, filter), nil
+}
+
+func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor) error {
+	v, pending, err := c.view(r.URL.Query(), who)
+	if err != nil {
+		return err
+	}
+	pending.wait(r.Context(), patience)
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	state, _ := c.sampler.overview(ctx).state(v.target)
+	data := struct {
+		viewOf
+		State    queueState
+		Look     *look
+		Problem  *problem
+		Progress dlq.Progress
+		Bars     []bar
+		Reasons  []dlq.Count
+		Filters  []filterField
+		Filtered bool
+		Busy     string
+	}{
+		viewOf: v, State: state, Progress: pending.Progress(), Filters: filterFields(v.Filter, who),
+		Filtered: len(v.Filter) > 0,
+	}
+	if pending.ended() {
+		if pending.err != nil {
+			data.Problem = problemOf(pending.err)
+		} else {
+			data.Look = pending.look.forRole(who)
+			data.Bars = data.Look.Ages.bars()
+			data.Reasons = data.Look.ByReason.Sorted()
+		}
+	}
+	c.runs.mu.Lock()
+	data.Busy = c.runs.busyWith(v.Queue)
+	c.runs.mu.Unlock()
+
+	return c.render(w, http.StatusOK, "queue", page{Title: v.Queue, Visitor: who, Live: true, Data: data})
+}
+
+// forRole is what somebody may see of a look.
+func (k *look) forRole(who visitor) *look {
+	if who.CanView() {
+		return k
+	}
+	shown := *k
+	shown.Page = make([]summary, len(k.Page))
+	for i, s := range k.Page {
+		s.Error = ""
+		shown.Page[i] = s
+	}
+	shown.Groups = make([]*group, len(k.Groups))
+	for i, g := range k.Groups {
+		without := *g
+		without.Pattern = ""
+		shown.Groups[i] = &without
+	}
+
+	return &shown
+}
+
+// filterField is an input of the form with the filters.
+type filterField struct{ Key, Label, Value, Hint string }
+
+func filterFields(values url.Values, who visitor) []filterField {
+	fields := []filterField{
+		{"text", "Text", "", "in error, headers or body"}, {"reason", "Reason", "", "exhausted, permanent, panic…"},
+		{"error", "Error contains", "", "connection refused"}, {"error-type", "Error type", "", "*net.OpError"},
+		{"handler", "Handler", "", "bill"}, {"topic", "Topic", "", "orders"},
+		{"fingerprint", "Fingerprint", "", "46782f56ee19"}, {"uuid", "UUID", "", ""},
+		{"older-than", "Older than", "", "30d"}, {"newer-than", "Newer than", "", "2h"},
+		{"header", "Header", "", "tenant=acme"}, {"json-field", "JSON field", "", "customer.id=17"},
+		{"min-replays", "Replays, at least", "", "1"}, {"max-replays", "Replays, at most", "", "0"},
+	}
+	shown := fields[:0]
+	for _, f := range fields {
+		if !who.CanView() && isClosed(f.Key) {
+			continue
+		}
+		f.Value = strings.Join(values[f.Key], ", ")
+		shown = append(shown, f)
+	}
+
+	return shown
+}
+
+func isClosed(key string) bool {
+	for _, closed := range closedKeys {
+		if key == closed {
+			return true
+		}
+	}
+
+	return false
+}
+
+// bar is one of the histogram of ages.
+type bar struct {
+	Name                 string
+	N                    int
+	X, Y, Height, Center int
+}
+
+const (
+	barWidth, barGap, barsHeight, barsTop = 56, 8, 80, 16
+)
+
+func (a ages) bars() []bar {
+	most := 1
+	for _, n := range a.ByBucket {
+		most = max(most, n)
+	}
+	var bars []bar
+	for i, n := range a.ByBucket {
+		name := "older"
+		if i < len(ageBounds) {
+			name = "< " + ageBounds[i].Name
+		}
+		height := n * barsHeight / most
+		if n > 0 {
+			height = max(height, 2)
+		}
+		x := i * (barWidth + barGap)
+		bars = append(bars, bar{Name: name, N: n, X: x, Y: barsHeight - height + barsTop, Height: height,
+			Center: x + barWidth/2})
+	}
+
+	return bars
+}
+
+func (c *Console) pageRuns(w http.ResponseWriter, r *http.Request, who visitor) error {
+	if err := who.needs(RoleView); err != nil {
+		return err
+	}
+	list := c.runs.list()
+	live := false
+	for _, run := range list {
+		live = live || run.State.IsBusy()
+	}
+
+	return c.render(w, http.StatusOK, "runs", page{Title: "Runs", Visitor: who, Live: live, Data: list})
+}
+
+func (c *Console) pageRun(w http.ResponseWriter, r *http.Request, who visitor) error {
+	if err := who.needs(RoleView); err != nil {
+		return err
+	}
+	found, err := c.runs.find(r.URL.Query().Get("id"))
+	if err != nil {
+		return err
+	}
+	run := found.snapshot()
+	data := struct {
+		Run
+		MayConfirm bool
+		Export     bool
+	}{run, who.Role >= run.Kind.role(), run.Kind == kindExport && run.State == stateDone}
+	title := fmt.Sprintf("%s of %s", strings.ToUpper(string(run.Kind[:1]))+string(run.Kind[1:]), run.Queue)
+
+	return c.render(w, http.StatusOK, "run", page{Title: title, Visitor: who, Live: run.State.IsBusy(), Data: data})
+}
+
+// pagePlan asks how a run is to be done.
+func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) error {
+	query := r.URL.Query()
+	t, err := c.targetOf(query)
+	if err != nil {
+		return err
+	}
+	wanted := wish{Kind: Kind(query.Get("kind")), Queue: t.Queue, MainQueue: t.MainQueue, Filter: filterValues(query)}
+	if wanted.Kind == kindMove {
+		wanted.To = "?"
+	}
+	if _, err := c.parse(&wanted, who); err != nil {
+		return err
+	}
+	wanted.To = ""
+
+	return c.render(w, http.StatusOK, "plan", page{Title: "Plan a run", Visitor: who, Data: wanted})
+}
+
+// postPlan begins to count.
+func (c *Console) postPlan(w http.ResponseWriter, r *http.Request, who visitor) error {
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
+		return c.postImport(w, r, who)
+	}
+	wanted, err := wishOf(r)
+	if err != nil {
+		return err
+	}
+	run, err := c.planRun(r.Context(), wanted, who, nil)
+	if err != nil {
+		return err
+	}
+
+	return see(w, run)
+}
+
+// planRun checks a wish, writes it down, and begins to count.
+func (c *Console) planRun(ctx context.Context, wanted wish, who visitor, input io.Reader) (Run, error) {
+	filter, err := c.parse(&wanted, who)
+	if err != nil {
+		return Run{}, err
+	}
+	if err := c.audit(ctx, who, actionPlan, Run{wish: wanted}); err != nil {
+		return Run{}, err
+	}
+
+	return c.runs.plan(wanted, filter, who, input)
+}
+
+// see sends the browser to the page of a run.
+func see(w http.ResponseWriter, run Run) error {
+	w.Header().Set("Location", "run?id="+url.QueryEscape(run.ID))
+	w.WriteHeader(http.StatusSeeOther)
+
+	return nil
+}
+
+// wishOf reads the form of a plan.
+func wishOf(r *http.Request) (wish, error) {
+	r.Body = http.MaxBytesReader(nil, r.Body, mostForm)
+	if err := r.ParseForm(); err != nil {
+		return wish{}, err
+	}
+	form := r.PostForm
+	w := wish{Kind: Kind(form.Get("kind")), Queue: form.Get("queue"), MainQueue: form.Get("main-queue"),
+		To: strings.TrimSpace(form.Get("to")), Filter: filterValues(form), Foreign: form.Get("foreign") != ""}
+	for key, n := range map[string]*int{"limit": &w.Limit, "canary": &w.First, "tolerate": &w.Tolerate} {
+		if text := strings.TrimSpace(form.Get(key)); text != "" {
+			var err error
+			if *n, err = strconv.Atoi(text); err != nil {
+				return w, badRequest(key, "a number", strconv.Quote(text))
+			}
+		}
+	}
+	if text := strings.TrimSpace(form.Get("rate")); text != "" {
+		var err error
+		if w.Rate, err = units.ParseRate(text); err != nil {
+			return w, badRequest("rate", "a number of messages with its unit, such as 100/s, 30/m or 5000/h",
+				strconv.Quote(text))
+		}
+	}
+	if text := form.Get("edit"); text != "" {
+		if err := json.Unmarshal([]byte(text), &w.Edit); err != nil {
+			return w, badRequest("edit", "the JSON of an edit", strconv.Quote(short(text, mostSummary)))
+		}
+	}
+
+	return w, nil
+}
+
+// postImport takes a file, which may be large: it is not held in memory.
+func (c *Console) postImport(w http.ResponseWriter, r *http.Request, who visitor) error {
+	parts, err := r.MultipartReader()
+	if err != nil {
+		return err
+	}
+	wanted := wish{Kind: kindImport}
+	for {
+		part, err := parts.NextPart()
+		if err == io.EOF { //nolint:errorlint // as it is documented
+			return badRequest("file", "a file", "none")
+		}
+		if err != nil {
+			return err
+		}
+		if part.FormName() == "file" {
+			run, err := c.planRun(r.Context(), wanted, who, part)
+			if err != nil {
+				return err
+			}
+			return see(w, run)
+		}
+		value, err := io.ReadAll(io.LimitReader(part, maxName+1))
+		if err != nil {
+			return err
+		}
+		if part.FormName() == "queue" {
+			wanted.Queue = string(value)
+		}
+	}
+}
+
+// idOf is the run that a form is about.
+func idOf(r *http.Request) (string, error) {
+	r.Body = http.MaxBytesReader(nil, r.Body, mostForm)
+	err := r.ParseForm()
+
+	return r.PostForm.Get("id"), err
+}
+
+func (c *Console) postConfirm(w http.ResponseWriter, r *http.Request, who visitor) error {
+	id, err := idOf(r)
+	if err != nil {
+		return err
+	}
+	run, err := c.runs.confirm(r.Context(), id, who)
+	if err != nil {
+		return err
+	}
+
+	return see(w, run)
+}
+
+func (c *Console) postStop(w http.ResponseWriter, r *http.Request, who visitor) error {
+	id, err := idOf(r)
+	if err != nil {
+		return err
+	}
+	run, err := c.runs.end(r.Context(), id, who)
+	if err != nil {
+		return err
+	}
+
+	return see(w, run)
+}
+
+func (c *Console) postUndo(w http.ResponseWriter, r *http.Request, who visitor) error {
+	id, err := idOf(r)
+	if err != nil {
+		return err
+	}
+	run, err := c.undoRun(r.Context(), id, who)
+	if err != nil {
+		return err
+	}
+
+	return see(w, run)
+}
+
+func (c *Console) undoRun(ctx context.Context, id string, who visitor) (Run, error) {
+	found, err := c.runs.find(id)
+	if err != nil {
+		return Run{}, err
+	}
+	if err := c.audit(ctx, who, actionPlan, Run{ID: id, wish: wish{Kind: kindImport, Queue: found.snapshot().Queue,
+		UndoOf: id}}); err != nil {
+		return Run{}, err
+	}
+
+	return c.runs.undo(id, who)
+}

@@ -1,0 +1,95 @@
+package dlqweb
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+)
+
+// problem is an error of an answer, as RFC 9457 has it.
+type problem struct {
+	Status int    `json:"status"`
+	Title  string `json:"title"`
+	Detail string `json:"detail,omitempty"`
+	// Do is what to do about it.
+	Do string `json:"do,omitempty"`
+	// Run is the run that is in the way.
+	Run string `json:"run,omitempty"`
+}
+
+func (p *problem) Error() string { return p.Title + ": " + p.Detail }
+
+// problemOf makes one of any error. Nothing of an error that is not known is told: it may name addresses.
+func problemOf(err error) *problem {
+	var known *problem
+	var noQueue *dlq.NoQueueError
+	var notFound *dlq.NotFoundError
+	var unsafe *dlq.UnsafeError
+	var busy *dlq.BusyError
+	var hidden *dlq.HiddenError
+	var access *dlq.AccessError
+	var incomplete *dlq.IncompleteError
+	var field *config.FieldError
+	var api *topology.ManagementError
+	switch {
+	case errors.As(err, &known):
+		return known
+	case errors.As(err, &noQueue):
+		return &problem{Status: http.StatusNotFound, Title: "There is no such queue", Detail: noQueue.Error(),
+			Do: "Check its name. A dead-letter queue exists once its service has subscribed."}
+	case errors.As(err, &notFound):
+		return &problem{Status: http.StatusNotFound, Title: "The dead letter is not there", Detail: notFound.Error(),
+			Do: "It may have been replayed or deleted meanwhile."}
+	case errors.As(err, &unsafe):
+		return &problem{Status: http.StatusConflict, Title: "Looking could lose messages, so it was not done",
+			Detail: unsafe.Found, Do: unsafe.Do}
+	case errors.As(err, &busy):
+		return &problem{Status: http.StatusConflict, Title: "Somebody else works on this queue", Detail: busy.Error(),
+			Do: "Wait for it to end."}
+	case errors.As(err, &hidden):
+		return &problem{Status: http.StatusConflict, Title: "The queue may hold messages that nobody can see",
+			Detail: hidden.Why, Do: hidden.Do}
+	case errors.As(err, &access):
+		return &problem{Status: http.StatusBadGateway, Title: "The broker refused", Detail: access.Error(),
+			Do: "Grant this permission to the console's user."}
+	case errors.As(err, &incomplete):
+		return &problem{Status: http.StatusConflict, Title: "Not all messages could be seen",
+			Detail: incomplete.Error(), Do: "Look again when nobody else consumes the queue."}
+	case errors.As(err, &field):
+		return &problem{Status: http.StatusBadRequest, Title: "That cannot be right", Detail: err.Error()}
+	case errors.As(err, &api):
+		return &problem{Status: http.StatusBadGateway, Title: "The management API did not answer as it should",
+			Detail: api.Error(), Do: "Check its address and user."}
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return &problem{Status: http.StatusGatewayTimeout, Title: "That took too long",
+			Do: "Try again. A large queue takes longer."}
+	default:
+		return &problem{Status: http.StatusBadGateway, Title: "The broker cannot be reached",
+			Detail: "The console's log says why.", Do: "Try again in some seconds."}
+	}
+}
+
+func notFound(what string) *problem {
+	return &problem{Status: http.StatusNotFound, Title: what + " is not there"}
+}
+
+// badRequest is what is wrong with a value of a form, a query or a JSON object.
+func badRequest(field, wanted, found string) *problem {
+	return &problem{Status: http.StatusBadRequest, Title: "That cannot be right",
+		Detail: (&config.FieldError{Path: field, Wanted: wanted, Found: found}).Error()}
+}
+
+func (p *problem) writeJSON(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(p.Status)
+	type document struct {
+		Type string `json:"type"`
+		*problem
+	}
+	_ = json.NewEncoder(w).Encode(document{"about:blank", p})
+}

@@ -1,0 +1,259 @@
+package dlqweb
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/amqpretry/watermill-retry/internal/units"
+)
+
+//go:embed templates/*.html
+var templateFiles embed.FS
+
+//go:embed static
+var staticFiles embed.FS
+
+// version changes with the files, so that a browser never has old ones.
+var version = func() string {
+	sum := sha256.New()
+	_ = fs.WalkDir(staticFiles, "static", func(path string, _ fs.DirEntry, _ error) error {
+		text, _ := staticFiles.ReadFile(path)
+		_, _ = sum.Write(text)
+		return nil
+	})
+
+	return hex.EncodeToString(sum.Sum(nil)[:6])
+}()
+
+var templates = func() map[string]*template.Template {
+	all := map[string]*template.Template{}
+	for _, name := range []string{"overview", "queue", "message", "plan", "diff", "runs", "run", "problem"} {
+		all[name] = template.Must(template.New("layout.html").Funcs(functions).ParseFS(templateFiles,
+			"templates/layout.html", "templates/parts.html", "templates/"+name+".html"))
+	}
+
+	return all
+}()
+
+var functions = template.FuncMap{
+	"ago":       ago,
+	"thousands": func(n any) string { return thousands(n) },
+	"bytes":     sizeOf,
+	"depth":     depth,
+	"share":     func(n, of int) string { return fmt.Sprintf("%.1f %%", 100*float64(n)/float64(max(of, 1))) },
+	"many":      units.Many,
+	"rate":      units.Rate,
+	"short":     short,
+	"link":      link,
+	"version":   func() string { return version },
+	"orDash": func(text string) string {
+		if text == "" {
+			return "–"
+		}
+		return text
+	},
+}
+
+func thousands(n any) string {
+	switch n := n.(type) {
+	case int:
+		return units.Thousands(n)
+	case int64:
+		return units.Thousands(n)
+	default:
+		return fmt.Sprint(n)
+	}
+}
+
+// ago is a time for people, with the exact one on hover and for the script that keeps it up to date.
+func ago(at time.Time) template.HTML {
+	if at.IsZero() {
+		return `<span class="none">not known</span>`
+	}
+	exact := at.UTC().Format("2006-01-02 15:04:05 UTC")
+
+	return template.HTML(fmt.Sprintf(`<time datetime="%s" title="%s">%s</time>`, //nolint:gosec // times only
+		at.UTC().Format(time.RFC3339), exact, agoText(time.Since(at))))
+}
+
+func agoText(d time.Duration) string {
+	const day = 24 * time.Hour
+	switch {
+	case d < -time.Minute:
+		return "in the future"
+	case d < time.Second:
+		return "now"
+	case d < time.Minute:
+		return fmt.Sprintf("%d s ago", d/time.Second)
+	case d < time.Hour:
+		return fmt.Sprintf("%d min ago", d/time.Minute)
+	case d < 2*day:
+		return fmt.Sprintf("%d h ago", d/time.Hour)
+	default:
+		return fmt.Sprintf("%d d ago", d/day)
+	}
+}
+
+func sizeOf(n any) string {
+	var size float64
+	switch n := n.(type) {
+	case int:
+		size = float64(n)
+	case int64:
+		size = float64(n)
+	}
+	switch {
+	case size < 1<<10:
+		return strconv.Itoa(int(size)) + " B"
+	case size < 1<<20:
+		return fmt.Sprintf("%.1f KiB", size/(1<<10))
+	case size < 1<<30:
+		return fmt.Sprintf("%.1f MiB", size/(1<<20))
+	default:
+		return fmt.Sprintf("%.1f GiB", size/(1<<30))
+	}
+}
+
+func number(n int) string { return strconv.Itoa(n) }
+
+// link is a relative URL: the page, and the query in pairs of name and value. A value may be url.Values, whose name is
+// then of no use.
+func link(page string, pairs ...any) (template.URL, error) {
+	query := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		switch value := pairs[i+1].(type) {
+		case url.Values:
+			for key, values := range value {
+				query[key] = append(query[key], values...)
+			}
+		default:
+			if text := fmt.Sprint(value); text != "" {
+				query.Set(fmt.Sprint(pairs[i]), text)
+			}
+		}
+	}
+	if len(pairs)%2 != 0 {
+		return "", errors.New("link: a name without a value")
+	}
+	if len(query) == 0 {
+		return template.URL(page), nil //nolint:gosec // a page of ours
+	}
+
+	return template.URL(page + "?" + query.Encode()), nil //nolint:gosec // a page of ours, and an encoded query
+}
+
+// page is what every page has.
+type page struct {
+	Title   string
+	Visitor visitor
+	// Acts tells whether the console can do more than show.
+	Acts bool
+	// Live pages are asked for again, with or without JavaScript.
+	Live bool
+	Data any
+}
+
+// render writes a page.
+func (c *Console) render(w http.ResponseWriter, status int, name string, p page) error {
+	p.Acts = c.config.acts()
+	var out bytes.Buffer
+	if err := templates[name].Execute(&out, p); err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(status)
+	_, _ = w.Write(out.Bytes())
+
+	return nil
+}
+
+// html makes a handler of a page.
+func (c *Console) html(do func(http.ResponseWriter, *http.Request, visitor) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, mostUpload)
+		who, err := c.authorize(r)
+		if err == nil {
+			err = do(w, r, who)
+		}
+		if err != nil {
+			c.answer(w, r, who, err)
+		}
+	})
+}
+
+// json makes a handler of what the API answers.
+func (c *Console) json(do func(*http.Request, visitor) (any, error)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, mostForm)
+		who, err := c.authorize(r)
+		var value any
+		if err == nil {
+			value, err = do(r, who)
+		}
+		if err != nil {
+			c.answer(w, r, who, err)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if created, is := value.(created); is {
+			w.Header().Set("Location", created.location)
+			w.WriteHeader(http.StatusCreated)
+		}
+		_ = json.NewEncoder(w).Encode(value)
+	})
+}
+
+// created is a run that was just planned, and its address as seen from what has planned it.
+type created struct {
+	Run
+	location string
+}
+
+// answer tells of an error: as a page, or as the API does.
+func (c *Console) answer(w http.ResponseWriter, r *http.Request, who visitor, err error) {
+	p := problemOf(err)
+	var tooLarge *http.MaxBytesError
+	if errors.As(err, &tooLarge) {
+		p = &problem{Status: http.StatusRequestEntityTooLarge, Title: "That is too large",
+			Detail: "At most " + sizeOf(tooLarge.Limit) + "."}
+	}
+	if p.Status >= http.StatusInternalServerError {
+		c.config.Logger.Error("Cannot answer a request", err, watermill.LogFields{"path": r.URL.Path})
+	}
+	if strings.HasPrefix(r.URL.Path, "/api/") {
+		p.writeJSON(w)
+		return
+	}
+	if err := c.render(w, p.Status, "problem", page{Title: p.Title, Visitor: who, Data: p}); err != nil {
+		c.config.Logger.Error("Cannot show a page", err, watermill.LogFields{"path": r.URL.Path})
+	}
+}
+
+// static serves the style and the script, which nobody needs to be somebody for.
+func (c *Console) static() http.Handler {
+	files := http.FileServerFS(staticFiles)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/") {
+			http.NotFound(w, r)
+			return
+		}
+		if r.URL.Query().Get("v") == version {
+			w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+		}
+		files.ServeHTTP(w, r)
+	})
+}

@@ -1,0 +1,413 @@
+package dlqweb
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+)
+
+// runs are all that were asked for, and are done one at a time for each queue.
+type runs struct {
+	console *Console
+	journal *journal // nil where the console only shows
+
+	confirming sync.Mutex // one at a time, before mu
+
+	mu  sync.Mutex
+	all []*running // the oldest first
+}
+
+// running is a run with what it needs while it goes on.
+type running struct {
+	mu    sync.Mutex
+	run   Run
+	saved time.Time
+	stop  context.CancelFunc
+}
+
+// errStopped ends a run that somebody has stopped.
+var errStopped = errors.New("stopped")
+
+// snapshot is the run as it is now.
+func (r *running) snapshot() Run {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return r.run
+}
+
+// restore reads what is known of the runs of before. What was going on then has been interrupted.
+func (k *runs) restore() error {
+	if k.journal == nil {
+		return nil
+	}
+	before, err := k.journal.load()
+	if err != nil {
+		return err
+	}
+	for _, r := range before {
+		if !r.State.IsOver() {
+			if r.State == stateCounting || r.State == stateReady {
+				r.State = stateDiscarded
+			} else {
+				r.State = stateInterrupted
+			}
+			r.Ended, r.Waits = time.Now().UTC(), ""
+			r.Undo = k.journal.has(r.ID, fileUndo)
+			if err := k.journal.save(r); err != nil {
+				return err
+			}
+		}
+		k.all = append(k.all, &running{run: r})
+	}
+
+	return nil
+}
+
+// list gives the runs, the youngest first.
+func (k *runs) list() []Run {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	list := make([]Run, 0, len(k.all))
+	for _, r := range slices.Backward(k.all) {
+		list = append(list, r.snapshot())
+	}
+
+	return list
+}
+
+func (k *runs) find(id string) (*running, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, r := range k.all {
+		if r.run.ID == id { // which never changes
+			return r, nil
+		}
+	}
+
+	return nil, notFound("This run")
+}
+
+// active tells whether a run changes this queue.
+func (k *runs) active(queue string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+
+	return k.busyWith(queue) != ""
+}
+
+// busyWith is the run that changes this queue now. The lock is held.
+func (k *runs) busyWith(queue string) string {
+	for _, r := range k.all {
+		if now := r.snapshot(); now.Queue == queue && (now.State == stateRunning || now.State == stateStopping) {
+			return now.ID
+		}
+	}
+
+	return ""
+}
+
+// plan begins to count what a run would do. input is the file of an import.
+func (k *runs) plan(w wish, filter dlq.Filter, who visitor, input io.Reader) (Run, error) {
+	if k.journal == nil {
+		return Run{}, &problem{Status: http404, Title: "This console only shows"}
+	}
+	now := time.Now().UTC()
+	r := &running{run: Run{ID: newID(now), wish: w, State: stateCounting, By: who.User, Planned: now,
+		Plan: counts{Left: []left{}}, counts: counts{Left: []left{}}}}
+	if err := k.journal.create(r.run); err != nil {
+		return Run{}, noFolder(err)
+	}
+	if input != nil {
+		if err := k.keep(r.run.ID, input); err != nil {
+			return Run{}, noFolder(err)
+		}
+	}
+
+	k.mu.Lock()
+	k.all = append(k.all, r)
+	k.forgetOld()
+	k.mu.Unlock()
+	k.start(r, func(ctx context.Context) { k.count(ctx, r, filter, now) })
+
+	return r.snapshot(), nil
+}
+
+// forgetOld drops the oldest that are over; they stay in the folder. The lock is held.
+func (k *runs) forgetOld() {
+	for i := 0; i < len(k.all) && len(k.all) > mostRuns; {
+		if k.all[i].snapshot().State.IsOver() {
+			k.all = slices.Delete(k.all, i, i+1)
+		} else {
+			i++
+		}
+	}
+}
+
+// keep writes the file that is imported.
+func (k *runs) keep(id string, input io.Reader) error {
+	file, err := k.journal.newFile(id, fileImport)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(file, input)
+	if failed := file.Sync(); err == nil {
+		err = failed
+	}
+	if failed := file.Close(); err == nil {
+		err = failed
+	}
+
+	return err
+}
+
+func noFolder(err error) *problem {
+	return &problem{Status: http.StatusInsufficientStorage, Title: "The run cannot be kept, so it was not begun",
+		Detail: err.Error(), Do: "Make room in the console's folder."}
+}
+
+// start does something of a run until it is stopped.
+func (k *runs) start(r *running, do func(context.Context)) {
+	ctx, cancel := context.WithCancelCause(k.console.ctx)
+	r.mu.Lock()
+	r.stop = func() { cancel(errStopped) }
+	r.mu.Unlock()
+	k.console.running.Go(func() {
+		defer cancel(nil)
+		do(ctx)
+	})
+}
+
+// change changes a run, and keeps it: at once where now is true, else now and then.
+func (k *runs) change(r *running, now bool, change func(*Run)) {
+	const often = time.Second
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(&r.run)
+	if !now && time.Since(r.saved) < often {
+		return
+	}
+	r.saved = time.Now()
+	if err := k.journal.save(r.run); err != nil {
+		k.console.config.Logger.Error("Cannot keep a run", err, watermill.LogFields{"run": r.run.ID})
+	}
+}
+
+// blocked tells of the runs that the broker takes no messages, or takes them again.
+func (k *runs) blocked(why error) {
+	k.mu.Lock()
+	all := slices.Clone(k.all)
+	k.mu.Unlock()
+	for _, r := range all {
+		if r.snapshot().State != stateRunning {
+			continue
+		}
+		k.change(r, false, func(run *Run) {
+			run.Waits = ""
+			if why != nil {
+				run.Waits = "The broker takes no messages now: " + explain(why)
+			}
+		})
+	}
+}
+
+// count does the dry run.
+func (k *runs) count(ctx context.Context, r *running, filter dlq.Filter, planned time.Time) {
+	report, err := k.do(ctx, r, filter, planned, true)
+	k.change(r, true, func(run *Run) {
+		run.Plan, run.counts = countsOf(report), counts{Left: []left{}}
+		run.Waits = ""
+		switch {
+		case err == nil:
+			run.State = stateReady
+		case run.StoppedBy != "":
+			run.State = stateDiscarded
+		case k.console.ctx.Err() != nil:
+			run.State = stateDiscarded
+		default:
+			run.State, run.Error = stateFailed, explain(err)
+		}
+		if run.State != stateReady {
+			run.Ended = time.Now().UTC()
+		}
+	})
+}
+
+// explain tells of an error on the page of a run, which only those see who may.
+func explain(err error) string { return cut(err.Error(), 2000) }
+
+// confirm begins what was counted. It begins once: for whoever confirms it again it is the same run.
+func (k *runs) confirm(ctx context.Context, id string, who visitor) (Run, error) {
+	r, err := k.find(id)
+	if err != nil {
+		return Run{}, err
+	}
+	k.confirming.Lock()
+	defer k.confirming.Unlock()
+
+	now := r.snapshot()
+	filter, err := k.console.parse(&now.wish, who)
+	if err != nil {
+		return Run{}, err
+	}
+	if done, again := isConfirmed(now); done {
+		return now, again
+	}
+	k.mu.Lock()
+	busy := k.busyWith(now.Queue)
+	k.mu.Unlock()
+	if busy != "" {
+		return Run{}, &problem{Status: http.StatusConflict, Title: "Another run works on this queue", Run: busy,
+			Detail: "One run at a time takes messages out of a queue, or puts them in.", Do: "Wait for it, or stop it."}
+	}
+	if err := k.console.audit(ctx, who, actionConfirm, now); err != nil {
+		return Run{}, err
+	}
+
+	r.mu.Lock()
+	if r.run.State != stateReady { // somebody has discarded it
+		defer r.mu.Unlock()
+		return r.run, nil
+	}
+	r.run.State, r.run.ConfirmedBy, r.run.Confirmed = stateRunning, who.User, time.Now().UTC()
+	saved := k.journal.save(r.run)
+	if saved != nil {
+		r.run.State, r.run.ConfirmedBy, r.run.Confirmed = stateReady, "", time.Time{}
+	}
+	confirmed := r.run
+	r.mu.Unlock()
+	if saved != nil {
+		return Run{}, noFolder(saved)
+	}
+	k.start(r, func(ctx context.Context) { k.execute(ctx, r, filter) })
+
+	return confirmed, nil
+}
+
+// isConfirmed tells a run that has begun before, and why one cannot begin.
+func isConfirmed(r Run) (bool, error) {
+	switch {
+	case !r.Confirmed.IsZero():
+		return true, nil
+	case r.State == stateCounting:
+		return true, &problem{Status: http.StatusConflict, Title: "It is not counted yet", Run: r.ID}
+	case r.State != stateReady:
+		return true, &problem{Status: http.StatusConflict, Title: "This run is over", Run: r.ID,
+			Do: "Plan another one."}
+	case r.Most() == 0:
+		return true, &problem{Status: http.StatusConflict, Title: "There is nothing to do", Run: r.ID}
+	default:
+		return false, nil
+	}
+}
+
+// execute does what was confirmed.
+func (k *runs) execute(ctx context.Context, r *running, filter dlq.Filter) {
+	report, err := k.do(ctx, r, filter, r.snapshot().Planned, false)
+	k.change(r, true, func(run *Run) {
+		run.counts, run.Waits, run.Ended = countsOf(report), "", time.Now().UTC()
+		run.Undo = k.journal.has(run.ID, fileUndo)
+		switch {
+		case run.StoppedBy != "" || k.console.ctx.Err() != nil:
+			run.State = stateStopped
+			if err != nil && !isStop(err) {
+				run.Error = explain(err)
+			}
+		case err != nil:
+			run.State, run.Error = stateFailed, explain(err)
+		case run.Canary != nil && run.Canary.Stopped != "":
+			run.State = stateStopped
+		default:
+			run.State = stateDone
+		}
+	})
+	k.console.looks.forget(r.snapshot().Queue)
+}
+
+// end stops a run, or discards one that nobody has confirmed.
+func (k *runs) end(ctx context.Context, id string, who visitor) (Run, error) {
+	r, err := k.find(id)
+	if err != nil {
+		return Run{}, err
+	}
+	now := r.snapshot()
+	if err := who.needs(now.Kind.role()); err != nil {
+		return Run{}, err
+	}
+	if !now.CanStop() {
+		return now, nil
+	}
+	if err := k.console.audit(ctx, who, actionStop, now); err != nil {
+		return Run{}, err
+	}
+
+	k.change(r, true, func(run *Run) {
+		if !run.CanStop() {
+			return
+		}
+		run.StoppedBy = who.User
+		switch run.State {
+		case stateReady:
+			run.State, run.Ended = stateDiscarded, time.Now().UTC()
+		case stateRunning:
+			run.State = stateStopping
+		}
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stop != nil {
+		r.stop()
+	}
+
+	return r.run, nil
+}
+
+// undo plans an import of what a run has taken out.
+func (k *runs) undo(id string, who visitor) (Run, error) {
+	r, err := k.find(id)
+	if err != nil {
+		return Run{}, err
+	}
+	now := r.snapshot()
+	if !now.CanUndo() {
+		return Run{}, &problem{Status: http.StatusConflict, Title: "This run cannot be undone",
+			Run: cmp.Or(now.Undone, now.ID),
+			Detail: "Only a run that is over, has taken messages out, and was not undone before " +
+				"can be."}
+	}
+	w := wish{Kind: kindImport, Queue: now.Queue, MainQueue: now.MainQueue, UndoOf: id}
+	filter, err := k.console.parse(&w, who)
+	if err != nil {
+		return Run{}, err
+	}
+	for _, other := range k.list() {
+		if other.UndoOf == id && !other.State.IsOver() {
+			return other, nil
+		}
+	}
+
+	return k.plan(w, filter, who, nil)
+}
+
+// open opens a file of a run for reading.
+func (k *runs) open(id, name string) (*os.File, error) {
+	if _, err := k.find(id); err != nil {
+		return nil, err
+	}
+	file, err := os.Open(k.journal.path(id, name))
+	if err != nil {
+		return nil, notFound("This file")
+	}
+
+	return file, nil
+}

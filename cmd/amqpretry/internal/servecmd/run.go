@@ -1,0 +1,145 @@
+package servecmd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+)
+
+const (
+	headTimeout  = 10 * time.Second
+	idleTimeout  = 2 * time.Minute
+	closeTimeout = 10 * time.Second
+	mostHeader   = 64 << 10
+)
+
+func run(ctx context.Context, s *cli.Session, o options) error {
+	broker, err := s.DLQConfig()
+	if err != nil {
+		return err
+	}
+	if len(o.queues) == 0 && broker.Management.URL == "" {
+		return cli.Usage("no queues: set %s, or --management-url, or name main queues with --queue", cli.EnvManagement)
+	}
+	listener, err := net.Listen("tcp", o.listen)
+	if err != nil {
+		return fmt.Errorf("--listen: %w", err)
+	}
+	defer listener.Close()
+	loopback := isLoopback(listener.Addr())
+	if err := o.check(loopback); err != nil {
+		return err
+	}
+	authorize, err := o.authorizer()
+	if err != nil {
+		return err
+	}
+	audit, err := o.openAudit()
+	if err != nil {
+		return err
+	}
+	defer audit.Close()
+
+	log := slog.New(slog.NewTextHandler(s.Err, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	console, err := dlqweb.New(dlqweb.Config{
+		Broker: broker, Queues: o.queues, Prefix: o.prefix, Authorize: authorize, ReadOnly: o.readOnly,
+		Folder: o.folder, Audit: slog.NewJSONHandler(synced{audit}, nil), Logger: watermill.NewSlogLogger(log),
+	})
+	if err != nil {
+		return usage(err)
+	}
+	defer func() { _ = console.Close() }()
+
+	return serve(ctx, s, o, listener, handler(console, o, loopback))
+}
+
+// handler guards the console as the flags ask for.
+func handler(console http.Handler, o options, loopback bool) http.Handler {
+	if o.auth == "" && loopback {
+		return onlyLocal(console)
+	}
+
+	return challenge(console)
+}
+
+// serve answers until the context ends.
+func serve(ctx context.Context, s *cli.Session, o options, listener net.Listener, handler http.Handler) error {
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: headTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: mostHeader}
+	scheme := "http"
+	if o.tlsCert != "" {
+		scheme = "https"
+		certificate, err := tls.LoadX509KeyPair(o.tlsCert, o.tlsKey)
+		if err != nil {
+			return cli.Usage("--tls-cert: %w", err)
+		}
+		server.TLSConfig = &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12}
+	}
+	ended := make(chan error, 1)
+	go func() {
+		if o.tlsCert != "" {
+			ended <- server.ServeTLS(listener, "", "")
+			return
+		}
+		ended <- server.Serve(listener)
+	}()
+	s.Note("The console is at %s://%s%s/", scheme, listener.Addr(), o.prefix)
+
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+	if err := server.Shutdown(closing); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+
+	return nil
+}
+
+// openAudit opens the audit log, to write behind what it has.
+func (o options) openAudit() (*os.File, error) {
+	path := o.audit
+	if path == "" {
+		path = filepath.Join(o.folder, "audit.jsonl")
+		if !o.readOnly {
+			if err := os.MkdirAll(o.folder, 0o700); err != nil {
+				return nil, fmt.Errorf("--folder: %w", err)
+			}
+		} else {
+			path = os.DevNull
+		}
+	}
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("--audit: %w", err)
+	}
+
+	return file, nil
+}
+
+// synced is a file whose records outlive a crash.
+type synced struct{ *os.File }
+
+func (f synced) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p)
+	if err == nil {
+		_ = f.Sync() // a pipe, or the system's log, cannot
+	}
+
+	return n, err
+}
