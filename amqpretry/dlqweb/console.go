@@ -76,7 +76,8 @@ func New(config Config) (*Console, error) {
 }
 
 // Close stops the runs, waits for what they have on its way, and closes the connections. A run that was stopped this
-// way is told as stopped when the console is started again.
+// way is told as stopped when the console is started again. Close what serves the console first, so that no request is
+// on its way.
 func (c *Console) Close() error {
 	c.cancel()
 	c.running.Wait()
@@ -110,6 +111,11 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 
+	if c.ctx.Err() != nil {
+		c.answer(w, r, visitor{}, &problem{Status: http.StatusServiceUnavailable, Title: "The console was closed",
+			Do: "Open it again when the service is back."})
+		return
+	}
 	inside, below := strings.CutPrefix(r.URL.Path, c.config.Prefix)
 	switch {
 	case !below || inside != "" && inside[0] != '/':

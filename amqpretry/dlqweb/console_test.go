@@ -231,8 +231,9 @@ func TestClosedWhileItRuns(t *testing.T) {
 	require.Eventually(t, func() bool { return f.Depth(f.main) > 10 }, 20*time.Second, 10*time.Millisecond)
 	_, err := dlqweb.New(f.config)
 	require.ErrorContains(t, err, "is used by another console")
-	f.server.Close()
 	require.NoError(t, f.console.Close())
+	assert.Equal(t, http.StatusServiceUnavailable, f.get("/").Status)
+	f.server.Close()
 
 	f.open()
 	var after run
