@@ -23,7 +23,7 @@ SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
 .DEFAULT_GOAL := help
-.PHONY: help mirror demo test test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster shutdown crashes bench tools foreign fuzz examples record lint prose vet fmt
+.PHONY: help mirror demo test test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console shutdown crashes bench tools foreign fuzz examples record lint prose vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -96,6 +96,14 @@ shutdown: ## services closed at random moments: make shutdown CLOSES=3000 SEED=1
 
 crashes: ## services that die, are closed and lose their connections, in every combination: make crashes REPORT=report.md
 	$(PROOF) CRASHES=all scripts/broker run $(GO) test -count=1 -v -timeout=1h ./tests/crashes
+
+# The proof of the console. The same tests run in short with make test.
+VIEWS ?= 10000
+KILLS ?= 50
+console: MESSAGES := $(or $(MESSAGES),100000)
+console: ## the console looked at, killed, and stopped half-way and undone: make console VIEWS=10000 KILLS=50 REPORT=report.md
+	$(PROOF) VIEWS="$(VIEWS)" KILLS="$(KILLS)" MESSAGES="$(MESSAGES)" \
+		scripts/broker run $(GO) test -count=1 -v -timeout=1h -parallel=1 ./tests/console
 
 # CLUSTER="leaders quorum/minority exact": only these scenarios
 CLUSTER ?=

@@ -1,0 +1,136 @@
+package console
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/env"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
+)
+
+// Page views leave a queue as it was: the same messages in the same order, and none of them counted against a limit.
+func TestViews(t *testing.T) {
+	t.Parallel()
+	views := env.Int(t, "VIEWS", 300)
+	const messages = 500
+	w := newWorld(t, messages)
+	pages := []string{
+		"/", "/queue?queue=" + w.dead, "/queue?queue=" + w.dead + "&text=card", "/queue?after=100&queue=" + w.dead,
+		"/message?uuid=uuid-%d&queue=" + w.dead, "/body?uuid=uuid-%d&queue=" + w.dead,
+		"/queue?uuid=uuid-%d&queue=" + w.dead, "/api/v1/queues/" + w.dead, "/runs", "/plan?kind=purge&queue=" + w.dead,
+	}
+
+	began := time.Now()
+	var all sync.WaitGroup
+	for client := range 8 {
+		all.Go(func() {
+			for i := client; i < views; i += 8 {
+				path := strings.Replace(pages[i%len(pages)], "%d", strconv.Itoa(rand.IntN(messages)), 1)
+				assert.Equal(t, http.StatusOK, w.ask(http.MethodGet, path, "", nil), path)
+			}
+		})
+	}
+	all.Wait()
+	took := time.Since(began)
+	w.kill()
+
+	letters := w.Take(w.dead, messages, time.Minute)
+	for i, d := range letters {
+		require.Equal(t, fmt.Sprintf("uuid-%d", i), d.Headers["_watermill_message_uuid"], "in their order")
+		if w.AtLeast(4, 3) {
+			assert.NotContains(t, d.Headers, "x-delivery-count", "browsed, and not failed")
+		}
+	}
+	assert.Empty(t, w.Drain(w.dead))
+	table := report.Table{Title: "Page views, after which the queue is as it was", Head: []string{"RabbitMQ", "views",
+		"messages", "views a second"}}
+	table.Add(w.Version(), views, messages, float64(views)/took.Seconds())
+	report.Write(t, table.String())
+}
+
+// A replay that is stopped half-way and undone: every message is counted.
+func TestHalfOfAReplay(t *testing.T) {
+	t.Parallel()
+	messages := env.Int(t, "MESSAGES", 3000)
+	w := newWorld(t, messages)
+	r := w.planned(fmt.Sprintf(`{"kind":"replay","queue":%q}`, w.dead))
+	require.Equal(t, messages, r.Plan.Matched)
+	w.confirm(r.ID)
+	require.Eventually(t, func() bool {
+		w.ask(http.MethodGet, "/api/v1/runs/"+r.ID, "", &r)
+		return r.Done >= messages/2
+	}, 5*time.Minute, time.Millisecond)
+	w.ask(http.MethodDelete, "/api/v1/runs/"+r.ID, "", nil)
+	stopped := w.await(r.ID)
+	w.Has(w.main, stopped.Done)
+	w.Has(w.dead, messages-stopped.Done)
+	undone := w.undo(r.ID)
+	assert.Equal(t, stopped.Done, undone.Done)
+
+	sent, dead := w.uuids(w.main), w.uuids(w.dead)
+	assert.Len(t, sent, stopped.Done)
+	assert.Len(t, dead, messages)
+	for i := range messages {
+		assert.Equal(t, 1, dead[fmt.Sprintf("uuid-%d", i)], "uuid-%d", i)
+	}
+	table := report.Table{Title: "A replay that is stopped and undone", Head: []string{"RabbitMQ", "messages", "replayed",
+		"put back", "in the dead-letter queue then"}}
+	table.Add(w.Version(), messages, stopped.Done, undone.Done, len(dead))
+	report.Write(t, table.String())
+}
+
+// The console is killed again and again while it replays: no message is lost, and each run tells what is known of it.
+func TestKills(t *testing.T) {
+	t.Parallel()
+	kills, messages := env.Int(t, "KILLS", 3), env.Int(t, "MESSAGES", 3000)
+	random, seed := env.Random(t)
+	w := newWorld(t, messages)
+	rate := max(500, messages/max(kills, 1))
+	unsaid := 0
+	for range kills {
+		r := w.planned(fmt.Sprintf(`{"kind":"replay","queue":%q,"rate":%d}`, w.dead, rate))
+		if r.Plan.Matched == 0 {
+			break
+		}
+		w.confirm(r.ID)
+		<-time.After(time.Duration(random.IntN(1000)) * time.Millisecond)
+		w.kill()
+		w.start()
+		var after run
+		w.ask(http.MethodGet, "/api/v1/runs/"+r.ID, "", &after)
+		if assert.Contains(t, []string{"interrupted", "done"}, after.State) && after.State == "interrupted" {
+			unsaid++
+		}
+	}
+	r := w.planned(fmt.Sprintf(`{"kind":"replay","queue":%q}`, w.dead))
+	if r.Plan.Matched > 0 {
+		w.confirm(r.ID)
+		assert.Equal(t, "done", w.await(r.ID).State)
+	}
+	w.Has(w.dead, 0)
+
+	sent, lost, doubled := w.uuids(w.main), 0, 0
+	for i := range messages {
+		n := sent["uuid-"+fmt.Sprint(i)]
+		if n == 0 {
+			lost++
+		}
+		doubled += max(0, n-1)
+	}
+	assert.Zero(t, lost)
+	assert.LessOrEqual(t, doubled, 256*kills)
+	assert.NotZero(t, unsaid, "no kill has interrupted a run")
+	table := report.Table{Title: "A console that is killed", Notes: []string{fmt.Sprintf("Seed %d.", seed)},
+		Head: []string{"RabbitMQ", "messages", "kills", "runs interrupted", "lost", "doubled"}}
+	table.Add(w.Version(), messages, kills, unsaid, lost, doubled)
+	report.Write(t, table.String())
+}

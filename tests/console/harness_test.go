@@ -1,0 +1,185 @@
+package console
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+)
+
+// command is the path of the command, built once.
+var command = sync.OnceValues(func() (string, error) {
+	folder, err := os.MkdirTemp("", "amqpretry-console-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(folder, "amqpretry")
+	build := exec.Command("go", "build", "-o", path, "../../cmd/amqpretry")
+	build.Stderr = os.Stderr
+
+	return path, build.Run()
+})
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if path, err := command(); err == nil {
+		_ = os.RemoveAll(filepath.Dir(path))
+	}
+	os.Exit(code)
+}
+
+// world is a main queue with dead letters, and a console that is a process.
+type world struct {
+	*rabbit.Client
+	t          *testing.T
+	main, dead string
+	folder     string
+	process    *exec.Cmd
+	address    string
+}
+
+func newWorld(t *testing.T, messages int) *world {
+	t.Helper()
+	w := &world{Client: rabbit.New(t, brokertest.URI(t)), t: t, main: "console-" + watermill.NewShortUUID(),
+		folder: t.TempDir()}
+	w.dead = w.main + ".dlq"
+	_, arguments := deadletter.Queue(t, w.main)
+	w.Declare(w.main, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
+	w.Declare(w.dead, arguments)
+	const batch = 1000
+	for first := 0; first < messages; first += batch {
+		var letters []amqp091.Publishing
+		for i := first; i < min(first+batch, messages); i++ {
+			letters = append(letters, deadletter.New(w.main, i))
+		}
+		w.Publish(w.dead, letters...)
+	}
+	w.start()
+
+	return w
+}
+
+// start starts the console, and waits until it answers.
+func (w *world) start() {
+	w.t.Helper()
+	path, err := command()
+	require.NoError(w.t, err)
+	w.process = exec.Command(path, "serve", "--listen", "127.0.0.1:0", "--queue", w.main, "--folder", w.folder,
+		"--no-delivery-limit-policy")
+	w.process.Env = append(os.Environ(), "AMQP_URI="+w.URI, "AMQP_MANAGEMENT_URL=")
+	stderr, err := w.process.StderrPipe()
+	require.NoError(w.t, err)
+	require.NoError(w.t, w.process.Start())
+	w.t.Cleanup(w.kill)
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		if _, address, ok := strings.Cut(lines.Text(), "The console is at "); ok {
+			w.address = strings.TrimSuffix(address, "/")
+			go func() { _, _ = io.Copy(io.Discard, stderr) }()
+			return
+		}
+	}
+	w.t.Fatal("the console did not start")
+}
+
+func (w *world) kill() {
+	_ = w.process.Process.Kill()
+	_ = w.process.Wait()
+}
+
+// run is what the API tells of a run.
+type run struct {
+	ID, State, Error string
+	Done             int
+	Plan             struct{ Matched int }
+}
+
+// ask sends a request, and reads the answer into value if that is not nil.
+func (w *world) ask(method, path, body string, value any) int {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, method, w.address+path, strings.NewReader(body))
+	require.NoError(w.t, err)
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(w.t, err)
+	defer func() { _ = response.Body.Close() }()
+	text, err := io.ReadAll(response.Body)
+	require.NoError(w.t, err)
+	if value != nil {
+		require.Less(w.t, response.StatusCode, 300, string(text))
+		require.NoError(w.t, json.Unmarshal(text, value), string(text))
+	}
+
+	return response.StatusCode
+}
+
+// await waits until a run is not busy any more.
+func (w *world) await(id string) run {
+	w.t.Helper()
+	var r run
+	require.Eventually(w.t, func() bool {
+		w.ask(http.MethodGet, "/api/v1/runs/"+id, "", &r)
+		return r.State != "counting" && r.State != "running" && r.State != "stopping"
+	}, 5*time.Minute, 20*time.Millisecond)
+
+	return r
+}
+
+// planned plans a run, and waits until it is counted.
+func (w *world) planned(body string) run {
+	w.t.Helper()
+	var r run
+	w.ask(http.MethodPost, "/api/v1/runs", body, &r)
+
+	return w.await(r.ID)
+}
+
+func (w *world) confirm(id string) {
+	w.t.Helper()
+	var r run
+	w.ask(http.MethodPost, "/api/v1/runs/"+id+"/confirm", "", &r)
+}
+
+// undo undoes a run, to its end.
+func (w *world) undo(id string) run {
+	w.t.Helper()
+	var r run
+	w.ask(http.MethodPost, "/api/v1/runs/"+id+"/undo", "", &r)
+	w.await(r.ID)
+	w.confirm(r.ID)
+	r = w.await(r.ID)
+	assert.Equal(w.t, "done", r.State, r.Error)
+
+	return r
+}
+
+// uuids are how often each message is in a queue, which is empty then.
+func (w *world) uuids(queue string) map[string]int {
+	w.t.Helper()
+	found := map[string]int{}
+	for _, d := range w.Drain(queue) {
+		uuid, _ := d.Headers["_watermill_message_uuid"].(string)
+		found[uuid]++
+	}
+
+	return found
+}
