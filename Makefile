@@ -100,9 +100,8 @@ crashes: ## services that die, are closed and lose their connections, in every c
 # The proof of the console. The same tests run in short with make test.
 VIEWS ?= 10000
 KILLS ?= 50
-console: MESSAGES := $(or $(MESSAGES),100000)
 console: ## the console looked at, killed, and stopped half-way and undone: make console VIEWS=10000 KILLS=50 REPORT=report.md
-	$(PROOF) VIEWS="$(VIEWS)" KILLS="$(KILLS)" MESSAGES="$(MESSAGES)" \
+	$(PROOF) VIEWS="$(VIEWS)" KILLS="$(KILLS)" MESSAGES="$(if $(filter command line,$(origin MESSAGES)),$(MESSAGES),100000)" \
 		scripts/broker run $(GO) test -count=1 -v -timeout=1h -parallel=1 ./tests/console
 
 # CLUSTER="leaders quorum/minority exact": only these scenarios

@@ -82,8 +82,8 @@ func TestHalfOfAReplay(t *testing.T) {
 	for i := range messages {
 		assert.Equal(t, 1, dead[fmt.Sprintf("uuid-%d", i)], "uuid-%d", i)
 	}
-	table := report.Table{Title: "A replay that is stopped and undone", Head: []string{"RabbitMQ", "messages", "replayed",
-		"put back", "in the dead-letter queue then"}}
+	table := report.Table{Title: "A replay that is stopped and undone", Head: []string{"RabbitMQ", "messages",
+		"replayed", "put back", "in the dead-letter queue then"}}
 	table.Add(w.Version(), messages, stopped.Done, undone.Done, len(dead))
 	report.Write(t, table.String())
 }
