@@ -165,13 +165,13 @@ func (c *Console) routes() http.Handler {
 	if c.config.acts() {
 		page("GET /runs", c.pageRuns)
 		page("GET /run", c.pageRun)
-		page("GET /run/file", c.getFile)
+		page("GET /file", c.getFile)
 		page("GET /plan", c.pagePlan)
 		page("POST /plan", c.postPlan)
 		page("POST /diff", c.postDiff)
-		page("POST /run/confirm", c.postConfirm)
-		page("POST /run/stop", c.postStop)
-		page("POST /run/undo", c.postUndo)
+		page("POST /confirm", c.postConfirm)
+		page("POST /stop", c.postStop)
+		page("POST /undo", c.postUndo)
 		api("GET /api/v1/runs", c.apiRuns)
 		api("POST /api/v1/runs", c.apiPlan)
 		api("GET /api/v1/runs/{id}", c.apiRun)
@@ -179,7 +179,14 @@ func (c *Console) routes() http.Handler {
 		api("POST /api/v1/runs/{id}/undo", c.apiUndo)
 		api("DELETE /api/v1/runs/{id}", c.apiStop)
 	}
-	mux.Handle("/", c.html(func(http.ResponseWriter, *http.Request, visitor) error { return notFound("This page") }))
+	mux.Handle("/", c.html(func(w http.ResponseWriter, r *http.Request, _ visitor) error {
+		// The links of a page are relative to the console's first page: all pages lie beside it.
+		if strings.Count(r.URL.Path, "/") > 1 && !strings.HasPrefix(r.URL.Path, "/api/") {
+			http.NotFound(w, r)
+			return nil
+		}
+		return notFound("This page")
+	}))
 
 	protection := http.NewCrossOriginProtection()
 	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

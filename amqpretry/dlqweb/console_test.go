@@ -47,6 +47,8 @@ func TestPages(t *testing.T) {
 	assert.Equal(t, http.StatusNotFound, f.get("/queue?queue="+f.main).Status, "a main queue is nobody's business")
 	assert.Equal(t, http.StatusNotFound, f.get("/queue?queue=other.dlq").Status, "one that it was not told of")
 	assert.Equal(t, http.StatusNotFound, f.get("/nothing").Status)
+	assert.Equal(t, http.StatusNotFound, f.get("/no/thing").Status)
+	assert.Contains(t, f.get("/api/v1/nothing").Header.Get("Content-Type"), "problem+json")
 	assert.Equal(t, http.StatusBadRequest, f.get("/queue?older-than=x&queue="+f.dead).Status)
 	assert.Len(t, f.Take(f.dead, 70, 20*time.Second), 70)
 }
@@ -99,8 +101,9 @@ func TestByForms(t *testing.T) {
 	f.await(id, "ready")
 	page := f.get("/run?id=" + id)
 	assert.Contains(t, page.Body, "Delete 1 message</button>")
-	a = f.post("/run/confirm", url.Values{"id": {id}})
+	a = f.post("/confirm", url.Values{"id": {id}})
 	require.Equal(t, http.StatusSeeOther, a.Status, a.Body)
+	assert.Equal(t, "run?id="+id, a.Header.Get("Location"))
 	f.await(id, "done")
 	f.Has(f.dead, 2)
 }
@@ -376,7 +379,7 @@ func TestWhatIsHidden(t *testing.T) {
 		r := f.plan(`{"kind":"export","queue":"` + f.dead + `"}`)
 		f.confirm(r.ID)
 		f.await(r.ID, "done")
-		file := f.get("/run/file?id=" + r.ID)
+		file := f.get("/file?id=" + r.ID)
 		assert.Equal(t, 3, strings.Count(file.Body, "\n"))
 		for _, secret := range secrets {
 			assert.NotContains(t, file.Body, secret)
@@ -395,7 +398,7 @@ func TestReadOnly(t *testing.T) {
 	f := start(t, func(c *dlqweb.Config) { c.ReadOnly = true })
 	f.fill(0, 1)
 	assert.Equal(t, http.StatusOK, f.get("/message?uuid=uuid-0&queue="+f.dead).Status)
-	for _, path := range []string{"/plan", "/diff", "/run/confirm", "/run/stop", "/run/undo", "/api/v1/runs"} {
+	for _, path := range []string{"/plan", "/diff", "/confirm", "/stop", "/undo", "/api/v1/runs"} {
 		a := f.send(http.MethodPost, path, "application/json", "{}")
 		assert.Contains(t, []int{http.StatusNotFound, http.StatusMethodNotAllowed}, a.Status, path)
 	}
@@ -433,7 +436,7 @@ func TestImportOfAFile(t *testing.T) {
 	r := f.plan(`{"kind":"export","queue":"` + f.dead + `"}`)
 	f.confirm(r.ID)
 	f.await(r.ID, "done")
-	export := f.get("/run/file?id=" + r.ID)
+	export := f.get("/file?id=" + r.ID)
 	assert.Equal(t, "application/octet-stream", export.Header.Get("Content-Type"))
 	assert.Contains(t, export.Header.Get("Content-Disposition"), "attachment")
 	f.Take(f.dead, 3, 20*time.Second)
