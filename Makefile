@@ -23,7 +23,7 @@ SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
 .DEFAULT_GOAL := help
-.PHONY: help mirror demo test test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console shutdown crashes bench tools foreign fuzz examples record lint prose vet fmt
+.PHONY: help mirror demo test test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes bench tools foreign fuzz examples record lint prose vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -100,9 +100,15 @@ crashes: ## services that die, are closed and lose their connections, in every c
 # The proof of the console. The same tests run in short with make test.
 VIEWS ?= 10000
 KILLS ?= 50
+LETTERS ?= 1000000
 console: ## the console looked at, killed, and stopped half-way and undone: make console VIEWS=10000 KILLS=50 REPORT=report.md
-	$(PROOF) VIEWS="$(VIEWS)" KILLS="$(KILLS)" MESSAGES="$(if $(filter command line,$(origin MESSAGES)),$(MESSAGES),100000)" \
+	$(PROOF) VIEWS="$(VIEWS)" KILLS="$(KILLS)" LETTERS="$(LETTERS)" MESSAGES="$(if $(filter command line,$(origin MESSAGES)),$(MESSAGES),100000)" \
 		scripts/broker run $(GO) test -count=1 -v -timeout=1h -parallel=1 ./tests/console
+
+# scripts/chromium and scripts/nginx find or fetch what it needs; npm fetches axe-core.
+browser: ## the console in a real Chromium: make browser PICTURES=docs/img makes the pictures of the docs
+	cd tests/browser && PICTURES="$(if $(PICTURES),$(abspath $(PICTURES)))" \
+		../../scripts/broker run $(GO) test -count=1 -timeout=20m ./...
 
 # CLUSTER="leaders quorum/minority exact": only these scenarios
 CLUSTER ?=
@@ -149,7 +155,7 @@ mirror: ## the files that are the same for watermill-amqp v2 and v3 written anew
 lint: ## linters and formatting (the first time it builds the linter: some minutes)
 	scripts/mirror --check
 	$(LINT) run && $(LINT) run --build-tags amqpv3 ./internal/versions/... ./amqpretry/... ./tests
-	set -e; for module in tests/interop tests/chaos tests/bench/peers; do (cd $$module && $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run); done
+	set -e; for module in tests/interop tests/chaos tests/bench/peers tests/browser; do (cd $$module && $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run); done
 
 PAGES ?= $(filter-out CHANGELOG.md,$(wildcard *.md)) $(wildcard docs/*.md docs/*/*.md docs/*/*/*.md)
 WORST ?= 20
@@ -159,7 +165,7 @@ prose: ## how hard README and docs are to read, and their worst sentences: make 
 vet: ## go vet, and no files that patches and merges have left behind
 	@if left=$$(git ls-files | grep -E '\.(orig|rej)$$'); then echo "cannot vet: tracked leftovers of a patch or merge; git rm them:" $$left; exit 1; fi
 	$(GO) vet ./... && $(GO) vet -tags cluster ./tests/cluster && $(GO) vet -tags foreign ./tests/foreign && $(GO) vet -tags amqpv3,cluster ./...
-	set -e; for module in tests/interop tests/chaos tests/bench/peers; do (cd $$module && $(GO) vet ./...); done
+	set -e; for module in tests/interop tests/chaos tests/bench/peers tests/browser; do (cd $$module && $(GO) vet ./...); done
 
 fmt: ## format the code
 	$(LINT) fmt

@@ -149,7 +149,7 @@ func (c *Console) apiPlan(r *http.Request, who visitor) (any, error) {
 			Do: "Send it with Content-Type: application/json."}
 	}
 	var wanted wish
-	decoder := json.NewDecoder(r.Body)
+	decoder := json.NewDecoder(http.MaxBytesReader(nil, r.Body, mostForm))
 	decoder.DisallowUnknownFields()
 	err := decoder.Decode(&wanted)
 	if err == nil {
@@ -164,12 +164,25 @@ func (c *Console) apiPlan(r *http.Request, who visitor) (any, error) {
 		return nil, badRequest("body", "a run as the OpenAPI document has it", err.Error())
 	}
 	if wanted.Kind == kindImport {
-		return nil, badRequest("kind", "another kind: the pages import files, and POST /runs/{id}/undo undo files",
-			"import")
+		return nil, badRequest("kind", "another kind: POST /queues/{queue}/imports imports a file, and "+
+			"POST /runs/{id}/undo an undo file", "import")
 	}
 	run, err := c.planRun(r.Context(), wanted, who, nil)
 
 	return created{run, "runs/" + run.ID}, err
+}
+
+// apiImport plans the import of the lines in its body.
+func (c *Console) apiImport(r *http.Request, who visitor) (any, error) {
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if kind != "application/jsonl" && kind != "application/x-ndjson" {
+		return nil, &problem{Status: http.StatusUnsupportedMediaType, Title: "An import is JSON Lines",
+			Do: "Send the file with Content-Type: application/jsonl."}
+	}
+	wanted := wish{Kind: kindImport, Queue: r.PathValue("queue"), MainQueue: r.URL.Query().Get("main-queue")}
+	run, err := c.planRun(r.Context(), wanted, who, r.Body)
+
+	return created{run, "../../runs/" + run.ID}, err
 }
 
 func (c *Console) apiConfirm(r *http.Request, who visitor) (any, error) {

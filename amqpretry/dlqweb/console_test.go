@@ -486,3 +486,82 @@ func TestWithoutBroker(t *testing.T) {
 		assert.Contains(t, answer.Body.String(), "The broker cannot be reached", path)
 	}
 }
+
+// Each route asks for its role.
+func TestRoles_OfRoutes(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.fill(0, 3)
+	r := f.plan(`{"kind":"purge","queue":"` + f.dead + `","filter":{"uuid":["uuid-0"]}}`)
+	f.confirm(r.ID)
+	f.await(r.ID, "done")
+	export := f.plan(`{"kind":"export","queue":"` + f.dead + `"}`)
+	f.confirm(export.ID)
+	f.await(export.ID, "done")
+	waiting := f.plan(`{"kind":"purge","queue":"` + f.dead + `"}`)
+	q := "queue=" + f.dead
+	api := "/api/v1/queues/" + f.dead
+
+	type request struct {
+		method, path, kind, body string
+		needs                    dlqweb.Role
+	}
+	form := func(path, body string, needs dlqweb.Role) request {
+		return request{http.MethodPost, path, "application/x-www-form-urlencoded", body, needs}
+	}
+	get := func(path string, needs dlqweb.Role) request { return request{http.MethodGet, path, "", "", needs} }
+	plan := func(kind string, needs dlqweb.Role) request {
+		return request{http.MethodPost, "/api/v1/runs", "application/json",
+			`{"kind":"` + kind + `","to":"` + map[string]string{"move": "x"}[kind] + `","queue":"` + f.dead + `"}`, needs}
+	}
+	for _, one := range []request{
+		get("/", dlqweb.RoleMetadata), get("/queue?"+q, dlqweb.RoleMetadata),
+		get("/message?uuid=uuid-1&"+q, dlqweb.RoleMetadata), get("/body?uuid=uuid-1&"+q, dlqweb.RoleView),
+		get("/runs", dlqweb.RoleView), get("/run?id="+r.ID, dlqweb.RoleView),
+		get("/file?id="+r.ID, dlqweb.RoleReplay), get("/file?id="+export.ID, dlqweb.RoleView),
+		get("/api/v1/runs/"+r.ID+"/file", dlqweb.RoleReplay), get("/api/v1/runs/"+export.ID+"/file", dlqweb.RoleView),
+		get("/plan?kind=replay&"+q, dlqweb.RoleReplay), get("/plan?kind=purge&"+q, dlqweb.RoleDelete),
+		get("/plan?kind=export&"+q, dlqweb.RoleView), get("/plan?kind=move&"+q, dlqweb.RoleReplay),
+		get("/api/v1/queues", dlqweb.RoleMetadata), get(api, dlqweb.RoleMetadata),
+		get(api+"/dead-letters", dlqweb.RoleMetadata), get(api+"/dead-letters/uuid-1", dlqweb.RoleView),
+		get("/api/v1/runs", dlqweb.RoleView), get("/api/v1/runs/"+r.ID, dlqweb.RoleView),
+		get("/api/v1/openapi.json", dlqweb.RoleMetadata),
+		form("/diff", "uuid=uuid-1&body=x&"+q, dlqweb.RoleReplay),
+		form("/plan", "kind=replay&"+q, dlqweb.RoleReplay), form("/plan", "kind=purge&"+q, dlqweb.RoleDelete),
+		form("/plan", "kind=export&"+q, dlqweb.RoleView), form("/plan", "kind=move&to=x&"+q, dlqweb.RoleReplay),
+		form("/undo", "id="+r.ID, dlqweb.RoleReplay),
+		plan("replay", dlqweb.RoleReplay), plan("move", dlqweb.RoleReplay), plan("purge", dlqweb.RoleDelete),
+		plan("export", dlqweb.RoleView),
+		{http.MethodPost, api + "/imports", "application/jsonl", "", dlqweb.RoleReplay},
+		{http.MethodPost, "/api/v1/runs/" + r.ID + "/undo", "application/json", "", dlqweb.RoleReplay},
+		form("/confirm", "id="+waiting.ID, dlqweb.RoleDelete), form("/stop", "id="+waiting.ID, dlqweb.RoleDelete),
+		{http.MethodPost, "/api/v1/runs/" + waiting.ID + "/confirm", "application/json", "", dlqweb.RoleDelete},
+		{http.MethodDelete, "/api/v1/runs/" + waiting.ID, "application/json", "", dlqweb.RoleDelete},
+	} {
+		for role := dlqweb.RoleMetadata; role < one.needs; role++ {
+			f.role = role
+			a := f.send(one.method, one.path, one.kind, one.body)
+			assert.Equal(t, http.StatusForbidden, a.Status, "%s %s %s as %v", one.method, one.path, one.body, role)
+		}
+		f.role = one.needs
+		a := f.send(one.method, one.path, one.kind, one.body)
+		assert.Less(t, a.Status, 400, "%s %s %s as %v: %s", one.method, one.path, one.body, one.needs, a.Body)
+	}
+}
+
+// The first page with all that it needs.
+func TestFirstPageIsSmall(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.fill(0, 10)
+	page := f.get("/").Body
+	size := len(page)
+	for _, link := range regexp.MustCompile(`(?:href|src)="(static/[^"]*)"`).FindAllStringSubmatch(page, -1) {
+		file := f.get("/" + html.UnescapeString(link[1]))
+		require.Equal(t, http.StatusOK, file.Status, link[1])
+		assert.Contains(t, file.Header.Get("Cache-Control"), "immutable")
+		size += len(file.Body)
+	}
+	assert.Less(t, size, 50<<10)
+	assert.Greater(t, size, 10<<10)
+}

@@ -291,7 +291,7 @@ func asFile(w http.ResponseWriter, name string) {
 
 // getFile gives the undo file or the export of a run.
 func (c *Console) getFile(w http.ResponseWriter, r *http.Request, who visitor) error {
-	id := r.URL.Query().Get("id")
+	id := cmp.Or(r.PathValue("id"), r.URL.Query().Get("id"))
 	found, err := c.runs.find(id)
 	if err != nil {
 		return err

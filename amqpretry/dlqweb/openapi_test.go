@@ -2,8 +2,10 @@ package dlqweb_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"testing"
@@ -135,6 +137,24 @@ func TestOpenAPI(t *testing.T) {
 	undo, _ := check("POST", "/runs/"+id+"/undo", "/runs/{id}/undo", "", 201, "201")["id"].(string)
 	f.await(undo, "ready")
 	assert.Equal(t, "discarded", check("DELETE", "/runs/"+undo, "/runs/{id}", "", 200, "200")["state"])
+	file := f.get("/api/v1/runs/" + id + "/file")
+	require.Equal(t, http.StatusOK, file.Status)
+	assert.Equal(t, "application/octet-stream", file.Header.Get("Content-Type"))
+	assert.Equal(t, 1, strings.Count(file.Body, "\n"))
+	checked["getRunFile"] = true
+	imported := f.send("POST", "/api/v1"+queue+"/imports", "application/jsonl", file.Body)
+	require.Equal(t, http.StatusCreated, imported.Status, imported.Body)
+	address, err := url.Parse("/api/v1" + queue + "/imports")
+	require.NoError(t, err)
+	address, err = address.Parse(imported.Header.Get("Location"))
+	require.NoError(t, err)
+	var planned map[string]any
+	f.json(imported, &planned)
+	assert.Equal(t, fmt.Sprint("/api/v1/runs/", planned["id"]), address.Path)
+	assert.Equal(t, 1, f.await(fmt.Sprint(planned["id"]), "ready").Plan.Matched)
+	d.check(t, "/queues/{queue}/imports", d.Components.Schemas["Run"], planned)
+	checked["planImport"] = true
+	check("POST", queue+"/imports", "/queues/{queue}/imports", "{}", 415, "default")
 	check("POST", "/runs", "/runs", `{"kind":"replay","queue":"`+f.dead+`","color":"red"}`, 400, "default")
 	check("POST", "/runs", "/runs", `{"kind":"boil","queue":"`+f.dead+`"}`, 400, "default")
 

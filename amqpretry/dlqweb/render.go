@@ -198,7 +198,7 @@ func (c *Console) html(do func(http.ResponseWriter, *http.Request, visitor) erro
 // json makes a handler of what the API answers.
 func (c *Console) json(do func(*http.Request, visitor) (any, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Body = http.MaxBytesReader(w, r.Body, mostForm)
+		r.Body = http.MaxBytesReader(w, r.Body, mostUpload)
 		who, err := c.authorize(r)
 		var value any
 		if err == nil {

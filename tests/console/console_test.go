@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -62,14 +63,14 @@ func TestHalfOfAReplay(t *testing.T) {
 	t.Parallel()
 	messages := env.Int(t, "MESSAGES", 3000)
 	w := newWorld(t, messages)
-	r := w.planned(fmt.Sprintf(`{"kind":"replay","queue":%q}`, w.dead))
+	r := w.await(w.submit("/plan", url.Values{"kind": {"replay"}, "queue": {w.dead}}))
 	require.Equal(t, messages, r.Plan.Matched)
-	w.confirm(r.ID)
+	require.Equal(t, r.ID, w.submit("/confirm", url.Values{"id": {r.ID}}))
 	require.Eventually(t, func() bool {
 		w.ask(http.MethodGet, "/api/v1/runs/"+r.ID, "", &r)
 		return r.Done >= messages/2
 	}, 5*time.Minute, time.Millisecond)
-	w.ask(http.MethodDelete, "/api/v1/runs/"+r.ID, "", nil)
+	w.submit("/stop", url.Values{"id": {r.ID}})
 	stopped := w.await(r.ID)
 	w.Has(w.main, stopped.Done)
 	w.Has(w.dead, messages-stopped.Done)
@@ -85,6 +86,33 @@ func TestHalfOfAReplay(t *testing.T) {
 	table := report.Table{Title: "A replay that is stopped and undone", Head: []string{"RabbitMQ", "messages",
 		"replayed", "put back", "in the dead-letter queue then"}}
 	table.Add(w.Version(), messages, stopped.Done, undone.Done, len(dead))
+	report.Write(t, table.String())
+}
+
+// A long queue takes no more memory than a short one.
+func TestLongQueue(t *testing.T) {
+	t.Parallel()
+	messages := env.Int(t, "LETTERS", 20_000)
+	w := newWorld(t, messages)
+	look := func(path string) time.Duration {
+		began := time.Now()
+		require.Eventually(t, func() bool {
+			return w.ask(http.MethodGet, path, "", nil) == http.StatusOK
+		}, 15*time.Minute, 100*time.Millisecond, path)
+		return time.Since(began)
+	}
+	queue := "/api/v1/queues/" + w.dead
+	whole := look(queue)
+	found := look(queue + "?text=nobody")
+	one := look(queue + "/dead-letters?uuid=uuid-" + strconv.Itoa(messages-1))
+	r := w.planned(fmt.Sprintf(`{"kind":"purge","queue":%q}`, w.dead))
+	assert.Equal(t, messages, r.Plan.Matched)
+	peak := w.peak()
+	assert.Less(t, peak, 300, "MiB")
+
+	table := report.Table{Title: "A long queue", Head: []string{"RabbitMQ", "messages", "a whole look (s)",
+		"a search (s)", "one message (s)", "memory at its peak (MiB)"}}
+	table.Add(w.Version(), messages, whole.Seconds(), found.Seconds(), one.Seconds(), peak)
 	report.Write(t, table.String())
 }
 

@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -151,6 +153,32 @@ func (w *world) planned(body string) run {
 	w.ask(http.MethodPost, "/api/v1/runs", body, &r)
 
 	return w.await(r.ID)
+}
+
+// submit sends a form as a browser does, and gives the run to whose page that leads.
+func (w *world) submit(path string, form url.Values) string {
+	w.t.Helper()
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	response, err := client.PostForm(w.address+path, form)
+	require.NoError(w.t, err)
+	defer func() { _ = response.Body.Close() }()
+	require.Equal(w.t, http.StatusSeeOther, response.StatusCode)
+
+	return strings.TrimPrefix(response.Header.Get("Location"), "run?id=")
+}
+
+// peak is how many MiB of memory the console has had at most.
+func (w *world) peak() int {
+	w.t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.process.Process.Pid))
+	require.NoError(w.t, err)
+	_, peak, ok := strings.Cut(string(status), "VmHWM:")
+	require.True(w.t, ok)
+	var kilobytes int
+	_, err = fmt.Sscan(peak, &kilobytes)
+	require.NoError(w.t, err)
+
+	return kilobytes >> 10
 }
 
 func (w *world) confirm(id string) {
