@@ -565,3 +565,34 @@ func TestFirstPageIsSmall(t *testing.T) {
 	assert.Less(t, size, 50<<10)
 	assert.Greater(t, size, 10<<10)
 }
+
+// Without JavaScript a page that waits comes again by itself, and one with a form that somebody fills in does not.
+func TestWithoutScripts(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.fill(0, 3)
+	const again = `http-equiv="refresh"`
+	assert.Contains(t, f.get("/").Body, again)
+	assert.NotContains(t, f.get("/queue?queue="+f.dead).Body, again)
+	r := f.plan(`{"kind":"replay","rate":1,"queue":"` + f.dead + `"}`)
+	assert.NotContains(t, f.get("/run?id="+r.ID).Body, again)
+	f.confirm(r.ID)
+	assert.Contains(t, f.get("/run?id="+r.ID).Body, again)
+}
+
+func TestTooManyPlans(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	var last answer
+	var first run
+	for i := range 201 {
+		last = f.send(http.MethodPost, "/api/v1/runs", "application/json", `{"kind":"purge","queue":"`+f.dead+`"}`)
+		if i == 0 {
+			f.json(last, &first)
+		}
+	}
+	assert.Equal(t, http.StatusTooManyRequests, last.Status)
+	f.send(http.MethodDelete, "/api/v1/runs/"+first.ID, "application/json", "")
+	last = f.send(http.MethodPost, "/api/v1/runs", "application/json", `{"kind":"purge","queue":"`+f.dead+`"}`)
+	assert.Equal(t, http.StatusCreated, last.Status)
+}

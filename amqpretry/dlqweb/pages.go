@@ -60,7 +60,8 @@ func (c *Console) pageOverview(w http.ResponseWriter, r *http.Request, who visit
 		}
 	}
 
-	return c.render(w, http.StatusOK, "overview", page{Title: "Queues", Visitor: who, Live: true, Data: data})
+	return c.render(w, http.StatusOK, "overview", page{Title: "Queues", Visitor: who, Live: true, Waits: true,
+		Data: data})
 }
 
 // sort counts the queues and chooses which are shown.
@@ -181,7 +182,8 @@ func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor)
 	data.Busy = c.runs.busyWith(v.Queue)
 	c.runs.mu.Unlock()
 
-	return c.render(w, http.StatusOK, "queue", page{Title: v.Queue, Visitor: who, Live: true, Data: data})
+	return c.render(w, http.StatusOK, "queue", page{Title: v.Queue, Visitor: who, Live: true,
+		Waits: !pending.ended(), Data: data})
 }
 
 // forRole is what somebody may see of a look.
@@ -284,7 +286,8 @@ func (c *Console) pageRuns(w http.ResponseWriter, r *http.Request, who visitor) 
 		live = live || run.State.IsBusy()
 	}
 
-	return c.render(w, http.StatusOK, "runs", page{Title: "Runs", Visitor: who, Live: live, Data: list})
+	return c.render(w, http.StatusOK, "runs", page{Title: "Runs", Visitor: who, Live: live, Waits: live,
+		Data: list})
 }
 
 func (c *Console) pageRun(w http.ResponseWriter, r *http.Request, who visitor) error {
@@ -303,7 +306,8 @@ func (c *Console) pageRun(w http.ResponseWriter, r *http.Request, who visitor) e
 	}{run, who.Role >= run.Kind.role(), run.Kind == kindExport && run.State == stateDone}
 	title := fmt.Sprintf("%s of %s", strings.ToUpper(string(run.Kind[:1]))+string(run.Kind[1:]), run.Queue)
 
-	return c.render(w, http.StatusOK, "run", page{Title: title, Visitor: who, Live: run.State.IsBusy(), Data: data})
+	return c.render(w, http.StatusOK, "run", page{Title: title, Visitor: who, Live: run.State.IsBusy(),
+		Waits: run.State.IsBusy(), Data: data})
 }
 
 // pagePlan asks how a run is to be done.

@@ -162,9 +162,10 @@ type page struct {
 	Visitor visitor
 	// Acts tells whether the console can do more than show.
 	Acts bool
-	// Live pages are asked for again, with or without JavaScript.
-	Live bool
-	Data any
+	// Live pages are asked for again by the script; without JavaScript only where Waits, as that takes what somebody
+	// has typed.
+	Live, Waits bool
+	Data        any
 }
 
 // render writes a page.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -122,6 +123,10 @@ func (k *runs) plan(w wish, filter dlq.Filter, who visitor, input io.Reader) (Ru
 	if k.journal == nil {
 		return Run{}, &problem{Status: http404, Title: "This console only shows"}
 	}
+	if k.pending() >= mostPending {
+		return Run{}, &problem{Status: http.StatusTooManyRequests, Title: "Too many runs wait to be confirmed",
+			Detail: fmt.Sprintf("At most %d can.", mostPending), Do: "Confirm or leave some of them."}
+	}
 	now := time.Now().UTC()
 	r := &running{run: Run{ID: newID(now), wish: w, State: stateCounting, By: who.User, Planned: now,
 		Plan: counts{Left: []left{}}, counts: counts{Left: []left{}}}}
@@ -141,6 +146,20 @@ func (k *runs) plan(w wish, filter dlq.Filter, who visitor, input io.Reader) (Ru
 	k.start(r, func(ctx context.Context) { k.count(ctx, r, filter, now) })
 
 	return r.snapshot(), nil
+}
+
+// mostPending is how many runs may be counted, or wait for somebody's yes.
+const mostPending = 200
+
+func (k *runs) pending() int {
+	n := 0
+	for _, r := range k.list() {
+		if r.State == stateCounting || r.State == stateReady {
+			n++
+		}
+	}
+
+	return n
 }
 
 // forgetOld drops the oldest that are over; they stay in the folder. The lock is held.
@@ -181,6 +200,9 @@ func (k *runs) start(r *running, do func(context.Context)) {
 	ctx, cancel := context.WithCancelCause(k.console.ctx)
 	r.mu.Lock()
 	r.stop = func() { cancel(errStopped) }
+	if r.run.StoppedBy != "" { // between its confirmation and now
+		r.stop()
+	}
 	r.mu.Unlock()
 	k.console.running.Go(func() {
 		defer cancel(nil)
