@@ -83,10 +83,8 @@ func (c Config) Validate() error {
 	check(c.Prefix == "" || strings.HasPrefix(c.Prefix, "/") && !strings.ContainsAny(c.Prefix, "?#{} "), "Prefix",
 		"a path such as /dead-letters", fmt.Sprintf("%q", c.Prefix))
 	if c.acts() {
-		check(c.Folder != "", "Folder", "a folder for undo files, as Authorize can give a role that replays (ReadOnly "+
-			"needs none)", `""`)
-		check(c.Audit != nil, "Audit", "a slog.Handler, as Authorize can give a role that replays (ReadOnly needs "+
-			"none)", "nil")
+		check(c.Folder != "", "Folder", "a folder for undo files, unless ReadOnly or without Authorize", `""`)
+		check(c.Audit != nil, "Audit", "a slog.Handler, unless ReadOnly or without Authorize", "nil")
 	}
 	check(c.Folder == "" || filepath.Clean(c.Folder) != "/", "Folder", "a folder of its own",
 		fmt.Sprintf("%q", c.Folder))

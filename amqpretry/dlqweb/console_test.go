@@ -87,6 +87,7 @@ func TestReplayAndUndo(t *testing.T) {
 		actions = append(actions, record["action"])
 	}
 	assert.Equal(t, []any{"plan", "confirm", "plan", "confirm"}, actions)
+	assert.NotContains(t, f.auditLog.text.String(), "guest", "a password")
 }
 
 func TestByForms(t *testing.T) {

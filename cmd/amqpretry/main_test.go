@@ -1,7 +1,10 @@
 package main
 
 import (
+	"encoding/json"
+	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -126,4 +129,33 @@ func TestHelpHasNoCredentials(t *testing.T) {
 	walk(tree(), func(cmd *cobra.Command) {
 		assert.NotContains(t, cmd.UsageString()+cmd.Long, "s3cret", cmd.CommandPath())
 	})
+}
+
+// The filters of the web console have the names of the flags.
+func TestFiltersOfTheConsole(t *testing.T) {
+	text, err := os.ReadFile("../../amqpretry/dlqweb/openapi.json")
+	require.NoError(t, err)
+	var document struct {
+		Paths map[string]struct {
+			Get struct {
+				Parameters []struct{ Name, In string }
+			}
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &document))
+	var inTheConsole, flags []string
+	for _, p := range document.Paths["/queues/{queue}"].Get.Parameters {
+		if p.In == "query" && p.Name != "main-queue" {
+			inTheConsole = append(inTheConsole, p.Name)
+		}
+	}
+	stat, _, err := tree().Find([]string{"dlq", "stat"})
+	require.NoError(t, err)
+	others := []string{"by", "top", "json", "help"}
+	stat.LocalNonPersistentFlags().VisitAll(func(flag *pflag.Flag) {
+		if !slices.Contains(others, flag.Name) {
+			flags = append(flags, flag.Name)
+		}
+	})
+	assert.ElementsMatch(t, flags, inTheConsole)
 }
