@@ -118,7 +118,7 @@ func (c *Console) pageMessage(w http.ResponseWriter, r *http.Request, who visito
 		Types       []string
 		ThisOne     url.Values
 	}{
-		target: t, DeadLetter: l, Fingerprint: l.Fingerprint(), Facts: factsOf(l), Timeline: timelineOf(l),
+		target: t, DeadLetter: l, Fingerprint: l.Fingerprint(), Facts: factsOf(l, who), Timeline: timelineOf(l),
 		Headers: headersOf(l.Message.Headers), Properties: propertiesOf(&l.Message), Body: showBody(l.Message.Body),
 		Types: editableTypes,
 	}
@@ -132,21 +132,28 @@ func (c *Console) pageMessage(w http.ResponseWriter, r *http.Request, who visito
 	return c.render(w, http.StatusOK, "message", page{Title: cmp.Or(l.UUID, "A dead letter"), Visitor: who, Data: data})
 }
 
-func factsOf(l *dlq.DeadLetter) []fact {
+func factsOf(l *dlq.DeadLetter, who visitor) []fact {
 	facts := []fact{
 		{Name: "Reason", Value: string(l.Reason)}, {Name: "Handler", Value: l.Handler}, {Name: "Topic", Value: l.Topic},
 		{Name: "Failed in queue", Value: l.Queue}, {Name: "Host", Value: l.Host},
 		{Name: "Handler calls", Value: strconv.Itoa(l.Calls)}, {Name: "Replays", Value: strconv.Itoa(l.Replays)},
 		{Name: "First failure", At: l.FirstFailure}, {Name: "Last failure", At: l.LastFailure},
 		{Name: "Deadline", At: l.Deadline},
+	}
+	if !who.CanView() {
+		return slices.DeleteFunc(facts, fact.isEmpty)
+	}
+	facts = append(facts, []fact{
 		{Name: "First came by", Value: routeText(dlq.Route{Exchange: l.Exchange, RoutingKey: l.RoutingKey})},
 		{Name: "Came here by", Value: routeText(l.CameBy)}, {Name: "Expiration", Value: l.Expiration},
 		{Name: "User", Value: l.UserID}, {Name: "Removed headers", Value: l.Removed},
 		{Name: "Headers that cannot be read", Value: l.Unreadable},
-	}
+	}...)
 
-	return slices.DeleteFunc(facts, func(f fact) bool { return f.Value == "" && f.At.IsZero() })
+	return slices.DeleteFunc(facts, fact.isEmpty)
 }
+
+func (f fact) isEmpty() bool { return f.Value == "" && f.At.IsZero() }
 
 func routeText(r dlq.Route) string {
 	switch {
@@ -210,7 +217,7 @@ func propertiesOf(m *amqp091.Publishing) []fact {
 		facts = append(facts, fact{Name: "Priority", Value: strconv.Itoa(int(m.Priority))})
 	}
 
-	return slices.DeleteFunc(facts, func(f fact) bool { return f.Value == "" && f.At.IsZero() })
+	return slices.DeleteFunc(facts, fact.isEmpty)
 }
 
 // showBody chooses how a body is shown: JSON that is not too long is indented, text is as it is, anything else is a
