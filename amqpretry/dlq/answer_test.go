@@ -59,7 +59,7 @@ func (f *fixture) deafClient() (*dlq.Client, *atomic.Uint32) {
 	}})
 	require.NoError(f.t, err)
 	f.t.Cleanup(func() { _ = client.Close() })
-	client.AnswerWithin(time.Second)
+	client.AnswerWithin(3 * time.Second) // a busy one takes a second now and then
 
 	return client, silent
 }
@@ -164,7 +164,7 @@ func TestSlowAnswers(t *testing.T) {
 	})
 	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
-	client.AnswerWithin(time.Second)
+	client.AnswerWithin(3 * time.Second) // a busy one takes a second now and then
 
 	stat, err := client.Queue(f.main).Stat(t.Context(), dlq.Filter{})
 	require.NoError(t, err)
