@@ -595,6 +595,7 @@ func TestTooManyPlans(t *testing.T) {
 	}
 	assert.Equal(t, http.StatusTooManyRequests, last.Status)
 	f.send(http.MethodDelete, "/api/v1/runs/"+first.ID, "application/json", "")
+	f.await(first.ID, "discarded")
 	last = f.send(http.MethodPost, "/api/v1/runs", "application/json", `{"kind":"purge","queue":"`+f.dead+`"}`)
 	assert.Equal(t, http.StatusCreated, last.Status)
 }
