@@ -170,7 +170,7 @@ func (p *replay) edit(f *found) (d amqp091.Delivery, what *Edit, err error) {
 	before := f.deadLetter().Message
 	before.Headers = wire.Strip(before.Headers, true)
 	after := before
-	after.Headers = cloneTable(before.Headers) // what is written to the undo file must not change
+	after.Headers = codec.CloneTable(before.Headers) // what is written to the undo file must not change
 	after.Body = bytes.Clone(before.Body)
 	if err := p.options.Edit(&after); err != nil {
 		return d, nil, err
@@ -197,33 +197,6 @@ func (p *replay) edit(f *found) (d amqp091.Delivery, what *Edit, err error) {
 	d.Type, d.AppId = after.Type, after.AppId
 
 	return d, &edit, nil
-}
-
-func cloneTable(t amqp091.Table) amqp091.Table {
-	clone := make(amqp091.Table, len(t))
-	for key, value := range t {
-		clone[key] = cloneValue(value)
-	}
-
-	return clone
-}
-
-func cloneValue(value any) any {
-	switch v := value.(type) {
-	case amqp091.Table:
-		return cloneTable(v)
-	case []any:
-		clone := make([]any, len(v))
-		for i, element := range v {
-			clone[i] = cloneValue(element)
-		}
-
-		return clone
-	case []byte:
-		return bytes.Clone(v)
-	default:
-		return value
-	}
 }
 
 // by is who edits: user@host.

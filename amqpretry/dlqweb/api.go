@@ -22,8 +22,8 @@ func (c *Console) apiQueues(r *http.Request, _ visitor) (any, error) {
 	if o.Err != nil && o.At.IsZero() {
 		return nil, o.Err
 	}
-	c.seen(o.Queues)
-	queues := o.Queues
+	queues := slices.Clone(o.Queues)
+	c.seen(queues)
 	if queues == nil {
 		queues = []queueState{}
 	}
@@ -41,6 +41,9 @@ const apiPatience = 25 * time.Second
 // lookAt waits for a look.
 func (c *Console) lookAt(r *http.Request, who visitor) (viewOf, *look, error) {
 	query := r.URL.Query()
+	if err := checkKeys(query, "after", "main-queue"); err != nil {
+		return viewOf{}, nil, err
+	}
 	query.Set("queue", r.PathValue("queue"))
 	v, pending, err := c.view(query, who)
 	if err != nil {

@@ -61,7 +61,7 @@ func New(config Config) (*Console, error) {
 		}
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	c.looks = &looks{console: c}
+	c.looks = &looks{console: c, held: map[string]int{}}
 	c.runs = &runs{console: c, journal: journal}
 	c.sampler = &sampler{console: c, depth: map[string]int64{}, deaths: map[string]deaths{},
 		looked: map[string]lookedAt{}, first: make(chan struct{})}
@@ -124,6 +124,11 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case inside == "": // relative links need the slash
 		h.Set("Location", "./"+url.PathEscape(lastSegment(r))+"/")
 		w.WriteHeader(http.StatusSeeOther)
+		return
+	}
+	escaped := r.URL.EscapedPath()
+	if escaped != "/" && path.Clean(escaped) != strings.TrimSuffix(escaped, "/") {
+		http.NotFound(w, r) // it would be redirected to an absolute path, which leaves a prefix that a proxy has cut off
 		return
 	}
 	inner := r.Clone(r.Context())

@@ -86,9 +86,13 @@ func (c *Console) postDiff(w http.ResponseWriter, r *http.Request, who visitor) 
 	if err := who.needs(RoleReplay); err != nil {
 		return err
 	}
+	if c.config.Redact != nil {
+		return &problem{Status: http.StatusForbidden, Title: "Messages cannot be edited here",
+			Detail: "The console shows them redacted, so nobody knows what an edit would replace."}
+	}
 	r.Body = http.MaxBytesReader(w, r.Body, mostForm)
 	if err := r.ParseForm(); err != nil {
-		return err
+		return badForm(err)
 	}
 	form := r.PostForm
 	t, err := c.target(form.Get("queue"), form.Get("main-queue"))
@@ -101,10 +105,7 @@ func (c *Console) postDiff(w http.ResponseWriter, r *http.Request, who visitor) 
 	}
 	before := string(l.Message.Body)
 	// A browser sends each end of a line as CR LF, whatever it was.
-	body := form.Get("body")
-	if !strings.Contains(before, "\r\n") {
-		body = strings.ReplaceAll(body, "\r\n", "\n")
-	}
+	body := strings.ReplaceAll(form.Get("body"), "\r\n", "\n")
 	changed := &edit{}
 	if body != before {
 		changed.Body = &body

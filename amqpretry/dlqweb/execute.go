@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"hash/maphash"
 	"io"
 	"os"
 	"time"
@@ -13,24 +12,26 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
-	"github.com/amqpretry/watermill-retry/internal/header"
 )
 
 // isStop tells an error that says no more than that somebody has stopped the run.
 func isStop(err error) bool { return errors.Is(err, errStopped) || errors.Is(err, context.Canceled) }
 
-// do does a run, or counts what it would do.
-func (k *runs) do(ctx context.Context, r *running, filter dlq.Filter, planned time.Time, dry bool) (dlq.Report, error) {
+// do does a run, or counts what it would do. Looks of the queue make room for it; who else works on the queue is waited
+// for.
+func (k *runs) do(ctx context.Context, r *running, filter dlq.Filter, dry bool) (dlq.Report, error) {
 	now := r.snapshot()
+	defer k.console.looks.hold(now.Queue)()
 	client, err := k.console.client(ctx)
 	if err != nil {
 		return dlq.Report{}, err
 	}
-	e := &execution{runs: k, r: r, run: now, dry: dry, queue: client.DeadLetterQueue(now.Queue, now.MainQueue)}
-	e.filter = k.console.asShown(aged(filter, time.Since(planned)))
-	if !dry && now.Kind != kindImport {
-		e.limit = now.Most()
-		e.filter = frozen(e.filter, now.Plan.Total)
+	e := &execution{runs: k, r: r, run: now, dry: dry, queue: client.DeadLetterQueue(now.Queue, now.MainQueue),
+		filter: k.console.asShown(filter)}
+	if dry {
+		r.selection = &selection{}
+	} else if now.Kind != kindImport {
+		e.limit, e.filter = now.Most(), r.selection.filter()
 	}
 	if !dry && now.Kind.takes() {
 		undo, err := k.journal.newFile(now.ID, fileUndo)
@@ -41,39 +42,55 @@ func (k *runs) do(ctx context.Context, r *running, filter dlq.Filter, planned ti
 		e.undo = undo
 	}
 
+	for began := time.Now(); ; {
+		report, err := e.once(ctx)
+		var busy *dlq.BusyError
+		if !errors.As(err, &busy) || report.Seen > 0 || time.Since(began) > mostBusy {
+			return report, err
+		}
+		select {
+		case <-time.After(busyPause):
+		case <-ctx.Done():
+			return report, context.Cause(ctx)
+		}
+	}
+}
+
+// mostBusy is how long a run waits for somebody else who works on the queue.
+const (
+	mostBusy  = 2 * time.Minute
+	busyPause = 200 * time.Millisecond
+)
+
+// once does it, as far as the queue is free.
+func (e *execution) once(ctx context.Context) (dlq.Report, error) {
+	now := e.run
+	filter := e.filter
+	if e.dry {
+		e.r.selection.keys = nil
+		at := time.Now()
+		filter = dlq.Filter{Where: func(l *dlq.DeadLetter) bool {
+			matches := e.filter.Matches(l, at)
+			if matches && now.Kind != kindImport {
+				e.r.selection.add(l)
+			}
+			return matches
+		}}
+	}
 	switch now.Kind {
 	case kindReplay:
-		return e.replay(ctx)
+		return e.replay(ctx, filter)
 	case kindMove:
-		return e.queue.Move(ctx, dlq.MoveOptions{Filter: e.filter, To: now.To, Limit: e.limit, Rate: now.Rate,
-			DryRun: dry, Undo: e.undo, Progress: e.progress})
+		return e.queue.Move(ctx, dlq.MoveOptions{Filter: filter, To: now.To, Limit: e.limit, Rate: now.Rate,
+			DryRun: e.dry, Undo: e.undo, Progress: e.progress})
 	case kindPurge:
-		return e.queue.Purge(ctx, dlq.PurgeOptions{Filter: e.filter, Limit: e.limit, DryRun: dry, Undo: e.undo,
+		return e.queue.Purge(ctx, dlq.PurgeOptions{Filter: filter, Limit: e.limit, DryRun: e.dry, Undo: e.undo,
 			Progress: e.progress})
 	case kindExport:
-		return e.export(ctx)
+		return e.export(ctx, filter)
 	default:
 		return e.put(ctx)
 	}
-}
-
-// aged keeps a filter about the same messages some time later.
-func aged(f dlq.Filter, since time.Duration) dlq.Filter {
-	if f.OlderThan > 0 {
-		f.OlderThan += since
-	}
-	if f.NewerThan > 0 {
-		f.NewerThan += since
-	}
-
-	return f
-}
-
-// frozen leaves out what has come since the messages were counted: it is behind them.
-func frozen(f dlq.Filter, total int) dlq.Filter {
-	now := time.Now()
-
-	return dlq.Filter{Where: func(l *dlq.DeadLetter) bool { return l.Position <= total && f.Matches(l, now) }}
 }
 
 // execution is a run that goes on.
@@ -92,8 +109,8 @@ func (e *execution) progress(p dlq.Progress) {
 	e.runs.change(e.r, false, func(r *Run) { r.Total, r.Seen, r.Matched, r.Done = p.Total, p.Seen, p.Matched, p.Done })
 }
 
-func (e *execution) replay(ctx context.Context) (dlq.Report, error) {
-	options := dlq.ReplayOptions{Filter: e.filter, To: e.run.To, Limit: e.limit, Rate: e.run.Rate,
+func (e *execution) replay(ctx context.Context, filter dlq.Filter) (dlq.Report, error) {
+	options := dlq.ReplayOptions{Filter: filter, To: e.run.To, Limit: e.limit, Rate: e.run.Rate,
 		Foreign: e.run.Foreign, By: string(e.run.By), DryRun: e.dry, Undo: e.undo, Progress: e.progress,
 		Canary: dlq.Canary{Messages: e.run.First, Tolerate: e.run.Tolerate, OnChange: func(c dlq.CanaryReport) {
 			e.runs.change(e.r, false, func(r *Run) { r.Canary = canaryOf(c) })
@@ -118,32 +135,34 @@ func (e *execution) replay(ctx context.Context) (dlq.Report, error) {
 	return report.Report, err
 }
 
-func (e *execution) export(ctx context.Context) (dlq.Report, error) {
+func (e *execution) export(ctx context.Context, filter dlq.Filter) (dlq.Report, error) {
 	if e.dry {
-		return e.queue.Export(ctx, io.Discard, dlq.ExportOptions{Filter: e.filter, Progress: e.progress})
+		return e.queue.Export(ctx, io.Discard, dlq.ExportOptions{Filter: filter, Progress: e.progress})
 	}
-	file, err := e.runs.journal.newFile(e.run.ID, fileExport)
+	file, err := e.runs.journal.newFileAgain(e.run.ID, fileExport)
 	if err != nil {
 		return dlq.Report{}, err
 	}
 	defer func() { _ = file.Close() }()
 	var report dlq.Report
 	if e.runs.console.config.Redact == nil {
-		report, err = e.queue.Export(ctx, file, dlq.ExportOptions{Filter: e.filter, Limit: e.limit,
+		report, err = e.queue.Export(ctx, file, dlq.ExportOptions{Filter: filter, Limit: e.limit,
 			Progress: e.progress})
 	} else {
-		report, err = e.exportRedacted(ctx, file)
+		report, err = e.exportRedacted(ctx, filter, file)
 	}
 
 	return report, errors.Join(err, file.Sync())
 }
 
 // exportRedacted writes what may be shown, one object a line.
-func (e *execution) exportRedacted(ctx context.Context, file *os.File) (report dlq.Report, err error) {
+func (e *execution) exportRedacted(ctx context.Context, filter dlq.Filter,
+	file *os.File,
+) (report dlq.Report, err error) {
 	out := bufio.NewWriter(file)
 	defer func() { err = errors.Join(err, out.Flush()) }()
 	report.Total = e.run.Plan.Total
-	for l, err := range e.queue.Browse(ctx, e.filter) {
+	for l, err := range e.queue.Browse(ctx, filter) {
 		if err != nil {
 			return report, err
 		}
@@ -180,16 +199,19 @@ func (e *execution) put(ctx context.Context) (dlq.Report, error) {
 		return dlq.Report{}, err
 	}
 	defer func() { _ = file.Close() }()
-	end, err := wholeLines(file)
+	info, err := file.Stat()
 	if err != nil {
 		return dlq.Report{}, err
+	}
+	end := info.Size()
+	if e.run.UndoOf != "" { // who was killed has left a part of a line, whose message is in the queue
+		if end, err = wholeLines(file); err != nil {
+			return dlq.Report{}, err
+		}
 	}
 	whole := io.NewSectionReader(file, 0, end)
-	filter, err := e.missing(ctx, whole)
+	filter, err := e.missing(ctx)
 	if err != nil {
-		return dlq.Report{}, err
-	}
-	if _, err := whole.Seek(0, io.SeekStart); err != nil {
 		return dlq.Report{}, err
 	}
 
@@ -202,6 +224,7 @@ func (e *execution) put(ctx context.Context) (dlq.Report, error) {
 			})
 			return nil
 		}})
+	e.runs.change(e.r, false, func(r *Run) { r.Truncated = report.Truncated })
 	if err == nil && !e.dry && e.run.UndoOf != "" {
 		if undone, failed := e.runs.find(e.run.UndoOf); failed == nil {
 			e.runs.change(undone, true, func(r *Run) { r.Undone = e.run.ID })
@@ -214,57 +237,15 @@ func (e *execution) put(ctx context.Context) (dlq.Report, error) {
 // missing selects those of a file that are not in the dead-letter queue. In it are those that an import before has put
 // there, those that have failed again since they were replayed, and those that a run had sent and not yet taken out when
 // it ended.
-func (e *execution) missing(ctx context.Context, lines io.Reader) (dlq.Filter, error) {
-	there := map[uint64]int{}
-	seed := maphash.MakeSeed()
-	same := func(l *dlq.DeadLetter) uint64 {
-		return maphash.Comparable(seed, [3]any{l.UUID, l.LastFailure.UnixMilli(), l.Replays})
-	}
-	again := func(l *dlq.DeadLetter) uint64 { return maphash.Comparable(seed, [2]any{l.UUID, "again"}) }
-
-	replay := ""
-	if e.run.UndoOf != "" {
-		var err error
-		if replay, err = replayOf(lines); err != nil {
-			return dlq.Filter{}, err
-		}
-	}
+func (e *execution) missing(ctx context.Context) (dlq.Filter, error) {
+	there := &present{newest: map[uint64]life{}, all: map[uint64]bool{}, undo: e.run.UndoOf != ""}
 	now := time.Now()
 	for l, err := range e.queue.Browse(ctx, dlq.Filter{}) {
 		if err != nil {
 			return dlq.Filter{}, err
 		}
-		there[same(&l)]++
-		if found, _ := l.Message.Headers[header.Replay].(string); replay != "" && found == replay {
-			there[again(&l)]++
-		}
+		there.add(&l)
 	}
 
-	return dlq.Filter{Where: func(l *dlq.DeadLetter) bool {
-		for _, key := range []uint64{same(l), again(l)} {
-			if there[key] > 0 {
-				there[key]--
-				return false
-			}
-		}
-		return e.filter.Matches(l, now)
-	}}, nil
-}
-
-// replayOf is the run of a replay that has written an undo file.
-func replayOf(undo io.Reader) (string, error) {
-	line, err := bufio.NewReader(undo).ReadBytes('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return "", err
-	}
-	var first struct {
-		Taken struct {
-			Run string `json:"run"`
-		} `json:"taken"`
-	}
-	if len(line) == 0 {
-		return "", nil
-	}
-
-	return first.Taken.Run, json.Unmarshal(line, &first)
+	return dlq.Filter{Where: func(l *dlq.DeadLetter) bool { return !there.has(l) && e.filter.Matches(l, now) }}, nil
 }

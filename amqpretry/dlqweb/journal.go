@@ -158,6 +158,14 @@ func (j *journal) newFile(id, name string) (*os.File, error) {
 	return os.OpenFile(j.path(id, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 }
 
+// newFileAgain makes a file of a run, also when a try before has made it.
+func (j *journal) newFileAgain(id, name string) (*os.File, error) {
+	return os.OpenFile(j.path(id, name), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+}
+
+// remove forgets a run that has not begun.
+func (j *journal) remove(id string) { _ = os.RemoveAll(filepath.Join(j.folder, id)) }
+
 // wholeLines is how many bytes of a file are whole lines: a process that was killed leaves a part of one.
 func wholeLines(file *os.File) (int64, error) {
 	info, err := file.Stat()

@@ -120,6 +120,8 @@ type summary struct {
 	LastFailure time.Time    `json:"last_failure,omitzero"`
 	Bytes       int          `json:"bytes"`
 	Unreadable  string       `json:"unreadable,omitempty"`
+	// Cut tells that the UUID is longer, so that only the position leads to the message.
+	Cut bool `json:"-"`
 }
 
 // add takes a dead letter that matched.
@@ -138,7 +140,7 @@ func (k *look) add(l *dlq.DeadLetter) {
 			ErrorType: cut(l.ErrorType, mostSummary), Error: cut(l.Error, mostSummary),
 			Handler: cut(l.Handler, mostSummary), Topic: cut(l.Topic, mostSummary),
 			Calls: l.Calls, Replays: l.Replays, LastFailure: l.LastFailure, Bytes: len(l.Message.Body),
-			Unreadable: cut(l.Unreadable, mostSummary),
+			Unreadable: cut(l.Unreadable, mostSummary), Cut: len(l.UUID) > mostSummary,
 		})
 		k.Next = l.Position
 	}

@@ -2,6 +2,7 @@ package dlqweb
 
 import (
 	"context"
+	"net/http"
 	"net/url"
 	"slices"
 	"sync"
@@ -27,6 +28,7 @@ type looks struct {
 	console *Console
 	mu      sync.Mutex
 	all     []*pending // the one that was asked for last is the last
+	held    map[string]int
 }
 
 // pending is a look that goes on, or has ended.
@@ -91,6 +93,11 @@ func (k *looks) at(t target, values url.Values, after int, filter dlq.Filter) *p
 			k.all = append(k.all, p)
 			return p
 		}
+	}
+	if k.held[t.Queue] > 0 {
+		done := make(chan struct{})
+		close(done)
+		return &pending{target: t, done: done, look: &look{}, err: heldByRun()}
 	}
 	if len(k.all) >= mostLooks {
 		k.all[0].stop()
@@ -160,6 +167,40 @@ func (p *pending) saw(seen int) {
 	if time.Since(p.wanted) > unwanted {
 		p.stop()
 	}
+}
+
+// hold keeps looks of a queue from beginning, and ends those that go on, until it is released: a run is at work.
+func (k *looks) hold(queue string) (release func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.held[queue]++
+	for _, p := range k.all {
+		if p.target.Queue == queue && !p.ended() {
+			p.stop()
+		}
+	}
+	k.all = slices.DeleteFunc(k.all, func(p *pending) bool { return p.target.Queue == queue && !p.ended() })
+
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.held[queue]--; k.held[queue] == 0 {
+			delete(k.held, queue)
+		}
+	}
+}
+
+// isHeld tells whether a run is at work.
+func (k *looks) isHeld(queue string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+
+	return k.held[queue] > 0
+}
+
+func heldByRun() *problem {
+	return &problem{Status: http.StatusConflict, Title: "A run works on this queue",
+		Detail: "While it counts or moves messages, nobody can look at them.", Do: "Look again when it has ended."}
 }
 
 // forget makes the next view of a queue look again: its messages have changed.

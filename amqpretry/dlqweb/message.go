@@ -12,7 +12,9 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -35,6 +37,9 @@ const (
 func (c *Console) messageAt(ctx context.Context, t target, uuid, position string) (*dlq.DeadLetter, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
+	if c.looks.isHeld(t.Queue) {
+		return nil, heldByRun()
+	}
 	client, err := c.client(ctx)
 	if err != nil {
 		return nil, err
@@ -125,17 +130,20 @@ func (c *Console) pageMessage(w http.ResponseWriter, r *http.Request, who visito
 	if l.UUID != "" {
 		data.ThisOne = url.Values{"uuid": {l.UUID}}
 		data.CanEdit = c.config.acts() && who.CanReplay() && l.Unreadable == "" && c.config.Redact == nil &&
-			len(l.Message.Body) <= mostEdit && utf8.Valid(l.Message.Body) && !bytes.ContainsRune(l.Message.Body, 0)
+			len(l.Message.Body) <= mostEdit && isText(l.Message.Body)
 		data.Raw = string(l.Message.Body)
 	}
 
 	return c.render(w, http.StatusOK, "message", page{Title: cmp.Or(l.UUID, "A dead letter"), Visitor: who, Data: data})
 }
 
+// isText tells what a browser sends back as it was: it makes CR LF of each end of a line.
+func isText(body []byte) bool { return utf8.Valid(body) && !bytes.ContainsAny(body, "\x00\r") }
+
 func factsOf(l *dlq.DeadLetter, who visitor) []fact {
 	facts := []fact{
 		{Name: "Reason", Value: string(l.Reason)}, {Name: "Handler", Value: l.Handler}, {Name: "Topic", Value: l.Topic},
-		{Name: "Failed in queue", Value: l.Queue}, {Name: "Host", Value: l.Host},
+		{Name: "Failed in queue", Value: l.Queue},
 		{Name: "Handler calls", Value: strconv.Itoa(l.Calls)}, {Name: "Replays", Value: strconv.Itoa(l.Replays)},
 		{Name: "First failure", At: l.FirstFailure}, {Name: "Last failure", At: l.LastFailure},
 		{Name: "Deadline", At: l.Deadline},
@@ -144,6 +152,7 @@ func factsOf(l *dlq.DeadLetter, who visitor) []fact {
 		return slices.DeleteFunc(facts, fact.isEmpty)
 	}
 	facts = append(facts, []fact{
+		{Name: "Host", Value: l.Host},
 		{Name: "First came by", Value: routeText(dlq.Route{Exchange: l.Exchange, RoutingKey: l.RoutingKey})},
 		{Name: "Came here by", Value: routeText(l.CameBy)}, {Name: "Expiration", Value: l.Expiration},
 		{Name: "User", Value: l.UserID}, {Name: "Removed headers", Value: l.Removed},
@@ -190,7 +199,7 @@ func headersOf(table amqp091.Table) []headerLine {
 	for _, name := range slices.Sorted(maps.Keys(table)) {
 		kind := codec.HeaderType(table[name])
 		lines = append(lines, headerLine{Name: name, Type: kind, Value: codec.HeaderText(table[name]),
-			Own: !added(name), Editable: !added(name) && slices.Contains(editableTypes, kind)})
+			Own: !added(name), Editable: !added(name) && isEditable(name, kind, codec.HeaderText(table[name]))})
 	}
 	slices.SortStableFunc(lines, func(a, b headerLine) int {
 		switch {
@@ -204,6 +213,13 @@ func headersOf(table amqp091.Table) []headerLine {
 	})
 
 	return lines
+}
+
+// isEditable tells a header that an input of a form sends back as it was.
+func isEditable(name, kind, text string) bool {
+	odd := func(r rune) bool { return unicode.IsControl(r) || r == utf8.RuneError }
+
+	return slices.Contains(editableTypes, kind) && strings.IndexFunc(name+text, odd) < 0
 }
 
 func propertiesOf(m *amqp091.Publishing) []fact {

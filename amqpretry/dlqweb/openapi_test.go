@@ -121,7 +121,7 @@ func TestOpenAPI(t *testing.T) {
 	check("GET", queue, "/queues/{queue}", "", 200, "200")
 	check("GET", queue+"?reason=bored", "/queues/{queue}", "", 400, "default")
 	check("GET", queue+"/dead-letters", "/queues/{queue}/dead-letters", "", 200, "200")
-	check("GET", queue+"/dead-letters?after=50&tenant=1", "/queues/{queue}/dead-letters", "", 200, "200")
+	check("GET", queue+"/dead-letters?after=50&reason=exhausted", "/queues/{queue}/dead-letters", "", 200, "200")
 	check("GET", queue+"/dead-letters/uuid-7", "/queues/{queue}/dead-letters/{uuid}", "", 200, "200")
 	check("GET", queue+"/dead-letters/nobody", "/queues/{queue}/dead-letters/{uuid}", "", 404, "default")
 	check("GET", "/openapi.json", "/openapi.json", "", 200, "200")

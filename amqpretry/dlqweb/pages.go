@@ -163,10 +163,12 @@ func (c *Console) pageQueue(w http.ResponseWriter, r *http.Request, who visitor)
 		Bars     []bar
 		Reasons  []dlq.Count
 		Filters  []filterField
+		Hidden   []filterField
 		Filtered bool
 		Busy     string
 	}{
 		viewOf: v, State: state, Progress: pending.Progress(), Filters: filterFields(v.Filter, who),
+		Hidden:   hiddenFields(v.Filter, who),
 		Filtered: len(v.Filter) > 0,
 	}
 	if pending.ended() {
@@ -194,7 +196,7 @@ func (k *look) forRole(who visitor) *look {
 	shown := *k
 	shown.Page = make([]summary, len(k.Page))
 	for i, s := range k.Page {
-		s.Error = ""
+		s.Error, s.Unreadable = "", ""
 		shown.Page[i] = s
 	}
 	shown.Groups = make([]*group, len(k.Groups))
@@ -225,11 +227,32 @@ func filterFields(values url.Values, who visitor) []filterField {
 		if !who.CanView() && isClosed(f.Key) {
 			continue
 		}
-		f.Value = strings.Join(values[f.Key], ", ")
+		if len(values[f.Key]) == 1 { // several are hidden, so that they stay several
+			f.Value = values.Get(f.Key)
+		}
 		shown = append(shown, f)
 	}
 
 	return shown
+}
+
+// hiddenFields are the filters that have no input, or more values than it has room for.
+func hiddenFields(values url.Values, who visitor) []filterField {
+	inputs := map[string]bool{}
+	for _, f := range filterFields(nil, who) {
+		inputs[f.Key] = true
+	}
+	var hidden []filterField
+	for _, key := range filterKeys {
+		if inputs[key] && len(values[key]) <= 1 {
+			continue
+		}
+		for _, value := range values[key] {
+			hidden = append(hidden, filterField{Key: key, Value: value})
+		}
+	}
+
+	return hidden
 }
 
 func isClosed(key string) bool {
@@ -310,7 +333,7 @@ func (c *Console) pageRun(w http.ResponseWriter, r *http.Request, who visitor) e
 		Waits: run.State.IsBusy(), Data: data})
 }
 
-// pagePlan asks how a run is to be done.
+// pagePlan asks how a run is to be done. What the query says already is in the form.
 func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) error {
 	query := r.URL.Query()
 	t, err := c.targetOf(query)
@@ -318,15 +341,23 @@ func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) 
 		return err
 	}
 	wanted := wish{Kind: Kind(query.Get("kind")), Queue: t.Queue, MainQueue: t.MainQueue, Filter: filterValues(query)}
+	if wanted.Kind == kindImport {
+		return notFound("A plan of an import without a file")
+	}
 	if wanted.Kind == kindMove {
-		wanted.To = "?"
+		wanted.To = "?" // which nobody has given yet
 	}
 	if _, err := c.parse(&wanted, who); err != nil {
 		return err
 	}
-	wanted.To = ""
+	data := struct {
+		wish
+		To, Limit, Rate, Canary, Tolerate string
+		Foreign                           bool
+	}{wanted, query.Get("to"), query.Get("limit"), query.Get("rate"), query.Get("canary"), query.Get("tolerate"),
+		query.Get("foreign") != ""}
 
-	return c.render(w, http.StatusOK, "plan", page{Title: "Plan a run", Visitor: who, Data: wanted})
+	return c.render(w, http.StatusOK, "plan", page{Title: "Plan a run", Visitor: who, Data: data})
 }
 
 // postPlan begins to count.
@@ -352,6 +383,9 @@ func (c *Console) planRun(ctx context.Context, wanted wish, who visitor, input i
 	if err != nil {
 		return Run{}, err
 	}
+	if wanted.Kind == kindImport && input == nil || wanted.UndoOf != "" {
+		return Run{}, badRequest("kind", "an import with a file, or the undo of a run", string(wanted.Kind))
+	}
 	if err := c.audit(ctx, who, actionPlan, Run{wish: wanted}); err != nil {
 		return Run{}, err
 	}
@@ -371,7 +405,7 @@ func see(w http.ResponseWriter, run Run) error {
 func wishOf(r *http.Request) (wish, error) {
 	r.Body = http.MaxBytesReader(nil, r.Body, mostForm)
 	if err := r.ParseForm(); err != nil {
-		return wish{}, err
+		return wish{}, badForm(err)
 	}
 	form := r.PostForm
 	w := wish{Kind: Kind(form.Get("kind")), Queue: form.Get("queue"), MainQueue: form.Get("main-queue"),
@@ -404,7 +438,7 @@ func wishOf(r *http.Request) (wish, error) {
 func (c *Console) postImport(w http.ResponseWriter, r *http.Request, who visitor) error {
 	parts, err := r.MultipartReader()
 	if err != nil {
-		return err
+		return badForm(err)
 	}
 	wanted := wish{Kind: kindImport}
 	for {
@@ -413,7 +447,7 @@ func (c *Console) postImport(w http.ResponseWriter, r *http.Request, who visitor
 			return badRequest("file", "a file", "none")
 		}
 		if err != nil {
-			return err
+			return badForm(err)
 		}
 		if part.FormName() == "file" {
 			run, err := c.planRun(r.Context(), wanted, who, part)
@@ -424,7 +458,7 @@ func (c *Console) postImport(w http.ResponseWriter, r *http.Request, who visitor
 		}
 		value, err := io.ReadAll(io.LimitReader(part, maxName+1))
 		if err != nil {
-			return err
+			return badForm(err)
 		}
 		if part.FormName() == "queue" {
 			wanted.Queue = string(value)
@@ -435,9 +469,11 @@ func (c *Console) postImport(w http.ResponseWriter, r *http.Request, who visitor
 // idOf is the run that a form is about.
 func idOf(r *http.Request) (string, error) {
 	r.Body = http.MaxBytesReader(nil, r.Body, mostForm)
-	err := r.ParseForm()
+	if err := r.ParseForm(); err != nil {
+		return "", badForm(err)
+	}
 
-	return r.PostForm.Get("id"), err
+	return r.PostForm.Get("id"), nil
 }
 
 func (c *Console) postConfirm(w http.ResponseWriter, r *http.Request, who visitor) error {
@@ -480,14 +516,13 @@ func (c *Console) postUndo(w http.ResponseWriter, r *http.Request, who visitor) 
 }
 
 func (c *Console) undoRun(ctx context.Context, id string, who visitor) (Run, error) {
-	found, err := c.runs.find(id)
+	w, filter, err := c.runs.undoOf(id, who)
 	if err != nil {
 		return Run{}, err
 	}
-	if err := c.audit(ctx, who, actionPlan, Run{ID: id, wish: wish{Kind: kindImport, Queue: found.snapshot().Queue,
-		UndoOf: id}}); err != nil {
+	if err := c.audit(ctx, who, actionPlan, Run{ID: id, wish: w}); err != nil {
 		return Run{}, err
 	}
 
-	return c.runs.undo(id, who)
+	return c.runs.undo(w, filter, who)
 }

@@ -84,6 +84,15 @@ func badRequest(field, wanted, found string) *problem {
 		Detail: (&config.FieldError{Path: field, Wanted: wanted, Found: found}).Error()}
 }
 
+// badForm is what is wrong with a form that cannot be read.
+func badForm(err error) error {
+	if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+		return err
+	}
+
+	return &problem{Status: http.StatusBadRequest, Title: "The form cannot be read", Detail: err.Error()}
+}
+
 func (p *problem) writeJSON(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)

@@ -3,6 +3,7 @@ package dlqweb
 import (
 	"cmp"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
@@ -107,7 +108,10 @@ func (c *Console) parse(w *wish, who visitor) (dlq.Filter, error) {
 	if err != nil {
 		return dlq.Filter{}, err
 	}
-	w.MainQueue, w.Filter = t.MainQueue, filterValues(w.Filter)
+	if err := checkKeys(w.Filter); err != nil {
+		return dlq.Filter{}, err
+	}
+	w.MainQueue = t.MainQueue
 	filter, err := parseFilter(w.Filter, who)
 	if err != nil {
 		return dlq.Filter{}, err
@@ -132,6 +136,9 @@ func (c *Console) parse(w *wish, who visitor) (dlq.Filter, error) {
 		return filter, badRequest("tolerate", "0, or fewer than canary", strconv.Itoa(w.Tolerate))
 	case w.Edit != nil && (w.Kind != kindReplay || len(w.Filter["uuid"]) != 1):
 		return filter, badRequest("edit", "nothing, or with a replay of one message, filter.uuid", "an edit")
+	case w.Edit != nil && c.config.Redact != nil:
+		return filter, &problem{Status: http.StatusForbidden, Title: "Messages cannot be edited here",
+			Detail: "The console shows them redacted, so nobody knows what an edit would replace."}
 	case w.UndoOf != "" && w.Kind != kindImport:
 		return filter, badRequest("undo_of", "nothing, or the ID of a run with an import", strconv.Quote(w.UndoOf))
 	}
@@ -222,8 +229,9 @@ type Run struct {
 	// Undo tells whether it has an undo file, and Undone is the run that has imported it.
 	Undo   bool   `json:"undo"`
 	Undone string `json:"undone_by,omitempty"`
-	// Lines of its file that an import has done.
-	Lines int `json:"lines,omitempty"`
+	// Lines of its file that an import has done. Truncated tells that the last one had no end, and was left out.
+	Lines     int  `json:"lines,omitempty"`
+	Truncated bool `json:"truncated,omitempty"`
 	// Waits is why nothing happens now: the broker takes no messages.
 	Waits string `json:"waits,omitempty"`
 	Error string `json:"error,omitempty"`
@@ -254,6 +262,39 @@ func (r Run) Most() int {
 
 // CanUndo tells whether its messages can be put back.
 func (r Run) CanUndo() bool { return r.Undo && r.State.IsOver() && r.Undone == "" && r.Kind.takes() }
+
+// Rest is the query of a plan for what it has not done; empty where there is none.
+func (r Run) Rest() url.Values {
+	limit := r.Limit - r.Done
+	if r.Kind == kindImport || r.Edit != nil || r.Limit > 0 && limit <= 0 {
+		return nil
+	}
+	rest := url.Values{"queue": {r.Queue}, "kind": {string(r.Kind)}}
+	for key, values := range r.Filter {
+		rest[key] = values
+	}
+	for key, value := range map[string]string{
+		"to": r.To, "limit": positive(limit), "rate": units.Rate(r.Rate), "canary": positive(r.First),
+		"tolerate": positive(r.Tolerate),
+	} {
+		if value != "" {
+			rest.Set(key, value)
+		}
+	}
+	if r.Foreign {
+		rest.Set("foreign", "yes")
+	}
+
+	return rest
+}
+
+func positive(n int) string {
+	if n <= 0 {
+		return ""
+	}
+
+	return strconv.Itoa(n)
+}
 
 // CanConfirm tells whether it waits for somebody's yes.
 func (r Run) CanConfirm() bool { return r.State == stateReady && r.Most() > 0 }

@@ -34,6 +34,8 @@ type running struct {
 	run   Run
 	saved time.Time
 	stop  context.CancelFunc
+	// selection is what the dry run has counted; it belongs to one goroutine at a time.
+	selection *selection
 }
 
 // errStopped ends a run that somebody has stopped.
@@ -135,7 +137,8 @@ func (k *runs) plan(w wish, filter dlq.Filter, who visitor, input io.Reader) (Ru
 	}
 	if input != nil {
 		if err := k.keep(r.run.ID, input); err != nil {
-			return Run{}, noFolder(err)
+			k.journal.remove(r.run.ID)
+			return Run{}, err
 		}
 	}
 
@@ -143,7 +146,7 @@ func (k *runs) plan(w wish, filter dlq.Filter, who visitor, input io.Reader) (Ru
 	k.all = append(k.all, r)
 	k.forgetOld()
 	k.mu.Unlock()
-	k.start(r, func(ctx context.Context) { k.count(ctx, r, filter, now) })
+	k.start(r, func(ctx context.Context) { k.count(ctx, r, filter) })
 
 	return r.snapshot(), nil
 }
@@ -177,17 +180,36 @@ func (k *runs) forgetOld() {
 func (k *runs) keep(id string, input io.Reader) error {
 	file, err := k.journal.newFile(id, fileImport)
 	if err != nil {
-		return err
+		return noFolder(err)
 	}
-	_, err = io.Copy(file, input)
-	if failed := file.Sync(); err == nil {
+	from := &reading{Reader: input}
+	_, err = io.Copy(file, from)
+	if failed := errors.Join(file.Sync(), file.Close()); err == nil {
 		err = failed
 	}
-	if failed := file.Close(); err == nil {
-		err = failed
+	switch {
+	case from.err != nil:
+		return badForm(from.err)
+	case err != nil:
+		return noFolder(err)
+	default:
+		return nil
+	}
+}
+
+// reading remembers why it could not be read.
+type reading struct {
+	io.Reader
+	err error
+}
+
+func (r *reading) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.err = err
 	}
 
-	return err
+	return n, err
 }
 
 func noFolder(err error) *problem {
@@ -244,18 +266,16 @@ func (k *runs) blocked(why error) {
 }
 
 // count does the dry run.
-func (k *runs) count(ctx context.Context, r *running, filter dlq.Filter, planned time.Time) {
-	report, err := k.do(ctx, r, filter, planned, true)
+func (k *runs) count(ctx context.Context, r *running, filter dlq.Filter) {
+	report, err := k.do(ctx, r, filter, true)
 	k.change(r, true, func(run *Run) {
 		run.Plan, run.counts = countsOf(report), counts{Left: []left{}}
 		run.Waits = ""
 		switch {
+		case run.StoppedBy != "", k.console.ctx.Err() != nil:
+			run.State = stateDiscarded
 		case err == nil:
 			run.State = stateReady
-		case run.StoppedBy != "":
-			run.State = stateDiscarded
-		case k.console.ctx.Err() != nil:
-			run.State = stateDiscarded
 		default:
 			run.State, run.Error = stateFailed, explain(err)
 		}
@@ -284,6 +304,11 @@ func (k *runs) confirm(ctx context.Context, id string, who visitor) (Run, error)
 	}
 	if done, again := isConfirmed(now); done {
 		return now, again
+	}
+	if now.UndoOf != "" {
+		if _, _, err := k.undoOf(now.UndoOf, who); err != nil {
+			return Run{}, err
+		}
 	}
 	k.mu.Lock()
 	busy := k.busyWith(now.Queue)
@@ -335,7 +360,8 @@ func isConfirmed(r Run) (bool, error) {
 
 // execute does what was confirmed.
 func (k *runs) execute(ctx context.Context, r *running, filter dlq.Filter) {
-	report, err := k.do(ctx, r, filter, r.snapshot().Planned, false)
+	report, err := k.do(ctx, r, filter, false)
+	r.selection = nil
 	k.change(r, true, func(run *Run) {
 		run.counts, run.Waits, run.Ended = countsOf(report), "", time.Now().UTC()
 		run.Undo = k.journal.has(run.ID, fileUndo)
@@ -394,26 +420,31 @@ func (k *runs) end(ctx context.Context, id string, who visitor) (Run, error) {
 	return r.run, nil
 }
 
-// undo plans an import of what a run has taken out.
-func (k *runs) undo(id string, who visitor) (Run, error) {
+// undoOf is what an undo of a run would be, if it can be undone.
+func (k *runs) undoOf(id string, who visitor) (wish, dlq.Filter, error) {
 	r, err := k.find(id)
 	if err != nil {
-		return Run{}, err
+		return wish{}, dlq.Filter{}, err
 	}
 	now := r.snapshot()
-	if !now.CanUndo() {
-		return Run{}, &problem{Status: http.StatusConflict, Title: "This run cannot be undone",
-			Run: cmp.Or(now.Undone, now.ID),
-			Detail: "Only a run that is over, has taken messages out, and was not undone before " +
-				"can be."}
-	}
 	w := wish{Kind: kindImport, Queue: now.Queue, MainQueue: now.MainQueue, UndoOf: id}
 	filter, err := k.console.parse(&w, who)
 	if err != nil {
-		return Run{}, err
+		return wish{}, dlq.Filter{}, err
 	}
+	if !now.CanUndo() {
+		return wish{}, dlq.Filter{}, &problem{Status: http.StatusConflict, Title: "This run cannot be undone",
+			Run:    cmp.Or(now.Undone, now.ID),
+			Detail: "Only a run that is over, has taken messages out, and was not undone before can be."}
+	}
+
+	return w, filter, nil
+}
+
+// undo plans an import of what a run has taken out, unless that is planned already.
+func (k *runs) undo(w wish, filter dlq.Filter, who visitor) (Run, error) {
 	for _, other := range k.list() {
-		if other.UndoOf == id && !other.State.IsOver() {
+		if other.UndoOf == w.UndoOf && !other.State.IsOver() {
 			return other, nil
 		}
 	}

@@ -30,18 +30,38 @@ func isSingle(key string) bool {
 		"json-field"}, key)
 }
 
-// filterValues are the filters of a query, without what is empty, in their order.
+// filterValues are the filters of a page's query or a form, in their order, without what was left empty. Blanks around
+// a value are not meant, but for a UUID, which may be anything.
 func filterValues(query url.Values) url.Values {
 	values := url.Values{}
 	for _, key := range filterKeys {
 		for _, value := range query[key] {
-			if value = strings.TrimSpace(value); value != "" && !slices.Contains(values[key], value) {
+			if key != "uuid" {
+				value = strings.TrimSpace(value)
+			}
+			if value != "" && !slices.Contains(values[key], value) {
 				values.Add(key, value)
 			}
 		}
 	}
 
 	return values
+}
+
+// checkKeys refuses what is no filter: a mistyped one would select more than was meant. others are allowed as well.
+func checkKeys(query url.Values, others ...string) error {
+	var errs []error
+	for _, key := range sortedKeys(query) {
+		if !slices.Contains(filterKeys, key) && !slices.Contains(others, key) {
+			errs = append(errs, &config.FieldError{Path: key, Problem: "is no filter",
+				Wanted: "one of " + strings.Join(filterKeys, ", ")})
+		}
+		if slices.Contains(query[key], "") {
+			errs = append(errs, &config.FieldError{Path: key, Wanted: "a value", Found: `""`})
+		}
+	}
+
+	return errors.Join(errs...)
 }
 
 // parseFilter makes a filter of the filters of a query, or says all that is wrong with them. A text of one that means
@@ -51,6 +71,11 @@ func parseFilter(values url.Values, who visitor) (dlq.Filter, error) {
 	for _, key := range closedKeys {
 		if len(values[key]) > 0 && !who.CanView() {
 			return dlq.Filter{}, who.needs(RoleView)
+		}
+	}
+	for _, key := range []string{"min-calls", "max-calls"} {
+		if values.Get(key) == "0" {
+			p.wrong(key, "1 or more", "0")
 		}
 	}
 	for _, key := range filterKeys {

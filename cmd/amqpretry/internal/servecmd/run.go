@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -138,7 +139,10 @@ type synced struct{ *os.File }
 func (f synced) Write(p []byte) (int, error) {
 	n, err := f.File.Write(p)
 	if err == nil {
-		_ = f.Sync() // a pipe, or the system's log, cannot
+		err = f.Sync()
+	}
+	if errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.ENOTSUP) { // a pipe, or a device
+		err = nil
 	}
 
 	return n, err

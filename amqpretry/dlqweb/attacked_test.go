@@ -1,0 +1,254 @@
+package dlqweb_test
+
+import (
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
+	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+)
+
+// What a redaction does to its copy, nested values included, happens to no message. One that panics shows nothing.
+func TestRedactChangesNoMessage(t *testing.T) {
+	t.Parallel()
+	f := start(t, func(c *dlqweb.Config) {
+		c.Redact = func(l *dlq.DeadLetter) {
+			if l.UUID == "uuid-1" {
+				panic("a redaction that is wrong")
+			}
+			l.Message.Headers["new"] = "x" // also of a message without headers
+			if customer, ok := l.Message.Headers["customer"].(amqp091.Table); ok {
+				customer["email"] = "(redacted)"
+				customer["names"].([]any)[0] = "(redacted)"
+				copy(customer["raw"].([]byte), "XXXXXX")
+			}
+			copy(l.Message.Body, "XXXXXX")
+		}
+	})
+	letter := deadletter.New(f.main, 0)
+	customer := func() amqp091.Table {
+		return amqp091.Table{"email": "ann@example.com", "names": []any{"Ann"}, "raw": []byte("secret")}
+	}
+	letter.Headers["customer"] = customer()
+	f.Publish(f.dead, letter, deadletter.New(f.main, 1), amqp091.Publishing{Body: []byte("bare")})
+	page := f.get("/message?uuid=uuid-0&queue=" + f.dead).Body
+	assert.Contains(t, page, "(redacted)")
+	assert.NotContains(t, page, "ann@example.com")
+	page = f.get("/message?uuid=uuid-1&queue=" + f.dead).Body
+	assert.Contains(t, page, "Config.Redact has panicked")
+	assert.NotContains(t, page, "declined")
+
+	r := f.plan(`{"kind":"move","to":"` + f.main + `","queue":"` + f.dead + `"}`)
+	f.confirm(r.ID)
+	f.await(r.ID, "done")
+	undo, err := os.ReadFile(f.config.Folder + "/" + r.ID + "/undo.jsonl")
+	require.NoError(t, err)
+	assert.Contains(t, string(undo), "ann@example.com")
+	assert.NotContains(t, string(undo), "redacted")
+	for _, d := range f.Take(f.main, 3, 20*time.Second) {
+		assert.NotContains(t, string(d.Body), "XXX")
+		assert.NotContains(t, d.Headers, "new")
+		if found, ok := d.Headers["customer"]; ok {
+			assert.Equal(t, customer(), found)
+		}
+	}
+
+	edit := `{"kind":"replay","queue":"` + f.dead + `","filter":{"uuid":["x"]},"edit":{"body":"y"}}`
+	assert.Equal(t, http.StatusForbidden, f.send(http.MethodPost, "/api/v1/runs", "application/json", edit).Status)
+	assert.Equal(t, http.StatusForbidden, f.post("/diff", url.Values{"queue": {f.dead}, "uuid": {"x"}}).Status)
+}
+
+// A filter that is mistyped or empty selects nothing, instead of everything.
+func TestMistypedFilters(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.fill(0, 3)
+	for _, filter := range []string{
+		`{"error_type":["x"]}`, `{"uuid":[""]}`, `{"error":["a",""]}`, `{"max-calls":["0"]}`, `{"limit":["1"]}`,
+		`{"min-calls":["1","2"]}`, `{"older-than":["soon"]}`, `{"fingerprint":["x"]}`, `{"error-matches":["("]}`,
+	} {
+		a := f.send(http.MethodPost, "/api/v1/runs", "application/json",
+			`{"kind":"purge","queue":"`+f.dead+`","filter":`+filter+`}`)
+		assert.Equal(t, http.StatusBadRequest, a.Status, "%s: %s", filter, a.Body)
+	}
+	for _, query := range []string{"error_type=x", "error=", "limit=1"} {
+		assert.Equal(t, http.StatusBadRequest, f.get("/api/v1/queues/"+f.dead+"?"+query).Status, query)
+	}
+	assert.Zero(t, f.plan(`{"kind":"purge","queue":"`+f.dead+`","filter":{"uuid":[" "]}}`).Plan.Matched)
+	assert.Equal(t, 3, f.Depth(f.dead))
+}
+
+// A run is about what was counted, whatever has taken its places since.
+func TestWhatCameSinceStays(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.fill(0, 10)
+	a := f.plan(`{"kind":"purge","queue":"` + f.dead + `"}`)
+	f.Take(f.dead, 7, 20*time.Second) // somebody else has taken some of them
+	f.fill(10, 10)
+	f.confirm(a.ID)
+	assert.Equal(t, 3, f.await(a.ID, "done").Done)
+	var found []string
+	for _, d := range f.Take(f.dead, 10, 20*time.Second) {
+		found = append(found, string(d.Body))
+	}
+	assert.Equal(t, deadletter.Bodies(20)[10:], found)
+}
+
+// Messages that tell nothing of themselves are put back as well.
+func TestUndoOfBareMessages(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	for range 10 {
+		f.Publish(f.dead, amqp091.Publishing{Body: []byte("bare")})
+	}
+	r := f.plan(`{"kind":"purge","limit":4,"queue":"` + f.dead + `"}`)
+	f.confirm(r.ID)
+	f.await(r.ID, "done")
+	assert.Equal(t, 4, f.undone(r.ID).Done)
+	f.Has(f.dead, 10)
+}
+
+// A message that was replayed again since is in the queue, and stays the only one.
+func TestUndoOfAnOlderReplay(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.fill(0, 1)
+	first := ""
+	for i := range 2 {
+		r := f.plan(`{"kind":"replay","queue":"` + f.dead + `"}`)
+		f.confirm(r.ID)
+		f.await(r.ID, "done")
+		if i == 0 {
+			first = r.ID
+		}
+		d := f.Take(f.main, 1, 20*time.Second)[0]
+		state := deadletter.State(f.main, 100*(i+1)) // it fails again
+		state.Replays = i + 1
+		again := deadletter.Message(state, "uuid-0", string(d.Body))
+		again.Headers["amqpretry-replay"] = d.Headers["amqpretry-replay"]
+		f.Publish(f.dead, again)
+		f.Has(f.dead, 1)
+	}
+	var undo run
+	f.json(f.send(http.MethodPost, "/api/v1/runs/"+first+"/undo", "application/json", ""), &undo)
+	assert.Zero(t, f.await(undo.ID, "ready").Plan.Matched)
+	assert.Equal(t, http.StatusConflict, f.confirm(undo.ID).Status)
+	assert.Equal(t, 1, f.Depth(f.dead))
+}
+
+// A file without a last line feed is imported whole, or says that it is not.
+func TestImportWithoutLastLineFeed(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.fill(0, 2)
+	r := f.plan(`{"kind":"purge","queue":"` + f.dead + `"}`)
+	f.confirm(r.ID)
+	f.await(r.ID, "done")
+	lines := f.get("/file?id=" + r.ID).Body
+	imports := "/api/v1/queues/" + f.dead + "/imports"
+
+	var whole, broken run
+	f.json(f.send(http.MethodPost, imports, "application/jsonl", strings.TrimSuffix(lines, "\n")), &whole)
+	assert.Equal(t, 2, f.await(whole.ID, "ready").Plan.Matched)
+	f.json(f.send(http.MethodPost, imports, "application/jsonl", lines[:len(lines)-20]), &broken)
+	assert.Equal(t, 1, f.await(broken.ID, "ready").Plan.Matched)
+	assert.Contains(t, f.get("/run?id="+broken.ID).Body, "the file is not whole")
+}
+
+// Whoever looks at a queue, again and again, keeps no run from it.
+func TestLooksMakeRoomForRuns(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	messages := make([]amqp091.Publishing, 5000)
+	for i := range messages {
+		messages[i] = deadletter.New(f.main, i)
+	}
+	f.Publish(f.dead, messages...)
+	r := f.plan(`{"kind":"purge","limit":100,"queue":"` + f.dead + `"}`)
+	stop, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				f.get("/queue?queue=" + f.dead + "&after=" + strings.Repeat("1", i%8+1))
+				f.get("/message?uuid=uuid-4999&queue=" + f.dead)
+			}
+		}
+	}()
+	f.confirm(r.ID)
+	assert.Equal(t, 100, f.await(r.ID, "done").Done)
+	r = f.plan(`{"kind":"purge","limit":100,"queue":"` + f.dead + `"}`)
+	close(stop)
+	<-ended
+	f.Has(f.dead, 4900)
+}
+
+// An upload that breaks off leaves nothing behind.
+func TestUploadThatBreaksOff(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost,
+		f.server.URL+"/api/v1/queues/"+f.dead+"/imports", strings.NewReader("{}\n"))
+	require.NoError(t, err)
+	request.Header.Set("Content-Type", "application/jsonl")
+	request.ContentLength = 1000
+	client := http.Client{}
+	if response, err := client.Do(request); err == nil {
+		require.NoError(t, response.Body.Close())
+	}
+	require.Eventually(t, func() bool {
+		entries, err := os.ReadDir(f.config.Folder)
+		return err == nil && len(entries) == 1 // the lock
+	}, 10*time.Second, 20*time.Millisecond)
+	assert.JSONEq(t, `{"runs":[]}`, f.get("/api/v1/runs").Body)
+}
+
+// Who may not, is in no record of having done.
+func TestAuditOfWhoMayNot(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.fill(0, 1)
+	r := f.plan(`{"kind":"purge","queue":"` + f.dead + `"}`)
+	f.confirm(r.ID)
+	f.await(r.ID, "done")
+	before := len(f.auditLog.records(t))
+	f.role = dlqweb.RoleMetadata
+	assert.Equal(t, http.StatusForbidden, f.post("/undo", url.Values{"id": {r.ID}}).Status)
+	assert.Equal(t, http.StatusForbidden, f.post("/stop", url.Values{"id": {r.ID}}).Status)
+	assert.Equal(t, http.StatusForbidden, f.post("/plan", url.Values{"kind": {"purge"}, "queue": {f.dead}}).Status)
+	assert.Len(t, f.auditLog.records(t), before)
+}
+
+// Forms that nobody can read, and paths that no link has.
+func TestOddRequests(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	form := "application/x-www-form-urlencoded"
+	assert.Equal(t, http.StatusBadRequest, f.send(http.MethodPost, "/plan", form, "kind=%zz").Status)
+	assert.Equal(t, http.StatusBadRequest, f.send(http.MethodPost, "/plan", "multipart/form-data", "x").Status)
+	assert.Equal(t, http.StatusBadRequest, f.post("/plan", url.Values{"kind": {"import"}, "queue": {f.dead}}).Status)
+	for _, path := range []string{"//queue", "/./queue", "/a/../queue", "//evil.example/"} {
+		a := f.get(path)
+		assert.Equal(t, http.StatusNotFound, a.Status, path)
+		assert.Empty(t, a.Header.Get("Location"), path)
+	}
+	f.fill(0, 1)
+	page := f.get("/queue?queue=" + f.dead + "&error-matches=card&reason=exhausted&reason=panic&min-calls=1").Body
+	for _, hidden := range []string{`name="error-matches" value="card"`, `name="reason" value="exhausted"`,
+		`name="reason" value="panic"`, `name="min-calls" value="1"`} {
+		assert.Contains(t, page, `<input type="hidden" `+hidden)
+	}
+}
