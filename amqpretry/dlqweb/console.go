@@ -128,7 +128,7 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	escaped := r.URL.EscapedPath()
 	if escaped != "/" && path.Clean(escaped) != strings.TrimSuffix(escaped, "/") {
-		http.NotFound(w, r) // it would be redirected to an absolute path, which leaves a prefix that a proxy has cut off
+		http.NotFound(w, r) // a redirect would be to an absolute path, and so leave a prefix that a proxy has cut off
 		return
 	}
 	inner := r.Clone(r.Context())
