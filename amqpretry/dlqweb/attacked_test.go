@@ -1,6 +1,7 @@
 package dlqweb_test
 
 import (
+	"iter"
 	"net/http"
 	"net/url"
 	"os"
@@ -194,6 +195,22 @@ func TestLooksMakeRoomForRuns(t *testing.T) {
 	close(stop)
 	<-ended
 	f.Has(f.dead, 4900)
+}
+
+// A run waits for somebody else who looks at the queue, such as the command line.
+func TestRunsWaitForOthers(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.fill(0, 5)
+	other, err := dlq.Open(t.Context(), f.config.Broker)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, other.Close()) }()
+	next, stop := iter.Pull2(other.Queue(f.main).Browse(t.Context(), dlq.Filter{}))
+	_, err, _ = next()
+	require.NoError(t, err)
+	const longer = 8 * time.Second // than a browse waits for another
+	time.AfterFunc(longer, stop)
+	assert.Equal(t, 5, f.plan(`{"kind":"purge","queue":"`+f.dead+`"}`).Plan.Matched)
 }
 
 // An upload that breaks off leaves nothing behind.
