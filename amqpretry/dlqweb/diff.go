@@ -90,11 +90,10 @@ func (c *Console) postDiff(w http.ResponseWriter, r *http.Request, who visitor) 
 		return &problem{Status: http.StatusForbidden, Title: "Messages cannot be edited here",
 			Detail: "The console shows them redacted, so nobody knows what an edit would replace."}
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, mostForm)
-	if err := r.ParseForm(); err != nil {
-		return badForm(err)
+	form, err := readForm(w, r)
+	if err != nil {
+		return err
 	}
-	form := r.PostForm
 	t, err := c.target(form.Get("queue"), form.Get("main-queue"))
 	if err != nil {
 		return err

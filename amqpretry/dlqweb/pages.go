@@ -365,7 +365,7 @@ func (c *Console) postPlan(w http.ResponseWriter, r *http.Request, who visitor) 
 	if strings.HasPrefix(r.Header.Get("Content-Type"), "multipart/") {
 		return c.postImport(w, r, who)
 	}
-	wanted, err := wishOf(r)
+	wanted, err := wishOf(w, r)
 	if err != nil {
 		return err
 	}
@@ -402,12 +402,11 @@ func see(w http.ResponseWriter, run Run) error {
 }
 
 // wishOf reads the form of a plan.
-func wishOf(r *http.Request) (wish, error) {
-	r.Body = http.MaxBytesReader(nil, r.Body, mostForm)
-	if err := r.ParseForm(); err != nil {
-		return wish{}, badForm(err)
+func wishOf(rw http.ResponseWriter, r *http.Request) (wish, error) {
+	form, err := readForm(rw, r)
+	if err != nil {
+		return wish{}, err
 	}
-	form := r.PostForm
 	w := wish{Kind: Kind(form.Get("kind")), Queue: form.Get("queue"), MainQueue: form.Get("main-queue"),
 		To: strings.TrimSpace(form.Get("to")), Filter: filterValues(form), Foreign: form.Get("foreign") != ""}
 	for key, n := range map[string]*int{"limit": &w.Limit, "canary": &w.First, "tolerate": &w.Tolerate} {
@@ -466,18 +465,28 @@ func (c *Console) postImport(w http.ResponseWriter, r *http.Request, who visitor
 	}
 }
 
-// idOf is the run that a form is about.
-func idOf(r *http.Request) (string, error) {
-	r.Body = http.MaxBytesReader(nil, r.Body, mostForm)
+// readForm reads a form, whose sender may take neither too long nor too much.
+func readForm(w http.ResponseWriter, r *http.Request) (url.Values, error) {
+	r.Body = http.MaxBytesReader(w, r.Body, mostForm)
+	controller := http.NewResponseController(w)
+	_ = controller.SetReadDeadline(time.Now().Add(requestTime)) // a server that cannot has limits of its own
+	defer func() { _ = controller.SetReadDeadline(time.Time{}) }()
 	if err := r.ParseForm(); err != nil {
-		return "", badForm(err)
+		return nil, badForm(err)
 	}
 
-	return r.PostForm.Get("id"), nil
+	return r.PostForm, nil
+}
+
+// idOf is the run that a form is about.
+func idOf(w http.ResponseWriter, r *http.Request) (string, error) {
+	form, err := readForm(w, r)
+
+	return form.Get("id"), err
 }
 
 func (c *Console) postConfirm(w http.ResponseWriter, r *http.Request, who visitor) error {
-	id, err := idOf(r)
+	id, err := idOf(w, r)
 	if err != nil {
 		return err
 	}
@@ -490,7 +499,7 @@ func (c *Console) postConfirm(w http.ResponseWriter, r *http.Request, who visito
 }
 
 func (c *Console) postStop(w http.ResponseWriter, r *http.Request, who visitor) error {
-	id, err := idOf(r)
+	id, err := idOf(w, r)
 	if err != nil {
 		return err
 	}
@@ -503,7 +512,7 @@ func (c *Console) postStop(w http.ResponseWriter, r *http.Request, who visitor) 
 }
 
 func (c *Console) postUndo(w http.ResponseWriter, r *http.Request, who visitor) error {
-	id, err := idOf(r)
+	id, err := idOf(w, r)
 	if err != nil {
 		return err
 	}
