@@ -28,9 +28,7 @@ func (k *runs) do(ctx context.Context, r *running, filter dlq.Filter, dry bool) 
 	}
 	e := &execution{runs: k, r: r, run: now, dry: dry, queue: client.DeadLetterQueue(now.Queue, now.MainQueue),
 		filter: k.console.asShown(filter)}
-	if dry {
-		r.selection = &selection{}
-	} else if now.Kind != kindImport {
+	if !dry && now.Kind != kindImport {
 		e.limit, e.filter = now.Most(), r.selection.filter()
 	}
 	if !dry && now.Kind.takes() {
@@ -67,12 +65,12 @@ func (e *execution) once(ctx context.Context) (dlq.Report, error) {
 	now := e.run
 	filter := e.filter
 	if e.dry {
-		e.r.selection.keys = nil
+		e.r.selection = nil
 		at := time.Now()
 		filter = dlq.Filter{Where: func(l *dlq.DeadLetter) bool {
 			matches := e.filter.Matches(l, at)
 			if matches && now.Kind != kindImport {
-				e.r.selection.add(l)
+				e.r.selection = append(e.r.selection, identity(l))
 			}
 			return matches
 		}}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -226,7 +227,7 @@ func (c *Console) queuesByAMQP(ctx context.Context) ([]queueState, error) {
 			n := int64(ready)
 			q.Ready = &n
 			q.Messages = &n
-		case problemOf(err).Status == http404:
+		case problemOf(err).Status == http.StatusNotFound:
 			q.Missing = true
 		default:
 			return nil, err

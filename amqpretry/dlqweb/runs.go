@@ -35,7 +35,7 @@ type running struct {
 	saved time.Time
 	stop  context.CancelFunc
 	// selection is what the dry run has counted; it belongs to one goroutine at a time.
-	selection *selection
+	selection selection
 }
 
 // errStopped ends a run that somebody has stopped.
@@ -123,7 +123,7 @@ func (k *runs) busyWith(queue string) string {
 // plan begins to count what a run would do. input is the file of an import.
 func (k *runs) plan(w wish, filter dlq.Filter, who visitor, input io.Reader) (Run, error) {
 	if k.journal == nil {
-		return Run{}, &problem{Status: http404, Title: "This console only shows"}
+		return Run{}, &problem{Status: http.StatusNotFound, Title: "This console only shows"}
 	}
 	if k.pending() >= mostPending {
 		return Run{}, &problem{Status: http.StatusTooManyRequests, Title: "Too many runs wait to be confirmed",
@@ -151,8 +151,9 @@ func (k *runs) plan(w wish, filter dlq.Filter, who visitor, input io.Reader) (Ru
 	return r.snapshot(), nil
 }
 
-// mostPending is how many runs may be counted, or wait for somebody's yes.
-const mostPending = 200
+// mostPending is how many runs may be counted, or wait for somebody's yes. Each remembers its selection: 8 MB for a
+// million messages.
+const mostPending = 50
 
 func (k *runs) pending() int {
 	n := 0
@@ -281,6 +282,7 @@ func (k *runs) count(ctx context.Context, r *running, filter dlq.Filter) {
 		}
 		if run.State != stateReady {
 			run.Ended = time.Now().UTC()
+			r.selection = nil
 		}
 	})
 }
@@ -407,6 +409,7 @@ func (k *runs) end(ctx context.Context, id string, who visitor) (Run, error) {
 		switch run.State {
 		case stateReady:
 			run.State, run.Ended = stateDiscarded, time.Now().UTC()
+			r.selection = nil
 		case stateRunning:
 			run.State = stateStopping
 		}

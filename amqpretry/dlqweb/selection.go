@@ -2,7 +2,6 @@ package dlqweb
 
 import (
 	"hash/maphash"
-	"sync"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 )
@@ -10,8 +9,8 @@ import (
 // seed of all hashes of messages: they are compared within one process.
 var seed = maphash.MakeSeed()
 
-// identity tells dead letters from each other: the UUID, where it failed in time, and what it carries. Two with the same
-// are copies of one message.
+// identity tells dead letters from each other: by their UUID, when and how often they have failed, and their body. Two
+// with the same are copies of one message.
 func identity(l *dlq.DeadLetter) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)
@@ -21,44 +20,29 @@ func identity(l *dlq.DeadLetter) uint64 {
 	return h.Sum64()
 }
 
-// selection is which messages were counted, and how often: 8 bytes for each.
-type selection struct {
-	mu   sync.Mutex
-	keys []uint64
-}
+// selection is which messages were counted: 8 bytes for each.
+type selection []uint64
 
-func (s *selection) add(l *dlq.DeadLetter) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.keys = append(s.keys, identity(l))
-}
-
-// filter selects those and no others: neither what has come since, nor what has taken a place of theirs.
-func (s *selection) filter() dlq.Filter {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	left := make(map[uint64]int, len(s.keys))
-	for _, key := range s.keys {
-		left[key]++
+// filter selects those and no others: neither what has come since, nor what has taken a place of theirs. It says the same
+// as often as it is asked, as a run with a canary goes through the queue twice.
+func (s selection) filter() dlq.Filter {
+	counted := make(map[uint64]struct{}, len(s))
+	for _, key := range s {
+		counted[key] = struct{}{}
 	}
 
 	return dlq.Filter{Where: func(l *dlq.DeadLetter) bool {
-		key := identity(l)
-		if left[key] == 0 {
-			return false
-		}
-		left[key]--
-
-		return true
+		_, was := counted[identity(l)]
+		return was
 	}}
 }
 
 // present is what lies in a dead-letter queue, for an import that must not double it. A message without a UUID cannot be
-// told from others like it, so it is never taken for there.
+// told from others like it, so it is always imported.
 type present struct {
 	newest map[uint64]life
 	all    map[uint64]bool
-	// undo tells that later lives of a message count as well: what was replayed and has failed again.
+	// undo tells that a message which was replayed and has failed again is there as well.
 	undo bool
 }
 

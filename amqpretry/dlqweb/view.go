@@ -2,6 +2,7 @@ package dlqweb
 
 import (
 	"errors"
+	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
@@ -197,13 +198,13 @@ func (c *Console) target(queue, mainQueue string) (target, error) {
 		mainQueue = c.mainQueueOf(queue)
 	}
 	if mainQueue == "" || c.config.Broker.Names.DeadLetterQueue(mainQueue) != queue {
-		return target{}, &problem{Status: http404, Title: "That is no dead-letter queue",
+		return target{}, &problem{Status: http.StatusNotFound, Title: "That is no dead-letter queue",
 			Detail: "The console shows queues that are named as the dead-letter queue of a main queue.",
 			Do:     "If your services use other names, set Config.Broker.Names to theirs."}
 	}
 
 	if c.config.Broker.Management.URL == "" && !slices.Contains(c.config.Queues, mainQueue) {
-		return target{}, &problem{Status: http404, Title: "The console was not told of this queue",
+		return target{}, &problem{Status: http.StatusNotFound, Title: "The console was not told of this queue",
 			Detail: "Without the management API it shows the queues of Config.Queues."}
 	}
 
@@ -233,5 +234,3 @@ func (c *Console) mainQueueOf(queue string) string {
 
 // marker is a name that is in no other.
 const marker = "\x00"
-
-const http404 = 404
