@@ -127,7 +127,7 @@ func (k *runs) plan(w wish, filter dlq.Filter, who visitor, input io.Reader) (Ru
 	}
 	if k.pending() >= mostPending {
 		return Run{}, &problem{Status: http.StatusTooManyRequests, Title: "Too many runs wait to be confirmed",
-			Detail: fmt.Sprintf("At most %d can.", mostPending), Do: "Confirm or leave some of them."}
+			Detail: fmt.Sprintf("At most %d can.", mostPending), Do: "Confirm or discard some of them."}
 	}
 	now := time.Now().UTC()
 	r := &running{run: Run{ID: newID(now), wish: w, State: stateCounting, By: who.User, Planned: now,
