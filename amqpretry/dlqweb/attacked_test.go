@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -267,5 +268,31 @@ func TestOddRequests(t *testing.T) {
 	for _, hidden := range []string{`name="error-matches" value="card"`, `name="reason" value="exhausted"`,
 		`name="reason" value="panic"`, `name="min-calls" value="1"`} {
 		assert.Contains(t, page, `<input type="hidden" `+hidden)
+	}
+}
+
+// Messages of a megabyte in a classic dead-letter queue: shown in part, downloaded whole, replayed and put back.
+func TestLargeMessages(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.Remove("", f.dead)
+	f.Declare(f.dead, amqp091.Table{amqp091.QueueTypeArg: "classic"})
+	const messages, size = 20, 1 << 20
+	for i := range messages {
+		letter := deadletter.New(f.main, i)
+		letter.Body = []byte(strings.Repeat(strconv.Itoa(i%10), size))
+		f.Publish(f.dead, letter)
+	}
+	page := f.get("/message?uuid=uuid-7&queue=" + f.dead).Body
+	assert.Contains(t, page, "Only its beginning is shown")
+	assert.Less(t, len(page), 100<<10)
+	assert.Equal(t, strings.Repeat("7", size), f.get("/body?uuid=uuid-7&queue="+f.dead).Body)
+
+	r := f.plan(`{"kind":"replay","queue":"` + f.dead + `"}`)
+	f.confirm(r.ID)
+	assert.Equal(t, messages, f.await(r.ID, "done").Done)
+	assert.Equal(t, messages, f.undone(r.ID).Done)
+	for i, d := range f.Take(f.dead, messages, 30*time.Second) {
+		assert.Equal(t, strings.Repeat(strconv.Itoa(i%10), size), string(d.Body))
 	}
 }
