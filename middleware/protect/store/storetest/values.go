@@ -62,6 +62,7 @@ func get(t require.TestingT, values store.Values, name string) (value []byte) {
 // add counts a value up.
 func add(ctx context.Context, values store.Values, name string, keep time.Duration) error {
 	return values.Update(ctx, name, keep, func(_ time.Time, old []byte) ([]byte, error) {
+		runtime.Gosched() // somebody else may come between
 		n := 0
 		if old != nil {
 			var err error
@@ -270,14 +271,21 @@ func testFirstOfMany(t *testing.T, in processes) {
 	}
 }
 
-// A change that somebody else comes between is made again, of what he has left.
+// A change that somebody else comes between is made again, of the value that he has left. In a store that locks values
+// nobody comes between.
 func testNoLostUpdate(t *testing.T, in processes) {
 	name := name(t)
-	inside, ended := make(chan struct{}), make(chan error, 1)
+	inside, ended, between := make(chan struct{}), make(chan error, 1), make(chan struct{})
 	var once sync.Once
 	go func() {
 		ended <- in[0].Update(context.Background(), name, long, func(_ time.Time, old []byte) ([]byte, error) {
-			once.Do(func() { close(inside) })
+			once.Do(func() {
+				close(inside)
+				select {
+				case <-between:
+				case <-time.After(short):
+				}
+			})
 
 			return append(bytes.Clone(old), 'a'), nil
 		})
@@ -286,6 +294,7 @@ func testNoLostUpdate(t *testing.T, in processes) {
 	require.NoError(t, in[1].Update(t.Context(), name, long, func(_ time.Time, old []byte) ([]byte, error) {
 		return append(bytes.Clone(old), 'b'), nil
 	}))
+	close(between)
 	require.NoError(t, <-ended)
 	assert.Contains(t, []string{"ab", "ba"}, string(get(t, in[0], name)))
 }
