@@ -29,6 +29,7 @@ type Link struct {
 
 	mu        sync.Mutex
 	unblocked chan struct{} // closed unless the broker has blocked the connection
+	reason    string        // for which it has
 }
 
 // Received is how many bytes have come from the broker: where it grows, something is on its way.
@@ -86,7 +87,7 @@ func (l *Link) watch() {
 
 // setBlocked follows the alarms of the broker, which repeats itself.
 func (l *Link) setBlocked(b amqp091.Blocking) {
-	switch changed := l.block(b.Active); {
+	switch changed := l.block(b.Active, b.Reason); {
 	case !changed:
 	case b.Active:
 		l.logger.Error("RabbitMQ has blocked the connection, what is to be published waits", nil,
@@ -98,10 +99,11 @@ func (l *Link) setBlocked(b amqp091.Blocking) {
 	}
 }
 
-func (l *Link) block(active bool) (changed bool) {
+func (l *Link) block(active bool, reason string) (changed bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
+	l.reason = reason
 	select {
 	case <-l.unblocked:
 		if active {
@@ -139,6 +141,14 @@ func (l *Link) IsBlocked() bool {
 	default:
 		return true
 	}
+}
+
+// BlockedFor is the reason for which the broker has blocked the connection, in its words.
+func (l *Link) BlockedFor() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.reason
 }
 
 // WaitUnblocked waits while the broker blocks the connection (a memory or disk alarm). A publish now would sit in the

@@ -12,35 +12,22 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/delay"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 )
 
-// batch is what one call of Publish gives with a delay.
+// batch is what one call of Publish gives with a delay. A message that was due when Publish was called is direct: it goes
+// to the target itself, and all others to the backend, also when they are due by the time that they are published.
 type batch struct {
-	topic    string
-	target   topology.Target
-	plan     topology.Plan // the target's part of the backend
-	added    int           // bytes that the broker adds to the headers on the way, at most
-	messages []*outgoing
-	checked  bool // their sizes, against what the connection takes
-	oneByOne bool // they are published one by one, to find the one that the broker refuses for good
-	final    bool // another attempt would have the same end
-}
+	publish.Batch
 
-// outgoing is a message on its way to the broker.
-type outgoing struct {
-	uuid    string
-	ctx     context.Context // of the message
-	due     time.Time
-	message amqp091.Publishing
-
-	// past tells that it was due when Publish was called: it goes to the target itself, and all others to the backend,
-	// also when they are due by the time that they are published.
-	past     bool
-	sent     *republish.Sent // nil without a publish that is not resolved
-	resolved bool            // confirmed, or given up for good
-	noQueue  bool            // given up because no queue takes it
-	err      error           // why it is not confirmed
+	publisher *Publisher
+	topic     string
+	target    topology.Target
+	plan      topology.Plan // the target's part of the backend
+	added     int           // bytes that the broker adds to the headers on the way, at most
+	due       map[*publish.Message]time.Time
+	checked   bool // the sizes, against what the connection takes
 }
 
 // prepare finds what has a delay, and checks all of it. The batch is nil if nothing has one.
@@ -78,21 +65,12 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, 
 				return nil, nil, err
 			}
 		}
-		b.messages = append(b.messages, &outgoing{uuid: msg.UUID, ctx: live(msg.Context()), due: due,
-			past: !due.After(now), message: codec.Delayed(marshaled)})
+		m := publish.NewMessage(msg, codec.Delayed(marshaled))
+		m.Direct, b.due[m] = !due.After(now), due
+		b.Messages = append(b.Messages, m)
 	}
 
 	return b, others, nil
-}
-
-// live returns a context that has not ended. Watermill's Timeout ends the context of a message when its handler returns,
-// and the message, or an output that has its context, is published after that.
-func live(ctx context.Context) context.Context {
-	if ctx.Err() != nil {
-		return context.WithoutCancel(ctx)
-	}
-
-	return ctx
 }
 
 func (p *Publisher) newBatch(topic string) (*batch, error) {
@@ -110,7 +88,8 @@ func (p *Publisher) newBatch(topic string) (*batch, error) {
 		plan.Queue = target.Key
 	}
 
-	return &batch{topic: topic, target: target, plan: plan, added: p.added(target, plan)}, nil
+	return &batch{publisher: p, topic: topic, target: target, plan: plan, added: p.added(target, plan),
+		due: map[*publish.Message]time.Time{}}, nil
 }
 
 // added is how many bytes the broker adds to the headers of a message on its way to a target, at most. It depends on the
@@ -131,22 +110,10 @@ func (p *Publisher) added(target topology.Target, plan topology.Plan) int {
 	return added
 }
 
-// open are the messages that are not resolved.
-func (b *batch) open() []*outgoing {
-	var open []*outgoing
-	for _, m := range b.messages {
-		if !m.resolved {
-			open = append(open, m)
-		}
-	}
-
-	return open
-}
-
 // waits tells whether a message goes to the backend.
 func (b *batch) waits() bool {
-	for _, m := range b.messages {
-		if !m.resolved && !m.past {
+	for _, m := range b.Messages {
+		if !m.Resolved && !m.Direct {
 			return true
 		}
 	}
@@ -163,9 +130,9 @@ func (b *batch) check(limit int) error {
 	if limit > 0 { // a shorter delay, at the publish, can have more digits than the present one
 		limit = max(1, limit-b.added) // 0 is no limit
 	}
-	for _, m := range b.messages {
-		if part := codec.TooLarge(m.message, limit); part != nil {
-			return &delay.TooLargeError{Topic: b.topic, UUID: m.uuid, Part: part.Name, Size: part.Size, Most: part.Most}
+	for _, m := range b.Messages {
+		if part := codec.TooLarge(m.Publishing, limit); part != nil {
+			return &delay.TooLargeError{Topic: b.topic, UUID: m.UUID, Part: part.Name, Size: part.Size, Most: part.Most}
 		}
 	}
 	b.checked = true
@@ -173,22 +140,67 @@ func (b *batch) check(limit int) error {
 	return nil
 }
 
+// Ready checks the sizes and declares what the batch needs.
+func (b *batch) Ready(ctx context.Context, link *connection.Link, missing time.Time) error {
+	if err := b.check(link.FrameSize()); err != nil {
+		return publish.Final(err)
+	}
+	err := b.publisher.objects.ensure(ctx, link, b, missing)
+	if end := context.Cause(ctx); err != nil && end != nil && errors.Is(err, end) {
+		err = fmt.Errorf("the broker has not yet declared the queues for the delay: %w", err)
+	}
+	if err != nil {
+		for _, m := range b.Open() {
+			m.Returned = errors.Is(err, errNoQueue)
+		}
+	}
+	if isFinal(err) {
+		err = publish.Final(err)
+	}
+
+	return err
+}
+
+// isFinal tells errors that another attempt does not end: an object is missing, differs or may not be used.
+func isFinal(err error) bool {
+	var (
+		conflict  *topology.ConflictError
+		access    *topology.AccessError
+		exclusive *topology.ExclusiveError
+	)
+
+	return errors.Is(err, errNoQueue) || errors.Is(err, errNoLanding) ||
+		errors.As(err, &conflict) || errors.As(err, &access) || errors.As(err, &exclusive)
+}
+
+// Address is that of the target, or of the backend. A message waits for the rest of its delay, so a second publish does
+// not make it late.
+func (b *batch) Address(m *publish.Message) (exchange, key string, publishing amqp091.Publishing) {
+	publishing = m.Publishing
+	if m.Direct { // it keeps its expiration, its priority and its CC
+		return b.target.Exchange, b.target.Key, publishing
+	}
+	exchange, key = b.publisher.backend.Address(b.target, time.Until(b.due[m]), &publishing)
+
+	return exchange, key, publishing
+}
+
 // result is the error of the call: nil if the broker has confirmed everything.
 func (b *batch) result() error {
-	unconfirmed := &delay.UnconfirmedError{Topic: b.topic, Of: len(b.messages), Final: b.final}
+	unconfirmed := &delay.UnconfirmedError{Topic: b.topic, Of: len(b.Messages), Final: b.Final}
 	noQueue := &delay.NoQueueError{Topic: b.topic, Exchange: b.target.Exchange, Key: b.target.Key}
 	var errs []error
-	for _, m := range b.messages {
-		if large := (*delay.TooLargeError)(nil); errors.As(m.err, &large) {
+	for _, m := range b.Messages {
+		if large := (*delay.TooLargeError)(nil); errors.As(m.Err, &large) {
 			return large
 		}
-		switch refused := (*delay.RefusedError)(nil); {
-		case errors.As(m.err, &refused):
-			errs = append(errs, refused)
-		case m.noQueue:
-			noQueue.UUIDs, noQueue.Err = append(noQueue.UUIDs, m.uuid), m.err
-		case !m.resolved:
-			unconfirmed.UUIDs, unconfirmed.Err = append(unconfirmed.UUIDs, m.uuid), m.err
+		switch {
+		case m.Refused != nil:
+			errs = append(errs, &delay.RefusedError{Topic: b.topic, UUID: m.UUID, Err: m.Refused})
+		case m.Returned:
+			noQueue.UUIDs, noQueue.Err = append(noQueue.UUIDs, m.UUID), m.Err
+		case !m.Resolved:
+			unconfirmed.UUIDs, unconfirmed.Err = append(unconfirmed.UUIDs, m.UUID), m.Err
 		}
 	}
 	if len(unconfirmed.UUIDs) > 0 {

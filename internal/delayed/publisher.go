@@ -1,7 +1,6 @@
 package delayed
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -16,7 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/connection"
-	"github.com/amqpretry/watermill-retry/internal/republish"
+	"github.com/amqpretry/watermill-retry/internal/publish"
 )
 
 // Settings say how and where messages with a delay are published.
@@ -42,18 +41,11 @@ type Publisher struct {
 	publisher message.Publisher // gets messages without a delay
 	stamping  message.Publisher // Watermill's own: it writes all delays into the metadata
 
-	backend    topology.Backend
-	connection *connection.Connection
-	sender     *republish.Sender
-	objects    objects
-	addedTo    sync.Map // int by topology.Target, see added
+	backend topology.Backend
+	engine  *publish.Engine
+	objects objects
+	addedTo sync.Map // int by topology.Target, see added
 
-	ctx    context.Context // ends with Close
-	cancel context.CancelCauseFunc
-
-	mu      sync.Mutex
-	closed  bool
-	running sync.WaitGroup // calls of Publish
 	closing sync.Once
 	failure error // of Close
 }
@@ -68,16 +60,15 @@ func NewPublisher(publisher message.Publisher, settings Settings) (*Publisher, e
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancelCause(context.Background())
 	p := &Publisher{
-		settings:   settings,
-		publisher:  publisher,
-		backend:    backend,
-		connection: connection.New(settings.Connection, settings.Logger),
-		sender:     republish.NewSender(),
-		objects:    newObjects(settings, backend),
-		ctx:        ctx,
-		cancel:     cancel,
+		settings:  settings,
+		publisher: publisher,
+		backend:   backend,
+		engine: publish.NewEngine(publish.Settings{
+			Connection: connection.New(settings.Connection, settings.Logger), Name: "delay publisher",
+			Timeout: settings.Options.PublishTimeout, Repairs: settings.Declare,
+		}),
+		objects: newObjects(settings, backend),
 	}
 	p.stamping, err = wmdelay.NewPublisher(stamped{p}, wmdelay.PublisherConfig{
 		DefaultDelayGenerator: forThoseWithout(settings.Options.DefaultDelayGenerator), AllowNoDelay: true,
@@ -113,14 +104,11 @@ func forThoseWithout(generator delayGenerator) delayGenerator {
 
 // Publish publishes messages to a topic, each when it is due.
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
-	p.mu.Lock()
-	if p.closed {
-		p.mu.Unlock()
-		return fmt.Errorf("cannot publish to topic %q: the delay publisher is %w", topic, connection.ErrClosed)
+	end, err := p.engine.Begin(topic)
+	if err != nil {
+		return err
 	}
-	p.running.Add(1)
-	p.mu.Unlock()
-	defer p.running.Done()
+	defer end()
 
 	return p.stamping.Publish(topic, messages...)
 }
@@ -134,7 +122,8 @@ func (s stamped) Publish(topic string, messages ...*message.Message) error {
 		return err
 	}
 	if b != nil {
-		if err := s.send(b); err != nil {
+		s.engine.Send(&b.Batch, b)
+		if err := b.result(); err != nil {
 			return err
 		}
 		if len(others) == 0 {
@@ -155,15 +144,8 @@ func (p *Publisher) Plans() []topology.Plan { return p.objects.plans() }
 // the longest, and some seconds more if the broker or that publisher does not answer at all.
 func (p *Publisher) Close() error {
 	p.closing.Do(func() {
-		p.mu.Lock()
-		p.closed = true
-		p.mu.Unlock()
-
 		deadline := time.Now().Add(p.settings.CloseTimeout)
-		connection.WaitUntil(deadline, p.running.Wait)
-		p.cancel(connection.ErrClosed)
-		connection.WaitUntil(time.Now().Add(time.Second), p.running.Wait)
-		p.connection.Close(time.Now().Add(time.Second))
+		p.engine.Close(deadline)
 
 		closed := make(chan error, 1)
 		go func() { closed <- p.publisher.Close() }()

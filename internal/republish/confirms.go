@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,6 +24,8 @@ const idleAfter = time.Minute
 //
 // The broker sends a return before the acknowledgement of the same publish, and amqp091-go dispatches both from one
 // goroutine; a single goroutine here takes returns and answers questions, so a return is known when it is asked for.
+// With a window no goroutine does: no more publishes are unresolved than returns has room for, so amqp091-go never waits,
+// and who asks takes those that are there.
 type confirmChannel struct {
 	*amqp091.Channel
 
@@ -31,6 +34,7 @@ type confirmChannel struct {
 	returns chan amqp091.Return
 	closes  chan *amqp091.Error
 	asked   chan question
+	window  *window // nil for none
 
 	// A channel that was nacked once is not used again: RabbitMQ 3.10 goes on to nack on it when the queue that was
 	// full is full no more. Neither is one that was idle. It is closed when nobody waits for it.
@@ -41,6 +45,14 @@ type confirmChannel struct {
 	done   chan struct{} // closed when the channel is gone
 	closed error         // why; read after done
 	ids    map[string]struct{}
+}
+
+// window bounds the publishes of a channel that are not resolved.
+type window struct {
+	slots     chan struct{}
+	mu        sync.Mutex // of the ids that came back
+	published atomic.Int64
+	abandoned atomic.Int64 // nobody waits for them, and they have their slots
 }
 
 type question struct {
@@ -54,7 +66,7 @@ func reserveConfirms(link *connection.Link, c *confirmChannel) (*confirmChannel,
 		return c, nil
 	}
 
-	c, err := openConfirms(link)
+	c, err := openConfirms(link, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +75,8 @@ func reserveConfirms(link *connection.Link, c *confirmChannel) (*confirmChannel,
 	return c, nil
 }
 
-func openConfirms(link *connection.Link) (*confirmChannel, error) {
+// openConfirms opens a channel, with a window if size is not 0.
+func openConfirms(link *connection.Link, size int) (*confirmChannel, error) {
 	channel, err := link.Channel()
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a channel: %w", err)
@@ -72,11 +85,14 @@ func openConfirms(link *connection.Link) (*confirmChannel, error) {
 	c := &confirmChannel{
 		Channel: channel,
 		link:    link,
-		returns: channel.NotifyReturn(make(chan amqp091.Return)),
+		returns: channel.NotifyReturn(make(chan amqp091.Return, size)),
 		closes:  channel.NotifyClose(make(chan *amqp091.Error, 1)),
 		asked:   make(chan question),
 		done:    make(chan struct{}),
 		ids:     map[string]struct{}{},
+	}
+	if size > 0 {
+		c.window = &window{slots: make(chan struct{}, size)}
 	}
 	go c.watch()
 
@@ -93,6 +109,12 @@ func (c *confirmChannel) watch() {
 
 	idle := time.NewTicker(idleAfter)
 	defer idle.Stop()
+	returns, closes := c.returns, c.closes
+	if c.window != nil {
+		returns = nil
+	} else {
+		closes = nil
+	}
 
 	for {
 		select {
@@ -100,7 +122,7 @@ func (c *confirmChannel) watch() {
 			if !c.used.Swap(false) && c.unresolved.Load() == 0 {
 				c.retire()
 			}
-		case r, ok := <-c.returns:
+		case r, ok := <-returns:
 			if !ok {
 				if err := <-c.closes; err != nil { // both are closed together, the error is sent before
 					c.closed = err
@@ -108,12 +130,22 @@ func (c *confirmChannel) watch() {
 
 				return
 			}
-			id, _ := r.Headers[header.ID].(string)
-			c.ids[id], c.ids[anyReturn] = struct{}{}, struct{}{}
+			c.note(r)
+		case err := <-closes:
+			if err != nil {
+				c.closed = err
+			}
+
+			return
 		case q := <-c.asked:
 			q.answer <- c.forget(q.id)
 		}
 	}
+}
+
+func (c *confirmChannel) note(r amqp091.Return) {
+	id, _ := r.Headers[header.ID].(string)
+	c.ids[id], c.ids[anyReturn] = struct{}{}, struct{}{}
 }
 
 // anyReturn stands for all returns that the channel has ever had, for those who publish what has no id.
@@ -130,6 +162,9 @@ func (c *confirmChannel) forget(id string) bool {
 
 // returned reports whether a publish that is resolved came back. It is asked once for each.
 func (c *confirmChannel) returned(id string) bool {
+	if c.window != nil {
+		return c.drain(id)
+	}
 	q := question{id, make(chan bool, 1)}
 
 	select {
@@ -139,6 +174,25 @@ func (c *confirmChannel) returned(id string) bool {
 		_, found := c.ids[id] // nobody writes any more
 
 		return found
+	}
+}
+
+// drain takes the returns that are there: that of a publish which is resolved is.
+func (c *confirmChannel) drain(id string) bool {
+	c.window.mu.Lock()
+	defer c.window.mu.Unlock()
+
+	for {
+		select {
+		case r, ok := <-c.returns:
+			if ok {
+				c.note(r)
+				continue
+			}
+		default:
+		}
+
+		return c.forget(id)
 	}
 }
 
@@ -157,7 +211,17 @@ func (c *confirmChannel) reserve() bool {
 
 // resolved is called once for each publish that nobody waits for any more.
 func (c *confirmChannel) resolved() {
-	if c.unresolved.Add(-1) == 0 && c.retired.Load() {
+	c.unresolved.Add(-1)
+	c.closeIfUnused()
+}
+
+// closeIfUnused closes a channel that is retired when nobody waits for an answer on it.
+func (c *confirmChannel) closeIfUnused() {
+	waited := c.unresolved.Load()
+	if c.window != nil {
+		waited -= c.window.abandoned.Load()
+	}
+	if waited <= 0 && c.retired.Load() {
 		go c.Close() // asks the broker
 	}
 }
@@ -207,12 +271,32 @@ func (c *confirmChannel) publish(exchange, key string, message amqp091.Publishin
 func (p *inFlight) done() <-chan struct{} { return p.confirmation.Done() }
 
 // abandon is called instead of outcome by a caller that waits no longer.
-func (p *inFlight) abandon() { p.channel.resolved() }
+func (p *inFlight) abandon() {
+	c := p.channel
+	if c.window == nil {
+		c.resolved()
+		return
+	}
+	// Its slot is free when it is answered. A channel with many that are not is given up: the broker does not answer for
+	// one queue, and the publishes to others have no room.
+	if c.window.abandoned.Add(1) > int64(cap(c.window.slots)/4) {
+		c.retired.Store(true)
+	}
+	c.closeIfUnused()
+	go func() {
+		<-p.done()
+		c.window.abandoned.Add(-1)
+		_ = p.outcome()
+	}()
+}
 
 // outcome returns nil if a queue has the message. It is called once, after done.
 func (p *inFlight) outcome() error {
 	defer p.channel.resolved()
 	returned := p.channel.returned(p.id)
+	if w := p.channel.window; w != nil {
+		<-w.slots
+	}
 
 	switch {
 	case p.confirmation.Acked() && !returned:

@@ -1,0 +1,193 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/republish"
+)
+
+// stuckFor is how long nothing may move on a connection while a caller that has given up still writes. Then the
+// connection is given up as well: its broker takes nothing.
+const stuckFor = time.Second
+
+// attempt publishes on one link what is open of a batch, each message once.
+type attempt struct {
+	ctx      context.Context
+	link     *connection.Link
+	batch    *Batch
+	route    Route
+	missing  *time.Time
+	sender   *republish.Sender
+	oneByOne bool // each after the answer to the one before, on channels that nobody else uses
+
+	lanes map[string]*republish.Lane // by exchange
+	sent  []*Message                 // without an answer, in their order
+	final error
+}
+
+func (a *attempt) publish() {
+	a.lanes = make(map[string]*republish.Lane, 1)
+	done := abandonIfStuck(a.ctx, a.link)
+	for _, m := range a.batch.Open() {
+		if !a.send(m) || a.oneByOne && !a.settle(m) {
+			break
+		}
+	}
+	done()
+	for len(a.sent) > 0 {
+		a.settleOldest()
+	}
+}
+
+// send publishes one message. It returns false if no further message can be sent: the channel or the connection is gone,
+// the broker has blocked it, or ctx has ended.
+func (a *attempt) send(m *Message) bool {
+	if m.ctx.Err() != nil {
+		m.Err = because(m.ctx, m.Err)
+		return true
+	}
+	if a.ctx.Err() != nil || a.final != nil || a.link.IsBlocked() {
+		return false
+	}
+	exchange, key, publishing := a.route.Address(m)
+	lane, err := a.lane(exchange)
+	for err == nil {
+		m.sent, err = lane.Send(a.ctx, key, publishing, len(a.sent) == 0)
+		if !errors.Is(err, republish.ErrFull) {
+			break
+		}
+		a.settleOldest()
+		err = nil
+	}
+	if err != nil {
+		m.Err = withReason(a.ctx, topology.ExplainUse(topology.UsePublish, topology.KindExchange, exchange, err), m.Err)
+		return false
+	}
+	if !a.oneByOne {
+		a.sent = append(a.sent, m)
+	}
+
+	return true
+}
+
+func (a *attempt) lane(exchange string) (*republish.Lane, error) {
+	if lane := a.lanes[exchange]; lane != nil {
+		return lane, nil
+	}
+	lane, err := a.sender.Lane(a.ctx, a.link, exchange)
+	if err == nil {
+		a.lanes[exchange] = lane
+	}
+
+	return lane, err
+}
+
+func (a *attempt) settleOldest() {
+	m := a.sent[0]
+	a.sent = a.sent[1:]
+	a.settle(m)
+}
+
+// settle waits for the answer to a message that was sent. The broker closes the channel over a publish that it refuses
+// for good, or that lacks a permission. Then all that was on the channel goes one by one, and the answer tells which
+// message it is. It returns false when no further message is to be sent.
+func (a *attempt) settle(m *Message) bool {
+	if m.sent == nil { // its context had ended
+		return true
+	}
+	sent := m.sent
+	m.sent = nil
+	answered, err := sent.Outcome(a.ctx, m.ctx)
+	if err == nil {
+		m.Resolved, m.Err = true, nil
+		return true
+	}
+	if !answered || republish.IsLost(err) {
+		m.Perhaps = true
+	}
+	m.Err = withReason(a.ctx, err, m.Err)
+	switch reason := Reason(err); {
+	case errors.Is(err, republish.ErrReturned) && m.Direct:
+		m.Resolved, m.Returned = true, true
+	case republish.IsMissing(err):
+		if sent.At().After(*a.missing) {
+			*a.missing = sent.At()
+		}
+	case reason != nil && reason.Code == amqp091.PreconditionFailed && a.oneByOne:
+		m.Resolved, m.Refused, m.Perhaps = true, reason, false
+	case reason != nil && reason.Code == amqp091.PreconditionFailed,
+		reason != nil && reason.Code == amqp091.AccessRefused && !a.oneByOne:
+		a.batch.oneByOne = true
+	default:
+		refused := topology.ExplainUse(topology.UsePublish, topology.KindExchange, "", err)
+		if access := (*topology.AccessError)(nil); errors.As(refused, &access) {
+			a.final = Final(refused)
+			return false
+		}
+	}
+
+	return true
+}
+
+// abandonIfStuck gives the connection up when ctx has ended and nothing moves on it any more, until the function that it
+// returns is called. A large message on a slow line is no reason: others would lose their publishes with the connection.
+func abandonIfStuck(ctx context.Context, link *connection.Link) (done func()) {
+	written := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		for before := link.Sent(); ; {
+			select {
+			case <-written:
+				return
+			case <-time.After(stuckFor):
+			}
+			sent := link.Sent()
+			if sent == before {
+				link.Abandon()
+				return
+			}
+			before = sent
+		}
+	})
+
+	return func() {
+		stop()
+		close(written)
+	}
+}
+
+// Reason is the broker's for which a channel was closed; nil for any other error.
+func Reason(err error) *amqp091.Error {
+	var reason *amqp091.Error
+	if errors.As(err, &reason) {
+		return reason
+	}
+
+	return nil
+}
+
+// because adds to the end of a context what was wrong before.
+func because(ctx context.Context, before error) error {
+	return withReason(ctx, context.Cause(ctx), before)
+}
+
+// withReason adds what was wrong before to an error that says only that ctx has ended.
+func withReason(ctx context.Context, err, before error) error {
+	switch end := context.Cause(ctx); {
+	case end == nil || before == nil || !reflect.ValueOf(end).Comparable(): // to compare the last kind would panic
+		return err
+	case err != end: //nolint:errorlint // an error that wraps the end says more
+		return err
+	case errors.Is(before, end):
+		return before
+	default:
+		return fmt.Errorf("%w: %w", end, before)
+	}
+}

@@ -1,0 +1,76 @@
+package publish
+
+import (
+	"context"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/republish"
+)
+
+// Batch is what one call publishes.
+type Batch struct {
+	Messages []*Message
+	// Final says that another call would have the same end: the error of all that are open.
+	Final bool
+
+	oneByOne bool // to find the one that the broker refuses for good
+}
+
+// Message is one on its way to the broker.
+type Message struct {
+	UUID       string
+	Publishing amqp091.Publishing // its headers are its own, as it is given an id
+	// Direct messages go to where they are to end up: one that comes back is not published again.
+	Direct bool
+
+	// Resolved means that it is confirmed, or given up for good.
+	Resolved bool
+	// Returned means that it was given up because no queue takes it.
+	Returned bool
+	// Refused is why the broker takes it under no circumstances.
+	Refused *amqp091.Error
+	// Perhaps means that the broker has not answered to a publish of it, and may have it.
+	Perhaps bool
+	// Err is why it is not confirmed.
+	Err error
+
+	ctx  context.Context // its own
+	sent *republish.Sent // nil without a publish that is not resolved
+}
+
+// NewMessage makes one whose own context is that of a Watermill message. One that has ended is none: Watermill's Timeout
+// ends the context of a message when its handler returns, and the message, or an output that has its context, is
+// published after that.
+func NewMessage(of *message.Message, publishing amqp091.Publishing) *Message {
+	ctx := of.Context()
+	if ctx.Err() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+
+	return &Message{UUID: of.UUID, Publishing: publishing, ctx: ctx}
+}
+
+// Route says where the messages of a batch go.
+type Route interface {
+	// Ready is called before messages are published on a link. It makes ready what they need, also what was missing at a
+	// publish at that time. An error is that of all messages that are open; one that is final is wrapped by Final.
+	Ready(ctx context.Context, link *connection.Link, missing time.Time) error
+	// Address completes a message, and tells where it goes.
+	Address(m *Message) (exchange, key string, publishing amqp091.Publishing)
+}
+
+// Open are the messages that are not resolved.
+func (b *Batch) Open() []*Message {
+	open := make([]*Message, 0, len(b.Messages))
+	for _, m := range b.Messages {
+		if !m.Resolved {
+			open = append(open, m)
+		}
+	}
+
+	return open
+}

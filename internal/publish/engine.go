@@ -1,0 +1,213 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/republish"
+)
+
+// Settings say how an Engine publishes.
+type Settings struct {
+	Connection *connection.Connection
+	// Name of the publisher, for errors: "delay publisher".
+	Name string
+	// Timeout bounds a call, if the contexts of its messages do not end before.
+	Timeout time.Duration
+	// Repairs is false when nothing that is missing is declared again.
+	Repairs bool
+}
+
+// Engine publishes batches. It is safe for concurrent use.
+type Engine struct {
+	settings Settings
+	sender   *republish.Sender
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelCauseFunc
+
+	mu      sync.Mutex
+	closed  bool
+	running sync.WaitGroup // calls
+}
+
+// NewEngine returns an engine. It owns the connection.
+func NewEngine(settings Settings) *Engine {
+	ctx, cancel := context.WithCancelCause(context.Background())
+
+	return &Engine{settings: settings, sender: republish.NewSender(), ctx: ctx, cancel: cancel}
+}
+
+// Begin begins a call, which Close waits for until end is called. It fails after Close.
+func (e *Engine) Begin(topic string) (end func(), err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	if e.closed {
+		return nil, fmt.Errorf("cannot publish to topic %q: the %s is %w", topic, e.settings.Name, connection.ErrClosed)
+	}
+	e.running.Add(1)
+
+	return e.running.Done, nil
+}
+
+// Close waits for calls until the deadline, and ends those that are left. It takes a second or two more if the broker
+// does not answer.
+func (e *Engine) Close(deadline time.Time) {
+	e.mu.Lock()
+	e.closed = true
+	e.mu.Unlock()
+
+	connection.WaitUntil(deadline, e.running.Wait)
+	e.cancel(connection.ErrClosed)
+	connection.WaitUntil(time.Now().Add(time.Second), e.running.Wait)
+	e.settings.Connection.Close(time.Now().Add(time.Second))
+}
+
+// Send publishes a batch until the broker has confirmed all of it, the timeout or the contexts of the messages end, or
+// the engine is closed. What became of each message is in itself.
+func (e *Engine) Send(b *Batch, route Route) {
+	ctx, cancel := e.bound(b)
+	defer cancel()
+
+	pauses := &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, MaxInterval: 5 * time.Second,
+		Multiplier: 2, RandomizationFactor: 0.3}
+	pauses.Reset()
+
+	var missing time.Time // when the last message was published for which something was missing
+	for {
+		before := missing
+		err := e.try(ctx, b, route, &missing)
+		open := b.Open()
+		for _, m := range open {
+			if err != nil {
+				m.Err = withReason(ctx, err, m.Err)
+			}
+		}
+		if isFinal(err) {
+			b.Final = true
+			return
+		}
+		if !wanted(open) {
+			return
+		}
+		if err == nil && before.IsZero() && !missing.IsZero() && e.settings.Repairs {
+			continue // it is declared again at once, for the first time
+		}
+		select {
+		case <-time.After(pauses.NextBackOff()):
+		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
+			for _, m := range open {
+				m.Err = because(ctx, m.Err)
+			}
+			return
+		}
+	}
+}
+
+// wanted tells whether the context of a message has not ended. If all have, it adds their ends to what was wrong before.
+func wanted(open []*Message) bool {
+	for _, m := range open {
+		if m.ctx.Err() == nil {
+			return true
+		}
+	}
+	for _, m := range open {
+		m.Err = because(m.ctx, m.Err)
+	}
+
+	return false
+}
+
+// bound returns the context of all attempts to publish a batch. It ends when those of all messages have ended.
+func (e *Engine) bound(b *Batch) (context.Context, context.CancelFunc) {
+	timeout := e.settings.Timeout
+	timed, cancelTimed := context.WithTimeoutCause(e.ctx, timeout, fmt.Errorf("tried for %s", timeout))
+	for _, m := range b.Messages {
+		if m.ctx.Done() == nil { // then not all of them end
+			return timed, cancelTimed
+		}
+	}
+	ctx, cancel := context.WithCancelCause(timed)
+
+	var left atomic.Int64
+	left.Store(int64(len(b.Messages)))
+	stops := make([]func() bool, 0, len(b.Messages))
+	for _, m := range b.Messages {
+		stops = append(stops, context.AfterFunc(m.ctx, func() {
+			if left.Add(-1) == 0 {
+				cancel(context.Cause(m.ctx))
+			}
+		}))
+	}
+
+	return ctx, func() {
+		for _, stop := range stops {
+			stop()
+		}
+		cancel(nil)
+		cancelTimed()
+	}
+}
+
+// try makes one attempt to publish what is open. The outcome of a message is in itself; an error means that this was
+// the outcome of all that are open, or that no message may be published at all.
+func (e *Engine) try(ctx context.Context, b *Batch, route Route, missing *time.Time) error {
+	link, err := e.settings.Connection.TryLink(ctx)
+	if err != nil {
+		return withReason(ctx, err, e.settings.Connection.Failure())
+	}
+	if err := link.WaitUnblocked(ctx); err != nil {
+		if ctx.Err() != nil {
+			err = &BlockedError{Reason: link.BlockedFor(), Err: err}
+		}
+		return err
+	}
+	if err := route.Ready(ctx, link, *missing); err != nil {
+		return err
+	}
+	a := &attempt{ctx: ctx, link: link, batch: b, route: route, missing: missing, sender: e.sender}
+	if b.oneByOne {
+		a.sender, a.oneByOne = republish.NewSender(), true
+		defer a.sender.Retire()
+	}
+	a.publish()
+
+	return a.final
+}
+
+// BlockedError says that the broker blocks who publishes: a memory or disk alarm.
+type BlockedError struct {
+	// Reason is the broker's, such as "low on memory".
+	Reason string
+	Err    error // the end of the context
+}
+
+func (e *BlockedError) Error() string {
+	return fmt.Sprintf("the broker has blocked the connection (%s): %v", e.Reason, e.Err)
+}
+
+func (e *BlockedError) Unwrap() error { return e.Err }
+
+// finalError is one that another attempt does not end.
+type finalError struct{ error }
+
+func (e *finalError) Unwrap() error { return e.error }
+
+// Final marks an error that another attempt does not end.
+func Final(err error) error { return &finalError{err} }
+
+func isFinal(err error) bool {
+	var final *finalError
+
+	return errors.As(err, &final)
+}
