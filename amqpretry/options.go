@@ -5,6 +5,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/publish"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/middleware"
@@ -63,6 +64,10 @@ type Options struct {
 
 	// Names of the exchanges and queues beside the main queues. Defaults to Q.retry, Q.retry.30s and Q.dlq.
 	Names topology.Names
+
+	// Publisher says how the publishers of NewPublisher publish: how long they try, and what happens to messages that no
+	// queue gets. The zero value is useful.
+	Publisher publish.Options
 
 	// MiddlewareOrder says what happens where another middleware of the router keeps the retry middleware from its
 	// work: see middleware.OrderError. With OrderEnforce, the default, a router with the plugin Retrier.CheckRouter

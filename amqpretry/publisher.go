@@ -6,8 +6,62 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/delay"
+	"github.com/amqpretry/watermill-retry/amqpretry/publish"
 	"github.com/amqpretry/watermill-retry/internal/retrier"
 )
+
+// Publisher is a message.Publisher that returns when the broker has the messages. Package publish says what it does, and
+// what its errors say.
+//
+// It takes the place of watermill-amqp's: the exchange and the routing key of a topic, and the marshaler, are those of
+// the config, and it declares the exchange of a topic as that does. Messages are persistent, whatever the marshaler says,
+// and have none of our headers but amqpretry-id, which tells a returned one. What the config says of confirms and of a
+// pool of channels does not matter to it.
+type Publisher struct{ own *retrier.Publisher }
+
+var _ message.Publisher = (*Publisher)(nil)
+
+// NewPublisher returns a publisher with Options.Publisher, for the outputs of a router and for everything else that a
+// service publishes. It has a connection of its own, which the first message opens. The broker is not touched.
+// Retrier.Close closes it if it is still open.
+func (r *Retrier) NewPublisher() (*Publisher, error) {
+	own, err := r.retrier.DefaultPublisher()
+	if err != nil {
+		return nil, err
+	}
+
+	return &Publisher{own}, nil
+}
+
+// NewPublisherWith is NewPublisher with options of its own.
+func (r *Retrier) NewPublisherWith(options publish.Options) (*Publisher, error) {
+	own, err := r.retrier.NewPublisher(options)
+	if err != nil {
+		return nil, err
+	}
+
+	return &Publisher{own}, nil
+}
+
+// Publish publishes messages to a topic, and returns nil when the broker has confirmed them all. Those of one call keep
+// their order, unless some of them are published again. It is safe for concurrent use: calls share channels and do not
+// wait for each other.
+//
+// With a *publish.TooLargeError, a *topology.NameError or an error of the marshaler nothing was published. A
+// *publish.Error names the messages that are not known to be stored, and says why.
+func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
+	return p.own.Publish(topic, messages...)
+}
+
+// Close waits for calls of Publish for CloseTimeout at the longest. Publish then fails with ErrClosed. It is safe to call
+// it again, and at the same time.
+func (p *Publisher) Close() error { return p.own.Close() }
+
+// String names the publisher for Watermill.
+func (p *Publisher) String() string { return p.own.String() }
+
+// Format prints what it is, under any verb: it has the password of the broker's user in it.
+func (p *Publisher) Format(f fmt.State, verb rune) { p.own.Format(f, verb) }
 
 // DelayPublisher is a message.Publisher for messages with a delay of Watermill's components/delay, and for all others.
 // Package delay says what happens to them, and why none is lost.
@@ -17,7 +71,7 @@ var _ message.Publisher = (*DelayPublisher)(nil)
 
 // NewDelayPublisher returns a publisher that publishes messages with a delay itself, over a connection of its own that
 // the first of them opens. It hands all others to the publisher that it wraps, such as one of
-// amqp.NewPublisher(retrier.Config(), logger). The broker is not touched. Retrier.Close closes it if it is still open.
+// NewPublisher. The broker is not touched. Retrier.Close closes it if it is still open.
 //
 // The exchange and the routing key of a topic, and the marshaler, are those of the retrier's config.
 func (r *Retrier) NewDelayPublisher(publisher message.Publisher, options delay.Options) (*DelayPublisher, error) {

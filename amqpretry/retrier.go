@@ -97,10 +97,10 @@ func (r *Retrier) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error) {
 	return r.retrier.QueueDepths(ctx)
 }
 
-// Close closes the subscribers that are still open, then the delay publishers, and then the connection for copies. Close
-// it after the router.
+// Close closes the subscribers that are still open, then the publishers, and then the connection for copies. Close it
+// after the router.
 //
-// It takes CloseTimeout at the longest for handlers and copies, and as long again for delayed messages. If the broker
+// It takes CloseTimeout at the longest for handlers and copies, and as long again for what is being published. If the broker
 // does not answer at all, it takes some seconds more.
 func (r *Retrier) Close() error { return r.retrier.Close() }
 

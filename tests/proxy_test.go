@@ -18,6 +18,8 @@ const (
 	observer   = "watermill-retry observer"
 	letters    = "watermill-retry dead-letter subscriber"
 	delayer    = "watermill-retry delay publisher"
+
+	plainPublisher = "watermill-retry publisher"
 )
 
 // proxy stands between a service and the broker and makes the network's faults. It tells connections apart by their

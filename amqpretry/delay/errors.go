@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/publish"
 )
 
 // MetadataError says that the delay in a message's metadata cannot be read. No message of the call was published.
@@ -39,36 +41,11 @@ func (e *TooLongError) Error() string {
 
 // TooLargeError says that the headers of a message do not fit into what the broker or its consumers take, whatever its
 // payload is. No message of the call was published.
-type TooLargeError struct {
-	// Topic and UUID tell the message.
-	Topic, UUID string
-	// Part that is too large, such as `header "trace"`.
-	Part string
-	// Size of the part in bytes, and the most that it can have.
-	Size, Most int
-}
+type TooLargeError = publish.TooLargeError
 
-func (e *TooLargeError) Error() string {
-	return fmt.Sprintf("cannot publish message %q to topic %q: the size of the %s is %d bytes, and the most "+
-		"is %d; give it less metadata", e.UUID, e.Topic, e.Part, e.Size, e.Most)
-}
-
-// RefusedError says that the broker refuses a message for good: its payload is larger than the broker's
-// max_message_size, its expiration is no number, or its user id is not that of the connection. The message was not
-// published. The other messages of the call that have a delay were, but for those that other errors name.
-type RefusedError struct {
-	// Topic and UUID tell the message.
-	Topic, UUID string
-	// Err is the broker's answer.
-	Err error
-}
-
-func (e *RefusedError) Error() string {
-	return fmt.Sprintf("cannot publish message %q to topic %q: the broker refuses it: %v; do not publish it again "+
-		"unchanged", e.UUID, e.Topic, e.Err)
-}
-
-func (e *RefusedError) Unwrap() error { return e.Err }
+// RefusedError says that the broker refuses a message for good. The message was not published. The other messages of the
+// call that have a delay were, but for those that other errors name.
+type RefusedError = publish.RefusedError
 
 // NoQueueError says that no queue would get a message: the topic's queue does not exist, or for a message that is due
 // at once, nothing is bound to the topic's exchange. The message was not published.

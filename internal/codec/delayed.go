@@ -17,14 +17,21 @@ const maxShortString = 255
 // added. It is persistent, as it waits in quorum queues whatever the marshaler thinks. No answer could come to the
 // asker's address on the connection that publishes it, and the broker would refuse it.
 func Delayed(p amqp091.Publishing) amqp091.Publishing {
-	p.Headers = maps.Clone(p.Headers)
-	if p.Headers == nil {
-		p.Headers = amqp091.Table{}
-	}
-	p.DeliveryMode = amqp091.Persistent
+	p = Persistent(p)
 	if p.ReplyTo == directReply {
 		p.ReplyTo = ""
 	}
+
+	return p
+}
+
+// Persistent makes a message that is stored on disk of one that was marshaled with [Publish]: its headers are its own, so
+// an id can be added.
+func Persistent(p amqp091.Publishing) amqp091.Publishing {
+	if p.Headers = maps.Clone(p.Headers); p.Headers == nil {
+		p.Headers = amqp091.Table{}
+	}
+	p.DeliveryMode = amqp091.Persistent
 
 	return p
 }
@@ -39,12 +46,13 @@ type Part struct {
 // TooLarge finds the first part of a message that is too large for its connection, where a header frame can have limit
 // bytes, 0 for no limit. It is nil if there is none.
 func TooLarge(p amqp091.Publishing, limit int) *Part {
-	for name, value := range map[string]string{
-		"content type": p.ContentType, "content encoding": p.ContentEncoding, "correlation id": p.CorrelationId,
-		"reply-to": p.ReplyTo, "message id": p.MessageId, "type": p.Type, "user id": p.UserId, "app id": p.AppId,
+	for _, property := range [...]struct{ name, value string }{
+		{"content type", p.ContentType}, {"content encoding", p.ContentEncoding}, {"correlation id", p.CorrelationId},
+		{"reply-to", p.ReplyTo}, {"message id", p.MessageId}, {"type", p.Type}, {"user id", p.UserId}, {"app id", p.AppId},
+		{"expiration", p.Expiration},
 	} {
-		if len(value) > maxShortString {
-			return &Part{"property " + name, len(value), maxShortString}
+		if len(property.value) > maxShortString {
+			return &Part{"property " + property.name, len(property.value), maxShortString}
 		}
 	}
 	if key := longKey(p.Headers); key != "" {

@@ -13,20 +13,20 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/connection"
-	"github.com/amqpretry/watermill-retry/internal/publish"
+	"github.com/amqpretry/watermill-retry/internal/publishing"
 )
 
 // batch is what one call of Publish gives with a delay. A message that was due when Publish was called is direct: it goes
 // to the target itself, and all others to the backend, also when they are due by the time that they are published.
 type batch struct {
-	publish.Batch
+	publishing.Batch
 
 	publisher *Publisher
 	topic     string
 	target    topology.Target
 	plan      topology.Plan // the target's part of the backend
 	added     int           // bytes that the broker adds to the headers on the way, at most
-	due       map[*publish.Message]time.Time
+	due       map[*publishing.Message]time.Time
 	checked   bool // the sizes, against what the connection takes
 }
 
@@ -65,7 +65,7 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, 
 				return nil, nil, err
 			}
 		}
-		m := publish.NewMessage(msg, codec.Delayed(marshaled))
+		m := publishing.NewMessage(msg, codec.Delayed(marshaled))
 		m.Direct, b.due[m] = !due.After(now), due
 		b.Messages = append(b.Messages, m)
 	}
@@ -89,7 +89,7 @@ func (p *Publisher) newBatch(topic string) (*batch, error) {
 	}
 
 	return &batch{publisher: p, topic: topic, target: target, plan: plan, added: p.added(target, plan),
-		due: map[*publish.Message]time.Time{}}, nil
+		due: map[*publishing.Message]time.Time{}}, nil
 }
 
 // added is how many bytes the broker adds to the headers of a message on its way to a target, at most. It depends on the
@@ -143,7 +143,7 @@ func (b *batch) check(limit int) error {
 // Ready checks the sizes and declares what the batch needs.
 func (b *batch) Ready(ctx context.Context, link *connection.Link, missing time.Time) error {
 	if err := b.check(link.FrameSize()); err != nil {
-		return publish.Final(err)
+		return publishing.Final(err)
 	}
 	err := b.publisher.objects.ensure(ctx, link, b, missing)
 	if end := context.Cause(ctx); err != nil && end != nil && errors.Is(err, end) {
@@ -154,28 +154,16 @@ func (b *batch) Ready(ctx context.Context, link *connection.Link, missing time.T
 			m.Returned = errors.Is(err, errNoQueue)
 		}
 	}
-	if isFinal(err) {
-		err = publish.Final(err)
+	if errors.Is(err, errNoQueue) || errors.Is(err, errNoLanding) || publishing.IsRefusal(err) {
+		err = publishing.Final(err)
 	}
 
 	return err
 }
 
-// isFinal tells errors that another attempt does not end: an object is missing, differs or may not be used.
-func isFinal(err error) bool {
-	var (
-		conflict  *topology.ConflictError
-		access    *topology.AccessError
-		exclusive *topology.ExclusiveError
-	)
-
-	return errors.Is(err, errNoQueue) || errors.Is(err, errNoLanding) ||
-		errors.As(err, &conflict) || errors.As(err, &access) || errors.As(err, &exclusive)
-}
-
 // Address is that of the target, or of the backend. A message waits for the rest of its delay, so a second publish does
 // not make it late.
-func (b *batch) Address(m *publish.Message) (exchange, key string, publishing amqp091.Publishing) {
+func (b *batch) Address(m *publishing.Message) (exchange, key string, publishing amqp091.Publishing) {
 	publishing = m.Publishing
 	if m.Direct { // it keeps its expiration, its priority and its CC
 		return b.target.Exchange, b.target.Key, publishing

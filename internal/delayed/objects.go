@@ -13,7 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
-	"github.com/amqpretry/watermill-retry/internal/publish"
+	"github.com/amqpretry/watermill-retry/internal/publishing"
 	"github.com/amqpretry/watermill-retry/internal/republish"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -185,7 +185,7 @@ func (o *objects) checkQueue(link *connection.Link, target topology.Target) erro
 		_, err := channel.QueueDeclarePassive(target.Key, true, false, false, false, nil)
 		return err
 	})
-	reason := publish.Reason(err)
+	reason := publishing.Reason(err)
 	switch {
 	case err == nil:
 		return nil
@@ -209,7 +209,7 @@ func (o *objects) checkLanding(link *connection.Link, plan topology.Plan) error 
 			_, err := channel.QueueDeclarePassive(q.Name, true, false, false, false, nil)
 			return err
 		})
-		if reason := publish.Reason(err); reason != nil && reason.Code == amqp091.NotFound {
+		if reason := publishing.Reason(err); reason != nil && reason.Code == amqp091.NotFound {
 			return fmt.Errorf("%w: %w", errNoLanding, topology.Explain(topology.KindQueue, q.Name, err))
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/connection"
-	"github.com/amqpretry/watermill-retry/internal/publish"
+	"github.com/amqpretry/watermill-retry/internal/publishing"
 )
 
 // Settings say how and where messages with a delay are published.
@@ -42,7 +42,7 @@ type Publisher struct {
 	stamping  message.Publisher // Watermill's own: it writes all delays into the metadata
 
 	backend topology.Backend
-	engine  *publish.Engine
+	engine  *publishing.Engine
 	objects objects
 	addedTo sync.Map // int by topology.Target, see added
 
@@ -64,7 +64,7 @@ func NewPublisher(publisher message.Publisher, settings Settings) (*Publisher, e
 		settings:  settings,
 		publisher: publisher,
 		backend:   backend,
-		engine: publish.NewEngine(publish.Settings{
+		engine: publishing.NewEngine(publishing.Settings{
 			Connection: connection.New(settings.Connection, settings.Logger), Name: "delay publisher",
 			Timeout: settings.Options.PublishTimeout, Repairs: settings.Declare,
 		}),

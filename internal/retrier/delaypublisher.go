@@ -92,9 +92,16 @@ func (r *Retrier) openPublishers() []*DelayPublisher {
 	return slices.Collect(maps.Keys(r.publishers))
 }
 
-// closePublishers closes them. Their errors are those of the publishers that they wrap, which somebody else has made.
+// closePublishers closes all publishers. The errors of the delay publishers are those of the publishers that they wrap, which somebody else has made.
 func (r *Retrier) closePublishers() {
 	var wg sync.WaitGroup
+	for _, p := range r.openPlain() {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			_ = p.Close()
+		}()
+	}
 	for _, p := range r.openPublishers() {
 		wg.Add(1)
 		go func() {

@@ -14,6 +14,9 @@ func (s *Subscriber) Format(f fmt.State, _ rune) { format(f, "Subscriber", s) }
 func (s *DeadLetterSubscriber) Format(f fmt.State, _ rune) { format(f, "DeadLetterSubscriber", s) }
 
 // Format prints what it is.
+func (p *Publisher) Format(f fmt.State, _ rune) { format(f, "Publisher", p) }
+
+// Format prints what it is.
 func (p *DelayPublisher) Format(f fmt.State, _ rune) { format(f, "DelayPublisher", p) }
 
 func format(f fmt.State, name string, v any) { _, _ = fmt.Fprintf(f, "*amqpretry.%s(%p)", name, v) }
@@ -24,6 +27,9 @@ func (s *Subscriber) String() string { return "amqpretry.Subscriber" }
 
 // String names the subscriber for Watermill.
 func (s *DeadLetterSubscriber) String() string { return "amqpretry.DeadLetterSubscriber" }
+
+// String names the publisher for Watermill.
+func (p *Publisher) String() string { return "amqpretry.Publisher" }
 
 // String names the publisher for Watermill.
 func (p *DelayPublisher) String() string { return "amqpretry.DelayPublisher" }

@@ -45,6 +45,7 @@ type Retrier struct {
 	mu         sync.Mutex
 	consumers  map[*consumer.Consumer]struct{}
 	publishers map[*DelayPublisher]struct{}
+	plain      map[*Publisher]struct{}
 
 	wrapped   atomic.Bool // a handler has been given a middleware of this retrier
 	dropsTold sync.Map    // main queues of which it was told that they can lose messages, as long as they are used
@@ -73,6 +74,7 @@ func New(conf Config, options Options) (*Retrier, error) {
 		captures:   consumer.NewCaptures(),
 		consumers:  map[*consumer.Consumer]struct{}{},
 		publishers: map[*DelayPublisher]struct{}{},
+		plain:      map[*Publisher]struct{}{},
 	}
 
 	host, err := os.Hostname()
@@ -123,9 +125,9 @@ func (r *Retrier) Plan(topic string) (topology.Plan, error) {
 	return topology.New(r.config.Queue.GenerateName(topic), r.options.Policies.For(topic), r.options.Names)
 }
 
-// Close closes the subscribers that are still open, then the delay publishers, which their handlers may use, and then
-// the connection for copies. Close it after the router. It takes CloseTimeout at the longest for handlers and copies, as
-// long again for delayed messages, and some seconds more if the broker does not answer at all.
+// Close closes the subscribers that are still open, then the publishers, which their handlers may use, and then the
+// connection for copies. Close it after the router. It takes CloseTimeout at the longest for handlers and copies, as long
+// again for what is being published, and some seconds more if the broker does not answer at all.
 func (r *Retrier) Close() error {
 	r.close(fmt.Errorf("the retrier is %w", connection.ErrClosed))
 

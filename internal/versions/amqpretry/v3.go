@@ -8,6 +8,7 @@ type (
 	DeadLetterSubscriber = amqpretry.DeadLetterSubscriber
 	DelayPublisher       = amqpretry.DelayPublisher
 	Options              = amqpretry.Options
+	Publisher            = amqpretry.Publisher
 	Retrier              = amqpretry.Retrier
 	Subscriber           = amqpretry.Subscriber
 )

@@ -1,4 +1,4 @@
-package publish
+package publishing
 
 import (
 	"context"
@@ -117,6 +117,8 @@ func (a *attempt) settle(m *Message) bool {
 	switch reason := Reason(err); {
 	case errors.Is(err, republish.ErrReturned) && m.Direct:
 		m.Resolved, m.Returned = true, true
+	case errors.Is(err, republish.ErrRefused) && m.Once:
+		m.Resolved, m.Nacked = true, true
 	case republish.IsMissing(err):
 		if sent.At().After(*a.missing) {
 			*a.missing = sent.At()

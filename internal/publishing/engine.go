@@ -1,4 +1,4 @@
-package publish
+package publishing
 
 import (
 	"context"
@@ -10,6 +10,7 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/publish"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
@@ -168,7 +169,7 @@ func (e *Engine) try(ctx context.Context, b *Batch, route Route, missing *time.T
 	}
 	if err := link.WaitUnblocked(ctx); err != nil {
 		if ctx.Err() != nil {
-			err = &BlockedError{Reason: link.BlockedFor(), Err: err}
+			err = &publish.BlockedError{Reason: link.BlockedFor(), Err: err}
 		}
 		return err
 	}
@@ -184,19 +185,6 @@ func (e *Engine) try(ctx context.Context, b *Batch, route Route, missing *time.T
 
 	return a.final
 }
-
-// BlockedError says that the broker blocks who publishes: a memory or disk alarm.
-type BlockedError struct {
-	// Reason is the broker's, such as "low on memory".
-	Reason string
-	Err    error // the end of the context
-}
-
-func (e *BlockedError) Error() string {
-	return fmt.Sprintf("the broker has blocked the connection (%s): %v", e.Reason, e.Err)
-}
-
-func (e *BlockedError) Unwrap() error { return e.Err }
 
 // finalError is one that another attempt does not end.
 type finalError struct{ error }

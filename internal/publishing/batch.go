@@ -1,4 +1,4 @@
-package publish
+package publishing
 
 import (
 	"context"
@@ -27,10 +27,15 @@ type Message struct {
 	// Direct messages go to where they are to end up: one that comes back is not published again.
 	Direct bool
 
+	// Once means that one that is refused (nack) is not published again: queues that have taken it would get it twice.
+	Once bool
+
 	// Resolved means that it is confirmed, or given up for good.
 	Resolved bool
 	// Returned means that it was given up because no queue takes it.
 	Returned bool
+	// Nacked means that it was given up because a queue has refused it.
+	Nacked bool
 	// Refused is why the broker takes it under no circumstances.
 	Refused *amqp091.Error
 	// Perhaps means that the broker has not answered to a publish of it, and may have it.

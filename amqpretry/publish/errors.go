@@ -1,0 +1,122 @@
+package publish
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// What can be wrong with a message, beside *[RefusedError] and *[BlockedError].
+var (
+	// ErrUnroutable means that no queue gets the message: the queue does not exist, or none is bound to the exchange for
+	// its routing key. It is not stored.
+	ErrUnroutable = errors.New("no queue gets it")
+	// ErrNacked means that the broker has refused the message: a queue is full, or its node is down. By the default
+	// exchange, which leads to one queue, the message was published again until the end. By another one it was not: a
+	// queue that has taken it would get it once more each time, so it may be stored.
+	ErrNacked = errors.New("the broker refused it (nack)")
+	// ErrUnconfirmed means that the broker has not confirmed the message in time.
+	ErrUnconfirmed = errors.New("the broker has not confirmed it")
+)
+
+// Error names the messages of a call that are not known to be stored. The broker has all others.
+type Error struct {
+	Topic string
+	// Of is how many messages the call had.
+	Of int
+	// Failed are those that are not known to be stored, in their order.
+	Failed []Failed
+}
+
+// Failed is a message that is not known to be stored.
+type Failed struct {
+	// Index of the message in the call, from 0.
+	Index int
+	UUID  string
+	// MayBeStored means that the broker has not answered to a publish of it: it has the message or not. Else it has not.
+	MayBeStored bool
+	// Err is why: one that is ErrUnroutable, ErrNacked or ErrUnconfirmed, a *RefusedError, or a *BlockedError. It may be
+	// a *topology.AccessError or *topology.ConflictError as well.
+	Err error
+}
+
+// mostNamed bounds the messages in a text.
+const mostNamed = 5
+
+func (e *Error) Error() string {
+	var text strings.Builder
+	fmt.Fprintf(&text, "cannot publish %d of %d messages to topic %q: ", len(e.Failed), e.Of, e.Topic)
+	for i, f := range e.Failed {
+		if i == mostNamed {
+			fmt.Fprintf(&text, "; and %d more", len(e.Failed)-mostNamed)
+			break
+		}
+		if i > 0 {
+			text.WriteString("; ")
+		}
+		stored := "not stored"
+		if f.MayBeStored {
+			stored = "may be stored"
+		}
+		fmt.Fprintf(&text, "message %q (%s): %v", f.UUID, stored, f.Err)
+	}
+
+	return text.String()
+}
+
+// Unwrap gives the errors of all messages.
+func (e *Error) Unwrap() []error {
+	errs := make([]error, len(e.Failed))
+	for i, f := range e.Failed {
+		errs[i] = f.Err
+	}
+
+	return errs
+}
+
+// BlockedError says that the broker blocks who publishes, until a memory or disk alarm is over.
+type BlockedError struct {
+	// Reason is the broker's, such as "low on memory".
+	Reason string
+	// Err is the end of the time.
+	Err error
+}
+
+func (e *BlockedError) Error() string {
+	return fmt.Sprintf("the broker has blocked the connection (%s): %v", e.Reason, e.Err)
+}
+
+func (e *BlockedError) Unwrap() error { return e.Err }
+
+// RefusedError says that the broker refuses a message for good: its payload is larger than the broker's
+// max_message_size, its expiration is no number, or its user id is not that of the connection. It is not stored. To
+// publish it again unchanged is of no use.
+type RefusedError struct {
+	// Topic and UUID tell the message.
+	Topic, UUID string
+	// Err is the broker's answer.
+	Err error
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("cannot publish message %q to topic %q: the broker refuses it: %v; do not publish it again "+
+		"unchanged", e.UUID, e.Topic, e.Err)
+}
+
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// TooLargeError says that the headers of a message do not fit into what the broker or its consumers take, whatever its
+// payload is. No message of the call was published.
+type TooLargeError struct {
+	// Topic and UUID tell the message.
+	Topic, UUID string
+	// Part that is too large, such as `header "trace"`.
+	Part string
+	// Size of the part in bytes, and the most that it can have.
+	Size, Most int
+}
+
+func (e *TooLargeError) Error() string {
+	return fmt.Sprintf("cannot publish message %q to topic %q: the size of the %s is %d bytes, and the most "+
+		"is %d; give it less metadata", e.UUID, e.Topic, e.Part, e.Size, e.Most)
+}

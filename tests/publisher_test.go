@@ -1,0 +1,481 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/publish"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+)
+
+// newPublisher makes a publisher of a retrier of its own, which is closed with the test.
+func newPublisher(t *testing.T, conf amqp.Config, options amqpretry.Options) *amqpretry.Publisher {
+	t.Helper()
+	conf.Connection.Reconnect = fastReconnect()
+	if options.Logger == nil {
+		options.Logger = newLogs(t)
+	}
+	publisher, err := newRetrier(t, conf, options).NewPublisher()
+	require.NoError(t, err)
+
+	return publisher
+}
+
+// withTimeout are options of a publisher that gives up after a time.
+func withTimeout(d time.Duration) amqpretry.Options {
+	return amqpretry.Options{Publisher: publish.Options{Timeout: d}}
+}
+
+// failures gives what an error says of messages.
+func failures(t *testing.T, err error) *publish.Error {
+	t.Helper()
+	var failed *publish.Error
+	require.ErrorAs(t, err, &failed)
+
+	return failed
+}
+
+// watermillMessages are some with these UUIDs, which are their payloads as well.
+func watermillMessages(uuids ...string) []*message.Message {
+	messages := make([]*message.Message, len(uuids))
+	for i, uuid := range uuids {
+		messages[i] = message.NewMessage(uuid, []byte(uuid))
+	}
+
+	return messages
+}
+
+// It publishes as watermill-amqp does: the message that arrives is the same, but for the id of ours, and it is persistent.
+func TestPublisher_IsADropIn(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+	queue := uniqueName("publisher")
+	pubSub := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameConstant(queue))
+	pubSub.Exchange.Type, pubSub.Publish.GenerateRoutingKey = "topic", func(topic string) string { return "key-" + topic }
+	transient := amqp.NewDurableQueueConfig(uri)
+	transient.Marshaler = amqp.DefaultMarshaler{NotPersistentDeliveryMode: true}
+	for name, conf := range map[string]amqp.Config{
+		"queue": amqp.NewDurableQueueConfig(uri), "pubsub": pubSub, "transient": transient,
+	} {
+		t.Run(name, func(t *testing.T) {
+			broker, topic := newRabbit(t, uri), uniqueName("publisher")
+			read := topic
+			if name == "pubsub" {
+				read = queue
+			}
+			broker.Declare(read, nil)
+			stock, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+			require.NoError(t, err)
+			t.Cleanup(func() { assert.NoError(t, stock.Close()) })
+			own := newPublisher(t, conf, amqpretry.Options{})
+			msg := message.NewMessage("order-1", []byte(`{"n":1}`))
+			msg.Metadata = message.Metadata{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+				"a": "b"}
+			require.NoError(t, stock.Publish(topic, msg)) // declares the exchange
+			if name == "pubsub" {
+				broker.Do(func(channel *amqp091.Channel) error { return channel.QueueBind(read, "#", topic, false, nil) })
+				t.Cleanup(func() { broker.Remove(topic) })
+				require.NoError(t, stock.Publish(topic, msg))
+			}
+			msg.Metadata[header.Count], msg.Metadata[header.Queue], msg.Metadata["x-death"] = "3", topic, "x"
+			require.NoError(t, own.Publish(topic, msg))
+
+			taken := broker.Take(read, 2, 5*time.Second)
+			assert.Equal(t, amqp091.Persistent, taken[1].DeliveryMode)
+			assert.NotEmpty(t, taken[1].Headers[header.ID])
+			delete(taken[1].Headers, header.ID)
+			assert.Equal(t, taken[0].Headers, taken[1].Headers)
+			for _, d := range taken {
+				assert.Equal(t, msg.Payload, message.Payload(d.Body))
+			}
+			assert.Equal(t, taken[0].RoutingKey, taken[1].RoutingKey)
+			assert.Equal(t, taken[0].Exchange, taken[1].Exchange)
+			assert.Equal(t, taken[0].ContentType, taken[1].ContentType)
+		})
+	}
+}
+
+// A message that no queue gets is an error that names it; what a queue got is stored.
+func TestPublisher_Unroutable(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+
+	t.Run("no queue", func(t *testing.T) {
+		topic := uniqueName("publisher")
+		publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
+		began := time.Now()
+		err := publisher.Publish(topic, watermillMessages("a", "b")...)
+		assert.Less(t, time.Since(began), 5*time.Second)
+		require.ErrorIs(t, err, publish.ErrUnroutable)
+		failed := failures(t, err)
+		assert.Equal(t, topic, failed.Topic)
+		assert.Equal(t, 2, failed.Of)
+		require.Len(t, failed.Failed, 2)
+		for i, f := range failed.Failed {
+			assert.Equal(t, i, f.Index)
+			assert.Equal(t, []string{"a", "b"}[i], f.UUID)
+			assert.False(t, f.MayBeStored)
+		}
+		assert.Contains(t, err.Error(), `message "a" (not stored): no queue gets it: the queue "`+topic+`" does not exist`)
+	})
+	for _, unroutable := range []publish.Unroutable{publish.UnroutableFail, publish.UnroutableIgnore} {
+		t.Run("no binding/"+string(unroutable), func(t *testing.T) {
+			broker, topic := newRabbit(t, uri), uniqueName("publisher")
+			t.Cleanup(func() { broker.Remove(topic) })
+			conf := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("x"))
+			publisher := newPublisher(t, conf, amqpretry.Options{Publisher: publish.Options{Unroutable: unroutable}})
+			err := publisher.Publish(topic, watermillMessages("a")...)
+			if unroutable == publish.UnroutableIgnore {
+				require.NoError(t, err)
+				return
+			}
+			require.ErrorIs(t, err, publish.ErrUnroutable)
+			assert.Contains(t, err.Error(), `none is bound to the exchange "`+topic+`"`)
+		})
+	}
+}
+
+// A full queue that refuses messages: those that are named, and only those, are not stored.
+func TestPublisher_FullQueue(t *testing.T) {
+	t.Parallel()
+	uri := brokertest.URI(t)
+	full := amqp091.Table{"x-max-length": int64(3), "x-overflow": "reject-publish"}
+	uuids := rabbit.Numbered("m", 20)
+
+	t.Run("default exchange", func(t *testing.T) {
+		broker, topic := newRabbit(t, uri), uniqueName("publisher")
+		broker.Declare(topic, full)
+		publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), withTimeout(time.Second))
+		began := time.Now()
+		err := publisher.Publish(topic, watermillMessages(uuids...)...)
+		require.ErrorIs(t, err, publish.ErrNacked)
+		assert.GreaterOrEqual(t, time.Since(began), time.Second, "it is tried until the end")
+		named := map[string]bool{}
+		for _, f := range failures(t, err).Failed {
+			assert.False(t, f.MayBeStored)
+			named[f.UUID] = true
+		}
+		for _, d := range broker.Drain(topic) {
+			assert.False(t, named[string(d.Body)], "%s is stored", d.Body)
+			named[string(d.Body)] = true
+		}
+		assert.Len(t, named, len(uuids), "each is stored, or named")
+
+		// When there is room again, it goes on by itself.
+		published := make(chan error, 1)
+		go func() {
+			published <- newPublisher(t, amqp.NewDurableQueueConfig(uri), withTimeout(20*time.Second)).Publish(topic,
+				watermillMessages(uuids...)...)
+		}()
+		seen := map[string]int{}
+		for len(seen) < len(uuids) {
+			for _, d := range broker.Take(topic, 1, 20*time.Second) {
+				seen[string(d.Body)]++
+			}
+		}
+		require.NoError(t, <-published)
+		for uuid, times := range seen {
+			assert.Equal(t, 1, times, uuid)
+		}
+	})
+
+	// By a fan-out exchange the queues with room have it: it is not published again.
+	t.Run("fan-out", func(t *testing.T) {
+		broker, topic := newRabbit(t, uri), uniqueName("publisher")
+		roomy, narrow := topic+"-roomy", topic+"-narrow"
+		broker.Declare(roomy, nil)
+		broker.Declare(narrow, full)
+		broker.Do(func(channel *amqp091.Channel) error {
+			return errors.Join(channel.ExchangeDeclare(topic, "fanout", true, false, false, false, nil),
+				channel.QueueBind(roomy, "", topic, false, nil), channel.QueueBind(narrow, "", topic, false, nil))
+		})
+		t.Cleanup(func() { broker.Remove(topic) })
+		publisher := newPublisher(t, amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("x")),
+			amqpretry.Options{})
+		err := publisher.Publish(topic, watermillMessages(uuids...)...)
+		require.ErrorIs(t, err, publish.ErrNacked)
+		for _, f := range failures(t, err).Failed {
+			assert.True(t, f.MayBeStored)
+		}
+		assert.Len(t, broker.Drain(roomy), len(uuids), "once each")
+	})
+}
+
+// badExpiration marshals an expiration that is no number.
+type badExpiration struct{ amqp.DefaultMarshaler }
+
+func (m badExpiration) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	p, err := m.DefaultMarshaler.Marshal(msg)
+	p.Expiration = msg.Metadata["expires"]
+
+	return p, err
+}
+
+// A message that the broker refuses for good closes the channel. It is found and named, and takes no other with it: of
+// its own call, and of others at the same time.
+func TestPublisher_RefusedForGood(t *testing.T) {
+	t.Parallel()
+	uri, topic := brokertest.URI(t), uniqueName("publisher")
+	broker := newRabbit(t, uri)
+	broker.Declare(topic, nil)
+	conf := amqp.NewDurableQueueConfig(uri)
+	conf.Marshaler = badExpiration{}
+	publisher := newPublisher(t, conf, amqpretry.Options{})
+
+	var others sync.WaitGroup
+	for i := range 8 {
+		others.Add(1)
+		go func() {
+			defer others.Done()
+			for n := range 50 {
+				assert.NoError(t, publisher.Publish(topic, watermillMessages(fmt.Sprintf("other-%d-%d", i, n))...))
+			}
+		}()
+	}
+	messages := watermillMessages("a", "bad-1", "b", "c", "bad-2", "d")
+	messages[1].Metadata["expires"], messages[4].Metadata["expires"] = "soon", "later"
+	err := publisher.Publish(topic, messages...)
+	others.Wait()
+
+	failed := failures(t, err).Failed
+	require.Len(t, failed, 2)
+	for i, f := range failed {
+		assert.Equal(t, []string{"bad-1", "bad-2"}[i], f.UUID)
+		assert.False(t, f.MayBeStored)
+		var refused *publish.RefusedError
+		require.ErrorAs(t, f.Err, &refused)
+		assert.Contains(t, refused.Error(), "PRECONDITION_FAILED")
+	}
+	stored := map[string]bool{}
+	for _, d := range broker.Drain(topic) {
+		stored[string(d.Body)] = true
+	}
+	assert.Len(t, stored, 8*50+4)
+	assert.NotContains(t, stored, "bad-1")
+	assert.NotContains(t, stored, "bad-2")
+}
+
+// What cannot be published at all is an error before anything is.
+func TestPublisher_NothingPublished(t *testing.T) {
+	t.Parallel()
+	uri, topic := brokertest.URI(t), uniqueName("publisher")
+	broker := newRabbit(t, uri)
+	broker.Declare(topic, nil)
+	publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
+
+	large := watermillMessages("a", "large")
+	large[1].Metadata["much"] = strings.Repeat("x", 200<<10)
+	var tooLarge *publish.TooLargeError
+	require.ErrorAs(t, publisher.Publish(topic, large...), &tooLarge)
+	assert.Equal(t, "large", tooLarge.UUID)
+
+	long := watermillMessages("a", "long")
+	long[1].Metadata[strings.Repeat("k", 300)] = "v"
+	require.ErrorAs(t, publisher.Publish(topic, long...), &tooLarge)
+
+	var name *topology.NameError
+	require.ErrorAs(t, publisher.Publish("", watermillMessages("a")...), &name)
+	require.ErrorAs(t, publisher.Publish(strings.Repeat("q", 256), watermillMessages("a")...), &name)
+	require.NoError(t, publisher.Publish(topic))
+	assert.Equal(t, 0, broker.Depth(topic))
+
+	_, err := amqpretry.New(amqp.NewDurableQueueConfig(uri), amqpretry.Options{
+		Publisher: publish.Options{Timeout: -1, Unroutable: "perhaps"}})
+	require.ErrorContains(t, err, "Options.Publisher.Timeout")
+	require.ErrorContains(t, err, "Options.Publisher.Unroutable")
+	require.ErrorAs(t, err, new(*config.FieldError))
+}
+
+// A message's context ends the wait for it, and says so. That of one does not end the others'.
+func TestPublisher_Context(t *testing.T) {
+	t.Parallel()
+	uri, topic := brokertest.URI(t), uniqueName("publisher")
+	broker := newRabbit(t, uri)
+	broker.Declare(topic, nil)
+	p := newProxy(t, uri)
+	publisher := newPublisher(t, amqp.NewDurableQueueConfig(p.URI), withTimeout(20*time.Second))
+	require.NoError(t, publisher.Publish(topic, watermillMessages("first")...))
+
+	ended, end := context.WithCancel(t.Context())
+	end()
+	late := watermillMessages("of an ended context")
+	late[0].SetContext(ended) // as Watermill's Timeout leaves it
+	require.NoError(t, publisher.Publish(topic, late...))
+
+	p.stallAnswers(plainPublisher)
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	messages := watermillMessages("bounded", "unbounded")
+	messages[0].SetContext(ctx)
+	result := make(chan error, 1)
+	go func() { result <- publisher.Publish(topic, messages...) }()
+	<-ctx.Done()
+	broker.Has(topic, 4)
+	p.resume()
+	err := <-result
+	failed := failures(t, err).Failed
+	require.Len(t, failed, 1)
+	assert.Equal(t, "bounded", failed[0].UUID)
+	assert.True(t, failed[0].MayBeStored)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.ErrorIs(t, err, publish.ErrUnconfirmed)
+}
+
+// A broker that is not there is waited for, so long and no longer, and nothing may be stored then. When it comes back, the
+// same publisher goes on.
+func TestPublisher_Outage(t *testing.T) {
+	t.Parallel()
+	uri, topic := brokertest.URI(t), uniqueName("publisher")
+	broker := newRabbit(t, uri)
+	broker.Declare(topic, nil)
+	p := newProxy(t, uri)
+	publisher := newPublisher(t, amqp.NewDurableQueueConfig(p.URI), withTimeout(time.Second))
+	p.refuse(anyone)
+	began := time.Now()
+	err := publisher.Publish(topic, watermillMessages("a")...)
+	assert.InDelta(t, 1, time.Since(began).Seconds(), 1)
+	require.ErrorIs(t, err, publish.ErrUnconfirmed)
+	assert.False(t, failures(t, err).Failed[0].MayBeStored, "it was never sent")
+	p.allow(anyone)
+	require.NoError(t, publisher.Publish(topic, watermillMessages("b")...))
+	assert.Equal(t, []string{"b"}, rabbit.Bodies(broker.Drain(topic)))
+}
+
+// An exchange that an operator deletes is declared again. Its bindings are gone, so what no queue gets is an error and no
+// success.
+func TestPublisher_ExchangeDeleted(t *testing.T) {
+	t.Parallel()
+	uri, topic := brokertest.URI(t), uniqueName("publisher")
+	broker, conf := newRabbit(t, uri), amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix("x"))
+	publisher := newPublisher(t, conf, amqpretry.Options{})
+	t.Cleanup(func() { broker.Remove(topic) })
+	require.ErrorIs(t, publisher.Publish(topic, watermillMessages("a")...), publish.ErrUnroutable)
+	queue := topic + "-x"
+	broker.Declare(queue, nil)
+	bind := func() {
+		broker.Do(func(channel *amqp091.Channel) error { return channel.QueueBind(queue, "", topic, false, nil) })
+	}
+	bind()
+	require.NoError(t, publisher.Publish(topic, watermillMessages("b")...))
+	broker.Remove(topic)
+	require.ErrorIs(t, publisher.Publish(topic, watermillMessages("c")...), publish.ErrUnroutable)
+	bind()
+	require.NoError(t, publisher.Publish(topic, watermillMessages("d")...))
+	assert.Equal(t, []string{"b", "d"}, rabbit.Bodies(broker.Drain(queue)))
+}
+
+// Many callers share a connection and four channels, and each gets its own answer.
+func TestPublisher_Concurrent(t *testing.T) {
+	t.Parallel()
+	uri, topic := brokertest.URI(t), uniqueName("publisher")
+	broker := newRabbit(t, uri)
+	broker.Declare(topic, nil)
+	p := newProxy(t, uri)
+	publisher := newPublisher(t, amqp.NewDurableQueueConfig(p.URI), amqpretry.Options{})
+	const callers, each = 100, 30
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for n := range each {
+				to, wanted := topic, error(nil)
+				if n%10 == 9 {
+					to, wanted = topic+"-missing", publish.ErrUnroutable
+				}
+				require.ErrorIs(t, publisher.Publish(to, watermillMessages(fmt.Sprintf("%d-%d", i, n))...), wanted)
+			}
+		}()
+	}
+	wg.Wait()
+	assert.Equal(t, 1, p.dialled(plainPublisher), "connections")
+	next := map[string]int{} // in the order of each caller
+	for _, body := range rabbit.Bodies(broker.Drain(topic)) {
+		caller, n, _ := strings.Cut(body, "-")
+		assert.Equal(t, fmt.Sprint(next[caller]), n, "of caller %s", caller)
+		next[caller]++
+	}
+	assert.Len(t, next, callers)
+	for caller, n := range next {
+		assert.Equal(t, each-each/10, n, caller)
+	}
+}
+
+// A call with more messages than a channel has room for keeps their order.
+func TestPublisher_LargeCall(t *testing.T) {
+	t.Parallel()
+	uri, topic := brokertest.URI(t), uniqueName("publisher")
+	broker := newRabbit(t, uri)
+	broker.Declare(topic, nil)
+	publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
+	uuids := rabbit.Numbered("m", 5000)
+	require.NoError(t, publisher.Publish(topic, watermillMessages(uuids...)...))
+	assert.Equal(t, uuids, rabbit.Bodies(broker.Drain(topic)))
+}
+
+// Close waits for what is being published, and ends it when its time is over. Nothing is published after it.
+func TestPublisher_Close(t *testing.T) {
+	t.Parallel()
+	uri, topic := brokertest.URI(t), uniqueName("publisher")
+	newRabbit(t, uri).Declare(topic, nil)
+	p := newProxy(t, uri)
+	options := withTimeout(time.Minute)
+	options.CloseTimeout = 500 * time.Millisecond
+	publisher := newPublisher(t, amqp.NewDurableQueueConfig(p.URI), options)
+	require.NoError(t, publisher.Publish(topic, watermillMessages("a")...))
+	p.stallAnswers(plainPublisher)
+	result := make(chan error, 1)
+	go func() { result <- publisher.Publish(topic, watermillMessages("b")...) }()
+	newRabbit(t, uri).Has(topic, 2)
+	began := time.Now()
+	require.NoError(t, publisher.Close())
+	assert.InDelta(t, 1.5, time.Since(began).Seconds(), 1.5)
+	err := <-result
+	require.ErrorIs(t, err, amqpretry.ErrClosed)
+	assert.True(t, failures(t, err).Failed[0].MayBeStored)
+	p.resume()
+	require.ErrorIs(t, publisher.Publish(topic, watermillMessages("c")...), amqpretry.ErrClosed)
+	require.NoError(t, publisher.Close())
+}
+
+// In an alarm of the broker a call ends in time with an error that says so, and its messages were not sent.
+func TestPublisher_Alarm_OwnBroker(t *testing.T) {
+	broker := brokertest.Start(t)
+	queue := newRabbit(t, broker.URI)
+	topic := uniqueName("publisher")
+	queue.Declare(topic, nil)
+	publisher := newPublisher(t, amqp.NewDurableQueueConfig(broker.URI), withTimeout(2*time.Second))
+	require.NoError(t, publisher.Publish(topic, watermillMessages("a")...))
+	broker.Ctl("set_vm_memory_high_watermark", "0.0000001")
+	// The broker blocks a connection at its first publish in an alarm, which may take its time.
+	var blocked *publish.BlockedError
+	require.Eventually(t, func() bool {
+		return errors.As(publisher.Publish(topic, watermillMessages("b")...), &blocked)
+	}, 30*time.Second, time.Millisecond)
+	assert.Contains(t, blocked.Reason, "memory")
+	err := publisher.Publish(topic, watermillMessages("c")...)
+	require.ErrorAs(t, err, &blocked)
+	assert.False(t, failures(t, err).Failed[0].MayBeStored)
+	broker.Ctl("set_vm_memory_high_watermark", "0.4")
+	require.NoError(t, publisher.Publish(topic, watermillMessages("d")...))
+	bodies := rabbit.Bodies(queue.Drain(topic))
+	assert.NotContains(t, bodies, "c")
+	assert.Contains(t, bodies, "d")
+}
