@@ -161,7 +161,7 @@ func stockByAttempt() message.HandlerMiddleware {
 
 func deduplicator(t *testing.T) message.HandlerMiddleware {
 	t.Helper()
-	d, err := protect.NewDeduplicator(protect.DeduplicatorConfig{Postpone: 100 * time.Millisecond})
+	d, err := protect.NewDeduplicator(protect.DeduplicatorConfig{KeyFactory: hasher, Postpone: 100 * time.Millisecond})
 	require.NoError(t, err)
 
 	return d.Middleware

@@ -4,13 +4,15 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"math"
 	"strconv"
+	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
+	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -20,6 +22,9 @@ const (
 	MinWindow       = time.Millisecond
 	DefaultMaxKeys  = 100_000
 	DefaultPostpone = time.Second
+	DefaultLease    = time.Minute
+	MinLease        = 100 * time.Millisecond
+	DefaultTimeout  = 5 * time.Second
 )
 
 // ErrInFlight is the cause of a message that is postponed because one with the same key is being handled.
@@ -28,19 +33,41 @@ var ErrInFlight = errors.New("a message with the same key is being handled")
 // DeduplicatorConfig says what a duplicate is.
 type DeduplicatorConfig struct {
 	// KeyFactory gives messages that are the same the same key: one of Watermill's hashers, or any function. An empty
-	// key is none: its message is handled. The SHA-256 of the payload by default, so that two messages with equal
-	// payloads are taken for one; where they are not, give the messages an id:
+	// key is none: its message is handled. [KeyByUUID] by default. Where publishers send the same thing twice under two
+	// UUIDs, take what is the same in both:
 	//
 	//	KeyFactory: wmmiddleware.NewMessageHasherFromMetadataField("order_id")
+	//	KeyFactory: wmmiddleware.NewMessageHasherSHA256(math.MaxInt64) // equal payloads are one message
 	KeyFactory wmmiddleware.MessageHasher
-	// Window is how long a key is remembered after its message was handled. [DefaultWindow] by default.
+	// Postpone is how long a message is postponed while one with the same key is being handled, or while the Inbox does
+	// not answer. [DefaultPostpone] by default.
+	Postpone time.Duration
+
+	// Window is how long a key is remembered after its message was handled. [DefaultWindow] by default. Without Inbox
+	// only.
 	Window time.Duration
 	// MaxKeys is how many keys each handler remembers; the oldest are forgotten first, and their duplicates handled.
-	// [DefaultMaxKeys] by default.
+	// [DefaultMaxKeys] by default. Without Inbox only.
 	MaxKeys int
-	// Postpone is how long a message is postponed while one with the same key is being handled. [DefaultPostpone] by
-	// default.
-	Postpone time.Duration
+
+	// Inbox is the store that remembers which messages were handled, for all instances of a service and over restarts.
+	// How long it remembers them is its own setting. The memory of this process by default.
+	Inbox store.Inbox
+	// Name is put before the names of handlers in the Inbox. Services that share a server, a queue and names of handlers
+	// need it.
+	Name string
+	// Lease is how long a message stays with a process that has died. While the handler runs the lease is renewed, so
+	// it may run longer. [DefaultLease] by default, at least [MinLease].
+	Lease time.Duration
+	// Timeout is how long the Inbox may take to answer. [DefaultTimeout] by default.
+	Timeout time.Duration
+	// HandleReplays calls the handler for a message that is Done in the Inbox when it was replayed from a dead-letter
+	// queue. By default such a message is acknowledged, as any other that is Done. Without Inbox replays are handled.
+	HandleReplays bool
+	// OnError is called with each error that no message can carry: a [*StoreError]. It must not block.
+	OnError func(error)
+	// Logger gets the same errors.
+	Logger watermill.LoggerAdapter
 }
 
 // Validate reports everything that is wrong at once, as joined [*config.FieldError]s. The zero value is valid.
@@ -54,21 +81,49 @@ func (c DeduplicatorConfig) Validate() error {
 		p.add("MaxKeys", "negative", "1 or more, or 0 for "+strconv.Itoa(DefaultMaxKeys), strconv.Itoa(c.MaxKeys))
 	}
 	p.notNegative("Postpone", c.Postpone)
+	p.notNegative("Timeout", c.Timeout)
+	if c.Lease != 0 && c.Lease < MinLease {
+		p.add("Lease", "too short", "at least "+MinLease.String()+", or 0 for "+DefaultLease.String(), c.Lease.String())
+	}
+	if c.Inbox != nil {
+		if c.Window > 0 {
+			p.add("Window", "not used", "the retention of the Inbox is its own setting", c.Window.String())
+		}
+		if c.MaxKeys > 0 {
+			p.add("MaxKeys", "not used", "the size of the Inbox is its own setting", strconv.Itoa(c.MaxKeys))
+		}
+	} else {
+		if c.Lease >= MinLease {
+			p.add("Lease", "not used", "it needs an Inbox", c.Lease.String())
+		}
+		if c.HandleReplays {
+			p.add("HandleReplays", "not used", "it needs an Inbox: without one replays are handled", "true")
+		}
+	}
 
 	return errors.Join(p.errs...)
 }
 
-// Deduplicator acknowledges messages without calling their handler again when one with the same key was handled a
-// moment ago.
+// Deduplicator acknowledges messages without calling their handler again when one with the same key was handled.
 //
 // It does what Watermill's middleware of this name does, and loses nothing: a message counts as handled when its
 // handler has succeeded and its outputs are published, and not before. So a message that failed comes through when it
 // is retried, postponed, replayed, or delivered again after a lost connection. Two with the same key are not handled at
 // a time: the second is postponed until it is known what became of the first.
 //
+// With an Inbox, all instances of a service know what was handled, and so does the next process. The handler is still
+// called twice when a process dies after the effect and before the Inbox knows: [Transactional] closes that window for
+// effects in a database.
+//
 // It belongs right inside of the retry middleware.
 type Deduplicator struct {
 	config DeduplicatorConfig
+	reporter
+
+	mu      sync.Mutex
+	calls   map[callID]*inboxCall // of messages that the router has not answered
+	pending int                   // calls whose handler has succeeded, not yet committed
+	idle    chan struct{}         // closed when there are none, if somebody waits for that
 }
 
 // NewDeduplicator makes a Deduplicator.
@@ -77,19 +132,26 @@ func NewDeduplicator(c DeduplicatorConfig) (*Deduplicator, error) {
 		return nil, err
 	}
 	if c.KeyFactory == nil {
-		c.KeyFactory = wmmiddleware.NewMessageHasherSHA256(math.MaxInt64)
+		c.KeyFactory = KeyByUUID
 	}
 	c.Window = cmp.Or(c.Window, DefaultWindow)
 	c.MaxKeys = cmp.Or(c.MaxKeys, DefaultMaxKeys)
 	c.Postpone = cmp.Or(c.Postpone, DefaultPostpone)
+	c.Lease = cmp.Or(c.Lease, DefaultLease)
+	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
 
-	return &Deduplicator{config: c}, nil
+	return &Deduplicator{
+		config: c, reporter: reporter{onError: c.OnError, logger: c.Logger}, calls: map[callID]*inboxCall{},
+	}, nil
 }
 
-// Middleware wraps a handler with a memory of its own: handlers of the same messages do not take them away from each
-// other.
+// Middleware wraps a handler. Without Inbox it has a memory of its own: handlers of the same messages do not take them
+// away from each other. In an Inbox they have their names.
 func (d *Deduplicator) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	seen := newMemory(d.config.Window, d.config.MaxKeys)
+	handled := d.inMemory(h)
+	if d.config.Inbox != nil {
+		handled = func(msg *message.Message, key string) ([]*message.Message, error) { return d.inInbox(h, msg, key) }
+	}
 
 	return func(msg *message.Message) ([]*message.Message, error) {
 		key, err := d.config.KeyFactory(msg)
@@ -100,6 +162,15 @@ func (d *Deduplicator) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			return h(msg)
 		}
 
+		return handled(msg, key)
+	}
+}
+
+// inMemory handles messages with the memory of this process.
+func (d *Deduplicator) inMemory(h message.HandlerFunc) func(*message.Message, string) ([]*message.Message, error) {
+	seen := newMemory(d.config.Window, d.config.MaxKeys)
+
+	return func(msg *message.Message, key string) ([]*message.Message, error) {
 		call, before := seen.begin(key, msg, admits(msg.Context()))
 		switch {
 		case call != nil:

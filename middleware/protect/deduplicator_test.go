@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"runtime"
 	"testing"
 	"testing/synctest"
@@ -48,8 +49,34 @@ func TestDuplicatesAreDropped(t *testing.T) {
 	assert.Equal(t, 1, h.calls)
 	require.NoError(t, routed(guarded, newMessage(newDelivery(twoRetries), "other")))
 	assert.Equal(t, 2, h.calls)
-	require.NoError(t, routed(guarded, message.NewMessage("", []byte("other"))))
+	require.NoError(t, routed(guarded, message.NewMessage("uuid of other", nil)))
 	assert.Equal(t, 2, h.calls, "whoever's they are")
+}
+
+// Two messages are two, however alike they are. Equal payloads make one only where that is asked for.
+func TestEqualPayloads(t *testing.T) {
+	for name, test := range map[string]struct {
+		keys  wmmiddleware.MessageHasher
+		calls int
+	}{"default": {nil, 3}, "by UUID": {protect.KeyByUUID, 3}, "by payload": {
+		wmmiddleware.NewMessageHasherSHA256(math.MaxInt64), 1}} {
+		h := &handler{}
+		guarded := deduplicator(t, protect.DeduplicatorConfig{KeyFactory: test.keys}).Middleware(h.handle)
+		for _, uuid := range []string{"a", "b", "c", "a", "b"} {
+			require.NoError(t, routed(guarded, message.NewMessage(uuid, []byte("payload"))))
+		}
+		assert.Equal(t, test.calls, h.calls, name)
+	}
+}
+
+// A message of a publisher that gives no UUIDs has none before it has failed.
+func TestNoUUID(t *testing.T) {
+	h := &handler{}
+	guarded := deduplicator(t, protect.DeduplicatorConfig{}).Middleware(h.handle)
+	for range 2 {
+		require.NoError(t, routed(guarded, message.NewMessage("", []byte("payload"))))
+	}
+	assert.Equal(t, 2, h.calls)
 }
 
 // What was not handled comes through, however that ended.
@@ -119,7 +146,7 @@ func TestDuplicateInFlight(t *testing.T) {
 
 	// Where it cannot wait, it is handled: better twice than never.
 	require.NoError(t, call(guarded, newMessage(newDelivery(noRetries), "payload")))
-	require.NoError(t, call(guarded, message.NewMessage("", []byte("payload"))))
+	require.NoError(t, call(guarded, message.NewMessage("uuid of payload", nil)))
 	assert.Equal(t, 3, calls)
 
 	close(end)
@@ -362,7 +389,7 @@ func TestMessageWithoutChannels(t *testing.T) {
 	h := &handler{}
 	guarded := deduplicator(t, protect.DeduplicatorConfig{}).Middleware(h.handle)
 	for range 2 {
-		require.NoError(t, routed(guarded, &message.Message{Payload: []byte("payload")}))
+		require.NoError(t, routed(guarded, &message.Message{UUID: "a"}))
 	}
 	assert.Equal(t, 2, h.calls)
 }

@@ -7,7 +7,8 @@
 //	          └ no: Postpone ◄──────────────────────────┘
 //
 // Each handler that one of them wraps gets a breaker, a limit, a memory of its own: a middleware that is added to a
-// router keeps its handlers apart. All of it is in this process: instances of a service know nothing of each other.
+// router keeps its handlers apart. By default all of it is in this process, and instances of a service know nothing of
+// each other. With a store (package store) they share it.
 //
 // Under a policy without retries there is nothing to wait in, and of the messages of others nothing is known:
 // docs/how-to/protect-a-dependency.md says what each of them does then, with the order of middlewares and every bound.

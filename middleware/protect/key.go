@@ -31,3 +31,9 @@ func KeyByAttempt(hasher wmmiddleware.MessageHasher) wmmiddleware.MessageHasher 
 		return key, nil
 	}
 }
+
+// KeyByUUID gives a message its UUID as its key. It is the default of a [Deduplicator] and of a [Transactional].
+// A message has the same UUID in each retry, redelivery and replay, and two messages that differ in nothing else have
+// two. A message without a UUID has no key until it has failed: then the retrier gives it one, or its AMQP message id.
+// Until then it is handled without protection; publishers that are not Watermill's should set a message id.
+func KeyByUUID(msg *message.Message) (string, error) { return msg.UUID, nil }

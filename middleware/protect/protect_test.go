@@ -59,9 +59,9 @@ func newDelivery(policy config.Policy) *delivery {
 	return &delivery{engine: &engine.Engine{}, policy: policy, state: wire.State{Queue: "orders"}}
 }
 
-// newMessage is a message of the retrier, with the payload that its key is made of.
+// newMessage is a message of the retrier, with the payload that its UUID is made of.
 func newMessage(d *delivery, payload string) *message.Message {
-	msg := message.NewMessage("uuid", []byte(payload))
+	msg := message.NewMessage("uuid of "+payload, []byte(payload))
 	msg.SetContext(engine.WithDelivery(context.Background(), d))
 
 	return msg

@@ -1,0 +1,681 @@
+package protect_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/middleware/protect"
+	"github.com/amqpretry/watermill-retry/middleware/protect/store"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// server is a store that can be down, in either way: with an error, or without an answer.
+type server struct {
+	*store.Memory
+
+	mu    sync.Mutex
+	down  error
+	hangs bool
+	calls map[string]int
+}
+
+var errDown = errors.New("connection refused")
+
+func newServer(t require.TestingT) *server {
+	m, err := store.NewMemory(store.MemoryConfig{})
+	require.NoError(t, err)
+
+	return &server{Memory: m, calls: map[string]int{}}
+}
+
+func (s *server) set(down error, hangs bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down, s.hangs = down, hangs
+}
+
+func (s *server) ask(ctx context.Context, op string) error {
+	s.mu.Lock()
+	s.calls[op]++
+	down, hangs := s.down, s.hangs
+	s.mu.Unlock()
+	if hangs {
+		<-ctx.Done()
+
+		return ctx.Err()
+	}
+
+	return down
+}
+
+func (s *server) Begin(ctx context.Context, handler, key string, lease time.Duration) (store.Claim, error) {
+	if err := s.ask(ctx, "begin"); err != nil {
+		return nil, err
+	}
+	claim, err := s.Memory.Begin(ctx, handler, key, lease)
+
+	return serverClaim{claim, s}, err
+}
+
+func (s *server) Update(ctx context.Context, name string, keep time.Duration,
+	change func(time.Time, []byte) ([]byte, error)) error {
+	if err := s.ask(ctx, "update"); err != nil {
+		return err
+	}
+
+	return s.Memory.Update(ctx, name, keep, change)
+}
+
+type serverClaim struct {
+	store.Claim
+	server *server
+}
+
+func (c serverClaim) Renew(ctx context.Context, lease time.Duration) error {
+	if err := c.server.ask(ctx, "renew"); err != nil {
+		return err
+	}
+
+	return c.Claim.Renew(ctx, lease)
+}
+
+func (c serverClaim) Commit(ctx context.Context) error {
+	if err := c.server.ask(ctx, "commit"); err != nil {
+		return err
+	}
+
+	return c.Claim.Commit(ctx)
+}
+
+func (c serverClaim) Release(ctx context.Context) error {
+	if err := c.server.ask(ctx, "release"); err != nil {
+		return err
+	}
+
+	return c.Claim.Release(ctx)
+}
+
+// told keeps the errors that no message can carry.
+type told struct {
+	mu   sync.Mutex
+	errs []error
+}
+
+func (o *told) onError(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.errs = append(o.errs, err)
+}
+
+func (o *told) tell(c *protect.DeduplicatorConfig) { c.OnError = o.onError }
+
+func (o *told) ops(t *testing.T) (ops []string) {
+	t.Helper()
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, err := range o.errs {
+		var e *protect.StoreError
+		require.ErrorAs(t, err, &e)
+		assert.NotEmpty(t, e.Handler)
+		ops = append(ops, e.Op)
+	}
+
+	return ops
+}
+
+// instance is a service with an inbox.
+func instance(t require.TestingT, inbox store.Inbox, h message.HandlerFunc, change ...func(
+	*protect.DeduplicatorConfig)) message.HandlerFunc {
+	c := protect.DeduplicatorConfig{Inbox: inbox}
+	for _, f := range change {
+		f(&c)
+	}
+
+	return deduplicator(t, c).Middleware(h)
+}
+
+// Two instances, and the next process, know what was handled.
+func TestInboxIsShared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, h := newServer(t), &handler{}
+		for range 3 {
+			guarded := instance(t, s, h.handle)
+			for range 2 {
+				require.NoError(t, routed(guarded, fresh()))
+				synctest.Wait()
+			}
+		}
+		assert.Equal(t, 1, h.calls)
+		wait(store.DefaultRetention)
+		require.NoError(t, routed(instance(t, s, h.handle), fresh()))
+		assert.Equal(t, 2, h.calls)
+	})
+}
+
+// Another service with the same message in a queue of its own, and one with a name, are others.
+func TestInboxNames(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, h := newServer(t), &handler{}
+		named := func(name string) func(*protect.DeduplicatorConfig) {
+			return func(c *protect.DeduplicatorConfig) { c.Name = name }
+		}
+		for _, name := range []string{"", "a", "b", "a", ""} {
+			require.NoError(t, routed(instance(t, s, h.handle, named(name)), fresh()))
+			synctest.Wait()
+		}
+		assert.Equal(t, 3, h.calls)
+		require.NoError(t, routed(instance(t, s, h.handle), message.NewMessage("uuid of payload", nil)))
+		assert.Equal(t, 4, h.calls, "no queue, no name of a handler")
+	})
+}
+
+// What was not handled comes through, however that ended, at once and in each instance.
+func TestInboxAfterFailure(t *testing.T) {
+	for name, test := range map[string]struct {
+		handler message.HandlerFunc
+		after   func(*message.Message)
+	}{
+		"an error":  {func(*message.Message) ([]*message.Message, error) { return nil, errBoom }, nil},
+		"a panic":   {panics("boom"), nil},
+		"a Goexit":  {func(*message.Message) ([]*message.Message, error) { runtime.Goexit(); return nil, nil }, nil},
+		"postponed": {func(*message.Message) ([]*message.Message, error) { return nil, retry.Postpone(1) }, nil},
+		"acknowledged, then failed": {func(msg *message.Message) ([]*message.Message, error) {
+			msg.Ack()
+			return nil, errBoom
+		}, nil},
+		"its outputs cannot be published": {(&handler{}).handle, func(msg *message.Message) { msg.Nack() }},
+		"nacked by its handler": {func(msg *message.Message) ([]*message.Message, error) {
+			msg.Nack()
+			return nil, nil
+		}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, handled := newServer(t), 0
+				msg := fresh()
+				endsGoroutine(func() {
+					defer func() { _ = recover() }()
+					_, _ = instance(t, s, test.handler)(msg)
+				})
+				if test.after != nil {
+					test.after(msg)
+				}
+				synctest.Wait()
+				h := func(*message.Message) ([]*message.Message, error) { handled++; return nil, nil }
+				for range 2 {
+					require.NoError(t, routed(instance(t, s, h), fresh()))
+					synctest.Wait()
+				}
+				assert.Equal(t, 1, handled)
+			})
+		})
+	}
+}
+
+// Messages that were not made by Watermill's constructor have no channels until they are answered. Without outputs that
+// does not matter.
+func TestInboxMessageWithoutChannels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for outputs, want := range []int{1, 2} {
+			s, calls := newServer(t), 0
+			for range 2 {
+				msg := &message.Message{UUID: "a"}
+				msg.SetContext(t.Context())
+				require.NoError(t, routed(instance(t, s, func(*message.Message) ([]*message.Message, error) {
+					calls++
+
+					return make([]*message.Message, outputs), nil
+				}), msg))
+				synctest.Wait()
+			}
+			assert.Equal(t, want, calls)
+		}
+	})
+}
+
+// A message is in flight until its router has answered, in each instance.
+func TestInboxInFlight(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, h := newServer(t), &handler{}
+		first := fresh()
+		require.NoError(t, call(instance(t, s, h.handle), first))
+		wait(10 * protect.DefaultLease) // outputs may take long
+		err := call(instance(t, s, h.handle), fresh())
+		require.ErrorIs(t, err, protect.ErrInFlight)
+		assert.Equal(t, protect.DefaultPostpone, postponedFor(t, err))
+		first.Ack()
+		synctest.Wait()
+		require.NoError(t, call(instance(t, s, h.handle), fresh()))
+		assert.Equal(t, 1, h.calls)
+	})
+}
+
+// A handler that runs longer than its lease keeps its claim.
+func TestInboxLongHandler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, o := newServer(t), &told{}
+		slow := func(*message.Message) ([]*message.Message, error) { wait(time.Hour); return nil, nil }
+		ended := make(chan error)
+		first := fresh()
+		guarded := instance(t, s, slow, o.tell)
+		go func() { ended <- routed(guarded, first) }()
+		h := &handler{}
+		for range 59 {
+			wait(time.Minute)
+			require.ErrorIs(t, routed(instance(t, s, h.handle), fresh()), protect.ErrInFlight)
+		}
+		require.NoError(t, <-ended)
+		synctest.Wait()
+		require.NoError(t, routed(instance(t, s, h.handle), fresh()))
+		assert.Zero(t, h.calls)
+		assert.Empty(t, o.errs)
+	})
+}
+
+// The message of a process that has died is handled after its lease. Postponed, it comes back no later than that.
+func TestInboxTakenOver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		claim, err := s.Memory.Begin(t.Context(), "/orders/", "uuid of payload", 1500*time.Millisecond)
+		require.NoError(t, err)
+		require.Equal(t, store.New, claim.State())
+		h := &handler{}
+		guarded := instance(t, s, h.handle)
+		err = routed(guarded, fresh())
+		require.ErrorIs(t, err, protect.ErrInFlight)
+		assert.Equal(t, time.Second, postponedFor(t, err))
+		wait(time.Second)
+		assert.Equal(t, 500*time.Millisecond, postponedFor(t, routed(guarded, fresh())))
+		wait(500 * time.Millisecond)
+		require.NoError(t, routed(guarded, fresh()))
+		assert.Equal(t, 1, h.calls)
+
+		// Where it cannot be postponed, it waits in place.
+		_, err = s.Memory.Begin(t.Context(), "/orders/", "uuid of a", 1500*time.Millisecond)
+		require.NoError(t, err)
+		began := time.Now()
+		require.NoError(t, routed(guarded, newMessage(newDelivery(noRetries), "a")))
+		assert.Equal(t, 1500*time.Millisecond, time.Since(began))
+		assert.Equal(t, 2, h.calls)
+	})
+}
+
+// A store that does not answer costs no attempt, and no effect happens without it.
+func TestInboxDown(t *testing.T) {
+	for name, hangs := range map[string]bool{"error": false, "silence": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, h, o := newServer(t), &handler{}, &told{}
+				s.set(errDown, hangs)
+				guarded := instance(t, s, h.handle, o.tell)
+				began := time.Now()
+				err := routed(guarded, fresh())
+				assert.Equal(t, protect.DefaultPostpone, postponedFor(t, err))
+				var e *protect.StoreError
+				require.ErrorAs(t, err, &e)
+				assert.Equal(t, "claim", e.Op)
+				assert.Equal(t, "/orders/", e.Handler)
+				assert.Equal(t, "uuid of payload", e.Key)
+				if hangs {
+					assert.Equal(t, protect.DefaultTimeout, time.Since(began))
+				} else {
+					require.ErrorIs(t, err, errDown)
+				}
+				assert.Equal(t, []string{"claim"}, o.ops(t))
+				verdict, _ := first(t, guarded)
+				assert.Equal(t, retry.ActionPostpone, verdict.Action)
+				assert.Zero(t, verdict.Count)
+
+				// Where it cannot be postponed, it waits in place, and ends with its context.
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				msg := message.NewMessage("a", nil)
+				msg.SetContext(ctx)
+				require.ErrorIs(t, routed(guarded, msg), context.DeadlineExceeded)
+				assert.Zero(t, h.calls)
+
+				s.set(nil, false)
+				require.NoError(t, routed(guarded, fresh()))
+				assert.Equal(t, 1, h.calls)
+			})
+		})
+	}
+}
+
+// An outage while the handler runs, no longer than the lease, goes unnoticed by others. That of the commit as well.
+func TestInboxShortOutage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, o := newServer(t), &told{}
+		h := func(*message.Message) ([]*message.Message, error) {
+			wait(10 * time.Second)
+			s.set(errDown, false)
+			wait(25 * time.Second)
+			s.set(nil, false)
+			wait(10 * time.Second)
+			s.set(nil, true)
+			go func() { wait(20 * time.Second); s.set(nil, false) }()
+
+			return nil, nil
+		}
+		require.NoError(t, routed(instance(t, s, h, o.tell), fresh()))
+		wait(time.Minute)
+		assert.Equal(t, []string{"renew"}, o.ops(t))
+		second := &handler{}
+		require.NoError(t, routed(instance(t, s, second.handle), fresh()))
+		assert.Zero(t, second.calls)
+	})
+}
+
+// A claim that was lost is told, and takes nothing away from the one who has it now.
+func TestInboxLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, o := newServer(t), &told{}
+		resume := make(chan struct{})
+		h := func(*message.Message) ([]*message.Message, error) {
+			s.set(errDown, false)
+			wait(2*protect.DefaultLease + time.Second) // between two renewals
+			s.set(nil, false)
+			close(resume)
+			wait(protect.DefaultLease)
+
+			return nil, nil
+		}
+		ended := make(chan error)
+		guarded := instance(t, s, h, o.tell)
+		go func() { ended <- routed(guarded, fresh()) }()
+		<-resume
+		second := fresh()
+		other := &handler{}
+		require.NoError(t, call(instance(t, s, other.handle), second))
+		require.Equal(t, 1, other.calls)
+		require.NoError(t, <-ended)
+		synctest.Wait()
+		require.ErrorIs(t, call(instance(t, s, other.handle), fresh()), protect.ErrInFlight)
+		second.Ack()
+		synctest.Wait()
+		require.NoError(t, call(instance(t, s, other.handle), fresh()))
+		assert.Equal(t, 1, other.calls)
+		last := o.errs[len(o.errs)-1]
+		require.ErrorIs(t, last, store.ErrLost)
+		assert.NotErrorIs(t, o.errs[0], store.ErrLost)
+	})
+}
+
+// A commit that the store never heard is told, and Close says so.
+func TestInboxNeverCommitted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, o, h := newServer(t), &told{}, &handler{}
+		d := deduplicator(t, protect.DeduplicatorConfig{Inbox: s, OnError: o.onError})
+		require.NoError(t, d.Close())
+		guarded := d.Middleware(h.handle)
+		msg := fresh()
+		require.NoError(t, call(guarded, msg))
+		s.set(errDown, false)
+		msg.Ack()
+		require.NoError(t, d.Close(), "in the end there is nothing to wait for")
+		assert.Equal(t, []string{"commit"}, o.ops(t))
+		s.set(nil, false)
+		wait(protect.DefaultLease)
+		require.NoError(t, routed(guarded, fresh()))
+		assert.Equal(t, 2, h.calls)
+
+		require.NoError(t, call(guarded, newMessage(newDelivery(twoRetries), "never answered")))
+		began := time.Now()
+		require.ErrorContains(t, d.Close(), "1 handled")
+		assert.Equal(t, protect.DefaultLease, time.Since(began))
+	})
+}
+
+// Close waits for the store.
+func TestInboxClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, h := newServer(t), &handler{}
+		d := deduplicator(t, protect.DeduplicatorConfig{Inbox: s})
+		s.set(nil, false)
+		msg := fresh()
+		require.NoError(t, call(d.Middleware(h.handle), msg))
+		s.set(nil, true)
+		msg.Ack()
+		go func() { wait(7 * time.Second); s.set(nil, false) }()
+		require.NoError(t, d.Close())
+		require.NoError(t, call(instance(t, s, h.handle), fresh()))
+		assert.Equal(t, 1, h.calls)
+	})
+}
+
+// A message that nobody answers does not keep its claim for ever.
+func TestInboxNeverAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, h := newServer(t), &handler{}
+		require.NoError(t, call(instance(t, s, h.handle), fresh()))
+		wait(2 * time.Hour)
+		require.NoError(t, routed(instance(t, s, h.handle), fresh()))
+		assert.Equal(t, 2, h.calls)
+	})
+}
+
+// A replay of a message that was handled is acknowledged, unless it is forced.
+func TestInboxReplay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, h := newServer(t), &handler{}
+		replay := func() *message.Message {
+			d := newDelivery(twoRetries)
+			d.state.Replays = 1
+
+			return newMessage(d, "payload")
+		}
+		forced := func(c *protect.DeduplicatorConfig) { c.HandleReplays = true }
+		require.NoError(t, routed(instance(t, s, h.handle), replay()))
+		assert.Equal(t, 1, h.calls, "it was not handled")
+		synctest.Wait()
+		require.NoError(t, routed(instance(t, s, h.handle), replay()))
+		assert.Equal(t, 1, h.calls)
+		require.NoError(t, routed(instance(t, s, h.handle, forced), fresh()))
+		assert.Equal(t, 1, h.calls)
+		require.NoError(t, routed(instance(t, s, h.handle, forced), replay()))
+		assert.Equal(t, 2, h.calls)
+	})
+}
+
+// What a middleware outside fails comes through, be it at once, as a retry or as a replay. Duplicates do not.
+func TestInboxMiddlewareOutsideThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, h, fails := newServer(t), &handler{}, true
+		guarded := instance(t, s, h.handle)
+		commit := retried(func(msg *message.Message) ([]*message.Message, error) {
+			produced, err := guarded(msg)
+			if fails && err == nil {
+				return nil, errors.New("the transaction cannot be committed")
+			}
+
+			return produced, err
+		})
+		d := newDelivery(twoRetries)
+		d.policy.Immediate = 1
+		require.NoError(t, routed(commit, newMessage(d, "payload")))
+		synctest.Wait()
+		assert.Equal(t, 2, h.calls, "an immediate try comes through")
+		assert.Equal(t, retry.ActionRetry, d.settled[0].Action)
+
+		require.NoError(t, routed(commit, fresh()))
+		synctest.Wait()
+		assert.Equal(t, 2, h.calls, "a duplicate does not")
+
+		fails = false
+		again := newDelivery(twoRetries)
+		again.state = written(d.copied)
+		require.NoError(t, routed(commit, newMessage(again, "payload")))
+		assert.Equal(t, 3, h.calls, "a retry does")
+	})
+}
+
+// A retry of a message after an equal one was handled is not handled, whenever it has failed: nothing is told by times.
+func TestInboxRetryAfterDuplicateSucceeded(t *testing.T) {
+	for name, failed := range map[string]time.Duration{"before": -time.Second, "in the same millisecond": 0,
+		"later": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, h := newServer(t), &handler{err: errBoom}
+				guarded := instance(t, s, h.handle)
+				first := newDelivery(twoRetries)
+				require.NoError(t, routed(retried(guarded), newMessage(first, "payload")))
+				h.err = nil
+				require.NoError(t, routed(retried(guarded), fresh()))
+				synctest.Wait()
+				require.Equal(t, 2, h.calls)
+				retry := newDelivery(twoRetries)
+				retry.state = written(first.copied)
+				retry.state.History[0].At = time.Now().Add(failed).Truncate(time.Millisecond)
+				require.NoError(t, routed(retried(guarded), newMessage(retry, "payload")))
+				assert.Equal(t, 2, h.calls)
+			})
+		})
+	}
+}
+
+// Watermill's Duplicator wants the handler called twice, and gets it on either side.
+func TestInboxDuplicator(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, h := newServer(t), &handler{}
+		guarded := instance(t, s, h.handle)
+		twice := func(msg *message.Message) error {
+			_ = call(guarded, msg)
+
+			return routed(guarded, msg)
+		}
+		require.NoError(t, twice(fresh()))
+		synctest.Wait()
+		assert.Equal(t, 2, h.calls)
+		require.NoError(t, twice(fresh()))
+		assert.Equal(t, 2, h.calls)
+		// If the second call fails, the message has failed.
+		msg := newMessage(newDelivery(twoRetries), "other")
+		require.NoError(t, call(guarded, msg))
+		h.err = errBoom
+		require.Error(t, routed(guarded, msg))
+		h.err, h.calls = nil, 0
+		require.NoError(t, routed(guarded, newMessage(newDelivery(twoRetries), "other")))
+		assert.Equal(t, 1, h.calls)
+	})
+}
+
+// An ended context: nothing is handled without a claim, and nothing that was handled is forgotten.
+func TestInboxEndedContexts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, h := newServer(t), &handler{}
+		msg := fresh()
+		ctx, cancel := context.WithCancel(msg.Context())
+		msg.SetContext(ctx)
+		cancel()
+		require.ErrorIs(t, routed(instance(t, s, h.handle), msg), context.Canceled)
+		assert.Zero(t, h.calls)
+
+		msg = fresh()
+		ctx, cancel = context.WithCancel(msg.Context())
+		msg.SetContext(ctx)
+		require.NoError(t, routed(instance(t, s, func(*message.Message) ([]*message.Message, error) {
+			cancel()
+
+			return nil, nil
+		}), msg))
+		synctest.Wait()
+		require.NoError(t, routed(instance(t, s, h.handle), fresh()))
+		assert.Zero(t, h.calls)
+	})
+}
+
+// Key factories, stores and callbacks that panic take nothing with them.
+func TestInboxPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, h := newServer(t), &handler{}
+		fail := true
+		guarded := instance(t, s, h.handle, func(c *protect.DeduplicatorConfig) {
+			c.KeyFactory = func(msg *message.Message) (string, error) {
+				if fail {
+					panic("no key")
+				}
+
+				return msg.UUID, nil
+			}
+		})
+		require.PanicsWithValue(t, "no key", func() { _ = call(guarded, fresh()) })
+		fail = false
+		require.NoError(t, routed(guarded, fresh()))
+
+		var none *server // a store that is nil
+		err := routed(instance(t, none, h.handle, func(c *protect.DeduplicatorConfig) {
+			c.OnError = func(error) { panic("in OnError") }
+			c.Logger = watermill.NopLogger{}
+		}), fresh())
+		require.ErrorContains(t, err, "the store has panicked")
+		assert.Equal(t, protect.DefaultPostpone, postponedFor(t, err))
+		assert.Equal(t, 1, h.calls)
+	})
+}
+
+// Many instances get each of many messages several times, while the store comes and goes: each is handled once.
+func TestInboxExactlyOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newServer(t)
+		var mu sync.Mutex
+		effects := map[string]int{}
+		h := func(msg *message.Message) ([]*message.Message, error) {
+			wait(7 * time.Millisecond)
+			mu.Lock()
+			defer mu.Unlock()
+			if len(effects)%3 == 2 && effects["failed "+msg.UUID] == 0 {
+				effects["failed "+msg.UUID]++
+
+				return nil, errBoom
+			}
+			effects[msg.UUID]++
+
+			return nil, nil
+		}
+		var wg sync.WaitGroup
+		const instances, messages = 5, 40
+		for i := range instances {
+			guarded := instance(t, s, h)
+			wg.Go(func() {
+				for m := range messages {
+					id := string(rune('a' + (m+i*11)%messages))
+					for routed(guarded, newMessage(newDelivery(twoRetries), id)) != nil {
+						wait(time.Duration(1+i) * time.Millisecond)
+					}
+				}
+			})
+		}
+		wg.Go(func() {
+			for range 20 {
+				wait(13 * time.Millisecond)
+				s.set(errDown, false)
+				wait(3 * time.Millisecond)
+				s.set(nil, false)
+			}
+		})
+		wg.Wait()
+		for m := range messages {
+			assert.Equal(t, 1, effects["uuid of "+string(rune('a'+m))], m)
+		}
+	})
+}
+
+func TestDeduplicatorConfigWithInbox(t *testing.T) {
+	s := newServer(t)
+	_, err := protect.NewDeduplicator(protect.DeduplicatorConfig{Inbox: s, Window: time.Second, MaxKeys: 1, Lease: 1,
+		Timeout: -1})
+	assert.Equal(t, []string{"DeduplicatorConfig.Timeout", "DeduplicatorConfig.Lease", "DeduplicatorConfig.Window",
+		"DeduplicatorConfig.MaxKeys"}, fields(t, err))
+	_, err = protect.NewDeduplicator(protect.DeduplicatorConfig{Lease: time.Second, HandleReplays: true})
+	assert.Equal(t, []string{"DeduplicatorConfig.Lease", "DeduplicatorConfig.HandleReplays"}, fields(t, err))
+}
