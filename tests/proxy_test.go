@@ -177,7 +177,7 @@ func (p *proxy) recognise(f *flow, b []byte) {
 	if known {
 		return
 	}
-	for _, name := range []string{subscriber, forwarder, observer, letters, delayer} {
+	for _, name := range []string{subscriber, forwarder, observer, letters, delayer, plainPublisher} {
 		if bytes.Contains(b, []byte(name)) {
 			f.mu.Lock()
 			f.name = name
