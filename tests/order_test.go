@@ -85,6 +85,8 @@ func TestCheckRouter(t *testing.T) {
 			chain{strict.Middleware, protect.ByAttempt(routermiddleware.Deduplicator{})}, nil, nil, 0},
 		"protect's outside": {strict, "", own, chain{protect.ByAttempt(routermiddleware.Deduplicator{}),
 			strict.Middleware}, nil, []string{"package protect is outside"}, 0},
+		"protect's Transactional outside": {strict, "", own, chain{(&protect.Transactional{}).Middleware,
+			strict.Middleware}, nil, []string{"package protect is outside"}, 0},
 		"users' own outside": {strict, "", own, chain{users{}.Deduplicator, strict.Middleware}, nil, nil, 0},
 		"Deduplicator far inside": {strict, "", own, chain{strict.Middleware, users{}.Deduplicator},
 			chain{watermillsDeduplicator()}, []string{"Deduplicator is inside"}, 0},

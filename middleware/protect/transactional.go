@@ -1,0 +1,224 @@
+package protect
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+
+	"github.com/amqpretry/watermill-retry/middleware/protect/store"
+)
+
+var (
+	// ErrOutputs is the failure of a transactional handler that produced messages without an Outbox. The router
+	// publishes them after the transaction is committed; they would be lost if it could not.
+	ErrOutputs = errors.New("cannot publish the messages of a transactional handler safely: set " +
+		"TransactionalConfig.Outbox")
+	// ErrTransactionEnded is the failure of a handler that has committed or rolled back the transaction itself.
+	ErrTransactionEnded = errors.New("the handler has ended the transaction, which the middleware does")
+
+	errSlow = errors.New("the database did not answer in time")
+)
+
+// TransactionalConfig says where the effects of handlers are.
+type TransactionalConfig struct {
+	// DB has the data that handlers change, and the table of the Inbox. Required.
+	DB *sql.DB
+	// Inbox remembers in DB which messages were handled. Required.
+	Inbox store.TxInbox
+	// Name is put before the names of handlers in the Inbox. Services that share a database, a queue and names of
+	// handlers need it.
+	Name string
+	// KeyFactory gives messages that are the same the same key; one with an empty key is handled in a transaction
+	// without a claim. [KeyByUUID] by default.
+	KeyFactory wmmiddleware.MessageHasher
+	// Postpone is how long a message is postponed while one with the same key is being handled, or while the database
+	// does not answer. [DefaultPostpone] by default.
+	Postpone time.Duration
+	// Timeout is how long the database may take to begin a transaction and claim the message in it; it includes the
+	// wait for a free connection. [DefaultTimeout] by default.
+	Timeout time.Duration
+	// TxOptions of the transactions. The database's own by default.
+	TxOptions *sql.TxOptions
+	// Outbox stores the messages that a handler produced, in its transaction; somebody else publishes them from there.
+	// Without it such a handler fails with [ErrOutputs]. The topic that the router would have published them to is
+	// message.PublishTopicFromCtx(ctx).
+	Outbox func(ctx context.Context, tx *sql.Tx, produced []*message.Message) error
+}
+
+// Validate reports everything that is wrong at once, as joined [*config.FieldError]s.
+func (c TransactionalConfig) Validate() error {
+	p := problems{path: "TransactionalConfig."}
+	if c.DB == nil {
+		p.add("DB", "missing", "the database of the effects", "nil")
+	}
+	if c.Inbox == nil {
+		p.add("Inbox", "missing", "an inbox in the same database", "nil")
+	}
+	p.notNegative("Postpone", c.Postpone)
+	p.notNegative("Timeout", c.Timeout)
+
+	return errors.Join(p.errs...)
+}
+
+// Transactional calls handlers in a transaction, and commits the effects of the handler together with the mark that the
+// message was handled. So a message has its effects in that database exactly once, however often it is delivered, and
+// whatever dies in between. A message that was handled is acknowledged without a call.
+//
+// Handlers find the transaction with [TxFromContext]. They use it for all that they change, and neither commit nor roll
+// it back. An error, a panic and the end of the context roll it back. It belongs right inside of the retry middleware.
+type Transactional struct {
+	config TransactionalConfig
+}
+
+// NewTransactional makes a Transactional. It does not ask the database.
+func NewTransactional(c TransactionalConfig) (*Transactional, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	if c.KeyFactory == nil {
+		c.KeyFactory = KeyByUUID
+	}
+	c.Postpone = cmp.Or(c.Postpone, DefaultPostpone)
+	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
+
+	return &Transactional{config: c}, nil
+}
+
+type txKey struct{}
+
+// TxFromContext returns the transaction that a [Transactional] has begun for the message whose context ctx is; nil if
+// there is none.
+func TxFromContext(ctx context.Context) *sql.Tx {
+	tx, _ := ctx.Value(txKey{}).(*sql.Tx)
+	return tx
+}
+
+// Middleware wraps a handler.
+func (t *Transactional) Middleware(h message.HandlerFunc) message.HandlerFunc {
+	return func(msg *message.Message) ([]*message.Message, error) {
+		key, err := t.config.KeyFactory(msg)
+		if err != nil {
+			return nil, err
+		}
+		ctx := msg.Context()
+		id := callID{handlerIn(ctx, t.config.Name), key}
+		for {
+			err, notYet := t.inTransaction(h, msg, id)
+			if notYet == nil {
+				return nil, err
+			}
+			if _, ok := postponable(ctx); ok {
+				return nil, postponed(ctx, notYet, t.config.Postpone)
+			}
+			if err := pause(ctx, t.config.Postpone); err != nil {
+				return nil, fmt.Errorf("%w: %w", err, notYet)
+			}
+		}
+	}
+}
+
+// inTransaction handles a message in a transaction, if nobody has. Where that cannot be done yet, it says why, and the
+// handler was not called.
+func (t *Transactional) inTransaction(h message.HandlerFunc, msg *message.Message, id callID) (failure, notYet error) {
+	outside := msg.Context()
+	ctx, cancel := context.WithCancelCause(outside)
+	defer cancel(nil)
+
+	tx, state, err := t.begin(ctx, cancel, id)
+	if tx != nil {
+		defer func() { _ = tx.Rollback() }() // without effect after a commit
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case state == store.Done:
+		return nil, nil
+	case state != store.New:
+		return nil, ErrInFlight
+	}
+
+	ctx = context.WithValue(ctx, txKey{}, tx)
+	msg.SetContext(ctx)
+	defer msg.SetContext(outside)
+
+	produced, err := h(msg)
+	if err != nil {
+		return err, nil
+	}
+	if err := t.keep(ctx, tx, produced); err != nil {
+		return err, nil
+	}
+
+	return t.commit(ctx, tx, id), nil
+}
+
+// begin begins a transaction and claims the message in it, in time.
+func (t *Transactional) begin(ctx context.Context, cancel context.CancelCauseFunc, id callID) (tx *sql.Tx,
+	state store.State, err error) {
+	// A context that ends with its timeout would end the transaction while the handler runs.
+	timer := time.AfterFunc(t.config.Timeout, func() { cancel(errSlow) })
+	defer timer.Stop()
+
+	if tx, err = t.config.DB.BeginTx(ctx, t.config.TxOptions); err != nil {
+		return nil, 0, id.failed("begin a transaction", becauseOf(ctx, err))
+	}
+	state = store.New
+	if id.key != "" {
+		err = safely(func() error {
+			state, err = t.config.Inbox.BeginTx(ctx, tx, id.handler, id.key)
+
+			return err
+		})
+	}
+	if err == nil && !timer.Stop() {
+		err = errSlow
+	}
+	if err != nil {
+		return tx, 0, id.failed("claim", becauseOf(ctx, err))
+	}
+
+	return tx, state, nil
+}
+
+// keep stores what the handler produced.
+func (t *Transactional) keep(ctx context.Context, tx *sql.Tx, produced []*message.Message) error {
+	if len(produced) == 0 {
+		return nil
+	}
+	if t.config.Outbox == nil {
+		return fmt.Errorf("%w; it produced %d", ErrOutputs, len(produced))
+	}
+	if err := t.config.Outbox(ctx, tx, produced); err != nil {
+		return fmt.Errorf("cannot store the messages of the handler: %w", err)
+	}
+
+	return nil
+}
+
+// commit commits the effects and the claim. With an error it is not known whether it did; the retry learns that.
+func (t *Transactional) commit(ctx context.Context, tx *sql.Tx, id callID) error {
+	err := tx.Commit()
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil {
+		err = ErrTransactionEnded
+	}
+
+	return id.failed("commit", becauseOf(ctx, err))
+}
+
+// becauseOf adds to an error why its context has ended.
+func becauseOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+
+	return err
+}
