@@ -1,4 +1,5 @@
 # Everything here needs Go and bash only: scripts/broker finds or installs a RabbitMQ, and ends it again.
+# scripts/postgres and scripts/mysql do the same for databases.
 # With AMQP_URI set, tests and benchmarks use that broker instead: with objects of their own, which they remove.
 
 SHELL := bash
@@ -22,8 +23,11 @@ REPORT ?=
 SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
+# Modules of their own, for vet and lint.
+MODULES = tests/interop tests/chaos tests/bench/peers tests/browser $(patsubst %/go.mod,%,$(wildcard middleware/protect/store/*store/go.mod))
+
 .DEFAULT_GOAL := help
-.PHONY: help mirror demo test test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes bench tools foreign fuzz examples record lint prose vet fmt
+.PHONY: help mirror demo test test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores bench tools foreign fuzz examples record lint prose vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -116,6 +120,12 @@ cluster: ## nodes of a cluster are killed, stopped, frozen and cut off under loa
 	$(PROOF) CLUSTER="$(CLUSTER)" \
 		scripts/broker run --own $(GO) test -tags cluster -count=1 -v -timeout=1h ./tests/cluster
 
+# scripts/X finds or fetches the server of the module Xstore, and ends it again. ROWS for a clean-up.
+STORES ?= $(patsubst middleware/protect/store/%store/go.mod,%,$(wildcard middleware/protect/store/*store/go.mod))
+stores: ## the stores of package protect on private servers: make stores STORES=postgres REPORT=report.md
+	set -e; for store in $(STORES); do (cd middleware/protect/store/$${store}store && $(PROOF) \
+		../../../../scripts/$$store run $(GO) test -count=1 -timeout=20m ./...); done
+
 # Each comparison ROUNDS times, on numbers of messages and lengths of time multiplied by SCALE.
 BENCH  ?= .
 ROUNDS ?= 5
@@ -155,7 +165,7 @@ mirror: ## the files that are the same for watermill-amqp v2 and v3 written anew
 lint: ## linters and formatting (the first time it builds the linter: some minutes)
 	scripts/mirror --check
 	$(LINT) run && $(LINT) run --build-tags amqpv3 ./internal/versions/... ./amqpretry/... ./tests
-	set -e; for module in tests/interop tests/chaos tests/bench/peers tests/browser; do (cd $$module && $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run); done
+	set -e; for module in $(MODULES); do (cd $$module && $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run); done
 
 PAGES ?= $(filter-out CHANGELOG.md,$(wildcard *.md)) $(wildcard docs/*.md docs/*/*.md docs/*/*/*.md)
 WORST ?= 20
@@ -165,7 +175,7 @@ prose: ## how hard README and docs are to read, and their worst sentences: make 
 vet: ## go vet, and no files that patches and merges have left behind
 	@if left=$$(git ls-files | grep -E '\.(orig|rej)$$'); then echo "cannot vet: tracked leftovers of a patch or merge; git rm them:" $$left; exit 1; fi
 	$(GO) vet ./... && $(GO) vet -tags cluster ./tests/cluster && $(GO) vet -tags foreign ./tests/foreign && $(GO) vet -tags amqpv3,cluster ./...
-	set -e; for module in tests/interop tests/chaos tests/bench/peers tests/browser; do (cd $$module && $(GO) vet ./...); done
+	set -e; for module in $(MODULES); do (cd $$module && $(GO) vet ./...); done
 
 fmt: ## format the code
 	$(LINT) fmt

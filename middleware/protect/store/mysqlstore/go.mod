@@ -1,0 +1,17 @@
+module github.com/amqpretry/watermill-retry/middleware/protect/store/mysqlstore
+
+go 1.25
+
+replace github.com/amqpretry/watermill-retry => ../../../..
+
+require (
+	github.com/amqpretry/watermill-retry v0.0.0
+	github.com/go-sql-driver/mysql v1.10.1
+	github.com/stretchr/testify v1.12.1
+)
+
+require (
+	filippo.io/edwards25519 v1.2.0 // indirect
+	github.com/rabbitmq/amqp091-go v1.16.0 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+)

@@ -1,0 +1,232 @@
+package mysqlstore_test
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/middleware/protect/store"
+	"github.com/amqpretry/watermill-retry/middleware/protect/store/mysqlstore"
+	"github.com/amqpretry/watermill-retry/middleware/protect/store/storetest"
+)
+
+// With every isolation level, and every option of the driver that changes what the server gets or says.
+func TestConformance(t *testing.T) {
+	for name, settings := range map[string][]func(*mysql.Config){
+		"as by default":    nil,
+		"read uncommitted": {isolation(t, "READ-UNCOMMITTED")},
+		"read committed":   {isolation(t, "READ-COMMITTED")},
+		"repeatable read":  {isolation(t, "REPEATABLE-READ")},
+		"serializable":     {isolation(t, "SERIALIZABLE")},
+		"options": {func(c *mysql.Config) {
+			c.InterpolateParams, c.ParseTime, c.ClientFoundRows = true, true, true
+			c.Loc = time.FixedZone("", 3600)
+		}, variable("time_zone", "'+05:30'"), variable("sql_mode", "''")},
+	} {
+		t.Run(name, func(t *testing.T) { testConformance(t, connect(t, serverURI(t), settings...)) })
+	}
+	var found, value string
+	err := connect(t, serverURI(t)).QueryRowContext(t.Context(), "SHOW VARIABLES LIKE 'innodb_snapshot_isolation'").
+		Scan(&found, &value)
+	if !errors.Is(err, sql.ErrNoRows) { // of MariaDB only
+		require.NoError(t, err)
+		t.Run("snapshot isolation", func(t *testing.T) {
+			testConformance(t, connect(t, serverURI(t), variable("innodb_snapshot_isolation", "ON")))
+		})
+	}
+}
+
+func testConformance(t *testing.T, db *sql.DB) {
+	c := tables(t, db)
+	t.Run("inbox", func(t *testing.T) {
+		storetest.Inbox(t, func(t *testing.T) store.Inbox { return open(t, db, c) })
+	})
+	t.Run("tx", func(t *testing.T) {
+		storetest.TxInbox(t, db, func(t *testing.T) store.TxInbox { return open(t, db, c) })
+	})
+	t.Run("values", func(t *testing.T) {
+		storetest.Values(t, func(t *testing.T) store.Values { return open(t, db, c) })
+	})
+}
+
+func TestConfig(t *testing.T) {
+	require.NoError(t, mysqlstore.Config{}.Validate())
+	require.NoError(t, mysqlstore.Config{Table: "retry.Inbox", ValuesTable: "v"}.Validate())
+	err := mysqlstore.Config{
+		Table: `a"b`, ValuesTable: "a.b.c", Retention: -1, LockWait: time.Microsecond,
+	}.Validate()
+	for _, path := range []string{"Config.Table", "Config.ValuesTable", "Config.Retention", "Config.LockWait"} {
+		assert.ErrorContains(t, err, path)
+	}
+	var field *config.FieldError
+	require.ErrorAs(t, mysqlstore.Config{Table: mysqlstore.DefaultValuesTable}.Validate(), &field)
+	assert.Equal(t, "Config.ValuesTable", field.Path)
+	_, err = mysqlstore.New(nil, mysqlstore.Config{})
+	require.Error(t, err)
+	_, err = mysqlstore.New(&sql.DB{}, mysqlstore.Config{Table: " "})
+	require.ErrorAs(t, err, &field)
+}
+
+// Instances that start together make the tables together, also in a database of their own.
+func TestCreateTables(t *testing.T) {
+	db := connect(t, serverURI(t))
+	for range 5 {
+		c := tables(t, db)
+		schema := strings.TrimSuffix(c.Table, "_inbox")
+		_, err := db.ExecContext(t.Context(), "CREATE DATABASE "+schema)
+		require.NoError(t, err)
+		inSchema := mysqlstore.Config{Table: schema + ".inbox", ValuesTable: schema + ".values"}
+		var wg sync.WaitGroup
+		for range 16 {
+			wg.Go(func() {
+				for _, c := range []mysqlstore.Config{c, inSchema} {
+					s, err := mysqlstore.New(db, c)
+					if assert.NoError(t, err) {
+						assert.NoError(t, s.CreateTables(context.Background()))
+					}
+				}
+			})
+		}
+		wg.Wait()
+		claim, err := open(t, db, inSchema).Begin(t.Context(), "h", "k", lease)
+		require.NoError(t, err)
+		assert.Equal(t, store.New, claim.State())
+		_, err = db.ExecContext(t.Context(), "DROP DATABASE "+schema)
+		require.NoError(t, err)
+	}
+}
+
+func TestNoTable(t *testing.T) {
+	s, err := mysqlstore.New(connect(t, serverURI(t)), mysqlstore.Config{Table: "nowhere"})
+	require.NoError(t, err)
+	_, err = s.Begin(t.Context(), "h", "k", lease)
+	require.ErrorContains(t, err, `cannot claim a message in the table "nowhere"`)
+}
+
+// A key that looks like the hash of a long one is another key.
+func TestHashedKeys(t *testing.T) {
+	db := connect(t, serverURI(t))
+	s := open(t, db, tables(t, db))
+	long := strings.Repeat("k", 256)
+	sum := sha256.Sum256([]byte(long))
+	for _, key := range []string{long, "sha256:" + hex.EncodeToString(sum[:]), strings.Repeat("k", 255)} {
+		claim, err := s.Begin(t.Context(), "h", key, lease)
+		require.NoError(t, err)
+		assert.Equal(t, store.New, claim.State(), "%.20s", key)
+	}
+}
+
+// The two kinds of inbox share a table, so that a handler can change from one to the other.
+func TestBothInboxes(t *testing.T) {
+	db := connect(t, serverURI(t))
+	s := open(t, db, tables(t, db))
+	beginTx := func(key string) (store.State, *sql.Tx) {
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = tx.Rollback() })
+		state, err := s.BeginTx(t.Context(), tx, "h", key)
+		require.NoError(t, err)
+
+		return state, tx
+	}
+	state := func(key string) store.State {
+		claim, err := s.Begin(t.Context(), "h", key, lease)
+		require.NoError(t, err)
+
+		return claim.State()
+	}
+
+	claim, err := s.Begin(t.Context(), "h", "claimed", lease)
+	require.NoError(t, err)
+	got, tx := beginTx("claimed")
+	assert.Equal(t, store.InFlight, got)
+	require.NoError(t, tx.Rollback())
+	require.NoError(t, claim.Commit(t.Context()))
+	got, tx = beginTx("claimed")
+	assert.Equal(t, store.Done, got)
+	require.NoError(t, tx.Rollback())
+
+	late, err := s.Begin(t.Context(), "h", "ran out", store.MinLease)
+	require.NoError(t, err)
+	require.Eventually(t, func() bool {
+		got, tx := beginTx("ran out")
+		if got != store.New {
+			require.NoError(t, tx.Rollback())
+
+			return false
+		}
+
+		return assert.NoError(t, tx.Commit())
+	}, soon, often)
+	require.ErrorIs(t, late.Commit(t.Context()), store.ErrLost)
+	assert.Equal(t, store.Done, state("ran out"))
+}
+
+// BeginTx waits as long as LockWait says, and leaves the setting of the transaction as it was.
+func TestLockWait(t *testing.T) {
+	db := connect(t, serverURI(t))
+	c := tables(t, db)
+	c.LockWait = time.Second
+	s := open(t, db, c)
+	begin := func() *sql.Tx {
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = tx.Rollback() })
+
+		return tx
+	}
+	first := begin()
+	_, err := first.ExecContext(t.Context(), "SET SESSION innodb_lock_wait_timeout = 7")
+	require.NoError(t, err)
+	state, err := s.BeginTx(t.Context(), first, "h", "k")
+	require.NoError(t, err)
+	require.Equal(t, store.New, state)
+	var setting string
+	require.NoError(t, first.QueryRowContext(t.Context(), "SELECT @@SESSION.innodb_lock_wait_timeout").Scan(&setting))
+	assert.Equal(t, "7", setting)
+
+	began := time.Now()
+	state, err = s.BeginTx(t.Context(), begin(), "h", "k")
+	require.NoError(t, err)
+	assert.Equal(t, store.InFlight, state)
+	assert.Greater(t, time.Since(began), c.LockWait/2)
+	assert.Less(t, time.Since(began), 10*c.LockWait)
+}
+
+// Two transactions that wait for each other end, and one of them comes again.
+func TestDeadlock(t *testing.T) {
+	db := connect(t, serverURI(t))
+	c := tables(t, db)
+	c.LockWait = soon
+	s := open(t, db, c)
+	var txs [2]*sql.Tx
+	for i := range txs {
+		tx, err := db.BeginTx(t.Context(), nil)
+		require.NoError(t, err)
+		state, err := s.BeginTx(t.Context(), tx, "h", []string{"a", "b"}[i])
+		require.NoError(t, err)
+		require.Equal(t, store.New, state)
+		txs[i] = tx
+	}
+	states := make(chan store.State, 2)
+	for i, tx := range txs {
+		go func() {
+			state, err := s.BeginTx(context.Background(), tx, "h", []string{"b", "a"}[i])
+			assert.NoError(t, err)
+			_ = tx.Rollback()
+			states <- state
+		}()
+	}
+	assert.ElementsMatch(t, []store.State{store.New, store.InFlight}, []store.State{<-states, <-states})
+}
