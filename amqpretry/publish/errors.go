@@ -33,7 +33,8 @@ type Failed struct {
 	// Index of the message in the call, from 0.
 	Index int
 	UUID  string
-	// MayBeStored means that the broker has not answered to a publish of it: it has the message or not. Else it has not.
+	// MayBeStored means that the broker has the message or not: it has not answered to a publish of it, or one of several
+	// queues has refused it. Else the broker has said that it has not taken it, or it was never sent.
 	MayBeStored bool
 	// Err is why: one that is ErrUnroutable, ErrNacked or ErrUnconfirmed, a *RefusedError, or a *BlockedError. It may be
 	// a *topology.AccessError or *topology.ConflictError as well.
