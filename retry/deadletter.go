@@ -44,6 +44,9 @@ type DeadLetter struct {
 	RoutingKey string
 	Expiration string
 	UserID     string
+	// Trace is the W3C traceparent of the last call of its handler, if package tracing has traced it. Empty else.
+	Trace string
+
 	// Removed names those of the message's own headers that left no room for these (reason too-large); empty else.
 	Removed string
 }

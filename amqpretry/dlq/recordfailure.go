@@ -34,6 +34,7 @@ type deadLetterJSON struct {
 	RoutingKey   string             `json:"routing_key,omitempty"`
 	Expiration   string             `json:"expiration,omitempty"`
 	UserID       string             `json:"user_id,omitempty"`
+	Trace        string             `json:"trace,omitempty"`
 	Removed      string             `json:"removed,omitempty"`
 }
 

@@ -155,7 +155,8 @@ func factsOf(l *dlq.DeadLetter, who visitor) []fact {
 		{Name: "Host", Value: l.Host},
 		{Name: "First came by", Value: routeText(dlq.Route{Exchange: l.Exchange, RoutingKey: l.RoutingKey})},
 		{Name: "Came here by", Value: routeText(l.CameBy)}, {Name: "Expiration", Value: l.Expiration},
-		{Name: "User", Value: l.UserID}, {Name: "Removed headers", Value: l.Removed},
+		{Name: "User", Value: l.UserID}, {Name: "Trace", Value: l.Trace},
+		{Name: "Removed headers", Value: l.Removed},
 		{Name: "Headers that cannot be read", Value: l.Unreadable},
 	}...)
 

@@ -17,8 +17,8 @@ func DeadLetterOf(s wire.State) retry.DeadLetter {
 		History: s.History,
 		Since:   s.Since, Deadline: s.Deadline,
 		Exchange: s.Arrival.Exchange, RoutingKey: s.Arrival.RoutingKey, Expiration: s.Arrival.Expiration,
-		UserID:  s.Arrival.UserID,
-		Removed: s.Removed,
+		UserID: s.Arrival.UserID,
+		Trace:  s.Trace, Removed: s.Removed,
 	}
 }
 

@@ -113,6 +113,7 @@ func decode(headers map[string]any) State {
 		Replay:       text(header.Replay),
 		Edits:        text(header.Edits),
 		Canary:       text(header.Canary),
+		Trace:        Traceparent(text(header.Trace)),
 		Unknown:      unknown(headers),
 	}
 

@@ -300,6 +300,7 @@ func TestKeys(t *testing.T) {
 		"amqpretry-expiration", "amqpretry-user-id", "amqpretry-cc", "amqpretry-uuid", "amqpretry-first-failure",
 		"amqpretry-last-failure", "amqpretry-deadline", "amqpretry-reason", "amqpretry-error", "amqpretry-error-type",
 		"amqpretry-history", "amqpretry-replays", "amqpretry-replay", "amqpretry-edits", "amqpretry-removed",
+		"amqpretry-trace",
 	}, allKeys)
 
 	for _, key := range allKeys {
@@ -320,4 +321,5 @@ var allKeys = []string{
 	header.Host, header.Exchange, header.RoutingKey, header.Expiration, header.UserID, header.CC, header.UUID,
 	header.FirstFailure, header.LastFailure, header.Deadline, header.Reason, header.Error, header.ErrorType,
 	header.History, header.Replays, header.Replay, header.Edits, header.Removed,
+	header.Trace,
 }

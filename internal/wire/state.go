@@ -48,6 +48,9 @@ type State struct {
 	// Canary is whom to tell what becomes of it. A dead letter does not carry it, a replay does.
 	Canary string
 
+	// Trace is the W3C traceparent of the last call that was traced; empty if there is none.
+	Trace string
+
 	// Unknown are keys of ours that this version does not know: an instance of a later one has written them, and must
 	// find them again when the message has been through this one. At most MaxUnknownBytes.
 	Unknown map[string]string
@@ -136,6 +139,7 @@ func (s State) Headers(id string) map[string]string {
 	set(header.Replay, s.Replay, MaxNameBytes)
 	set(header.Edits, s.Edits, MaxEditsBytes)
 	set(header.Canary, s.Canary, MaxCanaryBytes)
+	set(header.Trace, Traceparent(s.Trace), traceparentBytes)
 	set(header.History, encodeHistory(s.History), MaxHistoryBytes)
 
 	if s.Count == header.CountDead && !s.bare {
@@ -190,7 +194,7 @@ func (s State) ForReplay(queue, run, canary string) State {
 const ShrinkSteps = 4
 
 // Shrink returns the state without what is given up when the frame has no room, least valuable first: at step 1 the
-// middle of the history and what a later version has added, at 2 the history, what was edited and whom to tell, at 3
+// middle of the history and what a later version has added, at 2 the history, what was edited, whom to tell and the trace, at 3
 // all but 256 bytes of the error text, at 4 the error, its type, the names that a log can tell as well, Watermill's
 // poison keys, which repeat them, and the CC and x-opt-* headers. What the way back needs is never given up.
 func (s State) Shrink(step int) State {
@@ -198,7 +202,7 @@ func (s State) Shrink(step int) State {
 		s.History, s.Unknown = trim(s.History, 1), nil
 	}
 	if step >= 2 {
-		s.History, s.Edits, s.Canary = nil, "", ""
+		s.History, s.Edits, s.Canary, s.Trace = nil, "", "", ""
 	}
 	if step >= 3 {
 		s.Error = Text(s.Error, 256)

@@ -18,6 +18,8 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
+const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
 const id = "0123456789abcdefghijkl" // as long as a short UUID
 
 func blanks(n int) string { return strings.Repeat(" ", n) }
@@ -89,6 +91,7 @@ func anyState(text *rapid.Generator[string], historyBytes int) *rapid.Generator[
 			Error:        text.Draw(t, "error"),
 			ErrorType:    text.Draw(t, "error type"),
 			Subscriber:   text.Draw(t, "subscriber"),
+			Trace:        rapid.SampledFrom([]string{"", traceparent}).Draw(t, "trace"),
 		}
 		if s.Count != header.CountDead {
 			s.Delay = rapid.SampledFrom([]string{"30s", "315360000000ms"}).Draw(t, "delay")
@@ -199,6 +202,8 @@ func checkBounds(t require.TestingT, headers map[string]string) {
 			limit = 1 << 10
 		case header.Edits:
 			limit = 2 << 10
+		case header.Trace:
+			limit = 55
 		case header.Canary:
 			limit = wire.MaxCanaryBytes
 		}
@@ -227,6 +232,7 @@ func TestLargestHeaders(t *testing.T) {
 			Host: long, Arrival: wire.NewArrival(long, long, long, long, long), UUID: long, FirstFailure: now,
 			LastFailure: now,
 			Deadline:    now, Reason: retry.ReasonPostponedTooLong, Error: long, ErrorType: long, Subscriber: long,
+			Trace: traceparent,
 		}
 		for range 20 {
 			s.History = wire.Append(s.History, retry.FailedCall{Number: 1, At: now, Error: long, Type: long,
@@ -330,7 +336,7 @@ func TestShrinkOrder(t *testing.T) {
 		Subscriber: "s",
 		Arrival:    wire.NewArrival("e", "r", "x", "i", "c"), Error: strings.Repeat("x", 1000), ErrorType: "E",
 		FirstFailure: time.UnixMilli(1), LastFailure: time.UnixMilli(2), Deadline: time.UnixMilli(3),
-		History: []retry.FailedCall{{Number: 1}, {Number: 2}, {Number: 3}, {Number: 4}},
+		History: []retry.FailedCall{{Number: 1}, {Number: 2}, {Number: 3}, {Number: 4}}, Trace: traceparent,
 	}
 
 	want := full
@@ -339,7 +345,7 @@ func TestShrinkOrder(t *testing.T) {
 	want.History = []retry.FailedCall{{Number: 1}, {Number: 4}}
 	assert.Equal(t, want, full.Shrink(1))
 
-	want.History = nil
+	want.History, want.Trace = nil, ""
 	assert.Equal(t, want, full.Shrink(2))
 
 	want.Error = strings.Repeat("x", 253) + "…"

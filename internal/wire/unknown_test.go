@@ -12,7 +12,7 @@ import (
 
 // What a later version has added survives an instance of this one, within bounds.
 func TestUnknownKeys(t *testing.T) {
-	headers := map[string]any{"x": "not ours", header.Prefix + "trace": "abc", header.Prefix + "number": int64(1),
+	headers := map[string]any{"x": "not ours", header.Prefix + "tomorrow": "abc", header.Prefix + "number": int64(1),
 		header.Prefix + "zzz": strings.Repeat("z", MaxUnknownBytes)}
 	for key, value := range (State{Queue: "q", Count: 1, Delay: "1s"}).Headers("id") {
 		headers[key] = value
@@ -23,10 +23,10 @@ func TestUnknownKeys(t *testing.T) {
 
 	s, kind := Read(headers, reading)
 	assert.Equal(t, Retry, kind)
-	assert.Equal(t, map[string]string{header.Prefix + "trace": "abc"}, s.Unknown, "text only, and no more than there "+
+	assert.Equal(t, map[string]string{header.Prefix + "tomorrow": "abc"}, s.Unknown, "text only, and no more than there "+
 		"is room for")
-	assert.Equal(t, "abc", s.Headers("id")[header.Prefix+"trace"])
-	assert.NotContains(t, s.Shrink(1).Headers("id"), header.Prefix+"trace")
+	assert.Equal(t, "abc", s.Headers("id")[header.Prefix+"tomorrow"])
+	assert.NotContains(t, s.Shrink(1).Headers("id"), header.Prefix+"tomorrow")
 
 	reading.Queue = "another"
 	s, _ = Read(headers, reading)
@@ -42,6 +42,7 @@ func TestAllKeysAreKnown(t *testing.T) {
 		Deadline: parseTime("2026-01-01T00:00:00Z"), NotBefore: parseTime("2026-01-01T00:00:00Z"),
 		Reason: retry.ReasonExpired, Error: "e", ErrorType: "t",
 		History: []retry.FailedCall{{Number: 1}}, Replay: "r", Canary: "1 r q.dlq.lock", Edits: "[]", Handled: "h",
+		Trace: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 	}
 	s.Arrival.Opt, s.Arrival.Priority = "{}", 9
 	full := s.Headers("id")

@@ -179,6 +179,7 @@ func (t *tool) about(q queue, l dlq.DeadLetter) [][2]string {
 		{"expiration", told(l.Expiration != "", l.Expiration+" ms")},
 		{"user id", l.UserID},
 		{"came here by", route(l.CameBy)},
+		{"trace", l.Trace},
 		{"removed headers", l.Removed},
 		{"cannot be read", told(l.Unreadable != "", l.Unreadable+" (headers: they are not shown, and the message "+
 			"cannot be copied)")},
