@@ -17,8 +17,8 @@ const (
 	OrderLog OrderMode = "log"
 )
 
-// OrderError reports a middleware of Watermill, or of package protect, in a place where messages are lost, spin, or are
-// not retried.
+// OrderError reports a middleware of Watermill, or of package protect or tracing, in a place where messages are lost,
+// spin, or are not retried, or where it is of no use.
 type OrderError struct {
 	// Handler is its name in the router, Topic what it subscribes to. Both are empty where they are not known yet.
 	Handler, Topic string

@@ -22,6 +22,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
+	"github.com/amqpretry/watermill-retry/middleware/tracing"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -68,6 +69,8 @@ func TestCheckRouter(t *testing.T) {
 		"poison")
 	require.NoError(t, err)
 	retry := routermiddleware.Retry{}.Middleware
+	traced, err := tracing.New(tracing.Config{})
+	require.NoError(t, err)
 
 	type chain = []message.HandlerMiddleware
 	for name, test := range map[string]struct {
@@ -87,6 +90,9 @@ func TestCheckRouter(t *testing.T) {
 			strict.Middleware}, nil, []string{"package protect is outside"}, 0},
 		"protect's Transactional outside": {strict, "", own, chain{(&protect.Transactional{}).Middleware,
 			strict.Middleware}, nil, []string{"package protect is outside"}, 0},
+		"tracing outside": {strict, "", own, chain{traced.Middleware, strict.Middleware}, nil,
+			[]string{"package tracing is outside"}, 0},
+		"tracing inside":     {strict, "", own, chain{strict.Middleware, traced.Middleware}, nil, nil, 0},
 		"users' own outside": {strict, "", own, chain{users{}.Deduplicator, strict.Middleware}, nil, nil, 0},
 		"Deduplicator far inside": {strict, "", own, chain{strict.Middleware, users{}.Deduplicator},
 			chain{watermillsDeduplicator()}, []string{"Deduplicator is inside"}, 0},

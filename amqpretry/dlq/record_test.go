@@ -201,6 +201,7 @@ func TestRecordFormat(t *testing.T) {
 		Reason: retry.ReasonExhausted, Error: "a < b", ErrorType: "*errors.errorString",
 		History: []retry.FailedCall{{Number: 1, At: at, Error: "a < b", Type: "*errors.errorString", Reason: "panic"}},
 		Arrival: wire.NewArrival("shop", "orders.eu", "5000", "ann", ""),
+		Trace:   "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 		Edits:   `[{"at":"2026-01-01T00:00:00Z","by":"ann@host","headers":{"a":"b","c":null},"properties":{"type":"t"}}]`,
 	}
 	headers := amqp091.Table{header.Removed: "huge"}
@@ -256,7 +257,8 @@ func TestRecordFormat(t *testing.T) {
 			`{"v":1,"queue":"orders.dlq","failure":{"uuid":"uuid","reason":"exhausted","error":"a < b","error_type":"*errors.errorString",` +
 				`"queue":"orders","topic":"topic","handler":"ship","host":"host","calls":4,"replays":1,` +
 				`"first_failure":"2026-01-02T03:04:05.678Z","last_failure":"2026-01-02T03:05:05.678Z","since":"2026-01-02T02:04:05.678Z",` +
-				`"deadline":"2026-01-02T04:04:05.678Z","exchange":"shop","routing_key":"orders.eu","expiration":"5000","user_id":"ann","removed":"huge",` +
+				`"deadline":"2026-01-02T04:04:05.678Z","exchange":"shop","routing_key":"orders.eu","expiration":"5000","user_id":"ann",` +
+				`"trace":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01","removed":"huge",` +
 				`"history":[{"number":1,"at":"2026-01-02T03:04:05.678Z","error":"a < b","error_type":"*errors.errorString","reason":"panic"}],` +
 				`"edits":` + state.Edits +
 				`},"came_by":{"exchange":"","routing_key":"orders.dlq"},"properties":{},"headers":` +

@@ -1,9 +1,8 @@
-// Tracing shows one trace for a message: its publish, each attempt, and its end. Look at type tracing, which is the part
-// to copy. The trace context travels in the metadata, and the retrier keeps it.
+// Tracing shows one trace for a message: its publish, each attempt, the waits, and its end. Look at the lines with
+// traced, which are the part to copy.
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +27,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
+	"github.com/amqpretry/watermill-retry/middleware/tracing"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -39,64 +39,16 @@ func main() {
 	}
 }
 
-// tracing writes and reads the trace context by OpenTelemetry's propagator.
-type tracing struct {
-	tracer     trace.Tracer
-	propagator propagation.TraceContext
-}
-
-// publish gives a message the context of the span that it is published in.
-func (t tracing) publish(ctx context.Context, publisher message.Publisher, topic string, msg *message.Message) error {
-	ctx, span := t.tracer.Start(ctx, "publish "+msg.UUID, trace.WithSpanKind(trace.SpanKindProducer))
-	defer span.End()
-	t.propagator.Inject(ctx, propagation.MapCarrier(msg.Metadata))
-
-	return publisher.Publish(topic, msg)
-}
-
-// Middleware makes a span of every attempt. It belongs inside of the retry middleware.
-func (t tracing) Middleware(h message.HandlerFunc) message.HandlerFunc {
-	return func(msg *message.Message) ([]*message.Message, error) {
-		ctx, span := t.tracer.Start(t.context(msg), message.HandlerNameFromCtx(msg.Context())+" "+msg.UUID,
-			trace.WithSpanKind(trace.SpanKindConsumer))
-		defer span.End()
-		if attempt, ok := retry.AttemptFromContext(msg.Context()); ok {
-			span.SetAttributes(attribute.Int("attempt", attempt.Number))
-		}
-		msg.SetContext(ctx) // so that what the handler does is part of it
-
-		produced, err := h(msg)
-		if err != nil {
-			span.SetStatus(codes.Error, err.Error())
-		}
-
-		return produced, err
-	}
-}
-
-// OnEvent makes a span of each wait, and of the end in the dead-letter queue.
-func (t tracing) OnEvent(e retry.Event) {
-	name := ""
-	switch e.Kind {
-	case retry.EventRetried:
-		name = "wait " + e.Verdict.Delay.String()
-	case retry.EventDeadLettered:
-		name = fmt.Sprintf("dead-lettered (%s)", e.Verdict.Reason)
-	default:
-		return
-	}
-	_, span := t.tracer.Start(t.context(e.Message), name, trace.WithTimestamp(e.At.Add(-e.Took))) // since the failure
-	span.End(trace.WithTimestamp(e.At.Add(e.Verdict.Delay)))
-}
-
-func (t tracing) context(msg *message.Message) context.Context {
-	return t.propagator.Extract(msg.Context(), propagation.MapCarrier(msg.Metadata))
-}
-
 func run(ctx context.Context, uri string, out io.Writer) error {
 	topic := "tracing-" + watermill.NewShortUUID()
-	spans := tracetest.NewSpanRecorder() // a service would export them
-	traced := tracing{tracer: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)).Tracer("shop")}
+	spans := tracetest.NewSpanRecorder()       // a service would export them
+	traced, err := tracing.New(tracing.Config{ // a service that has set otel's global ones needs neither
+		TracerProvider: sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans)),
+		Propagator:     propagation.TraceContext{},
+	})
+	if err != nil {
+		return err
+	}
 
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Consume.Qos.PrefetchCount = 10
@@ -120,10 +72,11 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	stock, err := amqp.NewPublisher(conf, watermill.NopLogger{})
 	if err != nil {
 		return err
 	}
+	publisher := traced.Publisher(stock)
 	defer publisher.Close()
 
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
@@ -157,7 +110,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		return err
 	}
 	for _, id := range []string{"order-1", "order-2"} {
-		if err := traced.publish(ctx, publisher, topic, message.NewMessage(id, nil)); err != nil {
+		if err := publisher.Publish(topic, message.NewMessageWithContext(ctx, id, nil)); err != nil {
 			return err
 		}
 	}
@@ -183,22 +136,48 @@ func show(out io.Writer, spans []sdktrace.ReadOnlySpan) {
 				return
 			}
 		}
-	}, func(a, b []sdktrace.ReadOnlySpan) int { return cmp.Compare(a[0].Name(), b[0].Name()) })
+	}, func(a, b []sdktrace.ReadOnlySpan) int { return a[0].StartTime().Compare(b[0].StartTime()) })
 
 	for _, spans := range ordered {
 		fmt.Fprintln(out, "one trace:")
-		for _, span := range spans {
-			line := "  " + span.Name()
-			if span.Parent().IsValid() {
-				line = "  " + line
-			}
-			for _, a := range span.Attributes() {
-				line += fmt.Sprintf(", %s %s", a.Key, a.Value.Emit())
-			}
-			if span.Status().Code == codes.Error {
-				line += ": " + span.Status().Description
-			}
-			fmt.Fprintln(out, line)
+		for i, span := range spans {
+			fmt.Fprintf(out, "  %d %s\n", i+1, describe(span, spans))
 		}
 	}
+}
+
+// describe tells of a span by its attributes, and by the number of the call before.
+func describe(span sdktrace.ReadOnlySpan, all []sdktrace.ReadOnlySpan) string {
+	attributes := attribute.NewSet(span.Attributes()...)
+	text := func(key attribute.Key) string {
+		value, _ := attributes.Value(key)
+		return value.Emit()
+	}
+	line := text("messaging.operation.name") + " " + text("messaging.message.id")
+	if span.Parent().IsValid() {
+		line = "  " + line
+	}
+	switch text("messaging.operation.name") {
+	case "process":
+		line += " by handler " + text("amqpretry.handler")
+		if attributes.HasValue("amqpretry.attempt") { // a dead letter has none
+			line += ", attempt " + text("amqpretry.attempt")
+		}
+	case "wait":
+		line += " " + text("amqpretry.delay") + " s"
+	case "dead-letter":
+		line += " (" + text("amqpretry.reason") + ")"
+	}
+	for _, link := range span.Links() {
+		if len(link.Attributes) > 0 { // the others are to the span of the publish
+			line += fmt.Sprintf(", after %d", 1+slices.IndexFunc(all, func(s sdktrace.ReadOnlySpan) bool {
+				return s.SpanContext().SpanID() == link.SpanContext.SpanID()
+			}))
+		}
+	}
+	if span.Status().Code == codes.Error {
+		line += ": " + span.Status().Description
+	}
+
+	return line
 }

@@ -330,6 +330,7 @@ func (n *session) ended(s *subscription, h *inFlight, kind retry.EventKind) {
 func unseen(h *inFlight) *message.Message {
 	msg := codec.Undecoded(&h.delivery)
 	msg.UUID = cmp.Or(h.uuid, codec.MessageUUID(h.arrival.State, &h.delivery))
+	msg.SetContext(engine.WithDelivery(msg.Context(), h))
 
 	return msg
 }

@@ -30,6 +30,7 @@ func TestCheck(t *testing.T) {
 		ack, user    = watermillPrefix + "InstantAck", "example.com/shop/middleware.(*Deduplicator).Middleware-fm"
 		breaker      = watermillPrefix + "CircuitBreaker.Middleware-fm"
 		poison       = poisonQueuePrefix + "Middleware-fm"
+		tracing      = module + "middleware/tracing.(*Tracing).Middleware-fm"
 	)
 	for name, test := range map[string]struct {
 		chain []string
@@ -46,6 +47,8 @@ func TestCheck(t *testing.T) {
 		"stock only":            {[]string{ours, ack}, true, []string{"Watermill's InstantAck"}},
 		"harmless with our own": {[]string{ours, ack}, false, nil},
 		"outside it loses both": {[]string{ack, ours}, false, []string{"Watermill's InstantAck"}},
+		"tracing outside":       {[]string{tracing, ours}, false, []string{"the middleware of package tracing"}},
+		"tracing inside":        {[]string{ours, tracing}, false, nil},
 		"several": {[]string{poison, retry, theirs, dedup}, false,
 			[]string{"Watermill's PoisonQueue", "Watermill's Retry", "Watermill's Deduplicator"}},
 		"a possible one is told": {[]string{ours, poison}, false, []string{"Watermill's PoisonQueue"}},

@@ -23,6 +23,7 @@ const (
 	watermillPrefix   = "github.com/ThreeDotsLabs/watermill/message/router/middleware."
 	poisonQueuePrefix = watermillPrefix + "poisonQueue."
 	protectPrefix     = module + "middleware/protect."
+	tracingPrefix     = module + "middleware/tracing."
 	routerName        = "github.com/ThreeDotsLabs/watermill/message.(*handler).handleMessage"
 )
 
@@ -47,7 +48,7 @@ var (
 	}
 )
 
-// rules has every middleware of Watermill 1.5 that can do harm. The others may be on either side: CorrelationID,
+// rules has every middleware of Watermill 1.5, and of this module, that can do harm. The others may be on either side: CorrelationID,
 // Recoverer, Throttle, Timeout, and those of components/metrics.
 var rules = []rule{
 	{
@@ -78,6 +79,7 @@ var rules = []rule{
 	{prefix: watermillPrefix + "RandomFail", middleware: "Watermill's RandomFail", outside: failsOutside},
 	{prefix: watermillPrefix + "RandomPanic", middleware: "Watermill's RandomPanic", outside: failsOutside},
 	{prefix: protectPrefix, middleware: "a middleware of package protect", outside: failsOutside},
+	{prefix: tracingPrefix, middleware: "the middleware of package tracing", outside: sees("")},
 	{
 		prefix: poisonQueuePrefix, middleware: "Watermill's PoisonQueue",
 		outside: &effect{

@@ -34,7 +34,8 @@ func FuzzLife(f *testing.F) {
 			header.Version: version, header.Queue: queue, header.Count: anyType(kind, count), header.Delay: delay,
 			header.Attempts: number, header.Replays: number, header.History: history, header.Error: text,
 			header.UUID:   text,
-			header.Replay: text, header.Edits: text, header.Trace: anyType(kind, text), header.Since: at, header.NotBefore: at, header.LastFailure: at,
+			header.Replay: text, header.Edits: text, header.Trace: anyType(kind, text),
+			header.Since: at, header.NotBefore: at, header.LastFailure: at,
 			header.Exchange: text, header.Expiration: count,
 			header.Prefix + suffix: text, "x-death": text,
 		}

@@ -23,8 +23,8 @@ func TestUnknownKeys(t *testing.T) {
 
 	s, kind := Read(headers, reading)
 	assert.Equal(t, Retry, kind)
-	assert.Equal(t, map[string]string{header.Prefix + "tomorrow": "abc"}, s.Unknown, "text only, and no more than there "+
-		"is room for")
+	assert.Equal(t, map[string]string{header.Prefix + "tomorrow": "abc"}, s.Unknown, "text only, and no more than "+
+		"there is room for")
 	assert.Equal(t, "abc", s.Headers("id")[header.Prefix+"tomorrow"])
 	assert.NotContains(t, s.Shrink(1).Headers("id"), header.Prefix+"tomorrow")
 

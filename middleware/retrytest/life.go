@@ -160,8 +160,11 @@ func (l *life) deliver(at queued) (next queued, err error) {
 
 	off := l.policy.Mode == config.ModeOff
 	fail := func(class retry.Class, err error) queued {
+		msg := raw(at, d.arrival.State)
+		msg.SetContext(engine.WithDelivery(msg.Context(), d))
+
 		return l.carryOut(at, d, l.engine.Judge(d, retry.Failure{Class: class, Err: err, Topic: l.service.Topic,
-			Message: raw(at, d.arrival.State)}))
+			Message: msg}))
 	}
 	if d.arrival.Crash != nil {
 		return fail(retry.ClassCrashed, d.arrival.Crash), nil

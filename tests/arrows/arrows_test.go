@@ -72,7 +72,8 @@ var rules = []struct {
 	{"amqpretry", []string{watermillAMQP + "/v3", module + "/amqpretry/amqpretryv3"},
 		"users of watermill-amqp v2 never compile v3"},
 	{"amqpretry", []string{module + "/amqpretry/dlq", module + "/tests",
-		module + "/middleware/metrics", module + "/middleware/protect", module + "/middleware/retrytest"},
+		module + "/middleware/metrics", module + "/middleware/protect", module + "/middleware/retrytest",
+		module + "/middleware/tracing"},
 		"the retrier does not pull in the tools that come after it"},
 	{"amqpretry", optional, "a service that does not use it does not compile it"},
 	{"middleware/retrytest", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/codec",
@@ -84,6 +85,9 @@ var rules = []struct {
 	{"middleware/protect", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/codec", module +
 		"/internal/connection"},
 		"protection is a matter of handlers"},
+	{"middleware/tracing", []string{amqp091, watermillAMQP, module + "/amqpretry", module + "/internal/codec",
+		module + "/internal/connection", "go.opentelemetry.io/otel/sdk", "github.com/prometheus", "google.golang.org"},
+		"spans are made with the API: the service brings the SDK and its exporter"},
 	{"amqpretry/amqpretryv3", []string{watermillAMQP + "/v2", module + "/amqpretry"},
 		"users of watermill-amqp v3 never compile v2"},
 	{"amqpretry/amqpretryv3", optional, "a service that does not use it does not compile it"},
@@ -103,7 +107,7 @@ var rules = []struct {
 	{"cmd/amqpretry", []string{watermillAMQP + "/v3"}, "one version of watermill-amqp at most"},
 }
 
-// optional is what only users of policy files, metrics and protection compile, and the tracing example.
+// optional is what only users of policy files, metrics, protection and tracing compile.
 var optional = []string{"github.com/goccy/go-yaml", module + "/config/policyfile", "github.com/prometheus",
 	"github.com/sony/gobreaker", "golang.org/x/time", "go.opentelemetry.io"}
 
