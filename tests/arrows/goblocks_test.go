@@ -40,6 +40,8 @@ var usual = map[string]string{
 	"dlq": ourModule + "/amqpretry/dlq", "dlqweb": ourModule + "/amqpretry/dlqweb", "slog": "log/slog",
 	"config": ourModule + "/config", "policyfile": ourModule + "/config/policyfile", "retry": ourModule + "/retry",
 	"middleware": ourModule + "/middleware", "metrics": ourModule + "/middleware/metrics",
+	"tracing": ourModule + "/middleware/tracing", "otel": "go.opentelemetry.io/otel",
+	"sdktrace": "go.opentelemetry.io/otel/sdk/trace", "propagation": "go.opentelemetry.io/otel/propagation",
 	"protect": ourModule + "/middleware/protect", "retrytest": ourModule + "/middleware/retrytest",
 	"context": "context", "errors": "errors", "fmt": "fmt", "http": "net/http", "io": "io", "json": "encoding/json",
 	"log": "log", "os": "os", "signal": "os/signal", "slices": "slices", "sql": "database/sql", "strings": "strings",
@@ -71,6 +73,7 @@ var (
 	old        []topology.Plan
 	t          *testing.T
 	registry   *prometheus.Registry
+	exporter   sdktrace.SpanExporter
 	bank       interface {
 		Charge(ctx context.Context, payload []byte) error
 	}
