@@ -162,6 +162,8 @@ func TestAmbientSpan(t *testing.T) {
 			assert.Equal(t, ctx, msg.Context(), "it is as it was")
 			span.End()
 			assert.Equal(t, lines(test.want...), tr.story())
+			call := tr.only("process")
+			assert.Equal(t, call.Parent().SpanID() != span.SpanContext().SpanID(), call.Parent().IsRemote())
 		})
 	}
 }
@@ -338,6 +340,52 @@ func TestWithdrawn(t *testing.T) {
 	require.Len(t, spans, 2)
 	assert.Equal(t, true, attributes(spans[0])["amqpretry.withdrawn"])
 	assert.NotContains(t, attributes(spans[1]), "amqpretry.withdrawn")
+}
+
+// The destination is the queue, not the topic.
+func TestQueue(t *testing.T) {
+	tr := newTraced(t, tracing.Config{})
+	tr.run(retrytest.Service{Queue: "orders_shop", Handler: succeeds}, message.NewMessage("1", nil))
+	assert.Equal(t, "orders", attributes(tr.only("process orders_shop"))["amqpretry.topic"])
+}
+
+// Jitter makes a wait shorter than the delay.
+func TestJitter(t *testing.T) {
+	tr := newTraced(t, tracing.Config{})
+	tr.run(retrytest.Service{Policy: config.Policy{Delays: []time.Duration{10 * time.Second}, Jitter: 0.5},
+		Random: 0.5, ConsumerHandler: fails}, message.NewMessage("1", nil))
+	wait := tr.only("wait orders")
+	assert.Equal(t, 7.5, attributes(wait)["amqpretry.delay"])
+	assert.Equal(t, 7500*time.Millisecond, wait.EndTime().Sub(wait.StartTime()))
+}
+
+// Events as a retrier tells them where no handler has seen the message.
+func TestEvents(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	event := retry.Event{Kind: retry.EventAbandoned, At: at, Took: time.Second, Queue: "orders", Err: errDown,
+		Class: retry.ClassError, Message: message.NewMessage("1", nil)}
+
+	tr := newTraced(t, tracing.Config{ErrorText: func(error) string { return "redacted" }})
+	tr.OnEvent(event)
+	span := tr.only("abandon orders")
+	assert.Equal(t, "redacted", span.Status().Description, "why it was given up")
+	assert.Equal(t, at.Add(-time.Second), span.StartTime())
+	assert.Equal(t, at, span.EndTime())
+
+	tr = newTraced(t, tracing.Config{})
+	event.Kind, event.Class = retry.EventDeadLettered, retry.ClassUndecodable
+	tr.OnEvent(event)
+	span = tr.only("dead-letter orders")
+	assert.Equal(t, codes.Error, span.Status().Code)
+	assert.Empty(t, span.Status().Description, "the retrier's ErrorText is out of reach, so there is no text")
+	assert.Equal(t, "*errors.errorString", attributes(span)["error.type"])
+	assert.Empty(t, span.Events())
+
+	tr = newTraced(t, tracing.Config{})
+	event.Message = nil
+	tr.OnEvent(event)
+	tr.OnEvent(retry.Event{Kind: retry.EventConnected})
+	assert.Empty(t, tr.spans())
 }
 
 // A header of ours travels for it, and handlers never see it.
