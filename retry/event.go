@@ -119,7 +119,8 @@ type Event struct {
 	// Held is how many failed deliveries of the queue wait for their copies to be confirmed.
 	Held int
 
-	// Connection is which: "subscriber", "dead-letter subscriber", "forwarder", which publishes the copies, "delay
-	// publisher", "observer", which looks at queue depths, or "processor", which consumes from failed queues.
+	// Connection is which: "subscriber", "dead-letter subscriber", "groups", which all subscribers of consumer groups
+	// share, "forwarder", which publishes the copies, "delay publisher", "observer", which looks at queue depths, or
+	// "processor", which consumes from failed queues.
 	Connection string
 }

@@ -26,7 +26,7 @@ import (
 
 // occupied is what retriers have open at a broker.
 type occupied struct {
-	subscriber, letters, forwarder, observer open // by the connection's name
+	subscriber, letters, forwarder, observer, groups open // by the connection's name
 
 	consumers int
 }
@@ -42,7 +42,7 @@ func occupiedAt(broker *brokertest.Broker) occupied {
 		length(rabbit_amqqueue:consumers_all(<<"/">>))}.`)
 	var found occupied
 	roles := map[string]*open{subscriber: &found.subscriber, letters: &found.letters, forwarder: &found.forwarder,
-		observer: &found.observer}
+		observer: &found.observer, groupsName: &found.groups}
 	for _, m := range regexp.MustCompile(`\{<<"([^"]*)">>,\s*(\d+)\}`).FindAllStringSubmatch(said, -1) {
 		if role := roles[m[1]]; role != nil {
 			channels, _ := strconv.Atoi(m[2])

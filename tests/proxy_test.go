@@ -18,6 +18,7 @@ const (
 	observer   = "watermill-retry observer"
 	letters    = "watermill-retry dead-letter subscriber"
 	delayer    = "watermill-retry delay publisher"
+	groupsName = "watermill-retry groups"
 
 	plainPublisher = "watermill-retry publisher"
 )
@@ -177,7 +178,8 @@ func (p *proxy) recognise(f *flow, b []byte) {
 	if known {
 		return
 	}
-	for _, name := range []string{subscriber, forwarder, observer, letters, delayer, plainPublisher} {
+	for _, name := range []string{subscriber, forwarder, observer, letters, delayer, plainPublisher, groupsName} {
+	for _, name := range []string{subscriber, forwarder, observer, letters, delayer, plainPublisher, groupsName} {
 		if bytes.Contains(b, []byte(name)) {
 			f.mu.Lock()
 			f.name = name

@@ -14,9 +14,28 @@ type SharedQueueError struct {
 }
 
 func (e *SharedQueueError) Error() string {
+	if e.Topics[0] == e.Topics[1] {
+		return fmt.Sprintf("queue %q of topic %q is used under two policies, that of a group and another one: give "+
+			"both the same policy, or each its own queue (Options.GroupQueue, Config.Queue.GenerateName)",
+			e.Queue, e.Topics[0])
+	}
+
 	return fmt.Sprintf(
 		"topics %q and %q share queue %q under different policies: give both the same policy, or each its own queue "+
 			"(Config.Queue.GenerateName)",
 		e.Topics[0], e.Topics[1], e.Queue,
 	)
+}
+
+// SharedByGroupsError is returned by Subscribe when two groups share a queue: each message would reach only one of them.
+type SharedByGroupsError struct {
+	// Queue is the name of the queue.
+	Queue string
+	// Groups are those that share it, for the topics of the same index.
+	Groups, Topics [2]string
+}
+
+func (e *SharedByGroupsError) Error() string {
+	return fmt.Sprintf("group %q (topic %q) and group %q (topic %q) share queue %q, so a message would reach only one "+
+		"of them: let Options.GroupQueue give each its own", e.Groups[0], e.Topics[0], e.Groups[1], e.Topics[1], e.Queue)
 }

@@ -1,7 +1,8 @@
-// Cqrs shows Watermill's cqrs component on the retrier: a command, an event with two handlers, and a group of handlers.
+// Cqrs shows Watermill's cqrs component on one retrier: a command, an event with two handlers, and a group of handlers.
 // Look at
 //
-//   - service.subscriber, which all three processors get their subscribers from: a queue and a retrier for each name,
+//   - the three lines SubscriberConstructor: a consumer group for the commands, for each event handler and for the group,
+//     all over one connection,
 //   - the output of the group: its handlers share a message, so that a retry calls the first one again.
 package main
 
@@ -13,6 +14,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -35,45 +37,26 @@ type (
 	OrderShipped struct{ ID string }
 )
 
-// service is a service with one router.
+var marshaler = cqrs.JSONMarshaler{GenerateName: cqrs.StructName}
+
+// service is a service with one router and one retrier.
 type service struct {
-	uri, id  string // the id is part of all names
-	out      io.Writer
-	router   *message.Router
-	retriers []*amqpretry.Retrier
-	ended    atomic.Int64
+	id      string // part of all topics
+	out     io.Writer
+	router  *message.Router
+	retrier *amqpretry.Retrier
+	ended   atomic.Int64
 }
 
-// subscriber consumes from a queue for a command handler, an event handler or a group. It has a retrier of its own,
-// whose middleware leaves the messages of the others alone.
-func (s *service) subscriber(name string, conf amqp.Config) (message.Subscriber, error) {
-	retrier, err := amqpretry.New(conf, amqpretry.Options{
-		Policies: policies, OnEvent: s.report(name), Logger: watermill.NopLogger{},
-	})
-	if err != nil {
-		return nil, err
-	}
-	s.retriers = append(s.retriers, retrier)
-	s.router.AddMiddleware(retrier.Middleware)
-	s.router.AddPlugin(retrier.CheckRouter)
-
-	return retrier.NewSubscriber()
-}
-
-// commands are for one consumer, events for each that has a name of its own.
-func (s *service) commands() amqp.Config { return amqp.NewDurableQueueConfig(s.uri) }
-func (s *service) events(name string) amqp.Config {
-	return amqp.NewDurablePubSubConfig(s.uri, amqp.GenerateQueueNameTopicNameWithSuffix(name))
-}
+func (s *service) topic(name string) string { return name + "-" + s.id }
 
 func (s *service) handlers(eventBus *cqrs.EventBus) error {
-	marshaler := cqrs.JSONMarshaler{GenerateName: cqrs.StructName}
 	commands, err := cqrs.NewCommandProcessorWithConfig(s.router, cqrs.CommandProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.CommandProcessorGenerateSubscribeTopicParams) (string, error) {
-			return p.CommandName + "-" + s.id, nil
+			return s.topic(p.CommandName), nil
 		},
-		SubscriberConstructor: func(p cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return s.subscriber(p.HandlerName, s.commands())
+		SubscriberConstructor: func(cqrs.CommandProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return s.retrier.Group("commands").NewSubscriber()
 		},
 		Marshaler: marshaler,
 	})
@@ -82,10 +65,10 @@ func (s *service) handlers(eventBus *cqrs.EventBus) error {
 	}
 	events, err := cqrs.NewEventProcessorWithConfig(s.router, cqrs.EventProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) {
-			return p.EventName + "-" + s.id, nil
+			return s.topic(p.EventName), nil
 		},
 		SubscriberConstructor: func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return s.subscriber(p.HandlerName, s.events(p.HandlerName))
+			return s.retrier.Group(p.HandlerName).NewSubscriber()
 		},
 		Marshaler: marshaler,
 	})
@@ -94,10 +77,10 @@ func (s *service) handlers(eventBus *cqrs.EventBus) error {
 	}
 	groups, err := cqrs.NewEventGroupProcessorWithConfig(s.router, cqrs.EventGroupProcessorConfig{
 		GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) {
-			return "OrderShipped-" + s.id, nil
+			return s.topic("OrderShipped"), nil
 		},
 		SubscriberConstructor: func(p cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
-			return s.subscriber(p.EventGroupName, s.events(p.EventGroupName))
+			return s.retrier.Group(p.EventGroupName).NewSubscriber()
 		},
 		Marshaler: marshaler,
 	})
@@ -142,21 +125,41 @@ func (s *service) fails(ctx context.Context, name string, n int) bool {
 	return attempt.Number <= n
 }
 
-// report prints how the event ends in each queue, and closes the router after the last of three.
-func (s *service) report(name string) func(retry.Event) {
-	return func(event retry.Event) {
-		switch event.Kind {
-		case retry.EventSucceeded:
-			fmt.Fprintf(s.out, "%s: done\n", name)
-		case retry.EventDeadLettered:
-			fmt.Fprintf(s.out, "%s: dead letter, %s\n", name, event.Verdict.Reason)
-		default:
-			return
-		}
-		if name != "ship" && s.ended.Add(1) == 3 {
-			go s.router.Close()
-		}
+// report prints how a message ends in each group, and closes the router after the event has ended in all three.
+func (s *service) report(event retry.Event) {
+	group := strings.TrimPrefix(event.Queue, event.Topic+"_")
+	switch event.Kind {
+	case retry.EventSucceeded:
+		fmt.Fprintf(s.out, "%s: done\n", group)
+	case retry.EventDeadLettered:
+		fmt.Fprintf(s.out, "%s: dead letter, %s\n", group, event.Verdict.Reason)
+	default:
+		return
 	}
+	if group != "commands" && s.ended.Add(1) == 3 {
+		go s.router.Close()
+	}
+}
+
+// buses publish commands and events.
+func (s *service) buses(publisher message.Publisher) (*cqrs.CommandBus, *cqrs.EventBus, error) {
+	commandBus, err := cqrs.NewCommandBusWithConfig(publisher, cqrs.CommandBusConfig{
+		GeneratePublishTopic: func(p cqrs.CommandBusGeneratePublishTopicParams) (string, error) {
+			return s.topic(p.CommandName), nil
+		},
+		Marshaler: marshaler,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	eventBus, err := cqrs.NewEventBusWithConfig(publisher, cqrs.EventBusConfig{
+		GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) {
+			return s.topic(p.EventName), nil
+		},
+		Marshaler: marshaler,
+	})
+
+	return commandBus, eventBus, err
 }
 
 func main() {
@@ -169,44 +172,33 @@ func main() {
 
 func run(ctx context.Context, uri string, out io.Writer) (err error) {
 	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
-	s := &service{uri: uri, id: watermill.NewShortUUID(), out: out}
+	s := &service{id: watermill.NewShortUUID(), out: out}
+	conf := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicName) // the queues of groups have other names
+	conf.Publish.ConfirmDelivery = true
+	s.retrier, err = amqpretry.New(conf, amqpretry.Options{Policies: policies, OnEvent: s.report, Logger: logger})
+	if err != nil {
+		return err
+	}
+	defer tidy.Exchanges(uri, s.topic("ShipOrder"), s.topic("OrderShipped")) // no service deletes its queues
+	defer func() {
+		tidy.Up(uri, s.retrier.Group("commands"), s.topic("ShipOrder"))
+		for _, group := range []string{"mail", "stock", "reports"} {
+			tidy.Up(uri, s.retrier.Group(group), s.topic("OrderShipped"))
+		}
+	}()
+	defer s.retrier.Close()
 	if s.router, err = message.NewRouter(message.RouterConfig{}, logger); err != nil {
 		return err
 	}
-	defer tidy.Exchanges(uri, "OrderShipped-"+s.id)
-	defer func() {
-		for _, retrier := range s.retriers {
-			tidy.Up(uri, retrier, "ShipOrder-"+s.id, "OrderShipped-"+s.id) // no service deletes its queues
-			retrier.Close()
-		}
-	}()
+	s.router.AddMiddleware(s.retrier.Middleware)
+	s.router.AddPlugin(s.retrier.CheckRouter)
 
-	commandPublisher, err := amqp.NewPublisher(s.commands(), logger)
+	publisher, err := amqp.NewPublisher(s.retrier.Config(), logger)
 	if err != nil {
 		return err
 	}
-	defer commandPublisher.Close()
-	eventPublisher, err := amqp.NewPublisher(s.events(""), logger)
-	if err != nil {
-		return err
-	}
-	defer eventPublisher.Close()
-	marshaler := cqrs.JSONMarshaler{GenerateName: cqrs.StructName}
-	commandBus, err := cqrs.NewCommandBusWithConfig(commandPublisher, cqrs.CommandBusConfig{
-		GeneratePublishTopic: func(p cqrs.CommandBusGeneratePublishTopicParams) (string, error) {
-			return p.CommandName + "-" + s.id, nil
-		},
-		Marshaler: marshaler,
-	})
-	if err != nil {
-		return err
-	}
-	eventBus, err := cqrs.NewEventBusWithConfig(eventPublisher, cqrs.EventBusConfig{
-		GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) {
-			return p.EventName + "-" + s.id, nil
-		},
-		Marshaler: marshaler,
-	})
+	defer publisher.Close()
+	commandBus, eventBus, err := s.buses(publisher)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ func TestOutput(t *testing.T) {
 
 	exampletest.Output(t, run, `ship: attempt 1
 ship: attempt 2
-ship: done
+commands: done
 mail: attempt 1
 mail: attempt 2
 mail: attempt 3

@@ -21,8 +21,11 @@ import (
 // Settings say how to consume.
 type Settings struct {
 	Connection connection.Settings
-	Logger     watermill.LoggerAdapter
-	Marshaler  codec.Marshaler
+	// Shared is what consumers have that use one connection together, all with the same Connection settings. Optional:
+	// without it a consumer has a connection of its own.
+	Shared    *Shared
+	Logger    watermill.LoggerAdapter
+	Marshaler codec.Marshaler
 	// RedeliveredKey is what a message has in its metadata that the broker has delivered before; empty for nothing.
 	RedeliveredKey string
 	// Engine decides over what fails, and is told what has become of it.
@@ -47,33 +50,30 @@ type Settings struct {
 	CloseTimeout time.Duration
 }
 
-// Consumer consumes from queues over one connection.
+// Consumer consumes from queues over one connection, its own or a shared one.
 type Consumer struct {
-	settings   Settings
-	connection *connection.Connection
+	settings Settings
+	*base
 
 	mu            sync.Mutex
 	subscriptions map[*subscription]struct{}
 	closed        bool
 	closing       chan struct{} // closed when Close begins
 	done          chan struct{} // closed when Close is through
-
-	queues consumed
 }
 
 // New returns a consumer that is connected.
 func New(ctx context.Context, settings Settings) (*Consumer, error) {
 	c := &Consumer{
 		settings:      settings,
-		connection:    connection.New(settings.Connection, settings.Logger),
+		base:          settings.Shared.enter(settings.Connection, settings.Logger),
 		subscriptions: map[*subscription]struct{}{},
 		closing:       make(chan struct{}),
 		done:          make(chan struct{}),
-		queues:        consumed{queues: map[string]*consumedQueue{}},
 	}
 
 	if _, err := c.connection.TryLink(ctx); err != nil {
-		c.connection.Close(time.Now())
+		settings.Shared.leave(c.base, time.Now())
 		return nil, err
 	}
 
@@ -84,14 +84,16 @@ func New(ctx context.Context, settings Settings) (*Consumer, error) {
 // broker that cannot be reached, a conflict, a queue that is missing, a permission, is an error; later it is logged,
 // and tried again with backoff.
 func (c *Consumer) Subscribe(ctx context.Context, queue Queue) (<-chan *message.Message, error) {
-	link, err := c.connection.TryLink(ctx)
+	open, cancel := c.untilClose(ctx)
+	defer cancel()
+	link, err := c.tryLink(open)
 	if err != nil {
 		return nil, err
 	}
 
 	s := newSubscription(ctx, c, queue)
 
-	first, err := s.first(ctx, link)
+	first, err := s.first(open, link)
 	if err != nil {
 		s.abort(err)
 		return nil, err
@@ -106,6 +108,29 @@ func (c *Consumer) Subscribe(ctx context.Context, queue Queue) (<-chan *message.
 	}
 
 	return s.out, nil
+}
+
+// untilClose returns a context that Close ends as well: a connection that others go on using does not end with it.
+func (c *Consumer) untilClose(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-c.closing:
+			cancel(connection.ErrClosed)
+		case <-ctx.Done():
+		}
+	}()
+
+	return ctx, func() { cancel(nil) }
+}
+
+func (c *Consumer) tryLink(ctx context.Context) (*connection.Link, error) {
+	select {
+	case <-c.closing:
+		return nil, connection.ErrClosed
+	default:
+		return c.connection.TryLink(ctx)
+	}
 }
 
 // begin starts a subscription, unless the consumer was closed meanwhile.
@@ -158,8 +183,9 @@ func (c *Consumer) declare(link *connection.Link, queue Queue) error {
 	return nil
 }
 
-// Close stops consuming, lets what is handed out finish and be settled, and closes the connection. It returns when all
-// is done, at CloseTimeout at the latest. It is safe to call it again, and at the same time.
+// Close stops consuming, lets what is handed out finish and be settled, and closes the connection unless other
+// consumers share it. It returns when all is done, at CloseTimeout at the latest. It is safe to call it again, and at
+// the same time.
 func (c *Consumer) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -189,8 +215,10 @@ func (c *Consumer) Close() error {
 		})
 	}
 	waitForAll(deadline.Add(closeGrace))
-	c.connection.Close(latest(deadline, time.Now()).Add(closeGrace))
-	waitForAll(time.Now().Add(closeGrace)) // a write that the broker did not take ends with the connection
+	// A write that the broker did not take ends with the connection. Where others share that, nothing is lost either:
+	// the channel closes when the broker answers.
+	c.settings.Shared.leave(c.base, latest(deadline, time.Now()).Add(closeGrace))
+	waitForAll(time.Now().Add(closeGrace))
 
 	return nil
 }

@@ -10,7 +10,9 @@ import (
 // Initialize declares the topology of a queue. It gives up at the end of ctx, at Close, and with a
 // NoAnswerError when the broker has not answered for declareTimeout.
 func (c *Consumer) Initialize(ctx context.Context, queue Queue) error {
-	link, err := c.connection.TryLink(ctx)
+	ctx, cancel := c.untilClose(ctx)
+	defer cancel()
+	link, err := c.tryLink(ctx)
 	if err != nil {
 		return err
 	}
@@ -26,8 +28,6 @@ func (c *Consumer) Initialize(ctx context.Context, queue Queue) error {
 		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-c.closing:
-		return connection.ErrClosed
 	case <-timeout.C:
 		return c.noAnswer(queue.Name, declareTimeout)
 	}

@@ -43,8 +43,8 @@ type Builder interface {
 	ExchangeDeclare(channel *amqp091.Channel, exchange string) error
 }
 
-// Main is a main queue as a topic uses it.
-type Main struct{ Topic, Queue, Exchange string }
+// Main is a main queue as a topic uses it, for a consumer group or, with none, for the config.
+type Main struct{ Topic, Queue, Exchange, Group string }
 
 // Connection says how to connect.
 type Connection struct {

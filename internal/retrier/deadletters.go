@@ -17,14 +17,14 @@ import (
 // DeadLetterSubscriber feeds handlers from dead-letter queues. Package amqpretry says how.
 type DeadLetterSubscriber struct {
 	retrier  *Retrier
+	group    string // empty for the queues of the config
 	consumer *consumer.Consumer
 }
 
 // NewDeadLetterSubscriber connects and returns a subscriber to dead letters. Retrier.Close closes it if it is still
 // open.
 func (r *Retrier) NewDeadLetterSubscriber() (*DeadLetterSubscriber, error) {
-	// What is set aside after a failure takes one each, and with none left those behind it would wait.
-	consumer, err := r.consumer("dead-letter subscriber", max(r.prefetch(), DefaultPrefetch))
+	consumer, err := r.consumer("dead-letter subscriber", r.deadLetterPrefetch(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -32,9 +32,13 @@ func (r *Retrier) NewDeadLetterSubscriber() (*DeadLetterSubscriber, error) {
 	return &DeadLetterSubscriber{retrier: r, consumer: consumer}, nil
 }
 
+// deadLetterPrefetch is that of a subscriber to dead letters: what it has set aside after a failure takes one each, and
+// with none left those behind it would wait.
+func (r *Retrier) deadLetterPrefetch() int { return max(r.prefetch(), DefaultPrefetch) }
+
 // Subscribe consumes from the dead-letter queue of a topic's main queue.
 func (s *DeadLetterSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	queue, err := s.retrier.deadLetters(topic)
+	queue, err := s.retrier.deadLetters(s.group, topic)
 	if err != nil {
 		return nil, err
 	}
@@ -50,7 +54,7 @@ func (s *DeadLetterSubscriber) Subscribe(ctx context.Context, topic string) (<-c
 
 // SubscribeInitialize declares the dead-letter queue of a topic.
 func (s *DeadLetterSubscriber) SubscribeInitialize(topic string) error {
-	queue, err := s.retrier.deadLetters(topic)
+	queue, err := s.retrier.deadLetters(s.group, topic)
 	if err != nil {
 		return err
 	}
@@ -64,17 +68,20 @@ func (s *DeadLetterSubscriber) SubscribeInitialize(topic string) error {
 // Close stops consuming and waits until what was handed out is settled.
 func (s *DeadLetterSubscriber) Close() error { return s.retrier.release(s.consumer) }
 
-// deadLetters is the queue of a topic's dead letters. It is used until its Ended is called.
-func (r *Retrier) deadLetters(topic string) (*consumer.Queue, error) {
-	mainQueue := r.config.Queue.GenerateName(topic)
-	plan, err := topology.New(mainQueue, onlyDeadLetters, r.options.Names)
+// deadLetters is the queue of a topic's dead letters, for a group if there is one. It is used until its Ended is called.
+func (r *Retrier) deadLetters(group, topic string) (*consumer.Queue, error) {
+	main, err := r.mainOf(group, topic)
 	if err != nil {
 		return nil, err
+	}
+	plan, err := topology.New(main.Queue, onlyDeadLetters, r.options.Names)
+	if err != nil {
+		return nil, main.explain(err)
 	}
 
 	r.registry.addLetters(plan)
 	queue := &consumer.Queue{
-		Topic: topic, Name: plan.DeadLetterQueue, DeadLettersOf: mainQueue, Plan: plan,
+		Topic: topic, Name: plan.DeadLetterQueue, DeadLettersOf: main.Queue, Plan: plan,
 		Policy: config.Policy{Mode: config.ModeOff}.WithDefaults(), Names: r.options.Names,
 		Ended: func() { r.registry.leaveLetters(plan, false) },
 	}

@@ -26,5 +26,8 @@ func (o *Options) setDefaults() {
 	if o.MiddlewareOrder == "" {
 		o.MiddlewareOrder = middleware.OrderEnforce
 	}
+	if o.GroupQueue == nil {
+		o.GroupQueue = func(topic, group string) string { return topic + "_" + group }
+	}
 	o.Names = o.Names.WithDefaults()
 }

@@ -9,7 +9,9 @@ import (
 
 // Definitions is everything that a service with these topics declares, as a file, or everything that is wrong with it.
 // The broker is not touched.
-func (r *Retrier) Definitions(topics ...string) ([]byte, error) {
+func (r *Retrier) Definitions(topics ...string) ([]byte, error) { return r.definitions("", topics) }
+
+func (r *Retrier) definitions(group string, topics []string) ([]byte, error) {
 	if len(topics) == 0 {
 		return nil, &config.FieldError{Path: "topics", Problem: "missing", Wanted: "those to which the service " +
 			"subscribes"}
@@ -20,12 +22,17 @@ func (r *Retrier) Definitions(topics ...string) ([]byte, error) {
 	registry := newRegistry() // one of its own: nothing is subscribed to
 	var queues []topology.MainQueue
 	for _, topic := range topics {
-		main, policy := r.main(topic), r.options.Policies.For(topic)
+		main, err := r.mainOf(group, topic)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		policy := r.policy(main)
 		errs = append(errs, r.checkProtection(topic, main.Queue, policy))
 
 		queue, err := registry.add(main, policy, r.options.Names)
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, main.explain(err))
 			continue
 		}
 		queues = append(queues, r.mainQueue(main, queue.Plan, policy))

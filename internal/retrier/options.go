@@ -31,6 +31,14 @@ type Options struct {
 	// topic: retries after 1s, 5s, 30s, 2m and 10m.
 	Policies config.Policies
 
+	// Groups are the policies of single consumer groups, by name: a group that is named here has these policies instead
+	// of those above, for all of its topics. Optional.
+	Groups map[string]config.Policies
+
+	// GroupQueue names the queue of a topic for a group. It must give the same name each time, and no two groups the
+	// same. Defaults to topic_group, as amqp.GenerateQueueNameTopicNameWithSuffix does.
+	GroupQueue func(topic, group string) string
+
 	// Addresses are those of further nodes of the same cluster: host:port, or host with the default port of the URI's
 	// scheme. Each connection begins at the URI's own address, and goes on with these in turn, and from the beginning,
 	// after each loss and each failed attempt: with the same user, virtual host and TLS settings. A certificate is

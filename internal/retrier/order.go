@@ -40,8 +40,8 @@ func (r *Retrier) CheckRouter(router *message.Router) error {
 
 // mistakes are those of one handler, if it is fed by this retrier.
 func (r *Retrier) mistakes(h route) []error {
-	from := r.origin(h.subscriber)
-	if from == elsewhere || r.options.Policies.For(h.topic).Mode == config.ModeOff {
+	from, group := r.origin(h.subscriber)
+	if from == elsewhere || r.options.policiesOf(group).For(h.topic).Mode == config.ModeOff {
 		return nil
 	}
 	if r.forgotten(h) {

@@ -61,14 +61,17 @@ func (r *Retrier) mainArguments(queue string, policy config.Policy, plan topolog
 
 // validateProtection refuses arguments of the config that say otherwise than the protection that policies ask for. All
 // but one: the name of the dead-letter queue depends on the topic, see checkProtection.
-func validateProtection(arguments amqp091.Table, policies config.Policies) error {
+func validateProtection(arguments amqp091.Table, o Options) error {
 	asking := []string{}
-	if policies.Default.Protect == config.ProtectionArguments && !policies.Default.BrokerDriven() {
-		asking = append(asking, "Options.Policies.Default")
-	}
-	for _, topic := range slices.Sorted(maps.Keys(policies.Topics)) {
-		if policies.Topics[topic].Protect == config.ProtectionArguments && !policies.For(topic).BrokerDriven() {
-			asking = append(asking, fmt.Sprintf("Options.Policies.Topics[%q]", topic))
+	for _, set := range o.policySets() {
+		policies := set.policies
+		if policies.Default.Protect == config.ProtectionArguments && !policies.Default.BrokerDriven() {
+			asking = append(asking, set.path+".Default")
+		}
+		for _, topic := range slices.Sorted(maps.Keys(policies.Topics)) {
+			if policies.Topics[topic].Protect == config.ProtectionArguments && !policies.For(topic).BrokerDriven() {
+				asking = append(asking, fmt.Sprintf("%s.Topics[%q]", set.path, topic))
+			}
 		}
 	}
 	if len(asking) == 0 {

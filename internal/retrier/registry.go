@@ -35,8 +35,8 @@ type registered struct {
 	topics map[topic]int // how many of them use it for a topic
 }
 
-// topic is one that publishes to an exchange.
-type topic struct{ name, exchange string }
+// topic is one that publishes to an exchange, as a group uses it.
+type topic struct{ name, exchange, group string }
 
 type letters struct {
 	plan  topology.Plan
@@ -66,7 +66,7 @@ func (r *registry) add(main Main, policy config.Policy, names topology.Names) (*
 		return nil, err
 	}
 
-	of := topic{main.Topic, main.Exchange}
+	of := topic{main.Topic, main.Exchange, main.Group}
 	if _, known := q.topics[of]; !known {
 		r.publishes(of)
 	}
@@ -117,6 +117,13 @@ func (r *registry) join(q *registered, main Main, policy config.Policy) error {
 		return &topology.SharedQueueError{Queue: main.Queue, Topics: [2]string{q.queue.Topic, main.Topic}}
 	}
 
+	for of := range q.topics {
+		if of.group != "" && main.Group != "" && of.group != main.Group {
+			return &topology.SharedByGroupsError{Queue: main.Queue, Groups: [2]string{of.group, main.Group},
+				Topics: [2]string{of.name, main.Topic}}
+		}
+	}
+
 	return r.checkExchanges(main, r.plansOf(r.names.owners(main.Exchange)))
 }
 
@@ -130,7 +137,7 @@ func (r *registry) end(main Main, keep bool) (forgotten bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	q, of := r.queues[main.Queue], topic{main.Topic, main.Exchange}
+	q, of := r.queues[main.Queue], topic{main.Topic, main.Exchange, main.Group}
 	q.users--
 	q.topics[of]--
 	switch {

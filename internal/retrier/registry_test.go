@@ -76,7 +76,7 @@ func TestRegistry_ForgetsWhatNobodyUses(t *testing.T) {
 		_, err := r.add(main, ofItsOwn, topology.Names{})
 		require.NoError(t, err)
 	}
-	a, b := Main{"a", "q", "x"}, Main{"b", "q", "y"}
+	a, b := Main{Topic: "a", Queue: "q", Exchange: "x"}, Main{Topic: "b", Queue: "q", Exchange: "y"}
 
 	add(a)
 	add(a)
@@ -97,11 +97,11 @@ func TestRegistry_ForgetsWhatNobodyUses(t *testing.T) {
 	assert.Zero(t, r.size())
 
 	// One topic with a queue for each subscription.
-	add(Main{"a", "q1", "x"})
-	add(Main{"a", "q2", "x"})
-	r.leave(Main{"a", "q1", "x"})
+	add(Main{Topic: "a", Queue: "q1", Exchange: "x"})
+	add(Main{Topic: "a", Queue: "q2", Exchange: "x"})
+	r.leave(Main{Topic: "a", Queue: "q1", Exchange: "x"})
 	assert.Contains(t, r.exchanges, "x")
-	r.leave(Main{"a", "q2", "x"})
+	r.leave(Main{Topic: "a", Queue: "q2", Exchange: "x"})
 	assert.Zero(t, r.size())
 
 	plan, err := topology.New("q", onlyDeadLetters, topology.Names{})
@@ -116,22 +116,22 @@ func TestRegistry_ForgetsWhatNobodyUses(t *testing.T) {
 	r.leaveLetters(plan, false)
 	assert.Zero(t, r.size())
 
-	_, err = r.add(Main{"a", "amq.q", "x"}, ofItsOwn, topology.Names{})
+	_, err = r.add(Main{Topic: "a", Queue: "amq.q", Exchange: "x"}, ofItsOwn, topology.Names{})
 	require.Error(t, err)
 	assert.Zero(t, r.size(), "what is refused is not known")
 }
 
 func TestRegistry_SharedQueue(t *testing.T) {
 	r := newRegistry()
-	_, err := r.add(Main{"a", "q", ""}, ofItsOwn, topology.Names{})
+	_, err := r.add(Main{Topic: "a", Queue: "q", Exchange: ""}, ofItsOwn, topology.Names{})
 	require.NoError(t, err)
-	_, err = r.add(Main{"b", "q", ""}, ofAll, topology.Names{})
+	_, err = r.add(Main{Topic: "b", Queue: "q", Exchange: ""}, ofAll, topology.Names{})
 	var shared *topology.SharedQueueError
 	require.ErrorAs(t, err, &shared)
 	assert.Equal(t, topology.SharedQueueError{Queue: "q", Topics: [2]string{"a", "b"}}, *shared)
 
-	r.leave(Main{"a", "q", ""})
-	_, err = r.add(Main{"b", "q", ""}, ofAll, topology.Names{})
+	r.leave(Main{Topic: "a", Queue: "q", Exchange: ""})
+	_, err = r.add(Main{Topic: "b", Queue: "q", Exchange: ""}, ofAll, topology.Names{})
 	require.NoError(t, err, "a is gone")
 }
 
@@ -174,7 +174,7 @@ func TestRegistry_Collisions(t *testing.T) {
 				continue
 			}
 			queue := rapid.SampledFrom(queues).Draw(rt, "queue")
-			main := Main{queue, queue, rapid.SampledFrom(exchanges).Draw(rt, "exchange")}
+			main := Main{Topic: queue, Queue: queue, Exchange: rapid.SampledFrom(exchanges).Draw(rt, "exchange")}
 			if _, err := topology.New(queue, policyOf[queue], names); err != nil {
 				continue // it collides with itself
 			}
@@ -198,7 +198,8 @@ func TestRegistry_Collisions(t *testing.T) {
 		for _, second := range queues {
 			for _, exchange := range []string{"", "same", "retry.return"} {
 				for _, policy := range policies[:2] {
-					live, main := Main{first, first, exchange}, Main{second + "2", second, exchange}
+					live := Main{Topic: first, Queue: first, Exchange: exchange}
+					main := Main{Topic: second + "2", Queue: second, Exchange: exchange}
 					policyOf := map[string]config.Policy{first: policy, second: policy}
 					r := newRegistry()
 					if _, err := r.add(live, policy, names); err != nil {

@@ -42,6 +42,8 @@ type Retrier struct {
 	ctx   context.Context // ends when Close begins
 	close context.CancelCauseFunc
 
+	groups consumer.Shared // the connection of all subscribers of groups
+
 	mu         sync.Mutex
 	consumers  map[*consumer.Consumer]struct{}
 	publishers map[*DelayPublisher]struct{}
@@ -55,7 +57,7 @@ type Retrier struct {
 func New(conf Config, options Options) (*Retrier, error) {
 	if err := errors.Join(
 		options.Validate(), validateConfig(conf, options.Concurrency), validateProtection(conf.Queue.Arguments,
-			options.Policies), validateStrategies(conf.Queue.Arguments, options),
+			options), validateStrategies(conf.Queue.Arguments, options),
 	); err != nil {
 		return nil, fmt.Errorf("invalid config of the retrier:\n%w", err)
 	}
@@ -122,7 +124,12 @@ func (r *Retrier) Poison(h message.HandlerFunc) message.HandlerFunc {
 
 // Plan is what the broker is to hold for a topic beside its main queue.
 func (r *Retrier) Plan(topic string) (topology.Plan, error) {
-	return topology.New(r.config.Queue.GenerateName(topic), r.options.Policies.For(topic), r.options.Names)
+	return r.plan(r.main(topic))
+}
+
+func (r *Retrier) plan(main Main) (topology.Plan, error) {
+	plan, err := topology.New(main.Queue, r.policy(main), r.options.Names)
+	return plan, main.explain(err)
 }
 
 // Close closes the subscribers that are still open, then the publishers, which their handlers may use, and then the
@@ -161,14 +168,14 @@ func (r *Retrier) main(topic string) Main {
 // queue registers a use of the queue of a topic, which ends with leave, and completes what is needed to consume from
 // it.
 func (r *Retrier) queue(main Main) (*consumer.Queue, error) {
-	policy := r.options.Policies.For(main.Topic)
+	policy := r.policy(main)
 	if err := r.checkProtection(main.Topic, main.Queue, policy); err != nil {
 		return nil, err
 	}
 
 	known, err := r.registry.add(main, policy, r.options.Names)
 	if err != nil {
-		return nil, err
+		return nil, main.explain(err)
 	}
 
 	if err := r.checkStrategy(main.Topic, policy, known.Plan); err != nil {

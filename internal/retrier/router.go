@@ -61,8 +61,8 @@ const (
 	stock                   // a stock subscriber with the retrier's config
 )
 
-// origin looks at the subscriber of a route.
-func (r *Retrier) origin(subscriber reflect.Value) (o origin) {
+// origin looks at the subscriber of a route. group is empty unless that is one of a group.
+func (r *Retrier) origin(subscriber reflect.Value) (o origin, group string) {
 	defer func() {
 		if recover() != nil {
 			o = elsewhere
@@ -70,20 +70,20 @@ func (r *Retrier) origin(subscriber reflect.Value) (o origin) {
 	}()
 
 	if subscriber.Kind() != reflect.Pointer {
-		return elsewhere
+		return elsewhere, ""
 	}
 	switch ours := subscriber.Elem().FieldByName("own"); { // of either version's type
 	case ours.IsValid() && ours.Type() == reflect.TypeFor[*Subscriber]():
 		if ours.Elem().FieldByName("retrier").Pointer() == reflect.ValueOf(r).Pointer() {
-			return own
+			return own, ours.Elem().FieldByName("group").String()
 		}
 	default: // both versions of watermill-amqp keep the config, which has the retrier's marshaler
 		m := subscriber.Elem().FieldByName("config").FieldByName("Marshaler").Elem()
 		if m.Type() == reflect.TypeFor[marshaler]() && m.FieldByName("retrier").Pointer() == reflect.ValueOf(r).
 			Pointer() {
-			return stock
+			return stock, ""
 		}
 	}
 
-	return elsewhere
+	return elsewhere, ""
 }

@@ -23,7 +23,7 @@ import (
 // validateStrategies refuses what broker-driven strategies cannot work with, as far as that does not depend on a topic.
 func validateStrategies(arguments amqp091.Table, o Options) error {
 	var errs []error
-	for _, p := range named(o.Policies) {
+	for _, p := range named(o) {
 		if !p.policy.BrokerDriven() || p.policy.Validate() != nil { // which is told already
 			continue
 		}
@@ -55,11 +55,14 @@ type namedPolicy struct {
 	policy config.Policy
 }
 
-func named(p config.Policies) []namedPolicy {
-	all := []namedPolicy{{"Options.Policies.Default", p.Default.WithDefaults()}}
-	for _, topic := range slices.Sorted(maps.Keys(p.Topics)) {
-		// a glob is a key as well, and no other fits it better
-		all = append(all, namedPolicy{fmt.Sprintf("Options.Policies.Topics[%q]", topic), p.For(topic)})
+func named(o Options) []namedPolicy {
+	var all []namedPolicy
+	for _, set := range o.policySets() {
+		all = append(all, namedPolicy{set.path + ".Default", set.policies.Default.WithDefaults()})
+		for _, topic := range slices.Sorted(maps.Keys(set.policies.Topics)) {
+			// a glob is a key as well, and no other fits it better
+			all = append(all, namedPolicy{fmt.Sprintf("%s.Topics[%q]", set.path, topic), set.policies.For(topic)})
+		}
 	}
 
 	return all

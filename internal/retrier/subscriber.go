@@ -11,12 +11,13 @@ import (
 // Subscriber is the retrier's own consumer. Package amqpretry says what it does.
 type Subscriber struct {
 	retrier  *Retrier
+	group    string // empty for the queues of the config
 	consumer *consumer.Consumer
 }
 
 // NewSubscriber connects and returns a subscriber. Retrier.Close closes it if it is still open.
 func (r *Retrier) NewSubscriber() (*Subscriber, error) {
-	consumer, err := r.consumer("subscriber", r.prefetch())
+	consumer, err := r.consumer("subscriber", r.prefetch(), nil)
 	if err != nil {
 		return nil, err
 	}
@@ -24,12 +25,14 @@ func (r *Retrier) NewSubscriber() (*Subscriber, error) {
 	return &Subscriber{retrier: r, consumer: consumer}, nil
 }
 
-// consumer connects. Retrier.Close closes it if it is still open.
-func (r *Retrier) consumer(role string, prefetch int) (*consumer.Consumer, error) {
+// consumer connects, over a shared connection or, with nil, over one of its own. Retrier.Close closes it if it is still
+// open.
+func (r *Retrier) consumer(role string, prefetch int, shared *consumer.Shared) (*consumer.Consumer, error) {
 	consume := r.config.Consume
 
 	consumer, err := consumer.New(r.ctx, consumer.Settings{
 		Connection:     r.connectionSettings(role),
+		Shared:         shared,
 		Logger:         r.options.Logger,
 		Marshaler:      r.config.Marshaler,
 		RedeliveredKey: r.config.RedeliveredKey,
@@ -77,7 +80,10 @@ func (r *Retrier) release(c *consumer.Consumer) error {
 
 // Subscribe declares the topology of a topic and consumes from its queue.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	main := s.retrier.main(topic)
+	main, err := s.retrier.mainOf(s.group, topic)
+	if err != nil {
+		return nil, err
+	}
 	queue, err := s.retrier.queue(main)
 	if err != nil {
 		return nil, err
@@ -95,7 +101,10 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 
 // SubscribeInitialize declares the topology of a topic.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	main := s.retrier.main(topic)
+	main, err := s.retrier.mainOf(s.group, topic)
+	if err != nil {
+		return err
+	}
 	queue, err := s.retrier.queue(main)
 	if err != nil {
 		return err

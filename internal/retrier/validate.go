@@ -25,6 +25,7 @@ func (o Options) Validate() error {
 
 	errs = append(errs, config.Below("Options", o.Policies.Validate())...)
 	errs = append(errs, config.Below("Options.Publisher", o.Publisher.Validate())...)
+	errs = append(errs, o.validateGroups()...)
 	for i, address := range o.Addresses {
 		if err := connection.CheckAddress(address); err != nil {
 			wrong(fmt.Sprintf("Addresses[%d]", i), err.Error(),

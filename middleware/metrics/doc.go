@@ -40,8 +40,8 @@
 //	result      succeeded, retried, postponed, dead-lettered, dropped, requeued, abandoned
 //	reason      exhausted, permanent, expired, undecodable, panic, crashed, unpublishable, too-large, postponed-too-long;
 //	            of a processor also rejected, delivery-limit, maxlen; other for anything else
-//	connection  subscriber, dead-letter subscriber, forwarder (publishes the copies), delay publisher, observer (reads the
-//	            depths), processor; other for anything else
+//	connection  subscriber, dead-letter subscriber, groups (all subscribers of consumer groups), forwarder (publishes the
+//	            copies), delay publisher, observer (reads the depths), processor; other for anything else
 //	role        retry, dead-letter; with exact delays also delay (messages wait) and unroutable (no
 //	            target takes them); of a processor also failed (it drains them); other for anything else
 //	queue       the main queue; with amqpretry_queue_messages_ready and amqpretry_queue_wait_seconds the queue beside it

@@ -22,6 +22,7 @@ type (
 var (
 	DefaultReconnectConfig               = amqp.DefaultReconnectConfig
 	GenerateQueueNameConstant            = amqp.GenerateQueueNameConstant
+	GenerateQueueNameTopicName           = amqp.GenerateQueueNameTopicName
 	GenerateQueueNameTopicNameWithSuffix = amqp.GenerateQueueNameTopicNameWithSuffix
 	NewDurablePubSubConfig               = amqp.NewDurablePubSubConfig
 	NewDurableQueueConfig                = amqp.NewDurableQueueConfig

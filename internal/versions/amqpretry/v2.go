@@ -7,6 +7,7 @@ import "github.com/amqpretry/watermill-retry/amqpretry"
 type (
 	DeadLetterSubscriber = amqpretry.DeadLetterSubscriber
 	DelayPublisher       = amqpretry.DelayPublisher
+	Group                = amqpretry.Group
 	Options              = amqpretry.Options
 	Publisher            = amqpretry.Publisher
 	Retrier              = amqpretry.Retrier

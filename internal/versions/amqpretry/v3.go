@@ -7,6 +7,7 @@ import amqpretry "github.com/amqpretry/watermill-retry/amqpretry/amqpretryv3"
 type (
 	DeadLetterSubscriber = amqpretry.DeadLetterSubscriber
 	DelayPublisher       = amqpretry.DelayPublisher
+	Group                = amqpretry.Group
 	Options              = amqpretry.Options
 	Publisher            = amqpretry.Publisher
 	Retrier              = amqpretry.Retrier

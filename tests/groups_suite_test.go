@@ -1,0 +1,51 @@
+package tests
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/ThreeDotsLabs/watermill/pubsub/tests"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+)
+
+// TestWatermillSuiteGroups runs Watermill's own suite over groups of one retrier: all of its tests at the same time over
+// one connection.
+func TestWatermillSuiteGroups(t *testing.T) {
+	t.Parallel()
+	for _, v := range variants() {
+		if v.stock { // there are no groups
+			continue
+		}
+		t.Run(v.name, func(t *testing.T) {
+			conf := amqp.NewDurablePubSubConfig(brokertest.URI(t), amqp.GenerateQueueNameTopicName)
+			conf.Queue.Arguments = queueArguments(v.queueType)
+			conf.Publish.ConfirmDelivery = true
+			logger := watermill.NopLogger{}
+			retrier, err := amqpretry.New(conf, amqpretry.Options{
+				Logger: logger, Concurrency: v.concurrency, CloseTimeout: 3 * time.Second,
+				Policies: withDelayMode(config.Policies{}),
+			})
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, retrier.Close()) })
+
+			group := func(t *testing.T, name string) (message.Publisher, message.Subscriber) {
+				publisher, err := amqp.NewPublisher(retrier.Config(), logger)
+				require.NoError(t, err)
+				subscriber, err := retrier.Group(name).NewSubscriber()
+				require.NoError(t, err)
+
+				return publisher, subscriber
+			}
+			tests.TestPubSub(t, features(v, true), func(t *testing.T) (message.Publisher, message.Subscriber) {
+				return group(t, "test")
+			}, group)
+		})
+	}
+}

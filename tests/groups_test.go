@@ -1,0 +1,549 @@
+package tests
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
+	"github.com/amqpretry/watermill-retry/middleware"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// Consumer groups of one retrier: docs/how-to/use-watermill-parts.md and amqpretry.Group say what they do.
+
+// groupsApp is a service with one router, one retrier and a handler for each group.
+type groupsApp struct {
+	t       *testing.T
+	topic   string
+	names   []string
+	retrier *amqpretry.Retrier
+	router  *message.Router
+	broker  *rabbit.Client
+	logs    *logs
+	calls   map[string]*calls // by group
+	subs    map[string]*amqpretry.Subscriber
+
+	redelivered map[string]*atomic.Int64 // messages that a group's handler got and the broker had delivered before
+}
+
+type groupsSetup struct {
+	URI       string
+	Groups    []string
+	QueueType string
+	Options   amqpretry.Options
+	Handler   func(group string, msg *message.Message) error
+}
+
+// remembers writes on a message whether the broker has delivered it before.
+type remembers struct{ amqp.DefaultMarshaler }
+
+const redeliveredKey = "redelivered-in-test"
+
+func (m remembers) Unmarshal(d amqp091.Delivery) (*message.Message, error) {
+	msg, err := m.DefaultMarshaler.Unmarshal(d)
+	if err == nil && d.Redelivered {
+		msg.Metadata.Set(redeliveredKey, "yes")
+	}
+
+	return msg, err
+}
+
+// startGroups runs the service until the test ends.
+func startGroups(t *testing.T, s groupsSetup) *groupsApp {
+	t.Helper()
+	a := &groupsApp{t: t, topic: uniqueName("groups"), names: s.Groups, broker: newRabbit(t, s.URI), logs: newLogs(t),
+		calls: map[string]*calls{}, subs: map[string]*amqpretry.Subscriber{}, redelivered: map[string]*atomic.Int64{}}
+	conf := amqp.NewDurablePubSubConfig(s.URI, amqp.GenerateQueueNameTopicNameWithSuffix("no-group"))
+	conf.Queue.Arguments = mainQueueArguments(s.QueueType)
+	conf.Connection.Reconnect = fastReconnect()
+	conf.Marshaler = remembers{}
+	t.Cleanup(func() { // behind the service
+		_ = a.broker.Try(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(a.topic, false, false) })
+	})
+	s.Options.Logger = a.logs
+	if s.Options.Policies.Default.IsZero() {
+		s.Options.Policies = retries(ms(60, 80)...)
+	}
+	if s.Options.Prefetch == 0 {
+		s.Options.Prefetch = 10
+	}
+	s.Options.CloseTimeout = 3 * time.Second
+	a.retrier = newRetrier(t, conf, s.Options)
+	var err error
+	a.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, a.logs)
+	require.NoError(t, err)
+	a.router.AddMiddleware(a.retrier.Middleware)
+	a.router.AddPlugin(a.retrier.CheckRouter)
+	for _, group := range s.Groups {
+		plan, err := a.retrier.Group(group).Plan(a.topic)
+		require.NoError(t, err)
+		t.Cleanup(func() { a.broker.RemovePlan(plan) })
+		a.calls[group], a.redelivered[group] = &calls{}, &atomic.Int64{}
+		a.add(group, group, s.Handler)
+	}
+	a.run()
+
+	return a
+}
+
+// add adds a handler of a group.
+func (a *groupsApp) add(name, group string, handler func(string, *message.Message) error) {
+	a.t.Helper()
+	sub, err := a.retrier.Group(group).NewSubscriber()
+	require.NoError(a.t, err)
+	a.subs[name] = sub
+	a.router.AddConsumerHandler(name, a.topic, sub, func(msg *message.Message) error {
+		a.calls[group].add(msg)
+		if msg.Metadata.Get(redeliveredKey) != "" {
+			a.redelivered[group].Add(1)
+		}
+
+		return handler(group, msg)
+	})
+}
+
+func (a *groupsApp) run() {
+	a.t.Helper()
+	ended := make(chan error, 1)
+	go func() { ended <- a.router.Run(context.Background()) }()
+	a.t.Cleanup(func() {
+		assert.NoError(a.t, a.router.Close())
+		assert.NoError(a.t, <-ended)
+		assert.NoError(a.t, a.retrier.Close())
+	})
+	select {
+	case <-a.router.Running():
+	case err := <-ended:
+		ended <- err
+		require.NoError(a.t, err, "the router does not run")
+	}
+}
+
+func (a *groupsApp) publish(ids ...string) {
+	a.t.Helper()
+	a.broker.PublishTo(a.topic, "", rabbit.Messages(ids...)...)
+}
+
+// queue is that of a group.
+func (a *groupsApp) queue(group string) string { return a.topic + "_" + group }
+
+// numberedGroups are n names.
+func numberedGroups(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("group-%d", i)
+	}
+
+	return names
+}
+
+// handledBy waits until each of these messages has succeeded in a group.
+func (a *groupsApp) handledBy(group string, ids []string, within time.Duration) {
+	a.t.Helper()
+	eventually(a.t, within, func() bool {
+		seen := a.calls[group].ids()
+		for _, id := range ids {
+			if seen[id] == 0 {
+				return false
+			}
+		}
+
+		return true
+	}, "group %s handles %d messages", group, len(ids))
+}
+
+// P5 for the groups of one retrier: only the group that fails gets the message again, under its own policy, and only its
+// dead-letter queue gets it. Depths, plan and the subscriber for dead letters are those of the group.
+func TestP5_OnlyTheGroupThatFailedGetsTheRetry(t *testing.T) {
+	t.Parallel()
+
+	for _, queueType := range []string{"classic", "quorum"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+
+			failTwice := failing(2)
+			a := startGroups(t, groupsSetup{
+				URI: brokertest.URI(t), QueueType: queueType, Groups: []string{"a", "b", "c"},
+				Options: amqpretry.Options{Groups: map[string]config.Policies{"c": withDelayMode(retries(ms(50)...))}},
+				Handler: func(group string, msg *message.Message) error {
+					switch {
+					case group == "b":
+						return nil
+					case group == "a" && msg.UUID == "twice":
+						return failTwice(msg)
+					default:
+						return errFate
+					}
+				},
+			})
+			a.publish("twice", "dead")
+			letter := a.broker.Take(a.queue("a")+".dlq", 1, 10*time.Second)[0]
+			eventually(t, 10*time.Second, func() bool {
+				return a.calls["a"].count() == 6 && a.calls["b"].count() == 2 && a.calls["c"].count() == 4
+			}, "a: 6, b: 2, c: 4")
+			stays(t, 300*time.Millisecond, func() bool {
+				return a.calls["a"].count()+a.calls["b"].count()+a.calls["c"].count() == 12
+			}, "nothing more comes to any group")
+
+			assert.Equal(t, "dead", rabbit.UUID(letter))
+			assert.Equal(t, a.queue("a"), rabbit.Text(letter, header.Queue))
+			assert.Equal(t, a.topic, rabbit.Text(letter, header.Topic))
+			assert.Equal(t, []int{1, 2, 3}, a.calls["a"].attempts("twice"))
+			assert.Equal(t, []int{1}, a.calls["b"].attempts("twice"))
+			assert.Equal(t, []int{1, 2}, a.calls["c"].attempts("twice"), "by the policy of the group")
+			assert.Zero(t, a.broker.Depth(a.queue("b")+".dlq"))
+
+			a.checkDeadLettersOf("c")
+		})
+	}
+}
+
+// checkDeadLettersOf finds two dead letters by the depths, and takes them through a subscriber of the group.
+func (a *groupsApp) checkDeadLettersOf(group string) {
+	a.t.Helper()
+	dlq := a.queue(group) + ".dlq"
+	depths, err := a.retrier.QueueDepths(a.t.Context())
+	require.NoError(a.t, err)
+	found := false
+	for _, d := range depths {
+		if d.Queue == dlq {
+			found = true
+			assert.Equal(a.t, 2, d.Messages)
+			assert.Equal(a.t, a.queue(group), d.MainQueue)
+		}
+	}
+	assert.True(a.t, found, "the depth of the group's dead-letter queue")
+
+	letters, err := a.retrier.Group(group).NewDeadLetterSubscriber()
+	require.NoError(a.t, err)
+	messages, err := letters.Subscribe(a.t.Context(), a.topic)
+	require.NoError(a.t, err)
+	for range 2 {
+		msg := <-messages
+		letter, ok := retry.DeadLetterFromContext(msg.Context())
+		assert.True(a.t, ok)
+		assert.Equal(a.t, a.queue(group), letter.Queue)
+		assert.Equal(a.t, a.topic, letter.Topic)
+		msg.Ack()
+	}
+	require.NoError(a.t, letters.Close())
+	assert.Zero(a.t, a.broker.Depth(dlq))
+}
+
+// Ten groups take two connections: one to consume, and one for copies. A closed group takes its channel along, and the
+// last one the connection.
+func TestGroups_ShareOneConnection_OwnBroker(t *testing.T) {
+	t.Parallel()
+
+	broker := brokertest.Start(t)
+	groups := numberedGroups(10)
+	a := startGroups(t, groupsSetup{URI: broker.URI, Groups: groups,
+		Handler: func(group string, _ *message.Message) error {
+			if group == groups[0] {
+				return errFate // so that there are copies
+			}
+
+			return nil
+		}})
+	a.publish("message")
+	for _, group := range groups {
+		a.handledBy(group, []string{"message"}, 10*time.Second)
+	}
+	found := occupiedAt(broker)
+	assert.Equal(t, open{1, 10}, found.groups)
+	assert.Equal(t, 1, found.forwarder.connections)
+	assert.Zero(t, found.subscriber.connections)
+	assert.Equal(t, 10, found.consumers)
+	assert.Equal(t, 2, strings.Count(broker.Ctl("-q", "list_connections", "pid"), "<"), "connections in all")
+
+	letters, err := a.retrier.Group(groups[0]).NewDeadLetterSubscriber()
+	require.NoError(t, err)
+	_, err = letters.Subscribe(t.Context(), a.topic)
+	require.NoError(t, err)
+	assert.Equal(t, open{1, 11}, occupiedAt(broker).groups, "dead letters come over the same")
+	require.NoError(t, letters.Close())
+
+	for _, group := range groups[1:] {
+		require.NoError(t, a.subs[group].Close())
+	}
+	eventually(t, 10*time.Second, func() bool { return occupiedAt(broker).groups == open{1, 1} }, "one is left")
+	require.NoError(t, a.subs[groups[0]].Close())
+	eventually(t, 10*time.Second, func() bool { return occupiedAt(broker).groups == open{} }, "none is left")
+
+	sub, err := a.retrier.Group("late").NewSubscriber()
+	require.NoError(t, err, "a group that comes later")
+	eventually(t, 10*time.Second, func() bool { return occupiedAt(broker).groups.connections == 1 }, "it connects anew")
+	require.NoError(t, sub.Close())
+}
+
+// A handler that does not return holds up its own group only, also while its prefetched messages lie in the process.
+func TestGroups_HangingHandlerHoldsUpNoOtherGroup(t *testing.T) {
+	t.Parallel()
+
+	goOn := make(chan struct{})
+	a := startGroups(t, groupsSetup{
+		URI: brokertest.URI(t), Groups: []string{"hanging", "busy"}, Options: amqpretry.Options{Prefetch: 100},
+		Handler: func(group string, _ *message.Message) error {
+			if group == "hanging" {
+				<-goOn
+			}
+
+			return nil
+		},
+	})
+	ids := rabbit.Numbered("message", 5000)
+	a.publish(ids...)
+	a.handledBy("busy", ids, 60*time.Second)
+	assert.Equal(t, 1, a.calls["hanging"].count())
+	assert.Equal(t, 5000, a.calls["busy"].count())
+
+	began := time.Now()
+	require.NoError(t, a.subs["busy"].Close())
+	assert.Less(t, time.Since(began), 2*time.Second, "nor does it hold up a close")
+	close(goOn)
+	a.handledBy("hanging", ids, 60*time.Second)
+	assert.Zero(t, a.redelivered["busy"].Load()+a.redelivered["hanging"].Load())
+}
+
+// All groups come back after the connection is lost, and handle what comes then.
+func TestGroups_ComeBackAfterALostConnection(t *testing.T) {
+	t.Parallel()
+
+	network := newProxy(t, brokertest.URI(t))
+	groups := numberedGroups(10)
+	a := startGroups(t, groupsSetup{URI: network.URI, QueueType: "quorum", Groups: groups,
+		Handler: func(_ string, msg *message.Message) error { return byFate(msg) }})
+	for round := range 3 {
+		ids := rabbit.Numbered(fmt.Sprintf("ok-%d", round), 20)
+		eventually(t, 20*time.Second, func() bool {
+			return network.dialled(groupsName) == round+1 && a.broker.Consumers(a.queue(groups[9])) == 1
+		}, "it is connected")
+		a.publish(ids...)
+		require.Equal(t, 1, network.cut(groupsName), "one connection, and it is cut in the middle")
+		for _, group := range groups {
+			a.handledBy(group, ids, 20*time.Second)
+		}
+	}
+	eventually(t, 20*time.Second, func() bool { return network.dialled(groupsName) == 4 }, "one connection each time")
+}
+
+// A group that closes while all are at work disturbs none: nothing is lost, the other groups get each message once and
+// none that was delivered before, and the closed group goes on where it was when it comes back.
+func TestGroups_OneClosesUnderLoad(t *testing.T) {
+	t.Parallel()
+
+	for _, queueType := range []string{"classic", "quorum"} {
+		t.Run(queueType, func(t *testing.T) {
+			t.Parallel()
+
+			groups := numberedGroups(5)
+			handler := func(string, *message.Message) error { return nil }
+			a := startGroups(t, groupsSetup{URI: brokertest.URI(t), QueueType: queueType, Groups: groups,
+				Options: amqpretry.Options{Prefetch: 50}, Handler: handler})
+			ids := rabbit.Numbered("message", 3000)
+			published := make(chan error, 1)
+			go func() {
+				for i := 0; i < len(ids); i += 100 {
+					if err := a.broker.TryPublish(a.topic, "", rabbit.Messages(ids[i:i+100]...)...); err != nil {
+						published <- err
+						return
+					}
+				}
+				published <- nil
+			}()
+			for round := range 4 {
+				name := groups[0]
+				if round > 0 {
+					name = fmt.Sprintf("%s in round %d", groups[0], round)
+					a.add(name, groups[0], handler)
+					require.NoError(t, a.router.RunHandlers(t.Context()))
+				}
+				eventually(t, 20*time.Second, func() bool { return a.calls[groups[0]].count() > 500*round+100 },
+					"it is in the middle")
+				require.NoError(t, a.subs[name].Close())
+			}
+			require.NoError(t, <-published)
+			for _, group := range groups[1:] {
+				a.handledBy(group, ids, 60*time.Second)
+				assert.Equal(t, len(ids), a.calls[group].count(), "%s: each message once", group)
+				assert.Zero(t, a.redelivered[group].Load(), "%s: and none that was delivered before", group)
+			}
+
+			a.add("the rest", groups[0], handler)
+			require.NoError(t, a.router.RunHandlers(t.Context()))
+			a.handledBy(groups[0], ids, 60*time.Second)
+			assert.Equal(t, len(ids), a.calls[groups[0]].count(), "each message once")
+			assert.Zero(t, a.broker.Depth(a.queue(groups[0])))
+		})
+	}
+}
+
+// newGroups makes a retrier for groups, whose queues for a topic are removed when the test ends.
+func newGroups(t *testing.T, topic string, options amqpretry.Options, groups ...string) *amqpretry.Retrier {
+	t.Helper()
+	uri := brokertest.URI(t)
+	broker := newRabbit(t, uri)
+	t.Cleanup(func() {
+		_ = broker.Try(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(topic, false, false) })
+	})
+	options.Logger = newLogs(t)
+	conf := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicName)
+	conf.Queue.Arguments = mainQueueArguments("")
+	for _, group := range groups {
+		t.Cleanup(func() {
+			plan, err := newRetrier(t, conf, options).Group(group).Plan(topic)
+			require.NoError(t, err)
+			broker.RemovePlan(plan)
+		})
+	}
+
+	return newRetrier(t, conf, options)
+}
+
+// Two groups in one queue would each get some of the messages. A group and a subscriber without one may share it, such as
+// while a service moves from a retrier for each group, as long as they have one policy.
+func TestGroups_ShareNoQueue(t *testing.T) {
+	t.Parallel()
+
+	topic := uniqueName("groups")
+	retrier := newGroups(t, topic, amqpretry.Options{
+		Policies: retries(ms(100)...), GroupQueue: func(topic, _ string) string { return topic },
+		Groups: map[string]config.Policies{"other": {Default: config.Policy{Mode: config.ModeDeadLetter}}},
+	}, "a")
+	subscribe := func(newSubscriber func() (*amqpretry.Subscriber, error)) error {
+		subscriber, err := newSubscriber()
+		require.NoError(t, err)
+		_, err = subscriber.Subscribe(context.Background(), topic)
+
+		return err
+	}
+	require.NoError(t, subscribe(retrier.Group("a").NewSubscriber))
+	require.NoError(t, subscribe(retrier.Group("a").NewSubscriber), "instances of a group")
+	require.NoError(t, subscribe(retrier.NewSubscriber), "without a group")
+
+	var shared *topology.SharedByGroupsError
+	require.ErrorAs(t, subscribe(retrier.Group("b").NewSubscriber), &shared)
+	assert.Equal(t, topology.SharedByGroupsError{Queue: topic, Groups: [2]string{"a", "b"},
+		Topics: [2]string{topic, topic}}, *shared)
+
+	var policies *topology.SharedQueueError
+	require.ErrorAs(t, subscribe(retrier.Group("other").NewSubscriber), &policies)
+	assert.ErrorContains(t, policies, "is used under two policies, that of a group and another one")
+}
+
+// A closed subscriber of a group says so, though others go on using its connection.
+func TestGroups_ClosedSubscriber(t *testing.T) {
+	t.Parallel()
+
+	topic := uniqueName("groups")
+	retrier := newGroups(t, topic, amqpretry.Options{}, "a", "b")
+	open, err := retrier.Group("a").NewSubscriber()
+	require.NoError(t, err)
+	closed, err := retrier.Group("b").NewSubscriber()
+	require.NoError(t, err)
+	require.NoError(t, closed.Close())
+	require.NoError(t, closed.Close(), "again")
+	_, err = closed.Subscribe(context.Background(), topic)
+	require.ErrorIs(t, err, amqpretry.ErrClosed)
+	require.ErrorIs(t, closed.SubscribeInitialize(topic), amqpretry.ErrClosed)
+	require.NoError(t, open.SubscribeInitialize(topic), "closed twice, it has left once")
+	_, err = open.Subscribe(context.Background(), topic)
+	require.NoError(t, err)
+	require.NoError(t, retrier.Close())
+	_, err = retrier.Group("c").NewSubscriber()
+	require.ErrorIs(t, err, amqpretry.ErrClosed)
+}
+
+// The plugin knows the subscribers of groups, and the policies of each.
+func TestGroups_CheckRouter(t *testing.T) {
+	t.Parallel()
+
+	topic := uniqueName("groups")
+	retrier := newGroups(t, topic, amqpretry.Options{Groups: map[string]config.Policies{
+		"off": {Default: config.Policy{Mode: config.ModeOff}},
+	}})
+	router, err := message.NewRouter(message.RouterConfig{}, newLogs(t))
+	require.NoError(t, err)
+	for _, group := range []string{"off", "on"} {
+		subscriber, err := retrier.Group(group).NewSubscriber()
+		require.NoError(t, err)
+		router.AddConsumerHandler(group, topic, subscriber, func(*message.Message) error { return nil })
+	}
+	err = retrier.CheckRouter(router)
+	var forgotten *middleware.NoMiddlewareError
+	require.ErrorAs(t, err, &forgotten)
+	assert.Equal(t, middleware.NoMiddlewareError{Handler: "on", Topic: topic}, *forgotten)
+	assert.NotContains(t, err.Error(), `"off"`)
+}
+
+// A broker that is killed twice while ten groups are at work: each group handles every message, or has it among its dead
+// letters.
+func TestGroups_BrokerKilled_OwnBroker(t *testing.T) {
+	t.Parallel()
+
+	broker := brokertest.Start(t)
+	groups := numberedGroups(10)
+	began := time.Now()
+	a := startGroups(t, groupsSetup{URI: broker.URI, QueueType: "quorum", Groups: groups,
+		Options: amqpretry.Options{Concurrency: 2, Policies: retries(ms(500, 500)...)},
+		Handler: func(_ string, msg *message.Message) error {
+			<-time.After(time.Millisecond)
+			return byFate(msg)
+		}})
+	// RabbitMQ 3.10 may leave a quorum queue that is younger without a leader for ever.
+	eventually(t, 20*time.Second, func() bool { return time.Since(began) > 3500*time.Millisecond }, "they have settled")
+
+	ids := fates(400)
+	for half := range 2 {
+		a.publish(ids[half*200 : half*200+200]...)
+		eventually(t, 20*time.Second, func() bool {
+			return a.calls[groups[9]].count() > half*400+100
+		}, "they are in the middle of it")
+		broker.Kill()
+		broker.Start()
+		eventually(t, 60*time.Second, func() bool {
+			return a.broker.Consumers(a.queue(groups[9])) == 1
+		}, "they are back")
+	}
+	letters := doomed(ids)
+	lost, twice := 0, 0
+	for _, group := range groups {
+		found := map[string]string{}
+		eventually(t, 60*time.Second, func() bool {
+			done := map[string]bool{}
+			for _, c := range a.calls[group].All() {
+				if succeeds(c.ID, c.Attempt) {
+					done[c.ID] = true
+				}
+			}
+			for _, d := range a.broker.Drain(a.queue(group) + ".dlq") {
+				id := rabbit.UUID(d)
+				if found[id] != "" {
+					twice++
+				}
+				found[id] = rabbit.Text(d, header.Reason)
+			}
+			lost = len(ids) - len(done) - len(found)
+
+			return lost == 0
+		}, "%s: all messages are accounted for", group)
+		assert.Equal(t, letters, found, group)
+	}
+	assert.LessOrEqual(t, twice, 2*10*len(groups), "duplicates: what was in flight")
+	t.Logf("%d groups, %d messages each: 0 lost, %d dead letters twice", len(groups), len(ids), twice)
+}
