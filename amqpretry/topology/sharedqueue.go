@@ -37,5 +37,6 @@ type SharedByGroupsError struct {
 
 func (e *SharedByGroupsError) Error() string {
 	return fmt.Sprintf("group %q (topic %q) and group %q (topic %q) share queue %q, so a message would reach only one "+
-		"of them: let Options.GroupQueue give each its own", e.Groups[0], e.Topics[0], e.Groups[1], e.Topics[1], e.Queue)
+		"of them: let Options.GroupQueue give each its own", e.Groups[0], e.Topics[0], e.Groups[1], e.Topics[1],
+		e.Queue)
 }
