@@ -179,7 +179,6 @@ func (p *proxy) recognise(f *flow, b []byte) {
 		return
 	}
 	for _, name := range []string{subscriber, forwarder, observer, letters, delayer, plainPublisher, groupsName} {
-	for _, name := range []string{subscriber, forwarder, observer, letters, delayer, plainPublisher, groupsName} {
 		if bytes.Contains(b, []byte(name)) {
 			f.mu.Lock()
 			f.name = name
