@@ -7,12 +7,14 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 	"github.com/sony/gobreaker"
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -26,6 +28,18 @@ type CircuitBreakerConfig struct {
 	Settings gobreaker.Settings
 	// Postpone is how long a message is postponed that meets an open breaker. Settings.Timeout by default.
 	Postpone time.Duration
+
+	// Shared keeps the state of the breakers for all instances of a service: where one has seen a dependency fail, all
+	// leave it alone, and together they try it again with MaxRequests calls. By default each instance has breakers of
+	// its own, and so has each while Shared does not answer. ReadyToTrip can then be called several times for one
+	// failure, and OnStateChange is called in the instance that has changed the state.
+	Shared store.Values
+	// Name is put before the names of breakers in Shared. Services that share a server need it.
+	Name string
+	// OnError is called with a [*StoreError] when Shared does not answer. It must not block.
+	OnError func(error)
+	// Logger gets the same errors, one in 10 seconds at most.
+	Logger watermill.LoggerAdapter
 }
 
 // Validate reports everything that is wrong at once, as joined [*config.FieldError]s. The zero value is valid.
@@ -39,9 +53,10 @@ func (c CircuitBreakerConfig) Validate() error {
 }
 
 // CircuitBreaker postpones messages instead of trying them, while what their handler depends on is down. Each handler
-// has a breaker of its own, which is Watermill's.
+// has a breaker of its own, which is Watermill's, or one that instances share.
 type CircuitBreaker struct {
 	config CircuitBreakerConfig
+	reporter
 }
 
 // NewCircuitBreaker makes a CircuitBreaker.
@@ -51,7 +66,7 @@ func NewCircuitBreaker(c CircuitBreakerConfig) (*CircuitBreaker, error) {
 	}
 	c.Postpone = cmp.Or(c.Postpone, c.Settings.Timeout, DefaultBreakerTimeout)
 
-	return &CircuitBreaker{config: c}, nil
+	return &CircuitBreaker{config: c, reporter: reporter{onError: c.OnError, logger: c.Logger}}, nil
 }
 
 // Middleware wraps a handler with a breaker of its own.
@@ -60,8 +75,12 @@ func (c *CircuitBreaker) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	var once sync.Once
 	var guarded message.HandlerFunc
 	guard := func(handler string) {
-		breaker := wmmiddleware.NewCircuitBreaker(c.settings(handler))
-		guarded = refused(c.config.Postpone)(breaker.Middleware(reported(h)))
+		settings, h := c.settings(handler), reported(h)
+		own := wmmiddleware.NewCircuitBreaker(settings).Middleware(h)
+		if c.config.Shared != nil {
+			own = newSharedBreaker(c.config, settings, c.reportOften).guard(h, own)
+		}
+		guarded = refused(c.config.Postpone)(own)
 	}
 
 	return func(msg *message.Message) ([]*message.Message, error) {

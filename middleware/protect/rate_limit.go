@@ -9,8 +9,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"golang.org/x/time/rate"
+
+	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 )
 
 // DefaultMaxWait is how long a message waits in place by default: as long as the shortest delay of the default policy.
@@ -32,6 +35,17 @@ type RateLimitConfig struct {
 	// MaxWait is how long a message waits for its turn in place, holding up those behind it as Watermill's Throttle
 	// does; one whose turn is later is postponed until then. [DefaultMaxWait] by default.
 	MaxWait time.Duration
+
+	// Shared keeps the turns of all instances of a service: the limit holds for them together. By default each instance
+	// has the limit for itself, and so has each while Shared does not answer. The handler's name and Name tell limits
+	// apart.
+	Shared store.Values
+	// Name is put before the names of handlers in Shared. Services that share a server need it.
+	Name string
+	// OnError is called with a [*StoreError] when Shared does not answer. It must not block.
+	OnError func(error)
+	// Logger gets the same errors, one in 10 seconds at most.
+	Logger watermill.LoggerAdapter
 }
 
 // Validate reports everything that is wrong at once, as joined [*config.FieldError]s.
@@ -49,10 +63,11 @@ func (c RateLimitConfig) Validate() error {
 	return errors.Join(p.errs...)
 }
 
-// RateLimit keeps the calls of each handler below a rate: a message waits for its turn in place while that is near, and
+// RateLimit keeps the calls of each handler below a rate, in this process or in all instances of a service: a message waits for its turn in place while that is near, and
 // is postponed until then while it is not.
 type RateLimit struct {
 	config RateLimitConfig
+	reporter
 }
 
 // NewRateLimit makes a RateLimit.
@@ -62,12 +77,16 @@ func NewRateLimit(c RateLimitConfig) (*RateLimit, error) {
 	}
 	c.MaxWait = cmp.Or(c.MaxWait, DefaultMaxWait)
 
-	return &RateLimit{config: c}, nil
+	return &RateLimit{config: c, reporter: reporter{onError: c.OnError, logger: c.Logger}}, nil
 }
 
 // Middleware wraps a handler with a limit of its own.
 func (l *RateLimit) Middleware(h message.HandlerFunc) message.HandlerFunc {
 	t := newTurns(l.config.Limit, l.config.Burst)
+	if l.config.Shared != nil && l.config.Limit != rate.Inf {
+		t.shared = newSharedTurns(l.config, l.reportOften)
+		t.service = l.config.Name
+	}
 
 	return func(msg *message.Message) ([]*message.Message, error) {
 		if err := l.await(msg.Context(), t); err != nil {
@@ -81,7 +100,7 @@ func (l *RateLimit) Middleware(h message.HandlerFunc) message.HandlerFunc {
 // await returns when it is the message's turn, or an error that postpones it until then.
 func (l *RateLimit) await(ctx context.Context, t *turns) error {
 	within, canPostpone := l.patience(ctx)
-	turn, wait := t.next(time.Now(), within)
+	turn, wait := t.take(ctx, within)
 	switch {
 	case turn == nil:
 		return postponed(ctx, ErrRateLimited, wait)
@@ -125,8 +144,17 @@ func (l *RateLimit) patience(ctx context.Context) (within time.Duration, canPost
 	return max(within, 0), true
 }
 
+// turn is a turn that was taken.
+type turn interface {
+	Delay() time.Duration
+	Cancel()
+}
+
 // turns gives messages their turns.
 type turns struct {
+	shared  *sharedTurns // nil if each instance has its own
+	service string
+
 	limiter *rate.Limiter
 	each    time.Duration // how far turns are apart
 
@@ -138,6 +166,23 @@ func newTurns(limit rate.Limit, burst int) *turns {
 	each := min(float64(time.Second)/float64(limit), float64(maxTurn))
 
 	return &turns{limiter: rate.NewLimiter(limit, burst), each: time.Duration(each)}
+}
+
+// take takes a turn of all instances, or of this one where it is on its own. Without a turn, the time is when to come
+// back.
+func (t *turns) take(ctx context.Context, within time.Duration) (turn, time.Duration) {
+	if t.shared != nil {
+		name := joined("limit", t.service, message.HandlerNameFromCtx(ctx))
+		if turn, wait, ok := t.shared.next(ctx, name, within); ok {
+			return turn, wait
+		}
+	}
+	own, wait := t.next(time.Now(), within)
+	if own == nil {
+		return nil, wait // a nil pointer in an interface is not nil
+	}
+
+	return own, wait
 }
 
 // next takes a turn that comes in time, and tells how long to wait for it. Where none does, it takes nothing and tells
