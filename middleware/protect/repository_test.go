@@ -85,7 +85,9 @@ func TestInboxOfRepositoryLimits(t *testing.T) {
 func TestKeyRepository(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t)
-		repository := func(handler string) wmmiddleware.ExpiringKeyRepository { return protect.KeyRepository(s, handler) }
+		repository := func(handler string) wmmiddleware.ExpiringKeyRepository {
+			return protect.KeyRepository(s, handler)
+		}
 		h := &handler{}
 		for range 3 {
 			guarded := protect.ByAttempt(wmmiddleware.Deduplicator{Repository: repository("a")})(h.handle)

@@ -42,7 +42,8 @@ var usual = map[string]string{
 	"middleware": ourModule + "/middleware", "metrics": ourModule + "/middleware/metrics",
 	"tracing": ourModule + "/middleware/tracing", "otel": "go.opentelemetry.io/otel",
 	"sdktrace": "go.opentelemetry.io/otel/sdk/trace", "propagation": "go.opentelemetry.io/otel/propagation",
-	"protect": ourModule + "/middleware/protect", "retrytest": ourModule + "/middleware/retrytest",
+	"protect": ourModule + "/middleware/protect", "store": ourModule + "/middleware/protect/store",
+	"math": "math", "retrytest": ourModule + "/middleware/retrytest",
 	"context": "context", "errors": "errors", "fmt": "fmt", "http": "net/http", "io": "io", "json": "encoding/json",
 	"log": "log", "os": "os", "signal": "os/signal", "slices": "slices", "sql": "database/sql", "strings": "strings",
 	"syscall": "syscall", "testing": "testing", "time": "time", "tls": "crypto/tls", "fs": "io/fs",
@@ -72,6 +73,10 @@ var (
 	current    []topology.Plan
 	old        []topology.Plan
 	t          *testing.T
+	db         *sql.DB
+	inbox      store.Inbox
+	txInbox    store.TxInbox
+	shared     store.Values
 	registry   *prometheus.Registry
 	exporter   sdktrace.SpanExporter
 	bank       interface {
