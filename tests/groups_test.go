@@ -547,3 +547,36 @@ func TestGroups_BrokerKilled_OwnBroker(t *testing.T) {
 	assert.LessOrEqual(t, twice, 2*10*len(groups), "duplicates: what was in flight")
 	t.Logf("%d groups, %d messages each: 0 lost, %d dead letters twice", len(groups), len(ids), twice)
 }
+
+// A close is bounded while the broker does not answer, and leaves the connection to the other groups. What the closed
+// group had got goes back when the broker answers.
+func TestGroups_CloseWithoutAnAnswer(t *testing.T) {
+	t.Parallel()
+
+	network := newProxy(t, brokertest.URI(t))
+	started, goOn := make(chan struct{}), make(chan struct{})
+	a := startGroups(t, groupsSetup{URI: network.URI, QueueType: "quorum", Groups: []string{"closes", "stays"},
+		Handler: func(group string, msg *message.Message) error {
+			if group == "closes" {
+				close(started)
+				<-goOn
+			}
+
+			return nil
+		}})
+	ids := rabbit.Numbered("message", 5)
+	a.publish(ids...)
+	closesWithin(t, rabbit.Patient(5*time.Second), started, "the handler runs")
+	a.handledBy("stays", ids, 10*time.Second)
+	network.stall(groupsName)
+	began := time.Now()
+	require.NoError(t, a.subs["closes"].Close())
+	assert.Less(t, time.Since(began), 8*time.Second, "3s for the handler, and some for the broker")
+	close(goOn)
+	network.resume()
+	a.broker.Has(a.queue("closes"), 5)
+	more := rabbit.Numbered("more", 5)
+	a.publish(more...)
+	a.handledBy("stays", more, 10*time.Second)
+	assert.Equal(t, 1, network.dialled(groupsName), "nobody has lost the connection")
+}
