@@ -141,8 +141,9 @@ func TestPublisher_Ledger_OwnBroker(t *testing.T) {
 	var published atomic.Int64
 	ctx, stop := context.WithCancel(t.Context())
 	var background sync.WaitGroup
-	background.Add(2)
+	background.Add(3)
 	go func() { defer background.Done(); r.drain(ctx) }()
+	go func() { defer background.Done(); r.bind(ctx) }()
 	go func() { defer background.Done(); r.fail(ctx, random, &published, messages, kills) }()
 	r.publishAll(&published, messages, seed)
 	stop()
@@ -193,6 +194,7 @@ func (r *ledgerRun) publishAll(published *atomic.Int64, messages int, seed uint6
 				which := []int{0, 0, 0, 0, 0, 1, 2, 2, 2, 2}[random.IntN(10)]
 				publisher := map[bool]*amqpretry.Publisher{true: toExchange, false: toQueue}[which == 2]
 				r.publish(publisher, r.topics[which], first, n, random)
+				pause(r.t.Context(), time.Duration(random.IntN(400))*time.Millisecond)
 			}
 		}()
 	}
@@ -212,17 +214,28 @@ func (r *ledgerRun) publish(publisher message.Publisher, topic string, first, n 
 	r.ledger.tell(batch, publisher.Publish(topic, batch...))
 }
 
-// drain makes room in the queue that is often full, and binds the queue of the exchange again.
+// drain makes room in the queue that is often full.
 func (r *ledgerRun) drain(ctx context.Context) {
 	for ctx.Err() == nil {
-		_ = r.queue.Try(func(channel *amqp091.Channel) error {
-			return channel.QueueBind(r.topics[2]+"-x", "", r.topics[2], false, nil)
-		})
 		_ = r.takeAll(r.topics[1])
-		select {
-		case <-ctx.Done():
-		case <-time.After(150 * time.Millisecond):
-		}
+		pause(ctx, 300*time.Millisecond)
+	}
+}
+
+// bind binds the queue of the exchange, again and again.
+func (r *ledgerRun) bind(ctx context.Context) {
+	for ctx.Err() == nil {
+		_ = r.queue.Try(func(channel *amqp091.Channel) error {
+			for ctx.Err() == nil {
+				if err := channel.QueueBind(r.topics[2]+"-x", "", r.topics[2], false, nil); err != nil {
+					return err
+				}
+				pause(ctx, 20*time.Millisecond)
+			}
+
+			return nil
+		})
+		pause(ctx, 20*time.Millisecond)
 	}
 }
 
@@ -273,7 +286,7 @@ func (r *ledgerRun) fail(ctx context.Context, random *rand.Rand, published *atom
 			r.broker.Kill()
 			r.broker.Start()
 		}
-		switch random.IntN(5) {
+		switch random.IntN(7) {
 		case 0:
 			r.proxy.cut(plainPublisher)
 		case 1:

@@ -1,0 +1,245 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/require"
+	"github.com/wagslane/go-rabbitmq"
+
+	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/report"
+)
+
+// publishWindow is how many messages of raw are on their way at a time.
+const publishWindow = 1024
+
+var publishBody = []byte(strings.Repeat("x", 300))
+
+// publish publishes messages, and returns when all are confirmed.
+type publish func(uuids []string) error
+
+// BenchmarkPublish measures publishers that wait for the broker's confirmation, by how many goroutines call them and how
+// many messages each call has, against amqp091-go with 1,024 on their way.
+func BenchmarkPublish(b *testing.B) {
+	most := report.Scaled(b, 60_000, 600)
+	t := &report.Table{
+		Title: "Publishing",
+		Notes: []string{fmt.Sprintf("Messages of %d bytes to a quorum queue, persistent, mandatory where the publisher "+
+			"can, each call waiting for its confirms. Raw: amqp091-go from one goroutine, %d on their way at a time.",
+			len(publishBody), publishWindow)},
+		Head: []string{"publisher", "goroutines", "messages a call", "messages per second", "of raw"},
+	}
+	q := newPublishQueue(b)
+	type load struct{ goroutines, batch int }
+	loads := []load{{1, 1}, {8, 1}, {64, 1}, {256, 1}, {1, 1000}, {8, 100}}
+	contenders := []contender{{"raw", func(b *testing.B) float64 { return q.raw(b, most) }}}
+	makers := []struct {
+		name string
+		make func(b *testing.B) (publish, func())
+	}{
+		{"NewPublisher", q.own}, {"watermill-amqp", q.stock(0)}, {"watermill-amqp, pool of 16", q.stock(16)},
+		{"go-rabbitmq", q.goRabbitMQ},
+	}
+	for _, m := range makers {
+		for _, l := range loads {
+			messages := min(most, max(1000*l.goroutines, 5000*l.batch))
+			if m.name != "NewPublisher" && l.batch == 1000 {
+				messages = min(messages, most/6) // slow ones
+			}
+			contenders = append(contenders, contender{fmt.Sprintf("%s/%d/%d", m.name, l.goroutines, l.batch),
+				func(b *testing.B) float64 { return q.measure(b, m.make, l.goroutines, l.batch, messages) }})
+		}
+	}
+	b.Run("publish", func(b *testing.B) {
+		all := compare(b, "msg/s", contenders)
+		t.Add("raw", 1, publishWindow, median(all["raw"]), 1.0)
+		for _, m := range makers {
+			for _, l := range loads {
+				name := fmt.Sprintf("%s/%d/%d", m.name, l.goroutines, l.batch)
+				t.Add(m.name, l.goroutines, l.batch, median(all[name]), all.ratio(name, "raw"))
+			}
+		}
+	})
+	t.WriteOn(b, brokertest.URI(b))
+}
+
+// publishQueue is the queue that all publish to.
+type publishQueue struct {
+	name    string
+	uri     string
+	channel *amqp091.Channel
+}
+
+func newPublishQueue(b *testing.B) *publishQueue {
+	b.Helper()
+	q := &publishQueue{name: "bench-" + watermill.NewShortUUID(), uri: brokertest.URI(b)}
+	connection, err := amqp091.Dial(q.uri)
+	require.NoError(b, err)
+	q.channel, err = connection.Channel()
+	require.NoError(b, err)
+	_, err = q.channel.QueueDeclare(q.name, true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
+	require.NoError(b, err)
+	b.Cleanup(func() {
+		_, _ = q.channel.QueueDelete(q.name, false, false, false)
+		_ = connection.Close()
+	})
+
+	return q
+}
+
+// emptied fails if the queue does not have so many messages, and empties it.
+func (q *publishQueue) emptied(b *testing.B, messages int) {
+	b.Helper()
+	purged, err := q.channel.QueuePurge(q.name, false)
+	require.NoError(b, err)
+	require.Equal(b, messages, purged, "stored messages")
+	runtime.GC()
+}
+
+// raw is the most that one channel of amqp091-go does.
+func (q *publishQueue) raw(b *testing.B, messages int) float64 {
+	b.Helper()
+	connection, err := amqp091.Dial(q.uri)
+	require.NoError(b, err)
+	defer connection.Close()
+	channel, err := connection.Channel()
+	require.NoError(b, err)
+	require.NoError(b, channel.Confirm(false))
+	began := time.Now()
+	var window [publishWindow]*amqp091.DeferredConfirmation
+	for i := range messages + publishWindow {
+		if sent := window[i%publishWindow]; sent != nil {
+			require.True(b, sent.Wait())
+		}
+		window[i%publishWindow] = nil
+		if i < messages {
+			window[i%publishWindow], err = channel.PublishWithDeferredConfirm("", q.name, true, false, amqp091.Publishing{
+				Headers: amqp091.Table{"_watermill_message_uuid": strconv.Itoa(i)}, Body: publishBody, DeliveryMode: 2,
+			})
+			require.NoError(b, err)
+		}
+	}
+	took := time.Since(began)
+	q.emptied(b, messages)
+
+	return float64(messages) / took.Seconds()
+}
+
+// measure has goroutines publish messages.
+func (q *publishQueue) measure(b *testing.B, make func(b *testing.B) (publish, func()), goroutines, batch, messages int,
+) float64 {
+	b.Helper()
+	do, end := make(b)
+	defer end()
+	require.NoError(b, do([]string{"first"})) // connected, declared
+	q.emptied(b, 1)
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	began := time.Now()
+	for range goroutines {
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			for {
+				first := int(next.Add(int64(batch))) - batch
+				if first >= messages {
+					return
+				}
+				uuids := []string{}
+				for i := first; i < min(first+batch, messages); i++ {
+					uuids = append(uuids, strconv.Itoa(i))
+				}
+				if err := do(uuids); err != nil {
+					b.Errorf("publish: %v", err)
+					return
+				}
+			}
+		}()
+	}
+	wg.Wait()
+	took := time.Since(began)
+	q.emptied(b, messages)
+
+	return float64(messages) / took.Seconds()
+}
+
+func watermillMessages(uuids []string) []*message.Message {
+	messages := make([]*message.Message, len(uuids))
+	for i, uuid := range uuids {
+		messages[i] = message.NewMessage(uuid, publishBody)
+	}
+
+	return messages
+}
+
+func (q *publishQueue) own(b *testing.B) (publish, func()) {
+	b.Helper()
+	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig(q.uri), amqpretry.Options{Logger: watermill.NopLogger{}})
+	require.NoError(b, err)
+	publisher, err := retrier.NewPublisher()
+	require.NoError(b, err)
+
+	return func(uuids []string) error { return publisher.Publish(q.name, watermillMessages(uuids)...) },
+		func() { _ = retrier.Close() }
+}
+
+func (q *publishQueue) stock(pool int) func(b *testing.B) (publish, func()) {
+	return func(b *testing.B) (publish, func()) {
+		b.Helper()
+		conf := amqp.NewDurableQueueConfig(q.uri)
+		conf.Publish.ConfirmDelivery, conf.Publish.ChannelPoolSize = true, pool
+		publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+		require.NoError(b, err)
+
+		return func(uuids []string) error { return publisher.Publish(q.name, watermillMessages(uuids)...) },
+			func() { _ = publisher.Close() }
+	}
+}
+
+func (q *publishQueue) goRabbitMQ(b *testing.B) (publish, func()) {
+	b.Helper()
+	connection, err := rabbitmq.NewConn(q.uri, rabbitmq.WithConnectionOptionsLogger(quiet{}))
+	require.NoError(b, err)
+	publisher, err := rabbitmq.NewPublisher(connection, rabbitmq.WithPublisherOptionsConfirm,
+		rabbitmq.WithPublisherOptionsLogger(quiet{}))
+	require.NoError(b, err)
+	publishAll := func(uuids []string) error {
+		var sent []rabbitmq.PublisherConfirmation
+		for _, uuid := range uuids {
+			confirmation, err := publisher.PublishWithDeferredConfirmWithContext(context.Background(), publishBody,
+				[]string{q.name}, rabbitmq.WithPublishOptionsMandatory, rabbitmq.WithPublishOptionsPersistentDelivery,
+				rabbitmq.WithPublishOptionsHeaders(rabbitmq.Table{"_watermill_message_uuid": uuid}))
+			if err != nil {
+				return err
+			}
+			sent = append(sent, confirmation)
+		}
+		for _, confirmations := range sent {
+			for _, c := range confirmations {
+				if !c.Wait() {
+					return fmt.Errorf("nacked")
+				}
+			}
+		}
+
+		return nil
+	}
+
+	return publishAll, func() {
+		publisher.Close()
+		_ = connection.Close()
+	}
+}
