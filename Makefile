@@ -98,6 +98,11 @@ shutdown: ## services closed at random moments: make shutdown CLOSES=3000 SEED=1
 	$(PROOF) CLOSES="$(CLOSES)" \
 		scripts/broker run $(GO) test -count=1 -v -timeout=1h -run TestShutdownAtRandomMoments ./tests
 
+# Everything fails while messages are published; the broker is killed KILLS times.
+ledger: ## what publishers are told, against what is stored: make ledger MESSAGES=100000 KILLS=10 SEED=1 REPORT=report.md
+	$(PROOF) MESSAGES="$(if $(filter command line,$(origin MESSAGES)),$(MESSAGES),100000)" KILLS="$(if $(filter command line,$(origin KILLS)),$(KILLS),10)" \
+		scripts/broker run $(GO) test -count=1 -v -timeout=1h -run TestPublisher_Ledger ./tests
+
 crashes: ## services that die, are closed and lose their connections, in every combination: make crashes REPORT=report.md
 	$(PROOF) CRASHES=all scripts/broker run $(GO) test -count=1 -v -timeout=1h ./tests/crashes
 

@@ -15,8 +15,8 @@ import (
 //
 // It takes the place of watermill-amqp's: the exchange and the routing key of a topic, and the marshaler, are those of
 // the config, and it declares the exchange of a topic as that does. Messages are persistent, whatever the marshaler says,
-// and have none of our headers but amqpretry-id, which tells a returned one. What the config says of confirms and of a
-// pool of channels does not matter to it.
+// and have none of our headers but amqpretry-id, which tells a returned one. It does not read the config's ConfirmDelivery and
+// ChannelPoolSize.
 type Publisher struct{ own *retrier.Publisher }
 
 var _ message.Publisher = (*Publisher)(nil)

@@ -204,7 +204,8 @@ func (r *ledgerRun) publishAll(published *atomic.Int64, messages int, seed uint6
 func (r *ledgerRun) publish(publisher message.Publisher, topic string, first, n int, random *rand.Rand) {
 	batch := make([]*message.Message, n)
 	for i := range batch {
-		batch[i] = message.NewMessage(fmt.Sprintf("%s-%d", topic, first+i), []byte(strings.Repeat("x", random.IntN(2000))))
+		body := strings.Repeat("x", random.IntN(2000))
+		batch[i] = message.NewMessage(fmt.Sprintf("%s-%d", topic, first+i), []byte(body))
 		if random.IntN(50) == 0 {
 			ctx, cancel := context.WithTimeout(r.t.Context(), time.Duration(random.IntN(20))*time.Millisecond)
 			defer cancel()
@@ -296,7 +297,9 @@ func (r *ledgerRun) fail(ctx context.Context, random *rand.Rand, published *atom
 			pause(ctx, time.Duration(random.IntN(700))*time.Millisecond)
 			r.proxy.resume()
 		case 3:
-			_ = r.queue.Try(func(channel *amqp091.Channel) error { return channel.ExchangeDelete(r.topics[2], false, false) })
+			_ = r.queue.Try(func(channel *amqp091.Channel) error {
+				return channel.ExchangeDelete(r.topics[2], false, false)
+			})
 		}
 		pause(ctx, time.Duration(random.IntN(400))*time.Millisecond)
 	}

@@ -8,6 +8,6 @@
 //	Publish ─┘                                            └──────┘ again with pauses, until Options.Timeout
 //	                                                               returned: no queue ─► error, or ignored
 //
-// An [*Error] names each message that is not known to be stored, and says of each whether it may be. What was confirmed is
-// not in it. A message that may be stored and is published again can be there twice.
+// An [*Error] names each message that is not known to be stored, and says of each whether it may be. It does not name
+// those that were confirmed. A message that may be stored and is published again can be there twice.
 package publish

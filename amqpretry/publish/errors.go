@@ -21,6 +21,7 @@ var (
 
 // Error names the messages of a call that are not known to be stored. The broker has all others.
 type Error struct {
+	// Topic to which the messages were to be published.
 	Topic string
 	// Of is how many messages the call had.
 	Of int
@@ -32,7 +33,8 @@ type Error struct {
 type Failed struct {
 	// Index of the message in the call, from 0.
 	Index int
-	UUID  string
+	// UUID of the message.
+	UUID string
 	// MayBeStored means that the broker has the message or not: it has not answered to a publish of it, or one of several
 	// queues has refused it. Else the broker has said that it has not taken it, or it was never sent.
 	MayBeStored bool

@@ -116,7 +116,8 @@ func (p *Publisher) newCall(topic string, messages []*message.Message) (*call, e
 			err = marshaled.Headers.Validate()
 		}
 		if err != nil {
-			return nil, fmt.Errorf("cannot marshal message %q for topic %q, nothing was published: %w", msg.UUID, topic, err)
+			return nil, fmt.Errorf("cannot marshal message %q for topic %q, nothing was published: %w", msg.UUID, topic,
+				err)
 		}
 		m := NewMessage(msg, codec.Persistent(marshaled))
 		m.Direct, m.Once = true, c.target.Exchange != ""
@@ -161,7 +162,8 @@ func (c *call) result() error {
 			return large
 		}
 		if err := c.failure(m); err != nil {
-			failed = append(failed, publish.Failed{Index: i, UUID: m.UUID, MayBeStored: m.Perhaps || m.Nacked, Err: err})
+			failed = append(failed, publish.Failed{Index: i, UUID: m.UUID, MayBeStored: m.Perhaps || m.Nacked,
+				Err: err})
 		}
 	}
 	if failed == nil {
@@ -198,8 +200,8 @@ func (c *call) unroutable() error {
 			"before you publish", publish.ErrUnroutable, c.target.Key)
 	}
 
-	return fmt.Errorf("%w: none is bound to the exchange %q for the routing key %q; subscribe to the topic once, or take "+
-		"that for success with publish.UnroutableIgnore", publish.ErrUnroutable, c.target.Exchange, c.target.Key)
+	return fmt.Errorf("%w: none is bound to the exchange %q for the routing key %q; subscribe to the topic once, or "+
+		"take that for success with publish.UnroutableIgnore", publish.ErrUnroutable, c.target.Exchange, c.target.Key)
 }
 
 // exchanges are declared once for each link, and again when one was missing.

@@ -47,6 +47,11 @@ var rules = []struct {
 	{"amqpretry/delay", []string{watermillAMQP, module + "/retry", module + "/middleware", module + "/internal",
 		module + "/amqpretry"},
 		"delays are for every version of watermill-amqp, and their due times are calculated without a broker"},
+	{"amqpretry/publish", []string{amqp091, watermill, watermillAMQP, module},
+		"options and errors are plain values, for every version of watermill-amqp"},
+	{"internal/publishing", []string{watermillAMQP, module + "/amqpretry", module + "/middleware", module +
+		"/internal/consumer"},
+		"the versions of watermill-amqp share it"},
 	{"internal/delayed", []string{watermillAMQP, module + "/amqpretry", module + "/middleware", module +
 		"/internal/consumer"},
 		"the versions of watermill-amqp share it"},
@@ -126,13 +131,15 @@ var allowed = map[string][]string{
 	"retry": {module + "/internal/mark", module + "/internal/contextkey"},
 	"internal/wire": {module + "/retry", module + "/internal/header", module + "/internal/mark", module +
 		"/internal/contextkey"},
-	"amqpretry/delay":       {module + "/amqpretry/topology", module + "/internal/header", module + "/internal/shell"},
-	"internal/delayed":      {module + "/amqpretry/topology", module + "/amqpretry/delay"},
+	"amqpretry/publish":     {module + "/config"},
+	"internal/publishing":   {module + "/amqpretry/topology", module + "/amqpretry/publish"},
+	"amqpretry/delay":       {module + "/amqpretry/publish", module + "/amqpretry/topology", module + "/internal/header", module + "/internal/shell"},
+	"internal/delayed":      {module + "/amqpretry/topology", module + "/amqpretry/delay", module + "/amqpretry/publish"},
 	"internal/codec":        {module + "/amqpretry/topology"},
 	"internal/connection":   {module + "/amqpretry/topology"},
 	"internal/republish":    {module + "/amqpretry/topology"},
 	"internal/consumer":     {module + "/amqpretry/topology"},
-	"amqpretry/amqpretryv3": {module + "/amqpretry/topology", module + "/amqpretry/delay"},
+	"amqpretry/amqpretryv3": {module + "/amqpretry/topology", module + "/amqpretry/delay", module + "/amqpretry/publish"},
 }
 
 func TestImportArrows(t *testing.T) {
@@ -151,7 +158,7 @@ func TestImportArrows(t *testing.T) {
 	for _, mustExist := range []string{
 		"config", "config/policyfile", "retry", "internal/engine", "internal/header", "middleware",
 		"middleware/metrics", "middleware/protect", "middleware/retrytest", "amqpretry", "amqpretry/amqpretryv3",
-		"amqpretry/topology", "amqpretry/delay", "internal/delayed",
+		"amqpretry/topology", "amqpretry/delay", "amqpretry/publish", "internal/delayed", "internal/publishing",
 		"internal/retrier", "internal/codec", "internal/connection", "internal/republish", "internal/consumer",
 		"internal/wire", "amqpretry/dlq", "amqpretry/dlqweb", "cmd/amqpretry",
 	} {
