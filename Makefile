@@ -24,10 +24,10 @@ SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
 # Modules of their own, for vet and lint.
-MODULES = tests/interop tests/chaos tests/bench/peers tests/browser $(patsubst %/go.mod,%,$(wildcard middleware/protect/store/*store/go.mod))
+MODULES = tests/interop tests/chaos tests/bench/peers tests/browser tests/inbox $(patsubst %/go.mod,%,$(wildcard middleware/protect/store/*store/go.mod))
 
 .DEFAULT_GOAL := help
-.PHONY: help mirror demo test test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores bench tools foreign fuzz examples record lint prose vet fmt
+.PHONY: help mirror demo test test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores inbox bench tools foreign fuzz examples record lint prose vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -130,6 +130,11 @@ STORES ?= $(patsubst middleware/protect/store/%store/go.mod,%,$(wildcard middlew
 stores: ## the stores of package protect on private servers: make stores STORES=postgres REPORT=report.md
 	set -e; for store in $(STORES); do (cd middleware/protect/store/$${store}store && $(PROOF) \
 		../../../../scripts/$$store run $(GO) test -count=1 -timeout=20m ./...); done
+
+# KILLS and MESSAGES for each form; without them a short one.
+inbox: ## processes with effects in PostgreSQL are killed, and the effects counted: make inbox KILLS=200 MESSAGES=20000 SEED=1 REPORT=report.md
+	cd tests/inbox && $(PROOF) KILLS="$(if $(filter command line,$(origin KILLS)),$(KILLS))" MESSAGES="$(if $(filter command line,$(origin MESSAGES)),$(MESSAGES))" \
+		../../scripts/broker run ../../scripts/postgres run $(GO) test -count=1 -v -timeout=1h .
 
 # Each comparison ROUNDS times, on numbers of messages and lengths of time multiplied by SCALE.
 BENCH  ?= .
