@@ -36,7 +36,10 @@ func fill(t *testing.T, db *sql.DB, c mysqlstore.Config, n int) (rows int) {
 	return rows
 }
 
-func count(t *testing.T, db *sql.DB, table string) (n int) {
+func count(t *testing.T, db interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}, table string,
+) (n int) {
 	t.Helper()
 	require.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM "+table).Scan(&n))
 
@@ -65,11 +68,13 @@ func TestCleanup(t *testing.T) {
 	require.NoError(t, tx.QueryRowContext(t.Context(),
 		"SELECT message_key FROM "+c.Table+" WHERE handler = 'old' LIMIT 1 FOR UPDATE").Scan(&key))
 
+	ctx, cancel := context.WithTimeout(t.Context(), soon) // it waits for nobody
+	defer cancel()
 	var deleted atomic.Int64
 	var wg sync.WaitGroup
 	for range 4 { // instances
 		wg.Go(func() {
-			n, err := s.Cleanup(context.Background(), 0)
+			n, err := s.Cleanup(ctx, 0)
 			assert.NoError(t, err)
 			deleted.Add(n)
 		})

@@ -184,6 +184,28 @@ func TestLockWait(t *testing.T) {
 	assert.Less(t, time.Since(began), 10*c.LockWait)
 }
 
+// A message that was handled after a transaction with REPEATABLE READ has begun comes again.
+func TestHandledAfterTheSnapshot(t *testing.T) {
+	db := connect(t, "pgx", serverURI(t), nil)
+	c := tables(t, db)
+	s := open(t, db, c)
+	want := store.InFlight
+	for level, want := range map[sql.IsolationLevel]store.State{
+		sql.LevelReadCommitted: store.Done, sql.LevelRepeatableRead: want,
+	} {
+		tx, err := db.BeginTx(t.Context(), &sql.TxOptions{Isolation: level})
+		require.NoError(t, err)
+		count(t, tx, c.Table) // which takes the snapshot
+		claim, err := s.Begin(t.Context(), level.String(), "k", lease)
+		require.NoError(t, err)
+		require.NoError(t, claim.Commit(t.Context()))
+		state, err := s.BeginTx(t.Context(), tx, level.String(), "k")
+		require.NoError(t, err)
+		assert.Equal(t, want, state, level)
+		require.NoError(t, tx.Rollback())
+	}
+}
+
 // Two transactions that wait for each other end, and one of them comes again.
 func TestDeadlock(t *testing.T) {
 	db := connect(t, "pgx", serverURI(t), nil)
