@@ -25,6 +25,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
+	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -167,6 +168,25 @@ func deduplicator(t *testing.T) message.HandlerMiddleware {
 	return d.Middleware
 }
 
+// withInbox is a deduplicator that keeps what was handled outside of itself, under the messages' UUIDs.
+func withInbox(t *testing.T, inbox store.Inbox) *protect.Deduplicator {
+	t.Helper()
+	d, err := protect.NewDeduplicator(protect.DeduplicatorConfig{
+		Inbox: inbox, Postpone: 100 * time.Millisecond, OnError: func(err error) { assert.NoError(t, err) },
+	})
+	require.NoError(t, err)
+
+	return d
+}
+
+func memory(t *testing.T) store.Inbox {
+	t.Helper()
+	m, err := store.NewMemory(store.MemoryConfig{})
+	require.NoError(t, err)
+
+	return m
+}
+
 // A fact about Watermill: its Deduplicator takes a message for handled before it is. A retry within the window is
 // dropped, wherever it is in the chain, and the message is gone.
 func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
@@ -209,6 +229,7 @@ func TestDeduplicatorsThatRetry(t *testing.T) {
 	for name, middle := range map[string]func() message.HandlerMiddleware{
 		"Watermill's, by attempt": stockByAttempt,
 		"ours":                    func() message.HandlerMiddleware { return deduplicator(t) },
+		"ours, with an inbox":     func() message.HandlerMiddleware { return withInbox(t, memory(t)).Middleware },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -291,6 +312,10 @@ func TestDeduplicatorAndLostConnection(t *testing.T) {
 		"ours":                                {middle: deduplicator(t), err: context.Canceled, calls: 2},
 		"ours, and the first call fails late": {middle: deduplicator(t), lasts: true, err: errFate, calls: 2},
 		"ours, and the first call succeeds":   {middle: deduplicator(t), lasts: true, calls: 1},
+		"an inbox": {
+			middle: withInbox(t, memory(t)).Middleware, err: context.Canceled, calls: 2,
+		},
+		"an inbox, and the first call succeeds": {middle: withInbox(t, memory(t)).Middleware, lasts: true, calls: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -384,4 +409,57 @@ func (p *flakyPublisher) count() int {
 	defer p.mu.Unlock()
 
 	return p.published
+}
+
+// Two instances get each message several times, in any order, and all first calls fail. Each message has one effect.
+func TestInboxOfTwoInstances(t *testing.T) {
+	t.Parallel()
+	const messages, copies = 20, 3
+	inbox := memory(t)
+	var mu sync.Mutex
+	failed, effects := map[string]bool{}, map[string]int{}
+	total := func() (n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, e := range effects {
+			n += e
+		}
+
+		return n
+	}
+	h := func(msg *message.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if !failed[msg.UUID] {
+			failed[msg.UUID] = true
+
+			return errFate
+		}
+		effects[msg.UUID]++
+
+		return nil
+	}
+	handlerName := uniqueName("handler")
+	route := func(s *service) {
+		d := withInbox(t, inbox)
+		s.Router.AddMiddleware(d.Middleware)
+		s.Router.AddConsumerHandler(handlerName, s.Queue, s.Sub, s.recorded(h))
+	}
+	options := amqpretry.Options{Policies: retries(ms(100, 100, 100)...), Concurrency: 4}
+	first := start(t, setup{URI: brokertest.URI(t), Options: options, Route: route})
+	second := start(t, setup{URI: brokertest.URI(t), Options: options, Route: route, Queue: first.Queue})
+	for range copies {
+		for m := range messages {
+			first.publish(fmt.Sprint("order-", m))
+		}
+	}
+	eventually(t, 20*time.Second, func() bool { return total() >= messages }, "each has an effect")
+	stays(t, time.Second, func() bool { return total() == messages }, "and one only")
+	first.close()
+	second.close()
+	assert.Zero(t, first.Broker.Depth(first.Queue))
+	assert.Zero(t, first.Broker.Depth(first.dlq()))
+	for id, n := range effects {
+		assert.Equal(t, 1, n, id)
+	}
 }

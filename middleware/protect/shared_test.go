@@ -313,6 +313,36 @@ func TestSharedBreakerHalfOpen(t *testing.T) {
 	})
 }
 
+// The result of a call that began before the breaker opened says nothing of what is behind it now.
+func TestSharedBreakerLateResults(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, late := range []error{nil, errBoom} {
+			s, h := newServer(t), &handler{err: errBoom}
+			guarded := breakerOf(t, sharedAfterOne(s), h.handle)
+			end, ended := make(chan struct{}), make(chan error)
+			slow := breakerOf(t, sharedAfterOne(s), func(*message.Message) ([]*message.Message, error) {
+				<-end
+
+				return nil, late
+			})
+			go func() { ended <- call(slow, fresh()) }()
+			synctest.Wait()
+			require.ErrorIs(t, call(guarded, fresh()), errBoom)
+			wait(time.Minute + 1)
+			half := breakerOf(t, sharedAfterOne(s), func(*message.Message) ([]*message.Message, error) {
+				close(end)
+				<-ended
+				require.ErrorIs(t, call(guarded, fresh()), gobreaker.ErrTooManyRequests, "still half-open")
+
+				return nil, nil
+			})
+			require.NoError(t, call(half, fresh()))
+			h.err = nil
+			require.NoError(t, call(guarded, fresh()))
+		}
+	})
+}
+
 // A panic and a Goexit are failures, and a withdrawn message is none.
 func TestSharedBreakerOutcomes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
