@@ -1,0 +1,117 @@
+package postgresstore_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	wmmessage "github.com/ThreeDotsLabs/watermill/message"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/time/rate"
+
+	"github.com/amqpretry/watermill-retry/middleware/protect"
+)
+
+// Each message is delivered several times, to two instances. Handlers fail after their effect, and connections are
+// killed. Each message has its effect once.
+func TestTransactionalHandlers(t *testing.T) {
+	t.Parallel()
+	db := connect(t, "pgx", serverURI(t), nil)
+	c := tables(t, db)
+	inbox := open(t, db, c)
+	ctx := t.Context()
+	effects := c.Table + "_effects"
+	_, err := db.ExecContext(ctx, "CREATE TABLE "+effects+" (id text NOT NULL)")
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = db.ExecContext(context.Background(), "DROP TABLE "+effects) })
+
+	var failures, killed atomic.Int32
+	handler := func(msg *wmmessage.Message) ([]*wmmessage.Message, error) {
+		tx, ctx := protect.TxFromContext(msg.Context()), msg.Context()
+		if _, err := tx.ExecContext(ctx, "INSERT INTO "+effects+" VALUES ($1)", msg.UUID); err != nil {
+			return nil, err
+		}
+		switch rand.IntN(5) {
+		case 0:
+			failures.Add(1)
+			return nil, errors.New("it fails")
+		case 1: // the server ends the connection before the commit
+			killed.Add(1)
+			_, err := tx.ExecContext(ctx, "SELECT pg_terminate_backend(pg_backend_pid())")
+			return nil, ignored(err)
+		}
+		return nil, nil
+	}
+	const messages, copies = 30, 4
+	var wg sync.WaitGroup
+	for range 2 {
+		transactional, err := protect.NewTransactional(protect.TransactionalConfig{
+			DB: db, Inbox: inbox, Postpone: 10 * time.Millisecond,
+		})
+		require.NoError(t, err)
+		guarded := transactional.Middleware(handler)
+		for range copies / 2 {
+			wg.Go(func() {
+				for m := range messages {
+					for ctx.Err() == nil {
+						msg := wmmessage.NewMessage(fmt.Sprint("order-", m), nil)
+						msg.SetContext(ctx)
+						if _, err := guarded(msg); err == nil {
+							break
+						}
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	var all, different int
+	counted := db.QueryRowContext(ctx, "SELECT count(*), count(DISTINCT id) FROM "+effects)
+	require.NoError(t, counted.Scan(&all, &different))
+	assert.Equal(t, messages, all)
+	assert.Equal(t, messages, different)
+	assert.Positive(t, failures.Load())
+	assert.Positive(t, killed.Load())
+}
+
+// ignored is an error that the handler does not notice.
+func ignored(error) error { return nil }
+
+// Two instances with one limit make as many calls together as one.
+func TestSharedRateLimit(t *testing.T) {
+	t.Parallel()
+	db := connect(t, "pgx", serverURI(t), nil)
+	values := open(t, db, tables(t, db))
+	const limit, calls = 50, 100
+	var left atomic.Int32
+	left.Store(calls)
+	var wg sync.WaitGroup
+	began := time.Now()
+	for range 2 {
+		l, err := protect.NewRateLimit(protect.RateLimitConfig{
+			Limit: rate.Limit(limit), Burst: 1, Shared: values, OnError: func(err error) { assert.NoError(t, err) },
+		})
+		require.NoError(t, err)
+		guarded := l.Middleware(func(*wmmessage.Message) ([]*wmmessage.Message, error) { return nil, nil })
+		for range 2 {
+			wg.Go(func() {
+				for left.Add(-1) >= 0 {
+					msg := wmmessage.NewMessage("a", nil)
+					msg.SetContext(t.Context())
+					_, err := guarded(msg)
+					assert.NoError(t, err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	took := time.Since(began)
+	t.Logf("%.1f calls a second, with a limit of %d", calls/took.Seconds(), limit)
+	assert.GreaterOrEqual(t, took, (calls-1)*time.Second/limit-50*time.Millisecond)
+}
