@@ -59,7 +59,7 @@ type DeduplicatorConfig struct {
 	// Lease is how long a message stays with a process that has died. While the handler runs the lease is renewed, so
 	// it may run longer. [DefaultLease] by default, at least [MinLease].
 	Lease time.Duration
-	// Timeout is how long the Inbox may take to answer. [DefaultTimeout] by default.
+	// Timeout is how long the Inbox may take to answer, half a Lease at most. [DefaultTimeout] by default.
 	Timeout time.Duration
 	// HandleReplays calls the handler for a message that is Done in the Inbox when it was replayed from a dead-letter
 	// queue. By default such a message is acknowledged, as any other that is Done. Without Inbox replays are handled.

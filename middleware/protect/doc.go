@@ -1,5 +1,5 @@
 // Package protect has middlewares that keep a service from making things worse: for what it depends on (CircuitBreaker,
-// RateLimit), and for those who see its effects (Deduplicator). They belong right inside of the retry middleware,
+// RateLimit), and for those who see its effects (Deduplicator, Transactional). They belong right inside of the retry middleware,
 // because what they do to a message is what the retry middleware can do: postpone it, without using up an attempt.
 //
 //	          ┌ CircuitBreaker, RateLimit, Deduplicator ┐

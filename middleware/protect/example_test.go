@@ -1,6 +1,7 @@
 package protect_test
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
+	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 	"github.com/amqpretry/watermill-retry/middleware/retrytest"
 )
 
@@ -102,4 +104,50 @@ func ExampleNewRateLimit() {
 	// Output:
 	// RateLimitConfig.Limit: out of bounds: must be more than 0 calls in a second, got 0
 	// RateLimitConfig.Burst: out of bounds: must be 1 or more: how many calls may come at once, got -1
+}
+
+// Two instances of a service share an inbox: a message that was handled by one is acknowledged by the other.
+func ExampleDeduplicator_inbox() {
+	inbox, err := store.NewMemory(store.MemoryConfig{}) // one of redisstore, postgresstore, mysqlstore in a service
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	charged := 0
+	for range 2 {
+		deduplicator, err := protect.NewDeduplicator(protect.DeduplicatorConfig{Inbox: inbox, Name: "billing"})
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		retrytest.Run(retrytest.Service{
+			Handler: deduplicator.Middleware(func(*message.Message) ([]*message.Message, error) {
+				charged++
+				return nil, nil
+			}),
+		}, order())
+		if err := deduplicator.Close(); err != nil { // the inbox knows of what was handled
+			fmt.Println(err)
+		}
+	}
+	fmt.Println("charged", charged, "time")
+	// Output: charged 1 time
+}
+
+// The effects of a handler are committed together with the mark that its message was handled.
+func ExampleTransactional() {
+	var db *sql.DB
+	var inbox store.TxInbox // postgresstore or mysqlstore in that database
+	_, err := protect.NewTransactional(protect.TransactionalConfig{DB: db, Inbox: inbox})
+	fmt.Println(err)
+
+	_ = func(msg *message.Message) error {
+		tx := protect.TxFromContext(msg.Context())
+		_, err := tx.ExecContext(msg.Context(), "UPDATE accounts SET balance = balance - 1 WHERE id = 7")
+
+		return err
+	}
+	// Output:
+	// TransactionalConfig.DB: missing: must be the database of the effects, got nil
+	// TransactionalConfig.Inbox: missing: must be an inbox in the same database, got nil
 }

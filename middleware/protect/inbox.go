@@ -92,7 +92,8 @@ func (d *Deduplicator) claim(ctx context.Context, id callID) (store.Claim, error
 }
 
 func (d *Deduplicator) begin(ctx context.Context, id callID) (claim store.Claim, err error) {
-	ctx, cancel := context.WithTimeout(ctx, d.config.Timeout)
+	// An answer that comes later leaves too little of the lease.
+	ctx, cancel := context.WithTimeout(ctx, min(d.config.Timeout, d.config.Lease/2))
 	defer cancel()
 
 	err = safely(func() error {

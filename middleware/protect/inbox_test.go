@@ -354,6 +354,18 @@ func TestInboxDown(t *testing.T) {
 	}
 }
 
+// A claim is not waited for until its lease has run out.
+func TestInboxSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, h := newServer(t), &handler{}
+		s.set(nil, true)
+		guarded := instance(t, s, h.handle, func(c *protect.DeduplicatorConfig) { c.Timeout = time.Hour })
+		began := time.Now()
+		require.ErrorIs(t, call(guarded, fresh()), context.DeadlineExceeded)
+		assert.Equal(t, protect.DefaultLease/2, time.Since(began))
+	})
+}
+
 // An outage while the handler runs, no longer than the lease, goes unnoticed by others. That of the commit as well.
 func TestInboxShortOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
