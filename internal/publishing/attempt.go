@@ -68,6 +68,7 @@ func (a *attempt) send(m *Message) bool {
 		err = nil
 	}
 	if err != nil {
+		m.Perhaps = m.Perhaps || republish.IsLost(err)
 		m.Err = withReason(a.ctx, topology.ExplainUse(topology.UsePublish, topology.KindExchange, exchange, err), m.Err)
 		return false
 	}

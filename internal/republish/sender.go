@@ -3,6 +3,7 @@ package republish
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -122,6 +123,9 @@ func (l *Lane) Send(ctx context.Context, key string, message amqp091.Publishing,
 	sent, err := c.publish(l.exchange, key, message)
 	if err != nil {
 		<-c.window.slots
+		if !errors.Is(err, amqp091.ErrClosed) { // it was being written
+			err = fmt.Errorf("%w: %w", errLost, err)
+		}
 		return nil, err
 	}
 	sent.id = id
@@ -143,7 +147,7 @@ func (w *window) enter(ctx context.Context, gone <-chan struct{}, wait bool) err
 	case w.slots <- struct{}{}:
 		return nil
 	case <-gone:
-		return errLost
+		return amqp091.ErrClosed
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

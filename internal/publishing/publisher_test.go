@@ -1,0 +1,203 @@
+package publishing
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/publish"
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/testkit/fakebroker"
+	"github.com/amqpretry/watermill-retry/retry"
+)
+
+// plainMarshaler publishes the payload.
+type plainMarshaler struct{}
+
+func (plainMarshaler) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+	return amqp091.Publishing{Body: msg.Payload}, nil
+}
+
+func (plainMarshaler) Unmarshal(amqp091.Delivery) (*message.Message, error) {
+	return nil, errors.New("not asked for")
+}
+
+func newTestPublisher(t *testing.T, dial func(network, address string) (net.Conn, error), options publish.Options,
+) *Publisher {
+	t.Helper()
+	p := NewPublisher(PublisherSettings{
+		Connection: connection.Settings{URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: dial},
+			Emit: func(retry.Event) {}},
+		Logger: watermill.NopLogger{}, Options: options, CloseTimeout: 5 * time.Second, Marshaler: plainMarshaler{},
+		Target: topology.QueueTarget,
+	})
+	t.Cleanup(func() { _ = p.Close() })
+
+	return p
+}
+
+func named(uuids ...string) []*message.Message {
+	messages := make([]*message.Message, len(uuids))
+	for i, uuid := range uuids {
+		messages[i] = message.NewMessage(uuid, []byte(uuid))
+	}
+
+	return messages
+}
+
+func numbered(prefix string, n int) []*message.Message {
+	uuids := make([]string, n)
+	for i := range uuids {
+		uuids[i] = fmt.Sprintf("%s-%d", prefix, i)
+	}
+
+	return named(uuids...)
+}
+
+// A queue that never confirms, such as one without a majority, does not use up what others publish with: however many
+// messages to it are given up.
+func TestPublisher_QueueThatNeverConfirms(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakebroker.NewScripted()
+		b.OnPublish = func(u *fakebroker.Publish) {
+			if !u.Carries("silent") {
+				u.Ack()
+			}
+		}
+		p := newTestPublisher(t, b.Dial, publish.Options{})
+		for range 20 {
+			var calls sync.WaitGroup
+			for range 500 {
+				calls.Add(1)
+				go func() {
+					defer calls.Done()
+					ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+					defer cancel()
+					messages := named("silent")
+					messages[0].SetContext(ctx)
+					err := p.Publish("q", messages...)
+					assert.ErrorIs(t, err, context.DeadlineExceeded)
+				}()
+			}
+			calls.Wait()
+			began := time.Now()
+			require.NoError(t, p.Publish("q", numbered("good", 2000)...))
+			assert.Less(t, time.Since(began), time.Second)
+		}
+		synctest.Wait()
+		assert.LessOrEqual(t, b.Open(), 2*4+1, "channels")
+	})
+}
+
+// Any number of calls share four channels, and none waits for the answer to another.
+func TestPublisher_Lanes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakebroker.NewScripted()
+		var mu sync.Mutex
+		var waiting []*fakebroker.Publish
+		b.OnPublish = func(u *fakebroker.Publish) {
+			mu.Lock()
+			defer mu.Unlock()
+			waiting = append(waiting, u)
+		}
+		p := newTestPublisher(t, b.Dial, publish.Options{})
+		var calls sync.WaitGroup
+		for i := range 200 {
+			calls.Add(1)
+			go func() {
+				defer calls.Done()
+				fate, wanted := "good", error(nil)
+				if i%2 == 1 {
+					fate, wanted = "lost", publish.ErrUnroutable
+				}
+				assert.ErrorIs(t, p.Publish("q", numbered(fate, 1)...), wanted)
+			}()
+		}
+		synctest.Wait()
+		require.Len(t, waiting, 200, "all are on their way")
+		assert.Equal(t, 4, b.Open(), "channels")
+		for _, u := range waiting {
+			if u.Carries("lost") {
+				u.Return()
+			}
+			u.Ack()
+		}
+		calls.Wait()
+	})
+}
+
+// A call with more messages than a channel has room for waits for its own, and every return is told apart.
+func TestPublisher_WindowOfReturns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakebroker.NewScripted()
+		b.OnPublish = func(u *fakebroker.Publish) {
+			if !u.Carries("good") {
+				u.Return()
+			}
+			u.Ack()
+		}
+		p := newTestPublisher(t, b.Dial, publish.Options{})
+		messages := append(numbered("lost", 3000), numbered("good", 3)...)
+		err := p.Publish("q", messages...)
+		var failed *publish.Error
+		require.ErrorAs(t, err, &failed)
+		require.Len(t, failed.Failed, 3000)
+		assert.Equal(t, 3003, failed.Of)
+		for i, f := range failed.Failed {
+			assert.Equal(t, i, f.Index)
+			require.ErrorIs(t, f.Err, publish.ErrUnroutable)
+		}
+		assert.Less(t, len(err.Error()), 2000, "the text is bounded")
+		require.ErrorContains(t, err, "and 2995 more")
+	})
+}
+
+// A message that was being written when the connection was lost may be stored.
+func TestPublisher_LostWhileWritten(t *testing.T) {
+	t.Parallel() // in real time: who waits for amqp091-go's lock would stop a fake clock
+
+	b := fakebroker.NewScripted()
+	dials := 0
+	p := newTestPublisher(t, func(network, address string) (net.Conn, error) {
+		if dials++; dials > 1 {
+			return nil, errors.New("nobody is there")
+		}
+		conn, err := b.Dial(network, address)
+		return &breaksAt{conn, "large"}, err
+	}, publish.Options{Timeout: time.Second})
+	require.NoError(t, p.Publish("q", named("small")...))
+	err := p.Publish("q", named("large")...)
+	var failed *publish.Error
+	require.ErrorAs(t, err, &failed)
+	assert.True(t, failed.Failed[0].MayBeStored)
+	require.ErrorIs(t, err, publish.ErrUnconfirmed)
+}
+
+// breaksAt is a connection that fails behind what contains a text, and has written that.
+type breaksAt struct {
+	net.Conn
+	text string
+}
+
+func (c *breaksAt) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if strings.Contains(string(p), c.text) {
+		_ = c.Close()
+		return n, errors.New("reset by peer")
+	}
+
+	return n, err
+}
