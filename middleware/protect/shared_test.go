@@ -331,7 +331,7 @@ func TestSharedBreakerLateResults(t *testing.T) {
 			wait(time.Minute + 1)
 			half := breakerOf(t, sharedAfterOne(s), func(*message.Message) ([]*message.Message, error) {
 				close(end)
-				<-ended
+				require.Equal(t, late, <-ended)
 				require.ErrorIs(t, call(guarded, fresh()), gobreaker.ErrTooManyRequests, "still half-open")
 
 				return nil, nil
