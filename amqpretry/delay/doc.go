@@ -3,7 +3,8 @@
 // written for the SQL Pub/Subs work unchanged. In the code below, delay is this package, and wmdelay is an alias for
 // Watermill's, which has the same name.
 //
-//	publisher, err := retrier.NewDelayPublisher(stock, delay.Options{}) // stock gets messages without a delay
+//	own, err := retrier.NewPublisher()                                 // for messages without a delay
+//	publisher, err := retrier.NewDelayPublisher(own, delay.Options{})
 //
 //	wmdelay.Message(msg, wmdelay.For(37*time.Second))                  // or wmdelay.Until(monday)
 //	err = publisher.Publish("reminders", msg)                          // returns when the broker has it

@@ -26,7 +26,7 @@ func Example() {
 	}
 	defer func() { _ = retrier.Close() }() // closes the publisher as well
 
-	// For messages without a delay: here a stand-in for amqp.NewPublisher(retrier.Config(), logger).
+	// For messages without a delay: here a stand-in for one of retrier.NewPublisher().
 	stock := gochannel.NewGoChannel(gochannel.Config{}, logger)
 	publisher, err := retrier.NewDelayPublisher(stock, delay.Options{})
 	if err != nil {

@@ -37,7 +37,8 @@ var usual = map[string]string{
 	"prometheus": "github.com/prometheus/client_golang/prometheus",
 	"promhttp":   "github.com/prometheus/client_golang/prometheus/promhttp", "gobreaker": "github.com/sony/gobreaker",
 	"amqpretry": ourModule + "/amqpretry", "topology": ourModule + "/amqpretry/topology",
-	"dlq": ourModule + "/amqpretry/dlq", "dlqweb": ourModule + "/amqpretry/dlqweb", "slog": "log/slog",
+	"publish": ourModule + "/amqpretry/publish",
+	"dlq":     ourModule + "/amqpretry/dlq", "dlqweb": ourModule + "/amqpretry/dlqweb", "slog": "log/slog",
 	"config": ourModule + "/config", "policyfile": ourModule + "/config/policyfile", "retry": ourModule + "/retry",
 	"middleware": ourModule + "/middleware", "metrics": ourModule + "/middleware/metrics",
 	"tracing": ourModule + "/middleware/tracing", "otel": "go.opentelemetry.io/otel",
@@ -67,6 +68,7 @@ var (
 	options    amqpretry.Options
 	handler    *message.Handler
 	msg        *message.Message
+	messages   []*message.Message
 	err        error
 	client     *dlq.Client
 	undoFile   *os.File
