@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/publish"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -76,6 +78,41 @@ func ExampleRetrier_Plan() {
 	// orders.retry.1s 1000
 	// orders.retry.30s 30000
 	// orders.dlq <nil>
+}
+
+// An error of Publish names the messages that the broker may not have, and says why. Here no broker listens.
+func ExampleRetrier_NewPublisher() {
+	retrier, err := amqpretry.New(amqp.NewDurableQueueConfig("amqp://guest:guest@127.0.0.1:1/"), amqpretry.Options{
+		Publisher: publish.Options{Timeout: 100 * time.Millisecond},
+		Logger:    watermill.NopLogger{},
+	})
+	if err != nil {
+		panic(err)
+	}
+	defer func() { _ = retrier.Close() }() // closes the publisher, too
+
+	publisher, err := retrier.NewPublisher() // instead of amqp.NewPublisher
+	if err != nil {
+		panic(err)
+	}
+	err = publisher.Publish("orders", message.NewMessage("order-1", nil), message.NewMessage("order-2", nil))
+
+	var failed *publish.Error
+	if errors.As(err, &failed) {
+		for _, f := range failed.Failed {
+			switch {
+			case errors.Is(f.Err, publish.ErrUnroutable):
+				fmt.Println(f.UUID, "has no queue")
+			case f.MayBeStored:
+				fmt.Println(f.UUID, "may arrive twice if it is published again")
+			default:
+				fmt.Println(f.UUID, "is not stored: publish it again")
+			}
+		}
+	}
+	// Output:
+	// order-1 is not stored: publish it again
+	// order-2 is not stored: publish it again
 }
 
 // Policies by topic.

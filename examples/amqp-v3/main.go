@@ -65,7 +65,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		return err
 	}
 	router.AddConsumerHandler("ship", topic, subscriber, ship(out, func() { go router.Close() }))
-	if err := publish(conf, subscriber, topic, "order-1"); err != nil {
+	if err := publish(retrier, subscriber, topic, "order-1"); err != nil {
 		return err
 	}
 
@@ -73,15 +73,14 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 }
 
 // publish sends a message for each id, once the queue exists.
-func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+func publish(retrier *amqpretryv3.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	publisher, err := retrier.NewPublisher()
 	if err != nil {
 		return err
 	}
-	defer publisher.Close()
 	for _, id := range ids {
 		if err := publisher.Publish(topic, message.NewMessage(id, []byte(id))); err != nil {
 			return err

@@ -224,11 +224,10 @@ func fail(ctx context.Context, uri, topic string) error {
 		}
 		return errors.New("the warehouse does not answer")
 	})
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	publisher, err := retrier.NewPublisher()
 	if err != nil {
 		return err
 	}
-	defer publisher.Close()
 	for _, id := range []string{"order-1", "order-2", "order-3"} {
 		if err := publisher.Publish(topic, message.NewMessage(id, []byte(id))); err != nil {
 			return err

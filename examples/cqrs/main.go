@@ -174,7 +174,6 @@ func run(ctx context.Context, uri string, out io.Writer) (err error) {
 	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
 	s := &service{id: watermill.NewShortUUID(), out: out}
 	conf := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicName) // the queues of groups have other names
-	conf.Publish.ConfirmDelivery = true
 	s.retrier, err = amqpretry.New(conf, amqpretry.Options{Policies: policies, OnEvent: s.report, Logger: logger})
 	if err != nil {
 		return err
@@ -193,11 +192,10 @@ func run(ctx context.Context, uri string, out io.Writer) (err error) {
 	s.router.AddMiddleware(s.retrier.Middleware)
 	s.router.AddPlugin(s.retrier.CheckRouter)
 
-	publisher, err := amqp.NewPublisher(s.retrier.Config(), logger)
+	publisher, err := s.retrier.NewPublisher()
 	if err != nil {
 		return err
 	}
-	defer publisher.Close()
 	commandBus, eventBus, err := s.buses(publisher)
 	if err != nil {
 		return err

@@ -103,7 +103,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		return file(out)(msg)
 	})
 
-	if err := publish(conf, subscriber, topic); err != nil {
+	if err := publish(retrier, subscriber, topic); err != nil {
 		return err
 	}
 
@@ -111,16 +111,14 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 }
 
 // publish sends two orders, once the queue exists.
-func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic string) error {
+func publish(retrier *amqpretry.Retrier, subscriber message.SubscribeInitializer, topic string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	publisher, err := retrier.NewPublisher()
 	if err != nil {
 		return err
 	}
-	defer publisher.Close()
-
 	return publisher.Publish(topic,
 		message.NewMessage("order-1", []byte(`not JSON`)),
 		message.NewMessage("order-2", []byte(`{"Customer":"ann"}`)))

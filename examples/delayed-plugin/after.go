@@ -48,10 +48,10 @@ func after(ctx context.Context, conf amqp.Config, topic string, policy config.Po
 
 		return err
 	})
-	if err := publish(conf, subscriber, topic, "order-1"); err != nil {
+	if err := publish(retrier, subscriber, topic, "order-1"); err != nil {
 		return err
 	}
-	if err := publishLater(retrier, conf, topic, policy.Ladder, "order-2", 500*time.Millisecond, out); err != nil {
+	if err := publishLater(retrier, topic, policy.Ladder, "order-2", 500*time.Millisecond, out); err != nil {
 		return err
 	}
 
@@ -61,10 +61,9 @@ func after(ctx context.Context, conf amqp.Config, topic string, policy config.Po
 // publishLater takes the place of a publish with the header x-delay. It returns when the broker has the message. A
 // service makes the publisher once, and leaves the ladder out.
 func publishLater(
-	retrier *amqpretry.Retrier, conf amqp.Config, topic string, ladder config.Ladder, id string, after time.Duration,
-	out io.Writer,
+	retrier *amqpretry.Retrier, topic string, ladder config.Ladder, id string, after time.Duration, out io.Writer,
 ) error {
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{}) // for messages without a delay
+	publisher, err := retrier.NewPublisher() // for messages without a delay
 	if err != nil {
 		return err
 	}
@@ -81,15 +80,14 @@ func publishLater(
 }
 
 // publish sends a message for each id, once the queue exists.
-func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+func publish(retrier *amqpretry.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	publisher, err := retrier.NewPublisher()
 	if err != nil {
 		return err
 	}
-	defer publisher.Close()
 	for _, id := range ids {
 		if err := publisher.Publish(topic, message.NewMessage(id, []byte(id))); err != nil {
 			return err

@@ -108,11 +108,11 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 			defer done()
 			return s.handler(msg)
 		})
-		stock, err := amqp.NewPublisher(retrier.Config(), logger) // for messages without a delay
+		publisher, err := retrier.NewPublisher() // for messages without a delay
 		if err != nil {
 			return err
 		}
-		if publishers[s.topic], err = retrier.NewDelayPublisher(stock, options); err != nil {
+		if publishers[s.topic], err = retrier.NewDelayPublisher(publisher, options); err != nil {
 			return err
 		}
 	}

@@ -114,7 +114,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	}
 	router.AddConsumerHandler("bill", topic, subscriber, bill)
 
-	if err := publish(conf, subscriber, topic, ids); err != nil {
+	if err := publish(retrier, subscriber, topic, ids); err != nil {
 		return err
 	}
 
@@ -122,15 +122,14 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 }
 
 // publish sends a message for each id, once the queue exists.
-func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic string, ids []string) error {
+func publish(retrier *amqpretry.Retrier, subscriber message.SubscribeInitializer, topic string, ids []string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	publisher, err := retrier.NewPublisher()
 	if err != nil {
 		return err
 	}
-	defer publisher.Close()
 	for _, id := range ids {
 		if err := publisher.Publish(topic, message.NewMessage(id, nil)); err != nil {
 			return err

@@ -1,8 +1,10 @@
-// Forwarder shows Watermill's forwarder, as outboxes use it, on the retrier: an envelope that cannot be forwarded is
-// retried, and ends as a dead letter. Look at
+// Forwarder shows Watermill's forwarder, as outboxes use it, on the retrier. One envelope is for a queue that exists, the
+// other one for a queue that does not. Look at
 //
-//   - forward: the forwarder makes a router of its own, so the middleware goes into its config,
-//   - flaky, a destination that refuses some messages.
+//   - forward: the destination is the retrier's publisher. It returns publish.ErrUnroutable for the second message, so
+//     its envelope is retried, and ends as a dead letter with that reason. watermill-amqp's publisher would return nil,
+//     and the message would be lost,
+//   - the middleware: the forwarder makes a router of its own unless it is given one that has the middleware.
 //
 // An outbox keeps its envelopes in the database of the service, such as by watermill-sql. Here they are on RabbitMQ.
 package main
@@ -15,7 +17,7 @@ import (
 	"log"
 	"os"
 	"os/signal"
-	"sync"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +27,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
+	"github.com/amqpretry/watermill-retry/amqpretry/publish"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/examples/tidy"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -33,40 +36,27 @@ import (
 var policies = config.Policies{Default: config.Policy{Delays: []time.Duration{200 * time.Millisecond}}}
 
 // forward moves what is in envelopes to the topics that they name.
-func forward(retrier *amqpretry.Retrier, outbox string, destination message.Publisher) (*forwarder.Forwarder, error) {
-	subscriber, err := retrier.NewSubscriber()
+func forward(
+	retrier *amqpretry.Retrier, router *message.Router, outbox string, subscriber message.Subscriber,
+) (*forwarder.Forwarder, error) {
+	destination, err := retrier.NewPublisher()
 	if err != nil {
 		return nil, err
 	}
 
 	return forwarder.NewForwarder(subscriber, destination, watermill.NopLogger{}, forwarder.Config{
 		ForwarderTopic: outbox,
-		Middlewares:    []message.HandlerMiddleware{retrier.Middleware},
+		Router:         router, // without one: Middlewares: []message.HandlerMiddleware{retrier.Middleware},
 	})
 }
 
-// flaky is a publisher that refuses order-1 once, and order-2 always.
-type flaky struct {
-	out     io.Writer
-	refused map[string]int
-	mu      sync.Mutex
-}
-
-func (f *flaky) Publish(topic string, messages ...*message.Message) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	for _, msg := range messages {
-		if f.refused[msg.UUID]++; msg.UUID == "order-2" || f.refused[msg.UUID] == 1 {
-			fmt.Fprintf(f.out, "%s: not forwarded\n", msg.UUID)
-			return errors.New("the other broker does not answer")
-		}
-		fmt.Fprintf(f.out, "%s: forwarded to %s\n", msg.UUID, topic)
+// ship handles what was forwarded.
+func ship(out io.Writer) message.NoPublishHandlerFunc {
+	return func(msg *message.Message) error {
+		fmt.Fprintf(out, "%s: shipped\n", msg.UUID)
+		return nil
 	}
-
-	return nil
 }
-
-func (f *flaky) Close() error { return nil }
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -79,18 +69,28 @@ func main() {
 func run(ctx context.Context, uri string, out io.Writer) error {
 	conf := amqp.NewDurableQueueConfig(uri)
 	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
-	outbox := "outbox-" + watermill.NewShortUUID()
+	id := watermill.NewShortUUID()
+	outbox, orders, invoices := "outbox-"+id, "orders-"+id, "invoices-"+id
 
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
+	router, err := message.NewRouter(message.RouterConfig{}, logger)
+	if err != nil {
+		return err
+	}
 	var ended atomic.Int64
-	report := func(e retry.Event) {
-		if e.Kind == retry.EventDeadLettered {
-			fmt.Fprintf(out, "an envelope: dead letter, %s: %v\n", e.Verdict.Reason, e.Err)
+	report := func(event retry.Event) {
+		switch {
+		case event.Kind == retry.EventRetried && errors.Is(event.Err, publish.ErrUnroutable):
+			fmt.Fprintln(out, "an envelope: no queue gets its message, try again")
+			return
+		case event.Kind == retry.EventDeadLettered:
+			fmt.Fprintf(out, "an envelope: dead letter, %s: %s\n", event.Verdict.Reason,
+				strings.ReplaceAll(event.Err.Error(), "-"+id, ""))
+		case event.Kind == retry.EventSucceeded && event.Topic == orders:
+		default:
+			return
 		}
-		// The program ends with the second envelope.
-		if (e.Kind == retry.EventSucceeded || e.Kind == retry.EventDeadLettered) && ended.Add(1) == 2 {
-			stop()
+		if ended.Add(1) == 2 {
+			go router.Close()
 		}
 	}
 	retrier, err := amqpretry.New(conf, amqpretry.Options{Policies: policies, Logger: logger, OnEvent: report})
@@ -98,25 +98,34 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		return err
 	}
 	defer retrier.Close()
-	defer tidy.Up(uri, retrier, outbox) // no service deletes its queues
-	f, err := forward(retrier, outbox, &flaky{out: out, refused: map[string]int{}})
+	defer tidy.Up(uri, retrier, outbox, orders) // no service deletes its queues
+	router.AddMiddleware(retrier.Middleware)
+	router.AddPlugin(retrier.CheckRouter)
+	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
 		return err
 	}
+	f, err := forward(retrier, router, outbox, subscriber)
+	if err != nil {
+		return err
+	}
+	router.AddConsumerHandler("ship", orders, subscriber, ship(out))
 
-	publisher, err := amqp.NewPublisher(conf, logger)
+	if err := errors.Join(subscriber.SubscribeInitialize(outbox), subscriber.SubscribeInitialize(orders)); err != nil {
+		return err
+	}
+	publisher, err := retrier.NewPublisher()
 	if err != nil {
 		return err
 	}
-	defer publisher.Close()
 	sender := forwarder.NewPublisher(publisher, forwarder.PublisherConfig{ForwarderTopic: outbox})
-	go func() {
-		select {
-		case <-f.Running(): // from then on the queue exists
-			_ = sender.Publish("orders", message.NewMessage("order-1", nil), message.NewMessage("order-2", nil))
-		case <-ctx.Done():
-		}
-	}()
+	if err := sender.Publish(orders, message.NewMessage("order-1", nil)); err != nil {
+		return err
+	}
+	// Nobody has subscribed to this topic.
+	if err := sender.Publish(invoices, message.NewMessage("invoice-1", nil)); err != nil {
+		return err
+	}
 
 	return f.Run(ctx)
 }

@@ -80,7 +80,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 		return errors.Join(err, retrier.Close())
 	}
 	router.AddConsumerHandler("pack", topic, subscriber, pack(out, terminate))
-	if err := publish(conf, subscriber, topic, "order-1", "order-2", "order-3"); err != nil {
+	if err := publish(retrier, subscriber, topic, "order-1", "order-2", "order-3"); err != nil {
 		return errors.Join(err, retrier.Close())
 	}
 
@@ -139,15 +139,14 @@ func ready(uri, queue string) (int, error) {
 }
 
 // publish sends a message for each id, once the queue exists.
-func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+func publish(retrier *amqpretry.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	publisher, err := retrier.NewPublisher()
 	if err != nil {
 		return err
 	}
-	defer publisher.Close()
 	for _, id := range ids {
 		if err := publisher.Publish(topic, message.NewMessage(id, []byte(id))); err != nil {
 			return err

@@ -116,7 +116,7 @@ func run(ctx context.Context, uri, topic string, l load, out io.Writer) error {
 		return err
 	}
 
-	if err := publish(ctx, retrier.Config(), topic, messages, l.PerSecond); err != nil {
+	if err := publish(ctx, retrier, topic, messages, l.PerSecond); err != nil {
 		return err
 	}
 	if err := wait(ctx, &open); err != nil {
@@ -164,12 +164,11 @@ func ship(msg *message.Message) error {
 	return nil
 }
 
-func publish(ctx context.Context, conf amqp.Config, topic string, messages, perSecond int) error {
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+func publish(ctx context.Context, retrier *amqpretry.Retrier, topic string, messages, perSecond int) error {
+	publisher, err := retrier.NewPublisher()
 	if err != nil {
 		return err
 	}
-	defer publisher.Close()
 
 	tick := time.NewTicker(time.Second / time.Duration(perSecond))
 	defer tick.Stop()

@@ -83,7 +83,7 @@ func run(ctx context.Context, uri, file string, out io.Writer) error {
 	}
 	for topic, ids := range map[string][]string{orders: {"order", "template"}, mails: {"mail"}, audit: {"audit"}} {
 		router.AddConsumerHandler(topic, topic, subscriber, handle(out))
-		if err := publish(conf, subscriber, topic, ids...); err != nil {
+		if err := publish(retrier, subscriber, topic, ids...); err != nil {
 			return err
 		}
 	}
@@ -110,11 +110,11 @@ func untilDone(router *message.Router, n int64, out io.Writer) func(retry.Event)
 }
 
 // publish sends a message for each id, once the queue exists.
-func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+func publish(retrier *amqpretry.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	publisher, err := retrier.NewPublisher()
 	if err != nil {
 		return err
 	}

@@ -68,7 +68,6 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Marshaler = jsonMarshaler{}
 	conf.Consume.Qos.PrefetchCount = 10
-	conf.Publish.ConfirmDelivery = true
 
 	logger := watermill.NopLogger{} // this program prints what happens; a service logs it
 
@@ -92,7 +91,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	}
 	router.AddConsumerHandler("ship", topic, subscriber, ship(p))
 
-	if err := publish(conf, subscriber, topic); err != nil {
+	if err := publish(retrier, subscriber, topic); err != nil {
 		return err
 	}
 	p.start = time.Now()
@@ -116,15 +115,14 @@ func untilDone(router *message.Router, n int64) func(retry.Event) {
 }
 
 // publish sends the orders, once the queue exists.
-func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic string) error {
+func publish(retrier *amqpretry.Retrier, subscriber message.SubscribeInitializer, topic string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	publisher, err := retrier.NewPublisher()
 	if err != nil {
 		return err
 	}
-	defer publisher.Close()
 	for _, body := range bodies {
 		if err := publisher.Publish(topic, message.NewMessage(watermill.NewUUID(), []byte(body))); err != nil {
 			return err

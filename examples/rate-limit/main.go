@@ -84,7 +84,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	}
 	router.AddConsumerHandler("send", topic, subscriber, send(out))
 
-	if err := publish(conf, subscriber, topic, ids...); err != nil {
+	if err := publish(retrier, subscriber, topic, ids...); err != nil {
 		return err
 	}
 
@@ -113,15 +113,14 @@ func untilDone(router *message.Router, n int64, out io.Writer) func(retry.Event)
 }
 
 // publish sends a message for each id, once the queue exists.
-func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+func publish(retrier *amqpretry.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	publisher, err := retrier.NewPublisher()
 	if err != nil {
 		return err
 	}
-	defer publisher.Close()
 	for _, id := range ids {
 		if err := publisher.Publish(topic, message.NewMessage(id, []byte(id))); err != nil {
 			return err

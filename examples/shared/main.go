@@ -91,7 +91,8 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	router.AddConsumerHandler("ship", orders, subscriber, handle("orders", out))
 	router.AddConsumerHandler("charge", payments, subscriber, handle("payments", out))
 
-	err = errors.Join(publish(conf, subscriber, orders, "an order"), publish(conf, subscriber, payments, "a payment"))
+	err = errors.Join(publish(retrier, subscriber, orders, "an order"),
+		publish(retrier, subscriber, payments, "a payment"))
 	if err != nil {
 		return err
 	}
@@ -118,11 +119,11 @@ func untilDone(router *message.Router, n int64, out io.Writer) func(retry.Event)
 }
 
 // publish sends a message for each id, once the queue exists.
-func publish(conf amqp.Config, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
+func publish(retrier *amqpretry.Retrier, subscriber message.SubscribeInitializer, topic string, ids ...string) error {
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	publisher, err := retrier.NewPublisher()
 	if err != nil {
 		return err
 	}

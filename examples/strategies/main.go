@@ -86,7 +86,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	for _, strategy := range (config.Strategy("")).Choices() {
 		topic := strategy + "-" + watermill.NewShortUUID()
 		defer tidy.Up(uri, retrier, topic) // no service deletes its queues
-		err := subscribe(router, retrier, conf, topic, ship(strategy, out))
+		err := subscribe(router, retrier, topic, ship(strategy, out))
 		var tooOld *topology.NoDelayedRetryError
 		switch {
 		case errors.As(err, &tooOld):
@@ -103,8 +103,7 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 
 // subscribe declares the queue of a topic, publishes its message, and adds the handler.
 func subscribe(
-	router *message.Router, retrier *amqpretry.Retrier, conf amqp.Config, topic string,
-	handler message.NoPublishHandlerFunc,
+	router *message.Router, retrier *amqpretry.Retrier, topic string, handler message.NoPublishHandlerFunc,
 ) error {
 	subscriber, err := retrier.NewSubscriber()
 	if err != nil {
@@ -113,7 +112,7 @@ func subscribe(
 	if err := subscriber.SubscribeInitialize(topic); err != nil {
 		return err
 	}
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	publisher, err := retrier.NewPublisher()
 	if err != nil {
 		return err
 	}

@@ -52,7 +52,6 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 
 	conf := amqp.NewDurableQueueConfig(uri)
 	conf.Consume.Qos.PrefetchCount = 10
-	conf.Publish.ConfirmDelivery = true
 	retrier, err := amqpretry.New(conf, amqpretry.Options{
 		Logger: watermill.NopLogger{}, // this program prints what happens; a service logs it
 		Policies: config.Policies{Default: config.Policy{Delays: []time.Duration{100 * time.Millisecond,
@@ -72,12 +71,11 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	stock, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	own, err := retrier.NewPublisher()
 	if err != nil {
 		return err
 	}
-	publisher := traced.Publisher(stock)
-	defer publisher.Close()
+	publisher := traced.Publisher(own)
 
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	if err != nil {
