@@ -35,6 +35,11 @@
 // Retrier.NewSubscriber is the retrier's own consumer, which keeps all promises. A stock
 // amqp.NewSubscriber(retrier.Config(), logger) works too; docs/concepts/guarantees.md has the table of what it cannot promise.
 //
+// # Publish
+//
+// Retrier.NewPublisher takes the place of amqp.NewPublisher. Publish returns nil when the broker has all messages, and an
+// error for one that no queue gets: package amqpretry/publish.
+//
 // # What happens, and what is left
 //
 // Options.OnEvent is told of everything that happens; package middleware/metrics makes Prometheus series of it, with
