@@ -11,9 +11,9 @@ var (
 	// ErrUnroutable means that no queue gets the message: the queue does not exist, or none is bound to the exchange for
 	// its routing key. It is not stored.
 	ErrUnroutable = errors.New("no queue gets it")
-	// ErrNacked means that the broker has refused the message: a queue is full, or its node is down. By the default
-	// exchange, which leads to one queue, the message was published again until the end. By another one it was not: a
-	// queue that has taken it would get it once more each time, so it may be stored.
+	// ErrNacked means that the broker has refused the message: a queue is full, and then does not have it, or went down,
+	// and then may have it. By the default exchange, which leads to one queue, the message was published again until the
+	// end. By another one it was not: a queue that has taken it would get it once more each time.
 	ErrNacked = errors.New("the broker refused it (nack)")
 	// ErrUnconfirmed means that the broker has not confirmed the message in time.
 	ErrUnconfirmed = errors.New("the broker has not confirmed it")
@@ -35,8 +35,8 @@ type Failed struct {
 	Index int
 	// UUID of the message.
 	UUID string
-	// MayBeStored means that the broker has the message or not: it has not answered to a publish of it, or one of several
-	// queues has refused it. Else the broker has said that it has not taken it, or it was never sent.
+	// MayBeStored means that the broker has the message or not: it has not answered to a publish of it, or has refused it
+	// without saying why (ErrNacked). Else it has not: no queue got it, it was refused for good, or it was never sent.
 	MayBeStored bool
 	// Err is why: one that is ErrUnroutable, ErrNacked or ErrUnconfirmed, a *RefusedError, or a *BlockedError. It may be
 	// a *topology.AccessError or *topology.ConflictError as well.

@@ -36,6 +36,11 @@ func Persistent(p amqp091.Publishing) amqp091.Publishing {
 	return p
 }
 
+// HasCopies tells whether a message goes to further queues, by its headers.
+func HasCopies(p amqp091.Publishing) bool {
+	return p.Headers[header.BrokerCC] != nil || p.Headers[header.BrokerBCC] != nil
+}
+
 // Part is a part of a message that is larger than the protocol allows.
 type Part struct {
 	Name string

@@ -39,6 +39,8 @@ type ReadableConn struct {
 	in    *bufio.Reader
 	limit atomic.Int64 // the negotiated frame size; 0 for none
 
+	contents atomic.Int64 // content headers so far
+
 	ready []byte // of a frame that was changed, still to be given
 	pass  int64  // bytes that follow as they are
 }
@@ -50,6 +52,9 @@ func Readable(conn net.Conn) *ReadableConn {
 
 // LimitFrames tells the negotiated frame size, before there is anything to consume.
 func (s *ReadableConn) LimitFrames(size int) { s.limit.Store(int64(size)) }
+
+// Contents is how many messages have begun to arrive: deliveries, and publishes that came back.
+func (s *ReadableConn) Contents() int64 { return s.contents.Load() }
 
 const (
 	frameStart = 1 + 2 + 4 // type, channel, size
@@ -84,6 +89,9 @@ func (s *ReadableConn) next() error {
 		return err
 	}
 	claimed := int64(binary.BigEndian.Uint32(start[3:]))
+	if start[0] == frameType {
+		s.contents.Add(1)
+	}
 	if start[0] != frameType || claimed > mostHeaderBytes {
 		s.pass = claimed + frameExtra
 		return nil

@@ -299,6 +299,7 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 		socket   *timedConn
 		answers  *heard
 		readable *codec.ReadableConn
+		writes   *held
 		late     *time.Timer
 		keep     = func() bool { return true } // the socket, whatever becomes of the one who dials
 	)
@@ -321,8 +322,9 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 		late = time.AfterFunc(limit-time.Since(began), func() { _ = conn.Close() })
 		answers = &heard{Conn: secured}
 		readable = codec.Readable(answers)
+		writes = &held{Conn: readable}
 
-		return readable, nil
+		return writes, nil
 	}
 
 	connection, err := amqp091.DialConfig(broker.uri, config)
@@ -345,6 +347,7 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 	c.settings.emit(retry.EventConnected, nil) // before it can be lost
 
 	link := newLink(connection, socket, c.logger, c.settings.emit)
+	link.writes, link.reads = writes, readable
 	c.wg.Add(1)
 	go func() {
 		defer c.wg.Done()

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -19,6 +21,9 @@ type Link struct {
 	*amqp091.Connection
 
 	socket *timedConn
+	writes *held
+	reads  *codec.ReadableConn
+	noted  atomic.Int64 // returns that their channels know of
 	logger watermill.LoggerAdapter
 	emit   func(kind retry.EventKind, err error)
 
@@ -37,6 +42,20 @@ func (l *Link) Received() int64 { return l.socket.received.Load() }
 
 // Sent is how many bytes have gone to the broker: while it grows, the broker takes what is written.
 func (l *Link) Sent() int64 { return l.socket.sent.Load() }
+
+// NoteReturn is called when a channel knows of a publish that came back, once for each.
+func (l *Link) NoteReturn() { l.noted.Add(1) }
+
+// HasUnnoted tells whether more messages have arrived than came back and were noted: for a connection on which nobody
+// consumes.
+func (l *Link) HasUnnoted() bool { return l.reads == nil || l.reads.Contents() != l.noted.Load() }
+
+// Hold holds back what is written, up to 16 KiB, until all who have called it call Release. Nobody may wait for an answer
+// of the broker in between.
+func (l *Link) Hold() { l.writes.hold() }
+
+// Release is called once for each Hold.
+func (l *Link) Release() { l.writes.release() }
 
 func newLink(
 	connection *amqp091.Connection, socket *timedConn, logger watermill.LoggerAdapter,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/publish"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/republish"
@@ -22,7 +23,7 @@ const stuckFor = time.Second
 type attempt struct {
 	ctx      context.Context
 	link     *connection.Link
-	batch    *Batch
+	messages []*Message
 	route    Route
 	missing  *time.Time
 	sender   *republish.Sender
@@ -36,11 +37,13 @@ type attempt struct {
 func (a *attempt) publish() {
 	a.lanes = make(map[string]*republish.Lane, 1)
 	done := abandonIfStuck(a.ctx, a.link)
-	for _, m := range a.batch.Open() {
-		if !a.send(m) || a.oneByOne && !a.settle(m) {
+	a.link.Hold()
+	for _, m := range a.messages {
+		if !a.send(m) || a.oneByOne && !a.settleNow(m) {
 			break
 		}
 	}
+	a.link.Release()
 	done()
 	for len(a.sent) > 0 {
 		a.settleOldest()
@@ -50,39 +53,63 @@ func (a *attempt) publish() {
 // send publishes one message. It returns false if no further message can be sent: the channel or the connection is gone,
 // the broker has blocked it, or ctx has ended.
 func (a *attempt) send(m *Message) bool {
-	if m.ctx.Err() != nil {
-		m.Err = because(m.ctx, m.Err)
-		return true
-	}
-	if a.ctx.Err() != nil || a.final != nil || a.link.IsBlocked() {
-		return false
-	}
-	exchange, key, publishing := a.route.Address(m)
-	lane, err := a.lane(exchange)
-	for err == nil {
-		m.sent, err = lane.Send(a.ctx, key, publishing, len(a.sent) == 0)
-		if !errors.Is(err, republish.ErrFull) {
-			break
+	for {
+		if m.ctx.Err() != nil {
+			m.Err = because(m.ctx, m.Err)
+			return true
 		}
-		a.settleOldest()
-		err = nil
+		if a.ctx.Err() != nil || a.final != nil || a.link.IsBlocked() {
+			return false
+		}
+		exchange, key, publishing := a.route.Address(m)
+		err := a.sendOn(m, exchange, key, publishing)
+		switch {
+		case err == nil && !a.oneByOne:
+			a.sent = append(a.sent, m)
+			return true
+		case err == nil:
+			return true
+		case !errors.Is(err, republish.ErrFull) && !errors.Is(err, republish.ErrRetired):
+			m.Perhaps = m.Perhaps || republish.IsLost(err)
+			m.Err = withReason(a.ctx,
+				topology.ExplainUse(topology.UsePublish, topology.KindExchange, exchange, err), m.Err)
+			return false
+		case errors.Is(err, republish.ErrRetired) && len(a.sent) == 0:
+			delete(a.lanes, exchange)
+		case len(a.sent) > 0: // also before another lane is taken: what is sent on that does not keep the order with it
+			a.settleOldestNow()
+		}
 	}
-	if err != nil {
-		m.Perhaps = m.Perhaps || republish.IsLost(err)
-		m.Err = withReason(a.ctx, topology.ExplainUse(topology.UsePublish, topology.KindExchange, exchange, err), m.Err)
-		return false
-	}
-	if !a.oneByOne {
-		a.sent = append(a.sent, m)
-	}
+}
 
-	return true
+// sendOn sends a message on the lane of its exchange. Where that is full and nothing of this call is on its way, it
+// takes the lane with the most room, and waits.
+func (a *attempt) sendOn(m *Message, exchange, key string, publishing amqp091.Publishing) (err error) {
+	lane, err := a.lane(exchange)
+	if err != nil {
+		return err
+	}
+	m.sent, err = lane.Send(a.ctx, key, publishing, false)
+	if len(a.sent) > 0 || !errors.Is(err, republish.ErrFull) {
+		return err
+	}
+	delete(a.lanes, exchange)
+	if lane, err = a.lane(exchange); err != nil {
+		return err
+	}
+	a.link.Release()
+	defer a.link.Hold()
+	m.sent, err = lane.Send(a.ctx, key, publishing, true)
+
+	return err
 }
 
 func (a *attempt) lane(exchange string) (*republish.Lane, error) {
 	if lane := a.lanes[exchange]; lane != nil {
 		return lane, nil
 	}
+	a.link.Release() // to open a channel takes an answer
+	defer a.link.Hold()
 	lane, err := a.sender.Lane(a.ctx, a.link, exchange)
 	if err == nil {
 		a.lanes[exchange] = lane
@@ -97,9 +124,25 @@ func (a *attempt) settleOldest() {
 	a.settle(m)
 }
 
+// settleOldestNow is settleOldest while the link is held.
+func (a *attempt) settleOldestNow() {
+	a.link.Release() // what waits for an answer must have been sent
+	defer a.link.Hold()
+	a.settleOldest()
+}
+
+// settleNow is settle while the link is held.
+func (a *attempt) settleNow(m *Message) bool {
+	a.link.Release()
+	defer a.link.Hold()
+
+	return a.settle(m)
+}
+
 // settle waits for the answer to a message that was sent. The broker closes the channel over a publish that it refuses
-// for good, or that lacks a permission. Then all that was on the channel goes one by one, and the answer tells which
-// message it is. It returns false when no further message is to be sent.
+// for good, or that lacks a permission. Then all that was on the channel is suspect and goes one by one, and the answer
+// tells which message it is. It returns false when no further message is to be sent: the answer to one that was not
+// answered would be taken for that of the next.
 func (a *attempt) settle(m *Message) bool {
 	if m.sent == nil { // its context had ended
 		return true
@@ -111,8 +154,11 @@ func (a *attempt) settle(m *Message) bool {
 		m.Resolved, m.Err = true, nil
 		return true
 	}
-	if !answered || republish.IsLost(err) {
+	if !answered || republish.IsLost(err) || errors.Is(err, republish.ErrRefused) {
 		m.Perhaps = true
+	}
+	if !answered && a.link.IsBlocked() { // RabbitMQ says so behind the first publish of a connection only
+		err = &publish.BlockedError{Reason: a.link.BlockedFor(), Err: err}
 	}
 	m.Err = withReason(a.ctx, err, m.Err)
 	switch reason := Reason(err); {
@@ -128,7 +174,7 @@ func (a *attempt) settle(m *Message) bool {
 		m.Resolved, m.Refused, m.Perhaps = true, reason, false
 	case reason != nil && reason.Code == amqp091.PreconditionFailed,
 		reason != nil && reason.Code == amqp091.AccessRefused && !a.oneByOne:
-		a.batch.oneByOne = true
+		m.suspect = true
 	default:
 		refused := topology.ExplainUse(topology.UsePublish, topology.KindExchange, "", err)
 		if access := (*topology.AccessError)(nil); errors.As(refused, &access) {
@@ -137,7 +183,7 @@ func (a *attempt) settle(m *Message) bool {
 		}
 	}
 
-	return true
+	return answered || !a.oneByOne
 }
 
 // abandonIfStuck gives the connection up when ctx has ended and nothing moves on it any more, until the function that it

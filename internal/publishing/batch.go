@@ -16,8 +16,6 @@ type Batch struct {
 	Messages []*Message
 	// Final says that another call would have the same end: the error of all that are open.
 	Final bool
-
-	oneByOne bool // to find the one that the broker refuses for good
 }
 
 // Message is one on its way to the broker.
@@ -43,8 +41,9 @@ type Message struct {
 	// Err is why it is not confirmed.
 	Err error
 
-	ctx  context.Context // its own
-	sent *republish.Sent // nil without a publish that is not resolved
+	ctx     context.Context // its own
+	suspect bool            // it may be the one for which the broker has closed a channel
+	sent    *republish.Sent // nil without a publish that is not resolved
 }
 
 // NewMessage makes one whose own context is that of a Watermill message. One that has ended is none: Watermill's Timeout
@@ -66,6 +65,19 @@ type Route interface {
 	Ready(ctx context.Context, link *connection.Link, missing time.Time) error
 	// Address completes a message, and tells where it goes.
 	Address(m *Message) (exchange, key string, publishing amqp091.Publishing)
+}
+
+// suspects are those that are not resolved, of which one may be refused for good. They are none any more then.
+func (b *Batch) suspects() []*Message {
+	var suspects []*Message
+	for _, m := range b.Open() {
+		if m.suspect {
+			m.suspect = false
+			suspects = append(suspects, m)
+		}
+	}
+
+	return suspects
 }
 
 // Open are the messages that are not resolved.

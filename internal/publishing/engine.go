@@ -31,6 +31,9 @@ type Engine struct {
 	settings Settings
 	sender   *republish.Sender
 
+	timeout error         // of a call
+	alone   chan struct{} // attempts that have channels of their own
+
 	ctx    context.Context // ends with Close
 	cancel context.CancelCauseFunc
 
@@ -43,7 +46,8 @@ type Engine struct {
 func NewEngine(settings Settings) *Engine {
 	ctx, cancel := context.WithCancelCause(context.Background())
 
-	return &Engine{settings: settings, sender: republish.NewSender(), ctx: ctx, cancel: cancel}
+	return &Engine{settings: settings, sender: republish.NewSender(), ctx: ctx, cancel: cancel,
+		alone: make(chan struct{}, 4), timeout: fmt.Errorf("tried for %s", settings.Timeout)}
 }
 
 // Begin begins a call, which Close waits for until end is called. It fails after Close.
@@ -75,7 +79,7 @@ func (e *Engine) Close(deadline time.Time) {
 // Send publishes a batch until the broker has confirmed all of it, the timeout or the contexts of the messages end, or
 // the engine is closed. What became of each message is in itself.
 func (e *Engine) Send(b *Batch, route Route) {
-	ctx, cancel := e.bound(b)
+	within, cancel := context.WithTimeoutCause(e.ctx, e.settings.Timeout, e.timeout)
 	defer cancel()
 
 	pauses := &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, MaxInterval: 5 * time.Second,
@@ -85,6 +89,7 @@ func (e *Engine) Send(b *Batch, route Route) {
 	var missing time.Time // when the last message was published for which something was missing
 	for {
 		before := missing
+		ctx, end := bound(within, b.Open())
 		err := e.try(ctx, b, route, &missing)
 		open := b.Open()
 		for _, m := range open {
@@ -92,6 +97,7 @@ func (e *Engine) Send(b *Batch, route Route) {
 				m.Err = withReason(ctx, err, m.Err)
 			}
 		}
+		end()
 		if isFinal(err) {
 			b.Final = true
 			return
@@ -102,17 +108,28 @@ func (e *Engine) Send(b *Batch, route Route) {
 		if err == nil && before.IsZero() && !missing.IsZero() && e.settings.Repairs {
 			continue // it is declared again at once, for the first time
 		}
-		select {
-		case <-time.After(pauses.NextBackOff()):
-		case <-ctx.Done():
-		}
-		if ctx.Err() != nil {
-			for _, m := range open {
-				m.Err = because(ctx, m.Err)
-			}
+		if !pause(within, pauses.NextBackOff(), open) {
 			return
 		}
 	}
+}
+
+// pause waits between two attempts. It returns false when there is to be no other, and tells the messages why.
+func pause(within context.Context, d time.Duration, open []*Message) bool {
+	ctx, end := bound(within, open)
+	defer end()
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+	if ctx.Err() == nil {
+		return true
+	}
+	for _, m := range open {
+		m.Err = because(ctx, m.Err)
+	}
+
+	return false
 }
 
 // wanted tells whether the context of a message has not ended. If all have, it adds their ends to what was wrong before.
@@ -129,21 +146,19 @@ func wanted(open []*Message) bool {
 	return false
 }
 
-// bound returns the context of all attempts to publish a batch. It ends when those of all messages have ended.
-func (e *Engine) bound(b *Batch) (context.Context, context.CancelFunc) {
-	timeout := e.settings.Timeout
-	timed, cancelTimed := context.WithTimeoutCause(e.ctx, timeout, fmt.Errorf("tried for %s", timeout))
-	for _, m := range b.Messages {
+// bound returns a context that ends when those of all messages have ended.
+func bound(within context.Context, messages []*Message) (context.Context, context.CancelFunc) {
+	for _, m := range messages {
 		if m.ctx.Done() == nil { // then not all of them end
-			return timed, cancelTimed
+			return within, func() {}
 		}
 	}
-	ctx, cancel := context.WithCancelCause(timed)
+	ctx, cancel := context.WithCancelCause(within)
 
 	var left atomic.Int64
-	left.Store(int64(len(b.Messages)))
-	stops := make([]func() bool, 0, len(b.Messages))
-	for _, m := range b.Messages {
+	left.Store(int64(len(messages)))
+	stops := make([]func() bool, 0, len(messages))
+	for _, m := range messages {
 		stops = append(stops, context.AfterFunc(m.ctx, func() {
 			if left.Add(-1) == 0 {
 				cancel(context.Cause(m.ctx))
@@ -156,7 +171,6 @@ func (e *Engine) bound(b *Batch) (context.Context, context.CancelFunc) {
 			stop()
 		}
 		cancel(nil)
-		cancelTimed()
 	}
 }
 
@@ -176,10 +190,18 @@ func (e *Engine) try(ctx context.Context, b *Batch, route Route, missing *time.T
 	if err := route.Ready(ctx, link, *missing); err != nil {
 		return err
 	}
-	a := &attempt{ctx: ctx, link: link, batch: b, route: route, missing: missing, sender: e.sender}
-	if b.oneByOne {
+	a := &attempt{ctx: ctx, link: link, route: route, missing: missing, sender: e.sender, messages: b.suspects()}
+	if len(a.messages) > 0 {
+		select {
+		case e.alone <- struct{}{}:
+			defer func() { <-e.alone }()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 		a.sender, a.oneByOne = republish.NewSender(), true
 		defer a.sender.Retire()
+	} else {
+		a.messages = b.Open()
 	}
 	a.publish()
 

@@ -103,14 +103,20 @@ func (p *Publisher) newCall(topic string, messages []*message.Message) (*call, e
 		return nil, &topology.NameError{Object: "queue of the topic " + topic, Problem: "the name is empty; give it " +
 			"one through the config's Publish.GenerateRoutingKey"}
 	}
-	for object, name := range map[string]string{"exchange": c.target.Exchange, "routing key": c.target.Key} {
-		if len(name) > maxName {
-			return nil, &topology.NameError{Object: object + " of the topic " + topic, Name: name,
-				Problem: fmt.Sprintf("has %d bytes; AMQP has room for %d", len(name), maxName)}
+	for _, of := range [...]struct{ object, name string }{
+		{"exchange", c.target.Exchange}, {"routing key", c.target.Key},
+	} {
+		if len(of.name) > maxName {
+			return nil, &topology.NameError{Object: of.object + " of the topic " + topic, Name: of.name,
+				Problem: fmt.Sprintf("has %d bytes; AMQP has room for %d", len(of.name), maxName)}
 		}
 	}
 	c.Messages = make([]*Message, 0, len(messages))
-	for _, msg := range messages {
+	for i, msg := range messages {
+		if msg == nil {
+			return nil, fmt.Errorf("cannot publish to topic %q: message %d of %d is nil; nothing was published", topic, i,
+				len(messages))
+		}
 		marshaled, err := codec.Publish(p.settings.Marshaler, msg)
 		if err == nil {
 			err = marshaled.Headers.Validate()
@@ -120,7 +126,7 @@ func (p *Publisher) newCall(topic string, messages []*message.Message) (*call, e
 				err)
 		}
 		m := NewMessage(msg, codec.Persistent(marshaled))
-		m.Direct, m.Once = true, c.target.Exchange != ""
+		m.Direct, m.Once = true, c.target.Exchange != "" || codec.HasCopies(m.Publishing)
 		c.Messages = append(c.Messages, m)
 	}
 
@@ -162,8 +168,7 @@ func (c *call) result() error {
 			return large
 		}
 		if err := c.failure(m); err != nil {
-			failed = append(failed, publish.Failed{Index: i, UUID: m.UUID, MayBeStored: m.Perhaps || m.Nacked,
-				Err: err})
+			failed = append(failed, publish.Failed{Index: i, UUID: m.UUID, MayBeStored: m.Perhaps, Err: err})
 		}
 	}
 	if failed == nil {

@@ -170,6 +170,11 @@ func TestPublisher_LostWhileWritten(t *testing.T) {
 	t.Parallel() // in real time: who waits for amqp091-go's lock would stop a fake clock
 
 	b := fakebroker.NewScripted()
+	b.OnPublish = func(u *fakebroker.Publish) {
+		if u.Carries("small") {
+			u.Ack()
+		}
+	}
 	dials := 0
 	p := newTestPublisher(t, func(network, address string) (net.Conn, error) {
 		if dials++; dials > 1 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,8 +25,7 @@ const idleAfter = time.Minute
 //
 // The broker sends a return before the acknowledgement of the same publish, and amqp091-go dispatches both from one
 // goroutine; a single goroutine here takes returns and answers questions, so a return is known when it is asked for.
-// With a window no goroutine does: no more publishes are unresolved than returns has room for, so amqp091-go never waits,
-// and who asks takes those that are there.
+// Nobody asks while the connection has brought no return that is not noted.
 type confirmChannel struct {
 	*amqp091.Channel
 
@@ -44,15 +44,17 @@ type confirmChannel struct {
 
 	done   chan struct{} // closed when the channel is gone
 	closed error         // why; read after done
-	ids    map[string]struct{}
+
+	mu  sync.Mutex
+	ids map[string]struct{} // that came back
 }
 
 // window bounds the publishes of a channel that are not resolved.
 type window struct {
 	slots     chan struct{}
-	mu        sync.Mutex // of the ids that came back
 	published atomic.Int64
-	abandoned atomic.Int64 // nobody waits for them, and they have their slots
+	abandoned atomic.Int64  // nobody waits for them, and they have their slots
+	leaving   *atomic.Int64 // channels of the sender that are retired, and not closed yet
 }
 
 type question struct {
@@ -66,7 +68,7 @@ func reserveConfirms(link *connection.Link, c *confirmChannel) (*confirmChannel,
 		return c, nil
 	}
 
-	c, err := openConfirms(link, 0)
+	c, err := openConfirms(link, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -75,8 +77,8 @@ func reserveConfirms(link *connection.Link, c *confirmChannel) (*confirmChannel,
 	return c, nil
 }
 
-// openConfirms opens a channel, with a window if size is not 0.
-func openConfirms(link *connection.Link, size int) (*confirmChannel, error) {
+// openConfirms opens a channel, with a window if that is not nil.
+func openConfirms(link *connection.Link, w *window) (*confirmChannel, error) {
 	channel, err := link.Channel()
 	if err != nil {
 		return nil, fmt.Errorf("cannot open a channel: %w", err)
@@ -85,14 +87,12 @@ func openConfirms(link *connection.Link, size int) (*confirmChannel, error) {
 	c := &confirmChannel{
 		Channel: channel,
 		link:    link,
-		returns: channel.NotifyReturn(make(chan amqp091.Return, size)),
+		returns: channel.NotifyReturn(make(chan amqp091.Return)),
 		closes:  channel.NotifyClose(make(chan *amqp091.Error, 1)),
 		asked:   make(chan question),
 		done:    make(chan struct{}),
 		ids:     map[string]struct{}{},
-	}
-	if size > 0 {
-		c.window = &window{slots: make(chan struct{}, size)}
+		window:  w,
 	}
 	go c.watch()
 
@@ -106,15 +106,14 @@ func openConfirms(link *connection.Link, size int) (*confirmChannel, error) {
 
 func (c *confirmChannel) watch() {
 	defer close(c.done)
+	defer func() {
+		if c.window != nil && c.retired.Swap(true) {
+			c.window.leaving.Add(-1)
+		}
+	}()
 
 	idle := time.NewTicker(idleAfter)
 	defer idle.Stop()
-	returns, closes := c.returns, c.closes
-	if c.window != nil {
-		returns = nil
-	} else {
-		closes = nil
-	}
 
 	for {
 		select {
@@ -122,7 +121,7 @@ func (c *confirmChannel) watch() {
 			if !c.used.Swap(false) && c.unresolved.Load() == 0 {
 				c.retire()
 			}
-		case r, ok := <-returns:
+		case r, ok := <-c.returns:
 			if !ok {
 				if err := <-c.closes; err != nil { // both are closed together, the error is sent before
 					c.closed = err
@@ -131,12 +130,6 @@ func (c *confirmChannel) watch() {
 				return
 			}
 			c.note(r)
-		case err := <-closes:
-			if err != nil {
-				c.closed = err
-			}
-
-			return
 		case q := <-c.asked:
 			q.answer <- c.forget(q.id)
 		}
@@ -145,13 +138,19 @@ func (c *confirmChannel) watch() {
 
 func (c *confirmChannel) note(r amqp091.Return) {
 	id, _ := r.Headers[header.ID].(string)
+	c.mu.Lock()
 	c.ids[id], c.ids[anyReturn] = struct{}{}, struct{}{}
+	c.mu.Unlock()
+	c.link.NoteReturn()
 }
 
 // anyReturn stands for all returns that the channel has ever had, for those who publish what has no id.
 const anyReturn = ""
 
 func (c *confirmChannel) forget(id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
 	_, found := c.ids[id]
 	if id != anyReturn {
 		delete(c.ids, id)
@@ -162,8 +161,8 @@ func (c *confirmChannel) forget(id string) bool {
 
 // returned reports whether a publish that is resolved came back. It is asked once for each.
 func (c *confirmChannel) returned(id string) bool {
-	if c.window != nil {
-		return c.drain(id)
+	if !c.link.HasUnnoted() {
+		return c.forget(id)
 	}
 	q := question{id, make(chan bool, 1)}
 
@@ -171,27 +170,6 @@ func (c *confirmChannel) returned(id string) bool {
 	case c.asked <- q:
 		return <-q.answer
 	case <-c.done:
-		_, found := c.ids[id] // nobody writes any more
-
-		return found
-	}
-}
-
-// drain takes the returns that are there: that of a publish which is resolved is.
-func (c *confirmChannel) drain(id string) bool {
-	c.window.mu.Lock()
-	defer c.window.mu.Unlock()
-
-	for {
-		select {
-		case r, ok := <-c.returns:
-			if ok {
-				c.note(r)
-				continue
-			}
-		default:
-		}
-
 		return c.forget(id)
 	}
 }
@@ -217,19 +195,38 @@ func (c *confirmChannel) resolved() {
 
 // closeIfUnused closes a channel that is retired when nobody waits for an answer on it.
 func (c *confirmChannel) closeIfUnused() {
+	if !c.retired.Load() { // first: after that, nobody reserves it
+		return
+	}
 	waited := c.unresolved.Load()
 	if c.window != nil {
 		waited -= c.window.abandoned.Load()
 	}
-	if waited <= 0 && c.retired.Load() {
+	if waited <= 0 {
 		go c.Close() // asks the broker
 	}
 }
 
+// leave retires the channel, and leaves it open.
+func (c *confirmChannel) leave() {
+	if !c.retired.Swap(true) && c.window != nil {
+		c.window.leaving.Add(1)
+	}
+}
+
+// isSpoiltByNack tells whether a channel that was nacked is to be left. One with a window stays where too many have been
+// left already and are still open: a queue that does not answer keeps them open.
+func (c *confirmChannel) isSpoiltByNack() bool {
+	return c.window == nil || strings.HasPrefix(c.link.Version(), "3.") && c.window.leaving.Load() < mostLeaving
+}
+
+// mostLeaving is how many channels of a sender may be retired and not closed yet, after nacks.
+const mostLeaving = 8
+
 // retire closes the channel as soon as nobody waits for it.
 func (c *confirmChannel) retire() {
 	c.unresolved.Add(1)
-	c.retired.Store(true)
+	c.leave()
 	c.resolved()
 }
 
@@ -280,7 +277,7 @@ func (p *inFlight) abandon() {
 	// Its slot is free when it is answered. A channel with many that are not is given up: the broker does not answer for
 	// one queue, and the publishes to others have no room.
 	if c.window.abandoned.Add(1) > int64(cap(c.window.slots)/4) {
-		c.retired.Store(true)
+		c.leave()
 	}
 	c.closeIfUnused()
 	go func() {
@@ -304,7 +301,9 @@ func (p *inFlight) outcome() error {
 	case p.confirmation.Acked():
 		return ErrReturned
 	case !p.channel.IsClosed():
-		p.channel.retired.Store(true)
+		if p.channel.isSpoiltByNack() {
+			p.channel.leave()
+		}
 		return ErrRefused
 	}
 	if err := p.channel.closeError(); err != nil {

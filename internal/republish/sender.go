@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -20,6 +22,8 @@ const (
 	// all have laneBusy publishes that are unresolved.
 	mostLanes = 4
 	laneBusy  = 8
+	// mostSpare is how many it gets when all are full, which are those of queues that do not answer.
+	mostSpare = 16
 )
 
 // Sender publishes for any number of callers at a time: mandatory, confirmed and pipelined. Each exchange has channels
@@ -27,8 +31,12 @@ const (
 // elsewhere.
 type Sender struct {
 	// turn is a lock that can be waited for with a context, since opening a channel can hang. Nobody publishes with it.
-	turn  chan struct{}
+	turn chan struct{}
+
+	mu    sync.Mutex
 	lanes map[string][]*confirmChannel // by exchange
+
+	leaving atomic.Int64 // lanes that are retired, and not closed yet
 }
 
 // NewSender returns a sender without channels.
@@ -36,9 +44,8 @@ func NewSender() *Sender {
 	return &Sender{turn: make(chan struct{}, 1), lanes: map[string][]*confirmChannel{}}
 }
 
-// Lane is one of the channels of an exchange. What a caller sends on it keeps its order, as long as the channel lives.
+// Lane is one of the channels of an exchange. What a caller sends on it keeps its order.
 type Lane struct {
-	sender   *Sender
 	link     *connection.Link
 	exchange string
 	channel  *confirmChannel
@@ -47,11 +54,19 @@ type Lane struct {
 // Sent is a publish that is perhaps not resolved yet. Its Outcome must be asked for once.
 type Sent struct{ publish *inFlight }
 
-// ErrFull means that too many publishes of the lane are not resolved.
-var ErrFull = errors.New("too many messages of the channel are not confirmed")
+// What keeps a lane from sending.
+var (
+	// ErrFull means that too many publishes of the lane are not resolved.
+	ErrFull = errors.New("too many messages of the channel are not confirmed")
+	// ErrRetired means that the lane takes no more. What was sent on it may still be answered.
+	ErrRetired = errors.New("the channel is not used any more")
+)
 
 // Retire closes the channels when nobody waits for an answer on them any more.
 func (s *Sender) Retire() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
 	for _, lanes := range s.lanes {
 		for _, c := range lanes {
 			c.retire()
@@ -61,63 +76,91 @@ func (s *Sender) Retire() {
 
 // Lane gives the lane of an exchange with the fewest publishes that are not resolved.
 func (s *Sender) Lane(ctx context.Context, link *connection.Link, exchange string) (*Lane, error) {
-	l := &Lane{sender: s, link: link, exchange: exchange}
-
-	return l, l.choose(ctx)
-}
-
-func (l *Lane) choose(ctx context.Context) error {
-	s := l.sender
+	if c, enough := s.pick(link, exchange); enough {
+		return &Lane{link, exchange, c}, nil
+	}
 	select {
 	case s.turn <- struct{}{}:
 		defer func() { <-s.turn }()
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
+	}
+	least, enough := s.pick(link, exchange)
+	if enough { // another caller has opened one
+		return &Lane{link, exchange, least}, nil
+	}
+	c, err := openConfirms(link, &window{slots: make(chan struct{}, laneWindow), leaving: &s.leaving})
+	switch {
+	case err != nil && least != nil: // it does as well
+		return &Lane{link, exchange, least}, nil
+	case err != nil:
+		return nil, err
 	}
 
-	usable := s.lanes[l.exchange][:0]
-	var least *confirmChannel
-	for _, c := range s.lanes[l.exchange] {
-		if c.link != l.link || c.retired.Load() || c.IsClosed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	for exchange, lanes := range s.lanes { // of exchanges that nobody publishes to any more
+		if s.lanes[exchange] = usable(lanes); len(s.lanes[exchange]) == 0 {
+			delete(s.lanes, exchange)
+		}
+	}
+	s.lanes[exchange] = append(s.lanes[exchange], c)
+
+	return &Lane{link, exchange, c}, nil
+}
+
+// pick gives the lane with the fewest publishes that are not resolved, and tells whether no other one is to be opened.
+func (s *Sender) pick(link *connection.Link, exchange string) (least *confirmChannel, enough bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	lanes := usable(s.lanes[exchange])
+	if s.lanes[exchange] = lanes; len(lanes) == 0 {
+		delete(s.lanes, exchange)
+	}
+	found := 0
+	for _, c := range lanes {
+		if c.link != link {
 			continue
 		}
-		usable = append(usable, c)
+		found++
 		if least == nil || c.unresolved.Load() < least.unresolved.Load() {
 			least = c
 		}
 	}
-	clear(s.lanes[l.exchange][len(usable):])
-	if least == nil || least.unresolved.Load() >= laneBusy && len(usable) < mostLanes {
-		c, err := openConfirms(l.link, laneWindow)
-		if err != nil {
-			s.lanes[l.exchange] = usable
-			return err
-		}
-		usable, least = append(usable, c), c
+	if least == nil {
+		return nil, false
 	}
-	s.lanes[l.exchange], l.channel = usable, least
+	unresolved := least.unresolved.Load()
 
-	return nil
+	return least, unresolved < laneBusy || found >= mostLanes && unresolved < laneWindow || found >= mostSpare
+}
+
+// usable are those of the lanes that take more. It writes into lanes.
+func usable(lanes []*confirmChannel) []*confirmChannel {
+	kept := lanes[:0]
+	for _, c := range lanes {
+		if !c.retired.Load() && !c.IsClosed() {
+			kept = append(kept, c)
+		}
+	}
+	clear(lanes[len(kept):])
+
+	return kept
 }
 
 // Send publishes a message, and gives it an id of ours. It writes into the headers. Where the lane is full it waits, or
 // fails with ErrFull.
 func (l *Lane) Send(ctx context.Context, key string, message amqp091.Publishing, wait bool) (*Sent, error) {
-	for {
-		c := l.channel
-		if err := c.window.enter(ctx, c.done, wait); err != nil {
-			return nil, err
-		}
-		if c.reserve() {
-			break
-		}
-		<-c.window.slots
-		if err := l.choose(ctx); err != nil {
-			return nil, err
-		}
-	}
-
 	c := l.channel
+	if err := c.window.enter(ctx, c.done, wait); err != nil {
+		return nil, err
+	}
+	if !c.reserve() {
+		<-c.window.slots
+		return nil, ErrRetired
+	}
 	id := strconv.FormatInt(c.window.published.Add(1), 36)
 	message.Headers[header.ID] = id
 	sent, err := c.publish(l.exchange, key, message)
@@ -133,7 +176,7 @@ func (l *Lane) Send(ctx context.Context, key string, message amqp091.Publishing,
 	return &Sent{sent}, nil
 }
 
-// enter takes a slot. When the channel is gone, somebody may have to wait for ever for one.
+// enter takes a slot.
 func (w *window) enter(ctx context.Context, gone <-chan struct{}, wait bool) error {
 	select {
 	case w.slots <- struct{}{}:
@@ -147,7 +190,7 @@ func (w *window) enter(ctx context.Context, gone <-chan struct{}, wait bool) err
 	case w.slots <- struct{}{}:
 		return nil
 	case <-gone:
-		return amqp091.ErrClosed
+		return ErrRetired
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -95,13 +95,6 @@ func (r *Retrier) openPublishers() []*DelayPublisher {
 // closePublishers closes all publishers. The errors of the delay publishers are those of the publishers that they wrap, which somebody else has made.
 func (r *Retrier) closePublishers() {
 	var wg sync.WaitGroup
-	for _, p := range r.openPlain() {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			_ = p.Close()
-		}()
-	}
 	for _, p := range r.openPublishers() {
 		wg.Add(1)
 		go func() {
@@ -109,6 +102,14 @@ func (r *Retrier) closePublishers() {
 			if err := p.Close(); err != nil {
 				r.options.Logger.Error("Cannot close the publisher that a delay publisher wraps", err, nil)
 			}
+		}()
+	}
+	wg.Wait()
+	for _, p := range r.openPlain() { // after the delay publishers that wrap them
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			_ = p.Close()
 		}()
 	}
 	wg.Wait()

@@ -49,16 +49,14 @@ func BenchmarkPublish(b *testing.B) {
 	makers := []struct {
 		name string
 		make func(b *testing.B) (publish, func())
+		most int // messages: fewer for the slow ones
 	}{
-		{"NewPublisher", q.own}, {"watermill-amqp", q.stock(0)}, {"watermill-amqp, pool of 16", q.stock(16)},
-		{"go-rabbitmq", q.goRabbitMQ},
+		{"NewPublisher", q.own, most}, {"watermill-amqp", q.stock(0), most / 30},
+		{"watermill-amqp, pool of 16", q.stock(16), most / 6}, {"go-rabbitmq", q.goRabbitMQ, most},
 	}
 	for _, m := range makers {
 		for _, l := range loads {
-			messages := min(most, max(1000*l.goroutines, 5000*l.batch))
-			if m.name != "NewPublisher" && l.batch == 1000 {
-				messages = min(messages, most/6) // slow ones
-			}
+			messages := min(m.most, max(2000*l.goroutines, 60*l.batch))
 			contenders = append(contenders, contender{fmt.Sprintf("%s/%d/%d", m.name, l.goroutines, l.batch),
 				func(b *testing.B) float64 { return q.measure(b, m.make, l.goroutines, l.batch, messages) }})
 		}

@@ -1,0 +1,63 @@
+package connection
+
+import (
+	"net"
+	"sync"
+)
+
+// heldWrites is how much is held back at the most.
+const heldWrites = 16 << 10
+
+// held is a connection whose writes can be held back, so that what several callers write at the same time goes to the
+// broker at once: a write of its own for each message takes as long as all else that is done for it.
+type held struct {
+	net.Conn
+
+	mu      sync.Mutex
+	holders int
+	waiting []byte
+}
+
+// Write writes, or keeps what is written until nobody holds it back. A later write fails then, or the next read.
+func (h *held) Write(b []byte) (int, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if h.holders == 0 && len(h.waiting) == 0 {
+		return h.Conn.Write(b)
+	}
+	h.waiting = append(h.waiting, b...)
+	if h.holders == 0 || len(h.waiting) >= heldWrites {
+		if err := h.flush(); err != nil {
+			return 0, err
+		}
+	}
+
+	return len(b), nil
+}
+
+func (h *held) hold() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.holders++
+}
+
+// release writes what is held back, if nobody else holds it.
+func (h *held) release() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if h.holders--; h.holders == 0 && len(h.waiting) > 0 && h.flush() != nil {
+		_ = h.Close() // part of a frame may be missing; nobody else hears of it
+	}
+}
+
+// flush writes what is held back. mu is held.
+func (h *held) flush() error {
+	_, err := h.Conn.Write(h.waiting)
+	if h.waiting = h.waiting[:0]; cap(h.waiting) > 4*heldWrites { // a large message
+		h.waiting = nil
+	}
+
+	return err
+}
