@@ -53,7 +53,8 @@ type Part struct {
 func TooLarge(p amqp091.Publishing, limit int) *Part {
 	for _, property := range [...]struct{ name, value string }{
 		{"content type", p.ContentType}, {"content encoding", p.ContentEncoding}, {"correlation id", p.CorrelationId},
-		{"reply-to", p.ReplyTo}, {"message id", p.MessageId}, {"type", p.Type}, {"user id", p.UserId}, {"app id", p.AppId},
+		{"reply-to", p.ReplyTo}, {"message id", p.MessageId}, {"type", p.Type}, {"user id", p.UserId},
+		{"app id", p.AppId},
 		{"expiration", p.Expiration},
 	} {
 		if len(property.value) > maxShortString {

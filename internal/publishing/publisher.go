@@ -114,8 +114,8 @@ func (p *Publisher) newCall(topic string, messages []*message.Message) (*call, e
 	c.Messages = make([]*Message, 0, len(messages))
 	for i, msg := range messages {
 		if msg == nil {
-			return nil, fmt.Errorf("cannot publish to topic %q: message %d of %d is nil; nothing was published", topic, i,
-				len(messages))
+			return nil, fmt.Errorf("cannot publish to topic %q: message %d of %d is nil; nothing was published", topic,
+				i, len(messages))
 		}
 		marshaled, err := codec.Publish(p.settings.Marshaler, msg)
 		if err == nil {

@@ -106,13 +106,8 @@ func TestPublisher_QueueThatNeverConfirms(t *testing.T) {
 func TestPublisher_Lanes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := fakebroker.NewScripted()
-		var mu sync.Mutex
-		var waiting []*fakebroker.Publish
-		b.OnPublish = func(u *fakebroker.Publish) {
-			mu.Lock()
-			defer mu.Unlock()
-			waiting = append(waiting, u)
-		}
+		c := &collected{}
+		b.OnPublish = c.add
 		p := newTestPublisher(t, b.Dial, publish.Options{})
 		var calls sync.WaitGroup
 		for i := range 200 {
@@ -127,6 +122,7 @@ func TestPublisher_Lanes(t *testing.T) {
 			}()
 		}
 		synctest.Wait()
+		waiting := c.take()
 		require.Len(t, waiting, 200, "all are on their way")
 		assert.Equal(t, 4, b.Open(), "channels")
 		for _, u := range waiting {
@@ -162,6 +158,172 @@ func TestPublisher_WindowOfReturns(t *testing.T) {
 		}
 		assert.Less(t, len(err.Error()), 2000, "the text is bounded")
 		require.ErrorContains(t, err, "and 2995 more")
+	})
+}
+
+// collected keeps what is published until a test answers it.
+type collected struct {
+	mu      sync.Mutex
+	waiting []*fakebroker.Publish
+}
+
+func (c *collected) add(u *fakebroker.Publish) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.waiting = append(c.waiting, u)
+}
+
+func (c *collected) take() []*fakebroker.Publish {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	waiting := c.waiting
+	c.waiting = nil
+
+	return waiting
+}
+
+// A channel that is given up because of somebody else's message is no reason to overtake one's own on another channel.
+func TestPublisher_OrderOnARetiredLane(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, c := fakebroker.NewScripted(), &collected{} // its version is none: a nack spoils the channel
+		b.OnPublish = c.add
+		p := newTestPublisher(t, b.Dial, publish.Options{})
+		var calls sync.WaitGroup
+		calls.Add(2)
+		go func() {
+			defer calls.Done()
+			assert.NoError(t, p.Publish("q", numbered("other", 1)...))
+		}()
+		synctest.Wait()
+		go func() {
+			defer calls.Done()
+			assert.NoError(t, p.Publish("q", numbered("mine", 1500)...))
+		}()
+		synctest.Wait()
+		first := c.take()
+		require.Len(t, first, 1024, "as many as the channel has room for")
+		first[0].Nack() // the channel is spoilt
+		synctest.Wait()
+		first[1].Ack()
+		synctest.Wait()
+		require.Empty(t, c.take(), "mine wait for those on the first channel")
+		b.OnPublish = nil
+		for _, u := range first[2:] {
+			u.Ack()
+		}
+		calls.Wait()
+	})
+}
+
+// Calls that wait for a queue which does not answer, with more messages than a channel has room for, leave room for
+// those to other queues.
+func TestPublisher_FullLanes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakebroker.NewScripted()
+		b.OnPublish = func(u *fakebroker.Publish) {
+			if !u.Carries("silent") {
+				u.Ack()
+			}
+		}
+		p := newTestPublisher(t, b.Dial, publish.Options{})
+		var calls sync.WaitGroup
+		for range 6 {
+			calls.Add(1)
+			go func() {
+				defer calls.Done()
+				assert.ErrorIs(t, p.Publish("q", numbered("silent", 1500)...), publish.ErrUnconfirmed)
+			}()
+		}
+		synctest.Wait()
+		began := time.Now()
+		require.NoError(t, p.Publish("q", numbered("good", 3)...))
+		assert.Less(t, time.Since(began), time.Second)
+		calls.Wait()
+	})
+}
+
+// A message whose own context ends does not end the time of others, and is bounded by it when they are done. Where the
+// broker has refused one for good, no answer is taken for that to another.
+func TestPublisher_ContextsOfOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakebroker.NewScripted()
+		b.OnPublish = func(u *fakebroker.Publish) {
+			switch {
+			case u.Carries("nacked"):
+				u.Nack()
+			case u.Carries("bad"):
+				time.AfterFunc(500*time.Millisecond, func() { u.Refuse(406, "PRECONDITION_FAILED - bad") })
+			default:
+				u.Ack()
+			}
+		}
+		p := newTestPublisher(t, b.Dial, publish.Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+		defer cancel()
+		began := time.Now()
+		messages := named("good", "nacked")
+		messages[1].SetContext(ctx)
+		require.ErrorIs(t, p.Publish("q", messages...), context.DeadlineExceeded)
+		assert.Equal(t, 700*time.Millisecond, time.Since(began))
+
+		ctx, cancel = context.WithTimeout(t.Context(), 700*time.Millisecond)
+		defer cancel()
+		messages = named("bad", "good")
+		messages[0].SetContext(ctx)
+		err := p.Publish("q", messages...)
+		var failed *publish.Error
+		require.ErrorAs(t, err, &failed)
+		require.Len(t, failed.Failed, 1)
+		assert.Equal(t, "bad", failed.Failed[0].UUID)
+	})
+}
+
+// The other messages of a channel that is closed over a bad one go together again.
+func TestPublisher_ManyBesideABadOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakebroker.NewScripted()
+		b.OnPublish = func(u *fakebroker.Publish) {
+			if u.Carries("bad") {
+				u.Refuse(406, "PRECONDITION_FAILED - bad")
+				return
+			}
+			time.AfterFunc(20*time.Millisecond, u.Ack)
+		}
+		p := newTestPublisher(t, b.Dial, publish.Options{Timeout: time.Hour})
+		began := time.Now()
+		err := p.Publish("q", append(named("bad"), numbered("good", 5000)...)...)
+		var failed *publish.Error
+		require.ErrorAs(t, err, &failed)
+		require.Len(t, failed.Failed, 1)
+		require.ErrorAs(t, err, new(*publish.RefusedError))
+		assert.Less(t, time.Since(began), 1024*20*time.Millisecond+5*time.Second, "those of one channel, one by one")
+		require.ErrorContains(t, p.Publish("q", nil), "message 0 of 1 is nil")
+	})
+}
+
+// Nacks and a queue that does not answer, together, do not open one channel after the other.
+func TestPublisher_ChannelsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakebroker.NewScripted()
+		b.OnPublish = func(u *fakebroker.Publish) {
+			if u.Carries("full") {
+				u.Nack()
+			}
+		}
+		p := newTestPublisher(t, b.Dial, publish.Options{Timeout: 5 * time.Second})
+		var calls sync.WaitGroup
+		for range 300 {
+			for _, kind := range []string{"full", "silent"} {
+				calls.Add(1)
+				go func() {
+					defer calls.Done()
+					assert.Error(t, p.Publish("q", numbered(kind, 1)...))
+				}()
+			}
+			<-time.After(10 * time.Millisecond)
+			assert.LessOrEqual(t, b.Open(), 8+16+1, "channels")
+		}
+		calls.Wait()
 	})
 }
 

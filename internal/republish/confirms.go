@@ -217,7 +217,10 @@ func (c *confirmChannel) leave() {
 // isSpoiltByNack tells whether a channel that was nacked is to be left. One with a window stays where too many have been
 // left already and are still open: a queue that does not answer keeps them open.
 func (c *confirmChannel) isSpoiltByNack() bool {
-	return c.window == nil || strings.HasPrefix(c.link.Version(), "3.") && c.window.leaving.Load() < mostLeaving
+	version := c.link.Version()
+	old := version == "" || strings.HasPrefix(version, "3.")
+
+	return c.window == nil || old && c.window.leaving.Load() < mostLeaving
 }
 
 // mostLeaving is how many channels of a sender may be retired and not closed yet, after nacks.

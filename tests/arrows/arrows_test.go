@@ -131,15 +131,18 @@ var allowed = map[string][]string{
 	"retry": {module + "/internal/mark", module + "/internal/contextkey"},
 	"internal/wire": {module + "/retry", module + "/internal/header", module + "/internal/mark", module +
 		"/internal/contextkey"},
-	"amqpretry/publish":     {module + "/config"},
-	"internal/publishing":   {module + "/amqpretry/topology", module + "/amqpretry/publish"},
-	"amqpretry/delay":       {module + "/amqpretry/publish", module + "/amqpretry/topology", module + "/internal/header", module + "/internal/shell"},
-	"internal/delayed":      {module + "/amqpretry/topology", module + "/amqpretry/delay", module + "/amqpretry/publish"},
-	"internal/codec":        {module + "/amqpretry/topology"},
-	"internal/connection":   {module + "/amqpretry/topology"},
-	"internal/republish":    {module + "/amqpretry/topology"},
-	"internal/consumer":     {module + "/amqpretry/topology"},
-	"amqpretry/amqpretryv3": {module + "/amqpretry/topology", module + "/amqpretry/delay", module + "/amqpretry/publish"},
+	"amqpretry/publish":   {module + "/config"},
+	"internal/publishing": {module + "/amqpretry/topology", module + "/amqpretry/publish"},
+	"amqpretry/delay": {module + "/amqpretry/publish", module + "/amqpretry/topology", module +
+		"/internal/header", module + "/internal/shell"},
+	"internal/delayed": {module + "/amqpretry/topology", module + "/amqpretry/delay", module +
+		"/amqpretry/publish"},
+	"internal/codec":      {module + "/amqpretry/topology"},
+	"internal/connection": {module + "/amqpretry/topology"},
+	"internal/republish":  {module + "/amqpretry/topology"},
+	"internal/consumer":   {module + "/amqpretry/topology"},
+	"amqpretry/amqpretryv3": {module + "/amqpretry/topology", module + "/amqpretry/delay", module +
+		"/amqpretry/publish"},
 }
 
 func TestImportArrows(t *testing.T) {
