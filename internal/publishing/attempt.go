@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -29,13 +30,12 @@ type attempt struct {
 	sender   *republish.Sender
 	oneByOne bool // each after the answer to the one before, on channels that nobody else uses
 
-	lanes map[string]*republish.Lane // by exchange
-	sent  []*Message                 // without an answer, in their order
+	lanes []*republish.Lane // one for each exchange
+	sent  []*Message        // without an answer, in their order
 	final error
 }
 
 func (a *attempt) publish() {
-	a.lanes = make(map[string]*republish.Lane, 1)
 	done := abandonIfStuck(a.ctx, a.link)
 	a.link.Hold()
 	for _, m := range a.messages {
@@ -75,7 +75,7 @@ func (a *attempt) send(m *Message) bool {
 				topology.ExplainUse(topology.UsePublish, topology.KindExchange, exchange, err), m.Err)
 			return false
 		case errors.Is(err, republish.ErrRetired) && len(a.sent) == 0:
-			delete(a.lanes, exchange)
+			a.leave(exchange)
 		case len(a.sent) > 0: // also before another lane is taken: what is sent on that does not keep the order with it
 			a.settleOldestNow()
 		}
@@ -93,7 +93,7 @@ func (a *attempt) sendOn(m *Message, exchange, key string, publishing amqp091.Pu
 	if len(a.sent) > 0 || !errors.Is(err, republish.ErrFull) {
 		return err
 	}
-	delete(a.lanes, exchange)
+	a.leave(exchange)
 	if lane, err = a.lane(exchange); err != nil {
 		return err
 	}
@@ -105,17 +105,24 @@ func (a *attempt) sendOn(m *Message, exchange, key string, publishing amqp091.Pu
 }
 
 func (a *attempt) lane(exchange string) (*republish.Lane, error) {
-	if lane := a.lanes[exchange]; lane != nil {
-		return lane, nil
+	for _, lane := range a.lanes {
+		if lane.Exchange() == exchange {
+			return lane, nil
+		}
 	}
 	a.link.Release() // to open a channel takes an answer
 	defer a.link.Hold()
 	lane, err := a.sender.Lane(a.ctx, a.link, exchange)
 	if err == nil {
-		a.lanes[exchange] = lane
+		a.lanes = append(a.lanes, lane)
 	}
 
 	return lane, err
+}
+
+// leave forgets the lane of an exchange.
+func (a *attempt) leave(exchange string) {
+	a.lanes = slices.DeleteFunc(a.lanes, func(l *republish.Lane) bool { return l.Exchange() == exchange })
 }
 
 func (a *attempt) settleOldest() {

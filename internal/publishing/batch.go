@@ -67,10 +67,10 @@ type Route interface {
 	Address(m *Message) (exchange, key string, publishing amqp091.Publishing)
 }
 
-// suspects are those that are not resolved, of which one may be refused for good. They are none any more then.
-func (b *Batch) suspects() []*Message {
+// suspects are those of which one may be refused for good. They are none any more then.
+func suspects(open []*Message) []*Message {
 	var suspects []*Message
-	for _, m := range b.Open() {
+	for _, m := range open {
 		if m.suspect {
 			m.suspect = false
 			suspects = append(suspects, m)
@@ -82,7 +82,7 @@ func (b *Batch) suspects() []*Message {
 
 // Open are the messages that are not resolved.
 func (b *Batch) Open() []*Message {
-	open := make([]*Message, 0, len(b.Messages))
+	var open []*Message
 	for _, m := range b.Messages {
 		if !m.Resolved {
 			open = append(open, m)

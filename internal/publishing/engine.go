@@ -38,6 +38,8 @@ type Engine struct {
 	cancel context.CancelCauseFunc
 
 	mu      sync.Mutex
+	bounded context.Context // see within
+	began   time.Time       // it
 	closed  bool
 	running sync.WaitGroup // calls
 }
@@ -79,19 +81,18 @@ func (e *Engine) Close(deadline time.Time) {
 // Send publishes a batch until the broker has confirmed all of it, the timeout or the contexts of the messages end, or
 // the engine is closed. What became of each message is in itself.
 func (e *Engine) Send(b *Batch, route Route) {
-	within, cancel := context.WithTimeoutCause(e.ctx, e.settings.Timeout, e.timeout)
-	defer cancel()
-
-	pauses := &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, MaxInterval: 5 * time.Second,
-		Multiplier: 2, RandomizationFactor: 0.3}
-	pauses.Reset()
-
+	within := e.within()
+	var pauses *backoff.ExponentialBackOff
 	var missing time.Time // when the last message was published for which something was missing
+	open := b.Messages
 	for {
 		before := missing
-		ctx, end := bound(within, b.Open())
-		err := e.try(ctx, b, route, &missing)
-		open := b.Open()
+		ctx, end := bound(within, open)
+		err := e.try(ctx, open, route, &missing)
+		if open = b.Open(); len(open) == 0 {
+			end()
+			return
+		}
 		for _, m := range open {
 			if err != nil {
 				m.Err = withReason(ctx, err, m.Err)
@@ -108,10 +109,32 @@ func (e *Engine) Send(b *Batch, route Route) {
 		if err == nil && before.IsZero() && !missing.IsZero() && e.settings.Repairs {
 			continue // it is declared again at once, for the first time
 		}
+		if pauses == nil {
+			pauses = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, MaxInterval: 5 * time.Second,
+				Multiplier: 2, RandomizationFactor: 0.3}
+			pauses.Reset()
+		}
 		if !pause(within, pauses.NextBackOff(), open) {
 			return
 		}
 	}
+}
+
+// within is the context of a call. All calls of a hundredth of the timeout have the same one, and a hundredth more time
+// at the most: to make one for each message takes as long as to publish it.
+func (e *Engine) within() context.Context {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	now := time.Now()
+	if e.bounded == nil || now.Sub(e.began) > e.settings.Timeout/100 {
+		e.began = now
+		bounded, cancel := context.WithTimeoutCause(e.ctx, e.settings.Timeout+e.settings.Timeout/100, e.timeout)
+		context.AfterFunc(bounded, cancel) // it ends by itself, or with Close
+		e.bounded = bounded
+	}
+
+	return e.bounded
 }
 
 // pause waits between two attempts. It returns false when there is to be no other, and tells the messages why.
@@ -176,7 +199,7 @@ func bound(within context.Context, messages []*Message) (context.Context, contex
 
 // try makes one attempt to publish what is open. The outcome of a message is in itself; an error means that this was
 // the outcome of all that are open, or that no message may be published at all.
-func (e *Engine) try(ctx context.Context, b *Batch, route Route, missing *time.Time) error {
+func (e *Engine) try(ctx context.Context, open []*Message, route Route, missing *time.Time) error {
 	link, err := e.settings.Connection.TryLink(ctx)
 	if err != nil {
 		return withReason(ctx, err, e.settings.Connection.Failure())
@@ -190,7 +213,7 @@ func (e *Engine) try(ctx context.Context, b *Batch, route Route, missing *time.T
 	if err := route.Ready(ctx, link, *missing); err != nil {
 		return err
 	}
-	a := &attempt{ctx: ctx, link: link, route: route, missing: missing, sender: e.sender, messages: b.suspects()}
+	a := &attempt{ctx: ctx, link: link, route: route, missing: missing, sender: e.sender, messages: suspects(open)}
 	if len(a.messages) > 0 {
 		select {
 		case e.alone <- struct{}{}:
@@ -201,7 +224,7 @@ func (e *Engine) try(ctx context.Context, b *Batch, route Route, missing *time.T
 		a.sender, a.oneByOne = republish.NewSender(), true
 		defer a.sender.Retire()
 	} else {
-		a.messages = b.Open()
+		a.messages = open
 	}
 	a.publish()
 

@@ -150,6 +150,9 @@ func usable(lanes []*confirmChannel) []*confirmChannel {
 	return kept
 }
 
+// Exchange is the one that it publishes to.
+func (l *Lane) Exchange() string { return l.exchange }
+
 // Send publishes a message, and gives it an id of ours. It writes into the headers. Where the lane is full it waits, or
 // fails with ErrFull.
 func (l *Lane) Send(ctx context.Context, key string, message amqp091.Publishing, wait bool) (*Sent, error) {

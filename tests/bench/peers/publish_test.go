@@ -38,14 +38,19 @@ func BenchmarkPublish(b *testing.B) {
 	t := &report.Table{
 		Title: "Publishing",
 		Notes: []string{fmt.Sprintf("Messages of %d bytes to a quorum queue, persistent, mandatory where the publisher "+
-			"can, each call waiting for its confirms. Raw: amqp091-go from one goroutine, %d on their way at a time.",
-			len(publishBody), publishWindow)},
+			"can, each call waiting for its confirms. Raw: amqp091-go from one goroutine, with so many on their way at a "+
+			"time; 64 and 256 are as many as that number of goroutines can have with one message a call.",
+			len(publishBody))},
 		Head: []string{"publisher", "goroutines", "messages a call", "messages per second", "of raw"},
 	}
 	q := newPublishQueue(b)
 	type load struct{ goroutines, batch int }
 	loads := []load{{1, 1}, {8, 1}, {64, 1}, {256, 1}, {1, 1000}, {8, 100}}
-	contenders := []contender{{"raw", func(b *testing.B) float64 { return q.raw(b, most) }}}
+	contenders := []contender{
+		{"raw", func(b *testing.B) float64 { return q.raw(b, most, publishWindow) }},
+		{"raw/64", func(b *testing.B) float64 { return q.raw(b, most, 64) }},
+		{"raw/256", func(b *testing.B) float64 { return q.raw(b, most, 256) }},
+	}
 	makers := []struct {
 		name string
 		make func(b *testing.B) (publish, func())
@@ -63,7 +68,10 @@ func BenchmarkPublish(b *testing.B) {
 	}
 	b.Run("publish", func(b *testing.B) {
 		all := compare(b, "msg/s", contenders)
-		t.Add("raw", 1, publishWindow, median(all["raw"]), 1.0)
+		t.Add(fmt.Sprintf("raw, %d on their way", publishWindow), 1, "", median(all["raw"]), 1.0)
+		for _, window := range []string{"64", "256"} {
+			t.Add("raw, "+window+" on their way", 1, "", median(all["raw/"+window]), all.ratio("raw/"+window, "raw"))
+		}
 		for _, m := range makers {
 			for _, l := range loads {
 				name := fmt.Sprintf("%s/%d/%d", m.name, l.goroutines, l.batch)
@@ -108,7 +116,7 @@ func (q *publishQueue) emptied(b *testing.B, messages int) {
 }
 
 // raw is the most that one channel of amqp091-go does.
-func (q *publishQueue) raw(b *testing.B, messages int) float64 {
+func (q *publishQueue) raw(b *testing.B, messages, window int) float64 {
 	b.Helper()
 	connection, err := amqp091.Dial(q.uri)
 	require.NoError(b, err)
@@ -117,14 +125,14 @@ func (q *publishQueue) raw(b *testing.B, messages int) float64 {
 	require.NoError(b, err)
 	require.NoError(b, channel.Confirm(false))
 	began := time.Now()
-	var window [publishWindow]*amqp091.DeferredConfirmation
-	for i := range messages + publishWindow {
-		if sent := window[i%publishWindow]; sent != nil {
+	onTheirWay := make([]*amqp091.DeferredConfirmation, window)
+	for i := range messages + window {
+		if sent := onTheirWay[i%window]; sent != nil {
 			require.True(b, sent.Wait())
 		}
-		window[i%publishWindow] = nil
+		onTheirWay[i%window] = nil
 		if i < messages {
-			window[i%publishWindow], err = channel.PublishWithDeferredConfirm("", q.name, true, false, amqp091.Publishing{
+			onTheirWay[i%window], err = channel.PublishWithDeferredConfirm("", q.name, true, false, amqp091.Publishing{
 				Headers: amqp091.Table{"_watermill_message_uuid": strconv.Itoa(i)}, Body: publishBody, DeliveryMode: 2,
 			})
 			require.NoError(b, err)
