@@ -38,8 +38,8 @@ func BenchmarkPublish(b *testing.B) {
 	t := &report.Table{
 		Title: "Publishing",
 		Notes: []string{fmt.Sprintf("Messages of %d bytes to a quorum queue, persistent, mandatory where the publisher "+
-			"can, each call waiting for its confirms. Raw: amqp091-go from one goroutine, with so many on their way at a "+
-			"time; 64 and 256 are as many as that number of goroutines can have with one message a call.",
+			"can, each call waiting for its confirms. Raw: amqp091-go from one goroutine, with so many on their way "+
+			"at a time; 64 and 256 are as many as that number of goroutines can have with one message a call.",
 			len(publishBody))},
 		Head: []string{"publisher", "goroutines", "messages a call", "messages per second", "of raw"},
 	}
@@ -132,9 +132,9 @@ func (q *publishQueue) raw(b *testing.B, messages, window int) float64 {
 		}
 		onTheirWay[i%window] = nil
 		if i < messages {
-			onTheirWay[i%window], err = channel.PublishWithDeferredConfirm("", q.name, true, false, amqp091.Publishing{
-				Headers: amqp091.Table{"_watermill_message_uuid": strconv.Itoa(i)}, Body: publishBody, DeliveryMode: 2,
-			})
+			msg := amqp091.Publishing{Headers: amqp091.Table{"_watermill_message_uuid": strconv.Itoa(i)},
+				Body: publishBody, DeliveryMode: amqp091.Persistent}
+			onTheirWay[i%window], err = channel.PublishWithDeferredConfirm("", q.name, true, false, msg)
 			require.NoError(b, err)
 		}
 	}
