@@ -37,9 +37,9 @@ func BenchmarkPublish(b *testing.B) {
 	most := report.Scaled(b, 60_000, 600)
 	t := &report.Table{
 		Title: "Publishing",
-		Notes: []string{fmt.Sprintf("Messages of %d bytes to a quorum queue, persistent, mandatory where the publisher "+
-			"can, each call waiting for its confirms. Raw: amqp091-go from one goroutine, with so many on their way "+
-			"at a time; 64 and 256 are as many as that number of goroutines can have with one message a call.",
+		Notes: []string{fmt.Sprintf("Messages of %d bytes to a quorum queue, persistent, mandatory where the "+
+			"publisher can, each call waiting for its confirms. Raw: amqp091-go from one goroutine, with so many on "+
+			"their way at a time; 64 and 256 are as many as that number of goroutines have with one message a call.",
 			len(publishBody))},
 		Head: []string{"publisher", "goroutines", "messages a call", "messages per second", "of raw"},
 	}
