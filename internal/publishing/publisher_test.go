@@ -233,8 +233,8 @@ func TestPublisher_FullLanes(t *testing.T) {
 				defer calls.Done()
 				assert.ErrorIs(t, p.Publish("q", numbered("silent", 1500)...), publish.ErrUnconfirmed)
 			}()
+			synctest.Wait()
 		}
-		synctest.Wait()
 		began := time.Now()
 		require.NoError(t, p.Publish("q", numbered("good", 3)...))
 		assert.Less(t, time.Since(began), time.Second)
@@ -251,6 +251,8 @@ func TestPublisher_ContextsOfOneCall(t *testing.T) {
 			switch {
 			case u.Carries("nacked"):
 				u.Nack()
+			case u.Carries("slow"):
+				time.AfterFunc(400*time.Millisecond, u.Ack)
 			case u.Carries("bad"):
 				time.AfterFunc(500*time.Millisecond, func() { u.Refuse(406, "PRECONDITION_FAILED - bad") })
 			default:
@@ -268,7 +270,7 @@ func TestPublisher_ContextsOfOneCall(t *testing.T) {
 
 		ctx, cancel = context.WithTimeout(t.Context(), 700*time.Millisecond)
 		defer cancel()
-		messages = named("bad", "good")
+		messages = named("bad", "slow")
 		messages[0].SetContext(ctx)
 		err := p.Publish("q", messages...)
 		var failed *publish.Error
@@ -298,6 +300,35 @@ func TestPublisher_ManyBesideABadOne(t *testing.T) {
 		require.ErrorAs(t, err, new(*publish.RefusedError))
 		assert.Less(t, time.Since(began), 1024*20*time.Millisecond+5*time.Second, "those of one channel, one by one")
 		require.ErrorContains(t, p.Publish("q", nil), "message 0 of 1 is nil")
+	})
+}
+
+// A connection that has no room for further channels does with those that it has.
+func TestPublisher_FewChannels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b, c := fakebroker.NewScripted(), &collected{}
+		b.OnPublish = c.add
+		p := NewPublisher(PublisherSettings{
+			Connection: connection.Settings{URI: "amqp://guest:guest@broker/", Emit: func(retry.Event) {},
+				AMQP: &amqp091.Config{Dial: b.Dial, ChannelMax: 1}},
+			Logger: watermill.NopLogger{}, Marshaler: plainMarshaler{}, Target: topology.QueueTarget,
+		})
+		t.Cleanup(func() { _ = p.Close() })
+		var calls sync.WaitGroup
+		for range 50 {
+			calls.Add(1)
+			go func() {
+				defer calls.Done()
+				assert.NoError(t, p.Publish("q", numbered("good", 1)...))
+			}()
+			synctest.Wait()
+		}
+		waiting := c.take()
+		assert.Len(t, waiting, 50)
+		for _, u := range waiting {
+			u.Ack()
+		}
+		calls.Wait()
 	})
 }
 
