@@ -252,7 +252,7 @@ func TestPublisher_ContextsOfOneCall(t *testing.T) {
 			case u.Carries("nacked"):
 				u.Nack()
 			case u.Carries("slow"):
-				time.AfterFunc(400*time.Millisecond, u.Ack)
+				time.AfterFunc(600*time.Millisecond, u.Ack)
 			case u.Carries("bad"):
 				time.AfterFunc(500*time.Millisecond, func() { u.Refuse(406, "PRECONDITION_FAILED - bad") })
 			default:
