@@ -27,7 +27,7 @@ type Options struct {
 	// Timeout is how long Publish tries until the broker has confirmed the messages: while it is not reachable, refuses
 	// them because a queue is full, or blocks the connection because of an alarm. The context of a message can end it
 	// earlier, unless it has ended before Publish is called, as Watermill's Timeout leaves it. Publish returns later only
-	// while a message is being written on a slow line. Defaults to 30s.
+	// while a message is being written on a slow line. Calls may take up to a hundredth longer. Defaults to 30s.
 	Timeout time.Duration
 
 	// Unroutable says what happens to messages that no queue gets. Defaults to UnroutableFail.

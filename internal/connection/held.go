@@ -9,7 +9,7 @@ import (
 const heldWrites = 16 << 10
 
 // held is a connection whose writes can be held back, so that what several callers write at the same time goes to the
-// broker at once: a write of its own for each message takes as long as all else that is done for it.
+// broker at once: a write of its own for each message is the most that a small message costs.
 type held struct {
 	net.Conn
 
