@@ -106,6 +106,21 @@ func (b *broker) hasQueue(name string) (bool, error) {
 	}))
 }
 
+// readyMessages counts what a queue holds now.
+func (b *broker) readyMessages(name string) (int, error) {
+	count := make(chan int, 1)
+	err := b.do(kindQueue, name, func(ch *amqp091.Channel) error {
+		queue, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+		count <- queue.Messages
+		return err
+	})
+	if err != nil {
+		return 0, err // there may be no count, ever
+	}
+
+	return <-count, nil
+}
+
 // hasExchange asks whether an exchange is there.
 func (b *broker) hasExchange(name, kind string) (bool, error) {
 	return there(b.do(kindExchange, name, func(ch *amqp091.Channel) error {

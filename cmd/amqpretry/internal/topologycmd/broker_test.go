@@ -17,6 +17,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/management"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
@@ -409,11 +410,16 @@ func (l *lab) recreate(t *testing.T) {
 		return l.TryPublish(queue+".retry", queue, amqp091.Publishing{Headers: amqp091.Table{header.Delay: "1s"}})
 	}
 	again(amqp091.Table{"x-message-ttl": 60_000, "x-dead-letter-exchange": "elsewhere"})
-	require.NoError(t, leads())
+	api, err := management.New(l.environ[cli.EnvManagement], "/", nil)
+	require.NoError(t, err)
 	require.Eventually(t, func() bool {
-		d = l.run("apply", queue, "--recreate")
-		return strings.Contains(d.errs, "move them first")
-	}, 20*time.Second, time.Second, "the API counts late")
+		q, err := api.Queue(t.Context(), queue+".retry.1s")
+		return err == nil && q.Messages != nil && *q.Messages == 0
+	}, 20*time.Second, 50*time.Millisecond)
+	require.NoError(t, leads())
+	d = l.run("apply", queue, "--recreate") // at once: the API still counts none
+	assert.Equal(t, cli.ExitFailed, d.code, d.out)
+	assert.Contains(t, d.errs, "move them first")
 	assert.NoError(t, leads(), "it is still bound")
 
 	// An interrupt leaves a queue that is in use as it was.
