@@ -423,6 +423,15 @@ func TestP8_Permissions_OwnBroker(t *testing.T) {
 		require.ErrorAs(t, subscribeOnlyFails(t, as("blind"), "q", options), &access)
 		assert.Equal(t, amqp091.AccessRefused, access.Code)
 	})
+	t.Run("the exchange of a publisher may not be declared", func(t *testing.T) {
+		conf := amqp.NewDurablePubSubConfig(as("reader"), amqp.GenerateQueueNameTopicNameWithSuffix("billing"))
+		err := newPublisher(t, conf, amqpretry.Options{}).Publish("events", watermillMessages("1")...)
+		var access *topology.AccessError
+		require.ErrorAs(t, err, &access)
+		assert.Equal(t, "exchange events", access.Kind+" "+access.Name)
+		assert.ErrorContains(t, err, `no configure permission for user "reader" to declare it; grant it`)
+		assert.False(t, failures(t, err).Failed[0].MayBeStored)
+	})
 	testSharedPermissions(t, broker, as("sharer"))
 	t.Run("nothing may be declared, all was provisioned", func(t *testing.T) {
 		assume := options

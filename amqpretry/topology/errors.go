@@ -55,8 +55,8 @@ func (e *ConflictError) Error() string {
 // retry objects somebody else declared.
 func (e *ConflictError) waysOut() string {
 	if e.Kind == KindExchange {
-		return "ways out: declare it as it is, if it is yours; set another name in Names, or another Prefix for a " +
-			"ladder; delete it if nothing else " +
+		return "ways out: declare it as it is, if it is yours (Config.Exchange); set another name in Names, or " +
+			"another Prefix for a ladder; delete it if nothing else " +
 			"uses it (it is declared again); or let an operator provision it, and set the topology to assume"
 	}
 	asItIs := "declare it as it is, if it is your main queue"

@@ -194,7 +194,7 @@ func TestExplainUse(t *testing.T) {
 	broker := &amqp.Error{Code: amqp.AccessRefused, Reason: "ACCESS_REFUSED - access to queue 'q' in vhost '/' " +
 		"refused for user 'reader'"}
 	for use, permission := range map[string]string{topology.UseConsume: "read", topology.UsePublish: "write",
-		topology.UseLook: "sufficient"} {
+		topology.UseDeclare: "configure", topology.UseLook: "sufficient"} {
 		err := topology.ExplainUse(use, topology.KindQueue, "given", broker)
 		var got *topology.AccessError
 		require.ErrorAs(t, err, &got)
@@ -242,7 +242,7 @@ func TestErrorTextsNameTheWaysOut(t *testing.T) {
 	assert.Contains(t, explain("inequivalent arg 'durable' for queue 'orders' in vhost '/': received 'true' but "+
 		"current is 'false'"), `(in Config.Queue)`)
 	assert.Contains(t, explain("inequivalent arg 'type' for exchange 'x' in vhost '/': received 'headers' but "+
-		"current is 'fanout'"), `another name in Names`)
+		"current is 'fanout'"), `declare it as it is, if it is yours (Config.Exchange); set another name in Names`)
 	assert.Contains(t, explain("invalid arg 'x-foo' for queue 'q' in vhost '/' of queue type rabbit_classic_queue"),
 		`refuses the argument x-foo`)
 }

@@ -20,20 +20,22 @@ type AccessError struct {
 	Permission string
 	// User whom the broker refused. Empty when it did not say.
 	User string
-	// Use is what was refused, such as UseConsume. Empty for a declaration.
+	// Use is what was refused, such as UseConsume. Empty for a declaration of a topology.
 	Use string
 	Err error
 }
 
-// The broker can refuse these too, beside declarations.
+// The broker can refuse these too, beside the declaration of a topology.
 const (
 	UseConsume = "consume"
 	UsePublish = "publish"
+	UseDeclare = "declare it" // by a publisher
 	UseLook    = "read its depth"
 )
 
 // needed is the permission that a use takes, for brokers that do not say it.
-var needed = map[string]string{UseConsume: "read", UsePublish: "write", UseLook: "sufficient"}
+var needed = map[string]string{UseConsume: "read", UsePublish: "write", UseDeclare: "configure",
+	UseLook: "sufficient"}
 
 func (e *AccessError) Error() string {
 	user := ""
@@ -108,7 +110,7 @@ func refused(kind, name, text string, err error) error {
 	return e
 }
 
-// ExplainUse turns a refusal of something else than a declaration into an *[AccessError] or an *[ExclusiveError]. Other
+// ExplainUse turns a refusal of something else than the declaration of a topology into an *[AccessError] or an *[ExclusiveError]. Other
 // errors stay as they are.
 func ExplainUse(use, kind, name string, err error) error {
 	if code := brokerCode(err); explained(err) || code != amqp.AccessRefused && code != amqp.ResourceLocked {

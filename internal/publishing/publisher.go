@@ -240,7 +240,9 @@ func (e *exchanges) ensure(ctx context.Context, link *connection.Link, exchange 
 		}
 		defer channel.Close()
 
-		return topology.Explain(topology.KindExchange, exchange, declare(channel, exchange))
+		err = topology.ExplainUse(topology.UseDeclare, topology.KindExchange, exchange, declare(channel, exchange))
+
+		return topology.Explain(topology.KindExchange, exchange, err)
 	})
 }
 
