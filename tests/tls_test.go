@@ -15,6 +15,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -143,7 +144,7 @@ func testTLSLife(t *testing.T, broker *brokertest.Broker, authority *brokertest.
 	require.NoError(t, err)
 	nobody.User = url.UserPassword("nobody", "no password")
 
-	services := map[string]*service{}
+	services, publishers := map[string]*service{}, map[string]*amqpretry.Publisher{}
 	for name, configure := range map[string]func(*amqp.Config){
 		"TLSConfig":       func(c *amqp.Config) { c.Connection.TLSConfig = trusted },
 		"TLSClientConfig": func(c *amqp.Config) { c.Connection.AmqpConfig = &amqp091.Config{TLSClientConfig: trusted} },
@@ -167,10 +168,12 @@ func testTLSLife(t *testing.T, broker *brokertest.Broker, authority *brokertest.
 				configure(c)
 			},
 		})
+		publishers[name], err = services[name].Retrier.NewPublisher()
+		require.NoError(t, err)
 	}
 	life := func(id string) {
 		for name, svc := range services {
-			svc.publish(id)
+			require.NoError(t, publishers[name].Publish(svc.Queue, watermillMessages(id)...), name)
 			dead := svc.Broker.Take(svc.dlq(), 1, 30*time.Second)
 			assert.Equal(t, map[string]string{id: string(retry.ReasonExhausted)}, reasons(dead), name)
 			assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), name)
@@ -189,8 +192,8 @@ func testTLSLife(t *testing.T, broker *brokertest.Broker, authority *brokertest.
 			}
 		}
 	}
-	assert.Equal(t, 12, secured, "subscriber, forwarder and observer of each")
-	assert.Equal(t, 3, external)
+	assert.Equal(t, 16, secured, "subscriber, forwarder, observer and publisher of each")
+	assert.Equal(t, 4, external)
 
 	current.Store(&expired)
 	broker.Kill()
