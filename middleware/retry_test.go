@@ -47,6 +47,8 @@ func (d *delivery) Policy() *config.Policy { return &d.policy }
 func (d *delivery) State() *wire.State     { return &d.state }
 func (d *delivery) Advance(s wire.State)   { d.state = s }
 func (d *delivery) Narrow(p config.Policy) { d.policy = p }
+func (d *delivery) Remember(origin any)    { d.attempt.Remember(origin) }
+func (d *delivery) Origin() any            { return d.attempt.Origin() }
 func (d *delivery) Enter()                 { d.inside++ }
 func (d *delivery) Leave()                 { d.inside-- }
 func (d *delivery) Withdrawn() bool        { return d.withdrawn }

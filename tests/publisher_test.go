@@ -128,6 +128,7 @@ func TestPublisher_Unroutable(t *testing.T) {
 		err := publisher.Publish(topic, watermillMessages("a", "b")...)
 		assert.Less(t, time.Since(began), 5*time.Second)
 		require.ErrorIs(t, err, publish.ErrUnroutable)
+		assert.Equal(t, "unroutable", failures(t, err).ErrorType())
 		failed := failures(t, err)
 		assert.Equal(t, topic, failed.Topic)
 		assert.Equal(t, 2, failed.Of)
@@ -151,6 +152,7 @@ func TestPublisher_Unroutable(t *testing.T) {
 				return
 			}
 			require.ErrorIs(t, err, publish.ErrUnroutable)
+			assert.Equal(t, "unroutable", failures(t, err).ErrorType())
 			assert.Contains(t, err.Error(), `none is bound to the exchange "`+topic+`"`)
 		})
 	}
@@ -170,6 +172,7 @@ func TestPublisher_FullQueue(t *testing.T) {
 		began := time.Now()
 		err := publisher.Publish(topic, watermillMessages(uuids...)...)
 		require.ErrorIs(t, err, publish.ErrNacked)
+		assert.Equal(t, "nacked", failures(t, err).ErrorType())
 		assert.GreaterOrEqual(t, time.Since(began), time.Second, "it is tried until the end")
 		named := map[string]bool{}
 		for _, f := range failures(t, err).Failed {
@@ -213,6 +216,7 @@ func TestPublisher_FullQueue(t *testing.T) {
 			amqpretry.Options{})
 		err := publisher.Publish(topic, watermillMessages(uuids...)...)
 		require.ErrorIs(t, err, publish.ErrNacked)
+		assert.Equal(t, "nacked", failures(t, err).ErrorType())
 		for _, f := range failures(t, err).Failed {
 			assert.True(t, f.MayBeStored)
 		}
@@ -258,6 +262,7 @@ func TestPublisher_RefusedForGood(t *testing.T) {
 
 	failed := failures(t, err).Failed
 	require.Len(t, failed, 2)
+	assert.Equal(t, "refused", failures(t, err).ErrorType())
 	for i, f := range failed {
 		assert.Equal(t, []string{"bad-1", "bad-2"}[i], f.UUID)
 		assert.False(t, f.MayBeStored)
@@ -338,6 +343,7 @@ func TestPublisher_Context(t *testing.T) {
 	assert.True(t, failed[0].MayBeStored)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, err, publish.ErrUnconfirmed)
+	assert.Equal(t, "unconfirmed", failures(t, err).ErrorType())
 }
 
 // A broker that is not there is waited for, so long and no longer, and nothing may be stored then. When it comes back, the
@@ -354,6 +360,7 @@ func TestPublisher_Outage(t *testing.T) {
 	err := publisher.Publish(topic, watermillMessages("a")...)
 	assert.InDelta(t, 1, time.Since(began).Seconds(), 1)
 	require.ErrorIs(t, err, publish.ErrUnconfirmed)
+	assert.Equal(t, "unconfirmed", failures(t, err).ErrorType())
 	assert.False(t, failures(t, err).Failed[0].MayBeStored, "it was never sent")
 	p.allow(anyone)
 	require.NoError(t, publisher.Publish(topic, watermillMessages("b")...))
@@ -477,6 +484,7 @@ func TestPublisher_Alarm_OwnBroker(t *testing.T) {
 	assert.Contains(t, blocked.Reason, "memory")
 	err := publisher.Publish(topic, watermillMessages("c")...)
 	require.ErrorAs(t, err, &blocked)
+	assert.Equal(t, "blocked", failures(t, err).ErrorType())
 	assert.False(t, failures(t, err).Failed[0].MayBeStored)
 	broker.Ctl("set_vm_memory_high_watermark", "0.4")
 	require.NoError(t, publisher.Publish(topic, watermillMessages("d")...))

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -163,7 +164,7 @@ func toldOf(spans []sdktrace.ReadOnlySpan, queue string) (told []string) {
 			line += fmt.Sprintf(" in %d", number(s.Parent()))
 		}
 		for _, l := range s.Links() {
-			if len(l.Attributes) > 0 {
+			if !slices.Contains(l.Attributes, attribute.String("amqpretry.link", "publish")) {
 				line += fmt.Sprintf(" after %d", number(l.SpanContext))
 			}
 		}

@@ -77,6 +77,33 @@ func (e *Error) Unwrap() []error {
 	return errs
 }
 
+// ErrorType is the reason for the first message, for the attribute error.type of OpenTelemetry: unroutable, nacked,
+// unconfirmed, refused or blocked; empty for another one.
+func (e *Error) ErrorType() string {
+	if len(e.Failed) == 0 {
+		return ""
+	}
+	var (
+		err     = e.Failed[0].Err
+		refused *RefusedError
+		blocked *BlockedError
+	)
+	switch {
+	case errors.Is(err, ErrUnroutable):
+		return "unroutable"
+	case errors.As(err, &blocked):
+		return "blocked"
+	case errors.As(err, &refused):
+		return "refused"
+	case errors.Is(err, ErrNacked):
+		return "nacked"
+	case errors.Is(err, ErrUnconfirmed):
+		return "unconfirmed"
+	default:
+		return ""
+	}
+}
+
 // BlockedError says that the broker blocks who publishes, until a memory or disk alarm is over.
 type BlockedError struct {
 	// Reason is the broker's, such as "low on memory".

@@ -167,7 +167,8 @@ func describe(span sdktrace.ReadOnlySpan, all []sdktrace.ReadOnlySpan) string {
 		line += " (" + text("amqpretry.reason") + ")"
 	}
 	for _, link := range span.Links() {
-		if len(link.Attributes) > 0 { // the others are to the span of the publish
+		to := attribute.NewSet(link.Attributes...)
+		if what, _ := to.Value("amqpretry.link"); what.AsString() != "publish" { // but the call before
 			line += fmt.Sprintf(", after %d", 1+slices.IndexFunc(all, func(s sdktrace.ReadOnlySpan) bool {
 				return s.SpanContext().SpanID() == link.SpanContext.SpanID()
 			}))

@@ -22,6 +22,8 @@ type Delivery interface {
 	Narrow(policy config.Policy)
 	State() *wire.State
 	Advance(s wire.State)
+	Remember(origin any)
+	Origin() any
 	Begin(at time.Time, attempt *retry.Event) bool
 	End() (began time.Time, attempt *retry.Event, ok bool)
 	// Enter and Leave tell that a middleware has the message in hand. A handler may ack or nack it by itself: that is

@@ -18,6 +18,7 @@ type Progress struct {
 	began   time.Time      // the present attempt; zero outside of one
 	attempt *retry.Event   // with which it began; nil if nobody was told
 	over    bool           // the consumer has said its last word
+	origin  any            // see Remember
 }
 
 // Arrive begins with a message as it arrives, under the policy of its queue. Both must stay as they are.
@@ -59,6 +60,24 @@ func (s *Progress) Advance(state wire.State) {
 	defer s.mu.Unlock()
 
 	s.state = &state
+}
+
+// Remember keeps what a tracing has found in the message before its handler could change that. The first stays.
+func (s *Progress) Remember(origin any) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if s.origin == nil {
+		s.origin = origin
+	}
+}
+
+// Origin is what Remember has kept; nil if nothing.
+func (s *Progress) Origin() any {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	return s.origin
 }
 
 // Begin notes that an attempt begins, and what of it was told, if anything. It is false if one has begun already and

@@ -52,7 +52,7 @@ func (t *Tracing) Middleware(h message.HandlerFunc) message.HandlerFunc {
 				c.end(errGoexit)
 				return
 			}
-			c.end(c.panicked(value))
+			c.panicked(value)
 			panic(value)
 		}()
 		produced, err = h(msg)
@@ -91,15 +91,17 @@ func (c *call) note() {
 	}
 }
 
-func (c *call) end(err error) {
+// end ends the span, with more about an error. What a handler says of a message that was taken away is no failure, and
+// a message that is postponed has not failed either.
+func (c *call) end(err error, more ...attribute.KeyValue) {
 	defer c.span.End()
 
 	if c.span.IsRecording() {
-		if retry.Withdrawn(c.before) {
+		switch {
+		case retry.Withdrawn(c.before):
 			c.span.SetAttributes(attribute.Bool("amqpretry.withdrawn", true))
-		}
-		if err != nil && !isPostponed(err) {
-			c.failed(c.span, c.delivery, err)
+		case err != nil && !isPostponed(err):
+			c.failed(c.span, c.delivery, err, more...)
 		}
 	}
 	if err != nil && !c.span.SpanContext().IsSampled() {
@@ -108,11 +110,14 @@ func (c *call) end(err error) {
 	c.msg.SetContext(c.before) // the next call is not part of this one
 }
 
-func (c *call) panicked(value any) error {
+// panicked ends a call that panics. The stack is shown where the retrier shows such.
+func (c *call) panicked(value any) {
 	e := &retry.PanicError{Value: value, Stack: debug.Stack()}
-	e.ShowStack = c.delivery != nil && c.delivery.Engine().PanicStacks
-
-	return e
+	var more []attribute.KeyValue
+	if c.delivery != nil && c.delivery.Engine().PanicStacks {
+		more = append(more, semconv.ExceptionStacktrace(string(e.Stack)))
+	}
+	c.end(e, more...)
 }
 
 func (c *call) attributes() []attribute.KeyValue {

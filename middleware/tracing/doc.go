@@ -24,14 +24,19 @@
 //	abandon orders       client    a copy that was given up: the broker delivers the message again
 //
 // A handler's error is on the span of its call: as status, as an event "exception", and its type as error.type. A
-// handler that postpones its message has not failed. The other spans have an error where no call shows it: the message
-// could not be decoded, its consumers died of it, it expired, or its outputs could not be published.
+// handler that postpones its message has not failed, nor has one whose message was taken away by a shutdown or a lost
+// connection. The other spans have an error where no call shows it: the message could not be decoded, its consumers died
+// of it, it expired, or its outputs could not be published.
 //
 // # Traces and links
 //
 // The message's creation context, which the publisher has put into its metadata, is the parent of all these spans, so
-// one trace shows the whole life of a message. Each span of a consumer also links to it, as the conventions ask. With
-// [Config.LinkOnly] it is a link only.
+// one trace shows the whole life of a message. Each span of a consumer also links to it (amqpretry.link = publish), as
+// the conventions ask. With [Config.LinkOnly] it is a link only. A handler that changes the metadata changes none of it.
+//
+// A span in the message's own context, such as that of a program that starts its router in one, is a link
+// (amqpretry.link = context). It is the parent with [Config.LinkOnly], and for the first call of a message that has no
+// creation context.
 //
 // Each span of a call links to the span of the call before: link attribute amqpretry.link = previous-call. A retry and
 // a dead letter carry that span's context in the header amqpretry-trace. Where the broker itself brings the message
@@ -44,9 +49,12 @@
 //	messaging.message.id                          UUID of the message
 //	messaging.batch.message_count                 of a call of Publish with several messages
 //	messaging.rabbitmq.destination.routing_key    of a producer, with Config.RoutingKey
-//	error.type                                    Go type of the error, without wrappers; _OTHER where there is none
+//	error.type                                    what the error's method ErrorType says, such as unroutable or nacked
+//	                                              for a *publish.Error; else its Go type, without wrappers; else _OTHER
+//	exception.stacktrace                          of a panic, with Options.PanicStacks
 //	amqpretry.topic, amqpretry.handler            topic and handler's name in the router
-//	amqpretry.attempt, amqpretry.last_attempt     number, 1 for the first; whether a plain error is the end
+//	amqpretry.attempt, amqpretry.last_attempt     number, 1 for the first; whether a plain error is the end; not where
+//	                                              a message could not be decoded
 //	amqpretry.try                                 call within the attempt, from the second on
 //	amqpretry.calls                               calls of a handler over all lives of the message: before this one, or
 //	                                              with it, on the spans after a call

@@ -55,7 +55,10 @@ func (t *Tracing) after(e *retry.Event, o *operation, wait time.Duration) {
 		return
 	}
 
-	a := append(subject(e.Message, e.Topic, e.Handler), attemptAttributes(e.Attempt, e.Calls)...)
+	a := subject(e.Message, e.Topic, e.Handler)
+	if e.Class != retry.ClassUndecodable { // which no handler was called with
+		a = append(a, attemptAttributes(e.Attempt, e.Calls)...)
+	}
 	a = append(a, attribute.String("amqpretry.class", string(e.Class)))
 	if e.Verdict.Reason != "" {
 		a = append(a, attribute.String("amqpretry.reason", string(e.Verdict.Reason)))

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
@@ -45,13 +46,13 @@ func TestWholeLife(t *testing.T) {
 
 	assert.Equal(t, lines(
 		"1 a send orders",
-		"2 a process orders, in 1, links 1: the warehouse does not answer",
-		"3 a wait orders, in 1, links 1, call 2",
-		"4 a process orders, in 1, links 1, previous-call 2: the warehouse does not answer",
-		"5 a wait orders, in 1, links 1, call 4",
-		"6 a process orders, in 1, links 1, previous-call 4: the warehouse does not answer",
-		"7 a dead-letter orders, in 1, links 1, call 6",
-		"8 a process, in 1, links 1, previous-call 6",
+		"2 a process orders, in 1, publish 1: the warehouse does not answer",
+		"3 a wait orders, in 1, publish 1, call 2",
+		"4 a process orders, in 1, publish 1, previous-call 2: the warehouse does not answer",
+		"5 a wait orders, in 1, publish 1, call 4",
+		"6 a process orders, in 1, publish 1, previous-call 4: the warehouse does not answer",
+		"7 a dead-letter orders, in 1, publish 1, call 6",
+		"8 a process, in 1, publish 1, previous-call 6",
 	), tr.story())
 
 	spans := tr.spans()
@@ -128,10 +129,10 @@ func TestLinkOnly(t *testing.T) {
 
 	assert.Equal(t, lines(
 		"1 a send orders",
-		"2 b process orders, links 1: the warehouse does not answer",
-		"3 b wait orders, in 2, links 1, call 2",
-		"4 c process orders, links 1, previous-call 2: the warehouse does not answer",
-		"5 c dead-letter orders, in 4, links 1, call 4",
+		"2 b process orders, publish 1: the warehouse does not answer",
+		"3 b wait orders, in 2, publish 1, call 2",
+		"4 c process orders, publish 1, previous-call 2: the warehouse does not answer",
+		"5 c dead-letter orders, in 4, publish 1, call 4",
 	), tr.story())
 }
 
@@ -143,9 +144,9 @@ func TestAmbientSpan(t *testing.T) {
 		want   []string
 	}{
 		"a link beside the parent": {tracing.Config{}, false,
-			[]string{"1 a send orders", "2 b ambient", "3 a process, in 1, links 2, links 1"}},
+			[]string{"1 a send orders", "2 b ambient", "3 a process, in 1, context 2, publish 1"}},
 		"the parent with LinkOnly": {tracing.Config{LinkOnly: true}, false,
-			[]string{"1 a send orders", "2 b ambient", "3 b process, in 2, links 1"}},
+			[]string{"1 a send orders", "2 b ambient", "3 b process, in 2, publish 1"}},
 		"the parent without another": {tracing.Config{}, true,
 			[]string{"1 a send orders", "2 b ambient", "3 b process, in 2"}},
 	} {
@@ -176,7 +177,7 @@ func TestOtherLives(t *testing.T) {
 		want    []string
 	}{
 		"succeeds": {retrytest.Service{ConsumerHandler: func(*message.Message) error { return nil }},
-			[]string{"1 a send orders", "2 a process orders, in 1, links 1"}},
+			[]string{"1 a send orders", "2 a process orders, in 1, publish 1"}},
 		"is postponed, which is no error": {
 			retrytest.Service{Policy: once, ConsumerHandler: func(msg *message.Message) error {
 				if attempt, _ := retry.AttemptFromContext(msg.Context()); attempt.Calls == 0 {
@@ -185,20 +186,21 @@ func TestOtherLives(t *testing.T) {
 
 				return nil
 			}},
-			[]string{"1 a send orders", "2 a process orders, in 1, links 1", "3 a wait orders, in 1, links 1, call 2",
-				"4 a process orders, in 1, links 1, previous-call 2"}},
+			[]string{"1 a send orders", "2 a process orders, in 1, publish 1",
+				"3 a wait orders, in 1, publish 1, call 2",
+				"4 a process orders, in 1, publish 1, previous-call 2"}},
 		"is tried again at once": {
 			retrytest.Service{Policy: config.Policy{Mode: config.ModeDeadLetter, Immediate: 1}, ConsumerHandler: fails},
-			[]string{"1 a send orders", "2 a process orders, in 1, links 1: the warehouse does not answer",
-				"3 a process orders, in 1, links 1, previous-call 2: the warehouse does not answer",
-				"4 a dead-letter orders, in 1, links 1, call 3"}},
+			[]string{"1 a send orders", "2 a process orders, in 1, publish 1: the warehouse does not answer",
+				"3 a process orders, in 1, publish 1, previous-call 2: the warehouse does not answer",
+				"4 a dead-letter orders, in 1, publish 1, call 3"}},
 		"is dropped": {
 			retrytest.Service{ConsumerHandler: func(*message.Message) error { return retry.Drop(errDown) }},
-			[]string{"1 a send orders", "2 a process orders, in 1, links 1: the warehouse does not answer",
-				"3 a drop orders, in 1, links 1, call 2"}},
+			[]string{"1 a send orders", "2 a process orders, in 1, publish 1: the warehouse does not answer",
+				"3 a drop orders, in 1, publish 1, call 2"}},
 		"cannot be decoded": {
 			retrytest.Service{ConsumerHandler: fails, Unmarshal: func(*message.Message) error { return errDown }},
-			[]string{"1 a send orders", "2 a dead-letter orders, in 1, links 1: the warehouse does not answer"}},
+			[]string{"1 a send orders", "2 a dead-letter orders, in 1, publish 1: the warehouse does not answer"}},
 		"crashes": {
 			retrytest.Service{Policy: once, ConsumerHandler: fails, Faults: map[int]retrytest.Fault{
 				retrytest.EveryCall: retrytest.Crash}}, nil},
@@ -206,15 +208,15 @@ func TestOtherLives(t *testing.T) {
 			retrytest.Service{Policy: once, Handler: func(*message.Message) ([]*message.Message, error) {
 				return []*message.Message{message.NewMessage("2", nil)}, nil
 			}, Faults: map[int]retrytest.Fault{1: retrytest.Unpublishable}},
-			[]string{"1 a send orders", "2 a process orders, in 1, links 1",
-				"3 a wait orders, in 1, links 1, call 2: …", "4 a process orders, in 1, links 1, previous-call 2"}},
+			[]string{"1 a send orders", "2 a process orders, in 1, publish 1",
+				"3 a wait orders, in 1, publish 1, call 2: …", "4 a process orders, in 1, publish 1, previous-call 2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := newTraced(t, tracing.Config{})
 			tr.run(test.service, tr.published("1"))
 			got := tr.story()
 			if test.want == nil { // as often as the broker says
-				assert.Regexp(t, `\d a dead-letter orders, in 1, links 1: .+$`, got)
+				assert.Regexp(t, `\d a dead-letter orders, in 1, publish 1: .+$`, got)
 				return
 			}
 			for _, line := range test.want {
@@ -229,6 +231,17 @@ func TestOtherLives(t *testing.T) {
 	}
 }
 
+// No handler was called with a message that cannot be decoded.
+func TestUndecodableHasNoAttempt(t *testing.T) {
+	tr := newTraced(t, tracing.Config{})
+	tr.run(retrytest.Service{ConsumerHandler: fails, Unmarshal: func(*message.Message) error { return errDown }},
+		tr.published("1"))
+	told := attributes(tr.only("dead-letter orders"))
+	assert.Equal(t, "undecodable", told["amqpretry.reason"])
+	assert.NotContains(t, told, "amqpretry.attempt")
+	assert.NotContains(t, told, "amqpretry.calls")
+}
+
 // cutLine replaces the line that begins so.
 func cutLine(text, begin, by string) string {
 	all := strings.Split(text, "\n")
@@ -241,6 +254,45 @@ func cutLine(text, begin, by string) string {
 	return strings.Join(all, "\n")
 }
 
+// What comes after a call belongs to the trace of the message as it arrived.
+func TestChangedMetadata(t *testing.T) {
+	for name, change := range map[string]func(*message.Message){
+		"cleared": func(msg *message.Message) { clear(msg.Metadata) },
+		"the call's own": func(msg *message.Message) {
+			propagation.TraceContext{}.Inject(msg.Context(), propagation.MapCarrier(msg.Metadata))
+		},
+		"another's": func(msg *message.Message) { msg.Metadata.Set("traceparent", custom) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTraced(t, tracing.Config{})
+			policy := config.Policy{Delays: []time.Duration{time.Second}, Immediate: 1}
+			tr.run(retrytest.Service{Policy: policy, ConsumerHandler: func(msg *message.Message) error {
+				change(msg)
+				return errDown
+			}}, tr.published("1"))
+			assert.Equal(t, lines(
+				"1 a send orders",
+				"2 a process orders, in 1, publish 1: the warehouse does not answer",
+				"3 a process orders, in 1, publish 1, previous-call 2: the warehouse does not answer",
+				"4 a wait orders, in 1, publish 1, call 3",
+				"5 a process orders, in 1, publish 1, previous-call 3: the warehouse does not answer",
+				"6 a dead-letter orders, in 1, publish 1, call 5",
+			), tr.story())
+		})
+	}
+}
+
+// A message that its handler returns, and that could not be published, links to the call once.
+func TestReturnedItself(t *testing.T) {
+	tr := newTraced(t, tracing.Config{})
+	tr.run(retrytest.Service{Policy: config.Policy{Delays: []time.Duration{time.Second}},
+		Handler: func(msg *message.Message) ([]*message.Message, error) { return []*message.Message{msg}, nil },
+		Faults:  map[int]retrytest.Fault{1: retrytest.Unpublishable}}, tr.published("1"))
+	wait := tr.only("wait orders")
+	require.Len(t, wait.Links(), 2)
+	assert.Equal(t, []string{"publish", "call"}, []string{linkName(wait.Links()[0]), linkName(wait.Links()[1])})
+}
+
 // A panic is an error on the span, and one for the retry middleware.
 func TestPanic(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -251,7 +303,7 @@ func TestPanic(t *testing.T) {
 		"text":       {"no", false, "handler panicked: no"},
 		"error":      {errDown, false, "handler panicked: the warehouse does not answer"},
 		"nil":        {nil, false, "handler panicked: panic called with nil argument"},
-		"with stack": {"no", true, "handler panicked: no\ngoroutine "},
+		"with stack": {"no", true, "handler panicked: no"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tr := newTraced(t, tracing.Config{})
@@ -260,10 +312,13 @@ func TestPanic(t *testing.T) {
 			}, tr.published("1"))
 			result.AssertDeadLettered(t, retry.ReasonPanic)
 			span := tr.only("process orders")
-			text := span.Status().Description
 			assert.Equal(t, codes.Error, span.Status().Code)
-			assert.True(t, strings.HasPrefix(text, test.want), text)
-			assert.Equal(t, test.stacks, strings.Contains(text, "life_test.go"), "the stack is a secret")
+			assert.Equal(t, test.want, span.Status().Description)
+			if stack := attributes(span)["exception.stacktrace"]; test.stacks {
+				assert.Contains(t, stack, "life_test.go")
+			} else {
+				assert.Nil(t, stack, "it is a secret")
+			}
 			assert.Equal(t, "*retry.PanicError", attributes(span)["error.type"])
 
 			var e *retry.PanicError
@@ -339,6 +394,7 @@ func TestWithdrawn(t *testing.T) {
 	spans := tr.spans()
 	require.Len(t, spans, 2)
 	assert.Equal(t, true, attributes(spans[0])["amqpretry.withdrawn"])
+	assert.Equal(t, codes.Unset, spans[0].Status().Code, "no failure")
 	assert.NotContains(t, attributes(spans[1]), "amqpretry.withdrawn")
 }
 
@@ -441,8 +497,8 @@ func TestInsideOfWatermillsRetry(t *testing.T) {
 		Middlewares: []message.HandlerMiddleware{wmmiddleware.Retry{MaxRetries: 1}.Middleware}}, tr.published("1"))
 	assert.Equal(t, lines(
 		"1 a send orders",
-		"2 a process orders, in 1, links 1: the warehouse does not answer",
-		"3 a process orders, in 1, links 1, previous-call 2: the warehouse does not answer",
-		"4 a dead-letter orders, in 1, links 1, call 3",
+		"2 a process orders, in 1, publish 1: the warehouse does not answer",
+		"3 a process orders, in 1, publish 1, previous-call 2: the warehouse does not answer",
+		"4 a dead-letter orders, in 1, publish 1, call 3",
 	), tr.story())
 }

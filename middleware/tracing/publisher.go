@@ -10,6 +10,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/baggage"
 	"go.opentelemetry.io/otel/propagation"
 	semconv "go.opentelemetry.io/otel/semconv/v1.39.0"
 	"go.opentelemetry.io/otel/trace"
@@ -53,6 +54,7 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	switch {
 	case len(own) > 0 && (len(messages) == 1 || t.config.NoCreateSpans):
 		kind, prepare = &p.sends, t.send
+		b.linkContexts(own)
 	case len(own) > 0:
 		for _, i := range own {
 			b.link(p.create(topic, &b, i))
@@ -67,8 +69,12 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 			span.SetAttributes(semconv.MessagingMessageID(id))
 		}
 	}
-	for _, i := range own {
-		b.stamp(ctx, t, i)
+	for n, i := range own {
+		if n == 0 && i == 0 {
+			b.stamp(ctx, t, i)
+			continue
+		}
+		b.stamp(trace.ContextWithSpan(messages[i].Context(), span), t, i) // with baggage of its own
 	}
 
 	return p.publish(topic, span, b)
@@ -124,9 +130,23 @@ func (b *batch) link(sc trace.SpanContext) {
 	}
 }
 
+// linkContexts links to the spans that messages belong to, as the send has one parent: that of the first message.
+func (b *batch) linkContexts(messages []int) {
+	known := map[trace.SpanID]bool{}
+	if len(b.messages) > 1 {
+		known[trace.SpanContextFromContext(b.messages[0].Context()).SpanID()] = true
+	}
+	for _, i := range messages {
+		if sc := trace.SpanContextFromContext(b.messages[i].Context()); i > 0 && !known[sc.SpanID()] {
+			known[sc.SpanID()] = true
+			b.link(sc)
+		}
+	}
+}
+
 // stamp replaces a message by a copy that carries the context.
 func (b *batch) stamp(ctx context.Context, t *Tracing, i int) {
-	if !trace.SpanContextFromContext(ctx).IsValid() {
+	if !trace.SpanContextFromContext(ctx).IsValid() && baggage.FromContext(ctx).Len() == 0 {
 		return // nobody traces
 	}
 	if b.originals == nil {
@@ -136,6 +156,7 @@ func (b *batch) stamp(ctx context.Context, t *Tracing, i int) {
 	m := b.originals[i]
 	stamped := message.NewMessageWithContext(m.Context(), m.UUID, m.Payload)
 	maps.Copy(stamped.Metadata, m.Metadata)
+	delete(stamped.Metadata, "tracestate") // of no trace, or the message would have a creation context
 	t.config.Propagator.Inject(ctx, propagation.MapCarrier(stamped.Metadata))
 	b.messages[i], b.copies[i] = stamped, stamped
 }

@@ -2,6 +2,7 @@ package tracing_test
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -122,6 +123,86 @@ func TestNoCreateSpans(t *testing.T) {
 	assert.Equal(t, custom, out.messages[1].Metadata["traceparent"])
 }
 
+// Messages of several traces and tenants, in one call.
+func TestNoCreateSpans_OfSeveralTraces(t *testing.T) {
+	tr, out := newTraced(t, tracing.Config{NoCreateSpans: true}), &captured{}
+	given := make([]*message.Message, 4)
+	for i, tenant := range []string{"alice", "bob", "bob", ""} {
+		given[i] = message.NewMessage(tenant, nil)
+		if tenant == "" {
+			continue
+		}
+		ctx, span := tr.provider.Tracer("").Start(t.Context(), tenant)
+		member, err := baggage.NewMember("tenant", tenant)
+		require.NoError(t, err)
+		bag, err := baggage.New(member)
+		require.NoError(t, err)
+		given[i].SetContext(baggage.ContextWithBaggage(ctx, bag))
+		span.End()
+	}
+	require.NoError(t, tr.Publisher(out).Publish("orders", given...))
+
+	assert.Equal(t, "1 a alice\n2 b bob\n3 c bob\n4 a send orders, in 1, links 2, links 3", tr.story())
+	var tenants []string
+	for _, m := range out.messages {
+		tenants = append(tenants, m.Metadata["baggage"])
+		assert.Equal(t, traceparent(tr.only("send orders").SpanContext()), m.Metadata["traceparent"])
+	}
+	assert.Equal(t, []string{"tenant=alice", "tenant=bob", "tenant=bob", ""}, tenants)
+}
+
+// A tracestate belongs to its traceparent: without one it says nothing of the new trace.
+func TestPublishStaleTracestate(t *testing.T) {
+	tr, out := newTraced(t, tracing.Config{}), &captured{}
+	msg := message.NewMessage("1", nil)
+	msg.Metadata.Set("tracestate", "vendor=old")
+	require.NoError(t, tr.Publisher(out).Publish("orders", msg))
+	assert.NotContains(t, out.messages[0].Metadata, "tracestate")
+	assert.Equal(t, "vendor=old", msg.Metadata["tracestate"], "the given one stays")
+}
+
+// Baggage goes on also where nobody makes spans.
+func TestPublishBaggageOnly(t *testing.T) {
+	tr, out := newTraced(t, tracing.Config{TracerProvider: noop.NewTracerProvider()}), &captured{}
+	member, err := baggage.NewMember("tenant", "alice")
+	require.NoError(t, err)
+	bag, err := baggage.New(member)
+	require.NoError(t, err)
+	msg := message.NewMessageWithContext(baggage.ContextWithBaggage(t.Context(), bag), "1", nil)
+	require.NoError(t, tr.Publisher(out).Publish("orders", msg))
+	assert.Equal(t, message.Metadata{"baggage": "tenant=alice"}, out.messages[0].Metadata)
+}
+
+// An error that knows its type tells it.
+func TestErrorType(t *testing.T) {
+	for name, test := range map[string]struct {
+		err  error
+		want string
+	}{
+		"wrapped":   {fmt.Errorf("wrapped: %w", typedError("nacked")), "nacked"},
+		"no answer": {typedError(""), "tracing_test.typedError"},
+		"panics":    {typedError("panics"), "tracing_test.typedError"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tr := newTraced(t, tracing.Config{})
+			require.Error(t, tr.Publisher(&captured{err: test.err}).Publish("orders", message.NewMessage("1", nil)))
+			assert.Equal(t, test.want, attributes(tr.only("send orders"))["error.type"])
+		})
+	}
+}
+
+type typedError string
+
+func (e typedError) Error() string { return "typed" }
+
+func (e typedError) ErrorType() string {
+	if e == "panics" {
+		panic("no")
+	}
+
+	return string(e)
+}
+
 func TestPublishFails(t *testing.T) {
 	secret := errors.New("secret")
 	tr := newTraced(t, tracing.Config{ErrorText: func(error) string { return "redacted" }})
@@ -212,7 +293,7 @@ func TestOutputs(t *testing.T) {
 	for i, m := range produced[:3] {
 		require.NoError(t, tr.Publisher(out).Publish([]string{"new", "own", "passed"}[i], m))
 	}
-	assert.Equal(t, lines("1 a request", "2 a send orders, in 1", "3 b other", "4 a process, in 2, links 2",
+	assert.Equal(t, lines("1 a request", "2 a send orders, in 1", "3 b other", "4 a process, in 2, publish 2",
 		"5 a send new, in 4", "6 b send own, in 3", "7 a send passed, in 4"), tr.story())
 	assert.Equal(t, "tenant=1", out.messages[0].Metadata["baggage"])
 }

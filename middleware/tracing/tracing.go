@@ -3,6 +3,7 @@ package tracing
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -87,13 +88,15 @@ type origin struct {
 var (
 	linkPreviousCall = []attribute.KeyValue{attribute.String("amqpretry.link", "previous-call")}
 	linkCall         = []attribute.KeyValue{attribute.String("amqpretry.link", "call")}
+	linkPublish      = []attribute.KeyValue{attribute.String("amqpretry.link", "publish")}
+	linkContext      = []attribute.KeyValue{attribute.String("amqpretry.link", "context")}
 )
 
 // originOf finds the parent and the links of a consumer's span: of a call, or of what comes after one. d may be nil.
 func (t *Tracing) originOf(msg *message.Message, d engine.Delivery, after bool) origin {
 	ctx := msg.Context()
 	ambient := trace.SpanContextFromContext(ctx)
-	extracted := t.extract(ctx, ambient, msg.Metadata)
+	extracted := t.extracted(ctx, ambient, msg, d, after)
 	creation, last := trace.SpanContextFromContext(extracted), lastCall(ctx, d)
 
 	links := make([]trace.Link, 0, 3)
@@ -108,11 +111,11 @@ func (t *Tracing) originOf(msg *message.Message, d engine.Delivery, after bool) 
 	case !parent.IsValid():
 		parent = ambient
 	}
-	if ambient.IsValid() && !ambient.Equal(parent) {
-		links = append(links, trace.Link{SpanContext: ambient})
+	if ambient.IsValid() && !ambient.Equal(parent) && ambient.SpanID() != last.SpanID() {
+		links = append(links, trace.Link{SpanContext: ambient, Attributes: linkContext})
 	}
 	if creation.IsValid() {
-		links = append(links, trace.Link{SpanContext: creation})
+		links = append(links, trace.Link{SpanContext: creation, Attributes: linkPublish})
 	}
 	if last.IsValid() {
 		what := linkPreviousCall
@@ -132,6 +135,23 @@ func (t *Tracing) originOf(msg *message.Message, d engine.Delivery, after bool) 
 	}
 
 	return origin{ctx, links}
+}
+
+// extracted is the context with the message's creation context, as it was when the message arrived: its handler may have
+// changed the metadata.
+func (t *Tracing) extracted(ctx context.Context, ambient trace.SpanContext, msg *message.Message, d engine.Delivery,
+	after bool) context.Context {
+	if d != nil && after {
+		if creation, ok := d.Origin().(trace.SpanContext); ok {
+			return trace.ContextWithRemoteSpanContext(ctx, creation)
+		}
+	}
+	ctx = t.extract(ctx, ambient, msg.Metadata)
+	if d != nil && !after {
+		d.Remember(trace.SpanContextFromContext(ctx))
+	}
+
+	return ctx
 }
 
 // extract reads what the metadata carry. The result has no span if they carry none.
@@ -156,7 +176,7 @@ func (t *Tracing) creationOf(msg *message.Message) trace.SpanContext {
 		propagation.MapCarrier(msg.Metadata)))
 }
 
-func (t *Tracing) describe(d engine.Delivery, err error) (text, errorType string) {
+func (t *Tracing) describe(d engine.Delivery, err error) (text, goType string) {
 	if d == nil || t.config.ErrorText != nil {
 		return t.texts.Describe(err)
 	}
@@ -167,13 +187,28 @@ func (t *Tracing) describe(d engine.Delivery, err error) (text, errorType string
 // other is error.type where an error panicked when it was asked.
 var other = semconv.ErrorTypeOther.Value.AsString()
 
-// failed notes an error on a span.
-func (t *Tracing) failed(span trace.Span, d engine.Delivery, err error) {
-	text, errorType := t.describe(d, err)
-	errorType = cmp.Or(errorType, other)
+// failed notes an error on a span, with more about it.
+func (t *Tracing) failed(span trace.Span, d engine.Delivery, err error, more ...attribute.KeyValue) {
+	text, goType := t.describe(d, err)
 	span.SetStatus(codes.Error, text)
-	span.SetAttributes(semconv.ErrorTypeKey.String(errorType))
+	span.SetAttributes(semconv.ErrorTypeKey.String(cmp.Or(ownType(err), goType, other)))
 	// Not RecordError, which would take the error's own text.
-	span.AddEvent(semconv.ExceptionEventName, trace.WithAttributes(semconv.ExceptionType(errorType),
-		semconv.ExceptionMessage(text)))
+	span.AddEvent(semconv.ExceptionEventName, trace.WithAttributes(append(more,
+		semconv.ExceptionType(cmp.Or(goType, other)), semconv.ExceptionMessage(text))...))
+}
+
+// ownType is what an error itself says that its type is, as those of package publish do. The error is foreign code,
+// which may panic.
+func ownType(err error) (name string) {
+	defer func() {
+		if recover() != nil {
+			name = ""
+		}
+	}()
+	var typed interface{ ErrorType() string }
+	if errors.As(err, &typed) {
+		return typed.ErrorType()
+	}
+
+	return ""
 }

@@ -80,6 +80,8 @@ var (
 	txInbox    store.TxInbox
 	shared     store.Values
 	registry   *prometheus.Registry
+	traced     *tracing.Tracing
+	measured   *metrics.Metrics
 	exporter   sdktrace.SpanExporter
 	bank       interface {
 		Charge(ctx context.Context, payload []byte) error
