@@ -62,15 +62,28 @@ func (n *session) close(s *subscription) {
 // shut writes the last acknowledgements, gives back whatever is not settled, and closes the channel: from 4.3 on the
 // broker counts as failed what a closing channel leaves behind, and an explicit nack not. settle makes the queue apply
 // what was written before.
+//
+// Where the broker does not answer, the one who takes deliveries may still be at a call. The channel closes behind it,
+// as RabbitMQ closes the connection, with the sessions of all who share it, when a method follows the channel's close.
 func (n *session) shut(deadline time.Time, settle func()) {
 	connection.WaitUntil(deadline, func() {
-		if n.acker.close() > safeCommands || n.countsLeft {
+		commands := n.acker.close()
+		select {
+		case <-n.taken:
+		default:
+			n.giveBackAll() // the connection may end before there is an answer
+			<-n.taken
+		}
+		if commands > safeCommands || n.countsLeft {
 			settle()
 		}
-		_ = n.channel.Nack(0, true, true) // zero stands for all; the last tag may be settled, and is unknown then
+		n.giveBackAll()
 		_ = n.channel.Close()
 	})
 }
+
+// giveBackAll nacks all that is not settled. Zero stands for that: the last tag may be settled, and is unknown then.
+func (n *session) giveBackAll() { _ = n.channel.Nack(0, true, true) }
 
 // settleCommands returns when a quorum queue has applied all commands of the channel.
 //

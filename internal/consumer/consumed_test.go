@@ -21,7 +21,14 @@ import (
 // consumer returns one that consumes from the broker until the test ends.
 func newTestConsumer(t *testing.T, r *fakebroker.Reluctant) *Consumer {
 	t.Helper()
+	return newSharingConsumer(t, r, nil)
+}
+
+// newSharingConsumer makes one that shares its connection.
+func newSharingConsumer(t *testing.T, r *fakebroker.Reluctant, shared *Shared) *Consumer {
+	t.Helper()
 	c, err := New(t.Context(), Settings{
+		Shared: shared,
 		Connection: connection.Settings{
 			URI: "amqp://guest:guest@broker/", AMQP: &amqp091.Config{Dial: r.Dial}, Emit: func(retry.Event) {},
 			Reconnect: connection.Reconnect{InitialInterval: time.Second, MaxInterval: time.Second, Multiplier: 1},

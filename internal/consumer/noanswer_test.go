@@ -137,3 +137,32 @@ func TestBrokerCancels_ChannelIsClosedLast(t *testing.T) {
 		assert.False(t, broker.Overtaken)
 	})
 }
+
+// A consumer closes while the broker does not answer, and others share its connection. Its channel closes behind the
+// call that is under way, however long that takes: a method that follows it would cost all of them the connection.
+func TestClose_NoAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		willing := make(chan struct{})
+		close(willing)
+		broker := &fakebroker.Reluctant{Willing: willing, Channels: map[int]bool{}, Slow: time.Minute}
+		var shared Shared
+		closes, stays := newSharingConsumer(t, broker, &shared), newSharingConsumer(t, broker, &shared)
+		_, err := closes.Subscribe(t.Context(), Queue{Topic: "orders", Name: "orders"})
+		require.NoError(t, err)
+		_, err = stays.Subscribe(t.Context(), Queue{Topic: "invoices", Name: "invoices"})
+		require.NoError(t, err)
+
+		began := time.Now()
+		require.NoError(t, closes.Close())
+		assert.LessOrEqual(t, time.Since(began), 5*time.Second, "it does not wait for the answer")
+		_, channels := broker.Count()
+		assert.Equal(t, 2, channels)
+		<-time.After(2 * time.Minute)
+		asked, channels := broker.Count()
+		assert.Equal(t, 2, asked, "nobody has lost the connection")
+		assert.Equal(t, 1, channels, "it is closed in the end")
+		broker.Mu.Lock()
+		defer broker.Mu.Unlock()
+		assert.False(t, broker.Overtaken)
+	})
+}

@@ -111,6 +111,7 @@ func TestPublisher_Lanes(t *testing.T) {
 		p := newTestPublisher(t, b.Dial, publish.Options{})
 		var calls sync.WaitGroup
 		for i := range 200 {
+			synctest.Wait() // at once, some could choose a channel before the others have used it
 			calls.Add(1)
 			go func() {
 				defer calls.Done()

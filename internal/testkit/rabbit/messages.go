@@ -123,13 +123,15 @@ func (c *Client) Take(queue string, n int, within time.Duration) []amqp091.Deliv
 	require.Eventually(c.t, there, Patient(within), tick, "%d messages in queue %s", n, queue)
 	var taken []amqp091.Delivery
 	c.Do(func(channel *amqp091.Channel) error {
-		for deadline := time.Now().Add(5 * time.Second); len(taken) < n; {
+		idle := Patient(5 * time.Second) // somebody may have a look at the others
+		for deadline := time.Now().Add(idle); len(taken) < n; {
 			d, ok, err := channel.Get(queue, true)
 			switch {
 			case err != nil:
 				return err
 			case ok:
 				taken = append(taken, d)
+				deadline = time.Now().Add(idle)
 			case time.Now().After(deadline):
 				return nil
 			default:
