@@ -120,7 +120,7 @@ type Event struct {
 	Held int
 
 	// Connection is which: "subscriber", "dead-letter subscriber", "groups", which all subscribers of consumer groups
-	// share, "forwarder", which publishes the copies, "delay publisher", "observer", which looks at queue depths, or
-	// "processor", which consumes from failed queues.
+	// share, "forwarder", which publishes the copies, "publisher", "delay publisher", "observer", which looks at queue
+	// depths, or "processor", which consumes from failed queues.
 	Connection string
 }

@@ -441,6 +441,17 @@ func TestGroups_ShareNoQueue(t *testing.T) {
 	assert.Equal(t, topology.SharedByGroupsError{Queue: topic, Groups: [2]string{"a", "b"},
 		Topics: [2]string{topic, topic}}, *shared)
 
+	named := newGroups(t, topic, amqpretry.Options{Policies: retries(ms(100)...)}, "billing")
+	group, err := named.Group("billing").NewSubscriber()
+	require.NoError(t, err)
+	_, err = group.Subscribe(context.Background(), topic)
+	require.NoError(t, err)
+	plain, err := named.NewSubscriber()
+	require.NoError(t, err)
+	_, err = plain.Subscribe(context.Background(), topic+"_billing") // whose queue has the same name
+	require.ErrorAs(t, err, &shared)
+	require.ErrorContains(t, err, "and a subscriber without a group")
+
 	var policies *topology.SharedQueueError
 	require.ErrorAs(t, subscribe(retrier.Group("other").NewSubscriber), &policies)
 	assert.ErrorContains(t, policies, "is used under two policies, that of a group and another one")

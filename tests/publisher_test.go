@@ -224,6 +224,47 @@ func TestPublisher_FullQueue(t *testing.T) {
 	})
 }
 
+// A queue that is always full, as its consumer is slower than the publisher: a call brings in what there is room for, and
+// needs the consumer's time and not much more.
+func TestPublisher_QueueMakesRoomSlowly(t *testing.T) {
+	t.Parallel()
+	uri, topic := brokertest.URI(t), uniqueName("publisher")
+	broker := newRabbit(t, uri)
+	broker.Declare(topic, amqp091.Table{"x-max-length": int64(20), "x-overflow": "reject-publish"})
+	publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), withTimeout(rabbit.Patient(10*time.Second)))
+	const count = 200
+	published := make(chan error, 1)
+	go func() { published <- publisher.Publish(topic, watermillMessages(rabbit.Numbered("m", count)...)...) }()
+
+	seen, empty := map[string]int{}, 0
+	broker.Do(func(channel *amqp091.Channel) error {
+		for ticker := time.NewTicker(10 * time.Millisecond); len(seen) < count; <-ticker.C { // 2 s in all
+			select {
+			case err := <-published:
+				published <- err
+				if err != nil {
+					return err
+				}
+			default:
+			}
+			if d, ok, err := channel.Get(topic, true); err != nil {
+				return err
+			} else if ok {
+				seen[string(d.Body)]++
+			} else {
+				empty++
+			}
+		}
+
+		return nil
+	})
+	require.NoError(t, <-published)
+	assert.Less(t, empty, count, "the consumer seldom waits for the publisher")
+	for uuid, times := range seen {
+		assert.Equal(t, 1, times, uuid)
+	}
+}
+
 // badExpiration marshals an expiration that is no number.
 type badExpiration struct{ amqp.DefaultMarshaler }
 

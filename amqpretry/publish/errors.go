@@ -9,7 +9,8 @@ import (
 // What can be wrong with a message, beside *[RefusedError] and *[BlockedError].
 var (
 	// ErrUnroutable means that no queue gets the message: the queue does not exist, or none is bound to the exchange for
-	// its routing key. It is not stored.
+	// its routing key. It is not stored, unless Failed.MayBeStored says so: an earlier publish of it was not answered,
+	// such as when the exchange was deleted meanwhile.
 	ErrUnroutable = errors.New("no queue gets it")
 	// ErrNacked means that the broker has refused the message: a queue is full, and then does not have it, or went down,
 	// and then may have it. By the default exchange, which leads to one queue, the message was published again until the
@@ -35,7 +36,7 @@ type Failed struct {
 	Index int
 	// UUID of the message.
 	UUID string
-	// MayBeStored means that the broker has the message or not: it has not answered to a publish of it, or has refused it
+	// MayBeStored means that the broker has the message or not: it has not answered to some publish of it, or has refused it
 	// without saying why (ErrNacked). Else it has not: no queue got it, it was refused for good, or it was never sent.
 	MayBeStored bool
 	// Err is why: one that is ErrUnroutable, ErrNacked or ErrUnconfirmed, a *RefusedError, or a *BlockedError. It may be

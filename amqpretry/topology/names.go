@@ -149,7 +149,7 @@ const maxNameBytes = 255
 
 // NameError is a name that the broker would refuse or change, or that two objects share.
 type NameError struct {
-	// Queue is the main queue whose plan has the name.
+	// Queue is the main queue whose plan has the name. Empty for a publisher, which has no plan.
 	Queue string
 	// Object that has the name, such as "retry queue for 30s".
 	Object string
@@ -160,6 +160,9 @@ type NameError struct {
 }
 
 func (e *NameError) Error() string {
+	if e.Queue == "" {
+		return fmt.Sprintf("%s %q: %s", e.Object, e.Name, e.Problem)
+	}
 	return fmt.Sprintf("topology of queue %q: %s %q: %s", e.Queue, e.Object, e.Name, e.Problem)
 }
 

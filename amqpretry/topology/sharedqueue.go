@@ -27,16 +27,25 @@ func (e *SharedQueueError) Error() string {
 	)
 }
 
-// SharedByGroupsError is returned by Subscribe when two groups share a queue: each message would reach only one of them.
+// SharedByGroupsError is returned by Subscribe when two groups share a queue, or a group and a subscriber without one for
+// another topic: each message would reach only one of them.
 type SharedByGroupsError struct {
 	// Queue is the name of the queue.
 	Queue string
-	// Groups are those that share it, for the topics of the same index.
+	// Groups are those that share it, for the topics of the same index; empty without a group.
 	Groups, Topics [2]string
 }
 
 func (e *SharedByGroupsError) Error() string {
-	return fmt.Sprintf("group %q (topic %q) and group %q (topic %q) share queue %q, so a message would reach only one "+
-		"of them: let Options.GroupQueue give each its own", e.Groups[0], e.Topics[0], e.Groups[1], e.Topics[1],
-		e.Queue)
+	return fmt.Sprintf("%s (topic %q) and %s (topic %q) share queue %q, so a message would reach only one of them: "+
+		"let Options.GroupQueue give each its own", groupName(e.Groups[0]), e.Topics[0], groupName(e.Groups[1]),
+		e.Topics[1], e.Queue)
+}
+
+func groupName(group string) string {
+	if group == "" {
+		return "a subscriber without a group"
+	}
+
+	return fmt.Sprintf("group %q", group)
 }

@@ -76,8 +76,9 @@ func (p *Publisher) prepare(topic string, messages []*message.Message) (*batch, 
 func (p *Publisher) newBatch(topic string) (*batch, error) {
 	target := p.settings.Target(topic)
 	if target == (topology.Target{}) {
-		return nil, &topology.NameError{Object: "queue of the topic " + topic, Problem: "the name is empty; give it " +
-			"one through the config's Publish.GenerateRoutingKey"}
+		return nil, fmt.Errorf("cannot publish to topic %q with a delay, nothing was published: %w", topic,
+			&topology.NameError{Object: "queue", Problem: "the name is empty; give it one through the config's " +
+				"Publish.GenerateRoutingKey"})
 	}
 	plan, err := p.backend.Of(target, p.settings.Names)
 	if err != nil {

@@ -2,6 +2,7 @@ package publishing
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -56,6 +57,13 @@ func NewMessage(of *message.Message, publishing amqp091.Publishing) *Message {
 	}
 
 	return &Message{UUID: of.UUID, Publishing: publishing, ctx: ctx}
+}
+
+// hasEnded tells whether its own context has ended and its error says so. The end of the call came later.
+func (m *Message) hasEnded() bool {
+	end := context.Cause(m.ctx)
+
+	return end != nil && errors.Is(m.Err, end)
 }
 
 // Route says where the messages of a batch go.

@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
-
 	"github.com/amqpretry/watermill-retry/amqpretry/publish"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/republish"
@@ -82,19 +80,20 @@ func (e *Engine) Close(deadline time.Time) {
 // the engine is closed. What became of each message is in itself.
 func (e *Engine) Send(b *Batch, route Route) {
 	within := e.within()
-	var pauses *backoff.ExponentialBackOff
+	var rounds rounds
 	var missing time.Time // when the last message was published for which something was missing
 	open := b.Messages
 	for {
 		before := missing
-		ctx, end := bound(within, open)
-		err := e.try(ctx, open, route, &missing)
+		tried := rounds.next(open)
+		ctx, end := bound(within, tried)
+		err := e.try(ctx, tried, route, &missing)
 		if open = b.Open(); len(open) == 0 {
 			end()
 			return
 		}
 		for _, m := range open {
-			if err != nil {
+			if err != nil && !m.hasEnded() {
 				m.Err = withReason(ctx, err, m.Err)
 			}
 		}
@@ -109,12 +108,7 @@ func (e *Engine) Send(b *Batch, route Route) {
 		if err == nil && before.IsZero() && !missing.IsZero() && e.settings.Repairs {
 			continue // it is declared again at once, for the first time
 		}
-		if pauses == nil {
-			pauses = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, MaxInterval: 5 * time.Second,
-				Multiplier: 2, RandomizationFactor: 0.3}
-			pauses.Reset()
-		}
-		if !pause(within, pauses.NextBackOff(), open) {
+		if wait := rounds.pause(tried); wait > 0 && !pause(within, wait, open) {
 			return
 		}
 	}
@@ -149,7 +143,9 @@ func pause(within context.Context, d time.Duration, open []*Message) bool {
 		return true
 	}
 	for _, m := range open {
-		m.Err = because(ctx, m.Err)
+		if !m.hasEnded() {
+			m.Err = because(ctx, m.Err)
+		}
 	}
 
 	return false

@@ -100,22 +100,21 @@ type call struct {
 func (p *Publisher) newCall(topic string, messages []*message.Message) (*call, error) {
 	c := &call{publisher: p, topic: topic, target: p.settings.Target(topic)}
 	if c.target == (topology.Target{}) {
-		return nil, &topology.NameError{Object: "queue of the topic " + topic, Problem: "the name is empty; give it " +
-			"one through the config's Publish.GenerateRoutingKey"}
+		return nil, c.cannot(&topology.NameError{Object: "queue", Problem: "the name is empty; give it one through " +
+			"the config's Publish.GenerateRoutingKey"})
 	}
 	for _, of := range [...]struct{ object, name string }{
 		{"exchange", c.target.Exchange}, {"routing key", c.target.Key},
 	} {
 		if len(of.name) > maxName {
-			return nil, &topology.NameError{Object: of.object + " of the topic " + topic, Name: of.name,
-				Problem: fmt.Sprintf("has %d bytes; AMQP has room for %d", len(of.name), maxName)}
+			return nil, c.cannot(&topology.NameError{Object: of.object, Name: of.name,
+				Problem: fmt.Sprintf("the name has %d bytes; AMQP has room for %d", len(of.name), maxName)})
 		}
 	}
 	c.Messages = make([]*Message, 0, len(messages))
 	for i, msg := range messages {
 		if msg == nil {
-			return nil, fmt.Errorf("cannot publish to topic %q: message %d of %d is nil; nothing was published", topic,
-				i, len(messages))
+			return nil, c.cannot(fmt.Errorf("the message with index %d of %d is nil", i, len(messages)))
 		}
 		marshaled, err := codec.Publish(p.settings.Marshaler, msg)
 		if err == nil {
@@ -193,11 +192,22 @@ func (c *call) failure(m *Message) error {
 	case errors.As(m.Err, &blocked):
 		return blocked
 	case errors.Is(m.Err, republish.ErrRefused):
-		return fmt.Errorf("%w: %w", publish.ErrNacked, m.Err)
+		return nacked{m.Err}
 	default:
 		return fmt.Errorf("%w: %w", publish.ErrUnconfirmed, m.Err)
 	}
 }
+
+// cannot is why nothing of a call was published.
+func (c *call) cannot(err error) error {
+	return fmt.Errorf("cannot publish to topic %q, nothing was published: %w", c.topic, err)
+}
+
+// nacked is a publish.ErrNacked whose text is that of the engine, which says it already.
+type nacked struct{ error }
+
+func (n nacked) Unwrap() error        { return n.error }
+func (n nacked) Is(target error) bool { return target == publish.ErrNacked }
 
 func (c *call) unroutable() error {
 	if c.target.Exchange == "" {

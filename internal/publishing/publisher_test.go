@@ -281,6 +281,28 @@ func TestPublisher_ContextsOfOneCall(t *testing.T) {
 	})
 }
 
+// Each message says what has ended its own wait.
+func TestPublisher_EndsOfOneCall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := fakebroker.NewScripted()
+		b.OnPublish = (*fakebroker.Publish).Nack
+		p := newTestPublisher(t, b.Dial, publish.Options{Timeout: 5 * time.Second})
+		gone := errors.New("the caller has gone")
+		ctx, cancel := context.WithTimeoutCause(t.Context(), 500*time.Millisecond, gone)
+		defer cancel()
+		messages := named("short", "long")
+		messages[0].SetContext(ctx)
+		var failed *publish.Error
+		require.ErrorAs(t, p.Publish("q", messages...), &failed)
+		require.Len(t, failed.Failed, 2)
+		const nack = "the broker refused the message (nack): is a queue full, or its node down?"
+		require.ErrorIs(t, failed.Failed[0].Err, gone)
+		require.EqualError(t, failed.Failed[0].Err, "the caller has gone: "+nack)
+		require.ErrorIs(t, failed.Failed[1].Err, publish.ErrNacked)
+		require.EqualError(t, failed.Failed[1].Err, "tried for 5s: "+nack)
+	})
+}
+
 // The other messages of a channel that is closed over a bad one go together again.
 func TestPublisher_ManyBesideABadOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -300,7 +322,7 @@ func TestPublisher_ManyBesideABadOne(t *testing.T) {
 		require.Len(t, failed.Failed, 1)
 		require.ErrorAs(t, err, new(*publish.RefusedError))
 		assert.Less(t, time.Since(began), 1024*20*time.Millisecond+5*time.Second, "those of one channel, one by one")
-		require.ErrorContains(t, p.Publish("q", nil), "message 0 of 1 is nil")
+		require.ErrorContains(t, p.Publish("q", nil), `cannot publish to topic "q", nothing was published: the message with index 0 of 1 is nil`)
 	})
 }
 
