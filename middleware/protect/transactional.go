@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
@@ -49,6 +50,12 @@ type TransactionalConfig struct {
 	// Without it such a handler fails with [ErrOutputs]. The topic that the router would have published them to is
 	// message.PublishTopicFromCtx(ctx).
 	Outbox func(ctx context.Context, tx *sql.Tx, produced []*message.Message) error
+	// OnError is called with each error of DB and the Inbox when a transaction begins, claims a message or commits: a
+	// [*StoreError]. Without OnError and Logger an error that lasts, such as a missing table or permission, shows only
+	// as messages that are postponed again and again. It must not block.
+	OnError func(error)
+	// Logger gets the same errors, one in 10 seconds at most.
+	Logger watermill.LoggerAdapter
 }
 
 // Validate reports everything that is wrong at once, as joined [*config.FieldError]s.
@@ -74,6 +81,7 @@ func (c TransactionalConfig) Validate() error {
 // it back. An error, a panic and the end of the context roll it back. It belongs right inside of the retry middleware.
 type Transactional struct {
 	config TransactionalConfig
+	reporter
 }
 
 // NewTransactional makes a Transactional. It does not ask the database.
@@ -87,7 +95,7 @@ func NewTransactional(c TransactionalConfig) (*Transactional, error) {
 	c.Postpone = cmp.Or(c.Postpone, DefaultPostpone)
 	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
 
-	return &Transactional{config: c}, nil
+	return &Transactional{config: c, reporter: reporter{onError: c.OnError, logger: c.Logger}}, nil
 }
 
 type txKey struct{}
@@ -136,6 +144,10 @@ func (t *Transactional) inTransaction(h message.HandlerFunc, msg *message.Messag
 	}
 	switch {
 	case err != nil:
+		if !errors.Is(outside.Err(), context.Canceled) { // a message that was taken away says nothing about the database
+			t.reportOften(err)
+		}
+
 		return nil, err
 	case state == store.Done:
 		return nil, nil
@@ -208,10 +220,14 @@ func (t *Transactional) commit(ctx context.Context, tx *sql.Tx, id callID) error
 		return nil
 	}
 	if errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil {
-		err = ErrTransactionEnded
+		return id.failed("commit", ErrTransactionEnded) // by the handler: its message carries that
+	}
+	err = id.failed("commit", becauseOf(ctx, err))
+	if ctx.Err() == nil { // else the handler has used up its time, or the message was taken away
+		t.reportOften(err)
 	}
 
-	return id.failed("commit", becauseOf(ctx, err))
+	return err
 }
 
 // becauseOf adds to an error why its context has ended.

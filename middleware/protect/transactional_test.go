@@ -2,6 +2,7 @@ package protect_test
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"database/sql/driver"
 	"errors"
@@ -30,6 +31,7 @@ type database struct {
 	written   map[string]int
 	locks     map[string]*dbTx
 	down      error // of Begin
+	denied    error // of the claim
 	lostReply bool  // of a commit that succeeds
 	hangs     bool  // Begin
 	rolled    int
@@ -71,6 +73,9 @@ func (c *dbConn) ExecContext(ctx context.Context, query string, _ []driver.Named
 	if strings.HasPrefix(query, "claim") {
 		c.d.mu.Lock()
 		defer c.d.mu.Unlock()
+		if c.d.denied != nil {
+			return nil, c.d.denied
+		}
 		if c.d.written[query] > 0 {
 			return nil, errDone
 		}
@@ -329,6 +334,55 @@ func TestTransactionalDown(t *testing.T) {
 	assert.Zero(t, h.calls)
 	require.NoError(t, call(guarded, fresh()))
 	assert.Equal(t, 1, h.calls)
+}
+
+// An error of the database that lasts is reported: else nobody sees more than messages that are postponed.
+func TestTransactionalReports(t *testing.T) {
+	for op, fail := range map[string]func(*database){
+		"begin a transaction": func(d *database) { d.down = errDown },
+		"claim":               func(d *database) { d.denied = errors.New("permission denied for table amqpretry_inbox") },
+		"commit":              func(d *database) { d.lostReply = true },
+	} {
+		t.Run(op, func(t *testing.T) {
+			d, db := newDatabase(t)
+			o, logger := &told{}, &counting{}
+			guarded := transactional(t, d, db, effective, func(c *protect.TransactionalConfig) {
+				c.OnError, c.Logger = o.onError, logger
+			})
+			for range 3 {
+				d.set(func() { fail(d) })
+				require.Error(t, call(guarded, newMessage(newDelivery(twoRetries), rand.Text())))
+			}
+			assert.Equal(t, []string{op, op, op}, o.ops(t))
+			assert.Equal(t, 1, logger.count(), "a database that is down does not fill the log")
+		})
+	}
+}
+
+// Other errors are not reported: their messages carry them.
+func TestTransactionalDoesNotReport(t *testing.T) {
+	d, db := newDatabase(t)
+	o := &told{}
+	tell := func(c *protect.TransactionalConfig) { c.OnError = o.onError }
+	ended := func(change func(*message.Message)) message.HandlerFunc {
+		return transactional(t, d, db, func(msg *message.Message) ([]*message.Message, error) {
+			change(msg)
+
+			return nil, nil
+		}, tell)
+	}
+	msg := fresh()
+	ctx, cancel := context.WithCancel(msg.Context())
+	msg.SetContext(ctx)
+	require.ErrorIs(t, call(ended(func(*message.Message) { cancel() }), msg), context.Canceled)
+	require.ErrorIs(t, call(ended(func(*message.Message) {}), msg), context.Canceled)
+	commits := ended(func(msg *message.Message) {
+		assert.NoError(t, protect.TxFromContext(msg.Context()).Commit())
+	})
+	require.ErrorIs(t, call(commits, newMessage(newDelivery(twoRetries), "other")), protect.ErrTransactionEnded)
+	d.set(func() { d.locks["claim /orders/ uuid of payload"] = &dbTx{} })
+	require.ErrorIs(t, call(ended(func(*message.Message) {}), fresh()), protect.ErrInFlight)
+	assert.Empty(t, o.ops(t))
 }
 
 // The timeout is for the claim, not for the handler.
