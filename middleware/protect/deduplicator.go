@@ -115,15 +115,17 @@ func (c DeduplicatorConfig) Validate() error {
 // called twice when a process dies after the effect and before the Inbox knows: [Transactional] closes that window for
 // effects in a database.
 //
-// It belongs right inside of the retry middleware.
+// It belongs right inside of the retry middleware. A handler that one Deduplicator wraps twice, as for the router and for
+// the handler, is wrapped once.
 type Deduplicator struct {
 	config DeduplicatorConfig
 	reporter
 
 	mu      sync.Mutex
-	calls   map[callID]*inboxCall // of messages that the router has not answered
-	pending int                   // calls whose handler has succeeded, not yet committed
-	idle    chan struct{}         // closed when there are none, if somebody waits for that
+	running map[callID]<-chan struct{} // the acknowledgements of deliveries whose handlers run
+	calls   map[callID]*inboxCall      // of messages that the router has not answered
+	pending int                        // calls whose handler has succeeded, not yet committed
+	idle    chan struct{}              // closed when there are none, if somebody waits for that
 }
 
 // NewDeduplicator makes a Deduplicator.
@@ -141,7 +143,8 @@ func NewDeduplicator(c DeduplicatorConfig) (*Deduplicator, error) {
 	c.Timeout = cmp.Or(c.Timeout, DefaultTimeout)
 
 	return &Deduplicator{
-		config: c, reporter: reporter{onError: c.OnError, logger: c.Logger}, calls: map[callID]*inboxCall{},
+		config: c, reporter: reporter{onError: c.OnError, logger: c.Logger},
+		running: map[callID]<-chan struct{}{}, calls: map[callID]*inboxCall{},
 	}, nil
 }
 

@@ -37,6 +37,9 @@ func (i callID) failed(op string, err error) *StoreError {
 func (d *Deduplicator) inInbox(h message.HandlerFunc, msg *message.Message, key string) ([]*message.Message, error) {
 	ctx := msg.Context()
 	id := callID{handlerIn(ctx, d.config.Name), key}
+	if d.isInside(id, msg) {
+		return h(msg)
+	}
 	call := d.again(id, msg)
 	if call == nil {
 		claim, err := d.claim(ctx, id)
@@ -142,6 +145,37 @@ func (d *Deduplicator) newCall(id callID, claim store.Claim, msg *message.Messag
 	}
 }
 
+// isInside tells whether the delivery has a claim already, as this Deduplicator wraps its handler twice. The claim would
+// postpone its own message for ever.
+func (d *Deduplicator) isInside(id callID, msg *message.Message) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	acked, runs := d.running[id]
+
+	return runs && acked == msg.Acked()
+}
+
+// enter notes which delivery the handler runs for, until leave is called.
+func (d *Deduplicator) enter(id callID, acked <-chan struct{}) (leave func()) {
+	if acked == nil { // not made by Watermill's constructor: it cannot be told from others
+		return func() {}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+
+	d.running[id] = acked
+
+	return func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+
+		if d.running[id] == acked { // else its claim was lost, and another delivery has it
+			delete(d.running, id)
+		}
+	}
+}
+
 // again returns the call of a delivery whose handler has succeeded and is called again: it still has the claim.
 func (d *Deduplicator) again(id callID, msg *message.Message) *inboxCall {
 	d.mu.Lock()
@@ -160,6 +194,7 @@ func (d *Deduplicator) again(id callID, msg *message.Message) *inboxCall {
 // handle calls the handler, and ends the claim if it fails: also if by a panic.
 func (c *inboxCall) handle(h message.HandlerFunc, msg *message.Message) ([]*message.Message, error) {
 	ctx, succeeded := msg.Context(), false
+	defer c.d.enter(c.id, msg.Acked())()
 	c.background(func(ctx context.Context) { c.renewing(ctx, nil, nil) })
 	defer func() {
 		c.stop()

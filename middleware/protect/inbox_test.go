@@ -262,6 +262,70 @@ func TestInboxInFlight(t *testing.T) {
 	})
 }
 
+// A handler that is wrapped twice is called once, and not shut out by its own claim. Deliveries exclude each other.
+func TestInboxTwice(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, h, end := newServer(t), &handler{err: errBoom}, make(chan struct{})
+		d := deduplicator(t, protect.DeduplicatorConfig{Inbox: s})
+		guarded := d.Middleware(d.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+			<-end
+
+			return h.handle(msg)
+		}))
+		other := func() error { return routed(guarded, fresh()) }
+		msg, ended := fresh(), make(chan error)
+		begin := func() { go func() { ended <- call(guarded, msg) }() }
+		begin()
+		synctest.Wait()
+		require.ErrorIs(t, other(), protect.ErrInFlight)
+		end <- struct{}{}
+		require.ErrorIs(t, <-ended, errBoom)
+
+		h.err = nil
+		for range 2 { // the second is Duplicator's
+			begin()
+			synctest.Wait()
+			require.ErrorIs(t, other(), protect.ErrInFlight)
+			end <- struct{}{}
+			require.NoError(t, <-ended)
+			require.ErrorIs(t, other(), protect.ErrInFlight, "until it is acknowledged")
+		}
+		msg.Ack()
+		synctest.Wait()
+		require.NoError(t, other())
+		assert.Equal(t, 3, h.calls)
+	})
+}
+
+// A claim that another delivery has taken over is that one's.
+func TestInboxTwiceLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, h := newServer(t), &handler{}
+		d := deduplicator(t, protect.DeduplicatorConfig{Inbox: s})
+		inner := d.Middleware(h.handle)
+		begin := func() (end func() error) {
+			goOn, ended := make(chan struct{}), make(chan error)
+			guarded := d.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+				<-goOn
+
+				return inner(msg)
+			})
+			go func() { ended <- routed(guarded, fresh()) }()
+			synctest.Wait()
+
+			return func() error { close(goOn); return <-ended }
+		}
+		endFirst := begin()
+		s.set(errDown, false)
+		wait(2*protect.DefaultLease + time.Second) // nothing is renewed
+		s.set(nil, false)
+		endSecond := begin()
+		require.ErrorIs(t, endFirst(), protect.ErrInFlight)
+		require.NoError(t, endSecond())
+		assert.Equal(t, 1, h.calls)
+	})
+}
+
 // A handler that runs longer than its lease keeps its claim.
 func TestInboxLongHandler(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -78,7 +78,8 @@ func (c TransactionalConfig) Validate() error {
 // whatever dies in between. A message that was handled is acknowledged without a call.
 //
 // Handlers find the transaction with [TxFromContext]. They use it for all that they change, and neither commit nor roll
-// it back. An error, a panic and the end of the context roll it back. It belongs right inside of the retry middleware.
+// it back. An error, a panic and the end of the context roll it back. It belongs right inside of the retry middleware. A
+// handler that one Transactional wraps twice has one transaction.
 type Transactional struct {
 	config TransactionalConfig
 	reporter
@@ -100,11 +101,30 @@ func NewTransactional(c TransactionalConfig) (*Transactional, error) {
 
 type txKey struct{}
 
+// txCall is what the context of a message has while its handler runs.
+type txCall struct {
+	tx    *sql.Tx
+	of    *Transactional
+	id    callID
+	acked <-chan struct{}
+}
+
 // TxFromContext returns the transaction that a [Transactional] has begun for the message whose context ctx is; nil if
 // there is none.
 func TxFromContext(ctx context.Context) *sql.Tx {
-	tx, _ := ctx.Value(txKey{}).(*sql.Tx)
-	return tx
+	if call, ok := ctx.Value(txKey{}).(*txCall); ok {
+		return call.tx
+	}
+
+	return nil
+}
+
+// isInside tells whether the delivery has a transaction of t already, as t wraps its handler twice. A second one would
+// wait for the claim of the first.
+func (t *Transactional) isInside(id callID, msg *message.Message) bool {
+	call, ok := msg.Context().Value(txKey{}).(*txCall)
+
+	return ok && call.of == t && call.id == id && call.acked == msg.Acked()
 }
 
 // Middleware wraps a handler.
@@ -116,6 +136,9 @@ func (t *Transactional) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		}
 		ctx := msg.Context()
 		id := callID{handlerIn(ctx, t.config.Name), key}
+		if t.isInside(id, msg) {
+			return h(msg)
+		}
 		for {
 			err, notYet := t.inTransaction(h, msg, id)
 			if notYet == nil {
@@ -155,7 +178,7 @@ func (t *Transactional) inTransaction(h message.HandlerFunc, msg *message.Messag
 		return nil, ErrInFlight
 	}
 
-	ctx = context.WithValue(ctx, txKey{}, tx)
+	ctx = context.WithValue(ctx, txKey{}, &txCall{tx, t, id, msg.Acked()})
 	msg.SetContext(ctx)
 	defer msg.SetContext(outside)
 

@@ -425,6 +425,41 @@ func TestTransactionalEndedContexts(t *testing.T) {
 	assert.Equal(t, 1, d.effects())
 }
 
+// A handler that is wrapped twice has one transaction, and is not shut out by its own claim. Deliveries exclude each
+// other, also one that has the context of another.
+func TestTransactionalTwice(t *testing.T) {
+	d, db := newDatabase(t)
+	var guarded message.HandlerFunc
+	output := message.NewMessage("output", nil)
+	tr, err := protect.NewTransactional(protect.TransactionalConfig{DB: db, Inbox: d,
+		Outbox: func(ctx context.Context, tx *sql.Tx, produced []*message.Message) error {
+			assert.Equal(t, []*message.Message{output}, produced)
+			_, err := tx.ExecContext(ctx, "output")
+
+			return err
+		}})
+	require.NoError(t, err)
+	inside := false
+	guarded = tr.Middleware(tr.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		if inside {
+			return nil, errors.New("it was handled at the same time")
+		}
+		inside = true
+		defer func() { inside = false }()
+		require.ErrorIs(t, call(guarded, fresh()), protect.ErrInFlight)
+		inherits := fresh()
+		inherits.SetContext(msg.Context())
+		require.ErrorIs(t, call(guarded, inherits), protect.ErrInFlight)
+
+		return []*message.Message{output}, effect(msg)
+	}))
+	for range 2 {
+		require.NoError(t, routed(guarded, fresh()))
+	}
+	assert.Equal(t, 1, d.effects())
+	assert.Equal(t, 1, d.written["output"])
+}
+
 func TestTransactionalOutputs(t *testing.T) {
 	d, db := newDatabase(t)
 	output := message.NewMessage("output", nil)
