@@ -24,13 +24,14 @@ var (
 	_ store.Values  = (*Store)(nil)
 )
 
-// New validates c and makes a Store. It does not connect. The caller closes db. The tables must exist before the first
+// New validates db and c, reports all errors at once, and makes a Store. It does not connect. The caller closes db. The tables must exist before the first
 // message: see [Store.CreateTables].
 func New(db *sql.DB, c Config) (*Store, error) {
+	err := c.Validate()
 	if db == nil {
-		return nil, errors.New("cannot make a store: db is nil; open one with sql.Open")
+		err = errors.Join(errors.New("cannot make a store: db is nil; open one with sql.Open"), err)
 	}
-	if err := c.Validate(); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	c = c.withDefaults()

@@ -76,6 +76,10 @@ func TestConfig(t *testing.T) {
 	require.Error(t, err)
 	_, err = mysqlstore.New(&sql.DB{}, mysqlstore.Config{Table: " "})
 	require.ErrorAs(t, err, &field)
+	_, err = mysqlstore.New(nil, mysqlstore.Config{Table: " ", Retention: -1})
+	for _, text := range []string{"db is nil", "Config.Table", "Config.Retention"} {
+		assert.ErrorContains(t, err, text)
+	}
 }
 
 // Instances that start together make the tables together, also in a database of their own.

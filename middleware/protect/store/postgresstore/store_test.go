@@ -56,6 +56,10 @@ func TestConfig(t *testing.T) {
 	require.Error(t, err)
 	_, err = postgresstore.New(&sql.DB{}, postgresstore.Config{Table: " "})
 	require.ErrorAs(t, err, &field)
+	_, err = postgresstore.New(nil, postgresstore.Config{Table: " ", Retention: -1})
+	for _, text := range []string{"db is nil", "Config.Table", "Config.Retention"} {
+		assert.ErrorContains(t, err, text)
+	}
 }
 
 // Instances that start together make the tables together, also in a schema of their own.
