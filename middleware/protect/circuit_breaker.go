@@ -48,6 +48,7 @@ func (c CircuitBreakerConfig) Validate() error {
 	p.notNegative("Postpone", c.Postpone)
 	p.notNegative("Settings.Timeout", c.Settings.Timeout)
 	p.notNegative("Settings.Interval", c.Settings.Interval)
+	p.notNilPointer("Shared", c.Shared, "a store, or nil for breakers in this process")
 
 	return errors.Join(p.errs...)
 }

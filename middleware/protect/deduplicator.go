@@ -54,15 +54,17 @@ type DeduplicatorConfig struct {
 	// How long it remembers them is its own setting. The memory of this process by default.
 	Inbox store.Inbox
 	// Name is put before the names of handlers in the Inbox. Services that share a server, a queue and names of handlers
-	// need it.
+	// need it. With Inbox only.
 	Name string
 	// Lease is how long a message stays with a process that has died. While the handler runs the lease is renewed, so
-	// it may run longer. [DefaultLease] by default, at least [MinLease].
+	// it may run longer. [DefaultLease] by default, at least [MinLease]. With Inbox only.
 	Lease time.Duration
-	// Timeout is how long the Inbox may take to answer, half a Lease at most. [DefaultTimeout] by default.
+	// Timeout is how long the Inbox may take to answer, half a Lease at most. [DefaultTimeout] by default. With Inbox
+	// only.
 	Timeout time.Duration
 	// HandleReplays calls the handler for a message that is Done in the Inbox when it was replayed from a dead-letter
-	// queue. By default such a message is acknowledged, as any other that is Done. Without Inbox replays are handled.
+	// queue. By default such a message is acknowledged, as any other that is Done. With Inbox only: without one replays
+	// are always handled.
 	HandleReplays bool
 	// OnError is called with each error that no message can carry: a [*StoreError]. It must not block.
 	OnError func(error)
@@ -85,20 +87,15 @@ func (c DeduplicatorConfig) Validate() error {
 	if c.Lease != 0 && c.Lease < MinLease {
 		p.add("Lease", "too short", "at least "+MinLease.String()+", or 0 for "+DefaultLease.String(), c.Lease.String())
 	}
+	p.notNilPointer("Inbox", c.Inbox, "a store, or nil for the memory of this process")
 	if c.Inbox != nil {
-		if c.Window > 0 {
-			p.add("Window", "not used", "the retention of the Inbox is its own setting", c.Window.String())
-		}
-		if c.MaxKeys > 0 {
-			p.add("MaxKeys", "not used", "the size of the Inbox is its own setting", strconv.Itoa(c.MaxKeys))
-		}
+		p.unused(c.Window > 0, "Window", "with an Inbox, which has its own retention", "0", c.Window.String())
+		p.unused(c.MaxKeys > 0, "MaxKeys", "with an Inbox, which has its own size", "0", strconv.Itoa(c.MaxKeys))
 	} else {
-		if c.Lease >= MinLease {
-			p.add("Lease", "not used", "it needs an Inbox", c.Lease.String())
-		}
-		if c.HandleReplays {
-			p.add("HandleReplays", "not used", "it needs an Inbox: without one replays are handled", "true")
-		}
+		p.unused(c.Name != "", "Name", "without an Inbox", `""`, strconv.Quote(c.Name))
+		p.unused(c.Lease >= MinLease, "Lease", "without an Inbox", "0", c.Lease.String())
+		p.unused(c.Timeout > 0, "Timeout", "without an Inbox", "0", c.Timeout.String())
+		p.unused(c.HandleReplays, "HandleReplays", "without an Inbox: replays are always handled", "false", "true")
 	}
 
 	return errors.Join(p.errs...)

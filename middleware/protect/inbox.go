@@ -101,11 +101,28 @@ func (d *Deduplicator) begin(ctx context.Context, id callID) (claim store.Claim,
 
 	err = safely(func() error {
 		claim, err = d.config.Inbox.Begin(ctx, id.handler, id.key, d.config.Lease)
-
-		return err
+		switch {
+		case err != nil:
+			return err
+		case claim == nil || isNilPointer(claim):
+			return fmt.Errorf("the store %T returned neither a claim nor an error", d.config.Inbox)
+		default:
+			return checkState(d.config.Inbox, claim.State())
+		}
 	})
 
 	return claim, err
+}
+
+// checkState returns an error for a state that no store may return. Its message would be taken for a new one, or be
+// postponed for ever and nobody would know why.
+func checkState(inbox any, s store.State) error {
+	switch s {
+	case store.New, store.InFlight, store.Done:
+		return nil
+	default:
+		return fmt.Errorf("the store %T returned the state %d: neither New, InFlight nor Done", inbox, s)
+	}
 }
 
 // pause waits for d, unless the context ends.

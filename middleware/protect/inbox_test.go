@@ -690,8 +690,7 @@ func TestInboxPanics(t *testing.T) {
 		fail = false
 		require.NoError(t, routed(guarded, fresh()))
 
-		var none *server // a store that is nil
-		err := routed(instance(t, none, h.handle, func(c *protect.DeduplicatorConfig) {
+		err := routed(instance(t, &server{}, h.handle, func(c *protect.DeduplicatorConfig) {
 			c.OnError = func(error) { panic("in OnError") }
 			c.Logger = watermill.NopLogger{}
 		}), fresh())
@@ -748,12 +747,61 @@ func TestInboxExactlyOnce(t *testing.T) {
 	})
 }
 
+// brokenInbox returns what no store may.
+type brokenInbox struct{ claim store.Claim }
+
+func (i brokenInbox) Begin(context.Context, string, string, time.Duration) (store.Claim, error) {
+	return i.claim, nil
+}
+
+type brokenClaim struct{ store.Claim }
+
+func (brokenClaim) State() store.State { return 0 }
+
+// A store that breaks its contract is named.
+func TestInboxBreaksItsContract(t *testing.T) {
+	for name, test := range map[string]struct {
+		claim  store.Claim
+		breach string
+	}{
+		"nil":            {nil, "returned neither a claim nor an error"},
+		"a nil pointer":  {(*brokenClaim)(nil), "returned neither a claim nor an error"},
+		"no known state": {brokenClaim{}, "returned the state 0: neither New, InFlight nor Done"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, o := &handler{}, &told{}
+			err := routed(instance(t, brokenInbox{test.claim}, h.handle, o.tell), fresh())
+			require.ErrorContains(t, err, "the store protect_test.brokenInbox "+test.breach)
+			assert.Equal(t, protect.DefaultPostpone, postponedFor(t, err))
+			assert.Equal(t, []string{"claim"}, o.ops(t))
+			assert.Zero(t, h.calls)
+		})
+	}
+}
+
 func TestDeduplicatorConfigWithInbox(t *testing.T) {
 	s := newServer(t)
 	_, err := protect.NewDeduplicator(protect.DeduplicatorConfig{Inbox: s, Window: time.Second, MaxKeys: 1, Lease: 1,
 		Timeout: -1})
 	assert.Equal(t, []string{"DeduplicatorConfig.Timeout", "DeduplicatorConfig.Lease", "DeduplicatorConfig.Window",
 		"DeduplicatorConfig.MaxKeys"}, fields(t, err))
-	_, err = protect.NewDeduplicator(protect.DeduplicatorConfig{Lease: time.Second, HandleReplays: true})
-	assert.Equal(t, []string{"DeduplicatorConfig.Lease", "DeduplicatorConfig.HandleReplays"}, fields(t, err))
+	assert.ErrorContains(t, err,
+		"DeduplicatorConfig.Window: not used with an Inbox, which has its own retention: must be 0, got 1s")
+	assert.ErrorContains(t, err,
+		"DeduplicatorConfig.MaxKeys: not used with an Inbox, which has its own size: must be 0, got 1")
+
+	var none *store.Memory
+	_, err = protect.NewDeduplicator(protect.DeduplicatorConfig{Inbox: none})
+	require.EqualError(t, err, "DeduplicatorConfig.Inbox: a nil pointer: must be a store, or nil for the memory of "+
+		"this process, got (*store.Memory)(nil)")
+}
+
+// A setting that has no effect is an error, which says what to set instead.
+func TestDeduplicatorConfigWithoutInbox(t *testing.T) {
+	_, err := protect.NewDeduplicator(protect.DeduplicatorConfig{Name: "billing", Lease: time.Second,
+		Timeout: time.Second, HandleReplays: true})
+	require.EqualError(t, err, `DeduplicatorConfig.Name: not used without an Inbox: must be "", got "billing"
+DeduplicatorConfig.Lease: not used without an Inbox: must be 0, got 1s
+DeduplicatorConfig.Timeout: not used without an Inbox: must be 0, got 1s
+DeduplicatorConfig.HandleReplays: not used without an Inbox: replays are always handled: must be false, got true`)
 }

@@ -59,6 +59,7 @@ func (c RateLimitConfig) Validate() error {
 		p.add("Burst", "out of bounds", "1 or more: how many calls may come at once", strconv.Itoa(c.Burst))
 	}
 	p.notNegative("MaxWait", c.MaxWait)
+	p.notNilPointer("Shared", c.Shared, "a store, or nil for a limit in this process")
 
 	return errors.Join(p.errs...)
 }

@@ -20,6 +20,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/amqpretry/watermill-retry/middleware/protect"
+	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -198,6 +199,14 @@ func overwrite(t *testing.T, s *server, name, value string) {
 		return []byte(value), nil
 	}))
 	assert.True(t, found)
+}
+
+func TestSharedIsNilPointer(t *testing.T) {
+	var none *store.Memory
+	_, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: 1, Burst: 1, Shared: none})
+	assert.Equal(t, []string{"RateLimitConfig.Shared"}, fields(t, err))
+	_, err = protect.NewCircuitBreaker(protect.CircuitBreakerConfig{Shared: none})
+	assert.Equal(t, []string{"CircuitBreakerConfig.Shared"}, fields(t, err))
 }
 
 // counting is a logger that counts errors.

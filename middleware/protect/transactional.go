@@ -67,6 +67,7 @@ func (c TransactionalConfig) Validate() error {
 	if c.Inbox == nil {
 		p.add("Inbox", "missing", "an inbox in the same database", "nil")
 	}
+	p.notNilPointer("Inbox", c.Inbox, "an inbox in the same database")
 	p.notNegative("Postpone", c.Postpone)
 	p.notNegative("Timeout", c.Timeout)
 
@@ -167,7 +168,8 @@ func (t *Transactional) inTransaction(h message.HandlerFunc, msg *message.Messag
 	}
 	switch {
 	case err != nil:
-		if !errors.Is(outside.Err(), context.Canceled) { // a message that was taken away says nothing about the database
+		// A message that was taken away says nothing about the database.
+		if !errors.Is(outside.Err(), context.Canceled) {
 			t.reportOften(err)
 		}
 
@@ -206,9 +208,11 @@ func (t *Transactional) begin(ctx context.Context, cancel context.CancelCauseFun
 	state = store.New
 	if id.key != "" {
 		err = safely(func() error {
-			state, err = t.config.Inbox.BeginTx(ctx, tx, id.handler, id.key)
+			if state, err = t.config.Inbox.BeginTx(ctx, tx, id.handler, id.key); err != nil {
+				return err
+			}
 
-			return err
+			return checkState(t.config.Inbox, state)
 		})
 	}
 	if err == nil && !timer.Stop() {

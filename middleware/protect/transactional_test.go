@@ -340,7 +340,7 @@ func TestTransactionalDown(t *testing.T) {
 func TestTransactionalReports(t *testing.T) {
 	for op, fail := range map[string]func(*database){
 		"begin a transaction": func(d *database) { d.down = errDown },
-		"claim":               func(d *database) { d.denied = errors.New("permission denied for table amqpretry_inbox") },
+		"claim":               func(d *database) { d.denied = errors.New("permission denied") },
 		"commit":              func(d *database) { d.lostReply = true },
 	} {
 		t.Run(op, func(t *testing.T) {
@@ -515,4 +515,30 @@ func TestTransactionalConfig(t *testing.T) {
 	_, err := protect.NewTransactional(protect.TransactionalConfig{Postpone: -1, Timeout: -1})
 	assert.Equal(t, []string{"TransactionalConfig.DB", "TransactionalConfig.Inbox", "TransactionalConfig.Postpone",
 		"TransactionalConfig.Timeout"}, fields(t, err))
+
+	var none *database
+	_, err = protect.NewTransactional(protect.TransactionalConfig{DB: &sql.DB{}, Inbox: none})
+	require.EqualError(t, err, "TransactionalConfig.Inbox: a nil pointer: must be an inbox in the same database, "+
+		"got (*protect_test.database)(nil)")
+}
+
+// brokenTxInbox returns what no store may.
+type brokenTxInbox struct{}
+
+func (brokenTxInbox) BeginTx(context.Context, *sql.Tx, string, string) (store.State, error) {
+	return 0, nil
+}
+
+// A store that breaks its contract is named.
+func TestTransactionalBrokenInbox(t *testing.T) {
+	d, db := newDatabase(t)
+	h, o := &handler{}, &told{}
+	err := call(transactional(t, d, db, h.handle, func(c *protect.TransactionalConfig) {
+		c.Inbox, c.OnError = brokenTxInbox{}, o.onError
+	}), fresh())
+	require.ErrorContains(t, err,
+		"the store protect_test.brokenTxInbox returned the state 0: neither New, InFlight nor Done")
+	assert.Equal(t, protect.DefaultPostpone, postponedFor(t, err))
+	assert.Equal(t, []string{"claim"}, o.ops(t))
+	assert.Zero(t, h.calls)
 }
