@@ -1,6 +1,7 @@
 // Package protect has middlewares that keep a service from making things worse: for what it depends on (CircuitBreaker,
-// RateLimit), and for those who see its effects (Deduplicator, Transactional). They belong right inside of the retry middleware,
-// because what they do to a message is what the retry middleware can do: postpone it, without using up an attempt.
+// RateLimit), and for those who see its effects (Deduplicator, Transactional). They belong right inside of the retry
+// middleware, because what they do to a message is what the retry middleware can do: postpone it, without using up an
+// attempt.
 //
 //	          ┌ CircuitBreaker, RateLimit, Deduplicator ┐
 //	Retry ──► │ may the handler be called now?          │ ──► Watermill's middlewares ──► handler

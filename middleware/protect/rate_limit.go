@@ -64,8 +64,8 @@ func (c RateLimitConfig) Validate() error {
 	return errors.Join(p.errs...)
 }
 
-// RateLimit keeps the calls of each handler below a rate, in this process or in all instances of a service: a message waits for its turn in place while that is near, and
-// is postponed until then while it is not.
+// RateLimit keeps the calls of each handler below a rate, in this process or in all instances of a service. A message
+// waits for its turn in place while that is near, and is postponed until then while it is not.
 type RateLimit struct {
 	config RateLimitConfig
 	reporter
