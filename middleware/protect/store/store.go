@@ -60,8 +60,8 @@ type Inbox interface {
 	// any bytes. Two that differ in one byte are different.
 	//
 	// The lease is at least [MinLease], and runs on the clock of the store. An error means that the store could not be
-	// asked; then nothing is claimed, or at most until the lease runs out. Without an error the claim is not nil, and its
-	// state is one of the three.
+	// asked; then nothing is claimed, or at most until the lease runs out. Without an error the claim is not nil, and
+	// its state is one of the three.
 	Begin(ctx context.Context, handler, key string, lease time.Duration) (Claim, error)
 }
 
