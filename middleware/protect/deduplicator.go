@@ -112,8 +112,8 @@ func (c DeduplicatorConfig) Validate() error {
 // called twice when a process dies after the effect and before the Inbox knows: [Transactional] closes that window for
 // effects in a database.
 //
-// It belongs right inside of the retry middleware. A handler that one Deduplicator wraps twice, as for the router and for
-// the handler, is wrapped once.
+// It belongs right inside of the retry middleware. A handler that one Deduplicator wraps twice, as for the router and
+// for the handler, is wrapped once.
 type Deduplicator struct {
 	config DeduplicatorConfig
 	reporter

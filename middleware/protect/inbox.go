@@ -162,8 +162,8 @@ func (d *Deduplicator) newCall(id callID, claim store.Claim, msg *message.Messag
 	}
 }
 
-// isInside tells whether the delivery has a claim already, as this Deduplicator wraps its handler twice. The claim would
-// postpone its own message for ever.
+// isInside tells whether the delivery has a claim already, as this Deduplicator wraps its handler twice. The claim
+// would postpone its own message for ever.
 func (d *Deduplicator) isInside(id callID, msg *message.Message) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

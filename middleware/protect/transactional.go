@@ -79,8 +79,8 @@ func (c TransactionalConfig) Validate() error {
 // whatever dies in between. A message that was handled is acknowledged without a call.
 //
 // Handlers find the transaction with [TxFromContext]. They use it for all that they change, and neither commit nor roll
-// it back. An error, a panic and the end of the context roll it back. It belongs right inside of the retry middleware. A
-// handler that one Transactional wraps twice has one transaction.
+// it back. An error, a panic and the end of the context roll it back. It belongs right inside of the retry middleware.
+// A handler that one Transactional wraps twice has one transaction.
 type Transactional struct {
 	config TransactionalConfig
 	reporter

@@ -23,8 +23,8 @@ var (
 	_ store.Values  = (*Store)(nil)
 )
 
-// New validates db and c, reports all errors at once, and makes a Store. It does not connect. The caller closes db. The tables must exist before the first
-// message: see [Store.CreateTables].
+// New validates db and c, reports all errors at once, and makes a Store. It does not connect. The caller closes db. The
+// tables must exist before the first message: see [Store.CreateTables].
 func New(db *sql.DB, c Config) (*Store, error) {
 	err := c.Validate()
 	if db == nil {
