@@ -36,8 +36,8 @@ type Failed struct {
 	Index int
 	// UUID of the message.
 	UUID string
-	// MayBeStored means that the broker has the message or not: it has not answered to some publish of it, or has refused it
-	// without saying why (ErrNacked). Else it has not: no queue got it, it was refused for good, or it was never sent.
+	// MayBeStored means that the broker has the message or not: it has not answered to some publish of it, or has refused
+	// it without saying why (ErrNacked). Else it has not: no queue got it, it was refused for good, or it was never sent.
 	MayBeStored bool
 	// Err is why: one that is ErrUnroutable, ErrNacked or ErrUnconfirmed, a *RefusedError, or a *BlockedError. It may be
 	// a *topology.AccessError or *topology.ConflictError as well.

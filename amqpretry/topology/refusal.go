@@ -110,8 +110,8 @@ func refused(kind, name, text string, err error) error {
 	return e
 }
 
-// ExplainUse turns a refusal of something else than the declaration of a topology into an *[AccessError] or an *[ExclusiveError]. Other
-// errors stay as they are.
+// ExplainUse turns a refusal of something else than the declaration of a topology into an *[AccessError] or an
+// *[ExclusiveError]. Other errors stay as they are.
 func ExplainUse(use, kind, name string, err error) error {
 	if code := brokerCode(err); explained(err) || code != amqp.AccessRefused && code != amqp.ResourceLocked {
 		return err

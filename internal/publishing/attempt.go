@@ -62,6 +62,7 @@ func (a *attempt) send(m *Message) bool {
 			return false
 		}
 		exchange, key, publishing := a.route.Address(m)
+		m.target = topology.Target{Exchange: exchange, Key: key}
 		err := a.sendOn(m, exchange, key, publishing)
 		switch {
 		case err == nil && !a.oneByOne:

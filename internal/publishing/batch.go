@@ -8,6 +8,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
@@ -43,6 +44,7 @@ type Message struct {
 	Err error
 
 	ctx     context.Context // its own
+	target  topology.Target // of its last publish
 	suspect bool            // it may be the one for which the broker has closed a channel
 	sent    *republish.Sent // nil without a publish that is not resolved
 }

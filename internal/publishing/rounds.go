@@ -6,34 +6,36 @@ import (
 
 	"github.com/cenkalti/backoff/v5"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
-// leastRound is how many messages are published at least for a queue that was full.
+// leastRound is how many messages a queue that was full is offered at least.
 const leastRound = 32
 
-// rounds are the attempts of a batch. A queue that is full takes what its consumers make room for, so the next round has
-// twice of what the one before has brought in: to publish everything again each time would be refused by the thousands.
+// rounds are the attempts of a batch. A queue that is full takes what its consumers make room for, so it is offered twice
+// of what the last round has brought in: to publish everything again each time would be refused by the thousands.
 // Whatever was brought in makes the pause short again, as the room that comes next would go to other publishers.
 type rounds struct {
-	most   int // messages of the next round; 0 for all
+	most   int // messages for each target that has refused some; 0 for all
 	pauses *backoff.ExponentialBackOff
 }
 
-// next are the messages of the next round: the first ones, as they keep their order, without those whose contexts have
-// ended.
+// next are the messages of the next round. Of those that were refused, these are the first ones of each target, as they
+// keep their order, without those whose contexts have ended.
 func (r *rounds) next(open []*Message) []*Message {
 	if r.most == 0 {
 		return open
 	}
-	next := make([]*Message, 0, min(r.most, len(open)))
+	next, offered := []*Message(nil), map[topology.Target]int{}
 	for _, m := range open {
 		switch {
-		case len(next) == cap(next):
-			return next
 		case m.ctx.Err() != nil:
 			m.Err = because(m.ctx, m.Err)
-		default:
+		case !errors.Is(m.Err, republish.ErrRefused):
+			next = append(next, m)
+		case offered[m.target] < r.most:
+			offered[m.target]++
 			next = append(next, m)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
@@ -71,6 +72,25 @@ func TestRounds_OtherReasons(t *testing.T) {
 		assert.Greater(t, pause, last)
 		last = pause
 	}
+}
+
+// A queue that stays full holds up neither the messages of another one, nor those that have failed for another reason.
+func TestRounds_OtherTargets(t *testing.T) {
+	var r rounds
+	messages := openMessages(300)
+	for i, m := range messages {
+		m.target = topology.Target{Key: []string{"full", "other", "lost"}[i/100]}
+		m.Err = republish.ErrRefused
+		if m.target.Key == "lost" {
+			m.Err = errors.New("the channel was closed")
+		}
+	}
+	r.pause(messages)
+	offered := map[string]int{}
+	for _, m := range r.next(messages) {
+		offered[m.target.Key]++
+	}
+	assert.Equal(t, map[string]int{"full": leastRound, "other": leastRound, "lost": 100}, offered)
 }
 
 // Messages whose contexts have ended take no place of others.

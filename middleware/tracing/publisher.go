@@ -54,7 +54,9 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 	switch {
 	case len(own) > 0 && (len(messages) == 1 || t.config.NoCreateSpans):
 		kind, prepare = &p.sends, t.send
-		b.linkContexts(own)
+		if len(messages) > 1 {
+			b.linkContexts(own)
+		}
 	case len(own) > 0:
 		for _, i := range own {
 			b.link(p.create(topic, &b, i))
@@ -69,12 +71,11 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 			span.SetAttributes(semconv.MessagingMessageID(id))
 		}
 	}
-	for n, i := range own {
-		if n == 0 && i == 0 {
-			b.stamp(ctx, t, i)
-			continue
+	for _, i := range own {
+		if i > 0 { // it has baggage of its own
+			ctx = trace.ContextWithSpan(messages[i].Context(), span)
 		}
-		b.stamp(trace.ContextWithSpan(messages[i].Context(), span), t, i) // with baggage of its own
+		b.stamp(ctx, t, i)
 	}
 
 	return p.publish(topic, span, b)
@@ -132,12 +133,9 @@ func (b *batch) link(sc trace.SpanContext) {
 
 // linkContexts links to the spans that messages belong to, as the send has one parent: that of the first message.
 func (b *batch) linkContexts(messages []int) {
-	known := map[trace.SpanID]bool{}
-	if len(b.messages) > 1 {
-		known[trace.SpanContextFromContext(b.messages[0].Context()).SpanID()] = true
-	}
+	known := map[trace.SpanID]bool{trace.SpanContextFromContext(b.messages[0].Context()).SpanID(): true}
 	for _, i := range messages {
-		if sc := trace.SpanContextFromContext(b.messages[i].Context()); i > 0 && !known[sc.SpanID()] {
+		if sc := trace.SpanContextFromContext(b.messages[i].Context()); !known[sc.SpanID()] {
 			known[sc.SpanID()] = true
 			b.link(sc)
 		}
