@@ -108,6 +108,42 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 	}
 }
 
+// A close acknowledges all that was handled, also when that takes more commands than RabbitMQ's channel sends to a quorum
+// queue at a time: it drops the others when it closes. The first message ends last, so that each of the others needs an
+// acknowledgement of its own.
+func TestCloseKeepsAllAcknowledgements(t *testing.T) {
+	t.Parallel()
+	const count = 200
+	for round := range 40 {
+		arrived, goOn, last := make(chan struct{}, count), make(chan struct{}), make(chan struct{})
+		svc := start(t, setup{URI: brokertest.URI(t), QueueType: "quorum", Prefetch: count,
+			Options: amqpretry.Options{Concurrency: count},
+			Handler: func(msg *message.Message) error {
+				arrived <- struct{}{}
+				<-goOn
+				if msg.UUID == "m-0" {
+					<-last
+				}
+
+				return nil
+			}})
+		svc.publish(rabbit.Numbered("m", count)...)
+		for range count {
+			<-arrived
+		}
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			svc.close()
+		}()
+		close(goOn)
+		<-time.After(time.Duration(round%10) * 500 * time.Microsecond) // the others are being acknowledged
+		close(last)
+		closesWithin(t, 10*time.Second, closed, "close")
+		assert.Zero(t, svc.Broker.Depth(svc.Queue), "messages that were handled are there again")
+	}
+}
+
 // countsFailuresOnly tells brokers from 4.3 on: an explicit requeue does not raise the count that a lost channel
 // raises.
 func countsFailuresOnly(t *testing.T) bool {
