@@ -187,13 +187,18 @@ func TestMetrics_OfAClose(t *testing.T) {
 	m := newMeasured(t, metrics.Config{})
 	released := make(chan struct{})
 	svc := start(t, setup{
-		URI: brokertest.URI(t), Options: amqpretry.Options{OnEvent: m.OnEvent, CloseTimeout: 500 * time.Millisecond},
+		URI: brokertest.URI(t),
+		Options: amqpretry.Options{CloseTimeout: 500 * time.Millisecond, OnEvent: func(e retry.Event) {
+			m.OnEvent(e)
+			if e.Kind == retry.EventRequeued {
+				close(released) // later than the retrier waits, sooner than the router does
+			}
+		}},
 		Handler: func(*message.Message) error { <-released; return errors.New("too late") },
 	})
 	svc.publish("slow")
 	m.becomes(1, "calls_in_flight")
 
-	time.AfterFunc(time.Second, func() { close(released) }) // later than the retrier waits, sooner than the router does
 	svc.close()
 	assert.Zero(t, m.sum("calls_in_flight"))
 	assert.Equal(t, 1, m.sum("messages_total", "result=requeued"))

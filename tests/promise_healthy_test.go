@@ -13,6 +13,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
+	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -170,4 +171,22 @@ func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 	svc.Broker.Remove("", retryQueue)
 	assert.Len(t, svc.Broker.Take(svc.dlq(), 1, 30*time.Second), 1, "it goes on when the queue can be declared")
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("never-1"))
+}
+
+// A service that starts takes one message at first, to see whether it is one that others have died of. It goes on with
+// more before that one is acknowledged: else the broker could deliver another to the consumer that is being cancelled,
+// which nobody would see but by its being marked as redelivered when it comes again.
+func TestHealthyFromTheStart(t *testing.T) {
+	t.Parallel()
+	const count = 30
+	var sent sentMethods
+	svc := newService(t, setup{URI: brokertest.URI(t), QueueType: "quorum",
+		Configure: func(c *amqp.Config) { sent.record(c) },
+		Handler:   func(*message.Message) error { return nil }})
+	svc.Broker.Declare(svc.Queue, mainQueueArguments("quorum"))
+	svc.publish(rabbit.Numbered("ok", count)...)
+	svc.run()
+	eventually(t, 20*time.Second, func() bool { return svc.Calls.count() == count }, "all are handled")
+	svc.close()
+	assert.Equal(t, []string{"basic.consume", "basic.cancel", "basic.consume", "basic.ack"}, sent.all()[:4])
 }

@@ -118,18 +118,26 @@ func TestStrategy_Delays(t *testing.T) {
 		s := withPolicy(t, policy)
 		s.Handler = func(*message.Message) error { return errFate }
 		svc := start(t, s)
-		svc.publish("a")
-		svc.Broker.Has(svc.dlq(), 1)
-		calls := svc.Calls.of("a")
-		require.Len(t, calls, 4)
+		ids := rabbit.Numbered("message", 5)
+		for _, id := range ids {
+			svc.publish(id)
+			<-time.After(300 * time.Millisecond)
+		}
+		svc.Broker.Has(svc.dlq(), len(ids))
 		for i := range 3 {
-			waited := calls[i+1].At.Sub(calls[i].At)
+			var waits []time.Duration
+			for _, id := range ids {
+				calls := svc.Calls.of(id)
+				require.Len(t, calls, 4)
+				waits = append(waits, calls[i+1].At.Sub(calls[i].At))
+			}
+			// A busy machine makes some of them late, but hardly all.
 			if policy.Strategy == config.StrategyRedelivery {
-				assert.Less(t, waited, 400*time.Millisecond)
+				assert.Less(t, slices.Min(waits), 400*time.Millisecond)
 				continue
 			}
-			assert.GreaterOrEqual(t, waited, policy.Delay(i+1)-5*time.Millisecond)
-			assert.Less(t, waited, policy.Delay(i+1)+600*time.Millisecond)
+			assert.GreaterOrEqual(t, slices.Min(waits), policy.Delay(i+1)-5*time.Millisecond)
+			assert.Less(t, slices.Min(waits), policy.Delay(i+1)+600*time.Millisecond)
 		}
 	})
 }

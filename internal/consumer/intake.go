@@ -91,16 +91,14 @@ func (n *session) take(s *subscription, c consumption) {
 			}
 		case n.isSuspectNow(d, true):
 			c, going = n.again(s, c, d, 1)
-		case c.prefetch < full && n.queue.Policy.CountsReturns():
-			// It is handed out after the change of consumers: what comes back to one that is being cancelled is given
-			// back by the broker, which counts that before RabbitMQ 4.3.
-			c, going = n.again(s, c, nil, full)
-			n.handOut(*d)
 		default:
-			n.handOut(*d)
 			if c.prefetch < full {
+				// Before it is handed out: else its acknowledgement lets the broker deliver another to the consumer that is
+				// being cancelled. The broker takes that one back, and it comes marked as redelivered; before RabbitMQ 4.3
+				// that is counted, too.
 				c, going = n.again(s, c, nil, full)
 			}
+			n.handOut(*d)
 		}
 	}
 
