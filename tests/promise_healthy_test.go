@@ -183,7 +183,7 @@ func TestHealthyFromTheStart(t *testing.T) {
 	svc := newService(t, setup{URI: brokertest.URI(t), QueueType: "quorum",
 		Configure: func(c *amqp.Config) { sent.record(c) },
 		Handler:   func(*message.Message) error { return nil }})
-	svc.Broker.Declare(svc.Queue, mainQueueArguments("quorum"))
+	require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
 	svc.publish(rabbit.Numbered("ok", count)...)
 	svc.run()
 	eventually(t, 20*time.Second, func() bool { return svc.Calls.count() == count }, "all are handled")

@@ -224,27 +224,44 @@ func TestPublisher_FullQueue(t *testing.T) {
 	})
 }
 
-// A queue that is always full, as its consumer is slower than the publisher: a call brings in what there is room for, and
-// needs the consumer's time and not much more.
+// A queue that is always full, as its consumer is slower than its publishers: their calls bring in what there is room
+// for, and need the consumer's time and not much more.
 func TestPublisher_QueueMakesRoomSlowly(t *testing.T) {
 	t.Parallel()
+	for _, queueType := range []string{"classic", "quorum"} {
+		for _, publishers := range []int{1, 3} {
+			t.Run(fmt.Sprintf("%s, publishers: %d", queueType, publishers), func(t *testing.T) {
+				t.Parallel()
+				publishIntoAFullQueue(t, queueType, publishers)
+			})
+		}
+	}
+}
+
+func publishIntoAFullQueue(t *testing.T, queueType string, publishers int) {
+	t.Helper()
 	uri, topic := brokertest.URI(t), uniqueName("publisher")
 	broker := newRabbit(t, uri)
-	broker.Declare(topic, amqp091.Table{"x-max-length": int64(20), "x-overflow": "reject-publish"})
-	publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), withTimeout(rabbit.Patient(10*time.Second)))
-	const count = 200
-	published := make(chan error, 1)
-	go func() { published <- publisher.Publish(topic, watermillMessages(rabbit.Numbered("m", count)...)...) }()
+	broker.Declare(topic, amqp091.Table{
+		"x-queue-type": queueType, "x-max-length": int64(20), "x-overflow": "reject-publish",
+	})
+	const count = 240
+	published := make(chan error, publishers)
+	for i := range publishers {
+		publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), withTimeout(rabbit.Patient(10*time.Second)))
+		messages := watermillMessages(rabbit.Numbered(fmt.Sprint("m-", i), count/publishers)...)
+		go func() { published <- publisher.Publish(topic, messages...) }()
+	}
 
-	seen, empty := map[string]int{}, 0
+	seen, empty, ended := map[string]int{}, 0, 0
 	broker.Do(func(channel *amqp091.Channel) error {
-		for ticker := time.NewTicker(10 * time.Millisecond); len(seen) < count; <-ticker.C { // 2 s in all
+		for ticker := time.NewTicker(10 * time.Millisecond); len(seen) < count; <-ticker.C { // 2.4 s in all
 			select {
 			case err := <-published:
-				published <- err
 				if err != nil {
 					return err
 				}
+				ended++
 			default:
 			}
 			if d, ok, err := channel.Get(topic, true); err != nil {
@@ -258,8 +275,10 @@ func TestPublisher_QueueMakesRoomSlowly(t *testing.T) {
 
 		return nil
 	})
-	require.NoError(t, <-published)
-	assert.Less(t, empty, count, "the consumer seldom waits for the publisher")
+	for range publishers - ended {
+		require.NoError(t, <-published)
+	}
+	assert.Less(t, empty, count, "the consumer seldom waits for the publishers")
 	for uuid, times := range seen {
 		assert.Equal(t, 1, times, uuid)
 	}

@@ -54,6 +54,9 @@ func (r *rounds) pause(tried []*Message) time.Duration {
 			full = true
 		}
 	}
+	if in > 0 && r.pauses != nil {
+		r.pauses.Reset()
+	}
 	wasLimited := r.most > 0
 	switch {
 	case full:
@@ -67,8 +70,6 @@ func (r *rounds) pause(tried []*Message) time.Duration {
 	if r.pauses == nil {
 		r.pauses = &backoff.ExponentialBackOff{InitialInterval: 50 * time.Millisecond, MaxInterval: 5 * time.Second,
 			Multiplier: 2, RandomizationFactor: 0.3}
-		r.pauses.Reset()
-	} else if in > 0 {
 		r.pauses.Reset()
 	}
 

@@ -49,6 +49,8 @@ func TestRounds_FullQueue(t *testing.T) {
 		{64, 64, 0, 0},
 		{128, 50, 35 * time.Millisecond, 65 * time.Millisecond},
 		{100, 0, 70 * time.Millisecond, 130 * time.Millisecond},
+		{32, 32, 0, 0},
+		{64, 0, 35 * time.Millisecond, 65 * time.Millisecond},
 	} {
 		round := r.next(b.Open())
 		require.Len(t, round, step.offered, "round %d", i)
