@@ -156,6 +156,7 @@ func play(t *testing.T, cluster *brokertest.Cluster, random *rand.Rand, w wait, 
 		startService(t, "A", uris, nil, r.queues, w.policy, r.ledger),
 		startService(t, "B", []string{uris[2], uris[0], uris[1]}, quick, r.queues, w.policy, r.ledger),
 	}
+	stopOwn := startRetrierPublisher(t, r.services[1], r.queues, random.Uint64(), r.ledger)
 	stop := startPublishers(t, uris, r.queues, random.Uint64(), r.ledger)
 	r.load(3 * time.Second)
 	r.resumes("at the beginning", time.Now(), 30*time.Second)
@@ -168,6 +169,7 @@ func play(t *testing.T, cluster *brokertest.Cluster, random *rand.Rand, w wait, 
 
 	r.load(3 * time.Second)
 	until := time.Now()
+	stopOwn()
 	stop()
 	r.awaitEnd()
 	took := time.Since(until)
@@ -183,9 +185,9 @@ func play(t *testing.T, cluster *brokertest.Cluster, random *rand.Rand, w wait, 
 	r.remove(uris[0])
 
 	v := r.ledger.judge(until)
-	t.Logf("%d messages, %d calls, %d dead letters, %d lost, %d handled again, %d sent twice, longest pause %s, "+
-		"resumed after %s; %s",
-		v.Messages, v.Calls, v.DeadLetters, len(v.Lost), v.Twice, v.SentTwice, v.Pause, r.resumed,
+	t.Logf("%d messages, %d refused, %d calls, %d dead letters, %d lost, %d handled again, "+
+		"%d sent twice, longest pause %s, resumed after %s; %s",
+		v.Messages, v.NotStored, v.Calls, v.DeadLetters, len(v.Lost), v.Twice, v.SentTwice, v.Pause, r.resumed,
 		strings.Join(r.remarks, "; "))
 	assert.Empty(t, v.Wrong)
 	if w.atLeastOnce() {

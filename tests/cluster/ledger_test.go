@@ -3,6 +3,7 @@
 package cluster
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,6 +26,7 @@ type ledger struct {
 	mu       sync.Mutex
 	sent     map[string]int       // how often it was published: again when the broker did not confirm it in time
 	accepted map[string]time.Time // when the broker confirmed it: only those may not be lost
+	refused  map[string]error     // of which a publisher said that they are not stored
 	calls    []call
 	dead     map[string]int // dead letters that a service was told of, or that were found
 	found    map[string][]string
@@ -39,8 +41,8 @@ type call struct {
 }
 
 func newLedger() *ledger {
-	return &ledger{sent: map[string]int{}, accepted: map[string]time.Time{}, dead: map[string]int{},
-		found: map[string][]string{}}
+	return &ledger{sent: map[string]int{}, accepted: map[string]time.Time{}, refused: map[string]error{},
+		dead: map[string]int{}, found: map[string][]string{}}
 }
 
 func (l *ledger) publishes(id string) {
@@ -53,6 +55,12 @@ func (l *ledger) isAccepted(id string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.accepted[id] = time.Now()
+}
+
+func (l *ledger) isRefused(id string, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.refused[id] = err
 }
 
 func (l *ledger) isCalled(service, queue, id string, attempt int) {
@@ -110,8 +118,8 @@ func (l *ledger) missing() []string {
 
 // verdict is what the ledger says in the end.
 type verdict struct {
-	Messages, Calls, DeadLetters int
-	Lost                         []string
+	Messages, NotStored, Calls, DeadLetters int
+	Lost                                    []string
 	// Wrong is what no fault explains.
 	Wrong []string
 	// Twice are the messages of which an attempt was handled more than once, or that are dead letters more than once,
@@ -127,7 +135,7 @@ func (l *ledger) judge(until time.Time) verdict {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	v := verdict{Messages: len(l.accepted), Calls: len(l.calls), DeadLetters: len(l.found)}
+	v := verdict{Messages: len(l.accepted), NotStored: len(l.refused), Calls: len(l.calls), DeadLetters: len(l.found)}
 	attempts := map[string]map[int]int{}
 	slices.SortFunc(l.calls, func(a, b call) int { return a.at.Compare(b.at) })
 	for i, c := range l.calls {
@@ -154,6 +162,11 @@ func (l *ledger) judge(until time.Time) verdict {
 			v.SentTwice++
 		case again:
 			v.Twice++
+		}
+	}
+	for id, err := range l.refused {
+		if len(attempts[id])+len(l.found[id]) > 0 {
+			v.Wrong = append(v.Wrong, fmt.Sprintf("%s was stored, and its publisher said that it was not: %v", id, err))
 		}
 	}
 	for id, calls := range attempts {
@@ -193,6 +206,12 @@ func TestLedger(t *testing.T) {
 		l.isAccepted(id)
 	}
 	l.publishes("ok-8") // never confirmed
+	for _, id := range []string{"ok-9", "never-10", "ok-11"} {
+		l.publishes(id)
+		l.isRefused(id, errors.New("full"))
+	}
+	l.isCalled("A", "q", "ok-9", 1)
+	l.isFound("never-10", "exhausted")
 	l.publishes("ok-7")
 
 	l.isCalled("A", "q", "ok-1", 1)
@@ -214,6 +233,6 @@ func TestLedger(t *testing.T) {
 	assert.Equal(t, 1, v.Twice)
 	assert.Equal(t, 1, v.SentTwice)
 	assert.Equal(t, 7, v.Messages)
-	assert.Len(t, v.Wrong, 4, "tried too often, twice; a dead letter that should not be, for a reason that should "+
-		"not be: %v", v.Wrong)
+	assert.Len(t, v.Wrong, 6, "tried too often, twice; a dead letter that should not be, for a reason that should "+
+		"not be; not refused, twice: %v", v.Wrong)
 }
