@@ -173,9 +173,9 @@ func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("never-1"))
 }
 
-// A service that starts takes one message at first, to see whether it is one that others have died of. It goes on with
-// more before that one is acknowledged: else the broker could deliver another to the consumer that is being cancelled,
-// which nobody would see but by its being marked as redelivered when it comes again.
+// A service that starts consumes one message at first, as it may be one that others have died of. It consumes with its
+// whole prefetch before that message is acknowledged. Else the broker could deliver another one to the consumer that is
+// being cancelled: no handler would see it, and it would come again, marked as redelivered.
 func TestHealthyFromTheStart(t *testing.T) {
 	t.Parallel()
 	const count = 30

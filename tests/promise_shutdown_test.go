@@ -191,19 +191,13 @@ type stockSockets struct {
 
 // dialling returns the config with a Dial whose sockets are known.
 func (k *stockSockets) dialling(conf amqp.Config) amqp.Config {
-	conf.Connection.AmqpConfig = &amqp091.Config{
-		Heartbeat: 10 * time.Second, Locale: "en_US",
-		Dial: func(network, address string) (net.Conn, error) {
-			conn, err := amqp091.DefaultDial(30*time.Second)(network, address)
-			if err == nil {
-				k.mu.Lock()
-				defer k.mu.Unlock()
-				k.open = append(k.open, conn)
-			}
+	wrapConnections(&conf, func(conn net.Conn) net.Conn {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.open = append(k.open, conn)
 
-			return conn, err
-		},
-	}
+		return conn
+	})
 
 	return conf
 }

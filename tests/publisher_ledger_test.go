@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"sync"
@@ -19,25 +20,17 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/publish"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
+	"github.com/amqpretry/watermill-retry/internal/testkit/publishtest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
 
-// outcome of a message, as Publish told it.
-type toldOutcome int
-
-const (
-	toldStored toldOutcome = iota
-	toldNotStored
-	toldPerhaps
-)
-
 // ledger is what publishers were told, against what was in the queues.
 type ledger struct {
 	mu     sync.Mutex
-	told   map[string]toldOutcome // by UUID
+	told   map[string]publishtest.Outcome // by UUID
 	found  map[string]int
 	errors map[string]int // by kind
 }
@@ -46,18 +39,12 @@ func (l *ledger) tell(messages []*message.Message, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	for _, msg := range messages {
-		l.told[msg.UUID] = toldStored
-	}
+	maps.Copy(l.told, publishtest.Outcomes(messages, err))
 	var failed *publish.Error
 	switch {
 	case err == nil:
 	case errors.As(err, &failed):
 		for _, f := range failed.Failed {
-			l.told[f.UUID] = toldNotStored
-			if f.MayBeStored {
-				l.told[f.UUID] = toldPerhaps
-			}
 			for _, kind := range []error{publish.ErrUnroutable, publish.ErrNacked, publish.ErrUnconfirmed} {
 				if errors.Is(f.Err, kind) {
 					l.errors[kind.Error()]++
@@ -65,9 +52,6 @@ func (l *ledger) tell(messages []*message.Message, err error) {
 			}
 		}
 	default:
-		for _, msg := range messages {
-			l.told[msg.UUID] = toldNotStored
-		}
 		l.errors[err.Error()]++
 	}
 }
@@ -86,22 +70,22 @@ func (l *ledger) judge(t *testing.T, published int) (doubles, perhaps, notStored
 
 	require.Len(t, l.told, published)
 	lost, untrue := 0, 0
-	for uuid, told := range l.told {
+	for uuid, outcome := range l.told {
 		found := l.found[uuid]
 		if found > 1 {
 			doubles += found - 1
 		}
 		switch {
-		case told == toldStored && found == 0:
+		case outcome == publishtest.Stored && found == 0:
 			lost++
 			t.Logf("lost: %s", uuid)
-		case told == toldNotStored && found > 0:
+		case outcome == publishtest.NotStored && found > 0:
 			untrue++
 		}
-		switch told {
-		case toldPerhaps:
+		switch outcome {
+		case publishtest.MayBeStored:
 			perhaps++
-		case toldNotStored:
+		case publishtest.NotStored:
 			notStored++
 		}
 	}
@@ -129,7 +113,7 @@ func TestPublisher_Ledger_OwnBroker(t *testing.T) {
 	random, seed := env.Random(t)
 	broker := brokertest.Start(t)
 	r := &ledgerRun{t: t, broker: broker, proxy: newProxy(t, broker.URI), queue: newRabbit(t, broker.URI),
-		ledger: &ledger{told: map[string]toldOutcome{}, found: map[string]int{}, errors: map[string]int{}}}
+		ledger: &ledger{told: map[string]publishtest.Outcome{}, found: map[string]int{}, errors: map[string]int{}}}
 	for _, name := range []string{"quorum", "full", "exchange"} {
 		r.topics = append(r.topics, uniqueName(name))
 	}

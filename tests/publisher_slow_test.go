@@ -38,14 +38,8 @@ func (c slowWriter) Write(p []byte) (written int, err error) {
 // slowly is a config whose connections send so many bytes a second.
 func slowly(uri string, rate int) amqp.Config {
 	conf := amqp.NewDurableQueueConfig(uri)
-	dial := amqp091.DefaultDial(10 * time.Second)
-	conf.Connection.AmqpConfig = &amqp091.Config{
-		Heartbeat: time.Second,
-		Dial: func(network, address string) (net.Conn, error) {
-			c, err := dial(network, address)
-			return slowWriter{c, rate}, err
-		},
-	}
+	wrapConnections(&conf, func(conn net.Conn) net.Conn { return slowWriter{conn, rate} })
+	conf.Connection.AmqpConfig.Heartbeat = time.Second
 
 	return conf
 }

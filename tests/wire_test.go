@@ -23,6 +23,11 @@ var methodNames = map[uint32]string{
 
 // record makes the connections of a config tell what they send.
 func (s *sentMethods) record(conf *amqp.Config) {
+	wrapConnections(conf, func(conn net.Conn) net.Conn { return &recordedConn{Conn: conn, to: s} })
+}
+
+// wrapConnections makes a config use what wrap makes of its network connections.
+func wrapConnections(conf *amqp.Config, wrap func(net.Conn) net.Conn) {
 	conf.Connection.AmqpConfig = &amqp091.Config{
 		Heartbeat: 10 * time.Second, Locale: "en_US",
 		Dial: func(network, address string) (net.Conn, error) {
@@ -31,7 +36,7 @@ func (s *sentMethods) record(conf *amqp.Config) {
 				return nil, err
 			}
 
-			return &recordedConn{Conn: conn, to: s}, nil
+			return wrap(conn), nil
 		},
 	}
 }

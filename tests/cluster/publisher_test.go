@@ -4,7 +4,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -13,11 +12,11 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/require"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/publish"
+	"github.com/amqpretry/watermill-retry/internal/testkit/publishtest"
 )
 
-// startRetrierPublisher publishes with the publisher of a service, many messages at a time. What it is told goes into
-// the ledger: all that is not failed is stored, and what is not stored never appears anywhere.
+// startRetrierPublisher publishes with the publisher of a service, several messages at a time. What that says of each
+// message goes into the ledger.
 func startRetrierPublisher(t *testing.T, s *service, queues []string, seed uint64, l *ledger) (stop func()) {
 	t.Helper()
 	pub, err := s.retrier.NewPublisher()
@@ -57,25 +56,13 @@ func startRetrierPublisher(t *testing.T, s *service, queues []string, seed uint6
 
 // isTold keeps what a publisher says of a batch.
 func (l *ledger) isTold(batch []*message.Message, err error) {
-	failed := map[string]bool{} // and whether it may be stored
-	var list *publish.Error
-	switch {
-	case err == nil:
-	case errors.As(err, &list):
-		for _, f := range list.Failed {
-			failed[f.UUID] = f.MayBeStored
-		}
-	default:
-		for _, msg := range batch {
-			failed[msg.UUID] = false
-		}
-	}
-	for _, msg := range batch {
-		switch mayBeStored, isFailed := failed[msg.UUID]; {
-		case !isFailed:
-			l.isAccepted(msg.UUID)
-		case !mayBeStored:
-			l.isRefused(msg.UUID, err)
+	for id, outcome := range publishtest.Outcomes(batch, err) {
+		switch outcome {
+		case publishtest.Stored:
+			l.isAccepted(id)
+		case publishtest.NotStored:
+			l.isRefused(id, err)
+		case publishtest.MayBeStored:
 		}
 	}
 }
