@@ -264,7 +264,7 @@ func TestOddRequests(t *testing.T) {
 		assert.Empty(t, a.Header.Get("Location"), path)
 	}
 	f.fill(0, 1)
-	page := f.get("/queue?queue=" + f.dead + "&error-matches=card&reason=exhausted&reason=panic&min-calls=1").Body
+	page := f.looked("/queue?queue="+f.dead+"&error-matches=card&reason=exhausted&reason=panic&min-calls=1", nil).Body
 	for _, hidden := range []string{`name="error-matches" value="card"`, `name="reason" value="exhausted"`,
 		`name="reason" value="panic"`, `name="min-calls" value="1"`} {
 		assert.Contains(t, page, `<input type="hidden" `+hidden)

@@ -37,11 +37,11 @@ func TestPages(t *testing.T) {
 		assert.Equal(t, "no-store", a.Header.Get("Cache-Control"))
 		assert.Less(t, len(a.Body), 50<<10, path)
 	}
-	page := f.get("/queue?queue=" + f.dead).Body
+	page := f.looked("/queue?queue="+f.dead, nil).Body
 	assert.Contains(t, page, `<dd class="big">70</dd>`)
 	assert.Contains(t, page, "after=50")
-	assert.Contains(t, f.get("/queue?after=50&queue="+f.dead).Body, ">51<")
-	assert.Contains(t, f.get("/queue?uuid=uuid-7&queue="+f.dead).Body, `<dd class="big">1</dd>`)
+	assert.Contains(t, f.looked("/queue?after=50&queue="+f.dead, nil).Body, ">51<")
+	assert.Contains(t, f.looked("/queue?uuid=uuid-7&queue="+f.dead, nil).Body, `<dd class="big">1</dd>`)
 	assert.Contains(t, f.get("/message?uuid=uuid-7&queue="+f.dead).Body, "uuid-7")
 	assert.Equal(t, http.StatusNotFound, f.get("/message?uuid=nobody&queue="+f.dead).Status)
 	assert.Equal(t, http.StatusNotFound, f.get("/queue?queue="+f.main).Status, "a main queue is nobody's business")
@@ -114,7 +114,7 @@ func TestRoles(t *testing.T) {
 	f := start(t, nil)
 	f.fill(0, 2)
 	f.role = dlqweb.RoleMetadata
-	page := f.get("/queue?queue=" + f.dead)
+	page := f.looked("/queue?queue="+f.dead, nil)
 	require.Equal(t, http.StatusOK, page.Status)
 	assert.NotContains(t, page.Body, "declined")
 	assert.Equal(t, http.StatusForbidden, f.get("/queue?text=a&queue="+f.dead).Status)
@@ -404,7 +404,7 @@ func TestReadOnly(t *testing.T) {
 		a := f.send(http.MethodPost, path, "application/json", "{}")
 		assert.Contains(t, []int{http.StatusNotFound, http.StatusMethodNotAllowed}, a.Status, path)
 	}
-	assert.NotContains(t, f.get("/queue?queue="+f.dead).Body, "plan?")
+	assert.NotContains(t, f.looked("/queue?queue="+f.dead, nil).Body, "plan?")
 }
 
 func TestEdit(t *testing.T) {
@@ -575,7 +575,8 @@ func TestWithoutScripts(t *testing.T) {
 	f.fill(0, 3)
 	const again = `http-equiv="refresh"`
 	assert.Contains(t, f.get("/").Body, again)
-	assert.NotContains(t, f.get("/queue?queue="+f.dead).Body, again)
+	queue := f.looked("/queue?queue="+f.dead, func(waiting string) { assert.Contains(t, waiting, again) })
+	assert.NotContains(t, queue.Body, again)
 	r := f.plan(`{"kind":"replay","rate":1,"queue":"` + f.dead + `"}`)
 	assert.NotContains(t, f.get("/run?id="+r.ID).Body, again)
 	f.confirm(r.ID)

@@ -112,6 +112,22 @@ func (f *fixture) get(path string) answer {
 	return f.do(request)
 }
 
+// looked gets the page of a queue until the console has looked at the queue: on a busy machine that takes longer than the
+// page waits. The pages before go to waiting, if that is not nil.
+func (f *fixture) looked(path string, waiting func(page string)) answer {
+	f.t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		a := f.get(path)
+		if !strings.Contains(a.Body, "Looking…") {
+			return a
+		}
+		require.True(f.t, time.Now().Before(deadline), "it still looks: %s", a.Body)
+		if waiting != nil {
+			waiting(a.Body)
+		}
+	}
+}
+
 func (f *fixture) post(path string, form url.Values) answer {
 	f.t.Helper()
 	return f.send(http.MethodPost, path, "application/x-www-form-urlencoded", form.Encode())
