@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
@@ -48,9 +49,9 @@ func TestExamplesLeaveTheBrokerAsItWas_OwnBroker(t *testing.T) {
 			"127.0.0.1:0")
 		command.Env = append(os.Environ(), "AMQP_URI="+broker.URI)
 		require.NoError(t, command.Start())
-		require.Eventually(t, func() bool {
+		await.Within(t, 2*time.Minute, func() bool {
 			return objects(broker) != before
-		}, 2*time.Minute, 10*time.Millisecond, "it has declared its queues")
+		}, "it has declared its queues")
 		require.NoError(t, command.Process.Signal(os.Interrupt))
 		_ = command.Wait() // its exit code tells of the interrupt
 		assert.Equal(t, before, objects(broker))

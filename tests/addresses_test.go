@@ -3,12 +3,12 @@ package tests
 import (
 	"net/url"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -48,7 +48,7 @@ func TestAddressesMoveOn(t *testing.T) {
 	svc.Broker = newRabbit(t, brokertest.URI(t))
 
 	svc.publish(fates(10)...)
-	eventually(t, 20*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return svc.deadLettered() == 4 && svc.processed() == 6
 	}, "all is done through the second")
 	assert.NotZero(t, second.dialled(subscriber))
@@ -57,7 +57,7 @@ func TestAddressesMoveOn(t *testing.T) {
 
 	second.stop()
 	svc.Broker.Publish(svc.Queue, rabbit.Messages(rabbit.Numbered("never-again", 5)...)...)
-	eventually(t, 20*time.Second, func() bool { return svc.deadLettered() == 9 }, "all is done through the third")
+	await.Until(t, func() bool { return svc.deadLettered() == 9 }, "all is done through the third")
 	assert.NotZero(t, third.dialled(subscriber))
 	assert.NotZero(t, third.dialled(forwarder))
 }
@@ -94,10 +94,10 @@ func TestAddressesMoveOnStock(t *testing.T) {
 	}()
 	arrives := func(id string, pub *amqp.Publisher) {
 		t.Helper()
-		require.Eventually(t, func() bool {
+		await.Until(t, func() bool {
 			return pub.Publish(queue, message.NewMessage(id, nil)) == nil
-		}, 20*time.Second, tick)
-		eventually(t, 20*time.Second, func() bool {
+		})
+		await.Until(t, func() bool {
 			select {
 			case found := <-got:
 				return found == id

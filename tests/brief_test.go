@@ -16,6 +16,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -78,16 +79,16 @@ func TestBriefQueuesLeaveNothing(t *testing.T) {
 			ended, err := svc.failing(ctx, svc.Sub, queue)
 			require.NoError(t, err)
 			svc.Broker.Publish(queue, rabbit.Messages(queue)...)
-			eventually(t, 10*time.Second, func() bool { return len(svc.Letters()) == i+1 }, "%s fails", queue)
+			await.Until(t, func() bool { return len(svc.Letters()) == i+1 }, "%s fails", queue)
 			cancel()
-			closesWithin(t, 10*time.Second, ended, "the subscription ends")
+			await.Closed(t, ended, "the subscription ends")
 			svc.removeAll(queue)
 			if i == channels {
 				early = len(goroutinesOf(label))
 			}
 		}
 		assert.Empty(t, svc.Held())
-		eventually(t, 5*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return len(goroutinesOf(label)) <= early
 		}, "goroutines: %d before", early)
 		depths, err := svc.Retrier.QueueDepths(t.Context())
@@ -114,7 +115,7 @@ func TestNoChannelLeft(t *testing.T) {
 		require.NoError(t, err)
 		svc.Broker.Publish(queue(i), rabbit.Messages(queue(i))...)
 	}
-	eventually(t, 10*time.Second, func() bool { return len(svc.Letters()) == channels }, "one channel each")
+	await.Until(t, func() bool { return len(svc.Letters()) == channels }, "one channel each")
 
 	last := queue(channels)
 	t.Cleanup(func() { svc.removeAll(last) })
@@ -132,7 +133,7 @@ func TestNoChannelLeft(t *testing.T) {
 		return func(e retry.Event) bool { return e.Kind == kind && e.Queue == last }
 	}
 	var held error
-	eventually(t, 15*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return slices.ContainsFunc(svc.Events(retry.EventHeld), func(e retry.Event) bool {
 			held = e.Err
 			return of(retry.EventHeld)(e) && errors.As(e.Err, &none)
@@ -142,7 +143,7 @@ func TestNoChannelLeft(t *testing.T) {
 	assert.NotContains(t, held.Error(), "alarm")
 
 	cancel()
-	eventually(t, 15*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return slices.ContainsFunc(svc.Events(retry.EventReleased), of(retry.EventReleased))
 	}, "there is a channel again")
 	assert.Len(t, svc.Letters(), channels+1)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -51,7 +52,7 @@ func TestCanariesAreToldOf(t *testing.T) {
 			letters := lettersOf(t, svc, c.URI)
 			dead := func(n int) {
 				t.Helper()
-				eventually(t, 20*time.Second, func() bool {
+				await.Until(t, func() bool {
 					depth, err := letters.Depth(t.Context())
 					return err == nil && depth == n
 				}, "%d dead letters", n)
@@ -78,7 +79,7 @@ func TestCanariesAreToldOf(t *testing.T) {
 			}
 			assert.Positive(t, retried, "it was told of retries as well: %v", told)
 			assert.Equal(t, 6, report.Done, "the other one has followed")
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return svc.told("6 waits for those") == "call failed dead-lettered call succeeded"
 			}, "it is handled")
 			dead(1)
@@ -108,9 +109,9 @@ func TestForgedCanariesTellNobody(t *testing.T) {
 	}
 	svc.Broker.Publish(svc.Queue, forged("1 run "+other), forged("1 run "+svc.Queue), forged("1 run nowhere.lock"),
 		forged("1"), forged("-1 run x.lock"), forged("\xff"))
-	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 6 }, "all are handled")
+	await.Until(t, func() bool { return svc.Calls.count() == 6 }, "all are handled")
 	svc.publish("afterwards")
-	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 7 }, "and so is the next one")
+	await.Until(t, func() bool { return svc.Calls.count() == 7 }, "and so is the next one")
 	svc.close()
 	assert.Zero(t, svc.Broker.Depth(other))
 	assert.Zero(t, svc.Broker.Depth(svc.Queue))

@@ -3,11 +3,11 @@ package tests
 import (
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -24,7 +24,7 @@ func TestConsumerTagOfAnyLength(t *testing.T) {
 		Handler:   func(*message.Message) error { return nil },
 	})
 	svc.publish(rabbit.Numbered("message", 30)...)
-	eventually(t, 10*time.Second, func() bool { return len(svc.Calls.ids()) == 30 }, "all are handled")
+	await.Until(t, func() bool { return len(svc.Calls.ids()) == 30 }, "all are handled")
 	svc.close()
 	assert.Len(t, svc.Events(retry.EventConnected), 1, "the connection is not lost")
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -193,7 +194,7 @@ func (c *credentials) life(t *testing.T) {
 	}
 	network.refuse(anyone)
 	network.cut(anyone)
-	eventually(t, 30*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return len(svc.Logs.with("Cannot connect")) > 1
 	}, "it tries to come back")
 	_, err = svc.Retrier.QueueDepths(t.Context())
@@ -201,9 +202,9 @@ func (c *credentials) life(t *testing.T) {
 	consuming := func() int { return len(svc.Events(retry.EventConsuming)) }
 	before := consuming()
 	network.allow(anyone)
-	eventually(t, 30*time.Second, func() bool { return consuming() > before }, "it has declared everything again")
+	await.Until(t, func() bool { return consuming() > before }, "it has declared everything again")
 	svc.Broker.Remove("", svc.dlq())
-	eventually(t, 30*time.Second, func() bool {
+	await.Until(t, func() bool {
 		_, err = svc.Retrier.QueueDepths(t.Context())
 		return err != nil && strings.Contains(err.Error(), "NOT_FOUND")
 	}, "it is back")

@@ -17,6 +17,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -123,9 +124,9 @@ func TestDeadLetters_AreATopic(t *testing.T) {
 
 			ids := []string{"never-1", "permanent", "panic-3", "undecodable"}
 			for _, id := range ids {
-				eventually(t, 20*time.Second, func() bool { _, _, ok := a.get(id); return ok }, "%s is filed", id)
+				await.Until(t, func() bool { _, _, ok := a.get(id); return ok }, "%s is filed", id)
 			}
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return svc.Broker.Depth(svc.dlq()) == 0
 			}, "what is filed is out of the queue")
 
@@ -184,8 +185,8 @@ func TestDeadLetters_AFailureStays(t *testing.T) {
 
 	began := time.Now()
 	svc.publish("never-0", "never-1", "never-2")
-	eventually(t, 10*time.Second, func() bool { _, _, ok := a.get("never-2"); return ok }, "those behind it go on")
-	eventually(t, 30*time.Second, func() bool {
+	await.Until(t, func() bool { _, _, ok := a.get("never-2"); return ok }, "those behind it go on")
+	await.Until(t, func() bool {
 		_, _, ok := a.get("never-1")
 		return ok
 	}, "it is filed at the third time")
@@ -257,9 +258,9 @@ func TestDeadLetters_MakeRoom(t *testing.T) {
 			go func() { ended <- router.Run(t.Context()) }()
 
 			for _, id := range []string{"behind-1", "behind-2"} {
-				eventually(t, 10*time.Second, func() bool { _, _, ok := a.get(id); return ok }, "%s is filed", id)
+				await.Until(t, func() bool { _, _, ok := a.get(id); return ok }, "%s is filed", id)
 			}
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return len(a.callsOf("never-0")) == 3
 			}, "the failing ones come again")
 			most := int(time.Since(began)/time.Second) + 2
@@ -270,7 +271,7 @@ func TestDeadLetters_MakeRoom(t *testing.T) {
 			require.NoError(t, router.Close())
 			require.NoError(t, <-ended)
 			require.NoError(t, retrier.Close())
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return broker.Depth(queue+".dlq") == failing
 			}, "all that is set aside is back")
 		})
@@ -316,11 +317,11 @@ func TestDeadLetters_OfOthers(t *testing.T) {
 	broker.Do(func(ch *amqp091.Channel) error {
 		for range 3 {
 			var d amqp091.Delivery
-			require.Eventually(t, func() bool {
+			await.Until(t, func() bool {
 				var ok bool
 				d, ok, err = ch.Get(queue, false)
 				return err == nil && ok
-			}, 5*time.Second, tick)
+			})
 			if err := d.Reject(false); err != nil {
 				return err
 			}
@@ -435,9 +436,9 @@ func TestDeadLetters_ConnectionLost(t *testing.T) {
 	svc.file(a)
 	svc.run()
 	svc.publish("never-0")
-	eventually(t, 10*time.Second, func() bool { return len(a.callsOf("never-0")) == 1 }, "its handler fails")
+	await.Until(t, func() bool { return len(a.callsOf("never-0")) == 1 }, "its handler fails")
 	network.cut(letters)
-	eventually(t, 20*time.Second, func() bool { _, _, ok := a.get("never-0"); return ok }, "it is handed out again")
+	await.Until(t, func() bool { _, _, ok := a.get("never-0"); return ok }, "it is handed out again")
 	svc.close()
 	assert.Len(t, a.callsOf("never-0"), 2)
 	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
@@ -456,7 +457,7 @@ func TestDeadLetters_Close(t *testing.T) {
 	out, err := sub.Subscribe(context.Background(), queue)
 	require.NoError(t, err)
 	require.NoError(t, retrier.Close())
-	closesWithin(t, 5*time.Second, out, "the output")
+	await.Closed(t, out, "the output")
 	require.NoError(t, sub.Close())
 	_, err = retrier.NewDeadLetterSubscriber()
 	assert.ErrorContains(t, err, "closed")

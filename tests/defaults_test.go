@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -87,7 +88,7 @@ func TestReadmeLogsWhatFails(t *testing.T) {
 	t.Cleanup(func() { _ = run.Wait() })
 	t.Cleanup(func() { _ = run.Process.Kill() })
 
-	eventually(t, 10*time.Second, func() bool { return broker.Consumers(queue) == 1 }, "the program consumes")
+	await.Until(t, func() bool { return broker.Consumers(queue) == 1 }, "the program consumes")
 	broker.Publish(queue, rabbit.Messages("order-1")...)
 	logged := make(chan string, 1)
 	go func() {
@@ -143,7 +144,7 @@ func TestStockConfigLeavesRoomForHeldDeliveries(t *testing.T) {
 		healthy.Wait()
 		close(passed)
 	}()
-	closesWithin(t, 10*time.Second, passed, "5 healthy messages pass the held one")
+	await.Closed(t, passed, "5 healthy messages pass the held one")
 }
 
 // removeService removes what a service with default options declares for a topic.

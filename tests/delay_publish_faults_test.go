@@ -15,6 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/delay"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -68,7 +69,7 @@ func TestDelayPublish_Refused(t *testing.T) {
 		require.ErrorAs(t, err, test.as, name)
 		assert.ErrorContains(t, err, `cannot publish message "bad" to topic "`+topic+`": `, name)
 	}
-	stays(t, 500*time.Millisecond, func() bool { return len(got.All()) == 0 }, "nothing was published")
+	await.Stays(t, 500*time.Millisecond, func() bool { return len(got.All()) == 0 }, "nothing was published")
 	assert.Empty(t, d.Wrapped.got())
 	assert.LessOrEqual(t, d.Events(retry.EventDisconnected), 0, "no connection was lost over it")
 
@@ -114,7 +115,7 @@ func TestDelayPublish_RefusedForGood(t *testing.T) {
 	assert.Less(t, time.Since(began), rabbit.Patient(5*time.Second))
 	for _, msg := range batch {
 		if msg.UUID != "bad" {
-			eventually(t, 20*time.Second, func() bool { return len(got.of(msg.UUID)) > 0 }, "%s arrives", msg.UUID)
+			await.Until(t, func() bool { return len(got.of(msg.UUID)) > 0 }, "%s arrives", msg.UUID)
 		}
 	}
 	for _, msg := range batch {
@@ -189,7 +190,7 @@ func TestDelayPublish_DepthsOfOthers(t *testing.T) {
 	others.queue(topic)
 	others.publishes(topic, "first")
 	others.Broker.PublishTo(others.Ladder.Delivery(), "of.nobody", rabbit.Message("stray", "stray"))
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		depths, err = quiet.Retrier.QueueDepths(t.Context())
 		for _, q := range depths {
 			if q.Role == retry.QueueRoleUnroutable && q.Messages == 1 {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/delay"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -184,7 +185,7 @@ func TestDelayPublish_Close(t *testing.T) {
 	proxy.stallAnswers(delayer)
 	hangs := make(chan error, 1)
 	go func() { hangs <- d.Publisher.Publish(topic, delayed("hangs", wmdelay.For(100*time.Millisecond))) }()
-	eventually(t, 5*time.Second, func() bool { return len(got.of("hangs")) == 1 }, "the broker has it")
+	await.Until(t, func() bool { return len(got.of("hangs")) == 1 }, "the broker has it")
 	began := time.Now()
 	require.NoError(t, d.Publisher.Close())
 	assert.Less(t, time.Since(began), 5*time.Second)
@@ -230,7 +231,7 @@ func TestDelayPublish_Alarm_OwnBroker(t *testing.T) {
 	broker.Ctl("set_vm_memory_high_watermark", "0.00001")
 	// The broker tells a connection that it is blocked when it publishes.
 	_ = d.Publisher.Publish(topic, delayed("tells", wmdelay.For(100*time.Millisecond)))
-	eventually(t, 10*time.Second, func() bool { return d.Events(retry.EventBlocked) > 0 }, "the connection is blocked")
+	await.Until(t, func() bool { return d.Events(retry.EventBlocked) > 0 }, "the connection is blocked")
 	began := time.Now()
 	err := d.Publisher.Publish(topic, delayed("blocked", wmdelay.For(100*time.Millisecond)))
 	var unconfirmed *delay.UnconfirmedError
@@ -245,10 +246,10 @@ func TestDelayPublish_Alarm_OwnBroker(t *testing.T) {
 	require.ErrorIs(t, d.Publisher.Publish(topic, msg), context.DeadlineExceeded)
 
 	broker.Ctl("set_vm_memory_high_watermark", "0.4")
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		return d.Publisher.Publish(topic, delayed("after", wmdelay.For(100*time.Millisecond))) == nil
-	}, 30*time.Second, tick)
-	eventually(t, 10*time.Second, func() bool { return len(got.of("after")) > 0 }, "it goes on")
+	})
+	await.Until(t, func() bool { return len(got.of("after")) > 0 }, "it goes on")
 	assert.Empty(t, got.of("blocked"))
 	assert.Empty(t, got.of("ended"))
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -152,7 +153,7 @@ func (d *delays) queue(topic string) *arrivals {
 // publishes publishes a message until the ladder is declared, which may take longer than a short PublishTimeout.
 func (d *delays) publishes(topic, uuid string) {
 	d.t.Helper()
-	eventually(d.t, 20*time.Second, func() bool {
+	await.Until(d.t, func() bool {
 		return d.Publisher.Publish(topic, delayed(uuid, wmdelay.For(100*time.Millisecond))) == nil
 	}, "the ladder is declared")
 }
@@ -208,7 +209,7 @@ func (a *arrivals) of(uuid string) []arrival {
 // wait waits until n messages have come, and gives them by their UUIDs.
 func (a *arrivals) wait(t *testing.T, n int) map[string]arrival {
 	t.Helper()
-	eventually(t, 20*time.Second, func() bool { return len(a.All()) >= n }, "%d messages arrive", n)
+	await.Until(t, func() bool { return len(a.All()) >= n }, "%d messages arrive", n)
 	byUUID := map[string]arrival{}
 	for _, one := range a.All() {
 		byUUID[one.UUID] = one
@@ -310,7 +311,7 @@ func TestDelayPublish_Ways(t *testing.T) {
 	assert.Equal(t, []string{generated + " default"}, asked)
 	require.ErrorIs(t, second.Publish(generated, delayed("before", wmdelay.For(time.Millisecond)),
 		message.NewMessage("refused", nil)), errFate)
-	stays(t, 600*time.Millisecond, func() bool { return len(got.All()) == 2 }, "nothing of the call was published")
+	await.Stays(t, 600*time.Millisecond, func() bool { return len(got.All()) == 2 }, "nothing of the call was published")
 }
 
 // An event comes to each queue that is bound to the topic's exchange, once and when it is due, also to one that is bound
@@ -344,7 +345,7 @@ func TestDelayPublish_FanOut(t *testing.T) {
 		due(t, all["2"], now.Add(1400*time.Millisecond))
 		due(t, all["past"], now)
 	}
-	stays(t, 300*time.Millisecond, func() bool { return len(gotA.All()) == 4 && len(gotB.All()) == 4 }, "once each")
+	await.Stays(t, 300*time.Millisecond, func() bool { return len(gotA.All()) == 4 && len(gotB.All()) == 4 }, "once each")
 	assert.Equal(t, 0, broker.Depth(a.Ladder.Unroutable()))
 }
 
@@ -362,7 +363,7 @@ func TestDelayPublish_NothingBound(t *testing.T) {
 		noQueue)
 
 	require.NoError(t, d.Publisher.Publish(topic, delayed("waits", wmdelay.For(200*time.Millisecond))))
-	stays(t, time.Second, func() bool { return d.Broker.Depth(d.Ladder.Unroutable()) == 0 }, "it has a landing queue")
+	await.Stays(t, time.Second, func() bool { return d.Broker.Depth(d.Ladder.Unroutable()) == 0 }, "it has a landing queue")
 	depths, err := d.Retrier.QueueDepths(t.Context())
 	require.NoError(t, err)
 	waits := map[retry.QueueRole]int{}
@@ -456,7 +457,7 @@ func TestDelayPublish_ConnectionCut(t *testing.T) {
 	wg.Wait()
 	require.Greater(t, cuts, 4)
 
-	eventually(t, 30*time.Second, func() bool {
+	await.Until(t, func() bool {
 		arrived := map[string]bool{}
 		for _, one := range got.All() {
 			arrived[one.UUID] = true
@@ -514,7 +515,7 @@ func TestDelayPublish_NoAnswer(t *testing.T) {
 	assert.Empty(t, d.Wrapped.got())
 
 	d.publishes(topic, "after")
-	eventually(t, 10*time.Second, func() bool { return len(got.of("after")) > 0 }, "it goes on")
+	await.Until(t, func() bool { return len(got.of("after")) > 0 }, "it goes on")
 	assert.Empty(t, got.of("gone timeout"), "what was never sent does not come later")
 }
 
@@ -588,7 +589,7 @@ func TestDelayPublish_Names(t *testing.T) {
 	for of, arrived := range got {
 		due(t, arrived.wait(t, 1)[of], at[of].Add(300*time.Millisecond))
 	}
-	stays(t, 300*time.Millisecond, func() bool {
+	await.Stays(t, 300*time.Millisecond, func() bool {
 		for _, arrived := range got {
 			if len(arrived.All()) != 1 {
 				return false

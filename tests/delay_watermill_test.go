@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
@@ -155,7 +156,7 @@ func TestDelayPublish_Requeuer(t *testing.T) {
 	runs(t, r.Run, router.Running(), router.Close)
 
 	require.NoError(t, d.Publisher.Publish(topic, message.NewMessage("1", []byte("body"))))
-	eventually(t, 20*time.Second, func() bool { return len(s.of("1")) == 5 }, "it comes back until it succeeds")
+	await.Until(t, func() bool { return len(s.of("1")) == 5 }, "it comes back until it succeeds")
 	for i, wait := range ms(300, 600, 1000, 1000) {
 		assert.GreaterOrEqual(t, gaps(s.of("1"))[i], wait, "never early")
 	}
@@ -163,7 +164,7 @@ func TestDelayPublish_Requeuer(t *testing.T) {
 	assert.Equal(t, "4", last.Metadata[requeuer.RetriesKey])
 	assert.Equal(t, "1s", last.Metadata[wmdelay.DelayedForKey])
 	assert.Equal(t, errFate.Error(), last.Metadata[wmmiddleware.ReasonForPoisonedKey])
-	stays(t, 500*time.Millisecond, func() bool { return len(s.of("1")) == 5 }, "and then no more")
+	await.Stays(t, 500*time.Millisecond, func() bool { return len(s.of("1")) == 5 }, "and then no more")
 	assert.Equal(t, []string{"1"}, d.Wrapped.got(), "all others had a delay")
 }
 
@@ -254,7 +255,7 @@ func TestDelayPublish_CQRS(t *testing.T) {
 
 		return all
 	}
-	eventually(t, 20*time.Second, func() bool { return len(times()) == 3 }, "all are called")
+	await.Until(t, func() bool { return len(times()) == 3 }, "all are called")
 	for handler, wait := range map[string]time.Duration{
 		"place": 800 * time.Millisecond, "mail": 1200 * time.Millisecond, "stock": 1200 * time.Millisecond,
 	} {

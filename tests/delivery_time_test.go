@@ -12,6 +12,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -69,7 +70,7 @@ func TestP6_DeliveryTimeIsKeptAside(t *testing.T) {
 
 			letters := lettersOf(t, svc, c.URI)
 			var exported bytes.Buffer
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				report, err := letters.Export(t.Context(), &exported, dlq.ExportOptions{})
 				return err == nil && report.Done == 1
 			}, "a dead letter")

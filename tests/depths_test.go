@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -29,7 +30,7 @@ func TestQueueDepths(t *testing.T) {
 	c.Options.Policies = retries(time.Hour, 2*time.Hour)
 	svc := start(t, c)
 	svc.publish("1", "2", "dead")
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return len(svc.Events(retry.EventRetried, retry.EventDeadLettered)) == 3
 	}, "all end")
 
@@ -40,11 +41,11 @@ func TestQueueDepths(t *testing.T) {
 		{Queue: svc.retryQueue(2 * time.Hour), Role: retry.QueueRoleRetry, MainQueue: svc.Queue, Wait: 2 * time.Hour},
 	}
 	var depths []retry.QueueDepth
-	require.Eventually(t, func() bool { // a quorum queue may not have counted yet
+	await.Until(t, func() bool { // a quorum queue may not have counted yet
 		var err error
 		depths, err = svc.Retrier.QueueDepths(t.Context())
 		return err == nil && assert.ObjectsAreEqual(expected, depths)
-	}, 10*time.Second, tick, "%v", depths)
+	}, "%v", depths)
 
 	svc.Broker.Remove("", svc.dlq()) // the first that it looks at
 	depths, err := svc.Retrier.QueueDepths(t.Context())
@@ -105,10 +106,10 @@ func TestQueueDepths_NoAnswer(t *testing.T) {
 		assert.Less(t, time.Since(began), 5*time.Second)
 	}
 	svc.publish("1")
-	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 1 }, "messages go on")
+	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "messages go on")
 
 	network.resume()
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		depths, err := svc.Retrier.QueueDepths(t.Context())
 		return err == nil && len(depths) == 2
 	}, "it answers again")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -111,7 +112,7 @@ func TestEvents_OfAMessage(t *testing.T) {
 
 			for _, id := range here {
 				require.Contains(t, documented, id)
-				eventually(t, 20*time.Second, func() bool {
+				await.Until(t, func() bool {
 					return svc.told(id) == documented[id]
 				}, "%s: %s", id, documented[id])
 			}
@@ -154,7 +155,7 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 	matches := func(t *testing.T, svc *service, id string) {
 		t.Helper()
 		require.Contains(t, documented, id)
-		eventually(t, 20*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return svc.told(id) == documented[id]
 		}, "%s: %s", id, documented[id])
 	}
@@ -183,9 +184,9 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 		c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(100), MaxAge: 300 * time.Millisecond}}
 		svc := start(t, c)
 		svc.publish("before it", id)
-		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "the one before it is handled")
+		await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the one before it is handled")
 		at := time.Now()
-		eventually(t, 10*time.Second, func() bool { return time.Since(at) > 500*time.Millisecond }, "meanwhile")
+		await.Until(t, func() bool { return time.Since(at) > 500*time.Millisecond }, "meanwhile")
 		close(goOn)
 		matches(t, svc, id)
 	})
@@ -217,7 +218,7 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 		c.Options.CloseTimeout = 300 * time.Millisecond
 		svc := start(t, c)
 		svc.publish(id)
-		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "it is handled")
+		await.Until(t, func() bool { return svc.Calls.count() == 1 }, "it is handled")
 		svc.close()
 		matches(t, svc, id)
 	})
@@ -231,9 +232,9 @@ func TestEvents_OfOtherMessages(t *testing.T) {
 		svc := start(t, c)
 		network.refuse(forwarder)
 		svc.publish(id)
-		eventually(t, 10*time.Second, func() bool { return len(svc.Held()) > 0 }, "it is held")
+		await.Until(t, func() bool { return len(svc.Held()) > 0 }, "it is held")
 		network.cut(subscriber)
-		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 2 }, "it is delivered again")
+		await.Until(t, func() bool { return svc.Calls.count() == 2 }, "it is delivered again")
 		network.allow(forwarder)
 		matches(t, svc, id)
 		assert.ErrorContains(t, svc.Events(retry.EventAbandoned)[0].Err, "deliver the message again")
@@ -271,7 +272,7 @@ func TestEvents_OfAClose(t *testing.T) {
 		}, byFate)
 		svc := start(t, c)
 		svc.publish("never-0")
-		closesWithin(t, 10*time.Second, reached, "it has failed")
+		await.Closed(t, reached, "it has failed")
 		require.NoError(t, svc.Retrier.Close())
 		close(goOn)
 		svc.close()
@@ -292,7 +293,7 @@ func TestEvents_OfAClose(t *testing.T) {
 		}
 		svc := start(t, c)
 		svc.publish("1")
-		closesWithin(t, 10*time.Second, asked, "it has failed")
+		await.Closed(t, asked, "it has failed")
 		require.NoError(t, svc.Retrier.Close())
 		close(goOn)
 		svc.close()
@@ -323,7 +324,7 @@ func TestEvents_OfAClose(t *testing.T) {
 		}
 		svc := start(t, c)
 		svc.publish("1")
-		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "it is handled")
+		await.Until(t, func() bool { return svc.Calls.count() == 1 }, "it is handled")
 		require.NoError(t, svc.Retrier.Close())
 		close(stop)
 		<-stopped
@@ -381,7 +382,7 @@ func TestEvents_OfWaiting(t *testing.T) {
 	svc.publish("1")
 	// A busy machine is late, and waits less often.
 	const told = "^call failed retried( unhandled postponed){1,5} call succeeded$"
-	eventually(t, 20*time.Second, func() bool { return regexp.MustCompile(told).MatchString(svc.told("1")) }, told)
+	await.Until(t, func() bool { return regexp.MustCompile(told).MatchString(svc.told("1")) }, told)
 	for _, e := range svc.Events(retry.EventUnhandled, retry.EventPostponed) {
 		assert.Equal(t, retry.ClassPostponed, e.Class)
 		assert.Equal(t, retry.ActionPostpone, e.Verdict.Action)
@@ -410,7 +411,7 @@ func TestEvents_OfConnections(t *testing.T) {
 	}
 	until := func(want ...string) {
 		t.Helper()
-		eventually(t, 20*time.Second, func() bool { return slices.Equal(about(), want) }, "%v", want)
+		await.Until(t, func() bool { return slices.Equal(about(), want) }, "%v", want)
 	}
 
 	begin := []string{"connected subscriber", "topology-declared", "consuming"}
@@ -418,7 +419,7 @@ func TestEvents_OfConnections(t *testing.T) {
 
 	network.refuse(forwarder)
 	svc.publish("1")
-	eventually(t, 10*time.Second, func() bool { return len(svc.Held()) > 0 }, "it is held")
+	await.Until(t, func() bool { return len(svc.Held()) > 0 }, "it is held")
 	held := svc.Events(retry.EventHeld)[0]
 	assert.Equal(t, svc.Queue, held.Queue)
 	assert.Equal(t, 1, held.Held)
@@ -427,13 +428,13 @@ func TestEvents_OfConnections(t *testing.T) {
 	network.allow(forwarder)
 	forwarded := append(begin, "connected forwarder")
 	until(forwarded...)
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return len(svc.Events(retry.EventReleased)) > 0
 	}, "it is held no longer")
-	eventually(t, 10*time.Second, func() bool { return len(svc.Letters()) > 0 }, "it is dead")
+	await.Until(t, func() bool { return len(svc.Letters()) > 0 }, "it is dead")
 
 	network.cut(subscriber)
-	eventually(t, 20*time.Second, func() bool { return len(about()) >= len(forwarded)+5 }, "it comes back")
+	await.Until(t, func() bool { return len(about()) >= len(forwarded)+5 }, "it comes back")
 	again := about()[len(forwarded):]
 	assert.ElementsMatch(t, []string{
 		"disconnected subscriber", "stopped-consuming", "connected subscriber", "topology-declared", "consuming",
@@ -444,7 +445,7 @@ func TestEvents_OfConnections(t *testing.T) {
 	svc.Broker.Remove(svc.exchange())
 	svc.publish("2")
 	until(slices.Concat(forwarded, again, []string{"topology-repaired"})...)
-	eventually(t, 20*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return strings.HasSuffix(svc.told("2"), "dead-lettered")
 	}, "it is dead")
 

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
@@ -63,9 +64,9 @@ func TestExactDelays_BlockedQueue_OwnBroker(t *testing.T) {
 	b.during("a full main queue", full, func(queue string) {
 		client := newRabbit(t, broker.URI)
 		client.Publish(queue, rabbit.Messages(rabbit.Numbered("fill", blockedOwn)...)...)
-		require.Eventually(t, func() bool {
+		await.Until(t, func() bool {
 			return client.TryPublish("", queue, rabbit.Messages("fill")...) != nil
-		}, 30*time.Second, time.Millisecond, "queue %s is full", queue)
+		}, "queue %s is full", queue)
 	}, func(string) {})
 	b.during("a deleted main queue", nil, func(queue string) {
 		newRabbit(t, broker.URI).Remove("", queue)
@@ -110,7 +111,7 @@ func (b *blocked) measure(name string) [3]float64 {
 		b.others.publish(fmt.Sprintf("%s-%d", name, i))
 		<-time.After(10 * time.Millisecond)
 	}
-	eventually(b.t, 30*time.Second, func() bool {
+	await.Until(b.t, func() bool {
 		return b.others.Calls.count() >= before+2*messages
 	}, "the others are back")
 

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
@@ -23,7 +24,7 @@ func TestExactDelays_UnroutableByHand(t *testing.T) {
 	c.Handler = func(*message.Message) error { return errNever }
 	first := start(t, c)
 	first.publish("landing", "direct")
-	eventually(t, 10*time.Second, func() bool { return len(first.Calls.All()) == 2 }, "both fail")
+	await.Until(t, func() bool { return len(first.Calls.All()) == 2 }, "both fail")
 	plan, err := first.Retrier.Plan(c.Queue)
 	require.NoError(t, err)
 	landing, unroutable := c.Queue+".landing", plan.Backend.Name()+".unroutable"
@@ -47,7 +48,7 @@ func TestExactDelays_UnroutableByHand(t *testing.T) {
 			Headers: d.Headers, DeliveryMode: d.DeliveryMode, Body: d.Body,
 		})
 	}
-	eventually(t, 15*time.Second, func() bool { return len(second.Calls.All()) == 2 }, "both arrive")
+	await.Until(t, func() bool { return len(second.Calls.All()) == 2 }, "both arrive")
 	assert.Equal(t, []int{2}, second.Calls.attempts("landing"), "a retry")
 	assert.Equal(t, []int{1}, second.Calls.attempts("direct"), "a fresh message")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -100,7 +101,7 @@ func failTogether(t *testing.T, policy config.Policy, messages int) burst {
 		ids[i] = fmt.Sprintf("once-%d", i)
 	}
 	svc.publish(ids...)
-	eventually(t, 30*time.Second, func() bool { return svc.Calls.count() >= 2*messages }, "all are back")
+	await.Until(t, func() bool { return svc.Calls.count() >= 2*messages }, "all are back")
 
 	back := map[string]time.Time{}
 	for _, c := range svc.Calls.All() {

@@ -15,6 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -59,7 +60,7 @@ func TestExactDelays(t *testing.T) {
 		svc.publish("policy", "after", "postpone", "dead")
 		dead := svc.Broker.Take(svc.dlq(), 1, 15*time.Second)
 		assert.Len(t, dead, 1)
-		eventually(t, 15*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return len(s.of("policy")) == 3 && len(s.of("after")) == 3 && len(s.of("postpone")) == 4
 		}, "all come back")
 		for id, waits := range map[string][]int{
@@ -96,7 +97,7 @@ func TestExact_NobodyElse(t *testing.T) {
 	svc.Broker.PublishTo(exchange, "0.0.2.nobody."+svc.Queue, amqp091.Publishing{})
 
 	svc.publish("1")
-	eventually(t, 10*time.Second, func() bool { return s.count() == 2 }, "others wait for their delay only")
+	await.Until(t, func() bool { return s.count() == 2 }, "others wait for their delay only")
 	assert.Less(t, gaps(s.of("1"))[0], 10*time.Second)
 	svc.Broker.Has(backend.Unroutable(), forged+1)
 	assert.Zero(t, svc.Broker.Depth(stranger))
@@ -152,7 +153,7 @@ func TestExact_LadderDeleted(t *testing.T) {
 		c.Options.Policies.Default.Ladder = ownLadder()
 		svc := run(t, c)
 		svc.publish("before")
-		eventually(t, 10*time.Second, func() bool { return s.count() == 2 }, "a ladder is there")
+		await.Until(t, func() bool { return s.count() == 2 }, "a ladder is there")
 
 		plan, err := svc.Retrier.Plan(svc.Queue)
 		require.NoError(t, err)
@@ -161,19 +162,19 @@ func TestExact_LadderDeleted(t *testing.T) {
 			svc.Broker.Remove("", q.Name)
 		}
 		svc.publish("without queues")
-		eventually(t, 10*time.Second, func() bool { return len(s.of("without queues")) == 2 }, "declared again")
+		await.Until(t, func() bool { return len(s.of("without queues")) == 2 }, "declared again")
 
 		for _, x := range shared.Exchanges {
 			svc.Broker.Remove(x.Name)
 		}
 		svc.publish("without exchanges")
-		eventually(t, 10*time.Second, func() bool { return len(s.of("without exchanges")) == 2 }, "declared again")
+		await.Until(t, func() bool { return len(s.of("without exchanges")) == 2 }, "declared again")
 		assert.NotEmpty(t, svc.Events(retry.EventTopologyRepaired))
 
 		svc.Broker.Remove("", svc.Queue+".landing")
 		svc.publish("without a landing queue")
 		svc.Broker.Has(topology.Ladder{Config: c.Options.Policies.Default.Ladder}.Unroutable(), 1)
-		eventually(t, 30*time.Second, func() bool { return svc.Broker.Depth(svc.Queue+".landing") == 0 },
+		await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue+".landing") == 0 },
 			"it is declared again while something waits")
 	})
 }
@@ -188,10 +189,10 @@ func TestExact_DeliveryDeleted(t *testing.T) {
 	c.Options.Policies.Default.Ladder = ownLadder()
 	svc := start(t, c)
 	svc.publish("1")
-	eventually(t, 5*time.Second, func() bool { return len(svc.Events(retry.EventRetried)) == 1 }, "it waits")
+	await.Until(t, func() bool { return len(svc.Events(retry.EventRetried)) == 1 }, "it waits")
 	ladder := topology.Ladder{Config: c.Options.Policies.Default.Ladder}
 	svc.Broker.Remove(ladder.Delivery())
-	eventually(t, 40*time.Second, func() bool { return s.count() == 2 }, "it comes back")
+	await.Until(t, func() bool { return s.count() == 2 }, "it comes back")
 	assert.Zero(t, svc.Broker.Depth(ladder.Unroutable()))
 }
 
@@ -223,7 +224,7 @@ func TestExact_FullQueueHoldsUpNobody(t *testing.T) {
 
 	ids := numbers(100)
 	healthy.publish(ids...)
-	eventually(t, 10*time.Second, func() bool { return s.count() == 2*len(ids) }, "the other queue has its retries")
+	await.Until(t, func() bool { return s.count() == 2*len(ids) }, "the other queue has its retries")
 	for _, id := range ids {
 		assert.Less(t, gaps(s.of(id))[0], 5*time.Second, "nobody waits for the full queue")
 	}

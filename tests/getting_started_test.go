@@ -11,11 +11,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
@@ -41,7 +41,7 @@ func TestGettingStarted_OwnBroker(t *testing.T) {
 			tour.stop()
 			tour.serve(strings.TrimPrefix(strings.TrimSpace(text), "$ "))
 		case kind == "text" && service:
-			eventually(t, 20*time.Second, func() bool { return tour.output.String() == text },
+			await.Until(t, func() bool { return tour.output.String() == text },
 				"the service prints\n%s\nand not\n%s", text, &tour.output)
 		case kind == "console":
 			for _, step := range strings.Split(text, "$ ")[1:] {
@@ -108,10 +108,10 @@ func (r *tutorial) check(line, wanted string) {
 	r.t.Helper()
 	printed := r.run(line)
 	if strings.Contains(line, "dlq list") {
-		eventually(r.t, 10*time.Second, func() bool {
+		await.Until(r.t, func() bool {
 			printed = r.run(line)
 			return without(printed) == without(wanted)
-		}, "$ %s prints\n%s\nand not\n%s", line, wanted, &printed)
+		}, "$ %s prints\n%s", line, wanted)
 	}
 	assert.Equal(r.t, without(wanted), without(printed), "$ %s", line)
 	r.ran = append(r.ran, line)
@@ -139,7 +139,7 @@ func (r *tutorial) serve(line string) {
 	r.service.Stdout, r.service.Stderr = &r.output, &r.log
 	require.NoError(r.t, r.service.Start())
 	// as the page says; a message that comes before the queue is lost
-	eventually(r.t, 20*time.Second, func() bool { return strings.Contains(r.log.String(), " Consuming ") },
+	await.Until(r.t, func() bool { return strings.Contains(r.log.String(), " Consuming ") },
 		"the log of the service is\n%s", &r.log)
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -155,7 +156,7 @@ func numberedGroups(n int) []string {
 // handledBy waits until each of these messages has succeeded in a group.
 func (a *groupsApp) handledBy(group string, ids []string, within time.Duration) {
 	a.t.Helper()
-	eventually(a.t, within, func() bool {
+	await.Within(a.t, within, func() bool {
 		seen := a.calls[group].ids()
 		for _, id := range ids {
 			if seen[id] == 0 {
@@ -193,10 +194,10 @@ func TestP5_OnlyTheGroupThatFailedGetsTheRetry(t *testing.T) {
 			})
 			a.publish("twice", "dead")
 			letter := a.broker.Take(a.queue("a")+".dlq", 1, 10*time.Second)[0]
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return a.calls["a"].count() == 6 && a.calls["b"].count() == 2 && a.calls["c"].count() == 4
 			}, "a: 6, b: 2, c: 4")
-			stays(t, 300*time.Millisecond, func() bool {
+			await.Stays(t, 300*time.Millisecond, func() bool {
 				return a.calls["a"].count()+a.calls["b"].count()+a.calls["c"].count() == 12
 			}, "nothing more comes to any group")
 
@@ -281,13 +282,13 @@ func TestGroups_ShareOneConnection_OwnBroker(t *testing.T) {
 	for _, group := range groups[1:] {
 		require.NoError(t, a.subs[group].Close())
 	}
-	eventually(t, 10*time.Second, func() bool { return occupiedAt(broker).groups == open{1, 1} }, "one is left")
+	await.Until(t, func() bool { return occupiedAt(broker).groups == open{1, 1} }, "one is left")
 	require.NoError(t, a.subs[groups[0]].Close())
-	eventually(t, 10*time.Second, func() bool { return occupiedAt(broker).groups == open{} }, "none is left")
+	await.Until(t, func() bool { return occupiedAt(broker).groups == open{} }, "none is left")
 
 	sub, err := a.retrier.Group("late").NewSubscriber()
 	require.NoError(t, err, "a group that comes later")
-	eventually(t, 10*time.Second, func() bool { return occupiedAt(broker).groups.connections == 1 }, "it connects anew")
+	await.Until(t, func() bool { return occupiedAt(broker).groups.connections == 1 }, "it connects anew")
 	require.NoError(t, sub.Close())
 }
 
@@ -330,7 +331,7 @@ func TestGroups_ComeBackAfterALostConnection(t *testing.T) {
 		Handler: func(_ string, msg *message.Message) error { return byFate(msg) }})
 	for round := range 3 {
 		ids := rabbit.Numbered(fmt.Sprintf("ok-%d", round), 20)
-		eventually(t, 20*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return network.dialled(groupsName) == round+1 && a.broker.Consumers(a.queue(groups[9])) == 1
 		}, "it is connected")
 		a.publish(ids...)
@@ -339,7 +340,7 @@ func TestGroups_ComeBackAfterALostConnection(t *testing.T) {
 			a.handledBy(group, ids, 20*time.Second)
 		}
 	}
-	eventually(t, 20*time.Second, func() bool { return network.dialled(groupsName) == 4 }, "one connection each time")
+	await.Until(t, func() bool { return network.dialled(groupsName) == 4 }, "one connection each time")
 }
 
 // A group that closes while all are at work disturbs none: nothing is lost, the other groups get each message once and
@@ -373,7 +374,7 @@ func TestGroups_OneClosesUnderLoad(t *testing.T) {
 					a.add(name, groups[0], handler)
 					require.NoError(t, a.router.RunHandlers(t.Context()))
 				}
-				eventually(t, 20*time.Second, func() bool { return a.calls[groups[0]].count() > 500*round+100 },
+				await.Until(t, func() bool { return a.calls[groups[0]].count() > 500*round+100 },
 					"it is in the middle")
 				require.NoError(t, a.subs[name].Close())
 			}
@@ -517,17 +518,17 @@ func TestGroups_BrokerKilled_OwnBroker(t *testing.T) {
 			return byFate(msg)
 		}})
 	// RabbitMQ 3.10 may leave a quorum queue that is younger without a leader for ever.
-	eventually(t, 20*time.Second, func() bool { return time.Since(began) > 3500*time.Millisecond }, "they have settled")
+	await.Until(t, func() bool { return time.Since(began) > 3500*time.Millisecond }, "they have settled")
 
 	ids := fates(400)
 	for half := range 2 {
 		a.publish(ids[half*200 : half*200+200]...)
-		eventually(t, 20*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return a.calls[groups[9]].count() > half*400+100
 		}, "they are in the middle of it")
 		broker.Kill()
 		broker.Start()
-		eventually(t, 60*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return a.broker.Consumers(a.queue(groups[9])) == 1
 		}, "they are back")
 	}
@@ -535,7 +536,7 @@ func TestGroups_BrokerKilled_OwnBroker(t *testing.T) {
 	lost, twice := 0, 0
 	for _, group := range groups {
 		found := map[string]string{}
-		eventually(t, 60*time.Second, func() bool {
+		await.Until(t, func() bool {
 			done := map[string]bool{}
 			for _, c := range a.calls[group].All() {
 				if succeeds(c.ID, c.Attempt) {
@@ -577,7 +578,7 @@ func TestGroups_CloseWithoutAnAnswer(t *testing.T) {
 		}})
 	ids := rabbit.Numbered("message", 5)
 	a.publish(ids...)
-	closesWithin(t, rabbit.Patient(5*time.Second), started, "the handler runs")
+	await.Closed(t, started, "the handler runs")
 	a.handledBy("stays", ids, 10*time.Second)
 	network.stall(groupsName)
 	began := time.Now()

@@ -19,6 +19,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -290,7 +291,7 @@ func (s *service) Held() []*topology.HeldError {
 func (s *service) reportedHeld(n int) *topology.HeldError {
 	s.t.Helper()
 	var last *topology.HeldError
-	require.Eventually(s.t, func() bool {
+	await.Until(s.t, func() bool {
 		held := s.Held()
 		if len(held) == 0 {
 			return false
@@ -298,7 +299,7 @@ func (s *service) reportedHeld(n int) *topology.HeldError {
 		last = held[len(held)-1]
 
 		return last.Held == n
-	}, 10*time.Second, tick, "a report of %d held deliveries", n)
+	}, "a report of %d held deliveries", n)
 
 	return last
 }
@@ -386,28 +387,6 @@ func (c *calls) ids() map[string]int {
 
 const tick = 20 * time.Millisecond
 
-// eventually waits for a condition, as long as [rabbit.Patient] says.
-func eventually(t *testing.T, within time.Duration, condition func() bool, message string, args ...any) {
-	t.Helper()
-	require.Eventually(t, condition, rabbit.Patient(within), tick, append([]any{message}, args...)...)
-}
-
-// stays requires that a condition holds all the time.
-func stays(t *testing.T, lasting time.Duration, condition func() bool, message string, args ...any) {
-	t.Helper()
-	require.Never(t, func() bool { return !condition() }, lasting, tick, append([]any{message}, args...)...)
-}
-
-// closesWithin waits for a channel to be closed.
-func closesWithin[T any](t *testing.T, within time.Duration, ch <-chan T, what string) {
-	t.Helper()
-	select {
-	case <-ch:
-	case <-time.After(within):
-		t.Fatalf("%s: not within %s", what, within)
-	}
-}
-
 // ---- many messages of known fates ----------------------------------------------------------------------------------
 
 var errFate = fate.Err
@@ -472,9 +451,9 @@ func (s *service) deadLettered() int {
 func (s *service) finish(ids []string, within time.Duration, bound int) {
 	s.t.Helper()
 	letters := doomed(ids)
-	require.Eventually(s.t, func() bool {
+	await.Within(s.t, within, func() bool {
 		return s.processed() >= len(ids)-len(letters) && s.deadLettered() >= len(letters)
-	}, within, 100*time.Millisecond, "every message ends")
+	}, "every message ends")
 
 	s.close()
 

@@ -20,6 +20,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -130,7 +131,7 @@ func TestHostile_UnreadableHeaders(t *testing.T) {
 				}
 			}
 			assert.Len(t, named, len(messages))
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return svc.Calls.ids()["healthy-9"] == 1
 			}, "the healthy ones between them")
 			calls := svc.Calls.ids()
@@ -160,7 +161,7 @@ func TestHostile_UnreadableDeadLetters(t *testing.T) {
 	svc.Broker.Publish(svc.dlq(), with("deep", amqp091.Table{"bad": nested(99, "x")}), framed(t, "large", 131080),
 		with("plain", nil))
 
-	eventually(t, 10*time.Second, func() bool { _, _, ok := a.get("plain"); return ok }, "handled")
+	await.Until(t, func() bool { _, _, ok := a.get("plain"); return ok }, "handled")
 	deep, body, _ := a.get("deep")
 	assert.Equal(t, retry.DeadLetter{Queue: svc.Queue, Removed: "bad"}, deep)
 	assert.Equal(t, "deep", body)
@@ -196,7 +197,7 @@ func TestHostile_EveryHeaderSize(t *testing.T) {
 				}
 				svc.Broker.Publish(svc.Queue, slices.Collect(maps.Values(messages))...)
 				lost := func() bool { return network.dialled(subscriber) > 1 || network.dialled(forwarder) > 1 }
-				eventually(t, 40*time.Second, func() bool { return len(svc.Letters()) >= sent || lost() }, "all end")
+				await.Until(t, func() bool { return len(svc.Letters()) >= sent || lost() }, "all end")
 				require.False(t, lost(), "no connection is lost")
 
 				// A few at a time: of more than 32 acknowledgements at once a quorum queue may lose some with the
@@ -316,7 +317,7 @@ func TestHostile_Counts(t *testing.T) {
 			assert.Equal(t, "exhausted", letters["own "+id])
 		}
 		assert.Equal(t, all, svc.Calls.attempts("none"))
-		stays(t, 300*time.Millisecond, func() bool { return len(svc.Letters()) == 2*len(counts)+1 }, "no more")
+		await.Stays(t, 300*time.Millisecond, func() bool { return len(svc.Letters()) == 2*len(counts)+1 }, "no more")
 	})
 }
 
@@ -422,7 +423,7 @@ func TestHostile_Destinations(t *testing.T) {
 					assert.LessOrEqual(t, svc.Calls.ids()[id], 2, id)
 					assert.Positive(t, svc.Calls.ids()[id], id)
 				}
-				stays(t, 300*time.Millisecond, func() bool {
+				await.Stays(t, 300*time.Millisecond, func() bool {
 					return len(svc.Letters()) == len(forged) && broker.Depth(svc.Queue) == 0
 				}, "no more of them")
 				assert.Zero(t, broker.Depth(canary), "the canary lives")
@@ -550,7 +551,7 @@ func TestHostile_LargestBodies(t *testing.T) {
 	svc := start(t, c)
 	svc.Broker.Publish(svc.Queue, rabbit.Message("large", string(body)))
 
-	eventually(t, 60*time.Second, func() bool { return svc.Broker.Depth(svc.dlq()) == 1 }, "it is dead")
+	await.Until(t, func() bool { return svc.Broker.Depth(svc.dlq()) == 1 }, "it is dead")
 	letters := svc.Broker.Drain(svc.dlq())
 	require.Len(t, letters, 1)
 	dead := letters[0]
@@ -560,7 +561,7 @@ func TestHostile_LargestBodies(t *testing.T) {
 	assert.Equal(t, 2, intact)
 	mu.Unlock()
 	dead.Body, letters[0].Body = nil, nil
-	eventually(t, 20*time.Second, func() bool {
+	await.Until(t, func() bool {
 		var m runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&m)
@@ -615,7 +616,7 @@ func TestHostile_IntoTheRetryTopology(t *testing.T) {
 		} {
 			assert.Equal(t, attempts, svc.Calls.attempts(id), id)
 		}
-		stays(t, 300*time.Millisecond, func() bool {
+		await.Stays(t, 300*time.Millisecond, func() bool {
 			return broker.Depth(svc.dlq()) == 0 && broker.Depth(waiting) == 0
 		}, "nothing loops")
 	})

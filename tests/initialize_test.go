@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
@@ -27,7 +28,7 @@ func TestSubscribeInitializeEndsWithClose(t *testing.T) {
 			network.stallAnswers(subscriber)
 			result := make(chan error, 1)
 			go func() { result <- svc.Sub.SubscribeInitialize(svc.Queue) }()
-			stays(t, 200*time.Millisecond, func() bool { return len(result) == 0 }, "it waits for the broker")
+			await.Stays(t, 200*time.Millisecond, func() bool { return len(result) == 0 }, "it waits for the broker")
 
 			closed := make(chan error, 1)
 			go func() { closed <- end(svc) }()

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -49,11 +50,11 @@ func TestInstantAckOutside(t *testing.T) {
 
 			if own {
 				lost := func() int { return len(svc.Logs.with("Handler returned error")) }
-				eventually(t, 20*time.Second, func() bool {
+				await.Until(t, func() bool {
 					return len(svc.Letters())+lost() == len(ids)
 				}, "all have failed twice, or were lost and told of")
 			} else {
-				eventually(t, 10*time.Second, func() bool {
+				await.Until(t, func() bool {
 					return len(svc.Logs.with("Handler returned error")) == len(ids)
 				}, "all have failed")
 				svc.close()

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -53,11 +54,11 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 		held := svc.reportedHeld(1)
 		assert.Contains(t, held.Error(), "leaderless")
 		assert.Contains(t, held.Error(), "`rabbitmqctl list_unresponsive_queues -p '/'`")
-		eventually(t, 10*time.Second, func() bool { return svc.processed() == 2 }, "healthy messages go on")
+		await.Until(t, func() bool { return svc.processed() == 2 }, "healthy messages go on")
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("never-0"), "its handler is not called again")
 
 		elect(broker, svc.dlq())
-		eventually(t, 20*time.Second, func() bool { return len(svc.Letters()) == 1 }, "it goes on by itself")
+		await.Until(t, func() bool { return len(svc.Letters()) == 1 }, "it goes on by itself")
 		assert.Len(t, svc.Broker.Drain(svc.dlq()), 1)
 	})
 
@@ -104,7 +105,7 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 				t.Fatal("a message was given to a consumer that nobody reads")
 			}
 		}
-		eventually(t, 10*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return svc.Broker.Consumers(svc.Queue) == 1
 		}, "the consumer that was given up is gone")
 	})
@@ -119,16 +120,16 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 		network.refuse(subscriber)
 		leaderless(broker, svc.Queue)
 		network.allow(subscriber)
-		eventually(t, 10*time.Second, func() bool { return network.dialled(subscriber) > 1 }, "it is connected again")
-		stays(t, time.Second, func() bool {
+		await.Until(t, func() bool { return network.dialled(subscriber) > 1 }, "it is connected again")
+		await.Stays(t, time.Second, func() bool {
 			return len(svc.Events(retry.EventConsuming)) == 1
 		}, "it consumes without a leader")
 		elect(broker, svc.Queue)
-		eventually(t, 20*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return len(svc.Events(retry.EventConsuming)) == 2
 		}, "it goes on by itself")
 		svc.publish("ok-0")
-		eventually(t, 10*time.Second, func() bool { return svc.processed() == 1 }, "messages are handled")
+		await.Until(t, func() bool { return svc.processed() == 1 }, "messages are handled")
 	})
 
 	t.Run("close while it waits for a leader", func(t *testing.T) {
@@ -141,7 +142,7 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 		network.refuse(subscriber)
 		leaderless(broker, svc.Queue)
 		network.allow(subscriber)
-		eventually(t, 10*time.Second, func() bool { return network.dialled(subscriber) > 1 }, "it is connected again")
+		await.Until(t, func() bool { return network.dialled(subscriber) > 1 }, "it is connected again")
 		assert.Less(t, svc.close(), 7*time.Second)
 	})
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -174,7 +175,7 @@ func (l *leaks) live(t *testing.T) {
 				messages, err := l.Sub.Subscribe(ctx, "brief")
 				require.NoError(t, err)
 				cancel()
-				closesWithin(t, 10*time.Second, messages, "the subscription ends")
+				await.Closed(t, messages, "the subscription ends")
 			}
 			for i := range cycles {
 				l.visit(t, i%2 == 0)
@@ -196,7 +197,7 @@ func (l *leaks) live(t *testing.T) {
 				l.again(t, 2, func() { l.Broker.Remove("", "own", "shared-classic") })
 				// Those two: RabbitMQ 4.3 may close the whole connection over a queue that is deleted while somebody
 				// begins to consume it.
-				eventually(t, 20*time.Second, func() bool {
+				await.Until(t, func() bool {
 					return l.Broker.Consumers("own") == 1 && l.Broker.Consumers("shared-classic") == 1
 				}, "the deleted queues are there again")
 				// the one closes the channel of who publishes, the other returns what is published
@@ -264,7 +265,7 @@ func (l *leaks) fail(t *testing.T, n int) {
 		l.Broker.Publish(topic, rabbit.Messages(rabbit.Numbered(fmt.Sprintf("never-%d", l.rounds), n)...)...)
 		l.failing += n
 	}
-	eventually(t, 30*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return l.processed() == l.failing && l.deadLettered() == l.failing
 	}, "all end")
 }
@@ -287,7 +288,7 @@ func (l *leaks) again(t *testing.T, n int, do func()) {
 	consuming := func() int { return len(l.Events(retry.EventConsuming)) }
 	n += consuming()
 	do()
-	eventually(t, 20*time.Second, func() bool { return consuming() >= n }, "they consume again")
+	await.Until(t, func() bool { return consuming() >= n }, "they consume again")
 }
 
 // visit is the life of another retrier with all that it can have: a message that fails, a look at the depths, a dead

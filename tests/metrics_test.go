@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -78,7 +79,7 @@ func hasLabels(metric *dto.Metric, wanted []string) bool {
 // becomes waits for a value.
 func (m measured) becomes(want int, name string, labels ...string) {
 	m.t.Helper()
-	eventually(m.t, 10*time.Second, func() bool {
+	await.Until(m.t, func() bool {
 		return m.sum(name, labels...) == want
 	}, "%s%v becomes %v", name, labels, want)
 }
@@ -253,7 +254,7 @@ func TestMetrics_OfABrokerInTrouble_OwnBroker(t *testing.T) {
 	// The dead-letter queue takes no more.
 	broker.Ctl("set_policy", "--apply-to", "queues", "full", `^orders\.dlq$`,
 		`{"max-length":1,"overflow":"reject-publish"}`)
-	eventually(t, 20*time.Second, func() bool {
+	await.Until(t, func() bool {
 		svc.publish(fmt.Sprint("more-", time.Now().UnixNano()))
 		return m.sum("held_deliveries", "queue=orders") > 0
 	}, "deliveries are held")

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -82,7 +83,7 @@ func TestNoHotLoopWithoutMiddleware(t *testing.T) {
 			svc.publish("never")
 			svc.publish(rabbit.Numbered("ok", 20)...)
 
-			eventually(t, 10*time.Second, func() bool { return len(svc.Calls.of("never")) == 7 }, "it comes back")
+			await.Until(t, func() bool { return len(svc.Calls.of("never")) == 7 }, "it comes back")
 			assert.GreaterOrEqual(t, time.Since(began), 6300*time.Millisecond, "after 0.1, 0.2 … 3.2 s")
 			assert.Len(t, slices.DeleteFunc(svc.Calls.All(), func(c call) bool {
 				return c.ID == "never"
@@ -125,12 +126,12 @@ func TestPlainNackBesideTheMiddlewareIsNotSlowedDown(t *testing.T) {
 	}
 	svc := start(t, c)
 	svc.publish("first")
-	eventually(t, 5*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return len(svc.Calls.of("first")) == 1
 	}, "the middleware sees a message")
 	began := time.Now()
 	svc.publish("locked")
-	eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("locked")) == 1 }, "it gets through")
+	await.Until(t, func() bool { return len(svc.Calls.of("locked")) == 1 }, "it gets through")
 	assert.Less(t, time.Since(began), 10*time.Second, "99 nacks: 100 ms each is already a pause")
 	assert.Empty(t, svc.Logs.with(noMiddlewareLog))
 }
@@ -148,7 +149,7 @@ func TestPlainNackUnderPolicyOff(t *testing.T) {
 	svc := start(t, c)
 	began := time.Now()
 	svc.publish("1")
-	eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("1")) == 100 }, "it comes back at once")
+	await.Until(t, func() bool { return len(svc.Calls.of("1")) == 100 }, "it comes back at once")
 	assert.Less(t, time.Since(began), 10*time.Second)
 	assert.Empty(t, svc.Logs.with(noMiddlewareLog))
 }
@@ -173,7 +174,7 @@ func TestForeignSubscriberIsAnError(t *testing.T) {
 	}
 	svc := start(t, c)
 	svc.publish("1", "2")
-	eventually(t, 5*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return len(svc.Calls.of("1")) == 4 && len(svc.Calls.of("2")) == 4
 	}, "both are handled")
 
@@ -204,7 +205,7 @@ func TestCopiedMessageIsAnError(t *testing.T) {
 	}
 	svc := start(t, c)
 	svc.publish("1")
-	eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("1")) == 2 }, "it is handled")
+	await.Until(t, func() bool { return len(svc.Calls.of("1")) == 2 }, "it is handled")
 	logged := svc.Logs.with(foreignLog)
 	require.Len(t, logged, 1)
 	assert.Equal(t, "error", logged[0].Level)
@@ -244,7 +245,7 @@ func TestMessagesOfOtherRetriersAreNoError(t *testing.T) {
 			}
 			svc := start(t, c)
 			svc.publish("1")
-			eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("1")) == 2 }, "it is retried")
+			await.Until(t, func() bool { return len(svc.Calls.of("1")) == 2 }, "it is retried")
 			for _, l := range slices.Concat(svc.Logs.All(), others.All()) {
 				if l.Level == "error" && l.Text != "Handler returned error" {
 					t.Errorf("logged: %s", l)

@@ -20,6 +20,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
@@ -127,10 +128,10 @@ func (b *obsoleteBroker) retire(t *testing.T, queue topology.ObsoleteQueue, time
 // unbound waits until Retire has left its mark and nothing else.
 func (b *obsoleteBroker) unbound(t *testing.T, queue string) {
 	t.Helper()
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		bindings := b.bindings(t, queue)
 		return len(bindings) == 1 && bindings[0].Arguments["amqpretry-retire"] != nil
-	}, 10*time.Second, 20*time.Millisecond)
+	})
 }
 
 func (b *obsoleteBroker) bindings(t *testing.T, queue string) []management.Binding {
@@ -264,7 +265,7 @@ func keepsUnacknowledged(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 		assert.EqualValues(t, 1, held.Messages)
 		assert.Zero(t, b.ready(t, queue.Name))
 		require.NoError(t, ch.Close())
-		require.Eventually(t, func() bool { return b.ready(t, queue.Name) == 1 }, 5*time.Second, 20*time.Millisecond)
+		await.Until(t, func() bool { return b.ready(t, queue.Name) == 1 })
 	}
 }
 
@@ -322,7 +323,7 @@ func keepsUndeliverable(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	_, err := b.channel().QueueDelete(plan.Queue, false, false, false)
 	require.NoError(t, err)
 	b.send(t, queue, 3)
-	require.Eventually(t, func() bool { return b.ready(t, queue.Name) == 0 }, 5*time.Second, 20*time.Millisecond)
+	await.Until(t, func() bool { return b.ready(t, queue.Name) == 0 })
 	retired := b.retire(t, queue, 24*time.Second) // longer than it takes to retire an empty one
 	return func(t *testing.T) {
 		var stuck *topology.RetireError
@@ -346,10 +347,10 @@ func keepsWhatStatisticsDoNotShowYet(t *testing.T, b *obsoleteBroker) func(*test
 	}
 	require.Nil(t, said(), "a queue without statistics is not an empty one")
 	return func(t *testing.T) {
-		require.Eventually(t, func() bool {
+		await.Until(t, func() bool {
 			n := said()
 			return n != nil && *n == 0
-		}, 20*time.Second, 100*time.Millisecond)
+		})
 		b.send(t, queue, 1)
 		require.EqualValues(t, 0, *said())
 		require.Equal(t, 1, b.ready(t, queue.Name))

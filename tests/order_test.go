@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -231,7 +232,7 @@ func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 			ids := rabbit.Numbered("never", 20)
 			svc.publish(ids...)
 
-			closesWithin(t, 10*time.Second, ended, "the router, which has no other handler")
+			await.Closed(t, ended, "the router, which has no other handler")
 			assert.Zero(t, svc.Calls.count(), "handler calls")
 			stops := svc.Logs.with("Subscription stops")
 			require.Len(t, stops, 1)
@@ -265,13 +266,13 @@ func TestSubscriptionBehindInstantAckStops(t *testing.T) {
 	go func() { ended <- svc.Router.Run(context.Background()) }()
 	<-svc.Router.Running()
 	svc.publish("ok")
-	closesWithin(t, 10*time.Second, ended, "the router")
+	await.Closed(t, ended, "the router")
 	assert.Equal(t, 1, svc.Calls.count())
 	stops := svc.Logs.with("Subscription stops")
 	require.Len(t, stops, 1)
 	require.ErrorContains(t, stops[0].Err, "InstantAck is outside")
 	svc.publish("ok-2")
-	stays(t, 300*time.Millisecond, func() bool { return svc.Broker.Depth(svc.Queue) == 1 }, "nobody consumes")
+	await.Stays(t, 300*time.Millisecond, func() bool { return svc.Broker.Depth(svc.Queue) == 1 }, "nobody consumes")
 }
 
 // With OrderLog the subscription goes on, and loses the message.
@@ -286,7 +287,7 @@ func TestOrderLogOnlyLogs(t *testing.T) {
 	}
 	svc := start(t, c)
 	svc.publish("never")
-	eventually(t, 5*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return len(svc.Events(retry.EventSucceeded)) == 1
 	}, "its retry is taken for a success")
 	assert.Equal(t, 1, svc.Calls.count())

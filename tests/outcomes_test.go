@@ -15,6 +15,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -244,13 +245,13 @@ func (s *stageTest) run(want map[string]string) {
 		<-time.After(tick)
 	}
 	require.Equal(s.t, want, last)
-	stays(s.t, 1800*time.Millisecond, func() bool {
+	await.Stays(s.t, 1800*time.Millisecond, func() bool {
 		last = seen()
 		return equal(last, want)
 	}, "that is the end of it: %v", last)
 
 	s.publish(takenAway)
-	closesWithin(s.t, 10*time.Second, s.blocked, "the last message reaches its handler")
+	await.Closed(s.t, s.blocked, "the last message reaches its handler")
 	before := s.acted[takenAway].attempt
 	s.close()
 

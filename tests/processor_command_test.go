@@ -20,6 +20,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
@@ -76,7 +77,7 @@ func runProcessor(t *testing.T, path, uri string, args ...string) *command {
 			t.Logf("the end of its log:\n%s", strings.Join(logged[max(0, len(logged)-20):], "\n"))
 		}
 	})
-	eventually(t, 20*time.Second, func() bool {
+	await.Until(t, func() bool {
 		for _, line := range c.logged() {
 			if _, address, found := strings.Cut(line, "Serving probes and metrics\" address="); found {
 				c.address = address
@@ -113,7 +114,7 @@ func (c *command) get(path string) (int, string) {
 
 func (c *command) ready() {
 	c.t.Helper()
-	eventually(c.t, 20*time.Second, func() bool {
+	await.Until(c.t, func() bool {
 		status, _ := c.get("/readyz")
 		return status == http.StatusOK
 	}, "it is ready")
@@ -162,7 +163,7 @@ func TestProcessorCommand(t *testing.T) {
 	service := consumeForeign(t, broker, q.Main)
 	broker.Publish(q.Main, foreigns("once-1", "never-1")...)
 	broker.Has(q.Main+".dlq", 1)
-	eventually(t, 10*time.Second, func() bool { return service.handled("once-1") == 1 }, "a retry")
+	await.Until(t, func() bool { return service.handled("once-1") == 1 }, "a retry")
 
 	status, body := c.get("/healthz")
 	assert.Equal(t, []any{200, "ok\n"}, []any{status, body})
@@ -182,15 +183,15 @@ func TestProcessorCommand(t *testing.T) {
 
 	require.NoError(t, os.WriteFile(policies, []byte("default: {delays: [100ms, oops]}"), 0o600))
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGHUP))
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return len(c.logged("level=ERROR", "the present ones stay", "oops")) == 1
 	}, "it keeps its policies")
 	require.NoError(t, os.WriteFile(policies, []byte("default: {delays: [250ms]}"), 0o600))
 	require.NoError(t, c.cmd.Process.Signal(syscall.SIGHUP))
-	eventually(t, 10*time.Second, func() bool { return broker.Depth(q.Main+".retry.250ms") == 0 }, "new policies")
+	await.Until(t, func() bool { return broker.Depth(q.Main+".retry.250ms") == 0 }, "new policies")
 	c.ready()
 	broker.Publish(q.Main, foreign("once-2"))
-	eventually(t, 10*time.Second, func() bool { return service.handled("once-2") == 1 }, "a retry")
+	await.Until(t, func() bool { return service.handled("once-2") == 1 }, "a retry")
 	deliveries := service.of("once-2")
 	assert.GreaterOrEqual(t, deliveries[1].At.Sub(deliveries[0].At), 250*time.Millisecond)
 
@@ -246,7 +247,7 @@ func TestProcessorCommand_Killed(t *testing.T) {
 	}
 
 	letters := map[string]int{}
-	eventually(t, time.Minute, func() bool {
+	await.Until(t, func() bool {
 		for _, d := range broker.Drain(q.Main + ".dlq") {
 			letters[d.MessageId]++
 			assert.Equal(t, []string{"rejected", "3"}, []string{rabbit.Text(d, header.Reason), rabbit.Text(d,

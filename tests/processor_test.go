@@ -20,6 +20,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -63,7 +64,7 @@ func TestProcessor_RetriesThenDeadLetters(t *testing.T) {
 			broker.PublishTo(exchange, "orders.new", published)
 
 			letter := broker.Take(q.Main+".dlq", 1, 20*time.Second)[0]
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return service.handled("ok-1")+service.handled("once-1")+service.handled("twice-1") == 3
 			}, "the others are handled")
 			assert.Equal(t, []string{""}, service.counts("ok-1"))
@@ -305,7 +306,7 @@ func TestProcessor_PoliciesChange(t *testing.T) {
 	broken := config.Policies{Default: config.Policy{Delays: ms(100), Strategy: config.StrategyRedelivery}}
 	require.ErrorContains(t, p.SetPolicies(broken), "strategy")
 	require.NoError(t, p.SetPolicies(after))
-	eventually(t, 10*time.Second, func() bool { return broker.Depth(q.Main+".retry.100ms") == 0 }, "they are applied")
+	await.Until(t, func() bool { return broker.Depth(q.Main+".retry.100ms") == 0 }, "they are applied")
 	p.ready()
 	broker.Publish(q.Main, foreign("never-2"))
 	letter := broker.Take(q.Main+".dlq", 1, 10*time.Second)[0]
@@ -334,11 +335,11 @@ func TestProcessor_FindsQueues(t *testing.T) {
 	p := process(t, conf, options)
 	service := consumeForeign(t, broker, first.Main)
 	broker.Publish(first.Main, foreign("once-1"))
-	eventually(t, 10*time.Second, func() bool { return service.handled("once-1") == 1 }, "a retry")
+	await.Until(t, func() bool { return service.handled("once-1") == 1 }, "a retry")
 	require.Len(t, p.Queues(), 2, "the one with policy off is left alone")
 	missing := p.Queues()[1]
 	assert.Equal(t, prefix+"-missing.failed", missing.Name)
-	eventually(t, 5*time.Second, func() bool { return p.Queues()[1].Err != nil }, "its main queue is missing")
+	await.Until(t, func() bool { return p.Queues()[1].Err != nil }, "its main queue is missing")
 	assert.ErrorContains(t, p.Queues()[1].Err, fmt.Sprintf("main queue %q does not exist", prefix+"-missing"))
 
 	second := declareForeign(t, broker, prefix+"-second")
@@ -346,23 +347,23 @@ func TestProcessor_FindsQueues(t *testing.T) {
 	api.set(first.Failed, second.Failed)
 	service2 := consumeForeign(t, broker, second.Main)
 	broker.Publish(second.Main, foreign("once-2"))
-	eventually(t, 10*time.Second, func() bool { return service2.handled("once-2") == 1 }, "a new queue is processed")
-	eventually(t, 5*time.Second, func() bool { return len(p.Queues()) == 2 }, "the missing one is forgotten")
+	await.Until(t, func() bool { return service2.handled("once-2") == 1 }, "a new queue is processed")
+	await.Until(t, func() bool { return len(p.Queues()) == 2 }, "the missing one is forgotten")
 	assert.True(t, p.Queues()[0].Consuming && p.Queues()[1].Consuming)
 
 	api.fail(true)
-	eventually(t, 5*time.Second, func() bool { return len(p.Logs.with("Cannot list the queues")) == 1 }, "it says so")
-	stays(t, time.Second, func() bool { return p.Ready() == nil }, "known queues go on")
+	await.Until(t, func() bool { return len(p.Logs.with("Cannot list the queues")) == 1 }, "it says so")
+	await.Stays(t, time.Second, func() bool { return p.Ready() == nil }, "known queues go on")
 	api.fail(false)
 
 	broker.Remove("", first.Failed)
 	api.set(second.Failed)
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return len(p.Queues()) == 1 && p.Queues()[0].MainQueue == second.Main && p.Ready() == nil
 	}, "a deleted queue is left")
 	api.set()
-	eventually(t, 10*time.Second, func() bool { return broker.Consumers(second.Failed) == 0 }, "it is left")
-	eventually(t, 10*time.Second, func() bool { return len(p.Queues()) == 0 }, "it is forgotten")
+	await.Until(t, func() bool { return broker.Consumers(second.Failed) == 0 }, "it is left")
+	await.Until(t, func() bool { return len(p.Queues()) == 0 }, "it is forgotten")
 	assert.Len(t, p.Logs.with("Cannot list the queues"), 1)
 	assert.Empty(t, p.Events(retry.EventDisconnected), "a deleted queue costs the others nothing")
 }
@@ -378,7 +379,7 @@ func TestProcessor_WaitsForQueues(t *testing.T) {
 	require.ErrorContains(t, p.Ready(), "does not run yet")
 	require.NoError(t, p.Healthy())
 	p.run()
-	eventually(t, 10*time.Second, func() bool { return len(p.Queues()) == 1 && p.Queues()[0].Err != nil }, "an error")
+	await.Until(t, func() bool { return len(p.Queues()) == 1 && p.Queues()[0].Err != nil }, "an error")
 	require.ErrorContains(t, p.Ready(), fmt.Sprintf("main queue %q does not exist", main))
 	require.NoError(t, p.Healthy())
 
@@ -418,7 +419,7 @@ func TestProcessor_RepairsTopology(t *testing.T) {
 	service := consumeForeign(t, broker, q.Main)
 	broker.Remove(q.Main+".retry", q.Main+".retry.100ms", q.Main+".dlq")
 	broker.Publish(q.Main, foreigns("once-1", "never-1")...)
-	eventually(t, 10*time.Second, func() bool { return service.handled("once-1") == 1 }, "a retry")
+	await.Until(t, func() bool { return service.handled("once-1") == 1 }, "a retry")
 	broker.Take(q.Main+".dlq", 1, 10*time.Second)
 	assert.NotEmpty(t, p.Events(retry.EventTopologyRepaired))
 }
@@ -463,7 +464,7 @@ func TestProcessor_GracefulClose(t *testing.T) {
 		assert.Equal(t, 1, found[id], id)
 		assert.Equal(t, []string{"", "1", "2"}, service.counts(id), id)
 	}
-	eventually(t, time.Minute, func() bool {
+	await.Until(t, func() bool {
 		return !slices.ContainsFunc(ids, func(id string) bool { return service.handled(id) == 0 })
 	}, "all are handled")
 	for _, id := range ids {
@@ -537,7 +538,7 @@ func TestProcessor_ManyQueues(t *testing.T) {
 		}
 		return nil
 	})
-	eventually(t, 30*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return !slices.ContainsFunc(mains, func(main string) bool { return service.handled("once-"+main) != 1 })
 	}, "one retry in each queue")
 }
@@ -564,7 +565,7 @@ func TestProcessor_BrokerRestart_OwnBroker(t *testing.T) {
 			require.NoError(t, (<-deliveries).Nack(false, false))
 		}
 		end()
-		eventually(t, 10*time.Second, func() bool { return p.Ready() != nil }, "not ready without a broker (%d)", i)
+		await.Until(t, func() bool { return p.Ready() != nil }, "not ready without a broker (%d)", i)
 		require.NoError(t, p.Healthy())
 		own.Start()
 		p.ready()
@@ -572,7 +573,7 @@ func TestProcessor_BrokerRestart_OwnBroker(t *testing.T) {
 
 	service := consumeForeign(t, broker, q.Main)
 	letters := map[string]bool{}
-	eventually(t, 2*time.Minute, func() bool {
+	await.Within(t, 2*time.Minute, func() bool {
 		for _, d := range broker.Drain(q.Main + ".dlq") {
 			letters[d.MessageId] = true
 			assert.Equal(t, "rejected", rabbit.Text(d, header.Reason))
@@ -624,14 +625,14 @@ func TestProcessor_Permissions_OwnBroker(t *testing.T) {
 		t.Parallel()
 		p := life(t, all)
 		dead := func() bool { return len(p.Events(retry.EventDeadLettered)) == 1 }
-		eventually(t, 20*time.Second, dead, "a dead letter")
+		await.Until(t, dead, "a dead letter")
 		assert.Len(t, p.Events(retry.EventRetried), 1)
 	})
 	for missing, p := range all.narrowed(t) {
 		t.Run("without "+missing, func(t *testing.T) {
 			t.Parallel()
 			r := life(t, p)
-			eventually(t, 20*time.Second, func() bool {
+			await.Until(t, func() bool {
 				var refused *amqp091.Error
 				for _, e := range r.Events(retry.EventHeld) {
 					if errors.As(e.Err, &refused) && refused.Code == amqp091.AccessRefused {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -162,7 +163,7 @@ func (j *journey) stock(t *testing.T, conf amqp.Config, queue, who string, spins
 	require.NoError(t, err)
 	router.AddConsumerHandler(who, queue, subscriber, j.handler(who))
 	go func() { assert.NoError(t, router.Run(context.Background())) }()
-	closesWithin(t, rabbit.Patient(10*time.Second), router.Running(), "the stock service runs")
+	await.Closed(t, router.Running(), "the stock service runs")
 	stop = sync.OnceFunc(func() {
 		assert.NoError(t, router.Close())
 		if !spins {
@@ -284,7 +285,7 @@ func TestP8_StockInstancesCannotReadWhatOthersReturn(t *testing.T) {
 		require.NoError(t, err)
 		router.AddConsumerHandler("stock", queue, subscriber, handler)
 		go func() { assert.NoError(t, router.Run(context.Background())) }()
-		closesWithin(t, rabbit.Patient(10*time.Second), router.Running(), "the stock service runs")
+		await.Closed(t, router.Running(), "the stock service runs")
 
 		return router, logged
 	}
@@ -295,20 +296,20 @@ func TestP8_StockInstancesCannotReadWhatOthersReturn(t *testing.T) {
 		return msg.Context().Err()
 	})
 	broker.Publish(queue, rabbit.Messages("returned")...)
-	eventually(t, 10*time.Second, func() bool { return calls.count() == 1 }, "it is in flight")
+	await.Until(t, func() bool { return calls.count() == 1 }, "it is in flight")
 	second, logged := instance(func(msg *message.Message) error { calls.add(msg); return nil })
 	require.NoError(t, first.Close())
 
 	rejected := func() int { return len(logged.with("Processing message failed")) }
 	if broker.AtLeast(4, 0) && !broker.AtLeast(4, 3) {
-		eventually(t, 10*time.Second, func() bool { return rejected() >= 15 }, "it is rejected up to the limit")
-		stays(t, time.Second, func() bool { return rejected() <= 21 }, "then it is gone")
+		await.Until(t, func() bool { return rejected() >= 15 }, "it is rejected up to the limit")
+		await.Stays(t, time.Second, func() bool { return rejected() <= 21 }, "then it is gone")
 		require.NoError(t, second.Close())
 		assert.Empty(t, broker.Drain(queue), "lost")
 
 		return
 	}
-	eventually(t, 10*time.Second, func() bool { return rejected() > 100 }, "it spins")
+	await.Until(t, func() bool { return rejected() > 100 }, "it spins")
 
 	// An instance with policy off reads it.
 	c := setup{URI: uri, Queue: queue, KeepObjects: true, Handler: func(msg *message.Message) error {
@@ -320,7 +321,7 @@ func TestP8_StockInstancesCannotReadWhatOthersReturn(t *testing.T) {
 	c.Options.Policies = off()
 	start(t, c)
 	require.NoError(t, second.Close()) // it holds the message in its prefetch again and again
-	eventually(t, 10*time.Second, func() bool { return calls.count() == 2 }, "it is handled")
+	await.Until(t, func() bool { return calls.count() == 2 }, "it is handled")
 }
 
 // P8: while policy off is out, PoisonQueue stays: without it, failures are plain nacks, which come back at once. With
@@ -352,7 +353,7 @@ func TestP8_PoisonQueueStaysWithPolicyOff(t *testing.T) {
 			svc.publish("1")
 
 			if !keeps {
-				eventually(t, 10*time.Second, func() bool { return svc.Calls.count() > 100 }, "it spins")
+				await.Until(t, func() bool { return svc.Calls.count() > 100 }, "it spins")
 
 				return
 			}
@@ -406,7 +407,7 @@ func (r route) travel(t *testing.T, uri, queue string) {
 	}
 	until := func(what string, condition func() bool) {
 		t.Helper()
-		eventually(t, 20*time.Second, condition, what)
+		await.Until(t, condition, what)
 	}
 	works := func(who string) {
 		t.Helper()

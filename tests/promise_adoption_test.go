@@ -19,6 +19,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -58,7 +59,7 @@ func TestP8_ExistingQueueIsAdopted(t *testing.T) {
 			require.NoError(t, before.Close())
 			require.NoError(t, publisher.Close())
 			broker := newRabbit(t, uri)
-			eventually(t, 10*time.Second, func() bool { return broker.Depth(queue) == 2 }, "both wait")
+			await.Until(t, func() bool { return broker.Depth(queue) == 2 }, "both wait")
 
 			c := setup{URI: uri, Queue: queue, Handler: func(msg *message.Message) error {
 				if msg.UUID == "2" {
@@ -73,7 +74,7 @@ func TestP8_ExistingQueueIsAdopted(t *testing.T) {
 
 			dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 			assert.Equal(t, "2", rabbit.UUID(dead))
-			eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 4 }, "all is handled")
+			await.Until(t, func() bool { return svc.Calls.count() == 4 }, "all is handled")
 			assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
 
 			// Declaring it as before still works: the queue has no new arguments.
@@ -111,7 +112,7 @@ func TestP8_PolicyOff(t *testing.T) {
 			svc := run(t, c)
 
 			svc.publish("1")
-			eventually(t, 10*time.Second, func() bool { return s.count() == 4 }, "three plain nacks, requeued at once")
+			await.Until(t, func() bool { return s.count() == 4 }, "three plain nacks, requeued at once")
 			for _, v := range s.of("1") {
 				assert.False(t, v.Known, "no attempts are counted")
 			}
@@ -142,7 +143,7 @@ func TestP8_PolicyOff(t *testing.T) {
 			t.Cleanup(func() { broker.RemovePlan(plan) })
 			svc.run()
 			broker.Publish(svc.Queue, with("1", amqp091.Table{"n": int64(1)}))
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return svc.Calls.count() == 2
 			}, "it fails twice, and is to wait")
 			svc.close()
@@ -151,19 +152,19 @@ func TestP8_PolicyOff(t *testing.T) {
 			var s seen
 			c.Queue, c.Options.Policies, c.Handler = svc.Queue, off(), s.handler(succeed)
 			leaving := run(t, c)
-			eventually(t, 10*time.Second, func() bool { return s.count() == 1 }, "it comes back, and is handled")
-			stays(t, 300*time.Millisecond, func() bool { return s.count() == 1 }, "once")
+			await.Until(t, func() bool { return s.count() == 1 }, "it comes back, and is handled")
+			await.Stays(t, 300*time.Millisecond, func() bool { return s.count() == 1 }, "once")
 
 			v := s.of("1")[0]
 			assert.False(t, v.Known)
 			assert.Equal(t, message.Metadata{"n": "1"}, v.Metadata)
 			assert.Equal(t, "1", v.Payload)
-			eventually(t, 10*time.Second, func() bool { return broker.Depth(svc.Queue) == 0 }, "acknowledged")
+			await.Until(t, func() bool { return broker.Depth(svc.Queue) == 0 }, "acknowledged")
 
 			// What somebody moves back from the dead-letter queue as well.
 			replay := ours(svc.Queue, "-1")
 			broker.Publish(svc.Queue, with("2", replay))
-			eventually(t, 10*time.Second, func() bool { return len(s.of("2")) == 1 }, "handled")
+			await.Until(t, func() bool { return len(s.of("2")) == 1 }, "handled")
 			assert.Empty(t, ownKeys(s.of("2")[0].Metadata))
 			assert.Empty(t, leaving.Logs.with("Processing message failed"))
 		})
@@ -195,8 +196,8 @@ func TestP8_OffAndRetriesSideBySide(t *testing.T) {
 
 		return true
 	}
-	eventually(t, 20*time.Second, done, "every message succeeds somewhere")
-	stays(t, 200*time.Millisecond, func() bool { return svc.Broker.Depth(svc.dlq()) == 0 }, "none died")
+	await.Until(t, done, "every message succeeds somewhere")
+	await.Stays(t, 200*time.Millisecond, func() bool { return svc.Broker.Depth(svc.dlq()) == 0 }, "none died")
 	assert.NotZero(t, plain.count())
 	assert.NotZero(t, retrying.count())
 	retried := 0
@@ -479,8 +480,8 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 		})
 		svc := start(t, c)
 		svc.publish(append(rabbit.Numbered("dead", 3), rabbit.Numbered("retried", 10)...)...)
-		eventually(t, 20*time.Second, func() bool { return s.count() >= 3+10*11 }, "all retries come back")
-		stays(t, 300*time.Millisecond, func() bool { return s.count() == 3+10*11 }, "none of them twice")
+		await.Until(t, func() bool { return s.count() >= 3+10*11 }, "all retries come back")
+		await.Stays(t, 300*time.Millisecond, func() bool { return s.count() == 3+10*11 }, "none of them twice")
 		// on a slow machine a retry as well
 		held := slices.DeleteFunc(svc.Held(), func(h *topology.HeldError) bool { return h.Exchange != "" })
 		require.NotEmpty(t, held, "the dead letters are held, and that is told")

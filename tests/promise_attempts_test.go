@@ -18,6 +18,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -139,8 +140,8 @@ func TestP4_AttemptFromContext(t *testing.T) {
 			before := time.Now()
 			p := with("1", amqp091.Table{"kind": "order", "amount": int64(12), "nested": amqp091.Table{"a": "b"}})
 			svc.Broker.Publish(svc.Queue, p)
-			eventually(t, 10*time.Second, func() bool { return s.count() == 4 }, "three failures and the success")
-			stays(t, 200*time.Millisecond, func() bool { return s.count() == 4 }, "no further call")
+			await.Until(t, func() bool { return s.count() == 4 }, "three failures and the success")
+			await.Stays(t, 200*time.Millisecond, func() bool { return s.count() == 4 }, "no further call")
 
 			for i, v := range s.of("1") {
 				require.True(t, v.Known)
@@ -204,14 +205,14 @@ func TestP4_CutConnectionDoesNotCount(t *testing.T) {
 			closesOrTold(t, entered, "the handler is called")
 			require.Equal(t, 1, proxy.cut(subscriber))
 
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return s.count() == 3
 			}, "cut, failure, success: %v", svc.Calls.attempts("1"))
 			assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts("1"))
 			if strategyMode == "" { // a broker keeps no errors
 				assert.Equal(t, "failure 1", s.of("1")[2].Attempt.LastError)
 			}
-			stays(t, 300*time.Millisecond, func() bool {
+			await.Stays(t, 300*time.Millisecond, func() bool {
 				return s.count() == 3
 			}, "the failure behind the cut left no copy")
 			assert.Len(t, svc.Logs.with("Message failed"), 1, "and none was reported")
@@ -270,10 +271,10 @@ func TestP4_ShutdownDoesNotCountAndRestartForgetsNothing(t *testing.T) {
 			second.Options.Policies = first.Options.Policies
 			second.Handler = after.handler(failing(2))
 			svc = test.run(t, second)
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return after.count() == 2
 			}, "the second attempt again, and the third")
-			stays(t, 300*time.Millisecond, func() bool { return after.count() == 2 }, "the shutdown left no copy")
+			await.Stays(t, 300*time.Millisecond, func() bool { return after.count() == 2 }, "the shutdown left no copy")
 
 			calls := after.of("1")
 			require.Len(t, calls, 2)
@@ -297,7 +298,7 @@ func TestP4_RestartWhileWaiting(t *testing.T) {
 	c.Options.Policies = retries(ms(1000)...)
 	svc := start(t, c)
 	svc.publish("1")
-	eventually(t, 10*time.Second, func() bool { return s.count() == 1 }, "it fails, and is to wait")
+	await.Until(t, func() bool { return s.count() == 1 }, "it fails, and is to wait")
 	svc.close()
 	require.Equal(t, 1, s.count(), "closed while it waits")
 
@@ -341,7 +342,7 @@ func TestP4_PlainNackDoesNotCount(t *testing.T) {
 			c.Queue = svc.Queue
 			c.KeepObjects = true // the service above removes them
 			svc = start(t, c)
-			eventually(t, 10*time.Second, func() bool { return s.count() == 2 }, "failure and success")
+			await.Until(t, func() bool { return s.count() == 2 }, "failure and success")
 			assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
 		})
 	}
@@ -422,7 +423,7 @@ func TestP4_ForgedHeadersAreFresh(t *testing.T) {
 	for id, h := range headers {
 		svc.Broker.Publish(svc.Queue, with(id, h))
 	}
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return s.count() == 2*len(headers)
 	}, "each is called twice: %v", svc.Calls.ids())
 
@@ -474,7 +475,7 @@ func TestP4_CopiedMetadataStartsAnew(t *testing.T) {
 	})
 
 	svc.Broker.Publish(svc.Queue, with("in", amqp091.Table{"kind": "order"}))
-	eventually(t, 10*time.Second, func() bool { return len(s.of("out")) == 2 }, "the output fails once, and succeeds")
+	await.Until(t, func() bool { return len(s.of("out")) == 2 }, "the output fails once, and succeeds")
 
 	require.Len(t, s.of("in"), 3)
 	for i, v := range s.of("out") {
@@ -613,7 +614,7 @@ func TestP4_PoisonKeysAreDroppedOnAReplayOnly(t *testing.T) {
 	replay := ours(svc.Queue, "-1")
 	maps.Copy(replay, poisoned)
 	svc.Broker.Publish(svc.Queue, with("user's", poisoned), with("replay", replay))
-	eventually(t, 10*time.Second, func() bool { return s.count() == 4 }, "both fail once")
+	await.Until(t, func() bool { return s.count() == 4 }, "both fail once")
 
 	assert.Equal(t, message.Metadata{"reason_poisoned": "earlier", "topic_poisoned": "earlier"},
 		s.of("user's")[1].Metadata)
@@ -630,7 +631,7 @@ func TestP4_AnotherPolicyContinuesTheCount(t *testing.T) {
 	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(1000), QueueType: config.QueueTypeClassic}}
 	svc := start(t, c)
 	svc.publish("1")
-	eventually(t, 10*time.Second, func() bool { return s.count() == 1 }, "it fails, and is to wait")
+	await.Until(t, func() bool { return s.count() == 1 }, "it fails, and is to wait")
 	svc.close()
 	require.Equal(t, 1, s.count(), "closed while it waits")
 

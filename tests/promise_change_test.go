@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -103,8 +104,7 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 
 				return len(succeeded)
 			}
-			require.Eventually(t, func() bool { return dead() >= len(letters) && done() >= len(ids)-len(letters) },
-				60*time.Second, 200*time.Millisecond, "every message ends")
+			await.Until(t, func() bool { return dead() >= len(letters) && done() >= len(ids)-len(letters) }, "every message ends")
 			second.close()
 
 			found := second.Broker.Drain(second.dlq())

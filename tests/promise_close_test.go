@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -30,9 +31,9 @@ func TestCloseLeavesNoGoroutine(t *testing.T) {
 		Handler: byFate,
 	})
 	svc.publish(fates(50)...)
-	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() > 30 }, "messages are handled")
+	await.Until(t, func() bool { return svc.Calls.count() > 30 }, "messages are handled")
 	network.cut(anyone)
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return svc.Calls.count() > 60
 	}, "messages are handled after a reconnect")
 	svc.close()
@@ -65,8 +66,8 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 					},
 				})
 				svc.publish(append([]string{fate}, rabbit.Numbered("prefetched", 9)...)...)
-				closesWithin(t, rabbit.Patient(5*time.Second), running, "the handler runs")
-				eventually(t, 5*time.Second, func() bool {
+				await.Closed(t, running, "the handler runs")
+				await.Until(t, func() bool {
 					return svc.Broker.Depth(svc.Queue) == 0
 				}, "the rest is prefetched")
 
@@ -75,7 +76,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 					defer close(closed)
 					svc.close()
 				}()
-				eventually(t, 2*time.Second, func() bool {
+				await.Until(t, func() bool {
 					return svc.Broker.Depth(svc.Queue) == 9
 				}, "prefetched messages go back at once")
 				select {
@@ -84,9 +85,9 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 				default:
 				}
 				close(goOn)
-				closesWithin(t, 2*time.Second, closed, "close ends with the handler")
+				await.Closed(t, closed, "close ends with the handler")
 
-				stays(t, 500*time.Millisecond, func() bool {
+				await.Stays(t, 500*time.Millisecond, func() bool {
 					return svc.Calls.count() == 1
 				}, "a handler is called after the close")
 				back := svc.Broker.Take(svc.Queue, 9, 5*time.Second)
@@ -139,7 +140,7 @@ func TestCloseKeepsAllAcknowledgements(t *testing.T) {
 		close(goOn)
 		<-time.After(time.Duration(round%10) * 500 * time.Microsecond) // the others are being acknowledged
 		close(last)
-		closesWithin(t, 10*time.Second, closed, "close")
+		await.Closed(t, closed, "close")
 		assert.Zero(t, svc.Broker.Depth(svc.Queue), "messages that were handled are there again")
 	}
 }
@@ -170,7 +171,7 @@ func TestCloseDoesNotWaitForever(t *testing.T) {
 		cause <- context.Cause(msg.Context())
 		<-goOn // it ignores that
 	}()
-	closesWithin(t, rabbit.Patient(5*time.Second), running, "the handler runs")
+	await.Closed(t, running, "the handler runs")
 
 	began := time.Now()
 	require.NoError(t, svc.Retrier.Close())
@@ -178,7 +179,7 @@ func TestCloseDoesNotWaitForever(t *testing.T) {
 	assert.GreaterOrEqual(t, took, 5*time.Second, "the handler has this long")
 	assert.Less(t, took, 9500*time.Millisecond, "Close waits no longer for the handler")
 	require.Error(t, <-cause)
-	eventually(t, 2*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 1 }, "the message goes back")
+	await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue) == 1 }, "the message goes back")
 	close(goOn)
 }
 
@@ -198,12 +199,12 @@ func TestCloseWhileHeld(t *testing.T) {
 				Options: amqpretry.Options{CloseTimeout: time.Second, Policies: retries(time.Hour)},
 			})
 			svc.publish(append(rabbit.Numbered("never", 3), rabbit.Numbered("ok", 20)...)...)
-			eventually(t, 5*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return svc.Calls.count() == 23 && len(svc.Held()) > 0
 			}, "all are held")
 
 			assert.Less(t, svc.close(), time.Second+3*time.Second)
-			eventually(t, 5*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return svc.Broker.Depth(svc.Queue) == 3
 			}, "they are in their queue")
 			assert.Zero(t, svc.Broker.Depth(svc.retryQueue(time.Hour)))
@@ -222,16 +223,16 @@ func TestCloseWaitsForForwards(t *testing.T) {
 	})
 	network.refuse(forwarder)
 	svc.publish(rabbit.Numbered("never", 3)...)
-	eventually(t, 5*time.Second, func() bool { return len(svc.Held()) > 0 && svc.Calls.count() == 3 }, "all are held")
+	await.Until(t, func() bool { return len(svc.Held()) > 0 && svc.Calls.count() == 3 }, "all are held")
 
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
 		svc.close()
 	}()
-	eventually(t, 2*time.Second, func() bool { return len(svc.Logs.with("Closing router")) > 0 }, "the close has begun")
+	await.Until(t, func() bool { return len(svc.Logs.with("Closing router")) > 0 }, "the close has begun")
 	network.allow(forwarder)
-	closesWithin(t, 5*time.Second, closed, "the close ends when the copies are stored")
+	await.Closed(t, closed, "the close ends when the copies are stored")
 	assert.Equal(t, 3, svc.Broker.Depth(svc.retryQueue(time.Hour)))
 	assert.Empty(t, svc.Broker.Drain(svc.Queue), "all acknowledged")
 }
@@ -250,7 +251,7 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 		},
 	})
 	svc.publish("message")
-	closesWithin(t, rabbit.Patient(5*time.Second), running, "the handler runs")
+	await.Closed(t, running, "the handler runs")
 
 	var all sync.WaitGroup
 	closed := make(chan struct{})
@@ -266,9 +267,9 @@ func TestCloseTwiceAndConcurrently(t *testing.T) {
 		defer close(closed)
 		all.Wait()
 	}()
-	eventually(t, 2*time.Second, func() bool { return svc.Broker.Consumers(svc.Queue) == 0 }, "the close has begun")
+	await.Until(t, func() bool { return svc.Broker.Consumers(svc.Queue) == 0 }, "the close has begun")
 	close(goOn)
-	closesWithin(t, 3*time.Second, closed, "all of them end")
+	await.Closed(t, closed, "all of them end")
 	require.NoError(t, svc.Retrier.Close())
 	require.NoError(t, svc.Sub.Close())
 	assert.Zero(t, svc.Broker.Depth(svc.Queue))
@@ -292,10 +293,10 @@ func TestCloseBySubscribeContext(t *testing.T) {
 	require.NoError(t, err)
 	svc.publish(rabbit.Numbered("message", 5)...)
 	msg := <-messages
-	eventually(t, 5*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "the rest is prefetched")
+	await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "the rest is prefetched")
 
 	cancel()
-	eventually(t, 2*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 4 }, "the rest goes back")
+	await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue) == 4 }, "the rest goes back")
 	assert.NoError(t, msg.Context().Err(), "the message in hand is not taken away")
 	msg.Ack()
 	select {
@@ -304,7 +305,7 @@ func TestCloseBySubscribeContext(t *testing.T) {
 	case <-time.After(2 * time.Second):
 		t.Fatal("the channel of messages is not closed")
 	}
-	stays(t, 300*time.Millisecond, func() bool {
+	await.Stays(t, 300*time.Millisecond, func() bool {
 		return svc.Broker.Depth(svc.Queue) == 4
 	}, "the message in hand is acknowledged")
 	assert.Equal(t, 0, svc.Broker.Consumers(svc.Queue))
@@ -350,7 +351,7 @@ func TestCloseWithoutABroker_OwnBroker(t *testing.T) {
 				URI: broker.URI, KeepObjects: true, Options: amqpretry.Options{CloseTimeout: timeout},
 				Handler: func(*message.Message) error { return nil },
 			})
-			eventually(t, 5*time.Second, func() bool { return running.Load() == 2 }, "the handlers run")
+			await.Until(t, func() bool { return running.Load() == 2 }, "the handlers run")
 
 			fault.happens()
 			close(goOn)
@@ -369,7 +370,7 @@ func TestCloseWithoutABroker_OwnBroker(t *testing.T) {
 
 			never := services[1]
 			assert.Len(t, never.Calls.of("never"), 1)
-			eventually(t, 15*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return never.Broker.Depth(never.Queue)+never.Broker.Depth(never.dlq()) >= 2
 			}, "both messages are there")
 			found := map[string]bool{}

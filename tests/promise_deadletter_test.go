@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -330,7 +331,7 @@ func TestP9_NoSizeBreaksAConnection(t *testing.T) {
 		svc.Broker.Publish(svc.Queue, with(fmt.Sprint(room), amqp091.Table{"big": strings.Repeat("b", frame-room)}))
 	}
 
-	eventually(t, 30*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return len(svc.Letters()) == len(rooms) || proxy.dialled(subscriber) > 1
 	}, "all end")
 	require.Equal(t, 1, proxy.dialled(subscriber), "a delivery was too large for its frame")
@@ -493,10 +494,10 @@ func TestP9_ErrorsDecide(t *testing.T) {
 	svc.publish("permanent", "wrapped permanent", "not retryable", "retryable", "panic with permanent", "drop", "other")
 
 	letters := svc.Broker.Take(svc.dlq(), 6, 10*time.Second)
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return svc.Broker.Depth(svc.Queue) == 0 && svc.Calls.count() == 9
 	}, "all handled")
-	stays(t, 150*time.Millisecond, func() bool {
+	await.Stays(t, 150*time.Millisecond, func() bool {
 		return svc.Calls.count() == 9 && svc.Broker.Depth(svc.dlq()) == 0
 	}, "no more")
 	assert.Equal(t, map[string]string{
@@ -625,13 +626,13 @@ func TestP9_TheEventComesAfterIt(t *testing.T) {
 			ids := []string{"1", "2", "3"}
 			for _, id := range ids { // one at a time: each looks at all that lies there
 				broker.Publish(queue, rabbit.Messages(id)...)
-				eventually(t, 10*time.Second, func() bool {
+				await.Until(t, func() bool {
 					mu.Lock()
 					defer mu.Unlock()
 					return len(there[id]) > 0
 				}, "the alarm")
 			}
-			stays(t, 200*time.Millisecond, func() bool {
+			await.Stays(t, 200*time.Millisecond, func() bool {
 				mu.Lock()
 				defer mu.Unlock()
 				return len(there) == 3

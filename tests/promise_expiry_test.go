@@ -11,6 +11,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -140,12 +141,12 @@ func TestP10_DroppedOrFoundOutLate(t *testing.T) {
 		svc := start(t, c)
 		svc.publish("1")
 
-		eventually(t, 10*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return len(svc.Logs.with("expired and is dropped")) == 1
 		}, "dropped")
 		calls := s.count()
 		assert.LessOrEqual(t, calls, 2)
-		stays(t, 500*time.Millisecond, func() bool {
+		await.Stays(t, 500*time.Millisecond, func() bool {
 			return svc.Broker.Depth(svc.dlq()) == 0 && s.count() == calls
 		}, "it is gone")
 		assert.Zero(t, svc.Broker.Depth(svc.Queue))
@@ -169,7 +170,7 @@ func TestP10_DroppedOrFoundOutLate(t *testing.T) {
 		late := rabbit.Message("late", "x")
 		late.Timestamp = time.Now()
 		svc.Broker.Publish(svc.Queue, rabbit.Message("slow", "x"), late)
-		eventually(t, 10*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return time.Since(late.Timestamp) > 1500*time.Millisecond
 		}, "it has become too old")
 		close(release)
@@ -200,7 +201,7 @@ func TestP10_ReplayBeginsAnew(t *testing.T) {
 	require.NotEmpty(t, rabbit.Text(dead, header.Deadline))
 	before := s.count()
 
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return time.Since(first.Timestamp) > 4500*time.Millisecond
 	}, "all its deadlines are over")
 	svc.Broker.Publish(svc.Queue, amqp091.Publishing{Headers: dead.Headers, Timestamp: dead.Timestamp, Body: dead.Body})

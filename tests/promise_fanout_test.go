@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -53,9 +54,9 @@ func TestP5_OnlyTheQueueThatFailedGetsTheRetry(t *testing.T) {
 			group("b", &b, succeed)
 
 			broker.PublishTo(topic, "", rabbit.Messages("twice", "dead", "twice-too")...)
-			eventually(t, 10*time.Second, func() bool { return a.count() == 9 && b.count() == 3 }, "a: 9, b: 3")
+			await.Until(t, func() bool { return a.count() == 9 && b.count() == 3 }, "a: 9, b: 3")
 			letter := broker.Take(topic+"_a.dlq", 1, 10*time.Second)[0]
-			stays(t, 300*time.Millisecond, func() bool {
+			await.Stays(t, 300*time.Millisecond, func() bool {
 				return a.count() == 9 && b.count() == 3
 			}, "nothing more comes to either")
 

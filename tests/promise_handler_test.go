@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -118,11 +119,11 @@ func TestHealthyBehindASlowHandler(t *testing.T) {
 		},
 	})
 	svc.publish("slow")
-	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 1 }, "the slow one is under way")
+	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the slow one is under way")
 
 	const n = 5000
 	svc.publish(rabbit.Numbered("ok", n)...)
-	eventually(t, 30*time.Second, func() bool { return svc.Calls.count() == n+1 }, "all others are handled")
+	await.Until(t, func() bool { return svc.Calls.count() == n+1 }, "all others are handled")
 
 	// Close is what proves that they were acknowledged: only what was not goes back.
 	close(release)

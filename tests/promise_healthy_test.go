@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -38,7 +39,7 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 					Options: amqpretry.Options{Policies: retries(ms(2000)...)}, Handler: byFate,
 				})
 				svc.publish("once-warm-up") // opens the connection
-				eventually(t, 5*time.Second, func() bool {
+				await.Until(t, func() bool {
 					return len(svc.Events(retry.EventRetried)) == 1
 				}, "a copy is confirmed: else it would be there twice")
 				test.fault(network)
@@ -46,7 +47,7 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 				failing, healthy := rabbit.Numbered("never", 3), rabbit.Numbered("ok", 200)
 				svc.publish(failing...)
 				svc.publish(healthy...)
-				eventually(t, 10*time.Second, func() bool {
+				await.Until(t, func() bool {
 					ids := svc.Calls.ids()
 					for _, id := range healthy {
 						if ids[id] != 1 {
@@ -61,11 +62,11 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 						assert.Len(t, svc.Calls.of(id), 1, "calls for %s while it is held", id)
 					}
 				}
-				eventually(t, 5*time.Second, func() bool { return len(svc.Held()) > 0 }, "what is held is reported")
+				await.Until(t, func() bool { return len(svc.Held()) > 0 }, "what is held is reported")
 
 				test.repair(network)
 				assert.Len(t, reasons(svc.Broker.Take(svc.dlq(), 3, 20*time.Second)), 3, "what was held goes on")
-				eventually(t, 5*time.Second, func() bool {
+				await.Until(t, func() bool {
 					return len(svc.Calls.of("once-warm-up")) == 2
 				}, "so does the first")
 				assert.Equal(t, 2+2*3+200, svc.Calls.count())
@@ -125,7 +126,7 @@ func TestHealthyBesideABrokenQueue(t *testing.T) {
 
 			stuck := rabbit.Numbered("never", 5)
 			broker.Publish(broken, rabbit.Messages(stuck...)...)
-			eventually(t, 5*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return len(svc.Held()) > 0
 			}, "what cannot be forwarded is reported")
 			assert.Equal(t, broken, svc.Held()[0].Queue)
@@ -149,7 +150,7 @@ func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 	network := newProxy(t, brokertest.URI(t))
 	svc := start(t, setup{Tiers: true, URI: network.URI, QueueType: "quorum", Handler: byFate})
 	svc.publish("ok-before")
-	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "it consumes")
+	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "it consumes")
 
 	network.refuse(anyone)
 	retryQueue := svc.retryQueue(200 * time.Millisecond)
@@ -158,11 +159,11 @@ func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 	network.allow(anyone)
 
 	svc.publish("never-1", "ok-1", "ok-2")
-	eventually(t, 20*time.Second, func() bool { return svc.processed() == 3 }, "healthy messages are handled")
-	eventually(t, 20*time.Second, func() bool {
+	await.Until(t, func() bool { return svc.processed() == 3 }, "healthy messages are handled")
+	await.Until(t, func() bool {
 		return len(svc.Logs.with("consuming all the same")) > 0
 	}, "and it is said what is wrong")
-	eventually(t, 10*time.Second, func() bool { // the first report may come before it was tried
+	await.Until(t, func() bool { // the first report may come before it was tried
 		held := svc.reportedHeld(1)
 		return held.Err != nil && strings.Contains(held.Err.Error(), "exists with another")
 	}, "and why the failed one is held")
@@ -186,7 +187,7 @@ func TestHealthyFromTheStart(t *testing.T) {
 	require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))
 	svc.publish(rabbit.Numbered("ok", count)...)
 	svc.run()
-	eventually(t, 20*time.Second, func() bool { return svc.Calls.count() == count }, "all are handled")
+	await.Until(t, func() bool { return svc.Calls.count() == count }, "all are handled")
 	svc.close()
 	assert.Equal(t, []string{"basic.consume", "basic.cancel", "basic.consume", "basic.ack"}, sent.all()[:4])
 }

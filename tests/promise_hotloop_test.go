@@ -18,6 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -69,7 +70,7 @@ func TestNoHotLoopUndecodable(t *testing.T) {
 		assert.Equal(t, rabbit.UUID(d), string(d.Body), "as it came")
 		assert.NotEmpty(t, rabbit.Text(d, header.Error))
 	}
-	stays(t, 500*time.Millisecond, func() bool { return asked.Load() == 6 }, "something is decoded again")
+	await.Stays(t, 500*time.Millisecond, func() bool { return asked.Load() == 6 }, "something is decoded again")
 	assert.Equal(t, map[string]int{"fine": 1}, svc.Calls.ids())
 }
 
@@ -131,7 +132,7 @@ func TestNoHotLoopForeignHeaders(t *testing.T) {
 				assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), "attempts of %q", id)
 				assert.Equal(t, string(retry.ReasonExhausted), letters[id], id)
 			}
-			stays(t, 500*time.Millisecond, func() bool {
+			await.Stays(t, 500*time.Millisecond, func() bool {
 				return svc.Calls.count() == 2*len(forged)
 			}, "more handler calls")
 		})
@@ -162,7 +163,7 @@ func TestNoHotLoopPanicAndGoexit(t *testing.T) {
 	assert.Equal(t, map[string]string{
 		"panic": "panic", "panic nil": "panic", "panic error": "panic", "goexit": "exhausted",
 	}, reasons(svc.Broker.Take(svc.dlq(), 4, 5*time.Second)))
-	stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 9 }, "more handler calls")
+	await.Stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 9 }, "more handler calls")
 	for _, id := range []string{"panic", "panic nil", "panic error", "goexit"} {
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), id)
 	}
@@ -201,7 +202,7 @@ func TestNoHotLoopUnpublishableOutputs(t *testing.T) {
 	assert.Equal(t, "message", rabbit.UUID(letter))
 	assert.Equal(t, string(retry.ReasonUnpublishable), rabbit.Text(letter, header.Reason))
 	assert.Equal(t, "2", rabbit.Text(letter, header.Attempts))
-	stays(t, 500*time.Millisecond, func() bool {
+	await.Stays(t, 500*time.Millisecond, func() bool {
 		return asked.Load() == 2 && svc.Calls.count() == 3
 	}, "more handler calls")
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("message"))
@@ -217,7 +218,7 @@ func TestNoHotLoopGhostDeliveries(t *testing.T) {
 			svc := start(t, setup{URI: brokertest.URI(t), QueueType: queueType, Handler: byFate})
 			for range 2 {
 				svc.Broker.Remove(svc.exchange(), svc.dlq(), svc.retryQueue(200*time.Millisecond), svc.Queue)
-				eventually(t, 10*time.Second, func() bool {
+				await.Until(t, func() bool {
 					return svc.Broker.Consumers(svc.Queue) == 1
 				}, "the consumer comes back")
 			}
@@ -225,7 +226,7 @@ func TestNoHotLoopGhostDeliveries(t *testing.T) {
 
 			assert.Equal(t, map[string]string{"never": "exhausted"},
 				reasons(svc.Broker.Take(svc.dlq(), 1, 10*time.Second)))
-			eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 4 }, "handler calls")
+			await.Until(t, func() bool { return svc.Calls.count() == 4 }, "handler calls")
 			assert.Equal(t, map[string]int{"once": 2, "never": 2}, svc.Calls.ids())
 			assert.LessOrEqual(t, len(svc.Logs.with("Consuming")), 5, "it tries again, but does not spin")
 		})
@@ -246,8 +247,8 @@ func TestNoHotLoopNothingProvisioned(t *testing.T) {
 	})
 	failing := rabbit.Numbered("never", 3)
 	svc.publish(append(failing, rabbit.Numbered("ok", 50)...)...)
-	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 53 }, "each is handled once")
-	stays(t, 3*time.Second, func() bool { return svc.Calls.count() == 53 }, "a handler is called again")
+	await.Until(t, func() bool { return svc.Calls.count() == 53 }, "each is handled once")
+	await.Stays(t, 3*time.Second, func() bool { return svc.Calls.count() == 53 }, "a handler is called again")
 	assert.ErrorContains(t, svc.reportedHeld(3).Err, svc.exchange())
 	assert.Equal(t, 1, network.dialled(forwarder), "a missing exchange costs channels, not connections")
 
@@ -276,14 +277,14 @@ func TestNoHotLoopQueueMissing(t *testing.T) {
 	})
 	broker.Remove("", queue)
 	const reported = "Cannot consume"
-	eventually(t, 5*time.Second, func() bool { return len(svc.Logs.with(reported)) > 0 }, "it is reported")
-	stays(t, 3*time.Second, func() bool {
+	await.Until(t, func() bool { return len(svc.Logs.with(reported)) > 0 }, "it is reported")
+	await.Stays(t, 3*time.Second, func() bool {
 		return len(svc.Logs.with(reported)) < 25
 	}, "more attempts than the backoff allows")
 
 	provision()
 	svc.publish("message")
-	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "it is consumed again")
+	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "it is consumed again")
 	assert.Equal(t, map[string]int{"message": 1}, svc.Calls.ids())
 }
 
@@ -333,7 +334,7 @@ func TestNoHotLoopCrashLimit(t *testing.T) {
 			svc.publish("harmless")
 			svc.run()
 
-			eventually(t, 5*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return len(svc.Calls.of("harmless")) == 1 && len(svc.Calls.of("killer")) == len(test.calls)
 			}, "handled")
 			if test.dead {
@@ -341,7 +342,7 @@ func TestNoHotLoopCrashLimit(t *testing.T) {
 				assert.Equal(t, "killer", rabbit.UUID(letter))
 				assert.Equal(t, string(retry.ReasonCrashed), rabbit.Text(letter, header.Reason))
 			}
-			stays(t, 500*time.Millisecond, func() bool {
+			await.Stays(t, 500*time.Millisecond, func() bool {
 				return svc.Calls.count() == 1+len(test.calls)
 			}, "more handler calls")
 			assert.Equal(t, test.calls, svc.Calls.attempts("killer"))
@@ -388,5 +389,5 @@ func TestNoHotLoopCrashing(t *testing.T) {
 	assert.Equal(t, string(retry.ReasonCrashed), rabbit.Text(letter, header.Reason))
 	assert.Equal(t, []int{1, 1, 1, 2, 2, 2}, svc.Calls.attempts("killer"))
 	assert.Contains(t, rabbit.Text(letter, header.History), string(retry.ReasonCrashed))
-	stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 2*limit }, "more handler calls")
+	await.Stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 2*limit }, "more handler calls")
 }

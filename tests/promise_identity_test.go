@@ -15,6 +15,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -244,12 +245,12 @@ func TestP6_ExpirationEndsNeitherWaitNorDeadLetter(t *testing.T) {
 	svc.Broker.Publish(svc.Queue, messages...)
 	published := time.Now()
 
-	eventually(t, 10*time.Second, func() bool { return s.count() == 3 }, "two failures, and the success")
+	await.Until(t, func() bool { return s.count() == 3 }, "two failures, and the success")
 	calls := s.of("retried")
 	require.Len(t, calls, 2)
 	assert.GreaterOrEqual(t, calls[1].At.Sub(calls[0].Left), 699*time.Millisecond)
 
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return time.Since(published) > 6200*time.Millisecond
 	}, "its expiration has passed")
 	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]

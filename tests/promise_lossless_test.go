@@ -13,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -52,7 +53,7 @@ func TestLosslessConnectionsCut(t *testing.T) {
 				func() { network.cutAfter(forwarder, 1+random.Int64N(10000)) },
 			}
 			for i, cut := range cuts {
-				eventually(t, 20*time.Second, func() bool {
+				await.Until(t, func() bool {
 					return svc.Calls.count() > (i+1)*100
 				}, "messages are handled after %d cuts", i)
 				cut()
@@ -99,7 +100,7 @@ func TestLosslessRetryTopologyDeleted(t *testing.T) {
 	for i, f := range faults {
 		ids := rabbit.Numbered(f.name, 10)
 		svc.publish(ids...)
-		eventually(t, 10*time.Second, func() bool { return int(running.Load()) == (i+1)*len(ids) }, "the handlers run")
+		await.Until(t, func() bool { return int(running.Load()) == (i+1)*len(ids) }, "the handlers run")
 		f.fault()
 		for range ids {
 			goOn <- struct{}{}
@@ -128,13 +129,13 @@ func TestLosslessNoAnswer(t *testing.T) {
 			})
 			waiting := func() int { return svc.Broker.Depth(svc.retryQueue(time.Hour)) }
 			svc.publish("first") // opens the forwarder's connection
-			eventually(t, 5*time.Second, func() bool { return len(svc.Events(retry.EventRetried)) == 1 },
+			await.Until(t, func() bool { return len(svc.Events(retry.EventRetried)) == 1 },
 				"the first copy is confirmed")
 
 			network.stallAnswers(forwarder)
 			svc.publish(rabbit.Numbered("message", 5)...)
-			eventually(t, 5*time.Second, func() bool { return waiting() == 6 }, "all copies are stored")
-			stays(t, 3*time.Second, func() bool { return waiting() <= 6 && svc.Calls.count() == 6 },
+			await.Until(t, func() bool { return waiting() == 6 }, "all copies are stored")
+			await.Stays(t, 3*time.Second, func() bool { return waiting() <= 6 && svc.Calls.count() == 6 },
 				"a copy was published again, or a handler called, while the first publish had no answer")
 			held := svc.Held()
 			require.NotEmpty(t, held)
@@ -146,15 +147,15 @@ func TestLosslessNoAnswer(t *testing.T) {
 				network.refuse(forwarder)
 				network.resume()
 				network.allow(forwarder)
-				eventually(t, 10*time.Second, func() bool {
+				await.Until(t, func() bool {
 					return waiting() == 11
 				}, "what never was confirmed is published again")
 				expected = 11 // nobody can know
 			} else {
 				network.resume()
 			}
-			stays(t, time.Second, func() bool { return waiting() <= expected }, "no more copies")
-			eventually(t, 5*time.Second, func() bool { return waiting() == expected }, "copies")
+			await.Stays(t, time.Second, func() bool { return waiting() <= expected }, "no more copies")
+			await.Until(t, func() bool { return waiting() == expected }, "copies")
 			svc.close()
 			assert.Empty(t, svc.Broker.Drain(svc.Queue), "everything is acknowledged once confirmed")
 			assert.Equal(t, 6, svc.Calls.count())
@@ -203,14 +204,14 @@ func TestLosslessConsumerCutWhileHeld(t *testing.T) {
 	network.refuse(forwarder)
 	ids := rabbit.Numbered("message", 5)
 	svc.publish(ids...)
-	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 5 && len(svc.Held()) > 0 }, "all are held")
+	await.Until(t, func() bool { return svc.Calls.count() == 5 && len(svc.Held()) > 0 }, "all are held")
 	held := svc.Held()[0]
 	assert.Error(t, held, "typed, and it says what is wrong")
 
 	network.cut(subscriber)
-	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 10 }, "all are delivered again")
+	await.Until(t, func() bool { return svc.Calls.count() == 10 }, "all are delivered again")
 	before := len(svc.Held())
-	eventually(t, 5*time.Second, func() bool {
+	await.Until(t, func() bool {
 		reports := svc.Held()
 		return len(reports) > before+1 && reports[len(reports)-1].Held == 5
 	}, "what the broker has taken back is not held any more: never more than the prefetch")
@@ -220,7 +221,7 @@ func TestLosslessConsumerCutWhileHeld(t *testing.T) {
 	for _, id := range ids {
 		assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts(id))
 	}
-	stays(t, 500*time.Millisecond, func() bool { return svc.Broker.Depth(svc.dlq()) == 0 }, "a second copy")
+	await.Stays(t, 500*time.Millisecond, func() bool { return svc.Broker.Depth(svc.dlq()) == 0 }, "a second copy")
 }
 
 // What happens to a whole broker, one thing after the other on a private one.
@@ -241,7 +242,7 @@ func TestLosslessBrokerFaults_OwnBroker(t *testing.T) {
 		ids := fates(500)
 		svc.publish(ids...)
 		for i := range 2 {
-			eventually(t, 20*time.Second, func() bool { return svc.Calls.count() > 50+i*200 }, "messages are handled")
+			await.Until(t, func() bool { return svc.Calls.count() > 50+i*200 }, "messages are handled")
 			broker.Ctl("close_all_connections", "test")
 		}
 		svc.finish(ids, 30*time.Second, 2*prefetch)
@@ -254,7 +255,7 @@ func TestLosslessBrokerFaults_OwnBroker(t *testing.T) {
 		})
 		ids := fates(300)
 		svc.publish(ids...)
-		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() > 50 }, "messages are handled")
+		await.Until(t, func() bool { return svc.Calls.count() > 50 }, "messages are handled")
 		broker.Pause()
 		<-time.After(3 * time.Second) // less than the heartbeats allow
 		broker.Resume()
@@ -291,14 +292,14 @@ func TestLosslessBrokerFaults_OwnBroker(t *testing.T) {
 			assert.Equal(t, svc.Queue, held.Queue)
 			assert.ErrorContains(t, held.Err, "refused")
 		}
-		stays(t, 2*time.Second, func() bool {
+		await.Stays(t, 2*time.Second, func() bool {
 			return retry.Calls.count() == 5 && dead.Calls.count() == 5 &&
 				retry.Broker.Depth(retry.retryQueue(time.Hour)) == 3 && dead.Broker.Depth(dead.dlq()) == 3
 		}, "handlers run again, or a full queue takes more")
 
 		broker.Ctl("clear_policy", prefix)
 		for svc, queue := range map[*service]string{retry: retry.retryQueue(time.Hour), dead: dead.dlq()} {
-			eventually(t, 15*time.Second, func() bool { return svc.Broker.Depth(queue) == 8 }, "all copies are stored")
+			await.Until(t, func() bool { return svc.Broker.Depth(queue) == 8 }, "all copies are stored")
 			svc.close()
 			assert.Equal(t, 5, svc.Calls.count())
 			assert.Equal(t, 8, svc.Broker.Depth(queue))
@@ -323,12 +324,12 @@ func TestLosslessBrokerFaults_OwnBroker(t *testing.T) {
 			all = append(all, svc)
 		}
 		for _, svc := range all {
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return svc.Broker.Depth(svc.retryQueue(3*time.Second)) > 20
 			}, "messages wait")
 		}
 		// RabbitMQ 3.10 may leave a quorum queue that is younger without a leader for ever.
-		eventually(t, 10*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return time.Since(began) > 3500*time.Millisecond
 		}, "the queues have settled")
 		broker.Kill()
@@ -367,11 +368,11 @@ func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, scope config.Scope
 		t.Fatal("it cannot subscribe")
 	}
 	svc.run()
-	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == len(ids) }, "healthy messages go on")
+	await.Until(t, func() bool { return svc.Calls.count() == len(ids) }, "healthy messages go on")
 	held := svc.reportedHeld(len(failing))
 	assert.Equal(t, svc.Queue, held.Queue)
 	assert.GreaterOrEqual(t, held.For, 200*time.Millisecond)
-	stays(t, 3*time.Second, func() bool { return svc.Calls.count() == len(ids) }, "handlers run again during the alarm")
+	await.Stays(t, 3*time.Second, func() bool { return svc.Calls.count() == len(ids) }, "handlers run again during the alarm")
 
 	blocked := svc.Events(retry.EventBlocked)
 	require.NotEmpty(t, blocked, "and it is told why")
@@ -380,7 +381,7 @@ func testMemoryAlarm(t *testing.T, broker *brokertest.Broker, scope config.Scope
 
 	broker.Ctl("set_vm_memory_high_watermark", "absolute", "2GB")
 	svc.finish(ids, 20*time.Second, 0)
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return len(svc.Events(retry.EventUnblocked)) == len(blocked)
 	}, "and that it is over")
 	assert.Equal(t, expectedCalls(ids, 2), svc.Calls.count(), "handler calls")

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -62,17 +62,17 @@ func TestToldOnlyWhatTheBrokerHears(t *testing.T) {
 			svc.Router = router
 			svc.run()
 			svc.publish("message")
-			closesWithin(t, 5*time.Second, slow.answered, "the handler has answered")
+			await.Closed(t, slow.answered, "the handler has answered")
 
 			network.refuse(subscriber)
 			network.cut(subscriber)
-			eventually(t, 5*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return len(svc.Events(test.told)) == 1
 			}, "what has become of it")
 			assert.Empty(t, svc.Events(test.wrong))
 
 			network.allow(subscriber)
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return len(svc.Events(test.wrong)) == 1
 			}, "the next answer is heard")
 			assert.Equal(t, 2, svc.Calls.count())
@@ -104,16 +104,16 @@ func TestShutdownOutputsThatCannotBePublished(t *testing.T) {
 			})
 	}})
 	svc.publish("message")
-	closesWithin(t, 5*time.Second, publisher.publishing, "the handler has succeeded")
+	await.Closed(t, publisher.publishing, "the handler has succeeded")
 
 	closed := make(chan struct{})
 	go func() {
 		defer close(closed)
 		assert.NoError(t, svc.Sub.Close())
 	}()
-	eventually(t, 5*time.Second, func() bool { return svc.Broker.Consumers(svc.Queue) == 0 }, "the close has begun")
+	await.Until(t, func() bool { return svc.Broker.Consumers(svc.Queue) == 0 }, "the close has begun")
 	close(publisher.goOn)
-	closesWithin(t, 5*time.Second, closed, "the close ends")
+	await.Closed(t, closed, "the close ends")
 
 	assert.Len(t, svc.Events(retry.EventRequeued), 1)
 	assert.Empty(t, svc.Events(retry.EventFailed, retry.EventUnhandled, retry.EventRetried))

@@ -20,6 +20,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -74,7 +75,7 @@ func TestCircuitBreakerPostpones(t *testing.T) {
 		}, watch, breaker.Middleware),
 	})
 	svc.publish("first", "second") // these open it
-	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 2 }, "both have failed")
+	await.Until(t, func() bool { return svc.Calls.count() == 2 }, "both have failed")
 	late := rabbit.Numbered("late", 10)
 	svc.publish(late...)
 
@@ -82,9 +83,9 @@ func TestCircuitBreakerPostpones(t *testing.T) {
 		outcomes.Range(func(any, any) bool { n++; return true })
 		return n
 	}
-	eventually(t, 5*time.Second, func() bool { return postponed() >= 9 }, "all that are not used for probing")
+	await.Until(t, func() bool { return postponed() >= 9 }, "all that are not used for probing")
 	down.Store(false)
-	eventually(t, 20*time.Second, func() bool {
+	await.Until(t, func() bool {
 		done := map[string]bool{}
 		for _, c := range svc.Calls.All() {
 			done[c.ID] = true
@@ -120,8 +121,8 @@ func TestRateLimitPostpones(t *testing.T) {
 	})
 	ids := rabbit.Numbered("m", n)
 	svc.publish(ids...)
-	eventually(t, 30*time.Second, func() bool { return svc.Calls.count() >= n }, "all are handled")
-	stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == n }, "once")
+	await.Until(t, func() bool { return svc.Calls.count() >= n }, "all are handled")
+	await.Stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == n }, "once")
 
 	calls := svc.Calls.All()
 	for i := range calls {
@@ -145,7 +146,7 @@ func TestRateLimitAndClose(t *testing.T) {
 		Route: guarded(func(*message.Message) error { return nil }, limit.Middleware),
 	})
 	svc.publish("first", "waiting")
-	eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 1 }, "the first is handled")
+	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the first is handled")
 	assert.Less(t, svc.close(), 5*time.Second)
 
 	left := svc.Broker.Take(svc.Queue, 1, 5*time.Second)[0]
@@ -212,8 +213,8 @@ func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
 				},
 			})
 			svc.publish("lost")
-			eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 1 }, "it fails once")
-			stays(t, time.Second, func() bool { return svc.Calls.count() == 1 }, "and is never tried again")
+			await.Until(t, func() bool { return svc.Calls.count() == 1 }, "it fails once")
+			await.Stays(t, time.Second, func() bool { return svc.Calls.count() == 1 }, "and is never tried again")
 			svc.close()
 			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
 				assert.Zero(t, svc.Broker.Depth(queue), queue)
@@ -274,15 +275,15 @@ func TestDeduplicatorsThatRetry(t *testing.T) {
 
 					return true
 				}
-				eventually(t, 10*time.Second, all, "each is handled as often as it has to be")
+				await.Until(t, all, "each is handled as often as it has to be")
 
 				again := rabbit.Messages("twice", "twice")
 				again[1].Headers["other"] = "a duplicate with a header of its own"
 				svc.Broker.Publish(svc.Queue, again...)
-				eventually(t, 5*time.Second, func() bool {
+				await.Until(t, func() bool {
 					return svc.Broker.Depth(svc.Queue) == 0
 				}, "they are consumed")
-				stays(t, 500*time.Millisecond, all, "and dropped")
+				await.Stays(t, 500*time.Millisecond, all, "and dropped")
 				svc.close()
 				assert.Zero(t, svc.Broker.Depth(svc.Queue))
 				assert.Zero(t, svc.Broker.Depth(svc.dlq()))
@@ -343,17 +344,17 @@ func TestDeduplicatorAndLostConnection(t *testing.T) {
 				}, test.middle),
 			})
 			svc.publish("cut")
-			eventually(t, 5*time.Second, func() bool { return calls.Load() == 1 }, "its handler runs")
+			await.Until(t, func() bool { return calls.Load() == 1 }, "its handler runs")
 			require.Positive(t, proxy.cut(subscriber))
-			eventually(t, 10*time.Second, func() bool { return arrivals.Load() >= 2 }, "it is delivered again")
+			await.Until(t, func() bool { return arrivals.Load() >= 2 }, "it is delivered again")
 			if test.lasts {
 				assert.EqualValues(t, 1, calls.Load(), "not two at a time")
 				close(release)
 			}
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return int(calls.Load()) == test.calls
 			}, "%d calls", test.calls)
-			stays(t, time.Second, func() bool { return int(calls.Load()) == test.calls }, "and no more")
+			await.Stays(t, time.Second, func() bool { return int(calls.Load()) == test.calls }, "and no more")
 			svc.close()
 			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
 				assert.Zero(t, svc.Broker.Depth(queue), queue)
@@ -378,10 +379,10 @@ func TestDeduplicatorAndUnpublishableOutputs(t *testing.T) {
 		},
 	})
 	svc.publish("order")
-	eventually(t, 10*time.Second, func() bool { return published.count() == 1 }, "they are published in the end")
+	await.Until(t, func() bool { return published.count() == 1 }, "they are published in the end")
 	assert.Equal(t, []int{1, 2, 3}, svc.Calls.attempts("order"))
 	svc.publish("order")
-	stays(t, 500*time.Millisecond, func() bool { return published.count() == 1 }, "and once")
+	await.Stays(t, 500*time.Millisecond, func() bool { return published.count() == 1 }, "and once")
 }
 
 // flakyPublisher fails some times.
@@ -453,8 +454,8 @@ func TestInboxOfTwoInstances(t *testing.T) {
 			first.publish(fmt.Sprint("order-", m))
 		}
 	}
-	eventually(t, 20*time.Second, func() bool { return total() >= messages }, "each has an effect")
-	stays(t, time.Second, func() bool { return total() == messages }, "and one only")
+	await.Until(t, func() bool { return total() >= messages }, "each has an effect")
+	await.Stays(t, time.Second, func() bool { return total() == messages }, "and one only")
 	first.close()
 	second.close()
 	assert.Zero(t, first.Broker.Depth(first.Queue))

@@ -17,6 +17,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -287,15 +288,15 @@ func TestProtect_WarningIsNotRepeated(t *testing.T) {
 	require.NoError(t, second.SubscribeInitialize("other"))
 
 	svc.publish("before")
-	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "handled")
+	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "handled")
 	consuming := len(svc.Logs.with("Consuming"))
 	proxy.cut(anyone)
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return len(svc.Logs.with("Consuming")) > consuming
 	}, "it consumes again")
 	require.NoError(t, second.SubscribeInitialize(queue))
 	svc.publish("after")
-	eventually(t, 10*time.Second, func() bool { return svc.Calls.ids()["after"] == 1 }, "handled")
+	await.Until(t, func() bool { return svc.Calls.ids()["after"] == 1 }, "handled")
 
 	assert.Len(t, svc.Logs.with(canLose), 1)
 }
@@ -381,7 +382,7 @@ func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 	assert.Equal(t, 4, reject(t, broker, name, 30, time.Second), "one more than the limit")
 	broker.Publish(name, rabbit.Messages("killer")...)
 	crash(t, broker, name, 4)
-	eventually(t, 10*time.Second, func() bool { return broker.Depth(name) == 0 }, "both are gone from sight")
+	await.Until(t, func() bool { return broker.Depth(name) == 0 }, "both are gone from sight")
 	// A queue without the policy loses its message: that is what all this is about.
 	broker.Declare("unprotected", amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(3)})
 	broker.Publish("unprotected", rabbit.Messages("lost")...)

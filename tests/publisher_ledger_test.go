@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/publish"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/publishtest"
@@ -136,7 +137,7 @@ func TestPublisher_Ledger_OwnBroker(t *testing.T) {
 
 	r.proxy.resume()
 	for _, queue := range r.queues() {
-		eventually(t, time.Minute, func() bool { return r.takeAll(queue) == nil }, "%s is emptied", queue)
+		await.Until(t, func() bool { return r.takeAll(queue) == nil }, "%s is emptied", queue)
 	}
 	doubles, perhaps, notStored := r.ledger.judge(t, messages)
 	assert.NotZero(t, notStored, "there were errors")

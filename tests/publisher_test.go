@@ -20,6 +20,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -539,9 +540,9 @@ func TestPublisher_Alarm_OwnBroker(t *testing.T) {
 	broker.Ctl("set_vm_memory_high_watermark", "0.0000001")
 	// The broker blocks a connection at its first publish in an alarm, which it still takes or not.
 	var blocked *publish.BlockedError
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		return errors.As(publisher.Publish(topic, watermillMessages("b")...), &blocked)
-	}, 30*time.Second, time.Millisecond)
+	})
 	assert.Contains(t, blocked.Reason, "memory")
 	err := publisher.Publish(topic, watermillMessages("c")...)
 	require.ErrorAs(t, err, &blocked)

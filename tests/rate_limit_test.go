@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -35,7 +36,7 @@ func TestRateLimitKeepsItsRate(t *testing.T) {
 	})
 	began := time.Now()
 	svc.publish(rabbit.Numbered("m", n)...)
-	eventually(t, 20*time.Second, func() bool { return s.count() == n }, "all are handled")
+	await.Until(t, func() bool { return s.count() == n }, "all are handled")
 	took := time.Since(began)
 
 	assert.GreaterOrEqual(t, took, (n-1)*time.Second/perSecond*9/10)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -161,9 +162,9 @@ func TestRedeclareHoldsUpNoOthers(t *testing.T) {
 	svc.Broker.Remove("", missing)
 
 	svc.publish("held-1", "held-2")
-	eventually(t, 10*time.Second, func() bool { return slow.Held() > 0 }, "the queue is declared again")
+	await.Until(t, func() bool { return slow.Held() > 0 }, "the queue is declared again")
 	svc.publish("dead", "other")
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return svc.deadLettered() == 1 && len(svc.Calls.of("other")) == 2
 	}, "the others go on")
 	assert.Equal(t, 1, slow.Held(), "one declaration at a time")
@@ -171,7 +172,7 @@ func TestRedeclareHoldsUpNoOthers(t *testing.T) {
 	_ = svc.reportedHeld(2)
 
 	release()
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return len(svc.Calls.of("held-1")) == 2 && len(svc.Calls.of("held-2")) == 2
 	}, "they come back")
 	require.Len(t, svc.Events(retry.EventTopologyRepaired), 1)

@@ -16,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -103,7 +104,7 @@ func TestSubscribeTakesASharedQueueUnderOnePolicy(t *testing.T) {
 	}
 	svc := start(t, c)
 	svc.publish("1", "2", "3", "4")
-	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 8 }, "each fails once and succeeds")
+	await.Until(t, func() bool { return svc.Calls.count() == 8 }, "each fails once and succeeds")
 	for id := range svc.Calls.ids() {
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id))
 	}
@@ -203,7 +204,7 @@ func TestExclusiveConsumer(t *testing.T) {
 	c.Configure = func(conf *amqp.Config) { conf.Consume.Exclusive = true }
 	svc := start(t, c)
 	svc.publish("1")
-	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 2 }, "it works")
+	await.Until(t, func() bool { return svc.Calls.count() == 2 }, "it works")
 
 	err := svc.Broker.Try(func(ch *amqp091.Channel) error {
 		_, err := ch.Consume(svc.Queue, "", false, false, false, false, nil)

@@ -13,6 +13,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -66,7 +67,7 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 			defer func() { _ = client.Close() }()
 			letters := client.Queue(topic + "_a")
 			dead := func(n int) {
-				eventually(t, 20*time.Second, func() bool {
+				await.Until(t, func() bool {
 					depth, err := letters.Depth(t.Context())
 					return err == nil && depth == n
 				}, "%d dead", n)
@@ -75,14 +76,14 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 			letter, err := letters.Get(t.Context(), "1")
 			require.NoError(t, err)
 			assert.Equal(t, retry.ReasonExhausted, letter.Reason)
-			stays(t, 2500*time.Millisecond, func() bool {
+			await.Stays(t, 2500*time.Millisecond, func() bool {
 				return failed.count() == 2
 			}, "it gets too old for its first life")
 
 			report, err := letters.Replay(t.Context(), dlq.ReplayOptions{})
 			require.NoError(t, err)
 			assert.Equal(t, 1, report.Done)
-			eventually(t, 20*time.Second, func() bool { return failed.count() == 4 }, "called twice again")
+			await.Until(t, func() bool { return failed.count() == 4 }, "called twice again")
 			calls := failed.of("1")
 			assert.Equal(t, []int{1, 2, 1, 2}, []int{calls[0].Attempt.Number, calls[1].Attempt.Number,
 				calls[2].Attempt.Number, calls[3].Attempt.Number})
@@ -104,7 +105,7 @@ func TestReplayedMessagesDieAgain(t *testing.T) {
 	svc.Broker.Publish(svc.Queue, rabbit.Messages("1", "2", "3")...)
 	letters := lettersOf(t, svc, c.URI)
 	dead := func(n int) {
-		eventually(t, 20*time.Second, func() bool {
+		await.Until(t, func() bool {
 			depth, err := letters.Depth(t.Context())
 			return err == nil && depth == n
 		}, "%d dead", n)

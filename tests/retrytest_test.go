@@ -15,6 +15,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -367,9 +368,9 @@ func (s scenario) onBroker(t *testing.T, queue string) witnessed {
 			}
 		}
 	case retrytest.Dropped:
-		eventually(t, 15*time.Second, func() bool { return len(svc.Events(retry.EventDropped)) == 1 }, "dropped")
+		await.Until(t, func() bool { return len(svc.Events(retry.EventDropped)) == 1 }, "dropped")
 	case retrytest.Succeeded:
-		eventually(t, 15*time.Second, func() bool { return len(svc.Events(retry.EventSucceeded)) == 1 }, "succeeded")
+		await.Until(t, func() bool { return len(svc.Events(retry.EventSucceeded)) == 1 }, "succeeded")
 	}
 	svc.close()
 	require.Equal(t, 0, svc.Broker.Depth(queue), "that is the end of it")

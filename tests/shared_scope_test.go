@@ -11,6 +11,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -78,14 +79,14 @@ func TestSharedScope(t *testing.T) {
 				assert.Equal(t, svc.Queue, rabbit.Text(dead, header.Queue))
 				assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
 				view := views[name]
-				eventually(t, 10*time.Second, func() bool { return view.count() == 6 }, "%s: each three times", name)
+				await.Until(t, func() bool { return view.count() == 6 }, "%s: each three times", name)
 				plan, err := svc.Retrier.Plan(svc.Queue)
 				require.NoError(t, err)
 				require.Len(t, plan.Queues, 3)
 				assert.Equal(t, prefix+".150ms"+
 					map[config.QueueType]string{config.QueueTypeClassic: ".classic"}[queueType], plan.Queues[1].Name)
 			}
-			stays(t, 300*time.Millisecond, func() bool {
+			await.Stays(t, 300*time.Millisecond, func() bool {
 				return views["own"].count() == 6 && views["another"].count() == 6 && views["stock"].count() == 6
 			}, "nobody gets what is another's")
 		})
@@ -106,8 +107,8 @@ func TestSharedScope_NobodyIsReachedUnasked(t *testing.T) {
 	forged.Headers[header.Delay] = "50ms"
 	svc.Broker.PublishTo(prefix+".classic", outsider, forged)
 	svc.Broker.PublishTo(prefix+".classic", svc.Queue, forged) // who takes part can be reached by who may publish there
-	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "the one who takes part")
-	stays(t, 300*time.Millisecond, func() bool { return svc.Broker.Depth(outsider) == 0 }, "and nobody else")
+	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the one who takes part")
+	await.Stays(t, 300*time.Millisecond, func() bool { return svc.Broker.Depth(outsider) == 0 }, "and nobody else")
 }
 
 // What an operator deletes of what is shared is declared again, with the way back to the main queue.
@@ -141,7 +142,7 @@ func TestSharedScope_DeletedObjects(t *testing.T) {
 				ms(100)...), Handler: failing(1)})
 			svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix) })
 			svc.publish("1")
-			eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 2 }, "it fails, and comes back")
+			await.Until(t, func() bool { return svc.Calls.count() == 2 }, "it fails, and comes back")
 		})
 	}
 
@@ -176,14 +177,14 @@ func TestSharedScope_OneMissingTargetBlocksAll(t *testing.T) {
 	gone.Broker.Remove("", gone.Queue)
 	gone.Broker.PublishTo(prefix, gone.Queue, lost...)
 	svc.publish("1")
-	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "it fails")
-	stays(t, 1500*time.Millisecond, func() bool { return svc.Calls.count() == 1 }, "and does not come back")
+	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "it fails")
+	await.Stays(t, 1500*time.Millisecond, func() bool { return svc.Calls.count() == 1 }, "and does not come back")
 
 	// With an own set it would.
 	own := start(t, setup{URI: brokertest.URI(t), Options: amqpretry.Options{Policies: retries(ms(300)...)},
 		Handler: failing(1)})
 	own.publish("1")
-	eventually(t, 10*time.Second, func() bool { return own.Calls.count() == 2 }, "it comes back")
+	await.Until(t, func() bool { return own.Calls.count() == 2 }, "it comes back")
 }
 
 // Fanout: two queues of one topic share retry queues, and a retry reaches the one that failed.
@@ -209,10 +210,10 @@ func TestSharedScope_Fanout(t *testing.T) {
 	t.Cleanup(func() { newRabbit(t, brokertest.URI(t)).Remove(topic) })
 
 	services["a"].Broker.PublishTo(topic, "", rabbit.Messages("1")...)
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return services["a"].Calls.count() == 2 && services["b"].Calls.count() == 1
 	}, "a comes again")
-	stays(t, 300*time.Millisecond, func() bool { return services["b"].Calls.count() == 1 }, "and not for b")
+	await.Stays(t, 300*time.Millisecond, func() bool { return services["b"].Calls.count() == 1 }, "and not for b")
 }
 
 // The exchange for the way back can be deleted without any publish failing. It is declared again before it is missed,
@@ -235,11 +236,11 @@ func TestSharedScope_WayBackIsLookedAfter(t *testing.T) {
 			svc := start(t, setup{URI: brokertest.URI(t), Options: shared(t, prefix, config.QueueTypeClassic,
 				ms(18_000)...), Handler: failing(1)})
 			svc.publish("1")
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return svc.Broker.Depth(prefix+".18s.classic") == 1
 			}, "it waits")
 			svc.Broker.Do(func(ch *amqp091.Channel) error { return spoil(ch, prefix, svc.Queue) })
-			eventually(t, 30*time.Second, func() bool { return svc.Calls.count() == 2 }, "it comes back")
+			await.Until(t, func() bool { return svc.Calls.count() == 2 }, "it comes back")
 		})
 	}
 }

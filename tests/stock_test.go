@@ -15,6 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -82,7 +83,7 @@ func TestStock_RetriesAndDeadLetters(t *testing.T) {
 			svc.Broker.Publish(svc.Queue, with("twice", amqp091.Table{"n": int32(1)}), with("dead", nil),
 				with("fine", nil))
 			dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
-			eventually(t, 10*time.Second, func() bool { return s.count() == 7 }, "2+1, 3 and 1 calls")
+			await.Until(t, func() bool { return s.count() == 7 }, "2+1, 3 and 1 calls")
 
 			assert.Equal(t, "dead", rabbit.UUID(dead))
 			assert.Equal(t, "dead", string(dead.Body))
@@ -164,7 +165,7 @@ func TestStock_Undecodable(t *testing.T) {
 				assert.Equal(t, svc.Queue, rabbit.Text(dead, header.Topic))
 				assert.Equal(t, "undecodable", historyOf(t, dead)[0].Reason)
 			}
-			eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "the next one is handled")
+			await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the next one is handled")
 			assert.Equal(t, map[string]int{"fine": 1}, svc.Calls.ids())
 			assert.Len(t, svc.Letters(), 3)
 		})
@@ -179,15 +180,15 @@ func TestStock_GhostReachesNoHandler(t *testing.T) {
 	c := setup{URI: brokertest.URI(t), Handler: succeed}
 	svc := startStock(t, c)
 	svc.publish("before")
-	eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "handled")
+	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "handled")
 
 	svc.Broker.Do(func(ch *amqp091.Channel) error {
 		_, err := ch.QueueDelete(svc.Queue, false, false, false)
 		return err
 	})
-	eventually(t, 10*time.Second, func() bool { return svc.Broker.Consumers(svc.Queue) == 1 }, "it consumes again")
+	await.Until(t, func() bool { return svc.Broker.Consumers(svc.Queue) == 1 }, "it consumes again")
 	svc.publish("after")
-	eventually(t, 10*time.Second, func() bool { return svc.Calls.ids()["after"] == 1 }, "handled")
+	await.Until(t, func() bool { return svc.Calls.ids()["after"] == 1 }, "handled")
 
 	assert.Equal(t, map[string]int{"before": 1, "after": 1}, svc.Calls.ids())
 	assert.Zero(t, svc.Broker.Depth(svc.dlq()))

@@ -13,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -146,7 +147,7 @@ func TestStrategy_ReplacesAnother(t *testing.T) {
 				}
 			}
 			letters := doomed(ids)
-			eventually(t, 30*time.Second, func() bool {
+			await.Until(t, func() bool {
 				succeeded := map[string]bool{}
 				for _, svc := range []*service{first, second} {
 					for _, c := range svc.Calls.All() {
@@ -217,7 +218,7 @@ func TestStrategy_CycleTopologyDeleted_OwnBroker(t *testing.T) {
 	rejected := plan.MainArguments["x-dead-letter-exchange"].(string)
 	ids := fates(100)
 	svc.publish(ids[:50]...)
-	eventually(t, 10*time.Second, func() bool { return svc.byBroker() > 10 }, "some go round")
+	await.Until(t, func() bool { return svc.byBroker() > 10 }, "some go round")
 	svc.Broker.Do(func(channel *amqp091.Channel) error { return channel.ExchangeDelete(rejected, false, false) })
 	svc.publish(ids[50:]...)
 	svc.finish(ids, 90*time.Second, 0)
@@ -261,7 +262,7 @@ func TestStrategy_CloseWhileFailing(t *testing.T) {
 				}
 			}
 		}
-		eventually(t, 30*time.Second, func() bool {
+		await.Until(t, func() bool {
 			for _, e := range last.Events(retry.EventSucceeded) {
 				handled[e.Message.UUID] = true
 			}

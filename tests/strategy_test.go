@@ -16,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -251,11 +252,11 @@ func TestStrategy_Expiration(t *testing.T) {
 		s.Handler = func(*message.Message) error { return errFate }
 		svc := start(t, s)
 		svc.publish("first") // so that the consumer is there
-		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() > 0 }, "it consumes")
+		await.Until(t, func() bool { return svc.Calls.count() > 0 }, "it consumes")
 		expires := rabbit.Message("expires", "")
 		expires.Expiration = "2000"
 		svc.Broker.Publish(svc.Queue, expires)
-		eventually(t, 20*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return slices.ContainsFunc(svc.Letters(), func(e retry.Event) bool { return e.Message.UUID == "expires" })
 		}, "it dies")
 		reasons := []string{"expired"}
@@ -285,7 +286,7 @@ func TestStrategy_Replay(t *testing.T) {
 		report, err := letters.Replay(t.Context(), dlq.ReplayOptions{})
 		require.NoError(t, err)
 		require.Equal(t, 1, report.Done)
-		eventually(t, 10*time.Second, func() bool { return len(svc.Letters()) == 2 }, "it dies again")
+		await.Until(t, func() bool { return len(svc.Letters()) == 2 }, "it dies again")
 		letter := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 		assert.Equal(t, []string{"8", "1"}, []string{rabbit.Text(letter, header.Attempts), rabbit.Text(letter,
 			header.Replays)})
@@ -399,7 +400,7 @@ func TestStrategy_Killer(t *testing.T) {
 		}
 		svc := start(t, s)
 		svc.publish("killer", "a", "b")
-		eventually(t, 30*time.Second, func() bool { return len(svc.Letters()) == 1 }, "its end")
+		await.Until(t, func() bool { return len(svc.Letters()) == 1 }, "its end")
 		letter := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 		assert.Equal(t, []string{"killer", "crashed"}, []string{rabbit.UUID(letter), rabbit.Text(letter,
 			header.Reason)})
@@ -408,7 +409,7 @@ func TestStrategy_Killer(t *testing.T) {
 			want = policy.MaxRetries() + policy.CrashLimit // one cannot be told from the other
 		}
 		assert.Len(t, svc.Calls.of("killer"), want)
-		eventually(t, 10*time.Second, func() bool { return svc.Calls.ids()["a"] > 0 && svc.Calls.ids()["b"] > 0 },
+		await.Until(t, func() bool { return svc.Calls.ids()["a"] > 0 && svc.Calls.ids()["b"] > 0 },
 			"the others")
 		assert.Zero(t, svc.Broker.Depth(svc.Queue))
 	})
@@ -444,7 +445,7 @@ func TestStrategy_Neighbours(t *testing.T) {
 		ids := rabbit.Numbered("m", 60)
 		svc.publish(slices.Concat(ids[:1], []string{"killer"}, ids[1:])...)
 		svc.run()
-		eventually(t, 60*time.Second, func() bool { return len(svc.Letters()) > 0 && svc.Broker.Depth(svc.Queue) == 0 },
+		await.Until(t, func() bool { return len(svc.Letters()) > 0 && svc.Broker.Depth(svc.Queue) == 0 },
 			"the killer's end")
 		assert.Equal(t, map[string]string{"killer": "crashed"}, reasons(svc.Broker.Drain(svc.dlq())))
 	})
@@ -475,7 +476,7 @@ func TestStrategy_MoreReturnsThanTheLimit(t *testing.T) {
 		s.Handler = func(*message.Message) error { return errFate }
 		svc := start(t, s)
 		svc.publish("a")
-		eventually(t, 30*time.Second, func() bool { return len(svc.Letters()) == 1 }, "its end")
+		await.Until(t, func() bool { return len(svc.Letters()) == 1 }, "its end")
 		assert.Equal(t, numbersTo(46), svc.Calls.attempts("a"))
 		if policy.CountsReturns() {
 			assert.Equal(t, 2, svc.byCopy(), "with each the broker counts anew")
@@ -551,9 +552,9 @@ func TestStrategy_Close(t *testing.T) {
 		svc := start(t, s)
 		ids := rabbit.Numbered("m", 20)
 		svc.publish(ids...)
-		eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 4 }, "four are in hand")
+		await.Until(t, func() bool { return svc.Calls.count() == 4 }, "four are in hand")
 		svc.close()
-		eventually(t, 10*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return svc.Broker.Depth(svc.Queue) == 20 || policy.Strategy ==
 				config.StrategyNative && len(svc.Broker.Drain(svc.Queue)) > 0
 		}, "all go back")

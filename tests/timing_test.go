@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -155,7 +156,7 @@ func measureAttempts(t *testing.T) (late []string) {
 	}
 
 	for _, r := range runs {
-		eventually(t, 20*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return r.seen.count() == len(ids)*(len(delays)+1)
 		}, "%s: all attempts", r.name)
 		for _, id := range ids {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -103,7 +104,7 @@ func testTLSRefused(t *testing.T, broker *brokertest.Broker, authority *brokerte
 
 			_, err = retrier.NewDeadLetterSubscriber()
 			require.Error(t, err)
-			stays(t, 300*time.Millisecond, func() bool {
+			await.Stays(t, 300*time.Millisecond, func() bool {
 				return attempts.Load() == 2
 			}, "one attempt each, and none behind their back")
 			assert.NotContains(t, err.Error(), password)
@@ -208,9 +209,9 @@ func testTLSLife(t *testing.T, broker *brokertest.Broker, authority *brokertest.
 
 		return n
 	}
-	eventually(t, 30*time.Second, func() bool { return refused() >= 3 }, "it is told why it cannot come back")
+	await.Until(t, func() bool { return refused() >= 3 }, "it is told why it cannot come back")
 	before, began := attempts.Load(), time.Now()
-	eventually(t, 30*time.Second, func() bool { return time.Since(began) > 3*time.Second }, "time goes by")
+	await.Until(t, func() bool { return time.Since(began) > 3*time.Second }, "time goes by")
 	// The backoff is at its longest by now, which is 500 ms and 20 % less: three connections.
 	assert.LessOrEqual(t, attempts.Load()-before, int32(3*(time.Since(began)/(400*time.Millisecond)+2)), "it spins")
 	assert.Empty(t, renewed.Events(retry.EventAbandoned))

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -23,6 +22,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -83,7 +83,7 @@ func TestTracing(t *testing.T) {
 	}, func() bool { return !replayed.Load() })
 	svc.run()
 	require.NoError(t, publisher.Publish(svc.Queue, message.NewMessage("1", nil)))
-	eventually(t, 10*time.Second, func() bool { return len(svc.Letters()) == 1 }, "it is dead-lettered")
+	await.Until(t, func() bool { return len(svc.Letters()) == 1 }, "it is dead-lettered")
 
 	client, err := dlq.Open(t.Context(), dlq.Config{URI: brokertest.URI(t), NoDeliveryLimitPolicy: true})
 	require.NoError(t, err)
@@ -95,7 +95,7 @@ func TestTracing(t *testing.T) {
 	report, err := letters.Replay(t.Context(), dlq.ReplayOptions{})
 	require.NoError(t, err)
 	require.Equal(t, 1, report.Done)
-	eventually(t, 10*time.Second, func() bool { return len(svc.Events(retry.EventSucceeded)) == 1 }, "it succeeds")
+	await.Until(t, func() bool { return len(svc.Events(retry.EventSucceeded)) == 1 }, "it succeeds")
 	svc.close()
 
 	spans := inOrder(recorder.Ended())
@@ -127,7 +127,7 @@ func TestTracing_OfDeadLetters(t *testing.T) {
 	publish := func(body string, count int) []string {
 		before := len(recorder.Ended())
 		require.NoError(t, publisher.Publish(svc.Queue, message.NewMessage("1", []byte(body))))
-		eventually(t, 10*time.Second, func() bool { return len(recorder.Ended()) == before+count }, "all have ended")
+		await.Until(t, func() bool { return len(recorder.Ended()) == before+count }, "all have ended")
 		spans := inOrder(recorder.Ended()[before:])
 		assert.Equal(t, 1, traces(spans))
 

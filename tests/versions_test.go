@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -80,7 +81,7 @@ func TestDeclaredAgainAfterARestart_OwnBroker(t *testing.T) {
 		return errFate
 	}) {
 		svc.publish("dead", "1")
-		eventually(t, 30*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return len(svc.Events(retry.EventRetried, retry.EventDeadLettered)) == 2
 		}, "%s: one waits, one is dead", svc.Queue)
 		svc.close()
@@ -99,7 +100,7 @@ func TestDeclaredAgainAfterARestart_OwnBroker(t *testing.T) {
 		default:
 			// What is due before its main queue has a leader again comes with the broker's next try, which is after 3
 			// minutes.
-			eventually(t, 4*time.Minute, func() bool {
+			await.Within(t, 4*time.Minute, func() bool {
 				return svc.Calls.count() > 0
 			}, "%s: what waits comes back", svc.Queue)
 			assert.Equal(t, []int{2}, svc.Calls.attempts("1"), svc.Queue)

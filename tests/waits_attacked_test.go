@@ -15,6 +15,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -38,7 +39,7 @@ func TestP2_UndecodableHasNoImmediateTries(t *testing.T) {
 		svc.Broker.Publish(svc.Queue, rabbit.Message("undecodable", "late schema"))
 		svc.publish("healthy")
 
-		eventually(t, 10*time.Second, func() bool { return svc.Calls.count() == 1 }, "the healthy one behind it")
+		await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the healthy one behind it")
 		svc.Broker.Take(svc.dlq(), 1, 10*time.Second)
 		assert.EqualValues(t, 3, asked.Load())
 	})
@@ -128,7 +129,7 @@ func TestP2_ForgedAges(t *testing.T) {
 
 				return
 			}
-			eventually(t, 5*time.Second, func() bool { return svc.Calls.count() == 1 }, "handled")
+			await.Until(t, func() bool { return svc.Calls.count() == 1 }, "handled")
 			assert.LessOrEqual(t, len(svc.Logs.with("it waits again")), 2)
 		})
 	}
@@ -150,22 +151,22 @@ func TestP10_ExpiredInThePrefetch(t *testing.T) {
 	}}
 	svc := start(t, c)
 	svc.publish("slow")
-	closesWithin(t, 10*time.Second, entered, "the slow one is in its handler")
+	await.Closed(t, entered, "the slow one is in its handler")
 
 	messages := rabbit.Messages("stamped", "bare", "patient")
 	messages[0].Timestamp = time.Now()
 	messages[0].Expiration, messages[1].Expiration, messages[2].Expiration = "4000", "4000", "60000"
 	svc.Broker.Publish(svc.Queue, messages...)
 	published := time.Now()
-	eventually(t, 10*time.Second, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "delivered ahead")
-	eventually(t, 10*time.Second, func() bool { return time.Since(published) > 5200*time.Millisecond }, "they expire")
+	await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue) == 0 }, "delivered ahead")
+	await.Until(t, func() bool { return time.Since(published) > 5200*time.Millisecond }, "they expire")
 	close(release)
 
 	dead := reasons(svc.Broker.Take(svc.dlq(), 2, 10*time.Second))
 	assert.Equal(t, map[string]string{"stamped": "expired", "bare": "expired"}, dead)
 	assert.Empty(t, svc.Calls.of("stamped"))
 	assert.Empty(t, svc.Calls.of("bare"))
-	eventually(t, 5*time.Second, func() bool { return len(svc.Calls.of("patient")) == 1 }, "the one with time left")
+	await.Until(t, func() bool { return len(svc.Calls.of("patient")) == 1 }, "the one with time left")
 }
 
 // A handler on the stock subscriber that nacks by itself has given the message back: with a copy there would be two.
@@ -182,8 +183,8 @@ func TestStock_HandlerThatNacksByItself(t *testing.T) {
 		return errors.New("and fails")
 	}})
 	svc.publish("1")
-	eventually(t, 10*time.Second, func() bool { return calls.Load() == 6 }, "plain nacks, as Watermill's")
-	stays(t, 500*time.Millisecond, func() bool {
+	await.Until(t, func() bool { return calls.Load() == 6 }, "plain nacks, as Watermill's")
+	await.Stays(t, 500*time.Millisecond, func() bool {
 		return calls.Load() == 6 && svc.Broker.Depth(svc.dlq()) == 0
 	}, "one message")
 }
@@ -203,7 +204,7 @@ func TestP9_RedactionReachesTheRouter(t *testing.T) {
 	c.Options.ErrorText = func(error) string { return "redacted" }
 	svc := start(t, c)
 	svc.publish("1")
-	closesWithin(t, 10*time.Second, entered, "it is in its handler")
+	await.Closed(t, entered, "it is in its handler")
 	svc.close()
 
 	told := false

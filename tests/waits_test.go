@@ -17,6 +17,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -110,8 +111,8 @@ func TestAskedWaits(t *testing.T) {
 		}
 		ids := keys(waits)
 		svc.publish(ids...)
-		eventually(t, 10*time.Second, func() bool { return s.count() == 2*len(ids) }, "each comes back once")
-		stays(t, 300*time.Millisecond, func() bool { return s.count() == 2*len(ids) }, "once")
+		await.Until(t, func() bool { return s.count() == 2*len(ids) }, "each comes back once")
+		await.Stays(t, 300*time.Millisecond, func() bool { return s.count() == 2*len(ids) }, "once")
 
 		delays := map[string][]time.Duration{}
 		for _, e := range svc.Events(retry.EventRetried, retry.EventPostponed) {
@@ -164,7 +165,7 @@ func TestAskedWaitsBeyondShortDelays(t *testing.T) {
 		c.Options.Policies = retries(ms(80)...)
 		svc := run(t, c)
 		svc.publish("retried", "postponed")
-		eventually(t, 10*time.Second, func() bool { return s.count() == 4 }, "each comes back once")
+		await.Until(t, func() bool { return s.count() == 4 }, "each comes back once")
 
 		for id, number := range map[string]int{"retried": 2, "postponed": 1} {
 			calls := s.of(id)
@@ -245,7 +246,7 @@ func TestErrorsThatPoliciesKnow(t *testing.T) {
 		dead := reasons(svc.Broker.Take(svc.dlq(), 2, 10*time.Second))
 		assert.Equal(t, map[string]string{"listed": "permanent", "undecodable": "exhausted"}, dead)
 		assert.EqualValues(t, 2, asked.Load(), "retried once, as the policy allows")
-		eventually(t, 10*time.Second, func() bool {
+		await.Until(t, func() bool {
 			return len(svc.Logs.with("is dropped, as its error asks")) == 1
 		}, "overridden in its second attempt")
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("override"))
@@ -286,11 +287,11 @@ func TestJitter(t *testing.T) {
 			for i, id := range spread {
 				published := time.Now()
 				svc.publish(id)
-				eventually(t, 5*time.Second, func() bool {
+				await.Until(t, func() bool {
 					return time.Since(published) > 300*time.Millisecond || i == len(spread)-1
 				}, "some time passes")
 			}
-			eventually(t, 20*time.Second, func() bool { return s.count() == 2*(n+len(spread)) }, "all come back")
+			await.Until(t, func() bool { return s.count() == 2*(n+len(spread)) }, "all come back")
 
 			waits := func(ids []string) []time.Duration {
 				var all []time.Duration

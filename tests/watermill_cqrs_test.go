@@ -16,6 +16,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -182,7 +183,7 @@ func (a *partsApp) ends(handled, dead int) {
 		require.Failf(a.t, "not the ends that were expected", "%d handled, %d dead", a.count(retry.EventSucceeded),
 			a.count(retry.EventDeadLettered))
 	}
-	stays(a.t, 300*time.Millisecond, seen, "%d handled, %d dead", handled, dead)
+	await.Stays(a.t, 300*time.Millisecond, seen, "%d handled, %d dead", handled, dead)
 }
 
 // letter takes the one dead letter of a queue.

@@ -24,6 +24,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -401,14 +402,14 @@ func (p *play) watch() string {
 	<-p.svc.Router.Running()
 	if p.w.random != nil {
 		p.svc.publish(passes)
-		eventually(p.t, 20*time.Second, func() bool {
+		await.Until(p.t, func() bool {
 			return len(p.svc.Events(retry.EventSucceeded)) == 1 || len(ended) > 0
 		}, "it passes")
 	}
 	m := rabbit.Message(played, played)
 	m.Headers[wmmiddleware.CorrelationIDMetadataKey] = "c"
 	p.svc.Broker.Publish(p.svc.Queue, m)
-	eventually(p.t, 20*time.Second, func() bool { return p.arrivals.Load() > 0 || len(ended) > 0 }, "it arrives")
+	await.Until(p.t, func() bool { return p.arrivals.Load() > 0 || len(ended) > 0 }, "it arrives")
 
 	for seen, since := -1, time.Now(); p.arrivals.Load() < often; {
 		quiet := time.Since(since)

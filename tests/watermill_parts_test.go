@@ -31,6 +31,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -72,7 +73,7 @@ func runs(t *testing.T, run func(context.Context) error, running <-chan struct{}
 		assert.NoError(t, shut())
 		assert.NoError(t, <-ended)
 	})
-	closesWithin(t, rabbit.Patient(10*time.Second), running, "the start")
+	await.Closed(t, running, "the start")
 }
 
 // envelope is a message in the outbox, as the forwarder's own publisher makes it.
@@ -185,7 +186,7 @@ func TestForwarder_OwnRouter(t *testing.T) {
 				a.ends(0, 1)
 				return
 			}
-			eventually(t, 10*time.Second, func() bool {
+			await.Until(t, func() bool {
 				return len(a.logs.with("Handler returned error")) >= 4
 			}, "it comes back")
 			assert.Len(t, a.logs.with(noMiddlewareLog), 1)
@@ -238,7 +239,7 @@ func TestRequeuer(t *testing.T) {
 				a.requeue(letters, queue, queue)
 			}
 			a.broker.Publish(queue, rabbit.Message("1", "body"))
-			eventually(t, 10*time.Second, func() bool { return len(s.of("1")) >= 9 }, "three lives, and no end")
+			await.Until(t, func() bool { return len(s.of("1")) >= 9 }, "three lives, and no end")
 
 			for i, v := range s.of("1")[:9] {
 				life := i / 3
@@ -389,7 +390,7 @@ func TestFanIn_FromTheRetriersSubscriber(t *testing.T) {
 	require.NoError(t, err)
 	runs(t, f.Run, f.Running(), f.Close)
 	a.broker.Publish(one, rabbit.Message("1", ""))
-	eventually(t, 10*time.Second, func() bool {
+	await.Until(t, func() bool {
 		return len(a.logs.with("Publishing produced messages failed")) >= 4
 	}, "it comes back")
 	assert.Len(t, a.logs.with(noMiddlewareLog), 1)
@@ -457,7 +458,7 @@ func TestSignalsHandler(t *testing.T) {
 		case "it runs":
 			a.broker.Publish(queue, rabbit.Messages("fails")...)
 		case "fails":
-			eventually(t, 10*time.Second, func() bool { return a.broker.Depth(queue+".retry.1h") == 1 }, "it waits")
+			await.Until(t, func() bool { return a.broker.Depth(queue+".retry.1h") == 1 }, "it waits")
 			a.broker.Publish(queue, rabbit.Messages("slow", "next")...)
 		case "slow":
 			require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))

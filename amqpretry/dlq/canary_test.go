@@ -14,6 +14,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/wire"
@@ -155,8 +156,7 @@ func TestCanaryLetsTheOthersFollow(t *testing.T) {
 	assert.Equal(t, 20, report.Done)
 	assert.Equal(t, 20, last.Done)
 	assert.Equal(t, 51, report.Total)
-	require.Eventually(t, func() bool { return others() == 15 }, 10*time.Second, 10*time.Millisecond,
-		"the others are nobody's canaries")
+	await.Until(t, func() bool { return others() == 15 }, "the others are nobody's canaries")
 	assert.Equal(t, append(deadletter.Bodies(50)[20:], `{"n":99}`), rabbit.Bodies(f.drained(f.queue.Name(), 31)))
 }
 
@@ -261,5 +261,5 @@ func TestCanaryWithoutRoomForItsMark(t *testing.T) {
 	report, err = f.queue.Replay(t.Context(), dlq.ReplayOptions{})
 	require.NoError(t, err)
 	assert.Positive(t, report.Done, "without the mark they fit")
-	require.Eventually(t, func() bool { return unmarked() == report.Done }, 10*time.Second, 10*time.Millisecond)
+	await.Until(t, func() bool { return unmarked() == report.Done })
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
@@ -26,12 +27,12 @@ func TestInboxIsBounded(t *testing.T) {
 			Headers: amqp091.Table{"x": "y"}}
 	}
 	close(deliveries)
-	require.Eventually(t, func() bool { // taking one would make room for those that have not arrived
+	await.Until(t, func() bool { // taking one would make room for those that have not arrived
 		b.mu.Lock()
 		defer b.mu.Unlock()
 
 		return len(b.waiting) == len(sizes)
-	}, 10*time.Second, time.Millisecond)
+	})
 	var kept []int
 	b.rest(func(a arrived) {
 		assert.Equal(t, uint64(len(kept)), a.delivery.DeliveryTag)
@@ -84,7 +85,7 @@ func TestScanOfSmallMessagesBeforeLargeOnes(t *testing.T) {
 			return len(inbox.waiting) > 100
 		}
 		if i == firstPrefetch { // the others come while nobody takes them
-			require.Eventually(t, bounded, 20*time.Second, time.Millisecond)
+			await.Until(t, bounded)
 		}
 		bounded()
 	}

@@ -5,13 +5,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -43,11 +43,11 @@ func TestRunEndsWithItsLock_OwnBroker(t *testing.T) {
 	}
 	require.True(t, closed)
 	require.Error(t, <-ended)
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		left, err := f.queue.Depth(t.Context())
 		back := f.Depth(f.main)
 		return err == nil && left+back >= 60 && left+back <= 61 && back > 0
-	}, 20*time.Second, 50*time.Millisecond)
+	})
 }
 
 // Up to 4.2 a policy with a delivery limit wins against the argument of our dead-letter queues; only the management API
@@ -68,10 +68,10 @@ func TestBrowsingUnderAPolicy_OwnBroker(t *testing.T) {
 
 	unsafe := (*dlq.UnsafeError)(nil)
 	if f.countsNoBrowses() {
-		require.Eventually(t, func() bool {
+		await.Until(t, func() bool {
 			_, err = queue.Stat(t.Context(), dlq.Filter{})
 			return errors.As(err, &unsafe)
-		}, time.Minute, 500*time.Millisecond)
+		})
 	}
 	for range 10 { // also while it does not know the queue yet
 		_, err = queue.Stat(t.Context(), dlq.Filter{})
@@ -80,10 +80,10 @@ func TestBrowsingUnderAPolicy_OwnBroker(t *testing.T) {
 	f.Has(f.queue.Name(), 10)
 
 	broker.Ctl("clear_policy", "-p", "/", "limit")
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		_, err := queue.Stat(t.Context(), dlq.Filter{})
 		return err == nil
-	}, time.Minute, 500*time.Millisecond)
+	})
 	assert.Equal(t, deadletter.Bodies(10), rabbit.Bodies(f.drained(f.queue.Name(), 10)))
 }
 

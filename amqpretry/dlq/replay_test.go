@@ -15,6 +15,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/wire"
@@ -227,10 +228,10 @@ func TestTwoReplaysAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	cancel()
 	require.ErrorIs(t, <-ended, context.Canceled)
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		_, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{})
 		return err == nil
-	}, 10*time.Second, 50*time.Millisecond)
+	})
 }
 
 func TestReplayWithoutATarget(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 )
 
@@ -227,10 +228,10 @@ func TestUploadThatBreaksOff(t *testing.T) {
 	if response, err := client.Do(request); err == nil {
 		require.NoError(t, response.Body.Close())
 	}
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		entries, err := os.ReadDir(f.config.Folder)
 		return err == nil && len(entries) == 1 // the lock
-	}, 10*time.Second, 20*time.Millisecond)
+	})
 	assert.JSONEq(t, `{"runs":[]}`, f.get("/api/v1/runs").Body)
 }
 

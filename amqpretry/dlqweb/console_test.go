@@ -20,6 +20,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 )
 
@@ -186,7 +187,7 @@ func TestStopAndGoOn(t *testing.T) {
 	a := f.confirm(second.ID)
 	assert.Equal(t, http.StatusConflict, a.Status)
 	assert.Contains(t, a.Body, r.ID)
-	require.Eventually(t, func() bool { return f.Depth(f.main) > 10 }, 20*time.Second, 10*time.Millisecond)
+	await.Until(t, func() bool { return f.Depth(f.main) > 10 })
 	assert.Equal(t, http.StatusOK, f.send(http.MethodDelete, "/api/v1/runs/"+r.ID, "application/json", "").Status)
 	stopped := f.await(r.ID, "stopped")
 	assert.Empty(t, stopped.Error)
@@ -232,7 +233,7 @@ func TestClosedWhileItRuns(t *testing.T) {
 	f.fill(0, 200)
 	r := f.plan(`{"kind":"replay","rate":50,"queue":"` + f.dead + `"}`)
 	f.confirm(r.ID)
-	require.Eventually(t, func() bool { return f.Depth(f.main) > 10 }, 20*time.Second, 10*time.Millisecond)
+	await.Until(t, func() bool { return f.Depth(f.main) > 10 })
 	_, err := dlqweb.New(f.config)
 	require.ErrorContains(t, err, "is used by another console")
 	require.NoError(t, f.console.Close())

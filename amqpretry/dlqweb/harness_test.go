@@ -20,6 +20,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -172,7 +173,7 @@ func (f *fixture) plan(body string) run {
 func (f *fixture) await(id string, states ...string) run {
 	f.t.Helper()
 	var r run
-	require.Eventually(f.t, func() bool {
+	await.Until(f.t, func() bool {
 		f.json(f.get("/api/v1/runs/"+id), &r)
 		for _, state := range states {
 			if r.State == state {
@@ -180,7 +181,7 @@ func (f *fixture) await(id string, states ...string) run {
 			}
 		}
 		return false
-	}, 60*time.Second, 20*time.Millisecond, "%s: %v", id, states)
+	}, "%s: %v", id, states)
 
 	return r
 }

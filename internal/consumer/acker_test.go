@@ -6,12 +6,13 @@ import (
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
 // idleAcker has no channel and no goroutine: batches are taken by hand.
@@ -188,8 +189,7 @@ func TestAckerNackIsNotOvertaken(t *testing.T) {
 	go func() { nacked <- a.requeue(1) }()
 	<-channel.nacking
 	a.ack(2)
-	require.Eventually(t, func() bool { return len(a.wake) == 0 }, time.Second, time.Millisecond,
-		"it is about to be written")
+	await.Until(t, func() bool { return len(a.wake) == 0 }, "it is about to be written")
 	close(channel.goOn)
 	require.NoError(t, <-nacked)
 

@@ -20,6 +20,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/wire"
 	"github.com/amqpretry/watermill-retry/middleware"
@@ -44,13 +45,13 @@ func TestCapturesForgetMessagesThatAreGone(t *testing.T) {
 		captures.Unmarshal(amqp.DefaultMarshaler{}, delivered(nil))
 	}
 
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		runtime.GC()
 		captures.mu.Lock()
 		defer captures.mu.Unlock()
 
 		return len(captures.weak) == 1
-	}, 5*time.Second, time.Millisecond)
+	})
 
 	require.NotNil(t, captures.find(kept), "who is still alive is still known")
 	assert.LessOrEqual(t, captures.Len(), mostRecent+1)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
@@ -41,7 +42,7 @@ func TestShards(t *testing.T) {
 	p.shards.size = 2
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(context.WithoutCancel(t.Context())) }()
-	require.Eventually(t, func() bool { return p.Ready() == nil }, 30*time.Second, 10*time.Millisecond)
+	await.Until(t, func() bool { return p.Ready() == nil })
 	assert.EqualValues(t, 3, p.shards.opened.Load())
 	for _, q := range p.Queues() {
 		assert.True(t, q.Consuming, q.Failed)

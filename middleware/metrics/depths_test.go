@@ -11,8 +11,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/middleware/metrics"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -171,9 +171,9 @@ func TestDepthsThatHang(t *testing.T) {
 	assert.Equal(t, []string{"Cannot read the depths of the queues"}, logs.told())
 
 	close(thaw)
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		return values(t, registry, true)[up] == 1
-	}, 10*time.Second, 10*time.Millisecond)
+	})
 	equal(t, 3., values(t, registry, true)[dlq])
 	assert.Equal(t, []string{"Cannot read the depths of the queues", "The depths of the queues can be read again"},
 		logs.told())

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/middleware/protect"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -420,8 +421,7 @@ func TestTransactionalEndedContexts(t *testing.T) {
 	}
 	assert.Equal(t, 1, calls)
 	assert.Zero(t, d.effects())
-	require.Eventually(t, func() bool { return call(transactional(t, d, db, effective), fresh()) == nil }, time.Minute,
-		time.Millisecond)
+	await.Until(t, func() bool { return call(transactional(t, d, db, effective), fresh()) == nil })
 	assert.Equal(t, 1, d.effects())
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -147,12 +148,12 @@ func costOfWait(b *testing.B, r costRun) float64 {
 		for range r.messages {
 			require.True(b, (<-confirms).Ack)
 		}
-		require.Eventually(b, func() bool {
+		await.Within(b, r.delay+2*time.Minute, func() bool {
 			q, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
 			require.NoError(b, err)
 
 			return q.Messages == r.messages
-		}, r.delay+2*time.Minute, 50*time.Millisecond)
+		})
 	})
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
@@ -118,11 +119,11 @@ func newLetterQueues(b *testing.B) letterQueues {
 // has fails when a queue does not get to have so many messages.
 func (q letterQueues) has(b *testing.B, name string, messages int) {
 	b.Helper()
-	require.Eventually(b, func() bool {
+	await.Until(b, func() bool {
 		found, err := q.channel.QueueDeclarePassive(name, true, false, false, false, nil)
 		require.NoError(b, err)
 		return found.Messages == messages
-	}, time.Minute, 20*time.Millisecond, "%d messages in %s", messages, name)
+	}, "%d messages in %s", messages, name)
 }
 
 // publishDeadLetters publishes messages as fast as their confirms come.

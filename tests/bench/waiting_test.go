@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
-	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
@@ -84,7 +84,7 @@ func wait(b *testing.B, queueType string, messages int, delay time.Duration, bro
 	for from := 0; from < messages; from += portion {
 		fill(b, queue, min(portion, messages-from), func(i int) amqp091.Table { return numbered(from + i) })
 	}
-	require.Eventually(b, waits.allFailed, delay+10*time.Minute, 10*time.Millisecond)
+	await.Within(b, delay+10*time.Minute, waits.allFailed)
 	look("waiting")
 	waits.await(b, delay+20*time.Minute)
 	look("after")

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -134,7 +135,7 @@ func chosen[T any](t *testing.T, all []T, variable string, name func(T) string) 
 // await waits for a condition.
 func (s *system) await(within time.Duration, what string, condition func() bool) {
 	s.t.Helper()
-	require.Eventually(s.t, condition, within, 200*time.Millisecond, what)
+	await.Within(s.t, within, condition, what)
 }
 
 // read gives all records so far, in order.

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
@@ -66,10 +67,10 @@ func TestHalfOfAReplay(t *testing.T) {
 	r := w.await(w.submit("/plan", url.Values{"kind": {"replay"}, "queue": {w.dead}}))
 	require.Equal(t, messages, r.Plan.Matched)
 	require.Equal(t, r.ID, w.submit("/confirm", url.Values{"id": {r.ID}}))
-	require.Eventually(t, func() bool {
+	await.Within(t, 5*time.Minute, func() bool {
 		w.ask(http.MethodGet, "/api/v1/runs/"+r.ID, "", &r)
 		return r.Done >= messages/2
-	}, 5*time.Minute, time.Millisecond)
+	})
 	w.submit("/stop", url.Values{"id": {r.ID}})
 	stopped := w.await(r.ID)
 	w.Has(w.main, stopped.Done)
@@ -96,9 +97,9 @@ func TestLongQueue(t *testing.T) {
 	w := newWorld(t, messages)
 	look := func(path string) time.Duration {
 		began := time.Now()
-		require.Eventually(t, func() bool {
+		await.Within(t, 15*time.Minute, func() bool {
 			return w.ask(http.MethodGet, path, "", nil) == http.StatusOK
-		}, 15*time.Minute, 100*time.Millisecond, path)
+		}, path)
 		return time.Since(began)
 	}
 	queue := "/api/v1/queues/" + w.dead

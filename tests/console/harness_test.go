@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -138,10 +139,10 @@ func (w *world) ask(method, path, body string, value any) int {
 func (w *world) await(id string) run {
 	w.t.Helper()
 	var r run
-	require.Eventually(w.t, func() bool {
+	await.Within(w.t, 5*time.Minute, func() bool {
 		w.ask(http.MethodGet, "/api/v1/runs/"+id, "", &r)
 		return r.State != "counting" && r.State != "running" && r.State != "stopping"
-	}, 5*time.Minute, 20*time.Millisecond)
+	})
 
 	return r
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
@@ -103,7 +104,7 @@ func TestCloseWaitsForTheQueue_OwnBroker(t *testing.T) {
 	server("suspend")
 	close(handlers.others)
 	handlers.ended.Wait()
-	eventually(t, time.Minute, func() bool {
+	await.Until(t, func() bool {
 		return unsettled(private) == 1
 	}, "the broker has the acknowledgements of all others")
 	close(handlers.first)

@@ -14,6 +14,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
@@ -79,7 +80,7 @@ func TestCutsChargeNobody(t *testing.T) {
 		}, 20*time.Second, 5*time.Millisecond)
 		network.cut()
 	}
-	eventually(t, 3*time.Minute, func() bool {
+	await.Within(t, 3*time.Minute, func() bool {
 		return r.is(func(r *record) bool { return len(r.done) == messages })
 	}, "all are handled")
 	took := time.Since(began)

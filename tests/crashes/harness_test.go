@@ -221,9 +221,3 @@ func queuesFor(n int) []string {
 
 	return queues
 }
-
-// eventually waits for a condition.
-func eventually(t *testing.T, within time.Duration, condition func() bool, message string, args ...any) {
-	t.Helper()
-	require.Eventually(t, condition, within, 20*time.Millisecond, append([]any{message}, args...)...)
-}

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
@@ -218,9 +219,9 @@ func (l *browsing) killed() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	}()
-	require.Eventually(l.t, func() bool {
+	await.Until(l.t, func() bool {
 		return l.state(l.dead).Consumers > 0
-	}, patience, time.Millisecond, "the process browses")
+	}, "the process browses")
 	_, _ = io.CopyN(io.Discard, out, l.random.Int64N(60_000))
 	l.order = nil
 }

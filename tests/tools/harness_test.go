@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -133,10 +134,10 @@ const patience = 30 * time.Second
 // await waits until a queue has so many messages and nobody consumes it.
 func (q *queues) await(name string, messages int) {
 	q.t.Helper()
-	require.Eventually(q.t, func() bool {
+	await.Until(q.t, func() bool {
 		found := q.state(name)
 		return found.Messages == messages && found.Consumers == 0
-	}, patience, time.Millisecond, "%d messages in %s, and no consumer", messages, name)
+	}, "%d messages in %s, and no consumer", messages, name)
 }
 
 // drained takes all messages out of a queue, in their order.

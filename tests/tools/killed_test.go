@@ -21,6 +21,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
@@ -272,9 +273,9 @@ func (k *killing) isDone(c *command) bool {
 // settled waits until the broker has noticed that the process is gone, and has all that this one had not taken out.
 func (k *killing) settled() {
 	k.t.Helper()
-	require.Eventually(k.t, func() bool {
+	await.Until(k.t, func() bool {
 		return k.state(k.dead).Consumers == 0 && !k.locked()
-	}, patience, 5*time.Millisecond, "the process is gone")
+	}, "the process is gone")
 }
 
 // locked tells whether the broker still has the lock of the process.

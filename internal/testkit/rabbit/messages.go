@@ -10,6 +10,8 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
 // UUIDHeader is the header in which watermill-amqp puts the UUID of a message, if it is not told another.
@@ -120,7 +122,7 @@ func (c *Client) TryPublish(exchange, key string, messages ...amqp091.Publishing
 func (c *Client) Take(queue string, n int, within time.Duration) []amqp091.Delivery {
 	c.t.Helper()
 	there := func() bool { return c.Depth(queue) >= n }
-	require.Eventually(c.t, there, Patient(within), tick, "%d messages in queue %s", n, queue)
+	await.Within(c.t, Patient(within), there, "%d messages in queue %s", n, queue)
 	var taken []amqp091.Delivery
 	c.Do(func(channel *amqp091.Channel) error {
 		idle := Patient(5 * time.Second) // somebody may have a look at the others

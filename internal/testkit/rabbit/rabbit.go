@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
 // Client works on one broker. Every operation has a connection of its own, so it works as soon as the broker does,
@@ -199,12 +200,12 @@ func (c *Client) Consumers(queue string) int {
 func (c *Client) Has(queue string, n int) {
 	c.t.Helper()
 	there := func() bool { return c.Depth(queue) == n }
-	require.Eventually(c.t, there, patience, tick, "%d messages in queue %s", n, queue)
+	await.Until(c.t, there, "%d messages in queue %s", n, queue)
 }
 
 // Idle waits until nobody consumes from a queue.
 func (c *Client) Idle(queue string) {
 	c.t.Helper()
 	idle := func() bool { return c.Consumers(queue) == 0 }
-	require.Eventually(c.t, idle, time.Minute, tick, "queue %s has consumers", queue)
+	await.Until(c.t, idle, "queue %s has consumers", queue)
 }

@@ -3,12 +3,13 @@ package cli
 import (
 	"strings"
 	"testing"
-	"time"
 	"unicode"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
 func TestSafe(t *testing.T) {
@@ -69,10 +70,10 @@ func TestProgress(t *testing.T) {
 	bar.SetTotal(100)
 	bar.Set(50)
 	bar.SetTotal(200)
-	require.Eventually(t, func() bool { // it draws now and then
+	await.Until(t, func() bool { // it draws now and then
 		bar.Set(100)
 		return strings.Contains(w.err.String(), "100/200")
-	}, 10*time.Second, 20*time.Millisecond)
+	})
 	assert.Contains(t, w.err.String(), "msg/")
 	bar.Close()
 	bar.Close()

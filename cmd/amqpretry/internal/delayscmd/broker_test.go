@@ -23,6 +23,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/dlqcmd"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
@@ -485,11 +486,11 @@ func TestLanding_OwnBroker(t *testing.T) {
 	assert.Contains(t, d.errs, "AMQP does not tell what landing queues hold")
 
 	l.environ[cli.EnvManagement] = b.ManagementURL
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		r, _ := l.stat()
 		return len(r.Landing) == 1 && r.Landing[0].Messages != nil && *r.Landing[0].Messages == 3 &&
 			r.Landing[0].Target.Key == l.queue
-	}, 30*time.Second, 500*time.Millisecond, "also without being asked")
+	}, "also without being asked")
 	d = l.ok("stat")
 	assert.Regexp(t, `(?m)^`+landing+` +`+l.queue+` +3$`, d.out)
 	assert.Contains(t, d.errs, "deleting the landing queue discards them")
@@ -499,16 +500,16 @@ func TestLanding_OwnBroker(t *testing.T) {
 	exchange := topology.Target{Exchange: "events", Key: "paid"}
 	l.land(exchange)
 	l.delay(exchange, 100*time.Millisecond, "d")
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		return regexp.MustCompile(`(?m)^events.exchange.paid.landing +events with key paid +1$`).
 			MatchString(l.ok("stat").out)
-	}, 30*time.Second, 500*time.Millisecond)
+	})
 
 	// Overdue messages of a level whose way on is gone.
 	l.Remove(l.ladder.Delivery())
 	l.delay(target, 200*time.Millisecond, "stuck", "stuck too")
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		_, ladder := l.stat()
 		return *ladder.Levels[0].Undelivered == 2 && ladder.Levels[0].Messages == 2
-	}, 30*time.Second, 500*time.Millisecond)
+	})
 }

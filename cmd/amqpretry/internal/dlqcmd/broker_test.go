@@ -19,6 +19,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -341,10 +342,10 @@ func TestAllDeadLetterQueuesOfABroker_OwnBroker(t *testing.T) {
 	p.Declare("gone.dlq", nil)
 
 	var out string
-	require.Eventually(t, func() bool { // its numbers are some seconds old
+	await.Until(t, func() bool { // its numbers are some seconds old
 		out, _ = p.ok("list")
 		return strings.Contains(out, p.main+suffix+"  3         3      0\n")
-	}, time.Minute, 500*time.Millisecond)
+	})
 	assert.Contains(t, out, "MAIN QUEUE")
 	assert.Contains(t, out, "gone (does not exist)")
 	out, _ = p.ok("list", "--json")

@@ -25,6 +25,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
 	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
@@ -571,23 +572,23 @@ func (l *lab) withoutPermissions(t *testing.T) {
 func (l *lab) alarm(t *testing.T) {
 	l.broker.Ctl("set_vm_memory_high_watermark", "0.0001")
 	var over, full verdict
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		over = l.amqpOnly("healthy")
 		f, found := find(over.findings, "alarms", "broker", "blocked the connection")
 		return found && f.Severity == Problem
-	}, 30*time.Second, time.Second)
+	})
 	assert.Equal(t, cli.ExitFound, over.code)
 	var f Finding
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		full = l.full("healthy")
 		var found bool
 		f, found = find(full.findings, "alarms", "broker", "memory alarm on node")
 		return found
-	}, 30*time.Second, time.Second)
+	})
 	l.run(f.Fix)
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		full = l.full("healthy")
 		_, found := find(full.findings, "alarms", "", "")
 		return !found
-	}, 30*time.Second, time.Second, full.out)
+	}, "%s", full.out)
 }

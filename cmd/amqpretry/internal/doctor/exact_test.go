@@ -16,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
 // exactly is a healthy main queue "orders" with exact delays, on the default ladder.
@@ -543,7 +544,7 @@ func uncommented(fix string) string { return strings.ReplaceAll(fix, "\n#   ", "
 
 func (l *lab) await(what string, is func() bool) {
 	l.t.Helper()
-	require.Eventually(l.t, is, 2*time.Minute, time.Second, what) // statistics are up to 10 s old
+	await.Within(l.t, 2*time.Minute, is, what) // statistics are up to 10 s old
 }
 
 // A user who lacks permissions on a ladder is told in a few lines, and gets them by the command that is told.

@@ -18,6 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
@@ -213,11 +214,11 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 		other := l.queue()
 		_, err := l.channel.QueueDeclare(other+".dlq", false, false, true, false, nil)
 		require.NoError(t, err)
-		require.Eventually(t, func() bool { // the API knows connections some seconds later
+		await.Until(t, func() bool { // the API knows connections some seconds later
 			d := l.run("plan", other)
 			return strings.Contains(d.out, "it is the exclusive queue of another connection (127.0.0.1:") &&
 				d.code == cli.ExitFound
-		}, 30*time.Second, 200*time.Millisecond)
+		})
 	})
 
 	t.Run("bindings are seen", func(t *testing.T) {
@@ -412,10 +413,10 @@ func (l *lab) recreate(t *testing.T) {
 	again(amqp091.Table{"x-message-ttl": 60_000, "x-dead-letter-exchange": "elsewhere"})
 	api, err := management.New(l.environ[cli.EnvManagement], "/", nil)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		q, err := api.Queue(t.Context(), queue+".retry.1s")
 		return err == nil && q.Messages != nil && *q.Messages == 0
-	}, 20*time.Second, 50*time.Millisecond)
+	})
 	require.NoError(t, leads())
 	d = l.run("apply", queue, "--recreate") // at once: the API still counts none
 	assert.Equal(t, cli.ExitFailed, d.code, d.out)
@@ -439,14 +440,14 @@ func (l *lab) deadLetterTargets(t *testing.T) {
 	arrives := func(queue, target string) {
 		t.Helper()
 		require.NoError(t, channel.Publish("", queue, true, false, amqp091.Publishing{Body: []byte(target)}))
-		require.Eventually(t, func() bool {
+		await.Until(t, func() bool {
 			m, ok, err := channel.Get(queue, false)
 			return err == nil && ok && m.Reject(false) == nil
-		}, 10*time.Second, 50*time.Millisecond)
-		require.Eventually(t, func() bool {
+		})
+		await.Until(t, func() bool {
 			m, ok, err := channel.Get(target, true)
 			return err == nil && ok && string(m.Body) == target
-		}, 10*time.Second, 50*time.Millisecond, "%s to %s", queue, target)
+		}, "%s to %s", queue, target)
 	}
 	for name, test := range map[string]struct {
 		exchange, kind string // kind of one that is there

@@ -17,6 +17,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/dlqcmd"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
@@ -128,8 +129,7 @@ func TestStrategies_OwnBroker(t *testing.T) {
 		l.Declare(queue, amqp091.Table{amqp091.QueueTypeArg: "quorum", "x-max-length": int64(100000)})
 		require.Equal(t, cli.ExitOK, l.run("apply", queue).code)
 		var d done
-		require.Eventually(t, func() bool { d = l.run("verify", queue); return d.code == cli.ExitFound },
-			30*time.Second, 200*time.Millisecond, "the API knows its policies some seconds later")
+		await.Until(t, func() bool { d = l.run("verify", queue); return d.code == cli.ExitFound }, "the API knows its policies some seconds later")
 		assert.Contains(t, d.out, `x-dead-letter-exchange: wanted "", found none`)
 		plan := strategyPlan(t, queue, config.Policy{Strategy: config.StrategyRedelivery})
 		policy, _ := plan.MainPolicy("/")
@@ -137,8 +137,7 @@ func TestStrategies_OwnBroker(t *testing.T) {
 		assert.NotContains(t, d.out, "delete_queue")
 
 		b.Ctl("set_policy", policy.Name, policy.Pattern, policy.Definition, "--priority", "100", "--apply-to", "queues")
-		require.Eventually(t, func() bool { d = l.run("verify", queue); return d.code == cli.ExitOK },
-			30*time.Second, 200*time.Millisecond, "%s", d.out)
+		await.Until(t, func() bool { d = l.run("verify", queue); return d.code == cli.ExitOK }, "%s", d.out)
 		assert.Contains(t, d.out, "present")
 		arguments := l.under(redeliveryPolicy)
 		d = arguments.run("verify", queue)
@@ -146,8 +145,7 @@ func TestStrategies_OwnBroker(t *testing.T) {
 		assert.Contains(t, d.out, "Either set protect: policy")
 
 		b.Ctl("set_operator_policy", "twenty", "^by-policy$", `{"delivery-limit":5}`)
-		require.Eventually(t, func() bool { d = l.run("verify", queue); return d.code == cli.ExitFound },
-			30*time.Second, 200*time.Millisecond)
+		await.Until(t, func() bool { d = l.run("verify", queue); return d.code == cli.ExitFound })
 		assert.Contains(t, d.out, "x-delivery-limit: wanted 1000, found 5, from a policy of the broker")
 		assert.Contains(t, d.out, "amqpretry doctor --policies '"+l.file+"' 'by-policy'")
 	})
@@ -197,11 +195,10 @@ func (l *lab) changeStrategy(t *testing.T) {
 		} else {
 			l.shell(t, folder, restore[1])
 		}
-		require.Eventually(t, func() bool {
+		await.Until(t, func() bool {
 			d = l.run("verify", queue)
 			return d.code == cli.ExitOK && !strings.Contains(d.out, "unseen")
-		},
-			30*time.Second, 200*time.Millisecond, "%s", d.out)
+		}, "%s", d.out)
 	}
 	letters := l.Drain(queue)
 	assert.Equal(t, bodies, rabbit.Bodies(letters))

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
@@ -90,11 +91,11 @@ func TestCleanup(t *testing.T) {
 
 	_, err = s.Cleanup(t.Context(), -time.Second)
 	require.Error(t, err)
-	require.Eventually(t, func() bool {
+	await.Within(t, soon, func() bool {
 		_, err := s.Cleanup(t.Context(), store.MinLease)
 
 		return assert.NoError(t, err) && count(t, db, c.Table) == 1
-	}, soon, often, "the claim is left")
+	}, "the claim is left")
 }
 
 func TestKeepClean(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store/mysqlstore"
 )
@@ -93,7 +94,7 @@ func testFaults(t *testing.T, uri, direct string, faults int, fault func()) {
 	}
 	for range faults {
 		before := answered.Load()
-		require.Eventually(t, func() bool { return answered.Load() >= before+50 }, soon, time.Millisecond)
+		await.Within(t, soon, func() bool { return answered.Load() >= before+50 })
 		fault()
 	}
 	close(stop)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store/mysqlstore"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store/storetest"
@@ -163,7 +164,7 @@ func TestBothInboxes(t *testing.T) {
 
 	late, err := s.Begin(t.Context(), "h", "ran out", store.MinLease)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
+	await.Within(t, soon, func() bool {
 		got, tx := beginTx("ran out")
 		if got != store.New {
 			require.NoError(t, tx.Rollback())
@@ -172,7 +173,7 @@ func TestBothInboxes(t *testing.T) {
 		}
 
 		return assert.NoError(t, tx.Commit())
-	}, soon, often)
+	})
 	require.ErrorIs(t, late.Commit(t.Context()), store.ErrLost)
 	assert.Equal(t, store.Done, state("ran out"))
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store/postgresstore"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store/storetest"
@@ -143,7 +144,7 @@ func TestBothInboxes(t *testing.T) {
 
 	late, err := s.Begin(t.Context(), "h", "ran out", store.MinLease)
 	require.NoError(t, err)
-	require.Eventually(t, func() bool {
+	await.Within(t, soon, func() bool {
 		got, tx := beginTx("ran out")
 		if got != store.New {
 			require.NoError(t, tx.Rollback())
@@ -152,7 +153,7 @@ func TestBothInboxes(t *testing.T) {
 		}
 
 		return assert.NoError(t, tx.Commit())
-	}, soon, often)
+	})
 	require.ErrorIs(t, late.Commit(t.Context()), store.ErrLost)
 	assert.Equal(t, store.Done, state("ran out"))
 }

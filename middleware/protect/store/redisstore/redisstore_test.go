@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store/redisstore"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store/storetest"
@@ -86,11 +87,11 @@ func TestRetention(t *testing.T) {
 	short, err := redisstore.New(client, redisstore.Config{Prefix: prefix, Retention: 50 * time.Millisecond})
 	require.NoError(t, err)
 	require.NoError(t, claim(t, short, "2", time.Second, store.New).Commit(t.Context()))
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		c, err := short.Begin(t.Context(), "orders", "2", time.Second)
 
 		return err == nil && c.State() == store.New
-	}, 10*time.Second, 5*time.Millisecond, "a duplicate after the retention is handled again")
+	}, "a duplicate after the retention is handled again")
 }
 
 // A claim that Redis has forgotten before its lease ended is its owner's: he goes on, and what he commits is done.
@@ -485,12 +486,12 @@ func TestSentinelFailover(t *testing.T) {
 	require.NoError(t, claim(t, s, "2", time.Hour, store.New).Commit(t.Context()))
 	require.NoError(t, client.Wait(t.Context(), 1, time.Minute).Err())
 	master.kill()
-	require.Eventually(t, func() bool {
+	await.Within(t, 2*time.Minute, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 
 		return c.Renew(ctx, time.Hour) == nil
-	}, 2*time.Minute, 50*time.Millisecond, "no failover")
+	}, "no failover")
 	claim(t, s, "1", time.Hour, store.InFlight)
 	claim(t, s, "2", time.Hour, store.Done)
 	assert.Contains(t, replica.client().Info(t.Context(), "replication").Val(), "role:master")
@@ -599,9 +600,9 @@ func TestCheck(t *testing.T) {
 	replica := startServer(t, "--replicaof", "127.0.0.1 "+safe.port())
 	require.NoError(t, client.ConfigSet(t.Context(), "maxmemory-policy", "noeviction").Err())
 	require.NoError(t, client.ConfigSet(t.Context(), "appendfsync", "always").Err())
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		return fmt.Sprint(settings(client)) == "[min-replicas-to-write 0]"
-	}, time.Minute, 20*time.Millisecond, "no replica")
+	}, "no replica")
 	assert.Equal(t, []string{"appendonly no", "replicaof 127.0.0.1 " + safe.port()}, settings(replica.client()))
 	require.NoError(t, client.ConfigSet(t.Context(), "min-replicas-to-write", "1").Err())
 	assert.Empty(t, settings(client))

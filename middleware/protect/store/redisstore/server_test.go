@@ -12,13 +12,13 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store/redisstore"
 )
 
@@ -106,8 +106,7 @@ func (s *server) start() {
 	require.NoError(s.t, s.cmd.Start())
 	client := redis.NewClient(&redis.Options{Addr: s.addr})
 	defer client.Close() //nolint:errcheck // only asks whether the server answers
-	require.Eventually(s.t, func() bool { return client.Ping(context.Background()).Err() == nil }, time.Minute,
-		10*time.Millisecond, "redis-server does not answer; its log is %s", s.log)
+	await.Until(s.t, func() bool { return client.Ping(context.Background()).Err() == nil }, "redis-server does not answer; its log is %s", s.log)
 }
 
 // kill ends it by SIGKILL, as a crash does.
@@ -246,11 +245,11 @@ func startCluster(t testing.TB) (*redis.ClusterClient, []*server) {
 	for i, s := range servers {
 		addrs[i] = s.addr
 		client := s.client()
-		require.Eventually(t, func() bool {
+		await.Until(t, func() bool {
 			info, err := client.ClusterInfo(ctx).Result()
 
 			return err == nil && contains(info, "cluster_state:ok") && contains(info, "cluster_size:3")
-		}, time.Minute, 20*time.Millisecond, "the cluster does not form")
+		}, "the cluster does not form")
 	}
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: addrs})
 	t.Cleanup(func() { assert.NoError(t, client.Close()) })
@@ -273,9 +272,9 @@ func startSentinel(t testing.TB) (client *redis.Client, master, replica *server)
 	master = startServer(t)
 	replica = startServer(t, "--replicaof", "127.0.0.1 "+master.port())
 	replicates := replica.client()
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		return contains(replicates.Info(t.Context(), "replication").Val(), "master_link_status:up")
-	}, time.Minute, 20*time.Millisecond, "the replica does not connect")
+	}, "the replica does not connect")
 
 	file := filepath.Join(t.TempDir(), "sentinel.conf")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, "sentinel monitor main 127.0.0.1 %s 1\n"+
@@ -283,11 +282,11 @@ func startSentinel(t testing.TB) (client *redis.Client, master, replica *server)
 	sentinel := startServer(t, file, "--sentinel")
 	watches := redis.NewSentinelClient(&redis.Options{Addr: sentinel.addr})
 	t.Cleanup(func() { assert.NoError(t, watches.Close()) })
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		replicas, err := watches.Replicas(t.Context(), "main").Result()
 
 		return err == nil && len(replicas) == 1
-	}, time.Minute, 20*time.Millisecond, "the sentinel does not see the replica")
+	}, "the sentinel does not see the replica")
 	client = redis.NewFailoverClient(&redis.FailoverOptions{MasterName: "main", SentinelAddrs: []string{sentinel.addr}})
 	t.Cleanup(func() { assert.NoError(t, client.Close()) })
 

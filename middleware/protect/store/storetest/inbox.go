@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 )
 
@@ -95,12 +96,12 @@ func waitOut(t *testing.T, inbox store.Inbox, lease time.Duration) {
 func takeOver(t *testing.T, inbox store.Inbox, handler, key string) store.Claim {
 	t.Helper()
 	var claim store.Claim
-	require.Eventually(t, func() bool {
+	await.Within(t, soon, func() bool {
 		var err error
 		claim, err = inbox.Begin(context.Background(), handler, key, long)
 
 		return err == nil && claim.State() == store.New
-	}, soon, often)
+	})
 
 	return claim
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 )
 
@@ -200,7 +201,7 @@ func testTxEndedContexts(t *testing.T, in txInboxes) {
 	in.claim(t, 0, tx, handler, "key")
 	cancel() // which rolls it back
 	require.Error(t, tx.Commit())
-	require.Eventually(t, func() bool {
+	await.Within(t, soon, func() bool {
 		tx, err := in.db.BeginTx(t.Context(), nil)
 		if err != nil {
 			return false
@@ -209,7 +210,7 @@ func testTxEndedContexts(t *testing.T, in txInboxes) {
 		state, err := in.in[1].BeginTx(t.Context(), tx, handler, "key")
 
 		return err == nil && state == store.New
-	}, soon, often)
+	})
 }
 
 // A transaction that has ended takes no claims.
