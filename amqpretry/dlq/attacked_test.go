@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,30 +16,30 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
-// within fails a test whose run does not end by itself.
-func within(t *testing.T, limit time.Duration, run func()) {
+// ends fails a test whose run does not end by itself.
+func ends(t *testing.T, run func()) {
 	t.Helper()
 	ended := make(chan struct{})
 	go func() { defer close(ended); run() }()
-	select {
-	case <-ended:
-	case <-time.After(limit):
-		t.Fatalf("it has not ended within %s", limit)
-	}
+	await.Closed(t, ended, "the run ends")
 }
 
 // A run that fails in the middle of a long queue must end: what was on its way stays, and fills the block.
 func TestFailedReplayOfALongQueueEnds(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
-	f.fill(5000)
-	within(t, 40*time.Second, func() {
+	const deadLetters = 2500 // more than two blocks
+	f.fill(deadLetters)
+	var report dlq.ReplayReport
+	ends(t, func() {
 		deleted := false
-		report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Progress: func(p dlq.Progress) {
+		var err error
+		report, err = f.queue.Replay(t.Context(), dlq.ReplayOptions{Progress: func(p dlq.Progress) {
 			if p.Done >= 200 && !deleted {
 				deleted = true
 				f.Remove("", f.main)
@@ -46,8 +47,8 @@ func TestFailedReplayOfALongQueueEnds(t *testing.T) {
 		}})
 		missing := (*dlq.NoQueueError)(nil)
 		assert.ErrorAs(t, err, &missing)
-		f.Has(f.queue.Name(), 5000-report.Done)
 	})
+	f.Has(f.queue.Name(), deadLetters-report.Done)
 }
 
 // The acknowledger fails while everything that the broker hands out is on its way: nobody wakes the scan.
@@ -60,18 +61,31 @@ func TestFailureWhileTheScanWaits(t *testing.T) {
 			full := f.main + "-full"
 			f.Declare(full, amqp091.Table{amqp091.QueueTypeArg: "classic", "x-max-length": int64(1),
 				"x-overflow": "reject-publish"})
-			f.fillWith(100, func(i int) amqp091.Publishing {
+			f.fillWith(60, func(i int) amqp091.Publishing {
 				p := deadletter.New(f.main, i)
 				p.Body = bytes.Repeat([]byte("x"), 1200<<10)
 
 				return p
 			})
-			time.AfterFunc(5*time.Second, func() { f.Remove("", full) })
-			within(t, 60*time.Second, func() {
-				_, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{To: full})
-				missing := (*dlq.NoQueueError)(nil)
-				assert.ErrorAs(t, err, &missing)
-			})
+			// A first block of 32 and, for messages of that size, a second one of 16 are all that the broker hands out.
+			// The queue takes one message, so nothing else becomes free.
+			queue, told := f.watched()
+			sent := make(chan struct{})
+			allSent := sync.OnceFunc(func() { close(sent) })
+			ended := make(chan error, 1)
+			go func() {
+				_, err := queue.Replay(t.Context(), dlq.ReplayOptions{To: full, Progress: func(p dlq.Progress) {
+					if p.Matched >= 48 {
+						allSent()
+					}
+				}})
+				ended <- err
+			}()
+			require.ErrorContains(t, f.isTold(told), full)
+			await.Closed(t, sent, "all that the broker hands out is on its way")
+			f.Remove("", full)
+			missing := (*dlq.NoQueueError)(nil)
+			assert.ErrorAs(t, await.Value(t, ended, "the run ends"), &missing)
 		})
 	}
 }
@@ -144,13 +158,13 @@ func TestTwoBrowsesAtOnceKeepTheOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := onBroker(t, arguments)
-			const n = 1000
+			const n = 500
 			f.fill(n)
 			ended, whole := make(chan struct{}), atomic.Int32{}
 			for range 2 {
 				go func() {
 					defer func() { ended <- struct{}{} }()
-					for range 5 {
+					for range 4 {
 						seen := 0
 						for _, err := range f.queue.Browse(t.Context(), dlq.Filter{}) {
 							// on a busy machine the other one takes longer than this waits
@@ -169,8 +183,8 @@ func TestTwoBrowsesAtOnceKeepTheOrder(t *testing.T) {
 					}
 				}()
 			}
-			<-ended
-			<-ended
+			await.Closed(t, ended, "the one has browsed")
+			await.Closed(t, ended, "so has the other one")
 			assert.GreaterOrEqual(t, whole.Load(), int32(2), "browses that have seen all")
 			f.Has(f.queue.Name(), n)
 			got := rabbit.Bodies(f.drained(f.queue.Name(), n))
@@ -192,7 +206,7 @@ func TestBrowsesWhileDeadLettersComeKeepTheOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := onBroker(t, arguments)
-			const before, all = 1500, 4000
+			const before, all = 1100, 2000
 			f.fill(before)
 			ended := make(chan struct{})
 			go func() {

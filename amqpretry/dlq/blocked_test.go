@@ -2,12 +2,12 @@ package dlq_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
@@ -30,20 +30,10 @@ func TestReplayInAnAlarm_OwnBroker(t *testing.T) {
 		assert.NoError(t, err)
 		ended <- report
 	}()
-	select {
-	case why := <-told:
-		require.ErrorContains(t, why, "memory")
-	case <-time.After(time.Minute):
-		require.Fail(t, "nobody was told")
-	}
+	require.ErrorContains(t, await.Value(t, told, "somebody is told"), "memory")
 
 	broker.Ctl("set_vm_memory_high_watermark", "0.6")
-	select {
-	case why := <-told:
-		require.NoError(t, why)
-	case <-time.After(time.Minute):
-		require.Fail(t, "nobody was told of the end")
-	}
-	assert.Equal(t, 20, (<-ended).Done)
+	require.NoError(t, await.Value(t, told, "somebody is told of the end"))
+	assert.Equal(t, 20, await.Value(t, ended, "the replay ends").Done)
 	f.Has(f.main, 20)
 }

@@ -2,13 +2,13 @@ package dlq_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -32,13 +32,20 @@ func onBroker(t testing.TB, dead amqp091.Table) *fixture {
 
 func on(t testing.TB, uri string, dead amqp091.Table) *fixture {
 	t.Helper()
-	f := &fixture{Client: rabbit.New(t, uri), t: t, main: "dlq-" + watermill.NewShortUUID()}
+	f := connected(t, uri)
 	if dead == nil {
 		_, dead = deadletter.Queue(t, f.main)
 	}
 	f.Declare(f.main, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
 	f.Declare(f.main+".dlq", dead)
 
+	return f
+}
+
+// connected is a fixture whose queues are still to be declared.
+func connected(t testing.TB, uri string) *fixture {
+	t.Helper()
+	f := &fixture{Client: rabbit.New(t, uri), t: t, main: "dlq-" + watermill.NewShortUUID()}
 	client, err := dlq.Open(t.Context(), dlq.Config{URI: uri, NoDeliveryLimitPolicy: true})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = client.Close() })
@@ -66,10 +73,30 @@ func (f *fixture) fillWith(n int, of func(i int) amqp091.Publishing) {
 	f.Publish(f.queue.Name(), messages...)
 }
 
-// drained takes n messages out of a queue, in their order.
+// drained takes n messages out of a queue, in their order. It consumes them at once: a get waits for the quorum queue
+// each time, and tests take thousands of messages.
 func (f *fixture) drained(queue string, n int) []amqp091.Delivery {
 	f.t.Helper()
-	return f.Take(queue, n, 20*time.Second)
+	await.Until(f.t, func() bool { return f.Depth(queue) >= n }, "%d messages in queue %s", n, queue)
+	var taken []amqp091.Delivery
+	f.Do(func(channel *amqp091.Channel) error {
+		if err := channel.Qos(n, 0, false); err != nil { // no more than are to be taken
+			return err
+		}
+		deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
+		if err != nil {
+			return err
+		}
+		for len(taken) < n {
+			d := await.Value(f.t, deliveries, "a message")
+			require.NotNil(f.t, d.Acknowledger, "the broker has ended the consumer")
+			taken = append(taken, d)
+		}
+
+		return channel.Ack(taken[n-1].DeliveryTag, true)
+	})
+
+	return taken
 }
 
 func classic() amqp091.Table { return amqp091.Table{amqp091.QueueTypeArg: "classic"} }

@@ -82,7 +82,7 @@ func TestRunGivesBackWhatItHasNotComeTo(t *testing.T) {
 	for name, arguments := range map[string]amqp091.Table{"quorum": nil, "classic": classic()} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const deadLetters = 400
+			const deadLetters, replayed = 200, 40
 			f := onBroker(t, arguments)
 			f.client.HoldFor(0) // it gives back after each message
 			f.fillWith(deadLetters, func(n int) amqp091.Publishing {
@@ -93,10 +93,10 @@ func TestRunGivesBackWhatItHasNotComeTo(t *testing.T) {
 				return deadletter.New(f.main, n)
 			})
 
-			report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Rate: 100, Limit: 120})
+			report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Rate: 100, Limit: replayed})
 			require.NoError(t, err)
-			assert.Equal(t, 120, report.Done)
-			f.Has(f.queue.Name(), deadLetters-120)
+			assert.Equal(t, replayed, report.Done)
+			f.Has(f.queue.Name(), deadLetters-replayed)
 		})
 	}
 }

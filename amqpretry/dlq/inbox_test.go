@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"testing"
-	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -107,7 +106,7 @@ func TestRunOfLargeMessagesGoesOn(t *testing.T) {
 	q := filled(t, 0, nil)
 	q.client.room = 5 * size
 	publishBodies(t, q, messages, func(i int) string { return fmt.Sprintf("%03d", i) + string(make([]byte, size)) })
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Bound)
 	defer cancel()
 	report, err := q.Purge(ctx, PurgeOptions{Filter: Filter{Where: func(l *DeadLetter) bool {
 		return l.Position%3 != 0

@@ -42,14 +42,14 @@ func TestOddQueues(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			f := onBroker(t, nil)
+			f := connected(t, brokertest.URI(t))
 			main := f.main + test.main
 			if test.main != "" {
 				main = test.main + watermill.NewShortUUID()[:8] // a broker may be used by several runs
 			}
 			queue := f.client.DeadLetterQueue(main+".odd", main)
 			f.Declare(queue.Name(), test.arguments)
-			const n = 2500
+			const n = 1100 // more than two blocks, of 32 and of 1,000
 			deadLetters := make([]amqp091.Publishing, n)
 			for i := range deadLetters {
 				deadLetters[i] = deadletter.New(main, i)

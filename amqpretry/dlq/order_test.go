@@ -29,8 +29,8 @@ func (f *fixture) who(config dlq.Config) (*dlq.Queue, *dlq.Client) {
 // on to the end of these, tells of it, and leaves the order as it was; or says that it has not.
 func TestInterruptedAmongThoseThatWereReadBefore(t *testing.T) {
 	t.Parallel()
-	const deadLetters, limit = 4000, 50
-	for name, orderTime := range map[string]time.Duration{"kept": time.Minute, "not kept": time.Nanosecond} {
+	const deadLetters, limit = 1500, 50
+	for name, orderTime := range map[string]time.Duration{"kept": time.Hour, "not kept": time.Nanosecond} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := onBroker(t, nil)
@@ -97,7 +97,7 @@ func TestBrowseIsToldOfThePassing(t *testing.T) {
 // A run that has all that it wanted is not interrupted: it has all the time for the order.
 func TestLimitedRunKeepsTheOrder(t *testing.T) {
 	t.Parallel()
-	const deadLetters = 3000
+	const deadLetters = 1200
 	f := onBroker(t, nil)
 	f.fill(deadLetters)
 	_, err := f.queue.Stat(t.Context(), dlq.Filter{})
@@ -112,7 +112,7 @@ func TestLimitedRunKeepsTheOrder(t *testing.T) {
 // A loop that was left is not called again: its error goes to the logger.
 func TestBrowseThatWasLeftAndInterrupted(t *testing.T) {
 	t.Parallel()
-	const deadLetters = 3000
+	const deadLetters = 1500
 	f := onBroker(t, nil)
 	f.fill(deadLetters)
 	_, err := f.queue.Stat(t.Context(), dlq.Filter{})

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
 // full is a queue that takes so many messages and refuses the others.
@@ -36,13 +37,7 @@ func (f *fixture) watched() (*dlq.Queue, chan error) {
 
 func (f *fixture) isTold(told chan error) error {
 	f.t.Helper()
-	select {
-	case why := <-told:
-		return why
-	case <-time.After(20 * time.Second):
-		require.Fail(f.t, "told nothing")
-		return nil
-	}
+	return await.Value(f.t, told, "it tells what it waits for")
 }
 
 // Who waits for a full target is told so, and when it is interrupted nothing is said to be where it is not.
@@ -52,25 +47,36 @@ func TestMoveToAQueueThatIsFull(t *testing.T) {
 	f.fill(100)
 	target := f.full(30)
 	queue, told := f.watched()
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	var report dlq.Report
-	ended := make(chan error, 1)
-	go func() {
-		var err error
-		report, err = queue.Move(ctx, dlq.MoveOptions{To: target})
-		ended <- err
-	}()
-	require.ErrorContains(t, f.isTold(told), target)
-	cancel()
-	began := time.Now()
-	require.ErrorIs(t, <-ended, context.Canceled)
-	assert.Less(t, time.Since(began), 5*time.Second)
+	interrupted := func() (dlq.Report, time.Duration) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var report dlq.Report
+		ended := make(chan error, 1)
+		go func() {
+			var err error
+			report, err = queue.Move(ctx, dlq.MoveOptions{To: target})
+			ended <- err
+		}()
+		require.ErrorContains(t, f.isTold(told), target)
+		began := time.Now()
+		cancel()
+		require.ErrorIs(t, await.Value(t, ended, "the move ends"), context.Canceled)
+
+		return report, time.Since(began)
+	}
+	report, took := interrupted()
 	assert.Equal(t, 30, report.Done)
 	assert.Zero(t, report.Unsettled)
 	assert.Positive(t, report.Refused)
 	f.Has(target, 30)
 	f.Has(f.queue.Name(), 70)
+	// Whoever waits for confirms after all takes 10 s each time, and a busy machine takes long only now and then.
+	for range 3 {
+		if took >= 5*time.Second {
+			_, took = interrupted()
+		}
+	}
+	assert.Less(t, took, 5*time.Second)
 }
 
 // When there is room again, it goes on, and says so.

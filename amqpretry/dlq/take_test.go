@@ -54,16 +54,17 @@ func (f *full) Write(p []byte) (int, error) {
 func TestNothingIsTakenWithoutItsUndo(t *testing.T) {
 	t.Parallel()
 	f := onBroker(t, nil)
-	f.fill(2000)
+	const deadLetters = 1000
+	f.fill(deadLetters)
 	disk := &full{room: 256 << 10}
 	report, err := f.queue.Purge(t.Context(), dlq.PurgeOptions{Undo: disk})
 	require.ErrorIs(t, err, errFull)
 	assert.Equal(t, 1, strings.Count(err.Error(), errFull.Error()), "once: %v", err)
 	assert.Less(t, report.Done, 200, "no more than what was written")
-	f.Has(f.queue.Name(), 2000-report.Done)
+	f.Has(f.queue.Name(), deadLetters-report.Done)
 
 	disk.room = 256 << 10
-	left := 2000 - report.Done
+	left := deadLetters - report.Done
 	replayed, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Undo: disk})
 	require.ErrorIs(t, err, errFull)
 	assert.Less(t, replayed.Done, 200)
@@ -260,7 +261,7 @@ func TestBrowsingForeignQueues(t *testing.T) {
 // time.
 func TestTakingTheFirstOfMany(t *testing.T) {
 	t.Parallel()
-	const n = 1000
+	const n = 400
 	for name, goes := range map[string]func(int) bool{
 		"the first and the last of the first block": func(i int) bool { return i == 0 || i == 31 },
 		"each tenth":           func(i int) bool { return i%10 == 0 },
