@@ -8,9 +8,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
-	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
@@ -24,7 +24,7 @@ type fixture struct {
 }
 
 // onBroker makes empty queues on the broker that all tests share. dead are the arguments of the dead-letter queue; nil
-// means ours.
+// means ours. The main queue is a classic one, which costs the broker less than a quorum queue; see [onQuorumQueues].
 func onBroker(t testing.TB, dead amqp091.Table) *fixture {
 	t.Helper()
 	return on(t, brokertest.URI(t), dead)
@@ -32,11 +32,21 @@ func onBroker(t testing.TB, dead amqp091.Table) *fixture {
 
 func on(t testing.TB, uri string, dead amqp091.Table) *fixture {
 	t.Helper()
-	f := connected(t, uri)
+	return connected(t, uri).declared(classic(), dead)
+}
+
+// onQuorumQueues is [onBroker] with a main queue and a dead-letter queue as services have them.
+func onQuorumQueues(t testing.TB) *fixture {
+	t.Helper()
+	return connected(t, brokertest.URI(t)).declared(amqp091.Table{amqp091.QueueTypeArg: "quorum"}, nil)
+}
+
+func (f *fixture) declared(main, dead amqp091.Table) *fixture {
+	f.t.Helper()
 	if dead == nil {
-		_, dead = deadletter.Queue(t, f.main)
+		_, dead = deadletter.Queue(f.t, f.main)
 	}
-	f.Declare(f.main, amqp091.Table{amqp091.QueueTypeArg: "quorum"})
+	f.Declare(f.main, main)
 	f.Declare(f.main+".dlq", dead)
 
 	return f
@@ -73,30 +83,10 @@ func (f *fixture) fillWith(n int, of func(i int) amqp091.Publishing) {
 	f.Publish(f.queue.Name(), messages...)
 }
 
-// drained takes n messages out of a queue, in their order. It consumes them at once: a get waits for the quorum queue
-// each time, and tests take thousands of messages.
+// drained takes n messages out of a queue, in their order.
 func (f *fixture) drained(queue string, n int) []amqp091.Delivery {
 	f.t.Helper()
-	await.Until(f.t, func() bool { return f.Depth(queue) >= n }, "%d messages in queue %s", n, queue)
-	var taken []amqp091.Delivery
-	f.Do(func(channel *amqp091.Channel) error {
-		if err := channel.Qos(n, 0, false); err != nil { // no more than are to be taken
-			return err
-		}
-		deliveries, err := channel.Consume(queue, "", false, false, false, false, nil)
-		if err != nil {
-			return err
-		}
-		for len(taken) < n {
-			d := await.Value(f.t, deliveries, "a message")
-			require.NotNil(f.t, d.Acknowledger, "the broker has ended the consumer")
-			taken = append(taken, d)
-		}
-
-		return channel.Ack(taken[n-1].DeliveryTag, true)
-	})
-
-	return taken
+	return drain.N(f.t, f.Client, queue, n)
 }
 
 func classic() amqp091.Table { return amqp091.Table{amqp091.QueueTypeArg: "classic"} }

@@ -101,7 +101,7 @@ func TestPoorNetworks(t *testing.T) {
 		"1 MB a second, many":    {network{perSecond: mega}, 100, 10_000, nil},
 		"100 ms":                 {network{latency: 100 * time.Millisecond}, 100, 100, nil},
 		"stands still for 5 s":   {network{stall: 5 * time.Second}, 20, 50_000, nil},
-		"a little of all, and slower": {network{perSecond: mega / 2, latency: 200 * time.Millisecond,
+		"a little of all, and slower": {network{perSecond: mega / 2, latency: 100 * time.Millisecond,
 			stall: 3 * time.Second}, 2, mega, nil},
 	} {
 		t.Run(name, func(t *testing.T) {

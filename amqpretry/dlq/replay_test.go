@@ -25,7 +25,7 @@ import (
 
 func TestReplay(t *testing.T) {
 	t.Parallel()
-	f := onBroker(t, nil)
+	f := onQuorumQueues(t)
 	f.fill(300)
 
 	dry, err := f.queue.Replay(t.Context(),
@@ -188,7 +188,7 @@ func (f *fixture) returning(ctx context.Context) {
 
 func TestReplayNeverTwiceInOneRun(t *testing.T) {
 	t.Parallel()
-	f := onBroker(t, nil)
+	f := onQuorumQueues(t)
 	f.fill(200)
 	f.returning(t.Context())
 	report, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{Rate: 400})
@@ -241,7 +241,7 @@ func TestTwoReplaysAtOnce(t *testing.T) {
 
 func TestReplayWithoutATarget(t *testing.T) {
 	t.Parallel()
-	f := onBroker(t, nil)
+	f := onQuorumQueues(t)
 	f.fill(300)
 	missing := (*dlq.NoQueueError)(nil)
 	_, err := f.queue.Replay(t.Context(), dlq.ReplayOptions{To: "nobody-" + f.main})
@@ -285,7 +285,7 @@ func TestReplayWaitsForAFullQueue(t *testing.T) {
 
 func TestInterruptedReplayGoesOn(t *testing.T) {
 	t.Parallel()
-	f := onBroker(t, nil)
+	f := onQuorumQueues(t)
 	const deadLetters = 1500
 	f.fill(deadLetters)
 	ctx, cancel := context.WithCancel(t.Context())
