@@ -22,6 +22,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
@@ -99,7 +100,8 @@ func (p *place) ok(args ...string) (out, errs string) {
 func (p *place) bodies(queue string, n int) []amqp091.Delivery {
 	p.t.Helper()
 	p.Has(queue, n)
-	return p.Take(queue, n, time.Second)
+
+	return drain.N(p.t, p.Client, queue, n)
 }
 
 func (p *place) file(name string) string { return filepath.Join(p.dir, name) }
@@ -318,19 +320,23 @@ func TestBusyQueue(t *testing.T) {
 	p := onBroker(t, brokertest.URI(t))
 	p.fill(p.main, 0, 3)
 	arrives := rabbit.Consume(t, p.Channel(), p.main)
-	done := make(chan struct{})
+	first, done := *p, make(chan struct{})
+	var cancel context.CancelFunc
+	first.interruptible, cancel = context.WithCancel(t.Context())
+	defer cancel()
 	go func() {
 		defer close(done)
-		// longer than the other one waits
-		_, _, _ = p.run(nil, "replay", p.main, "--canary", "1", "--watch", "12s", "--yes", "--no-undo")
+		// much longer than the other one waits
+		_, _, _ = first.run(nil, "replay", p.main, "--canary", "1", "--watch", "10m", "--yes", "--no-undo")
 	}()
-	<-arrives // the canary has gone, and is watched
+	await.Closed(t, arrives, "the canary has gone, and is watched")
 
 	code, _, errs := p.run(nil, "purge", p.main, "--all", "--yes", "--undo", p.file("undo"))
 	assert.Equal(t, cli.ExitFailed, code)
 	assert.Contains(t, errs, "another replay, move, purge or browse is at work")
 	assert.NoFileExists(t, p.file("undo"))
-	<-done
+	cancel()
+	await.Closed(t, done, "the replay is interrupted")
 }
 
 func TestAllDeadLetterQueuesOfABroker_OwnBroker(t *testing.T) {

@@ -4,9 +4,9 @@ package dlqcmd
 
 import (
 	"bufio"
+	"context"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -18,27 +18,34 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 )
 
-// `amqpretry ... | head -n 1`: the browse ends, and gives back what it holds, in order. The command itself is run, as a
+// asCommand in the environment makes this test binary the command.
+const asCommand = "AMQPRETRY_TEST_AS_COMMAND"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asCommand) != "" {
+		os.Exit(cli.Run(context.Background(), cli.NewSession(), os.Args[1:], Command)) // as main does
+	}
+	os.Exit(m.Run())
+}
+
+// `amqpretry ... | head -n 1`: the browse ends, and gives back what it holds, in order. The command is a process, as a
 // signal would end it.
 func TestTheReaderGoes(t *testing.T) {
 	t.Parallel()
-	binary := filepath.Join(t.TempDir(), "amqpretry")
-	built, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "../..").CombinedOutput()
-	require.NoError(t, err, string(built))
 	p := onBroker(t, brokertest.URI(t))
-	const n = 3000 // more than pipes and buffers have room for
+	const n = 2000 // more than pipes and buffers have room for
 	p.fill(p.main, 0, n)
 	p.Has(p.main+suffix, n)
 
 	for _, args := range [][]string{
 		{"list", p.main, "--limit", "0"}, {"list", p.main, "--limit", "0", "--json"}, {"export", p.main},
-		{"stat", p.main}, {"show", p.main, "uuid-2999"}, {"replay", p.main},
+		{"stat", p.main}, {"show", p.main, "uuid-" + strconv.Itoa(n-1)}, {"replay", p.main},
 	} {
 		t.Run(args[0], func(t *testing.T) {
 			reader, writer, err := os.Pipe()
 			require.NoError(t, err)
-			command := exec.CommandContext(t.Context(), binary, append([]string{"dlq"}, args...)...)
-			command.Env = append(os.Environ(), cli.EnvURI+"="+p.URI, cli.EnvNoLimitPolicy+"=yes")
+			command := exec.CommandContext(t.Context(), os.Args[0], append([]string{"dlq"}, args...)...)
+			command.Env = append(os.Environ(), asCommand+"=yes", cli.EnvURI+"="+p.URI, cli.EnvNoLimitPolicy+"=yes")
 			command.Stdout = writer
 			var errs strings.Builder
 			command.Stderr = &errs
