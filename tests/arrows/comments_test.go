@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"unicode"
 
@@ -18,20 +19,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every exported name of the public packages has a comment that begins with the name.
+// The fields and methods that others can name have comments, and no comment hides its subject. The linter checks that
+// the other exported names have comments, which begin with the name.
 func TestExportedNamesHaveComments(t *testing.T) {
 	t.Parallel()
 	seen := 0
-	walk(t, ".go", func(path string) {
-		if !isPublic(path) {
-			return
+	for _, source := range sources(t) {
+		if !isPublic(source.path) {
+			continue
 		}
 		seen++
-		source := parse(t, path, nil)
 		for _, problem := range source.comments() {
 			t.Error(problem)
 		}
-	})
+	}
 	require.Greater(t, seen, 50, "the check must not run empty")
 }
 
@@ -39,16 +40,15 @@ func TestExportedNamesHaveComments(t *testing.T) {
 func TestErrorTextsAndLogLines(t *testing.T) {
 	t.Parallel()
 	seen := 0
-	walk(t, ".go", func(path string) {
-		if within(path, "tests", "tools", "testkit", "versions") {
-			return
+	for _, source := range sources(t) {
+		if within(source.path, "tests", "tools", "testkit", "versions") {
+			continue
 		}
-		source := parse(t, path, nil)
 		seen += len(source.texts())
 		for _, problem := range source.badTexts() {
 			t.Error(problem)
 		}
-	})
+	}
 	require.Greater(t, seen, 200, "the check must not run empty")
 }
 
@@ -61,29 +61,6 @@ func TestCommentsAndTextsOfMutants(t *testing.T) {
 		texts    []string
 	}{
 		"good": {source: goodSource},
-		"a function without a comment": {
-			source: "func Do() {}", comments: []string{"Do has no comment"},
-		},
-		"a comment that begins otherwise": {
-			source: "// Does it.\nfunc Do() {}", comments: []string{"the comment of Do does not begin with its name"},
-		},
-		"a method without a comment": {
-			source: "// T is one.\ntype T int\nfunc (T) Do() {}", comments: []string{"T.Do has no comment"},
-		},
-		"a generic method without a comment": {
-			source: "// T is one.\ntype T[E any] int\nfunc (*T[E]) Do() {}", comments: []string{"T.Do has no comment"},
-		},
-		"a type without a comment": {
-			source: "type T int", comments: []string{"T has no comment"},
-		},
-		"a constant behind another that has a comment": {
-			source: "const (\n\t// A is one.\n\tA = 1\n\n\tB = 2\n)", comments: []string{"B has no comment"},
-		},
-		"a variable whose comment begins otherwise": {
-			source: "// The cause.\nvar ErrA = errors.New(\"no\")", comments: []string{
-				"the comment of ErrA does not begin with its name",
-			},
-		},
 		"a field without a comment": {
 			source: "// T is one.\ntype T struct {\n\t// A is one.\n\tA int\n\n\tB int\n}", comments: []string{
 				"T.B has no comment",
@@ -143,7 +120,8 @@ func TestCommentsAndTextsOfMutants(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			source := parse(t, "mutant.go", []byte("package p\n\n"+test.source))
+			source, err := parse("mutant.go", "package p\n\n"+test.source)
+			require.NoError(t, err)
 			assert.Equal(t, test.comments, withoutPlaces(source.comments()))
 			assert.Equal(t, test.texts, withoutPlaces(source.badTexts()))
 		})
@@ -229,21 +207,37 @@ func within(path string, directories ...string) bool {
 
 // source is a file that is checked.
 type source struct {
+	path string
 	set  *token.FileSet
 	file *ast.File
 }
 
-func parse(t *testing.T, path string, text []byte) source {
+// parsed are the module's files of Go, but no tests.
+var parsed = sync.OnceValues(func() (all []source, err error) {
+	err = visit(".go", func(path string) error {
+		source, err := parse(path, nil)
+		all = append(all, source)
+
+		return err
+	})
+
+	return all, err
+})
+
+func sources(t *testing.T) []source {
 	t.Helper()
-	set := token.NewFileSet()
-	var from any
-	if text != nil {
-		from = text
-	}
-	file, err := parser.ParseFile(set, path, from, parser.SkipObjectResolution|parser.ParseComments)
+	all, err := parsed()
 	require.NoError(t, err)
 
-	return source{set, file}
+	return all
+}
+
+// parse reads a file, or a text in its place.
+func parse(path string, text any) (source, error) {
+	set := token.NewFileSet()
+	file, err := parser.ParseFile(set, path, text, parser.SkipObjectResolution|parser.ParseComments)
+
+	return source{path, set, file}, err
 }
 
 func (s source) problem(node ast.Node, format string, args ...any) string {
@@ -258,57 +252,25 @@ func (s source) comments() []string {
 	for _, declaration := range s.file.Decls {
 		switch d := declaration.(type) {
 		case *ast.FuncDecl:
-			problems = append(problems, s.function(d)...)
+			if d.Name.IsExported() {
+				problems = append(problems, s.sentences(d, d.Name.Name, d.Doc)...)
+			}
 		case *ast.GenDecl:
 			for _, spec := range d.Specs {
 				switch spec := spec.(type) {
 				case *ast.TypeSpec:
 					problems = append(problems, s.typ(d, spec)...)
 				case *ast.ValueSpec:
-					problems = append(problems, s.values(d, spec)...)
+					if slices.ContainsFunc(spec.Names, (*ast.Ident).IsExported) {
+						name := spec.Names[0].Name
+						problems = append(problems, s.sentences(spec, name, cmp.Or(spec.Doc, d.Doc), spec.Comment)...)
+					}
 				}
 			}
 		}
 	}
 
 	return problems
-}
-
-// wellKnown are methods that need no comment: their interface says all.
-var wellKnown = []string{"Error", "String", "Unwrap"}
-
-func (s source) function(f *ast.FuncDecl) []string {
-	name := f.Name.Name
-	if !f.Name.IsExported() {
-		return nil
-	}
-	if f.Recv != nil {
-		receiver := receiverOf(f)
-		if !ast.IsExported(receiver) || f.Doc == nil && slices.Contains(wellKnown, name) {
-			return nil
-		}
-		name = receiver + "." + name
-	}
-
-	return s.begins(f, name, f.Name.Name, f.Doc)
-}
-
-func receiverOf(f *ast.FuncDecl) string {
-	expression := f.Recv.List[0].Type
-	for {
-		switch e := expression.(type) {
-		case *ast.StarExpr:
-			expression = e.X
-		case *ast.IndexExpr:
-			expression = e.X
-		case *ast.IndexListExpr:
-			expression = e.X
-		case *ast.Ident:
-			return e.Name
-		default:
-			return ""
-		}
-	}
 }
 
 func (s source) typ(d *ast.GenDecl, spec *ast.TypeSpec) []string {
@@ -320,7 +282,7 @@ func (s source) typ(d *ast.GenDecl, spec *ast.TypeSpec) []string {
 		doc = d.Doc
 	}
 	name := spec.Name.Name
-	problems := s.begins(spec, name, name, doc)
+	problems := s.sentences(spec, name, doc)
 	switch t := spec.Type.(type) {
 	case *ast.StructType:
 		return append(problems, s.fields(name, doc, t.Fields)...)
@@ -353,39 +315,6 @@ func (s source) fields(of string, doc *ast.CommentGroup, list *ast.FieldList) []
 	}
 
 	return problems
-}
-
-// values are documented one by one, by a comment behind them, or by that of their group, which begins as it likes.
-func (s source) values(d *ast.GenDecl, spec *ast.ValueSpec) []string {
-	var problems []string
-	for _, name := range spec.Names {
-		switch {
-		case !name.IsExported():
-		case !d.Lparen.IsValid():
-			problems = append(problems, s.begins(spec, name.Name, name.Name, d.Doc)...)
-		case spec.Doc != nil:
-			problems = append(problems, s.begins(spec, name.Name, name.Name, spec.Doc)...)
-		case spec.Comment == nil && d.Doc == nil:
-			problems = append(problems, s.problem(spec, "%s has no comment", name.Name))
-		default:
-			problems = append(problems, s.sentences(spec, name.Name, d.Doc, spec.Comment)...)
-		}
-	}
-
-	return problems
-}
-
-// begins reports a comment that is missing or does not begin with a name, and sentences that are hard to read.
-func (s source) begins(node ast.Node, whole, name string, doc *ast.CommentGroup) []string {
-	var problems []string
-	switch text := doc.Text(); {
-	case text == "":
-		return []string{s.problem(node, "%s has no comment", whole)}
-	case !regexp.MustCompile(`^((An?|The) )?` + name + `\b|^Deprecated: `).MatchString(text):
-		problems = append(problems, s.problem(node, "the comment of %s does not begin with its name", whole))
-	}
-
-	return append(problems, s.sentences(node, whole, doc)...)
 }
 
 func (s source) sentences(node ast.Node, whole string, docs ...*ast.CommentGroup) []string {

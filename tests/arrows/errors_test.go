@@ -1,9 +1,8 @@
+// Package arrows checks what the module's files say: comments, error texts, pages. It needs no broker.
 package arrows
 
 import (
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -23,10 +22,8 @@ func TestExportedErrorsArePointers(t *testing.T) {
 	t.Parallel()
 
 	exported := map[string]bool{}
-	walk(t, ".go", func(path string) {
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
-		require.NoError(t, err)
-		for _, declaration := range file.Decls {
+	for _, source := range sources(t) {
+		for _, declaration := range source.file.Decls {
 			f, is := declaration.(*ast.FuncDecl)
 			if !is || f.Recv == nil || f.Name.Name != "Error" || len(f.Type.Params.List) != 0 {
 				continue
@@ -38,10 +35,10 @@ func TestExportedErrorsArePointers(t *testing.T) {
 			}
 			if name, is := receiver.(*ast.Ident); is && name.IsExported() {
 				exported[name.Name] = true
-				assert.True(t, isPointer, "%s: %s has a value receiver", path, name.Name)
+				assert.True(t, isPointer, "%s: %s has a value receiver", source.path, name.Name)
 			}
 		}
-	})
+	}
 	require.True(t, exported["HeldError"] && exported["ConflictError"] && exported["FieldError"], "%v", exported)
 
 	code := regexp.MustCompile("`(?:[a-z]+\\.)?([A-Z]\\w*Error)`")
@@ -55,9 +52,17 @@ func TestExportedErrorsArePointers(t *testing.T) {
 }
 
 // walk visits the module's files with an extension, but no tests.
-func walk(t *testing.T, extension string, visit func(path string)) {
+func walk(t *testing.T, extension string, visitor func(path string)) {
 	t.Helper()
-	require.NoError(t, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+	require.NoError(t, visit(extension, func(path string) error {
+		visitor(path)
+
+		return nil
+	}))
+}
+
+func visit(extension string, visitor func(path string) error) error {
+	return filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
@@ -66,9 +71,9 @@ func walk(t *testing.T, extension string, visit func(path string)) {
 		}
 		if !entry.IsDir() && strings.HasSuffix(path, extension) && !strings.HasSuffix(path, "_test.go") &&
 			entry.Name() != "CHANGELOG.md" {
-			visit(path)
+			return visitor(path)
 		}
 
 		return nil
-	}))
+	})
 }

@@ -1,7 +1,6 @@
 package arrows
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"go/ast"
@@ -98,7 +97,7 @@ func file(any ...any) error { return nil }
 func TestGoBlocksCompile(t *testing.T) {
 	t.Parallel()
 
-	exports := exportData(t)
+	packages := imported(t)
 	fence := regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
 	blocks := 0
 	walk(t, ".md", func(path string) {
@@ -107,43 +106,48 @@ func TestGoBlocksCompile(t *testing.T) {
 		for _, at := range fence.FindAllSubmatchIndex(text, -1) {
 			blocks++
 			line := strings.Count(string(text[:at[0]]), "\n") + 1
-			for _, problem := range compile(string(text[at[2]:at[3]]), exports) {
+			for _, problem := range packages.compile(string(text[at[2]:at[3]])) {
 				assert.Fail(t, "a Go block does not compile", "%s:%d: %s", path, line, problem)
 			}
 		}
 	})
 	assert.Greater(t, blocks, 25)
-	assert.NotEmpty(t, compile("retrier.Clothe()\n", exports), "a mistake is found")
-	assert.NotEmpty(t, compile("retrier := amqpretry.New(conf)\n", exports), "a mistake is found")
+	assert.NotEmpty(t, packages.compile("retrier.Clothe()\n"), "a mistake is found")
+	assert.NotEmpty(t, packages.compile("retrier := amqpretry.New(conf)\n"), "a mistake is found")
 }
 
-// exportData finds compiled packages by their import paths.
-func exportData(t *testing.T) map[string]string {
+// packages are those that blocks import. They are read once for all blocks.
+type packages struct {
+	set *token.FileSet
+	types.Importer
+}
+
+func imported(t *testing.T) packages {
 	t.Helper()
-	arguments := []string{"list", "-export", "-deps", "-json=ImportPath,Export"}
+	arguments := []string{"list", "-export", "-f", "{{.ImportPath}} {{.Export}}"}
 	list := exec.CommandContext(t.Context(), "go", slices.AppendSeq(arguments, maps.Values(usual))...)
 	list.Dir = root
 	list.Stderr = os.Stderr
-	output, err := list.StdoutPipe()
+	output, err := list.Output()
 	require.NoError(t, err)
-	require.NoError(t, list.Start())
-	found := map[string]string{}
-	for decoder := json.NewDecoder(output); ; {
-		var p struct{ ImportPath, Export string }
-		if err := decoder.Decode(&p); errors.Is(err, io.EOF) {
-			break
-		} else {
-			require.NoError(t, err)
-		}
-		found[p.ImportPath] = p.Export
+	exports := map[string]string{}
+	for line := range strings.Lines(string(output)) {
+		path, export, _ := strings.Cut(strings.TrimSpace(line), " ")
+		exports[path] = export
 	}
-	require.NoError(t, list.Wait())
+	set := token.NewFileSet()
 
-	return found
+	return packages{set, importer.ForCompiler(set, "gc", func(path string) (io.ReadCloser, error) {
+		if exports[path] == "" {
+			return nil, fmt.Errorf("no package %s", path)
+		}
+
+		return os.Open(exports[path])
+	})}
 }
 
 // compile returns what is wrong with a block.
-func compile(block string, exports map[string]string) (problems []string) {
+func (p packages) compile(block string) (problems []string) {
 	best := []string{"it is neither a file, nor declarations, nor statements"}
 	for _, source := range []string{
 		block,
@@ -151,7 +155,7 @@ func compile(block string, exports map[string]string) (problems []string) {
 		"package p\nfunc _() error {\n" + block + "\nreturn nil\n}\n" + given,
 		"package p\nvar _ = " + block + given,
 	} {
-		problems, parsed := check(source, exports)
+		problems, parsed := p.check(source)
 		if len(problems) == 0 {
 			return nil
 		}
@@ -163,27 +167,20 @@ func compile(block string, exports map[string]string) (problems []string) {
 	return best
 }
 
-func check(source string, exports map[string]string) (problems []string, parsed bool) {
-	fset := token.NewFileSet()
-	syntax, err := parser.ParseFile(fset, "block.go", source, parser.SkipObjectResolution)
+func (p packages) check(source string) (problems []string, parsed bool) {
+	syntax, err := parser.ParseFile(p.set, "block.go", source, parser.SkipObjectResolution)
 	if err != nil {
 		return []string{err.Error()}, false
 	}
 	imports := importsOf(syntax)
 	if imports != "" { // they stand behind the package clause
-		head, rest, _ := strings.Cut(source[syntax.Name.Pos()-1:], "\n")
-		if syntax, err = parser.ParseFile(fset, "block.go", "package "+head+imports+"\n"+rest, 0); err != nil {
+		head, rest, _ := strings.Cut(source[p.set.Position(syntax.Name.Pos()).Offset:], "\n")
+		if syntax, err = parser.ParseFile(p.set, "block.go", "package "+head+imports+"\n"+rest, 0); err != nil {
 			return []string{err.Error()}, false
 		}
 	}
 	conf := types.Config{
-		Importer: importer.ForCompiler(fset, "gc", func(path string) (io.ReadCloser, error) {
-			if exports[path] == "" {
-				return nil, fmt.Errorf("no package %s", path)
-			}
-
-			return os.Open(exports[path])
-		}),
+		Importer: p,
 		Error: func(err error) {
 			// What is declared and not used, or imported and not used, is used by what comes after the block.
 			var problem types.Error
@@ -192,7 +189,7 @@ func check(source string, exports map[string]string) (problems []string, parsed 
 			}
 		},
 	}
-	_, _ = conf.Check("p", fset, []*ast.File{syntax}, nil)
+	_, _ = conf.Check("p", p.set, []*ast.File{syntax}, nil)
 
 	return problems, true
 }
