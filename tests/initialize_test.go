@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
@@ -24,22 +25,22 @@ func TestSubscribeInitializeEndsWithClose(t *testing.T) {
 			t.Parallel()
 
 			network := newProxy(t, brokertest.URI(t))
-			svc := newService(t, setup{URI: network.URI, Handler: byFate})
+			svc := newService(t, setup{
+				URI: network.URI, Handler: byFate, Options: amqpretry.Options{CloseTimeout: time.Minute},
+			})
 			network.stallAnswers(subscriber)
 			result := make(chan error, 1)
 			go func() { result <- svc.Sub.SubscribeInitialize(svc.Queue) }()
 			await.Stays(t, 200*time.Millisecond, func() bool { return len(result) == 0 }, "it waits for the broker")
 
 			closed := make(chan error, 1)
+			began := time.Now()
 			go func() { closed <- end(svc) }()
-			select {
-			case err := <-result:
-				require.ErrorIs(t, err, amqpretry.ErrClosed)
-			case <-time.After(time.Second): // before the close gives up the connection, after CloseTimeout
-				t.Fatal("SubscribeInitialize outlives Close")
-			}
+			require.ErrorIs(t, await.Value(t, result, "the end of SubscribeInitialize"), amqpretry.ErrClosed)
+			assert.Less(t, time.Since(began), 30*time.Second,
+				"after CloseTimeout it ends with the connection, which the close then gives up")
 			network.resume()
-			require.NoError(t, <-closed)
+			require.NoError(t, await.Value(t, closed, "the end of the close"))
 		})
 	}
 }

@@ -39,8 +39,15 @@ func TestInstantAckOutside(t *testing.T) {
 				subscriber, err = amqp.NewSubscriber(svc.Retrier.Config(), svc.Logs)
 				require.NoError(t, err)
 			}
-			fails := func(*message.Message) error {
-				<-time.After(50 * time.Millisecond) // long enough for the acknowledgement of a stock subscriber
+			patience := await.Bound // a stock subscriber ends the context once it has acknowledged
+			if own {
+				patience = 50 * time.Millisecond // the retrier's own may wait for the handler
+			}
+			fails := func(msg *message.Message) error {
+				select {
+				case <-msg.Context().Done():
+				case <-time.After(patience):
+				}
 				return errors.New("failed")
 			}
 			svc.Router.AddConsumerHandler(uniqueName("handler"), svc.Queue, subscriber, svc.recorded(fails))

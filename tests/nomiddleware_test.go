@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,48 +72,68 @@ func TestNoHotLoopWithoutMiddleware(t *testing.T) {
 		t.Run(queueType, func(t *testing.T) {
 			t.Parallel()
 
-			c := setup{URI: brokertest.URI(t), QueueType: queueType, Prefetch: 3}
-			c.Route = func(svc *service) {
-				bare(t, svc)
-				svc.Router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(byFate))
+			// The pause of the library is fixed. A machine that stands still makes a close longer and never shorter, so
+			// the shortest of three closes counts.
+			took := closeDuringPause(t, queueType)
+			for again := 0; again < 2 && took >= 4*time.Second; again++ {
+				took = closeDuringPause(t, queueType)
 			}
-			svc := start(t, c)
-			began := time.Now()
-			svc.publish("never")
-			svc.publish(rabbit.Numbered("ok", 20)...)
-
-			await.Until(t, func() bool { return len(svc.Calls.of("never")) == 7 }, "it comes back")
-			assert.GreaterOrEqual(t, time.Since(began), 6300*time.Millisecond, "after 0.1, 0.2 … 3.2 s")
-			assert.Len(t, slices.DeleteFunc(svc.Calls.All(), func(c call) bool {
-				return c.ID == "never"
-			}), 20, "others pass it")
-			logged := svc.Logs.with(noMiddlewareLog)
-			require.Len(t, logged, 1)
-			assert.Equal(t, "error", logged[0].Level)
-			assert.Equal(t, svc.Queue, logged[0].Fields["topic"])
-			require.ErrorContains(t, logged[0].Err, "router.AddMiddleware(retrier.Middleware)")
-
-			assert.Less(t, svc.close(), 4*time.Second, "a close ends the pause, which is 5 s")
-			left := svc.Broker.Take(svc.Queue, 1, 5*time.Second)
-			assert.Equal(t, []string{"never"}, []string{rabbit.UUID(left[0])})
-			for key := range left[0].Headers {
-				assert.NotContains(t, key, "amqpretry", "nothing is counted")
-			}
+			assert.Less(t, took, 4*time.Second, "a close ends the pause, which is 5 s")
 		})
 	}
+}
+
+// closeDuringPause runs a service without the middleware until its failing message waits for 5 s. It returns how long
+// a close takes then.
+func closeDuringPause(t *testing.T, queueType string) time.Duration {
+	t.Helper()
+	c := setup{URI: brokertest.URI(t), QueueType: queueType, Prefetch: 3,
+		Options: amqpretry.Options{CloseTimeout: 15 * time.Second}}
+	c.Route = func(svc *service) {
+		bare(t, svc)
+		svc.Router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(byFate))
+	}
+	svc := start(t, c)
+	began := time.Now()
+	svc.publish("never")
+	svc.publish(rabbit.Numbered("ok", 20)...)
+
+	others := func() []call {
+		return slices.DeleteFunc(svc.Calls.All(), func(c call) bool { return c.ID == "never" })
+	}
+	await.Until(t, func() bool { return len(others()) >= 20 }, "others pass it")
+	await.Until(t, func() bool { return len(svc.Calls.of("never")) >= 7 }, "it comes back")
+	assert.GreaterOrEqual(t, time.Since(began), 6300*time.Millisecond, "after 0.1, 0.2 … 3.2 s")
+	assert.Len(t, others(), 20, "each once")
+	logged := svc.Logs.with(noMiddlewareLog)
+	require.Len(t, logged, 1)
+	assert.Equal(t, "error", logged[0].Level)
+	assert.Equal(t, svc.Queue, logged[0].Fields["topic"])
+	require.ErrorContains(t, logged[0].Err, "router.AddMiddleware(retrier.Middleware)")
+
+	took := svc.close()
+	left := svc.Broker.Take(svc.Queue, 1, 5*time.Second)
+	assert.Equal(t, []string{"never"}, []string{rabbit.UUID(left[0])})
+	for key := range left[0].Headers {
+		assert.NotContains(t, key, "amqpretry", "nothing is counted")
+	}
+
+	return took
 }
 
 // Once the middleware has seen a message, a nack that it did not see is Watermill's plain one.
 func TestPlainNackBesideTheMiddlewareIsNotSlowedDown(t *testing.T) {
 	t.Parallel()
 
-	var calls atomic.Int32
+	var locked calls
 	c := setup{URI: brokertest.URI(t), Handler: func(*message.Message) error { return nil }}
 	c.Route = func(svc *service) {
 		bare(t, svc, func(h message.HandlerFunc) message.HandlerFunc {
 			return func(msg *message.Message) ([]*message.Message, error) {
-				if msg.UUID == "locked" && calls.Add(1) < 100 {
-					return nil, errors.New("not yet")
+				if msg.UUID == "locked" {
+					if locked.add(msg); locked.count() < 100 {
+						return nil, errors.New("not yet")
+					}
 				}
 
 				return h(msg)
@@ -129,11 +148,25 @@ func TestPlainNackBesideTheMiddlewareIsNotSlowedDown(t *testing.T) {
 	await.Until(t, func() bool {
 		return len(svc.Calls.of("first")) == 1
 	}, "the middleware sees a message")
-	began := time.Now()
 	svc.publish("locked")
 	await.Until(t, func() bool { return len(svc.Calls.of("locked")) == 1 }, "it gets through")
-	assert.Less(t, time.Since(began), 10*time.Second, "99 nacks: 100 ms each is already a pause")
+	assert.Less(t, shortestGap(locked.All()), firstNackPause)
 	assert.Empty(t, svc.Logs.with(noMiddlewareLog))
+}
+
+// firstNackPause is the shortest pause before a nack that no middleware has seen. 99 nacks with pauses take 8 minutes,
+// as the pauses grow.
+const firstNackPause = 100 * time.Millisecond
+
+// shortestGap returns the shortest time between two calls that follow each other. A busy machine makes many of them
+// longer, but a pause makes all of them longer.
+func shortestGap(all []call) time.Duration {
+	shortest := time.Hour
+	for i := 1; i < len(all); i++ {
+		shortest = min(shortest, all[i].At.Sub(all[i-1].At))
+	}
+
+	return shortest
 }
 
 // Under policy off a nack is what it is without the retrier, and nothing is said.
@@ -147,10 +180,9 @@ func TestPlainNackUnderPolicyOff(t *testing.T) {
 		svc.Router.AddConsumerHandler("handler", svc.Queue, svc.Sub, svc.recorded(failingFirst(99)))
 	}
 	svc := start(t, c)
-	began := time.Now()
 	svc.publish("1")
 	await.Until(t, func() bool { return len(svc.Calls.of("1")) == 100 }, "it comes back at once")
-	assert.Less(t, time.Since(began), 10*time.Second)
+	assert.Less(t, shortestGap(svc.Calls.of("1")), firstNackPause)
 	assert.Empty(t, svc.Logs.with(noMiddlewareLog))
 }
 
@@ -229,6 +261,7 @@ func TestMessagesOfOtherRetriersAreNoError(t *testing.T) {
 			other := newRetrier(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{Logger: others})
 			c := setup{URI: uri}
 			c.Options.Policies = retries(ms(50)...)
+			c.Options.HoldWarning = await.Bound // a busy broker that confirms late is no error either
 			c.Options.Policies.Default.Mode = test.mode
 			if test.mode == config.ModeOff {
 				c.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeOff}}

@@ -86,7 +86,7 @@ func TestObsolete_OwnBroker(t *testing.T) {
 		queue := b.obsolete(t, config.Policy{Delays: ms(100)})
 		broker.Ctl("eval", "application:set_env(rabbitmq_management, disable_management_stats, true).")
 		var uncertain *topology.RetireError
-		require.ErrorAs(t, <-b.retire(t, queue, time.Minute), &uncertain)
+		require.ErrorAs(t, <-b.retire(t, queue), &uncertain)
 		assert.False(t, uncertain.InUse)
 		assert.Contains(t, uncertain.Found, "the broker collects no statistics")
 		assert.True(t, b.exists(t, queue.Name))
@@ -114,7 +114,12 @@ func (b *obsoleteBroker) obsoletePlan(t *testing.T, policy config.Policy, names 
 }
 
 // retire begins it in the background.
-func (b *obsoleteBroker) retire(t *testing.T, queue topology.ObsoleteQueue, timeout time.Duration) <-chan error {
+func (b *obsoleteBroker) retire(t *testing.T, queue topology.ObsoleteQueue) <-chan error {
+	t.Helper()
+	return b.retireWithin(t, queue, await.Bound)
+}
+
+func (b *obsoleteBroker) retireWithin(t *testing.T, queue topology.ObsoleteQueue, timeout time.Duration) <-chan error {
 	t.Helper()
 	done := make(chan error, 1)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), timeout)
@@ -123,6 +128,47 @@ func (b *obsoleteBroker) retire(t *testing.T, queue topology.ObsoleteQueue, time
 		done <- b.api.Retire(ctx, queue)
 	}()
 	return done
+}
+
+// keeps begins to retire a queue that has messages. The returned function waits until the API has shown so many for
+// some seconds, which is as late as the broker likes, and at least as long as lasting. Then it ends Retire, and returns
+// its error.
+func (b *obsoleteBroker) keeps(t *testing.T, queue topology.ObsoleteQueue, messages int64,
+	lasting time.Duration) func(*testing.T) *topology.RetireError {
+	t.Helper()
+	done := make(chan error, 1)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	t.Cleanup(cancel)
+	began := time.Now()
+	go func() { done <- b.api.Retire(ctx, queue) }()
+	return func(t *testing.T) *topology.RetireError {
+		t.Helper()
+		var shown time.Time
+		await.Until(t, func() bool {
+			if len(done) > 0 {
+				return true
+			}
+			n := b.said(t, queue)
+			if shown.IsZero() && n != nil && *n == messages {
+				shown = time.Now()
+			}
+			return !shown.IsZero() && time.Since(shown) > 3*time.Second && time.Since(began) > lasting
+		}, "the API shows %d messages in queue %s", messages, queue.Name)
+		require.Empty(t, done, "Retire has ended by itself")
+		cancel()
+		var kept *topology.RetireError
+		require.ErrorAs(t, await.Value(t, done, "the end of Retire"), &kept)
+		require.ErrorIs(t, kept, context.Canceled)
+		return kept
+	}
+}
+
+// said is how many messages the API says that the queue has; nil if it does not know yet.
+func (b *obsoleteBroker) said(t *testing.T, queue topology.ObsoleteQueue) *int64 {
+	t.Helper()
+	q, err := b.client.Queue(t.Context(), queue.Name)
+	require.NoError(t, err)
+	return q.Messages
 }
 
 // unbound waits until Retire has left its mark and nothing else.
@@ -150,9 +196,9 @@ func (b *obsoleteBroker) send(t *testing.T, queue topology.ObsoleteQueue, n int)
 // ready is what AMQP says of a queue.
 func (b *obsoleteBroker) ready(t *testing.T, queue string) int {
 	t.Helper()
-	q, err := b.channel().QueueDeclarePassive(queue, true, false, false, false, nil)
-	require.NoError(t, err)
-	return q.Messages
+	n := b.Depth(queue)
+	require.NotEqual(t, -1, n, "queue %s is not there", queue)
+	return n
 }
 
 func (b *obsoleteBroker) exists(t *testing.T, queue string) bool {
@@ -204,14 +250,14 @@ func retiresEmpty(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	b.permit(t, "/", user, "^"+plan.Queue+"[.]retry[.]", "^"+plan.Queue+"[.]retry[.]", "^"+plan.Queue+"[.]retry$")
 	restricted := *b
 	restricted.api = b.as(t, user, "secret")
-	retired := restricted.retire(t, queue, time.Minute)
+	retired := restricted.retire(t, queue)
 	return func(t *testing.T) {
 		require.NoError(t, <-retired)
 		assert.False(t, b.exists(t, queue.Name))
 		assert.True(t, b.exists(t, plan.Queue))
 		assert.True(t, b.exists(t, plan.DeadLetterQueue))
 		assert.Len(t, b.bindings(t, plan.DeadLetterQueue), 1, "the dead-letter queue stays bound")
-		require.NoError(t, <-b.retire(t, queue, time.Minute), "retiring what is gone is no error")
+		require.NoError(t, <-b.retire(t, queue), "retiring what is gone is no error")
 	}
 }
 
@@ -219,13 +265,16 @@ func retiresAfterWhatWaits(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	const messages = 50
 	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(5000)}, topology.Names{})
 	b.send(t, queue, messages)
-	retired := b.retire(t, queue, time.Minute)
+	retired := b.retire(t, queue)
 	return func(t *testing.T) {
 		require.NoError(t, <-retired)
 		assert.False(t, b.exists(t, queue.Name))
 		assert.Equal(t, messages, b.ready(t, plan.Queue))
 	}
 }
+
+// classicTime is more than the 14 s after which Retire takes the statistics of a classic queue for certain.
+const classicTime = 18 * time.Second
 
 func retiresClassic(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(3000), QueueType: config.QueueTypeClassic},
@@ -234,14 +283,13 @@ func retiresClassic(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	_, full := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}, QueueType: config.QueueTypeClassic},
 		topology.Names{})
 	b.send(t, full, 1)
-	retired, kept := b.retire(t, queue, time.Minute), b.retire(t, full, 18*time.Second) // its own time for that is 14 s
+	retired, kept := b.retire(t, queue), b.keeps(t, full, 1, classicTime)
 	return func(t *testing.T) {
 		require.NoError(t, <-retired)
 		assert.False(t, b.exists(t, queue.Name))
 		assert.Equal(t, 5, b.ready(t, plan.Queue))
 
-		var waiting *topology.RetireError
-		require.ErrorAs(t, <-kept, &waiting)
+		waiting := kept(t)
 		assert.False(t, waiting.InUse)
 		assert.EqualValues(t, 1, waiting.Messages)
 		assert.Equal(t, 1, b.ready(t, full.Name))
@@ -257,10 +305,9 @@ func keepsUnacknowledged(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	_, ok, err := ch.Get(queue.Name, false)
 	require.NoError(t, err)
 	require.True(t, ok)
-	kept := b.retire(t, queue, 18*time.Second)
+	kept := b.keeps(t, queue, 1, classicTime)
 	return func(t *testing.T) {
-		var held *topology.RetireError
-		require.ErrorAs(t, <-kept, &held)
+		held := kept(t)
 		assert.False(t, held.InUse)
 		assert.EqualValues(t, 1, held.Messages)
 		assert.Zero(t, b.ready(t, queue.Name))
@@ -273,7 +320,7 @@ func retiresShared(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	names := topology.Names{Shared: uniqueName("shared")}
 	plan, queue := b.obsoletePlan(t, config.Policy{Delays: ms(4000), Scope: config.ScopeShared}, names)
 	b.PublishTo(plan.RetryExchange, plan.Queue, amqp.Publishing{Headers: amqp.Table{"amqpretry-delay": "4s"}})
-	retired := b.retire(t, queue, time.Minute)
+	retired := b.retire(t, queue)
 	return func(t *testing.T) {
 		require.NoError(t, <-retired)
 		assert.False(t, b.exists(t, queue.Name))
@@ -284,7 +331,7 @@ func retiresShared(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 func retiresWithoutExchange(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	plan, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
 	require.NoError(t, b.channel().ExchangeDelete(plan.RetryExchange, false, false))
-	retired := b.retire(t, queue, time.Minute)
+	retired := b.retire(t, queue)
 	return func(t *testing.T) {
 		require.NoError(t, <-retired)
 		assert.False(t, b.exists(t, queue.Name))
@@ -309,7 +356,7 @@ func retiresOddNames(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	obsolete, err := odd.api.Obsolete(t.Context(), topology.Names{}, off)
 	require.NoError(t, err)
 	require.Equal(t, topology.Obsolete(nil, plan), obsolete)
-	retired := odd.retire(t, obsolete[0], time.Minute)
+	retired := odd.retire(t, obsolete[0])
 	return func(t *testing.T) {
 		require.NoError(t, <-retired)
 		assert.False(t, odd.exists(t, obsolete[0].Name))
@@ -324,7 +371,7 @@ func keepsUndeliverable(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	require.NoError(t, err)
 	b.send(t, queue, 3)
 	await.Until(t, func() bool { return b.ready(t, queue.Name) == 0 })
-	retired := b.retire(t, queue, 24*time.Second) // longer than it takes to retire an empty one
+	retired := b.retireWithin(t, queue, 24*time.Second) // longer than it takes to retire an empty one
 	return func(t *testing.T) {
 		var stuck *topology.RetireError
 		require.ErrorAs(t, <-retired, &stuck)
@@ -340,23 +387,22 @@ func keepsUndeliverable(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 // Right after a message was confirmed the API still says 0.
 func keepsWhatStatisticsDoNotShowYet(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	_, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
-	said := func() *int64 {
-		q, err := b.client.Queue(t.Context(), queue.Name)
-		require.NoError(t, err)
-		return q.Messages
-	}
-	require.Nil(t, said(), "a queue without statistics is not an empty one")
+	require.Nil(t, b.said(t, queue), "a queue without statistics is not an empty one")
 	return func(t *testing.T) {
-		await.Until(t, func() bool {
-			n := said()
+		saysNone := func() bool {
+			n := b.said(t, queue)
 			return n != nil && *n == 0
-		})
+		}
+		await.Until(t, saysNone)
 		b.send(t, queue, 1)
-		require.EqualValues(t, 0, *said())
+		for !saysNone() { // the statistics were collected just now: again
+			_, err := b.channel().QueuePurge(queue.Name, false)
+			require.NoError(t, err)
+			await.Until(t, saysNone)
+			b.send(t, queue, 1)
+		}
 		require.Equal(t, 1, b.ready(t, queue.Name))
-		retired := b.retire(t, queue, 16*time.Second)
-		var waiting *topology.RetireError
-		require.ErrorAs(t, <-retired, &waiting)
+		waiting := b.keeps(t, queue, 1, 0)(t)
 		assert.False(t, waiting.InUse)
 		assert.EqualValues(t, 1, waiting.Messages)
 		assert.Equal(t, 1, b.ready(t, queue.Name))
@@ -365,7 +411,7 @@ func keepsWhatStatisticsDoNotShowYet(t *testing.T, b *obsoleteBroker) func(*test
 
 func keepsBoundAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	plan, queue := b.obsoletePlan(t, config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
-	retired := b.retire(t, queue, time.Minute)
+	retired := b.retire(t, queue)
 	b.unbound(t, queue.Name)
 	require.True(t, b.publish(plan, amqp.Table{"amqpretry-delay": "1h"}), "nobody can route into it: returned")
 	require.NoError(t, plan.Declare(b.channel())) // as the instance does, to which its copy was returned
@@ -384,7 +430,7 @@ func keepsBoundAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 
 func keepsDeclaredAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
-	retired := b.retire(t, queue, time.Minute)
+	retired := b.retire(t, queue)
 	b.unbound(t, queue.Name)
 	_, err := b.channel().QueueDelete(queue.Name, false, false, false)
 	require.NoError(t, err)
@@ -400,7 +446,7 @@ func keepsDeclaredAgain(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 
 func acceptsGone(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
-	retired := b.retire(t, queue, time.Minute)
+	retired := b.retire(t, queue)
 	b.unbound(t, queue.Name)
 	_, err := b.channel().QueueDelete(queue.Name, false, false, false)
 	require.NoError(t, err)
@@ -409,9 +455,9 @@ func acceptsGone(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 
 func oneOfTwo(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
-	first := b.retire(t, queue, time.Minute)
+	first := b.retire(t, queue)
 	b.unbound(t, queue.Name)
-	second := b.retire(t, queue, time.Minute)
+	second := b.retire(t, queue)
 	return func(t *testing.T) {
 		var inUse *topology.RetireError
 		require.ErrorAs(t, <-first, &inUse)
@@ -425,7 +471,7 @@ func oneOfTwo(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 func keepsConsumed(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
 	b.consume(queue.Name)
-	retired := b.retire(t, queue, time.Minute)
+	retired := b.retire(t, queue)
 	return func(t *testing.T) {
 		var inUse *topology.RetireError
 		require.ErrorAs(t, <-retired, &inUse)
@@ -439,7 +485,7 @@ func keepsBoundElsewhere(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 	queue := b.obsolete(t, config.Policy{Delays: []time.Duration{time.Hour}})
 	require.NoError(t, b.channel().QueueBind(queue.Name, "audit", "amq.topic", false, nil))
 	var inUse *topology.RetireError
-	require.ErrorAs(t, <-b.retire(t, queue, time.Minute), &inUse)
+	require.ErrorAs(t, <-b.retire(t, queue), &inUse)
 	assert.True(t, inUse.InUse)
 	return func(t *testing.T) {
 		assert.Contains(t, inUse.Found, "amq.topic")
@@ -458,7 +504,7 @@ func keepsOtherQueue(t *testing.T, b *obsoleteBroker) func(*testing.T) {
 			other.Delay = time.Second
 		}
 		var inUse *topology.RetireError
-		require.ErrorAs(t, <-b.retire(t, other, time.Minute), &inUse)
+		require.ErrorAs(t, <-b.retire(t, other), &inUse)
 		assert.True(t, inUse.InUse)
 		assert.Contains(t, inUse.Found, argument)
 	}
@@ -571,7 +617,11 @@ func TestObsoleteManagementIsNotThere(t *testing.T) {
 	for name, host := range map[string]string{"silent": silent.Addr().String(), "closed": closed.Addr().String(),
 		"AMQP": amqpURI.Host} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			timeout := await.Bound
+			if name == "silent" {
+				timeout = 200 * time.Millisecond
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()
 			err := topology.Management{URL: "http://guest:secret@" + host}.Retire(ctx, queue)
 			var unanswered *topology.ManagementError

@@ -153,13 +153,14 @@ func (j *journey) publishing(t *testing.T, conf amqp.Config, queue string) (ask 
 	return kinds
 }
 
-// stock runs a service that knows nothing of the library. Unless it may spin, it may meet no message that it cannot read.
+// stock runs a service that knows nothing of the library. Unless it may spin, it may meet no message that it cannot
+// read.
 func (j *journey) stock(t *testing.T, conf amqp.Config, queue, who string, spins bool) (stop func()) {
 	t.Helper()
 	logged := newLogs(t)
 	subscriber, err := amqp.NewSubscriber(conf, logged)
 	require.NoError(t, err)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, logged)
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logged)
 	require.NoError(t, err)
 	router.AddConsumerHandler(who, queue, subscriber, j.handler(who))
 	go func() { assert.NoError(t, router.Run(context.Background())) }()
@@ -281,7 +282,7 @@ func TestP8_StockInstancesCannotReadWhatOthersReturn(t *testing.T) {
 		logged := newLogs(t)
 		subscriber, err := amqp.NewSubscriber(plain, logged)
 		require.NoError(t, err)
-		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: time.Second}, logged)
+		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logged)
 		require.NoError(t, err)
 		router.AddConsumerHandler("stock", queue, subscriber, handler)
 		go func() { assert.NoError(t, router.Run(context.Background())) }()
@@ -384,6 +385,7 @@ func (r route) travel(t *testing.T, uri, queue string) {
 		t.Helper()
 		for i := range both {
 			c := setup{URI: uri, Queue: queue, Prefetch: 2, KeepObjects: true, Handler: j.handler(who)}
+			c.Options.CloseTimeout = 15 * time.Second // no handler is interrupted, which would run again
 			c.Configure = func(conf *amqp.Config) { conf.Queue, conf.Marshaler = plain.Queue, plain.Marshaler }
 			policy.Protect = r.protect
 			c.Options.Policies = config.Policies{Default: policy}

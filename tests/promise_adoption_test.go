@@ -134,8 +134,10 @@ func TestP8_PolicyOff(t *testing.T) {
 			t.Parallel()
 
 			// One instance already retries. Its messages wait while it is replaced by one with policy off.
-			c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: failing(9)}
-			c.Options.Policies = retries(ms(50, 1000)...)
+			handler, closes := failsInAClose(2)
+			c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: handler}
+			c.Options.Policies = retries(ms(50, 300)...)
+			c.Options.CloseTimeout = 15 * time.Second
 			svc := newService(t, c)
 			plan, err := svc.Retrier.Plan(svc.Queue)
 			require.NoError(t, err)
@@ -143,11 +145,8 @@ func TestP8_PolicyOff(t *testing.T) {
 			t.Cleanup(func() { broker.RemovePlan(plan) })
 			svc.run()
 			broker.Publish(svc.Queue, with("1", amqp091.Table{"n": int64(1)}))
-			await.Until(t, func() bool {
-				return svc.Calls.count() == 2
-			}, "it fails twice, and is to wait")
-			svc.close()
-			require.Equal(t, 2, svc.Calls.count(), "closed while it waits")
+			closes(svc)
+			require.Equal(t, 2, svc.Calls.count(), "it has failed twice, and waits")
 
 			var s seen
 			c.Queue, c.Options.Policies, c.Handler = svc.Queue, off(), s.handler(succeed)
@@ -482,9 +481,11 @@ func testSharedPermissions(t *testing.T, broker *brokertest.Broker, as string) {
 		svc.publish(append(rabbit.Numbered("dead", 3), rabbit.Numbered("retried", 10)...)...)
 		await.Until(t, func() bool { return s.count() >= 3+10*11 }, "all retries come back")
 		await.Stays(t, 300*time.Millisecond, func() bool { return s.count() == 3+10*11 }, "none of them twice")
-		// on a slow machine a retry as well
-		held := slices.DeleteFunc(svc.Held(), func(h *topology.HeldError) bool { return h.Exchange != "" })
-		require.NotEmpty(t, held, "the dead letters are held, and that is told")
+		var held []*topology.HeldError
+		await.Until(t, func() bool { // on a slow machine a retry is held as well
+			held = slices.DeleteFunc(svc.Held(), func(h *topology.HeldError) bool { return h.Exchange != "" })
+			return len(held) > 0
+		}, "the dead letters are held, and that is told")
 		assert.ErrorContains(t, held[0], "the default exchange")
 	})
 }

@@ -202,12 +202,10 @@ func TestP4_CutConnectionDoesNotCount(t *testing.T) {
 				})})
 
 			svc.publish("1")
-			closesOrTold(t, entered, "the handler is called")
+			await.Closed(t, entered, "the handler is called")
 			require.Equal(t, 1, proxy.cut(subscriber))
 
-			await.Until(t, func() bool {
-				return s.count() == 3
-			}, "cut, failure, success: %v", svc.Calls.attempts("1"))
+			await.Until(t, func() bool { return s.count() == 3 }, "cut, failure, success")
 			assert.Equal(t, []int{1, 1, 2}, svc.Calls.attempts("1"))
 			if strategyMode == "" { // a broker keeps no errors
 				assert.Equal(t, "failure 1", s.of("1")[2].Attempt.LastError)
@@ -218,15 +216,6 @@ func TestP4_CutConnectionDoesNotCount(t *testing.T) {
 			assert.Len(t, svc.Logs.with("Message failed"), 1, "and none was reported")
 			assert.Zero(t, svc.Broker.Depth(svc.dlq()))
 		})
-	}
-}
-
-func closesOrTold(t *testing.T, ch <-chan struct{}, what string) {
-	t.Helper()
-	select {
-	case <-ch:
-	case <-time.After(10 * time.Second):
-		require.Fail(t, "not within 10s: "+what)
 	}
 }
 
@@ -262,7 +251,7 @@ func TestP4_ShutdownDoesNotCountAndRestartForgetsNothing(t *testing.T) {
 			})
 			svc := test.run(t, first)
 			svc.publish("1")
-			closesOrTold(t, entered, "the second attempt")
+			await.Closed(t, entered, "the second attempt")
 			svc.close()
 			assert.Len(t, svc.Logs.with("Message failed"), 1, "and that is failure 1")
 
@@ -289,20 +278,51 @@ func TestP4_ShutdownDoesNotCountAndRestartForgetsNothing(t *testing.T) {
 	}
 }
 
+// failsInAClose gives a handler that always fails, and a function that closes its service during the call of this
+// attempt. The attempt fails when the service does not consume any more. So the message waits while nobody runs,
+// however short its delay is. CloseTimeout must be longer than the broker needs to end a consumer.
+func failsInAClose(attempt int) (handler func(*message.Message) error, closes func(*service)) {
+	entered, goOn := make(chan struct{}), make(chan struct{})
+	handler = func(msg *message.Message) error {
+		if a, _ := retry.AttemptFromContext(msg.Context()); a.Number == attempt {
+			close(entered)
+			select {
+			case <-goOn:
+			case <-msg.Context().Done():
+			}
+		}
+
+		return errFate
+	}
+
+	return handler, func(svc *service) {
+		svc.t.Helper()
+		await.Closed(svc.t, entered, "the last attempt before the close")
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			svc.close()
+		}()
+		await.Until(svc.t, func() bool { return svc.Broker.Consumers(svc.Queue) == 0 }, "the close has begun")
+		close(goOn)
+		await.Closed(svc.t, closed, "the end of the close")
+	}
+}
+
 // P4: a message that waits on the broker while nobody runs comes to its second attempt.
 func TestP4_RestartWhileWaiting(t *testing.T) {
 	t.Parallel()
 
-	var s seen
-	c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: s.handler(failing(9))}
-	c.Options.Policies = retries(ms(1000)...)
+	handler, closes := failsInAClose(1)
+	c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: handler}
+	c.Options.Policies = retries(ms(300)...)
+	c.Options.CloseTimeout = 15 * time.Second
 	svc := start(t, c)
 	svc.publish("1")
-	await.Until(t, func() bool { return s.count() == 1 }, "it fails, and is to wait")
-	svc.close()
-	require.Equal(t, 1, s.count(), "closed while it waits")
+	closes(svc)
+	require.Equal(t, 1, svc.Calls.count(), "it has failed, and waits")
 
-	c.Queue, c.KeepObjects = svc.Queue, false
+	c.Queue, c.KeepObjects, c.Handler = svc.Queue, false, failing(9)
 	svc = start(t, c)
 	d := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 	assert.Equal(t, []int{2}, svc.Calls.attempts("1"))
@@ -325,15 +345,12 @@ func TestP4_PlainNackDoesNotCount(t *testing.T) {
 			svc.publish("1")
 
 			for range 3 {
-				select {
-				case msg := <-messages:
-					a, known := retry.AttemptFromContext(msg.Context())
-					require.True(t, known)
-					assert.Equal(t, 1, a.Number)
-					require.True(t, msg.Nack())
-				case <-time.After(10 * time.Second):
-					require.Fail(t, "not delivered again")
-				}
+				msg := await.Value(t, messages, "a delivery")
+				require.NotNil(t, msg, "the subscription ends")
+				a, known := retry.AttemptFromContext(msg.Context())
+				require.True(t, known)
+				assert.Equal(t, 1, a.Number)
+				require.True(t, msg.Nack())
 			}
 			require.NoError(t, svc.Sub.Close())
 			assert.Zero(t, svc.Broker.Depth(svc.retryQueue(200*time.Millisecond)))
@@ -423,9 +440,7 @@ func TestP4_ForgedHeadersAreFresh(t *testing.T) {
 	for id, h := range headers {
 		svc.Broker.Publish(svc.Queue, with(id, h))
 	}
-	await.Until(t, func() bool {
-		return s.count() == 2*len(headers)
-	}, "each is called twice: %v", svc.Calls.ids())
+	await.Until(t, func() bool { return s.count() == 2*len(headers) }, "each is called twice")
 
 	for id := range headers {
 		calls := s.of(id)
@@ -626,20 +641,19 @@ func TestP4_PoisonKeysAreDroppedOnAReplayOnly(t *testing.T) {
 func TestP4_AnotherPolicyContinuesTheCount(t *testing.T) {
 	t.Parallel()
 
-	var s seen
-	c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: s.handler(failing(9))}
-	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(1000), QueueType: config.QueueTypeClassic}}
+	handler, closes := failsInAClose(1)
+	c := setup{URI: brokertest.URI(t), KeepObjects: true, Handler: handler}
+	c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(300), QueueType: config.QueueTypeClassic}}
+	c.Options.CloseTimeout = 15 * time.Second
 	svc := start(t, c)
 	svc.publish("1")
-	await.Until(t, func() bool { return s.count() == 1 }, "it fails, and is to wait")
-	svc.close()
-	require.Equal(t, 1, s.count(), "closed while it waits")
+	closes(svc)
+	require.Equal(t, 1, svc.Calls.count(), "it has failed, and waits")
 
-	c.Queue = svc.Queue
-	c.KeepObjects = false
+	c.Queue, c.KeepObjects, c.Handler = svc.Queue, false, failing(9)
 	c.Options.Policies = retries(ms(50, 60)...)
 	svc = start(t, c)
-	t.Cleanup(func() { svc.Broker.Remove("", svc.Queue+".retry.1s.classic") })
+	t.Cleanup(func() { svc.Broker.Remove("", svc.Queue+".retry.300ms.classic") })
 	svc.Broker.Take(svc.dlq(), 1, 10*time.Second)
 	assert.Equal(t, []int{2, 3}, svc.Calls.attempts("1"))
 }

@@ -23,7 +23,7 @@ func soak(t *testing.T) time.Duration {
 	t.Helper()
 	text := os.Getenv("SOAK")
 	if text == "" {
-		return 6 * time.Second
+		return 3 * time.Second
 	}
 	d, err := time.ParseDuration(text)
 	require.NoError(t, err, "SOAK")
@@ -67,7 +67,7 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 			version := func(policy config.Policy, s *seen) setup {
 				c := setup{URI: brokertest.URI(t), QueueType: test.queueType, Prefetch: 30, Options: amqpretry.Options{
 					Policies: config.Policies{Default: policy}, Concurrency: 4, Names: options.Names,
-					CloseTimeout: 10 * time.Second,
+					CloseTimeout: 15 * time.Second, // no handler is interrupted, which would run again
 				}}
 				c.Handler = s.handler(byFate)
 
@@ -104,7 +104,9 @@ func TestP7_TwoVersionsSideBySide(t *testing.T) {
 
 				return len(succeeded)
 			}
-			await.Until(t, func() bool { return dead() >= len(letters) && done() >= len(ids)-len(letters) }, "every message ends")
+			await.Until(t, func() bool {
+				return dead() >= len(letters) && done() >= len(ids)-len(letters)
+			}, "every message ends")
 			second.close()
 
 			found := second.Broker.Drain(second.dlq())

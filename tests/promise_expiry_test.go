@@ -58,10 +58,10 @@ func TestP10_Deadline(t *testing.T) {
 			func() amqp091.Publishing { return expires(rabbit.Message("1", "x"), "500") }, 500 * time.Millisecond, 3,
 		},
 		"max age, from the timestamp": {
-			expiring(func(p *config.Policy) { p.MaxAge = 61200 * time.Millisecond }),
+			expiring(func(p *config.Policy) { p.MaxAge = 62200 * time.Millisecond }),
 			func() amqp091.Publishing {
 				return aged(rabbit.Message("1", "x"), time.Minute)
-			}, 2200 * time.Millisecond, 11,
+			}, 3200 * time.Millisecond, 16,
 		},
 		"a timestamp of the future": {
 			expiring(func(p *config.Policy) { p.MaxAge = 500 * time.Millisecond }),
@@ -179,8 +179,7 @@ func TestP10_DroppedOrFoundOutLate(t *testing.T) {
 		assert.Equal(t, "late", rabbit.UUID(dead))
 		assert.Equal(t, "expired", rabbit.Text(dead, header.Reason))
 		assert.Empty(t, s.of("late"), "its handler was not called")
-		letters := svc.Letters()
-		require.Len(t, letters, 1)
+		letters := svc.toldLetters(1)
 		assert.Equal(t, retry.ReasonExpired, letters[0].Verdict.Reason)
 		assert.Equal(t, "late", letters[0].Message.UUID)
 	})
@@ -199,14 +198,22 @@ func TestP10_ReplayBeginsAnew(t *testing.T) {
 	svc.Broker.Publish(svc.Queue, first)
 	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
 	require.NotEmpty(t, rabbit.Text(dead, header.Deadline))
-	before := s.count()
 
 	await.Until(t, func() bool {
 		return time.Since(first.Timestamp) > 4500*time.Millisecond
 	}, "all its deadlines are over")
-	svc.Broker.Publish(svc.Queue, amqp091.Publishing{Headers: dead.Headers, Timestamp: dead.Timestamp, Body: dead.Body})
+	// A new life may expire as well, when the machine stands still for its 3 s. Then the next replay counts.
+	for again := 0; ; again++ {
+		before := s.count()
+		svc.Broker.Publish(svc.Queue,
+			amqp091.Publishing{Headers: dead.Headers, Timestamp: dead.Timestamp, Body: dead.Body})
+		dead = svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+		if again < 2 && rabbit.Text(dead, header.Reason) == "expired" {
+			continue
+		}
+		assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
+		assert.Equal(t, before+2, s.count(), "handled, and retried")
 
-	again := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
-	assert.Equal(t, "exhausted", rabbit.Text(again, header.Reason))
-	assert.Equal(t, before+2, s.count(), "handled, and retried")
+		return
+	}
 }
