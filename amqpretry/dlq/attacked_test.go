@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -67,22 +66,25 @@ func TestFailureWhileTheScanWaits(t *testing.T) {
 
 				return p
 			})
-			// A first block of 32 and, for messages of that size, a second one of 16 are all that the broker hands out.
-			// The queue takes one message, so nothing else becomes free.
+			// The broker hands out a first block of 32 and perhaps a second one of 16. The queue takes one message, so
+			// nothing else becomes free.
 			queue, told := f.watched()
-			sent := make(chan struct{})
-			allSent := sync.OnceFunc(func() { close(sent) })
+			var sent atomic.Int64
 			ended := make(chan error, 1)
 			go func() {
 				_, err := queue.Replay(t.Context(), dlq.ReplayOptions{To: full, Progress: func(p dlq.Progress) {
-					if p.Matched >= 48 {
-						allSent()
-					}
+					sent.Store(int64(p.Matched))
 				}})
 				ended <- err
 			}()
 			require.ErrorContains(t, f.isTold(told), full)
-			await.Closed(t, sent, "all that the broker hands out is on its way")
+			last, since := int64(0), time.Now()
+			await.Until(t, func() bool {
+				if n := sent.Load(); n != last {
+					last, since = n, time.Now()
+				}
+				return last >= 32 && time.Since(since) > time.Second
+			}, "all that the broker hands out is on its way")
 			f.Remove("", full)
 			missing := (*dlq.NoQueueError)(nil)
 			assert.ErrorAs(t, await.Value(t, ended, "the run ends"), &missing)
