@@ -22,6 +22,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/amqpretryv3"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -69,7 +70,7 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 	uri, queue := brokertest.URI(t), uniqueName("both")
 	broker := newRabbit(t, uri)
 	retriers, subscribers := eitherWay(t, uri, amqpretry.Options{Policies: retries(ms(50, 100)...),
-		CloseTimeout: 5 * time.Second})
+		CloseTimeout: time.Minute})
 	plans := make([]topology.Plan, len(retriers))
 	for i, retrier := range retriers {
 		var err error
@@ -86,7 +87,7 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 	)
 	var routers []*message.Router
 	for name, subscriber := range subscribers {
-		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, watermill.NopLogger{})
+		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, watermill.NopLogger{})
 		require.NoError(t, err)
 		for _, retrier := range retriers { // both: each leaves the other's messages alone
 			router.AddMiddleware(retrier.Middleware)
@@ -111,7 +112,7 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 
 	ids := rabbit.Numbered("m", 200)
 	broker.Publish(queue, rabbit.Messages(ids...)...)
-	letters := broker.Take(queue+".dlq", len(ids), 60*time.Second)
+	letters := broker.Take(queue+".dlq", len(ids), await.Bound)
 	for _, router := range routers {
 		require.NoError(t, router.Close())
 	}
@@ -182,7 +183,7 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 				require.NoError(t, publisher.Publish(topic, message.NewMessage(topic, []byte("x"))))
 			}
 			got := []string{}
-			for _, d := range broker.Take(queue, 3, 10*time.Second) {
+			for _, d := range broker.Take(queue, 3, await.Bound) {
 				got = append(got, rabbit.UUID(d))
 			}
 			assert.ElementsMatch(t, []string{"orders", "invoices", "returns"}, got)
@@ -230,12 +231,8 @@ func TestV3_RedeliveredMessagesSaySo(t *testing.T) {
 
 func receive(t *testing.T, messages <-chan *message.Message) *message.Message {
 	t.Helper()
-	select {
-	case msg, open := <-messages:
-		require.True(t, open)
-		return msg
-	case <-time.After(10 * time.Second):
-		require.Fail(t, "no message")
-		return nil
-	}
+	msg := await.Value(t, messages, "a message")
+	require.NotNil(t, msg, "the subscription has ended")
+
+	return msg
 }

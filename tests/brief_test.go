@@ -70,7 +70,7 @@ func TestBriefQueuesLeaveNothing(t *testing.T) {
 	const channels, queues = 4, 15
 	label := uniqueName("brief")
 	pprof.Do(t.Context(), pprof.Labels("test", label), func(context.Context) {
-		svc := withChannels(t, channels, 10*time.Second) // a slow broker is no held copy
+		svc := withChannels(t, channels, await.Bound) // a slow broker is no held copy
 		base, early := uniqueName("brief"), 0
 		for i := range queues {
 			queue := fmt.Sprintf("%s-%d", base, i)
@@ -146,6 +146,6 @@ func TestNoChannelLeft(t *testing.T) {
 	await.Until(t, func() bool {
 		return slices.ContainsFunc(svc.Events(retry.EventReleased), of(retry.EventReleased))
 	}, "there is a channel again")
-	assert.Len(t, svc.Letters(), channels+1)
+	await.Until(t, func() bool { return len(svc.Letters()) == channels+1 }, "it is dead")
 	svc.close()
 }

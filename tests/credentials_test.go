@@ -187,7 +187,7 @@ func (c *credentials) life(t *testing.T) {
 	svc := start(t, s)
 	network.cut(anyone)
 	svc.publish("1", "panic")
-	letters := svc.Broker.Take(svc.dlq(), 2, 30*time.Second)
+	letters := svc.Broker.Take(svc.dlq(), 2, await.Bound)
 	for _, d := range letters {
 		c.value("dead letter", d.Headers)
 		assert.NotEmpty(t, rabbit.Text(d, header.Error))
@@ -211,7 +211,7 @@ func (c *credentials) life(t *testing.T) {
 	c.failed("depths", err)
 	svc.Broker.Remove(svc.exchange())
 	svc.publish("2")
-	svc.Broker.Take(svc.dlq(), 1, 30*time.Second)
+	svc.Broker.Take(svc.dlq(), 1, await.Bound)
 
 	c.value("retrier", svc.Retrier)
 	c.value("subscriber", svc.Sub)
@@ -274,7 +274,7 @@ func (c *credentials) try(t *testing.T, where, uri string, change func(*amqp.Con
 		_, err = letters.Subscribe(t.Context(), queue)
 	}
 	failed(err)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // where nobody answers; its error is one more
 	_, err = retrier.QueueDepths(ctx)
 	cancel()
 	failed(err)

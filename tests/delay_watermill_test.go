@@ -36,8 +36,9 @@ func TestDelayPublish_WatermillsPublisher(t *testing.T) {
 
 		return publisher
 	}
+	const step = 200 * time.Millisecond
 	byDefault := func(wmdelay.DefaultDelayGeneratorParams) (wmdelay.Delay, error) {
-		return wmdelay.For(time.Second), nil
+		return wmdelay.For(step), nil
 	}
 	ours := d.Options
 	ours.DefaultDelayGenerator = byDefault
@@ -61,8 +62,9 @@ func TestDelayPublish_WatermillsPublisher(t *testing.T) {
 	require.EqualError(t, pub.Publish(topic, plain("refused")), "message doesn't have a delay set")
 
 	type published struct {
-		at    time.Time
-		delay time.Duration
+		at          time.Time
+		delay, took time.Duration
+		until       bool
 	}
 	all := map[string]published{}
 	for i, test := range []struct {
@@ -72,25 +74,26 @@ func TestDelayPublish_WatermillsPublisher(t *testing.T) {
 		delay      time.Duration
 	}{
 		{"no delay but allowed", []message.Publisher{allow, d.Publisher}, plain, 0},
-		{"default delay", defaults, plain, time.Second},
-		{"delay from metadata", []message.Publisher{pub, d.Publisher}, inMetadata(2 * time.Second), 2 * time.Second},
-		{"default delay override with metadata", defaults, inMetadata(2 * time.Second), 2 * time.Second},
-		{"delay from context", []message.Publisher{pub, d.Publisher}, inContext(3 * time.Second), 3 * time.Second},
-		{"default delay override with context", defaults, inContext(3 * time.Second), 3 * time.Second},
+		{"default delay", defaults, plain, step},
+		{"delay from metadata", []message.Publisher{pub, d.Publisher}, inMetadata(2 * step), 2 * step},
+		{"default delay override with metadata", defaults, inMetadata(2 * step), 2 * step},
+		{"delay from context", []message.Publisher{pub, d.Publisher}, inContext(3 * step), 3 * step},
+		{"default delay override with context", defaults, inContext(3 * step), 3 * step},
 		{"delay with until", []message.Publisher{pub, d.Publisher}, func(id string) *message.Message {
-			return delayed(id, wmdelay.Until(time.Now().UTC().Add(4*time.Second)))
-		}, 4 * time.Second},
+			return delayed(id, wmdelay.Until(time.Now().UTC().Add(2*time.Second)))
+		}, 2 * time.Second},
 		{"both metadata and context set", append(defaults, d.Publisher), func(id string) *message.Message {
-			msg := delayed(id, wmdelay.For(5*time.Second))
-			msg.SetContext(wmdelay.WithContext(context.Background(), wmdelay.For(6*time.Second)))
+			msg := delayed(id, wmdelay.For(5*step))
+			msg.SetContext(wmdelay.WithContext(context.Background(), wmdelay.For(6*step)))
 
 			return msg
-		}, 5 * time.Second},
+		}, 5 * step},
 	} {
 		for j, publisher := range test.publishers {
 			id := fmt.Sprintf("%d %d %s", i, j, test.name)
-			all[id] = published{time.Now(), test.delay}
+			at := time.Now()
 			require.NoError(t, publisher.Publish(topic, test.message(id)), id)
+			all[id] = published{at, test.delay, time.Since(at), test.name == "delay with until"}
 		}
 	}
 	arrived := got.wait(t, len(all))
@@ -105,7 +108,12 @@ func TestDelayPublish_WatermillsPublisher(t *testing.T) {
 		}
 		duration, err := time.ParseDuration(delayedFor)
 		require.NoError(t, err, id)
-		assert.Equal(t, one.delay, duration.Round(time.Second), id)
+		assert.LessOrEqual(t, duration, one.delay, id)
+		if one.until { // what was left when the message was made
+			assert.GreaterOrEqual(t, duration, one.delay-one.took, id)
+		} else {
+			assert.Equal(t, one.delay, duration, id)
+		}
 		until, err := time.Parse(time.RFC3339, delayedUntil)
 		require.NoError(t, err, id)
 		assert.False(t, until.Before(one.at.Add(one.delay).Truncate(time.Second)), id)
@@ -123,12 +131,12 @@ func TestDelayPublish_Requeuer(t *testing.T) {
 	d.removeTopic(topic)
 	d.removeTopic(requeue)
 	logger := newLogs(t)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, logger)
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logger)
 	require.NoError(t, err)
 	poison, err := wmmiddleware.PoisonQueue(d.Publisher, requeue)
 	require.NoError(t, err)
 	delays := wmmiddleware.DelayOnError{
-		InitialInterval: 300 * time.Millisecond, MaxInterval: time.Second, Multiplier: 2,
+		InitialInterval: 200 * time.Millisecond, MaxInterval: 500 * time.Millisecond, Multiplier: 2,
 	}
 	router.AddMiddleware(d.Retrier.Middleware)
 	router.AddPlugin(d.Retrier.CheckRouter)
@@ -157,12 +165,12 @@ func TestDelayPublish_Requeuer(t *testing.T) {
 
 	require.NoError(t, d.Publisher.Publish(topic, message.NewMessage("1", []byte("body"))))
 	await.Until(t, func() bool { return len(s.of("1")) == 5 }, "it comes back until it succeeds")
-	for i, wait := range ms(300, 600, 1000, 1000) {
+	for i, wait := range ms(200, 400, 500, 500) {
 		assert.GreaterOrEqual(t, gaps(s.of("1"))[i], wait, "never early")
 	}
 	last := s.of("1")[4]
 	assert.Equal(t, "4", last.Metadata[requeuer.RetriesKey])
-	assert.Equal(t, "1s", last.Metadata[wmdelay.DelayedForKey])
+	assert.Equal(t, "500ms", last.Metadata[wmdelay.DelayedForKey])
 	assert.Equal(t, errFate.Error(), last.Metadata[wmmiddleware.ReasonForPoisonedKey])
 	await.Stays(t, 500*time.Millisecond, func() bool { return len(s.of("1")) == 5 }, "and then no more")
 	assert.Equal(t, []string{"1"}, d.Wrapped.got(), "all others had a delay")
@@ -182,7 +190,7 @@ func TestDelayPublish_CQRS(t *testing.T) {
 	stock.removeTopic(topic("orderPlaced"))
 
 	logger := newLogs(t)
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, logger)
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, logger)
 	require.NoError(t, err)
 	router.AddMiddleware(commands.Retrier.Middleware, events.Retrier.Middleware, stock.Retrier.Middleware)
 	var mu sync.Mutex

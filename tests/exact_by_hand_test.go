@@ -2,7 +2,6 @@ package tests
 
 import (
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
@@ -19,27 +18,25 @@ import (
 func TestExactDelays_UnroutableByHand(t *testing.T) {
 	t.Parallel()
 	c := setup{URI: brokertest.URI(t), Queue: uniqueName("promise")}
-	c.Options.Policies = exact(5 * time.Second) // long enough to delete the landing queue meanwhile
+	c.Options.Policies = exact(ms(300)...)
 	c.Options.Policies.Default.Ladder = ownLadder()
 	c.Handler = func(*message.Message) error { return errNever }
 	first := start(t, c)
-	first.publish("landing", "direct")
-	await.Until(t, func() bool { return len(first.Calls.All()) == 2 }, "both fail")
 	plan, err := first.Retrier.Plan(c.Queue)
 	require.NoError(t, err)
 	landing, unroutable := c.Queue+".landing", plan.Backend.Name()+".unroutable"
-	first.close()
 	first.Broker.Do(func(ch *amqp091.Channel) error {
 		_, err := ch.QueueDelete(landing, false, false, false)
 		return err
 	})
-
-	stuck := first.Broker.Take(unroutable, 2, 15*time.Second)
+	first.publish("landing", "direct")
+	stuck := first.Broker.Take(unroutable, 2, await.Bound)
 	require.Len(t, stuck, 2)
+	first.close()
 	c.Handler = func(*message.Message) error { return nil }
 	second := start(t, c) // declares the landing queue again
 	for _, d := range stuck {
-		assert.Regexp(t, `^0\.5\.0\.q\.`+c.Queue+`$`, d.RoutingKey, "it names the target")
+		assert.Regexp(t, `^0\.0\.3\.q\.`+c.Queue+`$`, d.RoutingKey, "it names the target")
 		key := c.Queue
 		if rabbit.UUID(d) == "landing" {
 			key = landing

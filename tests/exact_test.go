@@ -58,7 +58,7 @@ func TestExactDelays(t *testing.T) {
 		c.Options.Policies = exact(ms(300, 500)...)
 		svc := run(t, c)
 		svc.publish("policy", "after", "postpone", "dead")
-		dead := svc.Broker.Take(svc.dlq(), 1, 15*time.Second)
+		dead := svc.Broker.Take(svc.dlq(), 1, await.Bound)
 		assert.Len(t, dead, 1)
 		await.Until(t, func() bool {
 			return len(s.of("policy")) == 3 && len(s.of("after")) == 3 && len(s.of("postpone")) == 4
@@ -98,7 +98,7 @@ func TestExact_NobodyElse(t *testing.T) {
 
 	svc.publish("1")
 	await.Until(t, func() bool { return s.count() == 2 }, "others wait for their delay only")
-	assert.Less(t, gaps(s.of("1"))[0], 10*time.Second)
+	assert.Less(t, gaps(s.of("1"))[0], time.Minute, "a queue that gets no confirmation tries again after 3 minutes")
 	svc.Broker.Has(backend.Unroutable(), forged+1)
 	assert.Zero(t, svc.Broker.Depth(stranger))
 	left := svc.Broker.Drain(backend.Unroutable())
@@ -125,7 +125,7 @@ func TestExact_Priority(t *testing.T) {
 			<-time.After(50 * time.Millisecond)
 		}
 
-		dead := svc.Broker.Take(svc.dlq(), messages, 30*time.Second)
+		dead := svc.Broker.Take(svc.dlq(), messages, await.Bound)
 		for _, d := range dead {
 			n, err := strconv.Atoi(rabbit.UUID(d))
 			require.NoError(t, err)
@@ -220,13 +220,13 @@ func TestExact_FullQueueHoldsUpNobody(t *testing.T) {
 	const waiting = 200
 	exchange, key := plan.Route(1, 200*time.Millisecond, &amqp091.Publishing{})
 	healthy.Broker.PublishTo(exchange, key, rabbit.Messages(numbers(waiting)...)...)
-	<-time.After(time.Second) // until they are in the landing queue
+	await.Until(t, func() bool { return healthy.Broker.Depth(full) >= 5 }, "it is full, and the others wait before it")
 
 	ids := numbers(100)
 	healthy.publish(ids...)
 	await.Until(t, func() bool { return s.count() == 2*len(ids) }, "the other queue has its retries")
 	for _, id := range ids {
-		assert.Less(t, gaps(s.of(id))[0], 5*time.Second, "nobody waits for the full queue")
+		assert.Less(t, gaps(s.of(id))[0], time.Minute, "nobody waits for the full queue, tried after 3 minutes")
 	}
 }
 
