@@ -30,7 +30,7 @@ func TestWatermillSuiteGroups(t *testing.T) {
 			logger := watermill.NopLogger{}
 			retrier, err := amqpretry.New(conf, amqpretry.Options{
 				Logger: logger, Concurrency: v.concurrency, CloseTimeout: 3 * time.Second,
-				Policies: withDelayMode(config.Policies{}),
+				Policies: withDelayMode(suitePolicies),
 			})
 			require.NoError(t, err)
 			t.Cleanup(func() { require.NoError(t, retrier.Close()) })
