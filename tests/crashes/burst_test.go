@@ -56,6 +56,7 @@ func closeOf(svc *inProcess) <-chan struct{} {
 
 // P11: hundreds of single acknowledgements right before the channel closes are not lost.
 func TestCloseRightBehindManyAcknowledgements(t *testing.T) {
+	sideBySide(t)
 	b := dial(t)
 	for range 6 {
 		const messages = 1000

@@ -59,6 +59,7 @@ const closes = 10 // of each worker
 
 // No message is handled again whose handler has succeeded before a close.
 func TestClosesLoseNoAcknowledgement(t *testing.T) {
+	sideBySide(t)
 	version := dial(t).Version()
 	table := &strings.Builder{}
 	fmt.Fprintf(table, "| RabbitMQ %s: services | closes | handled | handled twice | counted by the broker | longest "+

@@ -49,6 +49,7 @@ func (c *cables) cut() {
 
 // Lost connections charge nobody, however many there are and however much is in flight.
 func TestCutsChargeNobody(t *testing.T) {
+	sideBySide(t)
 	cuts, concurrency, prefetch, messages, work := 14, 4, 200, 300, 10*time.Millisecond
 	if os.Getenv("CRASHES") != "" {
 		cuts, concurrency, prefetch, messages, work = 100, 10, 500, 900, 50*time.Millisecond
@@ -73,11 +74,11 @@ func TestCutsChargeNobody(t *testing.T) {
 	for range cuts {
 		before := starts.Load()
 		// What is handled now was delivered after the cut before, all but one message of each worker.
-		assert.Eventually(t, func() bool {
+		await.Until(t, func() bool {
 			return starts.Load() > before+int64(concurrency) || r.is(func(r *record) bool {
 				return len(r.done) == messages
 			})
-		}, 20*time.Second, 5*time.Millisecond)
+		}, "messages are handled after the cut before")
 		network.cut()
 	}
 	await.Within(t, 3*time.Minute, func() bool {

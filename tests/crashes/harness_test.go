@@ -10,12 +10,13 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
@@ -198,18 +199,26 @@ func (b *broker) rest(queue string, isMissing func(id string) bool, missing int)
 	b.t.Helper()
 	left := map[string]int64{}
 	found := map[string]bool{}
-	for deadline := time.Now().Add(time.Minute); ; <-time.After(10 * time.Millisecond) {
-		for _, d := range b.Drain(queue) {
+	await.Until(b.t, func() bool {
+		for _, d := range drain.All(b.t, b.Client, queue) {
 			id := rabbit.UUID(d)
 			left[id], _ = d.Headers["x-delivery-count"].(int64)
 			if isMissing(id) {
 				found[id] = true
 			}
 		}
-		if len(found) >= missing || time.Now().After(deadline) {
-			require.Len(b.t, found, missing, "messages that were neither handled nor are in the queue")
-			return left
-		}
+		return len(found) >= missing
+	}, "%d messages that were not handled are in the queue", missing)
+	require.Len(b.t, found, missing, "messages that were neither handled nor are in the queue")
+
+	return left
+}
+
+// sideBySide runs a test beside the others, but for make crashes: its tables tell how long things take.
+func sideBySide(t *testing.T) {
+	t.Helper()
+	if os.Getenv("CRASHES") == "" {
+		t.Parallel()
 	}
 }
 

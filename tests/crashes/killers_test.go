@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
@@ -69,6 +70,7 @@ func killings() []killing {
 // A message that kills its process reaches the dead-letter queue, and no message that it takes along is charged for
 // that.
 func TestKillersNeighboursAreNotCharged(t *testing.T) {
+	sideBySide(t)
 	version := dial(t).Version()
 	table := &strings.Builder{}
 	fmt.Fprintf(table, "| RabbitMQ %s: services and messages | deaths | innocents charged | dead | largest "+
@@ -130,25 +132,29 @@ func (k killing) play(t *testing.T) *record {
 
 		return n == k.killers
 	}
-	bound := time.Now().Add(4 * time.Minute)
-	for batch := 0; !r.is(executed) && time.Now().Before(bound); batch++ {
+	defer func() {
+		if t.Failed() {
+			r.is(func(r *record) bool {
+				t.Logf("done %d, dead %d of %d", len(r.done), len(r.dead), published)
+				return true
+			})
+		}
+	}()
+	batch := 0
+	await.Within(t, 4*time.Minute, func() bool {
 		if n := k.perSecond / 20; n > 0 {
 			for i, queue := range s.Queues {
 				b.publish(queue, rabbit.Numbered(fmt.Sprintf("later-%d-%d", i, batch), n)...)
 				published += n
 			}
+			batch++
+			<-time.After(50*time.Millisecond - await.Tick)
 		}
-		<-time.After(50 * time.Millisecond)
-	}
-	assert.True(t, r.is(executed), "the killers are in the dead-letter queue")
-	if !assert.Eventually(t, func() bool {
+		return r.is(executed)
+	}, "the killers are in the dead-letter queue")
+	await.Within(t, 4*time.Minute, func() bool {
 		return r.is(func(r *record) bool { return len(r.done)+len(r.dead)-k.killers >= published })
-	}, 2*time.Minute, 20*time.Millisecond, "all innocents are handled") {
-		r.is(func(r *record) bool {
-			t.Logf("done %d, dead %d of %d", len(r.done), len(r.dead), published)
-			return true
-		})
-	}
+	}, "all innocents are handled")
 	fleet.end()
 	for _, queue := range s.Queues {
 		assert.Empty(t, b.rest(queue, func(string) bool { return false }, 0))
