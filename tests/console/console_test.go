@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
+	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
@@ -22,8 +23,8 @@ import (
 // Page views leave a queue as it was: the same messages in the same order, and none of them counted against a limit.
 func TestViews(t *testing.T) {
 	t.Parallel()
-	views := env.Int(t, "VIEWS", 300)
-	const messages = 500
+	views := env.Int(t, "VIEWS", 80)
+	const messages = 200
 	w := newWorld(t, messages)
 	pages := []string{
 		"/", "/queue?queue=" + w.dead, "/queue?queue=" + w.dead + "&text=card", "/queue?after=100&queue=" + w.dead,
@@ -45,7 +46,7 @@ func TestViews(t *testing.T) {
 	took := time.Since(began)
 	w.kill()
 
-	letters := w.Take(w.dead, messages, time.Minute)
+	letters := drain.N(t, w.Client, w.dead, messages)
 	for i, d := range letters {
 		require.Equal(t, fmt.Sprintf("uuid-%d", i), d.Headers["_watermill_message_uuid"], "in their order")
 		if w.AtLeast(4, 3) {
@@ -62,7 +63,7 @@ func TestViews(t *testing.T) {
 // A replay that is stopped half-way and undone: every message is counted.
 func TestHalfOfAReplay(t *testing.T) {
 	t.Parallel()
-	messages := env.Int(t, "MESSAGES", 3000)
+	messages := env.Int(t, "MESSAGES", 1500)
 	w := newWorld(t, messages)
 	r := w.await(w.submit("/plan", url.Values{"kind": {"replay"}, "queue": {w.dead}}))
 	require.Equal(t, messages, r.Plan.Matched)
@@ -93,7 +94,7 @@ func TestHalfOfAReplay(t *testing.T) {
 // A long queue takes no more memory than a short one.
 func TestLongQueue(t *testing.T) {
 	t.Parallel()
-	messages := env.Int(t, "LETTERS", 20_000)
+	messages := env.Int(t, "LETTERS", 3000)
 	w := newWorld(t, messages)
 	look := func(path string) time.Duration {
 		began := time.Now()
@@ -120,7 +121,7 @@ func TestLongQueue(t *testing.T) {
 // The console is killed again and again while it replays: no message is lost, and each run tells what is known of it.
 func TestKills(t *testing.T) {
 	t.Parallel()
-	kills, messages := env.Int(t, "KILLS", 3), env.Int(t, "MESSAGES", 3000)
+	kills, messages := env.Int(t, "KILLS", 3), env.Int(t, "MESSAGES", 1500)
 	random, seed := env.Random(t)
 	w := newWorld(t, messages)
 	rate := max(500, messages/max(kills, 1))

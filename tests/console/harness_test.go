@@ -24,6 +24,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
@@ -34,7 +35,7 @@ var command = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	path := filepath.Join(folder, "amqpretry")
-	build := exec.Command("go", "build", "-o", path, "../../cmd/amqpretry")
+	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", path, "../../cmd/amqpretry")
 	build.Stderr = os.Stderr
 
 	return path, build.Run()
@@ -117,7 +118,7 @@ type run struct {
 // ask sends a request, and reads the answer into value if that is not nil.
 func (w *world) ask(method, path, body string, value any) int {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(w.t.Context(), await.Bound)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, method, w.address+path, strings.NewReader(body))
 	require.NoError(w.t, err)
@@ -205,7 +206,7 @@ func (w *world) undo(id string) run {
 func (w *world) uuids(queue string) map[string]int {
 	w.t.Helper()
 	found := map[string]int{}
-	for _, d := range w.Drain(queue) {
+	for _, d := range drain.All(w.t, w.Client, queue) {
 		uuid, _ := d.Headers["_watermill_message_uuid"].(string)
 		found[uuid]++
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		binary = filepath.Join(dir, "amqpretry")
-		if out, err := exec.Command("go", "build", "-o", binary, "github.com/amqpretry/watermill-retry/cmd/amqpretry").
+		if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, "github.com/amqpretry/watermill-retry/cmd/amqpretry").
 			CombinedOutput(); err != nil {
 			panic(fmt.Sprintf("%v\n%s", err, out))
 		}
@@ -128,9 +129,6 @@ func (q *queues) state(name string) amqp091.Queue {
 	return found
 }
 
-// patience is how long a broker may take to count what it has, on a busy machine.
-const patience = 30 * time.Second
-
 // await waits until a queue has so many messages and nobody consumes it.
 func (q *queues) await(name string, messages int) {
 	q.t.Helper()
@@ -143,10 +141,7 @@ func (q *queues) await(name string, messages int) {
 // drained takes all messages out of a queue, in their order.
 func (q *queues) drained(name string) []amqp091.Delivery {
 	q.t.Helper()
-	all, err := rabbit.Drain(q.channel, name)
-	require.NoError(q.t, err)
-
-	return all
+	return drain.All(q.t, q.Client, name)
 }
 
 // command is a run of the built command.

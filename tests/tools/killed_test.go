@@ -22,7 +22,9 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
+	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 )
 
@@ -69,26 +71,36 @@ func TestKilled(t *testing.T) {
 	random, seed := env.Random(t)
 	kills := env.Int(t, "KILLS", 6)
 
-	table, version := report.Table{Head: []string{
+	table := report.Table{Head: []string{
 		"command", "dead-letter queue", "kills", "messages", "of them matched", "lost", "twice",
 		"most by one kill", "kills without any",
-	}}, ""
-	for _, e := range operations {
-		for _, deadType := range []string{"quorum", "classic"} {
-			total := &tally{}
-			share := (kills + 1) / 2
-			if deadType == "classic" {
-				share = kills / 2
-			}
-			t.Run(e.name+"/"+deadType, func(t *testing.T) {
-				for n := 0; total.kills < share && !t.Failed(); n++ {
-					k := &killing{operation: e, deadType: deadType, filter: n%2 == 1,
-						random: rand.New(rand.NewPCG(random.Uint64(), 0)), kills: min(killsPerRound, share-total.kills)}
-					version = k.round(t, total)
+	}}
+	var adds []func() // in the order of the table
+	version := ""
+	t.Run("side by side", func(t *testing.T) {
+		version = rabbit.New(t, brokertest.URI(t)).Version()
+		for _, e := range operations {
+			for _, deadType := range []string{"quorum", "classic"} {
+				total := &tally{}
+				share := (kills + 1) / 2
+				if deadType == "classic" {
+					share = kills / 2
 				}
-			})
-			table.Add(append([]any{e.name, deadType}, total.row()...)...)
+				adds = append(adds, func() { table.Add(append([]any{e.name, deadType}, total.row()...)...) })
+				own := rand.New(rand.NewPCG(random.Uint64(), 0))
+				t.Run(e.name+"/"+deadType, func(t *testing.T) {
+					t.Parallel()
+					for n := 0; total.kills < share && !t.Failed(); n++ {
+						k := &killing{operation: e, deadType: deadType, filter: n%2 == 1,
+							random: rand.New(rand.NewPCG(own.Uint64(), 0)), kills: min(killsPerRound, share-total.kills)}
+						k.round(t, total)
+					}
+				})
+			}
 		}
+	})
+	for _, add := range adds {
+		add()
 	}
 	table.Title = fmt.Sprintf("Tools killed at random moments: RabbitMQ %s, SEED=%d", version, seed)
 	report.Write(t, table.String())
@@ -121,7 +133,7 @@ type killing struct {
 	undo    bool
 }
 
-func (k *killing) round(t *testing.T, tally *tally) (version string) {
+func (k *killing) round(t *testing.T, tally *tally) {
 	t.Helper()
 	k.queues, k.dir = newQueues(t, k.deadType), t.TempDir()
 	k.undo = k.name != "import" && k.random.IntN(2) == 0
@@ -151,8 +163,6 @@ func (k *killing) round(t *testing.T, tally *tally) (version string) {
 	if k.undo {
 		k.judgeUndo()
 	}
-
-	return k.Version()
 }
 
 // export makes the file of an import, and empties the queue.
@@ -250,11 +260,14 @@ func (k *killing) untilKilled(matched int) (done bool) {
 func (k *killing) untilDone() bool {
 	k.t.Helper()
 	c := k.call()
-	select {
-	case <-c.ended:
-	case <-time.After(5 * time.Minute):
-		require.Fail(k.t, "it does not end", c.out.String())
-	}
+	await.Within(k.t, 5*time.Minute, func() bool {
+		select {
+		case <-c.ended:
+			return true
+		default:
+			return false
+		}
+	}, "call %d ends", len(k.targets))
 
 	return k.isDone(c)
 }
