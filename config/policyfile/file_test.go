@@ -300,6 +300,7 @@ topics:
 
 // What a file costs is bounded, whatever is in it.
 func TestParseBombs(t *testing.T) {
+	t.Parallel()
 	lines := func(format string, n int) string { return strings.Repeat(format+"\n", n) }
 	var laughs, topics, merges, costly strings.Builder
 	costly.WriteString("x-c: &c {retries: 1000, backoff: {kind: exponential, initial: 1ms, factor: 1.02, max: " +
@@ -339,10 +340,22 @@ func TestParseBombs(t *testing.T) {
 		"long key":       {strings.Repeat("a", 1<<19) + ": 1", "too long"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			start := time.Now()
-			_, err := policyfile.Parse([]byte(test.text))
-			assert.ErrorContains(t, err, test.want)
-			assert.Less(t, time.Since(start), 60*time.Second, "on any machine, with the race detector")
+			t.Parallel()
+			parse := func() time.Duration {
+				start := time.Now()
+				_, err := policyfile.Parse([]byte(test.text))
+				assert.ErrorContains(t, err, test.want)
+
+				return time.Since(start)
+			}
+			const most = 60 * time.Second // with the race detector
+			took := parse()
+			for range 2 { // a busy machine is slow now and then, and a bomb always
+				if took >= most {
+					took = min(took, parse())
+				}
+			}
+			assert.Less(t, took, most)
 		})
 	}
 }
