@@ -8,9 +8,12 @@ LINT  := $(GO) tool -modfile=tools/go.mod golangci-lint
 
 # Tests wait for delays and brokers more than they compute, so more of them than cores may run at a time.
 TESTFLAGS ?= -timeout=20m -p=2 -parallel=16
-# The longest come first, and the others beside them.
+# The longest come first, and the others beside them. make test leaves out what kills processes and what measures.
 PACKAGES  ?= all
-TESTED     = $(if $(filter all,$(PACKAGES)),./tests $$($(GO) list ./...),$(PACKAGES))
+BEFORE    := ./tests ./amqpretry/dlq ./amqpretry/... ./cmd/... ./config/... ./internal/... ./middleware/... ./retry ./tests/arrows
+OWNERS     = $(if $(filter all,$(PACKAGES)),$$(grep -rl --include=*_test.go '_OwnBroker.t ' amqpretry cmd examples internal tests | xargs -n 1 dirname | sort -u | grep -v 'tests/c[hl]' | sed 's|^|./|'),$(PACKAGES))
+EVERY     := ./tests ./tests/crashes ./tests/console ./tests/tools $(BEFORE)
+TESTED     = $(if $(filter all,$(PACKAGES)),$(EVERY),$(PACKAGES))
 # Tests whose names end with this start brokers of their own, each for seconds: make test-brokers.
 OWN       := _OwnBroker$$
 # amqpv3: the tests go over watermill-amqp v3, else over v2
@@ -27,7 +30,7 @@ PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 MODULES = tests/interop tests/chaos tests/bench/peers tests/browser tests/inbox $(patsubst %/go.mod,%,$(wildcard middleware/protect/store/*store/go.mod))
 
 .DEFAULT_GOAL := help
-.PHONY: help mirror demo test test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores inbox bench tools foreign fuzz examples record lint prose vet fmt
+.PHONY: help mirror demo test test-others timings proof mutants ledger test-exact-promises test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores inbox bench tools foreign fuzz examples record lint prose vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -36,26 +39,33 @@ help: ## this list
 demo: ## messages that succeed, are retried, and end in the dead-letter queue; on another broker: make demo URI=amqp://…
 	@$(if $(filter command,$(origin URI)),AMQP_URI="$(URI)" scripts/broker run,scripts/broker run --private) $(GO) run ./examples/quickstart
 
-test: ## what to run before a commit: all tests of library and command, but for test-brokers
-	scripts/broker run $(GO) test -tags "$(TAGS)" $(TESTFLAGS) -skip '$(OWN)' $(TESTED)
-	$(if $(filter all,$(PACKAGES)),cd tests/interop && $(GO) test -count=1 ./...)
-	$(if $(filter all,$(PACKAGES)),cd tests/chaos && $(GO) test -run 'TestJudge|TestReader|TestFates|TestTopics' ./...)
+test: ## what to run before a commit: the tests of library and command, in their short form
+	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off -short $(TESTFLAGS) -skip '$(OWN)' $(if $(filter all,$(PACKAGES)),$(BEFORE),$(PACKAGES))
+
+test-others: ## what other people's tools read of our files, and the judge of the chaos proof
+	cd tests/interop && $(GO) test -vet=off -count=1 ./...
+	cd tests/chaos && $(GO) test -vet=off -run 'TestJudge|TestReader|TestFates|TestTopics' ./...
 
 test-brokers: ## tests that kill, freeze or fill brokers, each one of its own
-	scripts/broker run $(GO) test -tags "$(TAGS)" $(TESTFLAGS) -run '$(OWN)' $(TESTED)
+	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off $(TESTFLAGS) -run '$(OWN)' $(OWNERS)
 
-# What does not depend on the version is not run again.
+# Only what differs: the configs of both versions are translated by files of their own, all else is shared.
 test-v3: ## Watermill's suite and the promise tests over watermill-amqp v3
-	scripts/broker run $(GO) test -tags amqpv3 -short $(TESTFLAGS) -skip '$(OWN)' ./amqpretry ./amqpretry/amqpretryv3 ./internal/codec ./internal/connection ./internal/republish ./internal/consumer ./tests
+	scripts/broker run $(GO) test -tags amqpv3 -vet=off -short $(TESTFLAGS) -run '$(PROMISES)|$(VERSIONS)' -skip '$(OWN)' ./tests ./amqpretry ./amqpretry/amqpretryv3
 
 # Tests about retry queues, which exact delays have none of, and about topology that is not provisioned.
 TIERS := TestProtect_Warning|TestP8_TopologyAssume|TestWatermillsDeduplicatorLosesRetries|TestStock_TypedErrors|TestP8_Conflicts|TestOutcomes|TestRetrytestIsFaithful|TestSubscribeRefuses
-test-exact: ## Watermill's suite and the promise tests with exact delays, in their short form
-	DELAY_MODE=exact scripts/broker run $(GO) test -tags "$(TAGS)" -count=1 -short $(TESTFLAGS) -skip '$(OWN)|$(TIERS)' ./tests ./tests/crashes
+RUN ?= .
+test-exact: ## Watermill's suite and the promise tests with exact delays, in their short form; RUN=regexp for some
+	DELAY_MODE=exact scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off -count=1 -short $(TESTFLAGS) -run '$(RUN)' -skip '$(OWN)|$(TIERS)' ./tests ./tests/crashes
+
+test-exact-promises: # for CI
+	@$(MAKE) --no-print-directory test-exact RUN='$(PROMISES)'
 
 # make test-strategies STRATEGIES=native: with RabbitMQ 4.3 or later
 STRATEGIES ?= dead-letter-cycle redelivery
 PROMISES   := ^Test(P[1-79]_|P10_|Lossless|NoHotLoop|Healthy|Close|Hostile|Replayed)
+VERSIONS   := ^Test(Watermill|P8_|Stock|Both|V3|Retrier|Subscriber|Config|New|Addresses|TLS|Credentials|Groups)
 # Tests about what only copies have: the error and the history of each attempt, a name for a message without one, a
 # place among those that are held, main queues that are classic or keep their arguments when the delays change. So are
 # the tests of P8: no queue that exists can adopt a strategy as it is.
@@ -67,10 +77,19 @@ COPIES_of_dead-letter-cycle := $(COPIES)
 COPIES_of_native            := $(COPIES)|$(RETURNS)
 COPIES_of_redelivery        := $(COPIES)|$(RETURNS)|TestP6_ExpirationEndsNeitherWaitNorDeadLetter|TestHostile_UnreadableHeaders
 test-strategies: ## the promise tests with broker-driven strategies, in their short form
-	$(foreach strategy,$(STRATEGIES),STRATEGY=$(strategy) scripts/broker run $(GO) test -tags "$(TAGS)" -count=1 -short $(TESTFLAGS) -run '$(PROMISES)' -skip '$(OWN)|$(COPIES_of_$(strategy))' ./tests &&) true
+	scripts/broker run bash -ec '$(foreach strategy,$(STRATEGIES),STRATEGY=$(strategy) $(GO) test -tags "$(TAGS)" -vet=off -count=1 -short $(TESTFLAGS) -run "$(PROMISES)" -skip "$(subst $$,\$$,$(OWN))|$(COPIES_of_$(strategy))" ./tests;)'
 
-test-race: ## make test, in its short form, with the race detector
-	scripts/broker run $(GO) test -tags "$(TAGS)" -race -short $(TESTFLAGS) -skip '$(OWN)' $(TESTED)
+# With the slowest tests at the end, and a warning for each package over its budget.
+timed = set -o pipefail; graph=$$(mktemp); trap 'rm -f "$$graph"' EXIT; \
+	scripts/broker run $(GO) test -json -debug-actiongraph="$$graph" -tags "$(TAGS)" -vet=off $(TESTFLAGS) -skip '$(OWN)' $(1) | \
+	$(GO) -C tools run ./timings -actions "$$graph" -budgets ../tests/budgets
+
+test-race: ## all tests but test-brokers, with the race detector
+	@$(call timed,-race $(TESTED)) -first 10
+
+timings: ## make test again, with the 40 slowest tests, and the packages with their times and what linking them costs
+	@$(call timed,-short -count=1 $(if $(filter all,$(PACKAGES)),$(BEFORE),$(PACKAGES))) -report /dev/stdout
+
 
 matrix: ## every combination of broker, queue type and consumer: make matrix URIS="amqp://… amqp://…" TAGS=amqpv3 REPORT=report.md
 	$(PROOF) scripts/matrix $(GO) test -tags "$(TAGS)" -count=1 $(TESTFLAGS) -timeout=30m -skip '$(OWN)' $(TESTED) -- $(URIS)
@@ -160,11 +179,19 @@ FUZZ    ?= 3m
 FUZZERS := config/policyfile:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzRead internal/wire:FuzzLife \
 	internal/consumer:FuzzDelivery internal/codec:FuzzReadable internal/codec:FuzzFrame internal/codec:FuzzDeadLetter internal/connection:FuzzURI \
 	amqpretry/dlq:FuzzRecord amqpretry/dlq:FuzzFilter
+mutants: ## faults put into the code on purpose, which tests must find: make mutants MUTANTS=regexp REPORT=report.md
+	$(PROOF) scripts/broker run $(GO) -C tools run ./mutants
+
+# LEGS: scripts/proof --list tells them
+LEGS ?=
+proof: ## the proofs that take long, each with a bound and a report: make proof LEGS="matrix crashes soak"
+	$(PROOF) scripts/proof $(LEGS)
+
 fuzz: ## hostile input made at random, FUZZ for each of twelve targets: make fuzz FUZZ=10m
 	GO="$(GO)" scripts/fuzz $(FUZZ) $(FUZZERS)
 
 examples: ## the examples, with their output checked
-	scripts/broker run $(GO) test -count=1 $(TESTFLAGS) ./examples/...
+	scripts/broker run $(GO) test -vet=off -count=1 $(TESTFLAGS) -skip '$(OWN)' ./examples/...
 
 record: ## the command lines of the docs run anew, their outputs written, their picture drawn
 	scripts/record

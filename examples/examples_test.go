@@ -68,7 +68,7 @@ func TestExamplesEndWhenTheyCannotSubscribe_OwnBroker(t *testing.T) {
 	uri.User = url.UserPassword("nobody", "secret")
 
 	examples := build(t) // takes its time on a busy machine
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), await.Bound)
 	defer cancel()
 	var wg sync.WaitGroup
 	for _, example := range examples {
@@ -105,25 +105,32 @@ func objects(broker *brokertest.Broker) string {
 	return strings.Join(lines, "\n")
 }
 
-// build builds the examples and gives the paths of the commands: that of the folder examples/a/b ends with a-b.
+// build builds the examples, once for all tests, and gives the paths of the commands.
 func build(t *testing.T) []string {
 	t.Helper()
-	const module = "github.com/amqpretry/watermill-retry/examples/"
-	folder := t.TempDir()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{if eq .Name "main"}}{{.ImportPath}}{{end}}`,
-		"./...").Output()
-	require.NoError(t, err)
-
-	var built []string
-	for _, example := range strings.Fields(string(out)) {
-		path := filepath.Join(folder, strings.ReplaceAll(strings.TrimPrefix(example, module), "/", "-"))
-		out, err := exec.CommandContext(t.Context(), "go", "build", "-o", path, example).CombinedOutput()
+	once.Do(func() {
+		var err error
+		folder, err = os.MkdirTemp("", "amqpretry-examples-") //nolint:usetesting // for all tests
+		require.NoError(t, err)
+		out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", folder+"/", "./...").CombinedOutput()
 		require.NoError(t, err, "%s", out)
-		built = append(built, path)
-	}
+	})
+	built, err := filepath.Glob(folder + "/*")
+	require.NoError(t, err)
 	require.Greater(t, len(built), 10)
 
 	return built
+}
+
+var (
+	once   sync.Once
+	folder string // with the examples
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	_ = os.RemoveAll(folder)
+	os.Exit(code)
 }
 
 func runAll(t *testing.T, uri string, commands [][]string) {
