@@ -199,8 +199,10 @@ func TestQueuesArePaged(t *testing.T) {
 
 // What is no broker, or a hostile one, takes no more memory than a bound.
 func TestAnswersAreBounded(t *testing.T) {
+	t.Parallel()
 	const kind = "application/json"
 	t.Run("gigabytes", func(t *testing.T) { // as gzip, which the client unpacks, they may come in a few kilobytes
+		t.Parallel()
 		client := at(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", kind)
 			w.Header().Set("Content-Encoding", "gzip")
@@ -215,16 +217,19 @@ func TestAnswersAreBounded(t *testing.T) {
 		require.ErrorContains(t, err, "more than 64 MiB instead of what was asked for")
 	})
 	t.Run("empty pages without an end", func(t *testing.T) {
+		t.Parallel()
 		queues, err := at(t, answer(http.StatusOK, kind, `{"items": [], "page_count": 1000000000}`)).Queues(t.Context())
 		require.NoError(t, err)
 		assert.Empty(t, queues)
 	})
 	t.Run("full pages without an end", func(t *testing.T) {
+		t.Parallel()
 		page := `{"page_count": 1000000000, "items": [` + strings.Repeat(`{"vhost":"/"},`, 99_999) + `{"vhost":"/"}]}`
 		_, err := at(t, answer(http.StatusOK, kind, page)).Queues(t.Context())
 		require.ErrorContains(t, err, "more than 1000000 queues")
 	})
 	t.Run("words without an end", func(t *testing.T) {
+		t.Parallel()
 		long := strings.Repeat("ü", 1<<20)
 		for _, handler := range []http.HandlerFunc{
 			answer(http.StatusInternalServerError, kind, long), answer(http.StatusInternalServerError, kind,

@@ -17,6 +17,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
@@ -54,7 +55,7 @@ func TestShards(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, ok)
 		require.NoError(t, d.Nack(false, false))
-		retried := broker.Take(pair.Main, 1, 10*time.Second)[0]
+		retried := drain.N(t, broker, pair.Main, 1)[0]
 		assert.Equal(t, "1", rabbit.Text(retried, "amqpretry-count"))
 	}
 	require.NoError(t, p.Close())
@@ -99,9 +100,9 @@ func TestNoBroker(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- p.Run(ctx) }()
-	require.Never(t, func() bool { return p.Healthy() != nil || p.Ready() == nil }, 500*time.Millisecond,
-		10*time.Millisecond)
+	await.Stays(t, 500*time.Millisecond, func() bool { return p.Healthy() == nil && p.Ready() != nil },
+		"alive and not ready")
 	cancel()
-	require.NoError(t, <-ended)
+	require.NoError(t, await.Value(t, ended, "the processor ends"))
 	require.NoError(t, p.Close())
 }

@@ -162,11 +162,17 @@ func TestDepthsThatHang(t *testing.T) {
 	wg.Wait()
 	assert.GreaterOrEqual(t, time.Since(began), timeout)
 
-	began = time.Now()
-	for range 20 {
-		equal(t, 0., values(t, registry, true)[up])
+	took := timeout
+	for range 3 { // one that waits does so in each round, a busy machine stands still in some
+		began = time.Now()
+		for range 20 {
+			equal(t, 0., values(t, registry, true)[up])
+		}
+		if took = time.Since(began); took < timeout {
+			break
+		}
 	}
-	assert.Less(t, time.Since(began), timeout)
+	assert.Less(t, took, timeout)
 	assert.EqualValues(t, 1, calls.Load())
 	assert.Equal(t, []string{"Cannot read the depths of the queues"}, logs.told())
 

@@ -205,12 +205,16 @@ func testValuesEndedContexts(t *testing.T, in processes) {
 
 // A value is kept as long as the latest change has said. Later it is there or not.
 func testKeep(t *testing.T, in processes) {
-	longer, forgotten := name(t), name(t)
-	for _, name := range []string{longer, forgotten} {
-		require.NoError(t, add(t.Context(), in[0], name, short))
-	}
-	require.NoError(t, add(t.Context(), in[1], longer, long))
-	require.NoError(t, add(t.Context(), in[1], forgotten, long))
+	base := name(t)
+	var longer, forgotten string
+	inTime(t, func(key string) error {
+		longer, forgotten = base+"-longer-"+key, base+"-forgotten-"+key
+		for _, name := range []string{longer, forgotten} {
+			require.NoError(t, add(t.Context(), in[0], name, short))
+		}
+		require.NoError(t, add(t.Context(), in[1], longer, long))
+		return add(t.Context(), in[1], forgotten, long)
+	})
 	require.NoError(t, add(t.Context(), in[1], forgotten, short))
 
 	<-time.After(2 * short)
