@@ -31,6 +31,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -237,11 +238,15 @@ func (b *tab) withoutScripts() {
 func (b *tab) sees(text string) {
 	b.t.Helper()
 	body := ""
-	assert.Eventually(b.t, func() bool {
+	defer func() {
+		if b.t.Failed() {
+			b.t.Log("the page: ", body)
+		}
+	}()
+	await.Until(b.t, func() bool {
 		body, _ = chromedp.Run(b.ctx, chromedp.Text("body"))
 		return strings.Contains(body, text)
-	}, 30*time.Second, 100*time.Millisecond)
-	require.Contains(b.t, body, text)
+	}, "the page says %q", text)
 }
 
 // path of the page.

@@ -7,12 +7,11 @@ import (
 	"net/url"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -99,11 +98,11 @@ func TestViolationsAreSeen(t *testing.T) {
 	defer server.Close()
 	b := newTab(t)
 	b.open(server.URL)
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		return len(b.problems) >= 2
-	}, 10*time.Second, 20*time.Millisecond)
+	}, "both are seen")
 }
 
 // A page of another site can send no form to the console.

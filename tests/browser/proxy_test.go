@@ -10,11 +10,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/chromedp/chromedp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
 // Behind nginx, at the root, below a path that nginx cuts off, and below one that it passes on: pages have their style,
@@ -91,13 +92,13 @@ listen %s;
 		_ = command.Process.Signal(syscall.SIGTERM)
 		_ = command.Wait()
 	})
-	require.Eventually(t, func() bool {
+	await.Until(t, func() bool {
 		response, err := http.Get("http://" + address + "/")
 		if err == nil {
 			_ = response.Body.Close()
 		}
 		return err == nil && response.StatusCode == http.StatusOK
-	}, 20*time.Second, 50*time.Millisecond)
+	}, "the proxy answers")
 
 	return "http://" + address
 }

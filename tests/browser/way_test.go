@@ -2,10 +2,10 @@ package browser
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
 // The whole way, from an overview to an undone replay: by mouse, by keyboard, and without JavaScript.
@@ -47,7 +47,7 @@ func TestTheWholeWay(t *testing.T) {
 			w.healthy.Store(true) // somebody has repaired the cause
 			by.press("Replay 3 messages to " + w.queue)
 			b.sees("3 of 3 replayed")
-			require.Eventually(t, func() bool { return w.handled.Load() == 3 }, 20*time.Second, 20*time.Millisecond)
+			await.Until(t, func() bool { return w.handled.Load() == 3 }, "the messages are handled")
 			w.Has(w.queue+".dlq", 2)
 
 			by.press("Undo…")

@@ -21,6 +21,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -196,7 +197,7 @@ func (w *world) judge(table *report.Table) {
 		}
 		return missing
 	}
-	assert.Eventually(w.t, func() bool { return len(lost()) == 0 }, 2*time.Minute, 200*time.Millisecond)
+	await.Until(w.t, func() bool { return len(lost()) == 0 }, "every message is handled or in the dead-letter queue")
 	for _, p := range w.running {
 		p.exit(w.t)
 	}

@@ -10,10 +10,11 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
 // process is a consumer or a processor.
@@ -63,11 +64,14 @@ func start(t *testing.T, hear func(line string), env []string, command ...string
 // says waits for a line of its standard error.
 func (p *process) says(t *testing.T, part string) {
 	t.Helper()
-	if !assert.Eventually(t, func() bool { return p.said(part) > 0 }, time.Minute, 10*time.Millisecond) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		t.Fatalf("no line with %q:\n%s", part, strings.Join(p.errors, "\n"))
-	}
+	defer func() {
+		if t.Failed() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			t.Log(strings.Join(p.errors, "\n"))
+		}
+	}()
+	await.Until(t, func() bool { return p.said(part) > 0 }, "a line with %q", part)
 }
 
 func (p *process) said(part string) int {

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/env"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
@@ -27,8 +28,6 @@ import (
 
 const (
 	processes = 4
-	soon      = 2 * time.Minute
-	often     = 20 * time.Millisecond
 	leased    = 3 * time.Second
 )
 
@@ -184,7 +183,7 @@ func (p *proof) publish(from, n int) (twice int) {
 func (p *proof) await(messages int) {
 	p.Helper()
 	there := func() bool { return p.number("count(DISTINCT message)") >= messages }
-	require.Eventually(p, there, soon, often, "%d messages with effects", messages)
+	await.Until(p, there, "%d messages with effects", messages)
 }
 
 func (p *proof) number(expression string) (n int) {
@@ -199,8 +198,8 @@ func (p *proof) number(expression string) (n int) {
 // drain lets the processes work until no message is left: neither in a queue nor in their hands.
 func (p *proof) drain() {
 	p.Helper()
-	for end := time.Now().Add(soon); ; {
-		require.Eventually(p, func() bool { return p.waiting() == 0 }, soon, often, "the queues get empty")
+	for end := time.Now().Add(await.Bound); ; {
+		await.Until(p, func() bool { return p.waiting() == 0 }, "the queues get empty")
 		for _, w := range p.workers {
 			w.close()
 		}
@@ -267,11 +266,7 @@ func (p *proof) start() *worker {
 		w.err = command.Wait()
 		close(w.ended)
 	}()
-	select {
-	case <-ready:
-	case <-time.After(soon):
-		require.Fail(p, "a process is not ready")
-	}
+	await.Closed(p, ready, "the process is ready")
 
 	return w
 }
@@ -284,10 +279,6 @@ func (w *worker) kill() {
 
 func (w *worker) close() {
 	require.NoError(w.t, w.stdin.Close())
-	select {
-	case <-w.ended:
-		require.NoError(w.t, w.err)
-	case <-time.After(soon):
-		require.Fail(w.t, "a process does not end")
-	}
+	await.Closed(w.t, w.ended, "the process ends")
+	require.NoError(w.t, w.err)
 }
