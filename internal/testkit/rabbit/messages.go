@@ -95,7 +95,7 @@ func (c *Client) TryPublish(exchange, key string, messages ...amqp091.Publishing
 				return err
 			}
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), await.Bound)
 		defer cancel()
 		for _, confirm := range confirms {
 			switch confirmed, err := confirm.WaitContext(ctx); {
@@ -118,32 +118,23 @@ func (c *Client) TryPublish(exchange, key string, messages ...amqp091.Publishing
 }
 
 // Take waits until n messages are in a queue, which may come into being meanwhile, and takes n of them, in their order.
-// It waits as long as [Patient] says.
-func (c *Client) Take(queue string, n int, within time.Duration) []amqp091.Delivery {
+// The durations are ignored: callers stop giving them.
+func (c *Client) Take(queue string, n int, _ ...time.Duration) []amqp091.Delivery {
 	c.t.Helper()
-	there := func() bool { return c.Depth(queue) >= n }
-	await.Within(c.t, Patient(within), there, "%d messages in queue %s", n, queue)
-	var taken []amqp091.Delivery
+	await.Until(c.t, func() bool { return c.Depth(queue) >= n }, "%d messages in queue %s", n, queue)
+	taken := make([]amqp091.Delivery, n)
 	c.Do(func(channel *amqp091.Channel) error {
-		idle := Patient(5 * time.Second) // somebody may have a look at the others
-		for deadline := time.Now().Add(idle); len(taken) < n; {
-			d, ok, err := channel.Get(queue, true)
-			switch {
-			case err != nil:
-				return err
-			case ok:
-				taken = append(taken, d)
-				deadline = time.Now().Add(idle)
-			case time.Now().After(deadline):
-				return nil
-			default:
-				<-time.After(tick)
-			}
+		for i := range taken {
+			await.Until(c.t, func() (ok bool) { // somebody may have a look at the others
+				var err error
+				taken[i], ok, err = channel.Get(queue, true)
+				require.NoError(c.t, err)
+				return ok
+			}, "message %d of %d in queue %s", i+1, n, queue)
 		}
 
 		return nil
 	})
-	require.Len(c.t, taken, n, "messages in queue %s", queue)
 
 	return taken
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
@@ -64,16 +63,6 @@ func (c *Client) Channel() *amqp091.Channel {
 	require.NoError(c.t, err)
 
 	return channel
-}
-
-// Patient returns a longer bound for a condition that is awaited: on a machine with other work it comes true late. Bounds
-// below 5 s stay, as they say that something must be in time.
-func Patient(within time.Duration) time.Duration {
-	if within < 5*time.Second {
-		return within
-	}
-
-	return 4 * within
 }
 
 // Version returns the version of the broker.
@@ -154,11 +143,6 @@ func (c *Client) RemovePlan(plan topology.Plan) {
 		return nil
 	})
 }
-
-const (
-	patience = 30 * time.Second // that a broker may take to count what it has, on a busy machine
-	tick     = 20 * time.Millisecond
-)
 
 // Depth returns how many messages are ready in a queue; -1 when it is not there, or the broker does not answer. The
 // broker asks a quorum queue for no longer than 250 ms and then says 0, so a 0 counts only when it is said again.

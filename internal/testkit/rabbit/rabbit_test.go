@@ -2,7 +2,6 @@ package rabbit_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
@@ -25,7 +24,7 @@ func TestClient(t *testing.T) {
 		client.Has(queue, 3)
 		assert.Equal(t, 0, client.Consumers(queue))
 
-		taken := client.Take(queue, 1, 10*time.Second)
+		taken := client.Take(queue, 1)
 		require.Len(t, taken, 1)
 		assert.Equal(t, "a", rabbit.UUID(taken[0]))
 		assert.Equal(t, amqp091.Persistent, taken[0].DeliveryMode)
