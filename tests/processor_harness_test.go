@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/amqpretry/watermill-retry/amqpretry"
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/fate"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -196,26 +196,24 @@ func (p *processed) run() {
 	ctx, cancel := context.WithCancel(context.Background())
 	p.cancel = cancel
 	go func() { p.ended <- p.Run(ctx) }()
-	p.t.Cleanup(func() { require.NoError(p.t, p.Close()) })
+	p.t.Cleanup(func() {
+		if p.t.Failed() {
+			p.t.Logf("readiness: %v", p.Ready())
+		}
+		require.NoError(p.t, p.Close())
+	})
 }
 
 func (p *processed) ready() {
 	p.t.Helper()
-	if !assert.Eventually(p.t, func() bool { return p.Ready() == nil }, rabbit.Patient(30*time.Second), tick) {
-		p.t.Fatalf("not ready: %v", p.Ready())
-	}
+	await.Until(p.t, func() bool { return p.Ready() == nil }, "the processor is ready")
 }
 
 // stop ends it as a signal does.
 func (p *processed) stop() {
 	p.t.Helper()
 	p.cancel()
-	select {
-	case err := <-p.ended:
-		require.NoError(p.t, err)
-	case <-time.After(30 * time.Second):
-		p.t.Fatal("the processor does not end")
-	}
+	require.NoError(p.t, await.Value(p.t, p.ended, "the end of the processor"))
 }
 
 func (p *processed) Events(kind retry.EventKind) (events []retry.Event) {

@@ -45,9 +45,9 @@ func TestCircuitBreakerPostpones(t *testing.T) {
 	var down atomic.Bool
 	down.Store(true)
 	breaker, err := protect.NewCircuitBreaker(protect.CircuitBreakerConfig{Settings: gobreaker.Settings{
-		Timeout:     300 * time.Millisecond,
+		Timeout:     2 * time.Second, // on a slow machine, too, there are few probes until all have met it
 		ReadyToTrip: func(c gobreaker.Counts) bool { return c.ConsecutiveFailures >= 2 },
-	}})
+	}, Postpone: 300 * time.Millisecond})
 	require.NoError(t, err)
 
 	var outcomes sync.Map // id -> attempts that ended without a call of the handler
@@ -110,29 +110,59 @@ func TestCircuitBreakerPostpones(t *testing.T) {
 // The rate is kept over postponed messages too, nothing is counted as a failure, and each is handled once.
 func TestRateLimitPostpones(t *testing.T) {
 	t.Parallel()
-	const n, limit = 30, 20
-	throttle, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: limit, Burst: 2,
+	const n, limit, burst = 30, 20, 2
+	throttle, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: limit, Burst: burst,
 		MaxWait: 60 * time.Millisecond})
 	require.NoError(t, err)
+	type span struct{ from, to time.Time }
+	var mu sync.Mutex
+	var turns []span // of the messages that had their turn: it was between these times
+	watch := func(h message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			from := time.Now()
+			produced, err := h(msg)
+			if err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				turns = append(turns, span{from, time.Now()})
+			}
+
+			return produced, err
+		}
+	}
 	svc := start(t, setup{
 		URI: brokertest.URI(t), QueueType: "quorum", Prefetch: n,
 		Options: amqpretry.Options{Concurrency: 8, Policies: retries(ms(200, 1000)...)},
-		Route:   guarded(func(*message.Message) error { return nil }, throttle.Middleware),
+		Route:   guarded(func(*message.Message) error { return nil }, watch, throttle.Middleware),
 	})
 	ids := rabbit.Numbered("m", n)
 	svc.publish(ids...)
 	await.Until(t, func() bool { return svc.Calls.count() >= n }, "all are handled")
 	await.Stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == n }, "once")
 
-	calls := svc.Calls.All()
-	for i := range calls {
-		assert.Equal(t, 1, calls[i].Attempt)
-		for j := i + 1; j < n; j++ {
-			least := time.Duration(float64(j-i-2) / limit * float64(time.Second))
-			assert.GreaterOrEqual(t, calls[j].At.Sub(calls[i].At)+20*time.Millisecond, least, "%d calls", j-i+1)
-		}
+	for _, call := range svc.Calls.All() {
+		assert.Equal(t, 1, call.Attempt)
 	}
 	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
+	svc.close()
+	require.Len(t, turns, n)
+	// A call is late on a busy machine, so what was certainly between two times is counted. It is at most the burst, and
+	// what the rate gives in that time.
+	for _, first := range turns {
+		for _, last := range turns {
+			within := 0
+			for _, turn := range turns {
+				if !turn.from.Before(first.from) && !turn.to.After(last.to) {
+					within++
+				}
+			}
+			if within <= burst {
+				continue
+			}
+			least := time.Duration(float64(within-burst) / limit * float64(time.Second))
+			assert.GreaterOrEqual(t, last.to.Sub(first.from)+time.Millisecond, least, "%d calls", within)
+		}
+	}
 }
 
 // A shutdown ends the wait for a turn: the message goes back as it was, and is no failure.
@@ -147,9 +177,10 @@ func TestRateLimitAndClose(t *testing.T) {
 	})
 	svc.publish("first", "waiting")
 	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the first is handled")
-	assert.Less(t, svc.close(), 5*time.Second)
+	// The default is 10 s; with the message it would take the router's 20 s, which is an error.
+	assert.Less(t, svc.close(), 9*time.Second)
 
-	left := svc.Broker.Take(svc.Queue, 1, 5*time.Second)[0]
+	left := svc.Broker.Take(svc.Queue, 1)[0]
 	assert.Equal(t, "waiting", rabbit.UUID(left))
 	assert.Empty(t, rabbit.Text(left, header.Count), "uncounted")
 }
@@ -158,7 +189,7 @@ func TestRateLimitAndClose(t *testing.T) {
 var hasher = wmmiddleware.NewMessageHasherSHA256(math.MaxInt64)
 
 func stockByAttempt() message.HandlerMiddleware {
-	return protect.ByAttempt(wmmiddleware.Deduplicator{KeyFactory: hasher, Timeout: time.Second})
+	return protect.ByAttempt(wmmiddleware.Deduplicator{KeyFactory: hasher, Timeout: time.Minute})
 }
 
 func deduplicator(t *testing.T) message.HandlerMiddleware {
@@ -213,8 +244,11 @@ func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
 				},
 			})
 			svc.publish("lost")
-			await.Until(t, func() bool { return svc.Calls.count() == 1 }, "it fails once")
-			await.Stays(t, time.Second, func() bool { return svc.Calls.count() == 1 }, "and is never tried again")
+			await.Until(t, func() bool {
+				return len(svc.Events(retry.EventRetried)) == 1 && svc.Broker.Depth(svc.Queue) == 0 &&
+					svc.Broker.Depth(svc.retryQueue(100*time.Millisecond)) == 0
+			}, "it fails once, and comes back")
+			await.Stays(t, 300*time.Millisecond, func() bool { return svc.Calls.count() == 1 }, "it is never tried again")
 			svc.close()
 			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
 				assert.Zero(t, svc.Broker.Depth(queue), queue)
@@ -262,7 +296,7 @@ func TestDeduplicatorsThatRetry(t *testing.T) {
 					},
 				})
 				svc.publish("twice", "retried", "immediate", "postponed", "replayed")
-				letter := svc.Broker.Take(svc.dlq(), 1, 5*time.Second)[0]
+				letter := svc.Broker.Take(svc.dlq(), 1)[0]
 				fixed.Store(true)
 				svc.Broker.Publish(svc.Queue, republished(letter))
 				calls := map[string]int{"twice": 1, "retried": 4, "immediate": 2, "postponed": 3, "replayed": 2}
@@ -354,7 +388,7 @@ func TestDeduplicatorAndLostConnection(t *testing.T) {
 			await.Until(t, func() bool {
 				return int(calls.Load()) == test.calls
 			}, "%d calls", test.calls)
-			await.Stays(t, time.Second, func() bool { return int(calls.Load()) == test.calls }, "and no more")
+			await.Stays(t, 600*time.Millisecond, func() bool { return int(calls.Load()) == test.calls }, "and no more")
 			svc.close()
 			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
 				assert.Zero(t, svc.Broker.Depth(queue), queue)
@@ -455,7 +489,7 @@ func TestInboxOfTwoInstances(t *testing.T) {
 		}
 	}
 	await.Until(t, func() bool { return total() >= messages }, "each has an effect")
-	await.Stays(t, time.Second, func() bool { return total() == messages }, "and one only")
+	await.Stays(t, 600*time.Millisecond, func() bool { return total() == messages }, "and one only")
 	first.close()
 	second.close()
 	assert.Zero(t, first.Broker.Depth(first.Queue))

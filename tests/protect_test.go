@@ -43,11 +43,9 @@ func vhostOf(t *testing.T, uri string) string {
 	return parsed.Vhost
 }
 
-// reject rejects what comes from a queue until it has rejected so many or nothing comes for a time, and tells how many
-// it has.
-func reject(t *testing.T, broker *rabbit.Client, queue string, limit int, quiet time.Duration) int {
+// reject rejects the message of a queue so many times, after which it must not come again.
+func reject(t *testing.T, broker *rabbit.Client, queue string, times int) {
 	t.Helper()
-	n := 0
 	broker.Do(func(ch *amqp091.Channel) error {
 		if err := ch.Qos(1, 0, false); err != nil {
 			return err
@@ -56,23 +54,23 @@ func reject(t *testing.T, broker *rabbit.Client, queue string, limit int, quiet 
 		if err != nil {
 			return err
 		}
-		for n < limit {
-			select {
-			case d := <-deliveries:
-				if err := d.Reject(true); err != nil {
-					return err
-				}
-				n++
-			case <-time.After(quiet):
-				return nil
+		for n := range times {
+			d := await.Value(t, deliveries, fmt.Sprintf("delivery %d of %d", n+1, times))
+			if err := d.Reject(true); err != nil {
+				return err
 			}
 		}
-		_, err = ch.QueueDeclarePassive(queue, true, false, false, false, nil) // it has read them
+		await.Stays(t, time.Second, func() bool {
+			select {
+			case <-deliveries:
+				return false
+			default:
+				return true
+			}
+		}, "rejected %d times, and gone", times)
 
-		return err
+		return nil
 	})
-
-	return n
 }
 
 // crash takes a message from a queue and dies of it, so many times.
@@ -84,12 +82,9 @@ func crash(t *testing.T, broker *rabbit.Client, queue string, times int) {
 			if err != nil {
 				return err
 			}
-			select {
-			case <-deliveries:
-				return nil // the connection closes
-			case <-time.After(5 * time.Second):
-				return fmt.Errorf("queue %s has no message to die of", queue)
-			}
+			await.Closed(t, deliveries, "a message to die of in queue "+queue)
+
+			return nil // the connection closes
 		})
 	}
 }
@@ -143,8 +138,8 @@ func TestProtect_NewQueue(t *testing.T) {
 			broker.Declare(queue, topology.ProtectArguments(queue+".dlq"))
 
 			broker.Publish(queue, rabbit.Messages("poison")...)
-			assert.Equal(t, 1001, reject(t, broker, queue, 2000, time.Second), "one more than the limit")
-			assert.Equal(t, "poison", rabbit.UUID(broker.Take(queue+".dlq", 1, 10*time.Second)[0]))
+			reject(t, broker, queue, 1001) // one more than the limit
+			assert.Equal(t, "poison", rabbit.UUID(broker.Take(queue+".dlq", 1)[0]))
 		})
 	}
 }
@@ -184,7 +179,7 @@ func TestProtect_ExistingQueue(t *testing.T) {
 				require.ErrorAs(t, err, &protection)
 				assert.ErrorContains(t, err, topology.ProtectPolicy(vhostOf(t, uri), queue, queue+".dlq").String())
 
-				broker.Take(queue, 1, 10*time.Second)
+				broker.Take(queue, 1)
 				assert.Equal(t, -1, broker.Depth(queue+".dlq"), "nothing was declared")
 
 				// As it is, it can be used.
@@ -379,14 +374,14 @@ func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 	assert.Equal(t, []string{name}, with, "the queues with the policy, of\n%s", listed)
 
 	// Beyond the limit, by rejects and by crashes: not lost, though there is no dead-letter queue yet.
-	assert.Equal(t, 4, reject(t, broker, name, 30, time.Second), "one more than the limit")
+	reject(t, broker, name, 4) // one more than the limit
 	broker.Publish(name, rabbit.Messages("killer")...)
 	crash(t, broker, name, 4)
 	await.Until(t, func() bool { return broker.Depth(name) == 0 }, "both are gone from sight")
 	// A queue without the policy loses its message: that is what all this is about.
 	broker.Declare("unprotected", amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(3)})
 	broker.Publish("unprotected", rabbit.Messages("lost")...)
-	assert.Equal(t, 4, reject(t, broker, "unprotected", 30, time.Second))
+	reject(t, broker, "unprotected", 4)
 
 	// Policies follow, and with them the dead-letter queue.
 	c := setup{URI: uri.String(), Queue: name, QueueType: "quorum", KeepObjects: true,
@@ -396,7 +391,7 @@ func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 	c.Options.Policies = protected(config.ProtectionPolicy)
 	svc := start(t, c)
 	var ids []string
-	for _, d := range broker.Take(name+".dlq", 2, 20*time.Second) {
+	for _, d := range broker.Take(name+".dlq", 2) {
 		ids = append(ids, rabbit.UUID(d))
 	}
 	assert.ElementsMatch(t, []string{"there before", "killer"}, ids)
@@ -404,7 +399,7 @@ func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 
 	// Retries go on beside it, and do not count against the limit.
 	svc.publish("fails")
-	assert.Equal(t, "exhausted", reasons(broker.Take(svc.dlq(), 1, 10*time.Second))["fails"])
+	assert.Equal(t, "exhausted", reasons(broker.Take(svc.dlq(), 1))["fails"])
 
 	operator.run(policy.String()) // the line as it is printed
 	assert.Contains(t, operator.run(commentedOut(policy.String(), "list_policies")), `"delivery-limit":1000`)

@@ -102,7 +102,7 @@ func TestPublisher_IsADropIn(t *testing.T) {
 			msg.Metadata[header.Count], msg.Metadata[header.Queue], msg.Metadata["x-death"] = "3", topic, "x"
 			require.NoError(t, own.Publish(topic, msg))
 
-			taken := broker.Take(read, 2, 5*time.Second)
+			taken := broker.Take(read, 2)
 			assert.Equal(t, amqp091.Persistent, taken[1].DeliveryMode)
 			assert.NotEmpty(t, taken[1].Headers[header.ID])
 			delete(taken[1].Headers, header.ID)
@@ -124,10 +124,10 @@ func TestPublisher_Unroutable(t *testing.T) {
 
 	t.Run("no queue", func(t *testing.T) {
 		topic := uniqueName("publisher")
-		publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), amqpretry.Options{})
+		publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), withTimeout(time.Minute))
 		began := time.Now()
 		err := publisher.Publish(topic, watermillMessages("a", "b")...)
-		assert.Less(t, time.Since(began), 5*time.Second)
+		assert.Less(t, time.Since(began), 30*time.Second, "it is not tried until the end")
 		require.ErrorIs(t, err, publish.ErrUnroutable)
 		assert.Equal(t, "unroutable", failures(t, err).ErrorType())
 		failed := failures(t, err)
@@ -187,12 +187,12 @@ func TestPublisher_FullQueue(t *testing.T) {
 		assert.Len(t, named, len(uuids), "each is stored, or named")
 
 		// When there is room again, it goes on by itself.
-		patient := newPublisher(t, amqp.NewDurableQueueConfig(uri), withTimeout(20*time.Second))
+		patient := newPublisher(t, amqp.NewDurableQueueConfig(uri), withTimeout(await.Bound))
 		published := make(chan error, 1)
 		go func() { published <- patient.Publish(topic, watermillMessages(uuids...)...) }()
 		seen := map[string]int{}
 		for len(seen) < len(uuids) {
-			for _, d := range broker.Take(topic, 1, 20*time.Second) {
+			for _, d := range broker.Take(topic, 1) {
 				seen[string(d.Body)]++
 			}
 		}
@@ -249,7 +249,7 @@ func publishIntoAFullQueue(t *testing.T, queueType string, publishers int) {
 	const count = 240
 	published := make(chan error, publishers)
 	for i := range publishers {
-		publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), withTimeout(rabbit.Patient(10*time.Second)))
+		publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri), withTimeout(await.Bound))
 		messages := watermillMessages(rabbit.Numbered(fmt.Sprint("m-", i), count/publishers)...)
 		go func() { published <- publisher.Publish(topic, messages...) }()
 	}
@@ -371,6 +371,23 @@ func TestPublisher_NothingPublished(t *testing.T) {
 	require.ErrorAs(t, err, new(*config.FieldError))
 }
 
+// elapsing is a context whose deadline passes when the test says so.
+type elapsing struct {
+	context.Context
+	elapsed chan struct{}
+}
+
+func (c elapsing) Done() <-chan struct{} { return c.elapsed }
+
+func (c elapsing) Err() error {
+	select {
+	case <-c.elapsed:
+		return context.DeadlineExceeded
+	default:
+		return nil
+	}
+}
+
 // A message's context ends the wait for it, and says so. That of one does not end the others'.
 func TestPublisher_Context(t *testing.T) {
 	t.Parallel()
@@ -378,7 +395,7 @@ func TestPublisher_Context(t *testing.T) {
 	broker := newRabbit(t, uri)
 	broker.Declare(topic, nil)
 	p := newProxy(t, uri)
-	publisher := newPublisher(t, amqp.NewDurableQueueConfig(p.URI), withTimeout(20*time.Second))
+	publisher := newPublisher(t, amqp.NewDurableQueueConfig(p.URI), withTimeout(await.Bound))
 	require.NoError(t, publisher.Publish(topic, watermillMessages("first")...))
 
 	ended, end := context.WithCancel(t.Context())
@@ -388,14 +405,14 @@ func TestPublisher_Context(t *testing.T) {
 	require.NoError(t, publisher.Publish(topic, late...))
 
 	p.stallAnswers(plainPublisher)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
+	ctx := elapsing{context.Background(), make(chan struct{})}
 	messages := watermillMessages("bounded", "unbounded")
 	messages[0].SetContext(ctx)
 	result := make(chan error, 1)
 	go func() { result <- publisher.Publish(topic, messages...) }()
-	<-ctx.Done()
 	broker.Has(topic, 4)
+	close(ctx.elapsed)
+	broker.Has(topic, 4) // meanwhile the publisher hears of it
 	p.resume()
 	err := <-result
 	failed := failures(t, err).Failed
@@ -420,7 +437,7 @@ func TestPublisher_Outage(t *testing.T) {
 	began := time.Now()
 	err := publisher.Publish(topic, watermillMessages("a")...)
 	assert.GreaterOrEqual(t, time.Since(began), 5*time.Second)
-	assert.Less(t, time.Since(began), rabbit.Patient(6*time.Second))
+	assert.Less(t, time.Since(began), 25*time.Second, "less than the default timeout")
 	require.ErrorIs(t, err, publish.ErrUnconfirmed)
 	assert.Equal(t, "unconfirmed", failures(t, err).ErrorType())
 	assert.False(t, failures(t, err).Failed[0].MayBeStored, "it was never sent")
@@ -520,7 +537,8 @@ func TestPublisher_Close(t *testing.T) {
 	newRabbit(t, uri).Has(topic, 2)
 	began := time.Now()
 	require.NoError(t, publisher.Close())
-	assert.InDelta(t, 1.5, time.Since(began).Seconds(), 1.5)
+	assert.GreaterOrEqual(t, time.Since(began), options.CloseTimeout)
+	assert.Less(t, time.Since(began), 9*time.Second, "less than the default, and than the timeout of the call")
 	err := <-result
 	require.ErrorIs(t, err, amqpretry.ErrClosed)
 	assert.True(t, failures(t, err).Failed[0].MayBeStored)
@@ -535,7 +553,7 @@ func TestPublisher_Alarm_OwnBroker(t *testing.T) {
 	queue := newRabbit(t, broker.URI)
 	topic := uniqueName("publisher")
 	queue.Declare(topic, nil)
-	publisher := newPublisher(t, amqp.NewDurableQueueConfig(broker.URI), withTimeout(6*time.Second))
+	publisher := newPublisher(t, amqp.NewDurableQueueConfig(broker.URI), withTimeout(3*time.Second))
 	require.NoError(t, publisher.Publish(topic, watermillMessages("a")...))
 	broker.Ctl("set_vm_memory_high_watermark", "0.0000001")
 	// The broker blocks a connection at its first publish in an alarm, which it still takes or not.
@@ -549,6 +567,7 @@ func TestPublisher_Alarm_OwnBroker(t *testing.T) {
 	assert.Equal(t, "blocked", failures(t, err).ErrorType())
 	assert.False(t, failures(t, err).Failed[0].MayBeStored)
 	broker.Ctl("set_vm_memory_high_watermark", "0.4")
+	queue.Publish(topic, rabbit.Message("the alarm is over", ""))
 	require.NoError(t, publisher.Publish(topic, watermillMessages("d")...))
 	bodies := rabbit.Bodies(queue.Drain(topic))
 	assert.NotContains(t, bodies, "c")

@@ -17,9 +17,24 @@ import (
 
 // A burst comes through at about the rate, also under delays that grow by factors: a message whose turn is between two
 // of them waits in several short ones. The delays are those of the default policy, ten times faster, and so is the
-// rate.
+// rate. It takes 1.2 s, and 6.5 s each time if each message waits in the one delay that is long enough; so where a busy
+// machine makes it late, it is measured again.
 func TestRateLimitKeepsItsRate(t *testing.T) {
 	t.Parallel()
+	var all []time.Duration
+	for range 4 {
+		took := rateLimitedBurst(t)
+		if took < 4*time.Second {
+			return
+		}
+		all = append(all, took)
+	}
+	assert.Fail(t, "a burst takes too long", "%s", all)
+}
+
+// rateLimitedBurst returns how long a burst takes.
+func rateLimitedBurst(t *testing.T) time.Duration {
+	t.Helper()
 	const n, perSecond = 40, 40
 	limit, err := protect.NewRateLimit(protect.RateLimitConfig{Limit: perSecond, Burst: 1,
 		MaxWait: protect.DefaultMaxWait / 10})
@@ -40,7 +55,8 @@ func TestRateLimitKeepsItsRate(t *testing.T) {
 	took := time.Since(began)
 
 	assert.GreaterOrEqual(t, took, (n-1)*time.Second/perSecond*9/10)
-	// It takes 1.2 s, and 6.5 s if each message waits in the one delay that is long enough.
-	assert.Less(t, took, 4*time.Second)
 	assert.Zero(t, svc.Broker.Depth(svc.dlq()))
+	svc.close()
+
+	return took
 }

@@ -54,7 +54,7 @@ func (s *slowDeclares) Held() int {
 }
 
 func (s *slowDeclares) dial(network, address string) (net.Conn, error) {
-	conn, err := amqp091.DefaultDial(10*time.Second)(network, address)
+	conn, err := amqp091.DefaultDial(await.Bound)(network, address)
 	if err != nil {
 		return nil, err
 	}

@@ -127,7 +127,7 @@ func TestTwoRetriersInOneRouter(t *testing.T) {
 			second := setup{URI: uri, Queue: queues[1]}
 			second.Options.Policies = config.Policies{Default: config.Policy{Mode: config.ModeDeadLetter}}
 			svc := newService(t, withRoute(second, func(svc *service) {
-				router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, svc.Logs)
+				router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, svc.Logs)
 				require.NoError(t, err)
 				svc.Router = router
 			}))
@@ -144,8 +144,8 @@ func TestTwoRetriersInOneRouter(t *testing.T) {
 
 			first.publish("1")
 			svc.publish("2")
-			a := svc.Broker.Take(queues[0]+".dlq", 1, 10*time.Second)
-			b := svc.Broker.Take(queues[1]+".dlq", 1, 10*time.Second)
+			a := svc.Broker.Take(queues[0]+".dlq", 1)
+			b := svc.Broker.Take(queues[1]+".dlq", 1)
 			assert.Equal(t, map[string]string{"1": "exhausted"}, reasons(a))
 			assert.Equal(t, map[string]string{"2": "exhausted"}, reasons(b))
 			assert.Equal(t, []int{1, 2, 3}, first.Calls.attempts("1"))
@@ -153,6 +153,8 @@ func TestTwoRetriersInOneRouter(t *testing.T) {
 			assert.Equal(t, queues[0], rabbit.Text(a[0], header.Queue))
 			assert.Equal(t, queues[1], rabbit.Text(b[0], header.Queue))
 			assert.Len(t, historyOf(t, a[0]), 3, "each failure was counted once")
+			await.Until(t, func() bool { return len(first.Letters()) > 0 && len(svc.Letters()) > 0 },
+				"the dead letters are confirmed")
 			assert.Len(t, first.Letters(), 1)
 			assert.Len(t, svc.Letters(), 1)
 		})
@@ -173,7 +175,7 @@ func TestMiddlewareOrderOnTheOwnSubscriber(t *testing.T) {
 	c := setup{URI: brokertest.URI(t)}
 	c.Options.Policies = retries(ms(40)...)
 	c.Route = func(svc *service) {
-		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, svc.Logs)
+		router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, svc.Logs)
 		require.NoError(t, err)
 		svc.Router = router
 		immediate := routermiddleware.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}.Middleware
@@ -186,7 +188,7 @@ func TestMiddlewareOrderOnTheOwnSubscriber(t *testing.T) {
 	svc := start(t, c)
 	svc.publish("1")
 
-	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+	dead := svc.Broker.Take(svc.dlq(), 1)[0]
 	assert.Equal(t, "2", rabbit.Text(dead, header.Attempts))
 	assert.Equal(t, 6, tries, "three immediate ones in each attempt, none by the Retry outside")
 	reported := svc.Logs.with("Wrong order of middlewares")

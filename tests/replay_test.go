@@ -40,7 +40,7 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 			group := func(name string, s *seen, h func(*message.Message) error) *service {
 				c := setup{URI: uri, Queue: topic, Handler: s.handler(h)}
 				c.Options.Policies = config.Policies{Default: config.Policy{Delays: ms(60), Scope: scope,
-					MaxAge: 2 * time.Second}}
+					MaxAge: 3 * time.Second}}
 				c.Options.Names.Shared = topic + "-shared"
 				c.Configure = func(conf *amqp.Config) {
 					*conf = amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicNameWithSuffix(name))
@@ -76,7 +76,7 @@ func TestReplayedMessagesLiveAgain(t *testing.T) {
 			letter, err := letters.Get(t.Context(), "1")
 			require.NoError(t, err)
 			assert.Equal(t, retry.ReasonExhausted, letter.Reason)
-			await.Stays(t, 2500*time.Millisecond, func() bool {
+			await.Stays(t, 3200*time.Millisecond, func() bool {
 				return failed.count() == 2
 			}, "it gets too old for its first life")
 

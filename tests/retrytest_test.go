@@ -123,8 +123,8 @@ func scenarios() map[string]scenario {
 			policy: twice, handler: always(retry.RetryAfter(150*time.Millisecond, failed)), end: retrytest.DeadLettered,
 		},
 		"retry after more than any delay": {
-			policy:  config.Policy{Delays: ms(1000), Retries: 1},
-			handler: always(retry.RetryAfter(1900*time.Millisecond, failed)), // the second wait may begin late
+			policy:  config.Policy{Delays: ms(2500), Retries: 1},
+			handler: always(retry.RetryAfter(4900*time.Millisecond, failed)), // the second wait may begin late
 			end:     retrytest.DeadLettered,
 		},
 		"postpone": {policy: twice, end: retrytest.Succeeded, handler: func(a retry.Attempt) ([]*message.Message,
@@ -167,7 +167,7 @@ func scenarios() map[string]scenario {
 			end: retrytest.DeadLettered,
 		},
 		"expired and dropped": {
-			policy:  config.Policy{Delays: ms(50, 10_000), MaxAge: time.Second, OnExpiry: config.ExpiryDrop},
+			policy:  config.Policy{Delays: ms(50, 10_000), MaxAge: 5 * time.Second, OnExpiry: config.ExpiryDrop},
 			handler: always(failed),
 			end:     retrytest.Dropped,
 		},
@@ -317,6 +317,7 @@ func (s scenario) onBroker(t *testing.T, queue string) witnessed {
 	}
 	c.Options.Policies = config.Policies{Default: s.policy}
 	c.Options.Decide = s.decide
+	c.Options.CloseTimeout = time.Minute // to hear of every copy
 	c.Configure = func(conf *amqp.Config) {
 		if s.undecoded {
 			conf.Marshaler = undecoding{}
@@ -356,7 +357,7 @@ func (s scenario) onBroker(t *testing.T, queue string) witnessed {
 	switch s.end {
 	case retrytest.DeadLettered:
 		for life := range lives {
-			letter := svc.Broker.Take(svc.dlq(), 1, 15*time.Second)[0]
+			letter := svc.Broker.Take(svc.dlq(), 1)[0]
 			headers := map[string]string{}
 			for key := range letter.Headers {
 				headers[key] = rabbit.Text(letter, key)

@@ -74,7 +74,7 @@ func TestSharedScope(t *testing.T) {
 			}
 
 			for name, svc := range services {
-				dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+				dead := svc.Broker.Take(svc.dlq(), 1)[0]
 				assert.Equal(t, "dead", rabbit.UUID(dead), name)
 				assert.Equal(t, svc.Queue, rabbit.Text(dead, header.Queue))
 				assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
@@ -155,7 +155,7 @@ func TestSharedScope_DeletedObjects(t *testing.T) {
 		})
 		svc.Broker.Remove("", svc.dlq())
 		svc.publish("1")
-		svc.Broker.Take(svc.dlq(), 1, 10*time.Second)
+		svc.Broker.Take(svc.dlq(), 1)
 	})
 }
 
@@ -178,7 +178,7 @@ func TestSharedScope_OneMissingTargetBlocksAll(t *testing.T) {
 	gone.Broker.PublishTo(prefix, gone.Queue, lost...)
 	svc.publish("1")
 	await.Until(t, func() bool { return svc.Calls.count() == 1 }, "it fails")
-	await.Stays(t, 1500*time.Millisecond, func() bool { return svc.Calls.count() == 1 }, "and does not come back")
+	await.Stays(t, time.Second, func() bool { return svc.Calls.count() == 1 }, "and does not come back")
 
 	// With an own set it would.
 	own := start(t, setup{URI: brokertest.URI(t), Options: amqpretry.Options{Policies: retries(ms(300)...)},

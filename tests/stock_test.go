@@ -82,7 +82,7 @@ func TestStock_RetriesAndDeadLetters(t *testing.T) {
 
 			svc.Broker.Publish(svc.Queue, with("twice", amqp091.Table{"n": int32(1)}), with("dead", nil),
 				with("fine", nil))
-			dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+			dead := svc.Broker.Take(svc.dlq(), 1)[0]
 			await.Until(t, func() bool { return s.count() == 7 }, "2+1, 3 and 1 calls")
 
 			assert.Equal(t, "dead", rabbit.UUID(dead))
@@ -106,6 +106,7 @@ func TestStock_RetriesAndDeadLetters(t *testing.T) {
 					}
 				}
 			}
+			await.Until(t, func() bool { return len(svc.Letters()) > 0 }, "the dead letter is confirmed")
 			require.Len(t, svc.Letters(), 1)
 			assert.Equal(t, "dead", svc.Letters()[0].Message.UUID)
 			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
@@ -155,7 +156,7 @@ func TestStock_Undecodable(t *testing.T) {
 			}
 			svc.publish("fine")
 
-			for _, dead := range svc.Broker.Take(svc.dlq(), 3, 10*time.Second) {
+			for _, dead := range svc.Broker.Take(svc.dlq(), 3) {
 				body := string(dead.Body)
 				assert.Equal(t, body, dead.MessageId)
 				assert.Equal(t, int64(5), dead.Headers["n"])
@@ -167,6 +168,7 @@ func TestStock_Undecodable(t *testing.T) {
 			}
 			await.Until(t, func() bool { return svc.Calls.count() == 1 }, "the next one is handled")
 			assert.Equal(t, map[string]int{"fine": 1}, svc.Calls.ids())
+			await.Until(t, func() bool { return len(svc.Letters()) >= 3 }, "the dead letters are confirmed")
 			assert.Len(t, svc.Letters(), 3)
 		})
 	}

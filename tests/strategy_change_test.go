@@ -193,13 +193,13 @@ func TestStrategy_ByPolicy_OwnBroker(t *testing.T) {
 		broker.Ctl("set_policy", "--apply-to", "queues", set.Name, set.Pattern, set.Definition)
 		svc.run()
 		ids := fates(30)
-		svc.publish(ids...)
 		began := time.Now()
+		svc.publish(ids...)
 		svc.Broker.Has(svc.dlq(), len(doomed(ids)))
 		if name == "native" {
 			assert.Greater(t, time.Since(began), 3*policy.Delay(1), "the broker delays")
 		}
-		svc.finish(ids, time.Minute, 0)
+		svc.finish(ids, await.Bound, 0)
 		assert.Zero(t, svc.byCopy())
 	}
 }
@@ -221,7 +221,7 @@ func TestStrategy_CycleTopologyDeleted_OwnBroker(t *testing.T) {
 	await.Until(t, func() bool { return svc.byBroker() > 10 }, "some go round")
 	svc.Broker.Do(func(channel *amqp091.Channel) error { return channel.ExchangeDelete(rejected, false, false) })
 	svc.publish(ids[50:]...)
-	svc.finish(ids, 90*time.Second, 0)
+	svc.finish(ids, await.Bound, 0)
 	assert.Zero(t, svc.byCopy())
 }
 

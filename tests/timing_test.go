@@ -119,7 +119,7 @@ func (n *noise) within(from, to time.Time) time.Duration {
 
 func measureAttempts(t *testing.T) (late []string) {
 	t.Helper()
-	delays := []time.Duration{time.Second, 2 * time.Second, 4 * time.Second}
+	delays := ms(500, 1000, 2000)
 	ids := rabbit.Numbered("m", 3)
 	noise := measureNoise(t)
 

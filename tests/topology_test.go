@@ -16,6 +16,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
@@ -266,7 +267,7 @@ func (b *topologyBroker) publish(plan topology.Plan, headers amqp.Table) (return
 	ch := b.channel()
 	require.NoError(b.t, ch.Confirm(false))
 	returns := ch.NotifyReturn(make(chan amqp.Return, 1))
-	ctx, cancel := context.WithTimeout(b.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(b.t.Context(), await.Bound)
 	defer cancel()
 	confirm, err := ch.PublishWithDeferredConfirmWithContext(ctx, plan.RetryExchange, "", true, false,
 		amqp.Publishing{Headers: headers, DeliveryMode: amqp.Persistent, Body: []byte("body")})
@@ -290,13 +291,8 @@ func (b *topologyBroker) consume(queue string) <-chan amqp.Delivery {
 
 func (b *topologyBroker) receive(deliveries <-chan amqp.Delivery) amqp.Delivery {
 	b.t.Helper()
-	select {
-	case delivery := <-deliveries:
-		return delivery
-	case <-time.After(10 * time.Second):
-		require.Fail(b.t, "nothing was delivered")
-		return amqp.Delivery{}
-	}
+
+	return await.Value(b.t, deliveries, "a delivery")
 }
 
 // none watches for a second copy for as long as the longest wait before the first.

@@ -105,6 +105,6 @@ func TestDeclaredAgainAfterARestart_OwnBroker(t *testing.T) {
 			}, "%s: what waits comes back", svc.Queue)
 			assert.Equal(t, []int{2}, svc.Calls.attempts("1"), svc.Queue)
 		}
-		assert.Equal(t, dead, reasons(svc.Broker.Take(svc.dlq(), len(dead), 30*time.Second)), svc.Queue)
+		assert.Equal(t, dead, reasons(svc.Broker.Take(svc.dlq(), len(dead))), svc.Queue)
 	}
 }

@@ -61,7 +61,7 @@ func newPartsApp(t *testing.T, middlewares ...message.HandlerMiddleware) *partsA
 	a := &partsApp{t: t, uri: uri, prefix: uniqueName("parts"), broker: newRabbit(t, uri), logs: newLogs(t),
 		attempts: map[string][]int{}}
 	var err error
-	a.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, a.logs)
+	a.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, a.logs)
 	require.NoError(t, err)
 	if middlewares == nil {
 		middlewares = []message.HandlerMiddleware{middleware.Retry{}.Middleware}
@@ -179,10 +179,12 @@ func (a *partsApp) ends(handled, dead int) {
 	seen := func() bool {
 		return a.count(retry.EventSucceeded) == handled && a.count(retry.EventDeadLettered) == dead
 	}
-	if !assert.Eventually(a.t, seen, rabbit.Patient(10*time.Second), tick) {
-		require.Failf(a.t, "not the ends that were expected", "%d handled, %d dead", a.count(retry.EventSucceeded),
-			a.count(retry.EventDeadLettered))
-	}
+	a.t.Cleanup(func() {
+		if a.t.Failed() {
+			a.t.Logf("%d handled, %d dead", a.count(retry.EventSucceeded), a.count(retry.EventDeadLettered))
+		}
+	})
+	await.Until(a.t, seen, "%d handled, %d dead", handled, dead)
 	await.Stays(a.t, 300*time.Millisecond, seen, "%d handled, %d dead", handled, dead)
 }
 

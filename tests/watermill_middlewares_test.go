@@ -50,9 +50,9 @@ type watermills struct {
 type chained = []message.HandlerMiddleware
 
 const (
-	played = "message" // the UUID of the message that is followed
-	passes = "passes"
-	often  = 40 // from so many arrivals on, a message comes again and again
+	played  = "message" // the UUID of the message that is followed
+	passes  = "passes"
+	endless = 40 // from so many arrivals on, a message comes again and again
 )
 
 var errPlayed = errors.New("it fails")
@@ -305,6 +305,7 @@ type play struct {
 	w        watermills
 	svc      *service
 	arrivals atomic.Int32 // of the message at the router
+	inHand   atomic.Int32 // calls of counting middlewares that have not returned
 	outputs  *outputs
 	turns    atomic.Int32 // that Throttle has given
 	late     atomic.Int32 // calls whose context had ended
@@ -385,6 +386,8 @@ func (p *play) counting(n *atomic.Int32) message.HandlerMiddleware {
 			if msg.UUID == played {
 				n.Add(1)
 			}
+			p.inHand.Add(1)
+			defer p.inHand.Add(-1)
 
 			return h(msg)
 		}
@@ -411,16 +414,18 @@ func (p *play) watch() string {
 	p.svc.Broker.Publish(p.svc.Queue, m)
 	await.Until(p.t, func() bool { return p.arrivals.Load() > 0 || len(ended) > 0 }, "it arrives")
 
-	for seen, since := -1, time.Now(); p.arrivals.Load() < often; {
-		quiet := time.Since(since)
-		if quiet > 20*time.Second || quiet > 1200*time.Millisecond && !p.waits() {
-			break
-		}
+	// Half a second in which nothing happens. It is counted in looks: while the process stands still, nothing happens
+	// either.
+	seen, quiet := -1, 0
+	await.Until(p.t, func() bool {
+		quiet++
 		if n := int(p.arrivals.Load()) + p.svc.Calls.count() + len(p.svc.Events()); n != seen {
-			seen, since = n, time.Now()
+			seen, quiet = n, 0
 		}
-		<-time.After(tick)
-	}
+
+		return p.arrivals.Load() >= endless ||
+			quiet > 25 && p.inHand.Load() == 0 && (len(ended) > 0 || !p.waits())
+	}, "nothing happens any more")
 	select {
 	case err := <-ended:
 		p.stopped = true
@@ -444,7 +449,7 @@ func (p *play) told() string {
 		}
 	}
 	words := []string{fmt.Sprintf("%s in %s", several(p.svc.Calls.count(), "call"), several(len(attempts), "attempt"))}
-	if p.arrivals.Load() >= often {
+	if p.arrivals.Load() >= endless {
 		words[0] = "redelivered at once, again and again"
 	}
 	words = append(words, p.where())

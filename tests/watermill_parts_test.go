@@ -199,7 +199,7 @@ func TestForwarder_OwnRouter(t *testing.T) {
 // requeue runs a requeuer that takes from a topic and publishes to a queue.
 func (a *partsApp) requeue(subscriber message.Subscriber, from, to string) {
 	a.t.Helper()
-	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, a.logs)
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, a.logs)
 	require.NoError(a.t, err)
 	r, err := requeuer.NewRequeuer(requeuer.Config{Subscriber: subscriber, SubscribeTopic: from, Router: router,
 		Publisher: a.publisher(amqp.NewDurableQueueConfig(a.uri)), Delay: 10 * time.Millisecond,
@@ -468,7 +468,7 @@ func TestSignalsHandler(t *testing.T) {
 
 	assert.Subset(t, said, []string{"slow has ended", "Run has returned", "the retrier is closed"})
 	assert.NotContains(t, said, "next")
-	assert.Equal(t, []string{"next"}, rabbit.Bodies(a.broker.Take(queue, 1, 10*time.Second)))
+	assert.Equal(t, []string{"next"}, rabbit.Bodies(a.broker.Take(queue, 1)))
 	a.broker.Has(queue+".retry.1h", 1)
 	assert.Zero(t, a.broker.Depth(queue+".dlq"))
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 )
 
@@ -31,7 +32,7 @@ func wrapConnections(conf *amqp.Config, wrap func(net.Conn) net.Conn) {
 	conf.Connection.AmqpConfig = &amqp091.Config{
 		Heartbeat: 10 * time.Second, Locale: "en_US",
 		Dial: func(network, address string) (net.Conn, error) {
-			conn, err := amqp091.DefaultDial(30*time.Second)(network, address)
+			conn, err := amqp091.DefaultDial(await.Bound)(network, address)
 			if err != nil {
 				return nil, err
 			}
