@@ -19,6 +19,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 	"github.com/amqpretry/watermill-retry/middleware"
@@ -393,13 +394,7 @@ func (a answers) Reject(uint64, bool) error     { a <- "reject"; return nil }
 
 func (a answers) await(t *testing.T) string {
 	t.Helper()
-	select {
-	case answer := <-a:
-		return answer
-	case <-time.After(10 * time.Second):
-		require.Fail(t, "the delivery was not answered")
-		return ""
-	}
+	return await.Value(t, a, "the delivery is answered")
 }
 
 // errorLog keeps what is logged as an error.
@@ -446,11 +441,7 @@ func runRouter(t *testing.T, add func(*message.Router)) {
 		require.NoError(t, <-done)
 	})
 
-	select {
-	case <-router.Running():
-	case <-time.After(10 * time.Second):
-		require.Fail(t, "the router does not start")
-	}
+	await.Closed(t, router.Running(), "the router runs")
 }
 
 func TestWrongOrderOfMiddlewaresIsReported(t *testing.T) {
@@ -565,11 +556,7 @@ func TestForeignMessagesPassUntouched(t *testing.T) {
 			sent := message.NewMessage("1", []byte("order"))
 			sent.Metadata.Set("key", "value")
 			require.NoError(t, pubSub.Publish("orders", sent))
-			select {
-			case <-called:
-			case <-time.After(10 * time.Second):
-				require.Fail(t, "the handler was not called")
-			}
+			await.Closed(t, called, "the handler is called")
 
 			mu.Lock()
 			defer mu.Unlock()

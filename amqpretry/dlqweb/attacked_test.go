@@ -18,6 +18,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 )
 
 // What a redaction does to its copy, nested values included, happens to no message. One that panics shows nothing.
@@ -57,7 +58,7 @@ func TestRedactChangesNoMessage(t *testing.T) {
 	require.NoError(t, err)
 	assert.Contains(t, string(undo), "ann@example.com")
 	assert.NotContains(t, string(undo), "redacted")
-	for _, d := range f.Take(f.main, 3, 20*time.Second) {
+	for _, d := range drain.N(t, f.Client, f.main, 3) {
 		assert.NotContains(t, string(d.Body), "XXX")
 		assert.NotContains(t, d.Headers, "new")
 		if found, ok := d.Headers["customer"]; ok {
@@ -96,12 +97,12 @@ func TestWhatCameSinceStays(t *testing.T) {
 	f := start(t, nil)
 	f.fill(0, 10)
 	a := f.plan(`{"kind":"purge","queue":"` + f.dead + `"}`)
-	f.Take(f.dead, 7, 20*time.Second) // somebody else has taken some of them
+	drain.N(t, f.Client, f.dead, 7) // somebody else has taken some of them
 	f.fill(10, 10)
 	f.confirm(a.ID)
 	assert.Equal(t, 3, f.await(a.ID, "done").Done)
 	var found []string
-	for _, d := range f.Take(f.dead, 10, 20*time.Second) {
+	for _, d := range drain.N(t, f.Client, f.dead, 10) {
 		found = append(found, string(d.Body))
 	}
 	assert.Equal(t, deadletter.Bodies(20)[10:], found)
@@ -134,7 +135,7 @@ func TestUndoOfAnOlderReplay(t *testing.T) {
 		if i == 0 {
 			first = r.ID
 		}
-		d := f.Take(f.main, 1, 20*time.Second)[0]
+		d := drain.N(t, f.Client, f.main, 1)[0]
 		state := deadletter.State(f.main, 100*(i+1)) // it fails again
 		state.Replays = i + 1
 		again := deadletter.Message(state, "uuid-0", string(d.Body))
@@ -172,7 +173,7 @@ func TestImportWithoutLastLineFeed(t *testing.T) {
 func TestLooksMakeRoomForRuns(t *testing.T) {
 	t.Parallel()
 	f := start(t, nil)
-	messages := make([]amqp091.Publishing, 5000)
+	messages := make([]amqp091.Publishing, 1500)
 	for i := range messages {
 		messages[i] = deadletter.New(f.main, i)
 	}
@@ -187,7 +188,7 @@ func TestLooksMakeRoomForRuns(t *testing.T) {
 				return
 			default:
 				f.get("/queue?queue=" + f.dead + "&after=" + strings.Repeat("1", i%8+1))
-				f.get("/message?uuid=uuid-4999&queue=" + f.dead)
+				f.get("/message?uuid=uuid-1499&queue=" + f.dead)
 			}
 		}
 	}()
@@ -196,7 +197,7 @@ func TestLooksMakeRoomForRuns(t *testing.T) {
 	r = f.plan(`{"kind":"purge","limit":100,"queue":"` + f.dead + `"}`)
 	close(stop)
 	<-ended
-	f.Has(f.dead, 4900)
+	f.Has(f.dead, 1400)
 }
 
 // A run waits for somebody else who looks at the queue, such as the command line.
@@ -210,7 +211,7 @@ func TestRunsWaitForOthers(t *testing.T) {
 	next, stop := iter.Pull2(other.Queue(f.main).Browse(t.Context(), dlq.Filter{}))
 	_, err, _ = next()
 	require.NoError(t, err)
-	const longer = 8 * time.Second // than a browse waits for another
+	const longer = 6 * time.Second // than a browse waits for another
 	time.AfterFunc(longer, stop)
 	assert.Equal(t, 5, f.plan(`{"kind":"purge","queue":"`+f.dead+`"}`).Plan.Matched)
 }
@@ -293,7 +294,7 @@ func TestLargeMessages(t *testing.T) {
 	f.confirm(r.ID)
 	assert.Equal(t, messages, f.await(r.ID, "done").Done)
 	assert.Equal(t, messages, f.undone(r.ID).Done)
-	for i, d := range f.Take(f.dead, messages, 30*time.Second) {
+	for i, d := range drain.N(t, f.Client, f.dead, messages) {
 		assert.Equal(t, strings.Repeat(strconv.Itoa(i%10), size), string(d.Body))
 	}
 }

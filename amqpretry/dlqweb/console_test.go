@@ -13,7 +13,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -22,6 +21,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/dlqweb"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/deadletter"
+	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 )
 
 func TestPages(t *testing.T) {
@@ -51,7 +51,7 @@ func TestPages(t *testing.T) {
 	assert.Equal(t, http.StatusNotFound, f.get("/no/thing").Status)
 	assert.Contains(t, f.get("/api/v1/nothing").Header.Get("Content-Type"), "problem+json")
 	assert.Equal(t, http.StatusBadRequest, f.get("/queue?older-than=x&queue="+f.dead).Status)
-	assert.Len(t, f.Take(f.dead, 70, 20*time.Second), 70)
+	assert.Len(t, drain.N(t, f.Client, f.dead, 70), 70)
 }
 
 func TestReplayAndUndo(t *testing.T) {
@@ -210,7 +210,7 @@ func TestUndoOfWhatHasComeBack(t *testing.T) {
 	r := f.plan(`{"kind":"replay","queue":"` + f.dead + `"}`)
 	f.confirm(r.ID)
 	f.await(r.ID, "done")
-	for _, d := range f.Take(f.main, 4, 20*time.Second) { // four of them fail again
+	for _, d := range drain.N(t, f.Client, f.main, 4) { // four of them fail again
 		again := deadletter.New(f.main, 0)
 		again.Headers["amqpretry-replay"], again.Headers["_watermill_message_uuid"] = d.Headers["amqpretry-replay"],
 			d.Headers["_watermill_message_uuid"]
@@ -220,7 +220,7 @@ func TestUndoOfWhatHasComeBack(t *testing.T) {
 	f.Has(f.dead, 4)
 	assert.Equal(t, 6, f.undone(r.ID).Done)
 	uuids := map[any]bool{}
-	for _, d := range f.Take(f.dead, 10, 20*time.Second) {
+	for _, d := range drain.N(t, f.Client, f.dead, 10) {
 		uuids[d.Headers["_watermill_message_uuid"]] = true
 	}
 	assert.Len(t, uuids, 10)
@@ -390,7 +390,7 @@ func TestWhatIsHidden(t *testing.T) {
 		r = f.plan(`{"kind":"replay","queue":"` + f.dead + `"}`)
 		f.confirm(r.ID)
 		f.await(r.ID, "done")
-		for i, d := range f.Take(f.main, 3, 20*time.Second) {
+		for i, d := range drain.N(t, f.Client, f.main, 3) {
 			assert.Equal(t, deadletter.Body(i), string(d.Body), "what is sent is the message")
 		}
 	})
@@ -425,7 +425,7 @@ func TestEdit(t *testing.T) {
 	f.await(id, "ready")
 	f.confirm(id)
 	f.await(id, "done")
-	d := f.Take(f.main, 1, 20*time.Second)[0]
+	d := drain.N(t, f.Client, f.main, 1)[0]
 	assert.Equal(t, "{\"n\":1,\n\"fixed\":true}", string(d.Body))
 	assert.Equal(t, "<b>", d.Headers["new"])
 	assert.NotContains(t, d.Headers, "tenant")
@@ -442,7 +442,7 @@ func TestImportOfAFile(t *testing.T) {
 	export := f.get("/file?id=" + r.ID)
 	assert.Equal(t, "application/octet-stream", export.Header.Get("Content-Type"))
 	assert.Contains(t, export.Header.Get("Content-Disposition"), "attachment")
-	f.Take(f.dead, 3, 20*time.Second)
+	drain.N(t, f.Client, f.dead, 3)
 
 	var form bytes.Buffer
 	parts := multipart.NewWriter(&form)

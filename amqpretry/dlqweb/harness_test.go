@@ -12,7 +12,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/rabbitmq/amqp091-go"
@@ -117,16 +116,17 @@ func (f *fixture) get(path string) answer {
 // page waits. The pages before go to waiting, if that is not nil.
 func (f *fixture) looked(path string, waiting func(page string)) answer {
 	f.t.Helper()
-	for deadline := time.Now().Add(20 * time.Second); ; {
-		a := f.get(path)
-		if !strings.Contains(a.Body, "Looking…") {
-			return a
-		}
-		require.True(f.t, time.Now().Before(deadline), "it still looks: %s", a.Body)
-		if waiting != nil {
+	var a answer
+	await.Until(f.t, func() bool {
+		a = f.get(path)
+		looks := strings.Contains(a.Body, "Looking…")
+		if looks && waiting != nil {
 			waiting(a.Body)
 		}
-	}
+		return !looks
+	}, "the console has looked at the queue")
+
+	return a
 }
 
 func (f *fixture) post(path string, form url.Values) answer {

@@ -8,11 +8,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -155,26 +156,22 @@ func TestInterrupt(t *testing.T) {
 			require.NoError(t, process.Start())
 
 			lines := make([]byte, 100)
-			await := func(line string) {
+			says := func(line string) {
 				n, err := stdout.Read(lines)
 				require.NoError(t, err)
 				require.Equal(t, line, string(lines[:n]))
 			}
-			await("began\n")
+			says("began\n")
 			require.NoError(t, process.Process.Signal(os.Interrupt))
-			await("ends\n")
+			says("ends\n")
 			if test.mode == "twice" {
 				require.NoError(t, process.Process.Signal(os.Interrupt))
 			}
 
 			ended := make(chan error, 1)
 			go func() { ended <- process.Wait() }()
-			select {
-			case err = <-ended:
-			case <-time.After(30 * time.Second):
-				_ = process.Process.Kill()
-				t.Fatal("it goes on")
-			}
+			t.Cleanup(func() { _ = process.Process.Kill() })
+			err = await.Value(t, ended, "the command ends")
 			var exit *exec.ExitError
 			require.ErrorAs(t, err, &exit)
 			if test.mode == "twice" {

@@ -25,6 +25,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/drain"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
 
@@ -35,6 +36,7 @@ type lab struct {
 	ladder  topology.Ladder
 	queue   string // a main queue, which nobody has declared
 	environ map[string]string
+	heard   func(errs string) // gets what the next commands have written to standard error
 }
 
 func newLab(t *testing.T, uri string) *lab {
@@ -118,8 +120,25 @@ func (l *lab) run(args ...string) done {
 	return d
 }
 
+// listener keeps what is written, and tells of it.
+type listener struct {
+	bytes.Buffer
+
+	heard func(text string) // nil: nobody listens
+}
+
+func (l *listener) Write(p []byte) (int, error) {
+	n, err := l.Buffer.Write(p)
+	if l.heard != nil {
+		l.heard(l.String())
+	}
+
+	return n, err
+}
+
 func (l *lab) execute(command func(*cli.Session) *cobra.Command, args ...string) done {
-	var stdout, stderr bytes.Buffer
+	var stdout bytes.Buffer
+	stderr := listener{heard: l.heard}
 	s := &cli.Session{In: strings.NewReader(""), Out: &stdout, Err: &stderr, Now: time.Now,
 		Getenv: func(key string) string { return l.environ[key] }}
 	code := cli.Run(l.t.Context(), s, args, command)
@@ -266,17 +285,17 @@ func TestUnroutable(t *testing.T) {
 	l.Has(l.ladder.Unroutable(), 5)
 	d = l.ok("send", "--target", l.queue, "--yes", "--undo", undo, "--ladder", l.ladder.Name())
 	assert.Contains(t, d.out, "2 of 2 matching messages sent to "+l.queue)
-	assert.Equal(t, []string{"a", "b"}, rabbit.Bodies(l.Take(l.queue, 2, 10*time.Second)))
+	assert.Equal(t, []string{"a", "b"}, rabbit.Bodies(drain.N(t, l.Client, l.queue, 2)))
 	l.Has(l.ladder.Unroutable(), 3)
 
 	other := l.queue + "-other"
 	l.Declare(other, nil)
 	l.ok("send", "--foreign", "--to", other, "--yes", "--no-undo", "--ladder", l.ladder.Name())
-	assert.Equal(t, []string{"foreign"}, rabbit.Bodies(l.Take(other, 1, 10*time.Second)))
+	assert.Equal(t, []string{"foreign"}, rabbit.Bodies(drain.N(t, l.Client, other, 1)))
 	l.Has(l.queue, 0) // no header has sent it there
 	l.ok("send", "--target-exchange", "events.x", "--target-key", "paid.*", "--to", other, "--yes", "--no-undo",
 		"--ladder", l.ladder.Name())
-	assert.Equal(t, []string{"exchange"}, rabbit.Bodies(l.Take(other, 1, 10*time.Second)))
+	assert.Equal(t, []string{"exchange"}, rabbit.Bodies(drain.N(t, l.Client, other, 1)))
 	l.Has(l.ladder.Unroutable(), 1)
 
 	l.undone(undo)
@@ -341,8 +360,11 @@ func TestUnroutableIsBusy(t *testing.T) {
 	assert.Contains(t, d.errs, "another send, discard or show is at work")
 	assert.NotContains(t, d.errs, "dead-letter")
 
-	ended := time.AfterFunc(2*time.Second, func() { _ = other.Close() })
-	defer ended.Stop()
+	l.heard = func(errs string) { // as soon as it waits
+		if strings.Contains(errs, waiting) {
+			_ = other.Close()
+		}
+	}
 	d = l.ok("discard", "--foreign", "--yes", "--no-undo", name)
 	assert.Contains(t, d.errs, waiting)
 	assert.Contains(t, d.out, "1 of 1 matching message discarded")
@@ -398,14 +420,14 @@ func TestUndoKeepsTargets(t *testing.T) {
 	// What is sent comes back as well, and what is sent after that are the messages of the target alone.
 	l.Declare(l.queue, nil)
 	sent := l.ok("send", "--target", l.queue, "--yes", name, file())
-	assert.Len(t, l.Take(l.queue, 2, 10*time.Second), 2)
+	assert.Len(t, drain.N(t, l.Client, l.queue, 2), 2)
 	command := regexp.MustCompile(`amqpretry (dlq import .*)`).FindStringSubmatch(sent.errs)
 	l.ok(append(strings.Fields(command[1]), "--yes")...)
 	assert.ElementsMatch(t, before, l.shown())
 	l.ok("send", "--target", l.queue, "--yes", name, "--no-undo")
-	assert.Equal(t, []string{"one", "two"}, rabbit.Bodies(l.Take(l.queue, 2, 10*time.Second)))
+	assert.Equal(t, []string{"one", "two"}, rabbit.Bodies(drain.N(t, l.Client, l.queue, 2)))
 
-	for _, d := range l.Take(l.ladder.Unroutable(), 3, 10*time.Second) {
+	for _, d := range drain.N(t, l.Client, l.ladder.Unroutable(), 3) {
 		maps.DeleteFunc(d.Headers, func(key string, _ any) bool { return strings.HasPrefix(key, "x-") })
 		switch string(d.Body) {
 		case "retried":

@@ -17,6 +17,7 @@ import (
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -59,13 +60,13 @@ func TestSendToAService(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- router.Run(context.WithoutCancel(t.Context())) }()
 	t.Cleanup(func() { assert.NoError(t, router.Close()); assert.NoError(t, <-ended) })
-	<-router.Running()
+	await.Closed(t, router.Running(), "the router runs")
 
 	publisher, err := amqp.NewPublisher(retrier.Config(), watermill.NopLogger{})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
 	require.NoError(t, publisher.Publish(l.queue, message.NewMessage("order-1", []byte("{}"))))
-	<-retried
+	await.Closed(t, retried, "the message waits for its retry")
 	l.Remove("", l.queue+".landing")
 	l.Has(l.ladder.Unroutable(), 1)
 	assert.Equal(t, 1, (<-attempts).Number)
@@ -75,12 +76,8 @@ func TestSendToAService(t *testing.T) {
 	d = l.ok("show", "--position", "1", "--ladder", l.ladder.Name())
 	assert.Regexp(t, `(?m)^  error +not now$`, d.out)
 	l.ok("send", "--target", l.queue, "--yes", "--no-undo", "--ladder", l.ladder.Name())
-	select {
-	case attempt := <-attempts:
-		assert.Equal(t, []int{1, 1, 1}, []int{attempt.Number, attempt.Calls, attempt.Replays})
-		assert.Equal(t, "not now", attempt.LastError)
-	case <-time.After(30 * time.Second):
-		t.Fatal("it does not arrive")
-	}
+	attempt := await.Value(t, attempts, "the message arrives")
+	assert.Equal(t, []int{1, 1, 1}, []int{attempt.Number, attempt.Calls, attempt.Replays})
+	assert.Equal(t, "not now", attempt.LastError)
 	l.Has(l.ladder.Unroutable(), 0)
 }

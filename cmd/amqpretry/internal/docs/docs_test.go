@@ -19,6 +19,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/docs/shop"
 	"github.com/amqpretry/watermill-retry/config/policyfile"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 )
@@ -98,7 +99,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	bin := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Join(bin, "amqpretry"), "../..")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", filepath.Join(bin, "amqpretry"), "../..")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))
 
@@ -136,7 +137,7 @@ func (w *world) run(line string) (output string, ran bool) {
 
 func (w *world) shell(line string) (output string, exit int) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(w.t.Context(), await.Bound)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", "-c", line)
 	cmd.Dir, cmd.Env = w.dir, w.env
@@ -156,7 +157,7 @@ func (w *world) write(name, content string) {
 // fixture makes what a page needs and does not show.
 func (w *world) fixture(name string) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(w.t.Context(), await.Bound)
 	defer cancel()
 	switch name {
 	case "five orders die":
@@ -188,13 +189,13 @@ func (w *world) fixture(name string) {
 			w.json(t, "amqpretry delays stat --policies exact.yaml --json invoices", &stat)
 			assert.Len(t, stat.Landing, 1)
 			assert.True(t, len(stat.Landing) == 1 && stat.Landing[0].Messages != nil)
-		}, 30*time.Second, 500*time.Millisecond)
+		}, await.Bound, 500*time.Millisecond)
 	case "there is a queue reports":
 		rabbit.New(w.t, w.broker.URI).Declare("reports", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
 	case "statistics are up to date":
 		// The last command may have taken messages. Its statistics must be over before the new ones are read.
 		<-time.After(3 * statisticsInterval)
-		require.EventuallyWithT(w.t, w.statistics, 30*time.Second, statisticsInterval)
+		require.EventuallyWithT(w.t, w.statistics, await.Bound, statisticsInterval)
 	case "the obsolete queue is empty": // also by the statistics
 		require.EventuallyWithT(w.t, func(t *assert.CollectT) {
 			var report struct{ Queues []struct{ Messages *int } }
@@ -203,7 +204,7 @@ func (w *world) fixture(name string) {
 			for _, q := range report.Queues {
 				assert.True(t, q.Messages != nil && *q.Messages == 0)
 			}
-		}, 30*time.Second, statisticsInterval)
+		}, await.Bound, statisticsInterval)
 	default:
 		require.FailNow(w.t, "no such fixture", name)
 	}

@@ -411,15 +411,13 @@ func TestDoctorFindsAndFixes_OwnBroker(t *testing.T) {
 		}
 		return names
 	}
-	deadline := time.Now().Add(90 * time.Second) // statistics are up to 10 s old, more on a busy machine
-	for {
+	await.Until(t, func() bool { // statistics are up to 10 s old, more on a busy machine
 		v = l.full(queues...)
-		if len(missing()) == 0 && len(unseenOf(v.findings)) == 0 || time.Now().After(deadline) {
-			break
+		if left := missing(); len(left) > 0 {
+			t.Logf("not found yet: %q", left)
 		}
-		<-time.After(time.Second)
-	}
-	require.Empty(t, missing(), "%s", v.out)
+		return len(missing()) == 0 && len(unseenOf(v.findings)) == 0
+	}, "everything that is wrong is found")
 	assert.Empty(t, unseenOf(v.findings))
 	assert.Equal(t, cli.ExitFound, v.code)
 	assert.Equal(t, cli.ExitFound, l.unread(queues...), "also for who reads the exit code only")
@@ -472,15 +470,13 @@ func TestDoctorFindsAndFixes_OwnBroker(t *testing.T) {
 		}
 		return names
 	}
-	deadline = time.Now().Add(90 * time.Second)
-	for {
+	await.Until(t, func() bool {
 		v = l.full(queues...)
-		if len(left()) == 0 || time.Now().After(deadline) {
-			break
+		if still := left(); len(still) > 0 {
+			t.Logf("still found: %q", still)
 		}
-		<-time.After(time.Second)
-	}
-	assert.Empty(t, left(), "%s", v.out)
+		return len(left()) == 0
+	}, "nothing that was fixed is found")
 	// A fix takes away what is wrong and leaves the rest.
 	assert.Contains(t, l.broker.Ctl("list_operator_policies"), `{"delivery-limit":50000}`)
 	assert.Contains(t, l.broker.Ctl("list_vhost_limits"), "max-connections")

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
@@ -15,6 +14,7 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
 // Policies apply to parts of a ladder, the user's and the operator's: one command for each takes all harmful keys away.
@@ -185,9 +185,5 @@ func TestDoctorsFixesOfPolicies_OwnBroker(t *testing.T) {
 		l.run(fix)
 	}
 	assert.Contains(t, l.broker.Ctl("list_policies"), "amqpretry."+name)
-	deadline := time.Now().Add(time.Minute)
-	for found = harmful(); len(found) > 0 && time.Now().Before(deadline); found = harmful() {
-		<-time.After(time.Second)
-	}
-	assert.Empty(t, found)
+	await.Until(t, func() bool { return len(harmful()) == 0 }, "nothing harmful is found")
 }

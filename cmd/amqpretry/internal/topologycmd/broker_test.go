@@ -3,6 +3,7 @@ package topologycmd
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/url"
 	"strings"
@@ -298,7 +299,7 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 		require.NoError(t, plan.Declare(l.channel))
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		time.AfterFunc(1500*time.Millisecond, cancel)
+		l.whenUnbound(queue, "3s", cancel)
 		d := execute(ctx, t, l.environ, "prune", queue, "--yes")
 		assert.Equal(t, cli.ExitIncomplete, d.code, d.errs)
 		assert.Regexp(t, `kept +orders\.retry\.3s .* interrupted: the queue is unbound`, d.out)
@@ -334,6 +335,19 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 		assert.ErrorIs(t, err, context.Canceled)
 		assert.Less(t, time.Since(began), 20*time.Second)
 	})
+}
+
+// whenUnbound calls do as soon as no retry queue gets the messages with that delay any more.
+func (l *lab) whenUnbound(queue, delay string, do func()) {
+	go func() {
+		defer do()
+		for end := time.Now().Add(await.Bound); time.Now().Before(end); <-time.After(await.Tick) {
+			err := l.TryPublish(queue+".retry", queue, amqp091.Publishing{Headers: amqp091.Table{header.Delay: delay}})
+			if errors.Is(err, rabbit.ErrUnroutable) {
+				return
+			}
+		}
+	}()
 }
 
 // has asks over a channel of its own: an answer of no closes it.
@@ -425,9 +439,10 @@ func (l *lab) recreate(t *testing.T) {
 
 	// An interrupt leaves a queue that is in use as it was.
 	again(amqp091.Table{"x-message-ttl": 60_000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue})
-	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Second)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	require.NoError(t, leads())
+	l.whenUnbound(queue, "1s", cancel)
 	d = execute(ctx, t, l.environ, "apply", queue, "--recreate")
 	assert.NotEqual(t, cli.ExitOK, d.code)
 	assert.Contains(t, d.errs, "it still exists, and is bound as before")
