@@ -16,6 +16,9 @@ EVERY     := ./tests ./tests/crashes ./tests/console ./tests/tools $(BEFORE)
 TESTED     = $(if $(filter all,$(PACKAGES)),$(EVERY),$(PACKAGES))
 # Tests whose names end with this start brokers of their own, each for seconds: make test-brokers.
 OWN       := _OwnBroker$$
+# What takes more than four seconds of processor time each: in CI, and with make test LONG=
+LONG      ?= ^(TestP7_TwoVersionsSideBySide|TestP8_Journey|TestAlternatives|TestExact_Priority|TestExact_LadderDeleted|TestDelayPublish_Names|TestGroups_OneClosesUnderLoad|TestStrategy_Close|TestStrategy_CloseWhileFailing|TestStrategy_Neighbours|TestProcessorCommand|TestProcessorCommand_Killed|TestProcessor_GracefulClose)$$
+SHORT      = -vet=off -short $(TESTFLAGS) -skip '$(OWN)$(if $(LONG),|$(LONG))' $(if $(filter all,$(PACKAGES)),$(BEFORE),$(PACKAGES))
 # amqpv3: the tests go over watermill-amqp v3, else over v2
 TAGS      ?=
 # make matrix: the brokers to test against, separated by blanks; empty: a private one
@@ -40,7 +43,7 @@ demo: ## messages that succeed, are retried, and end in the dead-letter queue; o
 	@$(if $(filter command,$(origin URI)),AMQP_URI="$(URI)" scripts/broker run,scripts/broker run --private) $(GO) run ./examples/quickstart
 
 test: ## what to run before a commit: the tests of library and command, in their short form
-	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off -short $(TESTFLAGS) -skip '$(OWN)' $(if $(filter all,$(PACKAGES)),$(BEFORE),$(PACKAGES))
+	scripts/broker run $(GO) test -tags "$(TAGS)" $(SHORT)
 
 test-others: ## what other people's tools read of our files, and the judge of the chaos proof
 	cd tests/interop && $(GO) test -vet=off -count=1 ./...
@@ -81,14 +84,14 @@ test-strategies: ## the promise tests with broker-driven strategies, in their sh
 
 # With the slowest tests at the end, and a warning for each package over its budget.
 timed = set -o pipefail; graph=$$(mktemp); trap 'rm -f "$$graph"' EXIT; \
-	scripts/broker run $(GO) test -json -debug-actiongraph="$$graph" -tags "$(TAGS)" -vet=off $(TESTFLAGS) -skip '$(OWN)' $(1) | \
+	scripts/broker run $(GO) test -json -debug-actiongraph="$$graph" -tags "$(TAGS)" $(1) | \
 	$(GO) -C tools run ./timings -actions "$$graph" -budgets ../tests/budgets
 
 test-race: ## all tests but test-brokers, with the race detector
-	@$(call timed,-race $(TESTED)) -first 10
+	@$(call timed,-race -vet=off $(TESTFLAGS) -skip '$(OWN)' $(TESTED)) -first 10
 
 timings: ## make test again, with the 40 slowest tests, and the packages with their times and what linking them costs
-	@$(call timed,-short -count=1 $(if $(filter all,$(PACKAGES)),$(BEFORE),$(PACKAGES))) -report /dev/stdout
+	@$(call timed,-count=1 $(SHORT)) -report /dev/stdout
 
 
 matrix: ## every combination of broker, queue type and consumer: make matrix URIS="amqp://… amqp://…" TAGS=amqpv3 REPORT=report.md

@@ -18,7 +18,7 @@ import (
 // one connection.
 func TestWatermillSuiteGroups(t *testing.T) {
 	t.Parallel()
-	for _, v := range variants() {
+	for _, v := range inMakeTest(variants()) {
 		if v.stock { // there are no groups
 			continue
 		}

@@ -387,6 +387,15 @@ func (c *calls) ids() map[string]int {
 
 const tick = 20 * time.Millisecond
 
+// often returns how often a test repeats what chance decides: with -short, as in make test, a quarter as often.
+func often(whole int) int {
+	if testing.Short() {
+		return (whole + 3) / 4
+	}
+
+	return whole
+}
+
 // ---- many messages of known fates ----------------------------------------------------------------------------------
 
 var errFate = fate.Err

@@ -125,7 +125,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 func TestCloseKeepsAllAcknowledgements(t *testing.T) {
 	t.Parallel()
 	const count = 200
-	for round := range 40 {
+	for round := range often(40) {
 		arrived, goOn, last := make(chan struct{}, count), make(chan struct{}), make(chan struct{})
 		svc := start(t, setup{URI: brokertest.URI(t), QueueType: "quorum", Prefetch: count,
 			Options: amqpretry.Options{Concurrency: count, CloseTimeout: 15 * time.Second},

@@ -145,7 +145,7 @@ func TestShutdownAtRandomMoments(t *testing.T) { // not parallel: others' gorout
 }
 
 func testShutdowns(t *testing.T) {
-	seed, closes := env.Int(t, "SEED", int(time.Now().UnixNano()%1e9)), env.Int(t, "CLOSES", 110)
+	seed, closes := env.Int(t, "SEED", int(time.Now().UnixNano()%1e9)), env.Int(t, "CLOSES", often(110))
 	t.Logf("SEED=%d CLOSES=%d", seed, closes)
 
 	run := newShutdowns(t, shutdownTimeout)
@@ -171,7 +171,7 @@ func testShutdowns(t *testing.T) {
 // it.
 func TestShutdownWhileTheBrokerIsAway(t *testing.T) {
 	t.Parallel()
-	seed, closes := env.Int(t, "SEED", int(time.Now().UnixNano()%1e9)), env.Int(t, "CLOSES", 40)
+	seed, closes := env.Int(t, "SEED", int(time.Now().UnixNano()%1e9)), env.Int(t, "CLOSES", often(40))
 	t.Logf("SEED=%d CLOSES=%d", seed, closes)
 
 	// A close has to give up a channel, two connections, and a dial, which takes up to 6 s. With the heartbeats of

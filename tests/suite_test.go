@@ -47,6 +47,15 @@ func variants() []variant {
 	return some
 }
 
+// inMakeTest returns one of them with -short, and else all.
+func inMakeTest(some []variant) []variant {
+	if testing.Short() {
+		return some[1:2]
+	}
+
+	return some
+}
+
 func features(v variant, groups bool) tests.Features {
 	return tests.Features{
 		ConsumerGroups:                      groups,
@@ -133,7 +142,7 @@ func TestWatermillSuiteQueue(t *testing.T) {
 // TestWatermillSuitePubSub runs it over the durable pub/sub config with consumer groups.
 func TestWatermillSuitePubSub(t *testing.T) {
 	t.Parallel()
-	for _, v := range variants() {
+	for _, v := range inMakeTest(variants()) {
 		t.Run(v.name, func(t *testing.T) {
 			uri := brokertest.URI(t)
 			group := func(t *testing.T, name string) (message.Publisher, message.Subscriber) {

@@ -144,10 +144,10 @@ func (c *Client) Drain(queue string) []amqp091.Delivery {
 	c.t.Helper()
 	c.Idle(queue)
 	var all []amqp091.Delivery
-	c.Do(func(channel *amqp091.Channel) (err error) {
+	require.NoError(c.t, c.kept(func(channel *amqp091.Channel) (err error) {
 		all, err = Drain(channel, queue)
 		return err
-	})
+	}))
 
 	return all
 }

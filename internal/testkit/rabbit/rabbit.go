@@ -5,6 +5,7 @@ package rabbit
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -14,12 +15,15 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 )
 
-// Client works on one broker. Every operation has a connection of its own, so it works as soon as the broker does,
-// whatever has happened to the one before. Methods without an error fail the test, so they belong into its goroutine.
+// Client works on one broker. What publishes has a connection of its own each time; all else shares one, which is opened
+// again after it was lost. Methods without an error fail the test, so they belong into its goroutine.
 type Client struct {
 	URI string
 
 	t testing.TB
+
+	mu         sync.Mutex
+	connection *amqp091.Connection // of kept
 }
 
 // New returns a client of the broker at uri. It does not connect.
@@ -38,6 +42,43 @@ func (c *Client) Try(f func(*amqp091.Channel) error) error {
 	}
 
 	return f(channel)
+}
+
+// kept is [Client.Try] on a connection that is kept until it is lost, or the test ends, because a connection costs the
+// broker more than most operations. Nothing is published on it, as an alarm of the broker would stop it.
+func (c *Client) kept(f func(*amqp091.Channel) error) error {
+	connection, err := c.keep()
+	if err != nil {
+		return err
+	}
+	channel, err := connection.Channel()
+	if err != nil && connection.IsClosed() { // it was lost, which is found only now
+		if connection, err = c.keep(); err != nil {
+			return err
+		}
+		channel, err = connection.Channel()
+	}
+	if err != nil {
+		return err
+	}
+	defer channel.Close()
+
+	return f(channel)
+}
+
+func (c *Client) keep() (*amqp091.Connection, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.connection == nil || c.connection.IsClosed() {
+		connection, err := amqp091.Dial(c.URI)
+		if err != nil {
+			return nil, err
+		}
+		c.t.Cleanup(func() { _ = connection.Close() })
+		c.connection = connection
+	}
+
+	return c.connection, nil
 }
 
 // Do is [Client.Try] for what must succeed.
@@ -90,16 +131,17 @@ func (c *Client) AtLeast(major, minor int) bool {
 // Declare declares a durable queue, and removes it when the test ends.
 func (c *Client) Declare(queue string, arguments amqp091.Table) {
 	c.t.Helper()
-	c.Do(func(channel *amqp091.Channel) error {
+	err := c.kept(func(channel *amqp091.Channel) error {
 		_, err := channel.QueueDeclare(queue, true, false, false, false, arguments)
 		return err
 	})
+	require.NoError(c.t, err)
 	c.t.Cleanup(func() { c.Remove("", queue) })
 }
 
 // Remove deletes queues and an exchange (none for ""), as far as they and the broker are there.
 func (c *Client) Remove(exchange string, queues ...string) {
-	_ = c.Try(func(channel *amqp091.Channel) error {
+	_ = c.kept(func(channel *amqp091.Channel) error {
 		for _, queue := range queues {
 			if _, err := channel.QueueDelete(queue, false, false, false); err != nil {
 				return err
@@ -125,7 +167,7 @@ func (c *Client) RemovePlan(plan topology.Plan) {
 	if plan.Backend != nil && !IsShared(plan.Backend) {
 		c.RemovePlan(plan.Backend.Shared())
 	}
-	_ = c.Try(func(channel *amqp091.Channel) error {
+	_ = c.kept(func(channel *amqp091.Channel) error {
 		for _, queue := range slices.Concat(plan.Queues, []topology.Queue{{Name: plan.Queue}}) {
 			if queue.Name == "" { // of what a backend shares
 				continue
@@ -148,7 +190,7 @@ func (c *Client) RemovePlan(plan topology.Plan) {
 // broker asks a quorum queue for no longer than 250 ms and then says 0, so a 0 counts only when it is said again.
 func (c *Client) Depth(queue string) int {
 	n := -1
-	_ = c.Try(func(channel *amqp091.Channel) error {
+	_ = c.kept(func(channel *amqp091.Channel) error {
 		for range 3 {
 			found, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
 			if err != nil {
@@ -168,7 +210,7 @@ func (c *Client) Depth(queue string) int {
 // Consumers returns how many consumers a queue has; -1 when it is not there, or the broker does not answer.
 func (c *Client) Consumers(queue string) int {
 	n := -1
-	_ = c.Try(func(channel *amqp091.Channel) error {
+	_ = c.kept(func(channel *amqp091.Channel) error {
 		found, err := channel.QueueDeclarePassive(queue, true, false, false, false, nil)
 		if err == nil {
 			n = found.Consumers
