@@ -38,7 +38,7 @@ func TestViews(t *testing.T) {
 		all.Go(func() {
 			for i := client; i < views; i += 8 {
 				path := strings.Replace(pages[i%len(pages)], "%d", strconv.Itoa(rand.IntN(messages)), 1)
-				assert.Equal(t, http.StatusOK, w.ask(http.MethodGet, path, "", nil), path)
+				assert.Equal(t, http.StatusOK, w.view(path), path)
 			}
 		})
 	}

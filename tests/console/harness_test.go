@@ -136,6 +136,19 @@ func (w *world) ask(method, path, body string, value any) int {
 	return response.StatusCode
 }
 
+// view asks for a page. On a busy machine one that needs the queue is refused, as others look at the queue for longer
+// than it waits: then it is asked for again.
+func (w *world) view(path string) (status int) {
+	w.t.Helper()
+	for end := time.Now().Add(await.Bound); ; {
+		status = w.ask(http.MethodGet, path, "", nil)
+		refused := status == http.StatusConflict || status == http.StatusServiceUnavailable
+		if !refused || time.Now().After(end) {
+			return status
+		}
+	}
+}
+
 // await waits until a run is not busy any more.
 func (w *world) await(id string) run {
 	w.t.Helper()
