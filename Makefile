@@ -45,7 +45,8 @@ demo: ## messages that succeed, are retried, and end in the dead-letter queue; o
 test: ## what to run before a commit: the tests of library and command, in their short form
 	scripts/broker run $(GO) test -tags "$(TAGS)" $(SHORT)
 
-test-others: ## what other people's tools read of our files, and the judge of the chaos proof
+test-others: ## what other people's tools read of our files, the judge of the chaos proof, and this project's own tools
+	cd tools && $(GO) vet ./timings ./mutants && $(GO) test -vet=off -count=1 ./timings ./mutants
 	cd tests/interop && $(GO) test -vet=off -count=1 ./...
 	cd tests/chaos && $(GO) test -vet=off -run 'TestJudge|TestReader|TestFates|TestTopics' ./...
 
@@ -83,9 +84,9 @@ test-strategies: ## the promise tests with broker-driven strategies, in their sh
 	scripts/broker run bash -ec '$(foreach strategy,$(STRATEGIES),STRATEGY=$(strategy) $(GO) test -tags "$(TAGS)" -vet=off -count=1 -short $(TESTFLAGS) -run "$(PROMISES)" -skip "$(subst $$,\$$,$(OWN))|$(COPIES_of_$(strategy))" ./tests;)'
 
 # With the slowest tests at the end, and a warning for each package over its budget.
-timed = set -o pipefail; graph=$$(mktemp); trap 'rm -f "$$graph"' EXIT; \
-	scripts/broker run $(GO) test -json -debug-actiongraph="$$graph" -tags "$(TAGS)" $(1) | \
-	$(GO) -C tools run ./timings -actions "$$graph" -budgets ../tests/budgets
+timed = set -o pipefail; tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; $(GO) build -C tools -o "$$tools/timings" ./timings && \
+	scripts/broker run $(GO) test -json -debug-actiongraph="$$tools/graph" -tags "$(TAGS)" $(1) | \
+	"$$tools/timings" -actions "$$tools/graph" -budgets tests/budgets
 
 test-race: ## all tests but test-brokers, with the race detector
 	@$(call timed,-race -vet=off $(TESTFLAGS) -skip '$(OWN)' $(TESTED)) -first 10
@@ -182,8 +183,10 @@ FUZZ    ?= 3m
 FUZZERS := config/policyfile:FuzzParse config:FuzzDelay config:FuzzGlob internal/wire:FuzzRead internal/wire:FuzzLife \
 	internal/consumer:FuzzDelivery internal/codec:FuzzReadable internal/codec:FuzzFrame internal/codec:FuzzDeadLetter internal/connection:FuzzURI \
 	amqpretry/dlq:FuzzRecord amqpretry/dlq:FuzzFilter
+MUTANTS ?= .
 mutants: ## faults put into the code on purpose, which tests must find: make mutants MUTANTS=regexp REPORT=report.md
-	$(PROOF) scripts/broker run $(GO) -C tools run ./mutants
+	tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; $(GO) build -C tools -o "$$tools/mutants" ./mutants && \
+		TESTFLAGS=-short scripts/broker run "$$tools/mutants" -match '$(MUTANTS)' $(if $(REPORT),-report "$(abspath $(REPORT))") tests/mutants/*.txt
 
 # LEGS: scripts/proof --list tells them
 LEGS ?=
