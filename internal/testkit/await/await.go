@@ -12,8 +12,10 @@ import (
 const (
 	// Bound is how long an event may take to come.
 	Bound = 2 * time.Minute
-	// Tick is the pause between two looks at a condition.
-	Tick = 20 * time.Millisecond
+	// Tick is the pause between two looks at a condition. They become rarer while it is awaited: many tests look at a broker
+	// at the same time, which answers none of them sooner for being asked more often.
+	Tick    = 20 * time.Millisecond
+	maxTick = 200 * time.Millisecond
 )
 
 // Until returns when the condition holds, and fails the test after [Bound]. It asks in the goroutine of the test. What is
@@ -26,7 +28,8 @@ func Until(t testing.TB, condition func() bool, what ...any) {
 // Within is [Until] with a bound of its own, for an event that takes minutes by itself.
 func Within(t testing.TB, bound time.Duration, condition func() bool, what ...any) {
 	t.Helper()
-	for deadline := time.Now().Add(bound); ; {
+	pause := Tick
+	for deadline := time.Now().Add(bound); ; pause = min(pause*5/4, maxTick) {
 		late := time.Now().After(deadline) // before the last look: a machine may stand still between the two
 		if condition() {
 			return
@@ -34,7 +37,7 @@ func Within(t testing.TB, bound time.Duration, condition func() bool, what ...an
 		if late {
 			t.Fatalf("not within %s: %s", bound, text(what))
 		}
-		<-time.After(Tick)
+		<-time.After(pause)
 	}
 }
 
