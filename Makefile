@@ -16,8 +16,8 @@ EVERY     := ./tests ./tests/crashes ./tests/console ./tests/tools $(BEFORE)
 TESTED     = $(if $(filter all,$(PACKAGES)),$(EVERY),$(PACKAGES))
 # Tests whose names end with this start brokers of their own, each for seconds: make test-brokers.
 OWN       := _OwnBroker$$
-# What takes more than four seconds of processor time each: in CI, and with make test LONG=
-LONG      ?= ^(TestP7_TwoVersionsSideBySide|TestP8_Journey|TestAlternatives|TestExact_Priority|TestExact_LadderDeleted|TestDelayPublish_Names|TestGroups_OneClosesUnderLoad|TestStrategy_Close|TestStrategy_CloseWhileFailing|TestStrategy_Neighbours|TestProcessorCommand|TestProcessorCommand_Killed|TestProcessor_GracefulClose)$$
+# Tests that take more than two seconds of processor time each, or half a minute: in CI, and with make test LONG=
+LONG      ?= ^(TestP7_TwoVersionsSideBySide|TestP8_Journey|TestAlternatives|TestExact_Priority|TestExact_LadderDeleted|TestDelayPublish_Names|TestGroups_OneClosesUnderLoad|TestStrategy_Close|TestStrategy_CloseWhileFailing|TestStrategy_Neighbours|TestProcessorCommand|TestProcessorCommand_Killed|TestProcessor_GracefulClose|TestWatermillSuitePubSub|TestExactDelays_JitterSpreadsABurst|TestExact_DeliveryDeleted|TestDelayPublish_LadderDeleted|TestDelayPublish_DeliveryDeleted|TestHostile_Counts|TestHealthyBesideABrokenQueue|TestBrowsingKeepsEverythingInOrder|TestPoorNetworks|TestFailureWhileTheScanWaits|TestBrowsesWhileDeadLettersComeKeepTheOrder|TestOddQueues|TestRunThatTakesLong)$$
 SHORT      = -vet=off -short $(TESTFLAGS) -skip '$(OWN)$(if $(LONG),|$(LONG))' $(if $(filter all,$(PACKAGES)),$(BEFORE),$(PACKAGES))
 # amqpv3: the tests go over watermill-amqp v3, else over v2
 TAGS      ?=
