@@ -112,7 +112,7 @@ func TestBothVersionsServeOneQueue(t *testing.T) {
 
 	ids := rabbit.Numbered("m", 200)
 	broker.Publish(queue, rabbit.Messages(ids...)...)
-	letters := broker.Take(queue+".dlq", len(ids), await.Bound)
+	letters := broker.Take(queue+".dlq", len(ids))
 	for _, router := range routers {
 		require.NoError(t, router.Close())
 	}
@@ -183,7 +183,7 @@ func TestV3_TopicsThatShareAQueueAreBoundEach(t *testing.T) {
 				require.NoError(t, publisher.Publish(topic, message.NewMessage(topic, []byte("x"))))
 			}
 			got := []string{}
-			for _, d := range broker.Take(queue, 3, await.Bound) {
+			for _, d := range broker.Take(queue, 3) {
 				got = append(got, rabbit.UUID(d))
 			}
 			assert.ElementsMatch(t, []string{"orders", "invoices", "returns"}, got)

@@ -187,7 +187,7 @@ func (c *credentials) life(t *testing.T) {
 	svc := start(t, s)
 	network.cut(anyone)
 	svc.publish("1", "panic")
-	letters := svc.Broker.Take(svc.dlq(), 2, await.Bound)
+	letters := svc.Broker.Take(svc.dlq(), 2)
 	for _, d := range letters {
 		c.value("dead letter", d.Headers)
 		assert.NotEmpty(t, rabbit.Text(d, header.Error))
@@ -211,7 +211,7 @@ func (c *credentials) life(t *testing.T) {
 	c.failed("depths", err)
 	svc.Broker.Remove(svc.exchange())
 	svc.publish("2")
-	svc.Broker.Take(svc.dlq(), 1, await.Bound)
+	svc.Broker.Take(svc.dlq(), 1)
 
 	c.value("retrier", svc.Retrier)
 	c.value("subscriber", svc.Sub)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
-	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -155,7 +154,7 @@ func TestDefinitions_OwnBroker(t *testing.T) {
 					key = topic
 				}
 				svc.Broker.PublishTo(exchange, key, rabbit.Messages("1")...)
-				dead := svc.Broker.Take(s.queues[i]+".dlq", 1, await.Bound)
+				dead := svc.Broker.Take(s.queues[i]+".dlq", 1)
 				assert.Equal(t, map[string]string{"1": "exhausted"}, reasons(dead))
 				last := s.policies.For(topic).MaxRetries() + 1
 				assert.Equal(t, last, slices.Max(svc.Calls.attempts("1")))

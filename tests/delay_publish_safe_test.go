@@ -71,7 +71,7 @@ func TestDelayPublish_HostilePublisher(t *testing.T) {
 		}
 		require.NoError(t, d.Publisher.Publish(topic, batch...))
 	}
-	taken := d.Broker.Take(topic, 2*n, await.Bound)
+	taken := d.Broker.Take(topic, 2*n)
 	assert.GreaterOrEqual(t, time.Since(now), 2200*time.Millisecond)
 	for _, m := range taken {
 		assert.Equal(t, []any{int64(1), "two"}, m.Headers["kept"])
@@ -120,7 +120,7 @@ func TestDelayPublish_PastKeepsItsProperties(t *testing.T) {
 	msg.Metadata["other"] = other
 	require.NoError(t, d.Publisher.Publish(topic, msg))
 	for _, queue := range []string{topic, other} {
-		got := d.Broker.Take(queue, 1, await.Bound)[0]
+		got := d.Broker.Take(queue, 1)[0]
 		assert.Equal(t, "60000", got.Expiration)
 		assert.EqualValues(t, 9, got.Priority)
 	}

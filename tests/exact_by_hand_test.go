@@ -30,7 +30,7 @@ func TestExactDelays_UnroutableByHand(t *testing.T) {
 		return err
 	})
 	first.publish("landing", "direct")
-	stuck := first.Broker.Take(unroutable, 2, await.Bound)
+	stuck := first.Broker.Take(unroutable, 2)
 	require.Len(t, stuck, 2)
 	first.close()
 	c.Handler = func(*message.Message) error { return nil }

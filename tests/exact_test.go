@@ -58,7 +58,7 @@ func TestExactDelays(t *testing.T) {
 		c.Options.Policies = exact(ms(300, 500)...)
 		svc := run(t, c)
 		svc.publish("policy", "after", "postpone", "dead")
-		dead := svc.Broker.Take(svc.dlq(), 1, await.Bound)
+		dead := svc.Broker.Take(svc.dlq(), 1)
 		assert.Len(t, dead, 1)
 		await.Until(t, func() bool {
 			return len(s.of("policy")) == 3 && len(s.of("after")) == 3 && len(s.of("postpone")) == 4
@@ -125,7 +125,7 @@ func TestExact_Priority(t *testing.T) {
 			<-time.After(50 * time.Millisecond)
 		}
 
-		dead := svc.Broker.Take(svc.dlq(), messages, await.Bound)
+		dead := svc.Broker.Take(svc.dlq(), messages)
 		for _, d := range dead {
 			n, err := strconv.Atoi(rabbit.UUID(d))
 			require.NoError(t, err)

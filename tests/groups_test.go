@@ -195,7 +195,7 @@ func TestP5_OnlyTheGroupThatFailedGetsTheRetry(t *testing.T) {
 				},
 			})
 			a.publish("twice", "dead")
-			letter := a.broker.Take(a.queue("a")+".dlq", 1, await.Bound)[0]
+			letter := a.broker.Take(a.queue("a")+".dlq", 1)[0]
 			await.Until(t, func() bool {
 				return a.calls["a"].count() == 6 && a.calls["b"].count() == 2 && a.calls["c"].count() == 4
 			}, "a: 6, b: 2, c: 4")

@@ -110,7 +110,7 @@ func TestHostile_UnreadableHeaders(t *testing.T) {
 				svc.Broker.Publish(svc.Queue, m)
 			}
 
-			letters := svc.Broker.Take(svc.dlq(), len(messages), await.Bound)
+			letters := svc.Broker.Take(svc.dlq(), len(messages))
 			named := map[string]int{}
 			for _, d := range letters {
 				id := string(d.Body)
@@ -310,7 +310,7 @@ func TestHostile_Counts(t *testing.T) {
 		}
 		svc.Broker.Publish(svc.Queue, with("none", nil))
 
-		letters := reasons(svc.Broker.Take(svc.dlq(), 2*len(counts)+1, await.Bound))
+		letters := reasons(svc.Broker.Take(svc.dlq(), 2*len(counts)+1))
 		for id, test := range counts {
 			assert.Equal(t, test.attempts, svc.Calls.attempts("own "+id), "%s", id)
 			assert.Equal(t, all, svc.Calls.attempts("foreign "+id), "%s", id)
@@ -338,7 +338,7 @@ func TestHostile_ForgedDeliveryCount(t *testing.T) {
 					svc.Broker.Publish(svc.Queue,
 						with(id, amqp091.Table{"x-delivery-count": count, "x-acquired-count": count}))
 				}
-				for id, reason := range reasons(svc.Broker.Take(svc.dlq(), 3, await.Bound)) {
+				for id, reason := range reasons(svc.Broker.Take(svc.dlq(), 3)) {
 					assert.Equal(t, "exhausted", reason, id)
 				}
 				assert.Equal(t, map[string]int{"many": 1, "20": 1, "text": 1}, svc.Calls.ids())
@@ -418,7 +418,7 @@ func TestHostile_Destinations(t *testing.T) {
 					broker.Publish(svc.Queue, p)
 				}
 
-				letters := reasons(broker.Take(svc.dlq(), len(forged), await.Bound))
+				letters := reasons(broker.Take(svc.dlq(), len(forged)))
 				assert.Len(t, letters, len(forged), "each is there once")
 				for id := range forged {
 					assert.LessOrEqual(t, svc.Calls.ids()[id], 2, id)
@@ -500,7 +500,7 @@ func TestHostile_TextsAndProperties(t *testing.T) {
 		}
 		t.Logf("a delivery mode of 7: %v", accepted)
 
-		for _, d := range svc.Broker.Take(svc.dlq(), len(forged), await.Bound) {
+		for _, d := range svc.Broker.Take(svc.dlq(), len(forged)) {
 			id := rabbit.UUID(d)
 			sent, ok := forged[id]
 			require.True(t, ok, "%q", id)
@@ -601,7 +601,7 @@ func TestHostile_IntoTheRetryTopology(t *testing.T) {
 			with("exchange, 1", headers("1")))
 		broker.Publish(svc.dlq(), with("dead, bare", nil), with("dead, 1", headers("1")))
 
-		letters := broker.Take(svc.dlq(), 13, await.Bound) // one of them twice: its headers match both bindings
+		letters := broker.Take(svc.dlq(), 13) // one of them twice: its headers match both bindings
 		found := map[string][]string{}
 		for _, d := range letters {
 			found[rabbit.UUID(d)] = append(found[rabbit.UUID(d)], rabbit.Text(d, header.Reason))
@@ -648,7 +648,7 @@ func TestHostile_Ages(t *testing.T) {
 			svc.Broker.Publish(svc.Queue, with(id, h))
 		}
 	}
-	letters := reasons(svc.Broker.Take(svc.dlq(), len(ids), await.Bound))
+	letters := reasons(svc.Broker.Take(svc.dlq(), len(ids)))
 	assert.GreaterOrEqual(t, time.Since(began), 2*time.Second)
 	for id := range ids {
 		assert.Equal(t, "expired", letters[id], id)

@@ -240,7 +240,7 @@ func TestSubscriptionThatWouldLoseMessagesStops(t *testing.T) {
 			require.ErrorContains(t, stops[0].Err, "protect.Deduplicator")
 			assert.Len(t, svc.Logs.with("Wrong order"), 1)
 			svc.close()
-			assert.Len(t, svc.Broker.Take(svc.Queue, 20, 10*time.Second), 20, "all messages are in their queue")
+			assert.Len(t, svc.Broker.Take(svc.Queue, 20), 20, "all messages are in their queue")
 		})
 	}
 }
@@ -312,9 +312,9 @@ func TestStock_DeadlineOutside(t *testing.T) {
 	}
 	svc := start(t, c)
 	svc.publish("1")
-	svc.Broker.Take(svc.dlq(), 1, 10*time.Second)
+	svc.Broker.Take(svc.dlq(), 1)
 	svc.publish("2")
-	svc.Broker.Take(svc.dlq(), 1, 10*time.Second)
+	svc.Broker.Take(svc.dlq(), 1)
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("2"))
 	assert.Zero(t, svc.Broker.Depth(svc.dlq()), "further copies")

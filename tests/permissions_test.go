@@ -368,7 +368,7 @@ func (r *roleTest) consume(configure func(string) amqp.Config, topic string, sco
 	}
 	assert.Equal(r.t, 1, <-attempts)
 	assert.Equal(r.t, 2, <-attempts, "it has come back")
-	newRabbit(r.t, r.admin).Take(conf.Queue.GenerateName(topic)+".dlq", 1, 30*time.Second)
+	newRabbit(r.t, r.admin).Take(conf.Queue.GenerateName(topic)+".dlq", 1)
 
 	if mode == topology.Assume {
 		return nil
@@ -514,7 +514,7 @@ func (r *roleTest) replay() error {
 		return d.Ack(false)
 	})
 	if err == nil {
-		newRabbit(r.t, r.admin).Take("orders", 1, 30*time.Second)
+		newRabbit(r.t, r.admin).Take("orders", 1)
 	}
 
 	return err
@@ -542,7 +542,7 @@ func (r *roleTest) publish(configure func(string) amqp.Config, topic string, mod
 	if err != nil {
 		return err
 	}
-	newRabbit(r.t, r.admin).Take(conf.Queue.GenerateName(topic), 2, 30*time.Second)
+	newRabbit(r.t, r.admin).Take(conf.Queue.GenerateName(topic), 2)
 
 	return nil
 }
@@ -572,7 +572,7 @@ func (r *roleTest) publishLater(mode topology.Mode) error {
 			return err
 		}
 	}
-	newRabbit(r.t, r.admin).Take("orders", 2, 30*time.Second)
+	newRabbit(r.t, r.admin).Take("orders", 2)
 
 	return nil
 }

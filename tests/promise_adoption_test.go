@@ -72,7 +72,7 @@ func TestP8_ExistingQueueIsAdopted(t *testing.T) {
 			c.Options.Policies = retries(ms(60)...)
 			svc := start(t, c)
 
-			dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+			dead := svc.Broker.Take(svc.dlq(), 1)[0]
 			assert.Equal(t, "2", rabbit.UUID(dead))
 			await.Until(t, func() bool { return svc.Calls.count() == 4 }, "all is handled")
 			assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
@@ -297,7 +297,7 @@ func TestP8_Conflicts(t *testing.T) {
 			require.ErrorAs(t, err, &refused)
 			assert.Equal(t, amqp091.PreconditionFailed, refused.Code)
 
-			broker.Take(there, 1, 10*time.Second) // nothing was changed
+			broker.Take(there, 1) // nothing was changed
 		})
 	}
 
@@ -356,7 +356,7 @@ func TestP8_TopologyAssume(t *testing.T) {
 		c := setup{URI: uri, Queue: queue, Options: options, Handler: failing(9)}
 		svc := start(t, c)
 		svc.publish("1")
-		svc.Broker.Take(svc.dlq(), 1, 10*time.Second)
+		svc.Broker.Take(svc.dlq(), 1)
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
 	})
 }
@@ -443,7 +443,7 @@ func TestP8_Permissions_OwnBroker(t *testing.T) {
 		c.Configure = func(conf *amqp.Config) { conf.Connection.AmqpURI = as("guarded") }
 		svc := start(t, c)
 		svc.publish("1")
-		dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+		dead := svc.Broker.Take(svc.dlq(), 1)[0]
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts("1"))
 		assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
 	})

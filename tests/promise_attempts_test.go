@@ -324,7 +324,7 @@ func TestP4_RestartWhileWaiting(t *testing.T) {
 
 	c.Queue, c.KeepObjects, c.Handler = svc.Queue, false, failing(9)
 	svc = start(t, c)
-	d := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+	d := svc.Broker.Take(svc.dlq(), 1)[0]
 	assert.Equal(t, []int{2}, svc.Calls.attempts("1"))
 	assert.Equal(t, "2", rabbit.Text(d, header.Attempts))
 }
@@ -395,7 +395,7 @@ func TestP4_CountsAreClamped(t *testing.T) {
 	}
 	svc.Broker.Publish(svc.Queue, messages...)
 
-	letters := svc.Broker.Take(svc.dlq(), len(want), 10*time.Second)
+	letters := svc.Broker.Take(svc.dlq(), len(want))
 	for id, attempts := range want {
 		assert.Equal(t, attempts, svc.Calls.attempts(id), id)
 		assert.Equal(t, "exhausted", reasons(letters)[id], id)
@@ -522,7 +522,7 @@ func TestP4_PublisherStripsOurKeys(t *testing.T) {
 	}
 	require.NoError(t, publisher.Publish(queue, msg))
 
-	d := broker.Take(queue, 1, 10*time.Second)[0]
+	d := broker.Take(queue, 1)[0]
 	assert.Equal(t, amqp091.Table{
 		amqp.DefaultMessageUUIDHeaderKey: "1", "kind": "order", "amqpretry": "user's", "reason_poisoned": "user's",
 	}, d.Headers)
@@ -583,13 +583,13 @@ func movedBackByHandIsAReplay(t *testing.T, run func(*testing.T, setup) *service
 	svc := run(t, c)
 
 	svc.Broker.Publish(svc.Queue, with("1", amqp091.Table{"kind": "order"}))
-	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+	dead := svc.Broker.Take(svc.dlq(), 1)[0]
 	assert.Equal(t, "2", rabbit.Text(dead, header.Attempts))
 	assert.Empty(t, rabbit.Text(dead, header.Replays))
 	require.Contains(t, dead.Headers, "reason_poisoned")
 
 	svc.Broker.Publish(svc.Queue, again(dead))
-	deadAgain := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+	deadAgain := svc.Broker.Take(svc.dlq(), 1)[0]
 
 	calls := s.of("1")
 	require.Len(t, calls, 4)
@@ -614,7 +614,7 @@ func movedBackByHandIsAReplay(t *testing.T, run func(*testing.T, setup) *service
 	assert.Equal(t, earlier, historyOf(t, deadAgain)[:2])
 
 	svc.Broker.Publish(svc.Queue, again(deadAgain))
-	assert.Equal(t, "2", rabbit.Text(svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0], header.Replays))
+	assert.Equal(t, "2", rabbit.Text(svc.Broker.Take(svc.dlq(), 1)[0], header.Replays))
 }
 
 // P4: what a publisher has put under Watermill's poison keys is his, but on a dead letter it tells of an earlier death.
@@ -654,6 +654,6 @@ func TestP4_AnotherPolicyContinuesTheCount(t *testing.T) {
 	c.Options.Policies = retries(ms(50, 60)...)
 	svc = start(t, c)
 	t.Cleanup(func() { svc.Broker.Remove("", svc.Queue+".retry.300ms.classic") })
-	svc.Broker.Take(svc.dlq(), 1, 10*time.Second)
+	svc.Broker.Take(svc.dlq(), 1)
 	assert.Equal(t, []int{2, 3}, svc.Calls.attempts("1"))
 }

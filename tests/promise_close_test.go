@@ -100,7 +100,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 				await.Stays(t, 200*time.Millisecond, func() bool {
 					return svc.Calls.count() == 1
 				}, "a handler is called after the close")
-				back := svc.Broker.Take(svc.Queue, 9, 5*time.Second)
+				back := svc.Broker.Take(svc.Queue, 9)
 				for _, d := range back {
 					assert.NotEqual(t, fate, rabbit.UUID(d))
 					if count, counted := d.Headers["x-delivery-count"].(int64); counted && countsFailuresOnly(t) {
@@ -112,7 +112,7 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 					assert.Zero(t, svc.Broker.Depth(svc.retryQueue(time.Hour)))
 					return
 				}
-				retry := svc.Broker.Take(svc.retryQueue(time.Hour), 1, 5*time.Second)[0]
+				retry := svc.Broker.Take(svc.retryQueue(time.Hour), 1)[0]
 				assert.Equal(t, "1", rabbit.Text(retry, header.Count), "the failure is counted")
 			})
 		}

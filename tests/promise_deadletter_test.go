@@ -76,7 +76,7 @@ func TestP9_DeadLetterExplainsItself(t *testing.T) {
 			delays := ms(100, 120)
 			before := time.Now().Add(-time.Millisecond)
 			svc.publish("1")
-			dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+			dead := svc.Broker.Take(svc.dlq(), 1)[0]
 			after := time.Now()
 			requireReadable(t, dead)
 
@@ -160,7 +160,7 @@ func TestP9_HistoryIsBounded(t *testing.T) {
 	svc := start(t, c)
 	svc.publish("1")
 
-	dead := svc.Broker.Take(svc.dlq(), 1, 20*time.Second)[0]
+	dead := svc.Broker.Take(svc.dlq(), 1)[0]
 	var numbers []int
 	for _, a := range historyOf(t, dead) {
 		numbers = append(numbers, a.Number)
@@ -214,7 +214,7 @@ func TestP9_ErrorTexts(t *testing.T) {
 	svc.publish(ids...)
 
 	letters := map[string]amqp091.Delivery{}
-	for _, d := range svc.Broker.Take(svc.dlq(), len(ids), 20*time.Second) {
+	for _, d := range svc.Broker.Take(svc.dlq(), len(ids)) {
 		letters[rabbit.UUID(d)] = d
 		requireReadable(t, d)
 		assert.Equal(t, "exhausted", rabbit.Text(d, header.Reason), rabbit.UUID(d))
@@ -275,7 +275,7 @@ func TestP9_TooLarge(t *testing.T) {
 	svc.publish("ordinary")
 
 	letters := map[string]amqp091.Delivery{}
-	for _, d := range svc.Broker.Take(svc.dlq(), 5, 20*time.Second) {
+	for _, d := range svc.Broker.Take(svc.dlq(), 5) {
 		letters[rabbit.UUID(d)] = d
 		requireReadable(t, d)
 		assert.Equal(t, rabbit.UUID(d), string(d.Body))
@@ -359,7 +359,7 @@ func TestP9_NoSizeBreaksAConnection(t *testing.T) {
 			}
 		})
 	}
-	found := reasons(svc.Broker.Take(svc.dlq(), len(rooms), 10*time.Second))
+	found := reasons(svc.Broker.Take(svc.dlq(), len(rooms)))
 	calls, last := svc.Calls.ids(), "too-large"
 	for _, room := range rooms {
 		reason, id := found[fmt.Sprint(room)], fmt.Sprint(room)
@@ -392,7 +392,7 @@ func TestP9_Redaction(t *testing.T) {
 	svc := start(t, c)
 	svc.publish("error", "panic", "undecodable")
 
-	for _, d := range svc.Broker.Take(svc.dlq(), 3, 10*time.Second) {
+	for _, d := range svc.Broker.Take(svc.dlq(), 3) {
 		for key, value := range d.Headers {
 			assert.NotContains(t, fmt.Sprint(value), secret, key)
 		}
@@ -434,7 +434,7 @@ func TestP9_PanickingHooks(t *testing.T) {
 	c.Options.ErrorText = func(error) string { panic("hook's bug") }
 	svc := start(t, c)
 	svc.publish("1")
-	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+	dead := svc.Broker.Take(svc.dlq(), 1)[0]
 	assert.Equal(t, "exhausted", rabbit.Text(dead, header.Reason))
 	assert.Contains(t, rabbit.Text(dead, header.Error), "panicked")
 }
@@ -453,7 +453,7 @@ func TestP9_PanicStacks(t *testing.T) {
 			svc := start(t, c)
 			svc.publish("1")
 
-			dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+			dead := svc.Broker.Take(svc.dlq(), 1)[0]
 			requireReadable(t, dead)
 			assert.Equal(t, "panic", rabbit.Text(dead, header.Reason))
 			assert.Equal(t, "2", rabbit.Text(dead, header.Attempts))
@@ -505,7 +505,7 @@ func TestP9_ErrorsDecide(t *testing.T) {
 	svc := start(t, c)
 	svc.publish("permanent", "wrapped permanent", "not retryable", "retryable", "panic with permanent", "drop", "other")
 
-	letters := svc.Broker.Take(svc.dlq(), 6, 10*time.Second)
+	letters := svc.Broker.Take(svc.dlq(), 6)
 	await.Until(t, func() bool {
 		return svc.Broker.Depth(svc.Queue) == 0 && svc.Calls.count() == 9
 	}, "all handled")
@@ -575,7 +575,7 @@ func TestP9_PoisonAlone(t *testing.T) {
 			svc := start(t, c)
 			svc.publish("error", "panic")
 
-			letters := svc.Broker.Take(svc.dlq(), 2, 10*time.Second)
+			letters := svc.Broker.Take(svc.dlq(), 2)
 			assert.Equal(t, map[string]string{"error": "exhausted", "panic": "panic"}, reasons(letters))
 			assert.Equal(t, map[string]int{"error": 1, "panic": 1}, svc.Calls.ids())
 			for _, d := range letters {

@@ -88,7 +88,7 @@ func TestP10_Deadline(t *testing.T) {
 			published := time.Now()
 			svc.Broker.Publish(svc.Queue, test.msg())
 
-			dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+			dead := svc.Broker.Take(svc.dlq(), 1)[0]
 			calls := s.of("1")
 			require.LessOrEqual(t, len(calls), test.calls)
 			require.Equal(t, test.calls == 0, len(calls) == 0)
@@ -175,7 +175,7 @@ func TestP10_DroppedOrFoundOutLate(t *testing.T) {
 		}, "it has become too old")
 		close(release)
 
-		dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+		dead := svc.Broker.Take(svc.dlq(), 1)[0]
 		assert.Equal(t, "late", rabbit.UUID(dead))
 		assert.Equal(t, "expired", rabbit.Text(dead, header.Reason))
 		assert.Empty(t, s.of("late"), "its handler was not called")
@@ -196,7 +196,7 @@ func TestP10_ReplayBeginsAnew(t *testing.T) {
 	first := rabbit.Message("1", "x")
 	first.Expiration, first.Timestamp = "300", time.Now()
 	svc.Broker.Publish(svc.Queue, first)
-	dead := svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+	dead := svc.Broker.Take(svc.dlq(), 1)[0]
 	require.NotEmpty(t, rabbit.Text(dead, header.Deadline))
 
 	await.Until(t, func() bool {
@@ -207,7 +207,7 @@ func TestP10_ReplayBeginsAnew(t *testing.T) {
 		before := s.count()
 		svc.Broker.Publish(svc.Queue,
 			amqp091.Publishing{Headers: dead.Headers, Timestamp: dead.Timestamp, Body: dead.Body})
-		dead = svc.Broker.Take(svc.dlq(), 1, 10*time.Second)[0]
+		dead = svc.Broker.Take(svc.dlq(), 1)[0]
 		if again < 2 && rabbit.Text(dead, header.Reason) == "expired" {
 			continue
 		}

@@ -55,7 +55,7 @@ func TestP5_OnlyTheQueueThatFailedGetsTheRetry(t *testing.T) {
 
 			broker.PublishTo(topic, "", rabbit.Messages("twice", "dead", "twice-too")...)
 			await.Until(t, func() bool { return a.count() == 9 && b.count() == 3 }, "a: 9, b: 3")
-			letter := broker.Take(topic+"_a.dlq", 1, 10*time.Second)[0]
+			letter := broker.Take(topic+"_a.dlq", 1)[0]
 			await.Stays(t, 300*time.Millisecond, func() bool {
 				return a.count() == 9 && b.count() == 3
 			}, "nothing more comes to either")

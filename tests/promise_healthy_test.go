@@ -65,7 +65,7 @@ func TestHealthyWhileCopiesCannotBeStored(t *testing.T) {
 				await.Until(t, func() bool { return len(svc.Held()) > 0 }, "what is held is reported")
 
 				test.repair(network)
-				assert.Len(t, reasons(svc.Broker.Take(svc.dlq(), 3, 20*time.Second)), 3, "what was held goes on")
+				assert.Len(t, reasons(svc.Broker.Take(svc.dlq(), 3)), 3, "what was held goes on")
 				await.Until(t, func() bool {
 					return len(svc.Calls.of("once-warm-up")) == 2
 				}, "so does the first")
@@ -134,7 +134,7 @@ func TestHealthyBesideABrokenQueue(t *testing.T) {
 			began := time.Now()
 			failing := rabbit.Numbered("never", 300)
 			svc.publish(failing...)
-			letters := svc.Broker.Take(svc.dlq(), len(failing), 15*time.Second)
+			letters := svc.Broker.Take(svc.dlq(), len(failing))
 			t.Logf("%d failures forwarded twice in %s", len(failing), time.Since(began))
 			assert.Len(t, reasons(letters), len(failing), "each once")
 			assert.Equal(t, 2*len(failing), svc.Calls.count(), "no handler ran twice because of the other queue")
@@ -171,7 +171,7 @@ func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 	assert.Equal(t, []int{1}, svc.Calls.attempts("never-1"))
 
 	svc.Broker.Remove("", retryQueue)
-	assert.Len(t, svc.Broker.Take(svc.dlq(), 1, 30*time.Second), 1, "it goes on when the queue can be declared")
+	assert.Len(t, svc.Broker.Take(svc.dlq(), 1), 1, "it goes on when the queue can be declared")
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("never-1"))
 }
 

@@ -62,7 +62,7 @@ func TestNoHotLoopUndecodable(t *testing.T) {
 	ids := []string{"rejected-1", "panics-1", "nothing-1", "rejected-2", "fine", "panics-2"}
 	svc.publish(ids...)
 
-	letters := svc.Broker.Take(svc.dlq(), 5, 5*time.Second)
+	letters := svc.Broker.Take(svc.dlq(), 5)
 	for id, reason := range reasons(letters) {
 		assert.Equal(t, string(retry.ReasonUndecodable), reason, id)
 	}
@@ -126,7 +126,7 @@ func TestNoHotLoopForeignHeaders(t *testing.T) {
 				svc.Broker.Publish(svc.Queue, p)
 			}
 
-			letters := reasons(svc.Broker.Take(svc.dlq(), len(forged), 10*time.Second))
+			letters := reasons(svc.Broker.Take(svc.dlq(), len(forged)))
 			assert.Len(t, letters, len(forged))
 			for id := range forged {
 				assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), "attempts of %q", id)
@@ -162,7 +162,7 @@ func TestNoHotLoopPanicAndGoexit(t *testing.T) {
 
 	assert.Equal(t, map[string]string{
 		"panic": "panic", "panic nil": "panic", "panic error": "panic", "goexit": "exhausted",
-	}, reasons(svc.Broker.Take(svc.dlq(), 4, 5*time.Second)))
+	}, reasons(svc.Broker.Take(svc.dlq(), 4)))
 	await.Stays(t, 500*time.Millisecond, func() bool { return svc.Calls.count() == 9 }, "more handler calls")
 	for _, id := range []string{"panic", "panic nil", "panic error", "goexit"} {
 		assert.Equal(t, []int{1, 2}, svc.Calls.attempts(id), id)
@@ -198,7 +198,7 @@ func TestNoHotLoopUnpublishableOutputs(t *testing.T) {
 	})
 	svc.publish("message", "silent")
 
-	letter := svc.Broker.Take(svc.dlq(), 1, 5*time.Second)[0]
+	letter := svc.Broker.Take(svc.dlq(), 1)[0]
 	assert.Equal(t, "message", rabbit.UUID(letter))
 	assert.Equal(t, string(retry.ReasonUnpublishable), rabbit.Text(letter, header.Reason))
 	assert.Equal(t, "2", rabbit.Text(letter, header.Attempts))
@@ -225,7 +225,7 @@ func TestNoHotLoopGhostDeliveries(t *testing.T) {
 			svc.publish("once", "never")
 
 			assert.Equal(t, map[string]string{"never": "exhausted"},
-				reasons(svc.Broker.Take(svc.dlq(), 1, 10*time.Second)))
+				reasons(svc.Broker.Take(svc.dlq(), 1)))
 			await.Until(t, func() bool { return svc.Calls.count() == 4 }, "handler calls")
 			assert.Equal(t, map[string]int{"once": 2, "never": 2}, svc.Calls.ids())
 			assert.LessOrEqual(t, len(svc.Logs.with("Consuming")), 5, "it tries again, but does not spin")
@@ -255,7 +255,7 @@ func TestNoHotLoopNothingProvisioned(t *testing.T) {
 	plan, err := svc.Retrier.Plan(queue)
 	require.NoError(t, err)
 	broker.Do(func(ch *amqp091.Channel) error { return plan.Declare(ch) })
-	assert.Len(t, reasons(broker.Take(svc.dlq(), 3, 15*time.Second)), 3, "once provisioned, it goes on")
+	assert.Len(t, reasons(broker.Take(svc.dlq(), 3)), 3, "once provisioned, it goes on")
 	assert.Equal(t, 56, svc.Calls.count())
 }
 
@@ -336,7 +336,7 @@ func TestNoHotLoopCrashLimit(t *testing.T) {
 				return len(svc.Calls.of("harmless")) == 1 && len(svc.Calls.of("killer")) == len(test.calls)
 			}, "handled")
 			if test.dead {
-				letter := svc.Broker.Take(svc.dlq(), 1, 5*time.Second)[0]
+				letter := svc.Broker.Take(svc.dlq(), 1)[0]
 				assert.Equal(t, "killer", rabbit.UUID(letter))
 				assert.Equal(t, string(retry.ReasonCrashed), rabbit.Text(letter, header.Reason))
 			}
@@ -383,7 +383,7 @@ func TestNoHotLoopCrashing(t *testing.T) {
 	})
 	svc.publish("killer")
 
-	letter := svc.Broker.Take(svc.dlq(), 1, 30*time.Second)[0]
+	letter := svc.Broker.Take(svc.dlq(), 1)[0]
 	assert.Equal(t, string(retry.ReasonCrashed), rabbit.Text(letter, header.Reason))
 	assert.Equal(t, []int{1, 1, 1, 2, 2, 2}, svc.Calls.attempts("killer"))
 	assert.Contains(t, rabbit.Text(letter, header.History), string(retry.ReasonCrashed))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"testing"
-	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
@@ -118,8 +117,7 @@ func (c *Client) TryPublish(exchange, key string, messages ...amqp091.Publishing
 }
 
 // Take waits until n messages are in a queue, which may come into being meanwhile, and takes n of them, in their order.
-// The durations are ignored: callers stop giving them.
-func (c *Client) Take(queue string, n int, _ ...time.Duration) []amqp091.Delivery {
+func (c *Client) Take(queue string, n int) []amqp091.Delivery {
 	c.t.Helper()
 	await.Until(c.t, func() bool { return c.Depth(queue) >= n }, "%d messages in queue %s", n, queue)
 	taken := make([]amqp091.Delivery, n)
