@@ -29,7 +29,7 @@ REPORT ?=
 SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
-# Modules of their own, for vet and lint.
+# Modules of their own, for lint.
 MODULES = tests/interop tests/chaos tests/bench/peers tests/browser tests/inbox $(patsubst %/go.mod,%,$(wildcard middleware/protect/store/*store/go.mod))
 
 .DEFAULT_GOAL := help
@@ -215,10 +215,10 @@ WORST ?= 20
 prose: ## how hard README and docs are to read, and their worst sentences: make prose PAGES=docs/reference/policies.md WORST=50
 	cd tools && $(GO) vet ./prose && $(GO) test ./prose && $(GO) run ./prose -worst $(WORST) $(addprefix ../,$(PAGES))
 
+# make lint does the same for what needs a tag, and for the modules of their own.
 vet: ## go vet, and no files that patches and merges have left behind
 	@if left=$$(git ls-files | grep -E '\.(orig|rej)$$'); then echo "cannot vet: tracked leftovers of a patch or merge; git rm them:" $$left; exit 1; fi
-	$(GO) vet ./... && $(GO) vet -tags cluster ./tests/cluster && $(GO) vet -tags foreign ./tests/foreign && $(GO) vet -tags amqpv3,cluster ./...
-	set -e; for module in $(MODULES); do (cd $$module && $(GO) vet ./...); done
+	$(GO) vet ./...
 
 fmt: ## format the code
 	$(LINT) fmt
