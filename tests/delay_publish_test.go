@@ -366,7 +366,8 @@ func TestDelayPublish_FanOut(t *testing.T) {
 		due(t, all["2"], now.Add(1400*time.Millisecond))
 		due(t, all["past"], now)
 	}
-	await.Stays(t, 300*time.Millisecond, func() bool { return len(gotA.All()) == 4 && len(gotB.All()) == 4 }, "once each")
+	await.Stays(t, 300*time.Millisecond, func() bool { return len(gotA.All()) == 4 && len(gotB.All()) == 4 },
+		"once each")
 	assert.Equal(t, 0, broker.Depth(a.Ladder.Unroutable()))
 }
 
@@ -384,7 +385,8 @@ func TestDelayPublish_NothingBound(t *testing.T) {
 		noQueue)
 
 	require.NoError(t, d.Publisher.Publish(topic, delayed("waits", wmdelay.For(200*time.Millisecond))))
-	await.Stays(t, time.Second, func() bool { return d.Broker.Depth(d.Ladder.Unroutable()) == 0 }, "it has a landing queue")
+	await.Stays(t, time.Second, func() bool { return d.Broker.Depth(d.Ladder.Unroutable()) == 0 },
+		"it has a landing queue")
 	depths, err := d.Retrier.QueueDepths(t.Context())
 	require.NoError(t, err)
 	waits := map[retry.QueueRole]int{}

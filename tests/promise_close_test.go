@@ -95,7 +95,8 @@ func TestCloseLetsHandlersFinish(t *testing.T) {
 				began := time.Now()
 				close(goOn)
 				await.Closed(t, closed, "the end of the close")
-				assert.Less(t, time.Since(began), 30*time.Second, "it ends with the handler, and not after CloseTimeout")
+				assert.Less(t, time.Since(began), 30*time.Second,
+					"it ends with the handler, and not after CloseTimeout")
 
 				await.Stays(t, 200*time.Millisecond, func() bool {
 					return svc.Calls.count() == 1
@@ -328,7 +329,8 @@ func TestCloseBySubscribeContext(t *testing.T) {
 	assert.NoError(t, msg.Context().Err(), "the message in hand is not taken away")
 	began := time.Now()
 	msg.Ack()
-	assert.Nil(t, await.Value(t, messages, "the channel of messages is closed"), "a message is handed out after the end")
+	assert.Nil(t, await.Value(t, messages, "the channel of messages is closed"),
+		"a message is handed out after the end")
 	assert.Less(t, time.Since(began), 30*time.Second, "it is closed at once, and not after CloseTimeout")
 	await.Stays(t, 300*time.Millisecond, func() bool {
 		return svc.Broker.Depth(svc.Queue) == 4

@@ -109,7 +109,8 @@ func TestHealthyBehindASlowHandler(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
 	svc := start(t, setup{
-		URI: brokertest.URI(t), Prefetch: 50, Options: amqpretry.Options{Concurrency: 4, CloseTimeout: 15 * time.Second},
+		URI: brokertest.URI(t), Prefetch: 50,
+		Options: amqpretry.Options{Concurrency: 4, CloseTimeout: 15 * time.Second},
 		Handler: func(msg *message.Message) error {
 			if msg.UUID == "slow" {
 				<-release

@@ -248,7 +248,8 @@ func TestWatermillsDeduplicatorLosesRetries(t *testing.T) {
 				return len(svc.Events(retry.EventRetried)) == 1 && svc.Broker.Depth(svc.Queue) == 0 &&
 					svc.Broker.Depth(svc.retryQueue(100*time.Millisecond)) == 0
 			}, "it fails once, and comes back")
-			await.Stays(t, 300*time.Millisecond, func() bool { return svc.Calls.count() == 1 }, "it is never tried again")
+			await.Stays(t, 300*time.Millisecond, func() bool { return svc.Calls.count() == 1 },
+				"it is never tried again")
 			svc.close()
 			for _, queue := range []string{svc.Queue, svc.dlq(), svc.retryQueue(100 * time.Millisecond)} {
 				assert.Zero(t, svc.Broker.Depth(queue), queue)

@@ -42,7 +42,7 @@ func variants() []variant {
 		return all
 	}
 	some := []variant{all[0], all[3], all[6]}
-	some[0].short, some[2].short = true, true // whole where most is new: our consumer and publisher, quorum, in parallel
+	some[0].short, some[2].short = true, true // whole where most is ours: consumer, publisher, in parallel
 
 	return some
 }

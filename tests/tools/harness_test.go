@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 		}
 		defer func() { _ = os.RemoveAll(dir) }()
 		binary = filepath.Join(dir, "amqpretry")
-		if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, "github.com/amqpretry/watermill-retry/cmd/amqpretry").
+		if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary,
+			"github.com/amqpretry/watermill-retry/cmd/amqpretry").
 			CombinedOutput(); err != nil {
 			panic(fmt.Sprintf("%v\n%s", err, out))
 		}

@@ -92,7 +92,8 @@ func TestKilled(t *testing.T) {
 					t.Parallel()
 					for n := 0; total.kills < share && !t.Failed(); n++ {
 						k := &killing{operation: e, deadType: deadType, filter: n%2 == 1,
-							random: rand.New(rand.NewPCG(own.Uint64(), 0)), kills: min(killsPerRound, share-total.kills)}
+							random: rand.New(rand.NewPCG(own.Uint64(), 0)),
+							kills:  min(killsPerRound, share-total.kills)}
 						k.round(t, total)
 					}
 				})

@@ -99,7 +99,8 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	bin := t.TempDir()
-	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w", "-o", filepath.Join(bin, "amqpretry"), "../..")
+	build := exec.CommandContext(t.Context(), "go", "build", "-ldflags=-s -w",
+		"-o", filepath.Join(bin, "amqpretry"), "../..")
 	out, err := build.CombinedOutput()
 	require.NoError(t, err, string(out))
 

@@ -129,7 +129,10 @@ func TestStrategies_OwnBroker(t *testing.T) {
 		l.Declare(queue, amqp091.Table{amqp091.QueueTypeArg: "quorum", "x-max-length": int64(100000)})
 		require.Equal(t, cli.ExitOK, l.run("apply", queue).code)
 		var d done
-		await.Until(t, func() bool { d = l.run("verify", queue); return d.code == cli.ExitFound }, "the API knows its policies some seconds later")
+		await.Until(t, func() bool {
+			d = l.run("verify", queue)
+			return d.code == cli.ExitFound
+		}, "the API knows its policies some seconds later")
 		assert.Contains(t, d.out, `x-dead-letter-exchange: wanted "", found none`)
 		plan := strategyPlan(t, queue, config.Policy{Strategy: config.StrategyRedelivery})
 		policy, _ := plan.MainPolicy("/")

@@ -106,7 +106,8 @@ func (s *server) start() {
 	require.NoError(s.t, s.cmd.Start())
 	client := redis.NewClient(&redis.Options{Addr: s.addr})
 	defer client.Close() //nolint:errcheck // only asks whether the server answers
-	await.Until(s.t, func() bool { return client.Ping(context.Background()).Err() == nil }, "redis-server does not answer; its log is %s", s.log)
+	await.Until(s.t, func() bool { return client.Ping(context.Background()).Err() == nil },
+		"redis-server does not answer; its log is %s", s.log)
 }
 
 // kill ends it by SIGKILL, as a crash does.
