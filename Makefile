@@ -54,8 +54,8 @@ test-brokers: ## tests that kill, freeze or fill brokers, each one of its own
 	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off $(TESTFLAGS) -run '$(OWN)' $(OWNERS)
 
 # Only what differs: the configs of both versions are translated by files of their own, all else is shared.
-test-v3: ## Watermill's suite and the promise tests over watermill-amqp v3
-	scripts/broker run $(GO) test -tags amqpv3 -vet=off -short $(TESTFLAGS) -run '$(PROMISES)|$(VERSIONS)' -skip '$(OWN)' ./tests ./amqpretry ./amqpretry/amqpretryv3
+test-v3: ## Watermill's suite and what depends on the version, over watermill-amqp v3
+	scripts/broker run $(GO) test -tags amqpv3 -vet=off -short $(TESTFLAGS) -run '$(VERSIONS)' -skip '$(OWN)' ./tests ./amqpretry ./amqpretry/amqpretryv3
 
 # Tests about retry queues, which exact delays have none of, and about topology that is not provisioned.
 TIERS := TestProtect_Warning|TestP8_TopologyAssume|TestWatermillsDeduplicatorLosesRetries|TestStock_TypedErrors|TestP8_Conflicts|TestOutcomes|TestRetrytestIsFaithful|TestSubscribeRefuses
@@ -69,7 +69,7 @@ test-exact-promises: # for CI
 # make test-strategies STRATEGIES=native: with RabbitMQ 4.3 or later
 STRATEGIES ?= dead-letter-cycle redelivery
 PROMISES   := ^Test(P[1-79]_|P10_|Lossless|NoHotLoop|Healthy|Close|Hostile|Replayed)
-VERSIONS   := ^Test(Watermill|P8_|Stock|Both|V3|Retrier|Subscriber|Config|New|Addresses|TLS|Credentials|Groups)
+VERSIONS   := ^Test(Watermill|P6_|P8_|Lossless|Stock|Both|V3|Retrier|Subscriber|Config|New|Addresses|TLS|Credentials|Groups)
 # Tests about what only copies have: the error and the history of each attempt, a name for a message without one, a
 # place among those that are held, main queues that are classic or keep their arguments when the delays change. So are
 # the tests of P8: no queue that exists can adopt a strategy as it is.
