@@ -8,6 +8,8 @@ LINT  := $(GO) tool -modfile=tools/go.mod golangci-lint
 
 # Tests wait for delays and brokers more than they compute, so more of them than cores may run at a time.
 TESTFLAGS ?= -timeout=20m -p=2 -parallel=16
+# Brokers that start keep a core busy for seconds each: more of them at a time only come up later.
+OWNFLAGS  ?= -timeout=25m -p=2 -parallel=4
 # The longest come first, and the others beside them. make test leaves out what kills processes and what measures.
 PACKAGES  ?= all
 BEFORE    := ./tests ./amqpretry/dlq ./amqpretry/... ./cmd/... ./config/... ./internal/... ./middleware/... ./retry ./tests/arrows
@@ -51,7 +53,7 @@ test-others: ## what other people's tools read of our files, the judge of the ch
 	cd tests/chaos && $(GO) test -vet=off -run 'TestJudge|TestReader|TestFates|TestTopics' ./...
 
 test-brokers: ## tests that kill, freeze or fill brokers, each one of its own
-	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off $(TESTFLAGS) -run '$(OWN)' $(OWNERS)
+	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off $(OWNFLAGS) -run '$(OWN)' $(OWNERS)
 
 # Only what differs: the configs of both versions are translated by files of their own, all else is shared.
 test-v3: ## Watermill's suite and what depends on the version, over watermill-amqp v3
