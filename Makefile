@@ -85,16 +85,16 @@ COPIES_of_redelivery        := $(COPIES)|$(RETURNS)|TestP6_ExpirationEndsNeither
 test-strategies: ## the promise tests with broker-driven strategies, in their short form
 	scripts/broker run bash -ec '$(foreach strategy,$(STRATEGIES),STRATEGY=$(strategy) $(GO) test -tags "$(TAGS)" -vet=off -count=1 -short $(TESTFLAGS) -run "$(PROMISES)" -skip "$(subst $$,\$$,$(OWN))|$(COPIES_of_$(strategy))" ./tests;)'
 
-# With the slowest tests at the end, and a warning for each package over its budget.
+# With the slowest tests at the end.
 timed = set -o pipefail; tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; $(GO) build -C tools -o "$$tools/timings" ./timings && \
 	scripts/broker run $(GO) test -json -debug-actiongraph="$$tools/graph" -tags "$(TAGS)" $(1) | \
-	"$$tools/timings" -actions "$$tools/graph" -budgets tests/budgets
+	"$$tools/timings" -actions "$$tools/graph"
 
 test-race: ## all tests but test-brokers, with the race detector
 	@$(call timed,-race -vet=off $(TESTFLAGS) -skip '$(OWN)' $(TESTED)) -first 10
 
 timings: ## make test again, with the 40 slowest tests, and the packages with their times and what linking them costs
-	@$(call timed,-count=1 $(SHORT)) -report /dev/stdout
+	@$(call timed,-count=1 $(SHORT)) -report /dev/stdout -budgets tests/budgets
 
 
 matrix: ## every combination of broker, queue type and consumer: make matrix URIS="amqp://… amqp://…" TAGS=amqpv3 REPORT=report.md
