@@ -2,7 +2,7 @@
 // the working tree: go test gets the file with the fault by -overlay. Its exit code is 1 unless tests fail because of
 // each fault.
 //
-//	go build -C tools -o /tmp/mutants ./mutants && scripts/broker run /tmp/mutants tests/mutants/*.txt
+//	make mutants MUTANTS=regexp REPORT=report.md
 //
 // TESTFLAGS has more flags for go test, such as -short.
 package main
