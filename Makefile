@@ -9,7 +9,7 @@ LINT  := $(GO) tool -modfile=tools/go.mod golangci-lint
 # Tests wait for delays and brokers more than they compute, so more of them than cores may run at a time.
 TESTFLAGS ?= -timeout=20m -p=2 -parallel=16
 # Brokers that start keep a core busy for seconds each: more of them at a time only come up later.
-OWNFLAGS  ?= -timeout=25m -p=2 -parallel=4
+OWNFLAGS  ?= -short -timeout=25m -p=2 -parallel=4
 # The longest come first, and the others beside them. make test leaves out what kills processes and what measures.
 PACKAGES  ?= all
 BEFORE    := ./tests ./amqpretry/dlq ./amqpretry/... ./cmd/... ./config/... ./internal/... ./middleware/... ./retry ./tests/arrows
@@ -35,7 +35,7 @@ PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 MODULES = tests/interop tests/chaos tests/bench/peers tests/browser tests/inbox $(patsubst %/go.mod,%,$(wildcard middleware/protect/store/*store/go.mod))
 
 .DEFAULT_GOAL := help
-.PHONY: help mirror demo test test-others timings proof mutants ledger test-exact-promises test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores inbox bench tools foreign fuzz examples record lint prose vet fmt
+.PHONY: help mirror demo test test-long test-others timings proof mutants ledger test-exact-promises test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores inbox bench tools foreign fuzz examples record lint prose vet fmt
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1 | /p' $(MAKEFILE_LIST) | awk -F' [|] ' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -90,8 +90,12 @@ timed = set -o pipefail; tools=$$(mktemp -d); trap 'rm -rf "$$tools"' EXIT; $(GO
 	scripts/broker run $(GO) test -json -debug-actiongraph="$$tools/graph" -tags "$(TAGS)" $(1) | \
 	"$$tools/timings" -actions "$$tools/graph"
 
-test-race: ## all tests but test-brokers, with the race detector
-	@$(call timed,-race -vet=off $(TESTFLAGS) -skip '$(OWN)' $(TESTED)) -first 10
+test-race: ## make test with the race detector, and the ten slowest tests at the end
+	@$(call timed,-race $(SHORT)) -first 10
+
+test-long: ## the tests that make test leaves out, but for those with brokers of their own
+	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off $(TESTFLAGS) -skip '$(OWN)' -run '$(LONG)' ./tests ./amqpretry/dlq
+	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off $(TESTFLAGS) -skip '$(OWN)' ./tests/crashes ./tests/console ./tests/tools
 
 timings: ## make test again, with the 40 slowest tests, and the packages with their times and what linking them costs
 	@$(call timed,-count=1 $(SHORT)) -report /dev/stdout -budgets tests/budgets

@@ -30,6 +30,7 @@ var arguments = map[string][]string{"metrics": {"-for", "1s", "-listen", "127.0.
 // A broker at AMQP_URI may be one that a service uses: examples take no message from it that is not theirs, and leave
 // it as it was, also when they are interrupted. `make demo` does not even touch it, unless it is told to.
 func TestExamplesLeaveTheBrokerAsItWas_OwnBroker(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.Start(t)
 	fill(t, broker.URI)
 	before := objects(broker)
@@ -60,6 +61,7 @@ func TestExamplesLeaveTheBrokerAsItWas_OwnBroker(t *testing.T) {
 
 // An example that cannot subscribe says why, and ends.
 func TestExamplesEndWhenTheyCannotSubscribe_OwnBroker(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.Start(t)
 	broker.Ctl("add_user", "nobody", "secret")
 	broker.Ctl("set_permissions", "nobody", "^$", "^$", "^$")

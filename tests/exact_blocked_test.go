@@ -3,8 +3,6 @@ package tests
 import (
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,11 +35,8 @@ const blockedOwn = 200
 // A main queue that is full, or was deleted, keeps its own retries waiting and nobody else's, which go through the same
 // queues of the ladder. It gets them when it can take them.
 func TestExactDelays_BlockedQueue_OwnBroker(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "advanced.config")
-	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil,
-		"[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, %d}]}].\n", confirmTimeout.Milliseconds()), 0o600))
-	t.Setenv("BROKER_ADVANCED", file)
-	broker := brokertest.Start(t)
+	t.Parallel()
+	broker := brokertest.Start(t, brokertest.ConfirmTimeout(t, confirmTimeout))
 	table := report.Table{
 		Title: "Retries of others while a main queue is blocked",
 		Head: []string{"meanwhile", "p50, ms", "p99, ms", "max, ms", "retries that wait for it",

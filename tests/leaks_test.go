@@ -128,6 +128,7 @@ func TestLeaks_OwnBroker(t *testing.T) {
 				Topics: leakTopics}},
 		})
 		l.live(t)
+		l.Broker.Close()
 		var left []string
 		await.Until(t, func() bool {
 			left = goroutinesOf(label)

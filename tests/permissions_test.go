@@ -233,6 +233,9 @@ func TestPermissions_OwnBroker(t *testing.T) {
 			enough.watch = await.Bound // it ends as soon as the canary is handled
 			less := map[string]*roleTest{}
 			for missing, p := range all.narrowed(t) {
+				if testing.Short() && len(less) == 2 { // which two differs from run to run
+					break
+				}
 				less[missing] = enter(t, role, p)
 			}
 			t.Run("enough", func(t *testing.T) {

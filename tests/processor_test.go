@@ -560,7 +560,7 @@ func TestProcessor_ManyQueues(t *testing.T) {
 // A broker that is restarted, or killed, costs no message.
 func TestProcessor_BrokerRestart_OwnBroker(t *testing.T) {
 	t.Parallel()
-	own := brokertest.StartWithManagement(t)
+	own := brokertest.StartWithManagement(t, brokertest.ConfirmTimeout(t, 5*time.Second))
 	broker := newRabbit(t, own.URI)
 	q := declareForeign(t, broker, "orders")
 	options := amqpretry.ProcessorOptions{PollInterval: time.Second, Policies: retries(ms(500, 1000)...)}

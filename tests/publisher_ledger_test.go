@@ -110,6 +110,7 @@ type ledgerRun struct {
 // killed, a queue is full, an exchange is deleted, contexts end. Each message for which Publish returned nil is stored,
 // and none of which it said that it is not. MESSAGES, KILLS and SEED can be given.
 func TestPublisher_Ledger_OwnBroker(t *testing.T) {
+	t.Parallel()
 	messages, kills := env.Int(t, "MESSAGES", 6000), env.Int(t, "KILLS", 1)
 	random, seed := env.Random(t)
 	broker := brokertest.Start(t)

@@ -549,6 +549,7 @@ func TestPublisher_Close(t *testing.T) {
 
 // In an alarm of the broker a call ends in time with an error that says so, and its messages were not sent.
 func TestPublisher_Alarm_OwnBroker(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.Start(t)
 	queue := newRabbit(t, broker.URI)
 	topic := uniqueName("publisher")

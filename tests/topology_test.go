@@ -177,6 +177,7 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 
 // What a plan takes from the user in permissions, and what the error says when one is missing.
 func TestTopologyAccessRefused_OwnBroker(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.Start(t)
 	uri, err := url.Parse(broker.URI)
 	require.NoError(t, err)

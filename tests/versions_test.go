@@ -22,7 +22,7 @@ import (
 func TestDeclaredAgainAfterARestart_OwnBroker(t *testing.T) {
 	t.Parallel()
 
-	broker := brokertest.Start(t)
+	broker := brokertest.Start(t, brokertest.ConfirmTimeout(t, 5*time.Second))
 	wait := ms(10_000)
 	// What comes out of a classic retry queue while its main queue is not available is lost, and while a broker starts,
 	// a quorum queue is not: what was due while the broker was down is lost.

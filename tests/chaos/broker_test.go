@@ -34,12 +34,7 @@ func startBroker(t *testing.T) *broker {
 	// RabbitMQ's own 3 minutes would be most of the time of a run.
 	timeout, err := time.ParseDuration(cmp.Or(os.Getenv("CONFIRM_TIMEOUT"), "5s"))
 	require.NoError(t, err, "CONFIRM_TIMEOUT")
-	settings := filepath.Join(t.TempDir(), "advanced.config")
-	require.NoError(t, os.WriteFile(settings, fmt.Appendf(nil,
-		"[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, %d}]}].\n", timeout.Milliseconds()), 0o600))
-	t.Setenv("BROKER_ADVANCED", settings) // also for later starts
-
-	b := &broker{Broker: brokertest.Start(t), confirmTimeout: timeout}
+	b := &broker{Broker: brokertest.Start(t, brokertest.ConfirmTimeout(t, timeout)), confirmTimeout: timeout}
 	b.version = rabbit.New(t, b.URI).Version()
 	t.Cleanup(func() {
 		if t.Failed() {

@@ -25,9 +25,7 @@ func TestBroker_KillAndStartKeepDataAndPort_OwnBroker(t *testing.T) {
 	client := rabbit.New(t, uri)
 	client.Declare("kept", nil)
 	client.Publish("kept", rabbit.Message("1", "hello"))
-	// RabbitMQ 3.10 answers a declaration before its database has written it: killed at once, it may not know the
-	// queue.
-	broker.Ctl("eval", "mnesia:sync_log().")
+	broker.Settle()
 
 	broker.Kill()
 	_, err := amqp.Dial(uri)

@@ -107,7 +107,7 @@ func StartTLS(t testing.TB, a *Authority) *Broker {
 			t.Fatal(err)
 		}
 	}
-	b := start(t, "--tls", folder)
+	b := start(t, nil, "--tls", folder)
 	b.TLSURI = strings.TrimSpace(b.run("url", b.Dir))
 	return b
 }

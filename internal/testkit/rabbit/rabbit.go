@@ -81,6 +81,15 @@ func (c *Client) keep() (*amqp091.Connection, error) {
 	return c.connection, nil
 }
 
+// Close closes the connection that is kept. The next use opens another one.
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.connection != nil {
+		_ = c.connection.Close()
+	}
+}
+
 // Do is [Client.Try] for what must succeed.
 func (c *Client) Do(f func(*amqp091.Channel) error) {
 	c.t.Helper()

@@ -31,10 +31,11 @@ import (
 
 const password = "s3cret:/pa%55"
 
-// lab is a private broker on which things are made wrong, a shell in which commands that fix run, and the policies.
+// lab is a virtual host in which things are made wrong, a shell in which commands that fix run, and the policies.
 type lab struct {
 	t          *testing.T
 	broker     *brokertest.Broker
+	vhost      string
 	connection *amqp.Connection
 	version    string
 	// uri and api have a user and a password that must never be printed.
@@ -57,30 +58,92 @@ const rabbitmqctl = `#!/bin/sh
 '%s' ctl '%s' "$@"
 `
 
-func newLab(t *testing.T) *lab {
+// Everything that doctor finds on brokers is found on one, in a virtual host for each test: a broker costs seconds.
+func TestDoctor_OwnBroker(t *testing.T) {
+	t.Parallel()
 	broker := brokertest.StartWithManagement(t)
-	l := &lab{t: t, broker: broker, bin: t.TempDir()}
-	broker.Ctl("add_user", "doctor", password)
-	broker.Ctl("set_user_tags", "doctor", "administrator")
-	broker.Ctl("set_permissions", "doctor", ".*", ".*", ".*")
-	l.uri, l.api = l.as("doctor"), asUser(t, broker.ManagementURL, "doctor")
-
-	l.policies = filepath.Join(t.TempDir(), "it's retry.yaml")
-	l.write(policyFile)
-
-	out, err := exec.Command("go", "build", "-o", filepath.Join(l.bin, "amqpretry"),
+	bin := t.TempDir()
+	out, err := exec.Command("go", "build", "-o", filepath.Join(bin, "amqpretry"),
 		"github.com/amqpretry/watermill-retry/cmd/amqpretry").CombinedOutput()
 	require.NoError(t, err, string(out))
 	script, err := filepath.Abs("../../../../scripts/broker")
 	require.NoError(t, err)
 	ctl := fmt.Sprintf(rabbitmqctl, script, broker.Dir)
-	require.NoError(t, os.WriteFile(filepath.Join(l.bin, "rabbitmqctl"), []byte(ctl), 0o755))
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "rabbitmqctl"), []byte(ctl), 0o755))
 
+	t.Run("in virtual hosts", func(t *testing.T) {
+		for name, test := range map[string]func(*lab){
+			"finds and fixes": testFindsAndFixes, "strategies": testStrategies, "exact delays": testExactDelays,
+			"delayed publishing": testDelayedPublishing, "permissions on a ladder": testPermissionsOnALadder,
+			"fixes of policies": testFixesOfPolicies,
+		} {
+			t.Run(name, func(t *testing.T) { t.Parallel(); test(newLab(t, broker, "it's "+name, bin)) })
+		}
+	})
+	t.Run("alarm", func(t *testing.T) { newLab(t, broker, "alarm", bin).alarm() })
+}
+
+func newLab(t *testing.T, broker *brokertest.Broker, vhost, bin string) *lab {
+	l := &lab{t: t, broker: broker, bin: bin, vhost: vhost}
+	l.put("vhosts", "", nil)
+	l.user("doctor", "administrator", ".*", ".*", ".*")
+	l.uri, l.api = l.as("doctor"), asUser(t, broker.ManagementURL, "doctor")
+
+	l.policies = filepath.Join(t.TempDir(), "it's retry.yaml")
+	l.write(policyFile)
+
+	var err error
 	l.connection, err = amqp.Dial(l.uri)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.connection.Close() })
 	l.version, _ = l.connection.Properties["version"].(string)
 	return l
+}
+
+// put sets something of the virtual host.
+func (l *lab) put(kind, name string, body any) {
+	l.t.Helper()
+	path := "/api/" + kind + "/" + url.PathEscape(l.vhost)
+	if name != "" {
+		path += "/" + name
+	}
+	l.call(http.MethodPut, path, body)
+}
+
+// get reads what the virtual host has of a kind.
+func (l *lab) get(kind string) string {
+	l.t.Helper()
+	return l.call(http.MethodGet, "/api/"+kind+"/"+url.PathEscape(l.vhost), nil)
+}
+
+// call calls the management API as its first user.
+func (l *lab) call(method, path string, body any) string {
+	l.t.Helper()
+	content, err := json.Marshal(body)
+	require.NoError(l.t, err)
+	request, err := http.NewRequestWithContext(l.t.Context(), method, l.broker.ManagementURL+path, bytes.NewReader(content))
+	require.NoError(l.t, err)
+	response, err := http.DefaultClient.Do(request)
+	require.NoError(l.t, err)
+	defer response.Body.Close()
+	answer, err := io.ReadAll(response.Body)
+	require.NoError(l.t, err)
+	require.Less(l.t, response.StatusCode, 300, "%s %s: %s", method, path, answer)
+	return string(answer)
+}
+
+// user makes one with these permissions in the virtual host.
+func (l *lab) user(name, tags, configure, write, read string) {
+	l.t.Helper()
+	l.call(http.MethodPut, "/api/users/"+name, map[string]string{"password": password, "tags": tags})
+	l.put("permissions", name, map[string]string{"configure": configure, "write": write, "read": read})
+}
+
+// policy sets one, or an operator policy.
+func (l *lab) policy(kind, name, pattern, definition string, priority int) {
+	l.t.Helper()
+	l.put(kind, name, map[string]any{"pattern": pattern, "definition": json.RawMessage(definition),
+		"priority": priority, "apply-to": "queues"})
 }
 
 // write writes the policies.
@@ -90,7 +153,9 @@ func (l *lab) write(text string) {
 	require.NoError(l.t, os.WriteFile(l.policies, []byte(text), 0o600))
 }
 
-func (l *lab) as(user string) string { return asUser(l.t, l.broker.URI, user) }
+func (l *lab) as(user string) string {
+	return strings.TrimSuffix(asUser(l.t, l.broker.URI, user), "/") + "/" + url.PathEscape(l.vhost)
+}
 
 func asUser(t *testing.T, address, user string) string {
 	u, err := url.Parse(address)
@@ -160,16 +225,10 @@ func (l *lab) publish(queue string) {
 	})
 }
 
-// definitions are all that the broker has, but for the name of the file's writer.
+// definitions are all that the virtual host has, but for the name of the file's writer.
 func (l *lab) definitions() string {
 	l.t.Helper()
-	response, err := http.Get(l.api + "/api/definitions")
-	require.NoError(l.t, err)
-	defer response.Body.Close()
-	body, err := io.ReadAll(response.Body)
-	require.NoError(l.t, err)
-	require.Equal(l.t, http.StatusOK, response.StatusCode)
-	return string(body)
+	return l.get("definitions")
 }
 
 type verdict struct {
@@ -266,24 +325,23 @@ func since(major, minor int) func(string) bool {
 var wrongs = []wrong{
 	{"ttl", "policies", `"ttl.retry.1m"`, `message-ttl: 5000, from the operator policy "short"`, Problem, func(l *lab) {
 		l.protected("ttl")
-		l.broker.Ctl("set_operator_policy", "short", "^ttl\\.retry\\.", `{"message-ttl":5000,"delivery-limit":50000}`,
-			"--apply-to", "queues", "--priority", "7")
+		l.policy("operator-policies", "short", "^ttl\\.retry\\.", `{"message-ttl":5000,"delivery-limit":50000}`, 7)
 	}, true, false, nil},
 	{"overflow", "policies", `"overflow.retry.2m"`, "overflow: drop-head", Problem, func(l *lab) {
 		l.protected("overflow")
-		l.broker.Ctl("set_policy", "head", "^overflow\\.retry", `{"overflow":"drop-head"}`)
+		l.policy("policies", "head", "^overflow\\.retry", `{"overflow":"drop-head"}`, 0)
 	}, true, false, nil},
 	{"limit", "policies", `"limit.dlq"`, "delivery-limit: 5", Problem, func(l *lab) {
 		l.protected("limit")
-		l.broker.Ctl("set_operator_policy", "five", "^limit\\.dlq$", `{"delivery-limit":5}`)
+		l.policy("operator-policies", "five", "^limit\\.dlq$", `{"delivery-limit":5}`, 0)
 	}, true, false, nil},
 	{"expires", "policies", `"expires.retry.1m"`, "expires: 3600000", Problem, func(l *lab) {
 		l.protected("expires")
-		l.broker.Ctl("set_policy", "idle", "^expires\\.retry\\.1m", `{"expires":3600000}`)
+		l.policy("policies", "idle", "^expires\\.retry\\.1m", `{"expires":3600000}`, 0)
 	}, true, false, nil},
 	{"le'ng $(th)", "policies", `"le'ng $(th).retry.1m"`, "max-length: 10", Warning, func(l *lab) {
 		l.protected("le'ng $(th)")
-		l.broker.Ctl("set_policy", "ten", "^le'ng.*\\.retry\\.1m", `{"max-length":10}`)
+		l.policy("policies", "ten", "^le'ng.*\\.retry\\.1m", `{"max-length":10}`, 0)
 	}, true, false, nil},
 	{"stuck", "stuck", `"stuck.retry.200ms"`,
 		`1 dead-lettered message, not confirmed by the target: the main queue "stuck" does not exist`,
@@ -303,8 +361,7 @@ var wrongs = []wrong{
 	{"nowhere-policy", "dead-letter-target", `"nowhere-policy"`, `exchange "not.there.either" does not exist`, Problem,
 		func(l *lab) {
 			l.topic("nowhere-policy", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 20})
-			l.broker.Ctl("set_policy", "dlx", "^nowhere-policy$", `{"dead-letter-exchange":"not.there.either"}`,
-				"--priority", "200")
+			l.policy("policies", "dlx", "^nowhere-policy$", `{"dead-letter-exchange":"not.there.either"}`, 200)
 		}, true, false, nil},
 	{"unled", "dead-letter-target", `"unled"`, `leads to no queue`, Problem, func(l *lab) {
 		l.do(func(ch *amqp.Channel) error {
@@ -348,8 +405,8 @@ var wrongs = []wrong{
 	}, true, false, since(4, 0)},
 	{"low-limit", "delivery-limit", `"low-limit"`, "delivery limit 3", Problem, func(l *lab) {
 		l.topic("low-limit", amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": 12})
-		l.broker.Ctl("set_policy", "three", "^low-limit$",
-			`{"delivery-limit":3,"max-length":100000,"overflow":"reject-publish"}`, "--priority", "150")
+		l.policy("policies", "three", "^low-limit$",
+			`{"delivery-limit":3,"max-length":100000,"overflow":"reject-publish"}`, 150)
 	}, true, false, nil},
 	{"classic", "types", `"classic"`, "classic queue", Note, func(l *lab) {
 		l.topic("classic", amqp.Table{"x-queue-type": "classic"})
@@ -383,13 +440,14 @@ var wrongs = []wrong{
 	// The last one: it counts the queues of all others. Its fix comes first, as others need room.
 	{"limits", "limits", "broker", "the virtual host is limited to", Problem, func(l *lab) {
 		l.protected("limits")
-		l.broker.Ctl("set_vhost_limits", `{"max-queues":10,"max-connections":100}`)
+		l.put("vhost-limits", "max-queues", map[string]int{"value": 10})
+		l.put("vhost-limits", "max-connections", map[string]int{"value": 100})
 	}, true, false, nil},
 }
 
 // Everything that is really wrong on a broker is found, and the commands that are told fix it.
-func TestDoctorFindsAndFixes_OwnBroker(t *testing.T) {
-	l := newLab(t)
+func testFindsAndFixes(l *lab) {
+	t := l.t
 	l.protected("healthy")
 	l.publish("healthy")
 	l.publish("healthy")
@@ -478,12 +536,11 @@ func TestDoctorFindsAndFixes_OwnBroker(t *testing.T) {
 		return len(left()) == 0
 	}, "nothing that was fixed is found")
 	// A fix takes away what is wrong and leaves the rest.
-	assert.Contains(t, l.broker.Ctl("list_operator_policies"), `{"delivery-limit":50000}`)
-	assert.Contains(t, l.broker.Ctl("list_vhost_limits"), "max-connections")
-	assert.Contains(t, l.broker.Ctl("list_policies"), `"max-length":100000`)
+	assert.Contains(t, l.get("operator-policies"), `{"delivery-limit":50000}`)
+	assert.Contains(t, l.get("vhost-limits"), "max-connections")
+	assert.Contains(t, l.get("policies"), `"max-length":100000`)
 
 	t.Run("permissions", l.withoutPermissions)
-	t.Run("alarm", l.alarm)
 	t.Run("unreachable", func(t *testing.T) {
 		v := l.doctor(map[string]string{cli.EnvURI: l.as("nobody-known")}, "healthy")
 		assert.Equal(t, cli.ExitFailed, v.code)
@@ -517,8 +574,7 @@ func withoutVersion(t *testing.T, definitions string) string {
 // Each permission that is missing is named, with and without the management API, and the command that is told grants
 // them, and takes nothing.
 func (l *lab) withoutPermissions(t *testing.T) {
-	l.broker.Ctl("add_user", "poor", password)
-	l.broker.Ctl("set_permissions", "poor", "^mine$", "^mine$", "^$")
+	l.user("poor", "", "^mine$", "^mine$", "^$")
 	queues := []string{"healthy", "shared-a"}
 	topics, err := topicsOf(&cli.Session{Getenv: func(string) string { return l.policies }}, topology.Names{}, queues)
 	require.NoError(t, err)
@@ -543,7 +599,7 @@ func (l *lab) withoutPermissions(t *testing.T) {
 		fix = f.Fix
 	}
 	l.run(fix)
-	assert.Contains(t, l.broker.Ctl("list_user_permissions", "poor"), "^mine$")
+	assert.Contains(t, l.get("permissions"), "^mine$")
 	delete(poor, cli.EnvManagement)
 	v = l.doctor(poor, "--json", "--policies", l.policies, "healthy", "shared-a")
 	f, found := find(v.findings, "permissions", "", "")
@@ -565,7 +621,9 @@ func (l *lab) withoutPermissions(t *testing.T) {
 	}
 }
 
-func (l *lab) alarm(t *testing.T) {
+func (l *lab) alarm() {
+	t := l.t
+	l.protected("healthy")
 	l.broker.Ctl("set_vm_memory_high_watermark", "0.0001")
 	var over, full verdict
 	await.Until(t, func() bool {

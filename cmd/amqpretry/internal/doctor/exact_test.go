@@ -2,6 +2,8 @@ package doctor
 
 import (
 	"fmt"
+	"net/http"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -320,8 +322,8 @@ func (l *lab) exact() topology.Ladder {
 }
 
 // What is wrong with a ladder on a broker is found, told as one, and fixed by the commands that are told.
-func TestDoctorOfExactDelays_OwnBroker(t *testing.T) {
-	l := newLab(t)
+func testExactDelays(l *lab) {
+	t := l.t
 	ladder := l.exact()
 	send := func(exchange, key string, m amqp.Publishing) {
 		l.do(func(ch *amqp.Channel) error { return ch.PublishWithContext(t.Context(), exchange, key, true, false, m) })
@@ -383,7 +385,7 @@ func TestDoctorOfExactDelays_OwnBroker(t *testing.T) {
 	for _, fix := range []string{uncommented(conflict.Fix), policy.Fix} {
 		l.run(fix)
 	}
-	l.broker.Ctl("clear_policy", "idle")
+	l.call(http.MethodDelete, "/api/policies/"+url.PathEscape(l.vhost)+"/idle", nil)
 	l.await("fixed", func() bool {
 		v = l.full("orders")
 		return !slices.ContainsFunc(v.findings, func(f Finding) bool {
@@ -394,8 +396,8 @@ func TestDoctorOfExactDelays_OwnBroker(t *testing.T) {
 
 // The ladder of delayed publishing is in no policy: doctor finds it on the broker, whatever queues are named, and its
 // commands bring back the messages of all targets.
-func TestDoctorOfDelayedPublishing_OwnBroker(t *testing.T) {
-	l := newLab(t)
+func testDelayedPublishing(l *lab) {
+	t := l.t
 	ladder := topology.Ladder{Config: config.ScheduleLadder()}
 	name := ladder.Name()
 	l.do(func(ch *amqp.Channel) error { return ladder.Shared().Declare(ch) })
@@ -420,7 +422,7 @@ func TestDoctorOfDelayedPublishing_OwnBroker(t *testing.T) {
 	delay(topology.Target{Exchange: "nobody", Key: "paid"}, nil)
 
 	// A part is gone, one is another, and a policy of the broker applies.
-	l.broker.Ctl("set_policy", "idle", "^amqpretry[.]delay.*[.]1s$", `{"expires":3600000}`)
+	l.policy("policies", "idle", "^amqpretry[.]delay.*[.]1s$", `{"expires":3600000}`, 0)
 	l.deleteQueue(ladder.WaitQueue(7, 9))
 	var v verdict
 	has := func(check, object, part string) bool {
@@ -536,7 +538,7 @@ func (l *lab) break_(ladder topology.Ladder) {
 	l.declare(ladder.WaitQueue(1, 2), amqp.Table{"x-queue-type": "quorum", "x-message-ttl": 7,
 		"x-dead-letter-exchange": ladder.Level(0), "x-dead-letter-strategy": "at-least-once",
 		"x-overflow": "reject-publish", "x-queue-leader-locator": "balanced"})
-	l.broker.Ctl("set_policy", "idle", "^lad[.]", `{"expires":3600000}`)
+	l.policy("policies", "idle", "^lad[.]", `{"expires":3600000}`, 0)
 }
 
 // uncommented are the commands of a fix that a person runs after having read it.
@@ -548,13 +550,12 @@ func (l *lab) await(what string, is func() bool) {
 }
 
 // A user who lacks permissions on a ladder is told in a few lines, and gets them by the command that is told.
-func TestDoctorOfPermissionsOnALadder_OwnBroker(t *testing.T) {
-	l := newLab(t)
+func testPermissionsOnALadder(l *lab) {
+	t := l.t
 	l.exact()
 	l.declare("orders", topology.ProtectArguments("orders.dlq"))
 	l.run(fmt.Sprintf("amqpretry topology apply --policies \"%s\" orders", l.policies))
-	l.broker.Ctl("add_user", "guard", password)
-	l.broker.Ctl("set_permissions", "guard", "^orders", "^(orders|amq[.]default)", "^orders")
+	l.user("guard", "", "^orders", "^(orders|amq[.]default)", "^orders")
 	guard := *l
 	guard.uri = l.as("guard")
 	v := guard.full("orders")
@@ -576,6 +577,6 @@ func TestDoctorOfPermissionsOnALadder_OwnBroker(t *testing.T) {
 	_, found = find(v.findings, "permissions", `user "guard"`, "")
 	assert.False(t, found, v.out)
 	// And they are enough: the user declares all of it.
-	l.broker.Ctl("delete_queue", "lad.v1.100ms.3x2.100ms")
+	l.deleteQueue("lad.v1.100ms.3x2.100ms")
 	guard.run(fmt.Sprintf("amqpretry topology apply --policies \"%s\" orders", l.policies))
 }

@@ -138,8 +138,8 @@ func TestSharesOfTargets(t *testing.T) {
 var policyName = regexp.MustCompile(`(?m)set_(operator_)?policy .*--apply-to queues '([^']*)'`)
 
 // Whoever runs all that doctor prints, once and in order, has nothing harmful left: no command undoes another.
-func TestDoctorsFixesOfPolicies_OwnBroker(t *testing.T) {
-	l := newLab(t)
+func testFixesOfPolicies(l *lab) {
+	t := l.t
 	ladder := l.exact()
 	name := ladder.Name()
 	for _, queue := range []string{"orders", "bare"} {
@@ -148,10 +148,10 @@ func TestDoctorsFixesOfPolicies_OwnBroker(t *testing.T) {
 		l.run(fmt.Sprintf("amqpretry topology apply --policies \"%s\" %s", l.policies, queue))
 	}
 	harm := `{"message-ttl":250,"dead-letter-routing-key":"x","max-length":5000}`
-	l.broker.Ctl("set_policy", "unroutable", "^lad[.].*unroutable$", harm, "--priority", "9")
-	l.broker.Ctl("set_policy", "waits", "^lad[.].*ms$", harm, "--priority", "2")
-	l.broker.Ctl("set_operator_policy", "operator", "^lad[.].*00ms$", `{"expires":3600000}`)
-	l.broker.Ctl("set_policy", "main", "^bare$", `{"expires":3600000,"delivery-limit":7}`, "--priority", "150")
+	l.policy("policies", "unroutable", "^lad[.].*unroutable$", harm, 9)
+	l.policy("policies", "waits", "^lad[.].*ms$", harm, 2)
+	l.policy("operator-policies", "operator", "^lad[.].*00ms$", `{"expires":3600000}`, 0)
+	l.policy("policies", "main", "^bare$", `{"expires":3600000,"delivery-limit":7}`, 150)
 
 	harmful := func() (found []Finding) {
 		for _, f := range l.full("orders", "bare").findings {
@@ -184,6 +184,6 @@ func TestDoctorsFixesOfPolicies_OwnBroker(t *testing.T) {
 	for _, fix := range fixesOf(found, "policies", "delivery-limit", "dead-letter-target") {
 		l.run(fix)
 	}
-	assert.Contains(t, l.broker.Ctl("list_policies"), "amqpretry."+name)
+	assert.Contains(t, l.get("policies"), "amqpretry."+name)
 	await.Until(t, func() bool { return len(harmful()) == 0 }, "nothing harmful is found")
 }

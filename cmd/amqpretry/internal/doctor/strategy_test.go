@@ -225,8 +225,8 @@ const strategyFile = `topics:
 `
 
 // On a broker: what is wrong with main queues is found, and what a command can fix is fixed by it.
-func TestDoctorFindsAndFixesStrategies_OwnBroker(t *testing.T) {
-	l := newLab(t)
+func testStrategies(l *lab) {
+	t := l.t
 	l.write(strategyFile)
 	type is struct {
 		queue, check, object, found string
@@ -247,7 +247,7 @@ func TestDoctorFindsAndFixesStrategies_OwnBroker(t *testing.T) {
 	policy := func(queue, definition string) func(string, topology.Plan) {
 		return func(_ string, plan topology.Plan) {
 			declared(nil)(queue, plan)
-			l.broker.Ctl("set_policy", queue, "^"+queue+"$", definition, "--priority", "150")
+			l.policy("policies", queue, "^"+queue+"$", definition, 150)
 		}
 	}
 	all := []is{
@@ -262,7 +262,7 @@ func TestDoctorFindsAndFixesStrategies_OwnBroker(t *testing.T) {
 		{"cycle-limit", "strategy", `"cycle-limit"`, "delivery-limit: 30, from the operator policy", func(
 			q string, p topology.Plan) {
 			declared(nil)(q, p)
-			l.broker.Ctl("set_operator_policy", "thirty", "^cycle-limit$", `{"delivery-limit":30}`)
+			l.policy("operator-policies", "thirty", "^cycle-limit$", `{"delivery-limit":30}`, 0)
 		}, true},
 		{"cycle-gone", "exists", `exchange "cycle-gone.rejected.1m"`, "no such exchange", func(
 			q string, p topology.Plan) {
@@ -284,7 +284,7 @@ func TestDoctorFindsAndFixesStrategies_OwnBroker(t *testing.T) {
 		{"policy-healthy", "", "", "", func(queue string, plan topology.Plan) {
 			l.topic(queue, amqp.Table{"x-queue-type": "quorum"})
 			p, _ := plan.MainPolicy("/")
-			l.broker.Ctl("set_policy", p.Name, p.Pattern, p.Definition, "--priority", "100")
+			l.policy("policies", p.Name, p.Pattern, p.Definition, 100)
 		}, false},
 	}
 	if since(4, 3)(l.version) {
@@ -294,8 +294,8 @@ func TestDoctorFindsAndFixesStrategies_OwnBroker(t *testing.T) {
 			is{"copies-late", "strategy", `"copies-late"`, "delayed-retry-type: all", func(
 				queue string, _ topology.Plan) {
 				l.topic(queue, topology.ProtectArguments(queue+".dlq"))
-				l.broker.Ctl("set_policy", queue, "^copies-late$",
-					`{"delayed-retry-type":"all","delayed-retry-min":500}`)
+				l.policy("policies", queue, "^copies-late$",
+					`{"delayed-retry-type":"all","delayed-retry-min":500}`, 0)
 			}, true},
 			is{"native-healthy", "", "", "", declared(nil), false})
 	} else {
@@ -339,5 +339,5 @@ func TestDoctorFindsAndFixesStrategies_OwnBroker(t *testing.T) {
 		}
 		return true
 	})
-	assert.Contains(t, l.broker.Ctl("list_policies"), "policy-healthy")
+	assert.Contains(t, l.get("policies"), "policy-healthy")
 }
