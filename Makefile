@@ -8,12 +8,12 @@ LINT  := $(GO) tool -modfile=tools/go.mod golangci-lint
 
 # Tests wait for delays and brokers more than they compute, so more of them than cores may run at a time.
 TESTFLAGS ?= -timeout=20m -p=2 -parallel=16
-# Brokers that start keep a core busy for seconds each: more of them at a time only come up later.
-OWNFLAGS  ?= -short -timeout=25m -p=2 -parallel=4
+# A broker that starts keeps more than a core busy for seconds: of many at a time each takes several times as long.
+OWNFLAGS  ?= -short -timeout=25m -p=2 -parallel=2
 # The longest come first, and the others beside them. make test leaves out what kills processes and what measures.
 PACKAGES  ?= all
 BEFORE    := ./tests ./amqpretry/dlq ./amqpretry/... ./cmd/... ./config/... ./internal/... ./middleware/... ./retry ./tests/arrows
-OWNERS     = $(if $(filter all,$(PACKAGES)),./tests $$(grep -rl --include=*_test.go '_OwnBroker.t ' amqpretry cmd examples internal tests | xargs -n 1 dirname | sort -u | grep -v 'tests/c[hl]' | sed 's|^|./|'),$(PACKAGES))
+OWNERS     = $(if $(filter all,$(PACKAGES)),./tests $$(grep -rl --include=*_test.go '_OwnBroker.t ' amqpretry cmd internal tests | xargs -n 1 dirname | sort -u | grep -v 'tests/c[hl]' | sed 's|^|./|'),$(PACKAGES))
 EVERY     := ./tests ./tests/crashes ./tests/console ./tests/tools $(BEFORE)
 TESTED     = $(if $(filter all,$(PACKAGES)),$(EVERY),$(PACKAGES))
 # Tests whose names end with this start brokers of their own, each for seconds: make test-brokers.

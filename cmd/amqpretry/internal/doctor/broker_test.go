@@ -71,6 +71,7 @@ func TestDoctor_OwnBroker(t *testing.T) {
 	ctl := fmt.Sprintf(rabbitmqctl, script, broker.Dir)
 	require.NoError(t, os.WriteFile(filepath.Join(bin, "rabbitmqctl"), []byte(ctl), 0o755))
 
+	(&lab{t: t, broker: broker, vhost: "/"}).user("doctor", "administrator", ".*", ".*", ".*")
 	t.Run("in virtual hosts", func(t *testing.T) {
 		for name, test := range map[string]func(*lab){
 			"finds and fixes": testFindsAndFixes, "strategies": testStrategies, "exact delays": testExactDelays,
@@ -86,7 +87,7 @@ func TestDoctor_OwnBroker(t *testing.T) {
 func newLab(t *testing.T, broker *brokertest.Broker, vhost, bin string) *lab {
 	l := &lab{t: t, broker: broker, bin: bin, vhost: vhost}
 	l.put("vhosts", "", nil)
-	l.user("doctor", "administrator", ".*", ".*", ".*")
+	l.permit("doctor", ".*", ".*", ".*")
 	l.uri, l.api = l.as("doctor"), asUser(t, broker.ManagementURL, "doctor")
 
 	l.policies = filepath.Join(t.TempDir(), "it's retry.yaml")
@@ -123,6 +124,7 @@ func (l *lab) call(method, path string, body any) string {
 	require.NoError(l.t, err)
 	request, err := http.NewRequestWithContext(l.t.Context(), method, l.broker.ManagementURL+path, bytes.NewReader(content))
 	require.NoError(l.t, err)
+	request.Header.Set("Content-Type", "application/json")
 	response, err := http.DefaultClient.Do(request)
 	require.NoError(l.t, err)
 	defer response.Body.Close()
@@ -136,7 +138,12 @@ func (l *lab) call(method, path string, body any) string {
 func (l *lab) user(name, tags, configure, write, read string) {
 	l.t.Helper()
 	l.call(http.MethodPut, "/api/users/"+name, map[string]string{"password": password, "tags": tags})
-	l.put("permissions", name, map[string]string{"configure": configure, "write": write, "read": read})
+	l.permit(name, configure, write, read)
+}
+
+func (l *lab) permit(user, configure, write, read string) {
+	l.t.Helper()
+	l.put("permissions", user, map[string]string{"configure": configure, "write": write, "read": read})
 }
 
 // policy sets one, or an operator policy.
@@ -288,6 +295,7 @@ func (l *lab) amqpOnly(args ...string) verdict {
 func (l *lab) run(fix string) {
 	l.t.Helper()
 	cmd := exec.Command("sh", "-c", fix)
+	cmd.Dir = filepath.Dir(l.policies) // an empty one but for them
 	cmd.Env = append(os.Environ(), "PATH="+l.bin+":"+os.Getenv("PATH"), "AMQP_URI="+l.uri, "AMQP_MANAGEMENT_URL="+l.api)
 	out, err := cmd.CombinedOutput()
 	require.NoError(l.t, err, "%s\n%s", fix, out)
