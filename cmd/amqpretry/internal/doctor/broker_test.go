@@ -111,10 +111,11 @@ func (l *lab) put(kind, name string, body any) {
 	l.call(http.MethodPut, path, body)
 }
 
-// get reads what the virtual host has of a kind.
-func (l *lab) get(kind string) string {
+// get reads what the virtual host has of a kind, or the one with that name.
+func (l *lab) get(kind string, name ...string) string {
 	l.t.Helper()
-	return l.call(http.MethodGet, "/api/"+kind+"/"+url.PathEscape(l.vhost), nil)
+	return l.call(http.MethodGet, strings.Join(append([]string{"/api", kind, url.PathEscape(l.vhost)}, name...), "/"),
+		nil)
 }
 
 // call calls the management API as its first user.
@@ -607,7 +608,7 @@ func (l *lab) withoutPermissions(t *testing.T) {
 		fix = f.Fix
 	}
 	l.run(fix)
-	assert.Contains(t, l.get("permissions"), "^mine$")
+	assert.Contains(t, l.get("permissions", "poor"), "^mine$")
 	delete(poor, cli.EnvManagement)
 	v = l.doctor(poor, "--json", "--policies", l.policies, "healthy", "shared-a")
 	f, found := find(v.findings, "permissions", "", "")
