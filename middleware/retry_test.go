@@ -302,7 +302,7 @@ func TestShutdown(t *testing.T) {
 		"panic":     panicking(errBoom),
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDelivery()
+			d := newDelivery().under(&engine.Engine{ErrorText: func(error) string { return "redacted" }})
 			d.state.Count, d.state.Attempts = 2, 2
 			ctx, cancel := context.WithCancel(context.Background())
 			msg := messageOf(d)
@@ -317,6 +317,7 @@ func TestShutdown(t *testing.T) {
 				})(msg)
 
 			require.ErrorIs(t, err, errBoom, "the router nacks")
+			require.EqualError(t, err, "redacted", "and logs")
 			assert.Empty(t, produced)
 
 			s := settlement(t, d)
@@ -415,12 +416,13 @@ func TestSettleError(t *testing.T) {
 		"poison": middleware.Poison{}.Middleware,
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := newDelivery()
+			d := newDelivery().under(&engine.Engine{ErrorText: func(error) string { return "redacted" }})
 			d.err = errSettle
 
 			produced, err := middle(failing(errBoom))(messageOf(d))
 			require.ErrorIs(t, err, errSettle, "the router must nack")
 			require.ErrorIs(t, err, errBoom)
+			assert.NotContains(t, err.Error(), errBoom.Error(), "and logs")
 			assert.Empty(t, produced)
 			assert.Zero(t, d.succeeded)
 		})

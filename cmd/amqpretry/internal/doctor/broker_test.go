@@ -123,7 +123,8 @@ func (l *lab) call(method, path string, body any) string {
 	l.t.Helper()
 	content, err := json.Marshal(body)
 	require.NoError(l.t, err)
-	request, err := http.NewRequestWithContext(l.t.Context(), method, l.broker.ManagementURL+path, bytes.NewReader(content))
+	request, err := http.NewRequestWithContext(l.t.Context(), method, l.broker.ManagementURL+path,
+		bytes.NewReader(content))
 	require.NoError(l.t, err)
 	request.Header.Set("Content-Type", "application/json")
 	response, err := http.DefaultClient.Do(request)
