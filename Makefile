@@ -19,7 +19,7 @@ TESTED     = $(if $(filter all,$(PACKAGES)),$(EVERY),$(PACKAGES))
 # Tests whose names end with this start brokers of their own, each for seconds: make test-brokers.
 OWN       := _OwnBroker$$
 # Tests that take more than two seconds of processor time each, or half a minute: in CI, and with make test LONG=
-LONG      ?= ^(TestP7_TwoVersionsSideBySide|TestP8_Journey|TestAlternatives|TestExact_Priority|TestExact_LadderDeleted|TestDelayPublish_Names|TestGroups_OneClosesUnderLoad|TestStrategy_Close|TestStrategy_CloseWhileFailing|TestStrategy_Neighbours|TestProcessorCommand|TestProcessorCommand_Killed|TestProcessor_GracefulClose|TestWatermillSuitePubSub|TestExactDelays_JitterSpreadsABurst|TestExact_DeliveryDeleted|TestDelayPublish_LadderDeleted|TestDelayPublish_DeliveryDeleted|TestHostile_Counts|TestHealthyBesideABrokenQueue|TestBrowsingKeepsEverythingInOrder|TestPoorNetworks|TestFailureWhileTheScanWaits|TestBrowsesWhileDeadLettersComeKeepTheOrder|TestOddQueues|TestRunThatTakesLong)$$
+LONG      ?= ^(TestP7_TwoVersionsSideBySide|TestP8_Journey|TestAlternatives|TestExact_Priority|TestExact_LadderDeleted|TestDelayPublish_Names|TestGroups_OneClosesUnderLoad|TestStrategy_Close|TestStrategy_CloseWhileFailing|TestStrategy_Neighbours|TestProcessorCommand|TestProcessorCommand_Killed|TestProcessor_GracefulClose|TestWatermillSuitePubSub|TestExactDelays_JitterSpreadsABurst|TestExact_DeliveryDeleted|TestDelayPublish_LadderDeleted|TestDelayPublish_DeliveryDeleted|TestHostile_Counts|TestHealthyBesideABrokenQueue|TestBrowsingKeepsEverythingInOrder|TestPoorNetworks|TestFailureWhileTheScanWaits|TestBrowsesWhileDeadLettersComeKeepTheOrder|TestOddQueues|TestRunThatTakesLong|TestParseBombs|TestPublisher_LargeCall|TestLargeMessages)$$
 SHORT      = -vet=off -short $(TESTFLAGS) -skip '$(OWN)$(if $(LONG),|$(LONG))' $(if $(filter all,$(PACKAGES)),$(BEFORE),$(PACKAGES))
 # amqpv3: the tests go over watermill-amqp v3, else over v2
 TAGS      ?=
@@ -94,7 +94,7 @@ test-race: ## make test with the race detector, and the ten slowest tests at the
 	@$(call timed,-race $(SHORT)) -first 10
 
 test-long: ## the tests that make test leaves out, but for those with brokers of their own
-	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off $(TESTFLAGS) -skip '$(OWN)' -run '$(LONG)' ./tests ./amqpretry/dlq
+	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off $(TESTFLAGS) -skip '$(OWN)' -run '$(LONG)' ./tests ./amqpretry/dlq ./amqpretry/dlqweb ./config/policyfile
 	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off $(TESTFLAGS) -skip '$(OWN)' ./tests/crashes ./tests/console ./tests/tools
 
 timings: ## make test again, with the 40 slowest tests, and the packages with their times and what linking them costs
