@@ -88,10 +88,11 @@ func TestPublisher_SlowLink(t *testing.T) {
 			case not[m.UUID]:
 				assert.Zero(t, stored[m.UUID], m.UUID)
 			default:
-				assert.Equal(t, 1, stored[m.UUID], m.UUID)
+				// A machine that stands still for a second loses the connection, and then a message may be there twice.
+				assert.Positive(t, stored[m.UUID], m.UUID)
 			}
 		}
-		assert.Equal(t, 1, stored["after"])
+		assert.Positive(t, stored["after"])
 	})
 }
 
