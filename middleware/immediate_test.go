@@ -154,6 +154,17 @@ func TestNoImmediateTry(t *testing.T) {
 		assert.Equal(t, retry.ActionRequeue, settlement(t, d).Verdict.Action)
 	})
 
+	t.Run("a shutdown that begins after the failure", func(t *testing.T) {
+		d, calls := immediately(3), 0
+		d.under(&engine.Engine{ErrorText: func(error) string { d.withdrawn = true; return "redacted" }})
+		_, err := retrying(func(*message.Message) ([]*message.Message, error) { calls++; return nil, errBoom })(messageOf(d))
+
+		require.ErrorIs(t, err, errBoom, "nacked")
+		require.EqualError(t, err, "redacted", "and logged")
+		assert.Equal(t, 1, calls)
+		assert.Empty(t, d.settled)
+	})
+
 	t.Run("a goroutine that ends", func(t *testing.T) {
 		d, calls := immediately(3), 0
 		msg := messageOf(d)

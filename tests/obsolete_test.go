@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -230,16 +231,7 @@ func (b *obsoleteBroker) as(t *testing.T, user, password string) topology.Manage
 // put makes what rabbitmqctl would take a second for.
 func (b *obsoleteBroker) put(t *testing.T, body string, path ...string) {
 	t.Helper()
-	address := b.broker.ManagementURL + "/api"
-	for _, segment := range path {
-		address += "/" + url.PathEscape(segment)
-	}
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodPut, address, strings.NewReader(body))
-	require.NoError(t, err)
-	response, err := http.DefaultClient.Do(request)
-	require.NoError(t, err)
-	require.NoError(t, response.Body.Close())
-	require.Less(t, response.StatusCode, 300)
+	b.broker.API(http.MethodPut, json.RawMessage(body), path...)
 }
 
 // It takes no more permissions than the docs say.

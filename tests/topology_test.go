@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/url"
 	"strings"
 	"testing"
@@ -178,16 +179,17 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 // What a plan takes from the user in permissions, and what the error says when one is missing.
 func TestTopologyAccessRefused_OwnBroker(t *testing.T) {
 	t.Parallel()
-	broker := brokertest.Start(t)
+	broker := brokertest.StartWithManagement(t)
 	uri, err := url.Parse(broker.URI)
 	require.NoError(t, err)
 	uri.User = url.UserPassword("worker", "secret")
-	broker.Ctl("add_user", "worker", "secret")
+	broker.API(http.MethodPut, map[string]string{"password": "secret", "tags": ""}, "users", "worker")
 
 	plan, err := topology.New("q", config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
 	require.NoError(t, err)
 	declare := func(configure, write, read string) error {
-		broker.Ctl("set_permissions", "worker", configure, write, read)
+		broker.API(http.MethodPut, map[string]string{"configure": configure, "write": write, "read": read},
+			"permissions", "/", "worker")
 		// A new connection each time: a channel remembers what its user may do.
 		return plan.Declare(newTopologyBroker(t, uri.String()).channel())
 	}

@@ -6,7 +6,11 @@ package brokertest
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -116,7 +120,7 @@ func (b *Broker) Kill() { b.t.Helper(); b.run("kill", b.Dir) }
 
 // Settle returns when queues that have been declared survive [Broker.Kill]. RabbitMQ 3.10 answers a declaration before
 // its tables are on the disk: killed within about three seconds, it may not know a queue, or give a quorum queue no
-// leader for ever.
+// leader for ever. Of 30 new quorum queues one had none, in each of four rounds, and after Settle none did.
 func (b *Broker) Settle() {
 	b.t.Helper()
 	b.Ctl("eval", "[dets:sync(T) || T <- dets:all()], catch mnesia:sync_log().")
@@ -132,6 +136,43 @@ func (b *Broker) Resume() { b.t.Helper(); b.run("resume", b.Dir) }
 func (b *Broker) Ctl(args ...string) string {
 	b.t.Helper()
 	return b.run("ctl", append([]string{b.Dir}, args...)...)
+}
+
+// API asks the management API, after [StartWithManagement], as the user who may do everything, and returns the answer. It
+// takes milliseconds where rabbitmqctl takes a second.
+func (b *Broker) API(method string, body any, path ...string) string {
+	b.t.Helper()
+	answer, err := b.api(method, body, path)
+	if err != nil {
+		b.t.Fatalf("%s %s: %v", method, strings.Join(path, " "), err)
+	}
+	return answer
+}
+
+func (b *Broker) api(method string, body any, path []string) (string, error) {
+	content, err := json.Marshal(body)
+	if err != nil {
+		return "", err
+	}
+	address := b.ManagementURL + "/api"
+	for _, segment := range path {
+		address += "/" + url.PathEscape(segment)
+	}
+	request, err := http.NewRequestWithContext(b.t.Context(), method, address, bytes.NewReader(content))
+	if err != nil {
+		return "", err
+	}
+	request.Header.Set("Content-Type", "application/json")
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = response.Body.Close() }()
+	answer, err := io.ReadAll(response.Body)
+	if err == nil && response.StatusCode >= http.StatusMultipleChoices {
+		err = fmt.Errorf("%s: %s", response.Status, answer)
+	}
+	return string(answer), err
 }
 
 func (b *Broker) run(command string, args ...string) string {

@@ -68,10 +68,6 @@ type survivor struct {
 	waiting int // messages that lie in the queues
 }
 
-// settled is how old queues have to be before the broker is killed: RabbitMQ 3.10 may leave a younger quorum queue
-// without a leader for ever, which is nobody's fault here.
-const settled = 4 * time.Second
-
 func kill(b *testing.B, broker *brokertest.Broker, all []*survivor, messages int) {
 	b.Helper()
 	for _, s := range all {
@@ -82,7 +78,7 @@ func kill(b *testing.B, broker *brokertest.Broker, all []*survivor, messages int
 	for _, s := range all {
 		await(b, s.calls.there, time.Minute, "%s gets no message", s.peer)
 	}
-	<-time.After(settled)
+	broker.Settle()
 
 	for _, s := range all {
 		s.calls.begin()

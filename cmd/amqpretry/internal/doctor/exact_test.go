@@ -3,7 +3,6 @@ package doctor
 import (
 	"fmt"
 	"net/http"
-	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -385,7 +384,7 @@ func testExactDelays(l *lab) {
 	for _, fix := range []string{uncommented(conflict.Fix), policy.Fix} {
 		l.run(fix)
 	}
-	l.call(http.MethodDelete, "/api/policies/"+url.PathEscape(l.vhost)+"/idle", nil)
+	l.broker.API(http.MethodDelete, nil, "policies", l.vhost, "idle")
 	l.await("fixed", func() bool {
 		v = l.full("orders")
 		return !slices.ContainsFunc(v.findings, func(f Finding) bool {
