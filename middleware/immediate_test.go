@@ -157,7 +157,11 @@ func TestNoImmediateTry(t *testing.T) {
 	t.Run("a shutdown that begins after the failure", func(t *testing.T) {
 		d, calls := immediately(3), 0
 		d.under(&engine.Engine{ErrorText: func(error) string { d.withdrawn = true; return "redacted" }})
-		_, err := retrying(func(*message.Message) ([]*message.Message, error) { calls++; return nil, errBoom })(messageOf(d))
+		_, err := retrying(func(*message.Message) ([]*message.Message, error) {
+			calls++
+
+			return nil, errBoom
+		})(messageOf(d))
 
 		require.ErrorIs(t, err, errBoom, "nacked")
 		require.EqualError(t, err, "redacted", "and logged")
