@@ -31,8 +31,9 @@ REPORT ?=
 SEED   ?=
 PROOF   = SEED="$(SEED)" REPORT="$(if $(REPORT),$(abspath $(REPORT)))"
 
-# Modules of their own, for lint.
-MODULES = tests/interop tests/chaos tests/bench/peers tests/browser tests/inbox $(patsubst %/go.mod,%,$(wildcard middleware/protect/store/*store/go.mod))
+# Modules of their own. make lint MODULES="…" only vets the others.
+EVERY_MODULE := tests/interop tests/chaos tests/bench/peers tests/browser tests/inbox $(patsubst %/go.mod,%,$(wildcard middleware/protect/store/*store/go.mod))
+MODULES ?= $(EVERY_MODULE)
 
 .DEFAULT_GOAL := help
 .PHONY: help mirror demo test test-long test-others timings proof mutants ledger test-exact-promises test-brokers test-v3 test-exact test-strategies test-race matrix soak chaos cluster console browser shutdown crashes stores inbox bench tools foreign fuzz examples record lint prose vet fmt
@@ -52,8 +53,8 @@ test-others: ## what other people's tools read of our files, the judge of the ch
 	cd tests/interop && $(GO) test -vet=off -count=1 ./...
 	cd tests/chaos && $(GO) test -vet=off -run 'TestJudge|TestReader|TestFates|TestTopics' ./...
 
-test-brokers: ## tests that kill, freeze or fill brokers, each one of its own
-	scripts/broker run $(GO) test -tags "$(TAGS)" -vet=off $(OWNFLAGS) -run '$(OWN)' $(OWNERS)
+test-brokers: ## tests that kill, freeze or fill brokers, each one of its own, and that give users their permissions
+	scripts/broker run --managed $(GO) test -tags "$(TAGS)" -vet=off $(OWNFLAGS) -run '$(OWN)' $(OWNERS)
 
 # Only what differs: the configs of both versions are translated by files of their own, all else is shared.
 test-v3: ## Watermill's suite and what depends on the version, over watermill-amqp v3
@@ -215,6 +216,7 @@ lint: ## linters and formatting (the first time it builds the linter: some minut
 	scripts/mirror --check
 	$(LINT) run && $(LINT) run --build-tags amqpv3 ./internal/versions/... ./amqpretry/... ./tests
 	set -e; for module in $(MODULES); do (cd $$module && $(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run); done
+	set -e; for module in $(filter-out $(MODULES),$(EVERY_MODULE)); do $(GO) vet -C $$module ./...; done
 
 PAGES ?= $(filter-out CHANGELOG.md,$(wildcard *.md)) $(wildcard docs/*.md docs/*/*.md docs/*/*/*.md)
 WORST ?= 20

@@ -117,7 +117,7 @@ func (c *told) logs(l *logs) {
 func TestCredentials_OwnBroker(t *testing.T) {
 	t.Parallel()
 
-	broker := brokertest.StartWithManagement(t)
+	broker := brokertest.Shared(t)
 	for name, password := range map[string]string{
 		"plain": "Xq7-Unmistakable-9zT", "with characters of URIs": "Zw8/?#@:%+&= [\"Unmistakable\"]ß",
 	} {

@@ -88,7 +88,7 @@ var provisionedServices = []provisioned{
 func TestDefinitions_OwnBroker(t *testing.T) {
 	t.Parallel()
 
-	private := brokertest.Start(t)
+	private := brokertest.Shared(t)
 	operator := newOperator(t, private)
 	const vhost = `shop "ä"/1`
 	as := func(user, password string) string {

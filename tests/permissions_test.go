@@ -195,7 +195,7 @@ func TestPermissions_OwnBroker(t *testing.T) {
 	for role := range documented {
 		require.Contains(t, roles, role)
 	}
-	broker := brokertest.StartWithManagement(t)
+	broker := brokertest.Shared(t)
 	// Else what the API says of a queue is 10 s old.
 	broker.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500).")
 	passiveIsAsked := newRabbit(t, broker.URI).AtLeast(4, 3)

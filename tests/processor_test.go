@@ -606,7 +606,7 @@ func TestProcessor_Permissions_OwnBroker(t *testing.T) {
 		FindStringSubmatch(string(page))
 	require.NotNil(t, line)
 	all := permissions{line[1], line[2], line[3]}
-	own := brokertest.StartWithManagement(t)
+	own := brokertest.Shared(t)
 	operator := &obsoleteBroker{broker: own}
 
 	life := func(t *testing.T, p permissions) *processed {

@@ -380,7 +380,7 @@ func provision(t *testing.T, uri, queue string, options amqpretry.Options) {
 func TestP8_Permissions_OwnBroker(t *testing.T) {
 	t.Parallel()
 
-	broker := brokertest.Start(t)
+	broker := brokertest.Shared(t)
 	// One command for all, since each takes a second or more.
 	var script strings.Builder
 	for user, may := range map[string][3]string{ // configure, write, read

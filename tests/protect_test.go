@@ -329,7 +329,7 @@ func (o operator) run(lines string) string {
 func TestProtect_PolicyLine_OwnBroker(t *testing.T) {
 	t.Parallel()
 
-	private := brokertest.Start(t)
+	private := brokertest.Shared(t)
 	operator := newOperator(t, private)
 
 	const vhost = `it's "$HOME" /ä`

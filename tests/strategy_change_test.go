@@ -175,7 +175,7 @@ func TestStrategy_ReplacesAnother(t *testing.T) {
 // What an operator's policy gives to a queue that exists is as good as arguments.
 func TestStrategy_ByPolicy_OwnBroker(t *testing.T) {
 	t.Parallel()
-	broker := brokertest.Start(t)
+	broker := brokertest.Shared(t)
 	policies := map[string]config.Policy{"redelivery": redeliveryPolicy()}
 	if rabbit.New(t, broker.URI).AtLeast(4, 3) {
 		policies["native"] = nativePolicy()
@@ -208,7 +208,7 @@ func TestStrategy_ByPolicy_OwnBroker(t *testing.T) {
 // dead-letter, the service declares what is missing, and nothing is lost.
 func TestStrategy_CycleTopologyDeleted_OwnBroker(t *testing.T) {
 	t.Parallel()
-	broker := brokertest.Start(t)
+	broker := brokertest.Shared(t)
 	broker.Ctl("eval", "application:set_env(rabbit, dead_letter_worker_publisher_confirm_timeout, 1000).")
 	s := withPolicy(t, cyclePolicy())
 	s.URI, s.Handler = broker.URI, byFate

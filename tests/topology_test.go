@@ -179,17 +179,18 @@ func TestTopologyConflictNamesAllOfIt(t *testing.T) {
 // What a plan takes from the user in permissions, and what the error says when one is missing.
 func TestTopologyAccessRefused_OwnBroker(t *testing.T) {
 	t.Parallel()
-	broker := brokertest.StartWithManagement(t)
+	broker := brokertest.Shared(t)
 	uri, err := url.Parse(broker.URI)
 	require.NoError(t, err)
-	uri.User = url.UserPassword("worker", "secret")
+	uri.User, uri.Path = url.UserPassword("worker", "secret"), "/access"
+	broker.API(http.MethodPut, map[string]string{}, "vhosts", "access")
 	broker.API(http.MethodPut, map[string]string{"password": "secret", "tags": ""}, "users", "worker")
 
 	plan, err := topology.New("q", config.Policy{Delays: []time.Duration{time.Hour}}, topology.Names{})
 	require.NoError(t, err)
 	declare := func(configure, write, read string) error {
 		broker.API(http.MethodPut, map[string]string{"configure": configure, "write": write, "read": read},
-			"permissions", "/", "worker")
+			"permissions", "access", "worker")
 		// A new connection each time: a channel remembers what its user may do.
 		return plan.Declare(newTopologyBroker(t, uri.String()).channel())
 	}

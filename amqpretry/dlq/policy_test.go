@@ -2,6 +2,7 @@ package dlq_test
 
 import (
 	"errors"
+	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -20,7 +21,7 @@ import (
 // The lock is gone with its connection, and so must be the run.
 func TestRunEndsWithItsLock_OwnBroker(t *testing.T) {
 	t.Parallel()
-	broker := brokertest.Start(t)
+	broker := brokertest.Shared(t)
 	f := on(t, broker.URI, nil)
 	f.fill(60)
 	begun, ended, once := make(chan struct{}), make(chan error, 1), sync.Once{}
@@ -54,14 +55,20 @@ func TestRunEndsWithItsLock_OwnBroker(t *testing.T) {
 // shows it.
 func TestBrowsingUnderAPolicy_OwnBroker(t *testing.T) {
 	t.Parallel()
-	broker := brokertest.StartWithManagement(t)
+	broker := brokertest.Shared(t)
+	const vhost = "limited"
+	broker.API(http.MethodPut, struct{}{}, "vhosts", vhost)
+	broker.API(http.MethodPut, map[string]string{"configure": ".*", "write": ".*", "read": ".*"}, "permissions", vhost,
+		"guest")
 	// First, as the API tells of a policy some seconds after it is set.
-	broker.Ctl("set_policy", "-p", "/", "limit", `\.dlq$`, `{"delivery-limit": 3}`, "--apply-to", "queues")
-	f := on(t, broker.URI, nil)
+	broker.API(http.MethodPut, map[string]any{"pattern": `\.dlq$`, "apply-to": "queues",
+		"definition": map[string]int{"delivery-limit": 3}}, "policies", vhost, "limit")
+	uri := broker.URI + vhost
+	f := on(t, uri, nil)
 	f.fill(10)
 
 	client, err := dlq.Open(t.Context(),
-		dlq.Config{URI: broker.URI, Management: topology.Management{URL: broker.ManagementURL}})
+		dlq.Config{URI: uri, Management: topology.Management{URL: broker.ManagementURL}})
 	require.NoError(t, err)
 	defer func() { _ = client.Close() }()
 	queue := client.Queue(f.main)
@@ -79,7 +86,7 @@ func TestBrowsingUnderAPolicy_OwnBroker(t *testing.T) {
 	}
 	f.Has(f.queue.Name(), 10)
 
-	broker.Ctl("clear_policy", "-p", "/", "limit")
+	broker.API(http.MethodDelete, nil, "policies", vhost, "limit")
 	await.Until(t, func() bool {
 		_, err := queue.Stat(t.Context(), dlq.Filter{})
 		return err == nil
@@ -91,9 +98,9 @@ func TestBrowsingUnderAPolicy_OwnBroker(t *testing.T) {
 // well, so whoever does not see the policies goes by the counts.
 func TestBrowsersThatDieUnderAPolicyUnseen_OwnBroker(t *testing.T) {
 	t.Parallel()
-	broker := brokertest.Start(t)
+	broker := brokertest.Shared(t)
 	f := on(t, broker.URI, nil)
-	broker.Ctl("set_policy", "-p", "/", "limit", `\.dlq$`, `{"delivery-limit": 5}`, "--apply-to", "queues")
+	broker.Ctl("set_policy", "-p", "/", f.main, "^"+f.queue.Name()+"$", `{"delivery-limit": 5}`, "--apply-to", "queues")
 	f.fill(1)
 	client, err := dlq.Open(t.Context(), dlq.Config{URI: broker.URI})
 	require.NoError(t, err)

@@ -75,6 +75,21 @@ func StartWithManagement(t testing.TB, environment ...string) *Broker {
 	return b
 }
 
+// Shared is a broker with the management plugin that several tests use at a time: it is neither ended nor stopped, and
+// nothing is set for all of it but how often it collects statistics. Make test-brokers has one; else t gets its own.
+func Shared(t testing.TB) *Broker {
+	t.Helper()
+	checkName(t)
+	dir := os.Getenv("BROKER_SHARED")
+	if dir == "" {
+		return StartWithManagement(t)
+	}
+	b := &Broker{URI: URI(t), Dir: dir, t: t, script: script(t)}
+	b.ManagementURL = strings.TrimSpace(b.run("url", b.Dir))
+
+	return b
+}
+
 func start(t testing.TB, environment []string, options ...string) *Broker {
 	t.Helper()
 	checkName(t)

@@ -14,7 +14,7 @@ import (
 // What is deleted in one virtual host stays in the others, where there is a queue of the same name.
 func TestPurgeInAnotherVirtualHost_OwnBroker(t *testing.T) {
 	t.Parallel()
-	broker := brokertest.StartWithManagement(t)
+	broker := brokertest.Shared(t)
 	const name = "teams/staging 2"
 	broker.Ctl("add_vhost", name)
 	broker.Ctl("set_permissions", "-p", name, "guest", ".*", ".*", ".*")

@@ -133,7 +133,7 @@ func TestExactHalfDeletedAndConflict(t *testing.T) {
 // A change of the delay mode makes retry queues obsolete, and never what other services may use.
 func TestExactObsolete_OwnBroker(t *testing.T) {
 	t.Parallel()
-	b := brokertest.StartWithManagement(t)
+	b := brokertest.Shared(t)
 	b.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500).")
 	l := newExactLab(t, b.URI)
 	l.environ[cli.EnvManagement] = b.ManagementURL
@@ -199,7 +199,7 @@ func (l *exactLab) recreateNothing(queue string) {
 
 func TestExactPermissions_OwnBroker(t *testing.T) {
 	t.Parallel()
-	b := brokertest.StartWithManagement(t)
+	b := brokertest.Shared(t)
 	l := newExactLab(t, b.URI)
 	queue := l.queues[0]
 	l.Declare(queue, nil)

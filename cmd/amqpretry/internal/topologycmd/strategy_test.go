@@ -118,7 +118,7 @@ func TestMainQueuesUnderStrategies(t *testing.T) {
 // With the management API, policies of the broker count as well, and the lines that are printed help.
 func TestStrategies_OwnBroker(t *testing.T) {
 	t.Parallel()
-	b := brokertest.StartWithManagement(t)
+	b := brokertest.Shared(t)
 	l := newLab(t, b.URI)
 	l.environ[cli.EnvManagement] = b.ManagementURL
 	b.Ctl("eval", "application:set_env(rabbit, quorum_tick_interval, 500).")
