@@ -39,6 +39,7 @@ var hostile = []string{
 
 // No message ever runs anything: whatever its body, its headers, their names and its error say.
 func TestHostileMessages(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	dead := w.queue + ".dlq"
 	for i, text := range hostile {
@@ -91,6 +92,7 @@ func cut(text string) string { return text[:min(len(text), 250)] }
 
 // The check itself: an inline script and a style are seen.
 func TestViolationsAreSeen(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Security-Policy", "default-src 'none'")
 		_, _ = w.Write([]byte(`<script>alert(1)</script><p style="color:red">x</p>`))
@@ -107,6 +109,7 @@ func TestViolationsAreSeen(t *testing.T) {
 
 // A page of another site can send no form to the console.
 func TestCrossSite(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.die("order-1")
 	form := fmt.Sprintf(`<!doctype html><form method="post" action=%q><input name="kind" value="purge"><input name="queue"

@@ -64,6 +64,7 @@ var pictures = os.Getenv("PICTURES")
 // Every page, light, dark and narrow: axe-core finds nothing, nothing is wider than the window, and the picture is in
 // docs/img.
 func TestPages(t *testing.T) {
+	t.Parallel()
 	script, err := axe()
 	require.NoError(t, err)
 	w := newWorldOf(t, "orders") // as it is in the pictures

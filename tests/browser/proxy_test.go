@@ -21,6 +21,7 @@ import (
 // Behind nginx, at the root, below a path that nginx cuts off, and below one that it passes on: pages have their style,
 // and a run is planned, confirmed and seen to its end.
 func TestBehindAProxy(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	address := nginx(t, map[string]string{
 		"/":             w.console("").URL,

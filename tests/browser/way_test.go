@@ -10,6 +10,7 @@ import (
 
 // The whole way, from an overview to an undone replay: by mouse, by keyboard, and without JavaScript.
 func TestTheWholeWay(t *testing.T) {
+	t.Parallel()
 	for name, open := range map[string]func(*testing.T) (*tab, hand){
 		"mouse":    func(t *testing.T) (*tab, hand) { b := newTab(t); return b, mouse{b} },
 		"keyboard": func(t *testing.T) (*tab, hand) { b := newTab(t); return b, keyboard{b} },
@@ -20,6 +21,7 @@ func TestTheWholeWay(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			w.die("order-1", "permanent-1", "order-2", "panic-1", "order-3")
 			b, by := open(t)
