@@ -15,6 +15,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -75,13 +76,16 @@ func StartWithManagement(t testing.TB, environment ...string) *Broker {
 	return b
 }
 
-// Shared is a broker with the management plugin that several tests use at a time: it is neither ended nor stopped, and
-// nothing is set for all of it but how often it collects statistics. Make test-brokers has one; else t gets its own.
+var sharing sync.Map // names of tests
+
+// Shared is a broker with the management plugin that several tests use at a time: none of them ends or stops it, and
+// for all of it they set only how often it collects statistics and how soon it dead-letters again. There is one in
+// make test-brokers; without it, and when -count runs a test again, whose users are there already, t gets its own.
 func Shared(t testing.TB) *Broker {
 	t.Helper()
 	checkName(t)
 	dir := os.Getenv("BROKER_SHARED")
-	if dir == "" {
+	if _, again := sharing.LoadOrStore(t.Name(), true); dir == "" || again {
 		return StartWithManagement(t)
 	}
 	b := &Broker{URI: URI(t), Dir: dir, t: t, script: script(t)}
