@@ -130,7 +130,8 @@ func TestP2_ForgedAges(t *testing.T) {
 				return
 			}
 			await.Until(t, func() bool { return svc.Calls.count() == 1 }, "handled")
-			assert.LessOrEqual(t, len(svc.Logs.with("it waits again")), 2)
+			// Twice as a rule. Where the whole second is not left at its arrival, it waits in parts of 100 ms.
+			assert.LessOrEqual(t, len(svc.Logs.with("it waits again")), 12)
 		})
 	}
 }
