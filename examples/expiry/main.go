@@ -28,7 +28,7 @@ import (
 )
 
 var policies = config.Policies{Default: config.Policy{
-	Delays: []time.Duration{500 * time.Millisecond}, Retries: 100, MaxAge: 2 * time.Second,
+	Delays: []time.Duration{4 * time.Second}, Retries: 100, MaxAge: 10 * time.Second,
 	// OnExpiry: config.ExpiryDrop acknowledges it instead of keeping a dead letter.
 }}
 
@@ -36,7 +36,7 @@ var policies = config.Policies{Default: config.Policy{
 func show(out io.Writer) message.NoPublishHandlerFunc {
 	return func(msg *message.Message) error {
 		attempt, _ := retry.AttemptFromContext(msg.Context())
-		fits := time.Until(attempt.Deadline) > 500*time.Millisecond
+		fits := time.Until(attempt.Deadline) > 4*time.Second
 		fmt.Fprintf(out, "%s: attempt %d, time for another one: %t\n", msg.UUID, attempt.Number, fits)
 
 		return errors.New("the display is off")

@@ -11,8 +11,7 @@ func TestOutput(t *testing.T) {
 
 	exampletest.Output(t, run, `price: attempt 1, time for another one: true
 price: attempt 2, time for another one: true
-price: attempt 3, time for another one: true
-price: attempt 4, time for another one: false
-price: dead letter, expired, calls: 4
+price: attempt 3, time for another one: false
+price: dead letter, expired, calls: 3
 `)
 }
