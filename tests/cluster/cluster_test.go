@@ -327,12 +327,13 @@ func (r *run) frozen() {
 	began := time.Now()
 	node.Pause()
 	r.faults++
+	handled := time.Now().Add(time.Second) // what the services had been given before
+	r.resumes("frozen, services at other nodes", handled, time.Minute, r.services[1:]...)
 	r.load(time.Until(began.Add(40 * time.Second)))
 	node.Resume()
 	r.faults++
-	// Before that a queue that is led there may not answer who begins to consume: RabbitMQ takes up to 75 s to give such a
-	// node up.
-	r.resumes("thawed", time.Now(), 2*time.Minute)
+	// The service at the frozen node needs that: a queue that is led there may not answer who begins to consume from it.
+	r.resumes("thawed", time.Now(), time.Minute)
 	r.load(5 * time.Second)
 }
 
@@ -349,10 +350,7 @@ func (r *run) all() {
 // awaitEnd waits until every message has ended; or nothing is left in the queues, so that what is missing is lost.
 func (r *run) awaitEnd() {
 	r.t.Helper()
-	const (
-		quiet = 10 * time.Second
-		bound = 10 * time.Minute // a broker that could not hand back what was due tries again after 3 minutes
-	)
+	const quiet, bound = 10 * time.Second, 5 * time.Minute
 	emptySince := time.Time{}
 	for deadline := time.Now().Add(bound); time.Now().Before(deadline); r.load(time.Second) {
 		missing := r.ledger.missing()

@@ -336,7 +336,7 @@ func (l *logs) add(level, text string, err error, fields watermill.LogFields) {
 	if at, ok := all["address"].(string); ok {
 		l.kept.at[fmt.Sprint(all["connection"])] = at
 	}
-	if level == "debug" && !strings.Contains(text, "is handled alone") || strings.HasPrefix(text, "Message failed") {
+	if level == "debug" || strings.HasPrefix(text, "Message failed") {
 		return
 	}
 	l.kept.lines = append(l.kept.lines, fmt.Sprintf("%s %-5s %s %v %v", time.Now().Format("15:04:05.000"), level, text,
