@@ -462,20 +462,20 @@ func (r *shutdowns) route(ctx context.Context, s *lived, q *shutdownQueue, handl
 	early bool) error {
 	conf := r.stock.dialling(s.retrier.Config())
 	conf.Connection.AmqpURI = r.uri // past the network's faults: a publisher that nobody answers keeps its handler
-	inner, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	stock, err := amqp.NewPublisher(conf, watermill.NopLogger{})
 	if err != nil {
 		return err
 	}
+	publisher := &ledgerPublisher{Publisher: stock, ledger: q.ledger, life: s.number}
 	s.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: await.Bound}, nil)
 	if err != nil {
 		return err
 	}
 	s.router.AddMiddleware(s.retrier.Middleware)
-	s.router.AddHandler("shutdown", q.name, s.subscriber, r.outputs, ledgerPublisher{inner, q.ledger, s.number},
-		handler)
+	s.router.AddHandler("shutdown", q.name, s.subscriber, r.outputs, publisher, handler)
 	go func() {
 		s.over <- s.router.Run(ctx)
-		_ = inner.Close() // where the handler has not come to run
+		_ = publisher.Close() // where the handler has not come to run
 	}()
 	if early {
 		return nil
@@ -557,9 +557,19 @@ type ledgerPublisher struct {
 	message.Publisher
 	ledger *shutdownLedger
 	life   int
+	open   sync.RWMutex // watermill-amqp has a data race between the close and a publish
 }
 
-func (p ledgerPublisher) Publish(topic string, messages ...*message.Message) error {
+func (p *ledgerPublisher) Close() error {
+	p.open.Lock()
+	defer p.open.Unlock()
+
+	return p.Publisher.Close()
+}
+
+func (p *ledgerPublisher) Publish(topic string, messages ...*message.Message) error {
+	p.open.RLock()
+	defer p.open.RUnlock()
 	if err := p.Publisher.Publish(topic, messages...); err != nil {
 		return err
 	}
