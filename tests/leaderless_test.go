@@ -71,7 +71,7 @@ func TestLeaderless_OwnBroker(t *testing.T) {
 		svc.publish("never-0")
 		_ = svc.reportedHeld(1)
 		assert.Less(t, svc.close(), longClose)
-		assert.Equal(t, 1, svc.Broker.Depth(svc.Queue), "the message is in its queue")
+		await.Until(t, func() bool { return svc.Broker.Depth(svc.Queue) == 1 }, "the message is in its queue")
 	})
 
 	t.Run("main queue", func(t *testing.T) {
