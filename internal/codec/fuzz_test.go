@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"reflect"
@@ -350,4 +351,34 @@ func newPipe(t *testing.T, stream []byte, size int) *ReadableConn {
 	}()
 
 	return Readable(client)
+}
+
+// What follows the close of a channel does not reach amqp091-go, which would close the connection. A channel that is
+// opened again, and all others, go on.
+func TestReadable_ClosedChannels(t *testing.T) {
+	method := func(channel byte, class, method byte) []byte {
+		return []byte{methodType, 0, channel, 0, 0, 0, 6, 0, class, 0, method, 'x', channel, 0xCE}
+	}
+	var sent, want []byte
+	for _, frame := range []struct {
+		bytes []byte
+		isIn  bool
+	}{
+		{method(1, 60, 30), true}, {method(1, 20, 40), true}, {method(2, 60, 30), true},
+		{method(1, 60, 30), false}, {method(1, 60, 60), false}, {method(1, 20, 40), true}, {method(1, 20, 41), true},
+		{[]byte{3, 0, 1, 0, 0, 0, 1, 'b', 0xCE}, true}, // a body, which amqp091-go drops
+		{method(2, 20, 41), true}, {method(2, 60, 30), false}, {method(0, 10, 50), true},
+		{method(1, 20, 11), true}, {method(1, 60, 30), true}, {method(2, 60, 30), false},
+		{[]byte{methodType, 0, 2, 0, 0, 0, 1, 'm', 0xCE}, true}, // which it refuses
+	} {
+		sent = append(sent, frame.bytes...)
+		if frame.isIn {
+			want = append(want, frame.bytes...)
+		}
+	}
+	for _, size := range []int{1, 5, len(sent)} {
+		got, err := io.ReadAll(newPipe(t, sent, size))
+		require.NoError(t, err)
+		assert.Equal(t, want, got, "in pieces of %d", size)
+	}
 }

@@ -32,7 +32,9 @@ const (
 const mostHeaderBytes = 16 << 20
 
 // ReadableConn reads from the broker. It takes from the headers of messages what amqp091-go cannot read, and marks
-// those messages: see LostHeaders.
+// those messages: see LostHeaders. And it drops methods of channels that are closed: amqp091-go would close the
+// connection over one, with all other channels. RabbitMQ's channels write beside what closes them, so one can follow:
+// the cancel of a consumer whose message was not acknowledged in time, as RabbitMQ 4.3 sends it.
 type ReadableConn struct {
 	net.Conn
 
@@ -41,13 +43,15 @@ type ReadableConn struct {
 
 	contents atomic.Int64 // content headers so far
 
+	closed map[uint16]bool // channels
+
 	ready []byte // of a frame that was changed, still to be given
 	pass  int64  // bytes that follow as they are
 }
 
 // Readable reads from a connection whose frames have no limit yet.
 func Readable(conn net.Conn) *ReadableConn {
-	return &ReadableConn{Conn: conn, in: bufio.NewReaderSize(conn, 32<<10)}
+	return &ReadableConn{Conn: conn, in: bufio.NewReaderSize(conn, 32<<10), closed: map[uint16]bool{}}
 }
 
 // LimitFrames tells the negotiated frame size, before there is anything to consume.
@@ -57,14 +61,20 @@ func (s *ReadableConn) LimitFrames(size int) { s.limit.Store(int64(size)) }
 func (s *ReadableConn) Contents() int64 { return s.contents.Load() }
 
 const (
-	frameStart = 1 + 2 + 4 // type, channel, size
-	frameEnds  = 1
-	frameExtra = frameStart + frameEnds
-	frameType  = 2 // of a content header
+	frameStart  = 1 + 2 + 4 // type, channel, size
+	frameEnds   = 1
+	frameExtra  = frameStart + frameEnds
+	frameType   = 2 // of a content header
+	methodType  = 1
+	methodStart = 2 + 2 // class, method
+
+	channelOpenOK  = 20<<16 | 11
+	channelClose   = 20<<16 | 40
+	channelCloseOK = 20<<16 | 41
 )
 
 func (s *ReadableConn) Read(p []byte) (int, error) {
-	if len(s.ready) == 0 && s.pass == 0 {
+	for len(s.ready) == 0 && s.pass == 0 {
 		if err := s.next(); err != nil {
 			return 0, err
 		}
@@ -89,8 +99,23 @@ func (s *ReadableConn) next() error {
 		return err
 	}
 	claimed := int64(binary.BigEndian.Uint32(start[3:]))
-	if start[0] == frameType {
-		s.contents.Add(1)
+	switch start[0] {
+	case frameType:
+		if !s.closed[binary.BigEndian.Uint16(start[1:])] {
+			s.contents.Add(1)
+		}
+	case methodType:
+		if claimed < methodStart {
+			break // amqp091-go refuses it
+		}
+		isLate, err := s.isLate(binary.BigEndian.Uint16(start[1:]))
+		if err != nil {
+			return err
+		}
+		if isLate {
+			_, err = io.CopyN(io.Discard, s.in, claimed+frameExtra)
+			return err
+		}
 	}
 	if start[0] != frameType || claimed > mostHeaderBytes {
 		s.pass = claimed + frameExtra
@@ -125,6 +150,24 @@ func (s *ReadableConn) next() error {
 	s.ready = frame.Bytes()
 
 	return nil
+}
+
+// isLate looks at a method, and tells whether its channel has been closed before.
+func (s *ReadableConn) isLate(channel uint16) (bool, error) {
+	start, err := s.in.Peek(frameStart + methodStart)
+	if err != nil {
+		return false, err
+	}
+	switch binary.BigEndian.Uint32(start[frameStart:]) {
+	case channelOpenOK:
+		delete(s.closed, channel)
+	case channelClose, channelCloseOK:
+		s.closed[channel] = true
+	default:
+		return s.closed[channel], nil
+	}
+
+	return false, nil
 }
 
 // entry is a header as it is encoded.
