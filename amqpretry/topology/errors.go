@@ -59,6 +59,9 @@ func (e *ConflictError) waysOut() string {
 			"another Prefix for a ladder; delete it if nothing else " +
 			"uses it (it is declared again); or let an operator provision it, and set the topology to assume"
 	}
+	if e.Argument == amqp.QueueTypeArg && e.Found == amqp.QueueTypeStream {
+		return "ways out: another queue; a stream has no retries, as nothing leaves it"
+	}
 	asItIs := "declare it as it is, if it is your main queue"
 	switch e.Argument {
 	case "durable", "auto_delete", "exclusive":

@@ -150,6 +150,18 @@ func TestExplainAccess(t *testing.T) {
 	}
 }
 
+// No permission helps where a token has expired.
+func TestExplainExpired(t *testing.T) {
+	broker := &amqp.Error{Code: amqp.AccessRefused, Reason: "ACCESS_REFUSED - write access to exchange 'x' in vhost " +
+		"'/' refused for user 's', backend rabbit_auth_backend_oauth2 returned an error: " +
+		"Provided JWT token has expired"}
+	err := topology.Explain("exchange", "x", broker)
+	assert.ErrorContains(t, err, `exchange "x": the connection's token has expired`)
+	assert.ErrorIs(t, err, broker)
+	var access *topology.AccessError
+	assert.NotErrorAs(t, err, &access)
+}
+
 func TestExplainExclusive(t *testing.T) {
 	for _, test := range []struct {
 		code       int

@@ -7,6 +7,7 @@ import (
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
@@ -98,6 +99,10 @@ func refused(kind, name, text string, err error) error {
 			e.VirtualHost = m[1]
 		}
 		return e
+	}
+
+	if expired, _ := rabbitmq.HasExpired(err); expired { // a permission would not help
+		return fmt.Errorf("%s %q: the connection's token has expired: %w", kind, name, err)
 	}
 
 	e := &AccessError{Kind: kind, Name: name, Err: err}

@@ -16,6 +16,7 @@ import (
 	"github.com/cenkalti/backoff/v5"
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -28,6 +29,9 @@ type Settings struct {
 	TLS       *tls.Config
 	AMQP      *amqp091.Config
 	Reconnect Reconnect
+	// Credentials is asked at each dial, and before what it gave expires. Optional: without it those of the URI, or of
+	// AMQP.
+	Credentials func(context.Context) (config.Credentials, error)
 	// Role ends up in the connection's name, for the people who look at the broker.
 	Role string
 	// Emit is told what happens to the connection.
@@ -99,7 +103,9 @@ type Connection struct {
 	failed error // why there is no connection, as far as that is known
 	closed bool
 
-	turn turn // of the nodes
+	turn   turn // of the nodes
+	unsure seldom
+	asking chan struct{} // for credentials, one at a time
 }
 
 // dial is one attempt, or one series of attempts, that all who wait for a connection share.
@@ -123,6 +129,7 @@ func New(settings Settings, logger watermill.LoggerAdapter) *Connection {
 		logger:   logger.With(watermill.LogFields{"connection": settings.Role}),
 		ctx:      ctx,
 		cancel:   cancel,
+		asking:   make(chan struct{}, 1),
 	}
 }
 
@@ -251,11 +258,18 @@ func (c *Connection) open() (*Link, error) {
 		return nil, fmt.Errorf("cannot connect to RabbitMQ: the address %w", err)
 	}
 
+	credentials, err := c.credentials()
+	if err != nil {
+		return nil, fmt.Errorf("cannot connect to RabbitMQ: %w", err)
+	}
 	link, err := inTurn(nodes, &c.turn, func() bool { return c.ctx.Err() != nil }, func(node string) (*Link, error) {
-		return c.openNode(node, limit)
+		return c.openNode(node, limit, credentials)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to RabbitMQ: %w", err)
+	}
+	if credentials != nil {
+		go c.refresh(link, *credentials)
 	}
 
 	return link, nil
@@ -283,8 +297,9 @@ func (c *Connection) amqpConfig() amqp091.Config {
 	return config
 }
 
-func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
+func (c *Connection) openNode(uri string, limit time.Duration, credentials *config.Credentials) (*Link, error) {
 	config := c.amqpConfig()
+	authenticate(&config, credentials)
 	dialer := config.Dial
 	if dialer == nil {
 		dialer = amqp091.DefaultDial(limit)
@@ -346,7 +361,7 @@ func (c *Connection) openNode(uri string, limit time.Duration) (*Link, error) {
 	c.logger.Info("Connected to RabbitMQ", watermill.LogFields{"address": broker.address})
 	c.settings.emit(retry.EventConnected, nil) // before it can be lost
 
-	link := newLink(connection, socket, c.logger, c.settings.emit)
+	link := newLink(connection, socket, c.logger, c.settings.emit, &c.unsure)
 	link.writes, link.reads = writes, readable
 	c.wg.Add(1)
 	go func() {

@@ -32,6 +32,13 @@ type Link struct {
 
 	dead chan struct{} // closed when the connection is gone
 
+	lostAt time.Time // read after dead
+	lost   error
+
+	expire  sync.Once // gives the connection up
+	expired atomic.Pointer[amqp091.Error]
+	unsure  *seldom // of the Connection
+
 	mu        sync.Mutex
 	unblocked chan struct{} // closed unless the broker has blocked the connection
 	reason    string        // for which it has
@@ -59,7 +66,7 @@ func (l *Link) Release() { l.writes.release() }
 
 func newLink(
 	connection *amqp091.Connection, socket *timedConn, logger watermill.LoggerAdapter,
-	emit func(retry.EventKind, error),
+	emit func(retry.EventKind, error), unsure *seldom,
 ) *Link {
 	open := make(chan struct{})
 	close(open)
@@ -73,6 +80,7 @@ func newLink(
 		blocks:     connection.NotifyBlocked(make(chan amqp091.Blocking, 8)),
 		dead:       make(chan struct{}),
 		unblocked:  open,
+		unsure:     unsure,
 	}
 }
 
@@ -87,8 +95,13 @@ func (l *Link) watch() {
 
 	for {
 		select {
-		case err, ok := <-l.closes:
-			if ok && err != nil {
+		case reason, ok := <-l.closes:
+			if !ok || reason == nil {
+				reason = l.expired.Load()
+			}
+			if reason != nil {
+				err := error(reason)
+				l.lostAt, l.lost = time.Now(), err
 				l.logger.Error("Connection to RabbitMQ lost", err, nil)
 				l.emit(retry.EventDisconnected, err)
 			}
@@ -136,6 +149,24 @@ func (l *Link) block(active bool, reason string) (changed bool) {
 		}
 
 		return !active
+	}
+}
+
+// Lost tells when the connection was lost, and why; nil if it is there, or was closed by ourselves.
+func (l *Link) Lost() (at time.Time, err error) {
+	if l.IsAlive() {
+		return time.Time{}, nil
+	}
+	<-l.dead // it is about to be
+
+	return l.lostAt, l.lost
+}
+
+// AwaitEnd waits until the connection is gone, or ctx ends.
+func (l *Link) AwaitEnd(ctx context.Context) {
+	select {
+	case <-l.dead:
+	case <-ctx.Done():
 	}
 }
 
@@ -198,6 +229,9 @@ func (l *Link) Channel() (*amqp091.Channel, error) {
 	channel, err := l.Connection.Channel()
 	if errors.Is(err, amqp091.ErrChannelMax) {
 		return nil, &topology.ChannelsError{Max: int(l.Config.ChannelMax), Err: err}
+	}
+	if err == nil {
+		go l.watchAccess(channel.NotifyClose(make(chan *amqp091.Error, 1)))
 	}
 
 	return channel, err
