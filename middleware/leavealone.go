@@ -23,10 +23,10 @@ func leaveAlone(d engine.Delivery, msg *message.Message, h message.HandlerFunc) 
 	if _, deadLetter := retry.DeadLetterFromContext(msg.Context()); !is || !deadLetter {
 		return h(msg)
 	}
-	d.Enter()
+	handler, returned := message.HandlerNameFromCtx(msg.Context()), false
+	d.Enter(handler)
 	defer d.Leave()
 
-	handler, returned := message.HandlerNameFromCtx(msg.Context()), false
 	defer func() {
 		if !returned {
 			if value := recover(); value != nil {

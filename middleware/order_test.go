@@ -38,7 +38,7 @@ func (d *played) Engine() *engine.Engine { return d.engine }
 func (*played) Queue() string            { return "queue" }
 func (*played) NeedsCopy() bool          { return false }
 func (*played) Succeeded()               {}
-func (*played) Enter()                   {}
+func (*played) Enter(string)             {}
 func (*played) Leave()                   {}
 func (*played) Withdrawn() bool          { return false }
 func (d *played) Refuse(err error) bool {

@@ -33,7 +33,7 @@ func handle(h message.HandlerFunc, of any, narrow func(engine.Delivery)) message
 			return leaveAlone(d, msg, h)
 		}
 
-		d.Enter()
+		d.Enter(message.HandlerNameFromCtx(msg.Context()))
 		defer d.Leave()
 		if err := order.refuse(msg, d); err != nil {
 			return nil, err

@@ -49,7 +49,7 @@ func (d *delivery) Advance(s wire.State)   { d.state = s }
 func (d *delivery) Narrow(p config.Policy) { d.policy = p }
 func (d *delivery) Remember(origin any)    { d.attempt.Remember(origin) }
 func (d *delivery) Origin() any            { return d.attempt.Origin() }
-func (d *delivery) Enter()                 { d.inside++ }
+func (d *delivery) Enter(string)           { d.inside++ }
 func (d *delivery) Leave()                 { d.inside-- }
 func (d *delivery) Withdrawn() bool        { return d.withdrawn }
 func (d *delivery) NeedsCopy() bool        { return false }

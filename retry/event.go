@@ -46,6 +46,10 @@ const (
 	// EventSetAside fires when a handler that is fed from a dead-letter queue has failed: its message stays there, and
 	// is handed out again after Took. Err is its error. Dead letters have no other events.
 	EventSetAside EventKind = "set-aside"
+	// EventWithdrawn fires when a handler still runs 10 s after the broker has taken its delivery back: a lost
+	// connection, or the consumer timeout. The message comes again, so it may be handled twice at a time. Took is how
+	// long the handler has run. It keeps its place: less is consumed until it returns.
+	EventWithdrawn EventKind = "withdrawn"
 )
 
 // The kinds of events about queues and connections.

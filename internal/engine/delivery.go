@@ -28,7 +28,7 @@ type Delivery interface {
 	End() (began time.Time, attempt *retry.Event, ok bool)
 	// Enter and Leave tell that a middleware has the message in hand. A handler may ack or nack it by itself: that is
 	// carried out when the last has left, and what the middleware says counts.
-	Enter()
+	Enter(handler string)
 	Leave()
 	// Withdrawn reports whether the message was taken away from its handler: a close that has waited long enough, or a
 	// lost connection. What the handler then returns is no failure.

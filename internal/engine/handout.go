@@ -13,6 +13,7 @@ type Handout struct {
 
 	mu         sync.Mutex
 	inside     int           // middlewares that have the message in hand
+	handler    string        // the name of the one that has it
 	seen       bool          // a middleware has had it
 	left       chan struct{} // closed when the last has left; made by who waits for it
 	refusal    error         // its handler is not called, and the subscription stops
@@ -25,12 +26,13 @@ type Handout struct {
 var ErrSettled = errors.New("the message was already acknowledged or rejected, its failure cannot be acted on: " +
 	"is a middleware such as InstantAck outside of the retry middleware?")
 
-// Enter notes that a middleware has the message in hand.
-func (h *Handout) Enter() {
+// Enter notes that a middleware has the message in hand, for the handler of this name.
+func (h *Handout) Enter(handler string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	h.inside++
+	h.handler = handler
 	h.seen = true
 }
 
@@ -51,6 +53,14 @@ func (h *Handout) WasSeen() bool {
 	defer h.mu.Unlock()
 
 	return h.seen
+}
+
+// Handler is the name of the handler that has the message; empty if no middleware has told.
+func (h *Handout) Handler() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	return h.handler
 }
 
 // Refused makes the consumer give the message back. It is false if that comes too late.

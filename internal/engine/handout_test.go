@@ -61,8 +61,8 @@ func TestHandout_WaitsForTheLastMiddleware(t *testing.T) {
 	assert.False(t, h.WasSeen())
 	require.True(t, h.Wait(t.Context()), "no middleware was there")
 
-	h.Enter()
-	h.Enter() // one inside the other
+	h.Enter("handler")
+	h.Enter("handler") // one inside the other
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -83,7 +83,7 @@ func TestHandout_WaitsForTheLastMiddleware(t *testing.T) {
 	<-left
 	require.True(t, h.Wait(ended), "all have left")
 
-	h.Enter()
+	h.Enter("handler")
 	h.Leave()
 	require.True(t, h.Wait(ended), "a second one may come and go")
 	assert.True(t, h.WasSeen())

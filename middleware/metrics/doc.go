@@ -21,6 +21,7 @@
 //	amqpretry_dead_letters_total{topic, reason}                           counter    messages sent to the dead-letter queue, confirmed by the broker
 //	amqpretry_forward_duration_seconds{topic}                             histogram  from a verdict to the broker's confirmation of the copy
 //	amqpretry_dead_letters_set_aside_total{topic}                         counter    dead letters whose own handler has failed, each time
+//	amqpretry_withdrawn_deliveries_total{topic}                           counter    deliveries that the broker has taken back, and whose handler ran on for 10 s or more
 //	amqpretry_consuming_subscriptions{topic}                              gauge      subscriptions that consume
 //	amqpretry_held_deliveries{queue}                                      gauge      failed deliveries whose copies the broker does not confirm
 //	amqpretry_topology_repairs_total{queue}                               counter    retry topologies declared again because a part was missing

@@ -124,6 +124,8 @@ func (m *Metrics) OnEvent(e retry.Event) {
 		}
 	case retry.EventSetAside:
 		m.topics.of(e.Topic).setAside.Inc()
+	case retry.EventWithdrawn:
+		m.topics.of(e.Topic).withdrawn.Inc()
 	case retry.EventConnected:
 		m.opened.inc(e.Connection)
 	case retry.EventDisconnected:

@@ -234,9 +234,12 @@ func TestOnEvent(t *testing.T) {
 			[]retry.Event{
 				event(retry.EventTopologyDeclared, ofDeadLetters), event(retry.EventConsuming, ofDeadLetters),
 				event(retry.EventConsuming, ofDeadLetters), event(retry.EventStoppedConsuming, ofDeadLetters),
-				event(retry.EventSetAside, ofDeadLetters),
+				event(retry.EventSetAside, ofDeadLetters), event(retry.EventWithdrawn, ofDeadLetters),
 			},
-			map[string]float64{`amqpretry_dead_letters_set_aside_total{topic="orders"}`: 1},
+			map[string]float64{
+				`amqpretry_dead_letters_set_aside_total{topic="orders"}`: 1,
+				`amqpretry_withdrawn_deliveries_total{topic="orders"}`:   1,
+			},
 		},
 		"what is in no list": {
 			[]retry.Event{

@@ -74,6 +74,7 @@ type series struct {
 	deadLetters  *prometheus.CounterVec
 	forward      *prometheus.HistogramVec
 	setAside     *prometheus.CounterVec
+	withdrawn    *prometheus.CounterVec
 	consuming    *prometheus.GaugeVec
 	held         *prometheus.GaugeVec
 	repairs      *prometheus.CounterVec
@@ -119,6 +120,8 @@ func newSeries(c Config) series {
 			"From a verdict to the broker's confirmation of the copy.", durationBuckets, labelTopic),
 		setAside: counter("dead_letters_set_aside_total",
 			"Dead letters whose own handler has failed, each time.", labelTopic),
+		withdrawn: counter("withdrawn_deliveries_total",
+			"Deliveries that the broker has taken back, and whose handler ran on for 10 s or more.", labelTopic),
 		consuming: gauge("consuming_subscriptions",
 			"Subscriptions that consume.", labelTopic),
 		held: gauge("held_deliveries",
@@ -137,7 +140,7 @@ func newSeries(c Config) series {
 func (s series) all() []prometheus.Collector {
 	return []prometheus.Collector{
 		s.calls, s.durations, s.inFlight, s.messages, s.untilSuccess, s.recovery, s.deadLetters, s.setAside,
-		s.forward, s.consuming,
+		s.withdrawn, s.forward, s.consuming,
 		s.held, s.repairs, s.opened, s.lost, s.blocked,
 	}
 }
@@ -218,6 +221,7 @@ type topical struct {
 	deadLetters counters
 	forward     prometheus.Observer
 	setAside    prometheus.Counter
+	withdrawn   prometheus.Counter
 	consuming   prometheus.Gauge
 }
 
@@ -228,6 +232,7 @@ func (s series) topical(topic string) *topical {
 		deadLetters: newCounters(s.deadLetters, reasons, topic),
 		forward:     s.forward.WithLabelValues(topic),
 		setAside:    s.setAside.WithLabelValues(topic),
+		withdrawn:   s.withdrawn.WithLabelValues(topic),
 		consuming:   s.consuming.WithLabelValues(topic),
 	}
 }

@@ -44,7 +44,7 @@ func (d *delivery) Advance(s wire.State)                 { d.state = s }
 func (d *delivery) Narrow(p config.Policy)               { d.policy = p }
 func (d *delivery) Begin(time.Time, *retry.Event) bool   { return true }
 func (d *delivery) End() (time.Time, *retry.Event, bool) { return time.Time{}, nil, false }
-func (d *delivery) Enter()                               {}
+func (d *delivery) Enter(string)                         {}
 func (d *delivery) Leave()                               {}
 func (d *delivery) Withdrawn() bool                      { return d.withdrawn }
 func (d *delivery) NeedsCopy() bool                      { return false }
