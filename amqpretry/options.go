@@ -1,6 +1,7 @@
 package amqpretry
 
 import (
+	"context"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -17,8 +18,8 @@ const (
 	DefaultConcurrency  = 1
 	DefaultCloseTimeout = 10 * time.Second
 	DefaultHoldWarning  = 30 * time.Second
-	// DefaultPrefetch is the least that Options.Prefetch is by default. A stock subscriber gets it where its config has
-	// none, which to the broker would mean no limit.
+	// DefaultPrefetch is how far the prefetch grows by default, see Options.Prefetch. A stock subscriber gets it where
+	// its config has none, which to the broker would mean no limit.
 	DefaultPrefetch = 50
 )
 
@@ -43,20 +44,25 @@ type Options struct {
 	// checked against the host of its address, unless the TLS config names one. Optional.
 	Addresses []string
 
+	// Credentials is asked for user and password, or token, at each dial, and again before they expire: for tokens of
+	// OAuth 2, and for passwords that change. It must be safe for concurrent use. Optional: without it those of the
+	// config's URI or AmqpConfig.SASL are taken. Stock subscribers do not ask.
+	Credentials func(context.Context) (config.Credentials, error)
+
 	// Logger gets what the retrier logs. Defaults to slog.Default(), through Watermill's adapter for it.
 	// watermill.NopLogger{} logs nothing.
 	Logger watermill.LoggerAdapter
 
 	// Concurrency is how many messages of one subscription of the retrier's own subscriber are handed out at a time.
-	// Defaults to 1, which keeps the order of healthy messages. The prefetch is raised to it where it is lower.
+	// Defaults to 1, which keeps the order of healthy messages. A fixed prefetch is raised to it where it is lower.
 	Concurrency int
 
 	// Prefetch is how many messages of one subscription the broker may send ahead to the retrier's own subscriber,
-	// those included that are handed out or held. When all of them are held, the queue stands still.
+	// those included that are handed out or held.
 	//
-	// Defaults to the config's Consume.Qos.PrefetchCount where that is more than 1; else to 50, or twice the
-	// Concurrency where that is more. The 1 of watermill-amqp's configs is not taken: with it one held message stops
-	// the queue. Prefetch: 1 asks for it. Stock subscribers keep the config's.
+	// By default it follows the handlers: as many as they take within a second, 50 at most, or twice the Concurrency
+	// where that is more, and 8 MiB at most. A number fixes it, and so does a Consume.Qos.PrefetchCount of the config
+	// that is more than the 1 of all configs of watermill-amqp. Stock subscribers keep the config's.
 	Prefetch int
 
 	// CloseTimeout is how long closing a subscriber waits for handlers and copies. Messages that are not done then go

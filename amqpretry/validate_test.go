@@ -83,6 +83,9 @@ func TestNewRefuses(t *testing.T) {
 		"non-durable queues": {config: func(c *amqp.Config) {
 			c.Queue.Durable = false
 		}, path: "Config.Queue.Durable", says: "must be true"},
+		"streams": {config: func(c *amqp.Config) {
+			c.Queue.Arguments = amqp091.Table{"x-queue-type": "stream"}
+		}, path: `Config.Queue.Arguments["x-queue-type"]`, says: "must not be stream"},
 		"auto-delete queues": {config: func(c *amqp.Config) {
 			c.Queue.AutoDelete = true
 		}, path: "Config.Queue.AutoDelete", says: "must be false"},

@@ -52,7 +52,7 @@ type setup struct {
 	URI       string
 	Queue     string // main queue and topic; a unique name by default
 	QueueType string // of the main queue: classic (default, but for the strategy mode) or quorum
-	Prefetch  int    // 10 by default
+	Prefetch  int    // follows the handlers by default
 	Tiers     bool   // the test is about retry queues: see withDelayMode and withStrategy
 	// Options are those of the retrier. Policies default to one retry after 200 ms; Logger is taken by the service,
 	// and so is OnEvent, which is called after the event was recorded.
@@ -102,9 +102,6 @@ func newService(t *testing.T, s setup) *service {
 	if s.Queue == "" {
 		s.Queue = uniqueName("promise")
 	}
-	if s.Prefetch == 0 {
-		s.Prefetch = 10
-	}
 	if s.Options.Policies.Default.IsZero() && s.Options.Policies.Topics == nil {
 		s.Options.Policies = retries(ms(200)...)
 	}
@@ -120,7 +117,7 @@ func newService(t *testing.T, s setup) *service {
 
 	svc := &service{t: t, Queue: s.Queue, Broker: newRabbit(t, s.URI), Logs: newLogs(t), Calls: &calls{}}
 	s.Options.Logger = svc.Logs
-	s.Options.Prefetch = s.Prefetch // a config's 1 would not be taken
+	s.Options.Prefetch = s.Prefetch
 	then := s.Options.OnEvent
 	s.Options.OnEvent = func(e retry.Event) {
 		recorded := e
@@ -138,7 +135,6 @@ func newService(t *testing.T, s setup) *service {
 
 	conf := amqp.NewDurableQueueConfig(s.URI)
 	conf.Queue.Arguments = mainQueueArguments(s.QueueType)
-	conf.Consume.Qos.PrefetchCount = s.Prefetch
 	conf.Connection.Reconnect = fastReconnect()
 	if s.Configure != nil {
 		s.Configure(&conf)
@@ -152,8 +148,12 @@ func newService(t *testing.T, s setup) *service {
 	if !s.KeepObjects {
 		plan, err := svc.Retrier.Plan(s.Queue)
 		require.NoError(t, err)
-		// Runs after the service has been closed.
-		t.Cleanup(func() { svc.Broker.RemovePlan(plan) })
+		leave := objects.enter(s.Queue, plan)
+		t.Cleanup(func() { // runs after the service has been closed
+			for _, plan := range leave() {
+				svc.Broker.RemovePlan(plan)
+			}
+		})
 	}
 
 	svc.Router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 20 * time.Second}, svc.Logs)
@@ -166,6 +166,37 @@ func newService(t *testing.T, s setup) *service {
 	}
 
 	return svc
+}
+
+// objects are what services of tests have declared, by main queue. The last service of a queue removes all of it: a
+// quorum queue that is deleted while another service declares it again can end RabbitMQ's supervisor of dead-lettering
+// (3.10 and 4.0), and with it all further declarations of quorum queues.
+var objects = declared{plans: map[string][]topology.Plan{}, users: map[string]int{}}
+
+type declared struct {
+	mu    sync.Mutex
+	plans map[string][]topology.Plan
+	users map[string]int
+}
+
+// enter notes what a service declares. Once it is closed, leave gives what is to be removed.
+func (d *declared) enter(queue string, plan topology.Plan) (leave func() []topology.Plan) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.users[queue]++
+	d.plans[queue] = append(d.plans[queue], plan)
+
+	return func() (plans []topology.Plan) {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.users[queue]--; d.users[queue] == 0 {
+			plans = d.plans[queue]
+			delete(d.plans, queue)
+			delete(d.users, queue)
+		}
+
+		return plans
+	}
 }
 
 // start makes a service and runs it until the test ends, or it is closed before.

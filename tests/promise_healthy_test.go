@@ -175,14 +175,15 @@ func TestHealthyWhenTheTopologyCannotBeDeclaredAgain(t *testing.T) {
 	assert.Equal(t, []int{1, 2}, svc.Calls.attempts("never-1"))
 }
 
-// A service that starts consumes one message at first, as it may be one that others have died of. It consumes with its
-// whole prefetch before that message is acknowledged. Else the broker could deliver another one to the consumer that is
+// A service that starts consumes one message at first, as it may be one that others have died of. It consumes for all of
+// its handlers before that message is acknowledged. Else the broker could deliver another one to the consumer that is
 // being cancelled: no handler would see it, and it would come again, marked as redelivered.
 func TestHealthyFromTheStart(t *testing.T) {
 	t.Parallel()
 	const count = 30
 	var sent sentMethods
 	svc := newService(t, setup{URI: brokertest.URI(t), QueueType: "quorum",
+		Options:   amqpretry.Options{Concurrency: 4},
 		Configure: func(c *amqp.Config) { sent.record(c) },
 		Handler:   func(*message.Message) error { return nil }})
 	require.NoError(t, svc.Sub.SubscribeInitialize(svc.Queue))

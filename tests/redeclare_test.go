@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqp"
@@ -131,6 +133,41 @@ func (c *slowConn) release(channel uint16, gate <-chan struct{}) {
 	defer c.mu.Unlock()
 	_, _ = c.Conn.Write(c.held[channel])
 	delete(c.held, channel)
+}
+
+// An operator makes the main queue anew, with another type. It is consumed from, and what is wrong is told.
+func TestRedeclareWithAnotherType(t *testing.T) {
+	t.Parallel()
+	for was, is := range map[string]string{"classic": "quorum", "quorum": "classic", "quorum ": "stream"} {
+		t.Run(is, func(t *testing.T) {
+			t.Parallel()
+			svc := start(t, setup{URI: brokertest.URI(t), QueueType: strings.TrimSpace(was), Handler: byFate})
+			svc.publish("ok-before")
+			await.Until(t, func() bool { return svc.Calls.count() == 1 }, "it consumes")
+
+			svc.Broker.Do(func(ch *amqp091.Channel) error { // at once, before the service declares it
+				if _, err := ch.QueueDelete(svc.Queue, false, false, false); err != nil {
+					return err
+				}
+				_, err := ch.QueueDeclare(svc.Queue, true, false, false, false, amqp091.Table{"x-queue-type": is})
+
+				return err
+			})
+			svc.publish("once-1")
+			if is == "stream" {
+				await.Until(t, func() bool { return len(svc.Logs.with("Cannot consume, trying again")) > 1 }, "refused")
+				assert.Equal(t, 1, svc.Calls.count())
+
+				return
+			}
+			await.Until(t, func() bool { return len(svc.Calls.of("once-1")) == 2 }, "it is handled, and retried")
+			told := svc.Logs.with("consuming all the same")
+			require.NotEmpty(t, told)
+			var conflict *topology.ConflictError
+			require.ErrorAs(t, told[0].Err, &conflict)
+			assert.Equal(t, []string{svc.Queue, is}, []string{conflict.Name, conflict.Found})
+		})
+	}
 }
 
 // A retry queue that was deleted and cannot be declared again, as the broker does not answer, holds up the copies that

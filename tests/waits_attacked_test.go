@@ -141,7 +141,7 @@ func TestP10_ExpiredInThePrefetch(t *testing.T) {
 
 	release := make(chan struct{})
 	entered := make(chan struct{}, 1)
-	c := setup{URI: brokertest.URI(t), Handler: func(msg *message.Message) error {
+	c := setup{URI: brokertest.URI(t), Prefetch: 10, Handler: func(msg *message.Message) error {
 		if msg.UUID == "slow" {
 			entered <- struct{}{}
 			<-release

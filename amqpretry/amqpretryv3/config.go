@@ -25,6 +25,9 @@ func (r *Retrier) Config() amqp.Config {
 	c.TopologyBuilder = &builder{r.retrier}
 	c.Marshaler = r.retrier.Marshaler()
 	c.Queue.GenerateName = r.retrier.GenerateName
+	if c.Consume.Qos.PrefetchCount == 0 { // no limit
+		c.Consume.Qos.PrefetchCount = DefaultPrefetch
+	}
 
 	return c
 }
@@ -36,9 +39,6 @@ func withDefaults(c amqp.Config) amqp.Config {
 	}
 	if c.QueueBind.GenerateRoutingKey == nil {
 		c.QueueBind.GenerateRoutingKey = func(string) string { return "" }
-	}
-	if c.Consume.Qos.PrefetchCount == 0 {
-		c.Consume.Qos.PrefetchCount = DefaultPrefetch
 	}
 
 	return c

@@ -21,6 +21,9 @@ type acker struct {
 	open    int      // delivered and not settled
 	closed  bool
 
+	last        uint64       // tag that has arrived
+	generations []generation // of consumers, the present one at last
+
 	changed chan struct{} // has something in it when open has changed
 
 	wake chan struct{}
@@ -37,10 +40,19 @@ type ackChannel interface {
 // tags are delivery tags from first to last.
 type tags struct{ first, last uint64 }
 
+// generation are the deliveries of one of the consumers that a channel has one after the other.
+type generation struct {
+	from uint64
+	open int // delivered and not settled
+}
+
 func newAcker(channel ackChannel) *acker {
 	a := &acker{
 		channel: channel,
 		settled: []tags{{0, 0}}, // delivery tags count from one on each channel
+
+		generations: make([]generation, 1),
+
 		changed: make(chan struct{}, 1),
 		wake:    make(chan struct{}, 1),
 		done:    make(chan struct{}),
@@ -117,12 +129,86 @@ func (a *acker) isClosed() bool {
 	return a.closed
 }
 
-// arrived counts a delivery.
-func (a *acker) arrived() {
+// begin notes that the next consumer begins. Those before it deliver nothing more.
+func (a *acker) begin() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	a.generations = slices.DeleteFunc(a.generations, func(g generation) bool { return g.open == 0 })
+	a.generations = append(a.generations, generation{from: a.last + 1})
+}
+
+// arrived counts a delivery of the present consumer.
+func (a *acker) arrived(tag uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	a.open++
+	a.last = tag
+	a.generations[len(a.generations)-1].open++
+}
+
+// consumers is how many consumers have deliveries that are not settled, the present one included in any case.
+func (a *acker) consumers() (count int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	for i, g := range a.generations {
+		if g.open > 0 || i == len(a.generations)-1 {
+			count++
+		}
+	}
+
+	return count
+}
+
+// older is how many deliveries of the consumers before the present one are not settled.
+func (a *acker) older() int {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	return a.open - a.generations[len(a.generations)-1].open
+}
+
+// isIdle tells whether all is settled.
+func (a *acker) isIdle() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	return a.open == 0
+}
+
+// hasOpen tells whether so many deliveries of the present consumer are not settled.
+func (a *acker) hasOpen(prefetch int) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	return a.generations[len(a.generations)-1].open >= prefetch
+}
+
+// hold runs change while nothing is acknowledged. What the present consumer's prefetch leaves room for may still come;
+// once all of it is used up, the broker has nothing on its way to that consumer.
+func (a *acker) hold(change func(isFull func(prefetch int) bool) error) error {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+
+	return change(a.isFull)
+}
+
+// isFull tells whether all of the present consumer's prefetch is used up.
+func (a *acker) isFull(prefetch int) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+
+	present := a.generations[len(a.generations)-1]
+	used := present.open
+	for _, tag := range a.pending {
+		if tag >= present.from {
+			used++
+		}
+	}
+
+	return used >= prefetch
 }
 
 // waitBelow waits until less than limit deliveries are not settled. It is false if stop came first. After notify the
@@ -155,6 +241,12 @@ func (a *acker) notify() {
 // settle adds a tag. mu is held.
 func (a *acker) settle(tag uint64) {
 	a.open--
+	for i := len(a.generations) - 1; i >= 0; i-- {
+		if a.generations[i].from <= tag {
+			a.generations[i].open--
+			break
+		}
+	}
 	a.notify()
 
 	i, _ := slices.BinarySearchFunc(a.settled, tag, func(r tags, tag uint64) int {

@@ -17,7 +17,8 @@ import (
 
 // idleAcker has no channel and no goroutine: batches are taken by hand.
 func idleAcker() *acker {
-	return &acker{settled: []tags{{0, 0}}, changed: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
+	return &acker{settled: []tags{{0, 0}}, generations: make([]generation, 1),
+		changed: make(chan struct{}, 1), wake: make(chan struct{}, 1)}
 }
 
 // requeued marks a delivery as requeue does once the nack is written.
@@ -153,6 +154,45 @@ func TestAckerModel(t *testing.T) {
 	})
 }
 
+// A consumer is replaced only while the broker has nothing on its way to it: what is settled but not acknowledged yet
+// uses up its prefetch as well, and what an earlier consumer has left does not.
+func TestAckerIsFull(t *testing.T) {
+	a := idleAcker()
+	isFull := func(prefetch int) (is bool) {
+		assert.Equal(t, amqp091.ErrClosed, a.hold(func(isFull func(int) bool) error {
+			is = isFull(prefetch)
+			return amqp091.ErrClosed
+		}))
+
+		return is
+	}
+	a.begin()
+	assert.False(t, isFull(1))
+	a.arrived(1)
+	a.arrived(2)
+	assert.True(t, isFull(2))
+	assert.False(t, isFull(3))
+	a.ack(1)
+	assert.True(t, isFull(2), "not written yet")
+	a.batch()
+	assert.False(t, isFull(2))
+	assert.True(t, isFull(1))
+
+	a.begin()
+	assert.False(t, isFull(1), "2 is another consumer's")
+	assert.Equal(t, 2, a.consumers())
+	a.arrived(3)
+	assert.True(t, isFull(1))
+	assert.True(t, a.hasOpen(1))
+	a.requeued(3)
+	assert.False(t, isFull(1), "given back, so the broker may deliver another")
+	assert.False(t, a.hasOpen(1))
+	a.ack(2)
+	assert.False(t, isFull(1))
+	assert.Equal(t, 1, a.consumers())
+	assert.True(t, a.isIdle())
+}
+
 // slowChannel is in the middle of a nack until it may go on, and notes what is written.
 type slowChannel struct {
 	nacking, goOn chan struct{}
@@ -223,8 +263,8 @@ func TestAckerWaitBelow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, stop := idleAcker(), make(chan struct{})
 		below := func(limit int) func() int { return func() int { return limit } }
-		a.arrived()
-		a.arrived()
+		a.arrived(1)
+		a.arrived(2)
 		require.True(t, a.waitBelow(below(3), stop))
 
 		done := make(chan bool, 1)

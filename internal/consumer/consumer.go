@@ -15,6 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/codec"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/engine"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
@@ -33,7 +34,8 @@ type Settings struct {
 
 	// Concurrency is how many messages of a subscription are handed out at a time.
 	Concurrency int
-	// Prefetch is how many the broker delivers ahead, those included that are held.
+	// Prefetch is how many the broker delivers ahead, those included that are held. Zero for one that follows the
+	// handlers.
 	Prefetch int
 
 	Consumer  string // tag; empty for a generated one
@@ -44,6 +46,8 @@ type Settings struct {
 
 	// SingleActive says that the queues have single active consumers.
 	SingleActive bool
+	// Expires says that the broker deletes queues that have had no consumer for a while.
+	Expires bool
 	// Turns are shared by all consumers of the retrier.
 	Turns *Turns
 
@@ -86,16 +90,12 @@ func New(ctx context.Context, settings Settings) (*Consumer, error) {
 func (c *Consumer) Subscribe(ctx context.Context, queue Queue) (<-chan *message.Message, error) {
 	open, cancel := c.untilClose(ctx)
 	defer cancel()
-	link, err := c.tryLink(open)
-	if err != nil {
-		return nil, err
+
+	s, first, err := c.first(ctx, open, queue)
+	if expired, _ := rabbitmq.HasExpired(err); expired { // which is known now: the next connection has another token
+		s, first, err = c.first(ctx, open, queue)
 	}
-
-	s := newSubscription(ctx, c, queue)
-
-	first, err := s.first(open, link)
 	if err != nil {
-		s.abort(err)
 		return nil, err
 	}
 
@@ -108,6 +108,27 @@ func (c *Consumer) Subscribe(ctx context.Context, queue Queue) (<-chan *message.
 	}
 
 	return s.out, nil
+}
+
+// first begins a subscription.
+func (c *Consumer) first(ctx, open context.Context, queue Queue) (*subscription, *session, error) {
+	link, err := c.tryLink(open)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	s := newSubscription(ctx, c, queue)
+	session, err := s.first(open, link)
+	if err != nil {
+		s.abort(err)
+		if expired, _ := rabbitmq.HasExpired(err); expired {
+			link.AwaitEnd(open)
+		}
+
+		return nil, nil, err
+	}
+
+	return s, session, nil
 }
 
 // untilClose returns a context that Close ends as well: a connection that others go on using does not end with it.

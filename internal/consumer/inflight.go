@@ -20,7 +20,6 @@ type inFlight struct {
 	queue        *Queue
 	subscription *subscription // nil in tests of what needs none
 	delivery     amqp091.Delivery
-	consumer     int    // of the session, that it was delivered to
 	nameless     bool   // the publisher gave no Watermill UUID
 	lost         string // names of headers that it came without; empty if there are none
 

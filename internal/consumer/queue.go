@@ -1,7 +1,9 @@
 package consumer
 
 import (
+	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -42,6 +44,17 @@ func (s *Queue) end() {
 	if s.Ended != nil {
 		s.Ended()
 	}
+}
+
+// isUsable tells whether the queue can be consumed from although it could not be declared: somebody has made it anew
+// with another type, or other arguments. Not where those bring a rejected message back, nor from a stream, which keeps
+// what is acknowledged: RabbitMQ names the type of a stream before any other argument.
+func (s *Queue) isUsable(err error) bool {
+	var conflict *topology.ConflictError
+
+	return errors.As(err, &conflict) && conflict.Kind == topology.KindQueue && conflict.Name == s.Name &&
+		strings.HasPrefix(conflict.Argument, "x-") && conflict.Found != amqp091.QueueTypeStream &&
+		!s.Policy.BrokerDriven()
 }
 
 // tell tells the run that has replayed a message, if one wants to know, what has become of it.

@@ -5,7 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -38,39 +38,57 @@ type session struct {
 
 	// Of the goroutine that takes deliveries from the broker, see intake.go.
 	queue        *Queue
+	active       *moment
 	suspectsFrom int64 // x-delivery-count; never for none
 	tag          string
 	consumed     int // how many consumers there were
 	deliveries   chan received
 	handed       tally // handed out and not handled yet
-	crowd        crowd
+	ahead        ahead
+	sizes, usual sizes
+	wellAt       time.Time // when sizes are to be the usual ones; zero if they are
+	ticks        *time.Timer
+	isTicking    bool
+	asked        time.Time // when the broker was asked for other consumers
+	answer       chan bool // to that; nil if it is not asked
+	came         *received // and is the next one; nil for none
+	filled       time.Time // when acknowledgements waited last for the prefetch to be used up
 	taken        chan struct{}
 	returned     []received // delivered and handed to nobody; read after taken
 
 	broker broker // whose messages these are
+	link   *connection.Link
 
 	countsLeft bool // the broker counts what a closing channel leaves behind, and not what is given back before
 
-	forwards tally // copies that are not confirmed yet
-	paused   tally // deliveries that go back to their queue after a pause
+	forwards tally       // copies that are not confirmed yet
+	paused   tally       // deliveries that go back to their queue after a pause
+	tooMany  atomic.Bool // of those, dead letters: that was told
 }
 
 // openSession declares and consumes. What was declared over an earlier connection is most likely still there: it is
 // declared again beside consuming, because a retry queue that is not available, such as a classic one whose node is
-// down, must not keep healthy messages from being handled.
+// down, must not keep healthy messages from being handled. Nor must a main queue that somebody has made anew with
+// another type.
 func openSession(s *subscription, link *connection.Link, isDeclared func()) (*session, error) {
 	if s.began && s.consumer.queues.hasDeclared(&s.queue) {
 		if session, err := beginSession(s, link); err == nil {
-			go s.declareAgain(link)
+			go s.declareAgain(link, session.over)
 			return session, nil
 		}
 	}
-	if err := s.consumer.declare(link, s.queue); err != nil {
+	err := s.consumer.declare(link, s.queue)
+	if err != nil && (!s.began || !s.queue.isUsable(err)) {
 		return nil, err
 	}
 	isDeclared()
 
-	return beginSession(s, link)
+	session, failed := beginSession(s, link)
+	if err != nil && failed == nil {
+		go s.declareAgain(link, session.over)
+	}
+
+	return session, failed
 }
 
 func beginSession(s *subscription, link *connection.Link) (*session, error) {
@@ -79,7 +97,7 @@ func beginSession(s *subscription, link *connection.Link) (*session, error) {
 		return nil, fmt.Errorf("cannot open a channel: %w", err)
 	}
 
-	session, err := newSession(s, channel, broker{link.Version(), link.FrameSize(), codec.NewReturns(s.queue.Plan)})
+	session, err := newSession(s, link, channel)
 	if err != nil {
 		s.consumer.queues.forget(s.queue.Name) // it may have been deleted
 		_ = channel.Close()
@@ -90,20 +108,31 @@ func beginSession(s *subscription, link *connection.Link) (*session, error) {
 	return session, nil
 }
 
-func newSession(s *subscription, channel *amqp091.Channel, of broker) (*session, error) {
-	settings := s.consumer.settings
+func newSession(s *subscription, link *connection.Link, channel *amqp091.Channel) (*session, error) {
+	settings, version := s.consumer.settings, link.Version()
+	usual, wellAt := sizesOf(&settings, &s.queue), time.Time{}
+	sizes := usual
+	if s.alone && !settings.Exclusive && !settings.SingleActive { // which must not be replaced when it is well
+		sizes, wellAt = usual.careful(), time.Now().Add(carefulFor)
+	}
 	closes := channel.NotifyClose(make(chan *amqp091.Error, 1))
 	cancels := channel.NotifyCancel(make(chan string, 1))
 
-	const most = 1024 // behind that the stamps of a huge prefetch are late, which costs less than its memory
-	n := &session{
-		channel: channel, tag: settings.Consumer, queue: &s.queue, broker: of,
-		suspectsFrom: suspectsFrom(&s.queue.Policy, of.version),
-		countsLeft:   rabbitmq.AtLeast(of.version, 4, 3),
-		over:         make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{}),
-		taken:      make(chan struct{}),
-		deliveries: make(chan received, min(settings.Prefetch, most)), crowd: newCrowd(settings.Prefetch),
+	// Two consumers may have theirs in it: one that is replaced, and the next. Behind that the stamps of a huge prefetch
+	// that is fixed are late, which costs less than its memory.
+	room := 2 * usual.most
+	if !usual.givesBack {
+		room = min(room, 1024)
 	}
+	n := &session{
+		channel: channel, acker: newAcker(channel), tag: settings.Consumer, queue: &s.queue, active: &s.active,
+		link: link, broker: broker{version, link.FrameSize(), codec.NewReturns(s.queue.Plan)},
+		suspectsFrom: suspectsFrom(&s.queue.Policy, version), countsLeft: rabbitmq.AtLeast(version, 4, 3),
+		over: make(chan struct{}), gone: make(chan struct{}), stop: make(chan struct{}), taken: make(chan struct{}),
+		deliveries: make(chan received, room), ticks: time.NewTimer(tick),
+		sizes: sizes, usual: usual, wellAt: wellAt,
+	}
+	n.ticks.Stop()
 	if n.tag == "" {
 		n.tag = "watermill-retry-" + watermill.NewShortUUID()
 	}
@@ -111,14 +140,18 @@ func newSession(s *subscription, channel *amqp091.Channel, of broker) (*session,
 		// Without a consumer for a moment, another process would take its place. The messages of a failed queue run no
 		// handler, and carry the counts of their main queue.
 		n.suspectsFrom = never
-		n.crowd.share = math.MaxInt
 	}
-	first, err := n.consume(s, n.firstPrefetch(s))
-	if err != nil {
-		return nil, cannotConsume(s.queue.Name, err)
+	var first consumption
+	if prefetch, careful := n.first(s); prefetch > 0 {
+		var err error
+		if first, err = n.consume(s, prefetch, careful); err != nil {
+			n.acker.close()
+			return nil, cannotConsume(s.queue.Name, err)
+		}
+	} else {
+		n.keepTicking()
 	}
 
-	n.acker = newAcker(channel)
 	n.ctx, n.cancel = context.WithCancelCause(s.ctx)
 	go n.watch(s, closes, cancels)
 	go func() {
@@ -159,7 +192,9 @@ func (n *session) watch(s *subscription, closes <-chan *amqp091.Error, cancels <
 	case _, cancelled := <-cancels:
 		if cancelled {
 			s.consumer.queues.forget(s.queue.Name)
-			s.logger.Error("RabbitMQ has cancelled the consumer: the queue was deleted or is not available", nil, nil)
+			s.logger.Error("RabbitMQ has cancelled the consumer: the queue was deleted or is not available, or (from "+
+				"4.3 on) a message was not acknowledged within the consumer timeout", nil,
+				watermill.LogFields{"longest_call": s.pace.longest(time.Now()).Round(time.Millisecond).String()})
 		}
 	case err, ok := <-closes:
 		if ok {
@@ -176,7 +211,7 @@ func (n *session) watch(s *subscription, closes <-chan *amqp091.Error, cancels <
 func (n *session) isGone() bool { return n.channel.IsClosed() }
 
 // work hands out one message after the other until the session is over.
-func (n *session) work(s *subscription) {
+func (n *session) work(s *subscription, worker int) {
 	for {
 		select {
 		case <-s.closing:
@@ -190,9 +225,12 @@ func (n *session) work(s *subscription) {
 
 				return
 			}
+			n.ahead.pop()
 			if !n.isGone() { // else it will come again
+				s.pace.begin(worker, len(d.Body), time.Now())
 				n.handle(s, &inFlight{engine: s.consumer.settings.Engine, queue: &s.queue, subscription: s,
-					delivery: d.Delivery, consumer: d.consumer}, d.at)
+					delivery: d.Delivery}, d.at)
+				s.pace.end(worker, time.Now())
 			}
 			n.handed.Done()
 		}
@@ -266,21 +304,48 @@ func (n *session) handle(s *subscription, h *inFlight, arrived time.Time) {
 		return
 	}
 
-	acked := false
-	select {
-	case <-msg.Acked():
-		acked = true
-	case <-msg.Nacked():
-	case <-s.ctx.Done(): // the time to close is over; the broker delivers it again
-		n.giveUp(s, h)
-		return
-	}
-	if !h.Wait(s.ctx) {
+	acked, answered := n.answered(s, h)
+	if !answered || !h.Wait(s.ctx) { // the time to close is over; the broker delivers it again
 		n.giveUp(s, h)
 		return
 	}
 
 	n.settle(s, h, acked)
+}
+
+// answered waits for the answer of the router, and tells of a handler that runs on when its delivery is gone.
+func (n *session) answered(s *subscription, h *inFlight) (acked, answered bool) {
+	began := time.Now()
+	gone, late := n.gone, (<-chan time.Time)(nil)
+	for {
+		select {
+		case <-h.msg.Acked():
+			return true, true
+		case <-h.msg.Nacked():
+			return false, true
+		case <-s.ctx.Done():
+			return false, false
+		case <-gone:
+			gone, late = nil, time.After(withdrawnGrace)
+			defer s.pace.withdraw()()
+		case <-late:
+			n.tellWithdrawn(s, h, time.Since(began))
+		}
+	}
+}
+
+// withdrawnGrace is how long a handler may run on without being told of: it may look at its context now and then.
+const withdrawnGrace = 10 * time.Second
+
+func (n *session) tellWithdrawn(s *subscription, h *inFlight, runs time.Duration) {
+	s.logger.Error("Handler runs on, although the broker has taken its message back and delivers it again",
+		context.Cause(h.ctx), watermill.LogFields{
+			"message_uuid": h.uuid, "handler_name": h.Handler(), "runs_for": runs.Round(time.Millisecond).String(),
+		})
+	s.consumer.settings.Engine.Emit(retry.Event{
+		Kind: retry.EventWithdrawn, Topic: s.queue.Topic, Queue: s.queue.Name, Handler: h.Handler(),
+		DeadLetters: s.queue.DeadLettersOf != "", Message: unseen(h), Err: context.Cause(h.ctx), Took: runs,
+	})
 }
 
 // giveUp leaves a message to the broker while its handler, or a middleware, is not done with it.

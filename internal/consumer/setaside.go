@@ -3,7 +3,6 @@ package consumer
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -20,7 +19,8 @@ const (
 	longestPause  = time.Minute
 )
 
-// mostSetAside is for how many dead letters room is made while they wait for their pause.
+// mostSetAside is for how many dead letters room is made while they wait for their pause. To give some back early is no
+// way out: the broker puts them ahead of all others again.
 const mostSetAside = 1000
 
 // pause is how long a dead letter stays aside whose handler has failed: there is no further queue for it to go to, and
@@ -72,13 +72,13 @@ func (n *session) setAside(s *subscription, h *inFlight) {
 		Message: h.msg, Err: why.err, Took: wait,
 	})
 
-	if n.crowd.enter(h.consumer) {
+	n.paused.Add(1)
+	if n.paused.value() >= mostSetAside && !n.tooMany.Swap(true) {
 		s.logger.Error("Too many dead letters wait for their pause, those behind them can have to wait as well",
 			fmt.Errorf("their handler has failed on %d", mostSetAside), nil)
 	}
 	n.acker.notify() // there may be room for a consumer
-	n.paused.Add(1)
-	go func() { // keeps nothing of the message but its tag
+	go func() {      // keeps nothing of the message but its tag
 		defer n.paused.Done()
 
 		select {
@@ -88,84 +88,9 @@ func (n *session) setAside(s *subscription, h *inFlight) {
 		case <-n.gone:
 			return
 		}
-		n.crowd.leave(h.consumer)
 		n.requeueOf(s, tag)
-	}()
-}
-
-// crowd counts the dead letters of a session that wait for their pause. Each takes one of its consumer's prefetch, and
-// to give some back early is no way out: the broker puts them ahead of all others again. But the next consumer on the
-// same channel has a prefetch of its own, so a new one takes the place of one that has half of its prefetch set aside,
-// until mostSetAside wait.
-type crowd struct {
-	share int // of a prefetch
-
-	// full has something in it when another consumer is needed.
-	full chan struct{}
-
-	mu       sync.Mutex
-	consumer int // the present one
-	of       int // the dead letters of its that wait
-	all      int
-	told     bool // that there are too many
-}
-
-func newCrowd(prefetch int) crowd {
-	return crowd{share: max(1, prefetch/2), full: make(chan struct{}, 1)}
-}
-
-// begin notes which consumer is the present one.
-func (c *crowd) begin(consumer int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	c.consumer, c.of = consumer, 0
-	select {
-	case <-c.full:
-	default:
-	}
-}
-
-// enter counts one that was delivered to a consumer. It reports whether they have become too many.
-func (c *crowd) enter(consumer int) (tooMany bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	c.all++
-	if consumer == c.consumer {
-		c.of++
-	}
-	if c.all >= mostSetAside {
-		tooMany, c.told = !c.told, true
-		return tooMany
-	}
-	if c.of >= c.share {
-		select {
-		case c.full <- struct{}{}:
-		default:
+		if n.paused.value() < mostSetAside/2 {
+			n.tooMany.Store(false)
 		}
-	}
-
-	return false
-}
-
-// leave counts one less.
-func (c *crowd) leave(consumer int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	if consumer == c.consumer {
-		c.of--
-	}
-	if c.all--; c.all < mostSetAside/2 {
-		c.told = false
-	}
-}
-
-// waiting is how many wait.
-func (c *crowd) waiting() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	return c.all
+	}()
 }

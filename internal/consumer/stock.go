@@ -238,8 +238,8 @@ func (d *stockDelivery) Engine() *engine.Engine { return d.engine }
 func (d *stockDelivery) Queue() string          { return d.queue.Name }
 
 // Enter and Leave are of no use here: a stock subscriber carries an answer out at once.
-func (d *stockDelivery) Enter() {}
-func (d *stockDelivery) Leave() {}
+func (d *stockDelivery) Enter(string) {}
+func (d *stockDelivery) Leave()       {}
 
 // NeedsCopy is always true: a stock subscriber carries out nothing but an acknowledgement and a return to the queue.
 func (d *stockDelivery) NeedsCopy() bool { return true }

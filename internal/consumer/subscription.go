@@ -8,7 +8,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/cenkalti/backoff/v5"
 
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/retry"
@@ -25,6 +24,11 @@ type subscription struct {
 
 	began bool // the first session was there; written before run
 
+	trouble trouble
+	alone   bool             // on a connection of its own; of the session that is opening
+	tried   *connection.Link // over which a session was opened last, or should have been
+	active  moment           // when something was done with the queue last
+
 	noMiddleware noMiddleware
 	refused      atomic.Bool
 
@@ -36,6 +40,7 @@ type subscription struct {
 	// out is closed: whoever subscribes next declares anew, perhaps under another policy.
 	leave func()
 
+	pace    *pace         // of the workers
 	offers  chan *session // the session of the time, for a worker that has none
 	workers sync.WaitGroup
 
@@ -58,6 +63,7 @@ func newSubscription(ctx context.Context, c *Consumer, queue Queue) *subscriptio
 		ctx:      inner,
 		abort:    abort,
 		leave:    leave,
+		pace:     newPace(c.settings.Concurrency),
 		offers:   make(chan *session),
 		closing:  make(chan struct{}),
 		done:     make(chan struct{}),
@@ -68,12 +74,8 @@ func (s *subscription) start(ctx context.Context, first *session, ended func()) 
 	s.began = true
 	stop := context.AfterFunc(ctx, func() { s.close(time.Now().Add(s.consumer.settings.CloseTimeout)) })
 
-	for range s.consumer.settings.Concurrency {
-		s.workers.Add(1)
-		go func() {
-			defer s.workers.Done()
-			s.work()
-		}()
+	for worker := range s.consumer.settings.Concurrency {
+		s.workers.Go(func() { s.work(worker) })
 	}
 
 	go func() {
@@ -120,9 +122,8 @@ func (s *subscription) run(session *session) {
 	wait.InitialInterval = min(wait.InitialInterval, wait.MaxInterval)
 	wait.Reset()
 
-	for {
-		began := time.Now()
-
+	defer s.trouble.close()
+	for began := time.Now(); ; began = time.Now() {
 		if session != nil {
 			s.logger.Info("Consuming", nil)
 			s.emit(retry.EventConsuming)
@@ -135,7 +136,10 @@ func (s *subscription) run(session *session) {
 			wait.Reset()
 		}
 
-		s.pause(wait)
+		if s.isClosing() {
+			return
+		}
+		s.pause(max(wait.NextBackOff(), s.trouble.lost(s, s.tried, began)))
 		if s.isClosing() {
 			return
 		}
@@ -153,9 +157,9 @@ func (s *subscription) emit(kind retry.EventKind) {
 	})
 }
 
-func (s *subscription) pause(wait *backoff.ExponentialBackOff) {
+func (s *subscription) pause(wait time.Duration) {
 	select {
-	case <-time.After(wait.NextBackOff()):
+	case <-time.After(wait):
 	case <-s.closing:
 	}
 }
@@ -174,10 +178,12 @@ func (s *subscription) open() (*session, error) {
 		}
 	}()
 
-	link, err := s.consumer.connection.Link(ctx)
+	link, err := s.trouble.link(ctx, s)
+	s.tried, s.alone = link, s.trouble.isAlone()
 	if err != nil {
 		return nil, err
 	}
+	s.active.now() // declaring can cost the connection as well
 
 	result, _ := s.opening(link)
 
@@ -279,13 +285,27 @@ func (s *subscription) discard(result <-chan opened) {
 	}()
 }
 
-// declareAgain declares what was declared over an earlier connection. What is missing all the same is declared when a
-// copy comes back.
-func (s *subscription) declareAgain(link *connection.Link) {
-	if err := s.consumer.declare(link, s.queue); err != nil && link.IsAlive() && !s.isClosing() {
+// declareAgain declares what was declared over an earlier connection. It goes on trying, and telling, until it succeeds
+// or the session is over. What is missing all the same is declared when a copy comes back.
+func (s *subscription) declareAgain(link *connection.Link, over <-chan struct{}) {
+	for {
+		err := s.consumer.declare(link, s.queue)
+		if err == nil || !link.IsAlive() || s.isClosing() {
+			return
+		}
 		s.logger.Error("Cannot declare the topology again, consuming all the same", err, nil)
+
+		select {
+		case <-time.After(declareAgainEvery):
+		case <-over:
+			return
+		case <-s.closing:
+			return
+		}
 	}
 }
+
+const declareAgainEvery = time.Minute
 
 // serve offers a session to idle workers until it is over.
 func (s *subscription) serve(session *session) {
@@ -301,13 +321,13 @@ func (s *subscription) serve(session *session) {
 }
 
 // work is the life of a worker: one message at a time, of whatever session is the present one.
-func (s *subscription) work() {
+func (s *subscription) work(worker int) {
 	for {
 		select {
 		case <-s.closing:
 			return
 		case session := <-s.offers:
-			session.work(s)
+			session.work(s, worker)
 		}
 	}
 }

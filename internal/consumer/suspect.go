@@ -13,10 +13,12 @@ import (
 // far. Two rules keep them from it:
 //
 //   - A consumer starts with prefetch 1 and goes on so while the messages that come are suspects: redelivered messages
-//     whose count says that they may have killed a process, and those that have crashed their consumers in an earlier attempt. The first other one opens it: it consumes with the full prefetch.
+//     whose count says that they may have killed a process, and those that have crashed their consumers in an earlier
+//     attempt. The first other one opens it: its prefetch follows the handlers then.
 //     The broker delivers returned messages before fresh ones, so after a death the suspects come first.
-//   - A suspect that reaches an open consumer (a killer of another process, say) makes it cancel. What it has in flight is
-//     finished, the suspect is handled alone, others are given back, and the consumer starts with prefetch 1 again.
+//   - A suspect that reaches an open consumer (a killer of another process, say) makes it cancel. What it has in flight
+//     is finished, and the suspect is handled alone. Other suspects are given back, or handled alone as well. Then the
+//     consumer starts with prefetch 1 again.
 //
 // Both hold for quorum queues only: classic queues do not count, so nothing is ever suspected there.
 
@@ -34,9 +36,8 @@ const never = 0
 // suspectsFrom is the x-delivery-count from which on a message is a suspect.
 //
 // A message can have been delivered once before for harmless reasons: a graceful close, up to RabbitMQ 4.2, or one lost
-// connection, and suspects are handled one at a time. So the limit is 2 where that leaves the neighbours of a killer
-// far below the crash limit. RabbitMQ
-// 3.x counts what an open consumer gives back, which takes the margin away.
+// connection, and suspects are handled one at a time. So the limit is 2 where that leaves the neighbours of a killer far
+// below the crash limit. RabbitMQ 3.x counts what an open consumer gives back, which takes the margin away.
 func suspectsFrom(policy *config.Policy, version string) int64 {
 	const enough = 7 // of a crash limit: neighbours were seen with a count of 6
 
@@ -59,6 +60,13 @@ func (n *session) isSuspect(d *received) bool {
 	}
 
 	return d.Redelivered && n.queue.deaths(&d.Delivery, n.broker.version) >= n.suspectsFrom || n.hasCrashed(d)
+}
+
+// mayGoBack tells whether a suspect may be given back to its queue while another one is handled. Here it would be charged
+// with each death of this process. Where the broker counts what is given back, many instances that do so would bring it
+// near the crash limit, too: there it is given back a few times.
+func (n *session) mayGoBack(d *received) bool {
+	return n.countsLeft || n.queue.deaths(&d.Delivery, n.broker.version) < int64(n.queue.Policy.CrashLimit)/3
 }
 
 func (n *session) hasCrashed(d *received) bool {

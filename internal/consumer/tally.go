@@ -86,9 +86,11 @@ func (t *tally) above(limit func() int) <-chan struct{} {
 	return t.eased
 }
 
-func (t *tally) isZero() bool {
+func (t *tally) isZero() bool { return t.value() == 0 }
+
+func (t *tally) value() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
-	return t.count == 0
+	return t.count
 }

@@ -71,7 +71,8 @@ func (r *Retrier) connectionSettings(role string) connection.Settings {
 			RandomizationFactor: reconnect.BackoffRandomizationFactor,
 			Multiplier:          cmp.Or(reconnect.BackoffMultiplier, byDefault.BackoffMultiplier),
 		},
-		Role: role,
-		Emit: r.engine.Emit,
+		Credentials: r.options.Credentials,
+		Role:        role,
+		Emit:        r.engine.Emit,
 	}
 }

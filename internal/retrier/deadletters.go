@@ -32,9 +32,15 @@ func (r *Retrier) NewDeadLetterSubscriber() (*DeadLetterSubscriber, error) {
 	return &DeadLetterSubscriber{retrier: r, consumer: consumer}, nil
 }
 
-// deadLetterPrefetch is that of a subscriber to dead letters: what it has set aside after a failure takes one each, and
-// with none left those behind it would wait.
-func (r *Retrier) deadLetterPrefetch() int { return max(r.prefetch(), DefaultPrefetch) }
+// deadLetterPrefetch is that of a subscriber to dead letters: what it has set aside after a failure takes one each, so
+// one that is fixed has to be larger.
+func (r *Retrier) deadLetterPrefetch() int {
+	if prefetch := r.prefetch(); prefetch > 0 {
+		return max(prefetch, DefaultPrefetch)
+	}
+
+	return 0
+}
 
 // Subscribe consumes from the dead-letter queue of a topic's main queue.
 func (s *DeadLetterSubscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {

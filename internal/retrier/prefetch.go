@@ -6,20 +6,20 @@ import "github.com/ThreeDotsLabs/watermill"
 // user's own 1, and with it one held delivery stops the queue.
 const stockPrefetch = 1
 
-// prefetch returns how many deliveries the broker may send ahead to the retrier's own subscriber.
+// prefetch is how many deliveries the broker may send ahead to the retrier's own subscriber; zero for as many as suits
+// the handlers.
 func (r *Retrier) prefetch() int {
 	switch config := r.config.Consume.Qos.PrefetchCount; {
 	case r.options.Prefetch > 0:
-		return r.options.Prefetch
+		return r.roomFor(r.options.Prefetch)
 	case config > stockPrefetch:
-		return config
+		return r.roomFor(config)
 	default:
-		return min(max(DefaultPrefetch, 2*r.options.Concurrency), maxPrefetch)
+		return 0
 	}
 }
 
-// roomFor raises a prefetch that would limit the concurrency, and logs one without room for held
-// deliveries.
+// roomFor raises a prefetch that would limit the concurrency, and logs one without room for held deliveries.
 func (r *Retrier) roomFor(prefetch int) int {
 	fields := watermill.LogFields{"prefetch": prefetch, "concurrency": r.options.Concurrency}
 	if prefetch < r.options.Concurrency {

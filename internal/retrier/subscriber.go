@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/amqpretry/watermill-retry/internal/consumer"
 )
@@ -29,6 +30,7 @@ func (r *Retrier) NewSubscriber() (*Subscriber, error) {
 // open.
 func (r *Retrier) consumer(role string, prefetch int, shared *consumer.Shared) (*consumer.Consumer, error) {
 	consume := r.config.Consume
+	_, expires := r.config.Queue.Arguments[amqp091.QueueTTLArg]
 
 	consumer, err := consumer.New(r.ctx, consumer.Settings{
 		Connection:     r.connectionSettings(role),
@@ -38,13 +40,14 @@ func (r *Retrier) consumer(role string, prefetch int, shared *consumer.Shared) (
 		RedeliveredKey: r.config.RedeliveredKey,
 		Engine:         r.engine,
 		Concurrency:    r.options.Concurrency,
-		Prefetch:       r.roomFor(prefetch),
+		Prefetch:       prefetch,
 		Consumer:       consume.Consumer,
 		Exclusive:      consume.Exclusive,
 		NoLocal:        consume.NoLocal,
 		NoWait:         consume.NoWait,
 		Arguments:      consume.Arguments,
 		SingleActive:   r.config.Queue.Arguments["x-single-active-consumer"] == true,
+		Expires:        expires,
 		Turns:          &r.turns,
 		CloseTimeout:   r.options.CloseTimeout,
 	})

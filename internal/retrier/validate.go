@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rabbitmq/amqp091-go"
+
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/connection"
@@ -91,6 +93,8 @@ func validateConfig(c Config, concurrency int) error {
 		{c.Queue.AutoDelete, "Queue.AutoDelete", "must be false: retries would come back to a queue that is gone"},
 		{c.Queue.Exclusive, "Queue.Exclusive", "must be false: retries would come back to a queue that is gone with " +
 			"its connection"},
+		{c.Queue.Arguments[amqp091.QueueTypeArg] == amqp091.QueueTypeStream, `Queue.Arguments["x-queue-type"]`,
+			"must not be stream: nothing leaves a stream, so a retry would be one more message for all of its readers"},
 		{c.Transactional, "Publish.Transactional", "must be false: watermill-amqp reports success for a message that " +
 			"it has rolled back; use ConfirmDelivery"},
 		{c.Consume.NoRequeueOnNack, "Consume.NoRequeueOnNack", "must be false: a nack is what shutdowns and lost " +
@@ -101,7 +105,7 @@ func validateConfig(c Config, concurrency int) error {
 			fmt.Sprintf("must be false with Options.Concurrency %d: who wants one consumer only wants one message at "+
 				"a time", concurrency)},
 		{c.Consume.Qos.PrefetchCount < 0 || c.Consume.Qos.PrefetchCount > maxPrefetch, "Consume.Qos.PrefetchCount",
-			fmt.Sprintf("must be 1..65535, or 0 for %d, got %d", DefaultPrefetch, c.Consume.Qos.PrefetchCount)},
+			fmt.Sprintf("must be 1..65535, or 0 for the default, got %d", c.Consume.Qos.PrefetchCount)},
 		{c.Consume.Qos.PrefetchSize != 0, "Consume.Qos.PrefetchSize",
 			fmt.Sprintf("must be 0, got %d: RabbitMQ does not implement it and closes the connection",
 				c.Consume.Qos.PrefetchSize)},

@@ -108,6 +108,12 @@ func (f Facts) grow(q management.Queue) string {
 
 func lookTypes(f Facts) []Finding {
 	return f.detailed("types of queues", func(o object, q management.Queue) []Finding {
+		if q.Type == amqp.QueueTypeStream && o.Role == roleMain {
+			return []Finding{{Severity: Problem, Found: "it is a stream",
+				Means: "nothing leaves a stream: a retry is one more message for all of its readers, and after a " +
+					"restart what nobody has read by then is skipped",
+				Fix: "# consume from a queue: bind one to the exchange that the stream is bound to"}}
+		}
 		if q.Type != string(config.QueueTypeClassic) {
 			return nil
 		}

@@ -315,6 +315,9 @@ func TestChecks(t *testing.T) {
 		{"classic main", "types", Note, `main queue "orders"`, "classic", "", func(f *Facts) {
 			f.change("orders", func(_ *Queue, q *management.Queue) { q.Type = "classic" })
 		}},
+		{"stream", "types", Problem, `main queue "orders"`, "a stream", "consume from a queue", func(f *Facts) {
+			f.change("orders", func(_ *Queue, q *management.Queue) { q.Type = "stream" })
+		}},
 		{"classic retry", "types", Warning, `retry queue "orders.retry.1m"`, "classic queue in front of a quorum",
 			"queue_type: quorum", func(f *Facts) {
 				f.change(retry, func(_ *Queue, q *management.Queue) { q.Type = "classic" })
