@@ -10,6 +10,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/far"
 	"github.com/amqpretry/watermill-retry/internal/testkit/report"
 	"github.com/amqpretry/watermill-retry/internal/versions/amqpretry"
 )
@@ -36,7 +37,7 @@ func BenchmarkConcurrency(b *testing.B) {
 				for _, concurrency := range concurrencies {
 					contenders = append(contenders, contender{concurrent(takes, concurrency),
 						func(b *testing.B) figures {
-							return consumeConcurrently(b, queueType, takes, concurrency)
+							return consumeConcurrently(b, 0, queueType, takes, concurrency, 100)
 						}})
 				}
 			}
@@ -68,7 +69,9 @@ func concurrent(takes time.Duration, concurrency int) string {
 	return fmt.Sprintf("%d of %s", concurrency, takes)
 }
 
-func consumeConcurrently(b *testing.B, queueType string, takes time.Duration, concurrency int) figures {
+// consumeConcurrently works through a queue. A prefetch of 0 follows the handlers.
+func consumeConcurrently(b *testing.B, roundTrip time.Duration, queueType string, takes time.Duration, concurrency,
+	prefetch int) figures {
 	const most = 6000 // a second's worth without waiting
 	messages := most
 	if takes > 0 {
@@ -79,7 +82,9 @@ func consumeConcurrently(b *testing.B, queueType string, takes time.Duration, co
 	policy := config.Policy{Mode: config.ModeDeadLetter}
 	queue := newQueue(b, queueType, policy)
 	fill(b, queue, lap.warmUp+lap.messages, nil)
-	retrier := newRetrier(b, durable(b, queueType, 100), amqpretry.Options{Policies: config.Policies{Default: policy},
+	conf := durable(b, queueType, prefetch)
+	conf.Connection.AmqpConfig = far.Config(roundTrip)
+	retrier := newRetrier(b, conf, amqpretry.Options{Policies: config.Policies{Default: policy},
 		Concurrency: concurrency})
 	defer func() { require.NoError(b, retrier.Close()) }()
 	subscriber, err := retrier.NewSubscriber()
