@@ -396,7 +396,6 @@ func (r *shutdowns) begin(q *shutdownQueue, way wayToClose, fault func(*proxy), 
 	if q.queueType == "quorum" {
 		conf.Queue.Arguments["x-delivery-limit"] = int64(100_000)
 	}
-	conf.Consume.Qos.PrefetchCount = 10
 	conf.Publish.ConfirmDelivery = true
 	conf.Connection.Reconnect = fastReconnect()
 	if fault != nil {

@@ -1,9 +1,11 @@
 package crashes
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,12 +24,12 @@ import (
 // closing is a combination of services that are closed and started again while they work.
 type closing struct {
 	queueType         string
-	workers, prefetch int
+	workers, prefetch int  // a prefetch of 0 follows the handlers
 	slow              bool // a first message is in its handler all the time: all others are acknowledged one by one
 }
 
 func (c closing) String() string {
-	name := fmt.Sprintf("%s, %d workers, prefetch %d", c.queueType, c.workers, c.prefetch)
+	name := fmt.Sprintf("%s, %d workers, prefetch %s", c.queueType, c.workers, prefetched(c.prefetch))
 	if c.slow {
 		name += ", behind a slow message"
 	}
@@ -38,13 +40,13 @@ func (c closing) String() string {
 func closings() []closing {
 	if os.Getenv("CRASHES") == "" {
 		return []closing{
-			{"quorum", 1, 50, false}, {"quorum", 1, 200, true}, {"classic", 1, 50, false},
+			{"quorum", 1, 0, false}, {"quorum", 1, 200, true}, {"classic", 1, 50, false},
 		}
 	}
 	var all []closing
 	for _, queueType := range []string{"quorum", "classic"} {
 		for _, workers := range []int{1, 4} {
-			for _, prefetch := range []int{1, 10, 50, 200, 1000} {
+			for _, prefetch := range []int{0, 1, 10, 50, 200, 1000} {
 				for _, slow := range []bool{false, true} {
 					all = append(all, closing{queueType, workers, prefetch, slow})
 				}
@@ -53,6 +55,14 @@ func closings() []closing {
 	}
 
 	return all
+}
+
+func prefetched(prefetch int) string {
+	if prefetch == 0 {
+		return "adaptive"
+	}
+
+	return strconv.Itoa(prefetch)
 }
 
 const closes = 10 // of each worker
@@ -85,8 +95,8 @@ func TestClosesLoseNoAcknowledgement(t *testing.T) {
 func (c closing) play(t *testing.T) (handled map[string]int, counted int, longest time.Duration) {
 	t.Helper()
 	b := dial(t)
-	s := service{URI: brokertest.URI(t), Queues: queuesFor(1), QueueType: c.queueType, Concurrency: min(4, c.prefetch),
-		Prefetch: c.prefetch}
+	s := service{URI: brokertest.URI(t), Queues: queuesFor(1), QueueType: c.queueType,
+		Concurrency: cmp.Or(min(4, c.prefetch), 4), Prefetch: c.prefetch}
 	b.declare(s)
 	handled = map[string]int{}
 	var (

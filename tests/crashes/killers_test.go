@@ -1,6 +1,7 @@
 package crashes
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"strings"
@@ -18,16 +19,16 @@ import (
 // killing is a combination of services and messages, some of which kill.
 type killing struct {
 	workers, topics       int
-	concurrency, prefetch int
+	concurrency, prefetch int // a prefetch of 0 follows the handlers
 	innocents, killers    int // in each topic; killers in the first one only
 	perSecond             int // innocents more, while the killers live
 	work, fuse            time.Duration
 }
 
 func (k killing) String() string {
-	return fmt.Sprintf("%d workers, %d topics, concurrency %d, prefetch %d, %d innocents of %s and %d/s, %d killers "+
+	return fmt.Sprintf("%d workers, %d topics, concurrency %d, prefetch %s, %d innocents of %s and %d/s, %d killers "+
 		"after %s",
-		k.workers, k.topics, k.concurrency, k.prefetch, k.innocents, k.work, k.perSecond, k.killers, k.fuse)
+		k.workers, k.topics, k.concurrency, prefetched(k.prefetch), k.innocents, k.work, k.perSecond, k.killers, k.fuse)
 }
 
 // few are the ones of make test, all those of make crashes.
@@ -36,7 +37,7 @@ func killings() []killing {
 	if os.Getenv("CRASHES") == "" {
 		return []killing{
 			{workers: 2, topics: 1, concurrency: 10, prefetch: 100, innocents: 50, killers: 1, work: 20 * ms},
-			{workers: 1, topics: 3, concurrency: 1, prefetch: 50, innocents: 12, killers: 1, work: 50 * ms},
+			{workers: 1, topics: 3, concurrency: 1, innocents: 12, killers: 1, work: 50 * ms},
 		}
 	}
 	var all []killing
@@ -48,10 +49,10 @@ func killings() []killing {
 			}
 		}
 	}
-	for _, prefetch := range []int{1, 10, 50, 200, 1000} {
+	for _, prefetch := range []int{0, 1, 10, 50, 200, 1000} {
 		for _, workers := range []int{1, 4} {
-			all = append(all, killing{workers: workers, topics: 1, concurrency: min(10, prefetch), prefetch: prefetch,
-				innocents: 200, killers: 1, work: 50 * ms, fuse: 300 * ms})
+			all = append(all, killing{workers: workers, topics: 1, concurrency: cmp.Or(min(10, prefetch), 10),
+				prefetch: prefetch, innocents: 200, killers: 1, work: 50 * ms, fuse: 300 * ms})
 		}
 	}
 
@@ -59,7 +60,8 @@ func killings() []killing {
 		// the hardest
 		killing{workers: 4, topics: 1, concurrency: 10, prefetch: 100, innocents: 200, killers: 2, work: 50 * ms,
 			perSecond: 200},
-		killing{workers: 1, topics: 4, concurrency: 1, prefetch: 50, innocents: 20, killers: 1, work: 500 * ms},
+		killing{workers: 4, topics: 1, concurrency: 10, innocents: 200, killers: 2, work: 50 * ms, perSecond: 200},
+		killing{workers: 1, topics: 4, concurrency: 1, innocents: 20, killers: 1, work: 500 * ms},
 		killing{workers: 2, topics: 4, concurrency: 1, prefetch: 50, innocents: 50, killers: 1, work: 50 * ms,
 			fuse: 300 * ms},
 		killing{workers: 2, topics: 4, concurrency: 10, prefetch: 100, innocents: 50, killers: 2, work: 50 * ms,
