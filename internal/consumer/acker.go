@@ -188,11 +188,11 @@ func (a *acker) hasOpen(prefetch int) bool {
 
 // hold runs change while nothing is acknowledged. What the present consumer's prefetch leaves room for may still come;
 // once all of it is used up, the broker has nothing on its way to that consumer.
-func (a *acker) hold(change func(isFull func(prefetch int) bool) error) error {
+func (a *acker) hold(change func() error) error {
 	a.writing.Lock()
 	defer a.writing.Unlock()
 
-	return change(a.isFull)
+	return change()
 }
 
 // isFull tells whether all of the present consumer's prefetch is used up.

@@ -159,8 +159,8 @@ func TestAckerModel(t *testing.T) {
 func TestAckerIsFull(t *testing.T) {
 	a := idleAcker()
 	isFull := func(prefetch int) (is bool) {
-		assert.Equal(t, amqp091.ErrClosed, a.hold(func(isFull func(int) bool) error {
-			is = isFull(prefetch)
+		assert.Equal(t, amqp091.ErrClosed, a.hold(func() error {
+			is = a.isFull(prefetch)
 			return amqp091.ErrClosed
 		}))
 

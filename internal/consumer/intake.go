@@ -199,27 +199,10 @@ func (n *session) again(s *subscription, c consumption, suspect *received) (cons
 	return n.goOn(s, 1, true)
 }
 
-// cancelled cancels a consumer, and gives what was delivered to it and not taken yet. Acknowledgements wait until its
-// prefetch is used up, as the broker delivers again, and counts, what is on its way to a consumer of a quorum queue when
-// that is cancelled. They do not wait long: where messages come slowly, none is likely to be on its way. And they do not
-// wait for more suspects, which come in a row after a death: each would be given back, or charged with the next death.
+// cancelled cancels a consumer, and gives what was delivered to it and not taken yet.
 func (n *session) cancelled(c consumption) (came []received, err error) {
-	err = n.acker.hold(func(isFull func(prefetch int) bool) error {
-		over := time.After(quietTime)
-		for waits := true; waits && !isFull(c.prefetch); {
-			select {
-			case d, ok := <-c.deliveries:
-				if waits = ok; ok {
-					came = append(came, *n.receive(d))
-					waits = !n.isSuspectNow(&came[len(came)-1], !c.careful)
-				}
-			case <-over:
-				waits = false
-			case <-n.stop:
-				waits = false
-			}
-		}
-
+	err = n.acker.hold(func() error {
+		came = n.gather(c, time.After(quietTime))
 		return n.channel.Cancel(c.tag, false)
 	})
 	if err != nil {
@@ -230,6 +213,31 @@ func (n *session) cancelled(c consumption) (came []received, err error) {
 	}
 
 	return came, nil
+}
+
+// gather takes what comes until a consumer's prefetch is used up, while acknowledgements wait: the broker delivers
+// again, and counts, what is on its way to a consumer of a quorum queue when that is cancelled. It does not take long:
+// where messages come slowly, none is likely to be on its way. And it ends with a suspect. After a death these come in a
+// row, and each would be given back, or charged with the next death.
+func (n *session) gather(c consumption, over <-chan time.Time) (came []received) {
+	for !n.acker.isFull(c.prefetch) {
+		select {
+		case d, ok := <-c.deliveries:
+			if !ok {
+				return came
+			}
+			came = append(came, *n.receive(d))
+			if n.isSuspectNow(&came[len(came)-1], !c.careful) {
+				return came
+			}
+		case <-over:
+			return came
+		case <-n.stop:
+			return came
+		}
+	}
+
+	return came
 }
 
 // quietTime is how long a prefetch takes to be used up where messages wait in the queue, with a broker that is slow.

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 // The prefetch of a session's consumers follows the handlers: as many as there are workers, and what they take within
@@ -59,11 +61,11 @@ func sizesOf(settings *Settings, queue *Queue) sizes {
 	fixed := settings.Prefetch
 	replaced := !settings.Exclusive && !settings.SingleActive // else another process would take its place
 	if fixed == 0 && !replaced {
-		fixed = min(max(fixedMost, 2*settings.Concurrency), maxPrefetch)
+		fixed = min(max(fixedMost, 2*settings.Concurrency), rabbitmq.MaxPrefetch)
 	}
 	z := sizes{least: fixed, most: fixed}
 	if fixed == 0 {
-		most := min(max(adaptiveMost, 2*settings.Concurrency), maxPrefetch)
+		most := min(max(adaptiveMost, 2*settings.Concurrency), rabbitmq.MaxPrefetch)
 		z = sizes{settings.Concurrency, most, most, !settings.Expires}
 	}
 	if queue.DeadLettersOf != "" && replaced {
@@ -72,9 +74,6 @@ func sizesOf(settings *Settings, queue *Queue) sizes {
 
 	return z
 }
-
-// maxPrefetch is what AMQP has room for.
-const maxPrefetch = 65535
 
 // changes tells whether a prefetch ever changes.
 func (z sizes) changes() bool { return z.least < z.most || z.held > 0 }
@@ -211,9 +210,9 @@ func (n *session) grow(s *subscription, c consumption) (consumption, bool) {
 // replace replaces the consumer when its prefetch is used up, which may take so long. Else a later try does.
 func (n *session) replace(s *subscription, c consumption, prefetch int, wait time.Duration) (consumption, bool) {
 	wasFull := false
-	err := n.acker.hold(func(isFull func(prefetch int) bool) error {
+	err := n.acker.hold(func() error {
 		over := time.After(wait)
-		for !isFull(c.prefetch) {
+		for !n.acker.isFull(c.prefetch) {
 			if wait == 0 || !n.fill(c, over) {
 				return nil
 			}

@@ -7,6 +7,9 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 )
 
 func TestSizes(t *testing.T) {
@@ -76,15 +79,24 @@ func TestGrown(t *testing.T) {
 	}
 }
 
+// taking is a session that takes these deliveries, and a consumer with this prefetch.
+func taking(prefetch int, deliveries ...amqp091.Delivery) (*session, consumption, chan<- amqp091.Delivery) {
+	given := make(chan amqp091.Delivery, len(deliveries))
+	for i, d := range deliveries {
+		d.DeliveryTag = uint64(i) + 1
+		given <- d
+	}
+
+	return &session{acker: idleAcker(), queue: &Queue{Name: "q"}, active: &moment{}, suspectsFrom: 1,
+			deliveries: make(chan received, 2), ticks: time.NewTimer(time.Hour)},
+		consumption{deliveries: given, prefetch: prefetch}, given
+}
+
+var suspect = amqp091.Delivery{Redelivered: true, Headers: amqp091.Table{"x-delivery-count": int64(9)}}
+
 // What fills a prefetch is handed out, but for a suspect: that is the next delivery.
 func TestFill(t *testing.T) {
-	deliveries := make(chan amqp091.Delivery, 2)
-	deliveries <- amqp091.Delivery{DeliveryTag: 1}
-	deliveries <- amqp091.Delivery{DeliveryTag: 2, Redelivered: true,
-		Headers: amqp091.Table{"x-delivery-count": int64(9)}}
-	c := consumption{deliveries: deliveries}
-	n := &session{acker: idleAcker(), queue: &Queue{Name: "q"}, active: &moment{}, suspectsFrom: 1,
-		deliveries: make(chan received, 2), ticks: time.NewTimer(time.Hour)}
+	n, c, given := taking(9, amqp091.Delivery{}, suspect)
 	assert.True(t, n.fill(c, nil))
 	assert.Len(t, n.deliveries, 1)
 	require.False(t, n.fill(c, nil), "a suspect")
@@ -93,8 +105,47 @@ func TestFill(t *testing.T) {
 	assert.True(t, ok)
 	assert.Equal(t, uint64(2), d.DeliveryTag)
 	assert.False(t, n.fill(c, time.After(time.Millisecond)), "nothing comes")
-	close(deliveries)
+	close(given)
 	assert.False(t, n.fill(c, nil), "nothing comes any more")
+}
+
+// A consumer that is cancelled for a suspect takes what is on its way, up to its prefetch, or to the next suspect.
+func TestGather(t *testing.T) {
+	healthy := amqp091.Delivery{}
+	for name, test := range map[string]struct {
+		prefetch int
+		given    []amqp091.Delivery
+		want     int
+	}{
+		"its prefetch is used up": {2, []amqp091.Delivery{healthy, healthy, healthy}, 2},
+		"another suspect":         {9, []amqp091.Delivery{healthy, suspect, suspect, healthy}, 2},
+		"nothing more comes":      {9, []amqp091.Delivery{healthy}, 1},
+	} {
+		n, c, _ := taking(test.prefetch, test.given...)
+		assert.Len(t, n.gather(c, time.After(10*time.Millisecond)), test.want, name)
+	}
+	n, c, _ := taking(9)
+	stop := make(chan struct{})
+	n.stop = stop
+	close(stop)
+	assert.Empty(t, n.gather(c, nil), "at a close")
+}
+
+// A suspect is given back a few times where the broker counts that, and always where it does not.
+func TestMayGoBack(t *testing.T) {
+	for _, test := range []struct {
+		version string
+		counted int64
+		want    bool
+	}{
+		{"3.10.8", 1, true}, {"3.10.8", 2, true}, {"3.10.8", 3, false}, {"4.0.5", 9, false}, {"4.3.6", 9, true},
+	} {
+		n := &session{queue: &Queue{Name: "q", Policy: config.Policy{CrashLimit: 10}},
+			broker: broker{version: test.version}, countsLeft: rabbitmq.AtLeast(test.version, 4, 3)}
+		d := received{Delivery: amqp091.Delivery{Redelivered: true,
+			Headers: amqp091.Table{"x-delivery-count": test.counted}}}
+		assert.Equal(t, test.want, n.mayGoBack(&d), "%s: %d", test.version, test.counted)
+	}
 }
 
 // A queue that may make trouble has one message at a time, and all else as before.

@@ -15,6 +15,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -25,9 +26,6 @@ const (
 	DefaultHoldWarning  = 30 * time.Second
 	DefaultPollInterval = 30 * time.Second
 )
-
-// maxPrefetch is what AMQP has room for.
-const maxPrefetch = 65535
 
 // Pair is a failed queue with its main queue.
 type Pair struct{ Failed, Main string }
@@ -97,7 +95,7 @@ func validate(c Config, o Options) ([]pattern, error) {
 	default:
 		wrong("Options.Topology", "unknown", `"declare" or "assume"`, strconv.Quote(string(o.Topology)))
 	}
-	if o.Prefetch < 0 || o.Prefetch > maxPrefetch {
+	if o.Prefetch < 0 || o.Prefetch > rabbitmq.MaxPrefetch {
 		wrong("Options.Prefetch", "out of bounds", fmt.Sprintf("1..65535, or 0 for %d", DefaultPrefetch),
 			strconv.Itoa(o.Prefetch))
 	}

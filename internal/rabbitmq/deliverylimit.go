@@ -61,3 +61,6 @@ func Integer(v any) (int64, bool) {
 		return 0, false
 	}
 }
+
+// MaxPrefetch is what AMQP has room for; amqp091-go would send one more as 0, which means no limit.
+const MaxPrefetch = 65535

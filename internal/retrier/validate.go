@@ -12,11 +12,9 @@ import (
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/connection"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/middleware"
 )
-
-// maxPrefetch is what AMQP has room for; amqp091-go would send one more as 0, which means no limit.
-const maxPrefetch = 65535
 
 // Validate reports everything that is wrong with the options, with the path of the field.
 func (o Options) Validate() error {
@@ -35,10 +33,10 @@ func (o Options) Validate() error {
 				found(address))
 		}
 	}
-	if o.Concurrency < 0 || o.Concurrency > maxPrefetch {
+	if o.Concurrency < 0 || o.Concurrency > rabbitmq.MaxPrefetch {
 		wrong("Concurrency", "out of bounds", "1..65535, or 0 for 1", strconv.Itoa(o.Concurrency))
 	}
-	if o.Prefetch < 0 || o.Prefetch > maxPrefetch {
+	if o.Prefetch < 0 || o.Prefetch > rabbitmq.MaxPrefetch {
 		wrong("Prefetch", "out of bounds", "1..65535, or 0 for the default", strconv.Itoa(o.Prefetch))
 	}
 	for _, t := range []struct {
@@ -104,7 +102,7 @@ func validateConfig(c Config, concurrency int) error {
 		{c.Consume.Exclusive && concurrency > 1, "Consume.Exclusive",
 			fmt.Sprintf("must be false with Options.Concurrency %d: who wants one consumer only wants one message at "+
 				"a time", concurrency)},
-		{c.Consume.Qos.PrefetchCount < 0 || c.Consume.Qos.PrefetchCount > maxPrefetch, "Consume.Qos.PrefetchCount",
+		{c.Consume.Qos.PrefetchCount < 0 || c.Consume.Qos.PrefetchCount > rabbitmq.MaxPrefetch, "Consume.Qos.PrefetchCount",
 			fmt.Sprintf("must be 1..65535, or 0 for the default, got %d", c.Consume.Qos.PrefetchCount)},
 		{c.Consume.Qos.PrefetchSize != 0, "Consume.Qos.PrefetchSize",
 			fmt.Sprintf("must be 0, got %d: RabbitMQ does not implement it and closes the connection",
