@@ -102,7 +102,8 @@ func validateConfig(c Config, concurrency int) error {
 		{c.Consume.Exclusive && concurrency > 1, "Consume.Exclusive",
 			fmt.Sprintf("must be false with Options.Concurrency %d: who wants one consumer only wants one message at "+
 				"a time", concurrency)},
-		{c.Consume.Qos.PrefetchCount < 0 || c.Consume.Qos.PrefetchCount > rabbitmq.MaxPrefetch, "Consume.Qos.PrefetchCount",
+		{c.Consume.Qos.PrefetchCount < 0 || c.Consume.Qos.PrefetchCount > rabbitmq.MaxPrefetch,
+			"Consume.Qos.PrefetchCount",
 			fmt.Sprintf("must be 1..65535, or 0 for the default, got %d", c.Consume.Qos.PrefetchCount)},
 		{c.Consume.Qos.PrefetchSize != 0, "Consume.Qos.PrefetchSize",
 			fmt.Sprintf("must be 0, got %d: RabbitMQ does not implement it and closes the connection",
