@@ -2,6 +2,7 @@ package tests
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/require"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
@@ -176,4 +178,39 @@ func measureAttempts(t *testing.T) (late []string) {
 	}
 
 	return late
+}
+
+// Whoever looks at what waits gives it back again: that makes no retry early, whatever the broker counts.
+func TestLookedAtRetriesStayPut(t *testing.T) {
+	t.Parallel()
+	const delay, looks = 4 * time.Second, 45
+	for name, policies := range map[string]config.Policies{"own": retries(delay), "exact": exact(delay)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var s seen
+			c := setup{URI: brokertest.URI(t), Handler: s.handler(failing(1))}
+			c.Options.Policies = policies
+			if name == "exact" { // with queues that nobody else looks into
+				c.Options.Policies.Default.Ladder = ownLadder()
+			}
+			svc := start(t, c)
+			plan, err := svc.Retrier.Plan(svc.Queue)
+			require.NoError(t, err)
+			if plan.Backend != nil {
+				plan = plan.Backend.Shared()
+			}
+			waits := plan.Queues[slices.IndexFunc(plan.Queues, func(q topology.Queue) bool { return q.Delay == delay })]
+			svc.publish("seen")
+			svc.Broker.Has(waits.Name, 1)
+			ch := svc.Broker.Channel()
+			for range looks {
+				d, ok, err := ch.Get(waits.Name, false)
+				require.NoError(t, err)
+				require.True(t, ok, "it still waits")
+				require.NoError(t, d.Reject(true))
+			}
+			await.Until(t, func() bool { return len(s.of("seen")) == 2 }, "it comes back")
+			require.GreaterOrEqual(t, gaps(s.of("seen"))[0], delay-rounding)
+		})
+	}
 }

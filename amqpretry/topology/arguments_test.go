@@ -62,6 +62,7 @@ queue orders.retry.1500ms
   x-dead-letter-exchange string ` + `
   x-dead-letter-routing-key string orders
   x-dead-letter-strategy string at-least-once
+  x-delivery-limit int64 2147483647
   x-message-ttl int64 1500
   x-overflow string reject-publish
   x-queue-leader-locator string balanced
@@ -85,6 +86,7 @@ exchange retry.return direct
 queue retry.1500ms
   x-dead-letter-exchange string retry.return
   x-dead-letter-strategy string at-least-once
+  x-delivery-limit int64 2147483647
   x-message-ttl int64 1500
   x-overflow string reject-publish
   x-queue-leader-locator string balanced

@@ -17,7 +17,7 @@ func TestString(t *testing.T) {
 	plan := mustPlan(t, "orders", config.Policy{Delays: []time.Duration{time.Second}})
 	assert.Equal(t, `main queue  orders                           as its own config says
 exchange    orders.retry                     headers
-queue       orders.retry.1s                  x-dead-letter-exchange="" x-dead-letter-routing-key="orders" x-dead-letter-strategy="at-least-once" x-message-ttl=1000 x-overflow="reject-publish" x-queue-leader-locator="balanced" x-queue-type="quorum"
+queue       orders.retry.1s                  x-dead-letter-exchange="" x-dead-letter-routing-key="orders" x-dead-letter-strategy="at-least-once" x-delivery-limit=2147483647 x-message-ttl=1000 x-overflow="reject-publish" x-queue-leader-locator="balanced" x-queue-type="quorum"
 queue       orders.dlq                       x-delivery-limit=2147483647 x-queue-leader-locator="balanced" x-queue-type="quorum"
 binding     orders.retry -> orders.retry.1s  amqpretry-delay="1s" x-match="all"
 binding     orders.retry -> orders.dlq       amqpretry-count="-1" x-match="all"

@@ -28,10 +28,10 @@ exchange p.v1.500ms.3x2.delivery topic alternate-exchange="p.v1.500ms.3x2.unrout
 exchange p.v1.500ms.3x2.level-0 topic
 exchange p.v1.500ms.3x2.level-1 topic
 queue p.v1.500ms.3x2.unroutable x-delivery-limit=2147483647 x-queue-leader-locator="balanced" x-queue-type="quorum"
-queue p.v1.500ms.3x2.500ms x-dead-letter-exchange="p.v1.500ms.3x2.delivery" x-dead-letter-strategy="at-least-once" x-message-ttl=500 x-overflow="reject-publish" x-queue-leader-locator="balanced" x-queue-type="quorum"
-queue p.v1.500ms.3x2.1s x-dead-letter-exchange="p.v1.500ms.3x2.delivery" x-dead-letter-strategy="at-least-once" x-message-ttl=1000 x-overflow="reject-publish" x-queue-leader-locator="balanced" x-queue-type="quorum"
-queue p.v1.500ms.3x2.1500ms x-dead-letter-exchange="p.v1.500ms.3x2.level-0" x-dead-letter-strategy="at-least-once" x-message-ttl=1500 x-overflow="reject-publish" x-queue-leader-locator="balanced" x-queue-type="quorum"
-queue p.v1.500ms.3x2.3s x-dead-letter-exchange="p.v1.500ms.3x2.level-0" x-dead-letter-strategy="at-least-once" x-message-ttl=3000 x-overflow="reject-publish" x-queue-leader-locator="balanced" x-queue-type="quorum"
+queue p.v1.500ms.3x2.500ms x-dead-letter-exchange="p.v1.500ms.3x2.delivery" x-dead-letter-strategy="at-least-once" x-delivery-limit=2147483647 x-message-ttl=500 x-overflow="reject-publish" x-queue-leader-locator="balanced" x-queue-type="quorum"
+queue p.v1.500ms.3x2.1s x-dead-letter-exchange="p.v1.500ms.3x2.delivery" x-dead-letter-strategy="at-least-once" x-delivery-limit=2147483647 x-message-ttl=1000 x-overflow="reject-publish" x-queue-leader-locator="balanced" x-queue-type="quorum"
+queue p.v1.500ms.3x2.1500ms x-dead-letter-exchange="p.v1.500ms.3x2.level-0" x-dead-letter-strategy="at-least-once" x-delivery-limit=2147483647 x-message-ttl=1500 x-overflow="reject-publish" x-queue-leader-locator="balanced" x-queue-type="quorum"
+queue p.v1.500ms.3x2.3s x-dead-letter-exchange="p.v1.500ms.3x2.level-0" x-dead-letter-strategy="at-least-once" x-delivery-limit=2147483647 x-message-ttl=3000 x-overflow="reject-publish" x-queue-leader-locator="balanced" x-queue-type="quorum"
 binding p.v1.500ms.3x2.unroutable -> p.v1.500ms.3x2.unroutable
 binding p.v1.500ms.3x2.level-0 -> p.v1.500ms.3x2.delivery key *.0.#
 binding p.v1.500ms.3x2.level-0 -> p.v1.500ms.3x2.500ms key *.1.#
@@ -49,7 +49,7 @@ binding p.v1.500ms.3x2.level-1 -> p.v1.500ms.3x2.3s key 2.#`),
 main queue orders as its own config says
 delays p.v1.500ms.3x2 shared by all queues with exact delays
 exchange orders.retry headers
-queue orders.landing x-dead-letter-exchange="" x-dead-letter-routing-key="orders" x-dead-letter-strategy="at-least-once" x-message-ttl=0 x-overflow="reject-publish" x-queue-leader-locator="balanced" x-queue-type="quorum"
+queue orders.landing x-dead-letter-exchange="" x-dead-letter-routing-key="orders" x-dead-letter-strategy="at-least-once" x-delivery-limit=2147483647 x-message-ttl=0 x-overflow="reject-publish" x-queue-leader-locator="balanced" x-queue-type="quorum"
 queue orders.dlq x-delivery-limit=2147483647 x-queue-leader-locator="balanced" x-queue-type="quorum"
 binding p.v1.500ms.3x2.delivery -> orders.landing key *.*.q.orders
 binding orders.retry -> orders.dlq amqpretry-count="-1" x-match="all"

@@ -26,6 +26,7 @@ func TestObsoleteKnowsWhatItNeeds(t *testing.T) {
 			"x-dead-letter-strategy":    "at-least-once",
 			"x-overflow":                "reject-publish",
 			"x-queue-leader-locator":    "balanced",
+			"x-delivery-limit":          int64(2147483647),
 		}},
 		RetryExchange: "orders.retry",
 	}}, topology.Obsolete([]topology.Plan{now}, old))

@@ -316,6 +316,8 @@ func retryArguments(delay time.Duration, queueType config.QueueType) amqp.Table 
 		args["x-dead-letter-strategy"] = "at-least-once"
 		args[amqp.QueueOverflowArg] = amqp.QueueOverflowRejectPublish
 		args["x-queue-leader-locator"] = "balanced"
+		// Else, since RabbitMQ 4.0, a message that was looked at 21 times is dead-lettered at once: a retry too early.
+		args["x-delivery-limit"] = unlimited
 	}
 	return args
 }

@@ -35,6 +35,7 @@ func TestNewRetryPlan(t *testing.T) {
 			"x-dead-letter-strategy":    "at-least-once",
 			"x-overflow":                "reject-publish",
 			"x-queue-leader-locator":    "balanced",
+			"x-delivery-limit":          int64(2147483647),
 		}
 	}
 	assert.Equal(t, topology.Plan{
@@ -314,7 +315,7 @@ func TestDeclareOrder(t *testing.T) {
 	require.NoError(t, mustPlan(t, "q", config.Policy{Delays: []time.Duration{time.Second}}).Declare(ch))
 	assert.Equal(t, []string{
 		"exchange q.retry headers durable=true false",
-		"queue q.retry.1s durable=true false args=7",
+		"queue q.retry.1s durable=true false args=8",
 		"queue q.dlq durable=true false args=3",
 		"bind q.retry.1s key= q.retry false args=2",
 		"bind q.dlq key= q.retry false args=2",

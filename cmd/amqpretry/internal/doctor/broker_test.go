@@ -312,7 +312,7 @@ func since(major, minor int) func(string) bool {
 var wrongs = []wrong{
 	{"ttl", "policies", `"ttl.retry.1m"`, `message-ttl: 5000, from the operator policy "short"`, Problem, func(l *lab) {
 		l.protected("ttl")
-		l.policy("operator-policies", "short", "^ttl\\.retry\\.", `{"message-ttl":5000,"delivery-limit":50000}`, 7)
+		l.policy("operator-policies", "short", "^ttl\\.retry\\.", `{"message-ttl":5000,"max-length-bytes":1000000000000000}`, 7)
 	}, true, false, nil},
 	{"overflow", "policies", `"overflow.retry.2m"`, "overflow: drop-head", Problem, func(l *lab) {
 		l.protected("overflow")
@@ -523,7 +523,7 @@ func testFindsAndFixes(l *lab) {
 		return len(left()) == 0
 	}, "nothing that was fixed is found")
 	// A fix takes away what is wrong and leaves the rest.
-	assert.Contains(t, l.get("operator-policies"), `{"delivery-limit":50000}`)
+	assert.Contains(t, l.get("operator-policies"), `{"max-length-bytes":1000000000000000}`)
 	assert.Contains(t, l.get("vhost-limits"), "max-connections")
 	assert.Contains(t, l.get("policies"), `"max-length":100000`)
 

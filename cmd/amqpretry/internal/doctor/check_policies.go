@@ -94,19 +94,15 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 		if _, own := q.Arguments["x-dead-letter-routing-key"]; !own {
 			found("dead-letter-routing-key", Problem, rerouted(o))
 		}
+		if lowersDeliveryLimit(q, version) {
+			found("delivery-limit", Problem, returnedThatOften(version)+"return at once instead of after their delay")
+		}
 	case roleDeadLetter, roleUnroutable:
 		found("expires", Problem, expires(o))
 		found("message-ttl", Problem, "the broker deletes its messages at that age, whether somebody has read them "+
 			"or not")
-		// A negative one is none, from 4.0 on.
-		own, _ := q.Arguments["x-delivery-limit"].(int64)
-		if limit := number("delivery-limit"); limit < own && (limit >= 0 || !rabbitmq.AtLeast(version, 4, 0)) {
-			counted := "messages that a consumer or a browser of dead letters has returned that often are deleted"
-			if rabbitmq.AtLeast(version, 4, 3) {
-				counted = "messages that were in flight to dying clients that often, or that consumers rejected with " +
-					"requeue that often, are deleted"
-			}
-			found("delivery-limit", Problem, "the lower value of policy and argument applies: "+counted)
+		if lowersDeliveryLimit(q, version) {
+			found("delivery-limit", Problem, returnedThatOften(version)+"are deleted")
 		}
 	case roleMain:
 		found("expires", Problem, expires(o))
@@ -130,6 +126,21 @@ func weaknesses(o object, q management.Queue, version string) []weakness {
 		}
 	}
 	return all
+}
+
+// lowersDeliveryLimit tells of a policy whose limit is below the queue's own. A negative one is none, from 4.0 on.
+func lowersDeliveryLimit(q management.Queue, version string) bool {
+	own, _ := q.Arguments["x-delivery-limit"].(int64)
+	limit, _ := q.Effective["delivery-limit"].(int64)
+	return limit < own && (limit >= 0 || !rabbitmq.AtLeast(version, 4, 0))
+}
+
+func returnedThatOften(version string) string {
+	const lower = "the lower value of policy and argument applies: messages that "
+	if rabbitmq.AtLeast(version, 4, 3) {
+		return lower + "were in flight to dying clients that often, or that consumers rejected with requeue that often, "
+	}
+	return lower + "a consumer or a browser of messages has returned that often "
 }
 
 // expires says what it means that the broker deletes an unused queue.

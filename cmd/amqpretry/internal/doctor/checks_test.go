@@ -353,6 +353,8 @@ func TestChecks(t *testing.T) {
 			"set_policy", func(f *Facts) { under(f, dlq, false, management.Arguments{"max-length-bytes": int64(5)}) }},
 		{"looking kills", "policies", Problem, `dead-letter queue "orders.dlq"`, "delivery-limit: 5", "set_policy",
 			func(f *Facts) { under(f, dlq, false, management.Arguments{"delivery-limit": int64(5)}) }},
+		{"looking returns early", "policies", Problem, `retry queue "orders.retry.1m"`, "return at once", "set_policy",
+			func(f *Facts) { under(f, retry, false, management.Arguments{"delivery-limit": int64(5)}) }},
 		{"main expires", "policies", Problem, `main queue "orders"`, "expires: 5", "set_policy", func(f *Facts) {
 			under(f, "orders", false, management.Arguments{"expires": int64(5)})
 		}},
