@@ -65,6 +65,9 @@ const (
 	// EventTopologyRepaired fires when the retry topology of a queue, or what a delayed message waits in, was declared
 	// again because a part of it was missing.
 	EventTopologyRepaired EventKind = "topology-repaired"
+	// EventReturnedEarly fires when a message has come back to its Queue before its delay was over, as a policy of the
+	// broker can make it: Took is how long it was away, and Err says why that may be. It goes to wait again.
+	EventReturnedEarly EventKind = "returned-early"
 	// EventConsuming fires when a subscription of the retrier's own subscriber has begun to consume, also after each
 	// reconnect.
 	EventConsuming EventKind = "consuming"

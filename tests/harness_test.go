@@ -268,6 +268,9 @@ func (s *service) checkEvents() {
 	}, 5*time.Second, tick) {
 		s.t.Errorf("events: %v", open)
 	}
+	if !strings.HasPrefix(s.t.Name(), "TestEarly_") {
+		assert.Empty(s.t, s.Events(retry.EventReturnedEarly), "events: nothing comes back too early")
+	}
 }
 
 // recorded wraps a handler so that its calls are recorded.

@@ -81,10 +81,7 @@ func whyFailed(queue, main string, failed codec.Failed) (retry.Reason, error) {
 	return reason, &retry.RejectedError{Queue: main, Reason: reason}
 }
 
-// uuidHeader is where Watermill's publishers put the UUID of a message, if they are not told another.
-const uuidHeader = "_watermill_message_uuid"
-
 func isNameless(d *amqp091.Delivery) bool {
-	uuid, _ := d.Headers[uuidHeader].(string)
+	uuid, _ := d.Headers[codec.UUIDHeader].(string)
 	return uuid == ""
 }

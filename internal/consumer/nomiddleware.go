@@ -6,19 +6,19 @@ import (
 	"time"
 
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/republish"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // noMiddleware slows down a subscription whose messages reach no middleware of the retrier. Nobody counts or
 // delays their failures: the broker would redeliver them thousands of times a second.
 type noMiddleware struct {
-	mu    sync.Mutex
-	seen  bool          // a middleware has had a message: from now on a nack is a plain one
-	pause time.Duration // before a nack, in the present round
-	ends  time.Time     // of the present round: then its messages are back, and the next is slower
+	mu     sync.Mutex
+	seen   bool // a middleware has had a message: from now on a nack is a plain one
+	rounds republish.Rounds
 }
 
-// The pause doubles with each round of redeliveries.
+// The pauses before a nack.
 const (
 	firstNackPause = 100 * time.Millisecond
 	lastNackPause  = 5 * time.Second
@@ -43,13 +43,9 @@ func (u *noMiddleware) next(now time.Time) (pause time.Duration, first bool) {
 	if u.seen {
 		return 0, false
 	}
-	first = u.pause == 0
-	if first || !now.Before(u.ends) {
-		u.pause = min(max(2*u.pause, firstNackPause), lastNackPause)
-		u.ends = now.Add(u.pause)
-	}
+	u.rounds.First, u.rounds.Last = firstNackPause, lastNackPause
 
-	return u.pause, first
+	return u.rounds.Next(now)
 }
 
 // noMiddlewareError explains why redeliveries are slow.

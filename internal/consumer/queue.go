@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -86,6 +87,7 @@ func (s *Queue) arrive(
 		m.Waited, m.IsRetryQueue = codec.NewestDeath(d.Headers), s.isRetryQueue
 	}
 	a := engine.Arrive(s.Name, &s.Policy, &m, now)
+	s.isEarly(d, &m, now, &a)
 	d.Priority = max(d.Priority, a.State.Arrival.Priority) // it may have been lower while it waited
 	if a.Unknown {
 		logger.Info("Message carries retry headers of an unknown version, it is treated as fresh", watermill.LogFields{
@@ -94,6 +96,31 @@ func (s *Queue) arrive(
 	}
 
 	return a
+}
+
+// isEarly notes in an arrival that a message has come back before its delay was over.
+func (s *Queue) isEarly(d *amqp091.Delivery, m *engine.Arriving, now time.Time, a *engine.Arrival) {
+	if s.Forwarder == nil || a.Crash != nil {
+		return
+	}
+	var early *republish.Early
+	if delay, _ := d.Headers[header.Delay].(string); a.Returns > 0 {
+		early = s.Forwarder.Back(rejection(d, a.Returns), now)
+	} else if m.Waited != "" && s.isRetryQueue(m.Waited, delay) {
+		early = s.Forwarder.Back(republish.Trip{
+			Message: codec.Identity(d.Headers, d.MessageId), Count: a.State.Count,
+			ID: codec.HeaderText(d.Headers[header.ID]),
+		}, now)
+	}
+	if early != nil {
+		a.CameEarly(early.Left, early.Due, early.Pause)
+	}
+	a.ByCopy = a.ByCopy || s.Forwarder.Undelayed()
+}
+
+// rejection is the wait of a message that the broker brings back by itself.
+func rejection(d *amqp091.Delivery, failures int64) republish.Trip {
+	return republish.Trip{Message: codec.Identity(d.Headers, d.MessageId), Count: int(min(failures, math.MaxInt32))}
 }
 
 // isRetryQueue reports whether name is this queue's retry queue for a delay. It knows those of other policies as well:

@@ -435,6 +435,13 @@ func (n *session) carryOut(s *subscription, h *inFlight, settlement engine.Settl
 
 // forward acknowledges the delivery when the broker has confirmed its copy.
 func (n *session) forward(s *subscription, h *inFlight, settlement engine.Settlement) {
+	if settlement.Verdict.Action == retry.ActionPostpone && h.arrival.Pause > 0 {
+		select {
+		case <-time.After(h.arrival.Pause):
+		case <-s.closing:
+		case <-n.gone:
+		}
+	}
 	published, err := s.queue.Forwarder.Forward(n.ctx, &codec.CopyRequest{
 		Delivery: &h.delivery,
 		State:    codec.Identify(settlement.State, &h.delivery, h.nameless),
@@ -459,6 +466,7 @@ func (n *session) forward(s *subscription, h *inFlight, settlement engine.Settle
 
 // reject leaves it to the broker to bring a message back.
 func (n *session) reject(s *subscription, h *inFlight, settlement engine.Settlement) {
+	s.queue.Forwarder.Leaving(rejection(&h.delivery, h.arrival.Returns+1), settlement.Verdict.Delay)
 	done, err := n.acker.reject(h.delivery.DeliveryTag, s.queue.Policy.Strategy != config.StrategyCycle)
 	if err != nil && !n.isGone() {
 		s.logger.Error("Cannot give a failed message back to the broker", err, nil)

@@ -42,6 +42,10 @@ type Arrival struct {
 	Crash error
 	// ByCopy tells that the broker cannot bring it back by itself.
 	ByCopy bool
+	// Returns are the failed attempts that the broker has counted, of those in State.
+	Returns int64
+	// Pause is how long it is kept before it goes to wait again, where it has come back too early.
+	Pause time.Duration
 }
 
 // Arrive reads our headers by the rules of the wire format, and the broker's counters. Under policy off nothing is
@@ -71,6 +75,13 @@ func Arrive(queue string, policy *config.Policy, m *Arriving, now time.Time) (a 
 	}
 
 	return a
+}
+
+// CameEarly makes a message wait for the rest of its delay, by a copy.
+func (a *Arrival) CameEarly(left, due time.Time, pause time.Duration) {
+	a.State.NotBefore = later(a.State.NotBefore, due)
+	a.State.LastFailure = later(a.State.LastFailure, left) // it is not to wait longer than MaxPostpone from then on
+	a.ByCopy, a.Pause = true, pause
 }
 
 // Clean takes from the metadata of a replayed message what its death has left there. Only the queue tells whether it is

@@ -30,6 +30,7 @@ func (a *Arrival) returned(policy *config.Policy, m *Arriving, kind wire.Kind) {
 		return // its counters are those of another queue
 	}
 
+	a.Returns = m.Returned.Failures
 	retries := policy.MaxRetries()
 	failures := int(min(m.Returned.Failures, 1<<30))
 	total := a.State.Count + failures

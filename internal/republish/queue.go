@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -40,6 +41,9 @@ type QueueForwarder struct {
 
 	repair Flight
 	held   heldCopies
+
+	waits     waits
+	undelayed atomic.Bool // see Undelayed
 }
 
 // Tell tells the run that has replayed a message, if one wants to know, what has become of it.
@@ -71,7 +75,7 @@ func (l *QueueForwarder) closeChannels() {
 
 func newQueueForwarder(f *Forwarder, plan topology.Plan) *QueueForwarder {
 	return &QueueForwarder{forwarder: f, plan: plan, returns: codec.NewReturns(plan), turn: make(chan struct{}, 1),
-		confirms: map[string]*confirmChannel{}}
+		confirms: map[string]*confirmChannel{}, waits: newWaits()}
 }
 
 // Forward publishes a copy and returns when the broker has confirmed it: then, and only then, the delivery may be
@@ -180,6 +184,7 @@ func (l *QueueForwarder) publish(
 	}
 	l.confirms[exchange] = confirms
 
+	l.copying(&publishing, &state, o.Wait)
 	copied, err := confirms.publish(exchange, key, publishing)
 	if err != nil {
 		return nil, nil, err

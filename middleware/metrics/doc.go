@@ -25,6 +25,7 @@
 //	amqpretry_consuming_subscriptions{topic}                              gauge      subscriptions that consume
 //	amqpretry_held_deliveries{queue}                                      gauge      failed deliveries whose copies the broker does not confirm
 //	amqpretry_topology_repairs_total{queue}                               counter    retry topologies declared again because a part was missing
+//	amqpretry_early_returns_total{queue}                                  counter    messages that came back before their delay was over, and went to wait again
 //	amqpretry_connections_opened_total{connection}                        counter    connections to the broker, the first and those after a loss
 //	amqpretry_connections_lost_total{connection}                          counter    connections to the broker that were lost
 //	amqpretry_blocked_connections{connection}                             gauge      connections that the broker blocks, for a memory or disk alarm

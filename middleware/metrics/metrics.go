@@ -112,6 +112,8 @@ func (m *Metrics) OnEvent(e retry.Event) {
 		}
 	case retry.EventTopologyRepaired:
 		m.queues.of(e.Queue).repairs.Inc()
+	case retry.EventReturnedEarly:
+		m.queues.of(e.Queue).early.Inc()
 	case retry.EventConsuming:
 		t := m.topics.of(e.Topic)
 		if !e.DeadLetters {

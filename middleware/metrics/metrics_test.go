@@ -221,13 +221,14 @@ func TestOnEvent(t *testing.T) {
 		"consuming": {
 			[]retry.Event{
 				event(retry.EventConsuming), event(retry.EventConsuming), event(retry.EventStoppedConsuming),
-				event(retry.EventTopologyRepaired),
+				event(retry.EventTopologyRepaired), event(retry.EventReturnedEarly),
 				event(retry.EventUnhandled, class(retry.ClassExpired)),
 				event(retry.EventUnhandled, class(retry.ClassPostponed)),
 			},
 			map[string]float64{
 				`amqpretry_consuming_subscriptions{topic="orders"}`: 1,
 				`amqpretry_topology_repairs_total{queue="orders"}`:  1,
+				`amqpretry_early_returns_total{queue="orders"}`:     1,
 			},
 		},
 		"dead letters of the topic": {
@@ -312,7 +313,8 @@ func TestSeriesBeginAtZero(t *testing.T) {
 		`amqpretry_blocked_connections{connection="subscriber"}`,
 		`amqpretry_queue_depths_errors_total{}`,
 	}
-	queued := []string{`amqpretry_held_deliveries{queue="orders"}`, `amqpretry_topology_repairs_total{queue="orders"}`}
+	queued := []string{`amqpretry_held_deliveries{queue="orders"}`, `amqpretry_topology_repairs_total{queue="orders"}`,
+		`amqpretry_early_returns_total{queue="orders"}`}
 
 	assert.Subset(t, zero(event(retry.EventTopologyDeclared)), slices.Concat(topical, queued))
 	assert.Subset(t, zero(event(retry.EventConsuming)), slices.Concat(topical, queued))

@@ -78,6 +78,7 @@ type series struct {
 	consuming    *prometheus.GaugeVec
 	held         *prometheus.GaugeVec
 	repairs      *prometheus.CounterVec
+	early        *prometheus.CounterVec
 	opened       *prometheus.CounterVec
 	lost         *prometheus.CounterVec
 	blocked      *prometheus.GaugeVec
@@ -128,6 +129,8 @@ func newSeries(c Config) series {
 			"Failed deliveries whose copies the broker does not confirm.", labelQueue),
 		repairs: counter("topology_repairs_total",
 			"Retry topologies declared again because a part was missing.", labelQueue),
+		early: counter("early_returns_total",
+			"Messages that came back before their delay was over, and went to wait again.", labelQueue),
 		opened: counter("connections_opened_total",
 			"Connections to the broker, the first and those after a loss.", labelConnection),
 		lost: counter("connections_lost_total",
@@ -141,7 +144,7 @@ func (s series) all() []prometheus.Collector {
 	return []prometheus.Collector{
 		s.calls, s.durations, s.inFlight, s.messages, s.untilSuccess, s.recovery, s.deadLetters, s.setAside,
 		s.withdrawn, s.forward, s.consuming,
-		s.held, s.repairs, s.opened, s.lost, s.blocked,
+		s.held, s.repairs, s.early, s.opened, s.lost, s.blocked,
 	}
 }
 
@@ -241,12 +244,14 @@ func (s series) topical(topic string) *topical {
 type queued struct {
 	held    prometheus.Gauge
 	repairs prometheus.Counter
+	early   prometheus.Counter
 }
 
 func (s series) queued(queue string) *queued {
 	queue = text(queue)
 
-	return &queued{held: s.held.WithLabelValues(queue), repairs: s.repairs.WithLabelValues(queue)}
+	return &queued{held: s.held.WithLabelValues(queue), repairs: s.repairs.WithLabelValues(queue),
+		early: s.early.WithLabelValues(queue)}
 }
 
 // text is a name as a label may have it: a single one that is not valid UTF-8 would fail the whole scrape.
