@@ -331,7 +331,7 @@ var wrongs = []wrong{
 		l.policy("policies", "ten", "^le'ng.*\\.retry\\.1m", `{"max-length":10}`, 0)
 	}, true, false, nil},
 	{"stuck", "stuck", `"stuck.retry.200ms"`,
-		`1 dead-lettered message, not confirmed by the target: the main queue "stuck" does not exist`,
+		`1 message due, and the main queue "stuck" does not exist`,
 		Problem, func(l *lab) {
 			l.protected("stuck")
 			l.deleteQueue("stuck")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/management"
+	"github.com/amqpretry/watermill-retry/internal/rabbitmq"
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
@@ -53,7 +54,11 @@ func (f Facts) keeps(landing object) (_ Severity, why, fix string) {
 				"may be temporary: run doctor again", x), f.ctl("list_bindings", "source_name", "destination_name",
 				"routing_key")
 	}
-	name := landing.Target.Key
+	return f.keepsMain(landing.Target.Key)
+}
+
+// keepsMain is what keeps a main queue from taking messages that come back.
+func (f Facts) keepsMain(name string) (_ Severity, why, fix string) {
 	exists, main := f.exists(name), f.Queues[name].Details
 	switch {
 	case exists.Known && !exists.Value:
@@ -66,10 +71,31 @@ func (f Facts) keeps(landing object) (_ Severity, why, fix string) {
 	case main.Known && full(main.Value):
 		return Warning, fmt.Sprintf("and the main queue %q is full", name),
 			"# consume from it, or raise its limit\n" + f.ctl("list_queues", "name", "messages", "consumers", "policy")
+	case main.Known && f.mayStillRefuse(main.Value):
+		return Warning, fmt.Sprintf("which the main queue %q has not confirmed, although it has room. RabbitMQ before 4.0 "+
+				"goes on to refuse them when a length limit was removed, and takes them under a higher one", name),
+			"# Run doctor again: this may be temporary. If they stay, set a limit that is never reached:\n" +
+				f.raiseLimit(name)
 	default:
 		return Warning, fmt.Sprintf("which the main queue %q has not confirmed. This may be temporary: run doctor "+
 			"again", name), f.ctl("list_queues", "name", "messages", "messages_ready", "state", "policy")
 	}
+}
+
+// mayStillRefuse tells of a queue that may have had a length limit: one that dead-letters to it is not told that it has
+// none any more.
+func (f Facts) mayStillRefuse(q management.Queue) bool {
+	return q.Type == string(config.QueueTypeQuorum) && rabbitmq.AtLeast(f.Version, 1, 0) &&
+		!rabbitmq.AtLeast(f.Version, 4, 0)
+}
+
+// raiseLimit gives a queue a length limit that it does not reach, on top of its policies.
+func (f Facts) raiseLimit(queue string) string {
+	definition, priority := combined([]object{{Name: queue, Queue: f.Queues[queue]}}, f.Policies.Value,
+		func(q management.Queue) *string { return q.Policy })
+	definition[amqp.QueueMaxLenArg[len("x-"):]], definition["overflow"] = 1_000_000_000, amqp.QueueOverflowRejectPublish
+
+	return f.setPolicy(queue, definition, priority)
 }
 
 // full tells whether a queue refuses messages because of its length.

@@ -121,7 +121,8 @@ func lookTypes(f Facts) []Finding {
 		case roleMain:
 			return []Finding{{Severity: Note, Found: "it is a classic queue",
 				Means: "the queue is on one node, and not available while that node is down. It does not count " +
-					"deliveries, so a message that kills its process is delivered for ever"}}
+					"deliveries, so a message that kills its process is delivered for ever. A length limit that a policy of " +
+					"the broker sets, with reject-publish too, deletes at once what is beyond it"}}
 		case roleRetry:
 			finding := Finding{Severity: Note, Found: "it is a classic queue",
 				Means: "the queue returns messages at most once. Messages that are due while the main queue is not " +
@@ -163,13 +164,12 @@ func lookStuck(f Facts) []Finding {
 			finding.Means = "they are due, and the next exchange of the ladder does not take them: an exchange, a " +
 				"queue or a binding is missing, or a landing queue is down. This may be temporary: run doctor again"
 		}
-		if main := f.exists(o.Topic.Plan.Queue); o.Role == roleRetry && main.Known && !main.Value {
-			finding.Severity = Problem
-			finding.Found += fmt.Sprintf(": the main queue %q does not exist", o.Topic.Plan.Queue)
-			finding.Means = "the queue keeps them, and returns them within 3 minutes after the main queue exists " +
-				"again. Do not delete it: its messages would be lost"
-			finding.Fix = "# start the service that consumes " + shell.Quote(o.Topic.Plan.Queue) + ": it declares it " +
-				"with its own arguments"
+		if o.Role == roleRetry && !o.Planned.Shared { // else they may be those of any queue
+			var why string
+			finding.Severity, why, finding.Fix = f.keepsMain(o.Topic.Plan.Queue)
+			finding.Found = times(n, "message") + " due, " + why
+			finding.Means = "the queue keeps them, invisible to AMQP, and returns them within 3 minutes after the main " +
+				"queue takes messages again. Do not delete it: its messages would be lost"
 		}
 		if n >= manyStuck {
 			finding.Severity = Problem

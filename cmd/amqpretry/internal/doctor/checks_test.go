@@ -353,7 +353,7 @@ func TestChecks(t *testing.T) {
 			"set_policy", func(f *Facts) { under(f, dlq, false, management.Arguments{"max-length-bytes": int64(5)}) }},
 		{"looking kills", "policies", Problem, `dead-letter queue "orders.dlq"`, "delivery-limit: 5", "set_policy",
 			func(f *Facts) { under(f, dlq, false, management.Arguments{"delivery-limit": int64(5)}) }},
-		{"looking returns early", "policies", Problem, `retry queue "orders.retry.1m"`, "return at once", "set_policy",
+		{"looking returns early", "policies", Problem, `retry queue "orders.retry.1m"`, "delivery-limit: 5", "set_policy",
 			func(f *Facts) { under(f, retry, false, management.Arguments{"delivery-limit": int64(5)}) }},
 		{"main expires", "policies", Problem, `main queue "orders"`, "expires: 5", "set_policy", func(f *Facts) {
 			under(f, "orders", false, management.Arguments{"expires": int64(5)})
@@ -412,15 +412,28 @@ func TestChecks(t *testing.T) {
 					q.Arguments["x-dead-letter-routing-key"] = retry
 				})
 			}},
-		{"stuck", "stuck", Warning, `retry queue "orders.retry.1m"`, "3 dead-lettered messages", "list_queues", func(f *Facts) {
+		{"stuck", "stuck", Warning, `retry queue "orders.retry.1m"`, "3 messages due", "list_queues", func(f *Facts) {
 			f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable = ptr[int64](3) })
 		}},
+		{"stuck behind a limit that is gone", "stuck", Warning, `retry queue "orders.retry.1m"`, "although it has room",
+			`"max-length":1000000000,"max-priority":3,"overflow":"reject-publish"}'`, func(f *Facts) {
+				f.Version = "3.10.8"
+				f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable = ptr[int64](3) })
+				under(f, "orders", false, management.Arguments{"max-priority": int64(3)})
+			}},
+		{"stuck behind one that is not", "stuck", Warning, `retry queue "orders.retry.1m"`, "is full", "raise its limit",
+			func(f *Facts) {
+				f.Version = "3.10.8"
+				f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable = ptr[int64](3) })
+				f.change("orders", func(_ *Queue, q *management.Queue) { q.Messages = ptr[int64](5) })
+				under(f, "orders", false, management.Arguments{"max-length": int64(5), "overflow": "reject-publish"})
+			}},
 		{"stuck for good", "stuck", Problem, `retry queue "orders.retry.1m"`, `the main queue "orders" does not exist`,
 			"start the service", func(f *Facts) {
 				f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable = ptr[int64](3) })
 				f.Queues["orders"] = Queue{Exists: seen(false)}
 			}},
-		{"stuck and stopped", "stuck", Problem, `retry queue "orders.retry.1m"`, "32 dead-lettered messages", "", func(f *Facts) {
+		{"stuck and stopped", "stuck", Problem, `retry queue "orders.retry.1m"`, "32 messages due", "", func(f *Facts) {
 			f.change(retry, func(_ *Queue, q *management.Queue) { q.Undeliverable, q.Messages = nil, ptr[int64](32) })
 		}},
 		{"thief", "retry-consumers", Problem, `retry queue "orders.retry.1m"`, "2 consumers", "list_consumers -p '/'",
