@@ -17,20 +17,24 @@ func (p Policy) over(d Policy) Policy {
 		p.Mode = ModeRetry // it says how
 	}
 	p.Mode = cmp.Or(p.Mode, d.Mode)
-	if p.DelayMode = cmp.Or(p.DelayMode, d.DelayMode); !p.IsExact() { // else it has no retry queues
-		p.QueueType = cmp.Or(p.QueueType, d.QueueType)
-		p.Scope = cmp.Or(p.Scope, d.Scope)
-	}
-	p.Ladder = p.Ladder.Or(d.Ladder)
 	if p.mode() == ModeRetry {
 		p.Strategy = cmp.Or(p.Strategy, d.Strategy)
 	}
 	p.Protect = cmp.Or(p.Protect, p.protectOf(d))
-	p.CrashLimit = cmp.Or(p.CrashLimit, d.CrashLimit)
 	if p.mode() == ModeOff {
 		return p
 	}
 
+	if p.mode() == ModeRetry {
+		if p.DelayMode = cmp.Or(p.DelayMode, d.DelayMode); !p.IsExact() { // else it has no retry queues
+			p.QueueType = cmp.Or(p.QueueType, d.QueueType)
+		}
+		p.Ladder = p.Ladder.Or(d.Ladder)
+	}
+	if !p.IsExact() {
+		p.Scope = cmp.Or(p.Scope, d.Scope)
+	}
+	p.CrashLimit = cmp.Or(p.CrashLimit, d.CrashLimit)
 	p.Immediate = cmp.Or(p.Immediate, d.Immediate)
 	p.MaxAge = cmp.Or(p.MaxAge, d.MaxAge)
 	p.OnExpiry = cmp.Or(p.OnExpiry, d.OnExpiry)

@@ -93,42 +93,32 @@ func (p Policy) validate(path string) []error {
 	return e.errs
 }
 
-// validateNoRetries refuses what the mode would silently ignore.
+// validateNoRetries refuses what the mode would silently ignore, unless it is what it would be without.
 func (p Policy) validateNoRetries(e *problems) {
 	wanted := fmt.Sprintf("left out with mode %q; to retry, use mode %q", p.Mode, ModeRetry)
-	if p.Retries != 0 {
-		e.add("Retries", "ignored by the mode", wanted, strconv.Itoa(p.Retries))
+	refuse := func(field string, given bool, found string) {
+		if given {
+			e.add(field, "ignored by the mode", wanted, found)
+		}
 	}
-	if len(p.Delays) != 0 {
-		e.add("Delays", "ignored by the mode", wanted, durations(p.Delays))
-	}
-	if !p.Backoff.IsZero() {
-		e.add("Backoff", "ignored by the mode", wanted, "a backoff")
-	}
-	if p.Jitter != 0 && p.Jitter != None {
-		e.add("Jitter", "ignored by the mode", wanted, number(p.Jitter))
-	}
-	if p.MaxPostpone != 0 {
-		e.add("MaxPostpone", "ignored by the mode", wanted, p.MaxPostpone.String())
-	}
+	refuse("Retries", p.Retries != 0, strconv.Itoa(p.Retries))
+	refuse("Delays", len(p.Delays) != 0, durations(p.Delays))
+	refuse("Backoff", !p.Backoff.IsZero(), "a backoff")
+	refuse("Jitter", p.Jitter != 0 && p.Jitter != None, number(p.Jitter))
+	refuse("MaxPostpone", p.MaxPostpone != 0, p.MaxPostpone.String())
+	refuse("QueueType", p.QueueType == QueueTypeClassic, strconv.Quote(string(p.QueueType)))
+	refuse("DelayMode", p.DelayMode == DelayExact, strconv.Quote(string(p.DelayMode)))
+	refuse("Ladder", !p.Ladder.IsZero(), "a ladder")
 	if p.Mode != ModeOff {
 		return
 	}
-	if len(p.RetryOnly) != 0 {
-		e.add("RetryOnly", "ignored by the mode", wanted, fmt.Sprint(p.RetryOnly))
-	}
-	if len(p.NeverRetry) != 0 {
-		e.add("NeverRetry", "ignored by the mode", wanted, fmt.Sprint(p.NeverRetry))
-	}
-	if p.Immediate != 0 && p.Immediate != None {
-		e.add("Immediate", "ignored by the mode", wanted, strconv.Itoa(p.Immediate))
-	}
-	if p.MaxAge != 0 && p.MaxAge != None {
-		e.add("MaxAge", "ignored by the mode", wanted, p.MaxAge.String())
-	}
-	if p.OnExpiry != "" && p.OnExpiry != ExpiryDeadLetter {
-		e.add("OnExpiry", "ignored by the mode", wanted, strconv.Quote(string(p.OnExpiry)))
-	}
+	refuse("Scope", p.Scope == ScopeShared, strconv.Quote(string(p.Scope)))
+	refuse("CrashLimit", p.CrashLimit != 0 && p.CrashLimit != DefaultCrashLimit, strconv.Itoa(p.CrashLimit))
+	refuse("RetryOnly", len(p.RetryOnly) != 0, fmt.Sprint(p.RetryOnly))
+	refuse("NeverRetry", len(p.NeverRetry) != 0, fmt.Sprint(p.NeverRetry))
+	refuse("Immediate", p.Immediate != 0 && p.Immediate != None, strconv.Itoa(p.Immediate))
+	refuse("MaxAge", p.MaxAge != 0 && p.MaxAge != None, p.MaxAge.String())
+	refuse("OnExpiry", p.OnExpiry == ExpiryDrop, strconv.Quote(string(p.OnExpiry)))
 }
 
 func (p Policy) validateImmediate(e *problems) {

@@ -247,6 +247,7 @@ func TestP8_Conflicts(t *testing.T) {
 				"x-queue-type": "quorum", "x-message-ttl": int64(7000), "x-dead-letter-exchange": "",
 				"x-overflow":             "reject-publish",
 				"x-dead-letter-strategy": "at-least-once", "x-queue-leader-locator": "balanced",
+				"x-delivery-limit": int64(2147483647),
 			},
 			conflict: topology.ConflictError{Argument: "x-message-ttl", Wanted: "50"}, found: []string{"7000"},
 		},

@@ -98,10 +98,10 @@ func TestObsoleteIsTheDifference(t *testing.T) {
 			Mode: rapid.SampledFrom([]config.Mode{config.ModeRetry, config.ModeRetry, config.ModeDeadLetter,
 				config.ModeOff}).Draw(t, "mode"),
 			Scope: rapid.SampledFrom([]config.Scope{config.ScopeQueue, config.ScopeShared}).Draw(t, "scope"),
-			QueueType: rapid.SampledFrom([]config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}).Draw(t,
-				"type"),
 		}
 		if policy.Mode == config.ModeRetry {
+			policy.QueueType = rapid.SampledFrom([]config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}).Draw(t,
+				"type")
 			policy.Delays = rapid.SliceOfN(rapid.SampledFrom([]time.Duration{time.Second, time.Minute, time.Hour}), 1,
 				3).Draw(t, "delays")
 		}

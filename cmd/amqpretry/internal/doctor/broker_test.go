@@ -366,7 +366,7 @@ var wrongs = []wrong{
 			"x-dead-letter-exchange":    "",
 			"x-dead-letter-routing-key": "byhand", "x-dead-letter-strategy": "at-least-once",
 			"x-overflow":             "reject-publish",
-			"x-queue-leader-locator": "balanced"})
+			"x-queue-leader-locator": "balanced", "x-delivery-limit": 2147483647})
 		l.declare("byhand", topology.ProtectArguments("byhand.dlq"))
 	}, true, true, nil},
 	{"un'bo $(und)", "bindings", `"un'bo $(und).retry"`, `not bound to queue "un'bo $(und).dlq"`, Problem,

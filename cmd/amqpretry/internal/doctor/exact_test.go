@@ -535,7 +535,8 @@ func (l *lab) break_(ladder topology.Ladder) {
 	l.deleteQueue(ladder.WaitQueue(1, 2))
 	l.declare(ladder.WaitQueue(1, 2), amqp.Table{"x-queue-type": "quorum", "x-message-ttl": 7,
 		"x-dead-letter-exchange": ladder.Level(0), "x-dead-letter-strategy": "at-least-once",
-		"x-overflow": "reject-publish", "x-queue-leader-locator": "balanced"})
+		"x-overflow": "reject-publish", "x-queue-leader-locator": "balanced",
+		"x-delivery-limit": 2147483647})
 	l.policy("policies", "idle", "^lad[.]", `{"expires":3600000}`, 0)
 }
 
