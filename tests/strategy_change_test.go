@@ -13,6 +13,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/header"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
 	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
@@ -81,6 +82,52 @@ func TestStrategy_QueueExists(t *testing.T) {
 			assert.Contains(t, err.Error(), "set_policy")
 		}
 	})
+}
+
+// A main queue keeps a delivery limit of its own; where it ends messages before their retries do, the log says so.
+func TestStrategy_OwnDeliveryLimit(t *testing.T) {
+	t.Parallel()
+	policies := map[string]config.Policy{"redelivery": redeliveryPolicy()}
+	if hasNative(t) {
+		policies["native"] = nativePolicy()
+	}
+	for name, policy := range policies {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const told = "RabbitMQ dead-letters messages before their retries are used up"
+			policy.Retries = 5
+			s := withPolicy(t, policy)
+			s.Queue = uniqueName("limited")
+			s.Handler = func(*message.Message) error { return errNever }
+			s.Tiers = true
+			s.Configure = func(c *amqp.Config) { c.Queue.Arguments["x-delivery-limit"] = int64(3) }
+			limited := start(t, s)
+			require.Len(t, limited.Logs.with(told), 1)
+			assert.Equal(t, "3, and 5 retries", limited.Logs.with(told)[0].Fields["delivery_limit"])
+			limited.publish("dropped")
+			dead := limited.Broker.Take(limited.dlq(), 1)
+			require.Len(t, dead, 1)
+			assert.Nil(t, dead[0].Headers[header.Count], "by the broker, which adds none of our headers")
+			assert.Len(t, limited.Calls.of("dropped"), 4)
+
+			s.Configure = nil
+			_, err := newService(t, s).Sub.Subscribe(t.Context(), s.Queue)
+			require.ErrorContains(t, err, `or Config.Queue.Arguments["x-delivery-limit"] = 3, which keeps its own`)
+			assert.NotContains(t, err.Error(), "set_policy", "which would not change that")
+			assert.NotContains(t, err.Error(), "declare it as it is", "which would be refused")
+			limited.close()
+
+			policy.Retries = 3
+			s.Options.Policies.Default = policy
+			s.Configure = func(c *amqp.Config) { c.Queue.Arguments["x-delivery-limit"] = int64(3) }
+			enough := start(t, s)
+			assert.Empty(t, enough.Logs.with(told))
+			enough.publish("exhausted")
+			dead = enough.Broker.Take(enough.dlq(), 1)
+			require.Len(t, dead, 1)
+			assert.Equal(t, "exhausted", dead[0].Headers[header.Reason])
+		})
+	}
 }
 
 // Watermill's own subscriber cannot reject without requeueing all that it has at a shutdown.

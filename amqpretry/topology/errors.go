@@ -29,7 +29,9 @@ type ConflictError struct {
 	// Found is the value that the object has, spelled alike. Empty when unknown, as for an argument that the broker
 	// refuses whatever its value: Err says why.
 	Found string
-	Err   error
+	// WaysOut are what its text says can be done, where that is not the usual.
+	WaysOut string
+	Err     error
 }
 
 func (e *ConflictError) Error() string {
@@ -54,6 +56,9 @@ func (e *ConflictError) Error() string {
 // waysOut are for both who may see this: the one whose own main queue is declared other than it is, and the one whose
 // retry objects somebody else declared.
 func (e *ConflictError) waysOut() string {
+	if e.WaysOut != "" {
+		return e.WaysOut
+	}
 	if e.Kind == KindExchange {
 		return "ways out: declare it as it is, if it is yours (Config.Exchange); set another name in Names, or " +
 			"another Prefix for a ladder; delete it if nothing else " +

@@ -94,7 +94,8 @@ func cycleArguments(exchange, queue string) amqp.Table {
 }
 
 // WithMainArguments adds what the plan's strategy needs to the arguments that a main queue has anyway. These are not
-// changed; where they say otherwise, the strategy wins: see [Plan.MainConflicts].
+// changed; where they say otherwise, the strategy wins: see [Plan.MainConflicts]. Only a delivery limit stays, see
+// [Plan.KeepsLimit].
 func (p Plan) WithMainArguments(arguments amqp.Table) amqp.Table {
 	if p.MainArguments == nil {
 		return arguments
@@ -102,7 +103,19 @@ func (p Plan) WithMainArguments(arguments amqp.Table) amqp.Table {
 	all := amqp.Table{}
 	maps.Copy(all, arguments)
 	maps.Copy(all, p.MainArguments)
+	if limit := arguments[deliveryLimit]; p.KeepsLimit(limit) {
+		all[deliveryLimit] = limit
+	}
 	return all
+}
+
+const deliveryLimit = "x-delivery-limit"
+
+// KeepsLimit tells whether a main queue may have this delivery limit of its own: any, where the broker sends what
+// reaches it to the dead-letter queue. With a dead-letter cycle it would come to the retry queue, and be lost there.
+func (p Plan) KeepsLimit(limit any) bool {
+	n, is := rabbitmq.Integer(limit)
+	return is && n >= 0 && (p.Strategy == config.StrategyRedelivery || p.Strategy == config.StrategyNative)
 }
 
 // MainConflicts lists in order the arguments of a main queue that say otherwise than its strategy needs, or that it
@@ -113,6 +126,7 @@ func (p Plan) MainConflicts(arguments amqp.Table) []string {
 		wanted, needed := p.MainArguments[key]
 		switch {
 		case p.MainArguments == nil:
+		case key == deliveryLimit && p.KeepsLimit(value):
 		case needed && !sameArgument(value, wanted), !needed && p.refuses(key):
 			conflicts = append(conflicts, key)
 		}

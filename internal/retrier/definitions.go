@@ -36,7 +36,7 @@ func (r *Retrier) definitions(group string, topics []string) ([]byte, error) {
 			continue
 		}
 		queues = append(queues, r.mainQueue(main, queue.Plan, policy))
-		r.warnOfDrops(queue, "")
+		r.warnOfLimit(queue, "")
 	}
 
 	file, err := topology.Definitions(vhost, queues...)

@@ -156,39 +156,36 @@ func (r *Retrier) explainMain(queue *consumer.Queue, err error) error {
 	}
 }
 
-// warnOfDrops tells once for each main queue, as long as it is used, that the broker may lose its messages: version is
-// the broker's, or empty.
+// aboutLimits is where the warnings of limits are explained, with what to do about them.
+const aboutLimits = "https://github.com/amqpretry/watermill-retry/blob/main/docs/how-to/protect-a-queue.md#the-warning"
+
+// warnOfLimit tells once for each main queue, as long as it is used, that the broker may lose its messages, or end them
+// before their retries are used up: version is the broker's, or empty.
 //
-// It is an error in the log, since messages are lost without one when it comes to it. It is told under the mode off as
-// well, whose plain nacks count before RabbitMQ 4.3.
-func (r *Retrier) warnOfDrops(queue *consumer.Queue, version string) {
+// It is an error in the log, since messages are lost without one when it comes to it. Under the mode off the queue is as
+// it was without us.
+func (r *Retrier) warnOfLimit(queue *consumer.Queue, version string) {
 	if queue.Policy.Protect == config.ProtectionPolicy {
 		return
 	}
-	limit, drops := rabbitmq.DropLimit(r.mainArguments(queue.Name, queue.Policy, queue.Plan), version)
+	arguments := r.mainArguments(queue.Name, queue.Policy, queue.Plan)
+	what := "RabbitMQ drops messages that return to the queue too often: a quorum queue without dead-letter exchange"
+	limit, drops := rabbitmq.DropLimit(arguments, version)
+	if n, given := rabbitmq.Integer(arguments["x-delivery-limit"]); !drops && given &&
+		queue.Policy.CountsReturns() && n < int64(queue.Policy.MaxRetries()) {
+		what = "RabbitMQ dead-letters messages before their retries are used up, without the retrier's headers"
+		limit, drops = fmt.Sprintf("%d, and %d retries", n, queue.Policy.MaxRetries()), true
+	}
 	if !drops {
 		return
 	}
-	policy, err := r.protectPolicy(queue.Name)
-	if err != nil {
-		return // whoever connects, or prints definitions, reports it
-	}
-	if _, told := r.dropsTold.LoadOrStore(queue.Name, true); told {
+	if _, told := r.limitsTold.LoadOrStore(queue.Name, true); told {
 		return
 	}
-
-	wait := ""
-	if queue.Policy.Mode == config.ModeOff {
-		wait = fmt.Sprintf(" (the dead-letter queue %s comes with the first policy that is not off; until then such "+
-			"messages stay, out of sight, in the main queue)",
-			r.options.Names.DeadLetterQueue(queue.Name))
+	fields := watermill.LogFields{"topic": queue.Topic, "amqp_queue_name": queue.Name, "delivery_limit": limit}
+	if err := errors.New("see " + aboutLimits); queue.Policy.Mode == config.ModeOff {
+		r.options.Logger.Debug(what, fields.Add(watermill.LogFields{"err": err.Error()}))
+	} else {
+		r.options.Logger.Error(what, err, fields)
 	}
-	r.options.Logger.Error(
-		"The main queue can lose messages: it is a quorum queue without a dead-letter exchange, and drops what "+
-			"reaches its delivery limit",
-		fmt.Errorf("delivery limit %s; ways out: for a new queue config.ProtectionArguments; for one that exists a "+
-			"policy of the broker%s, which no client can see: when an operator has run the line below, say so with "+
-			"config.ProtectionPolicy\n%s", limit, wait, policy),
-		watermill.LogFields{"topic": queue.Topic, "amqp_queue_name": queue.Name, "delivery_limit": limit},
-	)
 }

@@ -279,16 +279,16 @@ func lines(err error) []string {
 // What was told of a queue is forgotten with it.
 func TestLeave_ForgetsWhatWasTold(t *testing.T) {
 	p := &Retrier{registry: newRegistry()}
-	p.dropsTold.Store("q", true)
+	p.limitsTold.Store("q", true)
 	for range 2 {
 		_, err := p.registry.add(mainOf("q"), ofItsOwn, topology.Names{})
 		require.NoError(t, err)
 	}
 	p.leave(mainOf("q"))
-	_, told := p.dropsTold.Load("q")
+	_, told := p.limitsTold.Load("q")
 	assert.True(t, told, "it is still used")
 	p.leave(mainOf("q"))
-	_, told = p.dropsTold.Load("q")
+	_, told = p.limitsTold.Load("q")
 	assert.False(t, told)
 }
 

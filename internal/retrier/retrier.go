@@ -49,8 +49,8 @@ type Retrier struct {
 	publishers map[*DelayPublisher]struct{}
 	plain      map[*Publisher]struct{}
 
-	wrapped   atomic.Bool // a handler has been given a middleware of this retrier
-	dropsTold sync.Map    // main queues of which it was told that they can lose messages, as long as they are used
+	wrapped    atomic.Bool // a handler has been given a middleware of this retrier
+	limitsTold sync.Map    // main queues of whose delivery limit it was told, as long as they are used
 }
 
 // New checks the config and the options, all of both at once, and returns a retrier. The broker is not touched.
@@ -200,7 +200,7 @@ func (r *Retrier) queue(main Main) (*consumer.Queue, error) {
 // leave ends a use of the queue of a topic. Nothing is kept of a queue that nobody uses.
 func (r *Retrier) leave(main Main) {
 	if r.registry.leave(main) {
-		r.dropsTold.Delete(main.Queue)
+		r.limitsTold.Delete(main.Queue)
 	}
 }
 
@@ -224,7 +224,7 @@ func (r *Retrier) declare(channel *amqp091.Channel, queue *consumer.Queue, excha
 	if err := r.forwarder.CheckAccess(queue.Plan); err != nil {
 		return fmt.Errorf("cannot dead-letter for topic %q: %w", queue.Topic, err)
 	}
-	r.warnOfDrops(queue, version)
+	r.warnOfLimit(queue, version)
 	r.engine.Emit(retry.Event{Kind: retry.EventTopologyDeclared, Topic: queue.Topic, Queue: queue.Name})
 
 	return nil

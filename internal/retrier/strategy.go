@@ -81,6 +81,8 @@ func strategyConflicts(
 	for _, key := range plan.MainConflicts(arguments) {
 		switch wanted, needed := plan.MainArguments[key]; {
 		case skip(key):
+		case needed && key == "x-delivery-limit" && plan.Strategy != config.StrategyCycle:
+			add(key, "not possible with", "left out, or 0 and more", arguments[key])
 		case needed:
 			add(key, "differs from what is needed by", "left out, or "+spelled(wanted), arguments[key])
 		default:
@@ -109,16 +111,24 @@ func (r *Retrier) checkStrategy(topic string, policy config.Policy, plan topolog
 // explainStrategy tells what to do about a main queue that exists with other arguments than its strategy needs.
 func (r *Retrier) explainStrategy(queue *consumer.Queue, conflict *topology.ConflictError) error {
 	ways := "ways out: the steps that `amqpretry topology verify` prints"
-	if vhost, err := vhostOf(r.config.Connection); err == nil {
+	limit, _ := strconv.Atoi(conflict.Found)
+	switch vhost, err := vhostOf(r.config.Connection); {
+	case err != nil:
+	case conflict.Argument == "x-delivery-limit" && limit > 0 && queue.Plan.KeepsLimit(limit):
+		ways += fmt.Sprintf("; or Config.Queue.Arguments[%q] = %d, which keeps its own", conflict.Argument, limit)
+	case conflict.Found == "none": // else a policy of the broker changes nothing
 		if policy, ok := queue.Plan.MainPolicy(vhost); ok {
-			ways += fmt.Sprintf("; or, for a quorum queue, config.ProtectionPolicy, when an operator has run the line "+
-				"below\n%s", policy)
+			ways += fmt.Sprintf("; or, for a quorum queue that has none of these arguments, config.ProtectionPolicy "+
+				"with %q: \"quorum\" in Config.Queue.Arguments, when an operator has run the line below\n%s",
+				amqp091.QueueTypeArg, policy)
 		}
 	}
 
-	return fmt.Errorf("queue %q exists without what the strategy %s of topic %q needs, and the broker cannot "+
-		"change the "+
-		"arguments of a queue: %w; %s", queue.Name, queue.Plan.Strategy, queue.Topic, conflict, ways)
+	explained := *conflict
+	explained.WaysOut = ways
+
+	return fmt.Errorf("queue %q exists without what the strategy %s of topic %q needs, and the broker cannot change "+
+		"the arguments of a queue: %w", queue.Name, queue.Plan.Strategy, queue.Topic, &explained)
 }
 
 // delayedRetries remembers which versions of the broker were seen to delay.

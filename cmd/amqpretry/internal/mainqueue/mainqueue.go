@@ -97,6 +97,7 @@ func Differences(plan topology.Plan, protect config.Protection, q management.Que
 		_, byPolicy := q.Effective[strings.TrimPrefix(argument, "x-")]
 		found := inForce[argument]
 		switch declared := own[argument]; {
+		case argument == "x-delivery-limit" && plan.KeepsLimit(declared):
 		case protect != config.ProtectionPolicy && !contains(only, argument, declared):
 			all = append(all, Difference{Argument: argument, Wanted: wanted, Found: declared})
 		case argument == "x-delivery-limit" && isEnough(wanted, found):
