@@ -2,6 +2,7 @@ package connection
 
 import (
 	"net"
+	"runtime"
 	"sync"
 )
 
@@ -13,9 +14,10 @@ const heldWrites = 16 << 10
 type held struct {
 	net.Conn
 
-	mu      sync.Mutex
-	holders int
-	waiting []byte
+	mu       sync.Mutex
+	holders  int
+	waiting  []byte
+	yielding bool // somebody is about to write it
 }
 
 // Write writes, or keeps what is written until nobody holds it back. A later write fails then, or the next read.
@@ -42,12 +44,23 @@ func (h *held) hold() {
 	h.holders++
 }
 
-// release writes what is held back, if nobody else holds it.
+// release writes what is held back, if nobody else holds it. Who is about to write as well does so before: one of many
+// callers is often done when the next has not begun.
 func (h *held) release() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	if h.holders--; h.holders == 0 && len(h.waiting) > 0 && h.flush() != nil {
+	h.holders--
+	if h.holders > 0 || len(h.waiting) == 0 || h.yielding {
+		return
+	}
+	h.yielding = true
+	h.mu.Unlock()
+	runtime.Gosched()
+	h.mu.Lock()
+	h.yielding = false
+
+	if h.holders == 0 && len(h.waiting) > 0 && h.flush() != nil {
 		_ = h.Close() // part of a frame may be missing; nobody else hears of it
 	}
 }
