@@ -53,6 +53,9 @@ func (a *attempt) tries(h message.HandlerFunc) ([]*message.Message, error) {
 
 		a.Begin(a.delivery, a.msg)
 		produced, err := a.call(h)
+		if err == nil && isNacked(a.msg) {
+			err = errNacked
+		}
 		if err == nil {
 			a.delivery.Succeeded()
 			return produced, nil
@@ -133,15 +136,26 @@ func remember(msg *message.Message) (restore func()) {
 	}
 }
 
+// errNacked is what a message has failed of whose handler answers for itself. Its outputs are not published: it comes
+// again.
+var errNacked = errors.New("the handler nacked the message, and returned no error")
+
+func isNacked(msg *message.Message) bool {
+	select {
+	case <-msg.Nacked():
+		return true
+	default:
+		return false
+	}
+}
+
 // isAnswered tells whether a handler has acked or nacked the message by itself: then it cannot be handled again.
 func isAnswered(msg *message.Message) bool {
 	select {
 	case <-msg.Acked():
 		return true
-	case <-msg.Nacked():
-		return true
 	default:
-		return false
+		return isNacked(msg)
 	}
 }
 

@@ -34,6 +34,7 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 		outside []message.HandlerMiddleware
 		handler func(*message.Message) error
 		reason  retry.Reason
+		text    string
 	}{
 		"an error that is a nil pointer": {
 			handler: func(*message.Message) error {
@@ -66,7 +67,8 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 
 				return nil
 			},
-			reason: retry.ReasonUnpublishable,
+			reason: retry.ReasonExhausted,
+			text:   "the handler nacked the message, and returned no error",
 		},
 		"a handler that acks and fails": {
 			handler: func(msg *message.Message) error {
@@ -95,6 +97,7 @@ func TestNoHotLoopOddHandlers(t *testing.T) {
 
 			letters := svc.Broker.Take(svc.dlq(), 1)
 			assert.Equal(t, string(test.reason), rabbit.Text(letters[0], header.Reason))
+			assert.Contains(t, rabbit.Text(letters[0], header.Error), test.text)
 			assert.Equal(t, []int{1, 2, 3}, svc.Calls.attempts("odd"))
 		})
 	}

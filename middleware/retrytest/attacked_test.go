@@ -88,7 +88,7 @@ func TestHandlersOfTheWorstKind(t *testing.T) {
 		run(func(msg *message.Message) error {
 			msg.Nack()
 			return nil
-		}).AssertDeadLettered(t, retry.ReasonUnpublishable)
+		}).AssertDeadLettered(t, retry.ReasonExhausted)
 	})
 
 	t.Run("keeps and changes its message", func(t *testing.T) {
