@@ -45,6 +45,11 @@ func TestGroupsAreChecked(t *testing.T) {
 		"right":                     {fanout(), "billing", nil},
 		"empty":                     {fanout(), "", []string{`Retrier.Group("")`}},
 		"too long":                  {fanout(), long, []string{`Retrier.Group("` + long + `")`}},
+		"a space":                   {fanout(), " ", []string{`Retrier.Group(" ")`}},
+		"a space at its end":        {fanout(), "a ", []string{`Retrier.Group("a ")`}},
+		"a control character":       {fanout(), "x\x00y", []string{`Retrier.Group("x\x00y")`}},
+		"not UTF-8":                 {fanout(), "\xff", []string{`Retrier.Group("\xff")`}},
+		"words":                     {fanout(), "bill und Söhne", nil},
 		"no exchange":               {durable(), "billing", []string{"Config.Exchange.GenerateName"}},
 		"both":                      {durable(), "", []string{`Retrier.Group("")`, "Config.Exchange.GenerateName"}},
 		"no exchange for the topic": {byTopic, "billing", []string{"Config.Exchange.GenerateName"}},
@@ -85,11 +90,11 @@ func TestGroupQueuesAreChecked(t *testing.T) {
 	t.Parallel()
 
 	retrier := retrierOf(t, fanout(), amqpretry.Options{GroupQueue: func(topic, group string) string {
-		return group + strings.Repeat(topic, 10)
+		return strings.ReplaceAll(group, "-", "\n") + strings.Repeat(topic, 10)
 	}})
 	for group, problem := range map[string]string{
+		"a-b":                    "line break",
 		"amq.billing":            "names that begin with amq. are the broker's own",
-		"a\nb":                   "line break",
 		strings.Repeat("g", 200): "the name has 260 bytes, the broker takes 255",
 	} {
 		_, plan := retrier.Group(group).Plan("orders")

@@ -267,7 +267,7 @@ func TestDropsAreToldOnce(t *testing.T) {
 		assert.Equal(t, canLose, told[i].Msg)
 		assert.Equal(t, watermill.LogFields{
 			"topic": queue, "amqp_queue_name": queue, "delivery_limit": "20 on RabbitMQ 4.0 and later",
-			"err": aboutLimits,
+			"error": aboutLimits,
 		}, told[i].Fields)
 	}
 

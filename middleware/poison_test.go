@@ -119,7 +119,7 @@ func TestErrorText(t *testing.T) {
 
 			logged := logger.Captured()[watermill.InfoLogLevel]
 			require.Len(t, logged, 1)
-			assert.Equal(t, test.want, logged[0].Fields["err"], "no log line shows what the text hides")
+			assert.Equal(t, test.want, logged[0].Fields["error"], "no log line shows what the text hides")
 		})
 	}
 }

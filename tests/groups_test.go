@@ -408,7 +408,9 @@ func newGroups(t *testing.T, topic string, options amqpretry.Options, groups ...
 	t.Cleanup(func() {
 		_ = broker.Try(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(topic, false, false) })
 	})
-	options.Logger = newLogs(t)
+	if options.Logger == nil {
+		options.Logger = newLogs(t)
+	}
 	conf := amqp.NewDurablePubSubConfig(uri, amqp.GenerateQueueNameTopicName)
 	conf.Queue.Arguments = mainQueueArguments("")
 	for _, group := range groups {
@@ -491,11 +493,13 @@ func TestGroups_ClosedSubscriber(t *testing.T) {
 func TestGroups_CheckRouter(t *testing.T) {
 	t.Parallel()
 
-	topic := uniqueName("groups")
+	topic, logged := uniqueName("groups"), newLogs(t)
 	retrier := newGroups(t, topic, amqpretry.Options{Groups: map[string]config.Policies{
-		"off": {Default: config.Policy{Mode: config.ModeOff}},
-	}})
-	router, err := message.NewRouter(message.RouterConfig{}, newLogs(t))
+		"off":    {Default: config.Policy{Mode: config.ModeOff}},
+		"of":     {}, // nobody's
+		"of all": {},
+	}, Logger: logged})
+	router, err := message.NewRouter(message.RouterConfig{}, logged)
 	require.NoError(t, err)
 	for _, group := range []string{"off", "on"} {
 		subscriber, err := retrier.Group(group).NewSubscriber()
@@ -507,6 +511,10 @@ func TestGroups_CheckRouter(t *testing.T) {
 	require.ErrorAs(t, err, &forgotten)
 	assert.Equal(t, middleware.NoMiddlewareError{Handler: "on", Topic: topic}, *forgotten)
 	assert.NotContains(t, err.Error(), `"off"`)
+	told := logged.with("Policies of a group have no effect")
+	require.Len(t, told, 2)
+	require.ErrorContains(t, told[0].Err, `Options.Groups["of"]: no subscriber`)
+	require.ErrorContains(t, told[1].Err, `Options.Groups["of all"]: no subscriber`)
 }
 
 // A broker that is killed twice while ten groups are at work: each group handles every message, or has it among its dead

@@ -219,11 +219,8 @@ func (c *Connection) connect(d *dial) {
 			return
 		}
 
-		pause := wait.NextBackOff()
-		c.logger.Error("Cannot connect to RabbitMQ, trying again", err,
-			watermill.LogFields{"wait_time": pause.String()})
 		d = next
-		if !c.pause(pause, d.wanted) {
+		if !c.pause(err, wait.NextBackOff(), d.wanted) {
 			d.err = ErrClosed
 			close(d.done)
 
@@ -233,14 +230,15 @@ func (c *Connection) connect(d *dial) {
 }
 
 // pause waits before an attempt: for a hurriedPause at most if the attempt is wanted. It returns false when the
-// connection is closed.
-func (c *Connection) pause(pause time.Duration, wanted <-chan struct{}) bool {
+// connection is closed. Only then it does not tell: who could not connect at all has an error, and closes at once.
+func (c *Connection) pause(err error, pause time.Duration, wanted <-chan struct{}) bool {
 	least, whole := time.After(min(pause, hurriedPause)), time.After(pause)
 	select {
 	case <-least:
 	case <-c.ctx.Done():
 		return false
 	}
+	c.logger.Error("Cannot connect to RabbitMQ, trying again", err, watermill.LogFields{"wait_time": pause.String()})
 	select {
 	case <-whole:
 	case <-wanted:

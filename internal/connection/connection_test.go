@@ -192,3 +192,17 @@ func listen(t *testing.T, secure func(net.Conn) net.Conn, words string) string {
 
 	return listener.Addr().String()
 }
+
+// Who cannot connect at all gets an error, and gives up: no line of the log announces a try that nobody makes.
+func TestNoTryIsAnnouncedThatIsNotMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logged := watermill.NewCaptureLogger()
+		c := New(Settings{URI: "amqp://guest:guest@a/", Emit: func(retry.Event) {}, AMQP: &amqp091.Config{
+			Dial: func(string, string) (net.Conn, error) { return nil, errors.New("wrong password") },
+		}}, logged)
+		_, err := c.TryLink(t.Context())
+		require.ErrorContains(t, err, "wrong password")
+		c.Close(time.Now().Add(time.Second))
+		assert.Empty(t, logged.Captured()[watermill.ErrorLogLevel])
+	})
+}

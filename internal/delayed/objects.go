@@ -195,7 +195,7 @@ func (o *objects) checkQueue(link *connection.Link, target topology.Target) erro
 		return fmt.Errorf("%w: %w", errNoQueue, err)
 	default:
 		o.settings.Logger.Info("Cannot find out whether the queue of a delayed message exists", watermill.LogFields{
-			"amqp_queue_name": target.Key, "err": err.Error(),
+			"amqp_queue_name": target.Key, "error": err.Error(),
 		})
 		return nil
 	}

@@ -149,7 +149,7 @@ func (e *Engine) log(v retry.Verdict, happened failed, handled bool, fields wate
 	if v.Reason == retry.ReasonExpired {
 		what = "Message has expired"
 	}
-	text := fields.Add(watermill.LogFields{"err": happened.text})
+	text := fields.Add(watermill.LogFields{"error": happened.text})
 
 	switch v.Action {
 	case retry.ActionRetryNow:

@@ -23,6 +23,7 @@ const (
 	watermillPrefix   = "github.com/ThreeDotsLabs/watermill/message/router/middleware."
 	poisonQueuePrefix = watermillPrefix + "poisonQueue."
 	protectPrefix     = module + "middleware/protect."
+	metricsPrefix     = "github.com/ThreeDotsLabs/watermill/components/metrics.HandlerPrometheusMetricsMiddleware."
 	tracingPrefix     = module + "middleware/tracing."
 	routerName        = "github.com/ThreeDotsLabs/watermill/message.(*handler).handleMessage"
 )
@@ -48,8 +49,8 @@ var (
 	}
 )
 
-// rules has every middleware of Watermill 1.5, and of this module, that can do harm. The others may be on either side: CorrelationID,
-// Recoverer, Throttle, Timeout, and those of components/metrics.
+// rules has every middleware of Watermill 1.5, and of this module, that can do harm. The others may be on either side:
+// CorrelationID, Recoverer, Throttle and Timeout.
 var rules = []rule{
 	{
 		prefix: watermillPrefix + "(*Deduplicator).Middleware", middleware: "Watermill's Deduplicator",
@@ -98,6 +99,13 @@ var rules = []rule{
 	},
 	{prefix: watermillPrefix + "CircuitBreaker.", middleware: "Watermill's CircuitBreaker",
 		outside: sees(", or use protect.CircuitBreaker inside of it")},
+	{
+		prefix: metricsPrefix, middleware: "the middleware of Watermill's components/metrics",
+		outside: &effect{
+			level: Possible, problem: "outside of the retry middleware: it counts every failure as a success",
+			remedy: "call AddPrometheusRouterMetrics after the retry middleware was added",
+		},
+	},
 	{prefix: watermillPrefix + "IgnoreErrors.", middleware: "Watermill's IgnoreErrors", outside: sees("")},
 	{prefix: watermillPrefix + "(*DelayOnError).", middleware: "Watermill's DelayOnError",
 		outside: sees(", and remove DelayOnError: policies have delays")},

@@ -36,7 +36,7 @@ func (f *Forwarder) CheckAccess(plan topology.Plan) error {
 	access := (*topology.AccessError)(nil)
 	if err != nil && !errors.As(err, &access) {
 		f.settings.Logger.Info("Cannot find out whether dead letters may be published", watermill.LogFields{
-			"amqp_queue_name": plan.Queue, "err": err.Error(),
+			"amqp_queue_name": plan.Queue, "error": err.Error(),
 		})
 		err = nil
 	}

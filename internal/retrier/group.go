@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
@@ -37,6 +39,9 @@ func checkGroup(path, name string) error {
 	switch {
 	case name == "":
 		return &config.FieldError{Path: path, Problem: "empty name", Wanted: "the name of a consumer group"}
+	case !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) || strings.TrimSpace(name) != name:
+		return &config.FieldError{Path: path, Problem: "not readable where its queues are shown",
+			Wanted: "UTF-8 without control characters, and without white space at its ends", Found: strconv.Quote(name)}
 	case len(name) > maxGroup:
 		return &config.FieldError{Path: path, Problem: "too long: its queues are named for it",
 			Wanted: fmt.Sprintf("at most %d bytes", maxGroup), Found: strconv.Itoa(len(name))}
@@ -139,12 +144,21 @@ func (o *Options) validateGroups() []error {
 
 func groupPath(name string) string { return fmt.Sprintf("Options.Groups[%q]", name) }
 
+// unusedGroups are those that the options name, and that have no subscriber.
+func (r *Retrier) unusedGroups() []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(r.options.Groups)), func(name string) bool {
+		_, used := r.groupsUsed.Load(name)
+		return used
+	})
+}
+
 // NewSubscriber connects, unless a subscriber of a group has, and returns a subscriber. Retrier.Close closes it if it is
 // still open.
 func (g *Group) NewSubscriber() (*Subscriber, error) {
 	if g.err != nil {
 		return nil, g.err
 	}
+	g.retrier.groupsUsed.Store(g.name, true)
 	consumer, err := g.retrier.consumer("groups", g.retrier.prefetch(), &g.retrier.groups)
 	if err != nil {
 		return nil, err

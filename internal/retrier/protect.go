@@ -184,7 +184,7 @@ func (r *Retrier) warnOfLimit(queue *consumer.Queue, version string) {
 	}
 	fields := watermill.LogFields{"topic": queue.Topic, "amqp_queue_name": queue.Name, "delivery_limit": limit}
 	if err := errors.New("see " + aboutLimits); queue.Policy.Mode == config.ModeOff {
-		r.options.Logger.Debug(what, fields.Add(watermill.LogFields{"err": err.Error()}))
+		r.options.Logger.Debug(what, fields.Add(watermill.LogFields{"error": err.Error()}))
 	} else {
 		r.options.Logger.Error(what, err, fields)
 	}

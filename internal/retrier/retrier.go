@@ -50,6 +50,7 @@ type Retrier struct {
 	plain      map[*Publisher]struct{}
 
 	wrapped    atomic.Bool // a handler has been given a middleware of this retrier
+	groupsUsed sync.Map    // names of groups that a subscriber was made for
 	limitsTold sync.Map    // main queues of whose delivery limit it was told, as long as they are used
 }
 

@@ -160,7 +160,7 @@ func (r *Retrier) checkNative(ctx context.Context, queue *consumer.Queue, versio
 	if untried != nil { // by a user who may not try
 		r.options.Logger.Info("Cannot find out whether the broker delays retries, its version says so",
 			watermill.LogFields{
-				"amqp_queue_name": queue.Name, "version": version, "err": untried.Error(),
+				"amqp_queue_name": queue.Name, "version": version, "error": untried.Error(),
 			})
 		return nil
 	}

@@ -50,7 +50,8 @@ var (
 		string(retry.ReasonUnpublishable), string(retry.ReasonTooLarge), string(retry.ReasonPostponedTooLong),
 		string(retry.ReasonRejected), string(retry.ReasonDeliveryLimit), string(retry.ReasonMaxLen),
 	}
-	connections = []string{"subscriber", "dead-letter subscriber", "groups", "forwarder", "delay publisher", "observer",
+	connections = []string{"subscriber", "dead-letter subscriber", "groups", "forwarder", "publisher", "delay publisher",
+		"observer",
 		"processor"}
 )
 
