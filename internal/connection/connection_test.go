@@ -199,7 +199,7 @@ func TestNoTryIsAnnouncedThatIsNotMade(t *testing.T) {
 		logged := watermill.NewCaptureLogger()
 		c := New(Settings{URI: "amqp://guest:guest@a/", Emit: func(retry.Event) {}, AMQP: &amqp091.Config{
 			Dial: func(string, string) (net.Conn, error) { return nil, errors.New("wrong password") },
-		}}, logged)
+		}, Reconnect: Reconnect{InitialInterval: time.Hour, MaxInterval: time.Hour, Multiplier: 1}}, logged)
 		_, err := c.TryLink(t.Context())
 		require.ErrorContains(t, err, "wrong password")
 		c.Close(time.Now().Add(time.Second))
