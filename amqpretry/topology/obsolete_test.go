@@ -97,7 +97,9 @@ func TestObsoleteIsTheDifference(t *testing.T) {
 		policy := config.Policy{
 			Mode: rapid.SampledFrom([]config.Mode{config.ModeRetry, config.ModeRetry, config.ModeDeadLetter,
 				config.ModeOff}).Draw(t, "mode"),
-			Scope: rapid.SampledFrom([]config.Scope{config.ScopeQueue, config.ScopeShared}).Draw(t, "scope"),
+		}
+		if policy.Mode != config.ModeOff {
+			policy.Scope = rapid.SampledFrom([]config.Scope{config.ScopeQueue, config.ScopeShared}).Draw(t, "scope")
 		}
 		if policy.Mode == config.ModeRetry {
 			policy.QueueType = rapid.SampledFrom([]config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}).Draw(t,
