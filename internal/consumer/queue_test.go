@@ -13,10 +13,13 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/connection"
 	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/republish"
 	"github.com/amqpretry/watermill-retry/internal/testkit/hostile"
 	"github.com/amqpretry/watermill-retry/internal/wire"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 func TestOddHeadersNeverPanic(t *testing.T) {
@@ -142,4 +145,32 @@ func TestDelaysOfPoliciesAreRead(t *testing.T) {
 		queue := testSource(config.Policy{})
 		require.True(t, queue.isRetryQueue("orders.retry."+text, text))
 	})
+}
+
+// A native retry that nothing has delayed waits by a copy, and so do all after it. Other broker-driven strategies have no
+// other way.
+func TestEarlyReturnsBecomeCopies(t *testing.T) {
+	for strategy, copies := range map[config.Strategy]bool{config.StrategyNative: true, config.StrategyRedelivery: false} {
+		policy := config.Policy{Strategy: strategy, Delays: []time.Duration{time.Hour}, Retries: 5}
+		s := testSource(policy)
+		plan, err := topology.New("orders", policy, topology.Names{})
+		require.NoError(t, err)
+		s.Forwarder = republish.NewForwarder(republish.Settings{
+			Connection: connection.Settings{Emit: func(retry.Event) {}}, Logger: watermill.NopLogger{},
+		}).ForQueue(plan)
+		returned := func(id string, count int64) *amqp091.Delivery {
+			return &amqp091.Delivery{MessageId: id, Redelivered: true, Headers: amqp091.Table{"x-delivery-count": count}}
+		}
+		arrive := func(d *amqp091.Delivery) engine.Arrival {
+			return s.arrive(d, time.Now(), broker{version: "4.3.6"}, watermill.NopLogger{})
+		}
+		assert.False(t, arrive(returned("m", 1)).ByCopy, "nobody here has rejected it")
+		s.Forwarder.Leaving(rejection(returned("m", 1), 1), time.Hour)
+		early := arrive(returned("m", 1))
+		assert.True(t, early.ByCopy)
+		assert.Equal(t, time.Second, early.Pause)
+		assert.WithinDuration(t, time.Now().Add(time.Hour), early.State.NotBefore, time.Minute)
+		assert.False(t, early.State.LastFailure.IsZero())
+		assert.Equal(t, copies, arrive(returned("other", 1)).ByCopy, strategy)
+	}
 }

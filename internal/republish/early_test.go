@@ -5,8 +5,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/amqpretry/watermill-retry/amqpretry/topology"
+	"github.com/amqpretry/watermill-retry/internal/codec"
+	"github.com/amqpretry/watermill-retry/internal/header"
+	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
 // at is a time of an example, in milliseconds.
@@ -96,4 +102,21 @@ func TestWaitsAreBounded(t *testing.T) {
 	assert.NotNil(t, early, "the latest are known")
 	w.leave(Trip{string(make([]byte, 1000)), "", 1}, at(0), at(1000))
 	assert.Len(t, w.sent, mostWaits, "a name that long is nobody's")
+}
+
+// A message that comes back early each time is due when it was to be at first: each of its copies would wait for longer.
+func TestCopiesAreDueInTheEnd(t *testing.T) {
+	f := newQueueForwarder(&Forwarder{}, topology.Plan{Queue: "q"})
+	publishing := &amqp091.Publishing{Headers: amqp091.Table{codec.UUIDHeader: "m", header.ID: "1"}}
+	due := time.Now().Add(2 * time.Second)
+	f.copying(publishing, &wire.State{Count: 1, Delay: "1m", NotBefore: due}, 0)
+	assert.Equal(t, due, f.waits.sent["m"].due)
+
+	f.copying(publishing, &wire.State{Count: 1, Delay: "1m"}, 10*time.Second)
+	assert.WithinDuration(t, time.Now().Add(10*time.Second), f.waits.sent["m"].due, time.Second, "with jitter")
+	f.copying(publishing, &wire.State{Count: 1, Delay: "1m"}, 0)
+	assert.WithinDuration(t, time.Now().Add(time.Minute), f.waits.sent["m"].due, time.Second)
+	f.copying(&amqp091.Publishing{Headers: amqp091.Table{codec.UUIDHeader: "dead"}},
+		&wire.State{Count: header.CountDead}, 0)
+	assert.NotContains(t, f.waits.sent, "dead", "it does not come back")
 }
