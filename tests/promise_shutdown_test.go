@@ -728,3 +728,27 @@ func atOnce(calls ...func() error) error {
 
 	return firstError(waits...)
 }
+
+// A service that is to stop while its router still subscribes, to a broker that does not answer, ends at once with the
+// context of Run.
+func TestStopWhileTheRouterSubscribes(t *testing.T) {
+	t.Parallel()
+	proxy := newProxy(t, brokertest.URI(t))
+	svc := newService(t, setup{URI: proxy.URI, Handler: succeed})
+	proxy.stall(anyone)
+	running, end := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- svc.Router.Run(running) }()
+	time.Sleep(300 * time.Millisecond)
+	select {
+	case <-svc.Router.Running():
+		t.Fatal("it has subscribed")
+	default:
+	}
+	began := time.Now()
+	end()
+	require.Error(t, await.Value(t, ended, "the end of Run"))
+	assert.Less(t, time.Since(began), 2*time.Second)
+	require.NoError(t, svc.Retrier.Close())
+	assert.Less(t, time.Since(began), 8*time.Second)
+}

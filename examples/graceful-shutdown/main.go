@@ -88,13 +88,20 @@ func run(ctx context.Context, uri string, out io.Writer) error {
 	go func() { _ = probes.ListenAndServe() }()
 	defer probes.Close()
 
+	// Not the context of the signals: its end would end the contexts of the handlers at once.
+	running, end := context.WithCancel(context.Background())
+	defer end()
 	go func() {
 		<-signals.Done()
 		fmt.Fprintln(out, "SIGTERM: closing")
-		_ = router.Close() // waits for the handlers that run
+		select {
+		case <-router.Running():
+			_ = router.Close() // waits for the handlers that run
+		default:
+			end() // it still subscribes, and no handler runs: Close would wait for the broker
+		}
 	}()
-	// Not the context of the signals: its end would end the contexts of the handlers at once.
-	err = router.Run(context.Background())
+	err = router.Run(running)
 	err = errors.Join(err, retrier.Close()) // after the router: copies of failed messages go over its connection
 	left, leftErr := ready(uri, topic)
 	fmt.Fprintf(out, "closed: %d order is left for the next pod\n", left)

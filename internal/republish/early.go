@@ -53,6 +53,7 @@ type waits struct {
 type wait struct {
 	Trip
 	left, due time.Time
+	back      bool
 }
 
 const (
@@ -82,12 +83,16 @@ func (w *waits) leave(t Trip, now, due time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if _, known := w.sent[t.Message]; !known {
+	sent, known := w.sent[t.Message]
+	if !known {
 		delete(w.sent, w.order[w.next])
 		w.order[w.next] = t.Message
 		w.next = (w.next + 1) % mostWaits
 	}
-	w.sent[t.Message] = wait{t, now, due}
+	if known && !sent.back && sent.Count == t.Count { // again, as the first was not confirmed: it may be there as well
+		now, due = sent.left, sent.due
+	}
+	w.sent[t.Message] = wait{t, now, due, false}
 }
 
 // back notes that a message has come back, and tells whether that is too early, and to be logged.
@@ -100,6 +105,9 @@ func (w *waits) back(t Trip, now time.Time) (early *Early, log bool) {
 		return nil, false
 	}
 	took, delay := now.Sub(sent.left), sent.due.Sub(sent.left)
+	back := sent
+	back.back = true
+	w.sent[t.Message] = back
 	switch same := t == sent.Trip; {
 	case took >= delay-delay/earlyPart:
 		if same {

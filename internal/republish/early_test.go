@@ -29,6 +29,7 @@ func TestWaits(t *testing.T) {
 	}
 	a, b := Trip{"a", "1", 1}, Trip{"b", "2", 1}
 	next := Trip{"a", "3", 2} // of a, published by another process
+	again := Trip{"a", "4", 1}
 	for name, steps := range map[string][]step{
 		"in time": {{leaves: true, trip: a, until: 1000}, {trip: a, at: 1000}},
 		"within the tenth that a clock may differ": {
@@ -66,6 +67,14 @@ func TestWaits(t *testing.T) {
 		"another's, when that is long ago": {
 			{leaves: true, trip: b, until: 9000}, {trip: b, at: 10, pause: time.Second, log: true},
 			{leaves: true, trip: a, at: 70_000, until: 79_000}, {trip: next, at: 70_100},
+		},
+		"one that was sent twice": {
+			{leaves: true, trip: a, until: 1000}, {leaves: true, trip: again, at: 500, until: 1500}, {trip: a, at: 1000},
+			{trip: again, at: 1500},
+		},
+		"several of which the first was not confirmed": {
+			{leaves: true, trip: a, until: 1000}, {leaves: true, trip: again, at: 900, until: 1900},
+			{trip: a, at: 1000}, {trip: a, at: 1001}, {trip: a, at: 1002}, {trip: a, at: 1003},
 		},
 		"one without an id": {{leaves: true, trip: Trip{"", "1", 1}, until: 1000}, {trip: Trip{"", "1", 1}, at: 1}},
 	} {
@@ -107,15 +116,16 @@ func TestWaitsAreBounded(t *testing.T) {
 // A message that comes back early each time is due when it was to be at first: each of its copies would wait for longer.
 func TestCopiesAreDueInTheEnd(t *testing.T) {
 	f := newQueueForwarder(&Forwarder{}, topology.Plan{Queue: "q"})
-	publishing := &amqp091.Publishing{Headers: amqp091.Table{codec.UUIDHeader: "m", header.ID: "1"}}
+	copying := func(id string, state wire.State, jittered time.Duration) time.Time {
+		f.copying(&amqp091.Publishing{Headers: amqp091.Table{codec.UUIDHeader: id}}, &state, jittered)
+		return f.waits.sent[id].due
+	}
 	due := time.Now().Add(2 * time.Second)
-	f.copying(publishing, &wire.State{Count: 1, Delay: "1m", NotBefore: due}, 0)
-	assert.Equal(t, due, f.waits.sent["m"].due)
-
-	f.copying(publishing, &wire.State{Count: 1, Delay: "1m"}, 10*time.Second)
-	assert.WithinDuration(t, time.Now().Add(10*time.Second), f.waits.sent["m"].due, time.Second, "with jitter")
-	f.copying(publishing, &wire.State{Count: 1, Delay: "1m"}, 0)
-	assert.WithinDuration(t, time.Now().Add(time.Minute), f.waits.sent["m"].due, time.Second)
+	assert.Equal(t, due, copying("late", wire.State{Count: 1, Delay: "1m", NotBefore: due}, 0))
+	assert.WithinDuration(t, time.Now().Add(10*time.Second),
+		copying("jittered", wire.State{Count: 1, Delay: "1m"}, 10*time.Second), time.Second)
+	assert.WithinDuration(t, time.Now().Add(time.Minute), copying("plain", wire.State{Count: 1, Delay: "1m"}, 0),
+		time.Second)
 	f.copying(&amqp091.Publishing{Headers: amqp091.Table{codec.UUIDHeader: "dead"}},
 		&wire.State{Count: header.CountDead}, 0)
 	assert.NotContains(t, f.waits.sent, "dead", "it does not come back")
