@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strconv"
 	"strings"
 	"sync"
@@ -324,6 +325,7 @@ func TestPublisher_RefusedForGood(t *testing.T) {
 	failed := failures(t, err).Failed
 	require.Len(t, failed, 2)
 	assert.Equal(t, "refused", failures(t, err).ErrorType())
+	assert.Equal(t, 1, strings.Count(err.Error(), "bad-1"), "each is named once: %v", err)
 	for i, f := range failed {
 		assert.Equal(t, []string{"bad-1", "bad-2"}[i], f.UUID)
 		assert.False(t, f.MayBeStored)
@@ -338,6 +340,35 @@ func TestPublisher_RefusedForGood(t *testing.T) {
 	assert.Len(t, stored, 8*50+4)
 	assert.NotContains(t, stored, "bad-1")
 	assert.NotContains(t, stored, "bad-2")
+}
+
+// A topic whose exchange would have a name of the broker's own: no permission helps.
+func TestPublisher_ReservedName(t *testing.T) {
+	t.Parallel()
+	conf := amqp.NewDurablePubSubConfig(brokertest.URI(t), amqp.GenerateQueueNameTopicName)
+	publisher := newPublisher(t, conf, amqpretry.Options{})
+	began := time.Now()
+	err := publisher.Publish("amq.mine", watermillMessages("4f1c7")...)
+	assert.Less(t, time.Since(began), 10*time.Second, "another attempt helps no more")
+	require.ErrorContains(t, err, "names that begin with amq. are the broker's own")
+	assert.NotContains(t, err.Error(), "permission")
+	assert.Equal(t, 1, strings.Count(err.Error(), "4f1c7"), err.Error())
+	assert.Equal(t, 1, strings.Count(err.Error(), "the broker's own"), err.Error())
+}
+
+// RabbitMQ takes seconds to refuse a password: who waits no longer is told what it waited for.
+func TestPublisher_WrongPassword(t *testing.T) {
+	t.Parallel()
+	uri, err := url.Parse(brokertest.URI(t))
+	require.NoError(t, err)
+	uri.User = url.UserPassword("nobody", "wrong")
+	publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri.String()), amqpretry.Options{Publisher: publish.Options{Timeout: 500 * time.Millisecond}})
+	err = publisher.Publish(uniqueName("nowhere"), watermillMessages("a")...)
+	require.ErrorContains(t, err, "still connecting to RabbitMQ")
+	await.Until(t, func() bool {
+		err = publisher.Publish(uniqueName("nowhere"), watermillMessages("a")...)
+		return strings.Contains(err.Error(), "username or password not allowed")
+	}, "the broker's answer")
 }
 
 // What cannot be published at all is an error before anything is.

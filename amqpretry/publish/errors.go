@@ -62,7 +62,11 @@ func (e *Error) Error() string {
 		if f.MayBeStored {
 			stored = "may be stored"
 		}
-		fmt.Fprintf(&text, "message %q (%s): %v", f.UUID, stored, f.Err)
+		why := f.Err.Error()
+		if refused, is := f.Err.(*RefusedError); is { //nolint:errorlint // one that is wrapped says more
+			why = refused.why() // the message is named already
+		}
+		fmt.Fprintf(&text, "message %q (%s): %s", f.UUID, stored, why)
 	}
 
 	return text.String()
@@ -130,8 +134,11 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("cannot publish message %q to topic %q: the broker refuses it: %v; do not publish it again "+
-		"unchanged", e.UUID, e.Topic, e.Err)
+	return fmt.Sprintf("cannot publish message %q to topic %q: %s", e.UUID, e.Topic, e.why())
+}
+
+func (e *RefusedError) why() string {
+	return fmt.Sprintf("the broker refuses it: %v; do not publish it again unchanged", e.Err)
 }
 
 func (e *RefusedError) Unwrap() error { return e.Err }

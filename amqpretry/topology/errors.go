@@ -144,7 +144,8 @@ func explained(err error) bool {
 	var access *AccessError
 	var exclusive *ExclusiveError
 	var declare *DeclareError
-	return errors.As(err, &conflict) || errors.As(err, &access) || errors.As(err, &exclusive) ||
+	var name *NameError
+	return errors.As(err, &name) || errors.As(err, &conflict) || errors.As(err, &access) || errors.As(err, &exclusive) ||
 		errors.As(err, &declare)
 }
 

@@ -131,10 +131,6 @@ func TestExplainAccess(t *testing.T) {
 			"ACCESS_REFUSED - configure access to queue '" + strings.Repeat("q", 200) + "...",
 			topology.AccessError{Kind: "queue", Name: "given", Permission: "configure"},
 		},
-		{
-			"ACCESS_REFUSED - queue name 'amq.foo' contains reserved prefix 'amq.*'",
-			topology.AccessError{Kind: "queue", Name: "given"},
-		},
 	} {
 		broker := &amqp.Error{Code: amqp.AccessRefused, Reason: test.text, Server: true}
 		err := topology.Explain("queue", "given", broker)
@@ -279,4 +275,19 @@ func TestDeclareKnowsWhatItWantedWhenTheBrokerCutsItsText(t *testing.T) {
 	assert.Equal(t, queue+".retry.1s", conflict.Name)
 	assert.Equal(t, "1000", conflict.Wanted)
 	assert.ErrorContains(t, err, "wanted 1000, found another value")
+}
+
+// No permission helps where a name is the broker's own.
+func TestExplainReserved(t *testing.T) {
+	broker := &amqp.Error{Code: amqp.AccessRefused,
+		Reason: "ACCESS_REFUSED - exchange name 'amq.mine' contains reserved prefix 'amq.*'"}
+	for _, err := range []error{
+		topology.Explain("exchange", "amq.mine", broker),
+		topology.ExplainUse(topology.UseDeclare, "exchange", "amq.mine", broker),
+	} {
+		var name *topology.NameError
+		require.ErrorAs(t, err, &name)
+		require.ErrorIs(t, err, broker)
+		assert.NotContains(t, err.Error(), "permission")
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"strings"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -103,6 +104,11 @@ func refused(kind, name, text string, err error) error {
 
 	if expired, _ := rabbitmq.HasExpired(err); expired { // a permission would not help
 		return fmt.Errorf("%s %q: the connection's token has expired: %w", kind, name, err)
+	}
+
+	if strings.Contains(text, "reserved prefix") { // nor here
+		return fmt.Errorf("%w: %w", &NameError{Object: kind, Name: name,
+			Problem: "names that begin with amq. are the broker's own; give it another name"}, err)
 	}
 
 	e := &AccessError{Kind: kind, Name: name, Err: err}

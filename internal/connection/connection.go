@@ -176,10 +176,17 @@ func (c *Connection) get(ctx context.Context, persist bool) (*Link, error) {
 	}
 }
 
-// Failure tells why the last attempt to connect failed; nil if it did not.
+// errConnecting is what keeps the first attempt to connect from being there: RabbitMQ takes 2 to 3 s to refuse a password.
+var errConnecting = errors.New("still connecting to RabbitMQ, which has neither taken the user nor refused it")
+
+// Failure tells why the last attempt to connect failed, or that the first has no end yet; nil if it did not.
 func (c *Connection) Failure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
+	if c.failed == nil && c.dial != nil && c.link == nil {
+		return errConnecting
+	}
 
 	return c.failed
 }

@@ -262,7 +262,8 @@ func IsRefusal(err error) bool {
 		conflict  *topology.ConflictError
 		access    *topology.AccessError
 		exclusive *topology.ExclusiveError
+		name      *topology.NameError
 	)
 
-	return errors.As(err, &conflict) || errors.As(err, &access) || errors.As(err, &exclusive)
+	return errors.As(err, &name) || errors.As(err, &conflict) || errors.As(err, &access) || errors.As(err, &exclusive)
 }

@@ -38,7 +38,8 @@ type Trip struct {
 // can tell by its own clock whether it comes back too early. Those do come back soon, so a few are enough.
 //
 // Where several processes consume the queue, another one may get it, and send it to wait again. When it is back here,
-// its first wait must be over as well. Alone that is no evidence: there may be two of the message.
+// its first wait must be over as well. Alone that is no evidence: there may be two of the message, as after a lost
+// connection. So only those count that are back almost at once.
 type waits struct {
 	mu     sync.Mutex
 	sent   map[string]wait // by message
@@ -109,12 +110,12 @@ func (w *waits) back(t Trip, now time.Time) (early *Early, log bool) {
 	back.back = true
 	w.sent[t.Message] = back
 	switch same := t == sent.Trip; {
-	case took >= delay-delay/earlyPart:
-		if same {
-			w.odd, w.seen = 0, time.Time{}
-			w.rounds.Reset()
-		}
+	case same && took >= delay-delay/earlyPart:
+		w.odd, w.seen = 0, time.Time{}
+		w.rounds.Reset()
 
+		return nil, false
+	case !same && took >= delay/earlyPart:
 		return nil, false
 	case !same && w.odd+1 < mostOdd && (w.seen.IsZero() || now.Sub(w.seen) > earlyFor):
 		w.odd++

@@ -60,6 +60,10 @@ func TestWaits(t *testing.T) {
 			{leaves: true, trip: a, until: 9000}, {trip: next, at: 10}, {trip: next, at: 20},
 			{trip: next, at: 30, pause: time.Second, log: true}, {trip: next, at: 9000},
 		},
+		"another's, which was published a moment before": {
+			{leaves: true, trip: a, at: 300, until: 1300}, {trip: next, at: 1000}, {trip: next, at: 1000},
+			{trip: next, at: 1000}, {trip: next, at: 1000},
+		},
 		"another's, when one was seen": {
 			{leaves: true, trip: b, until: 9000}, {trip: b, at: 10, pause: time.Second, log: true},
 			{leaves: true, trip: a, at: 10, until: 9000}, {trip: next, at: 20, pause: time.Second},
