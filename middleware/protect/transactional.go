@@ -6,6 +6,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -13,6 +16,7 @@ import (
 	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
+	"github.com/amqpretry/watermill-retry/retry"
 )
 
 var (
@@ -79,7 +83,9 @@ func (c TransactionalConfig) Validate() error {
 // whatever dies in between. A message that was handled is acknowledged without a call.
 //
 // Handlers find the transaction with [TxFromContext]. They use it for all that they change, and neither commit nor roll
-// it back. An error, a panic and the end of the context roll it back. It belongs right inside of the retry middleware.
+// it back. An error, a panic and the end of the context roll it back. Where the database rolls it back for another
+// transaction (a deadlock, a serialization failure: [store.ConflictTeller]), the handler is called again at once, up to 5
+// times, and the message is then postponed: that uses up no attempt. It belongs right inside of the retry middleware.
 // A handler that one Transactional wraps twice has one transaction.
 type Transactional struct {
 	config TransactionalConfig
@@ -140,11 +146,21 @@ func (t *Transactional) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		if t.isInside(id, msg) {
 			return h(msg)
 		}
-		for {
+		for restore, try := remember(msg), 1; ; try++ {
 			err, notYet := t.inTransaction(h, msg, id)
+			if notYet == nil && t.isConflict(err) {
+				restore()
+				if try < mostTries {
+					if err := pause(ctx, conflictPause<<(try-1)/2+rand.N(conflictPause<<(try-1))); err == nil {
+						continue
+					}
+				}
+				notYet = err
+			}
 			if notYet == nil {
 				return nil, err
 			}
+			try = 0
 			if _, ok := postponable(ctx); ok {
 				return nil, postponed(ctx, notYet, t.config.Postpone)
 			}
@@ -153,6 +169,28 @@ func (t *Transactional) Middleware(h message.HandlerFunc) message.HandlerFunc {
 			}
 		}
 	}
+}
+
+const (
+	// mostTries is how often a handler is called whose transaction meets others, before its message is postponed.
+	mostTries     = 5
+	conflictPause = 10 * time.Millisecond // doubles
+)
+
+// isConflict tells of a failure that is the database's way to say that others were faster: it is none of the message's.
+// A handler that says by itself what its error means is believed.
+func (t *Transactional) isConflict(err error) bool {
+	teller, is := t.config.Inbox.(store.ConflictTeller)
+	said := errors.Is(err, retry.ErrPermanent) || errors.Is(err, retry.ErrDrop) || errors.Is(err, retry.ErrPostponed)
+
+	return is && err != nil && !said && teller.IsConflict(err)
+}
+
+// remember returns what gives a message back what it had before its handler was called.
+func remember(msg *message.Message) (restore func()) {
+	metadata, payload := maps.Clone(msg.Metadata), slices.Clone(msg.Payload)
+
+	return func() { msg.Metadata, msg.Payload = maps.Clone(metadata), slices.Clone(payload) }
 }
 
 // inTransaction handles a message in a transaction, if nobody has. Where that cannot be done yet, it says why, and the

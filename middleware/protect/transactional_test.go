@@ -35,6 +35,7 @@ type database struct {
 	denied    error // of the claim
 	lostReply bool  // of a commit that succeeds
 	hangs     bool  // Begin
+	conflicts int   // commits that meet others
 	rolled    int
 }
 
@@ -90,7 +91,7 @@ func (c *dbConn) ExecContext(ctx context.Context, query string, _ []driver.Named
 	return driver.ResultNoRows, nil
 }
 
-var errDone, errLocked = errors.New("done"), errors.New("locked")
+var errDone, errLocked, errConflict = errors.New("done"), errors.New("locked"), errors.New("serialization failure")
 
 type dbTx struct {
 	d      *database
@@ -100,6 +101,12 @@ type dbTx struct {
 func (t *dbTx) Commit() error {
 	t.d.mu.Lock()
 	defer t.d.mu.Unlock()
+	if t.d.conflicts > 0 {
+		t.d.conflicts--
+		t.end()
+
+		return errConflict
+	}
 	for _, w := range t.writes {
 		t.d.written[w]++
 	}
@@ -142,6 +149,9 @@ func (d *database) BeginTx(ctx context.Context, tx *sql.Tx, handler, key string)
 
 	return store.New, err
 }
+
+// IsConflict makes a store.ConflictTeller of it.
+func (d *database) IsConflict(err error) bool { return errors.Is(err, errConflict) }
 
 func (d *database) set(f func()) {
 	d.mu.Lock()
@@ -187,6 +197,53 @@ func effect(msg *message.Message) error {
 }
 
 func effective(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) }
+
+// A transaction that met another one runs again at once, with the message as it was; in the end the message is postponed.
+// Neither uses up an attempt.
+func TestTransactionalConflicts(t *testing.T) {
+	for conflicts, calls := range map[int]int{0: 1, 1: 2, 4: 5, 5: 5, 99: 5} {
+		d, db := newDatabase(t)
+		d.conflicts = conflicts
+		var seen []string
+		handler := transactional(t, d, db, func(msg *message.Message) ([]*message.Message, error) {
+			seen = append(seen, string(msg.Payload)+msg.Metadata.Get("key"))
+			copy(msg.Payload, "XX")
+			msg.Metadata.Set("key", "changed")
+
+			return effective(msg)
+		})
+		msg := fresh()
+		msg.Payload, msg.Metadata = message.Payload("ab"), message.Metadata{"key": "value"}
+		_, err := handler(msg)
+		assert.Len(t, seen, calls)
+		for _, s := range seen {
+			assert.Equal(t, "abvalue", s)
+		}
+		if calls > conflicts {
+			require.NoError(t, err)
+			assert.Equal(t, 1, d.effects())
+		} else {
+			require.ErrorIs(t, err, retry.ErrPostponed)
+			require.ErrorIs(t, err, errConflict)
+			assert.Zero(t, d.effects())
+		}
+	}
+}
+
+// Who says what an error means is believed.
+func TestTransactionalConflictsThatAreMarked(t *testing.T) {
+	d, db := newDatabase(t)
+	for _, mark := range []func(error) error{retry.Permanent, retry.Drop} {
+		calls := 0
+		_, err := transactional(t, d, db, func(*message.Message) ([]*message.Message, error) {
+			calls++
+			return nil, mark(errConflict)
+		})(fresh())
+		require.ErrorIs(t, err, errConflict)
+		assert.NotErrorIs(t, err, retry.ErrPostponed)
+		assert.Equal(t, 1, calls)
+	}
+}
 
 func TestTransactionalOnce(t *testing.T) {
 	d, db := newDatabase(t)

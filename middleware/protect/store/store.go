@@ -92,6 +92,12 @@ type TxInbox interface {
 	BeginTx(ctx context.Context, tx *sql.Tx, handler, key string) (State, error)
 }
 
+// ConflictTeller is a [TxInbox] that knows the errors of its database that say that a transaction met another one, and was
+// rolled back for it: deadlocks and serialization failures. Run again, it may succeed.
+type ConflictTeller interface {
+	IsConflict(err error) bool
+}
+
 // Values are small values by name, which many processes change.
 type Values interface {
 	// Update replaces the value of a name by what change makes of it, as if nobody else did so at the same time: change

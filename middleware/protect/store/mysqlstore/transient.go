@@ -28,6 +28,13 @@ func number(err error) uint16 {
 	return 0
 }
 
+func isConflict(err error) bool {
+	return slices.Contains([]uint16{deadlock, recordChanged}, number(err))
+}
+
+// IsConflict implements [store.ConflictTeller].
+func (s *Store) IsConflict(err error) bool { return isConflict(err) }
+
 const (
 	tries    = 10
 	minPause = 2 * time.Millisecond
@@ -38,7 +45,7 @@ func again(ctx context.Context, do func() error) error {
 	pause := minPause
 	for try := 1; ; try++ {
 		err := do()
-		if err == nil || try == tries || !slices.Contains([]uint16{deadlock, recordChanged}, number(err)) {
+		if err == nil || try == tries || !isConflict(err) {
 			return err
 		}
 		select {

@@ -29,6 +29,11 @@ func (s *Store) BeginTx(ctx context.Context, tx *sql.Tx, handler, key string) (s
 	return state, nil
 }
 
+// IsConflict implements [store.ConflictTeller].
+func (s *Store) IsConflict(err error) bool {
+	return has([]string{serializationFailure, deadlockDetected}, code(err))
+}
+
 func (s *Store) beginTx(ctx context.Context, tx *sql.Tx, handler, key []byte) (store.State, error) {
 	// When a statement fails, the transaction is aborted, and this setting with it.
 	before, err := setLockTimeout(ctx, tx, strconv.FormatInt(max(1, s.config.LockWait.Milliseconds()), 10)+"ms")
