@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -498,6 +500,45 @@ func TestPublisher_ExchangeDeleted(t *testing.T) {
 	bind()
 	require.NoError(t, publisher.Publish(topic, watermillMessages("d")...))
 	assert.Equal(t, []string{"b", "d"}, rabbit.Bodies(broker.Drain(queue)))
+}
+
+// countedWrites counts what goes to the socket.
+type countedWrites struct {
+	net.Conn
+	n *atomic.Int64
+}
+
+func (c countedWrites) Write(b []byte) (int, error) {
+	c.n.Add(1)
+	return c.Conn.Write(b)
+}
+
+// Messages of many callers go to the socket together: 0.1 writes a message, where one waits for no other 0.7.
+func TestPublisher_WritesTogether(t *testing.T) {
+	t.Parallel()
+	var writes atomic.Int64
+	conf, topic := amqp.NewDurableQueueConfig(brokertest.URI(t)), uniqueName("publisher")
+	conf.Connection.AmqpConfig = &amqp091.Config{Dial: func(network, address string) (net.Conn, error) {
+		conn, err := net.DialTimeout(network, address, 10*time.Second)
+		return countedWrites{conn, &writes}, err
+	}}
+	newRabbit(t, brokertest.URI(t)).Declare(topic, nil)
+	publisher := newPublisher(t, conf, amqpretry.Options{})
+	require.NoError(t, publisher.Publish(topic, watermillMessages("first")...))
+	const callers, each = 64, 50
+	before := writes.Load()
+	var wg sync.WaitGroup
+	for range callers {
+		wg.Go(func() {
+			for range each {
+				assert.NoError(t, publisher.Publish(topic, watermillMessages("a")...))
+			}
+		})
+	}
+	wg.Wait()
+	perMessage := float64(writes.Load()-before) / (callers * each)
+	t.Logf("%.2f writes a message", perMessage)
+	assert.Less(t, perMessage, 0.4)
 }
 
 // Many callers share a connection and four channels, and each gets its own answer.
