@@ -243,8 +243,10 @@ func TestProtectionErrorHasTheWayOut(t *testing.T) {
 }
 
 const (
-	canLose     = "RabbitMQ drops messages that return to the queue too often: a quorum queue without dead-letter exchange"
-	aboutLimits = "see https://github.com/amqpretry/watermill-retry/blob/main/docs/how-to/protect-a-queue.md#the-warning"
+	canLose = "RabbitMQ drops messages that return to the queue too often: a quorum queue without dead-letter " +
+		"exchange"
+	aboutLimits = "see https://github.com/amqpretry/watermill-retry/blob/main/docs/how-to/" +
+		"protect-a-queue.md#the-warning"
 )
 
 // A main queue that can lose messages is told of, once.
@@ -285,7 +287,9 @@ func TestDropsAreToldOnce(t *testing.T) {
 
 // logged is what was logged about the limits of queues.
 func logged(logger *watermill.CaptureLoggerAdapter, level watermill.LogLevel) []watermill.CapturedMessage {
-	return slices.DeleteFunc(logger.Captured()[level], func(m watermill.CapturedMessage) bool { return m.Msg != canLose })
+	return slices.DeleteFunc(logger.Captured()[level], func(m watermill.CapturedMessage) bool {
+		return m.Msg != canLose
+	})
 }
 
 // The policy is for the virtual host of the connection, however that is written.

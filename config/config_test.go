@@ -301,8 +301,9 @@ func TestValidate(t *testing.T) {
 			`Scope: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got "shared"`,
 			`CrashLimit: ignored by the mode: must be left out with mode "off"; to retry, use mode "retry", got 5`,
 		}},
-		"off, as it would be without": {config.Policy{Mode: config.ModeOff, DelayMode: config.DelayTiers, CrashLimit: 10,
-			QueueType: config.QueueTypeQuorum, Scope: config.ScopeQueue, OnExpiry: config.ExpiryDeadLetter}, nil},
+		"off, as it would be without": {config.Policy{Mode: config.ModeOff, DelayMode: config.DelayTiers,
+			CrashLimit: 10, QueueType: config.QueueTypeQuorum, Scope: config.ScopeQueue,
+			OnExpiry: config.ExpiryDeadLetter}, nil},
 		"dead-letter, with retry queues": {config.Policy{Mode: config.ModeDeadLetter,
 			QueueType: config.QueueTypeClassic}, []string{
 			`QueueType: ignored by the mode: must be left out with mode "dead-letter"; to retry, use mode "retry", got "classic"`,

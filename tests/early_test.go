@@ -149,8 +149,9 @@ func TestEarly_NativeWithPolicy_OwnBroker(t *testing.T) {
 	c.Options.Policies.Default = config.Policy{Strategy: config.StrategyNative, Delays: ms(500, 1000, 1500), Retries: 3,
 		Protect: config.ProtectionPolicy}
 	broker.API("PUT", map[string]any{"pattern": "^" + c.Queue + "$", "apply-to": "queues", "definition": map[string]any{
-		"dead-letter-exchange": "", "dead-letter-routing-key": c.Queue + ".dlq", "dead-letter-strategy": "at-least-once",
-		"overflow": "reject-publish", "delivery-limit": 1000, "delayed-retry-type": "failed", "delayed-retry-min": 500,
+		"dead-letter-exchange": "", "dead-letter-routing-key": c.Queue + ".dlq",
+		"dead-letter-strategy": "at-least-once", "overflow": "reject-publish", "delivery-limit": 1000,
+		"delayed-retry-type": "failed", "delayed-retry-min": 500,
 		"delayed-retry-max": 1500}}, "policies", "/", c.Queue)
 	svc := start(t, c)
 	svc.publish("a", "b", "c")

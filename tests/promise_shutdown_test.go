@@ -739,11 +739,10 @@ func TestStopWhileTheRouterSubscribes(t *testing.T) {
 	running, end := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- svc.Router.Run(running) }()
-	time.Sleep(300 * time.Millisecond)
 	select {
 	case <-svc.Router.Running():
 		t.Fatal("it has subscribed")
-	default:
+	case <-time.After(300 * time.Millisecond):
 	}
 	began := time.Now()
 	end()

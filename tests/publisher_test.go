@@ -364,7 +364,8 @@ func TestPublisher_WrongPassword(t *testing.T) {
 	uri, err := url.Parse(brokertest.URI(t))
 	require.NoError(t, err)
 	uri.User = url.UserPassword("nobody", "wrong")
-	publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri.String()), amqpretry.Options{Publisher: publish.Options{Timeout: 500 * time.Millisecond}})
+	publisher := newPublisher(t, amqp.NewDurableQueueConfig(uri.String()),
+		amqpretry.Options{Publisher: publish.Options{Timeout: 500 * time.Millisecond}})
 	err = publisher.Publish(uniqueName("nowhere"), watermillMessages("a")...)
 	require.ErrorContains(t, err, "still connecting to RabbitMQ")
 	await.Until(t, func() bool {

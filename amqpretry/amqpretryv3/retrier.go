@@ -49,6 +49,8 @@ func (r *Retrier) Middleware(h message.HandlerFunc) message.HandlerFunc {
 // another middleware is in a place where messages are lost, spin, or are not retried, and with a
 // *middleware.NoMiddlewareError where the retry middleware is missing; with middleware.OrderLog both are only logged.
 //
+// It also logs names of Options.Groups for which no subscriber was made before.
+//
 // Middlewares that it does not know are no mistake. It reads fields of the router that are not Watermill's API: with a
 // version that has others it checks nothing. Without the plugin, and for handlers that are added later, the retry
 // middleware itself checks its neighbours: see Options.MiddlewareOrder.

@@ -145,8 +145,8 @@ func explained(err error) bool {
 	var exclusive *ExclusiveError
 	var declare *DeclareError
 	var name *NameError
-	return errors.As(err, &name) || errors.As(err, &conflict) || errors.As(err, &access) || errors.As(err, &exclusive) ||
-		errors.As(err, &declare)
+	return errors.As(err, &name) || errors.As(err, &conflict) || errors.As(err, &access) ||
+		errors.As(err, &exclusive) || errors.As(err, &declare)
 }
 
 func brokerCode(err error) int {

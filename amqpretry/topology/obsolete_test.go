@@ -102,8 +102,8 @@ func TestObsoleteIsTheDifference(t *testing.T) {
 			policy.Scope = rapid.SampledFrom([]config.Scope{config.ScopeQueue, config.ScopeShared}).Draw(t, "scope")
 		}
 		if policy.Mode == config.ModeRetry {
-			policy.QueueType = rapid.SampledFrom([]config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}).Draw(t,
-				"type")
+			types := []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}
+			policy.QueueType = rapid.SampledFrom(types).Draw(t, "type")
 			policy.Delays = rapid.SliceOfN(rapid.SampledFrom([]time.Duration{time.Second, time.Minute, time.Hour}), 1,
 				3).Draw(t, "delays")
 		}

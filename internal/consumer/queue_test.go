@@ -150,7 +150,9 @@ func TestDelaysOfPoliciesAreRead(t *testing.T) {
 // A native retry that nothing has delayed waits by a copy, and so do all after it. Other broker-driven strategies have no
 // other way.
 func TestEarlyReturnsBecomeCopies(t *testing.T) {
-	for strategy, copies := range map[config.Strategy]bool{config.StrategyNative: true, config.StrategyRedelivery: false} {
+	for strategy, copies := range map[config.Strategy]bool{
+		config.StrategyNative: true, config.StrategyRedelivery: false,
+	} {
 		policy := config.Policy{Strategy: strategy, Delays: []time.Duration{time.Hour}, Retries: 5}
 		s := testSource(policy)
 		plan, err := topology.New("orders", policy, topology.Names{})
@@ -159,7 +161,8 @@ func TestEarlyReturnsBecomeCopies(t *testing.T) {
 			Connection: connection.Settings{Emit: func(retry.Event) {}}, Logger: watermill.NopLogger{},
 		}).ForQueue(plan)
 		returned := func(id string, count int64) *amqp091.Delivery {
-			return &amqp091.Delivery{MessageId: id, Redelivered: true, Headers: amqp091.Table{"x-delivery-count": count}}
+			return &amqp091.Delivery{MessageId: id, Redelivered: true,
+				Headers: amqp091.Table{"x-delivery-count": count}}
 		}
 		arrive := func(d *amqp091.Delivery) engine.Arrival {
 			return s.arrive(d, time.Now(), broker{version: "4.3.6"}, watermill.NopLogger{})

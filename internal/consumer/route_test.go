@@ -53,7 +53,8 @@ func anyPolicy(t *rapid.T) config.Policy {
 		Immediate: rapid.IntRange(0, 2).Draw(t, "immediate"),
 	}
 	if p.Mode == config.ModeRetry {
-		p.QueueType = rapid.SampledFrom([]config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}).Draw(t, "type")
+		types := []config.QueueType{config.QueueTypeQuorum, config.QueueTypeClassic}
+		p.QueueType = rapid.SampledFrom(types).Draw(t, "type")
 		p.Delays = rapid.SliceOfN(delay, 1, 6).Draw(t, "delays")
 		p.Retries = len(p.Delays) + rapid.IntRange(0, 3).Draw(t, "more")
 		p.Jitter = rapid.SampledFrom([]float64{0, 0.5, 1}).Draw(t, "jitter")

@@ -34,7 +34,8 @@ func TestWaits(t *testing.T) {
 		"in time": {{leaves: true, trip: a, until: 1000}, {trip: a, at: 1000}},
 		"within the tenth that a clock may differ": {
 			{leaves: true, trip: a, until: 1000}, {trip: a, at: 900},
-			{leaves: true, trip: a, at: 1000, until: 2000}, {trip: a, at: 1899, pause: 101 * time.Millisecond, log: true},
+			{leaves: true, trip: a, at: 1000, until: 2000},
+			{trip: a, at: 1899, pause: 101 * time.Millisecond, log: true},
 		},
 		"the pauses grow from round to round, within what is left": {
 			{leaves: true, trip: a, until: 9000}, {leaves: true, trip: b, until: 9000},
@@ -51,7 +52,8 @@ func TestWaits(t *testing.T) {
 		"the log tells again": {
 			{leaves: true, trip: a, until: 9000}, {trip: a, at: 10, pause: time.Second, log: true},
 			{leaves: true, trip: a, at: 290_000, until: 299_000}, {trip: a, at: 290_010, pause: 2 * time.Second},
-			{leaves: true, trip: a, at: 310_000, until: 319_000}, {trip: a, at: 310_011, pause: 4 * time.Second, log: true},
+			{leaves: true, trip: a, at: 310_000, until: 319_000},
+			{trip: a, at: 310_011, pause: 4 * time.Second, log: true},
 			{leaves: true, trip: a, at: 310_012, until: 319_000}, {trip: a, at: 310_013, pause: 4 * time.Second},
 		},
 		"what nobody has sent": {{trip: a, at: 1}},
@@ -73,8 +75,8 @@ func TestWaits(t *testing.T) {
 			{leaves: true, trip: a, at: 70_000, until: 79_000}, {trip: next, at: 70_100},
 		},
 		"one that was sent twice": {
-			{leaves: true, trip: a, until: 1000}, {leaves: true, trip: again, at: 500, until: 1500}, {trip: a, at: 1000},
-			{trip: again, at: 1500},
+			{leaves: true, trip: a, until: 1000}, {leaves: true, trip: again, at: 500, until: 1500},
+			{trip: a, at: 1000}, {trip: again, at: 1500},
 		},
 		"several of which the first was not confirmed": {
 			{leaves: true, trip: a, until: 1000}, {leaves: true, trip: again, at: 900, until: 1900},

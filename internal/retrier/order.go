@@ -24,8 +24,8 @@ func (r *Retrier) CheckRouter(router *message.Router) error {
 	slices.SortFunc(found, func(a, b route) int { return cmp.Compare(a.handler, b.handler) })
 
 	for _, name := range r.unusedGroups() {
-		r.options.Logger.Error("Policies of a group have no effect", fmt.Errorf("%s: no subscriber of this retrier is one "+
-			"of the group; is the name that of Retrier.Group?", groupPath(name)), nil)
+		r.options.Logger.Error("Policies of a group have no effect", fmt.Errorf("%s: no subscriber of this retrier is "+
+			"one of the group; is the name that of Retrier.Group?", groupPath(name)), nil)
 	}
 	var refused []error
 	for _, h := range found {

@@ -50,9 +50,8 @@ var (
 		string(retry.ReasonUnpublishable), string(retry.ReasonTooLarge), string(retry.ReasonPostponedTooLong),
 		string(retry.ReasonRejected), string(retry.ReasonDeliveryLimit), string(retry.ReasonMaxLen),
 	}
-	connections = []string{"subscriber", "dead-letter subscriber", "groups", "forwarder", "publisher", "delay publisher",
-		"observer",
-		"processor"}
+	connections = []string{"subscriber", "dead-letter subscriber", "groups", "forwarder", "publisher",
+		"delay publisher", "observer", "processor"}
 )
 
 // Buckets: a call takes from a millisecond to minutes, a confirmation likewise until deliveries are held, and a

@@ -95,6 +95,7 @@ type TxInbox interface {
 // ConflictTeller is a [TxInbox] that knows the errors of its database that say that a transaction met another one, and was
 // rolled back for it: deadlocks and serialization failures. Run again, it may succeed.
 type ConflictTeller interface {
+	// IsConflict tells whether an error is such a one. It may be wrapped.
 	IsConflict(err error) bool
 }
 

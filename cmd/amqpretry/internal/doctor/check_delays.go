@@ -72,8 +72,8 @@ func (f Facts) keepsMain(name string) (_ Severity, why, fix string) {
 		return Warning, fmt.Sprintf("and the main queue %q is full", name),
 			"# consume from it, or raise its limit\n" + f.ctl("list_queues", "name", "messages", "consumers", "policy")
 	case main.Known && f.mayStillRefuse(main.Value):
-		return Warning, fmt.Sprintf("which the main queue %q has not confirmed, although it has room. RabbitMQ before 4.0 "+
-				"goes on to refuse them when a length limit was removed, and takes them under a higher one", name),
+		return Warning, fmt.Sprintf("which the main queue %q has not confirmed, although it has room. RabbitMQ before "+
+				"4.0 goes on to refuse them when a length limit was removed, and takes them under a higher one", name),
 			"# Run doctor again: this may be temporary. If they stay, set a limit that is never reached:\n" +
 				f.raiseLimit(name)
 	default:

@@ -138,7 +138,8 @@ func lowersDeliveryLimit(q management.Queue, version string) bool {
 func returnedThatOften(version string) string {
 	const lower = "the lower value of policy and argument applies: messages that "
 	if rabbitmq.AtLeast(version, 4, 3) {
-		return lower + "were in flight to dying clients that often, or that consumers rejected with requeue that often, "
+		return lower + "were in flight to dying clients that often, or that consumers rejected with requeue that " +
+			"often, "
 	}
 	return lower + "a consumer or a browser of messages has returned that often "
 }

@@ -121,8 +121,8 @@ func lookTypes(f Facts) []Finding {
 		case roleMain:
 			return []Finding{{Severity: Note, Found: "it is a classic queue",
 				Means: "the queue is on one node, and not available while that node is down. It does not count " +
-					"deliveries, so a message that kills its process is delivered for ever. A length limit that a policy of " +
-					"the broker sets, with reject-publish too, deletes at once what is beyond it"}}
+					"deliveries, so a message that kills its process is delivered for ever. A length limit that a " +
+					"policy of the broker sets, with reject-publish too, deletes at once what is beyond it"}}
 		case roleRetry:
 			finding := Finding{Severity: Note, Found: "it is a classic queue",
 				Means: "the queue returns messages at most once. Messages that are due while the main queue is not " +
@@ -168,8 +168,8 @@ func lookStuck(f Facts) []Finding {
 			var why string
 			finding.Severity, why, finding.Fix = f.keepsMain(o.Topic.Plan.Queue)
 			finding.Found = times(n, "message") + " due, " + why
-			finding.Means = "the queue keeps them, invisible to AMQP, and returns them within 3 minutes after the main " +
-				"queue takes messages again. Do not delete it: its messages would be lost"
+			finding.Means = "the queue keeps them, invisible to AMQP, and returns them within 3 minutes after the " +
+				"main queue takes messages again. Do not delete it: its messages would be lost"
 		}
 		if n >= manyStuck {
 			finding.Severity = Problem
