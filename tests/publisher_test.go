@@ -181,6 +181,7 @@ func TestPublisher_FullQueue(t *testing.T) {
 		named := map[string]bool{}
 		for _, f := range failures(t, err).Failed {
 			assert.True(t, f.MayBeStored, "a nack does not say whether the queue is full or down")
+			assert.True(t, f.RefusedEachTime)
 			named[f.UUID] = true
 		}
 		for _, d := range broker.Drain(topic) {
@@ -222,8 +223,9 @@ func TestPublisher_FullQueue(t *testing.T) {
 		require.ErrorIs(t, err, publish.ErrNacked)
 		assert.Equal(t, "nacked", failures(t, err).ErrorType())
 		for _, f := range failures(t, err).Failed {
-			assert.True(t, f.MayBeStored)
+			assert.True(t, f.MayBeStored && f.RefusedEachTime)
 		}
+		assert.ErrorContains(t, err, "(refused each time)")
 		assert.Len(t, broker.Drain(roomy), len(uuids), "once each")
 	})
 }
@@ -452,7 +454,7 @@ func TestPublisher_Context(t *testing.T) {
 	failed := failures(t, err).Failed
 	require.Len(t, failed, 1)
 	assert.Equal(t, "bounded", failed[0].UUID)
-	assert.True(t, failed[0].MayBeStored)
+	assert.True(t, failed[0].MayBeStored && !failed[0].RefusedEachTime)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	require.ErrorIs(t, err, publish.ErrUnconfirmed)
 	assert.Equal(t, "unconfirmed", failures(t, err).ErrorType())

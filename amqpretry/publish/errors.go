@@ -39,6 +39,10 @@ type Failed struct {
 	// MayBeStored means that the broker has the message or not: it has not answered to some publish of it, or has refused
 	// it without saying why (ErrNacked). Else it has not: no queue got it, it was refused for good, or it was never sent.
 	MayBeStored bool
+	// RefusedEachTime is true beside MayBeStored when the broker has answered to each publish of the message, and refused
+	// it with a nack. Then it is stored only if several queues get it and another one took it, or if a queue refused it
+	// because one of its nodes failed: a queue that is just full has not.
+	RefusedEachTime bool
 	// Err is why: one that is ErrUnroutable, ErrNacked or ErrUnconfirmed, a *RefusedError, or a *BlockedError. It may be
 	// a *topology.AccessError or *topology.ConflictError as well.
 	Err error
@@ -59,7 +63,10 @@ func (e *Error) Error() string {
 			text.WriteString("; ")
 		}
 		stored := "not stored"
-		if f.MayBeStored {
+		switch {
+		case f.RefusedEachTime:
+			stored = "refused each time"
+		case f.MayBeStored:
 			stored = "may be stored"
 		}
 		why := f.Err.Error()

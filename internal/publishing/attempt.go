@@ -71,7 +71,7 @@ func (a *attempt) send(m *Message) bool {
 		case err == nil:
 			return true
 		case !errors.Is(err, republish.ErrFull) && !errors.Is(err, republish.ErrRetired):
-			m.Perhaps = m.Perhaps || republish.IsLost(err)
+			m.noAnswer(republish.IsLost(err))
 			m.Err = withReason(a.ctx,
 				topology.ExplainUse(topology.UsePublish, topology.KindExchange, exchange, err), m.Err)
 			return false
@@ -147,6 +147,11 @@ func (a *attempt) settleNow(m *Message) bool {
 	return a.settle(m)
 }
 
+// noAnswer notes that the broker has not answered to a publish, if it is so.
+func (m *Message) noAnswer(is bool) {
+	m.Perhaps, m.Unanswered = m.Perhaps || is, m.Unanswered || is
+}
+
 // settle waits for the answer to a message that was sent. The broker closes the channel over a publish that it refuses
 // for good, or that lacks a permission. Then all that was on the channel is suspect and goes one by one, and the answer
 // tells which message it is. It returns false when no further message is to be sent: the answer to one that was not
@@ -162,9 +167,8 @@ func (a *attempt) settle(m *Message) bool {
 		m.Resolved, m.Err = true, nil
 		return true
 	}
-	if !answered || republish.IsLost(err) || errors.Is(err, republish.ErrRefused) {
-		m.Perhaps = true
-	}
+	m.noAnswer(!answered || republish.IsLost(err))
+	m.Perhaps = m.Perhaps || errors.Is(err, republish.ErrRefused)
 	if !answered && a.link.IsBlocked() { // RabbitMQ says so behind the first publish of a connection only
 		err = &publish.BlockedError{Reason: a.link.BlockedFor(), Err: err}
 	}

@@ -38,8 +38,9 @@ type Message struct {
 	Nacked bool
 	// Refused is why the broker takes it under no circumstances.
 	Refused *amqp091.Error
-	// Perhaps means that the broker has not answered to a publish of it, and may have it.
-	Perhaps bool
+	// Perhaps means that the broker has not answered to a publish of it, or has refused one with a nack, and may have it.
+	// Unanswered is the former alone.
+	Perhaps, Unanswered bool
 	// Err is why it is not confirmed.
 	Err error
 

@@ -167,7 +167,8 @@ func (c *call) result() error {
 			return large
 		}
 		if err := c.failure(m); err != nil {
-			failed = append(failed, publish.Failed{Index: i, UUID: m.UUID, MayBeStored: m.Perhaps, Err: err})
+			failed = append(failed, publish.Failed{Index: i, UUID: m.UUID, MayBeStored: m.Perhaps,
+				RefusedEachTime: m.Perhaps && !m.Unanswered, Err: err})
 		}
 	}
 	if failed == nil {

@@ -91,11 +91,7 @@ func (f Facts) mayStillRefuse(q management.Queue) bool {
 
 // raiseLimit gives a queue a length limit that it does not reach, on top of its policies.
 func (f Facts) raiseLimit(queue string) string {
-	definition, priority := combined([]object{{Name: queue, Queue: f.Queues[queue]}}, f.Policies.Value,
-		func(q management.Queue) *string { return q.Policy })
-	definition[amqp.QueueMaxLenArg[len("x-"):]], definition["overflow"] = 1_000_000_000, amqp.QueueOverflowRejectPublish
-
-	return f.setPolicy(queue, definition, priority)
+	return f.onTop(queue, amqp.QueueMaxLenArg, 1_000_000_000, amqp.QueueOverflowArg, amqp.QueueOverflowRejectPublish)
 }
 
 // full tells whether a queue refuses messages because of its length.

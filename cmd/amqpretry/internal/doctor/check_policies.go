@@ -170,13 +170,16 @@ func rerouted(o object) string {
 	}
 }
 
+// droppedUnhandled is what it means that a main queue drops its oldest messages.
+const droppedUnhandled = "a full queue removes its oldest messages unhandled, although their publishers were told that " +
+	"they are stored. Without a dead-letter exchange they are lost"
+
 // whenFull says what a length limit of a queue means. All services share the queues of a ladder: one queue that rejects
 // messages stops the queues before it.
 func whenFull(of role, dropsHead bool) (Severity, string) {
 	switch {
 	case of == roleMain && dropsHead:
-		return Warning, "a full queue removes its oldest messages unhandled. Without a dead-letter exchange they " +
-			"are lost"
+		return Warning, droppedUnhandled
 	case of == roleMain:
 		return Note, "a full queue rejects messages, so retries return late, when there is room"
 	case of == roleRetry && dropsHead:

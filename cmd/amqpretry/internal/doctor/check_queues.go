@@ -142,6 +142,23 @@ func lookTypes(f Facts) []Finding {
 	})
 }
 
+// lookOverflow looks for main queues whose own arguments limit their length, and that make room for new messages. The
+// limits of policies are found with these.
+func lookOverflow(f Facts) []Finding {
+	return f.detailed("what full queues do", func(o object, q management.Queue) []Finding {
+		if o.Role != roleMain || !dropsHead(effective(q)) {
+			return nil
+		}
+		for _, limit := range []string{"x-max-length", "x-max-length-bytes"} {
+			if value, limited := q.Arguments[limit]; limited {
+				return []Finding{{Severity: Warning, Found: fmt.Sprintf("%s: %v, and overflow: drop-head", limit, value),
+					Means: droppedUnhandled, Fix: f.onTop(o.Name, amqp.QueueOverflowArg, amqp.QueueOverflowRejectPublish)}}
+			}
+		}
+		return nil
+	}, roleMain)
+}
+
 // effective are the arguments of a queue as they are in force.
 func effective(q management.Queue) amqp.Table { return mainqueue.Effective(q) }
 

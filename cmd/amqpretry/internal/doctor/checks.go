@@ -46,6 +46,7 @@ var checks = []check{
 
 	{"available", "all queues run, with a majority of their nodes", ofLadders, lookAvailable},
 	{"types", "no classic queues", ofTopics, lookTypes},
+	{"overflow", "no main queue with a length limit deletes messages to make room", ofTopics, lookOverflow},
 	{"policies", "no policy of the broker weakens a promise", ofLadders, lookPolicies},
 	{"delivery-limit", "no main queue drops messages at its delivery limit", ofTopics, lookDeliveryLimit},
 	{"strategy", "all main queues are as the strategies of their policies need them", ofTopics, lookStrategy},

@@ -315,6 +315,14 @@ func TestChecks(t *testing.T) {
 		{"classic main", "types", Note, `main queue "orders"`, "classic", "", func(f *Facts) {
 			f.change("orders", func(_ *Queue, q *management.Queue) { q.Type = "classic" })
 		}},
+		{"makes room", "overflow", Warning, `main queue "orders"`, "x-max-length: 9, and overflow: drop-head",
+			`'{"max-priority":3,"overflow":"reject-publish"}'`, func(f *Facts) {
+				f.change("orders", func(_ *Queue, q *management.Queue) {
+					q.Arguments["x-max-length"] = int64(9)
+					delete(q.Arguments, "x-overflow")
+				})
+				under(f, "orders", false, management.Arguments{"max-priority": int64(3)})
+			}},
 		{"stream", "types", Problem, `main queue "orders"`, "a stream", "consume from a queue", func(f *Facts) {
 			f.change("orders", func(_ *Queue, q *management.Queue) { q.Type = "stream" })
 		}},

@@ -41,8 +41,8 @@ It checks:
   broker       version, features, alarms, nodes, limits of the virtual host, permissions of the user
   topology     queues, exchanges and bindings, compared with the policy file; majorities of their nodes
   protection   classic queues, policies and operator policies that weaken a promise (message-ttl,
-               overflow, expires, max-length, delivery-limit), delivery limits of main queues,
-               dead-letter exchanges that lead nowhere or form a cycle
+               overflow, expires, max-length, delivery-limit), delivery limits and length limits of main
+               queues, dead-letter exchanges that lead nowhere or form a cycle
   strategy     main queues without what the strategy of their policy needs, by arguments or policies; the
                strategy native on a broker that ignores it
   messages     stuck messages, consumers on retry queues, dead letters; with exact delays messages that no

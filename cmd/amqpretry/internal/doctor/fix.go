@@ -3,6 +3,7 @@ package doctor
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -230,6 +231,18 @@ func (f Facts) protection(o object) map[string]any {
 	}
 	_ = json.Unmarshal([]byte(wanted.Definition), &definition) // it is JSON
 	return definition
+}
+
+// onTop is a policy for a queue that adds keys, named like arguments and each followed by its value, to the one that it
+// has.
+func (f Facts) onTop(queue string, keysAndValues ...any) string {
+	definition, priority := combined([]object{{Name: queue, Queue: f.Queues[queue]}}, f.Policies.Value,
+		func(q management.Queue) *string { return q.Policy })
+	for pair := range slices.Chunk(keysAndValues, 2) {
+		definition[strings.TrimPrefix(fmt.Sprint(pair[0]), "x-")] = pair[1]
+	}
+
+	return f.setPolicy(queue, definition, priority)
 }
 
 func (f Facts) setPolicy(queue string, definition map[string]any, priority int) string {
