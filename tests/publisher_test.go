@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -290,25 +292,46 @@ func publishIntoAFullQueue(t *testing.T, queueType string, publishers int) {
 	}
 }
 
-// badExpiration marshals an expiration that is no number.
-type badExpiration struct{ amqp.DefaultMarshaler }
+// odd marshals properties that metadata asks for.
+type odd struct{ amqp.DefaultMarshaler }
 
-func (m badExpiration) Marshal(msg *message.Message) (amqp091.Publishing, error) {
+func (m odd) Marshal(msg *message.Message) (amqp091.Publishing, error) {
 	p, err := m.DefaultMarshaler.Marshal(msg)
-	p.Expiration = msg.Metadata["expires"]
+	p.Expiration, p.UserId = msg.Metadata["expires"], msg.Metadata["user"]
+	if cc := msg.Metadata["cc"]; cc != "" {
+		p.Headers["CC"] = cc
+	}
 
 	return p, err
 }
 
 // A message that the broker refuses for good closes the channel. It is found and named, and takes no other with it: of
-// its own call, and of others at the same time.
+// its own call, and of others at the same time. What is known to be refused is not sent at all.
 func TestPublisher_RefusedForGood(t *testing.T) {
 	t.Parallel()
+	for name, test := range map[string]struct {
+		spoil func(*message.Message)
+		text  string
+	}{
+		"another user":    {func(m *message.Message) { m.Metadata["user"] = "somebody" }, "user_id"},
+		"an expiration":   {func(m *message.Message) { m.Metadata["expires"] = "soon" }, "invalid expiration"},
+		"a CC of text":    {func(m *message.Message) { m.Metadata["cc"] = "text" }, "invalid CC header"},
+		"a large payload": {func(m *message.Message) { m.Payload = make([]byte, 140<<20) }, "larger than configured max size"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testRefusedForGood(t, test.spoil, test.text)
+		})
+	}
+}
+
+func testRefusedForGood(t *testing.T, spoil func(*message.Message), text string) {
+	t.Helper()
 	uri, topic := brokertest.URI(t), uniqueName("publisher")
 	broker := newRabbit(t, uri)
 	broker.Declare(topic, nil)
 	conf := amqp.NewDurableQueueConfig(uri)
-	conf.Marshaler = badExpiration{}
+	conf.Marshaler = odd{}
 	publisher := newPublisher(t, conf, amqpretry.Options{})
 
 	var others sync.WaitGroup
@@ -322,7 +345,8 @@ func TestPublisher_RefusedForGood(t *testing.T) {
 		}()
 	}
 	messages := watermillMessages("a", "bad-1", "b", "c", "bad-2", "d")
-	messages[1].Metadata["expires"], messages[4].Metadata["expires"] = "soon", "later"
+	spoil(messages[1])
+	spoil(messages[4])
 	err := publisher.Publish(topic, messages...)
 	others.Wait()
 
@@ -336,6 +360,7 @@ func TestPublisher_RefusedForGood(t *testing.T) {
 		var refused *publish.RefusedError
 		require.ErrorAs(t, f.Err, &refused)
 		assert.Contains(t, refused.Error(), "PRECONDITION_FAILED")
+		assert.Contains(t, refused.Error(), text)
 	}
 	stored := map[string]bool{}
 	for _, d := range broker.Drain(topic) {
@@ -648,4 +673,38 @@ func TestPublisher_Alarm_OwnBroker(t *testing.T) {
 	bodies := rabbit.Bodies(queue.Drain(topic))
 	assert.NotContains(t, bodies, "c")
 	assert.Contains(t, bodies, "d")
+}
+
+// Some of many messages of a call are too large: the first tells how large they may be, and the others are not sent. So
+// few of their neighbours are published twice.
+func TestPublisher_ManyTooLarge_OwnBroker(t *testing.T) {
+	t.Parallel()
+	conf := filepath.Join(t.TempDir(), "rabbitmq.conf")
+	require.NoError(t, os.WriteFile(conf, []byte("max_message_size = 100000\n"), 0o600))
+	broker := brokertest.Start(t, "BROKER_CONF="+conf)
+	client, topic := newRabbit(t, broker.URI), "orders"
+	client.Declare(topic, amqp091.Table{"x-queue-type": "quorum"})
+	publisher := newPublisher(t, amqp.NewDurableQueueConfig(broker.URI), amqpretry.Options{})
+	const all, every = 3000, 176 // 17 are too large
+	messages := watermillMessages(rabbit.Numbered("m", all)...)
+	large := 0
+	for i := every; i < all; i += every {
+		messages[i].Payload = make([]byte, 200_000)
+		large++
+	}
+	began := time.Now()
+	err := publisher.Publish(topic, messages...)
+	took := time.Since(began)
+	require.Len(t, failures(t, err).Failed, large)
+	stored := map[string]int{}
+	for _, d := range client.Drain(topic) {
+		stored[rabbit.UUID(d)]++
+	}
+	twice := 0
+	for _, n := range stored {
+		twice += n - 1
+	}
+	assert.Len(t, stored, all-large)
+	t.Logf("%d too large: %d twice, %s", large, twice, took)
+	assert.Less(t, twice, 350, "those on the channel that the first has cost: 176, where each cost one: 546")
 }

@@ -28,6 +28,7 @@ type attempt struct {
 	route    Route
 	missing  *time.Time
 	sender   *republish.Sender
+	refusals *refusals
 	oneByOne bool // each after the answer to the one before, on channels that nobody else uses
 
 	lanes []*republish.Lane // one for each exchange
@@ -62,6 +63,10 @@ func (a *attempt) send(m *Message) bool {
 			return false
 		}
 		exchange, key, publishing := a.route.Address(m)
+		if m.Refused = a.refusals.of(a.link, &publishing); m.Refused != nil {
+			m.Resolved, m.Err, m.Perhaps, m.Unanswered = true, m.Refused, false, false
+			return true
+		}
 		m.target = topology.Target{Exchange: exchange, Key: key}
 		err := a.sendOn(m, exchange, key, publishing)
 		switch {
@@ -183,7 +188,9 @@ func (a *attempt) settle(m *Message) bool {
 			*a.missing = sent.At()
 		}
 	case reason != nil && reason.Code == amqp091.PreconditionFailed && a.oneByOne:
-		m.Resolved, m.Refused, m.Perhaps = true, reason, false
+		m.Resolved, m.Refused, m.Perhaps, m.Unanswered = true, reason, false, false
+	case reason != nil && reason.Code == amqp091.PreconditionFailed && a.refusals.learn(a.link, reason):
+		// the others are none that are too large, and are published again together
 	case reason != nil && reason.Code == amqp091.PreconditionFailed,
 		reason != nil && reason.Code == amqp091.AccessRefused && !a.oneByOne:
 		m.suspect = true

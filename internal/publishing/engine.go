@@ -28,6 +28,7 @@ type Settings struct {
 type Engine struct {
 	settings Settings
 	sender   *republish.Sender
+	refusals refusals
 
 	timeout error         // of a call
 	alone   chan struct{} // attempts that have channels of their own
@@ -209,7 +210,8 @@ func (e *Engine) try(ctx context.Context, open []*Message, route Route, missing 
 	if err := route.Ready(ctx, link, *missing); err != nil {
 		return err
 	}
-	a := &attempt{ctx: ctx, link: link, route: route, missing: missing, sender: e.sender, messages: suspects(open)}
+	a := &attempt{ctx: ctx, link: link, route: route, missing: missing, sender: e.sender,
+		refusals: &e.refusals, messages: suspects(open)}
 	if len(a.messages) > 0 {
 		select {
 		case e.alone <- struct{}{}:
