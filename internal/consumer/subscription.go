@@ -152,9 +152,15 @@ func (s *subscription) run(session *session) {
 }
 
 func (s *subscription) emit(kind retry.EventKind) {
-	s.consumer.settings.Engine.Emit(retry.Event{
-		Kind: kind, Topic: s.queue.Topic, Queue: s.queue.Name, DeadLetters: s.queue.DeadLettersOf != "",
-	})
+	topics := []string{s.queue.Topic}
+	if s.queue.isFailed() {
+		topics = s.queue.mains()
+	}
+	for _, topic := range topics {
+		s.consumer.settings.Engine.Emit(retry.Event{
+			Kind: kind, Topic: topic, Queue: s.queue.Name, DeadLetters: s.queue.DeadLettersOf != "",
+		})
+	}
 }
 
 func (s *subscription) pause(wait time.Duration) {

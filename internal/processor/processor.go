@@ -101,25 +101,16 @@ const mostOpening = 32
 // checkTargets reports what is wrong with the listed queues under policies.
 func (p *Processor) checkTargets(policies config.Policies) error {
 	var errs []error
-	seen := map[string]string{}
-	for i, pair := range p.conf.Queues {
-		field := func(problem string) {
-			errs = append(errs, &config.FieldError{Path: fmt.Sprintf("Config.Queues[%d]", i), Problem: problem})
-		}
-		if pair.Failed == "" || pair.Main == "" {
-			field("has an empty name: wanted a failed queue and its main queue")
-			continue
-		}
-		if main, twice := seen[pair.Failed]; twice && main != pair.Main {
-			field(fmt.Sprintf("failed queue %q has two main queues, %q and %q", pair.Failed, main, pair.Main))
-		}
-		seen[pair.Failed] = pair.Main
-	}
 	targets := resolve(p.conf.Queues, nil, nil, policies, p.options.Names)
 	for i, pair := range p.conf.Queues {
-		if t := targets[pair.Failed]; t.err != nil && pair.Main != "" {
-			errs = append(errs, &config.FieldError{Path: fmt.Sprintf("Config.Queues[%d]", i),
-				Problem: fmt.Sprintf("cannot process failed queue %q: %v", pair.Failed, t.err)})
+		problem := ""
+		if err := targets[pair.Failed].main(pair.Main).err; pair.Failed == "" || pair.Main == "" {
+			problem = "has an empty name: wanted a failed queue and its main queue"
+		} else if err != nil {
+			problem = fmt.Sprintf("cannot process failed queue %q: %v", pair.Failed, err)
+		}
+		if problem != "" {
+			errs = append(errs, &config.FieldError{Path: fmt.Sprintf("Config.Queues[%d]", i), Problem: problem})
 		}
 	}
 

@@ -15,14 +15,16 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
-// queuesPerShard is how many failed queues share a pair of connections. Each takes a channel to consume, another one
-// while its topology is declared, and one or two for its copies; a connection has 2047 by default.
+// queuesPerShard is how many failed queues share their connections. Each takes a channel to consume, and its copies one
+// or two for each main queue; a connection has 2047 by default.
 const queuesPerShard = 500
 
-// shard is a connection to consume from some of the queues, and one for their copies: a blocked publisher stops no
-// acknowledgement.
+// shard is a connection to consume from some of the queues, one for their copies, as a blocked publisher stops no
+// acknowledgement, and one to declare: RabbitMQ can answer a declaration by closing the connection (541), which stops no
+// consumer.
 type shard struct {
 	consumer  *consumer.Consumer
+	declarer  *connection.Connection
 	forwarder *republish.Forwarder
 	queues    int
 	full      bool // the broker allows fewer channels
@@ -95,14 +97,19 @@ func (s *shards) open(ctx context.Context) (*shard, error) {
 		return nil, err
 	}
 
-	return &shard{consumer: c, forwarder: republish.NewForwarder(republish.Settings{
+	declarer := connection.New(settings(roleDeclarer), s.options.Logger) // connects when it is needed
+
+	return &shard{consumer: c, declarer: declarer, forwarder: republish.NewForwarder(republish.Settings{
 		Connection: settings("forwarder"), Logger: s.options.Logger, HoldWarning: s.options.HoldWarning,
 		Redeclare: s.options.Topology == topology.Declare,
 	})}, nil
 }
 
-// roleProcessor is the role of the connections that consume.
-const roleProcessor = "processor"
+// The roles of the connections that consume, and of those that declare.
+const (
+	roleProcessor = "processor"
+	roleDeclarer  = "declarer"
+)
 
 // close lets the copies in flight be confirmed, and closes all connections.
 func (s *shards) close() {
@@ -116,6 +123,7 @@ func (s *shards) close() {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
+			shard.declarer.Close(time.Now().Add(time.Second)) // who declares waits no longer
 			_ = shard.consumer.Close()
 			shard.forwarder.Close(time.Now().Add(time.Second))
 		}()

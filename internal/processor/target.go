@@ -5,23 +5,45 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
 )
 
-// target is a failed queue, with what its main queue's policy makes of it.
+// target is a failed queue, with what the policies of its main queues make of them.
 type target struct {
-	Pair
-	listed bool // by the config; else found by a pattern
+	failed string
+	mains  []mainQueue // by name
+	listed bool        // by the config; else found by a pattern
+	err    error       // why it cannot be processed
+}
+
+// mainQueue is one that dead-letters to a failed queue.
+type mainQueue struct {
+	name   string
 	policy config.Policy
 	plan   topology.Plan
-	err    error // why it cannot be processed
+	err    error // why the failed queue cannot be processed: nothing of it may be left alone
 }
 
 // sameAs reports whether a subscription for one serves the other as well.
 func (t target) sameAs(o target) bool {
-	return t.Pair == o.Pair && t.policy.Equal(o.policy) && (t.err == nil) == (o.err == nil)
+	return t.failed == o.failed && (t.err == nil) == (o.err == nil) &&
+		slices.EqualFunc(t.mains, o.mains, func(a, b mainQueue) bool {
+			return a.name == b.name && a.policy.Equal(b.policy)
+		})
+}
+
+// main is one of its main queues. It is empty if there is none of that name.
+func (t target) main(name string) mainQueue {
+	for _, m := range t.mains {
+		if m.name == name {
+			return m
+		}
+	}
+
+	return mainQueue{}
 }
 
 // resolve makes the targets of all failed queues: those that the config lists, and those among names that match a
@@ -29,8 +51,16 @@ func (t target) sameAs(o target) bool {
 func resolve(listed []Pair, patterns []pattern, names []string, policies config.Policies, named topology.Names,
 ) map[string]target {
 	targets := map[string]target{}
+	add := func(failed, main string, listed bool) {
+		t := targets[failed]
+		t.failed, t.listed = failed, listed
+		if t.main(main).name == "" {
+			t.mains = append(t.mains, newMain(failed, main, policies.For(main), named))
+		}
+		targets[failed] = t
+	}
 	for _, pair := range listed {
-		targets[pair.Failed] = newTarget(pair, policies.For(pair.Main), named, true)
+		add(pair.Failed, pair.Main, true)
 	}
 	for _, name := range names {
 		if _, known := targets[name]; known {
@@ -41,68 +71,78 @@ func resolve(listed []Pair, patterns []pattern, names []string, policies config.
 			if !matches {
 				continue
 			}
-			if policy := policies.For(main); policy.Mode != config.ModeOff {
-				targets[name] = newTarget(Pair{name, main}, policy, named, false)
+			if policies.For(main).Mode != config.ModeOff {
+				add(name, main, false)
 			}
 
 			break
 		}
 	}
 	refuseCollisions(targets)
+	for failed, t := range targets {
+		slices.SortFunc(t.mains, func(a, b mainQueue) int { return strings.Compare(a.name, b.name) })
+		for _, m := range t.mains {
+			t.err = errors.Join(t.err, m.err)
+		}
+		targets[failed] = t
+	}
 
 	return targets
 }
 
-func newTarget(pair Pair, policy config.Policy, names topology.Names, listed bool) target {
-	t := target{Pair: pair, listed: listed, policy: policy}
+func newMain(failed, name string, policy config.Policy, names topology.Names) mainQueue {
+	m := mainQueue{name: name, policy: policy}
 	switch {
-	case pair.Failed == pair.Main:
-		t.err = errors.New("a queue cannot be its own failed queue")
+	case failed == name:
+		m.err = errors.New("a queue cannot be its own failed queue")
 	case policy.Mode == config.ModeOff:
-		t.err = fmt.Errorf("the policy of %q has the mode off: its messages could go nowhere", pair.Main)
+		m.err = fmt.Errorf("the policy of %q has the mode off: its messages could go nowhere", name)
 	case policy.BrokerDriven():
-		t.err = fmt.Errorf("the policy of %q has the strategy %s: a processor needs %s, as the main queue "+
-			"dead-letters to the failed queue", pair.Main, policy.Strategy, config.StrategyCopy)
+		m.err = fmt.Errorf("the policy of %q has the strategy %s: a processor needs %s, as the main queue "+
+			"dead-letters to the failed queue", name, policy.Strategy, config.StrategyCopy)
 	default:
-		t.plan, t.err = topology.New(pair.Main, policy, names)
+		m.plan, m.err = topology.New(name, policy, names)
 	}
 
-	return t
+	return m
 }
 
 // refuseCollisions finds queues with two meanings: one from which the processor would consume what it has published.
 func refuseCollisions(targets map[string]target) {
 	owners := map[string]string{} // main queues, by the names of their retry queues and dead-letter queues
 	for _, t := range targets {
-		for _, q := range t.plan.Queues {
-			owners[q.Name] = t.Main
+		for _, m := range t.mains {
+			for _, q := range m.plan.Queues {
+				owners[q.Name] = m.name
+			}
 		}
 	}
 	plans := map[string]topology.Plan{}
-	for name, t := range targets {
-		if t.err != nil {
-			continue
-		}
-		what, queue := "it", name
-		if owners[queue] == "" {
-			what, queue = "its main queue", t.Main
-		}
-		if owner := owners[queue]; owner != "" {
-			t.err = fmt.Errorf("%s is a retry queue or the dead-letter queue of %q: give the failed queue another "+
-				"name, or those another one through Names", what, owner)
-		}
-		targets[name] = t
-		if t.err == nil {
-			plans[t.Main] = t.plan
+	for failed, t := range targets {
+		for i, m := range t.mains {
+			if m.err != nil {
+				continue
+			}
+			what, queue := "it", failed
+			if owners[queue] == "" {
+				what, queue = "its main queue", m.name
+			}
+			if owner := owners[queue]; owner != "" {
+				t.mains[i].err = fmt.Errorf("%s is a retry queue or the dead-letter queue of %q: give the failed queue "+
+					"another name, or those another one through Names", what, owner)
+				continue
+			}
+			plans[m.name] = m.plan
 		}
 	}
 
 	collisions := namesTaken(plans)
-	for name, t := range targets {
-		if t.err == nil {
-			t.err = errors.Join(collisions[t.Main]...)
+	for _, t := range targets {
+		for i, m := range t.mains {
+			if m.err == nil {
+				t.mains[i].err = errors.Join(collisions[m.name]...)
+			}
 		}
-		targets[name] = t
 	}
 }
 

@@ -54,11 +54,11 @@ func TestResolve(t *testing.T) {
 
 	mains, errs := map[string]string{}, map[string]string{}
 	for name, target := range targets {
-		mains[name] = target.Main
+		mains[name] = target.mains[0].name
 		if target.err != nil {
 			errs[name] = target.err.Error()
 		} else {
-			assert.Equal(t, target.Main, target.plan.Queue)
+			assert.Equal(t, mains[name], target.mains[0].plan.Queue)
 		}
 	}
 	assert.Equal(t, map[string]string{
@@ -74,6 +74,36 @@ func TestResolve(t *testing.T) {
 	assert.NotContains(t, errs, "orders.failed")
 	assert.NotContains(t, errs, "mails.failed")
 	assert.NotContains(t, errs, "deadly.failed")
+}
+
+// A failed queue has any number of main queues, each with its policy. One that cannot be processed stops all: none of
+// its messages could be left alone.
+func TestResolve_SharedFailedQueue(t *testing.T) {
+	t.Parallel()
+	pairs := []Pair{{"failed", "orders"}, {"failed", "bills"}, {"failed", "orders"}, {"x", "orders"}}
+	of := func(pairs []Pair, topics map[string]config.Policy) map[string]target {
+		return resolve(pairs, []pattern{{"", "failed"}}, []string{"failed"}, config.Policies{
+			Default: config.Policy{Delays: []time.Duration{time.Second}}, Topics: topics}, topology.Names{})
+	}
+	before := of(pairs, nil)["failed"]
+	require.NoError(t, before.err)
+	require.Len(t, before.mains, 2)
+	assert.Equal(t, []string{"bills", "orders"}, []string{before.mains[0].name, before.mains[1].name})
+	assert.Equal(t, "orders", before.main("orders").plan.Queue)
+	assert.True(t, before.listed)
+
+	bills := map[string]config.Policy{"bills": {Delays: []time.Duration{time.Minute}}}
+	after := of(pairs, bills)
+	assert.False(t, before.sameAs(after["failed"]), "a policy of one of them has changed")
+	assert.True(t, of(pairs, nil)["x"].sameAs(after["x"]))
+	assert.True(t, before.sameAs(of(pairs[:2], map[string]config.Policy{"other": {MaxAge: time.Hour}})["failed"]))
+	assert.False(t, before.sameAs(of(pairs[:1], nil)["failed"]), "one fewer")
+
+	off := of(pairs, map[string]config.Policy{"bills": {Mode: config.ModeOff}})["failed"]
+	require.ErrorContains(t, off.err, `"bills" has the mode off`)
+	require.NoError(t, off.main("orders").err)
+	require.ErrorContains(t, of([]Pair{{"bills.dlq", "orders"}, {"bills.dlq", "bills"}}, nil)["bills.dlq"].err,
+		`the dead-letter queue of "bills"`)
 }
 
 // Everything that is wrong is reported at once.
@@ -92,7 +122,13 @@ func TestValidate(t *testing.T) {
 	}
 	_, err = New(Config{URI: "amqp://host"}, Options{})
 	require.ErrorContains(t, err, "Config.Queues: missing")
-	_, err = New(Config{URI: "amqp://host", Queues: []Pair{{"", "a"}, {"f", "a"}, {"f", "b"}}}, Options{})
-	require.ErrorContains(t, err, "Config.Queues[0]")
-	require.ErrorContains(t, err, "two main queues")
+	_, err = New(Config{URI: "amqp://host", Queues: []Pair{{"", "a"}, {"f", "a"}, {"f", "f"}, {"f", "b"}, {"f", ""},
+		{"f", "amq.x"}}}, Options{})
+	require.ErrorContains(t, err, "Config.Queues[0]: has an empty name")
+	require.ErrorContains(t, err, `Config.Queues[2]: cannot process failed queue "f": a queue cannot be its own`)
+	require.ErrorContains(t, err, "Config.Queues[4]: has an empty name")
+	require.ErrorContains(t, err, "Config.Queues[5]")
+	for _, i := range []string{"[1]", "[3]"} {
+		assert.NotContains(t, err.Error(), "Config.Queues"+i, "nothing is wrong with it")
+	}
 }
