@@ -18,19 +18,12 @@ type missingError struct{ main string }
 
 func (e missingError) Error() string { return fmt.Sprintf("its main queue %q does not exist", e.main) }
 
-// mostDeclaring main queues of a failed queue have their topology declared at the same time.
-const mostDeclaring = 8
-
 // declare declares the topology of those main queues of a subscription that exist. It fails if there is none.
 func (p *Processor) declare(shard *shard, s *subscription) error {
 	mains := s.target.mains
-	errs, room, wg := make([]error, len(mains)), make(chan struct{}, mostDeclaring), sync.WaitGroup{}
+	errs, wg := make([]error, len(mains)), sync.WaitGroup{}
 	for i, m := range mains {
-		room <- struct{}{}
-		wg.Go(func() {
-			defer func() { <-room }()
-			errs[i] = p.declareMain(shard, s, m)
-		})
+		wg.Go(func() { errs[i] = p.declareMain(shard, s, m) })
 	}
 	wg.Wait()
 
@@ -87,6 +80,12 @@ func (p *Processor) stillMissing(shard *shard, s *subscription, m mainQueue) err
 
 // declareMain declares the topology of a main queue, if it exists. A user who may not look for it sees nothing wrong.
 func (p *Processor) declareMain(shard *shard, s *subscription, m mainQueue) error {
+	select {
+	case shard.declaring <- struct{}{}:
+		defer func() { <-shard.declaring }()
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	}
 	link, err := shard.declarer.TryLink(s.ctx)
 	if err != nil {
 		return err

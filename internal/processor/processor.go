@@ -153,9 +153,9 @@ func (p *Processor) connect(ctx context.Context) {
 	wait := p.conf.settings("").Reconnect.Backoff()
 	wait.Reset()
 	for ctx.Err() == nil {
-		shard, err := p.shards.reserve(ctx)
+		shard, err := p.shards.reserve(ctx, 0)
 		if err == nil {
-			p.shards.release(shard, nil)
+			p.shards.release(shard, 0, nil)
 			return
 		}
 		pause := min(wait.NextBackOff(), p.options.PollInterval)

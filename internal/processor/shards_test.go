@@ -69,16 +69,35 @@ func TestFullShard(t *testing.T) {
 	t.Parallel()
 	one := &shard{queues: 3}
 	s := &shards{all: []*shard{one}, size: 10, closed: true}
-	s.release(one, fmt.Errorf("cannot consume: %w", &topology.ChannelsError{Max: 5}))
-	_, err := s.reserve(t.Context())
+	s.release(one, 1, fmt.Errorf("cannot consume: %w", &topology.ChannelsError{Max: 5}))
+	_, err := s.reserve(t.Context(), 1)
 	require.Error(t, err)
 
 	one = &shard{queues: 3}
 	s = &shards{all: []*shard{one}, size: 10, closed: true}
-	s.release(one, errors.New("no permission"))
-	found, err := s.reserve(t.Context())
+	s.release(one, 1, errors.New("no permission"))
+	found, err := s.reserve(t.Context(), 1)
 	require.NoError(t, err)
 	assert.Same(t, one, found)
+}
+
+// A failed queue with many main queues takes the room of as many, and gets a shard of its own if it needs one.
+func TestShardRoom(t *testing.T) {
+	t.Parallel()
+	one, two := &shard{}, &shard{}
+	s := &shards{all: []*shard{one, two}, size: 10, closed: true}
+	for i, want := range []struct {
+		queues int
+		shard  *shard
+	}{{4, one}, {6, one}, {1000, two}, {1, nil}} {
+		found, err := s.reserve(t.Context(), want.queues)
+		assert.Equal(t, want.shard == nil, err != nil, i)
+		if want.shard != nil {
+			assert.Same(t, want.shard, found, i)
+		}
+	}
+	s.release(two, 1000, nil)
+	assert.Equal(t, []int{10, 0}, []int{one.queues, two.queues})
 }
 
 // A processor that never ran can be closed.

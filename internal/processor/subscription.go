@@ -84,11 +84,11 @@ func (p *Processor) subscribe(s *subscription) error {
 	}
 	defer open()
 
-	shard, err := p.shards.reserve(s.ctx)
+	shard, err := p.shards.reserve(s.ctx, len(s.target.mains))
 	if err != nil {
 		return err
 	}
-	defer func() { p.shards.release(shard, err) }()
+	defer func() { p.shards.release(shard, len(s.target.mains), err) }()
 
 	queue := consumer.Queue{Name: s.target.failed, Topic: s.target.mains[0].name, Policy: s.target.mains[0].policy,
 		Plan: s.target.mains[0].plan, DeclareApart: func() error { return p.declare(shard, s) }}
