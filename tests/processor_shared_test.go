@@ -130,6 +130,11 @@ func TestProcessor_SharedFailedQueue(t *testing.T) {
 				assert.Equal(t, "never-"+e.Topic, e.Message.UUID)
 				assert.Equal(t, queues[0].Failed, e.Queue)
 			}
+			consuming := []string{}
+			for _, e := range p.Events(retry.EventConsuming) {
+				consuming = append(consuming, e.Topic)
+			}
+			assert.ElementsMatch(t, names, consuming, "each topic is known to be consumed")
 			depths, err := p.QueueDepths(t.Context())
 			require.NoError(t, err)
 			assert.Contains(t, depths, retry.QueueDepth{Queue: queues[0].Failed, Role: retry.QueueRoleFailed})
@@ -381,8 +386,8 @@ func TestProcessorCommand_SharedFailedQueue_Killed(t *testing.T) {
 	victim.exit(syscall.SIGTERM)
 }
 
-// deadlyTo is a network that takes a connection away when something of a name is declared over it, as RabbitMQ does with
-// an error of its own (541).
+// deadlyTo is a network that takes a connection away when something of a name is declared over it, as RabbitMQ does
+// with an error of its own (541).
 type deadlyTo struct {
 	net.Conn
 	name  string
