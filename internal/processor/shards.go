@@ -15,13 +15,13 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
-// queuesPerShard is how many main queues share their connections. A failed queue takes a channel to consume, and each of
-// its main queues one or two for the copies; a connection has 2047 by default.
+// queuesPerShard is how many main queues share their connections. A failed queue takes a channel to consume, and each
+// of its main queues one or two for the copies; a connection has 2047 by default.
 const queuesPerShard = 500
 
-// shard is a connection to consume from some of the queues, one for their copies, as a blocked publisher stops no
-// acknowledgement, and one to declare: RabbitMQ can answer a declaration by closing the connection (541), which stops no
-// consumer.
+// shard has three connections: one to consume from some of the queues; one for their copies, as a blocked publisher
+// must stop no acknowledgement; and one to declare, as RabbitMQ can answer a declaration by closing the connection (541),
+// which must stop no consumer.
 type shard struct {
 	consumer  *consumer.Consumer
 	declarer  *connection.Connection
@@ -100,10 +100,14 @@ func (s *shards) open(ctx context.Context) (*shard, error) {
 
 	declarer := connection.New(settings(roleDeclarer), s.options.Logger) // connects when it is needed
 
-	return &shard{consumer: c, declarer: declarer, declaring: make(chan struct{}, mostOpening), forwarder: republish.NewForwarder(republish.Settings{
+	forwarder := republish.NewForwarder(republish.Settings{
 		Connection: settings("forwarder"), Logger: s.options.Logger, HoldWarning: s.options.HoldWarning,
 		Redeclare: s.options.Topology == topology.Declare,
-	})}, nil
+	})
+
+	return &shard{
+		consumer: c, declarer: declarer, declaring: make(chan struct{}, mostOpening), forwarder: forwarder,
+	}, nil
 }
 
 // The roles of the connections that consume, and of those that declare.

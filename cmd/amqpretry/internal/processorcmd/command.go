@@ -73,8 +73,8 @@ Exit codes: 0 ended by a signal; 1 failed; 2 wrong usage, or an invalid policy f
 	s.ConnectionFlags(cmd)
 	s.PoliciesFlag(cmd)
 	flags := cmd.Flags()
-	flags.StringArrayVar(&o.queues, "queues", nil, "failed queue and its main queue, `FAILED=MAIN`; repeatable, also for one "+
-		"FAILED")
+	flags.StringArrayVar(&o.queues, "queues", nil, "failed queue and its main queue, `FAILED=MAIN`; repeatable, also "+
+		"for one FAILED")
 	flags.StringArrayVar(&o.match, "match", nil, "`pattern` of failed queues, such as '*.failed'; repeatable")
 	flags.StringVar(&o.listen, "listen", "", "`address` for probes and metrics, such as :9090 (default: none)")
 	flags.DurationVar(&o.poll, "poll", amqpretry.DefaultPollInterval, "interval in which queues are looked for")
