@@ -261,6 +261,43 @@ func TestProcessor_SharedFailedQueue_MissingMainQueue(t *testing.T) {
 	}
 }
 
+// Main queues that match a pattern are found while the processor runs. A message of a new one waits until it is, and is
+// no dead letter of another queue.
+func TestProcessor_SharedFailedQueue_FindsMainQueues(t *testing.T) {
+	t.Parallel()
+	broker := newRabbit(t, brokertest.URI(t))
+	prefix := uniqueName("proc")
+	first := declareForeignTo(t, broker, prefix+"-first", prefix+".failed")
+	options := amqpretry.ProcessorOptions{Policies: retries(ms(100)...), PollInterval: time.Hour}
+	api, management := newListing(t, first.Main, first.Failed, first.Main+".dlq", "unrelated")
+	conf := amqpretry.ProcessorConfig{URI: brokertest.URI(t), Match: []string{first.Failed + "=" + prefix + "-*"},
+		Management: management}
+	removeTopology(t, broker, first.Main, options)
+	p := process(t, conf, options)
+	require.Len(t, p.Queues(), 1)
+
+	second := declareForeignTo(t, broker, prefix+"-second", first.Failed)
+	removeTopology(t, broker, second.Main, options)
+	api.set(first.Main, first.Failed, first.Main+".dlq", second.Main)
+	ids := rabbit.Numbered("never", 100)
+	service := consumeForeign(t, broker, second.Main)
+	broker.Publish(second.Main, foreigns(ids...)...)
+	for _, letter := range broker.Take(second.Main+".dlq", len(ids)) {
+		assert.Equal(t, []string{"rejected", "2"}, []string{rabbit.Text(letter, header.Reason),
+			rabbit.Text(letter, header.Attempts)})
+		assert.Equal(t, []string{"", "1"}, service.counts(letter.MessageId))
+	}
+	broker.Has(first.Main+".dlq", 0)
+	require.Len(t, p.Queues(), 2)
+
+	unlisted := declareForeignTo(t, broker, prefix+"-unlisted", first.Failed)
+	consumeForeign(t, broker, unlisted.Main)
+	broker.Publish(unlisted.Main, foreign("never-1"))
+	letter := broker.Take(first.Main+".dlq", 1)[0]
+	assert.Equal(t, "permanent", rabbit.Text(letter, header.Reason), "it is known to be none")
+	broker.Has(first.Failed, 0)
+}
+
 // A change of one policy is one of that failed queue, and of no other.
 func TestProcessor_SharedFailedQueue_PoliciesChange(t *testing.T) {
 	t.Parallel()

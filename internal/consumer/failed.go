@@ -19,9 +19,37 @@ import (
 // handleFailed is the way of one delivery in a failed queue. A consumer outside of this module has rejected it: it is
 // judged as its handler's failure, and its copy goes to the retry queue or to the dead-letter queue of its main queue.
 func (n *session) handleFailed(s *subscription, h *inFlight, arrived time.Time) {
-	d := &h.delivery
+	failed := codec.ReadFailed(&h.delivery, func(queue string) bool { return s.queue.main(queue) != nil })
+	isUnsure := func() bool {
+		return failed.Main == "" && s.queue.Unsure != nil && s.queue.Unsure(failed.Queue, arrived)
+	}
+	if !isUnsure() {
+		n.judgeFailed(s, h, failed, arrived)
+		return
+	}
 
-	failed := codec.ReadFailed(d, func(queue string) bool { return s.queue.main(queue) != nil })
+	n.paused.Add(1)
+	go func() {
+		defer n.paused.Done()
+		for isUnsure() {
+			select {
+			case <-time.After(unsurePause):
+			case <-s.closing:
+				n.requeue(s, h)
+				return
+			case <-n.gone:
+				return
+			}
+		}
+		n.judgeFailed(s, h, failed, arrived)
+	}()
+}
+
+// unsurePause is how long a message waits before its subscription asks again whether its queue is a main queue.
+const unsurePause = 100 * time.Millisecond
+
+func (n *session) judgeFailed(s *subscription, h *inFlight, failed codec.Failed, arrived time.Time) {
+	d := &h.delivery
 	h.queue = cmp.Or(s.queue.main(failed.Main), s.queue.FailedOf[0]) // nothing is lost: it has some dead-letter queue
 	h.arrival = h.queue.arriveFailed(d, failed, arrived, s.logger)
 	h.Arrive(&h.queue.Policy, &h.arrival.State)

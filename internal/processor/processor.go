@@ -46,8 +46,9 @@ type Processor struct {
 	mu       sync.Mutex
 	state    runState
 	policies config.Policies
-	found    []string // names of the queues when they were listed last
-	listed   error    // why they could not be listed
+	found    []management.Queue // when they were listed last
+	asked    time.Time          // when that began
+	listed   error              // why they could not be listed
 	turned   time.Time
 	running  map[string]*subscription
 	refused  map[string]target // those of the present targets that cannot be processed
@@ -235,7 +236,8 @@ func (p *Processor) look() {
 
 // turn looks for the failed queues, and subscribes to those that are new and leaves those that are gone.
 func (p *Processor) turn(ctx context.Context) {
-	names, err := p.list(ctx)
+	asked := time.Now()
+	queues, err := p.list(ctx)
 	if ctx.Err() != nil {
 		return
 	}
@@ -245,7 +247,7 @@ func (p *Processor) turn(ctx context.Context) {
 
 	p.turned, p.listed = time.Now(), err
 	if err == nil {
-		p.found, p.state = names, started
+		p.found, p.asked, p.state = queues, asked, started
 		p.tell("", "", nil)
 	} else {
 		p.tell("", "Cannot list the queues, those that are known go on", err)
@@ -281,8 +283,8 @@ func (p *Processor) tell(queue, text string, err error) {
 	}
 }
 
-// list asks the management API for the names of all queues, if a pattern needs them.
-func (p *Processor) list(ctx context.Context) ([]string, error) {
+// list asks the management API for all queues, if a pattern needs them.
+func (p *Processor) list(ctx context.Context) ([]management.Queue, error) {
 	if len(p.patterns) == 0 {
 		return nil, nil
 	}
@@ -290,13 +292,38 @@ func (p *Processor) list(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, len(all))
-	for i, q := range all {
-		names[i] = q.Name
+	for _, q := range all {
 		p.warnOfLimit(q)
 	}
 
-	return names, nil
+	return all, nil
+}
+
+// lookAgainAfter is how often queues are looked for at most because of messages of unknown queues.
+const lookAgainAfter = 2 * time.Second
+
+// isUnsure tells whether a queue that is no main queue of a failed queue may be one that is new: it matches a pattern,
+// and the queues were not listed since a message of it arrived. If so, they are soon.
+func (p *Processor) isUnsure(s *subscription, queue string, arrived time.Time) bool {
+	if !slices.ContainsFunc(p.patterns, func(pattern pattern) bool {
+		return pattern.failed == s.target.failed && pattern.isMain(management.Queue{Name: queue})
+	}) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if s.ctx.Err() != nil { // the next subscription knows it
+		return true
+	}
+	if p.asked.After(arrived) {
+		return false
+	}
+	if time.Since(p.turned) > min(lookAgainAfter, p.options.PollInterval) {
+		p.look()
+	}
+
+	return true
 }
 
 // safeLimit is a delivery limit that no failed queue reaches.
@@ -308,7 +335,7 @@ const safeLimit = 1000
 func (p *Processor) warnOfLimit(q management.Queue) {
 	matches := slices.ContainsFunc(p.patterns, func(pattern pattern) bool {
 		_, matches := pattern.main(q.Name)
-		return matches
+		return matches || pattern.failed == q.Name
 	})
 	if !matches {
 		return

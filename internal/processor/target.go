@@ -1,6 +1,7 @@
 package processor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
 // target is a failed queue, with what the policies of its main queues make of them.
@@ -46,38 +48,47 @@ func (t target) main(name string) mainQueue {
 	return mainQueue{}
 }
 
-// resolve makes the targets of all failed queues: those that the config lists, and those among names that match a
-// pattern, of which the first counts. A matching queue whose main queue has the mode off is left alone.
-func resolve(listed []Pair, patterns []pattern, names []string, policies config.Policies, named topology.Names,
+// resolve makes the targets of all failed queues: those that the config lists, and those among the queues of the broker
+// that match a pattern, of which the first counts. A matching failed queue whose main queue has the mode off is left
+// alone.
+func resolve(listed []Pair, patterns []pattern, queues []management.Queue, policies config.Policies,
+	named topology.Names,
 ) map[string]target {
 	targets := map[string]target{}
-	add := func(failed, main string, listed bool) {
+	add := func(failed, main string, listed bool) mainQueue {
 		t := targets[failed]
-		t.failed, t.listed = failed, listed
+		t.failed, t.listed = failed, listed || t.listed
 		if t.main(main).name == "" {
 			t.mains = append(t.mains, newMain(failed, main, policies.For(main), named))
 		}
 		targets[failed] = t
+
+		return t.main(main)
 	}
 	for _, pair := range listed {
 		add(pair.Failed, pair.Main, true)
 	}
-	for _, name := range names {
-		if _, known := targets[name]; known {
+	own := map[string]bool{} // failed queues that patterns name
+	for _, p := range patterns {
+		own[p.failed] = true
+	}
+	for _, q := range queues {
+		if _, known := targets[q.Name]; known || own[q.Name] {
 			continue
 		}
 		for _, p := range patterns {
-			main, matches := p.main(name)
+			main, matches := p.main(q.Name)
 			if !matches {
 				continue
 			}
 			if policies.For(main).Mode != config.ModeOff {
-				add(name, main, false)
+				add(q.Name, main, false)
 			}
 
 			break
 		}
 	}
+	addMatching(targets, patterns, queues, add)
 	refuseCollisions(targets)
 	for failed, t := range targets {
 		slices.SortFunc(t.mains, func(a, b mainQueue) int { return strings.Compare(a.name, b.name) })
@@ -88,6 +99,35 @@ func resolve(listed []Pair, patterns []pattern, names []string, policies config.
 	}
 
 	return targets
+}
+
+// addMatching adds the main queues that match a pattern of their failed queue. The failed queues, retry queues and
+// dead-letter queues that match it as well are none: their names are longer than those of their main queues.
+func addMatching(targets map[string]target, patterns []pattern, queues []management.Queue,
+	add func(failed, main string, listed bool) mainQueue,
+) {
+	other := map[string]bool{}
+	for failed, t := range targets {
+		other[failed] = true
+		for _, m := range t.mains {
+			for _, q := range m.plan.Queues {
+				other[q.Name] = true
+			}
+		}
+	}
+	shortest := slices.SortedFunc(slices.Values(queues), func(a, b management.Queue) int {
+		return cmp.Or(cmp.Compare(len(a.Name), len(b.Name)), cmp.Compare(a.Name, b.Name))
+	})
+	for _, q := range shortest {
+		for _, p := range patterns {
+			if other[q.Name] || !p.isMain(q) {
+				continue
+			}
+			for _, part := range add(p.failed, q.Name, false).plan.Queues {
+				other[part.Name] = true
+			}
+		}
+	}
 }
 
 func newMain(failed, name string, policy config.Policy, names topology.Names) mainQueue {

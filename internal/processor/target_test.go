@@ -9,6 +9,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/config"
+	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
 func TestPattern(t *testing.T) {
@@ -29,10 +30,19 @@ func TestPattern(t *testing.T) {
 			}
 		}
 	}
-	for _, text := range []string{"", "*", "failed", "*.failed.*", "**"} {
+	for _, text := range []string{"", "*", "failed", "*.failed.*", "**", "failed=", "failed=*", "=a*", "failed=a",
+		"failed=*a*"} {
 		_, err := parsePattern(text)
 		assert.Error(t, err, text)
 	}
+}
+
+func queuesOf(names ...string) (queues []management.Queue) {
+	for _, name := range names {
+		queues = append(queues, management.Queue{Name: name})
+	}
+
+	return queues
 }
 
 // Each failed queue has one main queue, and none is one from which the processor would read what it has written.
@@ -46,11 +56,11 @@ func TestResolve(t *testing.T) {
 			"deadly": {Mode: config.ModeDeadLetter},
 		},
 	}
-	patterns := []pattern{{"", ".failed"}, {"", ".dlq"}, {"x.", ""}}
-	targets := resolve([]Pair{{"special", "orders"}, {"mails.failed", "post"}, {"b", "b"}}, patterns, []string{
+	patterns := []pattern{{"", ".failed", ""}, {"", ".dlq", ""}, {"x.", "", ""}}
+	targets := resolve([]Pair{{"special", "orders"}, {"mails.failed", "post"}, {"b", "b"}}, patterns, queuesOf(
 		"orders.failed", "orders", "mails.failed", "off.failed", "native.failed", "orders.dlq", "deadly.failed",
 		"orders.retry.1s.failed", "unrelated", "x.y.failed",
-	}, policies, topology.Names{})
+	), policies, topology.Names{})
 
 	mains, errs := map[string]string{}, map[string]string{}
 	for name, target := range targets {
@@ -82,7 +92,7 @@ func TestResolve_SharedFailedQueue(t *testing.T) {
 	t.Parallel()
 	pairs := []Pair{{"failed", "orders"}, {"failed", "bills"}, {"failed", "orders"}, {"x", "orders"}}
 	of := func(pairs []Pair, topics map[string]config.Policy) map[string]target {
-		return resolve(pairs, []pattern{{"", "failed"}}, []string{"failed"}, config.Policies{
+		return resolve(pairs, []pattern{{"", "failed", ""}}, queuesOf("failed"), config.Policies{
 			Default: config.Policy{Delays: []time.Duration{time.Second}}, Topics: topics}, topology.Names{})
 	}
 	before := of(pairs, nil)["failed"]
@@ -104,6 +114,51 @@ func TestResolve_SharedFailedQueue(t *testing.T) {
 	require.NoError(t, off.main("orders").err)
 	require.ErrorContains(t, of([]Pair{{"bills.dlq", "orders"}, {"bills.dlq", "bills"}}, nil)["bills.dlq"].err,
 		`the dead-letter queue of "bills"`)
+}
+
+// A pattern of main queues finds these, and no queue that belongs to one of them.
+func TestResolve_PatternOfMainQueues(t *testing.T) {
+	t.Parallel()
+	policies := config.Policies{Default: config.Policy{Delays: []time.Duration{time.Second}}}
+	of := func(listed []Pair, policies config.Policies, patterns ...string) map[string]target {
+		parsed := []pattern{}
+		for _, text := range patterns {
+			p, err := parsePattern(text)
+			require.NoError(t, err)
+			parsed = append(parsed, p)
+		}
+		queues := queuesOf("orders-a.retry.1s", "orders-a.dlq", "orders-a", "orders-b.failed", "orders-b", "orders-",
+			"orders-failed", "mails", "orders-x.failed")
+		dead := func(name, exchange, key string) management.Queue {
+			return management.Queue{Name: name, Arguments: management.Arguments{
+				"x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": key}}
+		}
+		queues = append(queues, dead("orders-a.retry.30s", "", "orders-a"), dead("orders-c", "", "orders-failed"),
+			dead("orders-d", "dlx", "orders-d"), dead("orders-e", "", "other.failed"))
+		return resolve(listed, parsed, queues, policies, topology.Names{})
+	}
+	names := func(t target) (names []string) {
+		for _, m := range t.mains {
+			names = append(names, m.name)
+		}
+		return names
+	}
+	targets := of([]Pair{{"orders-failed", "mails"}, {"orders-x.failed", "x"}}, policies,
+		"*.failed", "orders-failed=orders-*", "*-failed")
+	require.Len(t, targets, 3)
+	shared := targets["orders-failed"]
+	require.NoError(t, shared.err)
+	assert.True(t, shared.listed)
+	assert.Equal(t, []string{"mails", "orders-a", "orders-b", "orders-c", "orders-d"}, names(shared))
+	assert.Equal(t, []string{"orders-b"}, names(targets["orders-b.failed"]))
+	assert.Equal(t, []string{"x"}, names(targets["orders-x.failed"]))
+
+	found := of(nil, policies, "*.failed", "orders-failed=orders-*")
+	assert.Equal(t, []string{"orders-a", "orders-b", "orders-c", "orders-d"}, names(found["orders-failed"]))
+	assert.False(t, found["orders-failed"].listed)
+
+	policies.Topics = map[string]config.Policy{"orders-b": {Mode: config.ModeOff}}
+	assert.ErrorContains(t, of(nil, policies, "*.failed", "orders-failed=orders-*")["orders-failed"].err, "mode off")
 }
 
 // Everything that is wrong is reported at once.
