@@ -44,6 +44,10 @@ type ProcessorConfig struct {
 	// Match are patterns of failed queues, such as "*.failed". The one star stands for the name of the main queue. The
 	// first pattern that matches a name counts, and Queues count before all patterns. Main queues whose policy has the
 	// mode off are left alone.
+	//
+	// A pattern such as "failed=shop.*" finds the main queues of the failed queue before the "=" instead. It skips failed
+	// queues, retry queues and dead-letter queues, as far as their arguments and names tell them. If the policy of a
+	// main queue has the mode off, the processor refuses the failed queue.
 	Match []string
 	// Management lists the queues of the virtual host for Match. Without a VHost it is that of the URI.
 	Management topology.Management

@@ -7,8 +7,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
-// pattern matches names of failed queues, and the star stands for the name of the main queue. With a failed queue, as in
-// failed=orders-*, it matches names of the main queues of that one.
+// pattern matches names of failed queues, and the star stands for the name of the main queue. With a failed queue, as
+// in failed=orders-*, it matches names of the main queues of that one.
 type pattern struct{ before, after, failed string }
 
 func parsePattern(text string) (pattern, error) {

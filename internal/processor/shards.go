@@ -20,8 +20,8 @@ import (
 const queuesPerShard = 500
 
 // shard has three connections: one to consume from some of the queues; one for their copies, as a blocked publisher
-// must stop no acknowledgement; and one to declare, as RabbitMQ can answer a declaration by closing the connection (541),
-// which must stop no consumer.
+// must stop no acknowledgement; and one to declare, as RabbitMQ can answer a declaration by closing the connection
+// (541), which must stop no consumer.
 type shard struct {
 	consumer  *consumer.Consumer
 	declarer  *connection.Connection

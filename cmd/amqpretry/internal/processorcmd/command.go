@@ -49,7 +49,7 @@ for each. A message returns to the main queue that its routing key names, if the
 while it dead-lettered, else to the one of the newest x-death. --match finds failed queues, and needs the
 management API. The star stands for the name of the main queue: '*.failed' finds orders.failed of
 orders. New queues are found within --poll, and deleted ones are left. Main queues whose policy has the
-mode off are left alone.
+mode off are left alone. A pattern after a failed queue finds its main queues: 'failed=shop.*'.
 
 Several instances may run side by side. SIGTERM and ^C end the process when the copies in flight are
 confirmed, after --close-timeout at the latest. SIGHUP reads the policy file again; an invalid file
@@ -75,7 +75,8 @@ Exit codes: 0 ended by a signal; 1 failed; 2 wrong usage, or an invalid policy f
 	flags := cmd.Flags()
 	flags.StringArrayVar(&o.queues, "queues", nil, "failed queue and its main queue, `FAILED=MAIN`; repeatable, also "+
 		"for one FAILED")
-	flags.StringArrayVar(&o.match, "match", nil, "`pattern` of failed queues, such as '*.failed'; repeatable")
+	flags.StringArrayVar(&o.match, "match", nil, "`pattern` of failed queues, such as '*.failed', or of the main "+
+		"queues of one, such as 'failed=shop.*'; repeatable")
 	flags.StringVar(&o.listen, "listen", "", "`address` for probes and metrics, such as :9090 (default: none)")
 	flags.DurationVar(&o.poll, "poll", amqpretry.DefaultPollInterval, "interval in which queues are looked for")
 	flags.DurationVar(&o.close, "close-timeout", amqpretry.DefaultCloseTimeout, "longest wait for copies at the end")
