@@ -22,7 +22,7 @@ import (
 // Queue is a queue to consume from, with what its policy makes of it. Its names are pinned: a delivery does not say
 // from which queue it came.
 type Queue struct {
-	Topic  string
+	Topic  string // empty for a failed queue of several main queues
 	Name   string
 	Policy config.Policy
 	Plan   topology.Plan

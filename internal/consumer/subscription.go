@@ -54,11 +54,15 @@ func newSubscription(ctx context.Context, c *Consumer, queue Queue) *subscriptio
 	inner, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	leave := sync.OnceFunc(c.queues.use(&queue).leave)
 	context.AfterFunc(inner, leave)
+	fields := watermill.LogFields{"amqp_queue_name": queue.Name}
+	if queue.Topic != "" { // a failed queue may be that of many
+		fields["topic"] = queue.Topic
+	}
 
 	return &subscription{
 		consumer: c,
 		queue:    queue,
-		logger:   c.settings.Logger.With(watermill.LogFields{"topic": queue.Topic, "amqp_queue_name": queue.Name}),
+		logger:   c.settings.Logger.With(fields),
 		out:      make(chan *message.Message),
 		ctx:      inner,
 		abort:    abort,

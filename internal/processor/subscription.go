@@ -90,9 +90,12 @@ func (p *Processor) subscribe(s *subscription) error {
 	}
 	defer func() { p.shards.release(shard, len(s.target.mains), err) }()
 
-	queue := consumer.Queue{Name: s.target.failed, Topic: s.target.mains[0].name, Policy: s.target.mains[0].policy,
-		Plan: s.target.mains[0].plan, DeclareApart: func() error { return p.declare(shard, s) },
+	queue := consumer.Queue{Name: s.target.failed, Policy: s.target.mains[0].policy, Plan: s.target.mains[0].plan,
+		DeclareApart: func() error { return p.declare(shard, s) },
 		Unsure: func(queue string, arrived time.Time) bool { return p.isUnsure(s, queue, arrived) }}
+	if len(s.target.mains) == 1 {
+		queue.Topic = s.target.mains[0].name
+	}
 	for _, m := range s.target.mains {
 		forwarder := shard.forwarder.ForQueue(m.plan)
 		defer forwarder.Retire()
