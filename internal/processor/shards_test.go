@@ -125,3 +125,30 @@ func TestNoBroker(t *testing.T) {
 	require.NoError(t, await.Value(t, ended, "the processor ends"))
 	require.NoError(t, p.Close())
 }
+
+// A message of a queue that may be a new main queue waits until the queues were listed after it arrived.
+func TestIsUnsure(t *testing.T) {
+	t.Parallel()
+	p, err := New(Config{URI: "amqp://localhost:1", Match: []string{"failed=orders-*"},
+		Management: topology.Management{URL: "http://localhost:1"}}, Options{Logger: watermill.NopLogger{}})
+	require.NoError(t, err)
+	defer p.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &subscription{target: target{failed: "failed"}, ctx: ctx}
+	other := &subscription{target: target{failed: "other"}, ctx: ctx}
+	arrived := time.Now()
+
+	assert.True(t, p.isUnsure(s, "orders-new", arrived))
+	assert.Len(t, p.changed, 1, "they are listed soon")
+	for _, name := range []string{"", "mails", "failed", "orders-"} {
+		assert.False(t, p.isUnsure(s, name, arrived), name)
+	}
+	assert.False(t, p.isUnsure(other, "orders-new", arrived), "it is no pattern of that failed queue")
+
+	p.asked = arrived.Add(-time.Second)
+	assert.True(t, p.isUnsure(s, "orders-new", arrived), "they were listed before")
+	p.asked = arrived.Add(time.Second)
+	assert.False(t, p.isUnsure(s, "orders-new", arrived), "it is known to be none")
+	cancel()
+	assert.True(t, p.isUnsure(s, "orders-new", arrived), "the next subscription knows it")
+}

@@ -92,7 +92,7 @@ func (p *Processor) subscribe(s *subscription) error {
 
 	queue := consumer.Queue{Name: s.target.failed, Policy: s.target.mains[0].policy, Plan: s.target.mains[0].plan,
 		DeclareApart: func() error { return p.declare(shard, s) },
-		Unsure: func(queue string, arrived time.Time) bool { return p.isUnsure(s, queue, arrived) }}
+		Unsure:       func(queue string, arrived time.Time) bool { return p.isUnsure(s, queue, arrived) }}
 	if len(s.target.mains) == 1 {
 		queue.Topic = s.target.mains[0].name
 	}
