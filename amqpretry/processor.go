@@ -20,7 +20,7 @@ const DefaultPollInterval = processor.DefaultPollInterval
 
 // FailedQueue is a queue to which a main queue dead-letters what its consumers reject.
 type FailedQueue struct {
-	// Name of the failed queue.
+	// Name of the failed queue. Several main queues may have the same one.
 	Name string
 	// MainQueue dead-letters to it, and gets its messages back. Its name is the topic whose policy holds.
 	MainQueue string
@@ -38,11 +38,16 @@ type ProcessorConfig struct {
 	// AMQP is what else amqp091-go is to know. Optional.
 	AMQP *amqp091.Config
 
-	// Queues are failed queues by name.
+	// Queues are failed queues by name. A Name that is there several times, with one MainQueue each, is a failed queue of
+	// all of these: see [Processor].
 	Queues []FailedQueue
 	// Match are patterns of failed queues, such as "*.failed". The one star stands for the name of the main queue. The
 	// first pattern that matches a name counts, and Queues count before all patterns. Main queues whose policy has the
 	// mode off are left alone.
+	//
+	// A pattern such as "failed=shop.*" finds the main queues of the failed queue before the "=" instead. It skips failed
+	// queues, retry queues and dead-letter queues, as far as their arguments and names tell them. If the policy of a
+	// main queue has the mode off, the processor refuses the failed queue.
 	Match []string
 	// Management lists the queues of the virtual host for Match. Without a VHost it is that of the URI.
 	Management topology.Management
@@ -64,8 +69,8 @@ type ProcessorOptions struct {
 	// declared.
 	Topology topology.Mode
 
-	// Prefetch is how many messages of a failed queue are in flight at most, those that are held included. Defaults to
-	// 50.
+	// Prefetch is how many messages of a failed queue are in flight at most, those that are held included. Main queues
+	// that share the failed queue share them. Defaults to 50.
 	Prefetch int
 	// PollInterval is how often the processor looks for failed queues, and at least how often it tries again to consume
 	// from one. Defaults to 30s.
@@ -94,6 +99,11 @@ type ProcessorOptions struct {
 // The main queue Q dead-letters to the failed queue F. The processor consumes from F. It counts the failure, publishes
 // a copy that waits and returns to Q by its name, or a dead letter to Q.dlq, and acknowledges when the broker has
 // confirmed that. Body, message id and all other properties stay as they are. No handler runs in its process.
+//
+// F can be the failed queue of many main queues. The processor consumes from it once. A message belongs to the main
+// queue that its routing key names, if the broker has set that key while it dead-lettered (x-dead-letter-routing-key),
+// else to the queue of the newest x-death. A message of no main queue becomes a dead letter of the first one by name. A
+// main queue that does not exist stops no other: its messages become dead letters of its own until it is there.
 //
 // Several processors may consume from the same queues.
 type Processor struct{ own *processor.Processor }
@@ -127,16 +137,17 @@ func (p *Processor) Close() error { return p.own.Close() }
 // were sent to. After an error the old policies stay.
 func (p *Processor) SetPolicies(policies config.Policies) error { return p.own.SetPolicies(policies) }
 
-// ProcessedQueue is the state of a failed queue.
+// ProcessedQueue is the state of a failed queue with one of its main queues.
 type ProcessedQueue struct {
 	FailedQueue
-	// Consuming tells whether the processor consumes from it.
+	// Consuming tells whether the processor consumes from the failed queue.
 	Consuming bool
-	// Err is why it does not, if that is known.
+	// Err is why it does not, if that is known. While it consumes, Err says that MainQueue is missing: others share the
+	// failed queue.
 	Err error
 }
 
-// Queues returns the failed queues that the processor knows, sorted by name.
+// Queues returns the failed queues that the processor knows with each of their main queues, sorted by name.
 func (p *Processor) Queues() []ProcessedQueue {
 	known := p.own.Queues()
 	all := make([]ProcessedQueue, len(known))
@@ -152,7 +163,8 @@ func (p *Processor) Queues() []ProcessedQueue {
 func (p *Processor) Healthy() error { return p.own.Healthy() }
 
 // Ready returns an error unless the processor is connected and consumes from its queues. It is for readiness probes. A
-// queue that Match has found and that cannot be consumed from is no error: see [Processor.Queues].
+// queue that Match has found and that cannot be consumed from is no error, nor is a main queue that is missing while
+// others share its failed queue: see [Processor.Queues].
 func (p *Processor) Ready() error { return p.own.Ready() }
 
 // QueueDepths returns the number of ready messages in the failed queues that the processor consumes from, and in the

@@ -128,6 +128,6 @@ type Event struct {
 
 	// Connection is which: "subscriber", "dead-letter subscriber", "groups", which all subscribers of consumer groups
 	// share, "forwarder", which publishes the copies, "publisher", "delay publisher", "observer", which looks at queue
-	// depths, or "processor", which consumes from failed queues.
+	// depths, "processor", which consumes from failed queues, or "declarer", which declares for it.
 	Connection string
 }

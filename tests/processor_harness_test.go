@@ -33,7 +33,16 @@ type foreignQueue struct{ Main, Failed string }
 // removed when the test ends, with all that the default names call theirs.
 func declareForeign(t *testing.T, broker *rabbit.Client, main string, arguments ...amqp091.Table) foreignQueue {
 	t.Helper()
-	q := foreignQueue{Main: main, Failed: main + ".failed"}
+
+	return declareForeignTo(t, broker, main, main+".failed", arguments...)
+}
+
+// declareForeignTo declares a main queue with a failed queue that may be that of others as well.
+func declareForeignTo(
+	t *testing.T, broker *rabbit.Client, main, failed string, arguments ...amqp091.Table,
+) foreignQueue {
+	t.Helper()
+	q := foreignQueue{Main: main, Failed: failed}
 	own := amqp091.Table{
 		"x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": q.Failed,
 		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",

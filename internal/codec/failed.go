@@ -7,8 +7,10 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/wire"
 )
 
-// Failed is what the broker tells of a message in a failed queue: x-death, newest first.
+// Failed is what the broker tells of a message in a failed queue: its routing key, and x-death, newest first.
 type Failed struct {
+	// Main is the main queue that it belongs to; empty if that is none of those that are known.
+	Main string
 	// Queue that has dead-lettered it last, and the broker's word for why. Empty for a message that was published to
 	// the failed queue.
 	Queue, Reason string
@@ -16,14 +18,26 @@ type Failed struct {
 	Waited []string
 }
 
-// ReadFailed reads it. A delivery that Queue main has dead-lettered gets back the exchange, the routing key and the
-// expiration with which it was there: the broker has replaced them on its way to the failed queue.
-func ReadFailed(d *amqp091.Delivery, main string) Failed {
+// ReadFailed reads it, and chooses the main queue: the one that the x-dead-letter-routing-key names, else the one that
+// has dead-lettered the message last. isMain knows the main queues of the failed queue.
+//
+// A delivery that has a main queue gets back the exchange, the routing key and the expiration with which it was in
+// Queue: the broker has replaced them on its way to the failed queue.
+func ReadFailed(d *amqp091.Delivery, isMain func(queue string) bool) Failed {
 	death := deathAt(d.Headers, 0)
 	f := Failed{}
 	f.Queue, _ = death["queue"].(string)
 	f.Reason, _ = death["reason"].(string)
-	if f.Queue != main {
+	key := firstKey(death)
+	switch {
+	// Without an x-dead-letter-routing-key a message keeps the key of its publisher. That chooses nothing: it can be the
+	// name of another main queue.
+	case isMain(d.RoutingKey) && (f.Queue == "" || d.RoutingKey != key):
+		f.Main = d.RoutingKey
+	case isMain(f.Queue):
+		f.Main = f.Queue
+	}
+	if f.Main == "" || f.Queue == "" {
 		return f
 	}
 
@@ -37,10 +51,7 @@ func ReadFailed(d *amqp091.Delivery, main string) Failed {
 		}
 	}
 	d.Exchange, _ = death["exchange"].(string)
-	d.RoutingKey = ""
-	if keys, _ := death["routing-keys"].([]any); len(keys) > 0 {
-		d.RoutingKey, _ = keys[0].(string)
-	}
+	d.RoutingKey = key
 	if expiration, ok := death["original-expiration"].(string); ok {
 		d.Expiration = expiration
 	}
@@ -51,6 +62,17 @@ func ReadFailed(d *amqp091.Delivery, main string) Failed {
 // IsReplay reports whether a message says that it comes from the dead-letter queue of a main queue.
 func IsReplay(headers amqp091.Table, main string) bool {
 	return wire.Carries(headers, main) && headers[header.Count] == deadCount
+}
+
+// firstKey is the routing key with which a message was in the queue that has dead-lettered it.
+func firstKey(death amqp091.Table) string {
+	keys, _ := death["routing-keys"].([]any)
+	if len(keys) == 0 {
+		return ""
+	}
+	key, _ := keys[0].(string)
+
+	return key
 }
 
 const deadCount = "-1"

@@ -1,6 +1,7 @@
 package codec
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -48,9 +49,59 @@ func TestReadFailed(t *testing.T) {
 			if test.death != nil {
 				d.Headers[header.Death] = test.death
 			}
-			assert.Equal(t, test.want, ReadFailed(&d, "orders"))
+			if test.want.Queue == "orders" {
+				test.want.Main = "orders"
+			}
+			assert.Equal(t, test.want, ReadFailed(&d, func(queue string) bool { return queue == "orders" }))
 			assert.Equal(t, []string{test.exchange, test.key, test.expiration},
 				[]string{d.Exchange, d.RoutingKey, d.Expiration})
+		})
+	}
+}
+
+// The routing key chooses the main queue if a dead-lettering has given it, else the queue that dead-lettered last.
+func TestReadFailed_ChoosesTheMainQueue(t *testing.T) {
+	t.Parallel()
+	death := func(queue, key string) amqp091.Table {
+		return amqp091.Table{"queue": queue, "reason": "rejected", "exchange": "x", "routing-keys": []any{key}}
+	}
+	mains := []string{"mails", "orders"}
+	for name, test := range map[string]struct {
+		key    string
+		deaths []any
+		want   string
+	}{
+		"key of the failed queue":      {"failed", []any{death("orders", "orders")}, "orders"},
+		"key of the main queue":        {"orders", []any{death("orders", "order.created")}, "orders"},
+		"key after a retry":            {"orders", []any{death("orders", "orders")}, "orders"},
+		"key of another main queue":    {"mails", []any{death("orders", "order.created")}, "mails"},
+		"key by an unknown queue":      {"mails", []any{death("unknown", "k")}, "mails"},
+		"key of the publisher":         {"mails", []any{death("orders", "mails")}, "orders"},
+		"key of the publisher only":    {"mails", []any{death("unknown", "mails")}, ""},
+		"key that is almost a name":    {"orders.", []any{death("unknown", "k")}, ""},
+		"newest death":                 {"failed", []any{death("mails", "k"), death("orders", "k")}, "mails"},
+		"newest death unknown":         {"failed", []any{death("unknown", "k"), death("orders", "k")}, ""},
+		"death without keys":           {"mails", []any{amqp091.Table{"queue": "orders"}}, "mails"},
+		"published by the routing key": {"orders", nil, "orders"},
+		"published to the queue":       {"failed", nil, ""},
+		"no key and no death":          {"", nil, ""},
+		"no table":                     {"orders", []any{"text"}, "orders"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := amqp091.Delivery{Exchange: "dlx", RoutingKey: test.key, Headers: amqp091.Table{}}
+			if test.deaths != nil {
+				d.Headers[header.Death] = test.deaths
+			}
+			f := ReadFailed(&d, func(queue string) bool { return slices.Contains(mains, queue) })
+			assert.Equal(t, test.want, f.Main)
+			if f.Main == "" || f.Queue == "" {
+				assert.Equal(t, []string{"dlx", test.key}, []string{d.Exchange, d.RoutingKey}, "as it came")
+				return
+			}
+			first, _ := test.deaths[0].(amqp091.Table)
+			exchange, _ := first["exchange"].(string)
+			assert.Equal(t, []string{exchange, firstKey(first)}, []string{d.Exchange, d.RoutingKey})
 		})
 	}
 }

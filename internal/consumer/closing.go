@@ -45,8 +45,8 @@ func (n *session) close(s *subscription) {
 
 	inFlight := func() {
 		s.workers.Wait()
+		n.paused.Wait() // what is over can begin a forward
 		n.forwards.Wait()
-		n.paused.Wait()
 	}
 	// Also where the deadline is long over, as for a session that opens late: no method may follow the channel's close.
 	isTaken := connection.WaitUntil(latest(s.deadline, time.Now().Add(closeGrace)), func() { <-n.taken })

@@ -176,7 +176,7 @@ func (c *Consumer) begin(ctx context.Context, s *subscription, first *session) b
 
 // declare declares the topology of a topic once for each connection.
 func (c *Consumer) declare(link *connection.Link, queue Queue) error {
-	if queue.Declare == nil {
+	if queue.Declare == nil && queue.DeclareApart == nil {
 		return nil
 	}
 
@@ -190,18 +190,25 @@ func (c *Consumer) declare(link *connection.Link, queue Queue) error {
 		return nil
 	}
 
+	if err := queue.declare(link); err != nil {
+		return err
+	}
+	d.link.Store(link)
+
+	return nil
+}
+
+func (s *Queue) declare(link *connection.Link) error {
+	if s.DeclareApart != nil {
+		return s.DeclareApart()
+	}
 	channel, err := link.Channel()
 	if err != nil {
 		return fmt.Errorf("cannot open a channel: %w", err)
 	}
 	defer channel.Close() // fails after an error of the broker, which has closed it
 
-	if err := queue.Declare(channel, link.Version()); err != nil {
-		return err
-	}
-	d.link.Store(link)
-
-	return nil
+	return s.Declare(channel, link.Version())
 }
 
 // Close stops consuming, lets what is handed out finish and be settled, and closes the connection unless other

@@ -1,7 +1,9 @@
 package consumer
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -15,22 +17,73 @@ import (
 )
 
 // handleFailed is the way of one delivery in a failed queue. A consumer outside of this module has rejected it: it is
-// judged as its handler's failure, and its copy goes to the retry queue or to the dead-letter queue of the main queue.
+// judged as its handler's failure, and its copy goes to the retry queue or to the dead-letter queue of its main queue.
 func (n *session) handleFailed(s *subscription, h *inFlight, arrived time.Time) {
-	d, main := &h.delivery, s.queue.FailedOf
+	failed := codec.ReadFailed(&h.delivery, func(queue string) bool { return s.queue.main(queue) != nil })
+	isUnsure := func() bool {
+		return failed.Main == "" && s.queue.Unsure != nil && s.queue.Unsure(failed.Queue, arrived)
+	}
+	if !isUnsure() {
+		n.judgeFailed(s, h, failed, arrived)
+		return
+	}
 
-	failed := codec.ReadFailed(d, main)
-	h.arrival = s.queue.arriveFailed(d, failed, arrived, s.logger)
-	h.Arrive(&s.queue.Policy, &h.arrival.State)
+	n.paused.Add(1)
+	go func() {
+		defer n.paused.Done()
+		for isUnsure() {
+			select {
+			case <-time.After(unsurePause):
+			case <-s.closing:
+				n.requeue(s, h)
+				return
+			case <-n.gone:
+				return
+			}
+		}
+		n.judgeFailed(s, h, failed, arrived)
+	}()
+}
+
+// unsurePause is how long a message waits before its subscription asks again whether its queue is a main queue.
+const unsurePause = 100 * time.Millisecond
+
+func (n *session) judgeFailed(s *subscription, h *inFlight, failed codec.Failed, arrived time.Time) {
+	d := &h.delivery
+	h.queue = cmp.Or(s.queue.main(failed.Main), s.queue.FailedOf[0]) // nothing is lost: it has some dead-letter queue
+	h.arrival = h.queue.arriveFailed(d, failed, arrived, s.logger)
+	h.Arrive(&h.queue.Policy, &h.arrival.State)
 	h.nameless = isNameless(d)
 
-	reason, err := whyFailed(s.queue.Name, main, failed)
+	reason, err := h.queue.whyFailed(failed, s.queue.mains())
 	if h.lost != "" { // what is left of it may mean something else
 		reason, err = retry.ReasonUndecodable, codec.ExplainLostHeaders(h.lost)
 	}
 	n.carryOut(s, h, s.consumer.settings.Engine.Rejected(h, retry.Failure{
-		Class: retry.ClassRejected, Err: err, Topic: s.queue.Topic, Message: unseen(h),
+		Class: retry.ClassRejected, Err: err, Topic: h.queue.Topic, Message: unseen(h),
 	}, reason))
+}
+
+// main is a main queue of a failed queue; nil if it is none.
+func (s *Queue) main(name string) *Queue {
+	i, found := slices.BinarySearchFunc(s.FailedOf, name, func(q *Queue, name string) int {
+		return cmp.Compare(q.Topic, name)
+	})
+	if !found {
+		return nil
+	}
+
+	return s.FailedOf[i]
+}
+
+// mains are the names of the main queues of a failed queue.
+func (s *Queue) mains() []string {
+	names := make([]string, len(s.FailedOf))
+	for i, q := range s.FailedOf {
+		names[i] = q.Topic
+	}
+
+	return names
 }
 
 // arriveFailed reads what a delivery carries of its earlier failures. Its headers count only if the broker says that it
@@ -40,7 +93,7 @@ func (s *Queue) arriveFailed(
 ) engine.Arrival {
 	m := engine.Arriving{Expiration: d.Expiration, Timestamp: d.Timestamp}
 	main := *s
-	main.Name = s.FailedOf
+	main.Name = s.Topic
 	if wire.Carries(d.Headers, main.Name) {
 		delay, _ := d.Headers[header.Delay].(string)
 		for _, queue := range failed.Waited {
@@ -63,22 +116,42 @@ func (s *Queue) arriveFailed(
 	return a
 }
 
-// whyFailed is the reason for which a message lies in a failed queue, and the error to be written on it.
-func whyFailed(queue, main string, failed codec.Failed) (retry.Reason, error) {
+// whyFailed is the reason for which a message of main queue s lies in its failed queue, and the error to be written on
+// it. The failed queue is that of all mains.
+func (s *Queue) whyFailed(failed codec.Failed, mains []string) (retry.Reason, error) {
 	reason := wire.BrokerReason(failed.Reason)
 	switch {
 	case failed.Queue == "":
 		return retry.ReasonPermanent, fmt.Errorf("the message was published to the failed queue %q: no queue has "+
-			"dead-lettered it", queue)
-	case failed.Queue != main:
+			"dead-lettered it", s.Name)
+	case failed.Main == "":
 		return retry.ReasonPermanent, fmt.Errorf("the message in the failed queue %q was dead-lettered by queue %q "+
-			"and not by its main queue %q", queue, failed.Queue, main)
+			"and not by %s", s.Name, wire.Text(failed.Queue, wire.MaxNameBytes), list(mains))
 	case reason == "":
-		return retry.ReasonPermanent, fmt.Errorf("queue %q dead-lettered the message for an unknown reason, %q", main,
-			wire.Text(failed.Reason, wire.MaxNameBytes))
+		return retry.ReasonPermanent, fmt.Errorf("queue %q dead-lettered the message for an unknown reason, %q",
+			failed.Queue, wire.Text(failed.Reason, wire.MaxNameBytes))
+	}
+	if s.Missing != nil {
+		if err := s.Missing(); err != nil {
+			return retry.ReasonPermanent, fmt.Errorf("the message cannot return to its main queue: %w", err)
+		}
 	}
 
-	return reason, &retry.RejectedError{Queue: main, Reason: reason}
+	return reason, &retry.RejectedError{Queue: failed.Queue, Reason: reason}
+}
+
+// list names main queues for a person to read, and not all of hundreds.
+func list(mains []string) string {
+	const most = 10
+	if len(mains) == 1 {
+		return fmt.Sprintf("its main queue %q", mains[0])
+	}
+	names := fmt.Sprintf("%q", mains[:min(len(mains), most)])
+	if more := len(mains) - most; more > 0 {
+		names += fmt.Sprintf(" and %d more", more)
+	}
+
+	return "one of its main queues " + names
 }
 
 func isNameless(d *amqp091.Delivery) bool {

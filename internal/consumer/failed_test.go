@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ func TestArriveFailed(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	queue := Queue{
-		Topic: "orders", Name: "orders.failed", FailedOf: "orders",
+		Topic: "orders", Name: "orders.failed",
 		Policy: config.Policy{Delays: []time.Duration{time.Second, time.Minute}}.WithDefaults(),
 	}
 	for name, test := range map[string]struct {
@@ -57,19 +58,51 @@ func TestArriveFailed(t *testing.T) {
 
 func TestWhyFailed(t *testing.T) {
 	t.Parallel()
+	queue, mains := &Queue{Topic: "orders", Name: "failed"}, []string{"mails", "orders"}
 	for death, want := range map[string]retry.Reason{
 		"rejected": retry.ReasonRejected, "expired": retry.ReasonExpired, "maxlen": retry.ReasonMaxLen,
 		"delivery_limit": retry.ReasonDeliveryLimit,
 	} {
-		reason, err := whyFailed("orders.failed", "orders", codec.Failed{Queue: "orders", Reason: death})
+		reason, err := queue.whyFailed(codec.Failed{Main: "orders", Queue: "orders", Reason: death}, mains)
 		assert.Equal(t, want, reason)
 		assert.Equal(t, &retry.RejectedError{Queue: "orders", Reason: want}, err)
 		assert.ErrorContains(t, err, `queue "orders"`)
 	}
-	for _, failed := range []codec.Failed{{}, {Queue: "mails", Reason: "rejected"}, {Queue: "orders", Reason: "new"},
-		{Queue: "orders"}} {
-		reason, err := whyFailed("orders.failed", "orders", failed)
+	for want, failed := range map[string]codec.Failed{
+		`published to the failed queue "failed"`:                                {Main: "orders"},
+		`published to the failed queue`:                                         {},
+		`by queue "bills" and not by one of its main queues ["mails" "orders"]`: {Queue: "bills", Reason: "rejected"},
+		`unknown reason, "new"`:                                                 {Main: "orders", Queue: "orders", Reason: "new"},
+		`queue "mails" dead-lettered the message for an unknown reason, ""`:     {Main: "orders", Queue: "mails"},
+	} {
+		reason, err := queue.whyFailed(failed, mains)
 		assert.Equal(t, retry.ReasonPermanent, reason, failed)
-		assert.Error(t, err)
+		assert.ErrorContains(t, err, want)
+	}
+
+	rejected := codec.Failed{Main: "orders", Queue: "mails", Reason: "rejected"}
+	_, err := queue.whyFailed(rejected, mains)
+	assert.Equal(t, &retry.RejectedError{Queue: "mails", Reason: retry.ReasonRejected}, err, "the queue that did it")
+	queue.Missing = func() error { return errors.New("does not exist") }
+	reason, err := queue.whyFailed(rejected, mains)
+	assert.Equal(t, retry.ReasonPermanent, reason)
+	assert.ErrorContains(t, err, "does not exist")
+}
+
+func TestMainQueuesInWords(t *testing.T) {
+	t.Parallel()
+	assert.Equal(t, `its main queue "a"`, list([]string{"a"}))
+	assert.Equal(t, `one of its main queues ["a" "b"]`, list([]string{"a", "b"}))
+	assert.Contains(t, list(make([]string, 13)), "and 3 more")
+}
+
+func TestMainQueueByName(t *testing.T) {
+	t.Parallel()
+	queue := Queue{Name: "failed", FailedOf: []*Queue{{Topic: "a"}, {Topic: "b"}, {Topic: "c"}}}
+	for _, name := range queue.mains() {
+		assert.Equal(t, name, queue.main(name).Topic)
+	}
+	for _, name := range []string{"", "0", "bb", "d", "failed"} {
+		assert.Nil(t, queue.main(name), name)
 	}
 }

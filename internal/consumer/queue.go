@@ -22,7 +22,7 @@ import (
 // Queue is a queue to consume from, with what its policy makes of it. Its names are pinned: a delivery does not say
 // from which queue it came.
 type Queue struct {
-	Topic  string
+	Topic  string // empty for a failed queue of several main queues
 	Name   string
 	Policy config.Policy
 	Plan   topology.Plan
@@ -31,15 +31,26 @@ type Queue struct {
 	Declare func(channel *amqp091.Channel, version string) error
 	// DeadLettersOf is the main queue whose dead letters lie in Queue; empty for a main queue.
 	DeadLettersOf string
-	// FailedOf is the main queue whose rejected messages lie in Queue; empty for all other queues. Plan and Forwarder
-	// are those of the main queue, and no handler gets a message.
-	FailedOf string
+	// DeclareApart declares instead, over a connection of the caller's: what the broker says to it costs no consumer.
+	// Optional.
+	DeclareApart func() error
+	// FailedOf are the main queues whose rejected messages lie in Queue, by name; empty for all other queues. Each has a
+	// Policy, a Plan and a Forwarder of its own, and no handler gets a message.
+	FailedOf []*Queue
+	// Missing is why nothing may wait to return to a main queue of FailedOf; nil if all is well. Optional.
+	Missing func() error
+	// Unsure tells whether a queue that is none of FailedOf may be one soon: a message of it that arrived then waits until
+	// that is known, or until the subscription ends. Optional.
+	Unsure func(queue string, arrived time.Time) bool
 	// Forwarder takes the failed messages; nil under policy off.
 	Forwarder *republish.QueueForwarder
 	// Ended is called when a subscription that Subscribe has returned is over, before its messages' channel is closed.
 	// Optional.
 	Ended func()
 }
+
+// isFailed tells whether it is a failed queue.
+func (s *Queue) isFailed() bool { return len(s.FailedOf) > 0 }
 
 func (s *Queue) end() {
 	if s.Ended != nil {

@@ -136,7 +136,7 @@ func newSession(s *subscription, link *connection.Link, channel *amqp091.Channel
 	if n.tag == "" {
 		n.tag = "watermill-retry-" + watermill.NewShortUUID()
 	}
-	if settings.Exclusive || settings.SingleActive || s.queue.FailedOf != "" {
+	if settings.Exclusive || settings.SingleActive || s.queue.isFailed() {
 		// Without a consumer for a moment, another process would take its place. The messages of a failed queue run no
 		// handler, and carry the counts of their main queue.
 		n.suspectsFrom = never
@@ -246,7 +246,7 @@ func (n *session) handle(s *subscription, h *inFlight, arrived time.Time) {
 	settings := &s.consumer.settings
 
 	h.lost = codec.LostHeaders(d.Headers)
-	if s.queue.FailedOf != "" {
+	if s.queue.isFailed() {
 		n.handleFailed(s, h, arrived)
 		return
 	}
@@ -374,7 +374,7 @@ func (n *session) settle(s *subscription, h *inFlight, acked bool) {
 		}
 		n.acker.ack(h.delivery.DeliveryTag)
 		n.ended(s, h, retry.EventSucceeded)
-		s.queue.tell(h.arrival.State.Canary, wire.Handled, nil)
+		h.queue.tell(h.arrival.State.Canary, wire.Handled, nil)
 	case engine.NextUnpublishable:
 		n.judge(s, h, retry.Failure{Class: retry.ClassUnpublishable, Err: engine.ErrUnpublishable}, h.msg)
 	case engine.NextNack: // or a publisher that a shutdown has closed before its handlers
@@ -414,7 +414,7 @@ func (n *session) carryOut(s *subscription, h *inFlight, settlement engine.Settl
 		}
 		n.acker.ack(h.delivery.DeliveryTag)
 		settlement.Done(settlement.Verdict)
-		s.queue.tell(h.arrival.State.Canary, wire.Dropped, nil)
+		h.queue.tell(h.arrival.State.Canary, wire.Dropped, nil)
 	case retry.ActionRetry, retry.ActionPostpone, retry.ActionDeadLetter:
 		if settlement.Verdict.ByBroker {
 			n.reject(s, h, settlement)
@@ -442,7 +442,7 @@ func (n *session) forward(s *subscription, h *inFlight, settlement engine.Settle
 		case <-n.gone:
 		}
 	}
-	published, err := s.queue.Forwarder.Forward(n.ctx, &codec.CopyRequest{
+	published, err := h.queue.Forwarder.Forward(n.ctx, &codec.CopyRequest{
 		Delivery: &h.delivery,
 		State:    codec.Identify(settlement.State, &h.delivery, h.nameless),
 		Wait:     settlement.Verdict.Wait,
@@ -460,7 +460,7 @@ func (n *session) forward(s *subscription, h *inFlight, settlement engine.Settle
 
 	n.acker.ack(h.delivery.DeliveryTag)
 	settlement.Done(final(settlement.Verdict, published))
-	s.queue.tell(h.arrival.State.Canary,
+	h.queue.tell(h.arrival.State.Canary,
 		republish.OutcomeOf(published, settlement.Verdict.Action == retry.ActionPostpone), published)
 }
 

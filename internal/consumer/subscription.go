@@ -54,11 +54,15 @@ func newSubscription(ctx context.Context, c *Consumer, queue Queue) *subscriptio
 	inner, abort := context.WithCancelCause(context.WithoutCancel(ctx))
 	leave := sync.OnceFunc(c.queues.use(&queue).leave)
 	context.AfterFunc(inner, leave)
+	fields := watermill.LogFields{"amqp_queue_name": queue.Name}
+	if queue.Topic != "" { // a failed queue may be that of many
+		fields["topic"] = queue.Topic
+	}
 
 	return &subscription{
 		consumer: c,
 		queue:    queue,
-		logger:   c.settings.Logger.With(watermill.LogFields{"topic": queue.Topic, "amqp_queue_name": queue.Name}),
+		logger:   c.settings.Logger.With(fields),
 		out:      make(chan *message.Message),
 		ctx:      inner,
 		abort:    abort,
@@ -152,9 +156,15 @@ func (s *subscription) run(session *session) {
 }
 
 func (s *subscription) emit(kind retry.EventKind) {
-	s.consumer.settings.Engine.Emit(retry.Event{
-		Kind: kind, Topic: s.queue.Topic, Queue: s.queue.Name, DeadLetters: s.queue.DeadLettersOf != "",
-	})
+	topics := []string{s.queue.Topic}
+	if s.queue.isFailed() {
+		topics = s.queue.mains()
+	}
+	for _, topic := range topics {
+		s.consumer.settings.Engine.Emit(retry.Event{
+			Kind: kind, Topic: topic, Queue: s.queue.Name, DeadLetters: s.queue.DeadLettersOf != "",
+		})
+	}
 }
 
 func (s *subscription) pause(wait time.Duration) {

@@ -118,7 +118,7 @@ func parsePatterns(c Config) (patterns []pattern, errs []error) {
 		p, err := parsePattern(text)
 		if err != nil {
 			errs = append(errs, &config.FieldError{Path: fmt.Sprintf("Config.Match[%d]", i), Problem: err.Error(),
-				Wanted: "a name with one * for the name of the main queue, such as *.failed",
+				Wanted: "a name with one * for the name of the main queue, such as *.failed, or failed=orders-*",
 				Found:  strconv.Quote(text)})
 		}
 		patterns = append(patterns, p)

@@ -46,8 +46,9 @@ type Processor struct {
 	mu       sync.Mutex
 	state    runState
 	policies config.Policies
-	found    []string // names of the queues when they were listed last
-	listed   error    // why they could not be listed
+	found    []management.Queue // when they were listed last
+	asked    time.Time          // when that began
+	listed   error              // why they could not be listed
 	turned   time.Time
 	running  map[string]*subscription
 	refused  map[string]target // those of the present targets that cannot be processed
@@ -101,25 +102,16 @@ const mostOpening = 32
 // checkTargets reports what is wrong with the listed queues under policies.
 func (p *Processor) checkTargets(policies config.Policies) error {
 	var errs []error
-	seen := map[string]string{}
-	for i, pair := range p.conf.Queues {
-		field := func(problem string) {
-			errs = append(errs, &config.FieldError{Path: fmt.Sprintf("Config.Queues[%d]", i), Problem: problem})
-		}
-		if pair.Failed == "" || pair.Main == "" {
-			field("has an empty name: wanted a failed queue and its main queue")
-			continue
-		}
-		if main, twice := seen[pair.Failed]; twice && main != pair.Main {
-			field(fmt.Sprintf("failed queue %q has two main queues, %q and %q", pair.Failed, main, pair.Main))
-		}
-		seen[pair.Failed] = pair.Main
-	}
 	targets := resolve(p.conf.Queues, nil, nil, policies, p.options.Names)
 	for i, pair := range p.conf.Queues {
-		if t := targets[pair.Failed]; t.err != nil && pair.Main != "" {
-			errs = append(errs, &config.FieldError{Path: fmt.Sprintf("Config.Queues[%d]", i),
-				Problem: fmt.Sprintf("cannot process failed queue %q: %v", pair.Failed, t.err)})
+		problem := ""
+		if err := targets[pair.Failed].main(pair.Main).err; pair.Failed == "" || pair.Main == "" {
+			problem = "has an empty name: wanted a failed queue and its main queue"
+		} else if err != nil {
+			problem = fmt.Sprintf("cannot process failed queue %q: %v", pair.Failed, err)
+		}
+		if problem != "" {
+			errs = append(errs, &config.FieldError{Path: fmt.Sprintf("Config.Queues[%d]", i), Problem: problem})
 		}
 	}
 
@@ -162,9 +154,9 @@ func (p *Processor) connect(ctx context.Context) {
 	wait := p.conf.settings("").Reconnect.Backoff()
 	wait.Reset()
 	for ctx.Err() == nil {
-		shard, err := p.shards.reserve(ctx)
+		shard, err := p.shards.reserve(ctx, 0)
 		if err == nil {
-			p.shards.release(shard, nil)
+			p.shards.release(shard, 0, nil)
 			return
 		}
 		pause := min(wait.NextBackOff(), p.options.PollInterval)
@@ -244,7 +236,8 @@ func (p *Processor) look() {
 
 // turn looks for the failed queues, and subscribes to those that are new and leaves those that are gone.
 func (p *Processor) turn(ctx context.Context) {
-	names, err := p.list(ctx)
+	asked := time.Now()
+	queues, err := p.list(ctx)
 	if ctx.Err() != nil {
 		return
 	}
@@ -254,7 +247,7 @@ func (p *Processor) turn(ctx context.Context) {
 
 	p.turned, p.listed = time.Now(), err
 	if err == nil {
-		p.found, p.state = names, started
+		p.found, p.asked, p.state = queues, asked, started
 		p.tell("", "", nil)
 	} else {
 		p.tell("", "Cannot list the queues, those that are known go on", err)
@@ -290,8 +283,8 @@ func (p *Processor) tell(queue, text string, err error) {
 	}
 }
 
-// list asks the management API for the names of all queues, if a pattern needs them.
-func (p *Processor) list(ctx context.Context) ([]string, error) {
+// list asks the management API for all queues, if a pattern needs them.
+func (p *Processor) list(ctx context.Context) ([]management.Queue, error) {
 	if len(p.patterns) == 0 {
 		return nil, nil
 	}
@@ -299,13 +292,38 @@ func (p *Processor) list(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := make([]string, len(all))
-	for i, q := range all {
-		names[i] = q.Name
+	for _, q := range all {
 		p.warnOfLimit(q)
 	}
 
-	return names, nil
+	return all, nil
+}
+
+// lookAgainAfter is how often queues are looked for at most because of messages of unknown queues.
+const lookAgainAfter = 2 * time.Second
+
+// isUnsure tells whether a queue that is no main queue of a failed queue may be one that is new: it matches a pattern,
+// and the queues were not listed since a message of it arrived. If so, they are soon.
+func (p *Processor) isUnsure(s *subscription, queue string, arrived time.Time) bool {
+	if !slices.ContainsFunc(p.patterns, func(pattern pattern) bool {
+		return pattern.failed == s.target.failed && pattern.isMain(management.Queue{Name: queue})
+	}) {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if s.ctx.Err() != nil { // the next subscription knows it
+		return true
+	}
+	if p.asked.After(arrived) {
+		return false
+	}
+	if time.Since(p.turned) > min(lookAgainAfter, p.options.PollInterval) {
+		p.look()
+	}
+
+	return true
 }
 
 // safeLimit is a delivery limit that no failed queue reaches.
@@ -317,7 +335,7 @@ const safeLimit = 1000
 func (p *Processor) warnOfLimit(q management.Queue) {
 	matches := slices.ContainsFunc(p.patterns, func(pattern pattern) bool {
 		_, matches := pattern.main(q.Name)
-		return matches
+		return matches || pattern.failed == q.Name
 	})
 	if !matches {
 		return

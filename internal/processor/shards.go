@@ -15,14 +15,17 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/republish"
 )
 
-// queuesPerShard is how many failed queues share a pair of connections. Each takes a channel to consume, another one
-// while its topology is declared, and one or two for its copies; a connection has 2047 by default.
+// queuesPerShard is how many main queues share their connections. A failed queue takes a channel to consume, and each
+// of its main queues one or two for the copies; a connection has 2047 by default.
 const queuesPerShard = 500
 
-// shard is a connection to consume from some of the queues, and one for their copies: a blocked publisher stops no
-// acknowledgement.
+// shard has three connections: one to consume from some of the queues; one for their copies, as a blocked publisher
+// must stop no acknowledgement; and one to declare, as RabbitMQ can answer a declaration by closing the connection
+// (541), which must stop no consumer.
 type shard struct {
 	consumer  *consumer.Consumer
+	declarer  *connection.Connection
+	declaring chan struct{} // has room for the main queues that are declared for at the same time
 	forwarder *republish.Forwarder
 	queues    int
 	full      bool // the broker allows fewer channels
@@ -35,7 +38,7 @@ type shards struct {
 	engine  *engine.Engine
 	turns   consumer.Turns
 
-	size int // queues of a shard at most
+	size int // main queues of a shard at most, unless one failed queue has more
 
 	// mu is held while a shard connects. Events come meanwhile: no other lock is held when it is taken.
 	mu     sync.Mutex
@@ -44,14 +47,14 @@ type shards struct {
 	opened atomic.Int64 // how many there are
 }
 
-// reserve returns a shard with room for another queue. Each ends with release.
-func (s *shards) reserve(ctx context.Context) (*shard, error) {
+// reserve returns a shard with room for some more main queues. Each ends with release.
+func (s *shards) reserve(ctx context.Context, queues int) (*shard, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	for _, shard := range s.all {
-		if shard.queues < s.size && !shard.full {
-			shard.queues++
+		if (shard.queues == 0 || shard.queues+queues <= s.size) && !shard.full {
+			shard.queues += queues
 			return shard, nil
 		}
 	}
@@ -62,7 +65,7 @@ func (s *shards) reserve(ctx context.Context) (*shard, error) {
 	if err != nil {
 		return nil, err
 	}
-	opened.queues++
+	opened.queues += queues
 	s.all = append(s.all, opened)
 	s.opened.Add(1)
 
@@ -70,11 +73,11 @@ func (s *shards) reserve(ctx context.Context) (*shard, error) {
 }
 
 // release gives the room back. An error of the subscription tells whether the shard has channels left.
-func (s *shards) release(shard *shard, err error) {
+func (s *shards) release(shard *shard, queues int, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	shard.queues--
+	shard.queues -= queues
 	if channels := (*topology.ChannelsError)(nil); errors.As(err, &channels) && shard.queues > 0 {
 		shard.full = true
 	}
@@ -95,14 +98,23 @@ func (s *shards) open(ctx context.Context) (*shard, error) {
 		return nil, err
 	}
 
-	return &shard{consumer: c, forwarder: republish.NewForwarder(republish.Settings{
+	declarer := connection.New(settings(roleDeclarer), s.options.Logger) // connects when it is needed
+
+	forwarder := republish.NewForwarder(republish.Settings{
 		Connection: settings("forwarder"), Logger: s.options.Logger, HoldWarning: s.options.HoldWarning,
 		Redeclare: s.options.Topology == topology.Declare,
-	})}, nil
+	})
+
+	return &shard{
+		consumer: c, declarer: declarer, declaring: make(chan struct{}, mostOpening), forwarder: forwarder,
+	}, nil
 }
 
-// roleProcessor is the role of the connections that consume.
-const roleProcessor = "processor"
+// The roles of the connections that consume, and of those that declare.
+const (
+	roleProcessor = "processor"
+	roleDeclarer  = "declarer"
+)
 
 // close lets the copies in flight be confirmed, and closes all connections.
 func (s *shards) close() {
@@ -116,6 +128,7 @@ func (s *shards) close() {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
+			shard.declarer.Close(time.Now().Add(time.Second)) // who declares waits no longer
 			_ = shard.consumer.Close()
 			shard.forwarder.Close(time.Now().Add(time.Second))
 		}()

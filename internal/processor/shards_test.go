@@ -69,16 +69,35 @@ func TestFullShard(t *testing.T) {
 	t.Parallel()
 	one := &shard{queues: 3}
 	s := &shards{all: []*shard{one}, size: 10, closed: true}
-	s.release(one, fmt.Errorf("cannot consume: %w", &topology.ChannelsError{Max: 5}))
-	_, err := s.reserve(t.Context())
+	s.release(one, 1, fmt.Errorf("cannot consume: %w", &topology.ChannelsError{Max: 5}))
+	_, err := s.reserve(t.Context(), 1)
 	require.Error(t, err)
 
 	one = &shard{queues: 3}
 	s = &shards{all: []*shard{one}, size: 10, closed: true}
-	s.release(one, errors.New("no permission"))
-	found, err := s.reserve(t.Context())
+	s.release(one, 1, errors.New("no permission"))
+	found, err := s.reserve(t.Context(), 1)
 	require.NoError(t, err)
 	assert.Same(t, one, found)
+}
+
+// A failed queue with many main queues takes the room of as many, and gets a shard of its own if it needs one.
+func TestShardRoom(t *testing.T) {
+	t.Parallel()
+	one, two := &shard{}, &shard{}
+	s := &shards{all: []*shard{one, two}, size: 10, closed: true}
+	for i, want := range []struct {
+		queues int
+		shard  *shard
+	}{{4, one}, {6, one}, {1000, two}, {1, nil}} {
+		found, err := s.reserve(t.Context(), want.queues)
+		assert.Equal(t, want.shard == nil, err != nil, i)
+		if want.shard != nil {
+			assert.Same(t, want.shard, found, i)
+		}
+	}
+	s.release(two, 1000, nil)
+	assert.Equal(t, []int{10, 0}, []int{one.queues, two.queues})
 }
 
 // A processor that never ran can be closed.
@@ -105,4 +124,31 @@ func TestNoBroker(t *testing.T) {
 	cancel()
 	require.NoError(t, await.Value(t, ended, "the processor ends"))
 	require.NoError(t, p.Close())
+}
+
+// A message of a queue that may be a new main queue waits until the queues were listed after it arrived.
+func TestIsUnsure(t *testing.T) {
+	t.Parallel()
+	p, err := New(Config{URI: "amqp://localhost:1", Match: []string{"failed=orders-*"},
+		Management: topology.Management{URL: "http://localhost:1"}}, Options{Logger: watermill.NopLogger{}})
+	require.NoError(t, err)
+	defer p.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	s := &subscription{target: target{failed: "failed"}, ctx: ctx}
+	other := &subscription{target: target{failed: "other"}, ctx: ctx}
+	arrived := time.Now()
+
+	assert.True(t, p.isUnsure(s, "orders-new", arrived))
+	assert.Len(t, p.changed, 1, "they are listed soon")
+	for _, name := range []string{"", "mails", "failed", "orders-"} {
+		assert.False(t, p.isUnsure(s, name, arrived), name)
+	}
+	assert.False(t, p.isUnsure(other, "orders-new", arrived), "it is no pattern of that failed queue")
+
+	p.asked = arrived.Add(-time.Second)
+	assert.True(t, p.isUnsure(s, "orders-new", arrived), "they were listed before")
+	p.asked = arrived.Add(time.Second)
+	assert.False(t, p.isUnsure(s, "orders-new", arrived), "it is known to be none")
+	cancel()
+	assert.True(t, p.isUnsure(s, "orders-new", arrived), "the next subscription knows it")
 }

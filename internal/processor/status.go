@@ -13,26 +13,33 @@ import (
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
-// Status is that of a failed queue.
+// Status is that of a failed queue and one of its main queues.
 type Status struct {
 	Pair
 	Consuming bool
 	Err       error
 }
 
-// Queues returns the failed queues that the processor knows, sorted by name.
+// Queues returns the failed queues that the processor knows with each of their main queues, sorted by name.
 func (p *Processor) Queues() []Status {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	all := make([]Status, 0, len(p.running)+len(p.refused))
-	for _, t := range p.refused {
-		all = append(all, Status{Pair: t.Pair, Err: t.err})
+	for failed, t := range p.refused {
+		for _, m := range t.mains {
+			all = append(all, Status{Pair: Pair{failed, m.name}, Err: t.err})
+		}
 	}
-	for name, s := range p.running {
-		all = append(all, Status{Pair: s.target.Pair, Consuming: p.consuming[name], Err: s.err})
+	for failed, s := range p.running {
+		for _, m := range s.target.mains {
+			all = append(all, Status{Pair: Pair{failed, m.name}, Consuming: p.consuming[failed],
+				Err: cmp.Or(s.err, s.missing[m.name])})
+		}
 	}
-	slices.SortFunc(all, func(a, b Status) int { return cmp.Compare(a.Failed, b.Failed) })
+	slices.SortFunc(all, func(a, b Status) int {
+		return cmp.Or(cmp.Compare(a.Failed, b.Failed), cmp.Compare(a.Main, b.Main))
+	})
 
 	return all
 }
@@ -92,8 +99,17 @@ func (p *Processor) QueueDepths(ctx context.Context) ([]retry.QueueDepth, error)
 		if !p.consuming[name] {
 			continue // a part may not be there yet, or not any more
 		}
-		plans[s.target.Main] = s.target.plan
-		failed = append(failed, retry.QueueDepth{Queue: name, Role: retry.QueueRoleFailed, MainQueue: s.target.Main})
+		depth := retry.QueueDepth{Queue: name, Role: retry.QueueRoleFailed}
+		for _, m := range s.target.mains {
+			if s.missing[m.name] == nil {
+				plans[m.name] = m.plan
+			}
+			depth.MainQueue = m.name
+		}
+		if len(s.target.mains) > 1 {
+			depth.MainQueue = ""
+		}
+		failed = append(failed, depth)
 	}
 	p.mu.Unlock()
 

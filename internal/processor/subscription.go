@@ -2,17 +2,12 @@ package processor
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
-	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/internal/consumer"
-	"github.com/amqpretry/watermill-retry/retry"
 )
 
 // subscription consumes from one failed queue, until it is cancelled.
@@ -22,16 +17,18 @@ type subscription struct {
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it is over
 
-	mayNotLook atomic.Bool // the broker does not tell whether the main queue exists
+	mayNotLook sync.Map // names of main queues of which the broker does not tell whether they exist
 
-	err error // why it does not consume; guarded by Processor.mu
+	// Guarded by Processor.mu.
+	err     error            // why it does not consume
+	missing map[string]error // by the names of main queues that do not exist, while others do
 }
 
 // start begins a subscription. mu is held.
 func (p *Processor) start(t target) {
 	s := &subscription{target: t, done: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(p.ctx))
-	p.running[t.Failed] = s
+	p.running[t.failed] = s
 	go p.keep(s)
 }
 
@@ -41,8 +38,8 @@ func (p *Processor) keep(s *subscription) {
 	defer func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		delete(p.running, s.target.Failed)
-		delete(p.told, s.target.Failed)
+		delete(p.running, s.target.failed)
+		delete(p.told, s.target.failed)
 		if p.state != ended {
 			p.look() // it may be wanted with another policy
 		}
@@ -62,7 +59,7 @@ func (p *Processor) keep(s *subscription) {
 
 		p.mu.Lock()
 		s.err = err
-		p.tell(s.target.Failed, "Cannot consume from a failed queue, trying again", err)
+		p.tell(s.target.failed, "Cannot consume from a failed queue, trying again", err)
 		p.mu.Unlock()
 		select {
 		case <-time.After(wait.NextBackOff()):
@@ -87,24 +84,27 @@ func (p *Processor) subscribe(s *subscription) error {
 	}
 	defer open()
 
-	shard, err := p.shards.reserve(s.ctx)
+	shard, err := p.shards.reserve(s.ctx, len(s.target.mains))
 	if err != nil {
 		return err
 	}
-	defer func() { p.shards.release(shard, err) }()
+	defer func() { p.shards.release(shard, len(s.target.mains), err) }()
 
-	forwarder := shard.forwarder.ForQueue(s.target.plan)
-	defer forwarder.Retire()
-	queue := consumer.Queue{
-		Topic: s.target.Main, Name: s.target.Failed, FailedOf: s.target.Main, Policy: s.target.policy,
-		Plan: s.target.plan, Names: p.options.Names, Forwarder: forwarder,
+	queue := consumer.Queue{Name: s.target.failed, Policy: s.target.mains[0].policy, Plan: s.target.mains[0].plan,
+		DeclareApart: func() error { return p.declare(shard, s) },
+		Unsure:       func(queue string, arrived time.Time) bool { return p.isUnsure(s, queue, arrived) }}
+	if len(s.target.mains) == 1 {
+		queue.Topic = s.target.mains[0].name
 	}
-	queue.Declare = func(channel *amqp091.Channel, _ string) error { return p.declare(channel, shard, s) }
+	for _, m := range s.target.mains {
+		forwarder := shard.forwarder.ForQueue(m.plan)
+		defer forwarder.Retire()
+		queue.FailedOf = append(queue.FailedOf, &consumer.Queue{
+			Topic: m.name, Name: s.target.failed, Policy: m.policy, Plan: m.plan, Names: p.options.Names,
+			Forwarder: forwarder, Missing: func() error { return p.stillMissing(shard, s, m) },
+		})
+	}
 	messages, err := shard.consumer.Subscribe(s.ctx, queue)
-	if errors.Is(err, errMayNotLook) {
-		s.mayNotLook.Store(true)
-		messages, err = shard.consumer.Subscribe(s.ctx, queue)
-	}
 	if err != nil {
 		return err
 	}
@@ -113,49 +113,16 @@ func (p *Processor) subscribe(s *subscription) error {
 	p.mu.Lock()
 	s.err = nil
 	p.mu.Unlock()
-	for range messages { // there are none: it is closed at the end
-	}
-
-	return nil
-}
-
-// errMayNotLook says that the broker does not tell whether a main queue exists. Its error has closed the channel.
-var errMayNotLook = errors.New("cannot look for the main queue")
-
-// checkMain fails if a main queue is missing: its messages would wait for it in their retry queues.
-func checkMain(channel *amqp091.Channel, main string) error {
-	_, err := channel.QueueDeclarePassive(main, true, false, false, false, nil)
-	broker := (*amqp091.Error)(nil)
-	switch {
-	case !errors.As(err, &broker):
-		return err
-	case broker.Code == amqp091.NotFound:
-		return fmt.Errorf("its main queue %q does not exist", main)
-	case broker.Code == amqp091.AccessRefused, broker.Code == amqp091.ResourceLocked:
-		return errMayNotLook
-	default:
-		return err
-	}
-}
-
-// declare declares the topology of a main queue, if it exists. A user who may not look for it sees nothing wrong.
-func (p *Processor) declare(channel *amqp091.Channel, shard *shard, s *subscription) error {
-	t := s.target
-	if !s.mayNotLook.Load() {
-		if err := checkMain(channel, t.Main); err != nil {
-			return err
+	look := time.NewTicker(p.options.PollInterval)
+	defer look.Stop()
+	for {
+		select {
+		case <-messages: // there are none: it is closed at the end
+			return nil
+		case <-look.C:
+			for _, m := range s.target.mains {
+				_ = p.stillMissing(shard, s, m)
+			}
 		}
 	}
-	if p.options.Topology != topology.Declare {
-		return nil
-	}
-	if err := p.backends.Declare(p.ctx, channel, t.plan); err != nil {
-		return fmt.Errorf("cannot declare the retry topology of queue %q: %w", t.Main, err)
-	}
-	if err := shard.forwarder.CheckAccess(t.plan); err != nil {
-		return fmt.Errorf("cannot dead-letter for queue %q: %w", t.Main, err)
-	}
-	p.engine.Emit(retry.Event{Kind: retry.EventTopologyDeclared, Topic: t.Main, Queue: t.Main})
-
-	return nil
 }

@@ -5,7 +5,9 @@ package foreign
 import (
 	"bufio"
 	"encoding/json"
+	"maps"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -140,4 +142,12 @@ func (h *heard) doneOf(id string) int {
 	defer h.mu.Unlock()
 
 	return h.done[id]
+}
+
+// ids are those of all messages that were delivered.
+func (h *heard) ids() []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	return slices.Collect(maps.Keys(h.seen))
 }

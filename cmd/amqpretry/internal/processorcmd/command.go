@@ -44,10 +44,12 @@ The main queue needs the arguments x-dead-letter-exchange and x-dead-letter-rout
 the broker, that lead to its failed queue. processor declares neither of them, but everything else. A
 policy of the policy file holds for the main queue of that name; its strategy must be copy.
 
---queues names failed queues with their main queues. --match finds failed queues, and needs the
+--queues names failed queues with their main queues. Main queues may share a failed queue: name it once
+for each. A message returns to the main queue that its routing key names, if the broker has set that
+while it dead-lettered, else to the one of the newest x-death. --match finds failed queues, and needs the
 management API. The star stands for the name of the main queue: '*.failed' finds orders.failed of
 orders. New queues are found within --poll, and deleted ones are left. Main queues whose policy has the
-mode off are left alone.
+mode off are left alone. A pattern after a failed queue finds its main queues: 'failed=shop.*'.
 
 Several instances may run side by side. SIGTERM and ^C end the process when the copies in flight are
 confirmed, after --close-timeout at the latest. SIGHUP reads the policy file again; an invalid file
@@ -63,15 +65,18 @@ Logs go to the standard error, with --json as JSON.
 Exit codes: 0 ended by a signal; 1 failed; 2 wrong usage, or an invalid policy file.`,
 		Example: `  amqpretry processor --policies retry.yaml --queues orders.failed=orders
   amqpretry processor --policies retry.yaml --match '*.failed' --listen :9090
-  amqpretry processor --queues orders.failed=orders --queues mails.rejected=mails --json`,
+  amqpretry processor --queues orders.failed=orders --queues mails.rejected=mails --json
+  amqpretry processor --queues failed=orders --queues failed=mails`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return run(cmd.Context(), s, o) },
 	}
 	s.ConnectionFlags(cmd)
 	s.PoliciesFlag(cmd)
 	flags := cmd.Flags()
-	flags.StringArrayVar(&o.queues, "queues", nil, "failed queue and its main queue, `FAILED=MAIN`; repeatable")
-	flags.StringArrayVar(&o.match, "match", nil, "`pattern` of failed queues, such as '*.failed'; repeatable")
+	flags.StringArrayVar(&o.queues, "queues", nil, "failed queue and its main queue, `FAILED=MAIN`; repeatable, also "+
+		"for one FAILED")
+	flags.StringArrayVar(&o.match, "match", nil, "`pattern` of failed queues, such as '*.failed', or of the main "+
+		"queues of one, such as 'failed=shop.*'; repeatable")
 	flags.StringVar(&o.listen, "listen", "", "`address` for probes and metrics, such as :9090 (default: none)")
 	flags.DurationVar(&o.poll, "poll", amqpretry.DefaultPollInterval, "interval in which queues are looked for")
 	flags.DurationVar(&o.close, "close-timeout", amqpretry.DefaultCloseTimeout, "longest wait for copies at the end")

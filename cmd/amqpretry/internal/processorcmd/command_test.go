@@ -40,7 +40,7 @@ func TestUsage(t *testing.T) {
 		"only a star":   {[]string{"--match", "*", api}, "matches all queues", cli.ExitUsage},
 		"itself":        {[]string{"--queues", "orders=orders"}, "its own failed queue", cli.ExitUsage},
 		"own dlq":       {[]string{"--queues", "orders.dlq=orders"}, "the dead-letter queue of", cli.ExitUsage},
-		"two mains":     {[]string{queues, "--queues=orders.failed=mails"}, "two main queues", cli.ExitUsage},
+		"one of two":    {[]string{queues, "--queues=orders.failed=amq.x"}, "Config.Queues[1]", cli.ExitUsage},
 		"log level":     {[]string{queues, "--log-level", "loud"}, "wanted debug, info, warn or error", cli.ExitUsage},
 		"topology":      {[]string{queues, "--topology", "maybe"}, `must be "declare" or "assume"`, cli.ExitUsage},
 		"prefetch":      {[]string{queues, "--prefetch", "-1"}, "1..65535", cli.ExitUsage},
