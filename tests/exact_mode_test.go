@@ -25,7 +25,7 @@ func withDelayMode(p config.Policies) config.Policies {
 		return p
 	}
 	exact := func(policy config.Policy) config.Policy {
-		if policy.BrokerDriven() {
+		if policy.BrokerDriven() || policy.Mode != "" && policy.Mode != config.ModeRetry {
 			return policy
 		}
 		if policy.DelayMode == "" {

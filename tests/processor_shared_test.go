@@ -116,7 +116,8 @@ func TestProcessor_SharedFailedQueue(t *testing.T) {
 				assert.Equal(t, "never-"+name, letter.MessageId)
 				service := services[name]
 				await.Until(t, func() bool {
-					return service.handled("ok-"+name) == 1 && (attempts[name] == 1 || service.handled("once-"+name) == 1)
+					return service.handled("ok-"+name) == 1 &&
+						(attempts[name] == 1 || service.handled("once-"+name) == 1)
 				}, "all are handled")
 				want := []string{"", "1", "2", "3"}[:attempts[name]]
 				assert.Equal(t, want, service.counts("never-"+name), name)

@@ -313,10 +313,11 @@ func TestPublisher_RefusedForGood(t *testing.T) {
 		spoil func(*message.Message)
 		text  string
 	}{
-		"another user":    {func(m *message.Message) { m.Metadata["user"] = "somebody" }, "user_id"},
-		"an expiration":   {func(m *message.Message) { m.Metadata["expires"] = "soon" }, "invalid expiration"},
-		"a CC of text":    {func(m *message.Message) { m.Metadata["cc"] = "text" }, "invalid CC header"},
-		"a large payload": {func(m *message.Message) { m.Payload = make([]byte, 140<<20) }, "larger than configured max size"},
+		"another user":  {func(m *message.Message) { m.Metadata["user"] = "somebody" }, "user_id"},
+		"an expiration": {func(m *message.Message) { m.Metadata["expires"] = "soon" }, "invalid expiration"},
+		"a CC of text":  {func(m *message.Message) { m.Metadata["cc"] = "text" }, "invalid CC header"},
+		"a large payload": {func(m *message.Message) { m.Payload = make([]byte, 140<<20) },
+			"larger than configured max size"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -132,7 +132,7 @@ func TestIsUnsure(t *testing.T) {
 	p, err := New(Config{URI: "amqp://localhost:1", Match: []string{"failed=orders-*"},
 		Management: topology.Management{URL: "http://localhost:1"}}, Options{Logger: watermill.NopLogger{}})
 	require.NoError(t, err)
-	defer p.Close()
+	defer func() { _ = p.Close() }()
 	ctx, cancel := context.WithCancel(t.Context())
 	s := &subscription{target: target{failed: "failed"}, ctx: ctx}
 	other := &subscription{target: target{failed: "other"}, ctx: ctx}

@@ -168,8 +168,8 @@ func refuseCollisions(targets map[string]target) {
 				what, queue = "its main queue", m.name
 			}
 			if owner := owners[queue]; owner != "" {
-				t.mains[i].err = fmt.Errorf("%s is a retry queue or the dead-letter queue of %q: give the failed queue "+
-					"another name, or those another one through Names", what, owner)
+				t.mains[i].err = fmt.Errorf("%s is a retry queue or the dead-letter queue of %q: give the failed "+
+					"queue another name, or those another one through Names", what, owner)
 				continue
 			}
 			plans[m.name] = m.plan

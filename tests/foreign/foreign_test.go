@@ -56,8 +56,8 @@ func TestForeignConsumers(t *testing.T) {
 		Title: "Consumers in other languages",
 		Notes: []string{fmt.Sprintf("RabbitMQ %s, seed %d, %d processors with prefetch %d.", broker.Version(), seed,
 			processors, prefetch)},
-		Head: []string{"language", "main queues", "messages", "deliveries", "handled", "dead letters", "lost", "doubled",
-			"processors killed", "closed", "consumers killed"},
+		Head: []string{"language", "main queues", "messages", "deliveries", "handled", "dead letters", "lost",
+			"doubled", "processors killed", "closed", "consumers killed"},
 	}
 	for _, c := range []client{python(t), javascript(t)} {
 		for _, mains := range []int{1, 2} {

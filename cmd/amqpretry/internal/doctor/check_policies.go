@@ -171,8 +171,8 @@ func rerouted(o object) string {
 }
 
 // droppedUnhandled is what it means that a main queue drops its oldest messages.
-const droppedUnhandled = "a full queue removes its oldest messages unhandled, although their publishers were told that " +
-	"they are stored. Without a dead-letter exchange they are lost"
+const droppedUnhandled = "a full queue removes its oldest messages unhandled, although their publishers were told " +
+	"that they are stored. Without a dead-letter exchange they are lost"
 
 // whenFull says what a length limit of a queue means. All services share the queues of a ladder: one queue that rejects
 // messages stops the queues before it.

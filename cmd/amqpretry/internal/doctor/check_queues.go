@@ -151,8 +151,11 @@ func lookOverflow(f Facts) []Finding {
 		}
 		for _, limit := range []string{"x-max-length", "x-max-length-bytes"} {
 			if value, limited := q.Arguments[limit]; limited {
-				return []Finding{{Severity: Warning, Found: fmt.Sprintf("%s: %v, and overflow: drop-head", limit, value),
-					Means: droppedUnhandled, Fix: f.onTop(o.Name, amqp.QueueOverflowArg, amqp.QueueOverflowRejectPublish)}}
+				return []Finding{{
+					Severity: Warning, Found: fmt.Sprintf("%s: %v, and overflow: drop-head", limit, value),
+					Means: droppedUnhandled,
+					Fix:   f.onTop(o.Name, amqp.QueueOverflowArg, amqp.QueueOverflowRejectPublish),
+				}}
 			}
 		}
 		return nil
