@@ -2,6 +2,7 @@ package postgresstore_test
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -114,4 +115,57 @@ func TestSharedRateLimit(t *testing.T) {
 	took := time.Since(began)
 	t.Logf("%.1f calls a second, with a limit of %d", calls/took.Seconds(), limit)
 	assert.GreaterOrEqual(t, took, (calls-1)*time.Second/limit-50*time.Millisecond)
+}
+
+// Handlers that read and write the same row in SERIALIZABLE transactions meet: each is called again in place, and every
+// message has its effect without a failed attempt.
+func TestTransactionalConflicts(t *testing.T) {
+	t.Parallel()
+	for _, driver := range []string{"pgx", "postgres"} {
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			db := connect(t, driver, serverURI(t), nil)
+			c := tables(t, db)
+			inbox := open(t, db, c)
+			ctx, counter := t.Context(), c.Table+"_counter"
+			_, err := db.ExecContext(ctx, "CREATE TABLE "+counter+" (n int NOT NULL); INSERT INTO "+counter+" VALUES (0)")
+			require.NoError(t, err)
+			t.Cleanup(func() { _, _ = db.ExecContext(context.Background(), "DROP TABLE "+counter) })
+			transactional, err := protect.NewTransactional(protect.TransactionalConfig{
+				DB: db, Inbox: inbox, Postpone: 20 * time.Millisecond,
+				TxOptions: &sql.TxOptions{Isolation: sql.LevelSerializable},
+			})
+			require.NoError(t, err)
+			var calls, conflicts atomic.Int32
+			guarded := transactional.Middleware(func(msg *wmmessage.Message) ([]*wmmessage.Message, error) {
+				calls.Add(1)
+				tx, ctx := protect.TxFromContext(msg.Context()), msg.Context()
+				var n int
+				if err := tx.QueryRowContext(ctx, "SELECT n FROM "+counter).Scan(&n); err != nil {
+					return nil, err
+				}
+				_, err := tx.ExecContext(ctx, fmt.Sprint("UPDATE ", counter, " SET n = ", n+1))
+				if err != nil && inbox.IsConflict(fmt.Errorf("cannot count: %w", err)) {
+					conflicts.Add(1)
+				}
+				return nil, err
+			})
+			const messages = 40
+			var wg sync.WaitGroup
+			for m := range messages {
+				wg.Go(func() {
+					msg := wmmessage.NewMessage(fmt.Sprint("order-", m), nil)
+					msg.SetContext(ctx)
+					_, err := guarded(msg)
+					assert.NoError(t, err)
+				})
+			}
+			wg.Wait()
+			var n int
+			require.NoError(t, db.QueryRowContext(ctx, "SELECT n FROM "+counter).Scan(&n))
+			assert.Equal(t, messages, n)
+			assert.Positive(t, conflicts.Load())
+			t.Logf("%d calls for %d messages", calls.Load(), messages)
+		})
+	}
 }
