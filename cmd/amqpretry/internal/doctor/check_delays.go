@@ -75,7 +75,7 @@ func (f Facts) keepsMain(name string) (_ Severity, why, fix string) {
 		return Warning, fmt.Sprintf("which the main queue %q has not confirmed, although it has room. RabbitMQ before "+
 				"4.0 goes on to refuse them when a length limit was removed, and takes them under a higher one", name),
 			"# Run doctor again: this may be temporary. If they stay, set a limit that is never reached:\n" +
-				f.raiseLimit(name)
+				commented(f.raiseLimit(name))
 	default:
 		return Warning, fmt.Sprintf("which the main queue %q has not confirmed. This may be temporary: run doctor "+
 			"again", name), f.ctl("list_queues", "name", "messages", "messages_ready", "state", "policy")

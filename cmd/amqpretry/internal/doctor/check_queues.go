@@ -146,7 +146,7 @@ func lookTypes(f Facts) []Finding {
 // limits of policies are found with these.
 func lookOverflow(f Facts) []Finding {
 	return f.detailed("what full queues do", func(o object, q management.Queue) []Finding {
-		if o.Role != roleMain || !dropsHead(effective(q)) {
+		if o.Topic.Plan.MainArguments != nil || !dropsHead(effective(q)) { // a strategy has a check of its own
 			return nil
 		}
 		for _, limit := range []string{"x-max-length", "x-max-length-bytes"} {
@@ -154,7 +154,8 @@ func lookOverflow(f Facts) []Finding {
 				return []Finding{{
 					Severity: Warning, Found: fmt.Sprintf("%s: %v, and overflow: drop-head", limit, value),
 					Means: droppedUnhandled,
-					Fix:   f.onTop(o.Name, amqp.QueueOverflowArg, amqp.QueueOverflowRejectPublish),
+					Fix: "# a policy of the broker can say otherwise, together with what else is to be in it:\n" +
+						commented(f.onTop(o.Name, amqp.QueueOverflowArg, amqp.QueueOverflowRejectPublish)),
 				}}
 			}
 		}
