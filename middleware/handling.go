@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime/debug"
-	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -41,7 +39,7 @@ func (a *attempt) run(h message.HandlerFunc) ([]*message.Message, error) {
 func (a *attempt) tries(h message.HandlerFunc) ([]*message.Message, error) {
 	restore := func() {}
 	if a.delivery.Policy().Immediate > 0 && a.delivery.State().Count == 0 {
-		restore = remember(a.msg)
+		restore = engine.Snapshot(a.msg)
 	}
 
 	for {
@@ -124,16 +122,6 @@ func (a *attempt) fail(err error, last bool) (retry.Verdict, error) {
 	}
 
 	return s.Verdict, a.delivery.Settle(a.ctx, s)
-}
-
-// remember returns what gives the message back what it had: a try sees it as it arrived, whatever the one before has
-// done.
-func remember(msg *message.Message) (restore func()) {
-	uuid, metadata, payload := msg.UUID, maps.Clone(msg.Metadata), slices.Clone(msg.Payload)
-
-	return func() {
-		msg.UUID, msg.Metadata, msg.Payload = uuid, maps.Clone(metadata), slices.Clone(payload)
-	}
 }
 
 // errNacked is what a message has failed of whose handler answers for itself. Its outputs are not published: it comes

@@ -1,6 +1,7 @@
 package tests
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/testkit/await"
 	"github.com/amqpretry/watermill-retry/internal/testkit/brokertest"
+	"github.com/amqpretry/watermill-retry/internal/testkit/rabbit"
 	"github.com/amqpretry/watermill-retry/retry"
 )
 
@@ -158,4 +160,40 @@ func TestEarly_NativeWithPolicy_OwnBroker(t *testing.T) {
 	await.Until(t, func() bool { return len(s.of("a"))+len(s.of("b"))+len(s.of("c")) == 9 }, "they succeed")
 	assert.Empty(t, svc.Logs.with(comeTooEarly))
 	assert.Equal(t, 6, svc.byBroker())
+}
+
+// Hundreds of messages that come back too early do not hold up the others: only some of them are kept for their pause.
+func TestEarly_HealthyOnes_OwnBroker(t *testing.T) {
+	t.Parallel()
+	broker := brokertest.Shared(t)
+	for name, prefetch := range map[string]int{"adaptive": 0, "20": 20} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := setup{URI: broker.URI, Queue: uniqueName("early"), QueueType: "quorum", Tiers: true,
+				Prefetch: prefetch, Handler: func(msg *message.Message) error {
+					if strings.HasPrefix(msg.UUID, "late") {
+						return retry.RetryAfter(time.Minute, errNever)
+					}
+					return nil
+				}}
+			c.Options.Policies = retries(ms(300, 1500)...)
+			svc := start(t, c)
+			broker.API("PUT", map[string]any{"pattern": "^" + c.Queue + `\.retry\.`, "apply-to": "queues",
+				"definition": map[string]any{"message-ttl": 0}}, "operator-policies", "/", c.Queue)
+			svc.publish(rabbit.Numbered("late", 300)...)
+			await.Until(t, func() bool {
+				return len(svc.Events(retry.EventReturnedEarly)) > 1000
+			}, "all come too early, again and again")
+			var waited time.Duration
+			const looks = 10
+			for i := range looks {
+				id, began := fmt.Sprint("healthy-", i), time.Now()
+				svc.publish(id)
+				await.Until(t, func() bool { return len(svc.Calls.of(id)) == 1 }, "the healthy one is handled")
+				waited += time.Since(began)
+			}
+			t.Logf("a healthy message takes %s", waited/looks)
+			assert.Less(t, waited/looks, time.Second)
+		})
+	}
 }

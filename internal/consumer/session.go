@@ -61,9 +61,10 @@ type session struct {
 
 	countsLeft bool // the broker counts what a closing channel leaves behind, and not what is given back before
 
-	forwards tally       // copies that are not confirmed yet
-	paused   tally       // deliveries that go back to their queue after a pause
-	tooMany  atomic.Bool // of those, dead letters: that was told
+	forwards tally        // copies that are not confirmed yet
+	paused   tally        // deliveries that go back to their queue after a pause
+	tooMany  atomic.Bool  // of those, dead letters: that was told
+	early    atomic.Int64 // of forwards, those that came back too early
 }
 
 // openSession declares and consumes. What was declared over an earlier connection is most likely still there: it is
@@ -435,12 +436,8 @@ func (n *session) carryOut(s *subscription, h *inFlight, settlement engine.Settl
 
 // forward acknowledges the delivery when the broker has confirmed its copy.
 func (n *session) forward(s *subscription, h *inFlight, settlement engine.Settlement) {
-	if settlement.Verdict.Action == retry.ActionPostpone && h.arrival.Pause > 0 {
-		select {
-		case <-time.After(h.arrival.Pause):
-		case <-s.closing:
-		case <-n.gone:
-		}
+	if settlement.Verdict.Action == retry.ActionPostpone {
+		n.pauseEarly(s, h.arrival.Pause)
 	}
 	published, err := h.queue.Forwarder.Forward(n.ctx, &codec.CopyRequest{
 		Delivery: &h.delivery,
@@ -462,6 +459,23 @@ func (n *session) forward(s *subscription, h *inFlight, settlement engine.Settle
 	settlement.Done(final(settlement.Verdict, published))
 	h.queue.tell(h.arrival.State.Canary,
 		republish.OutcomeOf(published, settlement.Verdict.Action == retry.ActionPostpone), published)
+}
+
+// pauseEarly keeps a message that has come back too early from going round at once. Those that are kept take places of
+// others: half of these at most, so that hundreds of them do not hold up what is behind.
+func (n *session) pauseEarly(s *subscription, pause time.Duration) {
+	if pause <= 0 {
+		return
+	}
+	defer n.early.Add(-1)
+	if n.early.Add(1) > int64(max(1, n.usual.most/2)) {
+		return
+	}
+	select {
+	case <-time.After(pause):
+	case <-s.closing:
+	case <-n.gone:
+	}
 }
 
 // reject leaves it to the broker to bring a message back.

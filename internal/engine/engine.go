@@ -1,10 +1,13 @@
 package engine
 
 import (
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -72,4 +75,14 @@ func (e *Engine) random() float64 {
 	}
 
 	return e.Random()
+}
+
+// Snapshot returns what gives a message back what it had: a further try sees it as it arrived, whatever the one before
+// has done.
+func Snapshot(msg *message.Message) (restore func()) {
+	uuid, metadata, payload := msg.UUID, maps.Clone(msg.Metadata), slices.Clone(msg.Payload)
+
+	return func() {
+		msg.UUID, msg.Metadata, msg.Payload = uuid, maps.Clone(metadata), slices.Clone(payload)
+	}
 }

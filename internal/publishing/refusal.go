@@ -44,7 +44,7 @@ func (r *refusals) of(link *connection.Link, m *amqp091.Publishing) *amqp091.Err
 			Reason: "PRECONDITION_FAILED - " + fmt.Sprintf(format, args...) + " (not sent)"}
 	}
 	if m.Expiration != "" {
-		if _, err := strconv.ParseUint(m.Expiration, 10, 64); err != nil {
+		if n, err := strconv.ParseInt(m.Expiration, 10, 64); err != nil || n < 0 {
 			return refused("invalid expiration %q, wanted milliseconds", m.Expiration)
 		}
 	}

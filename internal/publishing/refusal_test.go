@@ -22,7 +22,8 @@ func TestRefusals(t *testing.T) {
 	assert.Nil(t, r.of(other, large), "a broker that was configured anew")
 
 	for _, fine := range []amqp091.Publishing{
-		{Expiration: "0"}, {Expiration: "60000"}, {Headers: amqp091.Table{"CC": []any{"a"}, "BCC": []any{}}},
+		{Expiration: "0"}, {Expiration: "60000"}, {Expiration: "+5"},
+		{Headers: amqp091.Table{"CC": []any{"a"}, "BCC": []any{}}},
 	} {
 		assert.Nil(t, r.of(link, &fine))
 	}

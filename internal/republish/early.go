@@ -90,8 +90,8 @@ func (w *waits) leave(t Trip, now, due time.Time) {
 		w.order[w.next] = t.Message
 		w.next = (w.next + 1) % mostWaits
 	}
-	if known && !sent.back && sent.Count == t.Count { // again, as the first was not confirmed: it may be there as well
-		now, due = sent.left, sent.due
+	if known && !sent.back && sent.Count == t.Count && sent.due.After(now) {
+		now, due = sent.left, sent.due // the first was not confirmed, and may be there as well
 	}
 	w.sent[t.Message] = wait{t, now, due, false}
 }

@@ -78,6 +78,10 @@ func TestWaits(t *testing.T) {
 			{leaves: true, trip: a, until: 1000}, {leaves: true, trip: again, at: 500, until: 1500},
 			{trip: a, at: 1000}, {trip: again, at: 1500},
 		},
+		"one that others were done with, and that fails again": {
+			{leaves: true, trip: a, until: 1000}, {leaves: true, trip: again, at: 5000, until: 9000},
+			{trip: again, at: 5010, pause: time.Second, log: true},
+		},
 		"several of which the first was not confirmed": {
 			{leaves: true, trip: a, until: 1000}, {leaves: true, trip: again, at: 900, until: 1900},
 			{trip: a, at: 1000}, {trip: a, at: 1001}, {trip: a, at: 1002}, {trip: a, at: 1003},

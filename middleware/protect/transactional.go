@@ -6,7 +6,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	wmmiddleware "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
+	"github.com/amqpretry/watermill-retry/internal/engine"
 	"github.com/amqpretry/watermill-retry/middleware/protect/store"
 	"github.com/amqpretry/watermill-retry/retry"
 )
@@ -146,7 +146,7 @@ func (t *Transactional) Middleware(h message.HandlerFunc) message.HandlerFunc {
 		if t.isInside(id, msg) {
 			return h(msg)
 		}
-		for restore, try := remember(msg), 1; ; try++ {
+		for restore, try := engine.Snapshot(msg), 1; ; try++ {
 			err, notYet := t.inTransaction(h, msg, id)
 			if notYet == nil && t.isConflict(err) {
 				restore()
@@ -181,16 +181,10 @@ const (
 // A handler that says by itself what its error means is believed.
 func (t *Transactional) isConflict(err error) bool {
 	teller, is := t.config.Inbox.(store.ConflictTeller)
-	said := errors.Is(err, retry.ErrPermanent) || errors.Is(err, retry.ErrDrop) || errors.Is(err, retry.ErrPostponed)
 
-	return is && err != nil && !said && teller.IsConflict(err)
-}
-
-// remember returns what gives a message back what it had before its handler was called.
-func remember(msg *message.Message) (restore func()) {
-	metadata, payload := maps.Clone(msg.Metadata), slices.Clone(msg.Payload)
-
-	return func() { msg.Metadata, msg.Payload = maps.Clone(metadata), slices.Clone(payload) }
+	return is && err != nil && teller.IsConflict(err) && !slices.ContainsFunc([]error{
+		retry.ErrPermanent, retry.ErrDrop, retry.ErrTransient, retry.ErrRetryAfter, retry.ErrPostponed,
+	}, func(mark error) bool { return errors.Is(err, mark) })
 }
 
 // inTransaction handles a message in a transaction, if nobody has. Where that cannot be done yet, it says why, and the

@@ -233,7 +233,10 @@ func TestTransactionalConflicts(t *testing.T) {
 // Who says what an error means is believed.
 func TestTransactionalConflictsThatAreMarked(t *testing.T) {
 	d, db := newDatabase(t)
-	for _, mark := range []func(error) error{retry.Permanent, retry.Drop} {
+	for _, mark := range []func(error) error{
+		retry.Permanent, retry.Drop, retry.Transient,
+		func(err error) error { return retry.RetryAfter(time.Hour, err) },
+	} {
 		calls := 0
 		_, err := transactional(t, d, db, func(*message.Message) ([]*message.Message, error) {
 			calls++
