@@ -19,6 +19,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/amqpretry/watermill-retry/amqpretry/delay"
 	"github.com/amqpretry/watermill-retry/amqpretry/dlq"
 	"github.com/amqpretry/watermill-retry/config"
 	"github.com/amqpretry/watermill-retry/internal/header"
@@ -112,6 +113,34 @@ func TestTracing(t *testing.T) {
 	assert.Equal(t, 1, traces(spans))
 	last := spans[5].SpanContext()
 	assert.Equal(t, "00-"+last.TraceID().String()+"-"+last.SpanID().String()+"-01", letter.Trace)
+}
+
+// Spans of our publishers say where RabbitMQ gets the messages, with nothing set.
+func TestTracing_Destination(t *testing.T) {
+	t.Parallel()
+	through := func(c *amqp.Config) {
+		c.Exchange.GenerateName = func(topic string) string { return "x." + topic }
+		c.Exchange.Type = "topic"
+		c.Publish.GenerateRoutingKey = func(topic string) string { return "k." + topic }
+	}
+	for want, configure := range map[string]func(*amqp.Config){"Q": nil, "x.Q:k.Q": through} {
+		topic := uniqueName("traced")
+		svc := newService(t, setup{URI: brokertest.URI(t), Queue: topic, Configure: configure})
+		t.Cleanup(func() { svc.Broker.Remove("x." + topic) })
+		plain, err := svc.Retrier.NewPublisher()
+		require.NoError(t, err)
+		delays, err := svc.Retrier.NewDelayPublisher(plain, delay.Options{})
+		require.NoError(t, err)
+		for _, p := range []message.Publisher{plain, delays} {
+			traced, recorder := newTracing(t)
+			_ = traced.Publisher(p).Publish(topic, message.NewMessage("1", nil)) // to an exchange without a queue
+			require.Len(t, recorder.Ended(), 1)
+			span := recorder.Ended()[0]
+			assert.Equal(t, "send "+want, strings.ReplaceAll(span.Name(), topic, "Q"))
+			key := strings.ReplaceAll(want[strings.Index(want, ":")+1:], "Q", topic)
+			assert.Contains(t, span.Attributes(), attribute.String("messaging.rabbitmq.destination.routing_key", key))
+		}
+	}
 }
 
 // The handler of dead letters is part of the trace; and so is the end of a message that no handler has seen.

@@ -55,6 +55,12 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return p.own.Publish(topic, messages...)
 }
 
+// Destination is where messages of a topic are published: to an exchange, which is "" for the default one, with a routing
+// key. Package tracing asks for it.
+func (p *Publisher) Destination(topic string) (exchange, routingKey string) {
+	return p.own.Destination(topic)
+}
+
 // Close waits for calls of Publish for CloseTimeout at the longest. Publish then fails with ErrClosed. It is safe to call
 // it again, and at the same time.
 func (p *Publisher) Close() error { return p.own.Close() }
@@ -96,6 +102,12 @@ func (r *Retrier) NewDelayPublisher(publisher message.Publisher, options delay.O
 // or a *topology.AccessError.
 func (p *DelayPublisher) Publish(topic string, messages ...*message.Message) error {
 	return p.own.Publish(topic, messages...)
+}
+
+// Destination is where messages of a topic are published: to an exchange, which is "" for the default one, with a routing
+// key. Package tracing asks for it.
+func (p *DelayPublisher) Destination(topic string) (exchange, routingKey string) {
+	return p.own.Destination(topic)
 }
 
 // Close waits for calls of Publish for CloseTimeout at the longest, and closes the wrapped publisher. Publish then fails

@@ -72,6 +72,13 @@ func (p *DelayPublisher) Publish(topic string, messages ...*message.Message) err
 	return p.own.Publish(topic, messages...)
 }
 
+// Destination is where messages of a topic are published.
+func (p *DelayPublisher) Destination(topic string) (exchange, routingKey string) {
+	target := p.retrier.target(topic)
+
+	return target.Exchange, target.Key
+}
+
 // Close ends what is being published, and closes the wrapped publisher.
 func (p *DelayPublisher) Close() error {
 	err := p.own.Close()

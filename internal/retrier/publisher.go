@@ -59,6 +59,13 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return p.own.Publish(topic, messages...)
 }
 
+// Destination is where messages of a topic are published.
+func (p *Publisher) Destination(topic string) (exchange, routingKey string) {
+	target := p.retrier.target(topic)
+
+	return target.Exchange, target.Key
+}
+
 // Close ends what is being published.
 func (p *Publisher) Close() error {
 	err := p.own.Close()

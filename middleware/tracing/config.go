@@ -40,8 +40,9 @@ type Config struct {
 	NoCreateSpans bool
 
 	// Exchange and RoutingKey tell where messages of a topic are published, as amqp.Config has them in
-	// Exchange.GenerateName and Publish.GenerateRoutingKey. Both are optional: without them the destination of a
-	// producer's span is the topic. With RoutingKey, it also has messaging.rabbitmq.destination.routing_key.
+	// Exchange.GenerateName and Publish.GenerateRoutingKey. Both are optional: publishers of amqpretry know it themselves.
+	// For others, the destination of a producer's span is the topic, and it has no
+	// messaging.rabbitmq.destination.routing_key.
 	Exchange, RoutingKey func(topic string) string
 
 	// Attributes are added to all spans, such as semconv.ServerAddress("rabbit.example.com"). Optional.

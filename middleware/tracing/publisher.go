@@ -17,17 +17,19 @@ import (
 )
 
 // Publisher returns a publisher that makes a span of each call of Publish, and lets the messages carry its context.
-// Close and String are those of p.
+// Close and String are those of p. A p with a method Destination, as amqpretry's publishers have, says where a topic's
+// messages go, unless Config.Exchange or Config.RoutingKey does.
 //
 // The parent of the span is the one in the first message's context: see message.Message.SetContext. A message that
 // carries a context already keeps it, and the span links to it. The messages themselves stay as they are: p gets copies.
 func (t *Tracing) Publisher(p message.Publisher) message.Publisher {
-	return &publisher{tracing: t, inner: p}
+	return &publisher{tracing: t, inner: p, target: t.targetOf(p)}
 }
 
 type publisher struct {
 	tracing *Tracing
 	inner   message.Publisher
+	target  func(topic string) (exchange, routingKey string) // nil if nobody knows
 
 	// sends of a publish whose context the messages carry, and of others
 	sends, sendsOnly, creates cached
@@ -50,10 +52,10 @@ func (p *publisher) Publish(topic string, messages ...*message.Message) error {
 		}
 	}
 
-	kind, prepare := &p.sendsOnly, t.sendOnly
+	kind, prepare := &p.sendsOnly, p.sendOnly
 	switch {
 	case len(own) > 0 && (len(messages) == 1 || t.config.NoCreateSpans):
-		kind, prepare = &p.sends, t.send
+		kind, prepare = &p.sends, p.send
 		if len(messages) > 1 {
 			b.linkContexts(own)
 		}
@@ -107,7 +109,7 @@ func (p *publisher) publish(topic string, span trace.Span, b batch) error {
 // create makes the creation context of one message of several.
 func (p *publisher) create(topic string, b *batch, i int) trace.SpanContext {
 	m := b.messages[i]
-	ctx, span := p.creates.of(topic, p.tracing.create).start(m.Context(), p.tracing.tracer)
+	ctx, span := p.creates.of(topic, p.newCreate).start(m.Context(), p.tracing.tracer)
 	defer span.End()
 	if span.IsRecording() && m.UUID != "" {
 		span.SetAttributes(semconv.MessagingMessageID(m.UUID))
@@ -159,46 +161,63 @@ func (b *batch) stamp(ctx context.Context, t *Tracing, i int) {
 	b.messages[i], b.copies[i] = stamped, stamped
 }
 
-func (t *Tracing) send(topic string) *operation {
-	return t.produce(operationSend, topic, trace.SpanKindProducer, semconv.MessagingOperationTypeSend)
+func (p *publisher) send(topic string) *operation {
+	return p.produce(operationSend, topic, trace.SpanKindProducer, semconv.MessagingOperationTypeSend)
 }
 
-func (t *Tracing) sendOnly(topic string) *operation {
-	return t.produce(operationSend, topic, trace.SpanKindClient, semconv.MessagingOperationTypeSend)
+func (p *publisher) sendOnly(topic string) *operation {
+	return p.produce(operationSend, topic, trace.SpanKindClient, semconv.MessagingOperationTypeSend)
 }
 
-func (t *Tracing) create(topic string) *operation {
-	return t.produce(operationCreate, topic, trace.SpanKindProducer, semconv.MessagingOperationTypeCreate)
+func (p *publisher) newCreate(topic string) *operation {
+	return p.produce(operationCreate, topic, trace.SpanKindProducer, semconv.MessagingOperationTypeCreate)
 }
 
-func (t *Tracing) produce(name, topic string, kind trace.SpanKind, more ...attribute.KeyValue) *operation {
-	destination, key := topic, ""
+func (p *publisher) produce(name, topic string, kind trace.SpanKind, more ...attribute.KeyValue) *operation {
+	destination := topic
+	if p.target != nil {
+		exchange, key := p.target(topic)
+		destination = destinationName(exchange, key)
+		if key != "" {
+			more = append(more, semconv.MessagingRabbitMQDestinationRoutingKey(key))
+		}
+	}
+
+	return p.tracing.newOperation(name, destination, kind, more...)
+}
+
+// targetOf is where messages of a topic go: the config says so, or else the publisher.
+func (t *Tracing) targetOf(p message.Publisher) func(topic string) (exchange, routingKey string) {
+	name := func(of func(string) string, topic string) string {
+		if of == nil {
+			return ""
+		}
+
+		return of(topic)
+	}
 	if t.config.Exchange != nil || t.config.RoutingKey != nil {
-		destination, key = t.target(topic)
+		return func(topic string) (exchange, routingKey string) {
+			return name(t.config.Exchange, topic), name(t.config.RoutingKey, topic)
+		}
 	}
-	if key != "" {
-		more = append(more, semconv.MessagingRabbitMQDestinationRoutingKey(key))
+	if p, ok := p.(interface {
+		Destination(topic string) (exchange, routingKey string)
+	}); ok {
+		return p.Destination
 	}
 
-	return t.newOperation(name, destination, kind, more...)
+	return nil
 }
 
-// target is where RabbitMQ gets the messages of a topic, in the words of the conventions.
-func (t *Tracing) target(topic string) (destination, key string) {
-	exchange := ""
-	if t.config.Exchange != nil {
-		exchange = t.config.Exchange(topic)
-	}
-	if t.config.RoutingKey != nil {
-		key = t.config.RoutingKey(topic)
-	}
+// destinationName names a destination as the conventions do for RabbitMQ.
+func destinationName(exchange, key string) string {
 	switch {
 	case exchange != "" && key != "":
-		return exchange + ":" + key, key
+		return exchange + ":" + key
 	case exchange+key != "":
-		return exchange + key, key
+		return exchange + key
 	default:
-		return "amq.default", ""
+		return "amq.default"
 	}
 }
 

@@ -1,8 +1,10 @@
 package tracing_test
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -246,6 +248,39 @@ func TestDestination(t *testing.T) {
 			assert.Equal(t, want, attributes(span)["messaging.destination.name"])
 			assert.Equal(t, test.key, attributes(span)["messaging.rabbitmq.destination.routing_key"])
 		})
+	}
+}
+
+// aware is a publisher that knows where messages of a topic go.
+type aware struct {
+	captured
+
+	prefix string
+}
+
+func (a *aware) Destination(topic string) (exchange, routingKey string) {
+	return a.prefix + topic, "k." + topic
+}
+
+// Such a publisher is asked, for all kinds of spans, unless the config says something.
+func TestDestination_OfThePublisher(t *testing.T) {
+	name := func(topic string) string { return "config." + topic }
+	for want, c := range map[string]tracing.Config{
+		"x.orders:k.orders": {}, "config.orders": {Exchange: name}, "config.orders:config.orders": {Exchange: name,
+			RoutingKey: name},
+	} {
+		tr := newTraced(t, c)
+		p := tr.Publisher(&aware{prefix: "x."})
+		sent := tr.published("0")
+		require.NoError(t, p.Publish("orders", message.NewMessage("1", nil), message.NewMessage("2", nil)))
+		require.NoError(t, p.Publish("orders", sent))
+		names := map[string]int{}
+		for _, span := range tr.spans()[1:] {
+			names[span.Name()]++
+			_, key, _ := strings.Cut(want, ":")
+			assert.Equal(t, key, cmp.Or(attributes(span)["messaging.rabbitmq.destination.routing_key"], any("")))
+		}
+		assert.Equal(t, map[string]int{"create " + want: 2, "send " + want: 2}, names)
 	}
 }
 
