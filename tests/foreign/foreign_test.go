@@ -5,6 +5,7 @@ package foreign
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -30,18 +31,23 @@ import (
 )
 
 const (
-	processors = 3
-	consumers  = 2 // of each language
+	processors = 2
+	consumers  = 2 // of each main queue
 	prefetch   = 20
-	policies   = "default: {delays: [200ms, 500ms]}"
 )
 
 func bodyOf(id string) string { return `{"order":"` + id + `"}` }
 
+// delaysOf are those of a main queue: main queues of a failed queue differ.
+func delaysOf(i int) []time.Duration {
+	return []time.Duration{200 * time.Millisecond, 500 * time.Millisecond, 300 * time.Millisecond,
+		100 * time.Millisecond}[:2+i%3]
+}
+
 // Messages that consumers in Python and JavaScript reject are retried and dead-lettered while processors are killed
-// (SIGKILL), closed (SIGTERM), and a consumer dies now and then: none is lost. Two main queues that share a failed queue
-// get back their own messages: one dead-letters by the default exchange, the other one by a topic exchange with its name
-// as the routing key.
+// (SIGKILL), closed (SIGTERM), and a consumer dies now and then: none is lost. Ten main queues that share a failed queue
+// get back their own messages, as often as the policy of each says: those with even numbers dead-letter by the default
+// exchange, the others by a topic exchange with their names as the routing keys.
 func TestForeignConsumers(t *testing.T) {
 	broker := rabbit.New(t, brokertest.URI(t))
 	messages := env.Int(t, "MESSAGES", 2000)
@@ -49,8 +55,6 @@ func TestForeignConsumers(t *testing.T) {
 	command := filepath.Join(t.TempDir(), "amqpretry")
 	out, err := exec.Command("go", "build", "-o", command, "../../cmd/amqpretry").CombinedOutput()
 	require.NoError(t, err, string(out))
-	file := filepath.Join(t.TempDir(), "retry.yaml")
-	require.NoError(t, os.WriteFile(file, []byte(policies), 0o600))
 
 	table := report.Table{
 		Title: "Consumers in other languages",
@@ -59,15 +63,22 @@ func TestForeignConsumers(t *testing.T) {
 		Head: []string{"language", "main queues", "messages", "deliveries", "handled", "dead letters", "lost",
 			"doubled", "processors killed", "closed", "consumers killed"},
 	}
-	for _, c := range []client{python(t), javascript(t)} {
-		for _, mains := range []int{1, 2} {
-			t.Run(fmt.Sprintf("%s/%d", c.language, mains), func(t *testing.T) {
-				w := newWorld(t, broker, c, mains, command, file)
-				w.publish(messages)
-				w.disturb(random)
-				w.judge(&table)
-			})
+	py, js := python(t), javascript(t)
+	for _, test := range []struct {
+		clients []client // main queues have them in turn
+		mains   int
+	}{{[]client{py}, 1}, {[]client{js}, 1}, {[]client{py, js}, 10}} {
+		w := &world{broker: broker, failed: "foreign-" + watermill.NewShortUUID() + ".failed"}
+		for _, c := range test.clients {
+			w.languages = append(w.languages, c.language)
 		}
+		t.Run(strings.Join(w.languages, " and "), func(t *testing.T) {
+			w.t = t
+			w.begin(command, test.clients, test.mains)
+			w.publish(messages)
+			w.disturb(random)
+			w.judge(&table)
+		})
 	}
 	report.Write(t, table.String())
 }
@@ -76,7 +87,7 @@ func TestForeignConsumers(t *testing.T) {
 type world struct {
 	t         *testing.T
 	broker    *rabbit.Client
-	client    client
+	languages []string
 	command   []string
 	failed    string
 	queues    []*queue
@@ -89,25 +100,53 @@ type world struct {
 // queue is a main queue.
 type queue struct {
 	name      string
+	client    client
+	attempts  int
 	heard     *heard
 	consumers []*process
 	ids       []string
 }
 
-func newWorld(t *testing.T, broker *rabbit.Client, c client, mains int, command, file string) *world {
-	t.Helper()
-	name := strings.ToLower(c.language) + "-" + watermill.NewShortUUID()
-	w := &world{t: t, broker: broker, client: c, failed: name + ".failed", published: make(chan struct{}),
-		command: []string{command, "processor", "--policies", file, "--prefetch", fmt.Sprint(prefetch)}}
-	broker.Declare(w.failed, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(2147483647)})
-	exchange := name + ".dlx"
-	broker.Do(func(c *amqp091.Channel) error {
+// countsOf are the numbers of failures with which a message comes, whoever is killed.
+func (q *queue) countsOf(id string) []int {
+	kind, _, _ := strings.Cut(id, "-")
+	deliveries, ok := map[string]int{"ok": 1, "once": 2, "twice": 3}[kind]
+	if !ok {
+		deliveries = q.attempts
+	}
+
+	return []int{0, 1, 2, 3, 4}[:deliveries]
+}
+
+// begin declares the queues, and starts all processes.
+func (w *world) begin(command string, clients []client, mains int) {
+	w.t.Helper()
+	w.published = make(chan struct{})
+	exchange, name := w.failed+".dlx", strings.TrimSuffix(w.failed, ".failed")
+	w.broker.Declare(w.failed, amqp091.Table{"x-queue-type": "quorum", "x-delivery-limit": int64(2147483647)})
+	w.broker.Do(func(c *amqp091.Channel) error {
 		return errors.Join(c.ExchangeDeclare(exchange, "topic", true, false, false, false, nil),
 			c.QueueBind(w.failed, "#", exchange, false, nil))
 	})
-	t.Cleanup(func() { broker.Remove(exchange) })
-	for i, target := range [][2]string{{"", w.failed}, {exchange, name + "-1"}}[:mains] {
-		w.addQueue(fmt.Sprintf("%s-%d", name, i), target[0], target[1])
+	w.t.Cleanup(func() { w.broker.Remove(exchange) })
+	policies := "topics:\n"
+	for i := range mains {
+		q := &queue{name: fmt.Sprintf("%s-%d", name, i), client: clients[i%len(clients)],
+			attempts: 1 + len(delaysOf(i)), heard: &heard{t: w.t, done: map[string]int{}, seen: map[string]map[int]bool{}}}
+		policies += fmt.Sprintf("  %s: {delays: [%s]}\n", q.name,
+			strings.Trim(strings.ReplaceAll(fmt.Sprint(delaysOf(i)), " ", ", "), "[]"))
+		w.queues = append(w.queues, q)
+		if i%2 == 0 {
+			w.declare(q.name, "", w.failed, delaysOf(i))
+		} else {
+			w.declare(q.name, exchange, q.name, delaysOf(i))
+		}
+	}
+	file := filepath.Join(w.t.TempDir(), "retry.yaml")
+	require.NoError(w.t, os.WriteFile(file, []byte(policies), 0o600))
+	w.command = []string{command, "processor", "--policies", file, "--prefetch", fmt.Sprint(prefetch)}
+	for _, q := range w.queues {
+		w.command = append(w.command, "--queues", w.failed+"="+q.name)
 	}
 	for range processors {
 		w.running = append(w.running, w.process())
@@ -117,24 +156,19 @@ func newWorld(t *testing.T, broker *rabbit.Client, c client, mains int, command,
 			q.consumers = append(q.consumers, w.consume(q))
 		}
 	}
-
-	return w
 }
 
-func (w *world) addQueue(name, exchange, key string) {
+// declare declares a main queue.
+func (w *world) declare(name, exchange, key string, delays []time.Duration) {
 	w.t.Helper()
 	w.broker.Declare(name, amqp091.Table{
 		"x-queue-type": "quorum", "x-dead-letter-exchange": exchange, "x-dead-letter-routing-key": key,
 		"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
 		"x-delivery-limit": int64(2147483647), // consumers are killed
 	})
-	plan, err := topology.New(name, config.Policy{Delays: []time.Duration{200 * time.Millisecond,
-		500 * time.Millisecond}}, topology.Names{})
+	plan, err := topology.New(name, config.Policy{Delays: delays}, topology.Names{})
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { w.broker.RemovePlan(plan) })
-	w.command = append(w.command, "--queues", w.failed+"="+name)
-	w.queues = append(w.queues, &queue{name: name,
-		heard: &heard{t: w.t, done: map[string]int{}, seen: map[string]int{}}})
 }
 
 func (w *world) process() *process {
@@ -148,8 +182,8 @@ func (w *world) process() *process {
 
 func (w *world) consume(q *queue) *process {
 	w.t.Helper()
-	p := start(w.t, q.heard.hear, w.client.env, append(slices.Clone(w.client.command), w.broker.URI, q.name)...)
-	p.says(w.t, map[string]string{"Python": "pika ", "JavaScript": "amqplib "}[w.client.language])
+	p := start(w.t, q.heard.hear, q.client.env, append(slices.Clone(q.client.command), w.broker.URI, q.name)...)
+	p.says(w.t, map[string]string{"Python": "pika ", "JavaScript": "amqplib "}[q.client.language])
 
 	return p
 }
@@ -217,8 +251,9 @@ func (w *world) judge(table *report.Table) {
 		for _, q := range w.queues {
 			for _, d := range w.broker.Drain(q.name + ".dlq") {
 				letters[d.MessageId]++
-				assert.Equal(w.t, []string{"rejected", "3", bodyOf(d.MessageId)}, []string{
-					rabbit.Text(d, header.Reason), rabbit.Text(d, header.Attempts), string(d.Body)}, d.MessageId)
+				assert.Equal(w.t, []string{"rejected", fmt.Sprint(q.attempts), q.name, bodyOf(d.MessageId)}, []string{
+					rabbit.Text(d, header.Reason), rabbit.Text(d, header.Attempts), rabbit.Text(d, header.Queue),
+					string(d.Body)}, d.MessageId)
 				assert.Contains(w.t, q.ids, d.MessageId, "of another queue")
 			}
 			for _, id := range q.ids {
@@ -237,8 +272,10 @@ func (w *world) judge(table *report.Table) {
 	for _, q := range w.queues {
 		messages += len(q.ids)
 		deliveries += q.heard.all
-		assert.Subset(w.t, q.ids, q.heard.ids(), "of another queue")
+		counts := q.heard.counts()
+		assert.ElementsMatch(w.t, q.ids, slices.Collect(maps.Keys(counts)), "those of this queue and no others")
 		for _, id := range q.ids {
+			assert.Equal(w.t, q.countsOf(id), counts[id], id)
 			if isNever(id) {
 				doubled += max(letters[id]-1, 0)
 				assert.Zero(w.t, q.heard.doneOf(id), id)
@@ -249,7 +286,7 @@ func (w *world) judge(table *report.Table) {
 			doubled += max(q.heard.doneOf(id)-1, 0)
 		}
 	}
-	table.Add(w.client.language, len(w.queues), messages, deliveries, handled, len(letters), len(missing), doubled,
+	table.Add(strings.Join(w.languages, " and "), len(w.queues), messages, deliveries, handled, len(letters), len(missing), doubled,
 		w.killed, w.closed, w.died)
 	assert.Empty(w.t, missing, "lost")
 	assert.NotZero(w.t, w.killed+w.closed)

@@ -111,13 +111,13 @@ type delivery struct {
 	Tenant   string
 }
 
-// heard are the deliveries to all consumers of a language.
+// heard are the deliveries to all consumers of a queue.
 type heard struct {
 	t *testing.T
 
 	mu   sync.Mutex
-	done map[string]int // by message id
-	seen map[string]int // failures with which it came, the most
+	done map[string]int          // by message id
+	seen map[string]map[int]bool // the numbers of failures with which it came
 	all  int
 }
 
@@ -130,7 +130,10 @@ func (h *heard) hear(line string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.all++
-	h.seen[d.ID] = max(h.seen[d.ID], d.Failures)
+	if h.seen[d.ID] == nil {
+		h.seen[d.ID] = map[int]bool{}
+	}
+	h.seen[d.ID][d.Failures] = true
 	if d.Done {
 		h.done[d.ID]++
 	}
@@ -144,10 +147,15 @@ func (h *heard) doneOf(id string) int {
 	return h.done[id]
 }
 
-// ids are those of all messages that were delivered.
-func (h *heard) ids() []string {
+// counts are the numbers of failures with which each message came, in order.
+func (h *heard) counts() map[string][]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	return slices.Collect(maps.Keys(h.seen))
+	counts := map[string][]int{}
+	for id, seen := range h.seen {
+		counts[id] = slices.Sorted(maps.Keys(seen))
+	}
+
+	return counts
 }
