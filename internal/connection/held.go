@@ -6,8 +6,12 @@ import (
 	"sync"
 )
 
-// heldWrites is how much is held back at the most.
-const heldWrites = 16 << 10
+const (
+	// heldWrites is how much is held back at the most.
+	heldWrites = 16 << 10
+	// largeWrite is how much is not worth waiting for more.
+	largeWrite = 8 << 10
+)
 
 // held is a connection whose writes can be held back, so that what several callers write at the same time goes to the
 // broker at once: a write of its own for each message is the most that a small message costs.
@@ -54,11 +58,13 @@ func (h *held) release() {
 	if h.holders > 0 || len(h.waiting) == 0 || h.yielding {
 		return
 	}
-	h.yielding = true
-	h.mu.Unlock()
-	runtime.Gosched()
-	h.mu.Lock()
-	h.yielding = false
+	if len(h.waiting) < largeWrite {
+		h.yielding = true
+		h.mu.Unlock()
+		runtime.Gosched()
+		h.mu.Lock()
+		h.yielding = false
+	}
 
 	if h.holders == 0 && len(h.waiting) > 0 && h.flush() != nil {
 		_ = h.Close() // part of a frame may be missing; nobody else hears of it
