@@ -132,7 +132,8 @@ func (w *world) begin(command string, clients []client, mains int) {
 	policies := "topics:\n"
 	for i := range mains {
 		q := &queue{name: fmt.Sprintf("%s-%d", name, i), client: clients[i%len(clients)],
-			attempts: 1 + len(delaysOf(i)), heard: &heard{t: w.t, done: map[string]int{}, seen: map[string]map[int]bool{}}}
+			attempts: 1 + len(delaysOf(i)),
+			heard:    &heard{t: w.t, done: map[string]int{}, seen: map[string]map[int]bool{}}}
 		policies += fmt.Sprintf("  %s: {delays: [%s]}\n", q.name,
 			strings.Trim(strings.ReplaceAll(fmt.Sprint(delaysOf(i)), " ", ", "), "[]"))
 		w.queues = append(w.queues, q)
@@ -286,8 +287,8 @@ func (w *world) judge(table *report.Table) {
 			doubled += max(q.heard.doneOf(id)-1, 0)
 		}
 	}
-	table.Add(strings.Join(w.languages, " and "), len(w.queues), messages, deliveries, handled, len(letters), len(missing), doubled,
-		w.killed, w.closed, w.died)
+	table.Add(strings.Join(w.languages, " and "), len(w.queues), messages, deliveries, handled, len(letters),
+		len(missing), doubled, w.killed, w.closed, w.died)
 	assert.Empty(w.t, missing, "lost")
 	assert.NotZero(w.t, w.killed+w.closed)
 	// Each SIGKILL can double the deliveries that were in flight in its process.
