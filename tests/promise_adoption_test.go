@@ -52,7 +52,7 @@ func TestP8_ExistingQueueIsAdopted(t *testing.T) {
 			before, err := amqp.NewSubscriber(plain, watermill.NopLogger{})
 			require.NoError(t, err)
 			require.NoError(t, before.SubscribeInitialize(queue))
-			publisher, err := amqp.NewPublisher(plain, watermill.NopLogger{})
+			publisher, err := amqp.NewPublisher(confirmed(plain), watermill.NopLogger{})
 			require.NoError(t, err)
 			require.NoError(t, publisher.Publish(queue, message.NewMessage("1", []byte("a")),
 				message.NewMessage("2", []byte("b"))))

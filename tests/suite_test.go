@@ -84,9 +84,7 @@ func newPubSub(t *testing.T, conf amqp.Config, v variant) (message.Publisher, me
 	t.Helper()
 
 	conf.Queue.Arguments = queueArguments(v.queueType)
-	// Without confirms, watermill-amqp's publisher closes its channel right behind a message; a quorum queue that was
-	// declared a moment ago may then lose it, which the suite would blame on the subscriber.
-	conf.Publish.ConfirmDelivery = true
+	conf = confirmed(conf) // what its publisher loses, the suite would blame on the subscriber
 	logger := watermill.NopLogger{}
 
 	retrier, err := amqpretry.New(conf, amqpretry.Options{
