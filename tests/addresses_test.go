@@ -79,7 +79,7 @@ func TestAddressesMoveOnStock(t *testing.T) {
 	sub, err := amqp.NewSubscriber(retrier.Config(), logs)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = sub.Close() })
-	pub, err := amqp.NewPublisher(confirmed(retrier.Config()), logs)
+	pub, err := amqp.NewPublisher(retrier.Config(), logs)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = pub.Close() })
 	messages, err := sub.Subscribe(t.Context(), queue)
@@ -109,7 +109,7 @@ func TestAddressesMoveOnStock(t *testing.T) {
 	arrives("by the second", pub)
 	second.stop()
 	// A new publisher: that of watermill-amqp has a data race while it reconnects.
-	again, err := amqp.NewPublisher(confirmed(retrier.Config()), logs)
+	again, err := amqp.NewPublisher(retrier.Config(), logs)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = again.Close() })
 	arrives("by the third", again)

@@ -126,7 +126,7 @@ func newDelays(t *testing.T, conf amqp.Config, configure func(*delay.Options, *a
 	d.Retrier = newRetrier(t, conf, options)
 	stock := d.Retrier.Config()
 	stock.Connection.AmqpURI = brokerBehind(conf.Connection.AmqpURI)
-	publisher, err := amqp.NewPublisher(confirmed(stock), options.Logger)
+	publisher, err := amqp.NewPublisher(stock, options.Logger)
 	require.NoError(t, err)
 	d.Wrapped = &wrapped{Publisher: publisher}
 	d.Publisher, err = d.Retrier.NewDelayPublisher(d.Wrapped, d.Options)

@@ -563,7 +563,7 @@ func (r *roleTest) publishLater(mode topology.Mode) error {
 	}
 	conf := queueConfig(r.uri)
 	retrier := r.retrier(conf, config.ScopeQueue, mode, nil)
-	publisher, err := amqp.NewPublisher(confirmed(retrier.Config()), newLogs(r.t))
+	publisher, err := amqp.NewPublisher(retrier.Config(), newLogs(r.t))
 	require.NoError(r.t, err)
 	later, err := retrier.NewDelayPublisher(publisher, amqpdelay.Options{PublishTimeout: await.Bound})
 	require.NoError(r.t, err)

@@ -472,7 +472,7 @@ func TestP4_CopiedMetadataStartsAnew(t *testing.T) {
 	)
 	c.Options.Policies = retries(ms(50, 60, 70)...)
 	c.Route = func(svc *service) {
-		publisher, err := amqp.NewPublisher(confirmed(svc.Retrier.Config()), watermill.NopLogger{})
+		publisher, err := amqp.NewPublisher(svc.Retrier.Config(), watermill.NopLogger{})
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = publisher.Close() })
 
@@ -515,8 +515,8 @@ func TestP4_PublisherStripsOurKeys(t *testing.T) {
 	broker := newRabbit(t, uri)
 	broker.Declare(queue, nil)
 
-	conf := newRetrier(t, amqp.NewDurableQueueConfig(uri), noOptions()).Config()
-	publisher, err := amqp.NewPublisher(confirmed(conf), watermill.NopLogger{})
+	publisher, err := amqp.NewPublisher(newRetrier(t, amqp.NewDurableQueueConfig(uri), noOptions()).Config(),
+		watermill.NopLogger{})
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = publisher.Close() })
 	msg := message.NewMessage("1", []byte("body"))

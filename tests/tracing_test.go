@@ -67,7 +67,7 @@ func tracedService(t *testing.T, options amqpretry.Options, failing func() bool)
 			})
 		},
 	})
-	stock, err := amqp.NewPublisher(confirmed(svc.Retrier.Config()), watermill.NopLogger{})
+	stock, err := amqp.NewPublisher(svc.Retrier.Config(), watermill.NopLogger{})
 	require.NoError(t, err)
 	publisher := traced.Publisher(stock)
 	t.Cleanup(func() { _ = publisher.Close() })

@@ -546,7 +546,7 @@ func (p *play) histogram() (successes, failures int) {
 
 func (p *play) publisher(t *testing.T) message.Publisher {
 	t.Helper()
-	publisher, err := amqp.NewPublisher(confirmed(amqp.NewDurableQueueConfig(p.svc.Broker.URI)), p.svc.Logs)
+	publisher, err := amqp.NewPublisher(amqp.NewDurableQueueConfig(p.svc.Broker.URI), p.svc.Logs)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
 

@@ -62,9 +62,7 @@ func TestSendToAService(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, router.Close()); assert.NoError(t, <-ended) })
 	await.Closed(t, router.Running(), "the router runs")
 
-	conf := retrier.Config()
-	conf.Publish.ConfirmDelivery = true
-	publisher, err := amqp.NewPublisher(conf, watermill.NopLogger{})
+	publisher, err := amqp.NewPublisher(retrier.Config(), watermill.NopLogger{})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, publisher.Close()) })
 	require.NoError(t, publisher.Publish(l.queue, message.NewMessage("order-1", []byte("{}"))))
