@@ -39,6 +39,7 @@ type drain struct {
 	limit  int // 0: all
 	rate   float64
 	dryRun bool
+	locked bool // a dry run of a run that has the lock
 	undo   io.Writer
 	taken  Taken // what the undo file says of it
 	// target is where they go; empty if they are deleted.
@@ -64,6 +65,8 @@ type run struct {
 	link       *connection.Link
 	publisher  *republish.Publisher
 	frame      int
+	asker      asker
+	target     *Target // nil if messages are deleted
 }
 
 // begin connects, and makes sure that nobody else takes messages out, and that they have somewhere to go.
@@ -79,8 +82,9 @@ func (q *Queue) begin(ctx context.Context, target string, dryRun bool) (_ *run, 
 	if err != nil {
 		return nil, err
 	}
+	r.asker = q.client.asker(link)
 	if target != "" {
-		if _, err := depth(q.client.asker(link), "target", target); err != nil {
+		if r.target, err = q.client.target(ctx, link, target); err != nil {
 			return nil, err
 		}
 	}
@@ -94,11 +98,34 @@ func (q *Queue) begin(ctx context.Context, target string, dryRun bool) (_ *run, 
 	return r, nil
 }
 
+// guard refuses a run whose target would drop messages. Where the target has a limit that could, it counts first.
+func (r *run) guard(ctx context.Context, d *drain, allowDrop bool) error {
+	if d.dryRun || allowDrop || !r.target.limited() || !r.target.Loses() {
+		return nil
+	}
+	count := *d
+	count.dryRun, count.locked, count.undo, count.progress = true, true, nil, nil
+	report, err := r.drain(ctx, &count)
+	if err != nil {
+		return err
+	}
+
+	return r.target.refuse(report.can(), report.Bytes)
+}
+
+// finish adds to a report what is known of the target. Nobody is asked after an error: the broker may be gone.
+func (r *run) finish(report *Report, dryRun bool, err error) {
+	report.Target = r.target
+	if !dryRun && err == nil {
+		report.Dropped = r.target.missing(r.asker, report.Done)
+	}
+}
+
 func (r *run) end(c *Client) { c.disconnect(r.connection) }
 
 // drain goes once through the queue.
 func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
-	s, err := d.queue.scan(ctx, !d.dryRun)
+	s, err := d.queue.scan(ctx, !d.dryRun || d.locked)
 	if err != nil {
 		return report, err
 	}
@@ -165,6 +192,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 				report.leave(left)
 			} else {
 				sent++
+				report.Bytes += int64(len(message.Body))
 			}
 			tell(d.progress, settled.progress(report.Progress))
 			continue
@@ -177,6 +205,7 @@ func (r *run) drain(ctx context.Context, d *drain) (report Report, err error) {
 			return report, err
 		}
 		sent++
+		report.Bytes += int64(len(message.Body))
 		tell(d.progress, settled.progress(report.Progress))
 	}
 
@@ -195,6 +224,15 @@ func (d *drain) prepare(f *found, frame int) (amqp091.Publishing, LeftReason) {
 	}
 
 	return d.copyOf(f, frame)
+}
+
+// can is how many can go, by a dry run.
+func (r *Report) can() int {
+	n := r.Matched
+	for _, left := range r.Left {
+		n -= left
+	}
+	return max(0, n)
 }
 
 func (r *Report) leave(why LeftReason) {

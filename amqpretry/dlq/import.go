@@ -28,6 +28,8 @@ import (
 // name, with the routing key that they had, so they keep target and delay. They are no dead letters: all their headers
 // stay the same, except those of the broker.
 //
+// It stops before the first message that would make the target drop one, with a *[DropError].
+//
 // It stops at the first line that cannot be read, or is longer than 192 MiB, with a *[LineError]: what was before it is
 // imported.
 func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) (report Report, err error) {
@@ -41,7 +43,8 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 	if err != nil {
 		return report, err
 	}
-	if _, err := depth(q.client.asker(link), "target", target); err != nil {
+	into, err := q.client.target(ctx, link, target)
+	if err != nil {
 		return report, err
 	}
 
@@ -54,7 +57,7 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 
 	i := &importer{queue: q, target: target, asTaken: asTaken, options: options, run: ctx,
 		publisher: q.client.publisher(link),
-		frame:     link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1), asked: map[Taken]bool{}}
+		into:      into, frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1), asked: map[Taken]bool{}}
 	if options.Rate > 0 {
 		i.limiter.SetLimit(rate.Limit(options.Rate))
 	}
@@ -62,6 +65,10 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 	settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleLimit)
 	defer cancel()
 	err = errors.Join(err, i.settle(settle, 0))
+	i.report.Target = into
+	if err == nil && !options.DryRun {
+		i.report.Dropped = into.missing(q.client.asker(link), i.report.Done)
+	}
 
 	return i.report, err
 }
@@ -100,6 +107,7 @@ type importer struct {
 	asTaken   bool // by the exchange of the target, with the routing key of before
 	options   ImportOptions
 	publisher *republish.Publisher
+	into      *Target
 	frame     int
 	limiter   *rate.Limiter
 
@@ -107,6 +115,7 @@ type importer struct {
 
 	report  Report
 	lines   int        // read so far
+	sends   int        // of them
 	pending []imported // in the order of the lines
 	bytes   int64      // of their lines
 }
@@ -208,8 +217,15 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 	if err := i.ask(record.Taken); err != nil {
 		return err
 	}
+	i.sends++
+	i.report.Bytes += int64(len(message.Body))
 	if i.options.DryRun {
 		return nil
+	}
+	if !i.options.AllowDrop {
+		if err := i.into.refuse(i.sends, i.report.Bytes); err != nil {
+			return err
+		}
 	}
 	if err := i.limiter.Wait(ctx); err != nil {
 		return cmp.Or(context.Cause(ctx), err)

@@ -27,12 +27,19 @@ func (q *Queue) Move(ctx context.Context, options MoveOptions) (Report, error) {
 	}
 	defer r.end(q.client)
 
-	return r.drain(ctx, &drain{
+	d := &drain{
 		queue: q, filter: options.Filter, limit: options.Limit, rate: options.Rate, dryRun: options.DryRun,
 		undo:  options.Undo,
 		taken: Taken{By: "move", To: options.To, At: time.Now()}, progress: options.Progress, target: options.To,
 		copyOf: func(f *found, frame int) (amqp091.Publishing, LeftReason) {
 			return fitting(codec.MovedOf(&f.delivery, q.mainQueue, frame))
 		},
-	})
+	}
+	if err := r.guard(ctx, d, options.AllowDrop); err != nil {
+		return Report{Target: r.target}, err
+	}
+	report, err := r.drain(ctx, d)
+	r.finish(&report, options.DryRun, err)
+
+	return report, err
 }

@@ -31,6 +31,8 @@ type ReplayOptions struct {
 	Canary Canary
 	// Foreign ones are replayed as well: dead letters whose headers say that another queue has failed them.
 	Foreign bool
+	// AllowDrop sends messages although the target would drop some of them: see DropError.
+	AllowDrop bool
 	// Edit changes a message before it is replayed: its body, its properties, and its own headers, which are all that
 	// it gets to see of them. An error leaves the message where it is. Nil means none.
 	Edit func(*amqp091.Publishing) error
@@ -64,6 +66,13 @@ type Report struct {
 	// Hidden is how many messages of the dead-letter queue the broker holds back until their x-opt-delivery-time
 	// (RabbitMQ 4.4 and later): no run sees them before. HiddenUnknown where only the management API could tell.
 	Hidden int
+	// Bytes are those of the bodies of the messages that were sent; in a dry run, that can be sent.
+	Bytes int64
+	// Target is the queue to which the messages go. Nil if they go nowhere.
+	Target *Target
+	// Dropped are those of Done that are not in the target any more, although it had no consumer: a limit has dropped
+	// them, or somebody has taken them. The undo file has them.
+	Dropped int
 	// Unsettled are those that a run that failed, or was interrupted, has sent or written to the undo file, and of
 	// which it does not know that they were taken out: they are still in the dead-letter queue, and may be in both
 	// places. At most 256.
@@ -109,12 +118,14 @@ type MoveOptions struct {
 	// Filter selects the messages. The zero value selects all.
 	Filter Filter
 	// To is the queue to which they go.
-	To       string
-	Limit    int
-	Rate     float64
-	DryRun   bool
-	Undo     io.Writer
-	Progress func(Progress)
+	To    string
+	Limit int
+	Rate  float64
+	// AllowDrop is as in ReplayOptions.
+	AllowDrop bool
+	DryRun    bool
+	Undo      io.Writer
+	Progress  func(Progress)
 }
 
 // ExportOptions say what is written.
@@ -133,6 +144,8 @@ type ImportOptions struct {
 	// To is the queue; empty means the dead-letter queue.
 	To   string
 	Rate float64
+	// AllowDrop is as in ReplayOptions. Without it an import stops when the target is full.
+	AllowDrop bool
 	// Skip is how many lines are not read, because an earlier run has imported them.
 	Skip int
 	// Imported is told, from one goroutine and in order, how many lines from the beginning (skipped ones included) are

@@ -28,8 +28,8 @@ import (
 //
 // With a Canary, that many go first, and the others only when those were handled. Dead letters of the same run are
 // never replayed again.
-func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (ReplayReport, error) {
-	report := ReplayReport{Run: rand.Text()}
+func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (report ReplayReport, err error) {
+	report.Run = rand.Text()
 	target := cmp.Or(options.To, q.mainQueue)
 	if err := options.validate(q, target); err != nil {
 		return report, err
@@ -41,6 +41,10 @@ func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (ReplayReport
 	defer r.end(q.client)
 
 	p := &replay{queue: q, options: options, target: target, report: &report, began: time.Now()}
+	defer func() { r.finish(&report.Report, options.DryRun, err) }()
+	if err := r.guard(ctx, p.drain(options.Limit), options.AllowDrop); err != nil {
+		return report, err
+	}
 	if options.Canary.Messages == 0 || options.DryRun {
 		report.Report, err = r.drain(ctx, p.drain(options.Limit))
 		return report, err
@@ -57,6 +61,7 @@ func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (ReplayReport
 	rest.progress = func(progress Progress) { tell(options.Progress, canaries.and(progress)) }
 	report.Report, err = r.drain(ctx, rest)
 	report.Progress = canaries.and(report.Progress)
+	report.Bytes += canaries.Bytes
 
 	return report, err
 }

@@ -1,14 +1,10 @@
 package dlq
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/rabbitmq/amqp091-go"
 
@@ -42,7 +38,15 @@ const leastLimit = 4
 func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, error) {
 	s := safety{limit: noLimit, requeue: rabbitmq.AtLeast(link.Version(), 4, 3)}
 
-	arguments, policy, seen, err := q.arguments(ctx, link)
+	wait := statisticsTime
+	if s.requeue {
+		wait = 0
+	}
+	believed, err := argumentsOfOurs()
+	if err != nil {
+		return s, err
+	}
+	found, seen, err := q.client.describe(ctx, link, q.name, believed, wait)
 	if access := (*topology.AccessError)(nil); errors.As(err, &access) {
 		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out: " +
 			(&AccessError{Access: access}).Error(),
@@ -57,9 +61,9 @@ func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, erro
 		return s, err
 	}
 
-	switch arguments[amqp091.QueueTypeArg] {
+	switch found.Type {
 	case amqp091.QueueTypeQuorum:
-		s.limit, s.quorum = min(limitOf(arguments, link.Version()), policy), true
+		s.limit, s.quorum = limitOf(found, link.Version()), true
 		s.unseen = !seen && !q.client.config.NoDeliveryLimitPolicy
 		if s.unseen && !s.requeue {
 			return s, q.unseen(fmt.Sprintf("RabbitMQ %s counts each browse", link.Version()))
@@ -75,52 +79,6 @@ func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, erro
 
 	return s, nil
 }
-
-// arguments of the queue, and the delivery limit that a policy of the broker gives it, if that can be seen. The
-// management API tells both. AMQP has no question for either: so the queue is declared as it is believed to be, which
-// changes nothing of a queue that is there, and the broker answers with what is different. Policies stay unseen.
-func (q *Queue) arguments(ctx context.Context, link *connection.Link) (arguments amqp091.Table, policy int64, seen bool,
-	err error) {
-	api := q.client.config.Management
-	if api.URL == "" {
-		arguments, err = argumentsOf(q.client.asker(link), q.name)
-		return arguments, noLimit, false, err
-	}
-
-	client, err := management.New(api.URL, cmp.Or(api.VHost, link.Config.Vhost, "/"), api.HTTPClient)
-	if err != nil {
-		return nil, 0, false, err
-	}
-	found, err := client.Queue(ctx, q.name)
-	for began := time.Now(); err == nil && found.Effective == nil && time.Since(began) < statisticsTime &&
-		!rabbitmq.AtLeast(link.Version(), 4, 3); {
-		select {
-		case <-time.After(statisticsTime / 30):
-		case <-ctx.Done():
-			return nil, 0, false, context.Cause(ctx)
-		}
-		found, err = client.Queue(ctx, q.name)
-	}
-	if err != nil {
-		return nil, 0, false, err
-	}
-	arguments, policy = amqp091.Table(found.Arguments), noLimit
-	if arguments == nil {
-		arguments = amqp091.Table{}
-	}
-	if arguments[amqp091.QueueTypeArg] == nil {
-		arguments[amqp091.QueueTypeArg] = found.Type
-	}
-	if limit, ok := found.Effective["delivery-limit"].(int64); ok &&
-		(limit >= 0 || !rabbitmq.AtLeast(link.Version(), 4, 0)) {
-		policy = max(0, limit)
-	}
-
-	return arguments, policy, found.Effective != nil, nil
-}
-
-// statisticsTime is how long the management API may take to know a queue: it gets its statistics every 5 seconds.
-const statisticsTime = 15 * time.Second
 
 // unseen is the refusal of a queue that browsing might empty: counted says what makes that possible.
 func (q *Queue) unseen(counted string) error {
@@ -165,80 +123,34 @@ func (s safety) check(q *Queue, headers amqp091.Table) error {
 	}
 }
 
-// limitOf is the delivery limit that a quorum queue with these arguments has.
-func limitOf(arguments amqp091.Table, version string) int64 {
-	limit, given := arguments["x-delivery-limit"].(int64)
+// limitOf is the delivery limit that a quorum queue has by its arguments and its policies.
+func limitOf(q management.Queue, version string) int64 {
+	limit, given := q.Arguments["x-delivery-limit"].(int64)
 	switch {
 	case given && limit >= 0:
-		return min(limit, noLimit)
+		limit = min(limit, noLimit)
 	case given && !rabbitmq.AtLeast(version, 4, 0):
-		return 0 // for which it takes a negative one
+		limit = 0 // for which it takes a negative one
 	case !given && rabbitmq.AtLeast(version, 4, 0):
-		return 20
+		limit = 20
 	default:
-		return noLimit
+		limit = noLimit
 	}
+	if policy, ok := q.Effective["delivery-limit"].(int64); ok &&
+		(policy >= 0 || !rabbitmq.AtLeast(version, 4, 0)) {
+		limit = min(limit, max(0, policy))
+	}
+
+	return limit
 }
 
-// mostArguments bounds the questions: a queue has few arguments that are compared.
-const mostArguments = 24
-
-// argumentsOf finds out the arguments of a queue that exists, beginning with those of a dead-letter queue of ours.
-func argumentsOf(a asker, queue string) (amqp091.Table, error) {
+// argumentsOfOurs are those of a dead-letter queue that a service declares.
+func argumentsOfOurs() (amqp091.Table, error) {
 	plan, err := topology.New("any", config.Policy{Mode: config.ModeDeadLetter, Scope: config.ScopeShared},
 		topology.Names{})
 	if err != nil {
 		return nil, err
 	}
-	arguments, flags := plan.Queues[len(plan.Queues)-1].Arguments, map[string]bool{"durable": true}
 
-	for range mostArguments {
-		err = declareOnce(a, queue, flags, arguments)
-		conflict := (*topology.ConflictError)(nil)
-		if !errors.As(err, &conflict) {
-			return arguments, err
-		}
-		switch conflict.Argument {
-		case "durable", "auto_delete", "exclusive":
-			flags[conflict.Argument] = !flags[conflict.Argument]
-		case amqp091.QueueTypeArg:
-			if conflict.Found != amqp091.QueueTypeQuorum {
-				return amqp091.Table{amqp091.QueueTypeArg: conflict.Found}, nil
-			}
-			return nil, err
-		default:
-			if conflict.Argument == "" {
-				return nil, err
-			}
-			setArgument(arguments, conflict.Argument, conflict.Found)
-		}
-	}
-
-	return nil, err
-}
-
-// setArgument takes over what the broker has said of an argument. It does not say clearly of what type it is.
-func setArgument(arguments amqp091.Table, name, found string) {
-	if found == "none" {
-		delete(arguments, name)
-		return
-	}
-	var value any = strings.Trim(found, `"`)
-	if n, err := strconv.ParseInt(found, 10, 64); err == nil && arguments[name] != n {
-		value = n
-	} else if b, err := strconv.ParseBool(found); err == nil && arguments[name] != b {
-		value = b
-	}
-	arguments[name] = value
-}
-
-// declareOnce has a channel of its own, as the broker closes it with a refusal.
-func declareOnce(a asker, queue string, flags map[string]bool, arguments amqp091.Table) error {
-	err := a.onChannel(func(channel *amqp091.Channel) error {
-		_, err := channel.QueueDeclare(queue, flags["durable"], flags["auto_delete"], flags["exclusive"], false,
-			arguments)
-		return err
-	})
-
-	return topology.Explain(topology.KindQueue, queue, err)
+	return plan.Queues[len(plan.Queues)-1].Arguments, nil
 }

@@ -3,8 +3,9 @@ package dlq
 import (
 	"testing"
 
-	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
+
+	"github.com/amqpretry/watermill-retry/internal/management"
 )
 
 // What a quorum queue's own delivery limit is depends on the version: a negative one is none from 4.0 on, and 0 before.
@@ -22,10 +23,10 @@ func TestLimitOf(t *testing.T) {
 		{int64(7), "3.10.8", 7}, {int64(7), "4.3.6", 7}, {int64(1<<31 - 1), "4.0.5", noLimit},
 		{int64(1 << 40), "4.0.5", noLimit},
 	} {
-		arguments := amqp091.Table{}
+		q := management.Queue{Arguments: management.Arguments{}}
 		if test.limit != nil {
-			arguments["x-delivery-limit"] = test.limit
+			q.Arguments["x-delivery-limit"] = test.limit
 		}
-		assert.Equal(t, test.want, limitOf(arguments, test.version), "%v on %s", test.limit, test.version)
+		assert.Equal(t, test.want, limitOf(q, test.version), "%v on %s", test.limit, test.version)
 	}
 }

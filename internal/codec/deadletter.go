@@ -23,24 +23,29 @@ func DeadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, uuid
 func deadLetter(d *amqp091.Delivery, mainQueue string) (l retry.DeadLetter, s wire.State) {
 	s, ours := wire.ReadDead(d.Headers, mainQueue)
 	death := newest(d.Headers)
-	l = retry.DeadLetter{Queue: mainQueue}
-	if ours {
+	another, _ := d.Headers[header.Queue].(string)
+	switch {
+	case ours:
 		l = engine.DeadLetterOf(s)
 		l.Queue = cmp.Or(l.Queue, mainQueue)
-	} else if another, _ := d.Headers[header.Queue].(string); another != "" && death["queue"] != mainQueue {
-		// somebody has moved it here, while it was between two attempts there
+	case another != "" && death["queue"] != mainQueue:
+		// Somebody has moved it here, while it was between two attempts there.
 		l.Queue = wire.Text(another, wire.MaxNameBytes)
+	default:
+		death = failing(d.Headers, mainQueue)
+		queue, _ := death["queue"].(string)
+		l.Queue = cmp.Or(wire.Text(queue, wire.MaxNameBytes), mainQueue)
 	}
 	// Our copies carry no x-death: where there is one of this queue, the broker has made this dead letter, maybe of a
 	// replayed one.
-	byBroker(&l, death, mainQueue, s.Arrival.Known())
+	byBroker(&l, death, s.Arrival.Known())
 
 	return l, s
 }
 
-// byBroker completes a dead letter that the broker has made, from a protected main queue.
-func byBroker(l *retry.DeadLetter, death amqp091.Table, mainQueue string, known bool) {
-	if queue, _ := death["queue"].(string); queue != mainQueue {
+// byBroker completes a dead letter that the broker has made when it left its queue.
+func byBroker(l *retry.DeadLetter, death amqp091.Table, known bool) {
+	if queue, _ := death["queue"].(string); queue == "" || queue != l.Queue {
 		return
 	}
 	reason, _ := death["reason"].(string)

@@ -50,6 +50,10 @@ func TestDeadLetter(t *testing.T) {
 			Expiration: "7",
 		}
 	}
+	of := func(queue string, l retry.DeadLetter) retry.DeadLetter {
+		l.Queue = queue
+		return l
+	}
 	with := func(headers amqp091.Table, key string, value any) amqp091.Table {
 		changed := amqp091.Table{key: value}
 		for k, v := range headers {
@@ -83,7 +87,15 @@ func TestDeadLetter(t *testing.T) {
 			byBroker(retry.ReasonExpired)},
 		"a reason of a later broker": {amqp091.Table{header.Death: death("orders", "bored")}, byBroker("")},
 		"from another queue": {amqp091.Table{header.Death: death("another", "rejected")},
-			retry.DeadLetter{Queue: "orders"}},
+			of("another", byBroker(retry.ReasonRejected))},
+		"expired in another queue": {amqp091.Table{header.Death: death("another", "expired")},
+			of("another", byBroker(retry.ReasonExpired))},
+		"rejected, then waited": {amqp091.Table{header.Death: append(death("orders.wait", "expired"),
+			death("orders", "rejected")...)}, byBroker(retry.ReasonRejected)},
+		"rejected elsewhere, then expired": {amqp091.Table{header.Death: append(death("orders", "expired"),
+			death("another", "rejected")...)}, byBroker(retry.ReasonExpired)},
+		"rejected here, then elsewhere": {amqp091.Table{header.Death: append(death("another", "rejected"),
+			death("orders", "rejected")...)}, of("another", byBroker(retry.ReasonRejected))},
 		"moved here between attempts": {with(with(ours, header.Count, "2"), header.Queue, "another"),
 			retry.DeadLetter{Queue: "another"}},
 		"passed on from another queue": {with(amqp091.Table{header.Queue: "another"}, header.Death,

@@ -22,6 +22,24 @@ func newest(headers amqp091.Table) amqp091.Table {
 	return newest
 }
 
+// failing returns the entry of x-death that tells in which queue a message without our headers failed last. A queue in
+// which messages only wait (expired) may be newer: RabbitMQ 3.10 mixes the order within a second, and some consumers
+// copy x-death to what they publish themselves.
+func failing(headers amqp091.Table, mainQueue string) amqp091.Table {
+	first := newest(headers)
+	if first["queue"] == mainQueue {
+		return first
+	}
+	deaths, _ := headers[header.Death].([]any)
+	for _, d := range deaths {
+		if death, ok := d.(amqp091.Table); ok && death["reason"] != expired {
+			return death
+		}
+	}
+
+	return first
+}
+
 // DeliveryCount is how often the broker has delivered the message without an answer, as far as it counts: quorum queues
 // only.
 // 3.10 to 4.2 count every return to the queue; from 4.3 on only those that an explicit requeue does not explain.

@@ -157,9 +157,7 @@ func withState(p amqp091.Publishing, state wire.State, limit int) (_ amqp091.Pub
 func stateOfDead(d *amqp091.Delivery, mainQueue string) wire.State {
 	letter, s := deadLetter(d, mainQueue)
 	s.Count, s.Delay = header.CountDead, ""
-	if s.Queue == "" {
-		s.Queue = mainQueue
-	}
+	s.Queue = cmp.Or(s.Queue, letter.Queue)
 
 	s.Reason, s.LastFailure = letter.Reason, letter.LastFailure
 	if !s.Arrival.Known() {

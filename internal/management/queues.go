@@ -34,6 +34,8 @@ type Queue struct {
 	Messages      *int64 `json:"messages"`
 	Ready         *int64 `json:"messages_ready"`
 	Unacked       *int64 `json:"messages_unacknowledged"`
+	// ReadyBytes are those of the bodies of the ready messages.
+	ReadyBytes *int64 `json:"message_bytes_ready"`
 	Undeliverable *int64 `json:"messages_dlx"`
 	// Delayed are those that a quorum queue holds back until their x-opt-delivery-time (RabbitMQ 4.4 and later).
 	Delayed   *int64 `json:"messages_delayed"`

@@ -16,31 +16,8 @@ import (
 	"github.com/amqpretry/watermill-retry/internal/shell"
 )
 
-// Effective are the arguments of a queue as they are in force, as far as its policies change them: of two limits the
-// lower one counts, and a dead-letter exchange among the arguments wins over that of a policy.
-func Effective(q management.Queue) amqp.Table {
-	arguments := amqp.Table{}
-	for key, value := range q.Arguments {
-		arguments[key] = value
-	}
-	arguments[amqp.QueueTypeArg] = q.Type
-	for key, value := range q.Effective {
-		argument := "x-" + key
-		own, given := arguments[argument].(int64)
-		n, isNumber := value.(int64)
-		switch {
-		case isNumber && given && own >= 0:
-			arguments[argument] = min(own, n)
-		case isNumber, key == "overflow", key == "delayed-retry-type": // which on quorum queues win from a policy
-			arguments[argument] = value
-		default:
-			if _, given := arguments[argument]; !given {
-				arguments[argument] = value
-			}
-		}
-	}
-	return arguments
-}
+// Effective are the arguments of a queue as they are in force with its policies.
+func Effective(q management.Queue) amqp.Table { return amqp.Table(q.InForce()) }
 
 // Difference is an argument that is not as a strategy needs it.
 type Difference struct {
