@@ -57,7 +57,7 @@ func (q *Queue) Import(ctx context.Context, r io.Reader, options ImportOptions) 
 
 	i := &importer{queue: q, target: target, asTaken: asTaken, options: options, run: ctx,
 		publisher: q.client.publisher(link),
-		into:      into, frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1), asked: map[Taken]bool{}}
+		into:      into, frame: link.FrameSize(), limiter: rate.NewLimiter(rate.Inf, 1), asked: map[any]bool{}}
 	if options.Rate > 0 {
 		i.limiter.SetLimit(rate.Limit(options.Rate))
 	}
@@ -111,7 +111,7 @@ type importer struct {
 	frame     int
 	limiter   *rate.Limiter
 
-	asked map[Taken]bool
+	asked map[any]bool // by Taken, and by queue
 
 	report  Report
 	lines   int        // read so far
@@ -214,7 +214,7 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 		return &LineError{Line: i.lines, Err: fmt.Errorf("its headers are too large for a frame of the broker (%d "+
 			"bytes)", i.frame)}
 	}
-	if err := i.ask(record.Taken); err != nil {
+	if err := i.ask(record); err != nil {
 		return err
 	}
 	i.sends++
@@ -263,14 +263,20 @@ func (i *importer) explain(err error) error {
 	}
 }
 
-// ask asks whether a message may be imported that was sent on.
-func (i *importer) ask(t Taken) error {
-	if i.options.Taken == nil || !t.IsElsewhere() || i.asked[t] {
+// ask asks whether a message may be imported that was sent on, or that comes from another dead-letter queue.
+func (i *importer) ask(r record) error {
+	if ask := i.options.Elsewhere; ask != nil && r.Queue != "" && r.Queue != i.queue.name && !i.asked[r.Queue] {
+		i.asked[r.Queue] = true
+		if err := ask(r.Queue); err != nil {
+			return err
+		}
+	}
+	if i.options.Taken == nil || !r.Taken.IsElsewhere() || i.asked[r.Taken] {
 		return nil
 	}
-	i.asked[t] = true
+	i.asked[r.Taken] = true
 
-	return i.options.Taken(t)
+	return i.options.Taken(r.Taken)
 }
 
 // cut tells whether a line is the beginning of an object: whoever wrote it was killed. Whatever else is wrong with a

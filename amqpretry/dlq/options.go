@@ -154,9 +154,12 @@ type ImportOptions struct {
 	// Taken is asked once for each replay and move whose undo file is imported, before the first of its messages: where
 	// it has sent them they may have been handled, and whoever replays what the import brings back has them handled
 	// twice. An error ends the import there. Nil means to go on.
-	Taken    func(Taken) error
-	DryRun   bool
-	Progress func(Progress)
+	Taken func(Taken) error
+	// Elsewhere is asked once for each other dead-letter queue from which lines were exported, before the first of its
+	// messages is imported. An error ends the import there. Nil means to go on.
+	Elsewhere func(queue string) error
+	DryRun    bool
+	Progress  func(Progress)
 }
 
 // checkRun checks what the options of all runs have.

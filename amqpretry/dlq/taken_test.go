@@ -62,6 +62,19 @@ func TestImportOfWhatWasSentOn(t *testing.T) {
 	require.ErrorIs(t, err, no)
 	assert.Equal(t, 4, report.Done, "what was before is imported")
 
+	// The queue of the lines is another one than that of the import.
+	into, elsewhere := f.client.DeadLetterQueue(other, f.main), []string(nil)
+	from := func(queue string) error {
+		elsewhere = append(elsewhere, queue)
+		return no
+	}
+	report, err = into.Import(t.Context(), bytes.NewReader(undo.Bytes()), dlq.ImportOptions{Elsewhere: from})
+	require.ErrorIs(t, err, no)
+	assert.Zero(t, report.Done)
+	assert.Equal(t, []string{f.queue.Name()}, elsewhere)
+	_, err = f.queue.Import(t.Context(), bytes.NewReader(undo.Bytes()), dlq.ImportOptions{To: other, Elsewhere: from})
+	require.NoError(t, err, "the target is what the caller wants")
+
 	_, err = f.queue.Import(t.Context(),
 		bytes.NewReader(bytes.Replace(undo.Bytes(), []byte(`"by":"replay"`), []byte(`"by":7`), 1)), dlq.ImportOptions{})
 	require.ErrorContains(t, err, "line 1: .taken.by")

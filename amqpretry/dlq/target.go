@@ -24,11 +24,12 @@ type Target struct {
 	Ready     int `json:"ready"`
 	Consumers int `json:"consumers"`
 	// MaxLength and MaxLengthBytes limit the ready messages, Overflow says what a full queue does: drop-head,
-	// reject-publish or reject-publish-dlx. TTL limits the time that a message waits. Nil means no limit.
-	MaxLength      *int64         `json:"max_length,omitempty"`
-	MaxLengthBytes *int64         `json:"max_length_bytes,omitempty"`
-	Overflow       string         `json:"overflow,omitempty"`
-	TTL            *time.Duration `json:"-"`
+	// reject-publish or reject-publish-dlx. MessageTTL, in milliseconds, limits the time that a message waits. Nil means
+	// no limit.
+	MaxLength      *int64 `json:"max_length,omitempty"`
+	MaxLengthBytes *int64 `json:"max_length_bytes,omitempty"`
+	Overflow       string `json:"overflow,omitempty"`
+	MessageTTL     *int64 `json:"message_ttl,omitempty"`
 	// DeadLetters tells that the queue has a dead-letter exchange, for what it drops.
 	DeadLetters bool `json:"dead_letters"`
 	// Unknown says why limits may be missing here; empty if all are known.
@@ -75,10 +76,7 @@ func (t *Target) read(q management.Queue) {
 	}
 	t.Type = q.Type
 	t.MaxLength, t.MaxLengthBytes = limit(amqp091.QueueMaxLenArg), limit(amqp091.QueueMaxLenBytesArg)
-	if ttl := limit(amqp091.QueueMessageTTLArg); ttl != nil {
-		d := time.Duration(*ttl) * time.Millisecond
-		t.TTL = &d
-	}
+	t.MessageTTL = limit(amqp091.QueueMessageTTLArg)
 	_, t.DeadLetters = arguments["x-dead-letter-exchange"]
 	if t.MaxLength != nil || t.MaxLengthBytes != nil {
 		t.Overflow, _ = arguments[amqp091.QueueOverflowArg].(string)
@@ -93,7 +91,7 @@ func (t *Target) read(q management.Queue) {
 
 // limited tells whether some number of messages would not stay in the queue.
 func (t *Target) limited() bool {
-	return t != nil && (t.MaxLength != nil || t.MaxLengthBytes != nil || t.TTL != nil && t.Consumers == 0)
+	return t != nil && (t.MaxLength != nil || t.MaxLengthBytes != nil || t.MessageTTL != nil && t.Consumers == 0)
 }
 
 // Excess returns how many messages would not stay in the queue if n messages with so many bytes in all were sent while
@@ -104,7 +102,7 @@ func (t *Target) Excess(n int, bytes int64) int {
 		return 0
 	}
 	all, excess := t.Ready+n, 0
-	if t.TTL != nil && t.Consumers == 0 {
+	if t.MessageTTL != nil && t.Consumers == 0 {
 		return all
 	}
 	if t.MaxLength != nil {
@@ -121,7 +119,7 @@ func (t *Target) Excess(n int, bytes int64) int {
 
 // Loses tells whether messages that do not stay in the queue are lost. Else the broker dead-letters or rejects them.
 func (t *Target) Loses() bool {
-	return !t.DeadLetters && (t.TTL != nil && t.Consumers == 0 || t.Overflow == "drop-head")
+	return !t.DeadLetters && (t.MessageTTL != nil && t.Consumers == 0 || t.Overflow == "drop-head")
 }
 
 // Warnings say what would become of n messages with so many bytes in all, beyond being handled.
@@ -138,8 +136,8 @@ func (t *Target) Warnings(n int, bytes int64) []string {
 	}
 	if excess := t.Excess(n, bytes); excess > 0 {
 		all = append(all, t.excess(excess, n))
-	} else if t.TTL != nil {
-		all = append(all, fmt.Sprintf("messages that wait in %s for longer than %s %s", t.Queue, t.TTL, t.fate()))
+	} else if t.MessageTTL != nil {
+		all = append(all, fmt.Sprintf("messages that wait in %s for longer than %s %s", t.Queue, t.ttl(), t.fate()))
 	}
 
 	return all
@@ -155,8 +153,8 @@ func (t *Target) excess(excess, n int) string {
 			limits = append(limits, fmt.Sprintf("%s %d, overflow %s", limit.name, *limit.n, t.Overflow))
 		}
 	}
-	if t.TTL != nil {
-		limits = append(limits, fmt.Sprintf("message TTL %s", t.TTL))
+	if t.MessageTTL != nil {
+		limits = append(limits, "message TTL "+t.ttl())
 	}
 	already := ""
 	if t.Ready > 0 {
@@ -173,6 +171,8 @@ func (t *Target) excess(excess, n int) string {
 	return fmt.Sprintf("%s would %s %d of %d messages (%s%s)", t.Queue, what, excess, t.Ready+n,
 		strings.Join(limits, ", "), already)
 }
+
+func (t *Target) ttl() string { return (time.Duration(*t.MessageTTL) * time.Millisecond).String() }
 
 // fate is what becomes of messages that expire.
 func (t *Target) fate() string {

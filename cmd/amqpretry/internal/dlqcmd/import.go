@@ -33,13 +33,16 @@ publishes only appended lines; --restart publishes all lines. Standard input has
 
 An undo file of a purge puts deleted messages back. An undo file of a replay or a move contains
 messages that were sent to another queue, where they may have been handled: the command asks first,
-and --yes answers.
+and --yes answers. It also asks if the file is from another dead-letter queue than that of QUEUE.
+
+The import stops when the target has a limit and would drop messages, unless --allow-drop is set.
 
 Messages of a ladder's queue for unroutable messages keep their target, delay and headers if they are
 imported into that queue again (--dead-letter-queue).
 
 With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lines", "lines",
-"matched", "done", "truncated"}.`,
+"matched", "done", "truncated", "target", "warnings", "would_drop", "dropped"}. "dlq replay --help"
+describes the last four.`,
 		Example: `  amqpretry dlq import orders orders.jsonl
   amqpretry dlq import orders orders.dlq-purge-20261122T051200Z.jsonl --reason exhausted
   gunzip < orders.jsonl.gz | amqpretry dlq import orders --to orders.parked -`,
@@ -59,7 +62,9 @@ With --json: one object, {"queue", "main_queue", "file", "dry_run", "skipped_lin
 	cmd.Flags().StringVar(&i.to, "to", "", "target queue (default: the dead-letter queue of QUEUE)")
 	cmd.Flags().Var(&pace, "rate", "maximum rate: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
 	cmd.Flags().BoolVar(&i.restart, "restart", false, "import all lines of FILE, and ignore FILE.imported")
-	cmd.Flags().BoolVar(&i.yes, "yes", false, "import the undo file of a replay or a move without asking")
+	cmd.Flags().BoolVar(&i.yes, "yes", false, "import without asking: the undo file of a replay or a move, or a file "+
+		"from another queue")
+	cmd.Flags().BoolVar(&i.allowDrop, "allow-drop", false, allowDropHelp)
 	cmd.Flags().BoolVar(&i.dryRun, "dry-run", false, "read and count the messages, and publish nothing")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		filter, err := filters.build()
@@ -88,13 +93,17 @@ type importing struct {
 	path, to             string
 	rate                 float64
 	restart, dryRun, yes bool
+	allowDrop            bool
 	filter               dlq.Filter
 	filters              string
 }
 
 func (t *tool) importFrom(ctx context.Context, q queue, i importing) error {
-	o := dlq.ImportOptions{Filter: i.filter, To: i.to, Rate: i.rate, DryRun: i.dryRun,
-		Taken: func(taken dlq.Taken) error { return t.confirmTaken(q, i, taken) }}
+	o := dlq.ImportOptions{Filter: i.filter, To: i.to, Rate: i.rate, DryRun: i.dryRun, AllowDrop: i.allowDrop,
+		Taken: func(taken dlq.Taken) error { return t.confirmTaken(q, i, taken) },
+		Elsewhere: func(queue string) error {
+			return t.confirmImport(q, i, fmt.Sprintf("%s contains messages of %s, not of %s.", i.path, queue, q.Name()))
+		}}
 	if i.path == "-" {
 		return t.importReader(ctx, q, t.In, i, o, 0)
 	}
@@ -147,6 +156,12 @@ func (t *tool) confirmTaken(q queue, i importing, taken dlq.Taken) error {
 	}
 	news := fmt.Sprintf("%s contains messages that were %s to %s, from %s on. %s", i.path, what, taken.To,
 		taken.At.UTC().Format(time.RFC3339), then)
+
+	return t.confirmImport(q, i, news)
+}
+
+// confirmImport asks whether to import messages that may not be meant.
+func (t *tool) confirmImport(q queue, i importing, news string) error {
 	if i.yes || i.dryRun {
 		t.Note("%s", news)
 		return nil
@@ -260,15 +275,23 @@ func (t *tool) printImport(q queue, i importing, skipped int, r dlq.Report) erro
 			Matched   int    `json:"matched"`
 			Done      int    `json:"done"`
 			Truncated bool   `json:"truncated"`
-		}{target, q.MainQueue(), i.path, i.dryRun, skipped, skipped + r.Seen, r.Matched, r.Done, r.Truncated})
+			targetReport
+		}{target, q.MainQueue(), i.path, i.dryRun, skipped, skipped + r.Seen, r.Matched, r.Done, r.Truncated,
+			targetResult(r, r.Matched)})
 	}
 	var err error
 	if i.dryRun {
 		err = t.printSafe("%s: %s, of which %s and can be imported into %s. This was a dry run", i.path,
 			units.Many(r.Seen, "message"), matching(r.Matched), target)
+		if err == nil {
+			err = t.printWarnings(r, r.Matched, 0)
+		}
 	} else {
 		err = t.printSafe("%s: %s, of which %s; %s imported into %s", i.path, units.Many(r.Seen, "message"),
 			matching(r.Matched), units.Thousands(r.Done), target)
+		if err == nil {
+			err = t.printDropped(r)
+		}
 	}
 	if err == nil && r.Truncated {
 		err = t.printSafe("The last line is incomplete and was not imported, because the writer of the file was " +

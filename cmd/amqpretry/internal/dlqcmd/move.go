@@ -19,7 +19,7 @@ them again, use "dlq replay".
 
 The command first prints how many messages match. On a terminal it then asks for confirmation;
 elsewhere it needs --yes. A message leaves the dead-letter queue after the broker has confirmed its
-copy.` + operationJSON,
+copy. A target that would drop messages is refused, unless --allow-drop is set.` + operationJSON,
 		Example: `  amqpretry dlq move orders --to parked --error-type '*billing.OutageError'
   amqpretry dlq move orders --to orders.parked --older-than 7d --yes`,
 		Args: cobra.ExactArgs(1),
@@ -30,6 +30,7 @@ copy.` + operationJSON,
 		pace  rate
 	)
 	to := cmd.Flags().String("to", "", "target queue")
+	allowDrop := cmd.Flags().Bool("allow-drop", false, allowDropHelp)
 	cmd.Flags().Var(&pace, "rate", "maximum rate: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
 	flags.add(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -56,7 +57,7 @@ copy.` + operationJSON,
 				do: func(ctx context.Context, s step) (outcome, error) {
 					r, err := q.Move(ctx, dlq.MoveOptions{
 						Filter: filter, To: *to, Limit: s.limit, Rate: float64(pace), DryRun: s.dryRun, Undo: s.undo,
-						Progress: s.progress,
+						Progress: s.progress, AllowDrop: *allowDrop,
 					})
 					return outcome{Report: r}, err
 				}}, &flags)

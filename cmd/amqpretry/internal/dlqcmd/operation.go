@@ -103,7 +103,11 @@ a dry run. Absent or special values:
   unsettled  messages that were sent or written to the undo file, and are still in the queue
   refused    messages that a full queue rejected; they are still in the dead-letter queue
   hidden     messages that the broker holds until their x-opt-delivery-time (RabbitMQ 4.4 and
-             later); -1 if only the management API could tell`
+             later); -1 if only the management API could tell
+  target     what is known of the queue "to": {"queue", "type", "ready", "consumers", "max_length",
+             "max_length_bytes", "overflow", "message_ttl", "dead_letters", "unknown"}
+  would_drop messages that would not stay in the target; "warnings" has it and more in words
+  dropped    sent messages that are not in the target, although it had no consumer`
 
 // interrupted is what is said after ^C. The undo file of a run is not overwritten by the next one.
 func interrupted(f *operationFlags, undo string, failed error) error {
@@ -259,6 +263,10 @@ func (t *tool) printPlan(q queue, e operation, o outcome, limit int) error {
 		return err
 	}
 
+	if err := t.printWarnings(o.Report, o.can(), limit); err != nil {
+		return err
+	}
+
 	return t.printLeft(o, "cannot")
 }
 
@@ -298,6 +306,9 @@ func (t *tool) printDone(q queue, e operation, o outcome, undo string) error {
 	if err == nil && o.Refused > 0 {
 		err = t.printSafe("%s more were rejected by %s, which is full: they are still in %s",
 			units.Thousands(o.Refused), e.to, q.Name())
+	}
+	if err == nil {
+		err = t.printDropped(o.Report)
 	}
 	if err == nil && o.canary != nil {
 		err = t.printSafe("%s", canaryLine(*o.canary))
@@ -401,6 +412,7 @@ type report struct {
 	Left      []left `json:"left"`
 	Undo      string `json:"undo,omitempty"`
 	Run       string `json:"run,omitempty"`
+	targetReport
 
 	Canary *canaryReport `json:"canary,omitempty"`
 }
@@ -415,5 +427,6 @@ func result(q queue, e operation, o outcome, undo string, dryRun bool) report {
 		Queue: q.Name(), MainQueue: q.MainQueue(), To: e.to, DryRun: dryRun, Total: o.Total, Seen: o.Seen,
 		Matched: matched, Done: o.Done, Unsettled: o.Unsettled, Refused: o.Refused, Hidden: o.Hidden,
 		Left: leftBehind(o), Undo: undo, Run: o.run, Canary: canaryResult(o.canary),
+		targetReport: targetResult(o.Report, o.can()),
 	}
 }

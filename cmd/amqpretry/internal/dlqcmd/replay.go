@@ -33,6 +33,10 @@ delays; it ends as soon as all results are known.
 
 A message that failed in another queue, by its headers, is left in place unless --foreign is set.
 
+A target that would drop messages, because of a length limit or a message TTL, is refused unless
+--allow-drop is set. Limits that a policy sets are visible only with the management API; without it,
+the command reports dropped messages afterwards.
+
 --edit opens the body in $VISUAL or $EDITOR. --body reads it from a file, or from standard input (-).
 --set-header and --remove-header change headers. The filter must match exactly one message, unless
 --edit-all is set (not with --edit). The message keeps a record of the edit for "dlq show".` + operationJSON + `
@@ -59,6 +63,7 @@ counts those in "handled" that needed retries, and "stopped" has the cause.`,
 	cmd.Flags().DurationVar(&o.Canary.Watch, "watch", 15*time.Minute, "with --canary: maximum wait for the results")
 	cmd.Flags().IntVar(&o.Canary.Tolerate, "tolerate", 0, "with --canary: number of messages that may be "+
 		"dead-lettered again or dropped")
+	cmd.Flags().BoolVar(&o.AllowDrop, "allow-drop", false, allowDropHelp)
 	cmd.Flags().BoolVar(&o.Foreign, "foreign", false, "include messages that failed in another queue, by their headers")
 	edits.add(cmd)
 	flags.add(cmd)
