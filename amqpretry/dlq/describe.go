@@ -27,7 +27,7 @@ func (c *Client) describe(ctx context.Context, link *connection.Link, name strin
 		arguments, err := argumentsOf(c.asker(link), name, believed)
 		kind, _ := arguments[amqp091.QueueTypeArg].(string)
 		return management.Queue{Name: name, Type: cmp.Or(kind, amqp091.QueueTypeClassic),
-			Arguments: management.Arguments(arguments)}, false, err
+			Arguments: management.Arguments(arguments)}, false, err // also with an error: what is known until then
 	}
 
 	client, err := management.New(api.URL, cmp.Or(api.VHost, link.Config.Vhost, "/"), api.HTTPClient)
@@ -69,13 +69,13 @@ func argumentsOf(a asker, queue string, believed amqp091.Table) (_ amqp091.Table
 			arguments = amqp091.Table{}
 			setArgument(arguments, conflict.Argument, conflict.Found)
 		case "":
-			return nil, err
+			return arguments, err
 		default:
 			setArgument(arguments, conflict.Argument, conflict.Found)
 		}
 	}
 
-	return nil, err
+	return arguments, err
 }
 
 // setArgument takes over what the broker has said of an argument. It does not say clearly of what type it is.

@@ -100,7 +100,7 @@ func (q *Queue) begin(ctx context.Context, target string, dryRun bool) (_ *run, 
 
 // guard refuses a run whose target would drop messages. Where the target has a limit that could, it counts first.
 func (r *run) guard(ctx context.Context, d *drain, allowDrop bool) error {
-	if d.dryRun || allowDrop || !r.target.limited() || !r.target.Loses() {
+	if d.dryRun || allowDrop || !r.target.limited() || !r.target.loses() {
 		return nil
 	}
 	count := *d
@@ -110,7 +110,7 @@ func (r *run) guard(ctx context.Context, d *drain, allowDrop bool) error {
 		return err
 	}
 
-	return r.target.refuse(report.can(), report.Bytes)
+	return r.target.Check(report.can(), report.Bytes)
 }
 
 // finish adds to a report what is known of the target. Nobody is asked after an error: the broker may be gone.

@@ -223,7 +223,7 @@ func (i *importer) one(ctx context.Context, line []byte, whole bool, now time.Ti
 		return nil
 	}
 	if !i.options.AllowDrop {
-		if err := i.into.refuse(i.sends, i.report.Bytes); err != nil {
+		if err := i.into.Check(i.sends, i.report.Bytes); err != nil {
 			return err
 		}
 	}

@@ -39,6 +39,7 @@ func (q *Queue) Replay(ctx context.Context, options ReplayOptions) (report Repla
 		return report, err
 	}
 	defer r.end(q.client)
+	r.target.handle = true
 
 	p := &replay{queue: q, options: options, target: target, report: &report, began: time.Now()}
 	defer func() { r.finish(&report.Report, options.DryRun, err) }()

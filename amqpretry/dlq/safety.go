@@ -53,6 +53,10 @@ func (q *Queue) safety(ctx context.Context, link *connection.Link) (safety, erro
 			Do: "grant configure on it, or configure the management API", Err: err}
 	}
 	if conflict := (*topology.ConflictError)(nil); errors.As(err, &conflict) {
+		if found.Type == amqp091.QueueTypeClassic { // which has no delivery limit
+			s.requeue = false
+			return s, nil
+		}
 		return s, &UnsafeError{Queue: q.name, Found: "its delivery limit cannot be found out by AMQP (the broker " +
 			"does not tell clearly what " +
 			conflict.Argument + " is)", Do: "configure the management API", Err: err}

@@ -35,7 +35,8 @@ type Target struct {
 	// Unknown says why limits may be missing here; empty if all are known.
 	Unknown string `json:"unknown,omitempty"`
 
-	bytes int64 // that are ready, as far as somebody tells
+	bytes  int64 // that are ready, as far as somebody tells
+	handle bool  // what is sent there is to be handled
 }
 
 // target asks the broker about the queue to which a run sends messages.
@@ -45,8 +46,7 @@ func (c *Client) target(ctx context.Context, link *connection.Link, name string)
 		return nil, err
 	}
 	t := &Target{Queue: name, Ready: found.Messages, Consumers: found.Consumers}
-	q, seen, err := c.describe(ctx, link, name, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum},
-		statisticsTime)
+	q, seen, err := c.describe(ctx, link, name, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum}, 0)
 	var (
 		access   *topology.AccessError
 		conflict *topology.ConflictError
@@ -117,8 +117,8 @@ func (t *Target) Excess(n int, bytes int64) int {
 	return excess
 }
 
-// Loses tells whether messages that do not stay in the queue are lost. Else the broker dead-letters or rejects them.
-func (t *Target) Loses() bool {
+// loses tells whether messages that do not stay in the queue are lost. Else the broker dead-letters or rejects them.
+func (t *Target) loses() bool {
 	return !t.DeadLetters && (t.MessageTTL != nil && t.Consumers == 0 || t.Overflow == "drop-head")
 }
 
@@ -128,7 +128,7 @@ func (t *Target) Warnings(n int, bytes int64) []string {
 		return nil
 	}
 	var all []string
-	if t.Consumers == 0 {
+	if t.handle && t.Consumers == 0 {
 		all = append(all, fmt.Sprintf("%s has no consumer", t.Queue))
 	}
 	if t.Type == "stream" {
@@ -182,9 +182,9 @@ func (t *Target) fate() string {
 	return "are lost"
 }
 
-// refuse is the error of a run that would lose messages.
-func (t *Target) refuse(n int, bytes int64) error {
-	if excess := t.Excess(n, bytes); excess > 0 && t.Loses() {
+// Check returns a *[DropError] if the target would lose some of n messages with so many bytes in all.
+func (t *Target) Check(n int, bytes int64) error {
+	if excess := t.Excess(n, bytes); excess > 0 && t.loses() {
 		return &DropError{Target: *t, Dropped: excess, why: t.excess(excess, n)}
 	}
 	return nil

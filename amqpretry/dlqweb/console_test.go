@@ -14,6 +14,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rabbitmq/amqp091-go"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -600,4 +601,39 @@ func TestTooManyPlans(t *testing.T) {
 	f.await(first.ID, "discarded")
 	last = f.send(http.MethodPost, "/api/v1/runs", "application/json", `{"kind":"purge","queue":"`+f.dead+`"}`)
 	assert.Equal(t, http.StatusCreated, last.Status)
+}
+
+// The plan says what the target would do, and fails if it would lose messages, unless that is wanted.
+func TestTargetThatDrops(t *testing.T) {
+	t.Parallel()
+	f := start(t, nil)
+	f.fill(0, 20)
+	full := f.main + ".full"
+	f.Declare(full, amqp091.Table{"x-queue-type": "classic", "x-max-length": 5})
+	const drops = "would drop 15 of 20 messages (max-length 5, overflow drop-head)"
+	wanted := url.Values{"kind": {"replay"}, "queue": {f.dead}, "to": {full}}
+	plan := func(state string) (id, page string) {
+		a := f.post("/plan", wanted)
+		require.Equal(t, http.StatusSeeOther, a.Status, a.Body)
+		id = strings.TrimPrefix(a.Header.Get("Location"), "run?id=")
+		f.await(id, state)
+		return id, f.get("/run?id=" + id).Body
+	}
+	_, page := plan("failed")
+	assert.Contains(t, page, drops)
+	assert.NotContains(t, page, "20 messages to "+full+"</button>")
+
+	wanted.Set("limit", "5")
+	_, page = plan("ready")
+	assert.Contains(t, page, full+" has no consumer")
+	assert.NotContains(t, page, "would drop")
+
+	wanted.Del("limit")
+	wanted.Set("allow-drop", "yes")
+	id, page := plan("ready")
+	assert.Contains(t, page, drops)
+	f.post("/confirm", url.Values{"id": {id}})
+	f.await(id, "done")
+	assert.Contains(t, f.get("/run?id="+id).Body, "15 messages are not in the target")
+	f.Has(full, 5)
 }

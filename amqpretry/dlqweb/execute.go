@@ -80,7 +80,7 @@ func (e *execution) once(ctx context.Context) (dlq.Report, error) {
 		return e.replay(ctx, filter)
 	case kindMove:
 		return e.queue.Move(ctx, dlq.MoveOptions{Filter: filter, To: now.To, Limit: e.limit, Rate: now.Rate,
-			DryRun: e.dry, Undo: e.undo, Progress: e.progress})
+			DryRun: e.dry, Undo: e.undo, Progress: e.progress, AllowDrop: now.AllowDrop})
 	case kindPurge:
 		return e.queue.Purge(ctx, dlq.PurgeOptions{Filter: filter, Limit: e.limit, DryRun: e.dry, Undo: e.undo,
 			Progress: e.progress})
@@ -109,7 +109,7 @@ func (e *execution) progress(p dlq.Progress) {
 
 func (e *execution) replay(ctx context.Context, filter dlq.Filter) (dlq.Report, error) {
 	options := dlq.ReplayOptions{Filter: filter, To: e.run.To, Limit: e.limit, Rate: e.run.Rate,
-		Foreign: e.run.Foreign, By: string(e.run.By), DryRun: e.dry, Undo: e.undo, Progress: e.progress,
+		Foreign: e.run.Foreign, AllowDrop: e.run.AllowDrop, By: string(e.run.By), DryRun: e.dry, Undo: e.undo, Progress: e.progress,
 		Canary: dlq.Canary{Messages: e.run.First, Tolerate: e.run.Tolerate, OnChange: func(c dlq.CanaryReport) {
 			e.runs.change(e.r, false, func(r *Run) { r.Canary = canaryOf(c) })
 		}}}
@@ -214,6 +214,7 @@ func (e *execution) put(ctx context.Context) (dlq.Report, error) {
 	}
 
 	report, err := e.queue.Import(ctx, whole, dlq.ImportOptions{Filter: filter, DryRun: e.dry, Progress: e.progress,
+		AllowDrop: e.run.AllowDrop,
 		Imported: func(lines int) error {
 			e.runs.change(e.r, false, func(r *Run) {
 				if !e.dry {

@@ -353,9 +353,9 @@ func (c *Console) pagePlan(w http.ResponseWriter, r *http.Request, who visitor) 
 	data := struct {
 		wish
 		To, Limit, Rate, Canary, Tolerate string
-		Foreign                           bool
+		Foreign, AllowDrop                bool
 	}{wanted, query.Get("to"), query.Get("limit"), query.Get("rate"), query.Get("canary"), query.Get("tolerate"),
-		query.Get("foreign") != ""}
+		query.Get("foreign") != "", query.Get("allow-drop") != ""}
 
 	return c.render(w, http.StatusOK, "plan", page{Title: "Plan a run", Visitor: who, Data: data})
 }
@@ -408,7 +408,8 @@ func wishOf(rw http.ResponseWriter, r *http.Request) (wish, error) {
 		return wish{}, err
 	}
 	w := wish{Kind: Kind(form.Get("kind")), Queue: form.Get("queue"), MainQueue: form.Get("main-queue"),
-		To: strings.TrimSpace(form.Get("to")), Filter: filterValues(form), Foreign: form.Get("foreign") != ""}
+		To: strings.TrimSpace(form.Get("to")), Filter: filterValues(form), Foreign: form.Get("foreign") != "",
+		AllowDrop: form.Get("allow-drop") != ""}
 	for key, n := range map[string]*int{"limit": &w.Limit, "canary": &w.First, "tolerate": &w.Tolerate} {
 		if text := strings.TrimSpace(form.Get(key)); text != "" {
 			var err error

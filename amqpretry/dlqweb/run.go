@@ -90,6 +90,8 @@ type wish struct {
 	First    int  `json:"canary,omitempty"`
 	Tolerate int  `json:"tolerate,omitempty"`
 	Foreign  bool `json:"foreign,omitempty"`
+	// AllowDrop sends messages although the target would drop some.
+	AllowDrop bool `json:"allow_drop,omitempty"`
 	// Edit changes the one message that the filter selects.
 	Edit *edit `json:"edit,omitempty"`
 	// UndoOf is the run whose undo file is imported.
@@ -161,6 +163,10 @@ type counts struct {
 	Refused   int    `json:"refused"`
 	Hidden    int    `json:"hidden"`
 	Left      []left `json:"left"`
+	// Warnings are about the target. WouldDrop messages would not stay in it; Dropped ones are not in it after the run.
+	Warnings  []string `json:"warnings,omitempty"`
+	WouldDrop int      `json:"would_drop,omitempty"`
+	Dropped   int      `json:"dropped,omitempty"`
 }
 
 type left struct {
@@ -170,7 +176,7 @@ type left struct {
 
 func countsOf(r dlq.Report) counts {
 	c := counts{Total: r.Total, Seen: r.Seen, Matched: r.Matched, Done: r.Done, Unsettled: r.Unsettled,
-		Refused: r.Refused, Hidden: r.Hidden, Left: []left{}}
+		Refused: r.Refused, Hidden: r.Hidden, Left: []left{}, Dropped: r.Dropped}
 	for why, n := range r.Left {
 		c.Left = append(c.Left, left{why, n})
 	}
@@ -179,6 +185,14 @@ func countsOf(r dlq.Report) counts {
 	})
 
 	return c
+}
+
+// judge adds what the target would do to n messages; an error if it would lose some.
+func (c *counts) judge(r dlq.Report, n int) error {
+	bytes := r.Bytes * int64(n) / int64(max(1, c.Can()))
+	c.Warnings, c.WouldDrop = r.Target.Warnings(n, bytes), r.Target.Excess(n, bytes)
+
+	return r.Target.Check(n, bytes)
 }
 
 // Can is how many can go.
@@ -281,8 +295,10 @@ func (r Run) Rest() url.Values {
 			rest.Set(key, value)
 		}
 	}
-	if r.Foreign {
-		rest.Set("foreign", "yes")
+	for key, set := range map[string]bool{"foreign": r.Foreign, "allow-drop": r.AllowDrop} {
+		if set {
+			rest.Set(key, "yes")
+		}
 	}
 
 	return rest

@@ -271,6 +271,9 @@ func (k *runs) count(ctx context.Context, r *running, filter dlq.Filter) {
 	report, err := k.do(ctx, r, filter, true)
 	k.change(r, true, func(run *Run) {
 		run.Plan, run.counts = countsOf(report), counts{Left: []left{}}
+		if drops := run.Plan.judge(report, run.Most()); err == nil && !run.AllowDrop {
+			err = drops
+		}
 		run.Waits = ""
 		switch {
 		case run.StoppedBy != "", k.console.ctx.Err() != nil:

@@ -171,6 +171,7 @@ func (u *unroutable) send() *cobra.Command {
 	chosen.add(cmd)
 	to := cmd.Flags().String("to", "", "`queue` to which the messages go (default: that of --target)")
 	cmd.Flags().Var(&pace, "rate", "maximum rate: 100/s, 30/m, 5000/h (default: as fast as the broker confirms)")
+	allowDrop := cmd.Flags().Bool("allow-drop", false, allowDropHelp)
 	flags.addFor(cmd, "LADDER.unroutable")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if !chosen.given() {
@@ -196,7 +197,7 @@ func (u *unroutable) send() *cobra.Command {
 
 		return u.withUnroutable(cmd.Context(), ladder, chosen.queue, func(q queue) error {
 			return u.run(cmd.Context(), q, sending(q, dlq.ReplayOptions{
-				Filter: chosen.filter(ladder), To: *to, Rate: float64(pace), Foreign: true,
+				Filter: chosen.filter(ladder), To: *to, Rate: float64(pace), Foreign: true, AllowDrop: *allowDrop,
 			}), &flags)
 		})
 	}

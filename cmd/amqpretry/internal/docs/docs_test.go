@@ -179,6 +179,9 @@ func (w *world) fixture(name string) {
 		require.Zero(w.t, exit, out)
 	case "a queue audit without arguments":
 		rabbit.New(w.t, w.broker.URI).Declare("audit", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
+	case "there is a queue small":
+		rabbit.New(w.t, w.broker.URI).Declare("small", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum,
+			amqp091.QueueMaxLenArg: 1})
 	case "there is a queue parked":
 		rabbit.New(w.t, w.broker.URI).Declare("parked", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum})
 	case "invoices wait":
