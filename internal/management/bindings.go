@@ -22,11 +22,11 @@ type Binding struct {
 // Bindings lists what routes to a queue, but for the default exchange, which routes to every queue. There are none of a
 // queue that is not there, and RabbitMQ 3.10 lists none of a classic queue whose node is down.
 func (c *Client) Bindings(ctx context.Context, queue string) ([]Binding, error) {
-	var all, bindings []Binding
-	if err := c.call(ctx, http.MethodGet, []string{"queues", c.vhost, queue, "bindings"}, "", nil, &all,
-		""); err != nil {
+	all, err := list[Binding](ctx, c, []string{"queues", c.vhost, queue, "bindings"}, "", "")
+	if err != nil {
 		return nil, err
 	}
+	var bindings []Binding
 	for _, b := range all {
 		if b.Queue != queue || b.VHost != c.vhost {
 			return nil, c.astray(b.VHost, b.Queue)
@@ -41,14 +41,14 @@ func (c *Client) Bindings(ctx context.Context, queue string) ([]Binding, error) 
 // Bind adds a binding; its ID does not matter.
 func (c *Client) Bind(ctx context.Context, b Binding) error {
 	body := map[string]any{"routing_key": b.Key, "arguments": b.Arguments}
-	return c.call(ctx, http.MethodPost, []string{"bindings", c.vhost, "e", b.Exchange, "q", b.Queue}, "", body, nil,
-		bindingNeeds(b))
+	return c.do(ctx, request{method: http.MethodPost, path: []string{"bindings", c.vhost, "e", b.Exchange, "q", b.Queue},
+		body: body, needs: bindingNeeds(b)})
 }
 
 // Unbind removes a binding as [Client.Bindings] gave it.
 func (c *Client) Unbind(ctx context.Context, b Binding) error {
-	return c.call(ctx, http.MethodDelete, []string{"bindings", c.vhost, "e", b.Exchange, "q", b.Queue, b.ID}, "", nil,
-		nil, bindingNeeds(b))
+	return c.do(ctx, request{method: http.MethodDelete,
+		path: []string{"bindings", c.vhost, "e", b.Exchange, "q", b.Queue, b.ID}, needs: bindingNeeds(b)})
 }
 
 func bindingNeeds(b Binding) string {

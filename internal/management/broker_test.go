@@ -3,6 +3,7 @@ package management_test
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -117,7 +118,7 @@ func TestQuestionsAreAboutTheVirtualHost(t *testing.T) {
 		answer(401, "application/json", `{"error":"not_authorised","reason":"Not administrator user"}`)(w, r)
 	}))
 	defer server.Close()
-	client, err := management.New(server.URL, "/a b", nil)
+	client, err := management.New(strings.Replace(server.URL, "//", "//user@", 1), "/a b", nil)
 	require.NoError(t, err)
 
 	_, err = client.Permissions(t.Context(), "u/v")

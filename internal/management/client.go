@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
-	"time"
 )
 
 // Client talks to the API of one broker about one virtual host. It may be used by many goroutines.
@@ -20,16 +19,6 @@ type Client struct {
 	vhost string
 	http  http.Client
 }
-
-// requestTimeout bounds a single request, whatever the context says: a frozen broker answers nothing.
-const requestTimeout = 30 * time.Second
-
-// mostBytes is how long an answer may be, once it is unpacked: many times what a broker with 100,000 objects says at
-// once. What is longer is no broker's.
-const mostBytes = 64 << 20
-
-// mostWords is how much is shown of what the other side says of itself.
-const mostWords = 1 << 10
 
 // New makes a client for an address such as http://user:password@host:15672, with the plugin's path prefix if it has
 // one. A nil httpClient means a plain one; its redirects are not followed, as a redirected DELETE becomes a GET.
@@ -61,16 +50,24 @@ func New(address, vhost string, httpClient *http.Client) (*Client, error) {
 	return c, nil
 }
 
-// call sends one request to the path whose segments are given unescaped, and decodes the answer unless into is nil.
-// needs says what the user must be allowed for it.
-func (c *Client) call(ctx context.Context, method string, path []string, query string, body, into any,
-	needs string) error {
+// request is one question to the API. The segments of path are unescaped; needs says what the user must be allowed for
+// it.
+type request struct {
+	method string
+	path   []string
+	query  string
+	body   any
+	needs  string
+}
+
+// send sends a request and gives the answer to read. A nil read takes the status for an answer.
+func (c *Client) send(ctx context.Context, r request, left *bounds, read func(*answer) error) error {
 	address := c.base + "/api"
 	fail := func(status int, reason string, err error) error {
-		return &Error{Method: method, URL: address, User: c.user.Username(), VHost: c.vhost, Needs: needs,
+		return &Error{Method: r.method, URL: address, User: c.user.Username(), VHost: c.vhost, Needs: r.needs,
 			Status: status, Reason: reason, Err: err}
 	}
-	for _, segment := range path {
+	for _, segment := range r.path {
 		address += "/" + url.PathEscape(segment)
 		if segment == "." || segment == ".." {
 			return fail(0, "", fmt.Errorf("the API takes the name %q for a step in the path, however it is escaped",
@@ -79,7 +76,7 @@ func (c *Client) call(ctx context.Context, method string, path []string, query s
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	request, err := c.request(ctx, method, address+query, body)
+	request, err := c.request(ctx, r.method, address+r.query, r.body)
 	if err != nil {
 		return fail(0, "", err)
 	}
@@ -92,31 +89,51 @@ func (c *Client) call(ctx context.Context, method string, path []string, query s
 		return fail(0, "", err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(response.Body, mostBytes+1))
-	if err != nil {
-		return fail(response.StatusCode, "", err)
-	}
-	if len(answer) > mostBytes {
-		return fail(response.StatusCode, "", &foreignError{contentType: fmt.Sprintf("more than %d MiB", mostBytes>>20)})
-	}
+	kind := response.Header.Get("Content-Type")
 	switch status := response.StatusCode; {
-	case done(method, status) && into == nil:
+	case done(r.method, status) && read == nil:
 		return nil
-	case !strings.HasPrefix(response.Header.Get("Content-Type"), "application/json") || status < 400 &&
-		!done(method, status):
-		return fail(status, "", &foreignError{contentType: short(response.Header.Get("Content-Type")),
-			location: short(response.Header.Get("Location"))})
+	case status == http.StatusUnauthorized: // RabbitMQ says nothing more to a request without a user
+		return fail(status, reasonOf(response), nil)
+	case !strings.HasPrefix(kind, "application/json") || status < 400 && !done(r.method, status):
+		return fail(status, "", &foreignError{found: instead(kind), location: short(response.Header.Get("Location"))})
 	case status >= 400:
-		var said struct{ Reason any }
-		if err := json.Unmarshal(answer, &said); err != nil || said.Reason == nil {
-			return fail(status, short(string(answer)), nil)
-		}
-		return fail(status, short(fmt.Sprint(said.Reason)), nil)
+		return fail(status, reasonOf(response), nil)
 	}
-	if err := json.Unmarshal(answer, into); err != nil {
-		return fail(http.StatusOK, "", &foreignError{contentType: "JSON of another kind"})
+	a := newAnswer(response.Body, left)
+	if err = read(a); err == nil {
+		err = a.end()
+	}
+	if err != nil {
+		return fail(response.StatusCode, "", unread(err))
 	}
 	return nil
+}
+
+// do changes something.
+func (c *Client) do(ctx context.Context, r request) error { return c.send(ctx, r, nil, nil) }
+
+// get asks for one object.
+func get[T any](ctx context.Context, c *Client, path []string, query, needs string) (one T, err error) {
+	err = c.send(ctx, request{method: http.MethodGet, path: path, query: query, needs: needs}, newBounds(),
+		func(a *answer) (err error) {
+			one, err = object[T](a)
+			return err
+		})
+	return one, err
+}
+
+// list asks for a list that has no pages.
+func list[T any](ctx context.Context, c *Client, path []string, query, needs string) (all []T, err error) {
+	err = c.send(ctx, request{method: http.MethodGet, path: path, query: query, needs: needs}, newBounds(),
+		func(a *answer) (err error) {
+			all, err = elements[T](a)
+			return err
+		})
+	if err != nil {
+		return nil, err
+	}
+	return all, nil
 }
 
 // short is as much of what the other side says as an error shows.
@@ -167,9 +184,9 @@ func (c *Client) request(ctx context.Context, method, address string, body any) 
 // StatisticsDisabled tells whether the broker is set up to keep no statistics. Then no queue says how many messages it
 // has, or says it without the rest.
 func (c *Client) StatisticsDisabled(ctx context.Context) (bool, error) {
-	var overview struct {
+	type overview struct {
 		Disabled bool `json:"disable_stats"`
 	}
-	err := c.call(ctx, http.MethodGet, []string{"overview"}, "?columns=disable_stats", nil, &overview, "")
-	return overview.Disabled, err
+	o, err := get[overview](ctx, c, []string{"overview"}, "?columns=disable_stats", "")
+	return o.Disabled, err
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 )
 
 // Error is a request that the management API did not answer as it was wanted.
@@ -24,28 +25,42 @@ type Error struct {
 
 func (e *Error) Error() string {
 	text := fmt.Sprintf("management API: %s %s: ", e.Method, e.URL)
+	const check = "; check the address: is it the API itself (port 15672 by default), or a proxy's page?"
 	var foreign *foreignError
+	var limit *limitError
 	switch {
 	case errors.As(e.Err, &foreign):
-		return text + fmt.Sprintf("%d, and %v; check the address: is it the API itself (port 15672 by default), or a "+
-			"proxy's page?", e.Status, foreign)
+		return text + fmt.Sprintf("%d, and %v", e.Status, foreign) + check
+	case errors.As(e.Err, &limit):
+		return text + limit.Error() + check
 	case e.Status == 0 && e.timeout():
 		return text + fmt.Sprintf("no answer in time (%v)", e.Err)
+	case e.timeout():
+		return text + fmt.Sprintf("%d, but the answer did not end in time (%v)", e.Status, e.Err)
 	case e.Status == 0:
 		return text + fmt.Sprintf("no answer: %v; check the address, and that the plugin is on (rabbitmq-plugins "+
 			"enable rabbitmq_management)", e.Err)
 	case e.Err != nil:
 		return text + fmt.Sprintf("%d, %v", e.Status, e.Err)
+	case e.Status == http.StatusUnauthorized && e.User == "":
+		return text + "401: the address has no user; write it as http://user:password@host:15672"
 	case e.Status == http.StatusUnauthorized || e.Status == http.StatusForbidden:
-		return text + fmt.Sprintf("%d, %q: user %q needs the right password, the tag management, access to the "+
+		return text + fmt.Sprintf("%d, %s: user %q needs the right password, the tag management, access to the "+
 			"virtual host %q%s",
-			e.Status, e.Reason, e.User, e.VHost, e.needs())
+			e.Status, e.reason(), e.User, e.VHost, e.needs())
 	case e.Status == http.StatusNotFound:
 		return text + fmt.Sprintf("404, %q; RabbitMQ 4.3 also says so when user %q has no access to the virtual host "+
 			"%q", e.Reason, e.User, e.VHost)
 	default:
 		return text + fmt.Sprintf("%d, %q", e.Status, e.Reason)
 	}
+}
+
+func (e *Error) reason() string {
+	if e.Reason == "" {
+		return "credentials refused"
+	}
+	return strconv.Quote(e.Reason)
 }
 
 func (e *Error) Unwrap() error { return e.Err }
@@ -80,15 +95,32 @@ func hidden(err error) error {
 }
 
 // foreignError is an answer that the API does not give.
-type foreignError struct{ contentType, location string }
+type foreignError struct{ found, location string }
+
+func foreign(format string, args ...any) error {
+	return &foreignError{found: fmt.Sprintf(format, args...)}
+}
+
+// instead is what a Content-Type tells.
+func instead(contentType string) string {
+	if contentType == "" {
+		return "an answer that is not the API's"
+	}
+	return short(contentType) + " instead of what was asked for"
+}
 
 func (e *foreignError) Error() string {
-	switch {
-	case e.location != "":
+	if e.location != "" {
 		return fmt.Sprintf("a redirect to %s, which is not followed", e.location)
-	case e.contentType == "":
-		return "an answer that is not the API's"
-	default:
-		return e.contentType + " instead of what was asked for"
 	}
+	return e.found
+}
+
+// limitError is an answer beyond the bounds of the client.
+type limitError struct{ limit string }
+
+func tooMuch(format string, args ...any) error { return &limitError{fmt.Sprintf(format, args...)} }
+
+func (e *limitError) Error() string {
+	return "the answer, with all its pages, is over this client's limit of " + e.limit
 }

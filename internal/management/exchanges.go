@@ -19,9 +19,9 @@ type Exchange struct {
 
 // Exchanges lists all exchanges of the virtual host, the broker's own included.
 func (c *Client) Exchanges(ctx context.Context) ([]Exchange, error) {
-	var exchanges []Exchange
 	query := "?columns=vhost,name,type,durable,internal,arguments"
-	if err := c.call(ctx, http.MethodGet, []string{"exchanges", c.vhost}, query, nil, &exchanges, ""); err != nil {
+	exchanges, err := list[Exchange](ctx, c, []string{"exchanges", c.vhost}, query, "")
+	if err != nil {
 		return nil, err
 	}
 	for _, x := range exchanges {
@@ -41,12 +41,12 @@ func (c *Client) BindingsFrom(ctx context.Context, exchange string) ([]Binding, 
 // RoutesFrom lists the queues and the exchanges to which an exchange routes. There are none of an exchange that is not
 // there.
 func (c *Client) RoutesFrom(ctx context.Context, exchange string) ([]Binding, error) {
-	var all []struct {
+	type route struct {
 		Binding
 		DestinationType string `json:"destination_type"`
 	}
-	if err := c.call(ctx, http.MethodGet, []string{"exchanges", c.vhost, exchange, "bindings", "source"}, "", nil, &all,
-		""); err != nil {
+	all, err := list[route](ctx, c, []string{"exchanges", c.vhost, exchange, "bindings", "source"}, "", "")
+	if err != nil {
 		return nil, err
 	}
 	var bindings []Binding
@@ -64,9 +64,8 @@ func (c *Client) RoutesFrom(ctx context.Context, exchange string) ([]Binding, er
 
 // RoutesTo lists what routes to an exchange. There are none of an exchange that is not there.
 func (c *Client) RoutesTo(ctx context.Context, exchange string) ([]Binding, error) {
-	var all []Binding
-	if err := c.call(ctx, http.MethodGet, []string{"exchanges", c.vhost, exchange, "bindings", "destination"}, "", nil,
-		&all, ""); err != nil {
+	all, err := list[Binding](ctx, c, []string{"exchanges", c.vhost, exchange, "bindings", "destination"}, "", "")
+	if err != nil {
 		return nil, err
 	}
 	for i, b := range all {
@@ -80,8 +79,8 @@ func (c *Client) RoutesTo(ctx context.Context, exchange string) ([]Binding, erro
 
 // DeleteExchange deletes an exchange with its bindings.
 func (c *Client) DeleteExchange(ctx context.Context, name string) error {
-	return c.call(ctx, http.MethodDelete, []string{"exchanges", c.vhost, name}, "", nil, nil,
-		fmt.Sprintf("configure on exchange %q", name))
+	return c.do(ctx, request{method: http.MethodDelete, path: []string{"exchanges", c.vhost, name},
+		needs: fmt.Sprintf("configure on exchange %q", name)})
 }
 
 // elsewhere is an answer about something else, as astray is about queues.

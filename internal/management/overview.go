@@ -1,9 +1,6 @@
 package management
 
-import (
-	"context"
-	"net/http"
-)
+import "context"
 
 // Node is a node of the cluster. What is nil was not in the answer, as of a node that is down.
 type Node struct {
@@ -16,10 +13,8 @@ type Node struct {
 
 // Nodes lists the nodes of the cluster.
 func (c *Client) Nodes(ctx context.Context) ([]Node, error) {
-	var nodes []Node
 	query := "?columns=name,running,mem_alarm,disk_free_alarm,partitions"
-	err := c.call(ctx, http.MethodGet, []string{"nodes"}, query, nil, &nodes, "the tag monitoring or administrator")
-	return nodes, err
+	return list[Node](ctx, c, []string{"nodes"}, query, "the tag monitoring or administrator")
 }
 
 // FeatureFlag is a feature of the cluster, which is on or not.
@@ -30,19 +25,17 @@ type FeatureFlag struct {
 
 // FeatureFlags lists the feature flags of the cluster.
 func (c *Client) FeatureFlags(ctx context.Context) ([]FeatureFlag, error) {
-	var flags []FeatureFlag
-	err := c.call(ctx, http.MethodGet, []string{"feature-flags"}, "", nil, &flags, "the tag administrator (before "+
-		"RabbitMQ 4.0)")
-	return flags, err
+	return list[FeatureFlag](ctx, c, []string{"feature-flags"}, "", "the tag administrator (before RabbitMQ 4.0)")
 }
 
 // Limits are those of the virtual host by name, such as max-queues. One that is not set is missing, or negative.
 func (c *Client) Limits(ctx context.Context) (map[string]int64, error) {
-	var all []struct {
+	type set struct {
 		VHost string           `json:"vhost"`
 		Value map[string]int64 `json:"value"`
 	}
-	if err := c.call(ctx, http.MethodGet, []string{"vhost-limits", c.vhost}, "", nil, &all, ""); err != nil {
+	all, err := list[set](ctx, c, []string{"vhost-limits", c.vhost}, "", "")
+	if err != nil {
 		return nil, err
 	}
 	limits := map[string]int64{}

@@ -1,9 +1,6 @@
 package management
 
-import (
-	"context"
-	"net/http"
-)
+import "context"
 
 // Policy is a policy of the broker, or an operator policy.
 type Policy struct {
@@ -24,8 +21,8 @@ func (c *Client) OperatorPolicies(ctx context.Context) ([]Policy, error) {
 }
 
 func (c *Client) policies(ctx context.Context, kind string) ([]Policy, error) {
-	var policies []Policy
-	if err := c.call(ctx, http.MethodGet, []string{kind, c.vhost}, "", nil, &policies, ""); err != nil {
+	policies, err := list[Policy](ctx, c, []string{kind, c.vhost}, "", "")
+	if err != nil {
 		return nil, err
 	}
 	for _, p := range policies {

@@ -100,52 +100,53 @@ func (a *Arguments) UnmarshalJSON(data []byte) error {
 // pageSize is the most that the API gives at once.
 const pageSize = 500
 
-// mostQueues is more than any broker has.
-const mostQueues = 1_000_000
-
 // Queues lists all queues of the virtual host by name, with their state and without statistics.
 func (c *Client) Queues(ctx context.Context) ([]Queue, error) {
-	return c.list(ctx, "name,vhost,type,arguments,state,leader,node")
+	return c.queues(ctx, "name,vhost,type,arguments,state,leader,node")
 }
 
 // Counts lists all queues of the virtual host by name, with the numbers of their messages and consumers.
 func (c *Client) Counts(ctx context.Context) ([]Queue, error) {
-	return c.list(ctx, "name,vhost,type,arguments,state,messages,messages_ready,messages_unacknowledged,messages_dlx,"+
+	return c.queues(ctx, "name,vhost,type,arguments,state,messages,messages_ready,messages_unacknowledged,messages_dlx,"+
 		"messages_delayed,consumers")
 }
 
-// list lists all queues of the virtual host by name, with these columns.
-func (c *Client) list(ctx context.Context, columns string) ([]Queue, error) {
+// queues lists all queues of the virtual host by name, with these columns.
+func (c *Client) queues(ctx context.Context, columns string) ([]Queue, error) {
+	within, cancel := context.WithTimeoutCause(ctx, mostTime, tooMuch("%s", mostTime))
+	defer cancel()
 	var queues []Queue
-	for page := 1; ; page++ {
-		var answer struct {
-			Items []Queue `json:"items"`
-			Pages int     `json:"page_count"`
-		}
-		query := fmt.Sprintf("?page=%d&page_size=%d&sort=name&columns=%s", page, pageSize, columns)
-		err := c.call(ctx, http.MethodGet, []string{"queues", c.vhost}, query, nil, &answer, "")
+	left := newBounds()
+	for number := 1; ; number++ {
+		var found page
+		query := fmt.Sprintf("?page=%d&page_size=%d&sort=name&columns=%s", number, pageSize, columns)
+		err := c.send(within, request{method: http.MethodGet, path: []string{"queues", c.vhost}, query: query}, left,
+			func(a *answer) (err error) {
+				if found, err = readPage(a); err == nil {
+					err = found.check(number)
+				}
+				return err
+			})
 		var refused *Error
-		if page > 1 && errors.As(err, &refused) && refused.Status == http.StatusBadRequest {
+		switch asked := errors.As(err, &refused); {
+		case asked && number > 1 && refused.Status == http.StatusBadRequest:
 			return queues, nil // out of range: queues were deleted meanwhile
-		}
-		if NotFound(err) {
+		case NotFound(err):
 			return nil, hidden(err)
-		}
-		if err != nil {
+		case asked && within.Err() != nil && ctx.Err() == nil:
+			refused.Err = context.Cause(within)
+			return nil, refused
+		case err != nil:
 			return nil, err
 		}
-		for _, queue := range answer.Items {
+		for _, queue := range found.items {
 			if queue.VHost != c.vhost {
 				return nil, c.astray(queue.VHost, queue.Name)
 			}
 		}
-		queues = append(queues, answer.Items...)
-		if page >= answer.Pages || len(answer.Items) == 0 { // whatever it says of further pages
+		queues = append(queues, found.items...)
+		if number >= *found.pages {
 			return queues, nil
-		}
-		if len(queues) > mostQueues {
-			return nil, fmt.Errorf("management API: it lists more than %d queues, and says that there are more: is "+
-				"that a broker?", mostQueues)
 		}
 	}
 }
@@ -156,8 +157,7 @@ func (c *Client) list(ctx context.Context, columns string) ([]Queue, error) {
 // when the user has no access to the virtual host. So the error is a [NotFound] only when the list of all queues is
 // to be had and the queue is not on it. When it is, this is what the list says, without statistics.
 func (c *Client) Queue(ctx context.Context, name string) (Queue, error) {
-	var queue Queue
-	err := c.call(ctx, http.MethodGet, []string{"queues", c.vhost, name}, "", nil, &queue, "")
+	queue, err := get[Queue](ctx, c, []string{"queues", c.vhost, name}, "", "")
 	if err == nil && (queue.Name != name || queue.VHost != c.vhost) {
 		return Queue{}, c.astray(queue.VHost, queue.Name)
 	}
@@ -183,8 +183,8 @@ func (c *Client) DeleteQueue(ctx context.Context, name string, ifIdle bool) erro
 	if ifIdle {
 		query = "?if-empty=true&if-unused=true"
 	}
-	return c.call(ctx, http.MethodDelete, []string{"queues", c.vhost, name}, query, nil, nil,
-		fmt.Sprintf("configure on queue %q", name))
+	return c.do(ctx, request{method: http.MethodDelete, path: []string{"queues", c.vhost, name}, query: query,
+		needs: fmt.Sprintf("configure on queue %q", name)})
 }
 
 // astray is an answer about something else: a proxy that takes %2F for a slash asks the API for another path.

@@ -13,7 +13,7 @@ const (
 	ExitFailed = 1
 	// ExitUsage: it was not understood; nothing was done.
 	ExitUsage = 2
-	// ExitFound: a check has found a difference or a problem.
+	// ExitFound: a check has found a difference or a problem, also the check before a change, which then does nothing.
 	ExitFound = 3
 	// ExitIncomplete: it has ended by itself, and something of what was asked is left: messages that could not go, a
 	// stopped canary.

@@ -172,7 +172,7 @@ Exit codes:
   1    failed
   2    wrong usage, nothing was done
   3    a check found a difference or a problem
-  4    done in part: some messages were left, or a canary stopped the run
+  4    done in part: some messages or queues were left, or a canary stopped the run
   130  interrupted (^C), possibly after a part was done. A second ^C ends the process at once, and loses nothing either`,
 		Example: `  export ` + EnvURI + `=amqp://user:password@localhost:5672/
   amqpretry dlq stat orders

@@ -26,8 +26,9 @@ Messages in a landing queue cannot be consumed: the broker is about to hand them
 their main queue is missing, full or down. Declare it, drain it or start its nodes; the messages follow
 within 3 minutes. Deleting the landing queue discards them.
 
-The commands are about the ladders of the policy file, and the two default ladders if they exist.
---ladder names one by the name of its objects, such as amqpretry.delay.v1.100ms.10x6.
+The commands are about the ladders of the policy file, and the two default ladders if they exist. send
+and discard take the one with messages that match. --ladder names one by the name of its objects, such
+as amqpretry.delay.v1.100ms.10x6; it is needed only if several have such messages.
 
 Exit codes: 0 done, also when there is nothing; 1 failed; 2 wrong usage; 4 done in part: some matching
 messages were left or not visible; 130 interrupted (^C), possibly after a part was done.`,

@@ -11,6 +11,7 @@ import (
 
 	"github.com/amqpretry/watermill-retry/amqpretry/topology"
 	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/cli"
+	"github.com/amqpretry/watermill-retry/cmd/amqpretry/internal/dlqcmd"
 	"github.com/amqpretry/watermill-retry/config"
 )
 
@@ -87,13 +88,13 @@ func (l *ladders) candidates() ([]candidate, error) {
 }
 
 // withUnroutable are the candidates whose queue for unroutable messages is there, and the one that is named.
-func (l *ladders) withUnroutable(ctx context.Context) ([]topology.Ladder, error) {
+func (l *ladders) withUnroutable(ctx context.Context) ([]dlqcmd.Ladder, error) {
 	all, err := l.candidates()
 	if err != nil {
 		return nil, err
 	}
 	if all[0].use == unknown { // it is named
-		return []topology.Ladder{all[0].Ladder}, nil
+		return []dlqcmd.Ladder{{Ladder: all[0].Ladder}}, nil
 	}
 	b, err := connect(ctx, l.session)
 	if err != nil {
@@ -101,13 +102,13 @@ func (l *ladders) withUnroutable(ctx context.Context) ([]topology.Ladder, error)
 	}
 	defer b.close()
 
-	var found []topology.Ladder
+	var found []dlqcmd.Ladder
 	for _, c := range all {
-		switch _, there, err := b.ready(c.Unroutable()); {
+		switch ready, there, err := b.ready(c.Unroutable()); {
 		case err != nil:
 			return nil, err
 		case there:
-			found = append(found, c.Ladder)
+			found = append(found, dlqcmd.Ladder{Ladder: c.Ladder, Ready: ready})
 		}
 	}
 

@@ -22,24 +22,25 @@ const patience = 2 * time.Minute
 func statCommand(s *cli.Session, l *ladders) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat [QUEUE...]",
-		Short: "Count the messages that wait for an exact delay, by level, and until when",
-		Long: `Count the messages with exact delays: those that wait, by level of their ladder, with the latest time
-until which they wait; those that no target takes; and those that are due and wait in the landing queue
+		Short: "Count the messages that wait for an exact delay, by level, and how long they wait at most",
+		Long: `Count the messages with exact delays: those that wait, by level of their ladder, with the longest time
+that they still wait; those that no target takes; and those that are due and wait in the landing queue
 of their target.
 
-The times are upper bounds: a message may have come into its queue just now, and may have to wait once
-more at each lower level. They hold if nothing is down or full.
+The longest time counts from now: RabbitMQ does not show when a message came into its queue. So it is
+the time for a message that came just now, with one more wait at each lower level. It is the same as
+long as the queue has messages. It holds if nothing is down or full.
 
 QUEUE is a main queue, such as orders, whose landing queue is printed even if it is empty. AMQP does not
 tell what a landing queue holds. Without the management API its number is unknown, and other landing
 queues are not listed. The numbers of the management API are some seconds old.
 
-With --json: {"ladders": [{"name", "exists", "messages", "until", "levels": [{"level", "messages",
-"until", "undelivered", "queues": [{"queue", "delay", "messages", "until", "undelivered"}]}],
+With --json: {"ladders": [{"name", "exists", "messages", "max_wait_ms", "levels": [{"level", "messages",
+"max_wait_ms", "undelivered", "queues": [{"queue", "delay", "messages", "max_wait_ms", "undelivered"}]}],
 "unroutable": {"queue", "messages"}, "missing": [queue]}], "landing": [{"queue", "target": {"exchange",
-"key"}, "exists", "messages"}], "management_api"}. "until" is absent for an empty queue. "undelivered"
-counts messages that a queue has not handed over although they are due; it and the "messages" of landing
-queues are null without the management API.`,
+"key"}, "exists", "messages"}], "management_api"}. "max_wait_ms" counts from now, and is absent for an
+empty queue. "undelivered" counts messages that a queue has not handed over although they are due; it
+and the "messages" of landing queues are null without the management API.`,
 		Example: `  amqpretry delays stat
   amqpretry delays stat --policies retry.yaml orders payments
   amqpretry delays stat --json | jq '.ladders[].unroutable'`,
@@ -68,7 +69,7 @@ type ladderReport struct {
 	Name     string         `json:"name"`
 	Exists   bool           `json:"exists"`
 	Messages int64          `json:"messages"`
-	Until    time.Time      `json:"until,omitzero"`
+	MaxWait  milliseconds   `json:"max_wait_ms,omitempty"`
 	Levels   []*levelReport `json:"levels"`
 	// Unroutable are those that no target takes.
 	Unroutable struct {
@@ -95,17 +96,21 @@ type queueReport struct {
 	delay time.Duration
 }
 
-// waiting is how many messages wait, and until when at most.
+// waiting is how many messages wait, and how long at most from now.
 type waiting struct {
-	Messages int64     `json:"messages"`
-	Until    time.Time `json:"until,omitzero"`
+	Messages int64        `json:"messages"`
+	MaxWait  milliseconds `json:"max_wait_ms,omitempty"`
 	// Undelivered are those that are due and were not handed over; nil if nobody has told.
 	Undelivered *int64 `json:"undelivered"`
 }
 
+type milliseconds int64
+
+func (m milliseconds) String() string { return short(time.Duration(m) * time.Millisecond) }
+
 func (w *waiting) add(o waiting) {
 	w.Messages += o.Messages
-	w.Until = later(w.Until, o.Until)
+	w.MaxWait = max(w.MaxWait, o.MaxWait)
 	if o.Undelivered != nil {
 		sum := *o.Undelivered
 		if w.Undelivered != nil {
@@ -113,13 +118,6 @@ func (w *waiting) add(o waiting) {
 		}
 		w.Undelivered = &sum
 	}
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 type landingReport struct {
@@ -269,14 +267,14 @@ func (s *stat) ladder(b *broker, told counts, l topology.Ladder) (*ladderReport,
 				w.Messages += *w.Undelivered
 			}
 			if w.Messages > 0 {
-				w.Until = s.Now().Add(l.Remaining(q)).UTC()
+				w.MaxWait = milliseconds(l.Remaining(q).Milliseconds())
 			}
 			of.add(w)
 			of.Queues = append(of.Queues, queueReport{name, config.FormatDelay(q.Delay), w, q.Delay})
 		}
 		r.Levels = append(r.Levels, of)
 		r.Messages += of.Messages
-		r.Until = later(r.Until, of.Until)
+		r.MaxWait = max(r.MaxWait, of.MaxWait)
 	}
 
 	return r, nil
@@ -367,12 +365,12 @@ func (s *stat) printLadder(l *ladderReport, api bool) error {
 	}
 	text := fmt.Sprintf("ladder %s: %s", l.Name, times(l.Messages, "message"))
 	if l.Messages > 0 {
-		text += fmt.Sprintf(", at most until %s", l.Until.Format(time.RFC3339))
+		text += fmt.Sprintf(", for at most %s from now", l.MaxWait)
 	}
 	if _, err := fmt.Fprintln(s.Out, cli.Safe(text)); err != nil {
 		return err
 	}
-	header := []string{"level", "delays", "messages", "at most until"}
+	header := []string{"level", "delays", "messages", "max. wait"}
 	if api {
 		header = append(header, "overdue")
 	}
@@ -383,7 +381,7 @@ func (s *stat) printLadder(l *ladderReport, api bool) error {
 		}
 		last := of.Queues[len(of.Queues)-1]
 		row := []string{fmt.Sprint(of.Level), short(of.Queues[0].delay) + " to " + short(last.delay),
-			fmt.Sprint(of.Messages), s.until(of.Until)}
+			fmt.Sprint(of.Messages), wait(of.waiting)}
 		if api {
 			row = append(row, number(of.Undelivered))
 		}
@@ -403,13 +401,12 @@ func (s *stat) printLadder(l *ladderReport, api bool) error {
 	return nil
 }
 
-func (s *stat) until(at time.Time) string {
-	if at.IsZero() {
+func wait(w waiting) string {
+	if w.Messages == 0 {
 		return "-"
 	}
-	left := at.Sub(s.Now()).Round(time.Second)
 
-	return fmt.Sprintf("%s (%s)", at.Format(time.RFC3339), left)
+	return w.MaxWait.String()
 }
 
 func (s *stat) printLanding(r report) error {

@@ -35,27 +35,12 @@ func (t *tool) overview(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	queues, err := client.Queues(ctx)
+	queues, err := client.Counts(ctx)
 	if err != nil {
 		return err
 	}
 
-	lines := deadLetterQueues(queues)
-	bar := t.Progress("queues", len(lines))
-	defer bar.Close()
-	for i := range lines {
-		switch found, err := client.Queue(ctx, lines[i].Queue); {
-		case management.NotFound(err): // deleted meanwhile
-		case err != nil:
-			return err
-		default:
-			lines[i].Messages, lines[i].Ready, lines[i].Unacked = found.Messages, found.Ready, found.Unacked
-		}
-		bar.Set(i + 1)
-	}
-	bar.Close()
-
-	return t.printOverview(lines)
+	return t.printOverview(deadLetterQueues(queues))
 }
 
 // deadLetterQueues are those that are called as the dead-letter queue of a main queue, be it there or not.
@@ -70,7 +55,7 @@ func deadLetterQueues(queues []management.Queue) []line {
 	for _, q := range queues {
 		if mainQueue, is := strings.CutSuffix(q.Name, suffix); is && mainQueue != "" &&
 			names.DeadLetterQueue(mainQueue) == q.Name {
-			lines = append(lines, line{Queue: q.Name, MainQueue: mainQueue, MainQueueExists: exists[mainQueue]})
+			lines = append(lines, line{q.Name, mainQueue, exists[mainQueue], q.Messages, q.Ready, q.Unacked})
 		}
 	}
 

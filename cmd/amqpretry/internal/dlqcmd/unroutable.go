@@ -19,12 +19,19 @@ import (
 type unroutable struct {
 	*tool
 	// ladders gives those that the command is about, and that the broker has.
-	ladders func(context.Context) ([]topology.Ladder, error)
+	ladders func(context.Context) ([]Ladder, error)
+}
+
+// Ladder is a ladder with a queue for unroutable messages.
+type Ladder struct {
+	topology.Ladder
+	// Ready is how many messages of that queue are ready. It is not set for the only ladder.
+	Ready int
 }
 
 // Unroutable are the commands show, send and discard of the command delays. ladders gives the ladders that the broker
 // has.
-func Unroutable(s *cli.Session, ladders func(context.Context) ([]topology.Ladder, error)) []*cobra.Command {
+func Unroutable(s *cli.Session, ladders func(context.Context) ([]Ladder, error)) []*cobra.Command {
 	u := &unroutable{&tool{Session: s, open: open(s), broker: broker(s)}, ladders}
 
 	return []*cobra.Command{u.show(), u.send(), u.discard()}
@@ -83,24 +90,65 @@ func targetOf(ladder topology.Ladder, l *dlq.DeadLetter) (target topology.Target
 	return target, known && target != topology.Target{} // a queue has a name
 }
 
-// one is the only ladder that there is.
-func (u *unroutable) one(ctx context.Context) (topology.Ladder, error) {
+// one is the ladder that has messages of a selection, or any of those without such messages.
+func (u *unroutable) one(cmd *cobra.Command, chosen *selection) (topology.Ladder, error) {
+	ctx := cmd.Context()
 	ladders, err := u.ladders(ctx)
 	switch {
 	case err != nil:
 		return topology.Ladder{}, err
 	case len(ladders) == 0:
 		return topology.Ladder{}, noLadder()
-	case len(ladders) > 1:
-		names := make([]string, len(ladders))
-		for i, l := range ladders {
-			names[i] = l.Name()
-		}
-		return topology.Ladder{}, cli.Usage("there are several ladders: name one with --ladder, of %s",
-			strings.Join(names, ", "))
-	default:
-		return ladders[0], nil
+	case len(ladders) == 1:
+		return ladders[0].Ladder, nil
 	}
+	having := slices.DeleteFunc(slices.Clone(ladders), func(l Ladder) bool { return l.Ready == 0 })
+	if len(having) > 1 && chosen.given() {
+		if having, err = u.matching(ctx, having, chosen); err != nil {
+			return topology.Ladder{}, err
+		}
+	}
+	switch len(having) {
+	case 0:
+		u.Note("no such messages are ready in %s", joined(ladders, ", ", topology.Ladder.Unroutable))
+		return ladders[0].Ladder, nil
+	case 1:
+		return having[0].Ladder, nil
+	default:
+		return topology.Ladder{}, cli.Usage("%d ladders have such messages; name one with --ladder:\n%s", len(having),
+			joined(having, "\n", func(l topology.Ladder) string {
+				return "  " + cli.CommandLine(cmd, "--ladder="+l.Name())
+			}))
+	}
+}
+
+// matching are the ladders with messages of a selection.
+func (u *unroutable) matching(ctx context.Context, ladders []Ladder, chosen *selection) (found []Ladder, err error) {
+	for _, l := range ladders {
+		err := u.withUnroutable(ctx, l.Ladder, "", func(q queue) error {
+			for _, err := range q.Browse(ctx, chosen.filter(l.Ladder)) {
+				if err == nil {
+					found = append(found, l)
+				}
+				return err
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+
+	return found, nil
+}
+
+func joined(ladders []Ladder, separator string, text func(topology.Ladder) string) string {
+	texts := make([]string, len(ladders))
+	for i, l := range ladders {
+		texts[i] = text(l.Ladder)
+	}
+
+	return strings.Join(texts, separator)
 }
 
 func noLadder() error {
@@ -187,7 +235,7 @@ func (u *unroutable) send() *cobra.Command {
 		if *to == "" {
 			return cli.Usage("--to: wanted a queue, as the messages were for no queue")
 		}
-		ladder, err := u.one(cmd.Context())
+		ladder, err := u.one(cmd, &chosen)
 		if err != nil {
 			return err
 		}
@@ -241,7 +289,7 @@ elsewhere it needs --yes. A message is deleted after it is in the undo file, on 
 		if err := errors.Join(chosen.check(), flags.check()); err != nil {
 			return err
 		}
-		ladder, err := u.one(cmd.Context())
+		ladder, err := u.one(cmd, &chosen)
 		if err != nil {
 			return err
 		}

@@ -30,7 +30,8 @@ other consumers do not see them.
 The target and the delay come from the routing key of the message, which its sender wrote. A message
 without such a key was not sent by this library; its target is shown as -, and --foreign selects it.
 
---position shows one message in full; 1 is the oldest. With several ladders it needs --ladder.
+--position shows one message in full; 1 is the oldest. If several ladders have messages, it needs
+--ladder.
 
 With --json: one line for each message (JSON Lines), {"ladder", "position", "target": {"exchange",
 "key"}, "delay_ms", "due", "routing_key", "message"}; "target", "delay_ms" and "due" are absent when
@@ -58,7 +59,7 @@ unknown, the exchange of a queue is "", and "message" has the keys of "dlq show 
 			return err
 		}
 		if *position > 0 {
-			return u.showOne(cmd.Context(), *position)
+			return u.showOne(cmd, *position)
 		}
 
 		return u.showAll(cmd.Context(), &chosen, *limit)
@@ -76,8 +77,8 @@ func (u *unroutable) showAll(ctx context.Context, chosen *selection, limit int) 
 		return noLadder()
 	}
 	for _, ladder := range ladders {
-		if err := u.withUnroutable(ctx, ladder, "", func(q queue) error {
-			return u.list(ctx, q, ladder, chosen, limit)
+		if err := u.withUnroutable(ctx, ladder.Ladder, "", func(q queue) error {
+			return u.list(ctx, q, ladder.Ladder, chosen, limit)
 		}); err != nil {
 			return err
 		}
@@ -215,8 +216,9 @@ func (d delayed) row(now time.Time) []string {
 	}
 }
 
-func (u *unroutable) showOne(ctx context.Context, position int) error {
-	ladder, err := u.one(ctx)
+func (u *unroutable) showOne(cmd *cobra.Command, position int) error {
+	ctx := cmd.Context()
+	ladder, err := u.one(cmd, &selection{})
 	if err != nil {
 		return err
 	}

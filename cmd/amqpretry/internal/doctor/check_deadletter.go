@@ -40,7 +40,11 @@ func (f Facts) lacksProtection(o object, q management.Queue) bool {
 // withDeadLetterQueue puts before a command what it takes to have the dead-letter queue.
 func (f Facts) withDeadLetterQueue(o object, command string) string {
 	if exists := f.exists(f.deadLetterQueue(o.Topic)); exists.Known && !exists.Value {
-		return f.makeDeadLetterQueue(o.Topic) + " &&\n" + command
+		declare := f.makeDeadLetterQueue(o.Topic)
+		if o.Topic.Plan.MainArguments != nil { // the main queue is in conflict until then
+			declare += " || test $? = 4"
+		}
+		return declare + " &&\n" + command
 	}
 	return command
 }

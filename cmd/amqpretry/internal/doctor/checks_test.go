@@ -267,10 +267,10 @@ func TestChecks(t *testing.T) {
 				})
 			}},
 		{"another dead-letter queue", "arguments", Problem, `dead-letter queue "orders.dlq"`, "x-queue-type, wanted " +
-			"quorum, found classic", "amqpretry dlq purge --all --yes --undo dead-letters.jsonl 'orders' " +
+			"quorum, found classic", "amqpretry dlq purge --all --yes --undo dead-letters-orders.jsonl 'orders' " +
 			"&&\nrabbitmqctl list_queues -p '/' name messages\n# If it has 0 messages, delete it, declare it as " +
 			"planned, and put the messages back:\n#   rabbitmqctl delete_queue -p '/' 'orders.dlq'\n#   amqpretry " +
-			"topology apply --policies 'retry.yaml' 'orders'\n#   amqpretry dlq import 'orders' dead-letters.jsonl",
+			"topology apply --policies 'retry.yaml' 'orders'\n#   amqpretry dlq import 'orders' dead-letters-orders.jsonl",
 			func(f *Facts) {
 				f.change(dlq, func(q *Queue, _ *management.Queue) {
 					q.Conflict.Value = &topology.ConflictError{Argument: "x-queue-type", Wanted: "quorum",

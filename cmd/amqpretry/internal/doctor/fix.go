@@ -83,12 +83,14 @@ func (f Facts) recreate(o object) string {
 		return f.redeclare(o)
 	}
 	queue := o.Topic.Plan.Queue
-	purge := f.amqpretry("dlq purge", "--all", "--yes", "--undo", "dead-letters.jsonl", queue)
-	restore := f.amqpretry("dlq import", queue) + " dead-letters.jsonl"
+	file := shell.File("dead-letters", queue)
+	purge := f.amqpretry("dlq purge", "--all", "--yes", "--undo", file, queue)
+	restore := f.amqpretry("dlq import", queue) + " " + file
 	if o.Role == roleUnroutable {
 		// They have many targets: none of them is the main queue of all.
-		purge = f.amqpretry("delays discard", "--all", "--yes", "--undo", "unroutable.jsonl", "--ladder", o.Ladder)
-		restore = f.amqpretry("dlq import", "--dead-letter-queue", shell.Quote(o.Name), o.Name) + " unroutable.jsonl"
+		file = shell.File("unroutable", o.Ladder)
+		purge = f.amqpretry("delays discard", "--all", "--yes", "--undo", file, "--ladder", o.Ladder)
+		restore = f.amqpretry("dlq import", "--dead-letter-queue", shell.Quote(o.Name), o.Name) + " " + file
 	}
 	deletion := f.ctl("delete_queue", shell.Quote(o.Name))
 	if o.Queue.Details.Value.Type == string(config.QueueTypeClassic) { // a quorum queue knows no conditions

@@ -49,14 +49,8 @@ func byPolicy(arguments, policy management.Arguments) {
 
 func TestStrategyCheck(t *testing.T) {
 	const cycle, redelivery, native = config.StrategyCycle, config.StrategyRedelivery, config.StrategyNative
-	const recreate = "amqpretry dlq purge --dead-letter-queue 'orders' --all --yes --undo main-queue.jsonl 'orders' &&"
-	bare := func(a, _ management.Arguments) {
-		for argument := range maps.Clone(a) {
-			if argument != amqp.QueueTypeArg {
-				delete(a, argument)
-			}
-		}
-	}
+	const recreate = "amqpretry dlq purge --dead-letter-queue 'orders' --all --yes --undo main-queue-orders.jsonl " +
+		"'orders' &&"
 	for name, test := range map[string]struct {
 		strategy config.Strategy
 		protect  config.Protection
@@ -149,6 +143,22 @@ func TestStrategyCheck(t *testing.T) {
 			assert.LessOrEqual(t, len(fixes), 1, "%v", fixes)
 		})
 	}
+}
+
+// bare leaves only the type of a main queue.
+func bare(arguments, _ management.Arguments) {
+	maps.DeleteFunc(arguments, func(argument string, _ any) bool { return argument != amqp.QueueTypeArg })
+}
+
+// The policy of the broker follows also where "topology apply" ends with 4, as the main queue lacks that policy.
+func TestDeadLetterQueueBeforeThePolicyOfAStrategy(t *testing.T) {
+	policy := strategyPolicy(config.StrategyRedelivery)
+	policy.Protect = config.ProtectionPolicy
+	f := healthyUnder(t, policy).main(bare)
+	f.Queues["orders.dlq"] = Queue{Exists: seen(false)}
+	finding, found := find(diagnose(f), "strategy", `main queue "orders"`, "found none")
+	require.True(t, found)
+	assert.Contains(t, finding.Fix, "'orders' || test $? = 4 &&\nrabbitmqctl set_policy")
 }
 
 // A policy that an operator weakens keeps what the strategy needs.

@@ -135,7 +135,7 @@ type Commands struct {
 // comment, for a person who has seen that the queue is empty. RabbitMQ 4.0 to 4.2 count each look at a message, so there
 // the command refuses a queue with a delivery limit.
 func (c Commands) Recreate(queue string) string {
-	const file = "main-queue.jsonl"
+	file := shell.File("main-queue", queue)
 	indented := func(command string) string { return "#   " + strings.ReplaceAll(command, "\n", "\n#   ") }
 	named := []string{"--dead-letter-queue", shell.Quote(queue)}
 	purge := c.AMQPRetry("dlq purge", append(named, "--all", "--yes", "--undo", file, queue)...)

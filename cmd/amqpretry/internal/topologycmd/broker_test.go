@@ -132,10 +132,14 @@ func TestConflicts(t *testing.T) {
 	assert.Contains(t, d.out, "ways out:")
 
 	d = l.run("apply", other, queue)
-	assert.Equal(t, cli.ExitFailed, d.code)
+	assert.Equal(t, cli.ExitFound, d.code)
 	assert.Empty(t, d.out)
 	assert.Contains(t, d.errs, "nothing was declared")
 	assert.Equal(t, 3, strings.Count(d.errs, "ways out:"), "all at once")
+	d = l.run("apply", other, queue, "--json")
+	assert.Equal(t, cli.ExitFound, d.code)
+	assert.Equal(t, 3, d.report(t).Summary[stateConflict])
+	assert.Zero(t, d.report(t).Summary[stateCreated])
 	assert.Equal(t, cli.ExitFound, l.run("plan", other).code, "nothing was declared of the others either")
 }
 
@@ -149,7 +153,7 @@ func TestExclusiveQueue(t *testing.T) {
 	d := l.run("plan", queue)
 	assert.Equal(t, cli.ExitFound, d.code, d.errs)
 	assert.Contains(t, d.out, "conflict")
-	assert.Equal(t, cli.ExitFailed, l.run("apply", queue).code)
+	assert.Equal(t, cli.ExitFound, l.run("apply", queue).code)
 }
 
 func TestSharedNeedsTheMainQueue(t *testing.T) {
@@ -162,7 +166,7 @@ func TestSharedNeedsTheMainQueue(t *testing.T) {
 	})
 	args := []string{"shared=" + queue, "--shared-name", name}
 	d := l.run(append([]string{"apply"}, args...)...)
-	assert.Equal(t, cli.ExitFailed, d.code)
+	assert.Equal(t, cli.ExitFound, d.code)
 	assert.Contains(t, d.errs, "shared retry queues need it")
 
 	l.Declare(queue, nil)
@@ -301,7 +305,8 @@ func TestWithManagement_OwnBroker(t *testing.T) {
 		defer cancel()
 		l.whenUnbound(queue, "3s", cancel)
 		d := execute(ctx, t, l.environ, "prune", queue, "--yes")
-		assert.Equal(t, cli.ExitIncomplete, d.code, d.errs)
+		assert.Equal(t, cli.ExitInterrupted, d.code, d.errs)
+		assert.Contains(t, d.errs, "run the command again to delete the rest")
 		assert.Regexp(t, `kept +orders\.retry\.3s .* interrupted: the queue is unbound`, d.out)
 		assert.True(t, l.has("orders.retry.3s"))
 	})
@@ -378,7 +383,7 @@ func (l *lab) recreate(t *testing.T) {
 	l.Declare(queue+".dlq", amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeClassic})
 
 	d := l.run("apply", queue, "--recreate")
-	assert.Equal(t, cli.ExitFailed, d.code, d.out)
+	assert.Equal(t, cli.ExitFound, d.code, d.out)
 	assert.Contains(t, d.errs, queue+".dlq", "a dead-letter queue is not deleted")
 	assert.True(t, l.has(queue+".dlq"))
 	assert.True(t, l.has(queue+".retry.1s"), "nor anything else then")
@@ -400,7 +405,7 @@ func (l *lab) recreate(t *testing.T) {
 	})
 	require.NoError(t, channel.Publish("", queue+".retry.1s", true, false, amqp091.Publishing{Body: []byte("waits")}))
 	d = l.run("apply", queue)
-	assert.Equal(t, cli.ExitFailed, d.code, "not without the flag")
+	assert.Equal(t, cli.ExitFound, d.code, "not without the flag")
 	assert.True(t, l.has(queue+".retry.1s"))
 	d = l.run("apply", queue, "--recreate")
 	assert.Equal(t, cli.ExitOK, d.code, d.errs)

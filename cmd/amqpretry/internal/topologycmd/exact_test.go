@@ -186,7 +186,7 @@ func (l *exactLab) recreateNothing(queue string) {
 		l.Declare(other, amqp091.Table{amqp091.QueueTypeArg: amqp091.QueueTypeQuorum, "x-message-ttl": 7,
 			"x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue})
 		d := l.run("apply", queue, "--recreate")
-		assert.Equal(t, cli.ExitFailed, d.code, d.out)
+		assert.Equal(t, cli.ExitFound, d.code, d.out)
 		assert.Contains(t, d.errs, "nothing was declared")
 		assert.Contains(t, d.errs, other)
 		assert.True(t, l.has(other))

@@ -185,12 +185,14 @@ func (c *topologies) applyCommand() *cobra.Command {
 		Short: "Declare the missing objects of a topology",
 		Long: `Declare the retry exchanges, retry queues, dead-letter queues and bindings of main queues, and for
 exact delays landing queues and the ladder. Existing objects stay as they are, with their messages, so
-the command is repeatable. If any object is in conflict, nothing is declared.
+the command is repeatable. If any of these objects is in conflict, nothing is declared, and the exit
+code is 3.
 
 The command does not declare main queues, which belong to their services, and lists missing ones.
 With shared retry queues the main queue must exist, because it is bound. A main queue that lacks what
-its strategy needs stops nothing; plan prints how to change it. Only --recreate deletes anything; see
-also prune.
+its strategy needs is in conflict as well. Everything else is declared then, because a change of the
+strategy begins with that. The report has the commands that change the main queue, and the exit code
+is 4. Only --recreate deletes anything; see also prune.
 
 --recreate deletes a retry queue in conflict after it is proven empty, as prune does, and declares it
 as planned. Its waiting messages return to their main queue before that. It never deletes a retry
@@ -203,7 +205,9 @@ It declares the dead-letter queue in any case, under the mode off too.
 ` + jsonHelp +
 			` The states are created and present. A binding that could not be seen is present in either case.
 
-Exit codes: 0 everything exists; 1 a declaration failed; 2 wrong usage.`,
+Exit codes: 0 everything exists, but for missing main queues; 1 a declaration failed; 2 wrong usage;
+3 nothing was declared: an object is in conflict, or shared retry queues lack their main queue;
+4 everything was declared, and a main queue is in conflict.`,
 		Example: `  amqpretry topology plan --policies retry.yaml orders
   amqpretry topology apply --policies retry.yaml orders
   amqpretry topology apply --policies retry.yaml --recreate orders`,
@@ -239,7 +243,12 @@ func (a *applying) run(ctx context.Context, args []string) error {
 		}
 	}
 	if err := conflicts(&r, targets); err != nil {
-		return fmt.Errorf("nothing was declared: %w", err)
+		if a.session.JSON { // the error has the conflicts for people
+			if err := r.print(a.session); err != nil && !errors.Is(err, cli.ErrNobodyReads) {
+				return err
+			}
+		}
+		return &cli.ExitError{Code: cli.ExitFound, Err: fmt.Errorf("nothing was declared: %w", err)}
 	}
 	if err := declareAll(b, &r, targets); err != nil {
 		return err
@@ -250,11 +259,17 @@ func (a *applying) run(ctx context.Context, args []string) error {
 		}
 	}
 
-	if err := r.print(a.session); err != nil {
+	if err := r.print(a.session); err != nil && !errors.Is(err, cli.ErrNobodyReads) {
+		// the exit code is asked for as well
 		return err
 	}
 	if missing := r.mains(stateMissing); len(missing) > 0 {
 		a.session.Note("missing main queues, which their services declare: %s", joinNames(missing))
+	}
+	if conflicting := r.mains(stateConflict); len(conflicting) > 0 {
+		a.session.Note("declared everything but what apply never changes, and is in conflict: %s",
+			joinNames(conflicting))
+		return &cli.ExitError{Code: cli.ExitIncomplete}
 	}
 
 	return nil
@@ -284,7 +299,7 @@ func declareAll(b *broker, r *report, targets []target) error {
 func conflicts(r *report, targets []target) error {
 	var errs []error
 	for _, o := range r.in(stateConflict) {
-		if o.Kind == kindMain { // which nobody declares here: a change of the strategy may be about to begin
+		if o.Kind == kindMain { // which is not declared here: a change of the strategy begins with the rest
 			continue
 		}
 		if o.err == nil {

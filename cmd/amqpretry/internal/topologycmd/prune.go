@@ -58,7 +58,7 @@ With --json: {"deleted": bool, "exchanges": [{"name", "queue", "state", "detail"
 kept, "messages" is absent when unknown, and "exchanges" when there are none.
 
 Exit codes: 0 listed, or all deleted; 1 the management API could not be reached; 2 wrong usage; 4 some
-queues or exchanges were kept.`,
+queues or exchanges were kept; 130 interrupted (^C), possibly after some were deleted.`,
 		Example: `  amqpretry topology prune --policies retry.yaml orders
   amqpretry topology prune --policies retry.yaml --yes orders events=events_billing
   amqpretry topology prune --policies new.yaml --old-policies old.yaml orders`,
@@ -249,6 +249,9 @@ func (p *prune) retire(ctx context.Context, api topology.Management, obsolete []
 	kept := slices.ContainsFunc(lines, func(l *pruned) bool { return l.State == stateKept }) ||
 		slices.ContainsFunc(exchanges, func(x *prunedExchange) bool { return x.State == stateKept })
 	if kept {
+		if ctx.Err() != nil {
+			return cli.Interrupted("interrupted: run the command again to delete the rest")
+		}
 		return &cli.ExitError{Code: cli.ExitIncomplete}
 	}
 

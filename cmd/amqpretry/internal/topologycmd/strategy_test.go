@@ -76,7 +76,9 @@ func TestMainQueuesUnderStrategies(t *testing.T) {
 	assert.NotContains(t, main.Fix, "set_policy", "nobody could see it")
 
 	d = l.run("apply", queue)
-	assert.Equal(t, cli.ExitOK, d.code, "which is the first step: %s", d.errs)
+	assert.Equal(t, cli.ExitIncomplete, d.code, "the first step of a change: %s", d.errs)
+	assert.Contains(t, d.errs, `is in conflict: main queue "`+queue+`"`)
+	assert.Equal(t, cli.ExitIncomplete, unread(t, l.environ, "apply", queue), "also for who reads the exit code only")
 	assert.Regexp(t, `created +exchange +`+queue+`\.rejected\.1s +type headers`, d.out)
 	assert.Regexp(t, `created +binding +`+queue+`\.rejected\.1s -> `+queue+`\.dlq +headers x-first-death-reason: `+
 		`maxlen`, d.out)
@@ -171,7 +173,7 @@ func (l *lab) changeStrategy(t *testing.T) {
 		policy := strings.Replace(cyclePolicy, "1s", delay, 1)
 		l := l.under(policy)
 		d := l.run("apply", queue)
-		require.Equal(t, cli.ExitOK, d.code, d.errs)
+		require.Equal(t, cli.ExitIncomplete, d.code, d.errs)
 		d = l.run("verify", queue, "--json")
 		require.Equal(t, cli.ExitFound, d.code, d.errs)
 		fix := d.report(t).Queues[0].Objects[0].Fix
