@@ -127,7 +127,7 @@ func TestBrowseOnABroker(t *testing.T) {
 	assert.Regexp(t, `\n  error +card 17 declined\n`, out)
 	assert.Regexp(t, `\n  tenant +int64 +2\n`, out)
 	assert.True(t, strings.HasSuffix(out, "Body (8 bytes)\n{\n  \"n\": 17\n}\n"), out)
-	out, _ = p.ok("show", p.main, "--position", "30", "--body")
+	out, _ = p.ok("show", p.main, "30", "--body")
 	assert.Equal(t, `{"n":29}`, out)
 
 	for i, d := range p.bodies(p.main+suffix, 30) {

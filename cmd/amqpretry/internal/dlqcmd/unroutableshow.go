@@ -222,7 +222,7 @@ func (u *unroutable) showOne(ctx context.Context, position int) error {
 	}
 
 	return u.withUnroutable(ctx, ladder, "", func(q queue) error {
-		l, err := find(ctx, q, nil, position)
+		l, err := u.named(ctx, q, messages{positions: []int{position}})
 		if err != nil {
 			return err
 		}
