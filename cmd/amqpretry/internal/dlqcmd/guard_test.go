@@ -166,6 +166,11 @@ func TestUnsettled(t *testing.T) {
 		"still in orders.dlq\n", out)
 	assert.Contains(t, errs, "Up to 29 of its last messages are still in orders.dlq")
 
+	f = orders(deadLetters(1500)...)
+	f.failAfter, f.failWith, f.unsettled, f.undoRoom = 1300, errBroken, 200, 13
+	_, _, errs = f.run(t, nil, "replay", "orders", "--undo", "full", "--yes")
+	assert.Contains(t, errs, "Up to 13 of its last messages are still in orders.dlq", "the disk had no room for more")
+
 	out, _ = run(1, "move", "orders", "--to", "parked", "--undo", "b")
 	assert.Contains(t, out, "200 more may be in both queues: they were sent to parked, and")
 	out, _ = run(1, "purge", "orders", "--all", "--undo", "c")

@@ -311,9 +311,15 @@ func (t *tool) lines(file *os.File) int {
 		return 0
 	}
 	defer func() { _, _ = file.Seek(0, io.SeekStart) }()
+
+	return countLines(file)
+}
+
+// countLines counts the line feeds until the end, or an error.
+func countLines(r io.Reader) int {
 	n, buffer := 0, make([]byte, 1<<16)
 	for {
-		read, err := file.Read(buffer)
+		read, err := r.Read(buffer)
 		n += bytes.Count(buffer[:read], []byte{'\n'})
 		if err != nil {
 			return n

@@ -45,6 +45,8 @@ type outcome struct {
 	// whole is true when the queue was seen to its end, so that it is known how many match.
 	whole   bool
 	limited bool // ended by --limit
+	// undone is how many messages the undo file has, of a run that has failed.
+	undone int
 }
 
 // seen is an outcome with how far it has come, of a run that could take so many; 0 is all.
@@ -169,6 +171,9 @@ func (t *tool) run(ctx context.Context, q queue, e operation, f *operationFlags)
 	}
 	path, err := undo.close()
 	failed = errors.Join(failed, err)
+	if failed != nil && path != "" {
+		done.undone = linesOf(path)
+	}
 	if failed == nil || done.Seen > 0 || t.JSON { // what has failed before it began has no numbers
 		if err := t.printOutcome(q, e, done, path); !errors.Is(err, cli.ErrNobodyReads) {
 			failed = errors.Join(failed, err)
@@ -358,7 +363,7 @@ func (e operation) undoNote(q queue, o outcome, path string, flags []string) str
 	}
 	note := fmt.Sprintf("Undo file: %s. To put copies back into %s%s: amqpretry dlq import %s", path, q.Name(),
 		stay, typed(append(flags, "--yes"), cmp.Or(q.MainQueue(), q.Name()), path))
-	if n := o.Unsettled + o.Refused; n > 0 {
+	if n := min(o.Unsettled+o.Refused, o.undone-o.Done); n > 0 {
 		note += fmt.Sprintf("\nUp to %s of its last messages are still in %s: an import would duplicate them",
 			units.Thousands(n), q.Name())
 	}
